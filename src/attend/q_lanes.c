@@ -7,7 +7,7 @@
 
 static const ir_access *at_vector(const q_lanes *c, const ir_buffer *buffer, int lanes, const ir_expr *v,
                                   const ir_expr *j) {
-    if (c->at_once) return ir_at(c->b, buffer, lanes, 2, j, ir_times(c->b, v, lanes));
+    if (c->spans) return ir_at(c->b, buffer, lanes, 2, j, ir_times(c->b, v, lanes));
     return ir_at(c->b, buffer, lanes, 3, v, j, ir_idx(c->b, 0));
 }
 
@@ -32,7 +32,8 @@ static void derive_sizes(q_lanes *c) {
     c->stripe_rows = (int64_t)m->s->score_row_vectors * m->lanes;
     c->max_stripes = m->s->task_row_vectors / m->s->score_row_vectors;
     c->by_rows = m->s->value_by == ATTUNE_VALUE_BY_ROWS;
-    c->at_once = c->by_rows && mha_takes_rows_at_once(p, m->s);
+    c->spans = c->by_rows && mha_takes_rows_at_once(p, m->s);
+    c->at_once = c->spans || (c->by_rows && mha_has_one_tile(p, m->s));
     c->has_edges = m->has_first || m->has_last;
     c->has_elements = m->params.tensor[MHA_ATTN_MASK] || m->params.tensor[MHA_ATTN_BIAS];
     c->asks_all = c->has_elements || mha_has_function(m, MHA_MASK_FUNCTION);
@@ -44,10 +45,10 @@ static void derive_sizes(q_lanes *c) {
     c->rows_fill_tasks = rows % c->stripe_rows == 0 && c->num_stripes % c->num_tasks == 0;
 }
 
-/* A row of the tile's keys, or of pairs of them, for each vector of the stripe's rows; at_once it is transposed. */
+/* A row of the tile's keys, or of pairs of them, for each vector of the stripe's rows; where tiles of values span these, it is transposed. */
 static const ir_buffer *by_vectors(q_lanes *c, const char *name, ir_elem elem, int64_t keys) {
     const int64_t lanes = elem == IR_BF16 ? 2 * c->m->lanes : c->m->lanes, vectors = c->m->s->score_row_vectors;
-    if (c->at_once) return ir_scratch(c->b, name, elem, 2, (int64_t[]){keys, vectors * lanes});
+    if (c->spans) return ir_scratch(c->b, name, elem, 2, (int64_t[]){keys, vectors * lanes});
     return ir_scratch(c->b, name, elem, 3, (int64_t[]){vectors, keys, lanes});
 }
 
@@ -101,7 +102,7 @@ static void alloc_scratch(q_lanes *c) {
 /* One tile for one stripe, tile->stripe. */
 static void visit_tile(q_lanes *c, q_lanes_tile *tile) {
     ql_open_stripe(c, tile);
-    IR_GUARD(c->b, c->has_edges, ir_gt(c->b, tile->to, tile->from)) {
+    IR_GUARD(c->b, c->has_edges && !c->at_once, ir_gt(c->b, tile->to, tile->from)) {
         ql_scores(c, tile);
         ql_softmax(c, tile);
         if (c->at_once) ql_close_rows(c, tile->stripe);

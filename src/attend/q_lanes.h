@@ -60,13 +60,14 @@ typedef struct q_lanes {
     bool has_elements;                /* an attn_mask or attn_bias */
     bool asks_all;                    /* these, or a mask_mod: any key may be hidden */
     bool by_rows;                     /* the schedule's value_by */
-    bool at_once;                     /* mha_takes_rows_at_once: one tile is all */
+    bool spans;                       /* mha_takes_rows_at_once: its register tiles span vectors of rows */
+    bool at_once;                     /* the same, or mha_has_one_tile: the tile's sums are the result */
     /* scratch of a task; elem is that of the arithmetic. Operands of products are elem, one to a lane (width 1), or
      * pairs of bf16, two to a lane (width 2). */
     int width;
     const ir_buffer *qt; /* operand [stripe, head_dim / width, stripe_rows * width]: Q^T times mha_query_sign */
     /* elem [score_row_vectors, kv_tile, lanes]: S^T; of pairs one key more. Each vector of rows is by itself: the
-     * softmax goes from key to key, and its accesses do not compete for the same sets of the cache. at_once: elem
+     * softmax goes from key to key, and its accesses do not compete for the same sets of the cache. spans: elem
      * [kv_tile, stripe_rows], and probabilities like them. */
     const ir_buffer *scores;
     /* operand [score_row_vectors, kv_tile / width, lanes * width]: P^T; width 1: the scores */

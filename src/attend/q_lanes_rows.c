@@ -54,14 +54,10 @@ static void init_single_rows(q_lanes *c, const ir_expr *stripe) {
     }
 }
 
-void ql_init_rows(q_lanes *c, const ir_expr *stripe) {
+/* Maximum, sums and O before the first tile. */
+static void clear_rows(q_lanes *c, const ir_expr *stripe) {
     ir_builder *b = c->b;
     const int lanes = c->m->lanes;
-    ql_init_functions(c, stripe);
-    if (c->at_once) {
-        if (c->m->p->has_alibi_slopes) init_single_rows(c, stripe);
-        return;
-    }
     IR_LOOP(b, at, begin_rows(c, true)) {
         if (!c->m->p->has_sinks) {
             ir_store(b, ir_at(b, c->row_max, lanes, 2, stripe, at), ql_splat(c, -INFINITY));
@@ -75,6 +71,11 @@ void ql_init_rows(q_lanes *c, const ir_expr *stripe) {
         }
     }
     if (c->o) ql_clear_kept(c, stripe);
+}
+
+void ql_init_rows(q_lanes *c, const ir_expr *stripe) {
+    ql_init_functions(c, stripe);
+    if (!c->at_once) clear_rows(c, stripe);
     if (c->m->p->has_alibi_slopes || c->m->p->has_sinks) init_single_rows(c, stripe);
     if (c->has_edges) ql_init_sight(c, stripe);
 }

@@ -58,6 +58,20 @@ bool mha_takes_rows_at_once(const attune_problem *p, const attune_schedule *s) {
            is_float(p->k_dtype);
 }
 
+/* Whether causality and window leave each query a key, in a sequence without lengths of its own. */
+static bool sees_some_key(const attune_problem *p) {
+    const bool is_known = p->seq_q >= 1 && p->seq_kv >= 1;
+    const int64_t first = p->causal_offset + (p->causal_align == ATTUNE_BOTTOM_RIGHT ? p->seq_kv - p->seq_q : 0);
+    if (!mha_has_first_key(p) && !mha_has_last_key(p)) return is_known;
+    return is_known && !p->has_causal_offsets && first >= 0 &&
+           (!mha_has_first_key(p) || first + p->seq_q <= p->seq_kv);
+}
+
+bool mha_has_one_tile(const attune_problem *p, const attune_schedule *s) {
+    return keys_of(p) <= s->kv_tile && sees_some_key(p) && mha_may_keep_rows(p, s) && !p->is_ragged && !p->page_size &&
+           !p->has_kv_lens && !p->has_sinks && !p->low_rank;
+}
+
 bool mha_may_take_rows(const attune_problem *p, const attune_schedule *s) {
     return mha_attends(p) && (mha_takes_rows_at_once(p, s) || mha_may_keep_rows(p, s));
 }

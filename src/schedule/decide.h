@@ -31,6 +31,9 @@ bool mha_may_go_by_tiles(const attune_problem *canonical, const attune_schedule 
 /* q-lanes: whether values by rows (value_by) go at once, without sums that are kept from one tile to the next: the keys
  * are one tile, all are seen, and rows come out even. */
 bool mha_takes_rows_at_once(const attune_problem *canonical, const attune_schedule *schedule);
+/* Whether the keys are one tile of which each row sees some, so that values by rows need not keep their sums, if they go
+ * vector by vector of rows. */
+bool mha_has_one_tile(const attune_problem *canonical, const attune_schedule *schedule);
 /* Whether values by rows may keep their sums in scratch from one tile to the next. */
 bool mha_may_keep_rows(const attune_problem *canonical, const attune_schedule *schedule);
 /* Whether values may go by rows, in either way. */
