@@ -19,9 +19,14 @@ cat >"$work/program.c" <<'PROGRAM'
 #include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
+static char why[ATTUNE_MESSAGE_BYTES]; /* nothing was compiled */
 static void tell(void *user, attune_log_level level, const char *message) {
+    static const char vm[] = "the virtual machine runs this kernel: ";
     (void)user;
-    if (level == ATTUNE_LOG_WARNING) printf("log: %s\n", message);
+    if (!strncmp(message, vm, sizeof vm - 1))
+        snprintf(why, sizeof why, "%s", message + sizeof vm - 1);
+    else if (level == ATTUNE_LOG_WARNING)
+        printf("log: %s\n", message);
 }
 int main(int argc, char **argv) {
     attune_context *context = NULL;
@@ -37,7 +42,7 @@ int main(int argc, char **argv) {
     printf("secure: %lu\nplug-in: %s\nworker: %s\ncache: %s\nbase: %s\n", getauxval(AT_SECURE), info.codegen_path,
            info.worker_path, info.cache_dir, info.cache_base);
     if (argc > 2 && system(argv[2])) return puts("the command failed"), 1;
-    puts(attune_compile(context, &problem, NULL, &kernel) ? attune_last_message() : "compiled");
+    puts(attune_compile(context, &problem, NULL, &kernel) ? attune_last_message() : why[0] ? why : "compiled");
     attune_kernel_release(kernel);
     attune_context_destroy(context);
     return 0;

@@ -135,6 +135,9 @@ void tool_check_target(struct argp_state *state, const tool_common *common, bool
     if (common->target && common->isa) argp_error(state, "--target and --isa exclude each other");
 }
 
+/* --engine=vm: nothing is compiled, and no cache is read. */
+static bool uses_vm;
+
 attune_context *tool_open_context(const tool_common *common, uint32_t max_workers, const char *cache_dir) {
     attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
     options.cache_base = common->cache_base;
@@ -144,6 +147,10 @@ attune_context *tool_open_context(const tool_common *common, uint32_t max_worker
     options.cache_dir = cache_dir ? cache_dir : common->cache_dir;
     if (cache_dir) options.cache_base = ""; /* a cache that begins empty must have no base, and no pack by itself */
     options.cache_pack = common->cache_pack ? common->cache_pack : cache_dir ? "" : NULL;
+    if (uses_vm) {
+        options.compile_mode = ATTUNE_COMPILE_NEVER;
+        options.cache_dir = options.cache_base = options.cache_pack = "";
+    }
     options.max_workers = max_workers;
     options.compile_processes = 64; /* the most that there may be: `warm --jobs` says how many compile */
     attune_context *context = NULL;
@@ -183,8 +190,10 @@ bool tool_threads_fit(uint32_t threads) {
 }
 
 attune_engine tool_parse_engine(struct argp_state *state, const char *text) {
+    uses_vm = strcmp(text, "vm") == 0;
+    if (uses_vm) return ATTUNE_ENGINE_VM;
     if (strcmp(text, "jit") == 0) return ATTUNE_ENGINE_JIT;
-    if (strcmp(text, "interp") != 0) argp_error(state, "--engine is 'jit' or 'interp', not '%s'", text);
+    if (strcmp(text, "interp") != 0) argp_error(state, "--engine is 'jit', 'vm' or 'interp', not '%s'", text);
     return ATTUNE_ENGINE_INTERPRETER;
 }
 
@@ -206,6 +215,10 @@ const char *tool_dtype_name(attune_dtype dtype) {
     static const char *const names[ATTUNE_DTYPE_COUNT] = {"f32",  "f32", "f16", "bf16", "f64",
                                                           "bool", "i32", "i8",  "f8"};
     return names[dtype];
+}
+
+const char *tool_engine_option(attune_engine engine) {
+    return engine == ATTUNE_ENGINE_JIT ? "jit" : engine == ATTUNE_ENGINE_VM ? "vm" : "interp";
 }
 
 const char *tool_engine_name(attune_engine engine) {

@@ -157,6 +157,7 @@ attune_stage tool_parse_stage(struct argp_state *state, const char *text);
 /* "out_in" or "in_out", or a usage error. */
 attune_weight_layout tool_parse_layout(struct argp_state *state, const char *text);
 
+const char *tool_engine_option(attune_engine engine); /* as in --engine= */
 const char *tool_engine_name(attune_engine engine);
 const char *tool_dtype_name(attune_dtype dtype);
 const char *tool_origin_name(attune_origin origin);

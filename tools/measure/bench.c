@@ -47,7 +47,7 @@ static bool run_calls(const bench_entry *e, attune_context *context, int64_t cal
     const double start = tool_now_us();
     for (int64_t i = 0; i < calls; i++) {
         const attune_status status =
-            e->engine == ATTUNE_ENGINE_JIT
+            e->engine != ATTUNE_ENGINE_INTERPRETER
                 ? attune_run(context, e->kernel, &e->arguments)
                 : attune_run_interpreted(context, &e->tensors.problem, &e->schedule, &e->arguments);
         if (status == ATTUNE_OK) continue;

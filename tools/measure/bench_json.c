@@ -49,7 +49,7 @@ json_t *bench_result_json(const bench_entry *e, const call_sizes *run_sizes, uin
     json_t *const result = json_pack(
         "{s:s, s:o, s:s, s:s, s:s, s:i, s:f, s:f, s:f, s:o, s:f, s:f, s:s, s:f, s:I, s:I, s:f, s:s, s:f, s:f}",
         "problem", e->text, "fields", bench_fields_json(e->text, e->given), "sizes", sizes_print(run_sizes, sizes),
-        "schedule", schedule ? schedule : "", "engine", e->engine == ATTUNE_ENGINE_JIT ? "jit" : "interp", "threads",
+        "schedule", schedule ? schedule : "", "engine", tool_engine_option(e->engine), "threads",
         (int)threads, "median_us", e->median_us, "min_us", e->min_us, "spread", e->spread, "samples_us", samples,
         "gflops", e->gflops, "peak_gflops", e->peak_gflops, "peak_dtype", tool_dtype_name(e->peak_dtype),
         "fraction_of_peak", e->fraction, "footprint_bytes", (json_int_t)e->work.bytes, "workspace_bytes",
