@@ -162,6 +162,7 @@ $(call obj,$(TOOL_SRC)): INCLUDES = -Itools -Itests \
 	$(addprefix -Isrc/,base problem schedule target) -I$(BUILD)/gen
 # Each operation jumps to the next one. Between them the upper halves of registers stay as they are.
 $(call obj,$(wildcard src/vm/*.c)): BASE_CFLAGS += -foptimize-sibling-calls
+$(call obj,$(wildcard src/vm/*.c)): HARDENED += -fno-stack-protector
 $(call obj,$(addprefix src/vm/,avx2.c avx512.c)): \
 	BASE_CFLAGS += $(if $(filter x86_64%,$(shell $(CC) -dumpmachine)),-mno-vzeroupper)
 $(call obj,$(DRAW_SRC)): INCLUDES = $(CAIRO_CFLAGS)

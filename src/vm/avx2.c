@@ -22,5 +22,7 @@
                      _mm256_permutevar8x32_ps((__m256)(y), (__m256i)(picks)),                                          \
                      (__m256)_mm256_slli_epi32((__m256i)(picks), 28))
 
+#define VM_LEAVE _mm256_zeroupper()
+
 #include "vm/handlers.h"
 #endif

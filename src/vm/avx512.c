@@ -24,10 +24,13 @@
 #define VM_LOAD_MASKED4(address, bools, lanes)     _mm512_maskz_loadu_epi32(MASK(bools, lanes), address)
 #define VM_STORE_MASKED4(address, bools, lanes, x) _mm512_mask_storeu_epi32(address, MASK(bools, lanes), (__m512i)(x))
 
+#define VM_LEAVE _mm256_zeroupper()
+
 #include "vm/program.h"
 
 /* Of pairs, for CPUs that have the instructions; others have no kernels with these operators. */
-#define VM_DOT2
+#define VM_DOT2(x, y, sum)    (f32s) _mm512_dpbf16_ps((__m512)(sum), (__m512bh)(x), (__m512bh)(y))
+#define VM_WITH_DOT2          __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,avx512bf16")))
 #define PAIRS(name, features) __attribute__((target(features))) static const vm_op *name(const vm_op *op, char *frame)
 
 PAIRS(dot2, "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16") {

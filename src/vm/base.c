@@ -20,5 +20,6 @@
 #define VM_ISA vm_isa_base
 #define VM_TARGET
 #define VM_BYTES 16
+#define VM_LEAVE (void)0
 
 #include "vm/handlers.h"

@@ -6,6 +6,7 @@
  *   VM_FMA32, VM_FMA64, VM_SQRT32, VM_SQRT64; VM_RINT32, VM_RINT64, VM_LDEXP32, VM_LDEXP64 or not
  *   VM_WIDEN_F16, VM_NARROW_F16 or not
  *   VM_PERMUTE4(x, y, picks) or not
+ *   VM_LEAVE           what makes the registers fit for code of other instruction sets
  *
  * All else is written in vectors of the compiler. */
 #include "vm/program.h"
@@ -272,6 +273,108 @@ OP(i32_to_f32) {
     VM_NEXT;
 }
 
+/* ---- Tiles of sums ----
+ *
+ * The operation: out the place of sum[0][0], d and e the distances of rows and columns, a to before b by steps of imm
+ * the turns. The next one: e the number of parts of a turn, b and c the places of the distances in bytes of rows and of
+ * columns in memory from a turn to the next. Then for each part the rows and the columns: an address, or with e a place
+ * of the frame. */
+
+static inline int64_t turns_of(const vm_op *op, const char *frame) {
+    const int64_t lo = *(const int64_t *)(frame + op->a), hi = *(const int64_t *)(frame + op->b);
+    return lo < hi ? (int64_t)(((uint64_t)hi - (uint64_t)lo + (uint64_t)op->u.imm - 1) / (uint64_t)op->u.imm) : 0;
+}
+
+static inline uint32_t find_addresses(const vm_op *op, const char *frame, uint32_t count, const char **to) {
+    for (uint32_t i = 0; i < count; i++) to[i] = op[i].e ? frame + op[i].a : vm_address(op + i, frame);
+    return count;
+}
+
+#if defined(VM_FMA32)
+#define MULTIPLY_ADD(x, y, sum) (f32s) VM_FMA32(x, y, sum)
+#else
+#define MULTIPLY_ADD(x, y, sum) ((f32s)(x) * (f32s)(y) + (f32s)(sum))
+#endif
+
+VM_TARGET static inline f32s load_register(const char *from) {
+    f32s x;
+    memcpy(&x, from, sizeof x);
+    return x;
+}
+
+VM_TARGET static inline f32s load_number(const char *from) { return (f32s)((u32s){0} + *(const any4 *)from); }
+
+#define TILE(name, attribute, LOAD_ROW, PRODUCT, ROWS, COLUMNS)                                                        \
+    attribute static const vm_op *name(const vm_op *op, char *frame) {                                                 \
+        const char *addresses[VM_TILE_POINTERS];                                                                       \
+        const uint32_t parts = (uint32_t)op[1].e;                                                                      \
+        const uint32_t count = find_addresses(op + 2, frame, parts * (ROWS + COLUMNS), addresses);                     \
+        const int64_t row_step = VM_AT(int64_t, op[1].b), column_step = VM_AT(int64_t, op[1].c);                       \
+        int64_t row_at = 0, column_at = 0;                                                                             \
+        f32s sum[ROWS][COLUMNS];                                                                                       \
+        _Pragma("GCC unroll 8") for (int r = 0; r < ROWS; r++)                                                         \
+            _Pragma("GCC unroll 4") for (int c = 0; c < COLUMNS; c++) sum[r][c] =                                      \
+                VM_AT(f32s, op->out + r * op->d + c * op->e);                                                          \
+        for (int64_t left = turns_of(op, frame); left > 0; left--) {                                                   \
+            const char *const *at = addresses;                                                                         \
+            for (uint32_t part = 0; part < parts; part++, at += ROWS + COLUMNS) {                                      \
+                f32s column[COLUMNS];                                                                                  \
+                _Pragma("GCC unroll 4") for (int c = 0; c < COLUMNS; c++) column[c] =                                  \
+                    load_register(at[ROWS + c] + column_at);                                                           \
+                _Pragma("GCC unroll 8") for (int r = 0; r < ROWS; r++) {                                               \
+                    const f32s row = LOAD_ROW(at[r] + row_at);                                                         \
+                    _Pragma("GCC unroll 4") for (int c = 0; c < COLUMNS; c++) sum[r][c] =                              \
+                        PRODUCT(row, column[c], sum[r][c]);                                                            \
+                }                                                                                                      \
+            }                                                                                                          \
+            row_at += row_step;                                                                                        \
+            column_at += column_step;                                                                                  \
+        }                                                                                                              \
+        _Pragma("GCC unroll 8") for (int r = 0; r < ROWS; r++)                                                         \
+            _Pragma("GCC unroll 4") for (int c = 0; c < COLUMNS; c++) VM_AT(f32s, op->out + r * op->d + c * op->e) =   \
+                sum[r][c];                                                                                             \
+        VM_GO(op + 2 + count);                                                                                         \
+    }
+
+/* As many sums as leave registers for a row and the columns. */
+/* clang-format off */
+#if VM_BYTES > 32
+#define LARGE_TILES(M, ...) M(8, 2, __VA_ARGS__) M(4, 4, __VA_ARGS__) M(6, 4, __VA_ARGS__)
+#define LARGE_ROWS(M, ...) [4] = {[0] = M(8, 1, __VA_ARGS__), [1] = M(8, 2, __VA_ARGS__)}, \
+    [2] = {M(4, 1, __VA_ARGS__), M(4, 2, __VA_ARGS__), M(4, 4, __VA_ARGS__)}, \
+    [3] = {M(6, 1, __VA_ARGS__), M(6, 2, __VA_ARGS__), M(6, 4, __VA_ARGS__)}
+#else
+#define LARGE_TILES(M, ...)
+#define LARGE_ROWS(M, ...) [4] = {[0] = M(8, 1, __VA_ARGS__)}, \
+    [2] = {M(4, 1, __VA_ARGS__), M(4, 2, __VA_ARGS__)}, \
+    [3] = {M(6, 1, __VA_ARGS__), M(6, 2, __VA_ARGS__)}
+#endif
+#define TILES(M, ...)                                                                                                  \
+    M(1, 1, __VA_ARGS__) M(1, 2, __VA_ARGS__) M(1, 4, __VA_ARGS__) M(2, 1, __VA_ARGS__) M(2, 2, __VA_ARGS__)           \
+    M(2, 4, __VA_ARGS__) M(4, 1, __VA_ARGS__) M(4, 2, __VA_ARGS__) M(6, 1, __VA_ARGS__) M(6, 2, __VA_ARGS__)           \
+    M(8, 1, __VA_ARGS__) LARGE_TILES(M, __VA_ARGS__)
+#define NAME_OF(ROWS, COLUMNS, name) name##_##ROWS##x##COLUMNS
+#define DEFINE(ROWS, COLUMNS, name, attribute, LOAD_ROW, PRODUCT) \
+    TILE(NAME_OF(ROWS, COLUMNS, name), attribute, LOAD_ROW, PRODUCT, ROWS, COLUMNS)
+#define TABLE(name) {                                                                                                  \
+    [0] = {NAME_OF(1, 1, name), NAME_OF(1, 2, name), NAME_OF(1, 4, name)},                                             \
+    [1] = {NAME_OF(2, 1, name), NAME_OF(2, 2, name), NAME_OF(2, 4, name)},                                             \
+    LARGE_ROWS(NAME_OF, name)}
+/* clang-format on */
+
+TILES(DEFINE, multiply_number, VM_TARGET, load_number, MULTIPLY_ADD)
+TILES(DEFINE, multiply_register, VM_TARGET, load_register, MULTIPLY_ADD)
+#if defined(VM_DOT2)
+TILES(DEFINE, dot2_number, VM_WITH_DOT2, load_number, VM_DOT2)
+TILES(DEFINE, dot2_register, VM_WITH_DOT2, load_register, VM_DOT2)
+#endif
+
+OP(leave) {
+    (void)op, (void)frame;
+    VM_LEAVE;
+    return NULL;
+}
+
 /* ---- The table ---- */
 
 #define NUMBERS_ROW(name)                                                                                              \
@@ -358,4 +461,12 @@ const vm_isa VM_ISA = {
 #if defined(VM_DOT4)
     .dot4 = dot4,
 #endif
+    .tile =
+        {
+            [VM_MULTIPLY_ADD] = {TABLE(multiply_register), TABLE(multiply_number)},
+#if defined(VM_DOT2)
+            [VM_DOT2] = {TABLE(dot2_register), TABLE(dot2_number)},
+#endif
+        },
+    .leave = leave,
 };

@@ -58,6 +58,13 @@ vm_fn vm_tile_zero, vm_tile_load, vm_tile_store, vm_tile_dot2;
 
 typedef enum vm_kind { VM_F32, VM_F64, VM_I32, VM_NUM_KINDS } vm_kind;
 
+/* Sums of products in registers, sum[r][c] += row[r] * column[c], over the turns of a loop: the numbers of rows and
+ * columns of a tile that there are operations for, the largest last. */
+typedef enum vm_products { VM_MULTIPLY_ADD, VM_DOT2, VM_DOT4, VM_NUM_PRODUCTS } vm_products;
+enum { VM_TILE_ROWS = 5, VM_TILE_COLUMNS = 3, VM_TILE_POINTERS = 256 };
+static const uint8_t vm_tile_rows[VM_TILE_ROWS] = {1, 2, 4, 6, 8};
+static const uint8_t vm_tile_columns[VM_TILE_COLUMNS] = {1, 2, 4};
+
 /* NULL: there is none. */
 typedef struct vm_isa {
     uint32_t vector_bytes;
@@ -71,6 +78,9 @@ typedef struct vm_isa {
     vm_fn *load_masked4, *store_masked4;            /* mask at c, e lanes */
     vm_fn *permute4;                                /* of the lanes of a and b, by the numbers at c */
     vm_fn *dot2, *pack2, *dot4;
+    /* [1]: elements of rows are numbers of 4 bytes, which fill a register */
+    vm_fn *tile[VM_NUM_PRODUCTS][2][VM_TILE_ROWS][VM_TILE_COLUMNS];
+    vm_fn *leave; /* performed last */
 } vm_isa;
 
 extern const vm_isa vm_isa_base;
@@ -106,7 +116,7 @@ typedef struct vm_pointer {
 } vm_pointer;
 
 struct at_vm_phase {
-    const at_vm_program *program;
+    const vm_isa *isa;
     uint64_t frame_at; /* in scratch: the middle of the frame */
     uint64_t scratch_bytes;
     const char *constants;

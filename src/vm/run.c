@@ -82,4 +82,5 @@ void at_vm_run(const at_vm_phase *phase, void *const *buffers, const int64_t *sc
         put_task(phase, frame, task);
         perform(phase->task, frame);
     }
+    phase->isa->leave(NULL, frame);
 }

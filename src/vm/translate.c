@@ -73,6 +73,7 @@ static void exit_code(vm_translator *t, vm_code *code) {
 
 static void translate_phase(vm_translator *t, const ir_phase *source, draft *d) {
     at_vm_phase *phase = &d->phase;
+    phase->isa = t->isa;
     if (!begin_phase(t)) return;
     add_scalars(t, phase);
     vm_count_uses(t, &source->body);
@@ -164,7 +165,6 @@ static at_vm_program *put_all(block *b, const ir_kernel *kernel, const draft *dr
     }
     for (uint32_t p = 0; p < kernel->num_phases; p++) {
         at_vm_phase phase = drafts[p].phase;
-        phase.program = program;
         phase.constants = put(b, phase.constants, phase.constant_bytes);
         phase.scalars = put(b, phase.scalars, phase.num_scalars * sizeof *phase.scalars);
         phase.pointers = put(b, phase.pointers, phase.num_pointers * sizeof *phase.pointers);

@@ -45,10 +45,14 @@ typedef struct vm_storage {
     int32_t base;   /* params, shared and scratch: the place of its address; reg and tiles: the first element */
     int64_t offset; /* in scratch, bytes */
     bool is_known;
+    uint32_t stores;             /* statements that write a register of idx */
+    uint32_t block;              /* where such a register begins */
+    const ir_expr *forward;      /* the only value that it ever has there, index arithmetic; or NULL */
     vm_int strides[IR_MAX_DIMS]; /* in elements */
 } vm_storage;
 
 typedef struct vm_memo vm_memo;
+struct vm_tile;
 
 typedef struct vm_translator {
     const ir_kernel *kernel;
@@ -59,8 +63,9 @@ typedef struct vm_translator {
     vm_var *vars;
     vm_storage *storage;
     vm_level levels[VM_MAX_LEVELS];
-    uint32_t level, next_serial;
+    uint32_t level, next_serial, block, next_block; /* block: the serial of the one that is translated */
     vm_memo *memo;
+    struct vm_tile *tile; /* what translate_tile.c works with */
 
     char *constants; /* the one at place -64 last */
     uint32_t num_constants, room_for_constants;
@@ -112,7 +117,15 @@ typedef struct vm_sum {
         vm_int index;
         int64_t factor;
     } terms[VM_MAX_TERMS];
+    const ir_var *counter; /* a loop's, whose terms are kept apart, or NULL */
+    uint32_t num_counts;
+    bool is_wrong; /* the counter is a part of other values */
+    struct {
+        vm_int stride;
+        int64_t factor;
+    } counts[VM_MAX_TERMS];
 } vm_sum;
+void vm_sum_term(vm_translator *t, vm_sum *sum, vm_int index, int64_t factor);
 void vm_sum_add(vm_translator *t, vm_sum *sum, const ir_expr *x, vm_int stride, int64_t factor);
 /* Sets a, b, d and imm of an access. */
 void vm_sum_address(vm_translator *t, int32_t base, const vm_sum *sum, vm_op *op);
@@ -143,6 +156,20 @@ void vm_spread(vm_translator *t, int32_t at, ir_elem elem);
 
 void vm_block(vm_translator *t, const ir_block *block);
 void vm_count_uses(vm_translator *t, const ir_block *block);
+void vm_stmt(vm_translator *t, const ir_stmt *stmt);
+void vm_alloc(vm_translator *t, const ir_buffer *buffer);
+
+/* Index arithmetic gets no code before it is needed. False: the value is none. */
+bool vm_define_index(vm_translator *t, const ir_var *var, const ir_expr *value);
+bool vm_forward_index(vm_translator *t, const ir_access *access, const ir_expr *value);
+
+/* ---- translate_tile.c ---- */
+
+/* A loop of nothing but sums of products, if it is one. */
+bool vm_tile_loop(vm_translator *t, const ir_stmt *stmt, vm_int lo, vm_int hi);
+/* The sums of products from `stmt` on, and the lets between them. Returns the statement after them, which may be NULL;
+ * false: there is none. */
+bool vm_tile_run(vm_translator *t, const ir_stmt *stmt, const ir_stmt **after);
 
 /* ---- sizes.c ---- */
 

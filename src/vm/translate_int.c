@@ -131,6 +131,8 @@ static vm_int multiply_add(vm_translator *t, vm_int x, vm_int y, int64_t factor,
 }
 
 static vm_int load_int(vm_translator *t, const ir_expr *x) {
+    const ir_buffer *buffer = x->value.access->buffer;
+    if (buffer->space == IR_REG && t->storage[buffer->id].forward) return vm_int_of(t, t->storage[buffer->id].forward);
     const vm_place place = vm_load_of(t, x, VM_NOWHERE);
     if (place.is_own) return (vm_int){.at = place.at, .level = t->level};
     /* What a register holds may change. */
@@ -170,7 +172,7 @@ vm_int vm_int_of(vm_translator *t, const ir_expr *x) {
 
 /* ---- Sums ---- */
 
-static void add_term(vm_translator *t, vm_sum *sum, vm_int index, int64_t factor) {
+void vm_sum_term(vm_translator *t, vm_sum *sum, vm_int index, int64_t factor) {
     if (index.is_const) {
         sum->constant = wrap_add(sum->constant, wrap_mul(index.value, factor));
         return;
@@ -196,10 +198,31 @@ static bool is_const(const ir_expr *x) { return x->op == IR_CONST; }
 /* Expands a `let` of a sum, so that its parts are computed where each is known; in moderation. */
 static const ir_expr *unfold(const vm_translator *t, vm_sum *sum, const ir_expr *x) {
     enum { MOST = 16 };
-    const ir_expr *meaning = x->op == IR_VAR ? t->vars[x->value.var->id].as : NULL;
-    if (!meaning || sum->unfolded == MOST) return x;
-    sum->unfolded++;
-    return meaning;
+    while (x->op == IR_VAR && t->vars[x->value.var->id].as && sum->unfolded < MOST) {
+        x = t->vars[x->value.var->id].as;
+        sum->unfolded++;
+    }
+    return x;
+}
+
+/* Whether a value changes with the counter of the sum's loop. */
+static bool has_counter(const vm_translator *t, const vm_sum *sum, const ir_expr *x) {
+    if (!sum->counter) return false;
+    if (x->op == IR_VAR && x->value.var == sum->counter) return true;
+    if (x->op == IR_VAR) return t->vars[x->value.var->id].as && has_counter(t, sum, t->vars[x->value.var->id].as);
+    if (x->op == IR_LOAD) return true; /* it may */
+    for (int i = 0; i < ir_op_get((ir_op)x->op)->arity; i++)
+        if (has_counter(t, sum, x->args[i])) return true;
+    return false;
+}
+
+static void add_count(vm_sum *sum, vm_int stride, int64_t factor) {
+    if (sum->num_counts == VM_MAX_TERMS)
+        sum->is_wrong = true;
+    else {
+        sum->counts[sum->num_counts].stride = stride;
+        sum->counts[sum->num_counts++].factor = factor;
+    }
 }
 
 void vm_sum_add(vm_translator *t, vm_sum *sum, const ir_expr *x, vm_int stride, int64_t factor) {
@@ -210,7 +233,7 @@ void vm_sum_add(vm_translator *t, vm_sum *sum, const ir_expr *x, vm_int stride, 
         stride = vm_int_const(t, 1);
     }
     if (x->op == IR_CONST) {
-        add_term(t, sum, stride, wrap_mul(factor, x->value.i));
+        vm_sum_term(t, sum, stride, wrap_mul(factor, x->value.i));
     } else if (x->op == IR_ADD || x->op == IR_SUB) {
         vm_sum_add(t, sum, left, stride, factor);
         vm_sum_add(t, sum, right, stride, x->op == IR_ADD ? factor : wrap_mul(factor, -1));
@@ -220,9 +243,13 @@ void vm_sum_add(vm_translator *t, vm_sum *sum, const ir_expr *x, vm_int stride, 
         vm_sum_add(t, sum, left, stride, wrap_mul(factor, right->value.i));
     } else if (x->op == IR_MUL && is_const(left)) {
         vm_sum_add(t, sum, right, stride, wrap_mul(factor, left->value.i));
+    } else if (x->op == IR_VAR && x->value.var == sum->counter) {
+        add_count(sum, stride, factor);
+    } else if (has_counter(t, sum, x)) {
+        sum->is_wrong = true;
     } else {
         const vm_int value = vm_int_of(t, x);
-        add_term(t, sum, stride.is_const ? value : vm_int_op2(t, IR_MUL, value, stride), factor);
+        vm_sum_term(t, sum, stride.is_const ? value : vm_int_op2(t, IR_MUL, value, stride), factor);
     }
 }
 

@@ -27,6 +27,7 @@ static void count_stmt(vm_translator *t, const ir_stmt *stmt) {
         if (t->vars[stmt->u.let.var->id].uses) count_expr(t, stmt->u.let.value);
         break;
     case IR_STORE:
+        t->storage[stmt->u.store.access->buffer->id].stores++;
         count_access(t, stmt->u.store.access);
         count_expr(t, stmt->u.store.value);
         break;
@@ -82,6 +83,7 @@ static void for_of(vm_translator *t, const ir_stmt *stmt) {
         vm_block(t, &stmt->u.loop.body);
         return;
     }
+    if (vm_tile_loop(t, stmt, lo, hi)) return;
     emit_loop(t, stmt, lo, hi);
 }
 
@@ -117,6 +119,30 @@ static bool is_index_arithmetic(const ir_expr *x) {
     return is_index_arithmetic(x->args[0]) && is_index_arithmetic(x->args[1]);
 }
 
+/* What a load of a register of idx gives, if that is known. */
+static const ir_expr *forwarded(const vm_translator *t, const ir_expr *x) {
+    const ir_buffer *buffer = x->op == IR_LOAD ? x->value.access->buffer : NULL;
+    return buffer && buffer->space == IR_REG && t->storage[buffer->id].forward ? t->storage[buffer->id].forward : x;
+}
+
+bool vm_define_index(vm_translator *t, const ir_var *var, const ir_expr *value) {
+    value = forwarded(t, value);
+    if (!is_index_arithmetic(value)) return false;
+    t->vars[var->id].as = value;
+    t->vars[var->id].is_computed = false;
+    return true;
+}
+
+/* A register that is written once, in the block that it begins in, is a name for that value. */
+bool vm_forward_index(vm_translator *t, const ir_access *access, const ir_expr *value) {
+    vm_storage *storage = &t->storage[access->buffer->id];
+    if (access->buffer->space != IR_REG || access->buffer->num_dims || !vm_is_int(access->buffer->type)) return false;
+    value = forwarded(t, value);
+    if (storage->stores != 1 || storage->block != t->block || !is_index_arithmetic(value)) return false;
+    storage->forward = value;
+    return true;
+}
+
 static void keep_let(vm_translator *t, vm_var *var) {
     vm_var **lets = vm_grow(t, t->lets, t->num_lets, &t->room_for_lets, sizeof *lets);
     if (!lets) return;
@@ -130,10 +156,7 @@ static void let_of(vm_translator *t, const ir_stmt *stmt) {
     const ir_expr *value = stmt->u.let.value;
     vm_var *var = &t->vars[stmt->u.let.var->id];
     if (!var->uses) return;
-    if (is_index_arithmetic(value)) {
-        var->as = value;
-        return;
-    }
+    if (vm_define_index(t, stmt->u.let.var, value)) return;
     if (vm_is_int(value->type)) {
         var->number = vm_int_of(t, value);
         return;
@@ -165,7 +188,7 @@ static uint64_t count_of(const ir_buffer *buffer) {
     return count;
 }
 
-static void alloc_of(vm_translator *t, const ir_buffer *buffer) {
+void vm_alloc(vm_translator *t, const ir_buffer *buffer) {
     const uint64_t count = count_of(buffer);
     vm_storage *storage = &t->storage[buffer->id];
     if (buffer->space == IR_SCRATCH) {
@@ -176,6 +199,7 @@ static void alloc_of(vm_translator *t, const ir_buffer *buffer) {
         return;
     }
     const uint64_t bytes = buffer->space == IR_TILES ? IR_TILE_ROWS * IR_TILE_ROW_BYTES : vm_bytes(buffer->type);
+    storage->block = t->block;
     storage->base = vm_new_place(t, count * ((bytes + VM_SLOT_BYTES - 1) / VM_SLOT_BYTES) * VM_SLOT_BYTES);
 }
 
@@ -206,13 +230,16 @@ static void tile_of(vm_translator *t, const ir_stmt *stmt) {
     vm_emit(t, op);
 }
 
-static void stmt_of(vm_translator *t, const ir_stmt *stmt) {
+void vm_stmt(vm_translator *t, const ir_stmt *stmt) {
     switch (stmt->kind) {
     case IR_FOR: for_of(t, stmt); break;
     case IR_LET: let_of(t, stmt); break;
-    case IR_STORE: vm_store_to(t, stmt->u.store.access, stmt->u.store.value); break;
+    case IR_STORE:
+        if (!vm_forward_index(t, stmt->u.store.access, stmt->u.store.value))
+            vm_store_to(t, stmt->u.store.access, stmt->u.store.value);
+        break;
     case IR_IF: if_of(t, stmt); break;
-    case IR_ALLOC: alloc_of(t, stmt->u.alloc); break;
+    case IR_ALLOC: vm_alloc(t, stmt->u.alloc); break;
     case IR_TILE: tile_of(t, stmt); break;
     case IR_PREFETCH: /* costs more than it gains */
     case IR_ASSUME: break;
@@ -222,7 +249,14 @@ static void stmt_of(vm_translator *t, const ir_stmt *stmt) {
 void vm_block(vm_translator *t, const ir_block *block) {
     const uint64_t scratch = t->scratch;
     const uint32_t lets = t->num_lets;
-    for (const ir_stmt *stmt = block->first; stmt && !t->err->status; stmt = stmt->next) stmt_of(t, stmt);
+    const uint32_t outer = t->block;
+    t->block = t->next_block++;
+    for (const ir_stmt *stmt = block->first; stmt && !t->err->status;) {
+        if (vm_tile_run(t, stmt, &stmt)) continue;
+        vm_stmt(t, stmt);
+        stmt = stmt->next;
+    }
+    t->block = outer;
     t->scratch = scratch;
     end_lets(t, lets);
 }

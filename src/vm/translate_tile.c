@@ -1,0 +1,463 @@
+/* Sums of products, sum[r][c] += row[r] * column[c], with all sums in registers: a loop that does nothing else is one
+ * operation, and so is a run of such statements in other code. */
+#include "vm/translate.h"
+
+#include <string.h>
+
+enum { MOST_OPERANDS = VM_TILE_POINTERS, MOST_PRODUCTS = 1024, MOST_SUMS = 128 };
+
+/* A row or a column: what an access loads, or a place of the frame. */
+typedef struct operand {
+    const ir_access *access; /* NULL: a place */
+    int32_t at;              /* the place */
+    const ir_var *var;       /* the let whose value it is, or NULL */
+    int32_t reg;             /* the place of a register that holds it, or VM_NOWHERE */
+    bool is_number;          /* 4 bytes that fill a register */
+} operand;
+
+typedef struct product {
+    int32_t sum;
+    uint32_t row, column; /* operands */
+} product;
+
+struct vm_tile {
+    vm_products kind;
+    uint32_t num_operands, num_products;
+    operand operands[MOST_OPERANDS];
+    product products[MOST_PRODUCTS];
+    uint32_t parts, rows, columns;
+    int32_t first_sum, row_distance, column_distance; /* of the sums */
+    uint32_t order[MOST_OPERANDS];                    /* of each part the rows, then the columns */
+    bool is_number;                                   /* the rows */
+};
+
+static struct vm_tile *tile_of(vm_translator *t) {
+    if (!t->tile) t->tile = at_arena_alloc(t->arena, sizeof *t->tile);
+    if (!t->tile) at_fail_memory(t->err, sizeof *t->tile);
+    if (t->tile) t->tile->num_operands = t->tile->num_products = 0;
+    return t->tile;
+}
+
+/* ---- Which statements add up products ---- */
+
+/* The factors of `stmt`, if it is sum = x * y + sum. */
+typedef struct factors {
+    vm_products kind;
+    const ir_access *sum;
+    const ir_expr *x, *y;
+} factors;
+
+static bool is_load_of(const ir_expr *x, const ir_access *access) {
+    if (x->op != IR_LOAD || x->value.access->buffer != access->buffer) return false;
+    for (int d = 0; d < access->buffer->num_dims; d++) {
+        const ir_expr *a = x->value.access->indices[d], *b = access->indices[d];
+        if (a->op != IR_CONST || b->op != IR_CONST || a->value.i != b->value.i) return false;
+    }
+    return true;
+}
+
+static bool is_product_sum(const vm_translator *t, const ir_expr *x, const ir_access *to, factors *f) {
+    const ir_expr *const *args = x->args;
+    *f = (factors){.sum = to, .x = args[0], .y = args[1]};
+    switch ((ir_op)x->op) {
+    case IR_FMA: f->kind = VM_MULTIPLY_ADD; return is_load_of(args[2], to);
+    case IR_DOT2: f->kind = VM_DOT2; return is_load_of(args[2], to);
+    case IR_DOT4: f->kind = VM_DOT4; return is_load_of(args[2], to);
+    case IR_ADD: break;
+    default: return false;
+    }
+    const bool is_first = is_load_of(args[0], to);
+    const ir_expr *other = args[is_first];
+    if ((!is_first && !is_load_of(args[1], to)) || other->op != IR_MUL || (t->target->flags & AT_TARGET_FMA))
+        return false;
+    *f = (factors){.kind = VM_MULTIPLY_ADD, .sum = to, .x = other->args[0], .y = other->args[1]};
+    return true;
+}
+
+static bool factors_of(const vm_translator *t, const ir_stmt *stmt, factors *f) {
+    if (stmt->kind != IR_STORE || stmt->u.store.access->buffer->space != IR_REG) return false;
+    const ir_type type = stmt->u.store.value->type;
+    if (vm_bytes(type) != t->isa->vector_bytes || (type.elem != IR_F32 && type.elem != IR_I32)) return false;
+    if (!is_product_sum(t, stmt->u.store.value, stmt->u.store.access, f)) return false;
+    return t->isa->tile[f->kind][0][0][0] != NULL && (type.elem == IR_F32 || f->kind == VM_DOT4);
+}
+
+/* ---- Operands of a loop ---- */
+
+static const ir_expr *without_casts_of_bits(const ir_expr *x) {
+    while (x->op == IR_BITCAST) x = x->args[0];
+    return x;
+}
+
+static bool is_plain(vm_translator *t, const ir_access *access) {
+    const ir_buffer *buffer = access->buffer;
+    if (access->mask || buffer->space == IR_REG || buffer->space == IR_TILES) return false;
+    for (int d = 0; d < buffer->num_dims; d++)
+        if (access->indices[d]->type.lanes > 1) return false;
+    const vm_int stride = vm_storage_of(t, buffer)->strides[access->axis];
+    return access->lanes == 1 || (stride.is_const && stride.value == 1);
+}
+
+static int32_t add_operand(struct vm_tile *tile, operand o) {
+    if (tile->num_operands == MOST_OPERANDS) return -1;
+    tile->operands[tile->num_operands] = o;
+    return (int32_t)tile->num_operands++;
+}
+
+/* A new operand from memory; -1: it is none. */
+static int32_t read_operand(vm_translator *t, struct vm_tile *tile, const ir_expr *x) {
+    const ir_type type = x->type;
+    bool is_number = false;
+    x = without_casts_of_bits(x);
+    if (x->op == IR_SPLAT) {
+        x = without_casts_of_bits(x->args[0]);
+        is_number = true;
+    }
+    if (x->op != IR_LOAD || !is_plain(t, x->value.access) || vm_bytes(type) != t->isa->vector_bytes) return -1;
+    if (vm_bytes(x->type) != (is_number ? 4 : t->isa->vector_bytes)) return -1;
+    return add_operand(tile, (operand){.access = x->value.access, .reg = VM_NOWHERE, .is_number = is_number});
+}
+
+static int32_t operand_of(vm_translator *t, struct vm_tile *tile, const ir_expr *x) {
+    x = without_casts_of_bits(x);
+    if (x->op == IR_VAR) {
+        for (uint32_t i = tile->num_operands; i-- > 0;)
+            if (tile->operands[i].var == x->value.var) return (int32_t)i;
+        return -1;
+    }
+    if (x->op == IR_LOAD && x->value.access->buffer->space == IR_REG) {
+        const int32_t at = vm_register_of(t, x->value.access);
+        for (uint32_t i = tile->num_operands; i-- > 0;)
+            if (tile->operands[i].reg == at) return (int32_t)i;
+        return -1;
+    }
+    return read_operand(t, tile, x);
+}
+
+static bool add_product(vm_translator *t, struct vm_tile *tile, const factors *f) {
+    if (tile->num_products == MOST_PRODUCTS || (tile->num_products && f->kind != tile->kind)) return false;
+    tile->kind = f->kind;
+    const int32_t x = operand_of(t, tile, f->x), y = x < 0 ? -1 : operand_of(t, tile, f->y);
+    if (x < 0 || y < 0) return false;
+    const bool turned = tile->operands[y].is_number;
+    tile->products[tile->num_products++] =
+        (product){vm_register_of(t, f->sum), (uint32_t)(turned ? y : x), (uint32_t)(turned ? x : y)};
+    return true;
+}
+
+/* ---- The body of a loop ---- */
+
+static bool scan_let(vm_translator *t, struct vm_tile *tile, const ir_stmt *stmt) {
+    const ir_expr *value = stmt->u.let.value;
+    vm_var *var = &t->vars[stmt->u.let.var->id];
+    if (!var->uses || vm_define_index(t, stmt->u.let.var, value)) return true;
+    if (vm_is_int(value->type)) return false;
+    const int32_t number = read_operand(t, tile, value);
+    if (number >= 0) tile->operands[number].var = stmt->u.let.var;
+    return number >= 0;
+}
+
+static bool is_inside(const ir_block *body, const ir_buffer *buffer) {
+    for (const ir_stmt *stmt = body->first; stmt; stmt = stmt->next)
+        if (stmt->kind == IR_ALLOC && stmt->u.alloc == buffer) return true;
+    return false;
+}
+
+static bool scan_store(vm_translator *t, struct vm_tile *tile, const ir_block *body, const ir_stmt *stmt) {
+    const ir_access *access = stmt->u.store.access;
+    factors f;
+    if (access->buffer->space != IR_REG) return false;
+    if (vm_forward_index(t, access, stmt->u.store.value)) return true;
+    const bool inside = is_inside(body, access->buffer);
+    if (factors_of(t, stmt, &f)) return !inside && add_product(t, tile, &f);
+    if (!inside) return false;
+    const int32_t number = read_operand(t, tile, stmt->u.store.value);
+    if (number >= 0) tile->operands[number].reg = vm_register_of(t, access);
+    return number >= 0;
+}
+
+static bool scan_body(vm_translator *t, struct vm_tile *tile, const ir_block *body) {
+    for (const ir_stmt *stmt = body->first; stmt; stmt = stmt->next) {
+        switch (stmt->kind) {
+        case IR_ALLOC:
+            if (stmt->u.alloc->space != IR_REG) return false;
+            vm_alloc(t, stmt->u.alloc);
+            break;
+        case IR_LET:
+            if (!scan_let(t, tile, stmt)) return false;
+            break;
+        case IR_STORE:
+            if (!scan_store(t, tile, body, stmt)) return false;
+            break;
+        case IR_PREFETCH:
+        case IR_ASSUME: break;
+        default: return false;
+        }
+    }
+    return tile->num_products > 0;
+}
+
+/* ---- The shape: parts that each multiply all rows with all columns ---- */
+
+static uint32_t find_or_add(uint32_t *list, uint32_t *count, uint32_t value) {
+    uint32_t i = 0;
+    while (i < *count && list[i] != value) i++;
+    if (i == *count) list[(*count)++] = value;
+    return i;
+}
+
+static uint32_t products_of_a_part(const struct vm_tile *tile) {
+    uint32_t n = 1;
+    for (; n < tile->num_products; n++)
+        for (uint32_t i = 0; i < n; i++)
+            if (tile->products[i].sum == tile->products[n].sum) return n;
+    return n;
+}
+
+/* The sums of the first part, which lie regularly. */
+static bool find_sums(struct vm_tile *tile, uint32_t size) {
+    uint32_t rows[MOST_SUMS], columns[MOST_SUMS];
+    int32_t sums[MOST_SUMS] = {0};
+    tile->rows = tile->columns = 0;
+    if (size > MOST_SUMS) return false;
+    for (uint32_t i = 0; i < size; i++) {
+        find_or_add(rows, &tile->rows, tile->products[i].row);
+        find_or_add(columns, &tile->columns, tile->products[i].column);
+    }
+    if (tile->rows * tile->columns != size || (tile->rows + tile->columns) * tile->parts > MOST_OPERANDS) return false;
+    for (uint32_t i = 0; i < size; i++) {
+        const product *p = &tile->products[i];
+        const uint32_t r = find_or_add(rows, &tile->rows, p->row), c = find_or_add(columns, &tile->columns, p->column);
+        sums[r * tile->columns + c] = p->sum;
+    }
+    tile->first_sum = sums[0];
+    tile->row_distance = tile->rows > 1 ? sums[tile->columns] - sums[0] : 0;
+    tile->column_distance = tile->columns > 1 ? sums[1] - sums[0] : 0;
+    for (uint32_t i = 0; i < size; i++) {
+        const int32_t r = (int32_t)(i / tile->columns), c = (int32_t)(i % tile->columns);
+        if (sums[i] != sums[0] + r * tile->row_distance + c * tile->column_distance) return false;
+    }
+    return true;
+}
+
+/* Row and column of a sum. */
+static bool find_sum(const struct vm_tile *tile, int32_t sum, uint32_t *r, uint32_t *c) {
+    for (*r = 0; *r < tile->rows; ++*r)
+        for (*c = 0; *c < tile->columns; ++*c)
+            if (sum == tile->first_sum + (int32_t)*r * tile->row_distance + (int32_t)*c * tile->column_distance)
+                return true;
+    return false;
+}
+
+static bool find_shape(struct vm_tile *tile) {
+    const uint32_t size = products_of_a_part(tile), none = UINT32_MAX;
+    if (tile->num_products % size) return false;
+    tile->parts = tile->num_products / size;
+    tile->is_number = tile->operands[tile->products[0].row].is_number;
+    if (!find_sums(tile, size)) return false;
+    const uint32_t width = tile->rows + tile->columns;
+    for (uint32_t i = 0; i < tile->parts * width; i++) tile->order[i] = none;
+    for (uint32_t i = 0; i < tile->num_products; i++) {
+        const product *p = &tile->products[i];
+        uint32_t r, c;
+        if (!find_sum(tile, p->sum, &r, &c)) return false;
+        uint32_t *row = &tile->order[i / size * width + r], *column = &tile->order[i / size * width + tile->rows + c];
+        if ((*row != none && *row != p->row) || (*column != none && *column != p->column)) return false;
+        if (tile->operands[p->row].is_number != tile->is_number || tile->operands[p->column].is_number) return false;
+        *row = p->row;
+        *column = p->column;
+    }
+    for (uint32_t i = 0; i < tile->parts * width; i++)
+        if (tile->order[i] == none) return false;
+    return true;
+}
+
+/* ---- Code ---- */
+
+typedef struct turns {
+    vm_int lo, hi;
+    int64_t step;
+    int32_t row_step, column_step; /* places */
+} turns;
+
+static void emit_pointers(vm_translator *t, const vm_op *pointers, const struct vm_tile *tile, uint32_t part,
+                          uint32_t first, uint32_t count) {
+    for (uint32_t i = 0; i < count; i++) vm_emit(t, pointers[part * (tile->rows + tile->columns) + first + i]);
+}
+
+static void emit_part(vm_translator *t, const vm_op *pointers, const struct vm_tile *tile, const turns *loop,
+                      const uint32_t at[2], const uint32_t size[2], vm_fn *fn) {
+    vm_op op = {.fn = fn, .a = loop->lo.at, .b = loop->hi.at, .d = tile->row_distance, .e = tile->column_distance};
+    op.out = tile->first_sum + (int32_t)at[0] * tile->row_distance + (int32_t)at[1] * tile->column_distance;
+    op.u.imm = loop->step;
+    vm_emit(t, op);
+    vm_emit(t, (vm_op){.fn = vm_exit, .b = loop->row_step, .c = loop->column_step, .e = (int32_t)tile->parts});
+    for (uint32_t part = 0; part < tile->parts; part++) {
+        emit_pointers(t, pointers, tile, part, at[0], size[0]);
+        emit_pointers(t, pointers, tile, part, tile->rows + at[1], size[1]);
+    }
+}
+
+/* The largest operation for at most so many rows of so many columns. */
+static vm_fn *largest(vm_fn *const table[VM_TILE_ROWS][VM_TILE_COLUMNS], uint32_t rows, uint32_t columns,
+                      uint32_t size[2]) {
+    for (int r = VM_TILE_ROWS - 1; r >= 0; r--)
+        for (int c = 0; c < VM_TILE_COLUMNS; c++)
+            if (vm_tile_columns[c] == columns && vm_tile_rows[r] <= rows && table[r][c]) {
+                size[0] = vm_tile_rows[r];
+                size[1] = columns;
+                return table[r][c];
+            }
+    return NULL;
+}
+
+static uint32_t columns_at_once(uint32_t left) {
+    int c = VM_TILE_COLUMNS - 1;
+    while (vm_tile_columns[c] > left) c--;
+    return vm_tile_columns[c];
+}
+
+/* Sums do not depend on each other, so a large tile is several, one after the other. */
+static void emit_tile(vm_translator *t, const struct vm_tile *tile, const vm_op *pointers, const turns *loop) {
+    uint32_t at[2], size[2] = {1, 1};
+    for (at[1] = 0; at[1] < tile->columns; at[1] += size[1]) {
+        const uint32_t columns = columns_at_once(tile->columns - at[1]);
+        for (at[0] = 0; at[0] < tile->rows; at[0] += size[0]) {
+            vm_fn *fn = largest(t->isa->tile[tile->kind][tile->is_number], tile->rows - at[0], columns, size);
+            emit_part(t, pointers, tile, loop, at, size, fn);
+        }
+    }
+}
+
+/* ---- Loops ---- */
+
+/* The address of an operand in the first turn; *step is the place of its distance from turn to turn. */
+static bool address_in_loop(vm_translator *t, const operand *o, const ir_stmt *loop, vm_int lo, vm_op *op,
+                            int32_t *step) {
+    const ir_buffer *buffer = o->access->buffer;
+    const vm_storage *storage = vm_storage_of(t, buffer);
+    vm_sum sum = {.constant = storage->offset, .counter = loop->u.loop.var};
+    vm_int distance = vm_int_const(t, 0);
+    for (int d = 0; d < buffer->num_dims; d++)
+        vm_sum_add(t, &sum, o->access->indices[d], storage->strides[d], ir_elem_get((ir_elem)buffer->type.elem)->bytes);
+    if (sum.is_wrong) return false;
+    for (uint32_t i = 0; i < sum.num_counts; i++) {
+        const vm_int one = vm_int_op2(t, IR_MUL, sum.counts[i].stride, vm_int_const(t, sum.counts[i].factor));
+        distance = vm_int_op2(t, IR_ADD, distance, one);
+    }
+    vm_sum_term(t, &sum, vm_int_op2(t, IR_MUL, lo, distance), 1);
+    vm_sum_address(t, storage->base, &sum, op);
+    const int32_t per_turn = vm_int_op2(t, IR_MUL, distance, vm_int_const(t, loop->u.loop.step)).at;
+    if (*step != VM_NOWHERE && *step != per_turn) return false;
+    *step = per_turn;
+    return true;
+}
+
+bool vm_tile_loop(vm_translator *t, const ir_stmt *stmt, vm_int lo, vm_int hi) {
+    struct vm_tile *tile = tile_of(t);
+    if (!tile || !scan_body(t, tile, &stmt->u.loop.body) || !find_shape(tile)) return false;
+    const uint32_t width = tile->rows + tile->columns, count = tile->parts * width;
+    vm_op pointers[MOST_OPERANDS];
+    turns loop = {.lo = lo, .hi = hi, .step = stmt->u.loop.step, .row_step = VM_NOWHERE, .column_step = VM_NOWHERE};
+    for (uint32_t i = 0; i < count; i++) {
+        pointers[i] = (vm_op){.fn = vm_exit};
+        int32_t *step = i % width < tile->rows ? &loop.row_step : &loop.column_step;
+        if (!address_in_loop(t, &tile->operands[tile->order[i]], stmt, lo, &pointers[i], step)) return false;
+    }
+    if (t->err->status) return false;
+    emit_tile(t, tile, pointers, &loop);
+    return true;
+}
+
+/* ---- Runs of statements ---- */
+
+static bool reads_register(const ir_expr *x, const ir_buffer *buffer);
+
+static bool indices_read(const ir_access *access, const ir_buffer *buffer) {
+    for (int d = 0; d < access->buffer->num_dims; d++)
+        if (reads_register(access->indices[d], buffer)) return true;
+    return access->mask && reads_register(access->mask, buffer);
+}
+
+static bool reads_register(const ir_expr *x, const ir_buffer *buffer) {
+    if (x->op == IR_LOAD && (x->value.access->buffer == buffer || indices_read(x->value.access, buffer))) return true;
+    for (int i = 0; i < ir_op_get((ir_op)x->op)->arity; i++)
+        if (reads_register(x->args[i], buffer)) return true;
+    return false;
+}
+
+/* A value in a place, which stays until the products are emitted. */
+static int32_t hold(vm_translator *t, struct vm_tile *tile, const ir_expr *x, vm_place *held, uint32_t *num_held) {
+    const vm_place place = vm_value_of(t, x, VM_NOWHERE);
+    if (place.is_own) held[(*num_held)++] = place;
+    for (uint32_t i = 0; i < tile->num_operands; i++)
+        if (tile->operands[i].at == place.at) return (int32_t)i;
+    return add_operand(tile, (operand){.at = place.at, .reg = VM_NOWHERE});
+}
+
+static void emit_products(vm_translator *t, const struct vm_tile *tile) {
+    for (uint32_t i = 0; i < tile->num_products; i++) {
+        const product *p = &tile->products[i];
+        vm_fn *const plain = tile->kind == VM_MULTIPLY_ADD ? t->isa->by_op[VM_F32][IR_FMA]
+                             : tile->kind == VM_DOT2       ? t->isa->dot2
+                                                           : t->isa->dot4;
+        vm_op pointers[2] = {{.fn = vm_exit, .a = tile->operands[p->row].at, .e = 1},
+                             {.fn = vm_exit, .a = tile->operands[p->column].at, .e = 1}};
+        if (plain) {
+            vm_emit(t, (vm_op){.fn = plain, .out = p->sum, .a = pointers[0].a, .b = pointers[1].a, .c = p->sum});
+            continue;
+        }
+        const struct vm_tile one = {
+            .kind = tile->kind, .parts = 1, .rows = 1, .columns = 1, .first_sum = p->sum, .is_number = false};
+        const int32_t none = vm_int_const(t, 0).at;
+        emit_tile(t, &one, pointers, &(turns){vm_int_const(t, 0), vm_int_const(t, 1), 1, none, none});
+    }
+}
+
+static void emit_run(vm_translator *t, struct vm_tile *tile) {
+    vm_op pointers[MOST_OPERANDS];
+    if (tile->num_products == 1 || !find_shape(tile)) {
+        emit_products(t, tile);
+        return;
+    }
+    const uint32_t count = tile->parts * (tile->rows + tile->columns);
+    for (uint32_t i = 0; i < count; i++)
+        pointers[i] = (vm_op){.fn = vm_exit, .a = tile->operands[tile->order[i]].at, .e = 1};
+    const int32_t none = vm_int_const(t, 0).at;
+    emit_tile(t, tile, pointers, &(turns){vm_int_const(t, 0), vm_int_const(t, 1), 1, none, none});
+}
+
+/* Whether `stmt` may be performed before the products so far: it neither reads nor writes their sums. */
+static bool may_come_first(const vm_translator *t, const ir_stmt *stmt, const ir_buffer *sums) {
+    if (stmt->kind == IR_PREFETCH || stmt->kind == IR_ASSUME) return true;
+    if (stmt->kind != IR_LET) return false;
+    return !t->vars[stmt->u.let.var->id].uses || !reads_register(stmt->u.let.value, sums);
+}
+
+/* Lets between the products are translated at once, the products together. */
+bool vm_tile_run(vm_translator *t, const ir_stmt *stmt, const ir_stmt **after) {
+    factors f;
+    vm_place held[MOST_OPERANDS];
+    uint32_t num_held = 0;
+    if (!factors_of(t, stmt, &f) || reads_register(f.x, f.sum->buffer) || reads_register(f.y, f.sum->buffer))
+        return false;
+    const ir_buffer *const sums = f.sum->buffer;
+    struct vm_tile *tile = tile_of(t);
+    if (!tile) return false;
+    for (; stmt && !t->err->status; stmt = stmt->next) {
+        if (may_come_first(t, stmt, sums)) {
+            vm_stmt(t, stmt);
+            continue;
+        }
+        if (!factors_of(t, stmt, &f) || f.sum->buffer != sums || (tile->num_products && f.kind != tile->kind)) break;
+        if (reads_register(f.x, sums) || reads_register(f.y, sums)) break;
+        if (tile->num_products == MOST_PRODUCTS || tile->num_operands + 2 > MOST_OPERANDS) break;
+        tile->kind = f.kind;
+        const int32_t x = hold(t, tile, f.x, held, &num_held), y = hold(t, tile, f.y, held, &num_held);
+        tile->products[tile->num_products++] = (product){vm_register_of(t, f.sum), (uint32_t)x, (uint32_t)y};
+    }
+    emit_run(t, tile);
+    for (uint32_t i = 0; i < num_held; i++) vm_free(t, held[i]);
+    *after = stmt;
+    return true;
+}
