@@ -13,7 +13,7 @@
 #define VM_SQRT64(x)         (f64s) vsqrtq_f64((float64x2_t)(x))
 #define VM_RINT32(x)         vrndnq_f32((float32x4_t)(x))
 #define VM_RINT64(x)         vrndnq_f64((float64x2_t)(x))
-#define VM_WIDEN_F16(from)   vcvt_f32_f16((float16x4_t)vld1_u16((const uint16_t *)(from)))
+#define VM_WIDEN_F16(from)   vcvt_f32_f16((float16x4_t)vld1_u8((const uint8_t *)(from)))
 #define VM_NARROW_F16(to, x) vst1_u16((uint16_t *)(to), (uint16x4_t)vcvt_f16_f32((float32x4_t)(x)))
 #endif
 

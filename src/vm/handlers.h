@@ -237,6 +237,25 @@ OP(bf16_to_f32) {
     VM_NEXT;
 }
 
+/* From memory of any alignment. */
+VM_TARGET static inline f32s widen_bf16(const char *from) {
+    u16s x;
+    memcpy(&x, from, sizeof x);
+    return (f32s)(__builtin_convertvector(x, u32s) << 16);
+}
+
+OP(load_bf16) {
+    OUT(f32s) = widen_bf16(vm_address(op, frame));
+    VM_NEXT;
+}
+
+OP(load_i8) {
+    i8s x;
+    memcpy(&x, vm_address(op, frame), sizeof x);
+    OUT(f32s) = __builtin_convertvector(__builtin_convertvector(x, i32s), f32s);
+    VM_NEXT;
+}
+
 OP(f32_to_bf16) {
     const u32s bits = A(u32s);
     const f32s x = A(f32s);
@@ -249,6 +268,13 @@ OP(f32_to_bf16) {
 #if defined(VM_WIDEN_F16)
 OP(f16_to_f32) {
     OUT(f32s) = (f32s)VM_WIDEN_F16(frame + op->a);
+    VM_NEXT;
+}
+
+VM_TARGET static inline f32s widen_f16(const char *from) { return (f32s)VM_WIDEN_F16(from); }
+
+OP(load_f16) {
+    OUT(f32s) = widen_f16(vm_address(op, frame));
     VM_NEXT;
 }
 
@@ -304,7 +330,7 @@ VM_TARGET static inline f32s load_register(const char *from) {
 
 VM_TARGET static inline f32s load_number(const char *from) { return (f32s)((u32s){0} + *(const any4 *)from); }
 
-#define TILE(name, attribute, LOAD_ROW, PRODUCT, ROWS, COLUMNS)                                                        \
+#define TILE(name, attribute, LOAD_ROW, LOAD_COLUMN, PRODUCT, ROWS, COLUMNS)                                           \
     attribute static const vm_op *name(const vm_op *op, char *frame) {                                                 \
         const char *addresses[VM_TILE_POINTERS];                                                                       \
         const uint32_t parts = (uint32_t)op[1].e;                                                                      \
@@ -320,7 +346,7 @@ VM_TARGET static inline f32s load_number(const char *from) { return (f32s)((u32s
             for (uint32_t part = 0; part < parts; part++, at += ROWS + COLUMNS) {                                      \
                 f32s column[COLUMNS];                                                                                  \
                 _Pragma("GCC unroll 4") for (int c = 0; c < COLUMNS; c++) column[c] =                                  \
-                    load_register(at[ROWS + c] + column_at);                                                           \
+                    LOAD_COLUMN(at[ROWS + c] + column_at);                                                             \
                 _Pragma("GCC unroll 8") for (int r = 0; r < ROWS; r++) {                                               \
                     const f32s row = LOAD_ROW(at[r] + row_at);                                                         \
                     _Pragma("GCC unroll 4") for (int c = 0; c < COLUMNS; c++) sum[r][c] =                              \
@@ -354,19 +380,25 @@ VM_TARGET static inline f32s load_number(const char *from) { return (f32s)((u32s
     M(2, 4, __VA_ARGS__) M(4, 1, __VA_ARGS__) M(4, 2, __VA_ARGS__) M(6, 1, __VA_ARGS__) M(6, 2, __VA_ARGS__)           \
     M(8, 1, __VA_ARGS__) LARGE_TILES(M, __VA_ARGS__)
 #define NAME_OF(ROWS, COLUMNS, name) name##_##ROWS##x##COLUMNS
-#define DEFINE(ROWS, COLUMNS, name, attribute, LOAD_ROW, PRODUCT) \
-    TILE(NAME_OF(ROWS, COLUMNS, name), attribute, LOAD_ROW, PRODUCT, ROWS, COLUMNS)
+#define DEFINE(ROWS, COLUMNS, name, attribute, LOAD_ROW, LOAD_COLUMN, PRODUCT) \
+    TILE(NAME_OF(ROWS, COLUMNS, name), attribute, LOAD_ROW, LOAD_COLUMN, PRODUCT, ROWS, COLUMNS)
 #define TABLE(name) {                                                                                                  \
     [0] = {NAME_OF(1, 1, name), NAME_OF(1, 2, name), NAME_OF(1, 4, name)},                                             \
     [1] = {NAME_OF(2, 1, name), NAME_OF(2, 2, name), NAME_OF(2, 4, name)},                                             \
     LARGE_ROWS(NAME_OF, name)}
 /* clang-format on */
 
-TILES(DEFINE, multiply_number, VM_TARGET, load_number, MULTIPLY_ADD)
-TILES(DEFINE, multiply_register, VM_TARGET, load_register, MULTIPLY_ADD)
+TILES(DEFINE, multiply_number, VM_TARGET, load_number, load_register, MULTIPLY_ADD)
+TILES(DEFINE, multiply_register, VM_TARGET, load_register, load_register, MULTIPLY_ADD)
+TILES(DEFINE, multiply_number_bf16, VM_TARGET, load_number, widen_bf16, MULTIPLY_ADD)
+TILES(DEFINE, multiply_register_bf16, VM_TARGET, load_register, widen_bf16, MULTIPLY_ADD)
+#if defined(VM_WIDEN_F16)
+TILES(DEFINE, multiply_number_f16, VM_TARGET, load_number, widen_f16, MULTIPLY_ADD)
+TILES(DEFINE, multiply_register_f16, VM_TARGET, load_register, widen_f16, MULTIPLY_ADD)
+#endif
 #if defined(VM_DOT2)
-TILES(DEFINE, dot2_number, VM_WITH_DOT2, load_number, VM_DOT2)
-TILES(DEFINE, dot2_register, VM_WITH_DOT2, load_register, VM_DOT2)
+TILES(DEFINE, dot2_number, VM_WITH_DOT2, load_number, load_register, VM_DOT2)
+TILES(DEFINE, dot2_register, VM_WITH_DOT2, load_register, load_register, VM_DOT2)
 #endif
 
 OP(leave) {
@@ -449,6 +481,14 @@ const vm_isa VM_ISA = {
     .load_quarter = load_quarter,
 #endif
     .store = store,
+    .load_widened =
+        {
+            [IR_BF16] = load_bf16,
+            [IR_I8] = load_i8,
+#if defined(VM_WIDEN_F16)
+            [IR_F16] = load_f16,
+#endif
+        },
     .load_masked4 = load_masked4,
     .store_masked4 = store_masked4,
 #if defined(VM_PERMUTE4)
@@ -464,6 +504,10 @@ const vm_isa VM_ISA = {
     .tile =
         {
             [VM_MULTIPLY_ADD] = {TABLE(multiply_register), TABLE(multiply_number)},
+            [VM_MULTIPLY_ADD_BF16] = {TABLE(multiply_register_bf16), TABLE(multiply_number_bf16)},
+#if defined(VM_WIDEN_F16)
+            [VM_MULTIPLY_ADD_F16] = {TABLE(multiply_register_f16), TABLE(multiply_number_f16)},
+#endif
 #if defined(VM_DOT2)
             [VM_DOT2] = {TABLE(dot2_register), TABLE(dot2_number)},
 #endif

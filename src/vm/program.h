@@ -60,7 +60,14 @@ typedef enum vm_kind { VM_F32, VM_F64, VM_I32, VM_NUM_KINDS } vm_kind;
 
 /* Sums of products in registers, sum[r][c] += row[r] * column[c], over the turns of a loop: the numbers of rows and
  * columns of a tile that there are operations for, the largest last. */
-typedef enum vm_products { VM_MULTIPLY_ADD, VM_DOT2, VM_DOT4, VM_NUM_PRODUCTS } vm_products;
+typedef enum vm_products {
+    VM_MULTIPLY_ADD,
+    VM_MULTIPLY_ADD_BF16, /* the columns are widened */
+    VM_MULTIPLY_ADD_F16,
+    VM_DOT2,
+    VM_DOT4,
+    VM_NUM_PRODUCTS
+} vm_products;
 enum { VM_TILE_ROWS = 5, VM_TILE_COLUMNS = 3, VM_TILE_POINTERS = 256 };
 static const uint8_t vm_tile_rows[VM_TILE_ROWS] = {1, 2, 4, 6, 8};
 static const uint8_t vm_tile_columns[VM_TILE_COLUMNS] = {1, 2, 4};
@@ -75,6 +82,7 @@ typedef struct vm_isa {
     vm_fn *int_to_f32, *int_to_i32;            /* of an idx, to all lanes */
     vm_fn *load_splat4, *load_splat8;
     vm_fn *load, *load_half, *load_quarter, *store; /* of a register, and of the lower part of it */
+    vm_fn *load_widened[IR_ELEM_COUNT];             /* to a register of f32 */
     vm_fn *load_masked4, *store_masked4;            /* mask at c, e lanes */
     vm_fn *permute4;                                /* of the lanes of a and b, by the numbers at c */
     vm_fn *dot2, *pack2, *dot4;

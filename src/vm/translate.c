@@ -37,6 +37,7 @@ static bool begin_phase(vm_translator *t) {
     memset(t->storage, 0, storage);
     t->num_pointers = t->num_constants = t->num_spare = t->num_lets = 0;
     t->memo = NULL;
+    t->borrowed = 0;
     t->table_size = 0;
     t->top = t->ints = t->ints_end = 0;
     t->scratch = t->most_scratch = 0;

@@ -65,6 +65,7 @@ typedef struct vm_translator {
     vm_level levels[VM_MAX_LEVELS];
     uint32_t level, next_serial, block, next_block; /* block: the serial of the one that is translated */
     vm_memo *memo;
+    int32_t borrowed;     /* places of sums that lie in memory, or 0 */
     struct vm_tile *tile; /* what translate_tile.c works with */
 
     char *constants; /* the one at place -64 last */
@@ -135,6 +136,8 @@ void vm_sum_address(vm_translator *t, int32_t base, const vm_sum *sum, vm_op *op
 const vm_storage *vm_storage_of(vm_translator *t, const ir_buffer *buffer);
 vm_place vm_load_of(vm_translator *t, const ir_expr *load, int32_t want);
 void vm_store_to(vm_translator *t, const ir_access *access, const ir_expr *value);
+/* Elements of memory, one after the other, all of them. */
+bool vm_is_plain(vm_translator *t, const ir_access *access);
 int32_t vm_register_of(vm_translator *t, const ir_access *access); /* in IR_REG or IR_TILES */
 void vm_address_of(vm_translator *t, const ir_access *access, vm_op *op);
 

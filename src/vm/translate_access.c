@@ -77,6 +77,16 @@ void vm_address_of(vm_translator *t, const ir_access *access, vm_op *op) {
 
 /* ---- Loads ---- */
 
+bool vm_is_plain(vm_translator *t, const ir_access *access) {
+    const ir_buffer *buffer = access->buffer;
+    if (access->mask || buffer->space == IR_REG || buffer->space == IR_TILES) return false;
+    for (int d = 0; d < buffer->num_dims; d++)
+        if (access->indices[d]->type.lanes > 1) return false;
+    if (access->lanes == 1) return true;
+    const vm_int stride = vm_storage_of(t, buffer)->strides[access->axis];
+    return stride.is_const && stride.value == 1;
+}
+
 static const int64_t all_true = INT64_C(0x0101010101010101);
 
 static vm_place mask_of(vm_translator *t, const ir_access *access) {

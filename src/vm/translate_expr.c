@@ -139,6 +139,15 @@ static vm_fn *cast_op(const vm_translator *t, const ir_expr *x) {
 static vm_place cast_of(vm_translator *t, const ir_expr *x, int32_t want) {
     const ir_expr *from = x->args[0];
     if (x->type.elem == from->type.elem) return vm_value_of(t, from, want);
+    if (from->op == IR_LOAD && x->type.elem == IR_F32 && vm_bytes(x->type) == t->isa->vector_bytes &&
+        t->isa->load_widened[from->type.elem] && vm_is_plain(t, from->value.access)) {
+        const operands none = {0};
+        const vm_place result = result_in(t, x->type, want, &none, true);
+        vm_op op = {.fn = t->isa->load_widened[from->type.elem], .out = result.at};
+        vm_address_of(t, from->value.access, &op);
+        vm_emit(t, op);
+        return result;
+    }
     const operands args = {1, {vm_value_of(t, from, VM_NOWHERE)}};
     vm_fn *const fn = cast_op(t, x);
     if (!fn) return by_evaluator(t, x, want, &args);

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-enum { MOST_OPERANDS = VM_TILE_POINTERS, MOST_PRODUCTS = 1024, MOST_SUMS = 128 };
+enum { MOST_OPERANDS = VM_TILE_POINTERS, MOST_PRODUCTS = 1024, MOST_SUMS = 128, MOST_CHAIN = 16, MOST_BORROWED = 32 };
 
 /* A row or a column: what an access loads, or a place of the frame. */
 typedef struct operand {
@@ -13,18 +13,20 @@ typedef struct operand {
     const ir_var *var;       /* the let whose value it is, or NULL */
     int32_t reg;             /* the place of a register that holds it, or VM_NOWHERE */
     bool is_number;          /* 4 bytes that fill a register */
+    ir_elem elem;            /* f32, or one that the access widens */
 } operand;
 
 typedef struct product {
     int32_t sum;
     uint32_t row, column; /* operands */
+    uint32_t part;        /* how many products came before it to this sum */
 } product;
 
 struct vm_tile {
     vm_products kind;
     uint32_t num_operands, num_products;
     operand operands[MOST_OPERANDS];
-    product products[MOST_PRODUCTS];
+    product products[MOST_PRODUCTS], ordered[MOST_PRODUCTS];
     uint32_t parts, rows, columns;
     int32_t first_sum, row_distance, column_distance; /* of the sums */
     uint32_t order[MOST_OPERANDS];                    /* of each part the rows, then the columns */
@@ -41,45 +43,68 @@ static struct vm_tile *tile_of(vm_translator *t) {
 /* ---- Which statements add up products ---- */
 
 /* The factors of `stmt`, if it is sum = x * y + sum. */
+typedef struct factor_pair {
+    const ir_expr *x, *y;
+} factor_pair;
+
 typedef struct factors {
     vm_products kind;
     const ir_access *sum;
-    const ir_expr *x, *y;
+    bool is_memory; /* the sum lies in scratch */
+    uint32_t count;
+    factor_pair products[MOST_CHAIN];
 } factors;
 
+static bool is_same(const ir_expr *a, const ir_expr *b) {
+    if (a->op != b->op || !ir_type_eq(a->type, b->type)) return false;
+    if (a->op == IR_CONST) return a->value.i == b->value.i;
+    if (a->op == IR_VAR) return a->value.var == b->value.var;
+    if (a->op == IR_LOAD || a->op == IR_SHUFFLE) return false;
+    for (int i = 0; i < ir_op_get((ir_op)a->op)->arity; i++)
+        if (!is_same(a->args[i], b->args[i])) return false;
+    return true;
+}
+
 static bool is_load_of(const ir_expr *x, const ir_access *access) {
-    if (x->op != IR_LOAD || x->value.access->buffer != access->buffer) return false;
-    for (int d = 0; d < access->buffer->num_dims; d++) {
-        const ir_expr *a = x->value.access->indices[d], *b = access->indices[d];
-        if (a->op != IR_CONST || b->op != IR_CONST || a->value.i != b->value.i) return false;
-    }
-    return true;
+    if (x->op != IR_LOAD || x->value.access->buffer != access->buffer || x->value.access->mask) return false;
+    for (int d = 0; d < access->buffer->num_dims; d++)
+        if (!is_same(x->value.access->indices[d], access->indices[d])) return false;
+    return x->value.access->lanes == access->lanes && x->value.access->axis == access->axis;
 }
 
-static bool is_product_sum(const vm_translator *t, const ir_expr *x, const ir_access *to, factors *f) {
+/* One product and what it is added to. */
+static bool take_product(const vm_translator *t, const ir_expr *x, factors *f, const ir_expr **rest) {
     const ir_expr *const *args = x->args;
-    *f = (factors){.sum = to, .x = args[0], .y = args[1]};
-    switch ((ir_op)x->op) {
-    case IR_FMA: f->kind = VM_MULTIPLY_ADD; return is_load_of(args[2], to);
-    case IR_DOT2: f->kind = VM_DOT2; return is_load_of(args[2], to);
-    case IR_DOT4: f->kind = VM_DOT4; return is_load_of(args[2], to);
-    case IR_ADD: break;
-    default: return false;
+    const bool fuses = t->target->flags & AT_TARGET_FMA;
+    if (x->op == IR_ADD && !fuses && x->type.elem == IR_F32) {
+        const bool is_second = args[0]->op != IR_MUL;
+        if (args[is_second]->op != IR_MUL) return false;
+        f->products[f->count++] = (factor_pair){args[is_second]->args[0], args[is_second]->args[1]};
+        *rest = args[!is_second];
+        return f->kind == VM_MULTIPLY_ADD || f->count == 1;
     }
-    const bool is_first = is_load_of(args[0], to);
-    const ir_expr *other = args[is_first];
-    if ((!is_first && !is_load_of(args[1], to)) || other->op != IR_MUL || (t->target->flags & AT_TARGET_FMA))
-        return false;
-    *f = (factors){.kind = VM_MULTIPLY_ADD, .sum = to, .x = other->args[0], .y = other->args[1]};
+    if (x->op != IR_FMA && x->op != IR_DOT2 && x->op != IR_DOT4) return false;
+    const vm_products kind = x->op == IR_FMA ? VM_MULTIPLY_ADD : x->op == IR_DOT2 ? VM_DOT2 : VM_DOT4;
+    if (f->count && f->kind != kind) return false;
+    f->kind = kind;
+    f->products[f->count++] = (factor_pair){args[0], args[1]};
+    *rest = args[2];
     return true;
 }
 
-static bool factors_of(const vm_translator *t, const ir_stmt *stmt, factors *f) {
-    if (stmt->kind != IR_STORE || stmt->u.store.access->buffer->space != IR_REG) return false;
-    const ir_type type = stmt->u.store.value->type;
-    if (vm_bytes(type) != t->isa->vector_bytes || (type.elem != IR_F32 && type.elem != IR_I32)) return false;
-    if (!is_product_sum(t, stmt->u.store.value, stmt->u.store.access, f)) return false;
-    return t->isa->tile[f->kind][0][0][0] != NULL && (type.elem == IR_F32 || f->kind == VM_DOT4);
+/* The last product of a chain is the innermost one. */
+static bool factors_of(vm_translator *t, const ir_stmt *stmt, factors *f) {
+    if (stmt->kind != IR_STORE) return false;
+    const ir_expr *x = stmt->u.store.value;
+    const ir_access *to = stmt->u.store.access;
+    if (vm_bytes(x->type) != t->isa->vector_bytes || (x->type.elem != IR_F32 && x->type.elem != IR_I32)) return false;
+    *f = (factors){.sum = to, .is_memory = to->buffer->space == IR_SCRATCH};
+    while (f->count < MOST_CHAIN && take_product(t, x, f, &x)) {
+    }
+    if (!f->count || !is_load_of(x, to)) return false;
+    if (!f->is_memory && to->buffer->space != IR_REG) return false;
+    if (f->is_memory && !vm_is_plain(t, to)) return false;
+    return t->isa->tile[f->kind][0][0][0] != NULL;
 }
 
 /* ---- Operands of a loop ---- */
@@ -87,15 +112,6 @@ static bool factors_of(const vm_translator *t, const ir_stmt *stmt, factors *f) 
 static const ir_expr *without_casts_of_bits(const ir_expr *x) {
     while (x->op == IR_BITCAST) x = x->args[0];
     return x;
-}
-
-static bool is_plain(vm_translator *t, const ir_access *access) {
-    const ir_buffer *buffer = access->buffer;
-    if (access->mask || buffer->space == IR_REG || buffer->space == IR_TILES) return false;
-    for (int d = 0; d < buffer->num_dims; d++)
-        if (access->indices[d]->type.lanes > 1) return false;
-    const vm_int stride = vm_storage_of(t, buffer)->strides[access->axis];
-    return access->lanes == 1 || (stride.is_const && stride.value == 1);
 }
 
 static int32_t add_operand(struct vm_tile *tile, operand o) {
@@ -108,14 +124,20 @@ static int32_t add_operand(struct vm_tile *tile, operand o) {
 static int32_t read_operand(vm_translator *t, struct vm_tile *tile, const ir_expr *x) {
     const ir_type type = x->type;
     bool is_number = false;
+    ir_elem elem = IR_F32;
     x = without_casts_of_bits(x);
-    if (x->op == IR_SPLAT) {
+    if (x->op == IR_CAST && (x->args[0]->type.elem == IR_BF16 || x->args[0]->type.elem == IR_F16)) {
+        x = x->args[0];
+        elem = (ir_elem)x->type.elem;
+    } else if (x->op == IR_SPLAT) {
         x = without_casts_of_bits(x->args[0]);
         is_number = true;
     }
-    if (x->op != IR_LOAD || !is_plain(t, x->value.access) || vm_bytes(type) != t->isa->vector_bytes) return -1;
-    if (vm_bytes(x->type) != (is_number ? 4 : t->isa->vector_bytes)) return -1;
-    return add_operand(tile, (operand){.access = x->value.access, .reg = VM_NOWHERE, .is_number = is_number});
+    if (x->op != IR_LOAD || !vm_is_plain(t, x->value.access) || vm_bytes(type) != t->isa->vector_bytes) return -1;
+    if (vm_bytes(x->type) != (is_number ? 4 : elem == IR_F32 ? t->isa->vector_bytes : t->isa->vector_bytes / 2))
+        return -1;
+    return add_operand(tile,
+                       (operand){.access = x->value.access, .reg = VM_NOWHERE, .is_number = is_number, .elem = elem});
 }
 
 static int32_t operand_of(vm_translator *t, struct vm_tile *tile, const ir_expr *x) {
@@ -134,14 +156,19 @@ static int32_t operand_of(vm_translator *t, struct vm_tile *tile, const ir_expr 
     return read_operand(t, tile, x);
 }
 
-static bool add_product(vm_translator *t, struct vm_tile *tile, const factors *f) {
-    if (tile->num_products == MOST_PRODUCTS || (tile->num_products && f->kind != tile->kind)) return false;
+static bool add_products(vm_translator *t, struct vm_tile *tile, const factors *f) {
+    if (f->is_memory || tile->num_products + f->count > MOST_PRODUCTS) return false;
+    if (tile->num_products && f->kind != tile->kind) return false;
     tile->kind = f->kind;
-    const int32_t x = operand_of(t, tile, f->x), y = x < 0 ? -1 : operand_of(t, tile, f->y);
-    if (x < 0 || y < 0) return false;
-    const bool turned = tile->operands[y].is_number;
-    tile->products[tile->num_products++] =
-        (product){vm_register_of(t, f->sum), (uint32_t)(turned ? y : x), (uint32_t)(turned ? x : y)};
+    for (uint32_t i = f->count; i-- > 0;) {
+        const int32_t x = operand_of(t, tile, f->products[i].x);
+        const int32_t y = x < 0 ? -1 : operand_of(t, tile, f->products[i].y);
+        if (x < 0 || y < 0) return false;
+        const operand *row = &tile->operands[x], *column = &tile->operands[y];
+        const bool turned = column->is_number || (row->elem != IR_F32 && !row->is_number);
+        tile->products[tile->num_products++] =
+            (product){vm_register_of(t, f->sum), (uint32_t)(turned ? y : x), (uint32_t)(turned ? x : y), 0};
+    }
     return true;
 }
 
@@ -169,7 +196,7 @@ static bool scan_store(vm_translator *t, struct vm_tile *tile, const ir_block *b
     if (access->buffer->space != IR_REG) return false;
     if (vm_forward_index(t, access, stmt->u.store.value)) return true;
     const bool inside = is_inside(body, access->buffer);
-    if (factors_of(t, stmt, &f)) return !inside && add_product(t, tile, &f);
+    if (factors_of(t, stmt, &f)) return !inside && add_products(t, tile, &f);
     if (!inside) return false;
     const int32_t number = read_operand(t, tile, stmt->u.store.value);
     if (number >= 0) tile->operands[number].reg = vm_register_of(t, access);
@@ -206,12 +233,29 @@ static uint32_t find_or_add(uint32_t *list, uint32_t *count, uint32_t value) {
     return i;
 }
 
-static uint32_t products_of_a_part(const struct vm_tile *tile) {
-    uint32_t n = 1;
-    for (; n < tile->num_products; n++)
-        for (uint32_t i = 0; i < n; i++)
-            if (tile->products[i].sum == tile->products[n].sum) return n;
-    return n;
+/* Orders the products by parts. Each sum keeps the order of its own. Returns how many products a part has; 0: they
+ * differ. */
+static uint32_t order_by_parts(struct vm_tile *tile) {
+    int32_t sums[MOST_SUMS];
+    uint32_t counts[MOST_SUMS] = {0}, num_sums = 0;
+    for (uint32_t i = 0; i < tile->num_products; i++) {
+        uint32_t s = 0;
+        while (s < num_sums && sums[s] != tile->products[i].sum) s++;
+        if (s == MOST_SUMS) return 0;
+        if (s == num_sums) {
+            sums[num_sums] = tile->products[i].sum;
+            num_sums++;
+        }
+        tile->products[i].part = counts[s]++;
+    }
+    for (uint32_t s = 1; s < num_sums; s++)
+        if (counts[s] != counts[0]) return 0;
+    uint32_t n = 0;
+    for (uint32_t part = 0; part < counts[0]; part++)
+        for (uint32_t i = 0; i < tile->num_products; i++)
+            if (tile->products[i].part == part) tile->ordered[n++] = tile->products[i];
+    memcpy(tile->products, tile->ordered, n * sizeof *tile->products);
+    return num_sums;
 }
 
 /* The sums of the first part, which lie regularly. */
@@ -249,9 +293,21 @@ static bool find_sum(const struct vm_tile *tile, int32_t sum, uint32_t *r, uint3
     return false;
 }
 
-static bool find_shape(struct vm_tile *tile) {
-    const uint32_t size = products_of_a_part(tile), none = UINT32_MAX;
-    if (tile->num_products % size) return false;
+/* All columns are of one type; rows are of f32. */
+static bool find_widening(const vm_translator *t, struct vm_tile *tile) {
+    const uint32_t width = tile->rows + tile->columns;
+    const ir_elem elem = tile->operands[tile->order[tile->rows]].elem;
+    for (uint32_t i = 0; i < tile->parts * width; i++)
+        if (tile->operands[tile->order[i]].elem != (i % width < tile->rows ? IR_F32 : elem)) return false;
+    if (elem == IR_F32) return true;
+    if (tile->kind != VM_MULTIPLY_ADD) return false;
+    tile->kind = elem == IR_BF16 ? VM_MULTIPLY_ADD_BF16 : VM_MULTIPLY_ADD_F16;
+    return t->isa->tile[tile->kind][0][0][0] != NULL;
+}
+
+static bool find_shape(const vm_translator *t, struct vm_tile *tile) {
+    const uint32_t size = order_by_parts(tile), none = UINT32_MAX;
+    if (!size) return false;
     tile->parts = tile->num_products / size;
     tile->is_number = tile->operands[tile->products[0].row].is_number;
     if (!find_sums(tile, size)) return false;
@@ -269,7 +325,7 @@ static bool find_shape(struct vm_tile *tile) {
     }
     for (uint32_t i = 0; i < tile->parts * width; i++)
         if (tile->order[i] == none) return false;
-    return true;
+    return find_widening(t, tile);
 }
 
 /* ---- Code ---- */
@@ -355,7 +411,7 @@ static bool address_in_loop(vm_translator *t, const operand *o, const ir_stmt *l
 
 bool vm_tile_loop(vm_translator *t, const ir_stmt *stmt, vm_int lo, vm_int hi) {
     struct vm_tile *tile = tile_of(t);
-    if (!tile || !scan_body(t, tile, &stmt->u.loop.body) || !find_shape(tile)) return false;
+    if (!tile || !scan_body(t, tile, &stmt->u.loop.body) || !find_shape(t, tile)) return false;
     const uint32_t width = tile->rows + tile->columns, count = tile->parts * width;
     vm_op pointers[MOST_OPERANDS];
     turns loop = {.lo = lo, .hi = hi, .step = stmt->u.loop.step, .row_step = VM_NOWHERE, .column_step = VM_NOWHERE};
@@ -392,7 +448,7 @@ static int32_t hold(vm_translator *t, struct vm_tile *tile, const ir_expr *x, vm
     if (place.is_own) held[(*num_held)++] = place;
     for (uint32_t i = 0; i < tile->num_operands; i++)
         if (tile->operands[i].at == place.at) return (int32_t)i;
-    return add_operand(tile, (operand){.at = place.at, .reg = VM_NOWHERE});
+    return add_operand(tile, (operand){.at = place.at, .reg = VM_NOWHERE, .elem = IR_F32});
 }
 
 static void emit_products(vm_translator *t, const struct vm_tile *tile) {
@@ -416,7 +472,7 @@ static void emit_products(vm_translator *t, const struct vm_tile *tile) {
 
 static void emit_run(vm_translator *t, struct vm_tile *tile) {
     vm_op pointers[MOST_OPERANDS];
-    if (tile->num_products == 1 || !find_shape(tile)) {
+    if (tile->num_products == 1 || !find_shape(t, tile)) {
         emit_products(t, tile);
         return;
     }
@@ -427,6 +483,42 @@ static void emit_run(vm_translator *t, struct vm_tile *tile) {
     emit_tile(t, tile, pointers, &(turns){vm_int_const(t, 0), vm_int_const(t, 1), 1, none, none});
 }
 
+/* ---- Sums in memory: registers in the meantime ---- */
+
+typedef struct run {
+    struct vm_tile *tile;
+    const ir_buffer *sums;
+    vm_place held[MOST_OPERANDS];
+    uint32_t num_held, num_stores;
+    vm_op stores[MOST_SUMS];
+    const ir_access *accesses[MOST_SUMS];
+} run;
+
+/* Surely other elements: a constant index differs. */
+static bool are_apart(const ir_access *a, const ir_access *b) {
+    for (int d = 0; d < a->buffer->num_dims; d++) {
+        const ir_expr *x = a->indices[d], *y = b->indices[d];
+        if (x->op == IR_CONST && y->op == IR_CONST && x->value.i != y->value.i && d != a->axis) return true;
+    }
+    return false;
+}
+
+/* Loads a sum into a register; it is stored after the products. False: it may lie where another one does. */
+static bool borrow(vm_translator *t, run *r, const ir_access *access, int32_t *sum) {
+    for (uint32_t i = 0; i < r->num_stores; i++)
+        if (!are_apart(r->accesses[i], access)) return false;
+    if (r->num_stores == MOST_BORROWED) return false;
+    if (!t->borrowed) t->borrowed = vm_new_place(t, MOST_BORROWED * VM_SLOT_BYTES);
+    *sum = t->borrowed + (int32_t)r->num_stores * VM_SLOT_BYTES;
+    vm_op op = {.fn = t->isa->load, .out = *sum, .e = (int32_t)t->isa->vector_bytes};
+    vm_address_of(t, access, &op);
+    vm_emit(t, op);
+    op.fn = t->isa->store;
+    r->accesses[r->num_stores] = access;
+    r->stores[r->num_stores++] = op;
+    return true;
+}
+
 /* Whether `stmt` may be performed before the products so far: it neither reads nor writes their sums. */
 static bool may_come_first(const vm_translator *t, const ir_stmt *stmt, const ir_buffer *sums) {
     if (stmt->kind == IR_PREFETCH || stmt->kind == IR_ASSUME) return true;
@@ -434,30 +526,48 @@ static bool may_come_first(const vm_translator *t, const ir_stmt *stmt, const ir
     return !t->vars[stmt->u.let.var->id].uses || !reads_register(stmt->u.let.value, sums);
 }
 
+static bool factors_read(const factors *f, const ir_buffer *sums) {
+    for (uint32_t i = 0; i < f->count; i++)
+        if (reads_register(f->products[i].x, sums) || reads_register(f->products[i].y, sums)) return true;
+    return indices_read(f->sum, sums);
+}
+
+static bool take_statement(vm_translator *t, run *r, const ir_stmt *stmt) {
+    struct vm_tile *tile = r->tile;
+    factors f;
+    int32_t sum;
+    if (!factors_of(t, stmt, &f) || f.sum->buffer != r->sums || (tile->num_products && f.kind != tile->kind))
+        return false;
+    if (factors_read(&f, r->sums) || tile->num_products + f.count > MOST_PRODUCTS) return false;
+    if (tile->num_operands + 2 * f.count > MOST_OPERANDS || r->num_held + 2 * f.count > MOST_OPERANDS) return false;
+    if (!f.is_memory)
+        sum = vm_register_of(t, f.sum);
+    else if (!borrow(t, r, f.sum, &sum))
+        return false;
+    tile->kind = f.kind;
+    for (uint32_t i = f.count; i-- > 0;) {
+        const int32_t x = hold(t, tile, f.products[i].x, r->held, &r->num_held);
+        const int32_t y = hold(t, tile, f.products[i].y, r->held, &r->num_held);
+        tile->products[tile->num_products++] = (product){sum, (uint32_t)x, (uint32_t)y, 0};
+    }
+    return true;
+}
+
 /* Lets between the products are translated at once, the products together. */
 bool vm_tile_run(vm_translator *t, const ir_stmt *stmt, const ir_stmt **after) {
     factors f;
-    vm_place held[MOST_OPERANDS];
-    uint32_t num_held = 0;
-    if (!factors_of(t, stmt, &f) || reads_register(f.x, f.sum->buffer) || reads_register(f.y, f.sum->buffer))
-        return false;
-    const ir_buffer *const sums = f.sum->buffer;
-    struct vm_tile *tile = tile_of(t);
-    if (!tile) return false;
+    if (!factors_of(t, stmt, &f) || factors_read(&f, f.sum->buffer)) return false;
+    run r = {.tile = tile_of(t), .sums = f.sum->buffer};
+    if (!r.tile) return false;
     for (; stmt && !t->err->status; stmt = stmt->next) {
-        if (may_come_first(t, stmt, sums)) {
+        if (may_come_first(t, stmt, r.sums))
             vm_stmt(t, stmt);
-            continue;
-        }
-        if (!factors_of(t, stmt, &f) || f.sum->buffer != sums || (tile->num_products && f.kind != tile->kind)) break;
-        if (reads_register(f.x, sums) || reads_register(f.y, sums)) break;
-        if (tile->num_products == MOST_PRODUCTS || tile->num_operands + 2 > MOST_OPERANDS) break;
-        tile->kind = f.kind;
-        const int32_t x = hold(t, tile, f.x, held, &num_held), y = hold(t, tile, f.y, held, &num_held);
-        tile->products[tile->num_products++] = (product){vm_register_of(t, f.sum), (uint32_t)x, (uint32_t)y};
+        else if (!take_statement(t, &r, stmt))
+            break;
     }
-    emit_run(t, tile);
-    for (uint32_t i = 0; i < num_held; i++) vm_free(t, held[i]);
+    emit_run(t, r.tile);
+    for (uint32_t i = 0; i < r.num_stores; i++) vm_emit(t, r.stores[i]);
+    for (uint32_t i = 0; i < r.num_held; i++) vm_free(t, r.held[i]);
     *after = stmt;
     return true;
 }
