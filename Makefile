@@ -130,19 +130,19 @@ GENERATOR_ID = $(BUILD)/gen/generator_id.h
 INSTALL_DIRS = $(BUILD)/gen/install_dirs.h
 
 .DELETE_ON_ERROR:
-.PHONY: all lib codegen draw adapters tool fetch engine tests test-tools deps run minilm test bench bench-full \
+.PHONY: all lib codegen draw adapters tool fetch tier0 engine tests test-tools deps run minilm test bench bench-full \
 	bench-growth \
 	bench-setup bench-drivers bench-table bench-alone bench-latency ranking ranking-table cliffs roofline shapes-table \
 	install uninstall find-cairo completions help FORCE
 
-all: lib codegen draw adapters tool fetch ## build the library, the code generator and the command into build/
+all: lib codegen draw adapters tool fetch tier0 ## build the library, the code generator and the command into build/
 lib: $(BUILD)/libattune.a $(BUILD)/libattune.so
 codegen: $(BUILD)/libattune-codegen.so $(BUILD)/attune-codegen-worker
 draw: $(BUILD)/libattune-draw.so
 adapters: $(call adapters_in,$(BUILD)) ## build the adapters of engines, without them
 tool: $(BUILD)/attune
 fetch: $(BUILD)/attune-fetch
-tests: $(TESTS) codegen draw test-tools ## build the test programs
+tests: $(TESTS) codegen draw tier0 test-tools ## build the test programs
 test-tools: $(addprefix $(BUILD)/bench/,attune_driver ranking latency survey)
 test-tools: $(if $(SANITIZE),,$(BUILD)/wheel/libattune.so.0)
 
@@ -266,6 +266,19 @@ $(BUILD)/libattune-codegen.so: $(call obj,$(CODEGEN_SRC) $(CORE_SRC) $(PLUGIN_ON
 	$(call say,link $@)
 	$(Q)$(LINK) $(SHARED) -Wl,-Bsymbolic -Wl,--version-script=src/codegen/exports.map $(filter %.o,$^) \
 		$(GENERATOR_LIBS) $(CORE_LIBS) -o $@
+
+# Tier 0: kernels of the usual sizes, compiled ahead of time by what was just built. The library loads the file where it
+# finds it, and works without. TIER0_ATTUNE: a command of the same sources that runs here, if the new one does not.
+TIER0_ATTUNE ?= $(BUILD)/attune
+TIER0_TARGETS_x86_64 = avx512,avx2,x86-64
+TIER0_DOTS_x86_64 = avx512_bf16
+TIER0_TARGETS_aarch64 = aarch64
+tier0: $(BUILD)/libattune-tier0.so
+$(BUILD)/libattune-tier0.so: scripts/tier0.sh scripts/tier0_kernels.sh src/runtime/tier0.map \
+		$(if $(filter $(BUILD)/%,$(TIER0_ATTUNE)),$(BUILD)/attune $(BUILD)/libattune-codegen.so)
+	$(call say,link $@)
+	$(Q)ATTUNE='$(TIER0_ATTUNE)' LINK='$(CC) -shared -nostdlib $(HARDENED_LINK)' sh scripts/tier0.sh $@ \
+		'$(TIER0_TARGETS_$(ARCH))' '$(TIER0_DOTS_$(ARCH))'
 
 # The same library for the Python wheel. It loads with glibc 2.28, where libpthread and libdl are apart.
 OLD_GLIBC = exp log dlopen dlsym dlclose dlerror dladdr1 pthread_create pthread_join pthread_once pthread_sigmask \
@@ -660,7 +673,7 @@ install: all ## install below PREFIX (/usr/local), libraries into LIBDIR (PREFIX
 	install -m 755 $(BUILD)/attune $(IN_BIN)/attune
 	install -m 644 $(BUILD)/libattune.so.0 $(BUILD)/libattune.a $(IN_LIB)
 	ln -sf libattune.so.0 $(IN_LIB)/libattune.so
-	install -m 644 $(BUILD)/libattune-codegen.so $(BUILD)/libattune-draw.so $(IN_LIB)/attune
+	install -m 644 $(addprefix $(BUILD)/libattune-,codegen.so draw.so tier0.so) $(IN_LIB)/attune
 	install -m 755 $(BUILD)/attune-codegen-worker $(BUILD)/attune-fetch $(IN_LIB)/attune
 	install -m 644 include/attune.h include/attune.hpp $(DESTDIR)$(INCLUDEDIR)
 	$(call install_text,attune.pc.in,$(IN_LIB)/pkgconfig)
@@ -681,7 +694,7 @@ STRIP ?= $(shell $(CC) -print-prog-name=strip)
 .PHONY: install-strip
 install-strip: install ## the same without symbols for debuggers
 	$(STRIP) $(IN_BIN)/attune $(addprefix $(IN_LIB)/,libattune.so.0 attune/libattune-codegen.so attune/libattune-draw.so \
-		attune/attune-codegen-worker attune/attune-fetch)
+		attune/libattune-tier0.so attune/attune-codegen-worker attune/attune-fetch)
 	$(STRIP) --strip-debug $(IN_LIB)/libattune.a
 
 # CODEGEN=no: a wheel without the code generator, for systems with glibc 2.28. It runs kernels that are in a cache.
@@ -707,8 +720,8 @@ html: ## all pages of the documentation as HTML, in build/html/
 	@rm -rf $(BUILD)/html && DEPS=no BUILD='$(BUILD)' bash scripts/html.sh $(BUILD)/html
 
 uninstall: ## remove what install installed
-	rm -f $(addprefix $(IN_LIB)/attune/,libattune-codegen.so libattune-draw.so attune-codegen-worker \
-		attune-fetch) \
+	rm -f $(addprefix $(IN_LIB)/attune/,libattune-codegen.so libattune-draw.so libattune-tier0.so \
+		attune-codegen-worker attune-fetch) \
 		$(addprefix $(IN_LIB)/cmake/attune/attuneConfig,.cmake Version.cmake) \
 		$(addprefix $(IN_DOC)/,$(DOCS_TOP) $(DOCS) bench/README.md $(EXAMPLES) include/attune.h include/attune.hpp)
 	rm -f $(IN_BIN)/attune $(addprefix $(IN_LIB)/libattune.,so.0 so a) $(IN_LIB)/pkgconfig/attune.pc \

@@ -15,7 +15,7 @@ _attune_options() {
         sweep) echo '--cold --cold-data --csv --dry-run --jobs=TEXT --json --limit=TEXT --max-spread=TEXT -o=FILE --output=FILE --plot=FILE --samples=TEXT --shard=TEXT --sizes=SIZES --threads=TEXT --warm --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
         warm) echo '--budget=TEXT --jobs=TEXT --json --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
         cache) echo '--json --max-bytes=TEXT -o=FILE --output=FILE --pack=FILE --sample=TEXT --schedule=SCHEDULE --seed=TEXT --set=TEXT --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
-        bundle) echo '--header=FILE --json --name=TEXT -o=FILE --output=FILE --shared --targets=TEXT --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
+        bundle) echo '--header=FILE --json --kernels-only --name=TEXT -o=FILE --output=FILE --shared --targets=TEXT --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
         info) echo '--json --machine --probe-machine --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
         ir) echo '--arg=TEXT --check --dump-passes --emit=STAGE --engine=jit|interp --json --out=NAMED -o=FILE --output=FILE --set=TEXT --target=ISA --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
     esac

@@ -503,6 +503,8 @@ typedef enum attune_event_kind {
     ATTUNE_EVENT_EVICTED,       /* it left the memory cache to make room; users of the kernel keep it */
     ATTUNE_EVENT_DAMAGED,       /* an entry of the disk cache is damaged: `message` says how */
     ATTUNE_EVENT_SWAPPED,       /* a plan has a better kernel, and uses it from the next such call on */
+    ATTUNE_EVENT_BUNDLE_HIT,    /* the kernel came from a registered bundle */
+    ATTUNE_EVENT_TIER0_HIT,     /* tier 0 computes the problem: `message` says by what, and why nothing else does */
     ATTUNE_EVENT_COUNT
 } attune_event_kind;
 
@@ -1224,7 +1226,8 @@ typedef enum attune_origin {
     ATTUNE_FROM_COMPILER = 2,
     ATTUNE_FROM_PACK = 3,
     ATTUNE_FROM_BUNDLE = 4,
-    ATTUNE_FROM_VM = 5 /* nothing could be compiled, so attune's virtual machine runs it: the same bits, more slowly */
+    ATTUNE_FROM_VM = 5,   /* nothing could be compiled, so attune's virtual machine runs it: the same bits, more slowly */
+    ATTUNE_FROM_TIER0 = 6 /* machine code that was compiled when attune was built, for sizes of any call */
 } attune_origin;
 
 typedef enum attune_engine {
@@ -1260,6 +1263,7 @@ typedef struct attune_statistics {
     uint64_t stand_ins; /* disk hits with a kernel for another tuning class */
     uint64_t pack_hits; /* disk hits with a kernel of the pack */
     uint64_t bundle_hits; /* kernels that were taken from registered bundles */
+    uint64_t tier0_hits;  /* problems that tier 0 has computed, because nothing could be compiled or waited for */
 } attune_statistics;
 
 ATTUNE_API attune_status attune_get_statistics(const attune_context *context, attune_statistics *statistics);
@@ -1446,6 +1450,8 @@ typedef struct attune_bundle_options {
     const char *name;    /* begins the names of all functions: a C identifier of at most 63 letters: "model" */
     const char *targets; /* instruction sets of one architecture, each perhaps with a tuning class: "avx512,avx2:zen4".
                           * Without a class it is "generic" */
+    uint32_t kernels_only; /* 1: for attune_context_add_bundle alone, so without functions and header: smaller */
+    uint32_t reserved;
 } attune_bundle_options;
 
 #define ATTUNE_BUNDLE_OPTIONS_INIT { .struct_size = sizeof(attune_bundle_options) }
@@ -1464,7 +1470,8 @@ typedef struct attune_bundle_files {
  * needs neither attune nor a compiler, and of the C library memcpy alone; see docs/bundles.md. The library has for each
  * kernel a function NAME_KERNEL, whose arguments are what the problem leaves open. Its bits are those of attune_run
  * with the same target and schedule. Equal input gives equal bytes. The code is that of the context's code generator,
- * in memory: no cache is read or written, except that results of tuning count. */
+ * in memory: no cache is read or written, except that results of tuning count. With kernels_only there is no header:
+ * files->header is NULL, and NAME_bundle is declared as `extern const struct at_bundle NAME_bundle`. */
 ATTUNE_API attune_status attune_bundle_make(attune_context *context, const attune_bundle_options *options,
                                             const attune_bundle_kernel *kernels, size_t num_kernels,
                                             attune_bundle_files *files);

@@ -97,7 +97,7 @@ class Build(build_py):
         products = ["wheel/libattune.so.0"]
         llvm = has_llvm()
         if llvm:
-            products += ["libattune-codegen.so", "attune-codegen-worker"]
+            products += ["libattune-codegen.so", "attune-codegen-worker", "libattune-tier0.so"]
         else:
             self.warn("attune is built without its code generator, because LLVM's headers were not found (llvm-19-dev) "
                       "or ATTUNE_BUILD_CODEGEN=no: it runs kernels that are in a cache, and compiles none")

@@ -31,8 +31,9 @@ if [ "${CODEGEN:-yes}" = no ]; then
 else
     part libattune-codegen.so 2.34
     part attune-codegen-worker 2.34
+    [ -f "$work/attune/lib/libattune-tier0.so" ] || bad "there is no libattune-tier0.so"
 fi
 for adapter in "$work"/attune/lib/libattune-*.so; do
-    [[ $adapter == *-codegen.so ]] || [ ! -e "$adapter" ] || part "$(basename "$adapter")" 2.28
+    [[ $adapter == *-codegen.so || $adapter == *-tier0.so || ! -e $adapter ]] || part "$(basename "$adapter")" 2.28
 done
 exit $failed

@@ -72,6 +72,9 @@ report $? "without its plug-in it says so"
 "$prefix/bin/attune" run num_heads=12,seq_q=217,head_dim=32 --q examples/minilm/q.npy --k examples/minilm/k.npy \
     --v examples/minilm/v.npy
 report $? "and does everything else"
+ATTUNE_CACHE_DIR='' ATTUNE_CODEGEN=/none "$prefix/bin/attune" run num_heads=12,seq_q=217,head_dim=32 \
+    --q examples/minilm/q.npy --k examples/minilm/k.npy --v examples/minilm/v.npy
+report $? "the installed tier 0 computes attention without a compiler"
 ! ldd "$prefix/bin/attune" | grep -q cairo
 report $? "for which it needs no cairo"
 PKG_CONFIG_PATH='' PKG_CONFIG_LIBDIR=$prefix make --no-print-directory draw BUILD="$prefix/bare" 2>&1 |

@@ -222,7 +222,8 @@ static void run(const call *c, const ir_kernel *kernel, const at_target *target,
     void *buffers[MHA_NUM_TENSORS];
     int64_t scalars[MHA_MAX_SCALARS];
     at_error err = {0};
-    mha_scalars(&c->p, &c->sizes, c->tensors, c->count, c->strides, scalars);
+    const mha_parameters taken = mha_parameters_of(&c->p);
+    mha_scalars(&c->p, &taken, &c->sizes, c->tensors, c->count, c->strides, scalars);
     for (size_t i = 0; i < c->count; i++) {
         const size_t bytes = (size_t)c->elements[c->tensors[i].id] * ref_dtype_bytes(c->tensors[i].dtype);
         buffers[i] = copies[i] = malloc(bytes);

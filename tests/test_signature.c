@@ -103,7 +103,9 @@ static void test_params_match_scalars(void **state) {
         int64_t strides[MHA_NUM_TENSORS][4], scalars[MHA_MAX_SCALARS];
         for (size_t t = 0; t < count; t++)
             for (int d = 0; d < 4; d++) strides[t][d] = 100 * (int64_t)t + 10 * d + 7;
-        const size_t num_scalars = mha_scalars(&p, &sizes, tensors, count, (const int64_t(*)[4])strides, scalars);
+        const mha_parameters taken = mha_parameters_of(&p);
+        const size_t num_scalars =
+            mha_scalars(&p, &taken, &sizes, tensors, count, (const int64_t(*)[4])strides, scalars);
         assert_int_equal(kernel->num_params, num_scalars + count);
 
         size_t cos = 0;

@@ -20,7 +20,7 @@ typedef struct bundle_options {
     tool_common common;
     manifest list;
     const char *output, *header, *name, *targets;
-    bool is_shared, is_json;
+    bool is_shared, is_json, kernels_only;
 } bundle_options;
 
 static const struct argp_option options[] = {
@@ -30,6 +30,8 @@ static const struct argp_option options[] = {
     {"targets", TOOL_KEY_TARGETS, "TARGET[:CLASS],...", 0,
      "Instruction sets to compile for (default: " USUAL_TARGETS ")", 0},
     {"shared", TOOL_KEY_SHARED, NULL, 0, "Link a shared library, by the system's ld or $LD", 0},
+    {"kernels-only", TOOL_KEY_KERNELS_ONLY, NULL, 0,
+     "For attune_context_add_bundle alone: without functions and header", 0},
     {"json", TOOL_KEY_JSON, NULL, 0, "Print JSON", 0},
     {0},
 };
@@ -43,6 +45,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
     case TOOL_KEY_NAME: o->name = argument; return 0;
     case TOOL_KEY_TARGETS: o->targets = argument; return 0;
     case TOOL_KEY_SHARED: o->is_shared = true; return 0;
+    case TOOL_KEY_KERNELS_ONLY: o->kernels_only = true; return 0;
     case TOOL_KEY_JSON: o->is_json = true; return 0;
     case ARGP_KEY_ARG:
         if (!manifest_add_argument(&o->list, argument)) exit(TOOL_FAILED);
@@ -50,7 +53,8 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
     case ARGP_KEY_END:
         if (!o->list.count) argp_error(state, "a MANIFEST is needed: a file of problems, or problems");
         if (!o->output) argp_error(state, "-o FILE is needed: the library to write");
-        if (!o->header) argp_error(state, "--header=FILE is needed: the C header to write");
+        if (!o->header && !o->kernels_only) argp_error(state, "--header=FILE is needed: the C header to write");
+        if (o->header && o->kernels_only) argp_error(state, "with --kernels-only there is no --header");
         if (!o->name) argp_error(state, "--name=NAME is needed: what the names of all functions begin with");
         return 0;
     default: return ARGP_ERR_UNKNOWN;
@@ -127,7 +131,7 @@ static int write_files(const bundle_options *o, const attune_bundle_files *files
     char message[ATTUNE_MESSAGE_BYTES];
     if (o->is_shared && write_shared(o, files, message)) return TOOL_FAILED;
     if ((o->is_shared || tool_write_file(o->output, NULL, 0, files->library, files->library_bytes, message)) &&
-        tool_write_file(o->header, NULL, 0, files->header, files->header_bytes, message))
+        (o->kernels_only || tool_write_file(o->header, NULL, 0, files->header, files->header_bytes, message)))
         return TOOL_OK;
     tool_error("%s", message);
     return TOOL_FAILED;
@@ -164,6 +168,7 @@ static int bundle(const bundle_options *o, attune_context *context) {
         attune_bundle_files files;
         wish.name = o->name;
         wish.targets = o->targets;
+        wish.kernels_only = o->kernels_only;
         if (attune_bundle_make(context, &wish, kernels, count, &files) != ATTUNE_OK) {
             tool_library_error(NULL);
         } else {
@@ -193,7 +198,7 @@ int cmd_bundle(int argc, char **argv) {
         NULL};
     bundle_options o = {.targets = USUAL_TARGETS};
     argp_parse(&argp, argc, argv, 0, NULL, &o);
-    if (!tool_can_write(o.output) || !tool_can_write(o.header)) return TOOL_FAILED;
+    if (!tool_can_write(o.output) || (o.header && !tool_can_write(o.header))) return TOOL_FAILED;
     attune_context *const context = tool_open_context(&o.common, 0, NULL);
     const int code = context ? bundle(&o, context) : TOOL_FAILED;
     if (context) attune_context_destroy(context);

@@ -146,6 +146,7 @@ class Statistics(Structure):
         for name in (
             "memory_hits disk_hits compiles compile_failures memory_evictions disk_evictions damaged_entries"
             " disk_write_failures worker_restarts memory_kernels memory_code_bytes stand_ins pack_hits bundle_hits"
+            " tier0_hits"
         ).split()
     ]
 

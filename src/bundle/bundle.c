@@ -78,13 +78,14 @@ static attune_status write_members(const at_bundle_plan *plan, at_archive_member
         snprintf(members[1 + a].name, sizeof members->name, "%s%.12s.o", plan->name, plan->aims[a].suffix);
         status = at_bundle_code_object(plan, a, &members[1 + a].object, err);
     }
+    if (plan->kernels_only) return status;
     at_archive_member *last = &members[1 + plan->num_aims];
     snprintf(last->name, sizeof last->name, "%s.run.o", plan->name);
     return status ? status : at_bundle_run_object(plan, &last->object, err);
 }
 
 static attune_status write_archive(const at_bundle_plan *plan, at_string *out, at_error *err) {
-    const size_t count = plan->num_aims + 2;
+    const size_t count = plan->num_aims + (plan->kernels_only ? 1 : 2);
     at_archive_member *members = at_alloc(plan->allocator, count * sizeof *members);
     if (!members) return at_fail_memory(err, count * sizeof *members);
     for (size_t i = 0; i < count; i++) at_string_init(&members[i].object, plan->allocator);
@@ -126,7 +127,7 @@ static attune_status make(const attune_context *context, at_bundle_plan *plan, c
     if (!status) status = at_bundle_parse_targets(plan, options->targets, err);
     for (size_t a = 0; a < plan->num_aims && !status; a++) status = build_for(plan, context, a, err);
     if (!status) status = write_archive(plan, &files[0], err);
-    if (!status) status = at_bundle_header(plan, &files[1], err);
+    if (!status && !plan->kernels_only) status = at_bundle_header(plan, &files[1], err);
     for (size_t k = 0; k < plan->num_parts; k++)
         for (size_t a = 0; a < plan->num_aims; a++) at_free(plan->allocator, plan->parts[k].images[a].image);
     at_free(plan->allocator, plan->parts);
@@ -135,7 +136,7 @@ static attune_status make(const attune_context *context, at_bundle_plan *plan, c
 }
 
 static const at_struct options_struct = {"attune_bundle_options", "start from ATTUNE_BUNDLE_OPTIONS_INIT",
-                                         sizeof(attune_bundle_options), NULL, sizeof(attune_bundle_options)};
+                                         sizeof(attune_bundle_options), NULL, 24};
 
 attune_status attune_bundle_options_init(attune_bundle_options *options, size_t struct_size) {
     at_error err = {0};
@@ -151,6 +152,9 @@ static attune_status check(const attune_context *context, const attune_bundle_op
     if (count < 1 || count > AT_BUNDLE_MOST_KERNELS)
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "a bundle has from 1 to %d kernels, not %zu",
                        AT_BUNDLE_MOST_KERNELS, count);
+    if (options->struct_size == sizeof *options && (options->kernels_only > 1 || options->reserved))
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "kernels_only is %u; it must be 0 or 1, and reserved 0",
+                       options->kernels_only);
     if (options->targets && *options->targets) return ATTUNE_OK;
     return at_fail(err, ATTUNE_INVALID_ARGUMENT, "the targets of the bundle are not named");
 }
@@ -168,6 +172,7 @@ attune_status attune_bundle_make(attune_context *context, const attune_bundle_op
     at_string files[2];
     plan->allocator = &context->allocator;
     plan->name = options.name;
+    plan->kernels_only = options.kernels_only;
     for (int i = 0; i < 2; i++) at_string_init(&files[i], &context->allocator);
     *out = (attune_bundle_files){0};
     if (make(context, plan, &options, kernels, count, files, &err) == ATTUNE_OK) {

@@ -109,23 +109,29 @@ static uint32_t put_fields(data *d, const at_bundle_part *part, uint64_t *at) {
     return (uint32_t)count;
 }
 
+/* What only the functions of the header need. */
+static void put_call(data *d, const at_bundle_part *part, at_bundle_kernel *kernel, uint64_t at) {
+    uint64_t fields;
+    kernel->num_fields = put_fields(d, part, &fields);
+    const uint64_t signature = put_signature(d, &part->signature);
+    const uint64_t state = at_object_append(&d->object, d->states, NULL, sizeof(at_bundle_state), 8);
+    point(d, at + offsetof(at_bundle_kernel, signature), d->constants, signature);
+    point(d, at + offsetof(at_bundle_kernel, fields), d->constants, fields);
+    point(d, at + offsetof(at_bundle_kernel, state), d->states, state);
+}
+
 static void put_kernel(data *d, size_t number, uint64_t at) {
     const at_bundle_part *part = &d->plan->parts[number];
-    uint64_t fields;
-    const at_bundle_kernel kernel = {.num_fields = put_fields(d, part, &fields),
-                                     .num_codes = (uint32_t)d->plan->num_aims};
-    const uint64_t signature = put_signature(d, &part->signature), codes = put_codes(d, number);
-    const uint64_t state = at_object_append(&d->object, d->states, NULL, sizeof(at_bundle_state), 8);
+    at_bundle_kernel kernel = {.num_codes = (uint32_t)d->plan->num_aims};
     char problem[MHA_PROBLEM_TEXT];
+    if (!d->plan->kernels_only) put_call(d, part, &kernel, at);
+    const uint64_t codes = put_codes(d, number);
     attune_problem_print(&part->signature.problem, problem, sizeof problem);
     at_string *constants = &d->object.sections[d->constants].data;
     if (!constants->failed) memcpy(constants->data + at, &kernel, sizeof kernel);
     point_to_text(d, at + offsetof(at_bundle_kernel, name), part->name);
     point_to_text(d, at + offsetof(at_bundle_kernel, problem), problem);
-    point(d, at + offsetof(at_bundle_kernel, signature), d->constants, signature);
-    point(d, at + offsetof(at_bundle_kernel, fields), d->constants, fields);
     point(d, at + offsetof(at_bundle_kernel, codes), d->constants, codes);
-    point(d, at + offsetof(at_bundle_kernel, state), d->states, state);
 }
 
 /* ---- Functions ---- */
@@ -185,7 +191,7 @@ static void put_bundle(data *d, uint64_t kernels) {
     symbol.binding = STB_LOCAL;
     const uint32_t local = at_object_symbol_add(&d->object, &symbol);
     snprintf(name, sizeof name, "%s_use", d->plan->name);
-    put_function(d, name, "use", 1, local);
+    if (!d->plan->kernels_only) put_function(d, name, "use", 1, local);
 }
 
 attune_status at_bundle_data_object(const at_bundle_plan *plan, at_string *out, at_error *err) {
@@ -199,7 +205,7 @@ attune_status at_bundle_data_object(const at_bundle_plan *plan, at_string *out, 
     const uint64_t kernels = at_object_append(o, d.constants, NULL, plan->num_parts * sizeof(at_bundle_kernel), 16);
     for (size_t k = 0; k < plan->num_parts; k++) {
         put_kernel(&d, k, kernels + k * sizeof(at_bundle_kernel));
-        put_functions(&d, k, kernels + k * sizeof(at_bundle_kernel));
+        if (!plan->kernels_only) put_functions(&d, k, kernels + k * sizeof(at_bundle_kernel));
     }
     put_bundle(&d, kernels);
     at_object_add_notes(o);

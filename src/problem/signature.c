@@ -407,37 +407,38 @@ static bool is_short_and_dynamic(const attune_problem *p, const int64_t dims[4])
 
 mha_parameters mha_parameters_of(const attune_problem *p) {
     const bool follows = mha_keys_follow_queries(p);
-    return (mha_parameters){{
-        [MHA_BATCH] = true,
-        [MHA_KV_HEADS] = !mha_is_block(p),
-        [MHA_SEQ_Q] = p->seq_q == ATTUNE_DYNAMIC,
-        [MHA_SEQ_KV] = p->seq_kv == ATTUNE_DYNAMIC && mha_has_keys(p) && !follows,
-        [MHA_SEQ_NEW] = p->seq_new == ATTUNE_DYNAMIC && !p->is_ragged && !mha_is_self(p),
-        [MHA_TOTAL_Q] = p->is_ragged,
-        [MHA_TOTAL_KV] = p->is_ragged && !p->page_size && !follows,
-        [MHA_NUM_PAGES] = p->page_size != 0,
-        [MHA_MAX_PAGES] = p->page_size != 0,
-        [MHA_MASK_KV] = is_short_and_dynamic(p, p->attn_mask_dims),
-        [MHA_BIAS_KV] = is_short_and_dynamic(p, p->attn_bias_dims),
-        [MHA_ROTARY_POSITIONS] = p->rotary_dim != 0,
-        [MHA_NUM_ROWS] = p->has_row_ids && p->num_rows == ATTUNE_DYNAMIC,
-        [MHA_PART_ROWS] = p->op == ATTUNE_MERGE,
-    }};
+    return (mha_parameters){.has_scale = p->has_softmax_scale,
+                            .has = {
+                                [MHA_BATCH] = true,
+                                [MHA_KV_HEADS] = !mha_is_block(p),
+                                [MHA_SEQ_Q] = p->seq_q == ATTUNE_DYNAMIC,
+                                [MHA_SEQ_KV] = p->seq_kv == ATTUNE_DYNAMIC && mha_has_keys(p) && !follows,
+                                [MHA_SEQ_NEW] = p->seq_new == ATTUNE_DYNAMIC && !p->is_ragged && !mha_is_self(p),
+                                [MHA_TOTAL_Q] = p->is_ragged,
+                                [MHA_TOTAL_KV] = p->is_ragged && !p->page_size && !follows,
+                                [MHA_NUM_PAGES] = p->page_size != 0,
+                                [MHA_MAX_PAGES] = p->page_size != 0,
+                                [MHA_MASK_KV] = is_short_and_dynamic(p, p->attn_mask_dims),
+                                [MHA_BIAS_KV] = is_short_and_dynamic(p, p->attn_bias_dims),
+                                [MHA_ROTARY_POSITIONS] = p->rotary_dim != 0,
+                                [MHA_NUM_ROWS] = p->has_row_ids && p->num_rows == ATTUNE_DYNAMIC,
+                                [MHA_PART_ROWS] = p->op == ATTUNE_MERGE,
+                            }};
 }
 
 bool mha_is_parameter(const attune_problem *p, mha_size size) { return mha_parameters_of(p).has[size]; }
 
-size_t mha_scalars(const attune_problem *p, const mha_sizes *sizes, const mha_tensor *tensors, size_t count,
-                   const int64_t strides[][4], int64_t scalars[MHA_MAX_SCALARS]) {
-    const mha_parameters parameters = mha_parameters_of(p);
+size_t mha_scalars(const attune_problem *p, const mha_parameters *taken, const mha_sizes *sizes,
+                   const mha_tensor *tensors, size_t count, const int64_t strides[][4],
+                   int64_t scalars[MHA_MAX_SCALARS]) {
     size_t n = 0;
     for (mha_size size = 0; size < MHA_NUM_SIZES; size++)
-        if (parameters.has[size]) scalars[n++] = sizes->of[size];
+        if (taken->has[size]) scalars[n++] = sizes->of[size];
     for (size_t t = 0; t < count; t++) {
         const int outer = tensors[t].has_strides ? tensors[t].rank - 1 : tensors[t].id == MHA_COS;
         for (int i = 0; i < outer; i++) scalars[n++] = strides[t][i];
     }
-    if (p->has_softmax_scale) scalars[n++] = mha_scale_scalar(p, ATTUNE_DEFAULT_SCALE);
+    if (taken->has_scale) scalars[n++] = mha_scale_scalar(p, ATTUNE_DEFAULT_SCALE);
     return n;
 }
 

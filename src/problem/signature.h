@@ -124,6 +124,7 @@ void mha_derive_sizes(const attune_problem *canonical, mha_sizes *sizes);
 /* Which sizes are scalar parameters of the problem's kernel; and whether one is. */
 typedef struct mha_parameters {
     bool has[MHA_NUM_SIZES];
+    bool has_scale; /* the softmax scale */
 } mha_parameters;
 mha_parameters mha_parameters_of(const attune_problem *canonical);
 bool mha_is_parameter(const attune_problem *canonical, mha_size size);
@@ -157,10 +158,12 @@ static const int64_t MHA_MAX_STRIDE = INT64_C(1) << 40;
 double mha_call_flops(const attune_problem *canonical, const mha_sizes *sizes);
 
 /* The scalar arguments of a call: sizes settled, strides[i] those of tensors[i] (of cos: [0] is rotary_batch_stride,
- * the one parameter that cos and sin have). Returns how many. */
+ * the one parameter that cos and sin have). `taken`: what the kernel takes, at least the parameters of the problem.
+ * Returns how many. */
 enum { MHA_MAX_SCALARS = 120 };
-size_t mha_scalars(const attune_problem *canonical, const mha_sizes *sizes, const mha_tensor *tensors, size_t count,
-                   const int64_t strides[][4], int64_t scalars[MHA_MAX_SCALARS]);
+size_t mha_scalars(const attune_problem *canonical, const mha_parameters *taken, const mha_sizes *sizes,
+                   const mha_tensor *tensors, size_t count, const int64_t strides[][4],
+                   int64_t scalars[MHA_MAX_SCALARS]);
 
 /* The last scalar of a problem with has_softmax_scale: the bits of a number of the arithmetic's precision. NaN: the
  * default. */

@@ -69,9 +69,32 @@ static attune_status take_arguments(const at_signature *s, const attune_argument
     return status;
 }
 
+/* The heads of a group become the queries of one head, whose only one each of them has. */
+static void take_folded(const at_signature *s, at_settled *out) {
+    const int64_t group = s->problem.num_heads / s->problem.num_kv_heads;
+    mha_sizes sizes = out->sizes;
+    int64_t strides[MHA_NUM_TENSORS][4];
+    memcpy(strides, out->strides, sizeof strides);
+    sizes.of[MHA_SEQ_Q] = group;
+    for (size_t i = 0; i < s->count; i++) {
+        if (s->tensors[i].dims[1] != MHA_HEADS) continue;
+        strides[i][2] = strides[i][1];
+        strides[i][1] *= group;
+    }
+    mha_scalars(&s->problem, &s->taken, &sizes, s->tensors, s->count, (const int64_t(*)[4])strides, out->scalars);
+}
+
+static void take_scalars(const at_signature *s, at_settled *out) {
+    if (s->folds_group)
+        take_folded(s, out);
+    else
+        mha_scalars(&s->problem, &s->taken, &out->sizes, s->tensors, s->count, (const int64_t(*)[4])out->strides,
+                    out->scalars);
+}
+
 static attune_status finish(const at_signature *s, const attune_arguments *a, at_settled *out, at_error *err) {
     if (at_sizes_finish(s, a, &out->sizes, err) || at_strides_settle(s, a, out, err)) return ATTUNE_INVALID_ARGUMENT;
-    mha_scalars(&s->problem, &out->sizes, s->tensors, s->count, out->strides, out->scalars);
+    take_scalars(s, out);
     out->flops = mha_call_flops(&s->problem, &out->sizes);
     out->is_empty = true;
     for (size_t i = 0; i < s->count; i++)
@@ -106,9 +129,15 @@ void at_signature_init(at_signature *s, const attune_problem *canonical) {
                           s->place[MHA_KV_LENS] >= 0 || s->place[MHA_CAUSAL_OFFSETS] >= 0 ||
                           s->place[MHA_BLOCK_TABLE] >= 0;
     fill_defaults(s, &s->initial.arguments);
+    at_signature_take(s, &s->parameters, false);
+}
+
+void at_signature_take(at_signature *s, const mha_parameters *taken, bool folds_group) {
     const int64_t zeros[MHA_NUM_TENSORS][4] = {{0}};
     int64_t scalars[MHA_MAX_SCALARS];
-    s->num_scalars = mha_scalars(canonical, &s->compiled, s->tensors, s->count, zeros, scalars);
+    s->taken = *taken;
+    s->folds_group = folds_group;
+    s->num_scalars = mha_scalars(&s->problem, taken, &s->compiled, s->tensors, s->count, zeros, scalars);
     at_layout_settle(s, &s->initial);
 }
 

@@ -3,6 +3,7 @@
 
 #include "generator_id.h"
 #include "runtime/process.h"
+#include "runtime/tier0.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -91,6 +92,7 @@ static attune_status fill_context(attune_context *context, const attune_context_
     context->io = hooks && hooks->io ? hooks->io : at_default_io();
     context->log = (at_log){options->log, options->log_user, options->event, options->event_user};
     context->allow_interpreter = options->allow_interpreter;
+    context->has_tier0 = at_tier0_is_on();
     context->team = (at_team){.pool = options->runner ? NULL : &context->pool, .allocator = &context->allocator};
     attune_status status = options->runner ? at_runner_take(options->runner, &context->team.runner, err) : ATTUNE_OK;
     if (!status) status = select_target(options, &context->target, err);
@@ -226,6 +228,7 @@ attune_status attune_get_statistics(const attune_context *context, attune_statis
         .stand_ins = atomic_load(&context->stand_ins),
         .pack_hits = atomic_load(&context->pack_hits),
         .bundle_hits = atomic_load(&context->bundle_hits),
+        .tier0_hits = atomic_load(&context->tier0_hits),
     };
     at_copy_out(statistics, &full, sizeof full, "attune_statistics", &err);
     return at_report(&err);

@@ -31,6 +31,7 @@ struct attune_context {
     at_machine machine;
     at_machine_class machine_class;
     int allow_interpreter;
+    bool has_tier0; /* it may be used */
     at_pool pool;
     at_team team; /* works for calls that name no runner */
     at_spares spares;
@@ -43,7 +44,7 @@ struct attune_context {
     at_bundles bundles;
     at_record record;
     _Atomic(attune_operator *) operators; /* of the user, the last one first */
-    atomic_ullong disk_hits, compiles, compile_failures, stand_ins, pack_hits, bundle_hits;
+    atomic_ullong disk_hits, compiles, compile_failures, stand_ins, pack_hits, bundle_hits, tier0_hits;
     char isas[64];
 };
 
@@ -78,6 +79,9 @@ struct attune_kernel {
     const at_target *target;
     double compile_ms;
     const char *tuning_class; /* that it was chosen or tuned for */
+
+    bool stands_in;                /* it is for another tuning class, as nothing could be compiled */
+    const at_bundle_kernel *tier0; /* whose code it has; NULL: it has its own */
 
     const at_operator *op; /* NULL: a candidate of the tuner */
     attune_dtype arithmetic;

@@ -143,6 +143,8 @@ attune_status at_kernel_keep_ir(attune_kernel *kernel, at_arena *arena, ir_kerne
     return ATTUNE_OK;
 }
 
+bool at_kernel_is_own(const attune_kernel *kernel) { return kernel->origin != ATTUNE_FROM_TIER0 && !kernel->stands_in; }
+
 /* ---- Building ---- */
 
 attune_status at_build(attune_context *context, at_arena *arena, at_operation operation, const attune_schedule *wish,
@@ -184,9 +186,11 @@ static bool cached_schedule(attune_context *context, at_operation operation, att
     at_key_make(&key, operation, NULL, &context->machine);
     at_cache_node *node = at_memory_cache_peek(&context->memory, &key);
     if (!node) return schedule_on_disk(context, operation, &key, schedule);
-    *schedule = ((const attune_kernel *)node)->schedule;
+    const attune_kernel *const kernel = (const attune_kernel *)node;
+    const bool is_of_problem = !kernel->tier0;
+    if (is_of_problem) *schedule = kernel->schedule;
     at_cache_node_release(&context->memory, node);
-    return true;
+    return is_of_problem;
 }
 
 attune_status at_build_as_cached(attune_context *context, at_arena *arena, at_operation operation,

@@ -10,6 +10,14 @@
 attune_status at_kernel_get(attune_context *context, at_operation operation, const attune_schedule *schedule,
                             attune_kernel **kernel, at_error *err);
 
+/* A kernel of attention that is there without a compile and without waiting for one: from memory, a bundle, the disk,
+ * another tuning class, tier 0. ATTUNE_NOT_CACHED: there is none, or strict mode refuses it. */
+attune_status at_kernel_at_once(attune_context *context, const attune_problem *problem, attune_kernel **kernel,
+                                at_error *err);
+
+/* Whether a kernel is what attune_compile would give, and not one that stands in. */
+bool at_kernel_is_own(const attune_kernel *kernel);
+
 /* The loop IR of a problem, scheduled and lowered. *schedule becomes the schedule in use: `wish`, or a chosen one if
  * that is NULL. */
 typedef struct at_built {

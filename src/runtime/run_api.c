@@ -1,5 +1,6 @@
 /* The public functions that run a kernel as a whole. */
 #include "runtime/kernel.h"
+#include "runtime/tier0.h"
 #include "schedule/schedule.h"
 
 /* ---- Options ---- */
@@ -132,13 +133,39 @@ attune_status attune_run(attune_context *context, const attune_kernel *kernel, c
 
 /* ---- The interpreter ---- */
 
-static attune_status build_and_interpret(attune_context *context, const at_signature *signature,
-                                         const attune_schedule *schedule, const at_call *call, at_error *err) {
+/* What the interpreter runs: the kernel of the problem, or the one of tier 0 that stands in for it. */
+typedef struct interpreted {
+    attune_problem problem; /* canonical */
+    attune_schedule schedule;
+    const attune_schedule *wish; /* NULL: as chosen, or cached */
+    at_signature signature;
+} interpreted;
+
+static void take_problem(attune_context *context, const attune_problem *canonical, const attune_schedule *wish,
+                         interpreted *out) {
+    at_key key;
+    out->problem = *canonical;
+    out->wish = wish;
+    at_signature_init(&out->signature, canonical);
+    if (wish) return;
+    at_key_make(&key, at_attention_of(canonical), NULL, &context->machine);
+    at_cache_node *node = at_memory_cache_peek(&context->memory, &key);
+    const attune_kernel *const kernel = (const attune_kernel *)node;
+    if (kernel && kernel->tier0 && !at_tier0_problem(kernel->tier0, &out->problem, NULL)) {
+        at_signature_take(&out->signature, &kernel->signature.taken, kernel->signature.folds_group);
+        out->schedule = kernel->schedule;
+        out->wish = &out->schedule;
+    }
+    if (node) at_cache_node_release(&context->memory, node);
+}
+
+static attune_status build_and_interpret(attune_context *context, const interpreted *what, const at_call *call,
+                                         at_error *err) {
     at_arena arena;
     at_built built;
     at_arena_init(&arena, &context->allocator);
     attune_status status =
-        at_build_as_cached(context, &arena, at_attention_of(&signature->problem), schedule, &built, err);
+        at_build_as_cached(context, &arena, at_attention_of(&what->problem), what->wish, &built, err);
     if (!status && !call->settled->is_empty)
         status = at_run_interpreter(context, built.lowered, call->buffers, call->settled->scalars, err);
     at_arena_free(&arena);
@@ -149,7 +176,6 @@ attune_status attune_run_interpreted(attune_context *context, const attune_probl
                                      const attune_schedule *schedule, const attune_arguments *arguments) {
     at_error err = {0};
     attune_problem canonical;
-    at_signature signature;
     attune_schedule whole;
     at_call call;
     if (!context || !problem || !arguments) {
@@ -159,8 +185,14 @@ attune_status attune_run_interpreted(attune_context *context, const attune_probl
     if (mha_canonicalize(problem, &canonical, &err) ||
         mha_schedule_in(&schedule, &whole, &canonical, context->target, &err))
         return at_report(&err);
-    at_signature_init(&signature, &canonical);
-    if (at_call_make(&signature, NULL, arguments, &call, &err) == ATTUNE_OK)
-        build_and_interpret(context, &signature, schedule, &call, &err);
+    interpreted *what = at_alloc(&context->allocator, sizeof *what);
+    if (!what) {
+        at_fail_memory(&err, sizeof *what);
+        return at_report(&err);
+    }
+    take_problem(context, &canonical, schedule, what);
+    if (at_call_make(&what->signature, NULL, arguments, &call, &err) == ATTUNE_OK)
+        build_and_interpret(context, what, &call, &err);
+    at_free(&context->allocator, what);
     return at_report(&err);
 }

@@ -68,7 +68,8 @@ void tensors_interpret_for(const tensors *t, const at_target *target, const attu
         memcpy(strides[i], t->list[i].info.strides, sizeof strides[i]);
         buffers[i] = t->list[i].data;
     }
-    mha_scalars(&p, &sizes, list, count, (const int64_t(*)[4])strides, scalars);
+    const mha_parameters taken = mha_parameters_of(&p);
+    mha_scalars(&p, &taken, &sizes, list, count, (const int64_t(*)[4])strides, scalars);
     at_arena arena;
     at_arena_init(&arena, NULL);
     const ir_kernel *kernel = mha_build(&arena, &p, schedule, target, &err);

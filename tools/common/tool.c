@@ -234,6 +234,7 @@ const char *tool_origin_name(attune_origin origin) {
     case ATTUNE_FROM_PACK: return "pack";
     case ATTUNE_FROM_BUNDLE: return "bundle";
     case ATTUNE_FROM_VM: return "virtual machine";
+    case ATTUNE_FROM_TIER0: return "tier 0";
     default: return "compiler";
     }
 }

@@ -1,0 +1,264 @@
+/* Kernels that were compiled when attune was built (runtime/tier0.h), and who gets them. */
+#include "runtime/context.h"
+#include "runtime/kernel.h"
+#include "support/calls.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* ---- Contexts ---- */
+
+static char last_hit[512];
+static int tier0_hits;
+
+static void note_hit(void *user, const attune_event *event) {
+    (void)user;
+    if (event->kind != ATTUNE_EVENT_TIER0_HIT) return;
+    tier0_hits++;
+    snprintf(last_hit, sizeof last_hit, "%s", event->message);
+}
+
+static attune_status no_compiler(void *user, const at_codegen_request *request, const attune_allocator *allocator,
+                                 void **data, size_t *bytes, at_error *err) {
+    (void)user, (void)request, (void)allocator, (void)data, (void)bytes;
+    return at_fail(err, ATTUNE_CODEGEN_MISSING, "nothing compiles here");
+}
+
+/* Nothing is cached, and nothing can be compiled. */
+static attune_context *open_bare(const char *isa) {
+    const attune_context_options options = {
+        .struct_size = sizeof options, .cache_dir = "", .isa = isa, .max_workers = 2, .event = note_hit};
+    const at_context_hooks hooks = {.compile = no_compiler};
+    attune_context *context;
+    assert_int_equal(at_context_create(&options, &hooks, &context), ATTUNE_OK);
+    tier0_hits = 0;
+    return context;
+}
+
+static attune_context *open_compiling(const char *isa) {
+    const attune_context_options options = {
+        .struct_size = sizeof options, .cache_dir = "", .isa = isa, .max_workers = 1};
+    attune_context *context;
+    assert_int_equal(attune_context_create(&options, &context), ATTUNE_OK);
+    return context;
+}
+
+static attune_kernel *compile(attune_context *context, const attune_problem *problem) {
+    attune_kernel *kernel = NULL;
+    if (attune_compile(context, problem, NULL, &kernel)) {
+        char text[1024];
+        attune_problem_print(problem, text, sizeof text);
+        fail_msg("%s: %s: %s", context->target->name, text, attune_last_message());
+    }
+    return kernel;
+}
+
+static attune_origin origin_of(const attune_kernel *kernel) {
+    attune_kernel_info info = {.struct_size = sizeof info};
+    assert_int_equal(attune_kernel_get_info(kernel, &info), ATTUNE_OK);
+    return info.origin;
+}
+
+static bool runs_here(const char *isa) {
+    const attune_context_options options = {.struct_size = sizeof options, .cache_dir = "", .isa = isa};
+    attune_context *context;
+    if (attune_context_create(&options, &context)) return false;
+    attune_context_destroy(context);
+    return true;
+}
+
+#if defined(__aarch64__)
+static const char *const isas[] = {"aarch64"};
+#else
+static const char *const isas[] = {"avx512_bf16", "avx512", "avx2", "x86-64"};
+#endif
+enum { NUM_ISAS = sizeof isas / sizeof *isas };
+
+/* ---- Problems ---- */
+
+static const struct {
+    const char *problem, *kernel; /* a part of the name of the kernel that runs it */
+} cases[] = {
+    {"num_heads=4,seq_q=30,seq_kv=50,head_dim=64", "f32_64_many_all"},
+    {"batch=3,num_heads=2,seq_q=17,seq_kv=17,head_dim=96,is_causal=1", "f32_96_many_causal"},
+    {"num_heads=2,seq_q=9,seq_kv=40,head_dim=32,is_causal=1,causal_align=bottom_right", "f32_32_many_right"},
+    {"num_heads=2,seq_q=9,seq_kv=9,head_dim=64,dtype=f16,is_causal=1,causal_align=bottom_right", "f16_64_many_causal"},
+    {"num_heads=2,seq_q=7,seq_kv=40,head_dim=80,dtype=bf16,softmax_scale=0.3", "bf16_80_few"},
+    {"batch=2,num_heads=8,num_kv_heads=2,seq_q=1,seq_kv=70,head_dim=128", "f32_128_few"},
+    {"batch=2,num_heads=8,num_kv_heads=2,seq_q=1,seq_kv=70,head_dim=128,dtype=bf16,is_causal=1,"
+     "causal_align=bottom_right",
+     "bf16_128_few"},
+    {"num_heads=40,num_kv_heads=2,seq_q=1,seq_kv=33,head_dim=64", "f32_64_many_all"},
+    {"num_heads=3,seq_q=1,seq_kv=70,head_dim=256", "f32_256_one_fast"},
+    {"num_heads=3,seq_q=1,seq_kv=70,head_dim=64,softmax_scale=0", "f32_64_one_fast"},
+    {"num_heads=2,seq_q=1,seq_kv=9,head_dim=64,is_causal=1", "f32_64_many_causal"},
+    {"batch=2,num_heads=2,seq_q=20,seq_kv=30,head_dim=64,q_strides=3840:64:192:1", "f32_64_many_all"},
+};
+enum { NUM_CASES = sizeof cases / sizeof *cases };
+
+/* Those of tier 0 have the bits that the interpreter gives their own loop IR. */
+static void check_interpreted(attune_context *context, const sample *from, const sample_call *run) {
+    sample_call expected;
+    sample_call_open(&expected, from, ON_THE_HEAP);
+    if (attune_run_interpreted(context, &expected.problem, NULL, &expected.arguments))
+        fail_msg("%s", attune_last_message());
+    assert_true(sample_calls_agree(run, &expected));
+    sample_call_close(&expected);
+}
+
+static void check_case(const char *isa, int i) {
+    const sample from = {.problem = cases[i].problem};
+    attune_context *context = open_bare(isa);
+    sample_call run;
+    sample_call_open(&run, &from, BEFORE_A_GUARD);
+    attune_kernel *kernel = compile(context, &run.problem);
+    assert_int_equal(origin_of(kernel), ATTUNE_FROM_TIER0);
+    assert_int_equal(tier0_hits, 1);
+    if (!strstr(last_hit, cases[i].kernel)) fail_msg("%s: %s", cases[i].problem, last_hit);
+    if (attune_run(context, kernel, &run.arguments)) fail_msg("%s", attune_last_message());
+    check_interpreted(context, &from, &run);
+    attune_statistics counts = {.struct_size = sizeof counts};
+    attune_get_statistics(context, &counts);
+    assert_int_equal(counts.tier0_hits, 1);
+    assert_int_equal(counts.compiles, 0);
+    sample_call_close(&run);
+    attune_kernel_release(kernel);
+    attune_context_destroy(context);
+}
+
+static void computes_what_its_ir_says(void **state) {
+    (void)state;
+    for (int t = 0; t < NUM_ISAS; t++)
+        for (int i = 0; i < NUM_CASES && runs_here(isas[t]); i++) check_case(isas[t], i);
+}
+
+/* The promise of reproducible=1: no bit depends on the kernel. */
+static void check_bits(const char *isa, int i) {
+    char problem[256];
+    snprintf(problem, sizeof problem, "%s,reproducible=1", cases[i].problem);
+    const sample from = {.problem = problem};
+    attune_context *bare = open_bare(isa), *compiling = open_compiling(isa);
+    sample_call a, b;
+    sample_call_open(&a, &from, ON_THE_HEAP);
+    sample_call_open(&b, &from, ON_THE_HEAP);
+    attune_kernel *of_tier0 = compile(bare, &a.problem), *own = compile(compiling, &b.problem);
+    assert_int_equal(origin_of(of_tier0), ATTUNE_FROM_TIER0);
+    assert_null(strstr(last_hit, "fast"));
+    assert_int_equal(origin_of(own), ATTUNE_FROM_COMPILER);
+    assert_int_equal(attune_run(bare, of_tier0, &a.arguments), ATTUNE_OK);
+    assert_int_equal(attune_run(compiling, own, &b.arguments), ATTUNE_OK);
+    if (!sample_calls_agree(&a, &b)) fail_msg("other bits: %s, %s", isa, problem);
+    sample_call_close(&a);
+    sample_call_close(&b);
+    attune_kernel_release(of_tier0);
+    attune_kernel_release(own);
+    attune_context_destroy(bare);
+    attune_context_destroy(compiling);
+}
+
+static void reproducible_problems_have_the_same_bits(void **state) {
+    (void)state;
+    for (int t = 0; t < NUM_ISAS; t++)
+        for (int i = 0; i < NUM_CASES && runs_here(isas[t]); i++) check_bits(isas[t], i);
+}
+
+/* ---- A call by phases ---- */
+
+static void threads_of_the_caller_run_it(void **state) {
+    (void)state;
+    const sample from = {.problem = cases[5].problem};
+    attune_context *context = open_bare(NULL);
+    sample_call whole, parts;
+    attune_call *call;
+    sample_call_open(&whole, &from, ON_THE_HEAP);
+    sample_call_open(&parts, &from, ON_THE_HEAP);
+    attune_kernel *kernel = compile(context, &whole.problem);
+    assert_int_equal(attune_run(context, kernel, &whole.arguments), ATTUNE_OK);
+    assert_int_equal(attune_call_begin(context, kernel, &parts.arguments, 1, &call), ATTUNE_OK);
+    for (uint32_t p = 0; p < attune_call_num_phases(call); p++)
+        assert_int_equal(attune_call_execute(call, p, 0, attune_call_num_tasks(call, p), 0), ATTUNE_OK);
+    assert_int_equal(attune_call_end(call), ATTUNE_OK);
+    assert_true(sample_calls_agree(&whole, &parts));
+    sample_call_close(&whole);
+    sample_call_close(&parts);
+    attune_kernel_release(kernel);
+    attune_context_destroy(context);
+}
+
+/* ---- Who gets none ---- */
+
+static void others_get_none(void **state) {
+    (void)state;
+    static const char *const problems[] = {
+        "num_heads=2,seq_q=9,seq_kv=9,head_dim=63",
+        "num_heads=2,seq_q=9,seq_kv=9,head_dim=64,lse=1",
+        "num_heads=2,seq_q=9,seq_kv=9,head_dim=64,window_left=3",
+        "num_heads=4,num_kv_heads=2,seq_q=9,seq_kv=9,head_dim=64",
+        "num_heads=4,num_kv_heads=2,seq_q=1,seq_kv=9,head_dim=64,is_causal=1",
+        "num_heads=2,seq_q=9,seq_kv=9,head_dim=64,q_strides=2304:1152:128:2",
+    };
+    for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) {
+        attune_context *context = open_bare(NULL);
+        attune_problem problem = ATTUNE_PROBLEM_INIT;
+        attune_kernel *kernel = NULL;
+        assert_int_equal(attune_problem_parse(problems[i], &problem), ATTUNE_OK);
+        attune_compile(context, &problem, NULL, &kernel);
+        if (tier0_hits) fail_msg("%s: %s", problems[i], last_hit);
+        attune_kernel_release(kernel);
+        attune_context_destroy(context);
+    }
+}
+
+/* An explicit schedule is another kernel. */
+static void a_schedule_gets_none(void **state) {
+    (void)state;
+    attune_context *context = open_bare(NULL);
+    attune_problem problem = ATTUNE_PROBLEM_INIT;
+    attune_schedule schedule = ATTUNE_SCHEDULE_INIT;
+    attune_kernel *kernel = NULL;
+    assert_int_equal(attune_problem_parse(cases[0].problem, &problem), ATTUNE_OK);
+    assert_int_equal(attune_schedule_choose(context, &problem, &schedule), ATTUNE_OK);
+    attune_compile(context, &problem, &schedule, &kernel);
+    assert_int_equal(tier0_hits, 0);
+    attune_kernel_release(kernel);
+    attune_context_destroy(context);
+}
+
+static void a_variable_switches_it_off(void **state) {
+    (void)state;
+    const char *const file = getenv("ATTUNE_TIER0");
+    char kept[4096];
+    snprintf(kept, sizeof kept, "%s", file);
+    setenv("ATTUNE_TIER0", "off", 1);
+    attune_context *context = open_bare(NULL);
+    setenv("ATTUNE_TIER0", kept, 1);
+    attune_problem problem = ATTUNE_PROBLEM_INIT;
+    attune_kernel *kernel = NULL;
+    assert_int_equal(attune_problem_parse(cases[0].problem, &problem), ATTUNE_OK);
+    attune_compile(context, &problem, NULL, &kernel);
+    assert_int_equal(tier0_hits, 0);
+    attune_kernel_release(kernel);
+    attune_context_destroy(context);
+}
+
+/* The file of the build directory: a test program has another directory than the library. */
+static int name_file(void **state) {
+    (void)state;
+    char path[4096];
+    snprintf(path, sizeof path, "%s/libattune-tier0.so", getenv("BUILD") ? getenv("BUILD") : "build");
+    return setenv("ATTUNE_TIER0", path, 1);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(computes_what_its_ir_says),    cmocka_unit_test(reproducible_problems_have_the_same_bits),
+        cmocka_unit_test(threads_of_the_caller_run_it), cmocka_unit_test(others_get_none),
+        cmocka_unit_test(a_schedule_gets_none),         cmocka_unit_test(a_variable_switches_it_off),
+    };
+    return cmocka_run_group_tests(tests, name_file, NULL);
+}
