@@ -931,6 +931,13 @@ ATTUNE_API void attune_mha_destroy(attune_context *context, attune_mha *mha);
  * need that kernel, and, as for all compiles in this process, fork() and exit(). With `least_gain` lengths get a kernel
  * only if the model of schedules expects so much of it.
  *
+ * With `has_deadline` no call waits for a compile longer than deadline_us, not even the first. A kernel that is there at
+ * once computes: of a bundle, the cache, another tuning class, or tier 0, which has one for each usual problem. The
+ * thread of `background` compiles the plan's own kernels, and after them those for lengths, by default only if 10
+ * percent are to be gained (least_gain 0). A compile that fails is told by ATTUNE_EVENT_COMPILE_END and not tried again.
+ * Bits may change with each kernel unless the problem is reproducible. With ATTUNE_STRICT=1 a missing kernel fails the
+ * call. Plans without has_deadline take the one of the environment variable ATTUNE_DEADLINE_US, if it is set.
+ *
  * The first max_specialised lengths get one and keep it, so a plan compiles at most max_specialised + 3 kernels in its
  * life. Calls of few queries with another number of keys are not specialised, because decoding has new lengths at
  * every step. Nor are ragged batches, calls in which a dynamic length is ATTUNE_NOT_SET or 0, and problems with
@@ -947,6 +954,8 @@ typedef struct attune_plan_options {
     uint32_t repeats;         /* calls in a row with the same lengths before such a kernel is compiled: 1 to 1000 */
     uint32_t background;      /* 1: calls do not wait for kernels that another one can stand in for */
     uint32_t least_gain;      /* percent by which a kernel for lengths is expected to be faster: 0 to 1000 */
+    uint32_t has_deadline;    /* 1: no call waits longer for a compile than deadline_us; docs/plans.md */
+    uint32_t deadline_us;     /* microseconds, up to 60,000,000; 0: never */
 } attune_plan_options;
 
 #define ATTUNE_PLAN_OPTIONS_INIT { .struct_size = sizeof(attune_plan_options), .max_specialised = 8, .repeats = 3 }
@@ -1006,6 +1015,7 @@ typedef struct attune_plan_info {
     uint32_t reserved;
     uint64_t few_calls, many_calls, specialised_calls; /* by the kind of kernel; each run of a cut batch counts */
     uint64_t cut_calls;          /* ragged batches that were cut */
+    uint64_t stopgap_calls;      /* among few and many: with a deadline, those by a kernel that stands in */
 } attune_plan_info;
 
 /* What the plan has done so far. Thread-safe. */

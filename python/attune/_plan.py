@@ -33,6 +33,8 @@ class Plan(Call):
     more than there are layers; 3 is for a plan of one layer.
     background: a thread of low priority compiles; meanwhile calls go on with the kernel that there is.
     least_gain: lengths get a kernel only if it is expected to be so many percent faster.
+    deadline_us: no call waits longer for a compile than so many microseconds; 0: never. Tier 0 computes meanwhile. None:
+    as ATTUNE_DEADLINE_US says, else as long as it takes.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class Plan(Call):
         repeats: int = 3,
         background: bool = False,
         least_gain: int = 0,
+        deadline_us: int | None = None,
     ) -> None:
         if not has_plans:
             raise UnsupportedError(f"the loaded library, attune {version}, has no plans: use attune.compile", 5)
@@ -51,10 +54,13 @@ class Plan(Call):
         options = sized(PlanOptions)
         options.max_specialised, options.repeats = 8 if specialise else 0, integer(repeats, "repeats")
         options.background, options.least_gain = flag(background, "background"), integer(least_gain, "least_gain")
+        if deadline_us is not None:
+            options.has_deadline, options.deadline_us = 1, integer(deadline_us, "deadline_us")
         pointer = ctypes.c_void_p()
         check(lib.attune_plan_create(context._pointer, problem._struct, _byref(options), _byref(pointer)))
         self._pointer, self._specialise, self._repeats = pointer, specialise, options.repeats
         self._background, self._least_gain = bool(options.background), options.least_gain
+        self._deadline_us = deadline_us
         weakref.finalize(self, _destroy, pointer, context).atexit = False
         self._describe(problem, context)
         check(quick.attune_plan_arguments_init_sized(pointer, _byref(self._blank), _ARGUMENTS_BYTES))
@@ -77,4 +83,5 @@ class Plan(Call):
         return {name: getattr(info, name) for name, _ in PlanInfo._fields_[1:] if name != "reserved"}
 
     def __reduce__(self):
-        return (Plan, (self.problem, self._specialise, None, self._repeats, self._background, self._least_gain))
+        options = (self._repeats, self._background, self._least_gain, self._deadline_us)
+        return (Plan, (self.problem, self._specialise, None, *options))

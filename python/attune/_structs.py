@@ -216,7 +216,7 @@ class PlanOptions(Structure):
     """attune_plan_options."""
 
     _fields_ = [("struct_size", c_size_t)] + [
-        (name, c_uint32) for name in "max_specialised repeats background least_gain".split()
+        (name, c_uint32) for name in "max_specialised repeats background least_gain has_deadline deadline_us".split()
     ]
 
 
@@ -226,7 +226,7 @@ class PlanInfo(Structure):
     _fields_ = (
         [("struct_size", c_size_t), ("few_rows", c_int64)]
         + [(name, c_uint32) for name in ("few_kernels", "many_kernels", "specialised_kernels", "reserved")]
-        + [(name, c_uint64) for name in ("few_calls", "many_calls", "specialised_calls", "cut_calls")]
+        + [(name, c_uint64) for name in ("few_calls", "many_calls", "specialised_calls", "cut_calls", "stopgap_calls")]
     )
 
 

@@ -17,7 +17,8 @@ static void work(void *user) {
     attune_kernel *kernel;
     if (plan->job_is_special)
         pl_specialise(plan, &plan->job_arguments, plan->job_kind, &plan->job_key);
-    else if (pl_kernel(plan, plan->job_kind, &kernel, NULL))
+    else if (plan->deadline_us >= 0 ? pl_replace_stopgap(plan, plan->job_kind)
+                                    : pl_kernel(plan, plan->job_kind, &kernel, NULL))
         plan->has_failed[plan->job_kind] = true;
     pl_end(plan);
 }

@@ -66,20 +66,6 @@ static void limit_queries(attune_problem *p, int64_t most) {
     if (mha_is_self(p) && p->seq_new) p->seq_new = most;
 }
 
-attune_status pl_kernel_for(attune_plan *plan, pl_kind *kind, attune_kernel **kernel, at_error *err) {
-    const pl_kind wanted = *kind;
-    const bool may_stand_in = plan->options.background && wanted != PL_MANY && !plan->kernels[wanted] &&
-                              plan->is_open[PL_SEQ_Q] && plan->kernels[PL_MANY];
-    if (!may_stand_in) return pl_kernel(plan, wanted, kernel, err);
-    *kind = PL_MANY;
-    if (!plan->has_failed[wanted] && pl_begin(plan)) {
-        plan->job_is_special = false;
-        plan->job_kind = wanted;
-        pl_submit(plan);
-    }
-    return pl_kernel(plan, PL_MANY, kernel, err);
-}
-
 /* The problem of a kind's kernel. */
 static attune_problem problem_of(const attune_plan *plan, pl_kind kind) {
     attune_problem p = plan->signature.problem;
@@ -88,19 +74,88 @@ static attune_problem problem_of(const attune_plan *plan, pl_kind kind) {
     return p;
 }
 
+/* Makes a kernel the plan's; *kernel becomes the one that is. false: another thread was faster. */
+static bool publish(_Atomic(attune_kernel *) *place, attune_kernel **kernel) {
+    attune_kernel *none = NULL;
+    if (atomic_compare_exchange_strong(place, &none, *kernel)) return true;
+    attune_kernel_release(*kernel);
+    *kernel = none;
+    return false;
+}
+
 attune_status pl_kernel(attune_plan *plan, pl_kind kind, attune_kernel **kernel, at_error *err) {
     *kernel = atomic_load_explicit(&plan->kernels[kind], memory_order_acquire);
     if (*kernel) return ATTUNE_OK;
     const attune_problem p = problem_of(plan, kind);
-    attune_kernel *made, *none = NULL;
-    const attune_status status = attune_compile(plan->context, &p, NULL, &made);
+    const attune_status status = attune_compile(plan->context, &p, NULL, kernel);
     if (status) return at_fail(err, status, "%s", attune_last_message());
-    if (!atomic_compare_exchange_strong(&plan->kernels[kind], &none, made)) {
-        attune_kernel_release(made); /* another thread was faster: it is the same kernel */
-        made = none;
-    } else if (plan->options.background) {
-        pl_tell_swap(plan, made, &p);
-    }
-    *kernel = made;
+    if (publish(&plan->kernels[kind], kernel) && plan->is_background) pl_tell_swap(plan, *kernel, &p);
     return ATTUNE_OK;
+}
+
+attune_status pl_replace_stopgap(attune_plan *plan, pl_kind kind) {
+    const attune_problem p = problem_of(plan, kind);
+    attune_kernel *kernel;
+    const attune_status status = attune_compile(plan->context, &p, NULL, &kernel);
+    if (status) return status;
+    if (!at_kernel_is_own(kernel)) {
+        attune_kernel_release(kernel);
+        return ATTUNE_CODEGEN_MISSING;
+    }
+    if (publish(&plan->kernels[kind], &kernel)) pl_tell_swap(plan, kernel, &p);
+    return ATTUNE_OK;
+}
+
+/* ---- While it is not there ---- */
+
+/* Lets the background make it, once. */
+static void ask_for(attune_plan *plan, pl_kind kind) {
+    if (plan->has_failed[kind] || !pl_begin(plan)) return;
+    plan->job_is_special = false;
+    plan->job_kind = kind;
+    pl_submit(plan);
+}
+
+/* The kernel that is there at once. If that is what a compile would give, it is the plan's. NULL: there is none. */
+static attune_kernel *stopgap_of(attune_plan *plan, pl_kind kind) {
+    attune_kernel *kernel = atomic_load_explicit(&plan->stopgaps[kind], memory_order_acquire);
+    if (kernel || plan->has_no_stopgap[kind]) return kernel;
+    const attune_problem p = problem_of(plan, kind);
+    if (at_kernel_at_once(plan->context, &p, &kernel, NULL)) {
+        plan->has_no_stopgap[kind] = true;
+        return NULL;
+    }
+    publish(at_kernel_is_own(kernel) ? &plan->kernels[kind] : &plan->stopgaps[kind], &kernel);
+    return kernel;
+}
+
+static attune_status kernel_by_deadline(attune_plan *plan, pl_kind *kind, attune_kernel **kernel, at_error *err) {
+    const pl_kind wanted = *kind;
+    *kernel = stopgap_of(plan, wanted);
+    if (*kernel == plan->kernels[wanted] && *kernel) return ATTUNE_OK;
+    attune_kernel *const many = plan->is_open[PL_SEQ_Q] ? plan->kernels[PL_MANY] : NULL;
+    if (!*kernel && !many) return pl_kernel(plan, wanted, kernel, err); /* strict mode, or no tier 0 */
+    ask_for(plan, wanted);
+    if (plan->deadline_us > 0) at_background_wait_for(&plan->context->background, &plan->job, plan->deadline_us);
+    attune_kernel *const own = atomic_load_explicit(&plan->kernels[wanted], memory_order_acquire);
+    if (own) {
+        *kernel = own;
+    } else if (many && (!*kernel || (*kernel)->engine != ATTUNE_ENGINE_JIT)) {
+        *kind = PL_MANY;
+        *kernel = many;
+    }
+    return ATTUNE_OK;
+}
+
+attune_status pl_kernel_for(attune_plan *plan, pl_kind *kind, attune_kernel **kernel, at_error *err) {
+    const pl_kind wanted = *kind;
+    *kernel = atomic_load_explicit(&plan->kernels[wanted], memory_order_acquire);
+    if (*kernel) return ATTUNE_OK;
+    if (plan->deadline_us >= 0) return kernel_by_deadline(plan, kind, kernel, err);
+    const bool may_stand_in =
+        plan->options.background && wanted != PL_MANY && plan->is_open[PL_SEQ_Q] && plan->kernels[PL_MANY];
+    if (!may_stand_in) return pl_kernel(plan, wanted, kernel, err);
+    *kind = PL_MANY;
+    ask_for(plan, wanted);
+    return pl_kernel(plan, PL_MANY, kernel, err);
 }

@@ -32,7 +32,20 @@ static attune_status take_options(const attune_plan_options *given, attune_plan_
     if (options->least_gain > MOST_GAIN)
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "least_gain is %u percent; it must be from 0 to %d",
                        options->least_gain, MOST_GAIN);
+    if (options->has_deadline > 1)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "has_deadline is %u; it must be 0 or 1", options->has_deadline);
+    if (options->deadline_us > AT_MOST_DEADLINE_US)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "deadline_us is %u; it must be from 0 to %d", options->deadline_us,
+                       AT_MOST_DEADLINE_US);
     return ATTUNE_OK;
+}
+
+/* The environment's deadline is for programs that set none. With one, only lengths that gain are specialised. */
+static void settle_deadline(attune_plan *plan) {
+    enum { LEAST_GAIN = 10 };
+    plan->deadline_us = plan->options.has_deadline ? plan->options.deadline_us : plan->context->deadline_us;
+    plan->is_background = plan->options.background || plan->deadline_us >= 0;
+    if (plan->deadline_us >= 0 && !plan->options.least_gain) plan->options.least_gain = LEAST_GAIN;
 }
 
 attune_status attune_plan_create(attune_context *context, const attune_problem *problem,
@@ -58,6 +71,7 @@ attune_status attune_plan_create(attune_context *context, const attune_problem *
     made->context = context;
     made->options = whole;
     at_signature_init(&made->signature, &canonical);
+    settle_deadline(made);
     pl_settle_kinds(made);
     *plan = made;
     return ATTUNE_OK;
@@ -86,7 +100,10 @@ attune_status attune_plan_prepare(attune_context *context, attune_plan *plan) {
 void attune_plan_destroy(attune_context *context, attune_plan *plan) {
     if (!context || !plan) return;
     at_background_withdraw(&context->background, &plan->job);
-    for (int i = 0; i < PL_NUM_KINDS; i++) attune_kernel_release(plan->kernels[i]);
+    for (int i = 0; i < PL_NUM_KINDS; i++) {
+        attune_kernel_release(plan->kernels[i]);
+        attune_kernel_release(plan->stopgaps[i]);
+    }
     for (uint32_t i = 0; i < plan->num_special; i++) {
         attune_kernel_release(plan->special[i]->kernel);
         at_free(&context->allocator, plan->special[i]);
@@ -109,6 +126,7 @@ attune_status attune_plan_get_info(const attune_plan *plan, attune_plan_info *in
         .many_calls = plan->many_calls,
         .specialised_calls = plan->special_calls,
         .cut_calls = plan->cut_calls,
+        .stopgap_calls = plan->stopgap_calls,
     };
     at_copy_out(info, &full, sizeof full, "attune_plan_info", &err);
     return at_report(&err);

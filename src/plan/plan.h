@@ -35,12 +35,16 @@ typedef struct pl_special {
 struct attune_plan {
     attune_context *context;
     attune_plan_options options;
+    int64_t deadline_us;    /* a call waits no longer for a compile; -1: as long as it takes */
+    bool is_background;     /* kernels are compiled by the context's thread where another one can stand in */
     at_signature signature; /* of the problem with its open lengths */
     int64_t few_rows;       /* as in attune_plan_info */
     bool has_one;           /* PL_ONE is used */
     bool may_cut;           /* ragged batches may be cut */
     bool is_open[PL_NUM_LENGTHS];
     _Atomic(attune_kernel *) kernels[PL_NUM_KINDS];
+    _Atomic(attune_kernel *) stopgaps[PL_NUM_KINDS]; /* with a deadline: what was there at once */
+    _Atomic bool has_no_stopgap[PL_NUM_KINDS];
     pl_special *special[PL_MOST_SPECIALISED]; /* those below num_special are complete */
     _Atomic uint32_t num_special;
     _Atomic uint64_t streak;               /* the key of the last calls, hashed, and how many calls they were */
@@ -53,7 +57,7 @@ struct attune_plan {
     pl_key job_key;
     attune_arguments job_arguments;
     _Alignas(64) _Atomic uint64_t few_calls;
-    _Atomic uint64_t many_calls, special_calls, cut_calls;
+    _Atomic uint64_t many_calls, special_calls, cut_calls, stopgap_calls;
 };
 
 /* ---- Kernels ---- */
@@ -68,11 +72,20 @@ static inline int64_t pl_most_of(const attune_plan *plan, pl_kind kind) {
     return kind == PL_MANY ? -1 : kind == PL_ONE ? 1 : plan->few_rows;
 }
 
-/* The kernel for a call of a kind, whose own kind it becomes: another one's while the background makes it. */
+/* The kernel for a call of a kind, whose own kind it becomes: another one's, or a stopgap, while the background makes
+ * it. */
 attune_status pl_kernel_for(attune_plan *plan, pl_kind *kind, attune_kernel **kernel, at_error *err);
 
 /* The kernel of a kind; the first call compiles it. */
 attune_status pl_kernel(attune_plan *plan, pl_kind kind, attune_kernel **kernel, at_error *err);
+
+/* Runs it. A workspace that was measured for the kernel of before may be too small for a better one: then the one of
+ * before runs, whose kind *kind becomes. */
+attune_status pl_run_kind(attune_plan *plan, pl_kind *kind, attune_kernel *kernel, const attune_arguments *arguments,
+                          const attune_run_options *options, at_error *err);
+
+/* The kernel of a kind, except one that stands in: the plan has that already. */
+attune_status pl_replace_stopgap(attune_plan *plan, pl_kind kind);
 
 static inline void pl_count(attune_plan *plan, pl_kind kind) {
     _Atomic uint64_t *const calls = kind == PL_MANY ? &plan->many_calls : &plan->few_calls;

@@ -60,7 +60,7 @@ static void arguments_of_run(const attune_plan *plan, const attune_arguments *wh
 static attune_status kernel_of_run(attune_plan *plan, const run *r, pl_kind *kind, attune_kernel **kernel,
                                    at_error *err) {
     *kind = pl_kind_of(plan, r->longest);
-    return pl_kernel(plan, *kind, kernel, err);
+    return plan->deadline_us >= 0 ? pl_kernel_for(plan, kind, kernel, err) : pl_kernel(plan, *kind, kernel, err);
 }
 
 /* ---- A batch ---- */
@@ -110,8 +110,7 @@ static attune_status for_all_runs(const batch *b, bool only_check, at_error *err
         at += r.count;
         arguments_of_run(b->plan, whole, b->settled, &r, &a);
         if (kernel_of_run(b->plan, &r, &kind, &kernel, err)) return err->status;
-        if (only_check ? check_workspace(b, kernel, &a, err)
-                       : at_run_kernel(b->plan->context, kernel, NULL, &a, b->options, err))
+        if (only_check ? check_workspace(b, kernel, &a, err) : pl_run_kind(b->plan, &kind, kernel, &a, b->options, err))
             return err->status;
         if (!only_check) pl_count(b->plan, kind);
     }
@@ -124,8 +123,7 @@ static attune_status run_whole(const batch *b, at_error *err) {
     attune_arguments a;
     pl_kind kind;
     arguments_of_run(b->plan, b->arguments, b->settled, &all, &a);
-    if (kernel_of_run(b->plan, &all, &kind, &kernel, err) ||
-        at_run_kernel(b->plan->context, kernel, NULL, &a, b->options, err))
+    if (kernel_of_run(b->plan, &all, &kind, &kernel, err) || pl_run_kind(b->plan, &kind, kernel, &a, b->options, err))
         return err->status;
     pl_count(b->plan, kind);
     return ATTUNE_OK;
@@ -156,7 +154,9 @@ attune_status pl_ragged_workspace(attune_plan *plan, const attune_arguments *arg
         size_t needed;
         if (!is_used) continue;
         bound_queries(plan, kind, &a);
-        if (pl_kernel(plan, kind, &kernel, err) || pl_kernel_workspace(plan, kernel, &a, options, &needed, err))
+        pl_kind used = kind;
+        if ((plan->deadline_us >= 0 ? pl_kernel_for(plan, &used, &kernel, err) : pl_kernel(plan, kind, &kernel, err)) ||
+            pl_kernel_workspace(plan, kernel, &a, options, &needed, err))
             return err->status;
         if (needed > *bytes) *bytes = needed;
     }

@@ -28,15 +28,27 @@ static attune_status run_special(attune_plan *plan, const pl_special *special, c
     return ATTUNE_OK;
 }
 
-/* A workspace that the caller allocated for the kernel for many may be too small for a better one. */
-static attune_status run_kind(attune_plan *plan, pl_kind *kind, attune_kernel *kernel, const attune_arguments *a,
-                              const attune_run_options *options, at_error *err) {
-    const attune_status status = at_run_kernel(plan->context, kernel, NULL, a, options, err);
-    const bool may_be_other = plan->options.background && *kind != PL_MANY && plan->kernels[PL_MANY];
-    if (status != ATTUNE_WORKSPACE_TOO_SMALL || !may_be_other) return status;
-    at_error_clear(err);
+/* The kernel that ran before this one was there; NULL: there was none. */
+static attune_kernel *before(const attune_plan *plan, pl_kind *kind, const attune_kernel *kernel) {
+    attune_kernel *const stopgap = plan->stopgaps[*kind], *const many = plan->kernels[PL_MANY];
+    if (!plan->is_background) return NULL;
+    if (stopgap && stopgap != kernel) return stopgap;
+    if (!many || many == kernel) return NULL;
     *kind = PL_MANY;
-    return at_run_kernel(plan->context, plan->kernels[PL_MANY], NULL, a, options, err);
+    return many;
+}
+
+attune_status pl_run_kind(attune_plan *plan, pl_kind *kind, attune_kernel *kernel, const attune_arguments *a,
+                          const attune_run_options *options, at_error *err) {
+    if (at_run_kernel(plan->context, kernel, NULL, a, options, err) == ATTUNE_WORKSPACE_TOO_SMALL) {
+        kernel = before(plan, kind, kernel);
+        if (!kernel) return err->status;
+        at_error_clear(err);
+        at_run_kernel(plan->context, kernel, NULL, a, options, err);
+    }
+    if (!err->status && kernel == plan->stopgaps[*kind])
+        atomic_fetch_add_explicit(&plan->stopgap_calls, 1, memory_order_relaxed);
+    return err->status;
 }
 
 static attune_status run_dense(attune_plan *plan, const attune_arguments *a, const attune_run_options *options,
@@ -50,7 +62,7 @@ static attune_status run_dense(attune_plan *plan, const attune_arguments *a, con
     /* The caller may have allocated the workspace before there was such a kernel. */
     if (special) at_error_clear(err);
     if (pl_kernel_for(plan, &kind, &kernel, err)) return err->status;
-    if (run_kind(plan, &kind, kernel, a, options, err)) return err->status;
+    if (pl_run_kind(plan, &kind, kernel, a, options, err)) return err->status;
     pl_count(plan, kind);
     if (has_key) pl_count_key(plan, a, kind, &key);
     return ATTUNE_OK;

@@ -106,6 +106,11 @@ static attune_status make(const attune_plan *plan, const attune_arguments *a, pl
         at_free(&plan->context->allocator, made);
         return status;
     }
+    if (plan->deadline_us >= 0 && !at_kernel_is_own(made->kernel)) {
+        attune_kernel_release(made->kernel);
+        at_free(&plan->context->allocator, made);
+        return ATTUNE_CODEGEN_MISSING;
+    }
     made->key = *key;
     made->layout.arguments = *a;
     at_layout_settle(&made->kernel->signature, &made->layout);
@@ -138,7 +143,7 @@ static uint64_t hash_of(const pl_key *key) {
 }
 
 static void promote(attune_plan *plan, const attune_arguments *a, pl_kind kind, const pl_key *key) {
-    if (plan->options.background) {
+    if (plan->is_background) {
         plan->job_is_special = true;
         plan->job_kind = kind;
         plan->job_key = *key;
@@ -153,6 +158,8 @@ static void promote(attune_plan *plan, const attune_arguments *a, pl_kind kind, 
 /* Counts of several threads at once may be lost: the kernel then comes a call later. */
 void pl_count_key(attune_plan *plan, const attune_arguments *a, pl_kind kind, const pl_key *key) {
     if (atomic_load_explicit(&plan->is_complete, memory_order_relaxed)) return;
+    /* The kernel of all lengths comes first. */
+    if (plan->deadline_us >= 0 && !plan->kernels[kind] && !plan->has_failed[kind]) return;
     const uint64_t hash = hash_of(key), last = atomic_load_explicit(&plan->streak, memory_order_relaxed);
     const uint32_t most = plan->options.repeats, before = last >> COUNT_BITS == hash >> COUNT_BITS ? (uint16_t)last : 0;
     if (before >= most) return; /* it was tried */

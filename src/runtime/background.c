@@ -4,11 +4,21 @@
 #include "runtime/pool.h"
 
 #include <sys/resource.h>
+#include <time.h>
+
+/* Times are those of a clock that nobody sets. */
+static void init_condition(at_background *b) {
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&b->changed, &attributes);
+    pthread_condattr_destroy(&attributes);
+}
 
 void at_background_init(at_background *b) {
     *b = (at_background){0};
     pthread_mutex_init(&b->mutex, NULL);
-    pthread_cond_init(&b->changed, NULL);
+    init_condition(b);
 }
 
 /* The next job is `running` from here on; NULL: the thread is to end. Under the mutex. */
@@ -91,6 +101,24 @@ void at_background_withdraw(at_background *b, at_background_job *job) {
     pthread_mutex_unlock(&b->mutex);
 }
 
+static bool is_pending(const at_background *b, const at_background_job *job) {
+    for (const at_background_job *j = b->first; j; j = j->next)
+        if (j == job) return true;
+    return b->running == job;
+}
+
+void at_background_wait_for(at_background *b, const at_background_job *job, int64_t microseconds) {
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    const int64_t ns = until.tv_nsec + microseconds % 1000000 * 1000;
+    until.tv_sec += (time_t)(microseconds / 1000000 + ns / 1000000000);
+    until.tv_nsec = (long)(ns % 1000000000);
+    pthread_mutex_lock(&b->mutex);
+    while (is_pending(b, job))
+        if (pthread_cond_timedwait(&b->changed, &b->mutex, &until)) break;
+    pthread_mutex_unlock(&b->mutex);
+}
+
 void at_background_wait(at_background *b) {
     pthread_mutex_lock(&b->mutex);
     while (b->first || b->running) pthread_cond_wait(&b->changed, &b->mutex);
@@ -115,7 +143,7 @@ void at_background_before_fork(at_background *b) { pthread_mutex_lock(&b->mutex)
 /* Threads that waited in the parent do not exist in the child either. */
 void at_background_after_fork(at_background *b, bool is_child) {
     if (is_child) {
-        pthread_cond_init(&b->changed, NULL);
+        init_condition(b);
         b->first = b->last = NULL;
         b->running = NULL;
         b->has_thread = false;

@@ -5,6 +5,7 @@
 
 #include <pthread.h>
 #include <stdbool.h>
+#include <stdint.h>
 
 typedef struct at_background_job {
     void (*run)(void *user);
@@ -35,6 +36,9 @@ bool at_background_submit(at_background *background, at_background_job *job);
 
 /* Takes a job out of the list, or waits until it has run. */
 void at_background_withdraw(at_background *background, at_background_job *job);
+
+/* Waits until the job is not in the list and does not run, and no longer than so many microseconds. */
+void at_background_wait_for(at_background *background, const at_background_job *job, int64_t microseconds);
 
 /* Waits until there is no job. */
 void at_background_wait(at_background *background);

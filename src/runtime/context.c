@@ -5,6 +5,8 @@
 #include "runtime/process.h"
 #include "runtime/tier0.h"
 
+#include <ctype.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -87,6 +89,22 @@ static attune_status select_target(const attune_context_options *options, const 
     return at_target_select(options->isa ? options->isa : getenv("ATTUNE_ISA"), target, err);
 }
 
+/* The deadline of plans that set none. */
+static attune_status settle_deadline(attune_context *context, at_error *err) {
+    const char *named = getenv("ATTUNE_DEADLINE_US");
+    context->deadline_us = -1;
+    if (!named || !*named) return ATTUNE_OK;
+    char *end;
+    errno = 0;
+    const unsigned long long value = strtoull(named, &end, 10);
+    if (*end || !isdigit((unsigned char)*named) || errno || value > AT_MOST_DEADLINE_US)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT,
+                       "ATTUNE_DEADLINE_US is \"%.64s\"; it must be microseconds, from 0 to %d", named,
+                       AT_MOST_DEADLINE_US);
+    context->deadline_us = (int64_t)value;
+    return ATTUNE_OK;
+}
+
 static attune_status fill_context(attune_context *context, const attune_context_options *options,
                                   const at_context_hooks *hooks, at_error *err) {
     context->io = hooks && hooks->io ? hooks->io : at_default_io();
@@ -96,6 +114,7 @@ static attune_status fill_context(attune_context *context, const attune_context_
     context->team = (at_team){.pool = options->runner ? NULL : &context->pool, .allocator = &context->allocator};
     attune_status status = options->runner ? at_runner_take(options->runner, &context->team.runner, err) : ATTUNE_OK;
     if (!status) status = select_target(options, &context->target, err);
+    if (!status) status = settle_deadline(context, err);
     if (status) return status;
     status = at_machine_choose(options->machine, context->target, &context->machine_class, err);
     if (status) return status;

@@ -31,7 +31,8 @@ struct attune_context {
     at_machine machine;
     at_machine_class machine_class;
     int allow_interpreter;
-    bool has_tier0; /* it may be used */
+    bool has_tier0;      /* it may be used */
+    int64_t deadline_us; /* of plans whose options have none: ATTUNE_DEADLINE_US, or -1 */
     at_pool pool;
     at_team team; /* works for calls that name no runner */
     at_spares spares;
@@ -100,6 +101,8 @@ struct attune_kernel {
 
 /* Whether it is run with attune_arguments, and not with buffers and scalars. */
 static inline bool at_kernel_is_attention(const attune_kernel *kernel) { return kernel->op == &at_attention; }
+
+enum { AT_MOST_DEADLINE_US = 60000000 };
 
 /* Tests replace the system calls and the compiler. NULL members mean the real ones. */
 typedef struct at_context_hooks {

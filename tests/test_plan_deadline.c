@@ -1,0 +1,269 @@
+/* Plans whose calls wait for no compile: tier 0 computes until the kernel is there (docs/plans.md). */
+#include "plan/plan.h"
+#include "support/plans.h"
+
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define USUAL    "num_heads=2,head_dim=64"
+#define ANY      USUAL ",seq_q=dynamic,seq_kv=dynamic"
+#define SAME     ",reproducible=1"
+#define DEADLINE {sizeof(attune_plan_options), .max_specialised = 8, .repeats = 3, .has_deadline = 1}
+
+/* ---- Events ---- */
+
+static pthread_t caller;
+static int compiled_by_caller, compiled_behind, swapped, failed, hits_of_tier0;
+
+static void count_event(void *user, const attune_event *event) {
+    (void)user;
+    const bool is_caller = pthread_equal(pthread_self(), caller);
+    if (event->kind == ATTUNE_EVENT_COMPILE_BEGIN) ++*(is_caller ? &compiled_by_caller : &compiled_behind);
+    if (event->kind == ATTUNE_EVENT_COMPILE_END && event->status) failed++;
+    if (event->kind == ATTUNE_EVENT_SWAPPED) swapped++;
+    if (event->kind == ATTUNE_EVENT_TIER0_HIT) hits_of_tier0++;
+}
+
+static int watch(void **state) {
+    (void)state;
+    caller = pthread_self();
+    compiled_by_caller = compiled_behind = swapped = failed = hits_of_tier0 = 0;
+    attune_drop_memory_cache(sample_context);
+    sample_context->log.event = count_event;
+    return 0;
+}
+
+static int look_away(void **state) {
+    (void)state;
+    sample_context->log.event = NULL;
+    return 0;
+}
+
+static void wait_for_background(void) { at_background_wait(&sample_context->background); }
+
+/* ---- The calls of a plan ---- */
+
+static void run(attune_plan *plan, sample_call *call) {
+    if (attune_plan_run(sample_context, plan, &call->arguments, NULL)) fail_msg("%s", attune_last_message());
+}
+
+static void first_calls_are_answered_at_once(void **state) {
+    (void)state;
+    const attune_plan_options options = DEADLINE;
+    attune_plan *plan = plan_of(ANY, &options);
+    const sample from = sized(ANY, "seq_q=30,seq_kv=50");
+    sample_call call;
+    sample_call_open(&call, &from, ON_THE_HEAP);
+    run(plan, &call);
+    assert_int_equal(hits_of_tier0, 1);
+    wait_for_background();
+    assert_int_equal(swapped, 1);
+    assert_int_equal(info_of(plan).stopgap_calls, 1);
+    run(plan, &call);
+    assert_int_equal(info_of(plan).stopgap_calls, 1);
+    assert_int_equal(info_of(plan).many_kernels, 1);
+    assert_int_equal(compiled_by_caller, 0);
+    assert_int_equal(compiled_behind, 1);
+    sample_call_close(&call);
+    attune_plan_destroy(sample_context, plan);
+}
+
+/* The promise of the room: 200 calls of five shapes, with swaps among them, have the bits of the interpreter. */
+static void no_bit_changes_across_swaps(void **state) {
+    (void)state;
+    static const char *const sizes[] = {"seq_q=30,seq_kv=50", "seq_q=1,seq_kv=50", "seq_q=5,seq_kv=9",
+                                        "seq_q=30,seq_kv=30", "seq_q=64,seq_kv=64"};
+    enum { NUM_SHAPES = sizeof sizes / sizeof *sizes, CALLS = 200 };
+    attune_plan_options options = DEADLINE;
+    options.least_gain = 1;
+    attune_plan *plan = plan_of(ANY SAME, &options);
+    sample_call expected[NUM_SHAPES];
+    sample froms[NUM_SHAPES];
+    for (int i = 0; i < NUM_SHAPES; i++) {
+        froms[i] = sized(ANY SAME, sizes[i]);
+        sample_call_open(&expected[i], &froms[i], ON_THE_HEAP);
+        assert_int_equal(attune_run_interpreted(sample_context, &expected[i].problem, NULL, &expected[i].arguments),
+                         ATTUNE_OK);
+    }
+    for (int n = 0; n < CALLS; n++) {
+        const int i = n / 4 % NUM_SHAPES;
+        sample_call call;
+        sample_call_open(&call, &froms[i], ON_THE_HEAP);
+        run(plan, &call);
+        if (!sample_calls_agree(&call, &expected[i])) fail_msg("call %d with %s has other bits", n, sizes[i]);
+        sample_call_close(&call);
+        if (n % 7 == 6) wait_for_background();
+    }
+    const attune_plan_info info = info_of(plan);
+    assert_true(info.stopgap_calls > 0);
+    assert_true(info.few_calls + info.many_calls > info.stopgap_calls);
+    assert_true(info.specialised_calls > 0);
+    assert_true(swapped >= 4);
+    assert_int_equal(compiled_by_caller, 0);
+    for (int i = 0; i < NUM_SHAPES; i++) sample_call_close(&expected[i]);
+    attune_plan_destroy(sample_context, plan);
+}
+
+/* Random lengths: nothing waits, and no more than eight kernels for lengths come of it. */
+static void no_call_waits(void **state) {
+    (void)state;
+    attune_plan_options options = DEADLINE;
+    options.repeats = 1;
+    attune_plan *plan = plan_of(ANY, &options);
+    srand(1);
+    for (int i = 0; i < 200; i++) {
+        char text[64];
+        snprintf(text, sizeof text, "seq_q=%d,seq_kv=%d", 1 + rand() % 40, 1 + rand() % 40);
+        const sample from = sized(ANY, text);
+        sample_call call;
+        sample_call_open(&call, &from, ON_THE_HEAP);
+        run(plan, &call);
+        sample_call_close(&call);
+    }
+    wait_for_background();
+    assert_int_equal(compiled_by_caller, 0);
+    assert_true(info_of(plan).specialised_kernels <= 8);
+    attune_plan_destroy(sample_context, plan);
+}
+
+static void a_call_may_wait_a_while(void **state) {
+    (void)state;
+    attune_plan_options options = DEADLINE;
+    options.deadline_us = 60000000;
+    attune_plan *plan = plan_of(ANY, &options);
+    const sample from = sized(ANY, "seq_q=30,seq_kv=50");
+    sample_call call;
+    sample_call_open(&call, &from, ON_THE_HEAP);
+    run(plan, &call);
+    assert_int_equal(info_of(plan).stopgap_calls, 0);
+    assert_int_equal(compiled_by_caller, 0);
+    assert_int_equal(compiled_behind, 1);
+    sample_call_close(&call);
+    attune_plan_destroy(sample_context, plan);
+}
+
+/* The workspace was measured for the kernel of tier 0. */
+static void a_workspace_stays_large_enough(void **state) {
+    (void)state;
+    const attune_plan_options options = DEADLINE;
+    attune_plan *plan = plan_of(ANY, &options);
+    const sample from = sized(ANY, "seq_q=30,seq_kv=50");
+    sample_call call;
+    size_t bytes;
+    sample_call_open(&call, &from, ON_THE_HEAP);
+    assert_int_equal(attune_plan_workspace_size(sample_context, plan, &call.arguments, NULL, &bytes), ATTUNE_OK);
+    call.arguments.workspace = aligned_alloc(64, (bytes + 63) / 64 * 64 + 64);
+    call.arguments.workspace_bytes = bytes;
+    for (int i = 0; i < 5; i++) {
+        run(plan, &call);
+        wait_for_background();
+    }
+    free(call.arguments.workspace);
+    sample_call_close(&call);
+    attune_plan_destroy(sample_context, plan);
+}
+
+/* ---- Compiles that fail ---- */
+
+static attune_status bad_compiler(void *user, const at_codegen_request *request, const attune_allocator *allocator,
+                                  void **data, size_t *bytes, at_error *err) {
+    (void)user, (void)request, (void)allocator, (void)data, (void)bytes;
+    return at_fail(err, ATTUNE_CODEGEN_FAILED, "this compiler always fails");
+}
+
+/* Tier 0 goes on, an event tells, and no call tries again. */
+static void a_failure_is_told_once(void **state) {
+    (void)state;
+    const attune_context_options with = {
+        .struct_size = sizeof with, .cache_dir = "", .max_workers = 1, .event = count_event};
+    const at_context_hooks hooks = {.compile = bad_compiler};
+    const attune_plan_options options = DEADLINE;
+    attune_context *context;
+    attune_plan *plan;
+    attune_problem problem = ATTUNE_PROBLEM_INIT;
+    assert_int_equal(at_context_create(&with, &hooks, &context), ATTUNE_OK);
+    assert_int_equal(attune_problem_parse(ANY, &problem), ATTUNE_OK);
+    assert_int_equal(attune_plan_create(context, &problem, &options, &plan), ATTUNE_OK);
+    const sample from = sized(ANY, "seq_q=30,seq_kv=50");
+    sample_call call;
+    sample_call_open(&call, &from, ON_THE_HEAP);
+    for (int i = 0; i < 10; i++) {
+        assert_int_equal(attune_plan_run(context, plan, &call.arguments, NULL), ATTUNE_OK);
+        at_background_wait(&context->background);
+    }
+    assert_true(failed >= 1 && failed <= 2); /* the kernel of all lengths, and one for these */
+    assert_int_equal(compiled_behind, failed);
+    assert_int_equal(compiled_by_caller, 0);
+    assert_int_equal(info_of(plan).stopgap_calls, 10);
+    sample_call_close(&call);
+    attune_plan_destroy(context, plan);
+    attune_context_destroy(context);
+}
+
+/* ---- Options ---- */
+
+static void bad_deadlines_are_refused(void **state) {
+    (void)state;
+    attune_problem problem = ATTUNE_PROBLEM_INIT;
+    attune_plan *plan;
+    assert_int_equal(attune_problem_parse(ANY, &problem), ATTUNE_OK);
+    attune_plan_options options = DEADLINE;
+    options.has_deadline = 2;
+    assert_int_equal(attune_plan_create(sample_context, &problem, &options, &plan), ATTUNE_INVALID_ARGUMENT);
+    assert_string_equal(attune_last_message(), "has_deadline is 2; it must be 0 or 1");
+    options.has_deadline = 1;
+    options.deadline_us = 60000001;
+    assert_int_equal(attune_plan_create(sample_context, &problem, &options, &plan), ATTUNE_INVALID_ARGUMENT);
+    assert_string_equal(attune_last_message(), "deadline_us is 60000001; it must be from 0 to 60000000");
+}
+
+static void the_environment_has_a_deadline(void **state) {
+    (void)state;
+    const attune_context_options with = {.struct_size = sizeof with, .cache_dir = ""};
+    attune_context *context;
+    setenv("ATTUNE_DEADLINE_US", "soon", 1);
+    assert_int_equal(attune_context_create(&with, &context), ATTUNE_INVALID_ARGUMENT);
+    assert_string_equal(attune_last_message(),
+                        "ATTUNE_DEADLINE_US is \"soon\"; it must be microseconds, from 0 to 60000000");
+    setenv("ATTUNE_DEADLINE_US", "250", 1);
+    assert_int_equal(attune_context_create(&with, &context), ATTUNE_OK);
+    unsetenv("ATTUNE_DEADLINE_US");
+    attune_problem problem = ATTUNE_PROBLEM_INIT;
+    attune_plan *plan;
+    assert_int_equal(attune_problem_parse(ANY, &problem), ATTUNE_OK);
+    assert_int_equal(attune_plan_create(context, &problem, NULL, &plan), ATTUNE_OK);
+    assert_int_equal(plan->deadline_us, 250);
+    attune_plan_destroy(context, plan);
+    const attune_plan_options never = DEADLINE;
+    assert_int_equal(attune_plan_create(context, &problem, &never, &plan), ATTUNE_OK);
+    assert_int_equal(plan->deadline_us, 0);
+    attune_plan_destroy(context, plan);
+    attune_context_destroy(context);
+}
+
+/* A test program has another directory than the library. */
+static int open_all(void **state) {
+    char path[4096];
+    snprintf(path, sizeof path, "%s/libattune-tier0.so", getenv("BUILD") ? getenv("BUILD") : "build");
+    return setenv("ATTUNE_TIER0", path, 1) || sample_context_open(state);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(first_calls_are_answered_at_once, watch, look_away),
+        cmocka_unit_test_setup_teardown(no_bit_changes_across_swaps, watch, look_away),
+        cmocka_unit_test_setup_teardown(no_call_waits, watch, look_away),
+        cmocka_unit_test_setup_teardown(a_call_may_wait_a_while, watch, look_away),
+        cmocka_unit_test_setup_teardown(a_workspace_stays_large_enough, watch, look_away),
+        cmocka_unit_test_setup_teardown(a_failure_is_told_once, watch, look_away),
+        cmocka_unit_test(bad_deadlines_are_refused),
+        cmocka_unit_test(the_environment_has_a_deadline),
+    };
+    return cmocka_run_group_tests(tests, open_all, sample_context_close);
+}
