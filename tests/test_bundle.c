@@ -2,6 +2,7 @@
  * the library. Results have equal bits with each target that this CPU runs, and refusals have equal sentences. */
 #include "cases.h"
 #include "runtime/call.h"
+#include "runtime/context.h"
 #include "support/statuses.h"
 #include "support/tensor_calls.h"
 #include "target/bundle_abi.h"
@@ -10,6 +11,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -196,6 +198,70 @@ static void refusals_are_the_library_s(void **state) {
     attune_context_destroy(context);
 }
 
+/* ---- Names ---- */
+
+/* Tensors of functions may have names that C has, or the struct; sums of ones tell that each came to its place. */
+static void tensors_of_functions_have_members(void **state) {
+    (void)state;
+    enum { HEADS = 2, Q = 9, KV = 13, DIM = 16 };
+    static float q[HEADS * Q * DIM], k[HEADS * KV * DIM], v[HEADS * KV * DIM], out[HEADS * Q * DIM], other[KV];
+    static float only_first[KV] = {1000};
+    cases_named_args args = CASES_NAMED_ARGS;
+    for (int i = 0; i < HEADS * KV; i++) v[i * DIM] = (float)(i % KV);
+    for (int i = 0; i < KV; i++) other[i] = 1;
+    assert_int_equal(args.batch_tensor_strides[0], 0);
+    args.q = q, args.k = k, args.v = v, args.out = out;
+    args.double_tensor = args.x_tensor_tensor = other;
+    args.batch_tensor = only_first; /* the first key gets all the weight */
+    args.NULL_tensor = args.v_strides_tensor = q;
+    assert_int_equal(cases_named_workspace(&args, 1, &args.workspace_bytes), CASES_OK);
+    assert_int_equal(posix_memalign(&args.workspace, 64, args.workspace_bytes + 64), 0);
+    assert_int_equal(cases_named(&args), CASES_OK);
+    assert_true(out[0] == 0);
+    args.batch_tensor = q; /* all zeros: the mean of 0 to 12 */
+    assert_int_equal(cases_named(&args), CASES_OK);
+    assert_true(out[0] > 5.99F && out[0] < 6.01F);
+    free(args.workspace);
+}
+
+/* ---- With the caller's context ---- */
+
+static attune_status refuse_to_compile(void *user, const at_codegen_request *request, const attune_allocator *allocator,
+                                       void **data, size_t *bytes, at_error *err) {
+    (void)request, (void)allocator, (void)data, (void)bytes;
+    ++*(int *)user;
+    return at_fail(err, ATTUNE_CODEGEN_FAILED, "this compiler compiles nothing");
+}
+
+/* A bundle is made by the compiler and with the directories of the caller's context, whatever the environment says. */
+static void context_is_the_caller_s(void **state) {
+    (void)state;
+    char elsewhere[] = "/tmp/attune-bundle-XXXXXX";
+    int calls = 0;
+    const at_context_hooks hooks = {.compile = refuse_to_compile, .compile_user = &calls};
+    attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
+    attune_context *context;
+    attune_problem problem = ATTUNE_PROBLEM_INIT;
+    attune_bundle_options wish = ATTUNE_BUNDLE_OPTIONS_INIT;
+    attune_bundle_files files;
+    options.cache_dir = "";
+    assert_ok(at_context_create(&options, &hooks, &context));
+    assert_ok(attune_problem_parse("num_heads=2,seq_q=3,head_dim=8", &problem));
+    const attune_bundle_kernel kernel = {"attn", &problem, NULL};
+    wish.name = "x";
+    wish.targets = cases_bundle.kernels[0].codes[0].name;
+    assert_non_null(mkdtemp(elsewhere));
+    assert_int_equal(rmdir(elsewhere), 0); /* a context would make it */
+    setenv("ATTUNE_CACHE_DIR", elsewhere, 1);
+    setenv("ATTUNE_COMPILE", "nobody", 1);
+    assert_fails(attune_bundle_make(context, &wish, &kernel, 1, &files), ATTUNE_CODEGEN_FAILED, "compiles nothing");
+    unsetenv("ATTUNE_COMPILE");
+    setenv("ATTUNE_CACHE_DIR", "", 1);
+    assert_int_equal(calls, 1);
+    assert_int_not_equal(access(elsewhere, F_OK), 0);
+    attune_context_destroy(context);
+}
+
 /* ---- Registered with the library ---- */
 
 static attune_kernel_info info_of(const attune_kernel *kernel) {
@@ -317,7 +383,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bits_are_the_library_s),       cmocka_unit_test(refusals_are_the_library_s),
         cmocka_unit_test(registered_kernels_are_found), cmocka_unit_test(others_are_not),
-        cmocka_unit_test(other_versions_are_refused),   cmocka_unit_test(header_is_used),
+        cmocka_unit_test(other_versions_are_refused),   cmocka_unit_test(tensors_of_functions_have_members),
+        cmocka_unit_test(context_is_the_caller_s),      cmocka_unit_test(header_is_used),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -78,6 +78,20 @@ as_c99 shared
 report $? "examples/bundle.c compiles"
 expect "it computes MiniLM's attention" 0 'largest error [0-9.]+e-0[6-9]' "$work/minilm" examples/minilm
 
+# Tensors of functions may be called as C, C++ and the struct will have it.
+awk '/^named:/' tests/data/bundle.txt >"$work/named"
+printf '#include "words.h"\nwords_named_args a = WORDS_NAMED_ARGS;\nint main(void) { return a.batch != 1; }\n' \
+    >"$work/words.c"
+bundle words "$work/named" "${targets%%,*}" && for standard in c99 gnu11 c++11; do
+    compiler=$CC language=c
+    case $standard in c++*) compiler=${CXX:-c++} language=c++ ;; esac
+    command -v "$compiler" >/dev/null || continue
+    quiet "tensors called like words of $standard" "$compiler" -x $language -std=$standard "${warnings[@]}" \
+        -I"$work" -o "$work/words" "$work/words.c"
+    "$work/words"
+    report $? "$standard: their struct is initialised"
+done
+
 # With reproducible=1, targets with fused multiply-adds have equal bits: those of AVX2 are compared with AArch64's.
 arm=${AARCH64_CC:-aarch64-linux-gnu-gcc}
 if command -v "$arm" >/dev/null && command -v qemu-aarch64 >/dev/null && grep -q '^avx2 0 ' "$work/bits"; then
@@ -136,6 +150,8 @@ printf 'a: seq_q=1,head_dim=8\na: seq_q=2,head_dim=8\n' >"$work/twice"
 refuse "one name twice" 'two kernels are called "a"' bundle one "$work/twice" avx2
 printf 'a: seq_q=1,head_dim=8\na_check: seq_q=2,head_dim=8\n' >"$work/clash"
 refuse "names of functions that clash" '"a_check" and "a" would share a name' bundle one "$work/clash" avx2
+printf 'Attn: seq_q=1,head_dim=8\nattn: seq_q=2,head_dim=8\n' >"$work/capitals"
+refuse "names that differ in capitals" '"Attn" and "attn" differ in capitals alone' bundle one "$work/capitals" avx2
 refuse "a name that the bundle has" 'no kernel can be called "use"' bundle one "use: seq_q=1,head_dim=8" avx2
 refuse "an unknown target" "unknown ISA 'avx3'; there are: avx512_bf16" bundle one "$one" avx3
 refuse "no target" "unknown ISA ''" bundle one "$one" avx2,

@@ -11,7 +11,8 @@
 
 /* ---- Compiling ---- */
 
-/* A context for one aim: as the caller's, with its tuning results, and never its memory of kernels. */
+/* A context for one aim: as the caller's, with its tuning results and its compiler, and never its memory of kernels.
+ * Every kernel is compiled, so entries of a pack are nothing to it. */
 static attune_status open_context(const attune_context *caller, const at_bundle_aim *aim, attune_context **context,
                                   at_error *err) {
     const attune_context_options options = {.struct_size = sizeof options,
@@ -20,8 +21,14 @@ static attune_status open_context(const attune_context *caller, const at_bundle_
                                             .log_user = caller->log.user,
                                             .target = aim->target->name,
                                             .machine = aim->machine,
+                                            .compile_mode = ATTUNE_COMPILE_IN_PROCESS, /* the hooks say how */
+                                            .cache_dir = caller->disk.path,
+                                            .cache_base = caller->disk.base_path,
+                                            .cache_pack = "",
                                             .max_workers = 1};
-    const attune_status status = attune_context_create(&options, context);
+    const at_context_hooks hooks = {
+        .io = caller->io, .compile = caller->codegen.compile, .compile_user = caller->codegen.user};
+    const attune_status status = at_context_create(&options, &hooks, context);
     return status ? at_fail(err, status, "%s", attune_last_message()) : ATTUNE_OK;
 }
 

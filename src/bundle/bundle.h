@@ -58,12 +58,16 @@ enum { AT_BUNDLE_MOST_MEMBERS = 128 };
 
 /* One member of the arguments. */
 typedef struct at_bundle_member {
-    char declaration[64]; /* "const float *q", "int64_t q_strides[4]" */
+    char declaration[96]; /* "const float *q", "int64_t q_strides[4]" */
     char initial[96];     /* "0", "{ 0, 0, 0, 0 }" */
     const char *comment;  /* NULL: none */
+    const char *renamed;  /* the tensor of the problem that cannot have its own name here; NULL: none */
     char shape[96];       /* of a tensor: "[batch, num_heads, seq_q, 64]" */
     at_bundle_field field;
 } at_bundle_member;
+
+/* Whether a member of a struct cannot be called so: a keyword of C or C++, or a macro. */
+bool at_bundle_is_reserved(const char *name);
 
 size_t at_bundle_members(const at_bundle_part *part, at_bundle_member members[AT_BUNDLE_MOST_MEMBERS]);
 

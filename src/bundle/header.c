@@ -40,12 +40,11 @@ static void put_opening(const at_bundle_plan *plan, at_string *out) {
         " * numbers below; ..._check says what is wrong. Nothing here allocates, locks, or starts a thread, and any\n"
         " * number of threads may call at once, each with a workspace of its own. */\n",
         plan->name);
-    at_string_puts(out, "#ifndef ATTUNE_BUNDLE_");
-    put_upper(out, plan->name);
-    at_string_puts(out, "_H\n#define ATTUNE_BUNDLE_");
-    put_upper(out, plan->name);
-    at_string_puts(out, "_H\n\n#include <stddef.h>\n#include <stdint.h>\n\n"
-                        "#ifdef __cplusplus\nextern \"C\" {\n#endif\n\n");
+    /* The guard has the name as it is: headers of "net" and "Net" in one file are an error, and not one header. */
+    at_string_printf(out,
+                     "#ifndef ATTUNE_BUNDLE_%s_H\n#define ATTUNE_BUNDLE_%s_H\n\n"
+                     "#include <stddef.h>\n#include <stdint.h>\n\n#ifdef __cplusplus\nextern \"C\" {\n#endif\n\n",
+                     plan->name, plan->name);
 }
 
 static void put_common(const at_bundle_plan *plan, at_string *out) {
@@ -87,10 +86,11 @@ static void put_members(const at_bundle_plan *plan, const at_bundle_part *part, 
     for (size_t i = 0; i < count; i++) {
         const at_bundle_member *m = &members[i];
         at_string_printf(out, "    %s;", m->declaration);
-        if (*m->shape || m->comment)
-            at_string_printf(out, " /* %s%s%s */", m->comment ? m->comment : "", m->comment && *m->shape ? " " : "",
-                             m->shape);
-        at_string_puts(out, "\n");
+        if (*m->shape || m->comment) at_string_puts(out, " /*");
+        if (m->renamed) at_string_printf(out, " the tensor %s,", m->renamed);
+        if (m->comment) at_string_printf(out, " %s", m->comment);
+        if (*m->shape) at_string_printf(out, " %s", m->shape);
+        at_string_puts(out, *m->shape || m->comment ? " */\n" : "\n");
     }
     at_string_printf(out, "} %s_%s_args;\n\n#define ", plan->name, part->name);
     put_upper(out, plan->name);

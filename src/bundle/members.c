@@ -74,10 +74,35 @@ static void print_shape(const at_signature *s, const mha_tensor *t, char *text, 
     snprintf(text + n, capacity - n, "]");
 }
 
+/* The tensors of functions have names of the user's, which no other tensor has. One that C cannot have, or the struct
+ * has for a number, ends with "_tensor" here, and so does one that ends so anyway: names that differ stay different. */
+enum { NAME_BYTES = 48 };
+
+static bool ends_with(const char *name, const char *end) {
+    const size_t length = strlen(name), of_end = strlen(end);
+    return length >= of_end && strcmp(name + length - of_end, end) == 0;
+}
+
+static bool is_taken(const char *name) {
+    static const char *const others[] = {"softmax_scale", "workspace", "workspace_bytes", "rotary_batch_stride"};
+    bool taken = ends_with(name, "_strides") || ends_with(name, "_tensor") || at_bundle_is_reserved(name);
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) taken = taken || !strcmp(name, others[i]);
+    for (int i = 0; i < MHA_NUM_SIZES; i++) taken = taken || (sizes[i].name && !strcmp(name, sizes[i].name));
+    return taken;
+}
+
+static bool put_name(const mha_tensor *t, char name[NAME_BYTES]) {
+    const bool is_renamed = t->id >= MHA_USER_TENSORS && is_taken(t->name);
+    snprintf(name, NAME_BYTES, "%s%s", t->name, is_renamed ? "_tensor" : "");
+    return is_renamed;
+}
+
 static void add_tensor(list *l, const mha_tensor *t) {
+    char name[NAME_BYTES];
     at_bundle_member *member = add(l, t->pointer, sizeof(void *));
     const char *const qualifier = t->access & IR_OUT ? "" : "const ";
-    snprintf(member->declaration, sizeof member->declaration, "%s%s *%s", qualifier, c_type(t), t->name);
+    if (put_name(t, name)) member->renamed = t->name;
+    snprintf(member->declaration, sizeof member->declaration, "%s%s *%s", qualifier, c_type(t), name);
     strcpy(member->initial, "0");
     print_shape(l->signature, t, member->shape, sizeof member->shape);
     if (t->dtype == ATTUNE_F16) member->comment = "f16";
@@ -91,7 +116,9 @@ static void add_strides(list *l, const mha_tensor *t) {
     const int64_t *strides =
         (const int64_t *)(const void *)((const char *)&l->signature->initial.arguments + t->arguments_strides);
     at_bundle_member *member = add(l, t->arguments_strides, (size_t)t->rank * sizeof *strides);
-    snprintf(member->declaration, sizeof member->declaration, "int64_t %s_strides[%d]", t->name, t->rank);
+    char name[NAME_BYTES];
+    put_name(t, name);
+    snprintf(member->declaration, sizeof member->declaration, "int64_t %s_strides[%d]", name, t->rank);
     size_t n = 0;
     for (int d = 0; d < t->rank; d++)
         n += (size_t)snprintf(member->initial + n, sizeof member->initial - n, "%s%lld", d ? ", " : "{ ",
@@ -163,7 +190,7 @@ void at_bundle_signature(at_bundle_part *part, const attune_problem *canonical) 
     at_signature_init(s, canonical);
     for (size_t i = 0; i < s->count; i++) {
         const mha_tensor *t = &s->tensors[i];
-        if (!t->has_strides) continue;
+        if (!t->has_strides || t->id >= MHA_USER_TENSORS) continue; /* a problem has none of users' tensors */
         memcpy((char *)&s->initial.arguments + t->arguments_strides, (const char *)part->given + t->problem_strides,
                (size_t)t->rank * sizeof(int64_t));
     }

@@ -1,5 +1,6 @@
 #include "bundle/bundle.h"
 
+#include <ctype.h>
 #include <elf.h>
 #include <stdio.h>
 #include <string.h>
@@ -32,6 +33,13 @@ static const char *const taken[] = {"_check", "_workspace", "_target", "_begin",
 /* What names of the bundle itself end with. */
 static const char *const own[] = {"use", "bundle", "status"};
 
+/* Macros have the name of a kernel in capitals. */
+static bool differ_in_case_alone(const char *a, const char *b) {
+    size_t i = 0;
+    while (a[i] && toupper((unsigned char)a[i]) == toupper((unsigned char)b[i])) i++;
+    return !a[i] && !b[i] && strcmp(a, b) != 0;
+}
+
 /* Whether `name` is `other` with one of those after it. */
 static bool clashes(const char *name, const char *other) {
     const size_t length = strlen(other);
@@ -40,6 +48,17 @@ static bool clashes(const char *name, const char *other) {
     for (size_t i = 0; i < sizeof taken / sizeof *taken; i++)
         if (!strcmp(name + length, taken[i])) return true;
     return false;
+}
+
+static attune_status check_pair(const char *name, const char *other, at_error *err) {
+    const char *sentence = NULL;
+    if (differ_in_case_alone(name, other))
+        sentence = "the kernels \"%s\" and \"%s\" differ in capitals alone, and would share a macro";
+    else if (!strcmp(name, other))
+        sentence = "two kernels are called \"%s\"";
+    else if (clashes(name, other))
+        sentence = "the kernels \"%s\" and \"%s\" would share a name";
+    return sentence ? at_fail(err, ATTUNE_INVALID_ARGUMENT, sentence, name, other) : ATTUNE_OK;
 }
 
 attune_status at_bundle_check_names(const at_bundle_plan *plan, at_error *err) {
@@ -52,14 +71,35 @@ attune_status at_bundle_check_names(const at_bundle_plan *plan, at_error *err) {
                 status = at_fail(err, ATTUNE_INVALID_ARGUMENT, "no kernel can be called \"%s\": the bundle has %s_%s",
                                  name, plan->name, own[i]);
         for (size_t other = 0; other < plan->num_parts && !status; other++)
-            if (other != k && clashes(name, plan->parts[other].name))
-                status =
-                    at_fail(err, ATTUNE_INVALID_ARGUMENT,
-                            strcmp(name, plan->parts[other].name) ? "the kernels \"%s\" and \"%s\" would share a name"
-                                                                  : "two kernels are called \"%s\"",
-                            name, plan->parts[other].name);
+            if (other != k) status = check_pair(name, plan->parts[other].name, err);
     }
     return status;
+}
+
+/* ---- Words that C and C++ have ---- */
+
+/* Keywords, types of the struct, and macros of its headers or of compilers: gcc defines linux and unix. */
+static const char words[] =
+    " NULL alignas alignof and and_eq asm auto bitand bitor bool break case catch char char16_t char32_t "
+    "char8_t class co_await co_return co_yield compl concept const const_cast consteval constexpr "
+    "constinit continue decltype default delete do double dynamic_cast else enum explicit export extern "
+    "false float for friend goto i386 if inline int int32_t int64_t int8_t linux long mutable namespace "
+    "new noexcept not not_eq nullptr offsetof operator or or_eq private protected public register "
+    "reinterpret_cast requires restrict return short signed size_t sizeof static static_assert "
+    "static_cast struct switch template this thread_local throw true try typedef typeid typename typeof "
+    "typeof_unqual uint16_t uint32_t uint64_t uint8_t union unix unsigned using virtual void volatile "
+    "wchar_t while xor xor_eq ";
+
+/* What names of other macros of stdint.h begin with. */
+static const char *const beginnings[] = {"INT", "UINT", "PTRDIFF_", "SIG_ATOMIC_", "SIZE_", "WCHAR_", "WINT_"};
+
+bool at_bundle_is_reserved(const char *name) {
+    char spaced[AT_BUNDLE_NAME_BYTES + 2];
+    snprintf(spaced, sizeof spaced, " %s ", name);
+    bool found = strstr(words, spaced) != NULL;
+    for (size_t i = 0; i < sizeof beginnings / sizeof *beginnings; i++)
+        found = found || !strncmp(name, beginnings[i], strlen(beginnings[i]));
+    return found;
 }
 
 /* ---- Targets ---- */
