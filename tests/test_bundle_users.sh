@@ -69,6 +69,11 @@ for name in one two; do
         "${!name}" >"$work/stdout" 2>"$work/stderr"
     report $? "lib$name.so is linked"
 done
+printf '#!/bin/sh\nkill -INT $PPID\nsleep 0.1\nexit 1\n' >"$work/ld" && chmod +x "$work/ld" && mkdir "$work/interrupted"
+LD=$work/ld refuse "Ctrl-C while the linker works" "ld could not link the library" "$ATTUNE" bundle --shared \
+    -o "$work/interrupted/libone.so" --header "$work/interrupted/one.h" --name one --targets "$targets" "$one"
+[ -z "$(ls -A "$work/interrupted")" ]
+report $? "leaves no archive"
 build shared "$CC" -std=c99 -Wl,-rpath,"$work" tests/bundle/user.c
 as_c99 shared
 

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "runtime/context.h"
 #include "support/fake_codegen.h"
+#include "support/sign.h"
 #include "support/temp_dir.h"
 
 #include <errno.h>
@@ -107,6 +108,10 @@ static int f_ftruncate(int fd, off_t bytes) {
     FAULT(ENOSPC, -1)
     return REAL->ftruncate(fd, bytes);
 }
+static int f_fsync(int fd) {
+    FAULT(EDQUOT, -1)
+    return REAL->fsync(fd);
+}
 static void *f_mmap(void *address, size_t bytes, int protection, int flags, int fd, off_t offset) {
     FAULT(ENOMEM, MAP_FAILED)
     return REAL->mmap(address, bytes, protection, flags, fd, offset);
@@ -135,6 +140,7 @@ static const at_io faulty_io = {
     .utimensat = f_utimensat,
     .memfd_create = f_memfd_create,
     .ftruncate = f_ftruncate,
+    .fsync = f_fsync,
     .mmap = f_mmap,
     .mprotect = f_mprotect,
     .socketpair = f_socketpair,
@@ -144,7 +150,8 @@ static const at_io faulty_io = {
 
 static const attune_allocator *allocator;
 static const at_io *io;
-static const char *cache_dir;
+static const char *cache_dir, *cache_pack = "";
+static char keys[TEMP_DIR_CHARS + 16];
 
 static int failed(void) {
     assert_true(attune_last_message()[0]);
@@ -167,6 +174,8 @@ static attune_context *open_context(void) {
     attune_context *context;
     options.allocator = allocator;
     options.cache_dir = cache_dir;
+    options.cache_pack = cache_pack;
+    options.cache_keys = keys;
     options.disk_cache_bytes = 8192; /* so small that writes sweep */
     options.max_workers = 2;
     return at_context_create(&options, &hooks, &context) ? NULL : context;
@@ -252,6 +261,74 @@ static int interpret(void) {
         have_first = true;
         assert_memory_equal(&t, &first, sizeof t);
     }
+    attune_context_destroy(context);
+    return result;
+}
+
+/* ---- Packs ---- */
+
+static char pack[TEMP_DIR_CHARS + 16], signature[TEMP_DIR_CHARS + 16];
+
+static void write_text(const char *path, const char *text) {
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    assert_true(fputs(text, file) >= 0);
+    assert_int_equal(fclose(file), 0);
+    assert_int_equal(chmod(path, 0644), 0);
+}
+
+/* With a signature that will be right for whatever pack of this kernel there is: packs have equal bytes. */
+static void make_keys(attune_context *context) {
+    char path[TEMP_DIR_CHARS + 32], text[SIGN_TEXT];
+    attune_cache_copied copied = {.struct_size = sizeof copied};
+    sign_key key;
+    void *data;
+    char *none;
+    size_t bytes;
+    sign_key_make(&key, 1);
+    assert_int_equal(mkdir(keys, 0755), 0);
+    snprintf(path, sizeof path, "%s/fleet.pub", keys);
+    sign_print_key(&key, text);
+    write_text(path, text);
+    assert_int_equal(compile_and_run(context), 0);
+    assert_int_equal(attune_cache_pack(context, pack, NULL, 0, &copied), ATTUNE_OK);
+    assert_int_equal(attune_cache_pack_parts(context, pack, &data, &bytes, &none), ATTUNE_OK);
+    sign_print(&key, data, bytes, "timestamp:0", text);
+    write_text(signature, text);
+    assert_int_equal(attune_cache_seal(context, pack, signature), ATTUNE_OK);
+    attune_free(context, data);
+    attune_free(context, none);
+}
+
+static int open_pack(void) {
+    cache_dir = "";
+    cache_pack = pack;
+    attune_context *context = open_context();
+    cache_pack = "";
+    if (!context) return failed();
+    const int result = compile_and_run(context);
+    attune_context_destroy(context);
+    return result;
+}
+
+/* The cache directory, which a failure may have emptied, is made anew without faults. */
+static int make_pack(void) {
+    attune_cache_copied copied = {.struct_size = sizeof copied};
+    const attune_allocator *const faulty = allocator;
+    const at_io *const faulty_calls = io;
+    const long fault = fail_at;
+    char dir[sizeof keys + 8];
+    int result = 0;
+    snprintf(dir, sizeof dir, "%s/cache", keys);
+    cache_dir = dir;
+    allocator = NULL, io = NULL, fail_at = 0;
+    assert_int_equal(run_warm(), 0);
+    allocator = faulty, io = faulty_calls, fail_at = fault;
+    calls = 0;
+    attune_context *context = open_context();
+    if (!context) return failed();
+    if (attune_cache_pack(context, pack, NULL, 0, &copied) || attune_cache_seal(context, pack, signature))
+        result = failed();
     attune_context_destroy(context);
     return result;
 }
@@ -352,6 +429,9 @@ static int set_up(void **state) {
     allocator = NULL;
     io = NULL;
     fail_at = 0;
+    snprintf(keys, sizeof keys, "%s/keys", path);
+    snprintf(pack, sizeof pack, "%s/pack", path);
+    snprintf(signature, sizeof signature, "%s/signature", path);
     const attune_problem problem = small_problem();
     attune_context *context = open_context();
     void *text;
@@ -360,6 +440,7 @@ static int set_up(void **state) {
     assert_int_equal(attune_emit(context, &problem, NULL, ATTUNE_STAGE_LOWERED, &text, &bytes), ATTUNE_OK);
     expected_marker = fake_marker(text, bytes);
     attune_free(context, text);
+    make_keys(context);
     attune_context_destroy(context);
     return 0;
 }
@@ -371,7 +452,7 @@ static int tear_down(void **state) {
 
 static void allocations(void **state) {
     (void)state;
-    int (*const scenarios[])(void) = {run_twice, run_warm, interpret, hand_written, own_operator};
+    int (*const scenarios[])(void) = {run_twice, run_warm, interpret, hand_written, own_operator, open_pack, make_pack};
     for (size_t s = 0; s < sizeof scenarios / sizeof *scenarios; s++) {
         allocator = &faulty_allocator;
         assert_true(each_in_turn(scenarios[s], false) > 0);
@@ -390,6 +471,21 @@ static void file_calls_one_at_a_time(void **state) {
     assert_int_equal(each_in_turn(run_warm, false), 0);
 }
 
+/* A pack that cannot be read is done without. One that cannot be written leaves nothing: no file that is not whole. */
+static void file_calls_of_packs(void **state) {
+    char command[2 * TEMP_DIR_CHARS];
+    (void)state;
+    io = &faulty_io;
+    assert_int_equal(each_in_turn(open_pack, false), 0);
+    assert_true(each_in_turn(make_pack, false) > 0);
+    fail_at = 0;
+    snprintf(command, sizeof command, "! ls '%s' | grep tmp-", (const char *)*state);
+    assert_int_equal(system(command), 0);
+    assert_int_equal(make_pack(), 0);
+    each_in_turn(open_pack, true);
+    assert_true(each_in_turn(make_pack, true) > 0);
+}
+
 /* From some call on nothing works any more: then there is no executable memory either. */
 static void file_calls_from_one_on(void **state) {
     (void)state;
@@ -402,6 +498,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(allocations, set_up, tear_down),
         cmocka_unit_test_setup_teardown(file_calls_one_at_a_time, set_up, tear_down),
         cmocka_unit_test_setup_teardown(file_calls_from_one_on, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(file_calls_of_packs, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

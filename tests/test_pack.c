@@ -7,6 +7,7 @@
 #include "support/sign.h"
 #include "support/temp_dir.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -104,6 +105,8 @@ static void distrust(const char *name) {
     unlink(path);
 }
 
+static const char *comment = "timestamp:0";
+
 static attune_status seal_by(const sign_key *key) {
     char path[TEMP_DIR_CHARS + 64], text[SIGN_TEXT];
     void *signed_part;
@@ -111,7 +114,7 @@ static attune_status seal_by(const sign_key *key) {
     size_t bytes;
     attune_context *context = open_context("", "", false);
     assert_int_equal(attune_cache_pack_parts(context, pack, &signed_part, &bytes, &there), ATTUNE_OK);
-    sign_print(key, signed_part, bytes, "timestamp:0", text);
+    sign_print(key, signed_part, bytes, comment, text);
     snprintf(path, sizeof path, "%s/signature", dir);
     write_text(path, text, strlen(text));
     const attune_status status = attune_cache_seal(context, pack, path);
@@ -325,6 +328,98 @@ static void keys_that_others_can_write_do_not_count(void **state) {
     refused("there are no keys");
 }
 
+/* A refusal names the first file that should be a key and is none. */
+static void keys_that_do_not_count_are_named(void **state) {
+    char path[TEMP_DIR_CHARS + 64];
+    (void)state;
+    snprintf(path, sizeof path, "%s/fleet.pub", keys);
+    chmod(path, 0666);
+    refused("; fleet.pub does not count: others can write to it");
+    unlink(path);
+    write_text(path, "ssh-ed25519 AAAA", 16);
+    chmod(path, 0644);
+    refused("; fleet.pub does not count: it does not begin as a key of minisign does");
+    unlink(path);
+    assert_int_equal(symlink("/dev/null", path), 0);
+    refused("; fleet.pub does not count: it is a link");
+    unlink(path);
+    assert_int_equal(mkdir(path, 0755), 0);
+    refused("; fleet.pub does not count: it is not a regular file");
+}
+
+/* minisign allows trusted comments of thousands of bytes. */
+static void a_long_comment_is_told(void **state) {
+    static char text[1000];
+    (void)state;
+    memset(text, 'c', 600);
+    comment = text;
+    const attune_status fits = seal_by(&fleet);
+    memset(text, 'c', 800);
+    const attune_status status = seal_by(&fleet);
+    comment = "timestamp:0";
+    assert_int_equal(fits, ATTUNE_OK);
+    assert_int_equal(status, ATTUNE_BAD_FILE);
+    assert_non_null(strstr(last_message, "is too long for a pack, which has 1024 bytes for it: sign with a shorter"));
+}
+
+/* ---- What fails while it is written ---- */
+
+static int sync_fails(int fd) {
+    (void)fd;
+    errno = EDQUOT;
+    return -1;
+}
+
+static int stats;
+static int moves_away(int fd, struct stat *status) {
+    const int result = fstat(fd, status);
+    status->st_dev += (dev_t)stats++;
+    return result;
+}
+
+static attune_context *open_by(const at_io *io) {
+    const at_context_hooks hooks = {.io = io, .compile = fake_compile, .compile_user = &codegen};
+    attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
+    attune_context *context = NULL;
+    options.cache_dir = cache;
+    options.cache_base = options.cache_pack = "";
+    options.cache_keys = keys;
+    assert_int_equal(at_context_create(&options, &hooks, &context), ATTUNE_OK);
+    return context;
+}
+
+static void a_write_that_fails_late_leaves_nothing(void **state) {
+    char path[TEMP_DIR_CHARS + 64], command[2 * TEMP_DIR_CHARS];
+    attune_cache_copied copied = {.struct_size = sizeof copied};
+    at_io io = *at_default_io();
+    (void)state;
+    io.fsync = sync_fails;
+    attune_context *context = open_by(&io);
+    snprintf(path, sizeof path, "%s/late.pack", dir);
+    assert_int_equal(attune_cache_pack(context, path, NULL, 0, &copied), ATTUNE_IO_ERROR);
+    assert_non_null(strstr(attune_last_message(), "late.pack cannot be written: "));
+    snprintf(command, sizeof command, "! ls '%s' | grep -E 'late|tmp-'", dir);
+    assert_int_equal(system(command), 0);
+    attune_context_destroy(context);
+}
+
+/* Two file systems may have files of one number. */
+static void a_pack_that_was_replaced_is_not_sealed(void **state) {
+    char path[TEMP_DIR_CHARS + 64];
+    at_io io = *at_default_io();
+    (void)state;
+    assert_int_equal(seal_by(&fleet), ATTUNE_OK); /* leaves the signature */
+    attune_context *context = open_by(&io);
+    context->disk.dir = -1; /* its own files need no look */
+    io.fstat = moves_away;
+    stats = 0;
+    snprintf(path, sizeof path, "%s/signature", dir);
+    assert_int_equal(attune_cache_seal(context, pack, path), ATTUNE_IO_ERROR);
+    assert_non_null(strstr(attune_last_message(), "another file has taken its place"));
+    io.fstat = fstat;
+    attune_context_destroy(context);
+}
+
 static void an_unsigned_pack_is_refused(void **state) {
     uint8_t bytes[MOST_BYTES];
     at_pack_sizes sizes;
@@ -439,6 +534,10 @@ int main(void) {
         TEST(keys_rotate),
         TEST(a_forged_number_does_not_help),
         TEST(keys_that_others_can_write_do_not_count),
+        TEST(keys_that_do_not_count_are_named),
+        TEST(a_long_comment_is_told),
+        TEST(a_write_that_fails_late_leaves_nothing),
+        TEST(a_pack_that_was_replaced_is_not_sealed),
         TEST(an_unsigned_pack_is_refused),
         TEST(no_byte_can_be_changed),
         TEST(no_length_but_its_own_is_right),

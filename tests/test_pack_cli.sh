@@ -69,6 +69,29 @@ ATTUNE_CACHE_DIR=$work/small expect "a full disk makes no pack" 1 'not all that 
     bash -c 'ulimit -f 1; trap "" XFSZ; "$@" 2>&1 | cat; exit "${PIPESTATUS[0]}"' - \
     "$attune" cache pack -o "$work/full.pack" "$work/three-lines"
 
+# Ctrl-C just before the pack gets its name: it becomes whole, and nothing else is left.
+cat >"$work/ctrl_c.c" <<'C'
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+int renameat(int from_dir, const char *from, int to_dir, const char *to) {
+    if (strstr(to, ".pack")) kill(getpid(), SIGINT);
+    return (int)syscall(SYS_renameat2, from_dir, from, to_dir, to, 0);
+}
+C
+if [ -z "${SANITIZE:-}" ] && ${CC:-cc} -shared -fPIC -o "$work/ctrl_c.so" "$work/ctrl_c.c"; then
+    mkdir "$work/ctrl_c"
+    expect "Ctrl-C while a pack is written" 0 'ctrl_c\.pack: 2 entries' env LD_PRELOAD="$work/ctrl_c.so" \
+        "$attune" cache pack -o "$work/ctrl_c/ctrl_c.pack" "$work/manifest"
+    [ "$(ls -A "$work/ctrl_c")" = "ctrl_c.pack
+ctrl_c.pack.index" ]
+    report $? "leaves no temporary"
+fi
+
 # Taking it in.
 expect "a file is added" 0 ': 2 new entries .* 0 known, 0 damaged' without "$work/one" "$attune" cache add "$pack"
 expect "and its kernels stay without it" 0 'disk cache' without "$work/one" "$attune" compile $a
@@ -114,6 +137,8 @@ if [ -n "$server" ]; then
     kill "$server"
     wait "$server" 2>/dev/null
     server=
+else
+    skip "a server" "neither nginx nor Python is there"
 fi
 expect "a dead server" 1 'kernels\.pack cannot be fetched: ' "$attune" cache add "$url/kernels.pack"
 expect "a protocol that is not fetched" 1 'the pack ftp://.* cannot be opened: ' "$attune" cache add ftp://127.0.0.1/x

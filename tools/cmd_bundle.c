@@ -1,4 +1,5 @@
 /* attune bundle: compiles a manifest's kernels ahead of time into a library and its header. */
+#include "common/interruption.h"
 #include "common/json_output.h"
 #include "common/manifest.h"
 #include "common/tensors.h"
@@ -129,6 +130,7 @@ static int write_shared(const bundle_options *o, const attune_bundle_files *file
 
 static int write_files(const bundle_options *o, const attune_bundle_files *files) {
     char message[ATTUNE_MESSAGE_BYTES];
+    interruption_catch(); /* Ctrl-C ends the linker, too, but leaves no archive */
     if (o->is_shared && write_shared(o, files, message)) return TOOL_FAILED;
     if ((o->is_shared || tool_write_file(o->output, NULL, 0, files->library, files->library_bytes, message)) &&
         (o->kernels_only || tool_write_file(o->header, NULL, 0, files->header, files->header_bytes, message)))

@@ -91,6 +91,7 @@ const at_io *at_default_io(void) {
         .utimensat = utimensat,
         .memfd_create = real_memfd_create,
         .ftruncate = real_ftruncate,
+        .fsync = fsync,
         .mmap = mmap,
         .mprotect = mprotect,
         .socketpair = real_socketpair,

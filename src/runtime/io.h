@@ -29,6 +29,7 @@ typedef struct at_io {
     int (*utimensat)(int dir, const char *path, const struct timespec times[2], int flags);
     int (*memfd_create)(const char *name, unsigned flags);
     int (*ftruncate)(int fd, off_t bytes);
+    int (*fsync)(int fd);
     void *(*mmap)(void *address, size_t bytes, int protection, int flags, int fd, off_t offset);
     int (*mprotect)(void *address, size_t bytes, int protection);
     int (*socketpair)(int domain, int type, int protocol, int fds[2]);

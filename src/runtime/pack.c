@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
@@ -26,21 +27,27 @@ typedef struct key_search {
     unsigned keys;   /* that were read */
     bool has_number; /* a key of the signature's number is among them */
     bool is_found;
+    char passed_over[160]; /* the first file that is no key, and why; "": there is none */
 } key_search;
 
-static bool read_key(const at_io *io, int dir, const char *file, at_public_key *key) {
+/* NULL, or why the file does not count. */
+static const char *read_open_key(const at_io *io, int fd, at_public_key *key) {
     char text[1024];
     struct stat status;
-    bool is_key = false;
+    if (at_io_stat(io, fd, &status)) return strerror(errno);
+    if (!S_ISREG(status.st_mode)) return "it is not a regular file";
+    if (status.st_mode & 022) return "others can write to it";
+    if (status.st_uid != 0 && status.st_uid != geteuid()) return "it belongs to another user";
+    const ssize_t bytes = at_io_read_all(io, fd, text, sizeof text);
+    return bytes < 0 ? strerror(errno) : at_public_key_parse(text, (size_t)bytes, key);
+}
+
+static const char *read_key(const at_io *io, int dir, const char *file, at_public_key *key) {
     const int fd = at_io_open(io, dir, file, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0);
-    if (fd < 0) return false;
-    if (!at_io_stat(io, fd, &status) && S_ISREG(status.st_mode) && !(status.st_mode & 022) &&
-        (status.st_uid == 0 || status.st_uid == geteuid())) {
-        const ssize_t bytes = at_io_read_all(io, fd, text, sizeof text);
-        is_key = bytes > 0 && !at_public_key_parse(text, (size_t)bytes, key);
-    }
+    if (fd < 0) return errno == ELOOP ? "it is a link" : strerror(errno);
+    const char *const flaw = read_open_key(io, fd, key);
     close(fd);
-    return is_key;
+    return flaw;
 }
 
 static int try_key(void *user, int dir, const char *file, const struct stat *status) {
@@ -48,7 +55,11 @@ static int try_key(void *user, int dir, const char *file, const struct stat *sta
     at_public_key key;
     (void)status;
     const size_t length = strlen(file);
-    if (length < 5 || strcmp(file + length - 4, ".pub") || !read_key(search->pack->io, dir, file, &key)) return 0;
+    if (length < 5 || strcmp(file + length - 4, ".pub")) return 0;
+    const char *const flaw = read_key(search->pack->io, dir, file, &key);
+    if (flaw && !*search->passed_over)
+        snprintf(search->passed_over, sizeof search->passed_over, "; %.60s does not count: %.72s", file, flaw);
+    if (flaw) return 0;
     search->keys++;
     if (memcmp(key.number, search->signature->number, sizeof key.number)) return 0;
     search->has_number = true;
@@ -77,8 +88,8 @@ attune_status at_pack_verify(const at_pack *pack, const char *path, const char *
     if (search.is_found) return ATTUNE_OK;
     if (search.has_number)
         return at_fail(err, ATTUNE_BAD_FILE, "the pack %s was changed, or key %s has not signed it", path, number);
-    return at_fail(err, ATTUNE_BAD_FILE, "the pack %s is signed by key %s, which is none of the %u keys in %s", path,
-                   number, search.keys, keys);
+    return at_fail(err, ATTUNE_BAD_FILE, "the pack %s is signed by key %s, which is none of the %u keys in %s%s", path,
+                   number, search.keys, keys, search.passed_over);
 }
 
 /* ---- Opening ---- */

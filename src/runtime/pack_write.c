@@ -187,6 +187,17 @@ static int open_beside(const at_io *io, const char *path, char copy[PATH_MAX], c
     return fd;
 }
 
+/* Some file systems tell of a write that failed only here. Closes the file in any case. */
+static bool close_whole(const at_io *io, int fd) {
+    int failed;
+    do failed = io->fsync(fd);
+    while (failed && errno == EINTR);
+    const int reason = errno;
+    const bool is_closed = close(fd) == 0;
+    if (failed) errno = reason;
+    return !failed && is_closed;
+}
+
 /* Another name until the file is whole. */
 static attune_status write_file(const packer *p, const char *path, at_error *err) {
     const at_io *const io = p->cache->io;
@@ -199,7 +210,8 @@ static attune_status write_file(const packer *p, const char *path, at_error *err
         fd = at_io_open(io, dir, temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
     attune_status status = fd < 0 ? at_fail(err, ATTUNE_IO_ERROR, "%s cannot be written: %s", path, strerror(errno))
                                   : write_all(p, fd, err);
-    if (fd >= 0) close(fd);
+    if (fd >= 0 && !close_whole(io, fd) && !status)
+        status = at_fail(err, ATTUNE_IO_ERROR, "%s cannot be written: %s", path, strerror(errno));
     if (!status && io->renameat(dir, temporary, dir, file))
         status = at_fail(err, ATTUNE_IO_ERROR, "%s cannot be written: %s", path, strerror(errno));
     if (status && fd >= 0) io->unlinkat(dir, temporary, 0);
@@ -222,40 +234,52 @@ attune_status at_disk_cache_pack(at_disk_cache *cache, const char *path, const c
 
 /* ---- Sealing ---- */
 
-/* The text of a signature with the first line that packs have; "" if it is none. */
-static void take_signature(const char *text, size_t bytes, char out[AT_SIGNATURE_TEXT + 1]) {
+/* The text of a signature with the first line that packs have. */
+static attune_status take_signature(const char *path, const char *text, size_t bytes, char out[AT_SIGNATURE_TEXT + 1],
+                                    at_error *err) {
     const char *const second = memchr(text, '\n', bytes);
     const size_t rest = second ? bytes - (size_t)(second + 1 - text) : 0;
     memset(out, 0, AT_SIGNATURE_TEXT + 1);
-    if (!rest || strlen(AT_PACK_COMMENT) + rest >= AT_SIGNATURE_TEXT) return;
+    if (!rest) return at_fail(err, ATTUNE_BAD_FILE, "%s is no signature of minisign's", path);
+    if (strlen(AT_PACK_COMMENT) + rest >= AT_SIGNATURE_TEXT)
+        return at_fail(
+            err, ATTUNE_BAD_FILE,
+            "the signature %s is too long for a pack, which has %d bytes for it: sign with a shorter trusted "
+            "comment (minisign -t)",
+            path, AT_SIGNATURE_TEXT);
     memcpy(out, AT_PACK_COMMENT, strlen(AT_PACK_COMMENT));
     memcpy(out + strlen(AT_PACK_COMMENT), second + 1, rest);
+    return ATTUNE_OK;
 }
 
 static attune_status read_signature(const at_io *io, const char *path, char out[AT_SIGNATURE_TEXT + 1], at_error *err) {
-    char text[2 * AT_SIGNATURE_TEXT];
+    char text[4 * AT_SIGNATURE_TEXT]; /* what is longer is too long anyway */
     const int fd = at_io_open(io, AT_FDCWD, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0);
     const ssize_t bytes = fd < 0 ? -1 : at_io_read_all(io, fd, text, sizeof text);
     const int reason = errno;
     if (fd >= 0) close(fd);
     if (bytes < 0) return at_fail(err, ATTUNE_IO_ERROR, "the signature %s cannot be read: %s", path, strerror(reason));
-    take_signature(text, (size_t)bytes, out);
-    if (!*out) return at_fail(err, ATTUNE_BAD_FILE, "%s is no signature of minisign's", path);
-    return ATTUNE_OK;
+    return take_signature(path, text, (size_t)bytes, out, err);
+}
+
+/* NULL, or why the signature is not in the file. */
+static const char *write_signature(const at_pack *pack, int fd, const char text[AT_SIGNATURE_TEXT]) {
+    struct stat now;
+    if (at_io_stat(pack->io, fd, &now)) return strerror(errno);
+    if (now.st_ino != pack->opened.st_ino || now.st_dev != pack->opened.st_dev)
+        return "another file has taken its place";
+    if (lseek(fd, (off_t)pack->sizes.signed_bytes, SEEK_SET) < 0 ||
+        at_io_write_all(pack->io, fd, text, AT_SIGNATURE_TEXT))
+        return strerror(errno);
+    return NULL;
 }
 
 static attune_status put_signature(const at_pack *pack, const char *path, const char text[AT_SIGNATURE_TEXT],
                                    at_error *err) {
-    const at_io *const io = pack->io;
-    const int fd = at_io_open(io, AT_FDCWD, path, O_WRONLY | O_CLOEXEC, 0);
-    struct stat status;
-    const bool good = fd >= 0 && !at_io_stat(io, fd, &status) && status.st_ino == pack->opened.st_ino &&
-                      lseek(fd, (off_t)pack->sizes.signed_bytes, SEEK_SET) >= 0 &&
-                      !at_io_write_all(io, fd, text, AT_SIGNATURE_TEXT);
-    const int reason = errno;
-    if (fd >= 0) close(fd);
-    return good ? ATTUNE_OK
-                : at_fail(err, ATTUNE_IO_ERROR, "the pack %s cannot be written: %s", path, strerror(reason));
+    const int fd = at_io_open(pack->io, AT_FDCWD, path, O_WRONLY | O_CLOEXEC, 0);
+    const char *flaw = fd < 0 ? strerror(errno) : write_signature(pack, fd, text);
+    if (fd >= 0 && !close_whole(pack->io, fd) && !flaw) flaw = strerror(errno);
+    return flaw ? at_fail(err, ATTUNE_IO_ERROR, "the pack %s cannot be written: %s", path, flaw) : ATTUNE_OK;
 }
 
 attune_status at_disk_cache_seal(const at_disk_cache *cache, const char *path, const char *signature_path,

@@ -63,7 +63,7 @@ void sign_print_key(const sign_key *key, char text[SIGN_TEXT]) {
 }
 
 void sign_print(const sign_key *key, const void *data, size_t bytes, const char *comment, char text[SIGN_TEXT]) {
-    uint8_t raw[74] = "ED", hash[64], both[64 + 256], of_comment[64];
+    uint8_t raw[74] = "ED", hash[64], both[64 + SIGN_TEXT], of_comment[64];
     crypto_blake2b(hash, sizeof hash, data, bytes);
     memcpy(raw + 2, key->public.number, 8);
     sign_bytes(key, hash, sizeof hash, raw + 10);

@@ -15,7 +15,7 @@ void sign_key_make(sign_key *key, uint8_t number);
 /* ed25519 as RFC 8032 has it. */
 void sign_bytes(const sign_key *key, const void *data, size_t bytes, uint8_t signature[AT_SIGNATURE_BYTES]);
 
-enum { SIGN_TEXT = 1024 };
+enum { SIGN_TEXT = 2048 };
 /* The text of a public key, and of a signature. */
 void sign_print_key(const sign_key *key, char text[SIGN_TEXT]);
 void sign_print(const sign_key *key, const void *data, size_t bytes, const char *comment, char text[SIGN_TEXT]);

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "cache/cache.h"
 #include "cache/warming.h"
+#include "common/interruption.h"
 #include "common/json_output.h"
 #include "common/table.h"
 #include "common/tensors.h"
@@ -59,11 +60,13 @@ static bool warm_manifest(attune_context *context, const char *path, key_list *l
     manifest kernels = {0};
     warming w;
     bool good = manifest_add_argument(&kernels, path) && warming_run(&w, context, &kernels, cpus(), 0);
-    if (good && w.count[WARM_FAILED])
+    if (good && w.count[WARM_LEFT])
+        tool_error("interrupted: there is no pack");
+    else if (good && w.count[WARM_FAILED])
         tool_error("%s: %zu kernels could not be compiled: there is no pack", path, w.count[WARM_FAILED]);
     else if (good && w.write_failures)
         tool_error("%s: not all that was compiled could be written to the cache: there is no pack", path);
-    good = good && !w.count[WARM_FAILED] && !w.write_failures;
+    good = good && !w.count[WARM_LEFT] && !w.count[WARM_FAILED] && !w.write_failures;
     good = good && list_keys(context, &kernels, list);
     manifest_free(&kernels);
     return good;
@@ -100,6 +103,7 @@ int cache_pack(const cache_options *o, attune_context *context, const attune_mac
     char size[TABLE_NUMBER_BYTES];
     bool is_signed;
     int code = TOOL_FAILED;
+    interruption_catch(); /* a pack that is being written becomes whole, or leaves nothing */
     if (o->argument && !warm_manifest(context, o->argument, &list))
         code = TOOL_FAILED;
     else if (attune_cache_pack(context, o->output, list.names, list.count, &c))
