@@ -20,13 +20,27 @@ static void serially(void *user, attune_range_fn *fn, void *argument, int64_t n)
     fn(argument, 0, n, 0);
 }
 
-static void create_context(void) {
+static attune_status create(const char *pack, attune_context **made) {
     /* With a runner of its own the context starts no threads for a call without one either. */
     const attune_runner alone = {.struct_size = sizeof alone, .parallel_for = serially, .max_workers = 1};
     attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
     options.runner = &alone;
     options.event = on_event;
-    context_status = attune_context_create(&options, &context);
+    options.cache_pack = pack;
+    return attune_context_create(&options, made);
+}
+
+attune_context *common_context_of_pack(const char *pack, char message[ATTUNE_MESSAGE_BYTES]) {
+    attune_context *made = NULL;
+    attune_machine_info info = {.struct_size = sizeof info};
+    if (!create(pack, &made) && !attune_get_machine_info(made, &info) && *info.cache_pack) return made;
+    snprintf(message, ATTUNE_MESSAGE_BYTES, "%s", made ? info.cache_pack_refusal : attune_last_message());
+    attune_context_destroy(made);
+    return NULL;
+}
+
+static void create_context(void) {
+    context_status = create(NULL, &context);
     if (context_status) snprintf(context_message, sizeof context_message, "%s", attune_last_message());
 }
 

@@ -10,7 +10,11 @@
  * NULL after a failure: *status, and *message is a sentence that stays. Both may be NULL. */
 attune_context *common_context(attune_status *status, const char **message);
 
-/* Kernels that this context compiled, and that it read from the disk cache. */
+/* Another context as that one is, which reads its kernels from a signed pack, too. *message is a sentence after a
+ * failure, also if the pack is not used. attune_context_destroy frees it. */
+attune_context *common_context_of_pack(const char *pack, char message[ATTUNE_MESSAGE_BYTES]);
+
+/* Kernels that these contexts compiled, and that they read from the disk cache or a pack. */
 extern adapter_counter common_compiles, common_disk_hits;
 
 #endif

@@ -30,6 +30,12 @@ bool block_is_supported(const block_shape *shape) {
     return !attune_problem_check(&problem);
 }
 
+static int64_t count_of(const attune_weight *w) {
+    int64_t count = 1;
+    for (int i = 0; i < w->rank; i++) count *= w->dims[i];
+    return count;
+}
+
 static attune_status pack(block *b, const tensor given[ATTUNE_NUM_WEIGHTS]) {
     enum { ALIGN = 64 };
     attune_problem problem = ATTUNE_PROBLEM_INIT;
@@ -39,7 +45,13 @@ static attune_status pack(block *b, const tensor given[ATTUNE_NUM_WEIGHTS]) {
     attune_status status = attune_mha_weights_init(&problem, b->shape.layout, &weights);
     if (!status) status = attune_packed_weights_size(&problem, &bytes);
     if (status) return status;
-    for (int i = 0; i < ATTUNE_NUM_WEIGHTS; i++) weights.tensor[i].data = given[i].data;
+    for (int i = 0; i < ATTUNE_NUM_WEIGHTS; i++) {
+        /* A transposed view of a model's constant has the count of its elements, too. */
+        if (given[i].data &&
+            (given[i].dtype != weights.tensor[i].dtype || tensor_count(&given[i]) != count_of(&weights.tensor[i])))
+            return ATTUNE_BAD_FILE;
+        weights.tensor[i].data = given[i].data;
+    }
     if (!(b->packed = aligned_alloc(ALIGN, (bytes + ALIGN - 1) / ALIGN * ALIGN))) return ATTUNE_OUT_OF_MEMORY;
     return attune_pack_weights(&problem, &weights, b->packed, bytes);
 }
@@ -51,7 +63,9 @@ block *block_create(const block_shape *shape, const tensor weights[ATTUNE_NUM_WE
     const attune_status status = b ? pack(b, weights) : ATTUNE_OUT_OF_MEMORY;
     if (!status) return b;
     snprintf(message, ATTUNE_MESSAGE_BYTES, "%s",
-             status == ATTUNE_OUT_OF_MEMORY ? "there is no memory for its weights" : attune_last_message());
+             status == ATTUNE_OUT_OF_MEMORY ? "there is no memory for its weights"
+             : status == ATTUNE_BAD_FILE    ? "its weights are of other shapes or types than it has"
+                                            : attune_last_message());
     block_free(b);
     return NULL;
 }

@@ -53,16 +53,25 @@ static bool done(call *c, ort_status *status) {
 
 /* ---- Tensors ---- */
 
+/* ONNX Runtime sees to the types of its operators, but not to those of an EPContext node. */
+static bool has_its_type(call *c, const char *name, const tensor *t) {
+    if (!c->type) c->type = t->type;
+    return t->type == c->type || call_fail(c, "%s must have the type of the first input", name);
+}
+
 bool call_input(call *c, size_t index, const char *name, bool is_optional, tensor *t) {
     const ort_api *const api = c->n->api;
     const ort_value *value = NULL;
     memset(t, 0, sizeof *t);
+    const uint32_t bit = 1u << index;
+    if (c->n->places) index = (size_t)(ptrdiff_t)c->n->places->inputs[index];
     if (!c->num_inputs && !done(c, api->KernelContext_GetInputCount(c->context, &c->num_inputs))) return false;
     if (index < c->num_inputs && !done(c, api->KernelContext_GetInput(c->context, index, &value))) return false;
     if (!value) return is_optional || call_fail(c, "%s is missing", name);
     return done(c, tensor_read(api, value, t)) &&
            (t->rank <= TENSOR_MAX_RANK ||
-            call_fail(c, "%s has %d dims; it may have %d", name, t->rank, TENSOR_MAX_RANK));
+            call_fail(c, "%s has %d dims; it may have %d", name, t->rank, TENSOR_MAX_RANK)) &&
+           (!c->n->places || c->n->places->own_types & bit || has_its_type(c, name, t));
 }
 
 const char *call_print_dims(int rank, const int64_t *dims, char text[128]) {
@@ -87,10 +96,13 @@ bool call_output(call *c, size_t index, int rank, const int64_t *dims, void **da
     const ort_api *const api = c->n->api;
     ort_value *value = NULL;
     *data = NULL;
+    if (c->n->places) index = (size_t)(ptrdiff_t)c->n->places->outputs[index];
     if (!c->num_outputs && !done(c, api->KernelContext_GetOutputCount(c->context, &c->num_outputs))) return false;
     if (index >= c->num_outputs) return true;
     if (!done(c, api->KernelContext_GetOutput(c->context, index, dims, (size_t)rank, &value))) return false;
-    return !value || done(c, api->GetTensorMutableData(value, data));
+    if (!value || !done(c, api->GetTensorMutableData(value, data))) return !value;
+    tensor t;
+    return !c->n->places || (done(c, tensor_read(api, value, &t)) && has_its_type(c, "an output", &t));
 }
 
 void *call_scratch(call *c, size_t bytes) {
@@ -322,7 +334,7 @@ bool call_attend(call *c) {
     if (!c->q.dims[0] || !c->q.dims[1] || (!c->q.dims[2] && !c->k_cache.data)) return true;
     if (!complete_key(c)) return false;
     c->code = ORT_FAIL;
-    if (!adapter_context()) return call_fail(c, "attune's context could not be made: %s", adapter_context_failure());
+    if (!c->n->plans.context) return call_fail(c, "attune's context could not be made: %s", adapter_context_failure());
     plan *const p = plans_find(&c->n->plans, &c->key, c->message);
     if (!p) return false;
     plan_arguments(p, &a);
@@ -334,5 +346,5 @@ bool call_attend(call *c) {
     a.sinks = c->sinks, a.cos = c->cos, a.sin = c->sin, a.weights = c->weights;
     if (c->key.rotary_dim) a.rotary_positions = c->rotary_positions;
     const attune_runner runner = ort_runner(&c->place);
-    return !plan_run(p, &a, &runner) || call_fail(c, "%s", attune_last_message());
+    return !plan_run(&c->n->plans, p, &a, &runner) || call_fail(c, "%s", attune_last_message());
 }

@@ -28,6 +28,7 @@ typedef struct call {
     ort_kernel_context *context;
     ort_place place;
     size_t num_inputs, num_outputs;
+    int type;               /* of an EPContext node: of its first input */
     plan_key key;           /* the fields that follow from attributes; call_attend sets those of the tensors below */
     heads q, k, v, out;     /* of a block the dims only, and the data of out */
     const void *x;          /* of a block: [batch, rows, columns], contiguous */

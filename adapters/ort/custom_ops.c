@@ -28,13 +28,7 @@ static size_t output_count(const ort_custom_op *op) { return rule_of(op)->num_ou
 
 /* Inputs of lengths, positions and masks have types of their own, which each call checks. */
 static int input_type(const ort_custom_op *op, size_t index) {
-    static const uint32_t own_type[NODE_OP_COUNT] = {
-        [NODE_ATTENTION] = 1u << 3 | 1u << 6,
-        [NODE_MULTI_HEAD] = 1u << 4 | 1u << 8 | 1u << 9,
-        [NODE_PROJECTED] = 1u << 3 | 1u << 6,
-        [NODE_GROUP_QUERY] = 1u << 5 | 1u << 6 | 1u << 9 | 1u << 12 | 1u << 13,
-    };
-    return own_type[typed(op)->op] >> index & 1 ? ORT_UNDEFINED : typed(op)->type;
+    return node_own_types(typed(op)->op) >> index & 1 ? ORT_UNDEFINED : typed(op)->type;
 }
 
 static int output_type(const ort_custom_op *op, size_t index) {

@@ -1,6 +1,7 @@
 #include "node.h"
 
 #include "call.h"
+#include "note.h"
 #include "projected.h"
 #include "source.h"
 
@@ -244,6 +245,56 @@ static bool check_tensors(const node_source *s, node_spec *spec, char *message) 
     return check[spec->op](s, spec, message);
 }
 
+/* ---- In the note of an EPContext node ---- */
+
+uint32_t node_own_types(node_op op) {
+    static const uint32_t own[NODE_OP_COUNT] = {
+        [NODE_ATTENTION] = 1u << 3 | 1u << 6,
+        [NODE_MULTI_HEAD] = 1u << 4 | 1u << 8 | 1u << 9,
+        [NODE_PROJECTED] = 1u << 3 | 1u << 6,
+        [NODE_GROUP_QUERY] = 1u << 5 | 1u << 6 | 1u << 9 | 1u << 12 | 1u << 13,
+    };
+    return own[op];
+}
+
+/* As they stand in the model, so that they are read and checked once more as a model's. */
+void node_save(const node_source *s, node_op op, note *n) {
+    int64_t sizes[3];
+    for (size_t i = 0; i < MAX_ATTRIBUTES && attributes[op][i].name; i++) {
+        const attribute_rule *const rule = &attributes[op][i];
+        int64_t whole;
+        float real;
+        if (rule->is_real && source_real(s, rule->name, &real))
+            note_put_real(n, rule->name, real);
+        else if (!rule->is_real && source_whole(s, rule->name, &whole))
+            note_put(n, rule->name, &whole, 1);
+    }
+    if (op == NODE_PROJECTED && source_wholes(s, "qkv_hidden_sizes", sizes, 3) == 3)
+        note_put(n, "qkv_hidden_sizes", sizes, 3);
+}
+
+void node_save_attributes(const node_attributes *a, note *n) {
+    for (size_t i = 0; i < MAX_ATTRIBUTES && attributes[NODE_ATTENTION][i].name; i++) {
+        const attribute_rule *const rule = &attributes[NODE_ATTENTION][i];
+        const void *const member = (const char *)a + rule->offset;
+        if (rule->is_real)
+            note_put_real(n, rule->name, *(const float *)member);
+        else
+            note_put(n, rule->name, member, 1);
+    }
+}
+
+bool node_recall_attributes(const note *n, node_attributes *a, char message[ATTUNE_MESSAGE_BYTES]) {
+    *a = node_default_attributes();
+    for (size_t i = 0; i < MAX_ATTRIBUTES && attributes[NODE_ATTENTION][i].name; i++) {
+        const attribute_rule *const rule = &attributes[NODE_ATTENTION][i];
+        void *const member = (char *)a + rule->offset;
+        if (!(rule->is_real ? note_get_real(n, rule->name, member) : note_get(n, rule->name, member, 1) == 1))
+            return refuse(message, "its note lacks %s", rule->name);
+    }
+    return check_heads(NODE_ATTENTION, a, message) && check_numbers(NODE_ATTENTION, a, message);
+}
+
 node_attributes node_default_attributes(void) {
     return (node_attributes){
         .scale = NAN, .window_left = -1, .window_right = -1, .mask_filter_value = -10000, .smooth_softmax = -1};
@@ -265,28 +316,36 @@ static void read_name(const ort_api *api, const ort_kernel_info *info, char name
     snprintf(name, NODE_MAX_NAME, "with a long name");
 }
 
-node *node_create(const ort_api *api, const ort_kernel_info *info, node_op op, ort_status **status) {
-    const node_source source = {.api = api, .info = info};
-    char message[ATTUNE_MESSAGE_BYTES] = "there is no memory", name[NODE_MAX_NAME];
-    char text[sizeof message + sizeof name + 80];
+node *node_create_from(const node_source *source, node_op op, const char *name, char message[ATTUNE_MESSAGE_BYTES]) {
     node *const n = calloc(1, sizeof *n);
-    read_name(api, info, name);
-    bool is_made = n && node_describe(&source, op, &n->spec, message);
-    if (is_made && op == NODE_PROJECTED) is_made = (n->block = projected_create(&source, &n->spec, message));
+    snprintf(message, ATTUNE_MESSAGE_BYTES, "there is no memory");
+    bool is_made = n && node_describe(source, op, &n->spec, message);
+    if (is_made && op == NODE_PROJECTED) is_made = (n->block = projected_create(source, &n->spec, message));
     if (is_made) {
-        n->api = api;
-        memcpy(n->spec.name, name, sizeof name);
+        n->api = source->api;
+        n->plans.context = adapter_context();
+        snprintf(n->spec.name, sizeof n->spec.name, "%s", name);
         return n;
     }
+    free(n);
+    return NULL;
+}
+
+node *node_create(const ort_api *api, const ort_kernel_info *info, node_op op, ort_status **status) {
+    const node_source source = {.api = api, .info = info};
+    char message[ATTUNE_MESSAGE_BYTES], name[NODE_MAX_NAME];
+    char text[sizeof message + sizeof name + 80];
+    read_name(api, info, name);
+    node *const n = node_create_from(&source, op, name, message);
+    if (n) return n;
     snprintf(text, sizeof text, "attune cannot compute node '%s' (%s): %s", name, rules[op].type, message);
     *status = api->CreateStatus(ORT_NOT_IMPLEMENTED, text);
-    free(n);
     return NULL;
 }
 
 node *node_create_block(const ort_api *api, const node_spec *spec, block *b) {
     node *const n = calloc(1, sizeof *n);
-    if (n) *n = (node){.api = api, .spec = *spec, .block = b};
+    if (n) *n = (node){.api = api, .spec = *spec, .block = b, .plans.context = adapter_context()};
     return n;
 }
 
@@ -294,6 +353,7 @@ void node_destroy(node *n) {
     if (!n) return;
     plans_free(&n->plans);
     block_free(n->block);
+    free(n->places);
     free(n);
 }
 

@@ -32,11 +32,19 @@ typedef struct node_attributes {
 /* Where a node is described: one of the two is set. */
 typedef struct node_source {
     const ort_api *api;
-    const ort_kernel_info *info; /* a kernel is being made */
-    const ort_node *node;        /* the graph is being divided among the execution providers */
+    const ort_kernel_info *info;      /* a kernel is being made */
+    const ort_node *node;             /* the graph is being divided among the execution providers */
+    const struct note *note;          /* with `node`, which is the EPContext node of this note; else NULL */
+    const struct node_places *places; /* with `note` */
 } node_source;
 
-enum { NODE_MAX_NAME = 256 };
+enum { NODE_MAX_NAME = 256, NODE_MAX_INPUTS = 24, NODE_MAX_OUTPUTS = 4 };
+
+/* Where inputs and outputs of an operator are among those of the node that stands for it. -1: it is not there. */
+typedef struct node_places {
+    int8_t inputs[NODE_MAX_INPUTS], outputs[NODE_MAX_OUTPUTS];
+    uint32_t own_types; /* bit i: input i has a type of its own, which each call checks */
+} node_places;
 
 typedef struct node_spec {
     node_op op;
@@ -66,10 +74,24 @@ typedef struct node {
     node_spec spec;
     plans plans;
     struct block *block; /* weights and inputs of a block; otherwise NULL */
+    node_places *places; /* of an EPContext node; otherwise NULL: they are in order */
 } node;
+
+/* The inputs of an operator that have types of their own: lengths, positions and masks. */
+uint32_t node_own_types(node_op op);
+
+/* Puts the attributes of an operator's node, or those of a block, into the note of an EPContext node. */
+void node_save(const node_source *source, node_op op, struct note *n);
+void node_save_attributes(const node_attributes *a, struct note *n);
+
+/* The attributes of a block from a note. False if they cannot be: message is a sentence. */
+bool node_recall_attributes(const struct note *n, node_attributes *a, char message[ATTUNE_MESSAGE_BYTES]);
 
 /* Makes the node of a kernel. NULL after a failure: *status names the node. */
 node *node_create(const ort_api *api, const ort_kernel_info *info, node_op op, ort_status **status);
+
+/* The node of a graph's node. NULL after a failure, with a sentence. */
+node *node_create_from(const node_source *source, node_op op, const char *name, char message[ATTUNE_MESSAGE_BYTES]);
 
 /* The node of a block, which it frees. NULL if there is no memory. */
 node *node_create_block(const ort_api *api, const node_spec *spec, struct block *b);

@@ -38,6 +38,7 @@ typedef struct ort_ep ort_ep;
 typedef struct ort_factory ort_factory;
 typedef struct ort_kernel ort_kernel; /* OrtKernelImpl */
 typedef struct ort_ep_api ort_ep_api;
+typedef struct ort_model_editor ort_model_editor;
 typedef struct ort_compute ort_compute;                 /* OrtNodeComputeInfo */
 typedef struct ort_compute_context ort_compute_context; /* OrtNodeComputeContext */
 
@@ -106,7 +107,10 @@ typedef struct ort_api {
     ORT_GAP(gap_100, 63);
     ort_status *(*KernelInfoGetAttributeArray_int64)(const ort_kernel_info *info, const char *name, int64_t *values,
                                                      size_t *count);
-    ORT_GAP(gap_164, 66);
+    ORT_GAP(gap_164, 47);
+    ort_status *(*CreateOpAttr)(const char *name, const void *data, int count, int type, ort_attribute **attribute);
+    void (*ReleaseOpAttr)(ort_attribute *attribute);
+    ORT_GAP(gap_213, 17);
     ort_status *(*KernelInfo_GetInputCount)(const ort_kernel_info *info, size_t *count);
     ort_status *(*KernelInfo_GetOutputCount)(const ort_kernel_info *info, size_t *count);
     ort_status *(*KernelInfo_GetInputName)(const ort_kernel_info *info, size_t index, char *name, size_t *size);
@@ -128,7 +132,8 @@ typedef struct ort_api {
     ORT_GAP(gap_275, 14);
     ort_status *(*GetValueInfoName)(const ort_value_info *value, const char **name);
     ort_status *(*GetValueInfoTypeInfo)(const ort_value_info *value, const ort_type_info **borrowed);
-    ORT_GAP(gap_291, 16);
+    const ort_model_editor *(*GetModelEditorApi)(void);
+    ORT_GAP(gap_292, 15);
     int (*HardwareDevice_Type)(const ort_hardware *hardware);
     ORT_GAP(gap_308, 9);
     const ort_ep_api *(*GetEpApi)(void);
@@ -141,12 +146,15 @@ typedef struct ort_api {
     ORT_GAP(gap_327, 3);
     ort_status *(*ValueInfo_IsGraphOutput)(const ort_value_info *value, bool *is_output);
     ort_status *(*ValueInfo_IsConstantInitializer)(const ort_value_info *value, bool *is_constant);
-    ORT_GAP(gap_332, 10);
+    ORT_GAP(gap_332, 2);
+    ort_status *(*Graph_GetModelPath)(const ort_graph *graph, const char **path);
+    ORT_GAP(gap_335, 7);
     ort_status *(*Graph_GetNumInitializers)(const ort_graph *graph, size_t *count);
     ort_status *(*Graph_GetInitializers)(const ort_graph *graph, const ort_value_info **values, size_t count);
     ort_status *(*Graph_GetNumNodes)(const ort_graph *graph, size_t *count);
     ort_status *(*Graph_GetNodes)(const ort_graph *graph, const ort_node **nodes, size_t count);
-    ORT_GAP(gap_346, 4);
+    ORT_GAP(gap_346, 3);
+    ort_status *(*Node_GetName)(const ort_node *node, const char **name);
     ort_status *(*Node_GetOperatorType)(const ort_node *node, const char **type);
     ort_status *(*Node_GetDomain)(const ort_node *node, const char **domain);
     ort_status *(*Node_GetSinceVersion)(const ort_node *node, int *version);
@@ -177,6 +185,7 @@ ORT_SLOT(ort_api, KernelContext_GetOutput, 91);
 ORT_SLOT(ort_api, ReleaseStatus, 93);
 ORT_SLOT(ort_api, ReleaseTypeInfo, 98);
 ORT_SLOT(ort_api, KernelInfoGetAttributeArray_int64, 163);
+ORT_SLOT(ort_api, CreateOpAttr, 211);
 ORT_SLOT(ort_api, KernelInfo_GetInputCount, 230);
 ORT_SLOT(ort_api, KernelInfo_GetInputTypeInfo, 234);
 ORT_SLOT(ort_api, GetSessionConfigEntry, 238);
@@ -185,12 +194,15 @@ ORT_SLOT(ort_api, KernelInfoGetConstantInput_tensor, 249);
 ORT_SLOT(ort_api, ReadOpAttr, 272);
 ORT_SLOT(ort_api, KernelContext_ParallelFor, 274);
 ORT_SLOT(ort_api, GetValueInfoName, 289);
+ORT_SLOT(ort_api, GetModelEditorApi, 291);
 ORT_SLOT(ort_api, HardwareDevice_Type, 307);
 ORT_SLOT(ort_api, GetEpApi, 317);
 ORT_SLOT(ort_api, ValueInfo_GetValueProducer, 323);
 ORT_SLOT(ort_api, ValueInfo_IsGraphOutput, 330);
+ORT_SLOT(ort_api, Graph_GetModelPath, 334);
 ORT_SLOT(ort_api, Graph_GetNumInitializers, 342);
 ORT_SLOT(ort_api, Graph_GetNumNodes, 344);
+ORT_SLOT(ort_api, Node_GetName, 349);
 ORT_SLOT(ort_api, Node_GetOperatorType, 350);
 ORT_SLOT(ort_api, Node_GetNumAttributes, 359);
 ORT_SLOT(ort_api, OpAttr_GetName, 364);
@@ -208,6 +220,16 @@ typedef struct ort_fusion_options {
     uint32_t version;
     bool drop_constant_initializers; /* the fused node does not receive them */
 } ort_fusion_options;
+
+/* OrtModelEditorApi, since version 22 */
+struct ort_model_editor {
+    ORT_GAP(gap_0, 6);
+    /* Copies the attributes. */
+    ort_status *(*CreateNode)(const char *type, const char *domain, const char *name, const char *const *inputs,
+                              size_t num_inputs, const char *const *outputs, size_t num_outputs,
+                              ort_attribute **attributes, size_t num_attributes, ort_node **node);
+};
+ORT_SLOT(ort_model_editor, CreateNode, 6);
 
 /* OrtEpApi, since version 24 */
 struct ort_ep_api {

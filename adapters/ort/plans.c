@@ -1,7 +1,5 @@
 #include "plans.h"
 
-#include "adapter.h"
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -70,7 +68,7 @@ static void describe(const plan_key *key, attune_problem *problem) {
     problem->bias_dtype = key->bias.dtype;
 }
 
-static plan *make(const plan_key *key, char message[ATTUNE_MESSAGE_BYTES]) {
+static plan *make(attune_context *context, const plan_key *key, char message[ATTUNE_MESSAGE_BYTES]) {
     plan *const p = calloc(1, sizeof *p);
     if (!p) {
         snprintf(message, ATTUNE_MESSAGE_BYTES, "there is no memory for a plan");
@@ -79,11 +77,11 @@ static plan *make(const plan_key *key, char message[ATTUNE_MESSAGE_BYTES]) {
     attune_problem problem = ATTUNE_PROBLEM_INIT;
     p->key = *key;
     describe(key, &problem);
-    attune_status status = attune_plan_create(adapter_context(), &problem, NULL, &p->plan);
+    attune_status status = attune_plan_create(context, &problem, NULL, &p->plan);
     if (!status) status = attune_plan_arguments_init(p->plan, &p->arguments);
     if (!status) return p;
     snprintf(message, ATTUNE_MESSAGE_BYTES, "%s", attune_last_message());
-    attune_plan_destroy(adapter_context(), p->plan);
+    attune_plan_destroy(context, p->plan);
     free(p);
     return NULL;
 }
@@ -100,13 +98,13 @@ plan *plans_find(plans *all, const plan_key *key, char message[ATTUNE_MESSAGE_BY
         snprintf(message, ATTUNE_MESSAGE_BYTES, "it has had %d kinds of calls, of other widths or masks", MAX_PLANS);
         return NULL;
     }
-    p = make(key, message);
+    p = make(all->context, key, message);
     if (!p) return NULL;
     plan *const kept = (plan *)common_add(&all->list, &p->link, is_of, key);
     if (kept == p) {
         atomic_fetch_add(&all->count, 1);
     } else {
-        attune_plan_destroy(adapter_context(), p->plan);
+        attune_plan_destroy(all->context, p->plan);
         free(p);
     }
     return kept;
@@ -115,15 +113,15 @@ plan *plans_find(plans *all, const plan_key *key, char message[ATTUNE_MESSAGE_BY
 void plans_free(plans *all) {
     for (plan *p = (plan *)atomic_load(&all->list), *next; p; p = next) {
         next = (plan *)p->link.next;
-        attune_plan_destroy(adapter_context(), p->plan);
+        attune_plan_destroy(all->context, p->plan);
         free(p);
     }
 }
 
 void plan_arguments(const plan *p, attune_arguments *arguments) { *arguments = p->arguments; }
 
-attune_status plan_run(plan *p, const attune_arguments *arguments, const attune_runner *runner) {
+attune_status plan_run(const plans *all, plan *p, const attune_arguments *arguments, const attune_runner *runner) {
     attune_run_options options = ATTUNE_RUN_OPTIONS_INIT;
     options.runner = runner;
-    return attune_plan_run(adapter_context(), p->plan, arguments, &options);
+    return attune_plan_run(all->context, p->plan, arguments, &options);
 }

@@ -32,8 +32,9 @@ _Static_assert(sizeof(plan_key) % 8 == 0, "words of a key");
 
 typedef struct plan plan;
 
-/* All kinds of calls of one node. Zeros are an empty one. */
+/* All kinds of calls of one node. */
 typedef struct plans {
+    attune_context *context; /* NULL until it could be made */
     common_list list;
     atomic_uint count;
 } plans;
@@ -45,6 +46,6 @@ void plans_free(plans *all);
 
 /* Arguments with everything that does not vary set. */
 void plan_arguments(const plan *p, attune_arguments *arguments);
-attune_status plan_run(plan *p, const attune_arguments *arguments, const attune_runner *runner);
+attune_status plan_run(const plans *all, plan *p, const attune_arguments *arguments, const attune_runner *runner);
 
 #endif

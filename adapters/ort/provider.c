@@ -28,7 +28,7 @@ typedef struct provider {
     ort_ep table; /* first */
     factory *f;
     bool has_blocks; /* whole blocks are fused, not only nodes computed */
-    fused_blocks blocks;
+    fused_session session;
 } provider;
 
 /* ---- A kernel ---- */
@@ -141,6 +141,21 @@ static ort_status *get_registry(ort_ep *ep, const ort_registry **registry) {
     return NULL;
 }
 
+/* Nodes that become one. What is written into a model keeps its constants among the inputs: the weights stay in it. */
+static ort_status *fuse(const provider *p, ort_support *support, const ort_node *const *nodes, size_t count) {
+    const ort_fusion_options options = {.version = ORT_VERSION_EP,
+                                        .drop_constant_initializers = !p->session.wish.is_made};
+    return p->f->ep_api->EpGraphSupportInfo_AddNodesToFuse(support, nodes, count, &options);
+}
+
+static ort_status *add_context_node(const provider *p, ort_support *support, const ort_node *n) {
+    static adapter_counter contexts = {.name = "ep.contexts"};
+    const ort_fusion_options options = {.version = ORT_VERSION_EP,
+                                        .drop_constant_initializers = fused_packs_constants(p->f->api, n)};
+    adapter_count(&contexts);
+    return p->f->ep_api->EpGraphSupportInfo_AddNodesToFuse(support, &n, 1, &options);
+}
+
 /* Takes a node if there is a kernel for its types and attune knows its attributes. */
 static ort_status *consider(const provider *p, ort_support *support, const ort_node *n) {
     static adapter_counter taken = {.name = "ep.taken"}, left = {.name = "ep.left"};
@@ -153,6 +168,7 @@ static ort_status *consider(const provider *p, ort_support *support, const ort_n
     if (!status) status = api->Node_GetDomain(n, &domain);
     const node_op op = status ? NODE_OP_COUNT : node_op_of(domain, type);
     const ort_def *def = NULL;
+    if (!status && ep_context_is_own(api, n)) return add_context_node(p, support, n);
     if (op == NODE_OP_COUNT) return status;
     if ((status = p->f->ep_api->EpGraphSupportInfo_LookUpKernel(support, n, &def))) return status;
     if (!def || !adapter_context() || !node_describe(&source, op, &spec, message)) {
@@ -160,7 +176,8 @@ static ort_status *consider(const provider *p, ort_support *support, const ort_n
         return NULL;
     }
     adapter_count(&taken);
-    return p->f->ep_api->EpGraphSupportInfo_AddSingleNode(support, n);
+    return p->session.wish.is_made ? fuse(p, support, &n, 1)
+                                   : p->f->ep_api->EpGraphSupportInfo_AddSingleNode(support, n);
 }
 
 /* The blocks of a graph, and the nodes in them. */
@@ -185,18 +202,17 @@ static bool is_any_taken(const blocks_found *found, const block_match *m) {
 /* Has a block fused if the node is the middle of one. */
 static ort_status *consider_block(provider *p, ort_support *support, const ort_node *n, blocks_found *found) {
     static adapter_counter blocks = {.name = "ep.blocks"};
-    const ort_fusion_options options = {.version = ORT_VERSION_EP, .drop_constant_initializers = true};
     const ort_api *const api = p->f->api;
     block_match m;
     if (!block_match_at(api, n, found->pairs, found->num_pairs, &m) || is_any_taken(found, &m) ||
         !fused_is_supported(&m) || !adapter_context())
         return NULL;
-    if (!fused_add(&p->blocks, api, &m)) return api->CreateStatus(ORT_FAIL, "attune: there is no memory");
+    if (!fused_add(&p->session.blocks, api, &m)) return api->CreateStatus(ORT_FAIL, "attune: there is no memory");
     found->pairs[found->num_pairs++] = (trace_pair){.x = m.value[BLOCK_X], .result = m.value[BLOCK_RESULT]};
     memcpy(found->taken + found->num_taken, m.nodes, m.num_nodes * sizeof *m.nodes);
     found->num_taken += m.num_nodes;
     adapter_count(&blocks);
-    return p->f->ep_api->EpGraphSupportInfo_AddNodesToFuse(support, m.nodes, m.num_nodes, &options);
+    return fuse(p, support, m.nodes, m.num_nodes);
 }
 
 /* Blocks first: what is in none of them is looked at node by node. */
@@ -227,13 +243,27 @@ static ort_status *get_capability(ort_ep *ep, const ort_graph *graph, ort_suppor
     return status;
 }
 
+/* The first fused node of a graph has the kernels of all in a model that is written. */
+static ort_status *write_context(const provider *p, const ort_graph *graph, const ort_node *fused, const note *n,
+                                 bool is_main, ort_node **made) {
+    char message[ATTUNE_MESSAGE_BYTES] = "its note is too long", text[sizeof message + 64];
+    *made = note_is_whole(n) ? ep_context_make(p->f->api, &p->session.wish, graph, fused, n, is_main, message) : NULL;
+    if (*made) return NULL;
+    snprintf(text, sizeof text, "attune cannot make an EPContext node: %s", message);
+    return p->f->api->CreateStatus(ORT_FAIL, text);
+}
+
 static ort_status *compile(ort_ep *ep, const ort_graph **graphs, const ort_node **fused, size_t count,
                            ort_compute **computes, ort_node **context_nodes) {
-    const provider *const p = (provider *)ep;
-    ort_status *status = NULL;
-    (void)context_nodes;
-    for (size_t i = 0; i < count && !status; i++)
-        status = fused_compile(&p->blocks, p->f->api, graphs[i], fused[i], &computes[i]);
+    provider *const p = (provider *)ep;
+    attune_context *context;
+    ort_status *status = fused_open_context(&p->session, p->f->api, graphs, count, &context);
+    for (size_t i = 0; i < count && !status; i++) {
+        note n;
+        status = fused_compile(&p->session, p->f->api, graphs[i], fused[i], context, &n, &computes[i]);
+        if (!status && p->session.wish.is_made)
+            status = write_context(p, graphs[i], fused[i], &n, i == 0, &context_nodes[i]);
+    }
     return status;
 }
 
@@ -305,6 +335,7 @@ static ort_status *create_provider(ort_factory *table, const ort_hardware *const
     *ep = NULL;
     if (!p) return f->api->CreateStatus(ORT_FAIL, "attune: there is no memory");
     p->f = f;
+    ep_context_read_wish(f->api, options, &p->session.wish);
     p->has_blocks = !is_off(f->api, options, "ep.attuneexecutionprovider.blocks");
     p->table = (ort_ep){.version = ORT_VERSION_EP,
                         .GetName = ep_name,
@@ -318,7 +349,7 @@ static ort_status *create_provider(ort_factory *table, const ort_hardware *const
 
 static void release_provider(ort_factory *f, ort_ep *ep) {
     (void)f;
-    fused_free(&((provider *)ep)->blocks);
+    fused_close(&((provider *)ep)->session);
     free(ep);
 }
 

@@ -1,6 +1,7 @@
 #include "source.h"
 
 #include "graph.h"
+#include "note.h"
 
 #include <string.h>
 
@@ -22,7 +23,7 @@ static const ort_attribute *attribute_at(const node_source *s, size_t index) {
 
 const char *source_attribute(const node_source *s, size_t index) {
     const char *name;
-    const ort_attribute *const attribute = s->node ? attribute_at(s, index) : NULL;
+    const ort_attribute *const attribute = s->node && !s->note ? attribute_at(s, index) : NULL;
     return attribute && done(s->api, s->api->OpAttr_GetName(attribute, &name)) ? name : NULL;
 }
 
@@ -37,11 +38,13 @@ static bool read_attribute(const node_source *s, const char *name, int type, voi
 }
 
 bool source_whole(const node_source *s, const char *name, int64_t *value) {
+    if (s->note) return note_get(s->note, name, value, 1) == 1;
     if (s->node) return read_attribute(s, name, ORT_ATTRIBUTE_INT, value, sizeof *value);
     return done(s->api, s->api->KernelInfoGetAttribute_int64(s->info, name, value));
 }
 
 bool source_real(const node_source *s, const char *name, float *value) {
+    if (s->note) return note_get_real(s->note, name, value);
     if (s->node) return read_attribute(s, name, ORT_ATTRIBUTE_FLOAT, value, sizeof *value);
     return done(s->api, s->api->KernelInfoGetAttribute_float(s->info, name, value));
 }
@@ -49,6 +52,7 @@ bool source_real(const node_source *s, const char *name, float *value) {
 size_t source_wholes(const node_source *s, const char *name, int64_t *values, size_t capacity) {
     const char *have;
     size_t bytes = 0;
+    if (s->note) return note_get(s->note, name, values, capacity);
     if (!s->node)
         return done(s->api, s->api->KernelInfoGetAttributeArray_int64(s->info, name, values, &capacity)) ? capacity : 0;
     for (size_t i = 0; (have = source_attribute(s, i)); i++)
@@ -95,12 +99,24 @@ static bool is_given(const node_source *s, size_t index, node_count_fn *count_of
            done(s->api, values_of(s->node, all, count)) && all[index];
 }
 
+/* The place of an input or output of the operator; MOST: there is none. */
+static size_t place_of(const node_source *s, const int8_t *places, size_t most, size_t index) {
+    if (!s->note) return index;
+    return index < most && places[index] >= 0 ? (size_t)places[index] : MOST;
+}
+
+static size_t input_place(const node_source *s, size_t index) {
+    return place_of(s, s->note ? s->places->inputs : NULL, NODE_MAX_INPUTS, index);
+}
+
 bool source_has_input(const node_source *s, size_t index) {
+    index = input_place(s, index);
     if (s->node) return is_given(s, index, s->api->Node_GetNumInputs, s->api->Node_GetInputs);
     return is_named(s, index, s->api->KernelInfo_GetInputCount, s->api->KernelInfo_GetInputName);
 }
 
 bool source_has_output(const node_source *s, size_t index) {
+    index = place_of(s, s->note ? s->places->outputs : NULL, NODE_MAX_OUTPUTS, index);
     if (s->node) return is_given(s, index, s->api->Node_GetNumOutputs, s->api->Node_GetOutputs);
     return is_named(s, index, s->api->KernelInfo_GetOutputCount, s->api->KernelInfo_GetOutputName);
 }
@@ -108,7 +124,7 @@ bool source_has_output(const node_source *s, size_t index) {
 bool source_constant(const node_source *s, size_t index, tensor *t) {
     const ort_value *value = NULL;
     int is_constant = 0;
-    if (s->node) return graph_constant(s->api, graph_input(s->api, s->node, index), t);
+    if (s->node) return graph_constant(s->api, graph_input(s->api, s->node, input_place(s, index)), t);
     return source_has_input(s, index) &&
            done(s->api, s->api->KernelInfoGetConstantInput_tensor(s->info, index, &is_constant, &value)) &&
            is_constant && value && done(s->api, tensor_read(s->api, value, t)) && t->rank <= TENSOR_MAX_RANK;
@@ -130,7 +146,7 @@ bool source_shape_of_type(const ort_api *api, const ort_type_info *type, graph_s
 bool source_shape(const node_source *s, size_t index, graph_shape *shape) {
     ort_type_info *type;
     if (!source_has_input(s, index)) return false;
-    if (s->node) return graph_shape_of(s->api, graph_input(s->api, s->node, index), shape);
+    if (s->node) return graph_shape_of(s->api, graph_input(s->api, s->node, input_place(s, index)), shape);
     if (!done(s->api, s->api->KernelInfo_GetInputTypeInfo(s->info, index, &type))) return false;
     const bool is_known = source_shape_of_type(s->api, type, shape);
     for (int i = 0; i < TENSOR_MAX_RANK; i++) shape->names[i] = ""; /* they go with the type */

@@ -13,6 +13,7 @@ it cannot. All work is done on ONNX Runtime's threads. stats() tells what ran.
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 from typing import Any, Dict, Optional
 
@@ -33,9 +34,10 @@ def library_path() -> str:
     return _adapter.path("ort")
 
 
-def register(options: Any, blocks: bool = True) -> None:
+def register(options: Any, blocks: bool = True, context_pack: Optional[str] = None) -> None:
     """Adds attune's execution provider to SessionOptions, before the CPU's. The first call registers the library with
-    ONNX Runtime, for the whole process. blocks=False: attention alone, without the products before and after it."""
+    ONNX Runtime, for the whole process. blocks=False: attention alone, without the products before and after it.
+    context_pack: the signed pack of kernels for a model with EPContext nodes, if the options ask for one."""
     import onnxruntime
 
     global _registered
@@ -51,7 +53,10 @@ def register(options: Any, blocks: bool = True) -> None:
     devices = [device for device in onnxruntime.get_ep_devices() if device.ep_name == PROVIDER]
     if not devices:
         raise RuntimeError("ONNX Runtime found no CPU for attune's execution provider")
-    options.add_provider_for_devices(devices[:1], {} if blocks else {"blocks": "0"})
+    wish = {} if blocks else {"blocks": "0"}
+    if context_pack is not None:
+        wish["context_pack"] = os.fspath(context_pack)
+    options.add_provider_for_devices(devices[:1], wish)
 
 
 def register_ops(options: Any) -> None:

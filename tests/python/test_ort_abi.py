@@ -90,4 +90,5 @@ def test_slots_by_calling_them():
     assert text == b"a sentence"
     ctypes.CFUNCTYPE(None, ctypes.c_void_p)(api[slots["ReleaseStatus"]])(status)
     assert slots["KernelContext_ParallelFor"] == 274 and slots["OpAttr_GetName"] == 364
+    assert slots["CreateOpAttr"] == 211 and slots["Graph_GetModelPath"] == 334
     assert members("ort_ep_api")["EpGraphSupportInfo_LookUpKernel"] == 41
