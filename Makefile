@@ -130,7 +130,8 @@ GENERATOR_ID = $(BUILD)/gen/generator_id.h
 INSTALL_DIRS = $(BUILD)/gen/install_dirs.h
 
 .DELETE_ON_ERROR:
-.PHONY: all lib codegen draw adapters tool fetch tier0 engine tests test-tools deps run minilm test bench bench-full \
+.PHONY: all lib codegen draw adapters tool fetch tier0 engine engine-static tests test-tools deps run minilm test \
+	bench bench-full \
 	bench-growth \
 	bench-setup bench-drivers bench-table bench-alone bench-latency ranking ranking-table cliffs roofline shapes-table \
 	install uninstall find-cairo completions help FORCE
@@ -557,6 +558,10 @@ test-engines: all ## tests of the Python package and of engines, in an environme
 test-engines-short: all # for continuous integration: what can be had, within a bounded time
 	$(ENGINES_SH) short
 engine: $(BUILD)/examples/engine ## build the engine in C (examples/engine/README.md)
+# MODEL: a folder as for the engine; OUT: where the program and its image go.
+engine-static: $(BUILD)/examples/engine $(BUILD)/attune $(BUILD)/libattune-codegen.so ## the same, static
+	$(Q)ATTUNE='$(BUILD)/attune' ENGINE='$(BUILD)/examples/engine' CC='$(CC)' examples/engine/static/build.sh \
+		'$(MODEL)' '$(or $(OUT),$(BUILD)/examples/engine-static)'
 # BENCH: options, as --only=sdpa; bench/engines/main.py --help.
 bench-engines: all $(BUILD)/examples/engine ## attune in engines beside the same without it; half an hour
 	$(ENGINES_SH) bench --build $(BUILD) $(BENCH)
@@ -664,8 +669,9 @@ DOCS = $(wildcard docs/*.md docs/*.svg docs/*.png) docs/attune.1
 # What those pages link to, in the same places. Examples come without their data, which is large.
 DOCS_TOP = LICENSE README.md CHANGELOG.md CONTRIBUTING.md
 EXAMPLES = $(wildcard examples/*.c examples/*.cpp examples/ir/*.air examples/python/*.py \
-	$(addprefix examples/minilm/*.,md c py txt) $(addprefix examples/engine/*.,md c h py))
-LINKED_DIRS = bench examples/engine examples/ir examples/minilm examples/python include
+	$(addprefix examples/minilm/*.,md c py txt) $(addprefix examples/engine/*.,md c h py) \
+	$(addprefix examples/engine/static/*.,c h sh))
+LINKED_DIRS = bench examples/engine examples/engine/static examples/ir examples/minilm examples/python include
 install: all ## install below PREFIX (/usr/local), libraries into LIBDIR (PREFIX/lib), DESTDIR before them
 	install -d $(IN_BIN) $(addprefix $(IN_LIB)/,attune pkgconfig cmake/attune) $(DESTDIR)$(INCLUDEDIR) \
 		$(addprefix $(IN_DOC)/,docs $(LINKED_DIRS)) \

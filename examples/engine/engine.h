@@ -81,11 +81,15 @@ typedef struct model {
     layer *layers;
     linear head;
     int64_t num_pages;
+    size_t attention_bytes; /* of each layer's packed weights */
 } model;
 
 /* FOLDER has config.json and model.safetensors, of f32, as transformers writes them. */
 void model_open(model *m, const char *folder, int64_t num_pages);
 void model_close(model *m);
+/* image.c: a file of the whole model, its weights packed. model_load takes the place of model_open. */
+void model_save(model *m, const char *path);
+void model_load(model *m, const char *path, int64_t num_pages);
 /* Whether a text ends with the token. */
 bool model_ends(const model *m, int32_t token);
 /* The block of each layer, for one token of each entry. */

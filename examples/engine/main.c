@@ -1,11 +1,11 @@
 /* Text by a batch of requests: they join while there is room, and leave when they are done.
  *
- *     engine FOLDER [--threads N] [--entries N] [--tokens N] [--keys N] < REQUESTS
+ *     engine FOLDER [--threads N] [--entries N] [--tokens N] [--keys N] [--save IMAGE] < REQUESTS
  *
  * A request is a line: how many tokens are wanted, then the prompt. An empty line, or the end, lets all that were read
  * begin. The answer is a line of tokens for each, in the order of the requests. It ends early with an end
  * token of the model. At most --entries requests run at a time, with --keys tokens in the caches; the prompts of a step
- * have at most --tokens. */
+ * have at most --tokens. --save writes an image of the model for the static engine (static/build.sh). */
 #include "engine.h"
 
 #include <errno.h>
@@ -207,12 +207,12 @@ static int32_t option(int argc, char **argv, const char *name, int32_t otherwise
 }
 
 static void check_options(int argc, char **argv) {
-    static const char *const names[] = {"--threads", "--entries", "--tokens", "--keys"};
+    static const char *const names[] = {"--threads", "--entries", "--tokens", "--keys", "--save"};
     if (argc < 2 || argc % 2)
-        die("usage: engine FOLDER [--threads N] [--entries N] [--tokens N] [--keys N] < REQUESTS");
+        die("usage: engine FOLDER [--threads N] [--entries N] [--tokens N] [--keys N] [--save IMAGE] < REQUESTS");
     for (int i = 2; i < argc; i += 2) {
         bool is_known = false;
-        for (int n = 0; n < 4; n++) is_known |= strcmp(argv[i], names[n]) == 0;
+        for (int n = 0; n < 5; n++) is_known |= strcmp(argv[i], names[n]) == 0;
         if (!is_known) die("there is no option '%s'", argv[i]);
     }
 }
@@ -230,6 +230,8 @@ static void open_scheduler(scheduler *s, model *m, int argc, char **argv) {
     const int32_t pages = (option(argc, argv, "--keys", 4096, 1 << 24) + PAGE - 1) / PAGE;
     if (s->most_tokens < s->most_entries) s->most_tokens = s->most_entries;
     model_open(m, argv[1], pages);
+    for (int i = 2; i < argc; i += 2)
+        if (strcmp(argv[i], "--save") == 0) model_save(m, argv[i + 1]);
     runner_open(&s->runner, m, threads, s->most_tokens, pages);
     s->free_pages = allocate((size_t)pages * sizeof *s->free_pages);
     for (int32_t i = 0; i < pages; i++) s->free_pages[s->num_free++] = i;

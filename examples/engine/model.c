@@ -44,12 +44,6 @@ static void read_end_tokens(model *m, const json_t *config) {
     }
 }
 
-bool model_ends(const model *m, int32_t token) {
-    for (int i = 0; i < m->num_end_tokens; i++)
-        if (m->end_tokens[i] == token) return true;
-    return false;
-}
-
 /* Models of other kinds would get wrong words, not an error. */
 static void check_config(const json_t *config) {
     const char *activation = json_string_value(json_object_get(config, "hidden_act"));
@@ -124,7 +118,6 @@ static void open_attention(model *m, layer *l, int number) {
                  kv = (size_t)(m->kv_heads * m->head_dim), outputs[] = {q, kv, kv, q};
     attune_problem problem;
     attune_mha_weights weights;
-    size_t bytes;
     model_block(m, &problem);
     check(attune_mha_weights_init(&problem, ATTUNE_OUT_IN, &weights));
     for (int i = 0; i < 4; i++) {
@@ -134,9 +127,9 @@ static void open_attention(model *m, layer *l, int number) {
         weights.tensor[ATTUNE_Q_BIAS + i].data =
             find(m, i == 3 ? width : outputs[i], "model.layers.%d.self_attn.%s_proj.bias", number, names[i]);
     }
-    check(attune_packed_weights_size(&problem, &bytes));
-    l->attention = allocate(bytes);
-    check(attune_pack_weights(&problem, &weights, l->attention, bytes));
+    check(attune_packed_weights_size(&problem, &m->attention_bytes));
+    l->attention = allocate(m->attention_bytes);
+    check(attune_pack_weights(&problem, &weights, l->attention, m->attention_bytes));
 }
 
 static void open_layer(model *m, layer *l, int number) {

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -34,10 +35,19 @@ def configure(folder, **fields):
     return config
 
 
-def generate(folder, requests, *options):
+def build_static(model, folder, compiler="cc"):
+    """The static engine and its image of a model."""
+    command = [ROOT / "examples/engine/static/build.sh", model, folder]
+    environment = {**os.environ, "ATTUNE": str(ENGINE.parents[1] / "attune"), "ENGINE": str(ENGINE), "CC": compiler}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0 and not done.stderr, done.stderr
+    return folder / "engine", folder / "model.image"
+
+
+def generate(folder, requests, *options, engine=ENGINE):
     """The engine's tokens for (prompt, how many)."""
     text = "".join(" ".join(map(str, [wanted, *prompt])) + "\n" for prompt, wanted in requests)
-    done = subprocess.run([ENGINE, folder, *options], input=text, capture_output=True, text=True)
+    done = subprocess.run([engine, folder, *options], input=text, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return [[int(token) for token in line.split()] for line in done.stdout.splitlines()]
 
@@ -88,6 +98,36 @@ def test_the_tokens_of_a_small_model(name, tmp_path):
     assert len({token for answer in wanted for token in answer}) > 20  # no model that says one word
     for options in (["--entries", "3", "--threads", "2", "--tokens", "50"], ["--entries", "7"], ["--entries", "1"]):
         assert generate(tmp_path, requests, *options) == wanted
+
+
+@pytest.mark.parametrize("name, compiler", [("llama", "cc"), ("biased", "cc"), ("qwen3", "cc"), ("qwen3", "musl-gcc")])
+def test_the_static_engine(name, compiler, tmp_path):
+    """Its kernels are a bundle: there is neither attune nor a compiler, nor a library that is loaded."""
+    if not shutil.which(compiler):
+        pytest.skip(f"{compiler} is missing")
+    small(name, tmp_path)
+    requests = random_requests(SIZES["vocab_size"], PROMPTS)
+    engine, image = build_static(tmp_path, tmp_path / "static", compiler)
+    headers = subprocess.run(["readelf", "-lW", engine], capture_output=True, text=True, check=True).stdout
+    assert "LOAD" in headers and "INTERP" not in headers and "DYNAMIC" not in headers
+    symbols = subprocess.run(["nm", engine], capture_output=True, text=True, check=True).stdout
+    assert "engine_decode_execute" in symbols and "at_codegen" not in symbols and "LLVM" not in symbols
+    for options in (["--entries", "3", "--threads", "2", "--tokens", "50"], ["--entries", "7"]):
+        made = generate(image, requests, *options, engine=engine)
+        assert made == generate(tmp_path, requests, *options)
+    assert len({token for answer in made for token in answer}) > 20
+
+
+def test_images_that_are_none(tmp_path):
+    small("llama", tmp_path)
+    engine, image = build_static(tmp_path, tmp_path / "static")
+    whole = image.read_bytes()
+    for content, message in ((whole[:-1], "is too short"), (whole[:20], "is too short"),
+                             (b"nothing" + whole[7:], "is no image of a model"),
+                             (whole[:8] + bytes(4) + whole[12:], "a size is 0")):
+        image.write_bytes(content)
+        done = subprocess.run([engine, image], input="1 1\n", capture_output=True, text=True)
+        assert done.returncode == 1 and message in done.stderr
 
 
 def test_an_end_token_ends_a_request(tmp_path):
@@ -165,4 +205,7 @@ def test_the_tokens_of_smollm2(tmp_path):
     model = auto.from_pretrained(folder, gguf_file=file, dtype=torch.float32).eval()
     model.generation_config.eos_token_id = 2
     requests = [([1, 504, 2123, 282, 260], 24), *random_requests(40000, [(3, 8), (17, 12), (33, 16), (9, 20)])]
-    assert generate(tmp_path, requests, "--entries", "3", "--threads", "2") == expected(model, requests)
+    wanted = expected(model, requests)
+    assert generate(tmp_path, requests, "--entries", "3", "--threads", "2") == wanted
+    engine, image = build_static(tmp_path, tmp_path / "static")
+    assert generate(image, requests, "--entries", "3", "--threads", "2", engine=engine) == wanted
