@@ -129,6 +129,25 @@ nm -D --defined-only "$work/libone.so" | awk '{print $NF}' | LC_ALL=C sort >"$wo
 report $? "it exports the functions of the header"
 nm "$work/static" | grep -Eq ' t one\.attn\.[a-z0-9_-]+\.phase0\.code$'
 report $? "kernels have symbols"
+readelf -sW "$work/static" | awk '$8 ~ /^one\.attn\..*\.phase0\.code$/ && ($4 != "FUNC" || $3 == 0)' >"$work/stdout"
+[ ! -s "$work/stdout" ]
+report $? "as functions of a size"
+for kind in -static -rdynamic; do
+    "$CC" -std=gnu11 -O1 $kind -I"$work" -o "$work/unwind" tests/bundle/unwind.c -L"$work" -l:libone.a \
+        >"$work/stdout" 2>&1
+    report $? "unwind$kind: it compiles"
+    for name in "${names[@]}"; do
+        "$work/unwind" "$name"
+        case $? in
+        0) report 0 "unwind$kind: out of a kernel for $name" ;;
+        77) ;;
+        *) report 1 "unwind$kind: out of a kernel for $name" ;;
+        esac
+    done
+done
+readelf --debug-dump=frames "$work/libone.so" >"$work/stdout" 2>"$work/stderr"
+[ ! -s "$work/stderr" ] && [ "$(grep -c ' FDE ' "$work/stdout")" -gt $((8 * ${#names[@]})) ]
+report $? "debuggers read its unwind tables"
 readelf -nW "$work/libone.so" >"$work/stdout" 2>&1
 grep -Eq 'IBT, SHSTK|BTI' "$work/stdout"
 report $? "the notes of protected branches are there"

@@ -318,7 +318,7 @@ static void test_image_check(void **state) {
     assert_non_null(at_image_check(image, bytes));                                                                     \
     *header = saved
     REFUSED(magic[0], 'b');
-    REFUSED(version, 2);
+    REFUSED(version, AT_IMAGE_VERSION + 1);
     REFUSED(num_phases, 0);
     REFUSED(num_phases, AT_MAX_PHASES + 1);
     REFUSED(num_shared, AT_MAX_SHARED + 1);
@@ -327,6 +327,11 @@ static void test_image_check(void **state) {
     REFUSED(code_offset, UINT32_MAX - 63);
     REFUSED(code_bytes, 0);
     REFUSED(code_bytes, UINT64_MAX);
+    assert_true(header->unwind_bytes > 0);
+    REFUSED(unwind_bytes, (uint32_t)header->code_bytes);
+    REFUSED(unwind_bytes, UINT32_MAX - 3);
+    REFUSED(unwind_offset, header->unwind_offset + 1);
+    REFUSED(unwind_offset, UINT32_MAX - 3);
 #undef REFUSED
     at_image_phase *phases = (at_image_phase *)(header + 1);
     phases[1].entry = (uint32_t)header->code_bytes;

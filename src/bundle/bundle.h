@@ -89,6 +89,17 @@ attune_status at_bundle_run_object(const at_bundle_plan *plan, at_string *out, a
 /* header.c */
 attune_status at_bundle_header(const at_bundle_plan *plan, at_string *out, at_error *err);
 
+/* ---- unwind.c: .eh_frame, by which debuggers and profilers leave a function ---- */
+
+uint32_t at_unwind_section_add(at_object *object);
+
+/* Appends the table of an image, whose code lies at `code` in the section `text`. */
+attune_status at_unwind_add(at_object *object, uint32_t unwind, uint32_t text, uint64_t code,
+                            const at_image_header *image, at_error *err);
+
+/* Appends an entry for functions that leave the stack as it is. */
+void at_unwind_add_plain(at_object *object, uint32_t unwind, uint32_t text, uint64_t offset, uint64_t bytes);
+
 /* ---- thunk.c: a few instructions ---- */
 
 enum { AT_THUNK_BYTES = 16 };

@@ -32,15 +32,17 @@ static uint32_t list_entries(const at_image_header *image, entry *entries) {
 }
 
 /* Each ends where the next begins: profilers and debuggers show functions that an entry calls under its name. */
-static void add_code(at_object *o, uint32_t text, const char *prefix, const at_image_header *image) {
+static attune_status add_code(at_object *o, uint32_t text, uint32_t unwind, const char *prefix,
+                              const at_image_header *image, at_error *err) {
     entry entries[AT_MAX_PHASES + 1];
     char name[NAME_BYTES];
     const uint32_t count = list_entries(image, entries);
     /* AArch64's code is placed within its page, x86-64's constants within cache lines. */
     const uint64_t align = o->machine == EM_AARCH64 ? AT_IMAGE_ALIGN : 64;
-    const uint64_t code = at_object_append(o, text, (const char *)image + image->code_offset, image->code_bytes, align);
+    const uint64_t bytes = image->unwind_bytes ? image->unwind_offset : image->code_bytes; /* the table comes last */
+    const uint64_t code = at_object_append(o, text, (const char *)image + image->code_offset, bytes, align);
     for (uint32_t i = 0; i < count; i++) {
-        const uint64_t end = i + 1 < count ? entries[i + 1].offset : image->code_bytes;
+        const uint64_t end = i + 1 < count ? entries[i + 1].offset : bytes;
         snprintf(name, sizeof name, "%s.%s.code", prefix, entries[i].name);
         at_object_symbol_add(o, &(at_object_symbol){.name = name,
                                                     .section = text,
@@ -48,8 +50,10 @@ static void add_code(at_object *o, uint32_t text, const char *prefix, const at_i
                                                     .size = end - entries[i].offset,
                                                     .type = STT_FUNC});
     }
+    uint64_t first = 0;
     for (uint32_t i = 0; i < count; i++) {
         const uint64_t thunk = at_thunk_jump(o, text, code + entries[i].offset);
+        first = i ? first : thunk;
         snprintf(name, sizeof name, "%s.%s", prefix, entries[i].name);
         at_object_symbol_add(o, &(at_object_symbol){.name = name,
                                                     .section = text,
@@ -59,19 +63,23 @@ static void add_code(at_object *o, uint32_t text, const char *prefix, const at_i
                                                     .binding = STB_GLOBAL,
                                                     .visibility = STV_HIDDEN});
     }
+    at_unwind_add_plain(o, unwind, text, first, (uint64_t)count * AT_THUNK_BYTES);
+    return at_unwind_add(o, unwind, text, code, image, err);
 }
 
 attune_status at_bundle_code_object(const at_bundle_plan *plan, size_t aim, at_string *out, at_error *err) {
     at_object o;
     at_object_init(&o, plan->machine, plan->allocator);
     const uint32_t text = at_object_section_add(&o, ".text", SHT_PROGBITS, SHF_ALLOC | SHF_EXECINSTR, 16);
-    for (size_t k = 0; k < plan->num_parts; k++) {
+    const uint32_t unwind = at_unwind_section_add(&o);
+    attune_status status = ATTUNE_OK;
+    for (size_t k = 0; k < plan->num_parts && !status; k++) {
         char prefix[NAME_BYTES - 32];
         snprintf(prefix, sizeof prefix, "%s.%s%s", plan->name, plan->parts[k].name, plan->aims[aim].suffix);
-        add_code(&o, text, prefix, plan->parts[k].images[aim].image);
+        status = add_code(&o, text, unwind, prefix, plan->parts[k].images[aim].image, err);
     }
     at_object_add_notes(&o);
-    const attune_status status = at_object_finish(&o, out, err);
+    if (!status) status = at_object_finish(&o, out, err);
     at_object_free(&o);
     return status;
 }

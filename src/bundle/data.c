@@ -208,6 +208,7 @@ attune_status at_bundle_data_object(const at_bundle_plan *plan, at_string *out, 
         if (!plan->kernels_only) put_functions(&d, k, kernels + k * sizeof(at_bundle_kernel));
     }
     put_bundle(&d, kernels);
+    at_unwind_add_plain(o, at_unwind_section_add(o), d.text, 0, o->sections[d.text].data.length);
     at_object_add_notes(o);
     const attune_status status = at_object_finish(o, out, err);
     at_object_free(o);

@@ -21,9 +21,18 @@ static void add_attribute(cg_emit *e, LLVMValueRef function, const char *name, c
     LLVMAddAttributeAtIndex(function, (LLVMAttributeIndex)LLVMAttributeFunctionIndex, attribute);
 }
 
-/* Nothing may become a library call or need unwind tables; vectors stay as wide as the target's registers. */
+/* For each instruction: profilers and debuggers look at code anywhere. */
+static void add_unwind_table(cg_emit *e, LLVMValueRef function) {
+    enum { ASYNCHRONOUS = 2 };
+    const unsigned kind = LLVMGetEnumAttributeKindForName("uwtable", strlen("uwtable"));
+    LLVMAddAttributeAtIndex(function, (LLVMAttributeIndex)LLVMAttributeFunctionIndex,
+                            LLVMCreateEnumAttribute(e->context, kind, ASYNCHRONOUS));
+}
+
+/* Nothing may become a library call or throw; vectors stay as wide as the target's registers. */
 static void add_attributes(cg_emit *e, LLVMValueRef function) {
     add_flag(e, function, "nounwind");
+    add_unwind_table(e, function);
     if (CG_ASAN) add_flag(e, function, "sanitize_address");
     add_attribute(e, function, "no-builtins", "");
     add_attribute(e, function, "target-cpu", e->target->llvm_cpu);

@@ -126,19 +126,45 @@ static void reserve_thunks(linker *l) {
     l->code_bytes = l->thunks + most * CG_ASAN_THUNK_BYTES;
 }
 
+/* How to leave functions: after all code, because an image has one such table. */
+static bool is_unwind(const linker *l, const Elf64_Shdr *section) {
+    return strcmp(section_name(l, section), ".eh_frame") == 0;
+}
+
 /* Code first, then constants. */
 static attune_status place_sections(linker *l, uint64_t before) {
     l->code_bytes = before;
     for (int executable = 1; executable >= 0; executable--)
         for (size_t s = 0; s < l->elf.e_shnum; s++) {
             const Elf64_Shdr *section = &l->sections[s];
-            if (!(section->sh_flags & SHF_ALLOC) || section->sh_size == 0) continue;
+            if (!(section->sh_flags & SHF_ALLOC) || section->sh_size == 0 || is_unwind(l, section)) continue;
             if (((section->sh_flags & SHF_EXECINSTR) != 0) != executable) continue;
             const attune_status status = place_section(l, s);
             if (status) return status;
         }
     if (l->code_bytes == before) return refuse(l, "the object holds no code");
     if (CG_ASAN) reserve_thunks(l);
+    return ATTUNE_OK;
+}
+
+/* The tables of all objects follow each other without gaps, as zeros would end them. */
+static attune_status place_unwind(linker *all, size_t count, at_image_header *header) {
+    enum { ALIGN = 8 };
+    uint64_t end = (all[count - 1].code_bytes + ALIGN - 1) & ~(uint64_t)(ALIGN - 1);
+    const uint64_t begin = end;
+    for (size_t i = 0; i < count; i++)
+        for (size_t s = 0; s < all[i].elf.e_shnum; s++) {
+            const Elf64_Shdr *section = &all[i].sections[s];
+            if (!(section->sh_flags & SHF_ALLOC) || !is_unwind(&all[i], section)) continue;
+            if (section->sh_type == SHT_NOBITS || section->sh_size % ALIGN || section->sh_size > MAX_CODE_BYTES - end)
+                return refuse(&all[i], "the unwind table has a size that it cannot have");
+            all[i].place[s] = (int64_t)end;
+            end += section->sh_size;
+        }
+    if (end == begin) return ATTUNE_OK;
+    header->unwind_offset = (uint32_t)begin;
+    header->unwind_bytes = (uint32_t)(end - begin);
+    all[count - 1].code_bytes = end;
     return ATTUNE_OK;
 }
 
@@ -287,7 +313,9 @@ static attune_status write_image(linker *l, const at_image_header *given, const 
                                 .num_shared = given->num_shared,
                                 .num_scalars = given->num_scalars,
                                 .code_offset = (uint32_t)code_offset,
-                                .code_bytes = l->code_bytes};
+                                .code_bytes = l->code_bytes,
+                                .unwind_offset = given->unwind_offset,
+                                .unwind_bytes = given->unwind_bytes};
     memcpy(header->magic, AT_IMAGE_MAGIC, sizeof header->magic);
     for (uint32_t p = 0; p < given->num_phases; p++) phases[p].scratch_bytes = (scratch_bytes[p] + 63) & ~UINT64_C(63);
     if ((status = find_entries(l, header, phases))) return status;
@@ -320,7 +348,9 @@ attune_status cg_link_objects(const cg_object *objects, size_t count, const at_i
         all[i].machine = header->required & AT_CPU_AARCH64 ? EM_AARCH64 : EM_X86_64;
         status = place_object(&all[i], i ? all[i - 1].code_bytes : 0);
     }
-    if (!status) status = write_image(&all[count - 1], header, scratch_bytes, &result, &size);
+    at_image_header whole = *header;
+    if (!status) status = place_unwind(all, count, &whole);
+    if (!status) status = write_image(&all[count - 1], &whole, scratch_bytes, &result, &size);
     for (size_t i = 0; i < count; i++) {
         at_free(allocator, all[i].sections);
         at_free(allocator, all[i].place);

@@ -39,6 +39,9 @@ const char *at_image_check(const void *image, size_t bytes) {
     if (header.code_bytes != bytes - header.code_offset) return "the size of the code is not what follows the header";
     if (header.code_bytes > UINT32_MAX) return "the code is too large";
     if (header.plan_entry >= header.code_bytes) return "the entry of the plan is outside the code";
+    if (header.unwind_offset % 4 || header.unwind_bytes % 4) return "the unwind table is not aligned";
+    if (header.unwind_offset > header.code_bytes || header.unwind_bytes > header.code_bytes - header.unwind_offset)
+        return "the unwind table is outside the code";
     if (!all_zero((const unsigned char *)image + table_end, header.code_offset - table_end))
         return "the padding before the code is not 0";
     return check_phases(&header, image);

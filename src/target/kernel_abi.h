@@ -24,7 +24,7 @@ typedef void at_phase_fn(void *const *buffers, const int64_t *scalars, int64_t t
  * buffer s. */
 typedef void at_plan_fn(const int64_t *scalars, int64_t *out) AT_GENERATED;
 
-enum { AT_MAX_PHASES = 64, AT_MAX_SHARED = 64, AT_IMAGE_VERSION = 1, AT_IMAGE_ALIGN = 4096 };
+enum { AT_MAX_PHASES = 64, AT_MAX_SHARED = 64, AT_IMAGE_VERSION = 2, AT_IMAGE_ALIGN = 4096 };
 enum { AT_MAX_PARAMS = 65536 };            /* buffers or scalars of one kernel */
 #define AT_MAX_SCRATCH (UINT64_C(1) << 40) /* bytes of one phase */
 #define AT_IMAGE_MAGIC "attimg\0"          /* with the string's own NUL: 8 bytes */
@@ -46,6 +46,8 @@ typedef struct at_image_header {
     uint32_t plan_entry;                                       /* offset of the at_plan_fn from the start of the code */
     uint32_t code_offset;                                      /* from the start of the image */
     uint64_t code_bytes;
+    uint32_t unwind_offset,
+        unwind_bytes; /* .eh_frame, from the start of the code; its pointers are relative. 0: none */
 } at_image_header;
 
 /* NULL if the image is well formed (sizes, offsets, entries inside the code), otherwise the defect. Reads nothing
