@@ -44,6 +44,16 @@ static const sample cases[] = {
     {"num_heads=2,seq_q=20,seq_kv=5,head_dim=4,softmax_scale=0", NULL, {0}, {0}},
     {"num_heads=2,seq_q=20,head_dim=4,softmax_scale=1e-50,is_causal=1,lse=1", NULL, {0}, {0}},
     {"num_heads=2,seq_q=20,head_dim=4,softmax_scale=-1e-50,attn_mask=qk,lse=1", NULL, {0}, {0}},
+    /* A few rows after whole vectors of them. */
+    {"num_heads=2,seq_q=17,seq_kv=21,head_dim=32,softmax_scale=-0.5,lse=1", NULL, {0}, {0}},
+    {"num_heads=2,seq_q=35,seq_kv=35,head_dim=64,head_dim_v=24,is_causal=1,lse=1", NULL, {0}, {0}},
+    {"num_heads=6,num_kv_heads=2,seq_q=11,seq_kv=23,head_dim=72,dtype=f16,attn_bias=hqk", NULL, {0}, {0}},
+    {"num_heads=2,seq_q=33,seq_kv=19,head_dim=40,dtype=f64,window_left=9,window_right=9", NULL, {0}, {0}},
+    {"num_heads=2,seq_q=17,seq_kv=37,head_dim=32,kv_dtype=i8,kv_scales=token,alibi_slopes=1", NULL, {0}, {0}},
+    {"batch=2,num_heads=2,seq_q=65,seq_kv=40,head_dim=64,page_size=16,kv_lens=1,lse=1",
+     "num_pages=6,max_pages=3",
+     {0},
+     {40, 17}},
     /* Codes. */
     {"num_heads=4,num_kv_heads=2,seq_q=30,seq_kv=37,head_dim=10,kv_dtype=i8,lse=1", NULL, {0}, {0}},
     {"num_heads=2,seq_q=30,seq_kv=37,head_dim=10,kv_dtype=i8,kv_scales=token,is_causal=1", NULL, {0}, {0}},
@@ -383,6 +393,33 @@ static void test_bits_do_not_depend_on_who_keeps_them(void **state) {
     }
 }
 
+static int64_t rest_of(const char *problem, int32_t lanes, int32_t vectors) {
+    attune_problem p = ATTUNE_PROBLEM_INIT, canonical;
+    attune_schedule s = ATTUNE_SCHEDULE_INIT;
+    assert_int_equal(attune_problem_parse(problem, &p), ATTUNE_OK);
+    assert_int_equal(mha_canonicalize(&p, &canonical, NULL), ATTUNE_OK);
+    s.lanes = lanes;
+    s.score_row_vectors = vectors;
+    return mha_rest_rows(&canonical, &s, at_target_find("avx512_bf16"));
+}
+
+static void test_few_rows_go_by_columns(void **state) {
+    (void)state;
+    assert_int_equal(rest_of("seq_q=17,seq_kv=17,head_dim=64", 16, 1), 1);
+    assert_int_equal(rest_of("seq_q=51,seq_kv=17,head_dim=64", 16, 4), 3);
+    assert_int_equal(rest_of("num_heads=3,num_kv_heads=1,seq_q=11,seq_kv=17,head_dim=64", 8, 5), 1);
+    /* too many; too few columns; not one stripe; none left over; nothing before them */
+    assert_int_equal(rest_of("seq_q=22,seq_kv=17,head_dim=64", 16, 1), 0);
+    assert_int_equal(rest_of("seq_q=17,seq_kv=17,head_dim=8", 16, 1), 0);
+    assert_int_equal(rest_of("seq_q=65,seq_kv=17,head_dim=64", 16, 2), 0);
+    assert_int_equal(rest_of("seq_q=32,seq_kv=17,head_dim=64", 16, 1), 0);
+    assert_int_equal(rest_of("seq_q=1,seq_kv=17,head_dim=64", 16, 1), 0);
+    /* sums in an order that is promised, or of pairs; a number that only the run tells */
+    assert_int_equal(rest_of("seq_q=17,seq_kv=17,head_dim=64,reproducible=1", 16, 1), 0);
+    assert_int_equal(rest_of("seq_q=17,seq_kv=17,head_dim=64,dtype=bf16", 16, 1), 0);
+    assert_int_equal(rest_of("seq_q=dynamic,seq_kv=17,head_dim=64", 16, 1), 0);
+}
+
 /* Puts NaN and infinity wherever the reference does not look. */
 static void spoil(const sample_call *call, const char *name, const unsigned char *seen) {
     const attune_tensor *t = tensor_of(call, name);
@@ -523,6 +560,7 @@ int main(void) {
         cmocka_unit_test(test_sinks_that_are_no_numbers),
         cmocka_unit_test(test_bits_do_not_depend_on_tasks),
         cmocka_unit_test(test_bits_do_not_depend_on_who_keeps_them),
+        cmocka_unit_test(test_few_rows_go_by_columns),
         cmocka_unit_test(test_hidden_keys_do_not_leak),
         cmocka_unit_test(test_nan_reaches_who_sees_it),
         cmocka_unit_test(test_reproducible_rows),

@@ -23,6 +23,10 @@ const ir_expr *ql_first_row(const q_lanes *c, const ir_expr *stripe) {
     return ir_times(c->b, ir_add(c->b, c->first_stripe, stripe), c->stripe_rows);
 }
 
+const ir_expr *ql_is_last(q_lanes *c, const ir_expr *stripe) {
+    return ir_eq(c->b, ir_add(c->b, c->first_stripe, stripe), ir_idx(c->b, c->num_stripes - 1));
+}
+
 /* ---- sizes ---- */
 
 static void derive_sizes(q_lanes *c) {
@@ -42,10 +46,12 @@ static void derive_sizes(q_lanes *c) {
     c->num_stripes = ceil_div(rows, c->stripe_rows);
     c->num_tasks = ceil_div(c->num_stripes, c->max_stripes);
     c->max_stripes = ceil_div(c->num_stripes, c->num_tasks);
+    c->rest_rows = mha_rest_rows(p, m->s, m->target);
     c->rows_fill_tasks = rows % c->stripe_rows == 0 && c->num_stripes % c->num_tasks == 0;
 }
 
-/* A row of the tile's keys, or of pairs of them, for each vector of the stripe's rows; where tiles of values span these, it is transposed. */
+/* A row of the tile's keys, or of pairs of them, for each vector of the stripe's rows; where tiles of values span
+ * these, it is transposed. */
 static const ir_buffer *by_vectors(q_lanes *c, const char *name, ir_elem elem, int64_t keys) {
     const int64_t lanes = elem == IR_BF16 ? 2 * c->m->lanes : c->m->lanes, vectors = c->m->s->score_row_vectors;
     if (c->spans) return ir_scratch(c->b, name, elem, 2, (int64_t[]){keys, vectors * lanes});

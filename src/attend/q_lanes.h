@@ -17,6 +17,10 @@
  * register tile that reaches beyond the last key: nothing after the scores looks at them. Hidden keys are in
  * q_lanes_mask.c.
  *
+ * A vector of rows is computed whole, so one row after the last whole vector would cost as much as all of that. The
+ * scores of a few such rows are sums over lanes that run along the columns instead (mha_rest_rows). All else of them is
+ * as it is of other rows.
+ *
  * The order of all arithmetic, for tiles t = 0, 1, …, keys j of a tile and columns d. `reproducible` promises it, so
  * that other kernels give the same bits of a row:
  *
@@ -55,6 +59,7 @@ typedef struct q_lanes {
     int64_t stripe_rows, max_stripes; /* rows of a stripe, stripes of a task at most */
     int64_t num_stripes, num_tasks;   /* of a KV head; 0: known only at run time */
     bool rows_fill_tasks;             /* no row number is ever beyond the last row */
+    int64_t rest_rows;                /* mha_rest_rows: the last ones, whose scores go by columns */
     bool keys_fill_tiles;             /* score_keys divides the number of keys */
     bool has_edges;                   /* rows have a first or last key of their own */
     bool has_elements;                /* an attn_mask or attn_bias */
@@ -126,6 +131,14 @@ static inline const ir_expr *ql_splat(const q_lanes *c, double value) { return m
 /* Scores of vector `v` of the stripe's rows and key j of the tile; probabilities of the j-th operand. */
 const ir_access *ql_score_at(const q_lanes *c, const ir_expr *v, const ir_expr *j);
 const ir_access *ql_probability_at(const q_lanes *c, const ir_expr *v, const ir_expr *j);
+
+/* Vectors of rows of a stripe whose scores have lanes along the rows; the others hold the rest rows. */
+static inline int64_t ql_whole_vectors(const q_lanes *c, bool is_last) {
+    if (!c->rest_rows || !is_last) return c->m->s->score_row_vectors;
+    return c->num_stripes > 1 ? 0 : c->m->p->seq_q * c->m->group / c->m->lanes;
+}
+/* Whether a stripe of the task is the last one of the head. */
+const ir_expr *ql_is_last(q_lanes *c, const ir_expr *stripe);
 
 /* Row number of the first row of the task's stripe `stripe`. */
 const ir_expr *ql_first_row(const q_lanes *c, const ir_expr *stripe);

@@ -128,7 +128,13 @@ static void load_elements(q_lanes *c, const ir_expr *stripe, const ir_expr *at, 
 void ql_load_queries(q_lanes *c, const ir_expr *stripe) {
     const ir_expr *factor = mha_query_sign(c->m);
     const bool vectors = c->m->p->head_dim / c->width >= mha_quarter(c->m->lanes);
-    IR_LOOP(c->b, at, begin_rows(c, vectors)) {
+    ir_builder *b = c->b;
+    const ir_expr *end = ir_idx(b, c->stripe_rows);
+    if (c->rest_rows) {
+        const ir_expr *whole = ir_idx(b, ql_whole_vectors(c, true) * c->m->lanes);
+        end = ir_let(b, "rows_loaded", ir_select(b, ql_is_last(c, stripe), whole, end));
+    }
+    IR_LOOP(b, at, ir_for_begin(b, "at", ir_idx(b, 0), end, vectors ? c->m->lanes : 1, false)) {
         if (vectors)
             load_vectors(c, stripe, at, factor);
         else

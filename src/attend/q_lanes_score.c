@@ -1,6 +1,7 @@
 /* S^T = K Q^T for one tile and stripe: register tiles of score_keys keys by score_row_vectors vectors of query rows.
  * Keys beyond the last one repeat it, and where all rows see that, so do their scores: the maximum is right. */
 #include "attend/q_lanes.h"
+#include "base/integers.h"
 
 #include <math.h>
 
@@ -34,12 +35,12 @@ static int64_t unrolling(const q_lanes *c) {
     return unroll;
 }
 
-/* K[key, d] * Q^T[d, rows], summed in the order of d. */
-static void multiply(q_lanes *c, const q_lanes_tile *tile, score_tile *t) {
+/* K[key, d] * Q^T[d, rows], summed in the order of d, for the first vectors of rows. */
+static void multiply(q_lanes *c, const q_lanes_tile *tile, const score_tile *t, int64_t vectors) {
     ir_builder *b = c->b;
-    mha_product *p = &t->product;
+    mha_product product = t->product, *p = &product;
     const int wide = p->lanes * c->width;
-    mha_product_clear(p);
+    p->vectors = vectors;
     MHA_STEPS(c->m, d, ir_idx(b, 0), ir_idx(b, c->m->p->head_dim / c->width), unrolling(c)) {
         mha_product_hold(p, "queries");
         for (int v = 0; v < p->vectors; v++)
@@ -51,6 +52,81 @@ static void multiply(q_lanes *c, const q_lanes_tile *tile, score_tile *t) {
                                        : mha_kv_access(c->m, c->m->k, &t->row[jj], column, c->width));
     }
 }
+
+/* ---- Rest rows ---- */
+
+/* Lanes along the columns, which they fill. */
+static int lanes_of_columns(const q_lanes *c) {
+    int64_t lanes = c->m->target->vector_bytes / ir_elem_get(c->m->elem)->bytes;
+    while (c->m->p->head_dim % lanes) lanes /= 2;
+    return (int)lanes;
+}
+
+/* Products of the rest rows and the keys from number `first` of the register tile on, with a sum in each lane. */
+static void multiply_columns(q_lanes *c, const q_lanes_tile *tile, const score_tile *t, int64_t first,
+                             mha_product *sums) {
+    ir_builder *b = c->b;
+    const ir_expr *sign = mha_query_sign(c->m);
+    const int64_t at = ql_whole_vectors(c, true) * c->m->lanes;
+    q_lanes_row rows[IR_MAX_LANES];
+    for (int64_t r = 0; r < sums->vectors; r++) rows[r] = ql_row(c, tile->stripe, ir_idx(b, at + r));
+    mha_product_clear(sums);
+    IR_FOR(b, d, ir_idx(b, 0), ir_idx(b, c->m->p->head_dim), sums->lanes) {
+        for (int64_t r = 0; r < sums->vectors; r++) {
+            const ir_expr *token = ir_add(b, c->e.first_q, rows[r].query);
+            const ir_expr *q = mha_load(c->m, ir_at(b, c->m->q, sums->lanes, 4, c->e.batch, rows[r].head, token, d));
+            mha_product_vector(sums, "query", r, sign ? ir_mul(b, q, ir_splat(b, sign, sums->lanes)) : q);
+        }
+        for (int64_t jj = 0; jj < sums->rows; jj++) {
+            const ir_access *k = c->keys ? ir_at(b, c->keys, sums->lanes, 2, t->j[first + jj], d)
+                                         : mha_kv_access(c->m, c->m->k, &t->row[first + jj], d, sums->lanes);
+            mha_product_row(sums, "key_columns", jj, mha_load(c->m, k));
+        }
+    }
+}
+
+/* The products of row r, key by key in a vector. */
+static const ir_expr *sums_of_row(q_lanes *c, const mha_product *sums, int64_t r) {
+    const ir_expr *x[IR_MAX_LANES];
+    int count = 1;
+    while (count < sums->rows) count *= 2;
+    for (int64_t jj = 0; jj < count; jj++)
+        x[jj] = jj < sums->rows ? mha_product_sum(sums, jj, r) : mha_number(c->m, 0, sums->lanes);
+    return ir_let(c->b, "dots", mha_sum_lanes(c->b, sums->lanes, count, x));
+}
+
+/* The products of one key with the rest rows, in lanes, the last one again and again; all lanes are that after them. */
+static void store_dots(q_lanes *c, const score_tile *t, int64_t jj, int64_t vector, const ir_expr *const *dots) {
+    ir_builder *b = c->b;
+    const int lanes = c->m->lanes;
+    const ir_expr *parts[IR_MAX_LANES];
+    for (int l = 0; l < lanes; l++) parts[l] = l < c->rest_rows ? dots[l] : parts[c->rest_rows - 1];
+    for (int64_t v = vector; v < t->product.vectors; v++) {
+        const bool has_all = v == vector && c->rest_rows > 1;
+        const ir_expr *x = has_all ? mha_join(b, parts, lanes, 1) : ir_splat(b, parts[lanes - 1], lanes);
+        ir_store(b, mha_product_at(&t->product, jj, v), x);
+    }
+}
+
+/* The same as multiply for the vectors of rows from `vector` on, which hold the rest rows. */
+static void multiply_rest(q_lanes *c, const q_lanes_tile *tile, const score_tile *t, int64_t vector) {
+    enum { TOGETHER = 8 };
+    ir_builder *b = c->b;
+    const int64_t together = min_of(TOGETHER, lanes_of_columns(c));
+    for (int64_t first = 0; first < t->product.rows; first += together) {
+        mha_product sums = mha_product_of(c->m, MHA_MADD, min_of(together, t->product.rows - first), c->rest_rows);
+        const ir_expr *sum[IR_MAX_LANES], *dots[IR_MAX_LANES];
+        sums.lanes = lanes_of_columns(c);
+        multiply_columns(c, tile, t, first, &sums);
+        for (int64_t r = 0; r < c->rest_rows; r++) sum[r] = sums_of_row(c, &sums, r);
+        for (int64_t jj = 0; jj < sums.rows; jj++) {
+            for (int64_t r = 0; r < c->rest_rows; r++) dots[r] = ir_let(b, "dot", mha_lanes_of(b, sum[r], (int)jj, 1));
+            store_dots(c, t, first + jj, vector, dots);
+        }
+    }
+}
+
+/* ---- From products to scores ---- */
 
 /* The operands of the scores of one key of the register tile, for the stripe's rows from `at` on. `rows`: those that
  * all keys share. */
@@ -135,10 +211,28 @@ static const ir_expr *end_of_tiles(q_lanes *c, const q_lanes_tile *tile) {
     return c->has_edges ? ir_min(b, count, whole) : whole;
 }
 
+/* All register tiles of a stripe, which is the last one or may be any other. */
+static void all_tiles(q_lanes *c, const q_lanes_tile *tile, score_tile t, const ir_expr *end, bool is_last) {
+    ir_builder *b = c->b;
+    const int64_t rows = t.product.rows, whole = ql_whole_vectors(c, is_last);
+    IR_LOOP(b, n, ir_for_begin(b, "score_tile", ir_div(b, tile->from, ir_idx(b, rows)), end, 1, false)) {
+        t.first = ir_let(b, "first", ir_times(b, n, rows));
+        find_keys(c, tile, &t);
+        ql_ask_ahead(c, tile, t.first);
+        mha_product_clear(&t.product);
+        if (whole) multiply(c, tile, &t, whole);
+        if (whole < t.product.vectors) multiply_rest(c, tile, &t, whole);
+        score(c, tile, &t);
+        hide_some(c, tile, &t);
+        finish(c, &t);
+    }
+}
+
 void ql_scores(q_lanes *c, const q_lanes_tile *tile) {
     ir_builder *b = c->b;
     const int lanes = c->m->lanes;
     const int64_t rows = c->m->s->score_keys, vectors = c->m->s->score_row_vectors;
+    const bool has_other = c->rest_rows && c->num_stripes > 1;
     score_tile t = {.product = mha_product_of(c->m, ql_kind(c), rows, vectors),
                     .max = ir_registers(b, "max_so_far", c->m->elem, lanes, 1, &vectors)};
     IR_UNROLLED(b, v, vectors) {
@@ -146,15 +240,9 @@ void ql_scores(q_lanes *c, const q_lanes_tile *tile) {
     }
     const ir_expr *end = ir_let(b, "score_tiles", end_of_tiles(c, tile));
     if (c->has_elements) ql_load_elements(c, tile, ir_times(b, end, rows));
-    IR_LOOP(b, n, ir_for_begin(b, "score_tile", ir_div(b, tile->from, ir_idx(b, rows)), end, 1, false)) {
-        t.first = ir_let(b, "first", ir_times(b, n, rows));
-        find_keys(c, tile, &t);
-        ql_ask_ahead(c, tile, t.first);
-        multiply(c, tile, &t);
-        score(c, tile, &t);
-        hide_some(c, tile, &t);
-        finish(c, &t);
-    }
+    IR_GUARD(b, has_other, ql_is_last(c, tile->stripe)) all_tiles(c, tile, t, end, true);
+    if (has_other)
+        IR_ELSE(b) all_tiles(c, tile, t, end, false);
     IR_UNROLLED(b, v, vectors) {
         const ir_access *max = ir_at(b, c->tile_max, lanes, 1, ir_times(b, v, lanes));
         ir_store(b, max, ir_load(b, ir_at(b, t.max, lanes, 1, v)));

@@ -63,8 +63,7 @@ static bool sees_some_key(const attune_problem *p) {
     const bool is_known = p->seq_q >= 1 && p->seq_kv >= 1;
     const int64_t first = p->causal_offset + (p->causal_align == ATTUNE_BOTTOM_RIGHT ? p->seq_kv - p->seq_q : 0);
     if (!mha_has_first_key(p) && !mha_has_last_key(p)) return is_known;
-    return is_known && !p->has_causal_offsets && first >= 0 &&
-           (!mha_has_first_key(p) || first + p->seq_q <= p->seq_kv);
+    return is_known && !p->has_causal_offsets && first >= 0 && (!mha_has_first_key(p) || first + p->seq_q <= p->seq_kv);
 }
 
 bool mha_has_one_tile(const attune_problem *p, const attune_schedule *s) {
@@ -74,6 +73,21 @@ bool mha_has_one_tile(const attune_problem *p, const attune_schedule *s) {
 
 bool mha_may_take_rows(const attune_problem *p, const attune_schedule *s) {
     return mha_attends(p) && (mha_takes_rows_at_once(p, s) || mha_may_keep_rows(p, s));
+}
+
+/* A score of lanes along the columns takes so many multiply-adds of whole vectors, and some shuffles for the sum of its
+ * lanes; of lanes along the rows, one of the schedule's vectors for each column. Where it gains, it gains a part of one
+ * stripe. */
+int64_t mha_rest_rows(const attune_problem *p, const attune_schedule *s, const at_target *target) {
+    enum { ADDING = 5, MOST_STRIPES = 20, LEAST_COLUMNS = 8 };
+    const int64_t wide = target->vector_bytes / (p->softmax_precision == ATTUNE_F64 ? 8 : 4);
+    const int64_t rows = p->seq_q * (p->num_heads / p->num_kv_heads), rest = rows % s->lanes;
+    const int64_t stripes = ceil_div(rows, (int64_t)s->score_row_vectors * s->lanes);
+    if (p->seq_q < 1 || p->is_ragged || p->reproducible || mha_attends_by_pairs(p, target)) return 0;
+    if (rest == 0 || rows < s->lanes || p->head_dim % LEAST_COLUMNS || p->head_dim < wide) return 0;
+    if (stripes > MOST_STRIPES || (stripes > 1 && s->score_row_vectors > 1)) return 0;
+    const int64_t by_columns = rest * (ceil_div(p->head_dim, wide) + ADDING) * wide, by_rows = p->head_dim * s->lanes;
+    return 2 * by_columns <= by_rows ? rest : 0;
 }
 
 bool mha_attends_with_weights(const attune_problem *p, const attune_schedule *s, const at_target *target) {

@@ -31,13 +31,16 @@ bool mha_may_go_by_tiles(const attune_problem *canonical, const attune_schedule 
 /* q-lanes: whether values by rows (value_by) go at once, without sums that are kept from one tile to the next: the keys
  * are one tile, all are seen, and rows come out even. */
 bool mha_takes_rows_at_once(const attune_problem *canonical, const attune_schedule *schedule);
-/* Whether the keys are one tile of which each row sees some, so that values by rows need not keep their sums, if they go
- * vector by vector of rows. */
+/* Whether the keys are one tile of which each row sees some, so that values by rows need not keep their sums, if they
+ * go vector by vector of rows. */
 bool mha_has_one_tile(const attune_problem *canonical, const attune_schedule *schedule);
 /* Whether values by rows may keep their sums in scratch from one tile to the next. */
 bool mha_may_keep_rows(const attune_problem *canonical, const attune_schedule *schedule);
 /* Whether values may go by rows, in either way. */
 bool mha_may_take_rows(const attune_problem *canonical, const attune_schedule *schedule);
+/* q-lanes: the rows after the last whole vector of rows, if they are so few that their scores go by lanes along the
+ * columns of Q and K; else 0. Their stripe is then the only one, or a vector of rows of its own. */
+int64_t mha_rest_rows(const attune_problem *canonical, const attune_schedule *schedule, const at_target *target);
 /* q-lanes: whether the phase of attention writes the probabilities that are an output, as it holds all of a row at
  * once. Otherwise a later phase computes them again. */
 bool mha_attends_with_weights(const attune_problem *canonical, const attune_schedule *schedule,
