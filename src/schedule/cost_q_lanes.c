@@ -16,7 +16,9 @@ typedef struct q_head {
     double seen, tiles;           /* keys that a stripe computes, and tiles of them */
     double task_seen, task_tiles; /* the same of a task */
     double tile;                  /* keys of a tile */
-    bool by_rows, at_once;
+    double rest;                  /* rows whose scores go by columns; then the vectors of the last stripe that do not */
+    double whole_vectors;
+    bool by_rows, at_once, spans;
 } q_head;
 
 /* Keys that some of neighbouring rows see, if a row sees `seen`. */
@@ -47,7 +49,10 @@ static q_head head_of(const mha_cost_context *c, const attune_schedule *s) {
     h.tiles = tiles_of(c, h.seen, h.tile);
     h.task_seen = seen_by(c, h.stripe_rows * h.stripes_of_task);
     h.task_tiles = tiles_of(c, h.task_seen, h.tile);
-    h.at_once = h.by_rows && mha_takes_rows_at_once(c->p, s);
+    h.spans = h.by_rows && mha_takes_rows_at_once(c->p, s);
+    h.at_once = h.spans || (h.by_rows && mha_has_one_tile(c->p, s));
+    h.rest = (double)mha_rest_rows(c->p, s, c->machine.target);
+    h.whole_vectors = h.rest <= 0 ? s->score_row_vectors : h.stripes > 1 ? 0 : (c->rows - h.rest) / s->lanes;
     return h;
 }
 
@@ -80,15 +85,16 @@ static bool keys_fill_tiles(const attune_problem *p, const attune_schedule *s) {
     return is_known && p->seq_kv % s->score_keys == 0;
 }
 
-static double scores_of_stripe(const q_head *h) {
+/* The products of a stripe of which so many vectors have lanes along the rows. */
+static double scores_of_stripe(const q_head *h, double whole) {
     const attune_schedule *s = h->s;
     const mha_cost_context *c = h->c;
     const double keys = s->score_keys, vectors = s->score_row_vectors, sums = keys * vectors;
-    const cost_turn turn = {keys, vectors, keys, vectors, s->score_columns};
+    const cost_turn turn = {keys, whole, keys, whole, s->score_columns};
     const double key = keys_fill_tiles(c->p, s) ? COST_OF(score_key) : COST_OF(clamped_key);
     /* Q of the stripe is read again for each register tile. */
     const double q = h->stripe_rows * c->columns * h->bytes;
-    const double multiplying = c->columns * h->turns * mha_cost_turn(c, &h->v, &turn, c->by_pairs);
+    const double multiplying = whole > 0 ? c->columns * h->turns * mha_cost_turn(c, &h->v, &turn, c->by_pairs) : 0;
     const double tile = cost_limit(multiplying, from_l2(c, q, q) * COST_OF(l2_reached)) + COST_OF(score_start) +
                         key * keys + sums * (h->v.store + COST_OF(score_end) * h->v.multiply);
     /* Each stripe of a task reads K of the tile. */
@@ -98,6 +104,18 @@ static double scores_of_stripe(const q_head *h) {
         c->has_elements ? h->seen * vectors : c->ends * (h->stripe_rows / c->group / keys + 1) * sums;
     return score_tiles(h) * tile + reading + crossing * COST_OF(hide) * h->v.multiply +
            (c->has_elements ? h->seen * vectors * COST_OF(mask) * h->v.shuffle : 0);
+}
+
+/* The rest rows are those of the last stripe. */
+static double all_scores(const q_head *h) {
+    const mha_cost_context *c = h->c;
+    const int64_t full = c->machine.target->vector_bytes;
+    const cost_vector v = mha_cost_vector(&c->machine, (double)full);
+    const double vectors = cost_steps(c->columns, (double)full / c->lane_bytes);
+    const double dot = vectors * v.multiply + COST_OF(d_sum) * v.shuffle;
+    const double rest = h->rest * score_tiles(h) * h->s->score_keys * dot;
+    const double others = h->stripes > 1 ? (h->stripes - 1) * scores_of_stripe(h, h->s->score_row_vectors) : 0;
+    return others + scores_of_stripe(h, h->whole_vectors) + rest;
 }
 
 static double softmax_of_stripe(const q_head *h) {
@@ -146,7 +164,7 @@ static double strip_of_rows(const q_head *h, double rows, double step, double ve
     const double end =
         h->at_once ? (v.store + v.multiply) * COST_OF(once_end) : (v.load + v.multiply + v.store) * COST_OF(kept_end);
     /* Of a key, its columns of V; and the line of its P, where neighbouring keys' do not lie side by side. */
-    const bool is_strided = h->at_once && h->s->score_row_vectors > 1;
+    const bool is_strided = h->spans && h->s->score_row_vectors > 1;
     const double v_row = vectors * lanes * h->v_bytes, p_row = h->stripe_rows * h->bytes;
     const double v_read = from_l2(c, h->seen * v_row, h->tile * (v_row + LINE)) * COST_OF(l2_reached);
     const double p_read = from_l2(c, h->seen * LINE, h->tile * (v_row + p_row)) * COST_OF(row_from_l2) * is_strided;
@@ -161,7 +179,7 @@ static double strip_of_rows(const q_head *h, double rows, double step, double ve
 static double rows_of_tile(const q_head *h, double vectors) {
     const double room = (double)(h->s->value_columns * h->s->value_row_vectors / (int)vectors);
     double rows = h->s->lanes;
-    if (h->at_once) return cost_smaller(cost_larger(room, 1), cost_smaller(h->c->rows, h->stripe_rows));
+    if (h->spans) return cost_smaller(cost_larger(room, 1), cost_smaller(h->c->rows, h->stripe_rows));
     while (rows > room && rows > 1) rows /= 2;
     return rows;
 }
@@ -189,7 +207,7 @@ static double values_by_rows(const q_head *h) {
 static double rows_cost(const q_head *h) {
     const mha_cost_context *c = h->c;
     const double lanes = h->s->lanes, rows = h->stripes * h->stripe_rows;
-    const double q = rows * c->columns / lanes * COST_OF(transpose_q);
+    const double q = (h->rest > 0 ? c->rows - h->rest : rows) * c->columns / lanes * COST_OF(transpose_q);
     const double vectors = cost_steps(c->columns_v, lanes);
     const double o = h->at_once   ? 0
                      : h->by_rows ? c->rows * vectors * COST_OF(store_o) * (h->v.load + h->v.store)
@@ -232,7 +250,7 @@ static double opening(const q_head *h) {
 mha_costs mha_cost_q_lanes(const mha_cost_context *c, const attune_schedule *s) {
     const q_head h = head_of(c, s);
     return (mha_costs){
-        .scores = h.stripes * scores_of_stripe(&h),
+        .scores = all_scores(&h),
         .softmax = h.stripes * softmax_of_stripe(&h),
         .values = h.by_rows ? values_by_rows(&h) : h.stripes * values_by_columns(&h),
         .tasks = h.tasks * (COST_OF(task) + opening(&h)) + rows_cost(&h) + reading(&h),
