@@ -34,10 +34,10 @@ static void text_is_canonical(void **state) {
     assert_canonical("score_mod=\"score+2*(q-kv)\"", "score_mod=\"score + float(2 * (q - kv))\"");
     assert_canonical("score_mod=\"((score)) * 2\"", "score_mod=\"score * 2.0\"");
     assert_canonical("score_mod=\"20*tanh(score/20)\"", "\"20.0 * tanh(score / 20.0)\"");
-    assert_canonical("mask_mod=\"q>=kv&q-kv<=16\"", "mask_mod=\"q >= kv & q - kv <= 16\"");
-    assert_canonical("mask_mod=\"(q>=kv)&((q-kv)<=16)\"", "mask_mod=\"q >= kv & q - kv <= 16\"");
+    assert_canonical("mask_mod=\"q>=kv|q-kv<=16\"", "mask_mod=\"q >= kv | q - kv <= 16\"");
+    assert_canonical("mask_mod=\"(q>=kv)|((q-kv)<=16)\"", "mask_mod=\"q >= kv | q - kv <= 16\"");
     assert_canonical("mask_mod=\"~(q // 16 == kv // 16)\"", "\"!(q // 16 == kv // 16)\"");
-    assert_canonical("mask_mod=\"q - (kv - 1) > -3\"", "\"q - (kv - 1) > -3\"");
+    assert_canonical("mask_mod=\"q - (kv - 1) > -3 | q > 9\"", "\"q - (kv - 1) > -3 | q > 9\"");
     assert_canonical("score_mod=\"select(q<kv, -inf, score)\"", "\"select(q < kv, -inf, score)\"");
     assert_canonical("score_mod=\"clamp(score, -1e-7, 1e9)\"", "\"min(1e+09, max(-1e-07, score))\"");
 }

@@ -84,6 +84,15 @@ attune_status ex_parse_mask(ex_program *program, const char *text, at_error *err
 /* Whether the function does nothing: the score as it is, a mask that hides no key. */
 bool ex_is_identity(const ex_program *program, int root);
 
+/* Keys that a query sees by their distance from it: least <= kv - q <= most. INT64_MIN, INT64_MAX: any. */
+typedef struct ex_band {
+    int64_t least, most;
+} ex_band;
+
+/* Whether the mask has conditions, joined by &, that a band says: `band` is all of them, and `rest` the root of the
+ * others (-1: none), which may be a new node. */
+bool ex_take_band(ex_program *program, ex_band *band, int *rest);
+
 /* Writes the canonical text of a node, as snprintf does. It parses to the same node. */
 size_t ex_print(const ex_program *program, int root, char *text, size_t capacity);
 

@@ -129,5 +129,6 @@ attune_status mha_canonicalize(const attune_problem *problem, attune_problem *ou
     fill_scale(out);
     forget_later_steps(out);
     status = mha_settle_positions(out, err);
+    if (!status) status = mha_settle_band(out, err);
     return status ? status : mha_settle_problem_strides(out, err);
 }

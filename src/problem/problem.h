@@ -29,6 +29,8 @@ attune_status mha_settle_positions(attune_problem *p, at_error *err);
 
 /* problem_functions.c. Checks the functions, makes their text canonical, and drops those that do nothing. */
 attune_status mha_settle_functions(attune_problem *p, at_error *err);
+/* Causality and windows in mask_mod become fields, which skip the keys that no row sees. After mha_settle_positions. */
+attune_status mha_settle_band(attune_problem *p, at_error *err);
 
 /* problem_strides.c. */
 attune_status mha_settle_problem_strides(attune_problem *p, at_error *err);

@@ -1,6 +1,8 @@
 /* The functions on scores and masks: checked, and their text made canonical. */
 #include "problem/problem_functions.h"
+#include "base/integers.h"
 #include "problem/problem.h"
+#include "problem/problem_sight.h"
 #include "problem/signature.h"
 
 #include <string.h>
@@ -88,4 +90,50 @@ attune_status mha_settle_functions(attune_problem *p, at_error *err) {
     if (!status) status = rewrite(&program, "score_mod", program.score, p->score_mod, err);
     if (!status) status = rewrite(&program, "mask_mod", program.mask, p->mask_mod, err);
     return status;
+}
+
+/* ---- Masks that fields say as well ---- */
+
+/* Where no position matters yet, they may begin anywhere. */
+static bool set_free_band(attune_problem *p, const ex_band *band) {
+    const bool has_least = band->least != INT64_MIN, has_most = band->most != INT64_MAX;
+    const int64_t base = has_most ? band->most : max_of(band->least, 0);
+    if (base < -MHA_MAX_SIZE || base > MHA_MAX_SIZE) return false;
+    if (has_least && (base < band->least || base - band->least > MHA_MAX_SIZE)) return false;
+    p->causal_align = ATTUNE_TOP_LEFT;
+    p->causal_offset = base;
+    p->has_causal_offsets = 0;
+    p->global_tokens = 0;
+    p->is_causal = has_most;
+    p->window_left = has_least ? base - band->least : -1;
+    return true;
+}
+
+/* Both limits hold. */
+static int64_t narrower(int64_t window, int64_t other) { return window < 0 ? other : min_of(window, other); }
+
+/* Positions begin at causal_offset already. */
+static bool set_bound_band(attune_problem *p, const ex_band *band) {
+    const int64_t base = p->causal_offset;
+    const bool is_known = p->causal_align == ATTUNE_TOP_LEFT && !p->has_causal_offsets && !p->global_tokens;
+    const int64_t left = band->least == INT64_MIN ? -1 : base - band->least;
+    const int64_t right = band->most == INT64_MAX ? -1 : band->most - base;
+    if (!is_known || (band->least != INT64_MIN && left < 0) || (band->most != INT64_MAX && right < 0)) return false;
+    if (left > MHA_MAX_SIZE || right > MHA_MAX_SIZE) return false;
+    if (left >= 0) p->window_left = narrower(p->window_left, left);
+    if (right == 0) p->is_causal = 1;
+    if (right > 0 && !p->is_causal) p->window_right = narrower(p->window_right, right);
+    return true;
+}
+
+attune_status mha_settle_band(attune_problem *p, at_error *err) {
+    ex_program program;
+    ex_band band;
+    int rest;
+    if (!p->mask_mod[0]) return ATTUNE_OK;
+    attune_status status = mha_read_functions(p, &program, err);
+    if (status || !ex_take_band(&program, &band, &rest)) return status;
+    if (!(mha_positions_matter(p) ? set_bound_band(p, &band) : set_free_band(p, &band))) return ATTUNE_OK;
+    status = rewrite(&program, "mask_mod", rest, p->mask_mod, err);
+    return status ? status : mha_settle_positions(p, err);
 }
