@@ -134,7 +134,6 @@ static void print_text(const bench_options *o, const bench_entry *entries, size_
     table *const t = table_create(o->num_schedules ? "lrrrrrrrrlrrrrr" : "lrrrrrrrrlrrrr", headers);
     for (size_t i = 0; i < count; i++) {
         const bench_entry *const e = &entries[i];
-        const bool is_jit = e->engine == ATTUNE_ENGINE_JIT;
         table_cell(t, "%s", e->text);
         table_cell(t, "%s", table_time(e->median_us, number));
         table_cell(t, "%s", table_time(e->min_us, number));
@@ -146,9 +145,9 @@ static void print_text(const bench_options *o, const bench_entry *entries, size_
         table_cell(t, "%.1f", e->bandwidth_gbs);
         table_cell(t, "%s", e->is_memory_bound ? "memory" : "compute");
         table_cell(t, "%.1f %%", 100 * e->fraction_of_roofline);
-        table_cell(t, "%s", is_jit ? table_time(e->cold_compile_ms * 1e3, number) : "-");
-        table_cell(t, "%s", is_jit ? table_time(e->warm_disk_us, number) : "-");
-        table_cell(t, "%s", is_jit ? table_time(e->memory_hit_ns * 1e-3, number) : "-");
+        table_cell(t, "%s", e->is_compiled ? table_time(e->cold_compile_ms * 1e3, number) : "-");
+        table_cell(t, "%s", e->is_compiled ? table_time(e->warm_disk_us, number) : "-");
+        table_cell(t, "%s", e->is_compiled ? table_time(e->memory_hit_ns * 1e-3, number) : "-");
         if (o->num_schedules) table_cell(t, "%zu", (size_t)(e->wish - o->wishes) % o->num_schedules + 1);
     }
     table_finish(t, stdout);
@@ -217,7 +216,7 @@ static bool measure(const bench_options *o, bench_entry *entries, size_t *count,
     size_t above_peak = 0;
     if (!measured || !bench_unpin()) return false;
     for (size_t i = 0; i < *count;)
-        if (bench_summarise(&entries[i]) && (o->engine != ATTUNE_ENGINE_JIT || bench_acquire(&entries[i], &o->common)))
+        if (bench_summarise(&entries[i]) && (!entries[i].is_compiled || bench_acquire(&entries[i], &o->common)))
             above_peak += bench_is_above_peak(entries[i++].fraction);
         else
             drop(entries, count, i);

@@ -84,6 +84,7 @@ static bool open_kernel(bench_entry *e, attune_context *context) {
         attune_workspace_size(context, e->kernel, &e->arguments, &bytes) != ATTUNE_OK)
         return false;
     e->schedule = info.schedule;
+    e->is_compiled = info.origin != ATTUNE_FROM_VM && info.origin != ATTUNE_FROM_TIER0;
     e->workspace_bytes = bytes;
     e->workspace = pages_alloc(bytes ? bytes : 1);
     e->arguments.workspace = e->workspace;

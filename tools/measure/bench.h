@@ -22,12 +22,13 @@ typedef struct bench_entry {
     void *workspace;
     size_t workspace_bytes; /* that a call needs */
     attune_engine engine;
-    bool draws_lengths;         /* lengths in tables are drawn; else they are as large as they may be */
-    bool cold_data;             /* a sample is one call, before which the bandwidth probe fills the caches */
-    int64_t calls;              /* of one sample */
-    double call_us;             /* about what one of them takes */
-    size_t count;               /* of the samples below, in the order they were taken */
-    double *samples_us;         /* of one call */
+    bool is_compiled;   /* its kernel is for this problem: it was compiled, or lay in a cache, a pack or a bundle */
+    bool draws_lengths; /* lengths in tables are drawn; else they are as large as they may be */
+    bool cold_data;     /* a sample is one call, before which the bandwidth probe fills the caches */
+    int64_t calls;      /* of one sample */
+    double call_us;     /* about what one of them takes */
+    size_t count;       /* of the samples below, in the order they were taken */
+    double *samples_us; /* of one call */
     double *peaks, *bandwidths; /* GFLOP/s and GB/s, probed before and after each sample */
     attune_dtype peak_dtype;    /* that the peaks are of */
     /* Results of bench_summarise and bench_acquire. */
