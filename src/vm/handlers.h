@@ -228,6 +228,20 @@ OP(permute4) {
     OUT(u32s) = (u32s)VM_PERMUTE4(A(i32s), B(i32s), C(i32s));
     VM_NEXT;
 }
+
+/* The numbers of the second permutation are at d. */
+OP(permute_add) {
+    const i32s x = A(i32s), y = B(i32s);
+    OUT(f32s) = (f32s)VM_PERMUTE4(x, y, C(i32s)) + (f32s)VM_PERMUTE4(x, y, VM_AT(i32s, op->d));
+    VM_NEXT;
+}
+
+OP(permute_max) {
+    const i32s a = A(i32s), b = B(i32s);
+    const f32s x = (f32s)VM_PERMUTE4(a, b, C(i32s)), y = (f32s)VM_PERMUTE4(a, b, VM_AT(i32s, op->d));
+    OUT(f32s) = PICK(f32s, i32s, (i32s)(x > y), x, y);
+    VM_NEXT;
+}
 #endif
 
 /* ---- Casts ---- */
@@ -401,6 +415,18 @@ TILES(DEFINE, dot2_number, VM_WITH_DOT2, load_number, load_register, VM_DOT2)
 TILES(DEFINE, dot2_register, VM_WITH_DOT2, load_register, load_register, VM_DOT2)
 #endif
 
+/* e coefficients, the highest first; a the variable. The places of the coefficients fill the operations that follow. */
+OP(polynomial) {
+    const f32s x = A(f32s);
+    int32_t places[2 * VM_PLACES] = {0};
+    const int32_t more = (op->e + VM_PLACES - 1) / VM_PLACES;
+    for (int32_t i = 0; i < more; i++) memcpy(places + i * VM_PLACES, &op[1 + i].out, VM_PLACES * sizeof *places);
+    f32s sum = VM_AT(f32s, places[0]);
+    for (int32_t i = 1; i < op->e; i++) sum = MULTIPLY_ADD(sum, x, VM_AT(f32s, places[i]));
+    OUT(f32s) = sum;
+    VM_GO(op + 1 + more);
+}
+
 OP(leave) {
     (void)op, (void)frame;
     VM_LEAVE;
@@ -493,6 +519,8 @@ const vm_isa VM_ISA = {
     .store_masked4 = store_masked4,
 #if defined(VM_PERMUTE4)
     .permute4 = permute4,
+    .permute_add = permute_add,
+    .permute_max = permute_max,
 #endif
 #if defined(VM_DOT2)
     .dot2 = dot2,
@@ -512,5 +540,6 @@ const vm_isa VM_ISA = {
             [VM_DOT2] = {TABLE(dot2_register), TABLE(dot2_number)},
 #endif
         },
+    .polynomial = polynomial,
     .leave = leave,
 };

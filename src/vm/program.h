@@ -30,6 +30,10 @@ struct vm_op {
     int32_t d, e;
 };
 
+/* From `out` to `e` there is room for so many places. */
+enum { VM_PLACES = 8 };
+_Static_assert(offsetof(struct vm_op, e) + sizeof(int32_t) == offsetof(struct vm_op, out) + 8 * sizeof(int32_t), "");
+
 /* Code goes on with the next operation by a jump, which compilers make of a call at the end when they optimise. Without
  * that, and for sanitizers, which keep the frames of functions, the loop of at_vm_run performs one after the other. */
 #if defined(__OPTIMIZE__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
@@ -84,10 +88,12 @@ typedef struct vm_isa {
     vm_fn *load, *load_half, *load_quarter, *store; /* of a register, and of the lower part of it */
     vm_fn *load_widened[IR_ELEM_COUNT];             /* to a register of f32 */
     vm_fn *load_masked4, *store_masked4;            /* mask at c, e lanes */
+    vm_fn *permute_add, *permute_max;               /* of two permutations of a and b */
     vm_fn *permute4;                                /* of the lanes of a and b, by the numbers at c */
     vm_fn *dot2, *pack2, *dot4;
     /* [1]: elements of rows are numbers of 4 bytes, which fill a register */
     vm_fn *tile[VM_NUM_PRODUCTS][2][VM_TILE_ROWS][VM_TILE_COLUMNS];
+    vm_fn *polynomial;
     vm_fn *leave; /* performed last */
 } vm_isa;
 

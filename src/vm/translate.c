@@ -38,6 +38,7 @@ static bool begin_phase(vm_translator *t) {
     t->num_pointers = t->num_constants = t->num_spare = t->num_lets = 0;
     t->memo = NULL;
     t->borrowed = 0;
+    memset(t->loaded, 0, sizeof t->loaded);
     t->table_size = 0;
     t->top = t->ints = t->ints_end = 0;
     t->scratch = t->most_scratch = 0;

@@ -37,6 +37,7 @@ typedef struct vm_var {
     uint32_t uses;     /* that are still to come */
     uint32_t level;    /* of a let: where it ends */
     bool is_own;       /* its place is its own */
+    bool is_put_off;   /* a let that has no place yet, because products may load it themselves */
     const ir_expr *as; /* a let of index arithmetic: what it means; it is computed when it is needed */
     bool is_computed;  /* `number` is the value of `as` */
 } vm_var;
@@ -65,8 +66,9 @@ typedef struct vm_translator {
     vm_level levels[VM_MAX_LEVELS];
     uint32_t level, next_serial, block, next_block; /* block: the serial of the one that is translated */
     vm_memo *memo;
-    int32_t borrowed;     /* places of sums that lie in memory, or 0 */
-    struct vm_tile *tile; /* what translate_tile.c works with */
+    int32_t borrowed;                 /* places of sums that lie in memory, or 0 */
+    int32_t loaded[VM_TILE_POINTERS]; /* places of operands that are loaded after all, or 0 */
+    struct vm_tile *tile;             /* what translate_tile.c works with */
 
     char *constants; /* the one at place -64 last */
     uint32_t num_constants, room_for_constants;

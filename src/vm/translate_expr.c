@@ -120,7 +120,88 @@ static vm_fn *pairs_op(const vm_translator *t, const ir_expr *x) {
     return x->op == IR_DOT2 ? t->isa->dot2 : t->isa->pack2;
 }
 
+/* ---- Operators that are one operation together ---- */
+
+static bool is_shuffle(const vm_translator *t, const ir_expr *x) {
+    return x->op == IR_SHUFFLE && x->type.elem == IR_F32 && fits_register(t, x->type) &&
+           fits_register(t, x->args[0]->type);
+}
+
+static bool is_same_value(const ir_expr *x, const ir_expr *y) {
+    if (x->op == IR_VAR && y->op == IR_VAR) return x->value.var == y->value.var;
+    if (x->op != IR_LOAD || y->op != IR_LOAD) return false;
+    const ir_access *a = x->value.access, *b = y->value.access;
+    if (a->buffer != b->buffer || a->buffer->space != IR_REG) return false;
+    for (int d = 0; d < a->buffer->num_dims; d++)
+        if (a->indices[d]->op != IR_CONST || b->indices[d]->op != IR_CONST ||
+            a->indices[d]->value.i != b->indices[d]->value.i)
+            return false;
+    return true;
+}
+
+static int32_t picks_of(vm_translator *t, const ir_expr *x);
+
+/* shuffle(a, b) + shuffle(a, b), and max of them: folding halves. */
+static bool fold(vm_translator *t, const ir_expr *x, int32_t want, vm_place *result) {
+    const ir_expr *left = x->args[0], *right = x->args[1];
+    if (!t->isa->permute4 || (x->op != IR_ADD && x->op != IR_MAX)) return false;
+    if (!is_shuffle(t, left) || !is_shuffle(t, right)) return false;
+    if (!is_same_value(left->args[0], right->args[0]) || !is_same_value(left->args[1], right->args[1])) return false;
+    const operands args = operands_of(t, left);
+    const operands again = operands_of(t, right); /* the same places; it counts their uses */
+    vm_op op = {.fn = x->op == IR_ADD ? t->isa->permute_add : t->isa->permute_max};
+    op.c = picks_of(t, left);
+    op.d = picks_of(t, right);
+    *result = emit(t, x, want, &args, op, true);
+    free_operands(t, &again);
+    return true;
+}
+
+enum { MOST_COEFFICIENTS = 2 * VM_PLACES };
+
+static bool is_const_splat(const ir_expr *x) {
+    return x->op == IR_CONST || (x->op == IR_SPLAT && x->args[0]->op == IR_CONST);
+}
+
+/* Splits sum * variable + constant. */
+static bool is_step(const vm_translator *t, const ir_expr *x, const ir_expr **sum, const ir_expr **variable,
+                    const ir_expr **constant) {
+    const bool fuses = t->target->flags & AT_TARGET_FMA;
+    if (fuses ? x->op != IR_FMA : x->op != IR_ADD || x->args[0]->op != IR_MUL) return false;
+    *sum = fuses ? x->args[0] : x->args[0]->args[0];
+    *variable = fuses ? x->args[1] : x->args[0]->args[1];
+    *constant = x->args[fuses ? 2 : 1];
+    return (*variable)->op == IR_VAR && is_const_splat(*constant);
+}
+
+/* A polynomial of a variable by Horner's rule. */
+static bool polynomial(vm_translator *t, const ir_expr *x, int32_t want, vm_place *result) {
+    const ir_expr *coefficients[MOST_COEFFICIENTS], *variable = NULL, *other, *rest = x;
+    uint32_t count = 0;
+    if (x->type.elem != IR_F32 || !fits_register(t, x->type)) return false;
+    while (count + 1 < MOST_COEFFICIENTS && is_step(t, rest, &rest, &other, &coefficients[count])) {
+        if (variable && variable->value.var != other->value.var) return false;
+        variable = other;
+        count++;
+    }
+    if (count < 3 || !is_const_splat(rest)) return false;
+    coefficients[count++] = rest;
+    operands args = {.count = 1};
+    for (uint32_t i = 1; i < count; i++) args.places[0] = vm_value_of(t, variable, VM_NOWHERE); /* counts all uses */
+    *result = emit(t, x, want, &args, (vm_op){.fn = t->isa->polynomial, .e = (int32_t)count}, true);
+    int32_t places[MOST_COEFFICIENTS] = {0};
+    for (uint32_t i = 0; i < count; i++) places[i] = vm_value_of(t, coefficients[count - 1 - i], VM_NOWHERE).at;
+    for (uint32_t i = 0; i < count; i += VM_PLACES) {
+        vm_op more = {.fn = vm_exit};
+        memcpy(&more.out, places + i, VM_PLACES * sizeof *places);
+        vm_emit(t, more);
+    }
+    return true;
+}
+
 static vm_place operator_of(vm_translator *t, const ir_expr *x, int32_t want) {
+    vm_place whole;
+    if (fold(t, x, want, &whole) || polynomial(t, x, want, &whole)) return whole;
     const operands args = operands_of(t, x);
     const bool is_pairs = x->op == IR_DOT2 || x->op == IR_PACK2 || x->op == IR_DOT4;
     vm_fn *const fn = is_pairs ? pairs_op(t, x) : register_op(t, x);
@@ -189,14 +270,14 @@ static vm_place ramp_of(vm_translator *t, const ir_expr *x, int32_t want) {
 
 /* By one instruction, whose numbers of lanes count from the lanes of a register on in b. A result of one lane fills
  * its place. */
-static vm_place permute(vm_translator *t, const ir_expr *x, int32_t want, const operands *args) {
+static int32_t picks_of(vm_translator *t, const ir_expr *x) {
     const int in = x->args[0]->type.lanes, of_register = (int)t->isa->vector_bytes / 4;
     int32_t picks[VM_SLOT_BYTES / 4] = {0};
     for (int l = 0; l < of_register; l++) {
         const int pick = x->value.pick[l % x->type.lanes];
         picks[l] = pick < in ? pick : pick - in + of_register;
     }
-    return emit(t, x, want, args, (vm_op){.fn = t->isa->permute4, .c = vm_constant(t, picks)}, true);
+    return vm_constant(t, picks);
 }
 
 static vm_place shuffle_of(vm_translator *t, const ir_expr *x, int32_t want) {
@@ -204,7 +285,7 @@ static vm_place shuffle_of(vm_translator *t, const ir_expr *x, int32_t want) {
     const uint32_t bytes = ir_elem_get((ir_elem)x->type.elem)->bytes;
     uint8_t picks[VM_SLOT_BYTES] = {0};
     if (bytes == 4 && t->isa->permute4 && fits_register(t, x->type) && fits_register(t, x->args[0]->type))
-        return permute(t, x, want, &args);
+        return emit(t, x, want, &args, (vm_op){.fn = t->isa->permute4, .c = picks_of(t, x)}, true);
     memcpy(picks, x->value.pick, x->type.lanes);
     vm_op op = {.fn = vm_shuffle, .c = vm_constant(t, picks), .d = (int32_t)bytes, .e = x->type.lanes};
     op.u.imm = x->args[0]->type.lanes;

@@ -120,13 +120,18 @@ static int32_t add_operand(struct vm_tile *tile, operand o) {
     return (int32_t)tile->num_operands++;
 }
 
+static bool is_widened(const vm_translator *t, const ir_expr *cast) {
+    const ir_elem from = (ir_elem)cast->args[0]->type.elem;
+    return (from == IR_BF16 || from == IR_F16) && cast->type.elem == IR_F32 && t->isa->load_widened[from];
+}
+
 /* A new operand from memory; -1: it is none. */
 static int32_t read_operand(vm_translator *t, struct vm_tile *tile, const ir_expr *x) {
     const ir_type type = x->type;
     bool is_number = false;
     ir_elem elem = IR_F32;
     x = without_casts_of_bits(x);
-    if (x->op == IR_CAST && (x->args[0]->type.elem == IR_BF16 || x->args[0]->type.elem == IR_F16)) {
+    if (x->op == IR_CAST && is_widened(t, x)) {
         x = x->args[0];
         elem = (ir_elem)x->type.elem;
     } else if (x->op == IR_SPLAT) {
@@ -442,12 +447,17 @@ static bool reads_register(const ir_expr *x, const ir_buffer *buffer) {
     return false;
 }
 
-/* A value in a place, which stays until the products are emitted. */
+/* A value in a place, which stays until the products are emitted; or in memory, if the run has not loaded it. */
 static int32_t hold(vm_translator *t, struct vm_tile *tile, const ir_expr *x, vm_place *held, uint32_t *num_held) {
+    for (uint32_t i = 0; x->op == IR_VAR && i < tile->num_operands; i++) {
+        if (tile->operands[i].var != x->value.var) continue;
+        t->vars[x->value.var->id].uses--;
+        return (int32_t)i;
+    }
     const vm_place place = vm_value_of(t, x, VM_NOWHERE);
     if (place.is_own) held[(*num_held)++] = place;
     for (uint32_t i = 0; i < tile->num_operands; i++)
-        if (tile->operands[i].at == place.at) return (int32_t)i;
+        if (!tile->operands[i].access && tile->operands[i].at == place.at) return (int32_t)i;
     return add_operand(tile, (operand){.at = place.at, .reg = VM_NOWHERE, .elem = IR_F32});
 }
 
@@ -470,15 +480,33 @@ static void emit_products(vm_translator *t, const struct vm_tile *tile) {
     }
 }
 
+static void load_operands(vm_translator *t, struct vm_tile *tile) {
+    for (uint32_t i = 0; i < tile->num_operands; i++) {
+        operand *o = &tile->operands[i];
+        if (!o->access) continue;
+        vm_op op = {.fn = o->elem == IR_F32 ? t->isa->load : t->isa->load_widened[o->elem], .out = t->loaded[i]};
+        if (!t->loaded[i]) op.out = t->loaded[i] = vm_new_place(t, VM_SLOT_BYTES);
+        vm_address_of(t, o->access, &op);
+        vm_emit(t, op);
+        *o = (operand){.at = op.out, .reg = VM_NOWHERE, .elem = IR_F32};
+    }
+}
+
 static void emit_run(vm_translator *t, struct vm_tile *tile) {
     vm_op pointers[MOST_OPERANDS];
     if (tile->num_products == 1 || !find_shape(t, tile)) {
+        load_operands(t, tile);
         emit_products(t, tile);
         return;
     }
     const uint32_t count = tile->parts * (tile->rows + tile->columns);
-    for (uint32_t i = 0; i < count; i++)
-        pointers[i] = (vm_op){.fn = vm_exit, .a = tile->operands[tile->order[i]].at, .e = 1};
+    for (uint32_t i = 0; i < count; i++) {
+        const operand *o = &tile->operands[tile->order[i]];
+        pointers[i] = (vm_op){.fn = vm_exit, .a = o->at, .e = 1};
+        if (!o->access) continue;
+        pointers[i].e = 0;
+        vm_address_of(t, o->access, &pointers[i]);
+    }
     const int32_t none = vm_int_const(t, 0).at;
     emit_tile(t, tile, pointers, &(turns){vm_int_const(t, 0), vm_int_const(t, 1), 1, none, none});
 }
@@ -492,6 +520,8 @@ typedef struct run {
     uint32_t num_held, num_stores;
     vm_op stores[MOST_SUMS];
     const ir_access *accesses[MOST_SUMS];
+    uint32_t num_put_off;
+    const ir_stmt *put_off[MOST_OPERANDS];
 } run;
 
 /* Surely other elements: a constant index differs. */
@@ -526,6 +556,42 @@ static bool may_come_first(const vm_translator *t, const ir_stmt *stmt, const ir
     return !t->vars[stmt->u.let.var->id].uses || !reads_register(stmt->u.let.value, sums);
 }
 
+/* A let that only loads a register for the products: they load it themselves. */
+static bool put_off(vm_translator *t, run *r, const ir_stmt *stmt) {
+    struct vm_tile *tile = r->tile;
+    if (stmt->kind != IR_LET || !t->vars[stmt->u.let.var->id].uses || vm_is_int(stmt->u.let.value->type)) return false;
+    const ir_expr *value = without_casts_of_bits(stmt->u.let.value);
+    if ((value->op != IR_LOAD && value->op != IR_CAST) || tile->num_operands + 2 > MOST_OPERANDS) return false;
+    const int32_t number = read_operand(t, tile, value);
+    if (number < 0) return false;
+    tile->operands[number].var = stmt->u.let.var;
+    t->vars[stmt->u.let.var->id].is_put_off = true;
+    r->put_off[r->num_put_off++] = stmt;
+    return true;
+}
+
+/* Whether a value needs a let that has no place. */
+static bool needs_put_off(const vm_translator *t, const ir_expr *x) {
+    if (x->op == IR_VAR) return t->vars[x->value.var->id].is_put_off;
+    if (x->op == IR_LOAD) {
+        const ir_access *access = x->value.access;
+        if (access->mask && needs_put_off(t, access->mask)) return true;
+        for (int d = 0; d < access->buffer->num_dims; d++)
+            if (needs_put_off(t, access->indices[d])) return true;
+    }
+    for (int i = 0; i < ir_op_get((ir_op)x->op)->arity; i++)
+        if (needs_put_off(t, x->args[i])) return true;
+    return false;
+}
+
+static bool factors_need(const vm_translator *t, const factors *f) {
+    for (uint32_t i = 0; i < f->count; i++) {
+        const ir_expr *x = f->products[i].x, *y = f->products[i].y;
+        if ((x->op != IR_VAR && needs_put_off(t, x)) || (y->op != IR_VAR && needs_put_off(t, y))) return true;
+    }
+    return false;
+}
+
 static bool factors_read(const factors *f, const ir_buffer *sums) {
     for (uint32_t i = 0; i < f->count; i++)
         if (reads_register(f->products[i].x, sums) || reads_register(f->products[i].y, sums)) return true;
@@ -538,7 +604,7 @@ static bool take_statement(vm_translator *t, run *r, const ir_stmt *stmt) {
     int32_t sum;
     if (!factors_of(t, stmt, &f) || f.sum->buffer != r->sums || (tile->num_products && f.kind != tile->kind))
         return false;
-    if (factors_read(&f, r->sums) || tile->num_products + f.count > MOST_PRODUCTS) return false;
+    if (factors_need(t, &f) || factors_read(&f, r->sums) || tile->num_products + f.count > MOST_PRODUCTS) return false;
     if (tile->num_operands + 2 * f.count > MOST_OPERANDS || r->num_held + 2 * f.count > MOST_OPERANDS) return false;
     if (!f.is_memory)
         sum = vm_register_of(t, f.sum);
@@ -548,7 +614,9 @@ static bool take_statement(vm_translator *t, run *r, const ir_stmt *stmt) {
     for (uint32_t i = f.count; i-- > 0;) {
         const int32_t x = hold(t, tile, f.products[i].x, r->held, &r->num_held);
         const int32_t y = hold(t, tile, f.products[i].y, r->held, &r->num_held);
-        tile->products[tile->num_products++] = (product){sum, (uint32_t)x, (uint32_t)y, 0};
+        const bool turned = tile->operands[x].elem != IR_F32;
+        tile->products[tile->num_products++] =
+            (product){sum, (uint32_t)(turned ? y : x), (uint32_t)(turned ? x : y), 0};
     }
     return true;
 }
@@ -560,12 +628,19 @@ bool vm_tile_run(vm_translator *t, const ir_stmt *stmt, const ir_stmt **after) {
     run r = {.tile = tile_of(t), .sums = f.sum->buffer};
     if (!r.tile) return false;
     for (; stmt && !t->err->status; stmt = stmt->next) {
-        if (may_come_first(t, stmt, r.sums))
+        if (may_come_first(t, stmt, r.sums)) {
+            if (put_off(t, &r, stmt)) continue;
+            if (stmt->kind == IR_LET && needs_put_off(t, stmt->u.let.value)) break;
             vm_stmt(t, stmt);
-        else if (!take_statement(t, &r, stmt))
+        } else if (!take_statement(t, &r, stmt))
             break;
     }
     emit_run(t, r.tile);
+    for (uint32_t i = 0; i < r.num_put_off; i++) {
+        vm_var *var = &t->vars[r.put_off[i]->u.let.var->id];
+        var->is_put_off = false;
+        if (var->uses) vm_stmt(t, r.put_off[i]); /* needed later, too */
+    }
     for (uint32_t i = 0; i < r.num_stores; i++) vm_emit(t, r.stores[i]);
     for (uint32_t i = 0; i < r.num_held; i++) vm_free(t, r.held[i]);
     *after = stmt;
