@@ -3,13 +3,13 @@
 # The options of a command: --name, or --name=KIND where it takes an argument.
 _attune_options() {
     case $1 in
-        run) echo '--check --engine=jit|interp --expect=FILE --json --k=FILE --layout=out_in|in_out --lse=FILE -o=FILE --output=FILE --q=FILE --schedule=SCHEDULE --sizes=SIZES --tensor=NAMED --threads=TEXT --v=FILE --write=NAMED --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
-        mha) echo '--check --engine=jit|interp --expect=FILE --ignore=TEXT --json --layout=out_in|in_out --lse=FILE --name=TEXT -o=FILE --output=FILE --packed=FILE --prefix=TEXT --save-packed=FILE --schedule=SCHEDULE --sizes=SIZES --tensor=NAMED --threads=TEXT --weights=FILE --write=NAMED --x=FILE --x-kv=FILE --x-v=FILE --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
+        run) echo '--check --engine=jit|vm|interp --expect=FILE --json --k=FILE --layout=out_in|in_out --lse=FILE -o=FILE --output=FILE --q=FILE --schedule=SCHEDULE --sizes=SIZES --tensor=NAMED --threads=TEXT --v=FILE --write=NAMED --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
+        mha) echo '--check --engine=jit|vm|interp --expect=FILE --ignore=TEXT --json --layout=out_in|in_out --lse=FILE --name=TEXT -o=FILE --output=FILE --packed=FILE --prefix=TEXT --save-packed=FILE --schedule=SCHEDULE --sizes=SIZES --tensor=NAMED --threads=TEXT --weights=FILE --write=NAMED --x=FILE --x-kv=FILE --x-v=FILE --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
         compile) echo '--dump-passes --emit=STAGE --json -o=FILE --output=FILE --schedule=SCHEDULE --target=ISA --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
-        check) echo '--accuracy --first=TEXT --ftz --inputs=INPUTS --json --max-flops=TEXT --random=TEXT --schedule=SCHEDULE --seed=TEXT --sizes=SIZES --threads=TEXT --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
+        check) echo '--accuracy --engine=jit|vm --first=TEXT --ftz --inputs=INPUTS --json --max-flops=TEXT --random=TEXT --schedule=SCHEDULE --seed=TEXT --sizes=SIZES --threads=TEXT --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
         conform) echo '--engine=jit|interp|both --json -v --verbose --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
         weights) echo '--average --batch=TEXT --cell=TEXT --heads=TEXT --json --labels=FILE --labels-kv=FILE -o=FILE --output=FILE --scale=linear|sqrt --seed=TEXT --sizes=SIZES --tensor=NAMED --threads=TEXT --title=TEXT --weights-file=FILE --width=TEXT --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
-        bench) echo '--engine=jit|interp --json -o=FILE --output=FILE --report=FILE --samples=TEXT --schedule=SCHEDULE --sizes=SIZES --threads=TEXT --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
+        bench) echo '--engine=jit|vm|interp --json -o=FILE --output=FILE --report=FILE --samples=TEXT --schedule=SCHEDULE --sizes=SIZES --threads=TEXT --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
         explain) echo '--dry-run --json --schedule=SCHEDULE --sizes=SIZES --threads=TEXT --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
         tune) echo '--arg=TEXT --budget=TEXT --export=FILE --import=FILE --ir=FILE --json --sizes=SIZES --threads=TEXT --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
         sweep) echo '--cold --cold-data --csv --dry-run --jobs=TEXT --json --limit=TEXT --max-spread=TEXT -o=FILE --output=FILE --plot=FILE --samples=TEXT --shard=TEXT --sizes=SIZES --threads=TEXT --warm --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
@@ -17,7 +17,7 @@ _attune_options() {
         cache) echo '--json --max-bytes=TEXT -o=FILE --output=FILE --pack=FILE --sample=TEXT --schedule=SCHEDULE --seed=TEXT --set=TEXT --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
         bundle) echo '--header=FILE --json --kernels-only --name=TEXT -o=FILE --output=FILE --shared --targets=TEXT --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
         info) echo '--json --machine --probe-machine --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
-        ir) echo '--arg=TEXT --check --dump-passes --emit=STAGE --engine=jit|interp --json --out=NAMED -o=FILE --output=FILE --set=TEXT --target=ISA --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
+        ir) echo '--arg=TEXT --check --dump-passes --emit=STAGE --engine=jit|vm|interp --json --out=NAMED -o=FILE --output=FILE --set=TEXT --target=ISA --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
     esac
 }
 

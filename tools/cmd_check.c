@@ -38,6 +38,7 @@ static const struct argp_option options[] = {
     {"threads", TOOL_KEY_THREADS, "N", 0, "Run PROBLEM with 1, 2 or 3 threads only", 0},
     {"inputs", TOOL_KEY_INPUTS, "KIND", 0,
      "Data for PROBLEM: ordinary, large, overflow, denormal, constant, nonfinite or hidden instead of each", 0},
+    {"engine", TOOL_KEY_ENGINE, "jit|vm", 0, "Compare machine code (default) or the virtual machine", 0},
     {"ftz", TOOL_KEY_FTZ, NULL, 0, "Call with denormals flushed to zero", 0},
     {"accuracy", TOOL_KEY_ACCURACY, NULL, 0, "A table of errors of all combinations of types, on fixed problems", 0},
     {"json", TOOL_KEY_JSON, NULL, 0, "Print JSON", 0},
@@ -75,6 +76,10 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
         o->threads = (uint32_t)tool_parse_integer(state, "threads", argument, 1, CHECK_MAX_THREADS);
         return 0;
     case TOOL_KEY_INPUTS: o->inputs = parse_inputs(state, argument); return 0;
+    case TOOL_KEY_ENGINE:
+        if (tool_parse_engine(state, argument) == ATTUNE_ENGINE_INTERPRETER)
+            argp_error(state, "--engine is 'jit' or 'vm': the interpreter is what they are compared with");
+        return 0;
     case TOOL_KEY_FTZ: o->ftz = true; return 0;
     case TOOL_KEY_ACCURACY: o->accuracy = true; return 0;
     case TOOL_KEY_JSON: o->json = true; return 0;

@@ -22,7 +22,7 @@ typedef struct ir_options {
 } ir_options;
 
 static const struct argp_option options[] = {
-    {"engine", TOOL_KEY_ENGINE, "jit|interp", 0, "Machine code (default) or the interpreter", 0},
+    {"engine", TOOL_KEY_ENGINE, "jit|vm|interp", 0, "Machine code (default), virtual machine or interpreter", 0},
     {"arg", TOOL_KEY_ARG, "NAME=VALUE", 0, "A number for a scalar, F.npy for a buffer", 0},
     {"set", TOOL_KEY_SET, "NAME=NUMBER", 0, "The number of a `param` line of the file, in the place of its own", 0},
     {"out", TOOL_KEY_OUT, "NAME=F.npy", 0, "Write an output buffer here; others are summarised", 0},
@@ -98,9 +98,14 @@ static bool same_output(const ir_value *value, const void *other) {
     return true;
 }
 
+/* How the library is asked: a kernel of the virtual machine is run as one of machine code is. */
+static attune_engine ir_engine(const ir_options *o) {
+    return o->engine == ATTUNE_ENGINE_VM ? ATTUNE_ENGINE_JIT : o->engine;
+}
+
 /* Runs the other engine on the original data and compares the outputs. */
 static bool check(const ir_options *o, const ir_call *call) {
-    const attune_engine other = o->engine == ATTUNE_ENGINE_JIT ? ATTUNE_ENGINE_INTERPRETER : ATTUNE_ENGINE_JIT;
+    const attune_engine other = o->engine != ATTUNE_ENGINE_INTERPRETER ? ATTUNE_ENGINE_INTERPRETER : ATTUNE_ENGINE_JIT;
     void **const buffers = calloc(call->num_buffers + 1, sizeof *buffers);
     bool good = buffers != NULL;
     size_t n = 0;
@@ -196,7 +201,7 @@ static int print_json(const ir_options *o, const ir_call *call) {
         json_array_append_new(outputs, output_json(value, file));
     }
     json_t *const body = json_pack("{s:o, s:s, s:o}", "file", tool_json_text(o->file), "engine",
-                                   o->engine == ATTUNE_ENGINE_JIT ? "jit" : "interp", "outputs", outputs);
+                                   tool_engine_option(o->engine), "outputs", outputs);
     /* A difference ended the command before. */
     if (body && o->checks) json_object_set_new(body, "same_bits", json_true());
     return json_print_for(call->context, 0, body);
@@ -232,7 +237,7 @@ static int run(ir_options *o, attune_context *context, const ir_params *params, 
     if (!ir_call_is_contiguous(context, text, o->file)) return TOOL_FAILED;
     if (ir_params_compile(params, context, text, &call.kernel) != ATTUNE_OK) return tool_library_error(o->file);
     if (ir_call_bind(&call, &o->arguments, false) && outputs_exist(o, &call)) {
-        if (attune_ir_run(context, call.kernel, o->engine, call.buffers, call.scalars) != ATTUNE_OK)
+        if (attune_ir_run(context, call.kernel, ir_engine(o), call.buffers, call.scalars) != ATTUNE_OK)
             tool_library_error(tool_engine_name(o->engine));
         else if ((!o->checks || check(o, &call)) && show_outputs(o, &call))
             code = TOOL_OK;

@@ -18,8 +18,8 @@ from ._values import integer, kind, number
 _byref = ctypes.byref
 _ARGUMENTS_BYTES = ctypes.sizeof(Arguments)
 _READY = 64  # calls that a kernel remembers
-_ORIGINS = ("memory", "disk", "compiler", "pack", "bundle")
-_ENGINES = ("jit", "interpreter")
+_ORIGINS = ("memory", "disk", "compiler", "pack", "bundle", "vm")
+_ENGINES = ("jit", "interpreter", "vm")
 
 
 class Call:

@@ -50,9 +50,12 @@ static void warm_one(warm_run *run, size_t number) {
     manifest_entry *const entry = &run->list->entries[number];
     attune_kernel *kernel = NULL;
     attune_kernel_info info = {.struct_size = sizeof info};
-    const bool good = acquire(run->context, entry, &kernel) && attune_kernel_get_info(kernel, &info) == ATTUNE_OK;
+    const bool good = acquire(run->context, entry, &kernel) && attune_kernel_get_info(kernel, &info) == ATTUNE_OK &&
+                      info.origin != ATTUNE_FROM_VM;
     pthread_mutex_lock(&run->mutex);
-    if (!good) tool_error("%s: %s", entry->text, attune_last_message());
+    if (!good)
+        tool_error("%s: %s", entry->text,
+                   kernel ? "nothing was compiled: there is no code generator" : attune_last_message());
     warm_item *const item = &run->items[number];
     item->outcome = !good ? WARM_FAILED : info.origin == ATTUNE_FROM_COMPILER ? WARM_COMPILED : WARM_CACHED;
     item->compile_ms = info.compile_ms;

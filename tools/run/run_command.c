@@ -29,7 +29,7 @@ static const struct argp_option options[] = {
     {"lse", TOOL_KEY_LSE, "F.npy", 0, "Write the logarithms of the sums of exponentials here; - is standard output", 0},
     {"write", TOOL_KEY_WRITE, "NAME=F.npy", 0, "Write any other output: weights, and k or v where keys are appended",
      0},
-    {"engine", TOOL_KEY_ENGINE, "jit|interp", 0, "Machine code (default) or the interpreter", 0},
+    {"engine", TOOL_KEY_ENGINE, "jit|vm|interp", 0, "Machine code (default), virtual machine or interpreter", 0},
     {"schedule", TOOL_KEY_SCHEDULE, "K=V,...", 0, "Change the chosen schedule", 0},
     {"check", TOOL_KEY_CHECK, NULL, 0, "Compare with the interpreter's bits and with an f64 reference", 0},
     {"expect", TOOL_KEY_EXPECT, "F.npy", 0, "Show the error against this result", 0},
@@ -124,7 +124,8 @@ static bool measure(const run_options *o, const tensors *t, attune_context *cont
     if (tensors_run(t, context, kernel, schedule, o->engine) != ATTUNE_OK) return false;
     r->first_us = tool_now_us() - begin;
     /* At least three more, then until a quarter of a second is spent; the interpreter is timed once. */
-    while (o->engine == ATTUNE_ENGINE_JIT && count < MAX_SAMPLES && (count < 3 || tool_now_us() - begin < 250e3)) {
+    while (o->engine != ATTUNE_ENGINE_INTERPRETER && count < MAX_SAMPLES &&
+           (count < 3 || tool_now_us() - begin < 250e3)) {
         const double start = tool_now_us();
         if (tensors_run(t, context, kernel, schedule, o->engine) != ATTUNE_OK) return false;
         samples[count++] = tool_now_us() - start;
@@ -252,7 +253,7 @@ static void print_text(const run_options *o, FILE *stream, const char *problem, 
     table_cell(t, "problem");
     table_cell(t, "%s", problem);
     table_cell(t, "kernel");
-    if (o->engine == ATTUNE_ENGINE_JIT)
+    if (o->engine != ATTUNE_ENGINE_INTERPRETER)
         table_cell(t, "%s, from the %s in %s (%s of code)", r->info.isa, tool_origin_name(r->info.origin),
                    table_time(r->compile_us, a), table_bytes(r->info.code_bytes, b));
     else
@@ -290,10 +291,10 @@ static void print_text(const run_options *o, FILE *stream, const char *problem, 
 
 static int print_json(const run_options *o, const char *problem, const char *schedule, const run_report *r,
                       const attune_machine_info *machine) {
-    json_t *const j = json_pack("{s:s, s:s, s:s, s:s, s:s, s:f, s:f, s:f, s:f}", "problem", problem, "schedule",
-                                schedule, "engine", o->engine == ATTUNE_ENGINE_JIT ? "jit" : "interp", "isa",
-                                r->info.isa, "origin", tool_origin_name(r->info.origin), "acquire_us", r->compile_us,
-                                "first_us", r->first_us, "median_us", r->median_us, "gflops", r->gflops);
+    json_t *const j =
+        json_pack("{s:s, s:s, s:s, s:s, s:s, s:f, s:f, s:f, s:f}", "problem", problem, "schedule", schedule, "engine",
+                  tool_engine_option(o->engine), "isa", r->info.isa, "origin", tool_origin_name(r->info.origin),
+                  "acquire_us", r->compile_us, "first_us", r->first_us, "median_us", r->median_us, "gflops", r->gflops);
     if (j && r->peak_gflops > 0) {
         json_object_set_new(j, "peak_gflops", json_real(r->peak_gflops));
         json_object_set_new(j, "peak_dtype", json_string(tool_dtype_name(r->peak_dtype)));
@@ -335,7 +336,7 @@ static int run_on(const run_options *o, tensors *t) {
     if (!pick_schedule(o, context, &t->problem, &schedule)) goto out;
     /* An explicit schedule has its own cache entry, so only the caller's is passed on. */
     const attune_schedule *const asked = o->schedule ? &schedule : NULL;
-    if (o->engine == ATTUNE_ENGINE_JIT) {
+    if (o->engine != ATTUNE_ENGINE_INTERPRETER) {
         const double start = tool_now_us();
         if (attune_compile(context, &t->problem, asked, &kernel) != ATTUNE_OK) {
             tool_library_error(NULL);
@@ -351,7 +352,8 @@ static int run_on(const run_options *o, tensors *t) {
         goto out;
     }
     r.peak_dtype = peak_that_counts(&t->problem, r.info.isa);
-    if (o->engine == ATTUNE_ENGINE_JIT) r.peak_gflops = probe_peak(r.info.isa, machine.max_workers, r.peak_dtype);
+    if (o->engine != ATTUNE_ENGINE_INTERPRETER)
+        r.peak_gflops = probe_peak(r.info.isa, machine.max_workers, r.peak_dtype);
     /* Other programs took the CPU away from a probe whose peak is below the speed of the call. */
     if (r.peak_gflops * 1.1 < r.gflops) r.peak_gflops = 0;
     if (o->check && !check(t, context, &schedule, &r)) goto out;
