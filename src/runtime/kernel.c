@@ -143,7 +143,9 @@ attune_status at_kernel_keep_ir(attune_kernel *kernel, at_arena *arena, ir_kerne
     return ATTUNE_OK;
 }
 
-bool at_kernel_is_own(const attune_kernel *kernel) { return kernel->origin != ATTUNE_FROM_TIER0 && !kernel->stands_in; }
+bool at_kernel_is_own(const attune_kernel *kernel) {
+    return kernel->origin != ATTUNE_FROM_TIER0 && kernel->origin != ATTUNE_FROM_VM && !kernel->stands_in;
+}
 
 /* ---- Building ---- */
 

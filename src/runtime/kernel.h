@@ -11,7 +11,7 @@ attune_status at_kernel_get(attune_context *context, at_operation operation, con
                             attune_kernel **kernel, at_error *err);
 
 /* A kernel of attention that is there without a compile and without waiting for one: from memory, a bundle, the disk,
- * another tuning class, tier 0. ATTUNE_NOT_CACHED: there is none, or strict mode refuses it. */
+ * another tuning class, tier 0. ATTUNE_NOT_CACHED: strict mode refuses the last. */
 attune_status at_kernel_at_once(attune_context *context, const attune_problem *problem, attune_kernel **kernel,
                                 at_error *err);
 

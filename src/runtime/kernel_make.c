@@ -203,25 +203,46 @@ static void turn_into_key_at_once(at_key *key) {
     key->high = ~key->high;
 }
 
-/* Without a compiler; an at_cache_make_fn. Strict mode refuses what is not compiled. */
+static const char meanwhile[] = "a kernel of its own is compiled meanwhile";
+
+static attune_status make_by_vm(const at_request *request, const at_key *key, attune_kernel **kernel, at_error *err) {
+    at_arena arena;
+    at_built built;
+    at_arena_init(&arena, &request->context->allocator);
+    attune_status status = at_build(request->context, &arena, request->operation, NULL, &built, err);
+    if (!status) status = at_kernel_from_vm(request->context, built.lowered, kernel, err);
+    at_arena_free(&arena);
+    if (status) return status;
+    at_make_complete(*kernel, request, key, &built.schedule, ATTUNE_FROM_VM, 0);
+    at_make_tell_tier0(request, key, "the virtual machine", meanwhile);
+    return ATTUNE_OK;
+}
+
+/* What stands in for a kernel that is compiled. Strict mode refuses what was not compiled for this problem. */
+static attune_status make_stopgap(const at_request *request, const at_key *key, attune_kernel **kernel, at_error *err) {
+    attune_context *const context = request->context;
+    if (at_make_from_stand_in(request, key, meanwhile, kernel)) return ATTUNE_OK;
+    const attune_status status = at_record_allow(&context->record, key, request->operation, NULL, err);
+    if (status) {
+        at_record_miss(&context->record, key, request->operation, NULL);
+        return status;
+    }
+    if (at_make_from_tier0(request, key, meanwhile, kernel)) return ATTUNE_OK;
+    return make_by_vm(request, key, kernel, err);
+}
+
+/* Without a compiler; an at_cache_make_fn. */
 static attune_status make_at_once(void *user, const at_key *key_at_once, at_cache_node **node, at_error *err) {
     const at_request *request = user;
-    attune_context *const context = request->context;
     attune_kernel *kernel = NULL;
     at_key key;
     at_signature_init(request->signature, request->operation.problem);
-    at_key_make(&key, request->operation, NULL, &context->machine);
+    at_key_make(&key, request->operation, NULL, &request->context->machine);
     attune_status status = make_from_kept(request, &key, &kernel, err);
-    if (status && status != ATTUNE_NO_EXEC_MEMORY) return status;
+    if (status && !has_no_code(status)) return status;
     at_error_clear(err);
-    static const char why[] = "a kernel of its own is compiled meanwhile";
-    if (!kernel && !at_make_from_stand_in(request, &key, why, &kernel)) {
-        status = at_record_allow(&context->record, &key, request->operation, NULL, err);
-        if (status) at_record_miss(&context->record, &key, request->operation, NULL);
-        if (!status && !at_make_from_tier0(request, &key, why, &kernel))
-            status = at_fail(err, ATTUNE_NOT_CACHED, "no kernel is there at once");
-    }
-    if (!kernel) return status;
+    if (!kernel) status = make_stopgap(request, &key, &kernel, err);
+    if (status) return status;
     kernel->node.key = *key_at_once;
     *node = &kernel->node;
     return ATTUNE_OK;
