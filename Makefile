@@ -133,7 +133,7 @@ INSTALL_DIRS = $(BUILD)/gen/install_dirs.h
 .PHONY: all lib codegen draw adapters tool fetch tier0 engine engine-static tests test-tools deps run minilm test \
 	bench bench-full \
 	bench-growth \
-	bench-setup bench-drivers bench-table bench-alone bench-latency ranking ranking-table cliffs roofline shapes-table \
+	bench-setup bench-drivers bench-table bench-alone bench-latency bench-call-sites ranking ranking-table cliffs roofline shapes-table \
 	install uninstall find-cairo completions help FORCE
 
 all: lib codegen draw adapters tool fetch tier0 ## build the library, the code generator and the command into build/
@@ -366,7 +366,7 @@ $(BUILD)/bench/probe_driver: $(call obj,bench/driver.c bench/probe_driver.c) $(B
 	$(call say,link $@)
 	$(Q)$(LINK) -Wl,-rpath,'$$ORIGIN/..' $(filter %.o %.a,$^) -L$(BUILD) -lattune -ljansson $(CORE_LIBS) -o $@
 
-$(BUILD)/bench/latency: $(call obj,bench/latency.c) $(BUILD)/libattune.so
+$(BUILD)/bench/latency $(BUILD)/bench/call_sites: $(BUILD)/bench/%: $(BUILD)/obj/bench/%.o $(BUILD)/libattune.so
 	@mkdir -p $(@D)
 	$(call say,link $@)
 	$(Q)$(LINK) -Wl,-rpath,'$$ORIGIN/..' $(filter %.o,$^) -L$(BUILD) -lattune $(CORE_LIBS) -o $@
@@ -510,6 +510,10 @@ bench-alone: all ## a table of attune alone: four shapes of attention and three 
 LATENCY ?=
 bench-latency: all $(BUILD)/bench/latency ## calls beside busy processes, now and then, and for the first time
 	@ATTUNE_CODEGEN=$(abspath $(BUILD))/libattune-codegen.so $(BUILD)/bench/latency $(LATENCY)
+
+bench-call-sites: all $(BUILD)/bench/call_sites ## random lengths by a plan that never waits; memory over 100,000 shapes
+	@ATTUNE_CODEGEN=$(abspath $(BUILD))/libattune-codegen.so $(BUILD)/bench/call_sites
+	@ATTUNE_CODEGEN=$(abspath $(BUILD))/libattune-codegen.so $(BUILD)/bench/call_sites --shapes
 
 # RANKING: options, as --only='vit*'; bench/ranking.py --help.
 RANKING ?=

@@ -931,12 +931,13 @@ ATTUNE_API void attune_mha_destroy(attune_context *context, attune_mha *mha);
  * need that kernel, and, as for all compiles in this process, fork() and exit(). With `least_gain` lengths get a kernel
  * only if the model of schedules expects so much of it.
  *
- * With `has_deadline` no call waits for a compile longer than deadline_us, not even the first. A kernel that is there at
- * once computes: of a bundle, the cache, another tuning class, or tier 0, which has one for each usual problem. The
+ * With `has_deadline` no call waits for a compile longer than deadline_us, not even the first. A kernel that is there
+ * at once computes: of a bundle, the cache, another tuning class, or tier 0, which has one for each usual problem. The
  * thread of `background` compiles the plan's own kernels, and after them those for lengths, by default only if 10
- * percent are to be gained (least_gain 0). A compile that fails is told by ATTUNE_EVENT_COMPILE_END and not tried again.
- * Bits may change with each kernel unless the problem is reproducible. With ATTUNE_STRICT=1 a missing kernel fails the
- * call. Plans without has_deadline take the one of the environment variable ATTUNE_DEADLINE_US, if it is set.
+ * percent are to be gained (least_gain 0). A compile that fails is told by ATTUNE_EVENT_COMPILE_END and not tried
+ * again. Bits may change with each kernel unless the problem is reproducible. With ATTUNE_STRICT=1 a missing kernel
+ * fails the call. Plans without has_deadline take the one of the environment variable ATTUNE_DEADLINE_US, if it is
+ * set.
  *
  * The first max_specialised lengths get one and keep it, so a plan compiles at most max_specialised + 3 kernels in its
  * life. Calls of few queries with another number of keys are not specialised, because decoding has new lengths at
@@ -1236,7 +1237,7 @@ typedef enum attune_origin {
     ATTUNE_FROM_COMPILER = 2,
     ATTUNE_FROM_PACK = 3,
     ATTUNE_FROM_BUNDLE = 4,
-    ATTUNE_FROM_VM = 5,   /* nothing could be compiled, so attune's virtual machine runs it: the same bits, more slowly */
+    ATTUNE_FROM_VM = 5,   /* tier 0 without machine code: the virtual machine runs it: the same bits, more slowly */
     ATTUNE_FROM_TIER0 = 6 /* machine code that was compiled when attune was built, for sizes of any call */
 } attune_origin;
 

@@ -1,6 +1,6 @@
 #!/bin/sh
-# tier0.sh OUTPUT TARGETS [TARGETS]: makes libattune-tier0.so of the kernels that tier0_kernels.sh lists, for TARGETS; the
-# second TARGETS have dot products of bf16. $ATTUNE compiles, and $LINK links.
+# tier0.sh OUTPUT TARGETS [TARGETS]: makes libattune-tier0.so of the kernels that tier0_kernels.sh lists, for TARGETS;
+# the second TARGETS have dot products of bf16. $ATTUNE compiles, and $LINK links.
 set -eu
 output=$1 targets=$2 dots=${3-}
 here=$(dirname "$0")

@@ -36,7 +36,7 @@ typedef struct at_bundle_part {
 typedef struct at_bundle_plan {
     const attune_allocator *allocator;
     const char *name;
-    bool kernels_only; /* no functions, nothing that only they need, no header */
+    bool kernels_only;                        /* no functions, nothing that only they need, no header */
     at_bundle_aim aims[AT_BUNDLE_MOST_CODES]; /* in the order of the table of targets */
     size_t num_aims;
     at_bundle_part *parts;

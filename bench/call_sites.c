@@ -1,0 +1,160 @@
+/* Calls of random lengths by a plan that never waits, beside the same walk with all kernels there.
+ *
+ *     call_sites [CALLS] [MOST]       5,000 calls of lengths from 1 to 2,048
+ *     call_sites --shapes [CALLS]     100,000 random shapes: memory, and kernels for lengths
+ *
+ * No cache, f32, four heads of 64. `make bench-call-sites` runs both. */
+#include <attune.h>
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { HEADS = 4, DIM = 64 };
+static const char PROBLEM[] = "num_heads=4,head_dim=64,seq_q=dynamic,seq_kv=dynamic,reproducible=1";
+
+static void die(const char *what) {
+    fprintf(stderr, "call_sites: %s: %s\n", what, attune_last_message());
+    exit(1);
+}
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e6 + (double)t.tv_nsec * 1e-3;
+}
+
+/* ---- Events ---- */
+
+static pthread_t caller;
+static atomic_int compiles_of_caller, compiles, swaps;
+
+static void count(void *user, const attune_event *event) {
+    (void)user;
+    if (event->kind == ATTUNE_EVENT_COMPILE_BEGIN) {
+        atomic_fetch_add(&compiles, 1);
+        if (pthread_equal(pthread_self(), caller)) atomic_fetch_add(&compiles_of_caller, 1);
+    }
+    if (event->kind == ATTUNE_EVENT_SWAPPED) atomic_fetch_add(&swaps, 1);
+}
+
+/* ---- Plans ---- */
+
+typedef struct site {
+    attune_context *context;
+    attune_plan *plan;
+} site;
+
+static site open_site(bool never_waits) {
+    attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
+    attune_plan_options how = ATTUNE_PLAN_OPTIONS_INIT;
+    attune_problem problem = ATTUNE_PROBLEM_INIT;
+    site s;
+    options.cache_dir = "";
+    options.max_workers = 1;
+    if (never_waits) options.event = count;
+    how.has_deadline = never_waits;
+    if (!never_waits) how.max_specialised = 0;
+    if (attune_context_create(&options, &s.context)) die("no context");
+    if (attune_problem_parse(PROBLEM, &problem)) die("no problem");
+    if (attune_plan_create(s.context, &problem, &how, &s.plan)) die("no plan");
+    if (!never_waits && attune_plan_prepare(s.context, s.plan)) die("no kernels");
+    return s;
+}
+
+static void close_site(site s) {
+    attune_plan_destroy(s.context, s.plan);
+    attune_context_destroy(s.context);
+}
+
+static double run(site s, int64_t queries, int64_t keys, float *memory) {
+    attune_arguments a;
+    const double begin = now();
+    if (attune_plan_arguments_init(s.plan, &a)) die("no arguments");
+    a.seq_q = queries, a.seq_kv = keys;
+    a.q = memory, a.k = memory, a.v = memory, a.out = memory + (size_t)HEADS * DIM * 4096;
+    if (attune_plan_run(s.context, s.plan, &a, NULL)) die("a call failed");
+    return now() - begin;
+}
+
+static int by_value(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* ---- The walk ---- */
+
+/* Calls of both take turns, so that both see the same neighbours. */
+static void walk(int calls, int64_t most, float *memory) {
+    double *const cold = calloc((size_t)calls, sizeof *cold), *const warm = calloc((size_t)calls, sizeof *warm);
+    if (!cold || !warm) die("no memory");
+    const site ready = open_site(false), never = open_site(true);
+    double sum_cold = 0, sum_warm = 0;
+    for (int i = 0; i < calls; i++) {
+        const int64_t queries = 1 + rand() % most, keys = 1 + rand() % most;
+        warm[i] = run(ready, queries, keys, memory);
+        cold[i] = run(never, queries, keys, memory);
+        if (i < calls / 2) continue;
+        sum_warm += warm[i];
+        sum_cold += cold[i];
+    }
+    const size_t at = (size_t)(0.999 * (calls - 1));
+    attune_plan_info info = {.struct_size = sizeof info};
+    attune_plan_get_info(never.plan, &info);
+    qsort(cold, (size_t)calls, sizeof *cold, by_value);
+    qsort(warm, (size_t)calls, sizeof *warm, by_value);
+    printf("%d calls of 1 to %lld: %d waited for a compile; %d compiles behind, %d swaps, %llu calls by tier 0\n",
+           calls, (long long)most, atomic_load(&compiles_of_caller), atomic_load(&compiles), atomic_load(&swaps),
+           (unsigned long long)info.stopgap_calls);
+    printf("p99.9 %.1f µs, with all kernels there %.1f µs: %.3f times; second half: %.1f %% of that speed\n", cold[at],
+           warm[at], cold[at] / warm[at], 100 * sum_warm / sum_cold);
+    close_site(ready);
+    close_site(never);
+    free(cold);
+    free(warm);
+}
+
+/* ---- Memory ---- */
+
+static long resident_kb(void) {
+    char line[256];
+    long kb = 0;
+    FILE *const file = fopen("/proc/self/status", "r");
+    while (file && fgets(line, sizeof line, file))
+        if (!strncmp(line, "VmRSS:", 6)) kb = strtol(line + 6, NULL, 10);
+    if (file) fclose(file);
+    return kb;
+}
+
+static void shapes(int calls, float *memory) {
+    const site s = open_site(true);
+    long early = 0;
+    for (int i = 0; i < calls; i++) {
+        const int64_t queries = 1 + rand() % 24, keys = 1 + rand() % 64;
+        for (int repeat = 0; repeat < 1 + 3 * (i % 100 == 0); repeat++) run(s, queries, keys, memory);
+        if (i == calls / 10) early = resident_kb();
+    }
+    attune_plan_info info = {.struct_size = sizeof info};
+    attune_plan_get_info(s.plan, &info);
+    printf(
+        "%d random shapes: %u kernels for lengths; resident %ld KB after a tenth, %ld KB at the end; %d calls waited\n",
+        calls, info.specialised_kernels, early, resident_kb(), atomic_load(&compiles_of_caller));
+    close_site(s);
+}
+
+int main(int argc, char **argv) {
+    float *const memory = calloc((size_t)HEADS * DIM * 8192, sizeof *memory);
+    if (!memory) die("no memory");
+    caller = pthread_self();
+    srand(1);
+    if (argc > 1 && !strcmp(argv[1], "--shapes"))
+        shapes(argc > 2 ? atoi(argv[2]) : 100000, memory);
+    else
+        walk(argc > 1 ? atoi(argv[1]) : 5000, argc > 2 ? atoi(argv[2]) : 2048, memory);
+    free(memory);
+    return 0;
+}
