@@ -58,6 +58,8 @@ build static "$CC" -std=c99 -static tests/bundle/user.c
 as_c99 static
 build filtered "$CC" -std=gnu99 -DFILTERED tests/bundle/user.c
 as_c99 filtered
+build filtered-static "$CC" -std=gnu99 -static -DFILTERED tests/bundle/user.c
+as_c99 filtered-static
 if command -v musl-gcc >/dev/null; then
     build musl musl-gcc -std=c99 -static tests/bundle/user.c
     as_c99 musl

@@ -20,7 +20,7 @@ make_seeds() {
     local made=$scratch/made schedule case
     export ATTUNE_CACHE_DIR=$made/cache ATTUNE_MACHINE=generic ATTUNE_RECORD=$made/recorded
     mkdir -p "$made"
-    mkdir -p "$corpus"/fuzz_{ir,object,entry,image,pack,signed_pack,sweep,conform,manifest,tuning,worker}
+    mkdir -p "$corpus"/fuzz_{ir,object,entry,image,pack,signed_pack,sweep,conform,manifest,bundle,tuning,worker}
     make_kernels
     find "$ATTUNE_CACHE_DIR" -name '*.attune' -exec cp -t "$corpus/fuzz_entry" {} +
     cp "$made/recorded" "$corpus/fuzz_manifest/seed"
