@@ -72,16 +72,21 @@ static int64_t most_rows(const attune_problem *p, const at_target *target, int64
 
 /* With 32 registers few rows and keys, all of which are seen, are faster by q-lanes in one tile, unless keys are enough
  * for streams and rows are up to 6. With a handful of keys, which fill none of the vectors of d-lanes, it is up to 2
- * rows, and only where head_dim fills one (or vectors are too short for quarters). */
+ * rows (up to 3 if some may be hidden and they are not next to nothing), and only where head_dim fills one (or vectors
+ * are too short for quarters). */
 static bool is_small(const attune_problem *p, const at_target *target, int64_t lanes) {
-    enum { MIN_REGISTERS = 32, MAX_ROWS = 64, MAX_ELEMENTS = 6144, FEW_ROWS = 6, FEWER_ROWS = 2, MIN_QUARTERED = 16 };
+    enum { MIN_REGISTERS = 32, MAX_ROWS = 64, MAX_ELEMENTS = 6144, FEW_ROWS = 6, SOME_ROWS = 3, FEWER_ROWS = 2 };
+    enum { FEW_ELEMENTS = 512, MIN_QUARTERED = 16 };
     const int64_t rows = p->seq_q * (p->num_heads / p->num_kv_heads);
     const attune_schedule one = {
         .score_row_vectors = (int32_t)ceil_div(max_of(rows, 1), lanes), .lanes = (int32_t)lanes, .kv_tile = INT32_MAX};
     if (target->vector_registers < MIN_REGISTERS || p->softmax_precision == ATTUNE_F64 || p->reproducible) return false;
-    if (p->op != ATTUNE_ATTENTION || p->seq_q < 1 || rows > MAX_ROWS || !mha_takes_rows_at_once(p, &one)) return false;
-    if (p->seq_kv * max_of(p->head_dim, p->head_dim_v) > MAX_ELEMENTS) return false;
-    if (p->seq_kv > lanes * 3 / 4) return rows > FEW_ROWS;
+    const int64_t elements = p->seq_kv * max_of(p->head_dim, p->head_dim_v);
+    const bool is_handful = p->seq_kv <= lanes * 3 / 4;
+    if (p->op != ATTUNE_ATTENTION || p->seq_q < 1 || rows > MAX_ROWS || elements > MAX_ELEMENTS) return false;
+    if (!mha_takes_rows_at_once(p, &one))
+        return is_handful && mha_has_one_tile(p, &one) && rows > (elements < FEW_ELEMENTS ? FEWER_ROWS : SOME_ROWS);
+    if (!is_handful) return rows > FEW_ROWS;
     return rows > FEWER_ROWS || (p->head_dim < lanes && lanes >= MIN_QUARTERED);
 }
 
