@@ -87,8 +87,10 @@ static attune_status make_without_code(const at_request *request, const at_key *
                                        const at_built *built, const char *why, attune_kernel **kernel, at_error *err) {
     attune_context *context = request->context;
     const attune_log_level level = context->codegen.is_off ? ATTUNE_LOG_INFO : ATTUNE_LOG_WARNING;
-    at_log_printf(&context->log, level, "%s runs this kernel: %s",
-                  context->allow_interpreter ? "the interpreter" : "the virtual machine", why);
+    at_log_printf(&context->log, level,
+                  context->allow_interpreter ? "the interpreter runs this kernel: %s"
+                                             : "the virtual machine runs this kernel: %s",
+                  why);
     if (context->allow_interpreter) return make_interpreted(request, arena, built, kernel, err);
     attune_status status = at_kernel_from_vm(context, built->lowered, kernel, err);
     if (!status) status = at_make_keep_ir(request, arena, built->lowered, kernel, err);

@@ -49,13 +49,12 @@ json_t *bench_result_json(const bench_entry *e, const call_sizes *run_sizes, uin
     json_t *const result = json_pack(
         "{s:s, s:o, s:s, s:s, s:s, s:i, s:f, s:f, s:f, s:o, s:f, s:f, s:s, s:f, s:I, s:I, s:f, s:s, s:f, s:f}",
         "problem", e->text, "fields", bench_fields_json(e->text, e->given), "sizes", sizes_print(run_sizes, sizes),
-        "schedule", schedule ? schedule : "", "engine", tool_engine_option(e->engine), "threads",
-        (int)threads, "median_us", e->median_us, "min_us", e->min_us, "spread", e->spread, "samples_us", samples,
-        "gflops", e->gflops, "peak_gflops", e->peak_gflops, "peak_dtype", tool_dtype_name(e->peak_dtype),
-        "fraction_of_peak", e->fraction, "footprint_bytes", (json_int_t)e->work.bytes, "workspace_bytes",
-        (json_int_t)e->workspace_bytes, "bandwidth_gbs", e->bandwidth_gbs, "bound",
-        e->is_memory_bound ? "memory" : "compute", "roofline_gflops", e->roofline_gflops, "fraction_of_roofline",
-        e->fraction_of_roofline);
+        "schedule", schedule ? schedule : "", "engine", tool_engine_option(e->engine), "threads", (int)threads,
+        "median_us", e->median_us, "min_us", e->min_us, "spread", e->spread, "samples_us", samples, "gflops", e->gflops,
+        "peak_gflops", e->peak_gflops, "peak_dtype", tool_dtype_name(e->peak_dtype), "fraction_of_peak", e->fraction,
+        "footprint_bytes", (json_int_t)e->work.bytes, "workspace_bytes", (json_int_t)e->workspace_bytes,
+        "bandwidth_gbs", e->bandwidth_gbs, "bound", e->is_memory_bound ? "memory" : "compute", "roofline_gflops",
+        e->roofline_gflops, "fraction_of_roofline", e->fraction_of_roofline);
     if (result && e->cold_compile_ms > 0) {
         json_object_set_new(result, "cold_compile_ms", json_real(e->cold_compile_ms));
         json_object_set_new(result, "warm_disk_us", json_real(e->warm_disk_us));
