@@ -133,7 +133,8 @@ INSTALL_DIRS = $(BUILD)/gen/install_dirs.h
 .PHONY: all lib codegen draw adapters tool fetch tier0 engine engine-static tests test-tools deps run minilm test \
 	bench bench-full \
 	bench-growth \
-	bench-setup bench-drivers bench-table bench-alone bench-latency bench-call-sites ranking ranking-table cliffs roofline shapes-table \
+	bench-setup bench-drivers bench-table bench-alone bench-latency \
+	bench-call-sites ranking ranking-table cliffs roofline shapes-table \
 	install uninstall find-cairo completions help FORCE
 
 all: lib codegen draw adapters tool fetch tier0 ## build the library, the code generator and the command into build/
