@@ -180,11 +180,12 @@ static void hide(q_lanes *c, const q_lanes_tile *tile, const score_tile *t) {
 /* Register tiles within which no row's sight begins or ends need not compare. */
 static void hide_some(q_lanes *c, const q_lanes_tile *tile, const score_tile *t) {
     ir_builder *b = c->b;
-    const bool asks = c->has_elements || c->m->has_global || (c->asks_all && !c->has_tiles);
-    if (asks) hide(c, tile, t);
-    if (asks || (!c->has_edges && !c->has_tiles)) return;
+    if (!c->has_edges || c->asks_all || c->m->has_global) {
+        if (c->has_edges || c->asks_all) hide(c, tile, t);
+        return;
+    }
     const ir_expr *crosses = ir_gt(b, ir_plus(b, t->first, c->m->s->score_keys), tile->full_to);
-    if (c->m->has_first || c->has_tiles) crosses = ir_or(b, crosses, ir_lt(b, t->first, tile->full_from));
+    if (c->m->has_first) crosses = ir_or(b, crosses, ir_lt(b, t->first, tile->full_from));
     IR_IF(b, crosses) hide(c, tile, t);
 }
 
