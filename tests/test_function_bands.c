@@ -1,4 +1,5 @@
-/* Conditions of mask_mod that become causality and windows: the same keys are seen, and what is left is a fixed point. */
+/* Conditions of mask_mod that become causality and windows: the same keys are seen, and what is left is a fixed point.
+ */
 #include "problem/problem.h"
 #include "ref_functions.h"
 #include "support/problems.h"
@@ -46,8 +47,7 @@ static void assert_same_keys(const attune_problem *given, const attune_problem *
 
 /* `rest`: what is left of the mask. */
 static void assert_becomes(const char *fields, const char *rest) {
-    const attune_problem given = problem_of(fields), canonical = canonical_of(&given),
-                         again = canonical_of(&canonical);
+    const attune_problem given = problem_of(fields), canonical = canonical_of(&given), again = canonical_of(&canonical);
     assert_string_equal(canonical.mask_mod, rest);
     assert_memory_equal(&canonical, &again, sizeof canonical);
     assert_same_keys(&given, &canonical, fields);

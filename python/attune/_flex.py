@@ -6,7 +6,7 @@ from typing import Any, Callable, Dict, Optional
 
 from ._attention import _float_name, _lift, _look, _python_name, _shape4, _strides, _wide
 from ._context import default_context
-from ._errors import InvalidArgumentError, UnsupportedError
+from ._errors import InvalidArgumentError
 from ._kernel import Kernel
 from ._library import check
 from ._problem import DYNAMIC, Problem
@@ -43,15 +43,23 @@ def _contiguous() -> Any:
 
 
 def _function_of(block_mask: Any, seq_q: int, seq_kv: int) -> Optional[Callable]:
-    """A BlockMask's mask_mod, which its blocks follow. Without one of its own, blocks must hide nothing."""
+    """A BlockMask's mask_mod, which its blocks follow. Without one of its own, the blocks become a function."""
     if getattr(block_mask.mask_mod, "__name__", "") != "noop_mask":
         return block_mask.mask_mod
     blocks = block_mask.to_dense() != 0
     covered = [size * count for size, count in zip(block_mask.BLOCK_SIZE, blocks.shape[-2:])]
-    if not blocks.all() or covered[0] < seq_q or covered[1] < seq_kv:
-        what = "block_mask hides blocks and has no mask_mod of its own; write its blocks as a mask_mod"
-        raise UnsupportedError(what, 5)
-    return None
+    if covered[0] < seq_q or covered[1] < seq_kv:
+        what = f"block_mask is for {covered[0]} queries and {covered[1]} keys, and here are {seq_q} and {seq_kv}"
+        raise InvalidArgumentError(what)
+    if blocks.all():
+        return None
+    has_batch, has_heads = (size > 1 for size in blocks.shape[:2])
+    queries, keys = block_mask.BLOCK_SIZE
+
+    def is_listed(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+        return blocks[b if has_batch else 0, h if has_heads else 0, q_idx // queries, kv_idx // keys]
+
+    return is_listed
 
 
 def _fields(q: Any, k: Any, v: Any, tracer: Tracer, enable_gqa: bool) -> Dict[str, Any]:
@@ -92,7 +100,7 @@ def flex_attention(
         for torch.nn.attention.flex_attention. They are called once, to be traced into text of a problem
         (docs/functions.md), and become a part of the kernel. Tensors that they reach are read where they lie; those of
         other integers than int32 and int8, or with gaps between neighbours, are copied in each call.
-    block_mask: PyTorch's BlockMask, whose mask_mod is taken.
+    block_mask: PyTorch's BlockMask, whose mask_mod is taken; its blocks, if it has none of its own.
     strict_index: refuses an index of a tensor that is not known to lie inside, in place of taking the nearest element.
     enable_gqa: heads of q may share heads of k and v.
     The rest is as in `attention`.

@@ -40,6 +40,7 @@ static void derive_sizes(q_lanes *c) {
     c->at_once = c->spans || (c->by_rows && mha_has_one_tile(p, m->s));
     c->has_edges = m->has_first || m->has_last;
     c->has_elements = m->params.tensor[MHA_ATTN_MASK] || m->params.tensor[MHA_ATTN_BIAS];
+    c->has_tiles = m->mask_tiles != NULL;
     c->asks_all = c->has_elements || mha_has_function(m, MHA_MASK_FUNCTION);
     if (p->is_ragged || !ir_is_const(m->params.size[MHA_SEQ_Q])) return;
     const int64_t rows = p->seq_q * m->group;
@@ -108,7 +109,7 @@ static void alloc_scratch(q_lanes *c) {
 /* One tile for one stripe, tile->stripe. */
 static void visit_tile(q_lanes *c, q_lanes_tile *tile) {
     ql_open_stripe(c, tile);
-    IR_GUARD(c->b, c->has_edges && !c->at_once, ir_gt(c->b, tile->to, tile->from)) {
+    IR_GUARD(c->b, (c->has_edges || c->has_tiles) && !c->at_once, ir_gt(c->b, tile->to, tile->from)) {
         ql_scores(c, tile);
         ql_softmax(c, tile);
         if (c->at_once) ql_close_rows(c, tile->stripe);
@@ -120,17 +121,24 @@ static void visit_tile(q_lanes *c, q_lanes_tile *tile) {
     }
 }
 
+static void visit_stripes(q_lanes *c, q_lanes_tile *tile) {
+    ir_builder *b = c->b;
+    ql_find_harmless(c, tile);
+    ql_load_tile(c, tile);
+    IR_FOR(b, stripe, ir_idx(b, 0), c->stripes, 1) {
+        tile->stripe = stripe;
+        visit_tile(c, tile);
+    }
+}
+
 static void visit_tiles(q_lanes *c) {
     ir_builder *b = c->b;
     q_lanes_tile tile = {0};
     IR_LOOP(b, number, ql_begin_tiles(c)) {
+        tile.number = number;
         tile.first_key = ir_let(b, "first_key", ir_times(b, number, c->m->s->kv_tile));
         ql_open_tile(c, &tile);
-        ql_load_tile(c, &tile);
-        IR_FOR(b, stripe, ir_idx(b, 0), c->stripes, 1) {
-            tile.stripe = stripe;
-            visit_tile(c, &tile);
-        }
+        IR_GUARD(b, c->has_tiles, tile.is_visited) visit_stripes(c, &tile);
     }
 }
 

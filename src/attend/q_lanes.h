@@ -64,6 +64,7 @@ typedef struct q_lanes {
     bool has_edges;                   /* rows have a first or last key of their own */
     bool has_elements;                /* an attn_mask or attn_bias */
     bool asks_all;                    /* these, or a mask_mod: any key may be hidden */
+    bool has_tiles;                   /* a table says what mask_mod hides (mask_tiles.h) */
     bool by_rows;                     /* the schedule's value_by */
     bool spans;                       /* mha_takes_rows_at_once: its register tiles span vectors of rows */
     bool at_once;                     /* the same, or mha_has_one_tile: the tile's sums are the result */
@@ -112,13 +113,16 @@ typedef struct q_lanes_row {
 /* A tile, and its keys that one stripe sees: computed once, used by scores and values. Keys are numbered within the
  * tile. */
 typedef struct q_lanes_tile {
+    const ir_expr *number;
     const ir_expr *stripe;    /* within the task */
     const ir_expr *first_key; /* of the tile */
     const ir_expr *room;      /* keys that the tile holds */
     const ir_expr *from,
         *to; /* keys that some row of the stripe sees lie in here; score_keys and width divide `from` */
-    /* Keys that all rows see, by window and causality. NULL unless c->has_edges. */
+    /* Keys that all rows see, by window, causality and c->has_tiles. NULL without any of these. */
     const ir_expr *full_from, *full_to;
+    const ir_expr *is_visited; /* whether a stripe sees a key, by c->has_tiles; NULL without that */
+    const ir_expr *is_mixed;   /* the same: whether a row of a stripe that does sees not all of what others see */
     /* Whether a hidden key's value may be multiplied by its probability of 0. NULL where no key is hidden. */
     const ir_expr *is_harmless;
 } q_lanes_tile;
@@ -176,8 +180,9 @@ void ql_load_tile(q_lanes *c, const q_lanes_tile *tile);
 const ir_expr *ql_clamp_key(const q_lanes *c, const ir_expr *key); /* not beyond the entry's last key */
 /* Tiles of the task: opens the loop over them and returns the tile's number. Close it with ir_for_end. */
 const ir_expr *ql_begin_tiles(q_lanes *c);
-/* Fills in the members of a tile that hold for the task, and those that hold for its stripe. */
+/* Fills in the members of a tile that hold for the task (is_harmless apart), and those that hold for its stripe. */
 void ql_open_tile(q_lanes *c, q_lanes_tile *tile);
+void ql_find_harmless(q_lanes *c, q_lanes_tile *tile);
 void ql_open_stripe(q_lanes *c, q_lanes_tile *tile);
 /* Writes the sight of each row, by window and causality. */
 void ql_init_sight(q_lanes *c, const ir_expr *stripe);
@@ -193,7 +198,7 @@ q_lanes_sight ql_sight(q_lanes *c, const q_lanes_tile *tile, const ir_expr *at);
 /* Whether it sees a key, which is `j` within the tile. */
 const ir_expr *ql_sees(q_lanes *c, const q_lanes_sight *sight, const ir_expr *at, const ir_expr *key, const ir_expr *j);
 
-/* q_lanes_functions.c: the user's functions. Values of the task; of its rows; of a vector of rows; of a key. */
+/* q_lanes_functions.c: the user's functions. Values of the task; of its rows; of `lanes` rows; of a key. */
 enum { QL_KEY_VALUES = 12 };
 typedef struct q_lanes_key_values {
     int count, node[QL_KEY_VALUES];
@@ -202,12 +207,12 @@ typedef struct q_lanes_key_values {
 void ql_open_functions(q_lanes *c);
 void ql_alloc_functions(q_lanes *c);
 void ql_init_functions(q_lanes *c, const ir_expr *stripe);
-mha_values ql_values_of_rows(q_lanes *c, mha_function f, const ir_expr *stripe, const ir_expr *at);
+mha_values ql_values_of_rows(q_lanes *c, mha_function f, const ir_expr *stripe, const ir_expr *at, int lanes);
 void ql_fill_key(q_lanes *c, mha_function f, const ir_expr *key, q_lanes_key_values *of_key);
 /* The score z as score_mod has it, and whether mask_mod lets the rows see the key; z and NULL where there is none. */
 const ir_expr *ql_modified(q_lanes *c, const mha_values *of_rows, const q_lanes_key_values *of_key, const ir_expr *key,
                            const ir_expr *z);
-const ir_expr *ql_function_sees(q_lanes *c, const mha_values *of_rows, const ir_expr *key);
+const ir_expr *ql_function_sees(q_lanes *c, const mha_values *of_rows, const ir_expr *key, int lanes);
 
 /* q_lanes_ahead.c: what the head after this one needs, prefetched with the scores of the keys from `first` on */
 void ql_open_ahead(q_lanes *c);

@@ -146,6 +146,10 @@ static const ir_expr *sees_key(q_lanes *c, const q_lanes_tile *tile, const ir_ex
     mha_hiding hiding = {.sight = {of_row(c, c->first_key, tile, row), of_row(c, c->last_key, tile, row),
                                    of_row(c, c->last_global, tile, row)},
                          .key = ir_cast(b, IR_I32, ir_add(b, tile->first_key, j))};
+    if (mha_has_function(c->m, MHA_MASK_FUNCTION)) {
+        const mha_values values = ql_values_of_rows(c, MHA_MASK_FUNCTION, tile->stripe, row, 1);
+        hiding.by_function = ql_function_sees(c, &values, ir_let(b, "key", ir_add(b, tile->first_key, j)), 1);
+    }
     if (c->bias) hiding.bias = ir_load(b, ir_at(b, c->bias, 1, 2, j, row));
     if (c->keep) hiding.mask = ir_cast(b, IR_I32, ir_load(b, ir_at(b, c->keep, 1, 2, j, row)));
     return mha_sees(c->m, &hiding, 1);

@@ -45,12 +45,12 @@ void ql_init_functions(q_lanes *c, const ir_expr *stripe) {
     }
 }
 
-mha_values ql_values_of_rows(q_lanes *c, mha_function f, const ir_expr *stripe, const ir_expr *at) {
+mha_values ql_values_of_rows(q_lanes *c, mha_function f, const ir_expr *stripe, const ir_expr *at, int lanes) {
     mha_values values = c->values_of_task;
     int nodes[EX_MAX_NODES];
     const int count = mha_row_values(c->m, f, has_heads(c), nodes);
     for (int i = 0; i < count; i++) {
-        const ir_expr *kept = ir_load(c->b, ir_at(c->b, c->kept[nodes[i]], c->m->lanes, 2, stripe, at));
+        const ir_expr *kept = ir_load(c->b, ir_at(c->b, c->kept[nodes[i]], lanes, 2, stripe, at));
         values.of[nodes[i]] = ir_let(c->b, "of_rows", mha_kept_value(c->m, nodes[i], kept));
     }
     return values;
@@ -89,11 +89,11 @@ const ir_expr *ql_modified(q_lanes *c, const mha_values *of_rows, const q_lanes_
     return mha_modified(c->m, &place, &values, z);
 }
 
-const ir_expr *ql_function_sees(q_lanes *c, const mha_values *of_rows, const ir_expr *key) {
+const ir_expr *ql_function_sees(q_lanes *c, const mha_values *of_rows, const ir_expr *key, int lanes) {
     q_lanes_key_values of_key;
     if (!mha_has_function(c->m, MHA_MASK_FUNCTION)) return NULL;
     ql_fill_key(c, MHA_MASK_FUNCTION, key, &of_key);
     const mha_values values = with_key(of_rows, &of_key);
     const mha_place place = place_of_key(c, key);
-    return mha_function_sees(c->m, &place, &values, c->m->lanes);
+    return mha_function_sees(c->m, &place, &values, lanes);
 }

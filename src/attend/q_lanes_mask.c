@@ -2,6 +2,7 @@
  * of a task's or stripe's rows are not computed, and those inside the sight of all of them compare nothing. attn_mask
  * and attn_bias vary along the lanes: a tile's part of them is brought into scratch for each stripe, transposed unless
  * rows or keys are alike. */
+#include "attend/mask_tiles.h"
 #include "attend/q_lanes.h"
 
 #include <math.h>
@@ -113,21 +114,54 @@ static void add_zeros(q_lanes *c, const q_lanes_tile *t, const zero_sums *sums) 
     }
 }
 
+/* Whether a key of the tile is hidden from a row that sees others of it, as far as that is known; NULL: it is not. */
+static const ir_expr *hides_some(q_lanes *c, const q_lanes_tile *t) {
+    if (c->has_elements || c->m->has_global || (c->asks_all && !c->has_tiles)) return NULL;
+    const ir_expr *partial = c->has_edges ? is_partial(c, t) : NULL;
+    return !t->is_mixed ? partial : partial ? ir_or(c->b, partial, t->is_mixed) : t->is_mixed;
+}
+
 /* Whether the tile's values are finite. A hidden key has the probability 0, and 0 times a finite value is 0. */
 static const ir_expr *is_harmless(q_lanes *c, const q_lanes_tile *t) {
     ir_builder *b = c->b;
-    const bool only_edges = !c->asks_all && !c->m->has_global;
     const zero_sums sums = new_zero_sums(c);
-    IR_GUARD(b, only_edges, is_partial(c, t)) add_zeros(c, t, &sums);
+    const ir_expr *hides = hides_some(c, t);
+    IR_GUARD(b, hides, hides) add_zeros(c, t, &sums);
     const ir_expr *total = ir_load(b, sum_at(c, &sums, 0));
     if (sums.count > 1) total = ir_add(b, total, ir_load(b, sum_at(c, &sums, 1)));
     return ir_let(b, "is_harmless", ir_eq(b, ir_reduce(b, IR_ADD, total), mha_number(c->m, 0, 1)));
+}
+
+/* An end of the keys of the tile that a stripe sees by mask_mod. */
+static const ir_expr *tile_end(q_lanes *c, const q_lanes_tile *t, const ir_expr *stripe, int which) {
+    const ir_expr *number = ir_let(c->b, "stripe_number", ir_add(c->b, c->first_stripe, stripe));
+    return mha_mask_tile_end(c->m, c->e.number, c->kv_head, number, t->number, which, t->room);
+}
+
+/* What the stripes of the task see of the tile. */
+static void ask_stripes(q_lanes *c, q_lanes_tile *t) {
+    ir_builder *b = c->b;
+    const ir_expr *no = ir_int(b, IR_I32, 0), *yes = ir_int(b, IR_I32, 1);
+    const ir_access *visited = ir_mutable(b, "visited", no), *mixed = ir_mutable(b, "mixed", no);
+    IR_FOR(b, stripe, ir_idx(b, 0), c->stripes, 1) {
+        const ir_expr *from = tile_end(c, t, stripe, MHA_TILE_FROM), *to = tile_end(c, t, stripe, MHA_TILE_TO);
+        const ir_expr *begins = ir_gt(b, tile_end(c, t, stripe, MHA_TILE_FULL_FROM), from);
+        const ir_expr *ends = ir_lt(b, tile_end(c, t, stripe, MHA_TILE_FULL_TO), to);
+        ir_store(b, visited, ir_select(b, ir_gt(b, to, from), yes, ir_load(b, visited)));
+        ir_store(b, mixed, ir_select(b, ir_or(b, begins, ends), yes, ir_load(b, mixed)));
+    }
+    t->is_visited = ir_let(b, "is_visited", ir_gt(b, ir_load(b, visited), no));
+    t->is_mixed = ir_let(b, "is_mixed", ir_gt(b, ir_load(b, mixed), no));
 }
 
 void ql_open_tile(q_lanes *c, q_lanes_tile *t) {
     const ir_expr *left = ir_sub(c->b, c->e.seq_kv, t->first_key);
     ir_assume(c->b, ir_gt(c->b, left, ir_idx(c->b, 0)));
     t->room = ir_let(c->b, "room", ir_min(c->b, left, ir_idx(c->b, c->m->s->kv_tile)));
+    if (c->has_tiles) ask_stripes(c, t);
+}
+
+void ql_find_harmless(q_lanes *c, q_lanes_tile *t) {
     const bool by_interval = c->by_rows && !c->asks_all && !c->m->has_global;
     if ((c->has_edges || c->asks_all) && !by_interval) t->is_harmless = is_harmless(c, t);
 }
@@ -144,22 +178,46 @@ static void widen(q_lanes *c, q_lanes_tile *t, const ir_expr *end) {
     if (c->m->has_first) t->from = ir_select(b, none, t->from, ir_idx(b, 0));
 }
 
-void ql_open_stripe(q_lanes *c, q_lanes_tile *t) {
+/* Register tiles begin at whole units, and those that all rows see in full compare nothing. `s`: the sights of the
+ * stripe's rows; NULL without c->has_edges. */
+static void find_keys(q_lanes *c, q_lanes_tile *t, const mha_sights *s) {
     ir_builder *b = c->b;
     const mha_context *m = c->m;
-    t->from = ir_idx(b, 0);
-    t->to = t->room;
-    if (!c->has_edges) return;
+    if (c->has_tiles) {
+        t->from = ir_max(b, t->from, tile_end(c, t, t->stripe, MHA_TILE_FROM));
+        t->to = ir_min(b, t->to, tile_end(c, t, t->stripe, MHA_TILE_TO));
+    }
+    const ir_expr *unit = ir_idx(b, (int64_t)m->s->score_keys * (m->s->score_keys % c->width ? c->width : 1));
+    t->from = ir_let(b, "from", ir_mul(b, ir_div(b, t->from, unit), unit));
+    t->to = ir_let(b, "to", t->to);
+    t->full_to = m->has_last ? ir_let(b, "full_to", ir_min(b, ir_sub(b, s->all_end, t->first_key), t->to)) : t->to;
+    t->full_from = m->has_first ? ir_let(b, "full_from", ir_sub(b, s->all_first, t->first_key)) : ir_idx(b, 0);
+    if (!c->has_tiles) return;
+    const ir_expr *full_from = tile_end(c, t, t->stripe, MHA_TILE_FULL_FROM);
+    const ir_expr *full_to = tile_end(c, t, t->stripe, MHA_TILE_FULL_TO);
+    t->full_from = ir_let(b, "full_from", ir_max(b, t->full_from, full_from));
+    t->full_to = ir_let(b, "full_to", ir_min(b, t->full_to, full_to));
+}
+
+/* By window and causality. */
+static void find_sight(q_lanes *c, q_lanes_tile *t) {
+    ir_builder *b = c->b;
+    const mha_context *m = c->m;
     const ir_expr *row = ir_let(b, "row", ql_first_row(c, t->stripe));
     const mha_sights s = sights_of(c, row, plus(c, row, c->stripe_rows));
     if (m->has_last) t->to = ir_min(b, t->room, ir_sub(b, s.some_end, t->first_key));
     if (m->has_first) t->from = ir_let(b, "sight_from", at_least_0(c, ir_sub(b, s.some_first, t->first_key)));
     if (s.globals_end) widen(c, t, s.globals_end);
-    const ir_expr *unit = ir_idx(b, (int64_t)m->s->score_keys * (m->s->score_keys % c->width ? c->width : 1));
-    t->from = ir_let(b, "from", ir_mul(b, ir_div(b, t->from, unit), unit));
-    t->to = ir_let(b, "to", t->to);
-    t->full_to = m->has_last ? ir_let(b, "full_to", ir_min(b, ir_sub(b, s.all_end, t->first_key), t->to)) : t->to;
-    t->full_from = m->has_first ? ir_let(b, "full_from", ir_sub(b, s.all_first, t->first_key)) : ir_idx(b, 0);
+    find_keys(c, t, &s);
+}
+
+void ql_open_stripe(q_lanes *c, q_lanes_tile *t) {
+    t->from = ir_idx(c->b, 0);
+    t->to = t->room;
+    if (c->has_edges)
+        find_sight(c, t);
+    else if (c->has_tiles)
+        find_keys(c, t, NULL);
 }
 
 /* ---- one row ---- */
@@ -192,7 +250,7 @@ q_lanes_sight ql_sight(q_lanes *c, const q_lanes_tile *t, const ir_expr *at) {
     q_lanes_sight sight = {.by_position = {limit(c, c->first_key, t->stripe, at), limit(c, c->last_key, t->stripe, at),
                                            limit(c, c->last_global, t->stripe, at)}};
     if (mha_has_function(c->m, MHA_MASK_FUNCTION))
-        sight.values = ql_values_of_rows(c, MHA_MASK_FUNCTION, t->stripe, at);
+        sight.values = ql_values_of_rows(c, MHA_MASK_FUNCTION, t->stripe, at, c->m->lanes);
     return sight;
 }
 
@@ -201,7 +259,7 @@ const ir_expr *ql_sees(q_lanes *c, const q_lanes_sight *sight, const ir_expr *at
     ir_builder *b = c->b;
     const int lanes = c->m->lanes;
     mha_hiding hiding = {.sight = sight->by_position, .key = ir_cast(b, IR_I32, key)};
-    hiding.by_function = ql_function_sees(c, &sight->values, key);
+    hiding.by_function = ql_function_sees(c, &sight->values, key, lanes);
     if (c->bias) hiding.bias = ir_load(b, ir_at(b, c->bias, lanes, 2, j, at));
     if (c->keep) hiding.mask = ir_cast(b, IR_I32, ir_load(b, ir_at(b, c->keep, lanes, 2, j, at)));
     return mha_sees(c->m, &hiding, lanes);

@@ -147,7 +147,7 @@ static void score(q_lanes *c, const q_lanes_tile *tile, const score_tile *t) {
     for (int jj = 0; jj < t->product.rows; jj++) ql_fill_key(c, MHA_SCORE_FUNCTION, t->key[jj], &of_key[jj]);
     for (int v = 0; v < t->product.vectors; v++) {
         const ir_expr *at = ir_idx(b, (int64_t)v * lanes);
-        const mha_values values = ql_values_of_rows(c, MHA_SCORE_FUNCTION, tile->stripe, at);
+        const mha_values values = ql_values_of_rows(c, MHA_SCORE_FUNCTION, tile->stripe, at, lanes);
         mha_score_operands rows = {0};
         if (c->position) {
             rows.position = ir_let(b, "position", ir_load(b, ir_at(b, c->position, lanes, 2, tile->stripe, at)));
@@ -180,12 +180,11 @@ static void hide(q_lanes *c, const q_lanes_tile *tile, const score_tile *t) {
 /* Register tiles within which no row's sight begins or ends need not compare. */
 static void hide_some(q_lanes *c, const q_lanes_tile *tile, const score_tile *t) {
     ir_builder *b = c->b;
-    if (!c->has_edges || c->asks_all || c->m->has_global) {
-        if (c->has_edges || c->asks_all) hide(c, tile, t);
-        return;
-    }
+    const bool asks = c->has_elements || c->m->has_global || (c->asks_all && !c->has_tiles);
+    if (asks) hide(c, tile, t);
+    if (asks || (!c->has_edges && !c->has_tiles)) return;
     const ir_expr *crosses = ir_gt(b, ir_plus(b, t->first, c->m->s->score_keys), tile->full_to);
-    if (c->m->has_first) crosses = ir_or(b, crosses, ir_lt(b, t->first, tile->full_from));
+    if (c->m->has_first || c->has_tiles) crosses = ir_or(b, crosses, ir_lt(b, t->first, tile->full_from));
     IR_IF(b, crosses) hide(c, tile, t);
 }
 

@@ -1,6 +1,7 @@
 /* From problem and schedule to the phases of a kernel. */
 #include "operator/build.h"
 
+#include "attend/mask_tiles.h"
 #include "attend/phases.h"
 #include "attend/score.h"
 #include "layer/block.h"
@@ -65,11 +66,13 @@ static void share_attention(mha_context *c) {
     share_lse(c);
     if (mha_prepares(c->p) && !prepares_first(c)) mha_prepare_shared(c);
     if (c->s->strategy == ATTUNE_D_LANES) mha_d_lanes_shared(c);
+    if (mha_has_mask_tiles(c)) mha_mask_tiles_shared(c);
 }
 
 static void build_attention(mha_context *c) {
     if (mha_prepares(c->p) && !prepares_first(c)) mha_prepare(c);
     if (c->p->seq_new && !appends_first(c)) mha_append(c);
+    if (c->mask_tiles) mha_mask_tiles(c);
     if (c->s->strategy == ATTUNE_D_LANES)
         mha_d_lanes(c);
     else

@@ -47,7 +47,7 @@ static int64_t keys_of(const attune_problem *p) { return p->low_rank ? p->low_ra
 
 bool mha_may_keep_rows(const attune_problem *p, const attune_schedule *s) {
     return p->head_dim_v >= s->lanes && s->lanes >= 4 && is_float(p->v_dtype) && is_float(p->k_dtype) &&
-           !p->short_masks && !p->mask_mod[0];
+           !p->short_masks;
 }
 
 bool mha_takes_rows_at_once(const attune_problem *p, const attune_schedule *s) {

@@ -182,21 +182,21 @@ def test_iteration():
                                rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("last", [0, 2])
+@pytest.mark.parametrize("last", [0, 1, 2])
 def test_block_masks_without_a_function(last):
-    """Blocks of 16 x 16; those of `last` and below are listed."""
+    """Blocks of 16 x 16: all of the first row are listed, and `last` of the second."""
     from torch.nn.attention.flex_attention import BlockMask
 
     q, k, v = (x[:, :, :32] for x in inputs())
     listed = torch.full((1, 1, 2), 2, dtype=torch.int32)
     listed[..., 1] = last
     mask = BlockMask.from_kv_blocks(listed, torch.tensor([0, 1]).int().expand(1, 1, 2, 2), BLOCK_SIZE=16)
-    if last:
-        torch.testing.assert_close(attune.flex_attention(q, k, v, block_mask=mask), attune.flex_attention(q, k, v),
-                                   rtol=1e-6, atol=1e-6)
-    else:
-        with pytest.raises(attune.UnsupportedError, match="hides blocks and has no mask_mod"):
-            attune.flex_attention(q, k, v, block_mask=mask)
+    at = torch.arange(32)
+    seen = (at[:, None] < 16) | (at < 16 * last)
+    wanted = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=seen)
+    torch.testing.assert_close(attune.flex_attention(q, k, v, block_mask=mask), wanted, rtol=1e-4, atol=1e-5)
+    with pytest.raises(attune.InvalidArgumentError, match="is for 32 queries and 32 keys, and here are"):
+        attune.flex_attention(*inputs(), block_mask=mask)
 
 
 def test_strict_index():

@@ -1,0 +1,95 @@
+/* What mask_mod hides is skipped: the bits are those of the same mask as a tensor, and of keys that no row sees nothing
+ * is read, whatever they hold. */
+#include "support/tensor_calls.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { HEADS = 2, QUERIES = 90, KEYS = 150, COLUMNS = 24 };
+
+#define SIZES "num_heads=2,seq_q=90,seq_kv=150,head_dim=24"
+
+static void *memory_of(const tensors *t, const char *name) {
+    const tensor *found = tensors_find(t, name);
+    assert_non_null(found);
+    return found->data;
+}
+
+/* Documents of 40 tokens; the keys have one that no query is of, and a few of the first document at their end. */
+static int document_of_query(int q) { return q / 40; }
+static int document_of_key(int kv) { return kv >= 140 ? 0 : kv / 40 == 3 ? 9 : kv / 40; }
+
+static void fill_documents(const tensors *t) {
+    int32_t *of_queries = memory_of(t, "dq"), *of_keys = memory_of(t, "dk");
+    for (int q = 0; q < QUERIES; q++) of_queries[q] = document_of_query(q);
+    for (int kv = 0; kv < KEYS; kv++) of_keys[kv] = document_of_key(kv);
+}
+
+static void fill_mask(const tensors *t) {
+    unsigned char *mask = memory_of(t, "attn_mask");
+    for (int q = 0; q < QUERIES; q++)
+        for (int kv = 0; kv < KEYS; kv++) mask[q * KEYS + kv] = document_of_query(q) == document_of_key(kv);
+}
+
+/* Keys that no query sees are NaN. */
+static void spoil(const tensors *t) {
+    float *const rows[2] = {tensors_floats(t, "k"), tensors_floats(t, "v")};
+    for (int i = 0; i < 2 * HEADS * KEYS * COLUMNS; i++)
+        if (document_of_key(i / COLUMNS % KEYS) == 9)
+            rows[i / (HEADS * KEYS * COLUMNS)][i % (HEADS * KEYS * COLUMNS)] = NAN;
+}
+
+/* Tiles of 16 keys and stripes of 8 rows, one or two of them in a task. */
+static attune_schedule schedule_with(attune_value_by value_by, int task_row_vectors) {
+    attune_schedule s = {.struct_size = sizeof s, .lanes = 4, .score_keys = 4, .value_keys = 4, .kv_tile = 16};
+    s.score_row_vectors = s.value_row_vectors = 2;
+    s.task_row_vectors = task_row_vectors;
+    s.score_columns = 2;
+    s.value_columns = 3;
+    s.value_by = value_by;
+    return s;
+}
+
+static void compare(attune_context *context, const char *options, const attune_schedule *schedule) {
+    char problem[512];
+    tensors by_function, by_tensor;
+    snprintf(problem, sizeof problem, SIZES "%s,tensor=\"dq:i32[q], dk:i32[kv]\",mask_mod=\"dq[q] == dk[kv]\"",
+             options);
+    tensors_open_call(&by_function, problem, "", INPUT_ORDINARY, 7);
+    snprintf(problem, sizeof problem, SIZES "%s,attn_mask=qk", options);
+    tensors_open_call(&by_tensor, problem, "", INPUT_ORDINARY, 7);
+    fill_documents(&by_function);
+    fill_mask(&by_tensor);
+    spoil(&by_function);
+    spoil(&by_tensor);
+    tensors_run_chosen(context, &by_function, schedule);
+    tensors_run_chosen(context, &by_tensor, schedule);
+    tensors_assert_same(&by_function, &by_tensor, options);
+    tensors_free(&by_function);
+    tensors_free(&by_tensor);
+}
+
+static void bits_of_a_mask(void **state) {
+    (void)state;
+    static const char *const options[] = {",lse=1", ",is_causal=1,causal_offset=9,lse=1",
+                                          ",window_left=30,global_tokens=5"};
+    attune_context *context = tensors_context(NULL, 2);
+    for (int i = 0; i < 3; i++)
+        for (int task = 2; task <= 4; task += 2) {
+            const attune_schedule by_columns = schedule_with(ATTUNE_VALUE_BY_COLUMNS, task),
+                                  by_rows = schedule_with(ATTUNE_VALUE_BY_ROWS, task);
+            compare(context, options[i], &by_columns);
+            compare(context, options[i], &by_rows);
+        }
+    attune_context_destroy(context);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(bits_of_a_mask)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
