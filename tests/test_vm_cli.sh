@@ -28,10 +28,14 @@ kernel @own (n: idx, s: f32, o: f32[n] out) {
   parallel for i in 0..n { o[i] = s * cast.f32(i) }
 }
 IR
-expect "a kernel in loop IR" 0 '^both engines give the same bits' "$attune" ir "$work/own.ir" --arg=n=7 --arg=s=3 --check
+expect "a kernel in loop IR" 0 '^both engines give the same bits' \
+    "$attune" ir "$work/own.ir" --arg=n=7 --arg=s=3 --check
 
 unset ATTUNE_CODEGEN
-expect "never compiles" 0 'the virtual machine in' env ATTUNE_COMPILE=never "$attune" compile num_heads=1,seq_q=2,head_dim=4
-expect "and so does --engine=vm" 0 '"engine": "vm"' "$attune" bench --engine=vm --samples=1 --json num_heads=1,seq_q=2,head_dim=4
-refuse "another word" 'it must be worker, in-process or never' env ATTUNE_COMPILE=no "$attune" compile head_dim=4,seq_q=2
+expect "never compiles" 0 'the virtual machine in' \
+    env ATTUNE_COMPILE=never "$attune" compile num_heads=1,seq_q=2,head_dim=4
+expect "and so does --engine=vm" 0 '"engine": "vm"' "$attune" bench --engine=vm --samples=1 --json \
+    num_heads=1,seq_q=2,head_dim=4
+refuse "another word" 'it must be worker, in-process or never' \
+    env ATTUNE_COMPILE=no "$attune" compile head_dim=4,seq_q=2
 echo "1..$number"
