@@ -843,8 +843,8 @@ expect "a worker without a code generator" 0 'warning: .*could not be loaded: .*
     by_worker /nonexistent.so
 expect "a worker with one of another version" 0 'warning: .*other.so is of build an-older-one, this worker of' \
     by_worker "$work/other.so"
-expect "a worker that is none" 0 'warning: .*worker (/usr)?/bin/false' env ATTUNE_COMPILE=worker ATTUNE_CODEGEN_WORKER=/bin/false \
-    "$attune" compile $small --cache-dir=
+expect "a worker that is none" 0 'warning: .*worker (/usr)?/bin/false' env ATTUNE_COMPILE=worker \
+    ATTUNE_CODEGEN_WORKER=/bin/false "$attune" compile $small --cache-dir=
 refuse "an unknown way to compile" 'elsewhere' env ATTUNE_COMPILE=elsewhere "$attune" compile $small --cache-dir=
 expect "the worker process compiles" 0 'from +the compiler' env ATTUNE_COMPILE=worker "$attune" compile $small \
     --cache-dir=
