@@ -272,6 +272,8 @@ $(BUILD)/libattune-codegen.so: $(call obj,$(CODEGEN_SRC) $(CORE_SRC) $(PLUGIN_ON
 # Tier 0: kernels of the usual sizes, compiled ahead of time by what was just built. The library loads the file where it
 # finds it, and works without. TIER0_ATTUNE: a command of the same sources that runs here, if the new one does not.
 TIER0_ATTUNE ?= $(BUILD)/attune
+# Before a command of this build, which may have sanitizers, or no run path.
+BEFORE_BUILT = . tests/sanitizers.sh; LD_LIBRARY_PATH='$(BUILD)'"$${LD_LIBRARY_PATH:+:$$LD_LIBRARY_PATH}"
 TIER0_TARGETS_x86_64 = avx512,avx2,x86-64
 TIER0_DOTS_x86_64 = avx512_bf16
 TIER0_TARGETS_aarch64 = aarch64
@@ -279,7 +281,7 @@ tier0: $(BUILD)/libattune-tier0.so
 $(BUILD)/libattune-tier0.so: scripts/tier0.sh scripts/tier0_kernels.sh src/runtime/tier0.map \
 		$(if $(filter $(BUILD)/%,$(TIER0_ATTUNE)),$(BUILD)/attune $(BUILD)/libattune-codegen.so)
 	$(call say,link $@)
-	$(Q)ATTUNE='$(TIER0_ATTUNE)' LINK='$(CC) -shared -nostdlib $(HARDENED_LINK)' sh scripts/tier0.sh $@ \
+	$(Q)$(BEFORE_BUILT) ATTUNE='$(TIER0_ATTUNE)' LINK='$(CC) -shared -nostdlib $(HARDENED_LINK)' sh scripts/tier0.sh $@ \
 		'$(TIER0_TARGETS_$(ARCH))' '$(TIER0_DOTS_$(ARCH))'
 
 # The same library for the Python wheel. It loads with glibc 2.28, where libpthread and libdl are apart.
@@ -424,7 +426,7 @@ CASES = $(BUILD)/tests/bundle/libcases.a
 $(CASES): tests/data/bundle.txt $(BUNDLE_TOOL) $(BUILD)/libattune-codegen.so
 	@mkdir -p $(@D)
 	$(call say,bundle $@)
-	$(Q). tests/sanitizers.sh; ATTUNE_CACHE_DIR= $(BUNDLE_TOOL) bundle -o $@ --header $(@D)/cases.h --name cases \
+	$(Q)$(BEFORE_BUILT) ATTUNE_CACHE_DIR= $(BUNDLE_TOOL) bundle -o $@ --header $(@D)/cases.h --name cases \
 		--targets $(BUNDLE_TARGETS_$(ARCH)) tests/data/bundle.txt
 $(call obj,tests/test_bundle.c): $(CASES)
 $(call obj,tests/test_bundle.c): INCLUDES += -I$(BUILD)/tests/bundle

@@ -36,8 +36,8 @@ typedef struct at_signature {
     uint8_t element[MHA_NUM_TENSORS];   /* bytes of an element, by place in the table; a power of two */
     mha_sizes compiled;
     mha_parameters parameters;
-    mha_parameters taken; /* by the code: a kernel of tier 0 is told what the problem fixes */
-    bool folds_group;     /* and takes the heads of a group as the queries of one head; the call has one query */
+    mha_parameters taken;  /* by the code: a kernel of tier 0 is told what the problem fixes */
+    bool folds_group;      /* and takes the heads of a group as the queries of one head; the call has one query */
     mha_pack_id pack_id;   /* for a block: the header that its weights must have */
     bool has_position;     /* the positions of queries matter */
     bool has_entry_tables; /* index tensors make batch entries differ */
