@@ -79,7 +79,9 @@ typedef struct vm_translator {
     int32_t ints, ints_end; /* room for scalars of 8 bytes */
     int32_t *spare;         /* places of 64 bytes that are free */
     uint32_t num_spare, room_for_spare;
-    vm_var **lets; /* whose places are to be freed at the end of their levels, the last ones first */
+    bool keeps_places; /* values are still to be read that nobody owns any more: what becomes free is not used yet */
+    uint32_t num_kept; /* the last ones of `spare` */
+    vm_var **lets;     /* whose places are to be freed at the end of their levels, the last ones first */
     uint32_t num_lets, room_for_lets;
 
     uint64_t scratch, most_scratch; /* bytes */

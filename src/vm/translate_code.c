@@ -58,9 +58,17 @@ vm_code vm_close(vm_translator *t) { return t->levels[t->level--].code; }
 
 /* ---- Places ---- */
 
+/* Those that are kept lie on top. */
+static int32_t take_spare(vm_translator *t) {
+    const uint32_t last = --t->num_spare, taken = last - t->num_kept;
+    const int32_t at = t->spare[taken];
+    t->spare[taken] = t->spare[last];
+    return at;
+}
+
 int32_t vm_new_place(vm_translator *t, size_t bytes) {
     enum { MOST = 1 << 28 };
-    if (bytes <= VM_SLOT_BYTES && t->num_spare) return t->spare[--t->num_spare];
+    if (bytes <= VM_SLOT_BYTES && t->num_spare > t->num_kept) return take_spare(t);
     const size_t size = (bytes + VM_SLOT_BYTES - 1) / VM_SLOT_BYTES * VM_SLOT_BYTES;
     const int32_t at = t->top;
     if (size > MOST || t->top > MOST) {
@@ -87,6 +95,7 @@ void vm_free_place(vm_translator *t, int32_t at) {
     if (!spare) return;
     t->spare = spare;
     t->spare[t->num_spare++] = at;
+    t->num_kept += t->keeps_places;
 }
 
 /* ---- Constants ---- */

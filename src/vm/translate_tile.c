@@ -627,6 +627,7 @@ bool vm_tile_run(vm_translator *t, const ir_stmt *stmt, const ir_stmt **after) {
     if (!factors_of(t, stmt, &f) || factors_read(&f, f.sum->buffer)) return false;
     run r = {.tile = tile_of(t), .sums = f.sum->buffer};
     if (!r.tile) return false;
+    t->keeps_places = true; /* a let may be the last one to use what a product before it reads */
     for (; stmt && !t->err->status; stmt = stmt->next) {
         if (may_come_first(t, stmt, r.sums)) {
             if (put_off(t, &r, stmt)) continue;
@@ -643,6 +644,8 @@ bool vm_tile_run(vm_translator *t, const ir_stmt *stmt, const ir_stmt **after) {
     }
     for (uint32_t i = 0; i < r.num_stores; i++) vm_emit(t, r.stores[i]);
     for (uint32_t i = 0; i < r.num_held; i++) vm_free(t, r.held[i]);
+    t->keeps_places = false;
+    t->num_kept = 0;
     *after = stmt;
     return true;
 }
