@@ -11,6 +11,12 @@
 
 enum { NUMBERS = 64 };
 
+#if defined(__aarch64__)
+static const char *const isas[] = {"aarch64"};
+#else
+static const char *const isas[] = {"avx512", "avx2", "x86-64"};
+#endif
+
 static void run(attune_context *context, const attune_kernel *kernel, attune_engine engine, float z[NUMBERS]) {
     float x[NUMBERS], y[NUMBERS];
     const int64_t scalars[] = {1, NUMBERS};
@@ -38,6 +44,10 @@ static void check_on(const char *isa, const char *text) {
     if (memcmp(by_vm, expected, sizeof by_vm)) fail_msg("%s: other bits than the interpreter's: %s", isa, text);
     attune_kernel_release(kernel);
     attune_context_destroy(context);
+}
+
+static void check(const char *text) {
+    for (size_t i = 0; i < sizeof isas / sizeof *isas; i++) check_on(isas[i], text);
 }
 
 #define HEAD                                                                                                           \
@@ -78,9 +88,31 @@ static void products_keep_what_they_read(void **state) {
 #endif
 }
 
+/* A number that has the bits of another value outlives that value's place. */
+static void numbers_from_bits_stay(void **state) {
+    (void)state;
+    check(HEAD "    let p = cast.f64(x[0])\n"
+               "    let k = bitcast.i64(p)\n"
+               "    let q = p + cast.f64(x[1])\n"
+               "    let r = q * cast.f64(x[2])\n"
+               "    let t = r * q\n"
+               "    z[0] = cast.f32(t)\n"
+               "    z[1] = cast.f32(r)\n"
+               "    z[2] = cast.f32(bitcast.f64(k))\n"
+               "  }\n}\n");
+    check(HEAD "    alloc p: f64[1] reg\n"
+               "    p[0] = cast.f64(x[0])\n"
+               "    let k = bitcast.i64(p[0])\n"
+               "    p[0] = cast.f64(x[1])\n"
+               "    z[0] = cast.f32(bitcast.f64(k))\n"
+               "    z[1] = cast.f32(p[0])\n"
+               "  }\n}\n");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(products_keep_what_they_read),
+        cmocka_unit_test(numbers_from_bits_stay),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

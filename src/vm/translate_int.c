@@ -130,21 +130,24 @@ static vm_int multiply_add(vm_translator *t, vm_int x, vm_int y, int64_t factor,
     return (vm_int){.at = at, .level = level};
 }
 
+/* Of a place that others may write to. */
+static vm_int copy_of(vm_translator *t, int32_t place) {
+    const int32_t at = vm_new_int(t);
+    vm_copy_int(t, place, at);
+    return (vm_int){.at = at, .level = t->level};
+}
+
 static vm_int load_int(vm_translator *t, const ir_expr *x) {
     const ir_buffer *buffer = x->value.access->buffer;
     if (buffer->space == IR_REG && t->storage[buffer->id].forward) return vm_int_of(t, t->storage[buffer->id].forward);
     const vm_place place = vm_load_of(t, x, VM_NOWHERE);
-    if (place.is_own) return (vm_int){.at = place.at, .level = t->level};
-    /* What a register holds may change. */
-    const int32_t at = vm_new_int(t);
-    vm_copy_int(t, place.at, at);
-    return (vm_int){.at = at, .level = t->level};
+    return place.is_own ? (vm_int){.at = place.at, .level = t->level} : copy_of(t, place.at);
 }
 
-/* By the evaluator, in this place. */
+/* By the evaluator, in this place. A cast of bits is where its operand is. */
 static vm_int apply(vm_translator *t, const ir_expr *x) {
     const vm_place value = vm_value_of(t, x, VM_NOWHERE);
-    return (vm_int){.at = value.at, .level = t->level};
+    return value.is_own ? (vm_int){.at = value.at, .level = t->level} : copy_of(t, value.at);
 }
 
 static vm_int var_of(vm_translator *t, const ir_var *name) {
