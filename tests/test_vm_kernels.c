@@ -109,10 +109,25 @@ static void numbers_from_bits_stay(void **state) {
                "  }\n}\n");
 }
 
+/* Two operands of each select wait for the third. */
+static void sizes_may_be_deep(void **state) {
+    (void)state;
+    enum { DEEP = 190, MOST = DEEP * 40 };
+    char text[MOST + 256], *end = text;
+    end += sprintf(end, "kernel @k (x: f32[64] in, y: f32[64] in, z: f32[64] out, n: idx, m: idx) {\n"
+                        "  parallel for i in 0..min(");
+    for (int d = DEEP; d > 0; d--) end += sprintf(end, "select(n > %d, n + %d, ", 3 * d, d);
+    end += sprintf(end, "m");
+    for (int d = DEEP; d > 0; d--) *end++ = ')';
+    sprintf(end, ", 64) {\n    z[i] = x[i] + y[i]\n  }\n}\n");
+    check(text);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(products_keep_what_they_read),
         cmocka_unit_test(numbers_from_bits_stay),
+        cmocka_unit_test(sizes_may_be_deep),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -105,7 +105,8 @@ extern const vm_isa vm_isa_avx2, vm_isa_avx512;
 /* ---- Programs ---- */
 
 /* The sizes of a kernel as code for a stack machine: pushes a number or scalar `imm`, or replaces operands by a result.
- */
+ * At each depth of an expression two operands may wait for the third. */
+enum { VM_MAX_STACK = 2 * IR_MAX_DEPTH + 4 };
 typedef enum vm_size_kind { VM_SIZE_CONST, VM_SIZE_SCALAR, VM_SIZE_APPLY } vm_size_kind;
 
 typedef struct vm_size_op {
