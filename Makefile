@@ -288,6 +288,7 @@ $(BUILD)/libattune-tier0.so: scripts/tier0.sh scripts/tier0_kernels.sh src/runti
 OLD_GLIBC = exp log dlopen dlsym dlclose dlerror dladdr1 pthread_create pthread_join pthread_once pthread_sigmask \
 	pthread_setname_np pthread_attr_setstacksize pthread_attr_setaffinity_np pthread_mutexattr_init \
 	pthread_mutexattr_destroy pthread_mutexattr_settype stat lstat fstat fstatat \
+	pthread_condattr_setclock \
 	posix_spawn_file_actions_addchdir_np posix_spawn_file_actions_addclosefrom_np
 OLD_GLIBC_LINK = $(OLD_GLIBC:%=-Wl,--wrap=%) -Wl,--no-as-needed -l:libpthread.so.0 -l:libdl.so.2 -Wl,--as-needed
 $(BUILD)/wheel/libattune.so.0: $(call obj,$(LIB_SRC) $(DSO_SRC) src/wheel/old_glibc.c) src/runtime/exports.map
@@ -678,7 +679,7 @@ DOCS_TOP = LICENSE README.md CHANGELOG.md CONTRIBUTING.md
 EXAMPLES = $(wildcard examples/*.c examples/*.cpp examples/ir/*.air examples/python/*.py \
 	$(addprefix examples/minilm/*.,md c py txt) $(addprefix examples/engine/*.,md c h py) \
 	$(addprefix examples/engine/static/*.,c h sh))
-LINKED_DIRS = bench examples/engine examples/engine/static examples/ir examples/minilm examples/python include
+LINKED_DIRS = bench examples/engine/static examples/engine examples/ir examples/minilm examples/python include
 install: all ## install below PREFIX (/usr/local), libraries into LIBDIR (PREFIX/lib), DESTDIR before them
 	install -d $(IN_BIN) $(addprefix $(IN_LIB)/,attune pkgconfig cmake/attune) $(DESTDIR)$(INCLUDEDIR) \
 		$(addprefix $(IN_DOC)/,docs $(LINKED_DIRS)) \

@@ -49,7 +49,7 @@ completes 'attune bench --sa' --samples=
 completes 'attune check --ac' --accuracy
 completes 'attune compile --emit=l' lowered llvm
 completes 'attune compile --emit l' lowered llvm
-completes 'attune ir x.air --engine=' jit interp
+completes 'attune ir x.air --engine=' jit vm interp
 completes 'attune check --isa=avx5' avx512_bf16 avx512
 completes 'attune cache ' ls verify why audit gc clear export import
 completes 'attune cache why num_h' num_heads=

@@ -200,7 +200,22 @@ static void fill(tensors *t, attune_arguments *arguments, const attune_problem *
     arguments->lse = t->lse;
 }
 
-static uint32_t expected_marker;
+static uint32_t expected_marker; /* that the fake code generator's code writes */
+
+static tensors interpreted; /* by a run without faults */
+static bool have_interpreted;
+
+/* Where nothing can be compiled, or code cannot be executed, the virtual machine computes what the interpreter does. */
+static void assert_computed(const attune_kernel *kernel, const tensors *t) {
+    attune_kernel_info info = {.struct_size = sizeof info};
+    uint32_t marker;
+    assert_int_equal(attune_kernel_get_info(kernel, &info), ATTUNE_OK);
+    memcpy(&marker, t->out, 4);
+    if (info.origin != ATTUNE_FROM_VM)
+        assert_int_equal(marker, expected_marker);
+    else
+        assert_memory_equal(t, &interpreted, sizeof *t);
+}
 
 static int compile_and_run(attune_context *context) {
     const attune_problem problem = small_problem();
@@ -213,13 +228,10 @@ static int compile_and_run(attune_context *context) {
         return failed();
     }
     fill(&t, &arguments, &problem);
-    if (attune_run(context, kernel, &arguments)) {
+    if (attune_run(context, kernel, &arguments))
         result = failed();
-    } else {
-        uint32_t marker;
-        memcpy(&marker, t.out, 4);
-        assert_int_equal(marker, expected_marker);
-    }
+    else
+        assert_computed(kernel, &t);
     attune_kernel_release(kernel);
     return result;
 }
@@ -246,8 +258,6 @@ static int run_warm(void) {
 
 static int interpret(void) {
     const attune_problem problem = small_problem();
-    static tensors first;
-    static bool have_first;
     attune_arguments arguments;
     tensors t;
     attune_context *context = open_context();
@@ -257,9 +267,9 @@ static int interpret(void) {
     if (attune_run_interpreted(context, &problem, NULL, &arguments)) {
         result = failed();
     } else {
-        if (!have_first) first = t;
-        have_first = true;
-        assert_memory_equal(&t, &first, sizeof t);
+        if (!have_interpreted) interpreted = t;
+        have_interpreted = true;
+        assert_memory_equal(&t, &interpreted, sizeof t);
     }
     attune_context_destroy(context);
     return result;
@@ -442,7 +452,7 @@ static int set_up(void **state) {
     attune_free(context, text);
     make_keys(context);
     attune_context_destroy(context);
-    return 0;
+    return interpret();
 }
 
 static int tear_down(void **state) {
@@ -486,11 +496,12 @@ static void file_calls_of_packs(void **state) {
     assert_true(each_in_turn(make_pack, true) > 0);
 }
 
-/* From some call on nothing works any more: then there is no executable memory either. */
+/* From some call on nothing works any more. There is no executable memory either, which the virtual machine does not
+ * need. */
 static void file_calls_from_one_on(void **state) {
     (void)state;
     io = &faulty_io;
-    assert_true(each_in_turn(run_twice, true) > 0);
+    assert_int_equal(each_in_turn(run_twice, true), 0);
 }
 
 int main(void) {

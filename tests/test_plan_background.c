@@ -125,7 +125,11 @@ static void lengths_that_gain_little_keep_their_kernel(void **state) {
     } calls[] = {{"seq_q=16,seq_kv=16", 1}, {"seq_q=512,seq_kv=512", 0}};
     for (int background = 0; background < 2; background++)
         for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
-            const attune_plan_options options = {sizeof options, 8, 2, (uint32_t)background, 10, 0, 0};
+            const attune_plan_options options = {.struct_size = sizeof options,
+                                                 .max_specialised = 8,
+                                                 .repeats = 2,
+                                                 .background = (uint32_t)background,
+                                                 .least_gain = 10};
             const char *const text = "num_heads=1,head_dim=64,seq_q=dynamic,seq_kv=dynamic";
             attune_plan *plan = plan_of(text, &options);
             const sample from = sized(text, calls[i].sizes);

@@ -51,7 +51,8 @@ static void decoding_is_not_specialised(void **state) {
 
 static void kernels_for_lengths_are_limited(void **state) {
     (void)state;
-    const attune_plan_options two = {sizeof two, 2, 1, 0, 0}, none = {sizeof none, 0, 1, 0, 0};
+    const attune_plan_options two = {.struct_size = sizeof two, .max_specialised = 2, .repeats = 1},
+                              none = {.struct_size = sizeof none, .max_specialised = 0, .repeats = 1};
     attune_plan *plan = plan_of(OPEN, &two), *without = plan_of(OPEN, &none);
     const char *const sizes[] = {"seq_q=20,seq_kv=9", "seq_q=21,seq_kv=9", "seq_q=22,seq_kv=9"};
     for (int turn = 0; turn < 2; turn++)
@@ -70,7 +71,7 @@ static void kernels_for_lengths_are_limited(void **state) {
 /* Other batches and heads of the same lengths share a kernel; a mask has as many entries as the call. */
 static void batches_share_a_kernel(void **state) {
     (void)state;
-    const attune_plan_options at_once = {sizeof at_once, 8, 1, 0, 0};
+    const attune_plan_options at_once = {.struct_size = sizeof at_once, .max_specialised = 8, .repeats = 1};
     static const char masked[] = "batch=2,num_heads=2,seq_q=dynamic,seq_kv=dynamic,head_dim=16,attn_mask=bqk";
     attune_plan *plan = plan_of("batch=3,num_heads=4,seq_q=dynamic,seq_kv=dynamic,head_dim=16,attn_mask=bqk", &at_once);
     const sample call = sized(masked, "seq_q=20,seq_kv=33");
@@ -84,7 +85,7 @@ static void batches_share_a_kernel(void **state) {
 static void one_entry_is_not_all(void **state) {
     (void)state;
     static const char *const fields[] = {"attn_mask", "attn_bias"};
-    const attune_plan_options at_once = {sizeof at_once, 8, 1, 0, 0};
+    const attune_plan_options at_once = {.struct_size = sizeof at_once, .max_specialised = 8, .repeats = 1};
     for (int i = 0; i < 2; i++) {
         char plans[128], ones[128], twos[128], kernel[128];
         const char *const rest = "seq_q=dynamic,seq_kv=dynamic,head_dim=16";
@@ -112,7 +113,7 @@ static void blocks_of_other_batches(void **state) {
         {3, 8, "kernels 1 0 3, calls 3 0 3"},  {1, 20, "kernels 1 1 4, calls 3 1 4"},
         {2, 20, "kernels 1 1 5, calls 3 2 5"}, {3, 20, "kernels 1 1 5, calls 3 2 7"},
     };
-    const attune_plan_options at_once = {sizeof at_once, 8, 1, 0, 0};
+    const attune_plan_options at_once = {.struct_size = sizeof at_once, .max_specialised = 8, .repeats = 1};
     attune_plan *plan = plan_of(BLOCK_OPEN, &at_once);
     for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
         char problem[128], sizes[32];
@@ -129,7 +130,7 @@ static void blocks_of_other_batches(void **state) {
 /* The same with a mask of each entry: one that a batch of one brought is not the same for all. */
 static void masks_of_blocks(void **state) {
     (void)state;
-    const attune_plan_options at_once = {sizeof at_once, 8, 1, 0, 0};
+    const attune_plan_options at_once = {.struct_size = sizeof at_once, .max_specialised = 8, .repeats = 1};
     attune_plan *plan = plan_of("batch=5,attn_mask=bqk," BLOCK_OPEN, &at_once);
     for (int i = 0; i < 6; i++) {
         char problem[128];
@@ -162,7 +163,7 @@ static void lengths_alike_and_nothing_else(void **state) {
         "batch=2,num_heads=4,seq_q=20,seq_kv=33,attn_mask_strides=700:0:35:1," MASKED_REST,
     };
     enum { CALLS = sizeof calls / sizeof *calls };
-    const attune_plan_options at_once = {sizeof at_once, 8, 1, 0, 0};
+    const attune_plan_options at_once = {.struct_size = sizeof at_once, .max_specialised = 8, .repeats = 1};
     for (int first = 0; first < CALLS; first++) {
         attune_plan *plan = plan_of("batch=3,num_heads=4,seq_q=dynamic,seq_kv=dynamic," MASKED_REST, &at_once);
         const sample one = sized(calls[first], "seq_q=20,seq_kv=33");
@@ -181,7 +182,7 @@ static void lengths_alike_and_nothing_else(void **state) {
  * Strides of 0, which the plan's arguments have, are not those of the compiled problem. */
 static void the_call_that_brought_a_kernel_is_remembered(void **state) {
     (void)state;
-    const attune_plan_options at_once = {sizeof at_once, 8, 1, 0, 0};
+    const attune_plan_options at_once = {.struct_size = sizeof at_once, .max_specialised = 8, .repeats = 1};
     attune_plan *plan = plan_of(OPEN, &at_once);
     const sample from = sized(OPEN, "seq_q=20,seq_kv=33");
     assert_runs_as(plan, &from, OPEN);
@@ -206,7 +207,7 @@ static void strides_of_the_plan_are_examples(void **state) {
     (void)state;
     static const char rest[] = "num_heads=2,head_dim=8,reproducible=1";
     char text[256], call[256];
-    const attune_plan_options at_once = {sizeof at_once, 8, 1, 0, 0};
+    const attune_plan_options at_once = {.struct_size = sizeof at_once, .max_specialised = 8, .repeats = 1};
     snprintf(text, sizeof text, "%s,seq_q=dynamic,seq_kv=dynamic,%s", rest,
              "q_strides=1:1:1:0,k_strides=1:1:1:3,out_strides=1:1:1:2");
     snprintf(call, sizeof call, "%s,seq_q=20,seq_kv=33,%s", rest,
@@ -272,7 +273,8 @@ static void refusals_stay_the_same(void **state) {
         {an_odd_workspace, "is not aligned to 64 bytes"},
     };
     const sample from = {text, "seq_q=20,seq_kv=33,rotary_positions=40", {0}, {33, 20}};
-    const attune_plan_options at_once = {sizeof at_once, 8, 1, 0, 0}, never = {sizeof never, 0, 1, 0, 0};
+    const attune_plan_options at_once = {.struct_size = sizeof at_once, .max_specialised = 8, .repeats = 1},
+                              never = {.struct_size = sizeof never, .max_specialised = 0, .repeats = 1};
     attune_plan *special = plan_of(text, &at_once), *plain = plan_of(text, &never);
     for (int again = 0; again < 2; again++) assert_runs_as(special, &from, again ? fixed : text);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

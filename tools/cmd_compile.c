@@ -104,7 +104,7 @@ static int show(const compile_options *o, const attune_context *context, const a
         table_cell(t, "schedule");
         table_cell(t, "%s", schedule);
         table_cell(t, "from");
-        table_cell(t, "the %s in %s", tool_origin_name(info->origin), table_time(us, a));
+        table_cell(t, "%s in %s", tool_origin_place(info->origin), table_time(us, a));
         table_finish(t, stdout);
     }
     free(text);

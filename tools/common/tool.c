@@ -227,16 +227,21 @@ const char *tool_engine_name(attune_engine engine) {
                                         : "interpreter";
 }
 
-const char *tool_origin_name(attune_origin origin) {
+const char *tool_origin_place(attune_origin origin) {
     switch (origin) {
-    case ATTUNE_FROM_MEMORY: return "memory cache";
-    case ATTUNE_FROM_DISK: return "disk cache";
-    case ATTUNE_FROM_PACK: return "pack";
-    case ATTUNE_FROM_BUNDLE: return "bundle";
-    case ATTUNE_FROM_VM: return "virtual machine";
+    case ATTUNE_FROM_MEMORY: return "the memory cache";
+    case ATTUNE_FROM_DISK: return "the disk cache";
+    case ATTUNE_FROM_PACK: return "the pack";
+    case ATTUNE_FROM_BUNDLE: return "the bundle";
+    case ATTUNE_FROM_VM: return "the virtual machine";
     case ATTUNE_FROM_TIER0: return "tier 0";
-    default: return "compiler";
+    default: return "the compiler";
     }
+}
+
+const char *tool_origin_name(attune_origin origin) {
+    const char *const place = tool_origin_place(origin);
+    return strncmp(place, "the ", 4) ? place : place + 4;
 }
 
 char *tool_trimmed(char *text) {

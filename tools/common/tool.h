@@ -161,7 +161,8 @@ attune_weight_layout tool_parse_layout(struct argp_state *state, const char *tex
 const char *tool_engine_option(attune_engine engine); /* as in --engine= */
 const char *tool_engine_name(attune_engine engine);
 const char *tool_dtype_name(attune_dtype dtype);
-const char *tool_origin_name(attune_origin origin);
+const char *tool_origin_name(attune_origin origin);  /* "compiler" */
+const char *tool_origin_place(attune_origin origin); /* "the compiler" */
 
 /* Writes through a temporary file and a rename, so that no half file is ever seen; "-" is stdout. Parts may be empty.
  * Something that exists and is no regular file (/dev/null, a pipe) is written in place. */

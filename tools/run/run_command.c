@@ -254,7 +254,7 @@ static void print_text(const run_options *o, FILE *stream, const char *problem, 
     table_cell(t, "%s", problem);
     table_cell(t, "kernel");
     if (o->engine != ATTUNE_ENGINE_INTERPRETER)
-        table_cell(t, "%s, from the %s in %s (%s of code)", r->info.isa, tool_origin_name(r->info.origin),
+        table_cell(t, "%s, from %s in %s (%s of code)", r->info.isa, tool_origin_place(r->info.origin),
                    table_time(r->compile_us, a), table_bytes(r->info.code_bytes, b));
     else
         table_cell(t, "interpreted");
