@@ -44,9 +44,9 @@ static void spoil(const tensors *t) {
             rows[i / (HEADS * KEYS * COLUMNS)][i % (HEADS * KEYS * COLUMNS)] = NAN;
 }
 
-/* Tiles of 16 keys and stripes of 8 rows, one or two of them in a task. */
-static attune_schedule schedule_with(attune_value_by value_by, int task_row_vectors) {
-    attune_schedule s = {.struct_size = sizeof s, .lanes = 4, .score_keys = 4, .value_keys = 4, .kv_tile = 16};
+/* Tiles of 16 keys, or one of all, and stripes of 8 rows, one or two of them in a task. */
+static attune_schedule schedule_with(attune_value_by value_by, int task_row_vectors, int kv_tile) {
+    attune_schedule s = {.struct_size = sizeof s, .lanes = 4, .score_keys = 4, .value_keys = 4, .kv_tile = kv_tile};
     s.score_row_vectors = s.value_row_vectors = 2;
     s.task_row_vectors = task_row_vectors;
     s.score_columns = 2;
@@ -79,13 +79,13 @@ static void bits_of_a_mask(void **state) {
     static const char *const options[] = {",lse=1", ",is_causal=1,causal_offset=9,lse=1",
                                           ",window_left=30,global_tokens=5"};
     attune_context *context = tensors_context(NULL, 2);
-    for (int i = 0; i < 3; i++)
-        for (int task = 2; task <= 4; task += 2) {
-            const attune_schedule by_columns = schedule_with(ATTUNE_VALUE_BY_COLUMNS, task),
-                                  by_rows = schedule_with(ATTUNE_VALUE_BY_ROWS, task);
-            compare(context, options[i], &by_columns);
-            compare(context, options[i], &by_rows);
-        }
+    for (int i = 0; i < 12; i++) {
+        const int task = i % 2 ? 2 : 4, kv_tile = i / 2 % 2 ? 16 : 152;
+        const attune_schedule by_columns = schedule_with(ATTUNE_VALUE_BY_COLUMNS, task, kv_tile),
+                              by_rows = schedule_with(ATTUNE_VALUE_BY_ROWS, task, kv_tile);
+        compare(context, options[i / 4], &by_columns);
+        compare(context, options[i / 4], &by_rows);
+    }
     attune_context_destroy(context);
 }
 

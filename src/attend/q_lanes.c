@@ -138,7 +138,7 @@ static void visit_tiles(q_lanes *c) {
         tile.number = number;
         tile.first_key = ir_let(b, "first_key", ir_times(b, number, c->m->s->kv_tile));
         ql_open_tile(c, &tile);
-        IR_GUARD(b, c->has_tiles, tile.is_visited) visit_stripes(c, &tile);
+        IR_GUARD(b, c->has_tiles && !c->at_once, tile.is_visited) visit_stripes(c, &tile);
     }
 }
 
