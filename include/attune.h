@@ -1544,7 +1544,8 @@ ATTUNE_API attune_status attune_ir_shape(const attune_kernel *kernel, size_t ind
 ATTUNE_API attune_status attune_ir_cache_why(attune_context *context, const char *text, attune_cache_answer_fn *answer,
                                              void *user);
 /* Runs it. buffers[] and scalars[] are in the order of the parameters of their sort. A scalar is the int64 itself, or
- * the bits of the float (low 32) or double. With engine INTERPRETER every access is checked. */
+ * the bits of the float (low 32) or double. With engine INTERPRETER every access is checked. JIT is the
+ * kernel as it was made; VM is the same, and refuses machine code. */
 ATTUNE_API attune_status attune_ir_run(attune_context *context, const attune_kernel *kernel, attune_engine engine,
                                        void *const *buffers, const int64_t *scalars);
 /* A call in parts: as attune_call_begin, with the buffers and scalars of attune_ir_run. Their arrays need not stay. */

@@ -126,6 +126,10 @@ expect "the interpreter computes the layer" 0 'interpreted' "$attune" run "${lay
     -o "$work/interp.npy" --lse "$work/interp-lse.npy"
 cmp "$work/out.npy" "$work/interp.npy" && cmp "$work/lse.npy" "$work/interp-lse.npy"
 report $? "its files are those of the machine code"
+expect "the virtual machine computes the layer" 0 'from the virtual machine' "$attune" run "${layer[@]}" --engine=vm \
+    -o "$work/vm.npy" --lse "$work/vm-lse.npy"
+cmp "$work/out.npy" "$work/vm.npy" && cmp "$work/lse.npy" "$work/vm-lse.npy"
+report $? "its files are those of the machine code, too"
 expect "the second process hits the disk cache" 0 'from the disk cache' "$attune" run "${layer[@]}" --lse \
     "$work/lse.npy"
 expect "a hit needs no code generator" 0 'from the disk cache' env ATTUNE_CODEGEN=/nonexistent.so "$attune" run \
@@ -353,6 +357,7 @@ scale=examples/ir/scale_rows.air
 expect "ir runs a kernel" 0 'o: f32 \(3, 64\) = -?0\.[0-9]+ .* …' "$attune" ir $scale --arg x="$work/x.npy" --arg n=3
 expect "ir --engine=interp --check" 0 'same bits' "$attune" ir $scale --arg x="$work/x.npy" --arg n=3 --engine=interp \
     --check
+expect "ir --engine=vm --check" 0 'same bits' "$attune" ir $scale --arg x="$work/x.npy" --arg n=3 --engine=vm --check
 expect "ir --out writes instead of showing" 0 '^both engines' "$attune" ir $scale --arg x="$work/x.npy" --arg n=3 \
     --out o="$work/o.npy" --check
 cmp "$work/o.npy" <("$attune" ir - --arg x="$work/x.npy" --arg n=3 --out o=- <$scale)

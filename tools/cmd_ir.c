@@ -26,7 +26,7 @@ static const struct argp_option options[] = {
     {"arg", TOOL_KEY_ARG, "NAME=VALUE", 0, "A number for a scalar, F.npy for a buffer", 0},
     {"set", TOOL_KEY_SET, "NAME=NUMBER", 0, "The number of a `param` line of the file, in the place of its own", 0},
     {"out", TOOL_KEY_OUT, "NAME=F.npy", 0, "Write an output buffer here; others are summarised", 0},
-    {"check", TOOL_KEY_CHECK, NULL, 0, "Run by both engines and compare the bits", 0},
+    {"check", TOOL_KEY_CHECK, NULL, 0, "Run by the interpreter as well, or by machine code, and compare the bits", 0},
     {"emit", TOOL_KEY_EMIT, "STAGE", 0, "Write ir, lowered, llvm, asm, obj or image instead of running", 0},
     TOOL_TARGET_OPTION,
     {"output", 'o', "FILE", 0, "Where --emit writes; - is standard output (default)", 0},

@@ -211,11 +211,13 @@ attune_status attune_ir_run(attune_context *context, const attune_kernel *kernel
                             void *const *buffers, const int64_t *scalars) {
     at_error err = {0};
     if (!context) at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_ir_run was given no context");
-    if (engine != ATTUNE_ENGINE_JIT && engine != ATTUNE_ENGINE_INTERPRETER)
+    if (engine != ATTUNE_ENGINE_JIT && engine != ATTUNE_ENGINE_INTERPRETER && engine != ATTUNE_ENGINE_VM)
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "engine is %d, which is no attune_engine", (int)engine);
     if (err.status || at_ir_check_kernel(kernel, &err) || at_ir_check_call(kernel->ir->kernel, buffers, scalars, &err))
         return at_report(&err);
-    if (engine == ATTUNE_ENGINE_JIT && at_kernel_has_phases(kernel)) {
+    if (engine == ATTUNE_ENGINE_VM && kernel->engine != ATTUNE_ENGINE_VM) {
+        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "the kernel is none of the virtual machine");
+    } else if (engine != ATTUNE_ENGINE_INTERPRETER && at_kernel_has_phases(kernel)) {
         const at_run run = {.buffers = buffers,
                             .work = AT_LONG_WORK, /* unknown */
                             .num_buffers = kernel->ir->num_buffers,

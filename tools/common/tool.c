@@ -135,7 +135,7 @@ void tool_check_target(struct argp_state *state, const tool_common *common, bool
     if (common->target && common->isa) argp_error(state, "--target and --isa exclude each other");
 }
 
-/* --engine=vm: nothing is compiled, and no cache is read. */
+/* --engine=vm: nothing is compiled, no cache is read, and tier 0 has no machine code either. */
 static bool uses_vm;
 
 attune_context *tool_open_context(const tool_common *common, uint32_t max_workers, const char *cache_dir) {
@@ -148,6 +148,7 @@ attune_context *tool_open_context(const tool_common *common, uint32_t max_worker
     if (cache_dir) options.cache_base = ""; /* a cache that begins empty must have no base, and no pack by itself */
     options.cache_pack = common->cache_pack ? common->cache_pack : cache_dir ? "" : NULL;
     if (uses_vm) {
+        setenv("ATTUNE_TIER0", "off", 1);
         options.compile_mode = ATTUNE_COMPILE_NEVER;
         options.cache_dir = options.cache_base = options.cache_pack = "";
     }

@@ -149,7 +149,7 @@ bool tool_threads_fit(uint32_t threads);
 /* Removes white space from both ends of a text, in place. */
 char *tool_trimmed(char *text);
 
-/* "jit" or "interp", or a usage error. */
+/* "jit", "vm" or "interp", or a usage error. */
 attune_engine tool_parse_engine(struct argp_state *state, const char *text);
 
 /* "ir", "lowered", "llvm", "asm", "obj" or "image", or a usage error. */
