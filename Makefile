@@ -134,7 +134,7 @@ INSTALL_DIRS = $(BUILD)/gen/install_dirs.h
 	bench bench-full \
 	bench-growth \
 	bench-setup bench-drivers bench-table bench-alone bench-latency \
-	bench-call-sites ranking ranking-table cliffs roofline shapes-table \
+	bench-call-sites cost-sample cost-judge cost-fit ranking ranking-table cliffs roofline shapes-table \
 	install uninstall find-cairo completions help FORCE
 
 all: lib codegen draw adapters tool fetch tier0 ## build the library, the code generator and the command into build/
@@ -145,7 +145,7 @@ adapters: $(call adapters_in,$(BUILD)) ## build the adapters of engines, without
 tool: $(BUILD)/attune
 fetch: $(BUILD)/attune-fetch
 tests: $(TESTS) codegen draw tier0 test-tools ## build the test programs
-test-tools: $(addprefix $(BUILD)/bench/,attune_driver ranking latency survey)
+test-tools: $(addprefix $(BUILD)/bench/,attune_driver ranking latency survey cost_sample cost_fit)
 test-tools: $(if $(SANITIZE),,$(BUILD)/wheel/libattune.so.0)
 
 # ---- Objects ----
@@ -383,12 +383,28 @@ $(BUILD)/bench/survey: $(call obj,bench/survey.c) $(addprefix $(BUILD)/libattune
 	$(Q)$(LINK) -Wl,-rpath,'$$ORIGIN/..' $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group \
 		-L$(BUILD) -lattune -ljansson $(CORE_LIBS) -o $@
 
-# It calls internal functions of the library, as test programs do.
-$(call obj,bench/ranking.c): INCLUDES = -Isrc -Itools -Itests -I$(BUILD)/gen
-$(BUILD)/bench/ranking: $(call obj,bench/ranking.c) $(addprefix $(BUILD)/libattune,-tool.a -support.a -internal.a)
+# They call internal functions of the library, as test programs do.
+COST_BENCH := $(BUILD)/bench/ranking $(BUILD)/bench/cost_sample
+$(call obj,bench/ranking.c bench/cost_sample.c): INCLUDES = -Isrc -Itools -Itests -I$(BUILD)/gen
+$(call obj,bench/cost_fit.c): INCLUDES = -Isrc -I$(BUILD)/gen
+$(COST_BENCH): $(BUILD)/bench/%: $(call obj,bench/%.c) $(addprefix $(BUILD)/libattune,-tool.a -support.a -internal.a)
 	@mkdir -p $(@D)
 	$(call say,link $@)
 	$(Q)$(LINK) $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(CORE_LIBS) -ljansson -o $@
+
+# What chooses schedules, with constants that it may change.
+COST_FIT_OBJ := $(patsubst src/%.c,$(BUILD)/obj/cost_fit/%.o,$(wildcard src/schedule/*.c))
+$(COST_FIT_OBJ): INCLUDES = -Isrc -I$(BUILD)/gen
+$(BUILD)/obj/cost_fit/%.o: src/%.c
+	@mkdir -p $(@D)
+	$(call say,cc $<)
+	$(Q)$(CC) $(BASE_CFLAGS) -DMHA_COST_FIT $(INCLUDES) $(CPPFLAGS) -MMD -MP -c $< -o $@
+$(call obj,bench/cost_fit.c): CPPFLAGS += -DMHA_COST_FIT
+-include $(COST_FIT_OBJ:.o=.d)
+$(BUILD)/bench/cost_fit: $(call obj,bench/cost_fit.c) $(COST_FIT_OBJ) $(BUILD)/libattune-internal.a
+	@mkdir -p $(@D)
+	$(call say,link $@)
+	$(Q)$(LINK) $^ $(CORE_LIBS) -o $@
 
 # ---- The hashes of lowered IR (docs/design.md, "Golden IR") ----
 
@@ -526,6 +542,16 @@ ranking: all $(BUILD)/bench/ranking ## how near tuning and the first choice come
 	$(RANKING_PY) $(RANKING)
 ranking-table: ## its tables, and a plot, into docs/
 	$(RANKING_PY) --publish docs $(RANKING)
+
+# COST: options, as --groups=few; bench/cost.py --help. Timings are added to those that are there.
+COST ?=
+COST_PY = @python3 bench/cost.py
+cost-sample: all $(BUILD)/bench/cost_sample ## times schedules, to fit and judge their cost; 20 minutes
+	$(COST_PY) sample --build $(BUILD) $(COST)
+cost-judge: $(BUILD)/bench/cost_fit ## how far choices are from the best schedule timed, also with a machine left out
+	$(COST_PY) judge --build $(BUILD) $(COST)
+cost-fit: $(BUILD)/bench/cost_fit ## constants for src/schedule/cost.def; with COST=--write puts them there
+	$(COST_PY) fit --build $(BUILD) $(COST)
 
 # CLIFFS, ROOFLINE: options, as --only='rows*' and --seed=2; bench/cliffs.py --help, bench/roofline.py --help.
 CLIFFS ?=

@@ -6,7 +6,10 @@
 
 #include "base/integers.h"
 
-const cost_constants mha_cost_constants = {
+#ifndef MHA_COST_FIT
+const
+#endif
+    cost_constants mha_cost_constants = {
 #define COST(name, value, meaning) .name = (value),
 #include "schedule/cost.def"
 };
@@ -104,16 +107,20 @@ mha_costs mha_costs_of_head(const mha_cost_context *c, const attune_schedule *s)
     return s->strategy == ATTUNE_D_LANES ? mha_cost_d_lanes(c, s) : mha_cost_q_lanes(c, s);
 }
 
-mha_costs mha_costs_of(const attune_problem *p, const mha_machine *m, const attune_schedule *s) {
-    const mha_cost_context c = mha_cost_context_of(p, m);
-    const double heads = (double)p->num_kv_heads * (double)min_of(p->batch, 1 << 16);
-    mha_costs costs = mha_costs_of_head(&c, s);
+mha_costs mha_costs_of_call(const mha_cost_context *c, const attune_schedule *s) {
+    const double heads = (double)c->p->num_kv_heads * (double)min_of(c->p->batch, 1 << 16);
+    mha_costs costs = mha_costs_of_head(c, s);
     costs.scores *= heads;
     costs.softmax *= heads;
     costs.values *= heads;
     costs.tasks *= heads;
-    if (mha_is_block(p)) costs.products = gemm_cost(&c, s);
+    if (mha_is_block(c->p)) costs.products = gemm_cost(c, s);
     return costs;
+}
+
+mha_costs mha_costs_of(const attune_problem *p, const mha_machine *m, const attune_schedule *s) {
+    const mha_cost_context c = mha_cost_context_of(p, m);
+    return mha_costs_of_call(&c, s);
 }
 
 double mha_costs_sum(const mha_costs *c) { return c->scores + c->softmax + c->values + c->tasks + c->products; }

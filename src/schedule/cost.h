@@ -36,6 +36,9 @@ mha_cost_context mha_cost_context_of(const attune_problem *canonical, const mha_
 /* Cycles of one thread for attention of one head of K and V. The schedule is legal and settled. */
 mha_costs mha_costs_of_head(const mha_cost_context *context, const attune_schedule *schedule);
 
+/* Cycles of one thread for a call. */
+mha_costs mha_costs_of_call(const mha_cost_context *context, const attune_schedule *schedule);
+
 /* Cycles that one thread is expected to take for a call of the canonical problem. The schedule is legal and settled. */
 mha_costs mha_costs_of(const attune_problem *canonical, const mha_machine *machine, const attune_schedule *schedule);
 

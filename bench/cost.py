@@ -1,0 +1,176 @@
+#!/usr/bin/env python3
+"""How near the cost of schedules (src/schedule/cost.def) comes to their times, and the constants that come nearest.
+
+    make cost-sample COST="--only 'decode*'"    # timings of schedules, with AVX-512 and AVX2; all of them: 20 minutes
+    make cost-judge                             # each choice beside the best schedule known; constants from one
+                                                # instruction set judged on the other
+    make cost-fit                               # new constants for cost.def, and what they are worth
+
+Timings are added to BUILD/bench/results/cost.tsv, a line each: target, class of machine, problem, schedule,
+microseconds. Delete it when kernels have changed.
+"""
+import argparse
+import fnmatch
+import os
+import pathlib
+import subprocess
+import sys
+
+import roofline
+import shapes
+
+SEED = 16
+
+
+def text_of(shape):
+    """A shape of the bench as a problem's text."""
+    fields = {"batch": shape.batch, "embed_dim": shape.embed, "num_heads": shape.heads, "num_kv_heads": shape.kv_heads,
+              "seq_q": shape.rows, "seq_kv": shape.keys, "head_dim": shape.dim, "is_causal": shape.causal}
+    usual = {"batch": 1, "embed_dim": 0, "num_kv_heads": shape.heads, "seq_kv": shape.rows, "is_causal": 0}
+    if shape.embed:
+        usual["head_dim"] = shape.embed // shape.heads
+    words = [f"{name}={value}" for name, value in fields.items() if value != usual.get(name)]
+    if shape.kv:
+        words += [f"k_dtype={shape.kv}", f"v_dtype={shape.kv}"]
+    if shape.scales:
+        words += [f"k_scales={shape.scales}", f"v_scales={shape.scales}"]
+    return ",".join(words)
+
+
+def bench_shapes():
+    """Those of attention and of blocks, and what bf16 is worth where it is usual."""
+    found = {shape.name: text_of(shape) for shape in shapes.SHAPES
+             if shape.kind != "products" and shape.rows * shape.keys <= 1 << 21}
+    halves = ("bert_s128", "bert_s512", "vit_s197", "h16d64_s1024_causal", "h32d128_s512_causal", "block_e768_s512",
+              "decode_kv8_k512", "decode_kv8_k4096")
+    return found | {f"{name}_bf16": f"dtype=bf16,{found[name]}" for name in halves}
+
+
+def random_problems(count=60):
+    """As `make roofline` draws them, a third in bf16."""
+    some = roofline.problems(2 * count, SEED, "f32")[:count * 2 // 3], roofline.problems(count, SEED + 1, "bf16")
+    texts = [text for part in some for _, text in part if " " not in text]
+    return {f"random_{i}": text for i, text in enumerate(texts[:count])}
+
+
+def decode_problems():
+    """Few rows: groups, lengths, head_dim and dtypes in turn, each with several of the others."""
+    found = {}
+    caches = ("", "dtype=bf16,", "k_dtype=f16,v_dtype=f16,", "k_dtype=i8,v_dtype=i8,k_scales=head,v_scales=head,")
+    keys = (64, 128, 300, 512, 1024, 2048, 4096, 8192)
+    for i, (rows, group) in enumerate((r, g) for r in (1, 2, 3, 4, 5, 6, 8, 12, 16) for g in (1, 2, 4, 8)):
+        for k in range(2):
+            length, dim = keys[(3 * i + 5 * k) % 8], (64, 128, 32, 80, 128, 256, 96)[(i + k) % 7]
+            heads = group * max(1, min(8, 2 ** 22 // (length * dim)))
+            cache = caches[(i + i // 4 + 2 * k) % 4]
+            kv_heads = f"num_kv_heads={heads // group}," if group > 1 else ""
+            sizes = f"seq_q={rows},seq_kv={length},head_dim={dim}"
+            found[f"few_{2 * i + k}"] = f"{cache}num_heads={heads},{kv_heads}{sizes}"
+    return found
+
+
+def block_problems():
+    found = {}
+    for embed, heads in ((384, 6), (768, 12), (1024, 16)):
+        for rows in (1, 4, 10, 17, 33, 100, 128, 250, 512):
+            for dtype in ("", "dtype=bf16,"):
+                found[f"block_{embed}_{rows}{dtype[6:-1]}"] = f"{dtype}embed_dim={embed},num_heads={heads},seq_q={rows}"
+    return found
+
+
+GROUPS = {"bench": bench_shapes, "random": random_problems, "few": decode_problems, "block": block_problems}
+
+
+def chosen(options):
+    names = options.groups.split(",")
+    found = {name: text for group in names for name, text in GROUPS[group]().items()}
+    return {name: text for name, text in found.items() if fnmatch.fnmatch(name, options.only)}
+
+
+# ---- Timing ----
+
+
+def targets(options):
+    """The best that this CPU has, and AVX2 as another machine."""
+    return [""] + ["avx2"] * options.both
+
+
+def environment(options, isa=""):
+    codegen = {"ATTUNE_CODEGEN": str(options.build.resolve() / "libattune-codegen.so")}
+    return os.environ | codegen | ({"ATTUNE_ISA": isa} if isa else {})
+
+
+def sample(options):
+    lines = options.given.read_text() if options.given else "\n".join(chosen(options).values()) + "\n"
+    options.times.parent.mkdir(parents=True, exist_ok=True)
+    for isa in targets(options):
+        command = [options.build / "bench" / "cost_sample", f"--schedules={options.schedules}"]
+        done = subprocess.run(command, input=lines, stdout=subprocess.PIPE, text=True, env=environment(options, isa))
+        with options.times.open("a") as times:
+            times.write(done.stdout)
+        if done.returncode:
+            sys.exit(f"cost.py: cost_sample ended with {done.returncode}")
+
+
+# ---- Fitting and judging ----
+
+
+def run_fit(options, *arguments):
+    if not options.times.exists():
+        sys.exit(f"cost.py: {options.times} is not there; make cost-sample writes it")
+    command = [options.build / "bench" / "cost_fit", *arguments] + ["--verbose"] * options.verbose
+    with options.times.open() as times:
+        done = subprocess.run(command, stdin=times, stdout=subprocess.PIPE, text=True)
+    if done.returncode:
+        sys.exit(f"cost.py: cost_fit ended with {done.returncode}")
+    return done.stdout.splitlines()
+
+
+def judge(options):
+    print("With the constants of cost.def:")
+    print("\n".join(run_fit(options)))
+    with options.times.open() as times:
+        known = sorted({line.partition("\t")[0] for line in times})
+    for target in known if len(known) > 1 else []:
+        print(f"\nWith constants fitted to {target} alone:")
+        print("\n".join(line for line in run_fit(options, f"--fit={target}") if not line.startswith("constant")))
+
+
+def fit(options):
+    lines = run_fit(options, "--fit=all", f"--only={options.constants}")
+    text = options.definitions.read_text()
+    for line in lines:
+        word, _, rest = line.partition(" ")
+        if word != "constant":
+            print(line)
+            continue
+        name, value = rest.split()
+        before, after = text.split(f"COST({name}, ")
+        old, comma, rest = after.partition(",")
+        print(f"{name:16} {old:>6} -> {value}")
+        text = f"{before}COST({name}, {value}{comma}{rest}"
+    if options.write:
+        options.definitions.write_text(text)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("command", choices=("sample", "judge", "fit"))
+    parser.add_argument("--build", type=pathlib.Path, default=pathlib.Path("build"))
+    parser.add_argument("--times", type=pathlib.Path, help="the file of timings (BUILD/bench/results/cost.tsv)")
+    parser.add_argument("--groups", default="bench,random,few", help=f"of problems: some of {','.join(GROUPS)}")
+    parser.add_argument("--only", default="*", help="names of problems, as a pattern")
+    parser.add_argument("--given", type=pathlib.Path, help="lines of problems and schedules instead, with tabs between")
+    parser.add_argument("--schedules", type=int, default=24, help="of a problem and a strategy, beside neighbours")
+    parser.add_argument("--one-target", dest="both", action="store_false", help="not with AVX2 as well")
+    parser.add_argument("--constants", default="", help="fit those whose names begin so, as d_")
+    parser.add_argument("--write", action="store_true", help="fit: put the constants into cost.def")
+    parser.add_argument("--verbose", action="store_true", help="each problem")
+    options = parser.parse_args()
+    options.times = options.times or options.build / "bench" / "results" / "cost.tsv"
+    options.definitions = pathlib.Path(__file__).parent.parent / "src" / "schedule" / "cost.def"
+    {"sample": sample, "judge": judge, "fit": fit}[options.command](options)
+
+
+if __name__ == "__main__":
+    main()
