@@ -380,8 +380,8 @@ int main(int argc, char **argv) {
         {"verbose", 'v', NULL, 0, "Each case", 0},
         {0},
     };
-    static const struct argp argp = {options, parse, NULL, "Fits the cost of schedules to timings on stdin.", NULL,
-                                     NULL, NULL};
+    static const struct argp argp = {options, parse, NULL, "Fits the cost of schedules to timings on stdin.",
+                                     NULL,    NULL,  NULL};
     enum { Q = 1U << ATTUNE_Q_LANES, D = 1U << ATTUNE_D_LANES };
     static const unsigned kinds[] = {Q, D, Q | D};
     fitter f = {.only = "", .passes = 20};

@@ -217,13 +217,11 @@ static double time_entries(subject *j, const tune_runner *runner) {
     enum { ROUNDS = 5, BEST = 16 };
     const attune_kernel *const choice = j->entries[0].kernel;
     double usual = INFINITY, ratios[BEST][ROUNDS];
-    for (size_t i = 0; i < j->count; i++)
-        j->entries[i].ratio = ratio_of(runner, choice, j->entries[i].kernel, &usual);
+    for (size_t i = 0; i < j->count; i++) j->entries[i].ratio = ratio_of(runner, choice, j->entries[i].kernel, &usual);
     qsort(j->entries, j->count, sizeof *j->entries, by_ratio);
     const size_t best = j->count < BEST ? j->count : BEST;
     for (int round = 0; round < ROUNDS; round++)
-        for (size_t i = 0; i < best; i++)
-            ratios[i][round] = ratio_of(runner, choice, j->entries[i].kernel, &usual);
+        for (size_t i = 0; i < best; i++) ratios[i][round] = ratio_of(runner, choice, j->entries[i].kernel, &usual);
     for (size_t i = 0; i < best; i++) {
         qsort(ratios[i], ROUNDS, sizeof ratios[i][0], by_value);
         j->entries[i].ratio = ratios[i][ROUNDS / 2];
@@ -285,10 +283,9 @@ int main(int argc, char **argv) {
         {"seed", 's', "N", 0, "Of those that are drawn (default 1)", 0},
         {0},
     };
-    static const struct argp argp = {options, parse, NULL, "Times schedules of the problems of stdin.", NULL, NULL,
-                                     NULL};
-    const attune_context_options one = {
-        .struct_size = sizeof one, .cache_dir = "", .cache_base = "", .max_workers = 1};
+    static const struct argp argp = {options, parse, NULL, "Times schedules of the problems of stdin.",
+                                     NULL,    NULL,  NULL};
+    const attune_context_options one = {.struct_size = sizeof one, .cache_dir = "", .cache_base = "", .max_workers = 1};
     sampler s = {.most = 60, .random = 1};
     char *const line = allocate(LINE_BYTES);
     argp_parse(&argp, argc, argv, 0, NULL, &s);

@@ -30,8 +30,7 @@ static bool has_heads(const mha_context *c) { return depends(c, 1U << EX_V_H | 1
 /* A phase more does not pay for a handful of keys. Within a single tile the table says where its keys begin and end. */
 bool mha_has_mask_tiles(const mha_context *c) {
     enum { FEW_KEYS = 64 };
-    return c->s->strategy == ATTUNE_Q_LANES && mha_has_function(c, MHA_MASK_FUNCTION) &&
-           mha_most_keys(c->p) > FEW_KEYS;
+    return c->s->strategy == ATTUNE_Q_LANES && mha_has_function(c, MHA_MASK_FUNCTION) && mha_most_keys(c->p) > FEW_KEYS;
 }
 
 static const ir_expr *num_stripes(const mha_context *c) {

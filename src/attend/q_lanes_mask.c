@@ -1,8 +1,8 @@
 /* Hidden keys. Causality, windows and key lengths are intervals (sight.h): tiles and register tiles outside the sight
  * of a task's or stripe's rows are not computed, and those inside the sight of all of them compare nothing. attn_mask
  * and attn_bias vary along the lanes: a tile's part of them is brought into scratch for each stripe, transposed unless
- * rows or keys are alike. What mask_mod hides of a tile is in a table of intervals (mask_tiles.h), which are skipped and
- * compared like those of positions; without the table each score asks. */
+ * rows or keys are alike. What mask_mod hides of a tile is in a table of intervals (mask_tiles.h), which are skipped
+ * and compared like those of positions; without the table each score asks. */
 #include "attend/mask_tiles.h"
 #include "attend/q_lanes.h"
 
