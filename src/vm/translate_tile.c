@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-enum { MOST_OPERANDS = VM_TILE_POINTERS, MOST_PRODUCTS = 1024, MOST_SUMS = 128, MOST_CHAIN = 16, MOST_BORROWED = 32 };
+enum { MOST_OPERANDS = VM_TILE_POINTERS, MOST_PRODUCTS = 1024, MOST_SUMS = 128, MOST_CHAIN = 16, MOST_TURNS = 64 };
 
 /* A row or a column: what an access loads, or a place of the frame. */
 typedef struct operand {
@@ -14,6 +14,7 @@ typedef struct operand {
     int32_t reg;             /* the place of a register that holds it, or VM_NOWHERE */
     bool is_number;          /* 4 bytes that fill a register */
     ir_elem elem;            /* f32, or one that the access widens */
+    int64_t turn;            /* of the inner loop */
 } operand;
 
 typedef struct product {
@@ -31,12 +32,27 @@ struct vm_tile {
     int32_t first_sum, row_distance, column_distance; /* of the sums */
     uint32_t order[MOST_OPERANDS];                    /* of each part the rows, then the columns */
     bool is_number;                                   /* the rows */
+
+    /* A loop round a loop of few turns: all of these are one turn, so the sums of all are in registers. */
+    const ir_stmt *loop;
+    const ir_var *inner; /* its variable, or NULL */
+    int64_t turn;        /* that is scanned */
+    /* Sums in memory, which are in the frame while the loop runs. */
+    const ir_buffer *sums;
+    uint32_t num_borrowed;
+    vm_op borrowed[MOST_SUMS]; /* their loads */
 };
 
 static struct vm_tile *tile_of(vm_translator *t) {
     if (!t->tile) t->tile = at_arena_alloc(t->arena, sizeof *t->tile);
     if (!t->tile) at_fail_memory(t->err, sizeof *t->tile);
-    if (t->tile) t->tile->num_operands = t->tile->num_products = 0;
+    if (t->tile) {
+        t->tile->num_operands = t->tile->num_products = t->tile->num_borrowed = 0;
+        t->tile->loop = NULL;
+        t->tile->inner = NULL;
+        t->tile->turn = 0;
+        t->tile->sums = NULL;
+    }
     return t->tile;
 }
 
@@ -141,8 +157,9 @@ static int32_t read_operand(vm_translator *t, struct vm_tile *tile, const ir_exp
     if (x->op != IR_LOAD || !vm_is_plain(t, x->value.access) || vm_bytes(type) != t->isa->vector_bytes) return -1;
     if (vm_bytes(x->type) != (is_number ? 4 : elem == IR_F32 ? t->isa->vector_bytes : t->isa->vector_bytes / 2))
         return -1;
-    return add_operand(tile,
-                       (operand){.access = x->value.access, .reg = VM_NOWHERE, .is_number = is_number, .elem = elem});
+    operand o = {.access = x->value.access, .reg = VM_NOWHERE, .is_number = is_number, .elem = elem};
+    o.turn = tile->turn;
+    return add_operand(tile, o);
 }
 
 static int32_t operand_of(vm_translator *t, struct vm_tile *tile, const ir_expr *x) {
@@ -161,9 +178,50 @@ static int32_t operand_of(vm_translator *t, struct vm_tile *tile, const ir_expr 
     return read_operand(t, tile, x);
 }
 
+/* The address of an access while `loop` runs; the counter's part is kept apart. */
+static vm_sum address_with_counter(vm_translator *t, const ir_access *access, const ir_stmt *loop) {
+    const ir_buffer *buffer = access->buffer;
+    const vm_storage *storage = vm_storage_of(t, buffer);
+    vm_sum sum = {.constant = storage->offset, .counter = loop->u.loop.var};
+    for (int d = 0; d < buffer->num_dims; d++)
+        vm_sum_add(t, &sum, access->indices[d], storage->strides[d], ir_elem_get((ir_elem)buffer->type.elem)->bytes);
+    return sum;
+}
+
+/* The place of a sum in memory. False: it changes from turn to turn, or it may lie where another one does. */
+static bool borrow_for_loop(vm_translator *t, struct vm_tile *tile, const ir_access *access, int32_t *place) {
+    if (tile->num_products && tile->sums != access->buffer) return false;
+    tile->sums = access->buffer;
+    const vm_sum sum = address_with_counter(t, access, tile->loop);
+    vm_op op = {.fn = t->isa->load};
+    if (sum.is_wrong || sum.num_counts) return false;
+    vm_sum_address(t, vm_storage_of(t, access->buffer)->base, &sum, &op);
+    for (uint32_t i = 0; i < tile->num_borrowed; i++) {
+        const vm_op *other = &tile->borrowed[i];
+        const int64_t distance = op.u.imm - other->u.imm;
+        *place = other->out;
+        if (op.a != other->a || op.b != other->b || op.d != other->d) return false;
+        if (!distance) return true;
+        if (distance < t->isa->vector_bytes && -distance < t->isa->vector_bytes) return false;
+    }
+    if (tile->num_borrowed == MOST_SUMS) return false;
+    if (!t->borrowed) t->borrowed = vm_new_place(t, MOST_SUMS * VM_SLOT_BYTES);
+    *place = op.out = t->borrowed + (int32_t)tile->num_borrowed * VM_SLOT_BYTES;
+    tile->borrowed[tile->num_borrowed++] = op;
+    return true;
+}
+
+static bool sum_in_loop(vm_translator *t, struct vm_tile *tile, const factors *f, int32_t *place) {
+    if (f->is_memory) return borrow_for_loop(t, tile, f->sum, place);
+    *place = vm_register_of(t, f->sum);
+    return !tile->sums;
+}
+
 static bool add_products(vm_translator *t, struct vm_tile *tile, const factors *f) {
-    if (f->is_memory || tile->num_products + f->count > MOST_PRODUCTS) return false;
+    int32_t sum;
+    if (tile->num_products + f->count > MOST_PRODUCTS) return false;
     if (tile->num_products && f->kind != tile->kind) return false;
+    if (!sum_in_loop(t, tile, f, &sum)) return false;
     tile->kind = f->kind;
     for (uint32_t i = f->count; i-- > 0;) {
         const int32_t x = operand_of(t, tile, f->products[i].x);
@@ -172,7 +230,7 @@ static bool add_products(vm_translator *t, struct vm_tile *tile, const factors *
         const operand *row = &tile->operands[x], *column = &tile->operands[y];
         const bool turned = column->is_number || (row->elem != IR_F32 && !row->is_number);
         tile->products[tile->num_products++] =
-            (product){vm_register_of(t, f->sum), (uint32_t)(turned ? y : x), (uint32_t)(turned ? x : y), 0};
+            (product){sum, (uint32_t)(turned ? y : x), (uint32_t)(turned ? x : y), 0};
     }
     return true;
 }
@@ -182,7 +240,9 @@ static bool add_products(vm_translator *t, struct vm_tile *tile, const factors *
 static bool scan_let(vm_translator *t, struct vm_tile *tile, const ir_stmt *stmt) {
     const ir_expr *value = stmt->u.let.value;
     vm_var *var = &t->vars[stmt->u.let.var->id];
-    if (!var->uses || vm_define_index(t, stmt->u.let.var, value)) return true;
+    if (!var->uses) return true;
+    if (tile->inner && vm_is_int(value->type)) return false; /* addresses are computed after all turns are scanned */
+    if (vm_define_index(t, stmt->u.let.var, value)) return true;
     if (vm_is_int(value->type)) return false;
     const int32_t number = read_operand(t, tile, value);
     if (number >= 0) tile->operands[number].var = stmt->u.let.var;
@@ -198,7 +258,8 @@ static bool is_inside(const ir_block *body, const ir_buffer *buffer) {
 static bool scan_store(vm_translator *t, struct vm_tile *tile, const ir_block *body, const ir_stmt *stmt) {
     const ir_access *access = stmt->u.store.access;
     factors f;
-    if (access->buffer->space != IR_REG) return false;
+    if (access->buffer->space == IR_SCRATCH) return factors_of(t, stmt, &f) && add_products(t, tile, &f);
+    if (access->buffer->space != IR_REG || (tile->inner && vm_is_int(access->buffer->type))) return false;
     if (vm_forward_index(t, access, stmt->u.store.value)) return true;
     const bool inside = is_inside(body, access->buffer);
     if (factors_of(t, stmt, &f)) return !inside && add_products(t, tile, &f);
@@ -208,11 +269,26 @@ static bool scan_store(vm_translator *t, struct vm_tile *tile, const ir_block *b
     return number >= 0;
 }
 
+static bool scan_body(vm_translator *t, struct vm_tile *tile, const ir_block *body);
+
+/* Each turn of an inner loop adds to other sums, or later to the same, so that the order of no sum changes. */
+static bool scan_inner(vm_translator *t, struct vm_tile *tile, const ir_stmt *loop) {
+    const vm_int lo = vm_int_of(t, loop->u.loop.lo), hi = vm_int_of(t, loop->u.loop.hi);
+    if (tile->inner || !lo.is_const || !hi.is_const || hi.value - lo.value > MOST_TURNS * loop->u.loop.step)
+        return false;
+    tile->inner = loop->u.loop.var;
+    for (tile->turn = lo.value; tile->turn < hi.value; tile->turn += loop->u.loop.step) {
+        t->vars[tile->inner->id].number = vm_int_const(t, tile->turn);
+        if (!scan_body(t, tile, &loop->u.loop.body)) return false;
+    }
+    return true;
+}
+
 static bool scan_body(vm_translator *t, struct vm_tile *tile, const ir_block *body) {
     for (const ir_stmt *stmt = body->first; stmt; stmt = stmt->next) {
         switch (stmt->kind) {
         case IR_ALLOC:
-            if (stmt->u.alloc->space != IR_REG) return false;
+            if (stmt->u.alloc->space != IR_REG || tile->inner) return false;
             vm_alloc(t, stmt->u.alloc);
             break;
         case IR_LET:
@@ -220,6 +296,9 @@ static bool scan_body(vm_translator *t, struct vm_tile *tile, const ir_block *bo
             break;
         case IR_STORE:
             if (!scan_store(t, tile, body, stmt)) return false;
+            break;
+        case IR_FOR:
+            if (!scan_inner(t, tile, stmt)) return false;
             break;
         case IR_PREFETCH:
         case IR_ASSUME: break;
@@ -395,28 +474,33 @@ static void emit_tile(vm_translator *t, const struct vm_tile *tile, const vm_op 
 /* The address of an operand in the first turn; *step is the place of its distance from turn to turn. */
 static bool address_in_loop(vm_translator *t, const operand *o, const ir_stmt *loop, vm_int lo, vm_op *op,
                             int32_t *step) {
-    const ir_buffer *buffer = o->access->buffer;
-    const vm_storage *storage = vm_storage_of(t, buffer);
-    vm_sum sum = {.constant = storage->offset, .counter = loop->u.loop.var};
+    if (t->tile->inner) t->vars[t->tile->inner->id].number = vm_int_const(t, o->turn);
+    vm_sum sum = address_with_counter(t, o->access, loop);
     vm_int distance = vm_int_const(t, 0);
-    for (int d = 0; d < buffer->num_dims; d++)
-        vm_sum_add(t, &sum, o->access->indices[d], storage->strides[d], ir_elem_get((ir_elem)buffer->type.elem)->bytes);
     if (sum.is_wrong) return false;
     for (uint32_t i = 0; i < sum.num_counts; i++) {
         const vm_int one = vm_int_op2(t, IR_MUL, sum.counts[i].stride, vm_int_const(t, sum.counts[i].factor));
         distance = vm_int_op2(t, IR_ADD, distance, one);
     }
     vm_sum_term(t, &sum, vm_int_op2(t, IR_MUL, lo, distance), 1);
-    vm_sum_address(t, storage->base, &sum, op);
+    vm_sum_address(t, vm_storage_of(t, o->access->buffer)->base, &sum, op);
     const int32_t per_turn = vm_int_op2(t, IR_MUL, distance, vm_int_const(t, loop->u.loop.step)).at;
     if (*step != VM_NOWHERE && *step != per_turn) return false;
     *step = per_turn;
     return true;
 }
 
+static bool reads_sums(const struct vm_tile *tile) {
+    for (uint32_t i = 0; i < tile->num_operands; i++)
+        if (tile->operands[i].access && tile->operands[i].access->buffer == tile->sums) return true;
+    return false;
+}
+
 bool vm_tile_loop(vm_translator *t, const ir_stmt *stmt, vm_int lo, vm_int hi) {
     struct vm_tile *tile = tile_of(t);
-    if (!tile || !scan_body(t, tile, &stmt->u.loop.body) || !find_shape(t, tile)) return false;
+    if (!tile) return false;
+    tile->loop = stmt;
+    if (!scan_body(t, tile, &stmt->u.loop.body) || reads_sums(tile) || !find_shape(t, tile)) return false;
     const uint32_t width = tile->rows + tile->columns, count = tile->parts * width;
     vm_op pointers[MOST_OPERANDS];
     turns loop = {.lo = lo, .hi = hi, .step = stmt->u.loop.step, .row_step = VM_NOWHERE, .column_step = VM_NOWHERE};
@@ -426,7 +510,13 @@ bool vm_tile_loop(vm_translator *t, const ir_stmt *stmt, vm_int lo, vm_int hi) {
         if (!address_in_loop(t, &tile->operands[tile->order[i]], stmt, lo, &pointers[i], step)) return false;
     }
     if (t->err->status) return false;
+    for (uint32_t i = 0; i < tile->num_borrowed; i++) vm_emit(t, tile->borrowed[i]);
     emit_tile(t, tile, pointers, &loop);
+    for (uint32_t i = 0; i < tile->num_borrowed; i++) {
+        vm_op store = tile->borrowed[i];
+        store.fn = t->isa->store;
+        vm_emit(t, store);
+    }
     return true;
 }
 
@@ -537,8 +627,8 @@ static bool are_apart(const ir_access *a, const ir_access *b) {
 static bool borrow(vm_translator *t, run *r, const ir_access *access, int32_t *sum) {
     for (uint32_t i = 0; i < r->num_stores; i++)
         if (!are_apart(r->accesses[i], access)) return false;
-    if (r->num_stores == MOST_BORROWED) return false;
-    if (!t->borrowed) t->borrowed = vm_new_place(t, MOST_BORROWED * VM_SLOT_BYTES);
+    if (r->num_stores == MOST_SUMS) return false;
+    if (!t->borrowed) t->borrowed = vm_new_place(t, MOST_SUMS * VM_SLOT_BYTES);
     *sum = t->borrowed + (int32_t)r->num_stores * VM_SLOT_BYTES;
     vm_op op = {.fn = t->isa->load, .out = *sum, .e = (int32_t)t->isa->vector_bytes};
     vm_address_of(t, access, &op);
