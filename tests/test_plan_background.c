@@ -168,6 +168,21 @@ static void its_thread_is_nice_but_gets_on(void **state) {
     assert_int_equal(getpriority(PRIO_PROCESS, 0), niceness);
 }
 
+/* Workers would inherit it for life. */
+static void it_is_not_nice_where_it_starts_workers(void **state) {
+    (void)state;
+    const attune_context_options options = {
+        .struct_size = sizeof options, .cache_dir = "", .compile_mode = ATTUNE_COMPILE_WORKER};
+    attune_context *context;
+    scheduling seen = {-1, -1};
+    at_background_job job = {.run = look_at_scheduling, .user = &seen};
+    assert_int_equal(attune_context_create(&options, &context), ATTUNE_OK);
+    assert_true(at_background_submit(&context->background, &job));
+    at_background_wait(&context->background);
+    assert_int_equal(seen.niceness, getpriority(PRIO_PROCESS, 0));
+    attune_context_destroy(context);
+}
+
 /* ---- Ends, and what is refused ---- */
 
 static void a_plan_may_end_at_once(void **state) {
@@ -277,6 +292,7 @@ int main(void) {
         TEST(no_call_waits_after_preparation),
         TEST(lengths_that_gain_little_keep_their_kernel),
         TEST(its_thread_is_nice_but_gets_on),
+        TEST(it_is_not_nice_where_it_starts_workers),
         TEST(a_plan_may_end_at_once),
         TEST(a_small_workspace_keeps_the_old_kernel),
         TEST(options_are_checked),

@@ -15,8 +15,8 @@ static void init_condition(at_background *b) {
     pthread_condattr_destroy(&attributes);
 }
 
-void at_background_init(at_background *b) {
-    *b = (at_background){0};
+void at_background_init(at_background *b, bool is_nice) {
+    *b = (at_background){.is_nice = is_nice};
     pthread_mutex_init(&b->mutex, NULL);
     init_condition(b);
 }
@@ -33,12 +33,13 @@ static at_background_job *take(at_background *b) {
 }
 
 /* The lowest priority, but not the idle class: others may wait for a lock that this thread holds, so it must always get
- * on. The niceness of "process 0" is that of the calling thread alone. */
+ * on. The niceness of "process 0" is that of the calling thread alone. A thread that starts workers keeps its own: they
+ * inherit it for life, and compile for other threads, too. */
 static void *work(void *user) {
     enum { NICEST = 19 };
     at_background *const b = user;
     pthread_setname_np(pthread_self(), "attune-nice");
-    setpriority(PRIO_PROCESS, 0, NICEST); /* where that is refused, it is a thread like others */
+    if (b->is_nice) setpriority(PRIO_PROCESS, 0, NICEST); /* where that is refused, it is a thread like others */
     pthread_mutex_lock(&b->mutex);
     for (at_background_job *job; (job = take(b));) {
         pthread_mutex_unlock(&b->mutex);

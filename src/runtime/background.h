@@ -1,5 +1,6 @@
-/* One thread of a context for work that nobody waits for: it runs jobs one after the other, at niceness 19, so that it
- * takes little time that another thread wants. It starts with the first job and ends with the context. */
+/* One thread of a context for work that nobody waits for: it runs jobs one after the other, at niceness 19 (unless it
+ * starts workers), so that it takes little time that another thread wants. It starts with the first job and ends with
+ * the context. */
 #ifndef ATTUNE_RUNTIME_BACKGROUND_H
 #define ATTUNE_RUNTIME_BACKGROUND_H
 
@@ -19,10 +20,11 @@ typedef struct at_background {
     at_background_job *first, *last;
     const at_background_job *running;
     pthread_t thread;
-    bool has_thread, is_ending;
+    bool has_thread, is_ending, is_nice;
 } at_background;
 
-void at_background_init(at_background *background);
+/* is_nice: its thread takes niceness 19, as do processes that it starts. */
+void at_background_init(at_background *background, bool is_nice);
 
 /* Waits for the job that is running; the others never run. A fork() may still find it. */
 void at_background_end(at_background *background);

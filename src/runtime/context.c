@@ -137,7 +137,7 @@ static attune_status fill_context(attune_context *context, const attune_context_
     at_pool_init(&context->pool, &context->allocator, context->team.pool ? context->team.max_workers : 1);
     at_spares_init(&context->spares, &context->allocator);
     at_bundles_init(&context->bundles, &context->allocator);
-    at_background_init(&context->background);
+    at_background_init(&context->background, !context->codegen.uses_worker);
     at_disk_cache_init(&context->disk, options->cache_dir,
                        options->disk_cache_bytes ? options->disk_cache_bytes : DEFAULT_DISK_BYTES, &context->allocator,
                        context->io, &context->log);
