@@ -3,11 +3,14 @@
 #include "runtime/kernel.h"
 #include "support/calls.h"
 
+#include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <cmocka.h>
 
@@ -190,6 +193,114 @@ static void threads_of_the_caller_run_it(void **state) {
     attune_context_destroy(context);
 }
 
+/* ---- Failures that pass ---- */
+
+static atomic_int failing, tries;
+
+/* As if the process had no file descriptor left. */
+static int no_descriptors(int domain, int type, int protocol, int fds[2]) {
+    tries++;
+    if (!failing) return at_default_io()->socketpair(domain, type, protocol, fds);
+    errno = EMFILE;
+    return -1;
+}
+
+static attune_context *open_failing(at_io *io, bool has_tier0) {
+    const attune_context_options options = {
+        .struct_size = sizeof options, .cache_dir = "", .max_workers = 1, .compile_mode = ATTUNE_COMPILE_WORKER};
+    const at_context_hooks hooks = {.io = io};
+    attune_context *context;
+    *io = *at_default_io();
+    io->socketpair = no_descriptors;
+    failing = 1;
+    tries = 0;
+    assert_int_equal(at_context_create(&options, &hooks, &context), ATTUNE_OK);
+    context->has_tier0 = has_tier0;
+    return context;
+}
+
+/* The next try comes after a second or, if the first calls took longer, after as long as these. */
+static void wait_a_moment(int *moments) {
+    enum { MOST = 30000 };
+    const struct timespec moment = {.tv_nsec = 10000000};
+    assert_in_range(++*moments, 1, MOST);
+    nanosleep(&moment, NULL);
+}
+
+static void what_stands_in_is_made_again_later(void **state) {
+    (void)state;
+    enum { CALLS = 1000, FEW = 30 };
+    for (int has_tier0 = 0; has_tier0 < 2; has_tier0++) {
+        at_io io;
+        attune_problem problem = ATTUNE_PROBLEM_INIT;
+        attune_context *context = open_failing(&io, has_tier0);
+        assert_int_equal(attune_problem_parse(cases[0].problem, &problem), ATTUNE_OK);
+        attune_origin origin = ATTUNE_FROM_COMPILER;
+        for (int i = 0; i < CALLS; i++) {
+            attune_kernel *kernel = compile(context, &problem);
+            origin = origin_of(kernel);
+            attune_kernel_release(kernel);
+            assert_int_equal(origin, has_tier0 ? ATTUNE_FROM_TIER0 : ATTUNE_FROM_VM);
+        }
+        assert_in_range(tries, 1, FEW);
+        int moments = 0;
+        for (failing = 0; origin != ATTUNE_FROM_COMPILER; wait_a_moment(&moments)) {
+            attune_kernel *kernel = compile(context, &problem);
+            origin = origin_of(kernel);
+            attune_kernel_release(kernel);
+        }
+        attune_context_destroy(context);
+    }
+}
+
+/* Those that hold a kernel, too. */
+static void plans_try_again(void **state) {
+    (void)state;
+    for (int has_deadline = 0; has_deadline < 2; has_deadline++) {
+        const attune_plan_options options = {
+            .struct_size = sizeof options, .repeats = 1, .has_deadline = (uint32_t)has_deadline};
+        const sample from = {.problem = cases[0].problem};
+        at_io io;
+        attune_plan *plan;
+        attune_plan_info info = {.struct_size = sizeof info};
+        attune_context *context = open_failing(&io, true);
+        sample_call run;
+        sample_call_open(&run, &from, ON_THE_HEAP);
+        assert_int_equal(attune_plan_create(context, &run.problem, &options, &plan), ATTUNE_OK);
+        for (int i = 0; i < 3; i++) {
+            assert_int_equal(attune_plan_run(context, plan, &run.arguments, NULL), ATTUNE_OK);
+            at_background_wait(&context->background);
+        }
+        attune_plan_get_info(plan, &info);
+        assert_int_equal(info.stopgap_calls, 3);
+        assert_int_equal(info.many_kernels, 0);
+        int moments = 0;
+        for (failing = 0; !info.many_kernels; wait_a_moment(&moments)) {
+            assert_int_equal(attune_plan_run(context, plan, &run.arguments, NULL), ATTUNE_OK);
+            attune_plan_get_info(plan, &info);
+        }
+        sample_call_close(&run);
+        attune_plan_destroy(context, plan);
+        attune_context_destroy(context);
+    }
+}
+
+/* Neither computes what strict mode misses. */
+static void strict_mode_refuses_both(void **state) {
+    (void)state;
+    for (int has_tier0 = 0; has_tier0 < 2; has_tier0++) {
+        setenv("ATTUNE_STRICT", "1", 1);
+        attune_context *context = open_bare(NULL);
+        unsetenv("ATTUNE_STRICT");
+        context->has_tier0 = has_tier0;
+        attune_problem problem = ATTUNE_PROBLEM_INIT;
+        attune_kernel *kernel = NULL;
+        assert_int_equal(attune_problem_parse(cases[0].problem, &problem), ATTUNE_OK);
+        assert_int_equal(attune_compile(context, &problem, NULL, &kernel), ATTUNE_NOT_CACHED);
+        attune_context_destroy(context);
+    }
+}
+
 /* ---- Who gets none ---- */
 
 static void others_get_none(void **state) {
@@ -256,9 +367,15 @@ static int name_file(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(computes_what_its_ir_says),    cmocka_unit_test(reproducible_problems_have_the_same_bits),
-        cmocka_unit_test(threads_of_the_caller_run_it), cmocka_unit_test(others_get_none),
-        cmocka_unit_test(a_schedule_gets_none),         cmocka_unit_test(a_variable_switches_it_off),
+        cmocka_unit_test(computes_what_its_ir_says),
+        cmocka_unit_test(reproducible_problems_have_the_same_bits),
+        cmocka_unit_test(threads_of_the_caller_run_it),
+        cmocka_unit_test(others_get_none),
+        cmocka_unit_test(what_stands_in_is_made_again_later),
+        cmocka_unit_test(plans_try_again),
+        cmocka_unit_test(strict_mode_refuses_both),
+        cmocka_unit_test(a_schedule_gets_none),
+        cmocka_unit_test(a_variable_switches_it_off),
     };
     return cmocka_run_group_tests(tests, name_file, NULL);
 }

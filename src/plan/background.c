@@ -17,9 +17,10 @@ static void work(void *user) {
     attune_kernel *kernel;
     if (plan->job_is_special)
         pl_specialise(plan, &plan->job_arguments, plan->job_kind, &plan->job_key);
-    else if (plan->deadline_us >= 0 ? pl_replace_stopgap(plan, plan->job_kind)
-                                    : pl_kernel(plan, plan->job_kind, &kernel, NULL))
-        plan->has_failed[plan->job_kind] = true;
+    else if (plan->deadline_us >= 0)
+        pl_replace_stopgap(plan, plan->job_kind);
+    else if (pl_kernel(plan, plan->job_kind, &kernel, NULL))
+        plan->next_try[plan->job_kind] = PL_NEVER;
     pl_end(plan);
 }
 

@@ -2,6 +2,7 @@
 #include "plan/plan.h"
 
 #include "problem/problem.h"
+#include "runtime/job.h"
 #include "schedule/schedule.h"
 
 /* Whether d-lanes, the strategy for few rows, is chosen for up to so many queries. Where only the run knows the number
@@ -83,12 +84,30 @@ static bool publish(_Atomic(attune_kernel *) *place, attune_kernel **kernel) {
     return false;
 }
 
+static bool is_time(const attune_plan *plan, pl_kind kind) {
+    const int64_t next = atomic_load_explicit(&plan->next_try[kind], memory_order_relaxed);
+    return !next || (next != PL_NEVER && at_nanoseconds() >= next);
+}
+
+/* Whether the kernel only stands in because of a failure that may pass. */
+static bool settle_next_try(attune_plan *plan, pl_kind kind, const attune_kernel *kernel) {
+    if (!kernel->node.made_again_at) return false;
+    plan->next_try[kind] = kernel->node.made_again_at;
+    return true;
+}
+
 attune_status pl_kernel(attune_plan *plan, pl_kind kind, attune_kernel **kernel, at_error *err) {
     *kernel = atomic_load_explicit(&plan->kernels[kind], memory_order_acquire);
     if (*kernel) return ATTUNE_OK;
+    *kernel = atomic_load_explicit(&plan->stopgaps[kind], memory_order_acquire);
+    if (*kernel && plan->deadline_us < 0 && !is_time(plan, kind)) return ATTUNE_OK;
     const attune_problem p = problem_of(plan, kind);
     const attune_status status = attune_compile(plan->context, &p, NULL, kernel);
     if (status) return at_fail(err, status, "%s", attune_last_message());
+    if (settle_next_try(plan, kind, *kernel)) {
+        publish(&plan->stopgaps[kind], kernel);
+        return ATTUNE_OK;
+    }
     if (publish(&plan->kernels[kind], kernel) && plan->is_background) pl_tell_swap(plan, *kernel, &p);
     return ATTUNE_OK;
 }
@@ -97,10 +116,10 @@ attune_status pl_replace_stopgap(attune_plan *plan, pl_kind kind) {
     const attune_problem p = problem_of(plan, kind);
     attune_kernel *kernel;
     const attune_status status = attune_compile(plan->context, &p, NULL, &kernel);
-    if (status) return status;
-    if (!at_kernel_is_own(kernel)) {
+    if (status || settle_next_try(plan, kind, kernel) || !at_kernel_is_own(kernel)) {
+        if (status || !kernel->node.made_again_at) plan->next_try[kind] = PL_NEVER;
         attune_kernel_release(kernel);
-        return ATTUNE_CODEGEN_MISSING;
+        return status ? status : ATTUNE_CODEGEN_MISSING;
     }
     if (publish(&plan->kernels[kind], &kernel)) pl_tell_swap(plan, kernel, &p);
     return ATTUNE_OK;
@@ -110,7 +129,7 @@ attune_status pl_replace_stopgap(attune_plan *plan, pl_kind kind) {
 
 /* Lets the background make it, once. */
 static void ask_for(attune_plan *plan, pl_kind kind) {
-    if (plan->has_failed[kind] || !pl_begin(plan)) return;
+    if (!is_time(plan, kind) || !pl_begin(plan)) return;
     plan->job_is_special = false;
     plan->job_kind = kind;
     pl_submit(plan);

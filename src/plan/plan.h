@@ -43,15 +43,15 @@ struct attune_plan {
     bool may_cut;           /* ragged batches may be cut */
     bool is_open[PL_NUM_LENGTHS];
     _Atomic(attune_kernel *) kernels[PL_NUM_KINDS];
-    _Atomic(attune_kernel *) stopgaps[PL_NUM_KINDS]; /* with a deadline: what was there at once */
+    _Atomic(attune_kernel *) stopgaps[PL_NUM_KINDS]; /* with a deadline what was there at once, else what stands in */
     _Atomic bool has_no_stopgap[PL_NUM_KINDS];
     pl_special *special[PL_MOST_SPECIALISED]; /* those below num_special are complete */
     _Atomic uint32_t num_special;
-    _Atomic uint64_t streak;               /* the key of the last calls, hashed, and how many calls they were */
-    _Atomic int32_t promoter;              /* the process of the thread that adds to `special`; 0: none */
-    _Atomic bool is_complete;              /* nothing is specialised any more */
-    _Atomic bool has_failed[PL_NUM_KINDS]; /* the background could not make this kernel */
-    at_background_job job;                 /* the rest is the promoter's, and then the job's */
+    _Atomic uint64_t streak;                /* the key of the last calls, hashed, and how many calls they were */
+    _Atomic int32_t promoter;               /* the process of the thread that adds to `special`; 0: none */
+    _Atomic bool is_complete;               /* nothing is specialised any more */
+    _Atomic int64_t next_try[PL_NUM_KINDS]; /* at_nanoseconds() from which a kernel that failed is tried again */
+    at_background_job job;                  /* the rest is the promoter's, and then the job's */
     pl_kind job_kind;
     bool job_is_special; /* a kernel for lengths, those of job_key; otherwise that of a kind */
     pl_key job_key;
@@ -76,7 +76,8 @@ static inline int64_t pl_most_of(const attune_plan *plan, pl_kind kind) {
  * it. */
 attune_status pl_kernel_for(attune_plan *plan, pl_kind *kind, attune_kernel **kernel, at_error *err);
 
-/* The kernel of a kind; the first call compiles it. */
+/* The kernel of a kind; the first call compiles it. What stands in because that failed is a stopgap, until it is time
+ * to try again. */
 attune_status pl_kernel(attune_plan *plan, pl_kind kind, attune_kernel **kernel, at_error *err);
 
 /* Runs it. A workspace that was measured for the kernel of before may be too small for a better one: then the one of
@@ -84,7 +85,10 @@ attune_status pl_kernel(attune_plan *plan, pl_kind kind, attune_kernel **kernel,
 attune_status pl_run_kind(attune_plan *plan, pl_kind *kind, attune_kernel *kernel, const attune_arguments *arguments,
                           const attune_run_options *options, at_error *err);
 
-/* The kernel of a kind, except one that stands in: the plan has that already. */
+/* A next_try that never comes. */
+#define PL_NEVER INT64_MAX
+
+/* The kernel of a kind, except one that stands in: the plan has that already. Otherwise settles next_try. */
 attune_status pl_replace_stopgap(attune_plan *plan, pl_kind kind);
 
 static inline void pl_count(attune_plan *plan, pl_kind kind) {

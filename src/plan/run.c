@@ -31,9 +31,8 @@ static attune_status run_special(attune_plan *plan, const pl_special *special, c
 /* The kernel that ran before this one was there; NULL: there was none. */
 static attune_kernel *before(const attune_plan *plan, pl_kind *kind, const attune_kernel *kernel) {
     attune_kernel *const stopgap = plan->stopgaps[*kind], *const many = plan->kernels[PL_MANY];
-    if (!plan->is_background) return NULL;
     if (stopgap && stopgap != kernel) return stopgap;
-    if (!many || many == kernel) return NULL;
+    if (!plan->is_background || !many || many == kernel) return NULL;
     *kind = PL_MANY;
     return many;
 }

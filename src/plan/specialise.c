@@ -106,7 +106,7 @@ static attune_status make(const attune_plan *plan, const attune_arguments *a, pl
         at_free(&plan->context->allocator, made);
         return status;
     }
-    if (plan->deadline_us >= 0 && !at_kernel_is_own(made->kernel)) {
+    if (made->kernel->node.made_again_at || (plan->deadline_us >= 0 && !at_kernel_is_own(made->kernel))) {
         attune_kernel_release(made->kernel);
         at_free(&plan->context->allocator, made);
         return ATTUNE_CODEGEN_MISSING;
@@ -159,7 +159,7 @@ static void promote(attune_plan *plan, const attune_arguments *a, pl_kind kind, 
 void pl_count_key(attune_plan *plan, const attune_arguments *a, pl_kind kind, const pl_key *key) {
     if (atomic_load_explicit(&plan->is_complete, memory_order_relaxed)) return;
     /* The kernel of all lengths comes first. */
-    if (plan->deadline_us >= 0 && !plan->kernels[kind] && !plan->has_failed[kind]) return;
+    if (plan->deadline_us >= 0 && !plan->kernels[kind] && !plan->next_try[kind]) return;
     const uint64_t hash = hash_of(key), last = atomic_load_explicit(&plan->streak, memory_order_relaxed);
     const uint32_t most = plan->options.repeats, before = last >> COUNT_BITS == hash >> COUNT_BITS ? (uint16_t)last : 0;
     if (before >= most) return; /* it was tried */

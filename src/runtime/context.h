@@ -45,6 +45,8 @@ struct attune_context {
     at_bundles bundles;
     at_record record;
     _Atomic(attune_operator *) operators; /* of the user, the last one first */
+    _Atomic int64_t
+        failing_since; /* at_nanoseconds() when kernels began to be stood in for, one after the other; 0: none */
     atomic_ullong disk_hits, compiles, compile_failures, stand_ins, pack_hits, bundle_hits, tier0_hits;
     char isas[64];
 };

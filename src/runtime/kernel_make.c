@@ -2,6 +2,7 @@
 #include "runtime/kernel_make.h"
 
 #include "ir/text.h"
+#include "runtime/job.h"
 #include "schedule/schedule.h"
 
 #include <stdio.h>
@@ -148,6 +149,24 @@ static attune_status compile(const at_request *request, const at_key *key, const
     return ATTUNE_OK;
 }
 
+/* What stands in for a kernel that could not be made now is made again later: file descriptors or memory for code may
+ * be there by then. Trying takes at most a hundredth of the time, and a failure that lasts is tried ever more seldom.
+ */
+static void settle_time(attune_context *context, attune_kernel *kernel, int64_t began) {
+    enum { SECOND = 1000000000, SHARE = 100 };
+    const int64_t now = at_nanoseconds();
+    int64_t since = 0;
+    if (at_kernel_is_own(kernel) && kernel->engine == ATTUNE_ENGINE_JIT) {
+        atomic_store(&context->failing_since, 0);
+        return;
+    }
+    if (context->codegen.is_off || context->record.is_strict) return;
+    if (atomic_compare_exchange_strong(&context->failing_since, &since, began)) since = began;
+    int64_t wait = SHARE * (now - began);
+    if (wait < now - since) wait = now - since;
+    kernel->node.made_again_at = now + (wait < SECOND ? SECOND : wait);
+}
+
 static attune_status make_anew(const at_request *request, const at_key *key, const at_error *disk,
                                attune_kernel **kernel, at_error *err) {
     attune_context *context = request->context;
@@ -160,7 +179,9 @@ static attune_status make_anew(const at_request *request, const at_key *key, con
                    : at_fail(err, forbidden.status, "%s", forbidden.message);
     at_make_tell(request, key, (attune_event){.kind = ATTUNE_EVENT_COMPILE_BEGIN});
     const double started = at_make_clock();
+    const int64_t began = at_nanoseconds();
     attune_status status = compile(request, key, disk, kernel, err);
+    if (!status) settle_time(context, *kernel, began);
     const attune_origin origin = status ? ATTUNE_FROM_COMPILER : (*kernel)->origin;
     at_make_tell(request, key,
                  (attune_event){.kind = ATTUNE_EVENT_COMPILE_END,

@@ -1,5 +1,7 @@
 #include "runtime/memory_cache.h"
 
+#include "runtime/job.h"
+
 #include <sched.h>
 #include <string.h>
 
@@ -51,6 +53,11 @@ static void mark_used(at_cache_node *node) {
         atomic_store_explicit(&node->used, true, memory_order_relaxed);
 }
 
+/* Few nodes have a time, so hardly any look at the clock. */
+static bool is_over(const at_cache_node *node) {
+    return __builtin_expect(node->made_again_at != 0, 0) && at_nanoseconds() >= node->made_again_at;
+}
+
 static void add_reference(at_cache_node *node) { atomic_fetch_add_explicit(&node->refs, 1, memory_order_relaxed); }
 
 static at_cache_alias *shard_search(const at_cache_shard *shard, const at_raw_key *raw, uint64_t hash) {
@@ -65,7 +72,7 @@ at_cache_node *at_memory_cache_find(at_memory_cache *cache, const at_raw_key *ra
     at_cache_node *node = NULL;
     shard_lock(shard);
     const at_cache_alias *alias = shard_search(shard, raw, hash);
-    if (alias) {
+    if (alias && !is_over(alias->node)) {
         node = alias->node;
         add_reference(node);
         mark_used(node);
@@ -311,13 +318,22 @@ static attune_status flight_make(at_memory_cache *cache, at_flight *flight, at_c
     return status;
 }
 
+/* Takes a node whose time is over out of both levels, and gives it to the caller, as node_remove does. No other thread
+ * makes it then, as its flight would have begun with this. */
+static at_cache_node *take_stale(at_memory_cache *cache, const at_key *key) {
+    at_cache_node *const node = node_search(cache, key);
+    if (!node || !is_over(node)) return NULL;
+    node_remove(cache, node);
+    return node;
+}
+
 attune_status at_memory_cache_get(at_memory_cache *cache, const at_key *key, at_cache_make_fn *make, void *user,
                                   at_cache_node **node, at_error *err) {
     *node = NULL;
     at_flight *fresh = at_alloc(cache->allocator, sizeof *fresh);
     if (!fresh) return at_fail_memory(err, sizeof *fresh);
     pthread_mutex_lock(&cache->mutex);
-    at_cache_node *found = node_search(cache, key);
+    at_cache_node *const stale = take_stale(cache, key), *const found = node_search(cache, key);
     at_flight *flight = found ? NULL : flight_search(cache, key);
     attune_status status = ATTUNE_OK;
     at_cache_node *spare = NULL;
@@ -338,6 +354,7 @@ attune_status at_memory_cache_get(at_memory_cache *cache, const at_key *key, at_
         fresh->next = cache->flights;
         cache->flights = fresh;
         pthread_mutex_unlock(&cache->mutex);
+        if (stale) at_cache_node_release(cache, stale);
         return flight_make(cache, fresh, make, user, node, err);
     }
     pthread_mutex_unlock(&cache->mutex);

@@ -27,6 +27,7 @@ typedef struct at_cache_node {
     atomic_bool used; /* since the clock's hand last passed */
     at_key key;
     uint64_t bytes;                        /* that count towards the capacity */
+    int64_t made_again_at;                 /* it only stands in until this at_nanoseconds(); 0: it stays */
     struct at_cache_node *chain;           /* of its hash bucket */
     struct at_cache_node *next, *previous; /* of the clock; NULL when in no table */
     at_cache_alias *aliases;
@@ -62,7 +63,7 @@ attune_status at_memory_cache_init(at_memory_cache *cache, const attune_allocato
 /* Drops everything; no call may be under way. */
 void at_memory_cache_free(at_memory_cache *cache);
 
-/* First level: a node with a reference for the caller, or NULL. */
+/* First level: a node with a reference for the caller, or NULL. One whose time is over does not count. */
 at_cache_node *at_memory_cache_find(at_memory_cache *cache, const at_raw_key *raw, uint64_t hash);
 
 /* Remembers that `raw` means this node. Does nothing when memory is short or the node is no longer in the table. */
@@ -72,7 +73,7 @@ void at_memory_cache_alias(at_memory_cache *cache, at_cache_node *node, const at
 typedef attune_status at_cache_make_fn(void *user, const at_key *key, at_cache_node **node, at_error *err);
 
 /* Second level: the node of a key with a reference for the caller; made by `make` if need be, by one thread only. A
- * failure goes to all threads that waited for it and is not remembered. */
+ * failure goes to all threads that waited for it and is not remembered. A node whose time is over is made again. */
 attune_status at_memory_cache_get(at_memory_cache *cache, const at_key *key, at_cache_make_fn *make, void *user,
                                   at_cache_node **node, at_error *err);
 
