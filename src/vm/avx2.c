@@ -12,9 +12,13 @@
 #define VM_SQRT64(x)       (f64s) _mm256_sqrt_pd((__m256d)(x))
 #define VM_RINT32(x)       _mm256_round_ps((__m256)(x), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
 #define VM_RINT64(x)       _mm256_round_pd((__m256d)(x), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
+#define VM_TRUNCATE32(x)   _mm256_cvttps_epi32((__m256)(x))
 #define VM_WIDEN_F16(from) _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(from)))
 #define VM_NARROW_F16(to, x)                                                                                           \
     _mm_store_si128((__m128i *)(to), _mm256_cvtps_ph((__m256)(x), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC))
+
+#define VM_WIDEN_BYTES(from)        _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(from)))
+#define VM_WIDEN_SIGNED_BYTES(from) _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(from)))
 
 /* Numbers from 8 on are lanes of y. */
 #define VM_PERMUTE4(x, y, picks)                                                                                       \

@@ -14,9 +14,12 @@
 #define VM_RINT64(x)       _mm512_roundscale_pd((__m512d)(x), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
 #define VM_LDEXP32(x, y)   _mm512_scalef_ps((__m512)(x), (__m512)(y))
 #define VM_LDEXP64(x, y)   _mm512_scalef_pd((__m512d)(x), (__m512d)(y))
+#define VM_TRUNCATE32(x)   _mm512_cvttps_epi32((__m512)(x))
 #define VM_WIDEN_F16(from) _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(from)))
 #define VM_NARROW_F16(to, x)                                                                                           \
     _mm256_store_si256((__m256i *)(to), _mm512_cvtps_ph((__m512)(x), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC))
+#define VM_WIDEN_BYTES(from)           _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(from)))
+#define VM_WIDEN_SIGNED_BYTES(from)    _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(from)))
 #define VM_PERMUTE4(x, y, picks) _mm512_permutex2var_epi32((__m512i)(x), (__m512i)(picks), (__m512i)(y))
 
 #define bools_of(x) _mm_test_epi8_mask(x, x)

@@ -5,6 +5,8 @@
  *   VM_BYTES           of a register
  *   VM_FMA32, VM_FMA64, VM_SQRT32, VM_SQRT64; VM_RINT32, VM_RINT64, VM_LDEXP32, VM_LDEXP64 or not
  *   VM_WIDEN_F16, VM_NARROW_F16 or not
+ *   VM_WIDEN_BYTES(from), VM_WIDEN_SIGNED_BYTES(from) to i32, or not
+ *   VM_TRUNCATE32      f32 to i32, INT32_MIN for all that does not fit
  *   VM_PERMUTE4(x, y, picks) or not
  *   VM_LEAVE           what makes the registers fit for code of other instruction sets
  *
@@ -263,10 +265,37 @@ OP(load_bf16) {
     VM_NEXT;
 }
 
-OP(load_i8) {
+#if !defined(VM_WIDEN_BYTES)
+VM_TARGET static inline i32s widen_signed_bytes(const char *from) {
     i8s x;
-    memcpy(&x, vm_address(op, frame), sizeof x);
-    OUT(f32s) = __builtin_convertvector(__builtin_convertvector(x, i32s), f32s);
+    memcpy(&x, from, sizeof x);
+    return __builtin_convertvector(x, i32s);
+}
+#define VM_WIDEN_SIGNED_BYTES(from) widen_signed_bytes(from)
+#define VM_WIDEN_BYTES(from)        (widen_signed_bytes(from) & 0xff)
+#endif
+
+VM_TARGET static inline f32s widen_i8(const char *from) {
+    return __builtin_convertvector((i32s)VM_WIDEN_SIGNED_BYTES(from), f32s);
+}
+
+/* The exponent's bias is 7. Without exponent bits the number is the mantissa times 2^-9; all ones are NaN. */
+VM_TARGET static inline f32s widen_f8(const char *from) {
+    const i32s code = (i32s)VM_WIDEN_BYTES(from), magnitude = code & 0x7f;
+    const i32s normal = (magnitude << 20) + ((127 - 7) << 23);
+    const i32s small = (i32s)(__builtin_convertvector(magnitude, f32s) * 0x1p-9f);
+    const i32s number = PICK(i32s, i32s, magnitude < 8, small, normal);
+    const i32s nan = (i32s){0} + 0x7fc00000;
+    return (f32s)(PICK(i32s, i32s, magnitude == 0x7f, nan, number) | (i32s)((u32s)(code & 0x80) << 24));
+}
+
+OP(load_i8) {
+    OUT(f32s) = widen_i8(vm_address(op, frame));
+    VM_NEXT;
+}
+
+OP(load_f8) {
+    OUT(f32s) = widen_f8(vm_address(op, frame));
     VM_NEXT;
 }
 
@@ -299,12 +328,22 @@ OP(f32_to_f16) {
 #endif
 
 OP(i8_to_f32) {
-    OUT(f32s) = __builtin_convertvector(__builtin_convertvector(A(i8s), i32s), f32s);
+    OUT(f32s) = widen_i8(frame + op->a);
+    VM_NEXT;
+}
+
+OP(f8_to_f32) {
+    OUT(f32s) = widen_f8(frame + op->a);
     VM_NEXT;
 }
 
 OP(i8_to_i32) {
-    OUT(i32s) = __builtin_convertvector(A(i8s), i32s);
+    OUT(i32s) = (i32s)VM_WIDEN_SIGNED_BYTES(frame + op->a);
+    VM_NEXT;
+}
+
+OP(f32_to_i32) {
+    OUT(i32s) = (i32s)VM_TRUNCATE32(A(f32s));
     VM_NEXT;
 }
 
@@ -406,6 +445,10 @@ TILES(DEFINE, multiply_number, VM_TARGET, load_number, load_register, MULTIPLY_A
 TILES(DEFINE, multiply_register, VM_TARGET, load_register, load_register, MULTIPLY_ADD)
 TILES(DEFINE, multiply_number_bf16, VM_TARGET, load_number, widen_bf16, MULTIPLY_ADD)
 TILES(DEFINE, multiply_register_bf16, VM_TARGET, load_register, widen_bf16, MULTIPLY_ADD)
+TILES(DEFINE, multiply_number_i8, VM_TARGET, load_number, widen_i8, MULTIPLY_ADD)
+TILES(DEFINE, multiply_register_i8, VM_TARGET, load_register, widen_i8, MULTIPLY_ADD)
+TILES(DEFINE, multiply_number_f8, VM_TARGET, load_number, widen_f8, MULTIPLY_ADD)
+TILES(DEFINE, multiply_register_f8, VM_TARGET, load_register, widen_f8, MULTIPLY_ADD)
 #if defined(VM_WIDEN_F16)
 TILES(DEFINE, multiply_number_f16, VM_TARGET, load_number, widen_f16, MULTIPLY_ADD)
 TILES(DEFINE, multiply_register_f16, VM_TARGET, load_register, widen_f16, MULTIPLY_ADD)
@@ -482,12 +525,13 @@ const vm_isa VM_ISA = {
                 {
                     [IR_BF16] = bf16_to_f32,
                     [IR_I8] = i8_to_f32,
+                    [IR_F8] = f8_to_f32,
                     [IR_I32] = i32_to_f32,
 #if defined(VM_WIDEN_F16)
                     [IR_F16] = f16_to_f32,
 #endif
                 },
-            [IR_I32] = {[IR_I8] = i8_to_i32},
+            [IR_I32] = {[IR_I8] = i8_to_i32, [IR_F32] = f32_to_i32},
             [IR_BF16] = {[IR_F32] = f32_to_bf16},
 #if defined(VM_WIDEN_F16)
             [IR_F16] = {[IR_F32] = f32_to_f16},
@@ -511,6 +555,7 @@ const vm_isa VM_ISA = {
         {
             [IR_BF16] = load_bf16,
             [IR_I8] = load_i8,
+            [IR_F8] = load_f8,
 #if defined(VM_WIDEN_F16)
             [IR_F16] = load_f16,
 #endif
@@ -532,6 +577,8 @@ const vm_isa VM_ISA = {
     .tile =
         {
             [VM_MULTIPLY_ADD] = {TABLE(multiply_register), TABLE(multiply_number)},
+            [VM_MULTIPLY_ADD_I8] = {TABLE(multiply_register_i8), TABLE(multiply_number_i8)},
+            [VM_MULTIPLY_ADD_F8] = {TABLE(multiply_register_f8), TABLE(multiply_number_f8)},
             [VM_MULTIPLY_ADD_BF16] = {TABLE(multiply_register_bf16), TABLE(multiply_number_bf16)},
 #if defined(VM_WIDEN_F16)
             [VM_MULTIPLY_ADD_F16] = {TABLE(multiply_register_f16), TABLE(multiply_number_f16)},

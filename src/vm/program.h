@@ -68,6 +68,8 @@ typedef enum vm_products {
     VM_MULTIPLY_ADD,
     VM_MULTIPLY_ADD_BF16, /* the columns are widened */
     VM_MULTIPLY_ADD_F16,
+    VM_MULTIPLY_ADD_I8,
+    VM_MULTIPLY_ADD_F8,
     VM_DOT2,
     VM_DOT4,
     VM_NUM_PRODUCTS

@@ -14,7 +14,8 @@ typedef struct operand {
     int32_t reg;             /* the place of a register that holds it, or VM_NOWHERE */
     bool is_number;          /* 4 bytes that fill a register */
     ir_elem elem;            /* f32, or one that the access widens */
-    int64_t turn;            /* of the inner loop */
+    vm_op address;           /* in the first turn of the loop */
+    int32_t step;            /* the place of its distance from turn to turn */
 } operand;
 
 typedef struct product {
@@ -35,8 +36,8 @@ struct vm_tile {
 
     /* A loop round a loop of few turns: all of these are one turn, so the sums of all are in registers. */
     const ir_stmt *loop;
-    const ir_var *inner; /* its variable, or NULL */
-    int64_t turn;        /* that is scanned */
+    uint32_t depth; /* of loops inside it round what is scanned */
+    vm_int lo;
     /* Sums in memory, which are in the frame while the loop runs. */
     const ir_buffer *sums;
     uint32_t num_borrowed;
@@ -49,8 +50,7 @@ static struct vm_tile *tile_of(vm_translator *t) {
     if (t->tile) {
         t->tile->num_operands = t->tile->num_products = t->tile->num_borrowed = 0;
         t->tile->loop = NULL;
-        t->tile->inner = NULL;
-        t->tile->turn = 0;
+        t->tile->depth = 0;
         t->tile->sums = NULL;
     }
     return t->tile;
@@ -136,9 +136,37 @@ static int32_t add_operand(struct vm_tile *tile, operand o) {
     return (int32_t)tile->num_operands++;
 }
 
-static bool is_widened(const vm_translator *t, const ir_expr *cast) {
-    const ir_elem from = (ir_elem)cast->args[0]->type.elem;
-    return (from == IR_BF16 || from == IR_F16) && cast->type.elem == IR_F32 && t->isa->load_widened[from];
+/* A number of i8 becomes one of i32 first, which changes nothing. */
+static const ir_expr *without_i32(const ir_expr *cast) {
+    const ir_expr *inner = cast->args[0];
+    const bool is_step = cast->type.elem == IR_F32 && inner->op == IR_CAST && inner->type.elem == IR_I32;
+    return is_step && inner->args[0]->type.elem == IR_I8 ? inner : cast;
+}
+
+/* The address of an access while `loop` runs; the counter's part is kept apart. */
+static vm_sum address_with_counter(vm_translator *t, const ir_access *access, const ir_stmt *loop) {
+    const ir_buffer *buffer = access->buffer;
+    const vm_storage *storage = vm_storage_of(t, buffer);
+    vm_sum sum = {.constant = storage->offset, .counter = loop->u.loop.var};
+    for (int d = 0; d < buffer->num_dims; d++)
+        vm_sum_add(t, &sum, access->indices[d], storage->strides[d], ir_elem_get((ir_elem)buffer->type.elem)->bytes);
+    return sum;
+}
+
+/* Sets the address of an operand in the first turn, and the distance from turn to turn. */
+static bool address_in_loop(vm_translator *t, const struct vm_tile *tile, operand *o) {
+    vm_sum sum = address_with_counter(t, o->access, tile->loop);
+    vm_int distance = vm_int_const(t, 0);
+    if (sum.is_wrong) return false;
+    for (uint32_t i = 0; i < sum.num_counts; i++) {
+        const vm_int one = vm_int_op2(t, IR_MUL, sum.counts[i].stride, vm_int_const(t, sum.counts[i].factor));
+        distance = vm_int_op2(t, IR_ADD, distance, one);
+    }
+    vm_sum_term(t, &sum, vm_int_op2(t, IR_MUL, tile->lo, distance), 1);
+    o->address = (vm_op){.fn = vm_exit};
+    vm_sum_address(t, vm_storage_of(t, o->access->buffer)->base, &sum, &o->address);
+    o->step = vm_int_op2(t, IR_MUL, distance, vm_int_const(t, tile->loop->u.loop.step)).at;
+    return true;
 }
 
 /* A new operand from memory; -1: it is none. */
@@ -147,18 +175,17 @@ static int32_t read_operand(vm_translator *t, struct vm_tile *tile, const ir_exp
     bool is_number = false;
     ir_elem elem = IR_F32;
     x = without_casts_of_bits(x);
-    if (x->op == IR_CAST && is_widened(t, x)) {
-        x = x->args[0];
+    if (x->op == IR_CAST && x->type.elem == IR_F32 && t->isa->load_widened[without_i32(x)->args[0]->type.elem]) {
+        x = without_i32(x)->args[0];
         elem = (ir_elem)x->type.elem;
     } else if (x->op == IR_SPLAT) {
         x = without_casts_of_bits(x->args[0]);
         is_number = true;
     }
     if (x->op != IR_LOAD || !vm_is_plain(t, x->value.access) || vm_bytes(type) != t->isa->vector_bytes) return -1;
-    if (vm_bytes(x->type) != (is_number ? 4 : elem == IR_F32 ? t->isa->vector_bytes : t->isa->vector_bytes / 2))
-        return -1;
+    if (vm_bytes(x->type) != (is_number ? 4 : t->isa->vector_bytes / 4 * ir_elem_get(elem)->bytes)) return -1;
     operand o = {.access = x->value.access, .reg = VM_NOWHERE, .is_number = is_number, .elem = elem};
-    o.turn = tile->turn;
+    if (tile->loop && !address_in_loop(t, tile, &o)) return -1;
     return add_operand(tile, o);
 }
 
@@ -176,16 +203,6 @@ static int32_t operand_of(vm_translator *t, struct vm_tile *tile, const ir_expr 
         return -1;
     }
     return read_operand(t, tile, x);
-}
-
-/* The address of an access while `loop` runs; the counter's part is kept apart. */
-static vm_sum address_with_counter(vm_translator *t, const ir_access *access, const ir_stmt *loop) {
-    const ir_buffer *buffer = access->buffer;
-    const vm_storage *storage = vm_storage_of(t, buffer);
-    vm_sum sum = {.constant = storage->offset, .counter = loop->u.loop.var};
-    for (int d = 0; d < buffer->num_dims; d++)
-        vm_sum_add(t, &sum, access->indices[d], storage->strides[d], ir_elem_get((ir_elem)buffer->type.elem)->bytes);
-    return sum;
 }
 
 /* The place of a sum in memory. False: it changes from turn to turn, or it may lie where another one does. */
@@ -240,9 +257,7 @@ static bool add_products(vm_translator *t, struct vm_tile *tile, const factors *
 static bool scan_let(vm_translator *t, struct vm_tile *tile, const ir_stmt *stmt) {
     const ir_expr *value = stmt->u.let.value;
     vm_var *var = &t->vars[stmt->u.let.var->id];
-    if (!var->uses) return true;
-    if (tile->inner && vm_is_int(value->type)) return false; /* addresses are computed after all turns are scanned */
-    if (vm_define_index(t, stmt->u.let.var, value)) return true;
+    if (!var->uses || vm_define_index(t, stmt->u.let.var, value)) return true;
     if (vm_is_int(value->type)) return false;
     const int32_t number = read_operand(t, tile, value);
     if (number >= 0) tile->operands[number].var = stmt->u.let.var;
@@ -259,7 +274,7 @@ static bool scan_store(vm_translator *t, struct vm_tile *tile, const ir_block *b
     const ir_access *access = stmt->u.store.access;
     factors f;
     if (access->buffer->space == IR_SCRATCH) return factors_of(t, stmt, &f) && add_products(t, tile, &f);
-    if (access->buffer->space != IR_REG || (tile->inner && vm_is_int(access->buffer->type))) return false;
+    if (access->buffer->space != IR_REG) return false;
     if (vm_forward_index(t, access, stmt->u.store.value)) return true;
     const bool inside = is_inside(body, access->buffer);
     if (factors_of(t, stmt, &f)) return !inside && add_products(t, tile, &f);
@@ -274,21 +289,21 @@ static bool scan_body(vm_translator *t, struct vm_tile *tile, const ir_block *bo
 /* Each turn of an inner loop adds to other sums, or later to the same, so that the order of no sum changes. */
 static bool scan_inner(vm_translator *t, struct vm_tile *tile, const ir_stmt *loop) {
     const vm_int lo = vm_int_of(t, loop->u.loop.lo), hi = vm_int_of(t, loop->u.loop.hi);
-    if (tile->inner || !lo.is_const || !hi.is_const || hi.value - lo.value > MOST_TURNS * loop->u.loop.step)
-        return false;
-    tile->inner = loop->u.loop.var;
-    for (tile->turn = lo.value; tile->turn < hi.value; tile->turn += loop->u.loop.step) {
-        t->vars[tile->inner->id].number = vm_int_const(t, tile->turn);
-        if (!scan_body(t, tile, &loop->u.loop.body)) return false;
+    bool is_ok = lo.is_const && hi.is_const && hi.value - lo.value <= MOST_TURNS * loop->u.loop.step;
+    tile->depth++;
+    for (int64_t turn = lo.value; is_ok && turn < hi.value; turn += loop->u.loop.step) {
+        t->vars[loop->u.loop.var->id].number = vm_int_const(t, turn);
+        is_ok = scan_body(t, tile, &loop->u.loop.body);
     }
-    return true;
+    tile->depth--;
+    return is_ok;
 }
 
 static bool scan_body(vm_translator *t, struct vm_tile *tile, const ir_block *body) {
     for (const ir_stmt *stmt = body->first; stmt; stmt = stmt->next) {
         switch (stmt->kind) {
         case IR_ALLOC:
-            if (stmt->u.alloc->space != IR_REG || tile->inner) return false;
+            if (stmt->u.alloc->space != IR_REG || tile->depth) return false;
             vm_alloc(t, stmt->u.alloc);
             break;
         case IR_LET:
@@ -385,7 +400,10 @@ static bool find_widening(const vm_translator *t, struct vm_tile *tile) {
         if (tile->operands[tile->order[i]].elem != (i % width < tile->rows ? IR_F32 : elem)) return false;
     if (elem == IR_F32) return true;
     if (tile->kind != VM_MULTIPLY_ADD) return false;
-    tile->kind = elem == IR_BF16 ? VM_MULTIPLY_ADD_BF16 : VM_MULTIPLY_ADD_F16;
+    tile->kind = elem == IR_BF16  ? VM_MULTIPLY_ADD_BF16
+                 : elem == IR_F16 ? VM_MULTIPLY_ADD_F16
+                 : elem == IR_I8  ? VM_MULTIPLY_ADD_I8
+                                  : VM_MULTIPLY_ADD_F8;
     return t->isa->tile[tile->kind][0][0][0] != NULL;
 }
 
@@ -471,25 +489,6 @@ static void emit_tile(vm_translator *t, const struct vm_tile *tile, const vm_op 
 
 /* ---- Loops ---- */
 
-/* The address of an operand in the first turn; *step is the place of its distance from turn to turn. */
-static bool address_in_loop(vm_translator *t, const operand *o, const ir_stmt *loop, vm_int lo, vm_op *op,
-                            int32_t *step) {
-    if (t->tile->inner) t->vars[t->tile->inner->id].number = vm_int_const(t, o->turn);
-    vm_sum sum = address_with_counter(t, o->access, loop);
-    vm_int distance = vm_int_const(t, 0);
-    if (sum.is_wrong) return false;
-    for (uint32_t i = 0; i < sum.num_counts; i++) {
-        const vm_int one = vm_int_op2(t, IR_MUL, sum.counts[i].stride, vm_int_const(t, sum.counts[i].factor));
-        distance = vm_int_op2(t, IR_ADD, distance, one);
-    }
-    vm_sum_term(t, &sum, vm_int_op2(t, IR_MUL, lo, distance), 1);
-    vm_sum_address(t, vm_storage_of(t, o->access->buffer)->base, &sum, op);
-    const int32_t per_turn = vm_int_op2(t, IR_MUL, distance, vm_int_const(t, loop->u.loop.step)).at;
-    if (*step != VM_NOWHERE && *step != per_turn) return false;
-    *step = per_turn;
-    return true;
-}
-
 static bool reads_sums(const struct vm_tile *tile) {
     for (uint32_t i = 0; i < tile->num_operands; i++)
         if (tile->operands[i].access && tile->operands[i].access->buffer == tile->sums) return true;
@@ -500,14 +499,17 @@ bool vm_tile_loop(vm_translator *t, const ir_stmt *stmt, vm_int lo, vm_int hi) {
     struct vm_tile *tile = tile_of(t);
     if (!tile) return false;
     tile->loop = stmt;
+    tile->lo = lo;
     if (!scan_body(t, tile, &stmt->u.loop.body) || reads_sums(tile) || !find_shape(t, tile)) return false;
     const uint32_t width = tile->rows + tile->columns, count = tile->parts * width;
     vm_op pointers[MOST_OPERANDS];
     turns loop = {.lo = lo, .hi = hi, .step = stmt->u.loop.step, .row_step = VM_NOWHERE, .column_step = VM_NOWHERE};
     for (uint32_t i = 0; i < count; i++) {
-        pointers[i] = (vm_op){.fn = vm_exit};
+        const operand *o = &tile->operands[tile->order[i]];
         int32_t *step = i % width < tile->rows ? &loop.row_step : &loop.column_step;
-        if (!address_in_loop(t, &tile->operands[tile->order[i]], stmt, lo, &pointers[i], step)) return false;
+        if (*step != VM_NOWHERE && *step != o->step) return false;
+        *step = o->step;
+        pointers[i] = o->address;
     }
     if (t->err->status) return false;
     for (uint32_t i = 0; i < tile->num_borrowed; i++) vm_emit(t, tile->borrowed[i]);
