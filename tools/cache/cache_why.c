@@ -5,6 +5,7 @@
 #include "common/tensors.h"
 #include "loop_ir/ir_params.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -12,8 +13,42 @@
 typedef struct why_output {
     const cache_options *options;
     const attune_machine_info *machine;
+    char tier0[64]; /* the kernel of tier 0 for the problem; "": none */
     int code;
 } why_output;
+
+/* ---- Tier 0 ---- */
+
+/* "f32_64_many_all computes it: …" */
+static void note_kernel(void *user, const attune_event *event) {
+    why_output *const out = user;
+    if (event->kind == ATTUNE_EVENT_TIER0_HIT)
+        snprintf(out->tier0, sizeof out->tier0, "%.*s", (int)strcspn(event->message, " "), event->message);
+}
+
+/* What computes the problem where nothing is compiled and nothing is cached. */
+static void look_into_tier0(const attune_problem *problem, why_output *out) {
+    const attune_context_options options = {.struct_size = sizeof options,
+                                            .cache_dir = "",
+                                            .cache_base = "",
+                                            .cache_pack = "",
+                                            .isa = out->machine->isa,
+                                            .compile_mode = ATTUNE_COMPILE_NEVER,
+                                            .event = note_kernel,
+                                            .event_user = out};
+    attune_context *context;
+    attune_kernel *kernel;
+    attune_kernel_info info = {.struct_size = sizeof info};
+    if (attune_context_create(&options, &context)) return;
+    if (!attune_compile(context, problem, NULL, &kernel)) {
+        attune_kernel_get_info(kernel, &info);
+        attune_kernel_release(kernel);
+    }
+    if (info.origin != ATTUNE_FROM_TIER0) out->tier0[0] = '\0';
+    attune_context_destroy(context);
+}
+
+/* ---- The answer ---- */
 
 /* Explains a difference outside the problem. */
 static const char *meaning(const char *field) {
@@ -32,7 +67,7 @@ static const char *meaning(const char *field) {
     return NULL;
 }
 
-static int print_json(const attune_cache_answer *a, const attune_machine_info *machine) {
+static int print_json(const attune_cache_answer *a, const char *tier0, const attune_machine_info *machine) {
     json_t *const differences = json_array();
     for (size_t i = 0; i < a->num_differences; i++) {
         const attune_cache_difference *const d = &a->differences[i];
@@ -46,9 +81,9 @@ static int print_json(const attune_cache_answer *a, const attune_machine_info *m
                                "problem", tool_json_text(a->nearest->problem))
                    : json_null();
     return json_print(machine, 0,
-                      json_pack("{s:b, s:s, s:I, s:o, s:o, s:s?}", "cached", a->is_cached, "key", a->key, "compared",
-                                (json_int_t)a->compared, "nearest", nearest, "differences", differences, "stand_in",
-                                a->stand_in));
+                      json_pack("{s:b, s:s, s:I, s:o, s:o, s:s?, s:s?}", "cached", a->is_cached, "key", a->key,
+                                "compared", (json_int_t)a->compared, "nearest", nearest, "differences", differences,
+                                "stand_in", a->stand_in, "tier0", tier0));
 }
 
 static void print_differences(const attune_cache_answer *a) {
@@ -72,8 +107,9 @@ static void print_differences(const attune_cache_answer *a) {
 
 static void print(void *user, const attune_cache_answer *a) {
     why_output *const out = user;
+    const char *const tier0 = *out->tier0 && !a->is_cached && !a->stand_in ? out->tier0 : NULL;
     if (out->options->json) {
-        out->code = print_json(a, out->machine);
+        out->code = print_json(a, tier0, out->machine);
         return;
     }
     printf("%s is %scached\n", a->key, a->is_cached ? "" : "not ");
@@ -89,6 +125,7 @@ static void print(void *user, const attune_cache_answer *a) {
     if (a->stand_in)
         printf("%s's entry would stand in where nothing can be compiled (ATTUNE_STRICT=1, no code generator)\n",
                a->stand_in);
+    if (tier0) printf("tier 0 computes it where nothing can be compiled, by its kernel %s\n", tier0);
 }
 
 /* A file of loop IR: its text, or with parameters the operator that it is. */
@@ -125,6 +162,7 @@ int cache_why(const cache_options *o, attune_context *context, const attune_mach
     if (!problem_from_text(o->argument, &problem)) return TOOL_FAILED;
     if (o->schedule && schedule_from_text(context, &problem, o->schedule, &schedule) != ATTUNE_OK)
         return tool_library_error(NULL);
+    if (!o->schedule) look_into_tier0(&problem, &out);
     if (attune_cache_why(context, &problem, o->schedule ? &schedule : NULL, print, &out) != ATTUNE_OK)
         return tool_library_error(NULL);
     return out.code;
