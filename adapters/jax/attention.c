@@ -66,7 +66,7 @@ static attune_status run(const xla_call_frame *frame, const site *s, tensors *t,
     tensors_fold(t);
     do {
         tensors_bind(t, index, &arguments);
-        const attune_status status = attune_run_with(context, s->kernel, &arguments, &options);
+        const attune_status status = attune_plan_run(context, s->plan, &arguments, &options);
         if (status) {
             *message = attune_last_message();
             return status;

@@ -27,7 +27,7 @@ static bool is_of(const common_link *entry, const void *wanted) {
 }
 
 static void discard(site *s) {
-    attune_kernel_release(s->kernel);
+    attune_plan_destroy(common_context(NULL, NULL), s->plan);
     free(s);
 }
 
@@ -45,10 +45,11 @@ static site *make(const char *text, size_t length, attune_status *status, const 
     const attune_problem initial = ATTUNE_PROBLEM_INIT;
     s->problem = initial;
     *status = attune_problem_parse(s->text, &s->problem);
-    if (!*status) *status = attune_compile(c, &s->problem, NULL, &s->kernel);
+    if (!*status) *status = attune_plan_create(c, &s->problem, NULL, &s->plan);
     if (!*status) *status = attune_arguments_init(&s->arguments, &s->problem);
     if (!*status) return s;
     *message = attune_last_message();
+    attune_plan_destroy(c, s->plan);
     free(s);
     return NULL;
 }

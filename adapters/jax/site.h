@@ -6,8 +6,8 @@
 #include "common/list.h"
 
 typedef struct site {
-    common_link link; /* first */
-    attune_kernel *kernel;
+    common_link link;  /* first */
+    attune_plan *plan; /* so that ATTUNE_DEADLINE_US holds; the problem leaves no length open */
     attune_problem problem;
     attune_arguments arguments; /* with all that does not vary set */
     bool is_kept;               /* in the table, for good */
@@ -15,7 +15,7 @@ typedef struct site {
     char text[];
 } site;
 
-/* The site of a problem: compiles on the first call. NULL after a failure, whose reason is *message; the next call
+/* The site of a problem: its first run compiles. NULL after a failure, whose reason is *message; the next call
  * tries again. Thread-safe, without a lock. */
 site *site_find(const char *text, size_t length, attune_status *status, const char **message);
 
