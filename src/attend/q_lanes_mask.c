@@ -139,15 +139,24 @@ static const ir_expr *tile_end(q_lanes *c, const q_lanes_tile *t, const ir_expr 
     return mha_mask_tile_end(c->m, c->e.number, c->kv_head, number, t->number, which, t->room);
 }
 
-/* What the stripes of the task see of the tile. */
+/* Register tiles, and pairs, begin at multiples of it. */
+static const ir_expr *round_down(const q_lanes *c, const ir_expr *key) {
+    const int64_t keys = c->m->s->score_keys;
+    const ir_expr *unit = ir_idx(c->b, keys * (keys % c->width ? c->width : 1));
+    return ir_mul(c->b, ir_div(c->b, key, unit), unit);
+}
+
+/* What the stripes of the task see of the tile. Hidden keys before the first seen one count, because its register tile
+ * has them, too; and so does the one after the last, which may be of the same pair. */
 static void ask_stripes(q_lanes *c, q_lanes_tile *t) {
     ir_builder *b = c->b;
     const ir_expr *no = ir_int(b, IR_I32, 0), *yes = ir_int(b, IR_I32, 1);
     const ir_access *visited = ir_mutable(b, "visited", no), *mixed = ir_mutable(b, "mixed", no);
     IR_FOR(b, stripe, ir_idx(b, 0), c->stripes, 1) {
         const ir_expr *from = tile_end(c, t, stripe, MHA_TILE_FROM), *to = tile_end(c, t, stripe, MHA_TILE_TO);
-        const ir_expr *begins = ir_gt(b, tile_end(c, t, stripe, MHA_TILE_FULL_FROM), from);
-        const ir_expr *ends = ir_lt(b, tile_end(c, t, stripe, MHA_TILE_FULL_TO), to);
+        const ir_expr *begins = ir_gt(b, tile_end(c, t, stripe, MHA_TILE_FULL_FROM), round_down(c, from));
+        const ir_expr *last = ir_min(b, t->room, ir_times(b, ir_ceil_div(b, to, c->width), c->width));
+        const ir_expr *ends = ir_lt(b, tile_end(c, t, stripe, MHA_TILE_FULL_TO), last);
         ir_store(b, visited, ir_select(b, ir_gt(b, to, from), yes, ir_load(b, visited)));
         ir_store(b, mixed, ir_select(b, ir_or(b, begins, ends), yes, ir_load(b, mixed)));
     }
@@ -188,8 +197,7 @@ static void find_keys(q_lanes *c, q_lanes_tile *t, const mha_sights *s) {
         t->from = ir_max(b, t->from, tile_end(c, t, t->stripe, MHA_TILE_FROM));
         t->to = ir_min(b, t->to, tile_end(c, t, t->stripe, MHA_TILE_TO));
     }
-    const ir_expr *unit = ir_idx(b, (int64_t)m->s->score_keys * (m->s->score_keys % c->width ? c->width : 1));
-    t->from = ir_let(b, "from", ir_mul(b, ir_div(b, t->from, unit), unit));
+    t->from = ir_let(b, "from", round_down(c, t->from));
     t->to = ir_let(b, "to", t->to);
     t->full_to = m->has_last ? ir_let(b, "full_to", ir_min(b, ir_sub(b, s->all_end, t->first_key), t->to)) : t->to;
     t->full_from = m->has_first ? ir_let(b, "full_from", ir_sub(b, s->all_first, t->first_key)) : ir_idx(b, 0);
