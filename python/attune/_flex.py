@@ -15,6 +15,7 @@ from ._trace import _INT32, Tracer
 from ._values import flag, integer, number
 
 _CAP = 256  # kernels that are remembered
+_NO_BLOCKS = 1 << 30  # BLOCK_SIZE of a BlockMask that lists nothing
 _kernels: Dict[tuple, Kernel] = {}
 
 
@@ -42,15 +43,25 @@ def _contiguous() -> Any:
     return torch.contiguous_format
 
 
-def _function_of(block_mask: Any, seq_q: int, seq_kv: int) -> Optional[Callable]:
+def _check_fits(block_mask: Any, sizes: Dict[str, int]) -> None:
+    """As PyTorch does: a mask for other lengths may hide other keys. One without blocks fits any lengths."""
+    if min(block_mask.BLOCK_SIZE) >= _NO_BLOCKS:
+        return
+    queries, keys = block_mask.shape[-2:]
+    if (queries, keys) != (sizes["q"], sizes["kv"]):
+        what = f"block_mask is for {queries} queries and {keys} keys, and here are {sizes['q']} and {sizes['kv']}"
+        raise InvalidArgumentError(what)
+
+
+def _function_of(block_mask: Any, sizes: Dict[str, int]) -> Optional[Callable]:
     """A BlockMask's mask_mod, which its blocks follow. Without one of its own, the blocks become a function."""
+    _check_fits(block_mask, sizes)
     if getattr(block_mask.mask_mod, "__name__", "") != "noop_mask":
         return block_mask.mask_mod
     blocks = block_mask.to_dense() != 0
-    covered = [size * count for size, count in zip(block_mask.BLOCK_SIZE, blocks.shape[-2:])]
-    if covered[0] < seq_q or covered[1] < seq_kv:
-        what = f"block_mask is for {covered[0]} queries and {covered[1]} keys, and here are {seq_q} and {seq_kv}"
-        raise InvalidArgumentError(what)
+    for have, name, what in zip(blocks.shape[:2], "bh", ("batch", "num_heads")):
+        if have not in (1, sizes[name]):
+            raise InvalidArgumentError(f"block_mask has blocks for {what}={have}, and here it is {sizes[name]}")
     if blocks.all():
         return None
     has_batch, has_heads = (size > 1 for size in blocks.shape[:2])
@@ -100,7 +111,7 @@ def flex_attention(
         for torch.nn.attention.flex_attention. They are called once, to be traced into text of a problem
         (docs/functions.md), and become a part of the kernel. Tensors that they reach are read where they lie; those of
         other integers than int32 and int8, or with gaps between neighbours, are copied in each call.
-    block_mask: PyTorch's BlockMask, whose mask_mod is taken; its blocks, if it has none of its own.
+    block_mask: PyTorch's BlockMask for these lengths, whose mask_mod is taken; its blocks, if it has none of its own.
     strict_index: refuses an index of a tensor that is not known to lie inside, in place of taking the nearest element.
     enable_gqa: heads of q may share heads of k and v.
     The rest is as in `attention`.
@@ -110,10 +121,11 @@ def flex_attention(
     if block_mask is not None:
         if mask_mod is not None:
             raise InvalidArgumentError("block_mask and mask_mod are both given")
-        mask_mod = _function_of(block_mask, _shape4(q, "q")[2], _shape4(k, "k")[2])
     tensors = {"q": _lift(q, "q"), "k": _lift(k, "k"), "v": _lift(v, "v")}
     batch, heads, seq_q = _shape4(tensors["q"], "q")[:3]
     sizes = {"b": batch, "h": heads, "q": seq_q, "kv": _shape4(tensors["k"], "k")[2]}
+    if block_mask is not None:
+        mask_mod = _function_of(block_mask, sizes)
     tracer = Tracer(sizes, flag(strict_index, "strict_index"))
     texts = {"score_mod": tracer.trace(score_mod, "score_mod"), "mask_mod": tracer.trace(mask_mod, "mask_mod")}
     fields = _fields(tensors["q"], tensors["k"], tensors["v"], tracer, flag(enable_gqa, "enable_gqa"))
