@@ -18,9 +18,9 @@
 #define VM_WIDEN_F16(from) _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(from)))
 #define VM_NARROW_F16(to, x)                                                                                           \
     _mm256_store_si256((__m256i *)(to), _mm512_cvtps_ph((__m512)(x), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC))
-#define VM_WIDEN_BYTES(from)           _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(from)))
-#define VM_WIDEN_SIGNED_BYTES(from)    _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(from)))
-#define VM_PERMUTE4(x, y, picks) _mm512_permutex2var_epi32((__m512i)(x), (__m512i)(picks), (__m512i)(y))
+#define VM_WIDEN_BYTES(from)        _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(from)))
+#define VM_WIDEN_SIGNED_BYTES(from) _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(from)))
+#define VM_PERMUTE4(x, y, picks)    _mm512_permutex2var_epi32((__m512i)(x), (__m512i)(picks), (__m512i)(y))
 
 #define bools_of(x) _mm_test_epi8_mask(x, x)
 /* The first `lanes` of 16 that have a true bool. */

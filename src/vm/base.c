@@ -9,15 +9,16 @@
 #else
 #include <arm_neon.h>
 
-#define VM_FMA32(x, y, z)    vfmaq_f32((float32x4_t)(z), (float32x4_t)(x), (float32x4_t)(y))
-#define VM_FMA64(x, y, z)    vfmaq_f64((float64x2_t)(z), (float64x2_t)(x), (float64x2_t)(y))
-#define VM_SQRT32(x)         (f32s) vsqrtq_f32((float32x4_t)(x))
-#define VM_SQRT64(x)         (f64s) vsqrtq_f64((float64x2_t)(x))
-#define VM_RINT32(x)         vrndnq_f32((float32x4_t)(x))
-#define VM_RINT64(x)         vrndnq_f64((float64x2_t)(x))
+#define VM_FMA32(x, y, z) vfmaq_f32((float32x4_t)(z), (float32x4_t)(x), (float32x4_t)(y))
+#define VM_FMA64(x, y, z) vfmaq_f64((float64x2_t)(z), (float64x2_t)(x), (float64x2_t)(y))
+#define VM_SQRT32(x)      (f32s) vsqrtq_f32((float32x4_t)(x))
+#define VM_SQRT64(x)      (f64s) vsqrtq_f64((float64x2_t)(x))
+#define VM_RINT32(x)      vrndnq_f32((float32x4_t)(x))
+#define VM_RINT64(x)      vrndnq_f64((float64x2_t)(x))
 /* Conversion saturates, and makes 0 of NaN. */
 #define VM_TRUNCATE32(x)                                                                                               \
-    vbslq_s32(vcltq_f32((float32x4_t)(x), vdupq_n_f32(0x1p31f)), vcvtq_s32_f32((float32x4_t)(x)), vdupq_n_s32(INT32_MIN))
+    vbslq_s32(vcltq_f32((float32x4_t)(x), vdupq_n_f32(0x1p31f)), vcvtq_s32_f32((float32x4_t)(x)),                      \
+              vdupq_n_s32(INT32_MIN))
 #define VM_WIDEN_F16(from)   vcvt_f32_f16((float16x4_t)vld1_u8((const uint8_t *)(from)))
 #define VM_NARROW_F16(to, x) vst1_u16((uint16_t *)(to), (uint16x4_t)vcvt_f16_f32((float32x4_t)(x)))
 #endif
