@@ -234,6 +234,20 @@ static bool sum_in_loop(vm_translator *t, struct vm_tile *tile, const factors *f
     return !tile->sums;
 }
 
+/* The first operand with the address of this one: turns of inner loops load the same again. */
+static uint32_t first_like(const struct vm_tile *tile, int32_t number) {
+    const operand *o = &tile->operands[number];
+    uint32_t i = 0;
+    for (; i < (uint32_t)number; i++) {
+        const operand *other = &tile->operands[i];
+        const vm_op *x = &o->address, *y = &other->address;
+        if (x->a == y->a && x->b == y->b && x->d == y->d && x->u.imm == y->u.imm && o->step == other->step &&
+            o->is_number == other->is_number && o->elem == other->elem)
+            break;
+    }
+    return i;
+}
+
 static bool add_products(vm_translator *t, struct vm_tile *tile, const factors *f) {
     int32_t sum;
     if (tile->num_products + f->count > MOST_PRODUCTS) return false;
@@ -247,7 +261,7 @@ static bool add_products(vm_translator *t, struct vm_tile *tile, const factors *
         const operand *row = &tile->operands[x], *column = &tile->operands[y];
         const bool turned = column->is_number || (row->elem != IR_F32 && !row->is_number);
         tile->products[tile->num_products++] =
-            (product){sum, (uint32_t)(turned ? y : x), (uint32_t)(turned ? x : y), 0};
+            (product){sum, first_like(tile, turned ? y : x), first_like(tile, turned ? x : y), 0};
     }
     return true;
 }
@@ -357,10 +371,26 @@ static uint32_t order_by_parts(struct vm_tile *tile) {
     return num_sums;
 }
 
+/* Gives sums of memory places in the order of the rows and columns. */
+static void order_borrowed(struct vm_tile *tile, int32_t sums[MOST_SUMS]) {
+    int32_t at[MOST_SUMS];
+    const int32_t first = tile->borrowed[0].out;
+    for (uint32_t i = 0; i < tile->num_borrowed; i++) at[(sums[i] - first) / VM_SLOT_BYTES] = (int32_t)i;
+    for (uint32_t i = 0; i < tile->num_borrowed; i++) {
+        sums[i] = first + (int32_t)i * VM_SLOT_BYTES;
+        tile->borrowed[i].out = first + at[i] * VM_SLOT_BYTES;
+    }
+    for (uint32_t i = 0; i < tile->num_products; i++) {
+        product *p = &tile->products[i];
+        p->sum = first + at[(p->sum - first) / VM_SLOT_BYTES] * VM_SLOT_BYTES;
+    }
+}
+
 /* The sums of the first part, which lie regularly. */
 static bool find_sums(struct vm_tile *tile, uint32_t size) {
     uint32_t rows[MOST_SUMS], columns[MOST_SUMS];
     int32_t sums[MOST_SUMS] = {0};
+    bool is_taken[MOST_SUMS] = {false};
     tile->rows = tile->columns = 0;
     if (size > MOST_SUMS) return false;
     for (uint32_t i = 0; i < size; i++) {
@@ -372,7 +402,11 @@ static bool find_sums(struct vm_tile *tile, uint32_t size) {
         const product *p = &tile->products[i];
         const uint32_t r = find_or_add(rows, &tile->rows, p->row), c = find_or_add(columns, &tile->columns, p->column);
         sums[r * tile->columns + c] = p->sum;
+        is_taken[r * tile->columns + c] = true;
     }
+    for (uint32_t i = 0; i < size; i++)
+        if (!is_taken[i]) return false;
+    if (tile->num_borrowed) order_borrowed(tile, sums);
     tile->first_sum = sums[0];
     tile->row_distance = tile->rows > 1 ? sums[tile->columns] - sums[0] : 0;
     tile->column_distance = tile->columns > 1 ? sums[1] - sums[0] : 0;
