@@ -4,11 +4,13 @@
 #include "common/context.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static const char source[] = "AttuneExecutionProvider";
@@ -68,13 +70,20 @@ static bool read_file(const char *path, bytes *read, char *message) {
     return refuse(message, "%s cannot be read", path);
 }
 
+/* Through a file beside it: a session that reads the pack of before keeps it, and a failure loses nothing. */
 static bool write_file(const char *path, const bytes *b, char *message) {
-    FILE *const file = fopen(path, "wb");
+    char part[EP_CONTEXT_PATH + 8];
+    snprintf(part, sizeof part, "%s.XXXXXX", path);
+    const int fd = mkostemp(part, O_CLOEXEC);
+    FILE *const file = fd < 0 ? NULL : fdopen(fd, "wb");
     if (!file) return refuse(message, "%s cannot be written: %s", path, strerror(errno));
-    const bool is_written = fwrite(b->data, 1, b->count, file) == b->count;
-    if (!fclose(file) && is_written) return true;
-    const int reason = errno;
-    unlink(path);
+    bool is_written =
+        fwrite(b->data, 1, b->count, file) == b->count && !fchmod(fd, 0644) && !fflush(file) && !fsync(fd);
+    int reason = errno;
+    if (fclose(file) && is_written) is_written = false, reason = errno;
+    if (is_written && rename(part, path)) is_written = false, reason = errno;
+    if (is_written) return true;
+    unlink(part);
     return refuse(message, "%s cannot be written: %s", path, strerror(reason));
 }
 

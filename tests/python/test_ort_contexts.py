@@ -137,6 +137,22 @@ def test_runs_without_a_compiler(place, name, embeds):
     assert counters.get("compiles", 0) == 0 and counters["disk_hits"] > 0 and counters["ep.contexts"] == len(nodes)
 
 
+def test_a_pack_that_is_in_use_stays(place):
+    """Writing the context again gives the name to a new file: who reads the one of before keeps it."""
+    model, feeds = models()["GroupQueryAttention"]
+    path = place.folder / "plain.onnx"
+    path.write_bytes(model)
+    pack, _ = place.pack(path, feeds)
+    write_context(place, model, pack, False)
+    written = place.folder / "model_ctx_attune.pack"
+    with open(written, "rb") as in_use:
+        first = os.fstat(in_use.fileno())
+        write_context(place, model, pack, False)
+        assert in_use.read() == written.read_bytes()
+        assert written.stat().st_ino != first.st_ino
+    assert [name for name in os.listdir(place.folder) if "attune.pack." in name] == []
+
+
 def changed(written, change):
     """The model with one attribute of its first EPContext node changed."""
     proto = onnx.load(written)
