@@ -36,6 +36,9 @@ expect "never compiles" 0 'the virtual machine in' \
     env ATTUNE_COMPILE=never "$attune" compile num_heads=1,seq_q=2,head_dim=4
 expect "and so does --engine=vm" 0 '"engine": "vm"' "$attune" bench --engine=vm --samples=1 --json \
     num_heads=1,seq_q=2,head_dim=4
+# Tier 0 answers ATTUNE_COMPILE=never with machine code; --engine=vm must not even open its library.
+opened=$(env -u ATTUNE_TIER0 LD_DEBUG=files "$attune" bench --engine=vm --samples=1 num_heads=1,seq_q=2,head_dim=4 2>&1)
+expect "it is not tier 0 that answers" 1 '^0$' grep -c libattune-tier0 <<<"$opened"
 refuse "another word" 'it must be worker, in-process or never' \
     env ATTUNE_COMPILE=no "$attune" compile head_dim=4,seq_q=2
 echo "1..$number"
