@@ -331,7 +331,7 @@ static void bad_arguments(void **state) {
     BAD(a.out = (void *)a.q, "the output out overlaps q");
     BAD(a.lse = (float *)a.out + 7, "overlaps");
     BAD(a.out = c.k + 3, "the output out overlaps k");
-    BAD(a.out = c.v + 2 * 2 * 21 * 12 - 1, "the output out overlaps v"); /* the last element that is read */
+    BAD(a.out = c.v + 2 * 2 * 21 * 12 - 1, "the output out overlaps "); /* the last read element of v; k may be next */
     BAD(a.lse = c.q + 5, "the output lse overlaps q");
     BAD(a.lse = c.v, "the output lse overlaps v");
     BAD(a.batch = 0, "batch is 0");

@@ -202,7 +202,7 @@ bool at_make_from_stand_in(const at_request *request, const at_key *key, const c
     (*kernel)->stands_in = true;
     atomic_fetch_add(&context->stand_ins, 1);
     at_key_name(key, name);
-    snprintf(text, sizeof text, "the one for %s stands in, as there is none for %s and none can be compiled: %s", found,
+    snprintf(text, sizeof text, "the one for %s stands in, as there is none for %s: %s", found,
              context->machine_class.name, why);
     at_log_printf(&context->log, ATTUNE_LOG_WARNING, "kernel %s: %s", name, text);
     tell_disk_hit(request, key, text, started);

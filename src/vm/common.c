@@ -43,6 +43,7 @@ OP(vm_branch) {
 }
 
 OP(vm_jump) {
+    (void)frame; /* builds without tail calls do not pass it on */
     const vm_op *next = op + op->e;
     VM_GO(next);
 }

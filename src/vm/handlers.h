@@ -148,11 +148,6 @@ OP(int_to_i32) {
     VM_NEXT;
 }
 
-OP(int_to_f32) {
-    OUT(f32s) = (f32s){0} + (float)VM_AT(int64_t, op->a);
-    VM_NEXT;
-}
-
 /* ---- Memory ---- */
 
 typedef uint32_t __attribute__((may_alias, aligned(1))) any4;
@@ -541,7 +536,6 @@ const vm_isa VM_ISA = {
     .splat1 = splat1,
     .splat4 = splat4,
     .splat8 = splat8,
-    .int_to_f32 = int_to_f32,
     .int_to_i32 = int_to_i32,
     .load_splat4 = load_splat4,
     .load_splat8 = load_splat8,

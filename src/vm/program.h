@@ -85,7 +85,7 @@ typedef struct vm_isa {
     vm_fn *cast[IR_ELEM_COUNT][IR_ELEM_COUNT]; /* [to][from]: as many lanes as the wider one has in a register */
     vm_fn *bits[IR_OP_COUNT];                  /* of bool */
     vm_fn *splat1, *splat4, *splat8;           /* all lanes of `out` from the element at a */
-    vm_fn *int_to_f32, *int_to_i32;            /* of an idx, to all lanes */
+    vm_fn *int_to_i32;                         /* of an idx, to all lanes */
     vm_fn *load_splat4, *load_splat8;
     vm_fn *load, *load_half, *load_quarter, *store; /* of a register, and of the lower part of it */
     vm_fn *load_widened[IR_ELEM_COUNT];             /* to a register of f32 */
