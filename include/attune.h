@@ -571,6 +571,11 @@ typedef struct attune_context_options {
     const char *cache_keys;               /* the directory of public keys (*.pub of minisign) that may have signed a
                                            * pack; it and they must belong to root or this user. NULL:
                                            * ATTUNE_CACHE_KEYS, else /etc/attune/keys */
+    uint32_t machine_code_only;           /* 1: the virtual machine does not run what cannot be compiled. attune_compile
+                                           * then returns ATTUNE_CODEGEN_MISSING or ATTUNE_NO_EXEC_MEMORY. For hosts
+                                           * that have kernels of their own. It still computes for a plan with a
+                                           * deadline until the plan's kernel is there */
+    uint32_t reserved;                    /* 0 */
 } attune_context_options;
 
 #define ATTUNE_CONTEXT_OPTIONS_INIT { .struct_size = sizeof(attune_context_options) }

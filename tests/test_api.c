@@ -245,6 +245,15 @@ static void missing_plugin(void **state) {
     attune_context *context = open_with(options);
     compile_run_check(context, ATTUNE_ENGINE_INTERPRETER, ATTUNE_FROM_COMPILER);
     attune_context_destroy(context);
+    options = (attune_context_options)ATTUNE_CONTEXT_OPTIONS_INIT;
+    options.machine_code_only = 1;
+    options.cache_dir = "";
+    context = open_with(options);
+    attune_problem problem = ATTUNE_PROBLEM_INIT;
+    attune_kernel *kernel;
+    problem.seq_q = problem.head_dim = 8;
+    assert_fails(attune_compile(context, &problem, NULL, &kernel), ATTUNE_CODEGEN_MISSING, "no code generator");
+    attune_context_destroy(context);
     unsetenv("ATTUNE_CODEGEN");
 }
 

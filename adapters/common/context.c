@@ -27,6 +27,7 @@ static attune_status create(const char *pack, attune_context **made) {
     options.runner = &alone;
     options.event = on_event;
     options.cache_pack = pack;
+    options.machine_code_only = common_has_stock;
     return attune_context_create(&options, made);
 }
 

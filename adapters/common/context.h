@@ -5,6 +5,12 @@
 #include "attune.h"
 #include "counters.h"
 
+#include <stdbool.h>
+
+/* Of the adapter: whether the engine computes a call by itself where attune has no machine code for it. Otherwise
+ * attune's virtual machine does, which is slower than an engine's kernels. */
+extern const bool common_has_stock;
+
 /* The context of all calls, made once per process and never destroyed: kernels may run until the very end. Calls pass
  * the engine's threads; it has none of its own, so that nothing of attune runs when the engine unloads the adapter.
  * NULL after a failure: *status, and *message is a sentence that stays. Both may be NULL. */

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+const bool common_has_stock = false;
+
 enum { BUCKETS = 256, MAX_SITES = 4096 };
 static common_list buckets[BUCKETS];
 static atomic_uint num_sites;

@@ -8,6 +8,8 @@
 
 size_t attune_ort_stats(char *text, size_t capacity) { return adapter_counters(text, capacity); }
 
+const bool common_has_stock = false; /* not when a node runs that attune has taken */
+
 attune_context *adapter_context(void) { return common_context(NULL, NULL); }
 
 const char *adapter_context_failure(void) {

@@ -12,6 +12,8 @@ size_t attune_torch_stats(char *text, size_t capacity) { return adapter_counters
 
 /* ---- The context ---- */
 
+const bool common_has_stock = true;
+
 attune_context *adapter_context(void) {
     attune_status status;
     const char *message;

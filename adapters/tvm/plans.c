@@ -1,9 +1,13 @@
 #include "plans.h"
 
+#include "common/context.h"
+
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+
+const bool common_has_stock = false;
 
 enum { MAX_PLANS = 1024 };
 static common_list plans;

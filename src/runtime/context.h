@@ -31,6 +31,7 @@ struct attune_context {
     at_machine machine;
     at_machine_class machine_class;
     int allow_interpreter;
+    bool machine_code_only;
     bool has_tier0;      /* it may be used */
     int64_t deadline_us; /* of plans whose options have none: ATTUNE_DEADLINE_US, or -1 */
     at_pool pool;

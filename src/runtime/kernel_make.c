@@ -130,7 +130,7 @@ static attune_status compile(const at_request *request, const at_key *key, const
             at_arena_free(&arena);
             return ATTUNE_OK;
         }
-        if (has_no_code(status)) {
+        if (has_no_code(status) && !context->machine_code_only) {
             const char *const reason = disk->status ? "no executable memory" : why.message;
             status = make_without_code(request, key, &arena, &built, reason, kernel, err);
         } else if (status) {
