@@ -80,7 +80,7 @@ WARN = -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla -We
 BASE_CFLAGS = -std=gnu11 $(WARN) -fPIC -fvisibility=hidden -ffp-contract=off -pthread \
 	$(HARDENED) -Iinclude $(CFLAGS) $(NO_LTO) $(SANITIZE) $(if $(JIT_ASAN),-DATTUNE_JIT_ASAN)
 CORE_LIBS = -pthread -ldl -lm
-SHARED = -shared $(if $(SANITIZE),,-Wl,-z,defs)
+SHARED = -shared $(if $(SANITIZE),,-Wl,-z,defs -Wl,--gc-sections)
 LINK = $(CC) $(CFLAGS) $(SANITIZE) $(HARDENED_LINK) $(LDFLAGS) -Wl,--as-needed
 
 DSO_SRC := src/base/dso_handle.c
@@ -153,6 +153,8 @@ test-tools: $(if $(SANITIZE),,$(BUILD)/wheel/libattune.so.0)
 $(call obj,$(wildcard src/*/*.c)): INCLUDES = -Isrc -I$(BUILD)/gen
 $(call obj,$(wildcard src/codegen/*.c)): INCLUDES += $(LLVM_CFLAGS) $(if $(OWN_LLVM),-DATTUNE_OWN_LLVM)
 $(call obj,$(wildcard src/sign/*.c)): INCLUDES += -isystem $(MONOCYPHER)
+# attune checks signatures by it, and the linker leaves out all else.
+$(call obj,$(MONOCYPHER)/monocypher.c): BASE_CFLAGS += -ffunction-sections
 # A call of attune_run, which may take 0.1 µs in all, enters these a dozen times. Their arrays are indexed by the
 # numbers of tensors; they touch no text and no file.
 $(call obj,$(addprefix src/runtime/,run.c workspace.c call.c call_sizes.c call_strides.c)): \
@@ -226,7 +228,8 @@ BUNDLE_RUN_EXPORTS = at_bundle_run at_bundle_check at_bundle_workspace at_bundle
 BUNDLE_RUN_CFLAGS = -std=gnu11 $(WARN) -O2 -fPIC -fvisibility=hidden -ffp-contract=off -ffreestanding \
 	-fno-stack-protector -ffunction-sections -fdata-sections -Iinclude -Isrc
 BUNDLE_RUNS = $(addprefix $(BUILD)/bundle_run/,x86_64.o aarch64.o)
-$(BUILD)/bundle_run/%.o: $(BUNDLE_RUN_SRC) $(wildcard include/*.h src/*/*.h src/*/*.def) Makefile
+$(BUILD)/bundle_run/%.o: $(BUNDLE_RUN_SRC) $(wildcard include/*.h src/*/*.h src/*/*.def) Makefile \
+		scripts/bundle_run.sh src/bundle_run/sections.ld
 	@mkdir -p $(@D)/$*
 	$(call say,link $@)
 	$(Q)CC='$(BUNDLE_CC_$*)' sh scripts/bundle_run.sh $@ $(@D)/$* \

@@ -23,9 +23,10 @@ for name in $exports; do
 done
 objcopy=$($CC -print-prog-name=objcopy)
 # shellcheck disable=SC2086
-$CC -nostdlib -r -Wl,--gc-sections -Wl,-e,${exports%% *} $roots $objects -o "$object.tmp"
+$CC -nostdlib -r -Wl,--gc-sections -Wl,-T,src/bundle_run/sections.ld -Wl,-e,${exports%% *} $roots $objects \
+    -o "$object.tmp"
 # shellcheck disable=SC2086
-"$objcopy" --strip-unneeded $kept "$object.tmp" "$object"
+"$objcopy" --strip-unneeded --remove-section=.comment $kept "$object.tmp" "$object"
 rm "$object.tmp"
 undefined=$($($CC -print-prog-name=nm) -u "$object" | grep -vwE 'memcpy|_GLOBAL_OFFSET_TABLE_' || :)
 [ -z "$undefined" ] || {

@@ -133,17 +133,23 @@ static const at_bundle_code *code_for(const at_bundle_kernel *kernel, const char
     return NULL;
 }
 
+static bool has_for_target(const search *s, XXH128_hash_t key, const char *target) {
+    for (uint32_t i = 0; i < tier0.count; i++) {
+        if (!XXH128_isEqual(key, tier0.kernels[i].key)) continue;
+        s->found->kernel = tier0.kernels[i].kernel;
+        s->found->code = code_for(s->found->kernel, target);
+        if (s->found->code) return true;
+    }
+    return false;
+}
+
+/* Dot products of bf16 make other code of few kernels. The file has the others once, for the same registers without. */
 static bool has(const search *s, const attune_problem *open) {
     attune_problem canonical;
     if (mha_canonicalize(open, &canonical, NULL)) return false;
     const XXH128_hash_t key = hash_of(&canonical);
-    for (uint32_t i = 0; i < tier0.count; i++) {
-        if (!XXH128_isEqual(key, tier0.kernels[i].key)) continue;
-        s->found->kernel = tier0.kernels[i].kernel;
-        s->found->code = code_for(s->found->kernel, s->target);
-        if (s->found->code) return true;
-    }
-    return false;
+    if (has_for_target(s, key, s->target)) return true;
+    return !strcmp(s->target, "avx512_bf16") && has_for_target(s, key, "avx512");
 }
 
 /* Kernels without `reproducible` are faster, and come first where they will do. */
