@@ -69,6 +69,8 @@ static attune_status take_arguments(const at_signature *s, const attune_argument
     return status;
 }
 
+static size_t taken_tensors(const at_signature *s) { return s->count + s->adds_lse; }
+
 /* The heads of a group become the queries of one head, whose only one each of them has. */
 static void take_folded(const at_signature *s, at_settled *out) {
     const int64_t group = s->problem.num_heads / s->problem.num_kv_heads;
@@ -76,20 +78,27 @@ static void take_folded(const at_signature *s, at_settled *out) {
     int64_t strides[MHA_NUM_TENSORS][4];
     memcpy(strides, out->strides, sizeof strides);
     sizes.of[MHA_SEQ_Q] = group;
-    for (size_t i = 0; i < s->count; i++) {
+    for (size_t i = 0; i < taken_tensors(s); i++) {
         if (s->tensors[i].dims[1] != MHA_HEADS) continue;
         strides[i][2] = strides[i][1];
         strides[i][1] *= group;
     }
-    mha_scalars(&s->problem, &s->taken, &sizes, s->tensors, s->count, (const int64_t(*)[4])strides, out->scalars);
+    mha_scalars(&s->problem, &s->taken, &sizes, s->tensors, taken_tensors(s), (const int64_t(*)[4])strides,
+                out->scalars);
 }
 
 static void take_scalars(const at_signature *s, at_settled *out) {
+    if (s->adds_lse) {
+        int64_t *const strides = out->strides[s->count];
+        strides[2] = 1;
+        strides[1] = out->sizes.of[MHA_SEQ_Q];
+        strides[0] = out->sizes.of[MHA_HEADS] * strides[1];
+    }
     if (s->folds_group)
         take_folded(s, out);
     else
-        mha_scalars(&s->problem, &s->taken, &out->sizes, s->tensors, s->count, (const int64_t(*)[4])out->strides,
-                    out->scalars);
+        mha_scalars(&s->problem, &s->taken, &out->sizes, s->tensors, taken_tensors(s),
+                    (const int64_t(*)[4])out->strides, out->scalars);
 }
 
 static attune_status finish(const at_signature *s, const attune_arguments *a, at_settled *out, at_error *err) {
@@ -129,15 +138,27 @@ void at_signature_init(at_signature *s, const attune_problem *canonical) {
                           s->place[MHA_KV_LENS] >= 0 || s->place[MHA_CAUSAL_OFFSETS] >= 0 ||
                           s->place[MHA_BLOCK_TABLE] >= 0;
     fill_defaults(s, &s->initial.arguments);
-    at_signature_take(s, &s->parameters, false);
+    at_signature_take(s, &s->parameters, false, false);
 }
 
-void at_signature_take(at_signature *s, const mha_parameters *taken, bool folds_group) {
+/* Problems that tier 0 computes have no tensor after it. */
+static void add_lse(at_signature *s) {
+    mha_tensor tensors[MHA_NUM_TENSORS];
+    attune_problem with = s->problem;
+    with.has_lse = 1;
+    const size_t count = mha_tensors(&with, tensors);
+    for (size_t i = 0; i < count; i++)
+        if (tensors[i].id == MHA_LSE) s->tensors[s->count] = tensors[i];
+}
+
+void at_signature_take(at_signature *s, const mha_parameters *taken, bool folds_group, bool adds_lse) {
     const int64_t zeros[MHA_NUM_TENSORS][4] = {{0}};
     int64_t scalars[MHA_MAX_SCALARS];
     s->taken = *taken;
     s->folds_group = folds_group;
-    s->num_scalars = mha_scalars(&s->problem, taken, &s->compiled, s->tensors, s->count, zeros, scalars);
+    s->adds_lse = adds_lse;
+    if (adds_lse) add_lse(s);
+    s->num_scalars = mha_scalars(&s->problem, taken, &s->compiled, s->tensors, taken_tensors(s), zeros, scalars);
     at_layout_settle(s, &s->initial);
 }
 

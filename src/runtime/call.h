@@ -38,6 +38,7 @@ typedef struct at_signature {
     mha_parameters parameters;
     mha_parameters taken;  /* by the code: a kernel of tier 0 is told what the problem fixes */
     bool folds_group;      /* and takes the heads of a group as the queries of one head; the call has one query */
+    bool adds_lse;         /* and writes an lse that the problem has not: tensors[count], in the workspace */
     mha_pack_id pack_id;   /* for a block: the header that its weights must have */
     bool has_position;     /* the positions of queries matter */
     bool has_entry_tables; /* index tensors make batch entries differ */
@@ -45,7 +46,7 @@ typedef struct at_signature {
 } at_signature;
 
 /* The same problem, computed by code with other parameters. */
-void at_signature_take(at_signature *signature, const mha_parameters *taken, bool folds_group);
+void at_signature_take(at_signature *signature, const mha_parameters *taken, bool folds_group, bool adds_lse);
 
 /* A caller's arguments. Members that an older program lacks are as attune_arguments_init sets them. */
 at_struct at_arguments_struct(const at_signature *signature);

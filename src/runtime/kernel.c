@@ -147,6 +147,17 @@ bool at_kernel_is_own(const attune_kernel *kernel) {
     return kernel->origin != ATTUNE_FROM_TIER0 && kernel->origin != ATTUNE_FROM_VM && !kernel->stands_in;
 }
 
+/* Its extent is the stride of the batch, times the batch; the former is before the stride of the heads and the scale,
+ * which are the last scalars of all kernels of tier 0. */
+void at_kernel_plan_lse(const attune_kernel *kernel, const int64_t *scalars, int64_t plan[AT_PLAN_WORDS]) {
+    const at_signature *const s = &kernel->signature;
+    int64_t *const shared = plan + kernel->num_phases;
+    const int64_t batch = scalars[0], entry = scalars[s->num_scalars - 3];
+    memmove(shared + 1, shared, (kernel->num_shared - 1) * sizeof *shared);
+    if (__builtin_mul_overflow(batch, entry, shared) || __builtin_mul_overflow(*shared, (int64_t)at_element_bytes(&s->tensors[s->count]), shared))
+        *shared = -1;
+}
+
 /* ---- Building ---- */
 
 attune_status at_build(attune_context *context, at_arena *arena, at_operation operation, const attune_schedule *wish,

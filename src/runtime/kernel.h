@@ -76,11 +76,14 @@ bool at_kernel_on_disk(attune_context *context, at_operation operation, attune_s
 static inline at_code_shape at_shape_of(const attune_kernel *kernel) {
     return (at_code_shape){kernel->num_phases, kernel->num_shared, kernel->max_scratch};
 }
+/* Puts the lse that nobody wants before the code's own shared buffers: it is the parameter before them. */
+void at_kernel_plan_lse(const attune_kernel *kernel, const int64_t *scalars, int64_t plan[AT_PLAN_WORDS]);
 static inline void at_kernel_plan(const attune_kernel *kernel, const int64_t *scalars, int64_t plan[AT_PLAN_WORDS]) {
     if (kernel->vm)
         at_vm_plan(kernel->vm, scalars, plan);
     else
         kernel->plan(scalars, plan);
+    if (__builtin_expect(kernel->signature.adds_lse, 0)) at_kernel_plan_lse(kernel, scalars, plan);
 }
 /* Whether it has phases, which threads share. The interpreter runs a call whole. */
 static inline bool at_kernel_has_phases(const attune_kernel *kernel) {

@@ -231,7 +231,8 @@ static attune_status make_from_code(const at_request *request, const at_key *key
     if (status) return status;
     const mha_parameters taken = mha_parameters_of(&problem);
     at_make_complete(*kernel, request, key, &schedule, ATTUNE_FROM_TIER0, 0);
-    at_signature_take(&(*kernel)->signature, &taken, found->folds_group);
+    at_signature_take(&(*kernel)->signature, &taken, found->folds_group, found->adds_lse);
+    (*kernel)->num_shared += found->adds_lse;
     (*kernel)->tier0 = found->kernel;
     return ATTUNE_OK;
 }

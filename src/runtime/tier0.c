@@ -100,7 +100,8 @@ static bool need(const at_log *log) {
 /* FEW_QUERIES: as in scripts/tier0_kernels.sh. */
 enum { FEW_QUERIES = 12 };
 
-/* The problem without all that kernels of tier 0 leave open. false: the innermost stride of some tensor is not 1. */
+/* The problem without all that kernels of tier 0 leave open, and with what they write whether or not it is wanted.
+ * false: the innermost stride of some tensor is not 1. */
 static bool open_up(const attune_problem *p, attune_problem *open) {
     mha_tensor tensors[MHA_NUM_TENSORS];
     const size_t count = mha_tensors(p, tensors);
@@ -114,6 +115,7 @@ static bool open_up(const attune_problem *p, attune_problem *open) {
     open->batch = open->num_heads = open->num_kv_heads = 1;
     open->seq_q = open->seq_kv = ATTUNE_DYNAMIC;
     open->max_seq_q = open->max_seq_kv = 0;
+    open->has_lse = 1;
     open->has_softmax_scale = 1;
     open->softmax_scale = ATTUNE_DEFAULT_SCALE;
     return true;
@@ -205,8 +207,11 @@ bool at_tier0_find(const attune_problem *p, const at_target *target, const at_lo
     attune_problem open;
     if (p->op != ATTUNE_ATTENTION || from == NO_ORIGIN || !open_up(p, &open) || !need(log)) return false;
     found->folds_group = group > 1;
-    /* The queries of a group would not be at one position. */
-    if (group > 1) return p->seq_q == 1 && from == ANY_ORIGIN && has_from(&s, open, from, group, false);
+    found->adds_lse = !p->has_lse;
+    /* The queries of a group would not be at one position; and a call may place the lse of heads anywhere, but that of
+     * queries side by side. */
+    if (group > 1)
+        return p->seq_q == 1 && !p->has_lse && from == ANY_ORIGIN && has_from(&s, open, from, group, false);
     if (has_from(&s, open, from, queries, p->seq_q == 1)) return true;
     /* With as many queries as keys, positions begin at 0 by either alignment. */
     return from == TOP_LEFT && p->seq_q >= 0 && p->seq_q == p->seq_kv &&
