@@ -264,7 +264,8 @@ static void test_chosen_schedules_of_all_targets(void **state) {
         if (samples[i].sizes[0] || p.seq_new) continue;
         for (const at_target *target = at_targets(); target->name; target++) {
             attune_schedule schedule = ATTUNE_SCHEDULE_INIT;
-            if (!mha_choose_d_lanes(&p, target, &schedule)) schedule = random_schedule(&p, target);
+            if (!mha_choose_d_lanes(&p, target, usual_machine(target), &schedule))
+                schedule = random_schedule(&p, target);
             assert_int_equal(mha_schedule_check(&p, &schedule, target, NULL), ATTUNE_OK);
             tensors t;
             open_call(&t, &samples[i], INPUT_HIDDEN, 3);
@@ -405,7 +406,7 @@ static void test_integer_scores_have_the_same_bits_everywhere(void **state) {
         memset(codes + p.head_dim / 2, 127, (size_t)p.head_dim / 4);
         for (const at_target *target = at_targets(); target->name; target++) {
             attune_schedule schedule = ATTUNE_SCHEDULE_INIT;
-            assert_true(mha_choose_d_lanes(&p, target, &schedule));
+            assert_true(mha_choose_d_lanes(&p, target, usual_machine(target), &schedule));
             if (target == at_targets()) tensors_interpret_for(&first, target, &schedule);
             tensors other;
             share_call(&other, &first);

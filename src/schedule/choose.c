@@ -12,7 +12,7 @@ int32_t mha_reproducible_kv_tile(const attune_problem *p) {
 
 void mha_choose(const attune_problem *p, const at_target *target, const at_description *machine, attune_schedule *s) {
     *s = (attune_schedule)ATTUNE_SCHEDULE_INIT;
-    if (!mha_choose_d_lanes(p, target, s)) mha_choose_q_lanes(p, target, machine, s);
+    if (!mha_choose_d_lanes(p, target, machine, s)) mha_choose_q_lanes(p, target, machine, s);
     mha_choose_gemm(p, target, s);
     mha_schedule_settle(p, target, s);
 }

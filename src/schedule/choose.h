@@ -8,8 +8,10 @@
 void mha_choose_q_lanes(const attune_problem *canonical, const at_target *target, const at_description *machine,
                         attune_schedule *schedule);
 
-/* choose_d_lanes.c. Whether few enough rows make d-lanes the better strategy; if so *s is a schedule for it. */
-bool mha_choose_d_lanes(const attune_problem *canonical, const at_target *target, attune_schedule *s);
+/* choose_d_lanes.c. Whether few enough rows make d-lanes the better strategy; if so *s is the one for it that costs
+ * least, without its products. */
+bool mha_choose_d_lanes(const attune_problem *canonical, const at_target *target, const at_description *machine,
+                        attune_schedule *s);
 
 /* gemm_choose.c. Fills in the gemm fields of a schedule whose lanes are chosen. All 0 without a block. */
 void mha_choose_gemm(const attune_problem *canonical, const at_target *target, attune_schedule *schedule);

@@ -3,6 +3,7 @@
 #include "base/integers.h"
 #include "problem/problem.h"
 #include "schedule/choose.h"
+#include "schedule/cost.h"
 #include "schedule/decide.h"
 
 /* The largest power of two that is at most x. */
@@ -59,6 +60,76 @@ static int32_t choose_chunk(const attune_problem *p, int32_t tile) {
     return (int32_t)(ceil_div(mha_most_keys(p) >= MANY_KEYS ? 2 * KEYS : KEYS, tile) * tile);
 }
 
+/* ---- Register tiles that cost less than those of the rules ---- */
+
+typedef struct search {
+    const mha_cost_context *context;
+    int64_t rows; /* of a head of K and V */
+    attune_schedule at;
+    double cost; /* that another one has to be below */
+} search;
+
+static double cost_of(const search *t, const attune_schedule *s) {
+    const mha_cost_context *const c = t->context;
+    attune_schedule settled = *s;
+    mha_schedule_settle(c->p, c->machine.target, &settled);
+    const mha_costs costs = mha_costs_of_head(c, &settled);
+    return mha_costs_sum(&costs);
+}
+
+static void try(search *t, attune_schedule s) {
+    const double cost = cost_of(t, &s);
+    if (cost >= t->cost) return;
+    t->cost = cost;
+    t->at = s;
+}
+
+/* More rows than four were faster only where that saves conversions of K and V. */
+static bool is_worth_trying(const search *t, int64_t rows, int64_t keys, double bytes) {
+    enum { USUAL = 4 };
+    const mha_cost_context *const c = t->context;
+    const bool converts = !c->by_pairs && bytes < c->lane_bytes;
+    const bool has_registers = rows * keys + keys + 1 <= c->machine.target->vector_registers;
+    return has_registers && rows <= t->rows && (rows <= USUAL || converts);
+}
+
+/* As many keys as four streams have, or twice. */
+static const int8_t tile_rows[] = {1, 2, 3, 4, 6, 8}, tile_keys[] = {4, 8};
+enum { ROWS = sizeof tile_rows, KEYS = sizeof tile_keys };
+
+static void try_scores(search *t) {
+    attune_schedule s = t->at;
+    for (int i = 0; i < ROWS; i++)
+        for (int k = 0; k < KEYS; k++) {
+            s.score_rows = tile_rows[i];
+            s.score_keys = tile_keys[k];
+            if (is_worth_trying(t, s.score_rows, s.score_keys, t->context->k_bytes)) try(t, s);
+        }
+}
+
+static void try_values(search *t) {
+    attune_schedule s = t->at;
+    for (int i = 0; i < ROWS; i++)
+        for (int k = 0; k < KEYS; k++) {
+            s.value_rows = tile_rows[i];
+            s.value_keys = tile_keys[k];
+            if (is_worth_trying(t, s.value_rows, s.value_keys, t->context->v_bytes)) try(t, s);
+        }
+}
+
+/* From memory what streams do matters more than what is multiplied, and integer products are not in the cost: there the
+ * rules' stay, as they do where bits are promised. */
+static void choose_cheaper(const mha_cost_context *c, int64_t rows, attune_schedule *s) {
+    static const double PROMISE = 0.01;
+    search t = {.context = c, .rows = rows, .at = *s};
+    t.cost = (1 - PROMISE) * cost_of(&t, s);
+    try_scores(&t);
+    try_values(&t);
+    *s = t.at;
+}
+
+/* ---- When d-lanes is the better strategy ---- */
+
 /* Up to how many rows d-lanes is faster. Each of its loads serves few rows, so arithmetic takes it longer than q-lanes;
  * but it reads memory faster, which counts for more where K and V come from there. In the nearer caches 12 rows are as
  * fast by either, whether vectors have 8 lanes or 16. A handful of keys fills none of its vectors. */
@@ -90,7 +161,8 @@ static bool is_small(const attune_problem *p, const at_target *target, int64_t l
     return rows > FEWER_ROWS || (p->head_dim < lanes && lanes >= MIN_QUARTERED);
 }
 
-bool mha_choose_d_lanes(const attune_problem *p, const at_target *target, attune_schedule *s) {
+bool mha_choose_d_lanes(const attune_problem *p, const at_target *target, const at_description *machine,
+                        attune_schedule *s) {
     const int64_t queries = mha_most_queries(p), group = p->num_heads / p->num_kv_heads;
     const int64_t lanes = target->vector_bytes / (p->softmax_precision == ATTUNE_F64 ? 8 : 4);
     const int64_t most = most_rows(p, target, lanes);
@@ -103,5 +175,8 @@ bool mha_choose_d_lanes(const attune_problem *p, const at_target *target, attune
         choose_tiles_from_memory(p, queries * group, s);
     s->kv_tile = choose_tile(p);
     s->kv_chunk = choose_chunk(p, s->kv_tile);
+    if (p->integer || p->reproducible || mha_is_from_memory(p)) return true;
+    const mha_cost_context c = mha_cost_context_of(p, &(mha_machine){target, machine});
+    choose_cheaper(&c, max_of(queries * group, 1), s);
     return true;
 }

@@ -30,9 +30,19 @@ static double seen_of(const attune_problem *p, double queries, double keys) {
     return mha_sight_of_queries(p, &all).pairs / queries;
 }
 
+/* Heads follow each other, so what is nearer is gone when a head comes again. What one head has in memory is streamed
+ * whatever the size of the cache. */
+static mha_cost_level level_of(const attune_problem *p, const at_description *d, double head_bytes) {
+    const double all = head_bytes * (double)p->num_kv_heads * (double)min_of(p->batch, 1 << 16);
+    if (mha_is_from_memory(p)) return MHA_COST_MEMORY;
+    return all <= (double)d->l2 ? MHA_COST_L2 : all <= (double)d->l3 ? MHA_COST_L3 : MHA_COST_MEMORY;
+}
+
 mha_cost_context mha_cost_context_of(const attune_problem *p, const mha_machine *m) {
     const double queries = size_of(p->seq_q, p->max_seq_q), group = (double)(p->num_heads / p->num_kv_heads);
     const double keys = p->low_rank ? (double)p->low_rank : size_of(p->seq_kv, p->max_seq_kv);
+    const double k_bytes = (double)mha_dtype_bytes(p->k_dtype), v_bytes = (double)mha_dtype_bytes(p->v_dtype);
+    const double key = (double)p->head_dim * k_bytes + (double)p->head_dim_v * v_bytes;
     return (mha_cost_context){
         .p = p,
         .machine = *m,
@@ -44,8 +54,9 @@ mha_cost_context mha_cost_context_of(const attune_problem *p, const mha_machine 
         .seen = cost_larger(1, cost_smaller(keys, seen_of(p, queries, keys))),
         .ends = mha_has_first_key(p) + mha_has_last_key(p),
         .lane_bytes = p->softmax_precision == ATTUNE_F64 ? 8 : 4,
-        .k_bytes = (double)mha_dtype_bytes(p->k_dtype),
-        .v_bytes = (double)mha_dtype_bytes(p->v_dtype),
+        .k_bytes = k_bytes,
+        .v_bytes = v_bytes,
+        .level = level_of(p, m->description, keys * key),
         .q_bytes = (double)mha_dtype_bytes(p->dtype),
         .by_pairs = mha_attends_by_pairs(p, m->target),
         .has_elements = mha_has_dims(p->attn_mask_dims) || mha_has_dims(p->attn_bias_dims),

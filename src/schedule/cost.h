@@ -19,6 +19,8 @@ typedef struct mha_costs {
     double products;                /* projections of a block */
 } mha_costs;
 
+typedef enum mha_cost_level { MHA_COST_L2, MHA_COST_L3, MHA_COST_MEMORY } mha_cost_level;
+
 /* A problem as costs see it: per head of K and V, with lengths that are expected where only the run tells. */
 typedef struct mha_cost_context {
     const attune_problem *p;
@@ -28,6 +30,7 @@ typedef struct mha_cost_context {
     double ends;       /* ends of the interval of those that move on from query to query */
     double lane_bytes; /* of the arithmetic */
     double k_bytes, v_bytes, q_bytes;
+    mha_cost_level level;        /* where a call finds K and V */
     bool by_pairs, has_elements; /* has_elements: a mask or a bias for each score */
 } mha_cost_context;
 

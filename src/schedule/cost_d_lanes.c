@@ -35,48 +35,94 @@ static double by_tiles(const d_head *h, int step, rows_fn *cost) {
     return (double)whole * cost(h, step) + (rest ? cost(h, (double)rest) : 0);
 }
 
-/* Whether elements of K and V are converted when they are loaded. */
-static double converting(const d_head *h, double bytes) {
-    return h->c->by_pairs || bytes == h->c->lane_bytes ? 0 : COST_OF(widen) * h->v.shuffle;
+/* Cycles by which a vector of K or V takes longer, as its elements are converted when they are loaded. */
+static double converting(const d_head *h, attune_dtype dtype) {
+    const double bytes = (double)mha_dtype_bytes(dtype);
+    if (h->c->by_pairs || bytes == h->c->lane_bytes) return 0;
+    const double shuffles = dtype == ATTUNE_F8     ? COST_OF(d_widen_f8)
+                            : dtype == ATTUNE_I8   ? COST_OF(d_widen_i8)
+                            : dtype == ATTUNE_BF16 ? COST_OF(d_widen_bf16)
+                                                   : COST_OF(d_widen);
+    return shuffles * h->v.shuffle;
 }
 
 /* ---- Register tiles ---- */
 
-/* The keys of a turn, for some rows. */
-static double score_turn(const d_head *h, double rows) {
-    const double keys = h->s->score_keys, sums = rows * keys;
-    const cost_turn turn = {rows, keys, 0, rows + keys, h->s->score_column_vectors};
-    const double columns = mha_cost_turn(h->c, &h->v, &turn, h->c->by_pairs) + keys * converting(h, h->c->k_bytes);
-    return h->k_vectors * columns + COST_OF(d_start) + sums * COST_OF(d_sum) * h->v.shuffle * 2;
+/* Adding up the lanes of sums, eight at once: those of two are halves of one vector after a step. */
+static double lane_sums(const d_head *h, double sums) {
+    enum { AT_ONCE = 8 };
+    double shuffles = 0;
+    for (; sums >= 1; sums -= AT_ONCE) {
+        double together = 1;
+        while (together < sums && together < AT_ONCE) together *= 2;
+        for (int lanes = h->s->lanes; lanes > 1; lanes /= 2) {
+            shuffles += 2 * together;
+            together = cost_larger(1, together / 2);
+        }
+    }
+    return shuffles * COST_OF(d_sum) * h->v.shuffle;
 }
 
-/* The same of V: O is read and written for each vector of columns. */
+/* Loops that are written several times keep more of what they load, if there are several rows. */
+static double unrolled(double rows, double times) { return rows > 1 ? 1 + COST_OF(d_unroll) * (times - 1) : 1; }
+
+/* The keys of a turn, for some rows. */
+static double score_turn(const d_head *h, double rows) {
+    const double keys = h->s->score_keys, times = h->s->score_column_vectors;
+    const cost_turn turn = {rows, keys, 0, rows + keys, times};
+    const double columns = mha_cost_turn(h->c, &h->v, &turn, h->c->by_pairs) + keys * converting(h, h->c->p->k_dtype);
+    return h->k_vectors * columns * unrolled(rows, times) + COST_OF(d_start) + lane_sums(h, rows * keys);
+}
+
+/* The same of V, one vector of columns after the other: O is read and written, and pairs are interleaved. Probabilities
+ * stay in registers, as far as there are some beside V. */
 static double value_turn(const d_head *h, double rows) {
-    const double keys = h->s->value_keys, vectors = h->s->value_column_vectors;
+    const double keys = h->s->value_keys, vectors = h->s->value_column_vectors, halves = h->c->by_pairs ? 2 : 1;
     const at_description *d = h->c->machine.description;
-    const double sums = rows * vectors, multiply = sums * keys * h->multiply;
-    const double loads = (sums + keys * vectors) * h->v.load, stores = sums * h->v.store;
-    const double busy =
-        cost_larger(cost_larger(multiply, loads), stores) + vectors * keys * converting(h, h->c->v_bytes);
-    /* A sum waits for itself from key to key; neighbouring vectors are computed meanwhile. */
-    const double turns = h->v_vectors / vectors;
-    return turns * (busy + COST_OF(turn)) + rows * keys / d->load + COST_OF(d_value_start) + keys * d->latency;
+    const double held = rows * keys + keys * cost_smaller(vectors, 2) + 1;
+    const double spilled = cost_larger(0, held - (double)h->c->machine.target->vector_registers);
+    const double sums = rows * halves, operands = keys * halves;
+    const double loads = (sums + operands + spilled * COST_OF(d_spill)) * h->v.load;
+    const double begun = (sums * (keys + 2) + 2 * operands) / COST_OF(issue);
+    const double shuffled = h->c->by_pairs ? operands * COST_OF(d_pairs) * h->v.shuffle : 0;
+    const double busy = cost_limit(cost_limit(sums * keys * h->multiply + shuffled, loads),
+                                   cost_larger(sums * h->v.store * COST_OF(d_store), begun));
+    const double column = busy + keys * converting(h, h->c->p->v_dtype) + COST_OF(d_turn) / vectors;
+    return h->v_vectors * column * unrolled(rows, vectors) + rows * keys * COST_OF(d_probability) / d->load +
+           COST_OF(d_value_start) + keys * d->latency * COST_OF(d_chain);
+}
+
+/* Scores of four streams are put in their order, a round of as many keys of each as there are lanes. */
+static double ordering(const d_head *h) {
+    enum { STREAMS = 4 };
+    if (h->s->score_streams != STREAMS) return 0;
+    const double vectors = h->rows * h->keys / h->s->lanes;
+    return vectors * (h->v.load + h->v.store + 2 * h->v.shuffle) * COST_OF(d_order);
 }
 
 /* ---- Memory ---- */
 
-/* What reading K and V once takes, beside arithmetic: the larger share of the longer one. */
+/* By how much keys that are read at once are not as prefetchers like them: four streams, each of one key. */
+static double disorder(double streams, double keys) {
+    enum { BEST = 4 };
+    const double lacking = cost_larger(0, BEST - streams), crowded = cost_larger(0, keys / BEST - 1);
+    return lacking * COST_OF(d_streams) + crowded * COST_OF(d_crowded);
+}
+
+/* What reading K and V once takes, beside arithmetic: caches and prefetchers give it meanwhile, but for a share; and
+ * what takes longer than arithmetic is waited for, as is what prefetchers do not bring. */
 static double reading(const d_head *h, double arithmetic) {
     const mha_cost_context *c = h->c;
     const at_description *d = c->machine.description;
-    const double bytes = h->row_tasks * h->keys * (c->columns * c->k_bytes + c->columns_v * c->v_bytes);
-    const double streams = cost_smaller(4, cost_larger(h->s->score_streams, h->s->value_streams));
-    if (!mha_is_from_memory(c->p)) {
-        const double far = d->l3 > 0 ? d->l3_rate : d->memory_rate;
-        return bytes / far * COST_OF(d_from);
-    }
-    const double time = bytes / d->memory_rate * (1 + COST_OF(d_streams) * (4 - streams));
-    return cost_larger(COST_OF(d_from) * time, COST_OF(d_memory) * time - arithmetic * 0.5);
+    const attune_schedule *s = h->s;
+    const double k = c->columns * c->k_bytes, v = c->columns_v * c->v_bytes, keys = h->row_tasks * h->keys;
+    if (c->level == MHA_COST_L2) return keys * (k + v) / d->l2_rate * COST_OF(d_from);
+    const double rate = c->level == MHA_COST_L3 ? d->l3_rate : d->memory_rate, time = keys * (k + v) / rate;
+    const double waiting =
+        keys * (k * disorder(s->score_streams, s->score_keys) + v * disorder(s->value_streams, s->value_keys)) / rate;
+    /* Each tile begins its streams anew. */
+    const double begun = h->row_tasks * h->tiles * (s->score_streams + s->value_streams) * COST_OF(d_begin) / rate;
+    return cost_larger(COST_OF(d_from) * time, COST_OF(d_memory) * time - arithmetic * 0.5) + waiting + begun;
 }
 
 mha_costs mha_cost_d_lanes(const mha_cost_context *c, const attune_schedule *s) {
@@ -88,7 +134,7 @@ mha_costs mha_cost_d_lanes(const mha_cost_context *c, const attune_schedule *s) 
     const double o = h.tiles * h.rows * h.v_vectors * (h.v.load + h.v.multiply + h.v.store);
     const double merge = h.chunks > 1 ? h.chunks * c->rows * (COST_OF(d_merge) + h.v_vectors * h.v.load * 2) : 0;
     return (mha_costs){
-        .scores = scores + reading(&h, scores + values) / 2,
+        .scores = scores + h.row_tasks * ordering(&h) + reading(&h, scores + values) / 2,
         .softmax = h.row_tasks * h.rows * (vectors * COST_OF(d_exp) * h.v.multiply + h.tiles * COST_OF(d_row)),
         .values = values + h.row_tasks * o + reading(&h, scores + values) / 2,
         .tasks = h.row_tasks * h.chunks * (COST_OF(d_task) + h.rows * COST_OF(d_task_row)) + merge,
