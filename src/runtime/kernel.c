@@ -154,7 +154,8 @@ void at_kernel_plan_lse(const attune_kernel *kernel, const int64_t *scalars, int
     int64_t *const shared = plan + kernel->num_phases;
     const int64_t batch = scalars[0], entry = scalars[s->num_scalars - 3];
     memmove(shared + 1, shared, (kernel->num_shared - 1) * sizeof *shared);
-    if (__builtin_mul_overflow(batch, entry, shared) || __builtin_mul_overflow(*shared, (int64_t)at_element_bytes(&s->tensors[s->count]), shared))
+    if (__builtin_mul_overflow(batch, entry, shared) ||
+        __builtin_mul_overflow(*shared, (int64_t)at_element_bytes(&s->tensors[s->count]), shared))
         *shared = -1;
 }
 

@@ -210,8 +210,7 @@ bool at_tier0_find(const attune_problem *p, const at_target *target, const at_lo
     found->adds_lse = !p->has_lse;
     /* The queries of a group would not be at one position; and a call may place the lse of heads anywhere, but that of
      * queries side by side. */
-    if (group > 1)
-        return p->seq_q == 1 && !p->has_lse && from == ANY_ORIGIN && has_from(&s, open, from, group, false);
+    if (group > 1) return p->seq_q == 1 && !p->has_lse && from == ANY_ORIGIN && has_from(&s, open, from, group, false);
     if (has_from(&s, open, from, queries, p->seq_q == 1)) return true;
     /* With as many queries as keys, positions begin at 0 by either alignment. */
     return from == TOP_LEFT && p->seq_q >= 0 && p->seq_q == p->seq_kv &&
