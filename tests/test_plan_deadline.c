@@ -148,23 +148,102 @@ static void a_call_may_wait_a_while(void **state) {
     attune_plan_destroy(sample_context, plan);
 }
 
-/* The workspace was measured for the kernel of tier 0. */
-static void a_workspace_stays_large_enough(void **state) {
-    (void)state;
-    const attune_plan_options options = DEADLINE;
-    attune_plan *plan = plan_of(ANY, &options);
-    const sample from = sized(ANY, "seq_q=30,seq_kv=50");
+/* The next job, too, if the one before made way for it. */
+static void make_kernels(attune_plan *plan, sample_call *call) {
+    for (int i = 0; i < 3; i++) {
+        run(plan, call);
+        wait_for_background();
+    }
+}
+
+/* As if the kernels that have come since needed more memory than what ran before them. */
+static void need_more(attune_plan *plan) {
+    int came = 0;
+    for (int kind = 0; kind < PL_NUM_KINDS; kind++) {
+        attune_kernel *const kernel = plan->kernels[kind];
+        if (!kernel) continue;
+        kernel->max_scratch += 1 << 20;
+        came++;
+    }
+    assert_true(came > 0);
+}
+
+/* The workspace was measured for what stood in: tier 0 or, for a ragged batch, the virtual machine. */
+static void check_workspace(const sample *from) {
+    attune_plan_options options = DEADLINE;
+    options.max_specialised = 0;
+    attune_plan *plan = plan_of(from->problem, &options);
     sample_call call;
     size_t bytes;
-    sample_call_open(&call, &from, ON_THE_HEAP);
+    sample_call_open(&call, from, ON_THE_HEAP);
     assert_int_equal(attune_plan_workspace_size(sample_context, plan, &call.arguments, NULL, &bytes), ATTUNE_OK);
     call.arguments.workspace = aligned_alloc(64, (bytes + 63) / 64 * 64 + 64);
     call.arguments.workspace_bytes = bytes;
-    for (int i = 0; i < 5; i++) {
-        run(plan, &call);
-        wait_for_background();
-    }
+    make_kernels(plan, &call);
+    need_more(plan);
+    const uint64_t before = info_of(plan).stopgap_calls;
+    run(plan, &call);
+    assert_true(info_of(plan).stopgap_calls > before);
     free(call.arguments.workspace);
+    sample_call_close(&call);
+    attune_plan_destroy(sample_context, plan);
+}
+
+static void a_workspace_stays_large_enough(void **state) {
+    (void)state;
+    const sample dense = sized(ANY, "seq_q=30,seq_kv=50");
+    const sample ragged = {
+        "batch=4,num_heads=2,head_dim=16,ragged=1", "total_q=52,total_kv=140", {1, 1, 20, 30}, {35, 35, 35, 35}};
+    check_workspace(&dense);
+    check_workspace(&ragged);
+}
+
+/* ---- The plan's one job ---- */
+
+static pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t gate_opens = PTHREAD_COND_INITIALIZER;
+static bool is_open, was_waited_for;
+
+static void open_gate(void) {
+    pthread_mutex_lock(&gate);
+    is_open = true;
+    pthread_cond_broadcast(&gate_opens);
+    pthread_mutex_unlock(&gate);
+}
+
+/* Ends when the call has come back; or, since calls that wait for it would never, after a while. */
+static void work_behind_the_gate(void *user) {
+    enum { SECONDS = 5 };
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += SECONDS;
+    pthread_mutex_lock(&gate);
+    while (!is_open && !was_waited_for) was_waited_for = pthread_cond_timedwait(&gate_opens, &gate, &until) != 0;
+    pthread_mutex_unlock(&gate);
+    pl_end(user);
+}
+
+/* A call with a deadline waits for its own kernel, not for one that it does not need. */
+static void a_call_waits_for_its_own_kernel_only(void **state) {
+    (void)state;
+    attune_plan_options options = DEADLINE;
+    options.deadline_us = 60000000;
+    attune_plan *plan = plan_of(ANY, &options);
+    const sample from = sized(ANY, "seq_q=30,seq_kv=50");
+    sample_call call;
+    sample_call_open(&call, &from, ON_THE_HEAP);
+    is_open = was_waited_for = false;
+    assert_true(pl_begin(plan));
+    plan->job_is_special = true;
+    plan->job = (at_background_job){.run = work_behind_the_gate, .user = plan};
+    assert_true(at_background_submit(&sample_context->background, &plan->job));
+    run(plan, &call);
+    open_gate();
+    wait_for_background();
+    assert_false(was_waited_for);
+    assert_int_equal(info_of(plan).stopgap_calls, 1);
+    run(plan, &call);
+    assert_int_equal(info_of(plan).stopgap_calls, 1);
     sample_call_close(&call);
     attune_plan_destroy(sample_context, plan);
 }
@@ -261,6 +340,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(no_call_waits, watch, look_away),
         cmocka_unit_test_setup_teardown(a_call_may_wait_a_while, watch, look_away),
         cmocka_unit_test_setup_teardown(a_workspace_stays_large_enough, watch, look_away),
+        cmocka_unit_test_setup_teardown(a_call_waits_for_its_own_kernel_only, watch, look_away),
         cmocka_unit_test_setup_teardown(a_failure_is_told_once, watch, look_away),
         cmocka_unit_test(bad_deadlines_are_refused),
         cmocka_unit_test(the_environment_has_a_deadline),

@@ -21,13 +21,16 @@ static void work(void *user) {
         pl_replace_stopgap(plan, plan->job_kind);
     else if (pl_kernel(plan, plan->job_kind, &kernel, NULL))
         plan->next_try[plan->job_kind] = PL_NEVER;
+    plan->awaited = 0;
     pl_end(plan);
 }
 
 void pl_submit(attune_plan *plan) {
     plan->job.run = work;
     plan->job.user = plan;
-    if (!at_background_submit(&plan->context->background, &plan->job)) pl_end(plan);
+    if (at_background_submit(&plan->context->background, &plan->job)) return;
+    plan->awaited = 0;
+    pl_end(plan);
 }
 
 void pl_tell_swap(const attune_plan *plan, const attune_kernel *kernel, const attune_problem *problem) {

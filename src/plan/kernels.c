@@ -132,7 +132,14 @@ static void ask_for(attune_plan *plan, pl_kind kind) {
     if (!is_time(plan, kind) || !pl_begin(plan)) return;
     plan->job_is_special = false;
     plan->job_kind = kind;
+    plan->awaited = (int32_t)kind + 1;
     pl_submit(plan);
+}
+
+/* Only for a job that makes this kernel: the plan's one job may be for something else, which may take long. */
+static void wait_for(attune_plan *plan, pl_kind kind) {
+    if (plan->deadline_us > 0 && plan->awaited == (int32_t)kind + 1)
+        at_background_wait_for(&plan->context->background, &plan->job, plan->deadline_us);
 }
 
 /* The kernel that is there at once. If that is what a compile would give, it is the plan's. NULL: there is none. */
@@ -155,7 +162,7 @@ static attune_status kernel_by_deadline(attune_plan *plan, pl_kind *kind, attune
     attune_kernel *const many = plan->is_open[PL_SEQ_Q] ? plan->kernels[PL_MANY] : NULL;
     if (!*kernel && !many) return pl_kernel(plan, wanted, kernel, err); /* strict mode, or no tier 0 */
     ask_for(plan, wanted);
-    if (plan->deadline_us > 0) at_background_wait_for(&plan->context->background, &plan->job, plan->deadline_us);
+    wait_for(plan, wanted);
     attune_kernel *const own = atomic_load_explicit(&plan->kernels[wanted], memory_order_acquire);
     if (own) {
         *kernel = own;

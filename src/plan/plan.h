@@ -53,7 +53,8 @@ struct attune_plan {
     _Atomic int64_t next_try[PL_NUM_KINDS]; /* at_nanoseconds() from which a kernel that failed is tried again */
     at_background_job job;                  /* the rest is the promoter's, and then the job's */
     pl_kind job_kind;
-    bool job_is_special; /* a kernel for lengths, those of job_key; otherwise that of a kind */
+    bool job_is_special;     /* a kernel for lengths, those of job_key; otherwise that of a kind */
+    _Atomic int32_t awaited; /* the kind whose kernel the job makes, plus 1; 0: the job is for something else */
     pl_key job_key;
     attune_arguments job_arguments;
     _Alignas(64) _Atomic uint64_t few_calls;
@@ -84,6 +85,10 @@ attune_status pl_kernel(attune_plan *plan, pl_kind kind, attune_kernel **kernel,
  * before runs, whose kind *kind becomes. */
 attune_status pl_run_kind(attune_plan *plan, pl_kind *kind, attune_kernel *kernel, const attune_arguments *arguments,
                           const attune_run_options *options, at_error *err);
+
+/* Whether the workspace of the call lets pl_run_kind run some kernel. */
+attune_status pl_check_kind(const attune_plan *plan, pl_kind kind, const attune_kernel *kernel,
+                            const attune_arguments *arguments, const attune_run_options *options, at_error *err);
 
 /* A next_try that never comes. */
 #define PL_NEVER INT64_MAX

@@ -91,14 +91,6 @@ static bool is_worth_cutting(const batch *b) {
     return b->num_runs <= PL_MOST_SHORT_RUNS || b->settled->flops >= SHORT * (double)b->num_runs;
 }
 
-static attune_status check_workspace(const batch *b, const attune_kernel *kernel, const attune_arguments *a,
-                                     at_error *err) {
-    size_t needed;
-    if (!a->workspace) return ATTUNE_OK;
-    const attune_status status = pl_kernel_workspace(b->plan, kernel, a, b->options, &needed, err);
-    return status ? status : at_workspace_check(a->workspace, a->workspace_bytes, needed, err);
-}
-
 /* Runs the kernels of all runs; or only looks whether they can run: compiles them, and checks the workspace. */
 static attune_status for_all_runs(const batch *b, bool only_check, at_error *err) {
     const attune_arguments *whole = b->arguments;
@@ -110,7 +102,8 @@ static attune_status for_all_runs(const batch *b, bool only_check, at_error *err
         at += r.count;
         arguments_of_run(b->plan, whole, b->settled, &r, &a);
         if (kernel_of_run(b->plan, &r, &kind, &kernel, err)) return err->status;
-        if (only_check ? check_workspace(b, kernel, &a, err) : pl_run_kind(b->plan, &kind, kernel, &a, b->options, err))
+        if (only_check ? pl_check_kind(b->plan, kind, kernel, &a, b->options, err)
+                       : pl_run_kind(b->plan, &kind, kernel, &a, b->options, err))
             return err->status;
         if (!only_check) pl_count(b->plan, kind);
     }
