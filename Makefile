@@ -479,15 +479,15 @@ $(BUILD)/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(TEST_ARCHIVES)
 .PHONY: aarch64
 AARCH64_CC ?= aarch64-linux-gnu-gcc
 # More of them, slower: make aarch64 AARCH64_TESTS='q_lanes d_lanes block'
-AARCH64_TESTS ?= codegen phases gemm loader
+AARCH64_TESTS ?= codegen phases gemm loader vm tier0
 AARCH64_SYSROOT = $(abspath $(BUILD))/aarch64/sysroot/usr
 AARCH64_LIB = $(AARCH64_SYSROOT)/lib/aarch64-linux-gnu
-aarch64: codegen ## the library, the command and tests for AArch64, into build/aarch64/
+aarch64: codegen tool ## the library, the command and tests for AArch64, into build/aarch64/
 	@DEPS='$(DEPS)' bash scripts/aarch64_sysroot.sh $(BUILD)/aarch64/sysroot
 	@$(MAKE) --no-print-directory BUILD=$(BUILD)/aarch64 CC=$(AARCH64_CC) LLVM_LIBS= \
 		LLVM_LINK='$(LLVM_LINK)' CODEGEN_SRC=tests/aarch64/compile_by_worker.c \
 		CFLAGS='$(CFLAGS) -isystem $(AARCH64_SYSROOT)/include' \
-		LDFLAGS='-L$(AARCH64_LIB) -Wl,-rpath,$(AARCH64_LIB)' lib tool \
+		LDFLAGS='-L$(AARCH64_LIB) -Wl,-rpath,$(AARCH64_LIB)' TIER0_ATTUNE=$(BUILD)/attune lib tool tier0 \
 		$(AARCH64_TESTS:%=$(BUILD)/aarch64/tests/test_%)
 	@ln -sf ../attune-codegen-worker $(BUILD)/aarch64/attune-codegen-worker
 
