@@ -3,8 +3,8 @@
 # sets with dot products of bf16 have beside the kernels of the same registers without; the others would be the same.
 #
 # They leave open all that a kernel can leave open: lengths, batch, heads, strides, scale. Of a problem that fixes some
-# of it, the library gives them the rest in each call (src/runtime/tier0.c). All write lse, which costs less than kernels
-# for both: where the caller wants none, it is written into the workspace.
+# of it, the library gives them the rest in each call (src/runtime/tier0.c). All write lse, which costs less room than
+# kernels for both: where the caller wants none, it is written into the workspace.
 #
 # Kernels with reproducible=1 serve other problems, too. One query takes twice as long by these, and bf16 where it has
 # dot products, so there are kernels without it as well.
