@@ -537,6 +537,7 @@ bench-latency: all $(BUILD)/bench/latency ## calls beside busy processes, now an
 bench-call-sites: all $(BUILD)/bench/call_sites ## random lengths by a plan that never waits; memory over 100,000 shapes
 	@ATTUNE_CODEGEN=$(abspath $(BUILD))/libattune-codegen.so $(BUILD)/bench/call_sites
 	@ATTUNE_CODEGEN=$(abspath $(BUILD))/libattune-codegen.so $(BUILD)/bench/call_sites --shapes
+	@ATTUNE_CODEGEN=$(abspath $(BUILD))/libattune-codegen.so $(BUILD)/bench/call_sites --promoted
 
 # RANKING: options, as --only='vit*'; bench/ranking.py --help.
 RANKING ?=

@@ -2,10 +2,12 @@
  *
  *     call_sites [CALLS] [MOST]       5,000 calls of lengths from 1 to 2,048
  *     call_sites --shapes [CALLS]     100,000 random shapes: memory, and kernels for lengths
+ *     call_sites --promoted [ROUNDS]  eight shapes after promotion, beside the exact kernel of each; 301 rounds
  *
- * No cache, f32, four heads of 64. `make bench-call-sites` runs both. */
+ * No cache, f32, one head of 64. `make bench-call-sites` runs all three. */
 #include <attune.h>
 
+#include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -14,8 +16,8 @@
 #include <string.h>
 #include <time.h>
 
-enum { HEADS = 4, DIM = 64 };
-static const char PROBLEM[] = "num_heads=4,head_dim=64,seq_q=dynamic,seq_kv=dynamic,reproducible=1";
+enum { HEADS = 1, DIM = 64, MOST_KEYS = 4096 };
+static const char PROBLEM[] = "num_heads=1,head_dim=64,seq_q=dynamic,seq_kv=dynamic,reproducible=1";
 
 static void die(const char *what) {
     fprintf(stderr, "call_sites: %s: %s\n", what, attune_last_message());
@@ -71,12 +73,16 @@ static void close_site(site s) {
     attune_context_destroy(s.context);
 }
 
+static void point(attune_arguments *a, float *memory) {
+    a->q = memory, a->k = memory, a->v = memory, a->out = memory + (size_t)HEADS * DIM * MOST_KEYS;
+}
+
 static double run(site s, int64_t queries, int64_t keys, float *memory) {
     attune_arguments a;
-    const double begin = now();
     if (attune_plan_arguments_init(s.plan, &a)) die("no arguments");
     a.seq_q = queries, a.seq_kv = keys;
-    a.q = memory, a.k = memory, a.v = memory, a.out = memory + (size_t)HEADS * DIM * 4096;
+    point(&a, memory);
+    const double begin = now();
     if (attune_plan_run(s.context, s.plan, &a, NULL)) die("a call failed");
     return now() - begin;
 }
@@ -118,6 +124,75 @@ static void walk(int calls, int64_t most, float *memory) {
     free(warm);
 }
 
+/* ---- After promotion ---- */
+
+static double run_exact(attune_context *context, const attune_kernel *kernel, const attune_arguments *arguments) {
+    const double begin = now();
+    if (attune_run(context, kernel, arguments)) die("a call failed");
+    return now() - begin;
+}
+
+static attune_kernel *exact_kernel(attune_context *context, int64_t queries, int64_t keys, attune_arguments *a) {
+    attune_problem problem = ATTUNE_PROBLEM_INIT;
+    attune_kernel *kernel;
+    if (attune_problem_parse(PROBLEM, &problem)) die("no problem");
+    problem.seq_q = queries;
+    problem.seq_kv = keys;
+    if (attune_compile(context, &problem, NULL, &kernel)) die("no exact kernel");
+    if (attune_arguments_init(a, &problem)) die("no arguments");
+    return kernel;
+}
+
+/* Calls of one shape until nothing is compiled for it any more. The exact kernel comes after them from another context,
+ * so that the plan must find its own. */
+static void settle(site s, int64_t queries, int64_t keys, float *memory) {
+    enum { CALLS = 40 };
+    const struct timespec moment = {.tv_nsec = 30000000};
+    for (int i = 0; i < CALLS; i++) {
+        run(s, queries, keys, memory);
+        nanosleep(&moment, NULL);
+    }
+}
+
+/* Returns the part of the exact kernel's speed that the plan has. */
+static double compare(site s, site other, int64_t queries, int64_t keys, int rounds, float *memory) {
+    double *const plan = calloc((size_t)rounds, sizeof *plan), *const exact = calloc((size_t)rounds, sizeof *exact);
+    if (!plan || !exact) die("no memory");
+    settle(s, queries, keys, memory);
+    attune_arguments arguments;
+    attune_kernel *const kernel = exact_kernel(other.context, queries, keys, &arguments);
+    point(&arguments, memory);
+    for (int i = 0; i < rounds; i++) {
+        plan[i] = run(s, queries, keys, memory);
+        exact[i] = run_exact(other.context, kernel, &arguments);
+    }
+    qsort(plan, (size_t)rounds, sizeof *plan, by_value);
+    qsort(exact, (size_t)rounds, sizeof *exact, by_value);
+    const double part = exact[rounds / 2] / plan[rounds / 2];
+    printf("%5lld x %-5lld %10.2f µs, exact %10.2f µs: %.1f %% (of the fastest: %.1f %%)\n", (long long)queries,
+           (long long)keys, plan[rounds / 2], exact[rounds / 2], 100 * part, 100 * exact[0] / plan[0]);
+    attune_kernel_release(kernel);
+    free(plan);
+    free(exact);
+    return part;
+}
+
+static void promoted(int rounds, float *memory) {
+    static const int64_t sizes[][2] = {{16, 16},   {32, 32},   {64, 64},  {128, 128},
+                                       {100, 300}, {512, 512}, {1, 1024}, {1024, 1024}};
+    enum { NUM_SIZES = sizeof sizes / sizeof *sizes };
+    const site s = open_site(true), other = open_site(false);
+    double product = 1;
+    for (int i = 0; i < NUM_SIZES; i++) product *= compare(s, other, sizes[i][0], sizes[i][1], rounds, memory);
+    attune_plan_info info = {.struct_size = sizeof info};
+    attune_plan_get_info(s.plan, &info);
+    printf(
+        "%d shapes after promotion: %.1f %% of the speed of exact kernels (geometric mean); %u kernels for lengths\n",
+        (int)NUM_SIZES, 100 * pow(product, 1.0 / NUM_SIZES), info.specialised_kernels);
+    close_site(s);
+    close_site(other);
+}
+
 /* ---- Memory ---- */
 
 static long resident_kb(void) {
@@ -146,12 +221,14 @@ static void shapes(int calls, float *memory) {
 }
 
 int main(int argc, char **argv) {
-    float *const memory = calloc((size_t)HEADS * DIM * 8192, sizeof *memory);
+    float *const memory = calloc((size_t)HEADS * DIM * 2 * MOST_KEYS, sizeof *memory);
     if (!memory) die("no memory");
     caller = pthread_self();
     srand(1);
     if (argc > 1 && !strcmp(argv[1], "--shapes"))
         shapes(argc > 2 ? atoi(argv[2]) : 100000, memory);
+    else if (argc > 1 && !strcmp(argv[1], "--promoted"))
+        promoted(argc > 2 ? atoi(argv[2]) : 301, memory);
     else
         walk(argc > 1 ? atoi(argv[1]) : 5000, argc > 2 ? atoi(argv[2]) : 2048, memory);
     free(memory);

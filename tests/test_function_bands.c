@@ -84,6 +84,10 @@ static void others_stay(void **state) {
     assert_becomes("mask_mod=\"!(q >= kv & kv > 3)\"", "!(q >= kv & kv > 3)");
     assert_becomes("mask_mod=\"0.5 * q >= kv\"", "0.5 * float(q) >= float(kv)");
     assert_becomes("mask_mod=\"q - kv > 9223372036854775807\"", "q - kv > 9223372036854775807");
+    /* Each side wraps from 2^24 keys on, which the difference does not. */
+    assert_becomes("mask_mod=\"kv * 1000000 * 1000000 <= kv * 999999 * 1000001 + q\"",
+                   "kv * 1000000 * 1000000 <= kv * 999999 * 1000001 + q");
+    assert_becomes("mask_mod=\"kv * 1000 <= kv * 999 + q\"", "");
     assert_becomes("mask_mod=\"kv * 1099511627775 > q * 1099511627775\"", "kv * 1099511627775 > q * 1099511627775");
 }
 

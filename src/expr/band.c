@@ -1,22 +1,23 @@
 /* Conditions that compare the key with the query: those that let each query see the keys at certain distances. */
 #include "expr/parse_internal.h"
 
-/* key * kv + query * q + plus, all far from where 64 bits end. */
+/* key * kv + query * q + plus, all far from where 64 bits end: whatever 32-bit positions are put in, nothing wraps. */
 typedef struct linear {
     int64_t key, query, plus;
 } linear;
 
 enum { MAX_CONDITIONS = EX_MAX_NODES };
-static const int64_t FAR = INT64_C(1) << 40;
+static const int64_t FAR = INT64_C(1) << 40, LARGE = INT64_C(1) << 28;
 
 static bool is_near(int64_t x) { return x > -FAR && x < FAR; }
+static bool is_small(int64_t x) { return x > -LARGE && x < LARGE; }
 
 /* x + y * factor */
 static bool add(linear x, linear y, int64_t factor, linear *sum) {
     const int64_t least = -(INT64_C(1) << 20), most = INT64_C(1) << 20;
     if (factor < least || factor > most) return false;
     *sum = (linear){x.key + y.key * factor, x.query + y.query * factor, x.plus + y.plus * factor};
-    return is_near(sum->key) && is_near(sum->query) && is_near(sum->plus);
+    return is_small(sum->key) && is_small(sum->query) && is_near(sum->plus);
 }
 
 static bool find_linear(const ex_program *p, int number, linear *out) {
