@@ -332,9 +332,12 @@ static void test_image_check(void **state) {
     REFUSED(unwind_bytes, UINT32_MAX - 3);
     REFUSED(unwind_offset, header->unwind_offset + 1);
     REFUSED(unwind_offset, UINT32_MAX - 3);
+    REFUSED(unwind_bytes, header->unwind_bytes - 8); /* bundles take the table for all that follows the code */
+    REFUSED(unwind_offset, header->unwind_offset - 8);
+    REFUSED(plan_entry, header->unwind_offset);
 #undef REFUSED
     at_image_phase *phases = (at_image_phase *)(header + 1);
-    phases[1].entry = (uint32_t)header->code_bytes;
+    phases[1].entry = header->unwind_offset;
     assert_non_null(at_image_check(image, bytes));
     at_free(NULL, image);
 }

@@ -9,10 +9,12 @@ static bool all_zero(const unsigned char *bytes, size_t count) {
 }
 
 static const char *check_phases(const at_image_header *header, const unsigned char *bytes) {
+    const uint64_t end = header->unwind_bytes ? header->unwind_offset : header->code_bytes;
+    if (header->plan_entry >= end) return "the entry of the plan is outside the code";
     for (uint32_t p = 0; p < header->num_phases; p++) {
         at_image_phase phase;
         memcpy(&phase, bytes + sizeof *header + p * sizeof phase, sizeof phase);
-        if (phase.entry >= header->code_bytes) return "the entry of a phase is outside the code";
+        if (phase.entry >= end) return "the entry of a phase is outside the code";
         if (phase.reserved) return "a reserved field is not 0";
         if (phase.scratch_bytes % 64) return "a scratch size is not a multiple of 64";
         if (phase.scratch_bytes > AT_MAX_SCRATCH) return "a scratch size is too large";
@@ -38,10 +40,11 @@ const char *at_image_check(const void *image, size_t bytes) {
     if (header.code_bytes == 0) return "no code";
     if (header.code_bytes != bytes - header.code_offset) return "the size of the code is not what follows the header";
     if (header.code_bytes > UINT32_MAX) return "the code is too large";
-    if (header.plan_entry >= header.code_bytes) return "the entry of the plan is outside the code";
     if (header.unwind_offset % 4 || header.unwind_bytes % 4) return "the unwind table is not aligned";
     if (header.unwind_offset > header.code_bytes || header.unwind_bytes > header.code_bytes - header.unwind_offset)
         return "the unwind table is outside the code";
+    if (header.unwind_bytes && header.unwind_offset + header.unwind_bytes != header.code_bytes)
+        return "the unwind table is not the end of the code";
     if (!all_zero((const unsigned char *)image + table_end, header.code_offset - table_end))
         return "the padding before the code is not 0";
     return check_phases(&header, image);

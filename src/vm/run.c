@@ -12,8 +12,9 @@ uint64_t at_vm_scratch_bytes(const at_vm_phase *phase) { return phase->scratch_b
 /* ---- Sizes ---- */
 
 static int64_t size_of(const at_vm_program *program, const vm_size *size, const int64_t *scalars) {
-    int64_t stack[VM_MAX_STACK] = {0};
+    int64_t stack[VM_MAX_STACK]; /* as large as a page, so it is not cleared: each place is written before it is read */
     uint32_t top = 0;
+    stack[0] = 0;
     for (uint32_t i = 0; i < size->count; i++) {
         const vm_size_op *op = &program->size_ops[size->first + i];
         if (op->kind == VM_SIZE_APPLY) {
