@@ -239,7 +239,7 @@ typedef enum attune_weights_mode {
  *     [qk_norm_eps]        q_norm, k_norm [head_dim] of dtype; no k_norm with kv_projected
  *     [weights_mode]       weights [batch, num_heads, seq_q, seq_kv] of dtype; with weights_average
  *                          [batch, 1, seq_q, seq_kv]. Not ragged
- *     [tensors]            those that score_mod and mask_mod read, with the dims that the problem declares
+ *     [tensors]            those that functions read, with the dims that the problem declares
  *     [has_row_ids]        row_ids i32 [num_rows]: the rows of q that are wanted; weights then have num_rows rows
  *     [op = merge]         parts [num_parts, batch * num_heads * seq_q, head_dim_v] of dtype; parts_lse
  *                          [num_parts, batch * num_heads * seq_q] of the type of lse; out and lse as above
@@ -379,10 +379,11 @@ typedef struct attune_problem {
     double qk_norm_eps;    /* 0 = none, else from 1e-12 to 1: rows of q and k are normalised before they are rotated, as
                             * in Qwen3 and Gemma 3: x * q_norm / sqrt(mean of x^2 + qk_norm_eps). Where keys are
                             * appended, only k_new is: cached keys, and those of kv_projected, are so already */
-    /* Functions on scores and masks; docs/functions.md has their language. Text that ends with a NUL; "" = none. The
-     * struct holds it, so a problem stays a value that can be copied. */
+    /* Functions on scores, masks and probabilities in the language of docs/functions.md. Text that ends with a NUL;
+     * "" = none. The struct holds it, so a problem stays a value that can be copied. */
     attune_user_tensor tensors[ATTUNE_MAX_USER_TENSORS]; /* those that the functions name; the first ones are used */
     char score_mod[ATTUNE_FUNCTION_BYTES], mask_mod[ATTUNE_FUNCTION_BYTES];
+    char prob_mod[ATTUNE_FUNCTION_BYTES]; /* what the values are multiplied by: a function of each probability */
 } attune_problem;
 
 /* A NaN: "use 1 / sqrt(head_dim)". */

@@ -28,6 +28,7 @@ typedef struct reading {
     view k_taken, v_taken;                           /* as in ref_call, with their errors */
     double k_error, v_error;
     double *largest_modified; /* of the result */
+    double *most_mixed;       /* of the result */
 } reading;
 
 static view find(const ref_call *c, const char *name) {
@@ -423,6 +424,7 @@ static void round_output(long double *dense, const view *v) {
 bool ref_attention(const ref_call *call, ref_result *result) {
     reading r = read_call(call);
     r.largest_modified = &result->largest_modified;
+    r.most_mixed = &result->most_mixed;
     if (create_result(&r, result) && (r.is_double ? compute_long_double(&r, call->arguments->batch, result)
                                                   : compute_double(&r, call->arguments->batch, result)))
         return true;
@@ -441,6 +443,7 @@ static bool has_bf16_steps(const reading *r) {
 bool ref_attention_plain(const ref_call *call, ref_result *result) {
     reading r = read_call(call);
     r.largest_modified = &result->largest_modified;
+    r.most_mixed = &result->most_mixed;
     r.k_error *= 2; /* this implementation has errors of its own */
     r.v_error *= 2;
     if (has_bf16_steps(&r)) r.q_rounding = r.k_rounding = r.v_rounding = r.p_rounding = ATTUNE_BF16;

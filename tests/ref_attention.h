@@ -55,6 +55,7 @@ typedef struct ref_result {
     bool *loses_key;
     ref_block_scale scale;   /* of a block */
     double largest_modified; /* of the scores that score_mod has given, without a sign; 0: none */
+    double most_mixed;       /* the largest sum of a row of what prob_mod has given, without signs; 0: none */
     bool knows_caches;       /* ref_call.k_taken was given */
 } ref_result;
 

@@ -115,7 +115,7 @@ static value variable(const reader *r, const char *name) {
         int64_t value;
     } names[] = {{"b", p->b},   {"h", p->h},         {"kv_h", p->kv_h},    {"q", p->q},
                  {"kv", p->kv}, {"seq_q", p->seq_q}, {"seq_kv", p->seq_kv}};
-    if (!strcmp(name, "score")) return number(r->score);
+    if (!strcmp(name, "score") || !strcmp(name, "prob")) return number(r->score);
     if (!strcmp(name, "inf")) return number(INFINITY);
     if (!strcmp(name, "true") || !strcmp(name, "false")) return condition(*name == 't');
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
@@ -220,6 +220,11 @@ static value expression(reader *r, int level) {
 long double ref_modified(const ref_place *place, long double score) {
     reader r = {place, place->call->problem->score_mod, score};
     return *r.at ? expression(&r, 0).f : score;
+}
+
+long double ref_modified_prob(const ref_place *place, long double prob) {
+    reader r = {place, place->call->problem->prob_mod, prob};
+    return *r.at ? expression(&r, 0).f : prob;
 }
 
 bool ref_function_sees(const ref_place *place) {

@@ -1,5 +1,6 @@
-/* The independent meaning of functions on scores and masks, as docs/functions.md has it: the text is read anew for each
- * score, and shares no code with src/expr. The text was checked before: what is wrong in it gives 0. */
+/* The independent meaning of functions on scores, masks and probabilities, as docs/functions.md has it: the text is
+ * read anew for each score, and shares no code with src/expr. The text was checked before: what is wrong in it gives 0.
+ */
 #ifndef ATTUNE_TESTS_REF_FUNCTIONS_H
 #define ATTUNE_TESTS_REF_FUNCTIONS_H
 
@@ -13,6 +14,8 @@ typedef struct ref_place {
 
 /* The score as score_mod has it; `score` without one. */
 long double ref_modified(const ref_place *place, long double score);
+/* The probability as prob_mod has it; `prob` without one. */
+long double ref_modified_prob(const ref_place *place, long double prob);
 /* Whether mask_mod lets the query see the key; true without one. */
 bool ref_function_sees(const ref_place *place);
 

@@ -194,6 +194,27 @@ static void NAME(code_shares)(const entry *e, NAME(row) * row) {
     }
 }
 
+/* prob_mod of a probability that is divided by its sum. */
+static REAL NAME(modified_share)(const reading *r, const entry *e, int64_t head, int64_t i, int64_t j,
+                                 const NAME(row) * row) {
+    const ref_place at = function_place(r, e, head, i, j);
+    return (REAL)ref_modified_prob(&at, row->is_empty ? 0 : row->shares[j] / row->sum);
+}
+
+static void NAME(mix_modified)(const reading *r, const entry *e, int64_t head, int64_t i, const NAME(row) * row,
+                               const REAL *values, long double *out) {
+    double mixed = 0;
+    for (int64_t c = 0; c < r->dim_v; c++) row->totals[c] = 0;
+    for (int64_t j = 0; j < e->keys; j++) {
+        if (is_hidden(r, e, head, i, j)) continue;
+        const REAL share = NAME(modified_share)(r, e, head, i, j, row);
+        if (isfinite(share)) mixed += fabs((double)share);
+        for (int64_t c = 0; c < r->dim_v; c++) row->totals[c] += share * values[j * r->dim_v + c];
+    }
+    *r->most_mixed = fmax(*r->most_mixed, mixed);
+    for (int64_t c = 0; c < r->dim_v; c++) out[c] = row->totals[c];
+}
+
 /* The sum of the values of all keys that are not hidden: those take no part, whatever they hold. */
 static void NAME(mix_values)(const reading *r, const entry *e, int64_t head, int64_t i, const NAME(row) * row,
                              const REAL *values, long double *out) {
@@ -236,9 +257,11 @@ static void NAME(finish_row)(const reading *r, const entry *e, int64_t head, int
                              const REAL *values, ref_result *result) {
     const REAL lse = row->is_empty ? -(REAL)INFINITY : row->largest + log(row->sum);
     const int64_t token = e->first_q + i;
-    if (result->out)
-        NAME(mix_values)(r, e, head, i, row, values,
-                         result->out + dense_place(r->out.tensor, e->q_batch, head, token, 0));
+    long double *const out = result->out ? result->out + dense_place(r->out.tensor, e->q_batch, head, token, 0) : NULL;
+    if (out && r->p->prob_mod[0])
+        NAME(mix_modified)(r, e, head, i, row, values, out);
+    else if (out)
+        NAME(mix_values)(r, e, head, i, row, values, out);
     const int64_t number = dense_place(r->q.tensor, e->q_batch, head, token, 0) / r->dim;
     result->row_lse[number] = lse;
     result->loses_key[number] = row->loses_key;

@@ -39,13 +39,16 @@ static void text_is_canonical(void **state) {
     assert_canonical("mask_mod=\"~(q // 16 == kv // 16)\"", "\"!(q // 16 == kv // 16)\"");
     assert_canonical("mask_mod=\"q - (kv - 1) > -3 | q > 9\"", "\"q - (kv - 1) > -3 | q > 9\"");
     assert_canonical("score_mod=\"select(q<kv, -inf, score)\"", "\"select(q < kv, -inf, score)\"");
+    assert_canonical("prob_mod=\"prob*2+h\"", "prob_mod=\"prob * 2.0 + float(h)\"");
+    assert_canonical("score_mod=\"score*2\",prob_mod=\"prob*2\"", "score_mod=\"score * 2.0\",prob_mod=\"prob * 2.0\"");
     assert_canonical("score_mod=\"clamp(score, -1e-7, 1e9)\"", "\"min(1e+09, max(-1e-07, score))\"");
 }
 
 static void what_does_nothing_is_dropped(void **state) {
     (void)state;
     attune_problem p = ATTUNE_PROBLEM_INIT, canonical;
-    assert_int_equal(mha_problem_parse(BASE ",score_mod=\"score\",mask_mod=\"true\"", &p, NULL), ATTUNE_OK);
+    assert_int_equal(mha_problem_parse(BASE ",score_mod=\"score\",mask_mod=\"true\",prob_mod=\"(prob)\"", &p, NULL),
+                     ATTUNE_OK);
     assert_int_equal(mha_canonicalize(&p, &canonical, NULL), ATTUNE_OK);
     assert_false(mha_has_functions(&canonical));
 }
@@ -81,6 +84,12 @@ static void wrong_types(void **state) {
     assert_refused("score_mod=\"q >= kv\"", "score_mod, column 1: this is a condition; a score is a number");
     assert_refused("mask_mod=\"q - kv\"", "mask_mod, column 1: this is a number; a mask is a condition");
     assert_refused("mask_mod=\"score > 0\"", "mask_mod, column 1: score is not known here");
+    assert_refused("mask_mod=\"prob > 0\"", "mask_mod, column 1: prob is not known here: a mask depends on");
+    assert_refused("score_mod=\"1 + prob\"", "score_mod, column 5: prob is not known here: score_mod is given score");
+    assert_refused("prob_mod=\"2 * score\"", "prob_mod, column 5: score is not known here: prob_mod is given prob");
+    assert_refused("prob_mod=\"prob > 0\"", "prob_mod, column 1: this is a condition; a probability is a number");
+    assert_refused("prob_mod=\"p\"", "prob_mod, column 1: 'p' is not known; there are prob b h");
+    assert_refused("k_dtype=i8,integer=scores,prob_mod=\"prob * 2\"", "leave out prob_mod or integer");
     assert_refused("score_mod=\"select(q, score, 0)\"", "column 1: select wants a condition, and this is a number");
     assert_refused("mask_mod=\"!(q - kv)\"", "column 1: ! wants a condition");
     assert_refused("score_mod=\"score & 1\"", "column 7: & wants conditions or integers");
@@ -111,7 +120,7 @@ static void declarations(void **state) {
                    "tensor, column 3: 'f31[h]' stands where one of the types");
     assert_refused("tensor=\"t:f32[0]\",mask_mod=\"q > 0\"", "tensor, column 7: '0]' stands where a dim");
     assert_refused("tensor=\"t:f32[h, h, h, h, h]\"", "column 19: 'h]' stands where ']', as four dims are the most,");
-    assert_refused("tensor=\"t:f32[h]\",mask_mod=\"q > 0\"", "tensor 't' is declared, but neither score_mod nor");
+    assert_refused("tensor=\"t:f32[h]\",mask_mod=\"q > 0\"", "tensor 't' is declared, but no function uses");
     assert_refused("tensor=\"kv:f32[h]\",mask_mod=\"q > 0\"", "a tensor cannot be named 'kv': that is a word of the");
     assert_refused("tensor=\"out:f32[h]\",mask_mod=\"out[h] > 0\"", "a tensor cannot be named 'out': attention has a");
     assert_refused("tensor=\"t:f32[h], t:i32[h]\",mask_mod=\"t[h] > 0\"", "tensor 't' is declared twice");

@@ -1,4 +1,4 @@
-"""flex_attention(): attention with functions on scores and masks, as PyTorch's has them."""
+"""flex_attention(): attention with functions on scores, masks and probabilities, as PyTorch's has them."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _function_of(block_mask: Any, sizes: Dict[str, int]) -> Optional[Callable]:
     return is_listed
 
 
-def _fields(q: Any, k: Any, v: Any, tracer: Tracer, enable_gqa: bool) -> Dict[str, Any]:
+def _fields(q: Any, k: Any, v: Any, enable_gqa: bool) -> Dict[str, Any]:
     batch, heads, seq_q, dim = _shape4(q, "q")
     kv_heads, seq_kv = _shape4(k, "k")[1:3]
     if heads != kv_heads and not enable_gqa:
@@ -97,6 +97,7 @@ def flex_attention(
     block_mask: Any = None,
     *,
     mask_mod: Optional[Callable] = None,
+    prob_mod: Optional[Callable] = None,
     scale: float | None = None,
     enable_gqa: bool = False,
     return_lse: bool = False,
@@ -111,6 +112,7 @@ def flex_attention(
         for torch.nn.attention.flex_attention. They are called once, to be traced into text of a problem
         (docs/functions.md), and become a part of the kernel. Tensors that they reach are read where they lie; those of
         other integers than int32 and int8, or with gaps between neighbours, are copied in each call.
+    prob_mod: a function of (prob, b, h, q_idx, kv_idx), which gives what values are multiplied by; PyTorch has none.
     block_mask: PyTorch's BlockMask for these lengths, whose mask_mod is taken; its blocks, if it has none of its own.
     strict_index: refuses an index of a tensor that is not known to lie inside, in place of taking the nearest element.
     enable_gqa: heads of q may share heads of k and v.
@@ -127,9 +129,10 @@ def flex_attention(
     if block_mask is not None:
         mask_mod = _function_of(block_mask, sizes)
     tracer = Tracer(sizes, flag(strict_index, "strict_index"))
-    texts = {"score_mod": tracer.trace(score_mod, "score_mod"), "mask_mod": tracer.trace(mask_mod, "mask_mod")}
-    fields = _fields(tensors["q"], tensors["k"], tensors["v"], tracer, flag(enable_gqa, "enable_gqa"))
-    fields.update(texts, tensor=tracer.declarations(), lse=flag(return_lse, "return_lse"))
+    functions = {"score_mod": score_mod, "mask_mod": mask_mod, "prob_mod": prob_mod}
+    fields = _fields(tensors["q"], tensors["k"], tensors["v"], flag(enable_gqa, "enable_gqa"))
+    fields.update({name: tracer.trace(f, name) for name, f in functions.items()})
+    fields["lse"] = flag(return_lse, "return_lse")
     if scale is not None:
         fields["softmax_scale"] = number(scale, "scale")
     if out is None:
@@ -139,6 +142,13 @@ def flex_attention(
     if return_lse:
         lse = empty((q,), "f64" if dtype_name(q) == "f64" else "f32", q.shape[:-1])
         tensors["lse"] = _lift(lse, "lse")
+    attend(fields, tracer, tensors, threads)
+    return (out, lse) if return_lse else out
+
+
+def attend(fields: Dict[str, Any], tracer: Tracer, tensors: Dict[str, Any], threads: int) -> None:
+    """Runs the problem of these fields, whose functions the tracer has written, on tensors by name."""
+    fields["tensor"] = tracer.declarations()
     for name, value in tracer.tensors.items():
         tensors[name] = _as_taken(value, name)
     key = tuple(fields.items())
@@ -151,4 +161,3 @@ def flex_attention(
     arguments, kept = kernel._arguments(tensors, None)
     check(kernel._go(arguments, threads))
     del kept
-    return (out, lse) if return_lse else out

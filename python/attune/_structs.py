@@ -11,7 +11,7 @@ from ctypes import POINTER, Structure, c_char, c_double, c_int, c_int32, c_int64
 from ctypes import c_char_p, c_uint64, c_void_p
 
 # Larger than every attune_problem; bytes that the library does not know are zero, as it asks.
-PROBLEM_BYTES = 4096
+PROBLEM_BYTES = 8192
 
 _strides4 = [name + "_strides" for name in ("q", "k", "v", "out")]
 _strides4_late = [name + "_strides" for name in ("attn_mask", "attn_bias", "k_new", "v_new", "weights")]

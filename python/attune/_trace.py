@@ -435,7 +435,7 @@ class Tracer:
         if not callable(f):
             raise InvalidArgumentError(f"{what} is {type(f).__name__}; it must be a function")
         places = [Traced(name, _INT) for name in ("b", "h", "q", "kv")]
-        operands = ([Traced("score", _FLOAT)] if what == "score_mod" else []) + places
+        operands = {"score_mod": [Traced("score", _FLOAT)], "prob_mod": [Traced("prob", _FLOAT)]}.get(what, []) + places
         if not isinstance(f, (types.FunctionType, types.MethodType, functools.partial)):
             f = f.__call__
         try:

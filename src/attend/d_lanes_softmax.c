@@ -138,7 +138,7 @@ static void score_row(d_lanes *d, const dl_tile *tile, const dl_row *row, const 
         const ir_expr *z = mha_score(c, &operands, ir_load(b, score), ATTUNE_WEIGHTS_MASKED);
         if (mha_has_function(c, MHA_SCORE_FUNCTION)) {
             const mha_place keys = dl_place_of_keys(d, row, tile, j, lanes);
-            z = mha_modified(c, &keys, &values, z);
+            z = mha_modified(c, MHA_SCORE_FUNCTION, &keys, &values, z);
         }
         if (masked) z = mha_hide(c, ir_let(b, "sees", dl_sees(d, &sight, j, lanes, operands.bias)), z, -INFINITY);
         ir_store(b, score, z);

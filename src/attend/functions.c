@@ -332,8 +332,10 @@ const ir_expr *mha_kept_value(const mha_context *c, int number, const ir_expr *k
 
 /* ---- Results ---- */
 
-const ir_expr *mha_modified(const mha_context *c, const mha_place *place, const mha_values *values, const ir_expr *z) {
-    const int root = mha_function_root(c, MHA_SCORE_FUNCTION);
+const ir_expr *mha_modified(const mha_context *c, mha_function f, const mha_place *place, const mha_values *values,
+                            const ir_expr *z) {
+    const ex_var operand = f == MHA_PROB_FUNCTION ? EX_V_PROB : EX_V_SCORE;
+    const int root = mha_function_root(c, f);
     mha_values all;
     if (root < 0 || !z) return z;
     all = *values;
@@ -341,7 +343,7 @@ const ir_expr *mha_modified(const mha_context *c, const mha_place *place, const 
     const int lanes = z->type.lanes;
     for (int i = 0; i <= root; i++) {
         const ex_node *node = node_at(&l, i);
-        if (node->op == EX_VAR && node->which == EX_V_SCORE) all.of[i] = ir_let(c->b, "score", z);
+        if (node->op == EX_VAR && node->which == operand) all.of[i] = ir_let(c->b, ex_var_name(operand), z);
     }
     return mha_in_lanes(c, value_of(&l, root), lanes);
 }

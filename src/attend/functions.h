@@ -1,4 +1,4 @@
-/* The user's functions on scores and masks in a kernel (src/expr).
+/* The user's functions on scores, masks and probabilities in a kernel (src/expr).
  *
  * A builder opens places from the outside in: a task, a row, a key. At each it fills in what is known there
  * (mha_fill_values), so that nothing is computed more often than its operands change. Values have one lane where all
@@ -23,10 +23,13 @@ typedef struct mha_values {
     const ir_expr *of[EX_MAX_NODES];
 } mha_values;
 
-typedef enum mha_function { MHA_SCORE_FUNCTION, MHA_MASK_FUNCTION } mha_function;
+typedef enum mha_function { MHA_SCORE_FUNCTION, MHA_MASK_FUNCTION, MHA_PROB_FUNCTION, MHA_NUM_FUNCTIONS } mha_function;
 
 static inline int mha_function_root(const mha_context *c, mha_function f) {
-    return !c->functions ? -1 : f == MHA_SCORE_FUNCTION ? c->functions->score : c->functions->mask;
+    if (!c->functions) return -1;
+    return f == MHA_SCORE_FUNCTION  ? c->functions->score
+           : f == MHA_MASK_FUNCTION ? c->functions->mask
+                                    : c->functions->prob;
 }
 static inline bool mha_has_function(const mha_context *c, mha_function f) { return mha_function_root(c, f) >= 0; }
 
@@ -41,8 +44,9 @@ ir_elem mha_kept_elem(const mha_context *c, int node);
 const ir_expr *mha_keep_value(const mha_context *c, int node, const mha_values *values);
 const ir_expr *mha_kept_value(const mha_context *c, int node, const ir_expr *kept);
 
-/* The score z as the function has it; z where there is none. */
-const ir_expr *mha_modified(const mha_context *c, const mha_place *place, const mha_values *values, const ir_expr *z);
+/* The score, or probability, z as the function has it; z where there is none. */
+const ir_expr *mha_modified(const mha_context *c, mha_function f, const mha_place *place, const mha_values *values,
+                            const ir_expr *z);
 /* Whether the function lets keys be seen, `lanes` of bool; NULL: there is none. */
 const ir_expr *mha_function_sees(const mha_context *c, const mha_place *place, const mha_values *values, int lanes);
 

@@ -89,6 +89,7 @@ static void alloc_scratch(q_lanes *c) {
         c->row_sum_lost = ir_scratch(c->b, "row_sum_lost", m->elem, 2, rows);
     }
     c->lse_sum = c->width == 2 && m->lse ? ir_scratch(c->b, "lse_sum", m->elem, 2, rows) : c->row_sum;
+    if (ql_has_prob(c) && !c->at_once) c->row_base = ir_scratch(c->b, "row_base", m->elem, 2, rows);
     c->tile_max = ir_scratch(c->b, "tile_max", m->elem, 1, &count);
     c->factor = ir_scratch(c->b, "factor", m->elem, 1, &count);
     if (m->has_first) c->first_key = ir_scratch(c->b, "first_keys", IR_I32, 2, rows);
@@ -106,24 +107,30 @@ static void alloc_scratch(q_lanes *c) {
 
 /* ---- one task ---- */
 
+static void add_values(q_lanes *c, const q_lanes_tile *tile) {
+    if (ql_has_prob(c)) ql_modify_probabilities(c, tile);
+    if (ql_has_prob(c) && c->at_once) ql_end_division(c, tile->stripe);
+    if (c->by_rows)
+        ql_values_by_rows(c, tile);
+    else
+        ql_values(c, tile);
+}
+
 /* One tile for one stripe, tile->stripe. */
 static void visit_tile(q_lanes *c, q_lanes_tile *tile) {
     ql_open_stripe(c, tile);
     IR_GUARD(c->b, (c->has_edges || c->has_tiles) && !c->at_once, ir_gt(c->b, tile->to, tile->from)) {
         ql_scores(c, tile);
-        ql_softmax(c, tile);
+        if (tile->pass != QL_VALUES_PASS) ql_softmax(c, tile);
         if (c->at_once) ql_close_rows(c, tile->stripe);
         if (mha_attends_with_weights(c->m->p, c->m->s, c->m->target)) ql_store_probabilities(c, tile->stripe);
-        if (c->by_rows)
-            ql_values_by_rows(c, tile);
-        else
-            ql_values(c, tile);
+        if (tile->pass != QL_SUMS_PASS) add_values(c, tile);
     }
 }
 
 static void visit_stripes(q_lanes *c, q_lanes_tile *tile) {
     ir_builder *b = c->b;
-    ql_find_harmless(c, tile);
+    if (tile->pass != QL_SUMS_PASS) ql_find_harmless(c, tile);
     ql_load_tile(c, tile);
     IR_FOR(b, stripe, ir_idx(b, 0), c->stripes, 1) {
         tile->stripe = stripe;
@@ -131,15 +138,26 @@ static void visit_stripes(q_lanes *c, q_lanes_tile *tile) {
     }
 }
 
-static void visit_tiles(q_lanes *c) {
+static void visit_tiles(q_lanes *c, q_lanes_pass pass) {
     ir_builder *b = c->b;
-    q_lanes_tile tile = {0};
+    q_lanes_tile tile = {.pass = pass};
     IR_LOOP(b, number, ql_begin_tiles(c)) {
         tile.number = number;
         tile.first_key = ir_let(b, "first_key", ir_times(b, number, c->m->s->kv_tile));
         ql_open_tile(c, &tile);
         IR_GUARD(b, c->has_tiles && !c->at_once, tile.is_visited) visit_stripes(c, &tile);
     }
+}
+
+/* prob_mod needs the sums before the first value. */
+static void visit_twice(q_lanes *c) {
+    ir_builder *b = c->b;
+    visit_tiles(c, QL_SUMS_PASS);
+    IR_FOR(b, stripe, ir_idx(b, 0), c->stripes, 1) {
+        ql_keep_base(c, stripe);
+        ql_close_rows(c, stripe);
+    }
+    visit_tiles(c, QL_VALUES_PASS);
 }
 
 static void build_stripes(q_lanes *c) {
@@ -150,10 +168,16 @@ static void build_stripes(q_lanes *c) {
         ql_init_rows(c, stripe);
         ql_load_queries(c, stripe);
     }
-    visit_tiles(c);
+    if (ql_has_prob(c) && !c->at_once)
+        visit_twice(c);
+    else
+        visit_tiles(c, QL_ONE_PASS);
     if (c->at_once) return;
     IR_FOR(b, stripe, ir_idx(b, 0), c->stripes, 1) {
-        ql_close_rows(c, stripe);
+        if (ql_has_prob(c))
+            ql_end_division(c, stripe);
+        else
+            ql_close_rows(c, stripe);
         if (c->by_rows)
             ql_store_kept(c, stripe);
         else

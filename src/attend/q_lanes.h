@@ -34,6 +34,8 @@
  *   if there is one. o[d] begins with 0.
  * - from tile to tile, for the sum and for o[d] alike: mha_sum_add(sum, factor, tile sum), and mha_sum_total at the
  * end. Tiles have a fixed length, so these are partial sums of a fixed length, counted from the sequence's first key.
+ * - with prob_mod, base and sum are those of all keys, and w is prob_mod of p[j] * inverse, 0 where hidden, times
+ *   mha_v_scale; at the end 1 takes the place of inverse (q_lanes_prob.c).
  * - end: inverse = 1 / sum, or 0 if sum is 0; out[d] = madd(o[d], inverse, 0); lse = mha_log_sum(max, sum).
  *
  * A hidden key, or a whole tile of them, may be left out: p is 0 there. Adding 0 changes only the sign of an o[d] that
@@ -87,10 +89,11 @@ typedef struct q_lanes {
     const ir_buffer *lse_sum; /* the same before rounding, for the LSE; row_sum if nothing is rounded, or no LSE */
     /* As ot, o and row_sum: mha_sum.lost of each. NULL unless the problem is reproducible. */
     const ir_buffer *ot_lost, *o_lost, *row_sum_lost;
-    const ir_buffer *tile_max;    /* elem [stripe_rows]: maximum over the tile, for the stripe at hand */
-    const ir_buffer *factor;      /* elem [stripe_rows]: by which ot is rescaled, for the stripe at hand */
-    const ir_buffer *first_key;   /* i32 [stripe, stripe_rows], where the problem needs it: the sight of each row */
-    const ir_buffer *last_key;    /* the same */
+    const ir_buffer *row_base;  /* elem [stripe, stripe_rows]: of the exponentials of all keys; prob_mod, not at_once */
+    const ir_buffer *tile_max;  /* elem [stripe_rows]: maximum over the tile, for the stripe at hand */
+    const ir_buffer *factor;    /* elem [stripe_rows]: by which ot is rescaled, for the stripe at hand */
+    const ir_buffer *first_key; /* i32 [stripe, stripe_rows], where the problem needs it: the sight of each row */
+    const ir_buffer *last_key;  /* the same */
     const ir_buffer *last_global; /* the same */
     const ir_buffer *position;    /* elem [stripe, stripe_rows], for ALiBi */
     const ir_buffer *slope;       /* the same */
@@ -110,9 +113,13 @@ typedef struct q_lanes_row {
     const ir_expr *head, *query;
 } q_lanes_row;
 
+/* What tiles are visited for. With prob_mod and several tiles: for the sums, and then for the values. */
+typedef enum q_lanes_pass { QL_ONE_PASS, QL_SUMS_PASS, QL_VALUES_PASS } q_lanes_pass;
+
 /* A tile, and its keys that one stripe sees: computed once, used by scores and values. Keys are numbered within the
  * tile. */
 typedef struct q_lanes_tile {
+    q_lanes_pass pass;
     const ir_expr *number;
     const ir_expr *stripe;    /* within the task */
     const ir_expr *first_key; /* of the tile */
@@ -209,9 +216,10 @@ void ql_alloc_functions(q_lanes *c);
 void ql_init_functions(q_lanes *c, const ir_expr *stripe);
 mha_values ql_values_of_rows(q_lanes *c, mha_function f, const ir_expr *stripe, const ir_expr *at, int lanes);
 void ql_fill_key(q_lanes *c, mha_function f, const ir_expr *key, q_lanes_key_values *of_key);
-/* The score z as score_mod has it, and whether mask_mod lets the rows see the key; z and NULL where there is none. */
-const ir_expr *ql_modified(q_lanes *c, const mha_values *of_rows, const q_lanes_key_values *of_key, const ir_expr *key,
-                           const ir_expr *z);
+/* The score or probability z as the function has it, and whether mask_mod lets the rows see the key; z and NULL where
+ * there is none. */
+const ir_expr *ql_modified(q_lanes *c, mha_function f, const mha_values *of_rows, const q_lanes_key_values *of_key,
+                           const ir_expr *key, const ir_expr *z);
 const ir_expr *ql_function_sees(q_lanes *c, const mha_values *of_rows, const ir_expr *key, int lanes);
 
 /* q_lanes_ahead.c: what the head after this one needs, prefetched with the scores of the keys from `first` on */
@@ -221,11 +229,23 @@ void ql_ask_ahead(q_lanes *c, const q_lanes_tile *tile, const ir_expr *first);
 /* q_lanes_score.c: writes scores and tile_max */
 void ql_scores(q_lanes *c, const q_lanes_tile *tile);
 
-/* q_lanes_softmax.c: scores become probabilities; writes row_max, row_sum and factor */
+/* q_lanes_softmax.c: the factor of the codes of key j's value */
+const ir_expr *ql_times_v_scale(q_lanes *c, const q_lanes_tile *tile, const ir_expr *j, const ir_expr *probability);
+/* Scores become probabilities; writes row_max, row_sum and factor */
 void ql_softmax(q_lanes *c, const q_lanes_tile *tile);
 
 /* q_lanes_weights.c: writes the weights output, if mha_attends_with_weights */
 void ql_store_probabilities(q_lanes *c, const ir_expr *stripe);
+
+/* q_lanes_prob.c: prob_mod, which is asked of probabilities that are divided by their sum. Where the keys are one tile
+ * they are there after its softmax; else the tiles are visited twice, first for the sums alone. */
+bool ql_has_prob(const q_lanes *c);
+/* The sums of a stripe are complete: keeps what its probabilities are made of. Before ql_close_rows. */
+void ql_keep_base(q_lanes *c, const ir_expr *stripe);
+/* The scores of a tile, or its exponentials, become what the values are multiplied by. */
+void ql_modify_probabilities(q_lanes *c, const q_lanes_tile *tile);
+/* O is not to be divided any more. */
+void ql_end_division(q_lanes *c, const ir_expr *stripe);
 
 /* q_lanes_value.c: ot = ot * factor + V^T P^T */
 void ql_values(q_lanes *c, const q_lanes_tile *tile);

@@ -12,13 +12,12 @@ static mha_place place_of_task(const q_lanes *c) {
 void ql_open_functions(q_lanes *c) {
     if (!c->m->functions) return;
     const mha_place place = place_of_task(c);
-    mha_fill_values(c->m, MHA_SCORE_FUNCTION, &place, &c->values_of_task);
-    mha_fill_values(c->m, MHA_MASK_FUNCTION, &place, &c->values_of_task);
+    for (mha_function f = 0; f < MHA_NUM_FUNCTIONS; f++) mha_fill_values(c->m, f, &place, &c->values_of_task);
 }
 
 void ql_alloc_functions(q_lanes *c) {
     const int64_t rows[] = {c->max_stripes, c->stripe_rows};
-    for (mha_function f = MHA_SCORE_FUNCTION; f <= MHA_MASK_FUNCTION; f++) {
+    for (mha_function f = 0; f < MHA_NUM_FUNCTIONS; f++) {
         int nodes[EX_MAX_NODES];
         const int count = mha_row_values(c->m, f, has_heads(c), nodes);
         for (int i = 0; i < count; i++)
@@ -38,8 +37,7 @@ void ql_init_functions(q_lanes *c, const ir_expr *stripe) {
         mha_values values = c->values_of_task;
         place.head = row.head;
         place.query = row.query;
-        mha_fill_values(c->m, MHA_SCORE_FUNCTION, &place, &values);
-        mha_fill_values(c->m, MHA_MASK_FUNCTION, &place, &values);
+        for (mha_function f = 0; f < MHA_NUM_FUNCTIONS; f++) mha_fill_values(c->m, f, &place, &values);
         for (int i = 0; i < EX_MAX_NODES; i++)
             if (c->kept[i]) ir_store(b, ir_at(b, c->kept[i], 1, 2, stripe, at), mha_keep_value(c->m, i, &values));
     }
@@ -81,12 +79,12 @@ static mha_values with_key(const mha_values *of_rows, const q_lanes_key_values *
     return values;
 }
 
-const ir_expr *ql_modified(q_lanes *c, const mha_values *of_rows, const q_lanes_key_values *of_key, const ir_expr *key,
-                           const ir_expr *z) {
-    if (!mha_has_function(c->m, MHA_SCORE_FUNCTION)) return z;
+const ir_expr *ql_modified(q_lanes *c, mha_function f, const mha_values *of_rows, const q_lanes_key_values *of_key,
+                           const ir_expr *key, const ir_expr *z) {
+    if (!mha_has_function(c->m, f)) return z;
     const mha_values values = with_key(of_rows, of_key);
     const mha_place place = place_of_key(c, key);
-    return mha_modified(c->m, &place, &values, z);
+    return mha_modified(c->m, f, &place, &values, z);
 }
 
 const ir_expr *ql_function_sees(q_lanes *c, const mha_values *of_rows, const ir_expr *key, int lanes) {

@@ -157,7 +157,7 @@ static void score(q_lanes *c, const q_lanes_tile *tile, const score_tile *t) {
             const mha_score_operands operands = operands_of(c, t, rows, jj, at);
             const ir_expr *dot = mha_product_sum(&t->product, jj, v);
             const ir_expr *z = mha_score(c->m, &operands, dot, ATTUNE_WEIGHTS_MASKED);
-            z = ql_modified(c, &values, &of_key[jj], t->key[jj], z);
+            z = ql_modified(c, MHA_SCORE_FUNCTION, &values, &of_key[jj], t->key[jj], z);
             if (z != dot) ir_store(b, mha_product_at(&t->product, jj, v), z);
         }
     }

@@ -9,8 +9,7 @@ typedef struct tile_sums {
     const ir_expr *probabilities, *exact;
 } tile_sums;
 
-/* The factor of the codes of a key's value. */
-static const ir_expr *times_scale(q_lanes *c, const q_lanes_tile *tile, const ir_expr *j, const ir_expr *probability) {
+const ir_expr *ql_times_v_scale(q_lanes *c, const q_lanes_tile *tile, const ir_expr *j, const ir_expr *probability) {
     if (!c->m->params.tensor[MHA_V_SCALE]) return probability;
     const ir_expr *key = ir_let_index(c->b, "key", c->e.seq_kv, ir_add(c->b, tile->first_key, j));
     const mha_kv_row row = mha_kv_row_at(c->m, &c->e, c->kv_head, key);
@@ -24,7 +23,8 @@ static tile_sums exponentials(q_lanes *c, const q_lanes_tile *tile, const ir_exp
     MHA_CHUNKS(c->m, chunk, sum, tile->from, tile->to) {
         const ir_access *score = ql_score_at(c, v, chunk.key);
         const ir_expr *probability = ir_let(b, "probability", mha_exp(c->m, ir_load(b, score), base));
-        ir_store(b, score, times_scale(c, tile, chunk.key, probability));
+        const bool is_last_step = !ql_has_prob(c);
+        ir_store(b, score, is_last_step ? ql_times_v_scale(c, tile, chunk.key, probability) : probability);
         mha_add_term(c->m, chunk.part, probability);
     }
     return (tile_sums){ir_load(b, sum), NULL};

@@ -37,6 +37,7 @@ static void pair_values(q_lanes *c, const q_lanes_tile *tile) {
 
 void ql_load_tile(q_lanes *c, const q_lanes_tile *tile) {
     if (c->keys) convert(c, tile, c->m->k, c->keys, c->m->p->head_dim);
+    if (tile->pass == QL_SUMS_PASS) return;
     if (c->values && c->width == 2) pair_values(c, tile);
     if (c->values && c->width == 1) convert(c, tile, c->m->v, c->values, c->m->p->head_dim_v);
 }

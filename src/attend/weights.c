@@ -153,7 +153,7 @@ static const ir_expr *shown(const weights *w, const weights_row *row, const weig
     if (shows_hidden_keys(w))
         return mha_hide(c, mha_sees(c, &(mha_hiding){row->sight, .key = k->numbers}, w->lanes), z, 0);
     const mha_place place = place_of(w, row, k);
-    z = mha_modified(c, &place, &row->values, z);
+    z = mha_modified(c, MHA_SCORE_FUNCTION, &place, &row->values, z);
     const ir_expr *seen = visible(w, row, k, operands.bias);
     if (mode != ATTUNE_WEIGHTS_SOFTMAX) return mha_hide(c, seen, z, -INFINITY);
     return mha_hide(c, seen, mha_probability(c, z, ir_splat(b, row->base, w->lanes)), 0);

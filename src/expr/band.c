@@ -150,7 +150,7 @@ static int list_conditions(const ex_program *p, int number, int list[MAX_CONDITI
 
 bool ex_take_band(ex_program *program, ex_band *band, int *rest) {
     int list[MAX_CONDITIONS];
-    ex_parser maker = {.program = program, .name = "mask_mod", .text = "", .is_mask = true};
+    ex_parser maker = {.program = program, .name = "mask_mod", .text = "", .operand = EX_NUM_VARS};
     *band = (ex_band){INT64_MIN, INT64_MAX};
     *rest = -1;
     if (program->mask < 0) return false;

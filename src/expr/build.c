@@ -12,7 +12,7 @@ static const ex_op_info ops[EX_OP_COUNT] = {
 const ex_op_info *ex_op_get(ex_op op) { return &ops[op]; }
 
 const char *ex_var_name(ex_var var) {
-    static const char *const names[EX_NUM_VARS] = {"score", "b", "h", "kv_h", "q", "kv", "seq_q", "seq_kv"};
+    static const char *const names[EX_NUM_VARS] = {"score", "b", "h", "kv_h", "q", "kv", "seq_q", "seq_kv", "prob"};
     return names[var];
 }
 
@@ -55,11 +55,16 @@ int ex_make_bool(ex_parser *p, int column, bool value) {
 }
 
 int ex_make_var(ex_parser *p, int column, ex_var var) {
-    if (var == EX_V_SCORE && p->is_mask)
-        return ex_fail(p, column, "score is not known here: a mask depends on positions and tensors alone");
-    const ex_type type = var == EX_V_SCORE ? EX_T_FLOAT : EX_T_INT;
+    const bool is_operand = var == EX_V_SCORE || var == EX_V_PROB;
+    if (is_operand && p->operand == EX_NUM_VARS)
+        return ex_fail(p, column, "%s is not known here: a mask depends on positions and tensors alone",
+                       ex_var_name(var));
+    if (is_operand && p->operand != var)
+        return ex_fail(p, column, "%s is not known here: %s is given %s", ex_var_name(var), p->name,
+                       ex_var_name(p->operand));
+    const ex_type type = is_operand ? EX_T_FLOAT : EX_T_INT;
     return put(p, column,
-               (ex_node){.op = EX_VAR, .type = (uint8_t)type, .which = (uint8_t)var, .needs = (uint8_t)(1U << var)});
+               (ex_node){.op = EX_VAR, .type = (uint8_t)type, .which = (uint8_t)var, .needs = (uint16_t)(1U << var)});
 }
 
 /* ---- Conversions ---- */

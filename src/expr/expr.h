@@ -1,6 +1,7 @@
-/* Functions on scores and masks: text of the user, checked once and made canonical. docs/functions.md is the manual.
+/* Functions on scores, masks and probabilities: text of the user, checked once and made canonical. docs/functions.md is
+ * the manual.
  *
- * A program holds the nodes of both functions of a problem, operands before the nodes that use them, and each different
+ * A program holds the nodes of all functions of a problem, operands before the nodes that use them, and each different
  * node once. Conversions are nodes of their own, so the operands of a node have the types that it computes with. */
 #ifndef ATTUNE_EXPR_EXPR_H
 #define ATTUNE_EXPR_EXPR_H
@@ -38,6 +39,7 @@ typedef enum ex_var {
     EX_V_KV,
     EX_V_SEQ_Q, /* of the entry */
     EX_V_SEQ_KV,
+    EX_V_PROB,
     EX_NUM_VARS
 } ex_var;
 
@@ -56,7 +58,7 @@ typedef struct ex_node {
     uint8_t which;    /* VAR: ex_var; LOAD: the tensor's number */
     uint8_t clamped;  /* LOAD: bits of the indices that are written as clamp(…) */
     uint8_t depth, num_args;
-    uint8_t needs;  /* bits by ex_var: what its value depends on */
+    uint16_t needs; /* bits by ex_var: what its value depends on */
     bool is_in_i32; /* INT: it and all that it is computed from fit 32 bits */
     int16_t args[EX_MAX_RANK];
     int16_t end_var; /* INT: below the size of this one, plus `beyond`; EX_V_SCORE: not known */
@@ -70,7 +72,7 @@ typedef struct ex_node {
 typedef struct ex_program {
     ex_scope scope;
     int count, num_tensors;
-    int score, mask; /* the roots; -1: there is none */
+    int score, mask, prob; /* the roots; -1: there is none */
     ex_node nodes[EX_MAX_NODES];
 } ex_program;
 
@@ -80,8 +82,9 @@ void ex_program_init(ex_program *program, const ex_scope *scope);
 /* Add the functions. `name` is that of the function in messages. Empty text is none. */
 attune_status ex_parse_score(ex_program *program, const char *text, at_error *err);
 attune_status ex_parse_mask(ex_program *program, const char *text, at_error *err);
+attune_status ex_parse_prob(ex_program *program, const char *text, at_error *err);
 
-/* Whether the function does nothing: the score as it is, a mask that hides no key. */
+/* Whether the function does nothing: the score or probability as it is, a mask that hides no key. */
 bool ex_is_identity(const ex_program *program, int root);
 
 /* Keys that a query sees by their distance from it: least <= kv - q <= most. INT64_MIN, INT64_MAX: any. */

@@ -154,9 +154,9 @@ static int parse_name(ex_parser *p) {
         return ex_fail(p, name.column, "%.*s is a tensor; write which element, as %.*s[…]", shown_length(&name),
                        name.text, shown_length(&name), name.text);
     return ex_fail(p, name.column,
-                   "'%.*s' is not known; there are score b h kv_h q kv seq_q seq_kv, functions and "
+                   "'%.*s' is not known; there are %s b h kv_h q kv seq_q seq_kv, functions and "
                    "tensors",
-                   shown_length(&name), name.text);
+                   shown_length(&name), name.text, ex_var_name(p->operand == EX_V_PROB ? EX_V_PROB : EX_V_SCORE));
 }
 
 /* ---- Expressions ---- */
@@ -229,7 +229,7 @@ void ex_program_init(ex_program *program, const ex_scope *scope) {
     program->scope = *scope;
     program->count = 0;
     program->num_tensors = ex_count_tensors(scope->tensors);
-    program->score = program->mask = -1;
+    program->score = program->mask = program->prob = -1;
 }
 
 static const char *hint_for(const ex_token *t) {
@@ -249,20 +249,30 @@ static int parse_function(ex_parser *p) {
                    shown_length(&p->token), p->token.text, hint_for(&p->token));
 }
 
-attune_status ex_parse_score(ex_program *program, const char *text, at_error *err) {
-    ex_parser p = {.program = program, .name = "score_mod", .text = text, .err = err};
-    if (!*text) return ATTUNE_OK;
-    int node = parse_function(&p);
-    if (node >= 0 && program->nodes[node].type == EX_T_BOOL)
-        ex_fail(&p, 1, "this is a condition; a score is a number");
+/* A function whose result takes the place of its operand. */
+static attune_status parse_number(ex_parser *p, const char *what, int *root) {
+    if (!*p->text) return ATTUNE_OK;
+    int node = parse_function(p);
+    if (node >= 0 && p->program->nodes[node].type == EX_T_BOOL)
+        ex_fail(p, 1, "this is a condition; a %s is a number", what);
     else if (node >= 0)
-        node = ex_make(&p, 1, EX_TO_FLOAT, &node, 1);
-    if (!p.status) program->score = node;
-    return p.status;
+        node = ex_make(p, 1, EX_TO_FLOAT, &node, 1);
+    if (!p->status) *root = node;
+    return p->status;
+}
+
+attune_status ex_parse_score(ex_program *program, const char *text, at_error *err) {
+    ex_parser p = {.program = program, .name = "score_mod", .text = text, .operand = EX_V_SCORE, .err = err};
+    return parse_number(&p, "score", &program->score);
+}
+
+attune_status ex_parse_prob(ex_program *program, const char *text, at_error *err) {
+    ex_parser p = {.program = program, .name = "prob_mod", .text = text, .operand = EX_V_PROB, .err = err};
+    return parse_number(&p, "probability", &program->prob);
 }
 
 attune_status ex_parse_mask(ex_program *program, const char *text, at_error *err) {
-    ex_parser p = {.program = program, .name = "mask_mod", .text = text, .is_mask = true, .err = err};
+    ex_parser p = {.program = program, .name = "mask_mod", .text = text, .operand = EX_NUM_VARS, .err = err};
     if (!*text) return ATTUNE_OK;
     const int node = parse_function(&p);
     if (node >= 0 && program->nodes[node].type != EX_T_BOOL) ex_fail(&p, 1, "this is a number; a mask is a condition");
@@ -274,7 +284,7 @@ bool ex_is_identity(const ex_program *program, int root) {
     if (root < 0) return true;
     const ex_node *node = &program->nodes[root];
     if (node->op == EX_BOOL) return node->value.i != 0;
-    return node->op == EX_VAR && node->which == EX_V_SCORE;
+    return node->op == EX_VAR && (node->which == EX_V_SCORE || node->which == EX_V_PROB);
 }
 
 int ex_unused_tensor(const ex_program *program) {

@@ -23,7 +23,7 @@ typedef struct ex_parser {
     const char *text;
     ex_token token; /* the next one */
     int depth;      /* of what is being parsed */
-    bool is_mask;
+    ex_var operand; /* EX_V_SCORE or EX_V_PROB, which the function is given; EX_NUM_VARS: neither, as of a mask */
     attune_status status;
     at_error *err;
 } ex_parser;

@@ -24,11 +24,11 @@ double mha_problem_flops(const attune_problem *canonical);
 /* The canonical key: everything that the kernel is specialised for, serialised byte by byte. It has no outer strides,
  * no batch and, at equal group size, no num_heads. The key of a block has num_heads and, if its rows are few, their
  * number (mha_few_rows). Returns its length; the buffer must hold MHA_KEY_BYTES. */
-enum { MHA_KEY_BYTES = 3328 };
+enum { MHA_KEY_BYTES = 4352 };
 
 /* The room that any problem's text has enough of: its fields, and functions and tensors of the user. */
-enum { MHA_PROBLEM_TEXT = 4096 };
-_Static_assert(MHA_PROBLEM_TEXT >= 2 * ATTUNE_FUNCTION_BYTES + 2048, "functions, tensors and all other fields");
+enum { MHA_PROBLEM_TEXT = 5120 };
+_Static_assert(MHA_PROBLEM_TEXT >= 3 * ATTUNE_FUNCTION_BYTES + 2048, "functions, tensors and all other fields");
 
 size_t mha_key(const attune_problem *canonical, uint8_t key[MHA_KEY_BYTES]);
 
@@ -41,8 +41,10 @@ static inline bool mha_attends(const attune_problem *p) { return p->op == ATTUNE
 /* There are scores of queries and keys. */
 static inline bool mha_has_keys(const attune_problem *p) { return mha_attends(p) || p->op == ATTUNE_WEIGHTS; }
 
-/* Functions on scores and masks. */
-static inline bool mha_has_functions(const attune_problem *p) { return p->score_mod[0] || p->mask_mod[0]; }
+/* Functions on scores, masks and probabilities. */
+static inline bool mha_has_functions(const attune_problem *p) {
+    return p->score_mod[0] || p->mask_mod[0] || p->prob_mod[0];
+}
 
 /* ---- The keys of a canonical problem ---- */
 

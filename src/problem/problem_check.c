@@ -224,6 +224,8 @@ static attune_status check_integer_products(const attune_problem *p, at_error *e
     if (mha_rotates_keys(p) && !p->seq_new)
         return at_fail(err, ATTUNE_INVALID_PROBLEM,
                        "integer=%s multiplies codes as they lie in k, but rotary_dim rotates them first", how);
+    if (p->prob_mod[0])
+        return refuse(err, "prob_mod changes probabilities before they become codes: leave out prob_mod or integer");
     if (p->weights_mode)
         return refuse(err, "weights are of scores that are not computed in integers: leave out weights or integer");
     return ATTUNE_OK;

@@ -1,4 +1,4 @@
-/* The functions on scores and masks: checked, and their text made canonical. */
+/* The functions on scores, masks and probabilities: checked, and their text made canonical. */
 #include "problem/problem_functions.h"
 #include "base/integers.h"
 #include "problem/problem.h"
@@ -30,8 +30,9 @@ attune_status mha_read_functions(const attune_problem *p, ex_program *program, a
     ex_scope scope = {.tensors = p->tensors};
     find_sizes(p, &scope);
     ex_program_init(program, &scope);
-    const attune_status status = ex_parse_score(program, p->score_mod, err);
-    return status ? status : ex_parse_mask(program, p->mask_mod, err);
+    attune_status status = ex_parse_score(program, p->score_mod, err);
+    if (!status) status = ex_parse_mask(program, p->mask_mod, err);
+    return status ? status : ex_parse_prob(program, p->prob_mod, err);
 }
 
 /* ---- Canonical text ---- */
@@ -70,7 +71,7 @@ static attune_status check_names(const attune_problem *p, at_error *err) {
 static attune_status check_used(const ex_program *program, const attune_problem *p, at_error *err) {
     const int unused = ex_unused_tensor(program);
     if (unused < 0) return ATTUNE_OK;
-    return at_fail(err, ATTUNE_INVALID_PROBLEM, "tensor '%s' is declared, but neither score_mod nor mask_mod uses it",
+    return at_fail(err, ATTUNE_INVALID_PROBLEM, "tensor '%s' is declared, but no function uses it",
                    p->tensors[unused].name);
 }
 
@@ -79,16 +80,19 @@ attune_status mha_settle_functions(attune_problem *p, at_error *err) {
     if (!mha_has_functions(p) && !p->tensors[0].name[0]) {
         memset(p->score_mod, 0, sizeof p->score_mod);
         memset(p->mask_mod, 0, sizeof p->mask_mod);
+        memset(p->prob_mod, 0, sizeof p->prob_mod);
         return ex_check_tensors(p->tensors, err);
     }
     attune_status status = check_text("score_mod", p->score_mod, err);
     if (!status) status = check_text("mask_mod", p->mask_mod, err);
+    if (!status) status = check_text("prob_mod", p->prob_mod, err);
     if (!status) status = ex_check_tensors(p->tensors, err);
     if (!status) status = check_names(p, err);
     if (!status) status = mha_read_functions(p, &program, err);
     if (!status) status = check_used(&program, p, err);
     if (!status) status = rewrite(&program, "score_mod", program.score, p->score_mod, err);
     if (!status) status = rewrite(&program, "mask_mod", program.mask, p->mask_mod, err);
+    if (!status) status = rewrite(&program, "prob_mod", program.prob, p->prob_mod, err);
     return status;
 }
 

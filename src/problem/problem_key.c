@@ -12,7 +12,7 @@
 /* ---- The words of a key ---- */
 
 /* Words that are not fields, and their numbers among those of fields.def. */
-enum { KEY_FORMAT = 0, HEADS_PER_KV_HEAD = 7, NUM_HEADS = 39, FEW_ROWS = 40, NUM_DERIVED = 4 };
+enum { KEY_FORMAT = 0, HEADS_PER_KV_HEAD = 7, NUM_HEADS = 39, FEW_ROWS = 40, NUM_DERIVED = 4, NUM_FUNCTIONS = 3 };
 enum { NUM_KEYS = MHA_FIELD_KEYS + NUM_DERIVED };
 
 /* Raise it when the order or the meaning of words changes. One more word raises it by itself. */
@@ -79,10 +79,10 @@ size_t mha_key_words(const attune_problem *p, mha_key_word words[MHA_KEY_WORDS])
 
 /* What the functions say, byte by byte, and the tensors that they read. */
 static size_t put_functions(const attune_problem *p, uint8_t *key) {
-    const char *const texts[2] = {p->score_mod, p->mask_mod};
+    const char *const texts[NUM_FUNCTIONS] = {p->score_mod, p->mask_mod, p->prob_mod};
     size_t n = 0;
     if (!mha_has_functions(p)) return 0;
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < NUM_FUNCTIONS; i++) {
         const size_t length = strlen(texts[i]) + 1;
         memcpy(key + n, texts[i], length);
         n += length;
@@ -93,7 +93,8 @@ static size_t put_functions(const attune_problem *p, uint8_t *key) {
 }
 
 size_t mha_key(const attune_problem *p, uint8_t key[MHA_KEY_BYTES]) {
-    _Static_assert(8 * MHA_KEY_WORDS + 2 * ATTUNE_FUNCTION_BYTES + sizeof p->tensors <= MHA_KEY_BYTES, "both fit");
+    _Static_assert(8 * MHA_KEY_WORDS + NUM_FUNCTIONS * ATTUNE_FUNCTION_BYTES + sizeof p->tensors <= MHA_KEY_BYTES,
+                   "all fit");
     mha_key_word words[MHA_KEY_WORDS];
     const size_t count = mha_key_words(p, words);
     for (size_t i = 0; i < count; i++)

@@ -75,12 +75,12 @@ enum {
     AT_FUNCTIONS_BEGIN = offsetof(attune_problem, tensors),
     AT_FUNCTIONS_BYTES = sizeof(attune_problem) - AT_FUNCTIONS_BEGIN
 };
-_Static_assert(offsetof(attune_problem, mask_mod) + ATTUNE_FUNCTION_BYTES == sizeof(attune_problem),
+_Static_assert(offsetof(attune_problem, prob_mod) + ATTUNE_FUNCTION_BYTES == sizeof(attune_problem),
                "a member after the functions must be hashed and compared");
 
 /* Whether there are functions, tensors, or bytes that canonicalisation would refuse. */
 static inline bool at_raw_has_functions(const attune_problem *p) {
-    return p->score_mod[0] || p->mask_mod[0] || p->tensors[0].name[0];
+    return p->score_mod[0] || p->mask_mod[0] || p->prob_mod[0] || p->tensors[0].name[0];
 }
 
 /* The part of a schedule that is in use; the rest is for later versions. Results hold schedules by value, so the size

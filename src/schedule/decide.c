@@ -8,8 +8,8 @@ static bool has_dot2(const at_target *target) { return target->flags & AT_TARGET
 
 bool mha_attends_by_pairs(const attune_problem *p, const at_target *target) {
     const bool all = p->dtype == ATTUNE_BF16 && p->k_dtype == ATTUNE_BF16 && p->v_dtype == ATTUNE_BF16;
-    return has_dot2(target) && all && mha_attends(p) && !p->reproducible && p->softmax_precision == ATTUNE_F32 &&
-           p->head_dim % 2 == 0;
+    return has_dot2(target) && all && mha_attends(p) && !p->reproducible && !p->prob_mod[0] &&
+           p->softmax_precision == ATTUNE_F32 && p->head_dim % 2 == 0;
 }
 
 bool mha_projects_by_pairs(const attune_problem *p, const at_target *target) {

@@ -107,6 +107,7 @@ static attune_status check_d_lanes(const attune_problem *p, const attune_schedul
                                    at_error *err) {
     const rule rules[] = {
         {mha_attends(p), "d_lanes computes attention only"},
+        {!p->prob_mod[0], "prob_mod is computed by strategy=q_lanes"},
         {s->score_keys * (int64_t)s->score_rows * mha_query_planes(p) <= MAX_D_ACCUMULATORS,
          p->integer ? "score_keys * score_rows * q_planes must be at most 32 for d_lanes"
                     : "score_keys * score_rows must be at most 32 for d_lanes"},

@@ -7,7 +7,7 @@
 #include <string.h>
 
 static void check_round_trip(const attune_problem *problem) {
-    static char first[4096], second[4096];
+    static char first[8192], second[8192];
     attune_problem canonical, again = ATTUNE_PROBLEM_INIT, recanonical;
     at_error err = {0};
     if (mha_canonicalize(problem, &canonical, &err) != ATTUNE_OK) {

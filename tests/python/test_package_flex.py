@@ -218,3 +218,14 @@ def test_bars_in_functions_of_a_list(tmp_path):
     manifest = tmp_path / "list"
     manifest.write_text(f"{problem} | {schedule}\n{problem}\n")
     assert sum(attune.warm(manifest).values()) == 2
+
+
+def test_prob_mod():
+    """PyTorch has none: the probabilities are written out."""
+    q, k, v = inputs()
+    at = torch.meshgrid(*(torch.arange(n) for n in (B, H, Q, KV)), indexing="ij")
+    weights = torch.softmax(q.double() @ k.double().mT / D**0.5 + SLOPES[at[1]], -1)
+    wanted = torch.where(weights > 0.02, weights * SLOPES[at[1]], 0) @ v.double()
+    got = attune.flex_attention(q, k, v, lambda s, b, h, i, j: s + SLOPES[h],
+                                prob_mod=lambda p, b, h, i, j: torch.where(p > 0.02, p * SLOPES[h], 0))
+    torch.testing.assert_close(got.double(), wanted, atol=1e-5, rtol=0)

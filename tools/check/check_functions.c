@@ -1,5 +1,6 @@
-/* Random functions on scores and masks. Those on scores are continuous, and make at most twice as much of an error of
- * the score: otherwise rounding would decide what comes out. Masks compare integers, which are exact. */
+/* Random functions on scores, masks and probabilities. Those on numbers are continuous, and make at most twice as much
+ * of an error of the score or probability: otherwise rounding would decide what comes out. Masks compare integers,
+ * which are exact. */
 #include "check/check_draft.h"
 
 #include <stdarg.h>
@@ -203,14 +204,40 @@ static void draw_score(draft *d) {
     memcpy(d->p->score_mod, now, strlen(now) + 1);
 }
 
-/* ---- Both ---- */
+/* ---- Probabilities ---- */
+
+static void draw_prob(draft *d) {
+    text t = {d->p->prob_mod, ATTUNE_FUNCTION_BYTES, 0};
+    const double factor = 0.25 * (double)draft_between(d, -8, 8);
+    switch (draft_between(d, 0, 5)) {
+    case 0: put(&t, "prob * %g", factor); return;
+    case 1: put(&t, "min(prob, %g)", 0.125 * (double)draft_between(d, 1, 7)); return;
+    case 2: put(&t, "2 * max(0, prob - %g)", 0.03125 * (double)draft_between(d, 0, 9)); return;
+    case 3: put(&t, "prob * prob - prob"); return;
+    case 4:
+        put(&t, "select(");
+        put_condition(d, &t, 2);
+        put(&t, ", prob, %g * prob)", factor);
+        return;
+    default:
+        put(&t, "prob + 0.03125 * ");
+        put_number(d, &t, 2);
+        return;
+    }
+}
+
+/* ---- All ---- */
+
+static bool is_named(const attune_problem *p, const char *name) {
+    return strstr(p->mask_mod, name) || strstr(p->score_mod, name) || strstr(p->prob_mod, name);
+}
 
 /* Every tensor must be used, and one that no function happens to name is asked for by the mask. */
 static void use_tensors(draft *d) {
     text t = {d->p->mask_mod, ATTUNE_FUNCTION_BYTES, strlen(d->p->mask_mod)};
     for (int i = 0; i < ATTUNE_MAX_USER_TENSORS; i++) {
         const attune_user_tensor *user = &d->p->tensors[i];
-        if (!user->rank || strstr(d->p->mask_mod, user->name) || strstr(d->p->score_mod, user->name)) continue;
+        if (!user->rank || is_named(d->p, user->name)) continue;
         put(&t, "%s(", t.length ? " | " : "");
         put_element(d, &t, i, 1);
         put(&t, "%s)", user->dtype == ATTUNE_BOOL ? "" : is_integer(user->dtype) ? " >= 1" : " > -0.5");
@@ -224,5 +251,6 @@ void draft_functions(draft *d) {
         text t = {d->p->mask_mod, ATTUNE_FUNCTION_BYTES, 0};
         put_condition(d, &t, (int)draft_between(d, 1, 3));
     }
+    if (d->p->op != ATTUNE_WEIGHTS && draft_chance(d, 20)) draw_prob(d);
     use_tensors(d);
 }

@@ -267,7 +267,7 @@ static void set_sizes(draft *d) {
 static void draw_integer(draft *d) {
     attune_problem *const p = d->p;
     const bool rotates_cache = p->rotary_dim && !p->seq_new;
-    if (p->k_dtype != ATTUNE_I8 || p->weights_mode || rotates_cache || !chance(d, 50)) return;
+    if (p->k_dtype != ATTUNE_I8 || p->weights_mode || p->prob_mod[0] || rotates_cache || !chance(d, 50)) return;
     p->integer = p->v_dtype == ATTUNE_I8 && chance(d, 60) ? ATTUNE_INTEGER_ALL : ATTUNE_INTEGER_SCORES;
     p->q_planes = (attune_q_planes)between(d, ATTUNE_Q_PLANES_DEFAULT, ATTUNE_Q_PLANES_2);
 }

@@ -324,6 +324,7 @@ static bounds bounds_of(const tensors *t, const ref_result *wanted, double plain
     const bool is_block = ref_is_block(p);
     const double epsilon = epsilon_of(p->softmax_precision), tiny = tiny_of(p->dtype);
     const double score = largest_score(t, wanted), value = largest_value(t, block);
+    double out_value = value;
     const bool has_cache = p->seq_new || rounds_unseen(p);
     const bool is_known = wanted->knows_caches && p->seq_new && inputs != INPUT_DENORMAL;
     const double cached_k = has_cache && (is_block || is_prepared(p)) ? epsilon_of(p->k_dtype) : 0;
@@ -333,7 +334,9 @@ static bounds bounds_of(const tensors *t, const ref_result *wanted, double plain
     double off = (p->qk_norm_eps > 0 ? 8 : 4) * epsilon * (4 + score) + (is_known ? 0 : 4 * cached_k * score);
     off += lost_to_codes(t, block);
     if (is_block) off += 2 * epsilon * scale_of(t) * sqrt((double)p->head_dim) * projected; /* merge has no head_dim */
-    double out = off * value + epsilon * v_loss + (is_known ? 0 : cached_v * value);
+    /* A prob_mod that is drawn makes at most twice as much of a probability's error, and may give more in all. */
+    if (p->prob_mod[0]) out_value *= 2 + wanted->most_mixed;
+    double out = off * out_value + epsilon * v_loss + (is_known ? 0 : cached_v * value);
     if (is_block && !p->no_out_projection) out = out * block->out_gain + epsilon * block->out_loss;
     const double of_scores = off + lost_between(p) * score; /* `out` has that in plain_max */
     const double prepared = error_of_prepared(t, epsilon);
