@@ -30,7 +30,7 @@ of its subclasses, with one sentence.
     Error …                    exceptions; attune.Error.__subclasses__() lists them
 
 attune.torch, attune.transformers, attune.ort (ONNX Runtime) and attune.jax put attune into those engines, attune.tvm
-into any framework by TVM-FFI, and attune.distributed measures over a cluster. They are imported when first used;
+into any framework by TVM-FFI, attune.onnx computes ONNX's FlexAttention, and attune.distributed measures over a cluster. They are imported when first used;
 `import attune` needs the standard library only.
 """
 
@@ -109,7 +109,7 @@ class _Module(types.ModuleType):
     """Imports the engines when they are first used. A function __getattr__ would appear in help(attune)."""
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("torch", "transformers", "ort", "jax", "tvm", "distributed"):
+        if name in ("torch", "transformers", "onnx", "ort", "jax", "tvm", "distributed"):
             return importlib.import_module(f"{__name__}.{name}")
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

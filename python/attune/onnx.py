@@ -1,0 +1,98 @@
+"""ONNX's FlexAttention (ai.onnx.preview, ONNX 1.23) by attune.
+
+    import attune.onnx, onnx
+    evaluator = attune.onnx.evaluator(onnx.load("model.onnx"))
+    outputs = evaluator.run(None, {"Q": q, "K": k, "V": v})
+
+evaluator is ONNX's own reference evaluator, whose FlexAttention is attune's: other operators run by NumPy. A node's
+subgraphs score_mod and prob_mod become functions of a kernel (docs/functions.md). flex_attention computes one node,
+function_text shows what its subgraph becomes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Optional, Sequence
+
+import numpy as np
+import onnx
+from onnx.reference import ReferenceEvaluator
+from onnx.reference.op_run import OpRun
+
+from . import _library  # noqa: F401  the library is found, or missing, at once
+from ._attention import _look, _shape4
+from ._errors import InvalidArgumentError
+from ._flex import _fields, attend
+from ._graph import GraphReader
+from ._tensor import dtype_name, empty
+from ._trace import Tracer
+from ._values import number
+
+__all__ = ["FlexAttention", "evaluator", "flex_attention", "function_text"]
+
+_PRECISIONS = {onnx.TensorProto.FLOAT: "f32", onnx.TensorProto.DOUBLE: "f64", onnx.TensorProto.FLOAT16: "f32",
+               onnx.TensorProto.BFLOAT16: "f32"}
+
+
+def function_text(graph: onnx.GraphProto, what: str, shape: Sequence[int]) -> Dict[str, Any]:
+    """What a subgraph becomes: {"text": …, "tensors": {name: array}, "tensor": their declarations}. `what` is score_mod
+    or prob_mod, `shape` that of the scores, [batch, heads, queries, keys]."""
+    tracer = Tracer(dict(zip(("b", "h", "q", "kv"), shape)), False)
+    text = GraphReader(tracer, shape).text(graph, what)
+    return {"text": text[1:-1], "tensors": dict(tracer.tensors), "tensor": (tracer.declarations() or '""')[1:-1]}
+
+
+def flex_attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    score_mod: Optional[onnx.GraphProto] = None,
+    prob_mod: Optional[onnx.GraphProto] = None,
+    *,
+    scale: Optional[float] = None,
+    softmax_precision: Optional[int] = None,
+    outer: Optional[Dict[str, np.ndarray]] = None,
+    threads: int = 0,
+) -> Any:
+    """One FlexAttention node: prob_mod(softmax(score_mod(scale * q k^T))) v.
+
+    q is [batch, heads, queries, dim], k and v are [batch, kv_heads, keys, dim]. score_mod and prob_mod are the node's
+    subgraphs; `outer` has constants of the model that they name. softmax_precision is an element type of ONNX; f16 and
+    bf16 become f32, which is more precise.
+    """
+    tensors = {"q": q, "k": k, "v": v}
+    for name, value in tensors.items():
+        _look(value, name)
+        if len(value.shape) != 4:
+            raise InvalidArgumentError(f"{name} has {len(value.shape)} dims; FlexAttention takes 4")
+    shape = (*_shape4(q, "q")[:3], _shape4(k, "k")[2])
+    fields = _fields(q, k, v, True)
+    tracer = Tracer(dict(zip(("b", "h", "q", "kv"), shape)), False)
+    reader = GraphReader(tracer, shape, outer)
+    for name, graph in (("score_mod", score_mod), ("prob_mod", prob_mod)):
+        fields[name] = None if graph is None else reader.text(graph, name)
+    if scale is not None:
+        fields["softmax_scale"] = number(scale, "scale")
+    if softmax_precision is not None:
+        if softmax_precision not in _PRECISIONS:
+            raise InvalidArgumentError(f"softmax_precision is {softmax_precision}; it must be that of a float type")
+        fields["softmax_precision"] = "f64" if dtype_name(q) == "f64" else _PRECISIONS[softmax_precision]
+    tensors["out"] = empty((q,), dtype_name(q), (*q.shape[:-1], v.shape[-1]))
+    attend(fields, tracer, tensors, threads)
+    return tensors["out"]
+
+
+class FlexAttention(OpRun):
+    """The operator for onnx.reference.ReferenceEvaluator(model, new_ops=[attune.onnx.FlexAttention])."""
+
+    op_domain = "ai.onnx.preview"
+
+    def _run(self, Q: Any, K: Any, V: Any, scale: Any = None, score_mod: Any = None, prob_mod: Any = None,
+             softmax_precision: Any = None, **_: Any) -> tuple:
+        graphs = [None if mod is None else mod.proto_ for mod in (score_mod, prob_mod)]
+        return (flex_attention(*map(np.ascontiguousarray, (Q, K, V)), *graphs, scale=scale,
+                               softmax_precision=softmax_precision),)
+
+
+def evaluator(model: onnx.ModelProto, **options: Any) -> ReferenceEvaluator:
+    """ONNX's reference evaluator of the model, in which attune computes FlexAttention."""
+    return ReferenceEvaluator(model, new_ops=[FlexAttention], **options)
