@@ -30,8 +30,8 @@ of its subclasses, with one sentence.
     Error …                    exceptions; attune.Error.__subclasses__() lists them
 
 attune.torch, attune.transformers, attune.ort (ONNX Runtime) and attune.jax put attune into those engines, attune.tvm
-into any framework by TVM-FFI, attune.onnx computes ONNX's FlexAttention, and attune.distributed measures over a cluster. They are imported when first used;
-`import attune` needs the standard library only.
+into any framework by TVM-FFI. attune.onnx computes ONNX's FlexAttention, attune.distributed measures over a cluster.
+They are imported when first used; `import attune` needs the standard library only.
 """
 
 from __future__ import annotations

@@ -264,8 +264,8 @@ class GraphReader:
             return self._elementwise(_FUNCTIONS[op], inputs, op)
         if op in _METHODS and method is not None:
             return method(inputs, attributes)
-        raise UnsupportedError(f"{op} cannot become a function: there are {', '.join(sorted((*_FUNCTIONS, *_METHODS)))}",
-                               5)
+        known = ", ".join(sorted((*_FUNCTIONS, *_METHODS)))
+        raise UnsupportedError(f"{op} cannot become a function: there are {known}", 5)
 
     def _elementwise(self, function: Callable[..., Traced], inputs: Sequence[Optional[Value]], op: str) -> Value:
         given = [value for value in inputs if value is not None]
@@ -404,5 +404,5 @@ class GraphReader:
         return Value(value.shape, at)
 
 
-_METHODS = ("Where", "Min", "Max", "Sum", "Clip", "Mod", "Cast", "CastLike", "Expand", "Reshape", "Unsqueeze", "Squeeze",
-            "Transpose", "Slice", "Gather", "Trilu")
+_METHODS = ("Where", "Min", "Max", "Sum", "Clip", "Mod", "Cast", "CastLike", "Expand", "Reshape", "Unsqueeze",
+            "Squeeze", "Transpose", "Slice", "Gather", "Trilu")
