@@ -3,6 +3,7 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -123,10 +124,100 @@ static void sizes_may_be_deep(void **state) {
     check(text);
 }
 
+/* ---- Random programs: values that are used late, registers that change, numbers that have bits of others ---- */
+
+enum { SUMS = 4, VALUES = 40, STEPS = 24, PROGRAM_BYTES = 8192 };
+
+typedef struct program {
+    unsigned seed;
+    int values; /* v0, v1, …, of which only the first loads are bounded */
+    size_t length;
+    char text[PROGRAM_BYTES];
+} program;
+
+static int below(program *p, int n) { return (int)(rand_r(&p->seed) / 7 % (unsigned)n); }
+
+static void line(program *p, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void line(program *p, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    p->length += (size_t)vsnprintf(p->text + p->length, sizeof p->text - p->length, format, args);
+    va_end(args);
+    assert_true(p->length < sizeof p->text);
+}
+
+/* Old values are as likely as new ones. A factor is a load, so that nothing grows without end. */
+static void put_value(program *p, int loads) {
+    const int a = below(p, p->values), b = below(p, p->values), c = below(p, loads);
+    switch (below(p, 3)) {
+    case 0: line(p, "    let v%d = v%d + v%d\n", p->values, a, b); break;
+    case 1: line(p, "    let v%d = v%d - v%d\n", p->values, a, b); break;
+    default: line(p, "    let v%d = v%d * v%d\n", p->values, a, c); break;
+    }
+    p->values++;
+}
+
+/* Sums of products in registers, with lets between them. */
+static void check_random_sums(const char *isa, int lanes, bool has_fma, unsigned seed) {
+    enum { LOADS = 6 };
+    program p = {.seed = seed};
+    line(&p, HEAD "    alloc s: f32x%d[%d] reg\n", lanes, SUMS);
+    for (int i = 0; i < SUMS; i++) line(&p, "    s[%d] = splat.x%d(0.0)\n", i, lanes);
+    for (; p.values < LOADS; p.values++)
+        line(&p, "    let v%d = %s[%d]:x%d\n", p.values, below(&p, 2) ? "x" : "y", lanes * below(&p, NUMBERS / lanes),
+             lanes);
+    for (int i = 0; i < STEPS; i++) {
+        const int to = below(&p, SUMS), a = below(&p, p.values), b = below(&p, p.values);
+        if (p.values < VALUES && below(&p, 2)) put_value(&p, LOADS);
+        line(&p, has_fma ? "    s[%d] = fma(v%d, v%d, s[%d])\n" : "    s[%d] = v%d * v%d + s[%d]\n", to, a, b, to);
+    }
+    for (int i = 0; i < SUMS; i++) line(&p, "    z[%d]:x%d = s[%d]\n", i * lanes, lanes, i);
+    line(&p, "  }\n}\n");
+    check_on(isa, p.text);
+}
+
+/* Numbers that are casts of bits, of values and of registers that change afterwards. */
+static void check_random_bits(unsigned seed) {
+    enum { LOADS = 4 };
+    program p = {.seed = seed};
+    int bits = 0;
+    line(&p, HEAD "    alloc r: f64[2] reg\n    r[0] = cast.f64(x[7])\n    r[1] = cast.f64(x[8])\n");
+    for (; p.values < LOADS; p.values++) line(&p, "    let v%d = cast.f64(x[%d])\n", p.values, below(&p, NUMBERS));
+    for (int i = 0; i < STEPS; i++) {
+        const int reg = below(&p, 2), value = below(&p, p.values);
+        switch (below(&p, 4)) {
+        case 0: line(&p, "    let k%d = bitcast.i64(v%d)\n", bits++, value); break;
+        case 1: line(&p, "    let k%d = bitcast.i64(r[%d])\n", bits++, reg); break;
+        case 2: line(&p, "    r[%d] = v%d\n", reg, value); break;
+        default: put_value(&p, LOADS); break;
+        }
+    }
+    for (int i = 0; i < bits; i++) line(&p, "    z[%d] = cast.f32(bitcast.f64(k%d))\n", i, i);
+    for (int i = 0; i < 2; i++) line(&p, "    z[%d] = cast.f32(r[%d])\n", STEPS + i, i);
+    line(&p, "  }\n}\n");
+    check(p.text);
+}
+
+static void random_programs_agree(void **state) {
+    (void)state;
+    enum { PROGRAMS = 60 };
+    for (unsigned seed = 1; seed <= PROGRAMS; seed++) {
+        check_random_bits(seed);
+#if defined(__x86_64__)
+        check_random_sums("avx512", 16, true, seed);
+        check_random_sums("avx2", 8, true, seed);
+        check_random_sums("x86-64", 4, false, seed);
+#else
+        check_random_sums("aarch64", 4, true, seed);
+#endif
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(products_keep_what_they_read),
         cmocka_unit_test(numbers_from_bits_stay),
+        cmocka_unit_test(random_programs_agree),
         cmocka_unit_test(sizes_may_be_deep),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -81,6 +81,16 @@ static void fill_tokens(const tensors *t, tensor *one, input_kind kind, tool_ran
             ref_store(one->info.dtype, one->data, at + tool_random_range(random, 0, columns - 1), fill_odd(random));
 }
 
+/* Hides the same columns of many rows: tiles of a kernel are then hidden as a whole, and whole rows, too. */
+static void hide_columns(tensor *one, int64_t period, tool_random *random) {
+    const int64_t rows = (int64_t)one->count / period;
+    const int64_t begin = tool_random_range(random, 0, period - 1), end = tool_random_range(random, begin + 1, period);
+    const int64_t first = tool_random_chance(random, 50) ? 0 : tool_random_range(random, 0, rows - 1);
+    const int64_t last = tool_random_chance(random, 50) ? rows : tool_random_range(random, first, rows);
+    for (int64_t row = first; row < last; row++)
+        memset((unsigned char *)one->data + row * period + begin, 0, (size_t)(end - begin));
+}
+
 /* Any byte but 0 means true. Whole runs of columns are all kept or all hidden now and then. */
 static void fill_mask(tensor *one, tool_random *random) {
     static const int densities[] = {0, 5, 50, 50, 95, 100};
@@ -93,6 +103,8 @@ static void fill_mask(tensor *one, tool_random *random) {
         ((unsigned char *)one->data)[i] =
             tool_random_chance(random, density) ? (unsigned char)tool_random_range(random, 1, 255) : 0;
     }
+    for (int times = one->count && tool_random_chance(random, 40) ? 2 : 0; times > 0; times--)
+        hide_columns(one, period, random);
 }
 
 static void fill_bias(tensor *one, input_kind kind, tool_random *random) {
