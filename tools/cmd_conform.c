@@ -162,9 +162,8 @@ int cmd_conform(int argc, char **argv) {
         parse,
         "DIR...",
         "Runs every case below the folders: a case.json that names an operator of ONNX (Attention of opset 23 to 25, "
-        "or RotaryEmbedding), its attributes, and .npy files with its inputs and the outputs it must give. Prints a "
-        "line "
-        "for each case that fails; the last line is \"N passed, N failed\".",
+        "or RotaryEmbedding) and its attributes, or a problem, and .npy files with inputs and the outputs they give. "
+        "Prints a line for each case that fails; the last line is \"N passed, N failed\".",
         tool_common_children,
         NULL,
         NULL};

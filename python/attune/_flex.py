@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Dict, Optional, Tuple
 
 from ._attention import _float_name, _lift, _look, _python_name, _shape4, _strides, _wide
 from ._context import default_context
@@ -118,11 +118,40 @@ def flex_attention(
     enable_gqa: heads of q may share heads of k and v.
     The rest is as in `attention`.
     """
+    fields, tracer, tensors = described(
+        q, k, v, score_mod, block_mask, mask_mod=mask_mod, prob_mod=prob_mod, scale=scale, enable_gqa=enable_gqa,
+        return_lse=return_lse, strict_index=strict_index,
+    )
+    if out is None:
+        out = empty((q,), dtype_name(q), (*q.shape[:-1], v.shape[-1]))
+    tensors["out"] = _lift(out, "out")
+    lse = None
+    if return_lse:
+        lse = empty((q,), "f64" if dtype_name(q) == "f64" else "f32", q.shape[:-1])
+        tensors["lse"] = _lift(lse, "lse")
+    attend(fields, tracer, tensors, threads)
+    return (out, lse) if return_lse else out
+
+
+def described(
+    q: Any,
+    k: Any,
+    v: Any,
+    score_mod: Optional[Callable] = None,
+    block_mask: Any = None,
+    *,
+    mask_mod: Optional[Callable] = None,
+    prob_mod: Optional[Callable] = None,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    return_lse: bool = False,
+    strict_index: bool = False,
+) -> Tuple[Dict[str, Any], Tracer, Dict[str, Any]]:
+    """Of a call: the fields of its problem except `tensor`, the tracer, and the tensors q, k and v."""
     for name, value in (("q", q), ("k", k), ("v", v)):
         _look(value, name)
-    if block_mask is not None:
-        if mask_mod is not None:
-            raise InvalidArgumentError("block_mask and mask_mod are both given")
+    if block_mask is not None and mask_mod is not None:
+        raise InvalidArgumentError("block_mask and mask_mod are both given")
     tensors = {"q": _lift(q, "q"), "k": _lift(k, "k"), "v": _lift(v, "v")}
     batch, heads, seq_q = _shape4(tensors["q"], "q")[:3]
     sizes = {"b": batch, "h": heads, "q": seq_q, "kv": _shape4(tensors["k"], "k")[2]}
@@ -135,15 +164,7 @@ def flex_attention(
     fields["lse"] = flag(return_lse, "return_lse")
     if scale is not None:
         fields["softmax_scale"] = number(scale, "scale")
-    if out is None:
-        out = empty((q,), dtype_name(q), (*q.shape[:-1], v.shape[-1]))
-    tensors["out"] = _lift(out, "out")
-    lse = None
-    if return_lse:
-        lse = empty((q,), "f64" if dtype_name(q) == "f64" else "f32", q.shape[:-1])
-        tensors["lse"] = _lift(lse, "lse")
-    attend(fields, tracer, tensors, threads)
-    return (out, lse) if return_lse else out
+    return fields, tracer, tensors
 
 
 def attend(fields: Dict[str, Any], tracer: Tracer, tensors: Dict[str, Any], threads: int) -> None:

@@ -14,7 +14,7 @@ bool conform_fail(conform_call *call, const char *format, ...) {
 
 /* ---- Inputs ---- */
 
-static const char *name_of(const conform_call *call, int input) { return conform_input_name(call->c->op, input); }
+static const char *name_of(const conform_call *call, int input) { return conform_input_name(call->c, input); }
 
 bool conform_dtype_of(npy_type type, attune_dtype *dtype) {
     switch (type) {
@@ -124,6 +124,7 @@ bool conform_create_output(conform_call *call, int output, npy_type type, bool p
 bool conform_call_create(const conform_case *c, conform_call *call, char message[ATTUNE_MESSAGE_BYTES]) {
     *call = (conform_call){.c = c, .problem = ATTUNE_PROBLEM_INIT, .message = message};
     call->arguments.struct_size = sizeof call->arguments;
+    if (c->op == CONFORM_PROBLEM) return conform_problem(call);
     return c->op == CONFORM_ATTENTION ? conform_attention(call) : conform_rotary(call);
 }
 

@@ -29,6 +29,7 @@ bool conform_call_run(conform_call *call, attune_context *context, attune_engine
 bool conform_attention(conform_call *call);         /* conform_attention.c */
 void conform_attention_prepare(conform_call *call); /* before each run */
 bool conform_rotary(conform_call *call);            /* conform_rotary.c */
+bool conform_problem(conform_call *call);           /* conform_problem.c */
 
 /* An array [batch, heads, tokens, columns], or [batch, tokens, heads * columns] in strides of that order. */
 typedef struct conform_view {

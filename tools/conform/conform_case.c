@@ -45,9 +45,12 @@ static const op_rule rules[CONFORM_OP_COUNT] = {
                                   {[ROTARY_INTERLEAVED] = {"interleaved", false, 0, 1, 0},
                                    [ROTARY_NUM_HEADS] = {"num_heads", false, 1, INT32_MAX, 0},
                                    [ROTARY_DIM] = {"rotary_embedding_dim", false, 0, INT32_MAX, 0}}},
+    [CONFORM_PROBLEM] = {"Problem", 0, {NULL}, {"out", "lse", "weights"}, {{NULL, false, 0, 0, 0}}},
 };
 
-const char *conform_input_name(conform_op op, int input) { return rules[op].inputs[input]; }
+const char *conform_input_name(const conform_case *c, int input) {
+    return c->op == CONFORM_PROBLEM ? c->input_names[input] : rules[c->op].inputs[input];
+}
 const char *conform_output_name(conform_op op, int output) { return rules[op].outputs[output]; }
 
 /* ---- Reading ---- */
@@ -74,7 +77,8 @@ static bool read_op(const reader *r, const json_t *root) {
             r->c->op = (conform_op)i;
             return true;
         }
-    return fail(r, "the operator '%.100s' is not known; Attention and RotaryEmbedding are", json_string_value(op));
+    return fail(r, "the operator '%.100s' is not known; Attention, RotaryEmbedding and Problem are",
+                json_string_value(op));
 }
 
 static bool read_attribute(const reader *r, const char *name, const json_t *value) {
@@ -142,6 +146,32 @@ static bool read_arrays(const reader *r, json_t *root, const char *key, const ch
     return true;
 }
 
+/* Inputs of a problem have the names of its tensors, whatever those are: in the order of the file. */
+static bool read_problem(const reader *r, json_t *root) {
+    const json_t *const text = json_object_get(root, "problem");
+    json_t *const files = json_object_get(root, "inputs");
+    if (!json_is_string(text)) return fail(r, "case.json has no \"problem\" that is a text");
+    if (!json_is_object(files)) return fail(r, "case.json has no \"inputs\" that is an object");
+    r->c->problem = strdup(json_string_value(text));
+    if (!r->c->problem) return fail(r, "out of memory");
+    const char *name;
+    json_t *file;
+    int i = 0;
+    json_object_foreach(files, name, file) {
+        if (i == CONFORM_MAX_INPUTS) return fail(r, "the case has more than %d inputs", CONFORM_MAX_INPUTS);
+        r->c->input_names[i] = strdup(name);
+        if (!r->c->input_names[i]) return fail(r, "out of memory");
+        if (!read_array(r, "inputs", name, file, &r->c->inputs[i++])) return false;
+    }
+    return true;
+}
+
+static bool read_inputs(const reader *r, json_t *root) {
+    const op_rule *const op = &rules[r->c->op];
+    if (r->c->op == CONFORM_PROBLEM) return read_problem(r, root);
+    return read_arrays(r, root, "inputs", op->inputs, CONFORM_MAX_INPUTS, r->c->inputs);
+}
+
 static bool read_tolerance(const reader *r, const json_t *root, const char *name, double *value) {
     const json_t *const number = json_object_get(root, name);
     if (!json_is_number(number) || !(json_number_value(number) >= 0))
@@ -156,8 +186,7 @@ static bool read_case(const reader *r, json_t *root) {
     if (!read_op(r, root) || !read_attributes(r, root)) return false;
     const op_rule *const op = &rules[c->op];
     if (!read_tolerance(r, root, "rtol", &c->rtol) || !read_tolerance(r, root, "atol", &c->atol) ||
-        !read_arrays(r, root, "inputs", op->inputs, CONFORM_MAX_INPUTS, c->inputs) ||
-        !read_arrays(r, root, "outputs", op->outputs, CONFORM_MAX_OUTPUTS, c->expected))
+        !read_inputs(r, root) || !read_arrays(r, root, "outputs", op->outputs, CONFORM_MAX_OUTPUTS, c->expected))
         return false;
     for (int i = 0; i < op->required_inputs; i++)
         if (!c->inputs[i].data) return fail(r, "%s lacks its input %s", op->name, op->inputs[i]);
@@ -186,7 +215,11 @@ bool conform_case_read(const char *json_path, conform_case *c, char message[ATTU
 }
 
 void conform_case_free(conform_case *c) {
-    for (int i = 0; i < CONFORM_MAX_INPUTS; i++) npy_free(&c->inputs[i]);
+    for (int i = 0; i < CONFORM_MAX_INPUTS; i++) {
+        npy_free(&c->inputs[i]);
+        free(c->input_names[i]);
+    }
+    free(c->problem);
     for (int i = 0; i < CONFORM_MAX_OUTPUTS; i++) npy_free(&c->expected[i]);
 }
 

@@ -1,7 +1,9 @@
-/* A conformance case: one node of an ONNX operator with its inputs and the outputs it must have. A folder holds it as
- *     case.json  {"op": "Attention", "attributes": {"is_causal": 1}, "inputs": {"Q": "Q.npy", …},
+/* A conformance case: one node of an ONNX operator, or a problem, with its inputs and the outputs it must have. A
+ * folder holds it as case.json  {"op": "Attention", "attributes": {"is_causal": 1}, "inputs": {"Q": "Q.npy", …},
  *                 "outputs": {"Y": "Y.npy", …}, "rtol": 1e-3, "atol": 1e-7}
  *     *.npy      the arrays it names
+ * or, with the names of the problem's tensors,
+ *     case.json  {"op": "Problem", "problem": "num_heads=2,…", "attributes": {}, "inputs": {"q": "q.npy", …}, …}
  * Names are those of the operator's specification. What is not understood is refused, never passed over: a case that
  * passes has been computed in full. */
 #ifndef ATTUNE_TOOLS_CONFORM_CASE_H
@@ -9,11 +11,13 @@
 
 #include "common/npy.h"
 
-typedef enum conform_op { CONFORM_ATTENTION, CONFORM_ROTARY_EMBEDDING, CONFORM_OP_COUNT } conform_op;
+typedef enum conform_op { CONFORM_ATTENTION, CONFORM_ROTARY_EMBEDDING, CONFORM_PROBLEM, CONFORM_OP_COUNT } conform_op;
 
 /* Places of each operator's inputs, outputs and attributes in the arrays of a conform_case. */
 enum { ATTENTION_Q, ATTENTION_K, ATTENTION_V, ATTENTION_MASK, ATTENTION_PAST_KEY, ATTENTION_PAST_VALUE };
-enum { ATTENTION_NONPAD_KV_SEQLEN = 6, CONFORM_MAX_INPUTS };
+enum { ATTENTION_NONPAD_KV_SEQLEN = 6 };
+enum { PROBLEM_OUT, PROBLEM_LSE, PROBLEM_WEIGHTS };
+enum { CONFORM_MAX_INPUTS = 16 };
 enum { ATTENTION_Y, ATTENTION_PRESENT_KEY, ATTENTION_PRESENT_VALUE, ATTENTION_QK_MATMUL, CONFORM_MAX_OUTPUTS };
 enum {
     ATTENTION_IS_CAUSAL,
@@ -40,13 +44,15 @@ typedef struct conform_attribute {
 
 typedef struct conform_case {
     conform_op op;
+    char *problem; /* of CONFORM_PROBLEM: its text, and the names of its inputs */
+    char *input_names[CONFORM_MAX_INPUTS];
     conform_attribute attributes[CONFORM_MAX_ATTRIBUTES];
     npy_array inputs[CONFORM_MAX_INPUTS]; /* data NULL: absent */
     npy_array expected[CONFORM_MAX_OUTPUTS];
     double rtol, atol;
 } conform_case;
 
-const char *conform_input_name(conform_op op, int input);
+const char *conform_input_name(const conform_case *c, int input);
 const char *conform_output_name(conform_op op, int output);
 
 /* Reads a case.json and the arrays beside it; `message` is one sentence about what is wrong. Free it in either case. */
