@@ -138,8 +138,9 @@ typedef enum attune_scales {
  *   scores  k_dtype = i8: a row of q becomes codes of its own, q[d] ~ code[d] * max|q| / largest, and a score is the
  *           sum of code[d] * k's code[d]. q_planes says how many bytes a code of q has: with one, largest is 127; with
  *           two 16256, which is more exact than bf16. head_dim is at most 1024. weights_mode must be none
- *   all     v_dtype = i8, too: besides, the probabilities of some keys in a row become codes of two bytes, relative to
- *           the largest of them, and values are sums of code * v's code. A negative scale of v makes its rows NaN */
+ *   all     v_dtype = i8, too: besides, the probabilities of 512 keys in a row become codes of as many bytes, relative
+ *           to the largest of them, and values are sums of code * v's code. Each row has the same bits on every
+ *           instruction set and by any schedule (docs/numerics.md). A token's negative scale of v makes its rows NaN */
 typedef enum attune_integer {
     ATTUNE_INTEGER_NONE = 0,
     ATTUNE_INTEGER_SCORES,
@@ -147,7 +148,7 @@ typedef enum attune_integer {
     ATTUNE_INTEGER_COUNT
 } attune_integer;
 typedef enum attune_q_planes {
-    ATTUNE_Q_PLANES_DEFAULT = 0, /* two */
+    ATTUNE_Q_PLANES_DEFAULT = 0, /* two; with integer=all, codes of probabilities have as many */
     ATTUNE_Q_PLANES_1,
     ATTUNE_Q_PLANES_2,
     ATTUNE_Q_PLANES_COUNT

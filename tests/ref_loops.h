@@ -155,6 +155,7 @@ typedef struct NAME(row) {
     REAL *query, *dots, *scores, *shares; /* products, scores and exponentials of all keys */
     REAL *totals;                         /* of the values, for each column */
     REAL largest, sum;                    /* of the scores; of the exponentials of their differences to it */
+    REAL sink_share;                      /* what the sink adds to the sum */
     bool is_empty;                        /* no key has a score above -infinity */
     bool loses_key;                       /* one has no better, though nothing hides it */
 } NAME(row);
@@ -176,21 +177,36 @@ static void NAME(softmax)(const reading *r, const entry *e, int64_t head, int64_
         largest = sink > largest || isnan(sink) ? sink : largest;
         if (sees) sum = exp(sink - largest);
     }
+    row->sink_share = sum;
     for (int64_t j = 0; j < e->keys && sees; j++) sum += row->shares[j] = exp(row->scores[j] - largest);
     row->largest = largest;
     row->sum = sum;
     row->is_empty = !sees;
 }
 
-/* Exponentials as codes of 16 bits relative to the largest of a tile's (integer=all). */
-static void NAME(code_shares)(const entry *e, NAME(row) * row) {
-    enum { TILE = 256, LARGEST = 65535 };
+/* Codes of what a tile's keys weigh, in place of it; most: the largest of that. */
+static REAL NAME(code)(REAL x, REAL most, REAL largest) { return rint(x / most * largest) * (most / largest); }
+
+/* Exponentials as codes relative to the largest of a tile's (integer=all), in the sum as well. Scales of tokens are a
+ * part of a code. */
+static void NAME(code_shares)(const reading *r, const entry *e, int64_t kv_head, NAME(row) * row) {
+    enum { TILE = 512 };
+    const REAL largest = r->p->q_planes == ATTUNE_Q_PLANES_1 ? 255 : 65535;
+    const bool weighs = !e->fresh && is_of_tokens(&r->v_scale); /* those of new keys are not yet there */
+    row->sum = row->sink_share;
     for (int64_t first = 0; first < e->keys; first += TILE) {
         const int64_t end = first + TILE < e->keys ? first + TILE : e->keys;
-        REAL most = 0;
-        for (int64_t j = first; j < end; j++) most = fmax(most, row->shares[j]);
-        for (int64_t j = first; j < end && most > 0; j++)
-            row->shares[j] = rint(row->shares[j] / most * LARGEST) * (most / LARGEST);
+        REAL most = 0, heaviest = 0;
+        for (int64_t j = first; j < end; j++) {
+            const REAL scale = weighs ? (REAL)scale_of_key(r, e, &r->v_scale, kv_head, j) : 1;
+            most = fmax(most, row->shares[j]);
+            heaviest = fmax(heaviest, row->shares[j] == 0 ? 0 : row->shares[j] * scale);
+        }
+        for (int64_t j = first; j < end && most > 0; j++) {
+            const REAL scale = weighs ? (REAL)scale_of_key(r, e, &r->v_scale, kv_head, j) : 1;
+            row->sum += NAME(code)(row->shares[j], most, largest);
+            if (scale > 0) row->shares[j] = NAME(code)(row->shares[j] * scale, heaviest, largest) / scale;
+        }
     }
 }
 
@@ -300,7 +316,7 @@ static void NAME(attend)(const reading *r, const entry *e, int64_t kv_head, REAL
                 row.dots[j] = dot;
             }
             NAME(softmax)(r, e, head, i, &row);
-            if (r->codes_shares && !row.is_empty) NAME(code_shares)(e, &row);
+            if (r->codes_shares && !row.is_empty) NAME(code_shares)(r, e, kv_head, &row);
             NAME(finish_row)(r, e, head, i, &row, values, result);
         }
 }

@@ -155,7 +155,8 @@ static attune_schedule random_schedule(const attune_problem *p, const at_target 
         s.value_column_vectors = one_of(1, 4);
         s.value_keys = one_of(1, 4);
         if (p->integer == ATTUNE_INTEGER_ALL) s.value_keys = s.value_column_vectors = 1;
-        s.kv_tile = p->reproducible ? mha_reproducible_kv_tile(p) : s.lanes * s.score_keys * one_of(1, 4);
+        const bool is_fixed = p->reproducible || p->integer == ATTUNE_INTEGER_ALL;
+        s.kv_tile = is_fixed ? mha_reproducible_kv_tile(p) : s.lanes * s.score_keys * one_of(1, 4);
         s.kv_chunk = s.kv_tile * one_of(1, 4);
         if (!mha_schedule_check(p, &s, target, NULL)) return s;
     }

@@ -1,5 +1,6 @@
 /* The d-lanes strategy: tasks, chunks and tiles. */
 #include "attend/d_lanes.h"
+#include "base/integers.h"
 #include "nest/columns.h"
 #include "attend/merge.h"
 #include "attend/phases.h"
@@ -51,21 +52,24 @@ static void derive_rows(d_lanes *d) {
 
 static void derive_sizes(d_lanes *d, mha_context *c) {
     const attune_problem *p = c->p;
+    const bool all_codes = p->integer == ATTUNE_INTEGER_ALL;
     d->c = c;
     d->b = c->b;
     d->lanes = c->lanes;
     d->width = c->by_pairs ? 2 * c->lanes : c->lanes;
     d->planes = p->integer ? (int)mha_query_planes(p) : 0;
-    d->k_width = d->planes ? 4 * c->lanes : d->width;
+    d->pack = c->lanes >= 8 && c->s->score_rows > 1 ? 2 : 1;
+    d->k_width = d->planes ? 4 * c->lanes / d->pack : d->width;
     derive_rows(d);
     d->k_columns = dl_round_up(p->head_dim, d->k_width);
     d->v_columns = dl_round_up(p->head_dim_v, d->width);
-    d->is_serial = p->reproducible;
+    d->is_serial = p->reproducible && !all_codes;
+    d->tiles_are_fixed = p->reproducible || all_codes;
     d->one_chunk = p->reproducible || mha_most_keys(p) <= c->s->kv_chunk;
     d->masks_keys = p->attn_mask_dims[3] || p->attn_bias_dims[3] || p->mask_mod[0];
     /* The keys of a lone query are one interval, and only these are read. Exceptions: global keys, and tiles that begin
      * where those of other queries do. */
-    const bool one_query = p->seq_q == 1 && !c->has_global && !(d->is_serial && c->has_first);
+    const bool one_query = p->seq_q == 1 && !c->has_global && !(d->tiles_are_fixed && c->has_first);
     d->masks_positions = (c->has_first || c->has_last) && !one_query;
 }
 
@@ -137,22 +141,27 @@ static const ir_buffer *scratch(const d_lanes *d, const char *name, ir_elem elem
     return ir_scratch(d->b, name, elem, columns ? 2 : 1, (int64_t[]){rows, columns});
 }
 
+static void alloc_codes(d_lanes *d, int64_t keys) {
+    const mha_context *c = d->c;
+    const int64_t vectors = ceil_div(d->max_rows, d->pack);
+    const int64_t dims[] = {vectors * d->planes, d->k_columns / d->k_width, 4 * (int64_t)d->lanes};
+    d->q = ir_scratch(d->b, "queries", IR_I8, 3, dims);
+    d->q_scales = scratch(d, "q_scales", c->elem, d->max_rows, 0);
+    d->starts = scratch(d, "starts", IR_I32, vectors, d->lanes);
+    d->dots = scratch(d, "dots", IR_I32, d->max_rows, keys);
+    if (c->p->integer != ATTUNE_INTEGER_ALL) return;
+    d->p_codes = scratch(d, "p_codes", IR_I8, d->planes * d->max_rows, keys + d->lanes + 4);
+    d->p_units = scratch(d, "p_units", c->elem, d->max_rows, 0);
+    d->p_shares = scratch(d, "p_shares", c->elem, d->max_rows, 0);
+}
+
 static void alloc_scratch(d_lanes *d) {
     const mha_context *c = d->c;
     const int64_t more = c->s->score_keys > d->width ? c->s->score_keys : d->width;
     const int64_t keys = dl_round_up(c->s->kv_tile + more, d->width);
-    if (d->planes) {
-        d->q = scratch(d, "queries", IR_I8, d->max_rows * d->planes, d->k_columns);
-        d->q_scales = scratch(d, "q_scales", c->elem, d->max_rows, 0);
-        d->starts = scratch(d, "starts", IR_I32, d->max_rows, d->lanes);
-    } else {
-        d->q = scratch(d, "queries", c->by_pairs ? IR_BF16 : c->elem, d->max_rows, d->k_columns);
-    }
+    if (!d->planes) d->q = scratch(d, "queries", c->by_pairs ? IR_BF16 : c->elem, d->max_rows, d->k_columns);
     d->scores = scratch(d, "scores", c->elem, d->max_rows, keys);
-    if (c->p->integer == ATTUNE_INTEGER_ALL) {
-        d->p_codes = scratch(d, "p_codes", IR_I8, 2 * d->max_rows, keys + d->lanes + 4);
-        d->p_scales = scratch(d, "p_scales", c->elem, d->max_rows, 0);
-    }
+    if (d->planes) alloc_codes(d, keys);
     if (c->by_pairs) d->rounded = scratch(d, "rounded", IR_BF16, d->max_rows, keys);
     d->o = scratch(d, "o", c->elem, d->max_rows, d->v_columns);
     d->row_max = scratch(d, "row_max", c->elem, d->max_rows, 0);
@@ -189,10 +198,6 @@ static const ir_expr *query_columns(const d_lanes *d, const ir_expr *const *inde
 }
 
 static void load_query(d_lanes *d, const ir_expr *const *index, const ir_expr *r) {
-    if (d->planes) {
-        dl_encode_query(d, r, index);
-        return;
-    }
     MHA_VECTORS(d->c, q, d->c->p->head_dim, d->width) {
         ir_store(d->b, ir_at(d->b, d->q, d->width, 2, r, q.at), query_columns(d, index, q.at, q.count));
     }
@@ -207,7 +212,7 @@ static void init_row(d_lanes *d, const ir_expr *r) {
     ir_store(b, ir_at(b, d->row_sum, 1, 1, r), sink ? mha_sink_sum(c, sink) : mha_number(c, 0, 1));
     if (d->is_serial) ir_store(b, ir_at(b, d->row_sum_lost, 1, 1, r), mha_number(c, 0, 1));
     const ir_expr *const index[] = {d->entry.batch, row.head, row.token};
-    load_query(d, index, r);
+    if (!d->planes) load_query(d, index, r);
     IR_FOR(b, at, ir_idx(b, 0), ir_idx(b, d->v_columns), d->lanes) {
         mha_clear_sum(c, ir_at(b, d->o, d->lanes, 2, r, at), d->o_lost);
     }
@@ -350,12 +355,17 @@ static void visit_keys(d_lanes *d, const key_range *task, const ir_expr *first, 
         tile.first = dl_first(d, "first_key", key, tile.keys, d->entry.seq_kv);
         tile.is_partial = is_partial(d, task, &tile);
         load_scales(d, &tile);
-        if (d->is_serial && !d->planes) /* sums of integers are the same in any order */
+        if (d->planes) /* sums of integers are the same in any order */
+            dl_code_scores(d, &tile);
+        else if (d->is_serial)
             dl_serial_scores(d, &tile);
         else
             dl_scores(d, &tile);
         dl_softmax(d, &tile);
-        dl_values(d, &tile);
+        if (d->p_codes)
+            dl_code_values(d, &tile);
+        else
+            dl_values(d, &tile);
     }
 }
 
@@ -369,7 +379,7 @@ static void build_task(d_lanes *d) {
         first = ir_max(b, first, begin);
         end = ir_min(b, end, ir_plus(b, begin, chunk));
     }
-    if (d->is_serial) { /* where the tiles of q-lanes begin */
+    if (d->tiles_are_fixed) { /* they are counted from the first key */
         const ir_expr *step = ir_idx(b, d->c->s->kv_tile);
         first = ir_mul(b, ir_div(b, first, step), step);
     }
@@ -378,6 +388,7 @@ static void build_task(d_lanes *d) {
     IR_GUARD(b, !d->one_chunk, ir_lt(b, first, end)) {
         alloc_scratch(d);
         IR_FOR(b, r, ir_idx(b, 0), d->padded_rows, 1) init_row(d, r);
+        if (d->planes) dl_encode_queries(d);
         visit_keys(d, &task, first, end);
         finish_rows(d, true);
     }
@@ -421,7 +432,10 @@ static void merge_row(d_lanes *d, const ir_expr *r) {
         .columns = d->v_columns,
         .sink = sink_of(d, &row),
     };
-    mha_merge_parts(c, &parts, c->out, c->lse, (const ir_expr *const[]){d->entry.batch, row.head, row.token});
+    if (c->p->integer == ATTUNE_INTEGER_ALL)
+        mha_join_parts(c, &parts, c->out, c->lse, (const ir_expr *const[]){d->entry.batch, row.head, row.token});
+    else
+        mha_merge_parts(c, &parts, c->out, c->lse, (const ir_expr *const[]){d->entry.batch, row.head, row.token});
 }
 
 /* The second phase: the chunks of each row, in order. */

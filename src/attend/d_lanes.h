@@ -17,7 +17,9 @@
  * (d_lanes_softmax.c), O = O * factor + P V (d_lanes_value.c). Where the number of rows is not known when compiling, it
  * is rounded up: rows beyond the last are the last row again.
  *
- * d->planes: scores are sums of integers (integer=scores), see d_lanes_codes.c.
+ * d->planes: scores are sums of integers (integer=scores), see d_lanes_codes.c and d_lanes_code_scores.c. integer=all:
+ * so are values, and bits depend on neither schedule nor target, see d_lanes_code_softmax.c; the chunk is a tile, or
+ * the whole.
  *
  * reproducible: the chunk is the whole and tiles lie where those of q-lanes do; scores are summed serially along
  * head_dim, with lanes along keys (d_lanes_serial.c); P V is summed for each tile by itself, and joins O as a tile of
@@ -36,21 +38,25 @@ typedef struct d_lanes {
     ir_builder *b;
     int lanes;
     int width;                    /* columns of K and V in a vector: lanes, and of bf16 pairs twice as many */
-    int k_width;                  /* the same of K alone: of codes that are multiplied as such four times as many */
     int planes;                   /* of Q's codes; 0: Q is no codes */
+    int pack;                     /* rows in a vector of Q's codes */
+    int k_width;                  /* columns of K in a vector; of codes that are multiplied as such 4 * lanes / pack */
     int64_t fixed_rows;           /* of each task, where known when compiling; else 0 */
     int64_t row_step;             /* numbers of rows are rounded up to multiples of this */
     int64_t max_rows;             /* of a task, rounded up */
     int64_t k_columns, v_columns; /* rounded up to vectors of k_width and width */
     bool one_chunk;
     bool is_serial;       /* scores are summed as q-lanes does */
+    bool tiles_are_fixed; /* they begin at multiples of kv_tile */
     bool masks_keys;      /* there is a mask, bias or mask_mod: every tile asks it */
     bool masks_positions; /* keys that one row of a task sees may be hidden from another */
     /* scratch of a task, of c->elem unless it says otherwise */
-    const ir_buffer *q;        /* [max_rows, k_columns]: times mha_query_sign; bf16 if c->by_pairs. Codes: i8
-                                * [max_rows * planes, k_columns] */
-    const ir_buffer *q_scales; /* [max_rows]: of the codes, times mha_query_sign; NULL: q is no codes */
-    const ir_buffer *starts;   /* i32 [max_rows, lanes]: with which the sums of a row begin; NULL as well */
+    const ir_buffer *q; /* [max_rows, k_columns]: times mha_query_sign; bf16 if c->by_pairs. Codes: i8
+                         * [vectors of rows * planes, k_columns / k_width, 4 * lanes], see dl_query_codes */
+    /* if q is codes, else NULL */
+    const ir_buffer *q_scales; /* [max_rows]: of the codes, times mha_query_sign */
+    const ir_buffer *starts;   /* i32 [vectors of rows, lanes]: with which their sums begin */
+    const ir_buffer *dots;     /* i32, dims of scores: products of codes */
     const ir_buffer *scores;   /* [max_rows, kv_tile + width or more]: S, then P, times V's scales */
     const ir_buffer *rounded;  /* bf16, dims of scores: P, if c->by_pairs; else NULL */
     const ir_buffer *o;        /* [max_rows, v_columns]: not yet divided; by pairs in the order of mha_interleave */
@@ -58,9 +64,9 @@ typedef struct d_lanes {
     const ir_buffer *row_sum;  /* [max_rows] */
     /* is_serial, else NULL: the tile's P V, dims of o; mha_sum.lost of o and of row_sum. */
     const ir_buffer *tile_o, *o_lost, *row_sum_lost;
-    /* Codes of P and their scales, if values are sums of integers: i8 [max_rows * 2, kv_tile + lanes + 4], [max_rows]
-     */
-    const ir_buffer *p_codes, *p_scales;
+    /* If values are sums of integers, else NULL. Codes of P: i8 [max_rows * planes, kv_tile + lanes + 4]; what a code
+     * of 1 stands for, and by which the tile's values join o: [max_rows] */
+    const ir_buffer *p_codes, *p_units, *p_shares;
     const ir_buffer *factor; /* [max_rows]: by which o is rescaled */
     /* [kv_tile + lanes]: of the tile's keys, 1 beyond them; NULL unless tokens have scales of their own */
     const ir_buffer *k_scales, *v_scales;
@@ -107,8 +113,6 @@ typedef struct dl_columns {
 typedef void dl_columns_fn(d_lanes *d, void *user, const ir_expr *column, int64_t count);
 void dl_each_columns(d_lanes *d, const dl_columns *loop, dl_columns_fn *build, void *user);
 
-/* How scores are summed, and how values are. */
-static inline mha_kind dl_score_kind(const d_lanes *d) { return d->planes ? MHA_DOT4 : mha_kind_of(d->c->by_pairs); }
 static inline mha_kind dl_kind(const d_lanes *d) { return mha_kind_of(d->c->by_pairs); }
 
 /* Keys that are read side by side: `count` streams of `keys` keys each, which lie one after the other in memory. Key i
@@ -139,16 +143,26 @@ const ir_expr *dl_load_key(const d_lanes *d, const ir_buffer *k_or_v, const mha_
 const ir_expr *dl_k_scales(const d_lanes *d, const ir_expr *j, int lanes);
 const ir_expr *dl_v_scales(const d_lanes *d, const ir_expr *j, int lanes);
 
-/* d_lanes_codes.c: a row of Q becomes codes; `index` is that of c->q. */
-void dl_encode_query(d_lanes *d, const ir_expr *r, const ir_expr *const *index);
+/* d_lanes_codes.c: the rows of Q become codes. */
+void dl_encode_queries(d_lanes *d);
+/* `lanes` codes of a plane of a vector of rows: of a block of k_width columns for one row after the other, from place
+ * `from` on. */
+const ir_access *dl_query_codes(const d_lanes *d, const ir_expr *vector, int64_t plane, const ir_expr *block,
+                                int64_t from, int lanes);
+/* A code of two planes. */
+const ir_expr *dl_whole_code(const d_lanes *d, const ir_expr *high, const ir_expr *low);
 /* Codes of K plus 128. */
 const ir_expr *dl_unsigned_codes(const d_lanes *d, const ir_expr *codes);
-/* The sums of a register tile whose rows are those from first_row on, each of them in planes: their beginning, and the
- * sum of a row's planes. */
-void dl_start_sums(const d_lanes *d, mha_product *p, const ir_expr *first_row);
-const ir_expr *dl_whole_sum(const d_lanes *d, const mha_product *p, int64_t row, int64_t vector);
-/* Scores of a row, before k_scale. */
-const ir_expr *dl_score_of_dots(const d_lanes *d, const ir_expr *row, const ir_expr *dots);
+
+/* d_lanes_code_scores.c: writes products of codes for all keys of the tile. */
+void dl_code_scores(d_lanes *d, const dl_tile *tile);
+/* Scores of keys j, j + 1, … before k_scale. */
+const ir_expr *dl_score_of_dots(const d_lanes *d, const ir_expr *r, const ir_expr *j);
+
+/* d_lanes_code_softmax.c: the scores of a row become codes of probabilities, `largest` being the largest of them. */
+void dl_code_softmax(d_lanes *d, const dl_tile *tile, const ir_expr *r, const ir_expr *largest);
+double dl_largest_code(const d_lanes *d);
+const ir_access *dl_share_codes(const d_lanes *d, const ir_expr *r, int64_t plane, const ir_expr *j, int lanes);
 
 /* d_lanes_score.c and, for is_serial, d_lanes_serial.c: writes scores of all keys of the tile. */
 void dl_scores(d_lanes *d, const dl_tile *tile);
@@ -174,7 +188,7 @@ const ir_expr *dl_sees(const d_lanes *d, const dl_sight *sight, const ir_expr *j
 mha_place dl_place_of_row(const d_lanes *d, const dl_row *row);
 mha_place dl_place_of_keys(const d_lanes *d, const dl_row *row, const dl_tile *tile, const ir_expr *j, int lanes);
 
-/* d_lanes_code_values.c: O += P V in integers. O has shrunk already. */
+/* d_lanes_code_values.c: O = O * factor + P V * share, P V in integers. */
 void dl_code_values(d_lanes *d, const dl_tile *tile);
 
 /* d_lanes_value.c */

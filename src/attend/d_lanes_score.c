@@ -17,28 +17,21 @@ typedef struct score_tile {
     const ir_buffer *turns;      /* scratch [max_rows, STREAMS, lanes]: scores of a round */
     const ir_expr *first_row;
     mha_kv_row key[IR_MAX_LANES];
-    mha_product product; /* rows, of codes their planes, by keys */
+    mha_product product; /* rows by keys */
 } score_tile;
 
 static const ir_expr *row_at(const d_lanes *d, const score_tile *t, int64_t row) {
     return ir_plus(d->b, t->first_row, row);
 }
 
-static const ir_expr *load_k(const d_lanes *d, const mha_kv_row *key, const ir_expr *column, int64_t count) {
-    const mha_context *c = d->c;
-    if (!d->planes) return dl_load_key(d, c->k, key, column, count);
-    const ir_expr *const *index = mha_kv_index(c, c->k, key);
-    return dl_unsigned_codes(d, mha_load_raw_columns(c, c->k, index, column, d->k_width, count));
-}
-
 /* K * Q over one vector of columns. */
 static void multiply(d_lanes *d, void *user, const ir_expr *column, int64_t count) {
     score_tile *t = user;
     mha_product *p = &t->product;
-    const ir_expr *first = d->planes ? ir_times(d->b, t->first_row, d->planes) : t->first_row;
-    for (int j = 0; j < p->vectors; j++) mha_product_vector(p, "k", j, load_k(d, &t->key[j], column, count));
+    for (int j = 0; j < p->vectors; j++)
+        mha_product_vector(p, "k", j, dl_load_key(d, d->c->k, &t->key[j], column, count));
     for (int r = 0; r < p->rows; r++)
-        mha_product_row(p, "q", r, ir_load(d->b, ir_at(d->b, d->q, d->k_width, 2, ir_plus(d->b, first, r), column)));
+        mha_product_row(p, "q", r, ir_load(d->b, ir_at(d->b, d->q, d->width, 2, row_at(d, t, r), column)));
 }
 
 /* Key j of a turn: of stream j % count, and there the j / count-th. */
@@ -83,19 +76,14 @@ static void store_scores(d_lanes *d, const score_tile *t, int64_t from, int64_t 
         if (t->streams->count > 1) most = min_of(most, STREAMS - j % STREAMS);
         const int lanes = power_below(most);
         const ir_expr *some = mha_lanes_of(d->b, scores, (int)done, lanes);
-        if (d->planes) some = dl_score_of_dots(d, row_at(d, t, row), some);
         ir_store(d->b, scores_at(d, t, row, j, lanes), some);
         done += lanes;
     }
 }
 
-static const ir_expr *sum_of(const d_lanes *d, const score_tile *t, int64_t number) {
+static const ir_expr *sum_of(const score_tile *t, int64_t number) {
     const int64_t keys = t->product.vectors, row = number / keys, key = number % keys;
-    return d->planes ? dl_whole_sum(d, &t->product, row, key) : mha_product_sum(&t->product, row, key);
-}
-
-static const ir_expr *no_sum(const d_lanes *d) {
-    return d->planes ? ir_splat(d->b, ir_int(d->b, IR_I32, 0), d->lanes) : mha_number(d->c, 0, d->lanes);
+    return mha_product_sum(&t->product, row, key);
 }
 
 /* Adds up the lanes of all sums of a register tile, at most 8 sums together: half the lanes of a long vector, because
@@ -107,7 +95,7 @@ static void finish_sums(d_lanes *d, const score_tile *t, int64_t rows) {
         const ir_expr *sums[IR_MAX_LANES];
         int padded = 1;
         while (padded < count) padded *= 2;
-        for (int64_t i = 0; i < padded; i++) sums[i] = i < count ? sum_of(d, t, from + i) : no_sum(d);
+        for (int64_t i = 0; i < padded; i++) sums[i] = i < count ? sum_of(t, from + i) : mha_number(d->c, 0, d->lanes);
         store_scores(d, t, from, count, ir_let(d->b, "s", mha_sum_lanes(d->b, d->lanes, padded, sums)));
     }
 }
@@ -115,14 +103,11 @@ static void finish_sums(d_lanes *d, const score_tile *t, int64_t rows) {
 static void register_tile(d_lanes *d, const void *user, const ir_expr *first_row, int64_t rows) {
     score_tile t = *(const score_tile *)user;
     t.first_row = first_row;
-    t.product = mha_product_of(d->c, dl_score_kind(d), d->planes ? rows * d->planes : rows, d->c->s->score_keys);
+    t.product = mha_product_of(d->c, dl_kind(d), rows, d->c->s->score_keys);
     t.product.vectors_first = true;
-    if (d->planes)
-        dl_start_sums(d, &t.product, first_row);
-    else
-        mha_product_clear(&t.product);
+    mha_product_clear(&t.product);
     open_keys(d, &t);
-    const dl_columns loop = {"d", d->c->p->head_dim, d->k_width, d->c->s->score_column_vectors};
+    const dl_columns loop = {"d", d->c->p->head_dim, d->width, d->c->s->score_column_vectors};
     dl_each_columns(d, &loop, multiply, &t);
     finish_sums(d, &t, rows);
 }

@@ -103,6 +103,9 @@ static void hide_beyond(d_lanes *d, const dl_tile *tile, const ir_expr *r) {
         const ir_access *beyond = ir_at(d->b, d->scores, d->lanes, 2, r, ir_plus(d->b, tile->keys, i));
         ir_store(d->b, beyond, mha_number(d->c, -INFINITY, d->lanes));
     }
+    if (!d->planes) return;
+    const ir_access *dots = ir_at(d->b, d->dots, d->lanes, 2, r, tile->keys);
+    ir_store(d->b, dots, ir_splat(d->b, ir_int(d->b, IR_I32, 0), d->lanes));
 }
 
 /* Operands that the scores of a row share. */
@@ -135,7 +138,8 @@ static void score_row(d_lanes *d, const dl_tile *tile, const dl_row *row, const 
             operands.key = ir_cast(b, c->elem, ir_ramp(b, first, ir_int(b, IR_I32, 1), lanes));
         }
         operands.bias = dl_bias(d, &sight, j, lanes);
-        const ir_expr *z = mha_score(c, &operands, ir_load(b, score), ATTUNE_WEIGHTS_MASKED);
+        const ir_expr *dot = d->planes ? dl_score_of_dots(d, r, j) : ir_load(b, score);
+        const ir_expr *z = mha_score(c, &operands, dot, ATTUNE_WEIGHTS_MASKED);
         if (mha_has_function(c, MHA_SCORE_FUNCTION)) {
             const mha_place keys = dl_place_of_keys(d, row, tile, j, lanes);
             z = mha_modified(c, MHA_SCORE_FUNCTION, &keys, &values, z);
@@ -150,7 +154,7 @@ static void score_rows_of(d_lanes *d, const dl_tile *tile, const ir_expr *r) {
     ir_builder *b = d->b;
     const ir_expr *partial = tile->is_partial;
     const bool is_known = ir_is_const(partial), always = is_known && partial->value.i;
-    const bool changes = d->c->is_natural || d->c->params.tensor[MHA_K_SCALE];
+    const bool changes = d->c->is_natural || d->c->params.tensor[MHA_K_SCALE] || d->planes;
     if (is_known && !always && !changes) return;
     const dl_row row = dl_row_at(d, r);
     if (is_known) {
@@ -222,6 +226,10 @@ void dl_softmax(d_lanes *d, const dl_tile *tile) {
     IR_FOR(b, r, ir_idx(b, 0), d->padded_rows, 1) {
         hide_beyond(d, tile, r);
         score_rows_of(d, tile, r);
+        if (d->p_codes) {
+            dl_code_softmax(d, tile, r, largest(d, tile, r));
+            continue;
+        }
         const ir_access *row_max = ir_at(b, d->row_max, 1, 1, r);
         const ir_expr *old = ir_let(b, "old_max", ir_load(b, row_max));
         const mha_shrink shrink = mha_take_maximum(d->c, row_max, old, largest(d, tile, r));
@@ -229,6 +237,6 @@ void dl_softmax(d_lanes *d, const dl_tile *tile) {
         const ir_expr *sums = exponentials(d, tile, r, shrink.base);
         const ir_expr *sum = d->is_serial ? serial_sum(d, tile, r) : ir_reduce(b, IR_ADD, sums);
         mha_join_sum(d->c, ir_at(b, d->row_sum, 1, 1, r), d->row_sum_lost, shrink.factor, sum);
-        if (!d->p_codes) scale_row(d, tile, r);
+        scale_row(d, tile, r);
     }
 }

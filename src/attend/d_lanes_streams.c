@@ -33,7 +33,7 @@ void dl_fetch_ahead(const d_lanes *d, const ir_buffer *k_or_v, const dl_streams 
                     const ir_expr *i) {
     enum { LINE = 64 };
     const int64_t ahead = d->c->s->kv_prefetch;
-    if (ahead <= 0 || streams->count == 1 || !k_or_v) return;
+    if (ahead <= 0 || (streams->count == 1 && !d->planes) || !k_or_v) return;
     const int64_t columns = k_or_v == d->c->k ? d->c->p->head_dim : d->c->p->head_dim_v;
     const int64_t bytes = ir_elem_get((ir_elem)k_or_v->type.elem)->bytes, step = LINE / bytes;
     const int64_t keys = ceil_div(ahead, columns * bytes);

@@ -297,9 +297,6 @@ static void add_values(d_lanes *d, const dl_tile *tile) {
 
 void dl_values(d_lanes *d, const dl_tile *tile) {
     begin_tile(d);
-    if (d->p_codes)
-        dl_code_values(d, tile);
-    else
-        add_values(d, tile);
+    add_values(d, tile);
     end_tile(d);
 }

@@ -160,7 +160,7 @@ static const ir_expr *times(lowering *l, const ir_expr *x, double factor) {
     return ir_mul(l->b, x, number(l, x, factor));
 }
 
-static const ir_expr *unary(lowering *l, ir_op op, const ir_expr *x) { return ir_apply(l->b, op, x, NULL, NULL); }
+static const ir_expr *unary(lowering *l, ir_op op, const ir_expr *x) { return mha_math(l->c, op, x); }
 
 static const ir_expr *floor_of(lowering *l, const ir_expr *x) {
     const ir_expr *near = ir_let(l->b, "near", ir_rint(l->b, x));
@@ -221,6 +221,9 @@ static const ir_expr *compute(lowering *l, const ex_node *node) {
     case EX_FLOOR_DIV:
     case EX_MOD: return quotient(l, node, x[0], x[1]);
     case EX_FLOOR: return floor_of(l, x[0]);
+    case EX_EXP2:
+    case EX_LOG2:
+    case EX_TANH: return unary(l, op_of(node->op), x[0]);
     case EX_EXP: return unary(l, IR_EXP2, times(l, x[0], M_LOG2E));
     case EX_LOG: return times(l, unary(l, IR_LOG2, x[0]), M_LN2);
     case EX_SIGMOID: return sigmoid_of(l, x[0]);

@@ -55,14 +55,21 @@ void mha_store_divided(const mha_context *c, const ir_buffer *out, const ir_expr
     }
 }
 
-void mha_merge_parts(const mha_context *c, const mha_parts *parts, const ir_buffer *out, const ir_buffer *lse,
-                     const ir_expr *const index[3]) {
+/* Scratch for a row of values, which are 0. */
+static const ir_buffer *new_row(const mha_context *c, const mha_parts *parts) {
     ir_builder *b = c->b;
     const int64_t columns = (parts->columns + c->lanes - 1) / c->lanes * c->lanes;
     const ir_buffer *value = ir_scratch(b, "value", c->elem, 2, (int64_t[]){1, columns});
     IR_FOR(b, at, ir_idx(b, 0), ir_idx(b, columns), c->lanes) {
         ir_store(b, ir_at(b, value, c->lanes, 2, ir_idx(b, 0), at), mha_number(c, 0, c->lanes));
     }
+    return value;
+}
+
+void mha_merge_parts(const mha_context *c, const mha_parts *parts, const ir_buffer *out, const ir_buffer *lse,
+                     const ir_expr *const index[3]) {
+    ir_builder *b = c->b;
+    const ir_buffer *value = new_row(c, parts);
     const ir_expr *base = largest(c, parts);
     const ir_access *total = ir_at(b, ir_registers(b, "total", c->elem, 1, 0, NULL), 1, 0);
     const ir_expr *sink = parts->sink;
@@ -80,6 +87,55 @@ void mha_merge_parts(const mha_context *c, const mha_parts *parts, const ir_buff
     }
     const ir_expr *whole = ir_let(b, "whole", ir_load(b, total));
     if (lse) mha_store(c, ir_at(b, lse, 1, 3, index[0], index[1], index[2]), mha_log_sum(c, base, whole));
+    mha_store_divided(c, out, index, value, ir_idx(b, 0), c->p->head_dim_v, whole);
+}
+
+/* ---- Part by part ---- */
+
+mha_join mha_join_of(const mha_context *c, const ir_expr *old, const ir_expr *max) {
+    ir_builder *b = c->b;
+    const ir_expr *new = ir_let(b, "new_max", ir_max(b, old, max));
+    const ir_expr *empty = ir_eq(b, new, mha_number(c, -INFINITY, 1));
+    const ir_expr *base = ir_let(b, "new_base", ir_select(b, empty, mha_number(c, 0, 1), new));
+    return (mha_join){new, ir_let(b, "kept", mha_exp(c, old, base)), ir_let(b, "share", mha_exp(c, max, base))};
+}
+
+const ir_expr *mha_joined(const mha_context *c, const mha_join *join, const ir_expr *old, const ir_expr *part) {
+    ir_builder *b = c->b;
+    const int lanes = old ? old->type.lanes : 1;
+    const ir_expr *kept = ir_mul(b, old, mha_in_lanes(c, join->kept, lanes));
+    return ir_add(b, kept, ir_mul(b, part, mha_in_lanes(c, join->share, lanes)));
+}
+
+/* A part that saw no key has no values. */
+static void join_part(const mha_context *c, const mha_parts *parts, const ir_expr *part, const ir_access *row_max,
+                      const ir_access *row_sum, const ir_buffer *value) {
+    ir_builder *b = c->b;
+    const ir_expr *sum = ir_let(b, "sum", ir_load(b, part_at(c, parts, parts->sum, part))), *index[IR_MAX_DIMS];
+    for (int i = 0; i < parts->rank; i++) index[i] = i == parts->part_dim ? part : parts->index[i];
+    IR_IF(b, ir_ne(b, sum, mha_number(c, 0, 1))) {
+        const ir_expr *max = ir_load(b, part_at(c, parts, parts->max, part));
+        const mha_join join = mha_join_of(c, ir_let(b, "old_max", ir_load(b, row_max)), ir_let(b, "max", max));
+        ir_store(b, row_max, join.max);
+        ir_store(b, row_sum, mha_joined(c, &join, ir_load(b, row_sum), sum));
+        MHA_VECTORS(c, v, parts->columns, c->lanes) {
+            const ir_access *at = ir_at(b, value, c->lanes, 2, ir_idx(b, 0), v.at);
+            const ir_expr *term = mha_load_columns(c, parts->values, index, v.at, v.count);
+            ir_store(b, at, mha_joined(c, &join, ir_load(b, at), term));
+        }
+    }
+}
+
+void mha_join_parts(const mha_context *c, const mha_parts *parts, const ir_buffer *out, const ir_buffer *lse,
+                    const ir_expr *const index[3]) {
+    ir_builder *b = c->b;
+    const ir_expr *sink = parts->sink;
+    const ir_buffer *value = new_row(c, parts);
+    const ir_access *max = ir_mutable(b, "row_max", sink ? sink : mha_number(c, -INFINITY, 1));
+    const ir_access *sum = ir_mutable(b, "row_sum", sink ? mha_sink_sum(c, sink) : mha_number(c, 0, 1));
+    IR_FOR(b, part, ir_idx(b, 0), parts->count, 1) join_part(c, parts, part, max, sum, value);
+    const ir_expr *whole = ir_let(b, "whole", ir_load(b, sum));
+    if (lse) mha_store(c, ir_at(b, lse, 1, 3, index[0], index[1], index[2]), mha_log_sum(c, ir_load(b, max), whole));
     mha_store_divided(c, out, index, value, ir_idx(b, 0), c->p->head_dim_v, whole);
 }
 

@@ -25,4 +25,18 @@ void mha_merge_parts(const mha_context *c, const mha_parts *parts, const ir_buff
 void mha_store_divided(const mha_context *c, const ir_buffer *out, const ir_expr *const index[3],
                        const ir_buffer *values, const ir_expr *row, int64_t columns, const ir_expr *sum);
 
+/* ---- Part by part, in their order: the bits of a row do not depend on how many parts come at once ---- */
+
+/* Something whose maximum is `old`, and a part whose maximum is `max`: the maximum of both, and the factors of their
+ * sums and values. */
+typedef struct mha_join {
+    const ir_expr *max, *kept, *share;
+} mha_join;
+mha_join mha_join_of(const mha_context *c, const ir_expr *old, const ir_expr *max);
+/* old * kept + part * share, each rounded. */
+const ir_expr *mha_joined(const mha_context *c, const mha_join *join, const ir_expr *old, const ir_expr *part);
+/* As mha_merge_parts; parts have sums. */
+void mha_join_parts(const mha_context *c, const mha_parts *parts, const ir_buffer *out, const ir_buffer *lse,
+                    const ir_expr *const index[3]);
+
 #endif

@@ -13,7 +13,7 @@ static const ir_expr *scaled(const mha_context *c, const ir_expr *z) {
 static const ir_expr *capped(const mha_context *c, const ir_expr *z) {
     if (!z || c->p->logits_soft_cap == 0) return z;
     const ir_expr *cap = mha_number(c, c->p->logits_soft_cap, z->type.lanes);
-    return ir_mul(c->b, ir_apply(c->b, IR_TANH, ir_div(c->b, z, cap), NULL, NULL), cap);
+    return ir_mul(c->b, mha_math(c, IR_TANH, ir_div(c->b, z, cap)), cap);
 }
 
 static const ir_expr *with_alibi(const mha_context *c, const mha_score_operands *o, const ir_expr *z) {

@@ -16,7 +16,7 @@ static const ir_expr *exponent(const mha_context *c, const ir_expr *score, const
 const ir_expr *mha_exp(const mha_context *c, const ir_expr *score, const ir_expr *base) {
     const ir_expr *x = exponent(c, score, base);
     if (!c->has_scalef) x = ir_neg(c->b, ir_abs(c->b, x));
-    return ir_apply(c->b, IR_EXP2, x, NULL, NULL);
+    return mha_math(c, IR_EXP2, x);
 }
 
 /* 2^x = 2^n (1 + f (...)) with n = rint(x), the coefficients being minimax. At -inf f is NaN, and scaling that by
@@ -34,7 +34,7 @@ const ir_expr *mha_short_exp(const mha_context *c, const ir_expr *score, const i
 }
 
 const ir_expr *mha_probability(const mha_context *c, const ir_expr *score, const ir_expr *lse) {
-    return ir_apply(c->b, IR_EXP2, exponent(c, score, lse), NULL, NULL);
+    return mha_math(c, IR_EXP2, exponent(c, score, lse));
 }
 
 /* ---- One tile ---- */
@@ -109,7 +109,7 @@ void mha_join_sum(const mha_context *c, const ir_access *sum, const ir_buffer *l
 const ir_expr *mha_log_sum(const mha_context *c, const ir_expr *base, const ir_expr *sum) {
     if (!sum) return NULL;
     const int lanes = sum->type.lanes;
-    const ir_expr *log = ir_mul(c->b, ir_apply(c->b, IR_LOG2, sum, NULL, NULL), mha_number(c, M_LN2, lanes));
+    const ir_expr *log = ir_mul(c->b, mha_math(c, IR_LOG2, sum), mha_number(c, M_LN2, lanes));
     return mha_madd(c, base, ir_splat(c->b, mha_score_scale(c), lanes), log);
 }
 

@@ -188,6 +188,8 @@ extern const ir_expr ir_open; /* what the macros' pointers point to while a bloc
 /* ---- Trees over shuffle: fixed order, so that the bits are ---- */
 
 /* The n = x.lanes lanes reduced to a scalar-like 1-lane value by halving: lane l with lane l + n/2, and so on. */
+/* What lower_math makes of `op`, one of the HIGH operators, on a target with these flags (AT_TARGET_*). */
+const ir_expr *ir_math(ir_builder *b, ir_op op, const ir_expr *x, uint32_t flags);
 const ir_expr *ir_reduce(ir_builder *b, ir_op op, const ir_expr *x);
 
 /* ---- For rewriting passes: a new kernel built by walking an old one ---- */

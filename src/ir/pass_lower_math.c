@@ -151,23 +151,27 @@ static value *tanh_of(math *m, value *x) {
 
 /* ---- The pass ---- */
 
-static value *lower_expr(ir_rewriter *r, const ir_expr *old, const ir_expr *const *args) {
-    if (!(ir_op_get(old->op)->traits & IR_TRAIT_HIGH)) return NULL;
-    const at_target *target = r->user;
-    const bool f64 = old->type.elem == IR_F64;
-    math m = {.b = r->b,
-              .flags = target->flags,
-              .elem = old->type.elem,
+const ir_expr *ir_math(ir_builder *b, ir_op op, const ir_expr *x, uint32_t flags) {
+    if (!x) return NULL;
+    const bool f64 = x->type.elem == IR_F64;
+    math m = {.b = b,
+              .flags = flags,
+              .elem = x->type.elem,
               .bits = f64 ? IR_I64 : IR_I32,
-              .lanes = old->type.lanes,
+              .lanes = x->type.lanes,
               .fraction = f64 ? 52 : 23,
               .f64 = f64};
-    switch (old->op) {
-    case IR_EXP2: return exp2_of(&m, args[0]);
-    case IR_LOG2: return log2_of(&m, args[0]);
-    case IR_TANH: return tanh_of(&m, args[0]);
-    default: ir_build_fail(r->b, "lower_math does not know '%s'", ir_op_get(old->op)->text); return NULL;
+    switch (op) {
+    case IR_EXP2: return exp2_of(&m, x);
+    case IR_LOG2: return log2_of(&m, x);
+    case IR_TANH: return tanh_of(&m, x);
+    default: ir_build_fail(b, "lower_math does not know '%s'", ir_op_get(op)->text); return NULL;
     }
+}
+
+static value *lower_expr(ir_rewriter *r, const ir_expr *old, const ir_expr *const *args) {
+    const at_target *target = r->user;
+    return ir_op_get(old->op)->traits & IR_TRAIT_HIGH ? ir_math(r->b, old->op, args[0], target->flags) : NULL;
 }
 
 static bool is_high(const ir_expr *e, const void *user) {

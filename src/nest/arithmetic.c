@@ -13,6 +13,10 @@ const ir_expr *mha_madd(const mha_context *c, const ir_expr *x, const ir_expr *y
     return c->has_fma ? ir_fma(c->b, x, y, z) : ir_add(c->b, ir_mul(c->b, x, y), z);
 }
 
+const ir_expr *mha_math(const mha_context *c, ir_op op, const ir_expr *x) {
+    return c->is_pinned ? ir_math(c->b, op, x, 0) : ir_apply(c->b, op, x, NULL, NULL);
+}
+
 mha_sum mha_sum_add(const mha_context *c, mha_sum sum, const ir_expr *factor, const ir_expr *term) {
     ir_builder *b = c->b;
     if (!sum.lost) return (mha_sum){mha_madd(c, sum.value, factor, term), NULL};

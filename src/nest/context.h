@@ -15,7 +15,8 @@ typedef struct mha_context {
     ir_elem elem; /* of all arithmetic, and of scratch: f32 or f64 */
     int lanes;    /* of a vector of elem */
     bool has_fma, has_scalef;
-    bool by_pairs; /* mha_attends_by_pairs: q_elem, k_elem and v_elem are bf16, and so are q, k and v */
+    bool is_pinned; /* arithmetic that every target has (integer=all): no fma, no scalef, no order of float sums */
+    bool by_pairs;  /* mha_attends_by_pairs: q_elem, k_elem and v_elem are bf16, and so are q, k and v */
     bool projects_by_pairs;
     int64_t group; /* query heads of a KV head */
     mha_params params;
@@ -56,6 +57,9 @@ const ir_expr *mha_in_lanes(const mha_context *c, const ir_expr *x, int lanes);
 
 /* x * y + z: fused if the target can do that, else two roundings. */
 const ir_expr *mha_madd(const mha_context *c, const ir_expr *x, const ir_expr *y, const ir_expr *z);
+
+/* exp2, log2 or tanh of x; c->is_pinned: as arithmetic that is the same on every target. */
+const ir_expr *mha_math(const mha_context *c, ir_op op, const ir_expr *x);
 
 /* A sum of many terms, and the part of it that rounding took away (NULL unless the problem is reproducible). */
 typedef struct mha_sum {

@@ -63,3 +63,18 @@ const ir_expr *mha_sum_lanes(ir_builder *b, int lanes, int count, const ir_expr 
         for (int i = 0; i < width; i++) x[i] = fold(b, x[i], x[i + width], lanes, width);
     return x[0];
 }
+
+/* x plus its lanes at distance `width`. */
+static const ir_expr *add_across(ir_builder *b, const ir_expr *x, int lanes, int width) {
+    uint8_t pick[IR_MAX_LANES];
+    for (int l = 0; l < lanes; l++) pick[l] = (uint8_t)(l ^ width);
+    return ir_let(b, "t", ir_add(b, x, ir_shuffle(b, x, x, lanes, pick)));
+}
+
+const ir_expr *mha_sum_parts(ir_builder *b, int lanes, int part, int count, const ir_expr **x) {
+    for (int width = part / 2; width >= count; width /= 2)
+        for (int i = 0; i < count; i++) x[i] = add_across(b, x[i], lanes, width);
+    for (int width = count / 2; width; width /= 2)
+        for (int i = 0; i < width; i++) x[i] = fold(b, x[i], x[i + width], lanes, width);
+    return x[0];
+}

@@ -26,4 +26,8 @@ const ir_expr *mha_lanes_of(ir_builder *b, const ir_expr *x, int first, int coun
  * are powers of two. x[] is overwritten. */
 const ir_expr *mha_sum_lanes(ir_builder *b, int lanes, int count, const ir_expr **x);
 
+/* The same where each vector is made of parts of `part` lanes, which are added up by themselves: lane p * part + i of
+ * the result is the sum of part p of x[i]; count is at most `part`. */
+const ir_expr *mha_sum_parts(ir_builder *b, int lanes, int part, int count, const ir_expr **x);
+
 #endif

@@ -25,8 +25,9 @@ static void read_problem(mha_context *c) {
     const attune_problem *p = c->p;
     c->elem = p->softmax_precision == ATTUNE_F64 ? IR_F64 : IR_F32;
     c->lanes = c->s->lanes;
-    c->has_fma = c->target->flags & AT_TARGET_FMA;
-    c->has_scalef = c->target->flags & AT_TARGET_SCALEF;
+    c->is_pinned = mha_is_pinned(p);
+    c->has_fma = !c->is_pinned && c->target->flags & AT_TARGET_FMA;
+    c->has_scalef = !c->is_pinned && c->target->flags & AT_TARGET_SCALEF;
     c->group = p->num_heads / p->num_kv_heads;
     c->is_natural = mha_has_natural_scores(p);
     c->has_first = mha_has_first_key(p);

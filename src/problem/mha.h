@@ -71,6 +71,10 @@ static inline bool mha_is_quantised(attune_dtype dtype) { return dtype == ATTUNE
 static inline int64_t mha_query_planes(const attune_problem *p) {
     return p->integer && p->q_planes == ATTUNE_Q_PLANES_2 ? 2 : 1;
 }
+/* Whether a row has the same bits on every instruction set. A block's projections are sums of floats. */
+static inline bool mha_is_pinned(const attune_problem *p) {
+    return p->integer == ATTUNE_INTEGER_ALL && !mha_is_block(p);
+}
 /* Whether appended keys or values must be quantised. */
 static inline bool mha_appends_codes(const attune_problem *p) {
     return p->seq_new && (mha_is_quantised(p->k_dtype) || mha_is_quantised(p->v_dtype));

@@ -13,6 +13,19 @@ static int32_t power_below(int64_t x) {
     return power;
 }
 
+/* As many sums as registers hold: of scores two rows of a vector have one, and each plane; of values each row has four,
+ * and each plane. */
+static void choose_integer_tiles(const attune_problem *p, const at_target *target, int64_t rows, attune_schedule *s) {
+    const bool many = target->vector_registers >= 32;
+    const int32_t planes = (int32_t)mha_query_planes(p);
+    s->score_keys = rows > 1 || !many ? 4 : 8;
+    s->score_rows = (int32_t)(rows == 1 ? 1 : rows == 2 || !many ? 2 : 4);
+    s->score_column_vectors = 1;
+    if (p->integer != ATTUNE_INTEGER_ALL) return;
+    s->value_rows = (int32_t)min_of(rows, many ? 4 / planes : 2 / planes);
+    s->value_keys = 1;
+}
+
 /* Four keys at once: each is a stream of its own to the memory. Few rows then: more would need more registers, and find
  * K and V in the first cache next time. Scores of more than two have no shorter time, and take longer to compile; a
  * turn of several is long enough not to be unrolled. */
@@ -22,14 +35,10 @@ static void choose_tiles(const attune_problem *p, const at_target *target, int64
     s->score_rows = (int32_t)(rows <= 3 ? rows : 2);
     s->value_rows = (int32_t)(rows <= 3 ? rows : many ? 4 : 2);
     s->score_keys = s->score_rows == 3 && !many ? 2 : 4;
-    if (p->integer && !many) s->score_rows = s->score_rows == 1 || mha_query_planes(p) == 1 ? s->score_rows : 1;
     s->score_column_vectors = rows > 1 ? 1 : (int32_t)min_of(4, max_of(p->head_dim / s->lanes, 1));
     s->value_column_vectors = 1;
-    if (p->integer == ATTUNE_INTEGER_ALL) {
-        s->value_rows = many ? min_of(rows, 2) : 1;
-        s->value_keys = 1;
-        return;
-    }
+    if (p->integer) choose_integer_tiles(p, target, rows, s);
+    if (p->integer == ATTUNE_INTEGER_ALL) return;
     s->value_keys = (int32_t)min_of(4, probabilities / s->value_rows);
 }
 
@@ -48,8 +57,7 @@ static void choose_tiles_from_memory(const attune_problem *p, int64_t rows, attu
  * second cache, unless they come from memory anyway. */
 static int32_t choose_tile(const attune_problem *p) {
     enum { ELEMENTS = 65536, LEAST = 32, MOST = 512 };
-    if (p->reproducible) return mha_reproducible_kv_tile(p);
-    if (p->integer == ATTUNE_INTEGER_ALL) return MHA_INTEGER_KEYS;
+    if (p->reproducible || p->integer == ATTUNE_INTEGER_ALL) return mha_reproducible_kv_tile(p);
     const int64_t times = mha_is_from_memory(p) ? 2 : 1;
     return power_below(max_of(min_of(times * ELEMENTS / max_of(p->head_dim, p->head_dim_v), times * MOST), LEAST));
 }
@@ -57,6 +65,7 @@ static int32_t choose_tile(const attune_problem *p) {
 /* Keys in a task: few enough to have tasks for many threads, many enough for merging to cost little. */
 static int32_t choose_chunk(const attune_problem *p, int32_t tile) {
     enum { KEYS = 512, MANY_KEYS = 4096 };
+    if (p->integer == ATTUNE_INTEGER_ALL) return tile;
     return (int32_t)(ceil_div(mha_most_keys(p) >= MANY_KEYS ? 2 * KEYS : KEYS, tile) * tile);
 }
 

@@ -101,6 +101,10 @@ bool mha_may_stream_scores(const attune_schedule *s) {
     return s->lanes >= QUARTERS && s->score_keys % QUARTERS == 0 && s->lanes % (s->score_keys / QUARTERS) == 0;
 }
 
+bool mha_has_integer_chunk(const attune_problem *p, const attune_schedule *s) {
+    return s->kv_chunk == s->kv_tile || mha_most_keys(p) <= s->kv_chunk;
+}
+
 bool mha_is_from_memory(const attune_problem *p) {
     enum { LARGE_HEAD = 1024 * 1024 };
     const int64_t k = mha_dtype_bytes(p->k_dtype) * p->head_dim, v = mha_dtype_bytes(p->v_dtype) * p->head_dim_v;

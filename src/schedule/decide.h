@@ -49,6 +49,10 @@ bool mha_attends_with_weights(const attune_problem *canonical, const attune_sche
 /* d-lanes: whether scores may come of four streams of keys, whose blocks are transposed by quarters of a vector. */
 bool mha_may_stream_scores(const attune_schedule *schedule);
 
+/* d-lanes: whether all keys are one chunk, or a chunk is a tile, as integer=all needs: tiles then join in their order.
+ */
+bool mha_has_integer_chunk(const attune_problem *canonical, const attune_schedule *schedule);
+
 /* Whether K and V of a head are so large that they come from memory rather than from a cache. */
 bool mha_is_from_memory(const attune_problem *canonical);
 

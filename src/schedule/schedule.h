@@ -32,10 +32,11 @@ void mha_schedule_settle(const attune_problem *canonical, const at_target *targe
 /* The other way: leaves all choices to attune, or those that it would make so. These follow when something changes. */
 void mha_schedule_leave_choices(attune_schedule *schedule);
 void mha_schedule_leave_usual(const attune_problem *canonical, const at_target *target, attune_schedule *schedule);
-/* The most keys of a tile whose values are sums of integers (integer=all): 256 * 65535 * 128 is still an i32. */
-enum { MHA_INTEGER_KEYS = 256 };
+/* The kv_tile of every schedule with integer=all. The sum of a plane of codes is exact in f32: 512 * 255 * 128 < 2^24.
+ */
+enum { MHA_INTEGER_KEYS = 512 };
 
-/* The kv_tile that every schedule of a problem with `reproducible` has. */
+/* The kv_tile that every schedule of a problem with `reproducible` has, or with integer=all. */
 int32_t mha_reproducible_kv_tile(const attune_problem *canonical);
 attune_status mha_schedule_parse(const char *text, attune_schedule *schedule, at_error *err);
 size_t mha_schedule_print(const attune_schedule *schedule, char *text, size_t capacity);

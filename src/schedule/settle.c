@@ -37,14 +37,14 @@ static int32_t usual_prefetch(const attune_problem *p, const attune_schedule *s)
     enum { NONE = -1, ONE_ROW = 1024, MORE_ROWS = 2048 /* bytes */ };
     attune_problem seen = *p;
     if (p->low_rank) seen.seq_kv = p->low_rank;
-    if (!mha_is_from_memory(&seen) || (s->score_streams == 1 && s->value_streams == 1)) return NONE;
+    if (!mha_is_from_memory(&seen) || (s->score_streams == 1 && s->value_streams == 1 && !p->integer)) return NONE;
     return p->seq_q * (p->num_heads / p->num_kv_heads) == 1 ? ONE_ROW : MORE_ROWS;
 }
 
 /* Prefetchers follow four streams well. With `reproducible` keys are summed in their order. */
 static void settle_d_lanes(const attune_problem *p, attune_schedule *s) {
     enum { STREAMS = 4 };
-    if (!s->score_streams) s->score_streams = !p->reproducible && mha_may_stream_scores(s) ? STREAMS : 1;
+    if (!s->score_streams) s->score_streams = !p->reproducible && !p->integer && mha_may_stream_scores(s) ? STREAMS : 1;
     if (!s->value_streams) s->value_streams = p->reproducible ? 1 : s->value_keys % STREAMS ? s->value_keys : STREAMS;
     if (!s->kv_prefetch) s->kv_prefetch = usual_prefetch(p, s);
 }

@@ -20,6 +20,7 @@ static void to_multiple(int32_t *x, int32_t step, int32_t most) {
 static void normalise(const attune_problem *p, attune_schedule *s) {
     if (s->strategy == ATTUNE_D_LANES) {
         to_multiple(&s->kv_tile, s->score_keys > s->lanes ? s->score_keys : s->lanes, 4096);
+        if (p->integer == ATTUNE_INTEGER_ALL) s->kv_tile = s->kv_chunk = MHA_INTEGER_KEYS;
         to_multiple(&s->kv_chunk, s->kv_tile, INT32_MAX);
     } else {
         to_multiple(&s->task_row_vectors, s->score_row_vectors, 64);

@@ -288,6 +288,19 @@ static double lost_to_codes(const tensors *t, const ref_block_scale *block) {
     return scale_of(t) * longest_query(t, block) * sqrt((double)p->head_dim) / largest * longest_key(t, block);
 }
 
+/* What the sum of a row may be off, relatively, because probabilities are codes: as much as in the plain
+ * implementation, or one code. */
+static double lost_to_shares(const tensors *t, const ref_result *wanted, const ref_result *plain) {
+    const tensor *const lse = tensors_find(t, "lse");
+    if (t->problem.integer != ATTUNE_INTEGER_ALL || !lse || !wanted->lse) return 0;
+    double most = t->problem.q_planes == ATTUNE_Q_PLANES_1 ? 1.0 / 255 : 1.0 / 65535;
+    for (int64_t i = 0; i < elements(lse); i++) {
+        const double off = fabs((double)(plain->lse[i] - wanted->lse[i]));
+        if (isfinite(off)) most = fmax(most, 4 * off);
+    }
+    return most;
+}
+
 /* Of codes of numbers that may be off by `loss`. A reference that knows the caches has chosen the side that was taken;
  * else a code may be one off. Where the scale is a denormal anything may come. */
 static bound bound_of_codes(attune_dtype dtype, double loss, bool is_known, input_kind inputs) {
@@ -365,6 +378,7 @@ bool check_reference(const tensors *t, const ref_result *wanted, const ref_resul
     check_errors own = {0};
     add_errors(t, wanted, plain, &own);
     bounds b = bounds_of(t, wanted, own.plain_max, inputs);
+    b.lse.absolute += lost_to_shares(t, wanted, plain);
     b.out.by_class = b.lse.by_class = b.weights.by_class = b.keys.by_class = b.values.by_class = by_class;
     b.k_scales.by_class = b.v_scales.by_class = by_class;
     const ref_result *const rows = by_class && wanted->row_lse ? wanted : NULL;
