@@ -109,7 +109,7 @@ ATTUNE_API const char *attune_last_message(void);
 /* ---- The problem ---- */
 
 /* Element types of tensors. `dtype`, `k_dtype`, `v_dtype`, `bias_dtype` and `w_dtype` may be f32, f16, bf16 or f64.
- * k_dtype and v_dtype may also be i8 or f8: see attune_scales. */
+ * k_dtype and v_dtype may also be i8 or f8 (see attune_scales), w_dtype i8 or i4 (see attune_pack_weights). */
 typedef enum attune_dtype {
     ATTUNE_DTYPE_DEFAULT = 0, /* the field's own default */
     ATTUNE_F32,
@@ -118,8 +118,9 @@ typedef enum attune_dtype {
     ATTUNE_F64,
     ATTUNE_BOOL, /* one byte; anything but 0 is true */
     ATTUNE_I32,
-    ATTUNE_I8,   /* a code of a quantised cache: -128 to 127; attune appends codes from -127 */
+    ATTUNE_I8,   /* a code: -128 to 127; attune makes codes from -127 */
     ATTUNE_F8,   /* a code of a quantised cache: E4M3 without infinities, up to 448; 0x7f and 0xff are NaN */
+    ATTUNE_I4,   /* a code of a block's weights: -8 to 7; only as w_dtype */
     ATTUNE_DTYPE_COUNT
 } attune_dtype;
 
@@ -369,7 +370,8 @@ typedef struct attune_problem {
     int low_rank_heads, low_rank_shared;
     int is_cross;          /* 1: x_kv is a tensor of its own; seq_kv (or seq_new) is its length */
     int kv_projected, no_out_projection;
-    attune_dtype w_dtype;  /* of packed_weights, keys_low and values_low; default dtype */
+    attune_dtype w_dtype;  /* of packed_weights, keys_low and values_low; default dtype. i8, i4: packed_weights holds
+                            * codes, with a scale for each output of w_group inputs; the other two are of dtype */
     int64_t x_strides[3], x_kv_strides[3], x_v_strides[3];
     int64_t k_scale_strides[3], v_scale_strides[3]; /* of scales of tokens */
     int has_softmax_scale; /* 1: each call has its own scale, attune_arguments.softmax_scale; the problem's must be
@@ -385,6 +387,7 @@ typedef struct attune_problem {
     attune_user_tensor tensors[ATTUNE_MAX_USER_TENSORS]; /* those that the functions name; the first ones are used */
     char score_mod[ATTUNE_FUNCTION_BYTES], mask_mod[ATTUNE_FUNCTION_BYTES];
     char prob_mod[ATTUNE_FUNCTION_BYTES]; /* what the values are multiplied by: a function of each probability */
+    int64_t w_group;       /* with w_dtype = i8 or i4: 32, 64 or 128 inputs share a scale; 0 = 32 */
 } attune_problem;
 
 /* A NaN: "use 1 / sqrt(head_dim)". */
@@ -832,7 +835,7 @@ typedef enum attune_weight_layout {
  * neighbouring dims must multiply to the matrix's dims. */
 typedef struct attune_weight {
     const void *data;    /* NULL: absent. Need not be aligned */
-    attune_dtype dtype;  /* must be the problem's w_dtype */
+    attune_dtype dtype;  /* must be the problem's w_dtype; where that is i8 or i4, any of f32, f16, bf16 and f64 */
     int rank;            /* 1 to 4 */
     int64_t dims[4];
 } attune_weight;
@@ -861,11 +864,22 @@ static inline attune_status attune_mha_weights_init(const attune_problem *proble
 }
 
 /* Bytes of the blob that attune_pack_weights makes. It depends on embed_dim, kv_embed_dim, v_embed_dim, out_dim,
- * num_heads, num_kv_heads, head_dim, head_dim_v, w_dtype and on which projections there are. It does not depend on
- * lengths, masks, schedule or instruction set. So prefill and decoding share a blob, and it may be saved and loaded on
- * another machine of the same byte order. A problem with kv_projected also takes the blob of one without, if the
- * projections of queries and output are the same. */
+ * num_heads, num_kv_heads, head_dim, head_dim_v, w_dtype, w_group and on which projections there are. It does not
+ * depend on lengths, masks, schedule or instruction set. So prefill and decoding share a blob, and it may be saved and
+ * loaded on another machine of the same byte order. A problem with kv_projected also takes the blob of one without, if
+ * the projections of queries and output are the same. */
 ATTUNE_API attune_status attune_packed_weights_size(const attune_problem *problem, size_t *bytes);
+
+/* With w_dtype = i8 or i4 the blob holds codes, and products are computed with code * scale in the place of a weight:
+ * the bits are those of w_dtype = f32 (f64, if that is the precision) with these products as weights. The inputs of an
+ * output are cut into groups of w_group, the last of which may be shorter. Each group has a scale of f16, the nearest
+ * one to
+ *     i8   largest |weight| / 127;   codes from -127 to 127
+ *     i4   weight / -8 for the weight of the largest |weight|;   codes from -8 to 7
+ * and a code is weight / scale, rounded to the nearest integer (even ones in the middle). All of this is computed in
+ * f32, and weights of f64 are rounded to it first. A group whose scale is rounded to 0 has codes of 0. A weight that
+ * is NaN or infinite, or so large that its scale is no f16, is ATTUNE_INVALID_ARGUMENT: the message names it, and
+ * nothing is written. Biases become f32. */
 
 /* Copies weights into the order in which kernels read them. `packed` is 64-byte aligned, has `bytes` bytes, and
  * overlaps no weight. It becomes a blob, with a header that names the layout and holds a checksum; bytes beyond the

@@ -99,6 +99,29 @@ static long double bias_at(const block *b, projection which, int64_t output) {
     return w->data ? ref_load(w->dtype, w->data, first + output) : 0;
 }
 
+/* A group of weights as w_dtype = i8 or i4 has them: codes times a scale of f16. In f32, as attune.h says. */
+static void round_to_codes(long double *weights, int64_t count, bool is_i4) {
+    float largest = 0;
+    for (int64_t i = 0; i < count; i++)
+        if (fabsf((float)weights[i]) > fabsf(largest)) largest = (float)weights[i];
+    const float scale = (float)ref_rounded(ATTUNE_F16, is_i4 ? largest / -8 : fabsf(largest) / 127);
+    for (int64_t i = 0; i < count; i++) {
+        const float code = scale != 0 ? rintf((float)weights[i] / scale) : 0;
+        weights[i] = scale * (is_i4 ? fmaxf(-8, fminf(7, code)) : fmaxf(-127, fminf(127, code)));
+    }
+}
+
+/* The weights of an output. */
+static void load_weights(const block *b, projection which, int64_t output, long double *weights) {
+    const int64_t inputs = inputs_of(b, which);
+    const attune_dtype dtype = b->call->problem->w_dtype;
+    for (int64_t i = 0; i < inputs; i++) weights[i] = weight_at(b, which, output, i);
+    if (dtype != ATTUNE_I8 && dtype != ATTUNE_I4) return;
+    const int64_t group = b->call->problem->w_group ? b->call->problem->w_group : 32;
+    for (int64_t first = 0; first < inputs; first += group)
+        round_to_codes(weights + first, inputs - first < group ? inputs - first : group, dtype == ATTUNE_I4);
+}
+
 /* ---- Magnitudes ---- */
 
 static double larger_finite(double largest, double value) {

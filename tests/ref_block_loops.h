@@ -16,12 +16,15 @@ static bool NAME(load_matrix)(const block *b, projection which, NAME(matrix) * m
     m->outputs = outputs_of(b, which);
     m->weights = malloc((size_t)(m->inputs * m->outputs) * sizeof(REAL));
     m->bias = calloc((size_t)m->outputs, sizeof(REAL));
-    if (!m->weights || !m->bias) return false;
-    for (int64_t o = 0; o < m->outputs; o++) {
+    long double *const row = malloc((size_t)m->inputs * sizeof *row);
+    const bool good = m->weights && m->bias && row;
+    for (int64_t o = 0; good && o < m->outputs; o++) {
         m->bias[o] = (REAL)bias_at(b, which, o);
-        for (int64_t i = 0; i < m->inputs; i++) m->weights[o * m->inputs + i] = (REAL)weight_at(b, which, o, i);
+        load_weights(b, which, o, row);
+        for (int64_t i = 0; i < m->inputs; i++) m->weights[o * m->inputs + i] = (REAL)row[i];
     }
-    return true;
+    free(row);
+    return good;
 }
 
 static void NAME(load_token)(REAL *row, const attune_tensor *t, const void *data, int64_t entry, int64_t token) {

@@ -294,7 +294,7 @@ static void test_choices(void **state) {
         const char *says;
     } cases[] = {
         {offsetof(attune_problem, op), ATTUNE_OP_COUNT, "op is 5, which is no attune_op"},
-        {offsetof(attune_problem, dtype), ATTUNE_DTYPE_COUNT, "dtype is 9, which is no attune_dtype"},
+        {offsetof(attune_problem, dtype), ATTUNE_DTYPE_COUNT, "dtype is 10, which is no attune_dtype"},
         {offsetof(attune_problem, dtype), ATTUNE_I32, "dtype is i32; it must be f32, f16, bf16 or f64"},
         {offsetof(attune_problem, dtype), ATTUNE_I8, "dtype is i8; it must be f32, f16, bf16 or f64"},
         {offsetof(attune_problem, k_dtype), ATTUNE_BOOL, "k_dtype is bool; it must be f32, f16, bf16, f64, i8 or f8"},

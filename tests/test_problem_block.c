@@ -50,7 +50,7 @@ static void test_text_refused(void **state) {
         {"is_cross=1", "'is_cross' is not a field of a problem"},
         {"embed_dim=dynamic", "embed_dim is 'dynamic', which is not an integer"},
         {"low_rank_heads=", "low_rank_heads is ''; it must be 0 or 1"},
-        {"w_dtype=f8", "w_dtype is 'f8'; it must be f32, f16, bf16 or f64"},
+        {"w_dtype=f8", "w_dtype is 'f8'; it must be f32, f16, bf16, f64, i8 or i4"},
         {"x_strides=1:2:3:4", "x_strides is '1:2:3:4'; it must be 3 strides separated by ':'"},
         {"out_strides=1:2:3", "out_strides is '1:2:3'; it must be 4 strides separated by ':'"},
         {"out_strides=1:2:3:4,embed_dim=8", "out_strides is '1:2:3:4'; it must be 3 strides separated by ':'"},
@@ -155,9 +155,9 @@ static void test_choices(void **state) {
         int value;
         const char *says;
     } cases[] = {
-        {offsetof(attune_problem, w_dtype), ATTUNE_DTYPE_COUNT, "w_dtype is 9, which is no attune_dtype"},
-        {offsetof(attune_problem, w_dtype), ATTUNE_I8, "w_dtype is i8; it must be f32, f16, bf16 or f64"},
-        {offsetof(attune_problem, w_dtype), ATTUNE_I32, "w_dtype is i32; it must be f32, f16, bf16 or f64"},
+        {offsetof(attune_problem, w_dtype), ATTUNE_DTYPE_COUNT, "w_dtype is 10, which is no attune_dtype"},
+        {offsetof(attune_problem, w_dtype), ATTUNE_F8, "w_dtype is f8; it must be f32, f16, bf16, f64, i8 or i4"},
+        {offsetof(attune_problem, w_dtype), ATTUNE_I32, "w_dtype is i32; it must be f32, f16, bf16, f64, i8 or i4"},
         {offsetof(attune_problem, softmax_precision), ATTUNE_F16, "softmax_precision is f16; it must be f32 or f64"},
         {offsetof(attune_problem, softmax_precision), ATTUNE_BF16, "softmax_precision is bf16; it must be f32 or f64"},
         {offsetof(attune_problem, is_cross), 2, "is_cross is 2; it must be 0 or 1"},

@@ -3,6 +3,8 @@
 #include "layer/block.h"
 #include "nest/pairs.h"
 
+#include <math.h>
+
 /* ---- Shared memory ---- */
 
 /* [batch, heads, tokens, columns]; of a ragged batch [1, heads, all tokens, columns]. */
@@ -128,21 +130,52 @@ static const ir_access *packed(mha_context *c, const mha_gemm *g, const ir_expr 
     const mha_pack_section *s = g->packed;
     const int64_t panel = mha_pack_panel(s);
     const ir_expr *at = ir_times(b, ir_div(b, column, ir_idx(b, MHA_PANEL)), panel);
-    const ir_expr *within = ir_times(b, ir_mod(b, column, ir_idx(b, MHA_PANEL)), s->inputs);
+    const ir_expr *within = ir_times(b, ir_mod(b, column, ir_idx(b, MHA_PANEL)), s->unit);
     if (lanes < MHA_PANEL) at = ir_add(b, at, within);
     at = ir_add(b, at, ir_times(b, g->column_group, s->panels * panel));
     at = ir_add(b, at, ir_times(b, row, mha_pack_row(s)));
     at = ir_plus(b, at, s->offset);
-    return ir_at(b, c->params.tensor[MHA_PACKED_WEIGHTS], lanes * (int)s->inputs, 1, at);
+    return ir_at(b, c->params.tensor[MHA_PACKED_WEIGHTS], lanes * (int)s->unit, 1, at);
 }
 
 const ir_expr *mha_packed_bias(mha_context *c, const mha_gemm *g, const ir_expr *column, int lanes) {
     const ir_access *at = packed(c, g, ir_idx(c->b, 0), column, lanes);
+    if (g->packed->group) return mha_widened(c, ir_bitcast(c->b, IR_F32, ir_load(c->b, at)));
     return g->packed->inputs == 2 ? mha_half_of_pairs(c, ir_load(c->b, at), 1) : mha_load(c, at);
 }
 
 const ir_expr *mha_packed_weight(mha_context *c, const mha_gemm *g, const ir_expr *k, const ir_expr *column,
                                  int lanes) {
-    const ir_access *at = packed(c, g, ir_plus(c->b, k, 1), column, lanes);
-    return g->packed->inputs == 2 ? ir_load(c->b, at) : mha_load(c, at);
+    const ir_access *at = packed(c, g, ir_plus(c->b, k, 1 + g->packed->scale_rows), column, lanes);
+    return g->packed->inputs == 1 ? mha_load(c, at) : ir_load(c->b, at);
+}
+
+/* f16 in the lower (1: the upper) halves of words. The sign goes to its place, and exponent and fraction to those of an
+ * f32: that is the number, denormals too, but for the difference of the biases. */
+static const ir_expr *f16_of(mha_context *c, const ir_expr *words, const ir_expr *half) {
+    enum { BITS = 16, LESS_EXPONENT = 3, BIAS = 127 - 15, FIELDS = (int)0x8fffe000 };
+    ir_builder *b = c->b;
+    if (!words) return NULL;
+    const int lanes = words->type.lanes;
+    const ir_expr *up = ir_cast(b, IR_I32, ir_times(b, ir_sub(b, ir_idx(b, 1), half), BITS));
+    words = ir_apply(b, IR_SHL, words, ir_splat(b, up, lanes), NULL);
+    words = ir_apply(b, IR_SHR, words, ir_splat(b, ir_int(b, IR_I32, LESS_EXPONENT), lanes), NULL);
+    words = ir_and(b, words, ir_splat(b, ir_int(b, IR_I32, FIELDS), lanes));
+    const ir_expr *by = ir_splat(b, ir_float(b, IR_F32, ldexp(1, BIAS)), lanes);
+    return ir_mul(b, ir_bitcast(b, IR_F32, words), by);
+}
+
+static const ir_expr *packed_scale(mha_context *c, const mha_gemm *g, const ir_expr *step, const ir_expr *column,
+                                   int lanes) {
+    const ir_expr *two = ir_idx(c->b, 2);
+    const ir_access *at = packed(c, g, ir_plus(c->b, ir_div(c->b, step, two), 1), column, lanes);
+    return mha_widened(c, f16_of(c, ir_load(c->b, at), ir_mod(c->b, step, two)));
+}
+
+int64_t mha_inputs_of_step(const mha_pack_section *s) { return s->group ? s->group : s->inputs; }
+
+const mha_codes *mha_codes_of(const mha_pack_section *s, mha_codes *codes) {
+    if (!s->group) return NULL;
+    *codes = (mha_codes){(int)s->inputs, (int)(s->group / s->inputs), packed_scale};
+    return codes;
 }

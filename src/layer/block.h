@@ -52,5 +52,9 @@ int64_t mha_whole_tiles(const mha_context *c, int64_t columns);
  * that follow it. */
 const ir_expr *mha_packed_bias(mha_context *c, const mha_gemm *g, const ir_expr *column, int lanes);
 const ir_expr *mha_packed_weight(mha_context *c, const mha_gemm *g, const ir_expr *k, const ir_expr *column, int lanes);
+/* How the phase of a projection takes its weights: mha_gemm's inputs and codes. NULL: they are no codes; else the
+ * struct that was passed, filled. */
+int64_t mha_inputs_of_step(const mha_pack_section *s);
+const mha_codes *mha_codes_of(const mha_pack_section *s, mha_codes *codes);
 
 #endif

@@ -38,6 +38,7 @@ static void multiply(mha_context *c, low_rank *l, const char *name) {
                   .outer_counts = {c->params.size[MHA_BATCH], c->params.size[MHA_KV_HEADS]},
                   .rows = c->params.size[MHA_LOW_RANK],
                   .depth = l->left && ir_is_const(l->left->dims[2]) ? l->left->dims[2]->value.i : 1,
+                  .inputs = 1,
                   .num_groups = 1,
                   .group_columns = mha_whole_tiles(c, l->columns),
                   .user = l,

@@ -148,6 +148,17 @@ static void pack_group(const packing *pk, int64_t group) {
     for (int64_t panel = 0; s->depth % s->inputs && panel < s->panels; panel++) pack_last(pk, group, panel);
 }
 
+static void pack_section(const mha_pack_section *s, const mha_pack_source *source, bool out_first, size_t size,
+                         unsigned char *to) {
+    const packing pk = {.section = s,
+                        .source = source,
+                        .out_first = out_first,
+                        .size = size,
+                        .unit = size * (size_t)s->inputs,
+                        .to = to};
+    for (int64_t group = 0; group < s->num_groups; group++) pack_group(&pk, group);
+}
+
 /* ---- The blob ---- */
 
 /* Of the header up to its checksum, and of everything after the header. */
@@ -172,17 +183,17 @@ attune_status mha_pack(const attune_problem *p, const attune_mha_weights *weight
         status = at_fail(err, ATTUNE_INVALID_ARGUMENT, "packed has %zu bytes; the weights of this problem take %zu",
                          bytes, needed);
     if (!status) status = mha_pack_sources(p, &layout, weights, sources, err);
+    for (int i = 0; !status && mha_has_weight_codes(p) && i < MHA_NUM_PROJECTIONS; i++)
+        if (layout.section[i].exists) status = mha_check_codable(&layout.section[i], &sources[i], err);
     if (status) return status;
     for (int i = 0; i < MHA_NUM_PROJECTIONS; i++) {
         const mha_pack_section *s = &layout.section[i];
         if (!s->exists) continue;
-        const packing pk = {.section = s,
-                            .source = &sources[i],
-                            .out_first = weights->layout == ATTUNE_OUT_IN,
-                            .size = size,
-                            .unit = size * (size_t)s->inputs,
-                            .to = (unsigned char *)packed + (size_t)s->offset * size};
-        for (int64_t group = 0; group < s->num_groups; group++) pack_group(&pk, group);
+        unsigned char *const to = (unsigned char *)packed + (size_t)s->offset * size;
+        if (s->group)
+            mha_pack_codes(s, &sources[i], to);
+        else
+            pack_section(s, &sources[i], weights->layout == ATTUNE_OUT_IN, size, to);
     }
     mha_pack_header header = {.magic = MHA_PACK_MAGIC,
                               .format = MHA_PACK_FORMAT,

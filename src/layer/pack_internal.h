@@ -22,14 +22,22 @@ static_assert(sizeof(mha_pack_header) == MHA_PACK_HEADER, "the header has no gap
 
 /* The weights of one projection, wherever they come from. */
 typedef struct mha_pack_source {
-    const unsigned char *weight; /* of input 0 and output 0 */
-    const unsigned char *bias;   /* of output 0; NULL: none */
-    size_t stride;               /* bytes from an output's weights to the next one's; in_out: an input's */
+    const char *name;                       /* of the tensor */
+    int64_t first_output;                   /* of the tensor's outputs */
+    attune_dtype dtype;                     /* of weights: the problem's w_dtype, unless that is codes */
+    attune_dtype bias_dtype;                /* the same */
+    const unsigned char *weight;            /* of input 0 and output 0 */
+    const unsigned char *bias;              /* of output 0; NULL: none */
+    size_t between_outputs, between_inputs; /* bytes from one weight to the next */
+    size_t stride;                          /* the larger one */
 } mha_pack_source;
 
 /* Checks all weights, and finds those of each projection that the problem has. */
 attune_status mha_pack_sources(const attune_problem *canonical, const mha_pack_layout *layout,
                                const attune_mha_weights *weights, mha_pack_source sources[MHA_NUM_PROJECTIONS],
                                at_error *err);
+/* The section of a projection as codes. The check comes first: it refuses weights that have none. */
+attune_status mha_check_codable(const mha_pack_section *s, const mha_pack_source *source, at_error *err);
+void mha_pack_codes(const mha_pack_section *s, const mha_pack_source *source, void *to);
 
 #endif

@@ -46,7 +46,7 @@ void mha_weights_init(const attune_problem *p, attune_weight_layout storage, att
     for (int id = 0; id < ATTUNE_NUM_WEIGHTS; id++) {
         const expected e = expect(&layout, id);
         attune_weight *w = &weights->tensor[id];
-        w->dtype = p->w_dtype;
+        w->dtype = mha_has_weight_codes(p) ? p->dtype : p->w_dtype;
         if (!e.out) continue;
         w->rank = e.is_matrix ? 2 : 1;
         w->dims[0] = !e.is_matrix || storage == ATTUNE_OUT_IN ? e.out : e.in;
@@ -82,7 +82,8 @@ static void say_dims(words *w, int rank, const int64_t *dims) {
 }
 
 static const char *dtype_name(attune_dtype dtype) {
-    static const char *const dtypes[ATTUNE_DTYPE_COUNT] = {"no dtype", "f32", "f16", "bf16", "f64", "bool", "i32"};
+    static const char *const dtypes[ATTUNE_DTYPE_COUNT] = {"no dtype", "f32", "f16", "bf16", "f64",
+                                                           "bool",     "i32", "i8",  "f8",   "i4"};
     return (unsigned)dtype < ATTUNE_DTYPE_COUNT ? dtypes[dtype] : dtypes[0];
 }
 
@@ -127,6 +128,11 @@ static bool multiplies(const attune_weight *w, int64_t rows, int64_t columns) {
     return in_second && product == split;
 }
 
+/* Codes are made of any numbers; other weights are copied. */
+static bool has_dtype(const attune_problem *p, const attune_weight *w) {
+    return mha_has_weight_codes(p) ? w->dtype >= ATTUNE_F32 && w->dtype <= ATTUNE_F64 : w->dtype == p->w_dtype;
+}
+
 static attune_status wrong_shape(const attune_problem *p, const attune_weight *w, int id, const expected *e,
                                  attune_weight_layout layout, at_error *err) {
     words found = {.length = 0}, wanted = {.length = 0}, reasons = {.length = 0};
@@ -135,10 +141,11 @@ static attune_status wrong_shape(const attune_problem *p, const attune_weight *w
     say_dims(&found, w->rank, w->dims);
     say_dims(&wanted, e->is_matrix ? 2 : 1, dims);
     say_reasons(&reasons, p, id, e->is_matrix);
-    if (w->dtype != p->w_dtype) say(&reasons, ", w_dtype=%s", dtype_name(p->w_dtype));
+    if (!has_dtype(p, w)) say(&reasons, ", w_dtype=%s", dtype_name(p->w_dtype));
     const bool turned = e->is_matrix && !multiplies(w, dims[0], dims[1]) && multiplies(w, dims[1], dims[0]);
     return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s is %s %s; expected %s %s%s for %s%s%s", names[id], found.text,
-                   dtype_name(w->dtype), wanted.text, dtype_name(p->w_dtype),
+                   dtype_name(w->dtype), wanted.text,
+                   mha_has_weight_codes(p) ? "f32, f16, bf16 or f64" : dtype_name(p->w_dtype),
                    !e->is_matrix ? ""
                    : out_first   ? " ([out_dim, in_dim])"
                                  : " ([in_dim, out_dim])",
@@ -178,7 +185,7 @@ static attune_status check_weight(const attune_problem *p, const mha_pack_layout
     const bool out_first = weights->layout == ATTUNE_OUT_IN;
     const bool fits =
         !e.is_matrix ? multiplies(w, 0, e.out) : multiplies(w, out_first ? e.out : e.in, out_first ? e.in : e.out);
-    if (fits && w->dtype == p->w_dtype) return ATTUNE_OK;
+    if (fits && has_dtype(p, w)) return ATTUNE_OK;
     return wrong_shape(p, w, id, &e, weights->layout, err);
 }
 
@@ -215,6 +222,32 @@ static attune_status check_all(const attune_problem *p, const mha_pack_layout *l
     return status;
 }
 
+/* Where a projection's weights are, whose outputs come after `before` others in the packed form. */
+static void find_weight(const attune_mha_weights *weights, int projection, bool out_first,
+                        const mha_pack_layout *layout, int64_t before, mha_pack_source *source) {
+    const bool packed = !weights->tensor[projection].data;
+    const int id = packed ? ATTUNE_QKV_WEIGHT : projection;
+    const mha_pack_section *s = &layout->section[projection];
+    const int64_t outputs = packed ? expect(layout, ATTUNE_QKV_WEIGHT).out : s->columns;
+    source->dtype = weights->tensor[id].dtype;
+    const size_t size = mha_weight_bytes(source->dtype);
+    source->name = names[id];
+    source->stride = (size_t)(out_first ? s->depth : outputs) * size;
+    source->between_outputs = out_first ? source->stride : size;
+    source->between_inputs = out_first ? size : source->stride;
+    source->first_output = packed ? before : 0;
+    source->weight = weights->tensor[id].data;
+    source->weight += (size_t)source->first_output * source->between_outputs;
+}
+
+static void find_bias(const attune_mha_weights *weights, int projection, int64_t before, mha_pack_source *source) {
+    const bool packed = projection != MHA_PROJECT_OUT && weights->tensor[ATTUNE_QKV_BIAS].data;
+    const attune_weight *const bias = &weights->tensor[packed ? ATTUNE_QKV_BIAS : ATTUNE_Q_BIAS + projection];
+    source->bias_dtype = bias->dtype;
+    source->bias = bias->data;
+    if (packed) source->bias += (size_t)before * mha_weight_bytes(bias->dtype);
+}
+
 attune_status mha_pack_sources(const attune_problem *p, const mha_pack_layout *layout, const attune_mha_weights *given,
                                mha_pack_source sources[MHA_NUM_PROJECTIONS], at_error *err) {
     attune_mha_weights whole;
@@ -222,22 +255,14 @@ attune_status mha_pack_sources(const attune_problem *p, const mha_pack_layout *l
     attune_status status = at_copy_in(&mha_weights_struct, given, &whole, err);
     if (!status) status = check_all(p, layout, weights, err);
     if (status) return status;
-    const attune_weight *t = weights->tensor;
-    const size_t size = mha_weight_bytes(p->w_dtype);
     const bool out_first = weights->layout == ATTUNE_OUT_IN;
-    size_t before = 0; /* outputs of the packed form that belong to earlier projections */
+    int64_t before = 0; /* outputs of the packed form that belong to earlier projections */
     for (int i = 0; i < MHA_NUM_PROJECTIONS; i++) {
         const mha_pack_section *s = &layout->section[i];
         if (!s->exists) continue;
-        const bool packed = !t[i].data, packed_bias = i != MHA_PROJECT_OUT && t[ATTUNE_QKV_BIAS].data;
-        const int64_t outputs = packed ? expect(layout, ATTUNE_QKV_WEIGHT).out : s->columns;
-        mha_pack_source *source = &sources[i];
-        source->stride = (size_t)(out_first ? s->depth : outputs) * size;
-        source->weight = packed ? t[ATTUNE_QKV_WEIGHT].data : t[i].data;
-        if (packed) source->weight += before * (out_first ? source->stride : size);
-        source->bias = packed_bias ? t[ATTUNE_QKV_BIAS].data : t[ATTUNE_Q_BIAS + i].data;
-        if (packed_bias) source->bias += before * size;
-        before += (size_t)s->columns;
+        find_weight(weights, i, out_first, layout, before, &sources[i]);
+        find_bias(weights, i, before, &sources[i]);
+        before += s->columns;
     }
     return ATTUNE_OK;
 }

@@ -73,6 +73,9 @@ mha_sum mha_sum_add(const mha_context *c, mha_sum sum, const ir_expr *factor, co
 /* value + lost. If the value is not finite, its lost part is not either, and is left out. */
 const ir_expr *mha_sum_total(const mha_context *c, mha_sum sum);
 
+/* An f32 as c->elem. */
+const ir_expr *mha_widened(const mha_context *c, const ir_expr *x);
+
 /* A load as c->elem, whatever the tensor's element; and a store of c->elem. */
 const ir_expr *mha_load(const mha_context *c, const ir_access *access);
 void mha_store(const mha_context *c, const ir_access *access, const ir_expr *value);

@@ -90,7 +90,7 @@ static const ir_expr *right_of(const gemm *c, const register_tile *t, const ir_e
 /* Asks for the rows of B that are multiplied gemm_prefetch turns later, line by line. The prefetchers of a CPU lose a
  * few per cent at the ends of pages and panels, and half of the speed where B comes from memory. It also asks for some
  * of the rows of A that are copied next, in every column again: counting would cost more. */
-static void prefetch(const gemm *c, const register_tile *t, const ir_expr *k) {
+static void prefetch(const gemm *c, const register_tile *t, const ir_expr *k, const ir_expr *column) {
     const int64_t line = 64 / ir_elem_get(c->m->elem)->bytes, turns = c->m->s->gemm_prefetch;
     const ir_expr *later = ir_plus(c->b, k, turns);
     for (int64_t v = 0; turns > 0 && v < c->vectors; v += c->m->lanes < line ? line / c->m->lanes : 1) {
@@ -98,15 +98,60 @@ static void prefetch(const gemm *c, const register_tile *t, const ir_expr *k) {
         while (x && x->op == IR_CAST) x = x->args[0];
         if (x && x->op == IR_LOAD) ir_prefetch(c->b, x->value.access);
     }
-    const ir_expr *column = ir_times(c->b, k, c->inputs);
     for (int64_t n = 0; n < t->num_next; n++) ir_prefetch(c->b, c->g->left(c->m, c->g, &t->next[n], column));
 }
 
-/* In the order of k, which counts pairs of rows of B if right_is_paired. */
+static void multiply_rows(const gemm *c, const register_tile *t, const ir_expr *column) {
+    const mha_product *p = &t->product;
+    for (int64_t r = 0; r < p->rows; r++)
+        mha_product_repeat(p, "left", r, ir_at(c->b, c->slab, (int)p->kind, 2, ir_plus(c->b, t->base, r), column));
+}
+
+/* A word of codes in each lane: the code of one of its inputs, as c->elem. */
+static const ir_expr *code_of(const gemm *c, const ir_expr *words, int input) {
+    enum { BITS = 32, BYTE = 8, HALF = 4 };
+    ir_builder *b = c->b;
+    if (!words) return NULL;
+    const int bits = BITS / c->g->codes->inputs, first = input % HALF * BYTE + input / HALF * HALF;
+    const int lanes = words->type.lanes;
+    const ir_expr *above = ir_splat(b, ir_int(b, IR_I32, BITS - bits - first), lanes);
+    const ir_expr *below = ir_splat(b, ir_int(b, IR_I32, BITS - bits), lanes);
+    return ir_cast(b, c->m->elem, ir_apply(b, IR_SHR, ir_apply(b, IR_SHL, words, above, NULL), below, NULL));
+}
+
+/* The rows of B in the words k of codes. */
+static void multiply_words(const gemm *c, register_tile *t, const ir_expr *k, const ir_expr *const *scale) {
+    ir_builder *b = c->b;
+    const int64_t vectors = t->product.vectors, inputs = c->g->codes->inputs;
+    const ir_expr *words[MHA_MAX_VECTORS], *column = ir_times(b, k, inputs);
+    for (int64_t v = 0; v < vectors; v++) words[v] = ir_let(b, "codes", right_of(c, t, k, v));
+    prefetch(c, t, k, column);
+    for (int input = 0; input < inputs; input++) {
+        for (int64_t v = 0; v < vectors; v++)
+            mha_product_vector(&t->product, "right", v, ir_mul(b, code_of(c, words[v], input), scale[v]));
+        multiply_rows(c, t, ir_plus(b, column, input));
+    }
+}
+
+/* A step has the rows of B that share scales. */
+static void multiply_codes(const gemm *c, register_tile *t, const ir_expr *from, const ir_expr *to) {
+    ir_builder *b = c->b;
+    const mha_codes *codes = c->g->codes;
+    const ir_expr *scale[MHA_MAX_VECTORS];
+    IR_FOR(b, step, from, to, 1) {
+        for (int64_t v = 0; v < t->product.vectors; v++)
+            scale[v] = ir_let(b, "scale", codes->scale(c->m, c->g, step, column_of(c, t, v), c->m->lanes));
+        IR_FOR(b, word, ir_idx(b, 0), ir_idx(b, codes->words), 1) {
+            multiply_words(c, t, ir_add(b, ir_times(b, step, codes->words), word), scale);
+        }
+    }
+}
+
+/* In the order of k, which counts pairs of rows of B where they come so. */
 static void multiply(const gemm *c, register_tile *t, const ir_expr *from, const ir_expr *to) {
     ir_builder *b = c->b;
     mha_product *p = &t->product;
-    const bool takes_apart = c->g->right_is_paired && c->kind == MHA_MADD;
+    const bool takes_apart = c->inputs == 2 && c->kind == MHA_MADD;
     IR_FOR(b, k, from, to, 1) {
         for (int half = 0; half < (takes_apart ? 2 : 1); half++) {
             const ir_expr *column = ir_plus(b, ir_times(b, k, c->inputs), half);
@@ -114,9 +159,8 @@ static void multiply(const gemm *c, register_tile *t, const ir_expr *from, const
                 const ir_expr *x = right_of(c, t, k, v);
                 mha_product_vector(p, "right", v, takes_apart ? mha_half_of_pairs(c->m, x, half) : x);
             }
-            if (half == 0) prefetch(c, t, k);
-            for (int64_t r = 0; r < p->rows; r++)
-                mha_product_repeat(p, "left", r, ir_at(b, c->slab, (int)p->kind, 2, ir_plus(b, t->base, r), column));
+            if (half == 0) prefetch(c, t, k, ir_times(b, k, c->inputs));
+            multiply_rows(c, t, column);
         }
     }
 }
@@ -219,13 +263,28 @@ static void row_of_tiles(const gemm *c, int64_t rows, const ir_expr *base, const
         } else {
             mha_product_begin(&t.product);
             begin_tile(c, &t);
-            multiply(c, &t, from, to);
+            if (c->g->codes)
+                multiply_codes(c, &t, from, to);
+            else
+                multiply(c, &t, from, to);
             end_tile(c, &t);
         }
     }
 }
 
 /* ---- Rows of a task ---- */
+
+/* Zeros after a row of the slab, as many as the last step lacks. */
+static void fill_row(const gemm *c, const ir_expr *row) {
+    ir_builder *b = c->b;
+    const int64_t missing = c->steps * c->inputs - c->g->depth;
+    if (missing == 1) mha_store(c->m, ir_at(b, c->slab, 1, 2, row, ir_idx(b, c->g->depth)), mha_number(c->m, 0, 1));
+    if (missing <= 1) return;
+    MHA_COLUMNS(c->m, d, missing, c->m->lanes) {
+        const ir_expr *column = ir_plus(b, d.at, c->g->depth);
+        mha_store(c->m, ir_at(b, c->slab, d.lanes, 2, row, column), mha_number(c->m, 0, d.lanes));
+    }
+}
 
 /* `rows` rows of the task from `at` on into the slab from `base` on. */
 static void load_rows(const gemm *c, const ir_expr *rows, const ir_expr *at, const ir_expr *base) {
@@ -235,8 +294,7 @@ static void load_rows(const gemm *c, const ir_expr *rows, const ir_expr *at, con
         row = ir_let_index(b, "row", c->g->rows, ir_min(b, ir_plus(b, c->g->rows, -1), row));
         const ir_expr *slab_at = ir_add(b, base, r);
         c->g->load_row(c->m, c->g, row, &(mha_row){c->slab, {slab_at}, NULL});
-        if (c->g->depth % c->inputs)
-            mha_store(c->m, ir_at(b, c->slab, 1, 2, slab_at, ir_idx(b, c->g->depth)), mha_number(c->m, 0, 1));
+        fill_row(c, slab_at);
     }
 }
 
@@ -332,9 +390,9 @@ static gemm gemm_of(mha_context *m, mha_gemm *g) {
               .rows = s->gemm_rows,
               .vectors = s->gemm_column_vectors,
               .task_rows = s->gemm_task_rows};
-    c.kind = mha_kind_of(g->right_is_paired && m->projects_by_pairs);
+    c.kind = mha_kind_of(g->inputs == 2 && m->projects_by_pairs);
     c.elem = mha_factor_elem(m, c.kind);
-    c.inputs = g->right_is_paired ? 2 : 1;
+    c.inputs = g->inputs;
     c.steps = ceil_div(g->depth, c.inputs);
     c.one_pass = !s->gemm_depth || s->gemm_depth >= g->depth;
     c.depth = c.one_pass ? c.steps : ceil_div(s->gemm_depth, c.inputs);

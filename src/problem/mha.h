@@ -83,6 +83,12 @@ static inline bool mha_has_scales(attune_scales scales) {
     return scales == ATTUNE_SCALES_HEAD || scales == ATTUNE_SCALES_TOKEN;
 }
 
+/* ---- Weights of a block as codes ---- */
+
+static inline bool mha_has_weight_codes(const attune_problem *p) {
+    return p->w_dtype == ATTUNE_I8 || p->w_dtype == ATTUNE_I4;
+}
+
 /* Bytes of an element. */
 static inline int64_t mha_dtype_bytes(attune_dtype dtype) {
     switch (dtype) {

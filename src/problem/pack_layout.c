@@ -46,12 +46,20 @@ static int64_t heads_of_group(const attune_problem *p, int64_t heads, int64_t di
     return 10 * matrix_cost(heads, common, dim) > 11 * matrix_cost(heads, own, dim) ? own : common;
 }
 
+static int64_t inputs_of_row(attune_dtype dtype) {
+    return dtype == ATTUNE_BF16 ? 2 : dtype == ATTUNE_I8 ? 4 : dtype == ATTUNE_I4 ? 8 : 1;
+}
+
 static void place(mha_pack_section *s, const attune_problem *p, int64_t *end) {
     s->exists = true;
     s->num_groups = ceil_div(s->columns, s->group_columns);
     s->panels = whole_tiles(s->group_columns) / MHA_PANEL;
-    s->inputs = p->w_dtype == ATTUNE_BF16 ? 2 : 1;
-    s->rows = ceil_div(s->depth, s->inputs) + 1;
+    s->inputs = inputs_of_row(p->w_dtype);
+    s->unit = mha_has_weight_codes(p) ? 1 : s->inputs;
+    s->group = p->w_group;
+    s->scale_rows = s->group ? ceil_div(ceil_div(s->depth, s->group), 2) : 0;
+    const int64_t depth = s->group ? ceil_div(s->depth, s->group) * s->group : s->depth;
+    s->rows = 1 + s->scale_rows + ceil_div(depth, s->inputs);
     s->offset = *end;
     *end += s->num_groups * s->panels * mha_pack_panel(s);
 }
@@ -74,7 +82,9 @@ static void place_output(mha_pack_section *s, const attune_problem *p, int64_t *
     place(s, p, end);
 }
 
-size_t mha_weight_bytes(attune_dtype dtype) { return dtype == ATTUNE_F64 ? 8 : dtype == ATTUNE_F32 ? 4 : 2; }
+size_t mha_weight_bytes(attune_dtype dtype) {
+    return dtype == ATTUNE_F64 ? 8 : dtype == ATTUNE_F16 || dtype == ATTUNE_BF16 ? 2 : 4;
+}
 
 void mha_pack_layout_of(const attune_problem *p, mha_pack_layout *layout) {
     memset(layout, 0, sizeof *layout);
@@ -92,7 +102,7 @@ void mha_pack_layout_of(const attune_problem *p, mha_pack_layout *layout) {
 
 mha_pack_id mha_pack_id_of(const attune_problem *p, const mha_pack_layout *layout) {
     enum { NUMBERS = 8 };
-    int64_t numbers[1 + MHA_NUM_PROJECTIONS * NUMBERS] = {p->w_dtype};
+    int64_t numbers[1 + MHA_NUM_PROJECTIONS * NUMBERS] = {p->w_dtype | p->w_group << 8};
     for (int i = 0; i < MHA_NUM_PROJECTIONS; i++) {
         const mha_pack_section *s = &layout->section[i];
         const int64_t section[NUMBERS] = {s->exists,        s->depth,      s->columns, s->heads,

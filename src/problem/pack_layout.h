@@ -14,6 +14,14 @@
  * with half = k % 2. The other half of a last input that has no partner is 0. The bias is the half 1 of row 0 and half
  * 0 is 0: row 0 holds the biases as f32.
  *
+ * Codes (w_dtype = i8 or i4) come in words of 32 bits, which are the blob's elements: a row of a panel has a word of
+ * each column. Row 0 holds the biases as f32, then come scales, then codes; a last group of inputs that is not full is
+ * filled with codes of 0:
+ *
+ *     row 1 + g / 2                      scales of groups g of inputs, f16, in the half g % 2 of the word
+ *     row 1 + scale_rows + k / 4         i8: the code of input k, in the byte k % 4
+ *     row 1 + scale_rows + k / 8         i4: the code of input k, in the byte k % 4, its half k / 4 % 2
+ *
  * So a kernel reads each panel from front to back, whatever its vectors. 16 elements of f32 are a cache line, and so
  * are 16 pairs of bf16. Instructions for dot products take such pairs as they are; other kernels take them apart by a
  * shift and a mask. Nothing here depends on the instruction set. */
@@ -40,13 +48,16 @@ typedef struct mha_pack_section {
     int64_t group_columns; /* columns that count of a full group; the last one may have fewer */
     int64_t num_groups;
     int64_t panels; /* of each group, the last one too; a multiple of 4 */
-    int64_t inputs; /* that share a row of a panel: 1 or, bf16, 2 */
-    int64_t rows;   /* of a panel, the bias included */
+    int64_t inputs; /* that share a row of a panel: 1; bf16: 2; i8: 4; i4: 8 */
+    int64_t unit;   /* elements of a column in a row: the inputs, or a word of codes */
+    int64_t group;  /* inputs that share a scale; 0: there are no scales */
+    int64_t scale_rows;
+    int64_t rows;   /* of a panel, those of the bias and of scales included */
     int64_t offset; /* of the section, in elements from the start of the blob, header included */
 } mha_pack_section;
 
 /* Elements of a row of a panel, and of a panel. */
-static inline int64_t mha_pack_row(const mha_pack_section *s) { return s->inputs * MHA_PANEL; }
+static inline int64_t mha_pack_row(const mha_pack_section *s) { return s->unit * MHA_PANEL; }
 static inline int64_t mha_pack_panel(const mha_pack_section *s) { return s->rows * mha_pack_row(s); }
 
 typedef struct mha_pack_layout {
@@ -67,6 +78,6 @@ mha_pack_id mha_pack_id_of(const attune_problem *canonical, const mha_pack_layou
 /* The identity that the same problem's layout has with kv_projected. */
 mha_pack_id mha_pack_id_without_kv(const attune_problem *canonical, const mha_pack_layout *layout);
 
-size_t mha_weight_bytes(attune_dtype dtype); /* of one weight */
+size_t mha_weight_bytes(attune_dtype dtype); /* of an element of the blob: one weight, or a word of codes */
 
 #endif

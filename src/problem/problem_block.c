@@ -19,6 +19,8 @@ attune_status mha_keep_block(attune_problem *p, at_error *err) {
 
 /* ---- defaults ---- */
 
+enum { USUAL_GROUP = 32 }; /* inputs that share a scale: those of ggml's blocks */
+
 /* Values out of range stay as they are: mha_check_ranges refuses them. */
 attune_status mha_fill_block(attune_problem *p, at_error *err) {
     if (!mha_is_block(p)) return ATTUNE_OK;
@@ -32,6 +34,10 @@ attune_status mha_fill_block(attune_problem *p, at_error *err) {
     if (!p->kv_embed_dim) p->kv_embed_dim = p->embed_dim;
     if (p->kv_embed_dim != p->embed_dim) p->is_cross = 1;
     if (!p->w_dtype) p->w_dtype = p->dtype;
+    if (!mha_has_weight_codes(p))
+        p->w_group = 0;
+    else if (!p->w_group)
+        p->w_group = USUAL_GROUP;
     if (!p->out_dim && !p->no_out_projection) p->out_dim = p->embed_dim;
     return ATTUNE_OK;
 }
@@ -147,6 +153,12 @@ static attune_status check_low_rank(const attune_problem *p, at_error *err) {
     return check_order(p, err);
 }
 
+static attune_status check_group(const attune_problem *p, at_error *err) {
+    const int64_t group = p->w_group;
+    if (!mha_has_weight_codes(p) || group == 32 || group == 64 || group == 128) return ATTUNE_OK;
+    return at_fail(err, ATTUNE_INVALID_PROBLEM, "w_group is %lld; it must be 32, 64 or 128", (long long)group);
+}
+
 attune_status mha_check_block(const attune_problem *p, at_error *err) {
     if (!mha_is_block(p)) return ATTUNE_OK;
     attune_status status = check_columns(p, "head_dim", p->head_dim, err);
@@ -155,5 +167,6 @@ attune_status mha_check_block(const attune_problem *p, at_error *err) {
     if (!status) status = check_caches(p, err);
     if (!status) status = check_low_rank(p, err);
     if (!status) status = check_self(p, err);
+    if (!status) status = check_group(p, err);
     return status;
 }

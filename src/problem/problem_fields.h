@@ -10,7 +10,8 @@ enum {
     MHA_MAX_SIZE = INT32_MAX,
     MHA_MAX_WIDTH = 1 << 18, /* columns of an input or output of a projection */
     MHA_MAX_HEAD_DIM = 8192,
-    MHA_MAX_PARTS = 65536
+    MHA_MAX_PARTS = 65536,
+    MHA_MAX_GROUP = 128 /* inputs with one scale of weights */
 };
 
 /* Of numbers that scores are multiplied or divided by: times log2(e) they are still an f32. */

@@ -14,6 +14,7 @@ typedef enum element {
     OF_K,
     OF_V,
     OF_W,
+    OF_PACKED,
     OF_K_NEW,
     OF_V_NEW,
     OF_BIAS,
@@ -144,7 +145,7 @@ static const row table[MHA_USER_TENSORS] = {
         {"x_kv", OF_Q, IR_IN, 3, {MHA_BATCH, MHA_SEQ_KV, MHA_KV_EMBED_DIM}, true, POINTER(x_kv), STRIDES(x_kv_strides)},
     [MHA_X_V] =
         {"x_v", OF_Q, IR_IN, 3, {MHA_BATCH, MHA_SEQ_KV, MHA_V_EMBED_DIM}, true, POINTER(x_v), STRIDES(x_v_strides)},
-    [MHA_PACKED_WEIGHTS] = {"packed_weights", OF_W, IR_IN, 1, {MHA_PACKED}, false, POINTER(packed_weights), 0, 0},
+    [MHA_PACKED_WEIGHTS] = {"packed_weights", OF_PACKED, IR_IN, 1, {MHA_PACKED}, false, POINTER(packed_weights), 0, 0},
     [MHA_KEYS_LOW] =
         {"keys_low", OF_W, IR_IN, 3, {MHA_LOW_RANK_HEADS, MHA_LOW_RANK, MHA_SEQ_KV}, false, POINTER(keys_low), 0, 0},
     [MHA_VALUES_LOW] = {"values_low",
@@ -221,7 +222,8 @@ static attune_dtype dtype_of(const attune_problem *p, element type) {
     case OF_V: return p->v_dtype;
     case OF_K_NEW: return mha_is_quantised(p->k_dtype) ? p->dtype : p->k_dtype;
     case OF_V_NEW: return mha_is_quantised(p->v_dtype) ? p->dtype : p->v_dtype;
-    case OF_W: return p->w_dtype;
+    case OF_W: return mha_has_weight_codes(p) ? p->dtype : p->w_dtype;
+    case OF_PACKED: return mha_has_weight_codes(p) ? ATTUNE_I32 : p->w_dtype;
     case OF_BIAS: return p->bias_dtype;
     case OF_PRECISION: return p->softmax_precision;
     case OF_BOOL: return ATTUNE_BOOL;

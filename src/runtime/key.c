@@ -194,6 +194,9 @@ uint64_t at_raw_key_hash(const at_raw_key *raw) {
     if (!is_rest_zero(rest)) hash = mix(hash, XXH3_64bits(rest, REST), NUM_PARTS);
     if (at_raw_has_functions(raw->problem))
         hash = mix(hash, XXH3_64bits(bytes + AT_FUNCTIONS_BEGIN, AT_FUNCTIONS_BYTES), NUM_PARTS + 1);
+    static const char none[AT_LATER_BYTES];
+    if (memcmp(bytes + AT_FUNCTIONS_END, none, AT_LATER_BYTES))
+        hash = mix(hash, XXH3_64bits(bytes + AT_FUNCTIONS_END, AT_LATER_BYTES), NUM_PARTS + 2);
     if (raw->schedule) hash ^= XXH3_64bits(raw->schedule, AT_SCHEDULE_BYTES);
     return hash ^ hash >> 32;
 }

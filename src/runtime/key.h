@@ -69,14 +69,14 @@ typedef struct at_raw_key {
     const attune_schedule *schedule; /* NULL if none was given */
 } at_raw_key;
 
-/* The functions of a problem and their tensors are its last members. They are long, and most problems have none: then
- * their bytes are not looked at. */
+/* The functions of a problem and their tensors lie between the other members. They are long, and most problems have
+ * none: then their bytes are not looked at. */
 enum {
     AT_FUNCTIONS_BEGIN = offsetof(attune_problem, tensors),
-    AT_FUNCTIONS_BYTES = sizeof(attune_problem) - AT_FUNCTIONS_BEGIN
+    AT_FUNCTIONS_END = offsetof(attune_problem, prob_mod) + ATTUNE_FUNCTION_BYTES,
+    AT_FUNCTIONS_BYTES = AT_FUNCTIONS_END - AT_FUNCTIONS_BEGIN,
+    AT_LATER_BYTES = sizeof(attune_problem) - AT_FUNCTIONS_END /* of the members after them */
 };
-_Static_assert(offsetof(attune_problem, prob_mod) + ATTUNE_FUNCTION_BYTES == sizeof(attune_problem),
-               "a member after the functions must be hashed and compared");
 
 /* Whether there are functions, tensors, or bytes that canonicalisation would refuse. */
 static inline bool at_raw_has_functions(const attune_problem *p) {
@@ -100,7 +100,8 @@ uint64_t at_raw_key_hash(const at_raw_key *raw);
  * use: a hit must not hide that `reserved` is set. */
 static inline bool at_raw_key_equal(const at_raw_key *a, const at_raw_key *b) {
     const char *const x = (const char *)a->problem, *const y = (const char *)b->problem;
-    if (memcmp(x, y, AT_FUNCTIONS_BEGIN)) return false;
+    if (memcmp(x, y, AT_FUNCTIONS_BEGIN) || memcmp(x + AT_FUNCTIONS_END, y + AT_FUNCTIONS_END, AT_LATER_BYTES))
+        return false;
     if ((at_raw_has_functions(a->problem) || at_raw_has_functions(b->problem)) &&
         memcmp(x + AT_FUNCTIONS_BEGIN, y + AT_FUNCTIONS_BEGIN, AT_FUNCTIONS_BYTES))
         return false;

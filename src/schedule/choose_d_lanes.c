@@ -93,18 +93,21 @@ static void try(search *t, attune_schedule s) {
     t->at = s;
 }
 
-/* More rows than four were faster only where that saves conversions of K and V. */
-static bool is_worth_trying(const search *t, int64_t rows, int64_t keys, double bytes) {
-    enum { USUAL = 4 };
-    const mha_cost_context *const c = t->context;
-    const bool converts = !c->by_pairs && bytes < c->lane_bytes;
-    const bool has_registers = rows * keys + keys + 1 <= c->machine.target->vector_registers;
-    return has_registers && rows <= t->rows && (rows <= USUAL || converts);
-}
-
-/* As many keys as four streams have, or twice. */
-static const int8_t tile_rows[] = {1, 2, 3, 4, 6, 8}, tile_keys[] = {4, 8};
+/* As many keys as streams have, twice as many for a lone row, and half as many where registers are few. */
+static const int8_t tile_rows[] = {1, 2, 3, 4, 6, 8}, tile_keys[] = {2, 4, 8};
 enum { ROWS = sizeof tile_rows, KEYS = sizeof tile_keys };
+
+/* More rows than four, or fewer keys than streams, were faster only where that saves conversions of K and V; eight keys
+ * of several rows were not. */
+static bool is_worth_trying(const search *t, int64_t rows, int64_t keys, double bytes) {
+    enum { USUAL = 4, MANY_REGISTERS = 32 };
+    const mha_cost_context *const c = t->context;
+    const int64_t registers = c->machine.target->vector_registers;
+    const bool converts = !c->by_pairs && bytes < c->lane_bytes;
+    if (rows * keys + keys + 1 > registers || rows > t->rows) return false;
+    if (keys < USUAL && (!converts || registers >= MANY_REGISTERS)) return false;
+    return (rows <= USUAL || converts) && (keys <= USUAL || rows == 1);
+}
 
 static void try_scores(search *t) {
     attune_schedule s = t->at;

@@ -112,7 +112,7 @@ static double all_scores(const q_head *h) {
     const int64_t full = c->machine.target->vector_bytes;
     const cost_vector v = mha_cost_vector(&c->machine, (double)full);
     const double vectors = cost_steps(c->columns, (double)full / c->lane_bytes);
-    const double dot = vectors * v.multiply + COST_OF(d_sum) * v.shuffle;
+    const double dot = vectors * v.multiply + COST_OF(rest_sum) * v.shuffle;
     const double rest = h->rest * score_tiles(h) * h->s->score_keys * dot;
     const double others = h->stripes > 1 ? (h->stripes - 1) * scores_of_stripe(h, h->s->score_row_vectors) : 0;
     return others + scores_of_stripe(h, h->whole_vectors) + rest;

@@ -81,10 +81,17 @@ static void draw_codes(const draft *d) {
                       : ATTUNE_SCALES_DEFAULT;
 }
 
+static void draw_weight_codes(const draft *d) {
+    enum { LEAST_GROUP = 32 };
+    d->p->w_dtype = chance(d, 50) ? ATTUNE_I8 : ATTUNE_I4;
+    d->p->w_group = chance(d, 50) ? 0 : (int64_t)LEAST_GROUP << between(d, 0, 2);
+}
+
 static void draw_dtypes(const draft *d) {
     attune_problem *const p = d->p;
     /* Models often have weights and caches of another type than the rest. */
     if (d->block && chance(d, 10)) p->w_dtype = draw_dtype(d);
+    if (d->block && chance(d, 15)) draw_weight_codes(d);
     if (draft_has_caches(d) && chance(d, 10)) p->k_dtype = p->v_dtype = draw_dtype(d);
     if (!has_feature(d)) return;
     p->dtype = draw_dtype(d);

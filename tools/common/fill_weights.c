@@ -26,6 +26,12 @@ static long double draw(input_kind kind, attune_dtype dtype, double scale, tool_
     }
 }
 
+/* Codes stand for ordinary numbers only. */
+static input_kind kind_of(const attune_problem *p, int id, input_kind kind) {
+    const bool becomes_codes = !is_bias(id) && (p->w_dtype == ATTUNE_I8 || p->w_dtype == ATTUNE_I4);
+    return becomes_codes && (kind == INPUT_OVERFLOW || kind == INPUT_NONFINITE) ? INPUT_ORDINARY : kind;
+}
+
 static void fill_weight(const attune_weight *w, input_kind kind, double scale, tool_random *random) {
     const int64_t count = elements(w);
     for (int64_t i = 0; i < count; i++) ref_store(w->dtype, (void *)w->data, i, draw(kind, w->dtype, scale, random));
@@ -58,7 +64,7 @@ bool fill_weights(tensors *t, input_kind kind, uint64_t seed) {
         if (!t->weights.tensor[id].rank || (is_of_qkv && is_qkv != is_packed)) continue;
         if (is_bias(id) && (!has_biases || (!has_all && tool_random_chance(&random, 50)))) continue;
         if (!tensors_allocate_weight(t, (attune_weight_id)id)) return false;
-        fill_weight(&t->weights.tensor[id], kind, scale_of(t, id), &random);
+        fill_weight(&t->weights.tensor[id], kind_of(&t->problem, id, kind), scale_of(t, id), &random);
     }
     return tensors_pack(t);
 }

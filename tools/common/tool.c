@@ -214,7 +214,7 @@ attune_stage tool_parse_stage(struct argp_state *state, const char *text) {
 
 const char *tool_dtype_name(attune_dtype dtype) {
     static const char *const names[ATTUNE_DTYPE_COUNT] = {"f32",  "f32", "f16", "bf16", "f64",
-                                                          "bool", "i32", "i8",  "f8"};
+                                                          "bool", "i32", "i8",  "f8",   "i4"};
     return names[dtype];
 }
 

@@ -132,7 +132,8 @@ bool weights_file_sizes(const weights_file *file, attune_problem *p) {
 static bool check_dtypes(const weights_file *file, const tensors *t) {
     for (int id = 0; id < ATTUNE_NUM_WEIGHTS; id++) {
         const attune_weight *const w = &t->weights.tensor[id];
-        if (!w->data || w->dtype == t->problem.w_dtype) continue;
+        const bool has_codes = t->problem.w_dtype == ATTUNE_I8 || t->problem.w_dtype == ATTUNE_I4;
+        if (!w->data || has_codes || w->dtype == t->problem.w_dtype) continue;
         tool_error("%s: tensor '%s' is of %s, but the problem has w_dtype=%s: weights are kept as they are, so set "
                    "w_dtype=%s",
                    file->source.path, tensor_name(file, id), tool_dtype_name(w->dtype),
