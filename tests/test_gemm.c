@@ -72,7 +72,7 @@ static void load_row(mha_context *c, const mha_gemm *g, const ir_expr *row, cons
 static const ir_expr *packed(mha_context *c, const mha_gemm *g, const ir_expr *row, const ir_expr *column, int lanes) {
     ir_builder *b = c->b;
     const operands *o = g->user;
-    const int inputs = g->right_is_paired ? 2 : 1;
+    const int inputs = (int)g->inputs;
     const ir_expr *panel = ir_times(b, g->column_group, g->group_columns / MHA_PANEL);
     panel = ir_add(b, panel, ir_div(b, column, ir_idx(c->b, MHA_PANEL)));
     row = ir_add(b, ir_mul(b, panel, ir_idx(c->b, (g->depth + inputs - 1) / inputs + 1)), row);
@@ -82,7 +82,7 @@ static const ir_expr *packed(mha_context *c, const mha_gemm *g, const ir_expr *r
 
 static const ir_expr *start(mha_context *c, const mha_gemm *g, const ir_expr *column, int lanes) {
     const ir_expr *row = packed(c, g, ir_idx(c->b, 0), column, lanes);
-    return g->right_is_paired ? mha_half_of_pairs(c, row, 1) : row;
+    return g->inputs == 2 ? mha_half_of_pairs(c, row, 1) : row;
 }
 
 static const ir_expr *right(mha_context *c, const mha_gemm *g, const ir_expr *k, const ir_expr *column, int lanes) {
@@ -148,7 +148,7 @@ static ir_kernel *build(at_arena *arena, const product *p, const at_target *targ
                   .outer_counts = {outer},
                   .rows = rows,
                   .depth = p->depth,
-                  .right_is_paired = is_paired(p),
+                  .inputs = is_paired(p) ? 2 : 1,
                   .num_groups = p->groups,
                   .group_columns = p->columns,
                   .user = &o,

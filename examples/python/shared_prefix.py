@@ -5,8 +5,8 @@
 
 A system prompt is the same for all requests, and so are its keys and values. Attended to entry by entry they are read
 once for each of them. Here one pass lets the queries of all entries be rows of one problem over the prefix, which is
-read once; a second pass is over the keys that each entry has for itself; and op=merge joins the two by the logarithms of
-their sums. Outputs go through strides, so nothing is copied.
+read once; a second pass is over the keys that each entry has for itself; and op=merge joins the two by the logarithms
+of their sums. Outputs go through strides, so nothing is copied.
 """
 
 import argparse

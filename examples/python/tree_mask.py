@@ -77,7 +77,8 @@ def main():
     out = np.empty_like(q)
 
     # Path by path: the cache and the path's own tokens, of which each sees those before.
-    path_step = attune.compile(attune.Problem(seq_q=options.depth, is_causal=True, causal_align="bottom_right", **common))
+    chain = attune.Problem(seq_q=options.depth, is_causal=True, causal_align="bottom_right", **common)
+    path_step = attune.compile(chain)
     sequences = []
     for path in paths:
         rows = [*range(base), *(base + token for token in path)]
