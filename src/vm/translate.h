@@ -68,7 +68,7 @@ typedef struct vm_translator {
     vm_memo *memo;
     int32_t borrowed;                 /* places of sums that lie in memory, or 0 */
     int32_t loaded[VM_TILE_POINTERS]; /* places of operands that are loaded after all, or 0 */
-    struct vm_tile *tile;             /* what translate_tile.c works with */
+    struct vm_tile *tile;             /* what translate_tile.h describes */
 
     char *constants; /* the one at place -64 last */
     uint32_t num_constants, room_for_constants;
@@ -170,7 +170,7 @@ void vm_alloc(vm_translator *t, const ir_buffer *buffer);
 bool vm_define_index(vm_translator *t, const ir_var *var, const ir_expr *value);
 bool vm_forward_index(vm_translator *t, const ir_access *access, const ir_expr *value);
 
-/* ---- translate_tile.c ---- */
+/* ---- translate_tile.h: sums of products ---- */
 
 /* A loop of nothing but sums of products, if it is one. */
 bool vm_tile_loop(vm_translator *t, const ir_stmt *stmt, vm_int lo, vm_int hi);

@@ -1,0 +1,86 @@
+/* Tiles of sums of products: translate_tile.c finds which statements are products and what they read, translate_shape.c
+ * the rows and columns of a tile and the loops that are one, translate_run.c the runs of such statements in other code.
+ */
+#ifndef ATTUNE_VM_TRANSLATE_TILE_H
+#define ATTUNE_VM_TRANSLATE_TILE_H
+
+#include "vm/translate.h"
+
+enum { MOST_OPERANDS = VM_TILE_POINTERS, MOST_PRODUCTS = 1024, MOST_SUMS = 128, MOST_CHAIN = 16, MOST_TURNS = 64 };
+
+/* A row or a column: what an access loads, or a place of the frame. */
+typedef struct vm_operand {
+    const ir_access *access; /* NULL: a place */
+    int32_t at;              /* the place */
+    const ir_var *var;       /* the let whose value it is, or NULL */
+    int32_t reg;             /* the place of a register that holds it, or VM_NOWHERE */
+    bool is_number;          /* 4 bytes that fill a register */
+    ir_elem elem;            /* f32, or one that the access widens */
+    vm_op address;           /* in the first turn of the loop */
+    int32_t step;            /* the place of its distance from turn to turn */
+} vm_operand;
+
+typedef struct vm_product {
+    int32_t sum;
+    uint32_t row, column; /* operands */
+    uint32_t part;        /* how many products came before it to this sum */
+} vm_product;
+
+struct vm_tile {
+    vm_products kind;
+    uint32_t num_operands, num_products;
+    vm_operand operands[MOST_OPERANDS];
+    vm_product products[MOST_PRODUCTS], ordered[MOST_PRODUCTS];
+    uint32_t parts, rows, columns;
+    int32_t first_sum, row_distance, column_distance; /* of the sums */
+    uint32_t order[MOST_OPERANDS];                    /* of each part the rows, then the columns */
+    bool is_number;                                   /* the rows */
+
+    /* A loop round a loop of few turns: all of these are one turn, so the sums of all are in registers. */
+    const ir_stmt *loop;
+    uint32_t depth; /* of loops inside it round what is scanned */
+    vm_int lo;
+    /* Sums in memory, which are in the frame while the loop runs. */
+    const ir_buffer *sums;
+    uint32_t num_borrowed;
+    vm_op borrowed[MOST_SUMS]; /* their loads */
+};
+
+/* The factors of `stmt`, if it is sum = x * y + sum. */
+typedef struct vm_factor_pair {
+    const ir_expr *x, *y;
+} vm_factor_pair;
+
+typedef struct vm_factors {
+    vm_products kind;
+    const ir_access *sum;
+    bool is_memory; /* the sum lies in scratch */
+    uint32_t count;
+    vm_factor_pair products[MOST_CHAIN];
+} vm_factors;
+
+/* ---- translate_tile.c ---- */
+
+/* The translator's one, empty; NULL: there is no memory. */
+struct vm_tile *vm_tile_new(vm_translator *t);
+bool vm_factors_of(vm_translator *t, const ir_stmt *stmt, vm_factors *f);
+const ir_expr *vm_without_casts_of_bits(const ir_expr *x);
+int32_t vm_add_operand(struct vm_tile *tile, vm_operand o);
+/* The operand that an expression reads. */
+int32_t vm_read_operand(vm_translator *t, struct vm_tile *tile, const ir_expr *x);
+/* Adds the products of a loop's body; false: it does something else, too. */
+bool vm_scan_body(vm_translator *t, struct vm_tile *tile, const ir_block *body);
+
+/* ---- translate_shape.c ---- */
+
+typedef struct vm_turns {
+    vm_int lo, hi;
+    int64_t step;
+    int32_t row_step, column_step; /* places */
+} vm_turns;
+
+/* Whether the products are parts that each multiply all rows with all columns. */
+bool vm_find_shape(const vm_translator *t, struct vm_tile *tile);
+void vm_emit_tile(vm_translator *t, const struct vm_tile *tile, const vm_op *pointers, const vm_turns *loop);
+
+#endif
