@@ -479,7 +479,7 @@ $(BUILD)/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(TEST_ARCHIVES)
 .PHONY: aarch64
 AARCH64_CC ?= aarch64-linux-gnu-gcc
 # More of them, slower: make aarch64 AARCH64_TESTS='q_lanes d_lanes block'
-AARCH64_TESTS ?= codegen phases gemm loader vm tier0
+AARCH64_TESTS ?= codegen phases gemm loader vm
 AARCH64_SYSROOT = $(abspath $(BUILD))/aarch64/sysroot/usr
 AARCH64_LIB = $(AARCH64_SYSROOT)/lib/aarch64-linux-gnu
 aarch64: codegen tool ## the library, the command and tests for AArch64, into build/aarch64/

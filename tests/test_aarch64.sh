@@ -49,7 +49,7 @@ expect "the peak, the bandwidth and a speed are measured" 0 '"gflops": *[0-9.e+]
 
 # ---- Every operator, access, statement; phases of every sort; products; loading ----
 
-for test in codegen phases gemm loader; do
+for test in codegen phases gemm loader vm; do
     expect "test_$test" 0 'PASSED|^ok' env ATTUNE_TEST_TARGETS=here qemu-aarch64 "$arm/tests/test_$test"
 done
 
@@ -99,6 +99,14 @@ seed=${ATTUNE_TEST_SEED:-$RANDOM}
 count=${AARCH64_RANDOM:-80}
 expect "$count random problems of seed $seed" 0 "^$count passed, 0 failed\$" \
     emulate "$arm/attune" check --random "$count" --seed "$seed" --max-flops 4e5
+
+# ---- Without a compiler: tier 0, and the virtual machine ----
+
+alone() { env -u ATTUNE_CODEGEN_WORKER ATTUNE_COMPILE=never ATTUNE_CACHE_DIR= qemu-aarch64 "$arm/attune" "$@"; }
+expect "tier 0 has a kernel" 0 '^from *tier 0 in' alone compile num_heads=2,seq_q=9,seq_kv=20,head_dim=32
+expect "it is right" 0 '^[0-9]+ passed, 0 failed$' alone check num_heads=2,seq_q=9,seq_kv=20,head_dim=32,lse=1
+expect "8 random problems by the virtual machine" 0 '^8 passed, 0 failed$' alone check --random 8 --seed 13 \
+    --max-flops 1e5
 
 # ---- --target, on the machine that this runs on ----
 
