@@ -241,13 +241,24 @@ static void print_entries(const sampler *s, const subject *j, double microsecond
     fflush(stdout);
 }
 
+/* A call's pages: those of all keys. */
+static call_sizes sizes_of(const attune_problem *p) {
+    call_sizes sizes = CALL_SIZES_NONE;
+    const int64_t size = p->page_size;
+    if (!size || p->seq_kv < 1) return sizes;
+    sizes.max_pages = (p->seq_kv + size - 1) / size;
+    sizes.num_pages = p->batch * sizes.max_pages;
+    return sizes;
+}
+
 static void time_subject(const sampler *s, subject *j) {
     enum { BRIEF = 4 }; /* milliseconds of a call that is timed whole */
     tensors t;
     attune_arguments arguments;
     tune_runner runner = {0};
     at_error err = {0};
-    if (!j->entries[0].kernel || !tensors_create(&t, &j->problem)) exit(1);
+    const call_sizes sizes = sizes_of(&j->canonical);
+    if (!j->entries[0].kernel || !tensors_create_sized(&t, &j->problem, &sizes)) exit(1);
     t.fills_up = true;
     if (!tensors_fill(&t, INPUT_ORDINARY, 1)) exit(1);
     tensors_arguments(&t, &arguments);
