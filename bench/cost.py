@@ -19,8 +19,6 @@ import sys
 import roofline
 import shapes
 
-SEED = 16
-
 
 def text_of(shape):
     """A shape of the bench as a problem's text."""
@@ -37,7 +35,7 @@ def text_of(shape):
     return ",".join(words)
 
 
-def bench_shapes():
+def bench_shapes(_):
     """Those of attention and of blocks, and what bf16 is worth where it is usual."""
     found = {shape.name: text_of(shape) for shape in shapes.SHAPES
              if shape.kind != "products" and shape.rows * shape.keys <= 1 << 21}
@@ -46,14 +44,14 @@ def bench_shapes():
     return found | {f"{name}_bf16": f"dtype=bf16,{found[name]}" for name in halves}
 
 
-def random_problems(count=60):
+def random_problems(seed, count=60):
     """As `make roofline` draws them, a third in bf16."""
-    some = roofline.problems(2 * count, SEED, "f32")[:count * 2 // 3], roofline.problems(count, SEED + 1, "bf16")
+    some = roofline.problems(2 * count, seed, "f32")[:count * 2 // 3], roofline.problems(count, seed + 1, "bf16")
     texts = [text for part in some for _, text in part if " " not in text]
     return {f"random_{i}": text for i, text in enumerate(texts[:count])}
 
 
-def decode_problems():
+def decode_problems(_):
     """Few rows: groups, lengths, head_dim and dtypes in turn, each with several of the others."""
     found = {}
     caches = ("", "dtype=bf16,", "k_dtype=f16,v_dtype=f16,", "k_dtype=i8,v_dtype=i8,k_scales=head,v_scales=head,")
@@ -69,7 +67,7 @@ def decode_problems():
     return found
 
 
-def block_problems():
+def block_problems(_):
     found = {}
     for embed, heads in ((384, 6), (768, 12), (1024, 16)):
         for rows in (1, 4, 10, 17, 33, 100, 128, 250, 512):
@@ -83,7 +81,7 @@ GROUPS = {"bench": bench_shapes, "random": random_problems, "few": decode_proble
 
 def chosen(options):
     names = options.groups.split(",")
-    found = {name: text for group in names for name, text in GROUPS[group]().items()}
+    found = {name: text for group in names for name, text in GROUPS[group](options.seed).items()}
     return {name: text for name, text in found.items() if fnmatch.fnmatch(name, options.only)}
 
 
@@ -160,6 +158,7 @@ def main():
     parser.add_argument("--times", type=pathlib.Path, help="the file of timings (BUILD/bench/results/cost.tsv)")
     parser.add_argument("--groups", default="bench,random,few", help=f"of problems: some of {','.join(GROUPS)}")
     parser.add_argument("--only", default="*", help="names of problems, as a pattern")
+    parser.add_argument("--seed", type=int, default=16, help="of random problems; the constants were fitted to 16")
     parser.add_argument("--given", type=pathlib.Path, help="lines of problems and schedules instead, with tabs between")
     parser.add_argument("--schedules", type=int, default=24, help="of a problem and a strategy, beside neighbours")
     parser.add_argument("--one-target", dest="both", action="store_false", help="not with AVX2 as well")
