@@ -402,6 +402,41 @@ static void full_jobs_are_left_alone(void **state) {
     at_job_drop(job);
 }
 
+/* A thread that claims the last range, a long one, would let all others wait. */
+typedef struct ranges {
+    int64_t end, longest, last;
+    bool gets_longer;
+} ranges;
+
+static void note_range(void *argument, int64_t begin, int64_t end, uint32_t worker) {
+    ranges *seen = argument;
+    (void)worker;
+    assert_int_equal(begin, seen->end);
+    seen->gets_longer = seen->gets_longer || (begin && end - begin > seen->last);
+    seen->last = end - begin;
+    if (seen->last > seen->longest) seen->longest = seen->last;
+    seen->end = end;
+}
+
+static void ranges_get_shorter(void **state) {
+    static const struct {
+        int64_t n, longest;
+        uint32_t workers;
+    } cases[] = {{1000, 31, 4}, {1024, 2, 64}, {1000000, 62500, 2}, {20, 1, 64}, {100, 12, 1}};
+    (void)state;
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        ranges seen = {0};
+        at_job *job = at_job_new(at_default_allocator(), note_range, &seen, cases[c].n, cases[c].workers, 0);
+        assert_non_null(job);
+        at_job_work(job);
+        assert_int_equal(seen.end, cases[c].n);
+        assert_int_equal(seen.longest, cases[c].longest);
+        assert_int_equal(seen.last, 1);
+        assert_false(seen.gets_longer);
+        at_job_drop(job);
+    }
+}
+
 /* Where several third caches are, each has a part of the tasks, and whoever comes first does all parts. */
 static void count_each(void *argument, int64_t begin, int64_t end, uint32_t worker) {
     atomic_int *times = argument;
@@ -488,6 +523,7 @@ int main(void) {
         cmocka_unit_test(short_runs_wake_nobody),
         cmocka_unit_test(after_a_crowd_runs_stay_alone),
         cmocka_unit_test(full_jobs_are_left_alone),
+        cmocka_unit_test(ranges_get_shorter),
         cmocka_unit_test(parts_cover_all_tasks),
         cmocka_unit_test(parts_are_shared_by_many_threads),
         cmocka_unit_test(threads_are_not_bound_with_the_caller),

@@ -6,7 +6,7 @@
 #include <sched.h>
 #include <time.h>
 
-enum { CHUNKS_PER_WORKER = 8, MOST_PARTS = 64 };
+enum { RANGES_PER_WORKER = 8, MOST_PARTS = 64 };
 enum { RUNNING, AWAITED, FINISHED };
 
 /* ---- Spinning ---- */
@@ -61,8 +61,6 @@ at_job *at_job_new(const attune_allocator *allocator, attune_range_fn *fn, void 
         atomic_store_explicit(&job->parts[i].next, begin, memory_order_relaxed);
         job->parts[i].end = begin += usual + (i < longer);
     }
-    job->chunk = n / (workers * CHUNKS_PER_WORKER);
-    if (job->chunk < 1) job->chunk = 1;
     atomic_store_explicit(&job->workers, 1, memory_order_relaxed);
     return job;
 }
@@ -75,13 +73,22 @@ void at_job_drop(at_job *job) {
     at_free(&allocator, job);
 }
 
+/* Tasks of the next range: a part of what is left, so towards the end ever fewer, and threads end together. Other
+ * threads may claim some meanwhile, and then it is a little long. */
+static int64_t next_range(const at_job *job, const at_job_part *part) {
+    const int64_t left = part->end - atomic_load_explicit(&part->next, memory_order_relaxed);
+    const int64_t workers = (job->max_workers - 1) / job->num_parts + 1, range = left / (workers * RANGES_PER_WORKER);
+    return range < 1 ? 1 : range;
+}
+
 /* Claims ranges of a part until none is left. Returns how many tasks these were. */
 static int64_t work_on(at_job *job, at_job_part *part, uint32_t worker) {
     int64_t finished = 0;
     for (;;) {
-        const int64_t begin = atomic_fetch_add_explicit(&part->next, job->chunk, memory_order_relaxed);
+        const int64_t range = next_range(job, part);
+        const int64_t begin = atomic_fetch_add_explicit(&part->next, range, memory_order_relaxed);
         if (begin >= part->end) return finished;
-        const int64_t end = part->end - begin > job->chunk ? begin + job->chunk : part->end;
+        const int64_t end = part->end - begin > range ? begin + range : part->end;
         job->fn(job->argument, begin, end, worker);
         finished += end - begin;
     }

@@ -1,10 +1,11 @@
 /* A parallel loop that threads join and leave at any time.
  *
- * An atomic counter hands out its tasks in ranges. Where there are more threads than cores share a third cache, the
- * tasks are cut into parts, one for each cache that the threads fill, with a counter each. A thread begins with the
- * part of its CPU's cache, so that neighbouring tasks, which read the same keys and values, are near each other. Who
- * finds nothing there helps with the other parts. Parts are counted by cores, threads by CPUs: with two threads on each
- * core a chip of one third cache has two parts, which costs a little of that nearness and nothing else.
+ * An atomic counter hands out its tasks in ranges, which get shorter towards the end. Where there are more threads than
+ * cores share a third cache, the tasks are cut into parts, one for each cache that the threads fill, with a counter
+ * each. A thread begins with the part of its CPU's cache, so that neighbouring tasks, which read the same keys and
+ * values, are near each other. Who finds nothing there helps with the other parts. Parts are counted by cores, threads
+ * by CPUs: with two threads on each core a chip of one third cache has two parts, which costs a little of that nearness
+ * and nothing else.
  *
  * The thread that began the loop works too. In the end it waits for the ranges that other threads have begun, and never
  * for a thread that has not begun one. So a helper may come at any time, even long after the loop: it then finds no
@@ -27,7 +28,7 @@ typedef struct at_job {
     attune_allocator allocator; /* a copy: the job may outlive the context */
     attune_range_fn *fn;
     void *argument;
-    int64_t n, chunk;
+    int64_t n;
     uint32_t max_workers, num_parts;
     uint32_t cores;           /* that share a third cache */
     struct at_job *following; /* in the list of a pool, guarded by its mutex */

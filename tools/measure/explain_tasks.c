@@ -7,10 +7,10 @@
 
 /* ---- Sharing ---- */
 
-/* As in the library's src/runtime/job.c. */
-static int64_t range_of(int64_t count, uint32_t threads) {
+/* Tasks of the range that begins after so many of them, as in the library's src/runtime/job.c. */
+static int64_t range_at(int64_t begin, int64_t count, uint32_t threads) {
     enum { RANGES_PER_WORKER = 8 };
-    const int64_t workers = count < threads ? count : threads, range = count / (workers * RANGES_PER_WORKER);
+    const int64_t workers = count < threads ? count : threads, range = (count - begin) / (workers * RANGES_PER_WORKER);
     return range < 1 ? 1 : range;
 }
 
@@ -25,9 +25,9 @@ static size_t earliest(const double *free_at, uint32_t threads) {
 static task_shares hand_out(const double *lengths, int64_t count, uint32_t threads, double *free_at, int64_t *taken) {
     task_shares shares = {0};
     double all = 0;
-    const int64_t range = range_of(count, threads);
-    for (int64_t begin = 0; begin < count; begin += range) {
+    for (int64_t begin = 0, range; begin < count; begin += range) {
         const size_t thread = earliest(free_at, threads);
+        range = range_at(begin, count, threads);
         for (int64_t i = begin; i < count && i < begin + range; i++, taken[thread]++) {
             free_at[thread] += lengths[i];
             all += lengths[i];
