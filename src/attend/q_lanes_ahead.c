@@ -1,5 +1,6 @@
 /* Prefetch of the next head (task_prefetch=head), a few lines in each register tile of scores: its K and V, its Q, and
- * the lines of O that its tasks will write. A CPU's prefetchers begin anew with each head and are late for short ones.
+ * the lines of O that its tasks will write; of long heads Q and O of the next stripe instead. A CPU's prefetchers begin
+ * anew with each head and are late for short ones.
  *
  * The lines of a few keys are shared out among the stripes, and those of a stripe's rows among the register tiles. A
  * task of the same head finds them in the cache, so it does not matter which of the head's tasks asks. Where lengths
@@ -7,6 +8,7 @@
 #include "attend/q_lanes.h"
 
 #include "base/integers.h"
+#include "problem/problem_sight.h"
 
 enum { LINE_BYTES = 64, USUAL_LENGTH = 512 };
 
@@ -61,20 +63,52 @@ static void ask_for_keys(q_lanes *c, const ir_buffer *k_or_v, int64_t columns, c
     }
 }
 
-/* The same of the rows of a stripe from row number `first` on, in Q or O. */
-static void ask_for_rows(q_lanes *c, const ir_buffer *q_or_o, int64_t columns, const ir_expr *first,
+/* A stripe that is computed after the one at hand. */
+typedef struct stripe_ahead {
+    const ir_expr *batch, *head, *first_row;
+} stripe_ahead;
+
+/* The same of the rows of a stripe, in Q or O. */
+static void ask_for_rows(q_lanes *c, const ir_buffer *q_or_o, int64_t columns, const stripe_ahead *stripe,
                          const ir_expr *part, int64_t parts) {
     ir_builder *b = c->b;
     const ir_expr *group = ir_idx(b, c->m->group);
     const share s = share_of(c, q_or_o, columns, c->stripe_rows, part, parts);
     IR_LOOP(b, r, each(c, "row_ahead", s.rows)) {
-        const ir_expr *row = ir_let(b, "query_ahead", ir_add(b, first, ir_add(b, s.row, r)));
-        const ir_expr *head = ir_add(b, ir_mul(b, c->next_head, group), ir_mod(b, row, group));
+        const ir_expr *row = ir_let(b, "query_ahead", ir_add(b, stripe->first_row, ir_add(b, s.row, r)));
+        const ir_expr *head = ir_add(b, ir_mul(b, stripe->head, group), ir_mod(b, row, group));
         const ir_expr *token = ir_add(b, c->e.first_q, ir_div(b, row, group));
         IR_LOOP(b, line, each(c, "line", s.lines)) {
-            ir_prefetch(b, ir_at(b, q_or_o, 1, 4, c->next_batch, head, token, column_at(c, &s, line)));
+            ir_prefetch(b, ir_at(b, q_or_o, 1, 4, stripe->batch, head, token, column_at(c, &s, line)));
         }
     }
+}
+
+/* The same stripe of the next head. */
+static stripe_ahead stripe_of_next_head(q_lanes *c, const ir_expr *stripe) {
+    const ir_expr *row = ir_let(c->b, "row_of_head", ir_times(c->b, stripe, c->stripe_rows));
+    return (stripe_ahead){c->next_batch, c->next_head, row};
+}
+
+/* Whether lines of a whole head ahead may be gone again when it is their turn, and the next stripe is known. A task of
+ * several stripes has read Q of all of them when it begins. */
+static bool asks_for_next_stripe(const q_lanes *c) {
+    enum { LONG_BYTES = 32 * 1024 };
+    const mha_context *m = c->m;
+    if (c->num_stripes < 2 || c->max_stripes > 1 || mha_sees_more_later(m->p)) return false;
+    const int64_t in_row =
+        m->p->head_dim * ir_elem_get(m->q->type.elem)->bytes + m->p->head_dim_v * ir_elem_get(m->out->type.elem)->bytes;
+    return c->num_stripes * c->stripe_rows * in_row >= LONG_BYTES;
+}
+
+/* The next stripe of the head, and after its last one the first of the next head. */
+static stripe_ahead next_stripe(q_lanes *c, const ir_expr *stripe) {
+    ir_builder *b = c->b;
+    const ir_expr *is_last = ir_let(b, "is_last_stripe", ir_ge(b, stripe, ir_idx(b, c->num_stripes - 1)));
+    const ir_expr *row = ir_times(b, ir_plus(b, stripe, 1), c->stripe_rows);
+    return (stripe_ahead){ir_let(b, "entry_ahead", ir_select(b, is_last, c->next_batch, c->e.batch)),
+                          ir_let(b, "head_ahead", ir_select(b, is_last, c->next_head, c->kv_head)),
+                          ir_let(b, "row_ahead", ir_select(b, is_last, ir_idx(b, 0), row))};
 }
 
 /* The next head of the entry. After the last one the first of the next entry, whose place is simple to tell if all
@@ -107,7 +141,7 @@ void ql_ask_ahead(q_lanes *c, const q_lanes_tile *tile, const ir_expr *first) {
     ask_for_keys(c, m->k, m->p->head_dim, key, stripe, stripes);
     ask_for_keys(c, m->v, m->p->head_dim_v, key, stripe, stripes);
     const ir_expr *number = ir_let(b, "tile_of_head", ir_div(b, key, ir_idx(b, rows)));
-    const ir_expr *row = ir_let(b, "row_of_head", ir_times(b, stripe, c->stripe_rows));
-    ask_for_rows(c, m->q, m->p->head_dim, row, number, tiles);
-    ask_for_rows(c, m->out, m->p->head_dim_v, row, number, tiles);
+    const stripe_ahead ahead = asks_for_next_stripe(c) ? next_stripe(c, stripe) : stripe_of_next_head(c, stripe);
+    ask_for_rows(c, m->q, m->p->head_dim, &ahead, number, tiles);
+    ask_for_rows(c, m->out, m->p->head_dim_v, &ahead, number, tiles);
 }
