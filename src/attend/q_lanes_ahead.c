@@ -95,20 +95,24 @@ static stripe_ahead stripe_of_next_head(q_lanes *c, const ir_expr *stripe) {
 static bool asks_for_next_stripe(const q_lanes *c) {
     enum { LONG_BYTES = 32 * 1024 };
     const mha_context *m = c->m;
-    if (c->num_stripes < 2 || c->max_stripes > 1 || mha_sees_more_later(m->p)) return false;
+    if (c->num_stripes < 2 || c->max_stripes > 1) return false;
     const int64_t in_row =
         m->p->head_dim * ir_elem_get(m->q->type.elem)->bytes + m->p->head_dim_v * ir_elem_get(m->out->type.elem)->bytes;
     return c->num_stripes * c->stripe_rows * in_row >= LONG_BYTES;
 }
 
-/* The next stripe of the head, and after its last one the first of the next head. */
+/* The stripe of the head that is computed next, and after its last one the next head's. Where later rows see more,
+ * tasks go from the last rows to the first. */
 static stripe_ahead next_stripe(q_lanes *c, const ir_expr *stripe) {
     ir_builder *b = c->b;
-    const ir_expr *is_last = ir_let(b, "is_last_stripe", ir_ge(b, stripe, ir_idx(b, c->num_stripes - 1)));
-    const ir_expr *row = ir_times(b, ir_plus(b, stripe, 1), c->stripe_rows);
+    const bool downwards = mha_sees_more_later(c->m->p);
+    const ir_expr *zero = ir_idx(b, 0), *end = ir_idx(b, c->num_stripes - 1);
+    const ir_expr *is_last = downwards ? ir_le(b, stripe, zero) : ir_ge(b, stripe, end);
+    is_last = ir_let(b, "is_last_stripe", is_last);
+    const ir_expr *next = ir_select(b, is_last, downwards ? end : zero, ir_plus(b, stripe, downwards ? -1 : 1));
     return (stripe_ahead){ir_let(b, "entry_ahead", ir_select(b, is_last, c->next_batch, c->e.batch)),
                           ir_let(b, "head_ahead", ir_select(b, is_last, c->next_head, c->kv_head)),
-                          ir_let(b, "row_ahead", ir_select(b, is_last, ir_idx(b, 0), row))};
+                          ir_let(b, "row_ahead", ir_times(b, next, c->stripe_rows))};
 }
 
 /* The next head of the entry. After the last one the first of the next entry, whose place is simple to tell if all
