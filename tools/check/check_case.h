@@ -84,6 +84,10 @@ bool check_reference(const tensors *after, const ref_result *wanted, const ref_r
 /* Makes a failing case as small as possible while it fails in the same way; `reason` is that of the smallest. */
 void check_shrink(check_machine *machine, check_case *c, check_outcome outcome, char reason[ATTUNE_MESSAGE_BYTES]);
 
+/* check_shrink_functions.c: step `move` of the ways to make functions smaller; false when there are no more. What it
+ * leaves may be no problem any more. */
+bool check_shrink_function(attune_problem *p, int move);
+
 /* The command that runs this case again; free it. */
 char *check_command(const check_machine *machine, const check_case *c);
 

@@ -112,7 +112,7 @@ static bool simplify_other(check_case *c, int move) {
     if (dim < 8 && dims[3]) dims[dim % 4] = 1;
     /* Sizes that the call may leave out. */
     if (dim >= 8 && dim < 8 + NUM_CALL_SIZES) *sizes_at(&c->sizes, dim - 8) = ATTUNE_NOT_SET;
-    return dim < 8 + NUM_CALL_SIZES;
+    return dim < 8 + NUM_CALL_SIZES || check_shrink_function(p, dim - 8 - NUM_CALL_SIZES);
 }
 
 /* Step `move` of the ways to make a case simpler; false when there are no more, *changed says whether it did. */
