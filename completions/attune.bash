@@ -75,7 +75,9 @@ _attune_pairs() {
     local prefix=$1 text=$2 item key
     shift 2
     compopt -o nospace 2>/dev/null # a comma and the next key may follow
-    item=${text##*,}
+    item=$text # commas in quotation marks belong to a function
+    local past='^([^,"]|"[^"]*")*,'
+    while [[ $item =~ $past ]]; do item=${item:${#BASH_REMATCH[0]}}; done
     prefix+=${text%"$item"}
     if [[ $item == *=* ]]; then
         key=${item%%=*}
@@ -134,13 +136,29 @@ _attune_action() {
     for word in "$@"; do [[ " $_attune_actions " == *" $word "* ]] && echo "$word" && return; done
 }
 
+# Cuts a line at the blanks outside of quotes: `words` before the last one, `word`, and the quote that it is in, `open`.
+_attune_split() {
+    local i c
+    for ((i = 0; i < ${#1}; i++)); do
+        c=${1:i:1}
+        if [[ -n $open ]]; then
+            if [[ $c == "$open" ]]; then open=; else word+=$c; fi
+        else
+            case $c in
+                [\'\"]) open=$c ;;
+                [[:blank:]]) [[ -z $word ]] || words+=("$word"); word= ;;
+                *) word+=$c ;;
+            esac
+        fi
+    done
+}
+
 _attune() {
     # COMP_WORDS is cut at = and : as well, so the line is cut again, at blanks.
-    local line=${COMP_LINE:0:COMP_POINT} word='' before option kind cut
+    local line=${COMP_LINE:0:COMP_POINT} word='' open='' before option kind cut
     local -a words=()
     COMPREPLY=()
-    read -ra words <<<"$line"
-    [[ $line == *[[:blank:]] ]] || { word=${words[-1]}; unset 'words[-1]'; }
+    _attune_split "$line"
     before=${words[-1]}
     if [ "${#words[@]}" -lt 2 ]; then
         # shellcheck disable=SC2086 # a list of words
@@ -167,9 +185,9 @@ _attune() {
     fi
     # After a key or an option that waits for its value there is no blank.
     [[ ${#COMPREPLY[@]} -gt 0 && ${COMPREPLY[0]} == *= ]] && compopt -o nospace 2>/dev/null
-    # Readline replaces what follows the last of its word breaks only.
+    # Readline replaces what follows the last of its word breaks only; within quotes, all that follows these.
     cut=${word%"${word##*[=:]}"}
-    [[ $COMP_WORDBREAKS == *=* ]] && COMPREPLY=("${COMPREPLY[@]#"$cut"}")
+    [[ -z $open && $COMP_WORDBREAKS == *=* ]] && COMPREPLY=("${COMPREPLY[@]#"$cut"}")
     return 0
 }
 complete -F _attune attune

@@ -47,6 +47,12 @@ completes 'attune c' compile check conform cache
 completes 'attune help we' weights
 completes 'attune bench --sa' --samples=
 completes 'attune check --ac' --accuracy
+# Functions stand in quotation marks, and such a problem in quotes: what is offered replaces all that is in those.
+functions='num_heads=8,score_mod="score + max(q, 2)",'
+completes "attune bench '${functions}is_c" "${functions}is_causal="
+completes "attune bench --samples=3 '${functions}is_causal=" "${functions}is_causal=0" "${functions}is_causal=1"
+completes "attune bench 'num_heads=8,score_mod=\"score + max(q, is_c"
+completes "attune bench '$functions' --sa" --samples=
 completes 'attune compile --emit=l' lowered llvm
 completes 'attune compile --emit l' lowered llvm
 completes 'attune ir x.air --engine=' jit vm interp
