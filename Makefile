@@ -416,6 +416,14 @@ $(BUILD)/golden_ir: $(call obj,tests/golden/golden_ir.c) $(addprefix $(BUILD)/li
 	$(call say,link $@)
 	$(Q)$(LINK) $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(CORE_LIBS) -ljansson -o $@
 
+# ---- The digest of integer problems (docs/numerics.md, "The same bits on every instruction set") ----
+
+$(call obj,tests/golden/integer_digest.c): INCLUDES = -Isrc -Itests -Itools -I$(BUILD)/gen
+$(BUILD)/integer_digest: $(call obj,tests/golden/integer_digest.c)
+$(BUILD)/integer_digest: $(addprefix $(BUILD)/libattune,-support.a -tool.a -internal.a)
+	$(call say,link $@)
+	$(Q)$(LINK) $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(CORE_LIBS) -ljansson -o $@
+
 # ---- Test programs: linked to everything as archives, from which each takes what it names ----
 
 $(BUILD)/libattune-codegen.a: $(call obj,$(CODEGEN_SRC))
@@ -635,10 +643,12 @@ fuzz: all ## libFuzzer on every parser, FUZZ_SECONDS each (300)
 	@BUILD='$(BUILD)-fuzz' ATTUNE='$(BUILD)/attune' bash tests/fuzz/run.sh $(FUZZ_SECONDS)
 fuzzers: $(FUZZERS)
 
-.PHONY: golden golden-update
+.PHONY: golden golden-update integer-digest
 GOLDEN = tests/data/golden_ir.txt
 golden: $(BUILD)/golden_ir ## which kernels changed, by hashes of their IR; DUMP=avx512:17 prints the IR of one case
 	@$(BUILD)/golden_ir $(if $(DUMP),dump $(DUMP),compare $(GOLDEN))
+integer-digest: all $(BUILD)/integer_digest ## random problems with integer=all, PROBLEMS of them (1000): one digest
+	@$(BUILD)/integer_digest $(or $(PROBLEMS),1000)
 golden-update: $(BUILD)/golden_ir ## write the hashes anew; the commit says which changed and why
 	@$(BUILD)/golden_ir update $(GOLDEN)
 
