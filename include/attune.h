@@ -629,6 +629,9 @@ ATTUNE_API attune_status attune_compile(attune_context *context, const attune_pr
 /* Gives a reference back; no call under this reference may be running. NULL is fine. Thread-safe. */
 ATTUNE_API void attune_kernel_release(attune_kernel *kernel);
 
+/* Which keys mask_mod lets which queries see, tile by tile; see attune_block_mask_create. */
+typedef struct attune_block_mask attune_block_mask;
+
 /* A size in attune_arguments, from seq_q to rotary_positions, that is not set. 0 is a size: empty. */
 #define ATTUNE_NOT_SET (-1)
 
@@ -677,6 +680,7 @@ typedef struct attune_arguments {
     /* Those that functions read, in the order of attune_problem.tensors; the innermost stride is 1. */
     const void *tensors[ATTUNE_MAX_USER_TENSORS];
     int64_t tensor_strides[ATTUNE_MAX_USER_TENSORS][4];
+    const attune_block_mask *block_mask; /* NULL, or what attune_block_mask_create made of mask_mod */
 } attune_arguments;
 
 /* Sets sizes and strides to those of `problem`, and pointers to NULL. Sizes that the problem leaves open or does not
@@ -750,6 +754,32 @@ ATTUNE_API attune_status attune_workspace_size(const attune_context *context, co
  * microseconds stays on the caller's thread. */
 ATTUNE_API attune_status attune_run(attune_context *context, const attune_kernel *kernel,
                                     const attune_arguments *arguments);
+
+/* ---- Block masks ---- */
+
+/* A call with a mask_mod first makes a table of which keys some rows of a tile see, and which all of them do (where
+ * there are many queries). This makes the table once, for all calls that have it as arguments.block_mask: of one layer
+ * or of all, as long as mask_mod gives the same. Outputs have the same bits with and without it.
+ *
+ * `arguments` are those of such a call. They are checked as attune_run does; only the tensors that mask_mod reads, and
+ * lengths, are read, and nothing is written. The table is [entries, KV heads, tiles of rows, tiles of keys] of 20 bytes
+ * each, with one entry and one head unless mask_mod depends on them; tiles are those of the kernel's schedule. A kernel
+ * that needs no table (few queries or keys, a mask_mod that is causality or a window, the interpreter) gives a mask
+ * without one, which is fine as well.
+ *
+ * A call refuses a mask that was made for another mask_mod, other lengths, another batch or number of heads that
+ * mask_mod depends on, or by a kernel with another schedule. It cannot know whether the tensors of mask_mod still hold
+ * what they did: make a new mask if they changed, or if lengths in cu_seqlens and kv_lens did and mask_mod has seq_q or
+ * seq_kv.
+ *
+ * The mask is the caller's: it must outlive the calls that have it, and is ended by attune_block_mask_destroy, also
+ * after kernel and context have ended, provided that the context's allocator lives. Any number of threads may run calls
+ * with it at once. A failure sets *mask to NULL. */
+ATTUNE_API attune_status attune_block_mask_create(attune_context *context, const attune_kernel *kernel,
+                                                  const attune_arguments *arguments, attune_block_mask **mask);
+
+/* NULL is fine. */
+ATTUNE_API void attune_block_mask_destroy(attune_block_mask *mask);
 
 /* ---- Threads and cancelling, call by call ---- */
 

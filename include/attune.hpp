@@ -442,9 +442,25 @@ private:
 
 inline void close_context(attune_context *, attune_context *context) { attune_context_destroy(context); }
 inline void close_kernel(attune_context *, attune_kernel *kernel) { attune_kernel_release(kernel); }
+inline void close_block_mask(attune_context *, attune_block_mask *mask) { attune_block_mask_destroy(mask); }
 inline void close_plan(attune_context *context, attune_plan *plan) { attune_plan_destroy(context, plan); }
 inline void close_block(attune_context *context, attune_mha *block) { attune_mha_destroy(context, block); }
 } // namespace detail
+
+/* What mask_mod hides, kept for calls that have it as arguments.block_mask: see attune_block_mask_create. */
+class block_mask {
+public:
+    block_mask() = default;
+    explicit block_mask(const attune::status &failure) : owner_(failure) {} /* empty, and says why */
+    attune_block_mask *get() const noexcept { return owner_.get(); }
+    explicit operator bool() const noexcept { return static_cast<bool>(owner_); }
+    attune::status status() const { return owner_ ? attune::status() : owner_.why(); }
+
+private:
+    friend class kernel;
+    block_mask(attune_context *context, attune_block_mask *handle) : owner_(context, handle) {}
+    detail::owner<attune_block_mask, detail::close_block_mask> owner_;
+};
 
 /* A compiled kernel, with its problem. */
 class kernel {
@@ -467,6 +483,14 @@ public:
         if (call.kernel_ != owner_.get())
             return detail::failed(ATTUNE_INVALID_ARGUMENT, "the arguments are of another kernel");
         return detail::of(attune_run_with(owner_.context(), owner_.get(), &call, options));
+    }
+    attune::block_mask make_block_mask(const attune::arguments &call) const {
+        attune_block_mask *made = nullptr;
+        if (!call.status()) return attune::block_mask(call.status());
+        if (!owner_) return attune::block_mask(owner_.why());
+        const attune::status status =
+            detail::of(attune_block_mask_create(owner_.context(), owner_.get(), &call, &made));
+        return status ? attune::block_mask(owner_.context(), made) : attune::block_mask(status);
     }
     attune_kernel *get() const noexcept { return owner_.get(); }
     explicit operator bool() const noexcept { return static_cast<bool>(owner_); }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, Optional, Tuple
 
 from ._attention import _float_name, _lift, _look, _python_name, _shape4, _strides, _wide
+from ._block_mask import blocks_follow, function_of_blocks, kept_mask, listed_blocks
 from ._context import default_context
 from ._errors import InvalidArgumentError
 from ._kernel import Kernel
@@ -54,23 +55,17 @@ def _check_fits(block_mask: Any, sizes: Dict[str, int]) -> None:
 
 
 def _function_of(block_mask: Any, sizes: Dict[str, int]) -> Optional[Callable]:
-    """A BlockMask's mask_mod, which its blocks follow. Without one of its own, the blocks become a function."""
+    """What a BlockMask lets a query see, as PyTorch has it: full blocks, and in the other blocks it lists, what its
+    mask_mod shows."""
     _check_fits(block_mask, sizes)
-    if getattr(block_mask.mask_mod, "__name__", "") != "noop_mask":
+    has_own = getattr(block_mask.mask_mod, "__name__", "") != "noop_mask"
+    if has_own and (min(block_mask.BLOCK_SIZE) >= _NO_BLOCKS or blocks_follow(block_mask)):
         return block_mask.mask_mod
-    blocks = block_mask.to_dense() != 0
-    for have, name, what in zip(blocks.shape[:2], "bh", ("batch", "num_heads")):
+    listed, full = listed_blocks(block_mask)
+    for have, name, what in zip(listed.shape[:2], "bh", ("batch", "num_heads")):
         if have not in (1, sizes[name]):
             raise InvalidArgumentError(f"block_mask has blocks for {what}={have}, and here it is {sizes[name]}")
-    if blocks.all():
-        return None
-    has_batch, has_heads = (size > 1 for size in blocks.shape[:2])
-    queries, keys = block_mask.BLOCK_SIZE
-
-    def is_listed(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
-        return blocks[b if has_batch else 0, h if has_heads else 0, q_idx // queries, kv_idx // keys]
-
-    return is_listed
+    return function_of_blocks(block_mask, *((listed, full) if has_own else (None, listed | full)))
 
 
 def _fields(q: Any, k: Any, v: Any, enable_gqa: bool) -> Dict[str, Any]:
@@ -113,7 +108,8 @@ def flex_attention(
         (docs/functions.md), and become a part of the kernel. Tensors that they reach are read where they lie; those of
         other integers than int32 and int8, or with gaps between neighbours, are copied in each call.
     prob_mod: a function of (prob, b, h, q_idx, kv_idx), which gives what values are multiplied by; PyTorch has none.
-    block_mask: PyTorch's BlockMask for these lengths, whose mask_mod is taken; its blocks, if it has none of its own.
+    block_mask: PyTorch's BlockMask for these lengths. Its blocks hide what they do not list, and its mask_mod is asked
+        in those that are not full. It remembers what was found out: make a new one if what mask_mod reads has changed.
     strict_index: refuses an index of a tensor that is not known to lie inside, in place of taking the nearest element.
     enable_gqa: heads of q may share heads of k and v.
     The rest is as in `attention`.
@@ -180,5 +176,8 @@ def attend(fields: Dict[str, Any], tracer: Tracer, tensors: Dict[str, Any], thre
             _kernels.clear()
         _kernels[key] = kernel
     arguments, kept = kernel._arguments(tensors, None)
+    if block_mask is not None:
+        mask = kept_mask(block_mask, kernel, arguments)
+        arguments.block_mask = mask.pointer if mask else None
     check(kernel._go(arguments, threads))
     del kept

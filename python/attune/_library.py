@@ -58,6 +58,11 @@ _PLANS: List[Tuple[str, object, list]] = [
     ("attune_plan_get_info", c_int, [c_void_p, c_void_p]),
     ("attune_plan_destroy", None, [c_void_p, c_void_p]),
 ]
+# Of versions that keep block masks.
+_BLOCK_MASKS: List[Tuple[str, object, list]] = [
+    ("attune_block_mask_create", c_int, [c_void_p, c_void_p, POINTER(Arguments), POINTER(c_void_p)]),
+    ("attune_block_mask_destroy", None, [c_void_p]),
+]
 _QUICK_PLANS: List[Tuple[str, object, list]] = [
     ("attune_plan_arguments_init_sized", c_int, [c_void_p, POINTER(Arguments), c_size_t]),
     ("attune_plan_bind", c_int, [c_void_p, POINTER(Arguments), c_char_p, c_void_p]),
@@ -119,6 +124,9 @@ has_plans = hasattr(lib, "attune_plan_create")
 if has_plans:
     _declare(lib, _PLANS)
     _declare(quick, _QUICK_PLANS)
+has_block_masks = hasattr(lib, "attune_block_mask_create")
+if has_block_masks:
+    _declare(lib, _BLOCK_MASKS)
 version: str = lib.attune_version().decode()
 if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
     raise ImportError(f"{path} is attune {version}: this package needs {OLDEST[0]}.{OLDEST[1]} or newer")

@@ -38,7 +38,7 @@ class Arguments(Structure):
         + [(name, c_void_p) for name in ("packed_weights", "keys_low", "values_low", "workspace")]
         + [("workspace_bytes", c_size_t), ("softmax_scale", c_double)]
         + [(name, c_void_p) for name in ("q_norm", "k_norm")]
-        + [("tensors", c_void_p * 8), ("tensor_strides", c_int64 * 4 * 8)]
+        + [("tensors", c_void_p * 8), ("tensor_strides", c_int64 * 4 * 8), ("block_mask", c_void_p)]
     )
 
 

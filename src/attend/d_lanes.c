@@ -345,6 +345,21 @@ const ir_expr *dl_v_scales(const d_lanes *d, const ir_expr *j, int lanes) {
     return scale ? ir_splat(d->b, scale, lanes) : NULL;
 }
 
+static void visit_tile(d_lanes *d, const dl_tile *tile) {
+    load_scales(d, tile);
+    if (d->planes) /* sums of integers are the same in any order */
+        dl_code_scores(d, tile);
+    else if (d->is_serial)
+        dl_serial_scores(d, tile);
+    else
+        dl_scores(d, tile);
+    dl_softmax(d, tile);
+    if (d->p_codes)
+        dl_code_values(d, tile);
+    else
+        dl_values(d, tile);
+}
+
 static void visit_keys(d_lanes *d, const key_range *task, const ir_expr *first, const ir_expr *end) {
     ir_builder *b = d->b;
     const int64_t most = d->c->s->kv_tile;
@@ -354,18 +369,8 @@ static void visit_keys(d_lanes *d, const key_range *task, const ir_expr *first, 
         tile.keys = ir_let_in(b, "keys", ir_idx(b, 1), ir_idx(b, most + 1), tile.keys);
         tile.first = dl_first(d, "first_key", key, tile.keys, d->entry.seq_kv);
         tile.is_partial = is_partial(d, task, &tile);
-        load_scales(d, &tile);
-        if (d->planes) /* sums of integers are the same in any order */
-            dl_code_scores(d, &tile);
-        else if (d->is_serial)
-            dl_serial_scores(d, &tile);
-        else
-            dl_scores(d, &tile);
-        dl_softmax(d, &tile);
-        if (d->p_codes)
-            dl_code_values(d, &tile);
-        else
-            dl_values(d, &tile);
+        const bool asks = mha_has_function(d->c, MHA_MASK_FUNCTION);
+        IR_GUARD(b, asks, dl_shows_some(d, &tile)) visit_tile(d, &tile);
     }
 }
 

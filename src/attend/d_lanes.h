@@ -184,6 +184,9 @@ const ir_expr *dl_bias(const d_lanes *d, const dl_sight *sight, const ir_expr *j
 /* Whether the row sees these keys, whose bias is `bias`: `lanes` of bool. */
 const ir_expr *dl_sees(const d_lanes *d, const dl_sight *sight, const ir_expr *j, int lanes, const ir_expr *bias);
 
+/* Whether mask_mod shows some row a key of the tile. A tile that it hides is left out, as p of all its keys is 0. */
+const ir_expr *dl_shows_some(d_lanes *d, const dl_tile *tile);
+
 /* The user's functions at a row of the task, and at the keys from j on. */
 mha_place dl_place_of_row(const d_lanes *d, const dl_row *row);
 mha_place dl_place_of_keys(const d_lanes *d, const dl_row *row, const dl_tile *tile, const ir_expr *j, int lanes);

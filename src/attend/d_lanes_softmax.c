@@ -95,6 +95,26 @@ const ir_expr *dl_sees(const d_lanes *d, const dl_sight *sight, const ir_expr *j
     return mha_sees(d->c, &hiding, lanes);
 }
 
+/* Lanes beyond the last key may say that it does. */
+const ir_expr *dl_shows_some(d_lanes *d, const dl_tile *tile) {
+    ir_builder *b = d->b;
+    const ir_expr *no = ir_splat(b, ir_int(b, IR_I32, 0), d->lanes), *yes = ir_splat(b, ir_int(b, IR_I32, 1), d->lanes);
+    const ir_access *some = ir_mutable(b, "some", no);
+    IR_FOR(b, r, ir_idx(b, 0), d->rows, 1) {
+        const dl_row row = dl_row_at(d, r);
+        const mha_place place = dl_place_of_row(d, &row);
+        mha_values values = d->values_of_task;
+        mha_fill_values(d->c, MHA_MASK_FUNCTION, &place, &values);
+        IR_FOR(b, j, ir_idx(b, 0), tile->keys, d->lanes) {
+            const mha_place keys = dl_place_of_keys(d, &row, tile, j, d->lanes);
+            const ir_expr *sees = mha_function_sees(d->c, &keys, &values, d->lanes);
+            ir_store(b, some, ir_select(b, sees, yes, ir_load(b, some)));
+        }
+    }
+    const ir_expr *any = ir_reduce(b, IR_MAX, ir_let(b, "some_lanes", ir_load(b, some)));
+    return ir_let(b, "shows_some", ir_gt(b, any, ir_int(b, IR_I32, 0)));
+}
+
 /* ---- scores ---- */
 
 /* The lanes of the last vectors that lie beyond the last key. */

@@ -186,9 +186,60 @@ static const ir_expr *quotient(lowering *l, const ex_node *node, const ir_expr *
     return node->op == EX_MOD ? ir_mod(l->b, x, y) : ir_div(l->b, x, y);
 }
 
-static const ir_expr *converted(lowering *l, const ex_node *node, const ir_expr *x) {
-    if (node->type == EX_T_FLOAT) return as_elem(l, l->c->elem, x);
-    return as_elem(l, node->is_in_i32 ? IR_I32 : IR_I64, x);
+static bool is_exact(const ex_node *node) {
+    const int64_t most = INT64_C(1) << 24; /* integers up to it are numbers of f32 */
+    return node->type == EX_T_INT && node->least >= -most && node->most <= most;
+}
+
+/* float(x + y) of integers that are numbers, as float(x) + float(y): the one is often of the row, the other of the key,
+ * and each is converted less often than both together. NULL: it is something else. */
+static const ir_expr *sum_of_converted(lowering *l, const ex_node *node) {
+    const ex_node *sum = node_at(l, node->args[0]);
+    const bool is_sum = sum->op == EX_ADD || sum->op == EX_SUB;
+    const ir_expr *x[2];
+    if (node->op != EX_TO_FLOAT || !is_sum || !is_exact(sum) || l->values->of[node->args[0]]) return NULL;
+    for (int i = 0; i < 2; i++) {
+        if (!is_exact(node_at(l, sum->args[i]))) return NULL;
+        x[i] = as_elem(l, l->c->elem, value_of(l, sum->args[i]));
+    }
+    spread(l, x, 2);
+    return ir_apply(l->b, sum->op == EX_ADD ? IR_ADD : IR_SUB, x[0], x[1], NULL);
+}
+
+static const ir_expr *converted(lowering *l, const ex_node *node) {
+    const ir_expr *sum = sum_of_converted(l, node), *x[3] = {NULL, NULL, NULL};
+    if (sum) return sum;
+    take_operands(l, node, x);
+    if (node->type == EX_T_FLOAT) return as_elem(l, l->c->elem, x[0]);
+    return as_elem(l, node->is_in_i32 ? IR_I32 : IR_I64, x[0]);
+}
+
+static int count_uses(const lowering *l, int number) {
+    int uses = 0;
+    for (int i = number + 1; i < l->program->count; i++)
+        for (int k = 0; k < l->program->nodes[i].num_args; k++) uses += l->program->nodes[i].args[k] == number;
+    return uses;
+}
+
+/* Whether no row and no key has this value for itself: where it is computed does not depend on the strategy. */
+static bool is_of_pairs(const ex_node *node) {
+    const unsigned pair = 1U << EX_V_Q | 1U << EX_V_KV;
+    return (node->needs & pair) == pair || node->needs & (1U << EX_V_SCORE | 1U << EX_V_PROB);
+}
+
+/* x * y + z of numbers, in one step if the product is for nothing else. NULL: it is something else. */
+static const ir_expr *product_and_sum(lowering *l, const ex_node *node) {
+    if (node->op != EX_ADD || node->type != EX_T_FLOAT) return NULL;
+    for (int k = 0; k < 2; k++) {
+        const int number = node->args[k];
+        const ex_node *product = node_at(l, number);
+        if (product->op != EX_MUL || !is_of_pairs(product) || count_uses(l, number) > 1) continue;
+        const ir_expr *x[3] = {value_of(l, product->args[0]), value_of(l, product->args[1]),
+                               value_of(l, node->args[1 - k])};
+        spread(l, x, 3);
+        return mha_madd(l->c, x[0], x[1], x[2]);
+    }
+    return NULL;
 }
 
 static ir_op op_of(ex_op op) {
@@ -215,8 +266,13 @@ static const ir_expr *compute(lowering *l, const ex_node *node) {
     case EX_BOOL: return constant(l, node);
     case EX_VAR: return variable(l, (ex_var)node->which);
     case EX_LOAD: return element_of(l, node);
-    default: take_operands(l, node, x);
+    case EX_TO_FLOAT:
+    case EX_TO_INT: return converted(l, node);
+    default: break;
     }
+    const ir_expr *sum = product_and_sum(l, node);
+    if (sum) return sum;
+    take_operands(l, node, x);
     switch (node->op) {
     case EX_FLOOR_DIV:
     case EX_MOD: return quotient(l, node, x[0], x[1]);
@@ -227,17 +283,8 @@ static const ir_expr *compute(lowering *l, const ex_node *node) {
     case EX_EXP: return unary(l, IR_EXP2, times(l, x[0], M_LOG2E));
     case EX_LOG: return times(l, unary(l, IR_LOG2, x[0]), M_LN2);
     case EX_SIGMOID: return sigmoid_of(l, x[0]);
-    case EX_TO_FLOAT:
-    case EX_TO_INT: return converted(l, node, x[0]);
     default: return ir_apply(l->b, op_of(node->op), x[0], x[1], x[2]);
     }
-}
-
-static int count_uses(const lowering *l, int number) {
-    int uses = 0;
-    for (int i = number + 1; i < l->program->count; i++)
-        for (int k = 0; k < l->program->nodes[i].num_args; k++) uses += l->program->nodes[i].args[k] == number;
-    return uses;
 }
 
 static const ir_expr *value_of(lowering *l, int number) {

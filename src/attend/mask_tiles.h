@@ -8,18 +8,17 @@
 
 #include "attend/entry.h"
 
-/* Keys of a tile, counted from its first: some row of the stripe sees from … to - 1, none if to is 0, and all rows see
- * full_from … full_to - 1, which may be none. */
-enum { MHA_TILE_FROM, MHA_TILE_TO, MHA_TILE_FULL_FROM, MHA_TILE_FULL_TO, MHA_TILE_ENDS };
+/* Keys of a tile, counted from its first, in units of mha_mask_unit: some row of the stripe sees from … to - 1, none if
+ * to is 0, and all rows see full_from … full_to - 1, which may be none; whether those are fewer, 0 or 1. Only the last
+ * unit may end before it is whole. */
+enum { MHA_TILE_FROM, MHA_TILE_TO, MHA_TILE_FULL_FROM, MHA_TILE_FULL_TO, MHA_TILE_IS_MIXED, MHA_TILE_MEMBERS };
 
-/* Whether a kernel of this problem has the table. */
-bool mha_has_mask_tiles(const mha_context *c);
-/* Declares it, and fills it in. */
+/* Declares the table, and fills it in; of kernels with mha_tabulates_mask. */
 void mha_mask_tiles_shared(mha_context *c);
 void mha_mask_tiles(mha_context *c);
 
-/* An end of the keys of a tile, as idx from 0 to `room`. */
-const ir_expr *mha_mask_tile_end(const mha_context *c, const ir_expr *entry, const ir_expr *kv_head,
-                                 const ir_expr *stripe, const ir_expr *tile, int which, const ir_expr *room);
+/* A member of a tile, as i32. */
+const ir_expr *mha_mask_tile(const mha_context *c, const mha_entry *e, const ir_expr *kv_head, const ir_expr *stripe,
+                             const ir_expr *tile, int member);
 
 #endif

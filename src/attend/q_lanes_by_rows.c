@@ -252,7 +252,7 @@ static void all_rows(q_lanes *c, const q_lanes_tile *tile, const strip *s, bool 
 /* The vectors of the next strip: whole ones of the target as long as there are any, then ever narrower ones. Columns
  * that fill no vector of their own are computed by one that begins among the columns before: those are computed again,
  * to the same bits. Sums that are kept must be added once, so there they take a vector for each power of two. */
-static strip next_strip(const q_lanes *c, int64_t *first, int *lanes) {
+static strip next_strip(const q_lanes *c, int64_t *first, int *lanes, int most) {
     const int64_t columns = c->m->p->head_dim_v;
     const int64_t left = columns - *first;
     int wider = *lanes;
@@ -263,7 +263,7 @@ static strip next_strip(const q_lanes *c, int64_t *first, int *lanes) {
     }
     while (*lanes > columns - *first) *lanes /= 2;
     const int64_t whole = (columns - *first) / *lanes;
-    return (strip){.vectors = (int)ceil_div(whole, ceil_div(whole, MHA_STRIP_VECTORS)), .lanes = *lanes};
+    return (strip){.vectors = (int)ceil_div(whole, ceil_div(whole, most)), .lanes = *lanes};
 }
 
 static void all_columns(q_lanes *c, const q_lanes_tile *tile, bool careful) {
@@ -271,7 +271,7 @@ static void all_columns(q_lanes *c, const q_lanes_tile *tile, bool careful) {
     const int64_t columns = c->m->p->head_dim_v;
     int lanes = c->m->target->vector_bytes / (c->m->elem == IR_F64 ? 8 : 4);
     for (int64_t first = 0; first < columns;) {
-        strip s = next_strip(c, &first, &lanes);
+        strip s = next_strip(c, &first, &lanes, careful ? 1 : MHA_STRIP_VECTORS);
         const int64_t width = (int64_t)s.vectors * lanes, alike = (columns - first) / width;
         IR_LOOP(b, n, ir_for_begin(b, "strip", ir_idx(b, 0), ir_idx(b, alike), 1, false)) {
             s.first = ir_let(b, "strip_first", ir_plus(b, ir_times(b, n, width), first));
@@ -281,7 +281,8 @@ static void all_columns(q_lanes *c, const q_lanes_tile *tile, bool careful) {
     }
 }
 
-/* Hidden values that are NaN or infinite are rare. Their tiles go row by row. */
+/* Hidden values that are NaN or infinite are rare. Their tiles go row by row and vector by vector, which is slow and
+ * little code. */
 void ql_values_by_rows(q_lanes *c, const q_lanes_tile *tile) {
     IR_GUARD(c->b, tile->is_harmless, tile->is_harmless) all_columns(c, tile, false);
     if (!tile->is_harmless) return;

@@ -5,6 +5,7 @@
  * and compared like those of positions; without the table each score asks. */
 #include "attend/mask_tiles.h"
 #include "attend/q_lanes.h"
+#include "schedule/decide.h"
 
 #include <math.h>
 
@@ -133,35 +134,32 @@ static const ir_expr *is_harmless(q_lanes *c, const q_lanes_tile *t) {
     return ir_let(b, "is_harmless", ir_eq(b, ir_reduce(b, IR_ADD, total), mha_number(c->m, 0, 1)));
 }
 
-/* An end of the keys of the tile that a stripe sees by mask_mod. */
-static const ir_expr *tile_end(q_lanes *c, const q_lanes_tile *t, const ir_expr *stripe, int which) {
-    const ir_expr *number = ir_let(c->b, "stripe_number", ir_add(c->b, c->first_stripe, stripe));
-    return mha_mask_tile_end(c->m, c->e.number, c->kv_head, number, t->number, which, t->room);
+/* A member of the table of what a stripe sees of the tile by mask_mod. */
+static const ir_expr *by_mask(q_lanes *c, const q_lanes_tile *t, const ir_expr *stripe, int member) {
+    return mha_mask_tile(c->m, &c->e, c->kv_head, ir_add(c->b, c->first_stripe, stripe), t->number, member);
+}
+
+static const ir_expr *end_by_mask(q_lanes *c, const q_lanes_tile *t, int member) {
+    return ir_cast(c->b, IR_IDX, by_mask(c, t, t->stripe, member));
 }
 
 /* Register tiles, and pairs, begin at multiples of it. */
 static const ir_expr *round_down(const q_lanes *c, const ir_expr *key) {
-    const int64_t keys = c->m->s->score_keys;
-    const ir_expr *unit = ir_idx(c->b, keys * (keys % c->width ? c->width : 1));
+    const ir_expr *unit = ir_idx(c->b, mha_mask_unit(c->m->p, c->m->s, c->m->target));
     return ir_mul(c->b, ir_div(c->b, key, unit), unit);
 }
 
-/* What the stripes of the task see of the tile. Hidden keys before the first seen one count, because its register tile
- * has them, too; and so does the one after the last, which may be of the same pair. */
+/* What the stripes of the task see of the tile. */
 static void ask_stripes(q_lanes *c, q_lanes_tile *t) {
     ir_builder *b = c->b;
-    const ir_expr *no = ir_int(b, IR_I32, 0), *yes = ir_int(b, IR_I32, 1);
+    const ir_expr *no = ir_int(b, IR_I32, 0);
     const ir_access *visited = ir_mutable(b, "visited", no), *mixed = ir_mutable(b, "mixed", no);
     IR_FOR(b, stripe, ir_idx(b, 0), c->stripes, 1) {
-        const ir_expr *from = tile_end(c, t, stripe, MHA_TILE_FROM), *to = tile_end(c, t, stripe, MHA_TILE_TO);
-        const ir_expr *begins = ir_gt(b, tile_end(c, t, stripe, MHA_TILE_FULL_FROM), round_down(c, from));
-        const ir_expr *last = ir_min(b, t->room, ir_times(b, ir_ceil_div(b, to, c->width), c->width));
-        const ir_expr *ends = ir_lt(b, tile_end(c, t, stripe, MHA_TILE_FULL_TO), last);
-        ir_store(b, visited, ir_select(b, ir_gt(b, to, from), yes, ir_load(b, visited)));
-        ir_store(b, mixed, ir_select(b, ir_or(b, begins, ends), yes, ir_load(b, mixed)));
+        ir_store(b, visited, ir_or(b, ir_load(b, visited), by_mask(c, t, stripe, MHA_TILE_TO)));
+        ir_store(b, mixed, ir_or(b, ir_load(b, mixed), by_mask(c, t, stripe, MHA_TILE_IS_MIXED)));
     }
-    t->is_visited = ir_let(b, "is_visited", ir_gt(b, ir_load(b, visited), no));
-    t->is_mixed = ir_let(b, "is_mixed", ir_gt(b, ir_load(b, mixed), no));
+    t->is_visited = ir_let(b, "is_visited", ir_ne(b, ir_load(b, visited), no));
+    t->is_mixed = ir_let(b, "is_mixed", ir_ne(b, ir_load(b, mixed), no));
 }
 
 void ql_open_tile(q_lanes *c, q_lanes_tile *t) {
@@ -194,18 +192,16 @@ static void find_keys(q_lanes *c, q_lanes_tile *t, const mha_sights *s) {
     ir_builder *b = c->b;
     const mha_context *m = c->m;
     if (c->has_tiles) {
-        t->from = ir_max(b, t->from, tile_end(c, t, t->stripe, MHA_TILE_FROM));
-        t->to = ir_min(b, t->to, tile_end(c, t, t->stripe, MHA_TILE_TO));
+        t->from = ir_max(b, t->from, end_by_mask(c, t, MHA_TILE_FROM));
+        t->to = at_least_0(c, ir_min(b, t->to, end_by_mask(c, t, MHA_TILE_TO)));
     }
     t->from = ir_let(b, "from", round_down(c, t->from));
     t->to = ir_let(b, "to", t->to);
     t->full_to = m->has_last ? ir_let(b, "full_to", ir_min(b, ir_sub(b, s->all_end, t->first_key), t->to)) : t->to;
     t->full_from = m->has_first ? ir_let(b, "full_from", ir_sub(b, s->all_first, t->first_key)) : ir_idx(b, 0);
     if (!c->has_tiles) return;
-    const ir_expr *full_from = tile_end(c, t, t->stripe, MHA_TILE_FULL_FROM);
-    const ir_expr *full_to = tile_end(c, t, t->stripe, MHA_TILE_FULL_TO);
-    t->full_from = ir_let(b, "full_from", ir_max(b, t->full_from, full_from));
-    t->full_to = ir_let(b, "full_to", ir_min(b, t->full_to, full_to));
+    t->full_from = ir_let(b, "full_from", ir_max(b, t->full_from, end_by_mask(c, t, MHA_TILE_FULL_FROM)));
+    t->full_to = ir_let(b, "full_to", ir_min(b, t->full_to, end_by_mask(c, t, MHA_TILE_FULL_TO)));
 }
 
 /* By window and causality. */

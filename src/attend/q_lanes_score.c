@@ -177,27 +177,63 @@ static void hide(q_lanes *c, const q_lanes_tile *tile, const score_tile *t) {
     }
 }
 
-/* Register tiles within which no row's sight begins or ends need not compare. */
-static void hide_some(q_lanes *c, const q_lanes_tile *tile, const score_tile *t) {
+/* Whether a row's sight may begin or end within the register tile; NULL: not in any. */
+static const ir_expr *crosses(const q_lanes *c, const q_lanes_tile *tile, const score_tile *t) {
     ir_builder *b = c->b;
-    const bool asks = c->has_elements || c->m->has_global || (c->asks_all && !c->has_tiles);
-    if (asks) hide(c, tile, t);
-    if (asks || (!c->has_edges && !c->has_tiles)) return;
-    const ir_expr *crosses = ir_gt(b, ir_plus(b, t->first, c->m->s->score_keys), tile->full_to);
-    if (c->m->has_first || c->has_tiles) crosses = ir_or(b, crosses, ir_lt(b, t->first, tile->full_from));
-    IR_IF(b, crosses) hide(c, tile, t);
+    if (c->has_elements || c->m->has_global || (c->asks_all && !c->has_tiles)) return ir_int(b, IR_BOOL, 1);
+    if (!c->has_edges && !c->has_tiles) return NULL;
+    const ir_expr *ends = ir_gt(b, ir_plus(b, t->first, c->m->s->score_keys), tile->full_to);
+    if (!c->m->has_first && !c->has_tiles) return ends;
+    return ir_or(b, ends, ir_lt(b, t->first, tile->full_from));
 }
 
-/* Stores the scores of the register tile and folds them into the maximum. */
-static void finish(q_lanes *c, const score_tile *t) {
+static void take_maximum(q_lanes *c, const score_tile *t, int64_t v, const ir_expr *z) {
+    const ir_access *max = ir_at(c->b, t->max, c->m->lanes, 1, ir_idx(c->b, v));
+    ir_store(c->b, max, ir_max(c->b, ir_load(c->b, max), z));
+}
+
+/* Stores the scores of the register tile, and folds them into the maximum. */
+static void finish(q_lanes *c, const score_tile *t, bool stores, bool folds) {
     ir_builder *b = c->b;
     for (int v = 0; v < t->product.vectors; v++)
         for (int jj = 0; jj < t->product.rows; jj++) {
-            const ir_access *max = ir_at(b, t->max, c->m->lanes, 1, ir_idx(b, v));
             const ir_expr *z = mha_product_sum(&t->product, jj, v);
-            ir_store(b, ql_score_at(c, ir_idx(b, v), ir_plus(b, t->first, jj)), z);
-            ir_store(b, max, ir_max(b, ir_load(b, max), z));
+            if (stores) ir_store(b, ql_score_at(c, ir_idx(b, v), ir_plus(b, t->first, jj)), z);
+            if (folds) take_maximum(c, t, v, z);
         }
+}
+
+/* The same of scores in memory, where mask_mod hides keys: it may be a long expression, and is asked in a loop. */
+static void hide_stored(q_lanes *c, const q_lanes_tile *tile, const score_tile *t) {
+    ir_builder *b = c->b;
+    q_lanes_sight sights[MAX_ROWS];
+    for (int v = 0; v < t->product.vectors; v++) sights[v] = ql_sight(c, tile, ir_idx(b, (int64_t)v * c->m->lanes));
+    IR_FOR(b, i, ir_idx(b, 0), ir_idx(b, t->product.rows), 1) {
+        const ir_expr *j = ir_let(b, "j", ir_add(b, t->first, i));
+        const ir_expr *key = ir_let(b, "key", ql_clamp_key(c, ir_add(b, tile->first_key, j)));
+        for (int v = 0; v < t->product.vectors; v++) {
+            const ir_access *score = ql_score_at(c, ir_idx(b, v), j);
+            const ir_expr *sees = ql_sees(c, &sights[v], ir_idx(b, (int64_t)v * c->m->lanes), key, j);
+            const ir_expr *z = ir_let(b, "z", mha_hide(c->m, sees, ir_load(b, score), -INFINITY));
+            ir_store(b, score, z);
+            take_maximum(c, t, v, z);
+        }
+    }
+}
+
+/* Scores of the register tile to memory, those of hidden keys as -inf. Where no row's sight begins or ends, nothing
+ * compares. */
+static void close_tile(q_lanes *c, const q_lanes_tile *tile, const score_tile *t) {
+    ir_builder *b = c->b;
+    const ir_expr *hides = crosses(c, tile, t);
+    const bool always = hides && ir_is_const(hides), asks = mha_has_function(c->m, MHA_MASK_FUNCTION);
+    if (!asks && hides)
+        IR_GUARD(b, !always, hides) hide(c, tile, t);
+    finish(c, t, true, !asks);
+    if (!asks) return;
+    IR_GUARD(b, !always, hides) hide_stored(c, tile, t);
+    if (always) return;
+    IR_ELSE(b) finish(c, t, false, true);
 }
 
 /* The number after the last register tile with a key that the stripe sees. If score_keys divides the number of keys, no
@@ -207,7 +243,7 @@ static const ir_expr *end_of_tiles(q_lanes *c, const q_lanes_tile *tile) {
     const int64_t rows = c->m->s->score_keys;
     const ir_expr *count = ir_ceil_div(b, tile->to, rows), *whole = ir_div(b, tile->room, ir_idx(b, rows));
     if (!c->keys_fill_tiles) return count;
-    return c->has_edges ? ir_min(b, count, whole) : whole;
+    return c->has_edges || c->has_tiles ? ir_min(b, count, whole) : whole;
 }
 
 /* All register tiles of a stripe, which is the last one or may be any other. */
@@ -222,8 +258,7 @@ static void all_tiles(q_lanes *c, const q_lanes_tile *tile, score_tile t, const 
         if (whole) multiply(c, tile, &t, whole);
         if (whole < t.product.vectors) multiply_rest(c, tile, &t, whole);
         score(c, tile, &t);
-        hide_some(c, tile, &t);
-        finish(c, &t);
+        close_tile(c, tile, &t);
     }
 }
 

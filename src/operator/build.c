@@ -67,13 +67,11 @@ static void share_attention(mha_context *c) {
     share_lse(c);
     if (mha_prepares(c->p) && !prepares_first(c)) mha_prepare_shared(c);
     if (c->s->strategy == ATTUNE_D_LANES) mha_d_lanes_shared(c);
-    if (mha_has_mask_tiles(c)) mha_mask_tiles_shared(c);
 }
 
 static void build_attention(mha_context *c) {
     if (mha_prepares(c->p) && !prepares_first(c)) mha_prepare(c);
     if (c->p->seq_new && !appends_first(c)) mha_append(c);
-    if (c->mask_tiles) mha_mask_tiles(c);
     if (c->s->strategy == ATTUNE_D_LANES)
         mha_d_lanes(c);
     else
@@ -86,6 +84,7 @@ static void build_block(mha_context *c) {
     mha_block_shared(&block, c);
     share_attention(c);
     if (ir_failed(c->b)) return;
+    if (c->mask_tiles) mha_mask_tiles(c);
     mha_block_inputs(&block);
     build_attention(c);
     mha_block_output(&block);
@@ -114,6 +113,7 @@ ir_kernel *mha_build(at_arena *arena, const attune_problem *canonical, const att
     }
     mha_declare_params(c.b, canonical, &c.params);
     read_problem(&c);
+    if (mha_tabulates_mask(canonical, c.s)) mha_mask_tiles_shared(&c);
     switch (canonical->op) {
     case ATTUNE_WEIGHTS: build_weights(&c); break;
     case ATTUNE_ROTARY: mha_rotary_op(&c); break;
@@ -121,6 +121,7 @@ ir_kernel *mha_build(at_arena *arena, const attune_problem *canonical, const att
     case ATTUNE_MHA: build_block(&c); break;
     default:
         share_attention(&c);
+        if (c.mask_tiles) mha_mask_tiles(&c);
         build_attention(&c);
         break;
     }

@@ -272,6 +272,7 @@ attune_status at_call_make(const at_signature *s, const at_layout *likely, const
     if (a->struct_size != sizeof *a) return make_from_other(s, likely, a, call, err);
     call->workspace = a->workspace;
     call->workspace_bytes = a->workspace_bytes;
+    call->block_mask = a->block_mask;
     if (settle_call(s, likely, a, call, err)) return ATTUNE_INVALID_ARGUMENT;
     if (s->problem.has_softmax_scale) {
         if (call->settled != &call->own) call->own = *call->settled;

@@ -80,7 +80,8 @@ typedef struct at_call {
     void *buffers[MHA_NUM_TENSORS];
     void *workspace; /* the caller's, or NULL */
     size_t workspace_bytes;
-    const at_settled *settled; /* `own`, or that of a layout */
+    const attune_block_mask *block_mask; /* the caller's, or NULL */
+    const at_settled *settled;           /* `own`, or that of a layout */
     at_settled own;
 } at_call;
 

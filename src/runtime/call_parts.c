@@ -1,5 +1,5 @@
 /* A call whose parts are executed by threads of the host that are running already. */
-#include "runtime/kernel.h"
+#include "runtime/block_mask.h"
 
 #include <string.h>
 
@@ -55,7 +55,10 @@ static void free_call(attune_call *call) {
 static attune_status prepare_code(attune_call *call, char *workspace, size_t workspace_bytes, at_error *err) {
     const attune_kernel *kernel = call->kernel;
     size_t needed;
+    void *mask_tiles = NULL;
     attune_status status = at_plan_workspace(kernel, call->max_workers, call->scalars, call->plan, &needed, err);
+    if (!status && at_kernel_is_attention(kernel))
+        status = at_block_mask_take(kernel, &call->call, call->plan, &mask_tiles, err);
     if (!status) status = at_workspace_check(workspace, workspace_bytes, needed, err);
     if (status) return status;
     if (!workspace && needed) {
@@ -63,6 +66,10 @@ static attune_status prepare_code(attune_call *call, char *workspace, size_t wor
         if (!workspace) return at_fail_memory(err, needed);
     }
     char *scratch = workspace + at_place_shared(kernel, call->plan, workspace, call->buffers + call->num_buffers);
+    if (mask_tiles) {
+        call->buffers[call->num_buffers + AT_MASK_SHARED] = mask_tiles;
+        call->plan[AT_MASK_PHASE] = 0;
+    }
     for (uint32_t p = 0; p < call->num_phases; p++)
         call->phases[p] = (at_phase_job){.phase = &kernel->phases[p],
                                          .buffers = call->buffers,

@@ -127,6 +127,7 @@ typedef struct at_run {
     const at_team *team;     /* who works */
     const int *cancel;       /* NULL, or a flag that ends the run */
     const at_run_part *part; /* NULL: everything */
+    void *mask_tiles;        /* NULL, or the caller's table of what mask_mod hides (runtime/block_mask.h) */
 } at_run;
 attune_status at_run_machine_code(attune_context *context, const attune_kernel *kernel, const at_run *run,
                                   at_error *err);

@@ -1,4 +1,4 @@
-#include "runtime/kernel.h"
+#include "runtime/block_mask.h"
 
 #include "ir/eval.h"
 #include "ir/interp.h"
@@ -102,6 +102,7 @@ static attune_status run_in(const attune_context *context, const attune_kernel *
     if (!all) return at_fail_memory(err, (num + AT_MAX_SHARED) * sizeof *all);
     memcpy(all, run->buffers, num * sizeof *all);
     const size_t offset = at_place_shared(kernel, plan, workspace, all + num);
+    if (run->mask_tiles) all[num + AT_MASK_SHARED] = run->mask_tiles;
     const attune_status status = run_phases(kernel, run, all, plan, workspace + offset, err);
     if (all != few) at_free(&context->allocator, all);
     return status;

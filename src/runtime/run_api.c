@@ -1,5 +1,5 @@
 /* The public functions that run a kernel as a whole. */
-#include "runtime/kernel.h"
+#include "runtime/block_mask.h"
 #include "runtime/tier0.h"
 #include "schedule/schedule.h"
 
@@ -96,16 +96,25 @@ static attune_status run_call(attune_context *context, const attune_kernel *kern
     if (!at_kernel_has_phases(kernel)) {
         if (choice->cancel && __atomic_load_n(choice->cancel, __ATOMIC_RELAXED))
             return at_fail(err, ATTUNE_CANCELLED, "the call was cancelled before the interpreter began");
+        void *none;
+        if (at_block_mask_take(kernel, call, NULL, &none, err)) return err->status;
         return at_run_interpreter(context, kernel->ir->kernel, call->buffers, call->settled->scalars, err);
     }
-    const at_run run = {.buffers = call->buffers,
-                        .num_buffers = kernel->signature.count,
-                        .scalars = call->settled->scalars,
-                        .workspace = call->workspace,
-                        .workspace_bytes = call->workspace_bytes,
-                        .work = at_work_of(call->settled->flops, kernel->target),
-                        .team = choice->team,
-                        .cancel = choice->cancel};
+    at_run_part after_mask = {.begin = AT_MASK_PHASE + 1, .end = kernel->num_phases};
+    at_run run = {.buffers = call->buffers,
+                  .num_buffers = kernel->signature.count,
+                  .scalars = call->settled->scalars,
+                  .workspace = call->workspace,
+                  .workspace_bytes = call->workspace_bytes,
+                  .work = at_work_of(call->settled->flops, kernel->target),
+                  .team = choice->team,
+                  .cancel = choice->cancel};
+    if (__builtin_expect(call->block_mask != NULL, 0)) {
+        int64_t plan[AT_PLAN_WORDS];
+        at_kernel_plan(kernel, run.scalars, plan);
+        if (at_block_mask_take(kernel, call, plan, &run.mask_tiles, err)) return err->status;
+        if (run.mask_tiles) run.part = &after_mask;
+    }
     return at_run_machine_code(context, kernel, &run, err);
 }
 

@@ -96,6 +96,16 @@ bool mha_attends_with_weights(const attune_problem *p, const attune_schedule *s,
            !mha_attends_by_pairs(p, target);
 }
 
+bool mha_tabulates_mask(const attune_problem *p, const attune_schedule *s) {
+    enum { FEW_KEYS = 64 };
+    const bool attends = p->op == ATTUNE_ATTENTION || p->op == ATTUNE_MHA;
+    return attends && s->strategy == ATTUNE_Q_LANES && p->mask_mod[0] && mha_most_keys(p) > FEW_KEYS;
+}
+
+int64_t mha_mask_unit(const attune_problem *p, const attune_schedule *s, const at_target *target) {
+    return s->score_keys % 2 && mha_attends_by_pairs(p, target) ? 2 * s->score_keys : s->score_keys;
+}
+
 bool mha_may_stream_scores(const attune_schedule *s) {
     enum { QUARTERS = 4 };
     return s->lanes >= QUARTERS && s->score_keys % QUARTERS == 0 && s->lanes % (s->score_keys / QUARTERS) == 0;

@@ -46,6 +46,12 @@ int64_t mha_rest_rows(const attune_problem *canonical, const attune_schedule *sc
 bool mha_attends_with_weights(const attune_problem *canonical, const attune_schedule *schedule,
                               const at_target *target);
 
+/* Whether a table says which tiles mask_mod hides (attend/mask_tiles.h): the kernel's first phase fills its first
+ * shared buffer. Not for a handful of keys, which a phase more does not pay for. */
+bool mha_tabulates_mask(const attune_problem *canonical, const attune_schedule *schedule);
+/* Neighbouring keys that the table takes as one: those of a register tile of scores, and whole pairs. */
+int64_t mha_mask_unit(const attune_problem *canonical, const attune_schedule *schedule, const at_target *target);
+
 /* d-lanes: whether scores may come of four streams of keys, whose blocks are transposed by quarters of a vector. */
 bool mha_may_stream_scores(const attune_schedule *schedule);
 

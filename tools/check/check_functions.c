@@ -150,6 +150,20 @@ static void put_condition(const draft *d, text *t, int depth) {
     put(t, ")");
 }
 
+/* A mask that hides whole tiles: documents, dilations, neighbours in a picture, branches on one stem. */
+static void put_blocks(const draft *d, text *t) {
+    const int size = (int)draft_between(d, 1, 40), reach = (int)draft_between(d, 0, 3);
+    const int from = (int)draft_between(d, 0, 60);
+    switch (draft_between(d, 0, 3)) {
+    case 0: put(t, "(q + %d) // %d == kv // %d", from, size, size); return;
+    case 1: put(t, "(q - kv) %% %d == %d & abs(q - kv) <= %d", 1 + size / 8, reach % (1 + size / 8), from); return;
+    case 2:
+        put(t, "abs(q // %d - kv // %d) <= %d & abs(q %% %d - kv %% %d) <= %d", size, size, reach, size, size, reach);
+        return;
+    default: put(t, "kv < %d | (q >= kv & q // %d == kv // %d)", from, size, size); return;
+    }
+}
+
 /* ---- Scores ---- */
 
 /* A number that does not depend on the score. */
@@ -249,7 +263,10 @@ void draft_functions(draft *d) {
     if (draft_chance(d, 60)) draw_score(d);
     if (draft_chance(d, 60)) {
         text t = {d->p->mask_mod, ATTUNE_FUNCTION_BYTES, 0};
-        put_condition(d, &t, (int)draft_between(d, 1, 3));
+        if (draft_chance(d, 30))
+            put_blocks(d, &t);
+        else
+            put_condition(d, &t, (int)draft_between(d, 1, 3));
     }
     if (d->p->op != ATTUNE_WEIGHTS && draft_chance(d, 20)) draw_prob(d);
     use_tensors(d);
