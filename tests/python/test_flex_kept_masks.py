@@ -32,7 +32,7 @@ def test_a_table_is_made_once():
 
 @pytest.mark.parametrize("is_full", [False, True])
 def test_blocks_beside_a_function(is_full):
-    """16 x 16: of the first row the first block is listed, of the others the first two; `is_full`: the first is full."""
+    """16 x 16: of the first row the first block is listed, of the others the first two; `is_full`: it is full."""
     q, k, v = inputs(48)
     counts = torch.tensor([1, 2, 2]).int().reshape(1, 1, 3)
     indices = torch.tensor([0, 1, 2]).int().expand(1, 1, 3, 3).contiguous()
