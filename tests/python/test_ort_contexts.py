@@ -137,6 +137,42 @@ def test_runs_without_a_compiler(place, name, embeds):
     assert counters.get("compiles", 0) == 0 and counters["disk_hits"] > 0 and counters["ep.contexts"] == len(nodes)
 
 
+RUN_SHARED = """
+import sys, numpy as np, attune.ort, onnxruntime
+sessions = []
+for path in sys.argv[1:3]:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    options.add_session_config_entry("ep.share_ep_contexts", "1")
+    attune.ort.register(options)
+    sessions.append(onnxruntime.InferenceSession(path, options))
+for session, feeds, results in zip(sessions, sys.argv[3:5], sys.argv[5:7]):
+    np.savez(results, *session.run(None, dict(np.load(feeds))))
+"""
+
+
+def test_sessions_that_share_contexts(place):
+    """ep.share_ep_contexts changes nothing: each model brings its own pack, and all sessions have one library."""
+    arguments, expected = [[], [], []], []
+    for name in ("GroupQueryAttention", "block"):
+        model, feeds = models()[name]
+        path = place.folder / "plain.onnx"
+        path.write_bytes(model)
+        pack, wanted = place.pack(path, feeds)
+        expected.append(wanted)
+        files = [place.folder / f"{name}{suffix}" for suffix in (".onnx", ".npz", "-out.npz")]
+        write_context(place, model, pack).rename(files[0])
+        np.savez(files[1], **feeds)
+        for list_of, file in zip(arguments, files):
+            list_of.append(file)
+    subprocess.run([sys.executable, "-c", RUN_SHARED, *sum(arguments, [])],
+                   env=place.environment(**NO_COMPILER), check=True)
+    for file, wanted in zip(arguments[2], expected):
+        with np.load(file) as results:
+            for name, want in zip(results.files, wanted):
+                np.testing.assert_array_equal(results[name], want)
+
+
 def test_a_pack_that_is_in_use_stays(place):
     """Writing the context again gives the name to a new file: who reads the one of before keeps it."""
     model, feeds = models()["GroupQueryAttention"]
