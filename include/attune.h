@@ -388,6 +388,10 @@ typedef struct attune_problem {
     char score_mod[ATTUNE_FUNCTION_BYTES], mask_mod[ATTUNE_FUNCTION_BYTES];
     char prob_mod[ATTUNE_FUNCTION_BYTES]; /* what the values are multiplied by: a function of each probability */
     int64_t w_group;       /* with w_dtype = i8 or i4: 32, 64 or 128 inputs share a scale; 0 = 32 */
+    int64_t x_planes;      /* with w_dtype = i8 or i4: 0, or 1: the inputs of projections become codes of one byte, too,
+                            * each w_group of a row with a scale of its own, largest |x| / 127. Sums of products of
+                            * codes are exact integers; then they are multiplied by both scales. Faster and less exact.
+                            * An input that is NaN or infinite makes its rows of the product NaN */
 } attune_problem;
 
 /* A NaN: "use 1 / sqrt(head_dim)". */

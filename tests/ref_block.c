@@ -131,6 +131,19 @@ static double larger_finite(double largest, double value) {
 /* The loss of one element of a sum of n products: the roundings of n additions, which rarely all go one way. */
 static double loss_of(double terms, int64_t n) { return (2 + 0.5 * sqrt((double)n)) * terms; }
 
+/* f32 arithmetic rounds to f32. */
+static double in_precision(const attune_problem *p, double x) {
+    return p->softmax_precision == ATTUNE_F64 ? x : (double)(float)x;
+}
+
+/* Inputs that are computed may be off by a little, and then some of their codes by one: each by the scale times a
+ * weight. In units of the arithmetic's epsilon. */
+static double lost_to_codes(const block *b, double scale, double gain, int64_t inputs) {
+    const bool is_double = b->call->problem->softmax_precision == ATTUNE_F64;
+    const double epsilon = is_double ? DBL_EPSILON : (double)FLT_EPSILON;
+    return scale * gain * (2 / sqrt((double)inputs)) / epsilon;
+}
+
 /* The Euclidean length of the longest row. */
 static double longest_row(const long double *data, int64_t rows, int64_t columns) {
     double longest = 0;

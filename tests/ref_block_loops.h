@@ -32,6 +32,26 @@ static void NAME(load_token)(REAL *row, const attune_tensor *t, const void *data
     for (int64_t i = 0; i < t->dims[2]; i++) row[i] = (REAL)ref_load(t->dtype, data, at + i * t->strides[2]);
 }
 
+/* An input of a projection as x_planes has it: codes times a scale for each group, in the problem's precision. Returns
+ * the largest scale. */
+static double NAME(round_row)(const block *b, REAL *row, int64_t count) {
+    const attune_problem *const p = b->call->problem;
+    const int64_t group = p->w_group ? p->w_group : 32;
+    double largest = 0;
+    for (int64_t first = 0; p->x_planes && first < count; first += group) {
+        const int64_t end = count - first < group ? count : first + group;
+        double most = 0;
+        for (int64_t i = first; i < end; i++)
+            most = isfinite(row[i]) && !isnan(most) ? fmax(most, fabs((double)row[i])) : (double)NAN;
+        const double scale = in_precision(p, most / 127);
+        for (int64_t i = first; i < end; i++)
+            row[i] = (REAL)(scale > 0 ? scale * fmax(-127, fmin(127, rint(in_precision(p, (double)row[i] / scale))))
+                                      : 0 * scale);
+        largest = larger_finite(largest, scale);
+    }
+    return largest;
+}
+
 /* One output for one row; *terms: the largest sum of the additions' terms. */
 static REAL NAME(multiply)(const NAME(matrix) * m, const REAL *row, int64_t o, double *terms) {
     const REAL *const column = m->weights + o * m->inputs;
@@ -57,6 +77,7 @@ static bool NAME(project)(const block *b, projection which, long double *to, dou
     for (int64_t entry = 0; good && entry < t->dims[0]; entry++)
         for (int64_t token = 0; token < tokens; token++) {
             NAME(load_token)(row, t, data_of(b->call, t), entry, token);
+            NAME(round_row)(b, row, t->dims[2]);
             for (int64_t o = 0; o < m.outputs; o++) {
                 const int64_t head = entry * (m.outputs / columns) + o / columns;
                 to[(head * tokens + token) * columns + o % columns] = NAME(multiply)(&m, row, o, &terms);
@@ -102,7 +123,7 @@ static bool NAME(put_together)(const block *b, const long double *heads, long do
     NAME(matrix) m = {0};
     const int64_t tokens = b->tokens;
     REAL *const row = malloc((size_t)(b->heads * b->dim_v) * sizeof *row);
-    double terms = 0;
+    double terms = 0, largest = 0;
     const bool good = row && NAME(load_matrix)(b, PROJECT_OUT, &m);
     for (int64_t at = 0; good && at < b->entries * tokens; at++) {
         if (!is_owned(b, at)) continue;
@@ -110,6 +131,7 @@ static bool NAME(put_together)(const block *b, const long double *heads, long do
             const int64_t head = at / tokens * b->heads + i / b->dim_v;
             row[i] = (REAL)heads[(head * tokens + at % tokens) * b->dim_v + i % b->dim_v];
         }
+        largest = larger_finite(largest, NAME(round_row)(b, row, m.inputs));
         for (int64_t o = 0; o < m.outputs; o++) out[at * m.outputs + o] = NAME(multiply)(&m, row, o, &terms);
     }
     for (int64_t o = 0; good && o < m.outputs; o++) {
@@ -117,7 +139,7 @@ static bool NAME(put_together)(const block *b, const long double *heads, long do
         for (int64_t i = 0; i < m.inputs; i++) gain += fabs((double)m.weights[o * m.inputs + i]);
         scale->out_gain = larger_finite(scale->out_gain, gain);
     }
-    scale->out_loss = loss_of(terms, m.inputs);
+    scale->out_loss = loss_of(terms, m.inputs) + lost_to_codes(b, largest, scale->out_gain, m.inputs);
     NAME(free_matrix)(&m);
     free(row);
     return good;

@@ -122,6 +122,40 @@ static void test_bits_are_those_of_plain_weights(void **state) {
     attune_context_destroy(context);
 }
 
+/* ---- Inputs as codes ---- */
+
+/* Inputs that are codes times a scale already lose nothing: 127 is the largest of each group. All sums are then exact
+ * in f32, and the bits those of inputs that are no codes. The output projection has inputs that are computed, so there
+ * is none. */
+static void test_exact_inputs_lose_nothing(void **state) {
+    (void)state;
+    static const char text[] =
+        "embed_dim=96,num_heads=2,head_dim=48,seq_q=1,no_out_projection=1,reproducible=1,w_dtype=i4";
+    char integers[160];
+    attune_context *context = tensors_context(NULL, 1);
+    tensors plain, coded;
+    snprintf(integers, sizeof integers, "%s,x_planes=1", text);
+    tensors_open_call(&plain, text, "", INPUT_ORDINARY, 7);
+    tensors_open_call(&coded, integers, "", INPUT_ORDINARY, 7);
+    for (int i = 0; i < 96; i++)
+        tensors_floats(&plain, "x")[i] = tensors_floats(&coded, "x")[i] =
+            (float)(i % 32 ? i * 29 % 127 - 60 : 127) / 64;
+    for (int id = 0; id < ATTUNE_NUM_WEIGHTS; id++) {
+        const attune_weight *const w = &coded.weights.tensor[id], *const other = &plain.weights.tensor[id];
+        if (!w->data) continue;
+        const int64_t count = w->dims[0] * (w->rank > 1 ? w->dims[1] : 1);
+        for (int64_t i = 0; i < count; i++)
+            ((float *)w->data)[i] = ((float *)other->data)[i] = (float)(i % 8 ? i * 5 % 15 - 7 : -8) / 16;
+    }
+    assert_true(tensors_pack(&plain) && tensors_pack(&coded));
+    tensors_run_chosen(context, &plain, NULL);
+    tensors_run_chosen(context, &coded, NULL);
+    tensors_assert_same(&plain, &coded, "inputs as codes");
+    tensors_free(&plain);
+    tensors_free(&coded);
+    attune_context_destroy(context);
+}
+
 /* ---- Sources ---- */
 
 /* The same numbers as bf16, in the other layout, and q, k and v as one matrix make the same blob. */
@@ -204,6 +238,7 @@ static void test_groups_are_checked(void **state) {
     static const struct {
         const char *text, *message;
     } cases[] = {{"w_dtype=i8,w_group=48", "w_group is 48; it must be 32, 64 or 128"},
+                 {"w_dtype=bf16,x_planes=1", "x_planes is 1, but codes are multiplied by codes: w_dtype is bf16"},
                  {"w_dtype=i4,w_group=256", "w_group is 256; it must be from 0 to 128"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char text[128];
@@ -218,7 +253,8 @@ static void test_groups_are_checked(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bits_are_those_of_plain_weights), cmocka_unit_test(test_sources_make_one_blob),
-        cmocka_unit_test(test_weights_without_codes_are_refused), cmocka_unit_test(test_groups_are_checked)};
+        cmocka_unit_test(test_bits_are_those_of_plain_weights), cmocka_unit_test(test_exact_inputs_lose_nothing),
+        cmocka_unit_test(test_sources_make_one_blob), cmocka_unit_test(test_weights_without_codes_are_refused),
+        cmocka_unit_test(test_groups_are_checked)};
     return cmocka_run_group_tests_name("weight codes", tests, NULL, NULL);
 }

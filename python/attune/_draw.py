@@ -166,7 +166,9 @@ class Drawn:
         weights, kept = sized(Weights), []
         size = ctypes.c_size_t()
         check(quick.attune_mha_weights_init_sized(self.problem._struct, 0, ctypes.byref(weights), weights.struct_size))
-        dtype = self._fields.get("w_dtype", self._fields.get("dtype", "f32"))
+        dtype = self._fields.get("w_dtype", "")
+        if dtype in ("", "i8", "i4"):  # codes are made of numbers of any type
+            dtype = self._fields.get("dtype", "f32")
         for index in range(8):  # separate matrices and biases, not those of qkv in one
             weight = weights.tensor[index]
             if not weight.rank:

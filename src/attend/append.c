@@ -2,7 +2,7 @@
  *
  * attune.h says how a cache of codes holds a row. All of it is arithmetic of c->elem. The scale of a row is rounded to
  * f32 before the row is divided by it, so that the codes fit the scale that is stored. */
-#include "attend/codes.h"
+#include "nest/codes.h"
 #include "attend/phases.h"
 
 /* ---- codes ---- */

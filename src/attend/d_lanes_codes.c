@@ -6,9 +6,9 @@
  * A code of 16 bits is two planes of bytes, high * 128 + low, low being from -64 to 63.
  *
  * A vector holds d->pack rows side by side, so that the lanes of their sums are added up together. */
-#include "attend/codes.h"
 #include "attend/d_lanes.h"
 #include "base/integers.h"
+#include "nest/codes.h"
 #include "nest/columns.h"
 
 enum { SIGN_BITS = -2139062144 /* 0x80808080 */, PLANE_BITS = 7 };

@@ -71,6 +71,24 @@ static void narrow_groups(const mha_context *c, mha_pack_section *s) {
     s->num_groups *= parts;
 }
 
+bool mha_block_continues(const mha_block *block, mha_projection which, mha_projection next) {
+    const mha_pack_section *a = &block->layout.section[which], *b = &block->layout.section[next];
+    return b->exists && mha_input_of(block->c, which) == mha_input_of(block->c, next) && a->depth == b->depth &&
+           a->panels == b->panels && b->offset == a->offset + a->num_groups * a->panels * mha_pack_panel(a);
+}
+
+/* x_planes: the inputs of each product, and the heads, as codes. */
+static void share_codes(mha_block *block) {
+    mha_context *c = block->c;
+    for (mha_projection i = 0; c->p->x_planes && i < MHA_NUM_PROJECTIONS; i++) {
+        const mha_pack_section *s = &block->layout.section[i];
+        const bool is_out = i == MHA_PROJECT_OUT;
+        if (!s->exists || (i > 0 && !is_out && mha_block_continues(block, i - 1, i))) continue;
+        const ir_expr *rows = mha_tokens_of(c, is_out ? c->params.tensor[MHA_OUT] : mha_input_of(c, i));
+        block->left[i] = mha_left_codes_of(c, rows, (s->depth + s->group - 1) / s->group, s->group, (int)s->inputs);
+    }
+}
+
 void mha_block_shared(mha_block *block, mha_context *c) {
     const attune_problem *p = c->p;
     *block = (mha_block){.c = c};
@@ -81,6 +99,7 @@ void mha_block_shared(mha_block *block, mha_context *c) {
     const bool is_prepared_later = mha_prepares(p) && p->is_ragged;
     c->q = block->q = share(c, "projected_q", is_prepared_later ? c->elem : c->q_elem, MHA_HEADS, queries, p->head_dim);
     const ir_elem heads = c->projects_by_pairs ? IR_BF16 : c->elem;
+    share_codes(block);
     if (!p->no_out_projection) c->out = share(c, "heads", heads, MHA_HEADS, queries, p->head_dim_v);
     if (p->kv_projected) return;
     const ir_expr *tokens = mha_input_of(c, MHA_PROJECT_K)->dims[1];
@@ -174,8 +193,10 @@ static const ir_expr *packed_scale(mha_context *c, const mha_gemm *g, const ir_e
 
 int64_t mha_inputs_of_step(const mha_pack_section *s) { return s->group ? s->group : s->inputs; }
 
-const mha_codes *mha_codes_of(const mha_pack_section *s, mha_codes *codes) {
+const mha_codes *mha_codes_of(const mha_block *block, mha_projection projection, mha_codes *codes) {
+    const mha_pack_section *s = &block->layout.section[projection];
+    const mha_left_codes *left = &block->left[projection];
     if (!s->group) return NULL;
-    *codes = (mha_codes){(int)s->inputs, (int)(s->group / s->inputs), packed_scale};
+    *codes = (mha_codes){(int)s->inputs, (int)(s->group / s->inputs), left->codes ? left : NULL, packed_scale};
     return codes;
 }

@@ -22,7 +22,8 @@ typedef struct mha_block {
     /* The projections write these, [batch, head, token, column]; NULL: there is no such projection. k and v are the
      * caches where c->k and c->v are. */
     const ir_buffer *q, *k, *v;
-    attune_problem attention; /* c->p of the phases after the projections */
+    mha_left_codes left[MHA_NUM_PROJECTIONS]; /* inputs as codes, of the first projection of each product; else empty */
+    attune_problem attention;                 /* c->p of the phases after the projections */
 } mha_block;
 
 /* Declares the shared memory between the phases, and points c->q, c->k, c->v and c->out there. Then c->p and c->params
@@ -55,6 +56,9 @@ const ir_expr *mha_packed_weight(mha_context *c, const mha_gemm *g, const ir_exp
 /* How the phase of a projection takes its weights: mha_gemm's inputs and codes. NULL: they are no codes; else the
  * struct that was passed, filled. */
 int64_t mha_inputs_of_step(const mha_pack_section *s);
-const mha_codes *mha_codes_of(const mha_pack_section *s, mha_codes *codes);
+const mha_codes *mha_codes_of(const mha_block *block, mha_projection projection, mha_codes *codes);
+
+/* Whether `next` is more column groups of the same product, as far as its input and its weights go. */
+bool mha_block_continues(const mha_block *block, mha_projection which, mha_projection next);
 
 #endif

@@ -71,7 +71,7 @@ void mha_block_output(mha_block *block) {
                   .rows = mha_tokens_of(c, c->params.tensor[MHA_OUT]),
                   .depth = s->depth,
                   .inputs = mha_inputs_of_step(s),
-                  .codes = mha_codes_of(s, &codes),
+                  .codes = mha_codes_of(block, MHA_PROJECT_OUT, &codes),
                   .num_groups = s->num_groups,
                   .group_columns = s->panels * MHA_PANEL,
                   .user = s,

@@ -149,13 +149,6 @@ static void store_projected(mha_context *c, const mha_gemm *g, const ir_expr *ro
 
 /* ---- Phases ---- */
 
-/* Whether `next` is more column groups of the same product, as far as its input and its weights go. */
-static bool continues(const mha_block *block, mha_projection which, mha_projection next) {
-    const mha_pack_section *a = &block->layout.section[which], *b = &block->layout.section[next];
-    return b->exists && mha_input_of(block->c, which) == mha_input_of(block->c, next) && a->depth == b->depth &&
-           a->panels == b->panels && b->offset == a->offset + a->num_groups * a->panels * mha_pack_panel(a);
-}
-
 static void project(mha_block *block, mha_projection first, mha_projection last) {
     static const char *const names[] = {"x", "x_kv", "x_v"};
     mha_context *c = block->c;
@@ -166,7 +159,7 @@ static void project(mha_block *block, mha_projection first, mha_projection last)
                   .rows = mha_tokens_of(c, p.x),
                   .depth = s[first].depth,
                   .inputs = mha_inputs_of_step(&s[first]),
-                  .codes = mha_codes_of(&s[first], &codes),
+                  .codes = mha_codes_of(block, first, &codes),
                   .group_columns = s[first].panels * MHA_PANEL,
                   .user = &p,
                   .packed = &s[first],
@@ -184,7 +177,7 @@ void mha_block_inputs(mha_block *block) {
     mha_projection first = MHA_PROJECT_Q;
     while (first <= MHA_PROJECT_V) {
         mha_projection last = first;
-        while (last < MHA_PROJECT_V && continues(block, last, last + 1)) last++;
+        while (last < MHA_PROJECT_V && mha_block_continues(block, last, last + 1)) last++;
         if (block->layout.section[first].exists) project(block, first, last);
         first = last + 1;
     }

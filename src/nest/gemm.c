@@ -29,6 +29,8 @@ typedef struct gemm {
     bool one_pass;
     int64_t rest; /* rows of the smaller register tile that ends the last task; 0: it has none */
     const ir_buffer *slab, *tile;
+    mha_left_codes encoded; /* A as codes, which the phase before has made, */
+    mha_left_codes left;    /* and its rows that the task needs, in place of the slab */
     /* variables of the task */
     const ir_expr *first, *count; /* its rows */
 } gemm;
@@ -143,6 +145,51 @@ static void multiply_codes(const gemm *c, register_tile *t, const ir_expr *from,
             scale[v] = ir_let(b, "scale", codes->scale(c->m, c->g, step, column_of(c, t, v), c->m->lanes));
         IR_FOR(b, word, ir_idx(b, 0), ir_idx(b, codes->words), 1) {
             multiply_words(c, t, ir_add(b, ir_times(b, step, codes->words), word), scale);
+        }
+    }
+}
+
+/* The exact sums of a step, whose sums begin with what the signs of B's codes take away. */
+static void sum_words(const gemm *c, mha_product *sums, const register_tile *t, const ir_expr *step) {
+    ir_builder *b = c->b;
+    const mha_codes *codes = c->g->codes;
+    mha_product_begin(sums);
+    for (int64_t r = 0; r < sums->rows; r++) {
+        const ir_expr *start = mha_left_start(c->m, &c->left, ir_plus(b, t->base, r), step);
+        for (int64_t v = 0; v < sums->vectors; v++) ir_store(b, mha_product_at(sums, r, v), start);
+    }
+    IR_FOR(b, word, ir_idx(b, 0), ir_idx(b, codes->words), 1) {
+        const ir_expr *k = ir_add(b, ir_times(b, step, codes->words), word), *words[MHA_MAX_VECTORS];
+        const ir_expr *column = ir_times(b, k, codes->inputs);
+        for (int64_t v = 0; v < sums->vectors; v++) words[v] = ir_let(b, "codes", right_of(c, t, k, v));
+        prefetch(c, t, k, column);
+        for (int input = 0; input < codes->inputs; input += MHA_DOT4) {
+            for (int64_t v = 0; v < sums->vectors; v++)
+                mha_product_vector(sums, "right", v, mha_unsigned_codes(c->m, words[v], codes->inputs, input));
+            for (int64_t r = 0; r < sums->rows; r++)
+                mha_product_repeat(
+                    sums, "left", r,
+                    ir_at(b, c->left.codes, MHA_DOT4, 2, ir_plus(b, t->base, r), ir_plus(b, column, input)));
+        }
+    }
+}
+
+/* acc = madd(sum of code * code, scale of A * scale of B, acc), step by step. */
+static void multiply_integers(const gemm *c, register_tile *t, const ir_expr *from, const ir_expr *to) {
+    ir_builder *b = c->b;
+    const mha_product *p = &t->product;
+    IR_FOR(b, step, from, to, 1) {
+        mha_product sums = mha_product_of(c->m, MHA_DOT4, p->rows, p->vectors);
+        sums.vectors_first = true;
+        sum_words(c, &sums, t, step);
+        for (int64_t v = 0; v < p->vectors; v++) {
+            const ir_expr *scale = c->g->codes->scale(c->m, c->g, step, column_of(c, t, v), c->m->lanes);
+            scale = ir_let(b, "scale", scale);
+            for (int64_t r = 0; r < p->rows; r++) {
+                const ir_expr *both = ir_mul(b, mha_left_scale(c->m, &c->left, ir_plus(b, t->base, r), step), scale);
+                const ir_expr *sum = ir_cast(b, c->m->elem, mha_product_sum(&sums, r, v));
+                ir_store(b, mha_product_at(p, r, v), mha_madd(c->m, sum, both, mha_product_sum(p, r, v)));
+            }
         }
     }
 }
@@ -263,7 +310,9 @@ static void row_of_tiles(const gemm *c, int64_t rows, const ir_expr *base, const
         } else {
             mha_product_begin(&t.product);
             begin_tile(c, &t);
-            if (c->g->codes)
+            if (c->left.codes)
+                multiply_integers(c, &t, from, to);
+            else if (c->g->codes)
                 multiply_codes(c, &t, from, to);
             else
                 multiply(c, &t, from, to);
@@ -293,8 +342,24 @@ static void load_rows(const gemm *c, const ir_expr *rows, const ir_expr *at, con
         const ir_expr *row = ir_add(b, ir_add(b, c->first, at), r);
         row = ir_let_index(b, "row", c->g->rows, ir_min(b, ir_plus(b, c->g->rows, -1), row));
         const ir_expr *slab_at = ir_add(b, base, r);
+        if (c->left.codes) {
+            mha_copy_left(c->m, &c->encoded, row, &c->left, slab_at);
+            continue;
+        }
         c->g->load_row(c->m, c->g, row, &(mha_row){c->slab, {slab_at}, NULL});
         fill_row(c, slab_at);
+    }
+}
+
+/* A phase of its own: A becomes codes once, and not in each task. */
+static void encode_rows(gemm *c) {
+    ir_builder *b = c->b;
+    IR_PHASE(b) {
+        const ir_expr *row = ir_parallel(b, "row", c->g->rows);
+        c->slab = ir_scratch(b, c->g->name, c->elem, 2, (int64_t[]){1, slab_row(c)});
+        c->g->load_row(c->m, c->g, row, &(mha_row){c->slab, {ir_idx(b, 0)}, NULL});
+        fill_row(c, ir_idx(b, 0));
+        mha_encode_left(c->m, &c->encoded, c->slab, row);
     }
 }
 
@@ -408,12 +473,19 @@ static void open_task(gemm *c, mha_gemm *g) {
     c->first = ir_let(b, "first", ir_times(b, task, c->task_rows));
     c->count = ir_let(b, "count", ir_min(b, ir_idx(b, c->task_rows), ir_sub(b, g->rows, c->first)));
     const int64_t rows = c->one_pass ? c->rows : c->task_rows;
-    c->slab = ir_scratch(b, g->name, c->elem, 2, (int64_t[]){rows, slab_row(c)});
+    if (c->encoded.codes)
+        c->left = mha_left_scratch(c->m, &c->encoded, rows);
+    else
+        c->slab = ir_scratch(b, g->name, c->elem, 2, (int64_t[]){rows, slab_row(c)});
     c->tile = ir_scratch(b, "product", c->m->elem, 2, (int64_t[]){rows, g->group_columns});
 }
 
 void mha_gemm_phase(mha_context *m, mha_gemm *g) {
     gemm c = gemm_of(m, g);
+    if (g->codes && g->codes->left) {
+        c.encoded = *g->codes->left;
+        encode_rows(&c);
+    }
     IR_PHASE(c.b) {
         open_task(&c, g);
         const ir_expr *tiles = num_tiles(&c);

@@ -152,6 +152,10 @@ static attune_status check_low_rank(const attune_problem *p, at_error *err) {
 
 static attune_status check_group(const attune_problem *p, at_error *err) {
     const int64_t group = p->w_group;
+    if (p->x_planes && !mha_has_weight_codes(p))
+        return at_fail(err, ATTUNE_INVALID_PROBLEM,
+                       "x_planes is %lld, but codes are multiplied by codes: w_dtype is %s", (long long)p->x_planes,
+                       mha_dtype_name(p->w_dtype));
     if (group && !mha_has_weight_codes(p))
         return at_fail(err, ATTUNE_INVALID_PROBLEM, "w_group is %lld, but only codes have groups: w_dtype is %s",
                        (long long)group, mha_dtype_name(p->w_dtype));

@@ -85,6 +85,7 @@ static void draw_weight_codes(const draft *d) {
     enum { LEAST_GROUP = 32 };
     d->p->w_dtype = chance(d, 50) ? ATTUNE_I8 : ATTUNE_I4;
     d->p->w_group = chance(d, 50) ? 0 : (int64_t)LEAST_GROUP << between(d, 0, 2);
+    d->p->x_planes = chance(d, 40);
 }
 
 static void draw_dtypes(const draft *d) {

@@ -1,4 +1,4 @@
-#include "attend/codes.h"
+#include "nest/codes.h"
 
 #include <math.h>
 
