@@ -4,10 +4,32 @@
 
 #include <math.h>
 
-/* Of the probabilities, and of the exponentials before rounding, where both are needed. */
-typedef struct tile_sums {
-    const ir_expr *probabilities, *exact;
-} tile_sums;
+/* What belongs to one vector of rows, in memory. */
+typedef struct stripe_vector {
+    const ir_access *max, *tile_max, *sum, *lse_sum, *factor;
+} stripe_vector;
+
+static stripe_vector vector_at(q_lanes *c, const q_lanes_tile *tile, const ir_expr *v) {
+    ir_builder *b = c->b;
+    const int lanes = c->m->lanes;
+    const ir_expr *at = ir_let(b, "at", ir_times(b, v, lanes));
+    return (stripe_vector){
+        .max = ir_at(b, c->row_max, lanes, 2, tile->stripe, at),
+        .tile_max = ir_at(b, c->tile_max, lanes, 1, at),
+        .sum = ir_at(b, c->row_sum, lanes, 2, tile->stripe, at),
+        .lse_sum = ir_at(b, c->lse_sum, lanes, 2, tile->stripe, at),
+        .factor = ir_at(b, c->factor, lanes, 1, at),
+    };
+}
+
+/* Joins the tile's maximum to that of the tiles before. */
+static mha_shrink take_maximum(q_lanes *c, const stripe_vector *at) {
+    ir_builder *b = c->b;
+    const ir_expr *old = c->at_once ? NULL : ir_let(b, "old_max", ir_load(b, at->max));
+    const mha_shrink shrink = mha_take_maximum(c->m, at->max, old, ir_load(b, at->tile_max));
+    if (shrink.factor) ir_store(b, at->factor, shrink.factor);
+    return shrink;
+}
 
 const ir_expr *ql_times_v_scale(q_lanes *c, const q_lanes_tile *tile, const ir_expr *j, const ir_expr *probability) {
     if (!c->m->params.tensor[MHA_V_SCALE]) return probability;
@@ -17,63 +39,112 @@ const ir_expr *ql_times_v_scale(q_lanes *c, const q_lanes_tile *tile, const ir_e
 }
 
 /* P = exp(S - base) in place, for vector `v` of the rows. */
-static tile_sums exponentials(q_lanes *c, const q_lanes_tile *tile, const ir_expr *v, const ir_expr *base) {
+static void softmax_of_keys(q_lanes *c, const q_lanes_tile *tile, const ir_expr *v, const stripe_vector *at) {
     ir_builder *b = c->b;
+    const mha_shrink shrink = take_maximum(c, at);
     const ir_access *sum = mha_new_sum(c->m, "sum", c->m->lanes);
     MHA_CHUNKS(c->m, chunk, sum, tile->from, tile->to) {
         const ir_access *score = ql_score_at(c, v, chunk.key);
-        const ir_expr *probability = ir_let(b, "probability", mha_exp(c->m, ir_load(b, score), base));
+        const ir_expr *probability = ir_let(b, "probability", mha_exp(c->m, ir_load(b, score), shrink.base));
         const bool is_last_step = !ql_has_prob(c);
         ir_store(b, score, is_last_step ? ql_times_v_scale(c, tile, chunk.key, probability) : probability);
         mha_add_term(c->m, chunk.part, probability);
     }
-    return (tile_sums){ir_load(b, sum), NULL};
+    mha_join_sum(c->m, at->sum, c->row_sum_lost, shrink.factor, ir_load(b, sum));
 }
 
-/* The same by pairs of keys, rounded. The sum is that of the rounded probabilities, by which values are multiplied. A
- * key after the last one is hidden. */
-static tile_sums pairs_of_exponentials(q_lanes *c, const q_lanes_tile *tile, const ir_expr *v, const ir_expr *base) {
+/* ---- by pairs ---- */
+
+/* Of one vector of rows: what its scores are relative to, and its sums over the tile so far. */
+typedef struct pair_sums {
+    const ir_expr *base, *shift;      /* shift: mha_short_shift of the base, unless `exact` */
+    const ir_access *rounded, *exact; /* exact: where the LSE needs it, else NULL */
+} pair_sums;
+
+/* P of the pairs from … to - 1 for vector `v` of the rows, rounded. The sum is that of the rounded probabilities, by
+ * which values are multiplied. */
+static void pairs_of_exponentials(q_lanes *c, const ir_expr *v, const ir_expr *from, const ir_expr *to,
+                                  const pair_sums *sums) {
     ir_builder *b = c->b;
     const int lanes = c->m->lanes;
-    const bool has_lse = c->lse_sum != c->row_sum;
-    const ir_access *exact = has_lse ? mha_new_sum(c->m, "exact", lanes) : NULL;
-    ir_store(b, ql_score_at(c, v, tile->to), ql_splat(c, -INFINITY));
-    const ir_access *sum = mha_new_sum(c->m, "sum", lanes);
     const ir_expr *ones = ir_splat(b, ir_cast(b, IR_BF16, mha_number(c->m, 1, 1)), 2 * lanes);
-    const ir_expr *first = ir_div(b, tile->from, ir_idx(b, 2));
-    IR_FOR(b, pair, first, ir_ceil_div(b, tile->to, 2), 1) {
+    IR_FOR(b, pair, from, to, 1) {
         const ir_expr *exponential[2];
         for (int i = 0; i < 2; i++) {
             const ir_expr *j = ir_plus(b, ir_times(b, pair, 2), i);
             const ir_expr *score = ir_load(b, ql_score_at(c, v, j));
-            const ir_expr *p = has_lse ? mha_exp(c->m, score, base) : mha_short_exp(c->m, score, base);
+            const ir_expr *p = sums->exact ? mha_exp(c->m, score, sums->base) : mha_short_exp(c->m, score, sums->shift);
             exponential[i] = ir_let(b, "probability", p);
         }
         const ir_expr *probabilities = ir_let(b, "probabilities", ir_pack2(b, exponential[0], exponential[1]));
         ir_store(b, ql_probability_at(c, v, pair), probabilities);
-        ir_store(b, sum, ir_dot2(b, probabilities, ones, ir_load(b, sum)));
-        if (has_lse) mha_add_term(c->m, exact, ir_add(b, exponential[0], exponential[1]));
+        ir_store(b, sums->rounded, ir_dot2(b, probabilities, ones, ir_load(b, sums->rounded)));
+        if (sums->exact) mha_add_term(c->m, sums->exact, ir_add(b, exponential[0], exponential[1]));
     }
-    return (tile_sums){ir_load(b, sum), has_lse ? ir_load(b, exact) : NULL};
+}
+
+/* Sums in registers. They go on with those in memory, if there are any. */
+static pair_sums sums_from(q_lanes *c, const ir_expr *base, const ir_access *rounded, const ir_access *exact) {
+    ir_builder *b = c->b;
+    const bool has_lse = c->lse_sum != c->row_sum;
+    pair_sums sums = {.base = base, .rounded = mha_new_sum(c->m, "sum", c->m->lanes)};
+    if (rounded) ir_store(b, sums.rounded, ir_load(b, rounded));
+    if (!has_lse) sums.shift = ir_let(b, "shift", mha_short_shift(c->m, base));
+    if (has_lse) sums.exact = mha_new_sum(c->m, "exact", c->m->lanes);
+    if (exact) ir_store(b, sums.exact, ir_load(b, exact));
+    return sums;
+}
+
+/* A vector of rows. A key after the last one is hidden. */
+static void softmax_of_pairs(q_lanes *c, const q_lanes_tile *tile, const ir_expr *v, const stripe_vector *at) {
+    ir_builder *b = c->b;
+    const mha_shrink shrink = take_maximum(c, at);
+    ir_store(b, ql_score_at(c, v, tile->to), ql_splat(c, -INFINITY));
+    const pair_sums sums = sums_from(c, shrink.base, NULL, NULL);
+    pairs_of_exponentials(c, v, ir_div(b, tile->from, ir_idx(b, 2)), ir_ceil_div(b, tile->to, 2), &sums);
+    mha_join_sum(c->m, at->sum, c->row_sum_lost, shrink.factor, ir_load(b, sums.rounded));
+    if (sums.exact) mha_join_sum(c->m, at->lse_sum, NULL, shrink.factor, ir_load(b, sums.exact));
+}
+
+/* All vectors, a few keys of each in turn: where a key's scores of all of them lie side by side, one vector after the
+ * other would read lines that are far apart, and each page several times. The tile is the only one. */
+static void softmax_by_turns(q_lanes *c, const q_lanes_tile *tile) {
+    enum { TURN = 8 };
+    ir_builder *b = c->b;
+    const ir_expr *vectors = ir_idx(b, c->m->s->score_row_vectors), *pairs = ir_ceil_div(b, tile->to, 2);
+    const bool has_lse = c->lse_sum != c->row_sum;
+    IR_FOR(b, v, ir_idx(b, 0), vectors, 1) {
+        const stripe_vector at = vector_at(c, tile, v);
+        ir_store(b, at.tile_max, take_maximum(c, &at).base);
+        ir_store(b, ql_score_at(c, v, tile->to), ql_splat(c, -INFINITY));
+        ir_store(b, at.sum, ql_splat(c, 0));
+        if (has_lse) ir_store(b, at.lse_sum, ql_splat(c, 0));
+    }
+    IR_FOR(b, turn, ir_idx(b, 0), pairs, TURN) {
+        IR_LOOP(b, v, ir_for_begin(b, "v", ir_idx(b, 0), vectors, 1, false)) {
+            const stripe_vector at = vector_at(c, tile, v);
+            const ir_expr *base = ir_let(b, "base", ir_load(b, at.tile_max));
+            const pair_sums sums = sums_from(c, base, at.sum, has_lse ? at.lse_sum : NULL);
+            pairs_of_exponentials(c, v, turn, ir_min(b, ir_plus(b, turn, TURN), pairs), &sums);
+            ir_store(b, at.sum, ir_load(b, sums.rounded));
+            if (has_lse) ir_store(b, at.lse_sum, ir_load(b, sums.exact));
+        }
+    }
 }
 
 /* Turns scores into probabilities relative to the new maximum and updates maximum and sum. Earlier sums are to be
  * multiplied by c->factor. */
 void ql_softmax(q_lanes *c, const q_lanes_tile *tile) {
     ir_builder *b = c->b;
-    const int lanes = c->m->lanes;
+    if (c->width == 2 && c->spans && c->m->s->score_row_vectors > 1) {
+        softmax_by_turns(c, tile);
+        return;
+    }
     IR_FOR(b, v, ir_idx(b, 0), ir_idx(b, c->m->s->score_row_vectors), 1) {
-        const ir_expr *at = ir_let(b, "at", ir_times(b, v, lanes));
-        const ir_access *row_max = ir_at(b, c->row_max, lanes, 2, tile->stripe, at);
-        const ir_access *row_sum = ir_at(b, c->row_sum, lanes, 2, tile->stripe, at);
-        const ir_expr *old = c->at_once ? NULL : ir_let(b, "old_max", ir_load(b, row_max));
-        const ir_expr *tile_max = ir_load(b, ir_at(b, c->tile_max, lanes, 1, at));
-        const mha_shrink shrink = mha_take_maximum(c->m, row_max, old, tile_max);
-        if (shrink.factor) ir_store(b, ir_at(b, c->factor, lanes, 1, at), shrink.factor);
-        const tile_sums sums =
-            c->width == 2 ? pairs_of_exponentials(c, tile, v, shrink.base) : exponentials(c, tile, v, shrink.base);
-        mha_join_sum(c->m, row_sum, c->row_sum_lost, shrink.factor, sums.probabilities);
-        if (sums.exact)
-            mha_join_sum(c->m, ir_at(b, c->lse_sum, lanes, 2, tile->stripe, at), NULL, shrink.factor, sums.exact);
+        const stripe_vector at = vector_at(c, tile, v);
+        if (c->width == 2)
+            softmax_of_pairs(c, tile, v, &at);
+        else
+            softmax_of_keys(c, tile, v, &at);
     }
 }
