@@ -193,7 +193,7 @@ static void find_keys(q_lanes *c, q_lanes_tile *t, const mha_sights *s) {
     const mha_context *m = c->m;
     if (c->has_tiles) {
         t->from = ir_max(b, t->from, end_by_mask(c, t, MHA_TILE_FROM));
-        t->to = at_least_0(c, ir_min(b, t->to, end_by_mask(c, t, MHA_TILE_TO)));
+        t->to = ir_min(b, t->to, at_least_0(c, end_by_mask(c, t, MHA_TILE_TO)));
     }
     t->from = ir_let(b, "from", round_down(c, t->from));
     t->to = ir_let(b, "to", t->to);
