@@ -125,7 +125,7 @@ def flex_attention(
     if return_lse:
         lse = empty((q,), "f64" if dtype_name(q) == "f64" else "f32", q.shape[:-1])
         tensors["lse"] = _lift(lse, "lse")
-    attend(fields, tracer, tensors, threads)
+    attend(fields, tracer, tensors, threads, block_mask)
     return (out, lse) if return_lse else out
 
 
@@ -163,8 +163,13 @@ def described(
     return fields, tracer, tensors
 
 
-def attend(fields: Dict[str, Any], tracer: Tracer, tensors: Dict[str, Any], threads: int) -> None:
-    """Runs the problem of these fields, whose functions the tracer has written, on tensors by name."""
+def attend(
+    fields: Dict[str, Any], tracer: Tracer, tensors: Dict[str, Any], threads: int, block_mask: Any = None
+) -> None:
+    """Runs the problem of these fields, whose functions the tracer has written, on tensors by name.
+
+    block_mask: the BlockMask that mask_mod is of, which keeps the table of what is hidden; None: made in this call.
+    """
     fields["tensor"] = tracer.declarations()
     for name, value in tracer.tensors.items():
         tensors[name] = _as_taken(value, name)
