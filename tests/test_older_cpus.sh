@@ -21,7 +21,10 @@ command -v qemu-x86_64 >"$work/stdout" || skip_all "there is no qemu-x86_64 here
 on() {
     local cpu=$1
     shift
-    ATTUNE_COMPILE=worker qemu-x86_64 -cpu "$cpu" "$ATTUNE" "$@" 2> >(grep -v "^qemu-x86_64: warning" >&2)
+    ATTUNE_COMPILE=worker qemu-x86_64 -cpu "$cpu" "$ATTUNE" "$@" 2>"$work/messages"
+    local status=$?
+    grep -v "^qemu-x86_64: warning" "$work/messages" >&2
+    return "$status"
 }
 
 # try CPU ISAS: what runs there is exactly this, and it computes what it should.
