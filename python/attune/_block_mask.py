@@ -4,11 +4,47 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from typing import Any, Callable, Optional, Tuple
+from typing import Any, Callable, Iterable, List, Optional, Tuple
 
 from ._library import check, has_block_masks, lib
 
-_CAP = 16  # masks that an object keeps
+_CAP = 16  # tables that are kept with an object
+
+
+def _state(values: Iterable[Any]) -> List[Tuple[Any, Optional[int]]]:
+    """Objects, and how often each was changed in place, as far as PyTorch counts it."""
+    return [(value, None if _is_uncounted(value) else value._version) for value in values]
+
+
+def _is_uncounted(value: Any) -> bool:
+    return not hasattr(value, "is_inference") or value.is_inference()
+
+
+def _is_same(a: List[Tuple[Any, Optional[int]]], b: List[Tuple[Any, Optional[int]]]) -> bool:
+    return len(a) == len(b) and all(x is y and n == m for (x, n), (y, m) in zip(a, b))
+
+
+class _Record:
+    """What was found out about a BlockMask, as long as its mask_mod and its lists are the same."""
+
+    def __init__(self, state: List[Tuple[Any, Optional[int]]]) -> None:
+        self.state = state
+        self.follows: Optional[bool] = None
+        self.blocks: Optional[Tuple[Any, Any]] = None
+        self.masks: List[_Mask] = []
+
+
+# Not attributes of the objects: a BlockMask stays one that can be copied and pickled.
+_records: weakref.WeakKeyDictionary[Any, _Record] = weakref.WeakKeyDictionary()
+
+
+def record_of(block_mask: Any) -> _Record:
+    names = ("mask_mod", "kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices")
+    state = _state(getattr(block_mask, name) for name in names)
+    record = _records.get(block_mask)
+    if record is None or not _is_same(record.state, state):
+        record = _records[block_mask] = _Record(state)
+    return record
 
 
 def _dense(counts: Any, indices: Any, columns: int) -> Any:
@@ -23,6 +59,13 @@ def _dense(counts: Any, indices: Any, columns: int) -> Any:
 
 def listed_blocks(block_mask: Any) -> Tuple[Any, Any]:
     """The blocks in which mask_mod decides, and those that all queries see."""
+    record = record_of(block_mask)
+    if record.blocks is None:
+        record.blocks = _listed_blocks(block_mask)
+    return record.blocks
+
+
+def _listed_blocks(block_mask: Any) -> Tuple[Any, Any]:
     columns = -(-block_mask.shape[-1] // block_mask.BLOCK_SIZE[1])
     listed = _dense(block_mask.kv_num_blocks, block_mask.kv_indices, columns)
     if block_mask.full_kv_num_blocks is None:
@@ -34,8 +77,8 @@ def blocks_follow(block_mask: Any) -> bool:
     """Whether the blocks are those that the mask_mod gives, so that it says all. Found out once for an object."""
     from torch.nn.attention.flex_attention import create_block_mask
 
-    known = getattr(block_mask, "_attune_follows", None)
-    if known is None:
+    record = record_of(block_mask)
+    if record.follows is None:
         batch, heads = block_mask.kv_num_blocks.shape[:2]
         queries, keys = block_mask.shape[-2:]
         again = create_block_mask(
@@ -43,9 +86,9 @@ def blocks_follow(block_mask: Any) -> bool:
         )
         listed, full = listed_blocks(block_mask)
         listed_again, full_again = listed_blocks(again)
-        known = bool(((listed | full) == (listed_again | full_again)).all() and not (full & ~full_again).any())
-        block_mask._attune_follows = known
-    return known
+        are_same = ((listed | full) == (listed_again | full_again)).all()
+        record.follows = bool(are_same and not (full & ~full_again).any())
+    return record.follows
 
 
 def function_of_blocks(block_mask: Any, listed: Optional[Any], full: Any) -> Optional[Callable]:
@@ -69,8 +112,11 @@ def function_of_blocks(block_mask: Any, listed: Optional[Any], full: Any) -> Opt
 
 
 class _Mask:
-    def __init__(self, kernel: Any, arguments: Any) -> None:
+    """A table of a kernel, and the tensors that it was made of, as they were."""
+
+    def __init__(self, kernel: Any, arguments: Any, state: List[Tuple[Any, Optional[int]]]) -> None:
         self.kernel = kernel
+        self.state = state
         self.pointer = ctypes.c_void_p()
         context = kernel.context
         check(
@@ -81,15 +127,15 @@ class _Mask:
         weakref.finalize(self, lib.attune_block_mask_destroy, self.pointer).atexit = False
 
 
-def kept_mask(block_mask: Any, kernel: Any, arguments: Any) -> Optional[_Mask]:
-    """The table of what is hidden, which the BlockMask keeps for each kernel that it is used with."""
+def kept_mask(block_mask: Any, kernel: Any, arguments: Any, tensors: Iterable[Any]) -> Optional[_Mask]:
+    """The table of what is hidden, kept for each kernel that the BlockMask is used with, as long as the tensors that
+    its function reads are the same."""
     if not has_block_masks:
         return None
-    masks = block_mask.__dict__.setdefault("_attune_masks", [])
-    for mask in masks:
-        if mask.kernel is kernel:
+    record, state = record_of(block_mask), _state(tensors)
+    for mask in record.masks:
+        if mask.kernel is kernel and _is_same(mask.state, state):
             return mask
-    mask = _Mask(kernel, arguments)
-    del masks[_CAP - 1 :]
-    masks.insert(0, mask)
+    mask = _Mask(kernel, arguments, state)
+    record.masks = [mask, *(other for other in record.masks if other.kernel is not kernel)][:_CAP]
     return mask

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Callable, Dict, Optional, Tuple
 
 from ._attention import _float_name, _lift, _look, _python_name, _shape4, _strides, _wide
@@ -182,7 +183,9 @@ def attend(
         _kernels[key] = kernel
     arguments, kept = kernel._arguments(tensors, None)
     if block_mask is not None:
-        mask = kept_mask(block_mask, kernel, arguments)
+        read = set(re.findall(r"\w+", fields["mask_mod"] or ""))
+        captured = [value for name, value in tracer.tensors.items() if name in read]
+        mask = kept_mask(block_mask, kernel, arguments, captured)
         arguments.block_mask = mask.pointer if mask else None
     check(kernel._go(arguments, threads))
     del kept
