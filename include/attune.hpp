@@ -454,7 +454,6 @@ public:
     explicit block_mask(const attune::status &failure) : owner_(failure) {} /* empty, and says why */
     attune_block_mask *get() const noexcept { return owner_.get(); }
     explicit operator bool() const noexcept { return static_cast<bool>(owner_); }
-    attune::status status() const { return owner_ ? attune::status() : owner_.why(); }
 
 private:
     friend class kernel;
@@ -484,13 +483,13 @@ public:
             return detail::failed(ATTUNE_INVALID_ARGUMENT, "the arguments are of another kernel");
         return detail::of(attune_run_with(owner_.context(), owner_.get(), &call, options));
     }
-    attune::block_mask make_block_mask(const attune::arguments &call) const {
-        attune_block_mask *made = nullptr;
-        if (!call.status()) return attune::block_mask(call.status());
-        if (!owner_) return attune::block_mask(owner_.why());
-        const attune::status status =
-            detail::of(attune_block_mask_create(owner_.context(), owner_.get(), &call, &made));
-        return status ? attune::block_mask(owner_.context(), made) : attune::block_mask(status);
+    result<block_mask> make_block_mask(const attune::arguments &call) const {
+        attune_block_mask *handle = nullptr;
+        if (!call.status()) return call.status();
+        if (!owner_) return owner_.why();
+        const attune::status made =
+            detail::of(attune_block_mask_create(owner_.context(), owner_.get(), &call, &handle));
+        return made ? result<block_mask>(block_mask(owner_.context(), handle)) : result<block_mask>(made);
     }
     attune_kernel *get() const noexcept { return owner_.get(); }
     explicit operator bool() const noexcept { return static_cast<bool>(owner_); }

@@ -80,6 +80,26 @@ static void kernels(attune::context &context) {
     FAILS(moved.run(moved.arguments()), ATTUNE_INVALID_ARGUMENT, "the pointer to q is NULL");
 }
 
+static void block_masks(attune::context &context) {
+    enum { LONG = 80, ALL = LONG * DIM };
+    attune::problem problem;
+    problem.num_heads = 1;
+    problem.seq_q = LONG;
+    problem.head_dim = DIM;
+    std::snprintf(problem.mask_mod, sizeof problem.mask_mod, "q %% 3 == kv %% 3");
+    const attune::result<attune::kernel> kernel = context.compile(problem);
+    std::vector<float> ones(ALL, 1), out(ALL);
+    attune::arguments arguments = kernel->arguments();
+    FAILS(kernel->make_block_mask(arguments), ATTUNE_INVALID_ARGUMENT, "the pointer to q is NULL");
+    arguments.bind("q", ones).bind("k", ones).bind("v", ones).bind("out", out);
+    attune::block_mask mask = kernel->make_block_mask(arguments).value();
+    const attune::block_mask moved = std::move(mask);
+    CHECK(!mask && moved && moved.get());
+    arguments.block_mask = moved.get();
+    CHECK(kernel->run(arguments) && out[0] == 1 && out[ALL - 1] == 1);
+    FAILS(attune::kernel().make_block_mask(arguments), ATTUNE_INVALID_ARGUMENT, "the object is empty");
+}
+
 // Their memory was compared with the sizes of their own kernel.
 static void other_arguments(attune::context &context) {
     std::vector<float> x(COUNT), out(COUNT);
@@ -192,6 +212,7 @@ int main() {
     context = std::move(made).value();
     CHECK(context && context.get() && !*made);
     kernels(context);
+    block_masks(context);
     other_arguments(context);
     tensors(context);
     blocks(context);
