@@ -773,8 +773,8 @@ ATTUNE_API attune_status attune_run(attune_context *context, const attune_kernel
  *
  * A call refuses a mask that was made for another mask_mod, other lengths, another batch or number of heads that
  * mask_mod depends on, or by a kernel with another schedule. It cannot know whether the tensors of mask_mod still hold
- * what they did: make a new mask if they changed, or if lengths in cu_seqlens and kv_lens did and mask_mod has seq_q or
- * seq_kv.
+ * what they did: make a new mask if they changed, or if lengths in cu_seqlens and kv_lens did and mask_mod has b, seq_q
+ * or seq_kv. A plan leaves it aside, as it may change its kernels.
  *
  * The mask is the caller's: it must outlive the calls that have it, and is ended by attune_block_mask_destroy, also
  * after kernel and context have ended, provided that the context's allocator lives. Any number of threads may run calls

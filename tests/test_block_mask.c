@@ -146,6 +146,80 @@ static void other_schedules_refuse(void **state) {
     attune_context_destroy(context);
 }
 
+/* Tables of as many bytes, of the same schedule. */
+static void expect_other_places(const char *made_for, const char *problem) {
+    attune_context *context = tensors_context(NULL, 1);
+    one_call made, c;
+    attune_schedule s = {.struct_size = sizeof s, .lanes = 4, .score_keys = 4, .value_keys = 4, .kv_tile = 32};
+    s.score_row_vectors = s.value_row_vectors = s.task_row_vectors = 2;
+    s.score_columns = s.value_columns = 2;
+    s.value_by = ATTUNE_VALUE_BY_COLUMNS;
+    open_call(context, &made, made_for, "", &s);
+    open_call(context, &c, problem, "", &s);
+    attune_block_mask *mask = mask_of(context, &made);
+    refuse(context, &c, mask, "block_mask is for another batch or other heads");
+    attune_block_mask_destroy(mask);
+    close_call(&made);
+    close_call(&c);
+    attune_context_destroy(context);
+}
+
+static void other_places_refuse(void **state) {
+    (void)state;
+    expect_other_places("batch=2,num_heads=3,seq_q=90,head_dim=16," BY_ENTRY,
+                        "batch=3,num_heads=2,seq_q=90,head_dim=16," BY_ENTRY);
+    expect_other_places("num_heads=4,seq_q=64,seq_kv=90,head_dim=16," BY_ENTRY,
+                        "num_heads=4,num_kv_heads=2,seq_q=64,seq_kv=90,head_dim=16," BY_ENTRY);
+    expect_other_places("num_heads=4,num_kv_heads=2,seq_q=5,seq_kv=90,head_dim=16,mask_mod=\"q % 3 == kv % 3\"",
+                        "num_heads=6,num_kv_heads=2,seq_q=5,seq_kv=90,head_dim=16,mask_mod=\"q % 3 == kv % 3\"");
+}
+
+/* A mask_mod that asks for neither entry nor head. */
+static void other_batches_take_it(void **state) {
+    (void)state;
+    attune_context *context = tensors_context(NULL, 1);
+    one_call made, c;
+    attune_arguments a;
+    open_call(context, &made, "batch=2,num_heads=3,seq_q=90,head_dim=16,mask_mod=\"q % 3 == kv % 3\"", "", NULL);
+    open_call(context, &c, "batch=3,num_heads=2,seq_q=90,head_dim=16,mask_mod=\"q % 3 == kv % 3\"", "", NULL);
+    attune_block_mask *mask = mask_of(context, &made);
+    tensors_arguments(&c.t, &a);
+    a.block_mask = mask;
+    if (attune_run(context, c.kernel, &a)) fail_msg("%s", attune_last_message());
+    attune_block_mask_destroy(mask);
+    close_call(&made);
+    close_call(&c);
+    attune_context_destroy(context);
+}
+
+/* A plan chooses kernels, and changes them; so each makes its own table. */
+static void plans_make_their_own(void **state) {
+    (void)state;
+    static const char PROBLEM[] = "num_heads=2,seq_q=dynamic,seq_kv=dynamic,head_dim=16,mask_mod=\"q % 3 == kv % 3\"";
+    attune_context *context = tensors_context(NULL, 1);
+    one_call made, c;
+    tensors by_plan;
+    attune_arguments a;
+    attune_plan *plan = NULL;
+    open_call(context, &made, PROBLEM, "seq_q=80,seq_kv=100", NULL);
+    open_call(context, &c, PROBLEM, "seq_q=90,seq_kv=100", NULL);
+    assert_true(tensors_share(&by_plan, &c.t));
+    attune_block_mask *mask = mask_of(context, &made);
+    tensors_arguments(&c.t, &a);
+    assert_int_equal(attune_run(context, c.kernel, &a), ATTUNE_OK);
+    if (attune_plan_create(context, &c.t.problem, NULL, &plan)) fail_msg("%s", attune_last_message());
+    tensors_arguments(&by_plan, &a);
+    a.block_mask = mask;
+    if (attune_plan_run(context, plan, &a, NULL)) fail_msg("%s", attune_last_message());
+    tensors_assert_same(&c.t, &by_plan, "by a plan");
+    attune_plan_destroy(context, plan);
+    attune_block_mask_destroy(mask);
+    tensors_free(&by_plan);
+    close_call(&made);
+    close_call(&c);
+    attune_context_destroy(context);
+}
+
 static void bad_arguments(void **state) {
     (void)state;
     attune_context *context = tensors_context(NULL, 1);
@@ -167,9 +241,9 @@ static void bad_arguments(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bits_are_the_same),
-        cmocka_unit_test(other_calls_refuse),
-        cmocka_unit_test(other_schedules_refuse),
+        cmocka_unit_test(bits_are_the_same),      cmocka_unit_test(other_calls_refuse),
+        cmocka_unit_test(other_schedules_refuse), cmocka_unit_test(other_places_refuse),
+        cmocka_unit_test(other_batches_take_it),  cmocka_unit_test(plans_make_their_own),
         cmocka_unit_test(bad_arguments),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

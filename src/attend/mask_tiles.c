@@ -43,6 +43,8 @@ static const ir_expr *num_heads(const mha_context *c) {
     return has_heads(c) ? c->params.size[MHA_KV_HEADS] : ir_idx(c->b, 1);
 }
 
+_Static_assert(MHA_TILE_MEMBERS * sizeof(int32_t) == MHA_MASK_TILE_BYTES, "who keeps a table knows its size");
+
 void mha_mask_tiles_shared(mha_context *c) {
     const ir_expr *const dims[] = {num_entries(c), num_heads(c), num_stripes(c), num_tiles(c),
                                    ir_idx(c->b, MHA_TILE_MEMBERS)};

@@ -89,8 +89,15 @@ static attune_status run_dense(attune_plan *plan, const attune_arguments *a, con
     return ATTUNE_OK;
 }
 
+/* The plan may change its kernels at any time, and a block mask is of one schedule: each kernel makes its own table. */
 static attune_status run(attune_plan *plan, const attune_arguments *a, const attune_run_options *options,
                          at_error *err) {
+    attune_arguments without;
+    if (__builtin_expect(a->block_mask != NULL, 0)) {
+        without = *a;
+        without.block_mask = NULL;
+        a = &without;
+    }
     if (plan->signature.problem.is_ragged) return pl_run_ragged(plan, a, options, err);
     return run_dense(plan, a, options, err);
 }

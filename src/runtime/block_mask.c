@@ -1,5 +1,6 @@
 #include "runtime/block_mask.h"
 
+#include "base/integers.h"
 #include "schedule/decide.h"
 
 #include <string.h>
@@ -9,7 +10,9 @@ struct attune_block_mask {
     char mask_mod[ATTUNE_FUNCTION_BYTES]; /* in canonical form */
     int64_t seq_q, seq_kv;                /* of the longest entries */
     int64_t rows, keys, unit;             /* of a tile, and the keys that it tells apart */
-    uint64_t bytes;                       /* of the table; 0: the kernel has none */
+    int64_t batch, kv_heads, group;
+    bool is_f64;    /* what mask_mod's floats are computed in */
+    uint64_t bytes; /* of the table; 0: the kernel has none */
     void *tiles;
 };
 
@@ -25,7 +28,20 @@ static void describe(const attune_kernel *kernel, const at_call *call, const int
     mask->rows = (int64_t)s->score_row_vectors * s->lanes;
     mask->keys = s->kv_tile;
     mask->unit = mha_mask_unit(p, s, kernel->target);
+    mask->batch = call->settled->sizes.of[MHA_BATCH];
+    mask->kv_heads = call->settled->sizes.of[MHA_KV_HEADS];
+    mask->group = p->num_heads / p->num_kv_heads;
+    mask->is_f64 = p->softmax_precision == ATTUNE_F64;
     mask->bytes = (uint64_t)plan[kernel->num_phases + AT_MASK_SHARED];
+}
+
+/* Tables of the same mask_mod and of as many bytes may be of three entries and two heads, or of two and three. If only
+ * one of both numbers differs, as many bytes say that mask_mod does not depend on it. */
+static bool has_other_places(const attune_block_mask *have, const attune_block_mask *wanted) {
+    const int64_t stripes = ceil_div(have->seq_q * have->group, have->rows), tiles = ceil_div(have->seq_kv, have->keys);
+    const uint64_t bytes_of_one = (uint64_t)(stripes * tiles) * MHA_MASK_TILE_BYTES;
+    if (have->bytes != wanted->bytes || have->group != wanted->group) return true;
+    return have->batch != wanted->batch && have->kv_heads != wanted->kv_heads && have->bytes > bytes_of_one;
 }
 
 static attune_status check_fit(const attune_block_mask *have, const attune_block_mask *wanted, at_error *err) {
@@ -43,10 +59,15 @@ static attune_status check_fit(const attune_block_mask *have, const attune_block
             "block_mask has tiles of %lld rows and %lld keys, of a kernel with another schedule; this kernel "
             "has %lld and %lld",
             (long long)have->rows, (long long)have->keys, (long long)wanted->rows, (long long)wanted->keys);
-    if (have->bytes != wanted->bytes)
+    if (have->is_f64 != wanted->is_f64)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "block_mask was made in %s, and this kernel computes in %s",
+                       have->is_f64 ? "f64" : "f32", wanted->is_f64 ? "f64" : "f32");
+    if (has_other_places(have, wanted))
         return at_fail(err, ATTUNE_INVALID_ARGUMENT,
-                       "block_mask is for another batch or other heads: it has %llu bytes, and this call needs %llu",
-                       (unsigned long long)have->bytes, (unsigned long long)wanted->bytes);
+                       "block_mask is for another batch or other heads: it was made for batch %lld, %lld KV heads and "
+                       "%lld queries of each, and here are %lld, %lld and %lld",
+                       (long long)have->batch, (long long)have->kv_heads, (long long)have->group,
+                       (long long)wanted->batch, (long long)wanted->kv_heads, (long long)wanted->group);
     return ATTUNE_OK;
 }
 

@@ -49,6 +49,7 @@ bool mha_attends_with_weights(const attune_problem *canonical, const attune_sche
 /* Whether a table says which tiles mask_mod hides (attend/mask_tiles.h): the kernel's first phase fills its first
  * shared buffer. Not for a handful of keys, which a phase more does not pay for. */
 bool mha_tabulates_mask(const attune_problem *canonical, const attune_schedule *schedule);
+enum { MHA_MASK_TILE_BYTES = 20 }; /* of the table, for each tile */
 /* Neighbouring keys that the table takes as one: those of a register tile of scores, and whole pairs. */
 int64_t mha_mask_unit(const attune_problem *canonical, const attune_schedule *schedule, const at_target *target);
 
