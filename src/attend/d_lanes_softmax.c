@@ -197,16 +197,16 @@ static const ir_expr *largest(d_lanes *d, const dl_tile *tile, const ir_expr *r)
     return ir_reduce(b, IR_MAX, ir_let(b, "best_lanes", ir_load(b, best)));
 }
 
-/* What the exponentials of a row are relative to, in all lanes. Where they are rounded and no LSE is wanted, `shift`
- * takes the place of the base. */
+/* What the exponentials of a row are relative to, in all lanes. is_short: they are rounded, and no LSE is wanted. */
 typedef struct row_base {
     const ir_expr *base, *shift;
+    bool is_short;
 } row_base;
 
 static row_base base_of(d_lanes *d, const ir_expr *base) {
     const ir_expr *bases = ir_let(d->b, "bases", ir_splat(d->b, base, d->lanes));
     const bool is_short = d->c->by_pairs && !d->c->lse;
-    return (row_base){bases, is_short ? ir_let(d->b, "shift", mha_short_shift(d->c, bases)) : NULL};
+    return (row_base){bases, is_short ? mha_short_shift(d->c, bases) : NULL, is_short};
 }
 
 /* P = exp(S - base) of the keys from j on, in place; their sum is added. */
@@ -214,7 +214,8 @@ static const ir_expr *exponential(d_lanes *d, const ir_expr *r, const ir_expr *j
                                   const ir_access *sum) {
     const ir_access *at = ir_at(d->b, d->scores, d->lanes, 2, r, j);
     const ir_expr *score = ir_load(d->b, at);
-    const ir_expr *p = base->shift ? mha_short_exp(d->c, score, base->shift) : mha_exp(d->c, score, base->base);
+    const ir_expr *p =
+        base->is_short ? mha_short_exp(d->c, score, base->base, base->shift) : mha_exp(d->c, score, base->base);
     p = ir_let(d->b, "p", p);
     if (!d->c->by_pairs) ir_store(d->b, at, p);
     mha_add_term(d->c, sum, p);
