@@ -909,7 +909,7 @@ ATTUNE_API attune_status attune_packed_weights_size(const attune_problem *proble
  * output are cut into groups of w_group, the last of which may be shorter. Each group has a scale of f16, the nearest
  * one to
  *     i8   largest |weight| / 127;   codes from -127 to 127
- *     i4   weight / -8 for the weight of the largest |weight|;   codes from -8 to 7
+ *     i4   weight / -8 for the first weight of the largest |weight|;   codes from -8 to 7
  * and a code is weight / scale, rounded to the nearest integer (even ones in the middle). All of this is computed in
  * f32, and weights of f64 are rounded to it first. A group whose scale is rounded to 0 has codes of 0. A weight that
  * is NaN or infinite, or so large that its scale is no f16, is ATTUNE_INVALID_ARGUMENT: the message names it, and
