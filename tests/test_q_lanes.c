@@ -31,6 +31,7 @@ static int random_below(int n) { return (int)(random_ir_bits(&random_source) % (
 static const sample cases[] = {
     {"num_heads=2,seq_q=16,seq_kv=24,head_dim=8", NULL, {0}, {0}},
     {"seq_q=1,seq_kv=1,head_dim=1", NULL, {0}, {0}},
+    {"seq_q=3,seq_kv=9,head_dim=4,attn_bias=1:1:1:5,short_masks=1,mask_mod=\"seq_kv > 8 & kv != 1\"", NULL, {0}, {0}},
     {"seq_q=1,seq_kv=1,head_dim=1,is_causal=1,causal_offset=-1,lse=1", NULL, {0}, {0}},
     {"num_heads=2,seq_q=37,seq_kv=41,head_dim=7,head_dim_v=19,lse=1", NULL, {0}, {0}},
     {"batch=2,num_heads=6,num_kv_heads=2,seq_q=13,seq_kv=29,head_dim=17,lse=1", NULL, {0}, {0}},

@@ -197,25 +197,13 @@ static const ir_expr *largest(d_lanes *d, const dl_tile *tile, const ir_expr *r)
     return ir_reduce(b, IR_MAX, ir_let(b, "best_lanes", ir_load(b, best)));
 }
 
-/* What the exponentials of a row are relative to, in all lanes. is_short: they are rounded, and no LSE is wanted. */
-typedef struct row_base {
-    const ir_expr *base, *shift;
-    bool is_short;
-} row_base;
-
-static row_base base_of(d_lanes *d, const ir_expr *base) {
-    const ir_expr *bases = ir_let(d->b, "bases", ir_splat(d->b, base, d->lanes));
-    const bool is_short = d->c->by_pairs && !d->c->lse;
-    return (row_base){bases, is_short ? mha_short_shift(d->c, bases) : NULL, is_short};
-}
-
-/* P = exp(S - base) of the keys from j on, in place; their sum is added. */
-static const ir_expr *exponential(d_lanes *d, const ir_expr *r, const ir_expr *j, const row_base *base,
+/* P = exp(S - base) of the keys from j on, in place; their sum is added. Short where P is rounded and no LSE wanted. */
+static const ir_expr *exponential(d_lanes *d, const ir_expr *r, const ir_expr *j, const ir_expr *bases,
                                   const ir_access *sum) {
     const ir_access *at = ir_at(d->b, d->scores, d->lanes, 2, r, j);
     const ir_expr *score = ir_load(d->b, at);
-    const ir_expr *p =
-        base->is_short ? mha_short_exp(d->c, score, base->base, base->shift) : mha_exp(d->c, score, base->base);
+    const bool is_short = d->c->by_pairs && !d->c->lse;
+    const ir_expr *p = is_short ? mha_short_exp(d->c, score, bases) : mha_exp(d->c, score, bases);
     p = ir_let(d->b, "p", p);
     if (!d->c->by_pairs) ir_store(d->b, at, p);
     mha_add_term(d->c, sum, p);
@@ -226,11 +214,11 @@ static const ir_expr *exponential(d_lanes *d, const ir_expr *r, const ir_expr *j
 static const ir_expr *exponentials(d_lanes *d, const dl_tile *tile, const ir_expr *r, const ir_expr *base) {
     ir_builder *b = d->b;
     const ir_access *sum = mha_new_sum(d->c, "sum", d->lanes);
-    const row_base bases = base_of(d, base);
+    const ir_expr *bases = ir_let(b, "bases", ir_splat(b, base, d->lanes));
     IR_FOR(b, j, ir_idx(b, 0), tile->keys, d->width) {
-        const ir_expr *p = exponential(d, r, j, &bases, sum);
+        const ir_expr *p = exponential(d, r, j, bases, sum);
         if (d->c->by_pairs) {
-            const ir_expr *next = exponential(d, r, ir_plus(b, j, d->lanes), &bases, sum);
+            const ir_expr *next = exponential(d, r, ir_plus(b, j, d->lanes), bases, sum);
             ir_store(b, ir_at(b, d->rounded, d->width, 2, r, j), mha_both_rounded(d->c, p, next));
         }
     }

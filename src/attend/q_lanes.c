@@ -238,7 +238,7 @@ void mha_q_lanes(mha_context *m) {
         const ir_expr *tasks =
             c.num_tasks ? ir_idx(b, c.num_tasks) : ir_ceil_div(b, longest, c.stripe_rows * c.max_stripes);
         const ir_expr *task = ir_parallel(b, "t", tasks);
-        c.e = mha_entry_open(m, entry);
+        c.e = c.whole = mha_entry_open(m, entry);
         mha_scale_open(m);
         shorten_entry(&c);
         c.rows = ir_let(b, "rows", ir_times(b, c.e.seq_q, m->group));

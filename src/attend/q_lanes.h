@@ -100,7 +100,8 @@ typedef struct q_lanes {
     const ir_buffer *keep;        /* i8 [kv_tile, stripe_rows]: attn_mask of the tile and stripe, if there is no bias */
     const ir_buffer *bias;        /* elem [kv_tile, stripe_rows]: attn_bias, -inf where attn_mask is false */
     /* variables of the task */
-    mha_entry e;
+    mha_entry e;     /* ends where a short mask does */
+    mha_entry whole; /* as users' functions see it */
     const ir_expr *kv_head, *rows, *first_stripe, *stripes;
     const ir_expr *next_head, *next_batch, *next_kv_batch; /* task_prefetch=head; else NULL */
     /* the user's functions: values that all rows share; those of rows, by node [stripe, stripe_rows] */

@@ -57,7 +57,7 @@ static void softmax_of_keys(q_lanes *c, const q_lanes_tile *tile, const ir_expr 
 
 /* Of one vector of rows: what its scores are relative to, and its sums over the tile so far. */
 typedef struct pair_sums {
-    const ir_expr *base, *shift;      /* shift: mha_short_shift of the base, unless `exact` */
+    const ir_expr *base;
     const ir_access *rounded, *exact; /* exact: where the LSE needs it, else NULL */
 } pair_sums;
 
@@ -73,8 +73,7 @@ static void pairs_of_exponentials(q_lanes *c, const ir_expr *v, const ir_expr *f
         for (int i = 0; i < 2; i++) {
             const ir_expr *j = ir_plus(b, ir_times(b, pair, 2), i);
             const ir_expr *score = ir_load(b, ql_score_at(c, v, j));
-            const ir_expr *p =
-                sums->exact ? mha_exp(c->m, score, sums->base) : mha_short_exp(c->m, score, sums->base, sums->shift);
+            const ir_expr *p = sums->exact ? mha_exp(c->m, score, sums->base) : mha_short_exp(c->m, score, sums->base);
             exponential[i] = ir_let(b, "probability", p);
         }
         const ir_expr *probabilities = ir_let(b, "probabilities", ir_pack2(b, exponential[0], exponential[1]));
@@ -90,7 +89,6 @@ static pair_sums sums_from(q_lanes *c, const ir_expr *base, const ir_access *rou
     const bool has_lse = c->lse_sum != c->row_sum;
     pair_sums sums = {.base = base, .rounded = mha_new_sum(c->m, "sum", c->m->lanes)};
     if (rounded) ir_store(b, sums.rounded, ir_load(b, rounded));
-    if (!has_lse) sums.shift = mha_short_shift(c->m, base);
     if (has_lse) sums.exact = mha_new_sum(c->m, "exact", c->m->lanes);
     if (exact) ir_store(b, sums.exact, ir_load(b, exact));
     return sums;

@@ -19,24 +19,15 @@ const ir_expr *mha_exp(const mha_context *c, const ir_expr *score, const ir_expr
     return mha_math(c, IR_EXP2, x);
 }
 
-const ir_expr *mha_short_shift(const mha_context *c, const ir_expr *base) {
-    if (!base || c->is_natural) return NULL;
-    const ir_expr *log2e = ir_splat(c->b, mha_score_log2e(c), base->type.lanes);
-    return ir_let(c->b, "shift", ir_neg(c->b, ir_mul(c->b, base, log2e)));
-}
-
 /* 2^x = 2^n (1 + f (...)) with n = rint(x), the coefficients being minimax. At -inf f is NaN, and scaling that by
  * 2^-inf is 0. */
-const ir_expr *mha_short_exp(const mha_context *c, const ir_expr *score, const ir_expr *base, const ir_expr *shift) {
+const ir_expr *mha_short_exp(const mha_context *c, const ir_expr *score, const ir_expr *base) {
     static const double coefficients[] = {0x1.62f5fcp-1, 0x1.f00c54p-3, 0x1.c2a168p-5};
     ir_builder *b = c->b;
     if (!score || !base) return NULL;
-    if (!shift && !c->has_scalef) return mha_exp(c, score, base);
+    if (!c->has_scalef) return mha_exp(c, score, base);
     const int lanes = score->type.lanes;
-    const ir_expr *x =
-        shift ? mha_madd(c, score, ir_splat(b, mha_score_log2e(c), lanes), shift) : exponent(c, score, base);
-    x = ir_let(b, "x", x);
-    if (!c->has_scalef) return ir_apply(b, IR_EXP2, x, NULL, NULL);
+    const ir_expr *x = ir_let(b, "x", exponent(c, score, base));
     const ir_expr *n = ir_let(b, "n", ir_rint(b, x));
     const ir_expr *f = ir_let(b, "f", ir_sub(b, x, n)), *slope = mha_number(c, coefficients[2], lanes);
     for (int i = 1; i >= 0; i--) slope = mha_madd(c, slope, f, mha_number(c, coefficients[i], lanes));

@@ -15,12 +15,8 @@
 
 /* exp((score - base) * mha_score_scale), the difference being at most 0. */
 const ir_expr *mha_exp(const mha_context *c, const ir_expr *score, const ir_expr *base);
-/* The same for values that are rounded to bf16 at once: wrong by 2^-13 at most, and, with a shift, by a factor that is
- * the same for all scores with one base: that of rounding base * scale, which is the shift. One fma takes the place of
- * a difference and a product then. NULL: natural scores have none. A bias may be the lowest number that there is, and
- * the product infinite. */
-const ir_expr *mha_short_shift(const mha_context *c, const ir_expr *base);
-const ir_expr *mha_short_exp(const mha_context *c, const ir_expr *score, const ir_expr *base, const ir_expr *shift);
+/* The same for values that are rounded to bf16 at once: wrong by 2^-13 at most. */
+const ir_expr *mha_short_exp(const mha_context *c, const ir_expr *score, const ir_expr *base);
 /* exp(score - lse), of natural scores. A little above 1 at times, or far above if lse is not of these keys. */
 const ir_expr *mha_probability(const mha_context *c, const ir_expr *score, const ir_expr *lse);
 
