@@ -6,8 +6,8 @@
 # of it, the library gives them the rest in each call (src/runtime/tier0.c). All write lse, which costs less room than
 # kernels for both: where the caller wants none, it is written into the workspace.
 #
-# Kernels with reproducible=1 serve other problems, too. Few queries take up to twice as long by these, and bf16 where it
-# has dot products, so there are kernels without it as well.
+# Kernels with reproducible=1 serve other problems, too. Few queries take up to twice as long by these, and bf16 where
+# it has dot products, so there are kernels without it as well.
 set -eu
 FEW=12 # at most so many queries: FEW_QUERIES in src/runtime/tier0.c
 
