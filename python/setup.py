@@ -30,6 +30,7 @@ SOURCES = (
     "src",
     "third_party",
     "adapters",
+    "scripts/bundle_run.sh",
     "scripts/generator_id.sh",
     "scripts/install_dirs.sh",
 )
