@@ -54,10 +54,12 @@ def test_make_finds_all_that_a_wheel_needs(package):
     generated = [f"{BUILD}/gen/generator_id.h", f"{BUILD}/gen/install_dirs.h"]
     adapters = [f"wheel/libattune-{engine}.so" for engine in ("torch", "ort", "jax", "tvm")]
     products = ["wheel/libattune.so.0", *adapters, "libattune-codegen.so", "attune-codegen-worker"]
+    tier0 = "libattune-tier0.so"
     make = ["make", "-C", package / "sources", "DEPS=no", f"BUILD={BUILD}"]
     run(*make, *generated, LLVM_VERSION="19.1.7")
-    commands = run(*make, "-n", *(f"{BUILD}/{name}" for name in products))
+    commands = run(*make, "-n", *(f"{BUILD}/{name}" for name in (*products, tier0)))
     assert all(f"-o {BUILD}/{name}" in commands for name in products)
+    assert f"scripts/tier0.sh {BUILD}/{tier0}" in commands
 
 
 def test_a_distribution_of_a_distribution_is_the_same(package, tmp_path):
