@@ -55,12 +55,20 @@ def _check_fits(block_mask: Any, sizes: Dict[str, int]) -> None:
         raise InvalidArgumentError(what)
 
 
+def _says_all(block_mask: Any, sizes: Dict[str, int]) -> bool:
+    """Whether its mask_mod alone gives the blocks, those of entries and heads that share the first one's among them."""
+    shared = {name for have, name in zip(block_mask.kv_num_blocks.shape[:2], "bh") if have < sizes[name]}
+    if shared and shared & set(re.findall(r"\b[bh]\b", Tracer(sizes, False).trace(block_mask.mask_mod, "mask_mod"))):
+        return False
+    return blocks_follow(block_mask)
+
+
 def _function_of(block_mask: Any, sizes: Dict[str, int]) -> Optional[Callable]:
     """What a BlockMask lets a query see, as PyTorch has it: full blocks, and in the other blocks it lists, what its
     mask_mod shows."""
     _check_fits(block_mask, sizes)
     has_own = getattr(block_mask.mask_mod, "__name__", "") != "noop_mask"
-    if has_own and (min(block_mask.BLOCK_SIZE) >= _NO_BLOCKS or blocks_follow(block_mask)):
+    if has_own and (min(block_mask.BLOCK_SIZE) >= _NO_BLOCKS or _says_all(block_mask, sizes)):
         return block_mask.mask_mod
     listed, full = listed_blocks(block_mask)
     for have, name, what in zip(listed.shape[:2], "bh", ("batch", "num_heads")):

@@ -69,6 +69,18 @@ def check(q, k, v, mask, document):
     torch.testing.assert_close(attune.flex_attention(q, k, v, block_mask=mask), wanted, rtol=1e-4, atol=1e-5)
 
 
+def test_heads_that_share_blocks():
+    """The blocks are those of the first head, and hide what the function shows to the second."""
+    q, k, v = inputs(48)
+    mask = flex.create_block_mask(
+        lambda b, h, q, kv: kv // 16 <= h, None, None, 48, 48, device="cpu", BLOCK_SIZE=16
+    )
+    seen = (torch.arange(48) < 16).expand(48, 48)
+    torch.testing.assert_close(
+        attune.flex_attention(q, k, v, block_mask=mask), dense(q, k, v, seen), rtol=1e-4, atol=1e-5
+    )
+
+
 def test_a_table_follows_what_its_function_reads():
     q, k, v = inputs()
     document = torch.arange(96) // 40
