@@ -23,6 +23,9 @@ expect "weights with short masks of open sizes" 0 '^[0-9]+ passed, 0 failed$' "$
     seq_q=dynamic,seq_kv=dynamic,head_dim=8,max_seq_kv=256,short_masks=1,attn_mask=k,attn_bias=qk,weights=softmax \
     --sizes=seq_q=5,seq_kv=70,mask_seq_kv=50,bias_seq_kv=61 --threads=1 --inputs=ordinary
 
+# A mask without any row divided by zero.
+expect "a mask without rows" 0 '^1 passed, 0 failed$' "$attune" check --random 1 --seed 1818 --first 519
+
 # fake SCRIPT: the command, as check_random.sh calls it.
 fake() {
     mkdir -p "$work/build"

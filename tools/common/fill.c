@@ -84,6 +84,7 @@ static void fill_tokens(const tensors *t, tensor *one, input_kind kind, tool_ran
 /* Hides the same columns of many rows: tiles of a kernel are then hidden as a whole, and whole rows, too. */
 static void hide_columns(tensor *one, int64_t period, tool_random *random) {
     const int64_t rows = (int64_t)one->count / period;
+    if (rows < 1) return;
     const int64_t begin = tool_random_range(random, 0, period - 1), end = tool_random_range(random, begin + 1, period);
     const int64_t first = tool_random_chance(random, 50) ? 0 : tool_random_range(random, 0, rows - 1);
     const int64_t last = tool_random_chance(random, 50) ? rows : tool_random_range(random, first, rows);
