@@ -126,14 +126,19 @@ static void other_calls_refuse(void **state) {
                    "block_mask is for another batch or other heads");
 }
 
-static void other_schedules_refuse(void **state) {
-    (void)state;
-    attune_context *context = tensors_context(NULL, 1);
-    one_call made, c;
+static attune_schedule small_tiles(void) {
     attune_schedule s = {.struct_size = sizeof s, .lanes = 4, .score_keys = 4, .value_keys = 4, .kv_tile = 32};
     s.score_row_vectors = s.value_row_vectors = s.task_row_vectors = 2;
     s.score_columns = s.value_columns = 2;
     s.value_by = ATTUNE_VALUE_BY_COLUMNS;
+    return s;
+}
+
+static void other_schedules_refuse(void **state) {
+    (void)state;
+    attune_context *context = tensors_context(NULL, 1);
+    one_call made, c;
+    attune_schedule s = small_tiles();
     open_call(context, &made, "num_heads=2,seq_q=90,head_dim=16,mask_mod=\"q % 3 == kv % 3\"", "", &s);
     s.kv_tile = 64;
     open_call(context, &c, "num_heads=2,seq_q=90,head_dim=16,mask_mod=\"q % 3 == kv % 3\"", "", &s);
@@ -147,17 +152,14 @@ static void other_schedules_refuse(void **state) {
 }
 
 /* Tables of as many bytes, of the same schedule. */
-static void expect_other_places(const char *made_for, const char *problem) {
+static void expect_misfit(const char *made_for, const char *problem, const char *message) {
     attune_context *context = tensors_context(NULL, 1);
     one_call made, c;
-    attune_schedule s = {.struct_size = sizeof s, .lanes = 4, .score_keys = 4, .value_keys = 4, .kv_tile = 32};
-    s.score_row_vectors = s.value_row_vectors = s.task_row_vectors = 2;
-    s.score_columns = s.value_columns = 2;
-    s.value_by = ATTUNE_VALUE_BY_COLUMNS;
+    attune_schedule s = small_tiles();
     open_call(context, &made, made_for, "", &s);
     open_call(context, &c, problem, "", &s);
     attune_block_mask *mask = mask_of(context, &made);
-    refuse(context, &c, mask, "block_mask is for another batch or other heads");
+    refuse(context, &c, mask, message);
     attune_block_mask_destroy(mask);
     close_call(&made);
     close_call(&c);
@@ -166,12 +168,21 @@ static void expect_other_places(const char *made_for, const char *problem) {
 
 static void other_places_refuse(void **state) {
     (void)state;
-    expect_other_places("batch=2,num_heads=3,seq_q=90,head_dim=16," BY_ENTRY,
-                        "batch=3,num_heads=2,seq_q=90,head_dim=16," BY_ENTRY);
-    expect_other_places("num_heads=4,seq_q=64,seq_kv=90,head_dim=16," BY_ENTRY,
-                        "num_heads=4,num_kv_heads=2,seq_q=64,seq_kv=90,head_dim=16," BY_ENTRY);
-    expect_other_places("num_heads=4,num_kv_heads=2,seq_q=5,seq_kv=90,head_dim=16,mask_mod=\"q % 3 == kv % 3\"",
-                        "num_heads=6,num_kv_heads=2,seq_q=5,seq_kv=90,head_dim=16,mask_mod=\"q % 3 == kv % 3\"");
+    static const char message[] = "block_mask is for another batch or other heads";
+    expect_misfit("batch=2,num_heads=3,seq_q=90,head_dim=16," BY_ENTRY,
+                  "batch=3,num_heads=2,seq_q=90,head_dim=16," BY_ENTRY, message);
+    expect_misfit("num_heads=4,seq_q=64,seq_kv=90,head_dim=16," BY_ENTRY,
+                  "num_heads=4,num_kv_heads=2,seq_q=64,seq_kv=90,head_dim=16," BY_ENTRY, message);
+    expect_misfit("num_heads=4,num_kv_heads=2,seq_q=5,seq_kv=90,head_dim=16,mask_mod=\"q % 3 == kv % 3\"",
+                  "num_heads=6,num_kv_heads=2,seq_q=5,seq_kv=90,head_dim=16,mask_mod=\"q % 3 == kv % 3\"", message);
+}
+
+/* Floats of mask_mod that another precision rounds otherwise. */
+static void other_arithmetic_refuses(void **state) {
+    (void)state;
+    expect_misfit("num_heads=2,seq_q=90,head_dim=16," BY_ENTRY,
+                  "num_heads=2,seq_q=90,head_dim=16,softmax_precision=f64," BY_ENTRY,
+                  "block_mask was made in f32, and this kernel computes in f64");
 }
 
 /* A mask_mod that asks for neither entry nor head. */
@@ -241,10 +252,10 @@ static void bad_arguments(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bits_are_the_same),      cmocka_unit_test(other_calls_refuse),
-        cmocka_unit_test(other_schedules_refuse), cmocka_unit_test(other_places_refuse),
-        cmocka_unit_test(other_batches_take_it),  cmocka_unit_test(plans_make_their_own),
-        cmocka_unit_test(bad_arguments),
+        cmocka_unit_test(bits_are_the_same),        cmocka_unit_test(other_calls_refuse),
+        cmocka_unit_test(other_schedules_refuse),   cmocka_unit_test(other_places_refuse),
+        cmocka_unit_test(other_arithmetic_refuses), cmocka_unit_test(other_batches_take_it),
+        cmocka_unit_test(plans_make_their_own),     cmocka_unit_test(bad_arguments),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
