@@ -441,7 +441,7 @@ test_chart_LDFLAGS = $(CAIRO_LIBS)
 # Searches whose results are given.
 test_tune_report_LDFLAGS = -Wl,--wrap=attune_tune
 # A file system that offers less.
-test_tuning_db_LDFLAGS = -Wl,--wrap=renameat2 -Wl,--wrap=link
+test_tuning_faults_LDFLAGS = -Wl,--wrap=renameat2 -Wl,--wrap=link
 # A CPU with other features.
 test_images_LDFLAGS = -Wl,--wrap=at_cpu_features
 test_machine_LDFLAGS = -Wl,--wrap=at_cpu_identity_here
