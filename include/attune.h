@@ -869,7 +869,8 @@ typedef enum attune_weight_layout {
  * neighbouring dims must multiply to the matrix's dims. */
 typedef struct attune_weight {
     const void *data;    /* NULL: absent. Need not be aligned */
-    attune_dtype dtype;  /* must be the problem's w_dtype; where that is i8 or i4, any of f32, f16, bf16 and f64 */
+    attune_dtype dtype;  /* must be the problem's w_dtype; where that is i8 or i4, f32, f16, bf16 and f64, too, and a
+                          * bias is one of these */
     int rank;            /* 1 to 4 */
     int64_t dims[4];
 } attune_weight;
@@ -913,7 +914,14 @@ ATTUNE_API attune_status attune_packed_weights_size(const attune_problem *proble
  * and a code is weight / scale, rounded to the nearest integer (even ones in the middle). All of this is computed in
  * f32, and weights of f64 are rounded to it first. A group whose scale is rounded to 0 has codes of 0. A weight that
  * is NaN or infinite, or so large that its scale is no f16, is ATTUNE_INVALID_ARGUMENT: the message names it, and
- * nothing is written. Biases become f32. */
+ * nothing is written. Biases become f32.
+ *
+ * A matrix may also be given as codes, of the dtype w_dtype, as ggml stores rows of q8_0 (i8) and q4_0 (i4). Then the
+ * codes and scales are copied. It needs w_group = 32, ATTUNE_OUT_IN and a multiple of 32 inputs. Its dims are those of
+ * the matrix. An output takes for each 32 inputs a scale of f16, and after it
+ *     i8   32 codes, from -128 to 127: 34 bytes in all
+ *     i4   16 bytes. Byte i has input i in its lower half and input i + 16 in its upper one, as code + 8: 18 bytes
+ * A scale that is NaN or infinite is ATTUNE_INVALID_ARGUMENT: the message names it, and nothing is written. */
 
 /* Copies weights into the order in which kernels read them. `packed` is 64-byte aligned, has `bytes` bytes, and
  * overlaps no weight. It becomes a blob, with a header that names the layout and holds a checksum; bytes beyond the

@@ -92,11 +92,31 @@ static const unsigned char *weight_at(const mha_pack_source *source, int64_t out
     return source->weight + (size_t)output * source->between_outputs + (size_t)input * source->between_inputs;
 }
 
-static int64_t load_group(const mha_pack_section *s, const mha_pack_source *source, int64_t output, int64_t first,
-                          group *g) {
+/* Column i of a block of i4 is in the lower half of byte i, column i + 16 in the upper half, as code + 8. */
+static void take_codes(group *g, const unsigned char *block, bool is_i4) {
+    enum { HALF = MHA_BLOCK / 2, HALF_BITS = 4, LOWER = 15 };
+    memcpy(&g->scale, block, sizeof g->scale);
+    block += sizeof g->scale;
+    if (!is_i4) memcpy(g->code, block, MHA_BLOCK);
+    for (int i = 0; is_i4 && i < HALF; i++) {
+        g->code[i] = (int8_t)((block[i] & LOWER) + LEAST_I4);
+        g->code[i + HALF] = (int8_t)((block[i] >> HALF_BITS) + LEAST_I4);
+    }
+}
+
+static const unsigned char *block_at(const mha_pack_source *source, int64_t output, int64_t input) {
+    return source->weight + (size_t)output * source->between_outputs + (size_t)(input / MHA_BLOCK) * source->block;
+}
+
+static void find_group(const mha_pack_section *s, const mha_pack_source *source, int64_t output, int64_t first,
+                       bool is_i4, group *g) {
     const int64_t rest = s->depth - first, count = rest < s->group ? rest : s->group;
+    if (source->block) {
+        take_codes(g, block_at(source, output, first), is_i4);
+        return;
+    }
     for (int64_t k = 0; k < count; k++) g->weight[k] = number_at(source->dtype, weight_at(source, output, first + k));
-    return count;
+    make_codes(g, count, is_i4);
 }
 
 static void put(uint32_t *row, int shift, uint32_t bits) { *row |= bits << shift; }
@@ -108,7 +128,7 @@ static void pack_column(const mha_pack_section *s, const mha_pack_source *source
     uint32_t *const scales = to + MHA_PANEL, *const codes = scales + s->scale_rows * MHA_PANEL;
     group g;
     for (int64_t first = 0, n = 0; first < s->depth; first += s->group, n++) {
-        make_codes(&g, load_group(s, source, output, first, &g), is_i4);
+        find_group(s, source, output, first, is_i4, &g);
         put(scales + n / 2 * MHA_PANEL, (int)(n % 2) * HALF, g.scale);
         for (int64_t k = 0; k < s->group; k++) {
             uint32_t *const row = codes + (first + k) / s->inputs * MHA_PANEL;
@@ -136,7 +156,20 @@ void mha_pack_codes(const mha_pack_section *s, const mha_pack_source *source, vo
 
 /* ---- Weights that no code stands for ---- */
 
+static attune_status check_scales(const mha_pack_section *s, const mha_pack_source *source, at_error *err) {
+    for (int64_t output = 0; output < s->columns; output++)
+        for (int64_t input = 0; input < s->depth; input += MHA_BLOCK) {
+            const float scale = f16_at(block_at(source, output, input));
+            if (isfinite(scale)) continue;
+            return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s has the scale %g at output %lld and inputs %lld to %lld",
+                           source->name, (double)scale, (long long)(source->first_output + output), (long long)input,
+                           (long long)input + MHA_BLOCK - 1);
+        }
+    return ATTUNE_OK;
+}
+
 attune_status mha_check_codable(const mha_pack_section *s, const mha_pack_source *source, at_error *err) {
+    if (source->block) return check_scales(s, source, err);
     const bool is_i4 = s->inputs == 8;
     const float most = LARGEST_F16 * (is_i4 ? -LEAST_I4 : LARGEST_I8);
     for (int64_t output = 0; output < s->columns; output++)

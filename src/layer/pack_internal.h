@@ -20,16 +20,20 @@ typedef struct mha_pack_header {
 } mha_pack_header;
 static_assert(sizeof(mha_pack_header) == MHA_PACK_HEADER, "the header has no gaps");
 
+/* Codes with their scale, as callers give them: rows of ggml's q8_0 and q4_0. */
+enum { MHA_BLOCK = 32 };
+
 /* The weights of one projection, wherever they come from. */
 typedef struct mha_pack_source {
     const char *name;                       /* of the tensor */
     int64_t first_output;                   /* of the tensor's outputs */
-    attune_dtype dtype;                     /* of weights: the problem's w_dtype, unless that is codes */
+    attune_dtype dtype;                     /* of weights: the problem's w_dtype, or numbers to make its codes of */
     attune_dtype bias_dtype;                /* the same */
     const unsigned char *weight;            /* of input 0 and output 0 */
     const unsigned char *bias;              /* of output 0; NULL: none */
     size_t between_outputs, between_inputs; /* bytes from one weight to the next */
     size_t stride;                          /* the larger one */
+    size_t block;                           /* bytes of MHA_BLOCK inputs of an output, which are codes; 0: numbers */
 } mha_pack_source;
 
 /* Checks all weights, and finds those of each projection that the problem has. */

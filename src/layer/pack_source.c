@@ -128,9 +128,33 @@ static bool multiplies(const attune_weight *w, int64_t rows, int64_t columns) {
     return in_second && product == split;
 }
 
-/* Codes are made of any numbers; other weights are copied. */
-static bool has_dtype(const attune_problem *p, const attune_weight *w) {
-    return mha_has_weight_codes(p) ? w->dtype >= ATTUNE_F32 && w->dtype <= ATTUNE_F64 : w->dtype == p->w_dtype;
+/* Codes are made of any numbers, or copied as other weights are. */
+static bool has_dtype(const attune_problem *p, const attune_weight *w, bool is_matrix) {
+    if (mha_has_weight_codes(p) && w->dtype >= ATTUNE_F32 && w->dtype <= ATTUNE_F64) return true;
+    return w->dtype == p->w_dtype && (is_matrix || !mha_has_weight_codes(p));
+}
+
+static const char *dtypes_for(const attune_problem *p, bool is_matrix) {
+    if (!mha_has_weight_codes(p)) return dtype_name(p->w_dtype);
+    if (!is_matrix) return "f32, f16, bf16 or f64";
+    return p->w_dtype == ATTUNE_I8 ? "f32, f16, bf16, f64 or i8" : "f32, f16, bf16, f64 or i4";
+}
+
+/* Codes that the caller has, in blocks along the inputs. */
+static attune_status check_blocks(const attune_problem *p, const attune_weight *w, int id, const expected *e,
+                                  attune_weight_layout layout, at_error *err) {
+    if (w->dtype != ATTUNE_I8 && w->dtype != ATTUNE_I4) return ATTUNE_OK;
+    if (layout != ATTUNE_OUT_IN)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT,
+                       "%s is %s, which needs the layout [out_dim, in_dim] (ATTUNE_OUT_IN)", names[id],
+                       dtype_name(w->dtype));
+    if (p->w_group != MHA_BLOCK)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s is %s, in blocks of %d inputs; w_group is %lld", names[id],
+                       dtype_name(w->dtype), MHA_BLOCK, (long long)p->w_group);
+    if (e->in % MHA_BLOCK)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s is %s, in blocks of %d inputs; it has %lld inputs", names[id],
+                       dtype_name(w->dtype), MHA_BLOCK, (long long)e->in);
+    return ATTUNE_OK;
 }
 
 static attune_status wrong_shape(const attune_problem *p, const attune_weight *w, int id, const expected *e,
@@ -141,11 +165,10 @@ static attune_status wrong_shape(const attune_problem *p, const attune_weight *w
     say_dims(&found, w->rank, w->dims);
     say_dims(&wanted, e->is_matrix ? 2 : 1, dims);
     say_reasons(&reasons, p, id, e->is_matrix);
-    if (!has_dtype(p, w)) say(&reasons, ", w_dtype=%s", dtype_name(p->w_dtype));
+    if (!has_dtype(p, w, e->is_matrix)) say(&reasons, ", w_dtype=%s", dtype_name(p->w_dtype));
     const bool turned = e->is_matrix && !multiplies(w, dims[0], dims[1]) && multiplies(w, dims[1], dims[0]);
     return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s is %s %s; expected %s %s%s for %s%s%s", names[id], found.text,
-                   dtype_name(w->dtype), wanted.text,
-                   mha_has_weight_codes(p) ? "f32, f16, bf16 or f64" : dtype_name(p->w_dtype),
+                   dtype_name(w->dtype), wanted.text, dtypes_for(p, e->is_matrix),
                    !e->is_matrix ? ""
                    : out_first   ? " ([out_dim, in_dim])"
                                  : " ([in_dim, out_dim])",
@@ -185,7 +208,7 @@ static attune_status check_weight(const attune_problem *p, const mha_pack_layout
     const bool out_first = weights->layout == ATTUNE_OUT_IN;
     const bool fits =
         !e.is_matrix ? multiplies(w, 0, e.out) : multiplies(w, out_first ? e.out : e.in, out_first ? e.in : e.out);
-    if (fits && has_dtype(p, w)) return ATTUNE_OK;
+    if (fits && has_dtype(p, w, e.is_matrix)) return check_blocks(p, w, id, &e, weights->layout, err);
     return wrong_shape(p, w, id, &e, weights->layout, err);
 }
 
@@ -222,6 +245,13 @@ static attune_status check_all(const attune_problem *p, const mha_pack_layout *l
     return status;
 }
 
+/* Of a scale and MHA_BLOCK codes; 0: these are no codes. */
+static size_t block_bytes(attune_dtype dtype) {
+    return dtype == ATTUNE_I8   ? sizeof(uint16_t) + MHA_BLOCK
+           : dtype == ATTUNE_I4 ? sizeof(uint16_t) + MHA_BLOCK / 2
+                                : 0;
+}
+
 /* Where a projection's weights are, whose outputs come after `before` others in the packed form. */
 static void find_weight(const attune_mha_weights *weights, int projection, bool out_first,
                         const mha_pack_layout *layout, int64_t before, mha_pack_source *source) {
@@ -232,7 +262,9 @@ static void find_weight(const attune_mha_weights *weights, int projection, bool 
     source->dtype = weights->tensor[id].dtype;
     const size_t size = mha_weight_bytes(source->dtype);
     source->name = names[id];
+    source->block = block_bytes(source->dtype);
     source->stride = (size_t)(out_first ? s->depth : outputs) * size;
+    if (source->block) source->stride = (size_t)(s->depth / MHA_BLOCK) * source->block;
     source->between_outputs = out_first ? source->stride : size;
     source->between_inputs = out_first ? size : source->stride;
     source->first_output = packed ? before : 0;
