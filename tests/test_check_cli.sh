@@ -26,6 +26,13 @@ expect "weights with short masks of open sizes" 0 '^[0-9]+ passed, 0 failed$' "$
 # A mask without any row divided by zero.
 expect "a mask without rows" 0 '^1 passed, 0 failed$' "$attune" check --random 1 --seed 1818 --first 519
 
+expect "random functions" 0 '^25 passed, 0 failed$' "$attune" check --random 25 --functions --seed 4
+grep -q '^25 random problems with functions, seed 4, first 0, isa ' "$work/stdout"
+report $? "whose heading says so"
+expect "random functions by the virtual machine" 0 '^40 passed, 0 failed$' "$attune" check --random 40 --functions \
+    --engine=vm --max-flops 2e4
+expect "functions of a given problem" 2 '--functions is for --random' "$attune" check --functions num_heads=1,seq_q=2
+
 # fake SCRIPT: the command, as check_random.sh calls it.
 fake() {
     mkdir -p "$work/build"

@@ -15,7 +15,7 @@ typedef struct check_options {
     double max_flops; /* 0: the default, which differs by mode */
     uint32_t threads; /* 0: all */
     int inputs;       /* an input_kind, or -1: all */
-    bool ftz, accuracy, json;
+    bool ftz, accuracy, functions, json;
 } check_options;
 
 typedef struct check_totals {
@@ -26,6 +26,8 @@ typedef struct check_totals {
 
 static const struct argp_option options[] = {
     {"random", TOOL_KEY_RANDOM, "N", 0, "N random problems with random schedules", 0},
+    {"functions", TOOL_KEY_FUNCTIONS, NULL, 0,
+     "Random problems with functions on scores, masks or probabilities only; small ones", 0},
     {"seed", TOOL_KEY_SEED, "S", 0, "Seed of the random problems, or of the data of PROBLEM (default 1)", 0},
     {"first", TOOL_KEY_FIRST, "I", 0, "Begin with the seed's random problem number I (default 0)", 0},
     {"sizes", TOOL_KEY_SIZES, "K=N,...", 0,
@@ -33,7 +35,7 @@ static const struct argp_option options[] = {
      "mask_seq_kv, bias_seq_kv, rotary_positions, rotary_batch_stride",
      0},
     {"max-flops", TOOL_KEY_MAX_FLOPS, "X", 0,
-     "Largest random problem (default 4e6), largest PROBLEM (2e10), or largest of --accuracy", 0},
+     "Largest random problem (default 4e6, functions 1e5), PROBLEM (2e10), or largest of --accuracy", 0},
     {"schedule", TOOL_KEY_SCHEDULE, "K=V,...", 0, "Change the chosen schedule of PROBLEM", 0},
     {"threads", TOOL_KEY_THREADS, "N", 0, "Run PROBLEM with 1, 2 or 3 threads only", 0},
     {"inputs", TOOL_KEY_INPUTS, "KIND", 0,
@@ -82,6 +84,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
         return 0;
     case TOOL_KEY_FTZ: o->ftz = true; return 0;
     case TOOL_KEY_ACCURACY: o->accuracy = true; return 0;
+    case TOOL_KEY_FUNCTIONS: o->functions = true; return 0;
     case TOOL_KEY_JSON: o->json = true; return 0;
     case ARGP_KEY_ARG:
         if (o->problem) argp_error(state, "one problem only, but '%s' follows '%s'", argument, o->problem);
@@ -91,6 +94,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
         if (!!o->problem + !!o->random + o->accuracy != 1)
             argp_error(state, "either a problem or --random N or --accuracy is needed");
         if (o->first && !o->random) argp_error(state, "--first is for --random");
+        if (o->functions && !o->random) argp_error(state, "--functions is for --random");
         if (o->accuracy && (o->schedule || o->sizes || o->threads || o->inputs >= 0 || o->ftz))
             argp_error(state, "--accuracy takes --isa, --seed and --max-flops only");
         if (o->random && (o->schedule || o->sizes || o->threads || o->inputs >= 0 || o->ftz))
@@ -190,6 +194,7 @@ static char *random_command(const check_options *o, const check_machine *machine
     if (!f) return NULL;
     fprintf(f, "attune check --random=%lld --first=%lld --seed=%llu", (long long)count, (long long)first,
             (unsigned long long)o->seed);
+    if (o->functions) fputs(" --functions", f);
     if (o->max_flops > 0) fprintf(f, " --max-flops=%.17g", o->max_flops);
     for (uint32_t i = 0; i < machine->num_isas; i++) fprintf(f, "%s%s", i ? "," : " --isa=", machine->isas[i]);
     return fclose(f) ? NULL : text;
@@ -205,21 +210,27 @@ static void fail_random(const check_options *o, const check_machine *machine, in
 }
 
 static void print_heading(const check_options *o, const check_machine *machine) {
-    printf("%lld random problems, seed %llu, first %lld, isa", (long long)o->random, (unsigned long long)o->seed,
-           (long long)o->first);
+    printf("%lld random problems%s, seed %llu, first %lld, isa", (long long)o->random,
+           o->functions ? " with functions" : "", (unsigned long long)o->seed, (long long)o->first);
     for (uint32_t i = 0; i < machine->num_isas; i++) printf(" %s", machine->isas[i]);
     printf("\n");
     fflush(stdout);
 }
 
+static double random_flops(const check_options *o) {
+    if (o->max_flops > 0) return o->max_flops;
+    return o->functions ? 1e5 : 4e6;
+}
+
 static void run_random(const check_options *o, check_machine *machine, check_totals *totals) {
+    const check_kind kind = o->functions ? CHECK_FUNCTIONS : CHECK_ALL_KINDS;
     if (!o->json) print_heading(o, machine);
     for (int64_t i = 0; i < o->random; i++) {
         /* Each case has its own stream, so that one can be added or dropped without moving the others. */
         const int64_t number = o->first + i;
         tool_random random = {o->seed * 0x9e3779b97f4a7c15u + (uint64_t)number * 0xd1b54a32d192ed03u};
         check_case c;
-        if (check_draw(machine, &random, o->max_flops > 0 ? o->max_flops : 4e6, &c)) {
+        if (check_draw(machine, &random, kind, random_flops(o), &c)) {
             run_one(machine, &c, number, totals);
         } else {
             char reason[ATTUNE_MESSAGE_BYTES];
@@ -407,10 +418,10 @@ static int report(const check_options *o, check_machine *machine, check_totals *
         printf("%llu passed, %llu failed\n", (unsigned long long)totals->passed, (unsigned long long)totals->failed);
     } else {
         code = print_json(machine, o->threads ? o->threads : CHECK_MAX_THREADS,
-                          json_pack("{s:I, s:I, s:o, s:I, s:I, s:o, s:O}", "seed", (json_int_t)o->seed, "first",
-                                    (json_int_t)o->first, "isas", isas_json(machine), "passed",
-                                    (json_int_t)totals->passed, "failed", (json_int_t)totals->failed, "errors",
-                                    errors_json(totals), "failures", totals->failures));
+                          json_pack("{s:I, s:I, s:b, s:o, s:I, s:I, s:o, s:O}", "seed", (json_int_t)o->seed, "first",
+                                    (json_int_t)o->first, "functions", (int)o->functions, "isas", isas_json(machine),
+                                    "passed", (json_int_t)totals->passed, "failed", (json_int_t)totals->failed,
+                                    "errors", errors_json(totals), "failures", totals->failures));
     }
     return totals->failed ? TOOL_FAILED : code;
 }

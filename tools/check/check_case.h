@@ -35,11 +35,17 @@ typedef struct check_errors {
     int64_t worst; /* the number of the random problem that has `max` */
 } check_errors;
 
-/* Draws problem, schedule, inputs and the rest. `max_flops` bounds the size. false after a message. */
-bool check_draw(check_machine *machine, tool_random *random, double max_flops, check_case *c);
+/* What is drawn: every kind of problem, or only those with functions on scores, masks or probabilities. */
+typedef enum check_kind { CHECK_ALL_KINDS, CHECK_FUNCTIONS } check_kind;
 
-/* Its problem alone, with the run-time sizes of one call. */
+/* Draws problem, schedule, inputs and the rest. `max_flops` bounds the size. false after a message. */
+bool check_draw(check_machine *machine, tool_random *random, check_kind kind, double max_flops, check_case *c);
+
+/* Its problem alone, of any kind, with the run-time sizes of one call. */
 bool check_draw_problem(tool_random *random, double max_flops, attune_problem *problem, call_sizes *sizes);
+
+/* The same with functions. */
+bool check_draw_functions(tool_random *random, double max_flops, attune_problem *problem, call_sizes *sizes);
 
 /* A legal schedule for the problem: mostly random, else the chosen one. false after a message. */
 bool check_draw_schedule(check_machine *machine, tool_random *random, check_case *c);

@@ -22,6 +22,7 @@ typedef struct draft {
     call_sizes *sizes;
     int64_t rows, keys, fresh;
     int rate; /* percent, of each feature: few features show which one is broken, many show how they interact */
+    bool has_functions; /* for certain */
     block_kind block;
 } draft;
 

@@ -95,12 +95,14 @@ bool check_draw_schedule(check_machine *machine, tool_random *random, check_case
     return true;
 }
 
-bool check_draw(check_machine *machine, tool_random *random, double max_flops, check_case *c) {
+bool check_draw(check_machine *machine, tool_random *random, check_kind kind, double max_flops, check_case *c) {
     *c = (check_case){.isa = (uint32_t)tool_random_range(random, 0, machine->num_isas - 1), .sizes = CALL_SIZES_NONE};
     c->threads = (uint32_t)tool_random_range(random, 1, CHECK_MAX_THREADS);
     c->inputs = tool_random_chance(random, 50) ? INPUT_ORDINARY
                                                : (input_kind)tool_random_range(random, 0, INPUT_KIND_COUNT - 1);
     c->ftz = tool_random_chance(random, 25);
     c->seed = tool_random_next(random) >> 32;
-    return check_draw_problem(random, max_flops, &c->problem, &c->sizes) && check_draw_schedule(machine, random, c);
+    return (kind == CHECK_FUNCTIONS ? check_draw_functions : check_draw_problem)(random, max_flops, &c->problem,
+                                                                                 &c->sizes) &&
+           check_draw_schedule(machine, random, c);
 }

@@ -259,6 +259,7 @@ static void use_tensors(draft *d) {
 }
 
 void draft_functions(draft *d) {
+    attune_problem *const p = d->p;
     draw_tensors(d);
     if (draft_chance(d, 60)) draw_score(d);
     if (draft_chance(d, 60)) {
@@ -268,6 +269,7 @@ void draft_functions(draft *d) {
         else
             put_condition(d, &t, (int)draft_between(d, 1, 3));
     }
-    if (d->p->op != ATTUNE_WEIGHTS && draft_chance(d, 20)) draw_prob(d);
+    if (p->op != ATTUNE_WEIGHTS && draft_chance(d, 20)) draw_prob(d);
     use_tensors(d);
+    if (d->has_functions && !p->score_mod[0] && !p->mask_mod[0] && !p->prob_mod[0]) draw_score(d);
 }

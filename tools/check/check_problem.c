@@ -154,7 +154,7 @@ static void draw_masks(draft *d) {
     p->short_masks = chance(d, 20);
     if (has_feature(d)) draw_mask(d, p->attn_mask_dims, &d->sizes->mask_seq_kv);
     if (has_feature(d)) draw_mask(d, p->attn_bias_dims, &d->sizes->bias_seq_kv);
-    if (has_feature(d)) draft_functions(d);
+    if (d->has_functions || has_feature(d)) draft_functions(d);
 }
 
 /* ---- Caches ---- */
@@ -363,15 +363,24 @@ static void draw_norm(draft *d) {
     p->qk_norm_eps = chance(d, 50) ? 1e-6 : 0.125 * (double)between(d, 1, 8);
 }
 
-static void draw_any(tool_random *random, double max_flops, attune_problem *p, call_sizes *sizes) {
+static attune_op draw_op(const draft *d) {
+    const int64_t op = d->block ? 100 : between(d, 1, 100);
+    if (op <= 6) return ATTUNE_WEIGHTS;
+    if (op > 16 || d->has_functions) return ATTUNE_ATTENTION;
+    return op <= 11 ? ATTUNE_ROTARY : ATTUNE_MERGE;
+}
+
+static void draw_any(tool_random *random, check_kind kind, double max_flops, attune_problem *p, call_sizes *sizes) {
     static const int8_t rates[] = {0, 0, 6, 15, 30};
-    draft d = {random, p, sizes, 0, 0, 0, rates[tool_random_range(random, 0, 4)], BLOCK_NONE};
+    draft d = {.random = random, .p = p, .sizes = sizes, .has_functions = kind == CHECK_FUNCTIONS};
     *p = (attune_problem)ATTUNE_PROBLEM_INIT;
     *sizes = (call_sizes)CALL_SIZES_NONE;
-    if (chance(&d, 33)) d.block = draw_kind(&d);
+    d.rate = rates[tool_random_range(random, 0, 4)];
+    /* A block's products have no functions and take most of its time. */
+    if (chance(&d, d.has_functions ? 5 : 33)) d.block = draw_kind(&d);
+    if (d.has_functions && d.block == BLOCK_LOW_RANK) d.block = BLOCK_SELF;
     draw_sizes(&d, max_flops);
-    const int64_t op = d.block ? 100 : between(&d, 1, 100);
-    p->op = op <= 6 ? ATTUNE_WEIGHTS : op <= 11 ? ATTUNE_ROTARY : op <= 16 ? ATTUNE_MERGE : ATTUNE_ATTENTION;
+    p->op = draw_op(&d);
     draw_dtypes(&d);
     draw_codes(&d);
     if (d.block == BLOCK_LOW_RANK)
@@ -389,8 +398,9 @@ static void draw_any(tool_random *random, double max_flops, attune_problem *p, c
     if (d.block) draft_leave_out(&d);
 }
 
-bool check_draw_problem(tool_random *random, double max_flops, attune_problem *problem, call_sizes *sizes) {
-    draw_any(random, max_flops, problem, sizes);
+static bool draw_legal(tool_random *random, check_kind kind, double max_flops, attune_problem *problem,
+                       call_sizes *sizes) {
+    draw_any(random, kind, max_flops, problem, sizes);
     /* A refused problem is a failure of the check. */
     if (attune_problem_check(problem) == ATTUNE_OK && check_draw_strides(random, problem, sizes)) return true;
     char *const text = problem_text(problem);
@@ -400,4 +410,12 @@ bool check_draw_problem(tool_random *random, double max_flops, attune_problem *p
              sizes_print(sizes, sizes_text));
     tool_library_error(doing);
     return false;
+}
+
+bool check_draw_problem(tool_random *random, double max_flops, attune_problem *problem, call_sizes *sizes) {
+    return draw_legal(random, CHECK_ALL_KINDS, max_flops, problem, sizes);
+}
+
+bool check_draw_functions(tool_random *random, double max_flops, attune_problem *problem, call_sizes *sizes) {
+    return draw_legal(random, CHECK_FUNCTIONS, max_flops, problem, sizes);
 }
