@@ -107,6 +107,10 @@ expect "a batch" 0 'batch=2,embed_dim=24,num_heads=3,seq_q=5' "$attune" mha num_
     "${bert[@]}" --check -o "$work/batch.npy"
 grep -q 'the same bits' "$work/stdout" && grep -aq "'shape': (2, 5, 24)" "$work/batch.npy"
 report $? "it has the interpreter's bits, and comes out as one"
+for code in i8 i4,w_group=64 i4,x_planes=1; do
+    expect "weights as codes: $code" 0 'the same bits' "$attune" mha num_heads=3,w_dtype=$code --x "$work/x.npy" \
+        "${bert[@]}" --check
+done
 expect "a mask, and the probabilities" 0 'the same bits' "$attune" mha num_heads=3,attn_mask=qk,weights=softmax \
     --x "$work/x.npy" --tensor attn_mask="$work/mask.npy" "${bert[@]}" --check --write weights="$work/probabilities.npy"
 grep -aq "'shape': (3, 5, 5)" "$work/probabilities.npy"
