@@ -116,8 +116,11 @@ static bool takes_rows(const search *t, const attune_schedule *s) {
     return mha_attends(t->p) && mha_keeps_rows(t->p, s, t->c->machine.target);
 }
 
-static int64_t long_tile(const search *t) {
-    enum { ONE_TILE = 1024, LONG_TILE = 512 };
+/* Under a table of what mask_mod hides a tile is what is left out: of a longer one each stripe computes all that lies
+ * between the first and the last key that it sees. */
+static int64_t long_tile(const search *t, const attune_schedule *s) {
+    enum { ONE_TILE = 1024, LONG_TILE = 512, MASKED_TILE = 128 };
+    if (mha_tabulates_mask(t->p, s)) return min_of(t->keys, MASKED_TILE);
     return t->keys <= ONE_TILE ? t->keys : LONG_TILE;
 }
 
@@ -148,12 +151,12 @@ static bool has_equal_stripes(const attune_problem *p, const attune_schedule *s)
            !mha_has_dims(p->attn_bias_dims);
 }
 
-/* What a stripe sees of a window, or of many tiles, is little beside their beginnings. Measured, short tasks cost less
- * than the cost says, so it stays what it was. */
+/* What a stripe sees of a window, or of many tiles, is little beside their beginnings; under mask_mod V is searched.
+ * Measured, short tasks cost less than the cost says, so it stays what it was. */
 static void take_short_task(search *t) {
     enum { ONE_TILE = 1024, FEW = 4 };
     const int64_t vectors = t->at.score_row_vectors, fit = t->most_task_rows / (t->at.lanes * vectors);
-    const bool is_one = t->keys <= ONE_TILE && !mha_has_first_key(t->p);
+    const bool is_one = t->keys <= ONE_TILE && !mha_has_first_key(t->p) && !mha_tabulates_mask(t->p, &t->at);
     const int64_t stripes = is_one ? 1 : max_of(min_of(FEW / vectors, fit), 1);
     t->at.task_row_vectors = (int32_t)(stripes * vectors);
 }
@@ -203,7 +206,7 @@ static bool begin(search *t, int32_t lanes, int32_t vectors, attune_value_by by)
     s.value_columns = (int32_t)min_of(t->room / s.value_row_vectors, t->p->head_dim_v);
     s.value_keys = 1;
     if (takes_rows(t, &s) && by == ATTUNE_VALUE_BY_COLUMNS) return false;
-    set_kv_tile(t, &s, takes_rows(t, &s) ? long_tile(t) : min_of(t->keys, ONE_TILE));
+    set_kv_tile(t, &s, takes_rows(t, &s) ? long_tile(t, &s) : min_of(t->keys, ONE_TILE));
     attune_schedule settled = s;
     mha_schedule_settle(t->p, t->c->machine.target, &settled);
     s.kv_copy = settled.kv_copy;
