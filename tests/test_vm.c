@@ -105,6 +105,16 @@ static void a_let_lives_as_long_as_it_is_used(void **state) {
                "y[t + 64] = a } }");
 }
 
+/* The last use lies inside of an operand, while the value is an operand before it already. */
+static void a_place_is_given_away_after_all_operands(void **state) {
+    (void)state;
+    check(HEAD "parallel for t in 0..4 {\nlet a = x[t * 16]:x4 * splat.x4(s)\nlet b = x[t * 16 + 4]:x4\n"
+               "y[t * 16]:x4 = a - cast.f32(cast.i32(b <= a))\n"
+               "let c = b + splat.x4(s)\ny[t * 16 + 4]:x4 ? (cast.i32(b <= c) > splat.x4(0:i32)) = c\n"
+               "let d = x[t]\nlet k = splat.x4(d)\n"
+               "y[t * 16 + 8]:x4 = splat.x4(d) * cast.f32(cast.i32(splat.x4(d) < (k + b))) } }");
+}
+
 static void registers_of_indices(void **state) {
     (void)state;
     check(HEAD "assume n >= 0\nassume n <= 9\nparallel for t in 0..8 {\nalloc at: idx[] reg\nat[] = t\n"
@@ -227,6 +237,7 @@ int main(void) {
         cmocka_unit_test(loops_may_be_empty),
         cmocka_unit_test(branches_nest),
         cmocka_unit_test(a_let_lives_as_long_as_it_is_used),
+        cmocka_unit_test(a_place_is_given_away_after_all_operands),
         cmocka_unit_test(registers_of_indices),
         cmocka_unit_test(phases_share_buffers),
         cmocka_unit_test(masks_and_strides),

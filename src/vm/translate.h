@@ -152,6 +152,10 @@ static inline bool vm_is_int(ir_type type) { return type.lanes == 1 && (type.ele
 
 /* The value, in `want` if that is easy (VM_NOWHERE: anywhere). */
 vm_place vm_value_of(vm_translator *t, const ir_expr *x, int32_t want);
+/* The same while other values are computed: a variable that lends its place cannot give it away before
+ * vm_hold_no_more. */
+vm_place vm_hold(vm_translator *t, const ir_expr *x, vm_var **lender);
+void vm_hold_no_more(vm_translator *t, vm_place *place, vm_var *lender);
 /* The value in `to`. */
 void vm_value_to(vm_translator *t, const ir_expr *x, int32_t to);
 void vm_copy(vm_translator *t, int32_t from, int32_t to, size_t bytes); /* whole places */

@@ -89,8 +89,9 @@ bool vm_is_plain(vm_translator *t, const ir_access *access) {
 
 static const int64_t all_true = INT64_C(0x0101010101010101);
 
-static vm_place mask_of(vm_translator *t, const ir_access *access) {
-    if (access->mask) return vm_value_of(t, access->mask, VM_NOWHERE);
+static vm_place mask_of(vm_translator *t, const ir_access *access, vm_var **lender) {
+    if (access->mask) return vm_hold(t, access->mask, lender);
+    *lender = NULL;
     return (vm_place){.at = vm_constant_of(t, &all_true, sizeof all_true)};
 }
 
@@ -137,8 +138,11 @@ static vm_place offsets_of(vm_translator *t, const ir_access *access) {
 
 static void gather(vm_translator *t, const ir_access *access, int32_t to) {
     vm_op op = {.fn = vm_gather, .out = to};
-    const vm_place mask = mask_of(t, access), offsets = offsets_of(t, access);
+    vm_var *lender;
+    vm_place mask = mask_of(t, access, &lender);
+    const vm_place offsets = offsets_of(t, access);
     vm_address_of(t, access, &op);
+    vm_hold_no_more(t, &mask, lender);
     vm_emit(t, op);
     vm_emit(t, lanes_of(access, mask.at, offsets.at));
     vm_free(t, mask);
@@ -158,9 +162,11 @@ static vm_fn *plain_load(const vm_translator *t, ir_type type) {
 }
 
 static void load_lanes(vm_translator *t, const ir_access *access, ir_type type, int32_t to) {
-    const vm_place mask = mask_of(t, access);
+    vm_var *lender;
+    vm_place mask = mask_of(t, access, &lender);
     vm_op op = {.out = to};
     vm_address_of(t, access, &op);
+    vm_hold_no_more(t, &mask, lender);
     if (!is_strided(t, access) && element_bytes(access->buffer) == 4 && vm_bytes(type) <= t->isa->vector_bytes) {
         op.fn = t->isa->load_masked4;
         op.c = mask.at;
@@ -203,10 +209,12 @@ void vm_store_to(vm_translator *t, const ir_access *access, const ir_expr *value
         vm_value_to(t, value, vm_register_of(t, access));
         return;
     }
-    const vm_place from = vm_value_of(t, value, VM_NOWHERE);
-    const vm_place mask = access->mask ? mask_of(t, access) : (vm_place){0};
+    vm_var *lenders[2];
+    vm_place from = vm_hold(t, value, &lenders[0]), mask = mask_of(t, access, &lenders[1]);
     vm_op op = {.out = from.at, .e = (int32_t)vm_bytes(value->type)};
     vm_address_of(t, access, &op);
+    vm_hold_no_more(t, &from, lenders[0]);
+    vm_hold_no_more(t, &mask, lenders[1]);
     const bool strided = is_strided(t, access), fits = vm_bytes(value->type) <= t->isa->vector_bytes;
     if (!access->mask && !strided) {
         op.fn = vm_bytes(value->type) == t->isa->vector_bytes ? t->isa->store : vm_store;
@@ -219,7 +227,7 @@ void vm_store_to(vm_translator *t, const ir_access *access, const ir_expr *value
     } else {
         op.fn = vm_store_lanes;
         vm_emit(t, op);
-        vm_emit(t, lanes_of(access, access->mask ? mask.at : mask_of(t, access).at, lane_distance(t, access)));
+        vm_emit(t, lanes_of(access, mask.at, lane_distance(t, access)));
     }
     vm_free(t, mask);
     vm_free(t, from);

@@ -42,9 +42,25 @@ typedef struct operands {
     vm_place places[3];
 } operands;
 
+vm_place vm_hold(vm_translator *t, const ir_expr *x, vm_var **lender) {
+    const vm_place place = vm_value_of(t, x, VM_NOWHERE);
+    while (x->op == IR_SPLAT || x->op == IR_BITCAST || x->op == IR_CAST) x = x->args[0];
+    *lender = !place.is_own && x->op == IR_VAR ? &t->vars[x->value.var->id] : NULL;
+    if (*lender) (*lender)->uses++;
+    return place;
+}
+
+void vm_hold_no_more(vm_translator *t, vm_place *place, vm_var *lender) {
+    if (!lender || --lender->uses || !lender->is_own || lender->level != t->level) return;
+    lender->is_own = false;
+    place->is_own = true;
+}
+
 static operands operands_of(vm_translator *t, const ir_expr *x) {
     operands args = {.count = ir_op_get((ir_op)x->op)->arity};
-    for (int i = 0; i < args.count; i++) args.places[i] = vm_value_of(t, x->args[i], VM_NOWHERE);
+    vm_var *lenders[3];
+    for (int i = 0; i < args.count; i++) args.places[i] = vm_hold(t, x->args[i], &lenders[i]);
+    for (int i = 0; i < args.count; i++) vm_hold_no_more(t, &args.places[i], lenders[i]);
     return args;
 }
 
