@@ -299,6 +299,8 @@ static void dot2_at_denormals(const at_target *target, int lanes) {
 static void each_pair(const at_target *target, int lanes) {
     if (lanes * 2 > IR_MAX_LANES) return;
     check_body(target, IR_I32, IR_I32, lanes, "bitcast.i32(bitcast.bf16(x[i]$)) ^ y[i]$");
+    check_body(target, IR_F16, IR_F16, lanes, "bitcast.f16(bitcast.i8(x[i]$))");
+    check_body(target, IR_F32, IR_F32, lanes, "cast.f32(bitcast.f16(bitcast.i8(cast.f16(x[i]$)))) + y[i]$");
     check_body(target, IR_F32, IR_F32, lanes, "bitcast.f32(bitcast.i32(bitcast.bf16(bitcast.i32(x[i]$))))");
     if (!(target->flags & AT_TARGET_BF16_DOT)) return;
     check_body(target, IR_F32, IR_I32, lanes, "bitcast.i32(pack2(x[i]$, y[i]$))");

@@ -369,6 +369,20 @@ static void test_special_operators(void **state) {
     assert_memory_equal(bits, ((const int32_t[]){INT32_MAX, INT32_MIN, INT32_MIN + 1, INT32_MIN + 2}), 16);
 }
 
+/* A number of two bytes among others of one, at an odd address. */
+static void test_numbers_among_bytes(void **state) {
+    (void)state;
+    const uint8_t bytes[5] = {7, 0x00, 0x3e, 0x00, 0xc0}; /* f16 1.5 and -2 */
+    uint8_t out[5] = {0};
+    float numbers[2] = {0};
+    run_ok("kernel @k (x: i8[5] in, y: i8[5] out, o: f32[2] inout) { parallel for i in 0..1 {"
+           " let v = bitcast.f16(x[1]:x4)"
+           " o[0]:x2 = cast.f32(v) y[0] = x[0] y[1]:x2 = bitcast.i8(cast.f16(o[1])) y[3]:x2 = x[1]:x2 } }",
+           (void *[]){(void *)(uintptr_t)bytes, out, numbers}, NULL);
+    expect_floats(numbers, (const float[]){1.5f, -2}, 2);
+    assert_memory_equal(out, ((const uint8_t[]){7, 0x00, 0xc0, 0x00, 0x3e}), 5);
+}
+
 static void test_control_flow(void **state) {
     (void)state;
     int64_t o[12];
@@ -617,6 +631,7 @@ int main(void) {
         cmocka_unit_test(test_scalar_buffer_and_widths),
         cmocka_unit_test(test_pairs_at_odd_places),
         cmocka_unit_test(test_special_operators),
+        cmocka_unit_test(test_numbers_among_bytes),
         cmocka_unit_test(test_control_flow),
         cmocka_unit_test(test_index_arithmetic),
         cmocka_unit_test(test_scalar_params),

@@ -191,6 +191,8 @@ static void special_operators_round_trip(void **state) {
         ir_let(b, "v", ir_bitcast(b, IR_I32, x));
         ir_let(b, "v", ir_bitcast(b, IR_BF16, operand(b, ir_type_of(IR_I32, lanes))));
         ir_let(b, "v", ir_pack2(b, operand(b, ir_type_of(IR_F32, lanes)), operand(b, ir_type_of(IR_F32, lanes))));
+        ir_let(b, "v", ir_bitcast(b, IR_F16, operand(b, ir_type_of(IR_I8, lanes * 2))));
+        ir_let(b, "v", ir_bitcast(b, IR_I8, operand(b, ir_type_of(IR_F16, lanes))));
         if (lanes * 4 > IR_MAX_LANES) continue;
         const ir_expr *codes = operand(b, ir_type_of(IR_I8, lanes * 4)), *sum = operand(b, ir_type_of(IR_I32, lanes));
         ir_let(b, "v", ir_dot4(b, codes, operand(b, ir_type_of(IR_I8, lanes * 4)), sum));

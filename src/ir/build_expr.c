@@ -202,13 +202,15 @@ const ir_expr *ir_cast(ir_builder *b, ir_elem elem, const ir_expr *x) {
     return ir_build_node(b, IR_CAST, ir_type_of(elem, x->type.lanes), x, NULL, NULL);
 }
 
-/* Between i32 and what it holds several of, pairs of bf16 or fours of i8; NULL for any other bitcast. */
+/* Between elements and what they hold several of: an i32 two bf16 or four i8, an f16 two i8; NULL for any other
+ * bitcast. */
 static const ir_expr *bitcast_parts(ir_builder *b, ir_elem elem, const ir_expr *x) {
-    static const uint8_t parts[IR_ELEM_COUNT] = {[IR_BF16] = 2, [IR_I8] = 4};
+    static const uint8_t parts[IR_ELEM_COUNT][IR_ELEM_COUNT] = {[IR_I32] = {[IR_BF16] = 2, [IR_I8] = 4},
+                                                                [IR_F16] = {[IR_I8] = 2}};
     const ir_type type = x->type;
-    const int joined = elem == IR_I32 ? parts[type.elem] : 0, split = type.elem == IR_I32 ? parts[elem] : 0;
+    const int joined = parts[elem][type.elem], split = parts[type.elem][elem];
     if (joined && type.lanes % joined == 0)
-        return ir_build_node(b, IR_BITCAST, ir_type_of(IR_I32, type.lanes / joined), x, NULL, NULL);
+        return ir_build_node(b, IR_BITCAST, ir_type_of(elem, type.lanes / joined), x, NULL, NULL);
     if (split && type.lanes * split <= IR_MAX_LANES)
         return ir_build_node(b, IR_BITCAST, ir_type_of(elem, type.lanes * split), x, NULL, NULL);
     return NULL;
@@ -222,7 +224,8 @@ const ir_expr *ir_bitcast(ir_builder *b, ir_elem elem, const ir_expr *x) {
     const ir_elem partner[IR_ELEM_COUNT] = {[IR_F32] = IR_I32, [IR_I32] = IR_F32, [IR_F64] = IR_I64, [IR_I64] = IR_F64};
     if (!has_class(x, IR_CLASS_FLOAT | IR_CLASS_INT) || from == IR_IDX || partner[from] != elem) {
         ir_build_fail(b,
-                      "'bitcast' goes between f32 and i32, f64 and i64, bf16x2n or i8x4n and i32xn, not from %s to %s",
+                      "'bitcast' goes between f32 and i32, f64 and i64, bf16x2n or i8x4n and i32xn, i8x2n and f16xn, "
+                      "not from %s to %s",
                       ir_type_describe(x->type).text, ir_elem_get(elem)->name);
         return NULL;
     }

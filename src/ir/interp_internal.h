@@ -198,7 +198,7 @@ interp_eval_fn interp_eval_ternary;
 interp_eval_fn interp_eval_divide; /* of integers */
 interp_eval_fn interp_eval_affine;
 interp_eval_fn interp_eval_bitcast;
-interp_eval_fn interp_eval_parts; /* bitcast of bf16 to i32 */
+interp_eval_fn interp_eval_parts; /* bitcast of bf16 or i8 to what holds several */
 interp_eval_fn interp_eval_ramp;
 interp_eval_fn interp_eval_shuffle;
 interp_eval_fn interp_eval_truth; /* a bool that came from the caller's memory */

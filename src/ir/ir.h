@@ -131,7 +131,7 @@ typedef struct ir_access {
  *           int->float and float->narrower float round to nearest even; idx->i32 wraps; bool->int is 0 or 1
  *   BITCAST same lanes and same element size (f32 <-> i32, f64 <-> i64), or bf16 x 2n or i8 x 4n <-> i32 x n: lane l of
  *           the i32 holds lane 2l in its lower half and lane 2l + 1 in its upper one, or lanes 4l … 4l + 3 from its
- *           lowest byte on
+ *           lowest byte on; or i8 x 2n <-> f16 x n, in the same order
  *   SPLAT   scalar to type.lanes
  *   RAMP    args[0] + l * args[1] for lane l; scalar integers
  *   SHUFFLE lane l is lane pick[l] of the concatenation of args[0] and args[1] (same type); type.lanes = number of

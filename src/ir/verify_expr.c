@@ -165,6 +165,7 @@ static bool check_shuffle(ir_verifier *v, const ir_expr *e) {
 }
 
 static bool are_parts(ir_type parts, ir_type words) {
+    if (words.elem == IR_F16) return parts.elem == IR_I8;
     return (parts.elem == IR_BF16 || parts.elem == IR_I8) && words.elem == IR_I32;
 }
 
