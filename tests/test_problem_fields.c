@@ -191,17 +191,17 @@ static void test_all_fields_are_drawn(void **state) {
 
 static void test_functions_are_drawn(void **state) {
     (void)state;
-    int masks = 0, scores = 0, probabilities = 0, tensors = 0;
+    int masks = 0, scores = 0, probabilities = 0, with_tensors = 0;
     tool_random random = {1};
     for (int n = 0; n < 500; n++) {
         attune_problem p;
         call_sizes sizes;
         assert_true(check_draw_functions(&random, 1e5, &p, &sizes));
         masks += p.mask_mod[0] != 0, scores += p.score_mod[0] != 0, probabilities += p.prob_mod[0] != 0;
-        tensors += p.tensors[0].rank != 0;
+        with_tensors += p.tensors[0].rank != 0;
         if (!p.mask_mod[0] && !p.score_mod[0] && !p.prob_mod[0]) fail_msg("problem %d has no function", n);
     }
-    assert_true(masks > 200 && scores > 200 && probabilities > 50 && tensors > 200);
+    assert_true(masks > 200 && scores > 200 && probabilities > 50 && with_tensors > 200);
 }
 
 int main(void) {

@@ -205,8 +205,8 @@ const ir_expr *ir_cast(ir_builder *b, ir_elem elem, const ir_expr *x) {
 /* Between elements and what they hold several of: an i32 two bf16 or four i8, an f16 two i8; NULL for any other
  * bitcast. */
 static const ir_expr *bitcast_parts(ir_builder *b, ir_elem elem, const ir_expr *x) {
-    static const uint8_t parts[IR_ELEM_COUNT][IR_ELEM_COUNT] = {[IR_I32] = {[IR_BF16] = 2, [IR_I8] = 4},
-                                                                [IR_F16] = {[IR_I8] = 2}};
+    static const uint8_t parts[IR_ELEM_COUNT][IR_ELEM_COUNT] = {
+        [IR_I32] = {[IR_BF16] = 2, [IR_I8] = 4}, [IR_F16] = {[IR_I8] = 2}};
     const ir_type type = x->type;
     const int joined = parts[elem][type.elem], split = parts[type.elem][elem];
     if (joined && type.lanes % joined == 0)
