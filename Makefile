@@ -456,9 +456,10 @@ $(CASES): tests/data/bundle.txt $(BUNDLE_TOOL) $(BUILD)/libattune-codegen.so
 	$(call say,bundle $@)
 	$(Q)$(BEFORE_BUILT) ATTUNE_CACHE_DIR= $(BUNDLE_TOOL) bundle -o $@ --header $(@D)/cases.h --name cases \
 		--targets $(BUNDLE_TARGETS_$(ARCH)) tests/data/bundle.txt
-$(call obj,tests/test_bundle.c): $(CASES)
-$(call obj,tests/test_bundle.c): INCLUDES += -I$(BUILD)/tests/bundle
-$(BUILD)/tests/test_bundle: $(CASES)
+WITH_CASES = test_bundle test_levels
+$(call obj,$(WITH_CASES:%=tests/%.c)): $(CASES)
+$(call obj,$(WITH_CASES:%=tests/%.c)): INCLUDES += -I$(BUILD)/tests/bundle
+$(WITH_CASES:%=$(BUILD)/tests/%): $(CASES)
 
 TEST_ARCHIVES = $(addprefix $(BUILD)/libattune,-support.a -tool.a -codegen.a -internal.a)
 TEST_LINK = $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(LLVM_LIBS) $(CORE_LIBS) -ljansson
