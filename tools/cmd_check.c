@@ -195,6 +195,7 @@ static char *random_command(const check_options *o, const check_machine *machine
     fprintf(f, "attune check --random=%lld --first=%lld --seed=%llu", (long long)count, (long long)first,
             (unsigned long long)o->seed);
     if (o->functions) fputs(" --functions", f);
+    fputs(tool_vm_option(), f);
     if (o->max_flops > 0) fprintf(f, " --max-flops=%.17g", o->max_flops);
     for (uint32_t i = 0; i < machine->num_isas; i++) fprintf(f, "%s%s", i ? "," : " --isa=", machine->isas[i]);
     return fclose(f) ? NULL : text;

@@ -138,7 +138,8 @@ static check_outcome run_all(check_machine *machine, const check_case *c, case_d
     if (!outcome) outcome = run_interpreter(machine, c, &d->interp, reason);
     if (outcome) return outcome;
     if (!tensors_same_outputs(&d->jit, &d->interp, difference)) {
-        snprintf(reason, ATTUNE_MESSAGE_BYTES, "machine code and interpreter: %s", difference);
+        snprintf(reason, ATTUNE_MESSAGE_BYTES, "%s and interpreter: %s",
+                 *tool_vm_option() ? "virtual machine" : "machine code", difference);
         return CHECK_DIFFERENT_BITS;
     }
     if (has_reference(c) && !check_reference(&d->jit, &d->wanted, &d->plain, c->inputs, errors, reason))
@@ -178,9 +179,9 @@ char *check_command(const check_machine *machine, const check_case *c) {
     char *command = NULL, sizes[SIZES_TEXT];
     sizes_print(&c->sizes, sizes);
     if (!problem || !schedule ||
-        asprintf(&command, "attune check %s%s%s --schedule=%s --isa=%s --threads=%u --inputs=%s%s --seed=%llu", problem,
-                 *sizes ? " --sizes=" : "", sizes, schedule, machine->isas[c->isa], c->threads,
-                 input_kind_name(c->inputs), c->ftz ? " --ftz" : "", (unsigned long long)c->seed) < 0)
+        asprintf(&command, "attune check %s%s%s --schedule=%s --isa=%s --threads=%u --inputs=%s%s%s --seed=%llu",
+                 problem, *sizes ? " --sizes=" : "", sizes, schedule, machine->isas[c->isa], c->threads,
+                 input_kind_name(c->inputs), c->ftz ? " --ftz" : "", tool_vm_option(), (unsigned long long)c->seed) < 0)
         command = NULL;
     free(problem);
     free(schedule);

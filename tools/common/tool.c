@@ -222,6 +222,8 @@ const char *tool_engine_option(attune_engine engine) {
     return engine == ATTUNE_ENGINE_JIT ? "jit" : engine == ATTUNE_ENGINE_VM ? "vm" : "interp";
 }
 
+const char *tool_vm_option(void) { return uses_vm ? " --engine=vm" : ""; }
+
 const char *tool_engine_name(attune_engine engine) {
     return engine == ATTUNE_ENGINE_JIT  ? "machine code"
            : engine == ATTUNE_ENGINE_VM ? "virtual machine"

@@ -161,6 +161,7 @@ attune_weight_layout tool_parse_layout(struct argp_state *state, const char *tex
 
 const char *tool_engine_option(attune_engine engine); /* as in --engine= */
 const char *tool_engine_name(attune_engine engine);
+const char *tool_vm_option(void); /* " --engine=vm" if that was asked for, else "" */
 const char *tool_dtype_name(attune_dtype dtype);
 const char *tool_origin_name(attune_origin origin);  /* "compiler" */
 const char *tool_origin_place(attune_origin origin); /* "the compiler" */
