@@ -12,13 +12,16 @@ from ._errors import InvalidArgumentError
 from ._kernel import Kernel
 from ._library import check
 from ._problem import DYNAMIC, Problem
-from ._tensor import dtype_name, empty, refuse_masked
+from ._structs import Arguments
+from ._tensor import dtype_name, empty, layout, refuse_masked
 from ._trace import _INT32, Tracer
 from ._values import flag, integer, number
 
-_CAP = 256  # kernels that are remembered
+_CAP = 256  # kernels and calls that are remembered
 _NO_BLOCKS = 1 << 30  # BLOCK_SIZE of a BlockMask that lists nothing
 _kernels: Dict[tuple, Kernel] = {}
+_sizes: Dict[tuple, Dict[str, int]] = {}  # of calls that were right, by the place that `_place_of` gives them
+_ready: Dict[tuple, Tuple[Kernel, Arguments]] = {}  # by their functions as well
 
 
 def _as_taken(value: Any, name: str) -> Any:
@@ -123,19 +126,70 @@ def flex_attention(
     enable_gqa: heads of q may share heads of k and v.
     The rest is as in `attention`.
     """
-    fields, tracer, tensors = described(
-        q, k, v, score_mod, block_mask, mask_mod=mask_mod, prob_mod=prob_mod, scale=scale, enable_gqa=enable_gqa,
-        return_lse=return_lse, strict_index=strict_index,
-    )
-    if out is None:
-        out = empty((q,), dtype_name(q), (*q.shape[:-1], v.shape[-1]))
-    tensors["out"] = _lift(out, "out")
-    lse = None
+    functions = {"score_mod": score_mod, "mask_mod": mask_mod, "prob_mod": prob_mod}
+    given = {"q": q, "k": k, "v": v} if out is None else {"q": q, "k": k, "v": v, "out": out}
+    place = None if block_mask is not None else _place_of(given, scale, (enable_gqa, return_lse, strict_index))
+    found = _find(place, functions)
+    if found is None:
+        fields, tracer, tensors = described(
+            q, k, v, score_mod, block_mask, mask_mod=mask_mod, prob_mod=prob_mod, scale=scale, enable_gqa=enable_gqa,
+            return_lse=return_lse, strict_index=strict_index,
+        )
+    given["out"] = out = empty((q,), dtype_name(q), (*q.shape[:-1], v.shape[-1])) if out is None else out
     if return_lse:
-        lse = empty((q,), "f64" if dtype_name(q) == "f64" else "f32", q.shape[:-1])
-        tensors["lse"] = _lift(lse, "lse")
-    attend(fields, tracer, tensors, threads, block_mask)
-    return (out, lse) if return_lse else out
+        given["lse"] = empty((q,), "f64" if dtype_name(q) == "f64" else "f32", q.shape[:-1])
+    if found is not None:
+        kernel, arguments, captured = found
+        check(kernel._go(kernel._again(arguments, {**captured, **given}), threads))
+    else:
+        tensors.update((name, _lift(given[name], name)) for name in ("out", "lse") if name in given)
+        _remember(place, fields, tracer, tensors, attend(fields, tracer, tensors, threads, block_mask))
+    return (out, given["lse"]) if return_lse else out
+
+
+# A call with the functions and layouts of one before needs addresses only. The functions are traced each time: what
+# they reach may have changed.
+
+
+def _place_of(tensors: Dict[str, Any], scale: Any, flags: Tuple[Any, ...]) -> Optional[tuple]:
+    """What of a call decides its problem beside the functions; None: each of its tensors must be looked at."""
+    layouts = tuple([layout(value) for value in tensors.values()])
+    is_plain = type(scale) in (float, type(None)) and all([type(one) is bool for one in flags])
+    return (layouts, scale, flags) if is_plain and None not in layouts else None
+
+
+def _key_of(place: tuple, texts: list, tracer: Tracer, captured: Dict[str, Any]) -> Optional[tuple]:
+    layouts = tuple([layout(value) for value in captured.values()])
+    return None if None in layouts else (place, *texts, tracer.declarations(), layouts)
+
+
+def _find(place: Optional[tuple], functions: Dict[str, Any]) -> Optional[Tuple[Kernel, Arguments, Dict[str, Any]]]:
+    """The kernel, the arguments but for their addresses, and the tensors that the functions read."""
+    sizes = _sizes.get(place) if place else None
+    if place is None or sizes is None:
+        return None
+    tracer = Tracer(sizes, place[2][2])
+    texts = [tracer.trace(f, name) for name, f in functions.items()]
+    captured = {name: _as_taken(value, name) for name, value in tracer.tensors.items()}
+    key = _key_of(place, texts, tracer, captured)
+    ready = _ready.get(key) if key else None
+    return None if ready is None else (*ready, captured)
+
+
+def _remember(
+    place: Optional[tuple], fields: Dict[str, Any], tracer: Tracer, tensors: Dict[str, Any],
+    made: Tuple[Kernel, Arguments],
+) -> None:
+    if place is None:
+        return
+    texts = [fields[name] for name in ("score_mod", "mask_mod", "prob_mod")]
+    key = _key_of(place, texts, tracer, {name: tensors[name] for name in tracer.tensors})
+    if key is None:
+        return
+    for kept in (_sizes, _ready):
+        if len(kept) >= _CAP:
+            kept.clear()
+    _sizes[place], _ready[key] = tracer.sizes, made
 
 
 def described(
@@ -174,8 +228,9 @@ def described(
 
 def attend(
     fields: Dict[str, Any], tracer: Tracer, tensors: Dict[str, Any], threads: int, block_mask: Any = None
-) -> None:
-    """Runs the problem of these fields, whose functions the tracer has written, on tensors by name.
+) -> Tuple[Kernel, Arguments]:
+    """Runs the problem of these fields, whose functions the tracer has written, on tensors by name. Gives the kernel,
+    and the arguments of the call.
 
     block_mask: the BlockMask that mask_mod is of, which keeps the table of what is hidden; None: made in this call.
     """
@@ -197,3 +252,4 @@ def attend(
         arguments.block_mask = mask.pointer if mask else None
     check(kernel._go(arguments, threads))
     del kept
+    return kernel, arguments

@@ -129,6 +129,39 @@ def test_lengths_of_0(queries, keys):
     assert lse.shape == (B, H, queries) and (lse == -float("inf")).all()
 
 
+def test_calls_like_one_before():
+    """Such a call takes the arguments of that one: all that may differ without another layout does so here."""
+    factor, table = 0.5, torch.linspace(0, 1, H)
+
+    def scaled(score, b, h, q_idx, kv_idx):
+        return score * factor + table[h]
+
+    def check(*tensors):
+        torch.testing.assert_close(attune.flex_attention(*tensors, scaled), expected(*tensors, scaled)[0].float(),
+                                   atol=1e-5, rtol=1e-5)
+
+    q, k, v = inputs()
+    first = attune.flex_attention(q, k, v, scaled)
+    for _ in range(2):
+        check(q, k, v)
+    check(v[:, :, :Q].contiguous(), k, v)
+    factor = -2.0
+    check(q, k, v)
+    table = torch.linspace(2, 3, 2 * H)[::2]  # the same dims, other strides
+    check(q, k, v)
+    table = torch.linspace(2, 3, H, dtype=torch.float64)
+    check(q, k, v)
+    out, lse = attune.flex_attention(q, k, v, scaled, return_lse=True)
+    torch.testing.assert_close(lse, expected(q, k, v, scaled)[1].float(), atol=1e-5, rtol=1e-5)
+    kept = torch.full_like(q, 7)
+    for _ in range(2):
+        assert attune.flex_attention(q, k, v, scaled, out=kept.zero_()) is kept
+        torch.testing.assert_close(kept, out, atol=0, rtol=0)
+    assert not torch.equal(first, out)  # an output is never used twice
+    with pytest.raises(attune.Error, match="enable_gqa"):
+        attune.flex_attention(q, k, v, scaled, enable_gqa=1.5)
+
+
 def test_other_values_of_a_tensor_are_read():
     """The text is the same, so the kernel is; what it reads is that of the call."""
     q, k, v = inputs()
