@@ -99,6 +99,19 @@ bundle words "$work/named" "${targets%%,*}" && for standard in c99 gnu11 c++11; 
     report $? "$standard: their struct is initialised"
 done
 
+# Targets of two architectures give two libraries and one header, as if each were made alone.
+mkdir "$work/apart" "$work/mixed"
+mixed() { "$ATTUNE" bundle -o "$work/$1/libone.a" --header "$work/$1/one.h" --name one --targets "$2" "$one"; }
+quiet "targets of two architectures" mixed mixed avx2,aarch64,x86-64
+quiet "those of one of them" mixed apart avx2,x86-64
+same "have the library of the given name" "$work/mixed/libone.a" "$work/apart/libone.a"
+quiet "and those of the other" mixed apart aarch64
+same "one with its name" "$work/mixed/libone-aarch64.a" "$work/apart/libone.a"
+same "whose header is the same" "$work/mixed/one.h" "$work/apart/one.h"
+[ "$(ls "$work/mixed" | wc -l)" = 3 ]
+report $? "nothing else is written"
+refuse "a target that neither has" "unknown ISA 'avx3'" mixed mixed aarch64,avx3
+
 # With reproducible=1, targets with fused multiply-adds have equal bits: those of AVX2 are compared with AArch64's.
 arm=${AARCH64_CC:-aarch64-linux-gnu-gcc}
 if command -v "$arm" >/dev/null && command -v qemu-aarch64 >/dev/null && grep -q '^avx2 0 ' "$work/bits"; then
@@ -184,7 +197,6 @@ refuse "no target" "unknown ISA ''" bundle one "$one" avx2,
 refuse "an unknown class" 'unknown tuning class "zen9"' bundle one "$one" avx2:zen9
 refuse "a class of another architecture" 'unknown tuning class "neoverse-n1"' bundle one "$one" avx2:neoverse-n1
 refuse "a target twice" 'avx2 is named twice' bundle one "$one" avx2,avx2:generic
-refuse "two architectures" 'avx2 and aarch64 are targets of two architectures' bundle one "$one" avx2,aarch64
 refuse "a schedule that a target cannot have" 'attn for avx2: lanes must be' bundle one "$one | lanes=16" avx512,avx2
 refuse "a problem that is none" "'sequence' is not a field" bundle one "attn: sequence=3" avx2
 refuse "a file that cannot be written" 'no-such-directory' "$ATTUNE" bundle -o "$work/no-such-directory/x.a" \

@@ -1,4 +1,5 @@
 /* attune bundle: compiles a manifest's kernels ahead of time into a library and its header. */
+#define _GNU_SOURCE
 #include "common/interruption.h"
 #include "common/json_output.h"
 #include "common/manifest.h"
@@ -17,11 +18,20 @@
 #define USUAL_TARGETS "avx512_bf16,avx512,avx2,x86-64"
 #endif
 
+/* The kernels for one architecture. */
+typedef struct library {
+    bool is_arm;
+    char *targets, *output;
+    attune_bundle_files files;
+} library;
+
 typedef struct bundle_options {
     tool_common common;
     manifest list;
     const char *output, *header, *name, *targets;
     bool is_shared, is_json, kernels_only;
+    library libraries[2]; /* that of the first target first */
+    size_t num_libraries;
 } bundle_options;
 
 static const struct argp_option options[] = {
@@ -62,6 +72,43 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
     }
 }
 
+/* ---- Libraries ---- */
+
+/* "libmodel.a" to "libmodel-aarch64.a". NULL: out of memory. */
+static char *name_for(const char *output, bool is_arm) {
+    const char *const slash = strrchr(output, '/'), *const dot = strrchr(slash ? slash : output, '.');
+    const char *const end = dot ? dot : output + strlen(output);
+    char *name;
+    const int bytes = asprintf(&name, "%.*s-%s%s", (int)(end - output), output, is_arm ? "aarch64" : "x86_64", end);
+    return bytes < 0 ? NULL : name;
+}
+
+static library *library_for(bundle_options *o, bool is_arm) {
+    for (size_t i = 0; i < o->num_libraries; i++)
+        if (o->libraries[i].is_arm == is_arm) return &o->libraries[i];
+    library *const added = &o->libraries[o->num_libraries++];
+    added->is_arm = is_arm;
+    added->output = o->num_libraries == 1 ? strdup(o->output) : name_for(o->output, is_arm);
+    return added;
+}
+
+/* Hands targets out to the library of their architecture. */
+static bool split_targets(bundle_options *o) {
+    bool is_arm = false;
+    for (const char *word = o->targets;; word++) {
+        const size_t length = strcspn(word, ",");
+        if (length) is_arm = !strncmp(word, "aarch64", 7);
+        library *const of = library_for(o, is_arm);
+        char *const before = of->targets;
+        if (asprintf(&of->targets, "%s%s%.*s", before ? before : "", before ? "," : "", (int)length, word) < 0)
+            of->targets = NULL;
+        free(before);
+        if (!of->targets || !of->output) return false;
+        word += length;
+        if (!*word) return true;
+    }
+}
+
 /* ---- A shared library ---- */
 
 static int wait_for(pid_t child, const char *program) {
@@ -73,20 +120,20 @@ static int wait_for(pid_t child, const char *program) {
     return TOOL_FAILED;
 }
 
-/* The linker of the archive's architecture: its name says for which it is, unless it is the machine's own. */
-static const char *linker_for(const char *targets) {
+/* The linker of the architecture: its name says for which it is, unless it is the machine's own. */
+static const char *linker_for(bool is_arm) {
     const char *const wanted = getenv("LD");
     if (wanted && *wanted) return wanted;
 #if defined(__aarch64__)
-    return strncmp(targets, "aarch64", 7) ? "x86_64-linux-gnu-ld" : "ld";
+    return is_arm ? "ld" : "x86_64-linux-gnu-ld";
 #else
-    return strncmp(targets, "aarch64", 7) ? "ld" : "aarch64-linux-gnu-ld";
+    return is_arm ? "aarch64-linux-gnu-ld" : "ld";
 #endif
 }
 
-static int link_shared(const bundle_options *o, const char *archive) {
+static int link_shared(const library *l, const char *archive) {
     extern char **environ;
-    const char *const program = linker_for(o->targets), *const base = strrchr(o->output, '/');
+    const char *const program = linker_for(l->is_arm), *const base = strrchr(l->output, '/');
     const char *const words[] = {program,
                                  "-shared",
                                  "--eh-frame-hdr",
@@ -97,9 +144,9 @@ static int link_shared(const bundle_options *o, const char *archive) {
                                  "-z",
                                  "separate-code",
                                  "-soname",
-                                 base ? base + 1 : o->output,
+                                 base ? base + 1 : l->output,
                                  "-o",
-                                 o->output,
+                                 l->output,
                                  "--whole-archive",
                                  archive,
                                  NULL};
@@ -110,51 +157,82 @@ static int link_shared(const bundle_options *o, const char *archive) {
     return TOOL_FAILED;
 }
 
+static int write_file(const char *path, const void *data, size_t bytes) {
+    char message[ATTUNE_MESSAGE_BYTES];
+    if (tool_write_file(path, NULL, 0, data, bytes, message)) return TOOL_OK;
+    tool_error("%s", message);
+    return TOOL_FAILED;
+}
+
 /* The archive lies beside the library while it is linked. */
-static int write_shared(const bundle_options *o, const attune_bundle_files *files, char *message) {
+static int write_shared(const library *l) {
     char archive[4096];
-    if (snprintf(archive, sizeof archive, "%s.%ld.a", o->output, (long)getpid()) >= (int)sizeof archive) {
-        tool_error("the path %.100s... is too long", o->output);
+    if (snprintf(archive, sizeof archive, "%s.%ld.a", l->output, (long)getpid()) >= (int)sizeof archive) {
+        tool_error("the path %.100s... is too long", l->output);
         return TOOL_FAILED;
     }
-    if (!tool_write_file(archive, NULL, 0, files->library, files->library_bytes, message)) {
-        tool_error("%s", message);
-        return TOOL_FAILED;
-    }
-    const int code = link_shared(o, archive);
+    if (write_file(archive, l->files.library, l->files.library_bytes)) return TOOL_FAILED;
+    const int code = link_shared(l, archive);
     unlink(archive);
     return code;
 }
 
 /* ---- The whole ---- */
 
-static int write_files(const bundle_options *o, const attune_bundle_files *files) {
-    char message[ATTUNE_MESSAGE_BYTES];
+/* One header serves all: it does not depend on targets. */
+static int write_files(const bundle_options *o) {
     interruption_catch(); /* Ctrl-C ends the linker, too, but leaves no archive */
-    if (o->is_shared && write_shared(o, files, message)) return TOOL_FAILED;
-    if ((o->is_shared || tool_write_file(o->output, NULL, 0, files->library, files->library_bytes, message)) &&
-        (o->kernels_only || tool_write_file(o->header, NULL, 0, files->header, files->header_bytes, message)))
-        return TOOL_OK;
-    tool_error("%s", message);
-    return TOOL_FAILED;
+    for (size_t i = 0; i < o->num_libraries; i++) {
+        const library *const l = &o->libraries[i];
+        if (o->is_shared ? write_shared(l) : write_file(l->output, l->files.library, l->files.library_bytes))
+            return TOOL_FAILED;
+    }
+    const attune_bundle_files *const files = &o->libraries[0].files;
+    return o->kernels_only ? TOOL_OK : write_file(o->header, files->header, files->header_bytes);
 }
 
-static int print_json(const bundle_options *o, const attune_context *context, const attune_bundle_kernel *kernels,
-                      const attune_bundle_files *files) {
-    json_t *const list = json_array();
+static int print_json(const bundle_options *o, const attune_context *context, const attune_bundle_kernel *kernels) {
+    json_t *const list = json_array(), *const libraries = json_array();
+    size_t bytes = 0;
     for (size_t i = 0; list && i < o->list.count; i++) {
         char *const problem = problem_text(kernels[i].problem);
         json_array_append_new(list, json_pack("{s:s, s:s?}", "name", kernels[i].name, "problem", problem));
         free(problem);
     }
-    json_t *const body =
-        json_pack("{s:s, s:s, s:o, s:I, s:I}", "name", o->name, "targets", o->targets, "kernels", list, "library_bytes",
-                  (json_int_t)files->library_bytes, "header_bytes", (json_int_t)files->header_bytes);
+    for (size_t i = 0; libraries && i < o->num_libraries; i++) {
+        const library *const l = &o->libraries[i];
+        bytes += l->files.library_bytes;
+        json_array_append_new(libraries, json_pack("{s:s, s:s, s:I}", "file", l->output, "targets", l->targets, "bytes",
+                                                   (json_int_t)l->files.library_bytes));
+    }
+    json_t *const body = json_pack("{s:s, s:s, s:o, s:o, s:I, s:I}", "name", o->name, "targets", o->targets, "kernels",
+                                   list, "libraries", libraries, "library_bytes", (json_int_t)bytes, "header_bytes",
+                                   (json_int_t)o->libraries[0].files.header_bytes);
     return json_print_for(context, 0, body);
 }
 
+static int make_and_write(bundle_options *o, attune_context *context, const attune_bundle_kernel *kernels) {
+    int code = TOOL_OK;
+    for (size_t i = 0; i < o->num_libraries && !code; i++) {
+        attune_bundle_options wish = ATTUNE_BUNDLE_OPTIONS_INIT;
+        wish.name = o->name;
+        wish.targets = o->libraries[i].targets;
+        wish.kernels_only = o->kernels_only;
+        if (!attune_bundle_make(context, &wish, kernels, o->list.count, &o->libraries[i].files)) continue;
+        tool_library_error(NULL);
+        code = TOOL_FAILED;
+    }
+    if (!code) code = write_files(o);
+    if (!code && o->is_json) code = print_json(o, context, kernels);
+    for (size_t i = 0; i < o->num_libraries; i++) {
+        attune_free(context, o->libraries[i].files.library);
+        attune_free(context, o->libraries[i].files.header);
+    }
+    return code;
+}
+
 /* Kernels without a name are k0, k1 and so on, by their place in the manifest. */
-static int bundle(const bundle_options *o, attune_context *context) {
+static int bundle(bundle_options *o, attune_context *context) {
     const size_t count = o->list.count;
     attune_bundle_kernel *const kernels = calloc(count, sizeof *kernels);
     char(*const numbered)[24] = calloc(count, sizeof *numbered);
@@ -166,25 +244,24 @@ static int bundle(const bundle_options *o, attune_context *context) {
             kernels[i] =
                 (attune_bundle_kernel){entry->name ? entry->name : numbered[i], &entry->problem, entry->schedule};
         }
-        attune_bundle_options wish = ATTUNE_BUNDLE_OPTIONS_INIT;
-        attune_bundle_files files;
-        wish.name = o->name;
-        wish.targets = o->targets;
-        wish.kernels_only = o->kernels_only;
-        if (attune_bundle_make(context, &wish, kernels, count, &files) != ATTUNE_OK) {
-            tool_library_error(NULL);
-        } else {
-            code = write_files(o, &files);
-            if (code == TOOL_OK && o->is_json) code = print_json(o, context, kernels, &files);
-            attune_free(context, files.library);
-            attune_free(context, files.header);
-        }
+        code = make_and_write(o, context, kernels);
     } else {
         tool_error("out of memory");
     }
     free(kernels);
     free(numbered);
     return code;
+}
+
+/* Whether all files can be written, before anything is compiled. */
+static bool can_write(bundle_options *o) {
+    if (!split_targets(o)) {
+        tool_error("out of memory");
+        return false;
+    }
+    for (size_t i = 0; i < o->num_libraries; i++)
+        if (!tool_can_write(o->libraries[i].output)) return false;
+    return !o->header || tool_can_write(o->header);
 }
 
 int cmd_bundle(int argc, char **argv) {
@@ -194,16 +271,20 @@ int cmd_bundle(int argc, char **argv) {
         "MANIFEST|PROBLEM...",
         "Compiles kernels into a static library and a C header, for programs that have neither attune nor a compiler. "
         "A MANIFEST has a line `NAME: PROBLEM` or `NAME: PROBLEM | SCHEDULE` for each kernel; without a name, as "
-        "ATTUNE_RECORD=FILE writes lines, they are k0, k1, .... All TARGETs are of one architecture.",
+        "ATTUNE_RECORD=FILE writes lines, they are k0, k1, .... TARGETs of another architecture than the first "
+        "give a library of their own: libNAME-aarch64.a, libNAME-x86_64.a.",
         tool_common_children,
         NULL,
         NULL};
     bundle_options o = {.targets = USUAL_TARGETS};
     argp_parse(&argp, argc, argv, 0, NULL, &o);
-    if (!tool_can_write(o.output) || (o.header && !tool_can_write(o.header))) return TOOL_FAILED;
-    attune_context *const context = tool_open_context(&o.common, 0, NULL);
+    attune_context *const context = can_write(&o) ? tool_open_context(&o.common, 0, NULL) : NULL;
     const int code = context ? bundle(&o, context) : TOOL_FAILED;
     if (context) attune_context_destroy(context);
+    for (size_t i = 0; i < o.num_libraries; i++) {
+        free(o.libraries[i].targets);
+        free(o.libraries[i].output);
+    }
     manifest_free(&o.list);
     return code;
 }

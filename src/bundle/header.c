@@ -21,25 +21,18 @@ static void put_upper(at_string *out, const char *text) {
     }
 }
 
-static void put_targets(const at_bundle_plan *plan, at_string *out) {
-    for (size_t a = 0; a < plan->num_aims; a++) at_string_printf(out, "%s%s", a ? ", " : "", plan->aims[a].name);
-}
-
+/* Nothing in a header depends on targets: one serves the libraries of several architectures. */
 static void put_opening(const at_bundle_plan *plan, at_string *out) {
-    at_string_printf(out,
-                     "/* %s: attention kernels, compiled ahead of time by attune %s.\n"
-                     " * Targets, best first: ",
-                     plan->name, ATTUNE_VERSION_STRING);
-    put_targets(plan, out);
     at_string_printf(
         out,
-        ".\n"
+        "/* %s: attention kernels, compiled ahead of time by attune %s.\n"
         " *\n"
         " * A call needs a struct of arguments, which %s_..._ARGS initialises, and a workspace of as many bytes as\n"
         " * ..._workspace says. Strides are in elements; zeros mean contiguous. Functions return 0, or one of the\n"
         " * numbers below; ..._check says what is wrong. Nothing here allocates, locks, or starts a thread, and any\n"
-        " * number of threads may call at once, each with a workspace of its own. */\n",
-        plan->name);
+        " * number of threads may call at once, each with a workspace of its own.\n"
+        " * ..._target says for which instruction set the code in use is. */\n",
+        plan->name, ATTUNE_VERSION_STRING, plan->name);
     /* The guard has the name as it is: headers of "net" and "Net" in one file are an error, and not one header. */
     at_string_printf(out,
                      "#ifndef ATTUNE_BUNDLE_%s_H\n#define ATTUNE_BUNDLE_%s_H\n\n"
@@ -68,13 +61,13 @@ static void put_common(const at_bundle_plan *plan, at_string *out) {
     }
     at_string_printf(out,
                      "};\n\n"
-                     "/* Makes all kernels use the code for this target, such as \"%s\", or (NULL) the best for this "
+                     "/* Makes all kernels use the code for this target, such as \"avx2\", or (NULL) the best for this "
                      "CPU, as without\n"
                      " * a call. Nothing changes if the CPU cannot run it, or there is none. */\n"
                      "int %s_use(const char *target);\n\n"
                      "/* For attune_context_add_bundle of a program that has libattune, too. */\n"
                      "extern const struct at_bundle %s_bundle;\n",
-                     plan->aims[0].name, plan->name, plan->name);
+                     plan->name, plan->name);
 }
 
 /* ---- A kernel ---- */
