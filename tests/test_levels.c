@@ -1,5 +1,5 @@
-/* The levels of lookup and their order (docs/what-to-ship.md): each is taken away in turn, so that the next one answers.
- * Kernels of the cache, its base and its pack are those of a compiler that is none. */
+/* The levels of lookup and their order (docs/what-to-ship.md): each is taken away in turn, so that the next one
+ * answers. Kernels of the cache, its base and its pack are those of a compiler that is none. */
 #include "cases.h"
 #include "runtime/context.h"
 #include "runtime/kernel.h"
@@ -181,7 +181,8 @@ static void expect(level first, const char *expected) {
 
 /* The first call of a plan that never waits, and a second one, which asks nobody anew. */
 static void call_twice(attune_context *context) {
-    const attune_plan_options never = {.struct_size = sizeof never, .max_specialised = 0, .repeats = 3, .has_deadline = 1};
+    const attune_plan_options never = {
+        .struct_size = sizeof never, .max_specialised = 0, .repeats = 3, .has_deadline = 1};
     const attune_problem problem = decode();
     const sample from = {.problem = DECODE, .sizes = "seq_kv=131"};
     attune_plan *plan;
