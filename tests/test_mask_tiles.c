@@ -20,8 +20,9 @@ static void *memory_of(const tensors *t, const char *name) {
     return found->data;
 }
 
-/* Documents of 40 tokens; the keys have one that no query is of, and a few of the first document at their end. */
-static int document_of_query(int q) { return q / 40; }
+/* Documents of 40 tokens, which begin within a stripe of queries; the keys have one that no query is of, and a few of
+ * the first document at their end. */
+static int document_of_query(int q) { return (q + 3) / 40; }
 static int document_of_key(int kv) { return kv >= 140 ? 0 : kv / 40 == 3 ? 9 : kv / 40; }
 
 static void fill_documents(const tensors *t) {
