@@ -20,7 +20,6 @@ check "hidden keys" "$sizes,seq_kv=150,is_causal=1,window_left=9,mask_mod=\"kv %
 check "scores of -infinity" "$sizes,seq_kv=90,score_mod=\"select(kv > q, -inf, score)\",prob_mod=\"prob + 0.125\""
 check "no score at all" "$sizes,seq_kv=90,sinks=1,score_mod=\"-inf * float(1 + h)\",prob_mod=\"prob + 0.125\""
 check "codes" "$sizes,seq_kv=150,kv_dtype=i8,kv_scales=token,attn_bias=qk,sinks=1,prob_mod=\"prob * (1 - prob)\""
-check "codes in one tile" "$sizes,seq_kv=21,kv_dtype=i8,kv_scales=token,prob_mod=\"prob * (1 - prob)\""
 check "a tensor" "$sizes,seq_kv=40,dtype=bf16,tensor=\"on:bool[h, q, kv]\",prob_mod=\"select(on[h, q, kv], prob, 0)\""
 check "one query" "num_heads=2,seq_q=1,seq_kv=700,head_dim=32,reproducible=1,prob_mod=\"2 * max(0, prob - 0.001)\""
 d_lanes=strategy=d_lanes,lanes=8,score_rows=4,score_keys=2,score_column_vectors=1
