@@ -34,7 +34,8 @@ expect "random functions by the virtual machine" 0 '^40 passed, 0 failed$' "$att
 expect "functions of a given problem" 2 '--functions is for --random' "$attune" check --functions num_heads=1,seq_q=2
 
 expect "a command for the virtual machine names it" 1 '^    attune check .* --engine=vm --seed=' \
-    env ATTUNE_STRICT=1 "$attune" check --engine=vm --threads=1 --inputs=ordinary --isa=x86-64 num_heads=1,seq_q=2,head_dim=4
+    env ATTUNE_STRICT=1 "$attune" check --engine=vm --threads=1 --inputs=ordinary --isa=x86-64 \
+    num_heads=1,seq_q=2,head_dim=4
 
 # fake SCRIPT: the command, as check_random.sh calls it.
 fake() {

@@ -1,6 +1,7 @@
 #include "call.h"
 
 #include "block.h"
+#include "flex.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -322,6 +323,7 @@ static void set_tensors(const call *c, attune_arguments *a) {
         memcpy(a->v_new_strides, c->v.strides, sizeof a->v_new_strides);
         a->seq_new = c->k.dims[2];
     }
+    if (c->users) flex_arguments(c->n->functions, c->users, a);
     a->attn_mask = c->mask.data, a->attn_bias = c->bias.data;
     memcpy(a->attn_mask_strides, c->mask.strides, sizeof a->attn_mask_strides);
     memcpy(a->attn_bias_strides, c->bias.strides, sizeof a->attn_bias_strides);

@@ -39,6 +39,7 @@ typedef struct call {
     const float *sinks;
     const void *cos, *sin;
     int64_t rotary_positions;
+    const tensor *users; /* what functions read, in the order of their declarations */
     void *weights;
     void *scratch[CALL_MAX_SCRATCH];
     int num_scratch;
@@ -51,6 +52,7 @@ bool call_attention(call *c);
 bool call_multi_head(call *c);
 bool call_group_query(call *c);
 bool call_block(call *c);
+bool call_flex(call *c);
 
 void call_begin(call *c, node *n, ort_kernel_context *context);
 void call_free(call *c);

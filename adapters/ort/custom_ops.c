@@ -1,10 +1,13 @@
-/* Custom operators of the domains and names of ONNX Runtime's own, which they override in sessions that register them.
- */
+/* Custom operators: those of the domains and names of ONNX Runtime's own, which they override in sessions that register
+ * them, and attune's own. */
+#include "custom_ops.h"
+
 #include "attune_ort.h"
 #include "node.h"
 
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* An operator for one element type. ONNX Runtime passes the table back, and the rest lies behind it. */
 typedef struct typed_op {
@@ -92,30 +95,39 @@ static const ort_custom_op table = {
 
 /* ---- Registration ---- */
 
-enum { NUM_TYPES = 4, NUM_DOMAINS = 2 };
+enum { NUM_TYPES = 4, NUM_DOMAINS = 3, OWN_DOMAIN = 2 };
 static const int types[NUM_TYPES] = {ORT_FLOAT, ORT_FLOAT16, ORT_BFLOAT16, ORT_DOUBLE};
-static const char *const domain_names[NUM_DOMAINS] = {"", "com.microsoft"};
+static const char *const domain_names[NUM_DOMAINS] = {"", "com.microsoft", "attune"};
 
 /* The domains of one ONNX Runtime, shared by all its sessions, and never freed: sessions hold pointers to them, and
  * nobody tells when the last one is gone. A process has one ONNX Runtime, seldom two. */
 typedef struct domains {
     const ort_api *api;
     ort_domain *made[NUM_DOMAINS];
-    typed_op ops[NODE_OP_COUNT][NUM_TYPES];
+    typed_op ops[NODE_KIND_COUNT][NUM_TYPES];
     struct domains *next;
 } domains;
 
 /* The contributed operators have no double. */
-static int num_types(node_op op) { return op == NODE_ATTENTION ? NUM_TYPES : NUM_TYPES - 1; }
+static int num_types(node_op op) {
+    if (op == NODE_BLOCK) return 0;
+    return op == NODE_ATTENTION || op == NODE_FLEX ? NUM_TYPES : NUM_TYPES - 1;
+}
+
+static int domain_of(node_op op) {
+    int i = 0;
+    while (strcmp(domain_names[i], node_rule_of(op)->domain)) i++;
+    return i;
+}
 
 static ort_status *fill(domains *d) {
     ort_status *status = NULL;
     for (int i = 0; i < NUM_DOMAINS && !status; i++)
         status = d->api->CreateCustomOpDomain(domain_names[i], &d->made[i]);
-    for (int op = 0; op < NODE_OP_COUNT && !status; op++)
+    for (int op = 0; op < NODE_KIND_COUNT && !status; op++)
         for (int i = 0; i < num_types((node_op)op) && !status; i++) {
             d->ops[op][i] = (typed_op){.table = table, .op = (node_op)op, .type = types[i]};
-            status = d->api->CustomOpDomain_Add(d->made[op != NODE_ATTENTION], &d->ops[op][i].table);
+            status = d->api->CustomOpDomain_Add(d->made[domain_of((node_op)op)], &d->ops[op][i].table);
         }
     return status;
 }
@@ -138,16 +150,28 @@ static ort_status *find_domains(const ort_api *api, domains **found) {
     return NULL;
 }
 
-ort_status *RegisterCustomOps(ort_session_options *options, const ort_base *base) {
+static ort_status *domains_of(const ort_api *api, domains **found) {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    if (!adapter_context()) return api->CreateStatus(ORT_FAIL, adapter_context_failure());
+    pthread_mutex_lock(&lock);
+    ort_status *const status = find_domains(api, found);
+    pthread_mutex_unlock(&lock);
+    return status;
+}
+
+ort_status *custom_ops_own(const ort_api *api, ort_domain **domain) {
+    domains *d = NULL;
+    ort_status *const status = domains_of(api, &d);
+    if (!status) *domain = d->made[OWN_DOMAIN];
+    return status;
+}
+
+ort_status *RegisterCustomOps(ort_session_options *options, const ort_base *base) {
     ort_status *status;
     domains *d = NULL;
     const ort_api *const api = adapter_open(base, ORT_VERSION_OPS, &status);
     if (!api) return status;
-    if (!adapter_context()) return api->CreateStatus(ORT_FAIL, adapter_context_failure());
-    pthread_mutex_lock(&lock);
-    status = find_domains(api, &d);
-    pthread_mutex_unlock(&lock);
+    status = domains_of(api, &d);
     for (int i = 0; i < NUM_DOMAINS && !status; i++) status = api->AddCustomOpDomain(options, d->made[i]);
     return status;
 }

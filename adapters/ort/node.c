@@ -1,6 +1,7 @@
 #include "node.h"
 
 #include "call.h"
+#include "flex.h"
 #include "note.h"
 #include "projected.h"
 #include "source.h"
@@ -19,6 +20,7 @@ static const node_rule rules[NODE_KIND_COUNT] = {
     [NODE_GROUP_QUERY] = {"com.microsoft", "GroupQueryAttention", 1, 1, 17, 1, 4},
     [NODE_PROJECTED] = {"com.microsoft", "Attention", 1, 1, 7, 2, 2},
     [NODE_BLOCK] = {.domain = "", .type = "block"},
+    [NODE_FLEX] = {"attune", "FlexAttention", 1, 1, FLEX_NUM_INPUTS, FLEX_TENSORS, 1},
 };
 
 const node_rule *node_rule_of(node_op op) { return &rules[op]; }
@@ -42,7 +44,7 @@ typedef struct attribute_rule {
 #define WHOLE(name, member) {name, false, offsetof(node_attributes, member)}
 #define REAL(name, member)  {name, true, offsetof(node_attributes, member)}
 enum { MAX_ATTRIBUTES = 10 };
-static const attribute_rule attributes[NODE_OP_COUNT][MAX_ATTRIBUTES] = {
+static const attribute_rule attributes[NODE_KIND_COUNT][MAX_ATTRIBUTES] = {
     [NODE_ATTENTION] = {WHOLE("is_causal", is_causal), WHOLE("q_num_heads", num_heads),
                         WHOLE("kv_num_heads", kv_num_heads), WHOLE("qk_matmul_output_mode", weights_mode),
                         REAL("scale", scale), REAL("softcap", soft_cap), WHOLE("softmax_precision", precision),
@@ -55,6 +57,7 @@ static const attribute_rule attributes[NODE_OP_COUNT][MAX_ATTRIBUTES] = {
                           WHOLE("smooth_softmax", smooth_softmax), WHOLE("qk_output", weights_mode)},
     [NODE_PROJECTED] = {WHOLE("num_heads", num_heads), REAL("mask_filter_value", mask_filter_value),
                         REAL("scale", scale), WHOLE("unidirectional", is_causal), WHOLE("do_rotary", do_rotary)},
+    [NODE_FLEX] = {REAL("scale", scale), WHOLE("softmax_precision", precision)}, /* and texts: flex.c */
 };
 
 /* Attributes that must have the value that means nothing, most of later versions. ONNX Runtime fills in those that a
@@ -131,8 +134,11 @@ static bool read_attributes(const node_source *s, node_op op, node_attributes *a
     return true;
 }
 
+/* The operators of com.microsoft. */
+static bool is_contributed(node_op op) { return op != NODE_ATTENTION && op != NODE_FLEX; }
+
 static bool check_heads(node_op op, const node_attributes *a, char *message) {
-    const bool needed = op != NODE_ATTENTION;
+    const bool needed = is_contributed(op);
     if (a->num_heads < needed || a->num_heads > INT32_MAX)
         return refuse(message, "its number of heads is %lld", (long long)a->num_heads);
     if (a->kv_num_heads < (op == NODE_GROUP_QUERY) || a->kv_num_heads > INT32_MAX)
@@ -149,7 +155,7 @@ static bool check_numbers(node_op op, node_attributes *a, char *message) {
                       (long long)a->is_causal);
     if (!isnan(a->scale) && !(fabsf(a->scale) <= 1e38f)) return refuse(message, "scale is %g", (double)a->scale);
     /* The contributed operators take 0 for the default. */
-    if (op != NODE_ATTENTION && a->scale == 0) a->scale = NAN;
+    if (is_contributed(op) && a->scale == 0) a->scale = NAN;
     if (!(a->soft_cap >= 0) || isinf(a->soft_cap)) return refuse(message, "softcap is %g", (double)a->soft_cap);
     if (a->window_left < -1 || a->window_right < -1 || (op == NODE_GROUP_QUERY && a->window_left == 0))
         return refuse(message, "its window is %lld, %lld", (long long)a->window_left, (long long)a->window_right);
@@ -241,6 +247,7 @@ static bool check_projected(const node_source *s, const node_spec *spec, char *m
 static bool check_tensors(const node_source *s, node_spec *spec, char *message) {
     static bool (*const check[NODE_OP_COUNT])(const node_source *, const node_spec *, char *) = {
         check_attention, check_multi_head, check_group_query, check_projected};
+    if (spec->op == NODE_FLEX) return true; /* flex_create looks at them */
     spec->wants_weights = source_has_output(s, 3);
     return check[spec->op](s, spec, message);
 }
@@ -248,11 +255,10 @@ static bool check_tensors(const node_source *s, node_spec *spec, char *message) 
 /* ---- In the note of an EPContext node ---- */
 
 uint32_t node_own_types(node_op op) {
-    static const uint32_t own[NODE_OP_COUNT] = {
-        [NODE_ATTENTION] = 1u << 3 | 1u << 6,
-        [NODE_MULTI_HEAD] = 1u << 4 | 1u << 8 | 1u << 9,
-        [NODE_PROJECTED] = 1u << 3 | 1u << 6,
-        [NODE_GROUP_QUERY] = 1u << 5 | 1u << 6 | 1u << 9 | 1u << 12 | 1u << 13,
+    static const uint32_t own[NODE_KIND_COUNT] = {
+        [NODE_ATTENTION] = 1u << 3 | 1u << 6, [NODE_MULTI_HEAD] = 1u << 4 | 1u << 8 | 1u << 9,
+        [NODE_PROJECTED] = 1u << 3 | 1u << 6, [NODE_GROUP_QUERY] = 1u << 5 | 1u << 6 | 1u << 9 | 1u << 12 | 1u << 13,
+        [NODE_FLEX] = ~0u << FLEX_TENSORS,
     };
     return own[op];
 }
@@ -321,9 +327,11 @@ node *node_create_from(const node_source *source, node_op op, const char *name, 
     snprintf(message, ATTUNE_MESSAGE_BYTES, "there is no memory");
     bool is_made = n && node_describe(source, op, &n->spec, message);
     if (is_made && op == NODE_PROJECTED) is_made = (n->block = projected_create(source, &n->spec, message));
+    if (is_made && op == NODE_FLEX) is_made = (n->functions = flex_create(source, message));
     if (is_made) {
         n->api = source->api;
         n->plans.context = adapter_context();
+        n->plans.functions = n->functions;
         snprintf(n->spec.name, sizeof n->spec.name, "%s", name);
         return n;
     }
@@ -353,18 +361,20 @@ void node_destroy(node *n) {
     if (!n) return;
     plans_free(&n->plans);
     block_free(n->block);
+    free(n->functions);
     free(n->places);
     free(n);
 }
 
 ort_status *node_compute(node *n, ort_kernel_context *context) {
     static bool (*const compute[NODE_KIND_COUNT])(call *) = {call_attention, call_multi_head, call_group_query,
-                                                             call_block, call_block};
+                                                             call_block,     call_block,      call_flex};
     static adapter_counter ran[NODE_KIND_COUNT] = {{.name = "Attention.ran"},
                                                    {.name = "MultiHeadAttention.ran"},
                                                    {.name = "GroupQueryAttention.ran"},
                                                    {.name = "com.microsoft.Attention.ran"},
-                                                   {.name = "block.ran"}};
+                                                   {.name = "block.ran"},
+                                                   {.name = "FlexAttention.ran"}};
     __attribute__((cleanup(call_free))) call c; /* also when ONNX Runtime throws */
     call_begin(&c, n, context);
     if (!compute[n->spec.op](&c)) return call_failure(&c);

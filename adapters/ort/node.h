@@ -12,6 +12,7 @@ typedef enum node_op {
     NODE_PROJECTED,     /* com.microsoft Attention */
     NODE_OP_COUNT,
     NODE_BLOCK = NODE_OP_COUNT, /* a whole block, which the provider has found in a graph */
+    NODE_FLEX,                  /* attune FlexAttention, which no provider has: a custom operator only */
     NODE_KIND_COUNT
 } node_op;
 
@@ -73,8 +74,9 @@ typedef struct node {
     const ort_api *api;
     node_spec spec;
     plans plans;
-    struct block *block; /* weights and inputs of a block; otherwise NULL */
-    node_places *places; /* of an EPContext node; otherwise NULL: they are in order */
+    struct block *block;       /* weights and inputs of a block; otherwise NULL */
+    attune_problem *functions; /* of NODE_FLEX: what its functions and their tensors are; otherwise NULL */
+    node_places *places;       /* of an EPContext node; otherwise NULL: they are in order */
 } node;
 
 /* The inputs of an operator that have types of their own: lengths, positions and masks. */

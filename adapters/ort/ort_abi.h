@@ -49,6 +49,7 @@ enum { ORT_FAIL = 1, ORT_INVALID_ARGUMENT = 2, ORT_NOT_IMPLEMENTED = 9 };
 enum {
     ORT_UNDEFINED = 0,
     ORT_FLOAT = 1,
+    ORT_INT8 = 3,
     ORT_INT32 = 6,
     ORT_INT64 = 7,
     ORT_BOOL = 9,
@@ -350,9 +351,12 @@ struct ort_factory {
     ORT_GAP(unused, 3); /* ValidateCompiledModelCompatibilityInfo to ReleaseAllocator */
     ort_status *(*CreateDataTransfer)(ort_factory *factory, void **transfer);
     bool (*IsStreamAware)(const ort_factory *factory);
-    ORT_GAP(unused_13, 5); /* CreateSyncStreamForDevice to GetCustomOpDomains */
+    ORT_GAP(unused_13, 3); /* CreateSyncStreamForDevice to CreateExternalResourceImporterForDevice */
+    ort_status *(*GetNumCustomOpDomains)(ort_factory *factory, size_t *count);
+    ort_status *(*GetCustomOpDomains)(ort_factory *factory, ort_domain **domains, size_t count);
 };
 ORT_SLOT(ort_factory, ReleaseEp, 5);
 ORT_SLOT(ort_factory, CreateDataTransfer, 11);
+ORT_SLOT(ort_factory, GetCustomOpDomains, 17);
 
 #endif

@@ -68,7 +68,18 @@ static void describe(const plan_key *key, attune_problem *problem) {
     problem->bias_dtype = key->bias.dtype;
 }
 
-static plan *make(attune_context *context, const plan_key *key, char message[ATTUNE_MESSAGE_BYTES]) {
+/* Their tensors have dims of batch and heads. */
+static void describe_functions(const attune_problem *from, const plan_key *key, attune_problem *problem) {
+    problem->batch = key->batch;
+    problem->num_heads = key->num_heads;
+    problem->num_kv_heads = key->num_heads / key->group;
+    memcpy(problem->tensors, from->tensors, sizeof problem->tensors);
+    memcpy(problem->score_mod, from->score_mod, sizeof problem->score_mod);
+    memcpy(problem->mask_mod, from->mask_mod, sizeof problem->mask_mod);
+    memcpy(problem->prob_mod, from->prob_mod, sizeof problem->prob_mod);
+}
+
+static plan *make(const plans *all, const plan_key *key, char message[ATTUNE_MESSAGE_BYTES]) {
     plan *const p = calloc(1, sizeof *p);
     if (!p) {
         snprintf(message, ATTUNE_MESSAGE_BYTES, "there is no memory for a plan");
@@ -77,11 +88,12 @@ static plan *make(attune_context *context, const plan_key *key, char message[ATT
     attune_problem problem = ATTUNE_PROBLEM_INIT;
     p->key = *key;
     describe(key, &problem);
-    attune_status status = attune_plan_create(context, &problem, NULL, &p->plan);
+    if (all->functions) describe_functions(all->functions, key, &problem);
+    attune_status status = attune_plan_create(all->context, &problem, NULL, &p->plan);
     if (!status) status = attune_plan_arguments_init(p->plan, &p->arguments);
     if (!status) return p;
     snprintf(message, ATTUNE_MESSAGE_BYTES, "%s", attune_last_message());
-    attune_plan_destroy(context, p->plan);
+    attune_plan_destroy(all->context, p->plan);
     free(p);
     return NULL;
 }
@@ -98,7 +110,7 @@ plan *plans_find(plans *all, const plan_key *key, char message[ATTUNE_MESSAGE_BY
         snprintf(message, ATTUNE_MESSAGE_BYTES, "it has had %d kinds of calls, of other widths or masks", MAX_PLANS);
         return NULL;
     }
-    p = make(all->context, key, message);
+    p = make(all, key, message);
     if (!p) return NULL;
     plan *const kept = (plan *)common_add(&all->list, &p->link, is_of, key);
     if (kept == p) {

@@ -18,9 +18,10 @@ typedef struct plan_key {
     double scale, soft_cap; /* scale NaN: 1 / sqrt(head_dim) */
     int64_t window_left, window_right;
     int32_t head_dim, head_dim_v, group, rotary_dim;
-    int32_t embed_dim, num_heads, out_dim; /* of a block, else 0; out_dim 0: no product after attention */
-    int32_t reserved_word;
-    uint8_t dtype, v_dtype; /* attune_dtype */
+    int32_t embed_dim, out_dim; /* of a block, else 0; out_dim 0: no product after attention */
+    int32_t num_heads;          /* of a block and with functions, else 0 */
+    int32_t batch;              /* with functions, else 0 */
+    uint8_t dtype, v_dtype;     /* attune_dtype */
     uint8_t is_causal, bottom_right, has_causal_offsets, has_kv_lens, has_sinks;
     uint8_t appends, appends_one; /* keys are appended to k and v: any number, or exactly one */
     uint8_t rotary_interleaved, has_position_ids;
@@ -34,7 +35,8 @@ typedef struct plan plan;
 
 /* All kinds of calls of one node. */
 typedef struct plans {
-    attune_context *context; /* NULL until it could be made */
+    attune_context *context;         /* NULL until it could be made */
+    const attune_problem *functions; /* NULL, or a problem that has the functions of all calls, and their tensors */
     common_list list;
     atomic_uint count;
 } plans;

@@ -1,5 +1,6 @@
 /* The plug-in execution provider: it takes the nodes that attune can compute, one by one. */
 #include "attune_ort.h"
+#include "custom_ops.h"
 #include "fused.h"
 #include "node.h"
 
@@ -305,6 +306,17 @@ static bool no_streams(const ort_factory *f) {
     return false;
 }
 
+/* attune's own operators come with the provider. */
+static ort_status *num_domains(ort_factory *f, size_t *count) {
+    (void)f;
+    *count = 1;
+    return NULL;
+}
+
+static ort_status *own_domains(ort_factory *f, ort_domain **found, size_t count) {
+    return count ? custom_ops_own(((factory *)f)->api, &found[0]) : NULL;
+}
+
 static ort_status *supported_devices(ort_factory *table, const ort_hardware *const *hardware, size_t num_hardware,
                                      ort_device **devices, size_t max_devices, size_t *num_devices) {
     factory *const f = (factory *)table;
@@ -371,7 +383,9 @@ ort_status *CreateEpFactories(const char *name, const ort_base *base, const ort_
                              .GetVendorId = vendor_id,
                              .GetVersion = version,
                              .CreateDataTransfer = no_transfer,
-                             .IsStreamAware = no_streams};
+                             .IsStreamAware = no_streams,
+                             .GetNumCustomOpDomains = num_domains,
+                             .GetCustomOpDomains = own_domains};
     f->api = api;
     f->ep_api = api->GetEpApi();
     if ((status = make_registry(f))) {

@@ -6,7 +6,7 @@
 
 evaluator is ONNX's own reference evaluator, whose FlexAttention is attune's: other operators run by NumPy. A node's
 subgraphs score_mod and prob_mod become functions of a kernel (docs/functions.md). flex_attention computes one node,
-function_text shows what its subgraph becomes.
+function_text shows what its subgraph becomes. ONNX Runtime runs what rewrite makes of a model (docs/onnxruntime.md).
 """
 
 from __future__ import annotations
@@ -22,23 +22,18 @@ from . import _library  # noqa: F401  the library is found, or missing, at once
 from ._attention import _look, _shape4
 from ._errors import InvalidArgumentError
 from ._flex import _fields, attend
-from ._graph import GraphReader
+from ._onnx_rewrite import PRECISIONS, PREVIEW, functions_of, rewrite
 from ._tensor import dtype_name, empty
-from ._trace import Tracer
 from ._values import number
 
-__all__ = ["FlexAttention", "evaluator", "flex_attention", "function_text"]
-
-_PRECISIONS = {onnx.TensorProto.FLOAT: "f32", onnx.TensorProto.DOUBLE: "f64", onnx.TensorProto.FLOAT16: "f32",
-               onnx.TensorProto.BFLOAT16: "f32"}
+__all__ = ["FlexAttention", "evaluator", "flex_attention", "function_text", "rewrite"]
 
 
 def function_text(graph: onnx.GraphProto, what: str, shape: Sequence[int]) -> Dict[str, Any]:
     """What a subgraph becomes: {"text": …, "tensors": {name: array}, "tensor": their declarations}. `what` is score_mod
     or prob_mod, `shape` that of the scores, [batch, heads, queries, keys]."""
-    tracer = Tracer(dict(zip(("b", "h", "q", "kv"), shape)), False)
-    text = GraphReader(tracer, shape).text(graph, what)
-    return {"text": text[1:-1], "tensors": dict(tracer.tensors), "tensor": (tracer.declarations() or '""')[1:-1]}
+    texts, tracer = functions_of({what: graph}, shape)
+    return {"text": texts[what][1:-1], "tensors": dict(tracer.tensors), "tensor": (tracer.declarations() or '""')[1:-1]}
 
 
 def flex_attention(
@@ -66,16 +61,14 @@ def flex_attention(
             raise InvalidArgumentError(f"{name} has {len(value.shape)} dims; FlexAttention takes 4")
     shape = (*_shape4(q, "q")[:3], _shape4(k, "k")[2])
     fields = _fields(q, k, v, True)
-    tracer = Tracer(dict(zip(("b", "h", "q", "kv"), shape)), False)
-    reader = GraphReader(tracer, shape, outer)
-    for name, graph in (("score_mod", score_mod), ("prob_mod", prob_mod)):
-        fields[name] = None if graph is None else reader.text(graph, name)
+    texts, tracer = functions_of({"score_mod": score_mod, "prob_mod": prob_mod}, shape, outer)
+    fields.update(texts)
     if scale is not None:
         fields["softmax_scale"] = number(scale, "scale")
     if softmax_precision is not None:
-        if softmax_precision not in _PRECISIONS:
+        if softmax_precision not in PRECISIONS:
             raise InvalidArgumentError(f"softmax_precision is {softmax_precision}; it must be that of a float type")
-        fields["softmax_precision"] = "f64" if dtype_name(q) == "f64" else _PRECISIONS[softmax_precision]
+        fields["softmax_precision"] = "f64" if dtype_name(q) == "f64" else PRECISIONS[softmax_precision]
     tensors["out"] = empty((q,), dtype_name(q), (*q.shape[:-1], v.shape[-1]))
     attend(fields, tracer, tensors, threads)
     return tensors["out"]
@@ -84,7 +77,7 @@ def flex_attention(
 class FlexAttention(OpRun):
     """The operator for onnx.reference.ReferenceEvaluator(model, new_ops=[attune.onnx.FlexAttention])."""
 
-    op_domain = "ai.onnx.preview"
+    op_domain = PREVIEW
 
     def _run(self, Q: Any, K: Any, V: Any, scale: Any = None, score_mod: Any = None, prob_mod: Any = None,
              softmax_precision: Any = None, **_: Any) -> tuple:
