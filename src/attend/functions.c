@@ -380,6 +380,49 @@ const ir_expr *mha_kept_value(const mha_context *c, int number, const ir_expr *k
     return ir_ne(c->b, kept, ir_splat(c->b, ir_int(c->b, IR_I32, 0), kept->type.lanes));
 }
 
+/* ---- Rows of elements ---- */
+
+static bool counts_keys(const mha_context *c, const ex_node *load, int d) {
+    const int64_t dim = c->functions->scope.tensors[load->which].dims[d];
+    return dim < 0 && ex_dim_var(dim) == EX_V_KV;
+}
+
+static bool has_keys_in_row(const mha_context *c, const ex_node *load) {
+    const ex_scope *scope = &c->functions->scope;
+    if (load->op != EX_LOAD || load->type != EX_T_FLOAT) return false;
+    for (int d = 0; d < load->num_args; d++) {
+        const ex_node *index = &c->functions->nodes[load->args[d]];
+        const int64_t dim = scope->tensors[load->which].dims[d];
+        const bool is_counted = index->op == EX_VAR && dim < 0 && (int)ex_dim_var(dim) == index->which;
+        if (!is_counted || scope->size[index->which].least == 0) return false;
+        if (counts_keys(c, load, d) != (d == load->num_args - 1)) return false;
+    }
+    return true;
+}
+
+int mha_keys_in_rows(const mha_context *c, mha_function f, bool has_heads, int nodes[EX_MAX_NODES]) {
+    const unsigned of_row = 1U << EX_V_Q | (has_heads ? 1U << EX_V_H : 0);
+    const int root = mha_function_root(c, f);
+    bool needed[EX_MAX_NODES];
+    int count = 0;
+    if (root < 0) return 0;
+    mark_needed(c->functions, root, needed);
+    for (int i = 0; i <= root; i++) {
+        const ex_node *node = &c->functions->nodes[i];
+        if (needed[i] && node->needs & of_row && has_keys_in_row(c, node)) nodes[count++] = i;
+    }
+    return count;
+}
+
+const ir_expr *mha_load_keys(const mha_context *c, int number, const mha_place *place) {
+    const ex_node *load = &c->functions->nodes[number];
+    const ir_buffer *tensor = c->params.tensor[MHA_USER_TENSORS + load->which];
+    const ir_expr *index[EX_MAX_RANK];
+    for (int d = 0; d < load->num_args; d++)
+        index[d] = variable_at(place, (ex_var)c->functions->nodes[load->args[d]].which);
+    return mha_load(c, ir_access_make(c->b, tensor, place->lanes, -1, load->num_args, index, NULL));
+}
+
 /* ---- Results ---- */
 
 const ir_expr *mha_modified(const mha_context *c, mha_function f, const mha_place *place, const mha_values *values,

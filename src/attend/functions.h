@@ -44,6 +44,11 @@ ir_elem mha_kept_elem(const mha_context *c, int node);
 const ir_expr *mha_keep_value(const mha_context *c, int node, const mha_values *values);
 const ir_expr *mha_kept_value(const mha_context *c, int node, const ir_expr *kept);
 
+/* The values that are elements of tensors of numbers which have one for each row and key, those of neighbouring keys
+ * side by side; returns how many. Such a value of `lanes` keys, which are known to be inside, as c->elem. */
+int mha_keys_in_rows(const mha_context *c, mha_function f, bool has_heads, int nodes[EX_MAX_NODES]);
+const ir_expr *mha_load_keys(const mha_context *c, int node, const mha_place *place);
+
 /* The score, or probability, z as the function has it; z where there is none. */
 const ir_expr *mha_modified(const mha_context *c, mha_function f, const mha_place *place, const mha_values *values,
                             const ir_expr *z);

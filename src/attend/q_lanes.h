@@ -216,6 +216,17 @@ void ql_open_functions(q_lanes *c);
 void ql_alloc_functions(q_lanes *c);
 void ql_init_functions(q_lanes *c, const ir_expr *stripe);
 mha_values ql_values_of_rows(q_lanes *c, mha_function f, const ir_expr *stripe, const ir_expr *at, int lanes);
+/* Values of a vector of rows and a quarter of keys that lie side by side in the user's tensors; count 0: there are
+ * none, or keys do not come by quarters. ql_fill_pairs loads those from `key` on. */
+enum { QL_PAIR_VALUES = 2 };
+typedef struct q_lanes_pair_values {
+    int count, node[QL_PAIR_VALUES];
+    const ir_expr *of_key[QL_PAIR_VALUES][4];
+    q_lanes_row rows[IR_MAX_LANES];
+} q_lanes_pair_values;
+q_lanes_pair_values ql_pair_values(q_lanes *c, mha_function f, const ir_expr *stripe, const ir_expr *at);
+void ql_fill_pairs(q_lanes *c, const ir_expr *key, q_lanes_pair_values *pairs);
+mha_values ql_with_pairs(const mha_values *of_rows, const q_lanes_pair_values *pairs, int key);
 void ql_fill_key(q_lanes *c, mha_function f, const ir_expr *key, q_lanes_key_values *of_key);
 /* The score or probability z as the function has it, and whether mask_mod lets the rows see the key; z and NULL where
  * there is none. */

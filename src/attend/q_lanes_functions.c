@@ -73,6 +73,48 @@ void ql_fill_key(q_lanes *c, mha_function f, const ir_expr *key, q_lanes_key_val
     }
 }
 
+/* ---- Elements of rows and keys ---- */
+
+/* The columns of an element that is asked for at `lanes` rows from `at` on and the quarter of keys from `key` on: each
+ * row's keys are loaded at once and transposed, as one by one they would be gathered. */
+static void load_quarter(q_lanes *c, int node, const q_lanes_row *rows, const ir_expr *key, const ir_expr *columns[4]) {
+    const int lanes = c->m->lanes, quarter = mha_quarter(lanes);
+    const ir_expr *parts[IR_MAX_LANES];
+    for (int i = 0; i < quarter; i++) {
+        for (int part = 0; part < lanes / quarter; part++) {
+            mha_place place = place_of_key(c, key);
+            place.head = rows[part * quarter + i].head;
+            place.query = rows[part * quarter + i].query;
+            place.lanes = quarter;
+            parts[part] = mha_load_keys(c->m, node, &place);
+        }
+        columns[i] = ir_let(c->b, "elements", mha_join(c->b, parts, lanes / quarter, quarter));
+    }
+    mha_transpose_quarters(c->b, lanes, columns);
+}
+
+q_lanes_pair_values ql_pair_values(q_lanes *c, mha_function f, const ir_expr *stripe, const ir_expr *at) {
+    int nodes[EX_MAX_NODES];
+    q_lanes_pair_values pairs = {.count = 0};
+    const int count = mha_keys_in_rows(c->m, f, has_heads(c), nodes);
+    if (!count || !c->keys_fill_tiles || c->m->s->score_keys % mha_quarter(c->m->lanes)) return pairs;
+    for (int i = 0; i < count && i < QL_PAIR_VALUES; i++) pairs.node[pairs.count++] = nodes[i];
+    for (int l = 0; l < c->m->lanes; l++) pairs.rows[l] = ql_row(c, stripe, ir_plus(c->b, at, l));
+    return pairs;
+}
+
+void ql_fill_pairs(q_lanes *c, const ir_expr *key, q_lanes_pair_values *pairs) {
+    for (int i = 0; i < pairs->count; i++) load_quarter(c, pairs->node[i], pairs->rows, key, pairs->of_key[i]);
+}
+
+mha_values ql_with_pairs(const mha_values *of_rows, const q_lanes_pair_values *pairs, int key) {
+    mha_values values = *of_rows;
+    for (int i = 0; i < pairs->count; i++) values.of[pairs->node[i]] = pairs->of_key[i][key];
+    return values;
+}
+
+/* ---- Results ---- */
+
 static mha_values with_key(const mha_values *of_rows, const q_lanes_key_values *of_key) {
     mha_values values = *of_rows;
     for (int i = 0; i < of_key->count; i++) values.of[of_key->node[i]] = of_key->value[i];

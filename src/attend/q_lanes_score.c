@@ -143,11 +143,13 @@ static mha_score_operands operands_of(q_lanes *c, const score_tile *t, mha_score
 static void score(q_lanes *c, const q_lanes_tile *tile, const score_tile *t) {
     ir_builder *b = c->b;
     const int lanes = c->m->lanes;
+    const int quarter = mha_quarter(lanes);
     q_lanes_key_values of_key[MAX_ROWS];
     for (int jj = 0; jj < t->product.rows; jj++) ql_fill_key(c, MHA_SCORE_FUNCTION, t->key[jj], &of_key[jj]);
     for (int v = 0; v < t->product.vectors; v++) {
         const ir_expr *at = ir_idx(b, (int64_t)v * lanes);
-        const mha_values values = ql_values_of_rows(c, MHA_SCORE_FUNCTION, tile->stripe, at, lanes);
+        const mha_values of_rows = ql_values_of_rows(c, MHA_SCORE_FUNCTION, tile->stripe, at, lanes);
+        q_lanes_pair_values pairs = ql_pair_values(c, MHA_SCORE_FUNCTION, tile->stripe, at);
         mha_score_operands rows = {0};
         if (c->position) {
             rows.position = ir_let(b, "position", ir_load(b, ir_at(b, c->position, lanes, 2, tile->stripe, at)));
@@ -157,6 +159,8 @@ static void score(q_lanes *c, const q_lanes_tile *tile, const score_tile *t) {
             const mha_score_operands operands = operands_of(c, t, rows, jj, at);
             const ir_expr *dot = mha_product_sum(&t->product, jj, v);
             const ir_expr *z = mha_score(c->m, &operands, dot, ATTUNE_WEIGHTS_MASKED);
+            if (jj % quarter == 0) ql_fill_pairs(c, t->key[jj], &pairs);
+            const mha_values values = ql_with_pairs(&of_rows, &pairs, jj % quarter);
             z = ql_modified(c, MHA_SCORE_FUNCTION, &values, &of_key[jj], t->key[jj], z);
             if (z != dot) ir_store(b, mha_product_at(&t->product, jj, v), z);
         }
