@@ -41,7 +41,7 @@ _attune_values() {
         layout) echo bhsd bshd ;;
         strategy) echo q_lanes d_lanes ;;
         value_by) echo auto columns rows ;;
-        kv_copy) echo auto none converted all ;;
+        kv_copy) echo auto none converted all once ;;
         task_prefetch) echo auto none head ;;
         gemm_by) echo auto vectors tiles ;;
         gemm_groups) echo auto whole narrow ;;

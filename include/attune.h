@@ -1100,12 +1100,14 @@ typedef enum attune_strategy { ATTUNE_Q_LANES = 0, ATTUNE_D_LANES, ATTUNE_STRATE
 typedef enum attune_value_by { ATTUNE_VALUE_AUTO = 0, ATTUNE_VALUE_BY_COLUMNS, ATTUNE_VALUE_BY_ROWS } attune_value_by;
 
 /* What of K and V a task of q_lanes copies, tile by tile, in the type of the arithmetic: nothing, what has another
- * type, or all. Values by rows read V as it lies. */
+ * type, or all. Values by rows read V as it lies, unless products are of pairs of bf16: V is put in pairs by each task
+ * (converted); or once, in the workspace, for all tasks of a KV head. */
 typedef enum attune_kv_copy {
     ATTUNE_COPY_AUTO = 0,
     ATTUNE_COPY_NONE,
     ATTUNE_COPY_CONVERTED,
-    ATTUNE_COPY_ALL
+    ATTUNE_COPY_ALL,
+    ATTUNE_COPY_ONCE
 } attune_kv_copy;
 
 /* What a task of q_lanes prefetches while it computes: nothing; or the next head, of which a batch of short sequences

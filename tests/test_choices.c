@@ -19,6 +19,12 @@ static const struct {
     {"num_heads=4,num_kv_heads=2,seq_q=7,seq_kv=24,head_dim=8,kv_dtype=i8,kv_scales=token", "", "Q"},
     {"num_heads=2,seq_q=7,seq_kv=24,head_dim=8,page_size=4,kv_lens=1,v_dtype=f16", "num_pages=16,max_pages=6", "Q"},
     {"num_heads=2,seq_q=9,seq_kv=21,head_dim=8,reproducible=1,k_dtype=bf16", "", "QR"},
+    {"num_heads=4,num_kv_heads=2,seq_q=19,seq_kv=41,head_dim=16,dtype=bf16,lse=1", "", "Q"},
+    {"batch=3,num_heads=4,num_kv_heads=2,seq_q=9,seq_kv=dynamic,head_dim=16,head_dim_v=24,dtype=bf16,kv_lens=1,"
+     "is_causal=1,window_left=12",
+     "seq_kv=37", "Q"},
+    {"num_heads=2,seq_q=dynamic,seq_kv=33,head_dim=16,dtype=bf16,attn_mask=qk,v_in_k=1", "seq_q=21", "Q"},
+    {"embed_dim=32,num_heads=2,seq_q=25,dtype=bf16,rotary_dim=8", "rotary_positions=25", "QB"},
     {"num_heads=2,seq_q=1,seq_kv=150,head_dim=16,head_dim_v=9", "", "D"},
     {"num_heads=4,num_kv_heads=1,seq_q=2,seq_kv=150,head_dim=16,is_causal=1,causal_align=bottom_right", "", "D"},
     {"num_heads=2,seq_q=1,seq_kv=150,head_dim=16,page_size=8,kv_lens=1", "num_pages=40,max_pages=19", "D"},

@@ -86,7 +86,7 @@ static void test_q_lanes(void **state) {
         {"strategy=d_lanes", "score_rows is 0; it must be at least 1: strategy=d_lanes needs its numbers, too"},
         {"value_by=3", "value_by is '3'; it must be one of auto, columns, rows"},
         {"value_by=row", "value_by is 'row'; it must be one of auto, columns, rows; did you mean rows?"},
-        {"kv_copy=0", "kv_copy is '0'; it must be one of auto, none, converted, all"},
+        {"kv_copy=0", "kv_copy is '0'; it must be one of auto, none, converted, all, once"},
         {"strategy=no", "strategy is 'no'; it must be q_lanes or d_lanes"},
         {"tiles=4", "'tiles' is not a field of a schedule; there are: strategy, lanes, score_row_vectors"},
         {"kvtile=4", "'kvtile' is not a field of a schedule; did you mean kv_tile?"},
@@ -255,6 +255,11 @@ static void test_choices_follow_the_numbers(void **state) {
     assert_int_equal(settled(&causal, "avx2", numbers).value_by, ATTUNE_VALUE_BY_COLUMNS);
     assert_int_equal(settled(&codes, "avx512", numbers).value_by, ATTUNE_VALUE_BY_COLUMNS);
     assert_int_equal(settled(&few, "avx2", numbers).kv_copy, ATTUNE_COPY_CONVERTED);
+    const attune_problem one_task = problem_canonical("num_heads=4,seq_q=32,seq_kv=90,head_dim=40,dtype=bf16");
+    const attune_problem tasks = problem_canonical("num_heads=4,seq_q=33,seq_kv=90,head_dim=40,dtype=bf16");
+    assert_int_equal(settled(&one_task, "avx512_bf16", numbers).kv_copy, ATTUNE_COPY_CONVERTED);
+    assert_int_equal(settled(&tasks, "avx512_bf16", numbers).kv_copy, ATTUNE_COPY_ONCE);
+    assert_int_equal(settled(&tasks, "avx512", numbers).kv_copy, ATTUNE_COPY_CONVERTED);
     const attune_problem large = problem_canonical("num_heads=4,seq_q=1,seq_kv=100000,head_dim=40");
     const attune_problem small = problem_canonical("num_heads=4,seq_q=1,seq_kv=100,head_dim=40");
     const attune_problem serial = problem_canonical("num_heads=4,seq_q=1,seq_kv=100000,head_dim=40,reproducible=1");
@@ -278,8 +283,16 @@ static void test_choices_that_cannot_be(void **state) {
         {"seq_q=100,head_dim=40,kv_dtype=i8,kv_scales=token", "avx512", "q", "value_by=rows", "value_by=rows needs"},
         {"seq_q=100,head_dim=40", "avx512", "q", "value_by=rows,lanes=2", "value_by=rows needs"},
         {"op=weights,seq_q=100,head_dim=40", "avx512", "q", "value_by=rows", "value_by=rows needs"},
-        {"seq_q=100,head_dim=40,dtype=bf16", "avx512_bf16", "q", "kv_copy=all", "kv_copy must be converted where"},
-        {"seq_q=100,head_dim=40,dtype=bf16", "avx512_bf16", "q", "kv_copy=none", "kv_copy must be converted where"},
+        {"seq_q=100,head_dim=40,dtype=bf16", "avx512_bf16", "q", "kv_copy=all", "kv_copy must be converted or once"},
+        {"seq_q=100,head_dim=40,dtype=bf16", "avx512_bf16", "q", "kv_copy=none", "kv_copy must be converted or once"},
+        {"seq_q=100,head_dim=40", "avx512_bf16", "q", "kv_copy=once", "kv_copy=once needs products of pairs"},
+        {"seq_q=100,head_dim=40,dtype=bf16", "avx512", "q", "kv_copy=once", "kv_copy=once needs products of pairs"},
+        {"seq_q=100,head_dim=40,dtype=bf16", "avx512_bf16", "q", "kv_copy=once,score_keys=5,kv_tile=45",
+         "an even kv_tile"},
+        {"batch=2,seq_q=dynamic,seq_kv=dynamic,head_dim=40,dtype=bf16,ragged=1", "avx512_bf16", "q", "kv_copy=once",
+         "neither ragged nor paged"},
+        {"seq_q=100,seq_kv=200,head_dim=40,dtype=bf16,page_size=8,kv_lens=1", "avx512_bf16", "q", "kv_copy=once",
+         "neither ragged nor paged"},
         {"seq_q=1,seq_kv=100,head_dim=40,reproducible=1", "avx2", "d", "score_streams=4,kv_tile=144,kv_chunk=576",
          "score_streams and value_streams must be 1 with reproducible"},
         {"seq_q=1,seq_kv=100,head_dim=40,reproducible=1", "avx2", "d", "value_streams=4,kv_tile=144,kv_chunk=576",

@@ -73,7 +73,8 @@ static void alloc_scratch(q_lanes *c) {
                        (int64_t[]){stripes, m->p->head_dim / c->width, count * c->width});
     c->scores = by_vectors(c, "scores", m->elem, m->s->kv_tile + c->width - 1);
     c->probabilities = c->width == 2 ? by_vectors(c, "probabilities", IR_BF16, pairs) : c->scores;
-    if (c->width == 2) c->values = ir_scratch(c->b, "values", IR_BF16, 2, (int64_t[]){pairs, 2 * m->p->head_dim_v});
+    if (c->width == 2 && !m->v_pairs)
+        c->values = ir_scratch(c->b, "values", IR_BF16, 2, (int64_t[]){pairs, 2 * m->p->head_dim_v});
     if (c->width == 1 && is_copied(m, m->k))
         c->keys = ir_scratch(c->b, "keys", m->elem, 2, (int64_t[]){m->s->kv_tile, m->p->head_dim});
     if (c->width == 1 && is_copied(m, m->v) && !c->by_rows)
@@ -144,6 +145,7 @@ static void visit_tiles(q_lanes *c, q_lanes_pass pass) {
     IR_LOOP(b, number, ql_begin_tiles(c)) {
         tile.number = number;
         tile.first_key = ir_let(b, "first_key", ir_times(b, number, c->m->s->kv_tile));
+        tile.first_pair = ir_times(b, number, c->m->s->kv_tile / 2);
         ql_open_tile(c, &tile);
         IR_GUARD(b, c->has_tiles && !c->at_once, tile.is_visited) visit_stripes(c, &tile);
     }

@@ -81,7 +81,8 @@ typedef struct q_lanes {
     /* operand [score_row_vectors, kv_tile / width, lanes * width]: P^T; width 1: the scores */
     const ir_buffer *probabilities;
     const ir_buffer *keys;    /* elem [kv_tile, head_dim]: K of the tile; NULL: read where it lies */
-    const ir_buffer *values;  /* operand [kv_tile / width, head_dim_v * width]: V of the tile; NULL: the same */
+    const ir_buffer *values;  /* operand [kv_tile / width, head_dim_v * width]: V of the tile; NULL: the same, or
+                               * the context's v_pairs */
     const ir_buffer *ot;      /* elem [stripe, head_dim_v, stripe_rows]: O^T, not yet divided */
     const ir_buffer *o;       /* elem [stripe, stripe_rows, head_dim_v]: O, if by_rows but not at_once */
     const ir_buffer *row_max; /* elem [stripe, stripe_rows]: running maximum of the scores; at the end the LSE */
@@ -122,9 +123,10 @@ typedef enum q_lanes_pass { QL_ONE_PASS, QL_SUMS_PASS, QL_VALUES_PASS } q_lanes_
 typedef struct q_lanes_tile {
     q_lanes_pass pass;
     const ir_expr *number;
-    const ir_expr *stripe;    /* within the task */
-    const ir_expr *first_key; /* of the tile */
-    const ir_expr *room;      /* keys that the tile holds */
+    const ir_expr *stripe;     /* within the task */
+    const ir_expr *first_key;  /* of the tile */
+    const ir_expr *first_pair; /* the same in pairs of keys; of one tile 0 */
+    const ir_expr *room;       /* keys that the tile holds */
     const ir_expr *from,
         *to; /* keys that some row of the stripe sees lie in here; score_keys and width divide `from` */
     /* Keys that all rows see, by window, causality and c->has_tiles. NULL without any of these. */
@@ -183,6 +185,9 @@ void ql_load_bytes_transposed(q_lanes *c, const ir_buffer *tensor, const ir_expr
 
 /* q_lanes_tile.c: c->keys and c->values, where there are those */
 void ql_load_tile(q_lanes *c, const q_lanes_tile *tile);
+/* width 2: where the tile's pair j lies, and `lanes` columns of its values. */
+const ir_expr *ql_pair_of(q_lanes *c, const q_lanes_tile *tile, const ir_expr *j);
+const ir_access *ql_pair_at(const q_lanes *c, const ir_expr *pair, const ir_expr *column, int lanes);
 
 /* q_lanes_mask.c */
 const ir_expr *ql_clamp_key(const q_lanes *c, const ir_expr *key); /* not beyond the entry's last key */

@@ -63,6 +63,21 @@ static void ask_for_keys(q_lanes *c, const ir_buffer *k_or_v, int64_t columns, c
     }
 }
 
+/* The same of V in pairs of keys. */
+static void ask_for_pairs(q_lanes *c, const ir_expr *first, const ir_expr *part, int64_t parts) {
+    ir_builder *b = c->b;
+    const ir_buffer *pairs = c->m->v_pairs;
+    const share s = share_of(c, pairs, 2 * c->m->p->head_dim_v, ceil_div(c->m->s->score_keys, 2), part, parts);
+    first = ir_let(b, "first_pair", ir_div(b, first, ir_idx(b, 2)));
+    IR_LOOP(b, r, each(c, "row_ahead", s.rows)) {
+        const ir_expr *pair = ir_add(b, first, ir_add(b, s.row, r));
+        pair = ir_let(b, "pair_ahead", ir_min(b, pair, ir_plus(b, pairs->dims[2], -1)));
+        IR_LOOP(b, line, each(c, "line", s.lines)) {
+            ir_prefetch(b, ir_at(b, pairs, 1, 4, c->next_kv_batch, c->next_head, pair, column_at(c, &s, line)));
+        }
+    }
+}
+
 /* A stripe that is computed after the one at hand. */
 typedef struct stripe_ahead {
     const ir_expr *batch, *head, *first_row;
@@ -143,7 +158,10 @@ void ql_ask_ahead(q_lanes *c, const q_lanes_tile *tile, const ir_expr *first) {
     const ir_expr *stripe = ir_let(b, "stripe_of_head", ir_add(b, c->first_stripe, tile->stripe));
     const ir_expr *key = ir_let(b, "ahead_from", ir_add(b, tile->first_key, first));
     ask_for_keys(c, m->k, m->p->head_dim, key, stripe, stripes);
-    ask_for_keys(c, m->v, m->p->head_dim_v, key, stripe, stripes);
+    if (m->v_pairs)
+        ask_for_pairs(c, key, stripe, stripes);
+    else
+        ask_for_keys(c, m->v, m->p->head_dim_v, key, stripe, stripes);
     const ir_expr *number = ir_let(b, "tile_of_head", ir_div(b, key, ir_idx(b, rows)));
     const stripe_ahead ahead = asks_for_next_stripe(c) ? next_stripe(c, stripe) : stripe_of_next_head(c, stripe);
     ask_for_rows(c, m->q, m->p->head_dim, &ahead, number, tiles);

@@ -4,7 +4,7 @@
  * If the keys are one tile (at_once), its sums are the result: nothing is cleared, kept or rescaled. Else the sums of
  * the rows are kept in c->o from tile to tile, and divided at the end.
  *
- * The order of the arithmetic is that of q_lanes_value.c, by pairs of bf16 as well: then V is c->values. */
+ * The order of the arithmetic is that of q_lanes_value.c, by pairs of bf16 as well: then V is ql_pair_at. */
 #include "base/integers.h"
 #include "problem/problem.h"
 #include "problem/problem_sight.h"
@@ -37,22 +37,23 @@ static const ir_access *probability_at(const q_lanes *c, const row_tile *t, cons
     return ir_at(b, c->probabilities, c->width, 3, ir_div(b, t->first, lanes), j, ir_mul(b, in_vector, width));
 }
 
-/* acc += P V of one key, or pair, for the rows first … end - 1 of the tile. A pair of values is one of c->values.
- * `seen`: the bits of a pair that is seen in part; NULL: all are. */
+/* acc += P V of one key, or pair, for the rows first … end - 1 of the tile. `seen`: the bits of a pair that is seen in
+ * part; NULL: all are. */
 static void add_key(q_lanes *c, const q_lanes_tile *tile, row_tile *t, const ir_expr *j, int64_t first, int64_t end,
                     const ir_expr *seen) {
     ir_builder *b = c->b;
     mha_product *p = &t->product;
     mha_kv_row row = {0};
-    if (c->width == 1) {
+    const ir_expr *pair = c->width == 2 ? ql_pair_of(c, tile, j) : NULL;
+    if (!pair) {
         const ir_expr *key = ir_add(b, tile->first_key, j);
         key = c->has_edges ? ir_let_index(b, "key", c->e.seq_kv, key) : ir_let(b, "key", key);
         row = mha_kv_row_at(c->m, &c->e, c->kv_head, key);
     }
     for (int v = 0; v < p->vectors; v++) {
         const ir_expr *column = column_of(c, t, v);
-        const ir_access *at = c->width == 1 ? mha_kv_access(c->m, c->m->v, &row, column, p->lanes)
-                                            : ir_at(b, c->values, 2 * p->lanes, 2, j, ir_times(b, column, 2));
+        const ir_access *at =
+            pair ? ql_pair_at(c, pair, column, p->lanes) : mha_kv_access(c->m, c->m->v, &row, column, p->lanes);
         const ir_expr *value = mha_load_factor(c->m, p->kind, at);
         if (seen) value = mha_where_seen(c->m, p->kind, ir_splat(b, seen, p->lanes), value);
         mha_product_vector(p, "value", v, value);

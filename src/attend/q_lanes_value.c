@@ -24,7 +24,7 @@ static const ir_expr *row_at(const q_lanes *c, const value_tile *t, int64_t v) {
 
 /* Where it lies in V. */
 static mha_kv_row find_row(const q_lanes *c, const q_lanes_tile *tile, const value_tile *t, const ir_expr *j) {
-    if (c->values) return (mha_kv_row){0};
+    if (c->values || c->width == 2) return (mha_kv_row){0};
     const ir_expr *key = ir_let(c->b, "key", ir_add(c->b, tile->first_key, j));
     if (!t->page) return mha_kv_row_at(c->m, &c->e, c->kv_head, key);
     return (mha_kv_row){.index = {t->page, c->kv_head, ir_let(c->b, "slot", ir_sub(c->b, key, t->page_key))}};
@@ -58,6 +58,7 @@ static void multiply(q_lanes *c, const q_lanes_tile *tile, value_tile *t, const 
     ir_builder *b = c->b;
     mha_product *p = &t->product;
     const mha_kv_row row = find_row(c, tile, t, j);
+    const ir_expr *pair = c->width == 2 ? ql_pair_of(c, tile, j) : NULL;
     mha_product_hold(p, "probabilities");
     for (int v = 0; v < p->vectors; v++) {
         const ir_expr *probability = ir_load(b, ql_probability_at(c, ir_plus(b, t->vector, v), j));
@@ -67,8 +68,9 @@ static void multiply(q_lanes *c, const q_lanes_tile *tile, value_tile *t, const 
     }
     for (int column = 0; column < p->rows; column++) {
         const ir_expr *d = ir_plus(b, t->first, column);
-        const ir_access *at = c->values ? ir_at(b, c->values, c->width, 2, j, ir_times(b, d, c->width))
-                                        : mha_kv_access(c->m, c->m->v, &row, d, 1);
+        const ir_access *at = pair        ? ql_pair_at(c, pair, d, 1)
+                              : c->values ? ir_at(b, c->values, 1, 2, j, d)
+                                          : mha_kv_access(c->m, c->m->v, &row, d, 1);
         const ir_expr *value = ir_let(b, "value", mha_load_repeated(c->m, p->kind, at, p->lanes));
         for (int v = 0; v < p->vectors; v++)
             mha_product_add(p, column, v, t->masked ? where_seen(c, tile, t, v, j, value) : value);

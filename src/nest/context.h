@@ -31,7 +31,8 @@ typedef struct mha_context {
     struct {
         const ir_buffer *max, *sum, *out;
     } parts;
-    bool k_is_linear; /* k is paged, and c->k is a copy [batch, kv_head, key, column] */
+    const ir_buffer *v_pairs; /* kv_copy=once: V in pairs [batch, kv_head, pair, 2 * column], shared; else NULL */
+    bool k_is_linear;         /* k is paged, and c->k is a copy [batch, kv_head, key, column] */
     /* This kernel prepares all keys in memory of its own, which holds no keys beyond those of an entry. */
     bool prepares_keys;
     ir_elem q_elem, k_elem, v_elem; /* of q, k and v that this kernel makes: projects, prepares or gathers */

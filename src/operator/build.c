@@ -4,6 +4,7 @@
 #include "attend/mask_tiles.h"
 #include "attend/phases.h"
 #include "attend/score.h"
+#include "attend/value_pairs.h"
 #include "layer/block.h"
 #include "problem/problem_functions.h"
 #include "problem/problem_sight.h"
@@ -67,11 +68,13 @@ static void share_attention(mha_context *c) {
     share_lse(c);
     if (mha_prepares(c->p) && !prepares_first(c)) mha_prepare_shared(c);
     if (c->s->strategy == ATTUNE_D_LANES) mha_d_lanes_shared(c);
+    mha_value_pairs_shared(c);
 }
 
 static void build_attention(mha_context *c) {
     if (mha_prepares(c->p) && !prepares_first(c)) mha_prepare(c);
     if (c->p->seq_new && !appends_first(c)) mha_append(c);
+    mha_value_pairs(c);
     if (c->s->strategy == ATTUNE_D_LANES)
         mha_d_lanes(c);
     else

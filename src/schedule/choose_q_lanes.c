@@ -15,9 +15,19 @@ typedef struct search {
     int64_t room;           /* sums of a register tile, beside what they are multiplied by */
     int64_t usual_sums;     /* of scores, where keys are many */
     int64_t most_task_rows; /* beyond the first stripe */
+    double heads, threads;  /* KV heads of a call, and threads that could share it */
+    bool pairs_fit;         /* V in pairs, of all heads, fits the last cache */
     attune_schedule at;     /* the best so far of this stripe */
     double cost;
 } search;
+
+/* Threads of a large machine, as far as each of them has some 10 us to do. Pairs do twice as much in that time. */
+static double threads_for(double operations, bool by_pairs) {
+    enum { MOST = 64 };
+    static const double WORTH = 1e6;
+    const double threads = operations / WORTH / (by_pairs ? 2 : 1);
+    return threads > MOST ? MOST : threads < 1 ? 1 : (double)(int64_t)threads;
+}
 
 /* Lengths that only the run tells are taken to be what the cost takes them to be. */
 static search search_of(const mha_cost_context *c) {
@@ -31,22 +41,38 @@ static search search_of(const mha_cost_context *c) {
     const int64_t lanes = c->machine.target->vector_bytes / (int64_t)c->lane_bytes;
     const int64_t usual = (is_large && c->rows >= MANY_ROWS ? 2 : 1) * TASK_VECTORS * lanes;
     const int64_t fit = (int64_t)((c->by_pairs ? 2 : 1) * LONGEST / row);
+    const at_description *d = c->machine.description;
+    const double heads = (double)(p->num_kv_heads * max_of(p->batch, 1)), last = d->l3 > 0 ? d->l3 : d->l2;
     return (search){.c = c,
                     .p = p,
                     .rows = (int64_t)c->rows,
                     .keys = max_of((int64_t)c->keys, 1),
                     .room = c->machine.target->vector_registers * 3 / 4,
                     .usual_sums = c->machine.target->vector_registers >= 32 ? 16 : 12,
-                    .most_task_rows = min_of(usual, fit)};
+                    .most_task_rows = min_of(usual, fit),
+                    .heads = heads,
+                    .threads = threads_for(heads * c->rows * row, c->by_pairs),
+                    .pairs_fit = heads * c->keys * c->columns_v * c->v_bytes <= last};
 }
 
 static const double NO_COST = 1e300;
 
-/* Takes the schedule if it is legal and costs less. */
+/* The share of their time that so many threads are idle. Tasks are as long as each other; or, where later rows see
+ * more, the longest takes twice the mean, and the last of those begins when others end. */
+static double idle_of(const search *t, const attune_schedule *s) {
+    const int64_t stripes = ceil_div(t->rows, (int64_t)s->score_row_vectors * s->lanes);
+    const double tasks = t->heads * (double)ceil_div(stripes, s->task_row_vectors / s->score_row_vectors);
+    const double share = tasks / t->threads, even = (double)ceil_div((int64_t)tasks, (int64_t)t->threads);
+    const double end = !mha_sees_more_later(t->p) ? even : share > 1 ? share + 1 : 2;
+    return 1 - share / end;
+}
+
+/* Takes the schedule if it is legal and costs less. One thread counts most. */
 static void try(search *t, attune_schedule s) {
+    static const double IDLE = 0.1;
     if (s.value_by == ATTUNE_VALUE_BY_ROWS && !mha_may_take_rows(t->p, &s)) return;
     const mha_costs costs = mha_costs_of_head(t->c, &s);
-    const double cost = mha_costs_sum(&costs);
+    const double cost = mha_costs_sum(&costs) * (1 + IDLE * idle_of(t, &s));
     if (cost >= t->cost) return;
     t->cost = cost;
     t->at = s;
@@ -143,31 +169,40 @@ static void try_kv_tile(search *t) {
     }
 }
 
-/* Whether a task does nothing once for all its stripes: K and V are read as they lie, and V is not searched. Then short
- * tasks are as fast as long ones, and more threads have work. */
+/* Whether a task does nothing once for all its stripes: K and V are read as they lie, or V in pairs that are there, and
+ * V is not searched. Then short tasks are as fast as long ones, and more threads have work. */
 static bool has_equal_stripes(const attune_problem *p, const attune_schedule *s) {
     const bool is_plain = p->softmax_precision == ATTUNE_F32 && p->k_dtype == ATTUNE_F32 && p->v_dtype == ATTUNE_F32;
-    return is_plain && s->value_by == ATTUNE_VALUE_BY_ROWS && !p->global_tokens && !mha_has_dims(p->attn_mask_dims) &&
-           !mha_has_dims(p->attn_bias_dims);
+    return (is_plain || s->kv_copy == ATTUNE_COPY_ONCE) && s->value_by == ATTUNE_VALUE_BY_ROWS && !p->global_tokens &&
+           !mha_has_dims(p->attn_mask_dims) && !mha_has_dims(p->attn_bias_dims);
 }
 
 /* What a stripe sees of a window, or of many tiles, is little beside their beginnings; under mask_mod V is searched.
  * Measured, short tasks cost less than the cost says, so it stays what it was. */
-static void take_short_task(search *t) {
+static void set_short_task(const search *t, attune_schedule *s) {
     enum { ONE_TILE = 1024, FEW = 4 };
-    const int64_t vectors = t->at.score_row_vectors, fit = t->most_task_rows / (t->at.lanes * vectors);
-    const bool is_one = t->keys <= ONE_TILE && !mha_has_first_key(t->p) && !mha_tabulates_mask(t->p, &t->at);
+    const int64_t vectors = s->score_row_vectors, fit = t->most_task_rows / (s->lanes * vectors);
+    const bool is_one = t->keys <= ONE_TILE && !mha_has_first_key(t->p) && !mha_tabulates_mask(t->p, s);
     const int64_t stripes = is_one ? 1 : max_of(min_of(FEW / vectors, fit), 1);
-    t->at.task_row_vectors = (int32_t)(stripes * vectors);
+    s->task_row_vectors = (int32_t)(stripes * vectors);
+}
+
+/* Short tasks, which share the pairs of V. */
+static void try_pairs_once(search *t, attune_schedule s) {
+    s.kv_copy = ATTUNE_COPY_ONCE;
+    if (!t->pairs_fit || !mha_may_pair_once(t->p, &s, t->c->machine.target) || !has_equal_stripes(t->p, &s)) return;
+    set_short_task(t, &s);
+    if (t->rows > (int64_t)s.task_row_vectors * s.lanes) try(t, s);
 }
 
 /* Stripes of a task: all of them, a half, a third …, as far as a task may be so long. */
 static void try_task_rows(search *t) {
-    const attune_schedule base = t->at;
-    if (has_equal_stripes(t->p, &base)) {
-        take_short_task(t);
+    attune_schedule base = t->at;
+    if (!t->c->by_pairs && has_equal_stripes(t->p, &base)) {
+        set_short_task(t, &t->at);
         return;
     }
+    if (t->c->by_pairs) base.kv_copy = ATTUNE_COPY_CONVERTED;
     const int64_t stripe = (int64_t)base.lanes * base.score_row_vectors, all = ceil_div(t->rows, stripe);
     const int64_t most = min_of(max_of(t->most_task_rows / stripe, 1), 64 / base.score_row_vectors);
     for (int64_t stripes = min_of(all, most); stripes >= 1; stripes /= 2) {
@@ -175,6 +210,7 @@ static void try_task_rows(search *t) {
         s.task_row_vectors = (int32_t)(stripes * base.score_row_vectors);
         try(t, s);
     }
+    if (t->c->by_pairs) try_pairs_once(t, base);
 }
 
 static void improve(search *t) {
@@ -209,7 +245,7 @@ static bool begin(search *t, int32_t lanes, int32_t vectors, attune_value_by by)
     set_kv_tile(t, &s, takes_rows(t, &s) ? long_tile(t, &s) : min_of(t->keys, ONE_TILE));
     attune_schedule settled = s;
     mha_schedule_settle(t->p, t->c->machine.target, &settled);
-    s.kv_copy = settled.kv_copy;
+    s.kv_copy = t->c->by_pairs ? ATTUNE_COPY_CONVERTED : settled.kv_copy;
     s.task_prefetch = settled.task_prefetch;
     s.value_by = by;
     t->at = s;

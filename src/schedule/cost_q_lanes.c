@@ -231,18 +231,29 @@ static double reading(const q_head *h) {
            (asks ? once / LINE * COST_OF(ask) / d->load : 0);
 }
 
+/* V in pairs, once for a head: read, interleaved and written. */
+static double pairing(const q_head *h) {
+    const mha_cost_context *c = h->c;
+    const at_description *d = c->machine.description;
+    const double bytes = c->keys * c->columns_v * c->v_bytes, far = d->l3 > 0 ? d->l3_rate : d->memory_rate;
+    if (h->s->kv_copy != ATTUNE_COPY_ONCE) return 0;
+    return c->keys * c->columns_v / h->s->lanes * COST_OF(convert) * h->v.shuffle + 2 * bytes / far * COST_OF(from_l3);
+}
+
 /* What a task does to each tile before its stripes: conversions, and the search for NaN. */
 static double opening(const q_head *h) {
     const mha_cost_context *c = h->c;
     const double k = c->columns / h->s->lanes, v = c->columns_v / h->s->lanes;
     const bool converts_k = !c->by_pairs && c->k_bytes != c->lane_bytes;
-    const bool converts_v = c->by_pairs || (c->v_bytes != c->lane_bytes && !h->by_rows);
+    const bool pairs_v = c->by_pairs && h->s->kv_copy != ATTUNE_COPY_ONCE;
+    const bool converts_v = pairs_v || (!c->by_pairs && c->v_bytes != c->lane_bytes && !h->by_rows);
     const double converted = h->task_seen * ((converts_k ? k : 0) + (converts_v ? v : 0));
     const double partial =
         c->has_elements
             ? h->task_seen
             : cost_smaller(h->task_seen, c->ends * (h->tile + h->stripes_of_task * h->stripe_rows / c->group));
-    const double searched = c->has_elements || c->ends > 0 ? partial * v : 0;
+    /* By rows no hidden key of a causal or windowed problem is multiplied, so nothing is searched. */
+    const double searched = c->has_elements || (c->ends > 0 && !h->by_rows) ? partial * v : 0;
     return h->task_tiles * COST_OF(tile) + converted * COST_OF(convert) * h->v.shuffle +
            searched * COST_OF(search) * h->v.load;
 }
@@ -253,6 +264,6 @@ mha_costs mha_cost_q_lanes(const mha_cost_context *c, const attune_schedule *s) 
         .scores = all_scores(&h),
         .softmax = h.stripes * softmax_of_stripe(&h),
         .values = h.by_rows ? values_by_rows(&h) : h.stripes * values_by_columns(&h),
-        .tasks = h.tasks * (COST_OF(task) + opening(&h)) + rows_cost(&h) + reading(&h),
+        .tasks = h.tasks * (COST_OF(task) + opening(&h)) + rows_cost(&h) + reading(&h) + pairing(&h),
     };
 }

@@ -90,6 +90,13 @@ int64_t mha_rest_rows(const attune_problem *p, const attune_schedule *s, const a
     return 2 * by_columns <= by_rows ? rest : 0;
 }
 
+bool mha_may_pair_once(const attune_problem *p, const attune_schedule *s, const at_target *target) {
+    const int64_t keys = keys_of(p);
+    const bool is_one_tile = keys >= 1 && keys <= s->kv_tile;
+    return mha_attends_by_pairs(p, target) && !p->is_ragged && !p->page_size && !p->short_masks &&
+           (s->kv_tile % 2 == 0 || is_one_tile);
+}
+
 bool mha_attends_with_weights(const attune_problem *p, const attune_schedule *s, const at_target *target) {
     return s->strategy == ATTUNE_Q_LANES && s->value_by == ATTUNE_VALUE_BY_ROWS && mha_takes_rows_at_once(p, s) &&
            p->weights_mode == ATTUNE_WEIGHTS_SOFTMAX && !p->weights_average && !p->low_rank && !p->reproducible &&

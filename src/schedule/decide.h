@@ -41,6 +41,10 @@ bool mha_may_take_rows(const attune_problem *canonical, const attune_schedule *s
 /* q-lanes: the rows after the last whole vector of rows, if they are so few that their scores go by lanes along the
  * columns of Q and K; else 0. Their stripe is then the only one, or a vector of rows of its own. */
 int64_t mha_rest_rows(const attune_problem *canonical, const attune_schedule *schedule, const at_target *target);
+/* q-lanes: whether V may be put in pairs of keys once for all tasks (kv_copy=once), in a phase of its own. Products are
+ * of pairs then, tiles begin with whole pairs, and an entry's values lie by themselves, so that the copy is no larger
+ * than V. */
+bool mha_may_pair_once(const attune_problem *canonical, const attune_schedule *schedule, const at_target *target);
 /* q-lanes: whether the phase of attention writes the probabilities that are an output, as it holds all of a row at
  * once. Otherwise a later phase computes them again. */
 bool mha_attends_with_weights(const attune_problem *canonical, const attune_schedule *schedule,

@@ -97,8 +97,12 @@ static attune_status check_q_lanes(const attune_problem *p, const attune_schedul
         {s->value_by != ATTUNE_VALUE_BY_ROWS || mha_may_take_rows(p, s),
          "value_by=rows needs K and V that are no codes, no short masks, and head_dim_v of at least one vector of 4 "
          "lanes or more; or few keys, in one tile and all seen"},
-        {s->kv_copy == ATTUNE_COPY_CONVERTED || !mha_attends_by_pairs(p, target),
-         "kv_copy must be converted where products are of pairs of bf16"},
+        {s->kv_copy == ATTUNE_COPY_CONVERTED || s->kv_copy == ATTUNE_COPY_ONCE || !mha_attends_by_pairs(p, target),
+         "kv_copy must be converted or once where products are of pairs of bf16"},
+        {s->kv_copy != ATTUNE_COPY_ONCE || mha_may_pair_once(p, s, target),
+         "kv_copy=once needs products of pairs of bf16, an even kv_tile or one tile, and a batch that is neither "
+         "ragged "
+         "nor paged, without short masks"},
     };
     return CHECK(rules);
 }

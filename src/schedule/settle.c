@@ -24,10 +24,19 @@ static attune_task_prefetch usual_task_prefetch(const attune_problem *p) {
     return pays && keys * (k + v) < LARGE ? ATTUNE_PREFETCH_HEAD : ATTUNE_PREFETCH_NONE;
 }
 
+/* Pairs of a head's V that several tasks share are made once; a lone task makes them tile by tile, for a nearer
+ * cache. */
+static attune_kv_copy usual_kv_copy(const attune_problem *p, const at_target *target, const attune_schedule *s) {
+    enum { USUAL = 512 };
+    const int64_t queries = p->seq_q == ATTUNE_DYNAMIC ? USUAL : p->seq_q;
+    const bool has_tasks = queries * (p->num_heads / p->num_kv_heads) > (int64_t)s->task_row_vectors * s->lanes;
+    return has_tasks && mha_may_pair_once(p, s, target) ? ATTUNE_COPY_ONCE : ATTUNE_COPY_CONVERTED;
+}
+
 static void settle_q_lanes(const attune_problem *p, const at_target *target, attune_schedule *s) {
     const bool by_rows = mha_attends(p) && (mha_takes_rows_at_once(p, s) || mha_keeps_rows(p, s, target));
     if (!s->value_by) s->value_by = by_rows ? ATTUNE_VALUE_BY_ROWS : ATTUNE_VALUE_BY_COLUMNS;
-    if (!s->kv_copy) s->kv_copy = ATTUNE_COPY_CONVERTED;
+    if (!s->kv_copy) s->kv_copy = usual_kv_copy(p, target, s);
     if (!s->task_prefetch) s->task_prefetch = mha_attends(p) ? usual_task_prefetch(p) : ATTUNE_PREFETCH_NONE;
 }
 

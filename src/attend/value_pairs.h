@@ -1,0 +1,17 @@
+/* V where products are of pairs of bf16: the values of two keys side by side, column by column. A tile of them in
+ * scratch for each task (q_lanes_tile.c); or all of V once, in shared memory, so that tasks may be short. */
+#ifndef ATTUNE_ATTEND_VALUE_PAIRS_H
+#define ATTUNE_ATTEND_VALUE_PAIRS_H
+
+#include "attend/entry.h"
+
+/* Writes the pair of keys `key` and the next one into a row of 2 * head_dim_v numbers; 0 in the place of the second
+ * unless `has_second`. */
+void mha_pair_values(const mha_context *c, const mha_entry *e, const ir_expr *kv_head, const ir_expr *key,
+                     const ir_expr *has_second, const mha_row *target);
+
+/* kv_copy=once: a phase that fills c->v_pairs before the strategy runs. */
+void mha_value_pairs_shared(mha_context *c);
+void mha_value_pairs(mha_context *c);
+
+#endif
