@@ -59,7 +59,8 @@ def rewrite(model: onnx.ModelProto, sizes: Optional[Mapping[str, int]] = None) -
 
 def _set_opsets(model: onnx.ModelProto) -> None:
     used = {node.domain for graph in _graphs(model.graph) for node in graph.node}
-    kept = [opset for opset in model.opset_import if opset.domain != OWN and (opset.domain != PREVIEW or PREVIEW in used)]
+    gone = {OWN} if PREVIEW in used else {OWN, PREVIEW}
+    kept = [opset for opset in model.opset_import if opset.domain not in gone]
     # ONNX Runtime's own fusions need a version of its domain where a library registers operators of that domain.
     missing = {OWN: OWN in used, "com.microsoft": all(opset.domain != "com.microsoft" for opset in kept)}
     kept += [helper.make_opsetid(domain, 1) for domain, is_missing in missing.items() if is_missing]
@@ -118,8 +119,8 @@ class _Rewriter:
             attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
             graphs = {what: attributes.pop(what, None) for what in ("score_mod", "prob_mod")}
             if attributes.get("softmax_precision", onnx.TensorProto.FLOAT) not in PRECISIONS:
-                raise InvalidArgumentError(f"softmax_precision is {attributes['softmax_precision']}; it must be that of "
-                                           "a float type")
+                raise InvalidArgumentError(f"softmax_precision is {attributes['softmax_precision']}; it must be that "
+                                           "of a float type")
             for other in set(attributes) - {"scale", "softmax_precision"}:
                 raise UnsupportedError(f"it has the attribute {other}, which attune does not know", 5)
             dims = self._score_dims(node, shapes)
@@ -158,8 +159,8 @@ class _Rewriter:
             return functions_of(graphs, dims, outer)
         opened = [dim or what for dim, what in zip(dims, ("batch", "heads", "queries", "keys"))
                   if not isinstance(dim, int)]
-        hint = (f"the model leaves {', '.join(opened)} open, on which the functions may not depend: sizes={{name: number}} "
-                "tells them")
+        hint = (f"the model leaves {', '.join(opened)} open, on which the functions may not depend: "
+                "sizes={name: number} tells them")
         results = []
         for probe in _PROBES:
             named: Dict[str, int] = {}

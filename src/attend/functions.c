@@ -81,10 +81,17 @@ static bool is_plain(const lowering *l, const ex_node *load, int d, int64_t dim)
            variable_at(l->place, (ex_var)index->which) != NULL;
 }
 
-/* An index as idx, inside the dim. */
+/* An index as idx. A single key is one already: by way of i32 the prover would not know a long expression again. */
+static const ir_expr *plain_index(lowering *l, int node) {
+    const ex_node *index = node_at(l, node);
+    const bool is_key = index->op == EX_VAR && index->which == EX_V_KV && l->place->lanes == 1 && l->place->key;
+    return is_key ? l->place->key : as_elem(l, IR_IDX, value_of(l, node));
+}
+
+/* The same inside the dim. */
 static const ir_expr *index_of(lowering *l, const ex_node *load, const ir_buffer *tensor, int d) {
     ir_builder *b = l->b;
-    const ir_expr *x = as_elem(l, IR_IDX, value_of(l, load->args[d]));
+    const ir_expr *x = plain_index(l, load->args[d]);
     const int lanes = x ? x->type.lanes : 1;
     const ir_expr *last = mha_in_lanes(l->c, ir_plus(b, tensor->dims[d], -1), lanes);
     x = ir_max(b, ir_splat(b, ir_idx(b, 0), lanes), ir_min(b, last, x));

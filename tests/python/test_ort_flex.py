@@ -81,7 +81,8 @@ def test_both_entries_at_once():
 def test_bfloat16():
     model = attune.onnx.rewrite(flex_model(score_mod=CAUSAL, softmax_precision=TensorProto.FLOAT))
     got = run(model, "ops", inputs())
-    rounded = support.session(support.within(model.SerializeToString(), TensorProto.BFLOAT16), "ops").run(None, inputs())
+    bf16 = support.within(model.SerializeToString(), TensorProto.BFLOAT16)
+    rounded = support.session(bf16, "ops").run(None, inputs())
     np.testing.assert_allclose(rounded[0], got, atol=3e-2)
 
 
@@ -160,7 +161,8 @@ def test_one_size_with_two_names():
 
 
 @pytest.mark.parametrize("attributes, message", [
-    ({"score_mod": make_graph([("Softmax", ["x"], ["out"])])}, r"'the_node' \(FlexAttention\): score_mod: Softmax cannot"),
+    ({"score_mod": make_graph([("Softmax", ["x"], ["out"])])},
+     r"'the_node' \(FlexAttention\): score_mod: Softmax cannot"),
     ({"prob_mod": make_graph([("Add", ["x", "elsewhere"], ["out"])])}, "prob_mod: 'elsewhere' is computed outside"),
     ({"softmax_precision": 7}, "softmax_precision is 7; it must be that of a float type"),
     ({"causal": 1}, "it has the attribute causal, which attune does not know"),
