@@ -59,8 +59,8 @@ def rewrite(model: onnx.ModelProto, sizes: Optional[Mapping[str, int]] = None) -
 
 def _set_opsets(model: onnx.ModelProto) -> None:
     used = {node.domain for graph in _graphs(model.graph) for node in graph.node}
-    gone = {OWN} if PREVIEW in used else {OWN, PREVIEW}
-    kept = [opset for opset in model.opset_import if opset.domain not in gone]
+    dropped = {OWN} if PREVIEW in used else {OWN, PREVIEW}
+    kept = [opset for opset in model.opset_import if opset.domain not in dropped]
     # ONNX Runtime's own fusions need a version of its domain where a library registers operators of that domain.
     missing = {OWN: OWN in used, "com.microsoft": all(opset.domain != "com.microsoft" for opset in kept)}
     kept += [helper.make_opsetid(domain, 1) for domain, is_missing in missing.items() if is_missing]
@@ -136,7 +136,8 @@ class _Rewriter:
             input_name = f"{name}_{own}"
             while input_name in taken:
                 input_name += "_"
-            graph.initializer.append(numpy_helper.from_array(np.ascontiguousarray(_as_taken(array, own)), input_name))
+            values = np.ascontiguousarray(_as_taken(array, own))
+            graph.initializer.append(numpy_helper.from_array(values, input_name))
             node.input.append(input_name)
         node.domain = OWN
         del node.attribute[:]
