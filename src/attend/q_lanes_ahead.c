@@ -4,7 +4,10 @@
  *
  * The lines of a few keys are shared out among the stripes, and those of a stripe's rows among the register tiles. A
  * task of the same head finds them in the cache, so it does not matter which of the head's tasks asks. Where lengths
- * are known at run time only, the shares are those of the usual length. Lines beyond the last row touch nothing. */
+ * are known at run time only, the shares are those of the usual length. Lines beyond the last row touch nothing.
+ *
+ * Where stripes see a part of the keys only, a task begins with asking for Q and O of the next one. By pairs, loading Q
+ * does so. */
 #include "attend/q_lanes.h"
 
 #include "base/integers.h"
@@ -148,10 +151,25 @@ void ql_open_ahead(q_lanes *c) {
     c->next_kv_batch = c->next_batch;
 }
 
+/* Whether a stripe may visit so few keys that what their register tiles ask for is not all of the shares. */
+static bool sees_part(const q_lanes *c) { return c->has_tiles || c->m->has_first; }
+
+void ql_ask_for_next_task(q_lanes *c, const ir_expr *stripe) {
+    ir_builder *b = c->b;
+    if (!c->next_head || !sees_part(c) || c->width == 2) return;
+    const bool downwards = c->num_tasks && mha_sees_more_later(c->m->p);
+    const ir_expr *number = ir_add(b, c->first_stripe, stripe);
+    number = downwards ? ir_sub(b, number, c->stripes) : ir_add(b, number, c->stripes);
+    const ir_expr *row = ir_max(b, ir_idx(b, 0), ir_times(b, number, c->stripe_rows));
+    const stripe_ahead next = {c->e.batch, c->kv_head, ir_let(b, "row_ahead", row)};
+    ask_for_rows(c, c->m->q, c->m->p->head_dim, &next, ir_idx(b, 0), 1);
+    ask_for_rows(c, c->m->out, c->m->p->head_dim_v, &next, ir_idx(b, 0), 1);
+}
+
 void ql_ask_ahead(q_lanes *c, const q_lanes_tile *tile, const ir_expr *first) {
     ir_builder *b = c->b;
     const mha_context *m = c->m;
-    if (!c->next_head) return;
+    if (!c->next_head || sees_part(c)) return;
     const int64_t rows = m->s->score_keys, usual = ceil_div(USUAL_LENGTH * m->group, c->stripe_rows);
     const int64_t stripes = c->num_stripes ? c->num_stripes : usual;
     const int64_t tiles = ceil_div(ir_is_const(c->e.seq_kv) ? c->e.seq_kv->value.i : USUAL_LENGTH, rows);
