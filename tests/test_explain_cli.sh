@@ -8,6 +8,15 @@ trap 'rm -rf "$work"' EXIT
 attune=$ATTUNE
 small=num_heads=2,seq_q=50,head_dim=16
 
+# Documents of 8 of 48 tokens, causal: 6 * 36 of 48 * 48 pairs, by explain and by bench, which counts two heads.
+documents=num_heads=2,seq_q=48,head_dim=16,mask_mod='"q // 8 == kv // 8 & q >= kv"'
+expect "pairs that a mask_mod hides are no work" 0 '^work +27.6 kFLOP, .*; queries see 9.38 % of the keys$' "$attune" \
+    explain "$documents"
+expect "nor in bench" 0 '"pairs_seen": 432.0' "$attune" bench --samples=1 --json "$documents"
+lengths=batch=2,num_heads=3,seq_q=5,seq_kv=30,head_dim=8,kv_lens=1,sinks=1,lse=1
+expect "with tensors, sinks and lengths" 0 '"pairs_seen": 300.0' "$attune" bench --samples=1 --json \
+    "$lengths,tensor=\"t:f32[h]\",score_mod=\"score + t[h]\",mask_mod=\"(kv + h) % 3 == 0\""
+
 for pattern in '^problem +num_heads=2,seq_q=50' '^why +attune.s choice' '^tiles ' '^model +[0-9.e+]+ cycles' \
     '^roofline' \
     '^machine .* 1 thread$' '^work +[0-9.]+ kFLOP, [0-9.]+ kB' \

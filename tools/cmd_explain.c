@@ -171,8 +171,10 @@ static json_t *model_json(const explanation *e) {
 
 static json_t *measured_json(const explanation *e) {
     const bench_entry *const b = &e->bench;
-    return json_pack("{s:i, s:f, s:f, s:f, s:s, s:f, s:s, s:f, s:o, s:f, s:f, s:f}", "threads",
-                     (int)e->measured_threads, "flops", b->work.flops, "bytes", b->work.bytes, "peak_gflops",
+    const double all = b->work.all_pairs;
+    return json_pack("{s:i, s:f, s:o, s:f, s:f, s:s, s:f, s:s, s:f, s:o, s:f, s:f, s:f}", "threads",
+                     (int)e->measured_threads, "flops", b->work.flops, "share_seen",
+                     all > 0 ? json_real(b->work.pairs / all) : json_null(), "bytes", b->work.bytes, "peak_gflops",
                      b->peak_gflops, "peak_dtype", tool_dtype_name(b->peak_dtype), "bandwidth_gbs", b->bandwidth_gbs,
                      "bound", b->is_memory_bound ? "memory" : "compute", "roofline_us",
                      b->work.flops / b->roofline_gflops * 1e-3, "predicted_us",

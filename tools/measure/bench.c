@@ -3,6 +3,7 @@
 
 #include "common/interruption.h"
 #include "common/pages.h"
+#include "measure/seen.h"
 
 #include <dirent.h>
 #include <sched.h>
@@ -115,6 +116,7 @@ bool bench_open(bench_entry *e, attune_context *context, attune_engine engine, c
         return false;
     }
     e->work = work_of_call(&e->tensors);
+    seen_count(context, &e->tensors, &e->work);
     if (!work_can_be_measured(e->text, &e->tensors, &e->work) || !calibrate(e, context)) return false;
     if (e->cold_data) e->calls = 1;
     return true;

@@ -55,6 +55,10 @@ json_t *bench_result_json(const bench_entry *e, const call_sizes *run_sizes, uin
         "footprint_bytes", (json_int_t)e->work.bytes, "workspace_bytes", (json_int_t)e->workspace_bytes,
         "bandwidth_gbs", e->bandwidth_gbs, "bound", e->is_memory_bound ? "memory" : "compute", "roofline_gflops",
         e->roofline_gflops, "fraction_of_roofline", e->fraction_of_roofline);
+    if (result && e->work.all_pairs > 0) {
+        json_object_set_new(result, "pairs_seen", json_real(e->work.pairs));
+        json_object_set_new(result, "share_seen", json_real(e->work.pairs / e->work.all_pairs));
+    }
     if (result && e->cold_compile_ms > 0) {
         json_object_set_new(result, "cold_compile_ms", json_real(e->cold_compile_ms));
         json_object_set_new(result, "warm_disk_us", json_real(e->warm_disk_us));

@@ -118,8 +118,11 @@ static void print_measured(const explanation *e) {
     print_scaled(b->work.flops, "FLOP");
     printf(", ");
     print_scaled(b->work.bytes, "B");
-    printf(" of tensors\n%-*s%.1f GFLOP/s in %s, %.1f GB/s read\n", INDENT, "peak", b->peak_gflops,
-           tool_dtype_name(b->peak_dtype), b->bandwidth_gbs);
+    printf(" of tensors");
+    if (b->work.pairs < b->work.all_pairs)
+        printf("; queries see %.3g %% of the keys", 100 * b->work.pairs / b->work.all_pairs);
+    printf("\n%-*s%.1f GFLOP/s in %s, %.1f GB/s read\n", INDENT, "peak", b->peak_gflops, tool_dtype_name(b->peak_dtype),
+           b->bandwidth_gbs);
     printf("%-*s%s, bound by %s\n", INDENT, "roofline", table_time(b->work.flops / b->roofline_gflops * 1e-3, number),
            b->is_memory_bound ? "memory" : "compute");
     if (e->has_model) printf("%-*s%s\n", INDENT, "predicted", table_time(e->predicted_us, number));

@@ -84,6 +84,13 @@ static bool is_one_of(const char *name, const char *a, const char *b) {
     return strcmp(name, a) == 0 || strcmp(name, b) == 0;
 }
 
+static void add_attention(const attune_problem *p, const entry *e, const attune_sight *sight, call_work *work) {
+    const double heads = (double)p->num_heads;
+    work->pairs += heads * sight->pairs;
+    work->all_pairs += heads * (double)larger(e->rows, 0) * (double)larger(e->keys, 0);
+    work->flops += 2.0 * heads * (double)(p->head_dim + p->head_dim_v) * sight->pairs;
+}
+
 call_work work_of_call(const tensors *t) {
     const attune_problem *const p = &t->problem;
     const bool has_keys = tensors_find(t, "k") != NULL;
@@ -97,7 +104,7 @@ call_work work_of_call(const tensors *t) {
         if (has_keys) keys += (double)read_keys(p, &e, &sight);
         work.keys += (double)e.keys;
         most_turns = larger(most_turns, larger(e.rows, turns_keys ? e.keys : e.fresh));
-        if (is_attention(p)) work.flops += 2.0 * (double)(p->num_heads * (p->head_dim + p->head_dim_v)) * sight.pairs;
+        if (is_attention(p)) add_attention(p, &e, &sight, &work);
         if (ref_is_block(p)) work.flops += projection_flops(t, &e);
     }
     if (!is_attention(p)) work.flops = whole_flops(t);
