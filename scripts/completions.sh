@@ -210,8 +210,26 @@ END
     )
 }
 
+# Sets the caller's "end" to where what is typed has its last comma that ends a pair; those in quotation marks belong to
+# a function. Fails inside of one, where there is nothing to complete. zsh undoes a compset when a function returns.
+_attune_pairs_end() {
+    local -i is_open=0 i
+    end=0
+    [[ \$PREFIX == *\"* ]] || return 0
+    for ((i = 1; i <= \$#PREFIX; i++)); do
+        case \$PREFIX[i] in
+            \") is_open=\$((!is_open)) ;;
+            ,) ((is_open)) || end=i ;;
+        esac
+    done
+    ((!is_open))
+}
+
 _attune_problem() {
     local -a fields
+    local -i end
+    _attune_pairs_end || return
+    compset -p \$end
     _attune_fields
     _values -s , -S = field \$fields
 }
@@ -219,6 +237,9 @@ _attune_problem() {
 # Values may be lists, which _values does not know: a key may follow any comma.
 _attune_grid() {
     local -a fields
+    local -i end
+    _attune_pairs_end || return
+    compset -p \$end
     local item=\${PREFIX##*,} spec
     _attune_fields
     if [[ \$item == *=* ]]; then

@@ -113,6 +113,10 @@ END
     types 'attune bench is_ca' 'attune bench is_causal='
     types 'attune bench num_heads=12,is_ca' 'num_heads=12,is_causal='
     types 'attune bench num_heads=12,dtype=bf' 'num_heads=12,dtype=bf16'
+    # Commas in quotation marks belong to a function.
+    types "attune bench 'tensor=\"a:f32[h, q]\",mask_mod=\"q >= kv, is\",is_ca" 'is_causal='
+    types "attune bench 'mask_mod=\"q >= kv\",num_heads=12,dtype=bf" 'num_heads=12,dtype=bf16'
+    types "attune sweep 'is_causal=0,1,mask_mod=\"min(q, kv) > 1\",num_h" 'num_heads='
     types 'attune compile num_heads=12 --schedule=strategy=q' 'strategy=q_lanes'
 else
     number=$((number + 1))
