@@ -313,6 +313,33 @@ static void registered_kernels_are_found(void **state) {
     attune_context_destroy(context);
 }
 
+/* A table of what a mask_mod hides is made in each call, or kept by the caller: equal bits. */
+static void a_block_mask_is_kept(void **state) {
+    (void)state;
+    uint32_t k = 0;
+    while (strcmp(cases_bundle.kernels[k].name, "documents") != 0) assert_true(++k < cases_bundle.num_kernels);
+    attune_context *const context = strict_context(NULL);
+    attune_kernel *kernel = NULL;
+    attune_block_mask *mask = NULL;
+    attune_arguments arguments;
+    tensors t, own;
+    tensors_open_call(&t, cases_bundle.kernels[k].problem, "", INPUT_ORDINARY, 7);
+    assert_true(tensors_share(&own, &t));
+    assert_ok(attune_compile(context, &t.problem, NULL, &kernel));
+    assert_int_equal(info_of(kernel).origin, ATTUNE_FROM_BUNDLE);
+    assert_ok(tensors_run(&t, context, kernel, NULL, ATTUNE_ENGINE_JIT));
+    tensors_arguments(&own, &arguments);
+    assert_ok(attune_block_mask_create(context, kernel, &arguments, &mask));
+    arguments.block_mask = mask;
+    assert_ok(attune_run(context, kernel, &arguments));
+    tensors_assert_same(&own, &t, "a kept block mask");
+    attune_block_mask_destroy(mask);
+    attune_kernel_release(kernel);
+    tensors_free(&own);
+    tensors_free(&t);
+    attune_context_destroy(context);
+}
+
 /* Other problems, other schedules, and other instruction sets are none of the bundle's. */
 static void others_are_not(void **state) {
     (void)state;
@@ -381,10 +408,15 @@ static void header_is_used(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bits_are_the_library_s),       cmocka_unit_test(refusals_are_the_library_s),
-        cmocka_unit_test(registered_kernels_are_found), cmocka_unit_test(others_are_not),
-        cmocka_unit_test(other_versions_are_refused),   cmocka_unit_test(tensors_of_functions_have_members),
-        cmocka_unit_test(context_is_the_caller_s),      cmocka_unit_test(header_is_used),
+        cmocka_unit_test(bits_are_the_library_s),
+        cmocka_unit_test(refusals_are_the_library_s),
+        cmocka_unit_test(registered_kernels_are_found),
+        cmocka_unit_test(others_are_not),
+        cmocka_unit_test(other_versions_are_refused),
+        cmocka_unit_test(tensors_of_functions_have_members),
+        cmocka_unit_test(a_block_mask_is_kept),
+        cmocka_unit_test(context_is_the_caller_s),
+        cmocka_unit_test(header_is_used),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
