@@ -145,8 +145,8 @@ static bool takes_rows(const search *t, const attune_schedule *s) {
 /* Under a table of what mask_mod hides a tile is what is left out: of a longer one each stripe computes all that lies
  * between the first and the last key that it sees. */
 static int64_t long_tile(const search *t, const attune_schedule *s) {
-    enum { ONE_TILE = 1024, LONG_TILE = 512, MASKED_TILE = 128 };
-    if (mha_tabulates_mask(t->p, s)) return min_of(t->keys, MASKED_TILE);
+    enum { ONE_TILE = 1024, LONG_TILE = 512, MASKED_TILE = 64, MASKED_PAIRS = 128 };
+    if (mha_tabulates_mask(t->p, s)) return min_of(t->keys, t->c->by_pairs ? MASKED_PAIRS : MASKED_TILE);
     return t->keys <= ONE_TILE ? t->keys : LONG_TILE;
 }
 
