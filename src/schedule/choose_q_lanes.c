@@ -64,7 +64,7 @@ static double idle_of(const search *t, const attune_schedule *s) {
     const double tasks = t->heads * (double)ceil_div(stripes, s->task_row_vectors / s->score_row_vectors);
     const double share = tasks / t->threads, even = (double)ceil_div((int64_t)tasks, (int64_t)t->threads);
     const double end = !mha_sees_more_later(t->p) ? even : share > 1 ? share + 1 : 2;
-    return 1 - share / end;
+    return t->threads > 1 ? 1 - share / end : 0;
 }
 
 /* Takes the schedule if it is legal and costs less. One thread counts most. */

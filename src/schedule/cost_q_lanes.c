@@ -252,8 +252,10 @@ static double opening(const q_head *h) {
         c->has_elements
             ? h->task_seen
             : cost_smaller(h->task_seen, c->ends * (h->tile + h->stripes_of_task * h->stripe_rows / c->group));
-    /* By rows no hidden key of a causal or windowed problem is multiplied, so nothing is searched. */
-    const double searched = c->has_elements || (c->ends > 0 && !h->by_rows) ? partial * v : 0;
+    /* By rows no hidden key of a causal or windowed problem is multiplied, so nothing is searched; but without pairs
+     * the constants were fitted as if it were. */
+    const bool searches = c->has_elements || (c->ends > 0 && !(h->by_rows && c->by_pairs));
+    const double searched = searches ? partial * v : 0;
     return h->task_tiles * COST_OF(tile) + converted * COST_OF(convert) * h->v.shuffle +
            searched * COST_OF(search) * h->v.load;
 }
