@@ -139,6 +139,11 @@ grep -qE '^ +idle in all [0-9.]+ %$' "$work/stdout" && grep -qE '^measured .*(; 
 report $? "and what all phases come to"
 expect "ranges that get shorter" 0 '^ +phase 1: 102 tasks, at most 26 for a thread, idle 1\.9 %$' \
     env ATTUNE_MACHINE=generic "$attune" explain --threads=4 --dry-run --isa=avx2 num_heads=102,seq_q=16,head_dim=64
+expect "parts for third caches" 0 '^tasks +shared by 4 threads, 3 to a third cache, all of a phase' \
+    env ATTUNE_MACHINE=generic,l3_cores=3 "$attune" explain --threads=4 --dry-run --isa=avx2 \
+    num_heads=17,seq_q=16,head_dim=64
+grep -qE '^ +phase 1: 17 tasks, at most 5 for a thread, idle 15\.0 %$' "$work/stdout"
+report $? "and threads that are done take tasks of others"
 expect "phases whose tasks are not of one length" 0 '"idle": null' "$attune" explain --json --threads=4 --dry-run \
     embed_dim=32,num_heads=2,seq_q=64
 expect "tensors of 1 GiB each are not filled" 0 'phase 1: [0-9]+ tasks' timeout 5 \

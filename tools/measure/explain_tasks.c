@@ -3,50 +3,100 @@
 #include "common/tool.h"
 
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 /* ---- Sharing ---- */
 
-/* Tasks of the range that begins after so many of them, as in the library's src/runtime/job.c. */
-static int64_t range_at(int64_t begin, int64_t count, uint32_t threads) {
+enum { MOST_PARTS = 64 };
+
+/* Tasks that the threads of one third cache take first: those from `next` to before `end` are left. */
+typedef struct task_part {
+    int64_t next, end;
+} task_part;
+
+/* The tasks of a phase as the library's src/runtime/job.c keeps them. */
+typedef struct task_pool {
+    uint32_t threads, cores, num_parts; /* cores: that share a third cache; 0: all */
+    int64_t workers;
+    task_part parts[MOST_PARTS];
+} task_pool;
+
+static task_pool pool_of(int64_t count, uint32_t threads, uint32_t cores) {
+    task_pool pool = {.threads = threads, .cores = cores, .workers = count < threads ? count : threads};
+    const int64_t caches = cores ? (pool.workers + cores - 1) / cores : 1;
+    pool.num_parts = (uint32_t)(caches < MOST_PARTS ? caches : MOST_PARTS);
+    int64_t begin = 0;
+    for (uint32_t i = 0; i < pool.num_parts; i++) {
+        pool.parts[i].next = begin;
+        pool.parts[i].end = begin += count / pool.num_parts + (i < count % pool.num_parts);
+    }
+    return pool;
+}
+
+/* The part that a thread takes its next range from: that of its cache, or the next one that has tasks; NULL: none. */
+static task_part *part_for(task_pool *pool, size_t thread) {
+    const size_t own = pool->cores ? thread / pool->cores : 0;
+    for (uint32_t i = 0; i < pool->num_parts; i++) {
+        task_part *part = &pool->parts[(own + i) % pool->num_parts];
+        if (part->next < part->end) return part;
+    }
+    return NULL;
+}
+
+static int64_t range_of(const task_pool *pool, const task_part *part) {
     enum { RANGES_PER_WORKER = 8 };
-    const int64_t workers = count < threads ? count : threads, range = (count - begin) / (workers * RANGES_PER_WORKER);
+    const int64_t workers = (pool->workers - 1) / pool->num_parts + 1;
+    const int64_t range = (part->end - part->next) / (workers * RANGES_PER_WORKER);
     return range < 1 ? 1 : range;
 }
 
-static size_t earliest(const double *free_at, uint32_t threads) {
+static size_t earliest(const double *free_at, int64_t threads) {
     size_t first = 0;
-    for (size_t t = 1; t < threads; t++)
+    for (size_t t = 1; t < (size_t)threads; t++)
         if (free_at[t] < free_at[first]) first = t;
     return first;
 }
 
 /* Hands the ranges out one by one. free_at and taken: zeros, of each thread. */
-static task_shares hand_out(const double *lengths, int64_t count, uint32_t threads, double *free_at, int64_t *taken) {
+static task_shares hand_out(const double *lengths, task_pool *pool, double *free_at, int64_t *taken) {
     task_shares shares = {0};
     double all = 0;
-    for (int64_t begin = 0, range; begin < count; begin += range) {
-        const size_t thread = earliest(free_at, threads);
-        range = range_at(begin, count, threads);
-        for (int64_t i = begin; i < count && i < begin + range; i++, taken[thread]++) {
-            free_at[thread] += lengths[i];
-            all += lengths[i];
+    for (;;) {
+        const size_t thread = earliest(free_at, pool->workers);
+        task_part *part = part_for(pool, thread);
+        if (!part) break;
+        for (int64_t left = range_of(pool, part); left > 0; left--, part->next++, taken[thread]++) {
+            free_at[thread] += lengths[part->next];
+            all += lengths[part->next];
         }
         if (free_at[thread] > shares.end) shares.end = free_at[thread];
         if (taken[thread] > shares.most) shares.most = taken[thread];
     }
-    shares.idle = shares.end > 0 ? 1 - all / (shares.end * threads) : 0;
+    shares.idle = shares.end > 0 ? 1 - all / (shares.end * pool->threads) : 0;
     return shares;
 }
 
-task_shares tasks_share(const double *lengths, int64_t count, uint32_t threads) {
+task_shares tasks_share(const double *lengths, int64_t count, uint32_t threads, uint32_t cores) {
     task_shares shares = {0};
     double *const free_at = calloc(threads, sizeof *free_at);
     int64_t *const taken = calloc(threads, sizeof *taken);
-    if (free_at && taken && count > 0) shares = hand_out(lengths, count, threads, free_at, taken);
+    if (free_at && taken && count > 0) {
+        task_pool pool = pool_of(count, threads, cores);
+        shares = hand_out(lengths, &pool, free_at, taken);
+    }
     free(free_at);
     free(taken);
     return shares;
+}
+
+/* Cores that share a third cache, by the description of the machine; 0: all. */
+static uint32_t cores_of_cache(const attune_context *context) {
+    static const char name[] = "l3_cores=";
+    attune_machine_info info = {.struct_size = sizeof info};
+    if (attune_get_machine_info(context, &info) != ATTUNE_OK) return 0;
+    const char *at = strstr(info.machine_description, name);
+    return at ? (uint32_t)strtoul(at + strlen(name), NULL, 10) : 0;
 }
 
 /* ---- Measuring ---- */
@@ -91,7 +141,7 @@ static void summarise(task_report *r, const task_times *phase, double *all, doub
     double seconds = 0;
     if (!phase->count) return;
     for (int64_t i = 0; i < phase->count; i++) seconds += phase->lengths[i];
-    const task_shares shares = tasks_share(phase->lengths, phase->count, r->threads);
+    const task_shares shares = tasks_share(phase->lengths, phase->count, r->threads, r->cores);
     *all += seconds;
     *ends += shares.end;
     if (r->num_phases < TASKS_PHASES)
@@ -143,7 +193,7 @@ bool tasks_find(attune_context *context, const attune_problem *problem, const at
     attune_arguments arguments;
     attune_kernel *kernel = NULL;
     const call_sizes settled = sizes_settled(sizes, problem);
-    *report = (task_report){.threads = threads, .is_measured = measured};
+    *report = (task_report){.threads = threads, .cores = cores_of_cache(context), .is_measured = measured};
     /* The library looks at the head of packed weights when a call begins. */
     const bool is_unread = !measured && problem->op != ATTUNE_MHA && !problem->embed_dim;
     if (!(is_unread ? tensors_create_unread(&t, problem, &settled) : tensors_create_sized(&t, problem, &settled)))

@@ -18,8 +18,8 @@ typedef struct phase_tasks {
 } phase_tasks;
 
 typedef struct task_report {
-    uint32_t threads;
-    size_t num_phases; /* those with tasks; at most TASKS_PHASES are shown */
+    uint32_t threads, cores; /* cores: that share a third cache; 0: all */
+    size_t num_phases;       /* those with tasks; at most TASKS_PHASES are shown */
     phase_tasks phases[TASKS_PHASES];
     bool is_measured; /* each task has its own time; otherwise all tasks of a phase take the same */
     bool has_idle;    /* lengths of tasks of several phases compare only if they were measured */
@@ -38,8 +38,8 @@ typedef struct task_shares {
 bool tasks_find(attune_context *context, const attune_problem *problem, const attune_schedule *schedule,
                 const call_sizes *sizes, uint32_t threads, bool measured, task_report *report);
 
-/* `threads` take tasks of these lengths as attune's pool hands them out: in ranges, in their order. That the pool keeps
- * a part of the tasks for each third cache is left out. */
-task_shares tasks_share(const double *lengths, int64_t count, uint32_t threads);
+/* `threads` take tasks of these lengths as attune's pool hands them out: in ranges, in their order, those of a part for
+ * each third cache first, which `cores` of them share (0: all). */
+task_shares tasks_share(const double *lengths, int64_t count, uint32_t threads, uint32_t cores);
 
 #endif

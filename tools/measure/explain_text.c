@@ -91,8 +91,9 @@ static void print_model(const explanation *e) {
 
 static void print_tasks(const task_report *r) {
     char number[TABLE_NUMBER_BYTES];
-    printf("\n%-*sshared by %u threads, %s\n", INDENT, "tasks", r->threads,
-           r->is_measured ? "each task as long as it took alone" : "all of a phase of the same length");
+    printf("\n%-*sshared by %u threads", INDENT, "tasks", r->threads);
+    if (r->cores && r->cores < r->threads) printf(", %u to a third cache", r->cores);
+    printf(", %s\n", r->is_measured ? "each task as long as it took alone" : "all of a phase of the same length");
     for (size_t p = 0; p < r->num_phases; p++) {
         const phase_tasks *const phase = &r->phases[p];
         printf("%*sphase %zu: %lld task%s, at most %lld for a thread, idle %.1f %%", INDENT, "", p + 1,
