@@ -109,7 +109,7 @@ ATTUNE_API const char *attune_last_message(void);
 /* ---- The problem ---- */
 
 /* Element types of tensors. `dtype`, `k_dtype`, `v_dtype`, `bias_dtype` and `w_dtype` may be f32, f16, bf16 or f64.
- * k_dtype and v_dtype may also be i8 or f8 (see attune_scales), w_dtype i8 or i4 (see attune_pack_weights). */
+ * k_dtype and v_dtype may also be i8, f8 or i4 (see attune_scales), w_dtype i8 or i4 (see attune_pack_weights). */
 typedef enum attune_dtype {
     ATTUNE_DTYPE_DEFAULT = 0, /* the field's own default */
     ATTUNE_F32,
@@ -120,17 +120,22 @@ typedef enum attune_dtype {
     ATTUNE_I32,
     ATTUNE_I8,   /* a code: -128 to 127; attune makes codes from -127 */
     ATTUNE_F8,   /* a code of a quantised cache: E4M3 without infinities, up to 448; 0x7f and 0xff are NaN */
-    ATTUNE_I4,   /* a code of a block's weights: -8 to 7; only as w_dtype */
+    ATTUNE_I4,   /* a code of a quantised cache or of a block's weights: -8 to 7 */
     ATTUNE_DTYPE_COUNT
 } attune_dtype;
 
-/* Scales of a quantised cache. An element of k or v of dtype i8 or f8 has the value code * scale. Arithmetic is f32 (or
- * f64) as with any other dtype: the product of q and the codes is multiplied by k's scale, the probability by v's. */
+/* Scales of a quantised cache. An element of k or v of dtype i8, f8 or i4 has the value code * scale. Arithmetic is f32
+ * (or f64) as with any other dtype. With scales of heads and tokens the product of q and the codes is multiplied by k's
+ * scale, the probability by v's. With the other ones each element is, which rounds it once. */
 typedef enum attune_scales {
-    ATTUNE_SCALES_DEFAULT = 0, /* head for i8, none for f8 */
-    ATTUNE_SCALES_NONE,        /* no scale: the codes are the values; not with i8 */
+    ATTUNE_SCALES_DEFAULT = 0, /* head for i8, none for f8, group for i4 */
+    ATTUNE_SCALES_NONE,        /* no scale: the codes are the values; f8 only */
     ATTUNE_SCALES_HEAD,        /* one for each KV head */
     ATTUNE_SCALES_TOKEN,       /* one for each KV head of each key */
+    ATTUNE_SCALES_GROUP,       /* one for each k_group (v_group) columns of each KV head of each key */
+    ATTUNE_SCALES_CHANNEL,     /* one for each column of each KV head */
+    ATTUNE_SCALES_INLINE,      /* i8 and i4: an f16 for each 32 columns of a key, which lies before their codes. So ggml
+                                * stores rows of q8_0 (i8) and q4_0 (i4) */
     ATTUNE_SCALES_COUNT
 } attune_scales;
 
@@ -232,10 +237,17 @@ typedef enum attune_weights_mode {
  *                          v before anything is read there. k and v are then outputs, too. A page that is written to
  *                          must belong to one entry only. This is not checked: entries that share such a page
  *                          overwrite each other's keys. Ragged: [total_q tokens], as many as there are queries
+ *     [k_dtype, v_dtype]   k, v as bytes where a row is not as many elements: the last dim, and all strides, are in
+ *                          bytes, and the last stride is 1. head_dim (head_dim_v) is then a multiple of 32.
+ *                          i4: head_dim / 2 bytes; byte i of each 16 has column i of 32 in its lower half and column
+ *                          i + 16 in its upper one, as code + 8. Scales inline: for each 32 columns the scale, an f16,
+ *                          and their codes: 34 bytes (i8) or 18 (i4)
  *     [k_scales, v_scales] k_scale, v_scale f32. Scales of heads: [num_kv_heads]. Scales of tokens: the dims of k and
  *                          v without the last one: [batch, num_kv_heads, seq_kv]; ragged [1, num_kv_heads, total_kv],
- *                          contiguous in this order; with pages [num_pages, num_kv_heads, page_size]. Scales of tokens
- *                          are written where k and v are
+ *                          contiguous in this order; with pages [num_pages, num_kv_heads, page_size]. Scales of groups:
+ *                          the dims of k and v with the last one divided by k_group (v_group), contiguous as k and v
+ *                          are. Scales of channels: [num_kv_heads, head_dim or head_dim_v]. Scales of tokens and of
+ *                          groups are written where k and v are. Scales inline are no tensor
  *     [rotary_dim]         cos, sin [batch or 1, rotary_positions, rotary_dim / 2] of dtype
  *     [has_position_ids]   position_ids i32 [batch, seq_q], ragged [1, total_q]
  *     [qk_norm_eps]        q_norm, k_norm [head_dim] of dtype; no k_norm with kv_projected
@@ -248,13 +260,17 @@ typedef enum attune_weights_mode {
  *
  * Appending to a quantised cache
  * ------------------------------
- * With seq_new and a cache of i8 or f8, the rows of k_new and v_new (of dtype) are rounded to codes, to nearest even.
- * largest is 127 for i8 and 448 for f8:
+ * With seq_new and a cache of codes, the rows of k_new and v_new (of dtype) are rounded to codes, to nearest even.
+ * largest is 127 for i8, 448 for f8 and 7 for i4:
  *     head    code = clamp(x / scale, -largest, largest); all 0 where the scale is 0 or not finite
  *     token   scale = max|x| / largest over the row; the scale is written, and the code is computed as for heads. A row
  *             that holds a NaN or an infinity gets the scale NaN. A row of zeros gets the scale 0 and the codes 0
+ *     channel as head, each column by its own scale
+ *     group   as token, over the columns of a group; inline as well, where the scale is rounded to f16 first. In i4 the
+ *             scale is x / -8 for the element of the largest |x|, a positive one rather than a negative one, and codes
+ *             are from -8 to 7
  *     none    code = clamp(x, -448, 448)
- * NaN becomes 0 in i8 and stays NaN in f8. Keys are rotated before they are rounded.
+ * NaN becomes 0 in i8 and i4 and stays NaN in f8. Keys are rotated before they are rounded.
  *
  * The block
  * ---------
@@ -328,9 +344,9 @@ typedef struct attune_problem {
     int has_lse;           /* 1: `lse` is written too */
     int has_alibi_slopes, has_sinks, has_kv_lens, has_causal_offsets, is_ragged;
     attune_dtype k_dtype, v_dtype;   /* default dtype. In a block: the caches' types. A block without a cache uses them
-                                      * only with reproducible: it rounds K and V as such a cache would, and i8 and f8
+                                      * only with reproducible: it rounds K and V as such a cache would, and codes
                                       * are refused */
-    attune_scales k_scales, v_scales;/* used only if k_dtype (v_dtype) is i8 or f8; with v_in_k, v_scales is k_scales */
+    attune_scales k_scales, v_scales;/* used only with codes; with v_in_k, v_scales is k_scales */
     attune_dtype bias_dtype;         /* of attn_bias; default dtype */
     attune_dtype softmax_precision;  /* of all arithmetic: f32 or f64; default f32, or f64 where dtype is f64 */
     int64_t page_size;               /* 0 = k and v are not paged */
@@ -392,6 +408,9 @@ typedef struct attune_problem {
                             * each w_group of a row with a scale of its own, largest |x| / 127. Sums of products of
                             * codes are exact integers; then they are multiplied by both scales. Faster and less exact.
                             * An input that is NaN or infinite makes its rows of the product NaN */
+    int64_t k_group, v_group; /* with scales of groups: 32, 64 or 128 columns, which divide head_dim (head_dim_v), share
+                               * a scale; 0 = 32. With v_in_k, v_group is k_group */
+    int64_t k_group_strides[4], v_group_strides[4]; /* of scales of groups */
 } attune_problem;
 
 /* A NaN: "use 1 / sqrt(head_dim)". */
@@ -412,7 +431,7 @@ ATTUNE_API attune_status attune_problem_init(attune_problem *problem, size_t str
  *     is_causal=true                         a flag is 0, 1, false or true
  *     lse=1, sinks=1, ragged=1, cross=1 …    flags without has_ or is_ (is_causal keeps its name)
  *     kv_dtype=i8                            k_dtype=i8,v_dtype=i8
- *     kv_scales=token                        k_scales=token,v_scales=token
+ *     kv_scales=token, kv_group=64           k_scales=token,v_scales=token, k_group=64,v_group=64
  *     q_strides=65536:4096:64:1              strides
  *     layout=bhsd or layout=bshd             the contiguous strides of q, k, v and out in that order (no blocks)
  *     attn_mask=1:1:512:512                  dims of attn_mask or attn_bias; fewer are the last ones
@@ -646,7 +665,7 @@ typedef struct attune_arguments {
     size_t struct_size;
     const void *q;
     void *k, *v;                 /* written to only if the problem has seq_new */
-    float *k_scale, *v_scale;    /* written to only if the problem has seq_new and scales of tokens */
+    float *k_scale, *v_scale;    /* written to only if the problem has seq_new and scales of tokens or groups */
     void *out;
     void *lse;                   /* read by op = weights */
     int64_t batch, num_heads, num_kv_heads; /* num_heads / num_kv_heads must be as compiled; in a block, both */
@@ -685,6 +704,7 @@ typedef struct attune_arguments {
     const void *tensors[ATTUNE_MAX_USER_TENSORS];
     int64_t tensor_strides[ATTUNE_MAX_USER_TENSORS][4];
     const attune_block_mask *block_mask; /* NULL, or what attune_block_mask_create made of mask_mod */
+    int64_t k_group_strides[4], v_group_strides[4]; /* of k_scale and v_scale, if these are scales of groups */
 } attune_arguments;
 
 /* Sets sizes and strides to those of `problem`, and pointers to NULL. Sizes that the problem leaves open or does not

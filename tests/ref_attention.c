@@ -1,4 +1,4 @@
-#include "ref_attention.h"
+#include "ref_codes.h"
 #include "ref_functions.h"
 
 #include <float.h>
@@ -26,6 +26,7 @@ typedef struct reading {
     attune_dtype p_rounding;                         /* there, too, of the factors of values */
     bool codes_shares;                               /* there, too: they become codes of integer=all */
     view k_taken, v_taken;                           /* as in ref_call, with their errors */
+    ref_format k_format, v_format;
     double k_error, v_error;
     double *largest_modified; /* of the result */
     double *most_mixed;       /* of the result */
@@ -99,6 +100,8 @@ static reading read_call(const ref_call *c) {
         .v_taken = {NULL, c->v_taken},
         .k_error = c->k_error,
         .v_error = c->v_error,
+        .k_format = ref_format_of(p, true),
+        .v_format = ref_format_of(p, p->v_in_k),
     };
     r.k_taken.tensor = r.k.tensor;
     r.v_taken.tensor = r.v.tensor;
@@ -166,6 +169,17 @@ static long double scale_of_key(const reading *r, const entry *e, const view *sc
     return ref_load(scale->tensor->dtype, scale->data, key_place(r, e, scale, head, j));
 }
 
+/* What the code of a column is multiplied by. */
+static long double scale_of_column(const reading *r, const entry *e, const ref_format *f, const view *cache,
+                                   const view *scale, int64_t head, int64_t j, int64_t column) {
+    const attune_tensor *const t = scale->tensor;
+    if (f->scales == ATTUNE_SCALES_INLINE)
+        return ref_inline_scale(f, cache->data, key_place(r, e, cache, head, j), column);
+    if (f->scales == ATTUNE_SCALES_CHANNEL) return ref_load(t->dtype, scale->data, place(t, head, column, 0, 0));
+    if (f->scales != ATTUNE_SCALES_GROUP) return scale_of_key(r, e, scale, head, j);
+    return ref_load(t->dtype, scale->data, key_place(r, e, scale, head, j) + column / f->group * t->strides[3]);
+}
+
 /* The same for the n-th new key in k_new or v_new. */
 static int64_t new_place(const entry *e, const view *fresh, int64_t head, int64_t n) {
     return place(fresh->tensor, e->q_batch, head, e->first_q + n, 0);
@@ -210,21 +224,31 @@ static void mark_row(unsigned char *seen, const attune_tensor *t, int64_t at, in
     for (int64_t c = 0; c < columns; c++) seen[at + c * t->strides[t->rank - 1]] = 1;
 }
 
-static bool is_of_tokens(const view *scale) { return scale->tensor && scale->tensor->rank > 1; }
+/* Or of groups. */
+static bool is_of_tokens(const view *scale) { return scale->tensor && scale->tensor->rank > 2; }
+
+static void mark_scales(const reading *r, const entry *e, const view *scale, int64_t head, int64_t j,
+                        unsigned char *seen) {
+    if (!seen || !is_of_tokens(scale)) return;
+    const attune_tensor *const t = scale->tensor;
+    const int64_t at = key_place(r, e, scale, head, j);
+    for (int64_t i = 0; i < (t->rank == 4 ? t->dims[3] : 1); i++) seen[at + (t->rank == 4 ? i * t->strides[3] : 0)] = 1;
+}
 
 static void mark_key(const reading *r, const entry *e, int64_t kv_head, int64_t j, const ref_seen *seen) {
     const int64_t n = j - (e->keys - e->fresh);
     unsigned char *const v = r->p->v_in_k ? seen->k : seen->v, *const v_new = r->p->v_in_k ? seen->k_new : seen->v_new;
     if (n < 0 || j >= e->keys) {
-        if (seen->k_scale && is_of_tokens(&r->k_scale)) seen->k_scale[key_place(r, e, &r->k_scale, kv_head, j)] = 1;
-        if (seen->v_scale && is_of_tokens(&r->v_scale)) seen->v_scale[key_place(r, e, &r->v_scale, kv_head, j)] = 1;
+        mark_scales(r, e, &r->k_scale, kv_head, j, seen->k_scale);
+        mark_scales(r, e, &r->v_scale, kv_head, j, seen->v_scale);
     }
     if (n >= 0 && j < e->keys) {
         mark_row(seen->k_new, r->k_new.tensor, new_place(e, &r->k_new, kv_head, n), r->dim);
         if (r->v_new.tensor) mark_row(v_new, r->v_new.tensor, new_place(e, &r->v_new, kv_head, n), r->dim_v);
     } else {
-        mark_row(seen->k, r->k.tensor, key_place(r, e, &r->k, kv_head, j), r->dim);
-        if (r->v.tensor) mark_row(v, r->v.tensor, key_place(r, e, &r->v, kv_head, j), r->dim_v);
+        const int64_t elements_v = r->v_format.is_packed ? ref_row_elements(&r->v_format) : r->dim_v;
+        mark_row(seen->k, r->k.tensor, key_place(r, e, &r->k, kv_head, j), ref_row_elements(&r->k_format));
+        if (r->v.tensor) mark_row(v, r->v.tensor, key_place(r, e, &r->v, kv_head, j), elements_v);
     }
 }
 
@@ -328,6 +352,7 @@ static int64_t dense_key_place(const reading *r, const entry *e, const view *cac
 /* One row that is appended to a cache. */
 typedef struct coding {
     const view *cache, *scale;
+    const ref_format *format;
     bool is_double;    /* the arithmetic is f64 */
     const view *taken; /* as ref_call has them */
     int64_t taken_place;
@@ -338,6 +363,7 @@ typedef struct coding {
 static long double taken_at(const coding *c, int64_t column) {
     const attune_tensor *const t = c->cache->tensor;
     if (!c->taken->data) return (long double)NAN;
+    if (c->format->is_packed) return ref_code(c->format, c->taken->data, c->taken_place, 1, column);
     return ref_load(t->dtype, c->taken->data, c->taken_place + column * t->strides[t->rank - 1]);
 }
 
@@ -358,21 +384,34 @@ static long double divided(const coding *c, long double x, long double y) {
     return (float)x / (float)y;
 }
 
-static long double code_of(const coding *c, long double x) {
-    const bool is_i8 = c->cache->tensor->dtype == ATTUNE_I8;
-    const long double most = is_i8 ? 127 : 448;
-    if (isnan(x)) return is_i8 ? 0 : x;
-    x = x > most ? most : x < -most ? -most : x;
-    return is_i8 ? rint(x) : ref_rounded(ATTUNE_F8, (float)x);
+static long double largest_code(const coding *c) {
+    return c->format->dtype == ATTUNE_I8 ? 127 : c->format->dtype == ATTUNE_F8 ? 448 : 7;
 }
 
-static long double scale_of_row(const coding *c, const long double *row, int64_t columns) {
-    long double largest = 0;
-    for (int64_t i = 0; i < columns; i++) {
-        if (!isfinite(narrowed(c, row[i]))) return (long double)NAN;
-        largest = fmax(largest, fabs(narrowed(c, row[i])));
-    }
-    return (float)divided(c, largest, c->cache->tensor->dtype == ATTUNE_I8 ? 127 : 448);
+/* Codes of i4 go one further down where a group has a scale. */
+static bool is_signed(const coding *c) { return c->format->dtype == ATTUNE_I4 && c->format->by_group; }
+
+static long double code_of(const coding *c, long double x) {
+    const bool is_whole = c->format->dtype != ATTUNE_F8;
+    const long double most = largest_code(c), least = is_signed(c) ? -8 : -most;
+    if (isnan(x)) return is_whole ? 0 : x;
+    x = x > most ? most : x < least ? least : x;
+    return is_whole ? rint(x) : ref_rounded(ATTUNE_F8, (float)x);
+}
+
+/* Of the largest and the smallest number. */
+static long double scale_of_extremes(const coding *c, long double most, long double least) {
+    const long double extreme = most >= -least ? most : least;
+    const long double scale = is_signed(c) ? divided(c, extreme, -8) : divided(c, fabs(extreme), largest_code(c));
+    return c->format->scales == ATTUNE_SCALES_INLINE ? (long double)(_Float16)(float)scale : (float)scale;
+}
+
+/* Where the row has errors and the scale's last bit is in doubt, the scale that was taken. */
+static long double near_scale(const coding *c, long double scale, int64_t column) {
+    if (c->error == 0 || !c->taken->data) return scale;
+    const long double taken = ref_inline_scale(c->format, c->taken->data, c->taken_place, column);
+    const bool is_near = fabs(fabs(taken) - fabs(scale)) <= fabs(scale) * 0x1p-9L + c->error + 0x1p-24L;
+    return is_near ? taken : scale;
 }
 
 /* How far x, a number of a row divided by its scale, may be off: the row's error makes one in the number and, of
@@ -384,15 +423,14 @@ static long double error_of_quotient(const coding *c, long double x, long double
     return 2 * c->error / fabs(scale) + ROUNDINGS * (c->is_double ? DBL_EPSILON : (double)FLT_EPSILON) * fabs(x);
 }
 
-/* Makes codes of a row. */
-static void encode_row(const coding *c, long double *row, int64_t columns, long double scale) {
-    for (int64_t i = 0; i < columns; i++) {
-        long double x = narrowed(c, row[i]);
-        if (c->scale->tensor) x = scale == 0 || !isfinite(scale) ? 0 : divided(c, x, scale);
-        const long double error = error_of_quotient(c, x, c->scale->tensor ? scale : 1), taken = taken_at(c, i);
-        const bool is_near = code_of(c, x - error) <= taken && taken <= code_of(c, x + error);
-        row[i] = is_near ? taken : code_of(c, x);
-    }
+/* The code of number x at a column. */
+static long double encoded(const coding *c, long double x, int64_t column, long double scale) {
+    const bool has_scale = c->scale->tensor || c->format->scales == ATTUNE_SCALES_INLINE;
+    x = narrowed(c, x);
+    if (has_scale) x = scale == 0 || !isfinite(scale) ? 0 : divided(c, x, scale);
+    const long double error = error_of_quotient(c, x, has_scale ? scale : 1), taken = taken_at(c, column);
+    const bool is_near = code_of(c, x - error) <= taken && taken <= code_of(c, x + error);
+    return is_near ? taken : code_of(c, x);
 }
 
 /* ---- The loops, in each precision ---- */

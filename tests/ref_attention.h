@@ -85,7 +85,9 @@ void ref_store(attune_dtype dtype, void *storage, int64_t index, long double val
 long double ref_rounded(attune_dtype dtype, long double value);
 size_t ref_dtype_bytes(attune_dtype dtype);
 
-static inline bool ref_is_quantised(attune_dtype dtype) { return dtype == ATTUNE_I8 || dtype == ATTUNE_F8; }
+static inline bool ref_is_quantised(attune_dtype dtype) {
+    return dtype == ATTUNE_I8 || dtype == ATTUNE_F8 || dtype == ATTUNE_I4;
+}
 /* The factor of a key's code (i, j, k: the indices of its row in k or v); `scale` is k_scale or
  * v_scale, NULL if there is none. */
 long double ref_scale(const attune_tensor *scale, const void *data, int64_t i, int64_t j, int64_t k);

@@ -10,9 +10,13 @@ static void NAME(load_row)(REAL *row, const view *v, int64_t at, int64_t columns
 /* A key or value of a cache. */
 static void NAME(load_scaled)(const reading *r, const entry *e, const view *cache, const view *scale, int64_t kv_head,
                               int64_t j, REAL *row, int64_t columns) {
-    const REAL factor = (REAL)scale_of_key(r, e, scale, kv_head, j);
-    NAME(load_row)(row, cache, key_place(r, e, cache, kv_head, j), columns);
-    for (int64_t c = 0; scale->tensor && c < columns; c++) row[c] *= factor;
+    const ref_format *const f = cache == &r->k || r->p->v_in_k ? &r->k_format : &r->v_format;
+    const int64_t at = key_place(r, e, cache, kv_head, j);
+    if (!ref_is_quantised(f->dtype)) NAME(load_row)(row, cache, at, columns);
+    for (int64_t c = 0; ref_is_quantised(f->dtype) && c < columns; c++) {
+        const REAL factor = (REAL)scale_of_column(r, e, f, cache, scale, kv_head, j, c);
+        row[c] = (REAL)ref_code(f, cache->data, at, cache->tensor->strides[3], c) * factor;
+    }
 }
 
 /* Turns each pair of columns by the angle that the caches have for this position. */
@@ -68,6 +72,17 @@ static void NAME(load_query)(const reading *r, const entry *e, int64_t head, int
     if (r->p->integer) NAME(code_query)(r, row);
 }
 
+/* The scale of some columns, as the cache holds it. */
+static long double NAME(scale_of_run)(const coding *c, const REAL *row, int64_t columns) {
+    long double most = 0, least = 0;
+    for (int64_t i = 0; i < columns; i++) {
+        if (!isfinite(narrowed(c, row[i]))) return (long double)NAN;
+        most = fmax(most, narrowed(c, row[i]));
+        least = fmin(least, narrowed(c, row[i]));
+    }
+    return scale_of_extremes(c, most, least);
+}
+
 /* A row that goes through a cache, which rounds to its type. */
 static void NAME(append_row)(const reading *r, const entry *e, coding row_coding, int64_t kv_head, int64_t j, REAL *row,
                              int64_t columns, long double *dense, long double *dense_scale) {
@@ -75,18 +90,28 @@ static void NAME(append_row)(const reading *r, const entry *e, coding row_coding
     row_coding.is_double = r->is_double;
     row_coding.taken_place = key_place(r, e, cache, kv_head, j);
     long double *const to = dense + dense_key_place(r, e, cache, kv_head, j);
-    for (int64_t c = 0; c < columns; c++) to[c] = row[c];
-    if (!ref_is_quantised(cache->tensor->dtype)) {
+    const ref_format *const f = row_coding.format;
+    if (!ref_is_quantised(f->dtype)) {
+        for (int64_t c = 0; c < columns; c++) to[c] = row[c];
         for (int64_t c = 0; c < columns; c++) row[c] = (REAL)cached_number(&row_coding, row[c], c);
         return;
     }
     long double factor = 1;
-    if (is_of_tokens(scale))
-        factor = dense_scale[dense_key_place(r, e, scale, kv_head, j)] = scale_of_row(&row_coding, to, columns);
-    else
-        factor = scale_of_key(r, e, scale, kv_head, j);
-    encode_row(&row_coding, to, columns, factor);
-    for (int64_t c = 0; c < columns; c++) row[c] = (REAL)(to[c] * factor);
+    const int64_t length = ref_run(f);
+    for (int64_t c = 0; c < columns; c++) {
+        if (c % length == 0) factor = NAME(scale_of_run)(&row_coding, row + c, length);
+        if (f->scales == ATTUNE_SCALES_INLINE) {
+            factor = near_scale(&row_coding, factor, c);
+            ref_put_inline_scale(f, to, c, factor);
+        } else if (is_of_tokens(scale)) {
+            dense_scale[dense_key_place(r, e, scale, kv_head, j) + (f->by_group ? c / length : 0)] = factor;
+        } else {
+            factor = scale_of_column(r, e, f, cache, scale, kv_head, j, c);
+        }
+        const long double code = encoded(&row_coding, row[c], c, factor);
+        ref_put_code(f, to, c, code);
+        row[c] = (REAL)code * (REAL)factor;
+    }
 }
 
 /* Key j as the scores see it. */
@@ -107,7 +132,8 @@ static void NAME(load_key)(const reading *r, const entry *e, int64_t kv_head, in
     }
     if (r->k_rounding)
         for (int64_t c = 0; c < r->dim; c++) row[c] = (REAL)ref_rounded(r->k_rounding, row[c]);
-    const coding as_key = {.cache = &r->k, .scale = &r->k_scale, .taken = &r->k_taken, .error = r->k_error};
+    const coding as_key = {
+        .cache = &r->k, .scale = &r->k_scale, .format = &r->k_format, .taken = &r->k_taken, .error = r->k_error};
     if (is_new) NAME(append_row)(r, e, as_key, kv_head, j, row, r->dim, result->k, result->k_scale);
 }
 
@@ -122,7 +148,8 @@ static void NAME(load_value)(const reading *r, const entry *e, int64_t kv_head, 
             for (int64_t c = 0; c < r->dim_v; c++) row[c] = (REAL)ref_rounded(r->v_rounding, row[c]);
     } else {
         NAME(load_row)(row, &r->v_new, new_place(e, &r->v_new, kv_head, n), r->dim_v);
-        const coding as_value = {.cache = &r->v, .scale = &r->v_scale, .taken = &r->v_taken, .error = r->v_error};
+        const coding as_value = {
+            .cache = &r->v, .scale = &r->v_scale, .format = &r->v_format, .taken = &r->v_taken, .error = r->v_error};
         NAME(append_row)(r, e, as_value, kv_head, j, row, r->dim_v, result->v, result->v_scale);
     }
 }

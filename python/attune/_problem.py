@@ -18,7 +18,7 @@ DYNAMIC = "dynamic"
 #: A pair of a problem's text. Commas within quotation marks belong to it.
 _PAIR = re.compile(r'(?:[^,"]|"[^"]*")+')
 
-_NAMES = ["", "f32", "f16", "bf16", "f64", "bool", "i32", "i8", "f8"]
+_NAMES = ["", "f32", "f16", "bf16", "f64", "bool", "i32", "i8", "f8", "i4"]
 
 
 def _value(value: Any) -> str:

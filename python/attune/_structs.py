@@ -39,6 +39,7 @@ class Arguments(Structure):
         + [("workspace_bytes", c_size_t), ("softmax_scale", c_double)]
         + [(name, c_void_p) for name in ("q_norm", "k_norm")]
         + [("tensors", c_void_p * 8), ("tensor_strides", c_int64 * 4 * 8), ("block_mask", c_void_p)]
+        + [(name, c_int64 * 4) for name in ("k_group_strides", "v_group_strides")]
     )
 
 

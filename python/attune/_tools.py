@@ -125,7 +125,8 @@ def _in_f64(problem: Problem) -> Optional[Problem]:
     fields = problem.fields
     if "embed_dim" in fields or fields.get("op", "attention") != "attention" or "seq_new" in fields:
         return None
-    codes = {name: value for name, value in fields.items() if name in ("k_dtype", "v_dtype") and value in ("i8", "f8")}
+    types = {name: fields.get(name) for name in ("k_dtype", "v_dtype")}
+    codes = {name: value for name, value in types.items() if value in ("i8", "f8", "i4")}
     for name in ("dtype", "k_dtype", "v_dtype", "bias_dtype", "softmax_precision", "reproducible"):
         fields.pop(name, None)
     fields.update(codes, dtype="f64")

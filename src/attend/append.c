@@ -1,71 +1,12 @@
 /* New keys and values written into the caches, before anything is read there: entry b's last keys are the new ones.
- *
- * attune.h says how a cache of codes holds a row. All of it is arithmetic of c->elem. The scale of a row is rounded to
- * f32 before the row is divided by it, so that the codes fit the scale that is stored. */
-#include "nest/codes.h"
-#include "attend/phases.h"
-
-/* ---- codes ---- */
-
-/* A row that becomes codes: `columns` of them. */
-typedef struct coding {
-    const mha_row *source, *target;
-    const ir_access *scale; /* NULL: none */
-    attune_scales scales;
-    int64_t columns;
-    ir_elem elem; /* of a code */
-} coding;
-
-static double largest_code(const coding *row) { return row->elem == IR_I8 ? 127 : 448; }
-
-/* The row's scale: max|x| / largest. */
-static void measure(const mha_context *c, const coding *row) {
-    const ir_expr *range = mha_row_range(c, row->source, row->columns);
-    mha_store(c, row->scale, ir_div(c->b, range, mha_number(c, largest_code(row), 1)));
-}
-
-/* Constants come first, so that a NaN stays one. */
-static const ir_expr *clamp(const mha_context *c, const ir_expr *x, double most) {
-    const int lanes = x ? x->type.lanes : 1;
-    return ir_min(c->b, mha_number(c, most, lanes), ir_max(c->b, mha_number(c, -most, lanes), x));
-}
-
-/* Whole numbers of at most 127; NaN is no code and becomes 0. */
-static void store_bytes(const mha_context *c, const ir_access *target, const ir_expr *x) {
-    ir_builder *b = c->b;
-    const ir_expr *whole = ir_rint(b, ir_select(b, ir_eq(b, x, x), x, mha_number(c, 0, target->lanes)));
-    ir_store(b, target, ir_cast(b, IR_I8, ir_cast(b, IR_I32, whole)));
-}
-
-static void encode(const mha_context *c, const coding *row) {
-    ir_builder *b = c->b;
-    const ir_expr *scale = row->scale ? ir_let(b, "scale", mha_load(c, row->scale)) : NULL;
-    const ir_expr *usable = scale ? ir_let(b, "usable", mha_is_usable_scale(c, scale)) : NULL;
-    MHA_COLUMNS(c, at, row->columns, c->lanes) {
-        const ir_expr *x = mha_load(c, mha_row_access(c, row->source, at.at, at.lanes));
-        if (scale) x = mha_over_scale(c, x, scale, usable);
-        x = ir_let(b, "code", clamp(c, x, largest_code(row)));
-        const ir_access *target = mha_row_access(c, row->target, at.at, at.lanes);
-        if (row->elem == IR_I8)
-            store_bytes(c, target, x);
-        else
-            mha_store(c, target, x);
-    }
-}
-
-static void append_codes(const mha_context *c, const coding *row) {
-    if (row->scales == ATTUNE_SCALES_TOKEN) measure(c, row);
-    encode(c, row);
-}
-
-/* ---- rows ---- */
+ * append_codes.c makes codes of them. */
+#include "attend/append.h"
 
 static void append_row(mha_context *c, const mha_row *source, const mha_row *target, const ir_access *scale,
-                       attune_scales scales, int64_t columns) {
-    const ir_elem elem = target->buffer ? (ir_elem)target->buffer->type.elem : c->elem;
-    const coding row = {source, target, scale, scales, columns, elem};
-    if (elem == IR_I8 || elem == IR_F8)
-        append_codes(c, &row);
+                       int64_t columns) {
+    const mha_format format = mha_format_of(c, target->buffer);
+    if (mha_is_quantised(format.dtype))
+        mha_append_codes(c, &(mha_coding){source, target, format, scale});
     else
         mha_copy_row(c, source, target, 0, columns);
 }
@@ -81,7 +22,7 @@ static void append_prepared(mha_context *c, const mha_entry *e, const ir_expr *p
     const ir_buffer *prepared = ir_scratch(c->b, "rotated", c->elem, 2, (int64_t[]){1, columns});
     const mha_row row = {prepared, {ir_idx(c->b, 0)}, NULL};
     mha_prepare_row(c, MHA_K_NORM, e->number, position, source, &row);
-    append_row(c, &row, target, scale, c->p->k_scales, columns);
+    append_row(c, &row, target, scale, columns);
 }
 
 static void append_token(mha_context *c, const mha_entry *e, const ir_expr *kv_head, const ir_expr *token,
@@ -97,9 +38,9 @@ static void append_token(mha_context *c, const mha_entry *e, const ir_expr *kv_h
     if (mha_prepares(p))
         append_prepared(c, e, position, &k_new, &k, k_scale);
     else
-        append_row(c, &k_new, &k, k_scale, p->k_scales, p->head_dim);
+        append_row(c, &k_new, &k, k_scale, p->head_dim);
     if (p->v_in_k) return;
-    append_row(c, &v_new, &v, mha_scale_access(c, MHA_V_SCALE, &row), p->v_scales, p->head_dim_v);
+    append_row(c, &v_new, &v, mha_scale_access(c, MHA_V_SCALE, &row), p->head_dim_v);
 }
 
 /* The runtime has checked that an entry has at least as many keys as are new. */

@@ -24,6 +24,10 @@ const ir_expr *dl_load_key(const d_lanes *d, const ir_buffer *k_or_v, const mha_
                            int64_t count) {
     const mha_context *c = d->c;
     const ir_expr *const *index = mha_kv_index(c, k_or_v, key);
+    if (mha_is_coded(c, k_or_v)) {
+        const mha_row row = mha_kv_row_of(c, k_or_v, key);
+        return mha_load_row(c, &row, column, d->width);
+    }
     if (c->by_pairs) return mha_load_raw_columns(c, k_or_v, index, column, d->width, count);
     return mha_load_columns(c, k_or_v, index, column, count);
 }
@@ -34,7 +38,8 @@ void dl_fetch_ahead(const d_lanes *d, const ir_buffer *k_or_v, const dl_streams 
     enum { LINE = 64 };
     const int64_t ahead = d->c->s->kv_prefetch;
     if (ahead <= 0 || (streams->count == 1 && !d->planes) || !k_or_v) return;
-    const int64_t columns = k_or_v == d->c->k ? d->c->p->head_dim : d->c->p->head_dim_v;
+    const int64_t dim = k_or_v == d->c->k ? d->c->p->head_dim : d->c->p->head_dim_v;
+    const int64_t columns = mha_row_elements(d->c, k_or_v, dim);
     const int64_t bytes = ir_elem_get((ir_elem)k_or_v->type.elem)->bytes, step = LINE / bytes;
     const int64_t keys = ceil_div(ahead, columns * bytes);
     const mha_kv_row key = dl_key_at(d, streams, stream, ir_plus(d->b, i, keys));

@@ -83,6 +83,12 @@ const ir_access *mha_kv_access(const mha_context *c, const ir_buffer *k_or_v, co
     return ir_at(c->b, k_or_v, lanes, 4, index[0], index[1], index[2], column);
 }
 
+const ir_expr *mha_load_kv(const mha_context *c, const ir_buffer *k_or_v, const mha_kv_row *row, const ir_expr *column,
+                           int lanes) {
+    const mha_row of = mha_kv_row_of(c, k_or_v, row);
+    return mha_load_row(c, &of, column, lanes);
+}
+
 /* ---- scales ---- */
 
 const ir_access *mha_scale_access(const mha_context *c, mha_tensor_id id, const mha_kv_row *row) {
@@ -121,7 +127,7 @@ void mha_transposed_keys(const mha_context *c, const mha_kv_row *rows, const ir_
     const ir_expr *parts[IR_MAX_LANES];
     for (int i = 0; i < width; i++) {
         for (int part = 0; part < c->lanes / width; part++)
-            parts[part] = mha_load(c, mha_kv_access(c, c->k, &rows[part * width + i], column, width));
+            parts[part] = mha_load_kv(c, c->k, &rows[part * width + i], column, width);
         columns[i] = ir_let(c->b, "k", mha_join(c->b, parts, c->lanes / width, width));
     }
     if (width > 1) mha_transpose_quarters(c->b, c->lanes, columns);

@@ -2,7 +2,7 @@
 #ifndef ATTUNE_ATTEND_ENTRY_H
 #define ATTUNE_ATTEND_ENTRY_H
 
-#include "nest/rows.h"
+#include "nest/cached.h"
 
 typedef struct mha_entry {
     const ir_expr *number;             /* of the entry: indexes masks and tables */
@@ -34,9 +34,14 @@ mha_row mha_kv_row_of(const mha_context *c, const ir_buffer *k_or_v, const mha_k
 const ir_access *mha_kv_access(const mha_context *c, const ir_buffer *k_or_v, const mha_kv_row *row,
                                const ir_expr *column, int lanes);
 
+/* Those as numbers, whatever the buffer holds. */
+const ir_expr *mha_load_kv(const mha_context *c, const ir_buffer *k_or_v, const mha_kv_row *row, const ir_expr *column,
+                           int lanes);
+
 /* ---- Quantised caches ---- */
 
-/* A code of the key at `row` stands for code * scale; the scale is a scalar of c->elem. mha_score multiplies the
+/* Scales of heads and of tokens; other ones mha_load_kv knows. A code of the key at `row` stands for code * scale; the
+ * scale is a scalar of c->elem. mha_score multiplies the
  * product of q and K's codes by the scale of K. A probability is multiplied by the scale of V first, and then by V's
  * codes. `reproducible` promises that order. NULL: there is none. A hidden key's scale may be NaN or
  * infinite. */

@@ -53,7 +53,7 @@ static const ir_expr *column_at(const q_lanes *c, const share *s, const ir_expr 
 static void ask_for_keys(q_lanes *c, const ir_buffer *k_or_v, int64_t columns, const ir_expr *first,
                          const ir_expr *part, int64_t parts) {
     ir_builder *b = c->b;
-    const share s = share_of(c, k_or_v, columns, c->m->s->score_keys, part, parts);
+    const share s = share_of(c, k_or_v, mha_row_elements(c->m, k_or_v, columns), c->m->s->score_keys, part, parts);
     mha_entry next = c->e;
     next.kv_batch = c->next_kv_batch;
     IR_LOOP(b, r, each(c, "row_ahead", s.rows)) {

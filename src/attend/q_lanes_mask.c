@@ -97,7 +97,7 @@ static void add_vectors(q_lanes *c, const zero_sums *sums, const mha_kv_row *row
         const ir_access *sum = sum_at(c, sums, i);
         const ir_expr *at = plus(c, column, (int64_t)i * lanes);
         if (columns % (lanes * sums->count)) at = ir_min(b, at, ir_idx(b, columns - lanes));
-        const ir_expr *value = mha_load(c->m, mha_kv_access(c->m, c->m->v, row, at, lanes));
+        const ir_expr *value = mha_load_kv(c->m, c->m->v, row, at, lanes);
         if (scale) value = ir_mul(b, value, ir_splat(b, scale, lanes));
         ir_store(b, sum, mha_madd(c->m, value, mha_number(c->m, 0, lanes), ir_load(b, sum)));
     }

@@ -129,7 +129,8 @@ static void prepare_keys(mha_context *c) {
         MHA_ROWS(c, key, task, e.seq_kv) {
             const ir_expr *position = c->p->rotary_dim ? mha_token_position(c, &e, key, key) : NULL;
             const mha_kv_row row = mha_kv_row_at(c, &e, kv_head, key);
-            const mha_row from = mha_kv_row_of(c, c->given_k, &row), to = mha_kv_row_of(c, c->k, &row);
+            const mha_row given = mha_kv_row_of(c, c->given_k, &row), to = mha_kv_row_of(c, c->k, &row);
+            const mha_row from = mha_decoded_row(c, &given);
             mha_prepare_row(c, MHA_K_NORM, number, position, &from, &to);
         }
     }
@@ -145,9 +146,10 @@ void mha_prepare_shared(mha_context *c) {
     if (!c->prepares_keys) return;
     const ir_expr *const linear[] = {params->size[MHA_BATCH], params->size[MHA_KV_HEADS], params->size[MHA_SEQ_KV],
                                      params->size[MHA_HEAD_DIM]};
+    const ir_expr *const as_given[] = {c->k->dims[0], c->k->dims[1], c->k->dims[2], params->size[MHA_HEAD_DIM]};
     c->k_is_linear = c->p->page_size > 0;
     const char *name = is_rotated ? "rotated_k" : "normalised_k";
-    c->k = ir_shared(c->b, name, c->k_elem, 4, c->k_is_linear ? linear : c->k->dims);
+    c->k = ir_shared(c->b, name, c->k_elem, 4, c->k_is_linear ? linear : as_given);
 }
 
 void mha_prepare(mha_context *c) {

@@ -53,8 +53,7 @@ static void pack_elements(const weights *w, const mha_kv_row *rows, const ir_exp
     ir_builder *b = w->b;
     IR_FOR(b, d, ir_idx(b, 0), ir_idx(b, w->c->p->head_dim), 1) {
         for (int l = 0; l < w->lanes; l++)
-            ir_store(b, ir_at(b, w->kt, 1, 2, d, ir_plus(b, at, l)),
-                     mha_load(w->c, mha_kv_access(w->c, w->c->k, &rows[l], d, 1)));
+            ir_store(b, ir_at(b, w->kt, 1, 2, d, ir_plus(b, at, l)), mha_load_kv(w->c, w->c->k, &rows[l], d, 1));
     }
 }
 

@@ -48,6 +48,8 @@ static const ir_expr *convert(const mha_context *c, ir_elem from, ir_elem to, co
 
 const ir_expr *mha_widened(const mha_context *c, const ir_expr *x) { return convert(c, IR_F32, c->elem, x); }
 
+const ir_expr *mha_narrowed(const mha_context *c, const ir_expr *x) { return convert(c, c->elem, IR_F32, x); }
+
 const ir_expr *mha_load(const mha_context *c, const ir_access *access) {
     if (!access) return NULL;
     return convert(c, (ir_elem)access->buffer->type.elem, c->elem, ir_load(c->b, access));

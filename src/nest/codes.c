@@ -20,14 +20,33 @@ const ir_expr *mha_row_range(const mha_context *c, const mha_row *row, int64_t c
     return ir_add(b, ir_reduce(b, IR_MAX, ir_let(b, "most_lanes", ir_load(b, most))), sum);
 }
 
+const ir_expr *mha_row_extreme(const mha_context *c, const mha_row *row, int64_t columns) {
+    ir_builder *b = c->b;
+    const int lanes = mha_column_lanes(columns, c->lanes);
+    const ir_expr *zero = mha_number(c, 0, lanes);
+    const ir_access *most = ir_mutable(b, "most", zero), *least = ir_mutable(b, "least", zero);
+    const ir_access *odd = ir_mutable(b, "odd", zero);
+    MHA_COLUMNS(c, at, columns, c->lanes) {
+        const ir_expr *x = ir_let(b, "x", mha_load(c, mha_row_access(c, row, at.at, lanes)));
+        ir_store(b, most, ir_max(b, x, ir_load(b, most)));
+        ir_store(b, least, ir_min(b, x, ir_load(b, least)));
+        ir_store(b, odd, ir_add(b, ir_load(b, odd), ir_mul(b, x, zero)));
+    }
+    const ir_expr *sum = ir_reduce(b, IR_ADD, ir_let(b, "odd_lanes", ir_load(b, odd)));
+    const ir_expr *top = ir_let(b, "top", ir_reduce(b, IR_MAX, ir_let(b, "most_lanes", ir_load(b, most))));
+    const ir_expr *bottom = ir_let(b, "bottom", ir_reduce(b, IR_MIN, ir_let(b, "least_lanes", ir_load(b, least))));
+    return ir_add(b, ir_select(b, ir_ge(b, top, ir_neg(b, bottom)), top, bottom), sum);
+}
+
 const ir_expr *mha_is_usable_scale(const mha_context *c, const ir_expr *scale) {
     ir_builder *b = c->b;
+    const int lanes = scale ? scale->type.lanes : 1;
     const ir_expr *size = ir_let(b, "scale_size", ir_abs(b, scale));
-    return ir_and(b, ir_gt(b, size, mha_number(c, 0, 1)), ir_lt(b, size, mha_number(c, INFINITY, 1)));
+    return ir_and(b, ir_gt(b, size, mha_number(c, 0, lanes)), ir_lt(b, size, mha_number(c, INFINITY, lanes)));
 }
 
 const ir_expr *mha_over_scale(const mha_context *c, const ir_expr *x, const ir_expr *scale, const ir_expr *usable) {
     const int lanes = x ? x->type.lanes : 1;
-    x = ir_div(c->b, x, ir_splat(c->b, scale, lanes));
-    return ir_select(c->b, ir_splat(c->b, usable, lanes), x, mha_number(c, 0, lanes));
+    x = ir_div(c->b, x, mha_in_lanes(c, scale, lanes));
+    return ir_select(c->b, mha_in_lanes(c, usable, lanes), x, mha_number(c, 0, lanes));
 }

@@ -76,6 +76,8 @@ const ir_expr *mha_sum_total(const mha_context *c, mha_sum sum);
 
 /* An f32 as c->elem. */
 const ir_expr *mha_widened(const mha_context *c, const ir_expr *x);
+/* c->elem as an f32. */
+const ir_expr *mha_narrowed(const mha_context *c, const ir_expr *x);
 
 /* A load as c->elem, whatever the tensor's element; and a store of c->elem. */
 const ir_expr *mha_load(const mha_context *c, const ir_access *access);

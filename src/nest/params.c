@@ -99,4 +99,5 @@ void mha_declare_params(ir_builder *b, const attune_problem *p, mha_params *para
     if (mha_keys_follow_queries(p)) params->tensor[MHA_CU_SEQLENS_KV] = params->tensor[MHA_CU_SEQLENS_Q];
     if (p->v_in_k) params->tensor[MHA_V_NEW] = params->tensor[MHA_K_NEW];
     if (p->v_in_k) params->tensor[MHA_V_SCALE] = params->tensor[MHA_K_SCALE];
+    if (p->v_in_k) params->tensor[MHA_V_SCALES] = params->tensor[MHA_K_SCALES];
 }

@@ -66,7 +66,24 @@ static inline bool mha_rotates_keys(const attune_problem *p) { return p->rotary_
 
 /* ---- Quantised caches ---- */
 
-static inline bool mha_is_quantised(attune_dtype dtype) { return dtype == ATTUNE_I8 || dtype == ATTUNE_F8; }
+static inline bool mha_is_quantised(attune_dtype dtype) {
+    return dtype == ATTUNE_I8 || dtype == ATTUNE_F8 || dtype == ATTUNE_I4;
+}
+/* A row that is more or fewer bytes than elements: its tensor is one of bytes. */
+static inline bool mha_is_packed(attune_dtype dtype, attune_scales scales) {
+    return dtype == ATTUNE_I4 || (mha_is_quantised(dtype) && scales == ATTUNE_SCALES_INLINE);
+}
+/* Scales by which each element is multiplied, rather than a score or a probability. */
+static inline bool mha_scales_elements(attune_scales scales) {
+    return scales == ATTUNE_SCALES_GROUP || scales == ATTUNE_SCALES_CHANNEL || scales == ATTUNE_SCALES_INLINE;
+}
+/* Rows of K or V that are no numbers until such scales, or packed codes, have been seen to. */
+static inline bool mha_has_coded_rows(const attune_problem *p) {
+    return mha_is_packed(p->k_dtype, p->k_scales) || mha_is_packed(p->v_dtype, p->v_scales) ||
+           mha_scales_elements(p->k_scales) || mha_scales_elements(p->v_scales);
+}
+/* Columns whose codes lie together; with scales inline these belong to them. */
+enum { MHA_BLOCK_COLUMNS = 32, MHA_INLINE_BYTES = 2 };
 /* How many products a row of Q has with a key: one for each plane of its codes, if it becomes codes. */
 static inline int64_t mha_query_planes(const attune_problem *p) {
     return p->integer && p->q_planes == ATTUNE_Q_PLANES_2 ? 2 : 1;
@@ -99,6 +116,19 @@ static inline int64_t mha_dtype_bytes(attune_dtype dtype) {
     case ATTUNE_F8: return 1;
     default: return 4;
     }
+}
+
+/* Bytes of a row of K or V with so many columns. */
+static inline int64_t mha_row_bytes(attune_dtype dtype, attune_scales scales, int64_t columns) {
+    const int64_t codes = dtype == ATTUNE_I4 ? columns / 2 : columns * mha_dtype_bytes(dtype);
+    const bool is_inline = mha_is_packed(dtype, scales) && scales == ATTUNE_SCALES_INLINE;
+    return codes + (is_inline ? columns / MHA_BLOCK_COLUMNS * MHA_INLINE_BYTES : 0);
+}
+static inline int64_t mha_k_row_bytes(const attune_problem *p) {
+    return mha_row_bytes(p->k_dtype, p->k_scales, p->head_dim);
+}
+static inline int64_t mha_v_row_bytes(const attune_problem *p) {
+    return mha_row_bytes(p->v_dtype, p->v_scales, p->head_dim_v);
 }
 
 /* ---- Rows of a block's products: tokens of all batch entries, of the longer input ---- */

@@ -45,7 +45,16 @@ static void fill_scales(attune_dtype dtype, attune_scales *scales) {
     if (!mha_is_quantised(dtype))
         *scales = ATTUNE_SCALES_NONE;
     else if (!*scales)
-        *scales = dtype == ATTUNE_I8 ? ATTUNE_SCALES_HEAD : ATTUNE_SCALES_NONE;
+        *scales = dtype == ATTUNE_I8   ? ATTUNE_SCALES_HEAD
+                  : dtype == ATTUNE_I4 ? ATTUNE_SCALES_GROUP
+                                       : ATTUNE_SCALES_NONE;
+}
+
+enum { USUAL_GROUP = 32 }; /* columns that share a scale */
+
+static void fill_group(attune_scales scales, int64_t *group) {
+    if (scales != ATTUNE_SCALES_GROUP) *group = 0;
+    if (scales == ATTUNE_SCALES_GROUP && !*group) *group = USUAL_GROUP;
 }
 
 static void fill_planes(attune_problem *p) {
@@ -56,6 +65,9 @@ static void fill_all_scales(attune_problem *p) {
     fill_scales(p->k_dtype, &p->k_scales);
     if (p->v_in_k && !p->v_scales) p->v_scales = p->k_scales;
     fill_scales(p->v_dtype, &p->v_scales);
+    fill_group(p->k_scales, &p->k_group);
+    if (p->v_in_k && !p->v_group) p->v_group = p->k_group;
+    fill_group(p->v_scales, &p->v_group);
 }
 
 /* Entries of a ragged batch have lengths of their own. A given size is their bound. */

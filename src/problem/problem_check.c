@@ -187,15 +187,66 @@ static attune_status check_weights(const attune_problem *p, at_error *err) {
     return ATTUNE_OK;
 }
 
-/* Codes of i8 are whole numbers: without a scale no real keys or values have them. */
+/* How K or V is stored, and the names of its fields. */
+typedef struct stored {
+    attune_dtype dtype;
+    attune_scales scales;
+    int64_t group, columns;
+    const int64_t *strides;
+    const char *dtype_name, *scales_name, *group_name, *columns_name, *strides_name;
+} stored;
+
+static stored stored_k(const attune_problem *p) {
+    return (stored){p->k_dtype, p->k_scales, p->k_group, p->head_dim, p->k_strides,
+                    "k_dtype",  "k_scales",  "k_group",  "head_dim",  "k_strides"};
+}
+
+static stored stored_v(const attune_problem *p) {
+    return (stored){p->v_dtype, p->v_scales, p->v_group, p->head_dim_v, p->v_strides,
+                    "v_dtype",  "v_scales",  "v_group",  "head_dim_v",  "v_strides"};
+}
+
+static attune_status check_group(const stored *s, at_error *err) {
+    if (s->scales != ATTUNE_SCALES_GROUP) return ATTUNE_OK;
+    if (s->group != 32 && s->group != 64 && s->group != 128)
+        return at_fail(err, ATTUNE_INVALID_PROBLEM, "%s is %lld; it must be 32, 64 or 128", s->group_name,
+                       (long long)s->group);
+    if (s->columns % s->group == 0) return ATTUNE_OK;
+    return at_fail(err, ATTUNE_INVALID_PROBLEM, "%s is %lld, which does not divide %s = %lld", s->group_name,
+                   (long long)s->group, s->columns_name, (long long)s->columns);
+}
+
+/* Codes that are whole numbers have a scale: without one no real keys or values have them. */
+static attune_status check_stored(const stored *s, at_error *err) {
+    const char *const dtype = mha_dtype_name(s->dtype);
+    const bool is_packed = mha_is_packed(s->dtype, s->scales);
+    const int64_t *const strides = s->strides;
+    if (!mha_is_quantised(s->dtype)) return ATTUNE_OK;
+    if (s->dtype != ATTUNE_F8 && s->scales == ATTUNE_SCALES_NONE)
+        return at_fail(err, ATTUNE_INVALID_PROBLEM, "%s is %s, but %s is none; it must be head or token", s->dtype_name,
+                       dtype, s->scales_name);
+    if (s->dtype == ATTUNE_F8 && s->scales == ATTUNE_SCALES_INLINE)
+        return at_fail(err, ATTUNE_INVALID_PROBLEM, "%s is inline, but %s is f8; it must be i8 or i4", s->scales_name,
+                       s->dtype_name);
+    if ((is_packed || mha_scales_elements(s->scales)) && s->columns % MHA_BLOCK_COLUMNS)
+        return at_fail(err, ATTUNE_INVALID_PROBLEM,
+                       "%s is %lld; with %s = %s and scales of its %ss it must be a multiple of %d", s->columns_name,
+                       (long long)s->columns, s->dtype_name, dtype,
+                       mha_field_word(&mha_fields[MHA_ID_k_scales], s->scales), MHA_BLOCK_COLUMNS);
+    if (is_packed && (strides[0] || strides[1] || strides[2] || strides[3]) && strides[3] != 1)
+        return at_fail(err, ATTUNE_INVALID_PROBLEM, "%s[3] is %lld; it must be 1, as rows of %s are bytes",
+                       s->strides_name, (long long)strides[3], dtype);
+    return check_group(s, err);
+}
+
 static attune_status check_codes(const attune_problem *p, at_error *err) {
-    const bool is_k = p->k_dtype == ATTUNE_I8 && p->k_scales == ATTUNE_SCALES_NONE;
-    const bool is_v = p->v_dtype == ATTUNE_I8 && p->v_scales == ATTUNE_SCALES_NONE;
-    if (p->v_in_k && p->v_scales != p->k_scales)
-        return refuse(err, "v_in_k takes v from k, but v_scales is not k_scales");
-    if (is_k || is_v)
-        return at_fail(err, ATTUNE_INVALID_PROBLEM, "%s is i8, but %s is none; it must be head or token",
-                       is_k ? "k_dtype" : "v_dtype", is_k ? "k_scales" : "v_scales");
+    const stored k = stored_k(p), v = stored_v(p);
+    if (p->v_in_k && (p->v_scales != p->k_scales || p->v_group != p->k_group))
+        return at_fail(err, ATTUNE_INVALID_PROBLEM, "v_in_k takes v from k, but %s",
+                       p->v_scales != p->k_scales ? "v_scales is not k_scales" : "v_group is not k_group");
+    attune_status status = check_stored(&k, err);
+    if (!status) status = check_stored(&v, err);
+    if (status) return status;
     if (p->qk_norm_eps > 0 && mha_is_quantised(p->k_dtype) && !p->seq_new && !p->kv_projected)
         return at_fail(err, ATTUNE_INVALID_PROBLEM,
                        "qk_norm_eps is %g, k_dtype %s, but keys are normalised before they become codes: set seq_new",
@@ -218,6 +269,11 @@ static attune_status check_integer_products(const attune_problem *p, at_error *e
     if (p->integer == ATTUNE_INTEGER_ALL && p->v_dtype != ATTUNE_I8)
         return at_fail(err, ATTUNE_INVALID_PROBLEM, "integer=all multiplies codes of i8, but v_dtype is %s",
                        mha_dtype_name(p->v_dtype));
+    if (mha_scales_elements(p->k_scales) || (p->integer == ATTUNE_INTEGER_ALL && mha_scales_elements(p->v_scales)))
+        return at_fail(
+            err, ATTUNE_INVALID_PROBLEM, "integer=%s wants scales of heads or tokens, but %s is %s", how,
+            mha_scales_elements(p->k_scales) ? "k_scales" : "v_scales",
+            mha_field_word(&mha_fields[MHA_ID_k_scales], mha_scales_elements(p->k_scales) ? p->k_scales : p->v_scales));
     if (p->head_dim > MOST_COLUMNS)
         return at_fail(err, ATTUNE_INVALID_PROBLEM, "head_dim is %lld; with integer=%s it must be at most %d",
                        (long long)p->head_dim, how, MOST_COLUMNS);

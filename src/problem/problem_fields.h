@@ -11,7 +11,7 @@ enum {
     MHA_MAX_WIDTH = 1 << 18, /* columns of an input or output of a projection */
     MHA_MAX_HEAD_DIM = 8192,
     MHA_MAX_PARTS = 65536,
-    MHA_MAX_GROUP = 128 /* inputs with one scale of weights */
+    MHA_MAX_GROUP = 128 /* numbers with one scale: inputs of weights, columns of caches */
 };
 
 /* Of numbers that scores are multiplied or divided by: times log2(e) they are still an f32. */

@@ -232,6 +232,11 @@ static attune_status lay_out(layout order, bool tokens, int64_t heads, int64_t s
     return ATTUNE_OK;
 }
 
+/* Elements of a row of K or V, or bytes. */
+static int64_t row_of(attune_dtype dtype, attune_scales scales, int64_t columns) {
+    return mha_is_packed(dtype, scales) ? mha_row_bytes(dtype, scales, columns) : columns;
+}
+
 static attune_status apply_layout(parse_state *state, at_error *err) {
     attune_problem *p = &state->problem;
     const layout order = state->layout;
@@ -245,8 +250,9 @@ static attune_status apply_layout(parse_state *state, at_error *err) {
     const int64_t dim_v = p->head_dim_v ? p->head_dim_v : p->head_dim;
     const bool tokens = p->is_ragged, kv_tokens = p->is_ragged && !p->page_size;
     attune_status status = lay_out(order, tokens, p->num_heads, p->seq_q, p->head_dim, p->q_strides, err);
-    if (!status) status = lay_out(order, kv_tokens, kv_heads, seq_kv, p->head_dim, p->k_strides, err);
-    if (!status) status = lay_out(order, kv_tokens, kv_heads, seq_kv, dim_v, p->v_strides, err);
+    const int64_t k_row = row_of(p->k_dtype, p->k_scales, p->head_dim), v_row = row_of(p->v_dtype, p->v_scales, dim_v);
+    if (!status) status = lay_out(order, kv_tokens, kv_heads, seq_kv, k_row, p->k_strides, err);
+    if (!status) status = lay_out(order, kv_tokens, kv_heads, seq_kv, v_row, p->v_strides, err);
     if (!status) status = lay_out(order, tokens, p->num_heads, p->seq_q, dim_v, p->out_strides, err);
     return status;
 }

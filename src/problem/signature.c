@@ -122,6 +122,22 @@ static const row table[MHA_USER_TENSORS] = {
                      true,
                      POINTER(v_scale),
                      STRIDES(v_scale_strides)},
+    [MHA_K_SCALES] = {"k_scale",
+                      OF_F32,
+                      IR_IN,
+                      4,
+                      {MHA_BATCH, MHA_KV_HEADS, MHA_SEQ_KV, MHA_K_GROUPS},
+                      true,
+                      POINTER(k_scale),
+                      STRIDES(k_group_strides)},
+    [MHA_V_SCALES] = {"v_scale",
+                      OF_F32,
+                      IR_IN,
+                      4,
+                      {MHA_BATCH, MHA_KV_HEADS, MHA_SEQ_KV, MHA_V_GROUPS},
+                      true,
+                      POINTER(v_scale),
+                      STRIDES(v_group_strides)},
     [MHA_COS] = {"cos", OF_Q, IR_IN, 3, {MHA_BATCH, MHA_ROTARY_POSITIONS, MHA_ROTARY_HALF}, false, POINTER(cos), 0, 0},
     [MHA_SIN] = {"sin", OF_Q, IR_IN, 3, {MHA_BATCH, MHA_ROTARY_POSITIONS, MHA_ROTARY_HALF}, false, POINTER(sin), 0, 0},
     [MHA_Q_NORM] = {"q_norm", OF_Q, IR_IN, 1, {MHA_HEAD_DIM}, false, POINTER(q_norm), 0, 0},
@@ -166,10 +182,21 @@ static const row projected_out = {
 static const row head_k_scale = {"k_scale", OF_F32, IR_IN, 1, {MHA_KV_HEADS}, false, POINTER(k_scale), 0, 0};
 static const row head_v_scale = {"v_scale", OF_F32, IR_IN, 1, {MHA_KV_HEADS}, false, POINTER(v_scale), 0, 0};
 
+static const row channel_k_scale = {"k_scale", OF_F32,           IR_IN, 2, {MHA_KV_HEADS, MHA_HEAD_DIM},
+                                    false,     POINTER(k_scale), 0,     0};
+static const row channel_v_scale = {"v_scale", OF_F32,           IR_IN, 2, {MHA_KV_HEADS, MHA_HEAD_DIM_V},
+                                    false,     POINTER(v_scale), 0,     0};
+
 static const row *row_of(const attune_problem *p, mha_tensor_id id) {
     if (id == MHA_K_SCALE && p->k_scales == ATTUNE_SCALES_HEAD) return &head_k_scale;
     if (id == MHA_V_SCALE && p->v_scales == ATTUNE_SCALES_HEAD) return &head_v_scale;
+    if (id == MHA_K_SCALES && p->k_scales == ATTUNE_SCALES_CHANNEL) return &channel_k_scale;
+    if (id == MHA_V_SCALES && p->v_scales == ATTUNE_SCALES_CHANNEL) return &channel_v_scale;
     return id == MHA_OUT && mha_is_block(p) && !p->no_out_projection ? &projected_out : &table[id];
+}
+
+static bool has_scales_of_elements(attune_scales scales) {
+    return mha_scales_elements(scales) && scales != ATTUNE_SCALES_INLINE;
 }
 
 typedef struct tensor_set {
@@ -197,6 +224,8 @@ static tensor_set tensors_of(const attune_problem *p) {
         [MHA_V_NEW] = p->seq_new != 0 && !is_block && !p->v_in_k,
         [MHA_K_SCALE] = mha_has_scales(p->k_scales),
         [MHA_V_SCALE] = mha_has_scales(p->v_scales) && !p->v_in_k,
+        [MHA_K_SCALES] = has_scales_of_elements(p->k_scales),
+        [MHA_V_SCALES] = has_scales_of_elements(p->v_scales) && !p->v_in_k,
         [MHA_COS] = p->rotary_dim != 0,
         [MHA_SIN] = p->rotary_dim != 0,
         [MHA_Q_NORM] = p->qk_norm_eps > 0,
@@ -218,8 +247,8 @@ static tensor_set tensors_of(const attune_problem *p) {
 static attune_dtype dtype_of(const attune_problem *p, element type) {
     switch (type) {
     case OF_Q: return p->dtype;
-    case OF_K: return p->k_dtype;
-    case OF_V: return p->v_dtype;
+    case OF_K: return mha_is_packed(p->k_dtype, p->k_scales) ? ATTUNE_I8 : p->k_dtype;
+    case OF_V: return mha_is_packed(p->v_dtype, p->v_scales) ? ATTUNE_I8 : p->v_dtype;
     case OF_K_NEW: return mha_is_quantised(p->k_dtype) ? p->dtype : p->k_dtype;
     case OF_V_NEW: return mha_is_quantised(p->v_dtype) ? p->dtype : p->v_dtype;
     case OF_W: return mha_has_weight_codes(p) ? p->dtype : p->w_dtype;
@@ -246,10 +275,19 @@ static ir_elem elem_of(attune_dtype dtype) {
 }
 
 /* Caches and the scales of their tokens. */
-static bool is_cached(mha_tensor_id id) { return id == MHA_K || id == MHA_V || id == MHA_K_SCALE || id == MHA_V_SCALE; }
+static bool is_cached(mha_tensor_id id) {
+    return id == MHA_K || id == MHA_V || (id >= MHA_K_SCALE && id <= MHA_V_SCALES);
+}
+
+static bool is_packed(const attune_problem *p, mha_tensor_id id) {
+    return (id == MHA_K && mha_is_packed(p->k_dtype, p->k_scales)) ||
+           (id == MHA_V && mha_is_packed(p->v_dtype, p->v_scales));
+}
 
 /* The dim in which tokens lie, if the tensor is not [batch, …, seq, …]. */
 static mha_size dim_of(const attune_problem *p, mha_tensor_id id, mha_size dim) {
+    if (dim == MHA_HEAD_DIM && id == MHA_K && is_packed(p, id)) return MHA_K_ROW_BYTES;
+    if (dim == MHA_HEAD_DIM_V && id == MHA_V && is_packed(p, id)) return MHA_V_ROW_BYTES;
     if (p->seq_new && (id == MHA_X_KV || id == MHA_X_V) && dim == MHA_SEQ_KV) dim = MHA_SEQ_NEW;
     if (p->page_size && is_cached(id))
         return dim == MHA_BATCH ? MHA_NUM_PAGES : dim == MHA_SEQ_KV ? MHA_PAGE_SIZE : dim;
@@ -268,7 +306,8 @@ static mha_size dim_of(const attune_problem *p, mha_tensor_id id, mha_size dim) 
 
 static int access_of(const attune_problem *p, mha_tensor_id id) {
     if (id == MHA_LSE && p->op == ATTUNE_WEIGHTS) return IR_IN;
-    if (p->seq_new && is_cached(id) && row_of(p, id)->rank > 1) return IR_IN | IR_OUT;
+    const bool has_keys = row_of(p, id)->rank > 2; /* scales of heads and of channels do not */
+    if (p->seq_new && is_cached(id) && has_keys) return IR_IN | IR_OUT;
     return table[id].access;
 }
 
@@ -335,6 +374,7 @@ size_t mha_tensors(const attune_problem *p, mha_tensor tensors[MHA_NUM_TENSORS])
                           .arguments_strides = r->arguments_strides,
                           .pointer = r->pointer};
         t->elem = elem_of(t->dtype);
+        t->is_packed = is_packed(p, id);
         for (int i = 0; i < r->rank; i++) t->dims[i] = dim_of(p, id, r->dims[i]);
         if (t->has_strides) t->inner_stride = inner_stride_of(p, t);
     }
@@ -394,6 +434,10 @@ void mha_compiled_sizes(const attune_problem *p, mha_sizes *sizes) {
     if (p->page_size) sizes->of[MHA_PAGE_SIZE] = p->page_size;
     sizes->of[MHA_HEAD_DIM] = p->head_dim;
     sizes->of[MHA_HEAD_DIM_V] = p->head_dim_v;
+    if (mha_is_packed(p->k_dtype, p->k_scales)) sizes->of[MHA_K_ROW_BYTES] = mha_k_row_bytes(p);
+    if (mha_is_packed(p->v_dtype, p->v_scales)) sizes->of[MHA_V_ROW_BYTES] = mha_v_row_bytes(p);
+    if (p->k_group) sizes->of[MHA_K_GROUPS] = p->head_dim / p->k_group;
+    if (p->v_group) sizes->of[MHA_V_GROUPS] = p->head_dim_v / p->v_group;
     if (p->rotary_dim) sizes->of[MHA_ROTARY_HALF] = p->rotary_dim / 2;
     if (p->num_parts) sizes->of[MHA_NUM_PARTS] = p->num_parts;
     for (int i = 0; i < EX_MAX_RANK * ex_count_tensors(p->tensors); i++)

@@ -33,6 +33,10 @@ typedef enum mha_size {
     MHA_PAGE_SIZE, /* from here on always known when compiling */
     MHA_HEAD_DIM,
     MHA_HEAD_DIM_V,
+    MHA_K_ROW_BYTES, /* of a packed cache, in the place of head_dim */
+    MHA_V_ROW_BYTES,
+    MHA_K_GROUPS, /* columns with a scale of their own */
+    MHA_V_GROUPS,
     MHA_ROTARY_HALF, /* rotary_dim / 2 */
     MHA_NUM_PARTS,
     MHA_EMBED_DIM, /* these of a block */
@@ -68,9 +72,11 @@ typedef enum mha_tensor_id {
     MHA_CU_SEQLENS_KV, /* absent where keys follow queries */
     MHA_BLOCK_TABLE,
     MHA_K_NEW,
-    MHA_V_NEW,   /* absent if v_in_k */
-    MHA_K_SCALE, /* rank 1 for heads, 3 for tokens */
-    MHA_V_SCALE, /* absent if v_in_k */
+    MHA_V_NEW,    /* absent if v_in_k */
+    MHA_K_SCALE,  /* rank 1 for heads, 3 for tokens */
+    MHA_V_SCALE,  /* absent if v_in_k */
+    MHA_K_SCALES, /* by the names of the same tensors: rank 4 for groups, 2 for channels */
+    MHA_V_SCALES, /* absent if v_in_k */
     MHA_COS,
     MHA_SIN,
     MHA_Q_NORM,
@@ -96,7 +102,8 @@ typedef struct mha_tensor {
     const char
         *name; /* as the field of attune_arguments, and of the IR's parameter. Of a user's tensor: in the problem */
     attune_dtype dtype;
-    ir_elem elem; /* bool tensors are I8 in the IR: any byte but 0 is true */
+    ir_elem elem;   /* bool tensors are I8 in the IR: any byte but 0 is true */
+    bool is_packed; /* rows are bytes, with codes of which an element is none; dtype is i8 then */
     int rank;
     mha_size dims[4];       /* of a broadcast dim of a mask: the full size, its stride being 0 */
     int access;             /* IR_IN, IR_OUT or both: k and v with seq_new are both */

@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-/* All sizes and strides of a call lie in three parts of attune_arguments. So a few comparisons find out whether a call
+/* All sizes and strides of a call lie in four parts of attune_arguments. So a few comparisons find out whether a call
  * repeats the problem or must be settled anew. */
 enum {
     SIZES_BEGIN = offsetof(attune_arguments, batch),
@@ -14,7 +14,9 @@ enum {
     INPUTS_BEGIN = offsetof(attune_arguments, x_strides),
     INPUTS_BYTES = offsetof(attune_arguments, packed_weights) - INPUTS_BEGIN,
     USER_BEGIN = offsetof(attune_arguments, tensor_strides),
-    USER_BYTES = sizeof(((attune_arguments *)NULL)->tensor_strides)
+    USER_BYTES = sizeof(((attune_arguments *)NULL)->tensor_strides),
+    GROUPS_BEGIN = offsetof(attune_arguments, k_group_strides),
+    GROUPS_BYTES = offsetof(attune_arguments, v_group_strides) + 4 * sizeof(int64_t) - GROUPS_BEGIN
 };
 _Static_assert(SIZES_BYTES == 60 * sizeof(int64_t) &&
                    offsetof(attune_arguments, attn_mask) == SIZES_BEGIN + SIZES_BYTES,
@@ -240,11 +242,14 @@ static attune_status take_scale(const at_signature *s, const attune_arguments *a
 
 /* ---- The call ---- */
 
+static bool has_groups(const at_signature *s) { return s->place[MHA_K_SCALES] >= 0 || s->place[MHA_V_SCALES] >= 0; }
+
 static bool repeats(const at_signature *s, const attune_arguments *a, const at_layout *layout) {
     const char *own = (const char *)a, *other = (const char *)&layout->arguments;
     return layout->is_settled && !memcmp(own + SIZES_BEGIN, other + SIZES_BEGIN, SIZES_BYTES) &&
            (s->place[MHA_X] < 0 || !memcmp(own + INPUTS_BEGIN, other + INPUTS_BEGIN, INPUTS_BYTES)) &&
-           (s->place[MHA_USER_TENSORS] < 0 || !memcmp(own + USER_BEGIN, other + USER_BEGIN, USER_BYTES));
+           (s->place[MHA_USER_TENSORS] < 0 || !memcmp(own + USER_BEGIN, other + USER_BEGIN, USER_BYTES)) &&
+           (!has_groups(s) || !memcmp(own + GROUPS_BEGIN, other + GROUPS_BEGIN, GROUPS_BYTES));
 }
 
 static attune_status settle_call(const at_signature *s, const at_layout *likely, const attune_arguments *a,

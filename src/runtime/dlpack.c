@@ -49,8 +49,8 @@ static dl_type type_of(attune_dtype dtype) {
 static attune_status check_type(const binding *b, at_error *err) {
     const attune_dltensor *from = b->from;
     const dl_type want = type_of(b->t->dtype);
-    /* Some libraries have no type for truth values. */
-    const bool is_byte = b->t->dtype == ATTUNE_BOOL && from->dtype_code == DL_UINT;
+    /* Some libraries have no type for truth values, and bytes have no sign. */
+    const bool is_byte = (b->t->dtype == ATTUNE_BOOL || b->t->is_packed) && from->dtype_code == DL_UINT;
     if (from->dtype_lanes == 1 && from->dtype_bits == want.bits && (from->dtype_code == want.code || is_byte))
         return ATTUNE_OK;
     return at_fail(err, ATTUNE_INVALID_ARGUMENT,
@@ -116,6 +116,10 @@ static const struct {
     [MHA_PAGE_SIZE] = {"page_size", 0},
     [MHA_HEAD_DIM] = {"head_dim", 0},
     [MHA_HEAD_DIM_V] = {"head_dim_v", 0},
+    [MHA_K_ROW_BYTES] = {"the bytes of a row of head_dim codes", 0},
+    [MHA_V_ROW_BYTES] = {"the bytes of a row of head_dim_v codes", 0},
+    [MHA_K_GROUPS] = {"head_dim / k_group", 0},
+    [MHA_V_GROUPS] = {"head_dim_v / v_group", 0},
     [MHA_ROTARY_HALF] = {"rotary_dim / 2", 0},
     [MHA_NUM_PARTS] = {"num_parts", 0},
     [MHA_EMBED_DIM] = {"embed_dim", 0},

@@ -41,7 +41,8 @@ static mha_cost_level level_of(const attune_problem *p, const at_description *d,
 mha_cost_context mha_cost_context_of(const attune_problem *p, const mha_machine *m) {
     const double queries = size_of(p->seq_q, p->max_seq_q), group = (double)(p->num_heads / p->num_kv_heads);
     const double keys = p->low_rank ? (double)p->low_rank : size_of(p->seq_kv, p->max_seq_kv);
-    const double k_bytes = (double)mha_dtype_bytes(p->k_dtype), v_bytes = (double)mha_dtype_bytes(p->v_dtype);
+    const double k_bytes = (double)mha_k_row_bytes(p) / (double)p->head_dim;
+    const double v_bytes = (double)mha_v_row_bytes(p) / (double)p->head_dim_v;
     const double key = (double)p->head_dim * k_bytes + (double)p->head_dim_v * v_bytes;
     return (mha_cost_context){
         .p = p,

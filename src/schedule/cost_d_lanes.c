@@ -37,9 +37,10 @@ static double by_tiles(const d_head *h, int step, rows_fn *cost) {
 
 /* Cycles by which a vector of K or V takes longer, as its elements are converted when they are loaded. */
 static double converting(const d_head *h, attune_dtype dtype) {
-    const double bytes = (double)mha_dtype_bytes(dtype);
-    if (h->c->by_pairs || bytes == h->c->lane_bytes) return 0;
+    const bool is_lane = !mha_is_quantised(dtype) && (double)mha_dtype_bytes(dtype) == h->c->lane_bytes;
+    if (h->c->by_pairs || is_lane) return 0;
     const double shuffles = dtype == ATTUNE_F8     ? COST_OF(d_widen_f8)
+                            : dtype == ATTUNE_I4   ? 2 * COST_OF(d_widen_i8)
                             : dtype == ATTUNE_I8   ? COST_OF(d_widen_i8)
                             : dtype == ATTUNE_BF16 ? COST_OF(d_widen_bf16)
                                                    : COST_OF(d_widen);

@@ -124,6 +124,5 @@ bool mha_has_integer_chunk(const attune_problem *p, const attune_schedule *s) {
 
 bool mha_is_from_memory(const attune_problem *p) {
     enum { LARGE_HEAD = 1024 * 1024 };
-    const int64_t k = mha_dtype_bytes(p->k_dtype) * p->head_dim, v = mha_dtype_bytes(p->v_dtype) * p->head_dim_v;
-    return min_of(mha_most_keys(p), LARGE_HEAD) * (k + v) >= LARGE_HEAD;
+    return min_of(mha_most_keys(p), LARGE_HEAD) * (mha_k_row_bytes(p) + mha_v_row_bytes(p)) >= LARGE_HEAD;
 }

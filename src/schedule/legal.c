@@ -101,8 +101,9 @@ static attune_status check_q_lanes(const attune_problem *p, const attune_schedul
          "kv_copy must be converted or once where products are of pairs of bf16"},
         {s->kv_copy != ATTUNE_COPY_ONCE || mha_may_pair_once(p, s, target),
          "kv_copy=once needs products of pairs of bf16, an even kv_tile or one tile, and a batch that is neither "
-         "ragged "
-         "nor paged, without short masks"},
+         "ragged nor paged, without short masks"},
+        {s->kv_copy != ATTUNE_COPY_NONE || !mha_has_coded_rows(p),
+         "kv_copy must not be none where codes are packed or have scales of their own"},
     };
     return CHECK(rules);
 }

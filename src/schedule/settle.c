@@ -18,7 +18,7 @@ static attune_task_prefetch usual_task_prefetch(const attune_problem *p) {
     const int64_t queries = p->seq_q == ATTUNE_DYNAMIC ? USUAL : p->seq_q;
     const int64_t rows = queries * (p->num_heads / p->num_kv_heads), columns = p->head_dim + p->head_dim_v;
     const int64_t keys = p->seq_kv == ATTUNE_DYNAMIC ? USUAL : p->seq_kv;
-    const int64_t k = p->head_dim * mha_dtype_bytes(p->k_dtype), v = p->head_dim_v * mha_dtype_bytes(p->v_dtype);
+    const int64_t k = mha_k_row_bytes(p), v = mha_v_row_bytes(p);
     const int64_t bytes = rows * columns * mha_dtype_bytes(p->dtype) + keys * (k + v);
     const bool pays = (double)rows * (double)keys * (double)columns * LINE >= PAYS * (double)bytes;
     return pays && keys * (k + v) < LARGE ? ATTUNE_PREFETCH_HEAD : ATTUNE_PREFETCH_NONE;

@@ -23,6 +23,9 @@ static const types all_types[] = {
     {"bf16, K and V f16", ",dtype=bf16,kv_dtype=f16", true},
     {"f32, i8 by head", ",kv_dtype=i8", true},
     {"f32, i8 by token", ",kv_dtype=i8,kv_scales=token", true},
+    {"f32, i8 inline", ",kv_dtype=i8,kv_scales=inline", true},
+    {"f32, i4 by group", ",kv_dtype=i4", true},
+    {"f32, i4 inline", ",kv_dtype=i4,kv_scales=inline", true},
     {"f32, f8", ",kv_dtype=f8", true},
     {"f32, f8 by token", ",kv_dtype=f8,kv_scales=token", true},
     {"bf16, i8 by token", ",dtype=bf16,kv_dtype=i8,kv_scales=token", true},
@@ -72,11 +75,20 @@ typedef struct measuring {
     json_t *rows; /* NULL: they are printed */
 } measuring;
 
+/* Codes that lie in blocks of columns, which some heads are no multiple of. */
+static bool by_blocks(const types *t) { return strstr(t->fields, "=i4") || strstr(t->fields, "=inline"); }
+
+static bool is_possible(const char *text) {
+    attune_problem p = ATTUNE_PROBLEM_INIT;
+    return attune_problem_parse(text, &p) == ATTUNE_OK && attune_problem_check(&p) == ATTUNE_OK;
+}
+
 static bool measure(const measuring *m, const work *w, const types *t, input_kind inputs, check_errors *sum) {
     for (size_t i = 0; i < sizeof w->problems / sizeof *w->problems && w->problems[i]; i++) {
         char text[256], reason[ATTUNE_MESSAGE_BYTES];
         check_case c = {.isa = m->isa, .threads = 1, .inputs = inputs, .sizes = CALL_SIZES_NONE};
         snprintf(text, sizeof text, "%s%s", w->problems[i], t->fields);
+        if (by_blocks(t) && !is_possible(text)) continue;
         if (!problem_from_text(text, &c.problem)) return false;
         problem_fill_defaults(&c.problem);
         if (attune_problem_flops(&c.problem) > m->max_flops) continue;

@@ -65,6 +65,26 @@ static attune_dtype draw_dtype(const draft *d) {
     return types[between(d, 0, 3)];
 }
 
+/* A format that takes rows of whole blocks of columns, for codes of any kind. */
+static void draw_format(const draft *d, attune_dtype *dtype, attune_scales *scales, int64_t *group) {
+    enum { LEAST_GROUP = 32 };
+    *dtype = (attune_dtype[]){ATTUNE_I4, ATTUNE_I4, ATTUNE_I8, ATTUNE_F8}[between(d, 0, 3)];
+    const attune_scales most = *dtype == ATTUNE_F8 ? ATTUNE_SCALES_CHANNEL : ATTUNE_SCALES_INLINE;
+    *scales = (attune_scales)between(d, ATTUNE_SCALES_HEAD, most);
+    if (*scales == ATTUNE_SCALES_GROUP && chance(d, 60)) *group = LEAST_GROUP << between(d, 0, 1);
+}
+
+/* The same for K and V; head_dim follows. */
+static void draw_formats(const draft *d) {
+    attune_problem *const p = d->p;
+    p->k_group = p->v_group = 0;
+    draw_format(d, &p->k_dtype, &p->k_scales, &p->k_group);
+    draw_format(d, &p->v_dtype, &p->v_scales, &p->v_group);
+    if (chance(d, 60)) p->v_dtype = p->k_dtype, p->v_scales = p->k_scales, p->v_group = p->k_group;
+    p->head_dim = p->k_group == 64 || chance(d, 30) ? 64 : chance(d, 30) ? 96 : 32;
+    p->head_dim_v = p->v_group == 64 || chance(d, 30) ? 64 : 32;
+}
+
 /* Caches of codes, for problems that have caches. */
 static void draw_codes(const draft *d) {
     attune_problem *const p = d->p;
@@ -79,6 +99,7 @@ static void draw_codes(const draft *d) {
     p->v_scales = p->v_dtype == ATTUNE_I8 || chance(d, 70)
                       ? (attune_scales)between(d, ATTUNE_SCALES_HEAD, ATTUNE_SCALES_TOKEN)
                       : ATTUNE_SCALES_DEFAULT;
+    if (chance(d, 40)) draw_formats(d);
 }
 
 static void draw_weight_codes(const draft *d) {
@@ -275,7 +296,9 @@ static void set_sizes(draft *d) {
 static void draw_integer(draft *d) {
     attune_problem *const p = d->p;
     const bool rotates_cache = p->rotary_dim && !p->seq_new;
-    if (p->k_dtype != ATTUNE_I8 || p->weights_mode || p->prob_mod[0] || rotates_cache || !chance(d, 50)) return;
+    const bool is_fine = p->k_scales > ATTUNE_SCALES_TOKEN || p->v_scales > ATTUNE_SCALES_TOKEN;
+    if (p->k_dtype != ATTUNE_I8 || is_fine || p->weights_mode || p->prob_mod[0] || rotates_cache || !chance(d, 50))
+        return;
     p->integer = p->v_dtype == ATTUNE_I8 && chance(d, 60) ? ATTUNE_INTEGER_ALL : ATTUNE_INTEGER_SCORES;
     p->q_planes = (attune_q_planes)between(d, ATTUNE_Q_PLANES_DEFAULT, ATTUNE_Q_PLANES_2);
 }
@@ -292,7 +315,7 @@ static void draw_attention(draft *d) {
     p->has_kv_lens = p->has_kv_lens || has_feature(d);
     if (p->head_dim_v <= p->head_dim && !p->v_embed_dim && has_feature(d)) p->v_in_k = 1;
     if (p->v_in_k) p->v_dtype = ATTUNE_DTYPE_DEFAULT;
-    if (p->v_in_k) p->v_scales = ATTUNE_SCALES_DEFAULT;
+    if (p->v_in_k) p->v_scales = ATTUNE_SCALES_DEFAULT, p->v_group = 0;
     if (p->head_dim > 1 && !p->v_in_k && (has_feature(d) || (d->block && chance(d, 15)))) draw_rotary(d);
     if (p->is_ragged) p->seq_q = p->seq_kv = ATTUNE_DYNAMIC;
     draw_masks(d);
@@ -358,7 +381,7 @@ static block_kind draw_kind(const draft *d) {
 static void draw_norm(draft *d) {
     attune_problem *const p = d->p;
     const bool is_never = p->op == ATTUNE_ROTARY || p->op == ATTUNE_MERGE || d->block == BLOCK_LOW_RANK || p->v_in_k;
-    const bool has_codes = p->k_dtype == ATTUNE_I8 || p->k_dtype == ATTUNE_F8;
+    const bool has_codes = ref_is_quantised(p->k_dtype);
     if (is_never || (has_codes && !p->seq_new && !p->kv_projected) || !(has_feature(d) || chance(d, 3))) return;
     p->qk_norm_eps = chance(d, 50) ? 1e-6 : 0.125 * (double)between(d, 1, 8);
 }

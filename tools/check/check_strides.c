@@ -1,5 +1,6 @@
 /* Random strides: every order of the axes, with gaps or without. */
 #include "check/check_draft.h"
+#include "ref_codes.h"
 
 #include <string.h>
 
@@ -41,9 +42,18 @@ static int64_t *strides_of(attune_problem *p, const char *name) {
         {"k_scale", p->k_scale_strides},
         {"v_scale", p->v_scale_strides},
     };
+    const bool is_k = !strcmp(name, "k_scale");
+    if (is_k && p->k_scales == ATTUNE_SCALES_GROUP) return p->k_group_strides;
+    if (!strcmp(name, "v_scale") && p->v_scales == ATTUNE_SCALES_GROUP) return p->v_group_strides;
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (strcmp(all[i].name, name) == 0) return all[i].strides;
     return NULL;
+}
+
+/* A cache whose rows are bytes: its innermost stride is 1. */
+static bool is_packed(const attune_problem *p, const char *name) {
+    const bool is_k = !strcmp(name, "k");
+    return (is_k || !strcmp(name, "v")) && ref_format_of(p, is_k).is_packed;
 }
 
 bool check_draw_strides(tool_random *random, attune_problem *p, const call_sizes *sizes) {
@@ -56,7 +66,9 @@ bool check_draw_strides(tool_random *random, attune_problem *p, const call_sizes
     if (tool_random_chance(random, 50)) return true;
     for (size_t i = 0; i < count; i++) {
         int64_t *const strides = strides_of(p, list[i].name);
-        if (strides && list[i].rank > 1 && tool_random_chance(random, 60)) draw_strides(random, &list[i], strides);
+        if (!strides || list[i].rank < 2 || !tool_random_chance(random, 60)) continue;
+        draw_strides(random, &list[i], strides);
+        if (strides[list[i].rank - 1] != 1 && is_packed(p, list[i].name)) memset(strides, 0, 4 * sizeof *strides);
     }
     return true;
 }

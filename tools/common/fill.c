@@ -1,6 +1,8 @@
 /* The contents of inputs: numbers of each kind, and masks, lengths and tables that fit the sizes. */
 #include "common/fill.h"
 
+#include "ref_codes.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,9 +39,14 @@ static long double draw(input_kind kind, attune_dtype dtype, bool is_value, tool
     }
 }
 
+static bool is_named(const tensor *one, const char *name) { return strcmp(one->info.name, name) == 0; }
+static bool is_cache(const tensor *one) { return is_named(one, "k") || is_named(one, "v"); }
+
 /* All codes of a cache have the same typical size; the scales give them their meaning. Codes without scales are f8, and
  * stand for themselves. */
 static long double code_size(const tensors *t, const tensor *one, bool is_value) {
+    const ref_format f = ref_format_of(&t->problem, !is_value || t->problem.v_in_k);
+    if (is_cache(one) && f.dtype == ATTUNE_I4) return 4;
     if (one->info.dtype == ATTUNE_I8) return 40;
     return one->info.dtype == ATTUNE_F8 && tensors_find(t, is_value ? "v_scale" : "k_scale") ? 100 : 1;
 }
@@ -54,12 +61,48 @@ static void fill_numbers(const tensors *t, tensor *one, input_kind kind, bool is
     }
 }
 
+/* Scales inline, at the blocks of 32 columns of a packed row. */
+static void fill_inline(tensor *one, const ref_format *f, int64_t row, input_kind kind, tool_random *random) {
+    const bool is_large = kind == INPUT_LARGE && is_named(one, "k");
+    const float usual = (is_large ? 4 : 1) * (f->dtype == ATTUNE_I4 ? 0.25f : 0.02f);
+    const int64_t elements = ref_row_elements(f), block = elements / (f->columns / ref_run(f));
+    for (int64_t at = 0; at < elements; at += block) {
+        float scale = usual * expf(0.3f * tool_random_normal(random));
+        if (tool_random_chance(random, 2)) scale = tool_random_chance(random, 50) ? 0 : -scale;
+        if (kind == INPUT_DENORMAL && tool_random_chance(random, 20)) scale = ldexpf(scale, -20);
+        if (kind == INPUT_NONFINITE && tool_random_chance(random, 2)) scale = NAN;
+        const _Float16 half = (_Float16)scale;
+        memcpy((char *)one->data + row + at, &half, sizeof half);
+    }
+}
+
+/* Bytes of any content; then scales. */
+static void fill_packed(tensor *one, const ref_format *f, input_kind kind, tool_random *random) {
+    const int64_t *const dims = one->info.dims, *const strides = one->info.strides;
+    for (size_t i = 0; i < one->count; i++)
+        ((unsigned char *)one->data)[i] = (unsigned char)tool_random_range(random, 0, 255);
+    if (f->scales != ATTUNE_SCALES_INLINE) return;
+    for (int64_t a = 0; a < dims[0]; a++)
+        for (int64_t b = 0; b < dims[1]; b++)
+            for (int64_t c = 0; c < dims[2]; c++)
+                fill_inline(one, f, a * strides[0] + b * strides[1] + c * strides[2], kind, random);
+}
+
+static void fill_cache(const tensors *t, tensor *one, bool is_value, input_kind kind, tool_random *random) {
+    const ref_format f = ref_format_of(&t->problem, !is_value);
+    if (f.is_packed)
+        fill_packed(one, &f, kind, random);
+    else
+        fill_numbers(t, one, kind, is_value, random);
+}
+
 /* Scales that make numbers of the usual size of codes; some are 0 or negative, or no numbers where others are none.
  * None is infinite: a score is the product of q and codes, times the scale, which is not what the reference computes
  * then. */
 static void fill_scales(const tensors *t, tensor *one, bool is_value, input_kind kind, tool_random *random) {
     const tensor *const codes = tensors_find(t, is_value && !t->problem.v_in_k ? "v" : "k");
-    const float usual = (float)(1 / code_size(t, codes, is_value));
+    const bool is_large = kind == INPUT_LARGE && !is_value && ref_format_of(&t->problem, true).is_packed;
+    const float usual = (float)((is_large ? 4 : 1) / code_size(t, codes, is_value));
     /* integer=all makes NaN of negative scales of v. */
     const bool may_be_negative = t->problem.integer != ATTUNE_INTEGER_ALL || !(is_value || t->problem.v_in_k);
     for (size_t i = 0; i < one->count; i++) {
@@ -277,8 +320,6 @@ static void fill_block_table(tensors *t, tensor *one, tool_random *random) {
 
 /* ---- All inputs ---- */
 
-static bool is_named(const tensor *one, const char *name) { return strcmp(one->info.name, name) == 0; }
-
 /* A tensor that the user's functions read: numbers, small integers and now and then a huge one. */
 static bool is_users(const tensor *one) {
     const size_t begin = offsetof(attune_arguments, tensors), bytes = sizeof(((attune_arguments *)NULL)->tensors);
@@ -336,8 +377,10 @@ static void fill_one(tensors *t, tensor *one, input_kind kind, tool_random *rand
         fill_users(one, random);
     else if (is_named(one, "k_scale") || is_named(one, "v_scale"))
         fill_scales(t, one, is_named(one, "v_scale"), kind, random);
+    else if (is_cache(one))
+        fill_cache(t, one, is_named(one, "v"), kind, random);
     else
-        fill_numbers(t, one, kind, is_named(one, "v") || is_named(one, "v_new") || is_named(one, "parts"), random);
+        fill_numbers(t, one, kind, is_named(one, "v_new") || is_named(one, "parts"), random);
 }
 
 /* Whether positions of an entry's queries and keys have a row in the rotary caches. */

@@ -1,6 +1,8 @@
 /* NaN and infinities in keys and values that no row sees: none of them may reach a result. */
 #include "common/fill.h"
 
+#include "ref_codes.h"
+
 #include <math.h>
 #include <stdlib.h>
 
@@ -20,16 +22,31 @@ static void plant(tensor *one, const unsigned char *seen, tool_random *random) {
         ref_store(one->info.dtype, one->data, tool_random_range(random, 0, (int64_t)one->count - 1), (long double)NAN);
 }
 
+/* Bytes of a packed cache: codes of any value, and scales inline that may be no numbers. */
+static void plant_bytes(tensor *one, const unsigned char *seen, tool_random *random) {
+    for (size_t i = 0; i < one->count; i++)
+        if (!seen[i] && tool_random_chance(random, 60))
+            ((unsigned char *)one->data)[i] = (unsigned char)(tool_random_chance(random, 50) ? 255 : 124);
+}
+
+static void plant_cache(const tensors *t, const char *name, const unsigned char *seen, tool_random *random) {
+    tensor *const one = tensors_find(t, name);
+    if (one && ref_format_of(&t->problem, name[0] == 'k').is_packed)
+        plant_bytes(one, seen, random);
+    else
+        plant(one, seen, random);
+}
+
 /* Scales of tokens that no row sees. */
 static void plant_scales(tensors *t, const ref_seen *seen, tool_random *random) {
     tensor *const k_scale = tensors_find(t, "k_scale"), *const v_scale = tensors_find(t, "v_scale");
-    if (k_scale && k_scale->info.rank > 1) plant(k_scale, seen->k_scale, random);
-    if (v_scale && v_scale->info.rank > 1) plant(v_scale, seen->v_scale, random);
+    if (k_scale && k_scale->info.rank > 2) plant(k_scale, seen->k_scale, random);
+    if (v_scale && v_scale->info.rank > 2) plant(v_scale, seen->v_scale, random);
 }
 
 static void plant_all(tensors *t, const ref_seen *seen, tool_random *random) {
-    plant(tensors_find(t, "k"), seen->k, random);
-    plant(tensors_find(t, "v"), seen->v, random);
+    plant_cache(t, "k", seen->k, random);
+    plant_cache(t, "v", seen->v, random);
     plant(tensors_find(t, "k_new"), seen->k_new, random);
     plant(tensors_find(t, "v_new"), seen->v_new, random);
     plant_scales(t, seen, random);
@@ -82,7 +99,7 @@ static void plant_inputs(tensors *t, const unsigned char *seen, tool_random *ran
 
 /* The same for a block, which appends projections of tokens. */
 static bool plant_block(tensors *t, tool_random *random) {
-    tensor *const k = tensors_find(t, "k"), *const v = tensors_find(t, "v"), *const x_kv = tensors_find(t, "x_kv");
+    tensor *const x_kv = tensors_find(t, "x_kv");
     const attune_tensor *const from = x_kv ? &x_kv->info : &tensors_find(t, "x")->info;
     bool good = true;
     ref_seen seen = open_marks(t, &good);
@@ -91,8 +108,8 @@ static bool plant_block(tensors *t, tool_random *random) {
     const ref_call call = tensors_call(t, list);
     good = good && seen.k_new && ref_block_mark_seen(&call, &seen);
     if (good) {
-        plant(k, seen.k, random);
-        plant(v, seen.v, random);
+        plant_cache(t, "k", seen.k, random);
+        plant_cache(t, "v", seen.v, random);
         plant_scales(t, &seen, random);
         if (!t->problem.kv_projected) plant_inputs(t, seen.k_new, random);
     }

@@ -78,7 +78,10 @@ static int64_t default_keys(const attune_problem *p) {
 
 static void fill_scales(attune_dtype dtype, attune_scales *scales) {
     if (!ref_is_quantised(dtype)) *scales = ATTUNE_SCALES_NONE;
-    if (!*scales) *scales = dtype == ATTUNE_I8 ? ATTUNE_SCALES_HEAD : ATTUNE_SCALES_NONE;
+    if (!*scales)
+        *scales = dtype == ATTUNE_I8   ? ATTUNE_SCALES_HEAD
+                  : dtype == ATTUNE_I4 ? ATTUNE_SCALES_GROUP
+                                       : ATTUNE_SCALES_NONE;
 }
 
 void problem_fill_defaults(attune_problem *p) {

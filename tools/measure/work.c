@@ -114,8 +114,8 @@ call_work work_of_call(const tensors *t) {
         const double seen = keys * (double)t->arguments.num_kv_heads * (double)info->dims[info->rank - 1];
         /* Entries may share pages. */
         if (is_one_of(info->name, "k", "v") && seen < count) count = seen;
-        const double tokens = keys * (double)t->arguments.num_kv_heads;
-        if (is_one_of(info->name, "k_scale", "v_scale") && info->rank > 1 && tokens < count) count = tokens;
+        const double tokens = keys * (double)t->arguments.num_kv_heads * (info->rank > 3 ? (double)info->dims[3] : 1);
+        if (is_one_of(info->name, "k_scale", "v_scale") && info->rank > 2 && tokens < count) count = tokens;
         if (is_one_of(info->name, "cos", "sin") && info->dims[1] > most_turns)
             count = count / (double)info->dims[1] * (double)most_turns;
         work.bytes += count * (double)ref_dtype_bytes(info->dtype);

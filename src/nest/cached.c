@@ -1,0 +1,136 @@
+#include "nest/cached.h"
+#include "nest/transpose.h"
+
+enum { COLUMNS = MHA_BLOCK_COLUMNS, HALF = COLUMNS / 2, NIBBLE_BITS = 4, NIBBLE = 15, ZERO_CODE = 8 };
+
+/* ---- Formats ---- */
+
+bool mha_is_coded(const mha_context *c, const ir_buffer *buffer) {
+    const attune_problem *p = c->p;
+    const bool is_k = buffer && buffer == c->params.tensor[MHA_K], is_v = buffer && buffer == c->params.tensor[MHA_V];
+    return (is_k && (mha_is_packed(p->k_dtype, p->k_scales) || mha_scales_elements(p->k_scales))) ||
+           (is_v && !is_k && (mha_is_packed(p->v_dtype, p->v_scales) || mha_scales_elements(p->v_scales)));
+}
+
+mha_format mha_format_of(const mha_context *c, const ir_buffer *buffer) {
+    const attune_problem *p = c->p;
+    if (buffer == c->params.tensor[MHA_K])
+        return (mha_format){p->k_dtype, p->k_scales, p->k_group, p->head_dim, c->params.tensor[MHA_K_SCALES]};
+    return (mha_format){p->v_dtype, p->v_scales, p->v_group, p->head_dim_v, c->params.tensor[MHA_V_SCALES]};
+}
+
+int64_t mha_row_elements(const mha_context *c, const ir_buffer *buffer, int64_t columns) {
+    if (!mha_is_coded(c, buffer)) return columns;
+    const mha_format format = mha_format_of(c, buffer);
+    return mha_row_bytes(format.dtype, format.scales, columns); /* a code is a byte, or less */
+}
+
+/* ---- Places ---- */
+
+static int64_t block_bytes(const mha_format *f) { return mha_row_bytes(f->dtype, f->scales, COLUMNS); }
+
+static bool is_inline(const mha_format *f) { return f->scales == ATTUNE_SCALES_INLINE; }
+
+/* A number of a whole one, which the prover is to know no more of. */
+static const ir_expr *part_of(const mha_context *c, const char *name, const ir_expr *column, int64_t columns,
+                              int64_t all) {
+    return ir_let_index(c->b, name, ir_idx(c->b, all / columns), ir_div(c->b, column, ir_idx(c->b, columns)));
+}
+
+/* `count` bytes of a row from byte `at` on, which exist. */
+static const ir_access *bytes_at(const mha_context *c, const mha_format *f, const mha_row *row, const ir_expr *at,
+                                 int count) {
+    const int64_t all = f->columns / COLUMNS * block_bytes(f);
+    at = ir_let_in(c->b, "byte", ir_idx(c->b, 0), ir_idx(c->b, all - count + 1), at);
+    return mha_row_access(c, row, at, count);
+}
+
+const ir_access *mha_block_bytes(const mha_context *c, const mha_format *f, const mha_row *row, const ir_expr *block,
+                                 int64_t from, int bytes) {
+    return bytes_at(c, f, row, ir_plus(c->b, ir_times(c->b, block, block_bytes(f)), from), bytes);
+}
+
+const ir_access *mha_element_scale(const mha_context *c, const mha_format *f, const mha_row *row, const ir_expr *column,
+                                   int lanes) {
+    const ir_expr *const *at = row->index;
+    if (f->scales == ATTUNE_SCALES_CHANNEL) return ir_at(c->b, f->scaled, lanes, 2, at[1], column);
+    const ir_expr *group = part_of(c, "group", column, f->group, f->columns);
+    return ir_at(c->b, f->scaled, 1, 4, at[0], at[1], at[2], group);
+}
+
+/* ---- Codes ---- */
+
+static const ir_expr *int_lanes(const mha_context *c, int32_t value, int lanes) {
+    return ir_splat(c->b, ir_int(c->b, IR_I32, value), lanes);
+}
+
+static const ir_expr *shifted(const mha_context *c, const ir_expr *x, const ir_expr *bits) {
+    return ir_apply(c->b, IR_SHR, x, ir_splat(c->b, bits, x ? x->type.lanes : 1), NULL);
+}
+
+/* Byte number `at` of a row's codes, which begin after the block's scale. */
+static const ir_expr *byte_of(const mha_context *c, const mha_format *f, const ir_expr *column, int64_t columns) {
+    const ir_expr *block = ir_div(c->b, column, ir_idx(c->b, COLUMNS)),
+                  *within = ir_mod(c->b, column, ir_idx(c->b, columns));
+    const ir_expr *first = ir_times(c->b, block, block_bytes(f));
+    return ir_add(c->b, ir_plus(c->b, first, is_inline(f) ? MHA_INLINE_BYTES : 0), within);
+}
+
+/* Columns whose bytes hold those of the other half of the block, too. */
+static const ir_expr *load_nibbles(const mha_context *c, const mha_format *f, const mha_row *row, const ir_expr *column,
+                                   int lanes) {
+    ir_builder *b = c->b;
+    const ir_access *at = bytes_at(c, f, row, byte_of(c, f, column, HALF), lanes);
+    const ir_expr *bytes = ir_cast(b, IR_I32, ir_load(b, at));
+    const ir_expr *half = ir_div(b, ir_mod(b, column, ir_idx(b, COLUMNS)), ir_idx(b, HALF));
+    if (!ir_is(half, 0)) bytes = shifted(c, bytes, ir_cast(b, IR_I32, ir_times(b, half, NIBBLE_BITS)));
+    bytes = ir_apply(b, IR_AND, bytes, int_lanes(c, NIBBLE, lanes), NULL);
+    return ir_cast(b, c->elem, ir_sub(b, bytes, int_lanes(c, ZERO_CODE, lanes)));
+}
+
+static const ir_expr *load_codes(const mha_context *c, const mha_format *f, const mha_row *row, const ir_expr *column,
+                                 int lanes) {
+    if (f->dtype == ATTUNE_I4) return load_nibbles(c, f, row, column, lanes);
+    if (is_inline(f)) return mha_load(c, bytes_at(c, f, row, byte_of(c, f, column, COLUMNS), lanes));
+    return mha_load(c, mha_row_access(c, row, column, lanes));
+}
+
+/* In all lanes; NULL: there is none. */
+static const ir_expr *load_scale(const mha_context *c, const mha_format *f, const mha_row *row, const ir_expr *column,
+                                 int lanes) {
+    ir_builder *b = c->b;
+    if (!mha_scales_elements(f->scales)) return NULL;
+    if (!is_inline(f)) return mha_in_lanes(c, mha_load(c, mha_element_scale(c, f, row, column, lanes)), lanes);
+    const ir_expr *block = part_of(c, "block", column, COLUMNS, f->columns);
+    const ir_expr *bytes = ir_load(b, mha_block_bytes(c, f, row, block, 0, MHA_INLINE_BYTES));
+    return mha_in_lanes(c, mha_widened(c, ir_cast(b, IR_F32, ir_bitcast(b, IR_F16, bytes))), lanes);
+}
+
+static const ir_expr *load_coded(const mha_context *c, const mha_format *f, const mha_row *row, const ir_expr *column,
+                                 int lanes) {
+    if (lanes > HALF) {
+        const ir_expr *const halves[2] = {
+            load_coded(c, f, row, column, lanes / 2),
+            load_coded(c, f, row, ir_plus(c->b, column, lanes / 2), lanes / 2),
+        };
+        return mha_join(c->b, halves, 2, lanes / 2);
+    }
+    const ir_expr *codes = load_codes(c, f, row, column, lanes), *scale = load_scale(c, f, row, column, lanes);
+    return scale ? ir_mul(c->b, codes, scale) : codes;
+}
+
+const ir_expr *mha_load_row(const mha_context *c, const mha_row *row, const ir_expr *column, int lanes) {
+    if (!mha_is_coded(c, row->buffer)) return mha_load(c, mha_row_access(c, row, column, lanes));
+    const mha_format format = mha_format_of(c, row->buffer);
+    return load_coded(c, &format, row, column, lanes);
+}
+
+mha_row mha_decoded_row(const mha_context *c, const mha_row *row) {
+    if (!mha_is_coded(c, row->buffer)) return *row;
+    const int64_t columns = mha_format_of(c, row->buffer).columns;
+    const mha_row copy = {ir_scratch(c->b, "decoded", c->elem, 2, (int64_t[]){1, columns}), {ir_idx(c->b, 0)}, NULL};
+    MHA_COLUMNS(c, at, columns, c->lanes) {
+        ir_store(c->b, mha_row_access(c, &copy, at.at, at.lanes), mha_load_row(c, row, at.at, at.lanes));
+    }
+    return copy;
+}

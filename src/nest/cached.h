@@ -1,0 +1,42 @@
+/* Rows of caches of codes as numbers: K and V whose elements have scales of their own, or lie as packed codes. Rows of
+ * all other tensors are read as they are.
+ *
+ *     i4       of each 32 columns 16 bytes: byte i has column i in its lower half, column i + 16 in its upper one, as
+ *              code + 8
+ *     inline   of each 32 columns first their scale, an f16 */
+#ifndef ATTUNE_NEST_CACHED_H
+#define ATTUNE_NEST_CACHED_H
+
+#include "nest/rows.h"
+
+/* How a buffer of the caller holds K or V. */
+typedef struct mha_format {
+    attune_dtype dtype; /* of the codes */
+    attune_scales scales;
+    int64_t group;           /* columns that share a scale; of scales of groups */
+    int64_t columns;         /* of a row */
+    const ir_buffer *scaled; /* scales of groups or channels; else NULL */
+} mha_format;
+
+/* Whether rows of the buffer are such: it is the caller's K or V, and not what mha_load can read. */
+bool mha_is_coded(const mha_context *c, const ir_buffer *buffer);
+mha_format mha_format_of(const mha_context *c, const ir_buffer *buffer);
+
+/* Elements of the IR that a row of `columns` columns is. */
+int64_t mha_row_elements(const mha_context *c, const ir_buffer *buffer, int64_t columns);
+
+/* `lanes` columns of a row from `column` on, as c->elem, of any buffer. Where it is coded, `lanes` divides `column` and
+ * head_dim; scales of elements are multiplied with, those of heads and tokens are not. */
+const ir_expr *mha_load_row(const mha_context *c, const mha_row *row, const ir_expr *column, int lanes);
+
+/* The row, or a copy in scratch as c->elem of one that is coded, whose columns can be read from anywhere. */
+mha_row mha_decoded_row(const mha_context *c, const mha_row *row);
+
+/* The place of a scale: of scales of groups or channels that of `column`, `lanes` of channels. */
+const ir_access *mha_element_scale(const mha_context *c, const mha_format *format, const mha_row *row,
+                                   const ir_expr *column, int lanes);
+/* The bytes of block number `block`, from its byte number `from` on. */
+const ir_access *mha_block_bytes(const mha_context *c, const mha_format *format, const mha_row *row,
+                                 const ir_expr *block, int64_t from, int bytes);
+
+#endif

@@ -1,0 +1,82 @@
+#include "ref_codes.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { BLOCK = 32, HALF = 16, INLINE_BYTES = 2, NIBBLE_BITS = 4, NIBBLE = 15, ZERO_CODE = 8, DEFAULT_GROUP = 32 };
+
+ref_format ref_format_of(const attune_problem *p, bool is_k) {
+    const int64_t group = is_k ? p->k_group : p->v_group, dim_v = p->head_dim_v ? p->head_dim_v : p->head_dim;
+    ref_format f = {.dtype = is_k ? p->k_dtype : p->v_dtype,
+                    .scales = is_k ? p->k_scales : p->v_scales,
+                    .group = group ? group : DEFAULT_GROUP,
+                    .columns = is_k ? p->head_dim : dim_v};
+    if (f.scales == ATTUNE_SCALES_DEFAULT && f.dtype == ATTUNE_I4) f.scales = ATTUNE_SCALES_GROUP;
+    if (!ref_is_quantised(f.dtype)) f.scales = ATTUNE_SCALES_NONE;
+    f.is_packed = f.dtype == ATTUNE_I4 || f.scales == ATTUNE_SCALES_INLINE;
+    f.by_group = f.scales == ATTUNE_SCALES_GROUP || f.scales == ATTUNE_SCALES_INLINE;
+    return f;
+}
+
+int64_t ref_run(const ref_format *f) {
+    return f->scales == ATTUNE_SCALES_GROUP ? f->group : f->scales == ATTUNE_SCALES_INLINE ? BLOCK : f->columns;
+}
+
+static int64_t block_bytes(const ref_format *f) {
+    return (f->scales == ATTUNE_SCALES_INLINE ? INLINE_BYTES : 0) + (f->dtype == ATTUNE_I4 ? HALF : BLOCK);
+}
+
+int64_t ref_row_elements(const ref_format *f) {
+    return f->is_packed ? f->columns / BLOCK * block_bytes(f) : f->columns;
+}
+
+/* The byte of a packed row that has the code. */
+static int64_t byte_of(const ref_format *f, int64_t column) {
+    const int64_t within = column % (f->dtype == ATTUNE_I4 ? HALF : BLOCK);
+    return column / BLOCK * block_bytes(f) + (f->scales == ATTUNE_SCALES_INLINE ? INLINE_BYTES : 0) + within;
+}
+
+static int shift_of(int64_t column) { return column % BLOCK < HALF ? 0 : NIBBLE_BITS; }
+
+long double ref_code(const ref_format *f, const void *storage, int64_t row, int64_t step, int64_t column) {
+    if (!f->is_packed) return ref_load(f->dtype, storage, row + column * step);
+    const unsigned char byte = ((const unsigned char *)storage)[row + byte_of(f, column)];
+    if (f->dtype != ATTUNE_I4) return (int8_t)byte;
+    return (byte >> shift_of(column) & NIBBLE) - ZERO_CODE;
+}
+
+void ref_put_code(const ref_format *f, long double *row, int64_t column, long double code) {
+    if (f->dtype != ATTUNE_I4) {
+        row[f->is_packed ? byte_of(f, column) : column] = code;
+        return;
+    }
+    long double *const byte = &row[byte_of(f, column)];
+    const unsigned old = (unsigned)(int)*byte & 255, shift = (unsigned)shift_of(column);
+    *byte = (int8_t)((old & ~((unsigned)NIBBLE << shift)) | (unsigned)(code + ZERO_CODE) << shift);
+}
+
+long double ref_inline_scale(const ref_format *f, const void *storage, int64_t row, int64_t column) {
+    _Float16 scale;
+    memcpy(&scale, (const unsigned char *)storage + row + column / BLOCK * block_bytes(f), sizeof scale);
+    return (long double)scale;
+}
+
+void ref_put_inline_scale(const ref_format *f, long double *row, int64_t column, long double scale) {
+    const _Float16 half = (_Float16)scale;
+    int8_t bytes[INLINE_BYTES];
+    memcpy(bytes, &half, sizeof bytes);
+    for (int i = 0; i < INLINE_BYTES; i++) row[column / BLOCK * block_bytes(f) + i] = bytes[i];
+}
+
+long double ref_cached(const ref_format *f, const attune_tensor *cache, const void *data, const attune_tensor *scale,
+                       const void *scales, const int64_t index[3], int64_t column) {
+    int64_t row = 0, at = 0;
+    for (int d = 0; d < 3; d++) row += index[d] * cache->strides[d];
+    const long double code = ref_code(f, data, row, cache->strides[3], column);
+    if (f->scales == ATTUNE_SCALES_INLINE) return code * ref_inline_scale(f, data, row, column);
+    if (!scale) return code;
+    if (scale->rank <= 2) at = index[1] * scale->strides[0] + (scale->rank == 2 ? column * scale->strides[1] : 0);
+    for (int d = 0; d < 3 && scale->rank > 2; d++) at += index[d] * scale->strides[d];
+    if (scale->rank == 4) at += column / f->group * scale->strides[3];
+    return code * ref_load(scale->dtype, scales, at);
+}

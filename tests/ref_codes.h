@@ -1,0 +1,36 @@
+/* How caches hold codes: of K or V, the place and the meaning of each. */
+#ifndef ATTUNE_TESTS_REF_CODES_H
+#define ATTUNE_TESTS_REF_CODES_H
+
+#include "ref_attention.h"
+
+typedef struct ref_format {
+    attune_dtype dtype;
+    attune_scales scales;
+    int64_t group, columns;
+    bool is_packed; /* rows are bytes */
+    bool by_group;  /* runs of columns have a scale: of group columns, or of 32 inline */
+} ref_format;
+
+/* Of a problem whose defaults are filled in, or whose K and V are no codes. */
+ref_format ref_format_of(const attune_problem *p, bool is_k);
+
+/* Columns that share a scale: a run. */
+int64_t ref_run(const ref_format *f);
+/* Elements of the storage that a row is. */
+int64_t ref_row_elements(const ref_format *f);
+
+/* The code of a column; `row` is the index of the row's first element, `step` the stride of columns that are not
+ * packed. */
+long double ref_code(const ref_format *f, const void *storage, int64_t row, int64_t step, int64_t column);
+/* Puts a code into a row that lies by itself, an array of elements. */
+void ref_put_code(const ref_format *f, long double *row, int64_t column, long double code);
+/* Scales inline, in the same two places. */
+long double ref_inline_scale(const ref_format *f, const void *storage, int64_t row, int64_t column);
+void ref_put_inline_scale(const ref_format *f, long double *row, int64_t column, long double scale);
+
+/* The number at a column of K or V, [a, b, c] being the indices of its row. `scale` NULL: there is none. */
+long double ref_cached(const ref_format *f, const attune_tensor *cache, const void *data, const attune_tensor *scale,
+                       const void *scales, const int64_t index[3], int64_t column);
+
+#endif
