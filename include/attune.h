@@ -408,8 +408,8 @@ typedef struct attune_problem {
                             * each w_group of a row with a scale of its own, largest |x| / 127. Sums of products of
                             * codes are exact integers; then they are multiplied by both scales. Faster and less exact.
                             * An input that is NaN or infinite makes its rows of the product NaN */
-    int64_t k_group, v_group; /* with scales of groups: 32, 64 or 128 columns, which divide head_dim (head_dim_v), share
-                               * a scale; 0 = 32. With v_in_k, v_group is k_group */
+    int64_t k_group, v_group; /* with scales of groups only: 32, 64 or 128 columns, which divide head_dim (head_dim_v),
+                               * share a scale; 0 = 32. With v_in_k, v_group is k_group */
     int64_t k_group_strides[4], v_group_strides[4]; /* of scales of groups */
 } attune_problem;
 

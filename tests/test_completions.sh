@@ -68,7 +68,7 @@ completes 'attune bench --samples=3 num_heads=12,is_' 12,is_causal=
 completes 'attune bench num_heads=12,dtype=b' bf16
 completes 'attune bench num_heads=12,num_' 12,num_kv_heads= 12,num_rows= 12,num_parts=
 completes 'attune run op=' attention weights rotary merge mha
-completes 'attune run kv_dtype=' f32 f16 bf16 f64 i8 f8
+completes 'attune run kv_dtype=' f32 f16 bf16 f64 i8 f8 i4
 completes 'attune compile x=1 --schedule=strategy=d_lanes,lan' d_lanes,lanes=
 completes 'attune compile x=1 --schedule=st' strategy=
 completes 'attune bench x=1 --sizes seq_q=4,seq_' 4,seq_kv= 4,seq_new=

@@ -207,7 +207,11 @@ static stored stored_v(const attune_problem *p) {
 }
 
 static attune_status check_group(const stored *s, at_error *err) {
-    if (s->scales != ATTUNE_SCALES_GROUP) return ATTUNE_OK;
+    if (s->scales != ATTUNE_SCALES_GROUP && !s->group) return ATTUNE_OK;
+    if (s->scales != ATTUNE_SCALES_GROUP)
+        return at_fail(err, ATTUNE_INVALID_PROBLEM, "%s is %lld, but only scales of groups have one: %s is %s",
+                       s->group_name, (long long)s->group, s->scales_name,
+                       mha_field_word(&mha_fields[MHA_ID_k_scales], s->scales));
     if (s->group != 32 && s->group != 64 && s->group != 128)
         return at_fail(err, ATTUNE_INVALID_PROBLEM, "%s is %lld; it must be 32, 64 or 128", s->group_name,
                        (long long)s->group);
@@ -221,7 +225,7 @@ static attune_status check_stored(const stored *s, at_error *err) {
     const char *const dtype = mha_dtype_name(s->dtype);
     const bool is_packed = mha_is_packed(s->dtype, s->scales);
     const int64_t *const strides = s->strides;
-    if (!mha_is_quantised(s->dtype)) return ATTUNE_OK;
+    if (!mha_is_quantised(s->dtype)) return check_group(s, err);
     if (s->dtype != ATTUNE_F8 && s->scales == ATTUNE_SCALES_NONE)
         return at_fail(err, ATTUNE_INVALID_PROBLEM, "%s is %s, but %s is none; it must be head or token", s->dtype_name,
                        dtype, s->scales_name);
