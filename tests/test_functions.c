@@ -67,6 +67,10 @@ static void malformed_text(void **state) {
     assert_refused("score_mod=\"score +\"", "score_mod, column 8: the text ends where a number, a name or '(' is");
     assert_refused("score_mod=\"(score\"", "score_mod, column 7: the text ends where ')' is expected");
     assert_refused("score_mod=\"score score\"", "column 7: 'score' stands where an operator or the end is expected");
+    assert_refused("mask_mod=\"q >= kv and true\"",
+                   "column 9: 'and' stands where an operator or the end is expected; write &");
+    assert_refused("mask_mod=\"q >= kv or true\"", "; write |");
+    assert_refused("mask_mod=\"not true\"", "column 1: 'not' is not known; write !");
     assert_refused("mask_mod=\"q >= kv && true\"", "column 9: '&&' stands where an operator or the end is expected; ");
     assert_refused("mask_mod=\"0 <= q < kv\"", "column 8: comparisons do not chain; join them by &");
     assert_refused("score_mod=\"score @ 2\"", "column 7: '@' has no meaning here");

@@ -27,6 +27,8 @@ _ready: Dict[tuple, Tuple[Kernel, Arguments]] = {}  # by their functions as well
 def _as_taken(value: Any, name: str) -> Any:
     """A captured tensor in a type and with strides that a kernel takes: a copy where it has others."""
     refuse_masked(value, name)
+    if "strided" not in str(getattr(value, "layout", "strided")):
+        raise InvalidArgumentError(f"the tensor {name} is {value.layout}; functions read strided tensors")
     if dtype_name(value) not in ("f32", "f16", "bf16", "f64", "i32", "i8", "bool"):
         if "int" not in _python_name(value):
             raise InvalidArgumentError(f"the tensor {name} is {_python_name(value)}, which functions cannot read")

@@ -440,11 +440,13 @@ class Tracer:
             f = f.__call__
         try:
             result = self.replaced(f, what)(*operands)
+            if result is None:
+                raise InvalidArgumentError("the function returns None")
+            result = _traced(result)
         except (UnsupportedError, InvalidArgumentError) as error:
             raise type(error)(f"{what}: {error}", error.status) from None
         except (TypeError, ValueError, AttributeError, RecursionError) as error:
             raise UnsupportedError(f"{what} cannot be traced: {error}", 5) from None
-        result = _traced(result)
         if what == "mask_mod":
             result = _condition(result)
         return '"' + result._text + '"'

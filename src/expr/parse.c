@@ -153,6 +153,7 @@ static int parse_name(ex_parser *p) {
     if (find_tensor(p, &name) >= 0)
         return ex_fail(p, name.column, "%.*s is a tensor; write which element, as %.*s[…]", shown_length(&name),
                        name.text, shown_length(&name), name.text);
+    if (ex_token_is(&name, "not")) return ex_fail(p, name.column, "'not' is not known; write !");
     return ex_fail(p, name.column,
                    "'%.*s' is not known; there are %s b h kv_h q kv seq_q seq_kv, functions and "
                    "tensors",
@@ -233,8 +234,8 @@ void ex_program_init(ex_program *program, const ex_scope *scope) {
 }
 
 static const char *hint_for(const ex_token *t) {
-    if (ex_token_is(t, "&&")) return "; write &";
-    if (ex_token_is(t, "||")) return "; write |";
+    if (ex_token_is(t, "&&") || ex_token_is(t, "and")) return "; write &";
+    if (ex_token_is(t, "||") || ex_token_is(t, "or")) return "; write |";
     if (ex_token_is(t, "**")) return "; write x * x";
     return "";
 }

@@ -12,6 +12,7 @@ B, H, Q, KV, D = 2, 4, 37, 53, 16
 SLOPES = torch.linspace(0.1, 0.7, H)
 BIAS = torch.randn(B, H, Q, KV, generator=torch.Generator().manual_seed(3))
 LENS = torch.tensor([30, 53])  # int64
+SPARSE = SLOPES.to_sparse()
 DOC_Q = torch.arange(Q).div(9, rounding_mode="floor").repeat(B, 1)
 DOC_KV = torch.arange(KV).floor_divide(11).repeat(B, 1)
 
@@ -188,6 +189,9 @@ def test_other_values_of_a_tensor_are_read():
     (lambda s, b, h, q, kv: s + SLOPES[torch.tensor(4)], "the index 4 of SLOPES is outside of a dim of 4"),
     (lambda s, b, h, q, kv: s + unpacked_in_two(SLOPES), "score_mod cannot be traced: too many values to unpack"),
     (lambda s, b, h: s, "score_mod cannot be traced"),
+    (lambda s, b, h, q, kv: None, "score_mod: the function returns None"),
+    (lambda s, b, h, q, kv: "s", "score_mod: an operand of type str cannot be traced"),
+    (lambda s, b, h, q, kv: s + SPARSE[h], "the tensor SPARSE_0 is torch.sparse_coo; functions read strided tensors"),
     (lambda s, b, h, q, kv: s + q // (kv - 1), "may be 0"),
 ])
 def test_refusals(score_mod, message):
