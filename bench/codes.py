@@ -24,8 +24,13 @@ CACHES = {
     "cache i8, integer=scores": "kv_dtype=i8,kv_scales=token,integer=scores",
     "cache i8, integer=all": "kv_dtype=i8,kv_scales=token,integer=all",
     "cache i8, integer=all, q_planes=1": "kv_dtype=i8,kv_scales=token,integer=all,q_planes=1",
+    "cache i8, inline (q8_0)": "kv_dtype=i8,kv_scales=inline",
     "cache f8, scales of tokens": "kv_dtype=f8,kv_scales=token",
     "cache f8, no scales": "kv_dtype=f8,kv_scales=none",
+    "cache i4, groups of 32": "kv_dtype=i4,kv_scales=group,kv_group=32",
+    "cache i4, groups of 64": "kv_dtype=i4,kv_scales=group,kv_group=64",
+    "cache i4, inline (q4_0)": "kv_dtype=i4,kv_scales=inline",
+    "cache i4, scales of tokens": "kv_dtype=i4,kv_scales=token",
 }
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj")
 MATRICES = PROJECTIONS + ("gate_proj", "up_proj", "down_proj")
