@@ -268,6 +268,10 @@ static void test_choices_follow_the_numbers(void **state) {
     attune_schedule s = settled(&large, "avx2", four);
     assert_true(s.score_streams == 4 && s.value_streams == 4 && s.kv_prefetch == 1024);
     assert_int_equal(settled(&small, "avx2", four).kv_prefetch, -1);
+    const attune_problem batch = problem_canonical("batch=70,num_heads=4,seq_q=1,seq_kv=100,head_dim=40");
+    const attune_problem small_batch = problem_canonical("batch=60,num_heads=4,seq_q=1,seq_kv=100,head_dim=40");
+    assert_int_equal(settled(&batch, "avx2", four).kv_prefetch, 1024);
+    assert_int_equal(settled(&small_batch, "avx2", four).kv_prefetch, -1);
     s = settled(&serial, "avx2", four);
     assert_true(s.score_streams == 1 && s.value_streams == 1 && s.kv_prefetch == -1);
 }
