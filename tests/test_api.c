@@ -700,8 +700,17 @@ static void names_for_perf(void **state) {
     attune_context_destroy(context);
     FILE *map = fopen(path, "r");
     assert_non_null(map);
-    assert_non_null(fgets(line, sizeof line, map));
-    assert_non_null(strstr(line, " attune:"));
+    unsigned long long begin, end = 0;
+    unsigned bytes, helpers = 0, plans = 0;
+    while (fgets(line, sizeof line, map)) {
+        assert_int_equal(sscanf(line, "%llx %x attune:", &begin, &bytes), 2);
+        assert_true(begin >= end && bytes > 0); /* no function lies in another */
+        end = begin + bytes;
+        helpers += strstr(line, ":helper") != NULL;
+        plans += strstr(line, ":plan\n") != NULL;
+    }
+    assert_int_equal(plans, 1);
+    assert_true(helpers > 0); /* functions that an entry calls have names of their own */
     fclose(map);
     unlink(path);
 }

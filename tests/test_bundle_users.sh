@@ -147,6 +147,32 @@ report $? "kernels have symbols"
 readelf -sW "$work/static" | awk '$8 ~ /^one\.attn\..*\.phase0\.code$/ && ($4 != "FUNC" || $3 == 0)' >"$work/stdout"
 [ ! -s "$work/stdout" ]
 report $? "as functions of a size"
+# spans: lines of BEGIN SIZE NAME in hexadecimal become BEGIN END NAME in decimal, in their order.
+spans() {
+    local begin bytes name
+    while read -r begin bytes name; do
+        printf '%d %d %s\n' "$((16#$begin))" "$((16#$begin + 16#$bytes))" "$name"
+    done | sort -n
+}
+nm -S --defined-only "$work/libone.so" | awk '$4 ~ /^one\.attn\./ { print $1, $2, $4 }' | spans >"$work/symbols"
+awk '$1 < end { print } { end = $2 }' "$work/symbols" >"$work/stdout"
+[ -s "$work/symbols" ] && [ ! -s "$work/stdout" ]
+report $? "none overlaps another"
+readelf --debug-dump=frames "$work/libone.so" 2>/dev/null |
+    sed -n 's/.* FDE .*pc=\([0-9a-f]*\)\.\.\([0-9a-f]*\)$/\1 \2/p' >"$work/frames"
+while read -r begin end; do echo "$((16#$begin)) $((16#$end))"; done <"$work/frames" | LC_ALL=C sort >"$work/described"
+awk '$3 ~ /\.code$/ { print $1, $2 }' "$work/symbols" | LC_ALL=C sort >"$work/named"
+[ -s "$work/named" ] && [ -z "$(LC_ALL=C comm -23 "$work/named" "$work/described")" ]
+report $? "each has the bytes of one function"
+# Each record between the first and the last of them is of one function, or of landing pads, which lie side by side.
+awk 'NR == FNR { begins[$1]; ends[$2]; if (NR == 1) first = $1; last = $2; next }
+    $1 >= first && $2 <= last { n++; if (!($1 in begins && $2 in ends)) print } END { if (!n) print "none" }' \
+    "$work/symbols" "$work/described" >"$work/stdout"
+[ ! -s "$work/stdout" ]
+report $? "and each function has a name"
+if [ "$(uname -m)" = x86_64 ]; then
+    expect "also what an entry calls" 0 ' one\.attn\.avx512\.helper0\.code$' cat "$work/symbols"
+fi
 for kind in -static -rdynamic; do
     "$CC" -std=gnu11 -O1 $kind -I"$work" -o "$work/unwind" tests/bundle/unwind.c -L"$work" -l:libone.a \
         >"$work/stdout" 2>&1

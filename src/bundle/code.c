@@ -1,69 +1,61 @@
 /* The object of one target: the images of all kernels as they are, and an entry for each phase. An image has no landing
  * pads and needs none within itself; its entries are reached by pointers, so each gets one here. */
 #include "bundle/bundle.h"
+#include "runtime/image_functions.h"
 
 #include <elf.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { NAME_BYTES = 320 };
 
-typedef struct entry {
-    uint32_t offset; /* in the code */
-    char name[24];   /* "phase0", "plan" */
-} entry;
-
-static int by_offset(const void *a, const void *b) {
-    const entry *x = a, *y = b;
-    return (x->offset > y->offset) - (x->offset < y->offset);
-}
-
-static uint32_t list_entries(const at_image_header *image, entry *entries) {
-    uint32_t count = 0;
-    for (uint32_t p = 0; p < image->num_phases; p++) {
-        entries[count].offset = at_image_phases(image)[p].entry;
-        snprintf(entries[count++].name, sizeof entries->name, "phase%u", p);
+/* Each function by its name and exact size, so that profilers and debuggers show it. */
+static bool name_functions(at_object *o, uint32_t text, uint64_t code, const char *prefix,
+                           const at_image_header *image) {
+    at_image_functions functions;
+    char name[NAME_BYTES];
+    if (!at_image_functions_list(&functions, image, o->allocator)) return false;
+    for (uint32_t i = 0; i < functions.count; i++) {
+        const at_image_function *function = &functions.items[i];
+        snprintf(name, sizeof name, "%s.%s.code", prefix, function->name);
+        at_object_symbol_add(o, &(at_object_symbol){.name = name,
+                                                    .section = text,
+                                                    .offset = code + function->begin,
+                                                    .size = function->bytes,
+                                                    .type = STT_FUNC});
     }
-    entries[count].offset = image->plan_entry;
-    strcpy(entries[count++].name, "plan");
-    qsort(entries, count, sizeof *entries, by_offset);
-    return count;
+    at_image_functions_free(&functions, o->allocator);
+    return true;
 }
 
-/* Each ends where the next begins: profilers and debuggers show functions that an entry calls under its name. */
+/* Returns the offset of the landing pad. */
+static uint64_t add_pad(at_object *o, uint32_t text, uint64_t entry, const char *prefix, const char *what) {
+    char name[NAME_BYTES];
+    const uint64_t thunk = at_thunk_jump(o, text, entry);
+    snprintf(name, sizeof name, "%s.%s", prefix, what);
+    at_object_symbol_add(o, &(at_object_symbol){.name = name,
+                                                .section = text,
+                                                .offset = thunk,
+                                                .size = AT_THUNK_BYTES,
+                                                .type = STT_FUNC,
+                                                .binding = STB_GLOBAL,
+                                                .visibility = STV_HIDDEN});
+    return thunk;
+}
+
 static attune_status add_code(at_object *o, uint32_t text, uint32_t unwind, const char *prefix,
                               const at_image_header *image, at_error *err) {
-    entry entries[AT_MAX_PHASES + 1];
-    char name[NAME_BYTES];
-    const uint32_t count = list_entries(image, entries);
+    char what[24];
     /* AArch64's code is placed within its page, x86-64's constants within cache lines. */
     const uint64_t align = o->machine == EM_AARCH64 ? AT_IMAGE_ALIGN : 64;
     const uint64_t bytes = image->unwind_bytes ? image->unwind_offset : image->code_bytes; /* the table comes last */
     const uint64_t code = at_object_append(o, text, (const char *)image + image->code_offset, bytes, align);
-    for (uint32_t i = 0; i < count; i++) {
-        const uint64_t end = i + 1 < count ? entries[i + 1].offset : bytes;
-        snprintf(name, sizeof name, "%s.%s.code", prefix, entries[i].name);
-        at_object_symbol_add(o, &(at_object_symbol){.name = name,
-                                                    .section = text,
-                                                    .offset = code + entries[i].offset,
-                                                    .size = end - entries[i].offset,
-                                                    .type = STT_FUNC});
+    if (!name_functions(o, text, code, prefix, image)) return at_fail_memory(err, image->unwind_bytes);
+    const uint64_t first = add_pad(o, text, code + image->plan_entry, prefix, "plan");
+    for (uint32_t p = 0; p < image->num_phases; p++) {
+        snprintf(what, sizeof what, "phase%u", p);
+        add_pad(o, text, code + at_image_phases(image)[p].entry, prefix, what);
     }
-    uint64_t first = 0;
-    for (uint32_t i = 0; i < count; i++) {
-        const uint64_t thunk = at_thunk_jump(o, text, code + entries[i].offset);
-        first = i ? first : thunk;
-        snprintf(name, sizeof name, "%s.%s", prefix, entries[i].name);
-        at_object_symbol_add(o, &(at_object_symbol){.name = name,
-                                                    .section = text,
-                                                    .offset = thunk,
-                                                    .size = AT_THUNK_BYTES,
-                                                    .type = STT_FUNC,
-                                                    .binding = STB_GLOBAL,
-                                                    .visibility = STV_HIDDEN});
-    }
-    at_unwind_add_plain(o, unwind, text, first, (uint64_t)count * AT_THUNK_BYTES);
+    at_unwind_add_plain(o, unwind, text, first, (image->num_phases + UINT64_C(1)) * AT_THUNK_BYTES);
     return at_unwind_add(o, unwind, text, code, image, err);
 }
 

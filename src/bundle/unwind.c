@@ -1,11 +1,12 @@
 /* .eh_frame of the code of a bundle. Images have a table whose pointers are relative; here each pointer to a function
  * becomes a relocation, because the linker puts tables and code apart. */
 #include "bundle/bundle.h"
+#include "runtime/image_functions.h"
 
 #include <elf.h>
 #include <string.h>
 
-enum { WORD = 4, RELATIVE_WORDS = 0x1b /* DW_EH_PE_pcrel | DW_EH_PE_sdata4 */ };
+enum { WORD = AT_UNWIND_WORD, RELATIVE_WORDS = 0x1b /* DW_EH_PE_pcrel | DW_EH_PE_sdata4 */ };
 
 uint32_t at_unwind_section_add(at_object *o) {
     const uint32_t type = o->machine == EM_X86_64 ? SHT_X86_64_UNWIND : SHT_PROGBITS;
@@ -19,12 +20,6 @@ static void point_to_code(at_object *o, uint32_t unwind, uint64_t at, uint32_t t
 
 /* ---- The table of an image ---- */
 
-static uint32_t word_at(const unsigned char *bytes) {
-    uint32_t value;
-    memcpy(&value, bytes, sizeof value);
-    return value;
-}
-
 /* A description that entries refer to: only its pointers matter here. LLVM writes version 1, "zR", three numbers of a
  * byte each, and how pointers are written. */
 static bool has_relative_words(const unsigned char *record, uint32_t bytes) {
@@ -34,22 +29,17 @@ static bool has_relative_words(const unsigned char *record, uint32_t bytes) {
 
 attune_status at_unwind_add(at_object *o, uint32_t unwind, uint32_t text, uint64_t code, const at_image_header *image,
                             at_error *err) {
-    const unsigned char *const table = (const unsigned char *)image + image->code_offset + image->unwind_offset;
-    const uint32_t end = image->unwind_bytes;
-    const uint64_t place = at_object_append(o, unwind, table, end, 8);
-    for (uint32_t at = 0, bytes; at < end; at += bytes) {
-        bytes = end - at < 3 * WORD ? 0 : word_at(table + at);
-        if (bytes < 2 * WORD || bytes % WORD || bytes > end - at - WORD)
+    const unsigned char *const table = at_unwind_table(image);
+    const uint64_t place = at_object_append(o, unwind, table, image->unwind_bytes, 8);
+    at_unwind_record record;
+    for (uint32_t at = 0; at < image->unwind_bytes; at += record.bytes) {
+        if (!at_unwind_read(image, at, &record))
             return at_fail(err, ATTUNE_INTERNAL, "the unwind table of a kernel is damaged");
-        bytes += WORD;
-        const bool is_entry = word_at(table + at + WORD) != 0;
-        if (!is_entry && !has_relative_words(table + at, bytes))
+        if (!record.is_function && !has_relative_words(table + at, record.bytes))
             return at_fail(err, ATTUNE_INTERNAL, "the unwind table of a kernel has pointers of another kind");
-        if (!is_entry) continue;
-        const uint32_t field = at + 2 * WORD;
-        const int64_t function = (int64_t)image->unwind_offset + field + (int32_t)word_at(table + field);
-        if (!o->sections[unwind].data.failed) memset(o->sections[unwind].data.data + place + field, 0, WORD);
-        point_to_code(o, unwind, place + field, text, code + (uint64_t)function);
+        if (!record.is_function) continue;
+        if (!o->sections[unwind].data.failed) memset(o->sections[unwind].data.data + place + record.field, 0, WORD);
+        point_to_code(o, unwind, place + record.field, text, code + (uint64_t)record.begin);
     }
     return ATTUNE_OK;
 }

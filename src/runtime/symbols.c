@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include "runtime/symbols.h"
 
+#include "runtime/image_functions.h"
 #include "runtime/io.h"
 
 #include <elf.h>
@@ -43,66 +44,47 @@ static void jit_tell(struct jit_code_entry *entry, uint32_t action) {
 
 /* ---- The object ---- */
 
-enum { MAX_NAMES = AT_MAX_PHASES + 1, NAME_BYTES = 160 };
+enum { NAME_BYTES = 160 };
 enum { SECTION_NULL, SECTION_TEXT, SECTION_SYMTAB, SECTION_STRTAB, NUM_SECTIONS };
 
 struct at_symbol_handle {
     struct jit_code_entry entry;
     Elf64_Ehdr header; /* the object starts here */
     Elf64_Shdr sections[NUM_SECTIONS];
-    Elf64_Sym symbols[MAX_NAMES + 1];
-    char strings[1 + MAX_NAMES * NAME_BYTES];
+    Elf64_Sym symbols[]; /* after them the strings */
 };
 
-/* Entries of an image with their names. Each ends where the next begins. */
-typedef struct symbol_list {
-    uint32_t count;
-    struct {
-        uint32_t begin;
-        char name[NAME_BYTES];
-    } items[MAX_NAMES];
-} symbol_list;
+/* The code of a kernel and what it is made of. */
+typedef struct named_code {
+    const char *name; /* of the kernel */
+    const void *begin;
+    uint64_t bytes;
+    at_image_functions functions;
+} named_code;
 
-static int by_begin(const void *a, const void *b) {
-    const uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-    return (x > y) - (x < y);
-}
-
-static void list_symbols(symbol_list *list, const char *name, const at_image_header *image) {
-    list->count = 0;
-    for (uint32_t p = 0; p < image->num_phases; p++) {
-        list->items[list->count].begin = at_image_phases(image)[p].entry;
-        snprintf(list->items[list->count++].name, NAME_BYTES, "attune:%.127s:phase%u", name, p);
-    }
-    list->items[list->count].begin = image->plan_entry;
-    snprintf(list->items[list->count++].name, NAME_BYTES, "attune:%.127s:plan", name);
-    qsort(list->items, list->count, sizeof *list->items, by_begin);
-}
-
-static uint64_t size_of(const symbol_list *list, uint32_t i, const at_image_header *image) {
-    return (i + 1 < list->count ? list->items[i + 1].begin : image->code_bytes) - list->items[i].begin;
+static size_t function_name(const named_code *code, uint32_t i, char name[NAME_BYTES]) {
+    return (size_t)snprintf(name, NAME_BYTES, "attune:%.127s:%s", code->name, code->functions.items[i].name);
 }
 
 static uint64_t offset_in(const at_symbol_handle *handle, const void *member) {
     return (uint64_t)((const char *)member - (const char *)&handle->header);
 }
 
-static void fill_sections(at_symbol_handle *h, uint32_t num_symbols, uint64_t string_bytes, const void *code,
-                          uint64_t code_bytes) {
+static void fill_sections(at_symbol_handle *h, const named_code *code, const char *strings, uint64_t string_bytes) {
     h->sections[SECTION_TEXT] = (Elf64_Shdr){.sh_type = SHT_NOBITS,
                                              .sh_flags = SHF_ALLOC | SHF_EXECINSTR,
-                                             .sh_addr = (uint64_t)code,
-                                             .sh_size = code_bytes,
+                                             .sh_addr = (uint64_t)code->begin,
+                                             .sh_size = code->bytes,
                                              .sh_addralign = 64};
     h->sections[SECTION_SYMTAB] = (Elf64_Shdr){.sh_type = SHT_SYMTAB,
                                                .sh_offset = offset_in(h, h->symbols),
-                                               .sh_size = (num_symbols + 1) * sizeof(Elf64_Sym),
+                                               .sh_size = (code->functions.count + 1) * sizeof(Elf64_Sym),
                                                .sh_link = SECTION_STRTAB,
                                                .sh_info = 1,
                                                .sh_addralign = 8,
                                                .sh_entsize = sizeof(Elf64_Sym)};
     h->sections[SECTION_STRTAB] = (Elf64_Shdr){
-        .sh_type = SHT_STRTAB, .sh_offset = offset_in(h, h->strings), .sh_size = string_bytes, .sh_addralign = 1};
+        .sh_type = SHT_STRTAB, .sh_offset = offset_in(h, strings), .sh_size = string_bytes, .sh_addralign = 1};
     h->header = (Elf64_Ehdr){.e_ident = {ELFMAG0, ELFMAG1, ELFMAG2, ELFMAG3, ELFCLASS64, ELFDATA2LSB, EV_CURRENT},
                              .e_type = ET_EXEC,
                              .e_version = EV_CURRENT,
@@ -118,29 +100,33 @@ static void fill_sections(at_symbol_handle *h, uint32_t num_symbols, uint64_t st
                              .e_shstrndx = SECTION_STRTAB};
 }
 
-static void fill_object(at_symbol_handle *h, const symbol_list *list, const void *code, const at_image_header *image) {
+static at_symbol_handle *make_object(const named_code *code, const attune_allocator *allocator) {
+    const size_t count = code->functions.count, symbol_bytes = (count + 1) * sizeof(Elf64_Sym);
+    at_symbol_handle *h = at_alloc(allocator, sizeof *h + symbol_bytes + 1 + count * NAME_BYTES);
+    if (!h) return NULL;
+    char *const strings = (char *)(h->symbols + count + 1);
     uint64_t used = 1; /* offset 0 is the empty name */
-    for (uint32_t i = 0; i < list->count; i++) {
+    for (uint32_t i = 0; i < count; i++) {
+        const at_image_function *function = &code->functions.items[i];
         h->symbols[i + 1] = (Elf64_Sym){.st_name = (uint32_t)used,
                                         .st_info = ELF64_ST_INFO(STB_GLOBAL, STT_FUNC),
                                         .st_shndx = SECTION_TEXT,
-                                        .st_value = (uint64_t)code + list->items[i].begin,
-                                        .st_size = size_of(list, i, image)};
-        const size_t length = strlen(list->items[i].name) + 1;
-        memcpy(h->strings + used, list->items[i].name, length);
-        used += length;
+                                        .st_value = (uint64_t)code->begin + function->begin,
+                                        .st_size = function->bytes};
+        used += function_name(code, i, strings + used) + 1;
     }
-    fill_sections(h, list->count, used, code, image->code_bytes);
+    fill_sections(h, code, strings, used);
     h->entry.file = (const char *)&h->header;
-    h->entry.bytes = offset_in(h, h->strings) + used;
+    h->entry.bytes = offset_in(h, strings) + used;
+    return h;
 }
 
 /* ---- perf ---- */
 
 /* perf sets the path, and everybody can write there. So no link is followed, no file of another user is written, and no
  * FIFO is waited for. */
-static void write_perf_map(const symbol_list *list, const void *code, const at_image_header *image) {
-    char path[64];
+static void write_perf_map(const named_code *code) {
+    char path[64], name[NAME_BYTES];
     snprintf(path, sizeof path, "/tmp/perf-%ld.map", (long)getpid());
     const int flags = O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
     const int fd = at_io_open(at_default_io(), AT_FDCWD, path, flags, 0600);
@@ -148,9 +134,12 @@ static void write_perf_map(const symbol_list *list, const void *code, const at_i
     struct stat status;
     AT_HOLD_SIGNALS;
     if (!fstat(fd, &status) && S_ISREG(status.st_mode) && status.st_uid == geteuid())
-        for (uint32_t i = 0; i < list->count; i++)
-            dprintf(fd, "%llx %llx %s\n", (unsigned long long)(size_t)code + list->items[i].begin,
-                    (unsigned long long)size_of(list, i, image), list->items[i].name);
+        for (uint32_t i = 0; i < code->functions.count; i++) {
+            const at_image_function *function = &code->functions.items[i];
+            function_name(code, i, name);
+            dprintf(fd, "%llx %x %s\n", (unsigned long long)(size_t)code->begin + function->begin, function->bytes,
+                    name);
+        }
     close(fd);
 }
 
@@ -165,12 +154,12 @@ void at_symbols_init(at_symbols *symbols, const attune_allocator *allocator) {
 at_symbol_handle *at_symbols_add(at_symbols *symbols, const char *name, const void *code,
                                  const at_image_header *image) {
     if (!symbols->enabled) return NULL;
-    symbol_list list;
-    list_symbols(&list, name, image);
-    write_perf_map(&list, code, image);
-    at_symbol_handle *handle = at_alloc(symbols->allocator, sizeof *handle);
+    named_code named = {.name = name, .begin = code, .bytes = image->code_bytes};
+    if (!at_image_functions_list(&named.functions, image, symbols->allocator)) return NULL;
+    write_perf_map(&named);
+    at_symbol_handle *handle = make_object(&named, symbols->allocator);
+    at_image_functions_free(&named.functions, symbols->allocator);
     if (!handle) return NULL;
-    fill_object(handle, &list, code, image);
     pthread_mutex_lock(&jit_mutex);
     handle->entry.next = __jit_debug_descriptor.first;
     if (handle->entry.next) handle->entry.next->previous = &handle->entry;
