@@ -472,10 +472,13 @@ bool ref_attention(const ref_call *call, ref_result *result) {
 
 static bool is_bf16_or_default(attune_dtype dtype) { return dtype == ATTUNE_BF16 || !dtype; }
 
-/* A problem of bf16 throughout has bf16 between its steps as well. */
+/* Elements that bf16 holds. */
+static bool fits_bf16(attune_dtype dtype) { return is_bf16_or_default(dtype) || dtype == ATTUNE_F8; }
+
+/* A problem of bf16 throughout has bf16 between its steps as well; a cache of f8 becomes bf16. */
 static bool has_bf16_steps(const reading *r) {
     const attune_problem *const p = r->p;
-    return p->dtype == ATTUNE_BF16 && is_bf16_or_default(p->k_dtype) && is_bf16_or_default(p->v_dtype) && !r->is_double;
+    return p->dtype == ATTUNE_BF16 && fits_bf16(p->k_dtype) && fits_bf16(p->v_dtype) && !r->is_double;
 }
 
 bool ref_attention_plain(const ref_call *call, ref_result *result) {

@@ -198,7 +198,7 @@ static void check_kernel(const char *text, const at_target *target, const int64_
 static const int lane_counts[] = {1, 2, 4, 8, 16, 32};
 
 static bool target_has(const at_target *target, uint16_t traits) {
-    return !(traits & (IR_TRAIT_HIGH | IR_TRAIT_NEEDS_DOT2)) &&
+    return !(traits & (IR_TRAIT_HIGH | IR_TRAIT_NEEDS_DOT2 | IR_TRAIT_NEEDS_LOOKUP)) &&
            (!(traits & IR_TRAIT_NEEDS_FMA) || target->flags & AT_TARGET_FMA) &&
            (!(traits & IR_TRAIT_NEEDS_ROUND) || target->flags & AT_TARGET_ROUND) &&
            (!(traits & IR_TRAIT_NEEDS_SCALEF) || target->flags & AT_TARGET_SCALEF);
@@ -320,6 +320,10 @@ static void each_four(const at_target *target, int lanes) {
                        : "dot4(bitcast.i8(x[i] | %1$d:i32), bitcast.i8(%3$d:i32), z[i]) + %2$d:i32",
              -1, lanes, (int)0x80808080);
     check_body(target, IR_I32, IR_I32, lanes, body);
+    check_body(target, IR_I32, IR_I32, lanes, "bitcast.i32(bitcast.f8(x[i]$)) ^ y[i]$");
+    if (lanes * 4 >= IR_LEAST_LOOKUP && target->flags & AT_TARGET_LOOKUP)
+        check_body(target, IR_I32, IR_I32, lanes,
+                   "bitcast.i32(lookup(bitcast.i8(x[i]$), bitcast.i8(y[i]$), bitcast.i8(z[i]$)))");
 }
 
 static void each_rearrangement(const at_target *target) {

@@ -28,6 +28,13 @@ for types in dtype=f64 dtype=f16 dtype=bf16 kv_dtype=bf16 kv_dtype=f16 dtype=bf1
     check $one,$types
 done
 
+# Vectors of codes that become numbers by tables, and pairs of codes.
+wide=num_heads=8,num_kv_heads=2,seq_q=1,seq_kv=131,head_dim=64,head_dim_v=128
+for types in kv_dtype=f8 k_dtype=f8 dtype=bf16,kv_dtype=f8,kv_scales=token,kv_lens=1 dtype=bf16,v_dtype=f8,lse=1; do
+    check $wide,$types
+done
+check $many,dtype=bf16,kv_dtype=f8,kv_scales=token
+
 block=batch=2,embed_dim=48,num_heads=4,num_kv_heads=2,seq_q=21,is_causal=1
 cached=batch=2,embed_dim=48,num_heads=4,num_kv_heads=2,seq_q=3,seq_new=3,seq_kv=30,rotary_dim=12
 for types in dtype=f64 dtype=f16 dtype=bf16 w_dtype=bf16 w_dtype=f16 dtype=bf16,w_dtype=f32 dtype=f64,w_dtype=f32 \
@@ -37,7 +44,7 @@ for types in dtype=f64 dtype=f16 dtype=bf16 w_dtype=bf16 w_dtype=f16 dtype=bf16,
     check $cached,$types rotary_positions=40
 done
 for types in kv_dtype=bf16 kv_dtype=f16 dtype=bf16,k_dtype=f16 dtype=bf16,kv_dtype=i8 \
-    dtype=f16,kv_dtype=f8,kv_scales=token \
+    dtype=f16,kv_dtype=f8,kv_scales=token dtype=bf16,kv_dtype=f8,kv_scales=token \
     dtype=f64,kv_dtype=i8,kv_scales=token w_dtype=bf16,kv_dtype=i8,kv_scales=token,reproducible=1; do
     check $cached,$types rotary_positions=40
 done

@@ -568,6 +568,19 @@ static void test_dot4(void **state) {
     assert_int_equal(out[0], INT32_MIN + 254);
 }
 
+static void test_lookup(void **state) {
+    (void)state;
+    uint8_t low[16], high[16], out[16];
+    const uint8_t index[16] = {0, 15, 16, 31, 32, 255, 128, 47};
+    for (int i = 0; i < 16; i++) {
+        low[i] = (uint8_t)(100 + i);
+        high[i] = (uint8_t)(200 + i);
+    }
+    ir_eval_get(IR_LOOKUP, IR_I8)(out, low, high, index, 16);
+    const uint8_t wanted[8] = {100, 115, 200, 215, 100, 215, 100, 115}; /* by the lowest five bits */
+    assert_memory_equal(out, wanted, sizeof wanted);
+}
+
 static void test_tile_dot2(void **state) {
     (void)state;
     static uint16_t left[IR_TILE_ROWS][32], right[IR_TILE_ROWS][32];
@@ -632,6 +645,7 @@ int main(void) {
         cmocka_unit_test(test_integer_casts_wrap),
         cmocka_unit_test(test_dot2),
         cmocka_unit_test(test_dot4),
+        cmocka_unit_test(test_lookup),
         cmocka_unit_test(test_tile_dot2),
         cmocka_unit_test(test_pack2),
         cmocka_unit_test(test_environment),

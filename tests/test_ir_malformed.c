@@ -98,8 +98,8 @@ static const struct {
     {"$let a = splat.f32(1.0)", "2:15: expected lanes such as x8, found 'f32'"},
     {"$let a = cast.x8(1.0)", "2:14: expected an element such as f32, found 'x8'"},
     {"$let a = cast.bool(1.0)", "2:9: 'cast' does not go from f32 to bool"},
-    {"$let a = bitcast.i64(1.0)", "2:9: 'bitcast' goes between f32 and i32, f64 and i64, bf16x2n or i8x4n and i32xn, "
-                                  "i8x2n and f16xn, not from f32 to i64"},
+    {"$let a = bitcast.i64(1.0)", "2:9: 'bitcast' goes between f32 and i32, f64 and i64, bf16x2n, f8x4n or i8x4n and "
+                                  "i32xn, i8x2n and f16xn, not from f32 to i64"},
     {"$let a = pack2(1.0, 1)", "2:9: 'pack2' takes two f32xn, n at most 32, not f32 and idx"},
     {"$let a = shuffle(1.0, 2.0, [2])", "2:9: 'shuffle' picks lane 2 of 2"},
     {"$let a = shuffle(1.0, 2.0, [0, 1, 0])", "2:9: 3 lanes: must be a power of two, at most 64"},
@@ -110,6 +110,10 @@ static const struct {
     {"$let a = dot4(1:i32, 1:i32, 1:i32)", "2:9: 'dot4' takes i8x4n, i8x4n and i32xn, not i32, i32 and i32"},
     {"$let a = dot4(bitcast.i8(1:i32), bitcast.i8(1:i32), splat.x2(1:i32))",
      "2:9: 'dot4' takes i8x4n, i8x4n and i32xn, not i8x4, i8x4 and i32x2"},
+    {"$let a = lookup(bitcast.i8(1:i32), bitcast.i8(1:i32), bitcast.i8(1:i32))",
+     "2:9: 'lookup' takes i8xn, i8xn and i8xn, n being 16 or more, not i8x4, i8x4 and i8x4"},
+    {"$let a = lookup(splat.x16(1:i32), splat.x16(1:i32), splat.x16(1:i32))",
+     "2:9: 'lookup' takes i8xn, i8xn and i8xn, n being 16 or more, not i32x16, i32x16 and i32x16"},
     {"$let a in 0..4 1", "2:15: expected '=', found '1'"},
     {"$let a in 0, 4 = 1", "2:11: expected '..', found ','"},
     {"$let a in 0..1.0 = 1", "2:5: the end of an interval must be idx, not f32"},

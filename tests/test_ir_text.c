@@ -198,6 +198,9 @@ static void special_operators_round_trip(void **state) {
         ir_let(b, "v", ir_dot4(b, codes, operand(b, ir_type_of(IR_I8, lanes * 4)), sum));
         ir_let(b, "v", ir_bitcast(b, IR_I32, codes));
         ir_let(b, "v", ir_bitcast(b, IR_I8, sum));
+        ir_let(b, "v", ir_bitcast(b, IR_F8, sum));
+        ir_let(b, "v", ir_bitcast(b, IR_I32, operand(b, ir_type_of(IR_F8, lanes * 4))));
+        if (lanes * 4 >= IR_LEAST_LOOKUP) ir_let(b, "v", ir_lookup(b, codes, codes, codes));
     }
     close_and_check(b, &arena);
 }

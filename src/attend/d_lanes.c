@@ -61,10 +61,13 @@ static void derive_sizes(d_lanes *d, mha_context *c) {
     d->pack = c->lanes >= 8 && c->s->score_rows > 1 ? 2 : 1;
     d->k_width = d->planes ? 4 * c->lanes / d->pack : d->width;
     derive_rows(d);
-    d->k_columns = dl_round_up(p->head_dim, d->k_width);
-    d->v_columns = dl_round_up(p->head_dim_v, d->width);
     d->is_serial = p->reproducible && !all_codes;
     d->tiles_are_fixed = p->reproducible || all_codes;
+    d->k_by_tables = dl_has_tables(d, p->k_dtype, p->k_scales, p->head_dim);
+    d->v_by_tables = dl_has_tables(d, p->v_dtype, p->v_scales, p->head_dim_v);
+    if (d->k_by_tables) d->k_width = MHA_F8_CODES;
+    d->k_columns = dl_round_up(p->head_dim, d->k_width);
+    d->v_columns = dl_round_up(p->head_dim_v, d->width);
     d->one_chunk = p->reproducible || mha_most_keys(p) <= c->s->kv_chunk;
     d->masks_keys = p->attn_mask_dims[3] || p->attn_bias_dims[3] || p->mask_mod[0];
     /* The keys of a lone query are one interval, and only these are read. Exceptions: global keys, and tiles that begin
@@ -172,6 +175,7 @@ static void alloc_scratch(d_lanes *d) {
         d->o_lost = scratch(d, "o_lost", c->elem, d->max_rows, d->v_columns);
         d->row_sum_lost = scratch(d, "row_sum_lost", c->elem, d->max_rows, 0);
     }
+    if (d->k_by_tables || d->v_by_tables) d->f8_tables = mha_f8_tables(c);
     if (c->p->k_scales == ATTUNE_SCALES_TOKEN) d->k_scales = scratch(d, "k_scales", c->elem, keys, 0);
     if (c->p->v_scales == ATTUNE_SCALES_TOKEN) d->v_scales = scratch(d, "v_scales", c->elem, keys, 0);
 }
@@ -201,6 +205,7 @@ static void load_query(d_lanes *d, const ir_expr *const *index, const ir_expr *r
     MHA_VECTORS(d->c, q, d->c->p->head_dim, d->width) {
         ir_store(d->b, ir_at(d->b, d->q, d->width, 2, r, q.at), query_columns(d, index, q.at, q.count));
     }
+    if (d->k_by_tables) dl_order_query(d, r);
 }
 
 static void init_row(d_lanes *d, const ir_expr *r) {
@@ -261,7 +266,10 @@ static void share_row(d_lanes *d, const ir_expr *r, bool seen) {
 
 static void finish_rows(d_lanes *d, bool seen) {
     IR_FOR(d->b, r, ir_idx(d->b, 0), d->rows, 1) {
-        if (seen && d->c->by_pairs) dl_restore_order(d, r);
+        if (seen && d->v_by_tables)
+            dl_order_output(d, r);
+        else if (seen && d->c->by_pairs)
+            dl_restore_order(d, r);
         if (d->is_serial) complete_row(d, r);
         if (d->one_chunk)
             store_row(d, r);
@@ -329,7 +337,10 @@ static void load_scales(d_lanes *d, const dl_tile *tile) {
     const ir_buffer *const scales[2] = {d->k_scales, d->v_scales};
     if (!scales[0] && !scales[1]) return;
     for (int i = 0; i < 2; i++)
-        if (scales[i]) ir_store(d->b, ir_at(d->b, scales[i], d->lanes, 1, tile->keys), mha_number(d->c, 1, d->lanes));
+        for (int l = 0; scales[i] && l < d->width; l += d->lanes) {
+            const ir_access *beyond = ir_at(d->b, scales[i], d->lanes, 1, ir_plus(d->b, tile->keys, l));
+            ir_store(d->b, beyond, mha_number(d->c, 1, d->lanes));
+        }
     dl_each_streams(d, tile, 1, 1, load_scales_of, NULL);
 }
 

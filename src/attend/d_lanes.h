@@ -31,20 +31,22 @@
 #include "attend/score.h"
 #include "attend/sight.h"
 #include "attend/softmax.h"
+#include "nest/f8.h"
 #include "nest/product.h"
 
 typedef struct d_lanes {
     mha_context *c;
     ir_builder *b;
     int lanes;
-    int width;                    /* columns of K and V in a vector: lanes, and of bf16 pairs twice as many */
-    int planes;                   /* of Q's codes; 0: Q is no codes */
-    int pack;                     /* rows in a vector of Q's codes */
-    int k_width;                  /* columns of K in a vector; of codes that are multiplied as such 4 * lanes / pack */
-    int64_t fixed_rows;           /* of each task, where known when compiling; else 0 */
-    int64_t row_step;             /* numbers of rows are rounded up to multiples of this */
-    int64_t max_rows;             /* of a task, rounded up */
-    int64_t k_columns, v_columns; /* rounded up to vectors of k_width and width */
+    int width;                     /* columns of K and V in a vector: lanes, and of bf16 pairs twice as many */
+    int planes;                    /* of Q's codes; 0: Q is no codes */
+    int pack;                      /* rows in a vector of Q's codes */
+    int k_width;                   /* columns of K in a vector; of codes that are multiplied as such 4 * lanes / pack */
+    bool k_by_tables, v_by_tables; /* K, V are f8 and become numbers by tables, MHA_F8_CODES columns at a time */
+    int64_t fixed_rows;            /* of each task, where known when compiling; else 0 */
+    int64_t row_step;              /* numbers of rows are rounded up to multiples of this */
+    int64_t max_rows;              /* of a task, rounded up */
+    int64_t k_columns, v_columns;  /* rounded up to vectors of k_width and width */
     bool one_chunk;
     bool is_serial;       /* scores are summed as q-lanes does */
     bool tiles_are_fixed; /* they begin at multiples of kv_tile */
@@ -59,16 +61,19 @@ typedef struct d_lanes {
     const ir_buffer *dots;     /* i32, dims of scores: products of codes */
     const ir_buffer *scores;   /* [max_rows, kv_tile + width or more]: S, then P, times V's scales */
     const ir_buffer *rounded;  /* bf16, dims of scores: P, if c->by_pairs; else NULL */
-    const ir_buffer *o;        /* [max_rows, v_columns]: not yet divided; by pairs in the order of mha_interleave */
-    const ir_buffer *row_max;  /* [max_rows] */
-    const ir_buffer *row_sum;  /* [max_rows] */
+    const ir_buffer *o; /* [max_rows, v_columns]: not yet divided; by pairs in the order of mha_interleave, by tables
+                         * in that of mha_f8_place */
+    const ir_buffer *row_max; /* [max_rows] */
+    const ir_buffer *row_sum; /* [max_rows] */
     /* is_serial, else NULL: the tile's P V, dims of o; mha_sum.lost of o and of row_sum. */
     const ir_buffer *tile_o, *o_lost, *row_sum_lost;
     /* If values are sums of integers, else NULL. Codes of P: i8 [max_rows * planes, kv_tile + lanes + 4]; what a code
      * of 1 stands for, and by which the tile's values join o: [max_rows] */
     const ir_buffer *p_codes, *p_units, *p_shares;
-    const ir_buffer *factor; /* [max_rows]: by which o is rescaled */
-    /* [kv_tile + lanes]: of the tile's keys, 1 beyond them; NULL unless tokens have scales of their own */
+    const ir_buffer *factor;    /* [max_rows]: by which o is rescaled */
+    const ir_buffer *f8_tables; /* NULL: neither K nor V goes by tables */
+    mha_f8_table f8;            /* of the nest that is open */
+    /* [kv_tile + width]: of the tile's keys, 1 beyond them; NULL unless tokens have scales of their own */
     const ir_buffer *k_scales, *v_scales;
     /* variables of the task */
     mha_entry entry;
@@ -138,6 +143,18 @@ void dl_fetch_ahead(const d_lanes *d, const ir_buffer *k_or_v, const dl_streams 
  * the others are 0. */
 const ir_expr *dl_load_key(const d_lanes *d, const ir_buffer *k_or_v, const mha_kv_row *key, const ir_expr *column,
                            int64_t count);
+
+/* d_lanes_f8.c: whether K or V of such columns goes by tables; and opens these for a nest that reads it. */
+bool dl_has_tables(const d_lanes *d, attune_dtype dtype, attune_scales scales, int64_t columns);
+void dl_open_tables(d_lanes *d);
+/* MHA_F8_CODES columns of K as factors, two vectors of pairs or four of f32; and of V, two keys as pairs (`next` NULL:
+ * the second is 0), or one. */
+void dl_load_k_codes(const d_lanes *d, const mha_kv_row *key, const ir_expr *column, const ir_expr **out);
+void dl_load_v_codes(const d_lanes *d, const mha_kv_row *key, const mha_kv_row *next, const ir_expr *column,
+                     const ir_expr **out);
+/* Columns of Q in the order of K's, and those of O from the order of V's into their own. */
+void dl_order_query(const d_lanes *d, const ir_expr *row);
+void dl_order_output(const d_lanes *d, const ir_expr *row);
 
 /* Factors of the scores of keys j, j + 1, … of the tile, and of their probabilities. NULL: 1. */
 const ir_expr *dl_k_scales(const d_lanes *d, const ir_expr *j, int lanes);

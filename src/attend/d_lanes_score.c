@@ -34,6 +34,20 @@ static void multiply(d_lanes *d, void *user, const ir_expr *column, int64_t coun
         mha_product_row(p, "q", r, ir_load(d->b, ir_at(d->b, d->q, d->width, 2, row_at(d, t, r), column)));
 }
 
+/* The same of codes, which become several vectors. */
+static void multiply_codes(d_lanes *d, void *user, const ir_expr *column, int64_t count) {
+    score_tile *t = user;
+    mha_product *p = &t->product;
+    const ir_expr *k[IR_MAX_LANES][4];
+    for (int j = 0; j < p->vectors; j++) dl_load_k_codes(d, &t->key[j], column, k[j]);
+    for (int64_t done = 0; done < count; done += d->width) {
+        const ir_expr *at = ir_plus(d->b, column, done);
+        for (int j = 0; j < p->vectors; j++) mha_product_vector(p, "k", j, k[j][done / d->width]);
+        for (int r = 0; r < p->rows; r++)
+            mha_product_row(p, "q", r, ir_load(d->b, ir_at(d->b, d->q, d->width, 2, row_at(d, t, r), at)));
+    }
+}
+
 /* Key j of a turn: of stream j % count, and there the j / count-th. */
 static void open_keys(d_lanes *d, score_tile *t) {
     ir_builder *b = d->b;
@@ -107,8 +121,8 @@ static void register_tile(d_lanes *d, const void *user, const ir_expr *first_row
     t.product.vectors_first = true;
     mha_product_clear(&t.product);
     open_keys(d, &t);
-    const dl_columns loop = {"d", d->c->p->head_dim, d->width, d->c->s->score_column_vectors};
-    dl_each_columns(d, &loop, multiply, &t);
+    const dl_columns loop = {"d", d->c->p->head_dim, d->k_width, d->c->s->score_column_vectors};
+    dl_each_columns(d, &loop, d->k_by_tables ? multiply_codes : multiply, &t);
     finish_sums(d, &t, rows);
 }
 
@@ -130,6 +144,7 @@ static void score_streams(d_lanes *d, const dl_streams *streams, const void *use
     const int64_t keys = d->c->s->score_keys;
     score_tile t = {.streams = streams};
     (void)user;
+    dl_open_tables(d);
     if (streams->count == 1) {
         t.round = ir_idx(b, 0);
         IR_FOR(b, i, ir_idx(b, 0), streams->keys, keys) {

@@ -197,7 +197,8 @@ static const ir_expr *largest(d_lanes *d, const dl_tile *tile, const ir_expr *r)
     return ir_reduce(b, IR_MAX, ir_let(b, "best_lanes", ir_load(b, best)));
 }
 
-/* P = exp(S - base) of the keys from j on, in place; their sum is added. Short where P is rounded and no LSE wanted. */
+/* P = exp(S - base) of the keys from j on, in place; their sum is added. Short where P is rounded and no LSE wanted.
+ * Before it is rounded it is multiplied by the scales of V. */
 static const ir_expr *exponential(d_lanes *d, const ir_expr *r, const ir_expr *j, const ir_expr *bases,
                                   const ir_access *sum) {
     const ir_access *at = ir_at(d->b, d->scores, d->lanes, 2, r, j);
@@ -207,7 +208,8 @@ static const ir_expr *exponential(d_lanes *d, const ir_expr *r, const ir_expr *j
     p = ir_let(d->b, "p", p);
     if (!d->c->by_pairs) ir_store(d->b, at, p);
     mha_add_term(d->c, sum, p);
-    return p;
+    const ir_expr *scales = d->c->by_pairs ? dl_v_scales(d, j, d->lanes) : NULL;
+    return scales ? ir_mul(d->b, p, scales) : p;
 }
 
 /* P of all keys of a row; returns the sum by lanes. */
@@ -237,7 +239,7 @@ static const ir_expr *serial_sum(d_lanes *d, const dl_tile *tile, const ir_expr 
 /* P times the scales of V, which may make NaN of the 0 of a hidden key. */
 static void scale_row(d_lanes *d, const dl_tile *tile, const ir_expr *r) {
     ir_builder *b = d->b;
-    if (!d->c->params.tensor[MHA_V_SCALE]) return;
+    if (!d->c->params.tensor[MHA_V_SCALE] || d->c->by_pairs) return;
     IR_FOR(b, j, ir_idx(b, 0), tile->keys, d->lanes) {
         const ir_access *p = ir_at(b, d->scores, d->lanes, 2, r, j);
         ir_store(b, p, ir_mul(b, ir_load(b, p), dl_v_scales(d, j, d->lanes)));

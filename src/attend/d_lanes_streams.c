@@ -1,6 +1,7 @@
 /* Keys that are read side by side. Prefetchers follow a few streams well if each is in pages of its own, and
  * neighbouring rows badly. So a tile is cut into a few equal parts, and each is read from its first key to its last. */
 #include "nest/columns.h"
+#include "nest/pairs.h"
 #include "attend/d_lanes.h"
 #include "base/integers.h"
 
@@ -28,8 +29,12 @@ const ir_expr *dl_load_key(const d_lanes *d, const ir_buffer *k_or_v, const mha_
         const mha_row row = mha_kv_row_of(c, k_or_v, key);
         return mha_load_row(c, &row, column, d->width);
     }
-    if (c->by_pairs) return mha_load_raw_columns(c, k_or_v, index, column, d->width, count);
-    return mha_load_columns(c, k_or_v, index, column, count);
+    if (k_or_v && c->by_pairs && k_or_v->type.elem == IR_BF16)
+        return mha_load_raw_columns(c, k_or_v, index, column, d->width, count);
+    const ir_expr *first = mha_load_columns(c, k_or_v, index, column, count);
+    if (!c->by_pairs) return first;
+    const ir_expr *next = mha_load_columns(c, k_or_v, index, ir_plus(d->b, column, d->lanes), count - d->lanes);
+    return mha_both_rounded(c, ir_let(d->b, "first", first), ir_let(d->b, "next", next));
 }
 
 /* Some keys ahead, into the second cache: into the first one asking costs more than it gains. */

@@ -113,6 +113,20 @@ static void add_vector(d_lanes *d, void *user, const ir_expr *column, int64_t co
             add_products(d, tile, r, ir_plus(b, column, i * d->lanes), value[i]);
 }
 
+/* The same of codes, which become several vectors. */
+static void add_codes(d_lanes *d, void *user, const ir_expr *column, int64_t count) {
+    const row_tile *tile = user;
+    const ir_expr *value[4][IR_MAX_LANES];
+    for (int64_t u = 0; u < tile->t->units; u++) {
+        const ir_expr *v[4];
+        dl_load_v_codes(d, &tile->key[u][0], tile->t->alone ? NULL : &tile->key[u][1], column, v);
+        for (int i = 0; i < 4; i++) value[i][u] = ir_let(d->b, "v", v[i]);
+    }
+    for (int64_t i = 0; i * d->lanes < count; i++)
+        for (int64_t r = 0; r < tile->rows; r++)
+            add_products(d, tile, r, ir_plus(d->b, column, i * d->lanes), value[i]);
+}
+
 /* P of a unit whose first key is j, in all lanes. */
 static const ir_expr *probabilities(const d_lanes *d, const ir_expr *row, const ir_expr *j, bool alone) {
     ir_builder *b = d->b;
@@ -133,13 +147,14 @@ static void add_rows(d_lanes *d, const void *user, const ir_expr *first_row, int
         for (int64_t r = 0; r < rows; r++) {
             const ir_expr *p = probabilities(d, row_at(d, &tile, r), j, t->alone);
             const ir_expr *seen = t->careful ? sees(d, &tile, r, j) : NULL;
-            if (seen && d->c->params.tensor[MHA_V_SCALE]) p = ir_select(b, seen, p, mha_number(d->c, 0, d->lanes));
+            if (seen && d->c->params.tensor[MHA_V_SCALE]) p = mha_where_seen(d->c, dl_kind(d), seen, p);
             tile.p[r * t->units + u] = ir_let(b, "p", p);
             tile.sees[r * t->units + u] = seen;
         }
     }
-    const dl_columns loop = {"column", d->c->p->head_dim_v, d->width, d->c->s->value_column_vectors};
-    dl_each_columns(d, &loop, add_vector, &tile);
+    const int64_t width = d->v_by_tables ? MHA_F8_CODES : d->width;
+    const dl_columns loop = {"column", d->c->p->head_dim_v, width, d->c->s->value_column_vectors};
+    dl_each_columns(d, &loop, d->v_by_tables ? add_codes : add_vector, &tile);
 }
 
 /* ---- streams ---- */
@@ -171,6 +186,7 @@ static void add_streams(d_lanes *d, const dl_streams *streams, const void *user)
     value_tile t = *(const value_tile *)user;
     const int64_t units = t.careful ? 1 : d->c->s->value_keys;
     t.streams = streams;
+    dl_open_tables(d);
     const bool side_by_side = streams->count > 1 || (d->c->s->value_streams == 1 && !t.careful);
     const ir_expr *from = ir_idx(d->b, 0), *rest = NULL;
     if (side_by_side && units > 1) {
@@ -232,9 +248,11 @@ enum { NUM_SUMS = 4 };
 static void add_zeros(d_lanes *d, const mha_kv_row *key, const ir_access *sum, const ir_expr *column, int64_t count) {
     ir_builder *b = d->b;
     const ir_expr *v = dl_load_key(d, d->c->v, key, column, count), *old = ir_load(b, sum);
-    const ir_expr *zero = mha_number(d->c, 0, d->lanes), *scale = mha_v_scale(d->c, key);
-    if (scale) zero = ir_mul(b, zero, ir_splat(b, scale, d->lanes));
-    if (d->c->by_pairs) zero = mha_zero_pairs(d->c, d->lanes);
+    const int lanes = d->c->by_pairs ? 1 : d->lanes;
+    const ir_expr *zero = mha_number(d->c, 0, lanes), *scale = mha_v_scale(d->c, key);
+    if (scale) zero = ir_mul(b, zero, ir_splat(b, scale, lanes));
+    if (d->c->by_pairs)
+        zero = scale ? ir_splat(b, ir_cast(b, IR_BF16, zero), d->width) : mha_zero_pairs(d->c, d->lanes);
     ir_store(b, sum, mha_accumulate(d->c, dl_kind(d), v, zero, old));
 }
 

@@ -75,8 +75,9 @@ static void alloc_scratch(q_lanes *c) {
     c->probabilities = c->width == 2 ? by_vectors(c, "probabilities", IR_BF16, pairs) : c->scores;
     if (c->width == 2 && !m->v_pairs)
         c->values = ir_scratch(c->b, "values", IR_BF16, 2, (int64_t[]){pairs, 2 * m->p->head_dim_v});
-    if (c->width == 1 && is_copied(m, m->k))
-        c->keys = ir_scratch(c->b, "keys", m->elem, 2, (int64_t[]){m->s->kv_tile, m->p->head_dim});
+    if (c->width == 1 ? is_copied(m, m->k) : m->k->type.elem != IR_BF16)
+        c->keys =
+            ir_scratch(c->b, "keys", mha_factor_elem(m, ql_kind(c)), 2, (int64_t[]){m->s->kv_tile, m->p->head_dim});
     if (c->width == 1 && is_copied(m, m->v) && !c->by_rows)
         c->values = ir_scratch(c->b, "values", m->elem, 2, (int64_t[]){m->s->kv_tile, m->p->head_dim_v});
     const int64_t by_row[] = {stripes, count, m->p->head_dim_v}, by_column[] = {stripes, m->p->head_dim_v, count};

@@ -48,7 +48,7 @@ static void multiply(q_lanes *c, const q_lanes_tile *tile, const score_tile *t, 
         const ir_expr *column = ir_times(b, d, c->width);
         for (int jj = 0; jj < p->rows; jj++)
             mha_product_repeat(p, "key_value", jj,
-                               c->keys ? ir_at(b, c->keys, 1, 2, t->j[jj], column)
+                               c->keys ? ir_at(b, c->keys, c->width, 2, t->j[jj], column)
                                        : mha_kv_access(c->m, c->m->k, &t->row[jj], column, c->width));
     }
 }

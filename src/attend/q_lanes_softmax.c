@@ -32,8 +32,11 @@ static mha_shrink take_maximum(q_lanes *c, const stripe_vector *at) {
 }
 
 const ir_expr *ql_times_v_scale(q_lanes *c, const q_lanes_tile *tile, const ir_expr *j, const ir_expr *probability) {
+    ir_builder *b = c->b;
     if (!c->m->params.tensor[MHA_V_SCALE]) return probability;
-    const ir_expr *key = ir_let_index(c->b, "key", c->e.seq_kv, ir_add(c->b, tile->first_key, j));
+    const ir_expr *number = ir_add(b, tile->first_key, j);
+    if (c->width == 2) number = ir_min(b, number, ir_plus(b, c->e.seq_kv, -1));
+    const ir_expr *key = ir_let_index(c->b, "key", c->e.seq_kv, number);
     const mha_kv_row row = mha_kv_row_at(c->m, &c->e, c->kv_head, key);
     return ir_mul(c->b, probability, ir_splat(c->b, mha_v_scale(c->m, &row), c->m->lanes));
 }
@@ -61,13 +64,29 @@ typedef struct pair_sums {
     const ir_access *rounded, *exact; /* exact: where the LSE needs it, else NULL */
 } pair_sums;
 
-/* P of the pairs from … to - 1 for vector `v` of the rows, rounded. The sum is that of the rounded probabilities, by
- * which values are multiplied. */
-static void pairs_of_exponentials(q_lanes *c, const ir_expr *v, const ir_expr *from, const ir_expr *to,
-                                  const pair_sums *sums) {
+/* The probabilities of a pair of keys, rounded, and their sum: of the rounded ones, by which values are multiplied;
+ * where V has scales, by which they are multiplied before, of the others. */
+static void store_pair(q_lanes *c, const q_lanes_tile *tile, const ir_expr *v, const ir_expr *pair,
+                       const ir_expr *const *p, const ir_access *sum) {
     ir_builder *b = c->b;
     const int lanes = c->m->lanes;
+    if (c->m->params.tensor[MHA_V_SCALE]) {
+        const ir_expr *scaled[2];
+        for (int i = 0; i < 2; i++) scaled[i] = ql_times_v_scale(c, tile, ir_plus(b, ir_times(b, pair, 2), i), p[i]);
+        ir_store(b, ql_probability_at(c, v, pair), ir_pack2(b, scaled[0], scaled[1]));
+        ir_store(b, sum, ir_add(b, ir_load(b, sum), ir_add(b, p[0], p[1])));
+        return;
+    }
     const ir_expr *ones = ir_splat(b, ir_cast(b, IR_BF16, mha_number(c->m, 1, 1)), 2 * lanes);
+    const ir_expr *probabilities = ir_let(b, "probabilities", ir_pack2(b, p[0], p[1]));
+    ir_store(b, ql_probability_at(c, v, pair), probabilities);
+    ir_store(b, sum, ir_dot2(b, probabilities, ones, ir_load(b, sum)));
+}
+
+/* P of the pairs from … to - 1 for vector `v` of the rows. */
+static void pairs_of_exponentials(q_lanes *c, const q_lanes_tile *tile, const ir_expr *v, const ir_expr *from,
+                                  const ir_expr *to, const pair_sums *sums) {
+    ir_builder *b = c->b;
     IR_FOR(b, pair, from, to, 1) {
         const ir_expr *exponential[2];
         for (int i = 0; i < 2; i++) {
@@ -76,9 +95,7 @@ static void pairs_of_exponentials(q_lanes *c, const ir_expr *v, const ir_expr *f
             const ir_expr *p = sums->exact ? mha_exp(c->m, score, sums->base) : mha_short_exp(c->m, score, sums->base);
             exponential[i] = ir_let(b, "probability", p);
         }
-        const ir_expr *probabilities = ir_let(b, "probabilities", ir_pack2(b, exponential[0], exponential[1]));
-        ir_store(b, ql_probability_at(c, v, pair), probabilities);
-        ir_store(b, sums->rounded, ir_dot2(b, probabilities, ones, ir_load(b, sums->rounded)));
+        store_pair(c, tile, v, pair, exponential, sums->rounded);
         if (sums->exact) mha_add_term(c->m, sums->exact, ir_add(b, exponential[0], exponential[1]));
     }
 }
@@ -100,7 +117,7 @@ static void softmax_of_pairs(q_lanes *c, const q_lanes_tile *tile, const ir_expr
     const mha_shrink shrink = take_maximum(c, at);
     ir_store(b, ql_score_at(c, v, tile->to), ql_splat(c, -INFINITY));
     const pair_sums sums = sums_from(c, shrink.base, NULL, NULL);
-    pairs_of_exponentials(c, v, ir_div(b, tile->from, ir_idx(b, 2)), ir_ceil_div(b, tile->to, 2), &sums);
+    pairs_of_exponentials(c, tile, v, ir_div(b, tile->from, ir_idx(b, 2)), ir_ceil_div(b, tile->to, 2), &sums);
     mha_join_sum(c->m, at->sum, c->row_sum_lost, shrink.factor, ir_load(b, sums.rounded));
     if (sums.exact) mha_join_sum(c->m, at->lse_sum, NULL, shrink.factor, ir_load(b, sums.exact));
 }
@@ -124,7 +141,7 @@ static void softmax_by_turns(q_lanes *c, const q_lanes_tile *tile) {
             const stripe_vector at = vector_at(c, tile, v);
             const ir_expr *base = ir_let(b, "base", ir_load(b, at.tile_max));
             const pair_sums sums = sums_from(c, base, at.sum, has_lse ? at.lse_sum : NULL);
-            pairs_of_exponentials(c, v, turn, ir_min(b, ir_plus(b, turn, TURN), pairs), &sums);
+            pairs_of_exponentials(c, tile, v, turn, ir_min(b, ir_plus(b, turn, TURN), pairs), &sums);
             ir_store(b, at.sum, ir_load(b, sums.rounded));
             if (has_lse) ir_store(b, at.lse_sum, ir_load(b, sums.exact));
         }

@@ -7,8 +7,10 @@ static void convert(q_lanes *c, const q_lanes_tile *tile, const ir_buffer *from,
     ir_builder *b = c->b;
     IR_FOR(b, j, ir_idx(b, 0), tile->room, 1) {
         const mha_kv_row row = mha_kv_row_at(c->m, &c->e, c->kv_head, ir_let(b, "key", ir_add(b, tile->first_key, j)));
-        MHA_COLUMNS(c->m, d, columns, c->m->lanes) {
-            ir_store(b, ir_at(b, to, d.lanes, 2, j, d.at), mha_load_kv(c->m, from, &row, d.at, d.lanes));
+        MHA_COLUMNS(c->m, d, columns, c->width * c->m->lanes) {
+            ir_store(b, ir_at(b, to, d.lanes, 2, j, d.at),
+                     c->width == 2 ? mha_load_pairs(c->m, from, &row, d.at, d.lanes)
+                                   : mha_load_kv(c->m, from, &row, d.at, d.lanes));
         }
     }
 }

@@ -1,6 +1,19 @@
 #include "attend/value_pairs.h"
 #include "nest/pairs.h"
 
+const ir_expr *mha_load_pairs(const mha_context *c, const ir_buffer *from, const mha_kv_row *row, const ir_expr *column,
+                              int lanes) {
+    ir_builder *b = c->b;
+    if (!from || from->type.elem == IR_BF16) return ir_load(b, mha_kv_access(c, from, row, column, lanes));
+    const ir_expr *x[2];
+    if (lanes == 1) return ir_cast(b, IR_BF16, mha_load(c, mha_kv_access(c, from, row, column, 1)));
+    for (int i = 0; i < 2; i++) {
+        const ir_expr *at = ir_plus(b, column, (int64_t)i * lanes / 2);
+        x[i] = ir_let(b, "x", mha_load(c, mha_kv_access(c, from, row, at, lanes / 2)));
+    }
+    return mha_both_rounded(c, x[0], x[1]);
+}
+
 void mha_pair_values(const mha_context *c, const mha_entry *e, const ir_expr *kv_head, const ir_expr *key,
                      const ir_expr *has_second, const mha_row *target) {
     ir_builder *b = c->b;
@@ -8,8 +21,8 @@ void mha_pair_values(const mha_context *c, const mha_entry *e, const ir_expr *kv
     const mha_kv_row even = mha_kv_row_at(c, e, kv_head, key), odd = mha_kv_row_at(c, e, kv_head, next);
     MHA_COLUMNS(c, d, c->p->head_dim_v, 2 * c->lanes) {
         const ir_expr *zero = ir_splat(b, ir_cast(b, IR_BF16, mha_number(c, 0, 1)), d.lanes);
-        const ir_expr *x = ir_load(b, mha_kv_access(c, c->v, &even, d.at, d.lanes));
-        const ir_expr *y = ir_load(b, mha_kv_access(c, c->v, &odd, d.at, d.lanes));
+        const ir_expr *x = mha_load_pairs(c, c->v, &even, d.at, d.lanes);
+        const ir_expr *y = mha_load_pairs(c, c->v, &odd, d.at, d.lanes);
         const ir_expr *second = ir_let(b, "odd_key", ir_select(b, ir_splat(b, has_second, d.lanes), y, zero));
         const ir_access *to = mha_row_access(c, target, ir_times(b, d.at, 2), 2 * d.lanes);
         ir_store(b, to, mha_interleave(c, ir_let(b, "even_key", x), second, d.lanes, 2 * d.lanes, false));

@@ -14,4 +14,8 @@ void mha_pair_values(const mha_context *c, const mha_entry *e, const ir_expr *kv
 void mha_value_pairs_shared(mha_context *c);
 void mha_value_pairs(mha_context *c);
 
+/* `lanes` columns of a key of K or V as bf16; of codes of f8, whose numbers bf16 holds, as well. */
+const ir_expr *mha_load_pairs(const mha_context *c, const ir_buffer *from, const mha_kv_row *row, const ir_expr *column,
+                              int lanes);
+
 #endif

@@ -172,7 +172,8 @@ static uint32_t weight_of(const ir_expr *x) {
     case IR_SHUFFLE: return 3;
     case IR_FMA:
     case IR_DOT2:
-    case IR_DOT4: return 2;
+    case IR_DOT4:
+    case IR_LOOKUP: return 2;
     default: return 1;
     }
 }

@@ -2,6 +2,8 @@
  * assume more than the IR says (fast-math, nsw, nuw) are never set. */
 #include "codegen/emit_build.h"
 
+#include <stdio.h>
+
 /* ---- Arithmetic of floats and integers alike ---- */
 
 static LLVMValueRef greater(cg_emit *e, LLVMValueRef x, LLVMValueRef y) {
@@ -152,6 +154,15 @@ static LLVMValueRef shuffle_expr(cg_emit *e, const ir_expr *x) {
     return cg_shuffle(e, left, right, x->value.pick, x->type.lanes);
 }
 
+static LLVMValueRef lookup(cg_emit *e, const ir_expr *x) {
+    LLVMValueRef low = cg_emit_expr(e, x->args[0]), high = cg_emit_expr(e, x->args[1]);
+    LLVMValueRef args[] = {low, cg_emit_expr(e, x->args[2]), high};
+    char name[64];
+    if (!(e->target->flags & AT_TARGET_LOOKUP)) return cg_unsupported(e, cg_type(e, x->type), "lookup");
+    snprintf(name, sizeof name, "llvm.x86.avx512.vpermi2var.qi.%u", 8 * x->type.lanes);
+    return cg_call(e, name, NULL, 3, args);
+}
+
 /* Any operator of the table whose operands have one type. */
 static LLVMValueRef regular(cg_emit *e, const ir_expr *x) {
     const ir_op_info *info = ir_op_get((ir_op)x->op);
@@ -184,6 +195,7 @@ LLVMValueRef cg_emit_expr(cg_emit *e, const ir_expr *x) {
     case IR_DOT2: return cg_dot2(e, x);
     case IR_PACK2: return cg_pack2(e, x);
     case IR_DOT4: return cg_dot4(e, x);
+    case IR_LOOKUP: return lookup(e, x);
     default: return regular(e, x);
     }
 }

@@ -60,6 +60,7 @@ const ir_expr *ir_ramp(ir_builder *b, const ir_expr *base, const ir_expr *step, 
 const ir_expr *ir_shuffle(ir_builder *b, const ir_expr *x, const ir_expr *y, int lanes, const uint8_t *pick);
 const ir_expr *ir_dot2(ir_builder *b, const ir_expr *x, const ir_expr *y, const ir_expr *acc);
 const ir_expr *ir_dot4(ir_builder *b, const ir_expr *x, const ir_expr *y, const ir_expr *acc);
+const ir_expr *ir_lookup(ir_builder *b, const ir_expr *low, const ir_expr *high, const ir_expr *index);
 const ir_expr *ir_pack2(ir_builder *b, const ir_expr *even, const ir_expr *odd);
 
 static inline const ir_expr *ir_eq(ir_builder *b, const ir_expr *x, const ir_expr *y) {

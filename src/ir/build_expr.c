@@ -202,11 +202,11 @@ const ir_expr *ir_cast(ir_builder *b, ir_elem elem, const ir_expr *x) {
     return ir_build_node(b, IR_CAST, ir_type_of(elem, x->type.lanes), x, NULL, NULL);
 }
 
-/* Between elements and what they hold several of: an i32 two bf16 or four i8, an f16 two i8; NULL for any other
+/* Between elements and what they hold several of: an i32 two bf16 or four f8 or i8, an f16 two i8; NULL for any other
  * bitcast. */
 static const ir_expr *bitcast_parts(ir_builder *b, ir_elem elem, const ir_expr *x) {
     static const uint8_t parts[IR_ELEM_COUNT][IR_ELEM_COUNT] = {
-        [IR_I32] = {[IR_BF16] = 2, [IR_I8] = 4}, [IR_F16] = {[IR_I8] = 2}};
+        [IR_I32] = {[IR_BF16] = 2, [IR_F8] = 4, [IR_I8] = 4}, [IR_F16] = {[IR_I8] = 2}};
     const ir_type type = x->type;
     const int joined = parts[elem][type.elem], split = parts[type.elem][elem];
     if (joined && type.lanes % joined == 0)
@@ -223,10 +223,11 @@ const ir_expr *ir_bitcast(ir_builder *b, ir_elem elem, const ir_expr *x) {
     const ir_elem from = x->type.elem;
     const ir_elem partner[IR_ELEM_COUNT] = {[IR_F32] = IR_I32, [IR_I32] = IR_F32, [IR_F64] = IR_I64, [IR_I64] = IR_F64};
     if (!has_class(x, IR_CLASS_FLOAT | IR_CLASS_INT) || from == IR_IDX || partner[from] != elem) {
-        ir_build_fail(b,
-                      "'bitcast' goes between f32 and i32, f64 and i64, bf16x2n or i8x4n and i32xn, i8x2n and f16xn, "
-                      "not from %s to %s",
-                      ir_type_describe(x->type).text, ir_elem_get(elem)->name);
+        ir_build_fail(
+            b,
+            "'bitcast' goes between f32 and i32, f64 and i64, bf16x2n, f8x4n or i8x4n and i32xn, i8x2n and f16xn, "
+            "not from %s to %s",
+            ir_type_describe(x->type).text, ir_elem_get(elem)->name);
         return NULL;
     }
     const ir_expr *folded = ir_build_fold_bitcast(b, elem, x);
@@ -309,6 +310,18 @@ const ir_expr *ir_dot4(ir_builder *b, const ir_expr *x, const ir_expr *y, const 
         return NULL;
     }
     return ir_build_node(b, IR_DOT4, acc->type, x, y, acc);
+}
+
+const ir_expr *ir_lookup(ir_builder *b, const ir_expr *low, const ir_expr *high, const ir_expr *index) {
+    if (!present(b, low, "'lookup'") || !present(b, high, "'lookup'") || !present(b, index, "'lookup'")) return NULL;
+    const bool same = ir_type_eq(low->type, index->type) && ir_type_eq(high->type, index->type);
+    if (!same || index->type.elem != IR_I8 || index->type.lanes < IR_LEAST_LOOKUP) {
+        ir_build_fail(b, "'lookup' takes i8xn, i8xn and i8xn, n being 16 or more, not %s, %s and %s",
+                      ir_type_describe(low->type).text, ir_type_describe(high->type).text,
+                      ir_type_describe(index->type).text);
+        return NULL;
+    }
+    return ir_build_node(b, IR_LOOKUP, index->type, low, high, index);
 }
 
 /* ---- accesses ---- */

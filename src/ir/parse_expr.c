@@ -144,10 +144,11 @@ static const ir_expr *parse_call(ir_parser *p, ir_op op) {
         expr = parse_shuffle(p);
     } else {
         if (!parse_args(p, args, ir_op_get(op)->arity) || !ir_parse_expect(p, ')')) return NULL;
-        expr = op == IR_DOT2    ? ir_dot2(p->b, args[0], args[1], args[2])
-               : op == IR_DOT4  ? ir_dot4(p->b, args[0], args[1], args[2])
-               : op == IR_PACK2 ? ir_pack2(p->b, args[0], args[1])
-                                : ir_apply(p->b, op, args[0], args[1], args[2]);
+        expr = op == IR_DOT2     ? ir_dot2(p->b, args[0], args[1], args[2])
+               : op == IR_DOT4   ? ir_dot4(p->b, args[0], args[1], args[2])
+               : op == IR_LOOKUP ? ir_lookup(p->b, args[0], args[1], args[2])
+               : op == IR_PACK2  ? ir_pack2(p->b, args[0], args[1])
+                                 : ir_apply(p->b, op, args[0], args[1], args[2]);
     }
     return !p->failed && ir_parse_built(p, where) ? expr : NULL;
 }

@@ -2,8 +2,8 @@
  *
  * Needs: no HIGH operators.
  * Keeps: the bits.
- * After it: rint only on targets with AT_TARGET_ROUND. A fused multiply-add, ldexp or dot2 that the target lacks is
- * refused: nothing short computes the same bits, so a kernel for such a target needs other IR. */
+ * After it: rint only on targets with AT_TARGET_ROUND. A fused multiply-add, ldexp, dot2 or lookup that the target
+ * lacks is refused: nothing short computes the same bits, so a kernel for such a target needs other IR. */
 #include "ir/passes.h"
 #include "ir/rewrite.h"
 
@@ -11,10 +11,9 @@ static const struct {
     uint16_t trait;
     uint32_t flag;
 } needs[] = {
-    {IR_TRAIT_NEEDS_FMA, AT_TARGET_FMA},
-    {IR_TRAIT_NEEDS_ROUND, AT_TARGET_ROUND},
-    {IR_TRAIT_NEEDS_SCALEF, AT_TARGET_SCALEF},
-    {IR_TRAIT_NEEDS_DOT2, AT_TARGET_BF16_DOT},
+    {IR_TRAIT_NEEDS_FMA, AT_TARGET_FMA},       {IR_TRAIT_NEEDS_ROUND, AT_TARGET_ROUND},
+    {IR_TRAIT_NEEDS_SCALEF, AT_TARGET_SCALEF}, {IR_TRAIT_NEEDS_DOT2, AT_TARGET_BF16_DOT},
+    {IR_TRAIT_NEEDS_LOOKUP, AT_TARGET_LOOKUP},
 };
 
 static bool is_missing(const ir_expr *e, const void *user) {

@@ -21,6 +21,7 @@ static const ir_expr *copy_expr(ir_rewriter *r, const ir_expr *old, const ir_exp
     case IR_DOT2: return ir_dot2(r->b, args[0], args[1], args[2]);
     case IR_PACK2: return ir_pack2(r->b, args[0], args[1]);
     case IR_DOT4: return ir_dot4(r->b, args[0], args[1], args[2]);
+    case IR_LOOKUP: return ir_lookup(r->b, args[0], args[1], args[2]);
     default: return ir_apply(r->b, old->op, args[0], args[1], args[2]);
     }
 }

@@ -166,7 +166,7 @@ static bool check_shuffle(ir_verifier *v, const ir_expr *e) {
 
 static bool are_parts(ir_type parts, ir_type words) {
     if (words.elem == IR_F16) return parts.elem == IR_I8;
-    return (parts.elem == IR_BF16 || parts.elem == IR_I8) && words.elem == IR_I32;
+    return (parts.elem == IR_BF16 || parts.elem == IR_F8 || parts.elem == IR_I8) && words.elem == IR_I32;
 }
 
 /* Types of the operators with a rule of their own. */
@@ -201,6 +201,10 @@ static bool check_special(ir_verifier *v, const ir_expr *e) {
         ok = type.elem == IR_I32 && ir_type_eq(e->args[2]->type, type) && x.elem == IR_I8 &&
              x.lanes == 4 * type.lanes && ir_type_eq(x, e->args[1]->type);
         break;
+    case IR_LOOKUP:
+        ok = type.elem == IR_I8 && type.lanes >= IR_LEAST_LOOKUP && ir_type_eq(x, type) &&
+             ir_type_eq(e->args[1]->type, type) && ir_type_eq(e->args[2]->type, type);
+        break;
     default: break;
     }
     return ok || wrong_type(v, e);
@@ -232,6 +236,7 @@ static bool check_lowered_op(ir_verifier *v, const ir_expr *e, unsigned traits) 
         {IR_TRAIT_NEEDS_ROUND, AT_TARGET_ROUND, "rounding to an integer"},
         {IR_TRAIT_NEEDS_SCALEF, AT_TARGET_SCALEF, "scaling by a power of two"},
         {IR_TRAIT_NEEDS_DOT2, AT_TARGET_BF16_DOT, "bf16 dot products"},
+        {IR_TRAIT_NEEDS_LOOKUP, AT_TARGET_LOOKUP, "tables of bytes"},
     };
     if (traits & IR_TRAIT_HIGH)
         return ir_refuse(v, "%s: '%s' must not be left in lowered IR", ir_expr_text(v, e).text, ir_op_get(e->op)->text);

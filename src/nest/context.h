@@ -16,7 +16,7 @@ typedef struct mha_context {
     int lanes;    /* of a vector of elem */
     bool has_fma, has_scalef;
     bool is_pinned; /* arithmetic that every target has (integer=all): no fma, no scalef, no order of float sums */
-    bool by_pairs;  /* mha_attends_by_pairs: q_elem, k_elem and v_elem are bf16, and so are q, k and v */
+    bool by_pairs;  /* mha_attends_by_pairs: q_elem, k_elem and v_elem are bf16, and so are q, k and v; or k, v f8 */
     bool projects_by_pairs;
     int64_t group; /* query heads of a KV head */
     mha_params params;

@@ -40,8 +40,8 @@ static void read_problem(mha_context *c) {
     c->by_pairs = mha_attends_by_pairs(p, c->target);
     c->projects_by_pairs = mha_projects_by_pairs(p, c->target);
     c->q_elem = c->by_pairs ? IR_BF16 : c->elem;
-    c->k_elem = kept_elem(c, as_cached || c->by_pairs, p->k_dtype);
-    c->v_elem = kept_elem(c, as_cached || c->by_pairs, p->v_dtype);
+    c->k_elem = c->by_pairs ? IR_BF16 : kept_elem(c, as_cached, p->k_dtype);
+    c->v_elem = c->by_pairs ? IR_BF16 : kept_elem(c, as_cached, p->v_dtype);
     c->prepares_keys = mha_prepares_keys(p) && !p->seq_new;
     c->q = c->params.tensor[MHA_Q];
     c->k = c->params.tensor[MHA_K];

@@ -6,8 +6,14 @@
 
 static bool has_dot2(const at_target *target) { return target->flags & AT_TARGET_BF16_DOT; }
 
+/* Whether elements of K or V are bf16, or become bf16 exactly. */
+static bool is_half_of_pair(attune_dtype dtype, attune_scales scales) {
+    return dtype == ATTUNE_BF16 || (dtype == ATTUNE_F8 && !mha_scales_elements(scales));
+}
+
 bool mha_attends_by_pairs(const attune_problem *p, const at_target *target) {
-    const bool all = p->dtype == ATTUNE_BF16 && p->k_dtype == ATTUNE_BF16 && p->v_dtype == ATTUNE_BF16;
+    const bool all =
+        p->dtype == ATTUNE_BF16 && is_half_of_pair(p->k_dtype, p->k_scales) && is_half_of_pair(p->v_dtype, p->v_scales);
     return has_dot2(target) && all && mha_attends(p) && !p->reproducible && !p->prob_mod[0] &&
            p->softmax_precision == ATTUNE_F32 && p->head_dim % 2 == 0;
 }

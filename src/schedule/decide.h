@@ -8,7 +8,8 @@
 
 /* ---- Arithmetic by pairs of bf16 (dot2), where the target has that ---- */
 
-/* Whether Q K^T and P V are computed so: Q, K, V and P are bf16 then, sums and softmax f32. Not with `reproducible`,
+/* Whether Q K^T and P V are computed so: Q, K, V and P are bf16 then, sums and softmax f32. Codes of f8 become bf16,
+ * which holds them. Not with `reproducible`,
  * whose bits are those of f32 on every target, nor where a row of Q has half a pair. */
 bool mha_attends_by_pairs(const attune_problem *canonical, const at_target *target);
 /* Whether a block's projections are: inputs, weights and what the products are of are bf16 then, sums f32. */

@@ -68,6 +68,7 @@ uint32_t at_cpu_probe_features(void) {
         if (ebx7 & bit_AVX512VL) features |= AT_CPU_AVX512VL;
         if (ebx7 & bit_AVX512CD) features |= AT_CPU_AVX512CD;
         if (ecx7 & bit_AVX512VNNI) features |= AT_CPU_AVX512VNNI;
+        if (ecx7 & bit_AVX512VBMI) features |= AT_CPU_AVX512VBMI;
         if (eax71 & bit_AVX512BF16) features |= AT_CPU_AVX512BF16;
     }
     if ((state & TILE_STATE) == TILE_STATE && (edx7 & AMX_BITS) == AMX_BITS && has_tiles_to_give())

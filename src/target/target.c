@@ -10,7 +10,7 @@
 enum {
     NEEDS_AVX2 = AT_CPU_X86_64 | AT_CPU_AVX2 | AT_CPU_FMA | AT_CPU_F16C | AT_CPU_BMI2,
     NEEDS_AVX512 = NEEDS_AVX2 | AT_CPU_AVX512F | AT_CPU_AVX512BW | AT_CPU_AVX512DQ | AT_CPU_AVX512VL | AT_CPU_AVX512CD,
-    NEEDS_AVX512_BF16 = NEEDS_AVX512 | AT_CPU_AVX512BF16 | AT_CPU_AVX512VNNI,
+    NEEDS_AVX512_BF16 = NEEDS_AVX512 | AT_CPU_AVX512BF16 | AT_CPU_AVX512VNNI | AT_CPU_AVX512VBMI,
     NEEDS_AMX = NEEDS_AVX512_BF16 | AT_CPU_AMX_BF16
 };
 
@@ -19,18 +19,19 @@ static const char X86_TRIPLE[] = "x86_64-unknown-linux-gnu";
 /* The features repeat what the CPU name implies where kernels rely on it, so that a change of LLVM's idea of a CPU
  * cannot take an instruction away. */
 static const at_target targets[] = {
-    /* All CPUs with AVX512_BF16 have AVX512_VNNI. */
+    /* All CPUs with AVX512_BF16 have AVX512_VNNI, and all but the first of them (Cooper Lake) AVX512_VBMI. */
     {"avx512_bf16", X86_TRIPLE, "x86-64-v4",
-     "+avx2,+fma,+f16c,+bmi2,+avx512f,+avx512bw,+avx512dq,+avx512vl,+avx512cd,+avx512vnni,+avx512bf16",
-     AT_TARGET_FMA | AT_TARGET_ROUND | AT_TARGET_SCALEF | AT_TARGET_LANE_MASK | AT_TARGET_BF16_DOT | AT_TARGET_BYTE_DOT,
+     "+avx2,+fma,+f16c,+bmi2,+avx512f,+avx512bw,+avx512dq,+avx512vl,+avx512cd,+avx512vnni,+avx512vbmi,+avx512bf16",
+     AT_TARGET_FMA | AT_TARGET_ROUND | AT_TARGET_SCALEF | AT_TARGET_LANE_MASK | AT_TARGET_BF16_DOT |
+         AT_TARGET_BYTE_DOT | AT_TARGET_LOOKUP,
      NEEDS_AVX512_BF16, 64, 32},
     /* It comes after a target that does the same, so it is used only where it is named: it has run on no machine yet.
      */
     {"amx", X86_TRIPLE, "x86-64-v4",
-     "+avx2,+fma,+f16c,+bmi2,+avx512f,+avx512bw,+avx512dq,+avx512vl,+avx512cd,+avx512vnni,+avx512bf16,+amx-tile,+amx-"
-     "bf16",
+     "+avx2,+fma,+f16c,+bmi2,+avx512f,+avx512bw,+avx512dq,+avx512vl,+avx512cd,+avx512vnni,+avx512vbmi,+avx512bf16,+amx-"
+     "tile,+amx-bf16",
      AT_TARGET_FMA | AT_TARGET_ROUND | AT_TARGET_SCALEF | AT_TARGET_LANE_MASK | AT_TARGET_BF16_DOT |
-         AT_TARGET_BYTE_DOT | AT_TARGET_TILES,
+         AT_TARGET_BYTE_DOT | AT_TARGET_LOOKUP | AT_TARGET_TILES,
      NEEDS_AMX, 64, 32},
     {"avx512", X86_TRIPLE, "x86-64-v4", "+avx2,+fma,+f16c,+bmi2,+avx512f,+avx512bw,+avx512dq,+avx512vl,+avx512cd",
      AT_TARGET_FMA | AT_TARGET_ROUND | AT_TARGET_SCALEF | AT_TARGET_LANE_MASK, NEEDS_AVX512, 64, 32},
@@ -120,9 +121,9 @@ attune_status at_target_select(const char *name, const at_target **target, at_er
 const char *at_cpu_feature_names(uint32_t features, char text[AT_CPU_FEATURES_TEXT]) {
     static const char *const names[] = {"x86-64",     "avx2",     "fma",      "f16c",     "bmi2",
                                         "avx512f",    "avx512bw", "avx512dq", "avx512vl", "avx512bf16",
-                                        "avx512vnni", "avx512cd", "aarch64",  "amx-bf16"};
+                                        "avx512vnni", "avx512cd", "aarch64",  "amx-bf16", "avx512vbmi"};
     enum { COUNT = sizeof names / sizeof *names };
-    _Static_assert(1u << (COUNT - 1) == AT_CPU_AMX_BF16, "each bit has a name");
+    _Static_assert(1u << (COUNT - 1) == AT_CPU_AVX512VBMI, "each bit has a name");
     size_t length = 0;
     text[0] = '\0';
     for (uint32_t bit = 0; bit < 32; bit++) {

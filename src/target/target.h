@@ -14,8 +14,9 @@ enum {
     AT_TARGET_SCALEF = 4,    /* ldexp on float vectors is one instruction */
     AT_TARGET_LANE_MASK = 8, /* mask registers: masked loads and selects are free */
     AT_TARGET_BF16_DOT = 16,
-    AT_TARGET_TILES = 32,   /* matrix registers: the IR's tile statements */
-    AT_TARGET_BYTE_DOT = 64 /* dot4 is one instruction; elsewhere it is several */
+    AT_TARGET_TILES = 32,    /* matrix registers: the IR's tile statements */
+    AT_TARGET_BYTE_DOT = 64, /* dot4 is one instruction; elsewhere it is several */
+    AT_TARGET_LOOKUP = 128   /* lookup, in tables of up to 128 bytes */
 };
 
 typedef struct at_target {
@@ -44,8 +45,9 @@ enum {
     AT_CPU_AVX512BF16 = 1u << 9,
     AT_CPU_AVX512VNNI = 1u << 10,
     AT_CPU_AVX512CD = 1u << 11,
-    AT_CPU_AARCH64 = 1u << 12, /* with Advanced SIMD, which Linux requires of it */
-    AT_CPU_AMX_BF16 = 1u << 13 /* with AMX_TILE; see at_cpu_request */
+    AT_CPU_AARCH64 = 1u << 12,  /* with Advanced SIMD, which Linux requires of it */
+    AT_CPU_AMX_BF16 = 1u << 13, /* with AMX_TILE; see at_cpu_request */
+    AT_CPU_AVX512VBMI = 1u << 14
 };
 
 /* Best first; ends with a NULL name. */

@@ -285,7 +285,8 @@ static bool is_prepared(const attune_problem *p) { return p->rotary_dim || p->qk
 
 /* The relative error of Q and K in a problem that is bf16 throughout, and rounds them between its steps. */
 static double lost_between(const attune_problem *p) {
-    const bool all = p->dtype == ATTUNE_BF16 && p->k_dtype == ATTUNE_BF16 && p->softmax_precision != ATTUNE_F64;
+    const bool fits = p->k_dtype == ATTUNE_BF16 || p->k_dtype == ATTUNE_F8;
+    const bool all = p->dtype == ATTUNE_BF16 && fits && p->softmax_precision != ATTUNE_F64;
     return all && (ref_is_block(p) || is_prepared(p)) ? epsilon_of(ATTUNE_BF16) : 0;
 }
 
