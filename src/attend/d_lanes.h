@@ -139,6 +139,8 @@ mha_kv_row dl_key_at(const d_lanes *d, const dl_streams *streams, int64_t stream
 /* Asks for key i of a stream of k or v, if the schedule has kv_prefetch. */
 void dl_fetch_ahead(const d_lanes *d, const ir_buffer *k_or_v, const dl_streams *streams, int64_t stream,
                     const ir_expr *i);
+/* The same for codes of V, of a line that begins with this column. */
+void dl_fetch_columns(const d_lanes *d, const dl_streams *streams, const ir_expr *i, const ir_expr *column);
 /* d->width columns of k or v from `column` on, as bf16 if c->by_pairs, else as c->elem. The first `count` are loaded,
  * the others are 0. */
 const ir_expr *dl_load_key(const d_lanes *d, const ir_buffer *k_or_v, const mha_kv_row *key, const ir_expr *column,

@@ -37,7 +37,8 @@ const ir_expr *dl_load_key(const d_lanes *d, const ir_buffer *k_or_v, const mha_
     return mha_both_rounded(c, ir_let(d->b, "first", first), ir_let(d->b, "next", next));
 }
 
-/* Some keys ahead, into the second cache: into the first one asking costs more than it gains. */
+/* Some keys ahead, into the second cache: into the first one asking costs more than it gains; but not of codes that are
+ * multiplied as they lie, which are used up faster than they come. */
 void dl_fetch_ahead(const d_lanes *d, const ir_buffer *k_or_v, const dl_streams *streams, int64_t stream,
                     const ir_expr *i) {
     enum { LINE = 64 };
@@ -48,8 +49,20 @@ void dl_fetch_ahead(const d_lanes *d, const ir_buffer *k_or_v, const dl_streams 
     const int64_t bytes = ir_elem_get((ir_elem)k_or_v->type.elem)->bytes, step = LINE / bytes;
     const int64_t keys = ceil_div(ahead, columns * bytes);
     const mha_kv_row key = dl_key_at(d, streams, stream, ir_plus(d->b, i, keys));
-    for (int64_t column = 0; column < columns; column += step)
-        ir_prefetch_far(d->b, mha_kv_access(d->c, k_or_v, &key, ir_idx(d->b, column), 1));
+    for (int64_t column = 0; column < columns; column += step) {
+        const ir_access *at = mha_kv_access(d->c, k_or_v, &key, ir_idx(d->b, column), 1);
+        if (d->planes)
+            ir_prefetch(d->b, at);
+        else
+            ir_prefetch_far(d->b, at);
+    }
+}
+
+void dl_fetch_columns(const d_lanes *d, const dl_streams *streams, const ir_expr *i, const ir_expr *column) {
+    const int64_t ahead = d->c->s->kv_prefetch, columns = d->c->p->head_dim_v;
+    if (ahead <= 0) return;
+    const mha_kv_row key = dl_key_at(d, streams, 0, ir_plus(d->b, i, ceil_div(ahead, columns)));
+    ir_prefetch(d->b, mha_kv_access(d->c, d->c->v, &key, column, 1));
 }
 
 typedef struct visit {
