@@ -322,15 +322,27 @@ static bool tiles_are_whole(const d_lanes *d) {
            p->seq_kv % d->c->s->kv_tile == 0;
 }
 
+/* Scales of the keys from key i of the stream on, which lie side by side. */
+static void load_scales_at(d_lanes *d, const dl_streams *streams, const ir_expr *i, int lanes) {
+    ir_builder *b = d->b;
+    const mha_kv_row key = dl_key_at(d, streams, 0, i);
+    const ir_expr *j = ir_add(b, streams->first[0], i);
+    if (d->k_scales)
+        ir_store(b, ir_at(b, d->k_scales, lanes, 1, j), mha_scales_of_keys(d->c, MHA_K_SCALE, &key, lanes));
+    if (d->v_scales)
+        ir_store(b, ir_at(b, d->v_scales, lanes, 1, j), mha_scales_of_keys(d->c, MHA_V_SCALE, &key, lanes));
+}
+
 static void load_scales_of(d_lanes *d, const dl_streams *streams, const void *user) {
     ir_builder *b = d->b;
-    IR_FOR(b, i, ir_idx(b, 0), streams->keys, 1) {
-        const mha_kv_row key = dl_key_at(d, streams, 0, i);
-        const ir_expr *j = ir_add(b, streams->first[0], i);
-        (void)user;
-        if (d->k_scales) ir_store(b, ir_at(b, d->k_scales, 1, 1, j), mha_k_scale(d->c, &key));
-        if (d->v_scales) ir_store(b, ir_at(b, d->v_scales, 1, 1, j), mha_v_scale(d->c, &key));
+    const ir_expr *rest = ir_mod(b, streams->keys, ir_idx(b, d->lanes));
+    (void)user;
+    IR_FOR(b, i, ir_idx(b, 0), ir_sub(b, streams->keys, ir_idx(b, d->lanes - 1)), d->lanes) {
+        load_scales_at(d, streams, i, d->lanes);
     }
+    if (ir_is(rest, 0)) return;
+    const ir_expr *done = dl_first(d, "done", ir_sub(b, streams->keys, rest), ir_idx(b, 0), streams->keys);
+    IR_FOR(b, i, done, streams->keys, 1) load_scales_at(d, streams, i, 1);
 }
 
 static void load_scales(d_lanes *d, const dl_tile *tile) {

@@ -98,6 +98,12 @@ const ir_access *mha_scale_access(const mha_context *c, mha_tensor_id id, const 
     return scales->num_dims == 1 ? ir_at(c->b, scales, 1, 1, at[1]) : ir_at(c->b, scales, 1, 3, at[0], at[1], at[2]);
 }
 
+const ir_expr *mha_scales_of_keys(const mha_context *c, mha_tensor_id id, const mha_kv_row *first, int lanes) {
+    const ir_access *at = mha_scale_access(c, id, first);
+    if (!at) return NULL;
+    return mha_load(c, ir_access_make(c->b, at->buffer, lanes, -1, at->buffer->num_dims, at->indices, NULL));
+}
+
 const ir_expr *mha_k_scale(const mha_context *c, const mha_kv_row *row) {
     return mha_load(c, mha_scale_access(c, MHA_K_SCALE, row));
 }

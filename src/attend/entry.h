@@ -49,6 +49,8 @@ const ir_expr *mha_k_scale(const mha_context *c, const mha_kv_row *row);
 const ir_expr *mha_v_scale(const mha_context *c, const mha_kv_row *row);
 /* Its place: id is MHA_K_SCALE or MHA_V_SCALE. */
 const ir_access *mha_scale_access(const mha_context *c, mha_tensor_id id, const mha_kv_row *row);
+/* Those of `lanes` tokens that lie side by side, where tokens have scales. */
+const ir_expr *mha_scales_of_keys(const mha_context *c, mha_tensor_id id, const mha_kv_row *first, int lanes);
 
 /* ---- Positions ---- */
 

@@ -302,7 +302,9 @@ static void row_of_tiles(const gemm *c, int64_t rows, const ir_expr *base, const
     register_tile t = {.base = base, .product = mha_product_of(c->m, c->kind, rows, c->vectors)};
     IR_LOOP(b, n, ir_for_begin(b, "column_tile", ir_idx(b, 0), ir_idx(b, tiles), 1, false)) {
         t.column = ir_times(b, n, columns);
-        if (first && c->g->left) t.num_next = find_rows(c, ir_plus(b, first, c->rows), n, tiles, t.next);
+        /* Rows that are codes have been copied by now. */
+        if (first && c->g->left && !c->left.codes)
+            t.num_next = find_rows(c, ir_plus(b, first, c->rows), n, tiles, t.next);
         if (first && c->g->result) prefetch_results(c, first, n, tiles);
         if (by_tiles(c, rows)) {
             start_product(c, &t);

@@ -14,11 +14,12 @@ static int32_t power_below(int64_t x) {
 }
 
 /* As many sums as registers hold: of scores two rows of a vector have one, and each plane; of values each row has four,
- * and each plane. */
+ * and each plane. From memory eight keys at once are slower than four. */
 static void choose_integer_tiles(const attune_problem *p, const at_target *target, int64_t rows, attune_schedule *s) {
     const bool many = target->vector_registers >= 32;
     const int32_t planes = (int32_t)mha_query_planes(p);
-    s->score_keys = rows > 1 || !many ? 4 : 8;
+    const bool holds_eight = rows == 1 || (rows > 2 && planes == 1 && !mha_is_from_memory(p));
+    s->score_keys = many && holds_eight ? 8 : 4;
     s->score_rows = (int32_t)(rows == 1 ? 1 : rows == 2 || !many ? 2 : 4);
     s->score_column_vectors = 1;
     if (p->integer != ATTUNE_INTEGER_ALL) return;
