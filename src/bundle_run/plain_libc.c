@@ -18,8 +18,14 @@ void *memset(void *to, int byte, size_t count) {
     return to;
 }
 
+/* Each call compares its arguments with those before: by words, as bytes took more than 1 % of a short call. */
 int memcmp(const void *a, const void *b, size_t count) {
     const unsigned char *x = a, *y = b;
+    for (uint64_t u, v; count >= sizeof u; x += sizeof u, y += sizeof v, count -= sizeof u) {
+        __builtin_memcpy(&u, x, sizeof u);
+        __builtin_memcpy(&v, y, sizeof v);
+        if (u != v) break;
+    }
     for (size_t i = 0; i < count; i++)
         if (x[i] != y[i]) return x[i] < y[i] ? -1 : 1;
     return 0;
