@@ -134,7 +134,7 @@ INSTALL_DIRS = $(BUILD)/gen/install_dirs.h
 	bench bench-full \
 	bench-growth \
 	bench-setup bench-drivers bench-table bench-alone bench-latency \
-	bench-call-sites cost-sample cost-judge cost-fit ranking ranking-table cliffs roofline shapes-table \
+	bench-call-sites bench-bundle cost-sample cost-judge cost-fit ranking ranking-table cliffs roofline shapes-table \
 	install uninstall find-cairo completions help FORCE
 
 all: lib codegen draw adapters tool fetch tier0 ## build the library, the code generator and the command into build/
@@ -461,6 +461,19 @@ $(call obj,$(WITH_CASES:%=tests/%.c)): $(CASES)
 $(call obj,$(WITH_CASES:%=tests/%.c)): INCLUDES += -I$(BUILD)/tests/bundle
 $(WITH_CASES:%=$(BUILD)/tests/%): $(CASES)
 
+# The bundle that is compared with kernels compiled now.
+SPEED = $(BUILD)/bench/libspeed.a
+$(SPEED): bench/bundle.txt $(BUNDLE_TOOL) $(BUILD)/libattune-codegen.so
+	@mkdir -p $(@D)
+	$(call say,bundle $@)
+	$(Q)ATTUNE_CACHE_DIR= $(BUNDLE_TOOL) bundle -o $@ --header $(@D)/speed.h --name speed \
+		--targets $(BUNDLE_TARGETS_$(ARCH)) bench/bundle.txt
+$(call obj,bench/bundle.c): $(SPEED)
+$(call obj,bench/bundle.c): INCLUDES = -I$(BUILD)/bench
+$(BUILD)/bench/bundle: $(call obj,bench/bundle.c) $(SPEED) $(BUILD)/libattune.so
+	$(call say,link $@)
+	$(Q)$(LINK) -Wl,-rpath,'$$ORIGIN/..' $(filter %.o %.a,$^) -L$(BUILD) -lattune $(CORE_LIBS) -o $@
+
 TEST_ARCHIVES = $(addprefix $(BUILD)/libattune,-support.a -tool.a -codegen.a -internal.a)
 TEST_LINK = $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(LLVM_LIBS) $(CORE_LIBS) -ljansson
 
@@ -547,6 +560,9 @@ bench-call-sites: all $(BUILD)/bench/call_sites ## random lengths by a plan that
 	@ATTUNE_CODEGEN=$(abspath $(BUILD))/libattune-codegen.so $(BUILD)/bench/call_sites
 	@ATTUNE_CODEGEN=$(abspath $(BUILD))/libattune-codegen.so $(BUILD)/bench/call_sites --shapes
 	@ATTUNE_CODEGEN=$(abspath $(BUILD))/libattune-codegen.so $(BUILD)/bench/call_sites --promoted
+
+bench-bundle: all $(BUILD)/bench/bundle ## kernels of a bundle beside the same ones compiled now
+	@ATTUNE_CODEGEN=$(abspath $(BUILD))/libattune-codegen.so $(BUILD)/bench/bundle
 
 # RANKING: options, as --only='vit*'; bench/ranking.py --help.
 RANKING ?=
