@@ -238,7 +238,8 @@ typedef enum attune_weights_mode {
  *                          must belong to one entry only. This is not checked: entries that share such a page
  *                          overwrite each other's keys. Ragged: [total_q tokens], as many as there are queries
  *     [k_dtype, v_dtype]   k, v as bytes where a row is not as many elements: the last dim, and all strides, are in
- *                          bytes, and the last stride is 1. head_dim (head_dim_v) is then a multiple of 32.
+ *                          bytes, and the last stride is 1. With i4, and with scales of groups, of channels or inline,
+ *                          head_dim (head_dim_v) is a multiple of 32
  *                          i4: head_dim / 2 bytes; byte i of each 16 has column i of 32 in its lower half and column
  *                          i + 16 in its upper one, as code + 8. Scales inline: for each 32 columns the scale, an f16,
  *                          and their codes: 34 bytes (i8) or 18 (i4)

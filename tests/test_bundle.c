@@ -258,6 +258,9 @@ static void context_is_the_caller_s(void **state) {
     unsetenv("ATTUNE_COMPILE");
     setenv("ATTUNE_CACHE_DIR", "", 1);
     assert_int_equal(calls, 1);
+    wish.targets = "avx2,aarch64";
+    assert_fails(attune_bundle_make(context, &wish, &kernel, 1, &files), ATTUNE_INVALID_ARGUMENT,
+                 "avx2 and aarch64 are targets of two architectures");
     assert_int_not_equal(access(elsewhere, F_OK), 0);
     attune_context_destroy(context);
 }

@@ -102,7 +102,7 @@ static const float odd_scales[] = {0, -0.017F, 0x1p-140F, 3e-6F, 65504};
 static void fill_scales(const format *f, float *scales, size_t bytes) {
     for (size_t i = 0; scales && i < bytes / sizeof *scales; i++) {
         scales[i] = f->by_row ? ldexpf(1, (int)(i % 5) - 4) : 0.01F + 0.0037F * (float)(i % 11);
-        if (!f->by_row && i % 13 == 5) scales[i] = odd_scales[i / 13 % 4];
+        if (!f->by_row && i % 13 == 5) scales[i] = odd_scales[i / 13 % 5];
     }
 }
 
@@ -118,7 +118,7 @@ static void fill_cache(const format *f, uint8_t *bytes, const float *scales, flo
         for (int i = 0; f->is_inline && i < DIM; i += RUN) {
             const int number = row * 2 + i / RUN;
             const _Float16 half =
-                number % 7 == 3 ? (_Float16)odd_scales[number % 4] : (_Float16)(0.02F * (float)(number % 9));
+                number % 7 == 3 ? (_Float16)odd_scales[number % 5] : (_Float16)(0.02F * (float)(number % 9));
             memcpy(codes + i / RUN * block_bytes(f), &half, sizeof half);
         }
         for (int i = 0; i < DIM; i++) numbers[row * DIM + i] = value_at(f, codes, scales, row, KEYS, i);

@@ -247,11 +247,11 @@ static void test_contradictions(void **state) {
         {"seq_q=4,head_dim=4,k_dtype=i8,rotary_dim=2,integer=scores", "but rotary_dim rotates them first"},
         {"seq_q=4,head_dim=4,k_dtype=i8,weights=softmax,integer=scores", "leave out weights or integer"},
         {"seq_q=4,head_dim=4,kv_dtype=i8,k_scales=none",
-         "k_dtype is i8, but k_scales is none; it must be head or token"},
+         "k_dtype is i8, but k_scales is none; it must be head, token, group, channel or inline"},
         {"seq_q=4,head_dim=4,v_dtype=i8,v_scales=none", "v_dtype is i8, but v_scales is none"},
         {"seq_q=4,head_dim=4,v_in_k=1,k_dtype=i8,k_scales=token,v_scales=head", "but v_scales is not k_scales"},
         {"seq_q=4,head_dim=32,kv_dtype=i4,kv_scales=none", "k_dtype is i4, but k_scales is none"},
-        {"seq_q=4,head_dim=48,kv_dtype=i4", "head_dim is 48; with k_dtype = i4 and scales of its groups it must be a "
+        {"seq_q=4,head_dim=48,kv_dtype=i4", "head_dim is 48; with k_dtype = i4 and k_scales = group it must be a "
                                             "multiple of 32"},
         {"seq_q=4,head_dim=20,kv_dtype=i4,kv_scales=token", "head_dim is 20; with k_dtype = i4"},
         {"seq_q=4,head_dim=64,head_dim_v=40,v_dtype=i8,v_scales=channel", "head_dim_v is 40; with v_dtype = i8"},

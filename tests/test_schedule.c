@@ -260,6 +260,17 @@ static void test_choices_follow_the_numbers(void **state) {
     assert_int_equal(settled(&one_task, "avx512_bf16", numbers).kv_copy, ATTUNE_COPY_CONVERTED);
     assert_int_equal(settled(&tasks, "avx512_bf16", numbers).kv_copy, ATTUNE_COPY_ONCE);
     assert_int_equal(settled(&tasks, "avx512", numbers).kv_copy, ATTUNE_COPY_CONVERTED);
+    /* A call may have few queries, or see few of the keys, and V in pairs must not take more room than V. */
+    static const char *const unshared[] = {
+        "num_heads=4,seq_q=dynamic,seq_kv=90,head_dim=40,dtype=bf16",
+        "num_heads=4,seq_q=99,seq_kv=dynamic,head_dim=40,dtype=bf16",
+        "num_heads=4,seq_q=99,seq_kv=990,head_dim=40,dtype=bf16,window_left=12",
+        "batch=64,num_heads=32,seq_q=99,seq_kv=990,head_dim=40,dtype=bf16",
+        "batch=3,num_heads=4,seq_q=99,seq_kv=90,head_dim=40,dtype=bf16,v_strides=0:3600:40:1"};
+    for (size_t i = 0; i < sizeof unshared / sizeof *unshared; i++) {
+        const attune_problem one = problem_canonical(unshared[i]);
+        if (settled(&one, "avx512_bf16", numbers).kv_copy != ATTUNE_COPY_CONVERTED) fail_msg("%s", unshared[i]);
+    }
     const attune_problem large = problem_canonical("num_heads=4,seq_q=1,seq_kv=100000,head_dim=40");
     const attune_problem small = problem_canonical("num_heads=4,seq_q=1,seq_kv=100,head_dim=40");
     const attune_problem serial = problem_canonical("num_heads=4,seq_q=1,seq_kv=100000,head_dim=40,reproducible=1");

@@ -14,6 +14,8 @@ expect "a block with threads" 0 '^[0-9]+ passed, 0 failed' "$attune" check --thr
     num_heads=3,seq_q=21,head_dim=8,embed_dim=24,is_causal=1
 expect "a function on scores" 0 '^[0-9]+ passed, 0 failed' "$attune" check \
     'num_heads=2,seq_q=9,seq_kv=33,head_dim=20,score_mod="score + 0.5 * (q - kv)"'
+expect "scales that are bytes and NaN" 0 '^[0-9]+ passed, 0 failed' "$attune" check --inputs=nonfinite \
+    num_heads=2,seq_q=1,seq_kv=2,head_dim=64,k_dtype=i8,k_scales=inline,seq_new=2
 expect "the log says why" 0 'the virtual machine runs this kernel: .*/nowhere/libattune-codegen.so' "$attune" compile \
     num_heads=1,seq_q=2,head_dim=4
 expect "the command names it" 0 'the virtual machine in' "$attune" compile num_heads=1,seq_q=2,head_dim=4

@@ -76,7 +76,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
 
 /* "libmodel.a" to "libmodel-aarch64.a". NULL: out of memory. */
 static char *name_for(const char *output, bool is_arm) {
-    const char *const slash = strrchr(output, '/'), *const dot = strrchr(slash ? slash : output, '.');
+    const char *const slash = strrchr(output, '/'), *const dot = strchr(slash ? slash + 1 : output, '.');
     const char *const end = dot ? dot : output + strlen(output);
     char *name;
     const int bytes = asprintf(&name, "%.*s-%s%s", (int)(end - output), output, is_arm ? "aarch64" : "x86_64", end);
@@ -253,12 +253,26 @@ static int bundle(bundle_options *o, attune_context *context) {
     return code;
 }
 
+/* A file must not be written over another one, and a linker makes libraries of one architecture. */
+static bool are_apart(const bundle_options *o) {
+    for (size_t i = 0; o->header && i < o->num_libraries; i++) {
+        if (strcmp(o->header, o->libraries[i].output) != 0) continue;
+        tool_error("%s would be both a library and the header", o->header);
+        return false;
+    }
+    const char *const linker = getenv("LD");
+    if (!o->is_shared || o->num_libraries < 2 || !linker || !*linker) return true;
+    tool_error("these targets are of two architectures, but LD names one linker, %s: make a bundle of each", linker);
+    return false;
+}
+
 /* Whether all files can be written, before anything is compiled. */
 static bool can_write(bundle_options *o) {
     if (!split_targets(o)) {
         tool_error("out of memory");
         return false;
     }
+    if (!are_apart(o)) return false;
     for (size_t i = 0; i < o->num_libraries; i++)
         if (!tool_can_write(o->libraries[i].output)) return false;
     return !o->header || tool_can_write(o->header);

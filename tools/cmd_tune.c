@@ -5,7 +5,7 @@
 #include "common/manifest.h"
 #include "common/tensors.h"
 #include "measure/tune_report.h"
-#include "measure/work.h"
+#include "measure/seen.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -117,7 +117,9 @@ static bool search(const tune_options *o, attune_context *context, tensors *t, b
     end_progress(shows_progress);
     if (!is_good) tool_library_error("tuning");
     tune_report_probe(report, probe);
-    report->flops = work_of_call(t).flops;
+    call_work work = work_of_call(t);
+    seen_count(context, t, &work);
+    report->flops = work.flops;
     return is_good;
 }
 

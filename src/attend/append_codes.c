@@ -5,6 +5,8 @@
 #include "attend/append.h"
 #include "nest/codes.h"
 
+#include <math.h>
+
 enum { COLUMNS = MHA_BLOCK_COLUMNS, HALF = COLUMNS / 2, NIBBLE_BITS = 4, ZERO_CODE = 8 };
 
 /* Columns that share a scale, of a row that becomes codes. */
@@ -41,7 +43,9 @@ static const ir_expr *measured(const mha_context *c, const run *r) {
 static const ir_expr *inline_scale(const mha_context *c, const run *r) {
     ir_builder *b = c->b;
     const mha_format *f = &r->row->format;
-    const ir_expr *scale = ir_let(b, "half_scale", ir_cast(b, IR_F16, mha_narrowed(c, measured(c, r))));
+    const ir_expr *exact = ir_let(b, "exact_scale", measured(c, r)), *nan = mha_number(c, NAN, 1);
+    exact = ir_select(b, ir_eq(b, exact, exact), exact, nan); /* a NaN is bytes here, and always the same ones */
+    const ir_expr *scale = ir_let(b, "half_scale", ir_cast(b, IR_F16, mha_narrowed(c, exact)));
     const ir_expr *block =
         ir_let_index(b, "block", ir_idx(b, f->columns / COLUMNS), ir_div(b, r->first, ir_idx(b, COLUMNS)));
     ir_store(b, mha_block_bytes(c, f, r->row->target, block, 0, MHA_INLINE_BYTES), ir_bitcast(b, IR_I8, scale));

@@ -227,15 +227,15 @@ static attune_status check_stored(const stored *s, at_error *err) {
     const int64_t *const strides = s->strides;
     if (!mha_is_quantised(s->dtype)) return check_group(s, err);
     if (s->dtype != ATTUNE_F8 && s->scales == ATTUNE_SCALES_NONE)
-        return at_fail(err, ATTUNE_INVALID_PROBLEM, "%s is %s, but %s is none; it must be head or token", s->dtype_name,
+        return at_fail(err, ATTUNE_INVALID_PROBLEM,
+                       "%s is %s, but %s is none; it must be head, token, group, channel or inline", s->dtype_name,
                        dtype, s->scales_name);
     if (s->dtype == ATTUNE_F8 && s->scales == ATTUNE_SCALES_INLINE)
         return at_fail(err, ATTUNE_INVALID_PROBLEM, "%s is inline, but %s is f8; it must be i8 or i4", s->scales_name,
                        s->dtype_name);
     if ((is_packed || mha_scales_elements(s->scales)) && s->columns % MHA_BLOCK_COLUMNS)
-        return at_fail(err, ATTUNE_INVALID_PROBLEM,
-                       "%s is %lld; with %s = %s and scales of its %ss it must be a multiple of %d", s->columns_name,
-                       (long long)s->columns, s->dtype_name, dtype,
+        return at_fail(err, ATTUNE_INVALID_PROBLEM, "%s is %lld; with %s = %s and %s = %s it must be a multiple of %d",
+                       s->columns_name, (long long)s->columns, s->dtype_name, dtype, s->scales_name,
                        mha_field_word(&mha_fields[MHA_ID_k_scales], s->scales), MHA_BLOCK_COLUMNS);
     if (is_packed && (strides[0] || strides[1] || strides[2] || strides[3]) && strides[3] != 1)
         return at_fail(err, ATTUNE_INVALID_PROBLEM, "%s[3] is %lld; it must be 1, as rows of %s are bytes",

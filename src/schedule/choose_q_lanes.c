@@ -190,7 +190,8 @@ static void set_short_task(const search *t, attune_schedule *s) {
 /* Short tasks, which share the pairs of V. */
 static void try_pairs_once(search *t, attune_schedule s) {
     s.kv_copy = ATTUNE_COPY_ONCE;
-    if (!t->pairs_fit || !mha_may_pair_once(t->p, &s, t->c->machine.target) || !has_equal_stripes(t->p, &s)) return;
+    if (!t->pairs_fit || !mha_pairs_are_shared(t->p)) return;
+    if (!mha_may_pair_once(t->p, &s, t->c->machine.target) || !has_equal_stripes(t->p, &s)) return;
     set_short_task(t, &s);
     if (t->rows > (int64_t)s.task_row_vectors * s.lanes) try(t, s);
 }

@@ -103,6 +103,15 @@ bool mha_may_pair_once(const attune_problem *p, const attune_schedule *s, const 
            (s->kv_tile % 2 == 0 || is_one_tile);
 }
 
+bool mha_pairs_are_shared(const attune_problem *p) {
+    enum { MOST_BYTES = 32 << 20, PAIR_BYTES = 2 };
+    const int64_t *const strides = p->v_strides;
+    const bool is_broadcast = strides[3] && (!strides[0] || !strides[1]);
+    if (p->seq_q < 1 || p->seq_kv < 1 || mha_has_first_key(p) || p->mask_mod[0] || is_broadcast) return false;
+    const double heads = (double)(p->batch < 1 ? 1 : p->batch) * (double)p->num_kv_heads;
+    return heads * (double)p->seq_kv * (double)p->head_dim_v * PAIR_BYTES <= MOST_BYTES;
+}
+
 bool mha_attends_with_weights(const attune_problem *p, const attune_schedule *s, const at_target *target) {
     return s->strategy == ATTUNE_Q_LANES && s->value_by == ATTUNE_VALUE_BY_ROWS && mha_takes_rows_at_once(p, s) &&
            p->weights_mode == ATTUNE_WEIGHTS_SOFTMAX && !p->weights_average && !p->low_rank && !p->reproducible &&

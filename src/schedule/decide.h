@@ -46,6 +46,10 @@ int64_t mha_rest_rows(const attune_problem *canonical, const attune_schedule *sc
  * of pairs then, tiles begin with whole pairs, and an entry's values lie by themselves, so that the copy is no larger
  * than V. */
 bool mha_may_pair_once(const attune_problem *canonical, const attune_schedule *schedule, const at_target *target);
+
+/* Whether that is a good choice for any call: lengths are known, so no call has many keys for few queries; tasks see
+ * nearly all keys, and not those of a window; and V in pairs is not large. */
+bool mha_pairs_are_shared(const attune_problem *canonical);
 /* q-lanes: whether the phase of attention writes the probabilities that are an output, as it holds all of a row at
  * once. Otherwise a later phase computes them again. */
 bool mha_attends_with_weights(const attune_problem *canonical, const attune_schedule *schedule,

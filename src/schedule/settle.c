@@ -27,10 +27,9 @@ static attune_task_prefetch usual_task_prefetch(const attune_problem *p) {
 /* Pairs of a head's V that several tasks share are made once; a lone task makes them tile by tile, for a nearer
  * cache. */
 static attune_kv_copy usual_kv_copy(const attune_problem *p, const at_target *target, const attune_schedule *s) {
-    enum { USUAL = 512 };
-    const int64_t queries = p->seq_q == ATTUNE_DYNAMIC ? USUAL : p->seq_q;
-    const bool has_tasks = queries * (p->num_heads / p->num_kv_heads) > (int64_t)s->task_row_vectors * s->lanes;
-    return has_tasks && mha_may_pair_once(p, s, target) ? ATTUNE_COPY_ONCE : ATTUNE_COPY_CONVERTED;
+    const bool has_tasks = p->seq_q * (p->num_heads / p->num_kv_heads) > (int64_t)s->task_row_vectors * s->lanes;
+    const bool are_shared = has_tasks && mha_pairs_are_shared(p) && mha_may_pair_once(p, s, target);
+    return are_shared ? ATTUNE_COPY_ONCE : ATTUNE_COPY_CONVERTED;
 }
 
 static void settle_q_lanes(const attune_problem *p, const at_target *target, attune_schedule *s) {

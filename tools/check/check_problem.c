@@ -315,7 +315,7 @@ static void draw_attention(draft *d) {
     p->has_kv_lens = p->has_kv_lens || has_feature(d);
     if (p->head_dim_v <= p->head_dim && !p->v_embed_dim && has_feature(d)) p->v_in_k = 1;
     if (p->v_in_k) p->v_dtype = ATTUNE_DTYPE_DEFAULT;
-    if (p->v_in_k) p->v_scales = ATTUNE_SCALES_DEFAULT, p->v_group = 0;
+    if (p->v_in_k) p->v_scales = ATTUNE_SCALES_DEFAULT, p->k_group = p->v_group = 0; /* the usual one fits V as well */
     if (p->head_dim > 1 && !p->v_in_k && (has_feature(d) || (d->block && chance(d, 15)))) draw_rotary(d);
     if (p->is_ragged) p->seq_q = p->seq_kv = ATTUNE_DYNAMIC;
     draw_masks(d);

@@ -4,7 +4,7 @@
 #include "measure/peak.h"
 #include "run/run_types.h"
 #include "common/table.h"
-#include "measure/work.h"
+#include "measure/seen.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -347,7 +347,9 @@ static int run_on(const run_options *o, tensors *t) {
         schedule = r.info.schedule;
     } else
         r.info.isa = machine.isa;
-    if (!measure(o, t, context, kernel, &schedule, work_of_call(t).flops, &r)) {
+    call_work work = work_of_call(t);
+    seen_count(context, t, &work);
+    if (!measure(o, t, context, kernel, &schedule, work.flops, &r)) {
         tool_library_error(NULL);
         goto out;
     }
