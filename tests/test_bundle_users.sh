@@ -111,7 +111,8 @@ same "whose header is the same" "$work/mixed/one.h" "$work/apart/one.h"
 [ "$(ls "$work/mixed" | wc -l)" = 3 ]
 report $? "nothing else is written"
 refuse "two architectures and one linker" 'two architectures, but LD names one linker, ld: make a bundle of each' \
-    env LD=ld "$ATTUNE" bundle --shared -o "$work/none.so" --header "$work/none.h" --name one --targets avx2,aarch64 "$one"
+    env LD=ld "$ATTUNE" bundle --shared -o "$work/none.so" --header "$work/none.h" --name one \
+    --targets avx2,aarch64 "$one"
 [ ! -e "$work/none.so" ] && [ ! -e "$work/none.h" ]
 report $? "nothing is written"
 refuse "a library in the place of the header" 'libone-aarch64.a would be both a library and the header' \

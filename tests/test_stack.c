@@ -27,6 +27,9 @@ static const char *const problems[] = {
     "batch=2,num_heads=3,num_kv_heads=1,seq_q=dynamic,seq_kv=41,head_dim=74,head_dim_v=112,dtype=bf16,is_causal=1,"
     "causal_align=bottom_right,window_left=3,lse=1,sinks=1,kv_lens=1,causal_offsets=1,page_size=16,max_seq_q=108,"
     "short_masks=1,attn_mask=2:1:1:2,attn_bias=bhk,rotary_dim=74,rotary_interleaved=1",
+    "num_heads=4,num_kv_heads=2,seq_q=70,seq_kv=96,head_dim=32,lse=1,kv_lens=1,tensor=\"t:f32[h, q, kv], d:i32[kv]\","
+    "score_mod=\"score + t[h, q, kv] * float(q - kv)\",mask_mod=\"d[kv] <= q | kv < 3\"",
+    "num_heads=4,num_kv_heads=2,seq_q=4,seq_kv=64,head_dim=32,kv_dtype=i4,kv_scales=inline,seq_new=4,kv_lens=1,lse=1",
     "op=weights,num_heads=4,num_kv_heads=2,seq_q=2,seq_kv=33,head_dim=19,dtype=f16,weights_average=1",
 };
 enum { PROBLEMS = sizeof problems / sizeof *problems };
@@ -97,6 +100,25 @@ static const char smallest[] = "aarch64";
 
 static void in_process(void **state) { compile_all(ATTUNE_COMPILE_IN_PROCESS, NULL, *state); }
 static void in_process_for_the_smallest(void **state) { compile_all(ATTUNE_COMPILE_IN_PROCESS, smallest, *state); }
+/* The virtual machine's translation, which nothing is kept of. */
+static void without_a_compiler(void **state) {
+    (void)state;
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+    skip();
+#endif
+    static const char *const isas[] = {NULL, smallest};
+    for (int i = 0; i < 2; i++) {
+        attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
+        attune_context *context = NULL;
+        options.compile_mode = ATTUNE_COMPILE_NEVER;
+        options.isa = isas[i];
+        options.cache_dir = "";
+        options.log = ignore_line;
+        if (attune_context_create(&options, &context)) fail_msg("%s", attune_last_message());
+        for (int n = 0; n < PROBLEMS; n++) compile_on_a_small_stack(context, problems[n]);
+        attune_context_destroy(context);
+    }
+}
 static void by_a_worker(void **state) { compile_all(ATTUNE_COMPILE_WORKER, smallest, *state); }
 
 #define WITH_DIRECTORY(test) cmocka_unit_test_setup_teardown(test, temp_dir_setup, temp_dir_teardown)
@@ -106,6 +128,7 @@ int main(void) {
         WITH_DIRECTORY(in_process), /* the first, so that it loads LLVM on the small stack */
         WITH_DIRECTORY(in_process_for_the_smallest),
         WITH_DIRECTORY(by_a_worker),
+        WITH_DIRECTORY(without_a_compiler),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

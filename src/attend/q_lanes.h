@@ -229,9 +229,10 @@ typedef struct q_lanes_pair_values {
     const ir_expr *of_key[QL_PAIR_VALUES][4];
     q_lanes_row rows[IR_MAX_LANES];
 } q_lanes_pair_values;
-q_lanes_pair_values ql_pair_values(q_lanes *c, mha_function f, const ir_expr *stripe, const ir_expr *at);
+void ql_open_pairs(q_lanes *c, mha_function f, const ir_expr *stripe, const ir_expr *at, q_lanes_pair_values *pairs);
 void ql_fill_pairs(q_lanes *c, const ir_expr *key, q_lanes_pair_values *pairs);
-mha_values ql_with_pairs(const mha_values *of_rows, const q_lanes_pair_values *pairs, int key);
+/* Puts the values of key `key` of the quarter into those of the rows. */
+void ql_put_pairs(const q_lanes_pair_values *pairs, int key, mha_values *of_rows);
 void ql_fill_key(q_lanes *c, mha_function f, const ir_expr *key, q_lanes_key_values *of_key);
 /* The score or probability z as the function has it, and whether mask_mod lets the rows see the key; z and NULL where
  * there is none. */

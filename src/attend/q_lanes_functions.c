@@ -93,24 +93,21 @@ static void load_quarter(q_lanes *c, int node, const q_lanes_row *rows, const ir
     mha_transpose_quarters(c->b, lanes, columns);
 }
 
-q_lanes_pair_values ql_pair_values(q_lanes *c, mha_function f, const ir_expr *stripe, const ir_expr *at) {
+void ql_open_pairs(q_lanes *c, mha_function f, const ir_expr *stripe, const ir_expr *at, q_lanes_pair_values *pairs) {
     int nodes[EX_MAX_NODES];
-    q_lanes_pair_values pairs = {.count = 0};
     const int count = mha_keys_in_rows(c->m, f, has_heads(c), nodes);
-    if (!count || !c->keys_fill_tiles || c->m->s->score_keys % mha_quarter(c->m->lanes)) return pairs;
-    for (int i = 0; i < count && i < QL_PAIR_VALUES; i++) pairs.node[pairs.count++] = nodes[i];
-    for (int l = 0; l < c->m->lanes; l++) pairs.rows[l] = ql_row(c, stripe, ir_plus(c->b, at, l));
-    return pairs;
+    pairs->count = 0;
+    if (!count || !c->keys_fill_tiles || c->m->s->score_keys % mha_quarter(c->m->lanes)) return;
+    for (int i = 0; i < count && i < QL_PAIR_VALUES; i++) pairs->node[pairs->count++] = nodes[i];
+    for (int l = 0; l < c->m->lanes; l++) pairs->rows[l] = ql_row(c, stripe, ir_plus(c->b, at, l));
 }
 
 void ql_fill_pairs(q_lanes *c, const ir_expr *key, q_lanes_pair_values *pairs) {
     for (int i = 0; i < pairs->count; i++) load_quarter(c, pairs->node[i], pairs->rows, key, pairs->of_key[i]);
 }
 
-mha_values ql_with_pairs(const mha_values *of_rows, const q_lanes_pair_values *pairs, int key) {
-    mha_values values = *of_rows;
-    for (int i = 0; i < pairs->count; i++) values.of[pairs->node[i]] = pairs->of_key[i][key];
-    return values;
+void ql_put_pairs(const q_lanes_pair_values *pairs, int key, mha_values *of_rows) {
+    for (int i = 0; i < pairs->count; i++) of_rows->of[pairs->node[i]] = pairs->of_key[i][key];
 }
 
 /* ---- Results ---- */

@@ -144,12 +144,13 @@ static void score(q_lanes *c, const q_lanes_tile *tile, const score_tile *t) {
     ir_builder *b = c->b;
     const int lanes = c->m->lanes;
     const int quarter = mha_quarter(lanes);
-    q_lanes_key_values of_key[MAX_ROWS];
-    for (int jj = 0; jj < t->product.rows; jj++) ql_fill_key(c, MHA_SCORE_FUNCTION, t->key[jj], &of_key[jj]);
-    for (int v = 0; v < t->product.vectors; v++) {
+    q_lanes_key_values *const of_key = ir_build_alloc(b, (size_t)t->product.rows * sizeof *of_key);
+    for (int jj = 0; of_key && jj < t->product.rows; jj++) ql_fill_key(c, MHA_SCORE_FUNCTION, t->key[jj], &of_key[jj]);
+    for (int v = 0; of_key && v < t->product.vectors; v++) {
         const ir_expr *at = ir_idx(b, (int64_t)v * lanes);
-        const mha_values of_rows = ql_values_of_rows(c, MHA_SCORE_FUNCTION, tile->stripe, at, lanes);
-        q_lanes_pair_values pairs = ql_pair_values(c, MHA_SCORE_FUNCTION, tile->stripe, at);
+        mha_values values = ql_values_of_rows(c, MHA_SCORE_FUNCTION, tile->stripe, at, lanes);
+        q_lanes_pair_values pairs;
+        ql_open_pairs(c, MHA_SCORE_FUNCTION, tile->stripe, at, &pairs);
         mha_score_operands rows = {0};
         if (c->position) {
             rows.position = ir_let(b, "position", ir_load(b, ir_at(b, c->position, lanes, 2, tile->stripe, at)));
@@ -160,7 +161,7 @@ static void score(q_lanes *c, const q_lanes_tile *tile, const score_tile *t) {
             const ir_expr *dot = mha_product_sum(&t->product, jj, v);
             const ir_expr *z = mha_score(c->m, &operands, dot, ATTUNE_WEIGHTS_MASKED);
             if (jj % quarter == 0) ql_fill_pairs(c, t->key[jj], &pairs);
-            const mha_values values = ql_with_pairs(&of_rows, &pairs, jj % quarter);
+            ql_put_pairs(&pairs, jj % quarter, &values);
             z = ql_modified(c, MHA_SCORE_FUNCTION, &values, &of_key[jj], t->key[jj], z);
             if (z != dot) ir_store(b, mha_product_at(&t->product, jj, v), z);
         }
@@ -210,7 +211,8 @@ static void finish(q_lanes *c, const score_tile *t, bool stores, bool folds) {
 /* The same of scores in memory, where mask_mod hides keys: it may be a long expression, and is asked in a loop. */
 static void hide_stored(q_lanes *c, const q_lanes_tile *tile, const score_tile *t) {
     ir_builder *b = c->b;
-    q_lanes_sight sights[MAX_ROWS];
+    q_lanes_sight *const sights = ir_build_alloc(b, (size_t)t->product.vectors * sizeof *sights);
+    if (!sights) return;
     for (int v = 0; v < t->product.vectors; v++) sights[v] = ql_sight(c, tile, ir_idx(b, (int64_t)v * c->m->lanes));
     IR_FOR(b, i, ir_idx(b, 0), ir_idx(b, t->product.rows), 1) {
         const ir_expr *j = ir_let(b, "j", ir_add(b, t->first, i));

@@ -13,6 +13,9 @@ typedef struct ir_builder ir_builder;
 /* A builder whose kernel lives in `arena`. NULL when the arena refuses. The builder lives in the arena too. */
 ir_builder *ir_builder_new(at_arena *arena, const char *kernel_name);
 
+/* Memory of the kernel's arena, for what would take too much of a caller's stack. NULL after a failure. */
+void *ir_build_alloc(ir_builder *b, size_t bytes);
+
 /* The kernel, or NULL with *err filled (the sticky error, or an unclosed scope). Also refuses a kernel with no phase.
  */
 ir_kernel *ir_builder_finish(ir_builder *b, at_error *err);

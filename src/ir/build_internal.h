@@ -33,7 +33,6 @@ struct ir_builder {
 };
 
 /* Zeroed memory in the kernel's arena; NULL also when the builder has failed before. */
-void *ir_build_alloc(ir_builder *b, size_t bytes);
 bool ir_build_append(ir_builder *b, ir_list *list, const void *item, size_t bytes);
 
 /* A new variable or buffer with a free name and the next id, defined in the innermost scope. */

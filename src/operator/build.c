@@ -109,10 +109,14 @@ ir_kernel *mha_build(at_arena *arena, const attune_problem *canonical, const att
         at_fail_memory(err, sizeof(ir_kernel));
         return NULL;
     }
-    ex_program functions;
     if (mha_has_functions(canonical)) {
-        if (mha_read_functions(canonical, &functions, err)) return NULL;
-        c.functions = &functions;
+        ex_program *const functions = at_arena_alloc(arena, sizeof *functions); /* too large for a caller's stack */
+        if (!functions) {
+            at_fail_memory(err, sizeof *functions);
+            return NULL;
+        }
+        if (mha_read_functions(canonical, functions, err)) return NULL;
+        c.functions = functions;
     }
     mha_declare_params(c.b, canonical, &c.params);
     read_problem(&c);

@@ -69,6 +69,8 @@ typedef struct vm_translator {
     int32_t borrowed;                 /* places of sums that lie in memory, or 0 */
     int32_t loaded[VM_TILE_POINTERS]; /* places of operands that are loaded after all, or 0 */
     struct vm_tile *tile;             /* what translate_tile.h describes */
+    struct vm_tile *single;           /* of one product, and the run: of translate_run.c */
+    struct vm_run *run;
 
     char *constants; /* the one at place -64 last */
     uint32_t num_constants, room_for_constants;

@@ -35,22 +35,34 @@ static int32_t hold(vm_translator *t, struct vm_tile *tile, const ir_expr *x, vm
     return vm_add_operand(tile, (vm_operand){.at = place.at, .reg = VM_NOWHERE, .elem = IR_F32});
 }
 
+/* A product by the operation of a tile of one row and one column. */
+static void emit_product(vm_translator *t, vm_products kind, int32_t sum, const vm_op pointers[2]) {
+    if (!t->single) t->single = at_arena_alloc(t->arena, sizeof *t->single);
+    if (!t->single) {
+        at_fail_memory(t->err, sizeof *t->single);
+        return;
+    }
+    struct vm_tile *const one = t->single;
+    const int32_t none = vm_int_const(t, 0).at;
+    one->kind = kind;
+    one->parts = one->rows = one->columns = 1;
+    one->first_sum = sum;
+    vm_emit_tile(t, one, pointers, &(vm_turns){vm_int_const(t, 0), vm_int_const(t, 1), 1, none, none});
+}
+
 static void emit_products(vm_translator *t, const struct vm_tile *tile) {
     for (uint32_t i = 0; i < tile->num_products; i++) {
         const vm_product *p = &tile->products[i];
         vm_fn *const plain = tile->kind == VM_MULTIPLY_ADD ? t->isa->by_op[VM_F32][IR_FMA]
                              : tile->kind == VM_DOT2       ? t->isa->dot2
                                                            : t->isa->dot4;
-        vm_op pointers[2] = {{.fn = vm_exit, .a = tile->operands[p->row].at, .e = 1},
-                             {.fn = vm_exit, .a = tile->operands[p->column].at, .e = 1}};
+        const vm_op pointers[2] = {{.fn = vm_exit, .a = tile->operands[p->row].at, .e = 1},
+                                   {.fn = vm_exit, .a = tile->operands[p->column].at, .e = 1}};
         if (plain) {
             vm_emit(t, (vm_op){.fn = plain, .out = p->sum, .a = pointers[0].a, .b = pointers[1].a, .c = p->sum});
             continue;
         }
-        const struct vm_tile one = {
-            .kind = tile->kind, .parts = 1, .rows = 1, .columns = 1, .first_sum = p->sum, .is_number = false};
-        const int32_t none = vm_int_const(t, 0).at;
-        vm_emit_tile(t, &one, pointers, &(vm_turns){vm_int_const(t, 0), vm_int_const(t, 1), 1, none, none});
+        emit_product(t, tile->kind, p->sum, pointers);
     }
 }
 
@@ -67,7 +79,7 @@ static void load_operands(vm_translator *t, struct vm_tile *tile) {
 }
 
 static void emit_run(vm_translator *t, struct vm_tile *tile) {
-    vm_op pointers[MOST_OPERANDS];
+    vm_op *const pointers = tile->pointers;
     if (tile->num_products == 1 || !vm_find_shape(t, tile)) {
         load_operands(t, tile);
         emit_products(t, tile);
@@ -87,7 +99,7 @@ static void emit_run(vm_translator *t, struct vm_tile *tile) {
 
 /* ---- Sums in memory: registers in the meantime ---- */
 
-typedef struct run {
+typedef struct vm_run {
     struct vm_tile *tile;
     const ir_buffer *sums;
     vm_place held[MOST_OPERANDS];
@@ -97,6 +109,19 @@ typedef struct run {
     uint32_t num_put_off;
     const ir_stmt *put_off[MOST_OPERANDS];
 } run;
+
+/* The one run of a translator, as it is too large for a caller's stack; NULL: out of memory. */
+static run *new_run(vm_translator *t, const ir_buffer *sums) {
+    if (!t->run) t->run = at_arena_alloc(t->arena, sizeof *t->run);
+    if (!t->run) at_fail_memory(t->err, sizeof *t->run);
+    run *const r = t->run;
+    struct vm_tile *const tile = r ? vm_tile_new(t) : NULL;
+    if (!tile) return NULL;
+    r->tile = tile;
+    r->sums = sums;
+    r->num_held = r->num_stores = r->num_put_off = 0;
+    return r;
+}
 
 /* Surely other elements: a constant index differs. */
 static bool are_apart(const ir_access *a, const ir_access *b) {
@@ -199,25 +224,25 @@ static bool take_statement(vm_translator *t, run *r, const ir_stmt *stmt) {
 bool vm_tile_run(vm_translator *t, const ir_stmt *stmt, const ir_stmt **after) {
     vm_factors f;
     if (!vm_factors_of(t, stmt, &f) || factors_read(&f, f.sum->buffer)) return false;
-    run r = {.tile = vm_tile_new(t), .sums = f.sum->buffer};
-    if (!r.tile) return false;
+    run *const r = new_run(t, f.sum->buffer);
+    if (!r) return false;
     t->keeps_places = true; /* a let may be the last one to use what a product before it reads */
     for (; stmt && !t->err->status; stmt = stmt->next) {
-        if (may_come_first(t, stmt, r.sums)) {
-            if (put_off(t, &r, stmt)) continue;
+        if (may_come_first(t, stmt, r->sums)) {
+            if (put_off(t, r, stmt)) continue;
             if (stmt->kind == IR_LET && needs_put_off(t, stmt->u.let.value)) break;
             vm_stmt(t, stmt);
-        } else if (!take_statement(t, &r, stmt))
+        } else if (!take_statement(t, r, stmt))
             break;
     }
-    emit_run(t, r.tile);
-    for (uint32_t i = 0; i < r.num_put_off; i++) {
-        vm_var *var = &t->vars[r.put_off[i]->u.let.var->id];
+    emit_run(t, r->tile);
+    for (uint32_t i = 0; i < r->num_put_off; i++) {
+        vm_var *var = &t->vars[r->put_off[i]->u.let.var->id];
         var->is_put_off = false;
-        if (var->uses) vm_stmt(t, r.put_off[i]); /* needed later, too */
+        if (var->uses) vm_stmt(t, r->put_off[i]); /* needed later, too */
     }
-    for (uint32_t i = 0; i < r.num_stores; i++) vm_emit(t, r.stores[i]);
-    for (uint32_t i = 0; i < r.num_held; i++) vm_free(t, r.held[i]);
+    for (uint32_t i = 0; i < r->num_stores; i++) vm_emit(t, r->stores[i]);
+    for (uint32_t i = 0; i < r->num_held; i++) vm_free(t, r->held[i]);
     t->keeps_places = false;
     t->num_kept = 0;
     *after = stmt;

@@ -196,7 +196,7 @@ bool vm_tile_loop(vm_translator *t, const ir_stmt *stmt, vm_int lo, vm_int hi) {
     tile->lo = lo;
     if (!vm_scan_body(t, tile, &stmt->u.loop.body) || reads_sums(tile) || !vm_find_shape(t, tile)) return false;
     const uint32_t width = tile->rows + tile->columns, count = tile->parts * width;
-    vm_op pointers[MOST_OPERANDS];
+    vm_op *const pointers = tile->pointers;
     vm_turns loop = {.lo = lo, .hi = hi, .step = stmt->u.loop.step, .row_step = VM_NOWHERE, .column_step = VM_NOWHERE};
     for (uint32_t i = 0; i < count; i++) {
         const vm_operand *o = &tile->operands[tile->order[i]];

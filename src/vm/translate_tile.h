@@ -43,7 +43,8 @@ struct vm_tile {
     /* Sums in memory, which are in the frame while the loop runs. */
     const ir_buffer *sums;
     uint32_t num_borrowed;
-    vm_op borrowed[MOST_SUMS]; /* their loads */
+    vm_op borrowed[MOST_SUMS];     /* their loads */
+    vm_op pointers[MOST_OPERANDS]; /* to operands, while the operation is emitted */
 };
 
 /* The factors of `stmt`, if it is sum = x * y + sum. */
