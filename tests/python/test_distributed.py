@@ -58,7 +58,7 @@ def test_each_problem_once_though_a_worker_is_killed(client, tmp_path):
     assert json.loads(output.read_text()) == found
     assert [file.name for file in tmp_path.iterdir()] == ["out.json"]
     assert len(cluster.by_machine(found)) == 1 and found["header"]["threads"] == 1
-    client.wait_for_workers(2, timeout=60)
+    client.wait_for_workers(2, timeout=300)
     # The file is one of the command's own: merged, and continued without a measurement.
     assert attune_command("sweep", "merge", str(output)).startswith("200 problems on ")
     again = attune_command("sweep", "--samples=1", "--max-spread=none", "-o", str(output), GRID)
@@ -236,7 +236,7 @@ def test_what_a_dead_worker_left_behind_keeps_the_machine(client, tmp_path):
     os.kill(pid, signal.SIGKILL)
     future.result(timeout=120)  # done again by another worker
     assert path.read_text().split() == ["begin", "end"] * 2
-    client.wait_for_workers(2, timeout=60)
+    client.wait_for_workers(2, timeout=300)
 
 
 def test_a_problem_that_cannot_be_measured_is_named(client):

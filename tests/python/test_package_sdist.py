@@ -20,7 +20,7 @@ def make_sdist(python_directory, to):
 def unpack(archive, to):
     with tarfile.open(archive) as tar:
         assert not [name for name in tar.getnames() if name.startswith("/") or ".." in name]
-        tar.extractall(to, filter="data")
+        tar.extractall(to)
     return to / archive.name.removesuffix(".tar.gz")
 
 
