@@ -28,13 +28,50 @@ def _op(name: str, *operands: Any) -> Traced:
     return _OPERATIONS[name](*operands)
 
 
+class OpenSizeError(UnsupportedError):
+    """A function depends on a size that is open."""
+
+
+# Where a number comes from: no open size has to do with it; it is an open size itself; it is made from one.
+_FIXED, _OPEN, _MADE = range(3)
+
+
+class Size(int):
+    """A size of a shape that stands for one that a model leaves open, or that is made from one."""
+
+    origin = _OPEN
+
+    @staticmethod
+    def of(number: int, origin: int) -> int:
+        if origin == _FIXED:
+            return int(number)
+        size = Size(number)
+        size.origin = origin
+        return size
+
+
+def _origin(size: int) -> int:
+    return size.origin if isinstance(size, Size) else _FIXED
+
+
+def _refuse_open(what: str) -> OpenSizeError:
+    return OpenSizeError(f"{what} depends on a size that is open", 5)
+
+
 class Value:
-    """A tensor of a subgraph: its shape, its element at given indices, its numbers where they are known, and whether
-    those follow from counted positions."""
+    """A tensor of a subgraph: its shape, its element at given indices, its numbers where they are known, whether
+    those follow from counted positions, and where each of them comes from (None: from no open size)."""
 
     def __init__(self, shape: Sequence[int], at: _Element, constant: Optional[np.ndarray] = None,
-                 is_counted: bool = False) -> None:
+                 is_counted: bool = False, origins: Optional[np.ndarray] = None) -> None:
         self.shape, self.at, self.constant, self.is_counted = tuple(shape), at, constant, is_counted
+        self.origins = origins
+
+    def has_open_shape(self) -> bool:
+        return any(map(_origin, self.shape))
+
+    def is_fixed(self) -> bool:
+        return self.origins is None and not self.has_open_shape()
 
 
 # ---- Shapes ----
@@ -42,9 +79,14 @@ class Value:
 
 def _broadcast(values: Sequence[Value], message: str) -> Tuple[int, ...]:
     try:
-        return np.broadcast_shapes(*(value.shape for value in values))
+        shape = np.broadcast_shapes(*(value.shape for value in values))
     except ValueError:
         raise InvalidArgumentError(f"{message}: {' and '.join(str(list(v.shape)) for v in values)} do not broadcast")
+    origins = [0] * len(shape)
+    for value in values:
+        for i, size in enumerate(value.shape, len(shape) - len(value.shape)):
+            origins[i] = max(origins[i], _origin(size))
+    return tuple(map(Size.of, shape, origins))
 
 
 def _element(value: Value, indices: Tuple[Traced, ...]) -> Traced:
@@ -65,6 +107,8 @@ def _reshaped(value: Value, shape: Tuple[int, ...]) -> Value:
         return Value(shape, at)
 
     def counted(indices: Tuple[Traced, ...]) -> Traced:
+        if any(map(_origin, (*shape, *value.shape))):
+            raise _refuse_open("Reshape")
         number = _traced(0)
         for index, size in zip(indices, shape):
             number = _op("add", _op("mul", number, size), index)
@@ -75,6 +119,21 @@ def _reshaped(value: Value, shape: Tuple[int, ...]) -> Value:
         return value.at(tuple(reversed(own)))
 
     return Value(shape, counted)
+
+
+def _left_over(shape: Sequence[int], sizes: Sequence[int]) -> int:
+    """The size that -1 stands for beside open ones: what is over must be one open size, or none."""
+    opened = [size for size in shape if _origin(size)]
+    for size in sizes:
+        if _origin(size) and size in opened:
+            opened.remove(size)
+        elif _origin(size):
+            raise _refuse_open("Reshape")
+    fixed = math.prod(size for size in shape if not _origin(size))
+    known = math.prod(size for size in sizes if not _origin(size) and size != -1)
+    if len(opened) > 1 or not known or (opened and fixed != known):
+        raise _refuse_open("Reshape")
+    return opened[0] if opened else fixed // known
 
 
 def _counted(array: np.ndarray) -> Optional[Value]:
@@ -103,6 +162,7 @@ _BINARY = {
     "GreaterOrEqual": "ge", "And": "logical_and", "Or": "logical_or", "Xor": "logical_xor", "BitwiseAnd": "and",
     "BitwiseOr": "or", "BitwiseXor": "xor",
 }
+_INT_MAX = 2**31 - 1
 _KINDS = {"b": _BOOL, "i": _INT, "u": _INT, "f": _FLOAT, "V": _FLOAT}
 
 
@@ -231,10 +291,13 @@ class GraphReader:
         known = all(value is None or value.constant is not None for value in inputs)
         if node.op_type == "Shape":
             end = attributes.get("end", len(inputs[0].shape))
-            sizes = np.array(inputs[0].shape[attributes.get("start", 0):end], dtype=np.int64)
-            values[node.output[0]] = self.constant(sizes, node.output[0])
+            shape = inputs[0].shape[attributes.get("start", 0):end]
+            values[node.output[0]] = self._known(np.array(shape, np.int64), node.output[0],
+                                                 np.array([_origin(size) for size in shape]))
         elif node.op_type == "Size":
-            values[node.output[0]] = self.constant(np.array(math.prod(inputs[0].shape), np.int64), node.output[0])
+            count = np.array(math.prod(inputs[0].shape), np.int64)
+            values[node.output[0]] = self._known(count, node.output[0],
+                                                 np.array(_MADE if inputs[0].has_open_shape() else _FIXED))
         elif known:
             self._fold(node, inputs, attributes, values)
         else:
@@ -249,13 +312,56 @@ class GraphReader:
             results = ReferenceEvaluator(node).run(None, feeds)
         except Exception as error:  # whatever ONNX's reference raises for a node that it cannot compute
             raise UnsupportedError(f"{node.op_type} of constants cannot be computed: {error}", 5) from None
+        is_open = any(value is not None and not value.is_fixed() for value in inputs)
         for name, result in zip(node.output, results):
-            values[name] = self.constant(result, name)
+            values[name] = self._of_open(node, inputs, result) if is_open else self.constant(result, name)
+        is_counted = any(value is not None and value.is_counted for value in inputs)
         is_written = node.op_type in _FUNCTIONS or node.op_type in _METHODS
-        if is_written and (node.op_type == "Trilu" or any(value is not None and value.is_counted for value in inputs)):
-            array = values[node.output[0]].constant
+        known = values[node.output[0]]
+        if is_written and (node.op_type == "Trilu" or is_counted or not known.is_fixed()):
             written = self._symbolic(node, inputs, attributes)
-            values[node.output[0]] = Value(array.shape, written.at, array, True)
+            values[node.output[0]] = Value(written.shape, written.at, known.constant, True, known.origins)
+
+    def _known(self, array: np.ndarray, name: str, origins: np.ndarray) -> Value:
+        """Numbers that may come from open sizes: those may count, and must not stand in a function."""
+        if not origins.any():
+            return self.constant(array, name)
+
+        def at(indices: Tuple[Traced, ...]) -> Traced:
+            raise _refuse_open(name)
+
+        return Value(array.shape, at, np.asarray(array), False, origins)
+
+    def _of_open(self, node: onnx.NodeProto, inputs: List[Optional[Value]], result: Any) -> Value:
+        """What a node makes of constants some of which come from open sizes. Probing them with numbers proves
+        nothing, so only what is understood keeps them apart: sizes that move, positions, and a tensor of one value."""
+        result, given = np.asarray(result), [value for value in inputs if value is not None]
+        name = node.output[0]
+        made = np.full(result.shape, _MADE)
+        first, rest = given[0], given[1:]
+        if node.op_type == "Range" and all(value.is_fixed() for value in (first, given[2])):
+            is_plain = first.constant == 0 and given[2].constant == 1 and result.dtype.kind == "i"
+            if is_plain and int(given[1].origins) == _OPEN:
+                return Value([Size.of(result.size, _OPEN)], lambda indices: indices[0], result, True, made)
+        if node.op_type == "ConstantOfShape":
+            return Value(self._open_sizes(first, "ConstantOfShape"), self.constant(result.reshape(-1)[:1], name).at,
+                         result, False, made)
+        is_moved = node.op_type in _MOVING and all(value.is_fixed() for value in rest)
+        if node.op_type == "Concat" or is_moved:
+            if result.dtype.kind == "i" and not any(value.has_open_shape() for value in given):
+                return self._known(result, name, self._moved(node, given))
+        shape = [Size.of(size, _MADE) for size in result.shape]
+        return Value(shape, self._known(result, name, np.array(_MADE)).at, result, False, made)
+
+    @staticmethod
+    def _moved(node: onnx.NodeProto, given: List[Value]) -> np.ndarray:
+        """The origins of sizes that an operator picks and puts together: it does the same to them."""
+        feeds = {name: value.constant for name, value in zip((n for n in node.input if n), given)}
+        for name, value in zip((n for n in node.input if n), given):
+            if value is given[0] or node.op_type == "Concat":
+                fixed = np.zeros(value.constant.shape, np.int64)
+                feeds[name] = fixed if value.origins is None else value.origins.astype(np.int64)
+        return np.asarray(ReferenceEvaluator(node).run(None, feeds)[0])
 
     def _symbolic(self, node: onnx.NodeProto, inputs: List[Optional[Value]], attributes: Dict[str, Any]) -> Value:
         op = node.op_type
@@ -310,7 +416,7 @@ class GraphReader:
 
     def _expand(self, inputs: List[Any], _: Any) -> Value:
         value = inputs[0]
-        sizes = self._sizes(inputs[1], "Expand")
+        sizes = self._open_sizes(inputs[1], "Expand")
         shape = _broadcast([value, Value(sizes, value.at)], "Expand")
         return Value(shape, lambda indices: _element(value, indices))
 
@@ -320,14 +426,26 @@ class GraphReader:
     def _sizes(value: Optional[Value], op: str) -> List[int]:
         if value is None or value.constant is None:
             raise UnsupportedError(f"{op} with sizes that are no constants cannot become a function", 5)
+        if not value.is_fixed():
+            raise _refuse_open(op)
         return [int(size) for size in value.constant.reshape(-1)]
 
+    def _open_sizes(self, value: Optional[Value], op: str) -> List[int]:
+        """The same where open sizes may be sizes of the result."""
+        if value is None or value.constant is None or value.origins is None or value.has_open_shape():
+            return self._sizes(value, op)
+        if value.origins.max() > _OPEN:
+            raise _refuse_open(op)
+        return list(map(Size.of, value.constant.reshape(-1), value.origins.reshape(-1)))
+
     def _reshape(self, inputs: List[Any], attributes: Dict[str, Any]) -> Value:
-        value, sizes = inputs[0], self._sizes(inputs[1], "Reshape")
+        value, sizes = inputs[0], self._open_sizes(inputs[1], "Reshape")
         if not attributes.get("allowzero"):
             sizes = [value.shape[i] if size == 0 and i < len(value.shape) else size for i, size in enumerate(sizes)]
         known = math.prod(size for size in sizes if size != -1)
         count = math.prod(value.shape)
+        if -1 in sizes and value.has_open_shape():
+            sizes[sizes.index(-1)] = _left_over(value.shape, sizes)
         sizes = [count // known if size == -1 and known else size for size in sizes]
         if math.prod(sizes) != count:
             raise InvalidArgumentError(f"Reshape: {list(value.shape)} does not become {sizes}")
@@ -341,7 +459,10 @@ class GraphReader:
 
     def _squeeze(self, inputs: List[Any], attributes: Dict[str, Any]) -> Value:
         shape = inputs[0].shape
-        axes = self._axes(inputs, attributes, "Squeeze") or [i for i, size in enumerate(shape) if size == 1]
+        axes = self._axes(inputs, attributes, "Squeeze")
+        if not axes and inputs[0].has_open_shape():
+            raise _refuse_open("Squeeze")
+        axes = axes or [i for i, size in enumerate(shape) if size == 1]
         places = {axis % len(shape) for axis in axes}
         return _reshaped(inputs[0], tuple(size for i, size in enumerate(shape) if i not in places))
 
@@ -361,12 +482,18 @@ class GraphReader:
 
     def _slice(self, inputs: List[Any], _: Any) -> Value:
         value = inputs[0]
-        begins, ends = self._sizes(inputs[1], "Slice"), self._sizes(inputs[2], "Slice")
+        begins, ends = self._sizes(inputs[1], "Slice"), self._open_sizes(inputs[2], "Slice")
         has_axes, has_steps = len(inputs) > 3 and inputs[3], len(inputs) > 4 and inputs[4]
         axes = self._sizes(inputs[3], "Slice") if has_axes else list(range(len(begins)))
         steps = self._sizes(inputs[4], "Slice") if has_steps else [1] * len(begins)
         ranges = [range(size) for size in value.shape]
+        origins = list(map(_origin, value.shape))
         for axis, begin, end, step in zip(axes, begins, ends, steps):
+            size = value.shape[axis]
+            is_whole = begin == 0 and step == 1 and (end == size if _origin(end) else end >= _INT_MAX)
+            if (_origin(size) and not is_whole) or (_origin(end) and (begin, step) != (0, 1)):
+                raise _refuse_open("Slice")
+            origins[axis] = max(_origin(size), _origin(end))
             ranges[axis] = ranges[axis][begin:end:step]
 
         def at(indices: Tuple[Traced, ...]) -> Traced:
@@ -375,7 +502,7 @@ class GraphReader:
                 for index, places, size in zip(indices, ranges, value.shape)
             ))
 
-        return Value([len(places) for places in ranges], at)
+        return Value([Size.of(len(places), origin) for places, origin in zip(ranges, origins)], at)
 
     def _gather(self, inputs: List[Any], attributes: Dict[str, Any]) -> Value:
         data, places = inputs[:2]
@@ -384,6 +511,8 @@ class GraphReader:
         def at(indices: Tuple[Traced, ...]) -> Traced:
             place = places.at(indices[axis:axis + rank])
             is_known = place._text in _POSITIONS or place._text.isdigit()
+            if not is_known and _origin(data.shape[axis]):
+                raise _refuse_open("Gather")
             if not is_known:  # negative ones count from the end
                 place = _op("where", _op("lt", place, 0), _op("add", place, data.shape[axis]), place)
             return data.at((*indices[:axis], place, *indices[axis + rank:]))
@@ -406,3 +535,4 @@ class GraphReader:
 
 _METHODS = ("Where", "Min", "Max", "Sum", "Clip", "Mod", "Cast", "CastLike", "Expand", "Reshape", "Unsqueeze",
             "Squeeze", "Transpose", "Slice", "Gather", "Trilu")
+_MOVING = ("Identity", "Reshape", "Unsqueeze", "Squeeze", "Transpose", "Slice", "Gather")

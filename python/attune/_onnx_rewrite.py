@@ -15,14 +15,15 @@ from onnx.reference import ReferenceEvaluator
 
 from ._errors import InvalidArgumentError, UnsupportedError
 from ._flex import _as_taken
-from ._graph import GraphReader
+from ._graph import GraphReader, OpenSizeError, Size
 from ._trace import Tracer
 
 PREVIEW, OWN, OPERATOR = "ai.onnx.preview", "attune", "FlexAttention"
 PRECISIONS = {onnx.TensorProto.FLOAT: "f32", onnx.TensorProto.DOUBLE: "f64", onnx.TensorProto.FLOAT16: "f32",
               onnx.TensorProto.BFLOAT16: "f32"}
 
-# Sizes that stand for those that a model leaves open: what is the same text for all of them does not depend on them.
+# Sizes that stand for those that a model leaves open. The reader refuses functions that depend on them; what broadcasts
+# with one of them by chance does not do so with all.
 _PROBES = ((5, 7, 11, 13), (3, 17, 19, 29), (2, 23, 257, 263))
 
 Dim = Union[int, str, None]
@@ -165,10 +166,12 @@ class _Rewriter:
         results = []
         for probe in _PROBES:
             named: Dict[str, int] = {}
-            shape = [dim if isinstance(dim, int) else named.setdefault(dim, size) if dim else size
+            shape = [dim if isinstance(dim, int) else Size(named.setdefault(dim, size) if dim else size)
                      for dim, size in zip(dims, probe)]
             try:
                 results.append(functions_of(graphs, shape, outer))
+            except OpenSizeError:
+                raise UnsupportedError(hint, 5) from None
             except (UnsupportedError, InvalidArgumentError) as error:
                 raise type(error)(f"{error} ({hint})", error.status) from None
         if any(not _are_same(results[0], result) for result in results[1:]):

@@ -148,6 +148,59 @@ def test_sizes_that_functions_depend_on():
         session.run(None, inputs(Q, 14))
 
 
+def scaled(factor, constants):
+    """score * factor, where `factor` nodes make "f" of "S", the keys as a float."""
+    return make_graph([("Shape", ["x"], ["shape"]), ("Gather", ["shape", "3"], ["n"]),
+                       ("Cast", ["n"], ["S"], {"to": TensorProto.FLOAT}), *factor, ("Mul", ["x", "f"], ["out"])],
+                      {**NUMBERS, **constants})
+
+
+OF_OPEN_SIZES = {
+    "log": scaled([("Log", ["S"], ["l"]), ("Div", ["l", "l512"], ["r"]), ("Max", ["r", "one"], ["f"])],
+                  {"l512": np.float32(np.log(512)), "one": np.float32(1)}),
+    "choice": scaled([("Greater", ["S", "most"], ["m"]), ("Where", ["m", "one", "two"], ["f"])],
+                     {"most": np.float32(4096), "one": np.float32(1), "two": np.float32(2)}),
+    "reduced": make_graph([*COUNTED, ("ReduceMax", ["j"], ["m"]), ("Min", ["m", "1"], ["n"]),
+                           ("CastLike", ["n", "x"], ["f"]), ("Mul", ["x", "f"], ["out"])], NUMBERS),
+    "last": make_graph([*COUNTED, ("Slice", ["j", "from", "end", "0s", "step"], ["t"]), ("CastLike", ["t", "x"], ["f"]),
+                        ("Add", ["x", "f"], ["out"])],
+                       {**NUMBERS, "from": np.array([-300]), "end": np.array([2**40]), "0s": np.array([0]),
+                        "step": np.array([1000])}),
+    "positions": make_graph([*COUNTED, ("Greater", ["S", "most"], ["m"]), ("Where", ["m", "S", "1"], ["n"]),
+                             ("Range", ["0", "n", "1"], ["p"]), ("CastLike", ["p", "x"], ["f"]),
+                             ("Add", ["x", "f"], ["out"])], {**NUMBERS, "most": np.int64(4096)}),
+    "size": make_graph([("Size", ["x"], ["n"]), ("Min", ["n", "1"], ["m"]), ("CastLike", ["m", "x"], ["f"]),
+                        ("Mul", ["x", "f"], ["out"])], NUMBERS),
+}
+
+
+@pytest.mark.parametrize("name", OF_OPEN_SIZES)
+def test_functions_of_open_sizes(name):
+    """The same text for every size that is tried does not make a function one for all sizes."""
+    with pytest.raises(attune.Error, match=r"^node 'the_node' \(FlexAttention\): the model leaves N, L, S open"):
+        attune.onnx.rewrite(flex_model(("N", H, "L", "S"), score_mod=OF_OPEN_SIZES[name]))
+    model = flex_model(score_mod=OF_OPEN_SIZES[name])
+    wanted = ReferenceEvaluator(model).run(None, inputs())[0]
+    np.testing.assert_allclose(run(attune.onnx.rewrite(model), "ops", inputs()), wanted, atol=3e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("nodes", [
+    [("Expand", ["none", "shape"], ["bias"])],
+    [("ConstantOfShape", ["shape"], ["bias"])],
+    [("Unsqueeze", ["S", "0s"], ["s"]), ("Concat", ["1s", "s"], ["to"], {"axis": 0}), ("Reshape", ["j", "to"], ["p"]),
+     ("CastLike", ["p", "x"], ["bias"])],
+    [("Reshape", ["rows", "column"], ["p"]), ("CastLike", ["p", "x"], ["bias"])],
+    [("Gather", ["shape", "1"], ["heads"]), ("CastLike", ["heads", "x"], ["bias"])],
+], ids=["expand", "constant", "reshape", "left over", "heads"])
+def test_open_sizes_that_only_count(nodes):
+    constants = {**NUMBERS, "none": np.float32(0.5), "0s": np.array([0]), "1s": np.array([1]),
+                 "column": np.array([1, -1, 1])}
+    model = flex_model(("N", H, "L", "S"), score_mod=make_graph([*COUNTED, *nodes, ("Add", ["x", "bias"], ["out"])],
+                                                                constants))
+    wanted = ReferenceEvaluator(model).run(None, inputs())[0]
+    np.testing.assert_allclose(run(attune.onnx.rewrite(model), "ops", inputs()), wanted, atol=3e-5, rtol=1e-5)
+
+
 def test_one_size_with_two_names():
     mod = make_graph([("Add", ["x", "bias"], ["out"])])
     model = flex_model((B, H, "L", "L"), constants={"bias": np.ones((Q, Q), "f4")}, score_mod=mod)
