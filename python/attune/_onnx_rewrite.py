@@ -24,6 +24,7 @@ PRECISIONS = {onnx.TensorProto.FLOAT: "f32", onnx.TensorProto.DOUBLE: "f64", onn
 
 # Sizes that stand for those that a model leaves open. The reader refuses functions that depend on them; what broadcasts
 # with one of them by chance does not do so with all.
+LONGEST_TEXT = 1023  # of a problem's function
 _PROBES = ((5, 7, 11, 13), (3, 17, 19, 29), (2, 23, 257, 263))
 
 Dim = Union[int, str, None]
@@ -53,7 +54,7 @@ def rewrite(model: onnx.ModelProto, sizes: Optional[Mapping[str, int]] = None) -
         known = onnx.shape_inference.infer_shapes(model)
     except (ValueError, onnx.shape_inference.InferenceError):
         known = model
-    _Rewriter(dict(sizes or {})).graph(result.graph, known.graph, {}, {})
+    _Rewriter(dict(sizes or {}), model.ir_version >= 4).graph(result.graph, known.graph, {}, {})
     _set_opsets(result)
     return result
 
@@ -90,8 +91,9 @@ def _dims(value: onnx.ValueInfoProto) -> Optional[List[Dim]]:
 
 
 class _Rewriter:
-    def __init__(self, sizes: Dict[str, int]) -> None:
-        self.sizes = sizes
+    def __init__(self, sizes: Dict[str, int], may_override: bool) -> None:
+        """may_override: whether an initializer that is an input as well is only its default."""
+        self.sizes, self.may_override = sizes, may_override
 
     def graph(self, graph: onnx.GraphProto, known: onnx.GraphProto, shapes: Dict[str, List[Dim]],
               constants: Dict[str, Any]) -> None:
@@ -102,8 +104,10 @@ class _Rewriter:
             dims = _dims(value)
             if dims is not None:
                 shapes[value.name] = dims
+        given = {value.name for value in graph.input} if self.may_override else set()
         for tensor in graph.initializer:
-            constants[tensor.name], shapes[tensor.name] = tensor, list(tensor.dims)
+            constants[tensor.name] = None if tensor.name in given else tensor
+            shapes[tensor.name] = list(tensor.dims)
         for node, twin in zip(graph.node, known.node):
             if node.op_type == "Constant" and node.domain in ("", "ai.onnx"):
                 constants[node.output[0]] = node
@@ -126,6 +130,10 @@ class _Rewriter:
                 raise UnsupportedError(f"it has the attribute {other}, which attune does not know", 5)
             dims = self._score_dims(node, shapes)
             texts, tracer = self._functions(graphs, dims, _outer(graphs, constants))
+            for what, text in texts.items():
+                if len(text) - 2 > LONGEST_TEXT:
+                    raise UnsupportedError(f"{what} would have {len(text) - 2} characters as a text; {LONGEST_TEXT} "
+                                           "are the most", 5)
         except (UnsupportedError, InvalidArgumentError) as error:
             raise type(error)(f"node '{name}' (FlexAttention): {error}", error.status) from None
         attributes.update({what: text[1:-1] for what, text in texts.items()})
@@ -190,6 +198,9 @@ def _outer(graphs: Dict[str, Optional[onnx.GraphProto]], constants: Dict[str, An
     found = {}
     for name in sorted(read & set(constants)):
         value = constants[name]
+        if value is None:
+            raise UnsupportedError(f"'{name}' is an input of the model with a default, which a call may replace; "
+                                   "take it from the inputs", 5)
         is_tensor = isinstance(value, onnx.TensorProto)
         found[name] = numpy_helper.to_array(value) if is_tensor else ReferenceEvaluator(value).run(None, {})[0]
     return found

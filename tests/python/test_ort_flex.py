@@ -1,5 +1,9 @@
 """ONNX's preview operator FlexAttention in ONNX Runtime: attune.onnx.rewrite, and attune's own operator."""
 
+import os
+import subprocess
+import sys
+
 import attune
 import numpy as np
 import ort_support as support
@@ -182,6 +186,37 @@ def test_functions_of_open_sizes(name):
     model = flex_model(score_mod=OF_OPEN_SIZES[name])
     wanted = ReferenceEvaluator(model).run(None, inputs())[0]
     np.testing.assert_allclose(run(attune.onnx.rewrite(model), "ops", inputs()), wanted, atol=3e-5, rtol=1e-5)
+
+
+def test_defaults_of_inputs_are_no_constants():
+    """A call may give another tensor in the place of such an initializer."""
+    reads = make_graph([("Add", ["x", "bias"], ["out"])])
+    model = flex_model(score_mod=reads, constants={"bias": np.float32(2)})
+    model.graph.input.append(helper.make_tensor_value_info("bias", TensorProto.FLOAT, []))
+    with pytest.raises(attune.Error, match="'bias' is an input of the model with a default"):
+        attune.onnx.rewrite(model)
+    model.ir_version = 3  # where all initializers are inputs
+    attune.onnx.rewrite(model)
+
+
+def test_functions_that_are_too_long():
+    names = ["x"] + [f"x{i}" for i in range(150)]
+    many = [("Add", [name, "x"], [after]) for name, after in zip(names, names[1:])]
+    with pytest.raises(attune.Error, match="score_mod would have [0-9]+ characters as a text; 1023 are the most"):
+        attune.onnx.rewrite(flex_model(score_mod=make_graph([*many, ("Abs", [names[-1]], ["out"])])))
+
+
+def test_models_without_a_context_run_as_before():
+    """Where attune can compute nothing, the provider leaves all nodes to ONNX Runtime."""
+    code = ("import numpy as np, onnxruntime, attune.ort; from onnx import TensorProto, helper\n"
+            "x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [2]) for n in 'xy')\n"
+            "graph = helper.make_graph([helper.make_node('Relu', ['x'], ['y'])], 'g', [x], [y])\n"
+            "model = helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid('', 20)])\n"
+            "options = onnxruntime.SessionOptions()\n"
+            "attune.ort.register(options)\n"
+            "session = onnxruntime.InferenceSession(model.SerializeToString(), options)\n"
+            "assert session.run(None, {'x': np.array([-1, 1], 'f4')})[0].tolist() == [0, 1]\n")
+    subprocess.run([sys.executable, "-c", code], env={**os.environ, "ATTUNE_MACHINE": "bogus"}, check=True)
 
 
 @pytest.mark.parametrize("nodes", [
