@@ -48,10 +48,16 @@ static bool check_inputs(const node_source *s, const attune_problem *p, char *me
 
 /* Functions may be right for certain sizes only: [batch, heads, queries, keys], -1 for any. They come to stand in the
  * problem, whose other sizes are no matter. */
-static void keep_sizes(const node_source *s, attune_problem *p) {
-    int64_t sizes[4] = {-1, -1, -1, -1};
-    source_wholes(s, "sizes", sizes, 4);
+static bool keep_sizes(const node_source *s, attune_problem *p, char message[ATTUNE_MESSAGE_BYTES]) {
+    enum { SIZES = 4, MOST = 8 };
+    int64_t sizes[MOST] = {-1, -1, -1, -1};
+    const size_t count = source_wholes(s, "sizes", sizes, MOST);
+    if (count && count != SIZES) {
+        snprintf(message, ATTUNE_MESSAGE_BYTES, "sizes must be four whole numbers: batch, heads, queries and keys");
+        return false;
+    }
     p->batch = sizes[0], p->num_heads = sizes[1], p->seq_q = sizes[2], p->seq_kv = sizes[3];
+    return true;
 }
 
 attune_problem *flex_create(const node_source *s, char message[ATTUNE_MESSAGE_BYTES]) {
@@ -65,10 +71,7 @@ attune_problem *flex_create(const node_source *s, char message[ATTUNE_MESSAGE_BY
         snprintf(message, ATTUNE_MESSAGE_BYTES, "%s", attune_last_message());
         is_read = false;
     }
-    if (is_read && check_inputs(s, p, message)) {
-        keep_sizes(s, p);
-        return p;
-    }
+    if (is_read && check_inputs(s, p, message) && keep_sizes(s, p, message)) return p;
     free(p);
     return NULL;
 }

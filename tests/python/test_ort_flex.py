@@ -199,6 +199,17 @@ def test_defaults_of_inputs_are_no_constants():
     attune.onnx.rewrite(model)
 
 
+@pytest.mark.parametrize("sizes", [[1, 2, 3], [9] * 5])
+def test_sizes_of_the_operator_are_four(sizes):
+    model = attune.onnx.rewrite(flex_model())
+    node = model.graph.node[0]
+    kept = [attribute for attribute in node.attribute if attribute.name != "sizes"]
+    del node.attribute[:]
+    node.attribute.extend([*kept, helper.make_attribute("sizes", sizes)])
+    with pytest.raises(Exception, match="sizes must be four whole numbers"):
+        support.session(model.SerializeToString(), "ops")
+
+
 def test_functions_that_are_too_long():
     names = ["x"] + [f"x{i}" for i in range(150)]
     many = [("Add", [name, "x"], [after]) for name, after in zip(names, names[1:])]
