@@ -324,6 +324,10 @@ static void each_four(const at_target *target, int lanes) {
     if (lanes * 4 >= IR_LEAST_LOOKUP && target->flags & AT_TARGET_LOOKUP)
         check_body(target, IR_I32, IR_I32, lanes,
                    "bitcast.i32(lookup(bitcast.i8(x[i]$), bitcast.i8(y[i]$), bitcast.i8(z[i]$)))");
+    if (lanes < IR_LEAST_WORDS || !(target->flags & AT_TARGET_LOOKUP)) return;
+    check_body(target, IR_I32, IR_I32, lanes,
+               "bitcast.i32(lookup(bitcast.f32(x[i]$), bitcast.f32(y[i]$), z[i]$)) ^ "
+               "bitcast.i32(lookup(bitcast.f32(x[i]$), bitcast.f32(x[i]$), z[i]$))");
 }
 
 static void each_rearrangement(const at_target *target) {

@@ -579,6 +579,12 @@ static void test_lookup(void **state) {
     ir_eval_get(IR_LOOKUP, IR_I8)(out, low, high, index, 16);
     const uint8_t wanted[8] = {100, 115, 200, 215, 100, 215, 100, 115}; /* by the lowest five bits */
     assert_memory_equal(out, wanted, sizeof wanted);
+    const float first[4] = {1, 2, 3, 4}, second[4] = {-1, -0.0f, INFINITY, 0x1p-149f};
+    const int32_t places[4] = {3, 5, -2, 24}; /* by the lowest three bits */
+    float found[4];
+    ir_eval_get(IR_LOOKUP, IR_F32)(found, first, second, places, 4);
+    const float sought[4] = {4, -0.0f, INFINITY, 1};
+    assert_memory_equal(found, sought, sizeof sought);
 }
 
 static void test_tile_dot2(void **state) {

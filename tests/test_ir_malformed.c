@@ -111,9 +111,14 @@ static const struct {
     {"$let a = dot4(bitcast.i8(1:i32), bitcast.i8(1:i32), splat.x2(1:i32))",
      "2:9: 'dot4' takes i8x4n, i8x4n and i32xn, not i8x4, i8x4 and i32x2"},
     {"$let a = lookup(bitcast.i8(1:i32), bitcast.i8(1:i32), bitcast.i8(1:i32))",
-     "2:9: 'lookup' takes i8xn, i8xn and i8xn, n being 16 or more, not i8x4, i8x4 and i8x4"},
+     "2:9: 'lookup' takes i8xn, i8xn and i8xn, n being 16 or more, or f32xn, f32xn and i32xn, n being 4, 8 or 16, not "
+     "i8x4, i8x4 and i8x4"},
     {"$let a = lookup(splat.x16(1:i32), splat.x16(1:i32), splat.x16(1:i32))",
-     "2:9: 'lookup' takes i8xn, i8xn and i8xn, n being 16 or more, not i32x16, i32x16 and i32x16"},
+     "2:9: 'lookup' takes i8xn, i8xn and i8xn, n being 16 or more, or f32xn, f32xn and i32xn, n being 4, 8 or 16, not "
+     "i32x16, i32x16 and i32x16"},
+    {"$let a = lookup(splat.x32(1.0), splat.x32(1.0), splat.x32(1:i32))",
+     "2:9: 'lookup' takes i8xn, i8xn and i8xn, n being 16 or more, or f32xn, f32xn and i32xn, n being 4, 8 or 16, not "
+     "f32x32, f32x32 and i32x32"},
     {"$let a in 0..4 1", "2:15: expected '=', found '1'"},
     {"$let a in 0, 4 = 1", "2:11: expected '..', found ','"},
     {"$let a in 0..1.0 = 1", "2:5: the end of an interval must be idx, not f32"},

@@ -201,6 +201,8 @@ static void special_operators_round_trip(void **state) {
         ir_let(b, "v", ir_bitcast(b, IR_F8, sum));
         ir_let(b, "v", ir_bitcast(b, IR_I32, operand(b, ir_type_of(IR_F8, lanes * 4))));
         if (lanes * 4 >= IR_LEAST_LOOKUP) ir_let(b, "v", ir_lookup(b, codes, codes, codes));
+        const ir_expr *numbers = operand(b, ir_type_of(IR_F32, lanes));
+        if (lanes >= IR_LEAST_WORDS) ir_let(b, "v", ir_lookup(b, numbers, numbers, sum));
     }
     close_and_check(b, &arena);
 }

@@ -63,9 +63,9 @@ static void derive_sizes(d_lanes *d, mha_context *c) {
     derive_rows(d);
     d->is_serial = p->reproducible && !all_codes;
     d->tiles_are_fixed = p->reproducible || all_codes;
-    d->k_by_tables = dl_has_tables(d, p->k_dtype, p->k_scales, p->head_dim);
-    d->v_by_tables = dl_has_tables(d, p->v_dtype, p->v_scales, p->head_dim_v);
-    if (d->k_by_tables) d->k_width = MHA_F8_CODES;
+    d->k_codes = dl_table_columns(d, c->k, p->k_dtype, p->k_scales, p->head_dim);
+    d->v_codes = dl_table_columns(d, c->v, p->v_dtype, p->v_scales, p->head_dim_v);
+    if (d->k_codes) d->k_width = d->k_codes;
     d->k_columns = dl_round_up(p->head_dim, d->k_width);
     d->v_columns = dl_round_up(p->head_dim_v, d->width);
     d->one_chunk = p->reproducible || mha_most_keys(p) <= c->s->kv_chunk;
@@ -175,7 +175,7 @@ static void alloc_scratch(d_lanes *d) {
         d->o_lost = scratch(d, "o_lost", c->elem, d->max_rows, d->v_columns);
         d->row_sum_lost = scratch(d, "row_sum_lost", c->elem, d->max_rows, 0);
     }
-    if (d->k_by_tables || d->v_by_tables) d->f8_tables = mha_f8_tables(c);
+    if (d->k_codes == MHA_F8_CODES || d->v_codes == MHA_F8_CODES) d->f8_tables = mha_f8_tables(c);
     if (c->p->k_scales == ATTUNE_SCALES_TOKEN) d->k_scales = scratch(d, "k_scales", c->elem, keys, 0);
     if (c->p->v_scales == ATTUNE_SCALES_TOKEN) d->v_scales = scratch(d, "v_scales", c->elem, keys, 0);
 }
@@ -205,7 +205,7 @@ static void load_query(d_lanes *d, const ir_expr *const *index, const ir_expr *r
     MHA_VECTORS(d->c, q, d->c->p->head_dim, d->width) {
         ir_store(d->b, ir_at(d->b, d->q, d->width, 2, r, q.at), query_columns(d, index, q.at, q.count));
     }
-    if (d->k_by_tables) dl_order_query(d, r);
+    if (d->k_codes == MHA_F8_CODES) dl_order_query(d, r);
 }
 
 static void init_row(d_lanes *d, const ir_expr *r) {
@@ -266,7 +266,7 @@ static void share_row(d_lanes *d, const ir_expr *r, bool seen) {
 
 static void finish_rows(d_lanes *d, bool seen) {
     IR_FOR(d->b, r, ir_idx(d->b, 0), d->rows, 1) {
-        if (seen && d->v_by_tables)
+        if (seen && d->v_codes == MHA_F8_CODES)
             dl_order_output(d, r);
         else if (seen && d->c->by_pairs)
             dl_restore_order(d, r);

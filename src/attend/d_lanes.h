@@ -38,15 +38,15 @@ typedef struct d_lanes {
     mha_context *c;
     ir_builder *b;
     int lanes;
-    int width;                     /* columns of K and V in a vector: lanes, and of bf16 pairs twice as many */
-    int planes;                    /* of Q's codes; 0: Q is no codes */
-    int pack;                      /* rows in a vector of Q's codes */
-    int k_width;                   /* columns of K in a vector; of codes that are multiplied as such 4 * lanes / pack */
-    bool k_by_tables, v_by_tables; /* K, V are f8 and become numbers by tables, MHA_F8_CODES columns at a time */
-    int64_t fixed_rows;            /* of each task, where known when compiling; else 0 */
-    int64_t row_step;              /* numbers of rows are rounded up to multiples of this */
-    int64_t max_rows;              /* of a task, rounded up */
-    int64_t k_columns, v_columns;  /* rounded up to vectors of k_width and width */
+    int width;                    /* columns of K and V in a vector: lanes, and of bf16 pairs twice as many */
+    int planes;                   /* of Q's codes; 0: Q is no codes */
+    int pack;                     /* rows in a vector of Q's codes */
+    int k_width;                  /* columns of K in a vector; of codes that are multiplied as such 4 * lanes / pack */
+    int k_codes, v_codes;         /* K, V are f8 or i4, and so many columns at a time become numbers by tables; or 0 */
+    int64_t fixed_rows;           /* of each task, where known when compiling; else 0 */
+    int64_t row_step;             /* numbers of rows are rounded up to multiples of this */
+    int64_t max_rows;             /* of a task, rounded up */
+    int64_t k_columns, v_columns; /* rounded up to vectors of k_width and width */
     bool one_chunk;
     bool is_serial;       /* scores are summed as q-lanes does */
     bool tiles_are_fixed; /* they begin at multiples of kv_tile */
@@ -71,8 +71,9 @@ typedef struct d_lanes {
      * of 1 stands for, and by which the tile's values join o: [max_rows] */
     const ir_buffer *p_codes, *p_units, *p_shares;
     const ir_buffer *factor;    /* [max_rows]: by which o is rescaled */
-    const ir_buffer *f8_tables; /* NULL: neither K nor V goes by tables */
-    mha_f8_table f8;            /* of the nest that is open */
+    const ir_buffer *f8_tables; /* NULL: neither K nor V is f8 that goes by tables */
+    mha_f8_table f8;            /* of the nest that is open; and of i4 */
+    const ir_expr *i4;
     /* [kv_tile + width]: of the tile's keys, 1 beyond them; NULL unless tokens have scales of their own */
     const ir_buffer *k_scales, *v_scales;
     /* variables of the task */
@@ -146,15 +147,17 @@ void dl_fetch_columns(const d_lanes *d, const dl_streams *streams, const ir_expr
 const ir_expr *dl_load_key(const d_lanes *d, const ir_buffer *k_or_v, const mha_kv_row *key, const ir_expr *column,
                            int64_t count);
 
-/* d_lanes_f8.c: whether K or V of such columns goes by tables; and opens these for a nest that reads it. */
-bool dl_has_tables(const d_lanes *d, attune_dtype dtype, attune_scales scales, int64_t columns);
+/* d_lanes_tables.c: how many columns of K or V become numbers by tables at once, 0 if none do; and opens the tables for
+ * a nest that reads K or V. */
+int dl_table_columns(const d_lanes *d, const ir_buffer *k_or_v, attune_dtype dtype, attune_scales scales,
+                     int64_t columns);
 void dl_open_tables(d_lanes *d);
-/* MHA_F8_CODES columns of K as factors, two vectors of pairs or four of f32; and of V, two keys as pairs (`next` NULL:
- * the second is 0), or one. */
+/* d->k_codes columns of K as factors, two vectors of pairs, or of f32 two (i4) or four (f8); and d->v_codes of V, two
+ * keys as pairs (`next` NULL: the second is 0), or one. */
 void dl_load_k_codes(const d_lanes *d, const mha_kv_row *key, const ir_expr *column, const ir_expr **out);
 void dl_load_v_codes(const d_lanes *d, const mha_kv_row *key, const mha_kv_row *next, const ir_expr *column,
                      const ir_expr **out);
-/* Columns of Q in the order of K's, and those of O from the order of V's into their own. */
+/* Columns of Q in the order of f8's of K, and those of O from the order of V's into their own. */
 void dl_order_query(const d_lanes *d, const ir_expr *row);
 void dl_order_output(const d_lanes *d, const ir_expr *row);
 

@@ -122,7 +122,7 @@ static void register_tile(d_lanes *d, const void *user, const ir_expr *first_row
     mha_product_clear(&t.product);
     open_keys(d, &t);
     const dl_columns loop = {"d", d->c->p->head_dim, d->k_width, d->c->s->score_column_vectors};
-    dl_each_columns(d, &loop, d->k_by_tables ? multiply_codes : multiply, &t);
+    dl_each_columns(d, &loop, d->k_codes ? multiply_codes : multiply, &t);
     finish_sums(d, &t, rows);
 }
 

@@ -120,7 +120,7 @@ static void add_codes(d_lanes *d, void *user, const ir_expr *column, int64_t cou
     for (int64_t u = 0; u < tile->t->units; u++) {
         const ir_expr *v[4];
         dl_load_v_codes(d, &tile->key[u][0], tile->t->alone ? NULL : &tile->key[u][1], column, v);
-        for (int i = 0; i < 4; i++) value[i][u] = ir_let(d->b, "v", v[i]);
+        for (int i = 0; i < count / d->lanes; i++) value[i][u] = ir_let(d->b, "v", v[i]);
     }
     for (int64_t i = 0; i * d->lanes < count; i++)
         for (int64_t r = 0; r < tile->rows; r++)
@@ -152,9 +152,9 @@ static void add_rows(d_lanes *d, const void *user, const ir_expr *first_row, int
             tile.sees[r * t->units + u] = seen;
         }
     }
-    const int64_t width = d->v_by_tables ? MHA_F8_CODES : d->width;
+    const int64_t width = d->v_codes ? d->v_codes : d->width;
     const dl_columns loop = {"column", d->c->p->head_dim_v, width, d->c->s->value_column_vectors};
-    dl_each_columns(d, &loop, d->v_by_tables ? add_codes : add_vector, &tile);
+    dl_each_columns(d, &loop, d->v_codes ? add_codes : add_vector, &tile);
 }
 
 /* ---- streams ---- */

@@ -154,12 +154,17 @@ static LLVMValueRef shuffle_expr(cg_emit *e, const ir_expr *x) {
     return cg_shuffle(e, left, right, x->value.pick, x->type.lanes);
 }
 
+/* One table of 16 words needs no copy of itself. */
 static LLVMValueRef lookup(cg_emit *e, const ir_expr *x) {
+    const bool is_words = x->type.elem == IR_F32;
     LLVMValueRef low = cg_emit_expr(e, x->args[0]), high = cg_emit_expr(e, x->args[1]);
     LLVMValueRef args[] = {low, cg_emit_expr(e, x->args[2]), high};
     char name[64];
     if (!(e->target->flags & AT_TARGET_LOOKUP)) return cg_unsupported(e, cg_type(e, x->type), "lookup");
-    snprintf(name, sizeof name, "llvm.x86.avx512.vpermi2var.qi.%u", 8 * x->type.lanes);
+    if (is_words && low == high && x->type.lanes == IR_MOST_WORDS)
+        return cg_call(e, "llvm.x86.avx512.permvar.sf.512", NULL, 2, args);
+    snprintf(name, sizeof name, "llvm.x86.avx512.vpermi2var.%s.%u", is_words ? "ps" : "qi",
+             (is_words ? 32 : 8) * x->type.lanes);
     return cg_call(e, name, NULL, 3, args);
 }
 

@@ -314,14 +314,15 @@ const ir_expr *ir_dot4(ir_builder *b, const ir_expr *x, const ir_expr *y, const 
 
 const ir_expr *ir_lookup(ir_builder *b, const ir_expr *low, const ir_expr *high, const ir_expr *index) {
     if (!present(b, low, "'lookup'") || !present(b, high, "'lookup'") || !present(b, index, "'lookup'")) return NULL;
-    const bool same = ir_type_eq(low->type, index->type) && ir_type_eq(high->type, index->type);
-    if (!same || index->type.elem != IR_I8 || index->type.lanes < IR_LEAST_LOOKUP) {
-        ir_build_fail(b, "'lookup' takes i8xn, i8xn and i8xn, n being 16 or more, not %s, %s and %s",
+    if (!ir_type_eq(low->type, high->type) || !ir_is_lookup(low->type, index->type)) {
+        ir_build_fail(b,
+                      "'lookup' takes i8xn, i8xn and i8xn, n being 16 or more, or f32xn, f32xn and i32xn, n being 4, 8 "
+                      "or 16, not %s, %s and %s",
                       ir_type_describe(low->type).text, ir_type_describe(high->type).text,
                       ir_type_describe(index->type).text);
         return NULL;
     }
-    return ir_build_node(b, IR_LOOKUP, index->type, low, high, index);
+    return ir_build_node(b, IR_LOOKUP, low->type, low, high, index);
 }
 
 /* ---- accesses ---- */

@@ -257,14 +257,17 @@ static void dot4_lanes(void *restrict out, const void *xs, const void *ys, const
 }
 
 /* lanes is a power of two. */
-static void lookup_lanes(void *restrict out, const void *lows, const void *highs, const void *indices, int lanes) {
-    const uint8_t *low = lows, *high = highs, *index = indices;
-    uint8_t *o = out;
-    for (int l = 0; l < lanes; l++) {
-        const int place = index[l] & (2 * lanes - 1);
-        o[l] = place < lanes ? low[place] : high[place - lanes];
+#define LOOKUP_LANES(name, type)                                                                                       \
+    static void name(void *restrict out, const void *lows, const void *highs, const void *indices, int lanes) {        \
+        const type *low = lows, *high = highs, *index = indices;                                                       \
+        type *o = out;                                                                                                 \
+        for (int l = 0; l < lanes; l++) {                                                                              \
+            const int place = (int)(index[l] & (type)(2 * lanes - 1));                                                 \
+            o[l] = place < lanes ? low[place] : high[place - lanes];                                                   \
+        }                                                                                                              \
     }
-}
+LOOKUP_LANES(lookup_bytes, uint8_t)
+LOOKUP_LANES(lookup_words, uint32_t)
 
 /* ---- The table ---- */
 
@@ -315,7 +318,7 @@ static ir_eval_fn *const evaluators[IR_OP_COUNT][IR_ELEM_COUNT] = {
     [IR_DOT2] = {[IR_F32] = dot2_lanes},
     [IR_PACK2] = {[IR_F32] = pack2_lanes},
     [IR_DOT4] = {[IR_I32] = dot4_lanes},
-    [IR_LOOKUP] = {[IR_I8] = lookup_lanes},
+    [IR_LOOKUP] = {[IR_I8] = lookup_bytes, [IR_F32] = lookup_words},
     [IR_SELECT] = {[IR_F64] = select_8,
                    [IR_F32] = select_4,
                    [IR_F16] = select_2,

@@ -11,8 +11,8 @@ typedef void ir_eval_fn(void *restrict out, const void *x, const void *y, const 
 
 /* The evaluator of an operator on operands of element `elem`, or NULL if it does not exist: all SAME and CMP
  * operators (CMP writes bool), SELECT (x is bool), DOT2 and PACK2 (of IR_F32, `lanes` being those of the result) DOT4
- * (of IR_I32) and LOOKUP (of IR_I8); the HIGH operators have none. The functions are chosen for this CPU (fused
- * multiply-add in hardware), but their results are not. */
+ * (of IR_I32) and LOOKUP (of IR_I8 and IR_F32); the HIGH operators have none. The functions are chosen for this CPU
+ * (fused multiply-add in hardware), but their results are not. */
 ir_eval_fn *ir_eval_get(ir_op op, ir_elem elem);
 ir_eval_fn *ir_eval_cast(ir_elem from, ir_elem to);
 

@@ -136,9 +136,17 @@ typedef struct ir_access {
  * args[1] for lane l; scalar integers SHUFFLE lane l is lane pick[l] of the concatenation of args[0] and args[1] (same
  * type); type.lanes = number of picks DOT2    args[0], args[1] bf16 x 2n, args[2] f32 x n PACK2   f32 x n, f32 x n to
  * bf16 x 2n: lane 2l is args[0][l], lane 2l + 1 is args[1][l] DOT4    args[0], args[1] i8 x 4n, args[2] i32 x n. The
- * bytes of args[0] count as 0 … 255 LOOKUP  args[0], args[1], args[2] i8 x n, n of 16 or more: lane l is lane
- * args[2][l] mod 2n of the concatenation of args[0] and args[1] */
-enum { IR_LEAST_LOOKUP = 16 };
+ * bytes of args[0] count as 0 … 255 LOOKUP  args[0], args[1], args[2] i8 x n, n of 16 or more; or
+ * args[0], args[1] f32 x n, args[2] i32 x n, n being 4, 8 or 16: lane l is lane args[2][l] mod 2n of the concatenation
+ * of args[0] and args[1] */
+enum { IR_LEAST_LOOKUP = 16, IR_LEAST_WORDS = 4, IR_MOST_WORDS = 16 };
+/* Whether LOOKUP takes tables and an index of these types. */
+static inline bool ir_is_lookup(ir_type table, ir_type index) {
+    if (table.lanes != index.lanes) return false;
+    if (table.elem == IR_I8) return index.elem == IR_I8 && table.lanes >= IR_LEAST_LOOKUP;
+    return table.elem == IR_F32 && index.elem == IR_I32 && table.lanes >= IR_LEAST_WORDS &&
+           table.lanes <= IR_MOST_WORDS;
+}
 struct ir_expr {
     uint8_t op; /* ir_op */
     ir_type type;

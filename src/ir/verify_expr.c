@@ -202,8 +202,7 @@ static bool check_special(ir_verifier *v, const ir_expr *e) {
              x.lanes == 4 * type.lanes && ir_type_eq(x, e->args[1]->type);
         break;
     case IR_LOOKUP:
-        ok = type.elem == IR_I8 && type.lanes >= IR_LEAST_LOOKUP && ir_type_eq(x, type) &&
-             ir_type_eq(e->args[1]->type, type) && ir_type_eq(e->args[2]->type, type);
+        ok = ir_type_eq(x, type) && ir_type_eq(e->args[1]->type, type) && ir_is_lookup(type, e->args[2]->type);
         break;
     default: break;
     }

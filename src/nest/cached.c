@@ -54,7 +54,8 @@ const ir_access *mha_element_scale(const mha_context *c, const mha_format *f, co
                                    int lanes) {
     const ir_expr *const *at = row->index;
     if (f->scales == ATTUNE_SCALES_CHANNEL) return ir_at(c->b, f->scaled, lanes, 2, at[1], column);
-    const ir_expr *group = part_of(c, "group", column, f->group, f->columns);
+    const bool is_one = f->group == f->columns; /* loads of it leave the loop over columns */
+    const ir_expr *group = is_one ? ir_idx(c->b, 0) : part_of(c, "group", column, f->group, f->columns);
     return ir_at(c->b, f->scaled, 1, 4, at[0], at[1], at[2], group);
 }
 
@@ -117,6 +118,34 @@ static const ir_expr *load_coded(const mha_context *c, const mha_format *f, cons
     }
     const ir_expr *codes = load_codes(c, f, row, column, lanes), *scale = load_scale(c, f, row, column, lanes);
     return scale ? ir_mul(c->b, codes, scale) : codes;
+}
+
+/* ---- Blocks of i4 by tables ---- */
+
+bool mha_has_nibble_table(const mha_context *c) {
+    return c->target->flags & AT_TARGET_LOOKUP && c->lanes == HALF && c->elem == IR_F32;
+}
+
+const ir_expr *mha_nibble_table(const mha_context *c) {
+    const ir_expr *codes = ir_ramp(c->b, ir_int(c->b, IR_I32, -ZERO_CODE), ir_int(c->b, IR_I32, 1), HALF);
+    return ir_let(c->b, "numbers", ir_cast(c->b, IR_F32, codes));
+}
+
+void mha_load_nibbles(const mha_context *c, const mha_row *row, const ir_expr *column, const ir_expr *table,
+                      const ir_expr *out[2]) {
+    ir_builder *b = c->b;
+    const mha_format f = mha_format_of(c, row->buffer);
+    const bool by_column = f.scales == ATTUNE_SCALES_CHANNEL;
+    const ir_expr *scale = by_column ? NULL : load_scale(c, &f, row, column, HALF);
+    if (scale) table = ir_let(b, "numbers", ir_mul(b, table, scale));
+    const ir_expr *bytes = ir_load(b, bytes_at(c, &f, row, byte_of(c, &f, column, HALF), HALF));
+    bytes = ir_let(b, "nibbles", ir_cast(b, IR_I32, bytes));
+    for (int half = 0; half < 2; half++) {
+        const ir_expr *index = half ? shifted(c, bytes, ir_int(b, IR_I32, NIBBLE_BITS)) : bytes;
+        out[half] = ir_lookup(b, table, table, index);
+        if (by_column)
+            out[half] = ir_mul(b, out[half], load_scale(c, &f, row, ir_plus(b, column, (int64_t)half * HALF), HALF));
+    }
 }
 
 const ir_expr *mha_load_row(const mha_context *c, const mha_row *row, const ir_expr *column, int lanes) {

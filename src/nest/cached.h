@@ -29,6 +29,13 @@ int64_t mha_row_elements(const mha_context *c, const ir_buffer *buffer, int64_t 
  * head_dim; scales of elements are multiplied with, those of heads and tokens are not. */
 const ir_expr *mha_load_row(const mha_context *c, const mha_row *row, const ir_expr *column, int lanes);
 
+/* A block of i4, 32 columns from `column` on, as two vectors of f32, on targets that have tables: the 16 numbers are a
+ * table, which the scale is multiplied with, and each code is looked up in it. The bits are those of mha_load_row. */
+bool mha_has_nibble_table(const mha_context *c);
+const ir_expr *mha_nibble_table(const mha_context *c);
+void mha_load_nibbles(const mha_context *c, const mha_row *row, const ir_expr *column, const ir_expr *table,
+                      const ir_expr *out[2]);
+
 /* The row, or a copy in scratch as c->elem of one that is coded, whose columns can be read from anywhere. */
 mha_row mha_decoded_row(const mha_context *c, const mha_row *row);
 

@@ -1,5 +1,6 @@
-/* K and V of f8 where they become bf16 or f32 by tables (nest/f8.h): whole vectors of codes at once, whose columns come
- * in another order. Q is put into that order for the scores, and O is put back into its own in the end. */
+/* K and V whose codes become bf16 or f32 by tables: f8 by tables of bytes (nest/f8.h), i4 by one of 16 numbers
+ * (nest/cached.h). Whole vectors of codes of f8 come at once, and their columns in another order. Q is put into that
+ * order for the scores, and O is put back into its own in the end. */
 #include "attend/d_lanes.h"
 #include "nest/columns.h"
 
@@ -8,13 +9,17 @@ enum { CODES = MHA_F8_CODES, MOST_VECTORS = 4 };
 static mha_f8_form k_form(const d_lanes *d) { return d->c->by_pairs ? MHA_F8_BF16 : MHA_F8_F32; }
 static mha_f8_form v_form(const d_lanes *d) { return d->c->by_pairs ? MHA_F8_PAIRS : MHA_F8_F32; }
 
-bool dl_has_tables(const d_lanes *d, attune_dtype dtype, attune_scales scales, int64_t columns) {
-    return dtype == ATTUNE_F8 && !mha_scales_elements(scales) && columns % CODES == 0 && !d->planes && !d->is_serial &&
-           mha_has_f8_tables(d->c);
+int dl_table_columns(const d_lanes *d, const ir_buffer *k_or_v, attune_dtype dtype, attune_scales scales,
+                     int64_t columns) {
+    if (d->planes || d->is_serial) return 0;
+    if (dtype == ATTUNE_I4) return mha_is_coded(d->c, k_or_v) && mha_has_nibble_table(d->c) ? MHA_BLOCK_COLUMNS : 0;
+    const bool is_f8 = dtype == ATTUNE_F8 && !mha_scales_elements(scales) && columns % CODES == 0;
+    return is_f8 && mha_has_f8_tables(d->c) ? CODES : 0;
 }
 
 void dl_open_tables(d_lanes *d) {
     if (d->f8_tables) d->f8 = mha_f8_table_of(d->c, d->f8_tables);
+    if (d->k_codes == MHA_BLOCK_COLUMNS || d->v_codes == MHA_BLOCK_COLUMNS) d->i4 = mha_nibble_table(d->c);
 }
 
 static const ir_expr *codes_of(const d_lanes *d, const ir_buffer *k_or_v, const mha_kv_row *key,
@@ -23,7 +28,17 @@ static const ir_expr *codes_of(const d_lanes *d, const ir_buffer *k_or_v, const 
     return ir_let(d->b, "codes", mha_load_raw_columns(d->c, k_or_v, index, column, CODES, CODES));
 }
 
+static void load_nibbles(const d_lanes *d, const ir_buffer *k_or_v, const mha_kv_row *key, const ir_expr *column,
+                         const ir_expr **out) {
+    const mha_row row = mha_kv_row_of(d->c, k_or_v, key);
+    mha_load_nibbles(d->c, &row, column, d->i4, out);
+}
+
 void dl_load_k_codes(const d_lanes *d, const mha_kv_row *key, const ir_expr *column, const ir_expr **out) {
+    if (d->k_codes == MHA_BLOCK_COLUMNS) {
+        load_nibbles(d, d->c->k, key, column, out);
+        return;
+    }
     const ir_expr *codes = codes_of(d, d->c->k, key, column);
     if (d->c->by_pairs)
         mha_f8_as_bf16(d->c, &d->f8, codes, out);
@@ -34,6 +49,10 @@ void dl_load_k_codes(const d_lanes *d, const mha_kv_row *key, const ir_expr *col
 void dl_load_v_codes(const d_lanes *d, const mha_kv_row *key, const mha_kv_row *next, const ir_expr *column,
                      const ir_expr **out) {
     ir_builder *b = d->b;
+    if (d->v_codes == MHA_BLOCK_COLUMNS) {
+        load_nibbles(d, d->c->v, key, column, out);
+        return;
+    }
     const ir_expr *codes = codes_of(d, d->c->v, key, column);
     if (!d->c->by_pairs) {
         mha_f8_as_f32(d->c, &d->f8, codes, out);
