@@ -19,8 +19,8 @@ import attune.distributed as cluster
 
 dask.config.set({
     "distributed.worker.daemon": True, "distributed.comm.timeouts.connect": "60s",
-    # A cluster looks 15 s after a worker was lost, and closes its nanny unless a worker of that name is there. Tests kill
-    # one worker twice: the look for the first time could fall into the moments after the second.
+    # A cluster looks 15 s after it lost a worker, and closes its nanny unless a worker of that name is there. Tests
+    # kill one worker twice: the look for the first time could fall into the moments after the second.
     "distributed.deploy.lost-worker-timeout": "1h",
 })  # fmt: skip
 COMMAND = cluster._command(None)
