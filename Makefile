@@ -17,6 +17,7 @@ DOCDIR ?= $(PREFIX)/share/doc/attune
 BASHCOMPDIR ?= $(PREFIX)/share/bash-completion/completions
 ZSHCOMPDIR ?= $(PREFIX)/share/zsh/site-functions
 CFLAGS ?= -O2 -g
+HEADERS = include/attune.h $(sort $(wildcard include/attune/*.h))
 VERSION := $(shell sed -n 's/^#define ATTUNE_VERSION_STRING "\(.*\)"/\1/p' include/attune.h)
 
 # Their names stand in commands without quotes.
@@ -228,7 +229,7 @@ BUNDLE_RUN_EXPORTS = at_bundle_run at_bundle_check at_bundle_workspace at_bundle
 BUNDLE_RUN_CFLAGS = -std=gnu11 $(WARN) -O2 -fPIC -fvisibility=hidden -ffp-contract=off -ffreestanding \
 	-fno-stack-protector -ffunction-sections -fdata-sections -Iinclude -Isrc
 BUNDLE_RUNS = $(addprefix $(BUILD)/bundle_run/,x86_64.o aarch64.o)
-$(BUILD)/bundle_run/%.o: $(BUNDLE_RUN_SRC) $(wildcard include/*.h src/*/*.h src/*/*.def) Makefile \
+$(BUILD)/bundle_run/%.o: $(BUNDLE_RUN_SRC) $(HEADERS) $(wildcard src/*/*.h src/*/*.def) Makefile \
 		scripts/bundle_run.sh src/bundle_run/sections.ld
 	@mkdir -p $(@D)/$*
 	$(call say,link $@)
@@ -686,28 +687,28 @@ check-million: all ## RANDOM_CASES (1,000,000) random problems of RANDOM_SEED (1
 ABI = $(firstword $(wildcard tests/data/abi-$(ARCH).xml) tests/data/abi-x86_64.xml)
 abi: lib ## fail on a change of the library that breaks programs linked to the last release (abidiff)
 	@DEPS='$(DEPS)' bash scripts/deps.sh abi
-	@bash scripts/abi.sh dump $(BUILD)/libattune.so.0 include/attune.h $(BUILD)/abi.xml && \
+	@bash scripts/abi.sh dump $(BUILD)/libattune.so.0 $(BUILD)/abi.xml && \
 		bash scripts/abi.sh compare $(ABI) $(BUILD)/abi.xml || \
 		{ [ $$? -eq 77 ] && echo "0 passed, 0 failed, 1 skipped"; }
 abi-update: lib ## write what programs depend on anew, into tests/data; the commit says why no program breaks
-	@bash scripts/abi.sh dump $(BUILD)/libattune.so.0 include/attune.h tests/data/abi-$(ARCH).xml
+	@bash scripts/abi.sh dump $(BUILD)/libattune.so.0 tests/data/abi-$(ARCH).xml
 
 check-deps: ## fail on an include that the architecture does not allow
 	@bash scripts/check_deps.sh
 
 .PHONY: docs
-docs: ## the manual of attune.h as HTML, into build/docs/; DEPS=no does not install Doxygen
+docs: ## the manual of the API as HTML, into build/docs/; DEPS=no does not install Doxygen
 	@DEPS='$(DEPS)' bash scripts/deps.sh docs
 	@command -v doxygen >/dev/null || { echo "doxygen was not found: install doxygen" >&2; exit 1; }
 	@mkdir -p $(BUILD)/docs
-	@VERSION='$(VERSION)' OUT='$(BUILD)/docs' doxygen docs/Doxyfile
+	@VERSION='$(VERSION)' HEADERS='$(HEADERS)' OUT='$(BUILD)/docs' doxygen docs/Doxyfile
 	@echo "written to $(BUILD)/docs/index.html"
 check-lines: ## fail on a line longer than 120 columns, and on a function of src over 50 lines or 3 levels
 	@bash scripts/check_lines.sh
 	@awk -f scripts/check_functions.awk $(wildcard src/*/*.c)
 
-# The public header is laid out by hand, in columns.
-FORMATTED = git ls-files '*.c' '*.h' ':!include/attune.h' ':!third_party'
+# The public headers are laid out by hand, in columns.
+FORMATTED = git ls-files '*.c' '*.h' ':!include' ':!third_party'
 format: ## rewrite the sources by clang-format
 	@DEPS='$(DEPS)' LLVM_CONFIG='$(LLVM_CONFIG)' bash scripts/deps.sh format
 	@$(FORMATTED) | xargs $(CLANG_FORMAT) -i
@@ -738,7 +739,7 @@ EXAMPLES = $(wildcard examples/*.c examples/*.cpp examples/ir/*.air examples/pyt
 	$(addprefix examples/engine/static/*.,c h sh))
 LINKED_DIRS = bench examples/engine/static examples/engine examples/ir examples/minilm examples/python include
 install: all ## install below PREFIX (/usr/local), libraries into LIBDIR (PREFIX/lib), DESTDIR before them
-	install -d $(IN_BIN) $(addprefix $(IN_LIB)/,attune pkgconfig cmake/attune) $(DESTDIR)$(INCLUDEDIR) \
+	install -d $(IN_BIN) $(addprefix $(IN_LIB)/,attune pkgconfig cmake/attune) $(DESTDIR)$(INCLUDEDIR)/attune \
 		$(addprefix $(IN_DOC)/,docs $(LINKED_DIRS)) \
 		$(DESTDIR)$(MANDIR)/man1 $(DESTDIR)$(BASHCOMPDIR) $(DESTDIR)$(ZSHCOMPDIR)
 	install -m 755 $(BUILD)/attune $(IN_BIN)/attune
@@ -747,6 +748,7 @@ install: all ## install below PREFIX (/usr/local), libraries into LIBDIR (PREFIX
 	install -m 644 $(addprefix $(BUILD)/libattune-,codegen.so draw.so tier0.so) $(IN_LIB)/attune
 	install -m 755 $(BUILD)/attune-codegen-worker $(BUILD)/attune-fetch $(IN_LIB)/attune
 	install -m 644 include/attune.h include/attune.hpp $(DESTDIR)$(INCLUDEDIR)
+	install -m 644 include/attune/*.h $(DESTDIR)$(INCLUDEDIR)/attune
 	$(call install_text,attune.pc.in,$(IN_LIB)/pkgconfig)
 	$(call install_text,cmake/attuneConfig.cmake.in,$(IN_LIB)/cmake/attune)
 	$(call install_text,cmake/attuneConfigVersion.cmake.in,$(IN_LIB)/cmake/attune)
@@ -757,8 +759,8 @@ install: all ## install below PREFIX (/usr/local), libraries into LIBDIR (PREFIX
 	install -m 644 $(DOCS) $(IN_DOC)/docs
 	install -m 644 bench/README.md $(IN_DOC)/bench
 	for file in $(EXAMPLES); do install -m 644 $$file $(IN_DOC)/$$file || exit; done
-	for header in attune.h attune.hpp; do \
-		ln -sf $(shell realpath -ms --relative-to='$(DOCDIR)/include' '$(INCLUDEDIR)')/$$header \
+	for header in attune.h attune.hpp attune; do \
+		ln -sfn $(shell realpath -ms --relative-to='$(DOCDIR)/include' '$(INCLUDEDIR)')/$$header \
 			$(IN_DOC)/include/$$header || exit; done
 
 STRIP ?= $(shell $(CC) -print-prog-name=strip)
@@ -794,11 +796,13 @@ uninstall: ## remove what install installed
 	rm -f $(addprefix $(IN_LIB)/attune/,libattune-codegen.so libattune-draw.so libattune-tier0.so \
 		attune-codegen-worker attune-fetch) \
 		$(addprefix $(IN_LIB)/cmake/attune/attuneConfig,.cmake Version.cmake) \
-		$(addprefix $(IN_DOC)/,$(DOCS_TOP) $(DOCS) bench/README.md $(EXAMPLES) include/attune.h include/attune.hpp)
+		$(addprefix $(IN_DOC)/,$(DOCS_TOP) $(DOCS) bench/README.md $(EXAMPLES) $(addprefix include/attune,.h .hpp) \
+			include/attune)
 	rm -f $(IN_BIN)/attune $(addprefix $(IN_LIB)/libattune.,so.0 so a) $(IN_LIB)/pkgconfig/attune.pc \
-		$(addprefix $(DESTDIR)$(INCLUDEDIR)/attune.,h hpp) $(DESTDIR)$(MANDIR)/man1/attune.1 \
+		$(addprefix $(DESTDIR)$(INCLUDEDIR)/,attune.hpp $(patsubst include/%,%,$(HEADERS))) \
+		$(DESTDIR)$(MANDIR)/man1/attune.1 \
 		$(DESTDIR)$(BASHCOMPDIR)/attune $(DESTDIR)$(ZSHCOMPDIR)/_attune
-	for dir in $(IN_LIB)/attune $(IN_LIB)/cmake/attune \
+	for dir in $(IN_LIB)/attune $(IN_LIB)/cmake/attune $(DESTDIR)$(INCLUDEDIR)/attune \
 		$(addprefix $(IN_DOC)/,docs $(LINKED_DIRS) examples) $(IN_DOC); do rmdir $$dir 2>/dev/null || :; done
 
 clean: ## remove all build directories

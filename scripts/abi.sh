@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# usage: abi.sh dump LIBRARY HEADER FILE | compare BASE NEW
-#   dump     writes what programs compiled with HEADER depend on in LIBRARY, which needs debug information: functions,
-#            and the structs and enumerations of the header
+# usage: abi.sh dump LIBRARY FILE | compare BASE NEW
+#   dump     writes what programs compiled with attune.h depend on in LIBRARY, which needs debug information: functions,
+#            and the structs and enumerations of the public headers (abi_public.ini)
 #   compare  fails if a program that was linked to BASE would break with NEW, and prints what changed. What grows by the
 #            rules of docs/design.md ("How the API grows") does not count; abi_growth.awk knows these rules
 # Exit status: 0 compatible, 1 not, 2 usage or no result, 77 there is no abidiff or no dump for this architecture.
@@ -13,8 +13,9 @@ command -v abidw abidiff >/dev/null || { echo "abi: there is no abidiff here (De
 dump() {
     readelf -SW "$1" | grep -q '\.debug_info' ||
         { echo "abi: $1 has no debug information: compile with -g" >&2; exit 2; }
-    abidw --header-file "$2" --drop-private-types --exported-interfaces-only --no-parameter-names --no-show-locs \
-        --no-comp-dir-path --no-corpus-path --no-elf-needed --type-id-style hash --out-file "$3" "$1"
+    abidw --suppressions "$scripts/abi_public.ini" --drop-private-types --exported-interfaces-only \
+        --no-parameter-names --no-show-locs --no-comp-dir-path --no-corpus-path --no-elf-needed --type-id-style hash \
+        --out-file "$2" "$1"
 }
 
 architecture() { sed -n "1s/.* architecture='\([^']*\)'.*/\1/p" "$1"; }
@@ -31,7 +32,7 @@ compare() {
 }
 
 case $#-${1:-} in
-4-dump) dump "$2" "$3" "$4" ;;
+3-dump) dump "$2" "$3" ;;
 3-compare) compare "$2" "$3" ;;
 *) usage ;;
 esac

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# usage: check_manual.sh DIR: fails unless all comments of include/attune.h are in the manual that `make docs` left
+# usage: check_manual.sh DIR: fails unless all comments of the public headers are in the manual that `make docs` left
 # there. A comment is known by the first words of its first line, without what the filter adds or takes away.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -10,7 +10,7 @@ comments=0 lost=0
 while IFS= read -r words; do
     comments=$((comments + 1))
     [[ $text == *"$words"* ]] || { echo "not in the manual: $words" && lost=$((lost + 1)); }
-done < <(sed -n '1,/^#ifdef __cplusplus$/!p' include/attune.h | sed '/^#ifdef __cplusplus$/,$d' |
+done < <(for header in include/attune/*.h; do sed '/^#ifdef __cplusplus$/,/^#e/d' "$header"; done |
     grep -oE '/\* .*' | sed -E 's|^/\* (---- )?||; s| ?( ----)? ?\*/.*$||; s/`//g; s/\(\)//g' |
     awk '{ print $1 " " $2 ($3 ? " " $3 : "") }' | sed 's/ *$//')
 echo "check-manual: $comments comments, $lost not in the manual"

@@ -1,6 +1,6 @@
-# Doxygen's input filter for include/attune.h, whose comments are plain C: turns them into Doxygen's and keeps all lines
-# where they are.
-#   the comment at the top             the main page
+# Doxygen's input filter for the public headers, whose comments are plain C: turns them into Doxygen's and keeps all
+# lines where they are.
+#   the comment at the top             the main page (attune.h), or the description of the file (attune/*.h)
 #   "/* ---- Title ---- */"            a group that lasts until the next one
 #   a comment on lines of its own      that of the declaration below, and of all that follow without a blank line
 #   a comment after a declaration      that of everything the declaration declares
@@ -39,15 +39,19 @@ function linked(line, result, name) {
     return result line
 }
 
-# The header once before it is filtered: the names of its functions, and the lines that are underlined as headings.
+# Before the header is filtered: its lines that are underlined as headings, and the names of all headers' functions.
 BEGIN {
     while ((getline line < ARGV[1]) > 0) {
         lines++
         if (line ~ /^ \* -+$/) headings[lines - 1] = 1
-        if (line ~ /^(ATTUNE_API|static inline) / && match(line, /attune_[a-z0-9_]+\(/))
-            functions[substr(line, RSTART, RLENGTH - 1)] = 1
     }
     close(ARGV[1])
+    while (("cat include/attune.h include/attune/*.h" | getline line) > 0)
+        if (line ~ /^(ATTUNE_API|static inline) / && match(line, /attune_[a-z0-9_]+\(/))
+            functions[substr(line, RSTART, RLENGTH - 1)] = 1
+    is_main = ARGV[1] ~ /attune\.h$/
+    file = ARGV[1]
+    gsub(/^.*\/|\.h$/, "", file)
 }
 
 # Of "type a, b[4]; " all names get the comment: each becomes a declaration of its own, in one line.
@@ -76,10 +80,18 @@ function trailer(code, comment) {
     print declare(code, plain(comment))
 }
 
-NR == 1 {
+NR == 1 && is_main {
     sub(/^\/\* /, "/** @file */ /** @mainpage ")
     print
     in_comment = 1
+    next
+}
+
+NR == 1 {
+    in_comment = $0 !~ /\*\/$/
+    ending = " @file"
+    gsub(/^\/\* | \*\/$/, "")
+    print "/** " plain($0) (in_comment ? "" : ending " */")
     next
 }
 
@@ -105,22 +117,22 @@ in_comment {
     if (/^    +[^ ]/) {
         printf "%s", verbatim ? "" : " @verbatim "
         verbatim = 1
-        print substr($0, 5) (is_end ? " @endverbatim */" : "")
+        print substr($0, 5) (is_end ? " @endverbatim" ending " */" : "")
     } else {
         if (verbatim) printf " @endverbatim "
         verbatim = 0
         if (/^-+$/) $0 = ""
-        print (NR in headings ? "<b>" $0 "</b>" : plain($0)) (is_end ? " */" : "")
+        print (NR in headings ? "<b>" $0 "</b>" : plain($0)) (is_end ? ending " */" : "")
         said = said " " plain($0)
     }
-    if (is_end) { in_comment = 0; verbatim = 0; is_fresh = 1 }
+    if (is_end) { in_comment = 0; verbatim = 0; is_fresh = 1; ending = "" }
     next
 }
 
 /^\/\* ---- .* ---- \*\/$/ {
     title = $0
     gsub(/^\/\* ---- | ---- \*\/$/, "", title)
-    print (groups++ ? "/** @} */ " : "") "/** @defgroup section" groups " " title " */ /** @{ */"
+    print (groups++ ? "/** @} */ " : "") "/** @defgroup " file groups " " title " */ /** @{ */"
     next
 }
 
@@ -158,4 +170,4 @@ in_comment {
 /;$/ { was_end = 1; is_fresh = 0 }
 { print }
 
-END { print "/** @} */" }
+END { if (groups) print "/** @} */" }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# scripts/abi.sh tells growth from changes that break programs. Libraries of one header each stand for versions: their
-# functions do nothing.
+# scripts/abi.sh tells growth from changes that break programs. Libraries of the public headers stand for versions:
+# their functions do nothing.
 set -u
 [ -z "${SANITIZE:-}" ] || { echo "1..0"; exit 77; } # nothing there that other tests do not run
 cd "$(dirname "$0")/.." || exit 1
@@ -14,14 +14,16 @@ command -v abidw abidiff >"$work/stdout" || { echo "1..1"; echo "ok 1 # SKIP the
 version() {
     local dir=$work/$1
     mkdir "$dir"
-    sed -E "$2" include/attune.h >"$dir/attune.h"
-    # The compiler lists the prototypes; parameters without names are C23.
+    cp -r include/attune.h include/attune "$dir"
+    sed -E -i "$2" "$dir"/attune.h "$dir"/attune/*.h
+    # The compiler lists the prototypes, in a file that it removes if it fails; parameters without names are C23.
+    ${CC:-cc} -std=gnu11 -fsyntax-only -aux-info "$dir/prototypes" -x c "$dir/attune.h" || return
     { echo '#include "attune.h"'
-        ${CC:-cc} -std=gnu11 -fsyntax-only -aux-info /dev/stdout -x c "$dir/attune.h" |
-            sed -nE 's|^.*attune\.h:[0-9]+:NC \*/ extern (.*);.*|\1 { __builtin_trap(); }|p'; } >"$dir/library.c"
+        sed -nE 's|^.*attune(/[a-z]+)?\.h:[0-9]+:NC \*/ extern (.*);.*|\2 { __builtin_trap(); }|p' "$dir/prototypes"
+    } >"$dir/library.c"
     ${CC:-cc} -std=gnu2x -g -shared -fPIC -Wl,-soname,libattune.so.0 -Wl,--version-script=src/runtime/exports.map \
         "$dir/library.c" -o "$dir/library.so" 2>"$work/stderr" &&
-        bash scripts/abi.sh dump "$dir/library.so" "$dir/attune.h" "$work/$1.xml"
+        bash scripts/abi.sh dump "$dir/library.so" "$work/$1.xml"
 }
 compare() { bash scripts/abi.sh compare "$work/base.xml" "$work/$1.xml"; }
 # grows NAME EDIT PATTERN, breaks NAME EDIT PATTERN: what the edit does to programs, and what is said of it.
@@ -51,11 +53,11 @@ breaks struct-without-a-size "$(append attune_tensor)" "'struct attune_tensor' c
 breaks struct-of-fixed-size "s/int32_t reserved\[33\]/int32_t later, reserved[32]/" "'struct attune_schedule' changed"
 breaks number-of-an-enumerator 's/ATTUNE_F16,/ATTUNE_F16 = 7,/' "ATTUNE_F16' from value '2' to '7'"
 breaks function-that-is-gone 's/^ATTUNE_API const char \*attune_version.*//' "attune_version@@ATTUNE_0"
-breaks parameter 's/attune_status_name\(attune_status/attune_status_name(int64_t/' "attune_status_name"
+breaks parameter 's/attune_status_name\(attune_status/attune_status_name(long/' "attune_status_name"
 
 objcopy --strip-debug "$work/base/library.so" "$work/bare.so"
 expect "a library without debug information" 2 'has no debug information: compile with -g' \
-    bash scripts/abi.sh dump "$work/bare.so" include/attune.h "$work/bare.xml"
+    bash scripts/abi.sh dump "$work/bare.so" "$work/bare.xml"
 sed "1s/architecture='[^']*'/architecture='elf-other'/" "$work/base.xml" >"$work/other.xml"
 expect "a dump of another architecture" 77 ', .* of elf-other' compare other
 ln -s "$(command -v bash)" "$(command -v dirname)" "$work/base"

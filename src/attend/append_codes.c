@@ -1,4 +1,4 @@
-/* Rows that become codes in a cache. attune.h says which codes and scales; docs/numerics.md has the formulas.
+/* Rows that become codes in a cache. attune/problem.h says which codes and scales; docs/numerics.md has the formulas.
  *
  * All of it is arithmetic of c->elem. A scale is rounded to what the cache holds (f32, or f16 inline) before anything
  * is divided by it, so that the codes fit the scale that is stored. */

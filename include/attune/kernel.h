@@ -1,0 +1,192 @@
+/* Kernels: compiling a problem, the arguments of a call and its tensors, running it; block masks, which calls share. */
+#ifndef ATTUNE_KERNEL_H
+#define ATTUNE_KERNEL_H
+
+#include "context.h"
+#include "problem.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- Kernels ---- */
+
+typedef struct attune_kernel attune_kernel;
+
+/* How a kernel computes; see attune/schedule.h. */
+typedef struct attune_schedule attune_schedule;
+
+/* Gives a kernel for the problem: from memory, else from disk, else newly compiled. With schedule NULL attune chooses
+ * one, or takes the kernel that the cache holds. An explicit schedule is part of the cache key.
+ *
+ * Problems share a kernel if they differ only in batch, in the number of heads at equal group size, or in strides other
+ * than the innermost: those are arguments of the kernel. A block's number of heads is compiled in, and so is the batch
+ * of a block of few tokens (batch * seq_q at most 32), whose products are tiled for it.
+ *
+ * Threads that ask for the same new kernel at once compile it once. The caller owns one reference and gives it back
+ * with attune_kernel_release. The calling thread needs 64 KiB of stack. pthread_cancel takes effect after the
+ * compile. */
+ATTUNE_API attune_status attune_compile(attune_context *context, const attune_problem *problem,
+                                        const attune_schedule *schedule, attune_kernel **kernel);
+
+/* Gives a reference back; no call under this reference may be running. NULL is fine. Thread-safe. */
+ATTUNE_API void attune_kernel_release(attune_kernel *kernel);
+
+/* Which keys mask_mod lets which queries see, tile by tile; see attune_block_mask_create. */
+typedef struct attune_block_mask attune_block_mask;
+
+/* A size in attune_arguments, from seq_q to rotary_positions, that is not set. 0 is a size: empty. */
+#define ATTUNE_NOT_SET (-1)
+
+/* Pointers and run-time sizes of one call. Fill it with attune_arguments_init. Then set the pointers, and the sizes
+ * that the problem leaves open: a call names and refuses such a size while it is ATTUNE_NOT_SET. A size that the
+ * problem fixes must have that value or be ATTUNE_NOT_SET. Fields that the problem does not use are ignored. */
+typedef struct attune_arguments {
+    size_t struct_size;
+    const void *q;
+    void *k, *v;                 /* written to only if the problem has seq_new */
+    float *k_scale, *v_scale;    /* written to only if the problem has seq_new and scales of tokens or groups */
+    void *out;
+    void *lse;                   /* read by op = weights */
+    int64_t batch, num_heads, num_kv_heads; /* num_heads / num_kv_heads must be as compiled; in a block, both */
+    int64_t q_strides[4], k_strides[4], v_strides[4], out_strides[4], lse_strides[3]; /* innermost as compiled */
+    int64_t attn_mask_strides[4], attn_bias_strides[4], k_new_strides[4], v_new_strides[4], weights_strides[4];
+    int64_t k_scale_strides[3], v_scale_strides[3];
+    int64_t seq_q, seq_kv;       /* if dynamic: at most their bounds. If cu_seqlens, or kv_lens with pages, give the
+                                  * lengths: an upper bound of them; ATTUNE_NOT_SET is the longest, provided no mask
+                                  * and no weights have such a dim. Keys projected from x: seq_kv need not be set */
+    int64_t seq_new, num_rows;   /* if dynamic. Ragged, or keys of x: as many new keys as there are queries */
+    int64_t total_q, total_kv;   /* ragged: tokens in q and in k, v; at least the last of cu_seqlens */
+    int64_t num_pages, max_pages;/* paged: pages in k and v, columns of block_table */
+    int64_t mask_seq_kv, bias_seq_kv; /* columns of attn_mask, attn_bias. With short_masks and ATTUNE_DYNAMIC as last
+                                       * dim: from 0 to seq_kv; otherwise those of the problem. ATTUNE_NOT_SET:
+                                       * seq_kv */
+    int64_t rotary_positions;    /* rows of cos and sin */
+    int64_t rotary_batch_stride; /* elements between two entries of cos and sin; 0: the same for all */
+    const void *attn_mask, *attn_bias;
+    const float *alibi_slopes, *sinks;
+    const int32_t *kv_lens, *causal_offsets, *cu_seqlens_q, *cu_seqlens_kv, *block_table;
+    const void *k_new, *v_new, *cos, *sin;
+    const int32_t *position_ids, *row_ids;
+    void *weights;
+    const void *parts, *parts_lse;
+    const void *x, *x_kv, *x_v;  /* the block: is_cross, v_embed_dim */
+    int64_t x_strides[3], x_kv_strides[3], x_v_strides[3];
+    const void *packed_weights;
+    const void *keys_low, *values_low;
+    void *workspace;             /* 64-byte aligned, or NULL: attune allocates it for the call */
+    size_t workspace_bytes;
+    double softmax_scale;        /* with has_softmax_scale: within +-1e38; ATTUNE_DEFAULT_SCALE, as initialised, is
+                                  * 1 / sqrt(head_dim) */
+    const void *q_norm, *k_norm; /* with qk_norm_eps: the factors themselves; where a model stores w and means 1 + w, as
+                                  * Gemma does, add 1 */
+    /* Those that functions read, in the order of attune_problem.tensors; the innermost stride is 1. */
+    const void *tensors[ATTUNE_MAX_USER_TENSORS];
+    int64_t tensor_strides[ATTUNE_MAX_USER_TENSORS][4];
+    const attune_block_mask *block_mask; /* NULL, or what attune_block_mask_create made of mask_mod */
+    int64_t k_group_strides[4], v_group_strides[4]; /* of k_scale and v_scale, if these are scales of groups */
+} attune_arguments;
+
+/* Sets sizes and strides to those of `problem`, and pointers to NULL. Sizes that the problem leaves open or does not
+ * have become ATTUNE_NOT_SET. Writes struct_size bytes. */
+ATTUNE_API attune_status attune_arguments_init_sized(attune_arguments *arguments, size_t struct_size,
+                                                     const attune_problem *problem);
+
+/* The same for the struct of this header. */
+static inline attune_status attune_arguments_init(attune_arguments *arguments, const attune_problem *problem) {
+    return attune_arguments_init_sized(arguments, sizeof *arguments, problem);
+}
+
+/* One tensor of a call, which attune_run reads or writes. */
+typedef struct attune_tensor {
+    const char *name;            /* of its field in attune_arguments; static storage. Of a user's tensor: its name, in
+                                  * the caller's problem */
+    attune_dtype dtype;
+    int rank;                    /* at most 4 */
+    int64_t dims[4], strides[4]; /* as used: contiguous strides filled in, 0 where broadcast */
+    int is_input, is_output;
+    size_t pointer_offset;       /* of the pointer in attune_arguments, in bytes */
+} attune_tensor;
+
+/* Lists the tensors of a problem in the order of the kernel's parameters. Writes at most `capacity` of them, and to
+ * *count their number, which may be larger. tensors may be NULL if capacity is 0. The sizes are those of `arguments`;
+ * its pointers are not read. With arguments NULL, dims that the problem leaves open are -1, and the strides of such a
+ * tensor are the problem's, zeros meaning contiguous at run time. A failure sets *count to 0. The layout of
+ * attune_tensor does not change within a major version: it comes in arrays and so has no struct_size. */
+ATTUNE_API attune_status attune_tensors(const attune_problem *problem, const attune_arguments *arguments,
+                                        attune_tensor *tensors, size_t capacity, size_t *count);
+
+/* A tensor in DLPack's terms (version 1). It has the layout of DLTensor: a pointer to a DLTensor, in a DLManagedTensor
+ * or a capsule, may be cast to a pointer to this. */
+typedef struct attune_dltensor {
+    void *data;
+    int32_t device_type;  /* 1: CPU */
+    int32_t device_id;
+    int32_t ndim;
+    uint8_t dtype_code;   /* 0 signed, 1 unsigned, 2 float, 4 bfloat, 6 bool, 10 float8_e4m3fn */
+    uint8_t dtype_bits;
+    uint16_t dtype_lanes; /* 1 */
+    int64_t *shape;
+    int64_t *strides;     /* in elements; NULL: contiguous, the last dimension innermost */
+    uint64_t byte_offset; /* from data to the first element */
+} attune_dltensor;
+
+/* Makes a DLPack tensor the argument `name` (a name that attune_tensors gives). Sets its pointer, its strides, and
+ * those of its dims that are sizes of the call and ATTUNE_NOT_SET so far. Copies and keeps nothing: the memory must
+ * stay until the call is done. The caller knows whether it may be written to.
+ *
+ * The tensor must be in CPU memory. Its dtype must be the argument's (for bool also unsigned bytes). Its dims must be
+ * those of attune_tensors, in number and order: permute a tensor [batch, seq, heads, dim] first, and view one of three
+ * dimensions as four. A dim that differs from the compiled or set size is refused with both numbers. Bind the used part
+ * of a cache that has room for more keys.
+ *
+ * batch, num_heads and num_kv_heads are never filled in, because attune_arguments_init has set them. If the call has
+ * others, set them first. Arguments without strides in attune_arguments (cu_seqlens, kv_lens, block_table …) must be
+ * contiguous. cos and sin are [batch or 1, positions, half], each entry contiguous. A tensor that repeats one element
+ * along all dims is refused, because strides of 0 mean contiguous. A failure leaves *arguments as it was. */
+ATTUNE_API attune_status attune_bind_dlpack(attune_arguments *arguments, const attune_kernel *kernel, const char *name,
+                                            const attune_dltensor *tensor);
+
+/* Bytes of workspace that attune_run needs for these arguments; their pointers are not read. */
+ATTUNE_API attune_status attune_workspace_size(const attune_context *context, const attune_kernel *kernel,
+                                               const attune_arguments *arguments, size_t *bytes);
+
+/* Computes the outputs. Inputs are never written. Outputs must not overlap inputs or each other. The check takes the
+ * whole range from a tensor's first to its last element, except that tensors may interleave as columns of one packed
+ * buffer (for example rows of q, k, v and out one after the other). The bits of the result do not depend on the number
+ * of threads. Thread-safe: a kernel may run in many threads at once, each with its own workspace. A call of a few
+ * microseconds stays on the caller's thread. */
+ATTUNE_API attune_status attune_run(attune_context *context, const attune_kernel *kernel,
+                                    const attune_arguments *arguments);
+
+/* ---- Block masks ---- */
+
+/* A call with a mask_mod first makes a table of which keys some rows of a tile see, and which all of them do (where
+ * there are many queries). This makes the table once, for all calls that have it as arguments.block_mask: of one layer
+ * or of all, as long as mask_mod gives the same. Outputs have the same bits with and without it.
+ *
+ * `arguments` are those of such a call. They are checked as attune_run does; only the tensors that mask_mod reads, and
+ * lengths, are read, and nothing is written. The table is [entries, KV heads, tiles of rows, tiles of keys] of 20 bytes
+ * each, with one entry and one head unless mask_mod depends on them; tiles are those of the kernel's schedule. A kernel
+ * that needs no table (few queries or keys, a mask_mod that is causality or a window, the interpreter) gives a mask
+ * without one, which is fine as well.
+ *
+ * A call refuses a mask that was made for another mask_mod, other lengths, another batch or number of heads that
+ * mask_mod depends on, or by a kernel with another schedule. It cannot know whether the tensors of mask_mod still hold
+ * what they did: make a new mask if they changed, or if lengths in cu_seqlens and kv_lens did and mask_mod has b, seq_q
+ * or seq_kv. A plan leaves it aside, as it may change its kernels.
+ *
+ * The mask is the caller's: it must outlive the calls that have it, and is ended by attune_block_mask_destroy, also
+ * after kernel and context have ended, provided that the context's allocator lives. Any number of threads may run calls
+ * with it at once. A failure sets *mask to NULL. */
+ATTUNE_API attune_status attune_block_mask_create(attune_context *context, const attune_kernel *kernel,
+                                                  const attune_arguments *arguments, attune_block_mask **mask);
+
+/* NULL is fine. */
+ATTUNE_API void attune_block_mask_destroy(attune_block_mask *mask);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,131 @@
+/* Schedules: how a kernel computes. attune chooses one unless a program passes its own.
+ *
+ * A schedule has numbers and choices. The choices of a schedule that attune has chosen, or printed, are settled. AUTO,
+ * 0, leaves one to attune: it takes what it would choose for the schedule's numbers. */
+#ifndef ATTUNE_SCHEDULE_H
+#define ATTUNE_SCHEDULE_H
+
+#include "kernel.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- Schedules ---- */
+
+typedef enum attune_strategy { ATTUNE_Q_LANES = 0, ATTUNE_D_LANES, ATTUNE_STRATEGY_COUNT } attune_strategy;
+
+/* The lanes of the values' product in q_lanes: query rows, one column of V after the other; or the columns of V as they
+ * lie, one query row after the other, which is for problems that hide no key. */
+typedef enum attune_value_by { ATTUNE_VALUE_AUTO = 0, ATTUNE_VALUE_BY_COLUMNS, ATTUNE_VALUE_BY_ROWS } attune_value_by;
+
+/* What of K and V a task of q_lanes copies, tile by tile, in the type of the arithmetic: nothing, what has another
+ * type, or all. Values by rows read V as it lies, unless products are of pairs of bf16: V is put in pairs by each task
+ * (converted); or once, in the workspace, for all tasks of a KV head. */
+typedef enum attune_kv_copy {
+    ATTUNE_COPY_AUTO = 0,
+    ATTUNE_COPY_NONE,
+    ATTUNE_COPY_CONVERTED,
+    ATTUNE_COPY_ALL,
+    ATTUNE_COPY_ONCE
+} attune_kv_copy;
+
+/* What a task of q_lanes prefetches while it computes: nothing; or the next head, of which a batch of short sequences
+ * finds little in a near cache. */
+typedef enum attune_task_prefetch {
+    ATTUNE_PREFETCH_AUTO = 0,
+    ATTUNE_PREFETCH_NONE,
+    ATTUNE_PREFETCH_HEAD
+} attune_task_prefetch;
+
+/* The instructions of a block's products: those on vectors; or on hardware tiles (AMX), for all products whose depth
+ * has whole ones. */
+typedef enum attune_gemm_by { ATTUNE_GEMM_AUTO = 0, ATTUNE_GEMM_BY_VECTORS, ATTUNE_GEMM_BY_TILES } attune_gemm_by;
+
+/* Columns in a task of a block's products: a column group of the packed weights; or the fewest that are whole heads and
+ * whole register tiles, for more tasks. */
+typedef enum attune_gemm_groups {
+    ATTUNE_GROUPS_AUTO = 0,
+    ATTUNE_GROUPS_WHOLE,
+    ATTUNE_GROUPS_NARROW
+} attune_gemm_groups;
+
+/* Rows that fill no register tile of a block's products: the last row is computed several times to fill it; or they get
+ * a smaller register tile, if their number is known and that saves a fiftieth of the rows. */
+typedef enum attune_gemm_rest { ATTUNE_REST_AUTO = 0, ATTUNE_REST_FILLED, ATTUNE_REST_OWN } attune_gemm_rest;
+
+/* How a kernel computes. Programs read and write it as text (attune_schedule_parse, attune_schedule_print), copy it and
+ * pass it on. Its size never changes, but the fields may change with every version: today they are what the autotuner
+ * searches. docs/tuning.md has them in a table.
+ *
+ * Strategy q_lanes (many query rows): vector lanes run along query rows. Strategy d_lanes (few query rows): lanes run
+ * along head_dim, and the keys are cut into tasks of kv_chunk, whose results are merged in order. The query rows of a
+ * KV head are those of all heads of its group. Fields of the other strategy are 0. attune_schedule_check says which
+ * values are legal. A register tile is what a product has in registers at a time; a turn is one of its inner loop. */
+struct attune_schedule {
+    size_t struct_size;
+    attune_strategy strategy;
+    int32_t lanes;                /* elements of a vector */
+    /* The scores, Q.K^T. */
+    int32_t score_rows;           /* d_lanes: query rows in a register tile */
+    int32_t score_row_vectors;    /* q_lanes: vectors of query rows in it */
+    int32_t score_keys;           /* keys in it */
+    int32_t score_columns;        /* q_lanes: elements of head_dim in a turn, divides head_dim */
+    int32_t score_column_vectors; /* d_lanes: vectors of head_dim in a turn */
+    int32_t score_streams;        /* d_lanes: places of a tile that keys are read from at once, 1 or 4; 0: auto */
+    /* The values, P.V. */
+    attune_value_by value_by;     /* q_lanes */
+    int32_t value_rows;           /* d_lanes: query rows in a register tile */
+    int32_t value_row_vectors;    /* q_lanes: vectors of query rows in it, divides score_row_vectors */
+    int32_t value_columns;        /* q_lanes: columns of V in it. By rows it has as many sums, value_row_vectors *
+                                   * value_columns, of query rows and vectors of columns */
+    int32_t value_column_vectors; /* d_lanes: vectors of columns of V in a turn */
+    int32_t value_keys;           /* keys, or pairs of keys, in a turn; d_lanes: in a register tile */
+    int32_t value_streams;        /* d_lanes: places that they come from, divides value_keys; 0: auto */
+    /* Tasks, and K and V. */
+    int32_t task_row_vectors;     /* q_lanes: vectors of query rows in a task, a multiple of score_row_vectors */
+    int32_t kv_tile;              /* keys between two rescalings, a multiple of score_keys */
+    int32_t kv_chunk;             /* d_lanes: keys in a task, a multiple of kv_tile */
+    attune_kv_copy kv_copy;       /* q_lanes */
+    attune_task_prefetch task_prefetch; /* q_lanes */
+    int32_t kv_prefetch;          /* d_lanes: bytes of a stream that are prefetched ahead; -1: none; 0: auto */
+    /* A block's projections; all 0 where there is no embed_dim. */
+    int32_t gemm_rows;            /* rows in a register tile */
+    int32_t gemm_column_vectors;  /* vectors of columns in it: gemm_column_vectors * lanes divides 64 */
+    int32_t gemm_task_rows;       /* rows in a task, at most; a multiple of gemm_rows */
+    int32_t gemm_depth;           /* columns of the left factor after which a register tile is stored; 0: all */
+    attune_gemm_by gemm_by;
+    int32_t gemm_prefetch;        /* turns by which weights are prefetched ahead; -1: none; 0: auto */
+    attune_gemm_groups gemm_groups;
+    attune_gemm_rest gemm_rest;
+    int32_t reserved[33];         /* 0 */
+};
+
+#ifdef __cplusplus
+#define ATTUNE_SCHEDULE_INIT attune_initial(attune_schedule_init)
+#else
+#define ATTUNE_SCHEDULE_INIT { .struct_size = sizeof(attune_schedule) }
+#endif
+
+ATTUNE_API attune_status attune_schedule_init(attune_schedule *schedule, size_t struct_size);
+
+/* Chooses a good schedule without measuring, for the context's ISA. */
+ATTUNE_API attune_status attune_schedule_choose(const attune_context *context, const attune_problem *problem,
+                                                attune_schedule *schedule);
+
+/* Checks whether a schedule is legal for the problem and the context's ISA; the message says why not. */
+ATTUNE_API attune_status attune_schedule_check(const attune_context *context, const attune_problem *problem,
+                                               const attune_schedule *schedule);
+
+/* Text form, as for problems: "strategy=q_lanes,lanes=8,score_keys=6,…". Parsing keeps numbers that are not named.
+ * Choices that are not named become auto, since good ones depend on the numbers, and fields of the other strategy
+ * become 0. A struct that cannot be read prints as "". Text that names a field for which the caller's struct has no
+ * room is ATTUNE_INVALID_ARGUMENT. */
+ATTUNE_API attune_status attune_schedule_parse(const char *text, attune_schedule *schedule);
+ATTUNE_API size_t attune_schedule_print(const attune_schedule *schedule, char *text, size_t capacity);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,113 @@
+/* The tuner, which searches for a faster schedule by measuring, its model of schedules, and its results. */
+#ifndef ATTUNE_TUNING_H
+#define ATTUNE_TUNING_H
+
+#include "schedule.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- Tuning ---- */
+
+/* The state of a search. */
+typedef struct attune_tune_progress {
+    size_t struct_size;
+    uint64_t space;    /* schedules that the model proposes */
+    uint64_t measured; /* schedules timed so far */
+    double best_ratio; /* time of the best so far / time of the first schedule */
+    double seconds, budget_seconds;
+} attune_tune_progress;
+
+/* Called between measurements, on the thread that called attune_tune. A non-zero return ends the search as if its time
+ * were up; its results are kept. */
+typedef int attune_tune_progress_fn(void *user, const attune_tune_progress *progress);
+
+typedef struct attune_tune_options {
+    size_t struct_size;
+    double budget_seconds; /* duration of the search: 0.05 to 1000000 */
+    attune_tune_progress_fn *progress; /* may be NULL */
+    void *progress_user;
+} attune_tune_options;
+
+#ifdef __cplusplus
+#define ATTUNE_TUNE_OPTIONS_INIT attune_initial(attune_tune_options_init)
+#else
+#define ATTUNE_TUNE_OPTIONS_INIT { .struct_size = sizeof(attune_tune_options), .budget_seconds = 5 }
+#endif
+
+ATTUNE_API attune_status attune_tune_options_init(attune_tune_options *options, size_t struct_size);
+
+typedef struct attune_tune_result {
+    size_t struct_size;
+    attune_schedule schedule;  /* the best one: the first one unless is_faster */
+    int is_faster;             /* 1: faster than the first one beyond doubt: the whole interval below is less than 1 */
+    double ratio;              /* time of the best one found / time of the first one */
+    double ratio_low, ratio_high;
+    uint64_t space, measured;  /* as in the progress */
+    uint64_t failed;           /* schedules that did not compile */
+    uint64_t wrong;            /* schedules whose bits were not the interpreter's: a bug in attune, or in an operator
+                                * of the user. Never adopted */
+    char wrong_schedule[512];  /* the first of these */
+    double seconds;            /* that the search took */
+    uint32_t threads;          /* that were measured with: the context's workers */
+    uint32_t reserved;
+    double seconds_before, seconds_after; /* of a call with the schedule that the search began with, and with
+                                * `schedule`: medians. 0: there was no time to measure them. A long call is measured
+                                * in parts, and this is the sum of them */
+    double spread_before, spread_after; /* half of these measurements lie within this part of the median: 0.01 for
+                                * 1 % more or less */
+    double noise;              /* standard deviation of the ratio of two times that were measured one after the other;
+                                * 0: too few were compared to tell */
+    double detectable;         /* a schedule that takes less time by this part (0.05 for 5 %) wins nine times in ten,
+                                * with this noise and budget; smaller gains are often missed. 1: nothing can be said */
+    double interrupted;        /* the part of the measurements during which another program took a CPU away; they were
+                                * repeated. More than 0.05: the machine was busy */
+} attune_tune_result;
+
+/* Searches for a faster schedule by measuring, on this machine, with as many threads as the context has workers, on the
+ * caller's tensors. `arguments` are as for attune_run, with representative sizes and tables. All outputs are
+ * overwritten with partial results. Candidates are compiled on all CPUs between measurements, never during one. Every
+ * winner has the interpreter's bits. The search begins with the best schedule known so far, or with attune's own
+ * choice.
+ *
+ * All timings are kept in tuning.db in the directory of the disk cache. The resulting kernel replaces the cached one,
+ * even one that was tuned with another number of threads: a warning then says so. From then on attune_compile without a
+ * schedule gives it, in other processes too. A kernel that was not tuned takes, when it is compiled, the winner of a
+ * problem of nearly the same lengths if that suits, before attune's own choice.
+ *
+ * Without a disk cache only *result tells. If the results cannot be kept, the call fails with *result filled in.
+ * options may be NULL. Other threads may use the context meanwhile, but they disturb the measurements. */
+ATTUNE_API attune_status attune_tune(attune_context *context, const attune_problem *problem,
+                                     const attune_arguments *arguments, const attune_tune_options *options,
+                                     attune_tune_result *result);
+
+/* The tuner's model of a schedule, for one thread, in cycles. It is rough and meant to compare schedules of one
+ * problem. Cycles are those of the context's machine (attune_machine_info). */
+typedef struct attune_prediction {
+    size_t struct_size;
+    double scores, softmax, values; /* of attention */
+    double tasks;                   /* beginning tasks, bringing Q in and O out, merging chunks */
+    double products;                /* projections of a block */
+    double flops_per_cycle;         /* at the peak, with the machine's widest vectors */
+    int is_tuned;                   /* with schedule NULL: it comes from tuning, not from attune's rules */
+} attune_prediction;
+
+/* schedule NULL: the one that attune_compile would choose for a kernel that is not cached. *chosen is the predicted
+ * schedule; `chosen` may be NULL. */
+ATTUNE_API attune_status attune_schedule_predict(attune_context *context, const attune_problem *problem,
+                                                 const attune_schedule *schedule, attune_schedule *chosen,
+                                                 attune_prediction *prediction);
+
+/* Export writes all results to a new file, for other machines of the same kind. Import takes in such a file: `taken`
+ * counts searches that were new, `of_here` those of this tuning class and ISA; both may be NULL. ATTUNE_BAD_FILE: the
+ * file is of another kind or version. */
+ATTUNE_API attune_status attune_tuning_export(attune_context *context, const char *path);
+ATTUNE_API attune_status attune_tuning_import(attune_context *context, const char *path, uint64_t *taken,
+                                              uint64_t *of_here);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

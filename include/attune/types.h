@@ -1,0 +1,87 @@
+/* The enumerations that the fields of attune_problem are of: element types, scales of caches, operators and modes. */
+#ifndef ATTUNE_TYPES_H
+#define ATTUNE_TYPES_H
+
+/* ---- Types of fields ---- */
+
+/* Element types of tensors. `dtype`, `k_dtype`, `v_dtype`, `bias_dtype` and `w_dtype` may be f32, f16, bf16 or f64.
+ * k_dtype and v_dtype may also be i8, f8 or i4 (see attune_scales), w_dtype i8 or i4 (see attune_pack_weights). */
+typedef enum attune_dtype {
+    ATTUNE_DTYPE_DEFAULT = 0, /* the field's own default */
+    ATTUNE_F32,
+    ATTUNE_F16,
+    ATTUNE_BF16, /* the upper half of an f32: eight bits of exponent, seven of fraction */
+    ATTUNE_F64,
+    ATTUNE_BOOL, /* one byte; anything but 0 is true */
+    ATTUNE_I32,
+    ATTUNE_I8,   /* a code: -128 to 127; attune makes codes from -127 */
+    ATTUNE_F8,   /* a code of a quantised cache: E4M3 without infinities, up to 448; 0x7f and 0xff are NaN */
+    ATTUNE_I4,   /* a code of a quantised cache or of a block's weights: -8 to 7 */
+    ATTUNE_DTYPE_COUNT
+} attune_dtype;
+
+/* Scales of a quantised cache. An element of k or v of dtype i8, f8 or i4 has the value code * scale. Arithmetic is f32
+ * (or f64) as with any other dtype. With scales of heads and tokens the product of q and the codes is multiplied by k's
+ * scale, the probability by v's. With the other ones each element is, which rounds it once. */
+typedef enum attune_scales {
+    ATTUNE_SCALES_DEFAULT = 0, /* head for i8, none for f8, group for i4 */
+    ATTUNE_SCALES_NONE,        /* no scale: the codes are the values; f8 only */
+    ATTUNE_SCALES_HEAD,        /* one for each KV head */
+    ATTUNE_SCALES_TOKEN,       /* one for each KV head of each key */
+    ATTUNE_SCALES_GROUP,       /* one for each k_group (v_group) columns of each KV head of each key */
+    ATTUNE_SCALES_CHANNEL,     /* one for each column of each KV head */
+    ATTUNE_SCALES_INLINE,      /* i8 and i4: an f16 for each 32 columns of a key, which lies before their codes. So ggml
+                                * stores rows of q8_0 (i8) and q4_0 (i4) */
+    ATTUNE_SCALES_COUNT
+} attune_scales;
+
+/* What attention computes in integers, whose sums are exact: the same in any order and on every instruction set.
+ *   none    nothing: codes of caches count as the numbers that they stand for
+ *   scores  k_dtype = i8: a row of q becomes codes of its own, q[d] ~ code[d] * max|q| / largest, and a score is the
+ *           sum of code[d] * k's code[d]. q_planes says how many bytes a code of q has: with one, largest is 127; with
+ *           two 16256, which is more exact than bf16. head_dim is at most 1024. weights_mode must be none
+ *   all     v_dtype = i8, too: besides, the probabilities of 512 keys in a row become codes of as many bytes, relative
+ *           to the largest of them, and values are sums of code * v's code. Each row has the same bits on every
+ *           instruction set and by any schedule (docs/numerics.md). A token's negative scale of v makes its rows NaN */
+typedef enum attune_integer {
+    ATTUNE_INTEGER_NONE = 0,
+    ATTUNE_INTEGER_SCORES,
+    ATTUNE_INTEGER_ALL,
+    ATTUNE_INTEGER_COUNT
+} attune_integer;
+typedef enum attune_q_planes {
+    ATTUNE_Q_PLANES_DEFAULT = 0, /* two; with integer=all, codes of probabilities have as many */
+    ATTUNE_Q_PLANES_1,
+    ATTUNE_Q_PLANES_2,
+    ATTUNE_Q_PLANES_COUNT
+} attune_q_planes;
+
+typedef enum attune_op {
+    ATTUNE_ATTENTION = 0, /* q, k, v -> out, and lse and weights if the problem has them */
+    ATTUNE_WEIGHTS,       /* q, k, lse -> weights: recomputed after attention, for all rows or chosen ones. A row
+                           * whose lse is -infinity has the weights 0 */
+    ATTUNE_ROTARY,        /* q, cos, sin -> out: the rotary embedding alone (ignores num_kv_heads, seq_kv …) */
+    ATTUNE_MERGE,         /* parts, parts_lse -> out, lse: merges partial results over disjoint keys */
+    ATTUNE_MHA,           /* x, packed_weights -> out: the whole block. ATTUNE_ATTENTION with embed_dim becomes this */
+    ATTUNE_OP_COUNT
+} attune_op;
+
+typedef enum attune_causal_align {
+    ATTUNE_TOP_LEFT = 0,     /* base = 0 */
+    ATTUNE_BOTTOM_RIGHT = 1  /* base = keys - queries of the batch entry, at run time */
+} attune_causal_align;
+
+/* Content of the `weights` output, as ONNX Attention's qk_matmul_output_mode 0 to 3. */
+typedef enum attune_weights_mode {
+    ATTUNE_WEIGHTS_NONE = 0, /* there is no such output */
+    ATTUNE_WEIGHTS_SCALED,   /* softmax_scale * Q.K^T, before everything else; of hidden keys too */
+    ATTUNE_WEIGHTS_CAPPED,   /* the same after the soft cap */
+    ATTUNE_WEIGHTS_MASKED,   /* and after ALiBi, bias and masks: -infinity where a key is hidden */
+    ATTUNE_WEIGHTS_SOFTMAX,  /* the probabilities; rows without a key are 0 */
+    ATTUNE_WEIGHTS_MODE_COUNT
+} attune_weights_mode;
+
+/* A size that is known only at run time: seq_q, seq_kv, seq_new, num_rows, and the last two of a mask's dims. */
+#define ATTUNE_DYNAMIC (-1)
+
+#endif
