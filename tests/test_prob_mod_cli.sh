@@ -7,11 +7,7 @@ cd "$(dirname "$0")/.." || exit 1
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-check() { # check WHAT OPTIONS...
-    local what=$1
-    shift
-    expect "$what" 0 '^[0-9]+ passed, 0 failed' "$ATTUNE" check --isa=avx2 --threads=2 "$@"
-}
+check() { checked "$1" --isa=avx2 "${@:2}"; }
 
 sizes=num_heads=4,num_kv_heads=2,seq_q=19,head_dim=24
 check "one tile" "$sizes,seq_kv=21,weights=softmax,prob_mod=\"prob * prob + 0.01\""

@@ -7,11 +7,7 @@ cd "$(dirname "$0")/.." || exit 1
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-check() { # check WHAT OPTIONS...
-    local what=$1
-    shift
-    expect "$what" 0 '^[0-9]+ passed, 0 failed' "$ATTUNE" check --threads=2 --inputs=ordinary "$@"
-}
+check() { checked "$1" --inputs=ordinary "${@:2}"; }
 
 sizes=num_heads=4,seq_q=37,head_dim=16
 wide=--schedule=strategy=q_lanes,lanes=8,score_row_vectors=2,task_row_vectors=4,score_keys=4,kv_tile=32

@@ -38,6 +38,9 @@ refuse() {
     report $? "refused: $name"
 }
 
+# checked NAME OPTIONS…: `attune check` finds nothing wrong with a problem, on two threads.
+checked() { expect "$1" 0 '^[0-9]+ passed, 0 failed' "$ATTUNE" check --threads=2 "${@:2}"; }
+
 # same NAME FILE FILE…: all files hold the same bytes.
 same() {
     local name=$1 first=$2 file status=0
