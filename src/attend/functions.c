@@ -314,12 +314,18 @@ static unsigned known_at(const mha_place *place) {
     return known;
 }
 
-/* The nodes that the function needs, as flags. */
-static void mark_needed(const ex_program *program, int root, bool needed[EX_MAX_NODES]) {
-    for (int i = 0; i < program->count; i++) needed[i] = i == root;
+/* The nodes that the function needs, as flags; returns the root, which is the last of them, or -1. */
+static int needed_by(const mha_context *c, mha_function f, bool needed[EX_MAX_NODES]) {
+    const ex_program *program = c->functions;
+    const int root = mha_function_root(c, f);
+    for (int i = 0; i <= root; i++) needed[i] = i == root;
     for (int i = root; i >= 0; i--)
         for (int k = 0; needed[i] && k < program->nodes[i].num_args; k++) needed[program->nodes[i].args[k]] = true;
+    return root;
 }
+
+/* The variables that differ from row to row. */
+static unsigned of_rows(bool has_heads) { return 1U << EX_V_Q | (has_heads ? 1U << EX_V_H : 0); }
 
 /* Whether a value that is known with `known` is used by one that is not, or is the result. */
 static bool is_at_border(const ex_program *program, int root, const bool needed[EX_MAX_NODES], int number,
@@ -339,11 +345,9 @@ static bool is_constant(const ex_node *node) {
 
 void mha_fill_values(const mha_context *c, mha_function f, const mha_place *place, mha_values *values) {
     lowering l = {c, c->b, c->functions, place, values};
-    const int root = mha_function_root(c, f);
     const unsigned known = known_at(place);
     bool needed[EX_MAX_NODES];
-    if (root < 0) return;
-    mark_needed(c->functions, root, needed);
+    const int root = needed_by(c, f, needed);
     for (int i = 0; i <= root; i++) {
         const ex_node *node = node_at(&l, i);
         if (!needed[i] || values->of[i] || is_constant(node) || node->needs & ~known) continue;
@@ -354,14 +358,11 @@ void mha_fill_values(const mha_context *c, mha_function f, const mha_place *plac
 }
 
 int mha_row_values(const mha_context *c, mha_function f, bool has_heads, int nodes[EX_MAX_NODES]) {
-    const unsigned of_row = 1U << EX_V_Q | (has_heads ? 1U << EX_V_H : 0);
-    const unsigned known =
-        of_row | 1U << EX_V_B | 1U << EX_V_H | 1U << EX_V_KV_H | 1U << EX_V_SEQ_Q | 1U << EX_V_SEQ_KV;
-    const int root = mha_function_root(c, f);
+    const unsigned of_batch = 1U << EX_V_B | 1U << EX_V_H | 1U << EX_V_KV_H | 1U << EX_V_SEQ_Q | 1U << EX_V_SEQ_KV;
+    const unsigned of_row = of_rows(has_heads), known = of_row | of_batch;
     bool needed[EX_MAX_NODES];
+    const int root = needed_by(c, f, needed);
     int count = 0;
-    if (root < 0) return 0;
-    mark_needed(c->functions, root, needed);
     for (int i = 0; i <= root; i++) {
         const ex_node *node = &c->functions->nodes[i];
         if (!needed[i] || !(node->needs & of_row) || node->needs & ~known) continue;
@@ -408,15 +409,12 @@ static bool has_keys_in_row(const mha_context *c, const ex_node *load) {
 }
 
 int mha_keys_in_rows(const mha_context *c, mha_function f, bool has_heads, int nodes[EX_MAX_NODES]) {
-    const unsigned of_row = 1U << EX_V_Q | (has_heads ? 1U << EX_V_H : 0);
-    const int root = mha_function_root(c, f);
     bool needed[EX_MAX_NODES];
+    const int root = needed_by(c, f, needed);
     int count = 0;
-    if (root < 0) return 0;
-    mark_needed(c->functions, root, needed);
     for (int i = 0; i <= root; i++) {
         const ex_node *node = &c->functions->nodes[i];
-        if (needed[i] && node->needs & of_row && has_keys_in_row(c, node)) nodes[count++] = i;
+        if (needed[i] && node->needs & of_rows(has_heads) && has_keys_in_row(c, node)) nodes[count++] = i;
     }
     return count;
 }
