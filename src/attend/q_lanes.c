@@ -170,7 +170,6 @@ static void build_stripes(q_lanes *c) {
     IR_FOR(b, stripe, ir_idx(b, 0), c->stripes, 1) {
         ql_init_rows(c, stripe);
         ql_load_queries(c, stripe);
-        ql_ask_for_next_task(c, stripe);
     }
     if (ql_has_prob(c) && !c->at_once)
         visit_twice(c);

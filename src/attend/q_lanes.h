@@ -243,7 +243,6 @@ const ir_expr *ql_function_sees(q_lanes *c, const mha_values *of_rows, const ir_
 /* q_lanes_ahead.c: what the head after this one needs, prefetched with the scores of the keys from `first` on */
 void ql_open_ahead(q_lanes *c);
 void ql_ask_ahead(q_lanes *c, const q_lanes_tile *tile, const ir_expr *first);
-void ql_ask_for_next_task(q_lanes *c, const ir_expr *stripe);
 
 /* q_lanes_score.c: writes scores and tile_max */
 void ql_scores(q_lanes *c, const q_lanes_tile *tile);

@@ -154,22 +154,30 @@ void ql_open_ahead(q_lanes *c) {
 /* Whether a stripe may visit so few keys that what their register tiles ask for is not all of the shares. */
 static bool sees_part(const q_lanes *c) { return c->has_tiles || c->m->has_first; }
 
-void ql_ask_for_next_task(q_lanes *c, const ir_expr *stripe) {
+/* Of a stripe that sees a part of the keys, whichever they are: each run of SHARED_TILES register tiles asks for all of
+ * the lines of the same stripe of the next task. */
+static void ask_for_next_task(q_lanes *c, const q_lanes_tile *tile, const ir_expr *first) {
+    enum { SHARED_TILES = 16 };
     ir_builder *b = c->b;
-    if (!c->next_head || !sees_part(c) || c->width == 2) return;
     const bool downwards = c->num_tasks && mha_sees_more_later(c->m->p);
-    const ir_expr *number = ir_add(b, c->first_stripe, stripe);
+    const ir_expr *number = ir_add(b, c->first_stripe, tile->stripe);
     number = downwards ? ir_sub(b, number, c->stripes) : ir_add(b, number, c->stripes);
     const ir_expr *row = ir_max(b, ir_idx(b, 0), ir_times(b, number, c->stripe_rows));
     const stripe_ahead next = {c->e.batch, c->kv_head, ir_let(b, "row_ahead", row)};
-    ask_for_rows(c, c->m->q, c->m->p->head_dim, &next, ir_idx(b, 0), 1);
-    ask_for_rows(c, c->m->out, c->m->p->head_dim_v, &next, ir_idx(b, 0), 1);
+    const ir_expr *tiles = ir_div(b, ir_add(b, tile->first_key, first), ir_idx(b, c->m->s->score_keys));
+    const ir_expr *part = ir_let(b, "part", ir_mod(b, tiles, ir_idx(b, SHARED_TILES)));
+    ask_for_rows(c, c->m->q, c->m->p->head_dim, &next, part, SHARED_TILES);
+    ask_for_rows(c, c->m->out, c->m->p->head_dim_v, &next, part, SHARED_TILES);
 }
 
 void ql_ask_ahead(q_lanes *c, const q_lanes_tile *tile, const ir_expr *first) {
     ir_builder *b = c->b;
     const mha_context *m = c->m;
-    if (!c->next_head || sees_part(c)) return;
+    if (!c->next_head || (sees_part(c) && c->width == 2)) return;
+    if (sees_part(c)) {
+        ask_for_next_task(c, tile, first);
+        return;
+    }
     const int64_t rows = m->s->score_keys, usual = ceil_div(USUAL_LENGTH * m->group, c->stripe_rows);
     const int64_t stripes = c->num_stripes ? c->num_stripes : usual;
     const int64_t tiles = ceil_div(ir_is_const(c->e.seq_kv) ? c->e.seq_kv->value.i : USUAL_LENGTH, rows);
