@@ -35,6 +35,11 @@ attune_status mha_read_functions(const attune_problem *p, ex_program *program, a
     return status ? status : ex_parse_prob(program, p->prob_mod, err);
 }
 
+bool mha_shows_intervals(const attune_problem *p) {
+    ex_program program;
+    return mha_read_functions(p, &program, &(at_error){0}) == ATTUNE_OK && ex_shows_intervals(&program);
+}
+
 /* ---- Canonical text ---- */
 
 static attune_status check_text(const char *name, const char *text, at_error *err) {

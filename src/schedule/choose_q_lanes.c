@@ -3,6 +3,7 @@
  * over once more. */
 #include "base/integers.h"
 #include "problem/problem.h"
+#include "problem/problem_functions.h"
 #include "problem/problem_sight.h"
 #include "schedule/choose.h"
 #include "schedule/cost.h"
@@ -16,6 +17,7 @@ typedef struct search {
     int64_t usual_sums;     /* of scores, where keys are many */
     int64_t most_task_rows; /* beyond the first stripe */
     double heads, threads;  /* KV heads of a call, and threads that could share it */
+    bool has_gaps;          /* a query may see keys on both sides of some that mask_mod hides from it */
     bool pairs_fit;         /* V in pairs, of all heads, fits the last cache */
     attune_schedule at;     /* the best so far of this stripe */
     double cost;
@@ -52,6 +54,7 @@ static search search_of(const mha_cost_context *c) {
                     .most_task_rows = min_of(usual, fit),
                     .heads = heads,
                     .threads = threads_for(heads * c->rows * row, c->by_pairs),
+                    .has_gaps = p->mask_mod[0] && !mha_shows_intervals(p),
                     .pairs_fit = heads * c->keys * c->columns_v * c->v_bytes <= last};
 }
 
@@ -142,11 +145,11 @@ static bool takes_rows(const search *t, const attune_schedule *s) {
     return mha_attends(t->p) && mha_keeps_rows(t->p, s, t->c->machine.target);
 }
 
-/* Under a table of what mask_mod hides a tile is what is left out: of a longer one each stripe computes all that lies
- * between the first and the last key that it sees. */
+/* Of a tile each stripe computes all that lies between the first and the last key that mask_mod lets it see. Where
+ * there may be gaps, a tile is what is left out. */
 static int64_t long_tile(const search *t, const attune_schedule *s) {
     enum { ONE_TILE = 1024, LONG_TILE = 512, MASKED_TILE = 64, MASKED_PAIRS = 128 };
-    if (mha_tabulates_mask(t->p, s)) return min_of(t->keys, t->c->by_pairs ? MASKED_PAIRS : MASKED_TILE);
+    if (t->has_gaps && mha_tabulates_mask(t->p, s)) return min_of(t->keys, t->c->by_pairs ? MASKED_PAIRS : MASKED_TILE);
     return t->keys <= ONE_TILE ? t->keys : LONG_TILE;
 }
 
