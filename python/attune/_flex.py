@@ -14,9 +14,10 @@ from ._library import check
 from ._problem import DYNAMIC, Problem
 from ._structs import Arguments
 from ._tensor import dtype_name, empty, layout, refuse_masked
-from ._trace import _INT32, Tracer
+from ._trace import Tracer
 from ._values import flag, integer, number
 
+_INT32 = (-(2**31), 2**31 - 1)
 _CAP = 256  # kernels and calls that are remembered
 _NO_BLOCKS = 1 << 30  # BLOCK_SIZE of a BlockMask that lists nothing
 _kernels: Dict[tuple, Kernel] = {}

@@ -18,7 +18,8 @@ from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from ._errors import InvalidArgumentError, UnsupportedError
-from ._trace import _BOOL, _FLOAT, _INT, _OPERATIONS, Captured, Traced, Tracer, _constant, _traced
+from ._trace import Captured, Tracer
+from ._traced import _BOOL, _FLOAT, _INT, _OPERATIONS, Traced, _constant, _traced
 
 _POSITIONS = ("b", "h", "q", "kv")
 _Element = Callable[[Tuple[Traced, ...]], Traced]

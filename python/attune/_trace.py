@@ -1,274 +1,38 @@
 """Functions written for PyTorch's flex_attention, as text of a problem.
 
 The function is called once, with objects that write down what is done to them. Tensors that it reaches by closure,
-global name, default or `self` are replaced before the call: torch's own indexing would not take such an object.
+global name, default or `self` are replaced before the call, so that they have names. Others are met when they are
+indexed: PyTorch asks the index.
 """
 
 from __future__ import annotations
 
+import dis
 import functools
-import math
-import re
+import operator
 import types
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
+from . import _activations  # noqa: F401: adds functions to those that can be traced
 from ._errors import InvalidArgumentError, UnsupportedError
 from ._tensor import dtype_name
+from ._traced import (
+    _BOOL, _FLOAT, _INT, Traced, _condition, _is_tensor, _number_of, _refuse, _traced, at_work,
+)
 
-_OR, _XOR, _AND, _COMPARE, _SUM, _PRODUCT, _UNARY, _PRIMARY = range(1, 9)
-_BOOL, _INT, _FLOAT = range(3)
 _MOST_TENSORS = 8
-_KIND_NAMES = re.compile("(bool)|(u?int|long|short|char|byte)|(float|double|half|bfloat)")
-_INT32 = (-(2**31), 2**31 - 1)
 
 
-def _is_tensor(value: Any) -> bool:
-    return hasattr(value, "dtype") and hasattr(value, "shape") and hasattr(value, "__getitem__")
+def _holds(values: Any, kind: type) -> bool:
+    """Whether one of them is of this kind, or in a list or tuple among them."""
+    return any(isinstance(x, kind) or (isinstance(x, (list, tuple)) and _holds(x, kind)) for x in values)
 
 
-def _refuse(what: str) -> UnsupportedError:
-    return UnsupportedError(f"{what} cannot be traced; docs/functions.md lists what functions may use", 5)
-
-
-def _constant(value: Any) -> Optional["Traced"]:
-    """A number as it stands in text; None: it is none."""
-    if _is_tensor(value) and tuple(value.shape) == ():
-        value = value.item()
-    if isinstance(value, bool):
-        return Traced("true" if value else "false", _BOOL)
-    if isinstance(value, int):
-        if not -(2**63) < value < 2**63:
-            raise InvalidArgumentError(f"the number {value} does not fit 64 bits")
-        return Traced(str(value), _INT, _PRIMARY if value >= 0 else _UNARY)
-    if isinstance(value, float):
-        if math.isnan(value):
-            raise _refuse("a constant NaN")
-        return Traced(repr(value), _FLOAT, _PRIMARY if math.copysign(1, value) > 0 else _UNARY)
-    return None
-
-
-def _traced(value: Any) -> "Traced":
-    made = value if isinstance(value, Traced) else _constant(value)
-    if made is not None:
-        return made
+def _plain(value: Any) -> Any:
+    """Captured tensors as they are, in lists and tuples as well."""
     if isinstance(value, Captured):
-        raise _refuse(f"the tensor {value._name} as a whole (index it in all of its {len(value._shape)} dims)")
-    raise _refuse(f"an operand of type {type(value).__name__}")
-
-
-def _infix(sign: str, level: int, x: Any, y: Any, kind: Optional[int] = None) -> "Traced":
-    x, y = _traced(x), _traced(y)
-    if kind is None and x._kind == y._kind == _BOOL:
-        if sign == "-":
-            raise _refuse("a difference of two conditions (write ^)")
-        sign, level = {"+": ("|", _OR), "*": ("&", _AND)}.get(sign, (sign, level))  # as torch has them
-    if kind is None:
-        kind = max(x._kind, y._kind, _INT if level >= _SUM else _BOOL)
-    return Traced(f"{x._in(level + (level == _COMPARE))} {sign} {y._in(level + 1)}", kind, level)
-
-
-def _call(name: str, *operands: Any, kind: int = _FLOAT) -> "Traced":
-    return Traced(f"{name}({', '.join(_traced(x)._text for x in operands)})", kind)
-
-
-def _condition(x: Any) -> "Traced":
-    x = _traced(x)
-    return x if x._kind == _BOOL else _infix("!=", _COMPARE, x, 0, _BOOL)
-
-
-def _alike(name: str, x: Any, y: Any) -> "Traced":
-    x, y = _traced(x), _traced(y)
-    if x._kind == y._kind == _BOOL:
-        return _infix("|", _OR, x, y) if name == "max" else _infix("&", _AND, x, y)
-    return _call(name, x, y, kind=max(x._kind, y._kind))
-
-
-def _where(condition: Any, x: Any = None, y: Any = None) -> "Traced":
-    if x is None or y is None:
-        raise _refuse("torch.where with one operand")
-    x, y = _traced(x), _traced(y)
-    return _call("select", _condition(condition), x, y, kind=max(x._kind, y._kind))
-
-
-def _clamp(x: Any, min: Any = None, max: Any = None) -> "Traced":
-    if min is not None:
-        x = _alike("max", min, x)
-    return _traced(x) if max is None else _alike("min", max, x)
-
-
-def _power(x: Any, n: Any) -> "Traced":
-    x = _traced(x)
-    if not isinstance(n, (int, float)):
-        raise _refuse("a power that is no constant")
-    if n == 0.5:
-        return _call("sqrt", x)
-    if n not in range(1, 9):
-        raise _refuse(f"a power of {n}")
-    return functools.reduce(lambda a, b: _infix("*", _PRODUCT, a, b), [x] * int(n))
-
-
-def _divided(x: Any, y: Any, rounding_mode: Optional[str] = None) -> "Traced":
-    if rounding_mode == "trunc":
-        raise _refuse("a division with rounding_mode='trunc'")
-    if rounding_mode == "floor":
-        return _infix("//", _PRODUCT, x, y)
-    return _infix("/", _PRODUCT, x, y, _FLOAT)
-
-
-def _same(x: Any, *_: Any, **__: Any) -> "Traced":
-    return _traced(x)
-
-
-def _negative(x: Any) -> "Traced":
-    x = _traced(x)
-    if x._kind == _BOOL:
-        raise _refuse("the negative of a condition (write ~)")
-    return Traced(f"-{x._in(_PRIMARY)}", x._kind, _UNARY)
-
-
-def _opposite(x: Any) -> "Traced":
-    x = _traced(x)
-    return Traced(f"~{x._in(_PRIMARY)}", x._kind, _UNARY)
-
-
-def _as(kind: int) -> Callable[..., "Traced"]:
-    def convert(x: Any, *_: Any, **__: Any) -> "Traced":
-        x = _traced(x)
-        if x._kind == kind:
-            return x
-        return _condition(x) if kind == _BOOL else _call("float" if kind == _FLOAT else "int", x, kind=kind)
-
-    return convert
-
-
-def _kind_like(like: Any) -> Optional[int]:
-    """The kind of a dtype, or of a value; None: it is a device or another option."""
-    if isinstance(like, Traced):
-        return like._kind
-    dtype = getattr(like, "dtype", like)
-    name = getattr(dtype, "__name__", str(dtype)).rpartition(".")[2].lower()
-    found = _KIND_NAMES.match(name)
-    return None if found is None else (_BOOL, _INT, _FLOAT)[(found.lastindex or 1) - 1]
-
-
-def _to(x: Any, *likes: Any, **named: Any) -> "Traced":
-    """Any of the operands may be a dtype or a value whose dtype is meant; the others tell where the result lies."""
-    kinds = [_kind_like(like) for like in (*likes, named.get("dtype"), named.get("other"))]
-    return next((_as(kind)(x) for kind in kinds if kind is not None), _traced(x))
-
-
-def _absolute(x: Any) -> "Traced":
-    return _call("abs", x, kind=max(_traced(x)._kind, _INT))
-
-
-def _both(sign: str, level: int) -> Callable[[Any, Any], "Traced"]:
-    return lambda x, y: _infix(sign, level, _condition(x), _condition(y))
-
-
-def _shifted(sign: str) -> Callable[[Any, Any], "Traced"]:
-    def shift(x: Any, n: Any) -> "Traced":
-        if not isinstance(n, int) or not 0 <= n < 62:
-            raise _refuse("a shift that is no constant")
-        return _infix(sign, _PRODUCT, x, 1 << n)
-
-    return shift
-
-
-# By the names of operators, of torch's functions and of methods of tensors.
-_OPERATIONS: Dict[str, Callable[..., "Traced"]] = {
-    "where": _where, "clamp": _clamp, "clip": _clamp, "pow": _power, "square": lambda x: _power(x, 2), "abs": _absolute,
-    "absolute": _absolute, "neg": _negative, "negative": _negative, "pos": _same, "invert": _opposite,
-    "bitwise_not": _opposite, "logical_not": lambda x: _opposite(_condition(x)), "div": _divided, "divide": _divided,
-    "true_divide": _divided, "truediv": _divided, "float": _as(_FLOAT), "double": _as(_FLOAT), "int": _as(_INT),
-    "long": _as(_INT), "bool": _as(_BOOL), "to": _to, "type": _to, "type_as": _to, "clone": _same, "contiguous": _same,
-    "detach": _same, "item": _same, "logical_and": _both("&", _AND), "logical_or": _both("|", _OR),
-    "logical_xor": _both("^", _XOR), "rsqrt": lambda x: _divided(1, _call("sqrt", x)),
-    "reciprocal": lambda x: _divided(1, x), "relu": lambda x: _alike("max", 0, x),
-    "lshift": _shifted("*"), "rshift": _shifted("//"), "bitwise_left_shift": _shifted("*"),
-    "bitwise_right_shift": _shifted("//"),
-    "floor": lambda x: _call("floor", x, kind=max(_traced(x)._kind, _INT)),
-}
-for _name, _names in {"min": "min minimum fmin", "max": "max maximum fmax"}.items():
-    for _other in _names.split():
-        _OPERATIONS[_other] = functools.partial(_alike, _name)
-for _name in "exp exp2 log log2 tanh sigmoid sqrt".split():
-    _OPERATIONS[_name] = functools.partial(_call, _name)
-for _names, _sign, _level in (
-    ("add", "+", _SUM), ("sub subtract", "-", _SUM), ("mul multiply", "*", _PRODUCT),
-    ("floordiv floor_divide", "//", _PRODUCT), ("mod remainder", "%", _PRODUCT), ("and bitwise_and", "&", _AND),
-    ("or bitwise_or", "|", _OR), ("xor bitwise_xor", "^", _XOR),
-):
-    for _other in _names.split():
-        _OPERATIONS[_other] = functools.partial(_infix, _sign, _level)
-for _names, _sign in (
-    ("eq", "=="), ("ne not_equal", "!="), ("lt less", "<"), ("le less_equal", "<="), ("gt greater", ">"),
-    ("ge greater_equal", ">="),
-):
-    for _other in _names.split():
-        _OPERATIONS[_other] = functools.partial(_infix, _sign, _COMPARE, kind=_BOOL)
-_REFLECTED = {"r" + name: name for name in (
-    "add sub mul truediv floordiv mod and or xor pow lshift rshift div".split()
-)}
-
-
-def _operation(name: str) -> Callable[..., "Traced"]:
-    plain = name.strip("_")
-    if name.startswith("__r") and plain in _REFLECTED or plain == "rsub":
-        forward = _OPERATIONS[_REFLECTED[plain]]
-        return lambda x, y: forward(y, x)
-    if plain == "getitem":
-        raise _refuse("an index into a tensor that was made inside of the function")
-    if plain not in _OPERATIONS:
-        raise _refuse(f"'{plain}'")
-    return _OPERATIONS[plain]
-
-
-class Traced:
-    """A value of a function that is being traced: its text, its type, and how tightly the text holds together."""
-
-    __slots__ = ("_text", "_kind", "_level")
-    __hash__ = None  # type: ignore[assignment]
-    __array_priority__ = 1000  # NumPy leaves operators to this class
-    __array_ufunc__ = None
-
-    def __init__(self, text: str, kind: int, level: int = _PRIMARY) -> None:
-        self._text, self._kind, self._level = text, kind, level
-
-    def _in(self, level: int) -> str:
-        return self._text if self._level >= level else f"({self._text})"
-
-    @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
-        return _operation(getattr(func, "__name__", str(func)))(*args, **(kwargs or {}))
-
-    def __bool__(self) -> bool:
-        raise _refuse("a condition in `if`, `and`, `or` or `not` (write torch.where, &, | and ~)")
-
-    def __index__(self) -> int:
-        raise _refuse("an index into a tensor that was made inside of the function, or a Python loop over positions")
-
-    def __getattr__(self, name: str) -> Any:
-        if name in ("new_ones", "new_zeros"):  # and_masks and or_masks begin with these
-            return lambda size=(), dtype=None, **_: _constant(name == "new_ones")
-        if name in ("shape", "ndim"):
-            return () if name == "shape" else 0
-        if name.startswith("__") or name not in _OPERATIONS:
-            raise AttributeError(f"'{name}' of a value that is traced")
-        return functools.partial(_OPERATIONS[name], self)
-
-
-def _method(name: str) -> Callable[..., Traced]:
-    def method(self: Traced, *operands: Any) -> Traced:
-        return _operation(name)(self, *operands)
-
-    return method
-
-
-for _name in "add sub mul truediv floordiv mod and or xor pow lshift rshift".split():
-    setattr(Traced, f"__{_name}__", _method(f"__{_name}__"))
-    setattr(Traced, f"__r{_name}__", _method(f"__r{_name}__"))
-for _name in "neg pos abs invert eq ne lt le gt ge".split():
-    setattr(Traced, f"__{_name}__", _method(f"__{_name}__"))
+        return value._elements()
+    return type(value)(map(_plain, value)) if type(value) in (list, tuple) else value
 
 
 class Captured:
@@ -279,17 +43,42 @@ class Captured:
         self._shape = tuple(value.shape)
 
     def __getitem__(self, index: Any) -> Any:
-        indices = self._indices + (index if isinstance(index, tuple) else (index,))
+        given = tuple(map(_number_of, index if isinstance(index, tuple) else (index,)))
+        if not _holds((*given, *self._indices), Traced) and not all(isinstance(i, int) for i in given):
+            return self._made(self._elements()[_plain(index)])
+        indices = self._indices + given
         if len(indices) > len(self._shape):
             raise InvalidArgumentError(f"{self._name} has {len(self._shape)} dims, and gets {len(indices)} indices")
         if len(indices) < len(self._shape):
             return Captured(self._tracer, self._name, self._value, indices)
         return self._tracer.element(self, indices)
 
+    def _elements(self) -> Any:
+        """The tensor itself, whose numbers the function computes with before it asks for one of them."""
+        if _holds(self._indices, Traced):
+            raise _refuse(f"arithmetic on a row of the tensor {self._name} (index it in all of its dims)")
+        return self._value[self._indices] if self._indices else self._value
+
+    def _made(self, value: Any) -> Any:
+        """What was computed from the tensor."""
+        if callable(value) and not _is_tensor(value):
+            return lambda *operands, **named: self._computed(value, operands, named)
+        if type(value) in (list, tuple):
+            return type(value)(map(self._made, value))
+        return Captured(self._tracer, self._name, value) if _is_tensor(value) and tuple(value.shape) else value
+
+    def _computed(self, function: Callable, operands: Any, named: Dict[str, Any]) -> Any:
+        if _holds((*operands, *named.values()), Traced):
+            what = getattr(function, "__name__", str(function))
+            raise _refuse(f"'{what}' of the whole tensor {self._name} and a value that depends on positions (index it)")
+        return self._made(function(*map(_plain, operands), **{key: _plain(item) for key, item in named.items()}))
+
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
         if name in ("shape", "dtype", "device", "ndim", "size", "dim", "numel"):
             return getattr(self._value[(0,) * len(self._indices)] if self._indices else self._value, name)
-        raise _refuse(f"'{name}' of the tensor {self._name}")
+        return self._made(getattr(self._elements(), name))
 
     def __len__(self) -> int:
         return self._shape[len(self._indices)]
@@ -299,15 +88,37 @@ class Captured:
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
-        name = next((x._name for x in args if isinstance(x, Captured)), "")
-        raise _refuse(f"'{getattr(func, '__name__', func)}' of the whole tensor {name}")
+        named = kwargs or {}
+        return _first_of((*args, *named.values()))._computed(func, args, named)
 
-    def _whole(self, *_: Any) -> Any:
-        raise _refuse(f"arithmetic on the whole tensor {self._name} (index it first)")
+    def _as_a_whole(self) -> str:
+        return f"the tensor {self._name} as a whole (index it in all of its {len(self._shape)} dims)"
 
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _whole
-    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __neg__ = __invert__ = _whole  # type: ignore[assignment]
     __hash__ = object.__hash__
+
+
+def _first_of(values: Any) -> Any:
+    """The first captured tensor, also in lists and tuples."""
+    for value in values:
+        found = value if isinstance(value, Captured) else _first_of(value) if isinstance(value, (list, tuple)) else None
+        if found is not None:
+            return found
+    return None
+
+
+def _operator(of: Callable, is_reflected: bool) -> Callable:
+    def method(self: Captured, *others: Any) -> Any:
+        return self._computed(of, (*others, self) if is_reflected else (self, *others), {})
+
+    return method
+
+
+for _name in "add sub mul truediv floordiv mod pow and or xor lshift rshift matmul".split():
+    for _is_reflected in (False, True):
+        _of = getattr(operator, _name + "_" * (_name in ("and", "or")))
+        setattr(Captured, f"__{'r' * _is_reflected}{_name}__", _operator(_of, _is_reflected))
+for _name in "eq ne lt le gt ge neg pos invert abs".split():
+    setattr(Captured, f"__{_name}__", _operator(getattr(operator, _name), False))
 
 
 class _Self:
@@ -329,6 +140,7 @@ class Tracer:
         self.tensors: Dict[str, Any] = {}  # by name in the text
         self._dims: Dict[str, List[str]] = {}
         self._names: Dict[int, str] = {}
+        self._functions: Dict[types.FunctionType, types.FunctionType] = {}
 
     # ---- Tensors ----
 
@@ -412,21 +224,34 @@ class Tracer:
         """The same code, which finds replaced values by its names. Functions of torch itself stay as they are."""
         if (f.__module__ or "").split(".")[0] == "torch" and not f.__closure__:
             return f
+        if f in self._functions:
+            return self._functions[f]
         found = dict(f.__globals__)
-        for name in _names_of(f.__code__):
+        cells = tuple(types.CellType() for _ in f.__closure__ or ())
+        made = types.FunctionType(f.__code__, found, f.__name__, f.__defaults__, cells or None)
+        self._functions[f] = made  # before what it reaches, which may be the function itself
+        for name in _globals_of(f.__code__):
             value = found.get(name)
-            if value is f:
-                raise _refuse(f"{name}, which calls itself,")
             if _is_tensor(value) or isinstance(value, (types.FunctionType, functools.partial, list, tuple, dict)):
                 found[name] = self.replaced(value, name)
-        cells = tuple(
-            types.CellType(self.replaced(_content(cell, name), name))
-            for cell, name in zip(f.__closure__ or (), f.__code__.co_freevars)
-        )
-        made = types.FunctionType(f.__code__, found, f.__name__, f.__defaults__, cells or None)
+        for made_cell, cell, name in zip(cells, f.__closure__ or (), f.__code__.co_freevars):
+            made_cell.cell_contents = self.replaced(_content(cell, name), name)
         made.__defaults__ = tuple(self._all(f.__defaults__ or (), "default")) or None
         made.__kwdefaults__ = {key: self.replaced(item, key) for key, item in (f.__kwdefaults__ or {}).items()} or None
         return made
+
+    def _call(self, f: Callable, what: str) -> Any:
+        places = [Traced(name, _INT) for name in ("b", "h", "q", "kv")]
+        given = {"score_mod": [Traced("score", _FLOAT)], "prob_mod": [Traced("prob", _FLOAT)]}.get(what, [])
+        before, at_work.tracer = at_work.tracer, self
+        try:
+            return self.replaced(f, what)(*given, *places)
+        finally:
+            at_work.tracer = before
+
+    def indexed(self, value: Any, index: Any) -> Any:
+        """A tensor that has not been replaced: the function makes it, or reaches it through an object."""
+        return Captured(self, "tensor", value)[index]
 
     def trace(self, f: Any, what: str) -> Optional[str]:
         """The function as text; None: there is none."""
@@ -434,18 +259,18 @@ class Tracer:
             return None
         if not callable(f):
             raise InvalidArgumentError(f"{what} is {type(f).__name__}; it must be a function")
-        places = [Traced(name, _INT) for name in ("b", "h", "q", "kv")]
-        operands = {"score_mod": [Traced("score", _FLOAT)], "prob_mod": [Traced("prob", _FLOAT)]}.get(what, []) + places
         if not isinstance(f, (types.FunctionType, types.MethodType, functools.partial)):
             f = f.__call__
         try:
-            result = self.replaced(f, what)(*operands)
+            result = self._call(f, what)
             if result is None:
                 raise InvalidArgumentError("the function returns None")
             result = _traced(result)
         except (UnsupportedError, InvalidArgumentError) as error:
             raise type(error)(f"{what}: {error}", error.status) from None
-        except (TypeError, ValueError, AttributeError, RecursionError) as error:
+        except RecursionError:
+            raise UnsupportedError(f"{what} cannot be traced: it calls itself without an end", 5) from None
+        except (TypeError, ValueError, AttributeError, IndexError, KeyError, RuntimeError) as error:
             raise UnsupportedError(f"{what} cannot be traced: {error}", 5) from None
         if what == "mask_mod":
             result = _condition(result)
@@ -459,10 +284,11 @@ def _content(cell: Any, name: str) -> Any:
         raise _refuse(f"{name}, which has no value yet,") from None
 
 
-def _names_of(code: types.CodeType) -> set:
-    """The names that the code and the functions inside of it may look up."""
-    names = set(code.co_names)
+@functools.lru_cache(1024)
+def _globals_of(code: types.CodeType) -> frozenset:
+    """The global names that the code and the functions inside of it may look up."""
+    names = {step.argval for step in dis.get_instructions(code) if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            names |= _names_of(constant)
-    return names
+            names |= _globals_of(constant)
+    return frozenset(names)

@@ -1,12 +1,14 @@
 """attune.flex_attention: functions written for PyTorch's, beside attention with written out masks and scores."""
 
 import functools
+import types
 
 import attune
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
+F = torch.nn.functional
 
 B, H, Q, KV, D = 2, 4, 37, 53, 16
 SLOPES = torch.linspace(0.1, 0.7, H)
@@ -64,6 +66,38 @@ def unpacked_in_two(slopes):
     return first + second
 
 
+def without_end(s):
+    return without_end(s + 1)
+
+
+def sqrt(s, b, h, q, kv):
+    """Its name is that of a function of torch which it calls."""
+    return torch.sqrt(torch.abs(s)) + torch.sqrt(kv + 1.0)
+
+
+def halved(s, times):
+    return s if times == 0 else halved(s * 0.5, times - 1)
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.slopes, self.parts = SLOPES, types.SimpleNamespace(rows=torch.arange(Q) / 7.0)
+
+    def score_mod(self):
+        return lambda s, b, h, q, kv: s + self.slopes[h] * self.twice[h] + self.parts.rows[q]
+
+    @property
+    def twice(self):
+        return 2 * self.slopes
+
+
+def in_place(s, b, h, q, kv):
+    before = s.clone()
+    s.mul_(2).add_(q, alpha=0.5)
+    return s + before.clamp_(max=1)
+
+
 def at_most(limit, b, h, q_idx, kv_idx):
     return torch.abs(q_idx - kv_idx) <= limit
 
@@ -81,6 +115,30 @@ SCORES = {
     "as a condition": lambda s, b, h, q, kv: s + ~(q - kv).to(q > kv),
     "as a tensor": lambda s, b, h, q, kv: s + 3 * (s.to(LENS) / 2) + (q // 2).type_as(SLOPES) / 2,
     "as a constant": lambda s, b, h, q, kv: s + s.to(torch.tensor(7)) // 2 + s.to("cpu", torch.int64),
+    "whole": lambda s, b, h, q, kv: s + (SLOPES * 2)[h] + torch.exp(SLOPES)[h] + BIAS.transpose(2, 3)[b, h, kv, q],
+    "made inside": lambda s, b, h, q, kv: s + torch.arange(H)[h] + torch.tensor([0.5, 2.0])[q % 2]
+    + BIAS[:, 0][b, q, kv],
+    "same name": sqrt,
+    "calls itself": lambda s, b, h, q, kv: halved(s, 3),
+    "object": Model().score_mod(),
+    "in place": in_place,
+    "types": lambda s, b, h, q, kv: torch.where(q + 16 > kv, s, torch.finfo(s.dtype).min) + (q - kv).to(s.dtype) / 8,
+    "like": lambda s, b, h, q, kv: s + torch.tensor(0.5, dtype=s.dtype, device=s.device) + torch.zeros_like(s)
+    + torch.full_like(s, 2) * torch.ones_like(q),
+    "where of a tensor": lambda s, b, h, q, kv: s.where(q + 20 >= kv, torch.tensor(-3.0))
+    + torch.tensor(1.0).where(q > kv, s),
+    "filled": lambda s, b, h, q, kv: s.masked_fill(q + 20 < kv, -1e4) + torch.lerp(s, 2 * s, 0.25) * torch.sign(q - kv),
+    "rounded": lambda s, b, h, q, kv: torch.ceil(3 * s) - torch.trunc(s) + torch.div(q - kv, 4, rounding_mode="trunc")
+    + torch.fmod(q - kv, -3) + torch.fmod(s, 0.75),
+    "logarithms": lambda s, b, h, q, kv: s - torch.log1p((q - kv).abs()) + torch.expm1(-0.01 * kv),
+    "powers": lambda s, b, h, q, kv: s * 2.0 ** -(h + 1) + 0.95 ** (q - kv).abs() + (kv + 1) ** -1.5
+    + s ** torch.tensor(3),
+    "alpha": lambda s, b, h, q, kv: torch.add(s, q, alpha=0.25) - torch.rsub(kv, 1, alpha=2) / 9
+    + torch.addcmul(s, q, h),
+    "infinite": lambda s, b, h, q, kv: torch.where(torch.isinf(s / (kv % 2)) | torch.isnan(s), 0.5, s),
+    "relu": lambda s, b, h, q, kv: F.relu(s) + F.relu6(3 * s) - F.hardtanh(s) + F.leaky_relu(s, 0.1) + F.elu(s),
+    "silu": lambda s, b, h, q, kv: F.silu(s) + F.softplus(s) + F.logsigmoid(s) + F.gelu(s, approximate="tanh"),
+    "special": lambda s, b, h, q, kv: torch.special.expit(s) + F.sigmoid(s) + F.tanh(s),
     "clamped": lambda s, b, h, q, kv: s + BIAS[b, h, q, torch.clamp(kv - q, 0, KV - 1)],
 }
 MASKS = {
@@ -90,6 +148,9 @@ MASKS = {
     "documents": Documents().mask,
     "blocks": lambda b, h, q, kv: ~((q // 16) != (kv // 16)) | (kv < 3),
     "both": together(causal, Documents().mask),
+    "inside": lambda b, h, q, kv: b.new_ones((), dtype=torch.bool, device=b.device) & (q >= kv),
+    "wheres": lambda b, h, q, kv: torch.where(kv >= 24, (kv - 24) // 4, kv // 4)
+    <= torch.where((q >= 24) == 1, 5, q // 4),
     "partial": functools.partial(at_most, 5),
     "none": lambda b, h, q, kv: kv < 0,
     "sum": lambda b, h, q, kv: ~((q > kv) + (q % 2 == 0)),
@@ -175,11 +236,20 @@ def test_other_values_of_a_tensor_are_read():
 @pytest.mark.parametrize("score_mod, message", [
     (lambda s, b, h, q, kv: s if q > kv else 0, "a condition in `if`"),
     (lambda s, b, h, q, kv: torch.sin(s), "'sin' cannot be traced"),
-    (lambda s, b, h, q, kv: s + (SLOPES * 2)[h], "the whole tensor SLOPES"),
+    (lambda s, b, h, q, kv: (s + SLOPES)[h], "the tensor SLOPES as a whole"),
+    (lambda s, b, h, q, kv: (SLOPES + s)[h], "'add' of the whole tensor SLOPES and a value that depends on positions"),
     (lambda s, b, h, q, kv: s + BIAS[b, h], "the tensor BIAS as a whole"),
+    (lambda s, b, h, q, kv: s + BIAS[b, h, q].sum(), "arithmetic on a row of the tensor BIAS"),
+    (lambda s, b, h, q, kv: s + torch.dot(BIAS[b, h, q], BIAS[b, h, q]), "arithmetic on a row of the tensor BIAS"),
+    (lambda s, b, h, q, kv: s + torch.where(q > kv, SLOPES, s), "the tensor SLOPES as a whole"),
     (lambda s, b, h, q, kv: s + BIAS[b, h, q, :kv], "an index of BIAS"),
     (lambda s, b, h, q, kv: s + SLOPES[h, q], "SLOPES has 1 dims, and gets 2 indices"),
-    (lambda s, b, h, q, kv: s + torch.arange(5)[q], "an index into a tensor"),
+    (lambda s, b, h, q, kv: s + [1, 2, 3, 4][h], "an index into a list"),
+    (lambda s, b, h, q, kv: s + max(q, kv), "`min` or `max`"),
+    (lambda s, b, h, q, kv: s + 2 ** h, "a power of integers (write 2.0 ** x)"),
+    (lambda s, b, h, q, kv: torch.nn.functional.gelu(s), "gelu without approximate='tanh'"),
+    (lambda s, b, h, q, kv: torch.stack([s, q]), "'stack' cannot be traced"),
+    (lambda s, b, h, q, kv: without_end(s), "score_mod cannot be traced: it calls itself without an end"),
     (lambda s, b, h, q, kv: s + ((q > kv) - (q > 3)), "a difference of two conditions"),
     (lambda s, b, h, q, kv: s + -(q > kv), "the negative of a condition"),
     (lambda s, b, h, q, kv: s ** kv, "a power that is no constant"),
