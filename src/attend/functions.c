@@ -88,13 +88,13 @@ static const ir_expr *plain_index(lowering *l, int node) {
     return is_key ? l->place->key : as_elem(l, IR_IDX, value_of(l, node));
 }
 
-/* The same inside the dim. */
+/* The same inside the dim. That it is below the dim's size takes the prover one step, whatever x is made of. */
 static const ir_expr *index_of(lowering *l, const ex_node *load, const ir_buffer *tensor, int d) {
     ir_builder *b = l->b;
     const ir_expr *x = plain_index(l, load->args[d]);
     const int lanes = x ? x->type.lanes : 1;
     const ir_expr *last = mha_in_lanes(l->c, ir_plus(b, tensor->dims[d], -1), lanes);
-    x = ir_max(b, ir_splat(b, ir_idx(b, 0), lanes), ir_min(b, last, x));
+    x = ir_min(b, last, ir_max(b, ir_splat(b, ir_idx(b, 0), lanes), x));
     return ir_let(b, "index", x);
 }
 
