@@ -1,6 +1,7 @@
 /* The cost of schedules, and the choices that follow from it. */
 #include "base/error.h"
 #include "check/check_case.h"
+#include "schedule/choose.h"
 #include "schedule/cost.h"
 #include "support/problems.h"
 #include "target/tuning_class.h"
@@ -112,11 +113,29 @@ static void choices_are_legal(void **state) {
     }
 }
 
+/* Tasks of a block's products: a register tile of rows by a whole group of columns, and by a narrow one where there is
+ * one tile only. So 128 tokens are shared by many threads, and no rows are copied more often than that takes. */
+static void products_have_many_tasks(void **state) {
+    static const char *const blocks[] = {"embed_dim=768,num_heads=12,seq_q=128", "embed_dim=768,num_heads=12,seq_q=100",
+                                         "embed_dim=768,num_heads=12,seq_q=1"};
+    (void)state;
+    for (const at_target *target = at_targets(); target->name; target++)
+        for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++) {
+            const attune_problem p = problem_canonical(blocks[i]);
+            attune_schedule s;
+            mha_choose(&p, target, usual_machine(target), &s);
+            mha_schedule_settle(&p, target, &s);
+            assert_int_equal(s.gemm_task_rows, s.gemm_rows);
+            assert_int_equal(s.gemm_groups, p.seq_q == 1 ? ATTUNE_GROUPS_NARROW : ATTUNE_GROUPS_WHOLE);
+        }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(costs_are_finite_and_positive),
         cmocka_unit_test(more_costs_more),
         cmocka_unit_test(choices_are_legal),
+        cmocka_unit_test(products_have_many_tasks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -408,12 +408,14 @@ static void whole_depth(const gemm *c, int64_t rows, const ir_expr *at, const ir
     store_rows(c, ir_min(c->b, ir_idx(c->b, rows), ir_sub(c->b, c->count, at)), at, ir_idx(c->b, 0));
 }
 
+/* Whether other rows follow those of a tile: of its task, or of the next one, which is mostly the same thread's. */
+static bool has_next(const gemm *c) { return !ir_is_const(c->g->rows) || c->g->rows->value.i > c->rows; }
+
 static void one_pass(const gemm *c, const ir_expr *tiles) {
     ir_builder *b = c->b;
     IR_FOR(b, t, ir_idx(b, 0), tiles, 1) {
         const ir_expr *at = ir_let(b, "at", ir_times(b, t, c->rows));
-        const bool is_alone = c->task_rows == c->rows;
-        whole_depth(c, c->rows, at, is_alone ? NULL : ir_add(b, c->first, at));
+        whole_depth(c, c->rows, at, has_next(c) ? ir_add(b, c->first, at) : NULL);
     }
     if (!c->rest) return;
     IR_IF(b, has_rest(c)) whole_depth(c, c->rest, first_of_rest(c, tiles), NULL);

@@ -100,6 +100,7 @@ static double gemm_turn(const mha_cost_context *c, const cost_vector *v, bool pa
 }
 
 static double gemm_cost(const mha_cost_context *c, const attune_schedule *s) {
+    enum { GROUP_COLUMNS = 256 };
     const attune_problem *p = c->p;
     const double rows = size_of(p->seq_q, p->max_seq_q) * (double)min_of(p->batch, 1 << 16);
     const double depth = (double)p->embed_dim, columns = (double)(2 * (p->num_heads + p->num_kv_heads) * p->head_dim);
@@ -110,7 +111,7 @@ static double gemm_cost(const mha_cost_context *c, const attune_schedule *s) {
     const double tile =
         depth * turns * gemm_turn(c, &v, pairs, s) + passes * (20 + rescale * s->gemm_rows * s->gemm_column_vectors);
     return cost_steps(rows, s->gemm_rows) * columns / (s->gemm_column_vectors * s->lanes) * tile +
-           cost_steps(rows, s->gemm_task_rows) * columns * depth * turns / 64;
+           cost_steps(rows, s->gemm_task_rows) * cost_steps(columns, GROUP_COLUMNS) * COST_OF(task);
 }
 
 /* ---- All of it ---- */

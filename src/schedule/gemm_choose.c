@@ -53,17 +53,18 @@ static void choose_tile(const attune_problem *p, const at_target *target, attune
     s->gemm_rows = (int32_t)(few ? rows : fitting_rows(rows, least, most, tall ? 0 : 1));
 }
 
-/* Rows of a task: few, so that many threads have work, which costs nothing as neighbouring tasks find the weights in
- * their cache; and as many tasks as two threads can share. A few rows are one task, or weights would be read twice. */
-static int32_t choose_block(int64_t rows, int64_t tile_rows) {
-    enum { FEW = 24, USUAL = 32 };
-    const int64_t tiles = ceil_div(rows, tile_rows), tasks = rows <= FEW ? 1 : 2 * ceil_div(rows, 2 * USUAL);
-    return (int32_t)(ceil_div(tiles, tasks) * tile_rows);
+/* Rows of a task: those of one register tile, if that is some 10 us of work. Longer tasks read the same weights for
+ * each of their tiles, as neighbouring ones do, so many threads have work and one pays nothing. */
+static int32_t choose_block(const attune_problem *p, int64_t rows, int64_t tile_rows) {
+    enum { MOST = 32, GROUP_COLUMNS = 256, LEAST_WORK = 500 * 1000 };
+    const int64_t columns = min_of(p->num_heads * p->head_dim, GROUP_COLUMNS), row = p->embed_dim * columns;
+    const int64_t most = max_of(min_of(MOST, rows) / tile_rows, 1);
+    return (int32_t)(min_of(ceil_div(LEAST_WORK, row * tile_rows), most) * tile_rows);
 }
 
 void mha_choose_gemm(const attune_problem *p, const at_target *target, attune_schedule *s) {
     s->gemm_rows = s->gemm_column_vectors = s->gemm_task_rows = s->gemm_depth = 0;
     if (!p->embed_dim) return;
     choose_tile(p, target, s);
-    s->gemm_task_rows = choose_block(expected_rows(p), s->gemm_rows);
+    s->gemm_task_rows = choose_block(p, expected_rows(p), s->gemm_rows);
 }
