@@ -96,7 +96,8 @@ typedef struct ex_band {
  * others (-1: none), which may be a new node. */
 bool ex_take_band(ex_program *program, ex_band *band, int *rest);
 
-/* Whether the mask is known to let each query see keys without a gap, or none. What it reads by the key is not known. */
+/* Whether the mask is known to let each query see keys without a gap, or none. What it reads by the key is not known.
+ */
 bool ex_shows_intervals(const ex_program *program);
 
 /* Writes the canonical text of a node, as snprintf does. It parses to the same node. */
