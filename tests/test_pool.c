@@ -92,7 +92,8 @@ static void all_tasks_run_with(int threads) {
     atomic_store(&threads_left, threads);
     at_pool_init(&pool, at_default_allocator(), WORKERS);
     alarm(60); /* ends the test where it would hang */
-    for (int run = 0; run < 20; run++) at_pool_run(&pool, count, &t, TASKS, run % 3 ? WORKERS : 3, run % 2 ? LONG : 1);
+    for (int run = 0; run < 20; run++)
+        at_pool_run(&pool, count, &t, TASKS, run % 3 ? WORKERS : 3, run % 2 ? LONG : 1, 0);
     alarm(0);
     at_pool_free(&pool);
     assert_tally(&t, 20);
@@ -115,7 +116,7 @@ typedef struct caller {
 
 static void *call_often(void *argument) {
     caller *c = argument;
-    for (int run = 0; run < 50; run++) at_pool_run(c->pool, count, &c->t, TASKS, WORKERS, LONG);
+    for (int run = 0; run < 50; run++) at_pool_run(c->pool, count, &c->t, TASKS, WORKERS, LONG, 0);
     return NULL;
 }
 
@@ -170,9 +171,9 @@ static void threads_come_late_sleep_and_go(void **state) {
     const int before = settled_threads();
     at_pool_init(&pool, at_default_allocator(), 3);
     assert_int_equal(threads_of_process(), before); /* none before a run needs one */
-    at_pool_run(&pool, meet, &m, 1, 3, LONG);
+    at_pool_run(&pool, meet, &m, 1, 3, LONG, 0);
     assert_int_equal(threads_of_process(), before);
-    for (int run = 0; run < 5000 && !m.helpers; run++) at_pool_run(&pool, meet, &m, 64, 3, LONG);
+    for (int run = 0; run < 5000 && !m.helpers; run++) at_pool_run(&pool, meet, &m, 64, 3, LONG, 0);
     assert_true(m.helpers > 0);
     assert_int_equal(m.other_signals, 0);
     for (int i = 0; i < 5000 && atomic_load(&pool.sleepers) != pool.num_threads; i++) pause_shortly();
@@ -187,11 +188,11 @@ static void a_refused_thread_is_asked_for_again(void **state) {
     meeting m = {0};
     at_pool_init(&pool, at_default_allocator(), 2);
     atomic_store(&threads_left, 0);
-    at_pool_run(&pool, meet, &m, 4, 2, LONG);
+    at_pool_run(&pool, meet, &m, 4, 2, LONG, 0);
     assert_int_equal(pool.num_threads, 0);
     atomic_store(&threads_left, 1 << 20);
     pool.refused_at = 1; /* long ago */
-    for (int run = 0; run < 5000 && !m.helpers; run++) at_pool_run(&pool, meet, &m, 16, 2, LONG);
+    for (int run = 0; run < 5000 && !m.helpers; run++) at_pool_run(&pool, meet, &m, 16, 2, LONG, 0);
     assert_int_equal(pool.num_threads, 1);
     assert_true(m.helpers > 0);
     at_pool_free(&pool);
@@ -210,14 +211,14 @@ static void a_child_has_a_pool_of_its_own(void **state) {
     at_pool pool;
     memset(&t, 0, sizeof t);
     at_pool_init(&pool, at_default_allocator(), 4);
-    at_pool_run(&pool, count, &t, TASKS, 4, LONG);
+    at_pool_run(&pool, count, &t, TASKS, 4, LONG, 0);
     at_pool_before_fork(&pool);
     const pid_t child = fork();
     at_pool_after_fork(&pool, child == 0);
     if (child == 0) {
         alarm(60);
         if (atomic_load(&pool.num_threads)) _exit(2);
-        at_pool_run(&pool, count, &t, TASKS, 4, LONG);
+        at_pool_run(&pool, count, &t, TASKS, 4, LONG, 0);
         for (int i = 0; i < TASKS; i++)
             if (atomic_load(&t.done[i]) != 2) _exit(1);
         at_pool_free(&pool);
@@ -226,7 +227,7 @@ static void a_child_has_a_pool_of_its_own(void **state) {
     int status = -1;
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_int_equal(status, 0);
-    at_pool_run(&pool, count, &t, TASKS, 4, LONG);
+    at_pool_run(&pool, count, &t, TASKS, 4, LONG, 0);
     assert_tally(&t, 2);
     at_pool_free(&pool);
 }
@@ -270,7 +271,7 @@ static void a_helper_that_is_late_finds_nothing(void **state) {
     late_pool late = {.most = 5};
     const at_team team = {.runner = {.submit = write_down, .user = &late}, .allocator = &counted, .max_workers = 8};
     memset(&t, 0, sizeof t);
-    at_team_run(&team, count, &t, TASKS, LONG);
+    at_team_run(&team, count, &t, TASKS, LONG, 0);
     assert_tally(&t, 1);
     assert_int_equal(late.count, 5); /* the sixth was refused, and the seventh not asked for */
     assert_int_equal(live, 1);
@@ -307,7 +308,7 @@ static void begun_ranges_are_waited_for(void **state) {
     for (int run = 0; run < 50 && helped < 3; run++) {
         slow_range s = {0};
         pool.alone_until = 0; /* slow helpers are under test */
-        at_pool_run(&pool, slow, &s, 2, 2, LONG);
+        at_pool_run(&pool, slow, &s, 2, 2, LONG, 0);
         assert_int_equal(s.ended, s.begun != 0);
         helped += s.ended;
     }
@@ -333,24 +334,24 @@ static void short_runs_wake_nobody(void **state) {
     at_pool pool;
     atomic_int helped = 0;
     at_pool_init(&pool, at_default_allocator(), 3);
-    at_pool_run(&pool, sleep_a_task, &helped, 10, 3, LONG / 2);
+    at_pool_run(&pool, sleep_a_task, &helped, 10, 3, LONG / 2, 0);
     assert_int_equal(atomic_load(&pool.num_threads), 0);
-    for (int i = 0; i < 500 && !helped; i++) at_pool_run(&pool, sleep_a_task, &helped, 10, 3, LONG);
+    for (int i = 0; i < 500 && !helped; i++) at_pool_run(&pool, sleep_a_task, &helped, 10, 3, LONG, 0);
     assert_true(helped > 0);
     wait_for_sleepers(&pool);
     usleep(10000); /* long after the last run */
     const int before = helped;
     const uint32_t posted = atomic_load(&pool.posted);
-    at_pool_run(&pool, sleep_a_task, &helped, 10, 3, LONG / 2);
+    at_pool_run(&pool, sleep_a_task, &helped, 10, 3, LONG / 2, 0);
     assert_int_equal(helped, before);
     assert_int_equal(atomic_load(&pool.posted), posted);
     /* A call that follows at once wakes them: threads that are awake would still be spinning. */
     pool.ended_at = at_nanoseconds();
-    at_pool_run(&pool, sleep_a_task, &helped, 10, 3, LONG / 2);
+    at_pool_run(&pool, sleep_a_task, &helped, 10, 3, LONG / 2, 0);
     assert_int_not_equal(atomic_load(&pool.posted), posted);
     wait_for_sleepers(&pool);
     const int slept = helped;
-    for (int i = 0; i < 500 && helped == slept; i++) at_pool_run(&pool, sleep_a_task, &helped, 10, 3, LONG);
+    for (int i = 0; i < 500 && helped == slept; i++) at_pool_run(&pool, sleep_a_task, &helped, 10, 3, LONG, 0);
     assert_true(helped > slept);
     at_pool_free(&pool);
 }
@@ -372,17 +373,17 @@ static void after_a_crowd_runs_stay_alone(void **state) {
     at_pool pool;
     atomic_int helped = 0;
     at_pool_init(&pool, at_default_allocator(), 2);
-    for (int i = 0; i < 500 && !helped; i++) at_pool_run(&pool, dawdle, &helped, 4, 2, LONG);
+    for (int i = 0; i < 500 && !helped; i++) at_pool_run(&pool, dawdle, &helped, 4, 2, LONG, 0);
     assert_true(helped > 0);
     assert_true(pool.alone_until > pool.ended_at + 2 * 1000000);
     assert_int_equal(pool.alone_for, 4 * 1000000);
     const int before = helped;
     pool.alone_until = at_nanoseconds() + INT64_C(1000000000);
-    at_pool_run(&pool, dawdle, &helped, 4, 2, LONG);
+    at_pool_run(&pool, dawdle, &helped, 4, 2, LONG, 0);
     assert_int_equal(helped, before);
     for (int i = 0; i < 500 && pool.alone_for < 8 * 1000000; i++) { /* the next time so soon it is for longer */
         pool.alone_until = at_nanoseconds();
-        at_pool_run(&pool, dawdle, &helped, 4, 2, LONG);
+        at_pool_run(&pool, dawdle, &helped, 4, 2, LONG, 0);
     }
     assert_int_equal(pool.alone_for, 8 * 1000000);
     at_pool_free(&pool);
@@ -391,7 +392,7 @@ static void after_a_crowd_runs_stay_alone(void **state) {
 /* A job that has all its workers is not offered to other threads, which help elsewhere or sleep. */
 static void full_jobs_are_left_alone(void **state) {
     (void)state;
-    at_job *job = at_job_new(at_default_allocator(), count, NULL, 100, 2, 0);
+    at_job *job = at_job_new(at_default_allocator(), count, NULL, 100, 2, 0, 0);
     assert_non_null(job);
     assert_true(at_job_wants_help(job));
     atomic_store(&job->workers, 2);
@@ -426,7 +427,7 @@ static void ranges_get_shorter(void **state) {
     (void)state;
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
         ranges seen = {0};
-        at_job *job = at_job_new(at_default_allocator(), note_range, &seen, cases[c].n, cases[c].workers, 0);
+        at_job *job = at_job_new(at_default_allocator(), note_range, &seen, cases[c].n, cases[c].workers, 0, 0);
         assert_non_null(job);
         at_job_work(job);
         assert_int_equal(seen.end, cases[c].n);
@@ -455,7 +456,7 @@ static void parts_cover_all_tasks(void **state) {
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
         atomic_int times[MOST] = {0};
         at_job *job =
-            at_job_new(at_default_allocator(), count_each, times, cases[c].n, cases[c].workers, cases[c].cores);
+            at_job_new(at_default_allocator(), count_each, times, cases[c].n, cases[c].workers, cases[c].cores, 0);
         assert_non_null(job);
         assert_int_equal(job->num_parts, cases[c].parts);
         for (uint32_t i = 0; i < job->num_parts; i++) {
@@ -473,6 +474,47 @@ static void parts_cover_all_tasks(void **state) {
     }
 }
 
+/* The order in which a lone worker gets tasks. */
+typedef struct sequence {
+    int count;
+    int64_t task[400];
+} sequence;
+
+static void note_tasks(void *argument, int64_t begin, int64_t end, uint32_t worker) {
+    sequence *seen = argument;
+    (void)worker;
+    for (int64_t i = begin; i < end; i++) seen->task[seen->count++] = i;
+}
+
+/* Where tasks fall, a part gives out the first quarter of all its heads, then the second one; each task once. */
+static void falling_tasks_go_by_quarters(void **state) {
+    static const struct {
+        uint32_t workers, cores;
+        int64_t n, falling;
+    } cases[] = {{64, 8, 396, 44}, {64, 0, 396, 44}, {64, 8, 156, 13}, {7, 2, 30, 3}, {9, 4, 24, 2}, {64, 8, 40, 5}};
+    (void)state;
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        const int64_t falling = cases[c].falling;
+        sequence seen = {0};
+        int times[400] = {0};
+        at_job *job = at_job_new(at_default_allocator(), note_tasks, &seen, cases[c].n, cases[c].workers,
+                                 cases[c].cores, falling);
+        assert_non_null(job);
+        at_job_work(job);
+        at_job_wait(job);
+        assert_int_equal(seen.count, cases[c].n);
+        int jumps = 0; /* to a longer task than the one before: of another head, or another part */
+        for (int i = 0; i < seen.count; i++) times[seen.task[i]]++;
+        for (int i = 0; i < seen.count; i++) assert_int_equal(times[i], 1);
+        for (int i = 1; i < seen.count; i++) {
+            const int64_t quarter = (seen.task[i] % falling * 4 + 3) / falling;
+            jumps += quarter < (seen.task[i - 1] % falling * 4 + 3) / falling;
+        }
+        assert_true(jumps < (int)job->num_parts);
+        at_job_drop(job);
+    }
+}
+
 static void parts_are_shared_by_many_threads(void **state) {
     enum { TIMES = 50 };
     static atomic_int times[TASKS];
@@ -480,7 +522,7 @@ static void parts_are_shared_by_many_threads(void **state) {
     (void)state;
     at_pool_init(&pool, at_default_allocator(), 64);
     pool.l3_cores = 4;
-    for (int i = 0; i < TIMES; i++) at_pool_run(&pool, count_each, times, TASKS, 64, LONG);
+    for (int i = 0; i < TIMES; i++) at_pool_run(&pool, count_each, times, TASKS, 64, LONG, 0);
     for (int i = 0; i < TASKS; i++) assert_int_equal(atomic_load(&times[i]), TIMES);
     at_pool_free(&pool);
 }
@@ -505,7 +547,7 @@ static void threads_are_not_bound_with_the_caller(void **state) {
     for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
         if (CPU_ISSET(cpu, &all) && !CPU_COUNT(&one)) CPU_SET(cpu, &one);
     assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
-    for (int i = 0; i < 5000 && !cpus; i++) at_pool_run(&pool, where_is_it, &cpus, 16, 2, LONG);
+    for (int i = 0; i < 5000 && !cpus; i++) at_pool_run(&pool, where_is_it, &cpus, 16, 2, LONG, 0);
     assert_int_equal(sched_setaffinity(0, sizeof all, &all), 0);
     assert_int_equal(cpus, CPU_COUNT(&all));
     at_pool_free(&pool);
@@ -525,6 +567,7 @@ int main(void) {
         cmocka_unit_test(full_jobs_are_left_alone),
         cmocka_unit_test(ranges_get_shorter),
         cmocka_unit_test(parts_cover_all_tasks),
+        cmocka_unit_test(falling_tasks_go_by_quarters),
         cmocka_unit_test(parts_are_shared_by_many_threads),
         cmocka_unit_test(threads_are_not_bound_with_the_caller),
     };

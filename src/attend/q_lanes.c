@@ -188,12 +188,18 @@ static void build_stripes(q_lanes *c) {
     }
 }
 
+/* Where later rows see more, their long tasks go first, so that threads end together. */
+static const ir_expr *task_of(q_lanes *c, const ir_expr *task, const ir_expr *tasks) {
+    ir_builder *b = c->b;
+    if (!mha_sees_more_later(c->m->p)) return task;
+    const ir_expr *mirrored = ir_sub(b, ir_plus(b, tasks, -1), task);
+    return ir_is_const(tasks) ? ir_let(b, "task", mirrored) : ir_let_index(b, "task", tasks, mirrored);
+}
+
 /* The stripes of a task where their number is known. If tasks cannot have equally many, the first ones take one more.
  */
 static void share_stripes(q_lanes *c, const ir_expr *task) {
     ir_builder *b = c->b;
-    /* The long tasks go first, so that threads end together. */
-    if (mha_sees_more_later(c->m->p)) task = ir_let(b, "task", ir_sub(b, ir_idx(b, c->num_tasks - 1), task));
     const int64_t base = c->num_stripes / c->num_tasks, extra = c->num_stripes % c->num_tasks;
     c->first_stripe = ir_times(b, task, base);
     c->stripes = ir_idx(b, base);
@@ -250,8 +256,8 @@ void mha_q_lanes(mha_context *m) {
         ql_open_functions(&c);
         ql_open_ahead(&c);
         if (c.num_tasks)
-            share_stripes(&c, task);
+            share_stripes(&c, task_of(&c, task, tasks));
         else
-            take_stripes(&c, task);
+            take_stripes(&c, task_of(&c, task, tasks));
     }
 }

@@ -6,7 +6,7 @@
 #include <sched.h>
 #include <time.h>
 
-enum { RANGES_PER_WORKER = 8, MOST_PARTS = 64 };
+enum { RANGES_PER_WORKER = 8, MOST_PARTS = 64, MANY_TASKS = 16 /* of a worker */ };
 enum { RUNNING, AWAITED, FINISHED };
 
 /* ---- Spinning ---- */
@@ -47,7 +47,7 @@ static uint32_t parts_for(int64_t workers, uint32_t cores) {
 }
 
 at_job *at_job_new(const attune_allocator *allocator, attune_range_fn *fn, void *argument, int64_t n,
-                   uint32_t max_workers, uint32_t cores) {
+                   uint32_t max_workers, uint32_t cores, int64_t falling) {
     const int64_t workers = n < max_workers ? n : max_workers;
     const uint32_t parts = parts_for(workers, cores);
     at_job *job = at_alloc_aligned(allocator, sizeof *job + parts * sizeof *job->parts, _Alignof(at_job));
@@ -56,9 +56,11 @@ at_job *at_job_new(const attune_allocator *allocator, attune_range_fn *fn, void 
     job->max_workers = (uint32_t)workers;
     job->num_parts = parts;
     job->cores = cores;
+    job->falling = falling > 1 && n / MANY_TASKS < workers ? falling : 0;
     const int64_t usual = n / parts, longer = n % parts; /* these have one task more */
     for (int64_t i = 0, begin = 0; i < parts; i++) {
         atomic_store_explicit(&job->parts[i].next, begin, memory_order_relaxed);
+        job->parts[i].begin = begin;
         job->parts[i].end = begin += usual + (i < longer);
     }
     atomic_store_explicit(&job->workers, 1, memory_order_relaxed);
@@ -81,6 +83,43 @@ static int64_t next_range(const at_job *job, const at_job_part *part) {
     return range < 1 ? 1 : range;
 }
 
+/* ---- Falling tasks ---- */
+
+/* A quarter of the tasks of each head: those from the number `from` to before `to`. */
+typedef struct quarter {
+    int64_t heads, from, to; /* heads: tasks of one */
+} quarter;
+
+/* How many tasks of the quarter are before this one. */
+static int64_t before(const quarter *q, int64_t task) {
+    const int64_t all = q->to - q->from, rest = task % q->heads - q->from;
+    return task / q->heads * all + (rest < 0 ? 0 : rest < all ? rest : all);
+}
+
+/* Runs those tasks of the quarter that have the numbers from `begin` to before `end` among all of it. */
+static void run_of_quarter(const at_job *job, const quarter *q, int64_t begin, int64_t end, uint32_t worker) {
+    const int64_t all = q->to - q->from;
+    while (begin < end) {
+        const int64_t at = begin % all, most = end - begin, run = all - at < most ? all - at : most;
+        const int64_t task = begin / all * q->heads + q->from + at;
+        job->fn(job->argument, task, task + run, worker);
+        begin += run;
+    }
+}
+
+/* The tasks of a part that are from `begin` to before `end` when it goes by quarters. */
+static void run_falling(const at_job *job, const at_job_part *part, int64_t begin, int64_t end, uint32_t worker) {
+    enum { QUARTERS = 4 };
+    int64_t done = part->begin;
+    for (int i = 0; i < QUARTERS; i++) {
+        const quarter q = {job->falling, job->falling * i / QUARTERS, job->falling * (i + 1) / QUARTERS};
+        const int64_t first = before(&q, part->begin), count = before(&q, part->end) - first;
+        const int64_t from = begin > done ? begin : done, to = end < done + count ? end : done + count;
+        if (from < to) run_of_quarter(job, &q, first + from - done, first + to - done, worker);
+        done += count;
+    }
+}
+
 /* Claims ranges of a part until none is left. Returns how many tasks these were. */
 static int64_t work_on(at_job *job, at_job_part *part, uint32_t worker) {
     int64_t finished = 0;
@@ -89,7 +128,10 @@ static int64_t work_on(at_job *job, at_job_part *part, uint32_t worker) {
         const int64_t begin = atomic_fetch_add_explicit(&part->next, range, memory_order_relaxed);
         if (begin >= part->end) return finished;
         const int64_t end = part->end - begin > range ? begin + range : part->end;
-        job->fn(job->argument, begin, end, worker);
+        if (job->falling)
+            run_falling(job, part, begin, end, worker);
+        else
+            job->fn(job->argument, begin, end, worker);
         finished += end - begin;
     }
 }

@@ -7,6 +7,10 @@
  * by CPUs: with two threads on each core a chip of one third cache has two parts, which costs a little of that nearness
  * and nothing else.
  *
+ * Under causality the tasks of a head get shorter, from the first to the last. Where each worker gets few of them,
+ * those of a part are handed out by quarters: the longest quarter of all its heads, then the next one. Otherwise the
+ * long tasks of the last head begin late, and others wait for them.
+ *
  * The thread that began the loop works too. In the end it waits for the ranges that other threads have begun, and never
  * for a thread that has not begun one. So a helper may come at any time, even long after the loop: it then finds no
  * tasks, and touches only the job, which lives until the last thread has released it. */
@@ -20,7 +24,7 @@
 
 typedef struct at_job_part {
     _Alignas(64) _Atomic int64_t next; /* the first task that is not claimed */
-    int64_t end;
+    int64_t begin, end;
 } at_job_part;
 
 typedef struct at_job {
@@ -30,7 +34,8 @@ typedef struct at_job {
     void *argument;
     int64_t n;
     uint32_t max_workers, num_parts;
-    uint32_t cores;           /* that share a third cache */
+    uint32_t cores;  /* that share a third cache */
+    int64_t falling; /* so many tasks are each shorter than the one before, then it begins anew; 0: all alike */
     struct at_job *following; /* in the list of a pool, guarded by its mutex */
 
     _Alignas(64) _Atomic uint32_t workers; /* worker numbers that were given out; the caller has 0 */
@@ -40,10 +45,10 @@ typedef struct at_job {
 } at_job;
 
 /* A loop over [0, n), 0 < n <= AT_JOB_MOST, for at most max_workers threads, with one reference. `cores` share a third
- * cache; 0: all do. NULL: no memory. */
+ * cache; 0: all do. falling: as in the job. NULL: no memory. */
 #define AT_JOB_MOST (INT64_MAX / 4) /* the counters go on counting beyond their ends, by a range for each thread */
 at_job *at_job_new(const attune_allocator *allocator, attune_range_fn *fn, void *argument, int64_t n,
-                   uint32_t max_workers, uint32_t cores);
+                   uint32_t max_workers, uint32_t cores, int64_t falling);
 void at_job_hold(at_job *job);
 void at_job_drop(at_job *job);
 

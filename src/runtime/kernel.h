@@ -126,6 +126,7 @@ typedef struct at_run {
     double work;             /* as at_work_of gives it */
     const at_team *team;     /* who works */
     const int *cancel;       /* NULL, or a flag that ends the run */
+    int64_t heads;           /* whose tasks get shorter, from the first to the last of each; 0: all are alike */
     const at_run_part *part; /* NULL: everything */
     void *mask_tiles;        /* NULL, or the caller's table of what mask_mod hides (runtime/block_mask.h) */
 } at_run;

@@ -187,13 +187,14 @@ static int64_t run_with_helpers(at_pool *pool, at_job *job, bool wakes, int64_t 
     return ended;
 }
 
-void at_pool_run(at_pool *pool, attune_range_fn *fn, void *argument, int64_t n, uint32_t max_workers, double work) {
+void at_pool_run(at_pool *pool, attune_range_fn *fn, void *argument, int64_t n, uint32_t max_workers, double work,
+                 int64_t falling) {
     const int64_t begun = at_nanoseconds();
     const uint32_t workers = max_workers <= pool->max_threads ? max_workers : pool->max_threads + 1;
     const bool wakes = work >= AT_LONG_WORK || begun - look(&pool->ended_at) < AT_SPIN_NANOSECONDS;
     at_job *job = NULL;
     if (workers > 1 && n > 1 && begun >= look(&pool->alone_until) && (wakes || is_anybody_awake(pool)))
-        job = at_job_new(pool->allocator, fn, argument, n, workers, pool->l3_cores);
+        job = at_job_new(pool->allocator, fn, argument, n, workers, pool->l3_cores, falling);
     if (job) {
         note(&pool->ended_at, run_with_helpers(pool, job, wakes, begun));
     } else {

@@ -49,8 +49,9 @@ void at_pool_init(at_pool *pool, const attune_allocator *allocator, uint32_t num
 /* No run may be under way. Ends and joins the threads. */
 void at_pool_free(at_pool *pool);
 
-/* Equals fn(argument, 0, n, 0), on at most max_workers threads, the caller included. */
-void at_pool_run(at_pool *pool, attune_range_fn *fn, void *argument, int64_t n, uint32_t max_workers, double work);
+/* Equals fn(argument, 0, n, 0), on at most max_workers threads, the caller included. falling: as in an at_job. */
+void at_pool_run(at_pool *pool, attune_range_fn *fn, void *argument, int64_t n, uint32_t max_workers, double work,
+                 int64_t falling);
 
 /* For the creator of a thread of attune's, which inherits it: the host's signals are for the host's own threads. The
  * exceptions are those that an instruction causes: their handlers must run on the thread that executed it. */

@@ -84,7 +84,8 @@ static attune_status run_phases(const attune_kernel *kernel, const at_run *run, 
         job.phase = &kernel->phases[p];
         job.tasks = tasks;
         atomic_store_explicit(&job.done, 0, memory_order_relaxed);
-        at_team_run(run->team, at_phase_run_range, &job, tasks, run->work);
+        const bool falls = run->heads && !job.part && tasks % run->heads == 0;
+        at_team_run(run->team, at_phase_run_range, &job, tasks, run->work, falls ? tasks / run->heads : 0);
         const attune_status status = judge(&job, p, tasks, err);
         if (status) return status;
     }

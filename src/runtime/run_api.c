@@ -1,4 +1,5 @@
 /* The public functions that run a kernel as a whole. */
+#include "problem/problem_sight.h"
 #include "runtime/block_mask.h"
 #include "runtime/tier0.h"
 #include "schedule/schedule.h"
@@ -91,6 +92,13 @@ attune_status at_check_run(const attune_context *context, const attune_kernel *k
     return at_fail(err, ATTUNE_INVALID_ARGUMENT, "a kernel of attune_ir_compile is run by attune_ir_run");
 }
 
+/* Heads whose tasks get shorter: those of later rows, which see more, go first. */
+static int64_t falling_heads(const attune_kernel *kernel, const mha_sizes *sizes) {
+    const attune_problem *const p = &kernel->signature.problem;
+    if (p->op != ATTUNE_ATTENTION || kernel->schedule.strategy != ATTUNE_Q_LANES || !mha_sees_more_later(p)) return 0;
+    return sizes->of[MHA_BATCH] * sizes->of[MHA_KV_HEADS];
+}
+
 static attune_status run_call(attune_context *context, const attune_kernel *kernel, const at_call *call,
                               const run_choice *choice, at_error *err) {
     if (!at_kernel_has_phases(kernel)) {
@@ -108,6 +116,7 @@ static attune_status run_call(attune_context *context, const attune_kernel *kern
                   .workspace_bytes = call->workspace_bytes,
                   .work = at_work_of(call->settled->flops, kernel->target),
                   .team = choice->team,
+                  .heads = falling_heads(kernel, &call->settled->sizes),
                   .cancel = choice->cancel};
     if (__builtin_expect(call->block_mask != NULL, 0)) {
         int64_t plan[AT_PLAN_WORDS];

@@ -35,8 +35,9 @@ static void help(void *argument) {
 
 /* As many helpers as there are workers besides the caller. If the host's pool refuses one, the run goes on without it.
  */
-static void run_submitted(const at_team *team, attune_range_fn *fn, void *argument, int64_t n, uint32_t workers) {
-    at_job *job = at_job_new(team->allocator, fn, argument, n, workers, team->l3_cores);
+static void run_submitted(const at_team *team, attune_range_fn *fn, void *argument, int64_t n, uint32_t workers,
+                          int64_t falling) {
+    at_job *job = at_job_new(team->allocator, fn, argument, n, workers, team->l3_cores, falling);
     if (!job) {
         fn(argument, 0, n, 0);
         return;
@@ -60,14 +61,14 @@ uint32_t at_workers_of(const at_team *team, double work) {
     return team->runner.parallel_for || worth > team->max_workers ? team->max_workers : (uint32_t)worth;
 }
 
-void at_team_run(const at_team *team, attune_range_fn *fn, void *argument, int64_t n, double work) {
+void at_team_run(const at_team *team, attune_range_fn *fn, void *argument, int64_t n, double work, int64_t falling) {
     const uint32_t workers = at_workers_of(team, work);
     if (workers == 1 || n == 1 || n > AT_JOB_MOST)
         fn(argument, 0, n, 0);
     else if (team->pool)
-        at_pool_run(team->pool, fn, argument, n, workers, work);
+        at_pool_run(team->pool, fn, argument, n, workers, work, falling);
     else if (team->runner.submit)
-        run_submitted(team, fn, argument, n, workers);
+        run_submitted(team, fn, argument, n, workers, falling);
     else
         team->runner.parallel_for(team->runner.user, fn, argument, n);
 }

@@ -26,7 +26,7 @@ enum { AT_SMALL_WORK = 300 * 1000 };
 uint32_t at_workers_of(const at_team *team, double work);
 
 /* Equals fn(argument, 0, n, 0), n > 0. fn itself must notice a runner with parallel_for that passes wrong ranges or
- * numbers. Work for one thread stays on the calling thread. */
-void at_team_run(const at_team *team, attune_range_fn *fn, void *argument, int64_t n, double work);
+ * numbers. Work for one thread stays on the calling thread. falling: as in an at_job; parallel_for does not know it. */
+void at_team_run(const at_team *team, attune_range_fn *fn, void *argument, int64_t n, double work, int64_t falling);
 
 #endif

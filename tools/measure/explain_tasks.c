@@ -58,6 +58,21 @@ static size_t earliest(const double *free_at, int64_t threads) {
     return first;
 }
 
+/* The tasks in the order in which parts give them out. */
+static void put_in_order(const double *lengths, const task_pool *pool, int64_t falling, double *ordered) {
+    enum { MANY_TASKS = 16, QUARTERS = 4 };
+    const int64_t count = pool->parts[pool->num_parts - 1].end;
+    const bool by_quarters = falling > 1 && count / MANY_TASKS < pool->workers;
+    int64_t next = 0;
+    for (uint32_t p = 0; p < pool->num_parts; p++)
+        for (int64_t q = 0; q < (by_quarters ? QUARTERS : 1); q++)
+            for (int64_t i = pool->parts[p].next; i < pool->parts[p].end; i++) {
+                const int64_t at = by_quarters ? i % falling : 0;
+                const bool is_later = by_quarters && at >= falling * (q + 1) / QUARTERS;
+                if (!is_later && (!by_quarters || at >= falling * q / QUARTERS)) ordered[next++] = lengths[i];
+            }
+}
+
 /* Hands the ranges out one by one. free_at and taken: zeros, of each thread. */
 static task_shares hand_out(const double *lengths, task_pool *pool, double *free_at, int64_t *taken) {
     task_shares shares = {0};
@@ -77,14 +92,17 @@ static task_shares hand_out(const double *lengths, task_pool *pool, double *free
     return shares;
 }
 
-task_shares tasks_share(const double *lengths, int64_t count, uint32_t threads, uint32_t cores) {
+task_shares tasks_share(const double *lengths, int64_t count, uint32_t threads, uint32_t cores, int64_t falling) {
     task_shares shares = {0};
     double *const free_at = calloc(threads, sizeof *free_at);
     int64_t *const taken = calloc(threads, sizeof *taken);
-    if (free_at && taken && count > 0) {
+    double *const ordered = calloc((size_t)count + 1, sizeof *ordered);
+    if (free_at && taken && ordered && count > 0) {
         task_pool pool = pool_of(count, threads, cores);
-        shares = hand_out(lengths, &pool, free_at, taken);
+        put_in_order(lengths, &pool, falling, ordered);
+        shares = hand_out(ordered, &pool, free_at, taken);
     }
+    free(ordered);
     free(free_at);
     free(taken);
     return shares;
@@ -141,7 +159,8 @@ static void summarise(task_report *r, const task_times *phase, double *all, doub
     double seconds = 0;
     if (!phase->count) return;
     for (int64_t i = 0; i < phase->count; i++) seconds += phase->lengths[i];
-    const task_shares shares = tasks_share(phase->lengths, phase->count, r->threads, r->cores);
+    const int64_t falling = r->heads && phase->count % r->heads == 0 ? phase->count / r->heads : 0;
+    const task_shares shares = tasks_share(phase->lengths, phase->count, r->threads, r->cores, falling);
     *all += seconds;
     *ends += shares.end;
     if (r->num_phases < TASKS_PHASES)
@@ -187,6 +206,15 @@ static bool look_at_call(attune_context *context, const attune_kernel *kernel, c
     return good;
 }
 
+/* As the library decides it: by causality, where a task has rows of a head. */
+static int64_t falling_heads(const attune_problem *problem, const attune_kernel *kernel) {
+    attune_problem p = *problem;
+    attune_kernel_info info = {.struct_size = sizeof info};
+    problem_fill_defaults(&p);
+    if (attune_kernel_get_info(kernel, &info) != ATTUNE_OK || info.schedule.strategy != ATTUNE_Q_LANES) return 0;
+    return p.op == ATTUNE_ATTENTION && p.is_causal ? p.batch * p.num_kv_heads : 0;
+}
+
 bool tasks_find(attune_context *context, const attune_problem *problem, const attune_schedule *schedule,
                 const call_sizes *sizes, uint32_t threads, bool measured, task_report *report) {
     tensors t;
@@ -202,8 +230,9 @@ bool tasks_find(attune_context *context, const attune_problem *problem, const at
     bool good = tensors_fill(&t, INPUT_ORDINARY, 1);
     if (good) {
         tensors_arguments(&t, &arguments);
-        good = attune_compile(context, problem, schedule, &kernel) == ATTUNE_OK &&
-               look_at_call(context, kernel, &arguments, report);
+        good = attune_compile(context, problem, schedule, &kernel) == ATTUNE_OK;
+        if (good) report->heads = falling_heads(problem, kernel);
+        good = good && look_at_call(context, kernel, &arguments, report);
         if (!good) tool_library_error("looking at tasks");
     }
     attune_kernel_release(kernel);

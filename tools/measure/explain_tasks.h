@@ -19,6 +19,7 @@ typedef struct phase_tasks {
 
 typedef struct task_report {
     uint32_t threads, cores; /* cores: that share a third cache; 0: all */
+    int64_t heads;           /* whose tasks get shorter, under causality; 0: all are alike */
     size_t num_phases;       /* those with tasks; at most TASKS_PHASES are shown */
     phase_tasks phases[TASKS_PHASES];
     bool is_measured; /* each task has its own time; otherwise all tasks of a phase take the same */
@@ -39,7 +40,8 @@ bool tasks_find(attune_context *context, const attune_problem *problem, const at
                 const call_sizes *sizes, uint32_t threads, bool measured, task_report *report);
 
 /* `threads` take tasks of these lengths as attune's pool hands them out: in ranges, in their order, those of a part for
- * each third cache first, which `cores` of them share (0: all). */
-task_shares tasks_share(const double *lengths, int64_t count, uint32_t threads, uint32_t cores);
+ * each third cache first, which `cores` of them share (0: all); and by quarters, where a head has `falling` tasks, each
+ * shorter than the one before (0: they are alike). */
+task_shares tasks_share(const double *lengths, int64_t count, uint32_t threads, uint32_t cores, int64_t falling);
 
 #endif
