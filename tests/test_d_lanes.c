@@ -106,6 +106,21 @@ static const sample samples[] = {
     {"batch=2,num_heads=4,num_kv_heads=2,seq_q=2,seq_kv=dynamic,head_dim=20,page_size=5,kv_lens=1,is_causal=1,"
      "causal_align=bottom_right,kv_dtype=i8,kv_scales=token,seq_new=2,rotary_dim=8,integer=scores",
      "seq_kv=61,num_pages=40,max_pages=13,rotary_positions=80"},
+    /* The same of codes of four bits, and with scales of K by group. */
+    {"num_heads=8,num_kv_heads=2,seq_q=1,seq_kv=301,head_dim=96,kv_dtype=i4,kv_scales=head,lse=1,integer=all", ""},
+    {"num_heads=4,num_kv_heads=2,seq_q=3,seq_kv=99,head_dim=32,head_dim_v=160,kv_dtype=i4,kv_scales=token,is_causal=1,"
+     "causal_align=bottom_right,sinks=1,integer=all,q_planes=1",
+     ""},
+    {"num_heads=4,num_kv_heads=2,seq_q=2,seq_kv=99,head_dim=128,k_dtype=i4,v_dtype=i8,integer=all,q_planes=1", ""},
+    {"num_heads=6,num_kv_heads=2,seq_q=2,seq_kv=77,head_dim=96,kv_dtype=i4,lse=1,integer=scores", ""},
+    {"num_heads=4,num_kv_heads=1,seq_q=1,seq_kv=70,head_dim=256,head_dim_v=3,k_dtype=i4,k_group=64,softmax_scale=-0.3,"
+     "is_causal=1,causal_align=bottom_right,integer=scores,q_planes=1",
+     ""},
+    {"num_heads=2,seq_q=2,seq_kv=70,head_dim=64,head_dim_v=9,dtype=f64,k_dtype=i8,k_scales=group,lse=1,integer=scores",
+     ""},
+    {"batch=2,num_heads=4,num_kv_heads=2,seq_q=1,seq_kv=dynamic,head_dim=128,page_size=5,kv_lens=1,k_dtype=i4,"
+     "v_dtype=i4,v_scales=token,seq_new=1,integer=all",
+     "seq_kv=61,num_pages=40,max_pages=13"},
     /* By pairs where the target has dot products. */
     {"num_heads=2,seq_q=1,seq_kv=1,head_dim=2,head_dim_v=1,dtype=bf16,lse=1", ""},
     {"num_heads=4,num_kv_heads=1,seq_q=1,seq_kv=131,head_dim=6,head_dim_v=80,dtype=bf16,lse=1", ""},

@@ -1,4 +1,4 @@
-/* integer=all beside bf16 arithmetic and beside the error that an i8 cache makes by itself (docs/numerics.md). */
+/* integer=all beside bf16 arithmetic and beside the error that a cache of codes makes by itself (docs/numerics.md). */
 #include "support/tensor_calls.h"
 
 #include <math.h>
@@ -26,19 +26,38 @@ static double in_bf16(double x) {
     return f;
 }
 
-/* Random rows, as codes with a scale for each. */
-static void fill_cache(cache *c, signed char *codes, float *scales, tool_random *random) {
+/* Codes of a type, and the columns that share a scale. */
+typedef struct format {
+    const char *fields;
+    int largest, k_columns, v_columns;
+} format;
+
+static void put_code(const format *f, signed char *row, int d, int code) {
+    enum { RUN = 32, HALF = RUN / 2, ZERO = 8, BITS = 4 };
+    if (f->largest == 127) {
+        row[d] = (signed char)code;
+        return;
+    }
+    unsigned char *const byte = (unsigned char *)row + d / RUN * HALF + d % HALF;
+    const int shift = d % RUN / HALF * BITS;
+    *byte = (unsigned char)((*byte & ~(15 << shift)) | (code + ZERO) << shift);
+}
+
+/* Random rows, as codes with a scale for each run of columns. */
+static void fill_cache(cache *c, const format *f, int columns, signed char *codes, float *scales, tool_random *random) {
+    const int bytes = f->largest == 127 ? DIM : DIM / 2;
     for (int j = 0; j < KEYS; j++) {
-        double most = 0;
-        for (int d = 0; d < DIM; d++) {
-            c->exact[j][d] = tool_random_normal(random);
-            most = fmax(most, fabs(c->exact[j][d]));
-        }
-        scales[j] = (float)(most / 127);
-        for (int d = 0; d < DIM; d++) {
-            codes[j * DIM + d] = (signed char)rint(fmin(127, fmax(-127, c->exact[j][d] / scales[j])));
-            c->coded[j][d] = (double)codes[j * DIM + d] * scales[j];
-            c->rounded[j][d] = in_bf16(c->coded[j][d]);
+        for (int d = 0; d < DIM; d++) c->exact[j][d] = tool_random_normal(random);
+        for (int first = 0; first < DIM; first += columns) {
+            double most = 0;
+            for (int d = first; d < first + columns; d++) most = fmax(most, fabs(c->exact[j][d]));
+            const float scale = *scales++ = (float)(most / f->largest);
+            for (int d = first; d < first + columns; d++) {
+                const double code = rint(fmin(f->largest, fmax(-f->largest, c->exact[j][d] / scale)));
+                put_code(f, codes + (ptrdiff_t)j * bytes, d, (int)code);
+                c->coded[j][d] = code * scale;
+                c->rounded[j][d] = in_bf16(c->coded[j][d]);
+            }
         }
     }
 }
@@ -79,19 +98,18 @@ static void add_row(errors *e, const double *q, cache *k, cache *v, const float 
 }
 
 /* RMS errors of rows whose scores are about N(0, sharpness). */
-static errors measure(int planes, double sharpness) {
+static errors measure(const format *f, int planes, double sharpness) {
     static cache k, v;
     char text[200];
     tool_random random = {(uint64_t)(sharpness * 16)};
     snprintf(text, sizeof text,
-             "num_heads=%d,num_kv_heads=1,seq_q=1,seq_kv=%d,head_dim=%d,kv_dtype=i8,kv_scales=token,integer=all,"
-             "q_planes=%d",
-             HEADS, KEYS, DIM, planes);
+             "num_heads=%d,num_kv_heads=1,seq_q=1,seq_kv=%d,head_dim=%d,%s,v_scales=token,integer=all,q_planes=%d",
+             HEADS, KEYS, DIM, f->fields, planes);
     attune_context *context = tensors_context(NULL, 1);
     tensors t;
     tensors_open_call(&t, text, "", INPUT_ORDINARY, 1);
-    fill_cache(&k, tensors_find(&t, "k")->data, tensors_floats(&t, "k_scale"), &random);
-    fill_cache(&v, tensors_find(&t, "v")->data, tensors_floats(&t, "v_scale"), &random);
+    fill_cache(&k, f, f->k_columns, tensors_find(&t, "k")->data, tensors_floats(&t, "k_scale"), &random);
+    fill_cache(&v, f, f->v_columns, tensors_find(&t, "v")->data, tensors_floats(&t, "v_scale"), &random);
     float *const q = tensors_floats(&t, "q");
     for (int i = 0; i < HEADS * DIM; i++) q[i] = (float)sharpness * tool_random_normal(&random);
     tensors_run_chosen(context, &t, NULL);
@@ -110,10 +128,14 @@ static errors measure(int planes, double sharpness) {
 static void test_two_planes_are_more_exact_than_bf16(void **state) {
     (void)state;
     static const double sharpness[] = {0.25, 1, 3, 8};
-    for (size_t i = 0; i < sizeof sharpness / sizeof *sharpness; i++) {
-        const errors two = measure(2, sharpness[i]), one = measure(1, sharpness[i]);
-        print_message("scores of N(0, %g): cache %.2e, bf16 %.2e, two planes %.2e, one plane %.2e\n", sharpness[i],
-                      two.of_cache, two.bf16, two.integer, one.integer);
+    static const format formats[] = {{"kv_dtype=i8,k_scales=token", 127, DIM, DIM},
+                                     {"kv_dtype=i4,k_scales=token", 7, DIM, DIM},
+                                     {"kv_dtype=i4,k_scales=group", 7, 32, DIM}};
+    for (size_t i = 0; i < sizeof formats / sizeof *formats * 4; i++) {
+        const format *const f = &formats[i / 4];
+        const errors two = measure(f, 2, sharpness[i % 4]), one = measure(f, 1, sharpness[i % 4]);
+        print_message("%s, scores of N(0, %g): cache %.2e, bf16 %.2e, two planes %.2e, one plane %.2e\n", f->fields,
+                      sharpness[i % 4], two.of_cache, two.bf16, two.integer, one.integer);
         assert_true(two.integer <= two.bf16);
         assert_true(two.integer <= 0.1 * two.of_cache);
     }

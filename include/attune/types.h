@@ -37,11 +37,12 @@ typedef enum attune_scales {
 
 /* What attention computes in integers, whose sums are exact: the same in any order and on every instruction set.
  *   none    nothing: codes of caches count as the numbers that they stand for
- *   scores  k_dtype = i8: a row of q becomes codes of its own, q[d] ~ code[d] * max|q| / largest, and a score is the
- *           sum of code[d] * k's code[d]. q_planes says how many bytes a code of q has: with one, largest is 127; with
- *           two 16256, which is more exact than bf16. head_dim is at most 1024. weights_mode must be none
- *   all     v_dtype = i8, too: besides, the probabilities of 512 keys in a row become codes of as many bytes, relative
- *           to the largest of them, and values are sums of code * v's code. Each row has the same bits on every
+ *   scores  k_dtype = i8 or i4: a row of q becomes codes of its own, q[d] ~ code[d] * max|q| / largest, and a score is
+ *           the sum of code[d] * k's code[d]. q_planes says how many bytes a code of q has: with one, largest is 127;
+ *           with two 16256, which is more exact than bf16. head_dim is at most 1024. k_scales is head, token or group;
+ *           each group has a sum of its own then. weights_mode must be none
+ *   all     v_dtype = i8 or i4, too, v_scales head or token: probabilities of 512 keys become codes of as many bytes,
+ *           relative to the largest, and values are sums of code * v's code. A row has the same bits on every
  *           instruction set and by any schedule (docs/numerics.md). A token's negative scale of v makes its rows NaN */
 typedef enum attune_integer {
     ATTUNE_INTEGER_NONE = 0,

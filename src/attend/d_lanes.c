@@ -5,6 +5,7 @@
 #include "attend/merge.h"
 #include "attend/phases.h"
 #include "problem/problem.h"
+#include "schedule/decide.h"
 
 #include <math.h>
 
@@ -58,15 +59,18 @@ static void derive_sizes(d_lanes *d, mha_context *c) {
     d->lanes = c->lanes;
     d->width = c->by_pairs ? 2 * c->lanes : c->lanes;
     d->planes = p->integer ? (int)mha_query_planes(p) : 0;
-    d->pack = c->lanes >= 8 && c->s->score_rows > 1 ? 2 : 1;
+    d->pack = d->planes ? mha_query_pack(p, c->s) : 1;
     d->k_width = d->planes ? 4 * c->lanes / d->pack : d->width;
+    d->k_halves = d->planes && p->k_dtype == ATTUNE_I4 ? 2 : 1;
+    d->v_halves = all_codes && p->v_dtype == ATTUNE_I4 ? 2 : 1;
+    d->k_groups = d->planes && p->k_scales == ATTUNE_SCALES_GROUP ? p->head_dim / p->k_group : 1;
     derive_rows(d);
     d->is_serial = p->reproducible && !all_codes;
     d->tiles_are_fixed = p->reproducible || all_codes;
     d->k_codes = dl_table_columns(d, c->k, p->k_dtype, p->k_scales, p->head_dim);
     d->v_codes = dl_table_columns(d, c->v, p->v_dtype, p->v_scales, p->head_dim_v);
     if (d->k_codes) d->k_width = d->k_codes;
-    d->k_columns = dl_round_up(p->head_dim, d->k_width);
+    d->k_columns = dl_round_up(p->head_dim, (int64_t)d->k_width * d->k_halves);
     d->v_columns = dl_round_up(p->head_dim_v, d->width);
     d->one_chunk = p->reproducible || mha_most_keys(p) <= c->s->kv_chunk;
     d->masks_keys = p->attn_mask_dims[3] || p->attn_bias_dims[3] || p->mask_mod[0];
@@ -150,8 +154,10 @@ static void alloc_codes(d_lanes *d, int64_t keys) {
     const int64_t dims[] = {vectors * d->planes, d->k_columns / d->k_width, 4 * (int64_t)d->lanes};
     d->q = ir_scratch(d->b, "queries", IR_I8, 3, dims);
     d->q_scales = scratch(d, "q_scales", c->elem, d->max_rows, 0);
-    d->starts = scratch(d, "starts", IR_I32, vectors, d->lanes);
-    d->dots = scratch(d, "dots", IR_I32, d->max_rows, keys);
+    d->starts = scratch(d, "starts", IR_I32, vectors * d->k_groups, d->lanes);
+    d->dots = scratch(d, "dots", IR_I32, d->max_rows * d->k_groups, keys);
+    if (c->p->k_scales == ATTUNE_SCALES_GROUP)
+        d->k_group_scales = scratch(d, "k_group_scales", c->elem, d->k_groups, keys);
     if (c->p->integer != ATTUNE_INTEGER_ALL) return;
     d->p_codes = scratch(d, "p_codes", IR_I8, d->planes * d->max_rows, keys + d->lanes + 4);
     d->p_units = scratch(d, "p_units", c->elem, d->max_rows, 0);
@@ -370,6 +376,7 @@ const ir_expr *dl_v_scales(const d_lanes *d, const ir_expr *j, int lanes) {
 
 static void visit_tile(d_lanes *d, const dl_tile *tile) {
     load_scales(d, tile);
+    if (d->k_group_scales) dl_load_group_scales(d, tile);
     if (d->planes) /* sums of integers are the same in any order */
         dl_code_scores(d, tile);
     else if (d->is_serial)

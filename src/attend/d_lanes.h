@@ -42,6 +42,8 @@ typedef struct d_lanes {
     int planes;                   /* of Q's codes; 0: Q is no codes */
     int pack;                     /* rows in a vector of Q's codes */
     int k_width;                  /* columns of K in a vector; of codes that are multiplied as such 4 * lanes / pack */
+    int k_halves, v_halves;       /* codes in a byte of K, V that are multiplied as such: 1, or 2 of i4 */
+    int64_t k_groups;             /* sums of a score that are apart, as K has scales by group; else 1 */
     int k_codes, v_codes;         /* K, V are f8 or i4, and so many columns at a time become numbers by tables; or 0 */
     int64_t fixed_rows;           /* of each task, where known when compiling; else 0 */
     int64_t row_step;             /* numbers of rows are rounded up to multiples of this */
@@ -56,11 +58,12 @@ typedef struct d_lanes {
     const ir_buffer *q; /* [max_rows, k_columns]: times mha_query_sign; bf16 if c->by_pairs. Codes: i8
                          * [vectors of rows * planes, k_columns / k_width, 4 * lanes], see dl_query_codes */
     /* if q is codes, else NULL */
-    const ir_buffer *q_scales; /* [max_rows]: of the codes, times mha_query_sign */
-    const ir_buffer *starts;   /* i32 [vectors of rows, lanes]: with which their sums begin */
-    const ir_buffer *dots;     /* i32, dims of scores: products of codes */
-    const ir_buffer *scores;   /* [max_rows, kv_tile + width or more]: S, then P, times V's scales */
-    const ir_buffer *rounded;  /* bf16, dims of scores: P, if c->by_pairs; else NULL */
+    const ir_buffer *q_scales;       /* [max_rows]: of the codes, times mha_query_sign */
+    const ir_buffer *starts;         /* i32 [vectors of rows * k_groups, lanes]: with which their sums begin */
+    const ir_buffer *dots;           /* i32 [max_rows * k_groups, columns of scores]: products of codes */
+    const ir_buffer *k_group_scales; /* [k_groups, columns of scores]: of the tile's keys; NULL: there are none */
+    const ir_buffer *scores;         /* [max_rows, kv_tile + width or more]: S, then P, times V's scales */
+    const ir_buffer *rounded;        /* bf16, dims of scores: P, if c->by_pairs; else NULL */
     const ir_buffer *o; /* [max_rows, v_columns]: not yet divided; by pairs in the order of mha_interleave, by tables
                          * in that of mha_f8_place */
     const ir_buffer *row_max; /* [max_rows] */
@@ -173,10 +176,13 @@ const ir_access *dl_query_codes(const d_lanes *d, const ir_expr *vector, int64_t
                                 int64_t from, int lanes);
 /* A code of two planes. */
 const ir_expr *dl_whole_code(const d_lanes *d, const ir_expr *high, const ir_expr *low);
-/* Codes of K plus 128. */
-const ir_expr *dl_unsigned_codes(const d_lanes *d, const ir_expr *codes);
+/* Codes of K plus 128; of i4 those in one half of the bytes, plus 8. */
+const ir_expr *dl_unsigned_codes(const d_lanes *d, const ir_expr *codes, int half);
+/* The column of the code in that half of a byte of a row. */
+const ir_expr *dl_column_of_byte(const d_lanes *d, const ir_expr *byte, int halves, int half);
 
-/* d_lanes_code_scores.c: writes products of codes for all keys of the tile. */
+/* d_lanes_code_scores.c: loads the tile's k_group_scales; writes products of codes for all its keys. */
+void dl_load_group_scales(d_lanes *d, const dl_tile *tile);
 void dl_code_scores(d_lanes *d, const dl_tile *tile);
 /* Scores of keys j, j + 1, … before k_scale. */
 const ir_expr *dl_score_of_dots(const d_lanes *d, const ir_expr *r, const ir_expr *j);

@@ -6,13 +6,23 @@
  * A code is as many planes of unsigned bytes as those of Q: high * 256 + low. Each plane is a row of the register tile.
  * A tile has at most MHA_INTEGER_KEYS keys, so that the sum of a plane is a whole number in f32, too.
  *
+ * Codes of i4 are multiplied as 16 times themselves, those in one half of the bytes after those in the other, and the
+ * sums shifted back.
+ *
  * dot4 wants the bytes of four keys side by side. Rows of V are interleaved for that within segments of 16 columns, as
  * unpack instructions do, and the columns of a finished sum are put in order. */
 #include "attend/d_lanes.h"
 #include "attend/merge.h"
 #include "nest/columns.h"
 
-enum { FOUR = 4, HIGH_PLANE = 256 };
+enum {
+    FOUR = 4,
+    HIGH_PLANE = 256,
+    HALF_BITS = 4,
+    SIGN_BITS = (int)0x80808080,
+    UPPER_HALVES = (int)0xf0f0f0f0,
+    ZERO_CODES = (int)0x88888888 /* of i4 */
+};
 
 static const ir_expr *int_lanes(const d_lanes *d, int32_t value, int lanes) {
     return ir_splat(d->b, ir_int(d->b, IR_I32, value), lanes);
@@ -60,13 +70,24 @@ static const ir_expr *in_order(const d_lanes *d, const ir_expr *const sum[FOUR],
     return ir_shuffle(b, low, high, d->lanes, both);
 }
 
+/* Codes of i4 in one half of the bytes, times 16: as bytes with their sign. */
+static const ir_expr *codes_of_half(const d_lanes *d, const ir_expr *bytes, int half) {
+    ir_builder *b = d->b;
+    const ir_expr *words = ir_bitcast(b, IR_I32, bytes);
+    if (!half) words = ir_apply(b, IR_SHL, words, int_lanes(d, HALF_BITS, d->lanes), NULL);
+    words = ir_and(b, words, int_lanes(d, UPPER_HALVES, d->lanes));
+    words = ir_apply(b, IR_XOR, words, int_lanes(d, SIGN_BITS, d->lanes), NULL);
+    return ir_let(b, "v", ir_bitcast(b, IR_I8, words));
+}
+
 /* ---- Products ---- */
 
 /* Some rows and one vector of columns of V, over the keys of a tile. */
 typedef struct value_block {
-    mha_product product; /* rows by planes, four vectors */
-    const ir_expr *first_row, *column;
-    int64_t count; /* columns that exist */
+    mha_product product;               /* rows by planes, four vectors */
+    const ir_expr *first_row, *column; /* a byte of a row, which is a column of i8 */
+    int64_t count;                     /* bytes that exist */
+    int half;                          /* of i4: of the bytes */
 } value_block;
 
 /* Adds the products of `keys` keys from key i of the stream on: four, or one. */
@@ -75,7 +96,7 @@ static void add_keys(d_lanes *d, value_block *block, const dl_streams *streams, 
     mha_product *p = &block->product;
     const ir_expr *row[FOUR], *vector[FOUR];
     for (int n = 0; n < FOUR; n++) {
-        row[n] = ir_bitcast(b, IR_I8, int_lanes(d, 0, d->lanes));
+        row[n] = ir_bitcast(b, IR_I8, int_lanes(d, d->v_halves > 1 ? ZERO_CODES : 0, d->lanes));
         if (n >= keys) continue;
         const mha_kv_row key = dl_key_at(d, streams, 0, ir_plus(b, i, n));
         const ir_expr *const *index = mha_kv_index(d->c, d->c->v, &key);
@@ -84,7 +105,8 @@ static void add_keys(d_lanes *d, value_block *block, const dl_streams *streams, 
         dl_fetch_columns(d, streams, ir_plus(b, i, n), block->column);
     }
     interleave(d, row, vector);
-    for (int n = 0; n < FOUR; n++) mha_product_vector(p, NULL, n, vector[n]);
+    for (int n = 0; n < FOUR; n++)
+        mha_product_vector(p, NULL, n, d->v_halves > 1 ? codes_of_half(d, vector[n], block->half) : vector[n]);
     const ir_expr *j = ir_add(b, streams->first[0], i);
     for (int64_t r = 0; r < p->rows; r++) {
         const ir_expr *query = ir_plus(b, block->first_row, r / d->planes);
@@ -112,10 +134,21 @@ static void add_stream(d_lanes *d, const dl_streams *streams, const void *user) 
 static const ir_expr *sum_of(const d_lanes *d, const ir_expr *const *planes, int m) {
     const ir_expr *sum = NULL;
     for (int i = 0; i < d->planes; i++) {
-        const ir_expr *part = ir_cast(d->b, d->c->elem, in_order(d, planes + (ptrdiff_t)i * FOUR, m));
+        const ir_expr *codes = in_order(d, planes + (ptrdiff_t)i * FOUR, m);
+        if (d->v_halves > 1) codes = ir_apply(d->b, IR_SHR, codes, int_lanes(d, HALF_BITS, d->lanes), NULL);
+        const ir_expr *part = ir_cast(d->b, d->c->elem, codes);
         sum = sum ? ir_add(d->b, ir_mul(d->b, sum, mha_number(d->c, HIGH_PLANE, d->lanes)), part) : part;
     }
     return sum;
+}
+
+/* Where the columns of O lie that are codes in the bytes from number `from` of the block on. */
+static const ir_expr *column_of(const d_lanes *d, const value_block *block, int64_t from) {
+    ir_builder *b = d->b;
+    const ir_expr *byte = ir_plus(b, block->column, from);
+    if (d->v_halves == 1) return byte;
+    const ir_expr *column = dl_column_of_byte(d, byte, d->v_halves, block->half);
+    return ir_let_in(b, "o_column", ir_idx(b, 0), ir_idx(b, d->v_columns - d->lanes + 1), column);
 }
 
 static void finish_row(d_lanes *d, const value_block *block, int64_t row) {
@@ -129,7 +162,7 @@ static void finish_row(d_lanes *d, const value_block *block, int64_t row) {
     for (int i = 0; i < d->planes * FOUR; i++)
         planes[i] = mha_product_sum(&block->product, d->planes * row + i / FOUR, i % FOUR);
     for (int m = 0; m < FOUR && (int64_t)m * d->lanes < block->count; m++) {
-        const ir_access *o = ir_at(b, d->o, d->lanes, 2, r, ir_plus(b, block->column, m * d->lanes));
+        const ir_access *o = ir_at(b, d->o, d->lanes, 2, r, column_of(d, block, (int64_t)m * d->lanes));
         const ir_expr *value = ir_mul(b, sum_of(d, planes, m), unit);
         ir_store(b, o, mha_joined(d->c, &join, ir_load(b, o), value));
     }
@@ -143,18 +176,21 @@ typedef struct tile_rows {
 
 static void multiply_columns(d_lanes *d, void *user, const ir_expr *column, int64_t count) {
     const tile_rows *t = user;
-    value_block block = {.product = mha_product_of(d->c, MHA_DOT4, d->planes * t->rows, FOUR),
-                         .first_row = t->first_row,
-                         .column = column,
-                         .count = count};
-    mha_product_clear(&block.product);
-    dl_each_streams(d, t->tile, 1, FOUR, add_stream, &block);
-    for (int64_t row = 0; row < t->rows; row++) finish_row(d, &block, row);
+    for (int half = 0; half < d->v_halves; half++) {
+        value_block block = {.product = mha_product_of(d->c, MHA_DOT4, d->planes * t->rows, FOUR),
+                             .first_row = t->first_row,
+                             .column = column,
+                             .count = count,
+                             .half = half};
+        mha_product_clear(&block.product);
+        dl_each_streams(d, t->tile, 1, FOUR, add_stream, &block);
+        for (int64_t row = 0; row < t->rows; row++) finish_row(d, &block, row);
+    }
 }
 
 static void multiply_rows(d_lanes *d, const void *user, const ir_expr *first_row, int64_t rows) {
     tile_rows t = {user, first_row, rows};
-    const dl_columns loop = {"column", d->c->p->head_dim_v, width_of(d), 1};
+    const dl_columns loop = {"column", d->c->p->head_dim_v / d->v_halves, width_of(d), 1};
     dl_each_columns(d, &loop, multiply_columns, &t);
 }
 

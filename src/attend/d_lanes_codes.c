@@ -11,7 +11,13 @@
 #include "nest/codes.h"
 #include "nest/columns.h"
 
-enum { SIGN_BITS = -2139062144 /* 0x80808080 */, PLANE_BITS = 7 };
+enum {
+    SIGN_BITS = -2139062144 /* 0x80808080 */,
+    EIGHTS = 0x08080808,
+    LOWER_HALVES = 0x0f0f0f0f,
+    HALF_BITS = 4,
+    PLANE_BITS = 7
+};
 
 /* A row on its way into its place. */
 typedef struct coded_row {
@@ -53,18 +59,36 @@ static void store_codes(const d_lanes *d, const coded_row *row, const ir_expr *b
     ir_store(b, dl_query_codes(d, row->vector, 1, block, at, d->lanes), ir_cast(b, IR_I8, low));
 }
 
-/* A block of k_width columns, of which `count` exist; the codes of the others are 0. */
-static void encode_block(const d_lanes *d, const coded_row *row, const ir_expr *block, const ir_expr *column,
-                         int64_t count) {
+const ir_expr *dl_column_of_byte(const d_lanes *d, const ir_expr *byte, int halves, int half) {
+    enum { COLUMNS = MHA_BLOCK_COLUMNS, HALF = COLUMNS / 2 };
+    ir_builder *b = d->b;
+    if (halves == 1) return byte;
+    const ir_expr *block = ir_div(b, byte, ir_idx(b, HALF)), *within = ir_mod(b, byte, ir_idx(b, HALF));
+    return ir_plus(b, ir_add(b, ir_times(b, block, COLUMNS), within), (int64_t)half * HALF);
+}
+
+/* Codes for k_width bytes of K from `byte` on, of which `count` exist: for those in one half of them. The codes of
+ * columns that do not exist are 0. */
+static void encode_block(const d_lanes *d, const coded_row *row, const ir_expr *block, const ir_expr *byte,
+                         int64_t count, int half) {
     ir_builder *b = d->b;
     const mha_context *c = d->c;
     const ir_expr *most = mha_number(c, largest_of(d), d->lanes), *least = mha_number(c, -largest_of(d), d->lanes);
     for (int64_t from = 0; from < d->k_width; from += d->lanes) {
-        const ir_expr *x = mha_load_columns(c, c->q, row->query.index, ir_plus(b, column, from), count - from);
+        const ir_expr *column = dl_column_of_byte(d, ir_plus(b, byte, from), d->k_halves, half);
+        if (d->k_halves > 1 && count > from)
+            column = ir_let_in(b, "column", ir_idx(b, 0), ir_idx(b, c->p->head_dim - d->lanes + 1), column);
+        const ir_expr *x = mha_load_columns(c, c->q, row->query.index, column, count - from);
         /* A scale that is denormal may be so wrong that the quotient exceeds the largest code. */
         const ir_expr *part = ir_min(b, most, ir_max(b, least, mha_over_scale(c, x, row->scale, row->usable)));
         store_codes(d, row, block, from, ir_let(b, "code", ir_cast(b, IR_I32, ir_rint(b, part))));
     }
+}
+
+/* The blocks for a vector of bytes of K: one for each half of them. */
+static void encode_bytes(const d_lanes *d, const coded_row *row, const ir_expr *number, int64_t count) {
+    const ir_expr *byte = ir_times(d->b, number, d->k_width), *block = ir_times(d->b, number, d->k_halves);
+    for (int half = 0; half < d->k_halves; half++) encode_block(d, row, ir_plus(d->b, block, half), byte, count, half);
 }
 
 /* A scale of NaN makes all scores of the row NaN. It takes the sign of softmax_scale, which Q itself takes elsewhere.
@@ -77,30 +101,32 @@ static void encode_row(const d_lanes *d, const ir_expr *vector, int64_t part, co
     const ir_expr *range = mha_row_range(c, &row.query, c->p->head_dim), *sign = mha_query_sign(c);
     row.scale = ir_let(b, "q_scale", ir_div(b, range, mha_number(c, largest_of(d), 1)));
     row.usable = ir_let(b, "usable", mha_is_usable_scale(c, row.scale));
-    const int64_t whole = c->p->head_dim / d->k_width, rest = c->p->head_dim % d->k_width;
+    const int64_t bytes = c->p->head_dim / d->k_halves, whole = bytes / d->k_width, rest = bytes % d->k_width;
     if (whole) {
-        IR_FOR(b, block, ir_idx(b, 0), ir_idx(b, whole), 1) {
-            encode_block(d, &row, block, ir_times(b, block, d->k_width), d->k_width);
-        }
+        IR_FOR(b, block, ir_idx(b, 0), ir_idx(b, whole), 1) encode_bytes(d, &row, block, d->k_width);
     }
-    if (rest) encode_block(d, &row, ir_idx(b, whole), ir_idx(b, whole * d->k_width), rest);
+    if (rest) encode_bytes(d, &row, ir_idx(b, whole), rest);
     ir_store(b, ir_at(b, d->q_scales, 1, 1, r), sign ? ir_mul(b, row.scale, sign) : row.scale);
 }
 
-/* dot4's first factor is unsigned. So K's codes come with their sign bit turned, k + 128, and the sums of a row begin
- * with -128 times the sum of its codes, some of it in each lane. */
-static void store_start(const d_lanes *d, const ir_expr *vector) {
+/* dot4's first factor is unsigned. So K's codes come with their sign bit turned, k + 128 or k + 8, and the sums of a
+ * row begin with -128 or -8 times the sum of its codes, some of it in each lane. Each group of K has sums of its own.
+ */
+static void store_start(const d_lanes *d, const ir_expr *vector, int64_t group) {
     ir_builder *b = d->b;
-    const ir_expr *signs = ir_bitcast(b, IR_I8, int_lanes(d, SIGN_BITS, d->lanes)), *all = NULL;
+    const int32_t bits = d->k_halves > 1 ? EIGHTS : SIGN_BITS;
+    const ir_expr *signs = ir_bitcast(b, IR_I8, int_lanes(d, bits, d->lanes)), *all = NULL;
+    const int64_t blocks = d->k_columns / d->k_width / d->k_groups;
     for (int64_t plane = 0; plane < d->planes; plane++) {
         const ir_access *sum = ir_mutable(b, "code_sum", int_lanes(d, 0, d->lanes));
-        IR_FOR(b, block, ir_idx(b, 0), ir_idx(b, d->k_columns / d->k_width), 1) {
+        IR_FOR(b, block, ir_idx(b, group * blocks), ir_idx(b, (group + 1) * blocks), 1) {
             const ir_expr *codes = ir_load(b, dl_query_codes(d, vector, plane, block, 0, 4 * d->lanes));
             ir_store(b, sum, ir_dot4(b, signs, codes, ir_load(b, sum)));
         }
         all = all ? ir_add(b, shifted(d, IR_SHL, all, PLANE_BITS), ir_load(b, sum)) : ir_load(b, sum);
     }
-    ir_store(b, ir_at(b, d->starts, d->lanes, 2, vector, ir_idx(b, 0)), ir_sub(b, int_lanes(d, 0, d->lanes), all));
+    const ir_expr *row = ir_plus(b, ir_times(b, vector, d->k_groups), group);
+    ir_store(b, ir_at(b, d->starts, d->lanes, 2, row, ir_idx(b, 0)), ir_sub(b, int_lanes(d, 0, d->lanes), all));
 }
 
 /* Where rows leave a vector half empty, it is filled with the last row. */
@@ -114,7 +140,7 @@ void dl_encode_queries(d_lanes *d) {
             r = ir_min(b, r, ir_plus(b, d->padded_rows, -1));
             encode_row(d, vector, part, dl_first(d, "row", r, one, d->padded_rows));
         }
-        store_start(d, vector);
+        for (int64_t group = 0; group < d->k_groups; group++) store_start(d, vector, group);
     }
 }
 
@@ -122,7 +148,11 @@ const ir_expr *dl_whole_code(const d_lanes *d, const ir_expr *high, const ir_exp
     return ir_add(d->b, shifted(d, IR_SHL, high, PLANE_BITS), low);
 }
 
-const ir_expr *dl_unsigned_codes(const d_lanes *d, const ir_expr *codes) {
+const ir_expr *dl_unsigned_codes(const d_lanes *d, const ir_expr *codes, int half) {
     const ir_expr *words = ir_bitcast(d->b, IR_I32, codes);
+    if (d->k_halves > 1) {
+        if (half) words = shifted(d, IR_SHR, words, HALF_BITS);
+        return ir_bitcast(d->b, IR_I8, ir_and(d->b, words, int_lanes(d, LOWER_HALVES, d->lanes)));
+    }
     return ir_bitcast(d->b, IR_I8, ir_apply(d->b, IR_XOR, words, int_lanes(d, SIGN_BITS, d->lanes), NULL));
 }

@@ -124,8 +124,11 @@ static void hide_beyond(d_lanes *d, const dl_tile *tile, const ir_expr *r) {
         ir_store(d->b, beyond, mha_number(d->c, -INFINITY, d->lanes));
     }
     if (!d->planes) return;
-    const ir_access *dots = ir_at(d->b, d->dots, d->lanes, 2, r, tile->keys);
-    ir_store(d->b, dots, ir_splat(d->b, ir_int(d->b, IR_I32, 0), d->lanes));
+    for (int64_t group = 0; group < d->k_groups; group++) {
+        const ir_expr *row = ir_plus(d->b, ir_times(d->b, r, d->k_groups), group);
+        const ir_access *dots = ir_at(d->b, d->dots, d->lanes, 2, row, tile->keys);
+        ir_store(d->b, dots, ir_splat(d->b, ir_int(d->b, IR_I32, 0), d->lanes));
+    }
 }
 
 /* Operands that the scores of a row share. */

@@ -59,7 +59,7 @@ void dl_fetch_ahead(const d_lanes *d, const ir_buffer *k_or_v, const dl_streams 
 }
 
 void dl_fetch_columns(const d_lanes *d, const dl_streams *streams, const ir_expr *i, const ir_expr *column) {
-    const int64_t ahead = d->c->s->kv_prefetch, columns = d->c->p->head_dim_v;
+    const int64_t ahead = d->c->s->kv_prefetch, columns = mha_row_elements(d->c, d->c->v, d->c->p->head_dim_v);
     if (ahead <= 0) return;
     const mha_kv_row key = dl_key_at(d, streams, 0, ir_plus(d->b, i, ceil_div(ahead, columns)));
     ir_prefetch(d->b, mha_kv_access(d->c, d->c->v, &key, column, 1));

@@ -263,21 +263,27 @@ static attune_status check_codes(const attune_problem *p, at_error *err) {
                    mha_dtype_name(mha_is_quantised(p->k_dtype) ? p->k_dtype : p->v_dtype));
 }
 
+static bool is_integer(attune_dtype dtype) { return dtype == ATTUNE_I8 || dtype == ATTUNE_I4; }
+
 static attune_status check_integer_products(const attune_problem *p, at_error *err) {
     enum { MOST_COLUMNS = 1024 }; /* a dot of codes of 16 and 8 bits is an i32 */
     const char *const how = mha_field_word(&mha_fields[MHA_ID_integer], p->integer);
     if (!p->integer) return ATTUNE_OK;
-    if (p->k_dtype != ATTUNE_I8)
-        return at_fail(err, ATTUNE_INVALID_PROBLEM, "integer=%s multiplies codes of i8, but k_dtype is %s", how,
+    const mha_field *const scales = &mha_fields[MHA_ID_k_scales];
+    if (!is_integer(p->k_dtype))
+        return at_fail(err, ATTUNE_INVALID_PROBLEM, "integer=%s multiplies codes of i8 or i4, but k_dtype is %s", how,
                        mha_dtype_name(p->k_dtype));
-    if (p->integer == ATTUNE_INTEGER_ALL && p->v_dtype != ATTUNE_I8)
-        return at_fail(err, ATTUNE_INVALID_PROBLEM, "integer=all multiplies codes of i8, but v_dtype is %s",
+    if (p->integer == ATTUNE_INTEGER_ALL && !is_integer(p->v_dtype))
+        return at_fail(err, ATTUNE_INVALID_PROBLEM, "integer=all multiplies codes of i8 or i4, but v_dtype is %s",
                        mha_dtype_name(p->v_dtype));
-    if (mha_scales_elements(p->k_scales) || (p->integer == ATTUNE_INTEGER_ALL && mha_scales_elements(p->v_scales)))
-        return at_fail(
-            err, ATTUNE_INVALID_PROBLEM, "integer=%s wants scales of heads or tokens, but %s is %s", how,
-            mha_scales_elements(p->k_scales) ? "k_scales" : "v_scales",
-            mha_field_word(&mha_fields[MHA_ID_k_scales], mha_scales_elements(p->k_scales) ? p->k_scales : p->v_scales));
+    if (mha_scales_elements(p->k_scales) && p->k_scales != ATTUNE_SCALES_GROUP)
+        return at_fail(err, ATTUNE_INVALID_PROBLEM,
+                       "integer=%s wants scales of heads, tokens or groups for k, but k_scales is %s", how,
+                       mha_field_word(scales, p->k_scales));
+    if (p->integer == ATTUNE_INTEGER_ALL && mha_scales_elements(p->v_scales))
+        return at_fail(err, ATTUNE_INVALID_PROBLEM,
+                       "integer=all wants scales of heads or tokens for v, but v_scales is %s",
+                       mha_field_word(scales, p->v_scales));
     if (p->head_dim > MOST_COLUMNS)
         return at_fail(err, ATTUNE_INVALID_PROBLEM, "head_dim is %lld; with integer=%s it must be at most %d",
                        (long long)p->head_dim, how, MOST_COLUMNS);

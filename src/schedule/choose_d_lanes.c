@@ -14,14 +14,18 @@ static int32_t power_below(int64_t x) {
 }
 
 /* As many sums as registers hold: of scores two rows of a vector have one, and each plane; of values each row has four,
- * and each plane. From memory eight keys at once are slower than four. */
+ * and each plane. From memory eight keys at once are slower than four, except by group. */
 static void choose_integer_tiles(const attune_problem *p, const at_target *target, int64_t rows, attune_schedule *s) {
     const bool many = target->vector_registers >= 32;
     const int32_t planes = (int32_t)mha_query_planes(p);
-    const bool holds_eight = rows == 1 || (rows > 2 && planes == 1 && !mha_is_from_memory(p));
+    const bool by_group = p->k_scales == ATTUNE_SCALES_GROUP; /* sums of few lanes, soon added up */
+    const bool holds_eight =
+        planes == 1 ? rows == 1 || by_group || (rows > 2 && !mha_is_from_memory(p)) : rows == 1 && !by_group;
     s->score_keys = many && holds_eight ? 8 : 4;
     s->score_rows = (int32_t)(rows == 1 ? 1 : rows == 2 || !many ? 2 : 4);
     s->score_column_vectors = 1;
+    const int32_t pack = mha_query_pack(p, s);
+    if (s->score_rows < pack) s->score_rows = pack;
     if (p->integer != ATTUNE_INTEGER_ALL) return;
     s->value_rows = (int32_t)min_of(rows, many ? 4 / planes : 2 / planes);
     s->value_keys = 1;

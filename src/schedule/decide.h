@@ -65,6 +65,10 @@ int64_t mha_mask_unit(const attune_problem *canonical, const attune_schedule *sc
 /* d-lanes: whether scores may come of four streams of keys, whose blocks are transposed by quarters of a vector. */
 bool mha_may_stream_scores(const attune_schedule *schedule);
 
+/* d-lanes, integer products: the rows of Q that share a vector, a power of two. With scales of K by group no vector
+ * holds columns of two groups. */
+int mha_query_pack(const attune_problem *canonical, const attune_schedule *schedule);
+
 /* d-lanes: whether all keys are one chunk, or a chunk is a tile, as integer=all needs: tiles then join in their order.
  */
 bool mha_has_integer_chunk(const attune_problem *canonical, const attune_schedule *schedule);

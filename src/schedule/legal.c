@@ -124,6 +124,8 @@ static attune_status check_d_lanes(const attune_problem *p, const attune_schedul
          "kv_chunk must be kv_tile, or at least all keys, with integer=all"},
         {!p->integer || s->score_rows == 1 || s->score_rows % 2 == 0,
          "score_rows must be 1 or even with integer=scores and integer=all"},
+        {!p->integer || s->score_rows % mha_query_pack(p, s) == 0,
+         "score_rows must be a multiple of the rows that share a vector of codes: as many as leave it one group of k"},
         {!p->integer || s->score_streams == 1, "score_streams must be 1 with integer=scores and integer=all"},
         {p->integer != ATTUNE_INTEGER_ALL || (s->value_rows <= 4 && s->value_keys == 1 && s->value_column_vectors == 1),
          "value_rows must be at most 4 with integer=all, and value_keys and value_column_vectors 1"},

@@ -293,13 +293,16 @@ static void set_sizes(draft *d) {
 
 /* ---- The operations ---- */
 
+static bool multiplies(attune_dtype dtype) { return dtype == ATTUNE_I8 || dtype == ATTUNE_I4; }
+
 static void draw_integer(draft *d) {
     attune_problem *const p = d->p;
     const bool rotates_cache = p->rotary_dim && !p->seq_new;
-    const bool is_fine = p->k_scales > ATTUNE_SCALES_TOKEN || p->v_scales > ATTUNE_SCALES_TOKEN;
-    if (p->k_dtype != ATTUNE_I8 || is_fine || p->weights_mode || p->prob_mod[0] || rotates_cache || !chance(d, 50))
+    const bool k_fits = p->k_scales <= ATTUNE_SCALES_GROUP, v_fits = p->v_scales <= ATTUNE_SCALES_TOKEN;
+    if (!multiplies(p->k_dtype) || !k_fits || p->weights_mode || p->prob_mod[0] || rotates_cache || !chance(d, 50))
         return;
-    p->integer = p->v_dtype == ATTUNE_I8 && chance(d, 60) ? ATTUNE_INTEGER_ALL : ATTUNE_INTEGER_SCORES;
+    const bool may_all = multiplies(p->v_dtype) && v_fits;
+    p->integer = may_all && chance(d, 60) ? ATTUNE_INTEGER_ALL : ATTUNE_INTEGER_SCORES;
     p->q_planes = (attune_q_planes)between(d, ATTUNE_Q_PLANES_DEFAULT, ATTUNE_Q_PLANES_2);
 }
 
