@@ -151,11 +151,18 @@ static entry open_entry(const reading *r, int64_t number) {
     return e;
 }
 
+/* How a tensor of tokens lies; scales lie as rows do. */
+static ref_format layout_of(const reading *r, const view *cache) {
+    const ref_format rows = {.unit = 0};
+    return cache->tensor == r->k.tensor ? r->k_format : cache->tensor == r->v.tensor ? r->v_format : rows;
+}
+
 /* Where column 0 of key j lies in k or v. */
 static int64_t key_place(const reading *r, const entry *e, const view *cache, int64_t head, int64_t j) {
-    const int64_t size = r->p->page_size;
-    if (size) return place(cache->tensor, integer_at(&r->table, e->number, j / size), head, j % size, 0);
-    return place(cache->tensor, e->kv_batch, head, e->first_kv + j, 0);
+    const int64_t size = r->p->page_size, page = size ? integer_at(&r->table, e->number, j / size) : e->kv_batch;
+    const ref_format f = layout_of(r, cache);
+    return place(cache->tensor, page, head, 0, 0) +
+           ref_token_place(&f, size ? j % size : e->first_kv + j, cache->tensor->strides[2]);
 }
 
 long double ref_scale(const attune_tensor *scale, const void *data, int64_t i, int64_t j, int64_t k) {
@@ -224,6 +231,12 @@ static void mark_row(unsigned char *seen, const attune_tensor *t, int64_t at, in
     for (int64_t c = 0; c < columns; c++) seen[at + c * t->strides[t->rank - 1]] = 1;
 }
 
+static void mark_cached(unsigned char *seen, const ref_format *f, const attune_tensor *t, int64_t at,
+                        int64_t elements) {
+    for (int64_t i = 0; seen && i < elements; i++)
+        seen[at + (f->unit ? ref_column_place(f, i, 1) : i * t->strides[t->rank - 1])] = 1;
+}
+
 /* Or of groups. */
 static bool is_of_tokens(const view *scale) { return scale->tensor && scale->tensor->rank > 2; }
 
@@ -247,8 +260,9 @@ static void mark_key(const reading *r, const entry *e, int64_t kv_head, int64_t 
         if (r->v_new.tensor) mark_row(v_new, r->v_new.tensor, new_place(e, &r->v_new, kv_head, n), r->dim_v);
     } else {
         const int64_t elements_v = r->v_format.is_packed ? ref_row_elements(&r->v_format) : r->dim_v;
-        mark_row(seen->k, r->k.tensor, key_place(r, e, &r->k, kv_head, j), ref_row_elements(&r->k_format));
-        if (r->v.tensor) mark_row(v, r->v.tensor, key_place(r, e, &r->v, kv_head, j), elements_v);
+        mark_cached(seen->k, &r->k_format, r->k.tensor, key_place(r, e, &r->k, kv_head, j),
+                    ref_row_elements(&r->k_format));
+        if (r->v.tensor) mark_cached(v, &r->v_format, r->v.tensor, key_place(r, e, &r->v, kv_head, j), elements_v);
     }
 }
 
@@ -342,9 +356,11 @@ static int64_t dense_place(const attune_tensor *t, int64_t i, int64_t j, int64_t
 
 /* Where the cache keeps key j, in the dense result. */
 static int64_t dense_key_place(const reading *r, const entry *e, const view *cache, int64_t head, int64_t j) {
-    const int64_t size = r->p->page_size;
-    if (size) return dense_place(cache->tensor, integer_at(&r->table, e->number, j / size), head, j % size, 0);
-    return dense_place(cache->tensor, e->kv_batch, head, e->first_kv + j, 0);
+    const int64_t size = r->p->page_size, page = size ? integer_at(&r->table, e->number, j / size) : e->kv_batch;
+    const attune_tensor *const t = cache->tensor;
+    const ref_format f = layout_of(r, cache);
+    return dense_place(t, page, head, 0, 0) +
+           ref_token_place(&f, size ? j % size : e->first_kv + j, t->rank > 3 ? t->dims[3] : 1);
 }
 
 /* ---- Rows of caches ---- */
@@ -364,7 +380,8 @@ static long double taken_at(const coding *c, int64_t column) {
     const attune_tensor *const t = c->cache->tensor;
     if (!c->taken->data) return (long double)NAN;
     if (c->format->is_packed) return ref_code(c->format, c->taken->data, c->taken_place, 1, column);
-    return ref_load(t->dtype, c->taken->data, c->taken_place + column * t->strides[t->rank - 1]);
+    return ref_load(t->dtype, c->taken->data,
+                    c->taken_place + ref_column_place(c->format, column, t->strides[t->rank - 1]));
 }
 
 /* The nearest number of the cache's type; the one that was taken where the errors allow that, too. Numbers of f64 go

@@ -7,10 +7,14 @@ enum { BLOCK = 32, HALF = 16, INLINE_BYTES = 2, NIBBLE_BITS = 4, NIBBLE = 15, ZE
 
 ref_format ref_format_of(const attune_problem *p, bool is_k) {
     const int64_t group = is_k ? p->k_group : p->v_group, dim_v = p->head_dim_v ? p->head_dim_v : p->head_dim;
-    ref_format f = {.dtype = is_k ? p->k_dtype : p->v_dtype,
+    const bool in_panels = (is_k ? p->k_layout : p->v_layout) == ATTUNE_LAYOUT_PANELS;
+    ref_format f = {.is_k = is_k,
+                    .dtype = is_k ? p->k_dtype : p->v_dtype,
                     .scales = is_k ? p->k_scales : p->v_scales,
                     .group = group ? group : DEFAULT_GROUP,
                     .columns = is_k ? p->head_dim : dim_v};
+    const attune_dtype dtype = f.dtype ? f.dtype : p->dtype;
+    if (in_panels) f.unit = dtype == ATTUNE_BF16 ? 2 : 1;
     if (f.scales == ATTUNE_SCALES_DEFAULT && f.dtype == ATTUNE_I4) f.scales = ATTUNE_SCALES_GROUP;
     if (!ref_is_quantised(f.dtype)) f.scales = ATTUNE_SCALES_NONE;
     f.is_packed = f.dtype == ATTUNE_I4 || f.scales == ATTUNE_SCALES_INLINE;
@@ -36,10 +40,26 @@ static int64_t byte_of(const ref_format *f, int64_t column) {
     return column / BLOCK * block_bytes(f) + (f->scales == ATTUNE_SCALES_INLINE ? INLINE_BYTES : 0) + within;
 }
 
+enum { TOKENS = 16 }; /* of a panel */
+
+int64_t ref_token_place(const ref_format *f, int64_t token, int64_t step) {
+    const int64_t within = token % TOKENS;
+    if (!f->unit) return token * step;
+    if (f->is_k) return token / TOKENS * step + within * f->unit;
+    return token / TOKENS * step + within / f->unit * f->unit * f->columns + within % f->unit;
+}
+
+int64_t ref_column_place(const ref_format *f, int64_t column, int64_t step) {
+    if (!f->unit) return column * step;
+    return f->is_k ? column / f->unit * f->unit * TOKENS + column % f->unit : column * f->unit;
+}
+
+int64_t ref_tokens(const ref_format *f, int64_t rows) { return f->unit ? rows * TOKENS : rows; }
+
 static int shift_of(int64_t column) { return column % BLOCK < HALF ? 0 : NIBBLE_BITS; }
 
 long double ref_code(const ref_format *f, const void *storage, int64_t row, int64_t step, int64_t column) {
-    if (!f->is_packed) return ref_load(f->dtype, storage, row + column * step);
+    if (!f->is_packed) return ref_load(f->dtype, storage, row + ref_column_place(f, column, step));
     const unsigned char byte = ((const unsigned char *)storage)[row + byte_of(f, column)];
     if (f->dtype != ATTUNE_I4) return (int8_t)byte;
     return (byte >> shift_of(column) & NIBBLE) - ZERO_CODE;
@@ -71,7 +91,8 @@ void ref_put_inline_scale(const ref_format *f, long double *row, int64_t column,
 long double ref_cached(const ref_format *f, const attune_tensor *cache, const void *data, const attune_tensor *scale,
                        const void *scales, const int64_t index[3], int64_t column) {
     int64_t row = 0, at = 0;
-    for (int d = 0; d < 3; d++) row += index[d] * cache->strides[d];
+    for (int d = 0; d < 2; d++) row += index[d] * cache->strides[d];
+    row += ref_token_place(f, index[2], cache->strides[2]);
     const long double code = ref_code(f, data, row, cache->strides[3], column);
     if (f->scales == ATTUNE_SCALES_INLINE) return code * ref_inline_scale(f, data, row, column);
     if (!scale) return code;

@@ -8,6 +8,8 @@ typedef struct ref_format {
     attune_dtype dtype;
     attune_scales scales;
     int64_t group, columns;
+    bool is_k;
+    int64_t unit;   /* of panels: elements in four bytes; 0: rows */
     bool is_packed; /* rows are bytes */
     bool by_group;  /* runs of columns have a scale: of group columns, or of 32 inline */
 } ref_format;
@@ -19,6 +21,13 @@ ref_format ref_format_of(const attune_problem *p, bool is_k);
 int64_t ref_run(const ref_format *f);
 /* Elements of the storage that a row is. */
 int64_t ref_row_elements(const ref_format *f);
+
+/* Where column 0 of a token lies, after the first token; `step` is the stride of tokens, or of panels. And a column,
+ * after column 0. */
+int64_t ref_token_place(const ref_format *f, int64_t token, int64_t step);
+int64_t ref_column_place(const ref_format *f, int64_t column, int64_t step);
+/* Tokens that a tensor of so many rows, or panels, has. */
+int64_t ref_tokens(const ref_format *f, int64_t rows);
 
 /* The code of a column; `row` is the index of the row's first element, `step` the stride of columns that are not
  * packed. */

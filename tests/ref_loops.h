@@ -12,7 +12,9 @@ static void NAME(load_scaled)(const reading *r, const entry *e, const view *cach
                               int64_t j, REAL *row, int64_t columns) {
     const ref_format *const f = cache == &r->k || r->p->v_in_k ? &r->k_format : &r->v_format;
     const int64_t at = key_place(r, e, cache, kv_head, j);
-    if (!ref_is_quantised(f->dtype)) NAME(load_row)(row, cache, at, columns);
+    if (!ref_is_quantised(f->dtype) && !f->unit) NAME(load_row)(row, cache, at, columns);
+    for (int64_t c = 0; f->unit && c < columns; c++)
+        row[c] = (REAL)ref_load(cache->tensor->dtype, cache->data, at + ref_column_place(f, c, 1));
     for (int64_t c = 0; ref_is_quantised(f->dtype) && c < columns; c++) {
         const REAL factor = (REAL)scale_of_column(r, e, f, cache, scale, kv_head, j, c);
         row[c] = (REAL)ref_code(f, cache->data, at, cache->tensor->strides[3], c) * factor;
@@ -92,7 +94,7 @@ static void NAME(append_row)(const reading *r, const entry *e, coding row_coding
     long double *const to = dense + dense_key_place(r, e, cache, kv_head, j);
     const ref_format *const f = row_coding.format;
     if (!ref_is_quantised(f->dtype)) {
-        for (int64_t c = 0; c < columns; c++) to[c] = row[c];
+        for (int64_t c = 0; c < columns; c++) to[ref_column_place(f, c, 1)] = row[c];
         for (int64_t c = 0; c < columns; c++) row[c] = (REAL)cached_number(&row_coding, row[c], c);
         return;
     }

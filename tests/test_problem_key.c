@@ -78,6 +78,8 @@ static void test_key(void **state) {
         "head_dim=64,v_dtype=i8,v_scales=inline",
         "k_dtype=f8",
         "k_dtype=f8,k_scales=head",
+        "k_layout=panels",
+        "v_layout=panels",
         "k_dtype=i8,integer=scores",
         "k_dtype=i8,integer=scores,q_planes=1",
         "k_dtype=i8,v_dtype=i8,integer=all",

@@ -237,6 +237,7 @@ typedef struct attune_problem {
     int64_t k_group, v_group; /* with scales of groups only: 32, 64 or 128 columns, which divide head_dim (head_dim_v),
                                * share a scale; 0 = 32. With v_in_k, v_group is k_group */
     int64_t k_group_strides[4], v_group_strides[4]; /* of scales of groups */
+    attune_kv_layout k_layout, v_layout; /* of k and v, which are appended to in it; k_new and v_new are rows */
 } attune_problem;
 
 /* A NaN: "use 1 / sqrt(head_dim)". */
@@ -262,6 +263,7 @@ ATTUNE_API attune_status attune_problem_init(attune_problem *problem, size_t str
  *     lse=1, sinks=1, ragged=1, cross=1 …    flags without has_ or is_ (is_causal keeps its name)
  *     kv_dtype=i8                            k_dtype=i8,v_dtype=i8
  *     kv_scales=token, kv_group=64           k_scales=token,v_scales=token, k_group=64,v_group=64
+ *     kv_layout=panels                       k_layout=panels,v_layout=panels
  *     q_strides=65536:4096:64:1              strides
  *     layout=bhsd or layout=bshd             the contiguous strides of q, k, v and out in that order (no blocks)
  *     attn_mask=1:1:512:512                  dims of attn_mask or attn_bias; fewer are the last ones
@@ -302,6 +304,25 @@ typedef struct attune_sight {
  * or above 2^31 - 1, are ATTUNE_INVALID_ARGUMENT. */
 ATTUNE_API attune_status attune_sight_of(const attune_problem *problem, int64_t seq_q, int64_t seq_kv,
                                          int64_t causal_offset, int64_t begin, int64_t end, attune_sight *sight);
+
+/* Rows of k or v, and the same in panels. */
+typedef struct attune_panels {
+    size_t struct_size;
+    attune_dtype dtype;       /* of both: f32 or bf16 */
+    int is_value;             /* 0: k, 1: v */
+    int64_t heads;            /* that lie at equal distances: KV heads, or these times batch entries or pages */
+    int64_t tokens, columns;  /* of a head; of a token */
+    void *rows, *panels;
+    /* In elements. 0: contiguous, [heads, tokens, columns] and [heads, panels, elements of a panel]. */
+    int64_t row_head_stride, row_stride, panel_head_stride, panel_stride;
+} attune_panels;
+
+#define ATTUNE_PANELS_INIT { .struct_size = sizeof(attune_panels) }
+
+/* Copies rows into panels, with zeros in the place of tokens that the last panel has room for; and back. The order of
+ * elements changes, and nothing else. The two must not overlap. */
+ATTUNE_API attune_status attune_panels_from_rows(const attune_panels *panels);
+ATTUNE_API attune_status attune_panels_to_rows(const attune_panels *panels);
 
 #ifdef __cplusplus
 }

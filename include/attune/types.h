@@ -57,6 +57,18 @@ typedef enum attune_q_planes {
     ATTUNE_Q_PLANES_COUNT
 } attune_q_planes;
 
+/* How k or v lies. A panel is ATTUNE_PANEL_TOKENS tokens of a KV head, from a multiple of that number on, in the order
+ * of docs/panels.md. A tensor of panels has the dims [batch or pages, num_kv_heads, panels, elements of a panel], and
+ * the innermost stride is 1. What lies in the place of tokens that do not count may be anything. */
+typedef enum attune_kv_layout {
+    ATTUNE_LAYOUT_ROWS = 0, /* the columns of a token side by side: [batch or pages, num_kv_heads, tokens, columns] */
+    ATTUNE_LAYOUT_PANELS,   /* f32 and bf16, of attention alone: what products load lies in the order of their lanes.
+                             * Not with v_in_k, a ragged batch without pages, or keys that are prepared in each call;
+                             * page_size is a multiple of 16, and head_dim is even where k is bf16 */
+    ATTUNE_LAYOUT_COUNT
+} attune_kv_layout;
+enum { ATTUNE_PANEL_TOKENS = 16 };
+
 typedef enum attune_op {
     ATTUNE_ATTENTION = 0, /* q, k, v -> out, and lse and weights if the problem has them */
     ATTUNE_WEIGHTS,       /* q, k, lse -> weights: recomputed after attention, for all rows or chosen ones. A row

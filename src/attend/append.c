@@ -11,15 +11,17 @@ static void append_row(mha_context *c, const mha_row *source, const mha_row *tar
         mha_copy_row(c, source, target, 0, columns);
 }
 
-/* Codes are made of prepared rows, so the row is prepared in scratch first. */
+/* Codes are made of prepared rows, and columns of a panel lie apart, so the row is prepared in scratch first. */
 static void append_prepared(mha_context *c, const mha_entry *e, const ir_expr *position, const mha_row *source,
                             const mha_row *target, const ir_access *scale) {
     const int64_t columns = c->p->head_dim;
-    if (!mha_is_quantised(c->p->k_dtype)) {
+    const bool is_quantised = mha_is_quantised(c->p->k_dtype);
+    if (!is_quantised && !mha_is_paneled(c, target->buffer)) {
         mha_prepare_row(c, MHA_K_NORM, e->number, position, source, target);
         return;
     }
-    const ir_buffer *prepared = ir_scratch(c->b, "rotated", c->elem, 2, (int64_t[]){1, columns});
+    const ir_elem elem = is_quantised ? c->elem : (ir_elem)target->buffer->type.elem;
+    const ir_buffer *prepared = ir_scratch(c->b, "rotated", elem, 2, (int64_t[]){1, columns});
     const mha_row row = {prepared, {ir_idx(c->b, 0)}, NULL};
     mha_prepare_row(c, MHA_K_NORM, e->number, position, source, &row);
     append_row(c, &row, target, scale, columns);

@@ -66,7 +66,9 @@ static void derive_sizes(d_lanes *d, mha_context *c) {
     d->k_groups = d->planes && p->k_scales == ATTUNE_SCALES_GROUP ? p->head_dim / p->k_group : 1;
     derive_rows(d);
     d->is_serial = p->reproducible && !all_codes;
-    d->tiles_are_fixed = p->reproducible || all_codes;
+    d->k_by_panels = mha_is_paneled(c, c->k);
+    d->v_by_panels = mha_is_paneled(c, c->v);
+    d->tiles_are_fixed = p->reproducible || all_codes || d->k_by_panels || d->v_by_panels;
     d->k_codes = dl_table_columns(d, c->k, p->k_dtype, p->k_scales, p->head_dim);
     d->v_codes = dl_table_columns(d, c->v, p->v_dtype, p->v_scales, p->head_dim_v);
     if (d->k_codes) d->k_width = d->k_codes;
@@ -166,7 +168,8 @@ static void alloc_codes(d_lanes *d, int64_t keys) {
 
 static void alloc_scratch(d_lanes *d) {
     const mha_context *c = d->c;
-    const int64_t more = c->s->score_keys > d->width ? c->s->score_keys : d->width;
+    const int64_t together = d->k_by_panels ? (int64_t)c->s->score_keys * d->lanes : c->s->score_keys;
+    const int64_t more = together > d->width ? together : d->width;
     const int64_t keys = dl_round_up(c->s->kv_tile + more, d->width);
     if (!d->planes) d->q = scratch(d, "queries", c->by_pairs ? IR_BF16 : c->elem, d->max_rows, d->k_columns);
     d->scores = scratch(d, "scores", c->elem, d->max_rows, keys);
@@ -274,7 +277,7 @@ static void finish_rows(d_lanes *d, bool seen) {
     IR_FOR(d->b, r, ir_idx(d->b, 0), d->rows, 1) {
         if (seen && d->v_codes == MHA_F8_CODES)
             dl_order_output(d, r);
-        else if (seen && d->c->by_pairs)
+        else if (seen && d->c->by_pairs && !d->v_by_panels)
             dl_restore_order(d, r);
         if (d->is_serial) complete_row(d, r);
         if (d->one_chunk)
@@ -379,6 +382,8 @@ static void visit_tile(d_lanes *d, const dl_tile *tile) {
     if (d->k_group_scales) dl_load_group_scales(d, tile);
     if (d->planes) /* sums of integers are the same in any order */
         dl_code_scores(d, tile);
+    else if (d->k_by_panels)
+        dl_panel_scores(d, tile);
     else if (d->is_serial)
         dl_serial_scores(d, tile);
     else

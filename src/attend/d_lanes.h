@@ -21,6 +21,9 @@
  * so are values, and bits depend on neither schedule nor target, see d_lanes_code_softmax.c; the chunk is a tile, or
  * the whole.
  *
+ * d->k_by_panels, d->v_by_panels: the caches lie in panels, tiles begin with these. Lanes of scores run along keys
+ * (d_lanes_panels.c), and the tokens of V come in pairs, in the order of their columns.
+ *
  * reproducible: the chunk is the whole and tiles lie where those of q-lanes do; scores are summed serially along
  * head_dim, with lanes along keys (d_lanes_serial.c); P V is summed for each tile by itself, and joins O as a tile of
  * q-lanes does (mha_sum). The bits of a row are then those of q-lanes. */
@@ -38,17 +41,18 @@ typedef struct d_lanes {
     mha_context *c;
     ir_builder *b;
     int lanes;
-    int width;                    /* columns of K and V in a vector: lanes, and of bf16 pairs twice as many */
-    int planes;                   /* of Q's codes; 0: Q is no codes */
-    int pack;                     /* rows in a vector of Q's codes */
-    int k_width;                  /* columns of K in a vector; of codes that are multiplied as such 4 * lanes / pack */
-    int k_halves, v_halves;       /* codes in a byte of K, V that are multiplied as such: 1, or 2 of i4 */
-    int64_t k_groups;             /* sums of a score that are apart, as K has scales by group; else 1 */
-    int k_codes, v_codes;         /* K, V are f8 or i4, and so many columns at a time become numbers by tables; or 0 */
-    int64_t fixed_rows;           /* of each task, where known when compiling; else 0 */
-    int64_t row_step;             /* numbers of rows are rounded up to multiples of this */
-    int64_t max_rows;             /* of a task, rounded up */
-    int64_t k_columns, v_columns; /* rounded up to vectors of k_width and width */
+    int width;                     /* columns of K and V in a vector: lanes, and of bf16 pairs twice as many */
+    int planes;                    /* of Q's codes; 0: Q is no codes */
+    int pack;                      /* rows in a vector of Q's codes */
+    int k_width;                   /* columns of K in a vector; of codes that are multiplied as such 4 * lanes / pack */
+    int k_halves, v_halves;        /* codes in a byte of K, V that are multiplied as such: 1, or 2 of i4 */
+    int64_t k_groups;              /* sums of a score that are apart, as K has scales by group; else 1 */
+    int k_codes, v_codes;          /* K, V are f8 or i4, and so many columns at a time become numbers by tables; or 0 */
+    bool k_by_panels, v_by_panels; /* K, V lie in panels */
+    int64_t fixed_rows;            /* of each task, where known when compiling; else 0 */
+    int64_t row_step;              /* numbers of rows are rounded up to multiples of this */
+    int64_t max_rows;              /* of a task, rounded up */
+    int64_t k_columns, v_columns;  /* rounded up to vectors of k_width and width */
     bool one_chunk;
     bool is_serial;       /* scores are summed as q-lanes does */
     bool tiles_are_fixed; /* they begin at multiples of kv_tile */
@@ -195,6 +199,9 @@ const ir_access *dl_share_codes(const d_lanes *d, const ir_expr *r, int64_t plan
 /* d_lanes_score.c and, for is_serial, d_lanes_serial.c: writes scores of all keys of the tile. */
 void dl_scores(d_lanes *d, const dl_tile *tile);
 void dl_serial_scores(d_lanes *d, const dl_tile *tile);
+
+/* d_lanes_panels.c: the same of K in panels. */
+void dl_panel_scores(d_lanes *d, const dl_tile *tile);
 
 /* d_lanes_softmax.c: scores become probabilities; writes row_max, row_sum and factor. */
 void dl_softmax(d_lanes *d, const dl_tile *tile);

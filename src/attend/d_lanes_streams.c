@@ -8,9 +8,10 @@
 /* The place of `keys` keys from key `first` of the tile on, which lie one after the other. */
 static mha_kv_row place(const d_lanes *d, const dl_tile *tile, const ir_expr *first, const ir_expr *keys) {
     const mha_context *c = d->c;
+    const ir_buffer *const rows = d->v_by_panels && !c->k_is_linear ? c->k : c->v; /* panels may have room for more */
     mha_kv_row at = mha_kv_row_at(c, &d->entry, d->kv_head, ir_add(d->b, tile->first, first));
-    at.index[2] = dl_first(d, "token", at.index[2], keys, c->v ? c->v->dims[2] : NULL);
-    if (c->k_is_linear) at.linear[2] = dl_first(d, "token", at.linear[2], keys, c->k ? c->k->dims[2] : NULL);
+    at.index[2] = dl_first(d, "token", at.index[2], keys, mha_kv_tokens(c, rows));
+    if (c->k_is_linear) at.linear[2] = dl_first(d, "token", at.linear[2], keys, mha_kv_tokens(c, c->k));
     return at;
 }
 
@@ -25,6 +26,10 @@ const ir_expr *dl_load_key(const d_lanes *d, const ir_buffer *k_or_v, const mha_
                            int64_t count) {
     const mha_context *c = d->c;
     const ir_expr *const *index = mha_kv_index(c, k_or_v, key);
+    if (mha_is_paneled(c, k_or_v)) {
+        const mha_row row = mha_kv_row_of(c, k_or_v, key);
+        return mha_load_panel_row(c, &row, column, d->width, count);
+    }
     if (mha_is_coded(c, k_or_v)) {
         const mha_row row = mha_kv_row_of(c, k_or_v, key);
         return mha_load_row(c, &row, column, d->width);
@@ -50,7 +55,7 @@ void dl_fetch_ahead(const d_lanes *d, const ir_buffer *k_or_v, const dl_streams 
     const int64_t keys = ceil_div(ahead, columns * bytes);
     const mha_kv_row key = dl_key_at(d, streams, stream, ir_plus(d->b, i, keys));
     for (int64_t column = 0; column < columns; column += step) {
-        const ir_access *at = mha_kv_access(d->c, k_or_v, &key, ir_idx(d->b, column), 1);
+        const ir_access *at = mha_kv_line(d->c, k_or_v, &key, ir_idx(d->b, column));
         if (d->planes)
             ir_prefetch(d->b, at);
         else

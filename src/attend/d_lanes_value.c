@@ -23,6 +23,7 @@ typedef struct row_tile {
     const ir_expr *first_row;
     int64_t rows;
     mha_kv_row key[IR_MAX_LANES][2];
+    mha_panel_unit unit[IR_MAX_LANES]; /* the same of pairs in panels */
     const ir_expr *p[IR_MAX_LANES];    /* [rows, units], in all lanes */
     const ir_expr *sees[IR_MAX_LANES]; /* the same, if t->careful: bool, or i32 masks of pairs */
 } row_tile;
@@ -92,12 +93,31 @@ static void add_products(d_lanes *d, const row_tile *tile, int64_t r, const ir_e
     ir_store(b, o, sum);
 }
 
+/* The same for all rows and two vectors of pairs, which panels hold; `count` of their columns exist. */
+static void add_pairs(d_lanes *d, const row_tile *tile, const ir_expr *column, int64_t count) {
+    ir_builder *b = d->b;
+    const ir_expr *first = ir_splat(b, mha_seen_bits(d->c, ir_int(b, IR_BOOL, 1), NULL), d->lanes);
+    for (int64_t i = 0; i * d->lanes < count && i < keys_of_unit(d); i++) {
+        const ir_expr *at = ir_plus(b, column, i * d->lanes), *value[IR_MAX_LANES];
+        for (int64_t u = 0; u < tile->t->units; u++) {
+            const ir_expr *v = mha_load_panel_values(d->c, &tile->unit[u], at, d->lanes, count - i * d->lanes);
+            if (tile->t->alone) v = mha_where_seen(d->c, MHA_DOT2, first, v);
+            value[u] = ir_let(b, "v", v);
+        }
+        for (int64_t r = 0; r < tile->rows; r++) add_products(d, tile, r, at, value);
+    }
+}
+
 /* The same for all rows and a vector of columns of V; `count` of its columns exist. By pairs it becomes two vectors, of
  * the lower and the upper halves of segments. */
 static void add_vector(d_lanes *d, void *user, const ir_expr *column, int64_t count) {
     const row_tile *tile = user;
     ir_builder *b = d->b;
     const ir_expr *value[2][IR_MAX_LANES];
+    if (d->c->by_pairs && d->v_by_panels) {
+        add_pairs(d, tile, column, count);
+        return;
+    }
     for (int64_t u = 0; u < tile->t->units; u++) {
         const ir_expr *v = ir_let(b, "v", dl_load_key(d, d->c->v, &tile->key[u][0], column, count));
         value[0][u] = v;
@@ -135,6 +155,20 @@ static const ir_expr *probabilities(const d_lanes *d, const ir_expr *row, const 
     return mha_repeat(d->c, dl_kind(d), p, d->lanes);
 }
 
+/* Where the pairs lie in panels: those of one stream in the same one, if turns begin with panels. */
+static void open_units(d_lanes *d, row_tile *tile) {
+    enum { PAIRS = ATTUNE_PANEL_TOKENS / 2 };
+    const bool is_one_panel = tile->t->streams->count == 1 && PAIRS % tile->t->units == 0;
+    if (!d->c->by_pairs || !d->v_by_panels) return;
+    for (int64_t u = 0; u < tile->t->units; u++) {
+        const mha_row row = mha_kv_row_of(d->c, d->c->v, &tile->key[u][0]);
+        if (u && is_one_panel)
+            tile->unit[u] = mha_panel_unit_after(d->c, &tile->unit[0], u);
+        else
+            tile->unit[u] = mha_panel_unit_of(d->c, &row);
+    }
+}
+
 static void add_rows(d_lanes *d, const void *user, const ir_expr *first_row, int64_t rows) {
     ir_builder *b = d->b;
     const value_tile *t = user;
@@ -152,6 +186,7 @@ static void add_rows(d_lanes *d, const void *user, const ir_expr *first_row, int
             tile.sees[r * t->units + u] = seen;
         }
     }
+    open_units(d, &tile);
     const int64_t width = d->v_codes ? d->v_codes : d->width;
     const dl_columns loop = {"column", d->c->p->head_dim_v, width, d->c->s->value_column_vectors};
     dl_each_columns(d, &loop, d->v_codes ? add_codes : add_vector, &tile);
@@ -245,8 +280,22 @@ static void end_tile(d_lanes *d) {
 /* Sums that are NaN once 0 * V is; several, so that none waits for itself. */
 enum { NUM_SUMS = 4 };
 
+/* Of a panel, where there may be anything beside a token. */
+static void add_panel_zeros(d_lanes *d, const mha_kv_row *key, const ir_access *sum, const ir_expr *column,
+                            int64_t count) {
+    const mha_row row = mha_kv_row_of(d->c, d->c->v, key);
+    for (int64_t i = 0; i < count; i += d->lanes) {
+        const ir_expr *v = mha_load_panel_row(d->c, &row, ir_plus(d->b, column, i), d->lanes, count - i);
+        ir_store(d->b, sum, mha_madd(d->c, v, mha_number(d->c, 0, d->lanes), ir_load(d->b, sum)));
+    }
+}
+
 static void add_zeros(d_lanes *d, const mha_kv_row *key, const ir_access *sum, const ir_expr *column, int64_t count) {
     ir_builder *b = d->b;
+    if (d->v_by_panels) {
+        add_panel_zeros(d, key, sum, column, count);
+        return;
+    }
     const ir_expr *v = dl_load_key(d, d->c->v, key, column, count), *old = ir_load(b, sum);
     const int lanes = d->c->by_pairs ? 1 : d->lanes;
     const ir_expr *zero = mha_number(d->c, 0, lanes), *scale = mha_v_scale(d->c, key);

@@ -72,15 +72,27 @@ mha_kv_row mha_kv_row_at(const mha_context *c, const mha_entry *e, const ir_expr
     return (mha_kv_row){{page, kv_head, ir_let(b, "slot", ir_mod(b, j, size))}, {e->number, kv_head, j}};
 }
 
+const ir_expr *mha_kv_tokens(const mha_context *c, const ir_buffer *k_or_v) {
+    if (!k_or_v) return NULL;
+    return mha_is_paneled(c, k_or_v) ? ir_times(c->b, k_or_v->dims[2], ATTUNE_PANEL_TOKENS) : k_or_v->dims[2];
+}
+
 mha_row mha_kv_row_of(const mha_context *c, const ir_buffer *k_or_v, const mha_kv_row *row) {
     const ir_expr *const *index = mha_kv_index(c, k_or_v, row);
+    if (mha_is_paneled(c, k_or_v)) return mha_panel_row(c, k_or_v, index, index[2]);
     return (mha_row){k_or_v, {index[0], index[1], index[2]}, NULL};
 }
 
 const ir_access *mha_kv_access(const mha_context *c, const ir_buffer *k_or_v, const mha_kv_row *row,
                                const ir_expr *column, int lanes) {
-    const ir_expr *const *index = mha_kv_index(c, k_or_v, row);
-    return ir_at(c->b, k_or_v, lanes, 4, index[0], index[1], index[2], column);
+    const mha_row of = mha_kv_row_of(c, k_or_v, row);
+    return mha_row_access(c, &of, column, lanes);
+}
+
+const ir_access *mha_kv_line(const mha_context *c, const ir_buffer *k_or_v, const mha_kv_row *row,
+                             const ir_expr *column) {
+    if (!mha_is_paneled(c, k_or_v)) return mha_kv_access(c, k_or_v, row, column, 1);
+    return mha_panel_line(c, k_or_v, mha_kv_index(c, k_or_v, row), column);
 }
 
 const ir_expr *mha_load_kv(const mha_context *c, const ir_buffer *k_or_v, const mha_kv_row *row, const ir_expr *column,

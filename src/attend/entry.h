@@ -3,6 +3,7 @@
 #define ATTUNE_ATTEND_ENTRY_H
 
 #include "nest/cached.h"
+#include "nest/panels.h"
 
 typedef struct mha_entry {
     const ir_expr *number;             /* of the entry: indexes masks and tables */
@@ -28,11 +29,17 @@ mha_kv_row mha_kv_row_at(const mha_context *c, const mha_entry *e, const ir_expr
 static inline const ir_expr *const *mha_kv_index(const mha_context *c, const ir_buffer *k_or_v, const mha_kv_row *row) {
     return c->k_is_linear && k_or_v == c->k ? row->linear : row->index;
 }
+/* Room for tokens of a page or an entry. */
+const ir_expr *mha_kv_tokens(const mha_context *c, const ir_buffer *k_or_v);
 mha_row mha_kv_row_of(const mha_context *c, const ir_buffer *k_or_v, const mha_kv_row *row);
 
 /* Accesses of `lanes` columns from `column` on. */
 const ir_access *mha_kv_access(const mha_context *c, const ir_buffer *k_or_v, const mha_kv_row *row,
                                const ir_expr *column, int lanes);
+
+/* The same of one, for prefetching: keys and their columns visit all of the memory. */
+const ir_access *mha_kv_line(const mha_context *c, const ir_buffer *k_or_v, const mha_kv_row *row,
+                             const ir_expr *column);
 
 /* Those as numbers, whatever the buffer holds. */
 const ir_expr *mha_load_kv(const mha_context *c, const ir_buffer *k_or_v, const mha_kv_row *row, const ir_expr *column,

@@ -61,7 +61,7 @@ static void ask_for_keys(q_lanes *c, const ir_buffer *k_or_v, int64_t columns, c
         key = ir_let(b, "key_ahead", ir_min(b, key, ir_plus(b, c->e.seq_kv, -1)));
         const mha_kv_row row = mha_kv_row_at(c->m, &next, c->next_head, key);
         IR_LOOP(b, line, each(c, "line", s.lines)) {
-            ir_prefetch(b, mha_kv_access(c->m, k_or_v, &row, column_at(c, &s, line), 1));
+            ir_prefetch(b, mha_kv_line(c->m, k_or_v, &row, column_at(c, &s, line)));
         }
     }
 }

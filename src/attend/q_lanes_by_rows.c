@@ -52,9 +52,8 @@ static void add_key(q_lanes *c, const q_lanes_tile *tile, row_tile *t, const ir_
     }
     for (int v = 0; v < p->vectors; v++) {
         const ir_expr *column = column_of(c, t, v);
-        const ir_access *at =
-            pair ? ql_pair_at(c, pair, column, p->lanes) : mha_kv_access(c->m, c->m->v, &row, column, p->lanes);
-        const ir_expr *value = mha_load_factor(c->m, p->kind, at);
+        const ir_expr *value = pair ? ir_load(b, ql_pair_at(c, pair, column, p->lanes))
+                                    : mha_load_kv(c->m, c->m->v, &row, column, p->lanes);
         if (seen) value = mha_where_seen(c->m, p->kind, ir_splat(b, seen, p->lanes), value);
         mha_product_vector(p, "value", v, value);
     }

@@ -40,6 +40,9 @@ static void multiply(q_lanes *c, const q_lanes_tile *tile, const score_tile *t, 
     ir_builder *b = c->b;
     mha_product product = t->product, *p = &product;
     const int wide = p->lanes * c->width;
+    const bool by_units = !c->keys && mha_is_paneled(c->m, c->m->k) && mha_unit_of(c->m->k) == c->width;
+    mha_row panel[MAX_ROWS];
+    for (int jj = 0; by_units && jj < p->rows; jj++) panel[jj] = mha_kv_row_of(c->m, c->m->k, &t->row[jj]);
     p->vectors = vectors;
     MHA_STEPS(c->m, d, ir_idx(b, 0), ir_idx(b, c->m->p->head_dim / c->width), unrolling(c)) {
         mha_product_hold(p, "queries");
@@ -48,8 +51,9 @@ static void multiply(q_lanes *c, const q_lanes_tile *tile, const score_tile *t, 
         const ir_expr *column = ir_times(b, d, c->width);
         for (int jj = 0; jj < p->rows; jj++)
             mha_product_repeat(p, "key_value", jj,
-                               c->keys ? ir_at(b, c->keys, c->width, 2, t->j[jj], column)
-                                       : mha_kv_access(c->m, c->m->k, &t->row[jj], column, c->width));
+                               c->keys    ? ir_at(b, c->keys, c->width, 2, t->j[jj], column)
+                               : by_units ? mha_panel_keys(c->m, &panel[jj], d, 1)
+                                          : mha_kv_access(c->m, c->m->k, &t->row[jj], column, c->width));
     }
 }
 

@@ -14,9 +14,28 @@ const ir_expr *mha_load_pairs(const mha_context *c, const ir_buffer *from, const
     return mha_both_rounded(c, x[0], x[1]);
 }
 
+/* Of panels, whose tokens are in pairs. There may be anything in the place of a token beyond the last. */
+static void copy_pairs(const mha_context *c, const mha_entry *e, const ir_expr *kv_head, const ir_expr *key,
+                       const ir_expr *has_second, const mha_row *target) {
+    ir_builder *b = c->b;
+    const mha_kv_row at = mha_kv_row_at(c, e, kv_head, key);
+    const mha_row row = mha_kv_row_of(c, c->v, &at);
+    const mha_panel_unit unit = mha_panel_unit_of(c, &row);
+    const ir_expr *seen = ir_let(b, "seen", mha_seen_bits(c, ir_int(b, IR_BOOL, 1), has_second));
+    MHA_COLUMNS(c, d, c->p->head_dim_v, c->lanes) {
+        const ir_expr *pairs = mha_load_panel_values(c, &unit, d.at, d.lanes, d.lanes);
+        pairs = mha_where_seen(c, MHA_DOT2, ir_splat(b, seen, d.lanes), pairs);
+        ir_store(b, mha_row_access(c, target, ir_times(b, d.at, 2), 2 * d.lanes), pairs);
+    }
+}
+
 void mha_pair_values(const mha_context *c, const mha_entry *e, const ir_expr *kv_head, const ir_expr *key,
                      const ir_expr *has_second, const mha_row *target) {
     ir_builder *b = c->b;
+    if (mha_is_paneled(c, c->v)) {
+        copy_pairs(c, e, kv_head, key, has_second, target);
+        return;
+    }
     const ir_expr *next = ir_let(b, "next_key", ir_min(b, ir_plus(b, e->seq_kv, -1), ir_plus(b, key, 1)));
     const mha_kv_row even = mha_kv_row_at(c, e, kv_head, key), odd = mha_kv_row_at(c, e, kv_head, next);
     MHA_COLUMNS(c, d, c->p->head_dim_v, 2 * c->lanes) {

@@ -1,4 +1,5 @@
 #include "nest/cached.h"
+#include "nest/panels.h"
 #include "nest/transpose.h"
 
 enum { COLUMNS = MHA_BLOCK_COLUMNS, HALF = COLUMNS / 2, NIBBLE_BITS = 4, NIBBLE = 15, ZERO_CODE = 8 };
@@ -149,6 +150,7 @@ void mha_load_nibbles(const mha_context *c, const mha_row *row, const ir_expr *c
 }
 
 const ir_expr *mha_load_row(const mha_context *c, const mha_row *row, const ir_expr *column, int lanes) {
+    if (mha_is_paneled(c, row->buffer)) return mha_load_panel_row(c, row, column, lanes, lanes);
     if (!mha_is_coded(c, row->buffer)) return mha_load(c, mha_row_access(c, row, column, lanes));
     const mha_format format = mha_format_of(c, row->buffer);
     return load_coded(c, &format, row, column, lanes);

@@ -36,6 +36,7 @@ static void declare_sizes(ir_builder *b, const attune_problem *p, const ir_expr 
     if (mha_keys_follow_queries(p)) of[MHA_SEQ_KV] = of[MHA_SEQ_Q];
     if (mha_keys_follow_queries(p)) of[MHA_TOTAL_KV] = of[MHA_TOTAL_Q];
     if (mha_is_self(p) && p->seq_new && !p->is_ragged) of[MHA_SEQ_NEW] = of[MHA_SEQ_Q];
+    if (mha_has_panels(p)) of[MHA_PANELS] = ir_ceil_div(b, of[MHA_SEQ_KV], ATTUNE_PANEL_TOKENS);
     of[MHA_HEADS] = ir_mul(b, of[MHA_KV_HEADS], ir_idx(b, p->num_heads / p->num_kv_heads));
     if (p->is_ragged) of[MHA_ENTRIES] = ir_add(b, of[MHA_BATCH], ir_idx(b, 1));
     if (p->attn_mask_dims[3]) declare_mask_columns(b, p, of, MHA_MASK_KV);

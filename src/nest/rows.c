@@ -1,5 +1,5 @@
 #include "nest/pairs.h"
-#include "nest/rows.h"
+#include "nest/panels.h"
 
 int mha_column_lanes(int64_t count, int most) {
     int lanes = 1;
@@ -17,6 +17,7 @@ mha_columns mha_columns_begin(const mha_context *c, int64_t count, int most) {
 
 const ir_access *mha_row_access(const mha_context *c, const mha_row *row, const ir_expr *column, int lanes) {
     const ir_expr *index[IR_MAX_DIMS];
+    if (mha_is_paneled(c, row->buffer)) return mha_panel_access(c, row, column, lanes);
     const int outer = row->buffer ? row->buffer->num_dims - 1 : 0;
     for (int i = 0; i < outer; i++) index[i] = row->index[i];
     index[outer] = row->first ? ir_add(c->b, row->first, column) : column;
@@ -50,6 +51,10 @@ static void move_row(const mha_context *c, const mha_row *source, const mha_row 
 
 void mha_copy_row(const mha_context *c, const mha_row *source, const mha_row *target, int64_t first, int64_t columns) {
     if (first >= columns || !source->buffer || !target->buffer) return;
+    if (mha_is_paneled(c, target->buffer)) {
+        mha_store_panel_row(c, source, target, columns);
+        return;
+    }
     if (mha_rounds_by_pairs(c, target) && source->buffer->type.elem == IR_F32 && columns - first > 1) {
         round_row(c, source, target, first, columns);
         return;

@@ -29,7 +29,7 @@ typedef struct mha_row {
 /* The access of `lanes` columns of a row. */
 const ir_access *mha_row_access(const mha_context *c, const mha_row *row, const ir_expr *column, int lanes);
 
-/* Copies columns first … columns - 1 of a row. */
+/* Copies columns first … columns - 1 of a row. A row of a panel takes all columns, of its own element. */
 void mha_copy_row(const mha_context *c, const mha_row *source, const mha_row *target, int64_t first, int64_t columns);
 
 /* Whether f32 goes into this row by mha_both_rounded. */

@@ -100,6 +100,14 @@ static inline bool mha_has_scales(attune_scales scales) {
     return scales == ATTUNE_SCALES_HEAD || scales == ATTUNE_SCALES_TOKEN;
 }
 
+/* ---- Caches in panels ---- */
+
+static inline bool mha_has_panels(const attune_problem *p) {
+    return p->k_layout == ATTUNE_LAYOUT_PANELS || p->v_layout == ATTUNE_LAYOUT_PANELS;
+}
+/* The number of panels for so many tokens. */
+static inline int64_t mha_panels(int64_t tokens) { return (tokens + ATTUNE_PANEL_TOKENS - 1) / ATTUNE_PANEL_TOKENS; }
+
 /* ---- Weights of a block as codes ---- */
 
 static inline bool mha_has_weight_codes(const attune_problem *p) {

@@ -193,17 +193,17 @@ typedef struct stored {
     attune_scales scales;
     int64_t group, columns;
     const int64_t *strides;
-    const char *dtype_name, *scales_name, *group_name, *columns_name, *strides_name;
+    const char *dtype_name, *scales_name, *group_name, *columns_name, *strides_name, *layout_name;
 } stored;
 
 static stored stored_k(const attune_problem *p) {
-    return (stored){p->k_dtype, p->k_scales, p->k_group, p->head_dim, p->k_strides,
-                    "k_dtype",  "k_scales",  "k_group",  "head_dim",  "k_strides"};
+    return (stored){p->k_dtype, p->k_scales, p->k_group, p->head_dim, p->k_strides, "k_dtype",
+                    "k_scales", "k_group",   "head_dim", "k_strides", "k_layout"};
 }
 
 static stored stored_v(const attune_problem *p) {
-    return (stored){p->v_dtype, p->v_scales, p->v_group, p->head_dim_v, p->v_strides,
-                    "v_dtype",  "v_scales",  "v_group",  "head_dim_v",  "v_strides"};
+    return (stored){p->v_dtype, p->v_scales, p->v_group,   p->head_dim_v, p->v_strides, "v_dtype",
+                    "v_scales", "v_group",   "head_dim_v", "v_strides",   "v_layout"};
 }
 
 static attune_status check_group(const stored *s, at_error *err) {
@@ -263,6 +263,45 @@ static attune_status check_codes(const attune_problem *p, at_error *err) {
                    mha_dtype_name(mha_is_quantised(p->k_dtype) ? p->k_dtype : p->v_dtype));
 }
 
+/* The type and the columns of K or V in panels. */
+static attune_status check_panels_of(const stored *s, bool by_pairs, at_error *err) {
+    const int64_t *const strides = s->strides;
+    if (s->dtype != ATTUNE_F32 && s->dtype != ATTUNE_BF16)
+        return at_fail(err, ATTUNE_INVALID_PROBLEM, "%s is panels, but %s is %s; it must be f32 or bf16",
+                       s->layout_name, s->dtype_name, mha_dtype_name(s->dtype));
+    if (by_pairs && s->columns % 2)
+        return at_fail(err, ATTUNE_INVALID_PROBLEM, "%s is panels of bf16, but %s is %lld; it must be even",
+                       s->layout_name, s->columns_name, (long long)s->columns);
+    if ((strides[0] || strides[1] || strides[2] || strides[3]) && strides[3] != 1)
+        return at_fail(err, ATTUNE_INVALID_PROBLEM, "%s[3] is %lld; it must be 1 with %s=panels", s->strides_name,
+                       (long long)strides[3], s->layout_name);
+    return ATTUNE_OK;
+}
+
+static attune_status check_panels(const attune_problem *p, at_error *err) {
+    const stored k = stored_k(p), v = stored_v(p);
+    attune_status status = ATTUNE_OK;
+    if (!mha_has_panels(p)) return ATTUNE_OK;
+    const char *const name = p->k_layout == ATTUNE_LAYOUT_PANELS ? k.layout_name : v.layout_name;
+    if (mha_is_block(p))
+        return at_fail(err, ATTUNE_INVALID_PROBLEM, "%s is panels, but embed_dim is %lld: a block has caches of rows",
+                       name, (long long)p->embed_dim);
+    if (p->v_in_k) return at_fail(err, ATTUNE_INVALID_PROBLEM, "%s is panels, but v_in_k takes v from rows of k", name);
+    if (p->page_size % ATTUNE_PANEL_TOKENS)
+        return at_fail(err, ATTUNE_INVALID_PROBLEM, "page_size is %lld; with %s=panels it must be a multiple of %d",
+                       (long long)p->page_size, name, ATTUNE_PANEL_TOKENS);
+    if (p->is_ragged && !p->page_size)
+        return at_fail(err, ATTUNE_INVALID_PROBLEM,
+                       "%s is panels, but keys of a ragged batch begin anywhere in them: set page_size", name);
+    if (mha_prepares_keys(p) && !p->seq_new)
+        return at_fail(err, ATTUNE_INVALID_PROBLEM,
+                       "%s is panels, but %s prepares all of k in this call: append prepared keys (seq_new)", name,
+                       p->rotary_dim ? "rotary_dim" : "qk_norm_eps");
+    if (p->k_layout == ATTUNE_LAYOUT_PANELS) status = check_panels_of(&k, k.dtype == ATTUNE_BF16, err);
+    if (!status && p->v_layout == ATTUNE_LAYOUT_PANELS) status = check_panels_of(&v, false, err);
+    return status;
+}
+
 static bool is_integer(attune_dtype dtype) { return dtype == ATTUNE_I8 || dtype == ATTUNE_I4; }
 
 static attune_status check_integer_products(const attune_problem *p, at_error *err) {
@@ -303,6 +342,7 @@ attune_status mha_check_fields(const attune_problem *p, at_error *err) {
     if (!status) status = check_position_ids(p, err);
     if (!status) status = check_v_in_k(p, err);
     if (!status) status = check_codes(p, err);
+    if (!status) status = check_panels(p, err);
     if (!status) status = check_weights(p, err);
     if (!status) status = check_integer_products(p, err);
     return status;

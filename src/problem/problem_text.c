@@ -237,6 +237,16 @@ static int64_t row_of(attune_dtype dtype, attune_scales scales, int64_t columns)
     return mha_is_packed(dtype, scales) ? mha_row_bytes(dtype, scales, columns) : columns;
 }
 
+/* The last two dims of K or V. */
+typedef struct rows {
+    int64_t count, elements;
+} rows;
+
+static rows rows_of(attune_kv_layout kv_layout, int64_t tokens, int64_t elements) {
+    if (kv_layout != ATTUNE_LAYOUT_PANELS || tokens < 0) return (rows){tokens, elements};
+    return (rows){mha_panels(tokens), ATTUNE_PANEL_TOKENS * elements};
+}
+
 static attune_status apply_layout(parse_state *state, at_error *err) {
     attune_problem *p = &state->problem;
     const layout order = state->layout;
@@ -246,13 +256,14 @@ static attune_status apply_layout(parse_state *state, at_error *err) {
                        "layout=%s is for q, k, v and out of attention alone, but embed_dim is %lld: set strides",
                        order == LAYOUT_BHSD ? "bhsd" : "bshd", (long long)p->embed_dim);
     const int64_t kv_heads = p->num_kv_heads ? p->num_kv_heads : p->num_heads;
-    const int64_t seq_kv = p->page_size ? p->page_size : p->seq_kv ? p->seq_kv : p->seq_q;
+    const int64_t tokens_kv = p->page_size ? p->page_size : p->seq_kv ? p->seq_kv : p->seq_q;
     const int64_t dim_v = p->head_dim_v ? p->head_dim_v : p->head_dim;
     const bool tokens = p->is_ragged, kv_tokens = p->is_ragged && !p->page_size;
     attune_status status = lay_out(order, tokens, p->num_heads, p->seq_q, p->head_dim, p->q_strides, err);
-    const int64_t k_row = row_of(p->k_dtype, p->k_scales, p->head_dim), v_row = row_of(p->v_dtype, p->v_scales, dim_v);
-    if (!status) status = lay_out(order, kv_tokens, kv_heads, seq_kv, k_row, p->k_strides, err);
-    if (!status) status = lay_out(order, kv_tokens, kv_heads, seq_kv, v_row, p->v_strides, err);
+    const rows k = rows_of(p->k_layout, tokens_kv, row_of(p->k_dtype, p->k_scales, p->head_dim));
+    const rows v = rows_of(p->v_layout, tokens_kv, row_of(p->v_dtype, p->v_scales, dim_v));
+    if (!status) status = lay_out(order, kv_tokens, kv_heads, k.count, k.elements, p->k_strides, err);
+    if (!status) status = lay_out(order, kv_tokens, kv_heads, v.count, v.elements, p->v_strides, err);
     if (!status) status = lay_out(order, tokens, p->num_heads, p->seq_q, dim_v, p->out_strides, err);
     return status;
 }

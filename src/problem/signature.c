@@ -284,8 +284,20 @@ static bool is_packed(const attune_problem *p, mha_tensor_id id) {
            (id == MHA_V && mha_is_packed(p->v_dtype, p->v_scales));
 }
 
+static bool is_paneled(const attune_problem *p, mha_tensor_id id) {
+    return (id == MHA_K && p->k_layout == ATTUNE_LAYOUT_PANELS) || (id == MHA_V && p->v_layout == ATTUNE_LAYOUT_PANELS);
+}
+
+/* The dims of panels, in the place of those of rows. */
+static mha_size dim_of_panels(const attune_problem *p, mha_tensor_id id, mha_size dim) {
+    if (dim == MHA_BATCH) return p->page_size ? MHA_NUM_PAGES : dim;
+    if (dim == MHA_SEQ_KV) return p->page_size ? MHA_PAGE_PANELS : MHA_PANELS;
+    return dim != MHA_HEAD_DIM && dim != MHA_HEAD_DIM_V ? dim : id == MHA_K ? MHA_K_PANEL : MHA_V_PANEL;
+}
+
 /* The dim in which tokens lie, if the tensor is not [batch, …, seq, …]. */
 static mha_size dim_of(const attune_problem *p, mha_tensor_id id, mha_size dim) {
+    if (is_paneled(p, id)) return dim_of_panels(p, id, dim);
     if (dim == MHA_HEAD_DIM && id == MHA_K && is_packed(p, id)) return MHA_K_ROW_BYTES;
     if (dim == MHA_HEAD_DIM_V && id == MHA_V && is_packed(p, id)) return MHA_V_ROW_BYTES;
     if (p->seq_new && (id == MHA_X_KV || id == MHA_X_V) && dim == MHA_SEQ_KV) dim = MHA_SEQ_NEW;
@@ -400,6 +412,7 @@ void mha_derive_sizes(const attune_problem *p, mha_sizes *sizes) {
     if (mha_keys_follow_queries(p)) of[MHA_SEQ_KV] = of[MHA_SEQ_Q];
     if (mha_is_self(p) && p->seq_new && !p->is_ragged) of[MHA_SEQ_NEW] = of[MHA_SEQ_Q];
     if (mha_keys_follow_queries(p) && p->is_ragged) of[MHA_TOTAL_KV] = of[MHA_TOTAL_Q];
+    of[MHA_PANELS] = of[MHA_SEQ_KV] < 0 ? -1 : mha_panels(of[MHA_SEQ_KV]);
     of[MHA_ENTRIES] = of[MHA_BATCH] < 0 ? -1 : of[MHA_BATCH] + 1;
     of[MHA_MASK_KV] = mask_columns(p, p->attn_mask_dims, of[MHA_SEQ_KV], of[MHA_MASK_KV]);
     of[MHA_BIAS_KV] = mask_columns(p, p->attn_bias_dims, of[MHA_SEQ_KV], of[MHA_BIAS_KV]);
@@ -432,6 +445,9 @@ void mha_compiled_sizes(const attune_problem *p, mha_sizes *sizes) {
     if (p->seq_new) sizes->of[MHA_SEQ_NEW] = p->seq_new;
     if (p->has_row_ids) sizes->of[MHA_NUM_ROWS] = p->num_rows;
     if (p->page_size) sizes->of[MHA_PAGE_SIZE] = p->page_size;
+    if (p->page_size) sizes->of[MHA_PAGE_PANELS] = mha_panels(p->page_size);
+    sizes->of[MHA_K_PANEL] = ATTUNE_PANEL_TOKENS * p->head_dim;
+    sizes->of[MHA_V_PANEL] = ATTUNE_PANEL_TOKENS * p->head_dim_v;
     sizes->of[MHA_HEAD_DIM] = p->head_dim;
     sizes->of[MHA_HEAD_DIM_V] = p->head_dim_v;
     if (mha_is_packed(p->k_dtype, p->k_scales)) sizes->of[MHA_K_ROW_BYTES] = mha_k_row_bytes(p);

@@ -16,6 +16,7 @@ typedef enum mha_size {
     MHA_BATCH,    /* always a run-time size */
     MHA_KV_HEADS, /* a run-time size, except in a block */
     MHA_HEADS,    /* not a parameter: MHA_KV_HEADS * group */
+    MHA_PANELS,   /* not a parameter: MHA_SEQ_KV in panels, rounded up */
     MHA_ENTRIES,  /* not a parameter: MHA_BATCH + 1, the length of cu_seqlens */
     MHA_SEQ_Q,    /* ragged: the longest */
     MHA_SEQ_KV, /* ragged or paged with run-time lengths: the longest. Where keys follow queries it is MHA_SEQ_Q and no
@@ -31,6 +32,9 @@ typedef enum mha_size {
     MHA_NUM_ROWS,
     MHA_PART_ROWS, /* op = merge: batch * num_heads * seq_q; always a run-time size */
     MHA_PAGE_SIZE, /* from here on always known when compiling */
+    MHA_PAGE_PANELS,
+    MHA_K_PANEL, /* elements of a panel, in the place of head_dim */
+    MHA_V_PANEL,
     MHA_HEAD_DIM,
     MHA_HEAD_DIM_V,
     MHA_K_ROW_BYTES, /* of a packed cache, in the place of head_dim */

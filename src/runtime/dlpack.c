@@ -114,6 +114,10 @@ static const struct {
     [MHA_ENTRIES] = {"batch + 1", 0},
     [MHA_PART_ROWS] = {"batch * num_heads * seq_q", 0},
     [MHA_PAGE_SIZE] = {"page_size", 0},
+    [MHA_PANELS] = {"the number of panels of 16 keys", 0},
+    [MHA_PAGE_PANELS] = {"page_size / 16", 0},
+    [MHA_K_PANEL] = {"16 * head_dim", 0},
+    [MHA_V_PANEL] = {"16 * head_dim_v", 0},
     [MHA_HEAD_DIM] = {"head_dim", 0},
     [MHA_HEAD_DIM_V] = {"head_dim_v", 0},
     [MHA_K_ROW_BYTES] = {"the bytes of a row of head_dim codes", 0},
@@ -172,6 +176,14 @@ static attune_status take_entries(binding *b, int d, at_error *err) {
     return expect(b, d, MHA_ENTRIES, entries, err);
 }
 
+/* The last panel may have room for more keys than there are, so the call says their number. */
+static attune_status take_panels(binding *b, int d, at_error *err) {
+    if (b->arguments.seq_kv == ATTUNE_NOT_SET)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT,
+                       "%s is in panels, which do not tell the number of keys: set seq_kv", b->t->name);
+    return expect(b, d, MHA_PANELS, mha_panels(b->arguments.seq_kv), err);
+}
+
 static attune_status take_dim(binding *b, int d, at_error *err) {
     const mha_size size = deciding(b->s, b->t->dims[d]);
     const bool is_angle = b->t->id == MHA_COS || b->t->id == MHA_SIN;
@@ -185,6 +197,7 @@ static attune_status take_dim(binding *b, int d, at_error *err) {
     if (b->s->compiled.of[size] >= 0) return expect(b, d, size, b->s->compiled.of[size], err);
     if (size == MHA_ENTRIES) return take_entries(b, d, err);
     if (size == MHA_PART_ROWS) return take_part_rows(b, d, err);
+    if (size == MHA_PANELS) return take_panels(b, d, err);
     int64_t *const of_call = (int64_t *)(void *)((char *)&b->arguments + sizes[size].field);
     if (*of_call == ATTUNE_NOT_SET) *of_call = b->dims[d];
     return expect(b, d, size, *of_call, err);

@@ -58,6 +58,17 @@ static void choose_tiles_from_memory(const attune_problem *p, int64_t rows, attu
     s->value_column_vectors = COLUMNS;
 }
 
+/* Scores of panels have a sum for each vector of keys: enough of them that none waits for the one before. */
+static void choose_panel_tiles(const attune_problem *p, const at_target *target, int64_t rows, attune_schedule *s) {
+    enum { SUMS = 16, FEW_SUMS = 8, ROWS = 4, FEW_ROWS = 2 };
+    const bool many = target->vector_registers >= 32;
+    if (p->v_layout == ATTUNE_LAYOUT_PANELS) s->value_column_vectors = 2;
+    if (p->k_layout != ATTUNE_LAYOUT_PANELS) return;
+    s->score_rows = (int32_t)min_of(rows, many ? ROWS : FEW_ROWS);
+    s->score_keys = power_below(min_of(many ? SUMS : FEW_SUMS, s->kv_tile / s->lanes) / s->score_rows);
+    s->score_column_vectors = 1;
+}
+
 /* Keys between two rescalings: many, as the streams of a tile are the longer, but a tile of K and V should fit the
  * second cache, unless they come from memory anyway. */
 static int32_t choose_tile(const attune_problem *p) {
@@ -192,7 +203,8 @@ bool mha_choose_d_lanes(const attune_problem *p, const at_target *target, const 
         choose_tiles_from_memory(p, queries * group, s);
     s->kv_tile = choose_tile(p);
     s->kv_chunk = choose_chunk(p, s->kv_tile);
-    if (p->integer || p->reproducible || mha_is_from_memory(p)) return true;
+    if (mha_has_panels(p)) choose_panel_tiles(p, target, queries * group, s);
+    if (p->integer || p->reproducible || mha_is_from_memory(p) || mha_has_panels(p)) return true;
     const mha_cost_context c = mha_cost_context_of(p, &(mha_machine){target, machine});
     choose_cheaper(&c, max_of(queries * group, 1), s);
     return true;

@@ -90,6 +90,7 @@ int64_t mha_rest_rows(const attune_problem *p, const attune_schedule *s, const a
     const int64_t rows = p->seq_q * (p->num_heads / p->num_kv_heads), rest = rows % s->lanes;
     const int64_t stripes = ceil_div(rows, (int64_t)s->score_row_vectors * s->lanes);
     if (p->seq_q < 1 || p->is_ragged || p->reproducible || mha_attends_by_pairs(p, target)) return 0;
+    if (p->k_layout == ATTUNE_LAYOUT_PANELS) return 0; /* columns of a key lie apart */
     if (rest == 0 || rows < s->lanes || p->head_dim % LEAST_COLUMNS || p->head_dim < wide) return 0;
     if (stripes > MOST_STRIPES || (stripes > 1 && s->score_row_vectors > 1)) return 0;
     const int64_t by_columns = rest * (ceil_div(p->head_dim, wide) + ADDING) * wide, by_rows = p->head_dim * s->lanes;
@@ -99,6 +100,7 @@ int64_t mha_rest_rows(const attune_problem *p, const attune_schedule *s, const a
 bool mha_may_pair_once(const attune_problem *p, const attune_schedule *s, const at_target *target) {
     const int64_t keys = keys_of(p);
     const bool is_one_tile = keys >= 1 && keys <= s->kv_tile;
+    if (p->v_layout == ATTUNE_LAYOUT_PANELS) return false; /* V is in pairs */
     return mha_attends_by_pairs(p, target) && !p->is_ragged && !p->page_size && !p->short_masks &&
            (s->kv_tile % 2 == 0 || is_one_tile);
 }

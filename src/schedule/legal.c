@@ -136,6 +136,8 @@ static attune_status check_d_lanes(const attune_problem *p, const attune_schedul
         {s->kv_tile % s->score_keys == 0, "score_keys must divide kv_tile"},
         {s->kv_tile % s->lanes == 0, "lanes must divide kv_tile for d_lanes"},
         {s->kv_tile <= MAX_KV_TILE, "kv_tile must be at most 4096"},
+        {!mha_has_panels(p) || s->kv_tile % ATTUNE_PANEL_TOKENS == 0, "16 must divide kv_tile for d_lanes with panels"},
+        {p->k_layout != ATTUNE_LAYOUT_PANELS || s->score_streams == 1, "score_streams must be 1 with k_layout=panels"},
         {s->kv_chunk >= s->kv_tile && s->kv_chunk % s->kv_tile == 0, "kv_tile must divide kv_chunk"},
         {s->score_streams == 1 || s->score_streams == MAX_STREAMS, "score_streams must be 1 or 4"},
         {s->score_streams == 1 || mha_may_stream_scores(s),

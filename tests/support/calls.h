@@ -52,6 +52,8 @@ typedef enum sample_name {
     CODES,
     CODES_SERVED,
     CODES_WEIGHTS,
+    PANELS,
+    PANELS_SERVED,
     BLOCK_CODES,
     NUM_SAMPLES
 } sample_name;

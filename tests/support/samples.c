@@ -93,6 +93,12 @@ const sample samples[NUM_SAMPLES] = {
                                 "no_out_projection=1,weights=softmax,w_dtype=bf16"},
     [CODES] = {.problem = "batch=2,num_heads=4,num_kv_heads=2,seq_q=5,seq_kv=19,head_dim=12,k_dtype=i8,v_dtype=f8,"
                           "k_scales=token,v_scales=head,is_causal=1"},
+    [PANELS] = {.problem = "batch=2,num_heads=4,num_kv_heads=2,seq_q=3,seq_kv=21,head_dim=8,kv_layout=panels"},
+    [PANELS_SERVED] = {.problem = "batch=3,ragged=1,num_heads=2,head_dim=8,page_size=16,seq_new=dynamic,dtype=bf16,"
+                                  "kv_layout=panels,kv_lens=1",
+                       .sizes = "total_q=6,num_pages=8,max_pages=2",
+                       .q = {3, 1, 2},
+                       .kv = {19, 4, 17}},
     [CODES_SERVED] = {.problem = "batch=3,ragged=1,num_heads=2,head_dim=8,page_size=4,seq_new=dynamic,kv_dtype=i8,"
                                  "kv_scales=token,kv_lens=1,is_causal=1,causal_align=bottom_right",
                       .sizes = "total_q=12,num_pages=8,max_pages=3",

@@ -306,6 +306,29 @@ static void draw_integer(draft *d) {
     p->q_planes = (attune_q_planes)between(d, ATTUNE_Q_PLANES_DEFAULT, ATTUNE_Q_PLANES_2);
 }
 
+static attune_dtype panel_dtype(const draft *d) { return chance(d, 50) ? ATTUNE_BF16 : ATTUNE_F32; }
+
+/* Caches in panels; what does not go with them is left out. */
+static void draw_panels(draft *d) {
+    attune_problem *const p = d->p;
+    const bool prepares_all = p->rotary_dim && !p->seq_new;
+    if (d->block || p->v_in_k || prepares_all || !chance(d, 12)) return;
+    if (p->is_ragged && !p->page_size) draw_pages(d);
+    if (p->page_size) p->page_size = ATTUNE_PANEL_TOKENS * between(d, 1, 3);
+    p->k_layout = chance(d, 80) ? ATTUNE_LAYOUT_PANELS : ATTUNE_LAYOUT_ROWS;
+    p->v_layout =
+        p->op == ATTUNE_ATTENTION && (!p->k_layout || chance(d, 80)) ? ATTUNE_LAYOUT_PANELS : ATTUNE_LAYOUT_ROWS;
+    p->integer = ATTUNE_INTEGER_NONE;
+    if (chance(d, 50)) p->dtype = panel_dtype(d);
+    if (p->k_layout) p->k_dtype = chance(d, 70) ? p->dtype : panel_dtype(d), p->k_scales = ATTUNE_SCALES_DEFAULT;
+    if (p->v_layout) p->v_dtype = chance(d, 70) ? p->dtype : panel_dtype(d), p->v_scales = ATTUNE_SCALES_DEFAULT;
+    if (p->k_layout && p->k_dtype != ATTUNE_BF16) p->k_dtype = ATTUNE_F32;
+    if (p->v_layout && p->v_dtype != ATTUNE_BF16) p->v_dtype = ATTUNE_F32;
+    if (p->k_layout) p->k_group = 0;
+    if (p->v_layout) p->v_group = 0;
+    if (p->k_layout && p->k_dtype == ATTUNE_BF16) p->head_dim += p->head_dim % 2;
+}
+
 static void draw_attention(draft *d) {
     attune_problem *const p = d->p;
     draw_dynamic(d);
@@ -327,6 +350,7 @@ static void draw_attention(draft *d) {
         p->weights_average = chance(d, 40);
     }
     draw_integer(d);
+    draw_panels(d);
 }
 
 static void draw_weights(draft *d) {
@@ -383,7 +407,9 @@ static block_kind draw_kind(const draft *d) {
 /* Rows that this call normalises. */
 static void draw_norm(draft *d) {
     attune_problem *const p = d->p;
-    const bool is_never = p->op == ATTUNE_ROTARY || p->op == ATTUNE_MERGE || d->block == BLOCK_LOW_RANK || p->v_in_k;
+    const bool in_panels = (p->k_layout || p->v_layout) && !p->seq_new;
+    const bool is_never =
+        p->op == ATTUNE_ROTARY || p->op == ATTUNE_MERGE || d->block == BLOCK_LOW_RANK || p->v_in_k || in_panels;
     const bool has_codes = ref_is_quantised(p->k_dtype);
     if (is_never || (has_codes && !p->seq_new && !p->kv_projected) || !(has_feature(d) || chance(d, 3))) return;
     p->qk_norm_eps = chance(d, 50) ? 1e-6 : 0.125 * (double)between(d, 1, 8);

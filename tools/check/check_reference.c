@@ -33,7 +33,7 @@ static magnitude magnitude_of(const tensor *one, const tensor *scale, const ref_
     if (!f) f = &plain;
     for (int64_t a = 0; a < dims[0]; a++)
         for (int64_t b = 0; b < dims[1]; b++)
-            for (int64_t c = 0; c < dims[2]; c++) {
+            for (int64_t c = 0; c < ref_tokens(f, dims[2]); c++) {
                 double squares = 0;
                 for (int64_t d = 0; d < f->columns; d++) {
                     const int64_t row[3] = {a, b, c};

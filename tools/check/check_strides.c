@@ -50,10 +50,12 @@ static int64_t *strides_of(attune_problem *p, const char *name) {
     return NULL;
 }
 
-/* A cache whose rows are bytes: its innermost stride is 1. */
+/* A cache whose rows are bytes, or which is in panels: its innermost stride is 1. */
 static bool is_packed(const attune_problem *p, const char *name) {
     const bool is_k = !strcmp(name, "k");
-    return (is_k || !strcmp(name, "v")) && ref_format_of(p, is_k).is_packed;
+    if (!is_k && strcmp(name, "v")) return false;
+    const ref_format f = ref_format_of(p, is_k);
+    return f.is_packed || f.unit;
 }
 
 bool check_draw_strides(tool_random *random, attune_problem *p, const call_sizes *sizes) {

@@ -1,0 +1,111 @@
+/* Rows of k or v, and the panels that hold the same numbers (docs/panels.md). Nothing is converted but the order. */
+#include "base/error.h"
+#include "base/struct.h"
+#include "problem/mha.h"
+#include "problem/problem_fields.h"
+#include "runtime/context.h"
+
+#include <string.h>
+
+enum { TOKENS = ATTUNE_PANEL_TOKENS };
+
+static const at_struct panels_struct = {"attune_panels", "start from ATTUNE_PANELS_INIT", sizeof(attune_panels), NULL,
+                                        sizeof(attune_panels)};
+
+/* ---- Checks ---- */
+
+static attune_status check_number(const char *name, int64_t value, int64_t least, int64_t most, at_error *err) {
+    if (value >= least && value <= most) return ATTUNE_OK;
+    return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s is %lld; it must be from %lld to %lld", name, (long long)value,
+                   (long long)least, (long long)most);
+}
+
+/* Zeros become contiguous strides. */
+static attune_status settle(attune_panels *p, at_error *err) {
+    const int64_t most = INT64_C(1) << 40, panel = TOKENS * p->columns;
+    const struct {
+        const char *name;
+        int64_t *stride, usual, least;
+    } strides[] = {{"row_stride", &p->row_stride, p->columns, p->columns},
+                   {"row_head_stride", &p->row_head_stride, p->columns * p->tokens, 0},
+                   {"panel_stride", &p->panel_stride, panel, panel},
+                   {"panel_head_stride", &p->panel_head_stride, panel * mha_panels(p->tokens), 0}};
+    for (size_t i = 0; i < sizeof strides / sizeof *strides; i++) {
+        if (!*strides[i].stride) *strides[i].stride = strides[i].usual;
+        const attune_status status = check_number(strides[i].name, *strides[i].stride, strides[i].least, most, err);
+        if (status) return status;
+    }
+    return ATTUNE_OK;
+}
+
+static attune_status take(const attune_panels *given, attune_panels *p, at_error *err) {
+    attune_status status = at_copy_in(&panels_struct, given, p, err);
+    if (status) return status;
+    if (p->dtype != ATTUNE_F32 && p->dtype != ATTUNE_BF16)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "dtype of panels is %d; it must be f32 or bf16", (int)p->dtype);
+    status = check_number("is_value", p->is_value, 0, 1, err);
+    if (!status) status = check_number("heads", p->heads, 0, MHA_MAX_SIZE, err);
+    if (!status) status = check_number("tokens", p->tokens, 0, MHA_MAX_SIZE, err);
+    if (!status) status = check_number("columns", p->columns, 1, MHA_MAX_HEAD_DIM, err);
+    if (status) return status;
+    if (p->dtype == ATTUNE_BF16 && !p->is_value && p->columns % 2)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "columns is %lld; keys of bf16 in panels need an even number",
+                       (long long)p->columns);
+    if (p->heads && p->tokens && (!p->rows || !p->panels))
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s is NULL", p->rows ? "panels" : "rows");
+    return settle(p, err);
+}
+
+/* ---- Places ---- */
+
+/* Where a panel of these has column 0 of a token, and a column after that; as docs/panels.md says. */
+static int64_t token_at(const attune_panels *p, int64_t unit, int64_t token) {
+    if (!p->is_value) return token * unit;
+    return token / unit * unit * p->columns + token % unit;
+}
+
+static int64_t column_at(const attune_panels *p, int64_t unit, int64_t column) {
+    return p->is_value ? column * unit : column / unit * unit * TOKENS + column % unit;
+}
+
+/* ---- Copies ---- */
+
+/* One token; `row` NULL: zeros into its place. */
+static void copy_token(const attune_panels *p, int64_t unit, char *panel, char *row, int64_t token, bool to_rows) {
+    const size_t bytes = (size_t)mha_dtype_bytes(p->dtype);
+    char *const first = panel + (size_t)token_at(p, unit, token) * bytes;
+    for (int64_t column = 0; column < p->columns; column++) {
+        char *const in_panel = first + (size_t)column_at(p, unit, column) * bytes;
+        if (!row)
+            memset(in_panel, 0, bytes);
+        else if (to_rows)
+            memcpy(row + (size_t)column * bytes, in_panel, bytes);
+        else
+            memcpy(in_panel, row + (size_t)column * bytes, bytes);
+    }
+}
+
+static void copy_head(const attune_panels *p, int64_t head, bool to_rows) {
+    const int64_t unit = p->dtype == ATTUNE_BF16 ? 2 : 1, bytes = mha_dtype_bytes(p->dtype);
+    char *const rows = (char *)p->rows + head * p->row_head_stride * bytes;
+    char *const panels = (char *)p->panels + head * p->panel_head_stride * bytes;
+    const int64_t tokens = to_rows ? p->tokens : TOKENS * mha_panels(p->tokens);
+    for (int64_t token = 0; token < tokens; token++) {
+        char *const panel = panels + token / TOKENS * p->panel_stride * bytes;
+        copy_token(p, unit, panel, token < p->tokens ? rows + token * p->row_stride * bytes : NULL, token % TOKENS,
+                   to_rows);
+    }
+}
+
+static attune_status convert(const attune_panels *given, bool to_rows) {
+    at_error err = {0};
+    attune_panels p;
+    if (!given)
+        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_panels_%s was given NULL", to_rows ? "to_rows" : "from_rows");
+    else if (take(given, &p, &err) == ATTUNE_OK)
+        for (int64_t head = 0; head < p.heads; head++) copy_head(&p, head, to_rows);
+    return at_report(&err);
+}
+
+attune_status attune_panels_from_rows(const attune_panels *panels) { return convert(panels, false); }
+attune_status attune_panels_to_rows(const attune_panels *panels) { return convert(panels, true); }
