@@ -13,7 +13,7 @@ from ._library import check, has_plans
 from ._plan import Plan
 from ._problem import DYNAMIC, Problem
 from ._structs import Arguments
-from ._tensor import PYTHON_NAMES, dtype_name, empty, layout, refuse_masked
+from ._tensor import PYTHON_NAMES, dtype_name, empty, empty_output, layout, refuse_masked
 from ._values import flag, integer, kind, number, text
 
 _CAP = 512  # call sites that are remembered
@@ -242,7 +242,7 @@ def attention(
         _float_name(q, "q")
     lse = None
     if out is None:
-        tensors["out"] = out = empty((q,), dtype_name(q), (*q.shape[:-1], v.shape[-1]))
+        tensors["out"] = out = empty_output(q, v)
     if return_lse:
         lse = tensors["lse"] = empty((q,), "f64" if dtype_name(q) == "f64" else "f32", q.shape[:-1])
     if ready is not None:

@@ -6,23 +6,25 @@ import re
 from typing import Any, Callable, Dict, Optional, Tuple
 
 from ._attention import _float_name, _lift, _look, _python_name, _shape4, _strides, _wide
-from ._block_mask import blocks_follow, function_of_blocks, kept_mask, listed_blocks
+from ._block_mask import blocks_follow, function_of_blocks, kept_mask, lasting_mask, listed_blocks
 from ._context import default_context
 from ._errors import InvalidArgumentError
 from ._kernel import Kernel
 from ._library import check
 from ._problem import DYNAMIC, Problem
 from ._structs import Arguments
-from ._tensor import dtype_name, empty, layout, refuse_masked
-from ._trace import Tracer
+from ._tensor import dtype_name, empty, empty_output, layout, refuse_masked
+from ._trace import Tracer, code_of, has_names
 from ._values import flag, integer, number
 
 _INT32 = (-(2**31), 2**31 - 1)
 _CAP = 256  # kernels and calls that are remembered
 _NO_BLOCKS = 1 << 30  # BLOCK_SIZE of a BlockMask that lists nothing
+_LARGE_MASK = 1 << 24  # pairs of a mask whose table is not kept
 _kernels: Dict[tuple, Kernel] = {}
 _sizes: Dict[tuple, Dict[str, int]] = {}  # of calls that were right, by the place that `_place_of` gives them
-_ready: Dict[tuple, Tuple[Kernel, Arguments]] = {}  # by their functions as well
+# By their functions as well: the kernel, the arguments but for their addresses, and the table that these point to.
+_ready: Dict[tuple, Tuple[Kernel, Arguments, Any]] = {}
 
 
 def _as_taken(value: Any, name: str) -> Any:
@@ -138,20 +140,20 @@ def flex_attention(
             q, k, v, score_mod, block_mask, mask_mod=mask_mod, prob_mod=prob_mod, scale=scale, enable_gqa=enable_gqa,
             return_lse=return_lse, strict_index=strict_index,
         )
-    given["out"] = out = empty((q,), dtype_name(q), (*q.shape[:-1], v.shape[-1])) if out is None else out
+    given["out"] = out = empty_output(q, v) if out is None else out
     if return_lse:
         given["lse"] = empty((q,), "f64" if dtype_name(q) == "f64" else "f32", q.shape[:-1])
     if found is not None:
-        kernel, arguments, captured = found
+        (kernel, arguments, _), captured = found
         check(kernel._go(kernel._again(arguments, {**captured, **given}), threads))
     else:
         tensors.update((name, _lift(given[name], name)) for name in ("out", "lse") if name in given)
-        _remember(place, fields, tracer, tensors, attend(fields, tracer, tensors, threads, block_mask))
+        _remember(place, functions, fields, tracer, tensors, attend(fields, tracer, tensors, threads, block_mask))
     return (out, given["lse"]) if return_lse else out
 
 
-# A call with the functions and layouts of one before needs addresses only. The functions are traced each time: what
-# they reach may have changed.
+# A call with the functions and layouts of one before needs addresses only. Functions that look up names are traced each
+# time: what they reach may have changed.
 
 
 def _place_of(tensors: Dict[str, Any], scale: Any, flags: Tuple[Any, ...]) -> Optional[tuple]:
@@ -166,22 +168,41 @@ def _key_of(place: tuple, texts: list, tracer: Tracer, captured: Dict[str, Any])
     return None if None in layouts else (place, *texts, tracer.declarations(), layouts)
 
 
-def _find(place: Optional[tuple], functions: Dict[str, Any]) -> Optional[Tuple[Kernel, Arguments, Dict[str, Any]]]:
-    """The kernel, the arguments but for their addresses, and the tensors that the functions read."""
-    sizes = _sizes.get(place) if place else None
-    if place is None or sizes is None:
+def _codes_of(functions: Dict[str, Any]) -> Optional[tuple]:
+    """The code of each function; None: there is more to one of them."""
+    codes = tuple([None if f is None else code_of(f) for f in functions.values()])
+    return codes if all([code or f is None for code, f in zip(codes, functions.values())]) else None
+
+
+def _find(place: Optional[tuple], functions: Dict[str, Any]) -> Optional[Tuple[tuple, Dict[str, Any]]]:
+    """What of `_ready` fits, and the tensors that the functions read."""
+    if place is None:
+        return None
+    codes = _codes_of(functions)
+    ready = _ready.get((place, codes)) if codes else None
+    if ready is not None:
+        return ready, {}
+    sizes = _sizes.get(place)
+    if sizes is None:
         return None
     tracer = Tracer(sizes, place[2][2])
     texts = [tracer.trace(f, name) for name, f in functions.items()]
     captured = {name: _as_taken(value, name) for name, value in tracer.tensors.items()}
     key = _key_of(place, texts, tracer, captured)
     ready = _ready.get(key) if key else None
-    return None if ready is None else (*ready, captured)
+    return None if ready is None else (ready, captured)
+
+
+def _keeps_table(mask_mod: Optional[str], tracer: Tracer) -> bool:
+    """Whether what the mask hides is the same in each call of these sizes, and its table is not large."""
+    names = set(re.findall(r"\w+", mask_mod or ""))
+    is_small = tracer.sizes["q"] * tracer.sizes["kv"] <= _LARGE_MASK
+    return bool(names) and is_small and not names & {"b", "h", *tracer.tensors}
 
 
 def _remember(
-    place: Optional[tuple], fields: Dict[str, Any], tracer: Tracer, tensors: Dict[str, Any],
-    made: Tuple[Kernel, Arguments],
+    place: Optional[tuple], functions: Dict[str, Any], fields: Dict[str, Any], tracer: Tracer,
+    tensors: Dict[str, Any], made: Tuple[Kernel, Arguments],
 ) -> None:
     if place is None:
         return
@@ -192,7 +213,13 @@ def _remember(
     for kept in (_sizes, _ready):
         if len(kept) >= _CAP:
             kept.clear()
-    _sizes[place], _ready[key] = tracer.sizes, made
+    kernel, arguments = made
+    table = lasting_mask(kernel, arguments) if _keeps_table(fields["mask_mod"], tracer) else None
+    arguments.block_mask = table.pointer if table else None
+    _sizes[place], _ready[key] = tracer.sizes, (kernel, arguments, table)
+    codes = _codes_of(functions)
+    if codes and not any(code and has_names(code) for code in codes):
+        _ready[place, codes] = _ready[key]
 
 
 def described(

@@ -284,6 +284,19 @@ def _content(cell: Any, name: str) -> Any:
         raise _refuse(f"{name}, which has no value yet,") from None
 
 
+def code_of(f: Any) -> Optional[types.CodeType]:
+    """The code of a function that has nothing beside it, so that its text changes only if a name in it does."""
+    if type(f) is types.FunctionType and f.__closure__ is f.__defaults__ is f.__kwdefaults__ is None:
+        return f.__code__
+    return None
+
+
+def has_names(code: types.CodeType) -> bool:
+    """Whether the code, or a function inside of it, looks up anything, be it an attribute."""
+    inner = (constant for constant in code.co_consts if isinstance(constant, types.CodeType))
+    return bool(code.co_names) or any(has_names(constant) for constant in inner)
+
+
 @functools.lru_cache(1024)
 def _globals_of(code: types.CodeType) -> frozenset:
     """The global names that the code and the functions inside of it may look up."""

@@ -138,3 +138,22 @@ def test_inference_tensors():
         for _ in range(2):
             check(q, k, v, mask, document)
         assert len(record_of(mask).masks) == 1
+
+
+def test_functions_that_reach_nothing_are_told_apart():
+    """Their tables are kept, and they are known by their code: one that looks up a name is traced each time."""
+    q, k, v = inputs()
+    at = torch.arange(96)
+    space = {}
+
+    def made(body):
+        return eval(f"lambda b, h, q, kv: {body}", space)
+
+    bodies = ["q // 8 == kv // 8", "q // 16 == kv // 16", "q / 2 == kv / 2 + 0", "q // WIDTH == kv // WIDTH"]
+    for width in (5, 7, 5):
+        space["WIDTH"] = width
+        for body in bodies * 2:
+            mask = made(body)
+            wanted = dense(q, k, v, mask(0, 0, at[:, None], at))
+            torch.testing.assert_close(attune.flex_attention(q, k, v, mask_mod=mask), wanted, rtol=1e-4, atol=1e-5)
+        q = q + 1
