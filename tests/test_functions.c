@@ -78,6 +78,8 @@ static void malformed_text(void **state) {
     assert_refused("score_mod=\"score * 1e999\"", "column 9: 1e999 is too large for a number");
     assert_refused("score_mod=\"sin(score)\"", "column 1: 'sin' is not a function; there are select");
     assert_refused("score_mod=\"tanh(score, 1)\"", "column 1: tanh takes 1 operand, and here are 2");
+    assert_refused("score_mod=\"max(score)\"", "column 1: max takes 2 operands, and here is 1");
+    assert_refused("score_mod=\"2 * score[0]\"", "column 5: score is one number and has no elements");
     assert_refused("score_mod=\"score + x\"", "column 9: 'x' is not known; there are score");
     assert_refused("score_mod=\"score + x[q]\"", "column 9: 'x' is not a tensor of the problem; declare it");
     assert_refused("score_mod=\"score", "in which a quotation mark stands alone");

@@ -146,7 +146,7 @@ def flex_attention(
     if found is not None:
         (kernel, arguments, _), captured = found
         check(kernel._go(kernel._again(arguments, {**captured, **given}), threads))
-    else:
+    elif fields["batch"]:  # of none there is nothing to compute
         tensors.update((name, _lift(given[name], name)) for name in ("out", "lse") if name in given)
         _remember(place, functions, fields, tracer, tensors, attend(fields, tracer, tensors, threads, block_mask))
     return (out, given["lse"]) if return_lse else out

@@ -80,8 +80,8 @@ static int parse_call(ex_parser *p, const ex_token *name) {
                        shown_length(name), name->text);
     if (!parse_operands(p, ")", operands, 3, &count)) return -1;
     if (count != wanted)
-        return ex_fail(p, name->column, "%.*s takes %d operand%s, and here are %d%s", name->length, name->text, wanted,
-                       wanted > 1 ? "s" : "", count,
+        return ex_fail(p, name->column, "%.*s takes %d operand%s, and here %s %d%s", name->length, name->text, wanted,
+                       wanted > 1 ? "s" : "", count == 1 ? "is" : "are", count,
                        is_clamp && count == 1 ? "; clamp(x) alone is for an index of a tensor" : "");
     return is_clamp ? make_clamp(p, name->column, operands) : ex_make(p, name->column, (ex_op)op, operands, count);
 }
@@ -118,6 +118,8 @@ static int parse_load(ex_parser *p, const ex_token *name) {
     const int tensor = find_tensor(p, name);
     int indices[EX_MAX_RANK], columns[EX_MAX_RANK], count = 0;
     unsigned clamps = 0;
+    if (tensor < 0 && find_var(name) >= 0)
+        return ex_fail(p, name->column, "%.*s is one number and has no elements", name->length, name->text);
     if (tensor < 0)
         return ex_fail(p, name->column, "'%.*s' is not a tensor of the problem; declare it, as tensor=\"%.*s:f32[h]\"",
                        shown_length(name), name->text, shown_length(name), name->text);

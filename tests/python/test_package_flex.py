@@ -191,6 +191,14 @@ def test_lengths_of_0(queries, keys):
     assert lse.shape == (B, H, queries) and (lse == -float("inf")).all()
 
 
+def test_no_entries():
+    q, k, v = (x[:0] for x in inputs())
+    out, lse = attune.flex_attention(q, k, v, SCORES["alibi"], mask_mod=causal, return_lse=True)
+    assert out.shape == (0, H, Q, D) and lse.shape == (0, H, Q)
+    with pytest.raises(attune.Error, match="'sin' cannot be traced"):
+        attune.flex_attention(q, k, v, lambda s, b, h, i, j: torch.sin(s))
+
+
 def test_calls_like_one_before():
     """Such a call takes the arguments of that one: all that may differ without another layout does so here."""
     factor, table = 0.5, torch.linspace(0, 1, H)
