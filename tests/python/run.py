@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 NO_TESTS = 5  # pytest's exit status if all are deselected
+SHORT_CALLS = "150"  # random calls of scaled_dot_product_attention, each with a kernel of its own
 
 
 @dataclass
@@ -48,16 +49,20 @@ def death(status):
     return "" if status in (0, 1, NO_TESTS) else f"ended with exit status {status}"
 
 
-def environment(scratch):
-    """Nothing of the caller's settings may change what the tests see."""
+def environment(scratch, shared, options):
+    """Nothing of the caller's settings may change what the tests see. All files share what torch.compile has found out
+    about the C++ compiler, and its headers. Threads of OpenMP that wait leave the processor to other files.
+    """
     kept = {name: value for name, value in os.environ.items() if not name.startswith("ATTUNE_")}
-    for name in ("ATTUNE_LIBRARY", "ATTUNE_TEST_SEED"):
+    kept |= {"ATTUNE_SDPA_CALLS": SHORT_CALLS} if options.short else {}
+    for name in ("ATTUNE_LIBRARY", "ATTUNE_TEST_SEED", "ATTUNE_SDPA_CALLS"):
         if name in os.environ:
             kept[name] = os.environ[name]
+    kept |= {"TORCHINDUCTOR_CACHE_DIR": f"{shared}/inductor", "OMP_WAIT_POLICY": "passive"}
     return kept | {"ATTUNE_CACHE_DIR": f"{scratch}/cache", "TMPDIR": scratch}
 
 
-def run_file(file, options):
+def run_file(file, shared, options):
     """Result and output of one file."""
     with tempfile.TemporaryDirectory() as scratch:
         report = Path(scratch) / "report.xml"
@@ -67,7 +72,7 @@ def run_file(file, options):
             try:
                 status = subprocess.run(
                     command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
-                    env=environment(scratch), timeout=options.timeout, check=False,
+                    env=environment(scratch, shared, options), timeout=options.timeout, check=False,
                 ).returncode
                 problem = death(status)
             except subprocess.TimeoutExpired:
@@ -89,8 +94,12 @@ def main():
     parser.add_argument("files", nargs="+")
     options = parser.parse_args()
     total = Result()
-    with concurrent.futures.ThreadPoolExecutor(max(options.jobs, 1)) as pool:
-        for file, (result, text) in zip(options.files, pool.map(lambda file: run_file(file, options), options.files)):
+    with (
+        tempfile.TemporaryDirectory() as shared,
+        concurrent.futures.ThreadPoolExecutor(max(options.jobs, 1)) as pool,
+    ):
+        results = pool.map(lambda file: run_file(file, shared, options), options.files)
+        for file, (result, text) in zip(options.files, results):
             print(f"---- {file}", text.rstrip(), f"{file}: {result}", sep="\n", flush=True)
             total += result
     print(total)

@@ -81,7 +81,7 @@ def test_vmap_of_some_operands(axes, batch):
     close(jax.jit(mapped)(*arrays), expected)
 
 
-@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("batch", [pytest.param(1, marks=pytest.mark.slow), 2])
 @pytest.mark.parametrize("shape", [(1, 1, 7, 11), (1, 6, 1, 1), (1, 1, 1, 1), (1, 1, 1, 11), (2, 6, 7, 11)])
 @pytest.mark.parametrize("is_mapped", [False, True])
 @pytest.mark.parametrize("name", ["mask", "bias"])
