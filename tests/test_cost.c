@@ -130,12 +130,34 @@ static void products_have_many_tasks(void **state) {
         }
 }
 
+/* By pairs the next head is asked for where twice as much is multiplied as in f32, filled lanes included. */
+static void pairs_ask_ahead_for_more(void **state) {
+    static const struct {
+        const char *problem;
+        attune_task_prefetch asks;
+    } cases[] = {{"dtype=bf16,num_heads=32,num_kv_heads=2,seq_q=1,seq_kv=200,head_dim=64", ATTUNE_PREFETCH_NONE},
+                 {"dtype=bf16,num_heads=12,seq_q=32,head_dim=64", ATTUNE_PREFETCH_NONE},
+                 {"dtype=bf16,num_heads=16,seq_q=33,head_dim=128,is_causal=1", ATTUNE_PREFETCH_HEAD},
+                 {"num_heads=12,seq_q=40,head_dim=64", ATTUNE_PREFETCH_HEAD}};
+    const at_target *target = at_target_find("avx512_bf16");
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const attune_problem p = problem_canonical(cases[i].problem);
+        attune_schedule s;
+        mha_choose(&p, target, usual_machine(target), &s);
+        mha_schedule_settle(&p, target, &s);
+        assert_int_equal(s.strategy, ATTUNE_Q_LANES);
+        assert_int_equal(s.task_prefetch, cases[i].asks);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(costs_are_finite_and_positive),
         cmocka_unit_test(more_costs_more),
         cmocka_unit_test(choices_are_legal),
         cmocka_unit_test(products_have_many_tasks),
+        cmocka_unit_test(pairs_ask_ahead_for_more),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -195,6 +195,12 @@ const ir_expr *ql_clamp_key(const q_lanes *c, const ir_expr *key); /* not beyond
 const ir_expr *ql_begin_tiles(q_lanes *c);
 /* Fills in the members of a tile that hold for the task (is_harmless apart), and those that hold for its stripe. */
 void ql_open_tile(q_lanes *c, q_lanes_tile *tile);
+/* Keys of the tile, numbered within it, among which are all that stripes of the task compute. Where products are of
+ * pairs, `from` is even. */
+typedef struct q_lanes_keys {
+    const ir_expr *from, *to;
+} q_lanes_keys;
+q_lanes_keys ql_keys_of_task(q_lanes *c, const q_lanes_tile *tile);
 void ql_find_harmless(q_lanes *c, q_lanes_tile *tile);
 void ql_open_stripe(q_lanes *c, q_lanes_tile *tile);
 /* Writes the sight of each row, by window and causality. */

@@ -149,6 +149,24 @@ static const ir_expr *round_down(const q_lanes *c, const ir_expr *key) {
     return ir_mul(c->b, ir_div(c->b, key, unit), unit);
 }
 
+/* By window and causality. Register tiles that are seen in part are computed whole. */
+q_lanes_keys ql_keys_of_task(q_lanes *c, const q_lanes_tile *t) {
+    ir_builder *b = c->b;
+    q_lanes_keys keys = {ir_idx(b, 0), t->room};
+    if (!c->has_edges || c->m->has_global) return keys;
+    const mha_sights s = sights_of_task(c);
+    if (c->m->has_first) {
+        const ir_expr *first = at_least_0(c, ir_sub(b, s.some_first, t->first_key));
+        keys.from = ir_let(b, "load_from", round_down(c, first));
+    }
+    if (c->m->has_last) {
+        const int64_t unit = mha_mask_unit(c->m->p, c->m->s, c->m->target);
+        const ir_expr *end = at_least_0(c, ir_sub(b, s.some_end, t->first_key));
+        keys.to = ir_let(b, "load_to", ir_min(b, t->room, ir_times(b, ir_ceil_div(b, end, unit), unit)));
+    }
+    return keys;
+}
+
 /* What the stripes of the task see of the tile. */
 static void ask_stripes(q_lanes *c, q_lanes_tile *t) {
     ir_builder *b = c->b;

@@ -3,9 +3,10 @@
 #include "attend/q_lanes.h"
 #include "attend/value_pairs.h"
 
-static void convert(q_lanes *c, const q_lanes_tile *tile, const ir_buffer *from, const ir_buffer *to, int64_t columns) {
+static void convert(q_lanes *c, const q_lanes_tile *tile, const q_lanes_keys *keys, const ir_buffer *from,
+                    const ir_buffer *to, int64_t columns) {
     ir_builder *b = c->b;
-    IR_FOR(b, j, ir_idx(b, 0), tile->room, 1) {
+    IR_FOR(b, j, keys->from, keys->to, 1) {
         const mha_kv_row row = mha_kv_row_at(c->m, &c->e, c->kv_head, ir_let(b, "key", ir_add(b, tile->first_key, j)));
         MHA_COLUMNS(c->m, d, columns, c->width * c->m->lanes) {
             ir_store(b, ir_at(b, to, d.lanes, 2, j, d.at),
@@ -15,9 +16,9 @@ static void convert(q_lanes *c, const q_lanes_tile *tile, const ir_buffer *from,
     }
 }
 
-static void pair_values(q_lanes *c, const q_lanes_tile *tile) {
+static void pair_values(q_lanes *c, const q_lanes_tile *tile, const q_lanes_keys *keys) {
     ir_builder *b = c->b;
-    IR_FOR(b, pair, ir_idx(b, 0), ir_ceil_div(b, tile->room, 2), 1) {
+    IR_FOR(b, pair, ir_div(b, keys->from, ir_idx(b, 2)), ir_ceil_div(b, keys->to, 2), 1) {
         const ir_expr *j = ir_times(b, pair, 2), *key = ir_let(b, "key", ir_add(b, tile->first_key, j));
         const mha_row to = {c->values, {pair}, NULL};
         mha_pair_values(c->m, &c->e, c->kv_head, key, ir_lt(b, ir_plus(b, j, 1), tile->room), &to);
@@ -36,8 +37,10 @@ const ir_access *ql_pair_at(const q_lanes *c, const ir_expr *pair, const ir_expr
 }
 
 void ql_load_tile(q_lanes *c, const q_lanes_tile *tile) {
-    if (c->keys) convert(c, tile, c->m->k, c->keys, c->m->p->head_dim);
+    if (!c->keys && !c->values) return;
+    const q_lanes_keys keys = ql_keys_of_task(c, tile);
+    if (c->keys) convert(c, tile, &keys, c->m->k, c->keys, c->m->p->head_dim);
     if (tile->pass == QL_SUMS_PASS) return;
-    if (c->values && c->width == 2) pair_values(c, tile);
-    if (c->values && c->width == 1) convert(c, tile, c->m->v, c->values, c->m->p->head_dim_v);
+    if (c->values && c->width == 2) pair_values(c, tile, &keys);
+    if (c->values && c->width == 1) convert(c, tile, &keys, c->m->v, c->values, c->m->p->head_dim_v);
 }

@@ -12,15 +12,18 @@ bool mha_keeps_rows(const attune_problem *p, const attune_schedule *s, const at_
 
 /* A prefetch takes a slot of a load: a head pays that has this many multiply-adds for each line that it reads or
  * writes, as 49 x 49 scores have in f32. What is larger than the second cache would be gone before the next head
- * begins. */
-static attune_task_prefetch usual_task_prefetch(const attune_problem *p) {
+ * begins. Pairs are multiplied in half the time, those of lanes that are filled up, too. */
+static attune_task_prefetch usual_task_prefetch(const attune_problem *p, const at_target *target,
+                                                const attune_schedule *s) {
     enum { LINE = 64, PAYS = 320, USUAL = 512, LARGE = 1024 * 1024 };
     const int64_t queries = p->seq_q == ATTUNE_DYNAMIC ? USUAL : p->seq_q;
     const int64_t rows = queries * (p->num_heads / p->num_kv_heads), columns = p->head_dim + p->head_dim_v;
+    const bool by_pairs = mha_attends_by_pairs(p, target);
+    const double computed = (double)(by_pairs ? ceil_div(rows, s->lanes) * s->lanes / 2 : rows);
     const int64_t keys = p->seq_kv == ATTUNE_DYNAMIC ? USUAL : p->seq_kv;
     const int64_t k = mha_k_row_bytes(p), v = mha_v_row_bytes(p);
     const int64_t bytes = rows * columns * mha_dtype_bytes(p->dtype) + keys * (k + v);
-    const bool pays = (double)rows * (double)keys * (double)columns * LINE >= PAYS * (double)bytes;
+    const bool pays = computed * (double)keys * (double)columns * LINE >= PAYS * (double)bytes;
     return pays && keys * (k + v) < LARGE ? ATTUNE_PREFETCH_HEAD : ATTUNE_PREFETCH_NONE;
 }
 
@@ -36,7 +39,7 @@ static void settle_q_lanes(const attune_problem *p, const at_target *target, att
     const bool by_rows = mha_attends(p) && (mha_takes_rows_at_once(p, s) || mha_keeps_rows(p, s, target));
     if (!s->value_by) s->value_by = by_rows ? ATTUNE_VALUE_BY_ROWS : ATTUNE_VALUE_BY_COLUMNS;
     if (!s->kv_copy) s->kv_copy = usual_kv_copy(p, target, s);
-    if (!s->task_prefetch) s->task_prefetch = mha_attends(p) ? usual_task_prefetch(p) : ATTUNE_PREFETCH_NONE;
+    if (!s->task_prefetch) s->task_prefetch = mha_attends(p) ? usual_task_prefetch(p, target, s) : ATTUNE_PREFETCH_NONE;
 }
 
 /* Whether K and V of a call are so many that each head finds its own in a far cache, however small it is. */
