@@ -146,6 +146,7 @@ adapters: $(call adapters_in,$(BUILD)) ## build the adapters of engines, without
 tool: $(BUILD)/attune
 fetch: $(BUILD)/attune-fetch
 tests: $(TESTS) codegen draw tier0 test-tools ## build the test programs
+test-tools: $(BUILD)/integer_digest
 test-tools: $(addprefix $(BUILD)/bench/,attune_driver ranking latency survey cost_sample cost_fit)
 test-tools: $(if $(SANITIZE),,$(BUILD)/wheel/libattune.so.0)
 
@@ -511,7 +512,7 @@ aarch64: codegen tool ## the library, the command and tests for AArch64, into bu
 		LLVM_LINK='$(LLVM_LINK)' CODEGEN_SRC=tests/aarch64/compile_by_worker.c \
 		CFLAGS='$(CFLAGS) -isystem $(AARCH64_SYSROOT)/include' \
 		LDFLAGS='-L$(AARCH64_LIB) -Wl,-rpath,$(AARCH64_LIB)' TIER0_ATTUNE=$(BUILD)/attune lib tool tier0 \
-		$(AARCH64_TESTS:%=$(BUILD)/aarch64/tests/test_%)
+		$(BUILD)/aarch64/integer_digest $(AARCH64_TESTS:%=$(BUILD)/aarch64/tests/test_%)
 	@ln -sf ../attune-codegen-worker $(BUILD)/aarch64/attune-codegen-worker
 
 # ---- Doing things ----
@@ -665,8 +666,9 @@ fuzzers: $(FUZZERS)
 GOLDEN = tests/data/golden_ir.txt
 golden: $(BUILD)/golden_ir ## which kernels changed, by hashes of their IR; DUMP=avx512:17 prints the IR of one case
 	@$(BUILD)/golden_ir $(if $(DUMP),dump $(DUMP),compare $(GOLDEN))
-integer-digest: all $(BUILD)/integer_digest ## random problems with integer=all, PROBLEMS of them (1000): one digest
-	@$(BUILD)/integer_digest $(or $(PROBLEMS),1000)
+PROBLEMS ?= 100000
+integer-digest: all $(BUILD)/integer_digest ## PROBLEMS (100,000) with integer=all: are digests as published? Resumable
+	@BUILD='$(BUILD)' LOGS='$(BUILD)/integer-digest' bash scripts/integer_digest.sh $(PROBLEMS)
 golden-update: $(BUILD)/golden_ir ## write the hashes anew; the commit says which changed and why
 	@$(BUILD)/golden_ir update $(GOLDEN)
 

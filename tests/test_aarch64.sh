@@ -53,6 +53,11 @@ for test in codegen phases gemm loader vm; do
     expect "test_$test" 0 'PASSED|^ok' env ATTUNE_TEST_TARGETS=here qemu-aarch64 "$arm/tests/test_$test"
 done
 
+# ---- The same bits as on other instruction sets ----
+
+published=$(grep '^0 5 ' tests/data/integer_digests.txt)
+expect "integer problems have the published digest" 0 "^$published\$" emulate "$arm/integer_digest" 0 5 5
+
 # ---- Every kind of kernel ----
 
 # check NAME PROBLEM [SIZES [ARGUMENT…]]: machine code against interpreter, on data of several sorts.

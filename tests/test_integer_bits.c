@@ -16,12 +16,10 @@ static void test_random_problems_have_the_same_bits(void **state) {
     (void)state;
     enum { PROBLEMS = 24, EVERY = 12 };
     tool_random random = {20};
-    uint64_t digest = 0;
     integer_bits bits;
     assert_true(integer_bits_open(&bits));
-    for (int i = 0; i < PROBLEMS; i++) assert_true(integer_bits_check(&bits, &random, i % EVERY == 0, &digest));
+    for (int i = 0; i < PROBLEMS; i++) assert_true(integer_bits_check(&bits, &random, i % EVERY == 0));
     integer_bits_close(&bits);
-    assert_true(digest != 0);
 }
 
 /* As lowered for all targets, those that this CPU cannot run included. */
