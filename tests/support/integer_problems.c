@@ -241,7 +241,6 @@ static long double scale_of(source *s, integer_inputs inputs, bool is_value) {
 
 typedef struct filling {
     const integer_problem *p;
-    const tensors *t;
     tensor *one;
     source s;
 } filling;
@@ -304,7 +303,7 @@ static void fill_integers(filling *f) {
 bool integer_problem_tensors(const integer_problem *p, tensors *t) {
     if (!tensors_create_sized(t, &p->problem, &p->sizes)) return false;
     for (size_t i = 0; i < t->count; i++) {
-        filling f = {.p = p, .t = t, .one = &t->list[i]};
+        filling f = {.p = p, .one = &t->list[i]};
         uint64_t name = 0;
         for (const char *c = f.one->info.name; *c; c++) name = name * 131 + (unsigned char)*c;
         f.s = stream(p->number, name);
