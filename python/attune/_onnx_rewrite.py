@@ -13,10 +13,11 @@ import onnx
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from ._errors import InvalidArgumentError, UnsupportedError
+from ._errors import InvalidArgumentError, InvalidTypeError, UnsupportedError
 from ._flex import _as_taken
 from ._graph import GraphReader, OpenSizeError, Size
 from ._trace import Tracer
+from ._values import integer, kind, number
 
 PREVIEW, OWN, OPERATOR = "ai.onnx.preview", "attune", "FlexAttention"
 PRECISIONS = {onnx.TensorProto.FLOAT: "f32", onnx.TensorProto.DOUBLE: "f64", onnx.TensorProto.FLOAT16: "f32",
@@ -31,9 +32,16 @@ Dim = Union[int, str, None]
 Functions = Tuple[Dict[str, str], Tracer]
 
 
+def _check_graphs(graphs: Mapping[str, Any]) -> None:
+    for name, graph in graphs.items():
+        if not isinstance(graph, (onnx.GraphProto, type(None))):
+            raise InvalidTypeError(f"{name} is {kind(graph)}; it must be a graph (onnx.GraphProto)")
+
+
 def functions_of(graphs: Mapping[str, Optional[onnx.GraphProto]], shape: Sequence[int],
                  outer: Optional[Dict[str, np.ndarray]] = None) -> Functions:
     """The functions of a node, in quotation marks, and the tracer that has what they read."""
+    _check_graphs(graphs)
     tracer = Tracer(dict(zip(("b", "h", "q", "kv"), shape)), False)
     reader = GraphReader(tracer, shape, outer)
     return {name: reader.text(graph, name) for name, graph in graphs.items() if graph is not None}, tracer
@@ -46,6 +54,9 @@ def rewrite(model: onnx.ModelProto, sizes: Optional[Mapping[str, int]] = None) -
     sizes: numbers for dims that the model leaves open, by their names. Functions that do not depend on such dims need
     none. A call of other sizes than those that a node's functions are of is refused.
     """
+    if not isinstance(model, onnx.ModelProto):
+        raise InvalidTypeError(f"model is {kind(model)}; it must be a model (onnx.ModelProto, as onnx.load gives it)")
+    numbers = _numbers_of(sizes)
     if any(_is_flex(node) for function in model.functions for node in function.node):
         raise UnsupportedError("a function of the model has FlexAttention; inline it first, by onnx.inliner", 5)
     result = onnx.ModelProto()
@@ -54,9 +65,20 @@ def rewrite(model: onnx.ModelProto, sizes: Optional[Mapping[str, int]] = None) -
         known = onnx.shape_inference.infer_shapes(model)
     except (ValueError, onnx.shape_inference.InferenceError):
         known = model
-    _Rewriter(dict(sizes or {}), model.ir_version >= 4).graph(result.graph, known.graph, {}, {})
+    _Rewriter(numbers, model.ir_version >= 4).graph(result.graph, known.graph, {}, {})
     _set_opsets(result)
     return result
+
+
+def _numbers_of(sizes: Optional[Mapping[str, int]]) -> Dict[str, int]:
+    if sizes is None:
+        return {}
+    if not isinstance(sizes, Mapping):
+        raise InvalidTypeError(f"sizes is {kind(sizes)}; it must be a dict of numbers by the names of dims")
+    for name in sizes:
+        if not isinstance(name, str):
+            raise InvalidTypeError(f"sizes has the name {name!r}, which is {kind(name)}; it must be a str")
+    return {name: integer(value, f"sizes['{name}']", 1, 2**31 - 1) for name, value in sizes.items()}
 
 
 def _set_opsets(model: onnx.ModelProto) -> None:
@@ -126,6 +148,8 @@ class _Rewriter:
             if attributes.get("softmax_precision", onnx.TensorProto.FLOAT) not in PRECISIONS:
                 raise InvalidArgumentError(f"softmax_precision is {attributes['softmax_precision']}; it must be that "
                                            "of a float type")
+            _check_graphs(graphs)
+            number(attributes.get("scale", 1.0), "scale")
             for other in set(attributes) - {"scale", "softmax_precision"}:
                 raise UnsupportedError(f"it has the attribute {other}, which attune does not know", 5)
             dims = self._score_dims(node, shapes)

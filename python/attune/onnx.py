@@ -11,7 +11,7 @@ function_text shows what its subgraph becomes. ONNX Runtime runs what rewrite ma
 
 from __future__ import annotations
 
-from typing import Any, Dict, Optional, Sequence
+from typing import Any, Dict, Optional, Sequence, Tuple
 
 import numpy as np
 import onnx
@@ -20,19 +20,29 @@ from onnx.reference.op_run import OpRun
 
 from . import _library  # noqa: F401  the library is found, or missing, at once
 from ._attention import _look, _shape4
-from ._errors import InvalidArgumentError
+from ._errors import InvalidArgumentError, InvalidTypeError
 from ._flex import _fields, attend
 from ._onnx_rewrite import PRECISIONS, PREVIEW, functions_of, rewrite
 from ._tensor import dtype_name, empty
-from ._values import number
+from ._values import integer, number
 
 __all__ = ["FlexAttention", "evaluator", "flex_attention", "function_text", "rewrite"]
+
+
+def _sizes_of(shape: Sequence[int]) -> Tuple[int, ...]:
+    if not hasattr(shape, "__len__") or len(shape) != 4:
+        raise InvalidArgumentError(f"shape is {shape!r}; it must be four numbers: batch, heads, queries, keys")
+    return tuple(integer(size, f"shape[{i}]", 0, 2**31 - 1) for i, size in enumerate(shape))
 
 
 def function_text(graph: onnx.GraphProto, what: str, shape: Sequence[int]) -> Dict[str, Any]:
     """What a subgraph becomes: {"text": …, "tensors": {name: array}, "tensor": their declarations}. `what` is score_mod
     or prob_mod, `shape` that of the scores, [batch, heads, queries, keys]."""
-    texts, tracer = functions_of({what: graph}, shape)
+    if what not in ("score_mod", "prob_mod"):
+        raise InvalidArgumentError(f"what is {what!r}; it must be 'score_mod' or 'prob_mod'")
+    if graph is None:
+        raise InvalidTypeError("graph is None; it must be a graph (onnx.GraphProto)")
+    texts, tracer = functions_of({what: graph}, _sizes_of(shape))
     return {"text": texts[what][1:-1], "tensors": dict(tracer.tensors), "tensor": (tracer.declarations() or '""')[1:-1]}
 
 

@@ -264,10 +264,41 @@ def test_one_size_with_two_names():
     ({"prob_mod": make_graph([("Add", ["x", "elsewhere"], ["out"])])}, "prob_mod: 'elsewhere' is computed outside"),
     ({"softmax_precision": 7}, "softmax_precision is 7; it must be that of a float type"),
     ({"causal": 1}, "it has the attribute causal, which attune does not know"),
+    ({"score_mod": 1.5}, "score_mod is a float; it must be a graph"),
+    ({"prob_mod": "text"}, "prob_mod is bytes; it must be a graph"),
+    ({"scale": "text"}, "scale is bytes; it must be a number"),
 ])
 def test_refusals(attributes, message):
     with pytest.raises(attune.Error, match=message):
         attune.onnx.rewrite(flex_model(**attributes))
+
+
+@pytest.mark.parametrize("model, sizes, message", [
+    (b"model", None, "model is bytes; it must be a model"),
+    (None, 3, "sizes is an int; it must be a dict"),
+    (None, {3: 4}, "sizes has the name 3, which is an int"),
+    (None, {"L": 2.0}, r"sizes\['L'\] is 2.0; it must be an integer"),
+    (None, {"L": -1}, r"sizes\['L'\] is -1; it must be from 1 to 2147483647"),
+])
+def test_refused_arguments(model, sizes, message):
+    with pytest.raises(attune.InvalidArgumentError, match=message):
+        attune.onnx.rewrite(model or flex_model(), sizes)
+
+
+def test_refused_descriptions():
+    for what, shape, message in (("mask_mod", (1, 2, 3, 4), "what is 'mask_mod'"), ("score_mod", (1, 2, 3), "four num"),
+                                 ("score_mod", (1, 2, 3, -4), r"shape\[3\] is -4"), ("score_mod", 4, "shape is 4")):
+        with pytest.raises(attune.InvalidArgumentError, match=message):
+            attune.onnx.function_text(CAUSAL, what, shape)
+    with pytest.raises(attune.InvalidTypeError, match="score_mod is a str; it must be a graph"):
+        attune.onnx.flex_attention(*(inputs()[name] for name in "QKV"), "q >= kv")
+    with pytest.raises(attune.InvalidTypeError, match="graph is None"):
+        attune.onnx.function_text(None, "score_mod", (1, 2, 3, 4))
+
+
+def test_sizes_of_numpy():
+    sizes = {"L": np.int64(Q), "S": np.int32(KV)}
+    assert attune.onnx.rewrite(flex_model(("N", H, "L", "S"), score_mod=LAST), sizes).graph.node[0].attribute
 
 
 def test_inside_a_function():
