@@ -103,12 +103,13 @@ def variants(n):
 
 
 def best_times(calls, seconds):
-    """The best of each, in turn. The pause lets the other's threads go to sleep."""
+    """The best of each, in turn. The pause lets the other's threads go to sleep: those of GNU's OpenMP, which PyTorch
+    has, spin for some 5 ms."""
     best = [float("inf")] * len(calls)
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
         for i, call in enumerate(calls):
-            time.sleep(0.003)
+            time.sleep(0.015)
             begin = time.perf_counter()
             call()
             best[i] = min(best[i], time.perf_counter() - begin)
