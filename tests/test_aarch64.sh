@@ -2,6 +2,9 @@
 # Kernels for AArch64, and the library on it: built by a cross compiler (make aarch64), run under qemu-user. Machine
 # code is compared with the interpreter, bit for bit; it comes from the worker of the machine that this runs on.
 #
+# With AARCH64_SHORT=yes, as in .ci/run, there are half as many numbers of lanes, one sort of data for each kind of
+# kernel, by turns, and fewer random problems (AARCH64_RANDOM).
+#
 # Skipped without the cross compiler, qemu-user or the arm64 libraries (scripts/deps.sh aarch64, which `make test`
 # calls, and scripts/aarch64_sysroot.sh), and in builds with a sanitizer, which would be no different.
 set -u
@@ -49,8 +52,11 @@ expect "the peak, the bandwidth and a speed are measured" 0 '"gflops": *[0-9.e+]
 
 # ---- Every operator, access, statement; phases of every sort; products; loading ----
 
+lanes=all
+[ "${AARCH64_SHORT:-}" != yes ] || lanes=few
 for test in codegen phases gemm loader vm; do
-    expect "test_$test" 0 'PASSED|^ok' env ATTUNE_TEST_TARGETS=here qemu-aarch64 "$arm/tests/test_$test"
+    expect "test_$test" 0 'PASSED|^ok' env ATTUNE_TEST_TARGETS=here ATTUNE_TEST_LANES=$lanes \
+        qemu-aarch64 "$arm/tests/test_$test"
 done
 
 # ---- The same bits as on other instruction sets ----
@@ -61,11 +67,13 @@ expect "integer problems have the published digest" 0 "^$published\$" emulate "$
 # ---- Every kind of kernel ----
 
 # check NAME PROBLEM [SIZES [ARGUMENT…]]: machine code against interpreter, on data of several sorts.
+sorts=(hidden ordinary large overflow denormal constant nonfinite)
 check() {
-    local name=$1 problem=$2 sizes=${3:-}
+    local name=$1 problem=$2 sizes=${3:-} sort=()
     shift $(($# < 3 ? $# : 3))
-    expect "$name" 0 '^[0-9]+ passed, 0 failed$' emulate "$arm/attune" check "$problem" ${sizes:+"--sizes=$sizes"} \
-        --threads=2 "$@"
+    [ "${AARCH64_SHORT:-}" != yes ] || sort=("--inputs=${sorts[number % ${#sorts[@]}]}")
+    expect "$name" 0 '^[1-9][0-9]* passed, 0 failed$' emulate "$arm/attune" check "$problem" \
+        ${sizes:+"--sizes=$sizes"} --threads=2 "${sort[@]}" "$@"
 }
 ragged=batch=3,ragged=1,num_heads=4,num_kv_heads=2,head_dim=8
 check "q-lanes" batch=2,num_heads=4,num_kv_heads=2,seq_q=29,seq_kv=37,head_dim=20,head_dim_v=12,lse=1
@@ -101,6 +109,7 @@ check "a block of low rank" embed_dim=16,num_heads=2,seq_q=19,low_rank=5,low_ran
 check "a block in bf16" embed_dim=32,num_heads=2,seq_q=13,dtype=bf16
 
 seed=${ATTUNE_TEST_SEED:-$RANDOM}
+[ "${AARCH64_SHORT:-}" != yes ] || AARCH64_RANDOM=${AARCH64_RANDOM:-20}
 count=${AARCH64_RANDOM:-80}
 expect "$count random problems of seed $seed" 0 "^$count passed, 0 failed\$" \
     emulate "$arm/attune" check --random "$count" --seed "$seed" --max-flops 4e5

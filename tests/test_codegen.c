@@ -195,7 +195,15 @@ static void check_kernel(const char *text, const at_target *target, const int64_
 
 /* ---- Operators ---- */
 
-static const int lane_counts[] = {1, 2, 4, 8, 16, 32};
+/* Few: where a machine is emulated, and shortly. One lane, a register of floats, several registers. */
+static const int all_lane_counts[] = {1, 2, 4, 8, 16, 32}, few_lane_counts[] = {1, 4, 16};
+static const int *lane_counts = all_lane_counts;
+static size_t num_lane_counts = LENGTH(all_lane_counts);
+
+static void take_few_lane_counts(void) {
+    lane_counts = few_lane_counts;
+    num_lane_counts = LENGTH(few_lane_counts);
+}
 
 static bool target_has(const at_target *target, uint16_t traits) {
     return !(traits & (IR_TRAIT_HIGH | IR_TRAIT_NEEDS_DOT2 | IR_TRAIT_NEEDS_LOOKUP)) &&
@@ -241,7 +249,7 @@ static void each_operator(const at_target *target) {
         for (int elem = 0; elem < IR_ELEM_COUNT; elem++) {
             const uint8_t class = ir_elem_get((ir_elem)elem)->class;
             if (!(info->accepts & class) || ((op == IR_DIV || op == IR_MOD) && class == IR_CLASS_INT)) continue;
-            for (size_t l = 0; l < LENGTH(lane_counts); l++)
+            for (size_t l = 0; l < num_lane_counts; l++)
                 check_operator(target, (ir_op)op, (ir_elem)elem, lane_counts[l]);
         }
     }
@@ -253,7 +261,7 @@ static void each_division(const at_target *target) {
     static const char *const divisors[] = {"1", "2", "3", "64", "7", "-1", "-3", "-8", "2147483647"};
     for (size_t t = 0; t < LENGTH(elems); t++)
         for (size_t d = 0; d < LENGTH(divisors); d++)
-            for (size_t l = 0; l < LENGTH(lane_counts); l++)
+            for (size_t l = 0; l < num_lane_counts; l++)
                 for (int mod = 0; mod < 2; mod++) {
                     char body[128], divisor[64];
                     snprintf(divisor, sizeof divisor, "%s:%s", divisors[d], ir_elem_get(elems[t])->name);
@@ -276,7 +284,7 @@ static void each_cast(const at_target *target) {
     char body[64];
     for (int from = 0; from < IR_ELEM_COUNT; from++)
         for (int to = 0; to < IR_ELEM_COUNT; to++)
-            for (size_t l = 0; l < LENGTH(lane_counts); l++) {
+            for (size_t l = 0; l < num_lane_counts; l++) {
                 if (!cast_exists((ir_elem)from, (ir_elem)to)) continue;
                 snprintf(body, sizeof body, "cast.%s(x[i]$)", ir_elem_get((ir_elem)to)->name);
                 check_body(target, (ir_elem)from, (ir_elem)to, lane_counts[l], body);
@@ -331,7 +339,7 @@ static void each_four(const at_target *target, int lanes) {
 }
 
 static void each_rearrangement(const at_target *target) {
-    for (size_t l = 0; l < LENGTH(lane_counts); l++) {
+    for (size_t l = 0; l < num_lane_counts; l++) {
         const int lanes = lane_counts[l];
         char body[512];
         for (int elem = 0; elem < IR_ELEM_COUNT; elem++) {
@@ -527,6 +535,8 @@ int main(void) {
     random_state = seed ? strtoull(seed, NULL, 0) : (uint64_t)time(NULL) * 2654435761u;
     if (!random_state) random_state = 1;
     print_message("ATTUNE_TEST_SEED=%#llx\n", (unsigned long long)random_state);
+    const char *lanes = getenv("ATTUNE_TEST_LANES");
+    if (lanes && strcmp(lanes, "few") == 0) take_few_lane_counts();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_operators),
         cmocka_unit_test(test_division),
