@@ -97,7 +97,7 @@ BUNDLE_RUN_SRC := $(wildcard src/bundle_run/*.c) \
 	problem/problem_strides.c problem/signature.c target/bundle_class.c target/cpu_probe.c \
 	target/tuning_class.c) \
 	$(addprefix src/runtime/,call.c call_overlap.c call_sizes.c call_strides.c call_tables.c workspace.c)
-# What only the build of `make asan-jit` has; it sets JIT_ASAN.
+# What only the build of `make asan-jit` and `make asan-ubsan` has; it sets JIT_ASAN.
 JIT_ASAN_SRC := src/codegen/asan.c tests/test_jit_asan.c
 CODEGEN_SRC := $(filter-out src/codegen/no_destructors.c src/codegen/no_compression.c src/codegen/older_glibc.c \
 	$(if $(JIT_ASAN),,$(JIT_ASAN_SRC)),\
@@ -633,14 +633,17 @@ bench-engines: all $(BUILD)/examples/engine ## attune in engines beside the same
 
 # -g1: lines of functions are enough for a report, and half as much to write and to link.
 SANITIZER_FLAGS = -fno-omit-frame-pointer -O1 -g1
+# One build, for the tests and for generated code.
+ASAN_UBSAN = BUILD=$(BUILD)-asan-ubsan JIT_ASAN=yes \
+	SANITIZE='-fsanitize=address,undefined -fno-sanitize-recover=undefined $(SANITIZER_FLAGS)'
 asan: ## the tests under AddressSanitizer
 	@$(MAKE) --no-print-directory test BUILD=$(BUILD)-asan SANITIZE='-fsanitize=address $(SANITIZER_FLAGS)'
 ASAN_JIT_CASES ?= 200
 asan-jit: ## generated code under AddressSanitizer: a test, then ASAN_JIT_CASES random problems (200)
 	@$(MAKE) --no-print-directory deps
-	@$(MAKE) --no-print-directory asan-jit-run BUILD=$(BUILD)-asan-jit JIT_ASAN=yes \
-		SANITIZE='-fsanitize=address $(SANITIZER_FLAGS)'
-# In process, without a disk cache and without the worker: images of this build hold addresses of who made them.
+	@$(MAKE) --no-print-directory asan-jit-run $(ASAN_UBSAN)
+# In process, without a disk cache and without the worker: these images hold addresses of who made them.
+asan-jit-run: export ATTUNE_JIT_ASAN = yes
 asan-jit-run: $(BUILD)/libattune-codegen.so $(BUILD)/attune $(BUILD)/tests/test_jit_asan
 	@BUILD='$(BUILD)' LLVM_CONFIG="$(LLVM_CONFIG)" SANITIZE="$(SANITIZE)" CC="$(CC)" bash tests/run.sh test_jit_asan
 	@. tests/sanitizers.sh; ATTUNE_CACHE_DIR= ATTUNE_COMPILE=in-process \
@@ -649,8 +652,7 @@ ubsan: ## the tests under UndefinedBehaviorSanitizer
 	@$(MAKE) --no-print-directory test BUILD=$(BUILD)-ubsan \
 		SANITIZE='-fsanitize=undefined -fno-sanitize-recover=undefined $(SANITIZER_FLAGS)'
 asan-ubsan: ## the tests under both at once, in less time
-	@$(MAKE) --no-print-directory test BUILD=$(BUILD)-asan-ubsan \
-		SANITIZE='-fsanitize=address,undefined -fno-sanitize-recover=undefined $(SANITIZER_FLAGS)'
+	@$(MAKE) --no-print-directory test $(ASAN_UBSAN)
 tsan: ## the tests under ThreadSanitizer
 	@$(MAKE) --no-print-directory test BUILD=$(BUILD)-tsan SANITIZE='-fsanitize=thread $(SANITIZER_FLAGS)'
 
@@ -808,7 +810,7 @@ uninstall: ## remove what install installed
 		$(addprefix $(IN_DOC)/,docs $(LINKED_DIRS) examples) $(IN_DOC); do rmdir $$dir 2>/dev/null || :; done
 
 clean: ## remove all build directories
-	rm -rf $(BUILD) $(addprefix $(BUILD)-,asan asan-jit asan-ubsan ubsan tsan fuzz mutants)
+	rm -rf $(BUILD) $(addprefix $(BUILD)-,asan asan-ubsan ubsan tsan fuzz mutants)
 
 completions: all ## write completions/ anew, from the help of the command
 	@bash scripts/completions.sh $(BUILD)/attune completions

@@ -26,7 +26,7 @@ mkdir -p "$logs"
 
 list_tests() {
     local file
-    # test_jit_asan has a build of its own: make asan-jit.
+    # test_jit_asan needs code that is instrumented: make asan-jit.
     for file in tests/test_*.c; do [ -e "$file" ] && basename "$file" .c; done | grep -vx test_jit_asan
     for file in tests/test_*.sh; do [ -e "$file" ] && basename "$file"; done
     return 0

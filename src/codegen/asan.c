@@ -1,5 +1,6 @@
 #include "codegen/asan.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* The functions that LLVM's pass may call: reports of an access that it checked itself, and checks that it leaves to
@@ -22,6 +23,8 @@ static const struct {
     const char *name;
     void (*address)(void);
 } functions[] = {OF_FIXED_SIZE(ENTRY) OF_ANY_SIZE(ENTRY)};
+
+bool cg_asan(void) { return getenv("ATTUNE_JIT_ASAN") != NULL; }
 
 bool cg_asan_thunk(const char *name, unsigned char thunk[CG_ASAN_THUNK_BYTES]) {
     /* jmp *[rip + 2]; ud2; the address. */

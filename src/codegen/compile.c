@@ -100,10 +100,10 @@ static void drop_constructor(LLVMModuleRef module) {
 
 static attune_status run_passes(LLVMModuleRef module, LLVMTargetMachineRef machine, at_error *err) {
     LLVMPassBuilderOptionsRef options = LLVMCreatePassBuilderOptions();
-    LLVMErrorRef failed = LLVMRunPasses(module, CG_ASAN ? ASAN_PASSES : PASSES, machine, options);
+    LLVMErrorRef failed = LLVMRunPasses(module, cg_asan() ? ASAN_PASSES : PASSES, machine, options);
     LLVMDisposePassBuilderOptions(options);
     if (!failed) {
-        if (CG_ASAN) drop_constructor(module);
+        if (cg_asan()) drop_constructor(module);
         return ATTUNE_OK;
     }
     char *message = LLVMGetErrorMessage(failed);

@@ -33,7 +33,7 @@ static void add_unwind_table(cg_emit *e, LLVMValueRef function) {
 static void add_attributes(cg_emit *e, LLVMValueRef function) {
     add_flag(e, function, "nounwind");
     add_unwind_table(e, function);
-    if (CG_ASAN) add_flag(e, function, "sanitize_address");
+    if (cg_asan()) add_flag(e, function, "sanitize_address");
     add_attribute(e, function, "no-builtins", "");
     add_attribute(e, function, "target-cpu", e->target->llvm_cpu);
     add_attribute(e, function, "target-features", e->target->llvm_features);

@@ -143,7 +143,7 @@ static attune_status place_sections(linker *l, uint64_t before) {
             if (status) return status;
         }
     if (l->code_bytes == before) return refuse(l, "the object holds no code");
-    if (CG_ASAN) reserve_thunks(l);
+    if (cg_asan()) reserve_thunks(l);
     return ATTUNE_OK;
 }
 
@@ -198,7 +198,7 @@ static attune_status resolve_outside(linker *l, uint64_t index, const char *name
     const uint64_t thunk = l->thunks + index * CG_ASAN_THUNK_BYTES;
     for (size_t i = 0; i < l->count; i++)
         if (&l->all[i] != l && find_function(&l->all[i], name, place)) return ATTUNE_OK;
-    if (!CG_ASAN || !cg_asan_thunk(name, l->code + thunk)) return refuse_named(l, "undefined symbol", name);
+    if (!cg_asan() || !cg_asan_thunk(name, l->code + thunk)) return refuse_named(l, "undefined symbol", name);
     *place = (int64_t)thunk;
     return ATTUNE_OK;
 }
