@@ -168,6 +168,7 @@ static void same_bits_as_rows(void **state) {
         "num_heads=2,seq_q=70,seq_kv=97,head_dim=32,dtype=bf16",
         "num_heads=2,seq_q=70,seq_kv=97,head_dim=32,is_causal=1,causal_align=bottom_right,dtype=bf16",
         "num_heads=2,seq_q=70,seq_kv=97,head_dim=36,window_left=9,is_causal=1",
+        "num_heads=1,seq_q=1,seq_kv=5,head_dim=9,v_dtype=bf16,softmax_precision=f64,reproducible=1",
     };
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         pair p;
@@ -247,11 +248,24 @@ static void nothing_beyond_the_last(void **state) {
     }
 }
 
+/* A tile of q-lanes must not begin with the second token of a pair; those that are chosen do not. */
+static void tiles_begin_with_pairs(void **state) {
+    (void)state;
+    attune_problem p = ATTUNE_PROBLEM_INIT;
+    attune_schedule s = ATTUNE_SCHEDULE_INIT;
+    assert_int_equal(attune_problem_parse("seq_q=50,seq_kv=41,head_dim=14,dtype=bf16,v_layout=panels", &p), ATTUNE_OK);
+    assert_int_equal(attune_schedule_choose(sample_context, &p, &s), ATTUNE_OK);
+    assert_int_equal(s.kv_tile % 2, 0);
+    s.score_keys = 1, s.kv_tile = 19;
+    assert_int_not_equal(attune_schedule_check(sample_context, &p, &s), ATTUNE_OK);
+    assert_non_null(strstr(attune_last_message(), "kv_tile must be even where v is bf16 in panels"));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_and_panels),         cmocka_unit_test(bad_arguments),
         cmocka_unit_test(same_bits_as_rows),       cmocka_unit_test(appended_rows),
-        cmocka_unit_test(nothing_beyond_the_last),
+        cmocka_unit_test(nothing_beyond_the_last), cmocka_unit_test(tiles_begin_with_pairs),
     };
     return cmocka_run_group_tests(tests, sample_context_open, sample_context_close);
 }

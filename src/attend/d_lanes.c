@@ -130,7 +130,7 @@ void dl_each_columns(d_lanes *d, const dl_columns *loop, dl_columns_fn *build, v
         for (int64_t u = 0; u < step; u += width) build(d, user, ir_plus(b, at, u), width);
         if (turns) ir_for_end(b);
     }
-    for (; done < loop->columns; done += width) build(d, user, ir_idx(b, done), loop->columns - done);
+    for (; done < loop->columns; done += width) build(d, user, ir_idx(b, done), min_of(width, loop->columns - done));
 }
 
 dl_row dl_row_at(const d_lanes *d, const ir_expr *row) {

@@ -21,8 +21,9 @@ static const ir_access *columns_at(const row_ref *row, const ir_expr *column, in
 static const ir_expr *zeros(const row_ref *row, int lanes) {
     const ir_elem elem = row->is_raw && row->buffer ? (ir_elem)row->buffer->type.elem : row->c->elem;
     const ir_expr *zero = mha_number(row->c, 0, lanes);
-    if (elem == IR_I8) zero = ir_cast(row->c->b, IR_I32, zero);
-    return elem == row->c->elem ? zero : ir_cast(row->c->b, elem, zero);
+    if (elem == row->c->elem) return zero;
+    zero = elem == IR_I8 ? ir_cast(row->c->b, IR_I32, zero) : mha_narrowed(row->c, zero);
+    return zero->type.elem == elem ? zero : ir_cast(row->c->b, elem, zero);
 }
 
 static const ir_expr *load(const row_ref *row, const ir_expr *column, int lanes, int64_t count) {

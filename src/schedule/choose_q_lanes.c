@@ -85,10 +85,11 @@ static void try(search *t, attune_schedule s) {
 
 static void set_kv_tile(const search *t, attune_schedule *s, int64_t keys) {
     enum { MOST = 4096 };
+    const int32_t step = mha_tile_step(t->p, s);
     if (t->p->reproducible)
         keys = mha_reproducible_kv_tile(t->p);
     else
-        keys = min_of(ceil_div(min_of(keys, t->keys), s->score_keys), MOST / s->score_keys) * s->score_keys;
+        keys = min_of(ceil_div(min_of(keys, t->keys), step), MOST / step) * step;
     s->kv_tile = (int32_t)keys;
 }
 

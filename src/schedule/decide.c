@@ -97,6 +97,11 @@ int64_t mha_rest_rows(const attune_problem *p, const attune_schedule *s, const a
     return 2 * by_columns <= by_rows ? rest : 0;
 }
 
+int32_t mha_tile_step(const attune_problem *p, const attune_schedule *s) {
+    const bool has_pairs = p->v_layout == ATTUNE_LAYOUT_PANELS && p->v_dtype == ATTUNE_BF16;
+    return has_pairs && s->score_keys % 2 ? 2 * s->score_keys : s->score_keys;
+}
+
 bool mha_may_pair_once(const attune_problem *p, const attune_schedule *s, const at_target *target) {
     const int64_t keys = keys_of(p);
     const bool is_one_tile = keys >= 1 && keys <= s->kv_tile;

@@ -29,6 +29,10 @@ bool mha_may_go_by_tiles(const attune_problem *canonical, const attune_schedule 
 
 /* ---- Attention ---- */
 
+/* The number of keys that kv_tile of q-lanes is a multiple of. V of bf16 in panels has pairs of tokens, and a tile must
+ * not begin between them. */
+int32_t mha_tile_step(const attune_problem *canonical, const attune_schedule *schedule);
+
 /* q-lanes: whether values by rows (value_by) go at once, without sums that are kept from one tile to the next: the keys
  * are one tile, all are seen, and rows come out even. */
 bool mha_takes_rows_at_once(const attune_problem *canonical, const attune_schedule *schedule);

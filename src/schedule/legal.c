@@ -93,6 +93,7 @@ static attune_status check_q_lanes(const attune_problem *p, const attune_schedul
          "score_columns must divide head_dim and be at most 16"},
         {s->value_keys <= MAX_UNROLL, "value_keys must be at most 16"},
         {s->kv_tile % s->score_keys == 0, "score_keys must divide kv_tile"},
+        {s->kv_tile % mha_tile_step(p, s) == 0, "kv_tile must be even where v is bf16 in panels"},
         {s->kv_tile <= MAX_KV_TILE, "kv_tile must be at most 4096"},
         {s->value_by != ATTUNE_VALUE_BY_ROWS || mha_may_take_rows(p, s),
          "value_by=rows needs K and V that are no codes, no short masks, and head_dim_v of at least one vector of 4 "

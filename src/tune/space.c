@@ -2,6 +2,7 @@
 
 #include "base/integers.h"
 #include "schedule/choose.h"
+#include "schedule/decide.h"
 #include "schedule/schedule_fields.h"
 
 #include <stdlib.h>
@@ -29,8 +30,9 @@ static void normalise(const attune_problem *p, attune_schedule *s) {
             s->kv_tile = mha_reproducible_kv_tile(p);
         } else {
             const int64_t keys = p->low_rank ? p->low_rank : p->seq_kv;
-            if (keys > 0) s->kv_tile = (int32_t)min_of(s->kv_tile, ceil_div(keys, s->score_keys) * s->score_keys);
-            to_multiple(&s->kv_tile, s->score_keys, 4096);
+            const int32_t step = mha_tile_step(p, s);
+            if (keys > 0) s->kv_tile = (int32_t)min_of(s->kv_tile, ceil_div(keys, step) * step);
+            to_multiple(&s->kv_tile, step, 4096);
         }
     }
     /* Nothing is to be converted. */
