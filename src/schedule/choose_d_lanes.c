@@ -58,14 +58,16 @@ static void choose_tiles_from_memory(const attune_problem *p, int64_t rows, attu
     s->value_column_vectors = COLUMNS;
 }
 
-/* Scores of panels have a sum for each vector of keys: enough of them that none waits for the one before. */
+/* Scores of panels have a sum for each vector of keys: enough of them that none waits for the one before. From memory
+ * each vector of a lone row is a stream of its own; in the caches eight are faster than sixteen. */
 static void choose_panel_tiles(const attune_problem *p, const at_target *target, int64_t rows, attune_schedule *s) {
-    enum { SUMS = 16, FEW_SUMS = 8, ROWS = 4, FEW_ROWS = 2 };
+    enum { SUMS = 16, FEW_SUMS = 8, ROWS = 4, FEW_ROWS = 2, VECTORS = 8 };
     const bool many = target->vector_registers >= 32;
     if (p->v_layout == ATTUNE_LAYOUT_PANELS) s->value_column_vectors = 2;
     if (p->k_layout != ATTUNE_LAYOUT_PANELS) return;
     s->score_rows = (int32_t)min_of(rows, many ? ROWS : FEW_ROWS);
     s->score_keys = power_below(min_of(many ? SUMS : FEW_SUMS, s->kv_tile / s->lanes) / s->score_rows);
+    if (!mha_is_from_memory(p)) s->score_keys = (int32_t)min_of(s->score_keys, VECTORS);
     s->score_column_vectors = 1;
 }
 

@@ -62,14 +62,13 @@ static int32_t usual_prefetch(const attune_problem *p, const attune_schedule *s)
     return p->seq_q * (p->num_heads / p->num_kv_heads) == 1 ? ONE_ROW : MORE_ROWS;
 }
 
-/* Prefetchers follow four streams well. With `reproducible` keys are summed in their order, and those of panels lie in
- * the order in which they are read. */
+/* Prefetchers follow four streams well, of panels as of rows. With `reproducible` keys are summed in their order, and
+ * scores of panels have a stream for each vector of keys. */
 static void settle_d_lanes(const attune_problem *p, attune_schedule *s) {
     enum { STREAMS = 4 };
     const bool in_order = p->reproducible || p->integer || p->k_layout == ATTUNE_LAYOUT_PANELS;
     if (!s->score_streams) s->score_streams = !in_order && mha_may_stream_scores(s) ? STREAMS : 1;
-    const bool lies_together = p->reproducible || p->v_layout == ATTUNE_LAYOUT_PANELS;
-    if (!s->value_streams) s->value_streams = lies_together ? 1 : s->value_keys % STREAMS ? s->value_keys : STREAMS;
+    if (!s->value_streams) s->value_streams = p->reproducible ? 1 : s->value_keys % STREAMS ? s->value_keys : STREAMS;
     if (!s->kv_prefetch) s->kv_prefetch = usual_prefetch(p, s);
 }
 
