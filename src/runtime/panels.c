@@ -58,30 +58,44 @@ static attune_status take(const attune_panels *given, attune_panels *p, at_error
 
 /* ---- Places ---- */
 
-/* Where a panel of these has column 0 of a token, and a column after that; as docs/panels.md says. */
+/* Where a panel of these has column 0 of a token; as docs/panels.md says. */
 static int64_t token_at(const attune_panels *p, int64_t unit, int64_t token) {
     if (!p->is_value) return token * unit;
     return token / unit * unit * p->columns + token % unit;
 }
 
-static int64_t column_at(const attune_panels *p, int64_t unit, int64_t column) {
-    return p->is_value ? column * unit : column / unit * unit * TOKENS + column % unit;
+/* Elements of a token that lie side by side in a panel as they do in a row, and how far apart those begin there. */
+static int64_t side_by_side(const attune_panels *p, int64_t unit) {
+    if (!p->is_value) return unit;
+    return unit == 1 ? p->columns : 1;
 }
+
+static int64_t apart(const attune_panels *p, int64_t unit) { return p->is_value ? unit : unit * TOKENS; }
 
 /* ---- Copies ---- */
 
+/* A call of memcpy takes longer than a few bytes do. */
+static void copy(char *to, const char *from, size_t bytes) {
+    if (bytes == 2)
+        memcpy(to, from, 2);
+    else if (bytes == 4)
+        memcpy(to, from, 4);
+    else
+        memcpy(to, from, bytes);
+}
+
 /* One token; `row` NULL: zeros into its place. */
 static void copy_token(const attune_panels *p, int64_t unit, char *panel, char *row, int64_t token, bool to_rows) {
-    const size_t bytes = (size_t)mha_dtype_bytes(p->dtype);
-    char *const first = panel + (size_t)token_at(p, unit, token) * bytes;
-    for (int64_t column = 0; column < p->columns; column++) {
-        char *const in_panel = first + (size_t)column_at(p, unit, column) * bytes;
+    const int64_t element = mha_dtype_bytes(p->dtype), run = side_by_side(p, unit);
+    const int64_t bytes = run * element, step = apart(p, unit) * element, end = p->columns * element;
+    char *in_panel = panel + token_at(p, unit, token) * element;
+    for (int64_t at = 0; at < end; at += bytes, in_panel += step) {
         if (!row)
-            memset(in_panel, 0, bytes);
+            memset(in_panel, 0, (size_t)bytes);
         else if (to_rows)
-            memcpy(row + (size_t)column * bytes, in_panel, bytes);
+            copy(row + at, in_panel, (size_t)bytes);
         else
-            memcpy(in_panel, row + (size_t)column * bytes, bytes);
+            copy(in_panel, row + at, (size_t)bytes);
     }
 }
 
