@@ -13,6 +13,7 @@ from ._errors import InvalidArgumentError, UnsupportedError
 
 _OR, _XOR, _AND, _COMPARE, _SUM, _PRODUCT, _UNARY, _PRIMARY = range(1, 9)
 _BOOL, _INT, _FLOAT = range(3)
+_KINDS = ("a condition", "an integer", "a number")
 _KIND_NAMES = re.compile("(bool)|(u?int|long|short|char|byte)|(float|double|half|bfloat)")
 
 
@@ -42,11 +43,11 @@ def _constant(value: Any) -> Optional["Traced"]:
     if isinstance(value, int):
         if not -(2**63) < value < 2**63:
             raise InvalidArgumentError(f"the number {value} does not fit 64 bits")
-        return Traced(str(value), _INT, _PRIMARY if value >= 0 else _UNARY)
+        return Traced(int.__repr__(value), _INT, _PRIMARY if value >= 0 else _UNARY)
     if isinstance(value, float):
         if math.isnan(value):
             raise _refuse("a constant NaN")
-        return Traced(repr(value), _FLOAT, _PRIMARY if math.copysign(1, value) > 0 else _UNARY)
+        return Traced(float.__repr__(value), _FLOAT, _PRIMARY if math.copysign(1, value) > 0 else _UNARY)
     return None
 
 
@@ -89,11 +90,17 @@ def _alike(name: str, x: Any, y: Any) -> "Traced":
     return _call(name, x, y, kind=max(x._kind, y._kind))
 
 
-def _where(condition: Any, x: Any = None, y: Any = None) -> "Traced":
-    if x is None or y is None:
+def _where(condition: Any, input: Any = None, other: Any = None) -> "Traced":
+    if input is None or other is None:
         raise _refuse("torch.where with one operand")
-    x, y = _traced(x), _traced(y)
+    x, y = _traced(input), _traced(other)
     return _call("select", _condition(condition), x, y, kind=max(x._kind, y._kind))
+
+
+def _masked_fill(x: Any, mask: Any, value: Any) -> "Traced":
+    """Of the type of x, as torch has it."""
+    x, value = _traced(x), _traced(value)
+    return _where(mask, _as(x._kind)(value) if value._kind > x._kind else value, x)
 
 
 def _clamp(x: Any, min: Any = None, max: Any = None) -> "Traced":
@@ -107,10 +114,10 @@ def _number_of(value: Any) -> Any:
     return value.item() if _is_tensor(value) and tuple(value.shape) == () else value
 
 
-def _power(x: Any, n: Any) -> "Traced":
-    n = _number_of(n)
+def _power(x: Any, exponent: Any) -> "Traced":
+    n = _number_of(exponent)
     if isinstance(n, (int, float)):
-        return _power_of_constant(_traced(x), n)
+        return _power_of_constant(_as(_INT)(x) if _traced(x)._kind == _BOOL else _traced(x), n)
     base, n = _number_of(x), _traced(n)
     if not isinstance(base, (int, float)) or base <= 0:
         raise _refuse("a power that is no constant, of a base that is none,")
@@ -132,6 +139,8 @@ def _power_of_constant(x: "Traced", n: float) -> "Traced":
 
 
 def _divided(x: Any, y: Any, rounding_mode: Optional[str] = None) -> "Traced":
+    if rounding_mode not in (None, "floor", "trunc"):
+        raise _refuse(f"a division with rounding_mode={rounding_mode!r}")
     if rounding_mode == "floor":
         return _infix("//", _PRODUCT, x, y)
     if rounding_mode == "trunc" and _traced(x)._kind == _traced(y)._kind == _INT:
@@ -172,8 +181,8 @@ def _sign_of(x: Any) -> "Traced":
 
 
 def _sum(sign: str) -> Callable[..., "Traced"]:
-    def of(x: Any, y: Any, alpha: Any = 1) -> "Traced":
-        return _infix(sign, _SUM, x, y if alpha == 1 else _infix("*", _PRODUCT, alpha, y))
+    def of(x: Any, other: Any, alpha: Any = 1) -> "Traced":
+        return _infix(sign, _SUM, x, other if alpha == 1 else _infix("*", _PRODUCT, alpha, other))
 
     return of
 
@@ -267,8 +276,8 @@ _OPERATIONS: Dict[str, Callable[..., "Traced"]] = {
     "lshift": _shifted("*"), "rshift": _shifted("//"), "bitwise_left_shift": _shifted("*"),
     "bitwise_right_shift": _shifted("//"), "add": _sum("+"), "sub": _sum("-"), "subtract": _sum("-"),
     "rsub": lambda x, y, alpha=1: _sum("-")(y, x, alpha),
-    "masked_fill": lambda x, is_filled, y: _where(is_filled, y, x),
-    "lerp": lambda x, y, weight: _infix("+", _SUM, x, _infix("*", _PRODUCT, weight, _infix("-", _SUM, y, x))),
+    "masked_fill": _masked_fill,
+    "lerp": lambda x, end, weight: _infix("+", _SUM, x, _infix("*", _PRODUCT, weight, _infix("-", _SUM, end, x))),
     "addcmul": lambda x, y, z, value=1: _sum("+")(x, _infix("*", _PRODUCT, y, z), value),
     "log1p": lambda x: _call("log", _infix("+", _SUM, 1, x)),
     "expm1": lambda x: _infix("-", _SUM, _call("exp", x), 1),
@@ -331,8 +340,13 @@ class Traced:
         name = getattr(func, "__name__", str(func))
         if name == "__getitem__":
             return at_work.tracer.indexed(*args)
-        operation = _METHODS.get(name) if hasattr(func, "__objclass__") else None
-        return (operation or _operation(name))(*args, **(kwargs or {}))
+        operation = (_METHODS.get(name) if hasattr(func, "__objclass__") else None) or _operation(name)
+        named = kwargs or {}
+        if not named.get("inplace") and (name.startswith("__") or not name.endswith("_")):
+            return operation(*args, **named)
+        if not args or not isinstance(args[0], Traced):
+            raise _refuse(f"'{name}' in place of a tensor that the function reaches")
+        return args[0]._become(operation, *args[1:], **named)
 
     def __bool__(self) -> bool:
         raise _refuse("a condition in `if`, `and`, `or`, `not`, `min` or `max` (write torch.where, &, |, ~, "
@@ -353,8 +367,11 @@ class Traced:
         raise AttributeError(f"'{name}' of a value that is traced")
 
     def _become(self, operation: Callable[..., "Traced"], *operands: Any, **named: Any) -> "Traced":
-        """An operation in place: others that hold this value see the result, too."""
+        """An operation in place: others that hold this value see the result, too, which is of the same type."""
         made = operation(self, *operands, **named)
+        if made._kind > self._kind:
+            raise _refuse(f"an operation in place that makes {_KINDS[made._kind]} of {_KINDS[self._kind]}")
+        made = _as(self._kind)(made)
         self._text, self._kind, self._level = made._text, made._kind, made._level
         return self
 
@@ -372,12 +389,12 @@ _ATTRIBUTES: Dict[str, Callable[[Traced], Any]] = {
 }
 # Methods that are other operations than the functions of their names, or that are no functions.
 _METHODS: Dict[str, Callable[..., Traced]] = {
-    "where": lambda x, condition, y: _where(condition, x, y), "half": _as(_FLOAT), "bfloat16": _as(_FLOAT),
+    "where": lambda x, condition, other: _where(condition, x, other), "half": _as(_FLOAT), "bfloat16": _as(_FLOAT),
     "short": _as(_INT),
     "new_ones": lambda x, size=(), dtype=None, **_: _filled(1, x, dtype),
     "new_zeros": lambda x, size=(), dtype=None, **_: _filled(0, x, dtype),
     "new_full": lambda x, size, value, dtype=None, **_: _filled(value, x, dtype),
-    "new_tensor": lambda x, value, **_: _constant(value),
+    "new_tensor": lambda x, data, **named: _of_torch("tensor")(data, **named),
 }
 
 
@@ -388,8 +405,13 @@ def _method(name: str) -> Callable[..., Traced]:
     return method
 
 
+def _in_place(name: str) -> Callable[..., Traced]:
+    return lambda self, other: self._become(_OPERATIONS[name], other)
+
+
 for _name in "add sub mul truediv floordiv mod and or xor pow lshift rshift".split():
     setattr(Traced, f"__{_name}__", _method(f"__{_name}__"))
+    setattr(Traced, f"__i{_name}__", _in_place(_name))
     setattr(Traced, f"__r{_name}__", _method(f"__r{_name}__"))
 for _name in "neg pos abs invert eq ne lt le gt ge".split():
     setattr(Traced, f"__{_name}__", _method(f"__{_name}__"))

@@ -1,6 +1,7 @@
 """attune.flex_attention: functions written for PyTorch's, beside attention with written out masks and scores."""
 
 import functools
+import operator
 import types
 
 import attune
@@ -98,6 +99,35 @@ def in_place(s, b, h, q, kv):
     return s + before.clamp_(max=1)
 
 
+def in_place_of_torch(s, b, h, q, kv):
+    """Other names of a value see what becomes of it, as do its own after a call without a result."""
+    same = s
+    s += 0.5
+    torch.clamp_(s, -1, 1)
+    F.relu(same, inplace=True)
+    return same * s
+
+
+def types_in_place(s, b, h, q, kv):
+    """A result in place has the type of the value, and masked_fill has it, too."""
+    positive, three, early = s.clone(), q - kv, (q >= kv).masked_fill(kv < 4, 1)
+    positive.gt_(0)
+    three.eq_(3)
+    return s + positive + positive - 0.25 * ~three - three.masked_fill(q > kv, 0.5) + (~early) * 2
+
+
+def by_name(s, b, h, q, kv):
+    s = torch.where(s.masked_fill(mask=q + 20 < kv, value=-3.0) > 0, input=s, other=q.add(other=h, alpha=2))
+    return torch.pow(s, exponent=2) + torch.lerp(s, end=0.5 * s, weight=0.25) + s.where(condition=q > kv, other=s + 1)
+
+
+class Named(float):
+    """A number whose text is none."""
+
+    def __repr__(self):
+        return "named"
+
+
 def at_most(limit, b, h, q_idx, kv_idx):
     return torch.abs(q_idx - kv_idx) <= limit
 
@@ -122,6 +152,11 @@ SCORES = {
     "calls itself": lambda s, b, h, q, kv: halved(s, 3),
     "object": Model().score_mod(),
     "in place": in_place,
+    "in place of torch": in_place_of_torch,
+    "types in place": types_in_place,
+    "by name": by_name,
+    "squares of conditions": lambda s, b, h, q, kv: s + ((q > kv) ** 2 + torch.square(q > 3)),
+    "new tensors": lambda s, b, h, q, kv: s * s.new_tensor(0.5) + s.new_tensor([0.5, 2.0])[q % 2] * Named(0.25),
     "types": lambda s, b, h, q, kv: torch.where(q + 16 > kv, s, torch.finfo(s.dtype).min) + (q - kv).to(s.dtype) / 8,
     "like": lambda s, b, h, q, kv: s + torch.tensor(0.5, dtype=s.dtype, device=s.device) + torch.zeros_like(s)
     + torch.full_like(s, 2) * torch.ones_like(q),
@@ -271,6 +306,10 @@ def test_other_values_of_a_tensor_are_read():
     (lambda s, b, h, q, kv: "s", "score_mod: an operand of type str cannot be traced"),
     (lambda s, b, h, q, kv: s + SPARSE[h], "the tensor SPARSE_0 is torch.sparse_coo; functions read strided tensors"),
     (lambda s, b, h, q, kv: s + q // (kv - 1), "may be 0"),
+    (lambda s, b, h, q, kv: (q - kv).mul_(s), "an operation in place that makes a number of an integer"),
+    (lambda s, b, h, q, kv: operator.iadd(q > kv, 1), "an operation in place that makes an integer of a condition"),
+    (lambda s, b, h, q, kv: torch.tensor(1.0).add_(s), "'add_' in place of a tensor"),
+    (lambda s, b, h, q, kv: torch.div(s, 3, rounding_mode="nearest"), "a division with rounding_mode='nearest'"),
 ])
 def test_refusals(score_mod, message):
     with pytest.raises(attune.Error) as raised:
