@@ -38,10 +38,21 @@ def _check_graphs(graphs: Mapping[str, Any]) -> None:
             raise InvalidTypeError(f"{name} is {kind(graph)}; it must be a graph (onnx.GraphProto)")
 
 
+def precision_of(value: Any) -> str:
+    """The dtype of the softmax, by an element type of ONNX."""
+    dtype = PRECISIONS.get(int(value)) if isinstance(value, (int, np.integer)) else None
+    if dtype is None:
+        shown = value if isinstance(value, (int, float, str)) else kind(value)
+        raise InvalidArgumentError(f"softmax_precision is {shown}; it must be that of a float type")
+    return dtype
+
+
 def functions_of(graphs: Mapping[str, Optional[onnx.GraphProto]], shape: Sequence[int],
                  outer: Optional[Dict[str, np.ndarray]] = None) -> Functions:
     """The functions of a node, in quotation marks, and the tracer that has what they read."""
     _check_graphs(graphs)
+    if not isinstance(outer, (Mapping, type(None))):
+        raise InvalidTypeError(f"outer is {kind(outer)}; it must be a dict of arrays by the names of values")
     tracer = Tracer(dict(zip(("b", "h", "q", "kv"), shape)), False)
     reader = GraphReader(tracer, shape, outer)
     return {name: reader.text(graph, name) for name, graph in graphs.items() if graph is not None}, tracer
@@ -145,11 +156,10 @@ class _Rewriter:
         try:
             attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
             graphs = {what: attributes.pop(what, None) for what in ("score_mod", "prob_mod")}
-            if attributes.get("softmax_precision", onnx.TensorProto.FLOAT) not in PRECISIONS:
-                raise InvalidArgumentError(f"softmax_precision is {attributes['softmax_precision']}; it must be that "
-                                           "of a float type")
+            precision_of(attributes.get("softmax_precision", onnx.TensorProto.FLOAT))
             _check_graphs(graphs)
-            number(attributes.get("scale", 1.0), "scale")
+            if "scale" in attributes:
+                attributes["scale"] = number(attributes["scale"], "scale")
             for other in set(attributes) - {"scale", "softmax_precision"}:
                 raise UnsupportedError(f"it has the attribute {other}, which attune does not know", 5)
             dims = self._score_dims(node, shapes)

@@ -22,7 +22,7 @@ from . import _library  # noqa: F401  the library is found, or missing, at once
 from ._attention import _look, _shape4
 from ._errors import InvalidArgumentError, InvalidTypeError
 from ._flex import _fields, attend
-from ._onnx_rewrite import PRECISIONS, PREVIEW, functions_of, rewrite
+from ._onnx_rewrite import PREVIEW, functions_of, precision_of, rewrite
 from ._tensor import dtype_name, empty
 from ._values import integer, number
 
@@ -76,9 +76,7 @@ def flex_attention(
     if scale is not None:
         fields["softmax_scale"] = number(scale, "scale")
     if softmax_precision is not None:
-        if softmax_precision not in PRECISIONS:
-            raise InvalidArgumentError(f"softmax_precision is {softmax_precision}; it must be that of a float type")
-        fields["softmax_precision"] = "f64" if dtype_name(q) == "f64" else PRECISIONS[softmax_precision]
+        fields["softmax_precision"] = "f64" if dtype_name(q) == "f64" else precision_of(softmax_precision)
     tensors["out"] = empty((q,), dtype_name(q), (*q.shape[:-1], v.shape[-1]))
     attend(fields, tracer, tensors, threads)
     return tensors["out"]

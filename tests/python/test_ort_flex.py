@@ -267,6 +267,8 @@ def test_one_size_with_two_names():
     ({"score_mod": 1.5}, "score_mod is a float; it must be a graph"),
     ({"prob_mod": "text"}, "prob_mod is bytes; it must be a graph"),
     ({"scale": "text"}, "scale is bytes; it must be a number"),
+    ({"softmax_precision": 1.0}, "softmax_precision is 1.0; it must be that of a float type"),
+    ({"softmax_precision": [1]}, "softmax_precision is a list; it must be that of a float type"),
 ])
 def test_refusals(attributes, message):
     with pytest.raises(attune.Error, match=message):
@@ -292,8 +294,18 @@ def test_refused_descriptions():
             attune.onnx.function_text(CAUSAL, what, shape)
     with pytest.raises(attune.InvalidTypeError, match="score_mod is a str; it must be a graph"):
         attune.onnx.flex_attention(*(inputs()[name] for name in "QKV"), "q >= kv")
+    for options, message in (({"softmax_precision": [1]}, "softmax_precision is a list"),
+                             ({"outer": 3}, "outer is an int; it must be a dict")):
+        with pytest.raises(attune.InvalidArgumentError, match=message):
+            attune.onnx.flex_attention(*(inputs()[name] for name in "QKV"), CAUSAL, **options)
     with pytest.raises(attune.InvalidTypeError, match="graph is None"):
         attune.onnx.function_text(None, "score_mod", (1, 2, 3, 4))
+
+
+def test_a_scale_is_a_number():
+    """Also where the model says it as an integer, which ONNX Runtime's operator does not take."""
+    scales = [a for a in attune.onnx.rewrite(flex_model(scale=2)).graph.node[0].attribute if a.name == "scale"]
+    assert [(a.type, a.f) for a in scales] == [(helper.make_attribute("scale", 2.0).type, 2.0)]
 
 
 def test_sizes_of_numpy():
