@@ -136,6 +136,8 @@ def flex_attention(
     place = None if block_mask is not None else _place_of(given, scale, (enable_gqa, return_lse, strict_index))
     found = _find(place, functions)
     if found is None:
+        if out is not None:
+            _look(out, "out")
         fields, tracer, tensors = described(
             q, k, v, score_mod, block_mask, mask_mod=mask_mod, prob_mod=prob_mod, scale=scale, enable_gqa=enable_gqa,
             return_lse=return_lse, strict_index=strict_index,

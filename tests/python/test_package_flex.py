@@ -265,6 +265,8 @@ def test_calls_like_one_before():
     assert not torch.equal(first, out)  # an output is never used twice
     with pytest.raises(attune.Error, match="enable_gqa"):
         attune.flex_attention(q, k, v, scaled, enable_gqa=1.5)
+    with pytest.raises(attune.InvalidTypeError, match="out is an int"):
+        attune.flex_attention(q, k, v, scaled, out=3)
 
 
 def test_other_values_of_a_tensor_are_read():
