@@ -271,7 +271,8 @@ class Tracer:
         except RecursionError:
             raise UnsupportedError(f"{what} cannot be traced: it calls itself without an end", 5) from None
         except (TypeError, ValueError, AttributeError, IndexError, KeyError, RuntimeError) as error:
-            raise UnsupportedError(f"{what} cannot be traced: {error}", 5) from None
+            reason = str(error).partition("\n")[0].partition(", but expected")[0]  # torch lists all that it takes
+            raise UnsupportedError(f"{what} cannot be traced: {reason}", 5) from None
         if what == "mask_mod":
             result = _condition(result)
         return '"' + result._text + '"'
