@@ -53,7 +53,7 @@
  * This header has the version and includes all others. Each of them can be included alone:
  *     attune/status.h    status, messages
  *     attune/types.h     attune_dtype, attune_scales, attune_op … : the enumerations of problems
- *     attune/problem.h   attune_problem: what is computed, on which tensors; its text
+ *     attune/problem.h   attune_problem: what is computed, on which tensors; its text; rows of K and V as panels
  *     attune/context.h   attune_context: allocator, log, threads, events, caches
  *     attune/kernel.h    attune_compile, attune_arguments, attune_run; tensors, DLPack; block masks
  *     attune/call.h      attune_run_with: threads and cancelling of one call; calls in parts

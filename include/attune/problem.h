@@ -1,4 +1,5 @@
-/* One attention problem: what is computed, on which tensors; its text; what it costs and which keys its queries see. */
+/* One attention problem: what is computed, on which tensors; its text; what it costs and which keys its queries see;
+ * rows of K and V as panels. */
 #ifndef ATTUNE_PROBLEM_H
 #define ATTUNE_PROBLEM_H
 
