@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -59,9 +60,22 @@ int tool_library_error(const char *doing) {
     return TOOL_FAILED;
 }
 
+/* Whether the warning before said the same. Any thread may ask. */
+static bool is_repeated(const char *message) {
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static char before[ATTUNE_MESSAGE_BYTES];
+    pthread_mutex_lock(&lock);
+    const bool same = strcmp(before, message) == 0;
+    snprintf(before, sizeof before, "%s", message);
+    pthread_mutex_unlock(&lock);
+    return same;
+}
+
+/* Many kernels may have one reason for a warning: it is printed once, not for each of them. */
 static void log_to_stderr(void *user, attune_log_level level, const char *message) {
     (void)user;
-    if (level <= ATTUNE_LOG_WARNING) tool_error("%s%s", level == ATTUNE_LOG_WARNING ? "warning: " : "", message);
+    if (level > ATTUNE_LOG_WARNING || (level == ATTUNE_LOG_WARNING && is_repeated(message))) return;
+    tool_error("%s%s", level == ATTUNE_LOG_WARNING ? "warning: " : "", message);
 }
 
 /* The errno of the first failed write to stdout: later writes may succeed. */
@@ -135,8 +149,9 @@ void tool_check_target(struct argp_state *state, const tool_common *common, bool
     if (common->target && common->isa) argp_error(state, "--target and --isa exclude each other");
 }
 
-/* --engine=vm: nothing is compiled, no cache is read, and tier 0 has no machine code either. */
-static bool uses_vm;
+/* --engine=vm: nothing is compiled, no cache is read, and tier 0 has no machine code either. --engine=jit: nothing else
+ * takes the place of machine code that cannot be made. */
+static bool uses_vm, needs_machine_code;
 
 attune_context *tool_open_context(const tool_common *common, uint32_t max_workers, const char *cache_dir) {
     attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
@@ -152,6 +167,7 @@ attune_context *tool_open_context(const tool_common *common, uint32_t max_worker
         options.compile_mode = ATTUNE_COMPILE_NEVER;
         options.cache_dir = options.cache_base = options.cache_pack = "";
     }
+    options.machine_code_only = needs_machine_code;
     options.max_workers = max_workers;
     options.compile_processes = 64; /* the most that there may be: `warm --jobs` says how many compile */
     attune_context *context = NULL;
@@ -192,8 +208,9 @@ bool tool_threads_fit(uint32_t threads) {
 
 attune_engine tool_parse_engine(struct argp_state *state, const char *text) {
     uses_vm = strcmp(text, "vm") == 0;
+    needs_machine_code = strcmp(text, "jit") == 0;
     if (uses_vm) return ATTUNE_ENGINE_VM;
-    if (strcmp(text, "jit") == 0) return ATTUNE_ENGINE_JIT;
+    if (needs_machine_code) return ATTUNE_ENGINE_JIT;
     if (strcmp(text, "interp") != 0) argp_error(state, "--engine is 'jit', 'vm' or 'interp', not '%s'", text);
     return ATTUNE_ENGINE_INTERPRETER;
 }
