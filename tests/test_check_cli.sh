@@ -15,6 +15,12 @@ expect "weights beyond the range of f32" 0 '^[0-9]+ passed, 0 failed$' "$attune"
 # Two entries share an lse, which is that of the row without keys.
 expect "an lse of a row without keys" 0 '^[0-9]+ passed, 0 failed$' "$attune" check --threads=1 --inputs=ordinary \
     op=weights,batch=2,num_heads=1,seq_q=1,seq_kv=3,head_dim=1,attn_mask=bk,lse_strides=0:1:22 --seed=3859701302
+# Whatever the scores are: +infinity and NaN, too.
+expect "infinite scores of a row without keys" 0 '^1 passed, 0 failed$' "$attune" check --threads=1 --isa=x86-64 \
+    --inputs=nonfinite op=weights,num_heads=5,seq_q=1,seq_kv=14,head_dim=3,lse_strides=33:0:8 --seed=3308535514
+# With v_in_k the values are a part of k: scores by integers, values by numbers from the same codes.
+expect "codes that are keys and values" 0 '^[0-9]+ passed, 0 failed$' "$attune" check --threads=1 --inputs=ordinary \
+    num_heads=4,num_kv_heads=2,seq_q=1,seq_kv=70,head_dim=96,head_dim_v=32,k_dtype=i4,k_scales=token,v_in_k=1,integer=scores
 # A number that is appended lies on the border between two codes of f8 as nearly as f32 can tell.
 expect "a code that may be either of two" 0 '^all of f32 +[0-9.]+e-07 +.* [0-9.]+e-06 ' "$attune" check --random 1 \
     --seed 77777777777 --first 864
@@ -36,6 +42,10 @@ expect "functions of a given problem" 2 '--functions is for --random' "$attune" 
 expect "a command for the virtual machine names it" 1 '^    attune check .* --engine=vm --seed=' \
     env ATTUNE_STRICT=1 "$attune" check --engine=vm --threads=1 --inputs=ordinary --isa=x86-64 \
     num_heads=1,seq_q=2,head_dim=4
+
+expect "a command quotes functions for the shell" 1 \
+    "^    attune check 'num_heads=1,.*score_mod=\"2.0 \* score\"' --schedule=" env ATTUNE_STRICT=1 "$attune" check --threads=1 \
+    --inputs=ordinary --isa=x86-64 'num_heads=1,seq_q=2,head_dim=4,score_mod="2 * score"'
 
 # Where computed numbers become codes, one that is a whole code off decides any sum: it counts for none.
 for ((i = 40; i < 120; i++)); do

@@ -117,10 +117,10 @@ events { }
 http { access_log off; client_body_temp_path $work/nginx; proxy_temp_path $work/nginx; fastcgi_temp_path $work/nginx;
 uwsgi_temp_path $work/nginx; scgi_temp_path $work/nginx; server { listen 127.0.0.1:$port; root $work; } }
 CONF
-    nginx -p "$work/nginx" -e "$work/nginx/log" -c "$work/nginx.conf" >"$work/stdout" 2>"$work/stderr" &
+    nginx -p "$work/nginx" -e "$work/nginx/log" -c "$work/nginx.conf" >"$work/server.log" 2>&1 &
     server=$!
 elif has_python; then
-    python3 -m http.server --bind 127.0.0.1 --directory "$work" $port >"$work/stdout" 2>"$work/stderr" &
+    python3 -m http.server --bind 127.0.0.1 --directory "$work" $port >"$work/server.log" 2>&1 &
     server=$!
 fi
 url=http://127.0.0.1:$port

@@ -69,8 +69,9 @@ static void derive_sizes(d_lanes *d, mha_context *c) {
     d->k_by_panels = mha_is_paneled(c, c->k);
     d->v_by_panels = mha_is_paneled(c, c->v);
     d->tiles_are_fixed = p->reproducible || all_codes || d->k_by_panels || d->v_by_panels;
-    d->k_codes = dl_table_columns(d, c->k, p->k_dtype, p->k_scales, p->head_dim);
-    d->v_codes = dl_table_columns(d, c->v, p->v_dtype, p->v_scales, p->head_dim_v);
+    /* Codes that are multiplied as they lie need no table. With v_in_k, c->v is c->k. */
+    d->k_codes = d->planes ? 0 : dl_table_columns(d, c->k, p->k_dtype, p->k_scales, p->head_dim);
+    d->v_codes = all_codes ? 0 : dl_table_columns(d, c->v, p->v_dtype, p->v_scales, p->head_dim_v);
     if (d->k_codes) d->k_width = d->k_codes;
     d->k_columns = dl_round_up(p->head_dim, (int64_t)d->k_width * d->k_halves);
     d->v_columns = dl_round_up(p->head_dim_v, d->width);

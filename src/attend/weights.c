@@ -62,7 +62,8 @@ typedef struct weights_row {
     const ir_expr *number, *query_in_band; /* of the row, and of its query, in the band */
     const ir_expr *head, *query, *out_row;
     const ir_expr *position;     /* NULL if it does not matter */
-    const ir_expr *slope, *base; /* base: the LSE, of the probabilities */
+    const ir_expr *slope, *lse;
+    const ir_expr *has_keys; /* by its LSE, which may be of other keys: then any score may meet -infinity */
     mha_sight sight;             /* i32 */
     const ir_expr *kv_head;
     mha_values values; /* what the user's functions need of it */
@@ -156,7 +157,8 @@ static const ir_expr *shown(const weights *w, const weights_row *row, const weig
     z = mha_modified(c, MHA_SCORE_FUNCTION, &place, &row->values, z);
     const ir_expr *seen = visible(w, row, k, operands.bias);
     if (mode != ATTUNE_WEIGHTS_SOFTMAX) return mha_hide(c, seen, z, -INFINITY);
-    return mha_hide(c, seen, mha_probability(c, z, ir_splat(b, row->base, w->lanes)), 0);
+    const ir_expr *probability = mha_hide(c, seen, mha_probability(c, z, ir_splat(b, row->lse, w->lanes)), 0);
+    return mha_hide(c, ir_splat(b, row->has_keys, w->lanes), probability, 0);
 }
 
 /* ---- Rows ---- */
@@ -257,9 +259,8 @@ static void open_head(const weights *w, weights_row *row, const ir_expr *n, cons
         row->slope = ir_let(b, "slope", mha_load(c, ir_at(b, c->params.tensor[MHA_ALIBI_SLOPES], 1, 1, row->head)));
     if (c->p->weights_mode != ATTUNE_WEIGHTS_SOFTMAX) return;
     const ir_access *at = ir_at(b, c->lse, 1, 3, w->e.batch, row->head, row->query);
-    const ir_expr *lse = ir_let(b, "lse_value", mha_load(c, at));
-    const ir_expr *none = ir_eq(b, lse, mha_number(c, -INFINITY, 1));
-    row->base = ir_let(b, "base", ir_select(b, none, mha_number(c, INFINITY, 1), lse));
+    row->lse = ir_let(b, "lse_value", mha_load(c, at));
+    row->has_keys = ir_let(b, "has_keys", ir_ne(b, row->lse, mha_number(c, -INFINITY, 1)));
 }
 
 static void put_rows(const weights *w, const ir_expr *kv_head, const ir_expr *first_key) {

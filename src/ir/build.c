@@ -10,6 +10,15 @@
 
 bool ir_failed(const ir_builder *b) { return b->error.status != ATTUNE_OK; }
 
+static void leave(ir_builder *b) {
+    if (b->escape) longjmp(*b->escape, 1);
+}
+
+static void fail_memory(ir_builder *b, size_t bytes) {
+    at_fail_memory(&b->error, bytes);
+    leave(b);
+}
+
 void ir_build_fail(ir_builder *b, const char *format, ...) {
     if (ir_failed(b)) return;
     char message[ATTUNE_MESSAGE_BYTES];
@@ -18,12 +27,13 @@ void ir_build_fail(ir_builder *b, const char *format, ...) {
     vsnprintf(message, sizeof message, format, args);
     va_end(args);
     at_fail(&b->error, ATTUNE_INVALID_IR, "%s", message);
+    leave(b);
 }
 
 void *ir_build_alloc(ir_builder *b, size_t bytes) {
     if (ir_failed(b)) return NULL;
     void *memory = at_arena_alloc(b->arena, bytes);
-    if (!memory) at_fail_memory(&b->error, bytes);
+    if (!memory) fail_memory(b, bytes);
     return memory;
 }
 
@@ -76,7 +86,7 @@ static ir_symbol *new_symbol(ir_builder *b, const char *name) {
         return NULL;
     }
     if (symbol && (symbol->defined || symbol->word)) symbol = free_symbol(b, name, length);
-    if (!symbol) at_fail_memory(&b->error, sizeof *symbol);
+    if (!symbol) fail_memory(b, sizeof *symbol);
     return symbol;
 }
 
@@ -144,6 +154,13 @@ ir_builder *ir_builder_like(at_arena *arena, const ir_kernel *old) {
             b->kernel->num_buffers++;
     }
     return b;
+}
+
+void ir_builder_run(ir_builder *b, void (*build)(void *user), void *user) {
+    jmp_buf escape;
+    b->escape = &escape;
+    if (!setjmp(escape)) build(user);
+    b->escape = NULL;
 }
 
 ir_kernel *ir_builder_finish(ir_builder *b, at_error *err) {

@@ -5,6 +5,8 @@
 #include "ir/build.h"
 #include "ir/symbols.h"
 
+#include <setjmp.h>
+
 typedef enum ir_scope_kind { IR_SCOPE_PHASE, IR_SCOPE_FOR, IR_SCOPE_THEN, IR_SCOPE_ELSE } ir_scope_kind;
 
 typedef struct ir_scope {
@@ -29,7 +31,8 @@ struct ir_builder {
     ir_symbols symbols;
     ir_scope scopes[IR_MAX_DEPTH];
     int num_scopes;
-    bool strict; /* a name that is taken is an error, not a reason for a suffix: the parser's way */
+    bool strict;     /* a name that is taken is an error, not a reason for a suffix: the parser's way */
+    jmp_buf *escape; /* where a failure goes; NULL: to the caller */
 };
 
 /* Zeroed memory in the kernel's arena; NULL also when the builder has failed before. */

@@ -104,7 +104,7 @@ static void copy_stmt(ir_rewriter *r, const ir_stmt *old) {
 }
 
 void ir_rewrite_block(ir_rewriter *r, const ir_block *old) {
-    for (const ir_stmt *s = old->first; s && !ir_failed(r->b); s = s->next)
+    for (const ir_stmt *s = old->first; s; s = s->next)
         if (!r->on_stmt || !r->on_stmt(r, s)) copy_stmt(r, s);
 }
 
@@ -134,13 +134,23 @@ static bool make_tables(ir_rewriter *r, const ir_kernel *old) {
     return true;
 }
 
+typedef struct copying {
+    ir_rewriter *r;
+    const ir_kernel *old;
+} copying;
+
+static void copy_phases(void *user) {
+    const copying *c = user;
+    for (const ir_phase *phase = c->old->phases; phase; phase = phase->next) copy_phase(c->r, phase);
+}
+
 ir_kernel *ir_rewrite_kernel(const ir_kernel *old, const ir_rewriter *hooks, at_error *err) {
     ir_rewriter r = {.on_expr = hooks->on_expr, .on_stmt = hooks->on_stmt, .user = hooks->user};
     if (!make_tables(&r, old)) {
         at_fail_memory(err, sizeof r);
         return NULL;
     }
-    for (const ir_phase *phase = old->phases; phase && !ir_failed(r.b); phase = phase->next) copy_phase(&r, phase);
+    ir_builder_run(r.b, copy_phases, &(copying){&r, old});
     return ir_builder_finish(r.b, err);
 }
 

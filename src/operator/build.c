@@ -86,7 +86,6 @@ static void build_block(mha_context *c) {
     mha_block block;
     mha_block_shared(&block, c);
     share_attention(c);
-    if (ir_failed(c->b)) return;
     if (c->mask_tiles) mha_mask_tiles(c);
     mha_block_inputs(&block);
     build_attention(c);
@@ -97,6 +96,24 @@ static void build_weights(mha_context *c) {
     if (mha_prepares(c->p)) mha_prepare_shared(c);
     if (mha_prepares(c->p)) mha_prepare(c);
     mha_weights(c);
+}
+
+static void build_phases(void *user) {
+    mha_context *c = user;
+    mha_declare_params(c->b, c->p, &c->params);
+    read_problem(c);
+    if (mha_tabulates_mask(c->p, c->s)) mha_mask_tiles_shared(c);
+    switch (c->p->op) {
+    case ATTUNE_WEIGHTS: build_weights(c); break;
+    case ATTUNE_ROTARY: mha_rotary_op(c); break;
+    case ATTUNE_MERGE: mha_merge_op(c); break;
+    case ATTUNE_MHA: build_block(c); break;
+    default:
+        share_attention(c);
+        if (c->mask_tiles) mha_mask_tiles(c);
+        build_attention(c);
+        break;
+    }
 }
 
 ir_kernel *mha_build(at_arena *arena, const attune_problem *canonical, const attune_schedule *schedule,
@@ -118,19 +135,6 @@ ir_kernel *mha_build(at_arena *arena, const attune_problem *canonical, const att
         if (mha_read_functions(canonical, functions, err)) return NULL;
         c.functions = functions;
     }
-    mha_declare_params(c.b, canonical, &c.params);
-    read_problem(&c);
-    if (mha_tabulates_mask(canonical, c.s)) mha_mask_tiles_shared(&c);
-    switch (canonical->op) {
-    case ATTUNE_WEIGHTS: build_weights(&c); break;
-    case ATTUNE_ROTARY: mha_rotary_op(&c); break;
-    case ATTUNE_MERGE: mha_merge_op(&c); break;
-    case ATTUNE_MHA: build_block(&c); break;
-    default:
-        share_attention(&c);
-        if (c.mask_tiles) mha_mask_tiles(&c);
-        build_attention(&c);
-        break;
-    }
+    ir_builder_run(c.b, build_phases, &c);
     return ir_builder_finish(c.b, err);
 }

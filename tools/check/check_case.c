@@ -2,6 +2,7 @@
 #include "check/check_case.h"
 
 #include <stdlib.h>
+#include <string.h>
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -178,9 +179,10 @@ char *check_command(const check_machine *machine, const check_case *c) {
     char *const problem = problem_text(&c->problem), *const schedule = schedule_text(&c->schedule);
     char *command = NULL, sizes[SIZES_TEXT];
     sizes_print(&c->sizes, sizes);
+    const char *const quote = problem && strchr(problem, '"') ? "'" : ""; /* functions and tensors, for a shell */
     if (!problem || !schedule ||
-        asprintf(&command, "attune check %s%s%s --schedule=%s --isa=%s --threads=%u --inputs=%s%s%s --seed=%llu",
-                 problem, *sizes ? " --sizes=" : "", sizes, schedule, machine->isas[c->isa], c->threads,
+        asprintf(&command, "attune check %s%s%s%s%s --schedule=%s --isa=%s --threads=%u --inputs=%s%s%s --seed=%llu",
+                 quote, problem, quote, *sizes ? " --sizes=" : "", sizes, schedule, machine->isas[c->isa], c->threads,
                  input_kind_name(c->inputs), c->ftz ? " --ftz" : "", tool_vm_option(), (unsigned long long)c->seed) < 0)
         command = NULL;
     free(problem);
