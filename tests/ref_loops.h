@@ -216,23 +216,31 @@ static void NAME(softmax)(const reading *r, const entry *e, int64_t head, int64_
 /* Codes of what a tile's keys weigh, in place of it; most: the largest of that. */
 static REAL NAME(code)(REAL x, REAL most, REAL largest) { return rint(x / most * largest) * (most / largest); }
 
-/* Exponentials as codes relative to the largest of a tile's (integer=all), in the sum as well. Scales of tokens are a
- * part of a code. */
-static void NAME(code_shares)(const reading *r, const entry *e, int64_t kv_head, NAME(row) * row) {
+/* Scales of tokens are a part of a share's code. Those of new keys are not yet in the call's tensor. */
+static REAL NAME(scale_in_share)(const reading *r, const entry *e, int64_t kv_head, int64_t j,
+                                 const ref_result *result) {
+    const long double *const fresh = r->p->v_in_k ? result->k_scale : result->v_scale;
+    if (!is_of_tokens(&r->v_scale)) return 1;
+    if (j < e->keys - e->fresh) return (REAL)scale_of_key(r, e, &r->v_scale, kv_head, j);
+    return (REAL)fresh[dense_key_place(r, e, &r->v_scale, kv_head, j)];
+}
+
+/* Exponentials as codes relative to the largest of a tile's (integer=all), in the sum as well. */
+static void NAME(code_shares)(const reading *r, const entry *e, int64_t kv_head, NAME(row) * row,
+                              const ref_result *result) {
     enum { TILE = 512 };
     const REAL largest = r->p->q_planes == ATTUNE_Q_PLANES_1 ? 255 : 65535;
-    const bool weighs = !e->fresh && is_of_tokens(&r->v_scale); /* those of new keys are not yet there */
     row->sum = row->sink_share;
     for (int64_t first = 0; first < e->keys; first += TILE) {
         const int64_t end = first + TILE < e->keys ? first + TILE : e->keys;
         REAL most = 0, heaviest = 0;
         for (int64_t j = first; j < end; j++) {
-            const REAL scale = weighs ? (REAL)scale_of_key(r, e, &r->v_scale, kv_head, j) : 1;
+            const REAL scale = NAME(scale_in_share)(r, e, kv_head, j, result);
             most = fmax(most, row->shares[j]);
             heaviest = fmax(heaviest, row->shares[j] == 0 ? 0 : row->shares[j] * scale);
         }
         for (int64_t j = first; j < end && most > 0; j++) {
-            const REAL scale = weighs ? (REAL)scale_of_key(r, e, &r->v_scale, kv_head, j) : 1;
+            const REAL scale = NAME(scale_in_share)(r, e, kv_head, j, result);
             row->sum += NAME(code)(row->shares[j], most, largest);
             if (scale > 0) row->shares[j] = NAME(code)(row->shares[j] * scale, heaviest, largest) / scale;
         }
@@ -345,7 +353,7 @@ static void NAME(attend)(const reading *r, const entry *e, int64_t kv_head, REAL
                 row.dots[j] = dot;
             }
             NAME(softmax)(r, e, head, i, &row);
-            if (r->codes_shares && !row.is_empty) NAME(code_shares)(r, e, kv_head, &row);
+            if (r->codes_shares && !row.is_empty) NAME(code_shares)(r, e, kv_head, &row, result);
             NAME(finish_row)(r, e, head, i, &row, values, result);
         }
 }

@@ -21,6 +21,9 @@ expect "infinite scores of a row without keys" 0 '^1 passed, 0 failed$' "$attune
 # With v_in_k the values are a part of k: scores by integers, values by numbers from the same codes.
 expect "codes that are keys and values" 0 '^[0-9]+ passed, 0 failed$' "$attune" check --threads=1 --inputs=ordinary \
     num_heads=4,num_kv_heads=2,seq_q=1,seq_kv=70,head_dim=96,head_dim_v=32,k_dtype=i4,k_scales=token,v_in_k=1,integer=scores
+# The reference left the scales of new values out of the codes of probabilities.
+expect "scales of values that are appended" 0 '^1 passed, 0 failed$' "$attune" check --threads=1 --inputs=ordinary \
+    --isa=x86-64 --seed=1 num_heads=1,seq_q=1,seq_kv=2,head_dim=1,kv_dtype=i8,v_scales=token,integer=all,seq_new=1
 # A number that is appended lies on the border between two codes of f8 as nearly as f32 can tell.
 expect "a code that may be either of two" 0 '^all of f32 +[0-9.]+e-07 +.* [0-9.]+e-06 ' "$attune" check --random 1 \
     --seed 77777777777 --first 864
