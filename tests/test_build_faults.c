@@ -1,5 +1,5 @@
-/* Builders and passes where memory ends: at some 60 places of each of many random problems, so that each builder meets it
- * between any two expressions. What it has made so far is of no use, and nothing may look into what it could not make. */
+/* Builders and passes where memory ends: at some 60 places of each of many random problems, so that each builder meets
+ * it between any two expressions. Nothing may look into what could not be made. */
 #include "base/memory.h"
 #include "check/check_case.h"
 #include "ir/passes.h"

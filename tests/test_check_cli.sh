@@ -18,9 +18,10 @@ expect "an lse of a row without keys" 0 '^[0-9]+ passed, 0 failed$' "$attune" ch
 # Whatever the scores are: +infinity and NaN, too.
 expect "infinite scores of a row without keys" 0 '^1 passed, 0 failed$' "$attune" check --threads=1 --isa=x86-64 \
     --inputs=nonfinite op=weights,num_heads=5,seq_q=1,seq_kv=14,head_dim=3,lse_strides=33:0:8 --seed=3308535514
+scores=integer=scores
 # With v_in_k the values are a part of k: scores by integers, values by numbers from the same codes.
 expect "codes that are keys and values" 0 '^[0-9]+ passed, 0 failed$' "$attune" check --threads=1 --inputs=ordinary \
-    num_heads=4,num_kv_heads=2,seq_q=1,seq_kv=70,head_dim=96,head_dim_v=32,k_dtype=i4,k_scales=token,v_in_k=1,integer=scores
+    num_heads=4,num_kv_heads=2,seq_q=1,seq_kv=70,head_dim=96,head_dim_v=32,k_dtype=i4,k_scales=token,v_in_k=1,$scores
 # The reference left the scales of new values out of the codes of probabilities.
 expect "scales of values that are appended" 0 '^1 passed, 0 failed$' "$attune" check --threads=1 --inputs=ordinary \
     --isa=x86-64 --seed=1 num_heads=1,seq_q=1,seq_kv=2,head_dim=1,kv_dtype=i8,v_scales=token,integer=all,seq_new=1
@@ -47,8 +48,8 @@ expect "a command for the virtual machine names it" 1 '^    attune check .* --en
     num_heads=1,seq_q=2,head_dim=4
 
 expect "a command quotes functions for the shell" 1 \
-    "^    attune check 'num_heads=1,.*score_mod=\"2.0 \* score\"' --schedule=" env ATTUNE_STRICT=1 "$attune" check --threads=1 \
-    --inputs=ordinary --isa=x86-64 'num_heads=1,seq_q=2,head_dim=4,score_mod="2 * score"'
+    "^    attune check 'num_heads=1,.*score_mod=\"2.0 \* score\"' --schedule=" env ATTUNE_STRICT=1 "$attune" check \
+    --threads=1 --inputs=ordinary --isa=x86-64 'num_heads=1,seq_q=2,head_dim=4,score_mod="2 * score"'
 
 # Where computed numbers become codes, one that is a whole code off decides any sum: it counts for none.
 for ((i = 40; i < 120; i++)); do
