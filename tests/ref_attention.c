@@ -196,7 +196,8 @@ static int64_t new_place(const entry *e, const view *fresh, int64_t head, int64_
 static bool has_finished_keys(const attune_problem *p) { return p->seq_new || p->kv_projected; }
 /* Whether there are scores of keys beyond an entry's last: of stored ones that this call leaves as they are. */
 static bool has_more_keys(const attune_problem *p) {
-    return !p->page_size && ((!p->rotary_dim && p->qk_norm_eps == 0) || has_finished_keys(p));
+    const bool is_prepared = p->rotary_dim || p->qk_norm_eps > 0 || p->qk_hadamard;
+    return !p->page_size && (!is_prepared || has_finished_keys(p));
 }
 
 /* ---- Who sees whom ---- */

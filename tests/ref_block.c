@@ -372,7 +372,8 @@ static bool compute_block(block *b, bool is_plain, ref_result *result) {
     if (!before(b, in, &scale)) return false;
     measure(b, &scale);
     const double epsilon = is_double ? DBL_EPSILON : (double)FLT_EPSILON;
-    b->inner.k_error = epsilon * (8 * scale.k_row + scale.k_loss); /* rotated, too */
+    const double spread = b->call->problem->qk_hadamard ? 2 * sqrt((double)b->dim) : 1;
+    b->inner.k_error = spread * epsilon * (8 * scale.k_row + scale.k_loss); /* rotated, too */
     b->inner.v_error = epsilon * scale.v_loss;
     if (!(is_plain ? ref_attention_plain(&b->inner, result) : ref_attention(&b->inner, result))) return false;
     result->scale = scale;

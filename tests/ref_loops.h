@@ -64,12 +64,27 @@ static void NAME(normalise)(const reading *r, const view *weights, REAL *row) {
         row[c] = row[c] / root * (REAL)ref_load(weights->tensor->dtype, weights->data, c * weights->tensor->strides[0]);
 }
 
+/* Multiplies a row by the normalised Hadamard matrix: its halves meet, then the halves of those. */
+static void NAME(spread)(const reading *r, REAL *row) {
+    const REAL root = sqrt((REAL)r->dim);
+    if (!r->p->qk_hadamard) return;
+    for (int64_t c = 0; c < r->dim; c++) row[c] /= root;
+    for (int64_t half = r->dim / 2; half; half /= 2)
+        for (int64_t c = 0; c < r->dim; c++) {
+            if (c & half) continue;
+            const REAL x = row[c], y = row[c + half];
+            row[c] = x + y;
+            row[c + half] = x - y;
+        }
+}
+
 static void NAME(load_query)(const reading *r, const entry *e, int64_t head, int64_t i, REAL *row) {
     NAME(load_row)(row, &r->q, place(r->q.tensor, e->q_batch, head, e->first_q + i, 0), r->dim);
     const int64_t position =
         r->position_ids.tensor ? integer_at(&r->position_ids, e->q_batch, e->first_q + i) : e->base + i;
     NAME(normalise)(r, &r->q_norm, row);
     if (r->p->rotary_dim) NAME(rotate)(r, e->number, position, row);
+    NAME(spread)(r, row);
     for (int64_t c = 0; r->q_rounding && c < r->dim; c++) row[c] = (REAL)ref_rounded(r->q_rounding, row[c]);
     if (r->p->integer) NAME(code_query)(r, row);
 }
@@ -132,6 +147,7 @@ static void NAME(load_key)(const reading *r, const entry *e, int64_t kv_head, in
         if (r->position_ids.tensor) position = integer_at(&r->position_ids, e->q_batch, e->first_q + (is_new ? n : j));
         NAME(rotate)(r, e->number, position, row);
     }
+    if (is_raw) NAME(spread)(r, row);
     if (r->k_rounding)
         for (int64_t c = 0; c < r->dim; c++) row[c] = (REAL)ref_rounded(r->k_rounding, row[c]);
     const coding as_key = {

@@ -75,6 +75,13 @@ static const sample samples[] = {
      "num_pages=11,max_pages=5"},
     {"batch=3,embed_dim=40,num_heads=4,ragged=1,dtype=bf16,rotary_dim=10,qk_norm_eps=1e-6,is_causal=1",
      "total_q=20,rotary_positions=20"},
+    {"batch=2,embed_dim=40,num_heads=4,head_dim=16,seq_q=9,qk_hadamard=1,weights=scaled", ""},
+    {"batch=2,embed_dim=40,num_heads=4,head_dim=16,seq_q=5,seq_kv=13,kv_projected=1,qk_hadamard=1", ""},
+    {"batch=2,embed_dim=40,num_heads=4,num_kv_heads=2,head_dim=32,seq_q=3,seq_kv=20,seq_new=3,kv_lens=1,rotary_dim=6,"
+     "qk_norm_eps=1e-6,qk_hadamard=1," CACHED,
+     "rotary_positions=20"},
+    {"batch=3,embed_dim=40,num_heads=4,head_dim=16,ragged=1,dtype=bf16,rotary_dim=10,qk_hadamard=1,is_causal=1",
+     "total_q=20,rotary_positions=20"},
     {"batch=2,embed_dim=40,num_heads=4,seq_q=1,seq_kv=20,seq_new=1,rotary_dim=10,position_ids=1," CACHED,
      "rotary_positions=20"},
     {"batch=2,embed_dim=40,num_heads=4,seq_q=2,seq_kv=20,seq_new=2,kv_lens=1,page_size=4,rotary_dim=10," CACHED,

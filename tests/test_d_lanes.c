@@ -335,6 +335,9 @@ static const sample reproducible[] = {
     {"num_heads=2,seq_q=3,seq_kv=100,head_dim=20,lse=1,reproducible=1", ""}, /* q-lanes: by rows, one tile */
     {"num_heads=2,seq_q=3,seq_kv=700,head_dim=40,head_dim_v=130,sinks=1,lse=1,reproducible=1", ""},
     {"num_heads=2,seq_q=2,seq_kv=230,head_dim=6,dtype=f16,softmax_scale=-1,reproducible=1", ""},
+    {"num_heads=4,num_kv_heads=2,seq_q=3,seq_kv=230,seq_new=200,head_dim=32,kv_dtype=i4,kv_scales=group,qk_hadamard=1,"
+     "reproducible=1",
+     ""},
 };
 enum { NUM_REPRODUCIBLE = sizeof reproducible / sizeof *reproducible };
 

@@ -191,6 +191,8 @@ static void appended_rows(void **state) {
         "reproducible=1",
         "batch=2,num_heads=2,seq_q=2,seq_kv=64,seq_new=2,head_dim=24,dtype=bf16,kv_lens=1,reproducible=1,"
         "qk_norm_eps=0.5",
+        "batch=2,num_heads=2,seq_q=2,seq_kv=64,seq_new=2,head_dim=32,dtype=bf16,kv_lens=1,reproducible=1,"
+        "qk_hadamard=1",
     };
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         pair p;

@@ -137,6 +137,7 @@ static void test_low_rank_refused(void **state) {
         {"embed_dim=8,low_rank=2,ragged=1", "is_ragged cannot be 1"},
         {"embed_dim=8,seq_q=4,low_rank=2,rotary_dim=4", "rotary_dim cannot be 4"},
         {"embed_dim=8,seq_q=4,low_rank=2,qk_norm_eps=1e-6", "keys that are mixtures are not normalised"},
+        {"embed_dim=8,seq_q=4,low_rank=2,qk_hadamard=1", "keys that are mixtures are not rotated"},
         {"embed_dim=8,seq_q=4,low_rank=2,seq_new=4", "seq_new cannot be 4"},
         {"embed_dim=8,seq_q=4,low_rank=2,kv_projected=1", "kv_projected cannot be 1"},
         {"embed_dim=8,seq_q=4,low_rank=2,attn_mask=qk", "there can be no attn_mask"},

@@ -124,6 +124,7 @@ static void test_key(void **state) {
         "rotary_dim=8,position_ids=1",
         "qk_norm_eps=1e-6",
         "qk_norm_eps=1e-5",
+        "qk_hadamard=1",
         "weights=scaled",
         "weights=softmax",
         "weights=softmax,weights_average=1",

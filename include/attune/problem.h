@@ -117,7 +117,7 @@ typedef struct attune_user_tensor {
  *             scale is x / -8 for the element of the largest |x|, a positive one rather than a negative one, and codes
  *             are from -8 to 7
  *     none    code = clamp(x, -448, 448)
- * NaN becomes 0 in i8 and i4 and stays NaN in f8. Keys are rotated before they are rounded.
+ * NaN becomes 0 in i8 and i4 and stays NaN in f8. Keys are rotated (rotary_dim, qk_hadamard) before they are rounded.
  *
  * The block
  * ---------
@@ -203,8 +203,8 @@ typedef struct attune_problem {
     /* The block. Without embed_dim the fields below are ignored; op = weights, rotary and merge refuse embed_dim.
      * With it, head_dim may be 0: it is then embed_dim / num_heads, which must divide. dtype is that of x, x_kv, x_v
      * and out. Low-rank keys have no order: low_rank goes with no causality, window, ALiBi, mask, kv_lens, rotary,
-     * cache, ragged batch or dynamic seq_kv, and not with qk_norm_eps. All widths, num_heads * head_dim among them,
-     * are at most 262144. */
+     * cache, ragged batch or dynamic seq_kv, and not with qk_norm_eps or qk_hadamard. All widths, num_heads * head_dim
+     * among them, are at most 262144. */
     int64_t embed_dim;     /* columns of x; 0 = attention alone */
     int64_t kv_embed_dim;  /* columns of x_kv; 0 = embed_dim; a value other than embed_dim makes is_cross 1 */
     int64_t v_embed_dim;   /* columns of x_v; 0 = there is no x_v */
@@ -239,6 +239,11 @@ typedef struct attune_problem {
                                * share a scale; 0 = 32. With v_in_k, v_group is k_group */
     int64_t k_group_strides[4], v_group_strides[4]; /* of scales of groups */
     attune_kv_layout k_layout, v_layout; /* of k and v, which are appended to in it; k_new and v_new are rows */
+    int64_t qk_hadamard;   /* 0, or 1: rows of q and k are multiplied by the Hadamard matrix of head_dim, a power of
+                            * two, after norm and rotary: x H, H[i][j] = (-1)^(ones in i & j) / sqrt(head_dim). Products
+                            * q . k stay the same, but columns of k that stand out are spread over all of them, so codes
+                            * lose less. Where keys are appended, only k_new is: cached keys, and those of
+                            * kv_projected, are so already */
 } attune_problem;
 
 /* A NaN: "use 1 / sqrt(head_dim)". */

@@ -25,8 +25,8 @@ void mha_prepare(mha_context *c);
 void mha_rotary_op(mha_context *c);
 
 /* One row of head_dim columns, from source to target: normalised by the weights of `norm` (MHA_Q_NORM or MHA_K_NORM)
- * if the problem has such a tensor, and rotated by row `position` of the caches of entry `number`. A position of NULL:
- * not rotated. */
+ * if the problem has such a tensor, rotated by row `position` of the caches of entry `number`, and spread by
+ * qk_hadamard. A position of NULL: not rotated. */
 void mha_prepare_row(mha_context *c, mha_tensor_id norm, const ir_expr *number, const ir_expr *position,
                      const mha_row *source, const mha_row *target);
 
@@ -41,6 +41,11 @@ const ir_expr *mha_normalised_load(const mha_context *c, const mha_normalised *r
 /* Columns first … columns - 1. */
 void mha_normalised_copy(const mha_context *c, const mha_normalised *row, const mha_row *target, int64_t first,
                          int64_t columns);
+
+/* hadamard.c: a row in scratch of c->elem, which holds head_dim columns; and that row, multiplied by the Hadamard
+ * matrix, into target. */
+mha_row mha_hadamard_row(mha_context *c);
+void mha_hadamard(mha_context *c, const mha_row *row, const mha_row *target);
 
 /* weights.c: the output of scores or probabilities, from c->q, c->k and, for probabilities, c->lse. Op and phase alike.
  */

@@ -1,5 +1,5 @@
 /* Rotary position embedding (Su et al., "RoFormer", 2021): pairs of columns are rotated by an angle that the position
- * gives. A problem may have rows normalised before (qk_norm.c), or normalised alone.
+ * gives. A problem may have rows normalised before (qk_norm.c), spread after (hadamard.c), or one of these alone.
  *
  * Attention has q prepared in shared memory once, unrounded, and k as well unless keys are appended. That phase costs a
  * pass over both, but every task reads them many times. Prepared keys lie without pages, entry by entry, because
@@ -92,8 +92,10 @@ static void rotate_columns(mha_context *c, const rotation *r) {
 void mha_prepare_row(mha_context *c, mha_tensor_id norm, const ir_expr *number, const ir_expr *position,
                      const mha_row *source, const mha_row *target) {
     const mha_normalised row = mha_normalised_open(c, norm, source);
-    if (position) rotate_columns(c, &(rotation){number, position, &row, target});
-    mha_normalised_copy(c, &row, target, position ? c->p->rotary_dim : 0, c->p->head_dim);
+    const mha_row spread = c->p->qk_hadamard ? mha_hadamard_row(c) : *target;
+    if (position) rotate_columns(c, &(rotation){number, position, &row, &spread});
+    mha_normalised_copy(c, &row, &spread, position ? c->p->rotary_dim : 0, c->p->head_dim);
+    if (c->p->qk_hadamard) mha_hadamard(c, &spread, target);
 }
 
 /* ---- Queries ---- */
@@ -138,7 +140,7 @@ static void prepare_keys(mha_context *c) {
 
 void mha_prepare_shared(mha_context *c) {
     const mha_params *params = &c->params;
-    const bool is_rotated = c->p->rotary_dim != 0;
+    const bool is_rotated = c->p->rotary_dim || c->p->qk_hadamard;
     if (ir_failed(c->b)) return;
     c->given_q = c->q;
     c->given_k = c->k;

@@ -56,9 +56,11 @@ static inline bool mha_has_caches(const attune_problem *p) {
  */
 static inline bool mha_is_self(const attune_problem *p) { return mha_is_block(p) && !p->is_cross && !p->kv_projected; }
 static inline bool mha_keys_follow_queries(const attune_problem *p) { return mha_is_self(p) && !p->seq_new; }
-/* Queries and keys are normalised, rotated, or both, before they meet. Keys that are given projected have that behind
- * them, as those of a cache. */
-static inline bool mha_prepares(const attune_problem *p) { return p->rotary_dim || p->qk_norm_eps > 0; }
+/* Queries and keys are normalised, rotated by angles, rotated by a Hadamard matrix, or several of these, before they
+ * meet. Keys that are given projected have that behind them, as those of a cache. */
+static inline bool mha_prepares(const attune_problem *p) {
+    return p->rotary_dim || p->qk_norm_eps > 0 || p->qk_hadamard;
+}
 static inline bool mha_prepares_keys(const attune_problem *p) {
     return mha_prepares(p) && mha_has_keys(p) && !p->kv_projected;
 }

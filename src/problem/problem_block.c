@@ -147,6 +147,10 @@ static attune_status check_low_rank(const attune_problem *p, at_error *err) {
         return at_fail(err, ATTUNE_INVALID_PROBLEM,
                        "low_rank is %lld and qk_norm_eps %g; keys that are mixtures are not normalised",
                        (long long)p->low_rank, p->qk_norm_eps);
+    if (p->qk_hadamard)
+        return at_fail(err, ATTUNE_INVALID_PROBLEM,
+                       "low_rank is %lld and qk_hadamard 1; keys that are mixtures are not rotated",
+                       (long long)p->low_rank);
     return check_order(p, err);
 }
 

@@ -172,6 +172,21 @@ static attune_status check_v_in_k(const attune_problem *p, at_error *err) {
         return at_fail(err, ATTUNE_INVALID_PROBLEM,
                        "v_in_k and qk_norm_eps = %g do not go together: columns of k that are normalised are no values",
                        p->qk_norm_eps);
+    if (p->qk_hadamard)
+        return refuse(err,
+                      "v_in_k and qk_hadamard = 1 do not go together: columns of k that are rotated are no values");
+    return ATTUNE_OK;
+}
+
+static attune_status check_hadamard(const attune_problem *p, at_error *err) {
+    if (!p->qk_hadamard) return ATTUNE_OK;
+    if (p->head_dim & (p->head_dim - 1))
+        return at_fail(err, ATTUNE_INVALID_PROBLEM, "head_dim is %lld; with qk_hadamard=1 it must be a power of two",
+                       (long long)p->head_dim);
+    if (mha_is_quantised(p->k_dtype) && mha_prepares_keys(p) && !p->seq_new)
+        return at_fail(err, ATTUNE_INVALID_PROBLEM,
+                       "qk_hadamard is 1, k_dtype %s, but keys are rotated before they become codes: set seq_new",
+                       mha_dtype_name(p->k_dtype));
     return ATTUNE_OK;
 }
 
@@ -296,7 +311,9 @@ static attune_status check_panels(const attune_problem *p, at_error *err) {
     if (mha_prepares_keys(p) && !p->seq_new)
         return at_fail(err, ATTUNE_INVALID_PROBLEM,
                        "%s is panels, but %s prepares all of k in this call: append prepared keys (seq_new)", name,
-                       p->rotary_dim ? "rotary_dim" : "qk_norm_eps");
+                       p->rotary_dim        ? "rotary_dim"
+                       : p->qk_norm_eps > 0 ? "qk_norm_eps"
+                                            : "qk_hadamard");
     if (p->k_layout == ATTUNE_LAYOUT_PANELS) status = check_panels_of(&k, k.dtype == ATTUNE_BF16, err);
     if (!status && p->v_layout == ATTUNE_LAYOUT_PANELS) status = check_panels_of(&v, false, err);
     return status;
@@ -341,6 +358,7 @@ attune_status mha_check_fields(const attune_problem *p, at_error *err) {
     if (!status) status = check_bounds(p, err);
     if (!status) status = check_position_ids(p, err);
     if (!status) status = check_v_in_k(p, err);
+    if (!status) status = check_hadamard(p, err);
     if (!status) status = check_codes(p, err);
     if (!status) status = check_panels(p, err);
     if (!status) status = check_weights(p, err);

@@ -415,6 +415,17 @@ static void draw_norm(draft *d) {
     p->qk_norm_eps = chance(d, 50) ? 1e-6 : 0.125 * (double)between(d, 1, 8);
 }
 
+/* Rows that this call spreads over their columns. */
+static void draw_hadamard(draft *d) {
+    attune_problem *const p = d->p;
+    const bool has_keys = p->op != ATTUNE_ROTARY && p->op != ATTUNE_MERGE;
+    const bool prepares_all = !p->seq_new && !p->kv_projected;
+    const bool is_bound = prepares_all && (p->k_layout || p->v_layout || ref_is_quantised(p->k_dtype));
+    const bool fits = p->head_dim > 0 && (p->head_dim & (p->head_dim - 1)) == 0;
+    if (!has_keys || !fits || is_bound || p->v_in_k || d->block == BLOCK_LOW_RANK) return;
+    p->qk_hadamard = has_feature(d) || chance(d, 3);
+}
+
 static attune_op draw_op(const draft *d) {
     const int64_t op = d->block ? 100 : between(d, 1, 100);
     if (op <= 6) return ATTUNE_WEIGHTS;
@@ -447,6 +458,7 @@ static void draw_any(tool_random *random, check_kind kind, double max_flops, att
     fit_rotary(&d);
     set_sizes(&d);
     draw_norm(&d);
+    draw_hadamard(&d);
     if (d.block) draft_leave_out(&d);
 }
 

@@ -90,10 +90,12 @@ static double longest_query(const tensors *t, const ref_block_scale *block) {
     return fmax(block->q_row, longest_row(tensors_find(t, "q")));
 }
 
-/* How far a number of k_new may be off after its norm and its rotation. */
+/* How far a number of k_new may be off after its norm and its rotations. A Hadamard rotation makes a number of a whole
+ * row, with its errors. */
 static double error_of_prepared(const tensors *t, double epsilon) {
-    if (t->problem.qk_norm_eps > 0) return 16 * epsilon * longest_normalised(t, "k_norm");
-    return 8 * epsilon * largest_finite(tensors_find(t, "k_new"));
+    const double spread = t->problem.qk_hadamard ? 2 * sqrt((double)t->problem.head_dim) : 1;
+    if (t->problem.qk_norm_eps > 0) return 16 * spread * epsilon * longest_normalised(t, "k_norm");
+    return 8 * spread * epsilon * largest_finite(tensors_find(t, "k_new"));
 }
 
 static double largest_given(const tensors *t, const ref_block_scale *block) {
@@ -281,7 +283,7 @@ static double weight_loss(const attune_problem *p, double off) {
 }
 
 /* Whether Q and K are normalised or rotated. */
-static bool is_prepared(const attune_problem *p) { return p->rotary_dim || p->qk_norm_eps > 0; }
+static bool is_prepared(const attune_problem *p) { return p->rotary_dim || p->qk_norm_eps > 0 || p->qk_hadamard; }
 
 /* The relative error of Q and K in a problem that is bf16 throughout, and rounds them between its steps. */
 static double lost_between(const attune_problem *p) {
@@ -355,7 +357,8 @@ static bounds bounds_of(const tensors *t, const ref_result *wanted, double plain
     const double cached_v = has_cache && is_block ? epsilon_of(p->v_in_k ? p->k_dtype : p->v_dtype) : 0;
     const double q_loss = block->q_loss, k_loss = block->k_loss, v_loss = p->v_in_k ? k_loss : block->v_loss;
     const double projected = q_loss * longest_key(t, block) + k_loss * block->q_row;
-    double off = (p->qk_norm_eps > 0 ? 8 : 4) * epsilon * (4 + score) + (is_known ? 0 : 4 * cached_k * score);
+    const double rounded = (p->qk_norm_eps > 0 ? 8 : 4) + (p->qk_hadamard ? 16 : 0);
+    double off = rounded * epsilon * (4 + score) + (is_known ? 0 : 4 * cached_k * score);
     off += lost_to_codes(t, block);
     if (is_block) off += 2 * epsilon * scale_of(t) * sqrt((double)p->head_dim) * projected; /* merge has no head_dim */
     /* A prob_mod that is drawn makes at most twice as much of a probability's error, and may give more in all. */
@@ -364,7 +367,8 @@ static bounds bounds_of(const tensors *t, const ref_result *wanted, double plain
     if (is_block && !p->no_out_projection) out = out * block->out_gain + epsilon * block->out_loss;
     const double of_scores = off + lost_between(p) * score; /* `out` has that in plain_max */
     const double prepared = error_of_prepared(t, epsilon);
-    const double appended = epsilon * (8 * block->k_row + k_loss);
+    const double spread = p->qk_hadamard ? 2 * sqrt((double)p->head_dim) : 1; /* over a row */
+    const double appended = spread * epsilon * (8 * block->k_row + k_loss);
     bounds b = {
         .out = {.absolute = 4 * plain_max + out + tiny, .relative = 2 * epsilon_of(p->dtype)},
         .lse = {.absolute = of_scores, .relative = 4 * epsilon},
