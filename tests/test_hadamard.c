@@ -86,7 +86,8 @@ static float *results(const char *text, const char *fields, size_t *count) {
     sample_call_open(&c, &(sample){.problem = whole, .sizes = ""}, ON_THE_HEAP);
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         for (size_t t = 0; t < c.count; t++)
-            if (!strcmp(c.tensors[t].name, names[i]) && c.tensors[t].dtype == ATTUNE_F32) fill(&c, names[i], (uint32_t)i);
+            if (!strcmp(c.tensors[t].name, names[i]) && c.tensors[t].dtype == ATTUNE_F32)
+                fill(&c, names[i], (uint32_t)i);
     run(&c);
     const size_t bytes = c.memory[place_of(&c, "out")].bytes;
     float *const out = malloc(bytes);
