@@ -50,7 +50,7 @@ typedef struct function {
 static const function functions[] = {
     {"exp2", exp2l, -130, 130, 1.0, 1.5},
     {"log2", log2l, 0, 4, 2.0, 2.0},
-    {"tanh", tanhl, -4, 4, 2.0, 2.0},
+    {"tanh", tanhl, -4, 4, 2.5, 2.0},
 };
 
 static const double edges[] = {

@@ -10,7 +10,7 @@
  *          on. On targets without AT_TARGET_SCALEF a result below the smallest normal number is off by up to that
  *          number: it is 0 from -127 (-1023) down and imprecise in between.
  *   log2   below 2, denormals included; -inf at 0, NaN below
- *   tanh   below 2; keeps the sign of 0
+ *   tanh   below 2, on f32 with fused multiply-add below 2.5; keeps the sign of 0
  * NaN gives NaN. */
 #include "ir/passes.h"
 #include "ir/rewrite.h"
@@ -41,6 +41,9 @@ static const double tanh_f64[] = {-0x1.5555555555503p-2,  0x1.111111110b0c3p-3, 
                                   0x1.664f4781f0e0ap-6,   -0x1.226e16d975decp-7, 0x1.d6cf3c9507d46p-9,
                                   -0x1.7d6969d8c23f7p-10, 0x1.336ae26d3c623p-11, -0x1.df7a6fb1b301cp-13,
                                   0x1.43e141351a7adp-14,  -0x1.0e3d02ecd06ap-16};
+
+/* (e^2x - 1 - 2x) / x^2 on [-ln 2 / 4, ln 2 / 4] */
+static const double expm1_f32[] = {0x1.fffffep+0, 0x1.5554bp+0, 0x1.555674p-1, 0x1.1227bp-2, 0x1.6bebfep-4};
 
 #define TERMS(table) (int)(sizeof(table) / sizeof((table)[0]))
 
@@ -133,10 +136,14 @@ static value *log2_of(math *m, value *x) {
     return ir_select(b, less(m, zero, x), above, at_zero);
 }
 
+static value *with_sign_of(math *m, value *x, value *magnitude) {
+    value *sign = ir_apply(m->b, IR_AND, as_bits(m, x), integer(m, m->f64 ? INT64_MIN : INT32_MIN), NULL);
+    return as_float(m, ir_apply(m->b, IR_OR, as_bits(m, magnitude), sign, NULL));
+}
+
 /* An odd polynomial near 0, elsewhere 1 - 2 / (e^2|x| + 1), with the sign of x. */
-static value *tanh_of(math *m, value *x) {
+static value *tanh_by_parts(math *m, value *x) {
     ir_builder *b = m->b;
-    x = ir_let(b, "tanh.x", x);
     value *a = ir_let(b, "tanh.a", ir_apply(b, IR_ABS, x, NULL, NULL));
     value *square = ir_let(b, "tanh.square", ir_mul(b, a, a));
     value *slope =
@@ -144,9 +151,34 @@ static value *tanh_of(math *m, value *x) {
     value *small = multiply_add(m, ir_mul(b, a, square), slope, a);
     value *power = exp2_of(m, ir_mul(b, a, number(m, 0x1.71547652b82fep+1))); /* 2 / ln 2 */
     value *large = ir_sub(b, number(m, 1), ir_div(b, number(m, 2), ir_add(b, power, number(m, 1))));
-    value *magnitude = ir_select(b, less(m, a, number(m, 0.625)), small, large);
-    value *sign = ir_apply(b, IR_AND, as_bits(m, x), integer(m, m->f64 ? INT64_MIN : INT32_MIN), NULL);
-    return as_float(m, ir_apply(b, IR_OR, as_bits(m, magnitude), sign, NULL));
+    return with_sign_of(m, x, ir_select(b, less(m, a, number(m, 0.625)), small, large));
+}
+
+/* 2^n for a whole n whose power is a normal number. */
+static value *power_of(math *m, value *n) {
+    if (m->flags & AT_TARGET_SCALEF) return ir_apply(m->b, IR_LDEXP, number(m, 1), n, NULL);
+    return as_float(m, ir_add(m->b, as_bits(m, number(m, 1)), shift_left(m, to_integer(m, n))));
+}
+
+/* e / (e + 2) of e = e^2|x| - 1, with the sign of x. With 2|x| = n ln 2 + 2r it is 2^n (e^2r - 1) + 2^n - 1, which is
+ * as exact near 0 as elsewhere: there n is 0. From 9.02 on the quotient is 1; the constant is the first operand so that
+ * a NaN comes through. */
+static value *tanh_at_once(math *m, value *x) {
+    ir_builder *b = m->b;
+    value *a = ir_let(b, "tanh.a", ir_min(b, number(m, 9.02), ir_apply(b, IR_ABS, x, NULL, NULL)));
+    value *n = ir_let(b, "tanh.n", round_small(m, ir_mul(b, a, number(m, 0x1.71547652b82fep+1)))); /* 2 / ln 2 */
+    value *r = ir_let(b, "tanh.r", multiply_add(m, n, number(m, -0x1.62e42fefa39efp-2), a));       /* -ln 2 / 2 */
+    value *slope = polynomial(m, r, expm1_f32, TERMS(expm1_f32));
+    value *little = multiply_add(m, ir_mul(b, r, r), slope, ir_add(b, r, r));
+    value *power = ir_let(b, "tanh.power", power_of(m, n));
+    value *e = ir_let(b, "tanh.e", multiply_add(m, little, power, ir_sub(b, power, number(m, 1))));
+    return with_sign_of(m, x, ir_div(b, e, ir_add(b, e, number(m, 2))));
+}
+
+/* In parts where products are rounded: then n ln 2 would be, too. Of f64 they are as good. */
+static value *tanh_of(math *m, value *x) {
+    x = ir_let(m->b, "tanh.x", x);
+    return !m->f64 && m->flags & AT_TARGET_FMA ? tanh_at_once(m, x) : tanh_by_parts(m, x);
 }
 
 /* ---- The pass ---- */
