@@ -14,7 +14,7 @@ ref_format ref_format_of(const attune_problem *p, bool is_k) {
                     .group = group ? group : DEFAULT_GROUP,
                     .columns = is_k ? p->head_dim : dim_v};
     const attune_dtype dtype = f.dtype ? f.dtype : p->dtype;
-    if (in_panels) f.unit = dtype == ATTUNE_BF16 ? 2 : 1;
+    if (in_panels) f.unit = dtype == ATTUNE_I8 ? 4 : dtype == ATTUNE_BF16 ? 2 : 1;
     if (f.scales == ATTUNE_SCALES_DEFAULT && f.dtype == ATTUNE_I4) f.scales = ATTUNE_SCALES_GROUP;
     if (!ref_is_quantised(f.dtype)) f.scales = ATTUNE_SCALES_NONE;
     f.is_packed = f.dtype == ATTUNE_I4 || f.scales == ATTUNE_SCALES_INLINE;
@@ -67,7 +67,7 @@ long double ref_code(const ref_format *f, const void *storage, int64_t row, int6
 
 void ref_put_code(const ref_format *f, long double *row, int64_t column, long double code) {
     if (f->dtype != ATTUNE_I4) {
-        row[f->is_packed ? byte_of(f, column) : column] = code;
+        row[f->is_packed ? byte_of(f, column) : ref_column_place(f, column, 1)] = code;
         return;
     }
     long double *const byte = &row[byte_of(f, column)];

@@ -60,9 +60,31 @@ static void panels_of_32_bits(bool is_value) {
     assert_true(isnan(panels[0][0][PANEL]));
 }
 
+/* i8, of rows of 8 columns. */
+static void panels_of_8_bits(bool is_value) {
+    enum { BYTES = 8, SIZE = 16 * BYTES, TOKENS_OF_I8 = 19 };
+    int8_t rows[TOKENS_OF_I8][BYTES], back[TOKENS_OF_I8][BYTES], panels[2 * SIZE];
+    for (int i = 0; i < TOKENS_OF_I8 * BYTES; i++) rows[i / BYTES][i % BYTES] = (int8_t)(37 * i - 128);
+    memset(panels, 0x55, sizeof panels);
+    attune_panels p = ATTUNE_PANELS_INIT;
+    p.dtype = ATTUNE_I8, p.is_value = is_value, p.heads = 1, p.tokens = TOKENS_OF_I8, p.columns = BYTES;
+    p.rows = rows, p.panels = panels;
+    assert_int_equal(attune_panels_from_rows(&p), ATTUNE_OK);
+    for (int t = 0; t < 32; t++)
+        for (int c = 0; c < BYTES; c++) {
+            const int in_panel = t % 16, at = is_value ? in_panel / 4 * BYTES * 4 + c * 4 + in_panel % 4
+                                                       : c / 4 * 64 + in_panel * 4 + c % 4;
+            assert_int_equal(panels[t / 16 * SIZE + at], t < TOKENS_OF_I8 ? rows[t][c] : 0);
+        }
+    p.rows = back;
+    assert_int_equal(attune_panels_to_rows(&p), ATTUNE_OK);
+    assert_memory_equal(back, rows, sizeof rows);
+}
+
 static void rows_and_panels(void **state) {
     (void)state;
     for (int is_value = 0; is_value < 2; is_value++) {
+        panels_of_8_bits(is_value);
         panels_of_16_bits(is_value);
         panels_of_32_bits(is_value);
     }
@@ -81,7 +103,8 @@ static void bad_arguments(void **state) {
     assert_int_equal(attune_panels_from_rows(&good), ATTUNE_OK);
     assert_int_equal(attune_panels_to_rows(NULL), ATTUNE_INVALID_ARGUMENT);
 #define BAD(change, part) bad = good, change, assert_bad(bad, part)
-    BAD(bad.dtype = ATTUNE_I8, "it must be f32 or bf16");
+    BAD(bad.dtype = ATTUNE_F8, "it must be f32, bf16 or i8");
+    BAD((bad.dtype = ATTUNE_I8, bad.columns = 6), "columns is 6; keys of i8 in panels need a multiple of 4");
     BAD((bad.dtype = ATTUNE_BF16, bad.columns = 3), "columns is 3; keys of bf16");
     BAD(bad.is_value = 2, "is_value is 2; it must be from 0 to 1");
     BAD(bad.tokens = -1, "tokens is -1; it must be from 0");
@@ -126,7 +149,8 @@ static void to_panels(const pair *p, bool is_value, void *panels) {
 }
 
 static void open_pair(const char *text, pair *p) {
-    static const char *const shared[] = {"q", "k_new", "v_new", "cos", "sin", "block_table", "kv_lens"};
+    static const char *const shared[] = {"q",           "k_new",   "v_new",   "cos",    "sin",
+                                         "block_table", "kv_lens", "k_scale", "v_scale"};
     char with_panels[300];
     snprintf(with_panels, sizeof with_panels, "%s,kv_layout=panels", text);
     sample_call_open(&p->rows, &(sample){.problem = text, .sizes = "", .kv = {33, 21}}, ON_THE_HEAP);
@@ -158,7 +182,7 @@ static void assert_same(const pair *p, const char *name, const char *text) {
     if (bytes != others || memcmp(a, b, bytes)) fail_msg("%s of %s has other bits in panels", name, text);
 }
 
-/* With a promise of bits, or by q-lanes with one schedule, rows and panels have the same. */
+/* With a promise of bits (integer=all is one), or by q-lanes with one schedule, rows and panels have the same. */
 static void same_bits_as_rows(void **state) {
     (void)state;
     static const char *const texts[] = {
@@ -169,13 +193,25 @@ static void same_bits_as_rows(void **state) {
         "num_heads=2,seq_q=70,seq_kv=97,head_dim=32,is_causal=1,causal_align=bottom_right,dtype=bf16",
         "num_heads=2,seq_q=70,seq_kv=97,head_dim=36,window_left=9,is_causal=1",
         "num_heads=1,seq_q=1,seq_kv=5,head_dim=9,v_dtype=bf16,softmax_precision=f64,reproducible=1",
+        "num_heads=4,num_kv_heads=2,seq_q=1,seq_kv=83,head_dim=40,kv_dtype=i8,reproducible=1",
+        "num_heads=2,seq_q=50,seq_kv=83,head_dim=24,kv_dtype=i8,kv_scales=token,is_causal=1,"
+        "causal_align=bottom_right",
+        "num_heads=2,seq_q=50,seq_kv=83,head_dim=24,kv_dtype=i8,softmax_precision=f64,dtype=bf16",
+        "num_heads=8,num_kv_heads=2,seq_q=1,seq_kv=1300,head_dim=128,kv_dtype=i8,integer=all,q_planes=1,lse=1",
+        "num_heads=8,num_kv_heads=2,seq_q=1,seq_kv=1301,head_dim=44,head_dim_v=70,kv_dtype=i8,integer=all,"
+        "kv_scales=token",
+        "num_heads=3,num_kv_heads=1,seq_q=5,seq_kv=530,head_dim=8,head_dim_v=3,kv_dtype=i8,integer=all,is_causal=1,"
+        "causal_align=bottom_right,kv_scales=token",
+        "num_heads=1,seq_q=3,seq_kv=2,head_dim=4,kv_dtype=i8,integer=all",
+        "batch=2,num_heads=4,num_kv_heads=2,seq_q=1,seq_kv=64,head_dim=32,kv_dtype=i8,integer=all,kv_lens=1,"
+        "window_left=9,window_right=0,causal_align=bottom_right",
     };
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         pair p;
         attune_schedule s = ATTUNE_SCHEDULE_INIT;
         open_pair(texts[i], &p);
         assert_int_equal(attune_schedule_choose(sample_context, &p.panels.problem, &s), ATTUNE_OK);
-        run(&p.rows, strstr(texts[i], "reproducible") ? NULL : &s);
+        run(&p.rows, strstr(texts[i], "reproducible") || strstr(texts[i], "integer") ? NULL : &s);
         run(&p.panels, &s);
         assert_same(&p, "out", texts[i]);
         close_pair(&p);
@@ -193,6 +229,10 @@ static void appended_rows(void **state) {
         "qk_norm_eps=0.5",
         "batch=2,num_heads=2,seq_q=2,seq_kv=64,seq_new=2,head_dim=32,dtype=bf16,kv_lens=1,reproducible=1,"
         "qk_hadamard=1",
+        "batch=2,num_heads=2,seq_q=2,seq_kv=64,seq_new=2,head_dim=24,head_dim_v=7,kv_dtype=i8,kv_lens=1,"
+        "reproducible=1",
+        "batch=2,num_heads=2,seq_q=2,seq_kv=64,seq_new=19,head_dim=24,kv_dtype=i8,kv_scales=token,kv_lens=1,"
+        "integer=all,qk_norm_eps=0.5",
     };
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         pair p;
@@ -202,6 +242,8 @@ static void appended_rows(void **state) {
         assert_same(&p, "out", texts[i]);
         for (int v = 0; v < 2; v++) {
             size_t bytes = 0;
+            if (data_of(&p.rows, v ? "v_scale" : "k_scale", &bytes))
+                assert_same(&p, v ? "v_scale" : "k_scale", texts[i]);
             const void *const found = data_of(&p.panels, v ? "v" : "k", &bytes);
             void *const wanted = malloc(bytes);
             assert_non_null(wanted);
@@ -221,6 +263,9 @@ static void nothing_beyond_the_last(void **state) {
         "num_heads=4,num_kv_heads=1,seq_q=1,seq_kv=37,head_dim=40",
         "num_heads=2,seq_q=70,seq_kv=37,head_dim=40,dtype=bf16",
         "num_heads=2,seq_q=70,seq_kv=37,head_dim=40,dtype=bf16,is_causal=1,causal_align=bottom_right",
+        "num_heads=4,num_kv_heads=1,seq_q=1,seq_kv=37,head_dim=40,kv_dtype=i8",
+        "num_heads=2,seq_q=70,seq_kv=37,head_dim=40,kv_dtype=i8,kv_scales=token",
+        "num_heads=4,num_kv_heads=1,seq_q=1,seq_kv=37,head_dim=40,kv_dtype=i8,kv_scales=token,integer=all",
     };
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         pair p;
@@ -233,7 +278,8 @@ static void nothing_beyond_the_last(void **state) {
         memcpy(before, out, bytes);
         for (int v = 0; v < 2; v++) {
             const attune_tensor *t = tensor_of(&p.panels, v ? "v" : "k");
-            const int unit = t->dtype == ATTUNE_BF16 ? 2 : 1, width = 4 / unit, columns = 40;
+            const int width = t->dtype == ATTUNE_I8 ? 1 : t->dtype == ATTUNE_BF16 ? 2 : 4, unit = 4 / width;
+            const int columns = 40;
             unsigned char *const bytes_of = sample_call_data(&p.panels, v ? "v" : "k");
             for (int64_t h = 0; h < t->dims[1]; h++)
                 for (int token = 37 % 16; token < 16; token++)

@@ -2,11 +2,25 @@
  * append_codes.c makes codes of them. */
 #include "attend/append.h"
 
+/* Columns of a panel lie apart, so its codes are made in scratch. */
+static void append_codes(mha_context *c, const mha_row *source, const mha_row *target, const ir_access *scale,
+                         int64_t columns) {
+    mha_coding coding = {source, target, mha_format_of(c, target->buffer), scale};
+    if (!mha_is_paneled(c, target->buffer)) {
+        mha_append_codes(c, &coding);
+        return;
+    }
+    const ir_elem elem = (ir_elem)target->buffer->type.elem;
+    const mha_row codes = {ir_scratch(c->b, "codes", elem, 2, (int64_t[]){1, columns}), {ir_idx(c->b, 0)}, NULL};
+    coding.target = &codes;
+    mha_append_codes(c, &coding);
+    mha_copy_row(c, &codes, target, 0, columns);
+}
+
 static void append_row(mha_context *c, const mha_row *source, const mha_row *target, const ir_access *scale,
                        int64_t columns) {
-    const mha_format format = mha_format_of(c, target->buffer);
-    if (mha_is_quantised(format.dtype))
-        mha_append_codes(c, &(mha_coding){source, target, format, scale});
+    if (mha_is_quantised(mha_format_of(c, target->buffer).dtype))
+        append_codes(c, source, target, scale, columns);
     else
         mha_copy_row(c, source, target, 0, columns);
 }

@@ -382,7 +382,7 @@ static void visit_tile(d_lanes *d, const dl_tile *tile) {
     load_scales(d, tile);
     if (d->k_group_scales) dl_load_group_scales(d, tile);
     if (d->planes) /* sums of integers are the same in any order */
-        dl_code_scores(d, tile);
+        (d->k_by_panels ? dl_code_panel_scores : dl_code_scores)(d, tile);
     else if (d->k_by_panels)
         dl_panel_scores(d, tile);
     else if (d->is_serial)
@@ -391,7 +391,7 @@ static void visit_tile(d_lanes *d, const dl_tile *tile) {
         dl_scores(d, tile);
     dl_softmax(d, tile);
     if (d->p_codes)
-        dl_code_values(d, tile);
+        (d->v_by_panels ? dl_code_panel_values : dl_code_values)(d, tile);
     else
         dl_values(d, tile);
 }

@@ -200,8 +200,10 @@ const ir_access *dl_share_codes(const d_lanes *d, const ir_expr *r, int64_t plan
 void dl_scores(d_lanes *d, const dl_tile *tile);
 void dl_serial_scores(d_lanes *d, const dl_tile *tile);
 
-/* d_lanes_panels.c: the same of K in panels. */
+/* d_lanes_panels.c: the same of K in panels. And vector number `number` of the tile's keys from `first` on, which lies
+ * in one panel; beyond the last key it is the last one. */
 void dl_panel_scores(d_lanes *d, const dl_tile *tile);
+mha_row dl_vector_of_keys(const d_lanes *d, const dl_tile *tile, const ir_expr *first, int64_t number);
 
 /* d_lanes_softmax.c: scores become probabilities; writes row_max, row_sum and factor. */
 void dl_softmax(d_lanes *d, const dl_tile *tile);
@@ -228,6 +230,19 @@ mha_place dl_place_of_keys(const d_lanes *d, const dl_row *row, const dl_tile *t
 
 /* d_lanes_code_values.c: O = O * factor + P V * share, P V in integers. */
 void dl_code_values(d_lanes *d, const dl_tile *tile);
+/* How the values of a tile join those before it: row r, and factors in all lanes. */
+typedef struct dl_joined_row {
+    const ir_expr *r, *unit, *kept, *share;
+} dl_joined_row;
+dl_joined_row dl_joined_row_of(const d_lanes *d, const ir_expr *r);
+/* The sums of the planes before, NULL if there are none, and those of one more, as numbers; the sums of all planes, of
+ * the columns from `column` on, join O. */
+const ir_expr *dl_sum_with_plane(const d_lanes *d, const ir_expr *sum, const ir_expr *codes);
+void dl_join_values(const d_lanes *d, const dl_joined_row *row, const ir_expr *column, const ir_expr *sum);
+
+/* d_lanes_code_panels.c: scores and values in integers of K and V in panels. */
+void dl_code_panel_scores(d_lanes *d, const dl_tile *tile);
+void dl_code_panel_values(d_lanes *d, const dl_tile *tile);
 
 /* d_lanes_value.c */
 void dl_values(d_lanes *d, const dl_tile *tile);

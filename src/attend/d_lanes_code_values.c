@@ -130,14 +130,37 @@ static void add_stream(d_lanes *d, const dl_streams *streams, const void *user) 
     IR_FOR(b, i, whole, streams->keys, 1) add_keys(d, &block, streams, i, 1);
 }
 
+/* ---- From sums to O ---- */
+
+const ir_expr *dl_sum_with_plane(const d_lanes *d, const ir_expr *sum, const ir_expr *codes) {
+    const ir_expr *part = ir_cast(d->b, d->c->elem, codes);
+    return sum ? ir_add(d->b, ir_mul(d->b, sum, mha_number(d->c, HIGH_PLANE, d->lanes)), part) : part;
+}
+
+dl_joined_row dl_joined_row_of(const d_lanes *d, const ir_expr *r) {
+    ir_builder *b = d->b;
+    const ir_expr *unit = ir_splat(b, ir_load(b, ir_at(b, d->p_units, 1, 1, r)), d->lanes);
+    dl_joined_row row = {.r = r};
+    row.kept = ir_let(b, "kept", ir_splat(b, ir_load(b, ir_at(b, d->factor, 1, 1, r)), d->lanes));
+    row.share = ir_let(b, "share", ir_splat(b, ir_load(b, ir_at(b, d->p_shares, 1, 1, r)), d->lanes));
+    row.unit = ir_let(b, "unit", unit);
+    return row;
+}
+
+void dl_join_values(const d_lanes *d, const dl_joined_row *row, const ir_expr *column, const ir_expr *sum) {
+    ir_builder *b = d->b;
+    const mha_join join = {.kept = row->kept, .share = row->share};
+    const ir_access *o = ir_at(b, d->o, d->lanes, 2, row->r, column);
+    ir_store(b, o, mha_joined(d->c, &join, ir_load(b, o), ir_mul(b, sum, row->unit)));
+}
+
 /* Vector number `m` of a row's columns. */
 static const ir_expr *sum_of(const d_lanes *d, const ir_expr *const *planes, int m) {
     const ir_expr *sum = NULL;
     for (int i = 0; i < d->planes; i++) {
         const ir_expr *codes = in_order(d, planes + (ptrdiff_t)i * FOUR, m);
         if (d->v_halves > 1) codes = ir_apply(d->b, IR_SHR, codes, int_lanes(d, HALF_BITS, d->lanes), NULL);
-        const ir_expr *part = ir_cast(d->b, d->c->elem, codes);
-        sum = sum ? ir_add(d->b, ir_mul(d->b, sum, mha_number(d->c, HIGH_PLANE, d->lanes)), part) : part;
+        sum = dl_sum_with_plane(d, sum, codes);
     }
     return sum;
 }
@@ -152,19 +175,13 @@ static const ir_expr *column_of(const d_lanes *d, const value_block *block, int6
 }
 
 static void finish_row(d_lanes *d, const value_block *block, int64_t row) {
-    ir_builder *b = d->b;
-    const ir_expr *r = ir_plus(b, block->first_row, row), *planes[2 * FOUR];
-    const ir_expr *unit = ir_splat(b, ir_load(b, ir_at(b, d->p_units, 1, 1, r)), d->lanes);
-    const mha_join join = {.kept = ir_let(b, "kept", ir_splat(b, ir_load(b, ir_at(b, d->factor, 1, 1, r)), d->lanes)),
-                           .share =
-                               ir_let(b, "share", ir_splat(b, ir_load(b, ir_at(b, d->p_shares, 1, 1, r)), d->lanes))};
-    unit = ir_let(b, "unit", unit);
+    const dl_joined_row joined = dl_joined_row_of(d, ir_plus(d->b, block->first_row, row));
+    const ir_expr *planes[2 * FOUR];
     for (int i = 0; i < d->planes * FOUR; i++)
         planes[i] = mha_product_sum(&block->product, d->planes * row + i / FOUR, i % FOUR);
     for (int m = 0; m < FOUR && (int64_t)m * d->lanes < block->count; m++) {
-        const ir_access *o = ir_at(b, d->o, d->lanes, 2, r, column_of(d, block, (int64_t)m * d->lanes));
-        const ir_expr *value = ir_mul(b, sum_of(d, planes, m), unit);
-        ir_store(b, o, mha_joined(d->c, &join, ir_load(b, o), value));
+        const ir_expr *column = column_of(d, block, (int64_t)m * d->lanes);
+        dl_join_values(d, &joined, column, sum_of(d, planes, m));
     }
 }
 

@@ -110,8 +110,8 @@ static void encode_row(const d_lanes *d, const ir_expr *vector, int64_t part, co
 }
 
 /* dot4's first factor is unsigned. So K's codes come with their sign bit turned, k + 128 or k + 8, and the sums of a
- * row begin with -128 or -8 times the sum of its codes, some of it in each lane. Each group of K has sums of its own.
- */
+ * row begin with -128 or -8 times the sum of its codes, some of it in each lane, or all where lanes run along the keys
+ * of panels. Each group of K has sums of its own. */
 static void store_start(const d_lanes *d, const ir_expr *vector, int64_t group) {
     ir_builder *b = d->b;
     const int32_t bits = d->k_halves > 1 ? EIGHTS : SIGN_BITS;
@@ -125,6 +125,7 @@ static void store_start(const d_lanes *d, const ir_expr *vector, int64_t group) 
         }
         all = all ? ir_add(b, shifted(d, IR_SHL, all, PLANE_BITS), ir_load(b, sum)) : ir_load(b, sum);
     }
+    if (d->k_by_panels) all = ir_splat(b, ir_reduce(b, IR_ADD, ir_let(b, "code_sums", all)), d->lanes);
     const ir_expr *row = ir_plus(b, ir_times(b, vector, d->k_groups), group);
     ir_store(b, ir_at(b, d->starts, d->lanes, 2, row, ir_idx(b, 0)), ir_sub(b, int_lanes(d, 0, d->lanes), all));
 }

@@ -13,24 +13,22 @@ typedef struct panel_tile {
     mha_product product;          /* rows by vectors of keys */
 } panel_tile;
 
-static void open_vectors(d_lanes *d, const dl_tile *tile, const ir_expr *first, panel_tile *t) {
+mha_row dl_vector_of_keys(const d_lanes *d, const dl_tile *tile, const ir_expr *first, int64_t number) {
     ir_builder *b = d->b;
     const ir_expr *last = ir_plus(b, tile->keys, -1), *lanes = ir_idx(b, d->lanes);
-    t->first = first;
-    for (int v = 0; v < d->c->s->score_keys; v++) {
-        const ir_expr *j = ir_min(b, ir_plus(b, first, (int64_t)v * d->lanes), last);
-        const mha_kv_row key = mha_kv_row_at(d->c, &d->entry, d->kv_head, ir_let(b, "key", ir_add(b, tile->first, j)));
-        t->vector[v] = mha_kv_row_of(d->c, d->c->k, &key);
-        const ir_expr *place = ir_mul(b, ir_div(b, t->vector[v].first, lanes), lanes);
-        t->vector[v].first = ir_let_index(b, "place", ir_idx(b, ATTUNE_PANEL_TOKENS - d->lanes + 1), place);
-    }
+    const ir_expr *j = ir_min(b, ir_plus(b, first, number * d->lanes), last);
+    const mha_kv_row key = mha_kv_row_at(d->c, &d->entry, d->kv_head, ir_let(b, "key", ir_add(b, tile->first, j)));
+    mha_row vector = mha_kv_row_of(d->c, d->c->k, &key);
+    const ir_expr *place = ir_mul(b, ir_div(b, vector.first, lanes), lanes);
+    vector.first = ir_let_index(b, "place", ir_idx(b, ATTUNE_PANEL_TOKENS - d->lanes + 1), place);
+    return vector;
 }
 
 static const ir_access *query_at(const d_lanes *d, const panel_tile *t, int row, const ir_expr *column, int lanes) {
     return ir_at(d->b, d->q, lanes, 2, ir_plus(d->b, t->first_row, row), column);
 }
 
-/* K * Q of one unit of columns. Where products are of numbers and a unit has two, they are two steps. */
+/* K * Q of one unit of columns. Where products are of numbers, each column of a unit is a step. */
 static void multiply(d_lanes *d, void *user, const ir_expr *column, int64_t count) {
     ir_builder *b = d->b;
     panel_tile *t = user;
@@ -43,7 +41,8 @@ static void multiply(d_lanes *d, void *user, const ir_expr *column, int64_t coun
     const int steps = d->c->by_pairs ? 1 : (int)columns;
     for (int i = 0; i < steps; i++) {
         for (int v = 0; v < p->vectors; v++) {
-            const ir_expr *k = steps == 2       ? mha_half_of_pairs(d->c, keys[v], i)
+            const ir_expr *k = steps == 4       ? mha_byte_of_units(d->c, keys[v], i)
+                               : steps == 2     ? mha_half_of_pairs(d->c, keys[v], i)
                                : d->c->by_pairs ? keys[v]
                                                 : mha_widened(d->c, keys[v]);
             mha_product_vector(p, "k", v, k);
@@ -74,7 +73,8 @@ void dl_panel_scores(d_lanes *d, const dl_tile *tile) {
     ir_builder *b = d->b;
     panel_tile t;
     IR_FOR(b, first, ir_idx(b, 0), tile->keys, (int64_t)d->c->s->score_keys * d->lanes) {
-        open_vectors(d, tile, first, &t);
+        t.first = first;
+        for (int v = 0; v < d->c->s->score_keys; v++) t.vector[v] = dl_vector_of_keys(d, tile, first, v);
         dl_each_rows(d, d->c->s->score_rows, register_tile, &t);
     }
 }

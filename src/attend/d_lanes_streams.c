@@ -5,12 +5,21 @@
 #include "attend/d_lanes.h"
 #include "base/integers.h"
 
+/* How many tokens K, V and their scales have places for. Panels may have room for more than the others. */
+static const ir_expr *tokens_of_caches(const d_lanes *d) {
+    const mha_context *c = d->c;
+    const ir_buffer *const rows = d->v_by_panels && !c->k_is_linear ? c->k : c->v;
+    const ir_buffer *const k_scale = c->params.tensor[MHA_K_SCALE], *const v_scale = c->params.tensor[MHA_V_SCALE];
+    if (!mha_is_paneled(c, rows)) return mha_kv_tokens(c, rows);
+    if (k_scale && k_scale->num_dims > 2) return k_scale->dims[2];
+    return v_scale && v_scale->num_dims > 2 ? v_scale->dims[2] : mha_kv_tokens(c, rows);
+}
+
 /* The place of `keys` keys from key `first` of the tile on, which lie one after the other. */
 static mha_kv_row place(const d_lanes *d, const dl_tile *tile, const ir_expr *first, const ir_expr *keys) {
     const mha_context *c = d->c;
-    const ir_buffer *const rows = d->v_by_panels && !c->k_is_linear ? c->k : c->v; /* panels may have room for more */
     mha_kv_row at = mha_kv_row_at(c, &d->entry, d->kv_head, ir_add(d->b, tile->first, first));
-    at.index[2] = dl_first(d, "token", at.index[2], keys, mha_kv_tokens(c, rows));
+    at.index[2] = dl_first(d, "token", at.index[2], keys, tokens_of_caches(d));
     if (c->k_is_linear) at.linear[2] = dl_first(d, "token", at.linear[2], keys, mha_kv_tokens(c, c->k));
     return at;
 }

@@ -1,9 +1,10 @@
 #include "nest/panels.h"
+#include "base/integers.h"
 #include "nest/columns.h"
 #include "nest/pairs.h"
 #include "nest/transpose.h"
 
-enum { TOKENS = ATTUNE_PANEL_TOKENS, HALF_BITS = 16 };
+enum { TOKENS = ATTUNE_PANEL_TOKENS, HALF_BITS = 16, UNIT_BYTES = 4, BYTE_BITS = 8 };
 
 /* ---- Formats ---- */
 
@@ -15,9 +16,9 @@ bool mha_is_paneled(const mha_context *c, const ir_buffer *buffer) {
     return buffer == c->params.tensor[MHA_V] && c->p->v_layout == ATTUNE_LAYOUT_PANELS;
 }
 
-int64_t mha_unit_of(const ir_buffer *buffer) { return buffer->type.elem == IR_BF16 ? 2 : 1; }
+int64_t mha_unit_of(const ir_buffer *buffer) { return UNIT_BYTES / ir_elem_get(buffer->type.elem)->bytes; }
 
-static int64_t columns_of(const mha_context *c, const ir_buffer *buffer) {
+int64_t mha_panel_columns(const mha_context *c, const ir_buffer *buffer) {
     return is_k(c, buffer) ? c->p->head_dim : c->p->head_dim_v;
 }
 
@@ -34,7 +35,7 @@ mha_row mha_panel_row(const mha_context *c, const ir_buffer *buffer, const ir_ex
 
 /* `count` elements of the row's panel from element `at` on, which the prover need not find. */
 static const ir_access *elements_at(const mha_context *c, const mha_row *row, const ir_expr *at, int64_t count) {
-    const int64_t all = TOKENS * columns_of(c, row->buffer);
+    const int64_t all = TOKENS * mha_panel_columns(c, row->buffer);
     at = ir_let_in(c->b, "element", ir_idx(c->b, 0), ir_idx(c->b, all - count + 1), at);
     return ir_at(c->b, row->buffer, (int)count, 4, row->index[0], row->index[1], row->index[2], at);
 }
@@ -50,7 +51,7 @@ const ir_access *mha_panel_keys(const mha_context *c, const mha_row *row, const 
 
 /* Elements of a unit of V's tokens. */
 static int64_t elements_of_unit(const mha_context *c, const ir_buffer *buffer) {
-    return mha_unit_of(buffer) * columns_of(c, buffer);
+    return mha_unit_of(buffer) * mha_panel_columns(c, buffer);
 }
 
 static const ir_expr *unit_at(const mha_context *c, const mha_row *row) {
@@ -70,7 +71,7 @@ const ir_expr *mha_load_panel_values(const mha_context *c, const mha_panel_unit 
                                      int columns, int64_t count) {
     ir_builder *b = c->b;
     const ir_buffer *const buffer = unit->row.buffer;
-    const int64_t elements = mha_unit_of(buffer), all = TOKENS * columns_of(c, buffer);
+    const int64_t elements = mha_unit_of(buffer), all = TOKENS * mha_panel_columns(c, buffer);
     const ir_expr *at = ir_add(b, unit->at, ir_times(b, column, elements));
     if (count >= columns) return ir_load(b, elements_at(c, &unit->row, at, columns * elements));
     at = ir_let_in(b, "element", ir_idx(b, 0), ir_idx(b, all - count * elements + 1), at);
@@ -90,8 +91,12 @@ const ir_access *mha_panel_line(const mha_context *c, const ir_buffer *buffer, c
                                 const ir_expr *column) {
     ir_builder *b = c->b;
     const ir_expr *const tokens = ir_idx(b, TOKENS);
-    const ir_expr *at = ir_times(b, ir_mod(b, index[2], tokens), columns_of(c, buffer));
+    const ir_expr *at = ir_times(b, ir_mod(b, index[2], tokens), mha_panel_columns(c, buffer));
     return ir_at(b, buffer, 1, 4, index[0], index[1], ir_div(b, index[2], tokens), ir_add(b, at, column));
+}
+
+const ir_access *mha_panel_ahead(const mha_context *c, const mha_row *row, int64_t panels, const ir_expr *element) {
+    return ir_at(c->b, row->buffer, 1, 4, row->index[0], row->index[1], ir_plus(c->b, row->index[2], panels), element);
 }
 
 /* ---- Rows ---- */
@@ -99,10 +104,28 @@ const ir_access *mha_panel_line(const mha_context *c, const ir_buffer *buffer, c
 /* Columns of K are units at most that lie side by side. */
 static const ir_expr *gather(const mha_context *c, const mha_row *row, const ir_expr *column, int lanes) {
     const ir_expr *parts[IR_MAX_LANES];
-    const int unit = lanes > 1 ? (int)mha_unit_of(row->buffer) : 1;
-    for (int i = 0; i < lanes / unit; i++)
-        parts[i] = ir_let(c->b, "k", mha_load(c, mha_panel_access(c, row, ir_plus(c->b, column, i * unit), unit)));
-    return mha_join(c->b, parts, lanes / unit, unit);
+    const bool is_code = row->buffer->type.elem == IR_I8; /* these are joined first, and become numbers at once */
+    const int unit = (int)min_of(lanes, mha_unit_of(row->buffer));
+    for (int i = 0; i < lanes / unit; i++) {
+        const ir_access *at = mha_panel_access(c, row, ir_plus(c->b, column, i * unit), unit);
+        parts[i] = ir_let(c->b, "k", is_code ? ir_load(c->b, at) : mha_load(c, at));
+    }
+    const ir_expr *all = mha_join(c->b, parts, lanes / unit, unit);
+    return is_code ? ir_cast(c->b, c->elem, ir_cast(c->b, IR_I32, all)) : all;
+}
+
+/* Byte number `byte` of each unit, a code, as a number. */
+static const ir_expr *byte_of_units(const mha_context *c, const ir_expr *units, const ir_expr *byte, int lanes) {
+    ir_builder *b = c->b;
+    const ir_expr *most = ir_int(b, IR_I32, UNIT_BYTES - 1), *bits = ir_int(b, IR_I32, BYTE_BITS);
+    const ir_expr *after = ir_splat(b, ir_mul(b, ir_sub(b, most, byte), bits), lanes);
+    const ir_expr *top = ir_apply(b, IR_SHL, ir_bitcast(b, IR_I32, units), after, NULL);
+    const ir_expr *skipped = ir_splat(b, ir_int(b, IR_I32, (UNIT_BYTES - 1) * BYTE_BITS), lanes);
+    return ir_cast(b, c->elem, ir_apply(b, IR_SHR, top, skipped, NULL));
+}
+
+const ir_expr *mha_byte_of_units(const mha_context *c, const ir_expr *units, int byte) {
+    return byte_of_units(c, units, ir_int(c->b, IR_I32, byte), units ? units->type.lanes / UNIT_BYTES : 1);
 }
 
 /* Numbers of the row's half of pairs of bf16: the upper half of an f32 is one. */
@@ -123,7 +146,14 @@ const ir_expr *mha_load_panel_row(const mha_context *c, const mha_row *row, cons
     if (mha_unit_of(row->buffer) == 1 && count >= lanes) return mha_load(c, mha_panel_access(c, row, column, lanes));
     const mha_panel_unit of = mha_panel_unit_of(c, row);
     const ir_expr *values = ir_let(b, "values", mha_load_panel_values(c, &of, column, lanes, count));
-    return mha_unit_of(row->buffer) == 1 ? mha_widened(c, values) : half_of_pairs(c, row, values, lanes);
+    switch (mha_unit_of(row->buffer)) {
+    case 1: return mha_widened(c, values);
+    case 2: return half_of_pairs(c, row, values, lanes);
+    default: {
+        const ir_expr *byte = ir_cast(b, IR_I32, ir_mod(b, row->first, ir_idx(b, UNIT_BYTES)));
+        return byte_of_units(c, values, byte, lanes);
+    }
+    }
 }
 
 void mha_store_panel_row(const mha_context *c, const mha_row *source, const mha_row *target, int64_t columns) {

@@ -1,5 +1,6 @@
 /* Caches in panels: ATTUNE_PANEL_TOKENS tokens of a KV head lie together, in the order in which products load them.
- * docs/panels.md has the format. A unit is what lies in four bytes: of bf16 two columns of K, or two tokens of V.
+ * docs/panels.md has the format. A unit is what lies in four bytes: of bf16 two columns of K, or two tokens of V; of i8
+ * four.
  *
  *     K   [head_dim / unit][token of the panel][unit]
  *     V   [token of the panel / unit][head_dim_v][unit]
@@ -13,6 +14,7 @@
 /* Whether the buffer is the caller's K or V, in panels. */
 bool mha_is_paneled(const mha_context *c, const ir_buffer *buffer);
 int64_t mha_unit_of(const ir_buffer *buffer);
+int64_t mha_panel_columns(const mha_context *c, const ir_buffer *buffer);
 
 /* The row of token `token` of a buffer of panels, whose other indices are outer[2]. */
 mha_row mha_panel_row(const mha_context *c, const ir_buffer *buffer, const ir_expr *const outer[2],
@@ -37,6 +39,9 @@ mha_panel_unit mha_panel_unit_after(const mha_context *c, const mha_panel_unit *
 const ir_expr *mha_load_panel_values(const mha_context *c, const mha_panel_unit *unit, const ir_expr *column,
                                      int columns, int64_t count);
 
+/* Codes of i8: number `byte` of each of these units, as c->elem. */
+const ir_expr *mha_byte_of_units(const mha_context *c, const ir_expr *units, int byte);
+
 /* Columns of a token as c->elem; of V the first `count` of them are loaded, and the others are 0. */
 const ir_expr *mha_load_panel_row(const mha_context *c, const mha_row *row, const ir_expr *column, int lanes,
                                   int64_t count);
@@ -44,6 +49,9 @@ const ir_expr *mha_load_panel_row(const mha_context *c, const mha_row *row, cons
 /* An element such that tokens, and columns of each, visit all of a panel: for prefetching, also beyond the last. */
 const ir_access *mha_panel_line(const mha_context *c, const ir_buffer *buffer, const ir_expr *const index[3],
                                 const ir_expr *column);
+
+/* For prefetching: an element of the panel that is `panels` after the row's, also beyond the last. */
+const ir_access *mha_panel_ahead(const mha_context *c, const mha_row *row, int64_t panels, const ir_expr *element);
 
 /* A row of the same elements becomes that of a token. */
 void mha_store_panel_row(const mha_context *c, const mha_row *source, const mha_row *target, int64_t columns);

@@ -278,15 +278,19 @@ static attune_status check_codes(const attune_problem *p, at_error *err) {
                    mha_dtype_name(mha_is_quantised(p->k_dtype) ? p->k_dtype : p->v_dtype));
 }
 
-/* The type and the columns of K or V in panels. */
-static attune_status check_panels_of(const stored *s, bool by_pairs, at_error *err) {
+/* The type and the columns of K or V in panels. A unit of K is several columns. */
+static attune_status check_panels_of(const stored *s, bool is_k, at_error *err) {
     const int64_t *const strides = s->strides;
-    if (s->dtype != ATTUNE_F32 && s->dtype != ATTUNE_BF16)
-        return at_fail(err, ATTUNE_INVALID_PROBLEM, "%s is panels, but %s is %s; it must be f32 or bf16",
+    if (s->dtype != ATTUNE_F32 && s->dtype != ATTUNE_BF16 && s->dtype != ATTUNE_I8)
+        return at_fail(err, ATTUNE_INVALID_PROBLEM, "%s is panels, but %s is %s; it must be f32, bf16 or i8",
                        s->layout_name, s->dtype_name, mha_dtype_name(s->dtype));
-    if (by_pairs && s->columns % 2)
-        return at_fail(err, ATTUNE_INVALID_PROBLEM, "%s is panels of bf16, but %s is %lld; it must be even",
-                       s->layout_name, s->columns_name, (long long)s->columns);
+    if (mha_scales_elements(s->scales))
+        return at_fail(err, ATTUNE_INVALID_PROBLEM, "%s is panels, but %s is %s; it must be head or token",
+                       s->layout_name, s->scales_name, mha_field_word(&mha_fields[MHA_ID_k_scales], s->scales));
+    if (is_k && s->columns % mha_unit_of_dtype(s->dtype))
+        return at_fail(err, ATTUNE_INVALID_PROBLEM, "%s is panels of %s, but %s is %lld; it must be %s", s->layout_name,
+                       mha_dtype_name(s->dtype), s->columns_name, (long long)s->columns,
+                       s->dtype == ATTUNE_I8 ? "a multiple of 4" : "even");
     if ((strides[0] || strides[1] || strides[2] || strides[3]) && strides[3] != 1)
         return at_fail(err, ATTUNE_INVALID_PROBLEM, "%s[3] is %lld; it must be 1 with %s=panels", s->strides_name,
                        (long long)strides[3], s->layout_name);
@@ -314,7 +318,7 @@ static attune_status check_panels(const attune_problem *p, at_error *err) {
                        p->rotary_dim        ? "rotary_dim"
                        : p->qk_norm_eps > 0 ? "qk_norm_eps"
                                             : "qk_hadamard");
-    if (p->k_layout == ATTUNE_LAYOUT_PANELS) status = check_panels_of(&k, k.dtype == ATTUNE_BF16, err);
+    if (p->k_layout == ATTUNE_LAYOUT_PANELS) status = check_panels_of(&k, true, err);
     if (!status && p->v_layout == ATTUNE_LAYOUT_PANELS) status = check_panels_of(&v, false, err);
     return status;
 }

@@ -41,16 +41,18 @@ static attune_status settle(attune_panels *p, at_error *err) {
 static attune_status take(const attune_panels *given, attune_panels *p, at_error *err) {
     attune_status status = at_copy_in(&panels_struct, given, p, err);
     if (status) return status;
-    if (p->dtype != ATTUNE_F32 && p->dtype != ATTUNE_BF16)
-        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "dtype of panels is %d; it must be f32 or bf16", (int)p->dtype);
+    if (p->dtype != ATTUNE_F32 && p->dtype != ATTUNE_BF16 && p->dtype != ATTUNE_I8)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "dtype of panels is %d; it must be f32, bf16 or i8",
+                       (int)p->dtype);
     status = check_number("is_value", p->is_value, 0, 1, err);
     if (!status) status = check_number("heads", p->heads, 0, MHA_MAX_SIZE, err);
     if (!status) status = check_number("tokens", p->tokens, 0, MHA_MAX_SIZE, err);
     if (!status) status = check_number("columns", p->columns, 1, MHA_MAX_HEAD_DIM, err);
     if (status) return status;
-    if (p->dtype == ATTUNE_BF16 && !p->is_value && p->columns % 2)
-        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "columns is %lld; keys of bf16 in panels need an even number",
-                       (long long)p->columns);
+    if (!p->is_value && p->columns % mha_unit_of_dtype(p->dtype))
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "columns is %lld; keys of %s in panels need %s",
+                       (long long)p->columns, mha_dtype_name(p->dtype),
+                       p->dtype == ATTUNE_I8 ? "a multiple of 4" : "an even number");
     if (p->heads && p->tokens && (!p->rows || !p->panels))
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s is NULL", p->rows ? "panels" : "rows");
     return settle(p, err);
@@ -76,7 +78,9 @@ static int64_t apart(const attune_panels *p, int64_t unit) { return p->is_value 
 
 /* A call of memcpy takes longer than a few bytes do. */
 static void copy(char *to, const char *from, size_t bytes) {
-    if (bytes == 2)
+    if (bytes == 1)
+        *to = *from;
+    else if (bytes == 2)
         memcpy(to, from, 2);
     else if (bytes == 4)
         memcpy(to, from, 4);
@@ -100,7 +104,7 @@ static void copy_token(const attune_panels *p, int64_t unit, char *panel, char *
 }
 
 static void copy_head(const attune_panels *p, int64_t head, bool to_rows) {
-    const int64_t unit = p->dtype == ATTUNE_BF16 ? 2 : 1, bytes = mha_dtype_bytes(p->dtype);
+    const int64_t unit = mha_unit_of_dtype(p->dtype), bytes = mha_dtype_bytes(p->dtype);
     char *const rows = (char *)p->rows + head * p->row_head_stride * bytes;
     char *const panels = (char *)p->panels + head * p->panel_head_stride * bytes;
     const int64_t tokens = to_rows ? p->tokens : TOKENS * mha_panels(p->tokens);

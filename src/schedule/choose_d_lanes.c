@@ -62,11 +62,16 @@ static void choose_tiles_from_memory(const attune_problem *p, int64_t rows, attu
  * each vector of a lone row is a stream of its own; in the caches eight are faster than sixteen. */
 static void choose_panel_tiles(const attune_problem *p, const at_target *target, int64_t rows, attune_schedule *s) {
     enum { SUMS = 16, FEW_SUMS = 8, ROWS = 4, FEW_ROWS = 2, VECTORS = 8 };
-    const bool many = target->vector_registers >= 32;
+    const bool many = target->vector_registers >= 32, all_codes = p->integer == ATTUNE_INTEGER_ALL;
+    const int64_t planes = p->integer ? mha_query_planes(p) : 1, sums = many ? SUMS : FEW_SUMS;
     if (p->v_layout == ATTUNE_LAYOUT_PANELS) s->value_column_vectors = 2;
+    if (p->v_layout == ATTUNE_LAYOUT_PANELS && all_codes) {
+        s->value_rows = (int32_t)min_of(rows, many ? ROWS : FEW_ROWS);
+        s->value_column_vectors = (int32_t)min_of(power_below(sums / (s->value_rows * planes)), VECTORS);
+    }
     if (p->k_layout != ATTUNE_LAYOUT_PANELS) return;
     s->score_rows = (int32_t)min_of(rows, many ? ROWS : FEW_ROWS);
-    s->score_keys = power_below(min_of(many ? SUMS : FEW_SUMS, s->kv_tile / s->lanes) / s->score_rows);
+    s->score_keys = power_below(min_of(sums, s->kv_tile / s->lanes) / (s->score_rows * planes));
     if (!mha_is_from_memory(p)) s->score_keys = (int32_t)min_of(s->score_keys, VECTORS);
     s->score_column_vectors = 1;
 }

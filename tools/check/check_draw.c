@@ -56,22 +56,22 @@ static void draw_choices(attune_context *context, tool_random *random, const att
 /* ---- Schedules ---- */
 
 /* Those that all schedules of a problem with integer=all share. */
-static void set_integer_numbers(attune_schedule *s, const attune_schedule *chosen) {
-    s->kv_tile = s->kv_chunk = chosen->kv_tile;
-    s->value_keys = s->value_column_vectors = 1;
+static void set_integer_numbers(attune_schedule *s, const check_case *c) {
+    s->kv_tile = s->kv_chunk = c->schedule.kv_tile;
+    s->value_keys = 1;
+    if (!c->problem.v_layout) s->value_column_vectors = 1;
 }
 
 /* Whether a random schedule of this strategy was found. */
 static bool try_strategy(attune_context *context, tool_random *random, attune_strategy strategy, check_case *c) {
-    const attune_schedule *const chosen = &c->schedule;
-    const int32_t lanes = chosen->lanes;
+    const int32_t lanes = c->schedule.lanes;
     for (int attempt = 0; attempt < 200; attempt++) {
         attune_schedule s = {.struct_size = sizeof s, .lanes = lanes};
         if (tool_random_chance(random, 30)) s.lanes = 1 << tool_random_range(random, 0, 4);
         s.strategy = strategy;
         draw_numbers(random, strategy == ATTUNE_D_LANES ? MHA_PART_D_LANES : MHA_PART_Q_LANES, &s);
         if (c->problem.embed_dim) draw_numbers(random, MHA_PART_PRODUCTS, &s);
-        if (c->problem.integer == ATTUNE_INTEGER_ALL) set_integer_numbers(&s, chosen);
+        if (c->problem.integer == ATTUNE_INTEGER_ALL) set_integer_numbers(&s, c);
         if (attune_schedule_check(context, &c->problem, &s) != ATTUNE_OK) continue;
         draw_choices(context, random, &c->problem, &s);
         c->schedule = s;

@@ -308,6 +308,20 @@ static void draw_integer(draft *d) {
 
 static attune_dtype panel_dtype(const draft *d) { return chance(d, 50) ? ATTUNE_BF16 : ATTUNE_F32; }
 
+/* Of K or V in panels. Elements of four bytes hold no codes, and codes have scales of heads or tokens. */
+static void draw_panel_dtype(draft *d, attune_dtype *dtype, attune_scales *scales, int64_t *group) {
+    *dtype = chance(d, 30) ? ATTUNE_I8 : chance(d, 60) ? d->p->dtype : panel_dtype(d);
+    if (*dtype != ATTUNE_BF16 && *dtype != ATTUNE_I8) *dtype = ATTUNE_F32;
+    *group = 0;
+    *scales = *dtype != ATTUNE_I8 ? ATTUNE_SCALES_DEFAULT : chance(d, 50) ? ATTUNE_SCALES_TOKEN : ATTUNE_SCALES_HEAD;
+}
+
+/* As many columns as units of K are whole. */
+static int64_t dim_of_units(int64_t columns, attune_dtype dtype) {
+    const int64_t unit = dtype == ATTUNE_I8 ? 4 : dtype == ATTUNE_BF16 ? 2 : 1;
+    return (columns + unit - 1) / unit * unit;
+}
+
 /* Caches in panels; what does not go with them is left out. */
 static void draw_panels(draft *d) {
     attune_problem *const p = d->p;
@@ -318,15 +332,10 @@ static void draw_panels(draft *d) {
     p->k_layout = chance(d, 80) ? ATTUNE_LAYOUT_PANELS : ATTUNE_LAYOUT_ROWS;
     p->v_layout =
         p->op == ATTUNE_ATTENTION && (!p->k_layout || chance(d, 80)) ? ATTUNE_LAYOUT_PANELS : ATTUNE_LAYOUT_ROWS;
-    p->integer = ATTUNE_INTEGER_NONE;
     if (chance(d, 50)) p->dtype = panel_dtype(d);
-    if (p->k_layout) p->k_dtype = chance(d, 70) ? p->dtype : panel_dtype(d), p->k_scales = ATTUNE_SCALES_DEFAULT;
-    if (p->v_layout) p->v_dtype = chance(d, 70) ? p->dtype : panel_dtype(d), p->v_scales = ATTUNE_SCALES_DEFAULT;
-    if (p->k_layout && p->k_dtype != ATTUNE_BF16) p->k_dtype = ATTUNE_F32;
-    if (p->v_layout && p->v_dtype != ATTUNE_BF16) p->v_dtype = ATTUNE_F32;
-    if (p->k_layout) p->k_group = 0;
-    if (p->v_layout) p->v_group = 0;
-    if (p->k_layout && p->k_dtype == ATTUNE_BF16) p->head_dim += p->head_dim % 2;
+    if (p->k_layout) draw_panel_dtype(d, &p->k_dtype, &p->k_scales, &p->k_group);
+    if (p->v_layout) draw_panel_dtype(d, &p->v_dtype, &p->v_scales, &p->v_group);
+    if (p->k_layout) p->head_dim = dim_of_units(p->head_dim, p->k_dtype);
 }
 
 static void draw_attention(draft *d) {
@@ -349,8 +358,8 @@ static void draw_attention(draft *d) {
         p->weights_mode = (attune_weights_mode)between(d, ATTUNE_WEIGHTS_SCALED, ATTUNE_WEIGHTS_SOFTMAX);
         p->weights_average = chance(d, 40);
     }
-    draw_integer(d);
     draw_panels(d);
+    draw_integer(d);
 }
 
 static void draw_weights(draft *d) {
