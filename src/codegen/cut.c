@@ -7,6 +7,7 @@
 /* Weights are numbers of operators, some counted several times: LLVM takes some 15 µs for each. */
 enum {
     FUNCTION_WEIGHT = 40, /* the cost of a function, however small */
+    BRANCH_WEIGHT = 6,    /* blocks, values that come into them, a comparison */
     MIN_NEST = 80,
     MIN_WORK = 6000,  /* operators that run in each call of a nest, at least: a call takes as long as some 50 */
     MIN_MODULE = 250, /* less is not worth another thread */
@@ -200,6 +201,7 @@ static void measure_loop(cutter *c, const ir_stmt *loop, uint64_t times, extent 
     measure_expr(c, loop->u.loop.lo, times, e);
     measure_expr(c, loop->u.loop.hi, times, e);
     e->has_loop = true;
+    e->weight += BRANCH_WEIGHT;
     times *= trips(loop);
     measure_block(c, &loop->u.loop.body, times < MOST ? times : MOST, e);
 }
@@ -218,6 +220,7 @@ static void measure_stmt(cutter *c, const ir_stmt *stmt, uint64_t times, extent 
         measure_access(c, stmt->u.store.access, times, e);
         break;
     case IR_IF:
+        e->weight += BRANCH_WEIGHT;
         measure_expr(c, stmt->u.branch.condition, times, e);
         measure_block(c, &stmt->u.branch.then, times, e);
         measure_block(c, &stmt->u.branch.otherwise, times, e);
