@@ -58,6 +58,15 @@ static void choose_tiles_from_memory(const attune_problem *p, int64_t rows, attu
     s->value_column_vectors = COLUMNS;
 }
 
+/* Codes of panels from memory, which are used up faster than others: a panel at a time, as memory has them, if that
+ * leaves as many sums as a product takes cycles. */
+static void choose_panel_by_panel(int64_t planes, attune_schedule *s) {
+    enum { LATENCY = 4, UNITS = 4 };
+    const int64_t in_panel = max_of(ATTUNE_PANEL_TOKENS / s->lanes, 1);
+    s->score_keys = (int32_t)max_of(in_panel, LATENCY / (s->score_rows * planes));
+    s->score_column_vectors = UNITS;
+}
+
 /* Scores of panels have a sum for each vector of keys: enough of them that none waits for the one before. From memory
  * each vector of a lone row is a stream of its own; in the caches eight are faster than sixteen. */
 static void choose_panel_tiles(const attune_problem *p, const at_target *target, int64_t rows, attune_schedule *s) {
@@ -74,6 +83,7 @@ static void choose_panel_tiles(const attune_problem *p, const at_target *target,
     s->score_keys = power_below(min_of(sums, s->kv_tile / s->lanes) / (s->score_rows * planes));
     if (!mha_is_from_memory(p)) s->score_keys = (int32_t)min_of(s->score_keys, VECTORS);
     s->score_column_vectors = 1;
+    if (p->integer && mha_is_from_memory(p)) choose_panel_by_panel(planes, s);
 }
 
 /* Keys between two rescalings: many, as the streams of a tile are the longer, but a tile of K and V should fit the

@@ -51,14 +51,14 @@ static bool is_from_afar(const attune_problem *p) {
 }
 
 /* Further ahead what was asked for is in the prefetchers' way; with several rows there is more to do for each key, and
- * nearer is too late. Codes that are multiplied as they lie are one stream, and used up sooner. */
+ * nearer is too late. Codes that are multiplied as they lie are one stream, and used up sooner, in panels soonest. */
 static int32_t usual_prefetch(const attune_problem *p, const attune_schedule *s) {
-    enum { NONE = -1, ONE_ROW = 1024, MORE_ROWS = 2048, CODES = 4096 /* bytes */ };
+    enum { NONE = -1, ONE_ROW = 1024, MORE_ROWS = 2048, CODES = 4096, PANELS = 8192 /* bytes */ };
     attune_problem seen = *p;
     if (p->low_rank) seen.seq_kv = p->low_rank;
     if (!mha_is_from_memory(&seen) && !is_from_afar(&seen)) return NONE;
     if (s->score_streams == 1 && s->value_streams == 1 && !p->integer) return NONE;
-    if (p->integer) return CODES;
+    if (p->integer) return mha_has_panels(p) ? PANELS : CODES;
     return p->seq_q * (p->num_heads / p->num_kv_heads) == 1 ? ONE_ROW : MORE_ROWS;
 }
 
