@@ -151,6 +151,30 @@ static void pairs_ask_ahead_for_more(void **state) {
     }
 }
 
+/* Few causal rows go by half vectors, whose register tiles end where their rows' sight does, and ask for nothing where
+ * the call is small: asking costs more than waiting. */
+static void few_causal_rows_go_by_halves(void **state) {
+    static const struct {
+        const char *problem;
+        int lanes, score_keys; /* score_keys 0: any */
+        attune_task_prefetch asks;
+    } cases[] = {{"num_heads=24,seq_q=41,head_dim=96,is_causal=1", 8, 8, ATTUNE_PREFETCH_NONE},
+                 {"num_heads=24,seq_q=42,head_dim=128,is_causal=1", 8, 0, ATTUNE_PREFETCH_NONE},
+                 {"num_heads=12,seq_q=50,head_dim=64,is_causal=1", 16, 0, ATTUNE_PREFETCH_NONE},
+                 {"batch=8,num_heads=12,seq_q=64,head_dim=64,is_causal=1", 16, 0, ATTUNE_PREFETCH_HEAD}};
+    const at_target *target = at_target_find("avx512_bf16");
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const attune_problem p = problem_canonical(cases[i].problem);
+        attune_schedule s;
+        mha_choose(&p, target, usual_machine(target), &s);
+        mha_schedule_settle(&p, target, &s);
+        assert_int_equal(s.lanes, cases[i].lanes);
+        if (cases[i].score_keys) assert_int_equal(s.score_keys, cases[i].score_keys);
+        assert_int_equal(s.task_prefetch, cases[i].asks);
+    }
+}
+
 /* Values of panels come from memory in four streams that are asked for ahead, as those of rows do: in one stream a step
  * of decoding takes twice as long. */
 static void panels_come_in_streams(void **state) {
@@ -208,6 +232,7 @@ int main(void) {
         cmocka_unit_test(choices_are_legal),
         cmocka_unit_test(products_have_many_tasks),
         cmocka_unit_test(pairs_ask_ahead_for_more),
+        cmocka_unit_test(few_causal_rows_go_by_halves),
         cmocka_unit_test(panels_come_in_streams),
         cmocka_unit_test(panels_of_codes_come_in_turn),
     };

@@ -71,9 +71,27 @@ static double from_l2(const mha_cost_context *c, double bytes, double held) {
 
 /* ---- Scores ---- */
 
+/* Register tiles of a stripe under causality, in the mean, where stripes are so few that their ends matter: vectors of
+ * 8 rows see 8, 16, 24 … keys. */
+static double causal_tiles(const q_head *h) {
+    const attune_problem *p = h->c->p;
+    const double shift =
+        (double)p->causal_offset + (p->causal_align == ATTUNE_BOTTOM_RIGHT ? h->c->keys - h->c->rows / h->c->group : 0);
+    double tiles = 0;
+    for (double row = h->stripe_rows; row < h->c->rows + h->stripe_rows; row += h->stripe_rows) {
+        const double queries = (double)(int64_t)((cost_smaller(row, h->c->rows) - 1) / h->c->group) + 1;
+        tiles += cost_steps(cost_larger(0, cost_smaller(h->c->keys, queries + shift)), h->s->score_keys);
+    }
+    return tiles / h->stripes;
+}
+
 /* Register tiles of a stripe. Those at a moving end are computed whole. */
 static double score_tiles(const q_head *h) {
-    const double ends = h->c->ends + (h->c->p->has_kv_lens ? 1 : 0);
+    enum { FEW_STRIPES = 8 };
+    const attune_problem *p = h->c->p;
+    const bool is_causal = mha_has_last_key(p) && !mha_has_first_key(p) && p->window_right <= 0;
+    const double ends = h->c->ends + (p->has_kv_lens ? 1 : 0);
+    if (ends == 1 && is_causal && p->seq_q > 0 && p->seq_kv > 0 && h->stripes <= FEW_STRIPES) return causal_tiles(h);
     if (ends > 0) return h->seen / h->s->score_keys + ends / 2;
     const double whole = (h->tiles - 1) * h->s->kv_tile;
     return whole / h->s->score_keys + cost_steps(h->c->keys - whole, h->s->score_keys);
@@ -252,9 +270,8 @@ static double opening(const q_head *h) {
         c->has_elements
             ? h->task_seen
             : cost_smaller(h->task_seen, c->ends * (h->tile + h->stripes_of_task * h->stripe_rows / c->group));
-    /* By rows no hidden key of a causal or windowed problem is multiplied, so nothing is searched; but without pairs
-     * the constants were fitted as if it were. */
-    const bool searches = c->has_elements || (c->ends > 0 && !(h->by_rows && c->by_pairs));
+    /* By rows no hidden key of a causal or windowed problem is multiplied, so nothing is searched. */
+    const bool searches = c->has_elements || (c->ends > 0 && !h->by_rows);
     const double searched = searches ? partial * v : 0;
     return h->task_tiles * COST_OF(tile) + converted * COST_OF(convert) * h->v.shuffle +
            searched * COST_OF(search) * h->v.load;

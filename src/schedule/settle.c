@@ -2,6 +2,7 @@
  * docs/performance-lessons.md. */
 #include "base/integers.h"
 #include "problem/problem.h"
+#include "problem/problem_sight.h"
 #include "schedule/choose.h"
 #include "schedule/decide.h"
 #include "schedule/schedule_fields.h"
@@ -10,12 +11,20 @@ bool mha_keeps_rows(const attune_problem *p, const attune_schedule *s, const at_
     return target->vector_bytes >= 64 && mha_may_keep_rows(p, s);
 }
 
+/* Keys that a query sees by its position, in the mean. */
+static double keys_seen(const attune_problem *p, int64_t queries, int64_t keys) {
+    if (queries < 1 || keys < 1) return (double)keys;
+    const mha_queries all = {.seq_q = queries, .seq_kv = keys, .end = queries};
+    return mha_sight_of_queries(p, &all).pairs / (double)queries;
+}
+
 /* A prefetch takes a slot of a load: a head pays that has this many multiply-adds for each line that it reads or
  * writes, as 49 x 49 scores have in f32. What is larger than the second cache would be gone before the next head
- * begins. Pairs are multiplied in half the time, those of lanes that are filled up, too. */
+ * begins. Pairs are multiplied in half the time, those of lanes that are filled up, too. Under causality and windows only
+ * what is seen counts, and more of it, where there is little to wait for as a call nearly fits the second cache. */
 static attune_task_prefetch usual_task_prefetch(const attune_problem *p, const at_target *target,
                                                 const attune_schedule *s) {
-    enum { LINE = 64, PAYS = 320, USUAL = 512, LARGE = 1024 * 1024 };
+    enum { LINE = 64, PAYS = 320, PAYS_NEAR = 480, USUAL = 512, LARGE = 1024 * 1024, NEAR = 4 * LARGE };
     const int64_t queries = p->seq_q == ATTUNE_DYNAMIC ? USUAL : p->seq_q;
     const int64_t rows = queries * (p->num_heads / p->num_kv_heads), columns = p->head_dim + p->head_dim_v;
     const bool by_pairs = mha_attends_by_pairs(p, target);
@@ -23,7 +32,11 @@ static attune_task_prefetch usual_task_prefetch(const attune_problem *p, const a
     const int64_t keys = p->seq_kv == ATTUNE_DYNAMIC ? USUAL : p->seq_kv;
     const int64_t k = mha_k_row_bytes(p), v = mha_v_row_bytes(p);
     const int64_t bytes = rows * columns * mha_dtype_bytes(p->dtype) + keys * (k + v);
-    const bool pays = computed * (double)keys * (double)columns * LINE >= PAYS * (double)bytes;
+    const double heads = (double)max_of(p->batch, 1) * (double)p->num_kv_heads;
+    const bool hides = mha_has_first_key(p) || mha_has_last_key(p);
+    const bool is_near = hides && !by_pairs && heads * (double)bytes <= NEAR;
+    const double seen = is_near ? keys_seen(p, queries, keys) : (double)keys;
+    const bool pays = computed * seen * (double)columns * LINE >= (is_near ? PAYS_NEAR : PAYS) * (double)bytes;
     return pays && keys * (k + v) < LARGE ? ATTUNE_PREFETCH_HEAD : ATTUNE_PREFETCH_NONE;
 }
 
