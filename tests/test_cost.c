@@ -225,6 +225,27 @@ static void panels_of_codes_come_in_turn(void **state) {
     }
 }
 
+/* With integer=all, where the heads of a batch are tasks enough, none is cut. */
+static void heads_of_codes_are_whole(void **state) {
+    static const struct {
+        const char *sizes;
+        int kv_chunk;
+    } cases[] = {{"batch=4,num_heads=32,num_kv_heads=8,seq_kv=4000", 4096},
+                 {"batch=4,num_heads=32,num_kv_heads=8,seq_kv=4000,kv_lens=1", 512},
+                 {"batch=4,num_heads=32,num_kv_heads=8,seq_kv=dynamic", 512},
+                 {"batch=1,num_heads=32,num_kv_heads=8,seq_kv=4000", 512}};
+    const at_target *const target = at_target_find("avx512_bf16");
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[160];
+        snprintf(text, sizeof text, "%s,seq_q=1,head_dim=128,kv_dtype=i8,integer=all", cases[i].sizes);
+        const attune_problem p = problem_canonical(text);
+        attune_schedule s;
+        mha_choose(&p, target, usual_machine(target), &s);
+        assert_int_equal(s.kv_chunk, cases[i].kv_chunk);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(costs_are_finite_and_positive),
@@ -235,6 +256,7 @@ int main(void) {
         cmocka_unit_test(few_causal_rows_go_by_halves),
         cmocka_unit_test(panels_come_in_streams),
         cmocka_unit_test(panels_of_codes_come_in_turn),
+        cmocka_unit_test(heads_of_codes_are_whole),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -95,10 +95,19 @@ static int32_t choose_tile(const attune_problem *p) {
     return power_below(max_of(min_of(times * ELEMENTS / max_of(p->head_dim, p->head_dim_v), times * MOST), LEAST));
 }
 
-/* Keys in a task: few enough to have tasks for many threads, many enough for merging to cost little. */
+/* Whether heads that are as long as each other make as many tasks as threads usually want. */
+static bool heads_are_tasks(const attune_problem *p) {
+    enum { MANY_TASKS = 32 };
+    if (p->batch < 1 || p->seq_kv < 1 || p->is_ragged || p->has_kv_lens) return false;
+    return p->batch >= MANY_TASKS || p->batch * p->num_kv_heads >= MANY_TASKS;
+}
+
+/* Keys in a task: few enough to have tasks for many threads, many enough for merging to cost little. With integer=all
+ * it is a tile, or all. */
 static int32_t choose_chunk(const attune_problem *p, int32_t tile) {
-    enum { KEYS = 512, MANY_KEYS = 4096 };
-    if (p->integer == ATTUNE_INTEGER_ALL) return tile;
+    enum { KEYS = 512, MANY_KEYS = 4096, MOST_KEYS = 1 << 20 };
+    if (p->integer == ATTUNE_INTEGER_ALL)
+        return heads_are_tasks(p) && p->seq_kv <= MOST_KEYS ? (int32_t)(ceil_div(p->seq_kv, tile) * tile) : tile;
     return (int32_t)(ceil_div(mha_most_keys(p) >= MANY_KEYS ? 2 * KEYS : KEYS, tile) * tile);
 }
 
