@@ -314,8 +314,7 @@ static unsigned known_at(const mha_place *place) {
     return known;
 }
 
-/* The nodes that the function needs, as flags; returns the root, which is the last of them, or -1. */
-static int needed_by(const mha_context *c, mha_function f, bool needed[EX_MAX_NODES]) {
+int mha_needed_nodes(const mha_context *c, mha_function f, bool needed[EX_MAX_NODES]) {
     const ex_program *program = c->functions;
     const int root = mha_function_root(c, f);
     for (int i = 0; i <= root; i++) needed[i] = i == root;
@@ -347,7 +346,7 @@ void mha_fill_values(const mha_context *c, mha_function f, const mha_place *plac
     lowering l = {c, c->b, c->functions, place, values};
     const unsigned known = known_at(place);
     bool needed[EX_MAX_NODES];
-    const int root = needed_by(c, f, needed);
+    const int root = mha_needed_nodes(c, f, needed);
     for (int i = 0; i <= root; i++) {
         const ex_node *node = node_at(&l, i);
         if (!needed[i] || values->of[i] || is_constant(node) || node->needs & ~known) continue;
@@ -357,11 +356,16 @@ void mha_fill_values(const mha_context *c, mha_function f, const mha_place *plac
     }
 }
 
+void mha_fill_value(const mha_context *c, int node, const mha_place *place, mha_values *values) {
+    lowering l = {c, c->b, c->functions, place, values};
+    value_of(&l, node);
+}
+
 int mha_row_values(const mha_context *c, mha_function f, bool has_heads, int nodes[EX_MAX_NODES]) {
     const unsigned of_batch = 1U << EX_V_B | 1U << EX_V_H | 1U << EX_V_KV_H | 1U << EX_V_SEQ_Q | 1U << EX_V_SEQ_KV;
     const unsigned of_row = of_rows(has_heads), known = of_row | of_batch;
     bool needed[EX_MAX_NODES];
-    const int root = needed_by(c, f, needed);
+    const int root = mha_needed_nodes(c, f, needed);
     int count = 0;
     for (int i = 0; i <= root; i++) {
         const ex_node *node = &c->functions->nodes[i];
@@ -410,7 +414,7 @@ static bool has_keys_in_row(const mha_context *c, const ex_node *load) {
 
 int mha_keys_in_rows(const mha_context *c, mha_function f, bool has_heads, int nodes[EX_MAX_NODES]) {
     bool needed[EX_MAX_NODES];
-    const int root = needed_by(c, f, needed);
+    const int root = mha_needed_nodes(c, f, needed);
     int count = 0;
     for (int i = 0; i <= root; i++) {
         const ex_node *node = &c->functions->nodes[i];

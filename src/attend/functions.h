@@ -44,6 +44,15 @@ ir_elem mha_kept_elem(const mha_context *c, int node);
 const ir_expr *mha_keep_value(const mha_context *c, int node, const mha_values *values);
 const ir_expr *mha_kept_value(const mha_context *c, int node, const ir_expr *kept);
 
+/* Which of the nodes up to the function's root it needs; returns the root. -1: there is no function. */
+int mha_needed_nodes(const mha_context *c, mha_function f, bool needed[EX_MAX_NODES]);
+
+/* functions_distance.c: the values that depend on query and key by kv - q alone, and otherwise on what all rows of a
+ * head share, are dear, and are needed with other things; returns how many. And computes one of them, if it is not
+ * there yet. */
+int mha_distance_values(const mha_context *c, mha_function f, int nodes[EX_MAX_NODES]);
+void mha_fill_value(const mha_context *c, int node, const mha_place *place, mha_values *values);
+
 /* The values that are elements of tensors of numbers which have one for each row and key, those of neighbouring keys
  * side by side; returns how many. Such a value of `lanes` keys, which are known to be inside, as c->elem. */
 int mha_keys_in_rows(const mha_context *c, mha_function f, bool has_heads, int nodes[EX_MAX_NODES]);

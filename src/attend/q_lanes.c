@@ -122,6 +122,7 @@ static void add_values(q_lanes *c, const q_lanes_tile *tile) {
 static void visit_tile(q_lanes *c, q_lanes_tile *tile) {
     ql_open_stripe(c, tile);
     IR_GUARD(c->b, (c->has_edges || c->has_tiles) && !c->at_once, ir_gt(c->b, tile->to, tile->from)) {
+        ql_fill_distances(c, tile);
         ql_scores(c, tile);
         if (tile->pass != QL_VALUES_PASS) ql_softmax(c, tile);
         if (c->at_once) ql_close_rows(c, tile->stripe);
@@ -167,6 +168,7 @@ static void build_stripes(q_lanes *c) {
     ir_builder *b = c->b;
     alloc_scratch(c);
     ql_alloc_functions(c);
+    ql_alloc_distances(c);
     IR_FOR(b, stripe, ir_idx(b, 0), c->stripes, 1) {
         ql_init_rows(c, stripe);
         ql_load_queries(c, stripe);

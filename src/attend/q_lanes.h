@@ -108,6 +108,7 @@ typedef struct q_lanes {
     /* the user's functions: values that all rows share; those of rows, by node [stripe, stripe_rows] */
     mha_values values_of_task;
     const ir_buffer *kept[EX_MAX_NODES];
+    const ir_buffer *by_distance[EX_MAX_NODES]; /* q_lanes_distance.c, for the tile and stripe at hand */
 } q_lanes;
 
 /* Row of a tensor that is indexed [batch, head, token, column]. */
@@ -245,6 +246,12 @@ void ql_fill_key(q_lanes *c, mha_function f, const ir_expr *key, q_lanes_key_val
 const ir_expr *ql_modified(q_lanes *c, mha_function f, const mha_values *of_rows, const q_lanes_key_values *of_key,
                            const ir_expr *key, const ir_expr *z);
 const ir_expr *ql_function_sees(q_lanes *c, const mha_values *of_rows, const ir_expr *key, int lanes);
+
+/* q_lanes_distance.c: values that depend on kv - q are computed for a tile and stripe at once, and put to those of the
+ * `lanes` rows from `at` on, for key j of the tile. */
+void ql_alloc_distances(q_lanes *c);
+void ql_fill_distances(q_lanes *c, const q_lanes_tile *tile);
+void ql_put_distances(q_lanes *c, mha_function f, const ir_expr *at, const ir_expr *j, mha_values *of_rows);
 
 /* q_lanes_ahead.c: what the head after this one needs, prefetched with the scores of the keys from `first` on */
 void ql_open_ahead(q_lanes *c);

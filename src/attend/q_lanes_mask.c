@@ -282,7 +282,9 @@ const ir_expr *ql_sees(q_lanes *c, const q_lanes_sight *sight, const ir_expr *at
     ir_builder *b = c->b;
     const int lanes = c->m->lanes;
     mha_hiding hiding = {.sight = sight->by_position, .key = ir_cast(b, IR_I32, key)};
-    hiding.by_function = ql_function_sees(c, &sight->values, key, lanes);
+    mha_values values = sight->values;
+    ql_put_distances(c, MHA_MASK_FUNCTION, at, j, &values);
+    hiding.by_function = ql_function_sees(c, &values, key, lanes);
     if (c->bias) hiding.bias = ir_load(b, ir_at(b, c->bias, lanes, 2, j, at));
     if (c->keep) hiding.mask = ir_cast(b, IR_I32, ir_load(b, ir_at(b, c->keep, lanes, 2, j, at)));
     return mha_sees(c->m, &hiding, lanes);

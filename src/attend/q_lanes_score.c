@@ -166,6 +166,7 @@ static void score(q_lanes *c, const q_lanes_tile *tile, const score_tile *t) {
             const ir_expr *z = mha_score(c->m, &operands, dot, ATTUNE_WEIGHTS_MASKED);
             if (jj % quarter == 0) ql_fill_pairs(c, t->key[jj], &pairs);
             ql_put_pairs(&pairs, jj % quarter, &values);
+            ql_put_distances(c, MHA_SCORE_FUNCTION, at, ir_plus(b, t->first, jj), &values);
             z = ql_modified(c, MHA_SCORE_FUNCTION, &values, &of_key[jj], t->key[jj], z);
             if (z != dot) ir_store(b, mha_product_at(&t->product, jj, v), z);
         }
