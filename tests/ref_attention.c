@@ -453,7 +453,7 @@ static long double encoded(const coding *c, long double x, int64_t column, long 
 
 /* ---- The loops, in each precision ---- */
 
-enum { NUM_BUFFERS = 7 }; /* of one computation; see attend */
+enum { NUM_BUFFERS = 8 }; /* of one computation; see attend */
 
 #define REAL    float
 #define NAME(x) x##_float

@@ -52,6 +52,35 @@ static void NAME(code_query)(const reading *r, REAL *row) {
         row[c] = (REAL)((usable ? rint(fmax(-largest, fmin(largest, divided(&as_query, row[c], scale)))) : 0) * scale);
 }
 
+/* Whether K becomes codes in the call (integer=scores of keys that are numbers). */
+static bool NAME(encodes_keys)(const reading *r) { return r->p->integer && !ref_is_quantised(r->k_format.dtype); }
+
+/* A row as its codes say that it is, all of it computed in f32. */
+static void NAME(code_row)(const reading *r, REAL *row) {
+    float range = 0;
+    for (int64_t c = 0; c < r->dim; c++) range = isnan((float)row[c]) ? NAN : fmaxf(fabsf((float)row[c]), range);
+    for (int64_t c = 0; c < r->dim; c++)
+        if (!isfinite((float)row[c])) range = NAN;
+    const float factor = 127 / range < INFINITY ? 127 / range : 0, scale = range / 127;
+    for (int64_t c = 0; c < r->dim; c++) row[c] = (REAL)(rintf((float)row[c] * factor)) * (REAL)scale;
+}
+
+/* The keys of an entry become codes without their mean, which `mean` is then. */
+static void NAME(code_keys)(const reading *r, const entry *e, REAL *keys, REAL *mean) {
+    for (int64_t c = 0; c < r->dim; c++) {
+        float sum = 0;
+        for (int64_t j = 0; j < e->keys; j++) {
+            const float x = (float)keys[j * r->dim + c];
+            if (isfinite(x)) sum += x;
+        }
+        const float quotient = sum / (float)(e->keys > 0 ? e->keys : 1);
+        mean[c] = isfinite(quotient) ? (REAL)quotient : 0;
+        for (int64_t j = 0; j < e->keys; j++)
+            keys[j * r->dim + c] = (REAL)((float)keys[j * r->dim + c] - (float)mean[c]);
+    }
+    for (int64_t j = 0; j < e->keys; j++) NAME(code_row)(r, keys + j * r->dim);
+}
+
 /* Divides a row by the root of its mean square, and multiplies it by the weights. A mean beyond the arithmetic's range
  * is infinite. */
 static void NAME(normalise)(const reading *r, const view *weights, REAL *row) {
@@ -86,7 +115,7 @@ static void NAME(load_query)(const reading *r, const entry *e, int64_t head, int
     if (r->p->rotary_dim) NAME(rotate)(r, e->number, position, row);
     NAME(spread)(r, row);
     for (int64_t c = 0; r->q_rounding && c < r->dim; c++) row[c] = (REAL)ref_rounded(r->q_rounding, row[c]);
-    if (r->p->integer) NAME(code_query)(r, row);
+    if (r->p->integer && !NAME(encodes_keys)(r)) NAME(code_query)(r, row);
 }
 
 /* The scale of some columns, as the cache holds it. */
@@ -347,7 +376,7 @@ static void NAME(finish_row)(const reading *r, const entry *e, int64_t head, int
 /* All rows of all heads that share one head of K and V. */
 static void NAME(attend)(const reading *r, const entry *e, int64_t kv_head, REAL *const buffers[NUM_BUFFERS],
                          ref_result *result) {
-    REAL *const keys = buffers[0], *const values = buffers[1];
+    REAL *const keys = buffers[0], *const values = buffers[1], *const mean = buffers[7];
     NAME(row)
     row = {.query = buffers[2], .dots = buffers[3], .scores = buffers[4], .shares = buffers[5], .totals = buffers[6]};
     /* Scores of hidden keys are weights like any other in some modes, and only then exist beyond the entry's keys:
@@ -360,11 +389,15 @@ static void NAME(attend)(const reading *r, const entry *e, int64_t kv_head, REAL
         if (result->out && j < e->keys)
             NAME(load_value)(r, e, kv_head, j, keys + j * r->dim, values + j * r->dim_v, result);
     }
+    if (NAME(encodes_keys)(r)) NAME(code_keys)(r, e, keys, mean);
     for (int64_t head = kv_head * r->group; head < (kv_head + 1) * r->group; head++)
         for (int64_t i = 0; i < e->rows; i++) {
+            REAL of_mean = 0;
             NAME(load_query)(r, e, head, i, row.query);
+            for (int64_t c = 0; c < r->dim && NAME(encodes_keys)(r); c++) of_mean += row.query[c] * mean[c];
+            if (NAME(encodes_keys)(r)) NAME(code_row)(r, row.query);
             for (int64_t j = 0; j < scored; j++) {
-                REAL dot = 0;
+                REAL dot = of_mean;
                 for (int64_t c = 0; c < r->dim; c++) dot += row.query[c] * keys[j * r->dim + c];
                 row.dots[j] = dot;
             }
@@ -419,7 +452,8 @@ static bool NAME(compute)(const reading *r, int64_t batch, ref_result *result) {
         const int64_t keys = open_entry(r, b).keys;
         most = keys > most ? keys : most;
     }
-    const int64_t counts[NUM_BUFFERS] = {most * r->dim, most * r->dim_v, r->dim, most, most, most, r->dim_v};
+    const int64_t counts[NUM_BUFFERS] = {most * r->dim, most * r->dim_v, r->dim, most, most, most, r->dim_v,
+                                           r->dim};
     REAL *buffers[NUM_BUFFERS];
     bool good = true;
     for (int n = 0; n < NUM_BUFFERS; n++) good = (buffers[n] = calloc((size_t)counts[n], sizeof(REAL))) != NULL && good;

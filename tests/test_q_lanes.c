@@ -55,6 +55,18 @@ static const sample cases[] = {
      "num_pages=6,max_pages=3",
      {0},
      {40, 17}},
+    /* Keys that become codes. */
+    {"num_heads=4,num_kv_heads=2,seq_q=30,seq_kv=37,head_dim=10,lse=1,integer=scores", NULL, {0}, {0}},
+    {"num_heads=2,seq_q=35,seq_kv=35,head_dim=64,dtype=bf16,is_causal=1,lse=1,integer=scores", NULL, {0}, {0}},
+    {"num_heads=2,seq_q=20,head_dim=3,dtype=f16,softmax_scale=-0.5,window_left=7,integer=scores", NULL, {0}, {0}},
+    {"num_heads=2,seq_q=20,seq_kv=29,head_dim=33,logits_soft_cap=3,sinks=1,attn_bias=hqk,lse=1,integer=scores",
+     NULL,
+     {0},
+     {0}},
+    {"batch=2,num_heads=2,seq_q=65,seq_kv=40,head_dim=64,page_size=16,kv_lens=1,lse=1,integer=scores",
+     "num_pages=6,max_pages=3",
+     {0},
+     {40, 17}},
     /* Codes. */
     {"num_heads=4,num_kv_heads=2,seq_q=30,seq_kv=37,head_dim=10,kv_dtype=i8,lse=1", NULL, {0}, {0}},
     {"num_heads=2,seq_q=30,seq_kv=37,head_dim=10,kv_dtype=i8,kv_scales=token,is_causal=1", NULL, {0}, {0}},

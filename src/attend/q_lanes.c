@@ -33,6 +33,7 @@ static void derive_sizes(q_lanes *c) {
     const mha_context *m = c->m;
     const attune_problem *p = m->p;
     c->width = m->by_pairs ? 2 : 1;
+    c->codes = m->key_codes.codes != NULL;
     c->stripe_rows = (int64_t)m->s->score_row_vectors * m->lanes;
     c->max_stripes = m->s->task_row_vectors / m->s->score_row_vectors;
     c->by_rows = m->s->value_by == ATTUNE_VALUE_BY_ROWS;
@@ -69,13 +70,15 @@ static void alloc_scratch(q_lanes *c) {
     const int64_t stripes = c->max_stripes, count = c->stripe_rows;
     const int64_t rows[] = {stripes, count}, tile[] = {m->s->kv_tile, count};
     const int64_t pairs = ceil_div(m->s->kv_tile, 2);
-    c->qt = ir_scratch(c->b, "qt", mha_factor_elem(m, ql_kind(c)), 3,
-                       (int64_t[]){stripes, m->p->head_dim / c->width, count * c->width});
+    const int64_t units = c->codes ? ql_code_units(c) : m->p->head_dim / c->width;
+    const mha_kind kind = c->codes ? MHA_DOT4 : ql_kind(c);
+    c->qt = ir_scratch(c->b, "qt", mha_factor_elem(m, kind), 3, (int64_t[]){stripes, units, count * kind});
+    if (c->codes) ql_alloc_codes(c);
     c->scores = by_vectors(c, "scores", m->elem, m->s->kv_tile + c->width - 1);
     c->probabilities = c->width == 2 ? by_vectors(c, "probabilities", IR_BF16, pairs) : c->scores;
     if (c->width == 2 && !m->v_pairs)
         c->values = ir_scratch(c->b, "values", IR_BF16, 2, (int64_t[]){pairs, 2 * m->p->head_dim_v});
-    if (c->width == 1 ? is_copied(m, m->k) : m->k->type.elem != IR_BF16)
+    if (!c->codes && (c->width == 1 ? is_copied(m, m->k) : m->k->type.elem != IR_BF16))
         c->keys =
             ir_scratch(c->b, "keys", mha_factor_elem(m, ql_kind(c)), 2, (int64_t[]){m->s->kv_tile, m->p->head_dim});
     if (c->width == 1 && is_copied(m, m->v) && !c->by_rows)

@@ -73,6 +73,7 @@ typedef struct q_lanes {
     /* scratch of a task; elem is that of the arithmetic. Operands of products are elem, one to a lane (width 1), or
      * pairs of bf16, two to a lane (width 2). */
     int width;
+    bool codes; /* scores are sums of integers: qt holds codes (q_lanes_codes.c) */
     const ir_buffer *qt; /* operand [stripe, head_dim / width, stripe_rows * width]: Q^T times mha_query_sign */
     /* elem [score_row_vectors, kv_tile, lanes]: S^T; of pairs one key more. Each vector of rows is by itself: the
      * softmax goes from key to key, and its accesses do not compete for the same sets of the cache. spans: elem
@@ -80,6 +81,8 @@ typedef struct q_lanes {
     const ir_buffer *scores;
     /* operand [score_row_vectors, kv_tile / width, lanes * width]: P^T; width 1: the scores */
     const ir_buffer *probabilities;
+    const ir_buffer *row_scale, *row_mean; /* codes: elem [stripe, stripe_rows], of a row and of its q . mean key */
+    const ir_buffer *row_codes, *row_numbers; /* codes: i8 and elem [code columns], of the row at hand */
     const ir_buffer *keys;    /* elem [kv_tile, head_dim]: K of the tile; NULL: read where it lies */
     const ir_buffer *values;  /* operand [kv_tile / width, head_dim_v * width]: V of the tile; NULL: the same, or
                                * the context's v_pairs */
@@ -259,6 +262,13 @@ void ql_ask_ahead(q_lanes *c, const q_lanes_tile *tile, const ir_expr *first);
 
 /* q_lanes_score.c: writes scores and tile_max */
 void ql_scores(q_lanes *c, const q_lanes_tile *tile);
+
+/* q_lanes_codes.c: Q as codes, where c->codes; and the scores of a register tile of its rows and the keys at `rows`. */
+int64_t ql_code_units(const q_lanes *c);
+void ql_alloc_codes(q_lanes *c);
+void ql_encode_queries(q_lanes *c, const ir_expr *stripe);
+void ql_multiply_codes(q_lanes *c, const q_lanes_tile *tile, const mha_kv_row *rows, int64_t unroll,
+                       const mha_product *scores);
 
 /* q_lanes_softmax.c: the factor of the codes of key j's value */
 const ir_expr *ql_times_v_scale(q_lanes *c, const q_lanes_tile *tile, const ir_expr *j, const ir_expr *probability);

@@ -183,7 +183,7 @@ void ql_ask_ahead(q_lanes *c, const q_lanes_tile *tile, const ir_expr *first) {
     const int64_t tiles = ceil_div(ir_is_const(c->e.seq_kv) ? c->e.seq_kv->value.i : USUAL_LENGTH, rows);
     const ir_expr *stripe = ir_let(b, "stripe_of_head", ir_add(b, c->first_stripe, tile->stripe));
     const ir_expr *key = ir_let(b, "ahead_from", ir_add(b, tile->first_key, first));
-    ask_for_keys(c, m->k, m->p->head_dim, key, stripe, stripes);
+    if (!c->codes) ask_for_keys(c, m->k, m->p->head_dim, key, stripe, stripes);
     if (m->v_pairs)
         ask_for_pairs(c, key, stripe, stripes);
     else

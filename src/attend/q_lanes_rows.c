@@ -126,6 +126,10 @@ static void load_elements(q_lanes *c, const ir_expr *stripe, const ir_expr *at, 
 }
 
 void ql_load_queries(q_lanes *c, const ir_expr *stripe) {
+    if (c->codes) {
+        ql_encode_queries(c, stripe);
+        return;
+    }
     const ir_expr *factor = mha_query_sign(c->m);
     const bool vectors = c->m->p->head_dim / c->width >= mha_quarter(c->m->lanes);
     ir_builder *b = c->b;

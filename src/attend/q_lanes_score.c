@@ -31,7 +31,8 @@ static void find_keys(q_lanes *c, const q_lanes_tile *tile, score_tile *t) {
 /* How often the loop over the columns, or pairs of them, is unrolled. */
 static int64_t unrolling(const q_lanes *c) {
     int64_t unroll = c->m->s->score_columns;
-    while (c->m->p->head_dim / c->width % unroll) unroll--;
+    const int64_t steps = c->codes ? ql_code_units(c) : c->m->p->head_dim / c->width;
+    while (steps % unroll) unroll--;
     return unroll;
 }
 
@@ -265,8 +266,14 @@ static void all_tiles(q_lanes *c, const q_lanes_tile *tile, score_tile t, const 
         t.first = ir_let(b, "first", ir_times(b, n, rows));
         find_keys(c, tile, &t);
         ql_ask_ahead(c, tile, t.first);
-        mha_product_clear(&t.product);
-        if (whole) multiply(c, tile, &t, whole);
+        if (c->codes)
+            mha_product_begin(&t.product);
+        else
+            mha_product_clear(&t.product);
+        if (c->codes)
+            ql_multiply_codes(c, tile, t.row, unrolling(c), &t.product);
+        else if (whole)
+            multiply(c, tile, &t, whole);
         if (whole < t.product.vectors) multiply_rest(c, tile, &t, whole);
         score(c, tile, &t);
         close_tile(c, tile, &t);
@@ -278,7 +285,7 @@ void ql_scores(q_lanes *c, const q_lanes_tile *tile) {
     const int lanes = c->m->lanes;
     const int64_t rows = c->m->s->score_keys, vectors = c->m->s->score_row_vectors;
     const bool has_other = c->rest_rows && c->num_stripes > 1;
-    score_tile t = {.product = mha_product_of(c->m, ql_kind(c), rows, vectors),
+    score_tile t = {.product = mha_product_of(c->m, c->codes ? MHA_MADD : ql_kind(c), rows, vectors),
                     .max = ir_registers(b, "max_so_far", c->m->elem, lanes, 1, &vectors)};
     IR_UNROLLED(b, v, vectors) {
         ir_store(b, ir_at(b, t.max, lanes, 1, v), ql_splat(c, -INFINITY));

@@ -76,6 +76,7 @@ void mha_scale_open(mha_context *c) {
 }
 
 const ir_expr *mha_score_scale(const mha_context *c) {
+    if (c->in_log2) return mha_number(c, M_LN2, 1);
     return c->score_scale && !c->is_natural ? c->score_scale : mha_number(c, score_scale(c), 1);
 }
 

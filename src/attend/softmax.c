@@ -8,8 +8,9 @@
 /* The exponent of 2. The difference first, so that equal scores weigh exactly alike. */
 static const ir_expr *exponent(const mha_context *c, const ir_expr *score, const ir_expr *base) {
     if (!score) return NULL;
-    const ir_expr *log2e = ir_splat(c->b, mha_score_log2e(c), score->type.lanes);
-    return ir_mul(c->b, ir_sub(c->b, score, base), log2e);
+    const ir_expr *difference = ir_sub(c->b, score, base);
+    if (c->in_log2) return difference;
+    return ir_mul(c->b, difference, ir_splat(c->b, mha_score_log2e(c), score->type.lanes));
 }
 
 /* The exponent is never positive. neg(abs(x)) tells the lowering of exp2 so, where that saves more than it costs. */

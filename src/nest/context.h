@@ -31,12 +31,19 @@ typedef struct mha_context {
     struct {
         const ir_buffer *max, *sum, *out;
     } parts;
+    /* K as codes (attend/key_codes.h), shared; NULL where scores are no integers, or K is codes already. */
+    struct {
+        const ir_buffer *codes;           /* i8 [batch, kv_head, key, code columns] */
+        const ir_buffer *scales, *starts; /* elem and i32 [batch, kv_head, key] */
+        const ir_buffer *mean;            /* elem [entry, kv_head, code columns] */
+    } key_codes;
     const ir_buffer *v_pairs; /* kv_copy=once: V in pairs [batch, kv_head, pair, 2 * column], shared; else NULL */
     bool k_is_linear;         /* k is paged, and c->k is a copy [batch, kv_head, key, column] */
     /* This kernel prepares all keys in memory of its own, which holds no keys beyond those of an entry. */
     bool prepares_keys;
     ir_elem q_elem, k_elem, v_elem; /* of q, k and v that this kernel makes: projects, prepares or gathers */
     /* Needs of the scores of this problem. */
+    bool in_log2;      /* scores come times log2(e), for exp2: of codes that a row's scale is multiplied with anyway */
     bool is_natural;   /* scores are scaled before the softmax, because a step before it needs that (score.h) */
     bool has_first;    /* rows have a first key other than 0 */
     bool has_last;     /* rows have a last key of their own */

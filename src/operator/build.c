@@ -1,6 +1,7 @@
 /* From problem and schedule to the phases of a kernel. */
 #include "operator/build.h"
 
+#include "attend/key_codes.h"
 #include "attend/mask_tiles.h"
 #include "attend/phases.h"
 #include "attend/score.h"
@@ -31,6 +32,7 @@ static void read_problem(mha_context *c) {
     c->has_scalef = !c->is_pinned && c->target->flags & AT_TARGET_SCALEF;
     c->group = p->num_heads / p->num_kv_heads;
     c->is_natural = mha_has_natural_scores(p);
+    c->in_log2 = mha_encodes_keys(p) && !c->is_natural;
     c->has_first = mha_has_first_key(p);
     c->has_last = mha_has_last_key(p);
     c->has_global = p->global_tokens > 0;
@@ -68,12 +70,14 @@ static void share_attention(mha_context *c) {
     share_lse(c);
     if (mha_prepares(c->p) && !prepares_first(c)) mha_prepare_shared(c);
     if (c->s->strategy == ATTUNE_D_LANES) mha_d_lanes_shared(c);
+    mha_key_codes_shared(c);
     mha_value_pairs_shared(c);
 }
 
 static void build_attention(mha_context *c) {
     if (mha_prepares(c->p) && !prepares_first(c)) mha_prepare(c);
     if (c->p->seq_new && !appends_first(c)) mha_append(c);
+    mha_key_codes(c);
     mha_value_pairs(c);
     if (c->s->strategy == ATTUNE_D_LANES)
         mha_d_lanes(c);

@@ -90,6 +90,10 @@ enum { MHA_BLOCK_COLUMNS = 32, MHA_INLINE_BYTES = 2 };
 static inline int64_t mha_query_planes(const attune_problem *p) {
     return p->integer && p->q_planes == ATTUNE_Q_PLANES_2 ? 2 : 1;
 }
+/* Whether K is numbers that become codes in each call, for scores in integers. */
+static inline bool mha_encodes_keys(const attune_problem *p) {
+    return p->integer && p->k_dtype != ATTUNE_I8 && p->k_dtype != ATTUNE_I4;
+}
 /* Whether a row has the same bits on every instruction set. A block's projections are sums of floats. */
 static inline bool mha_is_pinned(const attune_problem *p) {
     return p->integer == ATTUNE_INTEGER_ALL && !mha_is_block(p);

@@ -325,12 +325,23 @@ static attune_status check_panels(const attune_problem *p, at_error *err) {
 
 static bool is_integer(attune_dtype dtype) { return dtype == ATTUNE_I8 || dtype == ATTUNE_I4; }
 
+/* Codes that each call makes of K: a plane of Q beyond the first would be more exact than they are. */
+static attune_status check_key_codes(const attune_problem *p, at_error *err) {
+    if (p->q_planes != ATTUNE_Q_PLANES_1)
+        return refuse(err, "q_planes is 2, but codes that integer=scores makes of k have one byte: leave out q_planes");
+    if (p->softmax_precision != ATTUNE_F32)
+        return refuse(err, "integer=scores makes codes of k in f32, but softmax_precision is f64");
+    if (p->reproducible)
+        return refuse(err, "integer=scores takes from k the mean of all keys of a call, so no row can be reproducible");
+    return ATTUNE_OK;
+}
+
 static attune_status check_integer_products(const attune_problem *p, at_error *err) {
     enum { MOST_COLUMNS = 1024 }; /* a dot of codes of 16 and 8 bits is an i32 */
     const char *const how = mha_field_word(&mha_fields[MHA_ID_integer], p->integer);
     if (!p->integer) return ATTUNE_OK;
     const mha_field *const scales = &mha_fields[MHA_ID_k_scales];
-    if (!is_integer(p->k_dtype))
+    if (p->k_dtype == ATTUNE_F8 || (!is_integer(p->k_dtype) && p->integer == ATTUNE_INTEGER_ALL))
         return at_fail(err, ATTUNE_INVALID_PROBLEM, "integer=%s multiplies codes of i8 or i4, but k_dtype is %s", how,
                        mha_dtype_name(p->k_dtype));
     if (p->integer == ATTUNE_INTEGER_ALL && !is_integer(p->v_dtype))
@@ -347,14 +358,14 @@ static attune_status check_integer_products(const attune_problem *p, at_error *e
     if (p->head_dim > MOST_COLUMNS)
         return at_fail(err, ATTUNE_INVALID_PROBLEM, "head_dim is %lld; with integer=%s it must be at most %d",
                        (long long)p->head_dim, how, MOST_COLUMNS);
-    if (mha_rotates_keys(p) && !p->seq_new)
+    if (mha_rotates_keys(p) && !p->seq_new && !mha_encodes_keys(p))
         return at_fail(err, ATTUNE_INVALID_PROBLEM,
                        "integer=%s multiplies codes as they lie in k, but rotary_dim rotates them first", how);
-    if (p->prob_mod[0])
+    if (p->prob_mod[0] && !mha_encodes_keys(p))
         return refuse(err, "prob_mod changes probabilities before they become codes: leave out prob_mod or integer");
     if (p->weights_mode)
         return refuse(err, "weights are of scores that are not computed in integers: leave out weights or integer");
-    return ATTUNE_OK;
+    return mha_encodes_keys(p) ? check_key_codes(p, err) : ATTUNE_OK;
 }
 
 attune_status mha_check_fields(const attune_problem *p, at_error *err) {

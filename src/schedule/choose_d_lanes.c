@@ -221,7 +221,7 @@ bool mha_choose_d_lanes(const attune_problem *p, const at_target *target, const 
     const int64_t lanes = target->vector_bytes / (p->softmax_precision == ATTUNE_F64 ? 8 : 4);
     const int64_t most = most_rows(p, target, lanes);
     const bool is_few = queries <= most && queries * group <= most && !is_small(p, target, lanes);
-    if (!mha_attends(p) || p->prob_mod[0] || !(is_few || p->integer)) return false;
+    if (!mha_attends(p) || p->prob_mod[0] || mha_encodes_keys(p) || !(is_few || p->integer)) return false;
     s->strategy = ATTUNE_D_LANES;
     s->lanes = (int32_t)lanes;
     choose_tiles(p, target, queries * group, s);

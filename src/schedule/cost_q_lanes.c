@@ -112,7 +112,10 @@ static double scores_of_stripe(const q_head *h, double whole) {
     const double key = keys_fill_tiles(c->p, s) ? COST_OF(score_key) : COST_OF(clamped_key);
     /* Q of the stripe is read again for each register tile. */
     const double q = h->stripe_rows * c->columns * h->bytes;
-    const double multiplying = whole > 0 ? c->columns * h->turns * mha_cost_turn(c, &h->v, &turn, c->by_pairs) : 0;
+    const bool by_codes = mha_encodes_keys(c->p), has_dots = c->machine.target->flags & AT_TARGET_BYTE_DOT;
+    const double turns = by_codes ? (has_dots ? 0.25 : 1) : h->turns;
+    const bool in_dots = by_codes ? has_dots : c->by_pairs;
+    const double multiplying = whole > 0 ? c->columns * turns * mha_cost_turn(c, &h->v, &turn, in_dots) : 0;
     const double tile = cost_limit(multiplying, from_l2(c, q, q) * COST_OF(l2_reached)) + COST_OF(score_start) +
                         key * keys + sums * (h->v.store + COST_OF(score_end) * h->v.multiply);
     /* Each stripe of a task reads K of the tile. */

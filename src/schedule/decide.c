@@ -90,6 +90,7 @@ int64_t mha_rest_rows(const attune_problem *p, const attune_schedule *s, const a
     const int64_t rows = p->seq_q * (p->num_heads / p->num_kv_heads), rest = rows % s->lanes;
     const int64_t stripes = ceil_div(rows, (int64_t)s->score_row_vectors * s->lanes);
     if (p->seq_q < 1 || p->is_ragged || p->reproducible || mha_attends_by_pairs(p, target)) return 0;
+    if (mha_encodes_keys(p)) return 0; /* codes of a lane are those of four columns */
     if (p->k_layout == ATTUNE_LAYOUT_PANELS) return 0; /* columns of a key lie apart */
     if (rest == 0 || rows < s->lanes || p->head_dim % LEAST_COLUMNS || p->head_dim < wide) return 0;
     if (stripes > MOST_STRIPES || (stripes > 1 && s->score_row_vectors > 1)) return 0;

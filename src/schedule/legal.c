@@ -78,7 +78,7 @@ static attune_status check_gemm(const attune_problem *p, const attune_schedule *
 static attune_status check_q_lanes(const attune_problem *p, const attune_schedule *s, const at_target *target,
                                    at_error *err) {
     const rule rules[] = {
-        {!p->integer, "integer=scores and integer=all are computed by strategy=d_lanes"},
+        {!p->integer || mha_encodes_keys(p), "integer=scores and integer=all of codes need strategy=d_lanes"},
         {s->task_row_vectors <= MAX_TASK_VECTORS, "task_row_vectors must be at most 64"},
         {s->score_row_vectors <= s->task_row_vectors && s->task_row_vectors % s->score_row_vectors == 0,
          "score_row_vectors must divide task_row_vectors"},
@@ -114,6 +114,7 @@ static attune_status check_d_lanes(const attune_problem *p, const attune_schedul
     const rule rules[] = {
         {mha_attends(p), "d_lanes computes attention only"},
         {!p->prob_mod[0], "prob_mod is computed by strategy=q_lanes"},
+        {!mha_encodes_keys(p), "integer=scores of k that is no codes needs strategy=q_lanes"},
         {s->score_keys * (int64_t)s->score_rows * mha_query_planes(p) <= MAX_D_ACCUMULATORS,
          p->integer ? "score_keys * score_rows * q_planes must be at most 32 for d_lanes"
                     : "score_keys * score_rows must be at most 32 for d_lanes"},

@@ -306,6 +306,19 @@ static void draw_integer(draft *d) {
     p->q_planes = (attune_q_planes)between(d, ATTUNE_Q_PLANES_DEFAULT, ATTUNE_Q_PLANES_2);
 }
 
+/* Scores in integers of keys that are numbers, which each call makes codes of. */
+static void draw_key_codes(draft *d) {
+    attune_problem *const p = d->p;
+    const attune_dtype k = p->k_dtype ? p->k_dtype : p->dtype;
+    const bool is_f64 = p->dtype == ATTUNE_F64 || k == ATTUNE_F64 || p->v_dtype == ATTUNE_F64 ||
+                        p->bias_dtype == ATTUNE_F64 || p->w_dtype == ATTUNE_F64 || p->softmax_precision == ATTUNE_F64;
+    const bool attends = p->op == ATTUNE_ATTENTION || p->op == ATTUNE_MHA;
+    if (!attends || ref_is_quantised(k) || is_f64 || p->weights_mode || p->reproducible) return;
+    if (!chance(d, 12)) return;
+    p->integer = ATTUNE_INTEGER_SCORES;
+    p->q_planes = chance(d, 50) ? ATTUNE_Q_PLANES_DEFAULT : ATTUNE_Q_PLANES_1;
+}
+
 static attune_dtype panel_dtype(const draft *d) { return chance(d, 50) ? ATTUNE_BF16 : ATTUNE_F32; }
 
 /* Of K or V in panels. Elements of four bytes hold no codes, and codes have scales of heads or tokens. */
@@ -468,6 +481,7 @@ static void draw_any(tool_random *random, check_kind kind, double max_flops, att
     set_sizes(&d);
     draw_norm(&d);
     draw_hadamard(&d);
+    draw_key_codes(&d);
     if (d.block) draft_leave_out(&d);
 }
 

@@ -296,8 +296,12 @@ static double lost_between(const attune_problem *p) {
 static double lost_to_codes(const tensors *t, const ref_block_scale *block) {
     const attune_problem *const p = &t->problem;
     if (!p->integer || !(ref_is_block(p) || is_prepared(p))) return 0;
-    const double largest = p->q_planes == ATTUNE_Q_PLANES_1 ? 127 : 127 * 128;
-    return scale_of(t) * longest_query(t, block) * sqrt((double)p->head_dim) / largest * longest_key(t, block);
+    const bool is_byte = p->q_planes == ATTUNE_Q_PLANES_1 || !ref_is_quantised(p->k_dtype);
+    const double largest = is_byte ? 127 : 127 * 128;
+    const double of_query =
+        scale_of(t) * longest_query(t, block) * sqrt((double)p->head_dim) / largest * longest_key(t, block);
+    /* So may any code of a key less the mean, which is twice as long at most. */
+    return ref_is_quantised(p->k_dtype) ? of_query : 4 * of_query;
 }
 
 /* What the sum of a row may be off, relatively, because probabilities are codes: as much as in the plain

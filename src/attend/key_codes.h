@@ -1,0 +1,54 @@
+/* Scores in integers of keys that are numbers (integer=scores, mha_encodes_keys): two phases before attention make codes
+ * of K, in shared memory.
+ *
+ *     mean[d]    = (sum_j k[j][d]) / keys        over the keys of an entry; what is not finite counts as 0
+ *     x[d]       = k[j][d] - mean[d]
+ *     range      = max_d |x[d]|                  NaN if some x is NaN or infinite
+ *     code[j][d] = rint(x[d] * (127 / range))    0 if that factor is not finite
+ *     scale[j]   = range / 127
+ *
+ * q · mean is the same for all keys of a row. It is added to its scores again, so that a score is a score: nothing after
+ * it knows of codes. All of this but q · mean is element by element, and the same on every target.
+ *
+ * dot4's first factor is unsigned: codes of Q come as code + 128, and the sums of a key begin with its start, -128 times
+ * the sum of its codes. With head_dim of at most 1024 a dot is a whole number that f32 holds. */
+#ifndef ATTUNE_ATTEND_KEY_CODES_H
+#define ATTUNE_ATTEND_KEY_CODES_H
+
+#include "attend/entry.h"
+#include "nest/product.h"
+
+/* Declares what the phases write, and the phases. Nothing happens where the problem has no such scores. */
+void mha_key_codes_shared(mha_context *c);
+void mha_key_codes(mha_context *c);
+
+/* The indices of a key in c->key_codes. */
+const ir_expr *const *mha_key_code_index(const mha_context *c, const mha_kv_row *row);
+
+/* ---- Rows that become codes ---- */
+
+/* Columns of a row in scratch and in memory: those beyond head_dim are 0. */
+int64_t mha_code_columns(const mha_context *c);
+
+/* A loop over these by vectors: d is the first column of each. */
+const ir_expr *mha_code_columns_begin(const mha_context *c);
+#define MHA_CODE_COLUMNS(c, d)                                                                                         \
+    for (const ir_expr *d = mha_code_columns_begin(c), *d##_is_open = &ir_open; d##_is_open;                           \
+         mha_steps_end(c), d##_is_open = NULL)
+
+/* Scratch for the numbers of a row. */
+const ir_buffer *mha_code_numbers(const mha_context *c);
+
+/* What a row is multiplied by to become codes, and what its codes are multiplied by. */
+typedef struct mha_code_scale {
+    const ir_expr *factor, *scale;
+} mha_code_scale;
+
+/* Loads a row of K or Q into `numbers`. minus: a row of c->key_codes.mean that is subtracted, or NULL. */
+mha_code_scale mha_load_numbers(const mha_context *c, const ir_buffer *numbers, const mha_row *from,
+                                const mha_row *minus);
+
+/* `lanes` of these as codes, i32. */
+const ir_expr *mha_codes_at(const mha_context *c, const ir_expr *x, const ir_expr *factor);
+
+#endif
