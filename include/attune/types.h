@@ -54,7 +54,7 @@ typedef enum attune_integer {
     ATTUNE_INTEGER_COUNT
 } attune_integer;
 typedef enum attune_q_planes {
-    ATTUNE_Q_PLANES_DEFAULT = 0, /* two; of k that is no codes one. With integer=all, codes of probabilities have as many */
+    ATTUNE_Q_PLANES_DEFAULT = 0, /* two; of k that is no codes 1; integer=all: codes of probabilities have as many */
     ATTUNE_Q_PLANES_1,
     ATTUNE_Q_PLANES_2,
     ATTUNE_Q_PLANES_COUNT

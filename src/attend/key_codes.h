@@ -1,17 +1,18 @@
-/* Scores in integers of keys that are numbers (integer=scores, mha_encodes_keys): two phases before attention make codes
- * of K, in shared memory.
+/* Scores in integers of keys that are numbers (integer=scores, mha_encodes_keys): two phases before attention make
+ * codes of K, in shared memory.
  *
  *     mean[d]    = (sum_j k[j][d]) / keys        over the keys of an entry; what is not finite counts as 0
  *     x[d]       = k[j][d] - mean[d]
- *     range      = max_d |x[d]|                  NaN if some x is NaN or infinite
- *     code[j][d] = rint(x[d] * (127 / range))    0 if that factor is not finite
+ *     range      = max_d |x[d]|                  NaN if some x is NaN
+ *     code[j][d] = rint(x[d] * (127 / range))    0 if that factor is infinite
  *     scale[j]   = range / 127
  *
- * q · mean is the same for all keys of a row. It is added to its scores again, so that a score is a score: nothing after
- * it knows of codes. All of this but q · mean is element by element, and the same on every target.
+ * q . mean is the same for all keys of a row. It is added to its scores again, so that a score is a score: nothing
+ * after it knows of codes. All of this but q . mean is element by element, and the same on every target.
  *
- * dot4's first factor is unsigned: codes of Q come as code + 128, and the sums of a key begin with its start, -128 times
- * the sum of its codes. With head_dim of at most 1024 a dot is a whole number that f32 holds. */
+ * dot4's first factor is unsigned: codes of Q come as code + 128, and the sums of a key begin with its start, -128
+ * times the sum of its codes. With head_dim of at most 1024 a dot is a whole number that f32 holds. If x is infinite
+ * or NaN, all codes of its row are 0, and 0 times the scale is NaN. */
 #ifndef ATTUNE_ATTEND_KEY_CODES_H
 #define ATTUNE_ATTEND_KEY_CODES_H
 
@@ -48,7 +49,7 @@ typedef struct mha_code_scale {
 mha_code_scale mha_load_numbers(const mha_context *c, const ir_buffer *numbers, const mha_row *from,
                                 const mha_row *minus);
 
-/* `lanes` of these as codes, i32. */
+/* Some of these as codes, i32. */
 const ir_expr *mha_codes_at(const mha_context *c, const ir_expr *x, const ir_expr *factor);
 
 #endif
