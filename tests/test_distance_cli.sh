@@ -10,11 +10,14 @@ attune=$ATTUNE
 
 sizes=num_heads=3,seq_q=64,seq_kv=96,head_dim=16
 usual=strategy=q_lanes
-wide=strategy=q_lanes,lanes=4,score_row_vectors=2,task_row_vectors=4,score_keys=4,kv_tile=32,value_by=columns,value_row_vectors=2
+wide=strategy=q_lanes,lanes=4,score_row_vectors=2,task_row_vectors=4,score_keys=4,kv_tile=32
+wide+=,value_by=columns,value_row_vectors=2
 rows=strategy=q_lanes,kv_tile=80,score_keys=8,value_by=rows,value_row_vectors=1
 
 # tables PROBLEM SCHEDULE: how many tables of distances its kernel has.
-tables() { "$attune" compile --target=avx512 --schedule="$2" --emit=ir "$1" 2>"$work/stderr" | grep -c 'alloc of_distances'; }
+tables() {
+    "$attune" compile --target=avx512 --schedule="$2" --emit=ir "$1" 2>"$work/stderr" | grep -c 'alloc of_distances'
+}
 # check NAME TABLES FIELDS [SCHEDULE]
 check() {
     local problem="$sizes,$3" schedule=${4:-$usual}

@@ -37,7 +37,7 @@ static const ir_expr *reversed(ir_builder *b, const ir_expr *x) {
     return ir_shuffle(b, x, x, x->type.lanes, pick);
 }
 
-/* Element t from the end has the distance of key t of the tile, or one that would follow, from the stripe's last row. */
+/* Element t from the end has the distance of key t of the tile, or one after them, from the stripe's last row. */
 void ql_fill_distances(q_lanes *c, const q_lanes_tile *tile) {
     ir_builder *b = c->b;
     const int lanes = c->m->lanes;
