@@ -21,7 +21,8 @@ static double keys_seen(const attune_problem *p, int64_t queries, int64_t keys) 
 /* A prefetch takes a slot of a load: a head pays that has this many multiply-adds for each line that it reads or
  * writes, as 49 x 49 scores have in f32. What is larger than the second cache would be gone before the next head
  * begins. Pairs are multiplied in half the time, those of lanes that are filled up, too. Under causality and windows
- * only what is seen counts, and more of it, where there is little to wait for as a call nearly fits the second cache. */
+ * only what is seen counts, and more of it, where there is little to wait for as a call nearly fits the second cache.
+ */
 static attune_task_prefetch usual_task_prefetch(const attune_problem *p, const at_target *target,
                                                 const attune_schedule *s) {
     enum { LINE = 64, PAYS = 320, PAYS_NEAR = 480, USUAL = 512, LARGE = 1024 * 1024, NEAR = 4 * LARGE };
