@@ -180,7 +180,7 @@ static long double scale_of_key(const reading *r, const entry *e, const view *sc
 static long double scale_of_column(const reading *r, const entry *e, const ref_format *f, const view *cache,
                                    const view *scale, int64_t head, int64_t j, int64_t column) {
     const attune_tensor *const t = scale->tensor;
-    if (f->scales == ATTUNE_SCALES_INLINE)
+    if (f->is_inline)
         return ref_inline_scale(f, cache->data, key_place(r, e, cache, head, j), column);
     if (f->scales == ATTUNE_SCALES_CHANNEL) return ref_load(t->dtype, scale->data, place(t, head, column, 0, 0));
     if (f->scales != ATTUNE_SCALES_GROUP) return scale_of_key(r, e, scale, head, j);
@@ -374,6 +374,7 @@ typedef struct coding {
     const view *taken; /* as ref_call has them */
     int64_t taken_place;
     double error;
+    long double least; /* of the run; 0: codes have a sign */
 } coding;
 
 /* What the call that is checked has put into column c; NaN: nobody knows. */
@@ -403,25 +404,33 @@ static long double divided(const coding *c, long double x, long double y) {
 }
 
 static long double largest_code(const coding *c) {
+    if (c->format->has_least) return 15;
     return c->format->dtype == ATTUNE_I8 ? 127 : c->format->dtype == ATTUNE_F8 ? 448 : 7;
 }
 
 /* Codes of i4 go one further down where a group has a scale. */
-static bool is_signed(const coding *c) { return c->format->dtype == ATTUNE_I4 && c->format->by_group; }
+static bool is_signed(const coding *c) {
+    return c->format->dtype == ATTUNE_I4 && c->format->by_group && !c->format->has_least;
+}
 
 static long double code_of(const coding *c, long double x) {
     const bool is_whole = c->format->dtype != ATTUNE_F8;
-    const long double most = largest_code(c), least = is_signed(c) ? -8 : -most;
+    const long double most = largest_code(c), least = c->format->has_least ? 0 : is_signed(c) ? -8 : -most;
     if (isnan(x)) return is_whole ? 0 : x;
     x = x > most ? most : x < least ? least : x;
     return is_whole ? rint(x) : ref_rounded(ATTUNE_F8, (float)x);
 }
 
+static long double half(long double x) { return (long double)(_Float16)(float)x; }
+
+static long double subtracted(const coding *c, long double x, long double y) { return narrowed(c, x - y); }
+
 /* Of the largest and the smallest number. */
 static long double scale_of_extremes(const coding *c, long double most, long double least) {
+    if (c->format->has_least) return half(divided(c, subtracted(c, most, least), largest_code(c)));
     const long double extreme = most >= -least ? most : least;
     const long double scale = is_signed(c) ? divided(c, extreme, -8) : divided(c, fabs(extreme), largest_code(c));
-    return c->format->scales == ATTUNE_SCALES_INLINE ? (long double)(_Float16)(float)scale : (float)scale;
+    return c->format->is_inline ? half(scale) : (float)scale;
 }
 
 /* Where the row has errors and the scale's last bit is in doubt, the scale that was taken. */
@@ -430,6 +439,12 @@ static long double near_scale(const coding *c, long double scale, int64_t column
     const long double taken = ref_inline_scale(c->format, c->taken->data, c->taken_place, column);
     const bool is_near = fabs(fabs(taken) - fabs(scale)) <= fabs(scale) * 0x1p-9L + c->error + 0x1p-24L;
     return is_near ? taken : scale;
+}
+
+static long double near_least(const coding *c, long double least, int64_t column) {
+    if (c->error == 0 || !c->taken->data) return least;
+    const long double taken = ref_inline_least(c->format, c->taken->data, c->taken_place, column);
+    return fabsl(taken - least) <= fabsl(least) * 0x1p-9L + c->error + 0x1p-24L ? taken : least;
 }
 
 /* How far x, a number of a row divided by its scale, may be off: the row's error makes one in the number and, of
@@ -443,8 +458,9 @@ static long double error_of_quotient(const coding *c, long double x, long double
 
 /* The code of number x at a column. */
 static long double encoded(const coding *c, long double x, int64_t column, long double scale) {
-    const bool has_scale = c->scale->tensor || c->format->scales == ATTUNE_SCALES_INLINE;
+    const bool has_scale = c->scale->tensor || c->format->is_inline;
     x = narrowed(c, x);
+    if (c->format->has_least) x = subtracted(c, x, c->least);
     if (has_scale) x = scale == 0 || !isfinite(scale) ? 0 : divided(c, x, scale);
     const long double error = error_of_quotient(c, x, has_scale ? scale : 1), taken = taken_at(c, column);
     const bool is_near = code_of(c, x - error) <= taken && taken <= code_of(c, x + error);

@@ -17,18 +17,20 @@ ref_format ref_format_of(const attune_problem *p, bool is_k) {
     if (in_panels) f.unit = dtype == ATTUNE_I8 ? 4 : dtype == ATTUNE_BF16 ? 2 : 1;
     if (f.scales == ATTUNE_SCALES_DEFAULT && f.dtype == ATTUNE_I4) f.scales = ATTUNE_SCALES_GROUP;
     if (!ref_is_quantised(f.dtype)) f.scales = ATTUNE_SCALES_NONE;
-    f.is_packed = f.dtype == ATTUNE_I4 || f.scales == ATTUNE_SCALES_INLINE;
-    f.by_group = f.scales == ATTUNE_SCALES_GROUP || f.scales == ATTUNE_SCALES_INLINE;
+    f.has_least = f.scales == ATTUNE_SCALES_INLINE_MIN;
+    f.is_inline = f.scales == ATTUNE_SCALES_INLINE || f.has_least;
+    f.is_packed = f.dtype == ATTUNE_I4 || f.is_inline;
+    f.by_group = f.scales == ATTUNE_SCALES_GROUP || f.is_inline;
     return f;
 }
 
 int64_t ref_run(const ref_format *f) {
-    return f->scales == ATTUNE_SCALES_GROUP ? f->group : f->scales == ATTUNE_SCALES_INLINE ? BLOCK : f->columns;
+    return f->scales == ATTUNE_SCALES_GROUP ? f->group : f->is_inline ? BLOCK : f->columns;
 }
 
-static int64_t block_bytes(const ref_format *f) {
-    return (f->scales == ATTUNE_SCALES_INLINE ? INLINE_BYTES : 0) + (f->dtype == ATTUNE_I4 ? HALF : BLOCK);
-}
+static int64_t bytes_before(const ref_format *f) { return INLINE_BYTES * (f->is_inline + f->has_least); }
+
+static int64_t block_bytes(const ref_format *f) { return bytes_before(f) + (f->dtype == ATTUNE_I4 ? HALF : BLOCK); }
 
 int64_t ref_row_elements(const ref_format *f) {
     return f->is_packed ? f->columns / BLOCK * block_bytes(f) : f->columns;
@@ -37,7 +39,7 @@ int64_t ref_row_elements(const ref_format *f) {
 /* The byte of a packed row that has the code. */
 static int64_t byte_of(const ref_format *f, int64_t column) {
     const int64_t within = column % (f->dtype == ATTUNE_I4 ? HALF : BLOCK);
-    return column / BLOCK * block_bytes(f) + (f->scales == ATTUNE_SCALES_INLINE ? INLINE_BYTES : 0) + within;
+    return column / BLOCK * block_bytes(f) + bytes_before(f) + within;
 }
 
 enum { TOKENS = 16 }; /* of a panel */
@@ -58,11 +60,13 @@ int64_t ref_tokens(const ref_format *f, int64_t rows) { return f->unit ? rows * 
 
 static int shift_of(int64_t column) { return column % BLOCK < HALF ? 0 : NIBBLE_BITS; }
 
+static int zero_code(const ref_format *f) { return f->has_least ? 0 : ZERO_CODE; }
+
 long double ref_code(const ref_format *f, const void *storage, int64_t row, int64_t step, int64_t column) {
     if (!f->is_packed) return ref_load(f->dtype, storage, row + ref_column_place(f, column, step));
     const unsigned char byte = ((const unsigned char *)storage)[row + byte_of(f, column)];
     if (f->dtype != ATTUNE_I4) return (int8_t)byte;
-    return (byte >> shift_of(column) & NIBBLE) - ZERO_CODE;
+    return (byte >> shift_of(column) & NIBBLE) - zero_code(f);
 }
 
 void ref_put_code(const ref_format *f, long double *row, int64_t column, long double code) {
@@ -72,20 +76,36 @@ void ref_put_code(const ref_format *f, long double *row, int64_t column, long do
     }
     long double *const byte = &row[byte_of(f, column)];
     const unsigned old = (unsigned)(int)*byte & 255, shift = (unsigned)shift_of(column);
-    *byte = (int8_t)((old & ~((unsigned)NIBBLE << shift)) | (unsigned)(code + ZERO_CODE) << shift);
+    *byte = (int8_t)((old & ~((unsigned)NIBBLE << shift)) | (unsigned)(code + zero_code(f)) << shift);
+}
+
+static long double half_of(const ref_format *f, const void *storage, int64_t row, int64_t column, int from) {
+    _Float16 half;
+    memcpy(&half, (const unsigned char *)storage + row + column / BLOCK * block_bytes(f) + from, sizeof half);
+    return (long double)half;
+}
+
+static void put_half(const ref_format *f, long double *row, int64_t column, int from, long double x) {
+    const _Float16 half = (_Float16)x;
+    int8_t bytes[INLINE_BYTES];
+    memcpy(bytes, &half, sizeof bytes);
+    for (int i = 0; i < INLINE_BYTES; i++) row[column / BLOCK * block_bytes(f) + from + i] = bytes[i];
 }
 
 long double ref_inline_scale(const ref_format *f, const void *storage, int64_t row, int64_t column) {
-    _Float16 scale;
-    memcpy(&scale, (const unsigned char *)storage + row + column / BLOCK * block_bytes(f), sizeof scale);
-    return (long double)scale;
+    return half_of(f, storage, row, column, 0);
 }
 
 void ref_put_inline_scale(const ref_format *f, long double *row, int64_t column, long double scale) {
-    const _Float16 half = (_Float16)scale;
-    int8_t bytes[INLINE_BYTES];
-    memcpy(bytes, &half, sizeof bytes);
-    for (int i = 0; i < INLINE_BYTES; i++) row[column / BLOCK * block_bytes(f) + i] = bytes[i];
+    put_half(f, row, column, 0, scale);
+}
+
+long double ref_inline_least(const ref_format *f, const void *storage, int64_t row, int64_t column) {
+    return f->has_least ? half_of(f, storage, row, column, INLINE_BYTES) : 0;
+}
+
+void ref_put_inline_least(const ref_format *f, long double *row, int64_t column, long double least) {
+    put_half(f, row, column, INLINE_BYTES, least);
 }
 
 long double ref_cached(const ref_format *f, const attune_tensor *cache, const void *data, const attune_tensor *scale,
@@ -94,7 +114,8 @@ long double ref_cached(const ref_format *f, const attune_tensor *cache, const vo
     for (int d = 0; d < 2; d++) row += index[d] * cache->strides[d];
     row += ref_token_place(f, index[2], cache->strides[2]);
     const long double code = ref_code(f, data, row, cache->strides[3], column);
-    if (f->scales == ATTUNE_SCALES_INLINE) return code * ref_inline_scale(f, data, row, column);
+    if (f->is_inline)
+        return code * ref_inline_scale(f, data, row, column) + ref_inline_least(f, data, row, column);
     if (!scale) return code;
     if (scale->rank <= 2) at = index[1] * scale->strides[0] + (scale->rank == 2 ? column * scale->strides[1] : 0);
     for (int d = 0; d < 3 && scale->rank > 2; d++) at += index[d] * scale->strides[d];

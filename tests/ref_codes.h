@@ -12,6 +12,8 @@ typedef struct ref_format {
     int64_t unit;   /* of panels: elements in four bytes; 0: rows */
     bool is_packed; /* rows are bytes */
     bool by_group;  /* runs of columns have a scale: of group columns, or of 32 inline */
+    bool is_inline; /* their scales lie among the codes */
+    bool has_least; /* and so does the least number of a run, from which codes count */
 } ref_format;
 
 /* Of a problem whose defaults are filled in, or whose K and V are no codes. */
@@ -34,9 +36,11 @@ int64_t ref_tokens(const ref_format *f, int64_t rows);
 long double ref_code(const ref_format *f, const void *storage, int64_t row, int64_t step, int64_t column);
 /* Puts a code into a row that lies by itself, an array of elements. */
 void ref_put_code(const ref_format *f, long double *row, int64_t column, long double code);
-/* Scales inline, in the same two places. */
+/* Scales inline, in the same two places; and least numbers, 0 where a format has none. */
 long double ref_inline_scale(const ref_format *f, const void *storage, int64_t row, int64_t column);
 void ref_put_inline_scale(const ref_format *f, long double *row, int64_t column, long double scale);
+long double ref_inline_least(const ref_format *f, const void *storage, int64_t row, int64_t column);
+void ref_put_inline_least(const ref_format *f, long double *row, int64_t column, long double least);
 
 /* The number at a column of K or V, [a, b, c] being the indices of its row. `scale` NULL: there is none. */
 long double ref_cached(const ref_format *f, const attune_tensor *cache, const void *data, const attune_tensor *scale,

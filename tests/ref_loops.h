@@ -18,6 +18,7 @@ static void NAME(load_scaled)(const reading *r, const entry *e, const view *cach
     for (int64_t c = 0; ref_is_quantised(f->dtype) && c < columns; c++) {
         const REAL factor = (REAL)scale_of_column(r, e, f, cache, scale, kv_head, j, c);
         row[c] = (REAL)ref_code(f, cache->data, at, cache->tensor->strides[3], c) * factor;
+        if (f->has_least) row[c] += (REAL)ref_inline_least(f, cache->data, at, c);
     }
 }
 
@@ -118,14 +119,17 @@ static void NAME(load_query)(const reading *r, const entry *e, int64_t head, int
     if (r->p->integer && !NAME(encodes_keys)(r)) NAME(code_query)(r, row);
 }
 
-/* The scale of some columns, as the cache holds it. */
-static long double NAME(scale_of_run)(const coding *c, const REAL *row, int64_t columns) {
-    long double most = 0, least = 0;
+/* The scale of some columns, as the cache holds it, and their least number. */
+static long double NAME(scale_of_run)(const coding *c, const REAL *row, int64_t columns, long double *smallest) {
+    const long double first = c->format->has_least ? narrowed(c, row[0]) : 0;
+    long double most = first, least = first;
+    *smallest = (long double)NAN;
     for (int64_t i = 0; i < columns; i++) {
         if (!isfinite(narrowed(c, row[i]))) return (long double)NAN;
         most = fmax(most, narrowed(c, row[i]));
         least = fmin(least, narrowed(c, row[i]));
     }
+    *smallest = half(least);
     return scale_of_extremes(c, most, least);
 }
 
@@ -142,11 +146,15 @@ static void NAME(append_row)(const reading *r, const entry *e, coding row_coding
         for (int64_t c = 0; c < columns; c++) row[c] = (REAL)cached_number(&row_coding, row[c], c);
         return;
     }
-    long double factor = 1;
+    long double factor = 1, least = 0;
     const int64_t length = ref_run(f);
     for (int64_t c = 0; c < columns; c++) {
-        if (c % length == 0) factor = NAME(scale_of_run)(&row_coding, row + c, length);
-        if (f->scales == ATTUNE_SCALES_INLINE) {
+        if (c % length == 0) factor = NAME(scale_of_run)(&row_coding, row + c, length, &least);
+        if (f->has_least) {
+            row_coding.least = near_least(&row_coding, least, c);
+            ref_put_inline_least(f, to, c, row_coding.least);
+        }
+        if (f->is_inline) {
             factor = near_scale(&row_coding, factor, c);
             ref_put_inline_scale(f, to, c, factor);
         } else if (is_of_tokens(scale)) {
@@ -157,6 +165,7 @@ static void NAME(append_row)(const reading *r, const entry *e, coding row_coding
         const long double code = encoded(&row_coding, row[c], c, factor);
         ref_put_code(f, to, c, code);
         row[c] = (REAL)code * (REAL)factor;
+        if (f->has_least) row[c] += (REAL)row_coding.least;
     }
 }
 

@@ -25,22 +25,25 @@ typedef struct format {
     bool is_inline;  /* f16 among the codes */
     bool by_channel; /* a scale for each column of a head */
     bool by_row;     /* a scale for each key, with which scores are multiplied: of powers of two here */
+    bool has_least;  /* one more f16, from which codes count */
 } format;
 
 static const format formats[] = {
-    {"kv_dtype=i4", ATTUNE_I4, 32, false, false, false},
-    {"kv_dtype=i4,kv_group=64", ATTUNE_I4, 64, false, false, false},
-    {"kv_dtype=i4,kv_scales=inline", ATTUNE_I4, 32, true, false, false}, /* ggml's q4_0 */
-    {"kv_dtype=i8,kv_scales=inline", ATTUNE_I8, 32, true, false, false}, /* ggml's q8_0 */
-    {"kv_dtype=i8,kv_scales=group,kv_group=64", ATTUNE_I8, 64, false, false, false},
-    {"kv_dtype=f8,kv_scales=group", ATTUNE_F8, 32, false, false, false},
-    {"kv_dtype=i4,kv_scales=channel", ATTUNE_I4, 0, false, true, false},
-    {"kv_dtype=i8,kv_scales=channel", ATTUNE_I8, 0, false, true, false},
-    {"kv_dtype=i4,kv_scales=token", ATTUNE_I4, 0, false, false, true},
+    {"kv_dtype=i4", ATTUNE_I4, 32, false, false, false, false},
+    {"kv_dtype=i4,kv_group=64", ATTUNE_I4, 64, false, false, false, false},
+    {"kv_dtype=i4,kv_scales=inline", ATTUNE_I4, 32, true, false, false, false}, /* ggml's q4_0 */
+    {"kv_dtype=i4,kv_scales=inline_min", ATTUNE_I4, 32, true, false, false, true}, /* ggml's q4_1 */
+    {"kv_dtype=i8,kv_scales=inline", ATTUNE_I8, 32, true, false, false, false}, /* ggml's q8_0 */
+    {"kv_dtype=i8,kv_scales=group,kv_group=64", ATTUNE_I8, 64, false, false, false, false},
+    {"kv_dtype=f8,kv_scales=group", ATTUNE_F8, 32, false, false, false, false},
+    {"kv_dtype=i4,kv_scales=channel", ATTUNE_I4, 0, false, true, false, false},
+    {"kv_dtype=i8,kv_scales=channel", ATTUNE_I8, 0, false, true, false, false},
+    {"kv_dtype=i4,kv_scales=token", ATTUNE_I4, 0, false, false, true, false},
 };
 enum { NUM_FORMATS = sizeof formats / sizeof *formats };
 
-static int block_bytes(const format *f) { return 2 * f->is_inline + (f->dtype == ATTUNE_I4 ? FEW : RUN); }
+static int before(const format *f) { return 2 * (f->is_inline + f->has_least); }
+static int block_bytes(const format *f) { return before(f) + (f->dtype == ATTUNE_I4 ? FEW : RUN); }
 static int row_bytes(const format *f) { return DIM / RUN * block_bytes(f); }
 
 static float half_at(const uint8_t *bytes) {
@@ -50,10 +53,10 @@ static float half_at(const uint8_t *bytes) {
 }
 
 static float code_at(const format *f, const uint8_t *row, int column) {
-    const uint8_t *const codes = row + column / RUN * block_bytes(f) + 2 * f->is_inline;
+    const uint8_t *const codes = row + column / RUN * block_bytes(f) + before(f);
     if (f->dtype == ATTUNE_I8) return (int8_t)codes[column % RUN];
     if (f->dtype == ATTUNE_F8) return (float)ref_load(ATTUNE_F8, codes, column % RUN);
-    return (float)(codes[column % FEW] >> (column % RUN < FEW ? 0 : 4) & 15) - 8;
+    return (float)(codes[column % FEW] >> (column % RUN < FEW ? 0 : 4) & 15) - (f->has_least ? 0 : 8);
 }
 
 /* The scale of a column; `row` counts the keys of all heads. */
@@ -64,7 +67,9 @@ static const float *scale_at(const format *f, const float *scales, int row, int 
 
 static float value_at(const format *f, const uint8_t *row_of, const float *scales, int row, int keys, int column) {
     const float code = code_at(f, row_of, column);
-    if (f->is_inline) return code * half_at(row_of + column / RUN * block_bytes(f));
+    const uint8_t *const block = row_of + column / RUN * block_bytes(f);
+    if (f->has_least) return code * half_at(block) + half_at(block + 2);
+    if (f->is_inline) return code * half_at(block);
     return code * *scale_at(f, scales, row, keys, column);
 }
 
@@ -119,7 +124,9 @@ static void fill_cache(const format *f, uint8_t *bytes, const float *scales, flo
             const int number = row * 2 + i / RUN;
             const _Float16 half =
                 number % 7 == 3 ? (_Float16)odd_scales[number % 5] : (_Float16)(0.02F * (float)(number % 9));
+            const _Float16 least = (_Float16)(0.11F * (float)(number % 7 - 3));
             memcpy(codes + i / RUN * block_bytes(f), &half, sizeof half);
+            if (f->has_least) memcpy(codes + i / RUN * block_bytes(f) + 2, &least, sizeof least);
         }
         for (int i = 0; i < DIM; i++) numbers[row * DIM + i] = value_at(f, codes, scales, row, KEYS, i);
     }
@@ -172,23 +179,29 @@ static void fill_rows(float *rows) {
     rows[8 * DIM + 40] = -INFINITY;
 }
 
-static float largest_of(const format *f) { return f->dtype == ATTUNE_I8 ? 127 : f->dtype == ATTUNE_F8 ? 448 : 7; }
+static float largest_of(const format *f) {
+    if (f->has_least) return 15;
+    return f->dtype == ATTUNE_I8 ? 127 : f->dtype == ATTUNE_F8 ? 448 : 7;
+}
 
-/* The scale of `count` numbers, as attune.h says. */
-static float measured(const format *f, const float *x, int count) {
-    float most = 0, least = 0;
+/* The scale of `count` numbers, as attune.h says; and the least of them. */
+static float measured(const format *f, const float *x, int count, float *smallest) {
+    float most = f->has_least ? x[0] : 0, least = most;
+    *smallest = NAN;
     for (int i = 0; i < count; i++) {
         if (!isfinite(x[i])) return NAN;
         most = fmaxf(most, x[i]);
         least = fminf(least, x[i]);
     }
+    *smallest = (float)(_Float16)least;
+    if (f->has_least) return (float)(_Float16)((most - least) / 15);
     const float extreme = most >= -least ? most : least;
     const float scale = f->dtype == ATTUNE_I4 && f->group ? extreme / -8 : fabsf(extreme) / largest_of(f);
     return f->is_inline ? (float)(_Float16)scale : scale;
 }
 
 static float code_of(const format *f, float x, float scale) {
-    const float most = largest_of(f), least = f->dtype == ATTUNE_I4 && f->group ? -8 : -most;
+    const float most = largest_of(f), least = f->has_least ? 0 : f->dtype == ATTUNE_I4 && f->group ? -8 : -most;
     float code = scale != 0 && isfinite(scale) ? x / scale : 0;
     if (isnan(code)) return f->dtype == ATTUNE_F8 ? code : 0;
     code = fminf(most, fmaxf(least, code));
@@ -198,21 +211,25 @@ static float code_of(const format *f, float x, float scale) {
 static bool same(float a, float b) { return a == b || (isnan(a) && isnan(b)); }
 
 static void assert_row(const format *f, const float *x, const uint8_t *codes, const float *scales, int row) {
-    float scale = 0;
+    float scale = 0, least = 0;
     for (int i = 0; i < DIM; i++) {
         const int run = f->by_channel ? 1 : f->group ? f->group : DIM;
         if (f->by_channel)
             scale = *scale_at(f, scales, row, NEW, i);
         else if (i % run == 0)
-            scale = measured(f, x + i, run);
+            scale = measured(f, x + i, run, &least);
         const float stored =
             f->is_inline ? half_at(codes + i / RUN * block_bytes(f)) : *scale_at(f, scales, row, NEW, i);
         if (!same(stored, scale))
             fail_msg("%s: the scale of row %d, column %d is %a instead of %a", f->fields, row, i, (double)stored,
                      (double)scale);
-        if (!same(code_at(f, codes, i), code_of(f, x[i], scale)))
+        const float from = f->has_least ? half_at(codes + i / RUN * block_bytes(f) + 2) : 0;
+        if (f->has_least && !same(from, least))
+            fail_msg("%s: the least number of row %d, column %d is %a instead of %a", f->fields, row, i, (double)from,
+                     (double)least);
+        if (!same(code_at(f, codes, i), code_of(f, x[i] - from, scale)))
             fail_msg("%s: %a with scale %a of row %d, column %d became %g instead of %g", f->fields, (double)x[i],
-                     (double)scale, row, i, (double)code_at(f, codes, i), (double)code_of(f, x[i], scale));
+                     (double)scale, row, i, (double)code_at(f, codes, i), (double)code_of(f, x[i] - from, scale));
     }
 }
 

@@ -88,7 +88,8 @@ typedef struct attune_user_tensor {
  *                          head_dim (head_dim_v) is a multiple of 32
  *                          i4: head_dim / 2 bytes; byte i of each 16 has column i of 32 in its lower half and column
  *                          i + 16 in its upper one, as code + 8. Scales inline: for each 32 columns the scale, an f16,
- *                          and their codes: 34 bytes (i8) or 18 (i4)
+ *                          and their codes: 34 bytes (i8) or 18 (i4). inline_min: scale and least number, each an
+ *                          f16, and codes that begin with 0: 20 bytes
  *     [k_scales, v_scales] k_scale, v_scale f32. Scales of heads: [num_kv_heads]. Scales of tokens: the dims of k and
  *                          v without the last one: [batch, num_kv_heads, seq_kv]; ragged [1, num_kv_heads, total_kv],
  *                          contiguous in this order; with pages [num_pages, num_kv_heads, page_size]. Scales of groups:
@@ -116,6 +117,8 @@ typedef struct attune_user_tensor {
  *     group   as token, over the columns of a group; inline as well, where the scale is rounded to f16 first. In i4 the
  *             scale is x / -8 for the element of the largest |x|, a positive one rather than a negative one, and codes
  *             are from -8 to 7
+ *     inline_min  least = min x and scale = (max x - min x) / 15 of 32 columns, both rounded to f16;
+ *             code = clamp((x - least) / scale, 0, 15). A NaN or an infinity makes both NaN
  *     none    code = clamp(x, -448, 448)
  * NaN becomes 0 in i8 and i4 and stays NaN in f8. Keys are rotated (rotary_dim, qk_hadamard) before they are rounded.
  *

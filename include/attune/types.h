@@ -32,6 +32,8 @@ typedef enum attune_scales {
     ATTUNE_SCALES_CHANNEL,     /* one for each column of each KV head */
     ATTUNE_SCALES_INLINE,      /* i8 and i4: an f16 for each 32 columns of a key, which lies before their codes. So ggml
                                 * stores rows of q8_0 (i8) and q4_0 (i4) */
+    ATTUNE_SCALES_INLINE_MIN,  /* i4: two f16 for each 32 columns of a key, scale and least number, before their codes.
+                                * The value is code * scale + least, with codes from 0 to 15: ggml's rows of q4_1 */
     ATTUNE_SCALES_COUNT
 } attune_scales;
 

@@ -16,22 +16,32 @@ typedef struct run {
     const ir_expr *first;
     int64_t columns;
     const ir_expr *scale, *usable; /* scalars; NULL: there is none, or each column has one */
+    const ir_expr *least;          /* NULL: codes have a sign */
 } run;
 
 static bool by_group(const mha_coding *row) {
-    return row->format.scales == ATTUNE_SCALES_GROUP || row->format.scales == ATTUNE_SCALES_INLINE;
+    return row->format.scales == ATTUNE_SCALES_GROUP || mha_is_inline(row->format.scales);
 }
+
+/* Codes are those of differences to the least number, which are not negative. */
+static bool is_from_least(const mha_coding *row) { return mha_has_least(row->format.scales); }
 
 /* ---- Scales ---- */
 
 static double largest_code(const mha_coding *row) {
+    if (is_from_least(row)) return 15;
     return row->format.dtype == ATTUNE_I8 ? 127 : row->format.dtype == ATTUNE_F8 ? 448 : 7;
 }
 
 /* A group of i4 uses the smallest code, -8, as well. */
-static bool is_signed(const mha_coding *row) { return row->format.dtype == ATTUNE_I4 && by_group(row); }
+static bool is_signed(const mha_coding *row) {
+    return row->format.dtype == ATTUNE_I4 && by_group(row) && !is_from_least(row);
+}
 
-static double smallest_code(const mha_coding *row) { return is_signed(row) ? -ZERO_CODE : -largest_code(row); }
+static double smallest_code(const mha_coding *row) {
+    if (is_from_least(row)) return 0;
+    return is_signed(row) ? -ZERO_CODE : -largest_code(row);
+}
 
 static const ir_expr *measured(const mha_context *c, const run *r) {
     if (is_signed(r->row))
@@ -39,17 +49,27 @@ static const ir_expr *measured(const mha_context *c, const run *r) {
     return ir_div(c->b, mha_row_range(c, &r->source, r->columns), mha_number(c, largest_code(r->row), 1));
 }
 
-/* Measures the run's scale and stores it, as an f16 among the codes. */
-static const ir_expr *inline_scale(const mha_context *c, const run *r) {
+/* Stores a number as an f16 among the codes, and returns that. */
+static const ir_expr *store_inline(const mha_context *c, const run *r, const ir_expr *exact, int64_t from) {
     ir_builder *b = c->b;
     const mha_format *f = &r->row->format;
-    const ir_expr *exact = ir_let(b, "exact_scale", measured(c, r)), *nan = mha_number(c, NAN, 1);
+    const ir_expr *nan = mha_number(c, NAN, 1);
     exact = ir_select(b, ir_eq(b, exact, exact), exact, nan); /* a NaN is bytes here, and always the same ones */
-    const ir_expr *scale = ir_let(b, "half_scale", ir_cast(b, IR_F16, mha_narrowed(c, exact)));
+    const ir_expr *half = ir_let(b, "half_scale", ir_cast(b, IR_F16, mha_narrowed(c, exact)));
     const ir_expr *block =
         ir_let_index(b, "block", ir_idx(b, f->columns / COLUMNS), ir_div(b, r->first, ir_idx(b, COLUMNS)));
-    ir_store(b, mha_block_bytes(c, f, r->row->target, block, 0, MHA_INLINE_BYTES), ir_bitcast(b, IR_I8, scale));
-    return mha_widened(c, ir_cast(b, IR_F32, scale));
+    ir_store(b, mha_block_bytes(c, f, r->row->target, block, from, MHA_INLINE_BYTES), ir_bitcast(b, IR_I8, half));
+    return mha_widened(c, ir_cast(b, IR_F32, half));
+}
+
+/* Measures the run's scale, and its least number, and stores them. */
+static const ir_expr *inline_scale(const mha_context *c, run *r) {
+    const ir_expr *span[2];
+    if (!is_from_least(r->row)) return store_inline(c, r, ir_let(c->b, "exact_scale", measured(c, r)), 0);
+    mha_row_span(c, &r->source, r->columns, span);
+    r->least = ir_let(c->b, "least", store_inline(c, r, span[0], MHA_INLINE_BYTES));
+    const ir_expr *scale = ir_div(c->b, span[1], mha_number(c, largest_code(r->row), 1));
+    return store_inline(c, r, ir_let(c->b, "exact_scale", scale), 0);
 }
 
 /* The run's scale, which is measured first where the row makes it. */
@@ -59,7 +79,7 @@ static void open_scale(const mha_context *c, run *r) {
     const ir_access *at =
         scales == ATTUNE_SCALES_GROUP ? mha_element_scale(c, &row->format, row->target, r->first, 1) : row->scale;
     if (scales == ATTUNE_SCALES_TOKEN || scales == ATTUNE_SCALES_GROUP) mha_store(c, at, measured(c, r));
-    const ir_expr *scale = scales == ATTUNE_SCALES_INLINE ? inline_scale(c, r) : at ? mha_load(c, at) : NULL;
+    const ir_expr *scale = mha_is_inline(scales) ? inline_scale(c, r) : at ? mha_load(c, at) : NULL;
     if (!scale) return;
     r->scale = ir_let(c->b, "scale", scale);
     r->usable = ir_let(c->b, "usable", mha_is_usable_scale(c, r->scale));
@@ -78,6 +98,7 @@ static const ir_expr *clamp(const mha_context *c, const mha_coding *row, const i
 static const ir_expr *quotient(const mha_context *c, const run *r, const ir_expr *at, int lanes) {
     const mha_coding *row = r->row;
     const ir_expr *x = mha_load(c, mha_row_access(c, &r->source, at, lanes));
+    if (r->least) x = ir_sub(c->b, x, mha_in_lanes(c, r->least, lanes));
     if (r->scale) x = mha_over_scale(c, x, r->scale, r->usable);
     if (row->format.scales == ATTUNE_SCALES_CHANNEL) {
         const ir_access *of_columns =
@@ -106,7 +127,7 @@ static void store_code(const mha_context *c, const mha_coding *row, const ir_acc
 static void store_nibbles(const mha_context *c, const run *r, const ir_expr *block, const ir_expr *at, int64_t before) {
     ir_builder *b = c->b;
     const int lanes = mha_column_lanes(HALF, c->lanes);
-    const ir_expr *zero = ir_splat(b, ir_int(b, IR_I32, ZERO_CODE), lanes);
+    const ir_expr *zero = ir_splat(b, ir_int(b, IR_I32, r->least ? 0 : ZERO_CODE), lanes);
     const ir_expr *bits = ir_splat(b, ir_int(b, IR_I32, NIBBLE_BITS), lanes);
     for (int i = 0; i < HALF; i += lanes) {
         const ir_expr *low = ir_add(b, whole(c, quotient(c, r, ir_plus(b, at, i), lanes)), zero);
@@ -121,7 +142,7 @@ static void store_nibbles(const mha_context *c, const run *r, const ir_expr *blo
 static void store_block(const mha_context *c, const run *r, const ir_expr *at) {
     ir_builder *b = c->b;
     const mha_format *f = &r->row->format;
-    const int64_t before = f->scales == ATTUNE_SCALES_INLINE ? MHA_INLINE_BYTES : 0;
+    const int64_t before = mha_inline_bytes(f->scales);
     const ir_expr *number = ir_div(b, ir_add(b, r->first, at), ir_idx(b, COLUMNS));
     const ir_expr *block = ir_let_index(b, "block", ir_idx(b, f->columns / COLUMNS), number);
     const int lanes = mha_column_lanes(COLUMNS, c->lanes);

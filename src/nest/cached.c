@@ -30,8 +30,6 @@ int64_t mha_row_elements(const mha_context *c, const ir_buffer *buffer, int64_t 
 
 static int64_t block_bytes(const mha_format *f) { return mha_row_bytes(f->dtype, f->scales, COLUMNS); }
 
-static bool is_inline(const mha_format *f) { return f->scales == ATTUNE_SCALES_INLINE; }
-
 /* A number of a whole one, which the prover is to know no more of. */
 static const ir_expr *part_of(const mha_context *c, const char *name, const ir_expr *column, int64_t columns,
                               int64_t all) {
@@ -70,12 +68,12 @@ static const ir_expr *shifted(const mha_context *c, const ir_expr *x, const ir_e
     return ir_apply(c->b, IR_SHR, x, ir_splat(c->b, bits, x ? x->type.lanes : 1), NULL);
 }
 
-/* Byte number `at` of a row's codes, which begin after the block's scale. */
+/* Byte number `at` of a row's codes, which begin after what is inline. */
 static const ir_expr *byte_of(const mha_context *c, const mha_format *f, const ir_expr *column, int64_t columns) {
     const ir_expr *block = ir_div(c->b, column, ir_idx(c->b, COLUMNS)),
                   *within = ir_mod(c->b, column, ir_idx(c->b, columns));
     const ir_expr *first = ir_times(c->b, block, block_bytes(f));
-    return ir_add(c->b, ir_plus(c->b, first, is_inline(f) ? MHA_INLINE_BYTES : 0), within);
+    return ir_add(c->b, ir_plus(c->b, first, mha_inline_bytes(f->scales)), within);
 }
 
 /* Columns whose bytes hold those of the other half of the block, too. */
@@ -87,25 +85,40 @@ static const ir_expr *load_nibbles(const mha_context *c, const mha_format *f, co
     const ir_expr *half = ir_div(b, ir_mod(b, column, ir_idx(b, COLUMNS)), ir_idx(b, HALF));
     if (!ir_is(half, 0)) bytes = shifted(c, bytes, ir_cast(b, IR_I32, ir_times(b, half, NIBBLE_BITS)));
     bytes = ir_apply(b, IR_AND, bytes, int_lanes(c, NIBBLE, lanes), NULL);
-    return ir_cast(b, c->elem, ir_sub(b, bytes, int_lanes(c, ZERO_CODE, lanes)));
+    if (!mha_has_least(f->scales)) bytes = ir_sub(b, bytes, int_lanes(c, ZERO_CODE, lanes));
+    return ir_cast(b, c->elem, bytes);
 }
 
 static const ir_expr *load_codes(const mha_context *c, const mha_format *f, const mha_row *row, const ir_expr *column,
                                  int lanes) {
     if (f->dtype == ATTUNE_I4) return load_nibbles(c, f, row, column, lanes);
-    if (is_inline(f)) return mha_load(c, bytes_at(c, f, row, byte_of(c, f, column, COLUMNS), lanes));
+    if (mha_is_inline(f->scales)) return mha_load(c, bytes_at(c, f, row, byte_of(c, f, column, COLUMNS), lanes));
     return mha_load(c, mha_row_access(c, row, column, lanes));
+}
+
+/* An f16 of the block, from its byte `from` on, in all lanes. */
+static const ir_expr *load_inline(const mha_context *c, const mha_format *f, const mha_row *row, const ir_expr *column,
+                                  int64_t from, int lanes) {
+    ir_builder *b = c->b;
+    const ir_expr *block = part_of(c, "block", column, COLUMNS, f->columns);
+    const ir_expr *bytes = ir_load(b, mha_block_bytes(c, f, row, block, from, MHA_INLINE_BYTES));
+    return mha_in_lanes(c, mha_widened(c, ir_cast(b, IR_F32, ir_bitcast(b, IR_F16, bytes))), lanes);
 }
 
 /* In all lanes; NULL: there is none. */
 static const ir_expr *load_scale(const mha_context *c, const mha_format *f, const mha_row *row, const ir_expr *column,
                                  int lanes) {
-    ir_builder *b = c->b;
     if (!mha_scales_elements(f->scales)) return NULL;
-    if (!is_inline(f)) return mha_in_lanes(c, mha_load(c, mha_element_scale(c, f, row, column, lanes)), lanes);
-    const ir_expr *block = part_of(c, "block", column, COLUMNS, f->columns);
-    const ir_expr *bytes = ir_load(b, mha_block_bytes(c, f, row, block, 0, MHA_INLINE_BYTES));
-    return mha_in_lanes(c, mha_widened(c, ir_cast(b, IR_F32, ir_bitcast(b, IR_F16, bytes))), lanes);
+    if (mha_is_inline(f->scales)) return load_inline(c, f, row, column, 0, lanes);
+    return mha_in_lanes(c, mha_load(c, mha_element_scale(c, f, row, column, lanes)), lanes);
+}
+
+/* Codes as numbers. A product with an f16 is exact, so the sum is rounded once, fused or not. */
+static const ir_expr *scaled(const mha_context *c, const mha_format *f, const mha_row *row, const ir_expr *column,
+                             const ir_expr *codes, const ir_expr *scale) {
+    const int lanes = codes ? codes->type.lanes : 1;
+    if (!mha_has_least(f->scales)) return ir_mul(c->b, codes, scale);
+    return mha_madd(c, codes, scale, load_inline(c, f, row, column, MHA_INLINE_BYTES, lanes));
 }
 
 static const ir_expr *load_coded(const mha_context *c, const mha_format *f, const mha_row *row, const ir_expr *column,
@@ -118,7 +131,7 @@ static const ir_expr *load_coded(const mha_context *c, const mha_format *f, cons
         return mha_join(c->b, halves, 2, lanes / 2);
     }
     const ir_expr *codes = load_codes(c, f, row, column, lanes), *scale = load_scale(c, f, row, column, lanes);
-    return scale ? ir_mul(c->b, codes, scale) : codes;
+    return scale ? scaled(c, f, row, column, codes, scale) : codes;
 }
 
 /* ---- Blocks of i4 by tables ---- */
@@ -138,7 +151,8 @@ void mha_load_nibbles(const mha_context *c, const mha_row *row, const ir_expr *c
     const mha_format f = mha_format_of(c, row->buffer);
     const bool by_column = f.scales == ATTUNE_SCALES_CHANNEL;
     const ir_expr *scale = by_column ? NULL : load_scale(c, &f, row, column, HALF);
-    if (scale) table = ir_let(b, "numbers", ir_mul(b, table, scale));
+    if (mha_has_least(f.scales)) table = ir_add(b, table, mha_number(c, ZERO_CODE, HALF));
+    if (scale) table = ir_let(b, "numbers", scaled(c, &f, row, column, table, scale));
     const ir_expr *bytes = ir_load(b, bytes_at(c, &f, row, byte_of(c, &f, column, HALF), HALF));
     bytes = ir_let(b, "nibbles", ir_cast(b, IR_I32, bytes));
     for (int half = 0; half < 2; half++) {

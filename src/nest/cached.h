@@ -3,7 +3,8 @@
  *
  *     i4       of each 32 columns 16 bytes: byte i has column i in its lower half, column i + 16 in its upper one, as
  *              code + 8
- *     inline   of each 32 columns first their scale, an f16 */
+ *     inline   of each 32 columns first their scale, an f16
+ *     least    the same, then the least number, an f16, from which codes count */
 #ifndef ATTUNE_NEST_CACHED_H
 #define ATTUNE_NEST_CACHED_H
 

@@ -20,11 +20,14 @@ const ir_expr *mha_row_range(const mha_context *c, const mha_row *row, int64_t c
     return ir_add(b, ir_reduce(b, IR_MAX, ir_let(b, "most_lanes", ir_load(b, most))), sum);
 }
 
-const ir_expr *mha_row_extreme(const mha_context *c, const mha_row *row, int64_t columns) {
+/* Of the columns and of `first`, the largest and the smallest; and as above. */
+static const ir_expr *find_extremes(const mha_context *c, const mha_row *row, int64_t columns, const ir_expr *first,
+                                    const ir_expr *extremes[2]) {
     ir_builder *b = c->b;
     const int lanes = mha_column_lanes(columns, c->lanes);
     const ir_expr *zero = mha_number(c, 0, lanes);
-    const ir_access *most = ir_mutable(b, "most", zero), *least = ir_mutable(b, "least", zero);
+    if (!first) first = zero;
+    const ir_access *most = ir_mutable(b, "most", first), *least = ir_mutable(b, "least", first);
     const ir_access *odd = ir_mutable(b, "odd", zero);
     MHA_COLUMNS(c, at, columns, c->lanes) {
         const ir_expr *x = ir_let(b, "x", mha_load(c, mha_row_access(c, row, at.at, lanes)));
@@ -33,9 +36,24 @@ const ir_expr *mha_row_extreme(const mha_context *c, const mha_row *row, int64_t
         ir_store(b, odd, ir_add(b, ir_load(b, odd), ir_mul(b, x, zero)));
     }
     const ir_expr *sum = ir_reduce(b, IR_ADD, ir_let(b, "odd_lanes", ir_load(b, odd)));
-    const ir_expr *top = ir_let(b, "top", ir_reduce(b, IR_MAX, ir_let(b, "most_lanes", ir_load(b, most))));
-    const ir_expr *bottom = ir_let(b, "bottom", ir_reduce(b, IR_MIN, ir_let(b, "least_lanes", ir_load(b, least))));
-    return ir_add(b, ir_select(b, ir_ge(b, top, ir_neg(b, bottom)), top, bottom), sum);
+    extremes[0] = ir_let(b, "top", ir_reduce(b, IR_MAX, ir_let(b, "most_lanes", ir_load(b, most))));
+    extremes[1] = ir_let(b, "bottom", ir_reduce(b, IR_MIN, ir_let(b, "least_lanes", ir_load(b, least))));
+    return sum;
+}
+
+const ir_expr *mha_row_extreme(const mha_context *c, const mha_row *row, int64_t columns) {
+    ir_builder *b = c->b;
+    const ir_expr *at[2], *sum = find_extremes(c, row, columns, NULL, at);
+    return ir_add(b, ir_select(b, ir_ge(b, at[0], ir_neg(b, at[1])), at[0], at[1]), sum);
+}
+
+void mha_row_span(const mha_context *c, const mha_row *row, int64_t columns, const ir_expr *span[2]) {
+    ir_builder *b = c->b;
+    const int lanes = mha_column_lanes(columns, c->lanes);
+    const ir_expr *first = ir_let(b, "first", mha_load(c, mha_row_access(c, row, ir_idx(b, 0), lanes)));
+    const ir_expr *at[2], *sum = ir_let(b, "odd_sum", find_extremes(c, row, columns, first, at));
+    span[0] = ir_let(b, "least", ir_add(b, at[1], sum));
+    span[1] = ir_let(b, "span", ir_add(b, ir_sub(b, at[0], at[1]), sum));
 }
 
 const ir_expr *mha_is_usable_scale(const mha_context *c, const ir_expr *scale) {

@@ -71,13 +71,18 @@ static inline bool mha_rotates_keys(const attune_problem *p) { return p->rotary_
 static inline bool mha_is_quantised(attune_dtype dtype) {
     return dtype == ATTUNE_I8 || dtype == ATTUNE_F8 || dtype == ATTUNE_I4;
 }
+/* Scales among the codes; and codes that count from the least number, which lies there, too. */
+static inline bool mha_has_least(attune_scales scales) { return scales == ATTUNE_SCALES_INLINE_MIN; }
+static inline bool mha_is_inline(attune_scales scales) {
+    return scales == ATTUNE_SCALES_INLINE || mha_has_least(scales);
+}
 /* A row that is more or fewer bytes than elements: its tensor is one of bytes. */
 static inline bool mha_is_packed(attune_dtype dtype, attune_scales scales) {
-    return dtype == ATTUNE_I4 || (mha_is_quantised(dtype) && scales == ATTUNE_SCALES_INLINE);
+    return dtype == ATTUNE_I4 || (mha_is_quantised(dtype) && mha_is_inline(scales));
 }
 /* Scales by which each element is multiplied, rather than a score or a probability. */
 static inline bool mha_scales_elements(attune_scales scales) {
-    return scales == ATTUNE_SCALES_GROUP || scales == ATTUNE_SCALES_CHANNEL || scales == ATTUNE_SCALES_INLINE;
+    return scales == ATTUNE_SCALES_GROUP || scales == ATTUNE_SCALES_CHANNEL || mha_is_inline(scales);
 }
 /* Rows of K or V that are no numbers until such scales, or packed codes, have been seen to. */
 static inline bool mha_has_coded_rows(const attune_problem *p) {
@@ -136,11 +141,15 @@ static inline int64_t mha_dtype_bytes(attune_dtype dtype) {
     }
 }
 
+/* Bytes before the codes of a block. */
+static inline int64_t mha_inline_bytes(attune_scales scales) {
+    return mha_has_least(scales) ? 2 * MHA_INLINE_BYTES : mha_is_inline(scales) ? MHA_INLINE_BYTES : 0;
+}
+
 /* Bytes of a row of K or V with so many columns. */
 static inline int64_t mha_row_bytes(attune_dtype dtype, attune_scales scales, int64_t columns) {
     const int64_t codes = dtype == ATTUNE_I4 ? columns / 2 : columns * mha_dtype_bytes(dtype);
-    const bool is_inline = mha_is_packed(dtype, scales) && scales == ATTUNE_SCALES_INLINE;
-    return codes + (is_inline ? columns / MHA_BLOCK_COLUMNS * MHA_INLINE_BYTES : 0);
+    return codes + (mha_is_packed(dtype, scales) ? columns / MHA_BLOCK_COLUMNS * mha_inline_bytes(scales) : 0);
 }
 static inline int64_t mha_k_row_bytes(const attune_problem *p) {
     return mha_row_bytes(p->k_dtype, p->k_scales, p->head_dim);

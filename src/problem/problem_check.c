@@ -248,6 +248,9 @@ static attune_status check_stored(const stored *s, at_error *err) {
     if (s->dtype == ATTUNE_F8 && s->scales == ATTUNE_SCALES_INLINE)
         return at_fail(err, ATTUNE_INVALID_PROBLEM, "%s is inline, but %s is f8; it must be i8 or i4", s->scales_name,
                        s->dtype_name);
+    if (mha_has_least(s->scales) && s->dtype != ATTUNE_I4)
+        return at_fail(err, ATTUNE_INVALID_PROBLEM, "%s is inline_min, but %s is %s; it must be i4", s->scales_name,
+                       s->dtype_name, dtype);
     if ((is_packed || mha_scales_elements(s->scales)) && s->columns % MHA_BLOCK_COLUMNS)
         return at_fail(err, ATTUNE_INVALID_PROBLEM, "%s is %lld; with %s = %s and %s = %s it must be a multiple of %d",
                        s->columns_name, (long long)s->columns, s->dtype_name, dtype, s->scales_name,

@@ -196,7 +196,7 @@ static const row *row_of(const attune_problem *p, mha_tensor_id id) {
 }
 
 static bool has_scales_of_elements(attune_scales scales) {
-    return mha_scales_elements(scales) && scales != ATTUNE_SCALES_INLINE;
+    return mha_scales_elements(scales) && !mha_is_inline(scales);
 }
 
 typedef struct tensor_set {

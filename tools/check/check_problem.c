@@ -69,7 +69,9 @@ static attune_dtype draw_dtype(const draft *d) {
 static void draw_format(const draft *d, attune_dtype *dtype, attune_scales *scales, int64_t *group) {
     enum { LEAST_GROUP = 32 };
     *dtype = (attune_dtype[]){ATTUNE_I4, ATTUNE_I4, ATTUNE_I8, ATTUNE_F8}[between(d, 0, 3)];
-    const attune_scales most = *dtype == ATTUNE_F8 ? ATTUNE_SCALES_CHANNEL : ATTUNE_SCALES_INLINE;
+    const attune_scales most = *dtype == ATTUNE_F8   ? ATTUNE_SCALES_CHANNEL
+                               : *dtype == ATTUNE_I8 ? ATTUNE_SCALES_INLINE
+                                                     : ATTUNE_SCALES_INLINE_MIN;
     *scales = (attune_scales)between(d, ATTUNE_SCALES_HEAD, most);
     if (*scales == ATTUNE_SCALES_GROUP && chance(d, 60)) *group = LEAST_GROUP << between(d, 0, 1);
 }

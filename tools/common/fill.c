@@ -71,8 +71,9 @@ static void fill_inline(tensor *one, const ref_format *f, int64_t row, input_kin
         if (tool_random_chance(random, 2)) scale = tool_random_chance(random, 50) ? 0 : -scale;
         if (kind == INPUT_DENORMAL && tool_random_chance(random, 20)) scale = ldexpf(scale, -20);
         if (kind == INPUT_NONFINITE && tool_random_chance(random, 2)) scale = NAN;
-        const _Float16 half = (_Float16)scale;
+        const _Float16 half = (_Float16)scale, least = (_Float16)(-7.5F * scale);
         memcpy((char *)one->data + row + at, &half, sizeof half);
+        if (f->has_least) memcpy((char *)one->data + row + at + sizeof half, &least, sizeof least);
     }
 }
 
@@ -81,7 +82,7 @@ static void fill_packed(tensor *one, const ref_format *f, input_kind kind, tool_
     const int64_t *const dims = one->info.dims, *const strides = one->info.strides;
     for (size_t i = 0; i < one->count; i++)
         ((unsigned char *)one->data)[i] = (unsigned char)tool_random_range(random, 0, 255);
-    if (f->scales != ATTUNE_SCALES_INLINE) return;
+    if (!f->is_inline) return;
     for (int64_t a = 0; a < dims[0]; a++)
         for (int64_t b = 0; b < dims[1]; b++)
             for (int64_t c = 0; c < dims[2]; c++)
