@@ -46,6 +46,8 @@ static int64_t settled(int64_t of_problem, int64_t of_call) {
     return of_problem == ATTUNE_DYNAMIC ? of_call : of_problem;
 }
 
+/* Whether scores are in integers. op=weights computes its own, in numbers. */
+static bool has_integers(const reading *r) { return r->p->integer && r->p->op != ATTUNE_WEIGHTS; }
 static bool is_f64(const view *v) { return v->tensor && v->tensor->dtype == ATTUNE_F64; }
 
 static double scale_of(const attune_problem *p, const attune_arguments *a) {
@@ -469,7 +471,7 @@ static long double encoded(const coding *c, long double x, int64_t column, long 
 
 /* ---- The loops, in each precision ---- */
 
-enum { NUM_BUFFERS = 8 }; /* of one computation; see attend */
+enum { NUM_BUFFERS = 9 }; /* of one computation; see attend */
 
 #define REAL    float
 #define NAME(x) x##_float

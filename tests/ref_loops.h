@@ -54,7 +54,7 @@ static void NAME(code_query)(const reading *r, REAL *row) {
 }
 
 /* Whether K becomes codes in the call (integer=scores of keys that are numbers). */
-static bool NAME(encodes_keys)(const reading *r) { return r->p->integer && !ref_is_quantised(r->k_format.dtype); }
+static bool NAME(encodes_keys)(const reading *r) { return has_integers(r) && !ref_is_quantised(r->k_format.dtype); }
 
 /* A row as its codes say that it is, all of it computed in f32. */
 static void NAME(code_row)(const reading *r, REAL *row) {
@@ -66,8 +66,21 @@ static void NAME(code_row)(const reading *r, REAL *row) {
     for (int64_t c = 0; c < r->dim; c++) row[c] = (REAL)(rintf((float)row[c] * factor)) * (REAL)scale;
 }
 
-/* The keys of an entry become codes without their mean, which `mean` is then. */
-static void NAME(code_keys)(const reading *r, const entry *e, REAL *keys, REAL *mean) {
+static float NAME(range_less)(const reading *r, const REAL *row, const REAL *mean) {
+    float range = 0;
+    for (int64_t c = 0; c < r->dim; c++) {
+        const float x = fabsf((float)row[c] - (mean ? (float)mean[c] : 0));
+        if (isnan(x) || isnan(range))
+            range = NAN;
+        else
+            range = fmaxf(range, x);
+    }
+    return range;
+}
+
+/* The keys of an entry become codes: those that have smaller numbers without the mean, without it. Their codes' sums
+ * lack q · mean: takes[j] is 1 then, and else 0. */
+static void NAME(code_keys)(const reading *r, const entry *e, REAL *keys, REAL *mean, REAL *takes) {
     for (int64_t c = 0; c < r->dim; c++) {
         float sum = 0;
         for (int64_t j = 0; j < e->keys; j++) {
@@ -76,10 +89,14 @@ static void NAME(code_keys)(const reading *r, const entry *e, REAL *keys, REAL *
         }
         const float quotient = sum / (float)(e->keys > 0 ? e->keys : 1);
         mean[c] = isfinite(quotient) ? (REAL)quotient : 0;
-        for (int64_t j = 0; j < e->keys; j++)
-            keys[j * r->dim + c] = (REAL)((float)keys[j * r->dim + c] - (float)mean[c]);
     }
-    for (int64_t j = 0; j < e->keys; j++) NAME(code_row)(r, keys + j * r->dim);
+    for (int64_t j = 0; j < e->keys; j++) {
+        REAL *const key = keys + j * r->dim;
+        const float own = NAME(range_less)(r, key, NULL), less = NAME(range_less)(r, key, mean);
+        takes[j] = less < own;
+        for (int64_t c = 0; c < r->dim && takes[j] > 0; c++) key[c] = (REAL)((float)key[c] - (float)mean[c]);
+        NAME(code_row)(r, key);
+    }
 }
 
 /* Divides a row by the root of its mean square, and multiplies it by the weights. A mean beyond the arithmetic's range
@@ -116,7 +133,7 @@ static void NAME(load_query)(const reading *r, const entry *e, int64_t head, int
     if (r->p->rotary_dim) NAME(rotate)(r, e->number, position, row);
     NAME(spread)(r, row);
     for (int64_t c = 0; r->q_rounding && c < r->dim; c++) row[c] = (REAL)ref_rounded(r->q_rounding, row[c]);
-    if (r->p->integer && !NAME(encodes_keys)(r)) NAME(code_query)(r, row);
+    if (has_integers(r) && !NAME(encodes_keys)(r)) NAME(code_query)(r, row);
 }
 
 /* The scale of some columns, as the cache holds it, and their least number. */
@@ -385,7 +402,7 @@ static void NAME(finish_row)(const reading *r, const entry *e, int64_t head, int
 /* All rows of all heads that share one head of K and V. */
 static void NAME(attend)(const reading *r, const entry *e, int64_t kv_head, REAL *const buffers[NUM_BUFFERS],
                          ref_result *result) {
-    REAL *const keys = buffers[0], *const values = buffers[1], *const mean = buffers[7];
+    REAL *const keys = buffers[0], *const values = buffers[1], *const mean = buffers[7], *const takes = buffers[8];
     NAME(row)
     row = {.query = buffers[2], .dots = buffers[3], .scores = buffers[4], .shares = buffers[5], .totals = buffers[6]};
     /* Scores of hidden keys are weights like any other in some modes, and only then exist beyond the entry's keys:
@@ -398,7 +415,7 @@ static void NAME(attend)(const reading *r, const entry *e, int64_t kv_head, REAL
         if (result->out && j < e->keys)
             NAME(load_value)(r, e, kv_head, j, keys + j * r->dim, values + j * r->dim_v, result);
     }
-    if (NAME(encodes_keys)(r)) NAME(code_keys)(r, e, keys, mean);
+    if (NAME(encodes_keys)(r)) NAME(code_keys)(r, e, keys, mean, takes);
     for (int64_t head = kv_head * r->group; head < (kv_head + 1) * r->group; head++)
         for (int64_t i = 0; i < e->rows; i++) {
             REAL of_mean = 0;
@@ -406,7 +423,7 @@ static void NAME(attend)(const reading *r, const entry *e, int64_t kv_head, REAL
             for (int64_t c = 0; c < r->dim && NAME(encodes_keys)(r); c++) of_mean += row.query[c] * mean[c];
             if (NAME(encodes_keys)(r)) NAME(code_row)(r, row.query);
             for (int64_t j = 0; j < scored; j++) {
-                REAL dot = of_mean;
+                REAL dot = NAME(encodes_keys)(r) && takes[j] > 0 ? of_mean : 0;
                 for (int64_t c = 0; c < r->dim; c++) dot += row.query[c] * keys[j * r->dim + c];
                 row.dots[j] = dot;
             }
@@ -462,7 +479,7 @@ static bool NAME(compute)(const reading *r, int64_t batch, ref_result *result) {
         most = keys > most ? keys : most;
     }
     const int64_t counts[NUM_BUFFERS] = {most * r->dim, most * r->dim_v, r->dim, most, most, most, r->dim_v,
-                                           r->dim};
+                                         r->dim, most};
     REAL *buffers[NUM_BUFFERS];
     bool good = true;
     for (int n = 0; n < NUM_BUFFERS; n++) good = (buffers[n] = calloc((size_t)counts[n], sizeof(REAL))) != NULL && good;

@@ -241,7 +241,7 @@ static void test_contradictions(void **state) {
         {"seq_q=4,head_dim=4,head_dim_v=5,v_in_k=1", "head_dim_v is 5 and head_dim 4"},
         {"seq_q=4,head_dim=4,v_in_k=1,v_dtype=f16", "v_dtype is f16 and k_dtype f32"},
         {"seq_q=4,head_dim=4,integer=all", "integer=all multiplies codes of i8 or i4, but k_dtype is f32"},
-        {"seq_q=4,head_dim=4,k_dtype=f8,integer=scores", "multiplies codes of i8 or i4, but k_dtype is f8"},
+        {"seq_q=4,head_dim=4,k_dtype=f8,integer=scores", "takes k of i8, i4, f32, f16 or bf16, but k_dtype is f8"},
         {"seq_q=4,head_dim=4,integer=scores,q_planes=2", "codes that integer=scores makes of k have one byte"},
         {"seq_q=4,head_dim=4,dtype=f64,integer=scores", "codes of k in f32, but softmax_precision is f64"},
         {"seq_q=4,head_dim=4,reproducible=1,integer=scores", "so no row can be reproducible"},

@@ -48,9 +48,9 @@ const ir_expr *mha_kept_value(const mha_context *c, int node, const ir_expr *kep
 int mha_needed_nodes(const mha_context *c, mha_function f, bool needed[EX_MAX_NODES]);
 
 /* functions_distance.c: the values that depend on query and key by kv - q alone, and otherwise on what all rows of a
- * head share, are dear, and are needed with other things; returns how many. And computes one of them, if it is not
- * there yet. */
-int mha_distance_values(const mha_context *c, mha_function f, int nodes[EX_MAX_NODES]);
+ * head share, are dear, and are needed with other things; returns how many. They are right at keys that are up to
+ * `beyond` after the last one, too. mha_fill_value computes one, if it is not there yet. */
+int mha_distance_values(const mha_context *c, mha_function f, int64_t beyond, int nodes[EX_MAX_NODES]);
 void mha_fill_value(const mha_context *c, int node, const mha_place *place, mha_values *values);
 
 /* The values that are elements of tensors of numbers which have one for each row and key, those of neighbouring keys

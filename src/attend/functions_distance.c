@@ -1,8 +1,11 @@
-/* Values of the user's functions that depend on the query and the key by how far apart they are, and are dear. Of a
- * tile and some rows there are as many of these as rows and keys together, and not one for each score. */
+/* Values of the user's functions that depend on the query and the key by how far apart they are, and are dear. There is
+ * one for each distance: in a tile of keys by a stripe of rows as many as keys and rows together.
+ *
+ * They are computed for pairs of the right distance whose key may lie beyond the last one. So what is made of the key
+ * alone on the way must be right there, too: an integer that is small with room to spare. */
 #include "attend/functions.h"
 
-/* How often a value counts the query and the key; as integers are made of them by sums. */
+/* By how much an integer grows with the query and with the key, if it is a sum of multiples of them. */
 typedef struct slope {
     bool is_linear;
     int64_t query, key;
@@ -10,13 +13,14 @@ typedef struct slope {
 
 typedef struct distances {
     const ex_program *program;
+    int64_t beyond; /* how far beyond the last key keys may lie */
     slope slopes[EX_MAX_NODES];
     bool is_of_distance[EX_MAX_NODES], is_dear[EX_MAX_NODES];
 } distances;
 
 static bool needs_pair(const ex_node *node) { return node->needs & (1U << EX_V_Q | 1U << EX_V_KV); }
 
-/* Beyond this no sum is followed: nothing overflows. */
+/* No product or sum of these overflows 64 bits. */
 static bool is_small(int64_t x) { return x > -(1 << 20) && x < 1 << 20; }
 
 static slope sum_of(slope x, slope y, int64_t sign) {
@@ -47,10 +51,17 @@ static slope slope_of(const distances *d, const ex_node *node) {
     }
 }
 
+/* Whether a value is the same in i32 and as a number of f32 as it is, also for keys beyond the last one. */
+static bool has_room(const distances *d, const ex_node *node, slope s) {
+    const int64_t most = INT64_C(1) << 24, margin = (s.key < 0 ? -s.key : s.key) * d->beyond;
+    return node->least >= margin - most && node->most <= most - margin;
+}
+
 static bool find_of_distance(const distances *d, int number) {
     const ex_node *node = &d->program->nodes[number];
+    const slope s = d->slopes[number];
     if (!needs_pair(node) || node->needs & (1U << EX_V_SCORE | 1U << EX_V_PROB)) return false;
-    if (d->slopes[number].is_linear) return d->slopes[number].query + d->slopes[number].key == 0;
+    if (s.is_linear) return s.query + s.key == 0 && s.key != 0;
     for (int k = 0; k < node->num_args; k++)
         if (needs_pair(&d->program->nodes[node->args[k]]) && !d->is_of_distance[node->args[k]]) return false;
     return node->num_args > 0;
@@ -66,9 +77,10 @@ static bool takes_long(const ex_node *node) {
     case EX_TANH:
     case EX_SIGMOID:
     case EX_SQRT:
+    case EX_DIV:
     case EX_FLOOR_DIV:
     case EX_MOD: return true;
-    default: return node->op == EX_DIV;
+    default: return false;
     }
 }
 
@@ -76,6 +88,7 @@ static void classify(distances *d, int root) {
     for (int i = 0; i <= root; i++) {
         const ex_node *node = &d->program->nodes[i];
         d->slopes[i] = slope_of(d, node);
+        if (needs_pair(node) && !has_room(d, node, d->slopes[i])) d->slopes[i] = (slope){0};
         d->is_of_distance[i] = find_of_distance(d, i);
         d->is_dear[i] = takes_long(node);
         for (int k = 0; k < node->num_args; k++)
@@ -97,7 +110,7 @@ static bool is_kept(const distances *d, const bool needed[EX_MAX_NODES], int roo
 }
 
 /* Whether something that is not kept itself takes it. */
-static bool is_at_border(const distances *d, const bool kept[EX_MAX_NODES], const bool needed[EX_MAX_NODES], int root,
+static bool is_taken(const distances *d, const bool kept[EX_MAX_NODES], const bool needed[EX_MAX_NODES], int root,
                          int number) {
     if (number == root) return true;
     for (int i = number + 1; i <= root; i++)
@@ -106,15 +119,15 @@ static bool is_at_border(const distances *d, const bool kept[EX_MAX_NODES], cons
     return false;
 }
 
-int mha_distance_values(const mha_context *c, mha_function f, int nodes[EX_MAX_NODES]) {
+int mha_distance_values(const mha_context *c, mha_function f, int64_t beyond, int nodes[EX_MAX_NODES]) {
     if (!mha_has_function(c, f)) return 0;
-    distances d = {.program = c->functions};
+    distances d = {.program = c->functions, .beyond = beyond};
     bool needed[EX_MAX_NODES], kept[EX_MAX_NODES];
     const int root = mha_needed_nodes(c, f, needed);
     int count = 0;
     classify(&d, root);
     for (int i = 0; i <= root; i++) kept[i] = is_kept(&d, needed, root, i);
     for (int i = 0; i <= root; i++)
-        if (needed[i] && kept[i] && is_at_border(&d, kept, needed, root, i)) nodes[count++] = i;
+        if (needed[i] && kept[i] && is_taken(&d, kept, needed, root, i)) nodes[count++] = i;
     return count;
 }

@@ -47,39 +47,64 @@ static const ir_expr *size_bits(const mha_context *c, const ir_expr *x) {
     return x ? ir_bitcast(c->b, IR_I32, ir_abs(c->b, x)) : NULL;
 }
 
-/* `lanes` columns of the row, less those of `minus`. Returns the bits of their sizes. */
-static const ir_expr *load_columns(const mha_context *c, const ir_buffer *numbers, const mha_row *from,
-                                   const mha_row *minus, const ir_expr *column, int lanes) {
-    ir_builder *b = c->b;
-    const ir_expr *x = mha_load_row(c, from, column, lanes);
-    if (minus) x = ir_sub(b, x, ir_load(b, mha_row_access(c, minus, column, lanes)));
-    x = ir_let(b, "x", x);
-    ir_store(b, ir_at(b, numbers, lanes, 1, column), x);
-    return size_bits(c, x);
+/* A row that is loaded, and the largest size bits so far: of its numbers, and of those less the mean. */
+typedef struct loading {
+    const ir_buffer *numbers;
+    const mha_row *from, *mean; /* mean: or NULL */
+    const ir_access *most, *most_less;
+    int lanes;
+} loading;
+
+static void take(const mha_context *c, const ir_access *most, const ir_expr *x) {
+    ir_store(c->b, most, ir_max(c->b, size_bits(c, x), ir_load(c->b, most)));
 }
 
-static void take(const mha_context *c, const ir_access *most, const ir_expr *size) {
-    ir_store(c->b, most, ir_max(c->b, size, ir_load(c->b, most)));
+static void load_columns(const mha_context *c, const loading *l, const ir_expr *column) {
+    ir_builder *b = c->b;
+    const ir_expr *x = ir_let(b, "x", mha_load_row(c, l->from, column, l->lanes));
+    ir_store(b, ir_at(b, l->numbers, l->lanes, 1, column), x);
+    take(c, l->most, x);
+    if (l->mean) take(c, l->most_less, ir_sub(b, x, ir_load(b, mha_row_access(c, l->mean, column, l->lanes))));
+}
+
+static const ir_expr *largest(const mha_context *c, const ir_access *most) {
+    return ir_let(c->b, "bits", ir_reduce(c->b, IR_MAX, ir_let(c->b, "most_lanes", ir_load(c->b, most))));
 }
 
 mha_code_scale mha_load_numbers(const mha_context *c, const ir_buffer *numbers, const mha_row *from,
-                                const mha_row *minus) {
+                                const mha_row *mean) {
     ir_builder *b = c->b;
     const int64_t columns = c->p->head_dim;
     const int lanes = mha_column_lanes(columns, c->lanes);
-    const ir_access *most = ir_mutable(b, "most", ir_splat(b, ir_int(b, IR_I32, 0), lanes));
+    const ir_expr *none = ir_splat(b, ir_int(b, IR_I32, 0), lanes), *takes = NULL;
+    const loading l = {numbers,
+                       from,
+                       mean,
+                       ir_mutable(b, "most", none),
+                       mean ? ir_mutable(b, "most_less", none) : NULL,
+                       lanes};
     if (columns % lanes) {
-        MHA_COLUMNS(c, d, columns, lanes) take(c, most, load_columns(c, numbers, from, minus, d.at, lanes));
+        MHA_COLUMNS(c, d, columns, lanes) load_columns(c, &l, d.at);
     } else {
         MHA_STEPS(c, vector, ir_idx(b, 0), ir_idx(b, columns / lanes), unrolling(columns / lanes))
-        take(c, most, load_columns(c, numbers, from, minus, ir_times(b, vector, lanes), lanes));
+        load_columns(c, &l, ir_times(b, vector, lanes));
     }
-    const ir_expr *bits = ir_reduce(b, IR_MAX, ir_let(b, "most_lanes", ir_load(b, most)));
+    const ir_expr *bits = largest(c, l.most);
+    if (mean) {
+        const ir_expr *less = largest(c, l.most_less);
+        takes = ir_let(b, "takes", ir_select(b, ir_lt(b, less, bits), ir_int(b, IR_I32, -1), ir_int(b, IR_I32, 0)));
+        bits = ir_min(b, less, bits);
+    }
     const ir_expr *range = ir_let(b, "range", ir_bitcast(b, IR_F32, bits));
     const ir_expr *factor = ir_let(b, "factor", ir_div(b, mha_number(c, LARGEST, 1), range));
     const ir_expr *usable = ir_lt(b, factor, mha_number(c, INFINITY, 1));
     return (mha_code_scale){ir_let(b, "code_factor", ir_select(b, usable, factor, mha_number(c, 0, 1))),
-                            ir_let(b, "code_scale", ir_div(b, range, mha_number(c, LARGEST, 1)))};
+                            ir_let(b, "code_scale", ir_div(b, range, mha_number(c, LARGEST, 1))), takes};
+}
+
+const ir_expr *mha_if_taken(const mha_context *c, const ir_expr *takes, const ir_expr *x) {
+    const ir_expr *bits = mha_in_lanes(c, takes, x->type.lanes);
+    return ir_bitcast(c->b, IR_F32, ir_and(c->b, ir_bitcast(c->b, IR_I32, x), bits));
 }
 
 const ir_expr *mha_codes_at(const mha_context *c, const ir_expr *x, const ir_expr *factor) {
@@ -109,6 +134,7 @@ void mha_key_codes_shared(mha_context *c) {
     c->key_codes.codes = ir_shared(b, "key_codes", IR_I8, 4, rows);
     c->key_codes.scales = ir_shared(b, "key_scales", c->elem, 3, keys);
     c->key_codes.starts = ir_shared(b, "key_starts", IR_I32, 3, keys);
+    c->key_codes.takes = ir_shared(b, "key_takes", IR_I32, 3, keys);
     c->key_codes.mean = ir_shared(b, "mean_key", c->elem, 3, means);
 }
 
@@ -168,13 +194,16 @@ static void encode_key(mha_context *c, const ir_buffer *numbers, const mha_row *
     const mha_code_scale scale = mha_load_numbers(c, numbers, &from, mean);
     const ir_access *sum = ir_mutable(b, "code_sum", ir_splat(b, ir_int(b, IR_I32, 0), c->lanes));
     MHA_CODE_COLUMNS(c, d) {
-        const ir_expr *code = mha_codes_at(c, ir_load(b, ir_at(b, numbers, c->lanes, 1, d)), scale.factor);
+        const ir_expr *less = mha_if_taken(c, scale.takes, ir_load(b, mha_row_access(c, mean, d, c->lanes)));
+        const ir_expr *x = ir_sub(b, ir_load(b, ir_at(b, numbers, c->lanes, 1, d)), less);
+        const ir_expr *code = mha_codes_at(c, x, scale.factor);
         ir_store(b, ir_at(b, c->key_codes.codes, c->lanes, 4, at[0], at[1], at[2], d), ir_cast(b, IR_I8, code));
         ir_store(b, sum, ir_add(b, ir_load(b, sum), code));
     }
     const ir_expr *all = ir_reduce(b, IR_ADD, ir_let(b, "code_lanes", ir_load(b, sum)));
     ir_store(b, ir_at(b, c->key_codes.starts, 1, 3, at[0], at[1], at[2]), ir_mul(b, all, ir_int(b, IR_I32, -TURNED)));
     ir_store(b, ir_at(b, c->key_codes.scales, 1, 3, at[0], at[1], at[2]), scale.scale);
+    ir_store(b, ir_at(b, c->key_codes.takes, 1, 3, at[0], at[1], at[2]), scale.takes);
 }
 
 void mha_key_codes(mha_context *c) {

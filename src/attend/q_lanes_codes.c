@@ -1,6 +1,7 @@
 /* Scores in integers of keys that are numbers: codes of Q's rows, in lanes, times those of K (key_codes.h).
  *
- *     score = dot * scale of the key * scale of the row + q · mean        the last product and the sum by mha_madd
+ *     score = dot * scale of the key * scale of the row + q · mean        the last product and the sum by mha_madd;
+ *                                                                         + 0 for a key that keeps its mean
  *
  * A lane of Q^T holds four columns of a row. */
 #include "attend/key_codes.h"
@@ -115,9 +116,11 @@ void ql_multiply_codes(q_lanes *c, const q_lanes_tile *tile, const mha_kv_row *r
     }
     for (int64_t jj = 0; jj < dots.rows; jj++) {
         const ir_expr *scale = ir_let(b, "key_scale", key_number(c, c->m->key_codes.scales, &rows[jj]));
+        const ir_expr *takes = ir_let(b, "takes", key_number(c, c->m->key_codes.takes, &rows[jj]));
         for (int64_t v = 0; v < dots.vectors; v++) {
             const ir_expr *dot = ir_mul(b, ir_cast(b, c->m->elem, mha_product_sum(&dots, jj, v)), scale);
-            ir_store(b, mha_product_at(scores, jj, v), mha_madd(c->m, dot, row_scale[v], row_mean[v]));
+            const ir_expr *mean = mha_if_taken(c->m, takes, row_mean[v]);
+            ir_store(b, mha_product_at(scores, jj, v), mha_madd(c->m, dot, row_scale[v], mean));
         }
     }
 }

@@ -16,7 +16,8 @@ static bool has_tables(const q_lanes *c) {
 }
 
 static int nodes_of(const q_lanes *c, mha_function f, int nodes[EX_MAX_NODES]) {
-    return has_tables(c) && f != MHA_PROB_FUNCTION ? mha_distance_values(c->m, f, nodes) : 0;
+    const bool has_any = has_tables(c) && f != MHA_PROB_FUNCTION;
+    return has_any ? mha_distance_values(c->m, f, table_length(c), nodes) : 0;
 }
 
 void ql_alloc_distances(q_lanes *c) {
@@ -37,7 +38,8 @@ static const ir_expr *reversed(ir_builder *b, const ir_expr *x) {
     return ir_shuffle(b, x, x, x->type.lanes, pick);
 }
 
-/* Element t from the end has the distance of key t of the tile, or one after them, from the stripe's last row. */
+/* Element t from the end has the distance of the stripe's last row from the tile's key t. For later elements there is no
+ * such key in the tile, nor perhaps at all: of distances from earlier rows. */
 void ql_fill_distances(q_lanes *c, const q_lanes_tile *tile) {
     ir_builder *b = c->b;
     const int lanes = c->m->lanes;

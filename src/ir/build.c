@@ -159,7 +159,7 @@ ir_builder *ir_builder_like(at_arena *arena, const ir_kernel *old) {
 void ir_builder_run(ir_builder *b, void (*build)(void *user), void *user) {
     jmp_buf escape;
     b->escape = &escape;
-    if (!setjmp(escape)) build(user);
+    if (!ir_failed(b) && !setjmp(escape)) build(user);
     b->escape = NULL;
 }
 

@@ -35,6 +35,7 @@ typedef struct mha_context {
     struct {
         const ir_buffer *codes;           /* i8 [batch, kv_head, key, code columns] */
         const ir_buffer *scales, *starts; /* elem and i32 [batch, kv_head, key] */
+        const ir_buffer *takes;           /* i32 [batch, kv_head, key]: -1 where codes are of K less the mean, else 0 */
         const ir_buffer *mean;            /* elem [entry, kv_head, code columns] */
     } key_codes;
     const ir_buffer *v_pairs; /* kv_copy=once: V in pairs [batch, kv_head, pair, 2 * column], shared; else NULL */

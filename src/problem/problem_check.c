@@ -344,7 +344,9 @@ static attune_status check_integer_products(const attune_problem *p, at_error *e
     const char *const how = mha_field_word(&mha_fields[MHA_ID_integer], p->integer);
     if (!p->integer) return ATTUNE_OK;
     const mha_field *const scales = &mha_fields[MHA_ID_k_scales];
-    if (p->k_dtype == ATTUNE_F8 || (!is_integer(p->k_dtype) && p->integer == ATTUNE_INTEGER_ALL))
+    if (p->k_dtype == ATTUNE_F8 && p->integer == ATTUNE_INTEGER_SCORES)
+        return refuse(err, "integer=scores takes k of i8, i4, f32, f16 or bf16, but k_dtype is f8");
+    if (!is_integer(p->k_dtype) && p->integer == ATTUNE_INTEGER_ALL)
         return at_fail(err, ATTUNE_INVALID_PROBLEM, "integer=%s multiplies codes of i8 or i4, but k_dtype is %s", how,
                        mha_dtype_name(p->k_dtype));
     if (p->integer == ATTUNE_INTEGER_ALL && !is_integer(p->v_dtype))

@@ -71,7 +71,7 @@ static bool is_repeated(const char *message) {
     return same;
 }
 
-/* Many kernels may have one reason for a warning: it is printed once, not for each of them. */
+/* Many kernels, one after the other, may have one reason for a warning: it is printed once, not for each of them. */
 static void log_to_stderr(void *user, attune_log_level level, const char *message) {
     (void)user;
     if (level > ATTUNE_LOG_WARNING || (level == ATTUNE_LOG_WARNING && is_repeated(message))) return;
