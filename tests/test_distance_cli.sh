@@ -39,7 +39,9 @@ check "wide integers" 1 'score_mod="score + float((kv - q) * 5000000000 % 7)"'
 buckets='select(abs(q - kv) < 8, abs(q - kv), min(15, 8 + int(2 * log(float(max(1, abs(q - kv))) / 8))))'
 check "beyond the last key it is no number of f32" 0 \
     'tensor="t:f32[7]",score_mod="score + t[clamp(int(float(kv * 174761 - q * 174761)) % 7)]"'
-check "nor of 32 bits" 0 'score_mod="score + float((kv * 22605091 + 5000000000 - q * 22605091 - 5000000000) // 22605091)"'
+large=22605091
+check "nor of 32 bits" 0 \
+    "score_mod=\"score + float((kv * $large + 5000000000 - q * $large - 5000000000) // $large)\""
 check "no distance" 0 'tensor="t:f32[9]",score_mod="score * t[clamp(kv - kv + 3)] + t[clamp(kv * 0)]"'
 check "buckets as in T5" 1 "tensor=\"t:f32[h, 16]\",score_mod=\"score + t[h, clamp($buckets)]\""
 check "an index from a table" 1 'tensor="t:f32[9], u:i32[96]",score_mod="score + t[clamp(u[clamp(kv - q)])]"'

@@ -7,10 +7,11 @@
  *     code[j][d] = rint(x[d] * (127 / range))    0 if that factor is infinite
  *     scale[j]   = range / 127
  *
- * So one key that is much larger than the others spoils the mean, but not the codes of the others, which do without it.
+ * So a key that is much larger than the others spoils the mean, but not their codes, which then do without it.
  *
  * q . mean is the same for all keys of a row. It is added to the scores of those that it was taken from, so that a
- * score is a score: nothing after it knows of codes. All of this but q . mean is element by element, and the same on every target.
+ * score is a score: nothing after it knows of codes. All of this but q . mean is element by element, and the same on
+ * every target.
  *
  * dot4's first factor is unsigned: codes of Q come as code + 128, and the sums of a key begin with its start, -128
  * times the sum of its codes. With head_dim of at most 1024 a dot is a whole number that f32 holds. If x is infinite

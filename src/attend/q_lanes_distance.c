@@ -38,8 +38,8 @@ static const ir_expr *reversed(ir_builder *b, const ir_expr *x) {
     return ir_shuffle(b, x, x, x->type.lanes, pick);
 }
 
-/* Element t from the end has the distance of the stripe's last row from the tile's key t. For later elements there is no
- * such key in the tile, nor perhaps at all: of distances from earlier rows. */
+/* Element t from the end has the distance of the stripe's last row from the tile's key t. For later elements, the
+ * distances from earlier rows, there is no such key in the tile, nor perhaps at all. */
 void ql_fill_distances(q_lanes *c, const q_lanes_tile *tile) {
     ir_builder *b = c->b;
     const int lanes = c->m->lanes;

@@ -16,8 +16,8 @@ ir_builder *ir_builder_new(at_arena *arena, const char *kernel_name);
 /* Memory of the kernel's arena, for what would take too much of a caller's stack. NULL after a failure. */
 void *ir_build_alloc(ir_builder *b, size_t bytes);
 
-/* Calls build(user), unless the builder has failed already. The first failure ends it at once (by longjmp), so code in it
- * never sees a NULL that a failure left, and may look into every expression. It must hold nothing but memory of the
+/* Calls build(user), unless the builder has failed already. The first failure ends it at once (by longjmp), so code in
+ * it never sees a NULL that a failure left, and may look into every expression. It must hold nothing but memory of the
  * arena. */
 void ir_builder_run(ir_builder *b, void (*build)(void *user), void *user);
 
