@@ -315,6 +315,8 @@ static void test_contradictions(void **state) {
         {"seq_q=4,head_dim=4,qk_hadamard=2", "qk_hadamard is 2; it must be from 0 to 1"},
         {"seq_q=4,head_dim=32,kv_dtype=i4,qk_hadamard=1",
          "qk_hadamard is 1, k_dtype i4, but keys are rotated before they become codes: set seq_new"},
+        {"op=weights,seq_q=4,head_dim=8,qk_hadamard=1,k_dtype=i8",
+         "keys are rotated before they become codes: ask the attention call for weights"},
         {"seq_q=4,head_dim=4,qk_norm_eps=2", "qk_norm_eps is 2; it must be 0, or from 1e-12 to 1"},
         {"seq_q=4,head_dim=4,kv_dtype=i8,qk_norm_eps=1e-6", "but keys are normalised before they become codes"},
         {"ragged=1,head_dim=4,weights=softmax", "weights are for batches of equal lengths"},

@@ -185,8 +185,9 @@ static attune_status check_hadamard(const attune_problem *p, at_error *err) {
                        (long long)p->head_dim);
     if (mha_is_quantised(p->k_dtype) && mha_prepares_keys(p) && !p->seq_new)
         return at_fail(err, ATTUNE_INVALID_PROBLEM,
-                       "qk_hadamard is 1, k_dtype %s, but keys are rotated before they become codes: set seq_new",
-                       mha_dtype_name(p->k_dtype));
+                       "qk_hadamard is 1, k_dtype %s, but keys are rotated before they become codes: %s",
+                       mha_dtype_name(p->k_dtype),
+                       p->op == ATTUNE_WEIGHTS ? "ask the attention call for weights" : "set seq_new");
     return ATTUNE_OK;
 }
 
