@@ -177,7 +177,7 @@ static void chosen_for_few_rows(void **state) {
         {"num_heads=8,seq_q=50,head_dim=64", ATTUNE_Q_LANES, 16, 1}, /* two rest rows */
         {"num_heads=8,seq_q=4,seq_kv=4,head_dim=64", ATTUNE_Q_LANES, 4, 1},
         {"num_heads=8,num_kv_heads=2,seq_q=5,head_dim=64", ATTUNE_Q_LANES, 8, 1},
-        {"num_heads=8,seq_q=16,head_dim=32,is_causal=1", ATTUNE_Q_LANES, 16, 0},
+        {"num_heads=8,seq_q=16,head_dim=32,is_causal=1", ATTUNE_Q_LANES, 8, 0},
         {"num_heads=8,seq_q=4,seq_kv=64,head_dim=64", ATTUNE_D_LANES, 16, 0},
         {"num_heads=8,seq_q=1,seq_kv=5,head_dim=64", ATTUNE_D_LANES, 16, 0},
         {"num_heads=8,seq_q=12,seq_kv=512,head_dim=64,kv_lens=1", ATTUNE_D_LANES, 16, 0},
