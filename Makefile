@@ -287,7 +287,8 @@ TIER0_DOTS_x86_64 = avx512_bf16
 TIER0_TARGETS_aarch64 = aarch64
 tier0: $(BUILD)/libattune-tier0.so
 $(BUILD)/libattune-tier0.so: scripts/tier0.sh scripts/tier0_kernels.sh src/runtime/tier0.map \
-		$(if $(filter $(BUILD)/%,$(TIER0_ATTUNE)),$(BUILD)/attune $(BUILD)/libattune-codegen.so)
+		$(if $(filter $(BUILD)/%,$(TIER0_ATTUNE)),$(BUILD)/attune $(BUILD)/libattune-codegen.so,$(wildcard \
+			$(TIER0_ATTUNE) $(dir $(TIER0_ATTUNE))libattune-codegen.so))
 	$(call say,link $@)
 	$(Q)$(BEFORE_BUILT) ATTUNE='$(TIER0_ATTUNE)' LINK='$(CC) -shared -nostdlib $(HARDENED_LINK)' sh scripts/tier0.sh $@ \
 		'$(TIER0_TARGETS_$(ARCH))' '$(TIER0_DOTS_$(ARCH))'
