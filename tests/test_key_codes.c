@@ -191,9 +191,9 @@ static void test_rows_without_codes(void **state) {
         tensors_open_call(&t, "num_heads=1,seq_q=3,seq_kv=4,head_dim=20,integer=scores", "", INPUT_ORDINARY, 5);
         for (int n = 0; n < 3 * 20; n++) tensors_floats(&t, "q")[n] = sizes[i];
         tensors_run_chosen(context, &t, NULL);
-        const float *const v = tensors_floats(&t, "v");
+        const float *const x = tensors_floats(&t, "v");
         for (int d = 0; d < 20; d++)
-            assert_true(fabsf(tensors_floats(&t, "out")[d] - (v[d] + v[20 + d] + v[40 + d] + v[60 + d]) / 4) < 1e-5f);
+            assert_true(fabsf(tensors_floats(&t, "out")[d] - (x[d] + x[20 + d] + x[40 + d] + x[60 + d]) / 4) < 1e-5f);
         tensors_free(&t);
     }
     attune_context_destroy(context);

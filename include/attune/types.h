@@ -44,8 +44,9 @@ typedef enum attune_scales {
  *           with two 16256, which is more exact than bf16. head_dim is at most 1024. k_scales is head, token or group;
  *           each group has a sum of its own then. weights_mode must be none.
  *           k_dtype = f32, f16 or bf16: each call makes codes of one byte of k, too, with a scale for each key, after
- *           it has subtracted the mean of an entry's keys: faster prefill, less exact (docs/numerics.md). Everything is
- *           f32, q_planes is 1, and reproducible must be 0: the mean is of all keys, seen or not
+ *           it has subtracted the mean of an entry's keys from those that it makes smaller: faster prefill, less exact
+ *           (docs/numerics.md). Everything is f32, q_planes is 1, and reproducible must be 0: the mean is of all keys,
+ *           seen or not
  *   all     v_dtype = i8 or i4, too, v_scales head or token: probabilities of 512 keys become codes of as many bytes,
  *           relative to the largest, and values are sums of code * v's code. A row has the same bits on every
  *           instruction set and by any schedule (docs/numerics.md). A token's negative scale of v makes its rows NaN */
