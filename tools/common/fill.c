@@ -278,9 +278,13 @@ static void fill_cumulative(tensors *t, tensor *one, int64_t total, int64_t most
     for (size_t b = 0; b < one->count; b++) cu[b] += (int32_t)shift;
 }
 
+/* Keys in pages are not counted together: each entry may fill its row of the table. */
 static void fill_cu_seqlens(tensors *t, tensor *one, bool is_kv, tool_random *random) {
-    const int64_t total = is_kv ? t->arguments.total_kv : t->arguments.total_q;
-    fill_cumulative(t, one, total, is_kv ? most_keys(t, -1) : most_rows(t), is_kv, random);
+    const int64_t most = is_kv ? most_keys(t, -1) : most_rows(t);
+    const bool is_paged = is_kv && t->problem.page_size;
+    int64_t total = is_kv ? t->arguments.total_kv : t->arguments.total_q;
+    if (is_paged) total = most * (int64_t)(one->count - 1);
+    fill_cumulative(t, one, total, most, is_kv, random);
 }
 
 static void shuffle(int32_t *table, size_t count, tool_random *random) {
