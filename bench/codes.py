@@ -32,12 +32,18 @@ CACHES = {
     "cache i4, inline (q4_0)": "kv_dtype=i4,kv_scales=inline",
     "cache i4, inline_min (q4_1)": "kv_dtype=i4,kv_scales=inline_min",
     "cache i4, scales of tokens": "kv_dtype=i4,kv_scales=token",
+    "cache i4, token_min": "kv_dtype=i4,kv_scales=token_min",
+    "cache i4, group_min of 32": "kv_dtype=i4,kv_scales=group_min,kv_group=32",
+    "cache i4, group_min of 64": "kv_dtype=i4,kv_scales=group_min,kv_group=64",
     "cache i8, scales of tokens, rotated": "kv_dtype=i8,kv_scales=token,qk_hadamard=1",
     "cache i4, groups of 32, rotated": "kv_dtype=i4,kv_scales=group,kv_group=32,qk_hadamard=1",
     "cache i4, groups of 64, rotated": "kv_dtype=i4,kv_scales=group,kv_group=64,qk_hadamard=1",
     "cache i4, inline (q4_0), rotated": "kv_dtype=i4,kv_scales=inline,qk_hadamard=1",
     "cache i4, inline_min (q4_1), rotated": "kv_dtype=i4,kv_scales=inline_min,qk_hadamard=1",
     "cache i4, scales of tokens, rotated": "kv_dtype=i4,kv_scales=token,qk_hadamard=1",
+    "cache i4, token_min, rotated": "kv_dtype=i4,kv_scales=token_min,qk_hadamard=1",
+    "cache i4, group_min of 32, rotated": "kv_dtype=i4,kv_scales=group_min,kv_group=32,qk_hadamard=1",
+    "cache i4, group_min of 64, rotated": "kv_dtype=i4,kv_scales=group_min,kv_group=64,qk_hadamard=1",
 }
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj")
 MATRICES = PROJECTIONS + ("gate_proj", "up_proj", "down_proj")

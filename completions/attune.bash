@@ -29,7 +29,7 @@ _attune_values() {
         seq_q | seq_kv | seq_new | num_rows) echo dynamic ;;
         dtype | bias_dtype) echo f32 f16 bf16 f64 ;;
         k_dtype | v_dtype | kv_dtype) echo f32 f16 bf16 f64 i8 f8 i4 ;;
-        k_scales | v_scales | kv_scales) echo none head token group channel inline inline_min ;;
+        k_scales | v_scales | kv_scales) echo none head token group channel inline inline_min token_min group_min channel_min ;;
         k_layout | v_layout | kv_layout) echo rows panels ;;
         integer) echo none scores all ;;
         q_planes) echo 1 2 ;;

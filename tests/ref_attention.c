@@ -178,15 +178,31 @@ static long double scale_of_key(const reading *r, const entry *e, const view *sc
     return ref_load(scale->tensor->dtype, scale->data, key_place(r, e, scale, head, j));
 }
 
+/* Scale number `number` of a row of them. */
+static long double scale_of_row(const reading *r, const entry *e, const ref_format *f, const view *scale, int64_t head,
+                                int64_t j, int64_t number) {
+    const attune_tensor *const t = scale->tensor;
+    if (f->by_channel) return ref_load(t->dtype, scale->data, place(t, head, number, 0, 0));
+    return ref_load(t->dtype, scale->data, key_place(r, e, scale, head, j) + number * t->strides[3]);
+}
+
 /* What the code of a column is multiplied by. */
 static long double scale_of_column(const reading *r, const entry *e, const ref_format *f, const view *cache,
                                    const view *scale, int64_t head, int64_t j, int64_t column) {
-    const attune_tensor *const t = scale->tensor;
     if (f->is_inline)
         return ref_inline_scale(f, cache->data, key_place(r, e, cache, head, j), column);
-    if (f->scales == ATTUNE_SCALES_CHANNEL) return ref_load(t->dtype, scale->data, place(t, head, column, 0, 0));
-    if (f->scales != ATTUNE_SCALES_GROUP) return scale_of_key(r, e, scale, head, j);
-    return ref_load(t->dtype, scale->data, key_place(r, e, scale, head, j) + column / f->group * t->strides[3]);
+    if (f->by_channel) return scale_of_row(r, e, f, scale, head, j, column);
+    if (f->by_group) return scale_of_row(r, e, f, scale, head, j, column / ref_run(f));
+    return scale_of_key(r, e, scale, head, j);
+}
+
+/* And what is added then. */
+static long double least_of_column(const reading *r, const entry *e, const ref_format *f, const view *cache,
+                                   const view *scale, int64_t head, int64_t j, int64_t column) {
+    if (f->is_inline)
+        return ref_inline_least(f, cache->data, key_place(r, e, cache, head, j), column);
+    const int64_t number = ref_row_scales(f) + (f->by_channel ? column : column / ref_run(f));
+    return f->has_least ? scale_of_row(r, e, f, scale, head, j, number) : 0;
 }
 
 /* The same for the n-th new key in k_new or v_new. */
@@ -376,7 +392,7 @@ typedef struct coding {
     const view *taken; /* as ref_call has them */
     int64_t taken_place;
     double error;
-    long double least; /* of the run; 0: codes have a sign */
+    long double least; /* of the run, or of the column; 0: codes have a sign */
 } coding;
 
 /* What the call that is checked has put into column c; NaN: nobody knows. */
@@ -425,14 +441,17 @@ static long double code_of(const coding *c, long double x) {
 
 static long double half(long double x) { return (long double)(_Float16)(float)x; }
 
+/* A scale or a least number. */
+static long double as_stored(const coding *c, long double x) { return c->format->is_inline ? half(x) : (float)x; }
+
 static long double subtracted(const coding *c, long double x, long double y) { return narrowed(c, x - y); }
 
 /* Of the largest and the smallest number. */
 static long double scale_of_extremes(const coding *c, long double most, long double least) {
-    if (c->format->has_least) return half(divided(c, subtracted(c, most, least), largest_code(c)));
+    if (c->format->has_least) return as_stored(c, divided(c, subtracted(c, most, least), largest_code(c)));
     const long double extreme = most >= -least ? most : least;
     const long double scale = is_signed(c) ? divided(c, extreme, -8) : divided(c, fabs(extreme), largest_code(c));
-    return c->format->is_inline ? half(scale) : (float)scale;
+    return as_stored(c, scale);
 }
 
 /* Where the row has errors and the scale's last bit is in doubt, the scale that was taken. */
@@ -455,7 +474,9 @@ static long double error_of_quotient(const coding *c, long double x, long double
     enum { ROUNDINGS = 4 };
     if (c->error == 0) return 0;
     if (fabs(scale) < FLT_MIN) return (long double)INFINITY;
-    return 2 * c->error / fabs(scale) + ROUNDINGS * (c->is_double ? DBL_EPSILON : (double)FLT_EPSILON) * fabs(x);
+    const int errors = c->format->has_least ? 4 : 2; /* the least number is off as well */
+    const double epsilon = c->is_double ? DBL_EPSILON : (double)FLT_EPSILON;
+    return errors * c->error / fabs(scale) + ROUNDINGS * epsilon * fabs(x);
 }
 
 /* The code of number x at a column. */

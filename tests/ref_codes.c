@@ -5,6 +5,10 @@
 
 enum { BLOCK = 32, HALF = 16, INLINE_BYTES = 2, NIBBLE_BITS = 4, NIBBLE = 15, ZERO_CODE = 8, DEFAULT_GROUP = 32 };
 
+static bool has_groups(const ref_format *f) {
+    return f->scales == ATTUNE_SCALES_GROUP || f->scales == ATTUNE_SCALES_GROUP_MIN;
+}
+
 ref_format ref_format_of(const attune_problem *p, bool is_k) {
     const int64_t group = is_k ? p->k_group : p->v_group, dim_v = p->head_dim_v ? p->head_dim_v : p->head_dim;
     const bool in_panels = (is_k ? p->k_layout : p->v_layout) == ATTUNE_LAYOUT_PANELS;
@@ -17,18 +21,22 @@ ref_format ref_format_of(const attune_problem *p, bool is_k) {
     if (in_panels) f.unit = dtype == ATTUNE_I8 ? 4 : dtype == ATTUNE_BF16 ? 2 : 1;
     if (f.scales == ATTUNE_SCALES_DEFAULT && f.dtype == ATTUNE_I4) f.scales = ATTUNE_SCALES_GROUP;
     if (!ref_is_quantised(f.dtype)) f.scales = ATTUNE_SCALES_NONE;
-    f.has_least = f.scales == ATTUNE_SCALES_INLINE_MIN;
-    f.is_inline = f.scales == ATTUNE_SCALES_INLINE || f.has_least;
+    f.has_least = f.scales == ATTUNE_SCALES_INLINE_MIN || f.scales == ATTUNE_SCALES_TOKEN_MIN ||
+                  f.scales == ATTUNE_SCALES_GROUP_MIN || f.scales == ATTUNE_SCALES_CHANNEL_MIN;
+    f.is_inline = f.scales == ATTUNE_SCALES_INLINE || f.scales == ATTUNE_SCALES_INLINE_MIN;
     f.is_packed = f.dtype == ATTUNE_I4 || f.is_inline;
-    f.by_group = f.scales == ATTUNE_SCALES_GROUP || f.is_inline;
+    f.by_channel = f.scales == ATTUNE_SCALES_CHANNEL || f.scales == ATTUNE_SCALES_CHANNEL_MIN;
+    f.by_group = has_groups(&f) || f.scales == ATTUNE_SCALES_TOKEN_MIN || f.is_inline;
     return f;
 }
 
 int64_t ref_run(const ref_format *f) {
-    return f->scales == ATTUNE_SCALES_GROUP ? f->group : f->is_inline ? BLOCK : f->columns;
+    return has_groups(f) ? f->group : f->is_inline ? BLOCK : f->columns;
 }
 
-static int64_t bytes_before(const ref_format *f) { return INLINE_BYTES * (f->is_inline + f->has_least); }
+int64_t ref_row_scales(const ref_format *f) { return f->by_channel ? f->columns : f->columns / ref_run(f); }
+
+static int64_t bytes_before(const ref_format *f) { return f->is_inline ? INLINE_BYTES * (1 + f->has_least) : 0; }
 
 static int64_t block_bytes(const ref_format *f) { return bytes_before(f) + (f->dtype == ATTUNE_I4 ? HALF : BLOCK); }
 
@@ -117,8 +125,11 @@ long double ref_cached(const ref_format *f, const attune_tensor *cache, const vo
     if (f->is_inline)
         return code * ref_inline_scale(f, data, row, column) + ref_inline_least(f, data, row, column);
     if (!scale) return code;
+    const int last = scale->rank - 1;
     if (scale->rank <= 2) at = index[1] * scale->strides[0] + (scale->rank == 2 ? column * scale->strides[1] : 0);
     for (int d = 0; d < 3 && scale->rank > 2; d++) at += index[d] * scale->strides[d];
-    if (scale->rank == 4) at += column / f->group * scale->strides[3];
-    return code * ref_load(scale->dtype, scales, at);
+    if (scale->rank == 4) at += column / ref_run(f) * scale->strides[3];
+    const long double least =
+        f->has_least ? ref_load(scale->dtype, scales, at + ref_row_scales(f) * scale->strides[last]) : 0;
+    return code * ref_load(scale->dtype, scales, at) + least;
 }

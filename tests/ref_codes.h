@@ -11,9 +11,10 @@ typedef struct ref_format {
     bool is_k;
     int64_t unit;   /* of panels: elements in four bytes; 0: rows */
     bool is_packed; /* rows are bytes */
-    bool by_group;  /* runs of columns have a scale: of group columns, or of 32 inline */
+    bool by_group;  /* runs of columns have a scale: of group columns, of 32 inline, or of all of a key */
+    bool by_channel;
     bool is_inline; /* their scales lie among the codes */
-    bool has_least; /* and so does the least number of a run, from which codes count */
+    bool has_least; /* and so does the least number of a run, from which codes count; else it lies after the scales */
 } ref_format;
 
 /* Of a problem whose defaults are filled in, or whose K and V are no codes. */
@@ -21,6 +22,8 @@ ref_format ref_format_of(const attune_problem *p, bool is_k);
 
 /* Columns that share a scale: a run. */
 int64_t ref_run(const ref_format *f);
+/* Scales of a row, which lie side by side. */
+int64_t ref_row_scales(const ref_format *f);
 /* Elements of the storage that a row is. */
 int64_t ref_row_elements(const ref_format *f);
 

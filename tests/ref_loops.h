@@ -18,7 +18,7 @@ static void NAME(load_scaled)(const reading *r, const entry *e, const view *cach
     for (int64_t c = 0; ref_is_quantised(f->dtype) && c < columns; c++) {
         const REAL factor = (REAL)scale_of_column(r, e, f, cache, scale, kv_head, j, c);
         row[c] = (REAL)ref_code(f, cache->data, at, cache->tensor->strides[3], c) * factor;
-        if (f->has_least) row[c] += (REAL)ref_inline_least(f, cache->data, at, c);
+        if (f->has_least) row[c] += (REAL)least_of_column(r, e, f, cache, scale, kv_head, j, c);
     }
 }
 
@@ -146,7 +146,7 @@ static long double NAME(scale_of_run)(const coding *c, const REAL *row, int64_t 
         most = fmax(most, narrowed(c, row[i]));
         least = fmin(least, narrowed(c, row[i]));
     }
-    *smallest = half(least);
+    *smallest = as_stored(c, least);
     return scale_of_extremes(c, most, least);
 }
 
@@ -167,17 +167,19 @@ static void NAME(append_row)(const reading *r, const entry *e, coding row_coding
     const int64_t length = ref_run(f);
     for (int64_t c = 0; c < columns; c++) {
         if (c % length == 0) factor = NAME(scale_of_run)(&row_coding, row + c, length, &least);
-        if (f->has_least) {
-            row_coding.least = near_least(&row_coding, least, c);
-            ref_put_inline_least(f, to, c, row_coding.least);
-        }
+        row_coding.least = least;
         if (f->is_inline) {
+            row_coding.least = near_least(&row_coding, least, c);
+            if (f->has_least) ref_put_inline_least(f, to, c, row_coding.least);
             factor = near_scale(&row_coding, factor, c);
             ref_put_inline_scale(f, to, c, factor);
         } else if (is_of_tokens(scale)) {
-            dense_scale[dense_key_place(r, e, scale, kv_head, j) + (f->by_group ? c / length : 0)] = factor;
+            long double *const scales = dense_scale + dense_key_place(r, e, scale, kv_head, j);
+            scales[f->by_group ? c / length : 0] = factor;
+            if (f->has_least) scales[ref_row_scales(f) + c / length] = least;
         } else {
             factor = scale_of_column(r, e, f, cache, scale, kv_head, j, c);
+            row_coding.least = least_of_column(r, e, f, cache, scale, kv_head, j, c);
         }
         const long double code = encoded(&row_coding, row[c], c, factor);
         ref_put_code(f, to, c, code);

@@ -25,7 +25,7 @@ typedef struct format {
     bool is_inline;  /* f16 among the codes */
     bool by_channel; /* a scale for each column of a head */
     bool by_row;     /* a scale for each key, with which scores are multiplied: of powers of two here */
-    bool has_least;  /* one more f16, from which codes count */
+    bool has_least;  /* one more f16, from which codes count; or an f32 after the scales of a row */
 } format;
 
 static const format formats[] = {
@@ -39,10 +39,14 @@ static const format formats[] = {
     {"kv_dtype=i4,kv_scales=channel", ATTUNE_I4, 0, false, true, false, false},
     {"kv_dtype=i8,kv_scales=channel", ATTUNE_I8, 0, false, true, false, false},
     {"kv_dtype=i4,kv_scales=token", ATTUNE_I4, 0, false, false, true, false},
+    {"kv_dtype=i4,kv_scales=token_min", ATTUNE_I4, DIM, false, false, false, true},
+    {"kv_dtype=i4,kv_scales=group_min", ATTUNE_I4, 32, false, false, false, true},
+    {"kv_dtype=i4,kv_scales=group_min,kv_group=64", ATTUNE_I4, 64, false, false, false, true},
+    {"kv_dtype=i4,kv_scales=channel_min", ATTUNE_I4, 0, false, true, false, true},
 };
 enum { NUM_FORMATS = sizeof formats / sizeof *formats };
 
-static int before(const format *f) { return 2 * (f->is_inline + f->has_least); }
+static int before(const format *f) { return f->is_inline ? 2 * (1 + f->has_least) : 0; }
 static int block_bytes(const format *f) { return before(f) + (f->dtype == ATTUNE_I4 ? FEW : RUN); }
 static int row_bytes(const format *f) { return DIM / RUN * block_bytes(f); }
 
@@ -59,18 +63,28 @@ static float code_at(const format *f, const uint8_t *row, int column) {
     return (float)(codes[column % FEW] >> (column % RUN < FEW ? 0 : 4) & 15) - (f->has_least ? 0 : 8);
 }
 
+/* Scales in a row of them. */
+static int row_scales(const format *f) { return f->by_channel ? DIM : f->group ? DIM / f->group : 1; }
+
 /* The scale of a column; `row` counts the keys of all heads. */
 static const float *scale_at(const format *f, const float *scales, int row, int keys, int column) {
-    if (f->by_channel) return &scales[row / keys * DIM + column];
-    return f->by_row ? &scales[row] : &scales[row * (DIM / f->group) + column / f->group];
+    const int numbers = row_scales(f) * (1 + f->has_least);
+    if (f->by_channel) return &scales[row / keys * numbers + column];
+    return f->by_row ? &scales[row] : &scales[row * numbers + column / f->group];
+}
+
+static float least_at(const format *f, const uint8_t *block, const float *scale) {
+    if (!f->has_least) return 0;
+    return f->is_inline ? half_at(block + 2) : scale[row_scales(f)];
 }
 
 static float value_at(const format *f, const uint8_t *row_of, const float *scales, int row, int keys, int column) {
     const float code = code_at(f, row_of, column);
     const uint8_t *const block = row_of + column / RUN * block_bytes(f);
-    if (f->has_least) return code * half_at(block) + half_at(block + 2);
-    if (f->is_inline) return code * half_at(block);
-    return code * *scale_at(f, scales, row, keys, column);
+    if (f->is_inline) return code * half_at(block) + least_at(f, block, NULL);
+    const float *const scale = scale_at(f, scales, row, keys, column);
+    const volatile float product = code * *scale; /* rounded before the sum */
+    return f->has_least ? product + least_at(f, block, scale) : product;
 }
 
 /* ---- Calls ---- */
@@ -108,6 +122,8 @@ static void fill_scales(const format *f, float *scales, size_t bytes) {
     for (size_t i = 0; scales && i < bytes / sizeof *scales; i++) {
         scales[i] = f->by_row ? ldexpf(1, (int)(i % 5) - 4) : 0.01F + 0.0037F * (float)(i % 11);
         if (!f->by_row && i % 13 == 5) scales[i] = odd_scales[i / 13 % 5];
+        const size_t count = (size_t)row_scales(f);
+        if (f->has_least && i / count % 2) scales[i] = 0.0713F * (float)(i % 17) - 0.61F;
     }
 }
 
@@ -193,8 +209,9 @@ static float measured(const format *f, const float *x, int count, float *smalles
         most = fmaxf(most, x[i]);
         least = fminf(least, x[i]);
     }
-    *smallest = (float)(_Float16)least;
-    if (f->has_least) return (float)(_Float16)((most - least) / 15);
+    *smallest = f->is_inline ? (float)(_Float16)least : least;
+    const float span = (most - least) / 15;
+    if (f->has_least) return f->is_inline ? (float)(_Float16)span : span;
     const float extreme = most >= -least ? most : least;
     const float scale = f->dtype == ATTUNE_I4 && f->group ? extreme / -8 : fabsf(extreme) / largest_of(f);
     return f->is_inline ? (float)(_Float16)scale : scale;
@@ -223,8 +240,9 @@ static void assert_row(const format *f, const float *x, const uint8_t *codes, co
         if (!same(stored, scale))
             fail_msg("%s: the scale of row %d, column %d is %a instead of %a", f->fields, row, i, (double)stored,
                      (double)scale);
-        const float from = f->has_least ? half_at(codes + i / RUN * block_bytes(f) + 2) : 0;
-        if (f->has_least && !same(from, least))
+        const uint8_t *const block = codes + i / RUN * block_bytes(f);
+        const float from = least_at(f, block, f->is_inline ? NULL : scale_at(f, scales, row, NEW, i));
+        if (f->has_least && !f->by_channel && !same(from, least))
             fail_msg("%s: the least number of row %d, column %d is %a instead of %a", f->fields, row, i, (double)from,
                      (double)least);
         if (!same(code_at(f, codes, i), code_of(f, x[i] - from, scale)))

@@ -118,6 +118,12 @@ static const sample samples[] = {
      ""},
     {"num_heads=2,seq_q=2,seq_kv=70,head_dim=64,head_dim_v=9,dtype=f64,k_dtype=i8,k_scales=group,lse=1,integer=scores",
      ""},
+    {"num_heads=6,num_kv_heads=2,seq_q=1,seq_kv=77,head_dim=128,kv_dtype=i4,k_scales=group_min,v_scales=token,lse=1,"
+     "integer=all",
+     ""},
+    {"num_heads=6,num_kv_heads=2,seq_q=2,seq_kv=71,head_dim=96,kv_dtype=i4,k_scales=token_min,v_scales=group_min,lse=1,"
+     "integer=scores,q_planes=1",
+     ""},
     {"batch=2,num_heads=4,num_kv_heads=2,seq_q=1,seq_kv=dynamic,head_dim=128,page_size=5,kv_lens=1,k_dtype=i4,"
      "v_dtype=i4,v_scales=token,seq_new=1,integer=all",
      "seq_kv=61,num_pages=40,max_pages=13"},

@@ -84,7 +84,7 @@ typedef struct attune_arguments {
     const void *tensors[ATTUNE_MAX_USER_TENSORS];
     int64_t tensor_strides[ATTUNE_MAX_USER_TENSORS][4];
     const attune_block_mask *block_mask; /* NULL, or what attune_block_mask_create made of mask_mod */
-    int64_t k_group_strides[4], v_group_strides[4]; /* of k_scale and v_scale, if these are scales of groups */
+    int64_t k_group_strides[4], v_group_strides[4]; /* of k_scale and v_scale, if these are of rank 4 */
 } attune_arguments;
 
 /* Sets sizes and strides to those of `problem`, and pointers to NULL. Sizes that the problem leaves open or does not

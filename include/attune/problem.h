@@ -95,7 +95,9 @@ typedef struct attune_user_tensor {
  *                          contiguous in this order; with pages [num_pages, num_kv_heads, page_size]. Scales of groups:
  *                          the dims of k and v with the last one divided by k_group (v_group), contiguous as k and v
  *                          are. Scales of channels: [num_kv_heads, head_dim or head_dim_v]. Scales of tokens and of
- *                          groups are written where k and v are. Scales inline are no tensor
+ *                          groups are written where k and v are. Scales inline are no tensor. token_min, group_min
+ *                          and channel_min have twice as many numbers in the last dim: all scales of the row, then its
+ *                          least numbers in the same order; token_min is [batch, num_kv_heads, seq_kv, 2]
  *     [rotary_dim]         cos, sin [batch or 1, rotary_positions, rotary_dim / 2] of dtype
  *     [has_position_ids]   position_ids i32 [batch, seq_q], ragged [1, total_q]
  *     [qk_norm_eps]        q_norm, k_norm [head_dim] of dtype; no k_norm with kv_projected
@@ -119,6 +121,8 @@ typedef struct attune_user_tensor {
  *             are from -8 to 7
  *     inline_min  least = min x and scale = (max x - min x) / 15 of 32 columns, both rounded to f16;
  *             code = clamp((x - least) / scale, 0, 15). A NaN or an infinity makes both NaN
+ *     token_min, group_min  the same of a row or of a group, both rounded to f32
+ *     channel_min  code as for inline_min, each column by its own numbers, which are given
  *     none    code = clamp(x, -448, 448)
  * NaN becomes 0 in i8 and i4 and stays NaN in f8. Keys are rotated (rotary_dim, qk_hadamard) before they are rounded.
  *
@@ -238,9 +242,9 @@ typedef struct attune_problem {
                             * each w_group of a row with a scale of its own, largest |x| / 127. Sums of products of
                             * codes are exact integers; then they are multiplied by both scales. Faster and less exact.
                             * An input that is NaN or infinite makes its rows of the product NaN */
-    int64_t k_group, v_group; /* with scales of groups only: 32, 64 or 128 columns, which divide head_dim (head_dim_v),
-                               * share a scale; 0 = 32. With v_in_k, v_group is k_group */
-    int64_t k_group_strides[4], v_group_strides[4]; /* of scales of groups */
+    int64_t k_group, v_group; /* with scales of groups (group, group_min) only: 32, 64 or 128 columns, which divide
+                               * head_dim (head_dim_v), share a scale; 0 = 32. With v_in_k, v_group is k_group */
+    int64_t k_group_strides[4], v_group_strides[4]; /* of scales of groups, and of token_min */
     attune_kv_layout k_layout, v_layout; /* of k and v, which are appended to in it; k_new and v_new are rows */
     int64_t qk_hadamard;   /* 0, or 1: rows of q and k are multiplied by the Hadamard matrix of head_dim, a power of
                             * two, after norm and rotary: x H, H[i][j] = (-1)^(ones in i & j) / sqrt(head_dim). Products

@@ -34,6 +34,10 @@ typedef enum attune_scales {
                                 * stores rows of q8_0 (i8) and q4_0 (i4) */
     ATTUNE_SCALES_INLINE_MIN,  /* i4: two f16 for each 32 columns of a key, scale and least number, before their codes.
                                 * The value is code * scale + least, with codes from 0 to 15: ggml's rows of q4_1 */
+    /* i4, with the same meaning, but f32 in k_scale and v_scale: a scale and a least number for each … */
+    ATTUNE_SCALES_TOKEN_MIN,   /* KV head of each key */
+    ATTUNE_SCALES_GROUP_MIN,   /* k_group (v_group) columns of each KV head of each key */
+    ATTUNE_SCALES_CHANNEL_MIN, /* column of each KV head */
     ATTUNE_SCALES_COUNT
 } attune_scales;
 

@@ -20,7 +20,7 @@ typedef struct run {
 } run;
 
 static bool by_group(const mha_coding *row) {
-    return row->format.scales == ATTUNE_SCALES_GROUP || mha_is_inline(row->format.scales);
+    return mha_scales_runs(row->format.scales) || mha_is_inline(row->format.scales);
 }
 
 /* Codes are those of differences to the least number, which are not negative. */
@@ -62,24 +62,41 @@ static const ir_expr *store_inline(const mha_context *c, const run *r, const ir_
     return mha_widened(c, ir_cast(b, IR_F32, half));
 }
 
-/* Measures the run's scale, and its least number, and stores them. */
-static const ir_expr *inline_scale(const mha_context *c, run *r) {
-    const ir_expr *span[2];
-    if (!is_from_least(r->row)) return store_inline(c, r, ir_let(c->b, "exact_scale", measured(c, r)), 0);
-    mha_row_span(c, &r->source, r->columns, span);
-    r->least = ir_let(c->b, "least", store_inline(c, r, span[0], MHA_INLINE_BYTES));
-    const ir_expr *scale = ir_div(c->b, span[1], mha_number(c, largest_code(r->row), 1));
-    return store_inline(c, r, ir_let(c->b, "exact_scale", scale), 0);
+/* Stores a number of the run as its cache holds it, and returns that. */
+static const ir_expr *stored(const mha_context *c, const ir_access *at, const ir_expr *x) {
+    mha_store(c, at, x);
+    return mha_load(c, at);
 }
 
-/* The run's scale, which is measured first where the row makes it. */
-static void open_scale(const mha_context *c, run *r) {
+/* Measures and stores the run's least number, and then its scale. */
+static const ir_expr *scale_from_least(const mha_context *c, run *r) {
+    const mha_coding *row = r->row;
+    const bool is_inline = mha_is_inline(row->format.scales);
+    const ir_expr *span[2];
+    mha_row_span(c, &r->source, r->columns, span);
+    const ir_expr *least =
+        is_inline ? store_inline(c, r, span[0], MHA_INLINE_BYTES)
+                  : stored(c, mha_element_least(c, &row->format, row->target, r->first, 1), span[0]);
+    r->least = ir_let(c->b, "least", least);
+    const ir_expr *scale = ir_div(c->b, span[1], mha_number(c, largest_code(row), 1));
+    if (is_inline) return store_inline(c, r, ir_let(c->b, "exact_scale", scale), 0);
+    return stored(c, mha_element_scale(c, &row->format, row->target, r->first, 1), scale);
+}
+
+/* The run's scale, which is measured first where the row makes it. NULL: it has none, or each column has one. */
+static const ir_expr *scale_of_run(const mha_context *c, run *r) {
     const mha_coding *row = r->row;
     const attune_scales scales = row->format.scales;
+    if (by_group(row) && is_from_least(row)) return scale_from_least(c, r);
+    if (mha_is_inline(scales)) return store_inline(c, r, ir_let(c->b, "exact_scale", measured(c, r)), 0);
     const ir_access *at =
         scales == ATTUNE_SCALES_GROUP ? mha_element_scale(c, &row->format, row->target, r->first, 1) : row->scale;
-    if (scales == ATTUNE_SCALES_TOKEN || scales == ATTUNE_SCALES_GROUP) mha_store(c, at, measured(c, r));
-    const ir_expr *scale = mha_is_inline(scales) ? inline_scale(c, r) : at ? mha_load(c, at) : NULL;
+    if (scales == ATTUNE_SCALES_TOKEN || scales == ATTUNE_SCALES_GROUP) return stored(c, at, measured(c, r));
+    return at ? mha_load(c, at) : NULL;
+}
+
+static void open_scale(const mha_context *c, run *r) {
+    const ir_expr *scale = scale_of_run(c, r);
     if (!scale) return;
     r->scale = ir_let(c->b, "scale", scale);
     r->usable = ir_let(c->b, "usable", mha_is_usable_scale(c, r->scale));
@@ -100,9 +117,11 @@ static const ir_expr *quotient(const mha_context *c, const run *r, const ir_expr
     const ir_expr *x = mha_load(c, mha_row_access(c, &r->source, at, lanes));
     if (r->least) x = ir_sub(c->b, x, mha_in_lanes(c, r->least, lanes));
     if (r->scale) x = mha_over_scale(c, x, r->scale, r->usable);
-    if (row->format.scales == ATTUNE_SCALES_CHANNEL) {
-        const ir_access *of_columns =
-            mha_element_scale(c, &row->format, row->target, ir_add(c->b, r->first, at), lanes);
+    if (mha_is_by_channel(row->format.scales)) {
+        const ir_expr *column = ir_add(c->b, r->first, at);
+        const ir_access *of_columns = mha_element_scale(c, &row->format, row->target, column, lanes);
+        if (is_from_least(row))
+            x = ir_sub(c->b, x, mha_load(c, mha_element_least(c, &row->format, row->target, column, lanes)));
         const ir_expr *scale = ir_let(c->b, "scale", mha_load(c, of_columns));
         x = mha_over_scale(c, x, scale, ir_let(c->b, "usable", mha_is_usable_scale(c, scale)));
     }
@@ -127,7 +146,7 @@ static void store_code(const mha_context *c, const mha_coding *row, const ir_acc
 static void store_nibbles(const mha_context *c, const run *r, const ir_expr *block, const ir_expr *at, int64_t before) {
     ir_builder *b = c->b;
     const int lanes = mha_column_lanes(HALF, c->lanes);
-    const ir_expr *zero = ir_splat(b, ir_int(b, IR_I32, r->least ? 0 : ZERO_CODE), lanes);
+    const ir_expr *zero = ir_splat(b, ir_int(b, IR_I32, is_from_least(r->row) ? 0 : ZERO_CODE), lanes);
     const ir_expr *bits = ir_splat(b, ir_int(b, IR_I32, NIBBLE_BITS), lanes);
     for (int i = 0; i < HALF; i += lanes) {
         const ir_expr *low = ir_add(b, whole(c, quotient(c, r, ir_plus(b, at, i), lanes)), zero);
@@ -182,6 +201,7 @@ void mha_append_codes(const mha_context *c, const mha_coding *row) {
         append_run(c, row, ir_idx(b, 0), f->columns);
         return;
     }
-    const int64_t columns = f->scales == ATTUNE_SCALES_GROUP ? f->group : COLUMNS;
+    const int64_t scales = mha_row_scales(f->scales, f->group, f->columns);
+    const int64_t columns = mha_is_inline(f->scales) ? COLUMNS : f->columns / scales;
     IR_FOR(b, first, ir_idx(b, 0), ir_idx(b, f->columns), columns) append_run(c, row, first, columns);
 }

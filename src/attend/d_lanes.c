@@ -63,7 +63,7 @@ static void derive_sizes(d_lanes *d, mha_context *c) {
     d->k_width = d->planes ? 4 * c->lanes / d->pack : d->width;
     d->k_halves = d->planes && p->k_dtype == ATTUNE_I4 ? 2 : 1;
     d->v_halves = all_codes && p->v_dtype == ATTUNE_I4 ? 2 : 1;
-    d->k_groups = d->planes && p->k_scales == ATTUNE_SCALES_GROUP ? p->head_dim / p->k_group : 1;
+    d->k_groups = d->planes && mha_is_by_group(p->k_scales) ? p->head_dim / p->k_group : 1;
     derive_rows(d);
     d->is_serial = p->reproducible && !all_codes;
     d->k_by_panels = mha_is_paneled(c, c->k);
@@ -159,8 +159,10 @@ static void alloc_codes(d_lanes *d, int64_t keys) {
     d->q_scales = scratch(d, "q_scales", c->elem, d->max_rows, 0);
     d->starts = scratch(d, "starts", IR_I32, vectors * d->k_groups, d->lanes);
     d->dots = scratch(d, "dots", IR_I32, d->max_rows * d->k_groups, keys);
-    if (c->p->k_scales == ATTUNE_SCALES_GROUP)
-        d->k_group_scales = scratch(d, "k_group_scales", c->elem, d->k_groups, keys);
+    if (mha_scales_runs(c->p->k_scales))
+        d->k_group_scales = scratch(d, "k_group_scales", c->elem, dl_group_numbers(d), keys);
+    if (mha_has_least(c->p->k_scales))
+        d->q_sums = scratch(d, "q_sums", c->elem, vectors * d->pack * d->k_groups, 0);
     if (c->p->integer != ATTUNE_INTEGER_ALL) return;
     d->p_codes = scratch(d, "p_codes", IR_I8, d->planes * d->max_rows, keys + d->lanes + 4);
     d->p_units = scratch(d, "p_units", c->elem, d->max_rows, 0);

@@ -65,7 +65,9 @@ typedef struct d_lanes {
     const ir_buffer *q_scales;       /* [max_rows]: of the codes, times mha_query_sign */
     const ir_buffer *starts;         /* i32 [vectors of rows * k_groups, lanes]: with which their sums begin */
     const ir_buffer *dots;           /* i32 [max_rows * k_groups, columns of scores]: products of codes */
-    const ir_buffer *k_group_scales; /* [k_groups, columns of scores]: of the tile's keys; NULL: there are none */
+    /* [dl_group_numbers, columns of scores]: of the tile's keys, least numbers after scales; NULL: there are none. And
+     * [rows of the vectors * k_groups]: sums of Q's codes, by which least numbers are multiplied; NULL: K has none */
+    const ir_buffer *k_group_scales, *q_sums;
     const ir_buffer *scores;         /* [max_rows, kv_tile + width or more]: S, then P, times V's scales */
     const ir_buffer *rounded;        /* bf16, dims of scores: P, if c->by_pairs; else NULL */
     const ir_buffer *o; /* [max_rows, v_columns]: not yet divided; by pairs in the order of mha_interleave, by tables
@@ -185,6 +187,10 @@ const ir_expr *dl_unsigned_codes(const d_lanes *d, const ir_expr *codes, int hal
 /* The column of the code in that half of a byte of a row. */
 const ir_expr *dl_column_of_byte(const d_lanes *d, const ir_expr *byte, int halves, int half);
 
+/* Rows of k_group_scales. */
+static inline int64_t dl_group_numbers(const d_lanes *d) {
+    return mha_has_least(d->c->p->k_scales) ? 2 * d->k_groups : d->k_groups;
+}
 /* d_lanes_code_scores.c: loads the tile's k_group_scales; writes products of codes for all its keys. */
 void dl_load_group_scales(d_lanes *d, const dl_tile *tile);
 void dl_code_scores(d_lanes *d, const dl_tile *tile);

@@ -3,6 +3,7 @@
  *     dot   = sum_d code[d] * k[d]      exact
  *     score = dot * scale               dot rounded to f32 (f64 arithmetic: not rounded); then k_scale and the rest
  *     score = (dot of group 0 * its k_scale + dot of group 1 * …) * scale        if K has scales by group
+ *             each dot * k_scale + the group's least number * sum_d code[d]      if it has least numbers as well
  *
  * A byte of i4 holds codes of two columns, which are multiplied one after the other: Q's codes lie in that order.
  *
@@ -201,7 +202,7 @@ static void load_group_scales_at(d_lanes *d, const dl_streams *streams, const ir
     ir_builder *b = d->b;
     const mha_context *c = d->c;
     const ir_buffer *from = c->params.tensor[MHA_K_SCALES];
-    for (int64_t group = 0; group < d->k_groups; group += keys) {
+    for (int64_t group = 0; group < dl_group_numbers(d); group += keys) {
         const ir_expr *scales[SQUARE];
         for (int n = 0; n < keys; n++) {
             const mha_kv_row key = dl_key_at(d, streams, 0, ir_plus(b, i, n));
@@ -223,7 +224,7 @@ static void load_group_scales_of(d_lanes *d, const dl_streams *streams, const vo
     ir_builder *b = d->b;
     const ir_expr *done = ir_idx(b, 0);
     (void)user;
-    if (d->k_groups % SQUARE == 0) {
+    if (dl_group_numbers(d) % SQUARE == 0) {
         const ir_expr *rest = ir_mod(b, streams->keys, ir_idx(b, SQUARE));
         IR_FOR(b, i, done, ir_sub(b, streams->keys, ir_idx(b, SQUARE - 1)), SQUARE) {
             load_group_scales_at(d, streams, i, SQUARE);
@@ -235,11 +236,15 @@ static void load_group_scales_of(d_lanes *d, const dl_streams *streams, const vo
 }
 
 void dl_load_group_scales(d_lanes *d, const dl_tile *tile) {
-    for (int64_t group = 0; group < d->k_groups; group++) {
+    for (int64_t group = 0; group < dl_group_numbers(d); group++) {
         const ir_access *beyond = ir_at(d->b, d->k_group_scales, d->lanes, 2, ir_idx(d->b, group), tile->keys);
         ir_store(d->b, beyond, mha_number(d->c, 1, d->lanes));
     }
     dl_each_streams(d, tile, 1, 1, load_group_scales_of, NULL);
+}
+
+static const ir_expr *group_number(const d_lanes *d, int64_t number, const ir_expr *j) {
+    return ir_load(d->b, ir_at(d->b, d->k_group_scales, d->lanes, 2, ir_idx(d->b, number), j));
 }
 
 /* Sums of groups times their scales, in the order of the groups. */
@@ -249,8 +254,11 @@ static const ir_expr *sum_of_groups(const d_lanes *d, const ir_expr *r, const ir
     for (int64_t group = 0; group < d->k_groups; group++) {
         const ir_expr *row = ir_plus(b, ir_times(b, r, d->k_groups), group);
         const ir_expr *dots = ir_cast(b, d->c->elem, ir_load(b, ir_at(b, d->dots, d->lanes, 2, row, j)));
-        if (d->k_group_scales)
-            dots = ir_mul(b, dots, ir_load(b, ir_at(b, d->k_group_scales, d->lanes, 2, ir_idx(b, group), j)));
+        if (d->k_group_scales) dots = ir_mul(b, dots, group_number(d, group, j));
+        if (d->q_sums) {
+            const ir_expr *codes = ir_splat(b, ir_load(b, ir_at(b, d->q_sums, 1, 1, row)), d->lanes);
+            dots = ir_add(b, dots, ir_mul(b, group_number(d, d->k_groups + group, j), codes));
+        }
         sum = sum ? ir_let(b, "group_sum", ir_add(b, sum, dots)) : dots;
     }
     return sum;

@@ -10,6 +10,7 @@
 #include "base/integers.h"
 #include "nest/codes.h"
 #include "nest/columns.h"
+#include "nest/transpose.h"
 
 enum {
     SIGN_BITS = -2139062144 /* 0x80808080 */,
@@ -109,9 +110,23 @@ static void encode_row(const d_lanes *d, const ir_expr *vector, int64_t part, co
     ir_store(b, ir_at(b, d->q_scales, 1, 1, r), sign ? ir_mul(b, row.scale, sign) : row.scale);
 }
 
+/* Sums of the codes of a vector's rows, for K's least numbers; `eights` are eight times them, some in each lane. */
+static void store_row_sums(const d_lanes *d, const ir_expr *vector, int64_t group, const ir_expr *eights) {
+    enum { EIGHT_BITS = 3 };
+    ir_builder *b = d->b;
+    const ir_expr *sums = ir_let(b, "code_sums", shifted(d, IR_SHR, eights, EIGHT_BITS));
+    const int lanes = d->lanes / d->pack;
+    for (int part = 0; part < d->pack; part++) {
+        const ir_expr *sum = ir_reduce(b, IR_ADD, ir_let(b, "part", mha_lanes_of(b, sums, part * lanes, lanes)));
+        const ir_expr *row = ir_plus(b, ir_times(b, vector, d->pack), part);
+        const ir_expr *at = ir_plus(b, ir_times(b, row, d->k_groups), group);
+        ir_store(b, ir_at(b, d->q_sums, 1, 1, at), ir_cast(b, d->c->elem, sum));
+    }
+}
+
 /* dot4's first factor is unsigned. So K's codes come with their sign bit turned, k + 128 or k + 8, and the sums of a
  * row begin with -128 or -8 times the sum of its codes, some of it in each lane, or all where lanes run along the keys
- * of panels. Each group of K has sums of its own. */
+ * of panels. Codes that count from a least number come as they are. Each group of K has sums of its own. */
 static void store_start(const d_lanes *d, const ir_expr *vector, int64_t group) {
     ir_builder *b = d->b;
     const int32_t bits = d->k_halves > 1 ? EIGHTS : SIGN_BITS;
@@ -124,6 +139,10 @@ static void store_start(const d_lanes *d, const ir_expr *vector, int64_t group) 
             ir_store(b, sum, ir_dot4(b, signs, codes, ir_load(b, sum)));
         }
         all = all ? ir_add(b, shifted(d, IR_SHL, all, PLANE_BITS), ir_load(b, sum)) : ir_load(b, sum);
+    }
+    if (d->q_sums) {
+        store_row_sums(d, vector, group, all);
+        all = int_lanes(d, 0, d->lanes);
     }
     if (d->k_by_panels) all = ir_splat(b, ir_reduce(b, IR_ADD, ir_let(b, "code_sums", all)), d->lanes);
     const ir_expr *row = ir_plus(b, ir_times(b, vector, d->k_groups), group);

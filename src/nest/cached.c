@@ -49,13 +49,26 @@ const ir_access *mha_block_bytes(const mha_context *c, const mha_format *f, cons
     return bytes_at(c, f, row, ir_plus(c->b, ir_times(c->b, block, block_bytes(f)), from), bytes);
 }
 
+/* Of the scales that lie side by side, and of the numbers after them. */
+static const ir_access *scale_at(const mha_context *c, const mha_format *f, const mha_row *row, const ir_expr *column,
+                                 int lanes, int64_t after) {
+    ir_builder *b = c->b;
+    const ir_expr *const *at = row->index;
+    const int64_t scales = mha_row_scales(f->scales, f->group, f->columns);
+    if (mha_is_by_channel(f->scales)) return ir_at(b, f->scaled, lanes, 2, at[1], ir_plus(b, column, after * scales));
+    /* Loads of a single one leave the loop over columns. */
+    const ir_expr *group = scales == 1 ? ir_idx(b, 0) : part_of(c, "group", column, f->group, f->columns);
+    return ir_at(b, f->scaled, 1, 4, at[0], at[1], at[2], ir_plus(b, group, after * scales));
+}
+
 const ir_access *mha_element_scale(const mha_context *c, const mha_format *f, const mha_row *row, const ir_expr *column,
                                    int lanes) {
-    const ir_expr *const *at = row->index;
-    if (f->scales == ATTUNE_SCALES_CHANNEL) return ir_at(c->b, f->scaled, lanes, 2, at[1], column);
-    const bool is_one = f->group == f->columns; /* loads of it leave the loop over columns */
-    const ir_expr *group = is_one ? ir_idx(c->b, 0) : part_of(c, "group", column, f->group, f->columns);
-    return ir_at(c->b, f->scaled, 1, 4, at[0], at[1], at[2], group);
+    return scale_at(c, f, row, column, lanes, 0);
+}
+
+const ir_access *mha_element_least(const mha_context *c, const mha_format *f, const mha_row *row, const ir_expr *column,
+                                   int lanes) {
+    return scale_at(c, f, row, column, lanes, 1);
 }
 
 /* ---- Codes ---- */
@@ -113,12 +126,16 @@ static const ir_expr *load_scale(const mha_context *c, const mha_format *f, cons
     return mha_in_lanes(c, mha_load(c, mha_element_scale(c, f, row, column, lanes)), lanes);
 }
 
-/* Codes as numbers. A product with an f16 is exact, so the sum is rounded once, fused or not. */
+/* Codes as numbers. A product with an f16 is exact, so the sum is rounded once, fused or not. One with an f32 is
+ * rounded first, on every target. */
 static const ir_expr *scaled(const mha_context *c, const mha_format *f, const mha_row *row, const ir_expr *column,
                              const ir_expr *codes, const ir_expr *scale) {
     const int lanes = codes ? codes->type.lanes : 1;
     if (!mha_has_least(f->scales)) return ir_mul(c->b, codes, scale);
-    return mha_madd(c, codes, scale, load_inline(c, f, row, column, MHA_INLINE_BYTES, lanes));
+    if (mha_is_inline(f->scales))
+        return mha_madd(c, codes, scale, load_inline(c, f, row, column, MHA_INLINE_BYTES, lanes));
+    const ir_expr *least = mha_load(c, mha_element_least(c, f, row, column, lanes));
+    return ir_add(c->b, ir_mul(c->b, codes, scale), mha_in_lanes(c, least, lanes));
 }
 
 static const ir_expr *load_coded(const mha_context *c, const mha_format *f, const mha_row *row, const ir_expr *column,
@@ -149,7 +166,7 @@ void mha_load_nibbles(const mha_context *c, const mha_row *row, const ir_expr *c
                       const ir_expr *out[2]) {
     ir_builder *b = c->b;
     const mha_format f = mha_format_of(c, row->buffer);
-    const bool by_column = f.scales == ATTUNE_SCALES_CHANNEL;
+    const bool by_column = mha_is_by_channel(f.scales);
     const ir_expr *scale = by_column ? NULL : load_scale(c, &f, row, column, HALF);
     if (mha_has_least(f.scales)) table = ir_add(b, table, mha_number(c, ZERO_CODE, HALF));
     if (scale) table = ir_let(b, "numbers", scaled(c, &f, row, column, table, scale));
@@ -158,8 +175,9 @@ void mha_load_nibbles(const mha_context *c, const mha_row *row, const ir_expr *c
     for (int half = 0; half < 2; half++) {
         const ir_expr *index = half ? shifted(c, bytes, ir_int(b, IR_I32, NIBBLE_BITS)) : bytes;
         out[half] = ir_lookup(b, table, table, index);
-        if (by_column)
-            out[half] = ir_mul(b, out[half], load_scale(c, &f, row, ir_plus(b, column, (int64_t)half * HALF), HALF));
+        if (!by_column) continue;
+        const ir_expr *first = ir_plus(b, column, (int64_t)half * HALF);
+        out[half] = scaled(c, &f, row, first, out[half], load_scale(c, &f, row, first, HALF));
     }
 }
 

@@ -4,7 +4,8 @@
  *     i4       of each 32 columns 16 bytes: byte i has column i in its lower half, column i + 16 in its upper one, as
  *              code + 8
  *     inline   of each 32 columns first their scale, an f16
- *     least    the same, then the least number, an f16, from which codes count */
+ *     least    codes count from a least number, and are 0 to 15. It lies after the scale: inline an f16, else an f32
+ *              after all scales of the row */
 #ifndef ATTUNE_NEST_CACHED_H
 #define ATTUNE_NEST_CACHED_H
 
@@ -16,7 +17,7 @@ typedef struct mha_format {
     attune_scales scales;
     int64_t group;           /* columns that share a scale; of scales of groups */
     int64_t columns;         /* of a row */
-    const ir_buffer *scaled; /* scales of groups or channels; else NULL */
+    const ir_buffer *scaled; /* scales of runs of columns or of channels; else NULL */
 } mha_format;
 
 /* Whether rows of the buffer are such: it is the caller's K or V, and not what mha_load can read. */
@@ -42,6 +43,9 @@ mha_row mha_decoded_row(const mha_context *c, const mha_row *row);
 
 /* The place of a scale: of scales of groups or channels that of `column`, `lanes` of channels. */
 const ir_access *mha_element_scale(const mha_context *c, const mha_format *format, const mha_row *row,
+                                   const ir_expr *column, int lanes);
+/* That of a least number, which is no f16 among the codes. */
+const ir_access *mha_element_least(const mha_context *c, const mha_format *format, const mha_row *row,
                                    const ir_expr *column, int lanes);
 /* The bytes of block number `block`, from its byte number `from` on. */
 const ir_access *mha_block_bytes(const mha_context *c, const mha_format *format, const mha_row *row,

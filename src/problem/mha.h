@@ -71,10 +71,21 @@ static inline bool mha_rotates_keys(const attune_problem *p) { return p->rotary_
 static inline bool mha_is_quantised(attune_dtype dtype) {
     return dtype == ATTUNE_I8 || dtype == ATTUNE_F8 || dtype == ATTUNE_I4;
 }
-/* Scales among the codes; and codes that count from the least number, which lies there, too. */
-static inline bool mha_has_least(attune_scales scales) { return scales == ATTUNE_SCALES_INLINE_MIN; }
+/* Codes count from a least number, which lies where the scales do. */
+static inline bool mha_has_least(attune_scales scales) { return scales >= ATTUNE_SCALES_INLINE_MIN; }
+/* Scales among the codes. */
 static inline bool mha_is_inline(attune_scales scales) {
-    return scales == ATTUNE_SCALES_INLINE || mha_has_least(scales);
+    return scales == ATTUNE_SCALES_INLINE || scales == ATTUNE_SCALES_INLINE_MIN;
+}
+static inline bool mha_is_by_group(attune_scales scales) {
+    return scales == ATTUNE_SCALES_GROUP || scales == ATTUNE_SCALES_GROUP_MIN;
+}
+static inline bool mha_is_by_channel(attune_scales scales) {
+    return scales == ATTUNE_SCALES_CHANNEL || scales == ATTUNE_SCALES_CHANNEL_MIN;
+}
+/* Each key has a row of them. */
+static inline bool mha_scales_runs(attune_scales scales) {
+    return mha_is_by_group(scales) || scales == ATTUNE_SCALES_TOKEN_MIN;
 }
 /* A row that is more or fewer bytes than elements: its tensor is one of bytes. */
 static inline bool mha_is_packed(attune_dtype dtype, attune_scales scales) {
@@ -82,7 +93,7 @@ static inline bool mha_is_packed(attune_dtype dtype, attune_scales scales) {
 }
 /* Scales by which each element is multiplied, rather than a score or a probability. */
 static inline bool mha_scales_elements(attune_scales scales) {
-    return scales == ATTUNE_SCALES_GROUP || scales == ATTUNE_SCALES_CHANNEL || mha_is_inline(scales);
+    return mha_scales_runs(scales) || mha_is_by_channel(scales) || mha_is_inline(scales);
 }
 /* Rows of K or V that are no numbers until such scales, or packed codes, have been seen to. */
 static inline bool mha_has_coded_rows(const attune_problem *p) {
@@ -91,6 +102,10 @@ static inline bool mha_has_coded_rows(const attune_problem *p) {
 }
 /* Columns whose codes lie together; with scales inline these belong to them. */
 enum { MHA_BLOCK_COLUMNS = 32, MHA_INLINE_BYTES = 2 };
+/* Scales in a row of them, of a key or of a head; the least numbers come after. */
+static inline int64_t mha_row_scales(attune_scales scales, int64_t group, int64_t columns) {
+    return mha_is_by_group(scales) ? columns / group : mha_is_by_channel(scales) ? columns : 1;
+}
 /* How many products a row of Q has with a key: one for each plane of its codes, if it becomes codes. */
 static inline int64_t mha_query_planes(const attune_problem *p) {
     return p->integer && p->q_planes == ATTUNE_Q_PLANES_2 ? 2 : 1;
@@ -143,7 +158,8 @@ static inline int64_t mha_dtype_bytes(attune_dtype dtype) {
 
 /* Bytes before the codes of a block. */
 static inline int64_t mha_inline_bytes(attune_scales scales) {
-    return mha_has_least(scales) ? 2 * MHA_INLINE_BYTES : mha_is_inline(scales) ? MHA_INLINE_BYTES : 0;
+    if (!mha_is_inline(scales)) return 0;
+    return mha_has_least(scales) ? 2 * MHA_INLINE_BYTES : MHA_INLINE_BYTES;
 }
 
 /* Bytes of a row of K or V with so many columns. */

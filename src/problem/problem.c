@@ -53,7 +53,7 @@ static void fill_scales(attune_dtype dtype, attune_scales *scales) {
 enum { USUAL_GROUP = 32 }; /* columns that share a scale */
 
 static void fill_group(attune_scales scales, int64_t *group) {
-    if (scales == ATTUNE_SCALES_GROUP && !*group) *group = USUAL_GROUP;
+    if (mha_is_by_group(scales) && !*group) *group = USUAL_GROUP;
 }
 
 static void fill_planes(attune_problem *p) {

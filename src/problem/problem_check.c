@@ -223,8 +223,8 @@ static stored stored_v(const attune_problem *p) {
 }
 
 static attune_status check_group(const stored *s, at_error *err) {
-    if (s->scales != ATTUNE_SCALES_GROUP && !s->group) return ATTUNE_OK;
-    if (s->scales != ATTUNE_SCALES_GROUP)
+    if (!mha_is_by_group(s->scales) && !s->group) return ATTUNE_OK;
+    if (!mha_is_by_group(s->scales))
         return at_fail(err, ATTUNE_INVALID_PROBLEM, "%s is %lld, but only scales of groups have one: %s is %s",
                        s->group_name, (long long)s->group, s->scales_name,
                        mha_field_word(&mha_fields[MHA_ID_k_scales], s->scales));
@@ -244,14 +244,16 @@ static attune_status check_stored(const stored *s, at_error *err) {
     if (!mha_is_quantised(s->dtype)) return check_group(s, err);
     if (s->dtype != ATTUNE_F8 && s->scales == ATTUNE_SCALES_NONE)
         return at_fail(err, ATTUNE_INVALID_PROBLEM,
-                       "%s is %s, but %s is none; it must be head, token, group, channel or inline", s->dtype_name,
-                       dtype, s->scales_name);
+                       "%s is %s, but %s is none; it must be head, token, group, channel or inline%s", s->dtype_name,
+                       dtype, s->scales_name,
+                       s->dtype == ATTUNE_I4 ? ", or with a least number: inline_min, token_min, group_min, channel_min"
+                                             : "");
     if (s->dtype == ATTUNE_F8 && s->scales == ATTUNE_SCALES_INLINE)
         return at_fail(err, ATTUNE_INVALID_PROBLEM, "%s is inline, but %s is f8; it must be i8 or i4", s->scales_name,
                        s->dtype_name);
     if (mha_has_least(s->scales) && s->dtype != ATTUNE_I4)
-        return at_fail(err, ATTUNE_INVALID_PROBLEM, "%s is inline_min, but %s is %s; it must be i4", s->scales_name,
-                       s->dtype_name, dtype);
+        return at_fail(err, ATTUNE_INVALID_PROBLEM, "%s is %s, but %s is %s; it must be i4", s->scales_name,
+                       mha_field_word(&mha_fields[MHA_ID_k_scales], s->scales), s->dtype_name, dtype);
     if ((is_packed || mha_scales_elements(s->scales)) && s->columns % MHA_BLOCK_COLUMNS)
         return at_fail(err, ATTUNE_INVALID_PROBLEM, "%s is %lld; with %s = %s and %s = %s it must be a multiple of %d",
                        s->columns_name, (long long)s->columns, s->dtype_name, dtype, s->scales_name,
@@ -353,7 +355,7 @@ static attune_status check_integer_products(const attune_problem *p, at_error *e
     if (p->integer == ATTUNE_INTEGER_ALL && !is_integer(p->v_dtype))
         return at_fail(err, ATTUNE_INVALID_PROBLEM, "integer=all multiplies codes of i8 or i4, but v_dtype is %s",
                        mha_dtype_name(p->v_dtype));
-    if (mha_scales_elements(p->k_scales) && p->k_scales != ATTUNE_SCALES_GROUP)
+    if (mha_scales_elements(p->k_scales) && !mha_scales_runs(p->k_scales))
         return at_fail(err, ATTUNE_INVALID_PROBLEM,
                        "integer=%s wants scales of heads, tokens or groups for k, but k_scales is %s", how,
                        mha_field_word(scales, p->k_scales));

@@ -182,16 +182,16 @@ static const row projected_out = {
 static const row head_k_scale = {"k_scale", OF_F32, IR_IN, 1, {MHA_KV_HEADS}, false, POINTER(k_scale), 0, 0};
 static const row head_v_scale = {"v_scale", OF_F32, IR_IN, 1, {MHA_KV_HEADS}, false, POINTER(v_scale), 0, 0};
 
-static const row channel_k_scale = {"k_scale", OF_F32,           IR_IN, 2, {MHA_KV_HEADS, MHA_HEAD_DIM},
+static const row channel_k_scale = {"k_scale", OF_F32,           IR_IN, 2, {MHA_KV_HEADS, MHA_K_GROUPS},
                                     false,     POINTER(k_scale), 0,     0};
-static const row channel_v_scale = {"v_scale", OF_F32,           IR_IN, 2, {MHA_KV_HEADS, MHA_HEAD_DIM_V},
+static const row channel_v_scale = {"v_scale", OF_F32,           IR_IN, 2, {MHA_KV_HEADS, MHA_V_GROUPS},
                                     false,     POINTER(v_scale), 0,     0};
 
 static const row *row_of(const attune_problem *p, mha_tensor_id id) {
     if (id == MHA_K_SCALE && p->k_scales == ATTUNE_SCALES_HEAD) return &head_k_scale;
     if (id == MHA_V_SCALE && p->v_scales == ATTUNE_SCALES_HEAD) return &head_v_scale;
-    if (id == MHA_K_SCALES && p->k_scales == ATTUNE_SCALES_CHANNEL) return &channel_k_scale;
-    if (id == MHA_V_SCALES && p->v_scales == ATTUNE_SCALES_CHANNEL) return &channel_v_scale;
+    if (id == MHA_K_SCALES && mha_is_by_channel(p->k_scales)) return &channel_k_scale;
+    if (id == MHA_V_SCALES && mha_is_by_channel(p->v_scales)) return &channel_v_scale;
     return id == MHA_OUT && mha_is_block(p) && !p->no_out_projection ? &projected_out : &table[id];
 }
 
@@ -438,6 +438,12 @@ static void block_sizes(const attune_problem *p, int64_t of[MHA_NUM_SIZES]) {
     of[MHA_LOW_RANK_HEADS] = p->low_rank_heads ? p->num_kv_heads : 1;
 }
 
+/* In a row of k_scale or v_scale; -1: it has none, or one. */
+static int64_t numbers_of_scales(attune_scales scales, int64_t group, int64_t columns) {
+    if (!has_scales_of_elements(scales)) return -1;
+    return mha_row_scales(scales, group, columns) * (mha_has_least(scales) ? 2 : 1);
+}
+
 void mha_compiled_sizes(const attune_problem *p, mha_sizes *sizes) {
     for (int i = 0; i < MHA_NUM_SIZES; i++) sizes->of[i] = -1;
     sizes->of[MHA_SEQ_Q] = p->seq_q;
@@ -452,8 +458,8 @@ void mha_compiled_sizes(const attune_problem *p, mha_sizes *sizes) {
     sizes->of[MHA_HEAD_DIM_V] = p->head_dim_v;
     if (mha_is_packed(p->k_dtype, p->k_scales)) sizes->of[MHA_K_ROW_BYTES] = mha_k_row_bytes(p);
     if (mha_is_packed(p->v_dtype, p->v_scales)) sizes->of[MHA_V_ROW_BYTES] = mha_v_row_bytes(p);
-    if (p->k_group) sizes->of[MHA_K_GROUPS] = p->head_dim / p->k_group;
-    if (p->v_group) sizes->of[MHA_V_GROUPS] = p->head_dim_v / p->v_group;
+    sizes->of[MHA_K_GROUPS] = numbers_of_scales(p->k_scales, p->k_group, p->head_dim);
+    sizes->of[MHA_V_GROUPS] = numbers_of_scales(p->v_scales, p->v_group, p->head_dim_v);
     if (p->rotary_dim) sizes->of[MHA_ROTARY_HALF] = p->rotary_dim / 2;
     if (p->num_parts) sizes->of[MHA_NUM_PARTS] = p->num_parts;
     for (int i = 0; i < EX_MAX_RANK * ex_count_tensors(p->tensors); i++)

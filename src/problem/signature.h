@@ -39,7 +39,7 @@ typedef enum mha_size {
     MHA_HEAD_DIM_V,
     MHA_K_ROW_BYTES, /* of a packed cache, in the place of head_dim */
     MHA_V_ROW_BYTES,
-    MHA_K_GROUPS, /* columns with a scale of their own */
+    MHA_K_GROUPS, /* scales of a row of K, and least numbers */
     MHA_V_GROUPS,
     MHA_ROTARY_HALF, /* rotary_dim / 2 */
     MHA_NUM_PARTS,

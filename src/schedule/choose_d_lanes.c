@@ -18,7 +18,7 @@ static int32_t power_below(int64_t x) {
 static void choose_integer_tiles(const attune_problem *p, const at_target *target, int64_t rows, attune_schedule *s) {
     const bool many = target->vector_registers >= 32;
     const int32_t planes = (int32_t)mha_query_planes(p);
-    const bool by_group = p->k_scales == ATTUNE_SCALES_GROUP; /* sums of few lanes, soon added up */
+    const bool by_group = mha_is_by_group(p->k_scales); /* sums of few lanes, soon added up */
     const bool holds_eight =
         planes == 1 ? rows == 1 || by_group || (rows > 2 && !mha_is_from_memory(p)) : rows == 1 && !by_group;
     s->score_keys = many && holds_eight ? 8 : 4;

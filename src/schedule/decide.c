@@ -146,7 +146,7 @@ int mha_query_pack(const attune_problem *p, const attune_schedule *s) {
     const int64_t bits = p->k_dtype == ATTUNE_I4 ? BYTE_BITS / 2 : BYTE_BITS;
     int pack = s->lanes >= 8 && s->score_rows > 1 ? 2 : 1;
     if (p->k_layout == ATTUNE_LAYOUT_PANELS) return 1;
-    if (p->k_scales != ATTUNE_SCALES_GROUP) return pack;
+    if (!mha_is_by_group(p->k_scales)) return pack;
     while ((int64_t)WORD * s->lanes / pack * BYTE_BITS > p->k_group * bits) pack *= 2;
     return pack;
 }

@@ -71,9 +71,10 @@ static void draw_format(const draft *d, attune_dtype *dtype, attune_scales *scal
     *dtype = (attune_dtype[]){ATTUNE_I4, ATTUNE_I4, ATTUNE_I8, ATTUNE_F8}[between(d, 0, 3)];
     const attune_scales most = *dtype == ATTUNE_F8   ? ATTUNE_SCALES_CHANNEL
                                : *dtype == ATTUNE_I8 ? ATTUNE_SCALES_INLINE
-                                                     : ATTUNE_SCALES_INLINE_MIN;
+                                                     : ATTUNE_SCALES_CHANNEL_MIN;
     *scales = (attune_scales)between(d, ATTUNE_SCALES_HEAD, most);
-    if (*scales == ATTUNE_SCALES_GROUP && chance(d, 60)) *group = LEAST_GROUP << between(d, 0, 1);
+    const bool has_groups = *scales == ATTUNE_SCALES_GROUP || *scales == ATTUNE_SCALES_GROUP_MIN;
+    if (has_groups && chance(d, 60)) *group = LEAST_GROUP << between(d, 0, 1);
 }
 
 /* The same for K and V; head_dim follows. */
@@ -300,7 +301,8 @@ static bool multiplies(attune_dtype dtype) { return dtype == ATTUNE_I8 || dtype 
 static void draw_integer(draft *d) {
     attune_problem *const p = d->p;
     const bool rotates_cache = p->rotary_dim && !p->seq_new;
-    const bool k_fits = p->k_scales <= ATTUNE_SCALES_GROUP, v_fits = p->v_scales <= ATTUNE_SCALES_TOKEN;
+    const bool has_runs = p->k_scales == ATTUNE_SCALES_TOKEN_MIN || p->k_scales == ATTUNE_SCALES_GROUP_MIN;
+    const bool k_fits = p->k_scales <= ATTUNE_SCALES_GROUP || has_runs, v_fits = p->v_scales <= ATTUNE_SCALES_TOKEN;
     if (!multiplies(p->k_dtype) || !k_fits || p->weights_mode || p->prob_mod[0] || rotates_cache || !chance(d, 50))
         return;
     const bool may_all = multiplies(p->v_dtype) && v_fits;

@@ -21,6 +21,11 @@ static void draw_strides(tool_random *random, const attune_tensor *t, int64_t *s
     if (!t->is_output && tool_random_chance(random, 10)) strides[tool_random_range(random, 0, 1)] = 0;
 }
 
+/* Of scales of groups, and of tokens with a least number. */
+static bool has_rows_of_scales(attune_scales scales) {
+    return scales == ATTUNE_SCALES_GROUP || scales == ATTUNE_SCALES_GROUP_MIN || scales == ATTUNE_SCALES_TOKEN_MIN;
+}
+
 static int64_t *strides_of(attune_problem *p, const char *name) {
     const struct {
         const char *name;
@@ -43,8 +48,8 @@ static int64_t *strides_of(attune_problem *p, const char *name) {
         {"v_scale", p->v_scale_strides},
     };
     const bool is_k = !strcmp(name, "k_scale");
-    if (is_k && p->k_scales == ATTUNE_SCALES_GROUP) return p->k_group_strides;
-    if (!strcmp(name, "v_scale") && p->v_scales == ATTUNE_SCALES_GROUP) return p->v_group_strides;
+    if (is_k && has_rows_of_scales(p->k_scales)) return p->k_group_strides;
+    if (!strcmp(name, "v_scale") && has_rows_of_scales(p->v_scales)) return p->v_group_strides;
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (strcmp(all[i].name, name) == 0) return all[i].strides;
     return NULL;

@@ -97,6 +97,23 @@ static void fill_cache(const tensors *t, tensor *one, bool is_value, input_kind 
         fill_numbers(t, one, kind, is_value, random);
 }
 
+/* Least numbers, after the scales of a row. */
+static void fill_least(const tensors *t, tensor *one, bool is_value) {
+    const ref_format f = ref_format_of(&t->problem, !is_value || t->problem.v_in_k);
+    const int64_t scales = ref_row_scales(&f);
+    int64_t dims[4], strides[4];
+    if (!f.has_least) return;
+    tensor_shape(&one->info, dims, strides);
+    for (int64_t row = 0; row < dims[0] * dims[1] * dims[2]; row++) {
+        const int64_t a = row / (dims[1] * dims[2]), b = row / dims[2] % dims[1], c = row % dims[2];
+        const int64_t at = a * strides[0] + b * strides[1] + c * strides[2];
+        for (int64_t i = 0; i < scales; i++) {
+            const long double scale = ref_load(one->info.dtype, one->data, at + i * strides[3]);
+            ref_store(one->info.dtype, one->data, at + (scales + i) * strides[3], -7.3L * scale);
+        }
+    }
+}
+
 /* Scales that make numbers of the usual size of codes; some are 0 or negative, or no numbers where others are none.
  * None is infinite: a score is the product of q and codes, times the scale, which is not what the reference computes
  * then. */
@@ -112,6 +129,7 @@ static void fill_scales(const tensors *t, tensor *one, bool is_value, input_kind
         if (kind == INPUT_NONFINITE && tool_random_chance(random, 2)) scale = (long double)NAN;
         ref_store(one->info.dtype, one->data, (int64_t)i, scale);
     }
+    fill_least(t, one, is_value);
 }
 
 static int64_t row_length(const attune_tensor *info) { return info->rank ? info->dims[info->rank - 1] : 1; }
