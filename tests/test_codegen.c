@@ -289,6 +289,8 @@ static void each_cast(const at_target *target) {
                 snprintf(body, sizeof body, "cast.%s(x[i]$)", ir_elem_get((ir_elem)to)->name);
                 check_body(target, (ir_elem)from, (ir_elem)to, lane_counts[l], body);
             }
+    for (size_t l = 0; l < num_lane_counts && target->flags & AT_TARGET_ROUND; l++) /* may be one instruction */
+        check_body(target, IR_F32, IR_I32, lane_counts[l], "cast.i32(rint(x[i]$))");
 }
 
 /* Sums of dot2 around 2^-126: it or a unit more, and two products of half a unit to two. */

@@ -172,7 +172,7 @@ static void alloc_codes(d_lanes *d, int64_t keys) {
 static void alloc_scratch(d_lanes *d) {
     const mha_context *c = d->c;
     const int64_t together = d->k_by_panels ? (int64_t)c->s->score_keys * d->lanes : c->s->score_keys;
-    const int64_t more = together > d->width ? together : d->width;
+    const int64_t more = max_of(together, max_of(d->width, dl_side_by_side(d)));
     const int64_t keys = dl_round_up(c->s->kv_tile + more, d->width);
     if (!d->planes) d->q = scratch(d, "queries", c->by_pairs ? IR_BF16 : c->elem, d->max_rows, d->k_columns);
     d->scores = scratch(d, "scores", c->elem, d->max_rows, keys);

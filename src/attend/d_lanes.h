@@ -99,6 +99,18 @@ typedef struct dl_tile {
     const ir_expr *is_partial;   /* whether some key may be hidden from some row; a constant where that is known */
 } dl_tile;
 
+/* Some rows of a task, and the keys that they are multiplied with. */
+typedef struct dl_tile_rows {
+    const dl_tile *tile;
+    const ir_expr *first_row;
+    int64_t rows;
+} dl_tile_rows;
+
+/* Keys whose codes come from exponentials side by side: each of these waits for its own operations most of the time. */
+static inline int dl_side_by_side(const d_lanes *d) {
+    return d->c->p->integer == ATTUNE_INTEGER_ALL ? 4 * d->lanes : d->lanes;
+}
+
 static inline int64_t dl_round_up(int64_t x, int64_t step) { return (x + step - 1) / step * step; }
 
 /* `first`. The prover learns only that it is the first of `count` neighbours out of `size`. */

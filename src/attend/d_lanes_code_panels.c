@@ -145,14 +145,8 @@ static void add_stream(d_lanes *d, const dl_streams *streams, const void *user) 
     }
 }
 
-typedef struct tile_rows {
-    const dl_tile *tile;
-    const ir_expr *first_row;
-    int64_t rows;
-} tile_rows;
-
 static void multiply_columns(d_lanes *d, void *user, const ir_expr *column, int64_t count) {
-    const tile_rows *r = user;
+    const dl_tile_rows *r = user;
     const int64_t vectors = ceil_div(count, d->lanes);
     value_tile t = {.product = mha_product_of(d->c, MHA_DOT4, d->planes * r->rows, vectors),
                     .first_row = r->first_row,
@@ -172,7 +166,7 @@ static void multiply_columns(d_lanes *d, void *user, const ir_expr *column, int6
 }
 
 static void multiply_rows(d_lanes *d, const void *user, const ir_expr *first_row, int64_t rows) {
-    tile_rows t = {user, first_row, rows};
+    dl_tile_rows t = {user, first_row, rows};
     const int64_t width = (int64_t)d->lanes * d->c->s->value_column_vectors;
     const dl_columns loop = {"column", d->c->p->head_dim_v, width, 1};
     dl_each_columns(d, &loop, multiply_columns, &t);

@@ -33,27 +33,35 @@ const ir_access *dl_share_codes(const d_lanes *d, const ir_expr *r, int64_t plan
     return ir_at(d->b, d->p_codes, lanes, 2, row, j);
 }
 
+/* As many at a time as are narrowed at once. */
+static void store_plane(const d_lanes *d, const ir_expr *r, int64_t plane, const ir_expr *j, const ir_expr *code) {
+    ir_builder *b = d->b;
+    const int all = code ? code->type.lanes : 0, lanes = d->lanes;
+    for (int from = 0; from < all; from += lanes) {
+        uint8_t pick[IR_MAX_LANES];
+        for (int l = 0; l < lanes; l++) pick[l] = (uint8_t)(from + l);
+        const ir_expr *part = all > lanes ? ir_shuffle(b, code, code, lanes, pick) : code;
+        ir_store(b, dl_share_codes(d, r, plane, ir_plus(b, j, from), lanes), ir_cast(b, IR_I8, part));
+    }
+}
+
 static void store_codes(const d_lanes *d, const ir_expr *r, const ir_expr *j, const ir_expr *code) {
     ir_builder *b = d->b;
+    if (!code) return;
     if (d->planes == 2) {
-        const ir_expr *high = ir_apply(b, IR_SHR, code, int_lanes(d, PLANE_BITS, d->lanes), NULL);
-        ir_store(b, dl_share_codes(d, r, 0, j, d->lanes), ir_cast(b, IR_I8, high));
+        const ir_expr *high = ir_apply(b, IR_SHR, code, int_lanes(d, PLANE_BITS, code->type.lanes), NULL);
+        store_plane(d, r, 0, j, ir_let(b, "high", high));
     }
-    ir_store(b, dl_share_codes(d, r, d->planes - 1, j, d->lanes), ir_cast(b, IR_I8, code));
+    store_plane(d, r, d->planes - 1, j, code);
 }
 
 static const ir_expr *code_of(const d_lanes *d, const ir_expr *x) {
     return ir_let(d->b, "code", ir_cast(d->b, IR_I32, ir_rint(d->b, x)));
 }
 
-static void clear(const d_lanes *d, const ir_access *sum) {
-    ir_store(d->b, sum,
-             sum && sum->buffer->type.elem == IR_I32 ? int_lanes(d, 0, d->lanes) : mha_number(d->c, 0, d->lanes));
-}
-
-static const ir_access *new_sum(const d_lanes *d, const char *name, ir_elem elem) {
-    const ir_access *sum = ir_at(d->b, ir_registers(d->b, name, elem, d->lanes, 0, NULL), d->lanes, 0);
-    clear(d, sum);
+static const ir_access *new_sum(const d_lanes *d, const char *name, ir_elem elem, int lanes) {
+    const ir_access *sum = ir_at(d->b, ir_registers(d->b, name, elem, lanes, 0, NULL), lanes, 0);
+    ir_store(d->b, sum, elem == IR_I32 ? int_lanes(d, 0, lanes) : mha_number(d->c, 0, lanes));
     return sum;
 }
 
@@ -73,8 +81,8 @@ static const ir_expr *weigh_row(const d_lanes *d, const dl_tile *tile, const ir_
     ir_builder *b = d->b;
     const mha_context *c = d->c;
     const ir_expr *zero = mha_number(c, 0, d->lanes);
-    const ir_access *most = new_sum(d, "most", c->elem), *least = new_sum(d, "least", c->elem);
-    const ir_access *odd = new_sum(d, "odd", c->elem);
+    const ir_access *most = new_sum(d, "most", c->elem, d->lanes), *least = new_sum(d, "least", c->elem, d->lanes);
+    const ir_access *odd = new_sum(d, "odd", c->elem, d->lanes);
     IR_FOR(b, j, ir_idx(b, 0), tile->keys, d->lanes) {
         const ir_access *at = ir_at(b, d->scores, d->lanes, 2, r, j);
         const ir_expr *p = ir_let(b, "p", ir_load(b, at));
@@ -113,11 +121,12 @@ static const ir_expr *encode_weights(const d_lanes *d, const dl_tile *tile, cons
 static const ir_expr *exponentials(const d_lanes *d, const dl_tile *tile, const ir_expr *r, const ir_expr *base) {
     ir_builder *b = d->b;
     const mha_context *c = d->c;
-    const ir_expr *bases = ir_let(b, "bases", ir_splat(b, base, d->lanes));
-    const ir_expr *largest = mha_number(c, dl_largest_code(d), d->lanes);
-    const ir_access *sum = new_sum(d, "sum", IR_I32), *odd = new_sum(d, "odd", c->elem);
-    IR_FOR(b, j, ir_idx(b, 0), tile->keys, d->lanes) {
-        const ir_access *score = ir_at(b, d->scores, d->lanes, 2, r, j);
+    const int lanes = dl_side_by_side(d);
+    const ir_expr *bases = ir_let(b, "bases", ir_splat(b, base, lanes));
+    const ir_expr *largest = mha_number(c, dl_largest_code(d), lanes);
+    const ir_access *sum = new_sum(d, "sum", IR_I32, lanes), *odd = new_sum(d, "odd", c->elem, lanes);
+    IR_FOR(b, j, ir_idx(b, 0), tile->keys, lanes) {
+        const ir_access *score = ir_at(b, d->scores, lanes, 2, r, j);
         const ir_expr *p = ir_let(b, "p", mha_exp(c, ir_load(b, score), bases));
         const ir_expr *code = code_of(d, ir_mul(b, p, largest));
         add_to(d, sum, code);

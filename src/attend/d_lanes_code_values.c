@@ -185,14 +185,8 @@ static void finish_row(d_lanes *d, const value_block *block, int64_t row) {
     }
 }
 
-typedef struct tile_rows {
-    const dl_tile *tile;
-    const ir_expr *first_row;
-    int64_t rows;
-} tile_rows;
-
 static void multiply_columns(d_lanes *d, void *user, const ir_expr *column, int64_t count) {
-    const tile_rows *t = user;
+    const dl_tile_rows *t = user;
     for (int half = 0; half < d->v_halves; half++) {
         value_block block = {.product = mha_product_of(d->c, MHA_DOT4, d->planes * t->rows, FOUR),
                              .first_row = t->first_row,
@@ -206,7 +200,7 @@ static void multiply_columns(d_lanes *d, void *user, const ir_expr *column, int6
 }
 
 static void multiply_rows(d_lanes *d, const void *user, const ir_expr *first_row, int64_t rows) {
-    tile_rows t = {user, first_row, rows};
+    dl_tile_rows t = {user, first_row, rows};
     const dl_columns loop = {"column", d->c->p->head_dim_v / d->v_halves, width_of(d), 1};
     dl_each_columns(d, &loop, multiply_columns, &t);
 }

@@ -1,6 +1,7 @@
 /* The softmax of one tile, row by row, lanes along keys: products become scores, hidden keys -inf, and then the
  * exponentials relative to the new maximum. Lanes beyond the last key hold -inf, and then 0. */
 #include "attend/d_lanes.h"
+#include "base/integers.h"
 #include "nest/pairs.h"
 
 #include <math.h>
@@ -119,7 +120,7 @@ const ir_expr *dl_shows_some(d_lanes *d, const dl_tile *tile) {
 
 /* The lanes of the last vectors that lie beyond the last key. */
 static void hide_beyond(d_lanes *d, const dl_tile *tile, const ir_expr *r) {
-    for (int i = 0; i < d->width; i += d->lanes) {
+    for (int i = 0; i < max_of(d->width, dl_side_by_side(d)); i += d->lanes) {
         const ir_access *beyond = ir_at(d->b, d->scores, d->lanes, 2, r, ir_plus(d->b, tile->keys, i));
         ir_store(d->b, beyond, mha_number(d->c, -INFINITY, d->lanes));
     }
@@ -193,9 +194,10 @@ static void score_rows_of(d_lanes *d, const dl_tile *tile, const ir_expr *r) {
 
 static const ir_expr *largest(d_lanes *d, const dl_tile *tile, const ir_expr *r) {
     ir_builder *b = d->b;
-    const ir_access *best = ir_mutable(b, "best", mha_number(d->c, -INFINITY, d->lanes));
-    IR_FOR(b, j, ir_idx(b, 0), tile->keys, d->lanes) {
-        ir_store(b, best, ir_max(b, ir_load(b, best), ir_load(b, ir_at(b, d->scores, d->lanes, 2, r, j))));
+    const int lanes = dl_side_by_side(d);
+    const ir_access *best = ir_mutable(b, "best", mha_number(d->c, -INFINITY, lanes));
+    IR_FOR(b, j, ir_idx(b, 0), tile->keys, lanes) {
+        ir_store(b, best, ir_max(b, ir_load(b, best), ir_load(b, ir_at(b, d->scores, lanes, 2, r, j))));
     }
     return ir_reduce(b, IR_MAX, ir_let(b, "best_lanes", ir_load(b, best)));
 }

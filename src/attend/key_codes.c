@@ -30,11 +30,7 @@ const ir_buffer *mha_code_numbers(const mha_context *c) {
 }
 
 /* Turns of a loop over so many vectors. */
-static int64_t unrolling(int64_t vectors) {
-    int64_t unroll = 4;
-    while (vectors % unroll) unroll--;
-    return unroll;
-}
+static int64_t unrolling(int64_t vectors) { return divisor_below(vectors, 4); }
 
 const ir_expr *mha_code_columns_begin(const mha_context *c) {
     const int64_t vectors = mha_code_columns(c) / c->lanes;

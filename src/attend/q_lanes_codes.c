@@ -44,9 +44,8 @@ static const ir_expr *row_factor(q_lanes *c) {
 
 static void copy_units(q_lanes *c, const ir_expr *stripe, const ir_expr *at) {
     ir_builder *b = c->b;
-    int64_t unroll = 8;
-    while (ql_code_units(c) % unroll) unroll--;
-    MHA_STEPS(c->m, unit, ir_idx(b, 0), ir_idx(b, ql_code_units(c)), unroll) {
+    const int64_t units = ql_code_units(c);
+    MHA_STEPS(c->m, unit, ir_idx(b, 0), ir_idx(b, units), divisor_below(units, 8)) {
         const ir_expr *codes = ir_load(b, ir_at(b, c->row_codes, MHA_DOT4, 1, ir_times(b, unit, MHA_DOT4)));
         ir_store(b, ir_at(b, c->qt, MHA_DOT4, 3, stripe, unit, ir_times(b, at, MHA_DOT4)), codes);
     }

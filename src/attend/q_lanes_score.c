@@ -30,10 +30,7 @@ static void find_keys(q_lanes *c, const q_lanes_tile *tile, score_tile *t) {
 
 /* How often the loop over the columns, or pairs of them, is unrolled. */
 static int64_t unrolling(const q_lanes *c) {
-    int64_t unroll = c->m->s->score_columns;
-    const int64_t steps = c->codes ? ql_code_units(c) : c->m->p->head_dim / c->width;
-    while (steps % unroll) unroll--;
-    return unroll;
+    return divisor_below(c->codes ? ql_code_units(c) : c->m->p->head_dim / c->width, c->m->s->score_columns);
 }
 
 /* K[key, d] * Q^T[d, rows], summed in the order of d, for the first vectors of rows. */

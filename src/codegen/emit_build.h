@@ -168,6 +168,9 @@ LLVMValueRef cg_floor_mod(cg_emit *e, LLVMValueRef x, LLVMValueRef y);
 LLVMValueRef cg_emit_expr(cg_emit *e, const ir_expr *x);
 LLVMValueRef cg_apply(cg_emit *e, ir_op op, LLVMValueRef x, LLVMValueRef y, LLVMValueRef z); /* RESULT is SAME */
 LLVMValueRef cg_cast(cg_emit *e, LLVMValueRef x, ir_elem from, ir_elem to);
+/* cast i32 (rint x) by one instruction, where there is one. */
+bool cg_rounds_to_i32(const cg_emit *e, ir_type from);
+LLVMValueRef cg_round_to_i32(cg_emit *e, LLVMValueRef x);
 
 /* ---- emit_pairs.c ---- */
 

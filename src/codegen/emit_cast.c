@@ -46,6 +46,18 @@ static LLVMValueRef ps_to_i32_512(cg_emit *e, LLVMValueRef x, LLVMValueRef y) {
     (void)y;
     return convert_512(e, "llvm.x86.avx512.mask.cvttps2dq.512", x, e->i32, e->i16);
 }
+static LLVMValueRef ps_round_128(cg_emit *e, LLVMValueRef x, LLVMValueRef y) {
+    (void)y;
+    return cg_call_1(e, "llvm.x86.sse2.cvtps2dq", NULL, x);
+}
+static LLVMValueRef ps_round_256(cg_emit *e, LLVMValueRef x, LLVMValueRef y) {
+    (void)y;
+    return cg_call_1(e, "llvm.x86.avx.cvt.ps2dq.256", NULL, x);
+}
+static LLVMValueRef ps_round_512(cg_emit *e, LLVMValueRef x, LLVMValueRef y) {
+    (void)y;
+    return convert_512(e, "llvm.x86.avx512.mask.cvtps2dq.512", x, e->i32, e->i16);
+}
 static LLVMValueRef pd_to_i32_128(cg_emit *e, LLVMValueRef x, LLVMValueRef y) {
     (void)y;
     return cg_slice(e, cg_call_1(e, "llvm.x86.sse2.cvttpd2dq", NULL, x), 0, 2);
@@ -102,6 +114,18 @@ static LLVMValueRef float_to_int(cg_emit *e, LLVMValueRef x, LLVMTypeRef to) {
     if (has(e, AT_CPU_AVX512DQ) && cg_lanes(x) >= 8)
         return cg_by_chunks(e, x, NULL, 8, cg_scalar_of(x) == e->f32 ? ps_to_i64_512 : pd_to_i64_512);
     return lanes_to_int(e, x, to);
+}
+
+bool cg_rounds_to_i32(const cg_emit *e, ir_type from) {
+    const bool is_x86 = !has(e, AT_CPU_AARCH64);
+    return is_x86 && e->target->flags & AT_TARGET_ROUND && from.elem == IR_F32 && from.lanes > 1;
+}
+
+LLVMValueRef cg_round_to_i32(cg_emit *e, LLVMValueRef x) {
+    const unsigned lanes = cg_lanes(x);
+    return has(e, AT_CPU_AVX512F) && lanes >= 16 ? cg_by_chunks(e, x, NULL, 16, ps_round_512)
+           : has(e, AT_CPU_AVX2) && lanes >= 8   ? cg_by_chunks(e, x, NULL, 8, ps_round_256)
+                                                 : cg_by_chunks(e, x, NULL, 4, ps_round_128);
 }
 
 /* ---- f16, bf16, f8 ---- */

@@ -185,6 +185,13 @@ static bool is_index(const ir_expr *x) {
     return info->arity == 2 && info->result == IR_RESULT_SAME;
 }
 
+static LLVMValueRef cast_expr(cg_emit *e, const ir_expr *x) {
+    const ir_expr *from = x->args[0];
+    if (x->type.elem == IR_I32 && from->op == IR_RINT && cg_rounds_to_i32(e, from->type))
+        return cg_round_to_i32(e, cg_emit_expr(e, from->args[0]));
+    return cg_cast(e, cg_emit_expr(e, from), (ir_elem)from->type.elem, (ir_elem)x->type.elem);
+}
+
 LLVMValueRef cg_emit_expr(cg_emit *e, const ir_expr *x) {
     if (is_index(x)) return cg_emit_index(e, x).value;
     switch ((ir_op)x->op) {
@@ -192,7 +199,7 @@ LLVMValueRef cg_emit_expr(cg_emit *e, const ir_expr *x) {
     case IR_VAR: return e->vars[x->value.var->id].value;
     case IR_LOAD: return cg_emit_load(e, x->value.access);
     case IR_SELECT: return select_expr(e, x);
-    case IR_CAST: return cg_cast(e, cg_emit_expr(e, x->args[0]), (ir_elem)x->args[0]->type.elem, (ir_elem)x->type.elem);
+    case IR_CAST: return cast_expr(e, x);
     case IR_BITCAST: return LLVMBuildBitCast(e->b, cg_emit_expr(e, x->args[0]), cg_type(e, x->type), "");
     case IR_SPLAT: return cg_splat(e, cg_emit_expr(e, x->args[0]), x->type.lanes);
     case IR_RAMP: return ramp(e, x);

@@ -14,7 +14,9 @@ const ir_expr *mha_madd(const mha_context *c, const ir_expr *x, const ir_expr *y
 }
 
 const ir_expr *mha_math(const mha_context *c, ir_op op, const ir_expr *x) {
-    return c->is_pinned ? ir_math(c->b, op, x, 0) : ir_apply(c->b, op, x, NULL, NULL);
+    if (!c->is_pinned) return ir_apply(c->b, op, x, NULL, NULL);
+    /* Rounding to an integer by one instruction or by two gives the same number. */
+    return ir_math(c->b, op, x, c->target->flags & AT_TARGET_ROUND);
 }
 
 mha_sum mha_sum_add(const mha_context *c, mha_sum sum, const ir_expr *factor, const ir_expr *term) {

@@ -59,11 +59,11 @@ static void choose_tiles_from_memory(const attune_problem *p, int64_t rows, attu
 }
 
 /* Codes of panels from memory, which are used up faster than others: a panel at a time, as memory has them, if that
- * leaves as many sums as a product takes cycles. */
+ * leaves more sums than a product takes cycles. */
 static void choose_panel_by_panel(int64_t planes, attune_schedule *s) {
-    enum { LATENCY = 4, UNITS = 4, MOST_SUMS = 32 };
+    enum { SUMS = 8, UNITS = 4, MOST_SUMS = 32 };
     const int64_t in_panel = max_of(ATTUNE_PANEL_TOKENS / s->lanes, 1), of_key = s->score_rows * planes;
-    s->score_keys = (int32_t)min_of(max_of(in_panel, LATENCY / of_key), MOST_SUMS / of_key);
+    s->score_keys = (int32_t)min_of(max_of(in_panel, SUMS / of_key), MOST_SUMS / of_key);
     s->score_column_vectors = UNITS;
 }
 
