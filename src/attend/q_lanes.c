@@ -170,6 +170,7 @@ static void visit_twice(q_lanes *c) {
 static void build_stripes(q_lanes *c) {
     ir_builder *b = c->b;
     alloc_scratch(c);
+    if (ql_has_pair_exp(c)) ql_fill_corrections(c);
     ql_alloc_functions(c);
     ql_alloc_distances(c);
     IR_FOR(b, stripe, ir_idx(b, 0), c->stripes, 1) {

@@ -43,7 +43,8 @@
  *
  * By pairs of bf16 (mha_attends_by_pairs) each product is a dot2: of columns 2d and 2d + 1 in the scores, of keys 2i
  * and 2i + 1 of the tile in the values. A key beyond the last one counts as 0. Q^T, P^T and V lie in pairs for it:
- * pack2 makes P^T of the exponentials (q_lanes_softmax.c), and a tile of V is interleaved in scratch (q_lanes_tile.c).
+ * pack2 makes P^T of the exponentials (q_lanes_softmax.c) unless they are bf16 at once (q_lanes_pair_exp.c), and a tile
+ * of V is interleaved in scratch (q_lanes_tile.c).
  */
 #ifndef ATTUNE_ATTEND_Q_LANES_H
 #define ATTUNE_ATTEND_Q_LANES_H
@@ -101,6 +102,7 @@ typedef struct q_lanes {
     const ir_buffer *last_global; /* the same */
     const ir_buffer *position;    /* elem [stripe, stripe_rows], for ALiBi */
     const ir_buffer *slope;       /* the same */
+    const ir_buffer *corrections; /* i32 [32], where ql_has_pair_exp */
     const ir_buffer *keep;        /* i8 [kv_tile, stripe_rows]: attn_mask of the tile and stripe, if there is no bias */
     const ir_buffer *bias;        /* elem [kv_tile, stripe_rows]: attn_bias, -inf where attn_mask is false */
     /* variables of the task */
@@ -269,6 +271,18 @@ void ql_alloc_codes(q_lanes *c);
 void ql_encode_queries(q_lanes *c, const ir_expr *stripe);
 void ql_multiply_codes(q_lanes *c, const q_lanes_tile *tile, const mha_kv_row *rows, int64_t unroll,
                        const mha_product *scores);
+
+/* q_lanes_pair_exp.c: exponentials of pairs as bf16 at once, with an error of 2^-9 in the exponent. Open it before the
+ * loop; the sum after the loop is NaN if a score was. */
+typedef struct ql_pair_exp {
+    const ir_expr *base, *scale, *table[2];
+    const ir_access *bits; /* of all fixed-point numbers so far, joined */
+} ql_pair_exp;
+bool ql_has_pair_exp(const q_lanes *c);
+void ql_fill_corrections(q_lanes *c);
+ql_pair_exp ql_open_pair_exp(q_lanes *c, const ir_expr *base);
+const ir_expr *ql_pair_exp_of(q_lanes *c, const ql_pair_exp *e, const ir_expr *first, const ir_expr *second);
+const ir_expr *ql_close_pair_exp(q_lanes *c, const ql_pair_exp *e, const ir_expr *sum);
 
 /* q_lanes_softmax.c: the factor of the codes of key j's value */
 const ir_expr *ql_times_v_scale(q_lanes *c, const q_lanes_tile *tile, const ir_expr *j, const ir_expr *probability);

@@ -64,12 +64,21 @@ typedef struct pair_sums {
     const ir_access *rounded, *exact; /* exact: where the LSE needs it, else NULL */
 } pair_sums;
 
+/* The probabilities of a pair of keys, which are bf16, and their sum. */
+static void store_rounded(q_lanes *c, const ir_expr *v, const ir_expr *pair, const ir_expr *probabilities,
+                          const ir_access *sum) {
+    ir_builder *b = c->b;
+    const ir_expr *ones = ir_splat(b, ir_cast(b, IR_BF16, mha_number(c->m, 1, 1)), 2 * c->m->lanes);
+    const ir_expr *rounded = ir_let(b, "probabilities", probabilities);
+    ir_store(b, ql_probability_at(c, v, pair), rounded);
+    ir_store(b, sum, ir_dot2(b, rounded, ones, ir_load(b, sum)));
+}
+
 /* The probabilities of a pair of keys, rounded, and their sum: of the rounded ones, by which values are multiplied;
  * where V has scales, by which they are multiplied before, of the others. */
 static void store_pair(q_lanes *c, const q_lanes_tile *tile, const ir_expr *v, const ir_expr *pair,
                        const ir_expr *const *p, const ir_access *sum) {
     ir_builder *b = c->b;
-    const int lanes = c->m->lanes;
     if (c->m->params.tensor[MHA_V_SCALE]) {
         const ir_expr *scaled[2];
         for (int i = 0; i < 2; i++) scaled[i] = ql_times_v_scale(c, tile, ir_plus(b, ir_times(b, pair, 2), i), p[i]);
@@ -77,21 +86,38 @@ static void store_pair(q_lanes *c, const q_lanes_tile *tile, const ir_expr *v, c
         ir_store(b, sum, ir_add(b, ir_load(b, sum), ir_add(b, p[0], p[1])));
         return;
     }
-    const ir_expr *ones = ir_splat(b, ir_cast(b, IR_BF16, mha_number(c->m, 1, 1)), 2 * lanes);
-    const ir_expr *probabilities = ir_let(b, "probabilities", ir_pack2(b, p[0], p[1]));
-    ir_store(b, ql_probability_at(c, v, pair), probabilities);
-    ir_store(b, sum, ir_dot2(b, probabilities, ones, ir_load(b, sum)));
+    store_rounded(c, v, pair, ir_pack2(b, p[0], p[1]), sum);
 }
 
-/* P of the pairs from … to - 1 for vector `v` of the rows. */
+/* The score of key i of a pair. */
+static const ir_expr *score_of_pair(q_lanes *c, const ir_expr *v, const ir_expr *pair, int i) {
+    return ir_load(c->b, ql_score_at(c, v, ir_plus(c->b, ir_times(c->b, pair, 2), i)));
+}
+
+/* P of the pairs from … to - 1 for vector `v` of the rows, as bf16 at once. */
+static void rounded_exponentials(q_lanes *c, const ir_expr *v, const ir_expr *from, const ir_expr *to,
+                                 const pair_sums *sums) {
+    ir_builder *b = c->b;
+    const ql_pair_exp e = ql_open_pair_exp(c, sums->base);
+    IR_FOR(b, pair, from, to, 1) {
+        const ir_expr *p = ql_pair_exp_of(c, &e, score_of_pair(c, v, pair, 0), score_of_pair(c, v, pair, 1));
+        store_rounded(c, v, pair, p, sums->rounded);
+    }
+    ir_store(b, sums->rounded, ql_close_pair_exp(c, &e, ir_load(b, sums->rounded)));
+}
+
+/* The same, rounded after they were f32 where they must be. */
 static void pairs_of_exponentials(q_lanes *c, const q_lanes_tile *tile, const ir_expr *v, const ir_expr *from,
                                   const ir_expr *to, const pair_sums *sums) {
     ir_builder *b = c->b;
+    if (ql_has_pair_exp(c)) {
+        rounded_exponentials(c, v, from, to, sums);
+        return;
+    }
     IR_FOR(b, pair, from, to, 1) {
         const ir_expr *exponential[2];
         for (int i = 0; i < 2; i++) {
-            const ir_expr *j = ir_plus(b, ir_times(b, pair, 2), i);
-            const ir_expr *score = ir_load(b, ql_score_at(c, v, j));
+            const ir_expr *score = score_of_pair(c, v, pair, i);
             const ir_expr *p = sums->exact ? mha_exp(c->m, score, sums->base) : mha_short_exp(c->m, score, sums->base);
             exponential[i] = ir_let(b, "probability", p);
         }
