@@ -433,6 +433,67 @@ static void test_few_rows_go_by_columns(void **state) {
     assert_int_equal(rest_of("seq_q=dynamic,seq_kv=17,head_dim=64", 16, 1), 0);
 }
 
+/* In half vectors: whether scores of all rows go by columns, and whether what is hidden on a diagonal is left out. */
+static int by_columns(const char *problem, const char *target_name) {
+    const at_target *target = at_target_find(target_name);
+    attune_problem p = ATTUNE_PROBLEM_INIT, canonical;
+    attune_schedule s = ATTUNE_SCHEDULE_INIT;
+    assert_int_equal(attune_problem_parse(problem, &p), ATTUNE_OK);
+    assert_int_equal(mha_canonicalize(&p, &canonical, NULL), ATTUNE_OK);
+    s.lanes = s.score_keys = 8;
+    s.score_row_vectors = 1;
+    s.kv_tile = 32;
+    return mha_scores_by_columns(&canonical, &s, target) + mha_has_square_tiles(&canonical, &s, target);
+}
+
+static void test_short_problems_go_by_columns(void **state) {
+    (void)state;
+    static const char wide[] = "avx512_bf16";
+    assert_int_equal(by_columns("seq_q=17,seq_kv=17,head_dim=64,is_causal=1", wide), 2);
+    assert_int_equal(by_columns("seq_q=12,seq_kv=30,head_dim=72,is_causal=1,window_left=4,alibi_slopes=1", wide), 2);
+    /* no square: nothing is hidden; not at its place; rows of several heads; more than one tile; an end of its own */
+    assert_int_equal(by_columns("seq_q=17,seq_kv=17,head_dim=64", wide), 1);
+    assert_int_equal(by_columns("seq_q=12,seq_kv=30,head_dim=64,is_causal=1,causal_align=bottom_right", wide), 1);
+    assert_int_equal(by_columns("seq_q=17,seq_kv=12,head_dim=64,is_causal=1", wide), 1);
+    assert_int_equal(by_columns("num_heads=2,num_kv_heads=1,seq_q=17,seq_kv=17,head_dim=64,is_causal=1", wide), 1);
+    assert_int_equal(by_columns("seq_q=40,seq_kv=40,head_dim=64,is_causal=1", wide), 1);
+    assert_int_equal(by_columns("seq_q=17,seq_kv=17,head_dim=64,is_causal=1,kv_lens=1", wide), 1);
+    /* too many rows; too few columns; promised or other sums; narrower vectors; a number that only the run tells */
+    assert_int_equal(by_columns("seq_q=65,seq_kv=17,head_dim=64", wide), 0);
+    assert_int_equal(by_columns("seq_q=17,seq_kv=17,head_dim=32,is_causal=1", wide), 0);
+    assert_int_equal(by_columns("seq_q=17,seq_kv=17,head_dim=64,is_causal=1,reproducible=1", wide), 0);
+    assert_int_equal(by_columns("seq_q=17,seq_kv=17,head_dim=64,is_causal=1,dtype=bf16", wide), 0);
+    assert_int_equal(by_columns("seq_q=17,seq_kv=17,head_dim=64,is_causal=1", "avx2"), 0);
+    assert_int_equal(by_columns("seq_q=dynamic,seq_kv=17,head_dim=64,is_causal=1", wide), 0);
+}
+
+/* Every number of rows after the last vector of them, with and without a diagonal. */
+static void test_scores_by_columns_are_right(void **state) {
+    (void)state;
+    static const char *const more[] = {
+        "is_causal=1,lse=1",
+        "is_causal=1,alibi_slopes=1,window_left=9,seq_kv=40",
+        "kv_lens=1,is_causal=1,seq_kv=33",
+        "num_kv_heads=1,seq_kv=21,softmax_scale=-0.2",
+    };
+    const at_target *target = at_target_find("avx512_bf16");
+    for (int rows = 9; rows <= 17; rows++)
+        for (size_t i = 0; i < sizeof more / sizeof *more; i++) {
+            char text[200];
+            sample_call call;
+            snprintf(text, sizeof text, "num_heads=2,head_dim=40,seq_q=%d,%s", rows, more[i]);
+            const sample one = {text, NULL, {0}, {19}};
+            sample_call_open(&call, &one, ON_THE_HEAP);
+            attune_schedule s = chosen_schedule(&call, target);
+            s.strategy = ATTUNE_Q_LANES;
+            s.lanes = s.score_keys = 8;
+            s.score_row_vectors = s.value_row_vectors = s.task_row_vectors = 1;
+            s.kv_tile = 40;
+            check(&call, &s, target);
+            sample_call_close(&call);
+        }
+}
+
 /* Puts NaN and infinity wherever the reference does not look. */
 static void spoil(const sample_call *call, const char *name, const unsigned char *seen) {
     const attune_tensor *t = tensor_of(call, name);
@@ -574,6 +635,8 @@ int main(void) {
         cmocka_unit_test(test_bits_do_not_depend_on_tasks),
         cmocka_unit_test(test_bits_do_not_depend_on_who_keeps_them),
         cmocka_unit_test(test_few_rows_go_by_columns),
+        cmocka_unit_test(test_short_problems_go_by_columns),
+        cmocka_unit_test(test_scores_by_columns_are_right),
         cmocka_unit_test(test_hidden_keys_do_not_leak),
         cmocka_unit_test(test_nan_reaches_who_sees_it),
         cmocka_unit_test(test_reproducible_rows),

@@ -48,6 +48,9 @@ static void derive_sizes(q_lanes *c) {
     c->num_stripes = ceil_div(rows, c->stripe_rows);
     c->num_tasks = ceil_div(c->num_stripes, c->max_stripes);
     c->max_stripes = ceil_div(c->num_stripes, c->num_tasks);
+    c->by_columns = mha_scores_by_columns(p, m->s, m->target);
+    c->is_square = mha_has_square_tiles(p, m->s, m->target);
+    c->rows_fill_stripes = rows % c->stripe_rows == 0;
     c->rest_rows = mha_rest_rows(p, m->s, m->target);
     c->rows_fill_tasks = rows % c->stripe_rows == 0 && c->num_stripes % c->num_tasks == 0;
 }

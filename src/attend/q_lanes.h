@@ -19,7 +19,8 @@
  *
  * A vector of rows is computed whole, so one row after the last whole vector would cost as much as all of that. The
  * scores of a few such rows are sums over lanes that run along the columns instead (mha_rest_rows). All else of them is
- * as it is of other rows.
+ * as it is of other rows. In short problems those of all rows may be (mha_scores_by_columns): Q is not transposed then,
+ * and on the diagonal of a causal square what is hidden is not multiplied.
  *
  * The order of all arithmetic, for tiles t = 0, 1, …, keys j of a tile and columns d. `reproducible` promises it, so
  * that other kernels give the same bits of a row:
@@ -62,6 +63,9 @@ typedef struct q_lanes {
     int64_t stripe_rows, max_stripes; /* rows of a stripe, stripes of a task at most */
     int64_t num_stripes, num_tasks;   /* of a KV head; 0: known only at run time */
     bool rows_fill_tasks;             /* no row number is ever beyond the last row */
+    bool rows_fill_stripes;           /* no stripe has fewer rows than others */
+    bool by_columns;                  /* mha_scores_by_columns: scores of all rows go by columns */
+    bool is_square;                   /* mha_has_square_tiles */
     int64_t rest_rows;                /* mha_rest_rows: the last ones, whose scores go by columns */
     bool keys_fill_tiles;             /* score_keys divides the number of keys */
     bool has_edges;                   /* rows have a first or last key of their own */
@@ -154,6 +158,7 @@ const ir_access *ql_probability_at(const q_lanes *c, const ir_expr *v, const ir_
 
 /* Vectors of rows of a stripe whose scores have lanes along the rows; the others hold the rest rows. */
 static inline int64_t ql_whole_vectors(const q_lanes *c, bool is_last) {
+    if (c->by_columns) return 0;
     if (!c->rest_rows || !is_last) return c->m->s->score_row_vectors;
     return c->num_stripes > 1 ? 0 : c->m->p->seq_q * c->m->group / c->m->lanes;
 }

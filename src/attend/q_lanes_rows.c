@@ -126,6 +126,7 @@ static void load_elements(q_lanes *c, const ir_expr *stripe, const ir_expr *at, 
 }
 
 void ql_load_queries(q_lanes *c, const ir_expr *stripe) {
+    if (c->by_columns) return;
     if (c->codes) {
         ql_encode_queries(c, stripe);
         return;

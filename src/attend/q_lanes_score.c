@@ -1,22 +1,11 @@
 /* S^T = K Q^T for one tile and stripe: register tiles of score_keys keys by score_row_vectors vectors of query rows.
  * Keys beyond the last one repeat it, and where all rows see that, so do their scores: the maximum is right. */
-#include "attend/q_lanes.h"
+#include "attend/q_lanes_columns.h"
 #include "base/integers.h"
 
 #include <math.h>
 
-enum { MAX_ROWS = 64 };
-
-typedef struct score_tile {
-    const ir_expr *first;         /* its first key within the tile */
-    const ir_expr *key[MAX_ROWS]; /* its keys, clamped to the last one */
-    mha_kv_row row[MAX_ROWS];     /* where they lie in K */
-    const ir_expr *j[MAX_ROWS];   /* and in c->keys */
-    mha_product product;          /* score_keys by score_row_vectors */
-    const ir_buffer *max;         /* registers [score_row_vectors]: running maximum over the tile */
-} score_tile;
-
-static void find_keys(q_lanes *c, const q_lanes_tile *tile, score_tile *t) {
+static void find_keys(q_lanes *c, const q_lanes_tile *tile, ql_score_tile *t) {
     ir_builder *b = c->b;
     const ir_expr *first = ir_let(b, "key", ir_add(b, tile->first_key, t->first));
     for (int jj = 0; jj < c->m->s->score_keys; jj++) {
@@ -34,12 +23,12 @@ static int64_t unrolling(const q_lanes *c) {
 }
 
 /* K[key, d] * Q^T[d, rows], summed in the order of d, for the first vectors of rows. */
-static void multiply(q_lanes *c, const q_lanes_tile *tile, const score_tile *t, int64_t vectors) {
+static void multiply(q_lanes *c, const q_lanes_tile *tile, const ql_score_tile *t, int64_t vectors) {
     ir_builder *b = c->b;
     mha_product product = t->product, *p = &product;
     const int wide = p->lanes * c->width;
     const bool by_units = !c->keys && mha_is_paneled(c->m, c->m->k) && mha_unit_of(c->m->k) == c->width;
-    mha_row panel[MAX_ROWS];
+    mha_row panel[QL_MAX_KEYS];
     for (int jj = 0; by_units && jj < p->rows; jj++) panel[jj] = mha_kv_row_of(c->m, c->m->k, &t->row[jj]);
     p->vectors = vectors;
     MHA_STEPS(c->m, d, ir_idx(b, 0), ir_idx(b, c->m->p->head_dim / c->width), unrolling(c)) {
@@ -55,84 +44,11 @@ static void multiply(q_lanes *c, const q_lanes_tile *tile, const score_tile *t, 
     }
 }
 
-/* ---- Rest rows ---- */
-
-/* Lanes along the columns, which they fill. */
-static int lanes_of_columns(const q_lanes *c) {
-    int64_t lanes = c->m->target->vector_bytes / ir_elem_get(c->m->elem)->bytes;
-    while (c->m->p->head_dim % lanes) lanes /= 2;
-    return (int)lanes;
-}
-
-/* Products of the rest rows and the keys from number `first` of the register tile on, with a sum in each lane. */
-static void multiply_columns(q_lanes *c, const q_lanes_tile *tile, const score_tile *t, int64_t first,
-                             mha_product *sums) {
-    ir_builder *b = c->b;
-    const ir_expr *sign = mha_query_sign(c->m);
-    const int64_t at = ql_whole_vectors(c, true) * c->m->lanes;
-    q_lanes_row rows[IR_MAX_LANES];
-    for (int64_t r = 0; r < sums->vectors; r++) rows[r] = ql_row(c, tile->stripe, ir_idx(b, at + r));
-    mha_product_clear(sums);
-    IR_FOR(b, d, ir_idx(b, 0), ir_idx(b, c->m->p->head_dim), sums->lanes) {
-        for (int64_t r = 0; r < sums->vectors; r++) {
-            const ir_expr *token = ir_add(b, c->e.first_q, rows[r].query);
-            const ir_expr *q = mha_load(c->m, ir_at(b, c->m->q, sums->lanes, 4, c->e.batch, rows[r].head, token, d));
-            mha_product_vector(sums, "query", r, sign ? ir_mul(b, q, ir_splat(b, sign, sums->lanes)) : q);
-        }
-        for (int64_t jj = 0; jj < sums->rows; jj++) {
-            const ir_access *k = c->keys ? ir_at(b, c->keys, sums->lanes, 2, t->j[first + jj], d)
-                                         : mha_kv_access(c->m, c->m->k, &t->row[first + jj], d, sums->lanes);
-            mha_product_row(sums, "key_columns", jj, mha_load(c->m, k));
-        }
-    }
-}
-
-/* The products of row r, key by key in a vector. */
-static const ir_expr *sums_of_row(q_lanes *c, const mha_product *sums, int64_t r) {
-    const ir_expr *x[IR_MAX_LANES];
-    int count = 1;
-    while (count < sums->rows) count *= 2;
-    for (int64_t jj = 0; jj < count; jj++)
-        x[jj] = jj < sums->rows ? mha_product_sum(sums, jj, r) : mha_number(c->m, 0, sums->lanes);
-    return ir_let(c->b, "dots", mha_sum_lanes(c->b, sums->lanes, count, x));
-}
-
-/* The products of one key with the rest rows, in lanes, the last one again and again; all lanes are that after them. */
-static void store_dots(q_lanes *c, const score_tile *t, int64_t jj, int64_t vector, const ir_expr *const *dots) {
-    ir_builder *b = c->b;
-    const int lanes = c->m->lanes;
-    const ir_expr *parts[IR_MAX_LANES];
-    for (int l = 0; l < lanes; l++) parts[l] = l < c->rest_rows ? dots[l] : parts[c->rest_rows - 1];
-    for (int64_t v = vector; v < t->product.vectors; v++) {
-        const bool has_all = v == vector && c->rest_rows > 1;
-        const ir_expr *x = has_all ? mha_join(b, parts, lanes, 1) : ir_splat(b, parts[lanes - 1], lanes);
-        ir_store(b, mha_product_at(&t->product, jj, v), x);
-    }
-}
-
-/* The same as multiply for the vectors of rows from `vector` on, which hold the rest rows. */
-static void multiply_rest(q_lanes *c, const q_lanes_tile *tile, const score_tile *t, int64_t vector) {
-    enum { TOGETHER = 8 };
-    ir_builder *b = c->b;
-    const int64_t together = min_of(TOGETHER, lanes_of_columns(c));
-    for (int64_t first = 0; first < t->product.rows; first += together) {
-        mha_product sums = mha_product_of(c->m, MHA_MADD, min_of(together, t->product.rows - first), c->rest_rows);
-        const ir_expr *sum[IR_MAX_LANES], *dots[IR_MAX_LANES];
-        sums.lanes = lanes_of_columns(c);
-        multiply_columns(c, tile, t, first, &sums);
-        for (int64_t r = 0; r < c->rest_rows; r++) sum[r] = sums_of_row(c, &sums, r);
-        for (int64_t jj = 0; jj < sums.rows; jj++) {
-            for (int64_t r = 0; r < c->rest_rows; r++) dots[r] = ir_let(b, "dot", mha_lanes_of(b, sum[r], (int)jj, 1));
-            store_dots(c, t, first + jj, vector, dots);
-        }
-    }
-}
-
 /* ---- From products to scores ---- */
 
 /* The operands of the scores of one key of the register tile, for the stripe's rows from `at` on. `rows`: those that
  * all keys share. */
-static mha_score_operands operands_of(q_lanes *c, const score_tile *t, mha_score_operands rows, int jj,
+static mha_score_operands operands_of(q_lanes *c, const ql_score_tile *t, mha_score_operands rows, int jj,
                                       const ir_expr *at) {
     ir_builder *b = c->b;
     rows.k_scale = mha_k_scale(c->m, &t->row[jj]);
@@ -142,7 +58,7 @@ static mha_score_operands operands_of(q_lanes *c, const score_tile *t, mha_score
 }
 
 /* Products become scores where they are. Often there is nothing to do: the scale is applied by the softmax. */
-static void score(q_lanes *c, const q_lanes_tile *tile, const score_tile *t) {
+static void score(q_lanes *c, const q_lanes_tile *tile, const ql_score_tile *t) {
     ir_builder *b = c->b;
     const int lanes = c->m->lanes;
     const int quarter = mha_quarter(lanes);
@@ -172,7 +88,7 @@ static void score(q_lanes *c, const q_lanes_tile *tile, const score_tile *t) {
 }
 
 /* Keys that a row does not see become -inf. */
-static void hide(q_lanes *c, const q_lanes_tile *tile, const score_tile *t) {
+static void hide(q_lanes *c, const q_lanes_tile *tile, const ql_score_tile *t) {
     ir_builder *b = c->b;
     for (int v = 0; v < t->product.vectors; v++) {
         const ir_expr *at = ir_idx(b, (int64_t)v * c->m->lanes);
@@ -186,7 +102,7 @@ static void hide(q_lanes *c, const q_lanes_tile *tile, const score_tile *t) {
 }
 
 /* Whether a row's sight may begin or end within the register tile; NULL: not in any. */
-static const ir_expr *crosses(const q_lanes *c, const q_lanes_tile *tile, const score_tile *t) {
+static const ir_expr *crosses(const q_lanes *c, const q_lanes_tile *tile, const ql_score_tile *t) {
     ir_builder *b = c->b;
     if (c->has_elements || c->m->has_global || (c->asks_all && !c->has_tiles)) return ir_int(b, IR_BOOL, 1);
     if (!c->has_edges && !c->has_tiles) return NULL;
@@ -195,13 +111,13 @@ static const ir_expr *crosses(const q_lanes *c, const q_lanes_tile *tile, const 
     return ir_or(b, ends, ir_lt(b, t->first, tile->full_from));
 }
 
-static void take_maximum(q_lanes *c, const score_tile *t, int64_t v, const ir_expr *z) {
+static void take_maximum(q_lanes *c, const ql_score_tile *t, int64_t v, const ir_expr *z) {
     const ir_access *max = ir_at(c->b, t->max, c->m->lanes, 1, ir_idx(c->b, v));
     ir_store(c->b, max, ir_max(c->b, ir_load(c->b, max), z));
 }
 
 /* Stores the scores of the register tile, and folds them into the maximum. */
-static void finish(q_lanes *c, const score_tile *t, bool stores, bool folds) {
+static void finish(q_lanes *c, const ql_score_tile *t, bool stores, bool folds) {
     ir_builder *b = c->b;
     for (int v = 0; v < t->product.vectors; v++)
         for (int jj = 0; jj < t->product.rows; jj++) {
@@ -212,7 +128,7 @@ static void finish(q_lanes *c, const score_tile *t, bool stores, bool folds) {
 }
 
 /* The same of scores in memory, where mask_mod hides keys: it may be a long expression, and is asked in a loop. */
-static void hide_stored(q_lanes *c, const q_lanes_tile *tile, const score_tile *t) {
+static void hide_stored(q_lanes *c, const q_lanes_tile *tile, const ql_score_tile *t) {
     ir_builder *b = c->b;
     q_lanes_sight *const sights = ir_build_alloc(b, (size_t)t->product.vectors * sizeof *sights);
     if (!sights) return;
@@ -232,7 +148,7 @@ static void hide_stored(q_lanes *c, const q_lanes_tile *tile, const score_tile *
 
 /* Scores of the register tile to memory, those of hidden keys as -inf. Where no row's sight begins or ends, nothing
  * compares. */
-static void close_tile(q_lanes *c, const q_lanes_tile *tile, const score_tile *t) {
+static void close_tile(q_lanes *c, const q_lanes_tile *tile, const ql_score_tile *t) {
     ir_builder *b = c->b;
     const ir_expr *hides = crosses(c, tile, t);
     const bool always = hides && ir_is_const(hides), asks = mha_has_function(c->m, MHA_MASK_FUNCTION);
@@ -255,8 +171,31 @@ static const ir_expr *end_of_tiles(q_lanes *c, const q_lanes_tile *tile) {
     return c->has_edges || c->has_tiles ? ir_min(b, count, whole) : whole;
 }
 
+/* Rows of a stripe whose lanes are along the columns. */
+static int64_t rows_by_columns(const q_lanes *c, bool is_last) {
+    const int64_t rows = c->m->p->seq_q * c->m->group;
+    if (!c->by_columns) return c->rest_rows;
+    return is_last ? rows - (c->num_stripes - 1) * c->stripe_rows : c->stripe_rows;
+}
+
+/* The number of a stripe is that of the register tile in which its rows' sights end, where rows and keys are a square.
+ */
+static void multiply_columns(q_lanes *c, const q_lanes_tile *tile, const ql_score_tile *t, const ir_expr *number,
+                             bool is_last) {
+    ir_builder *b = c->b;
+    const int64_t vector = ql_whole_vectors(c, is_last), rows = rows_by_columns(c, is_last);
+    if (!c->is_square) {
+        ql_multiply_columns(c, tile, t, vector, rows, false);
+        return;
+    }
+    IR_IF(b, ir_eq(b, number, ir_add(b, c->first_stripe, tile->stripe))) {
+        ql_multiply_columns(c, tile, t, vector, rows, true);
+    }
+    IR_ELSE(b) ql_multiply_columns(c, tile, t, vector, rows, false);
+}
+
 /* All register tiles of a stripe, which is the last one or may be any other. */
-static void all_tiles(q_lanes *c, const q_lanes_tile *tile, score_tile t, const ir_expr *end, bool is_last) {
+static void all_tiles(q_lanes *c, const q_lanes_tile *tile, ql_score_tile t, const ir_expr *end, bool is_last) {
     ir_builder *b = c->b;
     const int64_t rows = t.product.rows, whole = ql_whole_vectors(c, is_last);
     IR_LOOP(b, n, ir_for_begin(b, "score_tile", ir_div(b, tile->from, ir_idx(b, rows)), end, 1, false)) {
@@ -271,7 +210,7 @@ static void all_tiles(q_lanes *c, const q_lanes_tile *tile, score_tile t, const 
             ql_multiply_codes(c, tile, t.row, unrolling(c), &t.product);
         else if (whole)
             multiply(c, tile, &t, whole);
-        if (whole < t.product.vectors) multiply_rest(c, tile, &t, whole);
+        if (whole < t.product.vectors) multiply_columns(c, tile, &t, n, is_last);
         score(c, tile, &t);
         close_tile(c, tile, &t);
     }
@@ -281,8 +220,8 @@ void ql_scores(q_lanes *c, const q_lanes_tile *tile) {
     ir_builder *b = c->b;
     const int lanes = c->m->lanes;
     const int64_t rows = c->m->s->score_keys, vectors = c->m->s->score_row_vectors;
-    const bool has_other = c->rest_rows && c->num_stripes > 1;
-    score_tile t = {.product = mha_product_of(c->m, c->codes ? MHA_MADD : ql_kind(c), rows, vectors),
+    const bool has_other = (c->rest_rows || (c->by_columns && !c->rows_fill_stripes)) && c->num_stripes > 1;
+    ql_score_tile t = {.product = mha_product_of(c->m, c->codes ? MHA_MADD : ql_kind(c), rows, vectors),
                     .max = ir_registers(b, "max_so_far", c->m->elem, lanes, 1, &vectors)};
     IR_UNROLLED(b, v, vectors) {
         ir_store(b, ir_at(b, t.max, lanes, 1, v), ql_splat(c, -INFINITY));

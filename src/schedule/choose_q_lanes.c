@@ -182,12 +182,15 @@ static bool has_equal_stripes(const attune_problem *p, const attune_schedule *s)
 }
 
 /* What a stripe sees of a window, or of many tiles, is little beside their beginnings; under mask_mod V is searched.
- * Measured, short tasks cost less than the cost says, so it stays what it was. */
+ * Measured, short tasks cost less than the cost says, so it stays what it was. Where rows are few and heads are not, a
+ * head is one task. */
 static void set_short_task(const search *t, attune_schedule *s) {
-    enum { ONE_TILE = 1024, FEW = 4 };
+    enum { ONE_TILE = 1024, FEW = 4, FEW_ROWS = 64 };
     const int64_t vectors = s->score_row_vectors, fit = t->most_task_rows / (s->lanes * vectors);
     const bool is_one = t->keys <= ONE_TILE && !mha_has_first_key(t->p) && !mha_tabulates_mask(t->p, s);
-    const int64_t stripes = is_one ? 1 : max_of(min_of(FEW / vectors, fit), 1);
+    const bool is_little = t->rows <= FEW_ROWS && t->heads >= t->threads;
+    const int64_t all = ceil_div(t->rows, s->lanes * vectors);
+    const int64_t stripes = is_one && is_little ? all : is_one ? 1 : max_of(min_of(FEW / vectors, fit), 1);
     s->task_row_vectors = (int32_t)(stripes * vectors);
 }
 

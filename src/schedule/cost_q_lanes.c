@@ -19,6 +19,7 @@ typedef struct q_head {
     double rest;                  /* rows whose scores go by columns; then the vectors of the last stripe that do not */
     double whole_vectors;
     bool by_rows, at_once, spans;
+    bool by_columns, is_square; /* scores: mha_scores_by_columns, mha_has_square_tiles */
 } q_head;
 
 /* Keys that some of neighbouring rows see, if a row sees `seen`. */
@@ -52,7 +53,10 @@ static q_head head_of(const mha_cost_context *c, const attune_schedule *s) {
     h.spans = h.by_rows && mha_takes_rows_at_once(c->p, s);
     h.at_once = h.spans || (h.by_rows && mha_has_one_tile(c->p, s));
     h.rest = (double)mha_rest_rows(c->p, s, c->machine.target);
+    h.by_columns = mha_scores_by_columns(c->p, s, c->machine.target);
+    h.is_square = mha_has_square_tiles(c->p, s, c->machine.target);
     h.whole_vectors = h.rest <= 0 ? s->score_row_vectors : h.stripes > 1 ? 0 : (c->rows - h.rest) / s->lanes;
+    if (h.by_columns) h.whole_vectors = 0;
     return h;
 }
 
@@ -127,16 +131,24 @@ static double scores_of_stripe(const q_head *h, double whole) {
            (c->has_elements ? h->seen * vectors * COST_OF(mask) * h->v.shuffle : 0);
 }
 
+/* Scores on the diagonal that are left out: of each two keys, those of the rows before them. */
+static double hidden_by_square(const q_head *h) {
+    const double rows = h->s->lanes, last = h->c->rows - (h->stripes - 1) * rows;
+    return h->is_square ? (h->stripes - 1) * rows * (rows - 2) / 2 + last * (rows - (last + 2) / 2) : 0;
+}
+
 /* The rest rows are those of the last stripe. */
 static double all_scores(const q_head *h) {
     const mha_cost_context *c = h->c;
     const int64_t full = c->machine.target->vector_bytes;
     const cost_vector v = mha_cost_vector(&c->machine, (double)full);
     const double vectors = cost_steps(c->columns, (double)full / c->lane_bytes);
-    const double dot = vectors * v.multiply + COST_OF(rest_sum) * v.shuffle;
-    const double rest = h->rest * score_tiles(h) * h->s->score_keys * dot;
-    const double others = h->stripes > 1 ? (h->stripes - 1) * scores_of_stripe(h, h->s->score_row_vectors) : 0;
-    return others + scores_of_stripe(h, h->whole_vectors) + rest;
+    const double dot = vectors * v.multiply + (h->by_columns ? COST_OF(column_sum) : COST_OF(rest_sum)) * v.shuffle;
+    const double keys = score_tiles(h) * h->s->score_keys;
+    const double by_columns = h->by_columns ? c->rows * keys - hidden_by_square(h) : h->rest * keys;
+    const double vectors_of_others = h->by_columns ? 0 : h->s->score_row_vectors;
+    const double others = h->stripes > 1 ? (h->stripes - 1) * scores_of_stripe(h, vectors_of_others) : 0;
+    return others + scores_of_stripe(h, h->whole_vectors) + by_columns * dot;
 }
 
 static double softmax_of_stripe(const q_head *h) {
@@ -228,7 +240,8 @@ static double values_by_rows(const q_head *h) {
 static double rows_cost(const q_head *h) {
     const mha_cost_context *c = h->c;
     const double lanes = h->s->lanes, rows = h->stripes * h->stripe_rows;
-    const double q = (h->rest > 0 ? c->rows - h->rest : rows) * c->columns / lanes * COST_OF(transpose_q);
+    const double transposed = h->by_columns ? 0 : h->rest > 0 ? c->rows - h->rest : rows;
+    const double q = transposed * c->columns / lanes * COST_OF(transpose_q);
     const double vectors = cost_steps(c->columns_v, lanes);
     const double o = h->at_once   ? 0
                      : h->by_rows ? c->rows * vectors * COST_OF(store_o) * (h->v.load + h->v.store)

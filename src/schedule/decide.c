@@ -81,6 +81,28 @@ bool mha_may_take_rows(const attune_problem *p, const attune_schedule *s) {
     return mha_attends(p) && (mha_takes_rows_at_once(p, s) || mha_may_keep_rows(p, s));
 }
 
+/* Half vectors of rows are for few rows, and so is this: Q is not transposed, what is hidden on a diagonal is left out,
+ * and rows after the last vector cost no more than others. Eight sums are added up together, one for each lane. With
+ * fewer columns adding up takes longer than multiplying. */
+bool mha_scores_by_columns(const attune_problem *p, const attune_schedule *s, const at_target *target) {
+    enum { MANY_REGISTERS = 32, HALF = 8, MOST_ROWS = 64, LEAST_COLUMNS = 40 };
+    const int64_t rows = p->seq_q * (p->num_heads / p->num_kv_heads);
+    const bool is_wide = target->vector_bytes == 2 * HALF * 4 && target->vector_registers >= MANY_REGISTERS;
+    const bool has_halves = s->lanes == HALF && s->score_row_vectors == 1 && s->score_keys == HALF;
+    if (!is_wide || !has_halves || p->softmax_precision != ATTUNE_F32) return false;
+    if (p->seq_q < 1 || rows > MOST_ROWS || p->is_ragged || p->reproducible || mha_encodes_keys(p)) return false;
+    if (p->k_layout == ATTUNE_LAYOUT_PANELS || mha_attends_by_pairs(p, target)) return false;
+    return is_float(p->k_dtype) && p->head_dim % HALF == 0 && p->head_dim >= LEAST_COLUMNS;
+}
+
+bool mha_has_square_tiles(const attune_problem *p, const attune_schedule *s, const at_target *target) {
+    const bool is_square = p->is_causal && p->num_heads == p->num_kv_heads && p->seq_kv >= p->seq_q &&
+                           (p->causal_align != ATTUNE_BOTTOM_RIGHT || p->seq_kv == p->seq_q);
+    const bool has_offset = p->causal_offset || p->has_causal_offsets || p->global_tokens;
+    return mha_scores_by_columns(p, s, target) && is_square && !has_offset && !p->has_kv_lens && !p->page_size &&
+           !p->short_masks && !p->low_rank && p->seq_kv <= s->kv_tile && s->score_keys == s->lanes;
+}
+
 /* A score of lanes along the columns takes so many multiply-adds of whole vectors, and some shuffles for the sum of its
  * lanes; of lanes along the rows, one of the schedule's vectors for each column. Where it gains, it gains a part of one
  * stripe. */
@@ -92,6 +114,7 @@ int64_t mha_rest_rows(const attune_problem *p, const attune_schedule *s, const a
     if (p->seq_q < 1 || p->is_ragged || p->reproducible || mha_attends_by_pairs(p, target)) return 0;
     if (mha_encodes_keys(p)) return 0; /* codes of a lane are those of four columns */
     if (p->k_layout == ATTUNE_LAYOUT_PANELS) return 0; /* columns of a key lie apart */
+    if (mha_scores_by_columns(p, s, target)) return 0;
     if (rest == 0 || rows < s->lanes || p->head_dim % LEAST_COLUMNS || p->head_dim < wide) return 0;
     if (stripes > MOST_STRIPES || (stripes > 1 && s->score_row_vectors > 1)) return 0;
     const int64_t by_columns = rest * (ceil_div(p->head_dim, wide) + ADDING) * wide, by_rows = p->head_dim * s->lanes;

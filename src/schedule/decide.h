@@ -46,6 +46,11 @@ bool mha_may_take_rows(const attune_problem *canonical, const attune_schedule *s
 /* q-lanes: the rows after the last whole vector of rows, if they are so few that their scores go by lanes along the
  * columns of Q and K; else 0. Their stripe is then the only one, or a vector of rows of its own. */
 int64_t mha_rest_rows(const attune_problem *canonical, const attune_schedule *schedule, const at_target *target);
+/* q-lanes: whether the scores of all rows go by columns. */
+bool mha_scores_by_columns(const attune_problem *canonical, const attune_schedule *schedule, const at_target *target);
+/* The same, and rows and keys are a causal square of as many keys in a register tile as rows in a stripe: row r of a
+ * stripe sees the first r + 1 keys of the tile on the diagonal, and the tiles before. */
+bool mha_has_square_tiles(const attune_problem *canonical, const attune_schedule *schedule, const at_target *target);
 /* q-lanes: whether V may be put in pairs of keys once for all tasks (kv_copy=once), in a phase of its own. Products are
  * of pairs then, tiles begin with whole pairs, and an entry's values lie by themselves, so that the copy is no larger
  * than V. */
