@@ -163,7 +163,8 @@ def measure_jobs(options, session, chosen, run, out_of_time):
     for shape, dtype, threads in chosen:
         if out_of_time():
             return False
-        living = [driver for driver in session.drivers if driver.is_alive() and shapes.is_for(driver.name, shape)]
+        living = [driver for driver in session.drivers
+                  if driver.is_alive() and shapes.is_for(driver.name, shape, session.threads)]
         entries, bandwidths = conductor.measure(shape, dtype, living, threads, session.probe, options)
         run["results"].append(report.result(shape, dtype, threads, entries, bandwidths))
         run["machine"]["load_after"] = os.getloadavg()[0]

@@ -222,6 +222,7 @@ def case_shapes_that_are_none():
 def case_drivers_that_are_for_some_shapes():
     small, large, long = (shapes.parse(f"heads=2,rows={rows},dim=32") for rows in (16, 1024, 8192))
     expect_equal([shapes.is_for("onednn_omp", shape) for shape in (small, large, long)], [True, False, False])
+    expect_equal([shapes.is_for("onednn_omp", shape, 2) for shape in (small, large)], [True, True])
     expect_equal([shapes.is_for("onednn", shape) for shape in (small, large, long)], [True, True, True])
     found = {shape.name: shape for shape, _ in shapes.growth(2)}
     expect_equal([shapes.is_for("onednn", found[f"seq_{rows}"]) for rows in (4096, 8192)], [True, False])

@@ -146,15 +146,17 @@ def growth(cpus):
 # Beyond so many keys a driver's curve of growth ends: it needs memory by the square of them, or takes too long.
 LONGEST = {"onednn": 4096, "onednn_omp": 0, "ggml": 4096, "onnxruntime": 8192, "openblas": 8192}
 GROWING = ("seq", "heads", "batch", "threads")
-# An older oneDNN whose calls begin faster than those of the newer one.
+# An older oneDNN whose calls begin faster than those of the newer one, and which has OpenMP's threads: the newer one
+# computes on one CPU of two.
 ONLY_SMALL = ("onednn_omp",)
 
 
-def is_for(driver, shape):
+def is_for(driver, shape, threads=1):
     """Whether a driver is measured on a shape."""
     if shape.group in GROWING:
         return shape.keys <= LONGEST.get(driver, shape.keys)
-    return shape.is_small() or driver not in ONLY_SMALL
+    return threads > 1 or shape.is_small() or driver not in ONLY_SMALL
+
 
 # Per cent of the roofline of one thread (the f32 or the bf16-dot peak, or for decoding mostly the bandwidth) that a
 # peer with good settings reached on a CPU with AVX-512 (Zen 5). One that stays more than a tenth below is suspected of
