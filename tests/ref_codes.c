@@ -18,7 +18,7 @@ ref_format ref_format_of(const attune_problem *p, bool is_k) {
                     .group = group ? group : DEFAULT_GROUP,
                     .columns = is_k ? p->head_dim : dim_v};
     const attune_dtype dtype = f.dtype ? f.dtype : p->dtype;
-    if (in_panels) f.unit = dtype == ATTUNE_I8 ? 4 : dtype == ATTUNE_BF16 ? 2 : 1;
+    if (in_panels) f.unit = dtype == ATTUNE_I8 || dtype == ATTUNE_I4 ? 4 : dtype == ATTUNE_BF16 ? 2 : 1;
     if (f.scales == ATTUNE_SCALES_DEFAULT && f.dtype == ATTUNE_I4) f.scales = ATTUNE_SCALES_GROUP;
     if (!ref_is_quantised(f.dtype)) f.scales = ATTUNE_SCALES_NONE;
     f.has_least = f.scales == ATTUNE_SCALES_INLINE_MIN || f.scales == ATTUNE_SCALES_TOKEN_MIN ||
@@ -56,7 +56,7 @@ int64_t ref_token_place(const ref_format *f, int64_t token, int64_t step) {
     const int64_t within = token % TOKENS;
     if (!f->unit) return token * step;
     if (f->is_k) return token / TOKENS * step + within * f->unit;
-    return token / TOKENS * step + within / f->unit * f->unit * f->columns + within % f->unit;
+    return token / TOKENS * step + within / f->unit * f->unit * ref_row_elements(f) + within % f->unit;
 }
 
 int64_t ref_column_place(const ref_format *f, int64_t column, int64_t step) {
@@ -66,13 +66,16 @@ int64_t ref_column_place(const ref_format *f, int64_t column, int64_t step) {
 
 int64_t ref_tokens(const ref_format *f, int64_t rows) { return f->unit ? rows * TOKENS : rows; }
 
+/* Bytes lie in panels as elements do. */
+static int64_t place_of_byte(const ref_format *f, int64_t column) { return ref_column_place(f, byte_of(f, column), 1); }
+
 static int shift_of(int64_t column) { return column % BLOCK < HALF ? 0 : NIBBLE_BITS; }
 
 static int zero_code(const ref_format *f) { return f->has_least ? 0 : ZERO_CODE; }
 
 long double ref_code(const ref_format *f, const void *storage, int64_t row, int64_t step, int64_t column) {
     if (!f->is_packed) return ref_load(f->dtype, storage, row + ref_column_place(f, column, step));
-    const unsigned char byte = ((const unsigned char *)storage)[row + byte_of(f, column)];
+    const unsigned char byte = ((const unsigned char *)storage)[row + place_of_byte(f, column)];
     if (f->dtype != ATTUNE_I4) return (int8_t)byte;
     return (byte >> shift_of(column) & NIBBLE) - zero_code(f);
 }
@@ -82,7 +85,7 @@ void ref_put_code(const ref_format *f, long double *row, int64_t column, long do
         row[f->is_packed ? byte_of(f, column) : ref_column_place(f, column, 1)] = code;
         return;
     }
-    long double *const byte = &row[byte_of(f, column)];
+    long double *const byte = &row[place_of_byte(f, column)];
     const unsigned old = (unsigned)(int)*byte & 255, shift = (unsigned)shift_of(column);
     *byte = (int8_t)((old & ~((unsigned)NIBBLE << shift)) | (unsigned)(code + zero_code(f)) << shift);
 }

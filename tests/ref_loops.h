@@ -13,7 +13,7 @@ static void NAME(load_scaled)(const reading *r, const entry *e, const view *cach
     const ref_format *const f = cache == &r->k || r->p->v_in_k ? &r->k_format : &r->v_format;
     const int64_t at = key_place(r, e, cache, kv_head, j);
     if (!ref_is_quantised(f->dtype) && !f->unit) NAME(load_row)(row, cache, at, columns);
-    for (int64_t c = 0; f->unit && c < columns; c++)
+    for (int64_t c = 0; f->unit && !ref_is_quantised(f->dtype) && c < columns; c++)
         row[c] = (REAL)ref_load(cache->tensor->dtype, cache->data, at + ref_column_place(f, c, 1));
     for (int64_t c = 0; ref_is_quantised(f->dtype) && c < columns; c++) {
         const REAL factor = (REAL)scale_of_column(r, e, f, cache, scale, kv_head, j, c);

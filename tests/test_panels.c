@@ -81,9 +81,32 @@ static void panels_of_8_bits(bool is_value) {
     assert_memory_equal(back, rows, sizeof rows);
 }
 
+/* i4, of rows of 64 columns: bytes, which lie as codes of i8 do. */
+static void panels_of_4_bits(bool is_value) {
+    enum { BYTES = 32, SIZE = 16 * BYTES, TOKENS_OF_I4 = 21 };
+    uint8_t rows[TOKENS_OF_I4][BYTES], back[TOKENS_OF_I4][BYTES], panels[2 * SIZE];
+    for (int i = 0; i < TOKENS_OF_I4 * BYTES; i++) rows[i / BYTES][i % BYTES] = (uint8_t)(41 * i + 7);
+    memset(panels, 0x55, sizeof panels);
+    attune_panels p = ATTUNE_PANELS_INIT;
+    p.dtype = ATTUNE_I4, p.is_value = is_value, p.heads = 1, p.tokens = TOKENS_OF_I4, p.columns = 2 * BYTES;
+    p.rows = rows, p.panels = panels;
+    assert_int_equal(attune_panels_from_rows(&p), ATTUNE_OK);
+    for (int t = 0; t < TOKENS_OF_I4; t++)
+        for (int c = 0; c < 2 * BYTES; c++) {
+            const int in_panel = t % 16, byte = c / 32 * 16 + c % 16, shift = c % 32 / 16 * 4;
+            const int at = is_value ? in_panel / 4 * BYTES * 4 + byte * 4 + in_panel % 4
+                                    : byte / 4 * 64 + in_panel * 4 + byte % 4;
+            assert_int_equal(panels[t / 16 * SIZE + at] >> shift & 15, rows[t][byte] >> shift & 15);
+        }
+    p.rows = back;
+    assert_int_equal(attune_panels_to_rows(&p), ATTUNE_OK);
+    assert_memory_equal(back, rows, sizeof rows);
+}
+
 static void rows_and_panels(void **state) {
     (void)state;
     for (int is_value = 0; is_value < 2; is_value++) {
+        panels_of_4_bits(is_value);
         panels_of_8_bits(is_value);
         panels_of_16_bits(is_value);
         panels_of_32_bits(is_value);
@@ -103,7 +126,8 @@ static void bad_arguments(void **state) {
     assert_int_equal(attune_panels_from_rows(&good), ATTUNE_OK);
     assert_int_equal(attune_panels_to_rows(NULL), ATTUNE_INVALID_ARGUMENT);
 #define BAD(change, part) bad = good, change, assert_bad(bad, part)
-    BAD(bad.dtype = ATTUNE_F8, "it must be f32, bf16 or i8");
+    BAD(bad.dtype = ATTUNE_F8, "it must be f32, bf16, i8 or i4");
+    BAD((bad.dtype = ATTUNE_I4, bad.columns = 16), "columns is 16; rows of i4 need a multiple of 32");
     BAD((bad.dtype = ATTUNE_I8, bad.columns = 6), "columns is 6; keys of i8 in panels need a multiple of 4");
     BAD((bad.dtype = ATTUNE_BF16, bad.columns = 3), "columns is 3; keys of bf16");
     BAD(bad.is_value = 2, "is_value is 2; it must be from 0 to 1");
@@ -142,8 +166,11 @@ static const attune_tensor *tensor_of(const sample_call *c, const char *name) {
 static void to_panels(const pair *p, bool is_value, void *panels) {
     const attune_tensor *rows = tensor_of(&p->rows, is_value ? "v" : "k");
     attune_panels all = ATTUNE_PANELS_INIT;
-    all.dtype = rows->dtype, all.is_value = is_value;
-    all.heads = rows->dims[0] * rows->dims[1], all.tokens = rows->dims[2], all.columns = rows->dims[3];
+    const attune_problem *const problem = &p->rows.problem;
+    const bool is_i4 = (is_value ? problem->v_dtype : problem->k_dtype) == ATTUNE_I4;
+    all.dtype = is_i4 ? ATTUNE_I4 : rows->dtype, all.is_value = is_value;
+    all.heads = rows->dims[0] * rows->dims[1], all.tokens = rows->dims[2];
+    all.columns = (is_i4 ? 2 : 1) * rows->dims[3];
     all.rows = sample_call_data(&p->rows, is_value ? "v" : "k"), all.panels = panels;
     if (attune_panels_from_rows(&all)) fail_msg("%s", attune_last_message());
 }
@@ -205,6 +232,13 @@ static void same_bits_as_rows(void **state) {
         "num_heads=1,seq_q=3,seq_kv=2,head_dim=4,kv_dtype=i8,integer=all",
         "batch=2,num_heads=4,num_kv_heads=2,seq_q=1,seq_kv=64,head_dim=32,kv_dtype=i8,integer=all,kv_lens=1,"
         "window_left=9,window_right=0,causal_align=bottom_right",
+        "num_heads=4,num_kv_heads=2,seq_q=1,seq_kv=83,head_dim=96,kv_dtype=i4,kv_scales=token,reproducible=1",
+        "num_heads=2,seq_q=50,seq_kv=83,head_dim=32,head_dim_v=64,kv_dtype=i4,kv_scales=head,dtype=bf16",
+        "num_heads=8,num_kv_heads=2,seq_q=1,seq_kv=1301,head_dim=160,head_dim_v=96,kv_dtype=i4,integer=all,"
+        "kv_scales=token,lse=1",
+        "num_heads=3,num_kv_heads=1,seq_q=5,seq_kv=530,head_dim=32,head_dim_v=224,kv_dtype=i4,integer=all,"
+        "q_planes=1,is_causal=1,causal_align=bottom_right,kv_scales=head",
+        "num_heads=4,num_kv_heads=1,seq_q=2,seq_kv=77,head_dim=64,k_dtype=i4,k_scales=token,v_dtype=i8,integer=all",
     };
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         pair p;
@@ -233,6 +267,10 @@ static void appended_rows(void **state) {
         "reproducible=1",
         "batch=2,num_heads=2,seq_q=2,seq_kv=64,seq_new=19,head_dim=24,kv_dtype=i8,kv_scales=token,kv_lens=1,"
         "integer=all,qk_norm_eps=0.5",
+        "batch=2,num_heads=2,seq_q=2,seq_kv=64,seq_new=19,head_dim=64,kv_dtype=i4,kv_scales=token,kv_lens=1,"
+        "integer=all,qk_hadamard=1",
+        "batch=2,num_heads=2,seq_q=2,seq_kv=64,seq_new=2,head_dim=32,head_dim_v=96,kv_dtype=i4,kv_scales=head,"
+        "kv_lens=1,reproducible=1",
     };
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         pair p;
@@ -266,6 +304,8 @@ static void nothing_beyond_the_last(void **state) {
         "num_heads=4,num_kv_heads=1,seq_q=1,seq_kv=37,head_dim=40,kv_dtype=i8",
         "num_heads=2,seq_q=70,seq_kv=37,head_dim=40,kv_dtype=i8,kv_scales=token",
         "num_heads=4,num_kv_heads=1,seq_q=1,seq_kv=37,head_dim=40,kv_dtype=i8,kv_scales=token,integer=all",
+        "num_heads=4,num_kv_heads=1,seq_q=1,seq_kv=37,head_dim=64,kv_dtype=i4,kv_scales=token",
+        "num_heads=4,num_kv_heads=1,seq_q=1,seq_kv=37,head_dim=64,kv_dtype=i4,kv_scales=token,integer=all",
     };
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         pair p;
@@ -279,7 +319,7 @@ static void nothing_beyond_the_last(void **state) {
         for (int v = 0; v < 2; v++) {
             const attune_tensor *t = tensor_of(&p.panels, v ? "v" : "k");
             const int width = t->dtype == ATTUNE_I8 ? 1 : t->dtype == ATTUNE_BF16 ? 2 : 4, unit = 4 / width;
-            const int columns = 40;
+            const int columns = (int)t->dims[3] / 16; /* or bytes */
             unsigned char *const bytes_of = sample_call_data(&p.panels, v ? "v" : "k");
             for (int64_t h = 0; h < t->dims[1]; h++)
                 for (int token = 37 % 16; token < 16; token++)

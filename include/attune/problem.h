@@ -321,7 +321,7 @@ ATTUNE_API attune_status attune_sight_of(const attune_problem *problem, int64_t 
 /* Rows of k or v, and the same in panels. */
 typedef struct attune_panels {
     size_t struct_size;
-    attune_dtype dtype;       /* of both: f32, bf16 or i8 */
+    attune_dtype dtype;       /* of both: f32, bf16, i8 or i4, whose strides are in bytes */
     int is_value;             /* 0: k, 1: v */
     int64_t heads;            /* that lie at equal distances: KV heads, or these times batch entries or pages */
     int64_t tokens, columns;  /* of a head; of a token */

@@ -11,10 +11,11 @@ static void append_codes(mha_context *c, const mha_row *source, const mha_row *t
         return;
     }
     const ir_elem elem = (ir_elem)target->buffer->type.elem;
-    const mha_row codes = {ir_scratch(c->b, "codes", elem, 2, (int64_t[]){1, columns}), {ir_idx(c->b, 0)}, NULL};
+    const int64_t elements = mha_row_elements(c, target->buffer, columns);
+    const mha_row codes = {ir_scratch(c->b, "codes", elem, 2, (int64_t[]){1, elements}), {ir_idx(c->b, 0)}, NULL};
     coding.target = &codes;
     mha_append_codes(c, &coding);
-    mha_copy_row(c, &codes, target, 0, columns);
+    mha_copy_row(c, &codes, target, 0, elements);
 }
 
 static void append_row(mha_context *c, const mha_row *source, const mha_row *target, const ir_access *scale,

@@ -248,6 +248,11 @@ mha_place dl_place_of_keys(const d_lanes *d, const dl_row *row, const dl_tile *t
 
 /* d_lanes_code_values.c: O = O * factor + P V * share, P V in integers. */
 void dl_code_values(d_lanes *d, const dl_tile *tile);
+/* Codes of V as factors: of i4 those in one half of the bytes, times 16, as bytes with their sign; a sum of products of
+ * such; and the column of O, from which a vector of these codes is. */
+const ir_expr *dl_value_codes(const d_lanes *d, const ir_expr *bytes, int half);
+const ir_expr *dl_value_sum(const d_lanes *d, const ir_expr *sum);
+const ir_expr *dl_output_column(const d_lanes *d, const ir_expr *byte, int half);
 /* How the values of a tile join those before it: row r, and factors in all lanes. */
 typedef struct dl_joined_row {
     const ir_expr *r, *unit, *kept, *share;

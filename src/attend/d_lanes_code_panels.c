@@ -7,7 +7,10 @@
  *
  * Values: lanes run along columns, and the codes of the probabilities of four keys are repeated. A register tile is
  * value_rows rows by value_column_vectors vectors. There may be anything in the place of keys beyond the last, whose
- * codes are 0. */
+ * codes are 0.
+ *
+ * A byte of i4 has codes of two columns, so a load is two factors: of scores with the columns of the lower halves and
+ * then with those of the upper ones, of values with one sum for each. */
 #include "attend/d_lanes.h"
 #include "base/integers.h"
 
@@ -34,15 +37,22 @@ static void multiply_unit(d_lanes *d, void *user, const ir_expr *unit, int64_t c
     key_tile *t = user;
     mha_product *p = &t->product;
     const ir_expr *number = ir_add(b, ir_times(b, t->block, d->lanes), unit), *from = ir_times(b, unit, FOUR);
+    const ir_expr *codes[IR_MAX_LANES];
     (void)count; /* units are whole */
     for (int64_t v = 0; v < p->vectors; v++) {
-        const ir_expr *codes = ir_load(b, mha_panel_keys(d->c, &t->vector[v], number, d->lanes));
+        codes[v] = ir_load(b, mha_panel_keys(d->c, &t->vector[v], number, d->lanes));
+        if (d->k_halves > 1) codes[v] = ir_let(b, "codes", codes[v]);
         fetch_panel(d, &t->vector[v], ir_times(b, number, TOKENS * FOUR));
-        mha_product_vector(p, "k", v, dl_unsigned_codes(d, codes, 0));
+        mha_product_vector(p, "k", v, dl_unsigned_codes(d, codes[v], 0));
     }
-    for (int64_t r = 0; r < p->rows; r++) {
-        const ir_expr *row = ir_plus(b, ir_times(b, t->first_row, d->planes), r);
-        mha_product_repeat(p, "q", r, ir_at(b, d->q, FOUR, 3, row, t->block, from));
+    for (int half = 0; half < d->k_halves; half++) {
+        const ir_expr *block = ir_plus(b, ir_times(b, t->block, d->k_halves), half);
+        for (int64_t v = 0; half && v < p->vectors; v++)
+            mha_product_vector(p, "k", v, dl_unsigned_codes(d, codes[v], half));
+        for (int64_t r = 0; r < p->rows; r++) {
+            const ir_expr *row = ir_plus(b, ir_times(b, t->first_row, d->planes), r);
+            mha_product_repeat(p, "q", r, ir_at(b, d->q, FOUR, 3, row, block, from));
+        }
     }
 }
 
@@ -65,7 +75,7 @@ static void store_dots(d_lanes *d, const key_tile *t, int64_t row) {
 static void score_rows(d_lanes *d, const void *user, const ir_expr *first_row, int64_t rows) {
     ir_builder *b = d->b;
     key_tile t = *(const key_tile *)user;
-    const int64_t units = d->c->p->head_dim / FOUR, whole = units / d->lanes, rest = units % d->lanes;
+    const int64_t units = d->c->p->head_dim / d->k_halves / FOUR, whole = units / d->lanes, rest = units % d->lanes;
     t.first_row = first_row;
     t.product = mha_product_of(d->c, MHA_DOT4, rows * d->planes, d->c->s->score_keys);
     t.product.vectors_first = true;
@@ -97,19 +107,22 @@ void dl_code_panel_scores(d_lanes *d, const dl_tile *tile) {
 
 /* Some rows and vectors of columns, over the keys of a tile. */
 typedef struct value_tile {
-    mha_product product; /* rows by planes, vectors of columns */
+    mha_product product; /* rows by planes, vectors of columns: of i4 two for each vector of bytes */
     const ir_expr *first_row, *column;
-    int64_t count; /* columns that exist */
+    int64_t count; /* columns that exist, or bytes */
 } value_tile;
 
 /* Adds the products of four keys from key j of the tile on. */
 static void add_unit(d_lanes *d, value_tile *t, const mha_panel_unit *unit, const ir_expr *j) {
     ir_builder *b = d->b;
     mha_product *p = &t->product;
-    for (int64_t v = 0; v < p->vectors; v++) {
-        const ir_expr *column = ir_plus(b, t->column, v * d->lanes);
-        mha_product_vector(p, "v", v,
-                           mha_load_panel_values(d->c, unit, column, d->lanes, t->count - v * d->lanes));
+    for (int64_t v = 0; v < p->vectors; v += d->v_halves) {
+        const int64_t from = v / d->v_halves * d->lanes;
+        const ir_expr *column = ir_plus(b, t->column, from);
+        const ir_expr *codes = mha_load_panel_values(d->c, unit, column, d->lanes, t->count - from);
+        if (d->v_halves > 1) codes = ir_let(b, "codes", codes);
+        for (int half = 0; half < d->v_halves; half++)
+            mha_product_vector(p, "v", v + half, dl_value_codes(d, codes, half));
         fetch_panel(d, &unit->row, ir_add(b, unit->at, ir_times(b, column, FOUR)));
     }
     for (int64_t r = 0; r < p->rows; r++) {
@@ -147,7 +160,7 @@ static void add_stream(d_lanes *d, const dl_streams *streams, const void *user) 
 
 static void multiply_columns(d_lanes *d, void *user, const ir_expr *column, int64_t count) {
     const dl_tile_rows *r = user;
-    const int64_t vectors = ceil_div(count, d->lanes);
+    const int64_t vectors = ceil_div(count, d->lanes) * d->v_halves;
     value_tile t = {.product = mha_product_of(d->c, MHA_DOT4, d->planes * r->rows, vectors),
                     .first_row = r->first_row,
                     .column = column,
@@ -159,8 +172,9 @@ static void multiply_columns(d_lanes *d, void *user, const ir_expr *column, int6
         for (int64_t v = 0; v < vectors; v++) {
             const ir_expr *sum = NULL;
             for (int i = 0; i < d->planes; i++)
-                sum = dl_sum_with_plane(d, sum, mha_product_sum(&t.product, row * d->planes + i, v));
-            dl_join_values(d, &joined, ir_plus(d->b, column, v * d->lanes), sum);
+                sum = dl_sum_with_plane(d, sum, dl_value_sum(d, mha_product_sum(&t.product, row * d->planes + i, v)));
+            const ir_expr *first = ir_plus(d->b, column, v / d->v_halves * d->lanes);
+            dl_join_values(d, &joined, dl_output_column(d, first, (int)(v % d->v_halves)), sum);
         }
     }
 }
@@ -168,7 +182,7 @@ static void multiply_columns(d_lanes *d, void *user, const ir_expr *column, int6
 static void multiply_rows(d_lanes *d, const void *user, const ir_expr *first_row, int64_t rows) {
     dl_tile_rows t = {user, first_row, rows};
     const int64_t width = (int64_t)d->lanes * d->c->s->value_column_vectors;
-    const dl_columns loop = {"column", d->c->p->head_dim_v, width, 1};
+    const dl_columns loop = {"column", d->c->p->head_dim_v / d->v_halves, width, 1};
     dl_each_columns(d, &loop, multiply_columns, &t);
 }
 

@@ -70,9 +70,9 @@ static const ir_expr *in_order(const d_lanes *d, const ir_expr *const sum[FOUR],
     return ir_shuffle(b, low, high, d->lanes, both);
 }
 
-/* Codes of i4 in one half of the bytes, times 16: as bytes with their sign. */
-static const ir_expr *codes_of_half(const d_lanes *d, const ir_expr *bytes, int half) {
+const ir_expr *dl_value_codes(const d_lanes *d, const ir_expr *bytes, int half) {
     ir_builder *b = d->b;
+    if (d->v_halves == 1) return bytes;
     const ir_expr *words = ir_bitcast(b, IR_I32, bytes);
     if (!half) words = ir_apply(b, IR_SHL, words, int_lanes(d, HALF_BITS, d->lanes), NULL);
     words = ir_and(b, words, int_lanes(d, UPPER_HALVES, d->lanes));
@@ -106,7 +106,7 @@ static void add_keys(d_lanes *d, value_block *block, const dl_streams *streams, 
     }
     interleave(d, row, vector);
     for (int n = 0; n < FOUR; n++)
-        mha_product_vector(p, NULL, n, d->v_halves > 1 ? codes_of_half(d, vector[n], block->half) : vector[n]);
+        mha_product_vector(p, NULL, n, dl_value_codes(d, vector[n], block->half));
     const ir_expr *j = ir_add(b, streams->first[0], i);
     for (int64_t r = 0; r < p->rows; r++) {
         const ir_expr *query = ir_plus(b, block->first_row, r / d->planes);
@@ -131,6 +131,10 @@ static void add_stream(d_lanes *d, const dl_streams *streams, const void *user) 
 }
 
 /* ---- From sums to O ---- */
+
+const ir_expr *dl_value_sum(const d_lanes *d, const ir_expr *sum) {
+    return d->v_halves > 1 ? ir_apply(d->b, IR_SHR, sum, int_lanes(d, HALF_BITS, d->lanes), NULL) : sum;
+}
 
 const ir_expr *dl_sum_with_plane(const d_lanes *d, const ir_expr *sum, const ir_expr *codes) {
     const ir_expr *part = ir_cast(d->b, d->c->elem, codes);
@@ -158,19 +162,15 @@ void dl_join_values(const d_lanes *d, const dl_joined_row *row, const ir_expr *c
 static const ir_expr *sum_of(const d_lanes *d, const ir_expr *const *planes, int m) {
     const ir_expr *sum = NULL;
     for (int i = 0; i < d->planes; i++) {
-        const ir_expr *codes = in_order(d, planes + (ptrdiff_t)i * FOUR, m);
-        if (d->v_halves > 1) codes = ir_apply(d->b, IR_SHR, codes, int_lanes(d, HALF_BITS, d->lanes), NULL);
-        sum = dl_sum_with_plane(d, sum, codes);
+        sum = dl_sum_with_plane(d, sum, dl_value_sum(d, in_order(d, planes + (ptrdiff_t)i * FOUR, m)));
     }
     return sum;
 }
 
-/* Where the columns of O lie that are codes in the bytes from number `from` of the block on. */
-static const ir_expr *column_of(const d_lanes *d, const value_block *block, int64_t from) {
+const ir_expr *dl_output_column(const d_lanes *d, const ir_expr *byte, int half) {
     ir_builder *b = d->b;
-    const ir_expr *byte = ir_plus(b, block->column, from);
     if (d->v_halves == 1) return byte;
-    const ir_expr *column = dl_column_of_byte(d, byte, d->v_halves, block->half);
+    const ir_expr *column = dl_column_of_byte(d, byte, d->v_halves, half);
     return ir_let_in(b, "o_column", ir_idx(b, 0), ir_idx(b, d->v_columns - d->lanes + 1), column);
 }
 
@@ -180,7 +180,8 @@ static void finish_row(d_lanes *d, const value_block *block, int64_t row) {
     for (int i = 0; i < d->planes * FOUR; i++)
         planes[i] = mha_product_sum(&block->product, d->planes * row + i / FOUR, i % FOUR);
     for (int m = 0; m < FOUR && (int64_t)m * d->lanes < block->count; m++) {
-        const ir_expr *column = column_of(d, block, (int64_t)m * d->lanes);
+        const ir_expr *byte = ir_plus(d->b, block->column, (int64_t)m * d->lanes);
+        const ir_expr *column = dl_output_column(d, byte, block->half);
         dl_join_values(d, &joined, column, sum_of(d, planes, m));
     }
 }

@@ -28,6 +28,10 @@ static const ir_access *query_at(const d_lanes *d, const panel_tile *t, int row,
     return ir_at(d->b, d->q, lanes, 2, ir_plus(d->b, t->first_row, row), column);
 }
 
+static const ir_access *keys_of_unit(const d_lanes *d, const panel_tile *t, int v, const ir_expr *unit) {
+    return mha_panel_keys(d->c, &t->vector[v], unit, d->lanes);
+}
+
 /* K * Q of one unit of columns. Where products are of numbers, each column of a unit is a step. */
 static void multiply(d_lanes *d, void *user, const ir_expr *column, int64_t count) {
     ir_builder *b = d->b;
@@ -37,7 +41,7 @@ static void multiply(d_lanes *d, void *user, const ir_expr *column, int64_t coun
     const ir_expr *keys[IR_MAX_LANES], *unit = ir_div(b, column, ir_idx(b, columns));
     (void)count; /* units are whole */
     for (int v = 0; v < p->vectors; v++)
-        keys[v] = ir_let(b, "k", ir_load(b, mha_panel_keys(d->c, &t->vector[v], unit, d->lanes)));
+        keys[v] = ir_let(b, "k", ir_load(b, keys_of_unit(d, t, v, unit)));
     const int steps = d->c->by_pairs ? 1 : (int)columns;
     for (int i = 0; i < steps; i++) {
         for (int v = 0; v < p->vectors; v++) {
@@ -52,6 +56,25 @@ static void multiply(d_lanes *d, void *user, const ir_expr *column, int64_t coun
     }
 }
 
+/* The same of a block of codes of i4, in the order of its columns: first those in the lower halves of its bytes. */
+static void multiply_nibbles(d_lanes *d, void *user, const ir_expr *column, int64_t count) {
+    enum { UNIT = 4, UNITS = 4, HALF = MHA_BLOCK_COLUMNS / 2 };
+    ir_builder *b = d->b;
+    panel_tile *t = user;
+    mha_product *p = &t->product;
+    const ir_expr *first = ir_times(b, ir_div(b, column, ir_idx(b, MHA_BLOCK_COLUMNS)), UNITS), *keys[IR_MAX_LANES];
+    for (int i = 0; i < count; i++) {
+        const int half = i / HALF, unit = i % HALF / UNIT, byte = i % UNIT;
+        for (int v = 0; v < p->vectors; v++) {
+            if (byte == 0)
+                keys[v] = ir_let(b, "k", ir_load(b, keys_of_unit(d, t, v, ir_plus(b, first, unit))));
+            mha_product_vector(p, "k", v, mha_nibble_of_units(d->c, keys[v], byte, half));
+        }
+        for (int r = 0; r < p->rows; r++)
+            mha_product_repeat(p, "q", r, query_at(d, t, r, ir_plus(b, column, i), 1));
+    }
+}
+
 static void register_tile(d_lanes *d, const void *user, const ir_expr *first_row, int64_t rows) {
     ir_builder *b = d->b;
     panel_tile t = *(const panel_tile *)user;
@@ -59,8 +82,10 @@ static void register_tile(d_lanes *d, const void *user, const ir_expr *first_row
     t.product = mha_product_of(d->c, dl_kind(d), rows, d->c->s->score_keys);
     t.product.vectors_first = true;
     mha_product_clear(&t.product);
-    const dl_columns loop = {"d", d->c->p->head_dim, mha_unit_of(d->c->k), d->c->s->score_column_vectors};
-    dl_each_columns(d, &loop, multiply, &t);
+    const bool is_i4 = d->c->p->k_dtype == ATTUNE_I4;
+    const int64_t width = is_i4 ? MHA_BLOCK_COLUMNS : mha_unit_of(d->c->k);
+    const dl_columns loop = {"d", d->c->p->head_dim, width, is_i4 ? 1 : d->c->s->score_column_vectors};
+    dl_each_columns(d, &loop, is_i4 ? multiply_nibbles : multiply, &t);
     for (int r = 0; r < t.product.rows; r++)
         for (int v = 0; v < t.product.vectors; v++)
             ir_store(

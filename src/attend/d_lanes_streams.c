@@ -35,13 +35,13 @@ const ir_expr *dl_load_key(const d_lanes *d, const ir_buffer *k_or_v, const mha_
                            int64_t count) {
     const mha_context *c = d->c;
     const ir_expr *const *index = mha_kv_index(c, k_or_v, key);
-    if (mha_is_paneled(c, k_or_v)) {
-        const mha_row row = mha_kv_row_of(c, k_or_v, key);
-        return mha_load_panel_row(c, &row, column, d->width, count);
-    }
     if (mha_is_coded(c, k_or_v)) {
         const mha_row row = mha_kv_row_of(c, k_or_v, key);
         return mha_load_row(c, &row, column, d->width);
+    }
+    if (mha_is_paneled(c, k_or_v)) {
+        const mha_row row = mha_kv_row_of(c, k_or_v, key);
+        return mha_load_panel_row(c, &row, column, d->width, count);
     }
     if (k_or_v && c->by_pairs && k_or_v->type.elem == IR_BF16)
         return mha_load_raw_columns(c, k_or_v, index, column, d->width, count);

@@ -11,7 +11,7 @@ static mha_f8_form v_form(const d_lanes *d) { return d->c->by_pairs ? MHA_F8_PAI
 
 int dl_table_columns(const d_lanes *d, const ir_buffer *k_or_v, attune_dtype dtype, attune_scales scales,
                      int64_t columns) {
-    if (d->is_serial) return 0;
+    if (d->is_serial || mha_is_paneled(d->c, k_or_v)) return 0;
     if (dtype == ATTUNE_I4) return mha_is_coded(d->c, k_or_v) && mha_has_nibble_table(d->c) ? MHA_BLOCK_COLUMNS : 0;
     const bool is_f8 = !d->planes && dtype == ATTUNE_F8 && !mha_scales_elements(scales) && columns % CODES == 0;
     return is_f8 && mha_has_f8_tables(d->c) ? CODES : 0;

@@ -287,7 +287,9 @@ static void add_panel_zeros(d_lanes *d, const mha_kv_row *key, const ir_access *
     const ir_expr *zero = mha_number(d->c, 0, 1), *scale = mha_v_scale(d->c, key);
     zero = ir_splat(d->b, scale ? ir_mul(d->b, zero, scale) : zero, d->lanes);
     for (int64_t i = 0; i < count; i += d->lanes) {
-        const ir_expr *v = mha_load_panel_row(d->c, &row, ir_plus(d->b, column, i), d->lanes, count - i);
+        const ir_expr *at = ir_plus(d->b, column, i);
+        const ir_expr *v = mha_is_coded(d->c, d->c->v) ? mha_load_row(d->c, &row, at, d->lanes)
+                                                       : mha_load_panel_row(d->c, &row, at, d->lanes, count - i);
         ir_store(d->b, sum, mha_madd(d->c, v, zero, ir_load(d->b, sum)));
     }
 }

@@ -93,8 +93,10 @@ static const ir_expr *byte_of(const mha_context *c, const mha_format *f, const i
 static const ir_expr *load_nibbles(const mha_context *c, const mha_format *f, const mha_row *row, const ir_expr *column,
                                    int lanes) {
     ir_builder *b = c->b;
-    const ir_access *at = bytes_at(c, f, row, byte_of(c, f, column, HALF), lanes);
-    const ir_expr *bytes = ir_cast(b, IR_I32, ir_load(b, at));
+    const ir_expr *byte = byte_of(c, f, column, HALF);
+    const ir_expr *bytes = mha_is_paneled(c, row->buffer)
+                               ? mha_load_panel_bytes(c, row, byte, lanes)
+                               : ir_cast(b, IR_I32, ir_load(b, bytes_at(c, f, row, byte, lanes)));
     const ir_expr *half = ir_div(b, ir_mod(b, column, ir_idx(b, COLUMNS)), ir_idx(b, HALF));
     if (!ir_is(half, 0)) bytes = shifted(c, bytes, ir_cast(b, IR_I32, ir_times(b, half, NIBBLE_BITS)));
     bytes = ir_apply(b, IR_AND, bytes, int_lanes(c, NIBBLE, lanes), NULL);
@@ -182,8 +184,9 @@ void mha_load_nibbles(const mha_context *c, const mha_row *row, const ir_expr *c
 }
 
 const ir_expr *mha_load_row(const mha_context *c, const mha_row *row, const ir_expr *column, int lanes) {
-    if (mha_is_paneled(c, row->buffer)) return mha_load_panel_row(c, row, column, lanes, lanes);
-    if (!mha_is_coded(c, row->buffer)) return mha_load(c, mha_row_access(c, row, column, lanes));
+    if (!mha_is_coded(c, row->buffer))
+        return mha_is_paneled(c, row->buffer) ? mha_load_panel_row(c, row, column, lanes, lanes)
+                                              : mha_load(c, mha_row_access(c, row, column, lanes));
     const mha_format format = mha_format_of(c, row->buffer);
     return load_coded(c, &format, row, column, lanes);
 }

@@ -1,5 +1,6 @@
 #include "nest/panels.h"
 #include "base/integers.h"
+#include "nest/cached.h"
 #include "nest/columns.h"
 #include "nest/pairs.h"
 #include "nest/transpose.h"
@@ -19,7 +20,7 @@ bool mha_is_paneled(const mha_context *c, const ir_buffer *buffer) {
 int64_t mha_unit_of(const ir_buffer *buffer) { return UNIT_BYTES / ir_elem_get(buffer->type.elem)->bytes; }
 
 int64_t mha_panel_columns(const mha_context *c, const ir_buffer *buffer) {
-    return is_k(c, buffer) ? c->p->head_dim : c->p->head_dim_v;
+    return mha_row_elements(c, buffer, is_k(c, buffer) ? c->p->head_dim : c->p->head_dim_v);
 }
 
 mha_row mha_panel_row(const mha_context *c, const ir_buffer *buffer, const ir_expr *const outer[2],
@@ -101,17 +102,28 @@ const ir_access *mha_panel_ahead(const mha_context *c, const mha_row *row, int64
 
 /* ---- Rows ---- */
 
-/* Columns of K are units at most that lie side by side. */
+/* Columns of K are units at most that lie side by side. Codes are joined first, and become integers at once. */
 static const ir_expr *gather(const mha_context *c, const mha_row *row, const ir_expr *column, int lanes) {
     const ir_expr *parts[IR_MAX_LANES];
-    const bool is_code = row->buffer->type.elem == IR_I8; /* these are joined first, and become numbers at once */
+    const bool is_code = row->buffer->type.elem == IR_I8;
     const int unit = (int)min_of(lanes, mha_unit_of(row->buffer));
     for (int i = 0; i < lanes / unit; i++) {
         const ir_access *at = mha_panel_access(c, row, ir_plus(c->b, column, i * unit), unit);
         parts[i] = ir_let(c->b, "k", is_code ? ir_load(c->b, at) : mha_load(c, at));
     }
     const ir_expr *all = mha_join(c->b, parts, lanes / unit, unit);
-    return is_code ? ir_cast(c->b, c->elem, ir_cast(c->b, IR_I32, all)) : all;
+    return is_code ? ir_cast(c->b, IR_I32, all) : all;
+}
+
+const ir_expr *mha_load_panel_bytes(const mha_context *c, const mha_row *row, const ir_expr *byte, int lanes) {
+    ir_builder *b = c->b;
+    if (lanes == 1) return ir_cast(b, IR_I32, ir_load(b, mha_panel_access(c, row, byte, 1)));
+    if (is_k(c, row->buffer)) return gather(c, row, byte, lanes);
+    const mha_panel_unit of = mha_panel_unit_of(c, row);
+    const ir_expr *units = ir_let(b, "bytes", mha_load_panel_values(c, &of, byte, lanes, lanes));
+    const ir_expr *place = ir_cast(b, IR_I32, ir_mod(b, row->first, ir_idx(b, UNIT_BYTES)));
+    const ir_expr *bits = ir_splat(b, ir_mul(b, place, ir_int(b, IR_I32, BYTE_BITS)), lanes);
+    return ir_apply(b, IR_SHR, ir_bitcast(b, IR_I32, units), bits, NULL);
 }
 
 /* Byte number `byte` of each unit, a code, as a number. */
@@ -128,6 +140,20 @@ const ir_expr *mha_byte_of_units(const mha_context *c, const ir_expr *units, int
     return byte_of_units(c, units, ir_int(c->b, IR_I32, byte), units ? units->type.lanes / UNIT_BYTES : 1);
 }
 
+const ir_expr *mha_nibble_of_units(const mha_context *c, const ir_expr *units, int byte, int half) {
+    enum { NIBBLE_BITS = 4, NIBBLE = 15, ZERO_CODE = 8 };
+    ir_builder *b = c->b;
+    const int lanes = units ? units->type.lanes / UNIT_BYTES : 1, before = byte * BYTE_BITS + half * NIBBLE_BITS;
+    const ir_expr *codes = ir_bitcast(b, IR_I32, units);
+    if (before) codes = ir_apply(b, IR_SHR, codes, ir_splat(b, ir_int(b, IR_I32, before), lanes), NULL);
+    if (mha_has_nibble_table(c) && lanes == c->lanes) {
+        const ir_expr *numbers = mha_nibble_table(c);
+        return ir_lookup(b, numbers, numbers, codes);
+    }
+    codes = ir_and(b, codes, ir_splat(b, ir_int(b, IR_I32, NIBBLE), lanes));
+    return ir_cast(b, c->elem, ir_sub(b, codes, ir_splat(b, ir_int(b, IR_I32, ZERO_CODE), lanes)));
+}
+
 /* Numbers of the row's half of pairs of bf16: the upper half of an f32 is one. */
 static const ir_expr *half_of_pairs(const mha_context *c, const mha_row *row, const ir_expr *pairs, int lanes) {
     ir_builder *b = c->b;
@@ -142,7 +168,10 @@ const ir_expr *mha_load_panel_row(const mha_context *c, const mha_row *row, cons
                                   int64_t count) {
     ir_builder *b = c->b;
     if (lanes == 1) return mha_load(c, mha_panel_access(c, row, column, 1));
-    if (is_k(c, row->buffer)) return gather(c, row, column, lanes);
+    if (is_k(c, row->buffer)) {
+        const ir_expr *all = gather(c, row, column, lanes);
+        return row->buffer->type.elem == IR_I8 ? ir_cast(b, c->elem, all) : all;
+    }
     if (mha_unit_of(row->buffer) == 1 && count >= lanes) return mha_load(c, mha_panel_access(c, row, column, lanes));
     const mha_panel_unit of = mha_panel_unit_of(c, row);
     const ir_expr *values = ir_let(b, "values", mha_load_panel_values(c, &of, column, lanes, count));

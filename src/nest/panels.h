@@ -1,6 +1,6 @@
 /* Caches in panels: ATTUNE_PANEL_TOKENS tokens of a KV head lie together, in the order in which products load them.
  * docs/panels.md has the format. A unit is what lies in four bytes: of bf16 two columns of K, or two tokens of V; of i8
- * four.
+ * four. Codes of i4 are bytes, two columns each, which lie as codes of i8 do.
  *
  *     K   [head_dim / unit][token of the panel][unit]
  *     V   [token of the panel / unit][head_dim_v][unit]
@@ -14,6 +14,7 @@
 /* Whether the buffer is the caller's K or V, in panels. */
 bool mha_is_paneled(const mha_context *c, const ir_buffer *buffer);
 int64_t mha_unit_of(const ir_buffer *buffer);
+/* Elements of a token: columns, or bytes of i4. */
 int64_t mha_panel_columns(const mha_context *c, const ir_buffer *buffer);
 
 /* The row of token `token` of a buffer of panels, whose other indices are outer[2]. */
@@ -41,8 +42,13 @@ const ir_expr *mha_load_panel_values(const mha_context *c, const mha_panel_unit 
 
 /* Codes of i8: number `byte` of each of these units, as c->elem. */
 const ir_expr *mha_byte_of_units(const mha_context *c, const ir_expr *units, int byte);
+/* Codes of i4: that in one half of the byte, as c->elem. */
+const ir_expr *mha_nibble_of_units(const mha_context *c, const ir_expr *units, int byte, int half);
 
-/* Columns of a token as c->elem; of V the first `count` of them are loaded, and the others are 0. */
+/* `lanes` bytes of a token's packed row, each at the lower end of an i32, with anything above it. */
+const ir_expr *mha_load_panel_bytes(const mha_context *c, const mha_row *row, const ir_expr *byte, int lanes);
+
+/* Columns of a token, which is not packed, as c->elem; of V the first `count` of them are loaded, the others are 0. */
 const ir_expr *mha_load_panel_row(const mha_context *c, const mha_row *row, const ir_expr *column, int lanes,
                                   int64_t count);
 

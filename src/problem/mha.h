@@ -131,9 +131,9 @@ static inline bool mha_has_scales(attune_scales scales) {
 static inline bool mha_has_panels(const attune_problem *p) {
     return p->k_layout == ATTUNE_LAYOUT_PANELS || p->v_layout == ATTUNE_LAYOUT_PANELS;
 }
-/* Elements in four bytes. */
+/* Elements in four bytes; those of rows of i4 are bytes. */
 static inline int64_t mha_unit_of_dtype(attune_dtype dtype) {
-    return dtype == ATTUNE_I8 ? 4 : dtype == ATTUNE_BF16 ? 2 : 1;
+    return dtype == ATTUNE_I8 || dtype == ATTUNE_I4 ? 4 : dtype == ATTUNE_BF16 ? 2 : 1;
 }
 /* The number of panels for so many tokens. */
 static inline int64_t mha_panels(int64_t tokens) { return (tokens + ATTUNE_PANEL_TOKENS - 1) / ATTUNE_PANEL_TOKENS; }

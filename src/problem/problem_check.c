@@ -287,8 +287,8 @@ static attune_status check_codes(const attune_problem *p, at_error *err) {
 /* The type and the columns of K or V in panels. A unit of K is several columns. */
 static attune_status check_panels_of(const stored *s, bool is_k, at_error *err) {
     const int64_t *const strides = s->strides;
-    if (s->dtype != ATTUNE_F32 && s->dtype != ATTUNE_BF16 && s->dtype != ATTUNE_I8)
-        return at_fail(err, ATTUNE_INVALID_PROBLEM, "%s is panels, but %s is %s; it must be f32, bf16 or i8",
+    if (s->dtype != ATTUNE_F32 && s->dtype != ATTUNE_BF16 && s->dtype != ATTUNE_I8 && s->dtype != ATTUNE_I4)
+        return at_fail(err, ATTUNE_INVALID_PROBLEM, "%s is panels, but %s is %s; it must be f32, bf16, i8 or i4",
                        s->layout_name, s->dtype_name, mha_dtype_name(s->dtype));
     if (mha_scales_elements(s->scales))
         return at_fail(err, ATTUNE_INVALID_PROBLEM, "%s is panels, but %s is %s; it must be head or token",

@@ -438,6 +438,10 @@ static void block_sizes(const attune_problem *p, int64_t of[MHA_NUM_SIZES]) {
     of[MHA_LOW_RANK_HEADS] = p->low_rank_heads ? p->num_kv_heads : 1;
 }
 
+static int64_t elements_of_panel(attune_dtype dtype, int64_t columns) {
+    return ATTUNE_PANEL_TOKENS * (dtype == ATTUNE_I4 ? columns / 2 : columns);
+}
+
 /* In a row of k_scale or v_scale; -1: it has none, or one. */
 static int64_t numbers_of_scales(attune_scales scales, int64_t group, int64_t columns) {
     if (!has_scales_of_elements(scales)) return -1;
@@ -452,8 +456,8 @@ void mha_compiled_sizes(const attune_problem *p, mha_sizes *sizes) {
     if (p->has_row_ids) sizes->of[MHA_NUM_ROWS] = p->num_rows;
     if (p->page_size) sizes->of[MHA_PAGE_SIZE] = p->page_size;
     if (p->page_size) sizes->of[MHA_PAGE_PANELS] = mha_panels(p->page_size);
-    sizes->of[MHA_K_PANEL] = ATTUNE_PANEL_TOKENS * p->head_dim;
-    sizes->of[MHA_V_PANEL] = ATTUNE_PANEL_TOKENS * p->head_dim_v;
+    sizes->of[MHA_K_PANEL] = elements_of_panel(p->k_dtype, p->head_dim);
+    sizes->of[MHA_V_PANEL] = elements_of_panel(p->v_dtype, p->head_dim_v);
     sizes->of[MHA_HEAD_DIM] = p->head_dim;
     sizes->of[MHA_HEAD_DIM_V] = p->head_dim_v;
     if (mha_is_packed(p->k_dtype, p->k_scales)) sizes->of[MHA_K_ROW_BYTES] = mha_k_row_bytes(p);

@@ -41,14 +41,21 @@ static attune_status settle(attune_panels *p, at_error *err) {
 static attune_status take(const attune_panels *given, attune_panels *p, at_error *err) {
     attune_status status = at_copy_in(&panels_struct, given, p, err);
     if (status) return status;
-    if (p->dtype != ATTUNE_F32 && p->dtype != ATTUNE_BF16 && p->dtype != ATTUNE_I8)
-        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "dtype of panels is %d; it must be f32, bf16 or i8",
+    if (p->dtype != ATTUNE_F32 && p->dtype != ATTUNE_BF16 && p->dtype != ATTUNE_I8 && p->dtype != ATTUNE_I4)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "dtype of panels is %d; it must be f32, bf16, i8 or i4",
                        (int)p->dtype);
     status = check_number("is_value", p->is_value, 0, 1, err);
     if (!status) status = check_number("heads", p->heads, 0, MHA_MAX_SIZE, err);
     if (!status) status = check_number("tokens", p->tokens, 0, MHA_MAX_SIZE, err);
     if (!status) status = check_number("columns", p->columns, 1, MHA_MAX_HEAD_DIM, err);
     if (status) return status;
+    if (p->dtype == ATTUNE_I4) {
+        if (p->columns % MHA_BLOCK_COLUMNS)
+            return at_fail(err, ATTUNE_INVALID_ARGUMENT, "columns is %lld; rows of i4 need a multiple of %d",
+                           (long long)p->columns, MHA_BLOCK_COLUMNS);
+        p->columns /= 2; /* bytes, which go into panels as codes of i8 do */
+        p->dtype = ATTUNE_I8;
+    }
     if (!p->is_value && p->columns % mha_unit_of_dtype(p->dtype))
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "columns is %lld; keys of %s in panels need %s",
                        (long long)p->columns, mha_dtype_name(p->dtype),

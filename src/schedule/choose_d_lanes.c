@@ -76,7 +76,8 @@ static void choose_panel_tiles(const attune_problem *p, const at_target *target,
     if (p->v_layout == ATTUNE_LAYOUT_PANELS) s->value_column_vectors = 2;
     if (p->v_layout == ATTUNE_LAYOUT_PANELS && all_codes) {
         s->value_rows = (int32_t)min_of(rows, many ? ROWS : FEW_ROWS);
-        s->value_column_vectors = (int32_t)min_of(power_below(sums / (s->value_rows * planes)), VECTORS);
+        const int64_t of_load = p->v_dtype == ATTUNE_I4 ? 2 : 1; /* vectors of columns */
+        s->value_column_vectors = (int32_t)min_of(power_below(sums / (s->value_rows * planes * of_load)), VECTORS);
     }
     if (p->k_layout != ATTUNE_LAYOUT_PANELS) return;
     s->score_rows = (int32_t)min_of(rows, many ? ROWS : FEW_ROWS);

@@ -327,15 +327,17 @@ static attune_dtype panel_dtype(const draft *d) { return chance(d, 50) ? ATTUNE_
 
 /* Of K or V in panels. Elements of four bytes hold no codes, and codes have scales of heads or tokens. */
 static void draw_panel_dtype(draft *d, attune_dtype *dtype, attune_scales *scales, int64_t *group) {
-    *dtype = chance(d, 30) ? ATTUNE_I8 : chance(d, 60) ? d->p->dtype : panel_dtype(d);
-    if (*dtype != ATTUNE_BF16 && *dtype != ATTUNE_I8) *dtype = ATTUNE_F32;
+    const attune_dtype codes = chance(d, 40) ? ATTUNE_I4 : ATTUNE_I8;
+    *dtype = chance(d, 30) ? codes : chance(d, 60) ? d->p->dtype : panel_dtype(d);
+    if (*dtype != ATTUNE_BF16 && !multiplies(*dtype)) *dtype = ATTUNE_F32;
     *group = 0;
-    *scales = *dtype != ATTUNE_I8 ? ATTUNE_SCALES_DEFAULT : chance(d, 50) ? ATTUNE_SCALES_TOKEN : ATTUNE_SCALES_HEAD;
+    *scales = !multiplies(*dtype) ? ATTUNE_SCALES_DEFAULT : chance(d, 50) ? ATTUNE_SCALES_TOKEN : ATTUNE_SCALES_HEAD;
 }
 
 /* As many columns as units of K are whole. */
 static int64_t dim_of_units(int64_t columns, attune_dtype dtype) {
-    const int64_t unit = dtype == ATTUNE_I8 ? 4 : dtype == ATTUNE_BF16 ? 2 : 1;
+    enum { BLOCK = 32 };
+    const int64_t unit = dtype == ATTUNE_I4 ? BLOCK : dtype == ATTUNE_I8 ? 4 : dtype == ATTUNE_BF16 ? 2 : 1;
     return (columns + unit - 1) / unit * unit;
 }
 
@@ -353,6 +355,8 @@ static void draw_panels(draft *d) {
     if (p->k_layout) draw_panel_dtype(d, &p->k_dtype, &p->k_scales, &p->k_group);
     if (p->v_layout) draw_panel_dtype(d, &p->v_dtype, &p->v_scales, &p->v_group);
     if (p->k_layout) p->head_dim = dim_of_units(p->head_dim, p->k_dtype);
+    if (p->v_layout && p->v_dtype == ATTUNE_I4)
+        p->head_dim_v = dim_of_units(p->head_dim_v ? p->head_dim_v : p->head_dim, p->v_dtype);
 }
 
 static void draw_attention(draft *d) {
