@@ -67,6 +67,30 @@ def decode_problems(_):
     return found
 
 
+def biased_problems(_):
+    """Biases and masks of each score, of short and long sequences: Swin, T5, DETR and others."""
+    swin = "batch=64,num_heads=6,seq_q=49,seq_kv=49,head_dim=32,attn_bias=hqk"
+    detr = "batch=2,num_heads=8,seq_q=100,seq_kv=850,head_dim=32"
+    t5 = "num_heads=12,seq_q=512,head_dim=64"
+    found = {"short": "batch=16,num_heads=32,seq_q=32,seq_kv=32,head_dim=80,attn_bias=qk", "swin": swin,
+             "swin_masked": f"{swin},attn_mask=bqk", "swin_bf16": f"dtype=bf16,{swin}",
+             "detr": f"{detr},attn_mask=bqk", "detr_padded": f"{detr},attn_mask=bk", "t5": f"{t5},attn_bias=hqk",
+             "t5_bf16": f"dtype=bf16,{t5},attn_bias=hqk", "bert_padded": f"batch=2,{t5},attn_mask=bk",
+             "mask": f"{t5},attn_mask=qk"}
+    sizes = ((16, 16), (24, 24), (32, 32), (33, 33), (48, 64), (64, 64), (65, 65), (100, 77), (128, 128), (197, 197),
+             (256, 256), (300, 300), (1024, 1024))
+    kinds = ("attn_bias=hqk", "attn_mask=qk", "attn_bias=qk", "attn_bias=bhqk", "attn_mask=bqk",
+             "attn_bias=hqk,is_causal=1")
+    for i, (rows, keys) in enumerate(sizes):
+        for k in range(2):
+            dim, kind = (64, 80, 32, 128, 40, 96)[(i + 2 * k) % 6], kinds[(i + 3 * k) % 6]
+            dtype = "dtype=bf16," if (i + k) % 3 == 2 else ""
+            batch = max(1, min(16, 2 ** 17 // (rows * keys)))
+            call = f"batch={batch},num_heads=8,seq_q={rows},seq_kv={keys},head_dim={dim}"
+            found[f"biased_{2 * i + k}"] = f"{dtype}{call},{kind}"
+    return found
+
+
 def block_problems(_):
     found = {}
     for embed, heads in ((384, 6), (768, 12), (1024, 16)):
@@ -76,7 +100,8 @@ def block_problems(_):
     return found
 
 
-GROUPS = {"bench": bench_shapes, "random": random_problems, "few": decode_problems, "block": block_problems}
+GROUPS = {"bench": bench_shapes, "random": random_problems, "few": decode_problems, "biased": biased_problems,
+          "block": block_problems}
 
 
 def chosen(options):
@@ -98,14 +123,24 @@ def environment(options, isa=""):
     return os.environ | codegen | ({"ATTUNE_ISA": isa} if isa else {})
 
 
+def timed_already(options, isa):
+    """Problems that the file has times of: with AVX2, or with another instruction set."""
+    if not (options.resume and options.times.exists()):
+        return set()
+    lines = (line.split("\t", 3) for line in options.times.read_text().splitlines())
+    return {line[2] for line in lines if (line[0] == "avx2") == (isa == "avx2")}
+
+
 def sample(options):
-    lines = options.given.read_text() if options.given else "\n".join(chosen(options).values()) + "\n"
+    lines = options.given.read_text().splitlines() if options.given else list(chosen(options).values())
     options.times.parent.mkdir(parents=True, exist_ok=True)
     for isa in targets(options):
+        known = timed_already(options, isa)
+        left = "".join(f"{line}\n" for line in lines if line.partition("\t")[0] not in known)
         command = [options.build / "bench" / "cost_sample", f"--schedules={options.schedules}"]
-        done = subprocess.run(command, input=lines, stdout=subprocess.PIPE, text=True, env=environment(options, isa))
+        command += [f"--alone={options.alone}", f"--piece={options.piece}"] if options.alone else []
         with options.times.open("a") as times:
-            times.write(done.stdout)
+            done = subprocess.run(command, input=left, stdout=times, text=True, env=environment(options, isa))
         if done.returncode:
             sys.exit(f"cost.py: cost_sample ended with {done.returncode}")
 
@@ -161,6 +196,10 @@ def main():
     parser.add_argument("--seed", type=int, default=16, help="of random problems; the constants were fitted to 16")
     parser.add_argument("--given", type=pathlib.Path, help="lines of problems and schedules instead, with tabs between")
     parser.add_argument("--schedules", type=int, default=24, help="of a problem and a strategy, beside neighbours")
+    parser.add_argument("--resume", action="store_true", help="leave out problems that the file has times of")
+    parser.add_argument("--alone", help="a command while which nothing else runs: it writes a line then, and ends when "
+                                        "its input ends")
+    parser.add_argument("--piece", type=int, default=30, help="seconds of a run of that command")
     parser.add_argument("--one-target", dest="both", action="store_false", help="not with AVX2 as well")
     parser.add_argument("--constants", default="", help="fit those whose names begin so, as d_")
     parser.add_argument("--write", action="store_true", help="fit: put the constants into cost.def")

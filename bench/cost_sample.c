@@ -6,8 +6,9 @@
  * and some of the others, in turns with the choice; the best of them five times more. A line of stdout is a target, a
  * class of machines, a problem, a schedule and microseconds, with tabs between them.
  *
- * All is compiled before anything is timed. With --pause the process then stops itself (SIGSTOP): who wants nothing
- * else to run meanwhile continues it at such a time. */
+ * All is compiled before anything is timed. On a machine with other work, --alone names a command that stops the rest:
+ * it writes a line when nothing else runs, and ends when its input ends. Timing goes by pieces of some seconds
+ * (--piece), each within one run of that command. */
 #include "common/tensors.h"
 
 #include "schedule/schedule.h"
@@ -17,9 +18,10 @@
 #include <argp.h>
 #include <math.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { MOST = 400, MOST_PROBLEMS = 1000, MOST_SCHEDULES = 1 << 18, LINE_BYTES = 1 << 16 };
@@ -43,7 +45,8 @@ typedef struct sampler {
     tune_candidate *list;
     subject *subjects[MOST_PROBLEMS];
     size_t count, most; /* most: schedules of a problem */
-    bool pauses;
+    const char *alone; /* a command while which nothing else runs; NULL: none is needed */
+    int64_t piece;     /* seconds of a run of it */
     uint64_t random;
 } sampler;
 
@@ -275,13 +278,64 @@ static void time_subject(const sampler *s, subject *j) {
     tensors_free(&t);
 }
 
+/* ---- Pieces in which nothing else runs ---- */
+
+typedef struct piece {
+    pid_t pid; /* 0: none has begun */
+    int input; /* of the command */
+    time_t end;
+} piece;
+
+_Noreturn static void run_command(const char *command, const int input[2], const int output[2]) {
+    dup2(input[0], STDIN_FILENO);
+    dup2(output[1], STDOUT_FILENO);
+    close(input[1]);
+    close(output[0]);
+    execl("/bin/sh", "sh", "-c", command, (char *)NULL);
+    _exit(127);
+}
+
+/* Returns when the command has written a line. */
+static piece begin_piece(const sampler *s) {
+    int input[2], output[2];
+    char said = 0;
+    if (pipe(input) || pipe(output)) exit(1);
+    const pid_t pid = fork();
+    if (!pid) run_command(s->alone, input, output);
+    close(input[0]);
+    close(output[1]);
+    while (pid > 0 && said != '\n' && read(output[0], &said, 1) == 1) continue;
+    close(output[0]);
+    if (said == '\n') return (piece){pid, input[1], time(NULL) + s->piece};
+    fprintf(stderr, "cost_sample: %s: it wrote no line\n", s->alone);
+    exit(1);
+}
+
+static void end_piece(piece *p) {
+    if (!p->pid) return;
+    close(p->input);
+    waitpid(p->pid, NULL, 0);
+    p->pid = 0;
+}
+
+static void time_all(const sampler *s) {
+    piece now = {0};
+    for (size_t i = 0; i < s->count; i++) {
+        if (now.pid && time(NULL) >= now.end) end_piece(&now);
+        if (s->alone && !now.pid) now = begin_piece(s);
+        time_subject(s, s->subjects[i]);
+    }
+    end_piece(&now);
+}
+
 /* ---- Arguments ---- */
 
 static error_t parse(int key, char *argument, struct argp_state *state) {
     sampler *const s = state->input;
     switch (key) {
     case 'n': s->most = (size_t)tool_parse_integer(state, "schedules", argument, 2, MOST / 2); return 0;
-    case 'p': s->pauses = true; return 0;
+    case 'a': s->alone = argument; return 0;
+    case 'p': s->piece = tool_parse_integer(state, "piece", argument, 1, INT32_MAX); return 0;
     case 's': s->random = (uint64_t)tool_parse_integer(state, "seed", argument, 1, INT32_MAX); return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
@@ -290,14 +344,15 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
 int main(int argc, char **argv) {
     static const struct argp_option options[] = {
         {"schedules", 'n', "N", 0, "Of a problem that names none (default 60)", 0},
-        {"pause", 'p', NULL, 0, "Stop when all is compiled", 0},
+        {"alone", 'a', "COMMAND", 0, "Time while this runs, which writes a line when it has stopped all else", 0},
+        {"piece", 'p', "SECONDS", 0, "Of a run of that command (default 30)", 0},
         {"seed", 's', "N", 0, "Of those that are drawn (default 1)", 0},
         {0},
     };
     static const struct argp argp = {options, parse, NULL, "Times schedules of the problems of stdin.",
                                      NULL,    NULL,  NULL};
     const attune_context_options one = {.struct_size = sizeof one, .cache_dir = "", .cache_base = "", .max_workers = 1};
-    sampler s = {.most = 60, .random = 1};
+    sampler s = {.most = 60, .random = 1, .piece = 30};
     char *const line = allocate(LINE_BYTES);
     argp_parse(&argp, argc, argv, 0, NULL, &s);
     if (attune_context_create(&one, &s.context)) {
@@ -310,7 +365,6 @@ int main(int argc, char **argv) {
         line[strcspn(line, "\n")] = 0;
         if (*line) open_subject(&s, line);
     }
-    if (s.pauses) raise(SIGSTOP);
-    for (size_t i = 0; i < s.count; i++) time_subject(&s, s.subjects[i]);
+    time_all(&s);
     return 0;
 }
