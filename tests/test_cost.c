@@ -130,6 +130,31 @@ static void products_have_many_tasks(void **state) {
         }
 }
 
+/* Of a large batch of short sequences, which comes from afar, the next head is asked for sooner, and by tiles of few
+ * keys: each asks for its share at once. */
+static void short_sequences_from_afar(void **state) {
+    enum { FEW = 4, MANY = 16 };
+    static const struct {
+        const char *problem;
+        int most_keys;
+        attune_task_prefetch asks;
+    } cases[] = {{"num_heads=12,batch=128,seq_q=16,head_dim=64", FEW, ATTUNE_PREFETCH_NONE},
+                 {"num_heads=12,batch=85,seq_q=24,head_dim=64", FEW, ATTUNE_PREFETCH_HEAD},
+                 {"num_heads=12,batch=5,seq_q=24,head_dim=64", MANY, ATTUNE_PREFETCH_NONE},
+                 {"num_heads=32,batch=16,seq_q=32,head_dim=80,attn_bias=qk", FEW, ATTUNE_PREFETCH_HEAD},
+                 {"num_heads=32,batch=2,seq_q=32,head_dim=80,attn_bias=qk", MANY, ATTUNE_PREFETCH_NONE},
+                 {"num_heads=12,batch=85,seq_q=24,head_dim=64,is_causal=1", MANY, ATTUNE_PREFETCH_NONE}};
+    const at_target *target = at_target_find("avx512_bf16");
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const attune_problem p = problem_canonical(cases[i].problem);
+        attune_schedule s;
+        mha_choose(&p, target, usual_machine(target), &s);
+        if (s.score_keys > cases[i].most_keys || s.task_prefetch != cases[i].asks)
+            fail_msg("%s: score_keys=%d, task_prefetch=%d", cases[i].problem, s.score_keys, s.task_prefetch);
+    }
+}
+
 /* By pairs the next head is asked for where twice as much is multiplied as in f32, filled lanes included. */
 static void pairs_ask_ahead_for_more(void **state) {
     static const struct {
@@ -252,6 +277,7 @@ int main(void) {
         cmocka_unit_test(more_costs_more),
         cmocka_unit_test(choices_are_legal),
         cmocka_unit_test(products_have_many_tasks),
+        cmocka_unit_test(short_sequences_from_afar),
         cmocka_unit_test(pairs_ask_ahead_for_more),
         cmocka_unit_test(few_causal_rows_go_by_halves),
         cmocka_unit_test(panels_come_in_streams),

@@ -38,12 +38,19 @@ static mha_cost_level level_of(const attune_problem *p, const at_description *d,
     return all <= (double)d->l2 ? MHA_COST_L2 : all <= (double)d->l3 ? MHA_COST_L3 : MHA_COST_MEMORY;
 }
 
+/* Half of the last cache: other data are in it as well. */
+static bool is_far(const attune_problem *p, const at_description *d, double head_bytes) {
+    const double heads = (double)p->num_kv_heads * (double)min_of(p->batch, 1 << 16);
+    return heads * head_bytes >= (d->l3 > 0 ? d->l3 : d->l2) / 2;
+}
+
 mha_cost_context mha_cost_context_of(const attune_problem *p, const mha_machine *m) {
     const double queries = size_of(p->seq_q, p->max_seq_q), group = (double)(p->num_heads / p->num_kv_heads);
     const double keys = p->low_rank ? (double)p->low_rank : size_of(p->seq_kv, p->max_seq_kv);
     const double k_bytes = (double)mha_k_row_bytes(p) / (double)p->head_dim;
     const double v_bytes = (double)mha_v_row_bytes(p) / (double)p->head_dim_v;
     const double key = (double)p->head_dim * k_bytes + (double)p->head_dim_v * v_bytes;
+    const double row = (double)((p->head_dim + p->head_dim_v) * mha_dtype_bytes(p->dtype));
     return (mha_cost_context){
         .p = p,
         .machine = *m,
@@ -58,6 +65,7 @@ mha_cost_context mha_cost_context_of(const attune_problem *p, const mha_machine 
         .k_bytes = k_bytes,
         .v_bytes = v_bytes,
         .level = level_of(p, m->description, keys * key),
+        .is_far = is_far(p, m->description, keys * key + queries * group * row),
         .q_bytes = (double)mha_dtype_bytes(p->dtype),
         .by_pairs = mha_attends_by_pairs(p, m->target),
         .has_elements = mha_has_dims(p->attn_mask_dims) || mha_has_dims(p->attn_bias_dims),

@@ -31,6 +31,7 @@ typedef struct mha_cost_context {
     double lane_bytes; /* of the arithmetic */
     double k_bytes, v_bytes, q_bytes;
     mha_cost_level level;        /* where a call finds K and V */
+    bool is_far;                 /* all of a call takes a large part of the last cache */
     bool by_pairs, has_elements; /* has_elements: a mask or a bias for each score */
 } mha_cost_context;
 

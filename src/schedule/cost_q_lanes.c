@@ -249,6 +249,21 @@ static double rows_cost(const q_head *h) {
     return q * h->v.shuffle * 4 + o + rows * COST_OF(row);
 }
 
+static bool asks_ahead(const q_head *h) { return h->s->task_prefetch == ATTUNE_PREFETCH_HEAD; }
+
+/* What is waited for where a call is from afar. Prefetchers follow the keys of a register tile if these are few. Each
+ * register tile of the scores asks ahead for its share of the lines at once: the more there are, the longer it waits
+ * until a core's outstanding requests have room for them. */
+static double waiting(const q_head *h, double lines) {
+    enum { FOLLOWED = 4, MANY = 16, OUTSTANDING = 32 };
+    const mha_cost_context *c = h->c;
+    const double tiles = h->stripes * score_tiles(h), line = LINE / c->machine.description->memory_rate;
+    const double crowded = cost_larger(0, h->s->score_keys - FOLLOWED) / (MANY - FOLLOWED);
+    if (!c->is_far) return 0;
+    if (asks_ahead(h)) return cost_larger(0, lines - tiles * OUTSTANDING) * line * COST_OF(ask_far);
+    return c->keys * c->columns * c->k_bytes / LINE * crowded * line * COST_OF(keys_far);
+}
+
 /* K and V, once for each task: the first finds them in the third cache, or asked for; others in the second if that is
  * large enough. */
 static double reading(const q_head *h) {
@@ -256,13 +271,13 @@ static double reading(const q_head *h) {
     const at_description *d = c->machine.description;
     const double key = c->columns * c->k_bytes + c->columns_v * c->v_bytes;
     const double row = (c->columns + c->columns_v) * c->q_bytes, once = c->keys * key + c->rows * row;
-    const bool asks = h->s->task_prefetch == ATTUNE_PREFETCH_HEAD;
+    const bool asks = asks_ahead(h);
     const double far = d->l3 > 0 ? d->l3_rate : d->memory_rate;
     const double share = beyond(c->keys * key, d->l2);
     const double again = cost_larger(0, h->tasks - 1) * h->task_seen * key;
     const double first = once / far * COST_OF(from_l3) * (asks ? COST_OF(ahead) : 1);
     return first + again * (share / far + (1 - share) / d->l2_rate) * COST_OF(from_l3) +
-           (asks ? once / LINE * COST_OF(ask) / d->load : 0);
+           (asks ? once / LINE * COST_OF(ask) / d->load : 0) + waiting(h, once / LINE);
 }
 
 /* V in pairs, once for a head: read, interleaved and written. */

@@ -22,10 +22,11 @@ static double keys_seen(const attune_problem *p, int64_t queries, int64_t keys) 
  * writes, as 49 x 49 scores have in f32. What is larger than the second cache would be gone before the next head
  * begins. Pairs are multiplied in half the time, those of lanes that are filled up, too. Under causality and windows
  * only what is seen counts, and more of it, where there is little to wait for as a call nearly fits the second cache.
- */
+ * Half as much pays where a call takes much of the last cache, which others use, too. */
 static attune_task_prefetch usual_task_prefetch(const attune_problem *p, const at_target *target,
                                                 const attune_schedule *s) {
-    enum { LINE = 64, PAYS = 320, PAYS_NEAR = 480, USUAL = 512, LARGE = 1024 * 1024, NEAR = 4 * LARGE };
+    enum { LINE = 64, PAYS_FAR = 160, PAYS = 320, PAYS_NEAR = 480, USUAL = 512 };
+    enum { LARGE = 1024 * 1024, NEAR = 4 * LARGE, FAR = 16 * LARGE };
     const int64_t queries = p->seq_q == ATTUNE_DYNAMIC ? USUAL : p->seq_q;
     const int64_t rows = queries * (p->num_heads / p->num_kv_heads), columns = p->head_dim + p->head_dim_v;
     const bool by_pairs = mha_attends_by_pairs(p, target);
@@ -37,7 +38,8 @@ static attune_task_prefetch usual_task_prefetch(const attune_problem *p, const a
     const bool hides = mha_has_first_key(p) || mha_has_last_key(p);
     const bool is_near = hides && !by_pairs && heads * (double)bytes <= NEAR;
     const double seen = is_near ? keys_seen(p, queries, keys) : (double)keys;
-    const bool pays = computed * seen * (double)columns * LINE >= (is_near ? PAYS_NEAR : PAYS) * (double)bytes;
+    const double least = is_near ? PAYS_NEAR : !hides && heads * (double)bytes >= FAR ? PAYS_FAR : PAYS;
+    const bool pays = computed * seen * (double)columns * LINE >= least * (double)bytes;
     return pays && keys * (k + v) < LARGE ? ATTUNE_PREFETCH_HEAD : ATTUNE_PREFETCH_NONE;
 }
 
