@@ -231,9 +231,9 @@ static void panels_of_codes_come_in_turn(void **state) {
     static const struct {
         const char *sizes, *target;
         int score_keys, prefetch;
-    } cases[] = {{"num_heads=32,num_kv_heads=8,seq_kv=4096,q_planes=1", "avx512_bf16", 1, 8192},
+    } cases[] = {{"num_heads=32,num_kv_heads=8,seq_kv=4096,q_planes=1", "avx512_bf16", 2, 8192},
                  {"num_heads=32,num_kv_heads=8,seq_kv=4096", "avx512_bf16", 1, 8192},
-                 {"num_heads=8,seq_kv=4096,q_planes=1", "avx512_bf16", 4, 8192},
+                 {"num_heads=8,seq_kv=4096,q_planes=1", "avx512_bf16", 8, 8192},
                  {"num_heads=32,num_kv_heads=8,seq_kv=4096", "avx2", 2, 8192},
                  {"num_heads=32,num_kv_heads=8,seq_kv=512,q_planes=1", "avx512_bf16", 4, -1}};
     (void)state;
