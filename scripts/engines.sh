@@ -161,7 +161,7 @@ short)
     ENGINES_SECONDS=${ENGINES_SECONDS:-240}
     setup || { nothing; exit 0; }
     # A file that is slow as a whole would load its engine to run nothing.
-    mapfile -t files < <(test_files | xargs grep -L '^pytestmark = pytest.mark.slow')
+    mapfile -t files < <(test_files | xargs -r grep -L '^pytestmark = pytest.mark.slow')
     "$python" tests/python/run.py --short --jobs="$(nproc)" "${files[@]}"
     ;;
 bench)

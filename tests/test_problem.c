@@ -287,6 +287,8 @@ static void test_contradictions(void **state) {
          "k_scale_strides make two elements of the output coincide"},
         {"seq_q=4,head_dim=32,kv_layout=panels,kv_dtype=f8",
          "k_layout is panels, but k_dtype is f8; it must be f32, bf16, i8 or i4"},
+        {"seq_q=4,head_dim=32,kv_dtype=i4,kv_scales=token_min,seq_new=2,k_group_strides=8:8:1:1",
+         "k_group_strides make two elements of the output coincide"},
         {"seq_q=4,head_dim=32,kv_layout=panels,kv_dtype=i4",
          "k_layout is panels, but k_scales is group; it must be head or token"},
         {"seq_q=4,head_dim=4,v_layout=panels,v_dtype=f16",

@@ -45,7 +45,8 @@ typedef struct attune_arguments {
     size_t struct_size;
     const void *q;
     void *k, *v;                 /* written to only if the problem has seq_new */
-    float *k_scale, *v_scale;    /* written to only if the problem has seq_new and scales of tokens or groups */
+    float *k_scale, *v_scale;    /* written to only if the problem has seq_new and scales of tokens or groups;
+                                  * least numbers of these lie after them */
     void *out;
     void *lse;                   /* read by op = weights */
     int64_t batch, num_heads, num_kv_heads; /* num_heads / num_kv_heads must be as compiled; in a block, both */

@@ -223,7 +223,7 @@ typedef struct attune_problem {
     attune_dtype w_dtype;  /* of packed_weights, keys_low and values_low; default dtype. i8, i4: packed_weights holds
                             * codes, with a scale for each output of w_group inputs; the other two are of dtype */
     int64_t x_strides[3], x_kv_strides[3], x_v_strides[3];
-    int64_t k_scale_strides[3], v_scale_strides[3]; /* of scales of tokens */
+    int64_t k_scale_strides[3], v_scale_strides[3]; /* of scales of tokens; token_min has k_group_strides */
     int has_softmax_scale; /* 1: each call has its own scale, attune_arguments.softmax_scale; the problem's must be
                             * ATTUNE_DEFAULT_SCALE. The kernel computes as one with that scale compiled in */
     int reserved;          /* 0 */

@@ -34,10 +34,11 @@ typedef enum attune_scales {
                                 * stores rows of q8_0 (i8) and q4_0 (i4) */
     ATTUNE_SCALES_INLINE_MIN,  /* i4: two f16 for each 32 columns of a key, scale and least number, before their codes.
                                 * The value is code * scale + least, with codes from 0 to 15: ggml's rows of q4_1 */
-    /* i4, with the same meaning, but f32 in k_scale and v_scale: a scale and a least number for each … */
-    ATTUNE_SCALES_TOKEN_MIN,   /* KV head of each key */
-    ATTUNE_SCALES_GROUP_MIN,   /* k_group (v_group) columns of each KV head of each key */
-    ATTUNE_SCALES_CHANNEL_MIN, /* column of each KV head */
+    /* i4 with scales and least numbers of the same meaning, but f32 in k_scale and v_scale, with k_group_strides: a
+     * row has all its scales, then all its least numbers. Each scale after inline_min has least numbers. */
+    ATTUNE_SCALES_TOKEN_MIN,   /* one of each for each KV head of each key */
+    ATTUNE_SCALES_GROUP_MIN,   /* one of each for each k_group (v_group) columns of each KV head of each key */
+    ATTUNE_SCALES_CHANNEL_MIN, /* one of each for each column of each KV head */
     ATTUNE_SCALES_COUNT
 } attune_scales;
 
@@ -45,8 +46,8 @@ typedef enum attune_scales {
  *   none    nothing: codes of caches count as the numbers that they stand for
  *   scores  k_dtype = i8 or i4: a row of q becomes codes of its own, q[d] ~ code[d] * max|q| / largest, and a score is
  *           the sum of code[d] * k's code[d]. q_planes says how many bytes a code of q has: with one, largest is 127;
- *           with two 16256, which is more exact than bf16. head_dim is at most 1024. k_scales is head, token or group;
- *           each group has a sum of its own then. weights_mode must be none.
+ *           with two 16256, which is more exact than bf16. head_dim is at most 1024. k_scales is head, token, group,
+ *           token_min or group_min; each group has a sum of its own then. weights_mode must be none.
  *           k_dtype = f32, f16 or bf16: each call makes codes of one byte of k, too, with a scale for each key, after
  *           it has subtracted the mean of an entry's keys from those that it makes smaller: faster prefill, less exact
  *           (docs/numerics.md). Everything is f32, q_planes is 1, and reproducible must be 0: the mean is of all keys,

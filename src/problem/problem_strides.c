@@ -65,11 +65,20 @@ static attune_status check_count(const mha_tensor *t, const int64_t dims[4], at_
     return ATTUNE_OK;
 }
 
+/* The field that the caller set: scales with columns of their own have other strides than scales of tokens. */
+static const char *strides_name(const mha_tensor *t, char text[64]) {
+    if (t->id == MHA_K_SCALES) return "k_group_strides";
+    if (t->id == MHA_V_SCALES) return "v_group_strides";
+    snprintf(text, 64, "%s_strides", t->name);
+    return text;
+}
+
 static attune_status check_range(const mha_tensor *t, const int64_t strides[4], at_error *err) {
+    char text[64];
     for (int i = 0; i < t->rank; i++)
         if (strides[i] < 0 || strides[i] > MHA_MAX_STRIDE)
-            return at_fail(err, ATTUNE_INVALID_PROBLEM, "%s_strides[%d] is %lld; it must be from 0 to %lld", t->name, i,
-                           (long long)strides[i], (long long)MHA_MAX_STRIDE);
+            return at_fail(err, ATTUNE_INVALID_PROBLEM, "%s[%d] is %lld; it must be from 0 to %lld",
+                           strides_name(t, text), i, (long long)strides[i], (long long)MHA_MAX_STRIDE);
     return ATTUNE_OK;
 }
 
@@ -93,14 +102,14 @@ attune_status mha_extent(const mha_tensor *t, const int64_t dims[4], const int64
 /* "4x16 with strides 16:1" */
 static attune_status refuse_coinciding(const mha_tensor *t, const int64_t dims[4], const int64_t strides[4],
                                        at_error *err) {
-    char text[192];
+    char text[192], name[64];
     size_t n = 0;
     for (int i = 0; i < t->rank; i++)
         n += (size_t)snprintf(text + n, sizeof text - n, "%s%lld", i ? "x" : "", (long long)dims[i]);
     for (int i = 0; i < t->rank; i++)
         n += (size_t)snprintf(text + n, sizeof text - n, "%s%lld", i ? ":" : " with strides ", (long long)strides[i]);
-    return at_fail(err, ATTUNE_INVALID_PROBLEM, "%s_strides make two elements of the output coincide: %s", t->name,
-                   text);
+    return at_fail(err, ATTUNE_INVALID_PROBLEM, "%s make two elements of the output coincide: %s",
+                   strides_name(t, name), text);
 }
 
 /* Strides that the caller gave. */

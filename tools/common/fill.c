@@ -97,8 +97,9 @@ static void fill_cache(const tensors *t, tensor *one, bool is_value, input_kind 
         fill_numbers(t, one, kind, is_value, random);
 }
 
-/* Least numbers, after the scales of a row. */
-static void fill_least(const tensors *t, tensor *one, bool is_value) {
+/* Least numbers, after the scales of a row: about those of numbers around 0, some of a code that none uses, and of a scale
+ * that is 0 any. */
+static void fill_least(const tensors *t, tensor *one, bool is_value, tool_random *random) {
     const ref_format f = ref_format_of(&t->problem, !is_value || t->problem.v_in_k);
     const int64_t scales = ref_row_scales(&f);
     int64_t dims[4], strides[4];
@@ -109,7 +110,9 @@ static void fill_least(const tensors *t, tensor *one, bool is_value) {
         const int64_t at = a * strides[0] + b * strides[1] + c * strides[2];
         for (int64_t i = 0; i < scales; i++) {
             const long double scale = ref_load(one->info.dtype, one->data, at + i * strides[3]);
-            ref_store(one->info.dtype, one->data, at + (scales + i) * strides[3], -7.3L * scale);
+            const float code = -7.5F + (tool_random_chance(random, 10) ? 6 : 1) * tool_random_normal(random);
+            const long double least = scale == 0 ? 0.3L * code : code * scale;
+            ref_store(one->info.dtype, one->data, at + (scales + i) * strides[3], least);
         }
     }
 }
@@ -129,7 +132,7 @@ static void fill_scales(const tensors *t, tensor *one, bool is_value, input_kind
         if (kind == INPUT_NONFINITE && tool_random_chance(random, 2)) scale = (long double)NAN;
         ref_store(one->info.dtype, one->data, (int64_t)i, scale);
     }
-    fill_least(t, one, is_value);
+    fill_least(t, one, is_value, random);
 }
 
 static int64_t row_length(const attune_tensor *info) { return info->rank ? info->dims[info->rank - 1] : 1; }
