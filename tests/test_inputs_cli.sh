@@ -256,6 +256,10 @@ grep -q '^num_heads=2,seq_q=4,seq_kv=4' "$work/stdout"
 report $? "and the other problem measured"
 refuse "a bench of nothing" 'max_pages is 0' \
     "$attune" bench --samples=1 $small,page_size=4,kv_lens=1 --sizes max_pages=0,num_pages=1
+for scale in 0.1 1e36; do
+    checked "a scale of the call, $scale" --sizes softmax_scale=$scale \
+        num_heads=1,seq_q=32,seq_kv=64,head_dim=16,dtype=bf16,softmax_scale=dynamic
+done
 # Entries whose lengths only cu_seqlens_kv tells have keys in their pages: the error of nothing would be none.
 expect "a ragged batch in pages" 0 '^ordinary +[1-9]\.' "$attune" check --inputs=ordinary \
     num_heads=2,batch=3,ragged=1,seq_q=dynamic,seq_kv=dynamic,page_size=16,head_dim=16 \

@@ -8,6 +8,7 @@
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -75,17 +76,19 @@ static float wanted(float score, float most) {
 
 /* ---- Calls ---- */
 
-static void open_call(tensors *t) {
-    tensors_open_call(t, PROBLEM, "", INPUT_ORDINARY, 1);
+static void fill_call(tensors *t, const char *problem, float least, float unit) {
+    tensors_open_call(t, problem, "", INPUT_ORDINARY, 1);
     uint16_t *const q = tensors_find(t, "q")->data, *const k = tensors_find(t, "k")->data,
                     *const v = tensors_find(t, "v")->data;
     memset(q, 0, sizeof *q * ROWS * DIM);
     memset(k, 0, sizeof *k * KEYS * DIM);
     memset(v, 0, sizeof *v * KEYS * COLUMNS);
-    for (int row = 0; row < ROWS; row++) q[row * DIM] = rounded(0.03F * powf(1.4F, (float)row));
-    for (int key = 0; key < KEYS; key++) k[key * DIM] = rounded(0.37F - 0.11F * (float)(key * 29 % KEYS));
+    for (int row = 0; row < ROWS; row++) q[row * DIM] = rounded(unit * least * powf(1.4F, (float)row));
+    for (int key = 0; key < KEYS; key++) k[key * DIM] = rounded(unit * (0.37F - 0.11F * (float)(key * 29 % KEYS)));
     for (int key = 0; key < KEYS; key++) v[key * COLUMNS + key] = rounded(1);
 }
+
+static void open_call(tensors *t) { fill_call(t, PROBLEM, 0.03F, 1); }
 
 static void run(const tensors *t) {
     attune_schedule s = ATTUNE_SCHEDULE_INIT;
@@ -107,19 +110,42 @@ static void check_row(const tensors *t, int row) {
     for (int key = 0; key < KEYS; key++) most = fmaxf(most, number_of(q[row * DIM]) * number_of(k[key * DIM]));
     for (int key = 0; key < KEYS; key++) p[key] = wanted(number_of(q[row * DIM]) * number_of(k[key * DIM]), most);
     for (int key = 0; key <= KEYS; key++) sum += p[key ^ 1]; /* the second of a pair first */
-    for (int key = 0; key < KEYS; key++)
-        if (output(t, row, key) != rounded(p[key] * (1 / sum)))
+    for (int key = 0; key < KEYS; key++) {
+        const float exact = p[key] * (1 / sum), weight = exact < 0x1p-126F ? 0 : exact;
+        if (output(t, row, key) != rounded(weight))
             fail_msg("row %d, key %d: %a instead of %a, the probability being %a", row, key,
-                     number_of(output(t, row, key)), number_of(rounded(p[key] * (1 / sum))), p[key]);
+                     number_of(output(t, row, key)), number_of(rounded(weight)), p[key]);
+    }
 }
 
+/* So many scores that each number of the table is one of them. */
 static void test_bits(void **state) {
     (void)state;
-    tensors t;
-    open_call(&t);
+    for (int i = 0; i < 24; i++) {
+        tensors t;
+        fill_call(&t, PROBLEM, 0.03F * (1 + 0.017F * (float)i), 1);
+        run(&t);
+        for (int row = 0; row < ROWS; row++) check_row(&t, row);
+        tensors_free(&t);
+    }
+}
+
+/* Q and K are 2^-61 of those above, and the scale is 2^122 times as large. Rows whose products keep all their bits have
+ * the same probabilities. */
+static void test_huge_scale(void **state) {
+    (void)state;
+    enum { FIRST_ROW = 14 };
+    tensors usual, t;
+    char problem[sizeof PROBLEM + 64];
+    open_call(&usual);
+    run(&usual);
+    snprintf(problem, sizeof problem, "%s,softmax_scale=%.0f", PROBLEM, 0x1p119);
+    fill_call(&t, problem, 0.03F, 0x1p-61F);
     run(&t);
-    for (int row = 0; row < ROWS; row++) check_row(&t, row);
+    for (int row = FIRST_ROW; row < ROWS; row++)
+        for (int key = 0; key < KEYS; key++) assert_int_equal(output(&t, row, key), output(&usual, row, key));
     tensors_free(&t);
+    tensors_free(&usual);
 }
 
 /* Not rounded to the least number, but 0. */
@@ -164,6 +190,7 @@ static void test_infinite_score(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bits),
+        cmocka_unit_test(test_huge_scale),
         cmocka_unit_test(test_infinitely_far),
         cmocka_unit_test(test_no_number),
         cmocka_unit_test(test_infinite_score),

@@ -36,6 +36,7 @@
 #include "attend/softmax.h"
 #include "nest/f8.h"
 #include "nest/product.h"
+#include "problem/problem.h"
 
 typedef struct d_lanes {
     mha_context *c;
@@ -106,9 +107,11 @@ typedef struct dl_tile_rows {
     int64_t rows;
 } dl_tile_rows;
 
-/* Keys whose codes come from exponentials side by side: each of these waits for its own operations most of the time. */
+/* Keys whose codes come from exponentials side by side: each of these waits for its own operations most of the time.
+ * For a vector or two of keys, computing four costs more. */
 static inline int dl_side_by_side(const d_lanes *d) {
-    return d->c->p->integer == ATTUNE_INTEGER_ALL ? 4 * d->lanes : d->lanes;
+    const bool is_short = mha_most_keys(d->c->p) <= 2 * d->lanes;
+    return d->c->p->integer == ATTUNE_INTEGER_ALL && !is_short ? 4 * d->lanes : d->lanes;
 }
 
 static inline int64_t dl_round_up(int64_t x, int64_t step) { return (x + step - 1) / step * step; }

@@ -277,10 +277,11 @@ void ql_encode_queries(q_lanes *c, const ir_expr *stripe);
 void ql_multiply_codes(q_lanes *c, const q_lanes_tile *tile, const mha_kv_row *rows, int64_t unroll,
                        const mha_product *scores);
 
-/* q_lanes_pair_exp.c: exponentials of pairs as bf16 at once, with an error of 2^-9 in the exponent. Open it before the
- * loop; the sum after the loop is NaN if a score was. */
+/* q_lanes_pair_exp.c: exponentials of pairs as bf16 at once, of exponents rounded to multiples of 2^-9. Open it before
+ * the loop; the sum after the loop is NaN if a score was. */
 typedef struct ql_pair_exp {
     const ir_expr *base, *scale, *table[2];
+    const ir_expr *before; /* a factor of scores, so that the scale stays finite; NULL: 1 */
     const ir_access *bits; /* of all fixed-point numbers so far, joined */
 } ql_pair_exp;
 bool ql_has_pair_exp(const q_lanes *c);

@@ -3,8 +3,8 @@
  * difference between f and 2^f - 1. A table has that difference for the first 7 bits of f. What is left is rounded to
  * the 7 bits of bf16's fraction. So two scores cost one instruction where a polynomial costs two.
  *
- * Adding FIRST_INTEGER to a number leaves its integer part in the lowest bits. The upper half of that sum is the same
- * for all exponentials that are numbers, so its exponent tells later whether one was NaN. */
+ * Adding ONLY_INTEGERS to a number leaves its integer part in the lowest bits. The exponent of that sum is the same for
+ * all exponentials that are numbers, so it tells later whether one was NaN. */
 #include "attend/q_lanes.h"
 #include "problem/problem.h"
 
@@ -17,8 +17,9 @@ enum {
     TABLE = 128,   /* two such vectors */
     LEAST_KEYS = 64 /* fewer do not pay for the table */
 };
-static const float FIRST_INTEGER = 0x1.8p23F;
-static const int32_t FIRST_INTEGER_UPPER = 0x4b40; /* the upper half of its bits */
+static const float ONLY_INTEGERS = 0x1.8p23F;
+static const float HUGE_SCALE = 1e30F; /* times the steps it might be infinite */
+static const int32_t ONLY_INTEGERS_UPPER = 0x4b40; /* the upper half of its bits */
 
 /* In steps of 2^-9; of all tables the one with the least mean square of relative errors after rounding. */
 static const uint8_t corrections[TABLE] = {
@@ -29,10 +30,9 @@ static const uint8_t corrections[TABLE] = {
     30, 29, 27, 27, 26, 25, 23, 23, 22, 21, 19, 18, 17, 15, 14, 14, 13, 11, 10, 9,  6,  5,  3,  2};
 
 bool ql_has_pair_exp(const q_lanes *c) {
-    const attune_problem *p = c->m->p;
-    const bool is_short = p->seq_kv != ATTUNE_DYNAMIC && p->seq_kv < LEAST_KEYS;
+    const bool pays = mha_most_keys(c->m->p) >= LEAST_KEYS && c->m->s->kv_tile >= LEAST_KEYS;
     return c->width == 2 && 4 * c->m->lanes == BYTES && c->m->target->flags & AT_TARGET_LOOKUP && !c->m->lse &&
-           !c->m->params.tensor[MHA_V_SCALE] && !is_short && c->m->s->kv_tile >= LEAST_KEYS;
+           !c->m->params.tensor[MHA_V_SCALE] && pays;
 }
 
 void ql_fill_corrections(q_lanes *c) {
@@ -54,14 +54,27 @@ static const ir_expr *shift(const q_lanes *c, ir_op by, const ir_expr *x, int32_
     return ir_apply(c->b, by, x, int_lanes(c, bits), NULL);
 }
 
+/* Steps of the exponent for one of a score. Those of a huge scale are taken in two factors; the first is a power of two,
+ * so that it changes no bits. A scale of the call may be huge or not: the same kernel computes as with that scale. */
+static void open_scale(q_lanes *c, ql_pair_exp *e) {
+    const attune_problem *p = c->m->p;
+    ir_builder *b = c->b;
+    const ir_expr *steps = mha_number(c->m, 1 << FRACTION, 1), *one = mha_number(c->m, 1, 1), *scale = one;
+    if (!c->m->in_log2) scale = mha_score_log2e(c->m);
+    if (!c->m->in_log2 && (p->has_softmax_scale || fabs(p->softmax_scale) > HUGE_SCALE)) {
+        const ir_expr *is_huge = ir_gt(b, ir_abs(b, scale), mha_number(c->m, HUGE_SCALE, 1));
+        is_huge = ir_let(b, "is_huge", is_huge);
+        e->before = ir_let(b, "before", ir_splat(b, ir_select(b, is_huge, steps, one), c->m->lanes));
+        steps = ir_select(b, is_huge, one, steps);
+    }
+    e->scale = ir_let(b, "scale", ir_splat(b, ir_mul(b, scale, steps), c->m->lanes));
+}
+
 ql_pair_exp ql_open_pair_exp(q_lanes *c, const ir_expr *base) {
     ir_builder *b = c->b;
     const int lanes = c->m->lanes;
-    const double steps = 1 << FRACTION;
     ql_pair_exp e = {.base = base, .bits = ir_mutable(b, "bits", int_lanes(c, 0))};
-    const ir_expr *scale = mha_number(c->m, steps, 1);
-    if (!c->m->in_log2) scale = ir_mul(b, mha_score_log2e(c->m), scale);
-    e.scale = ir_let(b, "scale", ir_splat(b, scale, lanes));
+    open_scale(c, &e);
     for (int i = 0; i < 2; i++) {
         const ir_expr *words = ir_load(b, ir_at(b, c->corrections, lanes, 1, ir_idx(b, i * lanes)));
         e.table[i] = ir_let(b, "corrections", ir_bitcast(b, IR_I8, words));
@@ -72,8 +85,9 @@ ql_pair_exp ql_open_pair_exp(q_lanes *c, const ir_expr *base) {
 /* The bits of 127 + exponent, in the lower half of each lane; `upper` is added to the upper one. */
 static const ir_expr *fixed_point(q_lanes *c, const ql_pair_exp *e, const ir_expr *score, int32_t less) {
     enum { BIAS = 127 << FRACTION };
-    const double zero = (double)FIRST_INTEGER + ROUNDING - less;
+    const double zero = (double)ONLY_INTEGERS + ROUNDING - less;
     const ir_expr *x = ir_sub(c->b, score, e->base);
+    if (e->before) x = ir_mul(c->b, x, e->before);
     x = mha_madd(c->m, x, e->scale, ql_splat(c, zero + BIAS));
     return ir_let(c->b, "fixed", ir_bitcast(c->b, IR_I32, ir_max(c->b, ql_splat(c, zero), x)));
 }
@@ -81,7 +95,7 @@ static const ir_expr *fixed_point(q_lanes *c, const ql_pair_exp *e, const ir_exp
 const ir_expr *ql_pair_exp_of(q_lanes *c, const ql_pair_exp *e, const ir_expr *first, const ir_expr *second) {
     enum { LOWER_BYTES = 0x00ff00ff, RESULT = 0x3fff3fff, DROPPED = FRACTION - 7, HALF = 16 };
     ir_builder *b = c->b;
-    const ir_expr *x = fixed_point(c, e, first, 0), *y = fixed_point(c, e, second, FIRST_INTEGER_UPPER);
+    const ir_expr *x = fixed_point(c, e, first, 0), *y = fixed_point(c, e, second, ONLY_INTEGERS_UPPER);
     ir_store(b, e->bits, ir_or(b, ir_load(b, e->bits), ir_or(b, x, y)));
     const ir_expr *both = ir_let(b, "both", ir_add(b, x, shift(c, IR_SHL, y, HALF)));
     const ir_expr *index = ir_bitcast(b, IR_I8, shift(c, IR_SHR, both, DROPPED));

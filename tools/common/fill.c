@@ -97,8 +97,8 @@ static void fill_cache(const tensors *t, tensor *one, bool is_value, input_kind 
         fill_numbers(t, one, kind, is_value, random);
 }
 
-/* Least numbers, after the scales of a row: about those of numbers around 0, some of a code that none uses, and of a scale
- * that is 0 any. */
+/* Least numbers, after the scales of a row: about those of numbers around 0, some far from that, and any where a scale
+ * is 0. */
 static void fill_least(const tensors *t, tensor *one, bool is_value, tool_random *random) {
     const ref_format f = ref_format_of(&t->problem, !is_value || t->problem.v_in_k);
     const int64_t scales = ref_row_scales(&f);
