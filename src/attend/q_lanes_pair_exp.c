@@ -54,8 +54,8 @@ static const ir_expr *shift(const q_lanes *c, ir_op by, const ir_expr *x, int32_
     return ir_apply(c->b, by, x, int_lanes(c, bits), NULL);
 }
 
-/* Steps of the exponent for one of a score. Those of a huge scale are taken in two factors; the first is a power of two,
- * so that it changes no bits. A scale of the call may be huge or not: the same kernel computes as with that scale. */
+/* Steps of the exponent for one of a score. Those of a huge scale are taken in two factors; the first is a power of
+ * two, so that it changes no bits. A scale of the call may be huge or not, and the bits are those of a compiled one. */
 static void open_scale(q_lanes *c, ql_pair_exp *e) {
     const attune_problem *p = c->m->p;
     ir_builder *b = c->b;
