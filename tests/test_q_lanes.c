@@ -458,6 +458,9 @@ static void test_short_problems_go_by_columns(void **state) {
     assert_int_equal(by_columns("num_heads=2,num_kv_heads=1,seq_q=17,seq_kv=17,head_dim=64,is_causal=1", wide), 1);
     assert_int_equal(by_columns("seq_q=40,seq_kv=40,head_dim=64,is_causal=1", wide), 1);
     assert_int_equal(by_columns("seq_q=17,seq_kv=17,head_dim=64,is_causal=1,kv_lens=1", wide), 1);
+    assert_int_equal(by_columns("seq_q=17,seq_kv=17,head_dim=64,is_causal=1,causal_offset=2", wide), 1);
+    assert_int_equal(by_columns("seq_q=17,seq_kv=17,head_dim=64,is_causal=1,causal_offsets=1", wide), 1);
+    assert_int_equal(by_columns("seq_q=17,seq_kv=17,head_dim=64,is_causal=1,page_size=16,kv_lens=1", wide), 1);
     /* too many rows; too few columns; promised or other sums; narrower vectors; a number that only the run tells */
     assert_int_equal(by_columns("seq_q=65,seq_kv=17,head_dim=64", wide), 0);
     assert_int_equal(by_columns("seq_q=17,seq_kv=17,head_dim=32,is_causal=1", wide), 0);
@@ -465,6 +468,38 @@ static void test_short_problems_go_by_columns(void **state) {
     assert_int_equal(by_columns("seq_q=17,seq_kv=17,head_dim=64,is_causal=1,dtype=bf16", wide), 0);
     assert_int_equal(by_columns("seq_q=17,seq_kv=17,head_dim=64,is_causal=1", "avx2"), 0);
     assert_int_equal(by_columns("seq_q=dynamic,seq_kv=17,head_dim=64,is_causal=1", wide), 0);
+}
+
+/* Rows whose scores go by columns in the schedule that is chosen, -1 for all, -2 for d-lanes. */
+static int64_t chosen_columns(const char *problem, int heads, int batch, const at_target *target) {
+    char text[200];
+    attune_problem p = ATTUNE_PROBLEM_INIT, canonical;
+    attune_schedule s;
+    snprintf(text, sizeof text, "%s,num_heads=%d,batch=%d", problem, heads, batch);
+    assert_int_equal(attune_problem_parse(text, &p), ATTUNE_OK);
+    assert_int_equal(mha_canonicalize(&p, &canonical, NULL), ATTUNE_OK);
+    mha_choose(&canonical, target, at_description_of("zen4", false), &s);
+    if (s.strategy == ATTUNE_D_LANES) return -2;
+    return mha_scores_by_columns(&canonical, &s, target) ? -1 : mha_rest_rows(&canonical, &s, target);
+}
+
+/* The order of a row's sums is the same in every batch, though the schedule may be another. */
+static void test_columns_do_not_depend_on_the_batch(void **state) {
+    (void)state;
+    static const char *const more[] = {"is_causal=1", "is_causal=1,logits_soft_cap=5", "is_causal=0",
+                                       "is_causal=1,kv_lens=1"};
+    static const int dims[] = {32, 40, 64, 80, 128, 256};
+    static const char *const targets[] = {"avx512", "avx2"};
+    for (int i = 0; i < 2 * 4 * 6 * 72; i++) {
+        const at_target *target = at_target_find(targets[i % 2]);
+        const int rows = 2 + i / 48;
+        char text[160];
+        snprintf(text, sizeof text, "seq_q=%d,seq_kv=%d,head_dim=%d,%s", rows, rows, dims[i / 8 % 6], more[i / 2 % 4]);
+        const int64_t one = chosen_columns(text, 12, 1, target);
+        if (chosen_columns(text, 12, 24, target) != one || chosen_columns(text, 12, 512, target) != one ||
+            chosen_columns(text, 1, 1, target) != one)
+            fail_msg("%s: rows by columns depend on the batch for %s", text, targets[i % 2]);
+    }
 }
 
 /* Every number of rows after the last vector of them, with and without a diagonal. */
@@ -475,6 +510,7 @@ static void test_scores_by_columns_are_right(void **state) {
         "is_causal=1,alibi_slopes=1,window_left=9,seq_kv=40",
         "kv_lens=1,is_causal=1,seq_kv=33",
         "num_kv_heads=1,seq_kv=21,softmax_scale=-0.2",
+        "is_causal=1,causal_offset=2,seq_kv=21",
     };
     const at_target *target = at_target_find("avx512_bf16");
     for (int rows = 9; rows <= 17; rows++)
@@ -636,6 +672,7 @@ int main(void) {
         cmocka_unit_test(test_bits_do_not_depend_on_who_keeps_them),
         cmocka_unit_test(test_few_rows_go_by_columns),
         cmocka_unit_test(test_short_problems_go_by_columns),
+        cmocka_unit_test(test_columns_do_not_depend_on_the_batch),
         cmocka_unit_test(test_scores_by_columns_are_right),
         cmocka_unit_test(test_hidden_keys_do_not_leak),
         cmocka_unit_test(test_nan_reaches_who_sees_it),

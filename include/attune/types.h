@@ -73,10 +73,10 @@ typedef enum attune_q_planes {
  * the innermost stride is 1. What lies in the place of tokens that do not count may be anything. */
 typedef enum attune_kv_layout {
     ATTUNE_LAYOUT_ROWS = 0, /* the columns of a token side by side: [batch or pages, num_kv_heads, tokens, columns] */
-    ATTUNE_LAYOUT_PANELS,   /* f32, bf16, and i8 with scales of heads or tokens, of attention alone: what products load
-                             * lies in the order of their lanes. Not with v_in_k, a ragged batch without pages, or keys
-                             * that are prepared in each call; page_size is a multiple of 16, and head_dim is even
-                             * where k is bf16, a multiple of 4 where k is i8 */
+    ATTUNE_LAYOUT_PANELS,   /* f32, bf16, and i8 and i4 with scales of heads or tokens, of attention alone: what
+                             * products load lies in the order of their lanes. Not with v_in_k, a ragged batch without
+                             * pages, or keys that are prepared in each call; page_size is a multiple of 16, and
+                             * head_dim is even where k is bf16, a multiple of 4 where k is i8 */
     ATTUNE_LAYOUT_COUNT
 } attune_kv_layout;
 enum { ATTUNE_PANEL_TOKENS = 16 };

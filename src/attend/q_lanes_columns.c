@@ -87,7 +87,7 @@ static const ir_expr *sums_of_key(q_lanes *c, const mha_product *sums, int64_t f
     return ir_let(c->b, "dots", mha_sum_lanes(c->b, sums->lanes, lanes, x));
 }
 
-/* Two keys at once. `is_diagonal`: row r sees keys up to number r, and those before it need no product. */
+/* Two keys at once. `is_diagonal`: row r sees keys up to number r, so rows before a key need no product with it. */
 static void multiply_many(q_lanes *c, const q_lanes_tile *tile, const ql_score_tile *t, int64_t vector, int64_t rows,
                           int64_t keys, bool is_diagonal) {
     enum { TOGETHER = 2 };

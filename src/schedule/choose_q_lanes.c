@@ -9,6 +9,8 @@
 #include "schedule/cost.h"
 #include "schedule/decide.h"
 
+enum { ALL_ROWS = -1, ANY_ROWS = -2 };
+
 typedef struct search {
     const mha_cost_context *c;
     const attune_problem *p;
@@ -19,6 +21,7 @@ typedef struct search {
     double heads, threads;  /* KV heads of a call, and threads that could share it */
     bool has_gaps;          /* a query may see keys on both sides of some that mask_mod hides from it */
     bool pairs_fit;         /* V in pairs, of all heads, fits the last cache */
+    int64_t by_columns;     /* rows whose scores are to go by columns, ALL_ROWS or ANY_ROWS */
     attune_schedule at;     /* the best so far of this stripe */
     double cost;
 } search;
@@ -70,9 +73,19 @@ static double idle_of(const search *t, const attune_schedule *s) {
     return t->threads > 1 ? 1 - share / end : 0;
 }
 
+static int64_t rows_by_columns(const mha_cost_context *c, const attune_schedule *s) {
+    const at_target *target = c->machine.target;
+    return mha_scores_by_columns(c->p, s, target) ? ALL_ROWS : mha_rest_rows(c->p, s, target);
+}
+
+static bool has_right_sums(const search *t, const attune_schedule *s) {
+    return t->by_columns == ANY_ROWS || t->by_columns == rows_by_columns(t->c, s);
+}
+
 /* Takes the schedule if it is legal and costs less. One thread counts most. */
 static void try(search *t, attune_schedule s) {
     static const double IDLE = 0.1;
+    if (!has_right_sums(t, &s)) return;
     if (s.value_by == ATTUNE_VALUE_BY_ROWS && !mha_may_take_rows(t->p, &s)) return;
     const mha_costs costs = mha_costs_of_head(t->c, &s);
     const double cost = mha_costs_sum(&costs) * (1 + IDLE * idle_of(t, &s));
@@ -245,6 +258,7 @@ static bool begin(search *t, int32_t lanes, int32_t vectors, attune_value_by by)
     s.score_row_vectors = s.task_row_vectors = vectors;
     s.score_keys = (int32_t)min_of(max_of(SUMS / vectors, 1), t->keys);
     while (t->p->reproducible && mha_reproducible_kv_tile(t->p) % s.score_keys) s.score_keys--;
+    if (!has_right_sums(t, &s) && s.score_keys > 1) s.score_keys--;
     s.score_columns = score_columns(t);
     s.value_row_vectors = by == ATTUNE_VALUE_BY_ROWS ? 1 : vectors;
     s.value_columns = (int32_t)min_of(t->room / s.value_row_vectors, t->p->head_dim_v);
@@ -307,11 +321,11 @@ static void try_lanes(search *t, int32_t lanes, best_two *best) {
         }
 }
 
-void mha_choose_q_lanes(const attune_problem *p, const at_target *target, const at_description *machine,
-                        attune_schedule *s) {
-    const mha_cost_context c = mha_cost_context_of(p, &(mha_machine){target, machine});
-    const int32_t widest = (int32_t)(target->vector_bytes / c.lane_bytes);
-    search t = search_of(&c);
+/* Of those with so many rows by columns. */
+static attune_schedule cheapest(const mha_cost_context *c, int64_t by_columns) {
+    const int32_t widest = (int32_t)(c->machine.target->vector_bytes / c->lane_bytes);
+    search t = search_of(c);
+    t.by_columns = by_columns;
     best_two best = {.cost = {NO_COST, NO_COST}};
     for (int32_t lanes = widest; lanes >= narrowest(&t, widest); lanes /= 2) try_lanes(&t, lanes, &best);
     const best_two first = best;
@@ -321,5 +335,25 @@ void mha_choose_q_lanes(const attune_problem *p, const at_target *target, const 
         improve(&t);
         keep(&best, &t);
     }
-    *s = best.s[0];
+    return best.s[0];
+}
+
+/* Scores by columns are summed in another order, and a row has the same bits in every batch. So which rows go by
+ * columns is decided for one entry and a usual number of heads, and then the schedule for those that there are. */
+void mha_choose_q_lanes(const attune_problem *p, const at_target *target, const at_description *machine,
+                        attune_schedule *s) {
+    enum { USUAL_HEADS = 16, MOST_STRIPES = 20 }; /* of longer problems no row goes by columns (mha_rest_rows) */
+    const mha_machine on = {target, machine};
+    const mha_cost_context c = mha_cost_context_of(p, &on);
+    attune_problem usual = *p;
+    if (c.rows * c.lane_bytes > (double)MOST_STRIPES * target->vector_bytes || c.by_pairs || p->reproducible) {
+        *s = cheapest(&c, ANY_ROWS);
+        return;
+    }
+    usual.batch = 1;
+    usual.num_heads = p->num_heads / p->num_kv_heads * USUAL_HEADS;
+    usual.num_kv_heads = USUAL_HEADS;
+    const mha_cost_context of_usual = mha_cost_context_of(&usual, &on);
+    *s = cheapest(&of_usual, ANY_ROWS);
+    *s = cheapest(&c, rows_by_columns(&of_usual, s));
 }
