@@ -31,9 +31,12 @@ static magnitude magnitude_of(const tensor *one, const tensor *scale, const ref_
     tensor_shape(&one->info, dims, strides);
     const ref_format plain = {.dtype = one->info.dtype, .columns = dims[3]};
     if (!f) f = &plain;
+    /* The last panel may have room for more tokens than there are scales. */
+    int64_t tokens = ref_tokens(f, dims[2]);
+    if (scales && scales->rank > 2 && scales->dims[2] < tokens) tokens = scales->dims[2];
     for (int64_t a = 0; a < dims[0]; a++)
         for (int64_t b = 0; b < dims[1]; b++)
-            for (int64_t c = 0; c < ref_tokens(f, dims[2]); c++) {
+            for (int64_t c = 0; c < tokens; c++) {
                 double squares = 0;
                 for (int64_t d = 0; d < f->columns; d++) {
                     const int64_t row[3] = {a, b, c};
