@@ -84,12 +84,12 @@ def test_two_sessions_at_once(entry):
 
 
 def test_no_thread_of_attune():
-    """Sessions of one thread start none, whatever attune computes in them."""
+    """Sessions of one thread start none, whatever attune computes in them. Threads of earlier sessions may still end."""
     for entry in support.ENTRIES:
         run_once(entry, threads=1)
-        before = len(os.listdir("/proc/self/task"))
+        before = set(os.listdir("/proc/self/task"))
         run_once(entry, threads=1)
-        assert len(os.listdir("/proc/self/task")) == before
+        assert set(os.listdir("/proc/self/task")) <= before
 
 
 PROGRAM = """
