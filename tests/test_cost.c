@@ -2,7 +2,7 @@
 #include "base/error.h"
 #include "check/check_case.h"
 #include "schedule/choose.h"
-#include "schedule/cost.h"
+#include "schedule/cost_parts.h"
 #include "support/problems.h"
 #include "target/tuning_class.h"
 #include "tune/space.h"
@@ -49,6 +49,33 @@ static void check_costs(const char *text, const attune_problem *p, const mha_mac
                      c.products);
         assert_true(list[i].cost == sum);
     }
+}
+
+/* What a schedule has in common with the one before is not computed again, and comes to the same. */
+static void check_next_costs(const char *text, const attune_problem *p, const mha_machine *machine) {
+    const mha_cost_context c = mha_cost_context_of(p, machine);
+    const size_t count = tune_space(p, machine, list, LIST);
+    mha_q_costs next = {.head.c = NULL};
+    for (size_t i = 0; i < 2 * count; i++) {
+        const attune_schedule *s = &list[i < count ? i : 2 * count - 1 - i].schedule;
+        if (s->strategy != ATTUNE_Q_LANES) continue;
+        const mha_costs all = mha_cost_q_lanes(&c, s);
+        mha_cost_q_lanes_next(&c, s, &next);
+        if (memcmp(&all, &next.costs, sizeof all))
+            fail_msg("%s for %s: %g %g %g %g instead of %g %g %g %g", text, machine->target->name, next.costs.scores,
+                     next.costs.softmax, next.costs.values, next.costs.tasks, all.scores, all.softmax, all.values,
+                     all.tasks);
+    }
+}
+
+static void next_costs_are_the_same(void **state) {
+    (void)state;
+    for (size_t i = 0; i < SHAPES; i++)
+        for (const at_target *target = at_targets(); target->name; target++) {
+            const attune_problem p = problem_canonical(shapes[i]);
+            const mha_machine machine = {target, at_description_of("zen4", false)};
+            check_next_costs(shapes[i], &p, &machine);
+        }
 }
 
 /* On an Intel core of 512 bits, on one that is narrower than its vectors, and on a small one. */
@@ -274,6 +301,7 @@ static void heads_of_codes_are_whole(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(costs_are_finite_and_positive),
+        cmocka_unit_test(next_costs_are_the_same),
         cmocka_unit_test(more_costs_more),
         cmocka_unit_test(choices_are_legal),
         cmocka_unit_test(products_have_many_tasks),

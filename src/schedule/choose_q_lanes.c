@@ -6,7 +6,7 @@
 #include "problem/problem_functions.h"
 #include "problem/problem_sight.h"
 #include "schedule/choose.h"
-#include "schedule/cost.h"
+#include "schedule/cost_parts.h"
 #include "schedule/decide.h"
 
 enum { ALL_ROWS = -1, ANY_ROWS = -2 };
@@ -22,8 +22,10 @@ typedef struct search {
     bool has_gaps;          /* a query may see keys on both sides of some that mask_mod hides from it */
     bool pairs_fit;         /* V in pairs, of all heads, fits the last cache */
     int64_t by_columns;     /* rows whose scores are to go by columns, ALL_ROWS or ANY_ROWS */
+    double least_values;    /* cycles of their multiplications, whatever the schedule */
     attune_schedule at;     /* the best so far of this stripe */
-    double cost;
+    double cost, scores;    /* of that one, scores with their softmax */
+    mha_q_costs tried;      /* the last one */
 } search;
 
 /* Threads of a large machine, as far as each of them has some 10 us to do. Pairs do twice as much in that time. */
@@ -32,6 +34,13 @@ static double threads_for(double operations, bool by_pairs) {
     static const double WORTH = 1e6;
     const double threads = operations / WORTH / (by_pairs ? 2 : 1);
     return threads > MOST ? MOST : threads < 1 ? 1 : (double)(int64_t)threads;
+}
+
+static double least_values(const mha_cost_context *c) {
+    const int64_t bytes = c->machine.target->vector_bytes;
+    const cost_vector v = mha_cost_vector(&c->machine, (double)bytes);
+    const double products = c->rows * c->seen * c->columns_v * c->lane_bytes / (double)bytes;
+    return products * (c->by_pairs ? v.dot / 2 : v.multiply);
 }
 
 /* Lengths that only the run tells are taken to be what the cost takes them to be. */
@@ -58,6 +67,7 @@ static search search_of(const mha_cost_context *c) {
                     .heads = heads,
                     .threads = threads_for(heads * c->rows * row, c->by_pairs),
                     .has_gaps = p->mask_mod[0] && !mha_shows_intervals(p),
+                    .least_values = least_values(c),
                     .pairs_fit = heads * c->keys * c->columns_v * c->v_bytes <= last};
 }
 
@@ -83,15 +93,15 @@ static bool has_right_sums(const search *t, const attune_schedule *s) {
 }
 
 /* Takes the schedule if it is legal and costs less. One thread counts most. */
-static void try(search *t, attune_schedule s) {
+static void try(search *t, const attune_schedule *s) {
     static const double IDLE = 0.1;
-    if (!has_right_sums(t, &s)) return;
-    if (s.value_by == ATTUNE_VALUE_BY_ROWS && !mha_may_take_rows(t->p, &s)) return;
-    const mha_costs costs = mha_costs_of_head(t->c, &s);
-    const double cost = mha_costs_sum(&costs) * (1 + IDLE * idle_of(t, &s));
+    if (s->value_by == ATTUNE_VALUE_BY_ROWS && !mha_may_take_rows(t->p, s)) return;
+    mha_cost_q_lanes_next(t->c, s, &t->tried);
+    const double cost = mha_costs_sum(&t->tried.costs) * (1 + IDLE * idle_of(t, s));
     if (cost >= t->cost) return;
     t->cost = cost;
-    t->at = s;
+    t->scores = t->tried.costs.scores + t->tried.costs.softmax;
+    t->at = *s;
 }
 
 /* ---- One number after the other ---- */
@@ -127,7 +137,7 @@ static void try_score_keys(search *t) {
         if (!is_usual(t, &s) || (keys > 1 && keys * s.score_row_vectors > t->room)) continue;
         if (t->p->reproducible && mha_reproducible_kv_tile(t->p) % keys) continue;
         set_kv_tile(t, &s, base.kv_tile);
-        try(t, s);
+        if (has_right_sums(t, &s)) try(t, &s);
     }
 }
 
@@ -148,7 +158,7 @@ static void try_value_columns(search *t) {
             if (!by_rows && columns < most && columns != ceil_div(dim, ceil_div(dim, columns)) && dim % columns > 1)
                 continue;
             s.value_columns = (int32_t)columns;
-            try(t, s);
+            try(t, &s);
         }
     }
 }
@@ -178,11 +188,11 @@ static void try_kv_tile(search *t) {
         const int64_t keys = ceil_div(t->keys, parts);
         if (keys > MOST || (parts > 1 && keys < LEAST)) continue;
         set_kv_tile(t, &s, keys);
-        try(t, s);
+        try(t, &s);
     }
     for (size_t i = 0; i < sizeof usual / sizeof *usual && usual[i] < t->keys; i++) {
         set_kv_tile(t, &s, usual[i]);
-        try(t, s);
+        try(t, &s);
     }
 }
 
@@ -213,7 +223,7 @@ static void try_pairs_once(search *t, attune_schedule s) {
     if (!t->pairs_fit || !mha_pairs_are_shared(t->p)) return;
     if (!mha_may_pair_once(t->p, &s, t->c->machine.target) || !has_equal_stripes(t->p, &s)) return;
     set_short_task(t, &s);
-    if (t->rows > (int64_t)s.task_row_vectors * s.lanes) try(t, s);
+    if (t->rows > (int64_t)s.task_row_vectors * s.lanes) try(t, &s);
 }
 
 /* Stripes of a task: all of them, a half, a third …, as far as a task may be so long. */
@@ -229,14 +239,21 @@ static void try_task_rows(search *t) {
     for (int64_t stripes = min_of(all, most); stripes >= 1; stripes /= 2) {
         attune_schedule s = base;
         s.task_row_vectors = (int32_t)(stripes * base.score_row_vectors);
-        try(t, s);
+        try(t, &s);
     }
     if (t->c->by_pairs) try_pairs_once(t, base);
 }
 
-static void improve(search *t) {
+typedef struct best_two {
+    attune_schedule s[2];
+    double cost[2];
+} best_two;
+
+/* The last steps leave the scores as they are, which may alone cost more than either of the best. */
+static void improve(search *t, const best_two *best) {
     try_kv_tile(t);
     try_score_keys(t);
+    if (t->scores + t->least_values >= cost_larger(best->cost[0], best->cost[1])) return;
     try_value_columns(t);
     try_task_rows(t);
 }
@@ -259,6 +276,7 @@ static bool begin(search *t, int32_t lanes, int32_t vectors, attune_value_by by)
     s.score_keys = (int32_t)min_of(max_of(SUMS / vectors, 1), t->keys);
     while (t->p->reproducible && mha_reproducible_kv_tile(t->p) % s.score_keys) s.score_keys--;
     if (!has_right_sums(t, &s) && s.score_keys > 1) s.score_keys--;
+    if (!has_right_sums(t, &s)) return false;
     s.score_columns = score_columns(t);
     s.value_row_vectors = by == ATTUNE_VALUE_BY_ROWS ? 1 : vectors;
     s.value_columns = (int32_t)min_of(t->room / s.value_row_vectors, t->p->head_dim_v);
@@ -272,7 +290,7 @@ static bool begin(search *t, int32_t lanes, int32_t vectors, attune_value_by by)
     s.value_by = by;
     t->at = s;
     t->cost = NO_COST;
-    try(t, s);
+    try(t, &s);
     return t->cost < NO_COST;
 }
 
@@ -283,11 +301,6 @@ static int32_t narrowest(const search *t, int32_t lanes) {
     const bool is_small = t->p->op == ATTUNE_ATTENTION && t->p->seq_q > 0 && t->rows <= FEW_ROWS;
     return is_small && !t->p->reproducible && lanes > LEAST ? (int32_t)max_of(lanes / 4, LEAST) : lanes;
 }
-
-typedef struct best_two {
-    attune_schedule s[2];
-    double cost[2];
-} best_two;
 
 /* What more vectors in a stripe must promise. Where a multiply-add of 64 bytes takes the core a cycle they save loads
  * that are free, and under masks and biases the cost expects too much of them. Pairs load more, and few rows are one
@@ -309,14 +322,18 @@ static void keep(best_two *best, const search *t) {
     best->cost[at] = t->cost;
 }
 
-static void try_lanes(search *t, int32_t lanes, best_two *best) {
+static int64_t most_vectors(const search *t, int32_t lanes) {
     enum { MOST_VECTORS = 4, MOST_NARROW = 7 };
     const bool is_narrow = lanes * t->c->lane_bytes < t->c->machine.target->vector_bytes;
-    const int64_t most = min_of(is_narrow ? MOST_NARROW : MOST_VECTORS, max_of(ceil_div(t->rows, lanes), 1));
+    return min_of(is_narrow ? MOST_NARROW : MOST_VECTORS, max_of(ceil_div(t->rows, lanes), 1));
+}
+
+static void try_lanes(search *t, int32_t lanes, best_two *best) {
+    const int64_t most = most_vectors(t, lanes);
     for (int32_t vectors = 1; vectors <= most; vectors++)
         for (int by = ATTUNE_VALUE_BY_COLUMNS; by <= ATTUNE_VALUE_BY_ROWS; by++) {
             if (!begin(t, lanes, vectors, (attune_value_by)by)) continue;
-            improve(t);
+            improve(t, best);
             keep(best, t);
         }
 }
@@ -332,21 +349,34 @@ static attune_schedule cheapest(const mha_cost_context *c, int64_t by_columns) {
     for (int i = 0; i < 2 && first.cost[i] < NO_COST; i++) {
         t.at = first.s[i];
         t.cost = first.cost[i];
-        improve(&t);
+        improve(&t, &best);
         keep(&best, &t);
     }
     return best.s[0];
+}
+
+/* Whether it is the schedule that decides which rows go by columns. */
+static bool decides_columns(const mha_cost_context *c) {
+    enum { KEYS = 8 }; /* of the schedules whose rows all do */
+    const search t = search_of(c);
+    const int32_t widest = (int32_t)(c->machine.target->vector_bytes / c->lane_bytes);
+    for (int32_t lanes = widest; lanes >= narrowest(&t, widest); lanes /= 2)
+        for (int32_t vectors = 1; vectors <= most_vectors(&t, lanes); vectors++) {
+            const attune_schedule s = {.lanes = lanes, .score_row_vectors = vectors, .score_keys = KEYS};
+            if (rows_by_columns(c, &s)) return true;
+        }
+    return false;
 }
 
 /* Scores by columns are summed in another order, and a row has the same bits in every batch. So which rows go by
  * columns is decided for one entry and a usual number of heads, and then the schedule for those that there are. */
 void mha_choose_q_lanes(const attune_problem *p, const at_target *target, const at_description *machine,
                         attune_schedule *s) {
-    enum { USUAL_HEADS = 16, MOST_STRIPES = 20 }; /* of longer problems no row goes by columns (mha_rest_rows) */
+    enum { USUAL_HEADS = 16 };
     const mha_machine on = {target, machine};
     const mha_cost_context c = mha_cost_context_of(p, &on);
     attune_problem usual = *p;
-    if (c.rows * c.lane_bytes > (double)MOST_STRIPES * target->vector_bytes || c.by_pairs || p->reproducible) {
+    if (!decides_columns(&c)) {
         *s = cheapest(&c, ANY_ROWS);
         return;
     }

@@ -48,6 +48,36 @@ typedef struct cost_turn {
 double mha_cost_turn(const mha_cost_context *c, const cost_vector *v, const cost_turn *t, bool pairs);
 
 mha_costs mha_cost_q_lanes(const mha_cost_context *context, const attune_schedule *schedule);
+
+/* A schedule's numbers for a head. A stripe is what a register tile of scores spans, rows of one or more vectors. */
+typedef struct mha_q_head {
+    const mha_cost_context *c;
+    const attune_schedule *s;
+    cost_vector v;
+    double turns;                   /* of a product: by pairs half as many */
+    double bytes, k_bytes, v_bytes; /* of elements in scratch, and of K and V as register tiles read them */
+    double stripe_rows, stripes, stripes_of_task, tasks;
+    double seen, tiles;           /* keys that a stripe computes, and tiles of them */
+    double task_seen, task_tiles; /* the same of a task */
+    double tile;                  /* keys of a tile */
+    double score_tiles;           /* register tiles of the scores of a stripe */
+    double causal_tiles;          /* the same where few stripes see more and more keys; else -1 */
+    double last_tile, other_tile; /* cycles of one of them, in the last stripe and in others */
+    double rest;                  /* rows whose scores go by columns, in the last stripe */
+    bool by_rows, at_once, spans;
+    bool by_columns, is_square; /* scores: mha_scores_by_columns, mha_has_square_tiles */
+} mha_q_head;
+
+/* The costs of a schedule of q-lanes, and what they follow from. */
+typedef struct mha_q_costs {
+    attune_schedule schedule;
+    mha_q_head head;
+    mha_costs costs;
+} mha_q_costs;
+
+/* Those of another schedule in their place. What both have in common is not computed again. Zeros are a beginning. */
+void mha_cost_q_lanes_next(const mha_cost_context *context, const attune_schedule *schedule, mha_q_costs *costs);
+
 mha_costs mha_cost_d_lanes(const mha_cost_context *context, const attune_schedule *schedule);
 
 #endif

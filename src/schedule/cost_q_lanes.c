@@ -5,23 +5,6 @@
 
 enum { LINE = 64 };
 
-/* A schedule's numbers for a head. A stripe is what a register tile of scores spans, rows of one or more vectors. */
-typedef struct q_head {
-    const mha_cost_context *c;
-    const attune_schedule *s;
-    cost_vector v;
-    double turns;                   /* of a product: by pairs half as many */
-    double bytes, k_bytes, v_bytes; /* of elements in scratch, and of K and V as register tiles read them */
-    double stripe_rows, stripes, stripes_of_task, tasks;
-    double seen, tiles;           /* keys that a stripe computes, and tiles of them */
-    double task_seen, task_tiles; /* the same of a task */
-    double tile;                  /* keys of a tile */
-    double rest;                  /* rows whose scores go by columns; then the vectors of the last stripe that do not */
-    double whole_vectors;
-    bool by_rows, at_once, spans;
-    bool by_columns, is_square; /* scores: mha_scores_by_columns, mha_has_square_tiles */
-} q_head;
-
 /* Keys that some of neighbouring rows see, if a row sees `seen`. */
 static double seen_by(const mha_cost_context *c, double rows) {
     const double queries = cost_larger(0, cost_smaller(rows, c->rows) / c->group - 1);
@@ -31,33 +14,6 @@ static double seen_by(const mha_cost_context *c, double rows) {
 static double tiles_of(const mha_cost_context *c, double seen, double tile) {
     const double all = cost_steps(c->keys, tile);
     return c->ends > 0 ? cost_smaller(all, seen / tile + c->ends / 2) : all;
-}
-
-static q_head head_of(const mha_cost_context *c, const attune_schedule *s) {
-    q_head h = {.c = c, .s = s, .v = mha_cost_vector(&c->machine, s->lanes * c->lane_bytes)};
-
-    h.turns = c->by_pairs ? 0.5 : 1;
-    h.by_rows = s->value_by == ATTUNE_VALUE_BY_ROWS;
-    h.bytes = c->by_pairs ? 2 : c->lane_bytes;
-    h.k_bytes = s->kv_copy == ATTUNE_COPY_NONE ? c->k_bytes : h.bytes;
-    h.v_bytes = s->kv_copy == ATTUNE_COPY_NONE || h.by_rows ? c->v_bytes : h.bytes;
-    h.stripe_rows = (double)s->score_row_vectors * s->lanes;
-    h.stripes = cost_steps(c->rows, h.stripe_rows);
-    h.tasks = cost_steps(h.stripes, s->task_row_vectors / s->score_row_vectors);
-    h.stripes_of_task = h.stripes / h.tasks;
-    h.tile = cost_smaller(s->kv_tile, c->keys);
-    h.seen = seen_by(c, h.stripe_rows);
-    h.tiles = tiles_of(c, h.seen, h.tile);
-    h.task_seen = seen_by(c, h.stripe_rows * h.stripes_of_task);
-    h.task_tiles = tiles_of(c, h.task_seen, h.tile);
-    h.spans = h.by_rows && mha_takes_rows_at_once(c->p, s);
-    h.at_once = h.spans || (h.by_rows && mha_has_one_tile(c->p, s));
-    h.rest = (double)mha_rest_rows(c->p, s, c->machine.target);
-    h.by_columns = mha_scores_by_columns(c->p, s, c->machine.target);
-    h.is_square = mha_has_square_tiles(c->p, s, c->machine.target);
-    h.whole_vectors = h.rest <= 0 ? s->score_row_vectors : h.stripes > 1 ? 0 : (c->rows - h.rest) / s->lanes;
-    if (h.by_columns) h.whole_vectors = 0;
-    return h;
 }
 
 /* The share of what loops read again and again that a cache does not hold. What is a little too large for it is gone
@@ -76,11 +32,15 @@ static double from_l2(const mha_cost_context *c, double bytes, double held) {
 /* ---- Scores ---- */
 
 /* Register tiles of a stripe under causality, in the mean, where stripes are so few that their ends matter: vectors of
- * 8 rows see 8, 16, 24 … keys. */
-static double causal_tiles(const q_head *h) {
+ * 8 rows see 8, 16, 24 … keys. Otherwise -1. */
+static double causal_tiles(const mha_q_head *h) {
+    enum { FEW_STRIPES = 8 };
     const attune_problem *p = h->c->p;
+    const bool is_causal = mha_has_last_key(p) && !mha_has_first_key(p) && p->window_right <= 0;
     const double shift =
         (double)p->causal_offset + (p->causal_align == ATTUNE_BOTTOM_RIGHT ? h->c->keys - h->c->rows / h->c->group : 0);
+    if (h->c->ends + (p->has_kv_lens ? 1 : 0) != 1 || !is_causal) return -1;
+    if (p->seq_q <= 0 || p->seq_kv <= 0 || h->stripes > FEW_STRIPES) return -1;
     double tiles = 0;
     for (double row = h->stripe_rows; row < h->c->rows + h->stripe_rows; row += h->stripe_rows) {
         const double queries = (double)(int64_t)((cost_smaller(row, h->c->rows) - 1) / h->c->group) + 1;
@@ -90,15 +50,13 @@ static double causal_tiles(const q_head *h) {
 }
 
 /* Register tiles of a stripe. Those at a moving end are computed whole. */
-static double score_tiles(const q_head *h) {
-    enum { FEW_STRIPES = 8 };
-    const attune_problem *p = h->c->p;
-    const bool is_causal = mha_has_last_key(p) && !mha_has_first_key(p) && p->window_right <= 0;
-    const double ends = h->c->ends + (p->has_kv_lens ? 1 : 0);
-    if (ends == 1 && is_causal && p->seq_q > 0 && p->seq_kv > 0 && h->stripes <= FEW_STRIPES) return causal_tiles(h);
+static double score_tiles(const mha_q_head *h) {
+    const mha_cost_context *c = h->c;
+    const double ends = c->ends + (c->p->has_kv_lens ? 1 : 0);
+    if (h->causal_tiles >= 0) return h->causal_tiles;
     if (ends > 0) return h->seen / h->s->score_keys + ends / 2;
     const double whole = (h->tiles - 1) * h->s->kv_tile;
-    return whole / h->s->score_keys + cost_steps(h->c->keys - whole, h->s->score_keys);
+    return whole / h->s->score_keys + cost_steps(c->keys - whole, h->s->score_keys);
 }
 
 /* Whether no register tile reaches beyond the last key. Otherwise each key's address is one of its own. */
@@ -107,51 +65,63 @@ static bool keys_fill_tiles(const attune_problem *p, const attune_schedule *s) {
     return is_known && p->seq_kv % s->score_keys == 0;
 }
 
-/* The products of a stripe of which so many vectors have lanes along the rows. */
-static double scores_of_stripe(const q_head *h, double whole) {
+/* Cycles of a register tile of which so many vectors have lanes along the rows. */
+static double score_tile(const mha_q_head *h, double whole) {
     const attune_schedule *s = h->s;
     const mha_cost_context *c = h->c;
-    const double keys = s->score_keys, vectors = s->score_row_vectors, sums = keys * vectors;
+    const double keys = s->score_keys, sums = keys * s->score_row_vectors;
     const cost_turn turn = {keys, whole, keys, whole, s->score_columns};
     const double key = keys_fill_tiles(c->p, s) ? COST_OF(score_key) : COST_OF(clamped_key);
-    /* Q of the stripe is read again for each register tile. */
-    const double q = h->stripe_rows * c->columns * h->bytes;
     const bool by_codes = mha_encodes_keys(c->p), has_dots = c->machine.target->flags & AT_TARGET_BYTE_DOT;
     const double turns = by_codes ? (has_dots ? 0.25 : 1) : h->turns;
     const bool in_dots = by_codes ? has_dots : c->by_pairs;
     const double multiplying = whole > 0 ? c->columns * turns * mha_cost_turn(c, &h->v, &turn, in_dots) : 0;
-    const double tile = cost_limit(multiplying, from_l2(c, q, q) * COST_OF(l2_reached)) + COST_OF(score_start) +
-                        key * keys + sums * (h->v.store + COST_OF(score_end) * h->v.multiply);
+    /* Q of the stripe is read again for each register tile. */
+    const double q = h->stripe_rows * c->columns * h->bytes;
+    return cost_limit(multiplying, from_l2(c, q, q) * COST_OF(l2_reached)) + COST_OF(score_start) + key * keys +
+           sums * (h->v.store + COST_OF(score_end) * h->v.multiply);
+}
+
+/* The products of a stripe, with so many cycles for a register tile. */
+static double scores_of_stripe(const mha_q_head *h, double tile) {
+    const attune_schedule *s = h->s;
+    const mha_cost_context *c = h->c;
+    const double keys = s->score_keys, vectors = s->score_row_vectors, sums = keys * vectors;
+    const double q = h->stripe_rows * c->columns * h->bytes;
     /* Each stripe of a task reads K of the tile. */
     const double reading =
         from_l2(c, h->seen * c->columns * h->k_bytes, h->tile * c->columns * h->k_bytes + q) * COST_OF(k_from_l2);
     const double crossing =
         c->has_elements ? h->seen * vectors : c->ends * (h->stripe_rows / c->group / keys + 1) * sums;
-    return score_tiles(h) * tile + reading + crossing * COST_OF(hide) * h->v.multiply +
+    return h->score_tiles * tile + reading + crossing * COST_OF(hide) * h->v.multiply +
            (c->has_elements ? h->seen * vectors * COST_OF(mask) * h->v.shuffle : 0);
 }
 
 /* Scores on the diagonal that are left out: of each two keys, those of the rows before them. */
-static double hidden_by_square(const q_head *h) {
+static double hidden_by_square(const mha_q_head *h) {
     const double rows = h->s->lanes, last = h->c->rows - (h->stripes - 1) * rows;
     return h->is_square ? (h->stripes - 1) * rows * (rows - 2) / 2 + last * (rows - (last + 2) / 2) : 0;
 }
 
-/* The rest rows are those of the last stripe. */
-static double all_scores(const q_head *h) {
+/* A score whose lanes are along the columns. */
+static double dot_by_columns(const mha_q_head *h) {
     const mha_cost_context *c = h->c;
     const int64_t full = c->machine.target->vector_bytes;
     const cost_vector v = mha_cost_vector(&c->machine, (double)full);
     const double vectors = cost_steps(c->columns, (double)full / c->lane_bytes);
-    const double dot = vectors * v.multiply + (h->by_columns ? COST_OF(column_sum) : COST_OF(rest_sum)) * v.shuffle;
-    const double keys = score_tiles(h) * h->s->score_keys;
-    const double by_columns = h->by_columns ? c->rows * keys - hidden_by_square(h) : h->rest * keys;
-    const double vectors_of_others = h->by_columns ? 0 : h->s->score_row_vectors;
-    const double others = h->stripes > 1 ? (h->stripes - 1) * scores_of_stripe(h, vectors_of_others) : 0;
-    return others + scores_of_stripe(h, h->whole_vectors) + by_columns * dot;
+    return vectors * v.multiply + (h->by_columns ? COST_OF(column_sum) : COST_OF(rest_sum)) * v.shuffle;
 }
 
-static double softmax_of_stripe(const q_head *h) {
+/* The rest rows are those of the last stripe. */
+static double all_scores(const mha_q_head *h) {
+    const mha_cost_context *c = h->c;
+    const double keys = h->score_tiles * h->s->score_keys;
+    const double by_columns = h->by_columns ? c->rows * keys - hidden_by_square(h) : h->rest * keys;
+    const double others = h->stripes > 1 ? (h->stripes - 1) * scores_of_stripe(h, h->other_tile) : 0;
+    return others + scores_of_stripe(h, h->last_tile) + (by_columns > 0 ? by_columns * dot_by_columns(h) : 0);
+}
+
+static double softmax_of_stripe(const mha_q_head *h) {
     const double exp = h->c->by_pairs ? COST_OF(exp_pairs) : COST_OF(exp);
     return h->s->score_row_vectors * (h->seen * exp * h->v.multiply + h->tiles * COST_OF(softmax_start));
 }
@@ -159,7 +129,7 @@ static double softmax_of_stripe(const q_head *h) {
 /* ---- Values ---- */
 
 /* A register tile of columns of V, and what it reads: P of its rows, and its part of V. */
-static double value_tile(const q_head *h, double columns) {
+static double value_tile(const mha_q_head *h, double columns) {
     const double vectors = h->s->value_row_vectors, sums = columns * vectors;
     const cost_turn turn = {columns, vectors, columns, vectors, h->s->value_keys};
     const double end = h->v.load + h->v.multiply + h->v.store;
@@ -168,13 +138,13 @@ static double value_tile(const q_head *h, double columns) {
 }
 
 /* Bytes of the lines that a key's columns lie in, each as often as a register tile of so many columns reads it. */
-static double lines_of(const q_head *h, double columns) {
+static double lines_of(const mha_q_head *h, double columns) {
     const mha_cost_context *c = h->c;
     const double tiles = cost_steps(c->columns_v, columns);
     return c->columns_v * h->v_bytes + (tiles - 1) * LINE / 2;
 }
 
-static double values_by_columns(const q_head *h) {
+static double values_by_columns(const mha_q_head *h) {
     const attune_schedule *s = h->s;
     const mha_cost_context *c = h->c;
     const int64_t all = c->p->head_dim_v, whole = all / s->value_columns, rest = all % s->value_columns;
@@ -189,7 +159,7 @@ static double values_by_columns(const q_head *h) {
 }
 
 /* Rows of register tiles of `vectors` vectors of `lanes` columns. */
-static double strip_of_rows(const q_head *h, double rows, double step, double vectors, double lanes) {
+static double strip_of_rows(const mha_q_head *h, double rows, double step, double vectors, double lanes) {
     const mha_cost_context *c = h->c;
     const cost_vector v = mha_cost_vector(&c->machine, lanes * c->lane_bytes);
     const double sums = step * vectors;
@@ -209,7 +179,7 @@ static double strip_of_rows(const q_head *h, double rows, double step, double ve
 }
 
 /* Rows of a register tile. Kept ones are all in one vector of rows. */
-static double rows_of_tile(const q_head *h, double vectors) {
+static double rows_of_tile(const mha_q_head *h, double vectors) {
     const double room = (double)(h->s->value_columns * h->s->value_row_vectors / (int)vectors);
     double rows = h->s->lanes;
     if (h->spans) return cost_smaller(cost_larger(room, 1), cost_smaller(h->c->rows, h->stripe_rows));
@@ -218,7 +188,7 @@ static double rows_of_tile(const q_head *h, double vectors) {
 }
 
 /* All rows of a head: strips of up to four vectors of columns, and then ever narrower ones. */
-static double values_by_rows(const q_head *h) {
+static double values_by_rows(const mha_q_head *h) {
     enum { VECTORS = 4 };
     const mha_cost_context *c = h->c;
     const double full = c->machine.target->vector_bytes / c->lane_bytes;
@@ -237,7 +207,7 @@ static double values_by_rows(const q_head *h) {
 /* ---- Tasks ---- */
 
 /* Q is transposed into scratch, and O is brought out, transposed as well if values go by columns. */
-static double rows_cost(const q_head *h) {
+static double rows_cost(const mha_q_head *h) {
     const mha_cost_context *c = h->c;
     const double lanes = h->s->lanes, rows = h->stripes * h->stripe_rows;
     const double transposed = h->by_columns ? 0 : h->rest > 0 ? c->rows - h->rest : rows;
@@ -249,24 +219,24 @@ static double rows_cost(const q_head *h) {
     return q * h->v.shuffle * 4 + o + rows * COST_OF(row);
 }
 
-static bool asks_ahead(const q_head *h) { return h->s->task_prefetch == ATTUNE_PREFETCH_HEAD; }
+static bool asks_ahead(const mha_q_head *h) { return h->s->task_prefetch == ATTUNE_PREFETCH_HEAD; }
 
 /* What is waited for where a call is from afar. Prefetchers follow the keys of a register tile if these are few. Each
  * register tile of the scores asks ahead for its share of the lines at once: the more there are, the longer it waits
  * until a core's outstanding requests have room for them. */
-static double waiting(const q_head *h, double lines) {
+static double waiting(const mha_q_head *h, double lines) {
     enum { FOLLOWED = 4, MANY = 16, OUTSTANDING = 32 };
     const mha_cost_context *c = h->c;
-    const double tiles = h->stripes * score_tiles(h), line = LINE / c->machine.description->memory_rate;
-    const double crowded = cost_larger(0, h->s->score_keys - FOLLOWED) / (MANY - FOLLOWED);
     if (!c->is_far) return 0;
+    const double tiles = h->stripes * h->score_tiles, line = LINE / c->machine.description->memory_rate;
+    const double crowded = cost_larger(0, h->s->score_keys - FOLLOWED) / (MANY - FOLLOWED);
     if (asks_ahead(h)) return cost_larger(0, lines - tiles * OUTSTANDING) * line * COST_OF(ask_far);
     return c->keys * c->columns * c->k_bytes / LINE * crowded * line * COST_OF(keys_far);
 }
 
 /* K and V, once for each task: the first finds them in the third cache, or asked for; others in the second if that is
  * large enough. */
-static double reading(const q_head *h) {
+static double reading(const mha_q_head *h) {
     const mha_cost_context *c = h->c;
     const at_description *d = c->machine.description;
     const double key = c->columns * c->k_bytes + c->columns_v * c->v_bytes;
@@ -281,7 +251,7 @@ static double reading(const q_head *h) {
 }
 
 /* V in pairs, once for a head: read, interleaved and written. */
-static double pairing(const q_head *h) {
+static double pairing(const mha_q_head *h) {
     const mha_cost_context *c = h->c;
     const at_description *d = c->machine.description;
     const double bytes = c->keys * c->columns_v * c->v_bytes, far = d->l3 > 0 ? d->l3_rate : d->memory_rate;
@@ -290,7 +260,7 @@ static double pairing(const q_head *h) {
 }
 
 /* What a task does to each tile before its stripes: conversions, and the search for NaN. */
-static double opening(const q_head *h) {
+static double opening(const mha_q_head *h) {
     const mha_cost_context *c = h->c;
     const double k = c->columns / h->s->lanes, v = c->columns_v / h->s->lanes;
     const bool converts_k = !c->by_pairs && c->k_bytes != c->lane_bytes;
@@ -308,12 +278,92 @@ static double opening(const q_head *h) {
            searched * COST_OF(search) * h->v.load;
 }
 
+/* ---- All of it ---- */
+
+/* What does not depend on the tiles of keys. */
+static void set_rows(mha_q_head *h) {
+    const mha_cost_context *c = h->c;
+    const attune_schedule *s = h->s;
+    h->v = mha_cost_vector(&c->machine, s->lanes * c->lane_bytes);
+    h->turns = c->by_pairs ? 0.5 : 1;
+    h->bytes = c->by_pairs ? 2 : c->lane_bytes;
+    h->k_bytes = s->kv_copy == ATTUNE_COPY_NONE ? c->k_bytes : h->bytes;
+    h->stripe_rows = (double)s->score_row_vectors * s->lanes;
+    h->stripes = cost_steps(c->rows, h->stripe_rows);
+    h->seen = seen_by(c, h->stripe_rows);
+    h->rest = (double)mha_rest_rows(c->p, s, c->machine.target);
+    h->by_columns = mha_scores_by_columns(c->p, s, c->machine.target);
+    h->causal_tiles = causal_tiles(h);
+    const double vectors = s->score_row_vectors, whole = h->stripes > 1 ? 0 : (c->rows - h->rest) / s->lanes;
+    const double last = h->by_columns ? 0 : h->rest > 0 ? whole : vectors, others = h->by_columns ? 0 : vectors;
+    h->last_tile = score_tile(h, last);
+    h->other_tile = last == others ? h->last_tile : score_tile(h, others);
+}
+
+static void set_tiles(mha_q_head *h) {
+    const mha_cost_context *c = h->c;
+    const attune_schedule *s = h->s;
+    h->by_rows = s->value_by == ATTUNE_VALUE_BY_ROWS;
+    h->v_bytes = s->kv_copy == ATTUNE_COPY_NONE || h->by_rows ? c->v_bytes : h->bytes;
+    h->tile = cost_smaller(s->kv_tile, c->keys);
+    h->tiles = tiles_of(c, h->seen, h->tile);
+    h->spans = h->by_rows && mha_takes_rows_at_once(c->p, s);
+    h->at_once = h->spans || (h->by_rows && mha_has_one_tile(c->p, s));
+    h->is_square = h->by_columns && mha_has_square_tiles(c->p, s, c->machine.target);
+    h->score_tiles = score_tiles(h);
+}
+
+static void set_tasks(mha_q_head *h) {
+    const mha_cost_context *c = h->c;
+    h->tasks = cost_steps(h->stripes, h->s->task_row_vectors / h->s->score_row_vectors);
+    h->stripes_of_task = h->stripes / h->tasks;
+    h->task_seen = seen_by(c, h->stripe_rows * h->stripes_of_task);
+    h->task_tiles = tiles_of(c, h->task_seen, h->tile);
+}
+
+static bool has_same_rows(const attune_schedule *a, const attune_schedule *b) {
+    return a->lanes == b->lanes && a->score_row_vectors == b->score_row_vectors && a->score_keys == b->score_keys &&
+           a->score_columns == b->score_columns && a->kv_copy == b->kv_copy;
+}
+
+static bool has_same_values(const attune_schedule *a, const attune_schedule *b) {
+    return a->lanes == b->lanes && a->score_row_vectors == b->score_row_vectors && a->kv_copy == b->kv_copy &&
+           a->value_by == b->value_by && a->value_row_vectors == b->value_row_vectors &&
+           a->value_columns == b->value_columns && a->value_keys == b->value_keys;
+}
+
+static bool has_same_tasks(const attune_schedule *a, const attune_schedule *b) {
+    return a->task_row_vectors == b->task_row_vectors && a->task_prefetch == b->task_prefetch;
+}
+
+/* Values do not care how much longer a tile is than all keys. */
+void mha_cost_q_lanes_next(const mha_cost_context *c, const attune_schedule *s, mha_q_costs *of) {
+    mha_q_head *h = &of->head;
+    mha_costs *costs = &of->costs;
+    const double tile = h->tile;
+    const bool spans = h->spans, at_once = h->at_once, is_first = h->c != c;
+    const bool rows = is_first || !has_same_rows(&of->schedule, s);
+    const bool tiles = rows || s->kv_tile != of->schedule.kv_tile || s->value_by != of->schedule.value_by;
+    const bool tasks = tiles || !has_same_tasks(&of->schedule, s);
+    bool values = is_first || !has_same_values(&of->schedule, s);
+    of->schedule = *s;
+    h->c = c;
+    h->s = &of->schedule;
+    if (rows) set_rows(h);
+    if (tiles) {
+        set_tiles(h);
+        costs->scores = all_scores(h);
+        costs->softmax = h->stripes * softmax_of_stripe(h);
+        values = values || h->tile != tile || h->spans != spans || h->at_once != at_once;
+    }
+    if (values) costs->values = h->by_rows ? values_by_rows(h) : h->stripes * values_by_columns(h);
+    if (!tasks) return;
+    set_tasks(h);
+    costs->tasks = h->tasks * (COST_OF(task) + opening(h)) + rows_cost(h) + reading(h) + pairing(h);
+}
+
 mha_costs mha_cost_q_lanes(const mha_cost_context *c, const attune_schedule *s) {
-    const q_head h = head_of(c, s);
-    return (mha_costs){
-        .scores = all_scores(&h),
-        .softmax = h.stripes * softmax_of_stripe(&h),
-        .values = h.by_rows ? values_by_rows(&h) : h.stripes * values_by_columns(&h),
-        .tasks = h.tasks * (COST_OF(task) + opening(&h)) + rows_cost(&h) + reading(&h) + pairing(&h),
-    };
+    mha_q_costs of = {.head.c = NULL};
+    mha_cost_q_lanes_next(c, s, &of);
+    return of.costs;
 }
