@@ -104,7 +104,7 @@ if has_python; then
 else
     skip "tiles are counted as pair by pair" "there is no Python here"
 fi
-expect "long lengths, soon" 0 '^ +rows +0 to 3999999  #' timeout 5 "$attune" explain --dry-run \
+expect "long lengths, soon" 0 '^ +rows +0 to 3999999  #' timeout 60 "$attune" explain --dry-run \
     num_heads=8,seq_q=4000000,head_dim=64
 expect "many tasks" 0 '\.\.\.$' "$attune" explain --dry-run num_heads=8,seq_q=1,seq_kv=65536,head_dim=64
 awk 'length > 120 { exit 1 }' "$work/stdout"
@@ -146,7 +146,7 @@ grep -qE '^ +phase 1: 17 tasks, at most 5 for a thread, idle 15\.0 %$' "$work/st
 report $? "and threads that are done take tasks of others"
 expect "phases whose tasks are not of one length" 0 '"idle": null' "$attune" explain --json --threads=4 --dry-run \
     embed_dim=32,num_heads=2,seq_q=64
-expect "tensors of 1 GiB each are not filled" 0 'phase 1: [0-9]+ tasks' timeout 5 \
+expect "tensors of 1 GiB each are not filled" 0 'phase 1: [0-9]+ tasks' timeout 60 \
     "$attune" explain --threads=4 --dry-run batch=32,num_heads=32,seq_q=2048,head_dim=128
 expect "tasks as JSON" 0 '"waves": [1-9]' "$attune" explain --json --threads=64 --dry-run $small
 cat >"$work/holds.py" <<'PYTHON'

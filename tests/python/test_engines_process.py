@@ -3,7 +3,6 @@ imports, an end while it is enabled, and installations that are broken."""
 
 import copy
 import os
-import pathlib
 import pickle
 import subprocess
 import sys
@@ -11,6 +10,7 @@ import textwrap
 import threading
 
 import pytest
+from memory_support import growth
 
 torch = pytest.importorskip("torch")
 attune_torch = pytest.importorskip("attune.torch")
@@ -154,10 +154,6 @@ def test_copies_of_a_module(enabled):
     assert torch.equal(model(x), expected)  # a copy's weights are its own
 
 
-def resident():
-    return int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
 @pytest.mark.slow
 def test_memory_does_not_grow_with_calls(enabled):
     torch.set_num_threads(1)
@@ -171,9 +167,7 @@ def test_memory_does_not_grow_with_calls(enabled):
                 model(torch.zeros(1, length, 48))
 
     calls(1500)
-    before = resident()
-    calls(6000)
-    assert resident() - before < 4 << 20  # a leak of 1 KiB a call would be 6 MiB
+    assert growth(lambda: calls(6000), most=4 << 20) < 4 << 20  # a leak of 1 KiB a call would be 6 MiB
 
 
 @pytest.mark.slow
@@ -186,9 +180,7 @@ def test_memory_does_not_grow_with_modules(enabled):
             torch.nn.MultiheadAttention(256, 4, batch_first=True).eval()(x, x, x, need_weights=False)
 
     modules(20)
-    before = resident()
-    modules(60)
-    assert resident() - before < 30 << 20  # the weights of sixty are 60 MiB
+    assert growth(lambda: modules(60), most=30 << 20) < 30 << 20  # the weights of sixty are 60 MiB
 
 
 @pytest.mark.parametrize("ending", ["pass", "os._exit(0)", "raise SystemExit"])

@@ -10,6 +10,7 @@ import numpy as np
 import onnxruntime
 import ort_support as support
 import pytest
+from memory_support import growth
 from test_ort_blocks import X, Block
 from test_ort_group_query import CASES, make
 
@@ -17,11 +18,6 @@ import attune.ort
 
 HERE = Path(__file__).resolve().parent
 BLOCK = (lambda block: block.model(block.usual()))(Block())
-
-
-def resident():
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def session_of(entry, threads=2, case="prompt"):
@@ -43,11 +39,8 @@ def test_a_hundred_sessions(entry):
     first = run_once(entry)
     for _ in range(20):
         run_once(entry)
-    before = resident()
-    for _ in range(100):
-        last = run_once(entry)
-    assert resident() - before < 8 << 20
-    for have, wanted in zip(last, first):
+    assert growth(lambda: [run_once(entry) for _ in range(100)], most=8 << 20) < 8 << 20
+    for have, wanted in zip(run_once(entry), first):
         np.testing.assert_array_equal(have, wanted)
 
 
@@ -84,7 +77,7 @@ def test_two_sessions_at_once(entry):
 
 
 def test_no_thread_of_attune():
-    """Sessions of one thread start none, whatever attune computes in them. Threads of earlier sessions may still end."""
+    """Sessions of one thread start none, whatever attune computes in them. Threads of earlier ones may still end."""
     for entry in support.ENTRIES:
         run_once(entry, threads=1)
         before = set(os.listdir("/proc/self/task"))

@@ -269,11 +269,9 @@ def test_appending_in_place():
         kernel(q=q, k=cache_k, v=cache_v, k_new=new_k, v_new=new_v, kv_lens=lens)
 
 
-def test_the_gil_is_released():
-    """Another thread counts while a long call runs."""
-    q, k, v = (np.zeros((1, 8, 2048, 64), "f4") for _ in range(3))
-    kernel = attune.compile("num_heads=8,seq_q=2048,head_dim=64")
-    out, turns, running = np.empty_like(q), [0], threading.Event()
+def turns_during_a_call(kernel, q, k, v):
+    """How far this thread counts while another one is in a long call."""
+    out, turns, running = np.empty_like(q), 0, threading.Event()
 
     def work():
         running.set()
@@ -284,10 +282,17 @@ def test_the_gil_is_released():
     worker.start()
     running.wait()
     while running.is_set():
-        turns[0] += 1
+        turns += 1
         time.sleep(0)
     worker.join()
-    assert turns[0] > 10
+    return turns
+
+
+def test_the_gil_is_released():
+    """Another thread counts while a long call runs, though not always where it has to wait for a processor."""
+    q, k, v = (np.zeros((1, 8, 2048, 64), "f4") for _ in range(3))
+    kernel = attune.compile("num_heads=8,seq_q=2048,head_dim=64")
+    assert any(turns_during_a_call(kernel, q, k, v) > 10 for _ in range(20))
 
 
 def test_many_threads_with_lengths_of_their_own():
