@@ -28,6 +28,9 @@ static const struct {
     {"num_heads=2,seq_q=1,seq_kv=150,head_dim=16,head_dim_v=9", "", "D"},
     {"num_heads=4,num_kv_heads=1,seq_q=2,seq_kv=150,head_dim=16,is_causal=1,causal_align=bottom_right", "", "D"},
     {"num_heads=2,seq_q=1,seq_kv=150,head_dim=16,page_size=8,kv_lens=1", "num_pages=40,max_pages=19", "D"},
+    {"num_heads=10,num_kv_heads=2,seq_q=1,seq_kv=77,head_dim=16,head_dim_v=40,dtype=bf16,lse=1", "", "D"},
+    {"num_heads=6,num_kv_heads=2,seq_q=1,seq_kv=150,head_dim=16,dtype=bf16,page_size=16", "num_pages=40,max_pages=10",
+     "D"},
     {"embed_dim=24,num_heads=2,seq_q=13", "", "QB"},
     {"embed_dim=40,num_heads=20,head_dim=16,seq_q=5,batch=3", "", "QB"},
 };
@@ -103,7 +106,33 @@ static void bits_are_the_same(void **state) {
             fail_msg("%s has one value only", mha_schedule_fields[f].name);
 }
 
+/* Values of d-lanes in one stream: with one key at a time sums are in registers, with several they are in memory. */
+static void sums_that_are_held_have_the_bits_of_others(void **state) {
+    enum { MOST_VECTORS = 4 };
+    (void)state;
+    attune_context *context = tensors_context(NULL, 2);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        tensors t[MOST_VECTORS + 1];
+        if (*cases[i].schedule != 'D') continue;
+        for (int vectors = 0; vectors <= MOST_VECTORS; vectors++) {
+            attune_schedule s;
+            char difference[DIFFERENCE_TEXT];
+            set_numbers(&s, cases[i].schedule);
+            s.value_streams = 1;
+            s.value_keys = vectors ? 1 : 4;
+            s.value_column_vectors = vectors ? vectors : 1;
+            tensors_open_call(&t[vectors], cases[i].problem, cases[i].sizes, INPUT_ORDINARY, 1);
+            tensors_run_chosen(context, &t[vectors], &s);
+            if (!tensors_same_outputs(&t[vectors], &t[0], difference))
+                fail_msg("%s, %d vectors: %s", cases[i].problem, vectors, difference);
+        }
+        for (int vectors = 0; vectors <= MOST_VECTORS; vectors++) tensors_free(&t[vectors]);
+    }
+    attune_context_destroy(context);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(bits_are_the_same)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(bits_are_the_same),
+                                       cmocka_unit_test(sums_that_are_held_have_the_bits_of_others)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

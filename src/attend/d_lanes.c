@@ -72,6 +72,11 @@ static void derive_sizes(d_lanes *d, mha_context *c) {
     /* Codes that are multiplied as they lie need no table. With v_in_k, c->v is c->k. */
     d->k_codes = d->planes ? 0 : dl_table_columns(d, c->k, p->k_dtype, p->k_scales, p->head_dim);
     d->v_codes = all_codes ? 0 : dl_table_columns(d, c->v, p->v_dtype, p->v_scales, p->head_dim_v);
+    d->k_by_words = dl_goes_by_words(d, c->k, p->k_dtype, p->head_dim);
+    d->v_by_words = dl_goes_by_words(d, c->v, p->v_dtype, p->head_dim_v);
+    if (d->k_by_words) d->k_codes = 2 * d->lanes;
+    if (d->v_by_words) d->v_codes = 2 * d->lanes;
+    d->holds_values = mha_holds_values(p, c->s, c->target) && (!d->v_codes || d->v_by_words);
     if (d->k_codes) d->k_width = d->k_codes;
     d->k_columns = dl_round_up(p->head_dim, (int64_t)d->k_width * d->k_halves);
     d->v_columns = dl_round_up(p->head_dim_v, d->width);
@@ -218,6 +223,7 @@ static void load_query(d_lanes *d, const ir_expr *const *index, const ir_expr *r
         ir_store(d->b, ir_at(d->b, d->q, d->width, 2, r, q.at), query_columns(d, index, q.at, q.count));
     }
     if (d->k_codes == MHA_F8_CODES) dl_order_query(d, r);
+    if (d->k_by_words) dl_part_columns(d, d->q, r, d->k_columns);
 }
 
 static void init_row(d_lanes *d, const ir_expr *r) {
@@ -280,6 +286,8 @@ static void finish_rows(d_lanes *d, bool seen) {
     IR_FOR(d->b, r, ir_idx(d->b, 0), d->rows, 1) {
         if (seen && d->v_codes == MHA_F8_CODES)
             dl_order_output(d, r);
+        else if (seen && d->v_by_words)
+            dl_join_columns(d, d->o, r, d->v_columns);
         else if (seen && d->c->by_pairs && !d->v_by_panels)
             dl_restore_order(d, r);
         if (d->is_serial) complete_row(d, r);

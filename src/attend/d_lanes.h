@@ -48,12 +48,14 @@ typedef struct d_lanes {
     int k_width;                   /* columns of K in a vector; of codes that are multiplied as such 4 * lanes / pack */
     int k_halves, v_halves;        /* codes in a byte of K, V that are multiplied as such: 1, or 2 of i4 */
     int64_t k_groups;              /* sums of a score that are apart, as K has scales by group; else 1 */
-    int k_codes, v_codes;          /* K, V are f8 or i4, and so many columns at a time become numbers by tables; or 0 */
+    int k_codes, v_codes;          /* so many columns at a time become several vectors of numbers; or 0 */
+    bool k_by_words, v_by_words;   /* these are bf16: even columns, then odd ones. Else f8 or i4, by tables */
     bool k_by_panels, v_by_panels; /* K, V lie in panels */
     int64_t fixed_rows;            /* of each task, where known when compiling; else 0 */
     int64_t row_step;              /* numbers of rows are rounded up to multiples of this */
     int64_t max_rows;              /* of a task, rounded up */
     int64_t k_columns, v_columns;  /* rounded up to vectors of k_width and width */
+    bool holds_values; /* sums of values stay in registers for a block of keys */
     bool one_chunk;
     bool is_serial;       /* scores are summed as q-lanes does */
     bool tiles_are_fixed; /* they begin at multiples of kv_tile */
@@ -171,13 +173,21 @@ void dl_fetch_columns(const d_lanes *d, const dl_streams *streams, const ir_expr
 const ir_expr *dl_load_key(const d_lanes *d, const ir_buffer *k_or_v, const mha_kv_row *key, const ir_expr *column,
                            int64_t count);
 
+/* d_lanes_words.c: whether K or V is bf16 that becomes f32 by words of two columns; such words; and rows of Q and O in
+ * the order of even and odd columns, and back. */
+bool dl_goes_by_words(const d_lanes *d, const ir_buffer *k_or_v, attune_dtype dtype, int64_t columns);
+void dl_load_words(const d_lanes *d, const ir_buffer *k_or_v, const mha_kv_row *key, const ir_expr *column,
+                   const ir_expr **out);
+void dl_part_columns(const d_lanes *d, const ir_buffer *rows, const ir_expr *row, int64_t columns);
+void dl_join_columns(const d_lanes *d, const ir_buffer *rows, const ir_expr *row, int64_t columns);
+
 /* d_lanes_tables.c: how many columns of K or V become numbers by tables at once, 0 if none do; and opens the tables for
  * a nest that reads K or V. */
 int dl_table_columns(const d_lanes *d, const ir_buffer *k_or_v, attune_dtype dtype, attune_scales scales,
                      int64_t columns);
 void dl_open_tables(d_lanes *d);
-/* d->k_codes columns of K as factors, two vectors of pairs, or of f32 two (i4) or four (f8); and d->v_codes of V, two
- * keys as pairs (`next` NULL: the second is 0), or one. */
+/* d->k_codes columns of K as factors, two vectors of pairs, or of f32 two (i4, words) or four (f8); and d->v_codes of
+ * V, two keys as pairs (`next` NULL: the second is 0), or one. */
 void dl_load_k_codes(const d_lanes *d, const mha_kv_row *key, const ir_expr *column, const ir_expr **out);
 void dl_load_v_codes(const d_lanes *d, const mha_kv_row *key, const mha_kv_row *next, const ir_expr *column,
                      const ir_expr **out);
@@ -274,5 +284,7 @@ void dl_code_panel_values(d_lanes *d, const dl_tile *tile);
 void dl_values(d_lanes *d, const dl_tile *tile);
 /* The columns of O that dl_values has left interleaved, in order. */
 void dl_restore_order(d_lanes *d, const ir_expr *row);
+/* d_lanes_held.c: the same, if holds_values and V holds no NaN or infinity that some row does not see. */
+void dl_held_values(d_lanes *d, const dl_tile *tile);
 
 #endif

@@ -19,7 +19,9 @@ int dl_table_columns(const d_lanes *d, const ir_buffer *k_or_v, attune_dtype dty
 
 void dl_open_tables(d_lanes *d) {
     if (d->f8_tables) d->f8 = mha_f8_table_of(d->c, d->f8_tables);
-    if (d->k_codes == MHA_BLOCK_COLUMNS || d->v_codes == MHA_BLOCK_COLUMNS) d->i4 = mha_nibble_table(d->c);
+    const bool has_nibbles = (d->k_codes == MHA_BLOCK_COLUMNS && !d->k_by_words) ||
+                             (d->v_codes == MHA_BLOCK_COLUMNS && !d->v_by_words);
+    if (has_nibbles) d->i4 = mha_nibble_table(d->c);
 }
 
 static const ir_expr *codes_of(const d_lanes *d, const ir_buffer *k_or_v, const mha_kv_row *key,
@@ -35,6 +37,10 @@ static void load_nibbles(const d_lanes *d, const ir_buffer *k_or_v, const mha_kv
 }
 
 void dl_load_k_codes(const d_lanes *d, const mha_kv_row *key, const ir_expr *column, const ir_expr **out) {
+    if (d->k_by_words) {
+        dl_load_words(d, d->c->k, key, column, out);
+        return;
+    }
     if (d->k_codes == MHA_BLOCK_COLUMNS) {
         load_nibbles(d, d->c->k, key, column, out);
         return;
@@ -49,6 +55,10 @@ void dl_load_k_codes(const d_lanes *d, const mha_kv_row *key, const ir_expr *col
 void dl_load_v_codes(const d_lanes *d, const mha_kv_row *key, const mha_kv_row *next, const ir_expr *column,
                      const ir_expr **out) {
     ir_builder *b = d->b;
+    if (d->v_by_words) {
+        dl_load_words(d, d->c->v, key, column, out);
+        return;
+    }
     if (d->v_codes == MHA_BLOCK_COLUMNS) {
         load_nibbles(d, d->c->v, key, column, out);
         return;

@@ -2,6 +2,8 @@
  * keys, or pairs of keys. The inner loop goes through the columns of O and of those rows of V, value_column_vectors
  * vectors in a turn. The sums of this product stay in memory (those of product.h are in registers).
  *
+ * (If value_keys is 1, a key would bring a load and a store of O for each multiply-add: d_lanes_held.c.)
+ *
  * So V is read along its rows, which prefetchers follow. Each row is of another stream; or, serially, of neighbouring
  * keys. O stays in the first cache. */
 #include "nest/columns.h"
@@ -240,6 +242,10 @@ static void add_streams(d_lanes *d, const dl_streams *streams, const void *user)
 }
 
 static void add_tile(d_lanes *d, const dl_tile *tile, bool careful) {
+    if (d->holds_values && !careful) {
+        dl_held_values(d, tile);
+        return;
+    }
     const value_tile t = {.tile = tile, .careful = careful};
     const int units = d->c->s->value_keys, count = careful ? 1 : d->c->s->value_streams;
     dl_each_streams(d, tile, count, units / count * keys_of_unit(d), add_streams, &t);

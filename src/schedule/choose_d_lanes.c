@@ -172,6 +172,23 @@ static void try_values(search *t) {
         }
 }
 
+/* Sums that stay in registers, with two vectors of columns: where vectors of V are converted and registers are few, so
+ * that only a vector of sums for two keys would fit beside them. Elsewhere it was not faster, or was not measured; in
+ * pages it was slower where V is f16. */
+static void try_held_values(search *t) {
+    enum { LEAST_ROWS = 4, MOST_ROWS = 6, VECTORS = 2, FEW_REGISTERS = 16 };
+    const mha_cost_context *const c = t->context;
+    attune_schedule s = t->at;
+    if (c->by_pairs || c->v_bytes >= c->lane_bytes || c->machine.target->vector_registers > FEW_REGISTERS) return;
+    if (c->p->page_size && c->p->v_dtype != ATTUNE_BF16) return;
+    s.value_keys = 1;
+    s.value_column_vectors = VECTORS;
+    for (int rows = LEAST_ROWS; rows <= MOST_ROWS && rows <= t->rows; rows++) {
+        s.value_rows = rows;
+        try(t, s);
+    }
+}
+
 /* From memory what streams do matters more than what is multiplied, and integer products are not in the cost: there the
  * rules' stay, as they do where bits are promised. */
 static void choose_cheaper(const mha_cost_context *c, int64_t rows, attune_schedule *s) {
@@ -180,6 +197,7 @@ static void choose_cheaper(const mha_cost_context *c, int64_t rows, attune_sched
     t.cost = (1 - PROMISE) * cost_of(&t, s);
     try_scores(&t);
     try_values(&t);
+    try_held_values(&t);
     *s = t.at;
 }
 

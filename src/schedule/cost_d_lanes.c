@@ -93,6 +93,15 @@ static double value_turn(const d_head *h, double rows) {
            COST_OF(d_value_start) + keys * d->latency * COST_OF(d_chain);
 }
 
+/* A key of values whose sums are held, for some rows: stripe after stripe. O comes and goes once for a block. */
+static double held_turn(const d_head *h, double rows) {
+    enum { BLOCK = 32 };
+    const double vectors = h->s->value_column_vectors, stripes = cost_steps(h->v_vectors, vectors);
+    const cost_turn turn = {rows, vectors, 0, rows + vectors, 1};
+    const double key = mha_cost_turn(h->c, &h->v, &turn, false) + vectors * converting(h, h->c->p->v_dtype);
+    return stripes * (key + rows * vectors * (h->v.load + h->v.store) / BLOCK);
+}
+
 /* Scores of four streams are put in their order, a round of as many keys of each as there are lanes. */
 static double ordering(const d_head *h) {
     enum { STREAMS = 4 };
@@ -130,7 +139,9 @@ mha_costs mha_cost_d_lanes(const mha_cost_context *c, const attune_schedule *s) 
     const d_head h = head_of(c, s);
     const double unit_keys = c->by_pairs ? 2 * s->value_keys : s->value_keys;
     const double scores = h.row_tasks * cost_steps(h.keys, s->score_keys) * by_tiles(&h, s->score_rows, score_turn);
-    const double values = h.row_tasks * h.keys / unit_keys * by_tiles(&h, s->value_rows, value_turn);
+    const bool is_held = mha_holds_values(c->p, s, c->machine.target);
+    const double turns = by_tiles(&h, s->value_rows, is_held ? held_turn : value_turn);
+    const double values = h.row_tasks * h.keys / unit_keys * turns;
     const double vectors = h.keys / s->lanes + h.tiles;
     const double o = h.tiles * h.rows * h.v_vectors * (h.v.load + h.v.multiply + h.v.store);
     const double merge = h.chunks > 1 ? h.chunks * c->rows * (COST_OF(d_merge) + h.v_vectors * h.v.load * 2) : 0;

@@ -164,6 +164,12 @@ bool mha_may_stream_scores(const attune_schedule *s) {
     return s->lanes >= QUARTERS && s->score_keys % QUARTERS == 0 && s->lanes % (s->score_keys / QUARTERS) == 0;
 }
 
+bool mha_holds_values(const attune_problem *p, const attune_schedule *s, const at_target *target) {
+    if (s->strategy != ATTUNE_D_LANES || s->value_keys != 1 || s->value_streams != 1) return false;
+    if (p->integer || p->v_layout == ATTUNE_LAYOUT_PANELS || mha_scales_elements(p->v_scales)) return false;
+    return p->v_dtype != ATTUNE_I4 && !mha_attends_by_pairs(p, target);
+}
+
 int mha_query_pack(const attune_problem *p, const attune_schedule *s) {
     enum { WORD = 4, BYTE_BITS = 8 };
     const int64_t bits = p->k_dtype == ATTUNE_I4 ? BYTE_BITS / 2 : BYTE_BITS;

@@ -74,6 +74,10 @@ int64_t mha_mask_unit(const attune_problem *canonical, const attune_schedule *sc
 /* d-lanes: whether scores may come of four streams of keys, whose blocks are transposed by quarters of a vector. */
 bool mha_may_stream_scores(const attune_schedule *schedule);
 
+/* d-lanes: whether sums of values stay in registers while a block of keys is added (attend/d_lanes_held.c): those of
+ * one key at a time, where these are no pairs and no codes that are looked up. */
+bool mha_holds_values(const attune_problem *canonical, const attune_schedule *schedule, const at_target *target);
+
 /* d-lanes, integer products: the rows of Q that share a vector, a power of two. With scales of K by group no vector
  * holds columns of two groups. */
 int mha_query_pack(const attune_problem *canonical, const attune_schedule *schedule);
