@@ -71,7 +71,7 @@ seq -f 'num_heads=1,seq_q=%g,head_dim=24' 200 >"$work/many"
 "$attune" warm --cache-dir="$work/large" "$work/many" >"$work/stdout" 2>"$work/stderr"
 "$attune" cache audit --cache-dir="$work/large" --sample=200 >"$work/stdout" 2>"$work/stderr" </dev/null &
 pid=$!
-sleep 0.7
+soon catches $pid TERM
 kill -TERM $pid
 wait $pid
 [ $? -eq 1 ] && grep -Eq '^[0-9]+ of 200 entries compiled anew: ([0-9]+) the same, 0 different' "$work/stdout" &&

@@ -77,7 +77,7 @@ expect "nothing to do" 2 'is needed' "$attune" tune
 rm -f "$work"/cache/tuning.db*
 "$attune" tune --budget=100 $small >"$work/stdout" 2>"$work/stderr" </dev/null &
 pid=$!
-sleep 3
+soon catches $pid INT && sleep 3
 kill -INT $pid
 wait $pid
 status=$?
@@ -86,7 +86,7 @@ report $? "an interrupted search keeps what it found"
 
 "$attune" tune --budget=100 "$work/two" >"$work/stdout" 2>"$work/stderr" </dev/null &
 pid=$!
-sleep 3
+soon catches $pid TERM && sleep 3
 kill -TERM $pid
 wait $pid
 status=$?
@@ -98,9 +98,9 @@ printf '#!/bin/sh\nexec cat >/dev/null\n' >"$work/silent" && chmod +x "$work/sil
 ATTUNE_COMPILE=worker ATTUNE_CODEGEN_WORKER=$work/silent "$attune" tune --budget=100 $small >"$work/stdout" \
     2>"$work/stderr" </dev/null &
 pid=$!
-sleep 1
+soon catches $pid TERM
 kill -TERM $pid
-sleep 0.5
+soon catches_not $pid TERM
 kill -0 $pid
 first=$?
 kill -TERM $pid

@@ -38,6 +38,24 @@ refuse() {
     report $? "refused: $name"
 }
 
+# catches PID SIGNAL: whether this process is the command, and has a handler for the signal.
+catches() {
+    local caught
+    caught=$(sed -n 's/^SigCgt:[[:space:]]*//p' "/proc/$1/status" 2>&1) || return
+    [ "$(cat "/proc/$1/comm")" = attune ] && ((0x${caught:-0} >> ($(kill -l "$2") - 1) & 1))
+}
+catches_not() { ! catches "$@"; }
+
+# soon COMMAND…: waits until it succeeds, a minute at most.
+soon() {
+    local i
+    for ((i = 0; i < 600; i++)); do
+        "$@" && return
+        sleep 0.1
+    done
+    return 1
+}
+
 # checked NAME OPTIONS…: `attune check` finds nothing wrong with a problem, on two threads.
 checked() { expect "$1" 0 '^[0-9]+ passed, 0 failed' "$ATTUNE" check --threads=2 "${@:2}"; }
 
