@@ -12,14 +12,22 @@ static int lanes_of_columns(const q_lanes *c) {
     return (int)lanes;
 }
 
-/* Products of the rows from number `at` of the stripe on and the keys from number `first` of the register tile on, with
- * a sum in each lane. */
-static void multiply(q_lanes *c, const q_lanes_tile *tile, const ql_score_tile *t, int64_t at, int64_t first,
+/* Of a stripe, or of a register tile. */
+typedef struct column_rows {
+    q_lanes_row at[IR_MAX_LANES];
+} column_rows;
+
+static column_rows rows_from(q_lanes *c, const q_lanes_tile *tile, int64_t first, int64_t count) {
+    column_rows rows;
+    for (int64_t r = 0; r < count; r++) rows.at[r] = ql_row(c, tile->stripe, ir_idx(c->b, first + r));
+    return rows;
+}
+
+/* Products of rows with the keys that lie at `key`, or `j` of c->keys, with a sum in each lane. */
+static void multiply(q_lanes *c, const q_lanes_row *rows, const mha_kv_row *key, const ir_expr *const *j,
                      mha_product *sums) {
     ir_builder *b = c->b;
     const ir_expr *sign = mha_query_sign(c->m);
-    q_lanes_row rows[IR_MAX_LANES];
-    for (int64_t r = 0; r < sums->vectors; r++) rows[r] = ql_row(c, tile->stripe, ir_idx(b, at + r));
     mha_product_clear(sums);
     IR_FOR(b, d, ir_idx(b, 0), ir_idx(b, c->m->p->head_dim), sums->lanes) {
         for (int64_t r = 0; r < sums->vectors; r++) {
@@ -28,8 +36,8 @@ static void multiply(q_lanes *c, const q_lanes_tile *tile, const ql_score_tile *
             mha_product_vector(sums, "query", r, sign ? ir_mul(b, q, ir_splat(b, sign, sums->lanes)) : q);
         }
         for (int64_t jj = 0; jj < sums->rows; jj++) {
-            const ir_access *k = c->keys ? ir_at(b, c->keys, sums->lanes, 2, t->j[first + jj], d)
-                                         : mha_kv_access(c->m, c->m->k, &t->row[first + jj], d, sums->lanes);
+            const ir_access *k = c->keys ? ir_at(b, c->keys, sums->lanes, 2, j[jj], d)
+                                         : mha_kv_access(c->m, c->m->k, &key[jj], d, sums->lanes);
             mha_product_row(sums, "key_columns", jj, mha_load(c->m, k));
         }
     }
@@ -66,7 +74,8 @@ static void multiply_few(q_lanes *c, const q_lanes_tile *tile, const ql_score_ti
         mha_product sums = mha_product_of(c->m, MHA_MADD, min_of(together, keys - first), rows);
         const ir_expr *sum[IR_MAX_LANES], *dots[IR_MAX_LANES];
         sums.lanes = lanes_of_columns(c);
-        multiply(c, tile, t, vector * c->m->lanes, first, &sums);
+        const column_rows of = rows_from(c, tile, vector * c->m->lanes, rows);
+        multiply(c, of.at, &t->row[first], &t->j[first], &sums);
         for (int64_t r = 0; r < rows; r++) sum[r] = sums_of_row(c, &sums, r);
         for (int64_t jj = 0; jj < sums.rows; jj++) {
             for (int64_t r = 0; r < rows; r++) dots[r] = ir_let(b, "dot", mha_lanes_of(b, sum[r], (int)jj, 1));
@@ -87,19 +96,71 @@ static const ir_expr *sums_of_key(q_lanes *c, const mha_product *sums, int64_t f
     return ir_let(c->b, "dots", mha_sum_lanes(c->b, sums->lanes, lanes, x));
 }
 
-/* Two keys at once. `is_diagonal`: row r sees keys up to number r, so rows before a key need no product with it. */
-static void multiply_many(q_lanes *c, const q_lanes_tile *tile, const ql_score_tile *t, int64_t vector, int64_t rows,
-                          int64_t keys, bool is_diagonal) {
-    enum { TOGETHER = 2 };
-    const int lanes = c->m->lanes;
-    for (int64_t first = 0; first < keys; first += TOGETHER) {
-        const int64_t row = is_diagonal ? first : 0;
-        mha_product sums = mha_product_of(c->m, MHA_MADD, min_of(TOGETHER, keys - first), rows - row);
-        sums.lanes = lanes_of_columns(c);
-        multiply(c, tile, t, vector * lanes + row, first, &sums);
-        for (int64_t jj = 0; jj < sums.rows; jj++)
-            ir_store(c->b, mha_product_at(&t->product, first + jj, vector), sums_of_key(c, &sums, row, jj));
+enum { TOGETHER = 2 }; /* keys that are multiplied at once */
+
+/* Keys from number `first` of the tile on. */
+typedef struct key_pair {
+    int64_t count;
+    const ir_expr *number[TOGETHER], *j[TOGETHER];
+    mha_kv_row row[TOGETHER];
+} key_pair;
+
+static key_pair pair_at(q_lanes *c, const q_lanes_tile *tile, const ir_expr *first, int64_t count) {
+    ir_builder *b = c->b;
+    key_pair pair = {.count = count};
+    for (int64_t jj = 0; jj < count; jj++) {
+        const ir_expr *number = ir_let(b, "number", ir_plus(b, first, jj));
+        const ir_expr *key = ir_let(b, "key", ql_clamp_key(c, ir_add(b, tile->first_key, number)));
+        pair.number[jj] = number;
+        pair.row[jj] = mha_kv_row_at(c->m, &c->e, c->kv_head, key);
+        pair.j[jj] = c->keys_fill_tiles ? number : ir_let(b, "j", ir_min(b, ir_plus(b, tile->room, -1), number));
     }
+    return pair;
+}
+
+/* Their products with the `count` rows of the vector, from row `from` on. */
+static void multiply_pair(q_lanes *c, const key_pair *pair, const column_rows *rows, int64_t vector, int64_t from,
+                          int64_t count) {
+    mha_product sums = mha_product_of(c->m, MHA_MADD, pair->count, count - from);
+    sums.lanes = lanes_of_columns(c);
+    multiply(c, &rows->at[from], pair->row, pair->j, &sums);
+    for (int64_t jj = 0; jj < pair->count; jj++)
+        ir_store(c->b, ql_score_at(c, ir_idx(c->b, vector), pair->number[jj]), sums_of_key(c, &sums, from, jj));
+}
+
+/* The diagonal: row r sees keys up to number r, so rows before a key need no product with it. Keys after the last row's
+ * have the scores of that row's one. */
+static void multiply_diagonal(q_lanes *c, const q_lanes_tile *tile, const ql_score_tile *t, const column_rows *rows,
+                              int64_t vector, int64_t count) {
+    ir_builder *b = c->b;
+    const ir_expr *v = ir_idx(b, vector);
+    const int64_t keys = t->product.rows, seen = min_of(count, keys);
+    for (int64_t first = TOGETHER; first < seen; first += TOGETHER) {
+        const key_pair pair = pair_at(c, tile, ir_plus(b, t->first, first), min_of(TOGETHER, seen - first));
+        multiply_pair(c, &pair, rows, vector, first, count);
+    }
+    for (int64_t jj = seen; jj < keys; jj++) {
+        const ir_expr *last = ir_load(b, ql_score_at(c, v, ir_plus(b, t->first, seen - 1)));
+        ir_store(b, ql_score_at(c, v, ir_plus(b, t->first, jj)), last);
+    }
+}
+
+/* By way of scratch: then a loop goes through the keys with which all rows are multiplied, and is compiled once. */
+static void multiply_many(q_lanes *c, const q_lanes_tile *tile, const ql_score_tile *t, int64_t vector, int64_t count,
+                          const ir_expr *is_diagonal) {
+    ir_builder *b = c->b;
+    const column_rows rows = rows_from(c, tile, vector * c->m->lanes, count);
+    const ir_expr *end = ir_idx(b, t->product.rows);
+    if (is_diagonal) end = ir_let(b, "end", ir_select(b, is_diagonal, ir_idx(b, TOGETHER), end));
+    IR_FOR(b, first, ir_idx(b, 0), end, TOGETHER) {
+        const key_pair pair = pair_at(c, tile, ir_add(b, t->first, first), TOGETHER);
+        multiply_pair(c, &pair, &rows, vector, 0, count);
+    }
+    if (is_diagonal)
+        IR_IF(b, is_diagonal) multiply_diagonal(c, tile, t, &rows, vector, count);
+    for (int64_t jj = 0; jj < t->product.rows; jj++)
+        ir_store(b, mha_product_at(&t->product, jj, vector),
+                 ir_load(b, ql_score_at(c, ir_idx(b, vector), ir_plus(b, t->first, jj))));
 }
 
 /* ---- A vector of rows ---- */
@@ -114,26 +175,28 @@ static void repeat_row(q_lanes *c, const ql_score_tile *t, int64_t vector) {
     }
 }
 
-/* Keys after those of the last row are that row's last one. */
-static void repeat_key(q_lanes *c, const ql_score_tile *t, int64_t vector, int64_t keys) {
-    for (int64_t jj = keys; jj < t->product.rows; jj++)
-        ir_store(c->b, mha_product_at(&t->product, jj, vector), mha_product_sum(&t->product, keys - 1, vector));
+static void multiply_few_seen(q_lanes *c, const q_lanes_tile *tile, const ql_score_tile *t, int64_t vector,
+                              int64_t count) {
+    const int64_t seen = min_of(count, t->product.rows);
+    multiply_few(c, tile, t, vector, count, seen);
+    for (int64_t jj = seen; jj < t->product.rows; jj++)
+        ir_store(c->b, mha_product_at(&t->product, jj, vector), mha_product_sum(&t->product, seen - 1, vector));
 }
 
 void ql_multiply_columns(q_lanes *c, const q_lanes_tile *tile, const ql_score_tile *t, int64_t vector, int64_t rows,
-                         bool is_diagonal) {
+                         const ir_expr *is_diagonal) {
     enum { FEW = 3 };
     for (int64_t v = vector; v < t->product.vectors; v++) {
         const int64_t count = min_of(c->m->lanes, rows - (v - vector) * c->m->lanes);
-        const int64_t keys = is_diagonal ? min_of(count, t->product.rows) : t->product.rows;
         if (count <= 0) {
             repeat_row(c, t, v);
-            continue;
+        } else if (count > FEW && c->by_columns) {
+            multiply_many(c, tile, t, v, count, is_diagonal);
+        } else if (is_diagonal) {
+            IR_IF(c->b, is_diagonal) multiply_few_seen(c, tile, t, v, count);
+            IR_ELSE(c->b) multiply_few(c, tile, t, v, count, t->product.rows);
+        } else {
+            multiply_few(c, tile, t, v, count, t->product.rows);
         }
-        if (count <= FEW || !c->by_columns)
-            multiply_few(c, tile, t, v, count, keys);
-        else
-            multiply_many(c, tile, t, v, count, keys, is_diagonal);
-        repeat_key(c, t, v, keys);
     }
 }

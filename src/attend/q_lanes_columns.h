@@ -16,9 +16,9 @@ typedef struct ql_score_tile {
 } ql_score_tile;
 
 /* Puts the products of the stripe's vectors of rows from `vector` on into those of the tile. `rows` of these exist;
- * all lanes after them hold what the last of them does. `is_diagonal`: the first row sees the tile's first key, each
- * later one a key more, and what is hidden need not be right. */
+ * all lanes after them hold what the last of them does. `is_diagonal`, or NULL for never: the first row sees the
+ * tile's first key, each later one a key more, and what is hidden need not be right. */
 void ql_multiply_columns(q_lanes *c, const q_lanes_tile *tile, const ql_score_tile *t, int64_t vector, int64_t rows,
-                         bool is_diagonal);
+                         const ir_expr *is_diagonal);
 
 #endif

@@ -184,14 +184,9 @@ static void multiply_columns(q_lanes *c, const q_lanes_tile *tile, const ql_scor
                              bool is_last) {
     ir_builder *b = c->b;
     const int64_t vector = ql_whole_vectors(c, is_last), rows = rows_by_columns(c, is_last);
-    if (!c->is_square) {
-        ql_multiply_columns(c, tile, t, vector, rows, false);
-        return;
-    }
-    IR_IF(b, ir_eq(b, number, ir_add(b, c->first_stripe, tile->stripe))) {
-        ql_multiply_columns(c, tile, t, vector, rows, true);
-    }
-    IR_ELSE(b) ql_multiply_columns(c, tile, t, vector, rows, false);
+    const ir_expr *is_diagonal =
+        c->is_square ? ir_let(b, "is_diagonal", ir_eq(b, number, ir_add(b, c->first_stripe, tile->stripe))) : NULL;
+    ql_multiply_columns(c, tile, t, vector, rows, is_diagonal);
 }
 
 /* All register tiles of a stripe, which is the last one or may be any other. */
@@ -216,23 +211,43 @@ static void all_tiles(q_lanes *c, const q_lanes_tile *tile, ql_score_tile t, con
     }
 }
 
-void ql_scores(q_lanes *c, const q_lanes_tile *tile) {
+static void open_maximum(q_lanes *c, ql_score_tile *t) {
+    const int64_t vectors = t->product.vectors;
+    t->max = ir_registers(c->b, "max_so_far", c->m->elem, c->m->lanes, 1, &vectors);
+    IR_UNROLLED(c->b, v, vectors) {
+        ir_store(c->b, ir_at(c->b, t->max, c->m->lanes, 1, v), ql_splat(c, -INFINITY));
+    }
+}
+
+static void close_maximum(q_lanes *c, const ql_score_tile *t) {
     ir_builder *b = c->b;
     const int lanes = c->m->lanes;
+    IR_UNROLLED(b, v, t->product.vectors) {
+        const ir_access *max = ir_at(b, c->tile_max, lanes, 1, ir_times(b, v, lanes));
+        ir_store(b, max, ir_load(b, ir_at(b, t->max, lanes, 1, v)));
+    }
+}
+
+/* A maximum of its own, so that the code of either kind of stripe can be compiled by itself (codegen/cut.c). */
+static void tiles_of_stripe(q_lanes *c, const q_lanes_tile *tile, ql_score_tile t, const ir_expr *end, bool is_last) {
+    open_maximum(c, &t);
+    all_tiles(c, tile, t, end, is_last);
+    close_maximum(c, &t);
+}
+
+void ql_scores(q_lanes *c, const q_lanes_tile *tile) {
+    ir_builder *b = c->b;
     const int64_t rows = c->m->s->score_keys, vectors = c->m->s->score_row_vectors;
     const bool has_other = (c->rest_rows || (c->by_columns && !c->rows_fill_stripes)) && c->num_stripes > 1;
-    ql_score_tile t = {.product = mha_product_of(c->m, c->codes ? MHA_MADD : ql_kind(c), rows, vectors),
-                    .max = ir_registers(b, "max_so_far", c->m->elem, lanes, 1, &vectors)};
-    IR_UNROLLED(b, v, vectors) {
-        ir_store(b, ir_at(b, t.max, lanes, 1, v), ql_splat(c, -INFINITY));
-    }
+    ql_score_tile t = {.product = mha_product_of(c->m, c->codes ? MHA_MADD : ql_kind(c), rows, vectors)};
+    if (!has_other) open_maximum(c, &t);
     const ir_expr *end = ir_let(b, "score_tiles", end_of_tiles(c, tile));
     if (c->has_elements) ql_load_elements(c, tile, ir_times(b, end, rows));
-    IR_GUARD(b, has_other, ql_is_last(c, tile->stripe)) all_tiles(c, tile, t, end, true);
-    if (has_other)
-        IR_ELSE(b) all_tiles(c, tile, t, end, false);
-    IR_UNROLLED(b, v, vectors) {
-        const ir_access *max = ir_at(b, c->tile_max, lanes, 1, ir_times(b, v, lanes));
-        ir_store(b, max, ir_load(b, ir_at(b, t.max, lanes, 1, v)));
+    if (!has_other) {
+        all_tiles(c, tile, t, end, true);
+        close_maximum(c, &t);
+        return;
     }
+    IR_IF(b, ql_is_last(c, tile->stripe)) tiles_of_stripe(c, tile, t, end, true);
+    IR_ELSE(b) tiles_of_stripe(c, tile, t, end, false);
 }
