@@ -1,6 +1,9 @@
 /* A sequence given to a block a few tokens at a time, with caches, has the bits of all of it at once. The pieces are of
  * unequal lengths, in batches that are dense or ragged, with caches in pages or in one piece. */
+#include "runtime/context.h"
+#include "schedule/choose.h"
 #include "support/jit_run.h"
+#include "support/problems.h"
 #include "support/tensor_calls.h"
 #include "target/target.h"
 
@@ -97,8 +100,11 @@ static attune_schedule schedule_of(attune_context *context, const attune_problem
     if (like.seq_new) like.seq_new = like.seq_q;
     like.seq_kv = like.seq_new ? MANY : like.seq_q;
     like.max_seq_q = like.max_seq_kv = 0;
-    if (attune_schedule_choose(context, &like, &s)) fail_msg("%s", attune_last_message());
-    assert_int_equal(s.strategy, strategy);
+    attune_problem c;
+    if (mha_canonicalize(&like, &c, NULL)) fail_msg("%s", attune_last_message());
+    (strategy == ATTUNE_D_LANES ? mha_choose_d_lanes : mha_choose_q_lanes)(&c, context->target,
+                                                                           usual_machine(context->target), &s);
+    mha_choose_gemm(&c, context->target, &s);
     return s;
 }
 

@@ -1,5 +1,6 @@
 /* Sums over many keys, and numbers at the ends of f32, by either strategy: docs/numerics.md has the limits. */
 #include "problem/mha.h"
+#include "schedule/choose.h"
 #include "schedule/schedule.h"
 #include "support/problems.h"
 #include "support/tensor_calls.h"
@@ -82,9 +83,9 @@ static void test_long_sums(void **state) {
     for (const at_target *target = at_targets(); target->name; target++) {
         if (!at_target_runs_here(target)) continue;
         attune_context *context = tensors_context(target->name, 1);
-        attune_schedule by_columns, by_rows = q_lanes_schedule(&p, target), others = q_lanes_schedule(&other, target);
-        mha_choose(&p, target, usual_machine(target), &by_columns);
-        assert_int_equal(by_columns.strategy, ATTUNE_D_LANES);
+        attune_schedule by_columns = ATTUNE_SCHEDULE_INIT;
+        attune_schedule by_rows = q_lanes_schedule(&p, target), others = q_lanes_schedule(&other, target);
+        mha_choose_d_lanes(&p, target, usual_machine(target), &by_columns);
         check_long_sums(context, reproducible_text, &by_columns, interpreted, 1e-5, 4e-6);
         check_long_sums(context, reproducible_text, &by_rows, interpreted, 1e-5, 4e-6);
         check_long_sums(context, other_text, &others, false, 1e-4, 1e-4);

@@ -3,6 +3,8 @@
 #include "problem/problem.h"
 #include "schedule/choose.h"
 
+#include <math.h>
+
 /* Every number of keys that a vector or a register tile may have divides 48. */
 int32_t mha_reproducible_kv_tile(const attune_problem *p) {
     enum { TILE_ELEMENTS = 6144, STEP = 48, MOST = 192 };
@@ -11,9 +13,58 @@ int32_t mha_reproducible_kv_tile(const attune_problem *p) {
     return (int32_t)(max_of(STEP, min_of(keys, MOST)) / STEP * STEP);
 }
 
+double mha_cost_of_choice(const mha_cost_context *c, const attune_schedule *schedule) {
+    attune_schedule s = *schedule;
+    mha_schedule_settle(c->p, c->machine.target, &s);
+    const mha_costs costs = mha_costs_of_head(c, &s);
+    return mha_costs_sum(&costs);
+}
+
+attune_problem mha_usual_call(const attune_problem *p) {
+    enum { USUAL_HEADS = 16 };
+    attune_problem usual = *p;
+    usual.batch = 1;
+    usual.num_heads = p->num_heads / p->num_kv_heads * USUAL_HEADS;
+    usual.num_kv_heads = USUAL_HEADS;
+    return usual;
+}
+
+/* ---- d-lanes or q-lanes ---- */
+
+/* What d-lanes costs for a usual call. */
+static double cost_of_d_lanes(const attune_problem *p, const mha_machine *on) {
+    const attune_problem usual = mha_usual_call(p);
+    const mha_cost_context c = mha_cost_context_of(&usual, on);
+    attune_schedule s = ATTUNE_SCHEDULE_INIT;
+    mha_choose_d_lanes(&usual, on->target, on->description, &s);
+    return mha_cost_of_choice(&c, &s);
+}
+
+/* The share of it that q-lanes may cost. The constants that decide were fitted where vectors have 32 bytes. What was
+ * measured with vectors of 64 says that d-lanes is better there than the cost does. */
+static double most_share(const at_target *target) { return target->vector_bytes >= 64 ? 0.88 : 1; }
+
+/* Strategies sum in different orders, so they are compared for a usual call; and without panels, of which the cost does
+ * not know. Integer products are by d-lanes only. A task of d-lanes has up to 64 rows: of more of them q-lanes fills
+ * whole vectors, and costs less. */
+static void choose_strategy(const attune_problem *p, const mha_machine *on, attune_schedule *s) {
+    enum { MOST_ROWS = 64 };
+    attune_problem rows = *p;
+    rows.k_layout = rows.v_layout = ATTUNE_LAYOUT_ROWS;
+    const bool is_short = mha_most_queries(p) <= MOST_ROWS / (p->num_heads / p->num_kv_heads);
+    const bool may = mha_may_go_by_d_lanes(p), must = may && p->integer;
+    const double most = may && is_short && !must ? cost_of_d_lanes(&rows, on) * most_share(on->target) : INFINITY;
+    if (must || !mha_choose_q_lanes_below(&rows, on->target, on->description, most, s)) {
+        *s = (attune_schedule)ATTUNE_SCHEDULE_INIT;
+        mha_choose_d_lanes(p, on->target, on->description, s);
+    } else if (mha_has_panels(p)) {
+        mha_choose_q_lanes(p, on->target, on->description, s);
+    }
+}
+
 void mha_choose(const attune_problem *p, const at_target *target, const at_description *machine, attune_schedule *s) {
     *s = (attune_schedule)ATTUNE_SCHEDULE_INIT;
-    if (!mha_choose_d_lanes(p, target, machine, s)) mha_choose_q_lanes(p, target, machine, s);
+    choose_strategy(p, &(mha_machine){target, machine}, s);
     mha_choose_gemm(p, target, s);
     mha_schedule_settle(p, target, s);
 }

@@ -2,15 +2,26 @@
 #ifndef ATTUNE_SCHEDULE_CHOOSE_H
 #define ATTUNE_SCHEDULE_CHOOSE_H
 
-#include "schedule/schedule.h"
+#include "schedule/cost.h"
+
+/* choose.c. Where the order of sums follows from a choice, it is made for one entry and a usual number of heads: a row
+ * has the same bits in every batch. */
+attune_problem mha_usual_call(const attune_problem *canonical);
+/* Of one head, with what a schedule leaves to attune. */
+double mha_cost_of_choice(const mha_cost_context *context, const attune_schedule *schedule);
 
 /* choose_q_lanes.c: the schedule of q-lanes that costs least. */
 void mha_choose_q_lanes(const attune_problem *canonical, const at_target *target, const at_description *machine,
                         attune_schedule *schedule);
 
-/* choose_d_lanes.c. Whether few enough rows make d-lanes the better strategy; if so *s is the one for it that costs
- * least, without its products. */
-bool mha_choose_d_lanes(const attune_problem *canonical, const at_target *target, const at_description *machine,
+/* The same, unless it costs `most` or more for a usual call: then false, and the schedule is no choice. */
+bool mha_choose_q_lanes_below(const attune_problem *canonical, const at_target *target, const at_description *machine,
+                              double most, attune_schedule *schedule);
+
+/* choose_d_lanes.c. Whether d-lanes computes this problem; and the schedule of it that costs least, without its
+ * products. */
+bool mha_may_go_by_d_lanes(const attune_problem *canonical);
+void mha_choose_d_lanes(const attune_problem *canonical, const at_target *target, const at_description *machine,
                         attune_schedule *s);
 
 /* gemm_choose.c. Fills in the gemm fields of a schedule whose lanes are chosen. All 0 without a block. */

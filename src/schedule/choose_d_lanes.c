@@ -1,5 +1,4 @@
-/* When d-lanes is the better strategy, and a good schedule for it without measuring. The figures behind the choices:
- * docs/performance-lessons.md. */
+/* A good schedule of d-lanes without measuring. The figures behind the choices: docs/performance-lessons.md. */
 #include "base/integers.h"
 #include "problem/problem.h"
 #include "schedule/choose.h"
@@ -121,16 +120,8 @@ typedef struct search {
     double cost; /* that another one has to be below */
 } search;
 
-static double cost_of(const search *t, const attune_schedule *s) {
-    const mha_cost_context *const c = t->context;
-    attune_schedule settled = *s;
-    mha_schedule_settle(c->p, c->machine.target, &settled);
-    const mha_costs costs = mha_costs_of_head(c, &settled);
-    return mha_costs_sum(&costs);
-}
-
 static void try(search *t, attune_schedule s) {
-    const double cost = cost_of(t, &s);
+    const double cost = mha_cost_of_choice(t->context, &s);
     if (cost >= t->cost) return;
     t->cost = cost;
     t->at = s;
@@ -194,63 +185,30 @@ static void try_held_values(search *t) {
 static void choose_cheaper(const mha_cost_context *c, int64_t rows, attune_schedule *s) {
     static const double PROMISE = 0.01;
     search t = {.context = c, .rows = rows, .at = *s};
-    t.cost = (1 - PROMISE) * cost_of(&t, s);
+    t.cost = (1 - PROMISE) * mha_cost_of_choice(c, s);
     try_scores(&t);
     try_values(&t);
     try_held_values(&t);
     *s = t.at;
 }
 
-/* ---- When d-lanes is the better strategy ---- */
+/* ---- All of it ---- */
 
-/* Up to how many rows d-lanes is faster. Each of its loads serves few rows, so arithmetic takes it longer than q-lanes;
- * but it reads memory faster, which counts for more where K and V come from there. In the nearer caches 12 rows are as
- * fast by either, whether vectors have 8 lanes or 16. A handful of keys fills none of its vectors. */
-static int64_t most_rows(const attune_problem *p, const at_target *target, int64_t lanes) {
-    enum { LARGE_HEAD = 512 * 1024, SMALL_HEAD = 192 * 1024, FEW_ROWS = 12, HANDFUL = 4, WIDE = 64 };
-    if (target->vector_bytes >= WIDE && !p->reproducible && mha_most_keys(p) <= lanes * 3 / 4) return HANDFUL;
-    const int64_t head = min_of(mha_most_keys(p), LARGE_HEAD) * (p->head_dim + p->head_dim_v);
-    const int64_t usual = lanes + lanes / 2;
-    return head >= LARGE_HEAD ? 4 * lanes : head < SMALL_HEAD ? min_of(usual, FEW_ROWS) : usual;
+bool mha_may_go_by_d_lanes(const attune_problem *p) {
+    return mha_attends(p) && !p->prob_mod[0] && !mha_encodes_keys(p);
 }
 
-/* With 32 registers few rows and keys, all of which are seen, are faster by q-lanes in one tile, unless keys are enough
- * for streams and rows are up to 6. With a handful of keys, which fill none of the vectors of d-lanes, it is up to 2
- * rows (up to 3 if some may be hidden and they are not next to nothing), and only where head_dim fills one (or vectors
- * are too short for quarters). */
-static bool is_small(const attune_problem *p, const at_target *target, int64_t lanes) {
-    enum { MIN_REGISTERS = 32, MAX_ROWS = 64, MAX_ELEMENTS = 6144, FEW_ROWS = 6, SOME_ROWS = 3, FEWER_ROWS = 2 };
-    enum { FEW_ELEMENTS = 512, MIN_QUARTERED = 16 };
-    const int64_t rows = p->seq_q * (p->num_heads / p->num_kv_heads);
-    const attune_schedule one = {
-        .score_row_vectors = (int32_t)ceil_div(max_of(rows, 1), lanes), .lanes = (int32_t)lanes, .kv_tile = INT32_MAX};
-    if (target->vector_registers < MIN_REGISTERS || p->softmax_precision == ATTUNE_F64 || p->reproducible) return false;
-    const int64_t elements = p->seq_kv * max_of(p->head_dim, p->head_dim_v);
-    const bool is_handful = p->seq_kv <= lanes * 3 / 4;
-    if (p->op != ATTUNE_ATTENTION || p->seq_q < 1 || rows > MAX_ROWS || elements > MAX_ELEMENTS) return false;
-    if (!mha_takes_rows_at_once(p, &one))
-        return is_handful && mha_has_one_tile(p, &one) && rows > (elements < FEW_ELEMENTS ? FEWER_ROWS : SOME_ROWS);
-    if (!is_handful) return rows > FEW_ROWS;
-    return rows > FEWER_ROWS || (p->head_dim < lanes && lanes >= MIN_QUARTERED);
-}
-
-bool mha_choose_d_lanes(const attune_problem *p, const at_target *target, const at_description *machine,
+void mha_choose_d_lanes(const attune_problem *p, const at_target *target, const at_description *machine,
                         attune_schedule *s) {
-    const int64_t queries = mha_most_queries(p), group = p->num_heads / p->num_kv_heads;
-    const int64_t lanes = target->vector_bytes / (p->softmax_precision == ATTUNE_F64 ? 8 : 4);
-    const int64_t most = most_rows(p, target, lanes);
-    const bool is_few = queries <= most && queries * group <= most && !is_small(p, target, lanes);
-    if (!mha_attends(p) || p->prob_mod[0] || mha_encodes_keys(p) || !(is_few || p->integer)) return false;
+    const int64_t rows = mha_most_queries(p) * (p->num_heads / p->num_kv_heads);
     s->strategy = ATTUNE_D_LANES;
-    s->lanes = (int32_t)lanes;
-    choose_tiles(p, target, queries * group, s);
-    if (target->vector_registers >= 32 && mha_is_from_memory(p) && !p->integer)
-        choose_tiles_from_memory(p, queries * group, s);
+    s->lanes = (int32_t)(target->vector_bytes / (p->softmax_precision == ATTUNE_F64 ? 8 : 4));
+    choose_tiles(p, target, rows, s);
+    if (target->vector_registers >= 32 && mha_is_from_memory(p) && !p->integer) choose_tiles_from_memory(p, rows, s);
     s->kv_tile = choose_tile(p);
     s->kv_chunk = choose_chunk(p, s->kv_tile);
-    if (mha_has_panels(p)) choose_panel_tiles(p, target, queries * group, s);
-    if (p->integer || p->reproducible || mha_is_from_memory(p) || mha_has_panels(p)) return true;
+    if (mha_has_panels(p)) choose_panel_tiles(p, target, rows, s);
+    if (p->integer || p->reproducible || mha_is_from_memory(p) || mha_has_panels(p)) return;
     const mha_cost_context c = mha_cost_context_of(p, &(mha_machine){target, machine});
-    choose_cheaper(&c, max_of(queries * group, 1), s);
-    return true;
+    choose_cheaper(&c, max_of(rows, 1), s);
 }

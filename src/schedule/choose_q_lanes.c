@@ -9,6 +9,8 @@
 #include "schedule/cost_parts.h"
 #include "schedule/decide.h"
 
+#include <math.h>
+
 enum { ALL_ROWS = -1, ANY_ROWS = -2 };
 
 typedef struct search {
@@ -369,21 +371,24 @@ static bool decides_columns(const mha_cost_context *c) {
 }
 
 /* Scores by columns are summed in another order, and a row has the same bits in every batch. So which rows go by
- * columns is decided for one entry and a usual number of heads, and then the schedule for those that there are. */
+ * columns is decided for a usual call, and then the schedule for the one that there is. */
+bool mha_choose_q_lanes_below(const attune_problem *p, const at_target *target, const at_description *machine,
+                              double most, attune_schedule *s) {
+    const mha_machine on = {target, machine};
+    const attune_problem usual = mha_usual_call(p);
+    const mha_cost_context c = mha_cost_context_of(p, &on), of_usual = mha_cost_context_of(&usual, &on);
+    const bool decides = decides_columns(&c);
+    int64_t by_columns = ANY_ROWS;
+    if (decides || most < NO_COST) {
+        *s = cheapest(&of_usual, ANY_ROWS);
+        if (mha_cost_of_choice(&of_usual, s) >= most) return false;
+        if (decides) by_columns = rows_by_columns(&of_usual, s);
+    }
+    *s = cheapest(&c, by_columns);
+    return true;
+}
+
 void mha_choose_q_lanes(const attune_problem *p, const at_target *target, const at_description *machine,
                         attune_schedule *s) {
-    enum { USUAL_HEADS = 16 };
-    const mha_machine on = {target, machine};
-    const mha_cost_context c = mha_cost_context_of(p, &on);
-    attune_problem usual = *p;
-    if (!decides_columns(&c)) {
-        *s = cheapest(&c, ANY_ROWS);
-        return;
-    }
-    usual.batch = 1;
-    usual.num_heads = p->num_heads / p->num_kv_heads * USUAL_HEADS;
-    usual.num_kv_heads = USUAL_HEADS;
-    const mha_cost_context of_usual = mha_cost_context_of(&usual, &on);
-    *s = cheapest(&of_usual, ANY_ROWS);
-    *s = cheapest(&c, rows_by_columns(&of_usual, s));
+    mha_choose_q_lanes_below(p, target, machine, INFINITY, s);
 }

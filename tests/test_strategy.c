@@ -1,0 +1,113 @@
+/* Which of d-lanes and q-lanes is chosen: the one that costs less, whatever the batch. */
+#include "check/check_case.h"
+#include "schedule/choose.h"
+#include "support/problems.h"
+#include "target/tuning_class.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static attune_strategy strategy_of(const attune_problem *p, const at_target *target, const char *class_name) {
+    attune_schedule s;
+    mha_choose(p, target, at_description_of(class_name, false), &s);
+    return s.strategy;
+}
+
+/* Timed by both on a Zen 3, which took at least 1.3 times as long by the other one. */
+static void cheaper_one_is_chosen(void **state) {
+    enum { Q = ATTUNE_Q_LANES, D = ATTUNE_D_LANES };
+    static const struct {
+        const char *problem;
+        attune_strategy strategy;
+    } cases[] = {
+        {"batch=128,num_heads=8,seq_q=12,seq_kv=1,head_dim=16,is_causal=1", Q},
+        {"batch=128,num_heads=8,seq_q=5,seq_kv=1,head_dim=64,is_causal=1", Q},
+        {"batch=32,num_heads=16,num_kv_heads=8,seq_q=6,seq_kv=4,head_dim=32", Q},
+        {"batch=128,num_heads=8,seq_q=6,seq_kv=12,head_dim=16", Q},
+        {"batch=6,num_heads=8,seq_q=10,seq_kv=4,head_dim=160", Q},
+        {"num_heads=4,seq_q=8,seq_kv=128,head_dim=64,reproducible=1", Q},
+        {"num_heads=4,num_kv_heads=1,seq_q=8,seq_kv=4096,head_dim=64,k_dtype=f8,v_dtype=f8", Q},
+        {"num_heads=8,seq_q=1,seq_kv=512,head_dim=64", D},
+        {"num_heads=8,seq_q=2,seq_kv=300,head_dim=128", D},
+        {"num_heads=32,num_kv_heads=8,seq_q=1,seq_kv=4096,head_dim=128", D},
+        {"num_heads=8,seq_q=1,seq_kv=dynamic,head_dim=128,page_size=16,kv_lens=1", D},
+        {"num_heads=8,seq_q=65,seq_kv=4096,head_dim=128", Q},
+        {"num_heads=8,seq_q=dynamic,seq_kv=dynamic,head_dim=64", Q},
+        {"num_heads=8,seq_q=100,head_dim=64,kv_dtype=i8,integer=scores", D},
+    };
+    const at_target *target = at_target_find("avx2");
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const attune_problem p = problem_canonical(cases[i].problem);
+        if (strategy_of(&p, target, "zen3") != cases[i].strategy) fail_msg("%s", cases[i].problem);
+    }
+}
+
+/* What docs/performance-lessons.md has of AVX-512: there the constants were not fitted. */
+static void wide_vectors_keep_to_what_was_measured(void **state) {
+    enum { Q = ATTUNE_Q_LANES, D = ATTUNE_D_LANES };
+    static const struct {
+        const char *problem;
+        attune_strategy strategy;
+    } cases[] = {
+        {"num_heads=8,seq_q=8,seq_kv=512,head_dim=128", D},
+        {"num_heads=8,seq_q=12,seq_kv=512,head_dim=128", D},
+        {"num_heads=8,seq_q=16,seq_kv=512,head_dim=128", D},
+        {"dtype=bf16,num_heads=8,seq_q=12,seq_kv=512,head_dim=128", D},
+        {"num_heads=8,seq_q=16,seq_kv=512,head_dim=64", Q},
+        {"num_heads=8,seq_q=12,seq_kv=2048,head_dim=64", D},
+        {"num_heads=4,seq_q=6,seq_kv=6,head_dim=64,is_causal=1", Q},
+        {"num_heads=4,seq_q=12,seq_kv=12,head_dim=64,is_causal=1", Q},
+        {"num_heads=4,seq_q=4,seq_kv=4,head_dim=64,is_causal=1", Q},
+        {"num_heads=8,seq_q=2,seq_kv=2,head_dim=8", Q},
+        {"num_heads=8,num_kv_heads=2,seq_q=1,seq_kv=512,head_dim=128", D},
+    };
+    const at_target *target = at_target_find("avx512_bf16");
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const attune_problem p = problem_canonical(cases[i].problem);
+        if (strategy_of(&p, target, "zen4") != cases[i].strategy) fail_msg("%s", cases[i].problem);
+    }
+}
+
+/* A row has the same bits in every batch, among any number of heads. */
+static void batch_does_not_decide(void **state) {
+    enum { PROBLEMS = 3000 };
+    static const int64_t batches[] = {1, 7, 400};
+    const at_target *target = at_targets();
+    tool_random random = {20261127};
+    int by_d_lanes = 0;
+    (void)state;
+    for (int i = 0; i < PROBLEMS; i++, target++) {
+        attune_problem problem, p;
+        call_sizes sizes;
+        at_error err = {0};
+        if (!target->name) target = at_targets();
+        assert_true(check_draw_problem(&random, 1e9, &problem, &sizes));
+        if (mha_canonicalize(&problem, &p, &err) || p.embed_dim || (target->required & AT_CPU_AARCH64)) continue;
+        const attune_strategy first = strategy_of(&p, target, "zen4");
+        by_d_lanes += first == ATTUNE_D_LANES;
+        for (size_t k = 0; k < 3; k++) {
+            attune_problem other = p;
+            other.batch = batches[k];
+            other.num_heads = p.num_heads / p.num_kv_heads * batches[2 - k];
+            other.num_kv_heads = batches[2 - k];
+            assert_int_equal(strategy_of(&other, target, "zen4"), first);
+        }
+    }
+    assert_in_range(by_d_lanes, PROBLEMS / 20, PROBLEMS * 19 / 20);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(cheaper_one_is_chosen),
+        cmocka_unit_test(wide_vectors_keep_to_what_was_measured),
+        cmocka_unit_test(batch_does_not_decide),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
