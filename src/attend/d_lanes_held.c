@@ -3,8 +3,8 @@
  * a block of keys, where the other nest (d_lanes_value.c) does it for each value_keys keys; and a vector of V that is
  * converted is used for all rows. Keys add up in their order, as they do there in one stream.
  *
- * V is read by stripes of columns, which prefetchers do not follow. So a block is a few kilobytes, which the first cache
- * keeps from one stripe to the next, and each turn asks for the key's line of the block after it. */
+ * V is read by stripes of columns, which prefetchers do not follow. So a block is a few kilobytes, which the first
+ * cache keeps from one stripe to the next, and each turn asks for the key's line of the next block. */
 #include "attend/d_lanes.h"
 #include "base/integers.h"
 

@@ -1,13 +1,14 @@
-/* K and V of bf16 where arithmetic is f32 and no pairs: a word of 32 bits holds two neighbouring columns. The upper one is
- * an f32 once the lower bits are cleared, the lower one once it is shifted. Both take one instruction and no shuffle,
- * where widening a half vector takes a shuffle and a shift. So a vector of words becomes the even columns and then the
- * odd ones. Q is put into that order for the scores, and O is put back into its own in the end. */
+/* K and V of bf16 where arithmetic is f32 and no pairs: a word of 32 bits holds two neighbouring columns. The upper
+ * one is an f32 once the lower bits are cleared, the lower one once it is shifted. Both take one instruction and no
+ * shuffle, where widening a half vector takes a shuffle and a shift. So a vector of words becomes the even columns
+ * and then the odd ones. Q is put into that order for the scores, and O is put back into its own in the end. */
 #include "attend/d_lanes.h"
 #include "nest/columns.h"
 
 bool dl_goes_by_words(const d_lanes *d, const ir_buffer *k_or_v, attune_dtype dtype, int64_t columns) {
     if (!k_or_v || d->is_serial || d->planes || d->c->by_pairs || mha_is_paneled(d->c, k_or_v)) return false;
-    return d->c->elem == IR_F32 && dtype == ATTUNE_BF16 && k_or_v->type.elem == IR_BF16 && columns % (2 * d->lanes) == 0;
+    const bool is_bf16 = dtype == ATTUNE_BF16 && k_or_v->type.elem == IR_BF16;
+    return d->c->elem == IR_F32 && is_bf16 && columns % (2 * d->lanes) == 0;
 }
 
 void dl_load_words(const d_lanes *d, const ir_buffer *k_or_v, const mha_kv_row *key, const ir_expr *column,

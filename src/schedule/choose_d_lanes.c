@@ -180,6 +180,23 @@ static void try_held_values(search *t) {
     }
 }
 
+/* Numbers of f32 are not converted, so that of many keys sums in memory are as fast: their loads and stores take other
+ * pipes. Few keys have hardly a turn of several keys; and the keys that are left over have O loaded and stored for each
+ * of them. */
+static bool holds_few_keys(const mha_cost_context *c, int64_t rows) {
+    enum { LEAST_ROWS = 4, FEW_KEYS = 48, FEW_REGISTERS = 16 };
+    if (c->by_pairs || c->v_bytes != 4 || c->lane_bytes != 4 || c->p->page_size) return false;
+    return c->machine.target->vector_registers == FEW_REGISTERS && rows >= LEAST_ROWS &&
+           mha_most_keys(c->p) <= FEW_KEYS;
+}
+
+static void hold_few_keys(int64_t rows, attune_schedule *s) {
+    enum { USUAL = 4, MORE = 6, VECTORS = 2 };
+    s->value_rows = (int32_t)(rows == USUAL + 1 || rows % MORE == 0 ? min_of(rows, MORE) : USUAL);
+    s->value_column_vectors = VECTORS;
+    s->value_keys = 1;
+}
+
 /* From memory what streams do matters more than what is multiplied, and integer products are not in the cost: there the
  * rules' stay, as they do where bits are promised. */
 static void choose_cheaper(const mha_cost_context *c, int64_t rows, attune_schedule *s) {
@@ -190,6 +207,7 @@ static void choose_cheaper(const mha_cost_context *c, int64_t rows, attune_sched
     try_values(&t);
     try_held_values(&t);
     *s = t.at;
+    if (holds_few_keys(c, rows)) hold_few_keys(rows, s);
 }
 
 /* ---- All of it ---- */
