@@ -91,10 +91,10 @@ unknown_messages() {
     local message pattern status=0
     [ -n "${sources:-}" ] ||
         sources=$(cat {src,adapters}/*/*.[ch] tools/*.[ch] tools/*/*.[ch] scripts/*.sh Makefile |
-            sed -z 's/"[ \t]*\n[ \t]*"//g')
+            sed -z 's/"[ \t]*\n[ \t]*"//g' | grep '"')
     while IFS= read -r message; do
         pattern=$(sed -E 's/[][(){}.*+?^$|\\/]/\\&/g; s/…/[^"]*/g' <<<"${message#> }")
-        grep -qE -- "$pattern" <<<"$sources" || { echo "$1: no source says: ${message#> }" && status=1; }
+        LC_ALL=C grep -qE -- "$pattern" <<<"$sources" || { echo "$1: no source says: ${message#> }" && status=1; }
     done < <(grep '^> ' "$1")
     return $status
 }
