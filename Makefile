@@ -175,6 +175,10 @@ $(call obj,$(TOOL_SRC)): INCLUDES = -Itools -Itests \
 # Each operation jumps to the next one. Between them the upper halves of registers stay as they are.
 $(call obj,$(wildcard src/vm/*.c)): BASE_CFLAGS += -foptimize-sibling-calls
 $(call obj,$(wildcard src/vm/*.c)): HARDENED += -fno-stack-protector
+# UndefinedBehaviorSanitizer's reports would take most of the time that these files take to compile: it ends the program
+# without one, at the line of the operation.
+$(call obj,$(addprefix src/vm/,avx2.c avx512.c base.c)): \
+	BASE_CFLAGS += $(if $(findstring undefined,$(SANITIZE)),-fsanitize-undefined-trap-on-error)
 $(call obj,$(addprefix src/vm/,avx2.c avx512.c)): \
 	BASE_CFLAGS += $(if $(filter x86_64%,$(shell $(CC) -dumpmachine)),-mno-vzeroupper)
 $(call obj,$(DRAW_SRC)): INCLUDES = $(CAIRO_CFLAGS)

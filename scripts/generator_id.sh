@@ -10,7 +10,7 @@ version=${LLVM_VERSION:-$("$LLVM_CONFIG" --version)} || {
     exit 1
 }
 id=$({
-    find src -type f \( -name '*.[ch]' -o -name '*.def' -o -name '*.map' \) \
+    find src/ -type f \( -name '*.[ch]' -o -name '*.def' -o -name '*.map' \) \
         ! -path 'src/runtime/*' ! -path 'src/plan/*' ! -path 'src/tune/*' ! -path 'src/wheel/*' \
         ! -path 'src/bundle/*' ! -path 'src/bundle_run/*' ! -path 'src/sign/*' \
         \( ! -path 'src/base/*' -o -path src/base/integers.h \) \

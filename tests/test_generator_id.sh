@@ -12,6 +12,10 @@ id() { LLVM_CONFIG=$LLVM_CONFIG JIT_ASAN=${JIT_ASAN:-} LLVM_LINK=${LLVM_LINK:-} 
 first=$(id)
 [[ $first =~ [0-9a-f]{32} ]]
 report $? "an id"
+mv src sources && ln -s sources src
+[ "$(id)" = "$first" ]
+report $? "the same where src is a link"
+rm src && mv sources src
 changes() { echo "/* more */" >>"$1" && [ "$(id)" != "$first" ] && first=$(id); }
 keeps() { echo "/* more */" >>"$1" && [ "$(id)" = "$first" ]; }
 
