@@ -38,7 +38,7 @@ static mha_cost_level level_of(const attune_problem *p, const at_description *d,
     return all <= (double)d->l2 ? MHA_COST_L2 : all <= (double)d->l3 ? MHA_COST_L3 : MHA_COST_MEMORY;
 }
 
-/* Half of the last cache: other data are in it as well. */
+/* Half of the last cache: other data are in it as well. settle.c, which knows no machine, has 16 MB for it. */
 static bool is_far(const attune_problem *p, const at_description *d, double head_bytes) {
     const double heads = (double)p->num_kv_heads * (double)min_of(p->batch, 1 << 16);
     return heads * head_bytes >= (d->l3 > 0 ? d->l3 : d->l2) / 2;

@@ -1,5 +1,10 @@
 /* The choices that a schedule leaves to attune: what is usually best for its numbers. The figures behind them:
- * docs/performance-lessons.md. */
+ * docs/performance-lessons.md.
+ *
+ * These are rules, not the cost's: samples find their data in nearer caches than a call does, so they make asking ahead
+ * look dear, and fits compare only schedules that ask as is said here (docs/tuning.md). Nor is a machine at hand: what
+ * the text of a schedule leaves out is the same on all machines of a target. So what is far is given in bytes. FAR is
+ * half of the last cache where it was measured, as cost.c takes it of each machine. */
 #include "base/integers.h"
 #include "problem/problem.h"
 #include "problem/problem_sight.h"
