@@ -161,8 +161,9 @@ $(call obj,$(wildcard src/sign/*.c)): INCLUDES += -isystem $(MONOCYPHER)
 # attune checks signatures by it, and the linker leaves out all else.
 $(call obj,$(MONOCYPHER)/monocypher.c): BASE_CFLAGS += -ffunction-sections
 # Builders run once for each compile and take a few percent of it, so less code is worth more there than faster code.
+# Builds with a sanitizer have a level of their own.
 $(call obj,$(wildcard $(addsuffix /*.c,$(addprefix src/,attend layer nest operator)))): \
-	BASE_CFLAGS += $(patsubst -O2,-Os,$(filter -O2,$(CFLAGS)))
+	BASE_CFLAGS += $(if $(SANITIZE),,$(patsubst -O2,-Os,$(filter -O2,$(CFLAGS))))
 # A call of attune_run, which may take 0.1 µs in all, enters these a dozen times. Their arrays are indexed by the
 # numbers of tensors; they touch no text and no file.
 $(call obj,$(addprefix src/runtime/,run.c workspace.c call.c call_sizes.c call_strides.c)): \
