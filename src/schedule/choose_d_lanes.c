@@ -1,7 +1,7 @@
 /* A good schedule of d-lanes without measuring. The figures behind the choices: docs/performance-lessons.md.
  *
- * From the caches the cost decides (choose_cheaper). The rest are tables of what was measured, because the cost does not
- * know what makes the difference there: how streams of a register tile share prefetchers and the core's outstanding
+ * From the caches the cost decides (choose_cheaper). The rest are tables of what was measured, because the cost does
+ * not know what makes the difference there: how streams of a register tile share prefetchers and the core's outstanding
  * lines (from memory), products of bytes and their sums in i32 (integer), vectors of keys that lie side by side
  * (panels). With `reproducible` the order of sums is fixed, and the cost of adding in order was never fitted. */
 #include "base/integers.h"
