@@ -34,7 +34,7 @@ list_tests() {
 
 # Names from stdin, with the tests that take longest first: at the end no processor waits for one of them.
 longest_first() {
-    awk -v longest="$(echo test_{aarch64.sh,docs.sh,codegen,d_lanes,block,cli.sh,fork})" '
+    awk -v longest="$(echo test_{aarch64.sh,d_lanes,docs.sh,install_layouts.sh,block,tune,codegen,cli.sh,fork})" '
         BEGIN { count = split(longest, name, " "); for (i = 1; i <= count; i++) place[name[i]] = i }
         { print ($0 in place ? place[$0] : count + 1), $0 }' | sort -s -n -k 1,1 | cut -d ' ' -f 2
 }
