@@ -1,5 +1,6 @@
 /* Good register tiles and tasks of a block's products, without measuring. The figures behind the choices:
- * docs/performance-lessons.md. */
+ * docs/performance-lessons.md. Rules, because the cost is wrong here: it takes tiles of two panels of weights for as
+ * good as higher ones of one panel, and knows nothing of streams from memory. */
 #include "base/integers.h"
 #include "problem/pack_layout.h"
 #include "schedule/choose.h"
