@@ -171,6 +171,14 @@ static bool takes_rows(const search *t, const attune_schedule *s) {
     return mha_attends(t->p) && mha_keeps_rows(t->p, s, t->c->machine.target);
 }
 
+/* The same where causality or a window hides keys: of what lies on the diagonal the cost says as little with vectors of
+ * 32 bytes. Values that are converted pay to be so once, which those by rows are not. */
+static bool skips_columns(const search *t, const attune_schedule *s) {
+    const bool hides = mha_has_first_key(t->p) || mha_has_last_key(t->p);
+    const bool is_wide = t->c->machine.target->vector_bytes >= 32 && t->c->v_bytes == t->c->lane_bytes;
+    return takes_rows(t, s) || (hides && is_wide && mha_attends(t->p) && mha_may_keep_rows(t->p, s));
+}
+
 /* Of a tile each stripe computes all that lies between the first and the last key that mask_mod lets it see. Where
  * there may be gaps, a tile is what is left out. */
 static int64_t long_tile(const search *t, const attune_schedule *s) {
@@ -269,6 +277,13 @@ static int32_t score_columns(const search *t) {
     return by_element || t->p->head_dim % 2 ? 1 : t->p->head_dim % 4 ? 2 : 4;
 }
 
+/* By rows a strip of four vectors leaves 16 registers no room for those of three rows. */
+static int64_t first_sums(const search *t, attune_value_by by) {
+    enum { MOST_SUMS = 8 };
+    const bool is_narrow = t->c->machine.target->vector_registers < 32;
+    return by == ATTUNE_VALUE_BY_ROWS && is_narrow ? min_of(t->room, MOST_SUMS) : t->room;
+}
+
 static bool begin(search *t, int32_t lanes, int32_t vectors, attune_value_by by) {
     enum { ONE_TILE = 1024, SUMS = 8 };
     attune_schedule s = ATTUNE_SCHEDULE_INIT;
@@ -281,9 +296,9 @@ static bool begin(search *t, int32_t lanes, int32_t vectors, attune_value_by by)
     if (!has_right_sums(t, &s)) return false;
     s.score_columns = score_columns(t);
     s.value_row_vectors = by == ATTUNE_VALUE_BY_ROWS ? 1 : vectors;
-    s.value_columns = (int32_t)min_of(t->room / s.value_row_vectors, t->p->head_dim_v);
+    s.value_columns = (int32_t)min_of(first_sums(t, by) / s.value_row_vectors, t->p->head_dim_v);
     s.value_keys = 1;
-    if (takes_rows(t, &s) && by == ATTUNE_VALUE_BY_COLUMNS) return false;
+    if (by == ATTUNE_VALUE_BY_COLUMNS && skips_columns(t, &s)) return false;
     set_kv_tile(t, &s, takes_rows(t, &s) ? long_tile(t, &s) : min_of(t->keys, ONE_TILE));
     attune_schedule settled = s;
     mha_schedule_settle(t->p, t->c->machine.target, &settled);

@@ -83,7 +83,8 @@ cost_vector mha_cost_vector(const mha_machine *m, double bytes) {
 }
 
 /* An element that all lanes share is an operand in memory where one vector is multiplied by it; for more of them it is
- * an instruction. Accumulators beyond the registers go to memory and come back. */
+ * an instruction. Accumulators beyond the registers go to memory and come back. With 16 registers sums that just hide
+ * the latency are as fast as more of them, in a loop that is unrolled and has few such elements. */
 double mha_cost_turn(const mha_cost_context *c, const cost_vector *v, const cost_turn *t, bool pairs) {
     const at_description *d = c->machine.description;
     const at_target *target = c->machine.target;
@@ -93,7 +94,9 @@ double mha_cost_turn(const mha_cost_context *c, const cost_vector *v, const cost
     const double loads = t->elements * (pairs ? COST_OF(dot_element) : 1) / d->load + t->operands * v->load;
     const double begun = (sums + t->operands + (has_operands ? 0 : t->elements)) / COST_OF(issue);
     const double busy = cost_limit(cost_limit(sums * (pairs ? v->dot : v->multiply), loads), begun);
-    return cost_limit(busy, d->latency * (pairs ? COST_OF(dot_latency) : 1)) + COST_OF(turn) / t->unroll +
+    const double latency = d->latency * (pairs ? COST_OF(dot_latency) : 1);
+    const bool is_hidden = target->vector_registers < 32 && t->unroll > 1 && t->vectors > t->rows;
+    return (is_hidden ? cost_larger(busy, latency) : cost_limit(busy, latency)) + COST_OF(turn) / t->unroll +
            (has_operands ? 0 : t->elements * COST_OF(broadcast)) + spilled * COST_OF(spill) * (v->load + v->store);
 }
 

@@ -3,7 +3,7 @@
 #include "schedule/cost_parts.h"
 #include "schedule/decide.h"
 
-enum { LINE = 64 };
+enum { LINE = 64, WAY = 4096 };
 
 /* Keys that some of neighbouring rows see, if a row sees `seen`. */
 static double seen_by(const mha_cost_context *c, double rows) {
@@ -27,6 +27,18 @@ static double beyond(double bytes, double cache) {
 static double from_l2(const mha_cost_context *c, double bytes, double held) {
     const at_description *d = c->machine.description;
     return beyond(held, d->l1 * COST_OF(l1_share)) * bytes / d->l2_rate;
+}
+
+/* What a strip of `bytes` of each row takes of a cache, for a row: rows a power of two apart fall into few of its sets,
+ * and the rest of these is as good as taken. */
+static double crowded(double bytes, double row) {
+    int64_t x = WAY, y = (int64_t)row;
+    while (y) {
+        const int64_t rest = x % y;
+        x = y;
+        y = rest;
+    }
+    return cost_larger(bytes, (double)x);
 }
 
 /* ---- Scores ---- */
@@ -161,6 +173,7 @@ static double values_by_columns(const mha_q_head *h) {
 /* Rows of register tiles of `vectors` vectors of `lanes` columns. */
 static double strip_of_rows(const mha_q_head *h, double rows, double step, double vectors, double lanes) {
     const mha_cost_context *c = h->c;
+    const at_description *d = c->machine.description;
     const cost_vector v = mha_cost_vector(&c->machine, lanes * c->lane_bytes);
     const double sums = step * vectors;
     const cost_turn turn = {step, vectors, step, vectors, 1};
@@ -169,7 +182,8 @@ static double strip_of_rows(const mha_q_head *h, double rows, double step, doubl
     /* Of a key, its columns of V; and the line of its P, where neighbouring keys' do not lie side by side. */
     const bool is_strided = h->spans && h->s->score_row_vectors > 1;
     const double v_row = vectors * lanes * h->v_bytes, p_row = h->stripe_rows * h->bytes;
-    const double v_read = from_l2(c, h->seen * v_row, h->tile * (v_row + LINE)) * COST_OF(l2_reached);
+    const double v_held = h->tile * (crowded(v_row, c->columns_v * h->v_bytes) + LINE);
+    const double v_read = v_held > d->l1 ? h->seen * v_row / d->l2_rate * COST_OF(l2_reached) : 0;
     const double p_read = from_l2(c, h->seen * LINE, h->tile * (v_row + p_row)) * COST_OF(row_from_l2) * is_strided;
     const double widened = c->by_pairs || h->v_bytes == c->lane_bytes ? 0 : vectors * COST_OF(widen) * v.shuffle;
     const double multiplying = h->seen * h->turns * (mha_cost_turn(c, &v, &turn, c->by_pairs) + widened);
