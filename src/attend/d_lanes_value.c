@@ -2,7 +2,7 @@
  * keys, or pairs of keys. The inner loop goes through the columns of O and of those rows of V, value_column_vectors
  * vectors in a turn. The sums of this product stay in memory (those of product.h are in registers).
  *
- * (If value_keys is 1, a key would bring a load and a store of O for each multiply-add: d_lanes_held.c.)
+ * With one key at a time, in one stream, sums stay in registers: d_lanes_held.c.
  *
  * So V is read along its rows, which prefetchers follow. Each row is of another stream; or, serially, of neighbouring
  * keys. O stays in the first cache. */

@@ -41,8 +41,12 @@ static double cost_of_d_lanes(const attune_problem *p, const mha_machine *on) {
 }
 
 /* The share of it that q-lanes may cost. The constants that decide were fitted where vectors have 32 bytes. What was
- * measured with vectors of 64 says that d-lanes is better there than the cost does. */
-static double most_share(const at_target *target) { return target->vector_bytes >= 64 ? 0.88 : 1; }
+ * measured with vectors of 64, of up to 16 rows, says that d-lanes is better there than the cost does. */
+static double most_share(const attune_problem *p, const at_target *target) {
+    enum { WIDE = 64, MOST_ROWS = 16 };
+    const bool is_short = mha_most_queries(p) <= MOST_ROWS / (p->num_heads / p->num_kv_heads);
+    return target->vector_bytes >= WIDE && is_short ? 0.88 : 1;
+}
 
 /* Strategies sum in different orders, so they are compared for a usual call; and without panels, of which the cost does
  * not know. Integer products are by d-lanes only. A task of d-lanes has up to 64 rows: of more of them q-lanes fills
@@ -53,7 +57,7 @@ static void choose_strategy(const attune_problem *p, const mha_machine *on, attu
     rows.k_layout = rows.v_layout = ATTUNE_LAYOUT_ROWS;
     const bool is_short = mha_most_queries(p) <= MOST_ROWS / (p->num_heads / p->num_kv_heads);
     const bool may = mha_may_go_by_d_lanes(p), must = may && p->integer;
-    const double most = may && is_short && !must ? cost_of_d_lanes(&rows, on) * most_share(on->target) : INFINITY;
+    const double most = may && is_short && !must ? cost_of_d_lanes(&rows, on) * most_share(p, on->target) : INFINITY;
     if (must || !mha_choose_q_lanes_below(&rows, on->target, on->description, most, s)) {
         *s = (attune_schedule)ATTUNE_SCHEDULE_INIT;
         mha_choose_d_lanes(p, on->target, on->description, s);

@@ -232,6 +232,7 @@ void mha_choose_d_lanes(const attune_problem *p, const at_target *target, const 
     s->kv_chunk = choose_chunk(p, s->kv_tile);
     if (mha_has_panels(p)) choose_panel_tiles(p, target, rows, s);
     if (p->integer || p->reproducible || mha_is_from_memory(p) || mha_has_panels(p)) return;
-    const mha_cost_context c = mha_cost_context_of(p, &(mha_machine){target, machine});
+    const attune_problem usual = mha_usual_call(p); /* streams of values decide in which order sums are */
+    const mha_cost_context c = mha_cost_context_of(&usual, &(mha_machine){target, machine});
     choose_cheaper(&c, max_of(rows, 1), s);
 }

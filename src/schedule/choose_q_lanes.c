@@ -11,7 +11,13 @@
 
 #include <math.h>
 
-enum { ALL_ROWS = -1, ANY_ROWS = -2 };
+enum { ALL_ROWS = -1, ANY_ROWS = -2, ALL_KEYS = -1, ANY_KEYS = -2 };
+
+/* What decides in which order the sums of a row are. */
+typedef struct sum_order {
+    int64_t by_columns; /* rows whose scores go by columns, ALL_ROWS or ANY_ROWS */
+    int64_t kv_tile;    /* keys between two rescalings, ALL_KEYS or ANY_KEYS */
+} sum_order;
 
 typedef struct search {
     const mha_cost_context *c;
@@ -23,7 +29,7 @@ typedef struct search {
     double heads, threads;  /* KV heads of a call, and threads that could share it */
     bool has_gaps;          /* a query may see keys on both sides of some that mask_mod hides from it */
     bool pairs_fit;         /* V in pairs, of all heads, fits the last cache */
-    int64_t by_columns;     /* rows whose scores are to go by columns, ALL_ROWS or ANY_ROWS */
+    sum_order order;        /* that it has to keep */
     double least_values;    /* cycles of their multiplications, whatever the schedule */
     attune_schedule at;     /* the best so far of this stripe */
     double cost, scores;    /* of that one, scores with their softmax */
@@ -90,8 +96,10 @@ static int64_t rows_by_columns(const mha_cost_context *c, const attune_schedule 
     return mha_scores_by_columns(c->p, s, target) ? ALL_ROWS : mha_rest_rows(c->p, s, target);
 }
 
-static bool has_right_sums(const search *t, const attune_schedule *s) {
-    return t->by_columns == ANY_ROWS || t->by_columns == rows_by_columns(t->c, s);
+static bool keeps_order(const search *t, const attune_schedule *s) {
+    const sum_order *o = &t->order;
+    if (o->kv_tile > 0 && o->kv_tile % mha_tile_step(t->p, s)) return false;
+    return o->by_columns == ANY_ROWS || o->by_columns == rows_by_columns(t->c, s);
 }
 
 /* Takes the schedule if it is legal and costs less. One thread counts most. */
@@ -113,6 +121,8 @@ static void set_kv_tile(const search *t, attune_schedule *s, int64_t keys) {
     const int32_t step = mha_tile_step(t->p, s);
     if (t->p->reproducible)
         keys = mha_reproducible_kv_tile(t->p);
+    else if (t->order.kv_tile > 0)
+        keys = t->order.kv_tile;
     else
         keys = min_of(ceil_div(min_of(keys, t->keys), step), MOST / step) * step;
     s->kv_tile = (int32_t)keys;
@@ -139,7 +149,7 @@ static void try_score_keys(search *t) {
         if (!is_usual(t, &s) || (keys > 1 && keys * s.score_row_vectors > t->room)) continue;
         if (t->p->reproducible && mha_reproducible_kv_tile(t->p) % keys) continue;
         set_kv_tile(t, &s, base.kv_tile);
-        if (has_right_sums(t, &s)) try(t, &s);
+        if (keeps_order(t, &s)) try(t, &s);
     }
 }
 
@@ -192,7 +202,7 @@ static void try_kv_tile(search *t) {
     enum { LEAST = 32, MOST = 1024, MOST_PARTS = 4 };
     static const int64_t usual[] = {48, 64, 96, 128, 192, 256, 384, 512};
     const attune_schedule base = t->at;
-    if (t->p->reproducible || takes_rows(t, &base)) return;
+    if (t->p->reproducible || t->order.kv_tile != ANY_KEYS || takes_rows(t, &base)) return;
     attune_schedule s = base;
     for (int64_t parts = 1; parts <= MOST_PARTS; parts++) {
         const int64_t keys = ceil_div(t->keys, parts);
@@ -292,8 +302,8 @@ static bool begin(search *t, int32_t lanes, int32_t vectors, attune_value_by by)
     s.score_row_vectors = s.task_row_vectors = vectors;
     s.score_keys = (int32_t)min_of(max_of(SUMS / vectors, 1), t->keys);
     while (t->p->reproducible && mha_reproducible_kv_tile(t->p) % s.score_keys) s.score_keys--;
-    if (!has_right_sums(t, &s) && s.score_keys > 1) s.score_keys--;
-    if (!has_right_sums(t, &s)) return false;
+    while (!keeps_order(t, &s) && s.score_keys > 1) s.score_keys--;
+    if (!keeps_order(t, &s)) return false;
     s.score_columns = score_columns(t);
     s.value_row_vectors = by == ATTUNE_VALUE_BY_ROWS ? 1 : vectors;
     s.value_columns = (int32_t)min_of(first_sums(t, by) / s.value_row_vectors, t->p->head_dim_v);
@@ -355,11 +365,13 @@ static void try_lanes(search *t, int32_t lanes, best_two *best) {
         }
 }
 
-/* Of those with so many rows by columns. */
-static attune_schedule cheapest(const mha_cost_context *c, int64_t by_columns) {
+/* Of those that keep the order. False: there is none. `order` NULL: any will do, for one thread. */
+static bool cheapest(const mha_cost_context *c, const sum_order *order, attune_schedule *s) {
+    static const sum_order any = {ANY_ROWS, ANY_KEYS};
     const int32_t widest = (int32_t)(c->machine.target->vector_bytes / c->lane_bytes);
     search t = search_of(c);
-    t.by_columns = by_columns;
+    t.order = order ? *order : any;
+    if (!order) t.threads = 1;
     best_two best = {.cost = {NO_COST, NO_COST}};
     for (int32_t lanes = widest; lanes >= narrowest(&t, widest); lanes /= 2) try_lanes(&t, lanes, &best);
     const best_two first = best;
@@ -369,7 +381,9 @@ static attune_schedule cheapest(const mha_cost_context *c, int64_t by_columns) {
         improve(&t, &best);
         keep(&best, &t);
     }
-    return best.s[0];
+    if (best.cost[0] >= NO_COST) return false;
+    *s = best.s[0];
+    return true;
 }
 
 /* Whether it is the schedule that decides which rows go by columns. */
@@ -385,21 +399,34 @@ static bool decides_columns(const mha_cost_context *c) {
     return false;
 }
 
-/* Scores by columns are summed in another order, and a row has the same bits in every batch. So which rows go by
- * columns is decided for a usual call, and then the schedule for the one that there is. */
+/* Whether some schedule has several tiles and another one fewer. */
+static bool decides_tiles(const mha_cost_context *c) {
+    enum { LEAST = 48 }; /* keys of a tile, where they are not all */
+    return c->keys > LEAST && !c->p->reproducible;
+}
+
+static sum_order order_of(const mha_cost_context *c, const attune_schedule *s) {
+    sum_order order = {.by_columns = ANY_ROWS, .kv_tile = ANY_KEYS};
+    const bool is_known = c->p->seq_kv != ATTUNE_DYNAMIC || c->p->max_seq_kv || c->p->low_rank;
+    if (decides_columns(c)) order.by_columns = rows_by_columns(c, s);
+    if (decides_tiles(c)) order.kv_tile = is_known && s->kv_tile >= c->keys ? ALL_KEYS : s->kv_tile;
+    return order;
+}
+
+/* A row has the same bits in every batch. So the order of its sums is decided for a usual call, and then the schedule
+ * for the one that there is. */
 bool mha_choose_q_lanes_below(const attune_problem *p, const at_target *target, const at_description *machine,
                               double most, attune_schedule *s) {
     const mha_machine on = {target, machine};
     const attune_problem usual = mha_usual_call(p);
     const mha_cost_context c = mha_cost_context_of(p, &on), of_usual = mha_cost_context_of(&usual, &on);
-    const bool decides = decides_columns(&c);
-    int64_t by_columns = ANY_ROWS;
-    if (decides || most < NO_COST) {
-        *s = cheapest(&of_usual, ANY_ROWS);
+    sum_order order = {ANY_ROWS, ANY_KEYS};
+    if (most < NO_COST || decides_columns(&c) || decides_tiles(&c)) {
+        cheapest(&of_usual, NULL, s);
         if (mha_cost_of_choice(&of_usual, s) >= most) return false;
-        if (decides) by_columns = rows_by_columns(&of_usual, s);
+        order = order_of(&of_usual, s);
     }
-    *s = cheapest(&c, by_columns);
+    cheapest(&c, &order, s); /* else the usual one is left, which has that order */
     return true;
 }
 
