@@ -48,8 +48,8 @@ nothing "it writes to no code, runs no data and looks nowhere" unwanted "$librar
 # A deployment without a compiler: library and tier 0, as `make install-strip` installs them.
 stripped() { strip -o "$work/stripped" "$1" && stat -c %s "$work/stripped"; }
 both=$(($(stripped "$library") + $(stripped "$BUILD/libattune-tier0.so")))
-[ "$both" -lt 4000000 ]
-report $? "the library and tier 0 take $both bytes, less than 4 MB"
+[ "$both" -lt 4194304 ]
+report $? "the library and tier 0 take $both bytes, less than 4 MiB"
 # Kernels by instruction set: attune_tier0.f32_64_many_all.avx512.phase0.code
 nm -S -t d "$BUILD/libattune-tier0.so" | awk '$4 ~ /^attune_tier0/ { n = split($4, part, "."); bytes[part[3]] += $2 }
     END { for (isa in bytes) printf "%s %d\n", isa, bytes[isa] }' >"$work/isas"
