@@ -116,7 +116,7 @@ static void more_costs_more(void **state) {
 
 /* Whatever the problem and the machine. */
 static void choices_are_legal(void **state) {
-    enum { PROBLEMS = 40000 };
+    enum { PROBLEMS = 10000 };
     const char *order[AT_MAX_CLASSES];
     const size_t count = at_class_neighbours("zen5", order);
     const at_target *target = at_targets();
