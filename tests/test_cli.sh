@@ -265,7 +265,7 @@ expect "bench of codes" 0 'GB/s|GFLOP' "$attune" bench \
 expect "check of random problems" 0 '^20 passed, 0 failed$' "$attune" check --random 20 --seed 7 --max-flops 1e5
 [ "$(tail -n 1 "$work/stdout")" = "20 passed, 0 failed" ]
 report $? "whose last line counts them"
-"$attune" compile num_heads=8,seq_q=64,seq_kv=64,head_dim=1024 --schedule=task_prefetch=head --emit=lowered >"$work/ir"
+"$attune" compile num_heads=8,seq_q=128,seq_kv=64,head_dim=1024 --schedule=task_prefetch=head --emit=lowered >"$work/ir"
 [ "$(grep -c prefetch "$work/ir")" -gt 0 ] && [ "$(grep -c prefetch "$work/ir")" -lt 20 ]
 report $? "prefetches of the next head are loops, not thousands of lines"
 # A projected key of f64 that lies in the middle of two numbers of bf16 once it is f32.

@@ -39,12 +39,18 @@ static void lengths_that_come_back_get_a_kernel(void **state) {
 /* At every step of decoding there is one more key, and each layer repeats its lengths. */
 static void decoding_is_not_specialised(void **state) {
     (void)state;
+    char sizes[64], bounded[128], own[128];
     attune_plan *plan = plan_of(OPEN, NULL);
-    const sample one = sized(OPEN, "seq_q=1,seq_kv=50"), self = sized(OPEN, "seq_q=9,seq_kv=9");
+    const int rows = (int)info_of(plan).few_rows;
+    snprintf(sizes, sizeof sizes, "seq_q=%d,seq_kv=%d", rows, rows);
+    snprintf(bounded, sizeof bounded, OPEN ",max_seq_q=%d", rows);
+    snprintf(own, sizeof own, HEADS ",%s", sizes);
+    const sample one = sized(OPEN, "seq_q=1,seq_kv=50"), self = sized(OPEN, sizes);
+    assert_in_range(rows, 2, 16);
     for (int i = 0; i < 5; i++) assert_runs_as(plan, &one, HEADS ",seq_q=1,seq_kv=dynamic");
     assert_history(plan, "kernels 1 0 0, calls 5 0 0");
-    for (int i = 0; i < 3; i++) assert_runs_as(plan, &self, OPEN ",max_seq_q=12");
-    assert_runs_as(plan, &self, HEADS ",seq_q=9,seq_kv=9");
+    for (int i = 0; i < 3; i++) assert_runs_as(plan, &self, bounded);
+    assert_runs_as(plan, &self, own);
     assert_history(plan, "kernels 2 0 1, calls 8 0 1");
     attune_plan_destroy(sample_context, plan);
 }
@@ -106,19 +112,21 @@ static void one_entry_is_not_all(void **state) {
 static void blocks_of_other_batches(void **state) {
     (void)state;
     static const struct {
-        int batch, rows;
+        int batch, rows; /* 0: few */
         const char *history;
     } calls[] = {
-        {1, 8, "kernels 1 0 1, calls 1 0 1"},  {2, 8, "kernels 1 0 2, calls 2 0 2"},
-        {3, 8, "kernels 1 0 3, calls 3 0 3"},  {1, 20, "kernels 1 1 4, calls 3 1 4"},
+        {1, 0, "kernels 1 0 1, calls 1 0 1"},  {2, 0, "kernels 1 0 2, calls 2 0 2"},
+        {3, 0, "kernels 1 0 3, calls 3 0 3"},  {1, 20, "kernels 1 1 4, calls 3 1 4"},
         {2, 20, "kernels 1 1 5, calls 3 2 5"}, {3, 20, "kernels 1 1 5, calls 3 2 7"},
     };
     const attune_plan_options at_once = {.struct_size = sizeof at_once, .max_specialised = 8, .repeats = 1};
     attune_plan *plan = plan_of(BLOCK_OPEN, &at_once);
+    const int few = (int)info_of(plan).few_rows;
+    assert_in_range(few, 2, 19);
     for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
         char problem[128], sizes[32];
         snprintf(problem, sizeof problem, "batch=%d,%s", calls[i].batch, BLOCK_OPEN);
-        snprintf(sizes, sizeof sizes, "seq_q=%d", calls[i].rows);
+        snprintf(sizes, sizeof sizes, "seq_q=%d", calls[i].rows ? calls[i].rows : few);
         const sample call = sized(problem, sizes);
         assert_runs_as(plan, &call, problem);
         assert_runs_as(plan, &call, problem);
