@@ -68,6 +68,9 @@ static void wide_vectors_keep_to_what_was_measured(void **state) {
         {"num_heads=4,seq_q=4,seq_kv=4,head_dim=64,is_causal=1", Q},
         {"num_heads=8,seq_q=2,seq_kv=2,head_dim=8", Q},
         {"num_heads=8,num_kv_heads=2,seq_q=1,seq_kv=512,head_dim=128", D},
+        {"num_heads=8,seq_q=1,seq_kv=dynamic,head_dim=128", D},
+        {"num_heads=8,seq_q=1,seq_kv=dynamic,head_dim=128,page_size=16,kv_lens=1", D},
+        {"num_heads=32,num_kv_heads=8,seq_q=1,seq_kv=dynamic,head_dim=128", D},
     };
     const at_target *target = at_target_find("avx512_bf16");
     (void)state;

@@ -3,8 +3,6 @@
 #include "problem/problem.h"
 #include "schedule/choose.h"
 
-#include <math.h>
-
 /* Every number of keys that a vector or a register tile may have divides 48. */
 int32_t mha_reproducible_kv_tile(const attune_problem *p) {
     enum { TILE_ELEMENTS = 6144, STEP = 48, MOST = 192 };
@@ -49,19 +47,28 @@ static double most_share(const attune_problem *p, const at_target *target) {
 }
 
 /* Strategies sum in different orders, so they are compared for a usual call; and without panels, of which the cost does
- * not know. Integer products are by d-lanes only. A task of d-lanes has up to 64 rows: of more of them q-lanes fills
- * whole vectors, and costs less. */
+ * not know. Keys that only the run counts are as many as usual, not as many as there may be: otherwise d-lanes would pay
+ * for reading memory, and q-lanes does not. */
+static attune_problem compared(const attune_problem *p) {
+    enum { USUAL_KEYS = 512 };
+    attune_problem like = *p;
+    like.k_layout = like.v_layout = ATTUNE_LAYOUT_ROWS;
+    if (p->seq_kv == ATTUNE_DYNAMIC && !p->max_seq_kv) like.max_seq_kv = USUAL_KEYS;
+    return like;
+}
+
+/* Integer products are by d-lanes only. A task of d-lanes has up to 64 rows: of more of them q-lanes fills whole vectors,
+ * and costs less. */
 static void choose_strategy(const attune_problem *p, const mha_machine *on, attune_schedule *s) {
     enum { MOST_ROWS = 64 };
-    attune_problem rows = *p;
-    rows.k_layout = rows.v_layout = ATTUNE_LAYOUT_ROWS;
+    const attune_problem like = compared(p);
     const bool is_short = mha_most_queries(p) <= MOST_ROWS / (p->num_heads / p->num_kv_heads);
-    const bool may = mha_may_go_by_d_lanes(p), must = may && p->integer;
-    const double most = may && is_short && !must ? cost_of_d_lanes(&rows, on) * most_share(p, on->target) : INFINITY;
-    if (must || !mha_choose_q_lanes_below(&rows, on->target, on->description, most, s)) {
+    const bool may = mha_may_go_by_d_lanes(p), must = may && p->integer, either = may && is_short && !must;
+    const double most = either ? cost_of_d_lanes(&like, on) * most_share(p, on->target) : 0;
+    if (must || (either && !mha_choose_q_lanes_below(&like, on->target, on->description, most, s))) {
         *s = (attune_schedule)ATTUNE_SCHEDULE_INIT;
         mha_choose_d_lanes(p, on->target, on->description, s);
-    } else if (mha_has_panels(p)) {
+    } else if (!either || mha_has_panels(p) || like.max_seq_kv != p->max_seq_kv) {
         mha_choose_q_lanes(p, on->target, on->description, s);
     }
 }
