@@ -47,8 +47,8 @@ static double most_share(const attune_problem *p, const at_target *target) {
 }
 
 /* Strategies sum in different orders, so they are compared for a usual call; and without panels, of which the cost does
- * not know. Keys that only the run counts are as many as usual, not as many as there may be: otherwise d-lanes would pay
- * for reading memory, and q-lanes does not. */
+ * not know. Keys that only the run counts are as many as usual, not as many as there may be: d-lanes would pay for
+ * reading memory, which q-lanes does not. */
 static attune_problem compared(const attune_problem *p) {
     enum { USUAL_KEYS = 512 };
     attune_problem like = *p;
@@ -57,8 +57,8 @@ static attune_problem compared(const attune_problem *p) {
     return like;
 }
 
-/* Integer products are by d-lanes only. A task of d-lanes has up to 64 rows: of more of them q-lanes fills whole vectors,
- * and costs less. */
+/* Integer products are by d-lanes only. A task of d-lanes has up to 64 rows: of more of them q-lanes fills whole
+ * vectors, and costs less. */
 static void choose_strategy(const attune_problem *p, const mha_machine *on, attune_schedule *s) {
     enum { MOST_ROWS = 64 };
     const attune_problem like = compared(p);
