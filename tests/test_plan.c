@@ -13,13 +13,6 @@
 
 /* ---- Few and many ---- */
 
-/* Up to how many queries these are is for the cost of schedules to say. */
-static int few_rows_of(const attune_plan *plan) {
-    const int few = (int)info_of(plan).few_rows;
-    assert_in_range(few, 2, 16);
-    return few;
-}
-
 static void few_and_many_queries_have_their_kernels(void **state) {
     (void)state;
     char few_text[64], many_text[64], bounded[128];

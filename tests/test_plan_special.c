@@ -41,12 +41,11 @@ static void decoding_is_not_specialised(void **state) {
     (void)state;
     char sizes[64], bounded[128], own[128];
     attune_plan *plan = plan_of(OPEN, NULL);
-    const int rows = (int)info_of(plan).few_rows;
+    const int rows = few_rows_of(plan);
     snprintf(sizes, sizeof sizes, "seq_q=%d,seq_kv=%d", rows, rows);
     snprintf(bounded, sizeof bounded, OPEN ",max_seq_q=%d", rows);
     snprintf(own, sizeof own, HEADS ",%s", sizes);
     const sample one = sized(OPEN, "seq_q=1,seq_kv=50"), self = sized(OPEN, sizes);
-    assert_in_range(rows, 2, 16);
     for (int i = 0; i < 5; i++) assert_runs_as(plan, &one, HEADS ",seq_q=1,seq_kv=dynamic");
     assert_history(plan, "kernels 1 0 0, calls 5 0 0");
     for (int i = 0; i < 3; i++) assert_runs_as(plan, &self, bounded);
@@ -121,8 +120,7 @@ static void blocks_of_other_batches(void **state) {
     };
     const attune_plan_options at_once = {.struct_size = sizeof at_once, .max_specialised = 8, .repeats = 1};
     attune_plan *plan = plan_of(BLOCK_OPEN, &at_once);
-    const int few = (int)info_of(plan).few_rows;
-    assert_in_range(few, 2, 19);
+    const int few = few_rows_of(plan);
     for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
         char problem[128], sizes[32];
         snprintf(problem, sizeof problem, "batch=%d,%s", calls[i].batch, BLOCK_OPEN);

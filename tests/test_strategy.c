@@ -22,12 +22,22 @@ static attune_strategy strategy_of(const attune_problem *p, const at_target *tar
     return s.strategy;
 }
 
+typedef struct chosen {
+    const char *problem;
+    attune_strategy strategy;
+} chosen;
+
+static void assert_chosen(const char *target, const char *class_name, const chosen *cases, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        const attune_problem p = problem_canonical(cases[i].problem);
+        const attune_strategy strategy = strategy_of(&p, at_target_find(target), class_name);
+        if (strategy != cases[i].strategy) fail_msg("%s", cases[i].problem);
+    }
+}
+
 /* Timed by both on a Zen 3, which took at least 1.3 times as long by the other one. */
 static void cheaper_one_is_chosen(void **state) {
-    static const struct {
-        const char *problem;
-        attune_strategy strategy;
-    } cases[] = {
+    static const chosen cases[] = {
         {"batch=128,num_heads=8,seq_q=12,seq_kv=1,head_dim=16,is_causal=1", Q},
         {"batch=128,num_heads=8,seq_q=5,seq_kv=1,head_dim=64,is_causal=1", Q},
         {"batch=32,num_heads=16,num_kv_heads=8,seq_q=6,seq_kv=4,head_dim=32", Q},
@@ -43,20 +53,13 @@ static void cheaper_one_is_chosen(void **state) {
         {"num_heads=8,seq_q=dynamic,seq_kv=dynamic,head_dim=64", Q},
         {"num_heads=8,seq_q=100,head_dim=64,kv_dtype=i8,integer=scores", D},
     };
-    const at_target *target = at_target_find("avx2");
     (void)state;
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const attune_problem p = problem_canonical(cases[i].problem);
-        if (strategy_of(&p, target, "zen3") != cases[i].strategy) fail_msg("%s", cases[i].problem);
-    }
+    assert_chosen("avx2", "zen3", cases, sizeof cases / sizeof *cases);
 }
 
 /* What docs/performance-lessons.md has of AVX-512: there the constants were not fitted. */
 static void wide_vectors_keep_to_what_was_measured(void **state) {
-    static const struct {
-        const char *problem;
-        attune_strategy strategy;
-    } cases[] = {
+    static const chosen cases[] = {
         {"num_heads=8,seq_q=8,seq_kv=512,head_dim=128", D},
         {"num_heads=8,seq_q=12,seq_kv=512,head_dim=128", D},
         {"num_heads=8,seq_q=16,seq_kv=512,head_dim=128", D},
@@ -72,12 +75,8 @@ static void wide_vectors_keep_to_what_was_measured(void **state) {
         {"num_heads=8,seq_q=1,seq_kv=dynamic,head_dim=128,page_size=16,kv_lens=1", D},
         {"num_heads=32,num_kv_heads=8,seq_q=1,seq_kv=dynamic,head_dim=128", D},
     };
-    const at_target *target = at_target_find("avx512_bf16");
     (void)state;
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const attune_problem p = problem_canonical(cases[i].problem);
-        if (strategy_of(&p, target, "zen4") != cases[i].strategy) fail_msg("%s", cases[i].problem);
-    }
+    assert_chosen("avx512_bf16", "zen4", cases, sizeof cases / sizeof *cases);
 }
 
 static bool has_one_tile(const attune_problem *p, const attune_schedule *s) {

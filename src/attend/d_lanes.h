@@ -55,7 +55,7 @@ typedef struct d_lanes {
     int64_t row_step;              /* numbers of rows are rounded up to multiples of this */
     int64_t max_rows;              /* of a task, rounded up */
     int64_t k_columns, v_columns;  /* rounded up to vectors of k_width and width */
-    bool holds_values; /* sums of values stay in registers for a block of keys */
+    bool holds_values;             /* sums of values stay in registers for a block of keys */
     bool one_chunk;
     bool is_serial;       /* scores are summed as q-lanes does */
     bool tiles_are_fixed; /* they begin at multiples of kv_tile */

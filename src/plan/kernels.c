@@ -5,16 +5,12 @@
 #include "runtime/job.h"
 #include "schedule/schedule.h"
 
-/* Whether d-lanes, the strategy for few rows, is chosen for up to so many queries. Where only the run knows the number
- * of keys, it is that of a usual length: with more keys d-lanes would be as good for more rows, with fewer keys it
- * would be worse for these. */
+/* Whether d-lanes, the strategy for few rows, is chosen for up to so many queries. */
 static bool is_few(const attune_plan *plan, int64_t queries) {
-    enum { USUAL_KEYS = 512 };
     attune_problem p = plan->signature.problem;
     attune_schedule schedule;
     p.seq_q = ATTUNE_DYNAMIC;
     p.max_seq_q = queries;
-    if (p.seq_kv == ATTUNE_DYNAMIC && !p.max_seq_kv) p.max_seq_kv = USUAL_KEYS;
     mha_choose(&p, plan->context->target, &plan->context->machine_class.description, &schedule);
     return schedule.strategy == ATTUNE_D_LANES;
 }

@@ -48,12 +48,12 @@ static double most_share(const attune_problem *p, const at_target *target) {
 
 /* Strategies sum in different orders, so they are compared for a usual call; and without panels, of which the cost does
  * not know. Keys that only the run counts are as many as usual, not as many as there may be: d-lanes would pay for
- * reading memory, which q-lanes does not. */
+ * reading memory, which q-lanes does not. With more keys d-lanes would be as good for more rows, with fewer it would be
+ * worse. */
 static attune_problem compared(const attune_problem *p) {
-    enum { USUAL_KEYS = 512 };
     attune_problem like = *p;
     like.k_layout = like.v_layout = ATTUNE_LAYOUT_ROWS;
-    if (p->seq_kv == ATTUNE_DYNAMIC && !p->max_seq_kv) like.max_seq_kv = USUAL_KEYS;
+    if (p->seq_kv == ATTUNE_DYNAMIC && !p->max_seq_kv) like.max_seq_kv = MHA_USUAL_LENGTH;
     return like;
 }
 

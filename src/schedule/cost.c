@@ -18,8 +18,7 @@ const
 
 /* What a length is taken to be where only the run tells: its bound, or what is neither short nor long. */
 static double size_of(int64_t size, int64_t bound) {
-    enum { USUAL = 512 };
-    return (double)(size != ATTUNE_DYNAMIC ? size : bound ? bound : USUAL);
+    return (double)(size != ATTUNE_DYNAMIC ? size : bound ? bound : MHA_USUAL_LENGTH);
 }
 
 /* Keys that a query sees by its position, in the mean of all queries. */

@@ -21,6 +21,12 @@ attune_plan_info info_of(const attune_plan *plan) {
     return info;
 }
 
+int few_rows_of(const attune_plan *plan) {
+    const int few = (int)info_of(plan).few_rows;
+    assert_in_range(few, 2, 19);
+    return few;
+}
+
 void assert_history(const attune_plan *plan, const char *expected) {
     const attune_plan_info i = info_of(plan);
     char text[128];

@@ -13,6 +13,9 @@
 attune_plan *plan_of(const char *text, const attune_plan_options *options);
 attune_plan_info info_of(const attune_plan *plan);
 
+/* Up to how many queries are few: that is for the cost of schedules to say, but more than one and less than 20. */
+int few_rows_of(const attune_plan *plan);
+
 /* "kernels few many specialised, calls few many specialised". */
 void assert_history(const attune_plan *plan, const char *expected);
 
