@@ -76,12 +76,15 @@ if "nothing" in name or "slow" in name and "not slow" in sys.argv:
 fails = int("fails" in name)
 with open(report, "w") as file:
     file.write(f'<testsuites><testsuite tests="4" errors="{fails}" failures="{fails}" skipped="1"/></testsuites>')
+print("bytecode is", "lost" if sys.dont_write_bytecode else "kept")
 print("ATTUNE_ISA", os.environ.get("ATTUNE_ISA"), os.listdir(os.environ["TMPDIR"]))
 sys.exit(fails)
 END
 run() { ENGINES=numpy VENV=$work/env ATTUNE_ISA=x86-64 engines test "$@"; }
 expect "cases are counted over files" 0 '^6 passed, 0 failed, 2 skipped$' run test_a.py test_b.py
 expect "a test sees none of the caller's settings" 0 '^ATTUNE_ISA None' run test_a.py
+expect "bytecode is kept, whatever the caller's settings" 0 '^bytecode is kept' \
+    env PYTHONDONTWRITEBYTECODE=1 ENGINES=numpy VENV="$work/env" bash scripts/engines.sh test test_a.py
 expect "failures and errors" 1 '^4 passed, 2 failed, 2 skipped$' run test_a.py test_fails.py
 expect "a process that dies is a failure" 1 '^3 passed, 1 failed, 1 skipped$' run test_dies.py test_a.py
 expect "and says of what" 1 'test_dies.py died of signal 11 \(SIGSEGV\)' run test_dies.py
