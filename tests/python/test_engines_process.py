@@ -183,6 +183,7 @@ def test_memory_does_not_grow_with_modules(enabled):
     assert growth(lambda: modules(60), most=30 << 20) < 30 << 20  # the weights of sixty are 60 MiB
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("ending", ["pass", "os._exit(0)", "raise SystemExit"])
 def test_a_process_may_end_while_enabled(ending):
     run(f"""
@@ -196,6 +197,7 @@ def test_a_process_may_end_while_enabled(ending):
     """)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("imports", [
     "import attune, torch, attune.torch",
     "import attune.torch, torch",

@@ -37,6 +37,7 @@ def calls():
     return attune.jax.stats()["calls"]
 
 
+@pytest.mark.sample(16)
 @pytest.mark.parametrize("dtype", TOLERANCES)
 @pytest.mark.parametrize("rules", RULES.values(), ids=RULES)
 def test_values(rules, dtype):
@@ -77,6 +78,7 @@ def exact(q, k, v, bias=None, mask=None, scale=None, is_causal=False, query_seq_
     return out
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("heads, kv_heads", [(4, 4), (4, 1), (8, 2)])
 @pytest.mark.parametrize("rows, keys", [(1, 1), (1, 40), (33, 33), (64, 100)])
 def test_heads_and_lengths(heads, kv_heads, rows, keys):

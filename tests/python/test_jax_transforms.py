@@ -69,6 +69,7 @@ def test_vmap_becomes_a_part_of_the_batch(batch):
     assert runs(lambda: single(q, k, v)) == 1
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("batch", [1, 2])
 @pytest.mark.parametrize("axes", [(0, None, None), (None, 0, 0), (1, 0, None), (2, None, 0)])
 def test_vmap_of_some_operands(axes, batch):
@@ -81,6 +82,7 @@ def test_vmap_of_some_operands(axes, batch):
     close(jax.jit(mapped)(*arrays), expected)
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("batch", [pytest.param(1, marks=pytest.mark.slow), 2])
 @pytest.mark.parametrize("shape", [(1, 1, 7, 11), (1, 6, 1, 1), (1, 1, 1, 1), (1, 1, 1, 11), (2, 6, 7, 11)])
 @pytest.mark.parametrize("is_mapped", [False, True])
@@ -104,6 +106,7 @@ def test_vmap_of_masks_and_biases(name, shape, batch, is_mapped):
     close(call(attention), expected)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("batch", [1, 2])
 @pytest.mark.parametrize("is_mapped", [False, True])
 def test_vmap_of_lengths_and_sinks(batch, is_mapped):
@@ -139,6 +142,7 @@ def gradients(function, arrays, rules, weights):
     return jax.grad(loss, argnums=tuple(range(len(arrays))))(*arrays)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("rules", RULES.values(), ids=RULES)
 def test_gradients(rules, dtype):

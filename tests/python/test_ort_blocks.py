@@ -273,6 +273,7 @@ def test_blocks_can_be_left_alone():
 # ---- Models ----
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("sizes", [{}, {"batch": 2, "length": 24}], ids=["any_size", "fixed"])
 @pytest.mark.parametrize("form", ["exported", "multi_head", "attention"])
 def test_minilm(form, sizes):
@@ -285,6 +286,7 @@ def test_minilm(form, sizes):
     compare(model, minilm.feeds(2, 24, [24, 13]), blocks=2)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("is_any_size", [True, False], ids=["any_size", "fixed"])
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 def test_what_pytorch_exports(attention, is_any_size, tmp_path):

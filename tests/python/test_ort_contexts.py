@@ -119,6 +119,7 @@ def write_context(place, model, pack, embeds=True):
 NO_COMPILER = {"ATTUNE_CODEGEN": "/nonexistent", "ATTUNE_CODEGEN_WORKER": "/nonexistent", "ATTUNE_STRICT": "1"}
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("embeds", [True, False])
 @pytest.mark.parametrize("name", list(models()))
 def test_runs_without_a_compiler(place, name, embeds):

@@ -34,6 +34,7 @@ def run_once(entry, threads=2):
     return session.run(None, feeds)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("entry", [*support.ENTRIES, "blocks"])
 def test_a_hundred_sessions(entry):
     first = run_once(entry)
@@ -97,6 +98,7 @@ print("at the end")
 """
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("entry", support.ENTRIES)
 @pytest.mark.parametrize("rest", ["", "del session", "del session; import gc; gc.collect(); session = "
                                   "support.session(make(given, attributes), sys.argv[1]); "
@@ -170,6 +172,7 @@ assert attune.ort.stats()["GroupQueryAttention.ran"] == 1
 }
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("order", [("torch", "ort"), ("ort", "torch"), ("ort", "torch", "ort_again")])
 def test_beside_torch(order):
     """Both adapters and both engines in one process, in any order."""

@@ -195,6 +195,7 @@ MASKS = {
 }
 
 
+@pytest.mark.sample(16)
 @pytest.mark.parametrize("kv_heads", [H, 2])
 @pytest.mark.parametrize("name", list(SCORES) + list(MASKS))
 def test_function(name, kv_heads):

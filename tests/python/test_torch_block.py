@@ -65,6 +65,7 @@ def check(got, want, exact, dtype):
     torch.testing.assert_close(got.double(), exact, rtol=rtol, atol=allowed)
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("kind", MASKS)
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 def test_module_equals_stock(dtype, kind):
@@ -86,6 +87,7 @@ def test_module_equals_stock(dtype, kind):
                 check(g, w, e, dtype)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("norm_first", [False, True])
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

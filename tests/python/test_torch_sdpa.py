@@ -310,6 +310,7 @@ def test_many_scales_need_few_kernels():
     assert attune.torch.stats().get("compiles", 0) - before <= 3
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("transform", ["torch.vmap", "torch.func.grad"])
 def test_enable_within_a_transform(transform):
     code = f"""

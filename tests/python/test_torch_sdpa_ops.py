@@ -52,6 +52,7 @@ def as_dtype(rules, dtype):
     return {name: x.to(dtype) if name == "bias" else x for name, x in rules.items()}
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("rules", RULES.values(), ids=RULES)
 def test_values(rules, dtype):
@@ -120,6 +121,7 @@ def test_empty_sizes_and_other_widths():
     torch.testing.assert_close(out, reference(q, k, v[..., :6]).float())
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("rules", RULES.values(), ids=RULES)
 @pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-10), (torch.float32, 2e-5), (torch.bfloat16, 5e-2)])
 def test_gradients(rules, dtype, tolerance):

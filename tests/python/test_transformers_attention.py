@@ -71,6 +71,7 @@ def fresh_counts():
         yield
 
 
+@pytest.mark.sample(30)
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("sizes", [(9, 9), (1, 1), (1, 23), (5, 20), (33, 33)])
 @pytest.mark.parametrize("padding", PADDINGS)
@@ -83,6 +84,7 @@ def test_causal(sizes, padding, window, dtype):
     assert at.stats()["stock"] == 0 and at.stats()["attune"] == 2
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("sizes", [(9, 9), (4, 31), (1, 12)])
 @pytest.mark.parametrize("padding", PADDINGS)
 def test_bidirectional(sizes, padding):

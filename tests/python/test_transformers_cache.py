@@ -89,6 +89,7 @@ def step(ours, theirs, dtype, batch, draw):
     return ours, theirs, batch
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("window", [None, 9])
 @pytest.mark.parametrize("dtype", [None, "bf16", "i8"])
 def test_random_calls(dtype, window):

@@ -74,6 +74,7 @@ FUNCTIONS = {
 }
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("inference", [False, True])
 @pytest.mark.parametrize("pattern", FUNCTIONS)
 def test_every_mask_says_what_stock_says(pattern, inference):

@@ -84,6 +84,7 @@ def by(model, implementation, inputs, **arguments):
     return model(**inputs, **arguments)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("side", ["none", "left", "right"])
 def test_logits(model, side):
     inputs = prompts(side)
@@ -118,6 +119,7 @@ def generate(model, implementation, inputs, cache=None, **arguments):
     return output.sequences, output.logits
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("dtype", ["stock's cache", None, "bf16", "i8"])
 def test_greedy_tokens_of_a_padded_batch(model, dtype):
     inputs = prompts("left")
@@ -150,6 +152,7 @@ def test_a_padded_batch_gives_the_tokens_of_its_entries_alone(model):
         assert torch.equal(alone[0, -20:], batch[entry, -20:])
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("dtype", [None, "i8"])
 def test_beams(model, dtype):
     inputs = prompts("left", batch=2)
