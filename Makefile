@@ -495,13 +495,15 @@ $(BUILD)/bench/bundle: $(call obj,bench/bundle.c) $(SPEED) $(BUILD)/libattune.so
 	$(call say,link $@)
 	$(Q)$(LINK) -Wl,-rpath,'$$ORIGIN/..' $(filter %.o %.a,$^) -L$(BUILD) -lattune $(CORE_LIBS) -o $@
 
+# TEST_LDFLAGS=-Wl,-S: without information for debuggers, in half of the time.
+TEST_LDFLAGS ?=
 TEST_ARCHIVES = $(addprefix $(BUILD)/libattune,-support.a -tool.a -codegen.a -internal.a)
 TEST_LINK = $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(LLVM_LIBS) $(CORE_LIBS) -ljansson
 
 $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(TEST_ARCHIVES)
 	@mkdir -p $(@D)
 	$(call say,link $@)
-	$(Q)$(LINK) $(TEST_LINK) -lcmocka $($*_LDFLAGS) -o $@
+	$(Q)$(LINK) $(TEST_LDFLAGS) $(TEST_LINK) -lcmocka $($*_LDFLAGS) -o $@
 
 # Where they find the code generator: in attune/ beside them, as an installed library does.
 $(TESTS): | $(BUILD)/tests/attune

@@ -3,7 +3,8 @@
 # code is compared with the interpreter, bit for bit; it comes from the worker of the machine that this runs on.
 #
 # With AARCH64_SHORT=yes, as in .ci/run, there are half as many numbers of lanes, one sort of data for each kind of
-# kernel, by turns, and fewer random problems (AARCH64_RANDOM). What is built is optimised less, in half the time.
+# kernel, by turns, a third of the products, and fewer random problems (AARCH64_RANDOM). What is built is optimised
+# less, in half the time.
 #
 # Skipped without the cross compiler, qemu-user or the arm64 libraries (scripts/deps.sh aarch64, which `make test`
 # calls, and scripts/aarch64_sysroot.sh), and in builds with a sanitizer, which would be no different.
@@ -55,6 +56,7 @@ expect "the peak, the bandwidth and a speed are measured" 0 '"gflops": *[0-9.e+]
 
 lanes=all
 [ "${AARCH64_SHORT:-}" != yes ] || lanes=few
+export ATTUNE_TEST_SHORT=${AARCH64_SHORT:-}
 for test in codegen phases gemm loader vm; do
     expect "test_$test" 0 'PASSED|^ok' env ATTUNE_TEST_TARGETS=here ATTUNE_TEST_LANES=$lanes \
         qemu-aarch64 "$arm/tests/test_$test"
@@ -110,7 +112,7 @@ check "a block of low rank" embed_dim=16,num_heads=2,seq_q=19,low_rank=5,low_ran
 check "a block in bf16" embed_dim=32,num_heads=2,seq_q=13,dtype=bf16
 
 seed=${ATTUNE_TEST_SEED:-$RANDOM}
-[ "${AARCH64_SHORT:-}" != yes ] || AARCH64_RANDOM=${AARCH64_RANDOM:-20}
+[ "${AARCH64_SHORT:-}" != yes ] || AARCH64_RANDOM=${AARCH64_RANDOM:-6}
 count=${AARCH64_RANDOM:-80}
 expect "$count random problems of seed $seed" 0 "^$count passed, 0 failed\$" \
     emulate "$arm/attune" check --random "$count" --seed "$seed" --max-flops 4e5

@@ -324,7 +324,7 @@ static void test_random_products(void **state) {
     (void)state;
     enum { CASES = 30 };
     for (const at_target *target = at_targets(); target->name; target++)
-        for (int n = 0; n < 2 * CASES; n++) {
+        for (int n = 0; n < 2 * CASES; n += tests_are_short() ? 3 : 1) {
             random_source.state = (uint64_t)n;
             const product p = random_product(n % 2 ? IR_F64 : IR_F32, target);
             check_product(&p, target);
@@ -342,7 +342,7 @@ static void test_shapes_of_blocks(void **state) {
         {.outer = 1, .rows = 19, .depth = 21, .groups = 2, .columns = 64, .tile_rows = 6, .block = 12, .pass = 20},
     };
     for (const at_target *target = at_targets(); target->name; target++)
-        for (size_t n = 0; n < sizeof shapes / sizeof *shapes * 4; n++) {
+        for (size_t n = 0; n < sizeof shapes / sizeof *shapes * 4; n += tests_are_short() ? 3 : 1) {
             product p = shapes[n / 4];
             p.elem = IR_F32;
             p.factors = n / 2 % 2 ? BOTH_ARE_NARROW : PLAIN;

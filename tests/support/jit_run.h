@@ -10,6 +10,10 @@
  * same code with each target. */
 bool target_is_tested(const at_target *target);
 
+/* With ATTUNE_TEST_SHORT=yes, as in .ci/run: where a test goes through all pairs of two things, each of the first
+ * meets only one or a few of the second, by turns. */
+bool tests_are_short(void);
+
 /* Runs all phases on this thread, each cut into ranges of `range` tasks (0: all at once) that run last range first.
  * Scratch and shared memory hold garbage at the start and have guard bytes that are checked. */
 attune_status jit_run(const ir_kernel *kernel, const at_target *target, void *const *buffers, const int64_t *scalars,
