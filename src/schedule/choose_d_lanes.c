@@ -62,6 +62,15 @@ static void choose_tiles_from_memory(const attune_problem *p, int64_t rows, attu
     s->value_column_vectors = COLUMNS;
 }
 
+/* The same with few registers. Tiles of three rows have room for two keys, which are no streams; two rows and then the
+ * third find K in the first cache. What is converted would be so for each of these tiles. */
+static void choose_streams_of_keys(const attune_problem *p, int64_t rows, attune_schedule *s) {
+    enum { ROWS = 2, KEYS = 4 };
+    if (rows != ROWS + 1 || p->k_dtype != ATTUNE_F32) return;
+    s->score_rows = ROWS;
+    s->score_keys = KEYS;
+}
+
 /* Codes of panels from memory, which are used up faster than others: a panel at a time, as memory has them, if that
  * leaves more sums than a product takes cycles. */
 static void choose_panel_by_panel(int64_t planes, attune_schedule *s) {
@@ -227,7 +236,12 @@ void mha_choose_d_lanes(const attune_problem *p, const at_target *target, const 
     s->strategy = ATTUNE_D_LANES;
     s->lanes = (int32_t)(target->vector_bytes / (p->softmax_precision == ATTUNE_F64 ? 8 : 4));
     choose_tiles(p, target, rows, s);
-    if (target->vector_registers >= 32 && mha_is_from_memory(p) && !p->integer) choose_tiles_from_memory(p, rows, s);
+    if (mha_is_from_memory(p) && !p->integer) {
+        if (target->vector_registers >= 32)
+            choose_tiles_from_memory(p, rows, s);
+        else
+            choose_streams_of_keys(p, rows, s);
+    }
     s->kv_tile = choose_tile(p);
     s->kv_chunk = choose_chunk(p, s->kv_tile);
     if (mha_has_panels(p)) choose_panel_tiles(p, target, rows, s);
