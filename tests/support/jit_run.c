@@ -30,11 +30,6 @@ bool target_is_tested(const at_target *target) {
     return target == best;
 }
 
-bool tests_are_short(void) {
-    const char *const chosen = getenv("ATTUNE_TEST_SHORT");
-    return chosen && strcmp(chosen, "yes") == 0;
-}
-
 static unsigned char *guarded_alloc(size_t bytes) {
     unsigned char *memory = at_alloc_aligned(NULL, bytes + GUARD_BYTES, 64);
     if (memory) memset(memory, GARBAGE, bytes + GUARD_BYTES);

@@ -5,6 +5,9 @@
 #include "ir/ir.h"
 #include "target/target.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 /* Whether a test goes through this target: all, with ATTUNE_TEST_TARGETS=here those that this CPU runs, with =best the
  * best of them. An emulated CPU has no time to interpret again what was interpreted outside, and a sanitizer sees the
  * same code with each target. */
@@ -12,7 +15,10 @@ bool target_is_tested(const at_target *target);
 
 /* With ATTUNE_TEST_SHORT=yes, as in .ci/run: where a test goes through all pairs of two things, each of the first
  * meets only one or a few of the second, by turns. */
-bool tests_are_short(void);
+static inline bool tests_are_short(void) {
+    const char *const chosen = getenv("ATTUNE_TEST_SHORT");
+    return chosen && strcmp(chosen, "yes") == 0;
+}
 
 /* Runs all phases on this thread, each cut into ranges of `range` tasks (0: all at once) that run last range first.
  * Scratch and shared memory hold garbage at the start and have guard bytes that are checked. */
