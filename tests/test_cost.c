@@ -3,6 +3,7 @@
 #include "check/check_case.h"
 #include "schedule/choose.h"
 #include "schedule/cost_parts.h"
+#include "schedule/decide.h"
 #include "support/jit_run.h"
 #include "support/problems.h"
 #include "target/tuning_class.h"
@@ -229,6 +230,21 @@ static void few_causal_rows_go_by_halves(void **state) {
     }
 }
 
+/* Causal squares by whole vectors of 8 rows, as many keys at once, and so by columns: a sixth less for 20 rows. */
+static void causal_squares_go_by_columns(void **state) {
+    static const char *const problems[] = {"num_heads=48,seq_q=20,head_dim=64,is_causal=1",
+                                           "num_heads=16,seq_q=28,head_dim=128,is_causal=1"};
+    const at_target *target = at_target_find("avx2");
+    const at_description *zen3 = at_description_of("zen3", false);
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        const attune_problem p = problem_canonical(problems[i]);
+        attune_schedule s;
+        mha_choose(&p, target, zen3, &s);
+        assert_true(mha_has_square_tiles(&p, &s, target));
+    }
+}
+
 /* Rows of V of 256 or 512 bytes fall into few sets of the first cache: a tile of as many keys as a strip's bytes let
  * expect took a seventh longer on a Zen 3. Those of 320 bytes fall into all of them. */
 static void strips_of_values_fit_their_sets(void **state) {
@@ -355,6 +371,7 @@ int main(void) {
         cmocka_unit_test(short_sequences_from_afar),
         cmocka_unit_test(pairs_ask_ahead_for_more),
         cmocka_unit_test(few_causal_rows_go_by_halves),
+        cmocka_unit_test(causal_squares_go_by_columns),
         cmocka_unit_test(strips_of_values_fit_their_sets),
         cmocka_unit_test(keys_of_three_rows_come_in_streams),
         cmocka_unit_test(panels_come_in_streams),

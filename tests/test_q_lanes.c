@@ -461,13 +461,21 @@ static void test_short_problems_go_by_columns(void **state) {
     assert_int_equal(by_columns("seq_q=17,seq_kv=17,head_dim=64,is_causal=1,causal_offset=2", wide), 1);
     assert_int_equal(by_columns("seq_q=17,seq_kv=17,head_dim=64,is_causal=1,causal_offsets=1", wide), 1);
     assert_int_equal(by_columns("seq_q=17,seq_kv=17,head_dim=64,is_causal=1,page_size=16,kv_lens=1", wide), 1);
-    /* too many rows; too few columns; promised or other sums; narrower vectors; a number that only the run tells */
+    /* too many rows; too few columns; promised or other sums; a number that only the run tells */
     assert_int_equal(by_columns("seq_q=65,seq_kv=17,head_dim=64", wide), 0);
     assert_int_equal(by_columns("seq_q=17,seq_kv=17,head_dim=32,is_causal=1", wide), 0);
     assert_int_equal(by_columns("seq_q=17,seq_kv=17,head_dim=64,is_causal=1,reproducible=1", wide), 0);
     assert_int_equal(by_columns("seq_q=17,seq_kv=17,head_dim=64,is_causal=1,dtype=bf16", wide), 0);
-    assert_int_equal(by_columns("seq_q=17,seq_kv=17,head_dim=64,is_causal=1", "avx2"), 0);
     assert_int_equal(by_columns("seq_q=dynamic,seq_kv=17,head_dim=64,is_causal=1", wide), 0);
+    /* 16 registers: only where there is a diagonal, and fewer rows and columns */
+    assert_int_equal(by_columns("seq_q=24,seq_kv=24,head_dim=48,is_causal=1", "avx2"), 2);
+    assert_int_equal(by_columns("seq_q=32,seq_kv=32,head_dim=96,is_causal=1", "avx2"), 2);
+    assert_int_equal(by_columns("seq_q=17,seq_kv=17,head_dim=64", "avx2"), 0);
+    assert_int_equal(by_columns("num_heads=2,num_kv_heads=1,seq_q=9,seq_kv=9,head_dim=64,is_causal=1", "avx2"), 0);
+    assert_int_equal(by_columns("seq_q=25,seq_kv=25,head_dim=64,is_causal=1", "avx2"), 0);
+    assert_int_equal(by_columns("seq_q=33,seq_kv=33,head_dim=128,is_causal=1", "avx2"), 0);
+    assert_int_equal(by_columns("seq_q=17,seq_kv=17,head_dim=40,is_causal=1", "avx2"), 0);
+    assert_int_equal(by_columns("seq_q=17,seq_kv=17,head_dim=64,is_causal=1", "x86-64"), 0);
 }
 
 /* Rows whose scores go by columns in the schedule that is chosen, -1 for all, -2 for d-lanes. */

@@ -86,14 +86,13 @@ static void multiply_few(q_lanes *c, const q_lanes_tile *tile, const ql_score_ti
 
 /* ---- Many rows: those of each key side by side ---- */
 
-/* The products of key jj of the sums, which are of the rows from number `first` on. Other lanes hold those of the row
- * next to them. */
-static const ir_expr *sums_of_key(q_lanes *c, const mha_product *sums, int64_t first, int64_t jj) {
+/* The products of key jj of the sums with `count` rows, of which the sums have those from number `first` on. Other
+ * lanes hold those of the row next to them. */
+static const ir_expr *sums_of_key(q_lanes *c, const mha_product *sums, int64_t first, int64_t jj, int64_t count) {
     const ir_expr *x[IR_MAX_LANES];
-    const int lanes = c->m->lanes;
-    for (int64_t r = 0; r < lanes; r++)
+    for (int64_t r = 0; r < count; r++)
         x[r] = mha_product_sum(sums, jj, min_of(max_of(r - first, 0), sums->vectors - 1));
-    return ir_let(c->b, "dots", mha_sum_lanes(c->b, sums->lanes, lanes, x));
+    return ir_let(c->b, "dots", mha_sum_lanes(c->b, sums->lanes, (int)count, x));
 }
 
 enum { TOGETHER = 2 }; /* keys that are multiplied at once */
@@ -118,14 +117,30 @@ static key_pair pair_at(q_lanes *c, const q_lanes_tile *tile, const ir_expr *fir
     return pair;
 }
 
+/* Rows whose sums with two keys, and operands, are in registers. */
+static int64_t rows_together(const q_lanes *c) {
+    enum { MANY_REGISTERS = 32, FEW_ROWS = 4 };
+    return c->m->target->vector_registers >= MANY_REGISTERS ? c->m->lanes : min_of(c->m->lanes, FEW_ROWS);
+}
+
 /* Their products with the `count` rows of the vector, from row `from` on. */
 static void multiply_pair(q_lanes *c, const key_pair *pair, const column_rows *rows, int64_t vector, int64_t from,
                           int64_t count) {
-    mha_product sums = mha_product_of(c->m, MHA_MADD, pair->count, count - from);
-    sums.lanes = lanes_of_columns(c);
-    multiply(c, &rows->at[from], pair->row, pair->j, &sums);
-    for (int64_t jj = 0; jj < pair->count; jj++)
-        ir_store(c->b, ql_score_at(c, ir_idx(c->b, vector), pair->number[jj]), sums_of_key(c, &sums, from, jj));
+    const int64_t together = rows_together(c), first = from / together, last = (count - 1) / together;
+    const ir_expr *dots[TOGETHER][IR_MAX_LANES], *parts[IR_MAX_LANES];
+    for (int64_t i = first; i <= last; i++) {
+        const int64_t begin = max_of(from, i * together), end = min_of(count, (i + 1) * together);
+        mha_product sums = mha_product_of(c->m, MHA_MADD, pair->count, end - begin);
+        sums.lanes = lanes_of_columns(c);
+        multiply(c, &rows->at[begin], pair->row, pair->j, &sums);
+        for (int64_t jj = 0; jj < pair->count; jj++)
+            dots[jj][i] = sums_of_key(c, &sums, begin - i * together, jj, together);
+    }
+    for (int64_t jj = 0; jj < pair->count; jj++) {
+        for (int64_t i = 0; i < c->m->lanes / together; i++) parts[i] = dots[jj][min_of(max_of(i, first), last)];
+        const ir_expr *all = mha_join(c->b, parts, (int)(c->m->lanes / together), (int)together);
+        ir_store(c->b, ql_score_at(c, ir_idx(c->b, vector), pair->number[jj]), all);
+    }
 }
 
 /* The diagonal: row r sees keys up to number r, so rows before a key need no product with it. Keys after the last row's

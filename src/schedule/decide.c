@@ -81,26 +81,34 @@ bool mha_may_take_rows(const attune_problem *p, const attune_schedule *s) {
     return mha_attends(p) && (mha_takes_rows_at_once(p, s) || mha_may_keep_rows(p, s));
 }
 
-/* Half vectors of rows are for few rows, and so is this: Q is not transposed, what is hidden on a diagonal is left out,
- * and rows after the last vector cost no more than others. Eight sums are added up together, one for each lane. With
- * fewer columns adding up takes longer than multiplying. */
-bool mha_scores_by_columns(const attune_problem *p, const attune_schedule *s, const at_target *target) {
-    enum { MANY_REGISTERS = 32, HALF = 8, MOST_ROWS = 64, LEAST_COLUMNS = 40 };
-    const int64_t rows = p->seq_q * (p->num_heads / p->num_kv_heads);
-    const bool is_wide = target->vector_bytes == 2 * HALF * 4 && target->vector_registers >= MANY_REGISTERS;
-    const bool has_halves = s->lanes == HALF && s->score_row_vectors == 1 && s->score_keys == HALF;
-    if (!is_wide || !has_halves || p->softmax_precision != ATTUNE_F32) return false;
-    if (p->seq_q < 1 || rows > MOST_ROWS || p->is_ragged || p->reproducible || mha_encodes_keys(p)) return false;
-    if (p->k_layout == ATTUNE_LAYOUT_PANELS || mha_attends_by_pairs(p, target)) return false;
-    return is_float(p->k_dtype) && p->head_dim % HALF == 0 && p->head_dim >= LEAST_COLUMNS;
-}
-
-bool mha_has_square_tiles(const attune_problem *p, const attune_schedule *s, const at_target *target) {
+/* Whether query number i sees the keys up to number i, in each head by itself. */
+static bool is_causal_square(const attune_problem *p) {
     const bool is_square = p->is_causal && p->num_heads == p->num_kv_heads && p->seq_kv >= p->seq_q &&
                            (p->causal_align != ATTUNE_BOTTOM_RIGHT || p->seq_kv == p->seq_q);
     const bool has_offset = p->causal_offset || p->has_causal_offsets || p->global_tokens;
-    return mha_scores_by_columns(p, s, target) && is_square && !has_offset && !p->has_kv_lens && !p->page_size &&
-           !p->short_masks && !p->low_rank && p->seq_kv <= s->kv_tile && s->score_keys == s->lanes;
+    return is_square && !has_offset && !p->has_kv_lens && !p->page_size && !p->short_masks && !p->low_rank;
+}
+
+/* Vectors of 8 rows are for few rows, and so is this: Q is not transposed, what is hidden on a diagonal is left out,
+ * and rows after the last vector cost no more than others. Eight sums are added up together, one for each lane. With
+ * fewer columns adding up takes longer than multiplying. Where 8 lanes are all that there are, and 16 registers hold
+ * the sums of four rows, it is the diagonal that pays. */
+bool mha_scores_by_columns(const attune_problem *p, const attune_schedule *s, const at_target *target) {
+    enum { MANY_REGISTERS = 32, LANES = 8 };
+    const int64_t rows = p->seq_q * (p->num_heads / p->num_kv_heads);
+    const bool has_halves = target->vector_bytes == 2 * LANES * 4 && target->vector_registers >= MANY_REGISTERS;
+    const bool has_wholes = target->vector_bytes == LANES * 4 && is_causal_square(p);
+    const int64_t most_rows = has_halves ? 64 : p->head_dim >= 96 ? 32 : 24, least_columns = has_halves ? 40 : 48;
+    const bool has_vectors = s->lanes == LANES && s->score_row_vectors == 1 && s->score_keys == LANES;
+    if (!(has_halves || has_wholes) || !has_vectors || p->softmax_precision != ATTUNE_F32) return false;
+    if (p->seq_q < 1 || rows > most_rows || p->is_ragged || p->reproducible || mha_encodes_keys(p)) return false;
+    if (p->k_layout == ATTUNE_LAYOUT_PANELS || mha_attends_by_pairs(p, target)) return false;
+    return is_float(p->k_dtype) && p->head_dim % LANES == 0 && p->head_dim >= least_columns;
+}
+
+bool mha_has_square_tiles(const attune_problem *p, const attune_schedule *s, const at_target *target) {
+    return mha_scores_by_columns(p, s, target) && is_causal_square(p) && p->seq_kv <= s->kv_tile &&
+           s->score_keys == s->lanes;
 }
 
 /* A score of lanes along the columns takes so many multiply-adds of whole vectors, and some shuffles for the sum of its
