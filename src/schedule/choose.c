@@ -76,6 +76,6 @@ static void choose_strategy(const attune_problem *p, const mha_machine *on, attu
 void mha_choose(const attune_problem *p, const at_target *target, const at_description *machine, attune_schedule *s) {
     *s = (attune_schedule)ATTUNE_SCHEDULE_INIT;
     choose_strategy(p, &(mha_machine){target, machine}, s);
-    mha_choose_gemm(p, target, s);
+    mha_choose_gemm(p, &(mha_machine){target, machine}, s);
     mha_schedule_settle(p, target, s);
 }

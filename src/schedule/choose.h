@@ -25,7 +25,7 @@ void mha_choose_d_lanes(const attune_problem *canonical, const at_target *target
                         attune_schedule *s);
 
 /* gemm_choose.c. Fills in the gemm fields of a schedule whose lanes are chosen. All 0 without a block. */
-void mha_choose_gemm(const attune_problem *canonical, const at_target *target, attune_schedule *schedule);
+void mha_choose_gemm(const attune_problem *canonical, const mha_machine *machine, attune_schedule *schedule);
 
 /* settle.c. Whether values go by rows over several tiles, unless a schedule says otherwise. */
 bool mha_keeps_rows(const attune_problem *canonical, const attune_schedule *schedule, const at_target *target);

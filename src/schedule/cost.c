@@ -99,31 +99,6 @@ double mha_cost_turn(const mha_cost_context *c, const cost_vector *v, const cost
            (has_operands ? 0 : t->elements * COST_OF(broadcast)) + spilled * COST_OF(spill) * (v->load + v->store);
 }
 
-/* ---- A block's products ---- */
-
-/* A turn of a register tile of a product. By hardware tiles one of 16 x 16 takes a cycle. */
-static double gemm_turn(const mha_cost_context *c, const cost_vector *v, bool pairs, const attune_schedule *s) {
-    enum { TILE_ROWS = 16 };
-    if (s->gemm_by == ATTUNE_GEMM_BY_TILES) return (double)(s->gemm_rows / TILE_ROWS * s->gemm_column_vectors);
-    const cost_turn turn = {s->gemm_rows, s->gemm_column_vectors, s->gemm_rows, s->gemm_column_vectors, 1};
-    return mha_cost_turn(c, v, &turn, pairs);
-}
-
-static double gemm_cost(const mha_cost_context *c, const attune_schedule *s) {
-    enum { GROUP_COLUMNS = 256 };
-    const attune_problem *p = c->p;
-    const double rows = size_of(p->seq_q, p->max_seq_q) * (double)min_of(p->batch, 1 << 16);
-    const double depth = (double)p->embed_dim, columns = (double)(2 * (p->num_heads + p->num_kv_heads) * p->head_dim);
-    const double passes = s->gemm_depth ? cost_steps(depth, s->gemm_depth) : 1;
-    const bool pairs = mha_projects_by_pairs(p, c->machine.target);
-    const cost_vector v = mha_cost_vector(&c->machine, s->lanes * c->lane_bytes);
-    const double turns = pairs ? 0.5 : 1, rescale = v.load + v.multiply + v.store;
-    const double tile =
-        depth * turns * gemm_turn(c, &v, pairs, s) + passes * (20 + rescale * s->gemm_rows * s->gemm_column_vectors);
-    return cost_steps(rows, s->gemm_rows) * columns / (s->gemm_column_vectors * s->lanes) * tile +
-           cost_steps(rows, s->gemm_task_rows) * cost_steps(columns, GROUP_COLUMNS) * COST_OF(task);
-}
-
 /* ---- All of it ---- */
 
 mha_costs mha_costs_of_head(const mha_cost_context *c, const attune_schedule *s) {
@@ -137,7 +112,9 @@ mha_costs mha_costs_of_call(const mha_cost_context *c, const attune_schedule *s)
     costs.softmax *= heads;
     costs.values *= heads;
     costs.tasks *= heads;
-    if (mha_is_block(c->p)) costs.products = gemm_cost(c, s);
+    if (!mha_is_block(c->p)) return costs;
+    const mha_products products = mha_products_of(c->p);
+    costs.products = mha_cost_products(c, &products, s);
     return costs;
 }
 

@@ -32,6 +32,12 @@ static inline double cost_steps(double x, double step) {
     return (double)(((int64_t)x + s - 1) / s);
 }
 
+/* The share of what loops read again and again that a cache does not hold. What is a little too large for it is gone
+ * each time before it is read again. */
+static inline double cost_beyond(double bytes, double cache) {
+    return cost_smaller(1, cost_larger(0, (bytes - cache) / cache * 2));
+}
+
 /* Cycles of the operations on a vector. */
 typedef struct cost_vector {
     double multiply, dot, load, store, shuffle; /* dot: of bf16 */
@@ -79,5 +85,18 @@ typedef struct mha_q_costs {
 void mha_cost_q_lanes_next(const mha_cost_context *context, const attune_schedule *schedule, mha_q_costs *costs);
 
 mha_costs mha_cost_d_lanes(const mha_cost_context *context, const attune_schedule *schedule);
+
+/* The products of a block: projections whose inputs are as deep, and whose groups of columns as wide, are one. */
+typedef struct mha_depth {
+    int64_t depth, group, columns;
+} mha_depth;
+
+typedef struct mha_products {
+    int count;
+    mha_depth of[4];
+} mha_products;
+
+mha_products mha_products_of(const attune_problem *canonical);
+double mha_cost_products(const mha_cost_context *context, const mha_products *products, const attune_schedule *s);
 
 #endif

@@ -16,17 +16,11 @@ static double tiles_of(const mha_cost_context *c, double seen, double tile) {
     return c->ends > 0 ? cost_smaller(all, seen / tile + c->ends / 2) : all;
 }
 
-/* The share of what loops read again and again that a cache does not hold. What is a little too large for it is gone
- * each time before it is read again. */
-static double beyond(double bytes, double cache) {
-    return cost_smaller(1, cost_larger(0, (bytes - cache) / cache * 2));
-}
-
 /* The time of bytes of which those that the first cache does not hold, beside all that is `held`, come from the second.
  */
 static double from_l2(const mha_cost_context *c, double bytes, double held) {
     const at_description *d = c->machine.description;
-    return beyond(held, d->l1 * COST_OF(l1_share)) * bytes / d->l2_rate;
+    return cost_beyond(held, d->l1 * COST_OF(l1_share)) * bytes / d->l2_rate;
 }
 
 /* What a strip of `bytes` of each row takes of a cache, for a row: rows a power of two apart fall into few of its sets,
@@ -257,7 +251,7 @@ static double reading(const mha_q_head *h) {
     const double row = (c->columns + c->columns_v) * c->q_bytes, once = c->keys * key + c->rows * row;
     const bool asks = asks_ahead(h);
     const double far = d->l3 > 0 ? d->l3_rate : d->memory_rate;
-    const double share = beyond(c->keys * key, d->l2);
+    const double share = cost_beyond(c->keys * key, d->l2);
     const double again = cost_larger(0, h->tasks - 1) * h->task_seen * key;
     const double first = once / far * COST_OF(from_l3) * (asks ? COST_OF(ahead) : 1);
     return first + again * (share / far + (1 - share) / d->l2_rate) * COST_OF(from_l3) +
