@@ -70,14 +70,10 @@ static void derive_sizes(d_lanes *d, mha_context *c) {
     d->v_by_panels = mha_is_paneled(c, c->v);
     d->tiles_are_fixed = p->reproducible || all_codes || d->k_by_panels || d->v_by_panels;
     /* Codes that are multiplied as they lie need no table. With v_in_k, c->v is c->k. */
-    d->k_codes = d->planes ? 0 : dl_table_columns(d, c->k, p->k_dtype, p->k_scales, p->head_dim);
-    d->v_codes = all_codes ? 0 : dl_table_columns(d, c->v, p->v_dtype, p->v_scales, p->head_dim_v);
-    d->k_by_words = dl_goes_by_words(d, c->k, p->k_dtype, p->head_dim);
-    d->v_by_words = dl_goes_by_words(d, c->v, p->v_dtype, p->head_dim_v);
-    if (d->k_by_words) d->k_codes = 2 * d->lanes;
-    if (d->v_by_words) d->v_codes = 2 * d->lanes;
-    d->holds_values = mha_holds_values(p, c->s, c->target) && (!d->v_codes || d->v_by_words);
-    if (d->k_codes) d->k_width = d->k_codes;
+    if (!d->planes) d->k_by = dl_conversion_of(d, c->k, p->k_dtype, p->k_scales, p->head_dim);
+    if (!all_codes) d->v_by = dl_conversion_of(d, c->v, p->v_dtype, p->v_scales, p->head_dim_v);
+    d->holds_values = mha_holds_values(p, c->s, c->target) && (d->v_by == DL_SINGLE || d->v_by == DL_WORDS);
+    if (d->k_by) d->k_width = dl_columns_at_once(d, d->k_by);
     d->k_columns = dl_round_up(p->head_dim, (int64_t)d->k_width * d->k_halves);
     d->v_columns = dl_round_up(p->head_dim_v, d->width);
     d->one_chunk = p->reproducible || mha_most_keys(p) <= c->s->kv_chunk;
@@ -192,7 +188,7 @@ static void alloc_scratch(d_lanes *d) {
         d->o_lost = scratch(d, "o_lost", c->elem, d->max_rows, d->v_columns);
         d->row_sum_lost = scratch(d, "row_sum_lost", c->elem, d->max_rows, 0);
     }
-    if (d->k_codes == MHA_F8_CODES || d->v_codes == MHA_F8_CODES) d->f8_tables = mha_f8_tables(c);
+    if (d->k_by == DL_F8_TABLES || d->v_by == DL_F8_TABLES) d->f8_tables = mha_f8_tables(c);
     if (c->p->k_scales == ATTUNE_SCALES_TOKEN) d->k_scales = scratch(d, "k_scales", c->elem, keys, 0);
     if (c->p->v_scales == ATTUNE_SCALES_TOKEN) d->v_scales = scratch(d, "v_scales", c->elem, keys, 0);
 }
@@ -222,8 +218,8 @@ static void load_query(d_lanes *d, const ir_expr *const *index, const ir_expr *r
     MHA_VECTORS(d->c, q, d->c->p->head_dim, d->width) {
         ir_store(d->b, ir_at(d->b, d->q, d->width, 2, r, q.at), query_columns(d, index, q.at, q.count));
     }
-    if (d->k_codes == MHA_F8_CODES) dl_order_query(d, r);
-    if (d->k_by_words) dl_part_columns(d, d->q, r, d->k_columns);
+    if (d->k_by == DL_F8_TABLES) dl_order_query(d, r);
+    if (d->k_by == DL_WORDS) dl_part_columns(d, d->q, r, d->k_columns);
 }
 
 static void init_row(d_lanes *d, const ir_expr *r) {
@@ -284,9 +280,9 @@ static void share_row(d_lanes *d, const ir_expr *r, bool seen) {
 
 static void finish_rows(d_lanes *d, bool seen) {
     IR_FOR(d->b, r, ir_idx(d->b, 0), d->rows, 1) {
-        if (seen && d->v_codes == MHA_F8_CODES)
+        if (seen && d->v_by == DL_F8_TABLES)
             dl_order_output(d, r);
-        else if (seen && d->v_by_words)
+        else if (seen && d->v_by == DL_WORDS)
             dl_join_columns(d, d->o, r, d->v_columns);
         else if (seen && d->c->by_pairs && !d->v_by_panels)
             dl_restore_order(d, r);

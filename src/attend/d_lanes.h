@@ -38,6 +38,14 @@
 #include "nest/product.h"
 #include "problem/problem.h"
 
+/* How columns of K or V that lie side by side become several vectors of numbers at once. */
+typedef enum dl_conversion {
+    DL_SINGLE,    /* not at all: each vector by itself, as mha_load_columns does */
+    DL_F8_TABLES, /* codes of f8 by tables of bytes (nest/f8.h), in the order of mha_f8_place */
+    DL_I4_TABLE,  /* codes of i4 by a table of 16 numbers (nest/cached.h) */
+    DL_WORDS      /* words of two bf16: even columns, then odd ones */
+} dl_conversion;
+
 typedef struct d_lanes {
     mha_context *c;
     ir_builder *b;
@@ -48,8 +56,7 @@ typedef struct d_lanes {
     int k_width;                   /* columns of K in a vector; of codes that are multiplied as such 4 * lanes / pack */
     int k_halves, v_halves;        /* codes in a byte of K, V that are multiplied as such: 1, or 2 of i4 */
     int64_t k_groups;              /* sums of a score that are apart, as K has scales by group; else 1 */
-    int k_codes, v_codes;          /* so many columns at a time become several vectors of numbers; or 0 */
-    bool k_by_words, v_by_words;   /* these are bf16: even columns, then odd ones. Else f8 or i4, by tables */
+    dl_conversion k_by, v_by;      /* how K, V become numbers */
     bool k_by_panels, v_by_panels; /* K, V lie in panels */
     int64_t fixed_rows;            /* of each task, where known when compiling; else 0 */
     int64_t row_step;              /* numbers of rows are rounded up to multiples of this */
@@ -173,24 +180,25 @@ void dl_fetch_columns(const d_lanes *d, const dl_streams *streams, const ir_expr
 const ir_expr *dl_load_key(const d_lanes *d, const ir_buffer *k_or_v, const mha_kv_row *key, const ir_expr *column,
                            int64_t count);
 
-/* d_lanes_words.c: whether K or V is bf16 that becomes f32 by words of two columns; such words; and rows of Q and O in
- * the order of even and odd columns, and back. */
+/* d_lanes_words.c: whether K or V, which lies in rows, is bf16 that becomes f32 by words of two columns; such words; and
+ * rows of Q and O in the order of even and odd columns, and back. */
 bool dl_goes_by_words(const d_lanes *d, const ir_buffer *k_or_v, attune_dtype dtype, int64_t columns);
 void dl_load_words(const d_lanes *d, const ir_buffer *k_or_v, const mha_kv_row *key, const ir_expr *column,
                    const ir_expr **out);
 void dl_part_columns(const d_lanes *d, const ir_buffer *rows, const ir_expr *row, int64_t columns);
 void dl_join_columns(const d_lanes *d, const ir_buffer *rows, const ir_expr *row, int64_t columns);
 
-/* d_lanes_tables.c: how many columns of K or V become numbers by tables at once, 0 if none do; and opens the tables for
- * a nest that reads K or V. */
-int dl_table_columns(const d_lanes *d, const ir_buffer *k_or_v, attune_dtype dtype, attune_scales scales,
-                     int64_t columns);
+/* d_lanes_tables.c: how K or V becomes numbers, if it is not multiplied in integers; how many columns a conversion
+ * makes at once, those of a vector if it is DL_SINGLE; and opens the tables for a nest that reads K or V. */
+dl_conversion dl_conversion_of(const d_lanes *d, const ir_buffer *k_or_v, attune_dtype dtype, attune_scales scales,
+                               int64_t columns);
+int dl_columns_at_once(const d_lanes *d, dl_conversion by);
 void dl_open_tables(d_lanes *d);
-/* d->k_codes columns of K as factors, two vectors of pairs, or of f32 two (i4, words) or four (f8); and d->v_codes of
- * V, two keys as pairs (`next` NULL: the second is 0), or one. */
-void dl_load_k_codes(const d_lanes *d, const mha_kv_row *key, const ir_expr *column, const ir_expr **out);
-void dl_load_v_codes(const d_lanes *d, const mha_kv_row *key, const mha_kv_row *next, const ir_expr *column,
-                     const ir_expr **out);
+/* The columns of K that d->k_by makes at once as factors, two vectors of pairs, or of f32 two (DL_I4_TABLE, DL_WORDS)
+ * or four (DL_F8_TABLES); and those of V, two keys as pairs (`next` NULL: the second is 0), or one. */
+void dl_convert_k(const d_lanes *d, const mha_kv_row *key, const ir_expr *column, const ir_expr **out);
+void dl_convert_v(const d_lanes *d, const mha_kv_row *key, const mha_kv_row *next, const ir_expr *column,
+                  const ir_expr **out);
 /* Columns of Q in the order of f8's of K, and those of O from the order of V's into their own. */
 void dl_order_query(const d_lanes *d, const ir_expr *row);
 void dl_order_output(const d_lanes *d, const ir_expr *row);

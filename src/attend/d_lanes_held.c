@@ -55,14 +55,14 @@ static void add_key(d_lanes *d, const held_tile *t, mha_product *p, const ir_exp
     ir_builder *b = d->b;
     const mha_kv_row key = dl_key_at(d, t->streams, 0, i);
     const ir_expr *j = ir_add(b, t->streams->first[0], i);
-    for (int64_t v = 0; v < p->vectors; v += d->v_by_words ? 2 : 1) {
+    for (int64_t v = 0; v < p->vectors; v += d->v_by == DL_WORDS ? 2 : 1) {
         const int64_t done = v * d->lanes;
         const ir_expr *at = ir_plus(b, column, done), *words[2];
-        if (!d->v_by_words) {
+        if (d->v_by != DL_WORDS) {
             mha_product_vector(p, "v", v, dl_load_key(d, d->c->v, &key, at, count - done));
             continue;
         }
-        dl_load_v_codes(d, &key, NULL, at, words);
+        dl_convert_v(d, &key, NULL, at, words);
         for (int w = 0; w < 2; w++) mha_product_vector(p, "v", v + w, words[w]);
     }
     ask_ahead(d, t, i, column);
@@ -91,7 +91,7 @@ static void add_rows(d_lanes *d, const void *user, const ir_expr *first_row, int
     t.first_row = first_row;
     t.rows = rows;
     const int64_t usual = (int64_t)d->c->s->value_column_vectors * d->lanes;
-    const int64_t width = d->v_by_words ? dl_round_up(usual, d->v_codes) : usual;
+    const int64_t width = dl_round_up(usual, dl_columns_at_once(d, d->v_by));
     const dl_columns loop = {"column", d->c->p->head_dim_v, width, 1};
     dl_each_columns(d, &loop, add_stripe, &t);
 }

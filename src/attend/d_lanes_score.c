@@ -34,12 +34,12 @@ static void multiply(d_lanes *d, void *user, const ir_expr *column, int64_t coun
         mha_product_row(p, "q", r, ir_load(d->b, ir_at(d->b, d->q, d->width, 2, row_at(d, t, r), column)));
 }
 
-/* The same of codes, which become several vectors. */
-static void multiply_codes(d_lanes *d, void *user, const ir_expr *column, int64_t count) {
+/* The same of columns that become several vectors at once. */
+static void multiply_converted(d_lanes *d, void *user, const ir_expr *column, int64_t count) {
     score_tile *t = user;
     mha_product *p = &t->product;
     const ir_expr *k[IR_MAX_LANES][4];
-    for (int j = 0; j < p->vectors; j++) dl_load_k_codes(d, &t->key[j], column, k[j]);
+    for (int j = 0; j < p->vectors; j++) dl_convert_k(d, &t->key[j], column, k[j]);
     for (int64_t done = 0; done < count; done += d->width) {
         const ir_expr *at = ir_plus(d->b, column, done);
         for (int j = 0; j < p->vectors; j++) mha_product_vector(p, "k", j, k[j][done / d->width]);
@@ -122,7 +122,7 @@ static void register_tile(d_lanes *d, const void *user, const ir_expr *first_row
     mha_product_clear(&t.product);
     open_keys(d, &t);
     const dl_columns loop = {"d", d->c->p->head_dim, d->k_width, d->c->s->score_column_vectors};
-    dl_each_columns(d, &loop, d->k_codes ? multiply_codes : multiply, &t);
+    dl_each_columns(d, &loop, d->k_by ? multiply_converted : multiply, &t);
     finish_sums(d, &t, rows);
 }
 

@@ -9,19 +9,33 @@ enum { CODES = MHA_F8_CODES, MOST_VECTORS = 4 };
 static mha_f8_form k_form(const d_lanes *d) { return d->c->by_pairs ? MHA_F8_BF16 : MHA_F8_F32; }
 static mha_f8_form v_form(const d_lanes *d) { return d->c->by_pairs ? MHA_F8_PAIRS : MHA_F8_F32; }
 
-int dl_table_columns(const d_lanes *d, const ir_buffer *k_or_v, attune_dtype dtype, attune_scales scales,
-                     int64_t columns) {
-    if (d->is_serial || mha_is_paneled(d->c, k_or_v)) return 0;
-    if (dtype == ATTUNE_I4) return mha_is_coded(d->c, k_or_v) && mha_has_nibble_table(d->c) ? MHA_BLOCK_COLUMNS : 0;
+static bool has_table(const d_lanes *d, const ir_buffer *k_or_v, attune_dtype dtype, attune_scales scales,
+                      int64_t columns) {
+    if (dtype == ATTUNE_I4) return mha_is_coded(d->c, k_or_v) && mha_has_nibble_table(d->c);
     const bool is_f8 = !d->planes && dtype == ATTUNE_F8 && !mha_scales_elements(scales) && columns % CODES == 0;
-    return is_f8 && mha_has_f8_tables(d->c) ? CODES : 0;
+    return is_f8 && mha_has_f8_tables(d->c);
+}
+
+dl_conversion dl_conversion_of(const d_lanes *d, const ir_buffer *k_or_v, attune_dtype dtype, attune_scales scales,
+                               int64_t columns) {
+    if (d->is_serial || mha_is_paneled(d->c, k_or_v)) return DL_SINGLE;
+    if (dl_goes_by_words(d, k_or_v, dtype, columns)) return DL_WORDS;
+    if (!has_table(d, k_or_v, dtype, scales, columns)) return DL_SINGLE;
+    return dtype == ATTUNE_I4 ? DL_I4_TABLE : DL_F8_TABLES;
+}
+
+int dl_columns_at_once(const d_lanes *d, dl_conversion by) {
+    switch (by) {
+    case DL_F8_TABLES: return CODES;
+    case DL_I4_TABLE: return MHA_BLOCK_COLUMNS;
+    case DL_WORDS: return 2 * d->lanes;
+    default: return d->width;
+    }
 }
 
 void dl_open_tables(d_lanes *d) {
     if (d->f8_tables) d->f8 = mha_f8_table_of(d->c, d->f8_tables);
-    const bool has_nibbles = (d->k_codes == MHA_BLOCK_COLUMNS && !d->k_by_words) ||
-                             (d->v_codes == MHA_BLOCK_COLUMNS && !d->v_by_words);
-    if (has_nibbles) d->i4 = mha_nibble_table(d->c);
+    if (d->k_by == DL_I4_TABLE || d->v_by == DL_I4_TABLE) d->i4 = mha_nibble_table(d->c);
 }
 
 static const ir_expr *codes_of(const d_lanes *d, const ir_buffer *k_or_v, const mha_kv_row *key,
@@ -30,44 +44,33 @@ static const ir_expr *codes_of(const d_lanes *d, const ir_buffer *k_or_v, const 
     return ir_let(d->b, "codes", mha_load_raw_columns(d->c, k_or_v, index, column, CODES, CODES));
 }
 
-static void load_nibbles(const d_lanes *d, const ir_buffer *k_or_v, const mha_kv_row *key, const ir_expr *column,
-                         const ir_expr **out) {
+/* Columns whose numbers are those of keys by themselves, not of pairs of keys. */
+static void convert(const d_lanes *d, const ir_buffer *k_or_v, dl_conversion by, const mha_kv_row *key,
+                    const ir_expr *column, const ir_expr **out) {
     const mha_row row = mha_kv_row_of(d->c, k_or_v, key);
-    mha_load_nibbles(d->c, &row, column, d->i4, out);
-}
-
-void dl_load_k_codes(const d_lanes *d, const mha_kv_row *key, const ir_expr *column, const ir_expr **out) {
-    if (d->k_by_words) {
-        dl_load_words(d, d->c->k, key, column, out);
-        return;
-    }
-    if (d->k_codes == MHA_BLOCK_COLUMNS) {
-        load_nibbles(d, d->c->k, key, column, out);
-        return;
-    }
-    const ir_expr *codes = codes_of(d, d->c->k, key, column);
-    if (d->c->by_pairs)
-        mha_f8_as_bf16(d->c, &d->f8, codes, out);
+    if (by == DL_WORDS)
+        dl_load_words(d, k_or_v, key, column, out);
+    else if (by == DL_I4_TABLE)
+        mha_load_nibbles(d->c, &row, column, d->i4, out);
     else
-        mha_f8_as_f32(d->c, &d->f8, codes, out);
+        mha_f8_as_f32(d->c, &d->f8, codes_of(d, k_or_v, key, column), out);
 }
 
-void dl_load_v_codes(const d_lanes *d, const mha_kv_row *key, const mha_kv_row *next, const ir_expr *column,
-                     const ir_expr **out) {
+void dl_convert_k(const d_lanes *d, const mha_kv_row *key, const ir_expr *column, const ir_expr **out) {
+    if (d->k_by == DL_F8_TABLES && d->c->by_pairs)
+        mha_f8_as_bf16(d->c, &d->f8, codes_of(d, d->c->k, key, column), out);
+    else
+        convert(d, d->c->k, d->k_by, key, column, out);
+}
+
+void dl_convert_v(const d_lanes *d, const mha_kv_row *key, const mha_kv_row *next, const ir_expr *column,
+                  const ir_expr **out) {
     ir_builder *b = d->b;
-    if (d->v_by_words) {
-        dl_load_words(d, d->c->v, key, column, out);
-        return;
-    }
-    if (d->v_codes == MHA_BLOCK_COLUMNS) {
-        load_nibbles(d, d->c->v, key, column, out);
+    if (d->v_by != DL_F8_TABLES || !d->c->by_pairs) {
+        convert(d, d->c->v, d->v_by, key, column, out);
         return;
     }
     const ir_expr *codes = codes_of(d, d->c->v, key, column);
-    if (!d->c->by_pairs) {
-        mha_f8_as_f32(d->c, &d->f8, codes, out);
-        return;
-    }
     const ir_expr *none = ir_bitcast(b, IR_F8, ir_splat(b, ir_int(b, IR_I32, 0), d->lanes));
     mha_f8_as_pairs(d->c, &d->f8, codes, next ? codes_of(d, d->c->v, next, column) : none, out);
 }

@@ -135,13 +135,13 @@ static void add_vector(d_lanes *d, void *user, const ir_expr *column, int64_t co
             add_products(d, tile, r, ir_plus(b, column, i * d->lanes), value[i]);
 }
 
-/* The same of codes, which become several vectors. */
-static void add_codes(d_lanes *d, void *user, const ir_expr *column, int64_t count) {
+/* The same of columns that become several vectors at once. */
+static void add_converted(d_lanes *d, void *user, const ir_expr *column, int64_t count) {
     const row_tile *tile = user;
     const ir_expr *value[4][IR_MAX_LANES];
     for (int64_t u = 0; u < tile->t->units; u++) {
         const ir_expr *v[4];
-        dl_load_v_codes(d, &tile->key[u][0], tile->t->alone ? NULL : &tile->key[u][1], column, v);
+        dl_convert_v(d, &tile->key[u][0], tile->t->alone ? NULL : &tile->key[u][1], column, v);
         for (int i = 0; i < count / d->lanes; i++) value[i][u] = ir_let(d->b, "v", v[i]);
     }
     for (int64_t i = 0; i * d->lanes < count; i++)
@@ -189,9 +189,9 @@ static void add_rows(d_lanes *d, const void *user, const ir_expr *first_row, int
         }
     }
     open_units(d, &tile);
-    const int64_t width = d->v_codes ? d->v_codes : d->width;
+    const int64_t width = dl_columns_at_once(d, d->v_by);
     const dl_columns loop = {"column", d->c->p->head_dim_v, width, d->c->s->value_column_vectors};
-    dl_each_columns(d, &loop, d->v_codes ? add_codes : add_vector, &tile);
+    dl_each_columns(d, &loop, d->v_by ? add_converted : add_vector, &tile);
 }
 
 /* ---- streams ---- */

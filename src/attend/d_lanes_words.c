@@ -6,7 +6,7 @@
 #include "nest/columns.h"
 
 bool dl_goes_by_words(const d_lanes *d, const ir_buffer *k_or_v, attune_dtype dtype, int64_t columns) {
-    if (!k_or_v || d->is_serial || d->planes || d->c->by_pairs || mha_is_paneled(d->c, k_or_v)) return false;
+    if (!k_or_v || d->planes || d->c->by_pairs) return false;
     const bool is_bf16 = dtype == ATTUNE_BF16 && k_or_v->type.elem == IR_BF16;
     return d->c->elem == IR_F32 && is_bf16 && columns % (2 * d->lanes) == 0;
 }
