@@ -265,6 +265,14 @@ expect "bench of codes" 0 'GB/s|GFLOP' "$attune" bench \
 expect "check of random problems" 0 '^20 passed, 0 failed$' "$attune" check --random 20 --seed 7 --max-flops 1e5
 [ "$(tail -n 1 "$work/stdout")" = "20 passed, 0 failed" ]
 report $? "whose last line counts them"
+# Words of bf16 are two vectors of columns: with one in the schedule a register tile has 32 sums still, not 64.
+held_tile() {
+    "$attune" compile --target=avx2 --emit=ir num_heads=32,num_kv_heads=1,seq_q=1,seq_kv=100,head_dim=64,dtype=bf16 \
+        --schedule="strategy=d_lanes,lanes=8,score_rows=1,score_keys=1,score_column_vectors=1,score_streams=1,$1,\
+value_keys=1,value_streams=1,kv_tile=64,kv_chunk=512"
+}
+expect "sums are at most 32" 0 'alloc acc.1: f32x8\[16, 2\] reg' held_tile value_rows=32,value_column_vectors=1
+expect "rows divide the schedule's" 0 'alloc acc.1: f32x8\[5, 4\] reg' held_tile value_rows=10,value_column_vectors=3
 "$attune" compile num_heads=8,seq_q=128,seq_kv=64,head_dim=1024 --schedule=task_prefetch=head --emit=lowered >"$work/ir"
 [ "$(grep -c prefetch "$work/ir")" -gt 0 ] && [ "$(grep -c prefetch "$work/ir")" -lt 20 ]
 report $? "prefetches of the next head are loops, not thousands of lines"

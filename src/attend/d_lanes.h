@@ -180,8 +180,8 @@ void dl_fetch_columns(const d_lanes *d, const dl_streams *streams, const ir_expr
 const ir_expr *dl_load_key(const d_lanes *d, const ir_buffer *k_or_v, const mha_kv_row *key, const ir_expr *column,
                            int64_t count);
 
-/* d_lanes_words.c: whether K or V, which lies in rows, is bf16 that becomes f32 by words of two columns; such words; and
- * rows of Q and O in the order of even and odd columns, and back. */
+/* d_lanes_words.c: whether K or V, which lies in rows, is bf16 that becomes f32 by words of two columns; such words;
+ * and rows of Q and O in the order of even and odd columns, and back. */
 bool dl_goes_by_words(const d_lanes *d, const ir_buffer *k_or_v, attune_dtype dtype, int64_t columns);
 void dl_load_words(const d_lanes *d, const ir_buffer *k_or_v, const mha_kv_row *key, const ir_expr *column,
                    const ir_expr **out);

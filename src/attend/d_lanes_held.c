@@ -7,6 +7,7 @@
  * cache keeps from one stripe to the next, and each turn asks for the key's line of the next block. */
 #include "attend/d_lanes.h"
 #include "base/integers.h"
+#include "schedule/decide.h"
 
 typedef struct held_tile {
     const dl_streams *streams;
@@ -23,6 +24,20 @@ static int64_t keys_of_block(const d_lanes *d) {
     const int64_t row = mha_row_elements(d->c, d->c->v, d->c->p->head_dim_v) * mha_dtype_bytes(d->c->p->v_dtype);
     const int64_t keys = max_of(min_of(BYTES / row, MOST), LEAST), page_size = d->c->p->page_size;
     return page_size && page_size <= 2 * keys ? page_size : keys;
+}
+
+/* Columns of a stripe: whole words, where V is converted by words. */
+static int64_t stripe_columns(const d_lanes *d) {
+    return dl_round_up((int64_t)d->c->s->value_column_vectors * d->lanes, dl_columns_at_once(d, d->v_by));
+}
+
+/* Rows of a register tile: those of the schedule, or a part of them where whole words make more sums than a schedule
+ * may have. They divide value_rows, as numbers of rows are rounded up to multiples of that. */
+static int64_t stripe_rows(const d_lanes *d) {
+    const int64_t vectors = stripe_columns(d) / d->lanes, all = d->c->s->value_rows;
+    int64_t rows = all;
+    while (rows > 1 && (all % rows || rows * vectors > MHA_MAX_D_SUMS)) rows--;
+    return rows;
 }
 
 static const ir_access *sum_at(const d_lanes *d, const held_tile *t, int64_t r, const ir_expr *column) {
@@ -90,9 +105,7 @@ static void add_rows(d_lanes *d, const void *user, const ir_expr *first_row, int
     held_tile t = *(const held_tile *)user;
     t.first_row = first_row;
     t.rows = rows;
-    const int64_t usual = (int64_t)d->c->s->value_column_vectors * d->lanes;
-    const int64_t width = dl_round_up(usual, dl_columns_at_once(d, d->v_by));
-    const dl_columns loop = {"column", d->c->p->head_dim_v, width, 1};
+    const dl_columns loop = {"column", d->c->p->head_dim_v, stripe_columns(d), 1};
     dl_each_columns(d, &loop, add_stripe, &t);
 }
 
@@ -103,7 +116,7 @@ static void add_keys(d_lanes *d, const dl_streams *streams, const void *user) {
     IR_FOR(b, key, ir_idx(b, 0), streams->keys, t.block) {
         t.from = key;
         t.to = ir_min(b, ir_plus(b, key, t.block), streams->keys);
-        dl_each_rows(d, d->c->s->value_rows, add_rows, &t);
+        dl_each_rows(d, stripe_rows(d), add_rows, &t);
     }
 }
 

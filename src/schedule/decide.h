@@ -74,6 +74,9 @@ int64_t mha_mask_unit(const attune_problem *canonical, const attune_schedule *sc
 /* d-lanes: whether scores may come of four streams of keys, whose blocks are transposed by quarters of a vector. */
 bool mha_may_stream_scores(const attune_schedule *schedule);
 
+/* d-lanes: the most sums of a register tile, of scores and of values. */
+enum { MHA_MAX_D_SUMS = 32 };
+
 /* d-lanes: whether sums of values stay in registers while a block of keys is added (attend/d_lanes_held.c): those of
  * one key at a time, where these are no pairs and no codes that are looked up. */
 bool mha_holds_values(const attune_problem *canonical, const attune_schedule *schedule, const at_target *target);

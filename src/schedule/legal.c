@@ -10,7 +10,6 @@
 /* Bounds that keep code and scratch small: a register tile of more accumulators than this only spills. */
 enum {
     MAX_ACCUMULATORS = 64,
-    MAX_D_ACCUMULATORS = 32,
     MAX_UNROLL = 16,
     MAX_TASK_VECTORS = 64,
     MAX_STREAMS = 4,
@@ -115,10 +114,10 @@ static attune_status check_d_lanes(const attune_problem *p, const attune_schedul
         {mha_attends(p), "d_lanes computes attention only"},
         {!p->prob_mod[0], "prob_mod is computed by strategy=q_lanes"},
         {!mha_encodes_keys(p), "integer=scores of k that is no codes needs strategy=q_lanes"},
-        {s->score_keys * (int64_t)s->score_rows * mha_query_planes(p) <= MAX_D_ACCUMULATORS,
+        {s->score_keys * (int64_t)s->score_rows * mha_query_planes(p) <= MHA_MAX_D_SUMS,
          p->integer ? "score_keys * score_rows * q_planes must be at most 32 for d_lanes"
                     : "score_keys * score_rows must be at most 32 for d_lanes"},
-        {s->value_rows * (int64_t)s->value_column_vectors <= MAX_D_ACCUMULATORS,
+        {s->value_rows * (int64_t)s->value_column_vectors <= MHA_MAX_D_SUMS,
          "value_rows * value_column_vectors must be at most 32 for d_lanes"},
         {p->integer != ATTUNE_INTEGER_ALL || s->kv_tile == mha_reproducible_kv_tile(p),
          "kv_tile must be 512 with integer=all"},
@@ -135,7 +134,7 @@ static attune_status check_d_lanes(const attune_problem *p, const attune_schedul
          "value_column_vectors must be 1 with integer=all where v is no panels"},
         {s->score_column_vectors <= MAX_UNROLL, "score_column_vectors must be at most 16"},
         {s->value_keys <= MAX_UNROLL, "value_keys must be at most 16"},
-        {s->value_rows * (int64_t)s->value_keys <= MAX_D_ACCUMULATORS,
+        {s->value_rows * (int64_t)s->value_keys <= MHA_MAX_D_SUMS,
          "value_rows * value_keys must be at most 32 for d_lanes"},
         {s->kv_tile % s->score_keys == 0, "score_keys must divide kv_tile"},
         {s->kv_tile % s->lanes == 0, "lanes must divide kv_tile for d_lanes"},
