@@ -22,4 +22,8 @@ d_lanes=strategy=d_lanes,lanes=8,score_rows=4,score_keys=2,score_column_vectors=
 d_lanes+=,value_rows=2,value_column_vectors=1,value_keys=1,kv_tile=16,kv_chunk=16
 refuse "d-lanes" 'prob_mod is computed by strategy=q_lanes' "$ATTUNE" compile \
     "--schedule=$d_lanes" "$sizes,seq_kv=21,prob_mod=\"prob * 2\""
+check "scores in integers, of keys that are numbers" "$sizes,seq_kv=150,integer=scores,prob_mod=\"prob * (1 - prob)\""
+codes=$sizes,seq_kv=150,kv_dtype=i8,kv_scales=token,prob_mod=\"prob*2\"
+refuse "scores of codes" 'prob_mod needs the sum of a row before its values' "$ATTUNE" compile "$codes,integer=scores"
+refuse "all of codes" 'prob_mod changes probabilities before they become codes' "$ATTUNE" compile "$codes,integer=all"
 echo "1..$number"

@@ -369,8 +369,11 @@ static attune_status check_integer_products(const attune_problem *p, at_error *e
     if (mha_rotates_keys(p) && !p->seq_new && !mha_encodes_keys(p))
         return at_fail(err, ATTUNE_INVALID_PROBLEM,
                        "integer=%s multiplies codes as they lie in k, but rotary_dim rotates them first", how);
-    if (p->prob_mod[0] && !mha_encodes_keys(p))
+    if (p->prob_mod[0] && p->integer == ATTUNE_INTEGER_ALL)
         return refuse(err, "prob_mod changes probabilities before they become codes: leave out prob_mod or integer");
+    if (p->prob_mod[0] && !mha_encodes_keys(p))
+        return refuse(err, "prob_mod needs the sum of a row before its values, which goes with no products of codes of "
+                           "k: leave out prob_mod or integer");
     if (p->weights_mode)
         return refuse(err, "weights are of scores that are not computed in integers: leave out weights or integer");
     return mha_encodes_keys(p) ? check_key_codes(p, err) : ATTUNE_OK;
