@@ -18,7 +18,9 @@ static int32_t power_below(int64_t x) {
 }
 
 /* As many sums as registers hold: of scores two rows of a vector have one, and each plane; of values each row has four,
- * and each plane. From memory eight keys at once are slower than four, except by group. */
+ * and each plane. From memory eight keys at once are slower than four, except by group. Where registers are few, sums
+ * of four rows are stored and loaded, which takes less time than to interleave V once more. Three rows have tiles of
+ * two, as open numbers of rows are rounded up to what both kinds of tiles divide. */
 static void choose_integer_tiles(const attune_problem *p, const at_target *target, int64_t rows, attune_schedule *s) {
     const bool many = target->vector_registers >= 32;
     const int32_t planes = (int32_t)mha_query_planes(p);
@@ -26,12 +28,12 @@ static void choose_integer_tiles(const attune_problem *p, const at_target *targe
     const bool holds_eight =
         planes == 1 ? rows == 1 || by_group || (rows > 2 && !mha_is_from_memory(p)) : rows == 1 && !by_group;
     s->score_keys = many && holds_eight ? 8 : 4;
-    s->score_rows = (int32_t)(rows == 1 ? 1 : rows == 2 || !many ? 2 : 4);
+    s->score_rows = (int32_t)(rows <= 2 ? rows : 4);
     s->score_column_vectors = 1;
     const int32_t pack = mha_query_pack(p, s);
     if (s->score_rows < pack) s->score_rows = pack;
     if (p->integer != ATTUNE_INTEGER_ALL) return;
-    s->value_rows = (int32_t)min_of(rows, many ? 4 / planes : 2 / planes);
+    s->value_rows = (int32_t)min_of(rows, many ? 4 / planes : rows == 3 ? 2 : 4);
     s->value_keys = 1;
 }
 
@@ -63,10 +65,12 @@ static void choose_tiles_from_memory(const attune_problem *p, int64_t rows, attu
 }
 
 /* The same with few registers. Tiles of three rows have room for two keys, which are no streams; two rows and then the
- * third find K in the first cache. What is converted would be so for each of these tiles. */
+ * third find K in the first cache. What is converted would be so for each of these tiles, and an open number of rows
+ * would be rounded up to a multiple of six. With `reproducible` scores have one stream whatever the tile is. */
 static void choose_streams_of_keys(const attune_problem *p, int64_t rows, attune_schedule *s) {
     enum { ROWS = 2, KEYS = 4 };
-    if (rows != ROWS + 1 || p->k_dtype != ATTUNE_F32) return;
+    const bool converts = p->k_dtype != ATTUNE_F32 || p->softmax_precision != ATTUNE_F32;
+    if (rows != ROWS + 1 || converts || p->seq_q < 1 || p->is_ragged || p->reproducible) return;
     s->score_rows = ROWS;
     s->score_keys = KEYS;
 }
