@@ -47,8 +47,7 @@ typedef enum attune_scales {
  *   scores  k_dtype = i8 or i4: a row of q becomes codes of its own, q[d] ~ code[d] * max|q| / largest, and a score is
  *           the sum of code[d] * k's code[d]. q_planes says how many bytes a code of q has: with one, largest is 127;
  *           with two 16256, which is more exact than bf16. head_dim is at most 1024. k_scales is head, token, group,
- *           token_min or group_min; each group has a sum of its own then. weights_mode must be none
- *           and prob_mod empty.
+ *           token_min or group_min; each group has a sum of its own then. weights_mode must be none and prob_mod empty.
  *           k_dtype = f32, f16 or bf16: each call makes codes of one byte of k, too, with a scale for each key, after
  *           it has subtracted the mean of an entry's keys from those that it makes smaller: faster prefill, less exact
  *           (docs/numerics.md). Everything is f32, q_planes is 1, and reproducible must be 0: the mean is of all keys,

@@ -372,8 +372,8 @@ static attune_status check_integer_products(const attune_problem *p, at_error *e
     if (p->prob_mod[0] && p->integer == ATTUNE_INTEGER_ALL)
         return refuse(err, "prob_mod changes probabilities before they become codes: leave out prob_mod or integer");
     if (p->prob_mod[0] && !mha_encodes_keys(p))
-        return refuse(err, "prob_mod needs the sum of a row before its values, which goes with no products of codes of "
-                           "k: leave out prob_mod or integer");
+        return refuse(err, "prob_mod needs the sum of a row before values are added, and integer=scores of codes does "
+                           "not know it then: leave out prob_mod or integer");
     if (p->weights_mode)
         return refuse(err, "weights are of scores that are not computed in integers: leave out weights or integer");
     return mha_encodes_keys(p) ? check_key_codes(p, err) : ATTUNE_OK;

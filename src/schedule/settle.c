@@ -96,9 +96,9 @@ static void settle_d_lanes(const attune_problem *p, attune_schedule *s) {
 /* The rows of one register tile make few tasks: narrow ones. With more of them each task would copy its rows for fewer
  * columns. */
 static void settle_products(const attune_problem *p, const at_target *target, attune_schedule *s) {
-    enum { USUAL_TOKENS = 512, TURNS = 64 };
+    enum { TURNS = 64 };
     const bool by_tiles = mha_may_go_by_tiles(p, s, target);
-    const bool few = mha_product_rows(p, USUAL_TOKENS) <= s->gemm_rows;
+    const bool few = mha_product_rows(p, MHA_USUAL_LENGTH) <= s->gemm_rows;
     if (!s->gemm_by) s->gemm_by = by_tiles ? ATTUNE_GEMM_BY_TILES : ATTUNE_GEMM_BY_VECTORS;
     if (!s->gemm_prefetch) s->gemm_prefetch = TURNS;
     if (!s->gemm_groups) s->gemm_groups = few ? ATTUNE_GROUPS_NARROW : ATTUNE_GROUPS_WHOLE;
