@@ -18,7 +18,7 @@ def pytest_collection_modifyitems(config, items):
     cases = {}
     for item in items:
         if item.get_closest_marker("sample") and not item.get_closest_marker("slow"):
-            cases.setdefault(item.originalname, []).append(item)
+            cases.setdefault(item.nodeid.split("[")[0], []).append(item)
     left_out = set()
     for name, those in cases.items():
         count = those[0].get_closest_marker("sample").args[0]

@@ -5,8 +5,9 @@ import os
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
     os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=2"
-# Compiling what attune is compared with takes most of the time of these tests.
-os.environ["XLA_FLAGS"] += " --xla_backend_optimization_level=0"
+# Compiling what attune is compared with takes most of the time of these tests: in the short form it is not optimised.
+if os.environ.get("ATTUNE_TEST_SHORT") == "yes":
+    os.environ["XLA_FLAGS"] += " --xla_backend_optimization_level=0"
 
 import pytest
 

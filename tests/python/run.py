@@ -56,7 +56,7 @@ def environment(scratch, shared, options):
     about the C++ compiler, and its headers. Threads of OpenMP that wait leave the processor to other files.
     """
     kept = {name: value for name, value in os.environ.items() if not name.startswith("ATTUNE_")}
-    kept |= {"ATTUNE_SDPA_CALLS": SHORT_CALLS} if options.short else {}
+    kept |= {"ATTUNE_SDPA_CALLS": SHORT_CALLS, "ATTUNE_TEST_SHORT": "yes"} if options.short else {}
     for name in ("ATTUNE_LIBRARY", "ATTUNE_TEST_SEED", "ATTUNE_SDPA_CALLS"):
         if name in os.environ:
             kept[name] = os.environ[name]

@@ -101,7 +101,7 @@ def test_the_tokens_of_a_small_model(name, tmp_path):
         assert generate(tmp_path, requests, *options) == wanted
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name, compiler", [("llama", "cc"), ("biased", "cc"), ("qwen3", "cc"), ("qwen3", "musl-gcc")])
 def test_the_static_engine(name, compiler, tmp_path):
     """Its kernels are a bundle: there is neither attune nor a compiler, nor a library that is loaded."""
