@@ -86,8 +86,8 @@ static void multiply_few(q_lanes *c, const q_lanes_tile *tile, const ql_score_ti
 
 /* ---- Many rows: those of each key side by side ---- */
 
-/* The products of key jj of the sums with `count` rows, of which the sums have those from number `first` on. Other
- * lanes hold those of the row next to them. */
+/* The products of key jj with `count` rows. The sums have rows from number `first` on; the lanes of other rows hold the
+ * product of the nearest one. */
 static const ir_expr *sums_of_key(q_lanes *c, const mha_product *sums, int64_t first, int64_t jj, int64_t count) {
     const ir_expr *x[IR_MAX_LANES];
     for (int64_t r = 0; r < count; r++)

@@ -23,14 +23,14 @@ typedef struct product {
     bool by_pairs;
 } product;
 
-/* Vectors of bf16 and f16 are converted as they are loaded, beside multiplications; */
+/* Vectors of bf16 and f16 are converted as they are loaded, beside multiplications. */
 static double converting(const product *p) {
     const bool is_lane = (double)mha_dtype_bytes(p->c->p->w_dtype) == p->c->lane_bytes;
     if (p->by_pairs || is_lane || mha_has_weight_codes(p->c->p)) return 0;
     return p->s->gemm_column_vectors * COST_OF(widen) * p->v.shuffle;
 }
 
-/* those of codes are multiplied by their scales as well. */
+/* Vectors of codes are multiplied by their scales, too. */
 static double multiplying(const product *p) {
     const double vectors = p->s->gemm_column_vectors, sums = p->s->gemm_rows * vectors;
     const double scaled = mha_has_weight_codes(p->c->p) ? vectors * COST_OF(gemm_codes) * p->v.shuffle : 0;

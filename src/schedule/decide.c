@@ -91,8 +91,8 @@ static bool is_causal_square(const attune_problem *p) {
 
 /* Vectors of 8 rows are for few rows, and so is this: Q is not transposed, what is hidden on a diagonal is left out,
  * and rows after the last vector cost no more than others. Eight sums are added up together, one for each lane. With
- * fewer columns adding up takes longer than multiplying. Where 8 lanes are all that there are, and 16 registers hold
- * the sums of four rows, it is the diagonal that pays. */
+ * fewer columns adding up takes longer than multiplying. Vectors of 8 lanes have 16 registers, which hold the sums of
+ * four rows: there only causal squares gain. */
 bool mha_scores_by_columns(const attune_problem *p, const attune_schedule *s, const at_target *target) {
     enum { MANY_REGISTERS = 32, LANES = 8 };
     const int64_t rows = p->seq_q * (p->num_heads / p->num_kv_heads);

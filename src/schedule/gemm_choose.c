@@ -30,8 +30,8 @@ static bool choose_tiles(const attune_problem *p, const at_target *target, int64
     return true;
 }
 
-/* What is tried. Tiles read whole lines of weights, if registers have room for them: narrower ones would read and ask
- * for each twice. Those of one vector, with a load for each multiply-add, were slower than their loads say. */
+/* What is tried. Tiles read whole lines of weights, if registers have room for them, as narrower ones would read each
+ * line twice. Tiles of one vector have a load for each multiply-add, and were slower than the cost says. */
 typedef struct search {
     const attune_problem *p;
     const mha_machine *on;
