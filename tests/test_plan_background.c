@@ -6,6 +6,7 @@
 #include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -23,7 +24,7 @@ static void wait_for_background(void) { at_background_wait(&sample_context->back
 /* ---- Events ---- */
 
 static pthread_t caller;
-static int compiled_by_caller, compiled_behind, swapped;
+static atomic_int compiled_by_caller, compiled_behind, swapped; /* events come from several threads */
 
 static void count_event(void *user, const attune_event *event) {
     (void)user;
