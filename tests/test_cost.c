@@ -311,6 +311,16 @@ static void strips_of_values_fit_their_sets(void **state) {
     }
 }
 
+/* What is chosen for the problem, settled. */
+static attune_schedule choice_of(const char *problem, const char *name) {
+    const attune_problem p = problem_canonical(problem);
+    const at_target *target = at_target_find(name);
+    attune_schedule s;
+    mha_choose(&p, target, usual_machine(target), &s);
+    mha_schedule_settle(&p, target, &s);
+    return s;
+}
+
 /* Of three rows K comes from memory in four streams, too: in one a step of decoding takes up to 1.4 times as long. */
 static void keys_of_three_rows_come_in_streams(void **state) {
     static const struct {
@@ -323,13 +333,9 @@ static void keys_of_three_rows_come_in_streams(void **state) {
                  {"num_heads=24,num_kv_heads=8,seq_q=1,seq_kv=4096,head_dim=128,reproducible=1", 3, 1},
                  {"num_heads=24,num_kv_heads=8,seq_q=dynamic,max_seq_q=1,seq_kv=4096,head_dim=128", 3, 1},
                  {"num_heads=24,num_kv_heads=8,ragged=1,max_seq_q=1,max_seq_kv=4096,head_dim=128", 3, 1}};
-    const at_target *target = at_target_find("avx2");
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const attune_problem p = problem_canonical(cases[i].problem);
-        attune_schedule s;
-        mha_choose(&p, target, usual_machine(target), &s);
-        mha_schedule_settle(&p, target, &s);
+        const attune_schedule s = choice_of(cases[i].problem, "avx2");
         assert_int_equal(s.score_rows, cases[i].rows);
         assert_int_equal(s.score_streams, cases[i].streams);
     }
@@ -350,12 +356,9 @@ static void codes_are_multiplied_by_four_rows(void **state) {
     static const char *const targets[] = {"avx2", "x86-64"};
     (void)state;
     for (size_t i = 0; i < 2 * (sizeof cases / sizeof *cases); i++) {
-        const at_target *target = at_target_find(targets[i % 2]);
         char text[200];
-        attune_schedule s;
         snprintf(text, sizeof text, "num_kv_heads=8,seq_q=1,seq_kv=512,head_dim=128,%s", cases[i / 2].fields);
-        const attune_problem p = problem_canonical(text);
-        mha_choose(&p, target, usual_machine(target), &s);
+        const attune_schedule s = choice_of(text, targets[i % 2]);
         assert_int_equal(s.score_rows, cases[i / 2].score_rows);
         assert_int_equal(s.value_rows, cases[i / 2].value_rows);
     }
@@ -372,15 +375,11 @@ static void panels_come_in_streams(void **state) {
                  {"num_heads=8,seq_q=1,seq_kv=4096,head_dim=128", 16, true},
                  {"num_heads=8,seq_q=1,seq_kv=dynamic,head_dim=128", 16, true},
                  {"num_heads=8,seq_q=1,seq_kv=512,head_dim=128", 8, false}};
-    const at_target *target = at_target_find("avx512_bf16");
     (void)state;
     for (size_t i = 0; i < 2 * (sizeof cases / sizeof *cases); i++) {
         char text[160];
         snprintf(text, sizeof text, "%s,kv_layout=panels,dtype=%s", cases[i / 2].sizes, i % 2 ? "bf16" : "f32");
-        const attune_problem p = problem_canonical(text);
-        attune_schedule s;
-        mha_choose(&p, target, usual_machine(target), &s);
-        mha_schedule_settle(&p, target, &s);
+        const attune_schedule s = choice_of(text, "avx512_bf16");
         assert_int_equal(s.value_streams, 4);
         assert_int_equal(s.score_keys, cases[i / 2].score_keys);
         assert_int_equal(s.kv_prefetch > 0, cases[i / 2].asks);
@@ -399,13 +398,9 @@ static void panels_of_codes_come_in_turn(void **state) {
                  {"num_heads=32,num_kv_heads=8,seq_kv=512,q_planes=1", "avx512_bf16", 4, -1}};
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const at_target *const target = at_target_find(cases[i].target);
         char text[160];
         snprintf(text, sizeof text, "%s,seq_q=1,head_dim=128,kv_dtype=i8,integer=all,kv_layout=panels", cases[i].sizes);
-        const attune_problem p = problem_canonical(text);
-        attune_schedule s;
-        mha_choose(&p, target, usual_machine(target), &s);
-        mha_schedule_settle(&p, target, &s);
+        const attune_schedule s = choice_of(text, cases[i].target);
         assert_int_equal(s.score_keys, cases[i].score_keys);
         assert_int_equal(s.kv_prefetch, cases[i].prefetch);
     }
