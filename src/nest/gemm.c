@@ -89,10 +89,9 @@ static const ir_expr *right_of(const gemm *c, const register_tile *t, const ir_e
     return c->g->right(c->m, c->g, k, column_of(c, t, vector), c->m->lanes);
 }
 
-/* Asks for the rows of B that are multiplied gemm_prefetch turns later, line by line. The prefetchers of a CPU lose a
- * few per cent at the ends of pages and panels, and half of the speed where B comes from memory. It also asks for some
- * of the rows of A that are copied next, in every column again: counting would cost more. */
-static void prefetch(const gemm *c, const register_tile *t, const ir_expr *k, const ir_expr *column) {
+/* Asks for the rows of B that are multiplied gemm_prefetch rows later, line by line. The prefetchers of a CPU lose a
+ * few per cent at the ends of pages and panels, and half of the speed where B comes from memory. */
+static void prefetch_right(const gemm *c, const register_tile *t, const ir_expr *k) {
     const int64_t line = 64 / ir_elem_get(c->m->elem)->bytes, turns = c->m->s->gemm_prefetch;
     const ir_expr *later = ir_plus(c->b, k, turns);
     for (int64_t v = 0; turns > 0 && v < c->vectors; v += c->m->lanes < line ? line / c->m->lanes : 1) {
@@ -100,6 +99,10 @@ static void prefetch(const gemm *c, const register_tile *t, const ir_expr *k, co
         while (x && x->op == IR_CAST) x = x->args[0];
         if (x && x->op == IR_LOAD) ir_prefetch(c->b, x->value.access);
     }
+}
+
+/* Asks for some of the rows of A that are copied next, for each turn again: counting columns would cost more. */
+static void prefetch_left(const gemm *c, const register_tile *t, const ir_expr *column) {
     for (int64_t n = 0; n < t->num_next; n++) ir_prefetch(c->b, c->g->left(c->m, c->g, &t->next[n], column));
 }
 
@@ -127,7 +130,8 @@ static void multiply_words(const gemm *c, register_tile *t, const ir_expr *k, co
     const int64_t vectors = t->product.vectors, inputs = c->g->codes->inputs;
     const ir_expr *words[MHA_MAX_VECTORS], *column = ir_times(b, k, inputs);
     for (int64_t v = 0; v < vectors; v++) words[v] = ir_let(b, "codes", right_of(c, t, k, v));
-    prefetch(c, t, k, column);
+    prefetch_right(c, t, k);
+    prefetch_left(c, t, column);
     for (int input = 0; input < inputs; input++) {
         for (int64_t v = 0; v < vectors; v++)
             mha_product_vector(&t->product, "right", v, ir_mul(b, code_of(c, words[v], input), scale[v]));
@@ -162,7 +166,8 @@ static void sum_words(const gemm *c, mha_product *sums, const register_tile *t, 
         const ir_expr *k = ir_add(b, ir_times(b, step, codes->words), word), *words[MHA_MAX_VECTORS];
         const ir_expr *column = ir_times(b, k, codes->inputs);
         for (int64_t v = 0; v < sums->vectors; v++) words[v] = ir_let(b, "codes", right_of(c, t, k, v));
-        prefetch(c, t, k, column);
+        prefetch_right(c, t, k);
+        prefetch_left(c, t, column);
         for (int input = 0; input < codes->inputs; input += MHA_DOT4) {
             for (int64_t v = 0; v < sums->vectors; v++)
                 mha_product_vector(sums, "right", v, mha_unsigned_codes(c->m, words[v], codes->inputs, input));
@@ -194,21 +199,37 @@ static void multiply_integers(const gemm *c, register_tile *t, const ir_expr *fr
     }
 }
 
+static bool takes_apart(const gemm *c) { return c->inputs == 2 && c->kind == MHA_MADD; }
+
+/* Rows of B, or pairs of them, in a turn of the loop. With 16 registers a register tile is small, so that counting and
+ * asking for A are a fifth of the instructions; and the other thread of a core takes from those. The ends of a pass are
+ * not known to be those of a turn. */
+static int64_t rows_in_turn(const gemm *c) {
+    const int64_t rows = takes_apart(c) ? 2 : 4;
+    if (c->m->target->vector_registers > 16 || !c->one_pass || c->steps % rows) return 1;
+    return rows;
+}
+
+/* acc += A B of row k of B, or pair of rows. */
+static void multiply_row(const gemm *c, register_tile *t, const ir_expr *k, bool asks_for_left) {
+    ir_builder *b = c->b;
+    for (int half = 0; half < (takes_apart(c) ? 2 : 1); half++) {
+        const ir_expr *column = ir_plus(b, ir_times(b, k, c->inputs), half);
+        for (int64_t v = 0; v < c->vectors; v++) {
+            const ir_expr *x = right_of(c, t, k, v);
+            mha_product_vector(&t->product, "right", v, takes_apart(c) ? mha_half_of_pairs(c->m, x, half) : x);
+        }
+        if (half == 0) prefetch_right(c, t, k);
+        if (half == 0 && asks_for_left) prefetch_left(c, t, column);
+        multiply_rows(c, t, column);
+    }
+}
+
 /* In the order of k, which counts pairs of rows of B where they come so. */
 static void multiply(const gemm *c, register_tile *t, const ir_expr *from, const ir_expr *to) {
-    ir_builder *b = c->b;
-    mha_product *p = &t->product;
-    const bool takes_apart = c->inputs == 2 && c->kind == MHA_MADD;
-    IR_FOR(b, k, from, to, 1) {
-        for (int half = 0; half < (takes_apart ? 2 : 1); half++) {
-            const ir_expr *column = ir_plus(b, ir_times(b, k, c->inputs), half);
-            for (int64_t v = 0; v < c->vectors; v++) {
-                const ir_expr *x = right_of(c, t, k, v);
-                mha_product_vector(p, "right", v, takes_apart ? mha_half_of_pairs(c->m, x, half) : x);
-            }
-            if (half == 0) prefetch(c, t, k, ir_times(b, k, c->inputs));
-            multiply_rows(c, t, column);
-        }
+    const int64_t rows = rows_in_turn(c);
+    IR_FOR(c->b, k, from, to, rows) {
+        for (int64_t i = 0; i < rows; i++) multiply_row(c, t, ir_plus(c->b, k, i), i == 0);
     }
 }
 
