@@ -1,40 +1,22 @@
 /* A good schedule of d-lanes without measuring. The figures behind the choices: docs/performance-lessons.md.
  *
- * From the caches the cost decides (choose_cheaper). The rest are tables of what was measured, because the cost does
- * not know what makes the difference there: how streams of a register tile share prefetchers and the core's outstanding
- * lines (from memory), products of bytes and their sums in i32 (integer), vectors of keys that lie side by side
- * (panels). With `reproducible` the order of sums is fixed, and the cost of adding in order was never fitted. */
+ * From the caches, and where products are of integers by rows, the cost decides. The rest are tables of what was
+ * measured, because the cost does not know what makes the difference there: how streams of a register tile share
+ * prefetchers and the core's outstanding lines (from memory), and vectors of keys that lie side by side (panels). With
+ * `reproducible` the order of sums is fixed, and the cost of adding in order was never fitted. */
 #include "base/integers.h"
 #include "problem/problem.h"
 #include "schedule/choose.h"
 #include "schedule/cost.h"
 #include "schedule/decide.h"
 
+#include <math.h>
+
 /* The largest power of two that is at most x. */
 static int32_t power_below(int64_t x) {
     int32_t power = 1;
     while (2 * (int64_t)power <= x) power *= 2;
     return power;
-}
-
-/* As many sums as registers hold: of scores two rows of a vector have one, and each plane; of values each row has four,
- * and each plane. From memory eight keys at once are slower than four, except by group. Where registers are few, sums
- * of four rows are stored and loaded, which takes less time than to interleave V once more. Three rows have tiles of
- * two, as open numbers of rows are rounded up to what both kinds of tiles divide. */
-static void choose_integer_tiles(const attune_problem *p, const at_target *target, int64_t rows, attune_schedule *s) {
-    const bool many = target->vector_registers >= 32;
-    const int32_t planes = (int32_t)mha_query_planes(p);
-    const bool by_group = mha_is_by_group(p->k_scales); /* sums of few lanes, soon added up */
-    const bool holds_eight =
-        planes == 1 ? rows == 1 || by_group || (rows > 2 && !mha_is_from_memory(p)) : rows == 1 && !by_group;
-    s->score_keys = many && holds_eight ? 8 : 4;
-    s->score_rows = (int32_t)(rows <= 2 ? rows : 4);
-    s->score_column_vectors = 1;
-    const int32_t pack = mha_query_pack(p, s);
-    if (s->score_rows < pack) s->score_rows = pack;
-    if (p->integer != ATTUNE_INTEGER_ALL) return;
-    s->value_rows = (int32_t)min_of(rows, many ? 4 / planes : rows == 3 ? 2 : 4);
-    s->value_keys = 1;
 }
 
 /* Four keys at once: each is a stream of its own to the memory. Few rows then: more would need more registers, and find
@@ -48,8 +30,6 @@ static void choose_tiles(const attune_problem *p, const at_target *target, int64
     s->score_keys = s->score_rows == 3 && !many ? 2 : 4;
     s->score_column_vectors = rows > 1 ? 1 : (int32_t)min_of(4, max_of(p->head_dim / s->lanes, 1));
     s->value_column_vectors = 1;
-    if (p->integer) choose_integer_tiles(p, target, rows, s);
-    if (p->integer == ATTUNE_INTEGER_ALL) return;
     s->value_keys = (int32_t)min_of(4, probabilities / s->value_rows);
 }
 
@@ -215,8 +195,80 @@ static void hold_few_keys(int64_t rows, attune_schedule *s) {
     s->value_keys = 1;
 }
 
-/* From memory what streams do matters more than what is multiplied, and integer products are not in the cost: there the
- * rules' stay, as they do where bits are promised. */
+enum { CODE_ROWS = 4, CODE_KEYS = 4 }; /* usual ones */
+
+/* What the cost is wrong about. Eight keys of several rows took 1.1 times as long from memory on a Zen 4, except by
+ * group, whose sums are added up more often, and with two planes they were up to 9 % slower there. On a Zen 3 the cost
+ * was right about both. */
+static bool may_have_codes(const mha_cost_context *c, const attune_schedule *s) {
+    enum { MANY_REGISTERS = 32 };
+    const attune_problem *p = c->p;
+    const bool many = c->machine.target->vector_registers >= MANY_REGISTERS;
+    const bool is_crowded = s->score_keys > CODE_KEYS && s->score_rows > 1;
+    if (s->score_rows % mha_query_pack(p, s)) return false;
+    if (s->score_rows * s->score_keys * mha_query_planes(p) > MHA_MAX_D_SUMS) return false;
+    if (many && is_crowded && mha_query_planes(p) > 1) return false;
+    return !is_crowded || !mha_is_from_memory(p) || mha_is_by_group(p->k_scales);
+}
+
+/* Products of codes. Rows share a vector, so their number is even, or one; eight were faster or slower from run to run
+ * on a Zen 3. Sums of codes are exact, so no bit depends on these tiles. */
+static void try_code_scores(search *t) {
+    static const int8_t code_rows[] = {1, 2, 4}, code_keys[] = {2, 4, 8};
+    attune_schedule s = t->at;
+    for (size_t i = 0; i < sizeof code_rows; i++)
+        for (size_t k = 0; k < sizeof code_keys; k++) {
+            s.score_rows = code_rows[i];
+            s.score_keys = code_keys[k];
+            if (s.score_rows < 2 * t->rows && may_have_codes(t->context, &s)) try(t, s);
+        }
+}
+
+/* An open number of rows is rounded up to what both kinds of tiles divide. Sums beyond 16 were not timed where
+ * registers are many. */
+static bool may_have_values(const mha_cost_context *c, const attune_schedule *s) {
+    enum { VECTORS = 4, SUMS = 16, MANY_REGISTERS = 32 };
+    const bool is_open = c->p->seq_q < 1 || c->p->is_ragged;
+    const bool many = c->machine.target->vector_registers >= MANY_REGISTERS;
+    const int32_t larger = s->score_rows > s->value_rows ? s->score_rows : s->value_rows;
+    if (is_open && larger % (s->score_rows + s->value_rows - larger)) return false;
+    return !many || VECTORS * s->value_rows * mha_query_planes(c->p) <= SUMS;
+}
+
+static void try_code_values(search *t) {
+    attune_schedule s = t->at;
+    for (s.value_rows = CODE_ROWS; s.value_rows >= 1; s.value_rows--)
+        if (s.value_rows <= t->rows && may_have_values(t->context, &s)) try(t, s);
+}
+
+/* With many registers eight keys, which were 3 % faster on a Zen 4 where the cost says that they are equal. */
+static void choose_usual_codes(const mha_cost_context *c, int64_t rows, attune_schedule *s) {
+    enum { MANY_REGISTERS = 32 };
+    s->score_rows = (int32_t)(rows <= 2 ? rows : CODE_ROWS);
+    s->score_rows = (int32_t)max_of(s->score_rows, mha_query_pack(c->p, s));
+    s->score_column_vectors = 1;
+    s->score_keys = 2 * CODE_KEYS;
+    if (c->machine.target->vector_registers < MANY_REGISTERS || !may_have_codes(c, s)) s->score_keys = CODE_KEYS;
+    if (c->p->integer == ATTUNE_INTEGER_ALL) s->value_rows = s->value_keys = 1;
+}
+
+/* The values with most rows that are allowed; another one has to promise something. */
+static void choose_code_tiles(const mha_cost_context *c, int64_t rows, attune_schedule *s) {
+    static const double PROMISE = 0.02;
+    choose_usual_codes(c, rows, s);
+    search t = {.context = c, .rows = rows, .at = *s, .cost = (1 - PROMISE) * mha_cost_of_choice(c, s)};
+    try_code_scores(&t);
+    *s = t.at;
+    if (c->p->integer != ATTUNE_INTEGER_ALL) return;
+    s->value_rows = (int32_t)min_of(rows, CODE_ROWS);
+    while (!may_have_values(c, s)) s->value_rows--;
+    t = (search){.context = c, .rows = rows, .at = *s, .cost = (1 - PROMISE) * mha_cost_of_choice(c, s)};
+    try_code_values(&t);
+    *s = t.at;
+}
+
+/* From memory what streams do matters more than what is multiplied: there the rules' stay, as they do where bits are
+ * promised. */
 static void choose_cheaper(const mha_cost_context *c, int64_t rows, attune_schedule *s) {
     static const double PROMISE = 0.01;
     search t = {.context = c, .rows = rows, .at = *s};
@@ -248,9 +300,10 @@ void mha_choose_d_lanes(const attune_problem *p, const at_target *target, const 
     }
     s->kv_tile = choose_tile(p);
     s->kv_chunk = choose_chunk(p, s->kv_tile);
-    if (mha_has_panels(p)) choose_panel_tiles(p, target, rows, s);
-    if (p->integer || p->reproducible || mha_is_from_memory(p) || mha_has_panels(p)) return;
     const attune_problem usual = mha_usual_call(p); /* streams of values decide in which order sums are */
     const mha_cost_context c = mha_cost_context_of(&usual, &(mha_machine){target, machine});
+    if (p->integer) choose_code_tiles(&c, max_of(rows, 1), s);
+    if (mha_has_panels(p)) choose_panel_tiles(p, target, rows, s);
+    if (p->integer || p->reproducible || mha_is_from_memory(p) || mha_has_panels(p)) return;
     choose_cheaper(&c, max_of(rows, 1), s);
 }

@@ -78,7 +78,7 @@ cost_vector mha_cost_vector(const mha_machine *m, double bytes) {
     const at_description *d = m->description;
     const double slots = at_description_slots(d, bytes), halves = m->target->flags & AT_TARGET_FMA ? 1 : 2;
     return (cost_vector){halves * slots / d->fma, slots / d->bf16, slots / d->load, slots / d->store,
-                         slots / d->shuffle};
+                         slots / d->shuffle,          slots / d->i8};
 }
 
 /* An element that all lanes share is an operand in memory where one vector is multiplied by it; for more of them it is

@@ -128,20 +128,39 @@ static double reading(const d_head *h, double arithmetic) {
     const double k = c->columns * c->k_bytes, v = c->columns_v * c->v_bytes, keys = h->row_tasks * h->keys;
     if (c->level == MHA_COST_L2) return keys * (k + v) / d->l2_rate * COST_OF(d_from);
     const double rate = c->level == MHA_COST_L3 ? d->l3_rate : d->memory_rate, time = keys * (k + v) / rate;
-    const double waiting =
-        keys * (k * disorder(s->score_streams, s->score_keys) + v * disorder(s->value_streams, s->value_keys)) / rate;
+    const double of_k = c->p->integer ? 0 : disorder(s->score_streams, s->score_keys); /* codes are one stream */
+    const double of_v = c->p->integer == ATTUNE_INTEGER_ALL ? 0 : disorder(s->value_streams, s->value_keys);
+    const double waiting = keys * (k * of_k + v * of_v) / rate;
     /* Each tile begins its streams anew. */
     const double begun = h->row_tasks * h->tiles * (s->score_streams + s->value_streams) * COST_OF(d_begin) / rate;
     return cost_larger(COST_OF(d_from) * time, COST_OF(d_memory) * time - arithmetic * 0.5) + waiting + begun;
 }
 
+/* ---- All of it ---- */
+
+static double code_scores(const d_head *h, double rows) { return mha_cost_code_scores(h->c, h->s, &h->v, rows); }
+static double code_values(const d_head *h, double rows) { return mha_cost_code_values(h->c, h->s, &h->v, rows); }
+
+static double scores_of(const d_head *h) {
+    const attune_schedule *s = h->s;
+    const bool in_codes = h->c->p->integer;
+    const double keys = in_codes ? mha_cost_code_keys(h->c, s) : s->score_keys;
+    return h->row_tasks * cost_steps(h->keys, keys) * by_tiles(h, s->score_rows, in_codes ? code_scores : score_turn);
+}
+
+static double values_of(const d_head *h) {
+    enum { FOUR = 4 };
+    const attune_schedule *s = h->s;
+    const bool in_codes = h->c->p->integer == ATTUNE_INTEGER_ALL;
+    const bool is_held = !in_codes && mha_holds_values(h->c->p, s, h->c->machine.target);
+    const double keys = in_codes ? FOUR : h->c->by_pairs ? 2 * s->value_keys : s->value_keys;
+    rows_fn *const turn = in_codes ? code_values : is_held ? held_turn : value_turn;
+    return h->row_tasks * h->keys / keys * by_tiles(h, s->value_rows, turn);
+}
+
 mha_costs mha_cost_d_lanes(const mha_cost_context *c, const attune_schedule *s) {
     const d_head h = head_of(c, s);
-    const double unit_keys = c->by_pairs ? 2 * s->value_keys : s->value_keys;
-    const double scores = h.row_tasks * cost_steps(h.keys, s->score_keys) * by_tiles(&h, s->score_rows, score_turn);
-    const bool is_held = mha_holds_values(c->p, s, c->machine.target);
-    const double turns = by_tiles(&h, s->value_rows, is_held ? held_turn : value_turn);
-    const double values = h.row_tasks * h.keys / unit_keys * turns;
+    const double scores = scores_of(&h), values = values_of(&h);
     const double vectors = h.keys / s->lanes + h.tiles;
     const double o = h.tiles * h.rows * h.v_vectors * (h.v.load + h.v.multiply + h.v.store);
     const double merge = h.chunks > 1 ? h.chunks * c->rows * (COST_OF(d_merge) + h.v_vectors * h.v.load * 2) : 0;

@@ -40,7 +40,7 @@ static inline double cost_beyond(double bytes, double cache) {
 
 /* Cycles of the operations on a vector. */
 typedef struct cost_vector {
-    double multiply, dot, load, store, shuffle; /* dot: of bf16 */
+    double multiply, dot, load, store, shuffle, byte_dot; /* dot: of bf16 */
 } cost_vector;
 
 cost_vector mha_cost_vector(const mha_machine *machine, double bytes);
@@ -85,6 +85,12 @@ typedef struct mha_q_costs {
 void mha_cost_q_lanes_next(const mha_cost_context *context, const attune_schedule *schedule, mha_q_costs *costs);
 
 mha_costs mha_cost_d_lanes(const mha_cost_context *context, const attune_schedule *schedule);
+
+/* d-lanes, integer products, for some rows: a register tile of scores, and the keys that it has; and four keys of
+ * values, which are integers as well. */
+double mha_cost_code_scores(const mha_cost_context *c, const attune_schedule *s, const cost_vector *v, double rows);
+double mha_cost_code_keys(const mha_cost_context *c, const attune_schedule *s);
+double mha_cost_code_values(const mha_cost_context *c, const attune_schedule *s, const cost_vector *v, double rows);
 
 /* The products of a block: projections whose inputs are as deep, and whose groups of columns as wide, are one. */
 typedef struct mha_depth {

@@ -1,0 +1,103 @@
+/* The cost of integer products of d-lanes: src/attend/d_lanes_code_*.c in numbers.
+ *
+ * A turn takes the slowest of its dots, instructions and latency. Where there is no instruction for a dot of bytes it
+ * is two products of halves of words and two additions, and the halves of each factor take instructions as well. What
+ * is done once for several rows is to load K, and to interleave four rows of V, so more rows in a register tile pay
+ * even where their sums are stored and loaded in each turn. */
+#include "schedule/cost_parts.h"
+#include "schedule/decide.h"
+
+#include "base/integers.h"
+
+enum { FOUR = 4 };
+
+/* A turn of an innermost loop: some rows by some vectors of codes. */
+typedef struct code_turn {
+    double rows, vectors;    /* of the register tile; a plane is a row */
+    double factors;          /* instructions for a vector until it can be a factor, beside the widening of halves */
+    double shuffles, others; /* instructions beside products */
+} code_turn;
+
+static bool has_dot(const mha_cost_context *c) { return c->machine.target->flags & AT_TARGET_BYTE_DOT; }
+
+static double turn_cost(const mha_cost_context *c, const cost_vector *v, const code_turn *t) {
+    enum { WIDEN_UNSIGNED = 2, WIDEN_SIGNED = 3, HALVES = 2 };
+    const at_description *d = c->machine.description;
+    const bool has = has_dot(c);
+    const double dots = t->rows * t->vectors, widened = has ? 0 : WIDEN_SIGNED * t->rows + WIDEN_UNSIGNED * t->vectors;
+    const double held = dots + (has ? 1 : HALVES) * (1 + (t->rows > 1 ? t->vectors : 1));
+    const double spilled = cost_larger(0, held - (double)c->machine.target->vector_registers);
+    const double stacked = spilled * COST_OF(code_spill);
+    const double all = dots * (has ? 1 : 2 * HALVES) + widened + t->rows + t->vectors * t->factors + t->shuffles +
+                       t->others + stacked;
+    const double multiply = v->multiply * (c->machine.target->flags & AT_TARGET_FMA ? 1 : 0.5); /* nothing is added */
+    const double products = dots * (has ? v->byte_dot : HALVES * multiply);
+    const double busy = cost_limit(cost_limit(products, t->shuffles * v->shuffle), all / COST_OF(code_issue));
+    const double waits = d->latency + (spilled > 0 ? COST_OF(forward) : 0);
+    return cost_limit(busy, waits) + COST_OF(turn);
+}
+
+/* ---- Scores ---- */
+
+/* Adding up the lanes of some sums, as many at once as a row of a vector has lanes. */
+static double lane_sums(const cost_vector *v, double sums, int64_t lanes) {
+    double steps = 0;
+    for (; sums > 0; sums -= (double)lanes) {
+        int64_t together = 1;
+        while ((double)together < sums && together < lanes) together *= 2;
+        for (int64_t width = lanes / 2; width; width /= 2) {
+            together = width < together ? together / 2 : together;
+            steps += (double)together;
+        }
+    }
+    return steps * COST_OF(code_sum) * v->shuffle + COST_OF(code_start);
+}
+
+static double rows_turn(const mha_cost_context *c, const attune_schedule *s, const cost_vector *v, double rows) {
+    const attune_problem *p = c->p;
+    const int64_t pack = mha_query_pack(p, s), halves = p->k_dtype == ATTUNE_I4 ? 2 : 1;
+    const int64_t groups = mha_is_by_group(p->k_scales) ? p->head_dim / p->k_group : 1;
+    const double planes = (double)mha_query_planes(p), vectors = cost_steps(rows, (double)pack);
+    const double width = FOUR * (double)(s->lanes / pack), keys = s->score_keys;
+    const code_turn turn = {planes * vectors, keys, halves > 1 ? 1.5 : 2, 0, 1};
+    const double turns = (double)groups * cost_steps((double)(p->head_dim / halves / groups), width) * (double)halves;
+    const double sums = lane_sums(v, vectors * keys, s->lanes / pack) + (planes - 1) * vectors * keys;
+    return turns * turn_cost(c, v, &turn) + (double)groups * sums;
+}
+
+/* Lanes run along keys: nothing is added up. */
+static double panels_turn(const mha_cost_context *c, const attune_schedule *s, const cost_vector *v, double rows) {
+    const attune_problem *p = c->p;
+    const double halves = p->k_dtype == ATTUNE_I4 ? 2 : 1, planes = (double)mha_query_planes(p);
+    const double keys = s->score_keys, units = (double)p->head_dim / FOUR;
+    const double asked = s->kv_prefetch > 0 ? keys : 0;
+    const code_turn turn = {planes * rows, keys, halves > 1 ? 1.5 : 2, 0, 1 + asked};
+    return units * turn_cost(c, v, &turn) + rows * planes * keys * (v->load + v->store);
+}
+
+double mha_cost_code_scores(const mha_cost_context *c, const attune_schedule *s, const cost_vector *v, double rows) {
+    return c->p->k_layout == ATTUNE_LAYOUT_PANELS ? panels_turn(c, s, v, rows) : rows_turn(c, s, v, rows);
+}
+
+double mha_cost_code_keys(const mha_cost_context *c, const attune_schedule *s) {
+    return c->p->k_layout == ATTUNE_LAYOUT_PANELS ? (double)s->score_keys * s->lanes : s->score_keys;
+}
+
+/* ---- Values ---- */
+
+/* Four keys of V for all columns, and what their part is of the sums' way to O. */
+double mha_cost_code_values(const mha_cost_context *c, const attune_schedule *s, const cost_vector *v, double rows) {
+    enum { UNPACKED = 8, ORDERED = 3, JOINED = 5 };
+    const attune_problem *p = c->p;
+    const bool has_panels = p->v_layout == ATTUNE_LAYOUT_PANELS;
+    const double halves = p->v_dtype == ATTUNE_I4 ? 2 : 1, planes = (double)mha_query_planes(p);
+    const double vectors = has_panels ? s->value_column_vectors * halves : FOUR;
+    const double columns = (double)p->head_dim_v / (vectors * s->lanes);
+    const double factors = (has_panels ? 1 / halves : 1) + (halves > 1 ? 2 : 0);
+    const double asked = s->kv_prefetch > 0 ? (has_panels ? vectors / halves : FOUR) : 0;
+    const code_turn turn = {planes * rows, vectors, factors, has_panels ? 0 : UNPACKED, 1 + asked};
+    const double moved = has_panels ? 1 : ORDERED + 1;
+    const double sums = rows * vectors * (planes * moved + JOINED) * COST_OF(code_end) / COST_OF(code_issue);
+    const double tile_turns = cost_steps(cost_smaller(c->seen, s->kv_tile), FOUR);
+    return columns * (turn_cost(c, v, &turn) + (sums + COST_OF(code_start)) / tile_turns);
+}
