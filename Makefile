@@ -124,10 +124,14 @@ obj = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 TESTS = $(patsubst tests/%.c,$(BUILD)/tests/%,$(TEST_SRC))
 # What `make test` builds: with TESTS_ONLY the programs that it names, and for scripts all that those may run.
 TESTS_WANTED = $(if $(TESTS_ONLY),$(addprefix $(BUILD)/tests/,$(filter-out %.sh,$(TESTS_ONLY))) \
-	$(if $(filter %.sh,$(TESTS_ONLY)),test-tools),tests)
-# Besides, all products that scripts may run; programs need the library and what they name.
-TEST_PRODUCTS = $(if $(TESTS_ONLY),$(if $(filter %.sh test_vectors,$(TESTS_ONLY)),all,lib codegen \
-	$(if $(filter test_levels test_plan_deadline test_tier0,$(TESTS_ONLY)),tier0)),all)
+	$(if $(filter $(if $(SANITIZE),test_bench%,%.sh),$(TESTS_ONLY)),test-tools),tests)
+# Besides, all products that scripts may run; programs need the library and what they name. Under a sanitizer no script
+# needs adapters, and few need tier 0, which takes long to compile there.
+WITH_TIER0 = test_cache_cli.sh test_levels test_plan_deadline test_tier0
+SOME_PRODUCTS = lib codegen $(if $(filter %.sh test_vectors,$(TESTS_ONLY)),draw tool fetch) \
+	$(if $(filter $(WITH_TIER0),$(TESTS_ONLY)),tier0)
+TEST_PRODUCTS = $(if $(TESTS_ONLY),$(if $(SANITIZE),$(SOME_PRODUCTS),$(if $(filter %.sh test_vectors,$(TESTS_ONLY)),\
+	all,$(SOME_PRODUCTS))),all)
 FUZZERS = $(patsubst tests/fuzz/%.c,$(BUILD)/fuzz/%,$(FUZZ_SRC))
 adapters_in = $(addprefix $(1)/libattune-,torch.so ort.so jax.so tvm.so)
 GENERATOR_ID = $(BUILD)/gen/generator_id.h
@@ -180,6 +184,9 @@ $(call obj,$(wildcard src/vm/*.c)): HARDENED += -fno-stack-protector
 # without one, at the line of the operation.
 $(call obj,$(addprefix src/vm/,avx2.c avx512.c base.c)): \
 	BASE_CFLAGS += $(if $(findstring undefined,$(SANITIZE)),-fsanitize-undefined-trap-on-error)
+# VM_UNWATCHED="avx512 base": no sanitizer in these. Where others run, that saves most of the time to compile them.
+VM_UNWATCHED ?=
+$(call obj,$(VM_UNWATCHED:%=src/vm/%.c)): BASE_CFLAGS += $(if $(SANITIZE),-fno-sanitize=all)
 $(call obj,$(addprefix src/vm/,avx2.c avx512.c)): \
 	BASE_CFLAGS += $(if $(filter x86_64%,$(shell $(CC) -dumpmachine)),-mno-vzeroupper)
 $(call obj,$(DRAW_SRC)): INCLUDES = $(CAIRO_CFLAGS)
@@ -195,8 +202,10 @@ $(call obj,$(ORT_SRC)): BASE_CFLAGS += -fexceptions
 $(call obj,$(JAX_SRC)): INCLUDES = -Iadapters/jax -Iadapters
 $(call obj,$(TVM_SRC)): INCLUDES = -Iadapters/tvm -Iadapters
 $(call obj,$(TEST_SRC) $(SUPPORT_SRC)): INCLUDES = -Isrc -Itests -Itools -I$(BUILD)/gen -isystem $(MONOCYPHER)
-# Sanitizers watch the library; of the programs that call it, half the time to compile is worth more.
-$(call obj,$(TEST_SRC)): BASE_CFLAGS += $(if $(SANITIZE),$(patsubst -O%,-O0,$(filter -O%,$(SANITIZE))))
+# Sanitizers watch the library; of the programs that call it, half the time to compile is worth more. TEST_CFLAGS is for
+# the same without a sanitizer.
+TEST_CFLAGS ?=
+$(call obj,$(TEST_SRC)): BASE_CFLAGS += $(if $(SANITIZE),$(patsubst -O%,-O0,$(filter -O%,$(SANITIZE))),$(TEST_CFLAGS))
 $(call obj,$(filter tests/test_codegen% tests/test_object_link%,$(TEST_SRC))): INCLUDES += $(LLVM_CFLAGS)
 $(call obj,tests/test_draw.c tests/test_chart.c): INCLUDES += $(CAIRO_CFLAGS)
 $(call obj,$(FUZZ_SRC) $(wildcard tests/aarch64/*.c)): INCLUDES = -Isrc -Itests -Itools -I$(BUILD)/gen
@@ -498,12 +507,16 @@ $(BUILD)/bench/bundle: $(call obj,bench/bundle.c) $(SPEED) $(BUILD)/libattune.so
 # TEST_LDFLAGS=-Wl,-S: without information for debuggers, in half of the time.
 TEST_LDFLAGS ?=
 TEST_ARCHIVES = $(addprefix $(BUILD)/libattune,-support.a -tool.a -codegen.a -internal.a)
-TEST_LINK = $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(LLVM_LIBS) $(CORE_LIBS) -ljansson
+TEST_LINK = $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(CORE_LIBS) -ljansson
+# Those that generate code in their own process. Only they are linked to LLVM, because looking through its names takes
+# most of the time to link.
+WITH_LLVM = $(addprefix test_,block block_decoding codegen codegen_cut d_lanes gemm images jit_asan object_link phases \
+	q_lanes tiles tune_faults)
 
 $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(TEST_ARCHIVES)
 	@mkdir -p $(@D)
 	$(call say,link $@)
-	$(Q)$(LINK) $(TEST_LDFLAGS) $(TEST_LINK) -lcmocka $($*_LDFLAGS) -o $@
+	$(Q)$(LINK) $(TEST_LDFLAGS) $(TEST_LINK) $(if $(filter $(WITH_LLVM),$*),$(LLVM_LIBS)) -lcmocka $($*_LDFLAGS) -o $@
 
 # Where they find the code generator: in attune/ beside them, as an installed library does.
 $(TESTS): | $(BUILD)/tests/attune
