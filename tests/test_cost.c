@@ -296,7 +296,7 @@ static void strips_of_values_fit_their_sets(void **state) {
         attune_value_by value_by;
     } cases[] = {{"num_heads=16,seq_q=1024,seq_kv=1024,head_dim=64,is_causal=1", 100, ATTUNE_VALUE_BY_ROWS},
                  {"num_heads=32,seq_q=512,seq_kv=512,head_dim=128,is_causal=1", 56, ATTUNE_VALUE_BY_ROWS},
-                 {"num_heads=9,seq_q=700,seq_kv=700,head_dim=80,is_causal=1", 170, ATTUNE_VALUE_BY_ROWS},
+                 {"num_heads=9,seq_q=700,seq_kv=700,head_dim=80,is_causal=1", 180, ATTUNE_VALUE_BY_ROWS},
                  {"num_heads=12,seq_q=197,seq_kv=197,head_dim=64", 100, ATTUNE_VALUE_BY_ROWS},
                  {"num_heads=32,seq_q=512,seq_kv=512,head_dim=128", 512, ATTUNE_VALUE_BY_COLUMNS}};
     const at_target *target = at_target_find("avx2");
@@ -309,6 +309,37 @@ static void strips_of_values_fit_their_sets(void **state) {
         assert_int_equal(s.value_by, cases[i].value_by);
         assert_in_range(s.kv_tile, 32, cases[i].most_keys);
     }
+}
+
+/* By rows no hidden key is multiplied, and what stripes see of a short sequence nearly fits the first cache: one tile
+ * of all keys took 0.84 to 0.99 of the time of several on a Zen 3. */
+static void few_hidden_keys_are_one_tile(void **state) {
+    static const char *const problems[] = {"num_heads=2,seq_q=118,head_dim=128,is_causal=1",
+                                           "num_heads=8,seq_q=76,head_dim=128,is_causal=1",
+                                           "num_heads=6,seq_q=78,head_dim=128,window_left=64,window_right=64"};
+    const at_target *target = at_target_find("avx2");
+    const mha_machine machine = {target, at_description_of("zen3", false)};
+    (void)state;
+    for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) {
+        const attune_problem p = problem_canonical(problems[i]);
+        attune_schedule s;
+        mha_choose(&p, target, machine.description, &s);
+        assert_int_equal(s.value_by, ATTUNE_VALUE_BY_ROWS);
+        assert_true(s.kv_tile >= p.seq_kv);
+    }
+}
+
+static void values_by_rows_leave_out_what_is_hidden(void **state) {
+    const attune_problem p = problem_canonical("num_heads=8,seq_q=96,seq_kv=96,head_dim=32,is_causal=1");
+    const mha_machine machine = {at_target_find("avx2"), at_description_of("zen3", false)};
+    attune_schedule one;
+    (void)state;
+    mha_choose(&p, machine.target, machine.description, &one);
+    assert_int_equal(one.value_by, ATTUNE_VALUE_BY_ROWS);
+    attune_schedule four = one;
+    one.score_row_vectors = one.task_row_vectors = 1;
+    four.score_row_vectors = four.task_row_vectors = 4;
+    assert_true(mha_costs_of(&p, &machine, &four).values < 1.02 * mha_costs_of(&p, &machine, &one).values);
 }
 
 /* What is chosen for the problem, settled. */
@@ -488,6 +519,8 @@ int main(void) {
         cmocka_unit_test(few_causal_rows_go_by_halves),
         cmocka_unit_test(causal_squares_go_by_columns),
         cmocka_unit_test(strips_of_values_fit_their_sets),
+        cmocka_unit_test(few_hidden_keys_are_one_tile),
+        cmocka_unit_test(values_by_rows_leave_out_what_is_hidden),
         cmocka_unit_test(keys_of_three_rows_come_in_streams),
         cmocka_unit_test(codes_are_multiplied_by_many_rows),
         cmocka_unit_test(open_rows_of_codes_are_not_rounded_up_far),

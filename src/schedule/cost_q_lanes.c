@@ -164,25 +164,38 @@ static double values_by_columns(const mha_q_head *h) {
            from_l2(c, v_read, h->tile * (p + v)) * COST_OF(v_from_l2);
 }
 
+/* The products of a register tile of neighbouring rows with all keys that they see: those that all of them do, and at
+ * each end that moves on from row to row a few of one row after the other. Rows do not wait for each other's sums. */
+static double products_of_rows(const mha_q_head *h, double rows, double vectors, const cost_vector *v) {
+    const mha_cost_context *c = h->c;
+    const double widened = c->by_pairs || h->v_bytes == c->lane_bytes ? 0 : vectors * COST_OF(widen) * v->shuffle;
+    const double own = c->ends * (rows - 1) / 2 / c->group; /* keys of a row */
+    const cost_turn turn = {rows, vectors, rows, vectors, 1};
+    const double of_all = cost_larger(0, c->seen - own) * (mha_cost_turn(c, v, &turn, c->by_pairs) + widened);
+    const double loads = 1 / c->machine.description->load + vectors * v->load;
+    const double key = cost_limit(vectors * (c->by_pairs ? v->dot : v->multiply), loads) + COST_OF(turn) + widened;
+    return h->turns * (of_all + rows * own * key) + h->tiles * (rows - 1) * c->ends * COST_OF(value_start);
+}
+
 /* Rows of register tiles of `vectors` vectors of `lanes` columns. */
 static double strip_of_rows(const mha_q_head *h, double rows, double step, double vectors, double lanes) {
     const mha_cost_context *c = h->c;
     const at_description *d = c->machine.description;
     const cost_vector v = mha_cost_vector(&c->machine, lanes * c->lane_bytes);
     const double sums = step * vectors;
-    const cost_turn turn = {step, vectors, step, vectors, 1};
     const double end =
         h->at_once ? (v.store + v.multiply) * COST_OF(once_end) : (v.load + v.multiply + v.store) * COST_OF(kept_end);
     /* Of a key, its columns of V; and the line of its P, where neighbouring keys' do not lie side by side. */
     const bool is_strided = h->spans && h->s->score_row_vectors > 1;
     const double v_row = vectors * lanes * h->v_bytes, p_row = h->stripe_rows * h->bytes;
-    const double v_held = h->tile * (crowded(v_row, c->columns_v * h->v_bytes) + LINE);
-    const double v_read = v_held > d->l1 ? h->seen * v_row / d->l2_rate * COST_OF(l2_reached) : 0;
+    const double v_held = cost_smaller(h->tile, h->seen) * (crowded(v_row, c->columns_v * h->v_bytes) + LINE);
+    /* Where stripes see more and more keys, those of the first ones fit. */
+    const double beyond = c->ends > 0 ? cost_beyond(v_held, d->l1) : v_held > d->l1;
+    const double v_read = h->seen * v_row / d->l2_rate * COST_OF(l2_reached);
     const double p_read = from_l2(c, h->seen * LINE, h->tile * (v_row + p_row)) * COST_OF(row_from_l2) * is_strided;
-    const double widened = c->by_pairs || h->v_bytes == c->lane_bytes ? 0 : vectors * COST_OF(widen) * v.shuffle;
-    const double multiplying = h->seen * h->turns * (mha_cost_turn(c, &v, &turn, c->by_pairs) + widened);
-    const double tile =
-        cost_limit(multiplying, v_read) + p_read + h->tiles * (COST_OF(value_start) + sums * end + step * COST_OF(row));
+    const double products = products_of_rows(h, step, vectors, &v);
+    const double multiplying = (1 - beyond) * products + beyond * cost_limit(products, v_read);
+    const double tile = multiplying + p_read + h->tiles * (COST_OF(value_start) + sums * end + step * COST_OF(row));
     return cost_steps(rows, step) * tile;
 }
 
