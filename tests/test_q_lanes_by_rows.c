@@ -19,6 +19,7 @@ static const sample cases[] = {
     {.problem = "num_heads=6,num_kv_heads=2,seq_q=7,seq_kv=21,head_dim=20,head_dim_v=33,lse=1"},
     {.problem = "num_heads=2,seq_q=33,seq_kv=1,head_dim=3,head_dim_v=1"},
     {.problem = "num_heads=1,seq_q=9,seq_kv=30,head_dim=16,head_dim_v=80,softmax_scale=-0.3"},
+    {.problem = "num_heads=1,seq_q=7,seq_kv=30,head_dim=16,head_dim_v=107"},
     {.problem = "num_heads=2,seq_q=10,seq_kv=17,head_dim=12,head_dim_v=7,softmax_scale=0"},
     {.problem = "num_heads=4,num_kv_heads=2,seq_q=11,seq_kv=13,head_dim=40,alibi_slopes=1,logits_soft_cap=5"},
     {.problem = "num_heads=2,seq_q=6,seq_kv=12,head_dim=24,dtype=f16,lse=1"},
@@ -42,7 +43,7 @@ static attune_schedule schedule_of(const attune_problem *p, bool by_rows) {
     s.task_row_vectors = by_rows ? s.score_row_vectors : 3;
     s.score_keys = 3;
     s.score_columns = 1;
-    s.value_columns = p->head_dim_v < 6 ? 1 : 6;
+    s.value_columns = p->head_dim_v < 6 ? 1 : p->head_dim_v < 64 ? 6 : 12;
     s.value_row_vectors = 1;
     s.value_keys = 1;
     s.kv_tile = 30;
@@ -92,6 +93,33 @@ static void bits_of_columns(void **state) {
 static void values_that_are_no_numbers(void **state) {
     (void)state;
     for (int i = 0; i < 6; i++) compare(&cases[i], true);
+}
+
+static void check_strips(const char *problem, const char *isa, int32_t sums, int most, bool may_leave_one) {
+    const attune_problem p = problem_canonical(problem);
+    attune_schedule s = ATTUNE_SCHEDULE_INIT;
+    s.value_columns = sums;
+    s.value_row_vectors = 1;
+    for (int64_t all = 1; all <= 64; all++)
+        for (int64_t left = all; left > 0;) {
+            const mha_strips next = mha_next_strips(&p, &s, at_target_find(isa), left);
+            assert_in_range(next.vectors, 1, most);
+            assert_in_range(next.alike, 1, left / next.vectors);
+            assert_true(may_leave_one || all == 1 || next.vectors > 1);
+            left -= next.vectors * next.alike;
+        }
+}
+
+/* They make up all columns. Where rows see different keys, multiply-adds are fused and registers are 16, 12 sums leave
+ * room for three vectors. */
+static void strips_of_columns(void **state) {
+    (void)state;
+    static const char *const causal = "num_heads=1,seq_q=9,seq_kv=9,head_dim=16,is_causal=1";
+    check_strips(causal, "avx2", 12, 3, false);
+    check_strips(causal, "avx2", 8, 4, true);
+    check_strips(causal, "x86-64", 12, 4, true);
+    check_strips(causal, "avx512", 16, 4, true);
+    check_strips("num_heads=1,seq_q=9,seq_kv=9,head_dim=16", "avx2", 12, 4, true);
 }
 
 /* Probabilities that attention writes itself differ from those of a phase of their own, in rounding alone. */
@@ -201,7 +229,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bits_of_columns),       cmocka_unit_test(values_that_are_no_numbers),
         cmocka_unit_test(weights_that_are_held), cmocka_unit_test(only_what_is_seen_and_one_tile),
-        cmocka_unit_test(chosen_for_few_rows),
+        cmocka_unit_test(chosen_for_few_rows),   cmocka_unit_test(strips_of_columns),
     };
     return cmocka_run_group_tests(tests, sample_context_open, sample_context_close);
 }

@@ -9,11 +9,13 @@
 #include "problem/problem.h"
 #include "problem/problem_sight.h"
 #include "attend/q_lanes.h"
+#include "schedule/decide.h"
 
-/* Columns first … first + vectors * lanes - 1. */
+/* Columns first … first + vectors * lanes - 1, and the same of the strips after it. */
 typedef struct strip {
     const ir_expr *first;
     int vectors, lanes;
+    int64_t alike;
 } strip;
 
 typedef struct row_tile {
@@ -249,10 +251,10 @@ static void all_rows(q_lanes *c, const q_lanes_tile *tile, const strip *s, bool 
     if (rest) register_tile(c, tile, s, ir_idx(b, rows - rest), rest, careful);
 }
 
-/* The vectors of the next strip: whole ones of the target as long as there are any, then ever narrower ones. Columns
- * that fill no vector of their own are computed by one that begins among the columns before: those are computed again,
- * to the same bits. Sums that are kept must be added once, so there they take a vector for each power of two. */
-static strip next_strip(const q_lanes *c, int64_t *first, int *lanes, int most) {
+/* The next strips: of whole vectors of the target as long as there are any, then ever narrower ones. Columns that fill
+ * no vector of their own are computed by one that begins among the columns before: those are computed again, to the
+ * same bits. Sums that are kept must be added once, so there they take a vector for each power of two. */
+static strip next_strips(const q_lanes *c, int64_t *first, int *lanes, bool careful) {
     const int64_t columns = c->m->p->head_dim_v;
     const int64_t left = columns - *first;
     int wider = *lanes;
@@ -263,7 +265,9 @@ static strip next_strip(const q_lanes *c, int64_t *first, int *lanes, int most) 
     }
     while (*lanes > columns - *first) *lanes /= 2;
     const int64_t whole = (columns - *first) / *lanes;
-    return (strip){.vectors = (int)ceil_div(whole, ceil_div(whole, most)), .lanes = *lanes};
+    if (careful) return (strip){.vectors = 1, .lanes = *lanes, .alike = whole};
+    const mha_strips next = mha_next_strips(c->m->p, c->m->s, c->m->target, whole);
+    return (strip){.vectors = next.vectors, .lanes = *lanes, .alike = next.alike};
 }
 
 static void all_columns(q_lanes *c, const q_lanes_tile *tile, bool careful) {
@@ -271,13 +275,13 @@ static void all_columns(q_lanes *c, const q_lanes_tile *tile, bool careful) {
     const int64_t columns = c->m->p->head_dim_v;
     int lanes = c->m->target->vector_bytes / (c->m->elem == IR_F64 ? 8 : 4);
     for (int64_t first = 0; first < columns;) {
-        strip s = next_strip(c, &first, &lanes, careful ? 1 : MHA_STRIP_VECTORS);
-        const int64_t width = (int64_t)s.vectors * lanes, alike = (columns - first) / width;
-        IR_LOOP(b, n, ir_for_begin(b, "strip", ir_idx(b, 0), ir_idx(b, alike), 1, false)) {
+        strip s = next_strips(c, &first, &lanes, careful);
+        const int64_t width = (int64_t)s.vectors * lanes;
+        IR_LOOP(b, n, ir_for_begin(b, "strip", ir_idx(b, 0), ir_idx(b, s.alike), 1, false)) {
             s.first = ir_let(b, "strip_first", ir_plus(b, ir_times(b, n, width), first));
             all_rows(c, tile, &s, careful);
         }
-        first += width * alike;
+        first += width * s.alike;
     }
 }
 

@@ -1,4 +1,5 @@
 /* The cost of q-lanes: src/attend/q_lanes*.c in numbers. */
+#include "base/integers.h"
 #include "problem/problem_sight.h"
 #include "schedule/cost_parts.h"
 #include "schedule/decide.h"
@@ -208,17 +209,15 @@ static double rows_of_tile(const mha_q_head *h, double vectors) {
     return rows;
 }
 
-/* All rows of a head: strips of up to four vectors of columns, and then ever narrower ones. */
+/* All rows of a head: strips of vectors of columns, and then ever narrower ones. */
 static double values_by_rows(const mha_q_head *h) {
-    enum { VECTORS = 4 };
     const mha_cost_context *c = h->c;
     const double full = c->machine.target->vector_bytes / c->lane_bytes;
     double lanes = full, left = c->columns_v, cost = 0;
     while (left >= 1) {
         while (lanes > left && lanes > 1 && !(h->at_once && lanes / 2 < left)) lanes /= 2;
-        const double whole = cost_larger(1, (double)(int64_t)(left / lanes));
-        const double vectors = cost_steps(whole, cost_steps(whole, VECTORS));
-        const double alike = cost_larger(1, (double)(int64_t)(left / (vectors * lanes)));
+        const mha_strips next = mha_next_strips(c->p, h->s, c->machine.target, max_of((int64_t)(left / lanes), 1));
+        const double vectors = next.vectors, alike = (double)next.alike;
         cost += alike * strip_of_rows(h, c->rows, rows_of_tile(h, vectors), vectors, lanes);
         left -= alike * vectors * lanes;
     }

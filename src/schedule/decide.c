@@ -77,6 +77,17 @@ bool mha_has_one_tile(const attune_problem *p, const attune_schedule *s) {
            !p->has_kv_lens && !p->has_sinks && !p->low_rank;
 }
 
+mha_strips mha_next_strips(const attune_problem *p, const attune_schedule *s, const at_target *target, int64_t left) {
+    enum { FEW_REGISTERS = 16, MANY_SUMS = 12, NARROW = 3, WIDE = 4 };
+    const bool has_few = target->vector_registers <= FEW_REGISTERS && (target->flags & AT_TARGET_FMA);
+    const bool is_narrow = has_few && (mha_has_first_key(p) || mha_has_last_key(p)) &&
+                           s->value_columns * (int64_t)s->value_row_vectors >= MANY_SUMS;
+    const int64_t vectors = ceil_div(left, ceil_div(left, is_narrow ? NARROW : WIDE)), alike = left / vectors;
+    /* A vector alone has as many loads of P as products: the last four are two and two. */
+    const bool leaves_one = is_narrow && alike > 1 && left - alike * vectors == 1;
+    return (mha_strips){.vectors = (int)vectors, .alike = alike - leaves_one};
+}
+
 bool mha_may_take_rows(const attune_problem *p, const attune_schedule *s) {
     return mha_attends(p) && (mha_takes_rows_at_once(p, s) || mha_may_keep_rows(p, s));
 }

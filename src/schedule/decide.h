@@ -43,6 +43,16 @@ bool mha_has_one_tile(const attune_problem *canonical, const attune_schedule *sc
 bool mha_may_keep_rows(const attune_problem *canonical, const attune_schedule *schedule);
 /* Whether values may go by rows, in either way. */
 bool mha_may_take_rows(const attune_problem *canonical, const attune_schedule *schedule);
+/* q-lanes: values by rows go through the columns of V by strips of a few vectors. */
+typedef struct mha_strips {
+    int vectors;
+    int64_t alike; /* so many strips, one after the other */
+} mha_strips;
+
+/* The next ones, where `left` vectors of columns are left. Under causality and windows strips of three vectors by four
+ * rows just fit 16 registers where multiply-adds are fused, if there are to be so many sums. */
+mha_strips mha_next_strips(const attune_problem *canonical, const attune_schedule *schedule, const at_target *target,
+                           int64_t left);
 /* q-lanes: the rows after the last whole vector of rows, if they are so few that their scores go by lanes along the
  * columns of Q and K; else 0. Their stripe is then the only one, or a vector of rows of its own. */
 int64_t mha_rest_rows(const attune_problem *canonical, const attune_schedule *schedule, const at_target *target);
