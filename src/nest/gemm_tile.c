@@ -1,0 +1,256 @@
+/* A register tile of a product of matrices: it begins with what C starts with or what a pass before left, multiplies
+ * its rows of A by its columns of B, and goes to scratch. B is numbers, codes and scales, or codes that are multiplied
+ * as they lie.
+ *
+ * On targets with tiles, a register tile may consist of tiles: 2 x 2 of 16 x 16, with two of each factor. */
+#include "nest/gemm_tile.h"
+#include "base/integers.h"
+#include "schedule/decide.h"
+
+const ir_access *mha_gemm_at(const mha_gemm_task *c, const ir_expr *row, const ir_expr *column) {
+    return ir_at(c->b, c->tile, c->m->lanes, 2, row, column);
+}
+
+static const ir_expr *column_of(const mha_gemm_task *c, const mha_gemm_tile *t, int64_t vector) {
+    return ir_plus(c->b, t->column, vector * c->m->lanes);
+}
+
+/* Where a row of the register tile is kept before and after the product. */
+static const ir_access *home_of(const mha_gemm_task *c, const mha_gemm_tile *t, int64_t row, int64_t vector) {
+    return mha_gemm_at(c, ir_plus(c->b, t->base, row), column_of(c, t, vector));
+}
+
+const ir_expr *mha_gemm_start(const mha_gemm_task *c, const ir_expr *column) {
+    return ir_let(c->b, "start", c->g->start(c->m, c->g, column, c->m->lanes));
+}
+
+static void begin_tile(const mha_gemm_task *c, const mha_gemm_tile *t) {
+    for (int64_t v = 0; v < c->vectors; v++) {
+        const ir_expr *start = c->one_pass ? mha_gemm_start(c, column_of(c, t, v)) : NULL;
+        for (int64_t r = 0; r < t->product.rows; r++)
+            ir_store(c->b, mha_product_at(&t->product, r, v), start ? start : ir_load(c->b, home_of(c, t, r, v)));
+    }
+}
+
+static void end_tile(const mha_gemm_task *c, const mha_gemm_tile *t) {
+    for (int64_t r = 0; r < t->product.rows; r++)
+        for (int64_t v = 0; v < c->vectors; v++)
+            ir_store(c->b, home_of(c, t, r, v), mha_product_sum(&t->product, r, v));
+}
+
+static const ir_expr *right_of(const mha_gemm_task *c, const mha_gemm_tile *t, const ir_expr *k, int64_t vector) {
+    return c->g->right(c->m, c->g, k, column_of(c, t, vector), c->m->lanes);
+}
+
+/* Asks for the rows of B that are multiplied gemm_prefetch steps of k later, line by line. The prefetchers of a CPU lose a
+ * few per cent at the ends of pages and panels, and half of the speed where B comes from memory. */
+static void prefetch_right(const mha_gemm_task *c, const mha_gemm_tile *t, const ir_expr *k) {
+    const int64_t line = 64 / ir_elem_get(c->m->elem)->bytes, steps = c->m->s->gemm_prefetch;
+    const ir_expr *later = ir_plus(c->b, k, steps);
+    for (int64_t v = 0; steps > 0 && v < c->vectors; v += c->m->lanes < line ? line / c->m->lanes : 1) {
+        const ir_expr *x = right_of(c, t, later, v);
+        while (x && x->op == IR_CAST) x = x->args[0];
+        if (x && x->op == IR_LOAD) ir_prefetch(c->b, x->value.access);
+    }
+}
+
+/* Asks for some of the rows of A that are copied next. Several turns ask for the same line: to count columns would cost
+ * more. */
+static void prefetch_left(const mha_gemm_task *c, const mha_gemm_tile *t, const ir_expr *column) {
+    for (int64_t n = 0; n < t->num_next; n++) ir_prefetch(c->b, c->g->left(c->m, c->g, &t->next[n], column));
+}
+
+static void multiply_rows(const mha_gemm_task *c, const mha_gemm_tile *t, const ir_expr *column) {
+    const mha_product *p = &t->product;
+    for (int64_t r = 0; r < p->rows; r++)
+        mha_product_repeat(p, "left", r, ir_at(c->b, c->slab, (int)p->kind, 2, ir_plus(c->b, t->base, r), column));
+}
+
+/* A word of codes in each lane: the code of one of its inputs, as c->elem. */
+static const ir_expr *code_of(const mha_gemm_task *c, const ir_expr *words, int input) {
+    enum { BITS = 32, BYTE = 8, HALF = 4 };
+    ir_builder *b = c->b;
+    if (!words) return NULL;
+    const int bits = BITS / c->g->codes->inputs, first = input % HALF * BYTE + input / HALF * HALF;
+    const int lanes = words->type.lanes;
+    const ir_expr *above = ir_splat(b, ir_int(b, IR_I32, BITS - bits - first), lanes);
+    const ir_expr *below = ir_splat(b, ir_int(b, IR_I32, BITS - bits), lanes);
+    return ir_cast(b, c->m->elem, ir_apply(b, IR_SHR, ir_apply(b, IR_SHL, words, above, NULL), below, NULL));
+}
+
+/* The rows of B in the words k of codes. */
+static void multiply_words(const mha_gemm_task *c, mha_gemm_tile *t, const ir_expr *k, const ir_expr *const *scale) {
+    ir_builder *b = c->b;
+    const int64_t vectors = t->product.vectors, inputs = c->g->codes->inputs;
+    const ir_expr *words[MHA_MAX_VECTORS], *column = ir_times(b, k, inputs);
+    for (int64_t v = 0; v < vectors; v++) words[v] = ir_let(b, "codes", right_of(c, t, k, v));
+    prefetch_right(c, t, k);
+    prefetch_left(c, t, column);
+    for (int input = 0; input < inputs; input++) {
+        for (int64_t v = 0; v < vectors; v++)
+            mha_product_vector(&t->product, "right", v, ir_mul(b, code_of(c, words[v], input), scale[v]));
+        multiply_rows(c, t, ir_plus(b, column, input));
+    }
+}
+
+/* A step has the rows of B that share scales. */
+static void multiply_codes(const mha_gemm_task *c, mha_gemm_tile *t, const ir_expr *from, const ir_expr *to) {
+    ir_builder *b = c->b;
+    const mha_codes *codes = c->g->codes;
+    const ir_expr *scale[MHA_MAX_VECTORS];
+    IR_FOR(b, step, from, to, 1) {
+        for (int64_t v = 0; v < t->product.vectors; v++)
+            scale[v] = ir_let(b, "scale", codes->scale(c->m, c->g, step, column_of(c, t, v), c->m->lanes));
+        IR_FOR(b, word, ir_idx(b, 0), ir_idx(b, codes->words), 1) {
+            multiply_words(c, t, ir_add(b, ir_times(b, step, codes->words), word), scale);
+        }
+    }
+}
+
+/* The exact sums of a step, whose sums begin with what the signs of B's codes take away. */
+static void sum_words(const mha_gemm_task *c, mha_product *sums, const mha_gemm_tile *t, const ir_expr *step) {
+    ir_builder *b = c->b;
+    const mha_codes *codes = c->g->codes;
+    mha_product_begin(sums);
+    for (int64_t r = 0; r < sums->rows; r++) {
+        const ir_expr *start = mha_left_start(c->m, &c->left, ir_plus(b, t->base, r), step);
+        for (int64_t v = 0; v < sums->vectors; v++) ir_store(b, mha_product_at(sums, r, v), start);
+    }
+    IR_FOR(b, word, ir_idx(b, 0), ir_idx(b, codes->words), 1) {
+        const ir_expr *k = ir_add(b, ir_times(b, step, codes->words), word), *words[MHA_MAX_VECTORS];
+        const ir_expr *column = ir_times(b, k, codes->inputs);
+        for (int64_t v = 0; v < sums->vectors; v++) words[v] = ir_let(b, "codes", right_of(c, t, k, v));
+        prefetch_right(c, t, k);
+        prefetch_left(c, t, column);
+        for (int input = 0; input < codes->inputs; input += MHA_DOT4) {
+            for (int64_t v = 0; v < sums->vectors; v++)
+                mha_product_vector(sums, "right", v, mha_unsigned_codes(c->m, words[v], codes->inputs, input));
+            for (int64_t r = 0; r < sums->rows; r++)
+                mha_product_repeat(
+                    sums, "left", r,
+                    ir_at(b, c->left.codes, MHA_DOT4, 2, ir_plus(b, t->base, r), ir_plus(b, column, input)));
+        }
+    }
+}
+
+/* acc = madd(sum of code * code, scale of A * scale of B, acc), step by step. */
+static void multiply_integers(const mha_gemm_task *c, mha_gemm_tile *t, const ir_expr *from, const ir_expr *to) {
+    ir_builder *b = c->b;
+    const mha_product *p = &t->product;
+    IR_FOR(b, step, from, to, 1) {
+        mha_product sums = mha_product_of(c->m, MHA_DOT4, p->rows, p->vectors);
+        sums.vectors_first = true;
+        sum_words(c, &sums, t, step);
+        for (int64_t v = 0; v < p->vectors; v++) {
+            const ir_expr *scale = c->g->codes->scale(c->m, c->g, step, column_of(c, t, v), c->m->lanes);
+            scale = ir_let(b, "scale", scale);
+            for (int64_t r = 0; r < p->rows; r++) {
+                const ir_expr *both = ir_mul(b, mha_left_scale(c->m, &c->left, ir_plus(b, t->base, r), step), scale);
+                const ir_expr *sum = ir_cast(b, c->m->elem, mha_product_sum(&sums, r, v));
+                ir_store(b, mha_product_at(p, r, v), mha_madd(c->m, sum, both, mha_product_sum(p, r, v)));
+            }
+        }
+    }
+}
+
+static bool takes_apart(const mha_gemm_task *c) { return c->inputs == 2 && c->kind == MHA_MADD; }
+
+/* Rows of B, or pairs of them, in a turn of the loop. With 16 registers a register tile is small, so that counting and
+ * asking for A are a fifth of the instructions; and the other thread of a core takes from those. The ends of a pass are
+ * not known to be those of a turn. */
+static int64_t rows_in_turn(const mha_gemm_task *c) {
+    const int64_t rows = takes_apart(c) ? 2 : 4;
+    if (c->m->target->vector_registers > 16 || !c->one_pass || c->steps % rows) return 1;
+    return rows;
+}
+
+/* acc += A B of row k of B, or pair of rows. */
+static void multiply_row(const mha_gemm_task *c, mha_gemm_tile *t, const ir_expr *k, bool asks_for_left) {
+    ir_builder *b = c->b;
+    for (int half = 0; half < (takes_apart(c) ? 2 : 1); half++) {
+        const ir_expr *column = ir_plus(b, ir_times(b, k, c->inputs), half);
+        for (int64_t v = 0; v < c->vectors; v++) {
+            const ir_expr *x = right_of(c, t, k, v);
+            mha_product_vector(&t->product, "right", v, takes_apart(c) ? mha_half_of_pairs(c->m, x, half) : x);
+        }
+        if (half == 0) prefetch_right(c, t, k);
+        if (half == 0 && asks_for_left) prefetch_left(c, t, column);
+        multiply_rows(c, t, column);
+    }
+}
+
+/* In the order of k, which counts pairs of rows of B where they come so. */
+static void multiply(const mha_gemm_task *c, mha_gemm_tile *t, const ir_expr *from, const ir_expr *to) {
+    const int64_t rows = rows_in_turn(c);
+    IR_FOR(c->b, k, from, to, rows) {
+        for (int64_t i = 0; i < rows; i++) multiply_row(c, t, ir_plus(c->b, k, i), i == 0);
+    }
+}
+/* ---- A register tile of tiles ---- */
+
+enum { TILE = 16, TILE_DEPTH = 32, NUM_TILES = 8 }; /* rows, and columns of C; columns of A and rows of B */
+
+bool mha_gemm_goes_by_tiles(const mha_gemm_task *c, int64_t rows) {
+    return c->m->s->gemm_by == ATTUNE_GEMM_BY_TILES && c->kind == MHA_DOT2 && c->one_pass && c->m->lanes == TILE &&
+           mha_gemm_tiles(rows, c->vectors, c->g->depth);
+}
+
+/* Writes start to the place from which tiles load the product. */
+static void start_product(const mha_gemm_task *c, const mha_gemm_tile *t) {
+    ir_builder *b = c->b;
+    for (int64_t v = 0; v < c->vectors; v++) {
+        const ir_expr *start = mha_gemm_start(c, column_of(c, t, v));
+        IR_FOR(b, r, ir_idx(b, 0), ir_idx(b, t->product.rows), 1) {
+            ir_store(b, mha_gemm_at(c, ir_add(b, t->base, r), column_of(c, t, v)), start);
+        }
+    }
+}
+
+static const ir_access *tile_of(const mha_gemm_task *c, const ir_buffer *tiles, int64_t row, int64_t column) {
+    return tiles && tiles->num_dims == 2 ? ir_at(c->b, tiles, 1, 2, ir_idx(c->b, row), ir_idx(c->b, column))
+                                         : ir_at(c->b, tiles, 1, 1, ir_idx(c->b, row));
+}
+
+static void multiply_tiles(const mha_gemm_task *c, const mha_gemm_tile *t) {
+    ir_builder *b = c->b;
+    const int64_t high = t->product.rows / TILE, wide = c->vectors, pairs = TILE_DEPTH / 2;
+    const ir_type f32 = ir_type_of(IR_F32, 1), bf16 = ir_type_of(IR_BF16, 1);
+    const ir_buffer *sum = ir_alloc(b, "sum", IR_TILES, f32, 2, (int64_t[]){high, wide});
+    const ir_buffer *left = ir_alloc(b, "left", IR_TILES, bf16, 1, &high);
+    const ir_buffer *right = ir_alloc(b, "right", IR_TILES, bf16, 1, &wide);
+    for (int64_t i = 0; i < high * wide; i++)
+        ir_tile(b, IR_TILE_LOAD, tile_of(c, sum, i / wide, i % wide), home_of(c, t, i / wide * TILE, i % wide), NULL);
+    IR_FOR(b, k, ir_idx(b, 0), ir_idx(b, c->steps), pairs) {
+        for (int64_t i = 0; i < high; i++) {
+            const ir_expr *row = ir_plus(b, t->base, i * TILE), *column = ir_times(b, k, 2);
+            ir_tile(b, IR_TILE_LOAD, tile_of(c, left, i, 0), ir_at(b, c->slab, TILE_DEPTH, 2, row, column), NULL);
+        }
+        for (int64_t v = 0; v < wide; v++) {
+            const ir_expr *x = right_of(c, t, k, v);
+            ir_tile(b, IR_TILE_LOAD, tile_of(c, right, v, 0), x ? x->value.access : NULL, NULL);
+        }
+        for (int64_t i = 0; i < high * wide; i++)
+            ir_tile(b, IR_TILE_DOT2, tile_of(c, sum, i / wide, i % wide), tile_of(c, left, i / wide, 0),
+                    tile_of(c, right, i % wide, 0));
+    }
+    for (int64_t i = 0; i < high * wide; i++)
+        ir_tile(b, IR_TILE_STORE, home_of(c, t, i / wide * TILE, i % wide), tile_of(c, sum, i / wide, i % wide), NULL);
+}
+/* ---- Either of them ---- */
+
+void mha_gemm_build_tile(const mha_gemm_task *c, mha_gemm_tile *t, const ir_expr *from, const ir_expr *to) {
+    if (mha_gemm_goes_by_tiles(c, t->product.rows)) {
+        start_product(c, t);
+        multiply_tiles(c, t);
+        return;
+    }
+    mha_product_begin(&t->product);
+    begin_tile(c, t);
+    if (c->left.codes)
+        multiply_integers(c, t, from, to);
+    else if (c->g->codes)
+        multiply_codes(c, t, from, to);
+    else
+        multiply(c, t, from, to);
+    end_tile(c, t);
+}
