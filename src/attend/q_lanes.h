@@ -312,7 +312,7 @@ void ql_end_division(q_lanes *c, const ir_expr *stripe);
 void ql_values(q_lanes *c, const q_lanes_tile *tile);
 
 /* q_lanes_by_rows.c: the same, and O / sum stored, if c->by_rows. The schedule's value_columns * value_row_vectors is
- * how many accumulators a register tile has at most, of the vectors of columns of mha_next_strips. */
+ * how many accumulators a register tile has at most, in the strips that mha_next_strips gives. */
 void ql_clear_kept(q_lanes *c, const ir_expr *stripe);
 void ql_store_kept(q_lanes *c, const ir_expr *stripe);
 void ql_values_by_rows(q_lanes *c, const q_lanes_tile *tile);

@@ -1,16 +1,16 @@
 /* A good schedule of d-lanes without measuring. The figures behind the choices: docs/performance-lessons.md.
  *
- * From the caches, and where products are of integers by rows, the cost decides. The rest are tables of what was
+ * From the caches the cost decides, and wherever products are of integers by rows. The rest are tables of what was
  * measured, because the cost does not know what makes the difference there: how streams of a register tile share
- * prefetchers and the core's outstanding lines (from memory), and vectors of keys that lie side by side (panels). With
- * `reproducible` the order of sums is fixed, and the cost of adding in order was never fitted. */
+ * prefetchers and the core's outstanding lines (other numbers from memory), and vectors of keys that lie side by side
+ * (panels). With `reproducible` the order of sums is fixed, and the cost of adding in order was never fitted. */
 #include "base/integers.h"
 #include "problem/problem.h"
 #include "schedule/choose.h"
 #include "schedule/cost.h"
 #include "schedule/decide.h"
 
-#include <math.h>
+static bool has_many_registers(const at_target *target) { return target->vector_registers >= 32; }
 
 /* The largest power of two that is at most x. */
 static int32_t power_below(int64_t x) {
@@ -23,7 +23,7 @@ static int32_t power_below(int64_t x) {
  * K and V in the first cache next time. Scores of more than two have no shorter time, and take longer to compile; a
  * turn of several is long enough not to be unrolled. */
 static void choose_tiles(const attune_problem *p, const at_target *target, int64_t rows, attune_schedule *s) {
-    const bool many = target->vector_registers >= 32;
+    const bool many = has_many_registers(target);
     const int64_t probabilities = many ? 16 : 10;
     s->score_rows = (int32_t)(rows <= 3 ? rows : 2);
     s->value_rows = (int32_t)(rows <= 3 ? rows : many ? 4 : 2);
@@ -68,7 +68,7 @@ static void choose_panel_by_panel(int64_t planes, attune_schedule *s) {
  * each vector of a lone row is a stream of its own; in the caches eight are faster than sixteen. */
 static void choose_panel_tiles(const attune_problem *p, const at_target *target, int64_t rows, attune_schedule *s) {
     enum { SUMS = 16, FEW_SUMS = 8, ROWS = 4, FEW_ROWS = 2, VECTORS = 8 };
-    const bool many = target->vector_registers >= 32, all_codes = p->integer == ATTUNE_INTEGER_ALL;
+    const bool many = has_many_registers(target), all_codes = p->integer == ATTUNE_INTEGER_ALL;
     const int64_t planes = p->integer ? mha_query_planes(p) : 1, sums = many ? SUMS : FEW_SUMS;
     if (p->v_layout == ATTUNE_LAYOUT_PANELS) s->value_column_vectors = 2;
     if (p->v_layout == ATTUNE_LAYOUT_PANELS && all_codes) {
@@ -132,12 +132,11 @@ enum { ROWS = sizeof tile_rows, KEYS = sizeof tile_keys };
 /* More rows than four, or fewer keys than streams, were faster only where that saves conversions of K and V; eight keys
  * of several rows were not. */
 static bool is_worth_trying(const search *t, int64_t rows, int64_t keys, double bytes) {
-    enum { USUAL = 4, MANY_REGISTERS = 32 };
+    enum { USUAL = 4 };
     const mha_cost_context *const c = t->context;
-    const int64_t registers = c->machine.target->vector_registers;
     const bool converts = !c->by_pairs && bytes < c->lane_bytes;
-    if (rows * keys + keys + 1 > registers || rows > t->rows) return false;
-    if (keys < USUAL && (!converts || registers >= MANY_REGISTERS)) return false;
+    if (rows * keys + keys + 1 > c->machine.target->vector_registers || rows > t->rows) return false;
+    if (keys < USUAL && (!converts || has_many_registers(c->machine.target))) return false;
     return (rows <= USUAL || converts) && (keys <= USUAL || rows == 1);
 }
 
@@ -197,18 +196,33 @@ static void hold_few_keys(int64_t rows, attune_schedule *s) {
 
 enum { CODE_ROWS = 4, CODE_KEYS = 4 }; /* usual ones */
 
+/* An open number of rows is rounded up to what both kinds of tiles divide: three and four would make it twelve. */
+static bool rounds_rows_far(const mha_cost_context *c, const attune_schedule *s) {
+    const int64_t larger = max_of(s->score_rows, s->value_rows), smaller = min_of(s->score_rows, s->value_rows);
+    return (c->p->seq_q < 1 || c->p->is_ragged) && larger % smaller;
+}
+
 /* What the cost is wrong about. Eight keys of several rows took 1.1 times as long from memory on a Zen 4, except by
  * group, whose sums are added up more often, and with two planes they were up to 9 % slower there. On a Zen 3 the cost
  * was right about both. */
 static bool may_have_codes(const mha_cost_context *c, const attune_schedule *s) {
-    enum { MANY_REGISTERS = 32 };
     const attune_problem *p = c->p;
-    const bool many = c->machine.target->vector_registers >= MANY_REGISTERS;
     const bool is_crowded = s->score_keys > CODE_KEYS && s->score_rows > 1;
-    if (s->score_rows % mha_query_pack(p, s)) return false;
+    if (s->score_rows % mha_query_pack(p, s) || rounds_rows_far(c, s)) return false;
     if (s->score_rows * s->score_keys * mha_query_planes(p) > MHA_MAX_D_SUMS) return false;
-    if (many && is_crowded && mha_query_planes(p) > 1) return false;
+    if (has_many_registers(c->machine.target) && is_crowded && mha_query_planes(p) > 1) return false;
     return !is_crowded || !mha_is_from_memory(p) || mha_is_by_group(p->k_scales);
+}
+
+/* Where to begin: with many registers by eight keys, which were 3 % faster on a Zen 4 where the cost says that they are
+ * equal. */
+static void choose_usual_codes(const mha_cost_context *c, int64_t rows, attune_schedule *s) {
+    s->score_rows = (int32_t)(rows <= 2 ? rows : CODE_ROWS);
+    if (rounds_rows_far(c, s)) s->score_rows = 1;
+    s->score_rows = (int32_t)max_of(s->score_rows, mha_query_pack(c->p, s));
+    s->score_column_vectors = 1;
+    s->score_keys = 2 * CODE_KEYS;
+    if (!has_many_registers(c->machine.target) || !may_have_codes(c, s)) s->score_keys = CODE_KEYS;
 }
 
 /* Products of codes. Rows share a vector, so their number is even, or one; eight were faster or slower from run to run
@@ -224,15 +238,11 @@ static void try_code_scores(search *t) {
         }
 }
 
-/* An open number of rows is rounded up to what both kinds of tiles divide. Sums beyond 16 were not timed where
- * registers are many. */
+/* Sums beyond 16 were not timed where registers are many. */
 static bool may_have_values(const mha_cost_context *c, const attune_schedule *s) {
-    enum { VECTORS = 4, SUMS = 16, MANY_REGISTERS = 32 };
-    const bool is_open = c->p->seq_q < 1 || c->p->is_ragged;
-    const bool many = c->machine.target->vector_registers >= MANY_REGISTERS;
-    const int32_t larger = s->score_rows > s->value_rows ? s->score_rows : s->value_rows;
-    if (is_open && larger % (s->score_rows + s->value_rows - larger)) return false;
-    return !many || VECTORS * s->value_rows * mha_query_planes(c->p) <= SUMS;
+    enum { VECTORS = 4, SUMS = 16 };
+    if (rounds_rows_far(c, s)) return false;
+    return !has_many_registers(c->machine.target) || VECTORS * s->value_rows * mha_query_planes(c->p) <= SUMS;
 }
 
 static void try_code_values(search *t) {
@@ -241,28 +251,27 @@ static void try_code_values(search *t) {
         if (s.value_rows <= t->rows && may_have_values(t->context, &s)) try(t, s);
 }
 
-/* With many registers eight keys, which were 3 % faster on a Zen 4 where the cost says that they are equal. */
-static void choose_usual_codes(const mha_cost_context *c, int64_t rows, attune_schedule *s) {
-    enum { MANY_REGISTERS = 32 };
-    s->score_rows = (int32_t)(rows <= 2 ? rows : CODE_ROWS);
-    s->score_rows = (int32_t)max_of(s->score_rows, mha_query_pack(c->p, s));
-    s->score_column_vectors = 1;
-    s->score_keys = 2 * CODE_KEYS;
-    if (c->machine.target->vector_registers < MANY_REGISTERS || !may_have_codes(c, s)) s->score_keys = CODE_KEYS;
-    if (c->p->integer == ATTUNE_INTEGER_ALL) s->value_rows = s->value_keys = 1;
-}
-
-/* The values with most rows that are allowed; another one has to promise something. */
+/* Of scores a usual tile, of values the one with most rows that is allowed; another one has to promise something. What
+ * is in panels has its tiles by now. */
 static void choose_code_tiles(const mha_cost_context *c, int64_t rows, attune_schedule *s) {
     static const double PROMISE = 0.02;
-    choose_usual_codes(c, rows, s);
-    search t = {.context = c, .rows = rows, .at = *s, .cost = (1 - PROMISE) * mha_cost_of_choice(c, s)};
-    try_code_scores(&t);
-    *s = t.at;
-    if (c->p->integer != ATTUNE_INTEGER_ALL) return;
+    const bool all = c->p->integer == ATTUNE_INTEGER_ALL;
+    const bool has_values = all && c->p->v_layout != ATTUNE_LAYOUT_PANELS;
+    if (all) s->value_keys = 1;
+    if (has_values) s->value_rows = 1; /* which every number of rows of scores goes with */
+    search t = {.context = c, .rows = rows};
+    if (c->p->k_layout != ATTUNE_LAYOUT_PANELS) {
+        choose_usual_codes(c, rows, s);
+        t.at = *s;
+        t.cost = (1 - PROMISE) * mha_cost_of_choice(c, s);
+        try_code_scores(&t);
+        *s = t.at;
+    }
+    if (!has_values) return;
     s->value_rows = (int32_t)min_of(rows, CODE_ROWS);
     while (!may_have_values(c, s)) s->value_rows--;
-    t = (search){.context = c, .rows = rows, .at = *s, .cost = (1 - PROMISE) * mha_cost_of_choice(c, s)};
+    t.at = *s;
+    t.cost = (1 - PROMISE) * mha_cost_of_choice(c, s);
     try_code_values(&t);
     *s = t.at;
 }
@@ -293,7 +302,7 @@ void mha_choose_d_lanes(const attune_problem *p, const at_target *target, const 
     s->lanes = (int32_t)(target->vector_bytes / (p->softmax_precision == ATTUNE_F64 ? 8 : 4));
     choose_tiles(p, target, rows, s);
     if (mha_is_from_memory(p) && !p->integer) {
-        if (target->vector_registers >= 32)
+        if (has_many_registers(target))
             choose_tiles_from_memory(p, rows, s);
         else
             choose_streams_of_keys(p, rows, s);
@@ -302,8 +311,8 @@ void mha_choose_d_lanes(const attune_problem *p, const at_target *target, const 
     s->kv_chunk = choose_chunk(p, s->kv_tile);
     const attune_problem usual = mha_usual_call(p); /* streams of values decide in which order sums are */
     const mha_cost_context c = mha_cost_context_of(&usual, &(mha_machine){target, machine});
-    if (p->integer) choose_code_tiles(&c, max_of(rows, 1), s);
     if (mha_has_panels(p)) choose_panel_tiles(p, target, rows, s);
+    if (p->integer) choose_code_tiles(&c, max_of(rows, 1), s);
     if (p->integer || p->reproducible || mha_is_from_memory(p) || mha_has_panels(p)) return;
     choose_cheaper(&c, max_of(rows, 1), s);
 }

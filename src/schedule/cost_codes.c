@@ -9,8 +9,6 @@
 
 #include "base/integers.h"
 
-enum { FOUR = 4 };
-
 /* A turn of an innermost loop: some rows by some vectors of codes. */
 typedef struct code_turn {
     double rows, vectors;    /* of the register tile; a plane is a row */
@@ -40,7 +38,7 @@ static double turn_cost(const mha_cost_context *c, const cost_vector *v, const c
 /* ---- Scores ---- */
 
 /* Adding up the lanes of some sums, as many at once as a row of a vector has lanes. */
-static double lane_sums(const cost_vector *v, double sums, int64_t lanes) {
+static double code_lane_sums(const cost_vector *v, double sums, int64_t lanes) {
     double steps = 0;
     for (; sums > 0; sums -= (double)lanes) {
         int64_t together = 1;
@@ -58,10 +56,10 @@ static double rows_turn(const mha_cost_context *c, const attune_schedule *s, con
     const int64_t pack = mha_query_pack(p, s), halves = p->k_dtype == ATTUNE_I4 ? 2 : 1;
     const int64_t groups = mha_is_by_group(p->k_scales) ? p->head_dim / p->k_group : 1;
     const double planes = (double)mha_query_planes(p), vectors = cost_steps(rows, (double)pack);
-    const double width = FOUR * (double)(s->lanes / pack), keys = s->score_keys;
+    const double width = COST_DOT_CODES * (double)(s->lanes / pack), keys = s->score_keys;
     const code_turn turn = {planes * vectors, keys, halves > 1 ? 1.5 : 2, 0, 1};
     const double turns = (double)groups * cost_steps((double)(p->head_dim / halves / groups), width) * (double)halves;
-    const double sums = lane_sums(v, vectors * keys, s->lanes / pack) + (planes - 1) * vectors * keys;
+    const double sums = code_lane_sums(v, vectors * keys, s->lanes / pack) + (planes - 1) * vectors * keys;
     return turns * turn_cost(c, v, &turn) + (double)groups * sums;
 }
 
@@ -69,7 +67,7 @@ static double rows_turn(const mha_cost_context *c, const attune_schedule *s, con
 static double panels_turn(const mha_cost_context *c, const attune_schedule *s, const cost_vector *v, double rows) {
     const attune_problem *p = c->p;
     const double halves = p->k_dtype == ATTUNE_I4 ? 2 : 1, planes = (double)mha_query_planes(p);
-    const double keys = s->score_keys, units = (double)p->head_dim / FOUR;
+    const double keys = s->score_keys, units = (double)p->head_dim / COST_DOT_CODES;
     const double asked = s->kv_prefetch > 0 ? keys : 0;
     const code_turn turn = {planes * rows, keys, halves > 1 ? 1.5 : 2, 0, 1 + asked};
     return units * turn_cost(c, v, &turn) + rows * planes * keys * (v->load + v->store);
@@ -91,13 +89,13 @@ double mha_cost_code_values(const mha_cost_context *c, const attune_schedule *s,
     const attune_problem *p = c->p;
     const bool has_panels = p->v_layout == ATTUNE_LAYOUT_PANELS;
     const double halves = p->v_dtype == ATTUNE_I4 ? 2 : 1, planes = (double)mha_query_planes(p);
-    const double vectors = has_panels ? s->value_column_vectors * halves : FOUR;
+    const double vectors = has_panels ? s->value_column_vectors * halves : COST_DOT_CODES;
     const double columns = (double)p->head_dim_v / (vectors * s->lanes);
     const double factors = (has_panels ? 1 / halves : 1) + (halves > 1 ? 2 : 0);
-    const double asked = s->kv_prefetch > 0 ? (has_panels ? vectors / halves : FOUR) : 0;
+    const double asked = s->kv_prefetch > 0 ? (has_panels ? vectors / halves : COST_DOT_CODES) : 0;
     const code_turn turn = {planes * rows, vectors, factors, has_panels ? 0 : UNPACKED, 1 + asked};
     const double moved = has_panels ? 1 : ORDERED + 1;
     const double sums = rows * vectors * (planes * moved + JOINED) * COST_OF(code_end) / COST_OF(code_issue);
-    const double tile_turns = cost_steps(cost_smaller(c->seen, s->kv_tile), FOUR);
+    const double tile_turns = cost_steps(cost_smaller(c->seen, s->kv_tile), COST_DOT_CODES);
     return columns * (turn_cost(c, v, &turn) + (sums + COST_OF(code_start)) / tile_turns);
 }

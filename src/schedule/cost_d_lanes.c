@@ -149,11 +149,10 @@ static double scores_of(const d_head *h) {
 }
 
 static double values_of(const d_head *h) {
-    enum { FOUR = 4 };
     const attune_schedule *s = h->s;
     const bool in_codes = h->c->p->integer == ATTUNE_INTEGER_ALL;
     const bool is_held = !in_codes && mha_holds_values(h->c->p, s, h->c->machine.target);
-    const double keys = in_codes ? FOUR : h->c->by_pairs ? 2 * s->value_keys : s->value_keys;
+    const double keys = in_codes ? COST_DOT_CODES : h->c->by_pairs ? 2 * s->value_keys : s->value_keys;
     rows_fn *const turn = in_codes ? code_values : is_held ? held_turn : value_turn;
     return h->row_tasks * h->keys / keys * by_tiles(h, s->value_rows, turn);
 }

@@ -40,8 +40,10 @@ static inline double cost_beyond(double bytes, double cache) {
 
 /* Cycles of the operations on a vector. */
 typedef struct cost_vector {
-    double multiply, dot, load, store, shuffle, byte_dot; /* dot: of bf16 */
+    double multiply, dot, load, store, shuffle, byte_dot; /* dot: of pairs of bf16; byte_dot: of four codes */
 } cost_vector;
+
+enum { COST_DOT_CODES = 4 }; /* that a lane of a dot of bytes multiplies */
 
 cost_vector mha_cost_vector(const mha_machine *machine, double bytes);
 
