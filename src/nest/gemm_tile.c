@@ -42,8 +42,8 @@ static const ir_expr *right_of(const mha_gemm_task *c, const mha_gemm_tile *t, c
     return c->g->right(c->m, c->g, k, column_of(c, t, vector), c->m->lanes);
 }
 
-/* Asks for the rows of B that are multiplied gemm_prefetch steps of k later, line by line. The prefetchers of a CPU lose a
- * few per cent at the ends of pages and panels, and half of the speed where B comes from memory. */
+/* Asks for the rows of B that are multiplied gemm_prefetch steps of k later, line by line. The prefetchers of a CPU
+ * lose a few per cent at the ends of pages and panels, and half of the speed where B comes from memory. */
 static void prefetch_right(const mha_gemm_task *c, const mha_gemm_tile *t, const ir_expr *k) {
     const int64_t line = 64 / ir_elem_get(c->m->elem)->bytes, steps = c->m->s->gemm_prefetch;
     const ir_expr *later = ir_plus(c->b, k, steps);
