@@ -136,6 +136,7 @@ FUZZERS = $(patsubst tests/fuzz/%.c,$(BUILD)/fuzz/%,$(FUZZ_SRC))
 adapters_in = $(addprefix $(1)/libattune-,torch.so ort.so jax.so tvm.so)
 GENERATOR_ID = $(BUILD)/gen/generator_id.h
 INSTALL_DIRS = $(BUILD)/gen/install_dirs.h
+flags = $(addprefix $(BUILD)/gen/flags/,$(1))
 
 .DELETE_ON_ERROR:
 .PHONY: all lib codegen draw adapters tool fetch tier0 engine engine-static tests test-tools deps run minilm test \
@@ -182,11 +183,15 @@ $(call obj,$(wildcard src/vm/*.c)): BASE_CFLAGS += -foptimize-sibling-calls
 $(call obj,$(wildcard src/vm/*.c)): HARDENED += -fno-stack-protector
 # UndefinedBehaviorSanitizer's reports would take most of the time that these files take to compile: it ends the program
 # without one, at the line of the operation.
-$(call obj,$(addprefix src/vm/,avx2.c avx512.c base.c)): \
+VM_SETS = avx2 avx512 base
+$(call obj,$(VM_SETS:%=src/vm/%.c)): \
 	BASE_CFLAGS += $(if $(findstring undefined,$(SANITIZE)),-fsanitize-undefined-trap-on-error)
-# VM_UNWATCHED="avx512 base": no sanitizer in these. Where others run, that saves most of the time to compile them.
+# VM_UNWATCHED="avx512 base": no sanitizer in these of them. Where others run, that saves most of the time to compile
+# them.
 VM_UNWATCHED ?=
-$(call obj,$(VM_UNWATCHED:%=src/vm/%.c)): BASE_CFLAGS += $(if $(SANITIZE),-fno-sanitize=all)
+$(call obj,$(patsubst %,src/vm/%.c,$(filter $(VM_SETS),$(VM_UNWATCHED)))): \
+	BASE_CFLAGS += $(if $(SANITIZE),-fno-sanitize=all)
+$(call obj,$(VM_SETS:%=src/vm/%.c)): $(if $(SANITIZE),$(call flags,VM_UNWATCHED))
 $(call obj,$(addprefix src/vm/,avx2.c avx512.c)): \
 	BASE_CFLAGS += $(if $(filter x86_64%,$(shell $(CC) -dumpmachine)),-mno-vzeroupper)
 $(call obj,$(DRAW_SRC)): INCLUDES = $(CAIRO_CFLAGS)
@@ -206,6 +211,7 @@ $(call obj,$(TEST_SRC) $(SUPPORT_SRC)): INCLUDES = -Isrc -Itests -Itools -I$(BUI
 # the same without a sanitizer.
 TEST_CFLAGS ?=
 $(call obj,$(TEST_SRC)): BASE_CFLAGS += $(if $(SANITIZE),$(patsubst -O%,-O0,$(filter -O%,$(SANITIZE))),$(TEST_CFLAGS))
+$(call obj,$(TEST_SRC)): $(if $(SANITIZE),,$(call flags,TEST_CFLAGS))
 $(call obj,$(filter tests/test_codegen% tests/test_object_link%,$(TEST_SRC))): INCLUDES += $(LLVM_CFLAGS)
 $(call obj,tests/test_draw.c tests/test_chart.c): INCLUDES += $(CAIRO_CFLAGS)
 $(call obj,$(FUZZ_SRC) $(wildcard tests/aarch64/*.c)): INCLUDES = -Isrc -Itests -Itools -I$(BUILD)/gen
@@ -215,10 +221,17 @@ find-cairo:
 	@pkg-config --exists cairo || { echo "cairo was not found: install libcairo2-dev (make deps)" >&2; exit 1; }
 $(call obj,$(DRAW_SRC) tests/test_draw.c tests/test_chart.c): | find-cairo
 
-$(BUILD)/obj/%.o: %.c | $(GENERATOR_ID)
+$(BUILD)/obj/%.o: %.c $(if $(SANITIZE),$(call flags,SANITIZE)) | $(GENERATOR_ID)
 	@mkdir -p $(@D)
 	$(call say,cc $<)
 	$(Q)$(CC) $(BASE_CFLAGS) $(INCLUDES) $(CPPFLAGS) -MMD -MP -c $< -o $@
+
+# The values of variables that .ci/run sets, in build directories that others use after it without: what was compiled
+# with another value is compiled anew.
+$(call flags,SANITIZE VM_UNWATCHED TEST_CFLAGS): $(BUILD)/gen/flags/%: FORCE
+	@mkdir -p $(@D)
+	@echo '$($*)' > $@.tmp
+	@if cmp -s $@.tmp $@; then rm $@.tmp; else mv $@.tmp $@; fi
 
 # Part of every cache key: any change to what generates code makes old entries unreachable, without a version number.
 $(GENERATOR_ID): FORCE
@@ -428,7 +441,7 @@ $(COST_BENCH): $(BUILD)/bench/%: $(call obj,bench/%.c) $(addprefix $(BUILD)/liba
 # What chooses schedules, with constants that it may change.
 COST_FIT_OBJ := $(patsubst src/%.c,$(BUILD)/obj/cost_fit/%.o,$(wildcard src/schedule/*.c))
 $(COST_FIT_OBJ): INCLUDES = -Isrc -I$(BUILD)/gen
-$(BUILD)/obj/cost_fit/%.o: src/%.c
+$(BUILD)/obj/cost_fit/%.o: src/%.c $(if $(SANITIZE),$(call flags,SANITIZE))
 	@mkdir -p $(@D)
 	$(call say,cc $<)
 	$(Q)$(CC) $(BASE_CFLAGS) -DMHA_COST_FIT $(INCLUDES) $(CPPFLAGS) -MMD -MP -c $< -o $@
