@@ -222,17 +222,6 @@ static void assert_same(const tensors *a, const tensors *b, const char *what) {
     if (!tensors_same_outputs(a, b, difference)) fail_msg("%s: %s", what, difference);
 }
 
-static void assert_right(const tensors *t, input_kind kind, const char *what) {
-    attune_tensor list[REF_MAX_TENSORS];
-    const ref_call call = tensors_call(t, list);
-    ref_result wanted, plain;
-    char reason[ATTUNE_MESSAGE_BYTES];
-    assert_true(ref_attention(&call, &wanted) && ref_attention_plain(&call, &plain));
-    if (!check_reference(t, &wanted, &plain, kind, NULL, reason)) fail_msg("%s: %s", what, reason);
-    ref_result_free(&wanted);
-    ref_result_free(&plain);
-}
-
 /* ---- Tests ---- */
 
 static const input_kind kinds[] = {INPUT_ORDINARY, INPUT_CONSTANT, INPUT_NONFINITE, INPUT_HIDDEN};
@@ -249,7 +238,7 @@ static void check_sample(attune_context *context, const sample *from, const attu
     snprintf(what, sizeof what, "%s %s %s, %s inputs", from->problem, from->sizes, text, input_kind_name(kind));
     run(context, &t, schedule);
     interpret(context, &again, schedule);
-    assert_right(&t, kind, what);
+    tensors_assert_right(&t, kind, what);
     assert_same(&t, &again, what);
     tensors_free(&again);
     tensors_free(&t);
@@ -295,7 +284,7 @@ static void test_chosen_schedules_of_all_targets(void **state) {
             tensors t;
             open_call(&t, &samples[i], INPUT_HIDDEN, 3);
             tensors_interpret_for(&t, target, &schedule);
-            assert_right(&t, INPUT_HIDDEN, samples[i].problem);
+            tensors_assert_right(&t, INPUT_HIDDEN, samples[i].problem);
             tensors_free(&t);
         }
     }

@@ -1,14 +1,18 @@
 /* Values by rows (q_lanes_by_rows.c): the bits are those of values by columns, and they are used where they may be. */
 #include "problem/mha.h"
 #include "attend/q_lanes.h"
+#include "base/error.h"
 #include "schedule/decide.h"
 #include "schedule/schedule.h"
+#include "support/jit_run.h"
 #include "support/problems.h"
 #include "support/calls.h"
+#include "support/tensor_calls.h"
 
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -122,6 +126,99 @@ static void strips_of_columns(void **state) {
     check_strips("num_heads=1,seq_q=9,seq_kv=9,head_dim=16", "avx2", 12, 4, true);
 }
 
+/* ---- Strips of three vectors by four rows, with 16 registers ---- */
+
+/* Machine code and the virtual machine, where this CPU has AVX2; else NULL. */
+typedef struct narrow_engines {
+    attune_context *contexts[2];
+} narrow_engines;
+
+static narrow_engines open_engines(const at_target *target) {
+    static const attune_compile_mode modes[] = {ATTUNE_COMPILE_IN_PROCESS, ATTUNE_COMPILE_NEVER};
+    narrow_engines engines = {{NULL}};
+    for (int i = 0; i < 2 && at_target_runs_here(target); i++) {
+        attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
+        options.isa = target->name;
+        options.cache_dir = "";
+        options.compile_mode = modes[i];
+        if (attune_context_create(&options, &engines.contexts[i])) fail_msg("%s", attune_last_message());
+    }
+    return engines;
+}
+
+/* Twelve sums, and stripes of two vectors of rows. */
+static attune_schedule narrow_schedule(const attune_problem *p, const at_target *target, int kv_tile,
+                                       attune_value_by value_by) {
+    attune_schedule s = ATTUNE_SCHEDULE_INIT;
+    at_error err = {0};
+    s.strategy = ATTUNE_Q_LANES;
+    s.lanes = p->softmax_precision == ATTUNE_F64 ? 4 : 8;
+    s.score_row_vectors = s.task_row_vectors = 2;
+    s.score_keys = 3;
+    s.score_columns = s.value_row_vectors = s.value_keys = 1;
+    s.value_columns = 12;
+    s.kv_tile = kv_tile;
+    s.value_by = value_by;
+    if (mha_schedule_check(p, &s, target, &err)) fail_msg("%s", err.message);
+    mha_schedule_settle(p, target, &s);
+    assert_int_equal(s.value_by, value_by);
+    return s;
+}
+
+/* Rows are kept, or written from one tile of all keys, and with fewer sums strips would be wider. */
+static void assert_narrow(const attune_problem *p, const attune_schedule *s, const at_target *target) {
+    const int64_t vectors = p->head_dim_v / (target->vector_bytes / (p->softmax_precision == ATTUNE_F64 ? 8 : 4));
+    attune_schedule fewer = *s;
+    fewer.value_columns = 8;
+    assert_true(mha_may_keep_rows(p, s) && !mha_takes_rows_at_once(p, s));
+    assert_true(mha_has_one_tile(p, s) == (s->kv_tile >= p->seq_kv));
+    assert_in_range(mha_next_strips(p, s, target, vectors).vectors, 2, 3);
+    assert_int_equal(mha_next_strips(p, &fewer, target, vectors).vectors, 4);
+}
+
+static void check_narrow(const char *problem, int kv_tile, const narrow_engines *engines) {
+    const at_target *target = at_target_find("avx2");
+    const attune_problem p = problem_canonical(problem);
+    const attune_schedule by_rows = narrow_schedule(&p, target, kv_tile, ATTUNE_VALUE_BY_ROWS),
+                          by_columns = narrow_schedule(&p, target, kv_tile, ATTUNE_VALUE_BY_COLUMNS);
+    tensors rows, columns;
+    char what[256];
+    assert_narrow(&p, &by_rows, target);
+    tensors_open_call(&rows, problem, "", INPUT_ORDINARY, 1);
+    assert_true(tensors_share(&columns, &rows));
+    tensors_interpret_for(&columns, target, &by_columns);
+    tensors_interpret_for(&rows, target, &by_rows);
+    snprintf(what, sizeof what, "%s kv_tile=%d", problem, kv_tile);
+    tensors_assert_right(&columns, INPUT_ORDINARY, what);
+    tensors_assert_same(&rows, &columns, what);
+    for (int i = 0; i < 2 && engines->contexts[i]; i++) {
+        tensors_clear_outputs(&rows);
+        tensors_run_chosen(engines->contexts[i], &rows, &by_rows);
+        tensors_assert_same(&rows, &columns, what);
+    }
+    tensors_free(&columns);
+    tensors_free(&rows);
+}
+
+/* With columns that leave two vectors, a vector and part of one, and rows that leave 1, 2, 3 and none of four. */
+static void narrow_strips_have_bits_of_columns(void **state) {
+    (void)state;
+    static const char *const sights[] = {"is_causal=1", "window_left=9,window_right=6", "is_causal=1,dtype=f64",
+                                         "window_left=9,window_right=6,global_tokens=2"};
+    static const int columns[] = {32, 56, 80, 107}, num_rows[] = {13, 14, 15, 20}, tiles[] = {12, 39};
+    narrow_engines engines = open_engines(at_target_find("avx2"));
+    for (int i = 0; i < 4 * 4 * 4 * 2; i++) {
+        char text[160];
+        if (tests_are_short() && (i / 2 + i / 8 + i / 32) % 4) continue; /* one number of rows, by turns */
+        snprintf(text, sizeof text, "num_heads=2,seq_q=%d,seq_kv=37,head_dim=8,head_dim_v=%d,lse=1,%s",
+                 num_rows[i / 2 % 4], columns[i / 8 % 4], sights[i / 32]);
+        check_narrow(text, tiles[i % 2], &engines);
+    }
+    for (int i = 0; i < 2; i++) attune_context_destroy(engines.contexts[i]);
+}
+
+/* ---- Probabilities as an output ---- */
+
 /* Probabilities that attention writes itself differ from those of a phase of their own, in rounding alone. */
 static void compare_weights(const sample *from) {
     sample_call at_once, later, interpreted;
@@ -230,6 +327,7 @@ int main(void) {
         cmocka_unit_test(bits_of_columns),       cmocka_unit_test(values_that_are_no_numbers),
         cmocka_unit_test(weights_that_are_held), cmocka_unit_test(only_what_is_seen_and_one_tile),
         cmocka_unit_test(chosen_for_few_rows),   cmocka_unit_test(strips_of_columns),
+        cmocka_unit_test(narrow_strips_have_bits_of_columns),
     };
     return cmocka_run_group_tests(tests, sample_context_open, sample_context_close);
 }

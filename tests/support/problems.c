@@ -1,5 +1,8 @@
 #include "support/problems.h"
 
+#include "schedule/choose.h"
+#include "schedule/schedule.h"
+
 #include <setjmp.h>
 #include <stdarg.h>
 #include <string.h>
@@ -19,6 +22,15 @@ attune_problem problem_canonical(const char *text) {
     at_error err = {0};
     if (mha_canonicalize(&problem, &out, &err)) fail_msg("%s: %s", text, err.message);
     return out;
+}
+
+attune_schedule schedule_chosen(const char *problem, const char *target) {
+    const attune_problem p = problem_canonical(problem);
+    const at_target *found = at_target_find(target);
+    attune_schedule s;
+    mha_choose(&p, found, usual_machine(found), &s);
+    mha_schedule_settle(&p, found, &s);
+    return s;
 }
 
 static void assert_refused(const refusal *r, attune_status status, const at_error *err) {

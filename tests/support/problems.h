@@ -10,6 +10,9 @@
 attune_problem problem_parsed(const char *text);
 attune_problem problem_canonical(const char *text);
 
+/* What is chosen for the problem and the usual machine of a target, settled. */
+attune_schedule schedule_chosen(const char *problem, const char *target);
+
 /* The machine whose schedules tests take where none is asked for. */
 static inline const at_description *usual_machine(const at_target *target) {
     return at_description_generic(target->required & AT_CPU_AARCH64);

@@ -1,6 +1,7 @@
 #include "operator/build.h"
 #include "support/tensor_calls.h"
 
+#include "check/check_case.h"
 #include "ir/interp.h"
 #include "ir/passes.h"
 #include "problem/signature.h"
@@ -42,6 +43,17 @@ void tensors_run_chosen(attune_context *context, const tensors *t, const attune_
 void tensors_assert_same(const tensors *a, const tensors *b, const char *what) {
     char difference[DIFFERENCE_TEXT];
     if (!tensors_same_outputs(a, b, difference)) fail_msg("%s: %s", what, difference);
+}
+
+void tensors_assert_right(const tensors *t, input_kind kind, const char *what) {
+    attune_tensor list[REF_MAX_TENSORS];
+    const ref_call call = tensors_call(t, list);
+    ref_result wanted, plain;
+    char reason[ATTUNE_MESSAGE_BYTES];
+    assert_true(ref_attention(&call, &wanted) && ref_attention_plain(&call, &plain));
+    if (!check_reference(t, &wanted, &plain, kind, NULL, reason)) fail_msg("%s: %s", what, reason);
+    ref_result_free(&wanted);
+    ref_result_free(&plain);
 }
 
 float *tensors_floats(const tensors *t, const char *name) {

@@ -16,6 +16,9 @@ void tensors_run_chosen(attune_context *context, const tensors *t, const attune_
 
 void tensors_assert_same(const tensors *a, const tensors *b, const char *what);
 
+/* The outputs against the reference. No block. */
+void tensors_assert_right(const tensors *t, input_kind kind, const char *what);
+
 /* The memory of a tensor of f32. */
 float *tensors_floats(const tensors *t, const char *name);
 
