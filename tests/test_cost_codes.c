@@ -116,15 +116,11 @@ static void heads_of_codes_are_whole(void **state) {
                  {"batch=4,num_heads=32,num_kv_heads=8,seq_kv=4000,kv_lens=1", 512},
                  {"batch=4,num_heads=32,num_kv_heads=8,seq_kv=dynamic", 512},
                  {"batch=1,num_heads=32,num_kv_heads=8,seq_kv=4000", 512}};
-    const at_target *const target = at_target_find("avx512_bf16");
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char text[160];
         snprintf(text, sizeof text, "%s,seq_q=1,head_dim=128,kv_dtype=i8,integer=all", cases[i].sizes);
-        const attune_problem p = problem_canonical(text);
-        attune_schedule s;
-        mha_choose(&p, target, usual_machine(target), &s);
-        assert_int_equal(s.kv_chunk, cases[i].kv_chunk);
+        assert_int_equal(schedule_chosen(text, "avx512_bf16").kv_chunk, cases[i].kv_chunk);
     }
 }
 

@@ -1,7 +1,6 @@
 #include "support/problems.h"
 
 #include "schedule/choose.h"
-#include "schedule/schedule.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -29,7 +28,6 @@ attune_schedule schedule_chosen(const char *problem, const char *target) {
     const at_target *found = at_target_find(target);
     attune_schedule s;
     mha_choose(&p, found, usual_machine(found), &s);
-    mha_schedule_settle(&p, found, &s);
     return s;
 }
 

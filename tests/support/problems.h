@@ -10,7 +10,7 @@
 attune_problem problem_parsed(const char *text);
 attune_problem problem_canonical(const char *text);
 
-/* What is chosen for the problem and the usual machine of a target, settled. */
+/* What is chosen for the problem and the usual machine of a target. */
 attune_schedule schedule_chosen(const char *problem, const char *target);
 
 /* The machine whose schedules tests take where none is asked for. */
