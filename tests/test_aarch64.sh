@@ -3,8 +3,8 @@
 # code is compared with the interpreter, bit for bit; it comes from the worker of the machine that this runs on.
 #
 # With AARCH64_SHORT=yes, as in .ci/run, there are two of five test programs and a third of the kinds of kernels, drawn
-# by lot, half as many numbers of lanes, one sort of data for each kind, a third of the products, phases by one strategy,
-# and fewer random problems (AARCH64_RANDOM). What is built is optimised less, in half the time.
+# by lot, half as many numbers of lanes, one sort of data for each kind, a third of the products, phases by one
+# strategy, and fewer random problems (AARCH64_RANDOM). What is built is optimised less, in half the time.
 #
 # Skipped without the cross compiler, qemu-user or the arm64 libraries (scripts/deps.sh aarch64, which `make test`
 # calls, and scripts/aarch64_sysroot.sh), and in builds with a sanitizer, which would be no different.

@@ -138,6 +138,12 @@ typedef struct dl_row {
 } dl_row;
 dl_row dl_row_at(const d_lanes *d, const ir_expr *row);
 
+/* d_lanes_rows.c: a row before its first key; all rows of a task after the last one, where `seen` says that there was
+ * some; and the parts that the chunks have left of a row become the row. */
+void dl_init_row(d_lanes *d, const ir_expr *r);
+void dl_finish_rows(d_lanes *d, bool seen);
+void dl_merge_row(d_lanes *d, const ir_expr *r);
+
 /* Calls build for the rows of a task, `step` at a time, in a loop. If their number is fixed and leaves a rest, it calls
  * build once more for the rest. */
 typedef void dl_rows_fn(d_lanes *d, const void *user, const ir_expr *first, int64_t count);
