@@ -276,6 +276,13 @@ expect "rows divide the schedule's" 0 'alloc acc.1: f32x8\[5, 4\] reg' held_tile
 "$attune" compile num_heads=8,seq_q=128,seq_kv=64,head_dim=1024 --schedule=task_prefetch=head --emit=lowered >"$work/ir"
 [ "$(grep -c prefetch "$work/ir")" -gt 0 ] && [ "$(grep -c prefetch "$work/ir")" -lt 20 ]
 report $? "prefetches of the next head are loops, not thousands of lines"
+# The same key of the next page is asked for where the distance is a page or more; else one of this page.
+ask_ahead() {
+    "$attune" compile --target=avx2 --emit=ir num_heads=4,head_dim=64,seq_q=1,seq_kv=9999,kv_lens=1,page_size=16 \
+        --schedule=kv_prefetch=$1
+}
+expect "asking for the next page" 0 'prefetch.far k\[page.1, h, i \+ turn' ask_ahead 4096
+expect "asking within a page" 0 'prefetch.far k\[page, h, token' ask_ahead 2048
 # A projected key of f64 that lies in the middle of two numbers of bf16 once it is f32.
 expect "a cache of bf16 takes numbers of f64 by way of f32" 0 '^[0-9]+ passed, 0 failed$' "$attune" check \
     embed_dim=14,num_heads=2,seq_q=13,seq_kv=13,head_dim=56,dtype=f64,k_dtype=bf16,w_dtype=f16,seq_new=13 \

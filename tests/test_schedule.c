@@ -276,13 +276,18 @@ static void test_choices_follow_the_numbers(void **state) {
     const attune_problem serial = problem_canonical("num_heads=4,seq_q=1,seq_kv=100000,head_dim=40,reproducible=1");
     static const char four[] = "strategy=d_lanes,lanes=4,score_rows=2,score_keys=4,score_column_vectors=3,value_rows=2,"
                                "value_column_vectors=4,value_keys=4,kv_tile=144,kv_chunk=576";
-    attune_schedule s = settled(&large, "avx2", four);
+    attune_schedule s = settled(&large, "avx512", four);
     assert_true(s.score_streams == 4 && s.value_streams == 4 && s.kv_prefetch == 1024);
-    assert_int_equal(settled(&small, "avx2", four).kv_prefetch, -1);
+    assert_int_equal(settled(&small, "avx512", four).kv_prefetch, -1);
+    assert_int_equal(settled(&large, "avx2", four).kv_prefetch, -1);
     const attune_problem batch = problem_canonical("batch=70,num_heads=4,seq_q=1,seq_kv=100,head_dim=40");
     const attune_problem small_batch = problem_canonical("batch=60,num_heads=4,seq_q=1,seq_kv=100,head_dim=40");
-    assert_int_equal(settled(&batch, "avx2", four).kv_prefetch, 1024);
-    assert_int_equal(settled(&small_batch, "avx2", four).kv_prefetch, -1);
+    assert_int_equal(settled(&batch, "avx512", four).kv_prefetch, 1024);
+    assert_int_equal(settled(&small_batch, "avx512", four).kv_prefetch, -1);
+    const attune_problem short_pages = problem_canonical("num_heads=4,seq_q=1,seq_kv=100000,head_dim=64,page_size=16");
+    const attune_problem long_pages = problem_canonical("num_heads=4,seq_q=1,seq_kv=100000,head_dim=65,page_size=16");
+    assert_int_equal(settled(&short_pages, "avx2", four).kv_prefetch, 4096);
+    assert_int_equal(settled(&long_pages, "avx2", four).kv_prefetch, -1);
     s = settled(&serial, "avx2", four);
     assert_true(s.score_streams == 1 && s.value_streams == 1 && s.kv_prefetch == -1);
 }

@@ -168,6 +168,8 @@ typedef struct dl_streams {
     const ir_expr *keys;
     const ir_expr *first[DL_MAX_STREAMS];
     mha_kv_row at[DL_MAX_STREAMS];
+    bool have_next;                  /* each stream is a page, and goes on with another one */
+    mha_kv_row next[DL_MAX_STREAMS]; /* a key of that */
 } dl_streams;
 
 /* d_lanes_streams.c: calls build for all keys of a tile, in loops if the keys lie in pages. The keys come as `count`

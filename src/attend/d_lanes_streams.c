@@ -51,18 +51,36 @@ const ir_expr *dl_load_key(const d_lanes *d, const ir_buffer *k_or_v, const mha_
     return mha_both_rounded(c, ir_let(d->b, "first", first), ir_let(d->b, "next", next));
 }
 
+/* Elements of a row of k or v, and by how many rows kv_prefetch is ahead. */
+static int64_t columns_of(const d_lanes *d, const ir_buffer *k_or_v) {
+    return mha_row_elements(d->c, k_or_v, k_or_v == d->c->k ? d->c->p->head_dim : d->c->p->head_dim_v);
+}
+
+static int64_t keys_ahead(const d_lanes *d, const ir_buffer *k_or_v) {
+    const int64_t bytes = columns_of(d, k_or_v) * ir_elem_get((ir_elem)k_or_v->type.elem)->bytes;
+    return ceil_div(d->c->s->kv_prefetch, bytes);
+}
+
+/* The same key of the page that the stream goes on with. */
+static mha_kv_row key_of_next_page(const d_lanes *d, const dl_streams *streams, int64_t stream, const ir_expr *i) {
+    mha_kv_row key = streams->next[stream];
+    key.index[2] = i;
+    if (d->c->k_is_linear) key.linear[2] = ir_add(d->b, key.linear[2], i);
+    return key;
+}
+
 /* Some keys ahead, into the second cache: into the first one asking costs more than it gains; but not of codes that are
- * multiplied as they lie, which are used up faster than they come. */
+ * multiplied as they lie, which are used up faster than they come. Beyond a page lie other heads and sequences: where
+ * no key of the page is so far ahead, that of the next page is asked for. */
 void dl_fetch_ahead(const d_lanes *d, const ir_buffer *k_or_v, const dl_streams *streams, int64_t stream,
                     const ir_expr *i) {
     enum { LINE = 64 };
-    const int64_t ahead = d->c->s->kv_prefetch;
-    if (ahead <= 0 || (streams->count == 1 && !d->planes) || !k_or_v) return;
-    const int64_t dim = k_or_v == d->c->k ? d->c->p->head_dim : d->c->p->head_dim_v;
-    const int64_t columns = mha_row_elements(d->c, k_or_v, dim);
-    const int64_t bytes = ir_elem_get((ir_elem)k_or_v->type.elem)->bytes, step = LINE / bytes;
-    const int64_t keys = ceil_div(ahead, columns * bytes);
-    const mha_kv_row key = dl_key_at(d, streams, stream, ir_plus(d->b, i, keys));
+    if (d->c->s->kv_prefetch <= 0 || (streams->count == 1 && !d->planes) || !k_or_v) return;
+    const int64_t columns = columns_of(d, k_or_v), keys = keys_ahead(d, k_or_v);
+    const int64_t step = LINE / ir_elem_get((ir_elem)k_or_v->type.elem)->bytes;
+    const bool is_next_page = streams->have_next && keys >= d->c->p->page_size;
+    const mha_kv_row key = is_next_page ? key_of_next_page(d, streams, stream, i)
+                                        : dl_key_at(d, streams, stream, ir_plus(d->b, i, keys));
     for (int64_t column = 0; column < columns; column += step) {
         const ir_access *at = mha_kv_line(d->c, k_or_v, &key, ir_idx(d->b, column));
         if (d->planes)
@@ -139,19 +157,34 @@ static bool streams_are_pages(const d_lanes *d, const visit *v) {
            v->count * page_size <= kv_tile;
 }
 
+/* The page of a key of the entry; of its last one, if it has no such key. */
+static mha_kv_row page_after(const d_lanes *d, const ir_expr *key) {
+    ir_builder *b = d->b;
+    const ir_expr *last = ir_plus(b, d->entry.seq_kv, -1);
+    key = dl_first(d, "next", ir_min(b, key, last), ir_idx(b, 1), d->entry.seq_kv);
+    return mha_kv_row_at(d->c, &d->entry, d->kv_head, key);
+}
+
+/* Whether kv_prefetch is a page of K or V, or more. */
+static bool asks_for_pages(const d_lanes *d) {
+    const mha_context *c = d->c;
+    return (c->k && keys_ahead(d, c->k) >= c->p->page_size) || (c->v && keys_ahead(d, c->v) >= c->p->page_size);
+}
+
 /* Whole pages, one for each stream at once; then the rest, page by page. */
 static void pages_side_by_side(d_lanes *d, const visit *v) {
     ir_builder *b = d->b;
     const dl_tile *tile = v->tile;
     const int64_t page_size = d->c->p->page_size, turn = v->count * page_size;
     const ir_expr *turns = dl_part(d, "turns", ir_div(b, tile->keys, ir_idx(b, turn)), 1, tile->keys);
-    dl_streams streams = {.count = v->count, .keys = ir_idx(b, page_size)};
+    dl_streams streams = {.count = v->count, .keys = ir_idx(b, page_size), .have_next = asks_for_pages(d)};
     IR_LOOP(b, at, ir_for_begin(b, "pages", ir_idx(b, 0), turns, 1, false)) {
         const ir_expr *from = ir_times(b, at, turn);
         for (int s = 0; s < v->count; s++) {
             const ir_expr *first = ir_plus(b, from, s * page_size);
             streams.first[s] = dl_first(d, "in_tile", first, streams.keys, tile->keys);
             streams.at[s] = place(d, tile, streams.first[s], streams.keys);
+            if (streams.have_next) streams.next[s] = page_after(d, ir_plus(b, ir_add(b, tile->first, first), turn));
         }
         v->build(d, &streams, v->user);
     }

@@ -72,25 +72,31 @@ static bool is_from_afar(const attune_problem *p) {
 }
 
 /* Further ahead what was asked for is in the prefetchers' way; with several rows there is more to do for each key, and
- * nearer is too late. Codes that are multiplied as they lie are one stream, and used up sooner, in panels soonest. */
-static int32_t usual_prefetch(const attune_problem *p, const attune_schedule *s) {
-    enum { NONE = -1, ONE_ROW = 1024, MORE_ROWS = 2048, CODES = 4096, PANELS = 8192 /* bytes */ };
+ * nearer is too late. Codes that are multiplied as they lie are one stream, and used up sooner, in panels soonest.
+ *
+ * With few registers, which was measured on a Zen 3, nothing is asked for: whatever the distance is, it is in the way
+ * there. An exception are short pages, which the prefetchers lose at once: the next one is asked for. */
+static int32_t usual_prefetch(const attune_problem *p, const at_target *target, const attune_schedule *s) {
+    enum { NONE = -1, ONE_ROW = 1024, MORE_ROWS = 2048, CODES = 4096, PANELS = 8192, PAGE = 4096 /* bytes */ };
+    enum { FEW_REGISTERS = 16 };
     attune_problem seen = *p;
     if (p->low_rank) seen.seq_kv = p->low_rank;
     if (!mha_is_from_memory(&seen) && !is_from_afar(&seen)) return NONE;
     if (s->score_streams == 1 && s->value_streams == 1 && !p->integer) return NONE;
     if (p->integer) return mha_has_panels(p) ? PANELS : CODES;
+    const int64_t page = p->page_size * max_of(mha_k_row_bytes(p), mha_v_row_bytes(p));
+    if (target->vector_registers <= FEW_REGISTERS) return page > 0 && page <= PAGE ? PAGE : NONE;
     return p->seq_q * (p->num_heads / p->num_kv_heads) == 1 ? ONE_ROW : MORE_ROWS;
 }
 
 /* Prefetchers follow four streams well, of panels as of rows. With `reproducible` keys are summed in their order, and
  * scores of panels have a stream for each vector of keys. */
-static void settle_d_lanes(const attune_problem *p, attune_schedule *s) {
+static void settle_d_lanes(const attune_problem *p, const at_target *target, attune_schedule *s) {
     enum { STREAMS = 4 };
     const bool in_order = p->reproducible || p->integer || p->k_layout == ATTUNE_LAYOUT_PANELS;
     if (!s->score_streams) s->score_streams = !in_order && mha_may_stream_scores(s) ? STREAMS : 1;
     if (!s->value_streams) s->value_streams = p->reproducible ? 1 : s->value_keys % STREAMS ? s->value_keys : STREAMS;
-    if (!s->kv_prefetch) s->kv_prefetch = usual_prefetch(p, s);
+    if (!s->kv_prefetch) s->kv_prefetch = usual_prefetch(p, target, s);
 }
 
 /* The rows of one register tile make few tasks: narrow ones. With more of them each task would copy its rows for fewer
@@ -125,7 +131,7 @@ void mha_schedule_leave_usual(const attune_problem *p, const at_target *target, 
 
 void mha_schedule_settle(const attune_problem *p, const at_target *target, attune_schedule *s) {
     if (s->strategy == ATTUNE_D_LANES)
-        settle_d_lanes(p, s);
+        settle_d_lanes(p, target, s);
     else
         settle_q_lanes(p, target, s);
     if (mha_is_block(p)) settle_products(p, target, s);
