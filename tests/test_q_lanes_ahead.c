@@ -65,16 +65,18 @@ static void bits_without(void **state) {
     assert_true(compared >= 20);
 }
 
-static attune_task_prefetch chosen(const char *text) {
+static attune_task_prefetch chosen_for(const char *isa, const char *text) {
     attune_problem p = ATTUNE_PROBLEM_INIT, canonical;
     attune_schedule s;
     assert_int_equal(attune_problem_parse(text, &p), ATTUNE_OK);
     assert_int_equal(mha_canonicalize(&p, &canonical, NULL), ATTUNE_OK);
-    const at_target *const target = at_target_find("avx512");
+    const at_target *const target = at_target_find(isa);
     mha_choose(&canonical, target, usual_machine(target), &s);
     assert_int_equal(s.strategy, ATTUNE_Q_LANES);
     return s.task_prefetch;
 }
+
+static attune_task_prefetch chosen(const char *text) { return chosen_for("avx512", text); }
 
 static void chosen_where_it_pays(void **state) {
     (void)state;
@@ -87,10 +89,32 @@ static void chosen_where_it_pays(void **state) {
     assert_int_equal(chosen("num_heads=6,seq_q=4096,seq_kv=4096,head_dim=64"), ATTUNE_PREFETCH_NONE);
 }
 
+/* With few registers it is the size of a call that counts: up to 1 MiB asking cost up to 13 % of the time, and from 4
+ * MiB on it saved some however little was computed. */
+static void chosen_by_the_size_of_a_call(void **state) {
+    static const struct {
+        const char *problem;
+        attune_task_prefetch asks;
+    } cases[] = {{"num_heads=4,seq_q=64,seq_kv=64,head_dim=64", ATTUNE_PREFETCH_NONE},
+                 {"num_heads=8,seq_q=64,seq_kv=16,head_dim=64,dtype=bf16", ATTUNE_PREFETCH_NONE},
+                 {"num_heads=24,seq_q=49,seq_kv=49,head_dim=32", ATTUNE_PREFETCH_NONE},
+                 {"num_heads=12,seq_q=128,seq_kv=128,head_dim=64", ATTUNE_PREFETCH_HEAD},
+                 {"batch=15,num_heads=8,seq_q=16,seq_kv=16,head_dim=64", ATTUNE_PREFETCH_NONE},
+                 {"batch=38,num_heads=8,seq_q=16,seq_kv=16,head_dim=64", ATTUNE_PREFETCH_HEAD},
+                 {"batch=32,num_heads=16,seq_q=32,seq_kv=32,head_dim=32,is_causal=1", ATTUNE_PREFETCH_HEAD},
+                 {"batch=16,num_heads=12,seq_q=16,seq_kv=403,head_dim=64,is_causal=1", ATTUNE_PREFETCH_NONE}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        if (chosen_for("avx2", cases[i].problem) != cases[i].asks) fail_msg("%s", cases[i].problem);
+        if (chosen_for("x86-64", cases[i].problem) != cases[i].asks) fail_msg("x86-64: %s", cases[i].problem);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bits_without),
         cmocka_unit_test(chosen_where_it_pays),
+        cmocka_unit_test(chosen_by_the_size_of_a_call),
     };
     return cmocka_run_group_tests(tests, sample_context_open, sample_context_close);
 }

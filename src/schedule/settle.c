@@ -12,6 +12,8 @@
 #include "schedule/decide.h"
 #include "schedule/schedule_fields.h"
 
+#include <math.h>
+
 bool mha_keeps_rows(const attune_problem *p, const attune_schedule *s, const at_target *target) {
     return target->vector_bytes >= 64 && mha_may_keep_rows(p, s);
 }
@@ -23,28 +25,42 @@ static double keys_seen(const attune_problem *p, int64_t queries, int64_t keys) 
     return mha_sight_of_queries(p, &all).pairs / (double)queries;
 }
 
-/* A prefetch takes a slot of a load: a head pays that has this many multiply-adds for each line that it reads or
- * writes, as 49 x 49 scores have in f32. What is larger than the second cache would be gone before the next head
- * begins. Pairs are multiplied in half the time, those of lanes that are filled up, too. Under causality and windows
- * only what is seen counts, and more of it, where there is little to wait for as a call nearly fits the second cache.
- * Half as much pays where a call takes much of the last cache, which others use, too. */
+enum { LARGE = 1024 * 1024, NEAR = 4 * LARGE, FAR = 16 * LARGE };
+
+static bool has_few_registers(const at_target *target) { return target->vector_registers < 32; }
+
+/* The multiply-adds for each line that a head reads or writes, from which on asking for the next head's lines pays, by
+ * the bytes of a call. 49 x 49 scores have PAYS in f32. Under causality and windows more is needed where there is
+ * little to wait for, as a call nearly fits the second cache. Half as much pays where a call takes much of the last
+ * cache, which others use, too. With few registers it was measured again: the lines of a small call are there, so
+ * asking only costs, and those of some megabytes are waited for, however little is computed. */
+static double paying_work(const attune_problem *p, const at_target *target, double bytes) {
+    enum { PAYS_BEYOND = 64, PAYS_FAR = 160, PAYS = 320, PAYS_NEAR = 480 };
+    const bool hides = mha_has_first_key(p) || mha_has_last_key(p);
+    if (has_few_registers(target) && bytes <= LARGE) return INFINITY;
+    if (has_few_registers(target) && bytes >= NEAR) return PAYS_BEYOND;
+    if (hides && bytes <= NEAR && !mha_attends_by_pairs(p, target)) return PAYS_NEAR;
+    return !hides && bytes >= FAR ? PAYS_FAR : PAYS;
+}
+
+/* A prefetch takes a slot of a load, so a head has to compute enough for each of its lines. What is larger than the
+ * second cache would be gone before the next head begins. Pairs are multiplied in half the time, those of lanes that
+ * are filled up, too. Under causality and windows only what is seen counts, but for larger calls with many registers.
+ */
 static attune_task_prefetch usual_task_prefetch(const attune_problem *p, const at_target *target,
                                                 const attune_schedule *s) {
-    enum { LINE = 64, PAYS_FAR = 160, PAYS = 320, PAYS_NEAR = 480, USUAL = 512 };
-    enum { LARGE = 1024 * 1024, NEAR = 4 * LARGE, FAR = 16 * LARGE };
+    enum { LINE = 64, USUAL = 512 };
     const int64_t queries = p->seq_q == ATTUNE_DYNAMIC ? USUAL : p->seq_q;
     const int64_t rows = queries * (p->num_heads / p->num_kv_heads), columns = p->head_dim + p->head_dim_v;
     const bool by_pairs = mha_attends_by_pairs(p, target);
     const double computed = (double)(by_pairs ? ceil_div(rows, s->lanes) * s->lanes / 2 : rows);
     const int64_t keys = p->seq_kv == ATTUNE_DYNAMIC ? USUAL : p->seq_kv;
     const int64_t k = mha_k_row_bytes(p), v = mha_v_row_bytes(p);
-    const int64_t bytes = rows * columns * mha_dtype_bytes(p->dtype) + keys * (k + v);
-    const double heads = (double)max_of(p->batch, 1) * (double)p->num_kv_heads;
-    const bool hides = mha_has_first_key(p) || mha_has_last_key(p);
-    const bool is_near = hides && !by_pairs && heads * (double)bytes <= NEAR;
-    const double seen = is_near ? keys_seen(p, queries, keys) : (double)keys;
-    const double least = is_near ? PAYS_NEAR : !hides && heads * (double)bytes >= FAR ? PAYS_FAR : PAYS;
-    const bool pays = computed * seen * (double)columns * LINE >= least * (double)bytes;
+    const double bytes = (double)(rows * columns * mha_dtype_bytes(p->dtype) + keys * (k + v));
+    const double call = (double)max_of(p->batch, 1) * (double)p->num_kv_heads * bytes;
+    const bool counts_seen = has_few_registers(target) || (call <= NEAR && !by_pairs);
+    const double seen = counts_seen ? keys_seen(p, queries, keys) : (double)keys;
+    const bool pays = computed * seen * (double)columns * LINE >= paying_work(p, target, call) * bytes;
     return pays && keys * (k + v) < LARGE ? ATTUNE_PREFETCH_HEAD : ATTUNE_PREFETCH_NONE;
 }
 
