@@ -5,7 +5,12 @@ bool mha_has_first_key(const attune_problem *p) { return p->window_left >= 0; }
 
 bool mha_has_last_key(const attune_problem *p) { return p->is_causal || p->window_right >= 0; }
 
-bool mha_sees_more_later(const attune_problem *p) { return p->is_causal; }
+/* Behind a window that is short beside the keys most queries see as many as each other. */
+bool mha_sees_more_later(const attune_problem *p) {
+    enum { USUAL_LENGTH = 512 };
+    const int64_t keys = p->seq_kv > 0 ? p->seq_kv : USUAL_LENGTH;
+    return p->is_causal && (p->window_left < 0 || 2 * p->window_left >= keys);
+}
 
 bool mha_positions_matter(const attune_problem *p) {
     return mha_has_first_key(p) || mha_has_last_key(p) || p->has_alibi_slopes ||
