@@ -49,7 +49,7 @@ static attune_schedule schedule_of(const attune_problem *p, bool by_rows) {
     s.score_columns = 1;
     s.value_columns = p->head_dim_v < 6 ? 1 : p->head_dim_v < 64 ? 6 : 12;
     s.value_row_vectors = 1;
-    s.value_keys = 1;
+    s.value_keys = by_rows ? 2 : 1;
     s.kv_tile = 30;
     return s;
 }
@@ -176,19 +176,20 @@ static void assert_narrow(const attune_problem *p, const attune_schedule *s, con
     assert_int_equal(mha_next_strips(p, &fewer, target, vectors).vectors, 4);
 }
 
-static void check_narrow(const char *problem, int kv_tile, const narrow_engines *engines) {
+static void check_narrow(const char *problem, int kv_tile, int value_keys, const narrow_engines *engines) {
     const at_target *target = at_target_find("avx2");
     const attune_problem p = problem_canonical(problem);
-    const attune_schedule by_rows = narrow_schedule(&p, target, kv_tile, ATTUNE_VALUE_BY_ROWS),
-                          by_columns = narrow_schedule(&p, target, kv_tile, ATTUNE_VALUE_BY_COLUMNS);
+    const attune_schedule by_columns = narrow_schedule(&p, target, kv_tile, ATTUNE_VALUE_BY_COLUMNS);
+    attune_schedule by_rows = narrow_schedule(&p, target, kv_tile, ATTUNE_VALUE_BY_ROWS);
     tensors rows, columns;
     char what[256];
+    by_rows.value_keys = value_keys;
     assert_narrow(&p, &by_rows, target);
     tensors_open_call(&rows, problem, "", INPUT_ORDINARY, 1);
     assert_true(tensors_share(&columns, &rows));
     tensors_interpret_for(&columns, target, &by_columns);
     tensors_interpret_for(&rows, target, &by_rows);
-    snprintf(what, sizeof what, "%s kv_tile=%d", problem, kv_tile);
+    snprintf(what, sizeof what, "%s kv_tile=%d,value_keys=%d", problem, kv_tile, value_keys);
     tensors_assert_right(&columns, INPUT_ORDINARY, what);
     tensors_assert_same(&rows, &columns, what);
     for (int i = 0; i < 2 && engines->contexts[i]; i++) {
@@ -200,19 +201,21 @@ static void check_narrow(const char *problem, int kv_tile, const narrow_engines 
     tensors_free(&rows);
 }
 
-/* With columns that leave two vectors, a vector and part of one, and rows that leave 1, 2, 3 and none of four. */
+/* With columns that leave two vectors, a vector and part of one, and rows that leave 1, 2, 3 and none of four. Of a
+ * window of two keys all rows of a register tile see none. */
 static void narrow_strips_have_bits_of_columns(void **state) {
     (void)state;
     static const char *const sights[] = {"is_causal=1", "window_left=9,window_right=6", "is_causal=1,dtype=f64",
-                                         "window_left=9,window_right=6,global_tokens=2"};
+                                         "window_left=9,window_right=6,global_tokens=2",
+                                         "window_left=1,window_right=0"};
     static const int columns[] = {32, 56, 80, 107}, num_rows[] = {13, 14, 15, 20}, tiles[] = {12, 39};
     narrow_engines engines = open_engines(at_target_find("avx2"));
-    for (int i = 0; i < 4 * 4 * 4 * 2; i++) {
+    for (int i = 0; i < 5 * 4 * 4 * 2; i++) {
         char text[160];
         if (tests_are_short() && (i / 2 + i / 8 + i / 32) % 4) continue; /* one number of rows, by turns */
         snprintf(text, sizeof text, "num_heads=2,seq_q=%d,seq_kv=37,head_dim=8,head_dim_v=%d,lse=1,%s",
                  num_rows[i / 2 % 4], columns[i / 8 % 4], sights[i / 32]);
-        check_narrow(text, tiles[i % 2], &engines);
+        check_narrow(text, tiles[i % 2], 1 + (i + i / 8) % 4, &engines);
     }
     for (int i = 0; i < 2; i++) attune_context_destroy(engines.contexts[i]);
 }

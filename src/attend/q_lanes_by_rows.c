@@ -39,6 +39,20 @@ static const ir_access *probability_at(const q_lanes *c, const row_tile *t, cons
     return ir_at(b, c->probabilities, c->width, 3, ir_div(b, t->first, lanes), j, ir_mul(b, in_vector, width));
 }
 
+/* Key j of the tile. Assumptions say what a computed end does not show. So the key stays a sum with the loop's
+ * variable, and its row in V is found by an addition. A let in an interval is any value, and takes a multiplication for
+ * each key; but the tokens of sequences that lie one behind the other are proved by that alone. */
+static const ir_expr *key_at(const q_lanes *c, const q_lanes_tile *tile, const ir_expr *j) {
+    ir_builder *b = c->b;
+    const ir_expr *sum = ir_add(b, tile->first_key, j);
+    if (c->has_edges && c->m->p->is_ragged) return ir_let_index(b, "key", c->e.seq_kv, sum);
+    const ir_expr *key = ir_let(b, "key", sum);
+    if (!c->has_edges) return key;
+    ir_assume(b, ir_le(b, ir_idx(b, 0), key));
+    ir_assume(b, ir_lt(b, key, c->e.seq_kv));
+    return key;
+}
+
 /* acc += P V of one key, or pair, for the rows first … end - 1 of the tile. `seen`: the bits of a pair that is seen in
  * part; NULL: all are. */
 static void add_key(q_lanes *c, const q_lanes_tile *tile, row_tile *t, const ir_expr *j, int64_t first, int64_t end,
@@ -47,11 +61,7 @@ static void add_key(q_lanes *c, const q_lanes_tile *tile, row_tile *t, const ir_
     mha_product *p = &t->product;
     mha_kv_row row = {0};
     const ir_expr *pair = c->width == 2 ? ql_pair_of(c, tile, j) : NULL;
-    if (!pair) {
-        const ir_expr *key = ir_add(b, tile->first_key, j);
-        key = c->has_edges ? ir_let_index(b, "key", c->e.seq_kv, key) : ir_let(b, "key", key);
-        row = mha_kv_row_at(c->m, &c->e, c->kv_head, key);
-    }
+    if (!pair) row = mha_kv_row_at(c->m, &c->e, c->kv_head, key_at(c, tile, j));
     for (int v = 0; v < p->vectors; v++) {
         const ir_expr *column = column_of(c, t, v);
         const ir_expr *value = pair ? ir_load(b, ql_pair_at(c, pair, column, p->lanes))
@@ -60,6 +70,19 @@ static void add_key(q_lanes *c, const q_lanes_tile *tile, row_tile *t, const ir_
         mha_product_vector(p, "value", v, value);
     }
     for (int64_t r = first; r < end; r++) mha_product_repeat(p, "p", r, probability_at(c, t, j, r));
+}
+
+/* Keys, or pairs, from … to - 1 for all rows of the tile: value_keys in a turn as long as there are so many. */
+static void add_keys(q_lanes *c, const q_lanes_tile *tile, row_tile *t, const ir_expr *from, const ir_expr *to) {
+    ir_builder *b = c->b;
+    const int64_t rows = t->product.rows, keys = c->m->s->value_keys;
+    if (keys > 1) {
+        MHA_STEPS(c->m, j, from, ir_plus(b, to, 1 - keys), keys) add_key(c, tile, t, j, 0, rows, NULL);
+        /* `from` may be behind `to`. */
+        const ir_expr *turns = ir_div(b, ir_max(b, ir_sub(b, to, from), ir_idx(b, 0)), ir_idx(b, keys));
+        from = ir_let(b, "left_from", ir_add(b, from, ir_times(b, turns, keys)));
+    }
+    MHA_STEPS(c->m, j, from, to, 1) add_key(c, tile, t, j, 0, rows, NULL);
 }
 
 /* ---- rows that see different keys ---- */
@@ -128,9 +151,7 @@ static void multiply_seen(q_lanes *c, const q_lanes_tile *tile, row_tile *t) {
         const ir_expr *end = ir_min(b, from, ir_ceil_div(b, sights[r].to, width));
         add_rest(c, tile, t, r, &sights[r], ir_div(b, sights[r].from, ir_idx(b, width)), end);
     }
-    IR_FOR(b, j, from, to, 1) {
-        add_key(c, tile, t, j, 0, rows, NULL);
-    }
+    add_keys(c, tile, t, from, to);
     for (int64_t r = width == 1; r < rows && c->last_key; r++)
         add_rest(c, tile, t, r, &sights[r], ir_max(b, from, to), ir_ceil_div(b, sights[r].to, width));
 }
@@ -171,8 +192,13 @@ static const ir_expr *sees(q_lanes *c, const q_lanes_tile *tile, const ir_expr *
  * by 0, too. */
 static void multiply_all(q_lanes *c, const q_lanes_tile *tile, row_tile *t, bool careful) {
     ir_builder *b = c->b;
-    IR_FOR(b, j, ir_div(b, tile->from, ir_idx(b, c->width)), ir_ceil_div(b, tile->to, c->width), 1) {
-        add_key(c, tile, t, j, 0, t->product.rows, careful ? sees(c, tile, t->first, j) : NULL);
+    const ir_expr *from = ir_div(b, tile->from, ir_idx(b, c->width)), *to = ir_ceil_div(b, tile->to, c->width);
+    if (!careful) {
+        add_keys(c, tile, t, from, to);
+        return;
+    }
+    IR_FOR(b, j, from, to, 1) {
+        add_key(c, tile, t, j, 0, t->product.rows, sees(c, tile, t->first, j));
     }
 }
 

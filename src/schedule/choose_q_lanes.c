@@ -294,6 +294,14 @@ static int64_t first_sums(const search *t, attune_value_by by) {
     return by == ATTUNE_VALUE_BY_ROWS && is_narrow ? min_of(t->room, MOST_SUMS) : t->room;
 }
 
+/* By rows a register tile for 16 registers is small: counting and addresses take a fifth of the instructions of a key.
+ * Several keys in a turn share them. Where few keys are seen, the rest of many takes longer than that. */
+static int32_t value_keys(const search *t, attune_value_by by) {
+    enum { MANY_SEEN = 48 };
+    const bool is_narrow = t->c->machine.target->vector_registers < 32;
+    return by != ATTUNE_VALUE_BY_ROWS || !is_narrow ? 1 : t->c->seen >= MANY_SEEN ? 4 : 2;
+}
+
 static bool begin(search *t, int32_t lanes, int32_t vectors, attune_value_by by) {
     enum { ONE_TILE = 1024, SUMS = 8 };
     attune_schedule s = ATTUNE_SCHEDULE_INIT;
@@ -307,7 +315,7 @@ static bool begin(search *t, int32_t lanes, int32_t vectors, attune_value_by by)
     s.score_columns = score_columns(t);
     s.value_row_vectors = by == ATTUNE_VALUE_BY_ROWS ? 1 : vectors;
     s.value_columns = (int32_t)min_of(first_sums(t, by) / s.value_row_vectors, t->p->head_dim_v);
-    s.value_keys = 1;
+    s.value_keys = value_keys(t, by);
     if (by == ATTUNE_VALUE_BY_COLUMNS && skips_columns(t, &s)) return false;
     set_kv_tile(t, &s, takes_rows(t, &s) ? long_tile(t, &s) : min_of(t->keys, ONE_TILE));
     attune_schedule settled = s;
