@@ -42,8 +42,8 @@ static const double tanh_f64[] = {-0x1.5555555555503p-2,  0x1.111111110b0c3p-3, 
                                   -0x1.7d6969d8c23f7p-10, 0x1.336ae26d3c623p-11, -0x1.df7a6fb1b301cp-13,
                                   0x1.43e141351a7adp-14,  -0x1.0e3d02ecd06ap-16};
 
-/* (e^2x - 1 - 2x) / x^2 on [-ln 2 / 4, ln 2 / 4] */
-static const double expm1_f32[] = {0x1.fffffep+0, 0x1.5554bp+0, 0x1.555674p-1, 0x1.1227bp-2, 0x1.6bebfep-4};
+/* (x coth(x) - 1) / x^2 as a polynomial in x^2, for x on [0, ln 2 / 4] */
+static const double coth_f32[] = {0x1.5554fep-2, -0x1.6a0c0cp-6};
 
 #define TERMS(table) (int)(sizeof(table) / sizeof((table)[0]))
 
@@ -154,25 +154,24 @@ static value *tanh_by_parts(math *m, value *x) {
     return with_sign_of(m, x, ir_select(b, less(m, a, number(m, 0.625)), small, large));
 }
 
-/* 2^n for a whole n whose power is a normal number. */
-static value *power_of(math *m, value *n) {
-    if (m->flags & AT_TARGET_SCALEF) return ir_apply(m->b, IR_LDEXP, number(m, 1), n, NULL);
-    return as_float(m, ir_add(m->b, as_bits(m, number(m, 1)), shift_left(m, to_integer(m, n))));
-}
-
-/* e / (e + 2) of e = e^2|x| - 1, with the sign of x. With 2|x| = n ln 2 + 2r it is 2^n (e^2r - 1) + 2^n - 1, which is
- * as exact near 0 as elsewhere: there n is 0. From 9.02 on the quotient is 1; the constant is the first operand so that
- * a NaN comes through. */
+/* e / (e + 1) of e = (e^2|x| - 1) / 2, with the sign of x. With |x| = n ln 2 / 2 + r and y = r coth(r) - r it is
+ * 2^n r / y + (2^n - 1) / 2, and y multiplies both sides of the quotient. Near 0 it is as exact as elsewhere: there n
+ * is 0, and y e is r. n is the low bits of a large sum, which a shift makes the exponent of the power. From 9.02 on the
+ * quotient is 1; the constant is the first operand so that a NaN comes through. */
 static value *tanh_at_once(math *m, value *x) {
     ir_builder *b = m->b;
+    value *large = number(m, 0x1.8p23 + 127), *half = number(m, 0.5);
     value *a = ir_let(b, "tanh.a", ir_min(b, number(m, 9.02), ir_apply(b, IR_ABS, x, NULL, NULL)));
-    value *n = ir_let(b, "tanh.n", round_small(m, ir_mul(b, a, number(m, 0x1.71547652b82fep+1)))); /* 2 / ln 2 */
-    value *r = ir_let(b, "tanh.r", multiply_add(m, n, number(m, -0x1.62e42fefa39efp-2), a));       /* -ln 2 / 2 */
-    value *slope = polynomial(m, r, expm1_f32, TERMS(expm1_f32));
-    value *little = multiply_add(m, ir_mul(b, r, r), slope, ir_add(b, r, r));
-    value *power = ir_let(b, "tanh.power", power_of(m, n));
-    value *e = ir_let(b, "tanh.e", multiply_add(m, little, power, ir_sub(b, power, number(m, 1))));
-    return with_sign_of(m, x, ir_div(b, e, ir_add(b, e, number(m, 2))));
+    value *sum = ir_let(b, "tanh.sum", multiply_add(m, a, number(m, 0x1.71547652b82fep+1), large)); /* 2 / ln 2 */
+    value *power = ir_let(b, "tanh.power", as_float(m, shift_left(m, as_bits(m, sum))));
+    value *r = multiply_add(m, ir_sub(b, sum, large), number(m, -0x1.62e42fefa39efp-2), a); /* -ln 2 / 2 */
+    r = ir_let(b, "tanh.r", r);
+    value *square = ir_let(b, "tanh.square", ir_mul(b, r, r));
+    value *slope = polynomial(m, square, coth_f32, TERMS(coth_f32));
+    value *y = ir_let(b, "tanh.y", multiply_add(m, square, slope, ir_sub(b, number(m, 1), r)));
+    value *fall = multiply_add(m, ir_neg(b, power), half, half);
+    value *e = ir_let(b, "tanh.e", multiply_add(m, power, r, ir_neg(b, ir_mul(b, fall, y))));
+    return with_sign_of(m, x, ir_div(b, e, ir_add(b, e, y)));
 }
 
 /* In parts where products are rounded: then n ln 2 would be, too. Of f64 they are as good. */
