@@ -55,6 +55,24 @@ static void choose_streams_of_keys(const attune_problem *p, int64_t rows, attune
     s->score_keys = KEYS;
 }
 
+/* Sums of values that stay in registers: as many rows as there is room for, which leave few over. */
+static void hold_values(int64_t rows, attune_schedule *s) {
+    enum { USUAL = 4, MORE = 6, VECTORS = 2 };
+    s->value_rows = (int32_t)(rows == USUAL + 1 || rows % MORE == 0 ? min_of(rows, MORE) : USUAL);
+    s->value_column_vectors = VECTORS;
+    s->value_keys = 1;
+}
+
+/* The same with few registers: a vector of V that is converted then serves more rows than two. f16, which takes one
+ * instruction, was no faster, and of four rows bf16 was slower. An open number of rows would be rounded up. */
+static void hold_converted_values(const attune_problem *p, int64_t rows, attune_schedule *s) {
+    enum { LEAST_ROWS = 5 };
+    const bool converts = mha_dtype_bytes(p->v_dtype) < 4 && p->v_dtype != ATTUNE_F16;
+    if (rows < LEAST_ROWS || !converts || p->softmax_precision != ATTUNE_F32 || mha_has_panels(p)) return;
+    if (p->seq_q < 1 || p->is_ragged || p->reproducible) return;
+    hold_values(rows, s);
+}
+
 /* Codes of panels from memory, which are used up faster than others: a panel at a time, as memory has them, if that
  * leaves more sums than a product takes cycles. */
 static void choose_panel_by_panel(int64_t planes, attune_schedule *s) {
@@ -187,13 +205,6 @@ static bool holds_few_keys(const mha_cost_context *c, int64_t rows) {
            mha_most_keys(c->p) <= FEW_KEYS;
 }
 
-static void hold_few_keys(int64_t rows, attune_schedule *s) {
-    enum { USUAL = 4, MORE = 6, VECTORS = 2 };
-    s->value_rows = (int32_t)(rows == USUAL + 1 || rows % MORE == 0 ? min_of(rows, MORE) : USUAL);
-    s->value_column_vectors = VECTORS;
-    s->value_keys = 1;
-}
-
 enum { CODE_ROWS = 4, CODE_KEYS = 4 }; /* usual ones */
 
 /* An open number of rows is rounded up to what both kinds of tiles divide: three and four would make it twelve. */
@@ -286,7 +297,7 @@ static void choose_cheaper(const mha_cost_context *c, int64_t rows, attune_sched
     try_values(&t);
     try_held_values(&t);
     *s = t.at;
-    if (holds_few_keys(c, rows)) hold_few_keys(rows, s);
+    if (holds_few_keys(c, rows)) hold_values(rows, s);
 }
 
 /* ---- All of it ---- */
@@ -304,8 +315,10 @@ void mha_choose_d_lanes(const attune_problem *p, const at_target *target, const 
     if (mha_is_from_memory(p) && !p->integer) {
         if (has_many_registers(target))
             choose_tiles_from_memory(p, rows, s);
-        else
+        else {
             choose_streams_of_keys(p, rows, s);
+            hold_converted_values(p, rows, s);
+        }
     }
     s->kv_tile = choose_tile(p);
     s->kv_chunk = choose_chunk(p, s->kv_tile);
