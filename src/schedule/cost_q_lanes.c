@@ -72,13 +72,23 @@ static bool keys_fill_tiles(const attune_problem *p, const attune_schedule *s) {
     return is_known && p->seq_kv % s->score_keys == 0;
 }
 
+/* What each register tile does for a key in a page, unless K or V, whose element has so many bytes, is copied. (With
+ * d-lanes a page is looked up once for its keys.) With many registers it was not timed. */
+static double looking_up(const mha_cost_context *c, double bytes) {
+    enum { FEW_REGISTERS = 16 };
+    const bool is_copied = c->by_pairs || bytes != c->lane_bytes;
+    const bool looks = c->p->page_size && !is_copied && c->machine.target->vector_registers <= FEW_REGISTERS;
+    return looks ? COST_OF(page_key) : 0;
+}
+
 /* Cycles of a register tile of which so many vectors have lanes along the rows. */
 static double score_tile(const mha_q_head *h, double whole) {
     const attune_schedule *s = h->s;
     const mha_cost_context *c = h->c;
     const double keys = s->score_keys, sums = keys * s->score_row_vectors;
     const cost_turn turn = {keys, whole, keys, whole, s->score_columns};
-    const double key = keys_fill_tiles(c->p, s) ? COST_OF(score_key) : COST_OF(clamped_key);
+    const double own = keys_fill_tiles(c->p, s) ? COST_OF(score_key) : COST_OF(clamped_key);
+    const double key = own + looking_up(c, c->k_bytes);
     const bool by_codes = mha_encodes_keys(c->p), has_dots = c->machine.target->flags & AT_TARGET_BYTE_DOT;
     const double turns = by_codes ? (has_dots ? 0.25 : 1) : h->turns;
     const bool in_dots = by_codes ? has_dots : c->by_pairs;
@@ -140,7 +150,8 @@ static double value_tile(const mha_q_head *h, double columns) {
     const double vectors = h->s->value_row_vectors, sums = columns * vectors;
     const cost_turn turn = {columns, vectors, columns, vectors, h->s->value_keys};
     const double end = h->v.load + h->v.multiply + h->v.store;
-    return h->seen * h->turns * (mha_cost_turn(h->c, &h->v, &turn, h->c->by_pairs) + COST_OF(value_key)) +
+    const double key = COST_OF(value_key) + looking_up(h->c, h->c->v_bytes);
+    return h->seen * h->turns * (mha_cost_turn(h->c, &h->v, &turn, h->c->by_pairs) + key) +
            h->tiles * (COST_OF(value_start) + sums * end * COST_OF(value_end));
 }
 
@@ -170,11 +181,12 @@ static double values_by_columns(const mha_q_head *h) {
 static double products_of_rows(const mha_q_head *h, double rows, double vectors, const cost_vector *v) {
     const mha_cost_context *c = h->c;
     const double widened = c->by_pairs || h->v_bytes == c->lane_bytes ? 0 : vectors * COST_OF(widen) * v->shuffle;
+    const double more = widened + looking_up(c, c->v_bytes);
     const double own = c->ends * (rows - 1) / 2 / c->group; /* keys of a row */
     const cost_turn turn = {rows, vectors, rows, vectors, 1};
-    const double of_all = cost_larger(0, c->seen - own) * (mha_cost_turn(c, v, &turn, c->by_pairs) + widened);
+    const double of_all = cost_larger(0, c->seen - own) * (mha_cost_turn(c, v, &turn, c->by_pairs) + more);
     const double loads = 1 / c->machine.description->load + vectors * v->load;
-    const double key = cost_limit(vectors * (c->by_pairs ? v->dot : v->multiply), loads) + COST_OF(turn) + widened;
+    const double key = cost_limit(vectors * (c->by_pairs ? v->dot : v->multiply), loads) + COST_OF(turn) + more;
     return h->turns * (of_all + rows * own * key) + h->tiles * (rows - 1) * c->ends * COST_OF(value_start);
 }
 
