@@ -94,14 +94,13 @@ static bool is_from_afar(const attune_problem *p) {
  * there. An exception are short pages, which the prefetchers lose at once: the next one is asked for. */
 static int32_t usual_prefetch(const attune_problem *p, const at_target *target, const attune_schedule *s) {
     enum { NONE = -1, ONE_ROW = 1024, MORE_ROWS = 2048, CODES = 4096, PANELS = 8192, PAGE = 4096 /* bytes */ };
-    enum { FEW_REGISTERS = 16 };
     attune_problem seen = *p;
     if (p->low_rank) seen.seq_kv = p->low_rank;
     if (!mha_is_from_memory(&seen) && !is_from_afar(&seen)) return NONE;
     if (s->score_streams == 1 && s->value_streams == 1 && !p->integer) return NONE;
     if (p->integer) return mha_has_panels(p) ? PANELS : CODES;
     const int64_t page = p->page_size * max_of(mha_k_row_bytes(p), mha_v_row_bytes(p));
-    if (target->vector_registers <= FEW_REGISTERS) return page > 0 && page <= PAGE ? PAGE : NONE;
+    if (has_few_registers(target)) return page > 0 && page <= PAGE ? PAGE : NONE;
     return p->seq_q * (p->num_heads / p->num_kv_heads) == 1 ? ONE_ROW : MORE_ROWS;
 }
 
