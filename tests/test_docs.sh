@@ -27,7 +27,8 @@ bad() {
 [ -n "${SANITIZE:-}" ] && echo "1..28" || echo "1..34"
 mapfile -t pages < <(ls ./*.md docs/*.md bench/*.md examples/*/*.md | sed 's|^\./||')
 guides=({README,CONTRIBUTING,bench/README,examples/minilm/README}.md
-    docs/{index,getting-started,troubleshooting,platforms,performance,performance-lessons,performance-history}.md)
+    docs/{index,getting-started,troubleshooting,platforms,performance,performance-lessons,performance-history}.md
+    docs/lessons-*.md)
 
 mkdir "$work/docs"
 cat >"$work/docs/bad.md" <<'PAGE'

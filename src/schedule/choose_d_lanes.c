@@ -1,4 +1,4 @@
-/* A good schedule of d-lanes without measuring. The figures behind the choices: docs/performance-lessons.md.
+/* A good schedule of d-lanes without measuring. The figures behind the choices: docs/lessons-schedules.md.
  *
  * From the caches the cost decides, and wherever products are of integers by rows. The rest are tables of what was
  * measured, because the cost does not know what makes the difference there: how streams of a register tile share

@@ -1,5 +1,5 @@
 /* The register tiles of a block's products that cost least (cost_products.c), and their tasks. The figures behind them:
- * docs/performance-lessons.md. */
+ * docs/lessons-products.md. */
 #include "base/integers.h"
 #include "problem/pack_layout.h"
 #include "schedule/choose.h"
