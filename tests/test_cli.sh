@@ -278,11 +278,17 @@ expect "rows divide the schedule's" 0 'alloc acc.1: f32x8\[5, 4\] reg' held_tile
 report $? "prefetches of the next head are loops, not thousands of lines"
 # The same key of the next page is asked for where the distance is a page or more; else one of this page.
 ask_ahead() {
-    "$attune" compile --target=avx2 --emit=ir num_heads=4,head_dim=64,seq_q=1,seq_kv=9999,kv_lens=1,page_size=16 \
-        --schedule=kv_prefetch=$1
+    "$attune" compile --target=avx2 --emit=ir "num_heads=4,head_dim=64,seq_kv=9999,kv_lens=1,$1" \
+        --schedule=kv_prefetch=$2
 }
-expect "asking for the next page" 0 'prefetch.far k\[page.1, h, i \+ turn' ask_ahead 4096
-expect "asking within a page" 0 'prefetch.far k\[page, h, token' ask_ahead 2048
+expect "asking for the next page" 0 'prefetch.far k\[page.1, h, i \+ turn' ask_ahead seq_q=1,page_size=16 4096
+expect "asking within a page" 0 'prefetch.far k\[page, h, token' ask_ahead seq_q=1,page_size=16 2048
+# Where pages are not read side by side, nothing is known of the next one.
+asks() { ask_ahead "$1" 4096 >"$work/ir" && echo "$(grep -c 'prefetch' "$work/ir") times"; }
+expect "pages that are no part of a tile ask for no others" 0 '^0 times$' asks seq_q=1,page_size=12
+expect "nor do those behind a window" 0 '^0 times$' asks \
+    seq_q=2,page_size=16,is_causal=1,causal_align=bottom_right,window_left=5000
+expect "others do" 0 '^[1-9][0-9]* times$' asks seq_q=2,page_size=16,is_causal=1,causal_align=bottom_right
 # A projected key of f64 that lies in the middle of two numbers of bf16 once it is f32.
 expect "a cache of bf16 takes numbers of f64 by way of f32" 0 '^[0-9]+ passed, 0 failed$' "$attune" check \
     embed_dim=14,num_heads=2,seq_q=13,seq_kv=13,head_dim=56,dtype=f64,k_dtype=bf16,w_dtype=f16,seq_new=13 \

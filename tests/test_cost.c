@@ -414,7 +414,10 @@ static void converted_values_are_held(void **state) {
                  {"num_heads=32,num_kv_heads=8,seq_q=1,seq_kv=4096,head_dim=128,dtype=bf16", 2, 1},
                  {"num_heads=64,num_kv_heads=8,seq_q=1,seq_kv=4096,head_dim=128,dtype=f16", 2, 1},
                  {"num_heads=64,num_kv_heads=8,seq_q=1,seq_kv=4096,head_dim=128", 2, 1},
-                 {"num_heads=48,num_kv_heads=8,seq_q=1,seq_kv=4096,head_dim=128,dtype=bf16,reproducible=1", 2, 1}};
+                 {"num_heads=48,num_kv_heads=8,seq_q=1,seq_kv=4096,head_dim=128,dtype=bf16,reproducible=1", 2, 1},
+                 /* scales of single elements, which keep sums out of registers */
+                 {"num_heads=40,num_kv_heads=8,seq_q=1,seq_kv=16384,head_dim=128,kv_dtype=i8,kv_scales=channel", 2, 1},
+                 {"num_heads=48,num_kv_heads=8,seq_q=1,seq_kv=16384,head_dim=128,kv_dtype=i8,kv_scales=group", 2, 1}};
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const attune_schedule s = schedule_chosen(cases[i].problem, "avx2");

@@ -61,6 +61,11 @@ static int64_t keys_ahead(const d_lanes *d, const ir_buffer *k_or_v) {
     return ceil_div(d->c->s->kv_prefetch, bytes);
 }
 
+/* Whether no page has a key that is so many ahead of another one. */
+static bool leaves_page(const d_lanes *d, int64_t keys) {
+    return d->c->p->page_size && keys >= d->c->p->page_size;
+}
+
 /* The same key of the page that the stream goes on with. */
 static mha_kv_row key_of_next_page(const d_lanes *d, const dl_streams *streams, int64_t stream, const ir_expr *i) {
     mha_kv_row key = streams->next[stream];
@@ -71,16 +76,17 @@ static mha_kv_row key_of_next_page(const d_lanes *d, const dl_streams *streams, 
 
 /* Some keys ahead, into the second cache: into the first one asking costs more than it gains; but not of codes that are
  * multiplied as they lie, which are used up faster than they come. Beyond a page lie other heads and sequences: where
- * no key of the page is so far ahead, that of the next page is asked for. */
+ * no key of the page is so far ahead, that of the next page is asked for, or none where the next one is not known. */
 void dl_fetch_ahead(const d_lanes *d, const ir_buffer *k_or_v, const dl_streams *streams, int64_t stream,
                     const ir_expr *i) {
     enum { LINE = 64 };
     if (d->c->s->kv_prefetch <= 0 || (streams->count == 1 && !d->planes) || !k_or_v) return;
     const int64_t columns = columns_of(d, k_or_v), keys = keys_ahead(d, k_or_v);
     const int64_t step = LINE / ir_elem_get((ir_elem)k_or_v->type.elem)->bytes;
-    const bool is_next_page = streams->have_next && keys >= d->c->p->page_size;
-    const mha_kv_row key = is_next_page ? key_of_next_page(d, streams, stream, i)
-                                        : dl_key_at(d, streams, stream, ir_plus(d->b, i, keys));
+    const bool leaves = leaves_page(d, keys);
+    if (leaves && !streams->have_next) return;
+    const mha_kv_row key = leaves ? key_of_next_page(d, streams, stream, i)
+                                  : dl_key_at(d, streams, stream, ir_plus(d->b, i, keys));
     for (int64_t column = 0; column < columns; column += step) {
         const ir_access *at = mha_kv_line(d->c, k_or_v, &key, ir_idx(d->b, column));
         if (d->planes)
@@ -92,7 +98,7 @@ void dl_fetch_ahead(const d_lanes *d, const ir_buffer *k_or_v, const dl_streams 
 
 void dl_fetch_columns(const d_lanes *d, const dl_streams *streams, const ir_expr *i, const ir_expr *column) {
     const int64_t ahead = d->c->s->kv_prefetch, columns = mha_row_elements(d->c, d->c->v, d->c->p->head_dim_v);
-    if (ahead <= 0) return;
+    if (ahead <= 0 || leaves_page(d, ceil_div(ahead, columns))) return;
     const mha_kv_row key = dl_key_at(d, streams, 0, ir_plus(d->b, i, ceil_div(ahead, columns)));
     ir_prefetch(d->b, mha_kv_access(d->c, d->c->v, &key, column, 1));
 }
@@ -168,7 +174,7 @@ static mha_kv_row page_after(const d_lanes *d, const ir_expr *key) {
 /* Whether kv_prefetch is a page of K or V, or more. */
 static bool asks_for_pages(const d_lanes *d) {
     const mha_context *c = d->c;
-    return (c->k && keys_ahead(d, c->k) >= c->p->page_size) || (c->v && keys_ahead(d, c->v) >= c->p->page_size);
+    return (c->k && leaves_page(d, keys_ahead(d, c->k))) || (c->v && leaves_page(d, keys_ahead(d, c->v)));
 }
 
 /* Whole pages, one for each stream at once; then the rest, page by page. */

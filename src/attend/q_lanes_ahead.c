@@ -11,9 +11,10 @@
 #include "attend/q_lanes.h"
 
 #include "base/integers.h"
+#include "problem/problem.h"
 #include "problem/problem_sight.h"
 
-enum { LINE_BYTES = 64, USUAL_LENGTH = 512 };
+enum { LINE_BYTES = 64 };
 
 /* A share of lines that one register tile asks for: `lines` neighbouring ones of each of `rows` rows. */
 typedef struct share {
@@ -178,9 +179,9 @@ void ql_ask_ahead(q_lanes *c, const q_lanes_tile *tile, const ir_expr *first) {
         ask_for_next_task(c, tile, first);
         return;
     }
-    const int64_t rows = m->s->score_keys, usual = ceil_div(USUAL_LENGTH * m->group, c->stripe_rows);
+    const int64_t rows = m->s->score_keys, usual = ceil_div(MHA_USUAL_LENGTH * m->group, c->stripe_rows);
     const int64_t stripes = c->num_stripes ? c->num_stripes : usual;
-    const int64_t tiles = ceil_div(ir_is_const(c->e.seq_kv) ? c->e.seq_kv->value.i : USUAL_LENGTH, rows);
+    const int64_t tiles = ceil_div(ir_is_const(c->e.seq_kv) ? c->e.seq_kv->value.i : MHA_USUAL_LENGTH, rows);
     const ir_expr *stripe = ir_let(b, "stripe_of_head", ir_add(b, c->first_stripe, tile->stripe));
     const ir_expr *key = ir_let(b, "ahead_from", ir_add(b, tile->first_key, first));
     if (!c->codes) ask_for_keys(c, m->k, m->p->head_dim, key, stripe, stripes);

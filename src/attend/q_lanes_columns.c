@@ -119,8 +119,8 @@ static key_pair pair_at(q_lanes *c, const q_lanes_tile *tile, const ir_expr *fir
 
 /* Rows whose sums with two keys, and operands, are in registers. */
 static int64_t rows_together(const q_lanes *c) {
-    enum { MANY_REGISTERS = 32, FEW_ROWS = 4 };
-    return c->m->target->vector_registers >= MANY_REGISTERS ? c->m->lanes : min_of(c->m->lanes, FEW_ROWS);
+    enum { FEW_ROWS = 4 };
+    return at_has_few_registers(c->m->target) ? min_of(c->m->lanes, FEW_ROWS) : c->m->lanes;
 }
 
 /* Their products with the `count` rows of the vector, from row `from` on. */

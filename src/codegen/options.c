@@ -35,7 +35,7 @@ static void tell_llvm(option_set set) {
 
 /* In the order of arrival: a stream of compiles for one target must not starve another one. */
 void cg_options_enter(const at_target *target) {
-    const option_set wanted = target->vector_registers > 16 ? FOR_32_REGISTERS : FOR_16_REGISTERS;
+    const option_set wanted = at_has_few_registers(target) ? FOR_16_REGISTERS : FOR_32_REGISTERS;
     pthread_mutex_lock(&mutex);
     const uint64_t ticket = ++last_ticket;
     while (ticket != next_ticket || (users && current != wanted)) pthread_cond_wait(&changed, &mutex);

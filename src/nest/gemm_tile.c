@@ -160,7 +160,7 @@ static bool takes_apart(const mha_gemm_task *c) { return c->inputs == 2 && c->ki
  * not known to be those of a turn. */
 static int64_t rows_in_turn(const mha_gemm_task *c) {
     const int64_t rows = takes_apart(c) ? 2 : 4;
-    if (c->m->target->vector_registers > 16 || !c->one_pass || c->steps % rows) return 1;
+    if (!at_has_few_registers(c->m->target) || !c->one_pass || c->steps % rows) return 1;
     return rows;
 }
 

@@ -1,14 +1,14 @@
 #include "problem/problem_sight.h"
 #include "base/integers.h"
+#include "problem/problem.h"
 
 bool mha_has_first_key(const attune_problem *p) { return p->window_left >= 0; }
 
 bool mha_has_last_key(const attune_problem *p) { return p->is_causal || p->window_right >= 0; }
 
-/* Behind a window that is short beside the keys most queries see as many as each other. */
+/* After the first keys, queries with a window see as many as each other. */
 bool mha_sees_more_later(const attune_problem *p) {
-    enum { USUAL_LENGTH = 512 };
-    const int64_t keys = p->seq_kv > 0 ? p->seq_kv : USUAL_LENGTH;
+    const int64_t keys = p->seq_kv >= 0 ? p->seq_kv : p->max_seq_kv ? p->max_seq_kv : MHA_USUAL_LENGTH;
     return p->is_causal && (p->window_left < 0 || 2 * p->window_left >= keys);
 }
 

@@ -18,7 +18,7 @@ attune_sight mha_sight_of_queries(const attune_problem *canonical, const mha_que
 /* Whether queries have a first (last) key of their own. */
 bool mha_has_first_key(const attune_problem *canonical);
 bool mha_has_last_key(const attune_problem *canonical);
-/* Whether a later query sees more keys, for most queries, and no fewer. */
+/* Whether later queries see more keys: causality without a window, or with one of at least half of the keys. */
 bool mha_sees_more_later(const attune_problem *canonical);
 /* Whether the position of a query makes a difference, to its sight or otherwise. */
 bool mha_positions_matter(const attune_problem *p);

@@ -10,7 +10,7 @@
 #include "schedule/cost.h"
 #include "schedule/decide.h"
 
-static bool has_many_registers(const at_target *target) { return target->vector_registers >= 32; }
+static bool has_many_registers(const at_target *target) { return !at_has_few_registers(target); }
 
 /* The largest power of two that is at most x. */
 static int32_t power_below(int64_t x) {
@@ -65,12 +65,15 @@ static void hold_values(int64_t rows, attune_schedule *s) {
 
 /* The same with few registers: a vector of V that is converted then serves more rows than two. f16, which takes one
  * instruction, was no faster, and of four rows bf16 was slower. An open number of rows would be rounded up. */
-static void hold_converted_values(const attune_problem *p, int64_t rows, attune_schedule *s) {
+static void hold_converted_values(const attune_problem *p, const at_target *target, int64_t rows, attune_schedule *s) {
     enum { LEAST_ROWS = 5 };
+    attune_schedule held = *s;
     const bool converts = mha_dtype_bytes(p->v_dtype) < 4 && p->v_dtype != ATTUNE_F16;
     if (rows < LEAST_ROWS || !converts || p->softmax_precision != ATTUNE_F32 || mha_has_panels(p)) return;
     if (p->seq_q < 1 || p->is_ragged || p->reproducible) return;
-    hold_values(rows, s);
+    hold_values(rows, &held);
+    held.value_streams = 1;
+    if (mha_holds_values(p, &held, target)) *s = held;
 }
 
 /* Codes of panels from memory, which are used up faster than others: a panel at a time, as memory has them, if that
@@ -182,10 +185,10 @@ static void try_values(search *t) {
  * that only a vector of sums for two keys would fit beside them. Elsewhere it was not faster, or was not measured; in
  * pages it was slower where V is f16. */
 static void try_held_values(search *t) {
-    enum { LEAST_ROWS = 4, MOST_ROWS = 6, VECTORS = 2, FEW_REGISTERS = 16 };
+    enum { LEAST_ROWS = 4, MOST_ROWS = 6, VECTORS = 2 };
     const mha_cost_context *const c = t->context;
     attune_schedule s = t->at;
-    if (c->by_pairs || c->v_bytes >= c->lane_bytes || c->machine.target->vector_registers > FEW_REGISTERS) return;
+    if (c->by_pairs || c->v_bytes >= c->lane_bytes || has_many_registers(c->machine.target)) return;
     if (c->p->page_size && c->p->v_dtype != ATTUNE_BF16) return;
     s.value_keys = 1;
     s.value_column_vectors = VECTORS;
@@ -199,10 +202,9 @@ static void try_held_values(search *t) {
  * pipes. Few keys have hardly a turn of several keys; and the keys that are left over have O loaded and stored for each
  * of them. */
 static bool holds_few_keys(const mha_cost_context *c, int64_t rows) {
-    enum { LEAST_ROWS = 4, FEW_KEYS = 48, FEW_REGISTERS = 16 };
+    enum { LEAST_ROWS = 4, FEW_KEYS = 48 };
     if (c->by_pairs || c->v_bytes != 4 || c->lane_bytes != 4 || c->p->page_size) return false;
-    return c->machine.target->vector_registers == FEW_REGISTERS && rows >= LEAST_ROWS &&
-           mha_most_keys(c->p) <= FEW_KEYS;
+    return !has_many_registers(c->machine.target) && rows >= LEAST_ROWS && mha_most_keys(c->p) <= FEW_KEYS;
 }
 
 enum { CODE_ROWS = 4, CODE_KEYS = 4 }; /* usual ones */
@@ -317,7 +319,7 @@ void mha_choose_d_lanes(const attune_problem *p, const at_target *target, const 
             choose_tiles_from_memory(p, rows, s);
         else {
             choose_streams_of_keys(p, rows, s);
-            hold_converted_values(p, rows, s);
+            hold_converted_values(p, target, rows, s);
         }
     }
     s->kv_tile = choose_tile(p);

@@ -70,7 +70,7 @@ static search search_of(const mha_cost_context *c) {
                     .rows = (int64_t)c->rows,
                     .keys = max_of((int64_t)c->keys, 1),
                     .room = c->machine.target->vector_registers * 3 / 4,
-                    .usual_sums = c->machine.target->vector_registers >= 32 ? 16 : 12,
+                    .usual_sums = at_has_few_registers(c->machine.target) ? 12 : 16,
                     .most_task_rows = min_of(usual, fit),
                     .heads = heads,
                     .threads = threads_for(heads * c->rows * row, c->by_pairs),
@@ -290,7 +290,7 @@ static int32_t score_columns(const search *t) {
 /* By rows a strip of four vectors leaves 16 registers no room for those of three rows. */
 static int64_t first_sums(const search *t, attune_value_by by) {
     enum { MOST_SUMS = 8 };
-    const bool is_narrow = t->c->machine.target->vector_registers < 32;
+    const bool is_narrow = at_has_few_registers(t->c->machine.target);
     return by == ATTUNE_VALUE_BY_ROWS && is_narrow ? min_of(t->room, MOST_SUMS) : t->room;
 }
 
@@ -298,7 +298,7 @@ static int64_t first_sums(const search *t, attune_value_by by) {
  * Several keys in a turn share them. Where few keys are seen, the rest of many takes longer than that. */
 static int32_t value_keys(const search *t, attune_value_by by) {
     enum { MANY_SEEN = 48 };
-    const bool is_narrow = t->c->machine.target->vector_registers < 32;
+    const bool is_narrow = at_has_few_registers(t->c->machine.target);
     return by != ATTUNE_VALUE_BY_ROWS || !is_narrow ? 1 : t->c->seen >= MANY_SEEN ? 4 : 2;
 }
 

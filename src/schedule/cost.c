@@ -87,14 +87,14 @@ cost_vector mha_cost_vector(const mha_machine *m, double bytes) {
 double mha_cost_turn(const mha_cost_context *c, const cost_vector *v, const cost_turn *t, bool pairs) {
     const at_description *d = c->machine.description;
     const at_target *target = c->machine.target;
-    const bool has_operands = target->vector_registers >= 32 && t->vectors == 1 && !pairs;
+    const bool has_operands = !at_has_few_registers(target) && t->vectors == 1 && !pairs;
     const double sums = t->rows * t->vectors, held = t->vectors + (has_operands ? 0 : 1);
     const double spilled = cost_larger(0, sums + held - (double)target->vector_registers);
     const double loads = t->elements * (pairs ? COST_OF(dot_element) : 1) / d->load + t->operands * v->load;
     const double begun = (sums + t->operands + (has_operands ? 0 : t->elements)) / COST_OF(issue);
     const double busy = cost_limit(cost_limit(sums * (pairs ? v->dot : v->multiply), loads), begun);
     const double latency = d->latency * (pairs ? COST_OF(dot_latency) : 1);
-    const bool is_hidden = target->vector_registers < 32 && t->unroll > 1 && t->vectors > t->rows;
+    const bool is_hidden = at_has_few_registers(target) && t->unroll > 1 && t->vectors > t->rows;
     return (is_hidden ? cost_larger(busy, latency) : cost_limit(busy, latency)) + COST_OF(turn) / t->unroll +
            (has_operands ? 0 : t->elements * COST_OF(broadcast)) + spilled * COST_OF(spill) * (v->load + v->store);
 }

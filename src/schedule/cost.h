@@ -19,9 +19,6 @@ typedef struct mha_costs {
     double products;                /* projections of a block */
 } mha_costs;
 
-/* What a length is taken to be where only the run tells: neither short nor long. */
-enum { MHA_USUAL_LENGTH = 512 };
-
 typedef enum mha_cost_level { MHA_COST_L2, MHA_COST_L3, MHA_COST_MEMORY } mha_cost_level;
 
 /* A problem as costs see it: per head of K and V, with lengths that are expected where only the run tells. */

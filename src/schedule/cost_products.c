@@ -5,6 +5,7 @@
  * stay in a cache; the next ones in the second cache, or in the third if the group is too large. So a tile of few rows
  * waits for B, however fast it multiplies. */
 #include "problem/pack_layout.h"
+#include "problem/problem.h"
 #include "schedule/cost_parts.h"
 #include "schedule/decide.h"
 

@@ -75,9 +75,8 @@ static bool keys_fill_tiles(const attune_problem *p, const attune_schedule *s) {
 /* What each register tile does for a key in a page, unless K or V, whose element has so many bytes, is copied. (With
  * d-lanes a page is looked up once for its keys.) With many registers it was not timed. */
 static double looking_up(const mha_cost_context *c, double bytes) {
-    enum { FEW_REGISTERS = 16 };
     const bool is_copied = c->by_pairs || bytes != c->lane_bytes;
-    const bool looks = c->p->page_size && !is_copied && c->machine.target->vector_registers <= FEW_REGISTERS;
+    const bool looks = c->p->page_size && !is_copied && at_has_few_registers(c->machine.target);
     return looks ? COST_OF(page_key) : 0;
 }
 

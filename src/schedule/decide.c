@@ -78,8 +78,8 @@ bool mha_has_one_tile(const attune_problem *p, const attune_schedule *s) {
 }
 
 mha_strips mha_next_strips(const attune_problem *p, const attune_schedule *s, const at_target *target, int64_t left) {
-    enum { FEW_REGISTERS = 16, MANY_SUMS = 12, NARROW = 3, WIDE = 4 };
-    const bool has_few = target->vector_registers <= FEW_REGISTERS && (target->flags & AT_TARGET_FMA);
+    enum { MANY_SUMS = 12, NARROW = 3, WIDE = 4 };
+    const bool has_few = at_has_few_registers(target) && (target->flags & AT_TARGET_FMA);
     const bool is_narrow = has_few && (mha_has_first_key(p) || mha_has_last_key(p)) &&
                            s->value_columns * (int64_t)s->value_row_vectors >= MANY_SUMS;
     const int64_t vectors = ceil_div(left, ceil_div(left, is_narrow ? NARROW : WIDE)), alike = left / vectors;
@@ -105,9 +105,9 @@ static bool is_causal_square(const attune_problem *p) {
  * fewer columns adding up takes longer than multiplying. Vectors of 8 lanes have 16 registers, which hold the sums of
  * four rows: there only causal squares gain. */
 bool mha_scores_by_columns(const attune_problem *p, const attune_schedule *s, const at_target *target) {
-    enum { MANY_REGISTERS = 32, LANES = 8 };
+    enum { LANES = 8 };
     const int64_t rows = p->seq_q * (p->num_heads / p->num_kv_heads);
-    const bool has_halves = target->vector_bytes == 2 * LANES * 4 && target->vector_registers >= MANY_REGISTERS;
+    const bool has_halves = target->vector_bytes == 2 * LANES * 4 && !at_has_few_registers(target);
     const bool has_wholes = target->vector_bytes == LANES * 4 && is_causal_square(p);
     const int64_t most_rows = has_halves ? 64 : p->head_dim >= 96 ? 32 : 24, least_columns = has_halves ? 40 : 48;
     const bool has_vectors = s->lanes == LANES && s->score_row_vectors == 1 && s->score_keys == LANES;

@@ -1,6 +1,7 @@
 /* The register tiles of a block's products that cost least (cost_products.c), and their tasks. The figures behind them:
  * docs/lessons-products.md. */
 #include "base/integers.h"
+#include "problem/problem.h"
 #include "problem/pack_layout.h"
 #include "schedule/choose.h"
 #include "schedule/cost_parts.h"

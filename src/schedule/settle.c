@@ -27,18 +27,17 @@ static double keys_seen(const attune_problem *p, int64_t queries, int64_t keys) 
 
 enum { LARGE = 1024 * 1024, NEAR = 4 * LARGE, FAR = 16 * LARGE };
 
-static bool has_few_registers(const at_target *target) { return target->vector_registers < 32; }
-
 /* The multiply-adds for each line that a head reads or writes, from which on asking for the next head's lines pays, by
  * the bytes of a call. 49 x 49 scores have PAYS in f32. Under causality and windows more is needed where there is
  * little to wait for, as a call nearly fits the second cache. Half as much pays where a call takes much of the last
  * cache, which others use, too. With few registers it was measured again: the lines of a small call are there, so
- * asking only costs, and those of some megabytes are waited for, however little is computed. */
+ * asking only costs, and those of some megabytes are waited for, however little is computed. The batch is an argument
+ * of a kernel, so what holds is that of the first call. */
 static double paying_work(const attune_problem *p, const at_target *target, double bytes) {
     enum { PAYS_BEYOND = 64, PAYS_FAR = 160, PAYS = 320, PAYS_NEAR = 480 };
     const bool hides = mha_has_first_key(p) || mha_has_last_key(p);
-    if (has_few_registers(target) && bytes <= LARGE) return INFINITY;
-    if (has_few_registers(target) && bytes >= NEAR) return PAYS_BEYOND;
+    if (at_has_few_registers(target) && bytes <= LARGE) return INFINITY;
+    if (at_has_few_registers(target) && bytes >= NEAR) return PAYS_BEYOND;
     if (hides && bytes <= NEAR && !mha_attends_by_pairs(p, target)) return PAYS_NEAR;
     return !hides && bytes >= FAR ? PAYS_FAR : PAYS;
 }
@@ -49,16 +48,16 @@ static double paying_work(const attune_problem *p, const at_target *target, doub
  */
 static attune_task_prefetch usual_task_prefetch(const attune_problem *p, const at_target *target,
                                                 const attune_schedule *s) {
-    enum { LINE = 64, USUAL = 512 };
-    const int64_t queries = p->seq_q == ATTUNE_DYNAMIC ? USUAL : p->seq_q;
+    enum { LINE = 64 };
+    const int64_t queries = p->seq_q == ATTUNE_DYNAMIC ? MHA_USUAL_LENGTH : p->seq_q;
     const int64_t rows = queries * (p->num_heads / p->num_kv_heads), columns = p->head_dim + p->head_dim_v;
     const bool by_pairs = mha_attends_by_pairs(p, target);
     const double computed = (double)(by_pairs ? ceil_div(rows, s->lanes) * s->lanes / 2 : rows);
-    const int64_t keys = p->seq_kv == ATTUNE_DYNAMIC ? USUAL : p->seq_kv;
+    const int64_t keys = p->seq_kv == ATTUNE_DYNAMIC ? MHA_USUAL_LENGTH : p->seq_kv;
     const int64_t k = mha_k_row_bytes(p), v = mha_v_row_bytes(p);
     const double bytes = (double)(rows * columns * mha_dtype_bytes(p->dtype) + keys * (k + v));
     const double call = (double)max_of(p->batch, 1) * (double)p->num_kv_heads * bytes;
-    const bool counts_seen = has_few_registers(target) || (call <= NEAR && !by_pairs);
+    const bool counts_seen = at_has_few_registers(target) || (call <= NEAR && !by_pairs);
     const double seen = counts_seen ? keys_seen(p, queries, keys) : (double)keys;
     const bool pays = computed * seen * (double)columns * LINE >= paying_work(p, target, call) * bytes;
     return pays && keys * (k + v) < LARGE ? ATTUNE_PREFETCH_HEAD : ATTUNE_PREFETCH_NONE;
@@ -100,7 +99,7 @@ static int32_t usual_prefetch(const attune_problem *p, const at_target *target, 
     if (s->score_streams == 1 && s->value_streams == 1 && !p->integer) return NONE;
     if (p->integer) return mha_has_panels(p) ? PANELS : CODES;
     const int64_t page = p->page_size * max_of(mha_k_row_bytes(p), mha_v_row_bytes(p));
-    if (has_few_registers(target)) return page > 0 && page <= PAGE ? PAGE : NONE;
+    if (at_has_few_registers(target)) return page > 0 && page <= PAGE ? PAGE : NONE;
     return p->seq_q * (p->num_heads / p->num_kv_heads) == 1 ? ONE_ROW : MORE_ROWS;
 }
 

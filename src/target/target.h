@@ -30,6 +30,9 @@ typedef struct at_target {
     uint8_t vector_registers;
 } at_target;
 
+/* 16, as on x86-64 before AVX-512, in place of 32. */
+static inline bool at_has_few_registers(const at_target *target) { return target->vector_registers < 32; }
+
 /* CPU features that matter to us, as bits of `required` and of cache entries. Part of the file format: append only.
  * BMI2 stands for BMI1, BMI2, LZCNT and MOVBE together; AVX2 for AVX2 and POPCNT. */
 enum {
