@@ -16,30 +16,36 @@ links() {
 
 # broken_links FILE…: links to files and headings that are not there.
 broken_links() {
-    local page target file anchor status=0
+    local -A headings=()
+    local page folder target file anchor status=0
     for page in "$@"; do
+        folder=. && [[ $page != */* ]] || folder=${page%/*}
         while IFS= read -r target; do
             file=${target%%#*} anchor=
             [[ $target != *'#'* ]] || anchor=${target#*#}
-            file=$([ -n "$file" ] && echo "$(dirname "$page")/$file" || echo "$page")
+            file=${file:+$folder/$file} file=${file:-$page}
+            [ -z "$anchor" ] || [ -n "${headings[$file]:-}" ] || [ ! -e "$file" ] || headings[$file]=$(anchors "$file")
             if [ ! -e "$file" ]; then
                 echo "$page: there is no $target"
                 status=1
-            elif [ -n "$anchor" ] && ! anchors "$file" | grep -qxF -- "$anchor"; then
+            elif [ -n "$anchor" ] && [[ $'\n'${headings[$file]}$'\n' != *$'\n'"$anchor"$'\n'* ]]; then
                 echo "$page: $target has no such heading"
                 status=1
             fi
-        done < <(links "$page")
+        done < <(links "$page" | sort -u)
     done
     return $status
 }
 
 # reachable FILE: the files that its links lead to, and theirs, sorted.
 reachable() {
-    local -A seen=()
+    local -A seen=() named=()
     local page target queue=("$1")
     while [ ${#queue[@]} -gt 0 ]; do
-        page=$(realpath --relative-to=. "${queue[0]}") queue=("${queue[@]:1}")
+        page=${queue[0]} queue=("${queue[@]:1}")
+        [ -z "${named[$page]:-}" ] || continue
+        named[$page]=1
+        page=$(realpath --relative-to=. "$page")
         [ -z "${seen[$page]:-}" ] || continue
         seen[$page]=1
         [[ $page == *.md ]] || continue
