@@ -21,7 +21,7 @@ NO_TESTS = 5  # pytest's exit status if all are deselected
 LONGEST = "engines_process torch_sdpa_engine torch_sdpa jax_transforms distributed ort_sessions jax transformers_models"
 # The short form always runs these, some of each engine, and of others one of three, drawn by lot.
 ALWAYS = "package torch_sdpa torch_block jax ort_sessions tvm transformers_engine"
-SHORT_CALLS = "50"  # random calls of scaled_dot_product_attention, each with a kernel of its own
+SHORT_CALLS = "30"  # random calls of scaled_dot_product_attention, each with a kernel of its own
 
 
 @dataclass
