@@ -161,9 +161,12 @@ foreach(form attune attune_static)
 endforeach()
 message(STATUS "attune ${attune_VERSION}")
 LISTS
+# Debian's CMake does not look into lib64 by itself: a user says where the package is.
+where=-DCMAKE_PREFIX_PATH=$prefix
+[ "$lib" != lib64 ] || where=-Dattune_DIR=$prefix/$lib/cmake/attune
 configure() {
     rm -rf "$work/cmake/build"
-    cmake -S "$work/cmake" -B "$work/cmake/build" -DCMAKE_C_COMPILER="$cc" -DCMAKE_PREFIX_PATH="$prefix" "-DWANTED=$1"
+    cmake -S "$work/cmake" -B "$work/cmake/build" -DCMAKE_C_COMPILER="$cc" "$where" "-DWANTED=$1"
 }
 # The archive does not know where its installation was moved to.
 cmake_programs() {
