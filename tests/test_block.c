@@ -176,17 +176,6 @@ static attune_schedule random_schedule(const attune_problem *p, const at_target 
     }
 }
 
-static void assert_right(const tensors *t, input_kind kind, const char *what) {
-    attune_tensor list[REF_MAX_TENSORS];
-    const ref_call call = tensors_call(t, list);
-    ref_result wanted, plain;
-    char reason[ATTUNE_MESSAGE_BYTES];
-    assert_true(ref_compute(&call, &wanted) && ref_compute_plain(&call, &plain));
-    if (!check_reference(t, &wanted, &plain, kind, NULL, reason)) fail_msg("%s: %s", what, reason);
-    ref_result_free(&wanted);
-    ref_result_free(&plain);
-}
-
 /* ---- Every sort of problem ---- */
 
 /* Once by machine code and once by the interpreter, which checks every access. The reference needs the old contents of
@@ -202,7 +191,7 @@ static void check_sample(attune_context *context, const sample *from, const attu
     tensors_run_chosen(context, &t, schedule);
     if (tensors_run(&again, context, NULL, schedule, ATTUNE_ENGINE_INTERPRETER))
         fail_msg("%s: %s", what, attune_last_message());
-    assert_right(&t, kind, what);
+    tensors_assert_right(&t, kind, what);
     tensors_assert_same(&t, &again, what);
     tensors_free(&again);
     tensors_free(&t);

@@ -382,7 +382,7 @@ static void keys_of_three_rows_come_in_streams(void **state) {
 }
 
 /* Tasks go from the last rows to the first where later rows see more. Behind a short window they see as many as each
- * other: memory is read in its order, in which tasks of one stripe take 0.71 to 0.95 of the time. */
+ * other: memory is read in its order (docs/lessons-shapes.md). */
 static void tasks_behind_windows_go_upwards(void **state) {
     static const struct {
         const char *problem;
@@ -401,8 +401,8 @@ static void tasks_behind_windows_go_upwards(void **state) {
     }
 }
 
-/* Converted values of five rows and more come from memory to sums in registers, with few registers: 0.84 to 1.0 of the
- * time. f16 was no faster, and four rows of bf16 were slower. */
+/* Converted values of five rows and more come from memory to sums in registers, with few registers
+ * (docs/lessons-decoding.md). f16 was no faster, and four rows of bf16 were slower. */
 static void converted_values_are_held(void **state) {
     static const struct {
         const char *problem;

@@ -35,8 +35,9 @@ attune_status mha_settle_band(attune_problem *p, at_error *err);
 /* problem_strides.c. */
 attune_status mha_settle_problem_strides(attune_problem *p, at_error *err);
 
-/* What a length is taken to be where only the run tells: neither short nor long. */
+/* What a length is taken to be where only the run tells: its bound, or what is neither short nor long. */
 enum { MHA_USUAL_LENGTH = 512 };
+int64_t mha_usual_size(int64_t size, int64_t bound);
 
 /* The largest value that a size can have at run time: itself if known, else its bound, else MHA_MAX_SIZE. */
 int64_t mha_most_queries(const attune_problem *p);

@@ -8,8 +8,7 @@ bool mha_has_last_key(const attune_problem *p) { return p->is_causal || p->windo
 
 /* After the first keys, queries with a window see as many as each other. */
 bool mha_sees_more_later(const attune_problem *p) {
-    const int64_t keys = p->seq_kv >= 0 ? p->seq_kv : p->max_seq_kv ? p->max_seq_kv : MHA_USUAL_LENGTH;
-    return p->is_causal && (p->window_left < 0 || 2 * p->window_left >= keys);
+    return p->is_causal && (p->window_left < 0 || 2 * p->window_left >= mha_usual_size(p->seq_kv, p->max_seq_kv));
 }
 
 bool mha_positions_matter(const attune_problem *p) {

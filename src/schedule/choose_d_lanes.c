@@ -10,8 +10,6 @@
 #include "schedule/cost.h"
 #include "schedule/decide.h"
 
-static bool has_many_registers(const at_target *target) { return !at_has_few_registers(target); }
-
 /* The largest power of two that is at most x. */
 static int32_t power_below(int64_t x) {
     int32_t power = 1;
@@ -23,7 +21,7 @@ static int32_t power_below(int64_t x) {
  * K and V in the first cache next time. Scores of more than two have no shorter time, and take longer to compile; a
  * turn of several is long enough not to be unrolled. */
 static void choose_tiles(const attune_problem *p, const at_target *target, int64_t rows, attune_schedule *s) {
-    const bool many = has_many_registers(target);
+    const bool many = !at_has_few_registers(target);
     const int64_t probabilities = many ? 16 : 10;
     s->score_rows = (int32_t)(rows <= 3 ? rows : 2);
     s->value_rows = (int32_t)(rows <= 3 ? rows : many ? 4 : 2);
@@ -89,7 +87,7 @@ static void choose_panel_by_panel(int64_t planes, attune_schedule *s) {
  * each vector of a lone row is a stream of its own; in the caches eight are faster than sixteen. */
 static void choose_panel_tiles(const attune_problem *p, const at_target *target, int64_t rows, attune_schedule *s) {
     enum { SUMS = 16, FEW_SUMS = 8, ROWS = 4, FEW_ROWS = 2, VECTORS = 8 };
-    const bool many = has_many_registers(target), all_codes = p->integer == ATTUNE_INTEGER_ALL;
+    const bool many = !at_has_few_registers(target), all_codes = p->integer == ATTUNE_INTEGER_ALL;
     const int64_t planes = p->integer ? mha_query_planes(p) : 1, sums = many ? SUMS : FEW_SUMS;
     if (p->v_layout == ATTUNE_LAYOUT_PANELS) s->value_column_vectors = 2;
     if (p->v_layout == ATTUNE_LAYOUT_PANELS && all_codes) {
@@ -157,7 +155,7 @@ static bool is_worth_trying(const search *t, int64_t rows, int64_t keys, double 
     const mha_cost_context *const c = t->context;
     const bool converts = !c->by_pairs && bytes < c->lane_bytes;
     if (rows * keys + keys + 1 > c->machine.target->vector_registers || rows > t->rows) return false;
-    if (keys < USUAL && (!converts || has_many_registers(c->machine.target))) return false;
+    if (keys < USUAL && (!converts || !at_has_few_registers(c->machine.target))) return false;
     return (rows <= USUAL || converts) && (keys <= USUAL || rows == 1);
 }
 
@@ -188,7 +186,7 @@ static void try_held_values(search *t) {
     enum { LEAST_ROWS = 4, MOST_ROWS = 6, VECTORS = 2 };
     const mha_cost_context *const c = t->context;
     attune_schedule s = t->at;
-    if (c->by_pairs || c->v_bytes >= c->lane_bytes || has_many_registers(c->machine.target)) return;
+    if (c->by_pairs || c->v_bytes >= c->lane_bytes || !at_has_few_registers(c->machine.target)) return;
     if (c->p->page_size && c->p->v_dtype != ATTUNE_BF16) return;
     s.value_keys = 1;
     s.value_column_vectors = VECTORS;
@@ -204,7 +202,7 @@ static void try_held_values(search *t) {
 static bool holds_few_keys(const mha_cost_context *c, int64_t rows) {
     enum { LEAST_ROWS = 4, FEW_KEYS = 48 };
     if (c->by_pairs || c->v_bytes != 4 || c->lane_bytes != 4 || c->p->page_size) return false;
-    return !has_many_registers(c->machine.target) && rows >= LEAST_ROWS && mha_most_keys(c->p) <= FEW_KEYS;
+    return at_has_few_registers(c->machine.target) && rows >= LEAST_ROWS && mha_most_keys(c->p) <= FEW_KEYS;
 }
 
 enum { CODE_ROWS = 4, CODE_KEYS = 4 }; /* usual ones */
@@ -223,7 +221,7 @@ static bool may_have_codes(const mha_cost_context *c, const attune_schedule *s) 
     const bool is_crowded = s->score_keys > CODE_KEYS && s->score_rows > 1;
     if (s->score_rows % mha_query_pack(p, s) || rounds_rows_far(c, s)) return false;
     if (s->score_rows * s->score_keys * mha_query_planes(p) > MHA_MAX_D_SUMS) return false;
-    if (has_many_registers(c->machine.target) && is_crowded && mha_query_planes(p) > 1) return false;
+    if (!at_has_few_registers(c->machine.target) && is_crowded && mha_query_planes(p) > 1) return false;
     return !is_crowded || !mha_is_from_memory(p) || mha_is_by_group(p->k_scales);
 }
 
@@ -235,7 +233,7 @@ static void choose_usual_codes(const mha_cost_context *c, int64_t rows, attune_s
     s->score_rows = (int32_t)max_of(s->score_rows, mha_query_pack(c->p, s));
     s->score_column_vectors = 1;
     s->score_keys = 2 * CODE_KEYS;
-    if (!has_many_registers(c->machine.target) || !may_have_codes(c, s)) s->score_keys = CODE_KEYS;
+    if (at_has_few_registers(c->machine.target) || !may_have_codes(c, s)) s->score_keys = CODE_KEYS;
 }
 
 /* Products of codes. Rows share a vector, so their number is even, or one; eight were faster or slower from run to run
@@ -255,7 +253,7 @@ static void try_code_scores(search *t) {
 static bool may_have_values(const mha_cost_context *c, const attune_schedule *s) {
     enum { VECTORS = 4, SUMS = 16 };
     if (rounds_rows_far(c, s)) return false;
-    return !has_many_registers(c->machine.target) || VECTORS * s->value_rows * mha_query_planes(c->p) <= SUMS;
+    return at_has_few_registers(c->machine.target) || VECTORS * s->value_rows * mha_query_planes(c->p) <= SUMS;
 }
 
 static void try_code_values(search *t) {
@@ -315,7 +313,7 @@ void mha_choose_d_lanes(const attune_problem *p, const at_target *target, const 
     s->lanes = (int32_t)(target->vector_bytes / (p->softmax_precision == ATTUNE_F64 ? 8 : 4));
     choose_tiles(p, target, rows, s);
     if (mha_is_from_memory(p) && !p->integer) {
-        if (has_many_registers(target))
+        if (!at_has_few_registers(target))
             choose_tiles_from_memory(p, rows, s);
         else {
             choose_streams_of_keys(p, rows, s);

@@ -16,11 +16,6 @@ const
 
 /* ---- A problem ---- */
 
-/* What a length is taken to be where only the run tells: its bound, or what is neither short nor long. */
-static double size_of(int64_t size, int64_t bound) {
-    return (double)(size != ATTUNE_DYNAMIC ? size : bound ? bound : MHA_USUAL_LENGTH);
-}
-
 /* Keys that a query sees by its position, in the mean of all queries. */
 static double seen_of(const attune_problem *p, double queries, double keys) {
     if (!mha_has_first_key(p) && !mha_has_last_key(p)) return keys;
@@ -44,8 +39,9 @@ static bool is_far(const attune_problem *p, const at_description *d, double head
 }
 
 mha_cost_context mha_cost_context_of(const attune_problem *p, const mha_machine *m) {
-    const double queries = size_of(p->seq_q, p->max_seq_q), group = (double)(p->num_heads / p->num_kv_heads);
-    const double keys = p->low_rank ? (double)p->low_rank : size_of(p->seq_kv, p->max_seq_kv);
+    const double queries = (double)mha_usual_size(p->seq_q, p->max_seq_q);
+    const double group = (double)(p->num_heads / p->num_kv_heads);
+    const double keys = p->low_rank ? (double)p->low_rank : (double)mha_usual_size(p->seq_kv, p->max_seq_kv);
     const double k_bytes = (double)mha_k_row_bytes(p) / (double)p->head_dim;
     const double v_bytes = (double)mha_v_row_bytes(p) / (double)p->head_dim_v;
     const double key = (double)p->head_dim * k_bytes + (double)p->head_dim_v * v_bytes;

@@ -50,7 +50,7 @@ void tensors_assert_right(const tensors *t, input_kind kind, const char *what) {
     const ref_call call = tensors_call(t, list);
     ref_result wanted, plain;
     char reason[ATTUNE_MESSAGE_BYTES];
-    assert_true(ref_attention(&call, &wanted) && ref_attention_plain(&call, &plain));
+    assert_true(ref_compute(&call, &wanted) && ref_compute_plain(&call, &plain));
     if (!check_reference(t, &wanted, &plain, kind, NULL, reason)) fail_msg("%s: %s", what, reason);
     ref_result_free(&wanted);
     ref_result_free(&plain);
