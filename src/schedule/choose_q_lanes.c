@@ -287,11 +287,17 @@ static int32_t score_columns(const search *t) {
     return by_element || t->p->head_dim % 2 ? 1 : t->p->head_dim % 4 ? 2 : 4;
 }
 
-/* By rows a strip of four vectors leaves 16 registers no room for those of three rows. */
+/* By rows a strip of four vectors leaves 16 registers no room for those of three rows. Where rows see different keys it
+ * has three, which leave it for those of four. */
 static int64_t first_sums(const search *t, attune_value_by by) {
-    enum { MOST_SUMS = 8 };
-    const bool is_narrow = at_has_few_registers(t->c->machine.target);
-    return by == ATTUNE_VALUE_BY_ROWS && is_narrow ? min_of(t->room, MOST_SUMS) : t->room;
+    enum { MOST_SUMS = 8, THREE = 3 };
+    const at_target *target = t->c->machine.target;
+    const attune_schedule widest = {.value_columns = (int32_t)t->room, .value_row_vectors = 1};
+    const int64_t vectors = t->p->head_dim_v * (int64_t)t->c->lane_bytes / target->vector_bytes;
+    const bool hides = mha_has_first_key(t->p) || mha_has_last_key(t->p);
+    if (by != ATTUNE_VALUE_BY_ROWS || !at_has_few_registers(target)) return t->room;
+    if (hides && vectors > 0 && mha_next_strips(t->p, &widest, target, vectors).vectors == THREE) return t->room;
+    return min_of(t->room, MOST_SUMS);
 }
 
 /* By rows a register tile for 16 registers is small: counting and addresses take a fifth of the instructions of a key.

@@ -175,6 +175,15 @@ static double values_by_columns(const mha_q_head *h) {
            from_l2(c, v_read, h->tile * (p + v)) * COST_OF(v_from_l2);
 }
 
+/* Of keys that all rows of a register tile see, those in whole turns; the others have a loop of their own. Where an end
+ * moves they are half a turn in the mean. */
+static double in_whole_turns(const mha_q_head *h, double keys) {
+    const int64_t turn = (int64_t)(h->s->value_keys / h->turns);
+    const bool is_known = h->c->ends <= 0 && !h->c->p->has_kv_lens;
+    const double left = is_known ? (double)((int64_t)h->tile % turn) : (double)(turn - 1) / 2;
+    return cost_larger(0, keys - h->tiles * left);
+}
+
 /* The products of a register tile of neighbouring rows with all keys that they see: those that all of them do, and at
  * each end that moves on from row to row a few of one row after the other. Rows do not wait for each other's sums. */
 static double products_of_rows(const mha_q_head *h, double rows, double vectors, const cost_vector *v) {
@@ -182,8 +191,10 @@ static double products_of_rows(const mha_q_head *h, double rows, double vectors,
     const double widened = c->by_pairs || h->v_bytes == c->lane_bytes ? 0 : vectors * COST_OF(widen) * v->shuffle;
     const double more = widened + looking_up(c, c->v_bytes);
     const double own = c->ends * (rows - 1) / 2 / c->group; /* keys of a row */
+    const double shared = cost_larger(0, c->seen - own);
     const cost_turn turn = {rows, vectors, rows, vectors, 1};
-    const double of_all = cost_larger(0, c->seen - own) * (mha_cost_turn(c, v, &turn, c->by_pairs) + more);
+    const double saved = in_whole_turns(h, shared) * (1 - 1 / (double)h->s->value_keys) * COST_OF(turn);
+    const double of_all = shared * (mha_cost_turn(c, v, &turn, c->by_pairs) + more) - saved;
     const double loads = 1 / c->machine.description->load + vectors * v->load;
     const double key = cost_limit(vectors * (c->by_pairs ? v->dot : v->multiply), loads) + COST_OF(turn) + more;
     return h->turns * (of_all + rows * own * key) + h->tiles * (rows - 1) * c->ends * COST_OF(value_start);
