@@ -555,6 +555,19 @@ static void test_sinks_that_are_no_numbers(void **state) {
     attune_context_destroy(context);
 }
 
+/* In all chunks of the keys together. */
+static void test_sinks_count_once(void **state) {
+    static const sample from = {"num_heads=3,seq_q=2,seq_kv=600,head_dim=4,sinks=1,lse=1", ""};
+    (void)state;
+    attune_context *context = open_context(NULL, 1);
+    const attune_problem p = problem_canonical(from.problem);
+    attune_schedule schedule = ATTUNE_SCHEDULE_INIT;
+    mha_choose_d_lanes(&p, context->target, usual_machine(context->target), &schedule);
+    schedule.kv_tile = schedule.kv_chunk = 64;
+    check_sample(context, &from, &schedule, 0);
+    attune_context_destroy(context);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_sort_of_problem),
@@ -567,6 +580,7 @@ int main(void) {
         cmocka_unit_test(test_merge),
         cmocka_unit_test(test_merge_of_empty_parts),
         cmocka_unit_test(test_sinks_that_are_no_numbers),
+        cmocka_unit_test(test_sinks_count_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
