@@ -276,6 +276,13 @@ expect "rows divide the schedule's" 0 'alloc acc.1: f32x8\[5, 4\] reg' held_tile
 "$attune" compile num_heads=8,seq_q=128,seq_kv=64,head_dim=1024 --schedule=task_prefetch=head --emit=lowered >"$work/ir"
 [ "$(grep -c prefetch "$work/ir")" -gt 0 ] && [ "$(grep -c prefetch "$work/ir")" -lt 20 ]
 report $? "prefetches of the next head are loops, not thousands of lines"
+# Of a window in one task the rows that come next are another head's.
+ask_behind_windows() {
+    "$attune" compile --target=avx2 --emit=ir "num_heads=6,seq_q=40,head_dim=16,is_causal=1,$1" \
+        --schedule=task_row_vectors=8,task_prefetch=head
+}
+expect "a window in one task asks for the next head" 0 'prefetch q\[next_entry, next_head' \
+    ask_behind_windows window_left=30
 # The same key of the next page is asked for where the distance is a page or more; else one of this page.
 ask_ahead() {
     "$attune" compile --target=avx2 --emit=ir "num_heads=4,head_dim=64,seq_kv=9999,kv_lens=1,$1" \

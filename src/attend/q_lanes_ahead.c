@@ -155,16 +155,23 @@ void ql_open_ahead(q_lanes *c) {
 /* Whether a stripe may visit so few keys that what their register tiles ask for is not all of the shares. */
 static bool sees_part(const q_lanes *c) { return c->has_tiles || c->m->has_first; }
 
+/* The same stripe of the next task: of this head, or where it has one task of the next head. */
+static stripe_ahead stripe_of_next_task(q_lanes *c, const ir_expr *stripe) {
+    ir_builder *b = c->b;
+    const bool downwards = c->num_tasks && mha_sees_more_later(c->m->p);
+    const ir_expr *number = ir_add(b, c->first_stripe, stripe);
+    if (c->num_tasks == 1) return stripe_of_next_head(c, number);
+    number = downwards ? ir_sub(b, number, c->stripes) : ir_add(b, number, c->stripes);
+    const ir_expr *row = ir_max(b, ir_idx(b, 0), ir_times(b, number, c->stripe_rows));
+    return (stripe_ahead){c->e.batch, c->kv_head, ir_let(b, "row_ahead", row)};
+}
+
 /* Of a stripe that sees a part of the keys, whichever they are: each run of SHARED_TILES register tiles asks for all of
  * the lines of the same stripe of the next task. */
 static void ask_for_next_task(q_lanes *c, const q_lanes_tile *tile, const ir_expr *first) {
     enum { SHARED_TILES = 16 };
     ir_builder *b = c->b;
-    const bool downwards = c->num_tasks && mha_sees_more_later(c->m->p);
-    const ir_expr *number = ir_add(b, c->first_stripe, tile->stripe);
-    number = downwards ? ir_sub(b, number, c->stripes) : ir_add(b, number, c->stripes);
-    const ir_expr *row = ir_max(b, ir_idx(b, 0), ir_times(b, number, c->stripe_rows));
-    const stripe_ahead next = {c->e.batch, c->kv_head, ir_let(b, "row_ahead", row)};
+    const stripe_ahead next = stripe_of_next_task(c, tile->stripe);
     const ir_expr *tiles = ir_div(b, ir_add(b, tile->first_key, first), ir_idx(b, c->m->s->score_keys));
     const ir_expr *part = ir_let(b, "part", ir_mod(b, tiles, ir_idx(b, SHARED_TILES)));
     ask_for_rows(c, c->m->q, c->m->p->head_dim, &next, part, SHARED_TILES);
