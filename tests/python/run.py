@@ -19,7 +19,7 @@ from pathlib import Path
 NO_TESTS = 5  # pytest's exit status if all are deselected
 # They begin first: at the end no processor waits for one of them.
 LONGEST = "engines_process torch_sdpa_engine torch_sdpa jax_transforms distributed ort_sessions jax transformers_models"
-# The short form always runs these, some of each engine, and of others one of three, drawn by lot.
+# The short form always runs these, some of each engine, and of others one of four, drawn by lot.
 ALWAYS = "package torch_sdpa torch_block jax ort_sessions tvm transformers_engine"
 SHORT_CALLS = "30"  # random calls of scaled_dot_product_attention, each with a kernel of its own
 
@@ -92,7 +92,7 @@ def run_file(file, shared, options):
 
 
 def draw(files, long):
-    """Files that always run, a third of the long ones, and a third of the rest. ATTUNE_TEST_SEED decides which."""
+    """Files that always run, a fourth of the long ones, and a fourth of the rest. ATTUNE_TEST_SEED decides which."""
     lot = random.Random(os.environ.get("ATTUNE_TEST_SEED"))
     always = [f"test_{name}" for name in ALWAYS.split()]
     groups = {"always": [], "long": [], "rest": []}
@@ -101,7 +101,7 @@ def draw(files, long):
         groups["always" if stem in always else "long" if stem in long else "rest"].append(file)
     chosen = set(groups["always"])
     for others in (groups["long"], groups["rest"]):
-        chosen.update(lot.sample(others, -(-len(others) // 3)))
+        chosen.update(lot.sample(others, -(-len(others) // 4)))
     print(f"not drawn this time: {' '.join(Path(file).name for file in files if file not in chosen)}")
     return [file for file in files if file in chosen]
 
@@ -109,7 +109,7 @@ def draw(files, long):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--short", action="store_true", help="without the tests that are marked as slow")
-    parser.add_argument("--draw", action="store_true", help="a third of the files that do not always run, by lot")
+    parser.add_argument("--draw", action="store_true", help="a fourth of the files that do not always run, by lot")
     parser.add_argument("--jobs", type=int, default=1, help="files that run at a time (1)")
     parser.add_argument("--timeout", type=float, default=1200, help="seconds that a file may take (1200)")
     parser.add_argument("files", nargs="+")
