@@ -112,7 +112,7 @@ static bool asks_as_usual(const problem *p, const attune_schedule *schedule) {
     attune_schedule usual = *schedule;
     usual.task_prefetch = ATTUNE_PREFETCH_AUTO;
     usual.kv_prefetch = MHA_SCHEDULE_AUTO;
-    mha_schedule_settle(&p->canonical, p->context.machine.target, &usual);
+    mha_schedule_settle(&p->canonical, p->context.machine.target, p->context.machine.description, &usual);
     return mha_schedule_same(&usual, schedule);
 }
 

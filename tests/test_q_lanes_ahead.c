@@ -2,6 +2,7 @@
  * and attune chooses it where it pays. */
 #include "problem/mha.h"
 #include "schedule/schedule.h"
+#include "schedule/schedule_fields.h"
 #include "support/calls.h"
 #include "support/problems.h"
 #include "target/target.h"
@@ -110,11 +111,40 @@ static void chosen_by_the_size_of_a_call(void **state) {
     }
 }
 
+/* How far is far follows from the last cache: half of it for a call, a quarter for its K and V. What text leaves out is
+ * the same everywhere, and what is chosen otherwise is named in a choice. */
+static void last_caches_say_what_is_far(void **state) {
+    enum { MEGABYTE = 1024 * 1024 };
+    static const struct {
+        const char *problem;
+        int usual, l3, task_prefetch, kv_prefetch; /* l3: MB. 0: the schedule has none */
+    } cases[] = {{"batch=128,num_heads=6,seq_q=32,seq_kv=32,head_dim=32", true, 32, ATTUNE_PREFETCH_NONE, 0},
+                 {"batch=128,num_heads=6,seq_q=32,seq_kv=32,head_dim=32", false, 16, ATTUNE_PREFETCH_HEAD, 0},
+                 {"num_heads=64,num_kv_heads=16,seq_q=1,seq_kv=700,head_dim=128", true, 32, 0, 2048},
+                 {"num_heads=64,num_kv_heads=16,seq_q=1,seq_kv=700,head_dim=128", false, 96, 0, MHA_SCHEDULE_NONE}};
+    const at_target *const target = at_target_find("avx512");
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const attune_problem p = problem_canonical(cases[i].problem);
+        at_description machine = *at_description_of("zen4", false);
+        attune_schedule s, left;
+        machine.l3 = (double)cases[i].l3 * MEGABYTE;
+        mha_choose(&p, target, &machine, &s);
+        if ((int)s.task_prefetch != cases[i].task_prefetch || s.kv_prefetch != cases[i].kv_prefetch)
+            fail_msg("%s, %d MB: %d, %d", cases[i].problem, cases[i].l3, (int)s.task_prefetch, (int)s.kv_prefetch);
+        left = s;
+        left.task_prefetch = left.kv_prefetch = MHA_SCHEDULE_AUTO;
+        mha_schedule_settle(&p, target, NULL, &left);
+        assert_int_equal(mha_schedule_same(&left, &s), cases[i].usual);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bits_without),
         cmocka_unit_test(chosen_where_it_pays),
         cmocka_unit_test(chosen_by_the_size_of_a_call),
+        cmocka_unit_test(last_caches_say_what_is_far),
     };
     return cmocka_run_group_tests(tests, sample_context_open, sample_context_close);
 }

@@ -160,7 +160,7 @@ static attune_schedule narrow_schedule(const attune_problem *p, const at_target 
     s.kv_tile = kv_tile;
     s.value_by = value_by;
     if (mha_schedule_check(p, &s, target, &err)) fail_msg("%s", err.message);
-    mha_schedule_settle(p, target, &s);
+    mha_schedule_settle(p, target, NULL, &s);
     assert_int_equal(s.value_by, value_by);
     return s;
 }

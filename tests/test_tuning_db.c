@@ -111,11 +111,12 @@ static void open_lengths_are_near_by_their_bounds(void **state) {
 }
 
 /* Whether the usual choices of one problem are those of the other. */
-static bool is_the_same_here(const attune_problem *there, const attune_problem *here, const at_target *target,
+static bool is_the_same_here(const attune_problem *there, const attune_problem *here, const attune_context *context,
                              const attune_schedule *s) {
+    const at_description *const machine = &context->machine_class.description;
     attune_schedule carried = *s;
-    mha_schedule_leave_usual(there, target, &carried);
-    mha_schedule_settle(here, target, &carried);
+    mha_schedule_leave_usual(there, context->target, machine, &carried);
+    mha_schedule_settle(here, context->target, machine, &carried);
     return !memcmp(&carried, s, AT_SCHEDULE_BYTES);
 }
 
@@ -137,7 +138,7 @@ static void a_neighbour_has_to_suit(void **state) {
     mha_choose(&here, context->target, &context->machine_class.description, &usual_here);
     for (size_t i = 0; i < count; i++) {
         if (mha_schedule_check(&here, &list[i].schedule, context->target, NULL)) continue;
-        if (!is_the_same_here(&there, &here, context->target, &list[i].schedule)) continue;
+        if (!is_the_same_here(&there, &here, context, &list[i].schedule)) continue;
         const double loss = mha_cost(&here, &machine, &list[i].schedule) / mha_cost(&here, &machine, &usual_here) /
                             (list[i].cost / mha_cost(&there, &machine, &usual_there));
         if (loss <= change) continue;

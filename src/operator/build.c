@@ -123,7 +123,7 @@ static void build_phases(void *user) {
 ir_kernel *mha_build(at_arena *arena, const attune_problem *canonical, const attune_schedule *schedule,
                      const at_target *target, at_error *err) {
     attune_schedule settled = *schedule;
-    mha_schedule_settle(canonical, target, &settled);
+    mha_schedule_settle(canonical, target, NULL, &settled);
     mha_context c = {.p = canonical, .s = &settled, .target = target};
     c.b = ir_builder_new(arena, mha_op_name(canonical->op));
     if (!c.b) {

@@ -13,7 +13,7 @@ int32_t mha_reproducible_kv_tile(const attune_problem *p) {
 
 double mha_cost_of_choice(const mha_cost_context *c, const attune_schedule *schedule) {
     attune_schedule s = *schedule;
-    mha_schedule_settle(c->p, c->machine.target, &s);
+    mha_schedule_settle(c->p, c->machine.target, c->machine.description, &s);
     const mha_costs costs = mha_costs_of_head(c, &s);
     return mha_costs_sum(&costs);
 }
@@ -77,5 +77,5 @@ void mha_choose(const attune_problem *p, const at_target *target, const at_descr
     *s = (attune_schedule)ATTUNE_SCHEDULE_INIT;
     choose_strategy(p, &(mha_machine){target, machine}, s);
     mha_choose_gemm(p, &(mha_machine){target, machine}, s);
-    mha_schedule_settle(p, target, s);
+    mha_schedule_settle(p, target, machine, s);
 }

@@ -63,8 +63,8 @@ static search search_of(const mha_cost_context *c) {
     const int64_t lanes = c->machine.target->vector_bytes / (int64_t)c->lane_bytes;
     const int64_t usual = (is_large && c->rows >= MANY_ROWS ? 2 : 1) * TASK_VECTORS * lanes;
     const int64_t fit = (int64_t)((c->by_pairs ? 2 : 1) * LONGEST / row);
-    const at_description *d = c->machine.description;
-    const double heads = (double)(p->num_kv_heads * max_of(p->batch, 1)), last = d->l3 > 0 ? d->l3 : d->l2;
+    const double heads = (double)(p->num_kv_heads * max_of(p->batch, 1));
+    const double last = at_description_last_cache(c->machine.description);
     return (search){.c = c,
                     .p = p,
                     .rows = (int64_t)c->rows,
@@ -325,7 +325,7 @@ static bool begin(search *t, int32_t lanes, int32_t vectors, attune_value_by by)
     if (by == ATTUNE_VALUE_BY_COLUMNS && skips_columns(t, &s)) return false;
     set_kv_tile(t, &s, takes_rows(t, &s) ? long_tile(t, &s) : min_of(t->keys, ONE_TILE));
     attune_schedule settled = s;
-    mha_schedule_settle(t->p, t->c->machine.target, &settled);
+    mha_schedule_settle(t->p, t->c->machine.target, t->c->machine.description, &settled);
     s.kv_copy = t->c->by_pairs ? ATTUNE_COPY_CONVERTED : settled.kv_copy;
     s.task_prefetch = settled.task_prefetch;
     s.value_by = by;

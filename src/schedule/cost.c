@@ -32,10 +32,10 @@ static mha_cost_level level_of(const attune_problem *p, const at_description *d,
     return all <= (double)d->l2 ? MHA_COST_L2 : all <= (double)d->l3 ? MHA_COST_L3 : MHA_COST_MEMORY;
 }
 
-/* Half of the last cache: other data are in it as well. settle.c, which knows no machine, has 16 MB for it. */
+/* Half of the last cache: other data are in it as well. */
 static bool is_far(const attune_problem *p, const at_description *d, double head_bytes) {
     const double heads = (double)p->num_kv_heads * (double)min_of(p->batch, 1 << 16);
-    return heads * head_bytes >= (d->l3 > 0 ? d->l3 : d->l2) / 2;
+    return heads * head_bytes >= at_description_last_cache(d) / 2;
 }
 
 mha_cost_context mha_cost_context_of(const attune_problem *p, const mha_machine *m) {
@@ -73,8 +73,8 @@ mha_cost_context mha_cost_context_of(const attune_problem *p, const mha_machine 
 cost_vector mha_cost_vector(const mha_machine *m, double bytes) {
     const at_description *d = m->description;
     const double slots = at_description_slots(d, bytes), halves = m->target->flags & AT_TARGET_FMA ? 1 : 2;
-    return (cost_vector){halves * slots / d->fma, slots / d->bf16, slots / d->load, slots / d->store,
-                         slots / d->shuffle,          slots / d->i8};
+    return (cost_vector){halves * slots / d->fma, slots / d->bf16,    slots / d->load,
+                         slots / d->store,        slots / d->shuffle, slots / d->i8};
 }
 
 /* An element that all lanes share is an operand in memory where one vector is multiplied by it; for more of them it is

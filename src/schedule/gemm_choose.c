@@ -65,7 +65,7 @@ static void try(search *t, attune_schedule s, int64_t rows, int64_t vectors) {
     s.gemm_column_vectors = (int32_t)vectors;
     s.gemm_task_rows = choose_block(t->p, t->rows, rows);
     const attune_schedule left = s;
-    mha_schedule_settle(t->p, t->on->target, &s);
+    mha_schedule_settle(t->p, t->on->target, t->on->description, &s);
     const bool is_usual = rows == t->usual_rows && vectors == t->narrowest;
     const double cost = mha_cost_products(&t->context, &t->products, &s) * (is_usual ? 1 - PROMISE : 1);
     if (t->least > 0 && cost >= t->least) return;

@@ -251,7 +251,7 @@ attune_status mha_schedule_in(const attune_schedule **schedule, attune_schedule 
     if (!status) status = check_reserved(whole, err);
     if (!status) status = check_ranges(whole, err);
     if (status) return status;
-    mha_schedule_settle(p, target, whole);
+    mha_schedule_settle(p, target, NULL, whole);
     *schedule = whole;
     return check_settled(p, whole, target, err);
 }

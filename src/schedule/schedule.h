@@ -27,11 +27,14 @@ attune_status mha_schedule_check(const attune_problem *canonical, const attune_s
 void mha_choose(const attune_problem *canonical, const at_target *target, const at_description *machine,
                 attune_schedule *schedule);
 /* Gives choices that are auto the value that attune chooses for these numbers, which are in range. Kernels are built of
- * settled schedules, and keys and text have these. */
-void mha_schedule_settle(const attune_problem *canonical, const at_target *target, attune_schedule *schedule);
+ * settled schedules, and keys and text have these. What a caller's text leaves out is the same on all machines of a
+ * target: machine NULL. */
+void mha_schedule_settle(const attune_problem *canonical, const at_target *target, const at_description *machine,
+                         attune_schedule *schedule);
 /* The other way: leaves all choices to attune, or those that it would make so. These follow when something changes. */
 void mha_schedule_leave_choices(attune_schedule *schedule);
-void mha_schedule_leave_usual(const attune_problem *canonical, const at_target *target, attune_schedule *schedule);
+void mha_schedule_leave_usual(const attune_problem *canonical, const at_target *target, const at_description *machine,
+                              attune_schedule *schedule);
 /* The kv_tile of every schedule with integer=all. The sum of a plane of codes is exact in f32: 512 * 255 * 128 < 2^24.
  */
 enum { MHA_INTEGER_KEYS = 512 };

@@ -2,9 +2,9 @@
  * docs/performance-lessons.md.
  *
  * These are rules, not the cost's: samples find their data in nearer caches than a call does, so they make asking ahead
- * look dear, and fits compare only schedules that ask as is said here (docs/tuning.md). Nor is a machine at hand: what
- * the text of a schedule leaves out is the same on all machines of a target. So what is far is given in bytes. FAR is
- * half of the last cache where it was measured, as cost.c takes it of each machine. */
+ * look dear, and fits compare only schedules that ask as is said here (docs/tuning.md). What is far depends on the last
+ * cache: half of it for a call, as in cost.c, and a quarter for its K and V. Other sizes are bytes: they were the same
+ * on a Zen 3 and a Zen 4, whose second caches differ. */
 #include "base/integers.h"
 #include "problem/problem.h"
 #include "problem/problem_sight.h"
@@ -25,7 +25,12 @@ static double keys_seen(const attune_problem *p, int64_t queries, int64_t keys) 
     return mha_sight_of_queries(p, &all).pairs / (double)queries;
 }
 
-enum { LARGE = 1024 * 1024, NEAR = 4 * LARGE, FAR = 16 * LARGE };
+enum { LARGE = 1024 * 1024, NEAR = 4 * LARGE, USUAL_LAST = 32 * LARGE };
+
+/* Bytes of the last cache; without a machine, those of the CPUs that all of this was measured on. */
+static double last_cache(const at_description *machine) {
+    return machine ? at_description_last_cache(machine) : USUAL_LAST;
+}
 
 /* The multiply-adds for each line that a head reads or writes, from which on asking for the next head's lines pays, by
  * the bytes of a call. 49 x 49 scores have PAYS in f32. Under causality and windows more is needed where there is
@@ -33,20 +38,20 @@ enum { LARGE = 1024 * 1024, NEAR = 4 * LARGE, FAR = 16 * LARGE };
  * cache, which others use, too. With few registers it was measured again: the lines of a small call are there, so
  * asking only costs, and those of some megabytes are waited for, however little is computed. The batch is an argument
  * of a kernel, so what holds is that of the first call. */
-static double paying_work(const attune_problem *p, const at_target *target, double bytes) {
+static double paying_work(const attune_problem *p, const at_target *target, double last, double bytes) {
     enum { PAYS_BEYOND = 64, PAYS_FAR = 160, PAYS = 320, PAYS_NEAR = 480 };
     const bool hides = mha_has_first_key(p) || mha_has_last_key(p);
     if (at_has_few_registers(target) && bytes <= LARGE) return INFINITY;
     if (at_has_few_registers(target) && bytes >= NEAR) return PAYS_BEYOND;
     if (hides && bytes <= NEAR && !mha_attends_by_pairs(p, target)) return PAYS_NEAR;
-    return !hides && bytes >= FAR ? PAYS_FAR : PAYS;
+    return !hides && bytes >= last / 2 ? PAYS_FAR : PAYS;
 }
 
 /* A prefetch takes a slot of a load, so a head has to compute enough for each of its lines. What is larger than the
  * second cache would be gone before the next head begins. Pairs are multiplied in half the time, those of lanes that
  * are filled up, too. Under causality and windows only what is seen counts, but for larger calls with many registers.
  */
-static attune_task_prefetch usual_task_prefetch(const attune_problem *p, const at_target *target,
+static attune_task_prefetch usual_task_prefetch(const attune_problem *p, const at_target *target, double last,
                                                 const attune_schedule *s) {
     enum { LINE = 64 };
     const int64_t queries = p->seq_q == ATTUNE_DYNAMIC ? MHA_USUAL_LENGTH : p->seq_q;
@@ -59,7 +64,7 @@ static attune_task_prefetch usual_task_prefetch(const attune_problem *p, const a
     const double call = (double)max_of(p->batch, 1) * (double)p->num_kv_heads * bytes;
     const bool counts_seen = at_has_few_registers(target) || (call <= NEAR && !by_pairs);
     const double seen = counts_seen ? keys_seen(p, queries, keys) : (double)keys;
-    const bool pays = computed * seen * (double)columns * LINE >= paying_work(p, target, call) * bytes;
+    const bool pays = computed * seen * (double)columns * LINE >= paying_work(p, target, last, call) * bytes;
     return pays && keys * (k + v) < LARGE ? ATTUNE_PREFETCH_HEAD : ATTUNE_PREFETCH_NONE;
 }
 
@@ -71,19 +76,20 @@ static attune_kv_copy usual_kv_copy(const attune_problem *p, const at_target *ta
     return are_shared ? ATTUNE_COPY_ONCE : ATTUNE_COPY_CONVERTED;
 }
 
-static void settle_q_lanes(const attune_problem *p, const at_target *target, attune_schedule *s) {
+static void settle_q_lanes(const attune_problem *p, const at_target *target, double last, attune_schedule *s) {
     const bool by_rows = mha_attends(p) && (mha_takes_rows_at_once(p, s) || mha_keeps_rows(p, s, target));
     if (!s->value_by) s->value_by = by_rows ? ATTUNE_VALUE_BY_ROWS : ATTUNE_VALUE_BY_COLUMNS;
     if (!s->kv_copy) s->kv_copy = usual_kv_copy(p, target, s);
-    if (!s->task_prefetch) s->task_prefetch = mha_attends(p) ? usual_task_prefetch(p, target, s) : ATTUNE_PREFETCH_NONE;
+    if (s->task_prefetch) return;
+    s->task_prefetch = mha_attends(p) ? usual_task_prefetch(p, target, last, s) : ATTUNE_PREFETCH_NONE;
 }
 
 /* Whether K and V of a call are so many that each head finds its own in a far cache, however small it is. */
-static bool is_from_afar(const attune_problem *p) {
-    enum { LARGE_CALL = 8 * 1024 * 1024, MOST = 1 << 20 };
+static bool is_from_afar(const attune_problem *p, double last) {
+    enum { MOST = 1 << 20 };
     const int64_t k = p->head_dim * mha_dtype_bytes(p->k_dtype), v = p->head_dim_v * mha_dtype_bytes(p->v_dtype);
     const int64_t heads = min_of(max_of(p->batch, 1), MOST) * p->num_kv_heads;
-    return (double)heads * (double)min_of(mha_most_keys(p), MOST) * (double)(k + v) >= LARGE_CALL;
+    return (double)heads * (double)min_of(mha_most_keys(p), MOST) * (double)(k + v) >= last / 4;
 }
 
 /* Further ahead what was asked for is in the prefetchers' way; with several rows there is more to do for each key, and
@@ -91,11 +97,11 @@ static bool is_from_afar(const attune_problem *p) {
  *
  * With few registers, which was measured on a Zen 3, nothing is asked for: whatever the distance is, it is in the way
  * there. An exception are short pages, which the prefetchers lose at once: the next one is asked for. */
-static int32_t usual_prefetch(const attune_problem *p, const at_target *target, const attune_schedule *s) {
+static int32_t usual_prefetch(const attune_problem *p, const at_target *target, double last, const attune_schedule *s) {
     enum { NONE = -1, ONE_ROW = 1024, MORE_ROWS = 2048, CODES = 4096, PANELS = 8192, PAGE = 4096 /* bytes */ };
     attune_problem seen = *p;
     if (p->low_rank) seen.seq_kv = p->low_rank;
-    if (!mha_is_from_memory(&seen) && !is_from_afar(&seen)) return NONE;
+    if (!mha_is_from_memory(&seen) && !is_from_afar(&seen, last)) return NONE;
     if (s->score_streams == 1 && s->value_streams == 1 && !p->integer) return NONE;
     if (p->integer) return mha_has_panels(p) ? PANELS : CODES;
     const int64_t page = p->page_size * max_of(mha_k_row_bytes(p), mha_v_row_bytes(p));
@@ -105,12 +111,12 @@ static int32_t usual_prefetch(const attune_problem *p, const at_target *target, 
 
 /* Prefetchers follow four streams well, of panels as of rows. With `reproducible` keys are summed in their order, and
  * scores of panels have a stream for each vector of keys. */
-static void settle_d_lanes(const attune_problem *p, const at_target *target, attune_schedule *s) {
+static void settle_d_lanes(const attune_problem *p, const at_target *target, double last, attune_schedule *s) {
     enum { STREAMS = 4 };
     const bool in_order = p->reproducible || p->integer || p->k_layout == ATTUNE_LAYOUT_PANELS;
     if (!s->score_streams) s->score_streams = !in_order && mha_may_stream_scores(s) ? STREAMS : 1;
     if (!s->value_streams) s->value_streams = p->reproducible ? 1 : s->value_keys % STREAMS ? s->value_keys : STREAMS;
-    if (!s->kv_prefetch) s->kv_prefetch = usual_prefetch(p, target, s);
+    if (!s->kv_prefetch) s->kv_prefetch = usual_prefetch(p, target, last, s);
 }
 
 /* The rows of one register tile make few tasks: narrow ones. With more of them each task would copy its rows for fewer
@@ -131,22 +137,24 @@ void mha_schedule_leave_choices(attune_schedule *s) {
             *mha_schedule_at(s, mha_schedule_fields[i].word) = MHA_SCHEDULE_AUTO;
 }
 
-void mha_schedule_leave_usual(const attune_problem *p, const at_target *target, attune_schedule *s) {
+void mha_schedule_leave_usual(const attune_problem *p, const at_target *target, const at_description *machine,
+                              attune_schedule *s) {
     for (int i = 0; i < MHA_NUM_SCHEDULE_FIELDS; i++) {
         const int word = mha_schedule_fields[i].word;
         attune_schedule left = *s, settled;
         if (!mha_schedule_is_choice(&mha_schedule_fields[i])) continue;
         *mha_schedule_at(&left, word) = MHA_SCHEDULE_AUTO;
         settled = left;
-        mha_schedule_settle(p, target, &settled);
+        mha_schedule_settle(p, target, machine, &settled);
         if (mha_schedule_value(&settled, word) == mha_schedule_value(s, word)) *s = left;
     }
 }
 
-void mha_schedule_settle(const attune_problem *p, const at_target *target, attune_schedule *s) {
+void mha_schedule_settle(const attune_problem *p, const at_target *target, const at_description *machine,
+                         attune_schedule *s) {
     if (s->strategy == ATTUNE_D_LANES)
-        settle_d_lanes(p, target, s);
+        settle_d_lanes(p, target, last_cache(machine), s);
     else
-        settle_q_lanes(p, target, s);
+        settle_q_lanes(p, target, last_cache(machine), s);
     if (mha_is_block(p)) settle_products(p, target, s);
 }

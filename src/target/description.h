@@ -38,6 +38,9 @@ attune_status at_description_parse(const char *what, const char *text, at_descri
 /* Writes "custom-" and 16 hexadecimal digits of a hash of the numbers; `name` has AT_CLASS_BYTES. */
 void at_description_name(const at_description *description, char *name);
 
+/* Bytes of the last cache. */
+static inline double at_description_last_cache(const at_description *d) { return d->l3 > 0 ? d->l3 : d->l2; }
+
 /* Slots of a unit that a vector of `bytes` takes: at least one. */
 static inline double at_description_slots(const at_description *d, double bytes) {
     return bytes > d->width ? bytes / d->width : 1;

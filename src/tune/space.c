@@ -106,7 +106,7 @@ static void sift_up(tune_candidate *heap, size_t at) {
 static void collect(collector *c, attune_schedule s) {
     normalise(c->p, &s);
     if (!is_candidate(c->p, c->m, &s)) return;
-    mha_schedule_settle(c->p, c->m->target, &s);
+    mha_schedule_settle(c->p, c->m->target, c->m->description, &s);
     const tune_candidate candidate = {s, mha_cost(c->p, c->m, &s)};
     if (c->count < c->capacity) {
         c->list[c->count] = candidate;
@@ -255,7 +255,7 @@ static bool is_step(const mha_schedule_field *field, int32_t x, int32_t value) {
 
 static void collect_steps(collector *c, unsigned part, const attune_schedule *s) {
     attune_schedule from = *s;
-    mha_schedule_leave_usual(c->p, c->m->target, &from);
+    mha_schedule_leave_usual(c->p, c->m->target, c->m->description, &from);
     for (int i = 0; i < MHA_NUM_SCHEDULE_FIELDS; i++) {
         const mha_schedule_field *const field = &mha_schedule_fields[i];
         if (field->part != part) continue;

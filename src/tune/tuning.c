@@ -126,9 +126,10 @@ static bool parse_legal(const lookup *l, const char *text, at_operation o, attun
 /* The winner of there, here: what attune would choose there it chooses anew. */
 static bool move_here(const lookup *l, const attune_problem *there, attune_schedule *schedule) {
     const attune_problem *const here = l->wanted.problem;
-    mha_schedule_leave_usual(there, l->context->target, schedule);
+    const at_description *const machine = &l->context->machine_class.description;
+    mha_schedule_leave_usual(there, l->context->target, machine, schedule);
     if (mha_schedule_check(here, schedule, l->context->target, NULL)) return false;
-    mha_schedule_settle(here, l->context->target, schedule);
+    mha_schedule_settle(here, l->context->target, machine, schedule);
     return true;
 }
 

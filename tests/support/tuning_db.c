@@ -92,17 +92,17 @@ void obey_permissions(bool obeys) {
 
 /* A usual choice is made anew for a neighbour. It is the same there, as stripes of one vector leave no rest of its
  * rows. */
-static void take_short_stripes(const attune_problem *p, const at_target *target, attune_schedule *s) {
+static void take_short_stripes(const attune_problem *p, const attune_context *context, attune_schedule *s) {
     s->score_row_vectors = s->value_row_vectors = s->task_row_vectors = 1;
     s->value_by = ATTUNE_VALUE_AUTO;
-    mha_schedule_settle(p, target, s);
+    mha_schedule_settle(p, context->target, &context->machine_class.description, s);
 }
 
 attune_schedule unusual(const attune_context *context, int which) {
     const attune_problem p = problem_canonical(THERE);
     attune_schedule schedule;
     mha_choose(&p, context->target, &context->machine_class.description, &schedule);
-    take_short_stripes(&p, context->target, &schedule);
+    take_short_stripes(&p, context, &schedule);
     if (which != 1) schedule.score_columns = schedule.score_columns == 1 ? 2 : 1;
     if (which != 0) schedule.value_keys = schedule.value_keys == 1 ? 2 : 1;
     assert_int_equal(mha_schedule_check(&p, &schedule, context->target, NULL), ATTUNE_OK);
