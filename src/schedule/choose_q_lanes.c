@@ -363,10 +363,23 @@ static void keep(best_two *best, const search *t) {
     best->cost[at] = t->cost;
 }
 
+/* Whether a row or two beyond whole vectors go by columns in a stripe of so many vectors, which has all rows. Then the
+ * last of them takes none of 16 registers. */
+static bool leaves_few_rows(const search *t, int32_t lanes, int64_t vectors) {
+    enum { MOST_ROWS = 2 };
+    const at_target *target = t->c->machine.target;
+    const attune_schedule s = {.lanes = lanes, .score_row_vectors = (int32_t)vectors};
+    if (!at_has_few_registers(target) || mha_has_first_key(t->p) || mha_has_last_key(t->p)) return false;
+    const int64_t rest = mha_rest_rows(t->p, &s, target);
+    return rest > 0 && rest <= MOST_ROWS;
+}
+
 static int64_t most_vectors(const search *t, int32_t lanes) {
-    enum { MOST_VECTORS = 4, MOST_NARROW = 7 };
+    enum { MOST_VECTORS = 4, MOST_BESIDE_REST = 6, MOST_NARROW = 7 };
     const bool is_narrow = lanes * t->c->lane_bytes < t->c->machine.target->vector_bytes;
-    return min_of(is_narrow ? MOST_NARROW : MOST_VECTORS, max_of(ceil_div(t->rows, lanes), 1));
+    const int64_t all = max_of(ceil_div(t->rows, lanes), 1);
+    if (!is_narrow && all <= MOST_BESIDE_REST && leaves_few_rows(t, lanes, all)) return all;
+    return min_of(is_narrow ? MOST_NARROW : MOST_VECTORS, all);
 }
 
 static void try_lanes(search *t, int32_t lanes, best_two *best) {
