@@ -406,6 +406,74 @@ static void test_bits_do_not_depend_on_who_keeps_them(void **state) {
     }
 }
 
+/* Whether the last register tile of 8 keys begins earlier. */
+static bool overlaps(const char *problem, int32_t kv_tile) {
+    attune_problem p = ATTUNE_PROBLEM_INIT, canonical;
+    attune_schedule s = ATTUNE_SCHEDULE_INIT;
+    assert_int_equal(attune_problem_parse(problem, &p), ATTUNE_OK);
+    assert_int_equal(mha_canonicalize(&p, &canonical, NULL), ATTUNE_OK);
+    s.lanes = s.score_keys = 8;
+    s.score_row_vectors = 1;
+    s.kv_tile = kv_tile;
+    return mha_score_tiles_overlap(&canonical, &s, at_target_find("avx2"));
+}
+
+static void test_score_tiles_overlap(void **state) {
+    (void)state;
+    assert_true(overlaps("seq_q=30,seq_kv=25,head_dim=64", 32));
+    assert_true(overlaps("seq_q=30,seq_kv=30,head_dim=64,is_causal=1,window_left=9", 16));
+    /* whole tiles; a tile of fewer keys than a register tile; a diagonal of its own; lengths that the run tells */
+    assert_false(overlaps("seq_q=30,seq_kv=24,head_dim=64", 24));
+    assert_false(overlaps("seq_q=30,seq_kv=7,head_dim=64", 8));
+    assert_false(overlaps("seq_q=30,seq_kv=25,head_dim=64", 24));
+    assert_false(overlaps("seq_q=17,seq_kv=17,head_dim=64,is_causal=1", 24));
+    assert_false(overlaps("seq_q=30,seq_kv=dynamic,head_dim=64", 32));
+    assert_false(overlaps("seq_q=30,seq_kv=25,head_dim=64,kv_lens=1", 32));
+    assert_false(overlaps("seq_q=30,seq_kv=25,head_dim=64,page_size=16,kv_lens=1", 32));
+    /* what is laid out from the first key on that a stripe sees */
+    assert_false(overlaps("seq_q=30,seq_kv=25,head_dim=64,attn_bias=qk", 32));
+    assert_false(overlaps("seq_q=30,seq_kv=25,head_dim=64,score_mod=\"score + kv - q\"", 32));
+}
+
+/* Scores that two register tiles compute have the bits of those that one does, whatever hides them. */
+static void test_overlapping_tiles_have_the_same_bits(void **state) {
+    (void)state;
+    static const sample problems[] = {
+        {"num_heads=2,seq_q=37,seq_kv=29,head_dim=12,lse=1", NULL, {0}, {0}},
+        {"num_heads=2,seq_q=29,seq_kv=29,head_dim=40,is_causal=1,alibi_slopes=1,logits_soft_cap=2", NULL, {0}, {0}},
+        {"num_heads=4,num_kv_heads=2,seq_q=31,seq_kv=47,head_dim=10,window_left=3,window_right=2", NULL, {0}, {0}},
+        {"num_heads=2,seq_q=47,seq_kv=47,head_dim=8,is_causal=1,window_left=4,global_tokens=3", NULL, {0}, {0}},
+        {"dtype=bf16,num_heads=2,seq_q=31,seq_kv=45,head_dim=12,is_causal=1,causal_align=bottom_right,lse=1",
+         NULL,
+         {0},
+         {0}},
+        {"num_heads=2,seq_q=31,seq_kv=45,head_dim=12,dtype=f64,is_causal=1,sinks=1", NULL, {0}, {0}},
+        {"num_heads=2,seq_q=20,seq_kv=45,head_dim=16,kv_dtype=i8,kv_scales=token", NULL, {0}, {0}},
+        {"num_heads=2,seq_q=20,seq_kv=45,head_dim=16,integer=scores", NULL, {0}, {0}},
+    };
+    static const char *const targets[] = {"avx2", "avx512_bf16"};
+    for (size_t i = 0; i < 4 * (sizeof problems / sizeof *problems); i++) {
+        const at_target *target = at_target_find(targets[i % 2]);
+        sample_call a, b;
+        attune_problem canonical;
+        sample_call_open(&a, &problems[i / 4], ON_THE_HEAP);
+        sample_call_open(&b, &problems[i / 4], ON_THE_HEAP);
+        canonical_of(&a, &canonical);
+        attune_schedule one = chosen_schedule(&a, target);
+        one.strategy = ATTUNE_Q_LANES;
+        one.score_keys = 1;
+        one.kv_tile = i / 2 % 2 ? 16 : 48; /* some tiles of keys, or one */
+        attune_schedule other = one;
+        other.score_keys = canonical.seq_kv % 16 > 8 ? 8 : 4;
+        assert_true(mha_score_tiles_overlap(&canonical, &other, target));
+        interpret(&a, &one, target);
+        interpret(&b, &other, target);
+        assert_true(sample_calls_agree(&a, &b));
+        sample_call_close(&a);
+        sample_call_close(&b);
+    }
+}
+
 static int64_t rest_of(const char *problem, int32_t lanes, int32_t vectors) {
     attune_problem p = ATTUNE_PROBLEM_INIT, canonical;
     attune_schedule s = ATTUNE_SCHEDULE_INIT;
@@ -678,6 +746,8 @@ int main(void) {
         cmocka_unit_test(test_sinks_that_are_no_numbers),
         cmocka_unit_test(test_bits_do_not_depend_on_tasks),
         cmocka_unit_test(test_bits_do_not_depend_on_who_keeps_them),
+        cmocka_unit_test(test_score_tiles_overlap),
+        cmocka_unit_test(test_overlapping_tiles_have_the_same_bits),
         cmocka_unit_test(test_few_rows_go_by_columns),
         cmocka_unit_test(test_short_problems_go_by_columns),
         cmocka_unit_test(test_columns_do_not_depend_on_the_batch),

@@ -13,9 +13,9 @@
  * the rescaling factor (q_lanes_softmax.c), O^T = O^T * factor + V^T P^T (q_lanes_value.c); at the end O^T / sum is
  * transposed into place (q_lanes_rows.c). Where nothing is hidden, O = P V is computed as it lies instead, with
  * wide vectors always, with others if the keys are one tile (q_lanes_by_rows.c): the same order of arithmetic, and the
- * same bits. Rows beyond the last are clamped to it: they compute and write the same bits again. So are the keys of a
- * register tile that reaches beyond the last key: nothing after the scores looks at them. Hidden keys are in
- * q_lanes_mask.c.
+ * same bits. Rows beyond the last are clamped to it: they compute and write the same bits again. The last register tile
+ * of scores begins earlier where that lets it end at the last key (mha_score_tiles_overlap). Elsewhere its keys beyond
+ * the last are clamped, and nothing after the scores looks at them. Hidden keys are in q_lanes_mask.c.
  *
  * A vector of rows is computed whole, so one row after the last whole vector would cost as much as all of that. The
  * scores of a few such rows are sums over lanes that run along the columns instead (mha_rest_rows). All else of them is
@@ -67,7 +67,8 @@ typedef struct q_lanes {
     bool by_columns;                  /* mha_scores_by_columns: scores of all rows go by columns */
     bool is_square;                   /* mha_has_square_tiles */
     int64_t rest_rows;                /* mha_rest_rows: the last ones, whose scores go by columns */
-    bool keys_fill_tiles;             /* score_keys divides the number of keys */
+    bool keys_fill_tiles;             /* no register tile of scores reaches beyond the last key */
+    bool tiles_overlap;               /* mha_score_tiles_overlap: because the last one begins earlier */
     bool has_edges;                   /* rows have a first or last key of their own */
     bool has_elements;                /* an attn_mask or attn_bias */
     bool asks_all;                    /* these, or a mask_mod: any key may be hidden */

@@ -1,5 +1,6 @@
 /* S^T = K Q^T for one tile and stripe: register tiles of score_keys keys by score_row_vectors vectors of query rows.
- * Keys beyond the last one repeat it, and where all rows see that, so do their scores: the maximum is right. */
+ * If there are keys beyond the last one, they repeat it, and where all rows see that, so do their scores: the maximum
+ * is right. */
 #include "attend/q_lanes_columns.h"
 #include "base/integers.h"
 
@@ -8,6 +9,7 @@
 static void find_keys(q_lanes *c, const q_lanes_tile *tile, ql_score_tile *t) {
     ir_builder *b = c->b;
     const ir_expr *first = ir_let(b, "key", ir_add(b, tile->first_key, t->first));
+    if (c->tiles_overlap) ir_assume(b, ir_le(b, first, ir_plus(b, c->e.seq_kv, -c->m->s->score_keys)));
     for (int jj = 0; jj < c->m->s->score_keys; jj++) {
         const ir_expr *key = ql_clamp_key(c, ir_plus(b, first, jj));
         t->key[jj] = c->keys_fill_tiles ? key : ir_let(b, "key", key);
@@ -161,13 +163,12 @@ static void close_tile(q_lanes *c, const q_lanes_tile *tile, const ql_score_tile
     IR_ELSE(b) finish(c, t, false, true);
 }
 
-/* The number after the last register tile with a key that the stripe sees. If score_keys divides the number of keys, no
- * tile reaches beyond the last key. */
+/* The number after the last register tile with a key that the stripe sees. */
 static const ir_expr *end_of_tiles(q_lanes *c, const q_lanes_tile *tile) {
     ir_builder *b = c->b;
     const int64_t rows = c->m->s->score_keys;
     const ir_expr *count = ir_ceil_div(b, tile->to, rows), *whole = ir_div(b, tile->room, ir_idx(b, rows));
-    if (!c->keys_fill_tiles) return count;
+    if (!c->keys_fill_tiles || c->tiles_overlap) return count;
     return c->has_edges || c->has_tiles ? ir_min(b, count, whole) : whole;
 }
 
@@ -189,14 +190,23 @@ static void multiply_columns(q_lanes *c, const q_lanes_tile *tile, const ql_scor
     ql_multiply_columns(c, tile, t, vector, rows, is_diagonal);
 }
 
+/* The first key of register tile `n`. */
+static const ir_expr *first_of(const q_lanes *c, const q_lanes_tile *tile, const ir_expr *n) {
+    ir_builder *b = c->b;
+    const int64_t keys = c->m->s->score_keys;
+    const ir_expr *first = ir_times(b, n, keys);
+    if (c->tiles_overlap) first = ir_min(b, first, ir_plus(b, tile->room, -keys));
+    return ir_let(b, "first", first);
+}
+
 /* All register tiles of a stripe, which is the last one or may be any other. */
 static void all_tiles(q_lanes *c, const q_lanes_tile *tile, ql_score_tile t, const ir_expr *end, bool is_last) {
     ir_builder *b = c->b;
     const int64_t rows = t.product.rows, whole = ql_whole_vectors(c, is_last);
     IR_LOOP(b, n, ir_for_begin(b, "score_tile", ir_div(b, tile->from, ir_idx(b, rows)), end, 1, false)) {
-        t.first = ir_let(b, "first", ir_times(b, n, rows));
+        t.first = first_of(c, tile, n);
         find_keys(c, tile, &t);
-        ql_ask_ahead(c, tile, t.first);
+        ql_ask_ahead(c, tile, c->tiles_overlap ? ir_times(b, n, rows) : t.first);
         if (c->codes)
             mha_product_begin(&t.product);
         else

@@ -70,6 +70,7 @@ typedef struct mha_q_head {
     double tile;                  /* keys of a tile */
     double score_tiles;           /* register tiles of the scores of a stripe */
     double causal_tiles;          /* the same where few stripes see more and more keys; else -1 */
+    double key;                   /* of a register tile of scores: its address */
     double last_tile, other_tile; /* cycles of one of them, in the last stripe and in others */
     double rest;                  /* rows whose scores go by columns, in the last stripe */
     bool by_rows, at_once, spans;

@@ -66,10 +66,12 @@ static double score_tiles(const mha_q_head *h) {
     return whole / h->s->score_keys + cost_steps(c->keys - whole, h->s->score_keys);
 }
 
-/* Whether no register tile reaches beyond the last key. Otherwise each key's address is one of its own. */
-static bool keys_fill_tiles(const attune_problem *p, const attune_schedule *s) {
+/* Of a key of a register tile. If one may reach beyond the last key, each key's address is one of its own. */
+static double key_cost(const mha_cost_context *c, const attune_schedule *s) {
+    const attune_problem *p = c->p;
     const bool is_known = p->seq_kv >= 0 && !p->has_kv_lens && !p->is_ragged && !p->page_size && !p->short_masks;
-    return is_known && p->seq_kv % s->score_keys == 0;
+    if (is_known && p->seq_kv % s->score_keys == 0) return COST_OF(score_key);
+    return mha_score_tiles_overlap(p, s, c->machine.target) ? COST_OF(overlapped_key) : COST_OF(clamped_key);
 }
 
 /* What each register tile does for a key in a page, unless K or V, whose element has so many bytes, is copied. (With
@@ -86,8 +88,7 @@ static double score_tile(const mha_q_head *h, double whole) {
     const mha_cost_context *c = h->c;
     const double keys = s->score_keys, sums = keys * s->score_row_vectors;
     const cost_turn turn = {keys, whole, keys, whole, s->score_columns};
-    const double own = keys_fill_tiles(c->p, s) ? COST_OF(score_key) : COST_OF(clamped_key);
-    const double key = own + looking_up(c, c->k_bytes);
+    const double key = h->key + looking_up(c, c->k_bytes);
     const bool by_codes = mha_encodes_keys(c->p), has_dots = c->machine.target->flags & AT_TARGET_BYTE_DOT;
     const double turns = by_codes ? (has_dots ? 0.25 : 1) : h->turns;
     const bool in_dots = by_codes ? has_dots : c->by_pairs;
@@ -384,13 +385,15 @@ void mha_cost_q_lanes_next(const mha_cost_context *c, const attune_schedule *s, 
     mha_costs *costs = &of->costs;
     const double tile = h->tile;
     const bool spans = h->spans, at_once = h->at_once, is_first = h->c != c;
-    const bool rows = is_first || !has_same_rows(&of->schedule, s);
+    const double key = key_cost(c, s);
+    const bool rows = is_first || key != h->key || !has_same_rows(&of->schedule, s);
     const bool tiles = rows || s->kv_tile != of->schedule.kv_tile || s->value_by != of->schedule.value_by;
     const bool tasks = tiles || !has_same_tasks(&of->schedule, s);
     bool values = is_first || !has_same_values(&of->schedule, s);
     of->schedule = *s;
     h->c = c;
     h->s = &of->schedule;
+    h->key = key;
     if (rows) set_rows(h);
     if (tiles) {
         set_tiles(h);

@@ -122,6 +122,14 @@ bool mha_has_square_tiles(const attune_problem *p, const attune_schedule *s, con
            s->score_keys == s->lanes;
 }
 
+bool mha_score_tiles_overlap(const attune_problem *p, const attune_schedule *s, const at_target *target) {
+    const bool is_known = p->seq_kv >= 1 && !p->low_rank && !p->is_ragged && !p->has_kv_lens && !p->page_size;
+    const bool has_elements = mha_has_dims(p->attn_mask_dims) || mha_has_dims(p->attn_bias_dims);
+    if (!is_known || has_elements || p->score_mod[0] || p->mask_mod[0] || p->seq_kv % s->score_keys == 0) return false;
+    const int64_t last = p->seq_kv - (ceil_div(p->seq_kv, s->kv_tile) - 1) * s->kv_tile;
+    return last >= s->score_keys && !mha_has_square_tiles(p, s, target);
+}
+
 /* A score of lanes along the columns takes so many multiply-adds of whole vectors, and some shuffles for the sum of its
  * lanes; of lanes along the rows, one of the schedule's vectors for each column. Where it gains, it gains a part of one
  * stripe. */

@@ -61,6 +61,10 @@ bool mha_scores_by_columns(const attune_problem *canonical, const attune_schedul
 /* The same, and rows and keys are a causal square of as many keys in a register tile as rows in a stripe: row r of a
  * stripe sees the first r + 1 keys of the tile on the diagonal, and the tiles before. */
 bool mha_has_square_tiles(const attune_problem *canonical, const attune_schedule *schedule, const at_target *target);
+/* q-lanes: whether the last register tile of scores begins some keys earlier, as score_keys does not divide the number
+ * of keys. Then all its keys exist, and lie side by side. What is laid out for the keys of a stripe, such as masks and
+ * what score_mod makes of them, has none before its first one. */
+bool mha_score_tiles_overlap(const attune_problem *canonical, const attune_schedule *schedule, const at_target *target);
 /* q-lanes: whether V may be put in pairs of keys once for all tasks (kv_copy=once), in a phase of its own. Products are
  * of pairs then, tiles begin with whole pairs, and an entry's values lie by themselves, so that the copy is no larger
  * than V. */
