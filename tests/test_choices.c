@@ -106,27 +106,33 @@ static void bits_are_the_same(void **state) {
             fail_msg("%s has one value only", mha_schedule_fields[f].name);
 }
 
-/* Values of d-lanes in one stream: with one key at a time sums are in registers, with several they are in memory. */
-static void sums_that_are_held_have_the_bits_of_others(void **state) {
+/* Values of d-lanes by so many streams: with one key of each at a time sums are in registers, with several they are in
+ * memory. */
+static void compare_held(attune_context *context, size_t i, int streams) {
     enum { MOST_VECTORS = 4 };
+    tensors t[MOST_VECTORS + 1];
+    for (int vectors = 0; vectors <= MOST_VECTORS; vectors++) {
+        attune_schedule s;
+        char difference[DIFFERENCE_TEXT];
+        set_numbers(&s, cases[i].schedule);
+        s.value_streams = streams;
+        s.value_keys = vectors ? 1 : 4;
+        s.value_column_vectors = vectors ? vectors : 1;
+        tensors_open_call(&t[vectors], cases[i].problem, cases[i].sizes, INPUT_ORDINARY, 1);
+        tensors_run_chosen(context, &t[vectors], &s);
+        if (!tensors_same_outputs(&t[vectors], &t[0], difference))
+            fail_msg("%s, %d streams, %d vectors: %s", cases[i].problem, streams, vectors, difference);
+    }
+    for (int vectors = 0; vectors <= MOST_VECTORS; vectors++) tensors_free(&t[vectors]);
+}
+
+static void sums_that_are_held_have_the_bits_of_others(void **state) {
     (void)state;
     attune_context *context = tensors_context(NULL, 2);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        tensors t[MOST_VECTORS + 1];
         if (*cases[i].schedule != 'D') continue;
-        for (int vectors = 0; vectors <= MOST_VECTORS; vectors++) {
-            attune_schedule s;
-            char difference[DIFFERENCE_TEXT];
-            set_numbers(&s, cases[i].schedule);
-            s.value_streams = 1;
-            s.value_keys = vectors ? 1 : 4;
-            s.value_column_vectors = vectors ? vectors : 1;
-            tensors_open_call(&t[vectors], cases[i].problem, cases[i].sizes, INPUT_ORDINARY, 1);
-            tensors_run_chosen(context, &t[vectors], &s);
-            if (!tensors_same_outputs(&t[vectors], &t[0], difference))
-                fail_msg("%s, %d vectors: %s", cases[i].problem, vectors, difference);
-        }
-        for (int vectors = 0; vectors <= MOST_VECTORS; vectors++) tensors_free(&t[vectors]);
+        compare_held(context, i, 1);
+        compare_held(context, i, 4);
     }
     attune_context_destroy(context);
 }

@@ -446,6 +446,34 @@ static void converted_values_are_held(void **state) {
     }
 }
 
+/* Narrow heads of f32 in the caches, with few registers: sums of values are held, in the order of keys that they had.
+ * Where a call is too large for the caches only whole rows of V are. */
+static void narrow_heads_are_held(void **state) {
+    static const struct {
+        const char *problem, *isa;
+        int score_column_vectors, value_rows, value_column_vectors, value_keys, value_streams;
+    } cases[] = {{"num_heads=32,num_kv_heads=8,seq_q=1,seq_kv=512,head_dim=48", "avx2", 6, 2, 6, 1, 4},
+                 {"num_heads=32,num_kv_heads=8,seq_q=1,seq_kv=512,head_dim=48,batch=64", "avx2", 6, 2, 6, 1, 4},
+                 {"num_heads=32,num_kv_heads=8,seq_q=1,seq_kv=248,head_dim=64", "avx2", 8, 4, 3, 1, 4},
+                 {"num_heads=32,num_kv_heads=8,seq_q=1,seq_kv=248,head_dim=64,batch=16", "avx2", 8, 2, 1, 4, 4},
+                 {"num_heads=32,num_kv_heads=8,seq_q=1,seq_kv=248,head_dim=80", "avx2", 10, 2, 5, 1, 4},
+                 {"num_heads=16,num_kv_heads=8,seq_q=1,seq_kv=248,head_dim=80", "avx2", 10, 2, 1, 4, 4},
+                 {"num_heads=32,num_kv_heads=8,seq_q=1,seq_kv=248,head_dim=96", "avx2", 1, 2, 1, 4, 4},
+                 {"num_heads=24,num_kv_heads=8,seq_q=1,seq_kv=248,head_dim=48", "avx2", 6, 3, 1, 3, 3},
+                 {"num_heads=32,num_kv_heads=8,seq_q=1,seq_kv=248,head_dim=64", "avx512", 1, 4, 1, 4, 4}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const attune_schedule s = schedule_chosen(cases[i].problem, cases[i].isa);
+        const bool has_order = s.value_keys == cases[i].value_keys && s.value_streams == cases[i].value_streams;
+        const bool has_rows = s.value_rows == cases[i].value_rows;
+        const bool has_columns = s.value_column_vectors == cases[i].value_column_vectors &&
+                                 s.score_column_vectors == cases[i].score_column_vectors;
+        if (!has_order || !has_rows || !has_columns)
+            fail_msg("%s: score_column_vectors=%d, values %d x %d, value_keys=%d, value_streams=%d", cases[i].problem,
+                     s.score_column_vectors, s.value_rows, s.value_column_vectors, s.value_keys, s.value_streams);
+    }
+}
+
 /* Values of panels come from memory in four streams that are asked for ahead, as those of rows do: in one stream a step
  * of decoding takes twice as long. */
 static void panels_come_in_streams(void **state) {
@@ -491,6 +519,7 @@ int main(void) {
         cmocka_unit_test(keys_of_three_rows_come_in_streams),
         cmocka_unit_test(tasks_behind_windows_go_upwards),
         cmocka_unit_test(converted_values_are_held),
+        cmocka_unit_test(narrow_heads_are_held),
         cmocka_unit_test(panels_come_in_streams),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,10 +1,10 @@
 /* O = O * factor + P V for one tile, with sums in registers: a register tile is the sums of value_rows query rows by
  * value_column_vectors vectors of columns, and the inner loop goes through the keys. So O is loaded and stored once for
  * a block of keys, where the other nest (d_lanes_value.c) does it for each value_keys keys; and a vector of V that is
- * converted is used for all rows. Keys add up in their order, as they do there in one stream.
+ * converted is used for all rows. A turn has a key of each stream, so keys add up in the same order as there.
  *
  * V is read by stripes of columns, which prefetchers do not follow. So a block is a few kilobytes, which the first
- * cache keeps from one stripe to the next, and each turn asks for the key's line of the next block. */
+ * cache keeps from one stripe to the next, and each turn of one stream asks for the key's lines of the next block. */
 #include "attend/d_lanes.h"
 #include "base/integers.h"
 #include "schedule/decide.h"
@@ -53,52 +53,105 @@ static mha_kv_row next_page(const d_lanes *d, const dl_tile *tile, const dl_stre
     return mha_kv_row_at(d->c, &d->entry, d->kv_head, dl_first(d, "next", next, ir_idx(b, 1), d->entry.seq_kv));
 }
 
-static void ask_ahead(const d_lanes *d, const held_tile *t, const ir_expr *i, const ir_expr *column) {
-    const int64_t page_size = d->c->p->page_size;
+/* A key: number i of a stream. */
+typedef struct held_key {
+    int64_t stream;
+    const ir_expr *i;
+} held_key;
+
+/* Each line of V that begins in the stripe. Whole rows of one stream are what prefetchers follow, and for several
+ * streams asking was no faster. */
+static void ask_ahead(const d_lanes *d, const held_tile *t, const held_key *key, const ir_expr *column,
+                      int64_t count) {
+    enum { LINE = 64 };
+    const int64_t page_size = d->c->p->page_size, line = LINE / mha_dtype_bytes(d->c->p->v_dtype);
     mha_kv_row ahead = t->next;
-    if (mha_most_keys(d->c->p) <= t->block) return;
+    if (mha_most_keys(d->c->p) <= t->block || count == d->c->p->head_dim_v || t->streams->count > 1) return;
     if (page_size == t->block)
-        ahead.index[2] = ir_add(d->b, ahead.index[2], i);
+        ahead.index[2] = ir_add(d->b, ahead.index[2], key->i);
     else
-        ahead = dl_key_at(d, t->streams, 0, ir_plus(d->b, i, t->block));
-    ir_prefetch(d->b, mha_kv_line(d->c, d->c->v, &ahead, column));
+        ahead = dl_key_at(d, t->streams, 0, ir_plus(d->b, key->i, t->block));
+    for (int64_t done = 0; done < count; done += line)
+        ir_prefetch(d->b, mha_kv_line(d->c, d->c->v, &ahead, ir_plus(d->b, column, done)));
 }
 
-/* One key: a vector of V after the other, for all rows. */
-static void add_key(d_lanes *d, const held_tile *t, mha_product *p, const ir_expr *i, const ir_expr *column,
-                    int64_t count) {
+/* Sums of a register tile. Their product keeps the factors of its vectors in registers while those of its rows come
+ * one by one. So its vectors are what the tile has fewer of: vectors of V, or where these are more, rows of P. */
+typedef struct held_sums {
+    mha_product product;
+    bool keeps_rows;
+} held_sums;
+
+static held_sums sums_of(const d_lanes *d, int64_t rows, int64_t vectors) {
+    const bool keeps_rows = d->v_by == DL_SINGLE && rows < vectors;
+    held_sums s = {.keeps_rows = keeps_rows};
+    s.product = mha_product_of(d->c, dl_kind(d), keeps_rows ? vectors : rows, keeps_rows ? rows : vectors);
+    s.product.vectors_first = !keeps_rows;
+    mha_product_begin(&s.product);
+    return s;
+}
+
+static const ir_access *held_at(const held_sums *s, int64_t row, int64_t vector) {
+    return mha_product_at(&s->product, s->keeps_rows ? vector : row, s->keeps_rows ? row : vector);
+}
+
+static const ir_access *probability(const d_lanes *d, const held_tile *t, int64_t row, const held_key *key) {
+    const ir_expr *j = ir_add(d->b, t->streams->first[key->stream], key->i);
+    return ir_at(d->b, d->scores, 1, 2, ir_plus(d->b, t->first_row, row), j);
+}
+
+/* One key, whose probabilities stay in registers while its vectors of V come. */
+static void add_key_by_vectors(d_lanes *d, const held_tile *t, mha_product *p, const held_key *at,
+                               const ir_expr *column, int64_t count) {
+    const mha_kv_row key = dl_key_at(d, t->streams, at->stream, at->i);
+    for (int64_t r = 0; r < p->vectors; r++) {
+        const ir_expr *repeated = mha_load_repeated(d->c, dl_kind(d), probability(d, t, r, at), d->lanes);
+        mha_product_vector(p, "p", r, repeated);
+    }
+    ask_ahead(d, t, at, column, count);
+    for (int64_t v = 0; v < p->rows; v++) {
+        const int64_t done = v * d->lanes;
+        mha_product_row(p, "v", v, dl_load_key(d, d->c->v, &key, ir_plus(d->b, column, done), count - done));
+    }
+}
+
+/* One key, whose vectors of V stay in registers while its probabilities come. */
+static void add_key_by_rows(d_lanes *d, const held_tile *t, mha_product *p, const held_key *at, const ir_expr *column,
+                            int64_t count) {
     ir_builder *b = d->b;
-    const mha_kv_row key = dl_key_at(d, t->streams, 0, i);
-    const ir_expr *j = ir_add(b, t->streams->first[0], i);
+    const mha_kv_row key = dl_key_at(d, t->streams, at->stream, at->i);
     for (int64_t v = 0; v < p->vectors; v += d->v_by == DL_WORDS ? 2 : 1) {
         const int64_t done = v * d->lanes;
-        const ir_expr *at = ir_plus(b, column, done), *words[2];
+        const ir_expr *from = ir_plus(b, column, done), *words[2];
         if (d->v_by != DL_WORDS) {
-            mha_product_vector(p, "v", v, dl_load_key(d, d->c->v, &key, at, count - done));
+            mha_product_vector(p, "v", v, dl_load_key(d, d->c->v, &key, from, count - done));
             continue;
         }
-        dl_convert_v(d, &key, NULL, at, words);
+        dl_convert_v(d, &key, NULL, from, words);
         for (int w = 0; w < 2; w++) mha_product_vector(p, "v", v + w, words[w]);
     }
-    ask_ahead(d, t, i, column);
-    for (int64_t r = 0; r < p->rows; r++)
-        mha_product_repeat(p, "p", r, ir_at(b, d->scores, 1, 2, ir_plus(b, t->first_row, r), j));
+    ask_ahead(d, t, at, column, count);
+    for (int64_t r = 0; r < p->rows; r++) mha_product_repeat(p, "p", r, probability(d, t, r, at));
 }
 
 /* `count` columns from `column` on. */
 static void add_stripe(d_lanes *d, void *user, const ir_expr *column, int64_t count) {
     ir_builder *b = d->b;
     const held_tile *t = user;
-    mha_product p = mha_product_of(d->c, dl_kind(d), t->rows, ceil_div(count, d->lanes));
-    p.vectors_first = true;
-    mha_product_begin(&p);
-    for (int64_t r = 0; r < p.rows; r++)
-        for (int64_t v = 0; v < p.vectors; v++)
-            ir_store(b, mha_product_at(&p, r, v), ir_load(b, sum_at(d, t, r, ir_plus(b, column, v * d->lanes))));
-    IR_FOR(b, i, t->from, t->to, 1) add_key(d, t, &p, i, column, count);
-    for (int64_t r = 0; r < p.rows; r++)
-        for (int64_t v = 0; v < p.vectors; v++)
-            ir_store(b, sum_at(d, t, r, ir_plus(b, column, v * d->lanes)), mha_product_sum(&p, r, v));
+    const int64_t vectors = ceil_div(count, d->lanes);
+    held_sums s = sums_of(d, t->rows, vectors);
+    for (int64_t r = 0; r < t->rows; r++)
+        for (int64_t v = 0; v < vectors; v++)
+            ir_store(b, held_at(&s, r, v), ir_load(b, sum_at(d, t, r, ir_plus(b, column, v * d->lanes))));
+    IR_FOR(b, i, t->from, t->to, 1) {
+        for (int64_t stream = 0; stream < t->streams->count; stream++) {
+            const held_key key = {stream, i};
+            (s.keeps_rows ? add_key_by_vectors : add_key_by_rows)(d, t, &s.product, &key, column, count);
+        }
+    }
+    for (int64_t r = 0; r < t->rows; r++)
+        for (int64_t v = 0; v < vectors; v++)
+            ir_store(b, sum_at(d, t, r, ir_plus(b, column, v * d->lanes)), ir_load(b, held_at(&s, r, v)));
 }
 
 static void add_rows(d_lanes *d, const void *user, const ir_expr *first_row, int64_t rows) {
@@ -111,8 +164,8 @@ static void add_rows(d_lanes *d, const void *user, const ir_expr *first_row, int
 
 static void add_keys(d_lanes *d, const dl_streams *streams, const void *user) {
     ir_builder *b = d->b;
-    held_tile t = {.streams = streams, .block = keys_of_block(d)};
-    if (d->c->p->page_size == t.block) t.next = next_page(d, user, streams);
+    held_tile t = {.streams = streams, .block = max_of(keys_of_block(d) / streams->count, 1)};
+    if (streams->count == 1 && d->c->p->page_size == t.block) t.next = next_page(d, user, streams);
     IR_FOR(b, key, ir_idx(b, 0), streams->keys, t.block) {
         t.from = key;
         t.to = ir_min(b, ir_plus(b, key, t.block), streams->keys);
@@ -120,4 +173,6 @@ static void add_keys(d_lanes *d, const dl_streams *streams, const void *user) {
     }
 }
 
-void dl_held_values(d_lanes *d, const dl_tile *tile) { dl_each_streams(d, tile, 1, 1, add_keys, tile); }
+void dl_held_values(d_lanes *d, const dl_tile *tile) {
+    dl_each_streams(d, tile, d->c->s->value_streams, 1, add_keys, tile);
+}

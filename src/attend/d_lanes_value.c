@@ -2,12 +2,13 @@
  * keys, or pairs of keys. The inner loop goes through the columns of O and of those rows of V, value_column_vectors
  * vectors in a turn. The sums of this product stay in memory (those of product.h are in registers).
  *
- * With one key at a time, in one stream, sums stay in registers: d_lanes_held.c.
+ * With one key of each stream at a time sums stay in registers: d_lanes_held.c.
  *
  * So V is read along its rows, which prefetchers follow. Each row is of another stream; or, serially, of neighbouring
  * keys. O stays in the first cache. */
 #include "nest/columns.h"
 #include "attend/d_lanes.h"
+#include "base/integers.h"
 
 /* A unit is a key, or a pair of neighbours if products are of pairs; the last key may be alone. */
 typedef struct value_tile {
@@ -221,7 +222,7 @@ static const ir_expr *end_of(const d_lanes *d, const value_tile *t, const ir_exp
 
 static void add_streams(d_lanes *d, const dl_streams *streams, const void *user) {
     value_tile t = *(const value_tile *)user;
-    const int64_t units = t.careful ? 1 : d->c->s->value_keys;
+    const int64_t units = t.careful ? 1 : max_of(d->c->s->value_keys, d->c->s->value_streams);
     t.streams = streams;
     dl_open_tables(d);
     const bool side_by_side = streams->count > 1 || (d->c->s->value_streams == 1 && !t.careful);
@@ -247,7 +248,7 @@ static void add_tile(d_lanes *d, const dl_tile *tile, bool careful) {
         return;
     }
     const value_tile t = {.tile = tile, .careful = careful};
-    const int units = d->c->s->value_keys, count = careful ? 1 : d->c->s->value_streams;
+    const int count = careful ? 1 : d->c->s->value_streams, units = (int)max_of(d->c->s->value_keys, count);
     dl_each_streams(d, tile, count, units / count * keys_of_unit(d), add_streams, &t);
 }
 

@@ -68,6 +68,7 @@ static void choose_strategy(const attune_problem *p, const mha_machine *on, attu
     if (must || (either && !mha_choose_q_lanes_below(&like, on->target, on->description, most, s))) {
         *s = (attune_schedule)ATTUNE_SCHEDULE_INIT;
         mha_choose_d_lanes(p, on->target, on->description, s);
+        mha_hold_narrow_heads(p, on, s);
     } else if (!either || mha_has_panels(p) || like.max_seq_kv != p->max_seq_kv) {
         mha_choose_q_lanes(p, on->target, on->description, s);
     }

@@ -93,11 +93,13 @@ static double value_turn(const d_head *h, double rows) {
            COST_OF(d_value_start) + keys * d->latency * COST_OF(d_chain);
 }
 
-/* A key of values whose sums are held, for some rows: stripe after stripe. O comes and goes once for a block. */
+/* A key of values whose sums are held, for some rows: stripe after stripe. O comes and goes once for a block. What
+ * there is less of stays in registers beside the sums, rows or vectors. */
 static double held_turn(const d_head *h, double rows) {
     enum { BLOCK = 32 };
     const double vectors = h->s->value_column_vectors, stripes = cost_steps(h->v_vectors, vectors);
-    const cost_turn turn = {rows, vectors, 0, rows + vectors, 1};
+    const double more = cost_larger(rows, vectors), fewer = cost_smaller(rows, vectors);
+    const cost_turn turn = {more, fewer, 0, rows + vectors, 1};
     const double key = mha_cost_turn(h->c, &h->v, &turn, false) + vectors * converting(h, h->c->p->v_dtype);
     return stripes * (key + rows * vectors * (h->v.load + h->v.store) / BLOCK);
 }

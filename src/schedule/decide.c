@@ -192,7 +192,7 @@ bool mha_may_stream_scores(const attune_schedule *s) {
 }
 
 bool mha_holds_values(const attune_problem *p, const attune_schedule *s, const at_target *target) {
-    if (s->strategy != ATTUNE_D_LANES || s->value_keys != 1 || s->value_streams != 1) return false;
+    if (s->strategy != ATTUNE_D_LANES || s->value_keys != 1) return false;
     if (p->integer || p->v_layout == ATTUNE_LAYOUT_PANELS || mha_scales_elements(p->v_scales)) return false;
     return p->v_dtype != ATTUNE_I4 && !mha_attends_by_pairs(p, target);
 }
@@ -214,4 +214,11 @@ bool mha_has_integer_chunk(const attune_problem *p, const attune_schedule *s) {
 bool mha_is_from_memory(const attune_problem *p) {
     enum { LARGE_HEAD = 1024 * 1024 };
     return min_of(mha_most_keys(p), LARGE_HEAD) * (mha_k_row_bytes(p) + mha_v_row_bytes(p)) >= LARGE_HEAD;
+}
+
+bool mha_is_from_afar(const attune_problem *p, double last) {
+    enum { MOST = 1 << 20 };
+    const int64_t k = p->head_dim * mha_dtype_bytes(p->k_dtype), v = p->head_dim_v * mha_dtype_bytes(p->v_dtype);
+    const int64_t heads = min_of(max_of(p->batch, 1), MOST) * p->num_kv_heads;
+    return (double)heads * (double)min_of(mha_most_keys(p), MOST) * (double)(k + v) >= last / 4;
 }

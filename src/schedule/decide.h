@@ -92,7 +92,7 @@ bool mha_may_stream_scores(const attune_schedule *schedule);
 enum { MHA_MAX_D_SUMS = 32 };
 
 /* d-lanes: whether sums of values stay in registers while a block of keys is added (attend/d_lanes_held.c): those of
- * one key at a time, where these are no pairs and no codes that are looked up. */
+ * one key of each stream at a time, where these are no pairs and no codes that are looked up. */
 bool mha_holds_values(const attune_problem *canonical, const attune_schedule *schedule, const at_target *target);
 
 /* d-lanes, integer products: the rows of Q that share a vector, a power of two. With scales of K by group no vector
@@ -105,5 +105,8 @@ bool mha_has_integer_chunk(const attune_problem *canonical, const attune_schedul
 
 /* Whether K and V of a head are so large that they come from memory rather than from a cache. */
 bool mha_is_from_memory(const attune_problem *canonical);
+/* Whether K and V of a call are so many that each head finds its own in a far cache, however small it is; `last`: bytes
+ * of the machine's last cache. No sum may depend on it, as it depends on the batch. */
+bool mha_is_from_afar(const attune_problem *canonical, double last);
 
 #endif

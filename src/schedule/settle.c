@@ -84,14 +84,6 @@ static void settle_q_lanes(const attune_problem *p, const at_target *target, dou
     s->task_prefetch = mha_attends(p) ? usual_task_prefetch(p, target, last, s) : ATTUNE_PREFETCH_NONE;
 }
 
-/* Whether K and V of a call are so many that each head finds its own in a far cache, however small it is. */
-static bool is_from_afar(const attune_problem *p, double last) {
-    enum { MOST = 1 << 20 };
-    const int64_t k = p->head_dim * mha_dtype_bytes(p->k_dtype), v = p->head_dim_v * mha_dtype_bytes(p->v_dtype);
-    const int64_t heads = min_of(max_of(p->batch, 1), MOST) * p->num_kv_heads;
-    return (double)heads * (double)min_of(mha_most_keys(p), MOST) * (double)(k + v) >= last / 4;
-}
-
 /* Further ahead what was asked for is in the prefetchers' way; with several rows there is more to do for each key, and
  * nearer is too late. Codes that are multiplied as they lie are one stream, and used up sooner, in panels soonest.
  *
@@ -101,7 +93,7 @@ static int32_t usual_prefetch(const attune_problem *p, const at_target *target, 
     enum { NONE = -1, ONE_ROW = 1024, MORE_ROWS = 2048, CODES = 4096, PANELS = 8192, PAGE = 4096 /* bytes */ };
     attune_problem seen = *p;
     if (p->low_rank) seen.seq_kv = p->low_rank;
-    if (!mha_is_from_memory(&seen) && !is_from_afar(&seen, last)) return NONE;
+    if (!mha_is_from_memory(&seen) && !mha_is_from_afar(&seen, last)) return NONE;
     if (s->score_streams == 1 && s->value_streams == 1 && !p->integer) return NONE;
     if (p->integer) return mha_has_panels(p) ? PANELS : CODES;
     const int64_t page = p->page_size * max_of(mha_k_row_bytes(p), mha_v_row_bytes(p));
