@@ -61,8 +61,7 @@ typedef struct held_key {
 
 /* Each line of V that begins in the stripe. Whole rows of one stream are what prefetchers follow, and for several
  * streams asking was no faster. */
-static void ask_ahead(const d_lanes *d, const held_tile *t, const held_key *key, const ir_expr *column,
-                      int64_t count) {
+static void ask_ahead(const d_lanes *d, const held_tile *t, const held_key *key, const ir_expr *column, int64_t count) {
     enum { LINE = 64 };
     const int64_t page_size = d->c->p->page_size, line = LINE / mha_dtype_bytes(d->c->p->v_dtype);
     mha_kv_row ahead = t->next;

@@ -262,8 +262,7 @@ void mha_q_lanes(mha_context *m) {
         c.rows = ir_let(b, "rows", ir_times(b, c.e.seq_q, m->group));
         c.e.positions_are_keys = mha_positions_are_keys(m, &c.e);
         c.tiles_overlap = ir_is_const(c.e.seq_kv) && mha_score_tiles_overlap(m->p, m->s, m->target);
-        c.keys_fill_tiles =
-            c.tiles_overlap || (ir_is_const(c.e.seq_kv) && c.e.seq_kv->value.i % m->s->score_keys == 0);
+        c.keys_fill_tiles = c.tiles_overlap || (ir_is_const(c.e.seq_kv) && c.e.seq_kv->value.i % m->s->score_keys == 0);
         ql_open_functions(&c);
         ql_open_ahead(&c);
         if (c.num_tasks)
