@@ -365,7 +365,7 @@ static void test_what_is_reserved_must_be_0(void **state) {
     }
 }
 
-/* What a text does not name: numbers stay, choices are attune's again, and the other strategy's fields go. */
+/* What a text does not name: numbers stay, most choices are attune's again, and the other strategy's fields go. */
 static void test_text_changes_a_schedule(void **state) {
     (void)state;
     attune_schedule s = parse(q_lanes);
@@ -373,11 +373,37 @@ static void test_text_changes_a_schedule(void **state) {
     assert_int_equal(mha_schedule_parse("kv_tile=48", &s, NULL), ATTUNE_OK);
     assert_int_equal(s.kv_tile, 48);
     assert_int_equal(s.score_keys, 6);
+    assert_int_equal(s.kv_copy, ATTUNE_COPY_AUTO);
+    assert_int_equal(s.value_by, ATTUNE_VALUE_BY_ROWS);
+    assert_int_equal(mha_schedule_parse("value_keys=2,lanes=8", &s, NULL), ATTUNE_OK);
     assert_int_equal(s.value_by, ATTUNE_VALUE_AUTO);
     assert_int_equal(mha_schedule_parse("strategy=d_lanes,score_rows=2", &s, NULL), ATTUNE_OK);
     assert_int_equal(s.score_keys, 6);
     assert_int_equal(s.score_rows, 2);
     assert_int_equal(s.score_row_vectors, 0);
+}
+
+/* Text that names a number as it is changes no choice that says what the numbers mean. */
+static void test_text_that_changes_nothing(void **state) {
+    static const char *const problems[] = {"num_heads=8,seq_q=512,head_dim=64,is_causal=1",
+                                           "num_heads=8,seq_q=197,seq_kv=300,head_dim=80",
+                                           "num_heads=16,num_kv_heads=4,seq_q=1,seq_kv=306,head_dim=48"};
+    (void)state;
+    for (size_t i = 0; i < 3 * (sizeof problems / sizeof *problems); i++) {
+        static const char *const targets[] = {"avx2", "avx512", "aarch64"};
+        const attune_problem p = problem_canonical(problems[i / 3]);
+        const at_target *target = at_target_find(targets[i % 3]);
+        attune_schedule chosen, named;
+        char text[32];
+        mha_choose(&p, target, usual_machine(target), &chosen);
+        named = chosen;
+        snprintf(text, sizeof text, "score_keys=%d", (int)chosen.score_keys);
+        assert_int_equal(mha_schedule_parse(text, &named, NULL), ATTUNE_OK);
+        mha_schedule_settle(&p, target, usual_machine(target), &named);
+        assert_int_equal(named.value_by, chosen.value_by);
+        assert_int_equal(named.score_streams, chosen.score_streams);
+        assert_int_equal(named.value_streams, chosen.value_streams);
+    }
 }
 
 /* A struct whose size no version can have is neither read nor written beyond it. */
@@ -511,6 +537,7 @@ int main(void) {
         cmocka_unit_test(test_members_out_of_range),
         cmocka_unit_test(test_what_is_reserved_must_be_0),
         cmocka_unit_test(test_text_changes_a_schedule),
+        cmocka_unit_test(test_text_that_changes_nothing),
         cmocka_unit_test(test_struct_size_is_checked),
         cmocka_unit_test(test_choice_is_legal),
         cmocka_unit_test(test_tasks_are_short),

@@ -106,14 +106,29 @@ static attune_status parse_pair(void *user, const mha_pair *pair, at_error *err)
     return unknown_field(pair, err);
 }
 
-/* What was not named, and is a choice or of the other strategy, is 0. */
-static void forget_unnamed(reading *r) {
+/* What three choices say of the numbers beside them: by rows the numbers of values are other ones than by columns.
+ * Where the number that such a choice has to suit stays, it stays, too: text that names what is there changes nothing
+ * else. */
+static bool stays(const reading *r, const attune_schedule *before, int choice) {
+    static const int suits[][2] = {{MHA_SCHEDULE_ID(value_by), MHA_SCHEDULE_ID(lanes)},
+                                   {MHA_SCHEDULE_ID(score_streams), MHA_SCHEDULE_ID(score_keys)},
+                                   {MHA_SCHEDULE_ID(value_streams), MHA_SCHEDULE_ID(value_keys)}};
+    if (r->s.lanes != before->lanes) return false;
+    for (size_t i = 0; i < sizeof suits / sizeof *suits; i++)
+        if (suits[i][0] == choice)
+            return mha_schedule_value(&r->s, suits[i][1]) == mha_schedule_value(before, suits[i][1]);
+    return false;
+}
+
+/* What was not named, and is of the other strategy or a choice that does not stay, is 0. */
+static void forget_unnamed(reading *r, const attune_schedule *before) {
     const unsigned strategy = mha_schedule_parts(&r->s) & ~(unsigned)MHA_PART_PRODUCTS;
     bool is_kept[MHA_SCHEDULE_WORDS] = {true};
     for (int i = 0; i < MHA_NUM_SCHEDULE_FIELDS; i++) {
         const mha_schedule_field *field = &mha_schedule_fields[i];
         const bool is_here = mha_schedule_has(strategy | MHA_PART_PRODUCTS, field);
-        if (r->is_named[field->word] || (is_here && !mha_schedule_is_choice(field))) is_kept[field->word] = true;
+        const bool is_free = mha_schedule_is_choice(field) && !stays(r, before, field->word);
+        if (r->is_named[field->word] || (is_here && !is_free)) is_kept[field->word] = true;
     }
     for (int word = 0; word < MHA_SCHEDULE_WORDS; word++)
         if (!is_kept[word]) *mha_schedule_at(&r->s, word) = 0;
@@ -122,9 +137,10 @@ static void forget_unnamed(reading *r) {
 attune_status mha_schedule_parse(const char *text, attune_schedule *schedule, at_error *err) {
     reading r = {.is_named = {false}};
     attune_status status = at_copy_in(&mha_schedule_struct, schedule, &r.s, err);
+    const attune_schedule before = r.s;
     if (!status) status = mha_for_each_pair(text, ATTUNE_INVALID_SCHEDULE, parse_pair, &r, err);
     if (status) return status;
-    forget_unnamed(&r);
+    forget_unnamed(&r, &before);
     return at_copy_back(&mha_schedule_struct, &r.s, schedule, err);
 }
 
