@@ -1,7 +1,8 @@
 /* Schedules: how a kernel computes. attune chooses one unless a program passes its own.
  *
  * A schedule has numbers and choices. The choices of a schedule that attune has chosen, or printed, are settled. AUTO,
- * 0, leaves one to attune: it takes what it would choose for the schedule's numbers. */
+ * 0, leaves one to attune: it takes what it would choose for the schedule's numbers, task_prefetch and kv_prefetch as
+ * on a machine whose last cache has 32 MB. */
 #ifndef ATTUNE_SCHEDULE_H
 #define ATTUNE_SCHEDULE_H
 
@@ -80,8 +81,11 @@ struct attune_schedule {
     int32_t value_columns;        /* q_lanes: columns of V in it. By rows it has as many sums, value_row_vectors *
                                    * value_columns, of query rows and vectors of columns */
     int32_t value_column_vectors; /* d_lanes: vectors of columns of V in a turn */
-    int32_t value_keys;           /* keys, or pairs of keys, in a turn; d_lanes: in a register tile */
-    int32_t value_streams;        /* d_lanes: places that they come from, divides value_keys; 0: auto */
+    int32_t value_keys;           /* keys, or pairs of keys, in a turn; d_lanes: in a register tile; 1: sums stay in
+                                   * registers, and a turn has a key of each stream (not with pairs of bf16, V in panels
+                                   * or i4, scales of its elements, or integer products) */
+    int32_t value_streams;        /* d_lanes: places that they come from, divides value_keys, unless sums stay in
+                                   * registers; 0: auto */
     /* Tasks, and K and V. */
     int32_t task_row_vectors;     /* q_lanes: vectors of query rows in a task, a multiple of score_row_vectors */
     int32_t kv_tile;              /* keys between two rescalings, a multiple of score_keys */

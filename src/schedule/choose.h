@@ -23,10 +23,10 @@ bool mha_choose_q_lanes_below(const attune_problem *canonical, const at_target *
 bool mha_may_go_by_d_lanes(const attune_problem *canonical);
 void mha_choose_d_lanes(const attune_problem *canonical, const at_target *target, const at_description *machine,
                         attune_schedule *s);
-/* Makes such a schedule one with fewer instructions, if heads are narrow and registers few: there a busy sibling halves
- * how many begin in a cycle. Scores go through the columns without a loop, and sums of values stay in registers. Keys
- * come from the same streams, so no sum changes. Strategies are compared without it: with it, d-lanes was chosen for 8
- * and 13 rows that took up to 1.2 times as long. */
+/* Makes such a schedule one with fewer instructions, if heads are narrow and registers few. Instructions count beside a
+ * busy thread on the same core: each of the two begins half as many in a cycle. Scores go through the columns without a
+ * loop, and sums of values stay in registers. Keys come from the same streams, so no sum changes. Strategies are
+ * compared without it: with it, d-lanes was chosen for 8 and 13 rows that took up to 1.2 times as long. */
 void mha_hold_narrow_heads(const attune_problem *canonical, const mha_machine *machine, attune_schedule *schedule);
 
 /* gemm_choose.c. Fills in the gemm fields of a schedule whose lanes are chosen. All 0 without a block. */

@@ -1,7 +1,8 @@
 /* A good schedule of d-lanes without measuring. The figures behind the choices: docs/lessons-schedules.md.
  *
- * From the caches the cost decides, and wherever products are of integers by rows. The rest are tables of what was
- * measured, because the cost does not know what makes the difference there: how streams of a register tile share
+ * From the caches the cost decides, and wherever products are of integers by rows. After that narrow heads of f32 have
+ * a rule of their own with few registers, which the comparison of strategies does not see. The rest are tables of what
+ * was measured, because the cost does not know what makes the difference there: how streams of a register tile share
  * prefetchers and the core's outstanding lines (other numbers from memory), and vectors of keys that lie side by side
  * (panels). With `reproducible` the order of sums is fixed, and the cost of adding in order was never fitted. */
 #include "base/integers.h"
@@ -342,9 +343,10 @@ static bool is_narrow(const attune_problem *p, const at_target *target, const at
     return at_has_few_registers(target) && p->head_dim <= most && p->head_dim_v <= most;
 }
 
-/* Register tiles by eight to twelve sums: whole rows of V for two rows of Q, or stripes that are alike. Stripes of keys
- * that come from afar come too late, and for two rows they gain nothing. Three rows take as many instructions with sums
- * in memory. */
+/* Register tiles are two rows of Q by whole rows of V, up to six vectors, or by two stripes of wider rows. Where four
+ * divides the rows of Q they are four by three vectors of wider rows, unless a stripe of one vector would be left.
+ * Stripes of keys that come from afar come too late, and for two rows they gain nothing. Three rows take as many
+ * instructions with sums in memory. */
 static void hold_narrow_values(const attune_problem *p, const mha_machine *on, int64_t rows, attune_schedule *s) {
     enum { WHOLE = 6 };
     const int64_t vectors = ceil_div(p->head_dim_v, s->lanes), stripes = ceil_div(vectors, WHOLE);

@@ -287,8 +287,9 @@ static int32_t score_columns(const search *t) {
     return by_element || t->p->head_dim % 2 ? 1 : t->p->head_dim % 4 ? 2 : 4;
 }
 
-/* By rows a strip of four vectors leaves 16 registers no room for those of three rows. Where rows see different keys it
- * has three, which leave it for those of four. */
+/* By rows a register tile is some rows by a strip of V. Strips have up to four vectors: 16 registers hold the sums of
+ * two rows by such a strip, eight. Where rows see different keys strips can have three vectors: then the sums of four
+ * rows fit, twelve. */
 static int64_t first_sums(const search *t, attune_value_by by) {
     enum { MOST_SUMS = 8, THREE = 3 };
     const at_target *target = t->c->machine.target;
