@@ -522,9 +522,12 @@ TEST_LDFLAGS ?=
 TEST_ARCHIVES = $(addprefix $(BUILD)/libattune,-support.a -tool.a -codegen.a -internal.a)
 TEST_LINK = $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(CORE_LIBS) -ljansson
 # Those that generate code in their own process. Only they are linked to LLVM, because looking through its names takes
-# most of the time to link: a second by GNU's usual linker, and a sixth of it by gold, where there is one. gold knows no
-# note about the shadow stack, which programs of this machine only can do without.
-GOLD = $(eval GOLD := $(filter gold,$(shell $(CC) -fuse-ld=gold -Wl,--version 2>&1)))$(GOLD)
+# most of the time to link. GNU's usual linker takes a second for that, gold a sixth of it. So gold is taken where it
+# knows all of the caller's options and the caller names no linker. It does not know the note about the shadow stack.
+# Programs that stay on this machine can do without that note.
+WITH_OPTIONS = $(CC) $(CFLAGS) $(SANITIZE) $(LDFLAGS)
+GOLD = $(eval GOLD := $(if $(findstring -fuse-ld,$(WITH_OPTIONS)),,$(filter gold,\
+	$(shell $(WITH_OPTIONS) -fuse-ld=gold -Wl,--version 2>&1))))$(GOLD)
 LINK_TO_LLVM = $(if $(GOLD),$(subst $(NOTES_$(ARCH)),,$(LINK)) -fuse-ld=gold,$(LINK))
 WITH_LLVM = $(addprefix test_,block block_decoding codegen codegen_cut d_lanes gemm images jit_asan object_link phases \
 	q_lanes tiles tune_faults)

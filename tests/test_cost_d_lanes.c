@@ -58,15 +58,15 @@ static void converted_values_are_held(void **state) {
 }
 
 /* Narrow heads of f32 in the caches, with few registers: sums of values are held, in the order of keys that they had.
- * Where a call is too large for the caches only whole rows of V are. */
+ * Where a call is too large for the caches they are not: 1.1 to 1.3 of the time. */
 static void narrow_heads_are_held(void **state) {
     static const struct {
         const char *problem, *isa;
         int score_column_vectors, value_rows, value_column_vectors, value_keys, value_streams;
     } cases[] = {{"num_heads=32,num_kv_heads=8,seq_q=1,seq_kv=512,head_dim=48", "avx2", 6, 2, 6, 1, 4},
-                 {"num_heads=32,num_kv_heads=8,seq_q=1,seq_kv=512,head_dim=48,batch=64", "avx2", 6, 2, 6, 1, 4},
+                 {"num_heads=32,num_kv_heads=8,seq_q=1,seq_kv=512,head_dim=48,batch=64", "avx2", 1, 2, 1, 4, 4},
                  {"num_heads=32,num_kv_heads=8,seq_q=1,seq_kv=248,head_dim=64", "avx2", 8, 4, 3, 1, 4},
-                 {"num_heads=32,num_kv_heads=8,seq_q=1,seq_kv=248,head_dim=64,batch=16", "avx2", 8, 2, 1, 4, 4},
+                 {"num_heads=32,num_kv_heads=8,seq_q=1,seq_kv=248,head_dim=64,batch=16", "avx2", 1, 2, 1, 4, 4},
                  {"num_heads=32,num_kv_heads=8,seq_q=1,seq_kv=248,head_dim=80", "avx2", 10, 2, 5, 1, 4},
                  {"num_heads=16,num_kv_heads=8,seq_q=1,seq_kv=248,head_dim=80", "avx2", 10, 2, 1, 4, 4},
                  {"num_heads=32,num_kv_heads=8,seq_q=1,seq_kv=248,head_dim=96", "avx2", 1, 2, 1, 4, 4},

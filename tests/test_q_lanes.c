@@ -450,6 +450,9 @@ static void test_overlapping_tiles_have_the_same_bits(void **state) {
         {"num_heads=2,seq_q=31,seq_kv=45,head_dim=12,dtype=f64,is_causal=1,sinks=1", NULL, {0}, {0}},
         {"num_heads=2,seq_q=20,seq_kv=45,head_dim=16,kv_dtype=i8,kv_scales=token", NULL, {0}, {0}},
         {"num_heads=2,seq_q=20,seq_kv=45,head_dim=16,integer=scores", NULL, {0}, {0}},
+        /* what is copied of the keys begins where the window does */
+        {"num_heads=1,seq_q=95,seq_kv=93,head_dim=8,dtype=f16,is_causal=1,window_left=0", NULL, {0}, {0}},
+        {"num_heads=1,seq_q=95,seq_kv=93,head_dim=8,kv_dtype=i8,is_causal=1,window_left=2", NULL, {0}, {0}},
     };
     static const char *const targets[] = {"avx2", "avx512_bf16"};
     for (size_t i = 0; i < 4 * (sizeof problems / sizeof *problems); i++) {
@@ -461,7 +464,7 @@ static void test_overlapping_tiles_have_the_same_bits(void **state) {
         canonical_of(&a, &canonical);
         attune_schedule one = chosen_schedule(&a, target);
         one.strategy = ATTUNE_Q_LANES;
-        one.score_keys = 1;
+        one.score_keys = one.score_row_vectors = one.value_row_vectors = one.task_row_vectors = 1;
         one.kv_tile = i / 2 % 2 ? 16 : 48; /* some tiles of keys, or one */
         attune_schedule other = one;
         other.score_keys = canonical.seq_kv % 16 > 8 ? 8 : 4;

@@ -96,6 +96,20 @@ static void neighbours_differ_by_a_step(void **state) {
     }
 }
 
+/* Sums of narrow heads stay in registers and have several streams, which do not divide another number of keys. */
+static void held_values_have_neighbours_in_memory(void **state) {
+    (void)state;
+    const attune_problem p = problem_canonical("num_heads=32,num_kv_heads=8,seq_q=1,seq_kv=512,head_dim=48");
+    const mha_machine machine = {at_target_find("avx2"), usual_machine(at_target_find("avx2"))};
+    attune_schedule from;
+    mha_choose(&p, machine.target, machine.description, &from);
+    assert_true(from.value_keys == 1 && from.value_streams > 1);
+    const size_t count = tune_neighbours(&p, &machine, &from, around, sizeof around / sizeof *around);
+    size_t others = 0;
+    for (size_t k = 0; k < count; k++) others += around[k].schedule.value_keys > 1;
+    assert_true(others > 0);
+}
+
 static void the_model_knows_what_is_bad(void **state) {
     (void)state;
     const attune_problem p = problem_canonical("num_heads=12,seq_q=512,head_dim=64");
@@ -749,6 +763,7 @@ int main(void) {
         cmocka_unit_test(every_shape_has_a_large_space),
         cmocka_unit_test(a_small_list_holds_the_best_of_a_large_one),
         cmocka_unit_test(neighbours_differ_by_a_step),
+        cmocka_unit_test(held_values_have_neighbours_in_memory),
         cmocka_unit_test(the_model_knows_what_is_bad),
         cmocka_unit_test(noise_does_not_choose),
         cmocka_unit_test(clear_cases_are_decided_soon),

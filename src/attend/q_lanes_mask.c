@@ -157,6 +157,7 @@ q_lanes_keys ql_keys_of_task(q_lanes *c, const q_lanes_tile *t) {
     const mha_sights s = sights_of_task(c);
     if (c->m->has_first) {
         const ir_expr *first = at_least_0(c, ir_sub(b, s.some_first, t->first_key));
+        if (c->tiles_overlap) first = ir_min(b, first, ir_plus(b, t->room, -c->m->s->score_keys));
         keys.from = ir_let(b, "load_from", round_down(c, first));
     }
     if (c->m->has_last) {

@@ -333,28 +333,28 @@ void mha_choose_d_lanes(const attune_problem *p, const at_target *target, const 
 
 /* ---- Narrow heads, few registers ---- */
 
-/* Numbers of f32 that come from a cache, unless all K and V of a call are too many for that. */
-static bool is_narrow(const attune_problem *p, const at_target *target, const attune_schedule *s) {
+/* Numbers of f32 that come from a cache. From afar all of this is slower, and in short pages most of all. */
+static bool is_narrow(const attune_problem *p, const mha_machine *on, const attune_schedule *s) {
     enum { VECTORS = 10 };
     const int64_t most = (int64_t)VECTORS * s->lanes;
     const bool is_f32 = p->k_dtype == ATTUNE_F32 && p->v_dtype == ATTUNE_F32 && p->softmax_precision == ATTUNE_F32;
     const bool is_open = p->seq_q < 1 || p->is_ragged;
-    if (!is_f32 || is_open || p->reproducible || mha_has_panels(p) || mha_is_from_memory(p)) return false;
-    return at_has_few_registers(target) && p->head_dim <= most && p->head_dim_v <= most;
+    if (!is_f32 || is_open || p->reproducible || mha_has_panels(p)) return false;
+    if (mha_is_from_memory(p) || mha_is_from_afar(p, at_description_last_cache(on->description))) return false;
+    return at_has_few_registers(on->target) && p->head_dim <= most && p->head_dim_v <= most;
 }
 
 /* Register tiles are two rows of Q by whole rows of V, up to six vectors, or by two stripes of wider rows. Where four
  * divides the rows of Q they are four by three vectors of wider rows, unless a stripe of one vector would be left.
- * Stripes of keys that come from afar come too late, and for two rows they gain nothing. Three rows take as many
- * instructions with sums in memory. */
+ * Stripes of two rows gain nothing. Three rows take as many instructions with sums in memory. */
 static void hold_narrow_values(const attune_problem *p, const mha_machine *on, int64_t rows, attune_schedule *s) {
     enum { WHOLE = 6 };
     const int64_t vectors = ceil_div(p->head_dim_v, s->lanes), stripes = ceil_div(vectors, WHOLE);
     const bool by_fours = stripes > 1 && rows % 4 == 0 && vectors % 3 != 1;
-    const bool is_far = mha_is_from_afar(p, at_description_last_cache(on->description));
     attune_schedule usual = *s;
-    if (rows == 3 || s->value_keys == 1 || (stripes > 1 && (rows == 2 || is_far))) return;
+    if (rows == 3 || s->value_keys == 1 || (stripes > 1 && rows == 2)) return;
     mha_schedule_settle(p, on->target, on->description, &usual);
+    if (s->value_keys != usual.value_streams) return; /* the batch decides, and may not change the order of sums */
     s->value_streams = usual.value_streams;
     s->value_keys = 1;
     s->value_rows = by_fours ? 4 : 2;
@@ -363,7 +363,7 @@ static void hold_narrow_values(const attune_problem *p, const mha_machine *on, i
 
 void mha_hold_narrow_heads(const attune_problem *p, const mha_machine *on, attune_schedule *s) {
     const int64_t rows = mha_most_queries(p) * (p->num_heads / p->num_kv_heads);
-    if (rows < 2 || !is_narrow(p, on->target, s)) return;
+    if (rows < 2 || !is_narrow(p, on, s)) return;
     s->score_column_vectors = (int32_t)max_of(p->head_dim / s->lanes, 1);
     hold_narrow_values(p, on, rows, s);
 }

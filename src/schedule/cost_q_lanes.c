@@ -66,12 +66,14 @@ static double score_tiles(const mha_q_head *h) {
     return whole / h->s->score_keys + cost_steps(c->keys - whole, h->s->score_keys);
 }
 
-/* Of a key of a register tile. If one may reach beyond the last key, each key's address is one of its own. */
+/* Of a key of a register tile. If one may reach beyond the last key, each key's address is one of its own. What a tile
+ * saves that begins earlier was timed with few registers only. */
 static double key_cost(const mha_cost_context *c, const attune_schedule *s) {
     const attune_problem *p = c->p;
     const bool is_known = p->seq_kv >= 0 && !p->has_kv_lens && !p->is_ragged && !p->page_size && !p->short_masks;
     if (is_known && p->seq_kv % s->score_keys == 0) return COST_OF(score_key);
-    return mha_score_tiles_overlap(p, s, c->machine.target) ? COST_OF(overlapped_key) : COST_OF(clamped_key);
+    const bool overlaps = at_has_few_registers(c->machine.target) && mha_score_tiles_overlap(p, s, c->machine.target);
+    return overlaps ? COST_OF(overlapped_key) : COST_OF(clamped_key);
 }
 
 /* What each register tile does for a key in a page, unless K or V, whose element has so many bytes, is copied. (With

@@ -92,7 +92,8 @@ bool mha_may_stream_scores(const attune_schedule *schedule);
 enum { MHA_MAX_D_SUMS = 32 };
 
 /* d-lanes: whether sums of values stay in registers while a block of keys is added (attend/d_lanes_held.c): those of
- * one key of each stream at a time, where these are no pairs and no codes that are looked up. */
+ * one key of each stream at a time, where these are no pairs. Codes of f8 that are widened by a table are an exception
+ * that only the builder knows: their sums go through memory all the same. */
 bool mha_holds_values(const attune_problem *canonical, const attune_schedule *schedule, const at_target *target);
 
 /* d-lanes, integer products: the rows of Q that share a vector, a power of two. With scales of K by group no vector

@@ -136,6 +136,8 @@ static attune_status check_d_lanes(const attune_problem *p, const attune_schedul
         {s->value_keys <= MAX_UNROLL, "value_keys must be at most 16"},
         {s->value_rows * (int64_t)s->value_keys <= MHA_MAX_D_SUMS,
          "value_rows * value_keys must be at most 32 for d_lanes"},
+        {s->value_rows * (int64_t)s->value_streams <= MHA_MAX_D_SUMS,
+         "value_rows * value_streams must be at most 32 for d_lanes"},
         {s->kv_tile % s->score_keys == 0, "score_keys must divide kv_tile"},
         {s->kv_tile % s->lanes == 0, "lanes must divide kv_tile for d_lanes"},
         {s->kv_tile <= MAX_KV_TILE, "kv_tile must be at most 4096"},

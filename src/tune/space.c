@@ -253,6 +253,14 @@ static bool is_step(const mha_schedule_field *field, int32_t x, int32_t value) {
     return value == below || value == above;
 }
 
+/* A step of one of two numbers, of which one divides the other, takes the other along. */
+static void take_along(int word, attune_schedule *s) {
+    if (word == ID(score_row_vectors) && s->score_row_vectors % s->value_row_vectors)
+        s->value_row_vectors = s->score_row_vectors;
+    if (word == ID(value_keys) && s->value_streams > 0 && s->value_keys % s->value_streams)
+        s->value_streams = MHA_SCHEDULE_AUTO;
+}
+
 static void collect_steps(collector *c, unsigned part, const attune_schedule *s) {
     attune_schedule from = *s;
     mha_schedule_leave_usual(c->p, c->m->target, c->m->description, &from);
@@ -263,9 +271,7 @@ static void collect_steps(collector *c, unsigned part, const attune_schedule *s)
             attune_schedule other = from;
             if (!is_step(field, mha_schedule_value(s, field->word), *value)) continue;
             *mha_schedule_at(&other, field->word) = *value;
-            /* A step of one of two numbers, of which one divides the other, takes the other along. */
-            if (field->word == ID(score_row_vectors) && other.score_row_vectors % other.value_row_vectors)
-                other.value_row_vectors = other.score_row_vectors;
+            take_along(field->word, &other);
             collect(c, other);
         }
     }

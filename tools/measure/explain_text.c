@@ -36,6 +36,17 @@ static int registers_of(const char *isa) {
     return strncmp(isa, "avx512", 6) == 0 || strcmp(isa, "amx") == 0 || strcmp(isa, "aarch64") == 0 ? 32 : 16;
 }
 
+/* Of d_lanes. Several streams of one key each are legal only where sums stay in registers; of one stream they do where
+ * V is of single elements. */
+static void print_sums(const attune_schedule *s) {
+    printf("%*svalues: %d x %d = %d sums, ", INDENT, "", s->value_rows, s->value_column_vectors,
+           s->value_rows * s->value_column_vectors);
+    if (s->value_keys > 1)
+        printf("read and written once for %d keys\n", s->value_keys);
+    else
+        printf("in registers for a block of keys%s\n", s->value_streams > 1 ? "" : ", or read and written for each");
+}
+
 static void print_attention(const explanation *e) {
     const attune_schedule *const s = &e->schedule;
     const bool q = s->strategy == ATTUNE_Q_LANES;
@@ -52,8 +63,7 @@ static void print_attention(const explanation *e) {
                s->value_row_vectors, s->value_columns * s->value_row_vectors,
                s->value_by == ATTUNE_VALUE_BY_ROWS ? "rows" : "columns");
     else
-        printf("%*svalues: %d x %d = %d sums, read and written once for %d keys\n", INDENT, "", s->value_rows,
-               s->value_column_vectors, s->value_rows * s->value_column_vectors, s->value_keys);
+        print_sums(s);
     if (s->gemm_rows)
         printf("%*sproducts: %d x %d = %d accumulators, %d rows in a task\n", INDENT, "", s->gemm_rows,
                s->gemm_column_vectors, s->gemm_rows * s->gemm_column_vectors, s->gemm_task_rows);
