@@ -35,6 +35,16 @@ expect "nothing is said of nothing" 0 'at most' "$attune" explain --dry-run num_
 ! grep -q 'for nothing' "$work/stdout"
 report $? "where all is needed"
 
+# Heads of 48 columns: scores without a loop over d, and sums of values that stay in registers.
+narrow=num_heads=32,num_kv_heads=8,seq_q=1,seq_kv=512,head_dim
+expect "scores of all columns at once" 0 '^ +scores +phase' "$attune" explain --isa=avx2 --dry-run $narrow=48
+expect "sums of several streams" 0 'values: .* sums, in registers for a block of keys$' \
+    "$attune" explain --isa=avx2 --dry-run $narrow=48
+expect "sums of one stream" 0 'values: .* sums, in registers for a block of keys, or read and written for each$' \
+    "$attune" explain --isa=avx2 --dry-run dtype=bf16,num_heads=48,num_kv_heads=8,seq_q=1,seq_kv=8192,head_dim=128
+expect "sums in memory" 0 'values: .* sums, read and written once for 4 keys$' \
+    "$attune" explain --isa=avx2 --dry-run $narrow=128
+
 loop=rotary_dim=32,seq_new=1,seq_kv=dynamic,seq_q=1,num_heads=4,head_dim=32
 expect "scores whose loop over d is unrolled away" 0 '^ +scores +phase' "$attune" explain --isa=avx2 --dry-run \
     --sizes=seq_kv=100 $loop

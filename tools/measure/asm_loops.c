@@ -193,6 +193,7 @@ static const struct {
     {"d", "row", "scores"},         {"d", "i", "scores"},           {"d", "key", "scores"},
     {"d", "first_key", "scores"}, /* of the weights */
     {"d", NULL, "queries"},       /* brought in */
+    {"row", "turn", "scores"},    /* all columns without a loop */
     {"turn", NULL, "scores"},       {"score_tile", NULL, "scores"}, {"pair", "score_tile", "scores"},
     {"j", "chunk", "softmax"},      {"j", "value_tile", "values"},  {"j", "vector", "values"},
     {"j", "strip", "values"},       {"j", "row_tile", "values"},    {"j", "r", "softmax"},
