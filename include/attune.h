@@ -92,9 +92,9 @@ extern "C" {
 /* ---- Version ---- */
 
 #define ATTUNE_VERSION_MAJOR 0
-#define ATTUNE_VERSION_MINOR 2
+#define ATTUNE_VERSION_MINOR 3
 #define ATTUNE_VERSION_PATCH 0
-#define ATTUNE_VERSION_STRING "0.2.0"
+#define ATTUNE_VERSION_STRING "0.3.0"
 
 /* The version of the library that is loaded, which may be newer than the header. Static storage. */
 ATTUNE_API const char *attune_version(void);
