@@ -36,7 +36,7 @@ _attune_values() {
         w_dtype) echo f32 f16 bf16 f64 i8 i4 ;;
         softmax_precision) echo f32 f64 ;;
         softmax_scale) echo default dynamic ;;
-        causal_align) echo top_left bottom_right ;;
+        causal_align) echo bottom_right top_left ;;
         attn_mask | attn_bias) echo qk bqk bhqk bk k ;;
         weights) echo none scaled capped masked softmax ;;
         layout) echo bhsd bshd ;;

@@ -16,8 +16,8 @@ line() { # which, what differs
 }
 many() { # suffix, what differs
 	line "many_all$1" "seq_q=dynamic$2"
-	line "many_causal$1" "seq_q=dynamic,is_causal=1$2"
-	[ $dtype = f16 ] || line "many_right$1" "seq_q=dynamic,is_causal=1,causal_align=bottom_right$2"
+	line "many_causal$1" "seq_q=dynamic,is_causal=1,causal_align=top_left$2"
+	[ $dtype = f16 ] || line "many_right$1" "seq_q=dynamic,is_causal=1$2"
 }
 dots() {
 	dtype=bf16

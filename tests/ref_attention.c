@@ -148,7 +148,7 @@ static entry open_entry(const reading *r, int64_t number) {
     if (r->kv_lens.tensor) e.keys = integer_at(&r->kv_lens, number, 0);
     if (p->seq_new) e.fresh = p->is_ragged ? e.rows : r->seq_new;
     e.base = p->causal_offset;
-    if (p->causal_align == ATTUNE_BOTTOM_RIGHT) e.base += e.keys - e.rows;
+    if (p->op != ATTUNE_ROTARY && p->causal_align == ATTUNE_BOTTOM_RIGHT) e.base += e.keys - e.rows;
     if (r->offsets.tensor) e.base += integer_at(&r->offsets, number, 0);
     return e;
 }

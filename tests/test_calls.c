@@ -350,9 +350,17 @@ static void bad_positions(void **state) {
     bad_value(&c, "causal_offsets", 1, -1, "entry 1 stand at positions -1 to 1");
     bad_value(&c, "causal_offsets", 0, 7, "entry 0 stand at positions 7 to 9; rotary_positions is 9");
     sample_call_close(&c);
-    static const sample longer = {.problem = "seq_q=2,seq_kv=7,head_dim=4,rotary_dim=4", .sizes = "rotary_positions=7"};
+    static const sample longer = {.problem = "seq_q=2,seq_kv=7,head_dim=4,rotary_dim=4,causal_align=top_left",
+                                  .sizes = "rotary_positions=7"};
     sample_call_open(&c, &longer, ON_THE_HEAP);
     BAD_SIZE(c, rotary_positions = 6, "entry 0 has 7 keys, but rotary_positions is 6");
+    sample_call_close(&c);
+    static const sample early = {.problem = "batch=2,seq_q=2,seq_kv=7,head_dim=4,rotary_dim=4,kv_lens=1",
+                                 .sizes = "rotary_positions=7", .kv = {7, 2}};
+    sample_call_open(&c, &early, ON_THE_HEAP);
+    bad_value(&c, "kv_lens", 1, 1,
+              "entry 1 has 2 queries and 1 keys: with the last query at the last key (bottom_right) its first query is "
+              "at position -1, which rotary_dim has no angle for");
     sample_call_close(&c);
     static const sample shared_ids = {.problem = "seq_q=dynamic,seq_kv=dynamic,head_dim=4,rotary_dim=4,position_ids=1",
                                       .sizes = "seq_q=4,seq_kv=4,rotary_positions=4"};

@@ -549,7 +549,8 @@ static void test_sinks_that_are_no_numbers(void **state) {
     attune_context *context = open_context(NULL, 1);
     for (int32_t kv_chunk = 256; kv_chunk <= 1024; kv_chunk *= 4) {
         check_sinks(context, "num_heads=3,seq_q=1,seq_kv=600,head_dim=4,sinks=1,lse=1", kv_chunk, true);
-        check_sinks(context, "num_heads=3,seq_q=1,seq_kv=600,head_dim=4,sinks=1,lse=1,is_causal=1,causal_offset=-5",
+        check_sinks(context, "num_heads=3,seq_q=1,seq_kv=600,head_dim=4,sinks=1,lse=1,is_causal=1,"
+                    "causal_offset=-600",
                     kv_chunk, false);
     }
     attune_context_destroy(context);

@@ -61,7 +61,7 @@ grep -qE '^ +rows +4 to +7  #/\.$' "$work/stdout" && grep -qE '^ +rows +8 to +11
     grep -q 'a task has 2 blocks by 3 tiles' "$work/stdout" && grep -q ', \. left out' "$work/stdout"
 report $? "line by line"
 expect "a window, heads in groups" 0 '^ +rows +4 to +7  \./\.$' "$attune" explain --dry-run --schedule=$tiles \
-    num_heads=2,num_kv_heads=1,seq_q=4,seq_kv=12,head_dim=8,is_causal=1,causal_offset=4,window_left=1
+    num_heads=2,num_kv_heads=1,seq_q=4,seq_kv=12,head_dim=8,is_causal=1,causal_offset=-4,window_left=1
 expect "a window and global keys of a lone query" 0 '^ +rows +0 to +0  /[.|]+/$' "$attune" explain --dry-run \
     --schedule=kv_tile=64 \
     num_heads=1,seq_q=1,seq_kv=1024,head_dim=64,is_causal=1,causal_align=bottom_right,window_left=10,global_tokens=4
@@ -99,7 +99,7 @@ for rows, keys, causal, align, left, right, tokens in [
     if causal == 0 and align: base = keys - rows
     text = f"num_heads=1,seq_q={rows},seq_kv={keys},head_dim=8,is_causal={causal}"
     text += f",window_left={left},window_right={right},global_tokens={tokens}"
-    if align: text += ",causal_align=bottom_right"
+    if not align: text += ",causal_align=top_left"
     out = subprocess.run(sys.argv[1:] + [text], capture_output=True, text=True)
     t = json.loads(out.stdout)["tiles"]
     number = expected(rows, keys, t["tile_keys"], t["block_rows"], causal, base, left, right, tokens)

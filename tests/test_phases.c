@@ -463,6 +463,7 @@ static void test_rotary_in_attention(void **state) {
          .own_caches = 1},
         {.problem = "batch=2,num_heads=2,seq_q=7,head_dim=8,rotary_dim=8,position_ids=1,dtype=f16", .positions = 30},
         {.problem = "batch=3,num_heads=2,seq_q=4,seq_kv=20,head_dim=8,rotary_dim=4,kv_lens=1,dtype=f64,"
+                    "causal_align=top_left,"
                     "causal_offsets=1",
          .positions = 20,
          .kv = {20, 0, 7}},
@@ -540,7 +541,8 @@ static void test_weights_of_attention(void **state) {
         {.problem = "num_heads=2,seq_q=5,seq_kv=40,head_dim=16,weights=scaled,logits_soft_cap=2,attn_bias=qk,lse=1"},
         {.problem = "num_heads=2,seq_q=5,seq_kv=40,head_dim=16,weights=masked,window_left=5,dtype=f16"},
         {.problem = "num_heads=2,seq_q=5,seq_kv=43,head_dim=16,weights=softmax,dtype=bf16,softmax_precision=f64"},
-        {.problem = "batch=3,num_heads=2,seq_q=2,seq_kv=40,head_dim=16,weights=scaled,kv_lens=1,rotary_dim=16",
+        {.problem = "batch=3,num_heads=2,seq_q=2,seq_kv=40,head_dim=16,weights=scaled,kv_lens=1,rotary_dim=16,"
+                    "causal_align=top_left",
          .positions = 40,
          .kv = {40, 0, 9}},
         {.problem = "batch=2,num_heads=2,seq_q=2,seq_kv=40,head_dim=16,weights=softmax,kv_lens=1,rotary_dim=16,"

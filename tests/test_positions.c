@@ -243,20 +243,32 @@ static void test_normal_forms(void **state) {
     static const struct {
         const char *text, *canonical;
     } cases[] = {
-        {"seq_q=5,seq_kv=9,is_causal=1,causal_align=bottom_right",
-         "num_heads=1,seq_q=5,seq_kv=9,head_dim=4,is_causal=1,causal_offset=4"},
-        {"seq_q=5,seq_kv=9,is_causal=1,causal_offset=8", "num_heads=1,seq_q=5,seq_kv=9,head_dim=4"},
-        {"seq_q=5,seq_kv=9,is_causal=1,causal_offset=-70",
-         "num_heads=1,seq_q=5,seq_kv=9,head_dim=4,is_causal=1,causal_offset=-5"},
+        /* The last query is at the last key, unless the first is to be at the first. */
+        {"seq_q=5,seq_kv=9,is_causal=1", "num_heads=1,seq_q=5,seq_kv=9,head_dim=4,is_causal=1"},
+        {"seq_q=5,seq_kv=9,is_causal=1,causal_align=top_left",
+         "num_heads=1,seq_q=5,seq_kv=9,head_dim=4,is_causal=1,causal_offset=-4"},
+        {"seq_q=5,seq_kv=9,is_causal=1,causal_align=top_left,causal_offset=8",
+         "num_heads=1,seq_q=5,seq_kv=9,head_dim=4"},
+        {"seq_q=5,seq_kv=9,is_causal=1,causal_align=top_left,causal_offset=-70",
+         "num_heads=1,seq_q=5,seq_kv=9,head_dim=4,is_causal=1,causal_offset=-9"},
+        {"seq_q=9,seq_kv=9,is_causal=1,causal_align=top_left", "num_heads=1,seq_q=9,seq_kv=9,head_dim=4,is_causal=1"},
+        {"seq_q=5,seq_kv=dynamic,is_causal=1,causal_align=top_left",
+         "num_heads=1,seq_q=5,seq_kv=dynamic,head_dim=4,is_causal=1,causal_align=top_left"},
+        {"seq_q=5,seq_kv=9,causal_align=top_left", "num_heads=1,seq_q=5,seq_kv=9,head_dim=4"},
         {"seq_q=5,seq_kv=9,causal_offset=3,causal_offsets=1", "num_heads=1,seq_q=5,seq_kv=9,head_dim=4"},
+        /* The offset of the default alignment would be out of range. */
+        {"seq_q=5,seq_kv=3,window_left=1,causal_align=top_left,causal_offset=2147483647",
+         "num_heads=1,seq_q=5,seq_kv=3,head_dim=4,causal_align=top_left,causal_offset=2147483647,window_left=1"},
         /* The one query of a decode step sees all there is. */
-        {"seq_q=1,seq_kv=9,kv_lens=1,is_causal=1,causal_align=bottom_right",
-         "num_heads=1,seq_q=1,seq_kv=9,head_dim=4,kv_lens=1"},
-        {"seq_q=2,seq_kv=9,kv_lens=1,is_causal=1,causal_align=bottom_right",
-         "num_heads=1,seq_q=2,seq_kv=9,head_dim=4,is_causal=1,causal_align=bottom_right,kv_lens=1"},
-        {"seq_q=5,seq_kv=9,window_left=4,window_right=8", "num_heads=1,seq_q=5,seq_kv=9,head_dim=4"},
-        {"seq_q=5,seq_kv=9,window_left=3,window_right=7,global_tokens=2",
-         "num_heads=1,seq_q=5,seq_kv=9,head_dim=4,window_left=3,window_right=7,global_tokens=2"},
+        {"seq_q=1,seq_kv=9,is_causal=1", "num_heads=1,seq_q=1,seq_kv=9,head_dim=4"},
+        {"seq_q=1,seq_kv=9,kv_lens=1,is_causal=1", "num_heads=1,seq_q=1,seq_kv=9,head_dim=4,kv_lens=1"},
+        {"seq_q=2,seq_kv=9,kv_lens=1,is_causal=1",
+         "num_heads=1,seq_q=2,seq_kv=9,head_dim=4,is_causal=1,kv_lens=1"},
+        {"seq_q=2,seq_kv=9,kv_lens=1,is_causal=1,causal_align=top_left",
+         "num_heads=1,seq_q=2,seq_kv=9,head_dim=4,is_causal=1,causal_align=top_left,kv_lens=1"},
+        {"seq_q=5,seq_kv=9,window_left=8,window_right=4", "num_heads=1,seq_q=5,seq_kv=9,head_dim=4"},
+        {"seq_q=5,seq_kv=9,window_left=7,window_right=3,global_tokens=2",
+         "num_heads=1,seq_q=5,seq_kv=9,head_dim=4,window_left=7,window_right=3,global_tokens=2"},
         {"seq_q=5,seq_kv=9,window_left=1,global_tokens=9", "num_heads=1,seq_q=5,seq_kv=9,head_dim=4"},
         {"seq_q=5,seq_kv=9,is_causal=1,window_left=1,window_right=0",
          "num_heads=1,seq_q=5,seq_kv=9,head_dim=4,is_causal=1,window_left=1"},
@@ -276,6 +288,29 @@ static void test_normal_forms(void **state) {
     }
 }
 
+/* A step of decoding: the new query is at the place of the new key, unless the first one is to be at the first key. */
+static void test_decoding_needs_no_alignment(void **state) {
+    (void)state;
+    static const char *const steps[] = {
+        "seq_q=1,seq_kv=64,seq_new=1,kv_lens=1,head_dim=8,rotary_dim=8",
+        "seq_q=1,seq_kv=64,seq_new=1,kv_lens=1,head_dim=8,window_left=3",
+        "seq_q=1,seq_kv=dynamic,page_size=16,kv_lens=1,head_dim=8,alibi_slopes=1",
+        "seq_q=2,seq_kv=64,head_dim=8,is_causal=1,window_left=9",
+        "ragged=1,batch=3,seq_new=dynamic,kv_lens=1,page_size=16,head_dim=8,is_causal=1",
+        "embed_dim=8,seq_q=1,seq_kv=64,seq_new=1,kv_lens=1,rotary_dim=8,window_left=3",
+    };
+    for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
+        char text[256];
+        const attune_problem step = problem_canonical(steps[i]);
+        snprintf(text, sizeof text, "%s,causal_align=bottom_right", steps[i]);
+        const attune_problem said = problem_canonical(text);
+        snprintf(text, sizeof text, "%s,causal_align=top_left", steps[i]);
+        const attune_problem other = problem_canonical(text);
+        assert_memory_equal(&step, &said, sizeof step);
+        assert_memory_not_equal(&step, &other, sizeof step);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same_keys),
@@ -285,6 +320,7 @@ int main(void) {
         cmocka_unit_test(test_flops_of_large_sizes),
         cmocka_unit_test(test_flops_of_other_ops),
         cmocka_unit_test(test_normal_forms),
+        cmocka_unit_test(test_decoding_needs_no_alignment),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

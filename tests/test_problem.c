@@ -101,7 +101,7 @@ static void test_text_refused(void **state) {
         {"softmax_scale=abc", "softmax_scale is 'abc', which is not a number"},
         {"softmax_scale=nan", "softmax_scale is 'nan'; it must be a number, 'default' or 'dynamic'"},
         {"is_causal=2", "is_causal is '2'; it must be 0 or 1"},
-        {"causal_align=left", "causal_align is 'left'; it must be top_left or bottom_right"},
+        {"causal_align=left", "causal_align is 'left'; it must be bottom_right or top_left"},
         {"dtype=f8", "dtype is 'f8'; it must be f32, f16, bf16 or f64"},
         {"k_dtype=u8", "k_dtype is 'u8'; it must be f32, f16, bf16, f64, i8, f8 or i4"},
         {"kv_dtype=int8", "kv_dtype is 'int8'; it must be f32, f16, bf16, f64, i8, f8 or i4"},
@@ -387,7 +387,8 @@ static void test_choices(void **state) {
         {offsetof(attune_problem, v_scales), -1, "v_scales is -1, which is no attune_scales"},
         {offsetof(attune_problem, softmax_precision), ATTUNE_I32, "softmax_precision is i32; it must be f32 or f64"},
         {offsetof(attune_problem, softmax_precision), 77, "softmax_precision is 77, which is no attune_dtype"},
-        {offsetof(attune_problem, causal_align), 2, "causal_align is 2, which is no attune_causal_align"},
+        {offsetof(attune_problem, causal_align), 1, "causal_align is 1, which is no attune_causal_align"},
+        {offsetof(attune_problem, causal_align), 3, "causal_align is 3, which is no attune_causal_align"},
         {offsetof(attune_problem, weights_mode), -1, "weights_mode is -1, which is no attune_weights_mode"},
         {offsetof(attune_problem, is_causal), 2, "is_causal is 2; it must be 0 or 1"},
         {offsetof(attune_problem, has_lse), -1, "has_lse is -1; it must be 0 or 1"},
@@ -535,7 +536,7 @@ static attune_problem random_problem(void) {
     if (!below(3)) p.softmax_scale = (below(2001) - 1000) / 8.0;
     if (!below(3)) p.logits_soft_cap = 0.1 * below(1000);
     p.is_causal = below(2);
-    p.causal_align = (attune_causal_align)below(2);
+    p.causal_align = below(2) ? ATTUNE_BOTTOM_RIGHT : ATTUNE_TOP_LEFT;
     p.causal_offset = below(3) ? 0 : below(41) - 20;
     p.window_left = below(3) ? -1 : below(20);
     p.window_right = below(3) ? -1 : below(20);

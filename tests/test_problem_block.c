@@ -231,8 +231,8 @@ static void test_same_problem(void **state) {
         {"embed_dim=8,seq_q=dynamic,max_seq_q=9,max_seq_kv=7", "embed_dim=8,seq_q=dynamic,max_seq_kv=7"},
         {"embed_dim=8,ragged=1,seq_q=9,seq_kv=7", "embed_dim=8,ragged=1,max_seq_q=7"},
         {"embed_dim=8,ragged=1,seq_new=1", "embed_dim=8,ragged=1,seq_new=dynamic"},
-        {"embed_dim=8,seq_q=dynamic,is_causal=1", "embed_dim=8,seq_q=dynamic,is_causal=1,causal_align=bottom_right"},
-        {"embed_dim=8,ragged=1,is_causal=1", "embed_dim=8,ragged=1,is_causal=1,causal_align=bottom_right"},
+        {"embed_dim=8,seq_q=dynamic,is_causal=1", "embed_dim=8,seq_q=dynamic,is_causal=1,causal_align=top_left"},
+        {"embed_dim=8,ragged=1,is_causal=1", "embed_dim=8,ragged=1,is_causal=1,causal_align=top_left"},
         {"embed_dim=8,seq_q=4,attn_mask=qk", "embed_dim=8,seq_q=4,attn_mask=4:4"},
         {"embed_dim=8,seq_q=4,low_rank=2", "embed_dim=8,seq_q=4,low_rank=2,global_tokens=3,causal_offset=5"},
     };
@@ -253,7 +253,7 @@ static void test_other_problem(void **state) {
         {"embed_dim=8,seq_q=4,reproducible=1", "embed_dim=8,seq_q=4,reproducible=1,k_dtype=f16"},
         {"embed_dim=8,seq_q=4,seq_new=4,seq_kv=9", "embed_dim=8,seq_q=4,seq_new=4,seq_kv=9,v_dtype=f16"},
         {"embed_dim=8,seq_q=4,kv_lens=1,is_causal=1",
-         "embed_dim=8,seq_q=4,kv_lens=1,is_causal=1,causal_align=bottom_right"},
+         "embed_dim=8,seq_q=4,kv_lens=1,is_causal=1,causal_align=top_left"},
         {"embed_dim=8,seq_q=4", "embed_dim=8,seq_q=4,cross=1"},
     };
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {

@@ -377,7 +377,7 @@ static void test_bits_do_not_depend_on_who_keeps_them(void **state) {
          NULL,
          {0},
          {41, 0, 7}},
-        {"dtype=bf16,num_heads=2,seq_q=16,seq_kv=6,head_dim=6,head_dim_v=12,window_left=10", NULL, {0}, {0}},
+        {"dtype=bf16,num_heads=2,seq_q=16,seq_kv=6,head_dim=6,head_dim_v=12,window_right=4", NULL, {0}, {0}},
         {"dtype=bf16,num_heads=2,seq_q=37,seq_kv=41,head_dim=6,head_dim_v=12,is_causal=1,window_left=7",
          NULL,
          {0},
@@ -521,10 +521,11 @@ static void test_short_problems_go_by_columns(void **state) {
     (void)state;
     static const char wide[] = "avx512_bf16";
     assert_int_equal(by_columns("seq_q=17,seq_kv=17,head_dim=64,is_causal=1", wide), 2);
-    assert_int_equal(by_columns("seq_q=12,seq_kv=30,head_dim=72,is_causal=1,window_left=4,alibi_slopes=1", wide), 2);
+    assert_int_equal(by_columns("seq_q=12,seq_kv=30,head_dim=72,is_causal=1,causal_align=top_left,window_left=4,"
+                                "alibi_slopes=1", wide), 2);
     /* no square: nothing is hidden; not at its place; rows of several heads; more than one tile; an end of its own */
     assert_int_equal(by_columns("seq_q=17,seq_kv=17,head_dim=64", wide), 1);
-    assert_int_equal(by_columns("seq_q=12,seq_kv=30,head_dim=64,is_causal=1,causal_align=bottom_right", wide), 1);
+    assert_int_equal(by_columns("seq_q=12,seq_kv=30,head_dim=64,is_causal=1", wide), 1);
     assert_int_equal(by_columns("seq_q=17,seq_kv=12,head_dim=64,is_causal=1", wide), 1);
     assert_int_equal(by_columns("num_heads=2,num_kv_heads=1,seq_q=17,seq_kv=17,head_dim=64,is_causal=1", wide), 1);
     assert_int_equal(by_columns("seq_q=40,seq_kv=40,head_dim=64,is_causal=1", wide), 1);

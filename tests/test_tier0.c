@@ -99,9 +99,11 @@ static const struct {
     {"num_heads=40,num_kv_heads=2,seq_q=1,seq_kv=33,head_dim=64", "f32_64_many_all"},
     {"num_heads=3,seq_q=1,seq_kv=70,head_dim=256", "f32_256_one_fast"},
     {"num_heads=3,seq_q=1,seq_kv=70,head_dim=64,softmax_scale=0", "f32_64_one_fast"},
-    {"num_heads=2,seq_q=1,seq_kv=9,head_dim=64,is_causal=1", "f32_64_many_causal"},
+    {"num_heads=2,seq_q=1,seq_kv=9,head_dim=64,is_causal=1", "f32_64_one_fast"},
+    {"num_heads=2,seq_q=1,seq_kv=9,head_dim=64,is_causal=1,causal_align=top_left", "f32_64_many_causal"},
     {"batch=2,num_heads=2,seq_q=20,seq_kv=30,head_dim=64,q_strides=3840:64:192:1", "f32_64_many_all"},
-    {"batch=2,num_heads=2,seq_q=20,seq_kv=30,head_dim=64,lse=1,is_causal=1", "f32_64_many_causal"},
+    {"batch=2,num_heads=2,seq_q=20,seq_kv=30,head_dim=64,lse=1,is_causal=1,causal_align=top_left",
+     "f32_64_many_causal"},
     {"batch=2,num_heads=3,seq_q=5,seq_kv=30,head_dim=64,dtype=bf16,lse=1,lse_strides=60:20:1", "bf16_64_few"},
     {"batch=2,num_heads=3,seq_q=1,seq_kv=30,head_dim=128,lse=1", "f32_128_one_fast"},
 };
@@ -313,7 +315,7 @@ static void others_get_none(void **state) {
         "num_heads=4,num_kv_heads=2,seq_q=1,seq_kv=9,head_dim=64,lse=1",
         "num_heads=2,seq_q=9,seq_kv=9,head_dim=64,window_left=3",
         "num_heads=4,num_kv_heads=2,seq_q=9,seq_kv=9,head_dim=64",
-        "num_heads=4,num_kv_heads=2,seq_q=1,seq_kv=9,head_dim=64,is_causal=1",
+        "num_heads=4,num_kv_heads=2,seq_q=1,seq_kv=9,head_dim=64,is_causal=1,causal_align=top_left",
         "num_heads=2,seq_q=9,seq_kv=9,head_dim=64,q_strides=2304:1152:128:2",
     };
     for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) {

@@ -6,7 +6,7 @@ static const struct {
     torch_kernel_fn *kernel;
 } ops[] = {
     {"attention(Tensor q, Tensor k, Tensor v, Tensor? mask=None, Tensor? bias=None, Tensor? kv_lens=None, "
-     "Tensor? sinks=None, bool is_causal=False, bool bottom_right=False, int window_left=-1, int window_right=-1, "
+     "Tensor? sinks=None, bool is_causal=False, bool bottom_right=True, int window_left=-1, int window_right=-1, "
      "float soft_cap=0.0, float? scale=None) -> (Tensor out, Tensor lse)",
      "attention", op_attention},
     {"attention_append(Tensor q, Tensor k_new, Tensor v_new, Tensor(a!) k_cache, Tensor(b!) v_cache, "

@@ -13,8 +13,8 @@ extern "C" {
 /* One handle for calls whose sizes vary. A kernel is made for many queries or for few: its strategy is chosen when it
  * is compiled. A plan has kernels for both, and runs each call by the one that suits it:
  *
- *     attune_problem_parse("num_heads=9,num_kv_heads=3,seq_q=dynamic,seq_kv=dynamic,head_dim=64,is_causal=1,"
- *                          "causal_align=bottom_right", &problem);
+ *     attune_problem_parse("num_heads=9,num_kv_heads=3,seq_q=dynamic,seq_kv=dynamic,head_dim=64,is_causal=1",
+ *                          &problem);
  *     attune_plan_create(context, &problem, NULL, &plan);
  *     attune_plan_arguments_init(plan, &arguments);
  *     arguments.seq_q = 1; arguments.seq_kv = 700; arguments.q = q; ...

@@ -39,9 +39,12 @@ typedef struct attune_user_tensor {
  *
  * Scores
  * ------
- * Query i of batch entry b has the position p = i + base + causal_offset (+ causal_offsets[b]). base is 0. With
- * causal_align = bottom_right, base is the entry's number of keys minus its number of queries. The scores of the query
- * are computed in this order:
+ * Query i of sequence b has the position p = i + base + causal_offset (+ causal_offsets[b]); key j has the position j.
+ * base is the sequence's number of keys minus its number of queries: the last query is at the last key, as in decoding
+ * with a cache. With causal_align = top_left base is 0: the first query is at the first key, as with PyTorch's
+ * is_causal. With as many queries as keys the two are the same. Causality, windows, global tokens, ALiBi and
+ * rotary_dim (without position_ids) go by p; q in score_mod, mask_mod and prob_mod is i. op = rotary has no keys, and
+ * base is 0. The scores of the query are computed in this order:
  *     s[j] = softmax_scale * q[i] . k[j]
  *     s[j] = logits_soft_cap * tanh(s[j] / logits_soft_cap)            if logits_soft_cap > 0
  *     s[j] = s[j] - alibi_slopes[h] * |p - j|                          if has_alibi_slopes
@@ -170,7 +173,8 @@ typedef struct attune_problem {
     double softmax_scale;  /* within +-1e38; ATTUNE_DEFAULT_SCALE = 1 / sqrt(head_dim) */
     double logits_soft_cap;/* 0 = none, else > 0 */
     int is_causal;         /* 0 or 1 */
-    attune_causal_align causal_align; /* where positions begin, for causality, windows, ALiBi and rotary alike */
+    attune_causal_align causal_align; /* where positions begin, for causality, windows, ALiBi and rotary alike;
+                                       * default bottom_right */
     int64_t causal_offset; /* added to the position of every query; any sign */
     int64_t window_left, window_right; /* keys seen before and after the position; -1 = all */
     int64_t global_tokens; /* the first tokens: every query sees these keys, and these queries see every key, whatever
@@ -268,7 +272,7 @@ typedef struct attune_problem {
 ATTUNE_API attune_status attune_problem_init(attune_problem *problem, size_t struct_size);
 
 /* Reads a problem from text: `key=value` pairs separated by commas, the keys being the field names of attune_problem:
- *     batch=1,num_heads=12,seq_q=512,head_dim=64,is_causal=1,causal_align=bottom_right
+ *     batch=1,num_heads=12,seq_q=512,head_dim=64,is_causal=1,causal_align=top_left
  * Text may also say
  *     seq_q=dynamic
  *     softmax_scale=dynamic                  has_softmax_scale

@@ -92,8 +92,9 @@ typedef enum attune_op {
 } attune_op;
 
 typedef enum attune_causal_align {
-    ATTUNE_TOP_LEFT = 0,     /* base = 0 */
-    ATTUNE_BOTTOM_RIGHT = 1  /* base = keys - queries of the batch entry, at run time */
+    ATTUNE_BOTTOM_RIGHT = 0, /* the last query is at the last key: base = keys - queries of the sequence, at run time */
+    ATTUNE_TOP_LEFT = 2      /* the first query is at the first key: base = 0. 1 was ATTUNE_BOTTOM_RIGHT in 0.2, where
+                              * top left was the default; it is refused */
 } attune_causal_align;
 
 /* Content of the `weights` output, as ONNX Attention's qk_matmul_output_mode 0 to 3. */

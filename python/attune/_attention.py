@@ -181,7 +181,7 @@ def attention(
     mask: Any = None,
     bias: Any = None,
     is_causal: bool = False,
-    causal_align: str = "top_left",
+    causal_align: str = "bottom_right",
     scale: float | None = None,
     window: int | Tuple[Optional[int], Optional[int]] | None = None,
     soft_cap: float | None = None,
@@ -200,8 +200,10 @@ def attention(
 
     mask: bool, True where a key is seen; it broadcasts to [batch, heads, length, keys].
     bias: added to the scores; it broadcasts in the same way.
-    is_causal: a query sees no key after its own position. causal_align: "top_left" (the first query is at the first
-        key) or "bottom_right" (the last query is at the last key, as with a cache).
+    is_causal: a query sees no key after its own position. causal_align: "bottom_right" (the last query is at the last
+        key, as with a cache and in FlashAttention) or "top_left" (the first query is at the first key, as with
+        is_causal of torch's scaled_dot_product_attention). With as many queries as keys the two are the same. Windows
+        and ALiBi go by it, too.
     scale: by default 1 / sqrt(dim).
     window: (left, right), the number of keys seen before and after the position, None or -1 for all; n is (n, n).
     soft_cap: scores become soft_cap * tanh(score / soft_cap).

@@ -54,7 +54,7 @@ mha_entry mha_entry_open(const mha_context *c, const ir_expr *number) {
     open_keys(c, &e);
     if (!c->has_position) return e;
     e.base = ir_idx(b, c->p->causal_offset);
-    if (c->p->causal_align == ATTUNE_BOTTOM_RIGHT) e.base = ir_add(b, e.base, ir_sub(b, e.seq_kv, e.seq_q));
+    if (mha_is_bottom_right(c->p)) e.base = ir_add(b, e.base, ir_sub(b, e.seq_kv, e.seq_q));
     if (c->params.tensor[MHA_CAUSAL_OFFSETS]) e.base = ir_add(b, e.base, table_at(c, MHA_CAUSAL_OFFSETS, number));
     e.base = ir_let(b, "base", e.base);
     return e;

@@ -66,6 +66,24 @@ static inline bool mha_prepares_keys(const attune_problem *p) {
 }
 static inline bool mha_rotates_keys(const attune_problem *p) { return p->rotary_dim && mha_prepares_keys(p); }
 
+/* ---- Positions of a canonical problem ---- */
+
+/* Whether the last query is at the last key. op=rotary has no keys; keys projected from the rows of the queries are as
+ * many as these. */
+static inline bool mha_is_bottom_right(const attune_problem *p) {
+    const bool may_differ = mha_has_keys(p) && (!mha_keys_follow_queries(p) || p->has_kv_lens);
+    return may_differ && p->causal_align == ATTUNE_BOTTOM_RIGHT;
+}
+/* The position of query 0 of a sequence, without causal_offsets. */
+static inline int64_t mha_first_position(const attune_problem *p, int64_t queries, int64_t keys) {
+    return p->causal_offset + (mha_is_bottom_right(p) ? keys - queries : 0);
+}
+/* Whether that is the same in every call: then it is that of seq_q queries and seq_kv keys. */
+static inline bool mha_is_base_known(const attune_problem *p) {
+    const bool has_lengths = p->seq_q >= 0 && p->seq_kv >= 0 && !p->has_kv_lens;
+    return !p->has_causal_offsets && (has_lengths || !mha_is_bottom_right(p));
+}
+
 /* ---- Quantised caches ---- */
 
 static inline bool mha_is_quantised(attune_dtype dtype) {

@@ -18,10 +18,10 @@ static attune_status check_flag(const char *before, const char *name, int64_t va
 static attune_status check_word(const mha_field *field, int64_t value, at_error *err) {
     char choices[128] = "";
     mha_writer w = {choices, sizeof choices, 0};
-    if (value < 0 || value >= field->words->count)
+    const char *const word = mha_field_word(field, value);
+    if (!word && value)
         return at_fail(err, ATTUNE_INVALID_PROBLEM, "%s is %lld, which is no %s", field->member, (long long)value,
                        field->words->type);
-    const char *const word = mha_field_word(field, value);
     if (!word || mha_field_choice(field, value)) return ATTUNE_OK;
     mha_write_choices(&w, field);
     return at_fail(err, ATTUNE_INVALID_PROBLEM, "%s is %s; it must be %s", field->member, word, choices);

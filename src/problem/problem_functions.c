@@ -121,10 +121,10 @@ static bool set_free_band(attune_problem *p, const ex_band *band) {
 /* Both limits hold. */
 static int64_t narrower(int64_t window, int64_t other) { return window < 0 ? other : min_of(window, other); }
 
-/* Positions begin at causal_offset already. */
+/* Where positions begin is said already. */
 static bool set_bound_band(attune_problem *p, const ex_band *band) {
-    const int64_t base = p->causal_offset;
-    const bool is_known = p->causal_align == ATTUNE_TOP_LEFT && !p->has_causal_offsets && !p->global_tokens;
+    const int64_t base = mha_first_position(p, p->seq_q, p->seq_kv);
+    const bool is_known = mha_is_base_known(p) && !p->global_tokens;
     const int64_t left = band->least == INT64_MIN ? -1 : base - band->least;
     const int64_t right = band->most == INT64_MAX ? -1 : band->most - base;
     if (!is_known || (band->least != INT64_MIN && left < 0) || (band->most != INT64_MAX && right < 0)) return false;

@@ -22,22 +22,36 @@ static void drop_what_hides_nothing(attune_problem *p) {
     if (p->window_left < 0 && p->window_right < 0) p->global_tokens = 0;
 }
 
+static bool is_in_range(int64_t offset) { return offset >= -(int64_t)MHA_MAX_SIZE && offset <= MHA_MAX_SIZE; }
+
+/* Known lengths can be said by either alignment. The default one is canonical, unless its offset is out of range. */
 static attune_status fold_alignment(attune_problem *p, at_error *err) {
-    if (mha_keys_follow_queries(p) && !p->has_kv_lens) p->causal_align = ATTUNE_TOP_LEFT; /* the base is 0 */
-    const bool known = p->seq_q >= 0 && p->seq_kv >= 0 && !p->has_kv_lens;
-    if (p->causal_align != ATTUNE_BOTTOM_RIGHT || !known) return ATTUNE_OK;
-    p->causal_align = ATTUNE_TOP_LEFT;
-    p->causal_offset += p->seq_kv - p->seq_q;
-    if (p->causal_offset >= -(int64_t)MHA_MAX_SIZE && p->causal_offset <= MHA_MAX_SIZE) return ATTUNE_OK;
+    if (mha_keys_follow_queries(p) && !p->has_kv_lens) p->causal_align = ATTUNE_BOTTOM_RIGHT; /* the base is 0 */
+    if (p->seq_q < 0 || p->seq_kv < 0 || p->has_kv_lens) return ATTUNE_OK;
+    const int64_t base = p->seq_kv - p->seq_q;
+    if (p->causal_align == ATTUNE_TOP_LEFT) {
+        if (!is_in_range(p->causal_offset - base)) return ATTUNE_OK;
+        p->causal_align = ATTUNE_BOTTOM_RIGHT;
+        p->causal_offset -= base;
+        return ATTUNE_OK;
+    }
+    if (is_in_range(p->causal_offset + base)) return ATTUNE_OK;
     return at_fail(err, ATTUNE_INVALID_PROBLEM,
                    "causal_offset is %lld with that of bottom_right; it must be from -%d to %d",
-                   (long long)p->causal_offset, MHA_MAX_SIZE, MHA_MAX_SIZE);
+                   (long long)(p->causal_offset + base), MHA_MAX_SIZE, MHA_MAX_SIZE);
 }
 
 static void forget_positions(attune_problem *p) {
-    p->causal_align = ATTUNE_TOP_LEFT;
+    p->causal_align = ATTUNE_BOTTOM_RIGHT;
     p->causal_offset = 0;
     p->has_causal_offsets = 0;
+}
+
+/* If only causality needs positions, all diagonals before the first key are the same. */
+static void join_diagonals(attune_problem *p) {
+    const int64_t least = -(p->causal_align == ATTUNE_BOTTOM_RIGHT ? mha_most_keys(p) : mha_most_queries(p));
+    const bool only_causal = p->is_causal && p->window_left < 0 && !p->has_alibi_slopes && !p->rotary_dim;
+    if (only_causal && !p->has_causal_offsets && p->causal_offset < least) p->causal_offset = least;
 }
 
 attune_status mha_settle_positions(attune_problem *p, at_error *err) {
@@ -46,10 +60,6 @@ attune_status mha_settle_positions(attune_problem *p, at_error *err) {
     if (status) return status;
     drop_what_hides_nothing(p);
     if (!mha_positions_matter(p)) forget_positions(p);
-    /* If only causality needs positions, all diagonals before the first key are the same. */
-    const bool only_causal = p->is_causal && p->window_left < 0 && !p->has_alibi_slopes && !p->rotary_dim;
-    if (only_causal && p->causal_align == ATTUNE_TOP_LEFT && !p->has_causal_offsets &&
-        p->causal_offset < -mha_most_queries(p))
-        p->causal_offset = -mha_most_queries(p);
+    join_diagonals(p);
     return ATTUNE_OK;
 }

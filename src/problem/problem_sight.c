@@ -88,8 +88,7 @@ static void span_queries(const attune_problem *p, int64_t keys, int64_t first, i
 attune_sight mha_sight_of_queries(const attune_problem *p, const mha_queries *q) {
     attune_sight sight = {.struct_size = sizeof sight};
     if (q->end <= q->begin || q->seq_kv <= 0) return sight;
-    int64_t base = p->causal_offset + q->causal_offset;
-    if (p->causal_align == ATTUNE_BOTTOM_RIGHT) base += q->seq_kv - q->seq_q;
+    const int64_t base = mha_first_position(p, q->seq_q, q->seq_kv) + q->causal_offset;
     const int64_t first = base + q->begin, last = base + q->end - 1;
     span some, all;
     span_queries(p, q->seq_kv, first, last, &some, &all);

@@ -101,8 +101,7 @@ static attune_status check_pages(const tables *t, const entry *e, at_error *err)
 
 static attune_status check_positions(const tables *t, const entry *e, at_error *err) {
     const attune_problem *p = &t->s->problem;
-    int64_t first = p->causal_offset;
-    if (p->causal_align == ATTUNE_BOTTOM_RIGHT) first += e->keys - e->queries;
+    int64_t first = mha_first_position(p, e->queries, e->keys);
     if (t->offsets) first += t->offsets[e->number];
     const int64_t last = first + e->queries - 1, rows = t->sizes->of[MHA_ROTARY_POSITIONS];
     if (e->queries && (first < -INT32_MAX || last > INT32_MAX))
@@ -110,6 +109,11 @@ static attune_status check_positions(const tables *t, const entry *e, at_error *
                        "the queries of entry %lld stand at positions %lld to %lld, beyond 32 bits", e->number,
                        (long long)first, (long long)last);
     if (!t->rotates) return ATTUNE_OK;
+    if (e->queries && first < 0 && e->queries > e->keys && mha_is_bottom_right(p))
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT,
+                       "entry %lld has %lld queries and %lld keys: with the last query at the last key (bottom_right) "
+                       "its first query is at position %lld, which rotary_dim has no angle for",
+                       e->number, (long long)e->queries, (long long)e->keys, (long long)first);
     if (e->queries && (first < 0 || last >= rows))
         return at_fail(err, ATTUNE_INVALID_ARGUMENT,
                        "the queries of entry %lld stand at positions %lld to %lld; rotary_positions is %lld", e->number,

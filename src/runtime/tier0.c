@@ -179,23 +179,20 @@ static bool has_for(const search *s, attune_problem open, int64_t most, bool is_
     return has_either(s, &open);
 }
 
-/* Where positions begin. A canonical problem with known lengths has a number of keys for bottom_right. */
+/* Where positions begin. */
 typedef enum origin { ANY_ORIGIN, TOP_LEFT, BOTTOM_RIGHT, NO_ORIGIN } origin;
 
 static origin origin_of(const attune_problem *p) {
-    const bool has_lengths = p->seq_q >= 0 && p->seq_kv >= 0;
-    const bool is_right = p->causal_align == ATTUNE_BOTTOM_RIGHT
-                              ? !p->causal_offset
-                              : has_lengths && p->causal_offset == p->seq_kv - p->seq_q;
+    const bool is_right = mha_is_bottom_right(p) && !p->causal_offset;
     if (!p->is_causal) return ANY_ORIGIN;
     if (p->seq_q == 1 && is_right) return ANY_ORIGIN; /* one query at the last position sees all keys */
-    if (p->causal_align == ATTUNE_TOP_LEFT && !p->causal_offset) return TOP_LEFT;
+    if (mha_is_base_known(p) && !mha_first_position(p, p->seq_q, p->seq_kv)) return TOP_LEFT;
     return is_right ? BOTTOM_RIGHT : NO_ORIGIN;
 }
 
 static bool has_from(const search *s, attune_problem open, origin from, int64_t most, bool is_one) {
     open.is_causal = from != ANY_ORIGIN;
-    open.causal_align = from == BOTTOM_RIGHT ? ATTUNE_BOTTOM_RIGHT : ATTUNE_TOP_LEFT;
+    open.causal_align = from == TOP_LEFT ? ATTUNE_TOP_LEFT : ATTUNE_BOTTOM_RIGHT;
     open.causal_offset = 0;
     return has_for(s, open, most, is_one);
 }

@@ -45,7 +45,7 @@ static double causal_tiles(const mha_q_head *h) {
     const attune_problem *p = h->c->p;
     const bool is_causal = mha_has_last_key(p) && !mha_has_first_key(p) && p->window_right <= 0;
     const double shift =
-        (double)p->causal_offset + (p->causal_align == ATTUNE_BOTTOM_RIGHT ? h->c->keys - h->c->rows / h->c->group : 0);
+        (double)p->causal_offset + (mha_is_bottom_right(p) ? h->c->keys - h->c->rows / h->c->group : 0);
     if (h->c->ends + (p->has_kv_lens ? 1 : 0) != 1 || !is_causal) return -1;
     if (p->seq_q <= 0 || p->seq_kv <= 0 || h->stripes > FEW_STRIPES) return -1;
     double tiles = 0;

@@ -67,7 +67,7 @@ bool mha_takes_rows_at_once(const attune_problem *p, const attune_schedule *s) {
 /* Whether causality and window leave each query a key, in a sequence without lengths of its own. */
 static bool sees_some_key(const attune_problem *p) {
     const bool is_known = p->seq_q >= 1 && p->seq_kv >= 1;
-    const int64_t first = p->causal_offset + (p->causal_align == ATTUNE_BOTTOM_RIGHT ? p->seq_kv - p->seq_q : 0);
+    const int64_t first = mha_first_position(p, p->seq_q, p->seq_kv);
     if (!mha_has_first_key(p) && !mha_has_last_key(p)) return is_known;
     return is_known && !p->has_causal_offsets && first >= 0 && (!mha_has_first_key(p) || first + p->seq_q <= p->seq_kv);
 }
@@ -94,9 +94,10 @@ bool mha_may_take_rows(const attune_problem *p, const attune_schedule *s) {
 
 /* Whether query number i sees the keys up to number i, in each head by itself. */
 static bool is_causal_square(const attune_problem *p) {
-    const bool is_square = p->is_causal && p->num_heads == p->num_kv_heads && p->seq_kv >= p->seq_q &&
-                           (p->causal_align != ATTUNE_BOTTOM_RIGHT || p->seq_kv == p->seq_q);
-    const bool has_offset = p->causal_offset || p->has_causal_offsets || p->global_tokens;
+    const bool is_square = p->is_causal && p->num_heads == p->num_kv_heads && p->seq_kv >= p->seq_q;
+    const bool starts_at_0 = mha_is_base_known(p) ? !mha_first_position(p, p->seq_q, p->seq_kv)
+                                                  : !p->causal_offset && p->seq_kv == p->seq_q;
+    const bool has_offset = !starts_at_0 || p->has_causal_offsets || p->global_tokens;
     return is_square && !has_offset && !p->has_kv_lens && !p->page_size && !p->short_masks && !p->low_rank;
 }
 

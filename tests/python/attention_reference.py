@@ -73,7 +73,7 @@ def attention_append(q, k_new, v_new, k_cache, v_cache, k_scale, v_scale, kv_len
 
 _SCHEMAS = (
     "attention(Tensor q, Tensor k, Tensor v, Tensor? mask=None, Tensor? bias=None, Tensor? kv_lens=None, "
-    "Tensor? sinks=None, bool is_causal=False, bool bottom_right=False, int window_left=-1, int window_right=-1, "
+    "Tensor? sinks=None, bool is_causal=False, bool bottom_right=True, int window_left=-1, int window_right=-1, "
     "float soft_cap=0.0, float? scale=None) -> (Tensor, Tensor)",
     "attention_append(Tensor q, Tensor k_new, Tensor v_new, Tensor(a!) k_cache, Tensor(b!) v_cache, "
     "Tensor(c!)? k_scale, Tensor(d!)? v_scale, Tensor kv_lens, Tensor? mask=None, Tensor? sinks=None, "

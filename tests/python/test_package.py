@@ -14,7 +14,7 @@ import pytest
 TOLERANCE = {"float64": 1e-12, "float32": 5e-6, "float16": 2e-3, "bfloat16": 2e-2}
 
 
-def reference(q, k, v, mask=None, bias=None, is_causal=False, bottom_right=False, scale=None, window=(None, None),
+def reference(q, k, v, mask=None, bias=None, is_causal=False, bottom_right=True, scale=None, window=(None, None),
               soft_cap=None, sinks=None, kv_lens=None, alibi_slopes=None):
     """out and lse in f64. A row that sees no key gives 0 and -infinity."""
     q, k, v = (np.asarray(x, np.float64) for x in (q, k, v))
@@ -96,11 +96,11 @@ def test_options(name):
     close(attune.attention(q, k, v, **options), out)
 
 
-def test_causal_to_the_bottom_right():
+def test_causal_to_the_top_left():
     q, k, v = (x.astype("f4") for x in draw())
     lens = np.array([10, 13], "i4")
-    ours = attune.attention(q, k, v, is_causal=True, causal_align="bottom_right", kv_lens=lens)
-    close(ours, reference(q, k, v, is_causal=True, bottom_right=True, kv_lens=lens)[0])
+    ours = attune.attention(q, k, v, is_causal=True, causal_align="top_left", kv_lens=lens)
+    close(ours, reference(q, k, v, is_causal=True, bottom_right=False, kv_lens=lens)[0])
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
@@ -177,7 +177,7 @@ def test_lengths_that_vary():
         q, k, v = (x.astype("f4") for x in draw(rows=rows, keys=keys, batch=1 + keys % 3))
         mask = np.tri(rows, keys, keys - rows, dtype=bool)
         close(attune.attention(q, k, v, mask=mask), reference(q, k, v, mask=mask)[0])
-        out = attune.attention(q, k, v, is_causal=True, causal_align="bottom_right")
+        out = attune.attention(q, k, v, is_causal=True)
         close(out, reference(q, k, v, mask=mask)[0])
 
 

@@ -38,7 +38,8 @@ const sample samples[NUM_SAMPLES] = {
     [ROTARY] = {.problem = "op=rotary,batch=2,num_heads=2,seq_q=6,head_dim=8,rotary_dim=8,position_ids=1",
                 .sizes = "rotary_positions=5,rotary_batch_stride=20"},
     [ROTATED_PADDED] =
-        {.problem = "batch=2,num_heads=2,seq_q=5,seq_kv=9,head_dim=8,rotary_dim=8,rotary_interleaved=1,kv_lens=1",
+        {.problem = "batch=2,num_heads=2,seq_q=5,seq_kv=9,head_dim=8,rotary_dim=8,rotary_interleaved=1,kv_lens=1,"
+                    "causal_align=top_left",
          .sizes = "rotary_positions=6",
          .kv = {6, 3}},
     [ROTATED_CACHE] =

@@ -232,7 +232,7 @@ static void fit_rotary(draft *d) {
         const int64_t keys = p->seq_new ? p->seq_new : p->seq_kv, length = p->seq_new ? d->fresh : d->keys;
         if (keys != p->seq_q || length != d->rows) p->has_position_ids = 0;
     }
-    if (!p->has_position_ids && p->causal_align == ATTUNE_BOTTOM_RIGHT && d->keys < d->rows)
+    if (has_keys && !p->has_position_ids && p->causal_align == ATTUNE_BOTTOM_RIGHT && d->keys < d->rows)
         p->causal_align = ATTUNE_TOP_LEFT;
 }
 
