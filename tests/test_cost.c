@@ -4,7 +4,7 @@
 #include "problem/problem_sight.h"
 #include "schedule/choose.h"
 #include "schedule/cost_parts.h"
-#include "schedule/decide.h"
+#include "schedule/variant.h"
 #include "support/jit_run.h"
 #include "support/problems.h"
 #include "target/tuning_class.h"
@@ -63,7 +63,8 @@ static void check_next_costs(const char *text, const attune_problem *p, const mh
         const attune_schedule *s = &list[i < count ? i : 2 * count - 1 - i].schedule;
         if (s->strategy != ATTUNE_Q_LANES) continue;
         const mha_costs all = mha_cost_q_lanes(&c, s);
-        mha_cost_q_lanes_next(&c, s, &next);
+        const mha_variant variant = mha_variant_of(c.p, s, c.machine.target);
+        mha_cost_q_lanes_next(&c, s, &variant, &next);
         if (memcmp(&all, &next.costs, sizeof all))
             fail_msg("%s for %s: %g %g %g %g instead of %g %g %g %g", text, machine->target->name, next.costs.scores,
                      next.costs.softmax, next.costs.values, next.costs.tasks, all.scores, all.softmax, all.values,
@@ -281,7 +282,7 @@ static void causal_squares_go_by_columns(void **state) {
         const attune_problem p = problem_canonical(problems[i]);
         attune_schedule s;
         mha_choose(&p, target, zen3, &s);
-        assert_true(mha_has_square_tiles(&p, &s, target));
+        assert_true(mha_variant_of(&p, &s, target).is_square);
     }
 }
 

@@ -6,7 +6,7 @@
 #include "problem/signature.h"
 #include "runtime/context.h"
 #include "schedule/choose.h"
-#include "schedule/decide.h"
+#include "schedule/variant.h"
 #include "support/jit_run.h"
 #include "support/tensor_calls.h"
 #include "support/problems.h"

@@ -6,7 +6,7 @@
 #include "ir/interp.h"
 #include "ir/passes.h"
 #include "layer/pack.h"
-#include "schedule/decide.h"
+#include "schedule/variant.h"
 #include "support/jit_run.h"
 #include "support/random_ir.h"
 
@@ -131,7 +131,7 @@ static ir_kernel *build(at_arena *arena, const product *p, const at_target *targ
     ir_builder *b = ir_builder_new(arena, "product");
     mha_context c = {.b = b, .s = &schedule, .target = target, .elem = p->elem, .lanes = p->lanes};
     c.has_fma = target->flags & AT_TARGET_FMA;
-    c.projects_by_pairs = pairs;
+    c.variant.projects_by_pairs = pairs;
     const ir_expr *rows = ir_param_scalar(b, "rows", IR_IDX);
     ir_kernel_assume(b, ir_apply(b, IR_GE, rows, ir_idx(b, 0), NULL));
     if (!p->rows_at_run_time) rows = ir_idx(b, p->rows);

@@ -9,7 +9,7 @@
 #include "operator/build.h"
 #include "runtime/call.h"
 #include "schedule/choose.h"
-#include "schedule/decide.h"
+#include "schedule/variant.h"
 #include "support/jit_run.h"
 #include "support/problems.h"
 #include "support/calls.h"
@@ -394,11 +394,12 @@ static void test_bits_do_not_depend_on_who_keeps_them(void **state) {
         attune_schedule s = chosen_schedule(&rows, target);
         s.kv_tile = canonical.reproducible ? mha_reproducible_kv_tile(&canonical) : 2 * s.score_keys;
         s.lanes = 16;
-        assert_false(mha_may_take_rows(&canonical, &s));
+        assert_false(mha_variant_of(&canonical, &s, target).may_go_by_rows);
         interpret(&columns, &s, target);
         s.lanes = 8;
-        assert_true(mha_may_keep_rows(&canonical, &s) && !mha_takes_rows_at_once(&canonical, &s));
         s.value_by = ATTUNE_VALUE_BY_ROWS;
+        const mha_variant variant = mha_variant_of(&canonical, &s, target);
+        assert_true(variant.may_keep_rows && variant.values != MHA_VALUES_WHOLE);
         interpret(&rows, &s, target);
         assert_true(sample_calls_agree(&rows, &columns));
         sample_call_close(&rows);
@@ -415,7 +416,7 @@ static bool overlaps(const char *problem, int32_t kv_tile) {
     s.lanes = s.score_keys = 8;
     s.score_row_vectors = 1;
     s.kv_tile = kv_tile;
-    return mha_score_tiles_overlap(&canonical, &s, at_target_find("avx2"));
+    return mha_variant_of(&canonical, &s, at_target_find("avx2")).score_tiles_overlap;
 }
 
 static void test_score_tiles_overlap(void **state) {
@@ -468,7 +469,7 @@ static void test_overlapping_tiles_have_the_same_bits(void **state) {
         one.kv_tile = i / 2 % 2 ? 16 : 48; /* some tiles of keys, or one */
         attune_schedule other = one;
         other.score_keys = canonical.seq_kv % 16 > 8 ? 8 : 4;
-        assert_true(mha_score_tiles_overlap(&canonical, &other, target));
+        assert_true(mha_variant_of(&canonical, &other, target).score_tiles_overlap);
         interpret(&a, &one, target);
         interpret(&b, &other, target);
         assert_true(sample_calls_agree(&a, &b));
@@ -484,7 +485,7 @@ static int64_t rest_of(const char *problem, int32_t lanes, int32_t vectors) {
     assert_int_equal(mha_canonicalize(&p, &canonical, NULL), ATTUNE_OK);
     s.lanes = lanes;
     s.score_row_vectors = vectors;
-    return mha_rest_rows(&canonical, &s, at_target_find("avx512_bf16"));
+    return mha_variant_of(&canonical, &s, at_target_find("avx512_bf16")).rest_rows;
 }
 
 static void test_few_rows_go_by_columns(void **state) {
@@ -514,7 +515,8 @@ static int by_columns(const char *problem, const char *target_name) {
     s.lanes = s.score_keys = 8;
     s.score_row_vectors = 1;
     s.kv_tile = 32;
-    return mha_scores_by_columns(&canonical, &s, target) + mha_has_square_tiles(&canonical, &s, target);
+    const mha_variant variant = mha_variant_of(&canonical, &s, target);
+    return variant.scores_by_columns + variant.is_square;
 }
 
 static void test_short_problems_go_by_columns(void **state) {
@@ -560,7 +562,8 @@ static int64_t chosen_columns(const char *problem, int heads, int batch, const a
     assert_int_equal(mha_canonicalize(&p, &canonical, NULL), ATTUNE_OK);
     mha_choose(&canonical, target, at_description_of("zen4", false), &s);
     if (s.strategy == ATTUNE_D_LANES) return -2;
-    return mha_scores_by_columns(&canonical, &s, target) ? -1 : mha_rest_rows(&canonical, &s, target);
+    const mha_variant variant = mha_variant_of(&canonical, &s, target);
+    return variant.scores_by_columns ? -1 : variant.rest_rows;
 }
 
 /* The order of a row's sums is the same in every batch, though the schedule may be another. */

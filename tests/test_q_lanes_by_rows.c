@@ -2,7 +2,7 @@
 #include "problem/mha.h"
 #include "attend/q_lanes.h"
 #include "base/error.h"
-#include "schedule/decide.h"
+#include "schedule/variant.h"
 #include "schedule/schedule.h"
 #include "support/jit_run.h"
 #include "support/problems.h"
@@ -54,6 +54,13 @@ static attune_schedule schedule_of(const attune_problem *p, bool by_rows) {
     return s;
 }
 
+/* Whether values would be whole rows at once, if they went by rows. Every target says the same. */
+static bool may_be_whole(const attune_problem *p, const attune_schedule *schedule) {
+    attune_schedule s = *schedule;
+    s.value_by = ATTUNE_VALUE_BY_ROWS;
+    return mha_variant_of(p, &s, at_target_find("avx2")).values == MHA_VALUES_WHOLE;
+}
+
 static void canonical_of(const sample_call *call, attune_problem *canonical) {
     assert_int_equal(mha_canonicalize(&call->problem, canonical, NULL), ATTUNE_OK);
 }
@@ -78,8 +85,8 @@ static void compare(const sample *from, bool spoilt) {
     attune_problem canonical;
     canonical_of(&rows, &canonical);
     const attune_schedule by_rows = schedule_of(&canonical, true), by_columns = schedule_of(&canonical, false);
-    assert_true(mha_takes_rows_at_once(&canonical, &by_rows));
-    assert_false(mha_takes_rows_at_once(&canonical, &by_columns));
+    assert_true(may_be_whole(&canonical, &by_rows));
+    assert_false(may_be_whole(&canonical, &by_columns));
     run(&rows, &by_rows);
     run(&columns, &by_columns);
     if (!sample_calls_agree(&rows, &columns)) fail_msg("%s: other bits by rows", from->problem);
@@ -170,8 +177,9 @@ static void assert_narrow(const attune_problem *p, const attune_schedule *s, con
     const int64_t vectors = p->head_dim_v / (target->vector_bytes / (p->softmax_precision == ATTUNE_F64 ? 8 : 4));
     attune_schedule fewer = *s;
     fewer.value_columns = 8;
-    assert_true(mha_may_keep_rows(p, s) && !mha_takes_rows_at_once(p, s));
-    assert_true(mha_has_one_tile(p, s) == (s->kv_tile >= p->seq_kv));
+    const mha_variant variant = mha_variant_of(p, s, target);
+    assert_true(variant.may_keep_rows);
+    assert_int_equal(variant.values, s->kv_tile >= p->seq_kv ? MHA_VALUES_ONE_TILE : MHA_VALUES_KEPT);
     assert_in_range(mha_next_strips(p, s, target, vectors).vectors, 2, 3);
     assert_int_equal(mha_next_strips(p, &fewer, target, vectors).vectors, 4);
 }
@@ -233,8 +241,8 @@ static void compare_weights(const sample *from) {
     const attune_schedule by_columns = schedule_of(&canonical, false);
     const at_target *target = at_target_find("x86-64");
     by_rows.value_by = ATTUNE_VALUE_BY_ROWS;
-    assert_true(mha_attends_with_weights(&canonical, &by_rows, target));
-    assert_false(mha_attends_with_weights(&canonical, &by_columns, target));
+    assert_true(mha_variant_of(&canonical, &by_rows, target).writes_weights);
+    assert_false(mha_variant_of(&canonical, &by_columns, target).writes_weights);
     run(&at_once, &by_rows);
     run(&later, &by_columns);
     if (attune_run_interpreted(sample_context, &interpreted.problem, &by_rows, &interpreted.arguments))
@@ -265,7 +273,7 @@ static bool may_be_by_rows(const char *text) {
     assert_int_equal(mha_canonicalize(&p, &canonical, NULL), ATTUNE_OK);
     attune_schedule s = schedule_of(&canonical, false);
     s.score_row_vectors = s.task_row_vectors = 3;
-    return mha_takes_rows_at_once(&canonical, &s);
+    return may_be_whole(&canonical, &s);
 }
 
 static void only_what_is_seen_and_one_tile(void **state) {
@@ -318,7 +326,7 @@ static void chosen_for_few_rows(void **state) {
         assert_int_equal(mha_canonicalize(&p, &canonical, NULL), ATTUNE_OK);
         mha_choose(&canonical, target, usual_machine(target), &s);
         assert_int_equal(mha_schedule_check(&canonical, &s, target, NULL), ATTUNE_OK);
-        const bool by_rows = s.value_by == ATTUNE_VALUE_BY_ROWS && mha_takes_rows_at_once(&canonical, &s);
+        const bool by_rows = mha_variant_of(&canonical, &s, target).values == MHA_VALUES_WHOLE;
         if (s.strategy != expected[i].strategy || s.lanes != expected[i].lanes || by_rows != !!expected[i].by_rows)
             fail_msg("%s: strategy %d, %d lanes, by rows %d", expected[i].problem, (int)s.strategy, (int)s.lanes,
                      by_rows);
@@ -327,9 +335,12 @@ static void chosen_for_few_rows(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bits_of_columns),       cmocka_unit_test(values_that_are_no_numbers),
-        cmocka_unit_test(weights_that_are_held), cmocka_unit_test(only_what_is_seen_and_one_tile),
-        cmocka_unit_test(chosen_for_few_rows),   cmocka_unit_test(strips_of_columns),
+        cmocka_unit_test(bits_of_columns),
+        cmocka_unit_test(values_that_are_no_numbers),
+        cmocka_unit_test(weights_that_are_held),
+        cmocka_unit_test(only_what_is_seen_and_one_tile),
+        cmocka_unit_test(chosen_for_few_rows),
+        cmocka_unit_test(strips_of_columns),
         cmocka_unit_test(narrow_strips_have_bits_of_columns),
     };
     return cmocka_run_group_tests(tests, sample_context_open, sample_context_close);

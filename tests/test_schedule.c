@@ -1,6 +1,6 @@
 /* Schedules: text, which are legal, and that the one chosen without measuring is. */
 #include "problem/mha.h"
-#include "schedule/decide.h"
+#include "schedule/variant.h"
 #include "schedule/schedule.h"
 #include "support/problems.h"
 #include "target/target.h"

@@ -1,7 +1,7 @@
 /* Which of d-lanes and q-lanes is chosen: the one that costs less, whatever the batch. And in which order sums are. */
 #include "check/check_case.h"
 #include "schedule/choose.h"
-#include "schedule/decide.h"
+#include "schedule/variant.h"
 #include "support/problems.h"
 #include "target/tuning_class.h"
 
@@ -106,8 +106,8 @@ static bool sums_alike(const attune_problem *p, const at_target *target, const a
     if (a->kv_tile != b->kv_tile && !(has_one_tile(p, a) && has_one_tile(p, b))) return false;
     if (a->strategy == ATTUNE_D_LANES)
         return a->kv_chunk == b->kv_chunk && a->value_streams == b->value_streams && a->lanes == b->lanes;
-    return mha_scores_by_columns(p, a, target) == mha_scores_by_columns(p, b, target) &&
-           mha_rest_rows(p, a, target) == mha_rest_rows(p, b, target);
+    const mha_variant of_a = mha_variant_of(p, a, target), of_b = mha_variant_of(p, b, target);
+    return of_a.scores_by_columns == of_b.scores_by_columns && of_a.rest_rows == of_b.rest_rows;
 }
 
 /* A row has the same bits in every batch, among any number of heads. */
@@ -146,11 +146,11 @@ static void batch_does_not_decide(void **state) {
 
 /* Lengths, and what their tiles cost beside many heads: found by a search of 2,400 problems. */
 static void many_heads_keep_the_tiles_of_few(void **state) {
-    static const char *const problems[] = {
-        "num_heads=4,seq_q=240,seq_kv=240,head_dim=48", "num_heads=2,seq_q=2310,seq_kv=2310,head_dim=72",
-        "num_heads=16,seq_q=506,seq_kv=506,head_dim=128,kv_lens=1",
-        "dtype=bf16,num_heads=20,seq_q=1,seq_kv=684,head_dim=40",
-        "num_heads=32,seq_q=920,seq_kv=920,head_dim=64,is_causal=1,num_kv_heads=1"};
+    static const char *const problems[] = {"num_heads=4,seq_q=240,seq_kv=240,head_dim=48",
+                                           "num_heads=2,seq_q=2310,seq_kv=2310,head_dim=72",
+                                           "num_heads=16,seq_q=506,seq_kv=506,head_dim=128,kv_lens=1",
+                                           "dtype=bf16,num_heads=20,seq_q=1,seq_kv=684,head_dim=40",
+                                           "num_heads=32,seq_q=920,seq_kv=920,head_dim=64,is_causal=1,num_kv_heads=1"};
     const at_target *target = at_target_find("avx2");
     const at_description *machine = at_description_of("zen3", false);
     (void)state;
@@ -182,7 +182,7 @@ static void one_stripe_has_a_few_rows_more(void **state) {
         const attune_problem p = problem_canonical(cases[i].problem);
         attune_schedule s;
         mha_choose(&p, target, at_description_of("zen3", false), &s);
-        const bool is_one = s.score_row_vectors * s.lanes >= p.seq_q && mha_rest_rows(&p, &s, target) > 0;
+        const bool is_one = s.score_row_vectors * s.lanes >= p.seq_q && mha_variant_of(&p, &s, target).rest_rows > 0;
         if (is_one != cases[i].is_one) fail_msg("%s: %d vectors", cases[i].problem, s.score_row_vectors);
     }
 }

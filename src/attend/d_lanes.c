@@ -3,7 +3,7 @@
 #include "base/integers.h"
 #include "attend/phases.h"
 #include "problem/problem.h"
-#include "schedule/decide.h"
+#include "schedule/variant.h"
 
 /* ---- facts for the prover ---- */
 
@@ -53,9 +53,9 @@ static void derive_sizes(d_lanes *d, mha_context *c) {
     d->c = c;
     d->b = c->b;
     d->lanes = c->lanes;
-    d->width = c->by_pairs ? 2 * c->lanes : c->lanes;
+    d->width = c->variant.by_pairs ? 2 * c->lanes : c->lanes;
     d->planes = p->integer ? (int)mha_query_planes(p) : 0;
-    d->pack = d->planes ? mha_query_pack(p, c->s) : 1;
+    d->pack = d->planes ? c->variant.query_pack : 1;
     d->k_width = d->planes ? 4 * c->lanes / d->pack : d->width;
     d->k_halves = d->planes && p->k_dtype == ATTUNE_I4 ? 2 : 1;
     d->v_halves = all_codes && p->v_dtype == ATTUNE_I4 ? 2 : 1;
@@ -68,7 +68,7 @@ static void derive_sizes(d_lanes *d, mha_context *c) {
     /* Codes that are multiplied as they lie need no table. With v_in_k, c->v is c->k. */
     if (!d->planes) d->k_by = dl_conversion_of(d, c->k, p->k_dtype, p->k_scales, p->head_dim);
     if (!all_codes) d->v_by = dl_conversion_of(d, c->v, p->v_dtype, p->v_scales, p->head_dim_v);
-    d->holds_values = mha_holds_values(p, c->s, c->target) && (d->v_by == DL_SINGLE || d->v_by == DL_WORDS);
+    d->holds_values = c->variant.holds_values && (d->v_by == DL_SINGLE || d->v_by == DL_WORDS);
     if (d->k_by) d->k_width = dl_columns_at_once(d, d->k_by);
     d->k_columns = dl_round_up(p->head_dim, (int64_t)d->k_width * d->k_halves);
     d->v_columns = dl_round_up(p->head_dim_v, d->width);
@@ -158,8 +158,7 @@ static void alloc_codes(d_lanes *d, int64_t keys) {
     d->dots = scratch(d, "dots", IR_I32, d->max_rows * d->k_groups, keys);
     if (mha_scales_runs(c->p->k_scales))
         d->k_group_scales = scratch(d, "k_group_scales", c->elem, dl_group_numbers(d), keys);
-    if (mha_has_least(c->p->k_scales))
-        d->q_sums = scratch(d, "q_sums", c->elem, vectors * d->pack * d->k_groups, 0);
+    if (mha_has_least(c->p->k_scales)) d->q_sums = scratch(d, "q_sums", c->elem, vectors * d->pack * d->k_groups, 0);
     if (c->p->integer != ATTUNE_INTEGER_ALL) return;
     d->p_codes = scratch(d, "p_codes", IR_I8, d->planes * d->max_rows, keys + d->lanes + 4);
     d->p_units = scratch(d, "p_units", c->elem, d->max_rows, 0);
@@ -171,10 +170,10 @@ static void alloc_scratch(d_lanes *d) {
     const int64_t together = d->k_by_panels ? (int64_t)c->s->score_keys * d->lanes : c->s->score_keys;
     const int64_t more = max_of(together, max_of(d->width, dl_side_by_side(d)));
     const int64_t keys = dl_round_up(c->s->kv_tile + more, d->width);
-    if (!d->planes) d->q = scratch(d, "queries", c->by_pairs ? IR_BF16 : c->elem, d->max_rows, d->k_columns);
+    if (!d->planes) d->q = scratch(d, "queries", c->variant.by_pairs ? IR_BF16 : c->elem, d->max_rows, d->k_columns);
     d->scores = scratch(d, "scores", c->elem, d->max_rows, keys);
     if (d->planes) alloc_codes(d, keys);
-    if (c->by_pairs) d->rounded = scratch(d, "rounded", IR_BF16, d->max_rows, keys);
+    if (c->variant.by_pairs) d->rounded = scratch(d, "rounded", IR_BF16, d->max_rows, keys);
     d->o = scratch(d, "o", c->elem, d->max_rows, d->v_columns);
     d->row_max = scratch(d, "row_max", c->elem, d->max_rows, 0);
     d->row_sum = scratch(d, "row_sum", c->elem, d->max_rows, 0);

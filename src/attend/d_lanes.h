@@ -8,10 +8,10 @@
  *           shared memory, which a second phase merges in order (merge.c). If there is only one, it writes the output
  *   tile    kv_tile keys of a chunk, between two rescalings
  *
- * c->by_pairs: products are made of pairs of bf16 (dot2). A pair of a score is two neighbouring columns of K, which lie
- * side by side in memory. A pair of O is the same column of two neighbouring keys, and their probabilities rounded to
- * bf16 (pack2); rows of V are interleaved in registers for it. The sum of the probabilities is that of the unrounded
- * ones. Denormals in Q, K, V and P count as 0 then.
+ * c->variant.by_pairs: products are made of pairs of bf16 (dot2). A pair of a score is two neighbouring columns of K,
+ * which lie side by side in memory. A pair of O is the same column of two neighbouring keys, and their probabilities
+ * rounded to bf16 (pack2); rows of V are interleaved in registers for it. The sum of the probabilities is that of the
+ * unrounded ones. Denormals in Q, K, V and P count as 0 then.
  *
  * For each tile of a task: S = Q K^T (d_lanes_score.c), P = exp(S - max) with masks and the rescaling factor
  * (d_lanes_softmax.c), O = O * factor + P V (d_lanes_value.c). Where the number of rows is not known when compiling, it
@@ -69,17 +69,17 @@ typedef struct d_lanes {
     bool masks_keys;      /* there is a mask, bias or mask_mod: every tile asks it */
     bool masks_positions; /* keys that one row of a task sees may be hidden from another */
     /* scratch of a task, of c->elem unless it says otherwise */
-    const ir_buffer *q; /* [max_rows, k_columns]: times mha_query_sign; bf16 if c->by_pairs. Codes: i8
+    const ir_buffer *q; /* [max_rows, k_columns]: times mha_query_sign; bf16 if c->variant.by_pairs. Codes: i8
                          * [vectors of rows * planes, k_columns / k_width, 4 * lanes], see dl_query_codes */
     /* if q is codes, else NULL */
-    const ir_buffer *q_scales;       /* [max_rows]: of the codes, times mha_query_sign */
-    const ir_buffer *starts;         /* i32 [vectors of rows * k_groups, lanes]: with which their sums begin */
-    const ir_buffer *dots;           /* i32 [max_rows * k_groups, columns of scores]: products of codes */
+    const ir_buffer *q_scales; /* [max_rows]: of the codes, times mha_query_sign */
+    const ir_buffer *starts;   /* i32 [vectors of rows * k_groups, lanes]: with which their sums begin */
+    const ir_buffer *dots;     /* i32 [max_rows * k_groups, columns of scores]: products of codes */
     /* [dl_group_numbers, columns of scores]: of the tile's keys, least numbers after scales; NULL: there are none. And
      * [rows of the vectors * k_groups]: sums of Q's codes, by which least numbers are multiplied; NULL: K has none */
     const ir_buffer *k_group_scales, *q_sums;
-    const ir_buffer *scores;         /* [max_rows, kv_tile + width or more]: S, then P, times V's scales */
-    const ir_buffer *rounded;        /* bf16, dims of scores: P, if c->by_pairs; else NULL */
+    const ir_buffer *scores;  /* [max_rows, kv_tile + width or more]: S, then P, times V's scales */
+    const ir_buffer *rounded; /* bf16, dims of scores: P, if c->variant.by_pairs; else NULL */
     const ir_buffer *o; /* [max_rows, v_columns]: not yet divided; by pairs in the order of mha_interleave, by tables
                          * in that of mha_f8_place */
     const ir_buffer *row_max; /* [max_rows] */
@@ -158,7 +158,7 @@ typedef struct dl_columns {
 typedef void dl_columns_fn(d_lanes *d, void *user, const ir_expr *column, int64_t count);
 void dl_each_columns(d_lanes *d, const dl_columns *loop, dl_columns_fn *build, void *user);
 
-static inline mha_kind dl_kind(const d_lanes *d) { return mha_kind_of(d->c->by_pairs); }
+static inline mha_kind dl_kind(const d_lanes *d) { return mha_kind_of(d->c->variant.by_pairs); }
 
 /* Keys that are read side by side: `count` streams of `keys` keys each, which lie one after the other in memory. Key i
  * of stream s is key first[s] + i of the tile. */
@@ -183,8 +183,8 @@ void dl_fetch_ahead(const d_lanes *d, const ir_buffer *k_or_v, const dl_streams 
                     const ir_expr *i);
 /* The same for codes of V, of a line that begins with this column. */
 void dl_fetch_columns(const d_lanes *d, const dl_streams *streams, const ir_expr *i, const ir_expr *column);
-/* d->width columns of k or v from `column` on, as bf16 if c->by_pairs, else as c->elem. The first `count` are loaded,
- * the others are 0. */
+/* d->width columns of k or v from `column` on, as bf16 if c->variant.by_pairs, else as c->elem. The first `count` are
+ * loaded, the others are 0. */
 const ir_expr *dl_load_key(const d_lanes *d, const ir_buffer *k_or_v, const mha_kv_row *key, const ir_expr *column,
                            int64_t count);
 

@@ -7,7 +7,7 @@
  * cache keeps from one stripe to the next, and each turn of one stream asks for the key's lines of the next block. */
 #include "attend/d_lanes.h"
 #include "base/integers.h"
-#include "schedule/decide.h"
+#include "schedule/variant.h"
 
 typedef struct held_tile {
     const dl_streams *streams;

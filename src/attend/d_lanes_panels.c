@@ -40,19 +40,18 @@ static void multiply(d_lanes *d, void *user, const ir_expr *column, int64_t coun
     const int64_t columns = mha_unit_of(d->c->k);
     const ir_expr *keys[IR_MAX_LANES], *unit = ir_div(b, column, ir_idx(b, columns));
     (void)count; /* units are whole */
-    for (int v = 0; v < p->vectors; v++)
-        keys[v] = ir_let(b, "k", ir_load(b, keys_of_unit(d, t, v, unit)));
-    const int steps = d->c->by_pairs ? 1 : (int)columns;
+    for (int v = 0; v < p->vectors; v++) keys[v] = ir_let(b, "k", ir_load(b, keys_of_unit(d, t, v, unit)));
+    const int steps = d->c->variant.by_pairs ? 1 : (int)columns;
     for (int i = 0; i < steps; i++) {
         for (int v = 0; v < p->vectors; v++) {
-            const ir_expr *k = steps == 4       ? mha_byte_of_units(d->c, keys[v], i)
-                               : steps == 2     ? mha_half_of_pairs(d->c, keys[v], i)
-                               : d->c->by_pairs ? keys[v]
-                                                : mha_widened(d->c, keys[v]);
+            const ir_expr *k = steps == 4               ? mha_byte_of_units(d->c, keys[v], i)
+                               : steps == 2             ? mha_half_of_pairs(d->c, keys[v], i)
+                               : d->c->variant.by_pairs ? keys[v]
+                                                        : mha_widened(d->c, keys[v]);
             mha_product_vector(p, "k", v, k);
         }
         for (int r = 0; r < p->rows; r++)
-            mha_product_repeat(p, "q", r, query_at(d, t, r, ir_plus(b, column, i), d->c->by_pairs ? 2 : 1));
+            mha_product_repeat(p, "q", r, query_at(d, t, r, ir_plus(b, column, i), d->c->variant.by_pairs ? 2 : 1));
     }
 }
 
@@ -66,12 +65,10 @@ static void multiply_nibbles(d_lanes *d, void *user, const ir_expr *column, int6
     for (int i = 0; i < count; i++) {
         const int half = i / HALF, unit = i % HALF / UNIT, byte = i % UNIT;
         for (int v = 0; v < p->vectors; v++) {
-            if (byte == 0)
-                keys[v] = ir_let(b, "k", ir_load(b, keys_of_unit(d, t, v, ir_plus(b, first, unit))));
+            if (byte == 0) keys[v] = ir_let(b, "k", ir_load(b, keys_of_unit(d, t, v, ir_plus(b, first, unit))));
             mha_product_vector(p, "k", v, mha_nibble_of_units(d->c, keys[v], byte, half));
         }
-        for (int r = 0; r < p->rows; r++)
-            mha_product_repeat(p, "q", r, query_at(d, t, r, ir_plus(b, column, i), 1));
+        for (int r = 0; r < p->rows; r++) mha_product_repeat(p, "q", r, query_at(d, t, r, ir_plus(b, column, i), 1));
     }
 }
 

@@ -17,7 +17,7 @@ static const ir_expr *query_columns(const d_lanes *d, const ir_expr *const *inde
                                     int64_t count) {
     const mha_context *c = d->c;
     const ir_expr *sign = mha_query_sign(c);
-    if (!c->by_pairs) {
+    if (!c->variant.by_pairs) {
         const ir_expr *q = mha_load_columns(c, c->q, index, column, count);
         return sign ? ir_mul(d->b, q, ir_splat(d->b, sign, d->lanes)) : q;
     }
@@ -97,7 +97,7 @@ void dl_finish_rows(d_lanes *d, bool seen) {
             dl_order_output(d, r);
         else if (seen && d->v_by == DL_WORDS)
             dl_join_columns(d, d->o, r, d->v_columns);
-        else if (seen && d->c->by_pairs && !d->v_by_panels)
+        else if (seen && d->c->variant.by_pairs && !d->v_by_panels)
             dl_restore_order(d, r);
         if (d->is_serial) complete_row(d, r);
         if (d->one_chunk)

@@ -208,12 +208,12 @@ static const ir_expr *exponential(d_lanes *d, const ir_expr *r, const ir_expr *j
                                   const ir_access *sum) {
     const ir_access *at = ir_at(d->b, d->scores, d->lanes, 2, r, j);
     const ir_expr *score = ir_load(d->b, at);
-    const bool is_short = d->c->by_pairs && !d->c->lse;
+    const bool is_short = d->c->variant.by_pairs && !d->c->lse;
     const ir_expr *p = is_short ? mha_short_exp(d->c, score, bases) : mha_exp(d->c, score, bases);
     p = ir_let(d->b, "p", p);
-    if (!d->c->by_pairs) ir_store(d->b, at, p);
+    if (!d->c->variant.by_pairs) ir_store(d->b, at, p);
     mha_add_term(d->c, sum, p);
-    const ir_expr *scales = d->c->by_pairs ? dl_v_scales(d, j, d->lanes) : NULL;
+    const ir_expr *scales = d->c->variant.by_pairs ? dl_v_scales(d, j, d->lanes) : NULL;
     return scales ? ir_mul(d->b, p, scales) : p;
 }
 
@@ -224,7 +224,7 @@ static const ir_expr *exponentials(d_lanes *d, const dl_tile *tile, const ir_exp
     const ir_expr *bases = ir_let(b, "bases", ir_splat(b, base, d->lanes));
     IR_FOR(b, j, ir_idx(b, 0), tile->keys, d->width) {
         const ir_expr *p = exponential(d, r, j, bases, sum);
-        if (d->c->by_pairs) {
+        if (d->c->variant.by_pairs) {
             const ir_expr *next = exponential(d, r, ir_plus(b, j, d->lanes), bases, sum);
             ir_store(b, ir_at(b, d->rounded, d->width, 2, r, j), mha_both_rounded(d->c, p, next));
         }
@@ -244,7 +244,7 @@ static const ir_expr *serial_sum(d_lanes *d, const dl_tile *tile, const ir_expr 
 /* P times the scales of V, which may make NaN of the 0 of a hidden key. */
 static void scale_row(d_lanes *d, const dl_tile *tile, const ir_expr *r) {
     ir_builder *b = d->b;
-    if (!d->c->params.tensor[MHA_V_SCALE] || d->c->by_pairs) return;
+    if (!d->c->params.tensor[MHA_V_SCALE] || d->c->variant.by_pairs) return;
     IR_FOR(b, j, ir_idx(b, 0), tile->keys, d->lanes) {
         const ir_access *p = ir_at(b, d->scores, d->lanes, 2, r, j);
         ir_store(b, p, ir_mul(b, ir_load(b, p), dl_v_scales(d, j, d->lanes)));

@@ -43,10 +43,10 @@ const ir_expr *dl_load_key(const d_lanes *d, const ir_buffer *k_or_v, const mha_
         const mha_row row = mha_kv_row_of(c, k_or_v, key);
         return mha_load_panel_row(c, &row, column, d->width, count);
     }
-    if (k_or_v && c->by_pairs && k_or_v->type.elem == IR_BF16)
+    if (k_or_v && c->variant.by_pairs && k_or_v->type.elem == IR_BF16)
         return mha_load_raw_columns(c, k_or_v, index, column, d->width, count);
     const ir_expr *first = mha_load_columns(c, k_or_v, index, column, count);
-    if (!c->by_pairs) return first;
+    if (!c->variant.by_pairs) return first;
     const ir_expr *next = mha_load_columns(c, k_or_v, index, ir_plus(d->b, column, d->lanes), count - d->lanes);
     return mha_both_rounded(c, ir_let(d->b, "first", first), ir_let(d->b, "next", next));
 }
@@ -62,9 +62,7 @@ static int64_t keys_ahead(const d_lanes *d, const ir_buffer *k_or_v) {
 }
 
 /* Whether no page has a key that is so many ahead of another one. */
-static bool leaves_page(const d_lanes *d, int64_t keys) {
-    return d->c->p->page_size && keys >= d->c->p->page_size;
-}
+static bool leaves_page(const d_lanes *d, int64_t keys) { return d->c->p->page_size && keys >= d->c->p->page_size; }
 
 /* The same key of the page that the stream goes on with. */
 static mha_kv_row key_of_next_page(const d_lanes *d, const dl_streams *streams, int64_t stream, const ir_expr *i) {
@@ -85,8 +83,8 @@ void dl_fetch_ahead(const d_lanes *d, const ir_buffer *k_or_v, const dl_streams 
     const int64_t step = LINE / ir_elem_get((ir_elem)k_or_v->type.elem)->bytes;
     const bool leaves = leaves_page(d, keys);
     if (leaves && !streams->have_next) return;
-    const mha_kv_row key = leaves ? key_of_next_page(d, streams, stream, i)
-                                  : dl_key_at(d, streams, stream, ir_plus(d->b, i, keys));
+    const mha_kv_row key =
+        leaves ? key_of_next_page(d, streams, stream, i) : dl_key_at(d, streams, stream, ir_plus(d->b, i, keys));
     for (int64_t column = 0; column < columns; column += step) {
         const ir_access *at = mha_kv_line(d->c, k_or_v, &key, ir_idx(d->b, column));
         if (d->planes)

@@ -6,8 +6,8 @@
 
 enum { CODES = MHA_F8_CODES, MOST_VECTORS = 4 };
 
-static mha_f8_form k_form(const d_lanes *d) { return d->c->by_pairs ? MHA_F8_BF16 : MHA_F8_F32; }
-static mha_f8_form v_form(const d_lanes *d) { return d->c->by_pairs ? MHA_F8_PAIRS : MHA_F8_F32; }
+static mha_f8_form k_form(const d_lanes *d) { return d->c->variant.by_pairs ? MHA_F8_BF16 : MHA_F8_F32; }
+static mha_f8_form v_form(const d_lanes *d) { return d->c->variant.by_pairs ? MHA_F8_PAIRS : MHA_F8_F32; }
 
 static bool has_table(const d_lanes *d, const ir_buffer *k_or_v, attune_dtype dtype, attune_scales scales,
                       int64_t columns) {
@@ -57,7 +57,7 @@ static void convert(const d_lanes *d, const ir_buffer *k_or_v, dl_conversion by,
 }
 
 void dl_convert_k(const d_lanes *d, const mha_kv_row *key, const ir_expr *column, const ir_expr **out) {
-    if (d->k_by == DL_F8_TABLES && d->c->by_pairs)
+    if (d->k_by == DL_F8_TABLES && d->c->variant.by_pairs)
         mha_f8_as_bf16(d->c, &d->f8, codes_of(d, d->c->k, key, column), out);
     else
         convert(d, d->c->k, d->k_by, key, column, out);
@@ -66,7 +66,7 @@ void dl_convert_k(const d_lanes *d, const mha_kv_row *key, const ir_expr *column
 void dl_convert_v(const d_lanes *d, const mha_kv_row *key, const mha_kv_row *next, const ir_expr *column,
                   const ir_expr **out) {
     ir_builder *b = d->b;
-    if (d->v_by != DL_F8_TABLES || !d->c->by_pairs) {
+    if (d->v_by != DL_F8_TABLES || !d->c->variant.by_pairs) {
         convert(d, d->c->v, d->v_by, key, column, out);
         return;
     }

@@ -49,8 +49,8 @@ static const ir_expr *sees_key(const d_lanes *d, const row_tile *tile, int64_t r
 static const ir_expr *sees(const d_lanes *d, const row_tile *tile, int64_t r, const ir_expr *j) {
     ir_builder *b = d->b;
     const ir_expr *seen = sees_key(d, tile, r, j), *next = NULL;
-    if (d->c->by_pairs && !tile->t->alone) next = sees_key(d, tile, r, ir_plus(b, j, 1));
-    return ir_let(b, "sees", ir_splat(b, d->c->by_pairs ? mha_seen_bits(d->c, seen, next) : seen, d->lanes));
+    if (d->c->variant.by_pairs && !tile->t->alone) next = sees_key(d, tile, r, ir_plus(b, j, 1));
+    return ir_let(b, "sees", ir_splat(b, d->c->variant.by_pairs ? mha_seen_bits(d->c, seen, next) : seen, d->lanes));
 }
 
 /* ---- pairs ---- */
@@ -117,14 +117,14 @@ static void add_vector(d_lanes *d, void *user, const ir_expr *column, int64_t co
     const row_tile *tile = user;
     ir_builder *b = d->b;
     const ir_expr *value[2][IR_MAX_LANES];
-    if (d->c->by_pairs && d->v_by_panels) {
+    if (d->c->variant.by_pairs && d->v_by_panels) {
         add_pairs(d, tile, column, count);
         return;
     }
     for (int64_t u = 0; u < tile->t->units; u++) {
         const ir_expr *v = ir_let(b, "v", dl_load_key(d, d->c->v, &tile->key[u][0], column, count));
         value[0][u] = v;
-        if (!d->c->by_pairs) continue;
+        if (!d->c->variant.by_pairs) continue;
         const ir_expr *next =
             tile->t->alone ? mha_zero_pairs(d->c, d->lanes) : dl_load_key(d, d->c->v, &tile->key[u][1], column, count);
         next = ir_let(b, "v", next);
@@ -153,8 +153,8 @@ static void add_converted(d_lanes *d, void *user, const ir_expr *column, int64_t
 /* P of a unit whose first key is j, in all lanes. */
 static const ir_expr *probabilities(const d_lanes *d, const ir_expr *row, const ir_expr *j, bool alone) {
     ir_builder *b = d->b;
-    const ir_expr *p = d->c->by_pairs ? mha_load_raw_columns(d->c, d->rounded, &row, j, 2, alone ? 1 : 2)
-                                      : ir_load(b, ir_at(b, d->scores, 1, 2, row, j));
+    const ir_expr *p = d->c->variant.by_pairs ? mha_load_raw_columns(d->c, d->rounded, &row, j, 2, alone ? 1 : 2)
+                                              : ir_load(b, ir_at(b, d->scores, 1, 2, row, j));
     return mha_repeat(d->c, dl_kind(d), p, d->lanes);
 }
 
@@ -162,7 +162,7 @@ static const ir_expr *probabilities(const d_lanes *d, const ir_expr *row, const 
 static void open_units(d_lanes *d, row_tile *tile) {
     enum { PAIRS = ATTUNE_PANEL_TOKENS / 2 };
     const bool is_one_panel = tile->t->streams->count == 1 && PAIRS % tile->t->units == 0;
-    if (!d->c->by_pairs || !d->v_by_panels) return;
+    if (!d->c->variant.by_pairs || !d->v_by_panels) return;
     for (int64_t u = 0; u < tile->t->units; u++) {
         const mha_row row = mha_kv_row_of(d->c, d->c->v, &tile->key[u][0]);
         if (u && is_one_panel)
@@ -180,7 +180,7 @@ static void add_rows(d_lanes *d, const void *user, const ir_expr *first_row, int
         const int64_t stream = u % t->streams->count, skipped = u / t->streams->count * keys_of_unit(d);
         const ir_expr *i = ir_plus(b, t->first, skipped), *j = ir_add(b, t->streams->first[stream], i);
         tile.key[u][0] = dl_key_at(d, t->streams, stream, i);
-        if (d->c->by_pairs && !t->alone) tile.key[u][1] = dl_key_at(d, t->streams, stream, ir_plus(b, i, 1));
+        if (d->c->variant.by_pairs && !t->alone) tile.key[u][1] = dl_key_at(d, t->streams, stream, ir_plus(b, i, 1));
         for (int64_t r = 0; r < rows; r++) {
             const ir_expr *p = probabilities(d, row_at(d, &tile, r), j, t->alone);
             const ir_expr *seen = t->careful ? sees(d, &tile, r, j) : NULL;
@@ -308,10 +308,10 @@ static void add_zeros(d_lanes *d, const mha_kv_row *key, const ir_access *sum, c
         return;
     }
     const ir_expr *v = dl_load_key(d, d->c->v, key, column, count), *old = ir_load(b, sum);
-    const int lanes = d->c->by_pairs ? 1 : d->lanes;
+    const int lanes = d->c->variant.by_pairs ? 1 : d->lanes;
     const ir_expr *zero = mha_number(d->c, 0, lanes), *scale = mha_v_scale(d->c, key);
     if (scale) zero = ir_mul(b, zero, ir_splat(b, scale, lanes));
-    if (d->c->by_pairs)
+    if (d->c->variant.by_pairs)
         zero = scale ? ir_splat(b, ir_cast(b, IR_BF16, zero), d->width) : mha_zero_pairs(d->c, d->lanes);
     ir_store(b, sum, mha_accumulate(d->c, dl_kind(d), v, zero, old));
 }

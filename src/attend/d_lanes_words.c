@@ -6,7 +6,7 @@
 #include "nest/columns.h"
 
 bool dl_goes_by_words(const d_lanes *d, const ir_buffer *k_or_v, attune_dtype dtype, int64_t columns) {
-    if (!k_or_v || d->planes || d->c->by_pairs) return false;
+    if (!k_or_v || d->planes || d->c->variant.by_pairs) return false;
     const bool is_bf16 = dtype == ATTUNE_BF16 && k_or_v->type.elem == IR_BF16;
     return d->c->elem == IR_F32 && is_bf16 && columns % (2 * d->lanes) == 0;
 }
@@ -17,8 +17,7 @@ void dl_load_words(const d_lanes *d, const ir_buffer *k_or_v, const mha_kv_row *
     ir_builder *b = d->b;
     const int columns = 2 * d->lanes;
     const ir_expr *const *index = mha_kv_index(d->c, k_or_v, key);
-    const ir_expr *words =
-        ir_bitcast(b, IR_I32, mha_load_raw_columns(d->c, k_or_v, index, column, columns, columns));
+    const ir_expr *words = ir_bitcast(b, IR_I32, mha_load_raw_columns(d->c, k_or_v, index, column, columns, columns));
     words = ir_let(b, "words", words);
     const ir_expr *even = ir_apply(b, IR_SHL, words, ir_splat(b, ir_int(b, IR_I32, BITS), d->lanes), NULL);
     const ir_expr *odd = ir_and(b, words, ir_splat(b, ir_int(b, IR_I32, UPPER), d->lanes));

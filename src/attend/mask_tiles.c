@@ -1,6 +1,6 @@
 #include "attend/mask_tiles.h"
 #include "attend/functions.h"
-#include "schedule/decide.h"
+#include "schedule/variant.h"
 
 /* Lanes run along the rows of a stripe. Keys come unit by unit: what the rows see of one is counted, and the unit joins
  * the keys that some see, or all. */
@@ -51,7 +51,7 @@ void mha_mask_tiles_shared(mha_context *c) {
     c->mask_tiles = ir_shared(c->b, "mask_tiles", IR_I32, 5, dims);
 }
 
-static int64_t unit_of(const mha_context *c) { return mha_mask_unit(c->p, c->s, c->target); }
+static int64_t unit_of(const mha_context *c) { return c->variant.mask_unit; }
 
 /* ---- What the rows of a stripe see ---- */
 

@@ -3,11 +3,10 @@
 #include "attend/phases.h"
 #include "base/integers.h"
 #include "problem/problem_sight.h"
-#include "schedule/decide.h"
 
 static const ir_access *at_vector(const q_lanes *c, const ir_buffer *buffer, int lanes, const ir_expr *v,
                                   const ir_expr *j) {
-    if (c->spans) return ir_at(c->b, buffer, lanes, 2, j, ir_times(c->b, v, lanes));
+    if (c->v->values == MHA_VALUES_WHOLE) return ir_at(c->b, buffer, lanes, 2, j, ir_times(c->b, v, lanes));
     return ir_at(c->b, buffer, lanes, 3, v, j, ir_idx(c->b, 0));
 }
 
@@ -32,13 +31,10 @@ const ir_expr *ql_is_last(q_lanes *c, const ir_expr *stripe) {
 static void derive_sizes(q_lanes *c) {
     const mha_context *m = c->m;
     const attune_problem *p = m->p;
-    c->width = m->by_pairs ? 2 : 1;
+    c->width = m->variant.by_pairs ? 2 : 1;
     c->codes = m->key_codes.codes != NULL;
     c->stripe_rows = (int64_t)m->s->score_row_vectors * m->lanes;
     c->max_stripes = m->s->task_row_vectors / m->s->score_row_vectors;
-    c->by_rows = m->s->value_by == ATTUNE_VALUE_BY_ROWS;
-    c->spans = c->by_rows && mha_takes_rows_at_once(p, m->s);
-    c->at_once = c->spans || (c->by_rows && mha_has_one_tile(p, m->s));
     c->has_edges = m->has_first || m->has_last;
     c->has_elements = m->params.tensor[MHA_ATTN_MASK] || m->params.tensor[MHA_ATTN_BIAS];
     c->has_tiles = m->mask_tiles != NULL;
@@ -48,10 +44,7 @@ static void derive_sizes(q_lanes *c) {
     c->num_stripes = ceil_div(rows, c->stripe_rows);
     c->num_tasks = ceil_div(c->num_stripes, c->max_stripes);
     c->max_stripes = ceil_div(c->num_stripes, c->num_tasks);
-    c->by_columns = mha_scores_by_columns(p, m->s, m->target);
-    c->is_square = mha_has_square_tiles(p, m->s, m->target);
     c->rows_fill_stripes = rows % c->stripe_rows == 0;
-    c->rest_rows = mha_rest_rows(p, m->s, m->target);
     c->rows_fill_tasks = rows % c->stripe_rows == 0 && c->num_stripes % c->num_tasks == 0;
 }
 
@@ -59,7 +52,7 @@ static void derive_sizes(q_lanes *c) {
  * these, it is transposed. */
 static const ir_buffer *by_vectors(q_lanes *c, const char *name, ir_elem elem, int64_t keys) {
     const int64_t lanes = elem == IR_BF16 ? 2 * c->m->lanes : c->m->lanes, vectors = c->m->s->score_row_vectors;
-    if (c->spans) return ir_scratch(c->b, name, elem, 2, (int64_t[]){keys, vectors * lanes});
+    if (c->v->values == MHA_VALUES_WHOLE) return ir_scratch(c->b, name, elem, 2, (int64_t[]){keys, vectors * lanes});
     return ir_scratch(c->b, name, elem, 3, (int64_t[]){vectors, keys, lanes});
 }
 
@@ -84,20 +77,20 @@ static void alloc_scratch(q_lanes *c) {
     if (!c->codes && (c->width == 1 ? is_copied(m, m->k) : m->k->type.elem != IR_BF16))
         c->keys =
             ir_scratch(c->b, "keys", mha_factor_elem(m, ql_kind(c)), 2, (int64_t[]){m->s->kv_tile, m->p->head_dim});
-    if (c->width == 1 && is_copied(m, m->v) && !c->by_rows)
+    if (c->width == 1 && is_copied(m, m->v) && c->v->values == MHA_VALUES_TRANSPOSED)
         c->values = ir_scratch(c->b, "values", m->elem, 2, (int64_t[]){m->s->kv_tile, m->p->head_dim_v});
     const int64_t by_row[] = {stripes, count, m->p->head_dim_v}, by_column[] = {stripes, m->p->head_dim_v, count};
-    if (c->by_rows && !c->at_once) c->o = ir_scratch(c->b, "o", m->elem, 3, by_row);
-    if (!c->by_rows) c->ot = ir_scratch(c->b, "ot", m->elem, 3, by_column);
+    if (c->v->values == MHA_VALUES_KEPT) c->o = ir_scratch(c->b, "o", m->elem, 3, by_row);
+    if (c->v->values == MHA_VALUES_TRANSPOSED) c->ot = ir_scratch(c->b, "ot", m->elem, 3, by_column);
     c->row_max = ir_scratch(c->b, "row_max", m->elem, 2, rows);
     c->row_sum = ir_scratch(c->b, "row_sum", m->elem, 2, rows);
-    if (m->p->reproducible && !c->at_once) {
-        if (c->by_rows) c->o_lost = ir_scratch(c->b, "o_lost", m->elem, 3, by_row);
-        if (!c->by_rows) c->ot_lost = ir_scratch(c->b, "ot_lost", m->elem, 3, by_column);
+    if (m->p->reproducible && !mha_values_at_once(c->v)) {
+        if (c->v->values == MHA_VALUES_KEPT) c->o_lost = ir_scratch(c->b, "o_lost", m->elem, 3, by_row);
+        if (c->v->values == MHA_VALUES_TRANSPOSED) c->ot_lost = ir_scratch(c->b, "ot_lost", m->elem, 3, by_column);
         c->row_sum_lost = ir_scratch(c->b, "row_sum_lost", m->elem, 2, rows);
     }
     c->lse_sum = c->width == 2 && m->lse ? ir_scratch(c->b, "lse_sum", m->elem, 2, rows) : c->row_sum;
-    if (ql_has_prob(c) && !c->at_once) c->row_base = ir_scratch(c->b, "row_base", m->elem, 2, rows);
+    if (ql_has_prob(c) && !mha_values_at_once(c->v)) c->row_base = ir_scratch(c->b, "row_base", m->elem, 2, rows);
     c->tile_max = ir_scratch(c->b, "tile_max", m->elem, 1, &count);
     c->factor = ir_scratch(c->b, "factor", m->elem, 1, &count);
     if (m->has_first) c->first_key = ir_scratch(c->b, "first_keys", IR_I32, 2, rows);
@@ -117,8 +110,8 @@ static void alloc_scratch(q_lanes *c) {
 
 static void add_values(q_lanes *c, const q_lanes_tile *tile) {
     if (ql_has_prob(c)) ql_modify_probabilities(c, tile);
-    if (ql_has_prob(c) && c->at_once) ql_end_division(c, tile->stripe);
-    if (c->by_rows)
+    if (ql_has_prob(c) && mha_values_at_once(c->v)) ql_end_division(c, tile->stripe);
+    if (c->v->values != MHA_VALUES_TRANSPOSED)
         ql_values_by_rows(c, tile);
     else
         ql_values(c, tile);
@@ -127,12 +120,12 @@ static void add_values(q_lanes *c, const q_lanes_tile *tile) {
 /* One tile for one stripe, tile->stripe. */
 static void visit_tile(q_lanes *c, q_lanes_tile *tile) {
     ql_open_stripe(c, tile);
-    IR_GUARD(c->b, (c->has_edges || c->has_tiles) && !c->at_once, ir_gt(c->b, tile->to, tile->from)) {
+    IR_GUARD(c->b, (c->has_edges || c->has_tiles) && !mha_values_at_once(c->v), ir_gt(c->b, tile->to, tile->from)) {
         ql_fill_distances(c, tile);
         ql_scores(c, tile);
         if (tile->pass != QL_VALUES_PASS) ql_softmax(c, tile);
-        if (c->at_once) ql_close_rows(c, tile->stripe);
-        if (mha_attends_with_weights(c->m->p, c->m->s, c->m->target)) ql_store_probabilities(c, tile->stripe);
+        if (mha_values_at_once(c->v)) ql_close_rows(c, tile->stripe);
+        if (c->v->writes_weights) ql_store_probabilities(c, tile->stripe);
         if (tile->pass != QL_SUMS_PASS) add_values(c, tile);
     }
 }
@@ -155,7 +148,7 @@ static void visit_tiles(q_lanes *c, q_lanes_pass pass) {
         tile.first_key = ir_let(b, "first_key", ir_times(b, number, c->m->s->kv_tile));
         tile.first_pair = ir_times(b, number, c->m->s->kv_tile / 2);
         ql_open_tile(c, &tile);
-        IR_GUARD(b, c->has_tiles && !c->at_once, tile.is_visited) visit_stripes(c, &tile);
+        IR_GUARD(b, c->has_tiles && !mha_values_at_once(c->v), tile.is_visited) visit_stripes(c, &tile);
     }
 }
 
@@ -180,17 +173,17 @@ static void build_stripes(q_lanes *c) {
         ql_init_rows(c, stripe);
         ql_load_queries(c, stripe);
     }
-    if (ql_has_prob(c) && !c->at_once)
+    if (ql_has_prob(c) && !mha_values_at_once(c->v))
         visit_twice(c);
     else
         visit_tiles(c, QL_ONE_PASS);
-    if (c->at_once) return;
+    if (mha_values_at_once(c->v)) return;
     IR_FOR(b, stripe, ir_idx(b, 0), c->stripes, 1) {
         if (ql_has_prob(c))
             ql_end_division(c, stripe);
         else
             ql_close_rows(c, stripe);
-        if (c->by_rows)
+        if (c->v->values != MHA_VALUES_TRANSPOSED)
             ql_store_kept(c, stripe);
         else
             ql_store_rows(c, stripe);
@@ -247,7 +240,7 @@ static void shorten_entry(q_lanes *c) {
 
 void mha_q_lanes(mha_context *m) {
     ir_builder *b = m->b;
-    q_lanes c = {.m = m, .b = b};
+    q_lanes c = {.m = m, .v = &m->variant, .b = b};
     derive_sizes(&c);
     IR_PHASE(b) {
         const ir_expr *entry = ir_parallel(b, "b", m->params.size[MHA_BATCH]);
@@ -261,8 +254,8 @@ void mha_q_lanes(mha_context *m) {
         shorten_entry(&c);
         c.rows = ir_let(b, "rows", ir_times(b, c.e.seq_q, m->group));
         c.e.positions_are_keys = mha_positions_are_keys(m, &c.e);
-        c.tiles_overlap = ir_is_const(c.e.seq_kv) && mha_score_tiles_overlap(m->p, m->s, m->target);
-        c.keys_fill_tiles = c.tiles_overlap || (ir_is_const(c.e.seq_kv) && c.e.seq_kv->value.i % m->s->score_keys == 0);
+        c.keys_fill_tiles =
+            c.v->score_tiles_overlap || (ir_is_const(c.e.seq_kv) && c.e.seq_kv->value.i % m->s->score_keys == 0);
         ql_open_functions(&c);
         ql_open_ahead(&c);
         if (c.num_tasks)

@@ -14,13 +14,13 @@
  * transposed into place (q_lanes_rows.c). Where nothing is hidden, O = P V is computed as it lies instead, with
  * wide vectors always, with others if the keys are one tile (q_lanes_by_rows.c): the same order of arithmetic, and the
  * same bits. Rows beyond the last are clamped to it: they compute and write the same bits again. The last register tile
- * of scores begins earlier where that lets it end at the last key (mha_score_tiles_overlap). Elsewhere its keys beyond
- * the last are clamped, and nothing after the scores looks at them. Hidden keys are in q_lanes_mask.c.
+ * of scores begins earlier where that lets it end at the last key (mha_variant.score_tiles_overlap). Elsewhere its keys
+ * beyond the last are clamped, and nothing after the scores looks at them. Hidden keys are in q_lanes_mask.c.
  *
  * A vector of rows is computed whole, so one row after the last whole vector would cost as much as all of that. The
- * scores of a few such rows are sums over lanes that run along the columns instead (mha_rest_rows). All else of them is
- * as it is of other rows. In short problems those of all rows may be (mha_scores_by_columns): Q is not transposed then,
- * and on the diagonal of a causal square what is hidden is not multiplied.
+ * scores of a few such rows are sums over lanes that run along the columns instead (mha_variant.rest_rows). All else of
+ * them is as it is of other rows. In short problems those of all rows may be (mha_variant.scores_by_columns): Q is not
+ * transposed then, and on the diagonal of a causal square what is hidden is not multiplied.
  *
  * The order of all arithmetic, for tiles t = 0, 1, …, keys j of a tile and columns d. `reproducible` promises it, so
  * that other kernels give the same bits of a row:
@@ -59,27 +59,21 @@
 
 typedef struct q_lanes {
     const mha_context *m;
+    const mha_variant *v; /* of m */
     ir_builder *b;
     int64_t stripe_rows, max_stripes; /* rows of a stripe, stripes of a task at most */
     int64_t num_stripes, num_tasks;   /* of a KV head; 0: known only at run time */
     bool rows_fill_tasks;             /* no row number is ever beyond the last row */
     bool rows_fill_stripes;           /* no stripe has fewer rows than others */
-    bool by_columns;                  /* mha_scores_by_columns: scores of all rows go by columns */
-    bool is_square;                   /* mha_has_square_tiles */
-    int64_t rest_rows;                /* mha_rest_rows: the last ones, whose scores go by columns */
     bool keys_fill_tiles;             /* no register tile of scores reaches beyond the last key */
-    bool tiles_overlap;               /* mha_score_tiles_overlap: because the last one begins earlier */
     bool has_edges;                   /* rows have a first or last key of their own */
     bool has_elements;                /* an attn_mask or attn_bias */
     bool asks_all;                    /* these, or a mask_mod: any key may be hidden */
     bool has_tiles;                   /* a table says what mask_mod hides (mask_tiles.h) */
-    bool by_rows;                     /* the schedule's value_by */
-    bool spans;                       /* mha_takes_rows_at_once: its register tiles span vectors of rows */
-    bool at_once;                     /* the same, or mha_has_one_tile: the tile's sums are the result */
     /* scratch of a task; elem is that of the arithmetic. Operands of products are elem, one to a lane (width 1), or
      * pairs of bf16, two to a lane (width 2). */
     int width;
-    bool codes; /* scores are sums of integers: qt holds codes (q_lanes_codes.c) */
+    bool codes;          /* scores are sums of integers: qt holds codes (q_lanes_codes.c) */
     const ir_buffer *qt; /* operand [stripe, head_dim / width, stripe_rows * width]: Q^T times mha_query_sign */
     /* elem [score_row_vectors, kv_tile, lanes]: S^T; of pairs one key more. Each vector of rows is by itself: the
      * softmax goes from key to key, and its accesses do not compete for the same sets of the cache. spans: elem
@@ -87,23 +81,24 @@ typedef struct q_lanes {
     const ir_buffer *scores;
     /* operand [score_row_vectors, kv_tile / width, lanes * width]: P^T; width 1: the scores */
     const ir_buffer *probabilities;
-    const ir_buffer *row_scale, *row_mean; /* codes: elem [stripe, stripe_rows], of a row and of its q . mean key */
+    const ir_buffer *row_scale, *row_mean;    /* codes: elem [stripe, stripe_rows], of a row and of its q . mean key */
     const ir_buffer *row_codes, *row_numbers; /* codes: i8 and elem [code columns], of the row at hand */
-    const ir_buffer *keys;    /* elem [kv_tile, head_dim]: K of the tile; NULL: read where it lies */
+    const ir_buffer *keys;                    /* elem [kv_tile, head_dim]: K of the tile; NULL: read where it lies */
     const ir_buffer *values;  /* operand [kv_tile / width, head_dim_v * width]: V of the tile; NULL: the same, or
                                * the context's v_pairs */
     const ir_buffer *ot;      /* elem [stripe, head_dim_v, stripe_rows]: O^T, not yet divided */
-    const ir_buffer *o;       /* elem [stripe, stripe_rows, head_dim_v]: O, if by_rows but not at_once */
+    const ir_buffer *o;       /* elem [stripe, stripe_rows, head_dim_v]: O, if MHA_VALUES_KEPT */
     const ir_buffer *row_max; /* elem [stripe, stripe_rows]: running maximum of the scores; at the end the LSE */
     const ir_buffer *row_sum; /* elem [stripe, stripe_rows]: of the probabilities that the values are multiplied by */
     const ir_buffer *lse_sum; /* the same before rounding, for the LSE; row_sum if nothing is rounded, or no LSE */
     /* As ot, o and row_sum: mha_sum.lost of each. NULL unless the problem is reproducible. */
     const ir_buffer *ot_lost, *o_lost, *row_sum_lost;
-    const ir_buffer *row_base;  /* elem [stripe, stripe_rows]: of the exponentials of all keys; prob_mod, not at_once */
-    const ir_buffer *tile_max;  /* elem [stripe_rows]: maximum over the tile, for the stripe at hand */
-    const ir_buffer *factor;    /* elem [stripe_rows]: by which ot is rescaled, for the stripe at hand */
-    const ir_buffer *first_key; /* i32 [stripe, stripe_rows], where the problem needs it: the sight of each row */
-    const ir_buffer *last_key;  /* the same */
+    const ir_buffer
+        *row_base; /* elem [stripe, stripe_rows]: of the exponentials of all keys; prob_mod, not mha_values_at_once */
+    const ir_buffer *tile_max;    /* elem [stripe_rows]: maximum over the tile, for the stripe at hand */
+    const ir_buffer *factor;      /* elem [stripe_rows]: by which ot is rescaled, for the stripe at hand */
+    const ir_buffer *first_key;   /* i32 [stripe, stripe_rows], where the problem needs it: the sight of each row */
+    const ir_buffer *last_key;    /* the same */
     const ir_buffer *last_global; /* the same */
     const ir_buffer *position;    /* elem [stripe, stripe_rows], for ALiBi */
     const ir_buffer *slope;       /* the same */
@@ -159,8 +154,8 @@ const ir_access *ql_probability_at(const q_lanes *c, const ir_expr *v, const ir_
 
 /* Vectors of rows of a stripe whose scores have lanes along the rows; the others hold the rest rows. */
 static inline int64_t ql_whole_vectors(const q_lanes *c, bool is_last) {
-    if (c->by_columns) return 0;
-    if (!c->rest_rows || !is_last) return c->m->s->score_row_vectors;
+    if (c->v->scores_by_columns) return 0;
+    if (!c->v->rest_rows || !is_last) return c->m->s->score_row_vectors;
     return c->num_stripes > 1 ? 0 : c->m->p->seq_q * c->m->group / c->m->lanes;
 }
 /* Whether a stripe of the task is the last one of the head. */
@@ -296,7 +291,7 @@ const ir_expr *ql_times_v_scale(q_lanes *c, const q_lanes_tile *tile, const ir_e
 /* Scores become probabilities; writes row_max, row_sum and factor */
 void ql_softmax(q_lanes *c, const q_lanes_tile *tile);
 
-/* q_lanes_weights.c: writes the weights output, if mha_attends_with_weights */
+/* q_lanes_weights.c: writes the weights output, if mha_variant.writes_weights */
 void ql_store_probabilities(q_lanes *c, const ir_expr *stripe);
 
 /* q_lanes_prob.c: prob_mod, which is asked of probabilities that are divided by their sum. Where the keys are one tile
@@ -312,8 +307,8 @@ void ql_end_division(q_lanes *c, const ir_expr *stripe);
 /* q_lanes_value.c: ot = ot * factor + V^T P^T */
 void ql_values(q_lanes *c, const q_lanes_tile *tile);
 
-/* q_lanes_by_rows.c: the same, and O / sum stored, if c->by_rows. The schedule's value_columns * value_row_vectors is
- * how many accumulators a register tile has at most, in the strips that mha_next_strips gives. */
+/* q_lanes_by_rows.c: the same, and O / sum stored, unless MHA_VALUES_TRANSPOSED. The schedule's value_columns *
+ * value_row_vectors is how many accumulators a register tile has at most, in the strips that mha_next_strips gives. */
 void ql_clear_kept(q_lanes *c, const ir_expr *stripe);
 void ql_store_kept(q_lanes *c, const ir_expr *stripe);
 void ql_values_by_rows(q_lanes *c, const q_lanes_tile *tile);

@@ -9,7 +9,6 @@
 #include "problem/problem.h"
 #include "problem/problem_sight.h"
 #include "attend/q_lanes.h"
-#include "schedule/decide.h"
 
 /* Columns first … first + vectors * lanes - 1, and the same of the strips after it. */
 typedef struct strip {
@@ -34,7 +33,8 @@ static const ir_expr *row_at(const q_lanes *c, const row_tile *t, int64_t row) {
 static const ir_access *probability_at(const q_lanes *c, const row_tile *t, const ir_expr *j, int64_t row) {
     ir_builder *b = c->b;
     const ir_expr *lanes = ir_idx(b, c->m->lanes), *width = ir_idx(b, c->width);
-    if (c->spans) return ir_at(b, c->probabilities, c->width, 2, j, ir_mul(b, row_at(c, t, row), width));
+    if (c->v->values == MHA_VALUES_WHOLE)
+        return ir_at(b, c->probabilities, c->width, 2, j, ir_mul(b, row_at(c, t, row), width));
     const ir_expr *in_vector = ir_plus(b, ir_mod(b, t->first, lanes), row);
     return ir_at(b, c->probabilities, c->width, 3, ir_div(b, t->first, lanes), j, ir_mul(b, in_vector, width));
 }
@@ -268,10 +268,11 @@ static void all_rows(q_lanes *c, const q_lanes_tile *tile, const strip *s, bool 
     const int64_t all = c->num_tasks ? c->m->p->seq_q * c->m->group : c->stripe_rows,
                   rows = min_of(all, c->stripe_rows);
     const int64_t room = (int64_t)c->m->s->value_columns * c->m->s->value_row_vectors / s->vectors;
-    const int64_t whole = !c->spans ? rows_in_vector(c, room) : min_of(max_of(room, 1), rows);
+    const int64_t whole = c->v->values != MHA_VALUES_WHOLE ? rows_in_vector(c, room) : min_of(max_of(room, 1), rows);
     const int64_t step = careful ? 1 : whole, rest = rows % step;
     const ir_expr *end = ir_idx(b, rows - rest);
-    if (!c->spans) end = ir_let(b, "rows_end", ir_min(b, end, ir_sub(b, c->rows, ql_first_row(c, tile->stripe))));
+    if (c->v->values != MHA_VALUES_WHOLE)
+        end = ir_let(b, "rows_end", ir_min(b, end, ir_sub(b, c->rows, ql_first_row(c, tile->stripe))));
     IR_LOOP(b, row, ir_for_begin(b, "row_tile", ir_idx(b, 0), end, step, false))
         register_tile(c, tile, s, row, step, careful);
     if (rest) register_tile(c, tile, s, ir_idx(b, rows - rest), rest, careful);

@@ -205,7 +205,7 @@ void ql_multiply_columns(q_lanes *c, const q_lanes_tile *tile, const ql_score_ti
         const int64_t count = min_of(c->m->lanes, rows - (v - vector) * c->m->lanes);
         if (count <= 0) {
             repeat_row(c, t, v);
-        } else if (count > FEW && c->by_columns) {
+        } else if (count > FEW && c->v->scores_by_columns) {
             multiply_many(c, tile, t, v, count, is_diagonal);
         } else if (is_diagonal) {
             IR_IF(c->b, is_diagonal) multiply_few_seen(c, tile, t, v, count);

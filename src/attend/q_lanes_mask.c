@@ -5,7 +5,6 @@
  * and compared like those of positions; without the table each score asks. */
 #include "attend/mask_tiles.h"
 #include "attend/q_lanes.h"
-#include "schedule/decide.h"
 
 #include <math.h>
 
@@ -145,7 +144,7 @@ static const ir_expr *end_by_mask(q_lanes *c, const q_lanes_tile *t, int member)
 
 /* Register tiles, and pairs, begin at multiples of it. */
 static const ir_expr *round_down(const q_lanes *c, const ir_expr *key) {
-    const ir_expr *unit = ir_idx(c->b, mha_mask_unit(c->m->p, c->m->s, c->m->target));
+    const ir_expr *unit = ir_idx(c->b, c->m->variant.mask_unit);
     return ir_mul(c->b, ir_div(c->b, key, unit), unit);
 }
 
@@ -157,11 +156,11 @@ q_lanes_keys ql_keys_of_task(q_lanes *c, const q_lanes_tile *t) {
     const mha_sights s = sights_of_task(c);
     if (c->m->has_first) {
         const ir_expr *first = at_least_0(c, ir_sub(b, s.some_first, t->first_key));
-        if (c->tiles_overlap) first = ir_min(b, first, ir_plus(b, t->room, -c->m->s->score_keys));
+        if (c->v->score_tiles_overlap) first = ir_min(b, first, ir_plus(b, t->room, -c->m->s->score_keys));
         keys.from = ir_let(b, "load_from", round_down(c, first));
     }
     if (c->m->has_last) {
-        const int64_t unit = mha_mask_unit(c->m->p, c->m->s, c->m->target);
+        const int64_t unit = c->m->variant.mask_unit;
         const ir_expr *end = at_least_0(c, ir_sub(b, s.some_end, t->first_key));
         keys.to = ir_let(b, "load_to", ir_min(b, t->room, ir_times(b, ir_ceil_div(b, end, unit), unit)));
     }
@@ -189,7 +188,7 @@ void ql_open_tile(q_lanes *c, q_lanes_tile *t) {
 }
 
 void ql_find_harmless(q_lanes *c, q_lanes_tile *t) {
-    const bool by_interval = c->by_rows && !c->asks_all && !c->m->has_global;
+    const bool by_interval = c->v->values != MHA_VALUES_TRANSPOSED && !c->asks_all && !c->m->has_global;
     if ((c->has_edges || c->asks_all) && !by_interval) t->is_harmless = is_harmless(c, t);
 }
 

@@ -64,7 +64,7 @@ static void clear_rows(q_lanes *c, const ir_expr *stripe) {
             mha_clear_sum(c->m, ir_at(b, c->row_sum, lanes, 2, stripe, at), c->row_sum_lost);
             if (c->lse_sum != c->row_sum) ir_store(b, ir_at(b, c->lse_sum, lanes, 2, stripe, at), ql_splat(c, 0));
         }
-        if (!c->by_rows) {
+        if (c->v->values == MHA_VALUES_TRANSPOSED) {
             IR_FOR(b, d, ir_idx(b, 0), ir_idx(b, c->m->p->head_dim_v), 1) {
                 mha_clear_sum(c->m, ir_at(b, c->ot, lanes, 3, stripe, d, at), c->ot_lost);
             }
@@ -75,7 +75,7 @@ static void clear_rows(q_lanes *c, const ir_expr *stripe) {
 
 void ql_init_rows(q_lanes *c, const ir_expr *stripe) {
     ql_init_functions(c, stripe);
-    if (!c->at_once) clear_rows(c, stripe);
+    if (!mha_values_at_once(c->v)) clear_rows(c, stripe);
     if (c->m->p->has_alibi_slopes || c->m->p->has_sinks) init_single_rows(c, stripe);
     if (c->has_edges) ql_init_sight(c, stripe);
 }
@@ -126,7 +126,7 @@ static void load_elements(q_lanes *c, const ir_expr *stripe, const ir_expr *at, 
 }
 
 void ql_load_queries(q_lanes *c, const ir_expr *stripe) {
-    if (c->by_columns) return;
+    if (c->v->scores_by_columns) return;
     if (c->codes) {
         ql_encode_queries(c, stripe);
         return;
@@ -135,7 +135,7 @@ void ql_load_queries(q_lanes *c, const ir_expr *stripe) {
     const bool vectors = c->m->p->head_dim / c->width >= mha_quarter(c->m->lanes);
     ir_builder *b = c->b;
     const ir_expr *end = ir_idx(b, c->stripe_rows);
-    if (c->rest_rows) {
+    if (c->v->rest_rows) {
         const ir_expr *whole = ir_idx(b, ql_whole_vectors(c, true) * c->m->lanes);
         end = ir_let(b, "rows_loaded", ir_select(b, ql_is_last(c, stripe), whole, end));
     }

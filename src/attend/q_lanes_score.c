@@ -9,7 +9,7 @@
 static void find_keys(q_lanes *c, const q_lanes_tile *tile, ql_score_tile *t) {
     ir_builder *b = c->b;
     const ir_expr *first = ir_let(b, "key", ir_add(b, tile->first_key, t->first));
-    if (c->tiles_overlap) ir_assume(b, ir_le(b, first, ir_plus(b, c->e.seq_kv, -c->m->s->score_keys)));
+    if (c->v->score_tiles_overlap) ir_assume(b, ir_le(b, first, ir_plus(b, c->e.seq_kv, -c->m->s->score_keys)));
     for (int jj = 0; jj < c->m->s->score_keys; jj++) {
         const ir_expr *key = ql_clamp_key(c, ir_plus(b, first, jj));
         t->key[jj] = c->keys_fill_tiles ? key : ir_let(b, "key", key);
@@ -168,14 +168,14 @@ static const ir_expr *end_of_tiles(q_lanes *c, const q_lanes_tile *tile) {
     ir_builder *b = c->b;
     const int64_t rows = c->m->s->score_keys;
     const ir_expr *count = ir_ceil_div(b, tile->to, rows), *whole = ir_div(b, tile->room, ir_idx(b, rows));
-    if (!c->keys_fill_tiles || c->tiles_overlap) return count;
+    if (!c->keys_fill_tiles || c->v->score_tiles_overlap) return count;
     return c->has_edges || c->has_tiles ? ir_min(b, count, whole) : whole;
 }
 
 /* Rows of a stripe whose lanes are along the columns. */
 static int64_t rows_by_columns(const q_lanes *c, bool is_last) {
     const int64_t rows = c->m->p->seq_q * c->m->group;
-    if (!c->by_columns) return c->rest_rows;
+    if (!c->v->scores_by_columns) return c->v->rest_rows;
     return is_last ? rows - (c->num_stripes - 1) * c->stripe_rows : c->stripe_rows;
 }
 
@@ -186,7 +186,7 @@ static void multiply_columns(q_lanes *c, const q_lanes_tile *tile, const ql_scor
     ir_builder *b = c->b;
     const int64_t vector = ql_whole_vectors(c, is_last), rows = rows_by_columns(c, is_last);
     const ir_expr *is_diagonal =
-        c->is_square ? ir_let(b, "is_diagonal", ir_eq(b, number, ir_add(b, c->first_stripe, tile->stripe))) : NULL;
+        c->v->is_square ? ir_let(b, "is_diagonal", ir_eq(b, number, ir_add(b, c->first_stripe, tile->stripe))) : NULL;
     ql_multiply_columns(c, tile, t, vector, rows, is_diagonal);
 }
 
@@ -195,7 +195,7 @@ static const ir_expr *first_of(const q_lanes *c, const q_lanes_tile *tile, const
     ir_builder *b = c->b;
     const int64_t keys = c->m->s->score_keys;
     const ir_expr *first = ir_times(b, n, keys);
-    if (c->tiles_overlap) first = ir_min(b, first, ir_plus(b, tile->room, -keys));
+    if (c->v->score_tiles_overlap) first = ir_min(b, first, ir_plus(b, tile->room, -keys));
     return ir_let(b, "first", first);
 }
 
@@ -206,7 +206,7 @@ static void all_tiles(q_lanes *c, const q_lanes_tile *tile, ql_score_tile t, con
     IR_LOOP(b, n, ir_for_begin(b, "score_tile", ir_div(b, tile->from, ir_idx(b, rows)), end, 1, false)) {
         t.first = first_of(c, tile, n);
         find_keys(c, tile, &t);
-        ql_ask_ahead(c, tile, c->tiles_overlap ? ir_times(b, n, rows) : t.first);
+        ql_ask_ahead(c, tile, c->v->score_tiles_overlap ? ir_times(b, n, rows) : t.first);
         if (c->codes)
             mha_product_begin(&t.product);
         else
@@ -248,7 +248,8 @@ static void tiles_of_stripe(q_lanes *c, const q_lanes_tile *tile, ql_score_tile 
 void ql_scores(q_lanes *c, const q_lanes_tile *tile) {
     ir_builder *b = c->b;
     const int64_t rows = c->m->s->score_keys, vectors = c->m->s->score_row_vectors;
-    const bool has_other = (c->rest_rows || (c->by_columns && !c->rows_fill_stripes)) && c->num_stripes > 1;
+    const bool has_other =
+        (c->v->rest_rows || (c->v->scores_by_columns && !c->rows_fill_stripes)) && c->num_stripes > 1;
     ql_score_tile t = {.product = mha_product_of(c->m, c->codes ? MHA_MADD : ql_kind(c), rows, vectors)};
     if (!has_other) open_maximum(c, &t);
     const ir_expr *end = ir_let(b, "score_tiles", end_of_tiles(c, tile));

@@ -25,7 +25,7 @@ static stripe_vector vector_at(q_lanes *c, const q_lanes_tile *tile, const ir_ex
 /* Joins the tile's maximum to that of the tiles before. */
 static mha_shrink take_maximum(q_lanes *c, const stripe_vector *at) {
     ir_builder *b = c->b;
-    const ir_expr *old = c->at_once ? NULL : ir_let(b, "old_max", ir_load(b, at->max));
+    const ir_expr *old = mha_values_at_once(c->v) ? NULL : ir_let(b, "old_max", ir_load(b, at->max));
     const mha_shrink shrink = mha_take_maximum(c->m, at->max, old, ir_load(b, at->tile_max));
     if (shrink.factor) ir_store(b, at->factor, shrink.factor);
     return shrink;
@@ -178,7 +178,7 @@ static void softmax_by_turns(q_lanes *c, const q_lanes_tile *tile) {
  * multiplied by c->factor. */
 void ql_softmax(q_lanes *c, const q_lanes_tile *tile) {
     ir_builder *b = c->b;
-    if (c->width == 2 && c->spans && c->m->s->score_row_vectors > 1) {
+    if (c->width == 2 && c->v->values == MHA_VALUES_WHOLE && c->m->s->score_row_vectors > 1) {
         softmax_by_turns(c, tile);
         return;
     }

@@ -1,6 +1,6 @@
-/* Probabilities that are an output, where the keys are one tile (c->at_once): they are in scratch already, and need
- * but be divided by their sum and transposed. As in q_lanes_rows.c, a few keys at a time, and one where there are
- * fewer. */
+/* Probabilities that are an output, where the keys are one tile (mha_values_at_once(c->v)): they are in scratch
+ * already, and need but be divided by their sum and transposed. As in q_lanes_rows.c, a few keys at a time, and one
+ * where there are fewer. */
 #include "attend/q_lanes.h"
 
 static const ir_expr *quotient(const q_lanes *c, const ir_expr *v, const ir_expr *key, const ir_expr *inverse) {

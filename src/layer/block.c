@@ -98,7 +98,7 @@ void mha_block_shared(mha_block *block, mha_context *c) {
     const ir_expr *queries = c->params.tensor[MHA_X]->dims[1];
     const bool is_prepared_later = mha_prepares(p) && p->is_ragged;
     c->q = block->q = share(c, "projected_q", is_prepared_later ? c->elem : c->q_elem, MHA_HEADS, queries, p->head_dim);
-    const ir_elem heads = c->projects_by_pairs ? IR_BF16 : c->elem;
+    const ir_elem heads = c->variant.projects_by_pairs ? IR_BF16 : c->elem;
     share_codes(block);
     if (!p->no_out_projection) c->out = share(c, "heads", heads, MHA_HEADS, queries, p->head_dim_v);
     if (p->kv_projected) return;

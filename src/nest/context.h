@@ -5,6 +5,7 @@
 
 #include "expr/expr.h"
 #include "nest/params.h"
+#include "schedule/variant.h"
 #include "target/target.h"
 
 typedef struct mha_context {
@@ -12,13 +13,13 @@ typedef struct mha_context {
     const attune_problem *p;
     const attune_schedule *s;
     const at_target *target;
+    /* How this kernel computes. by_pairs: q_elem, k_elem and v_elem are bf16, and so are q, k and v; or k, v f8. */
+    mha_variant variant;
     ir_elem elem; /* of all arithmetic, and of scratch: f32 or f64 */
     int lanes;    /* of a vector of elem */
     bool has_fma, has_scalef;
     bool is_pinned; /* arithmetic that every target has (integer=all): no fma, no scalef, no order of float sums */
-    bool by_pairs;  /* mha_attends_by_pairs: q_elem, k_elem and v_elem are bf16, and so are q, k and v; or k, v f8 */
-    bool projects_by_pairs;
-    int64_t group; /* query heads of a KV head */
+    int64_t group;  /* query heads of a KV head */
     mha_params params;
     /* Tensors of attention: parameters, or shared memory that an earlier phase has filled. All are indexed
      * [batch, head, token, column] (k and v as attend/entry.h says), lse [batch, head, token]. */

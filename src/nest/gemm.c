@@ -199,12 +199,12 @@ static int64_t rest_of(const mha_gemm_task *c) {
 static mha_gemm_task task_of(mha_context *m, mha_gemm *g) {
     const attune_schedule *s = m->s;
     mha_gemm_task c = {.m = m,
-              .b = m->b,
-              .g = g,
-              .rows = s->gemm_rows,
-              .vectors = s->gemm_column_vectors,
-              .task_rows = s->gemm_task_rows};
-    c.kind = mha_kind_of(g->inputs == 2 && m->projects_by_pairs);
+                       .b = m->b,
+                       .g = g,
+                       .rows = s->gemm_rows,
+                       .vectors = s->gemm_column_vectors,
+                       .task_rows = s->gemm_task_rows};
+    c.kind = mha_kind_of(g->inputs == 2 && m->variant.projects_by_pairs);
     c.elem = mha_factor_elem(m, c.kind);
     c.inputs = g->inputs;
     c.steps = ceil_div(g->depth, c.inputs);

@@ -5,7 +5,7 @@
  * On targets with tiles, a register tile may consist of tiles: 2 x 2 of 16 x 16, with two of each factor. */
 #include "nest/gemm_tile.h"
 #include "base/integers.h"
-#include "schedule/decide.h"
+#include "schedule/variant.h"
 
 const ir_access *mha_gemm_at(const mha_gemm_task *c, const ir_expr *row, const ir_expr *column) {
     return ir_at(c->b, c->tile, c->m->lanes, 2, row, column);

@@ -77,7 +77,8 @@ void mha_copy_row(const mha_context *c, const mha_row *source, const mha_row *ta
 }
 
 bool mha_rounds_by_pairs(const mha_context *c, const mha_row *target) {
-    return (c->by_pairs || c->projects_by_pairs) && target->buffer && target->buffer->type.elem == IR_BF16;
+    return (c->variant.by_pairs || c->variant.projects_by_pairs) && target->buffer &&
+           target->buffer->type.elem == IR_BF16;
 }
 
 const ir_expr *mha_row_tasks(const mha_context *c, const ir_expr *count) {

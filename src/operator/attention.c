@@ -1,7 +1,7 @@
 /* The row of attune_problem. */
 #include "operator/operator.h"
 #include "operator/build.h"
-#include "schedule/decide.h"
+#include "schedule/variant.h"
 #include "schedule/schedule.h"
 
 static const attune_problem *problem_of(at_operation operation) { return operation.problem; }

@@ -9,7 +9,6 @@
 #include "layer/block.h"
 #include "problem/problem_functions.h"
 #include "problem/problem_sight.h"
-#include "schedule/decide.h"
 #include "schedule/schedule.h"
 #include "problem/problem_fields.h"
 
@@ -39,11 +38,10 @@ static void read_problem(mha_context *c) {
     c->has_position = c->has_first || c->has_last || p->has_alibi_slopes || p->rotary_dim;
     /* Keys of a block must have the bits that they would have in a cache. */
     const bool as_cached = mha_is_block(p) && p->reproducible;
-    c->by_pairs = mha_attends_by_pairs(p, c->target);
-    c->projects_by_pairs = mha_projects_by_pairs(p, c->target);
-    c->q_elem = c->by_pairs ? IR_BF16 : c->elem;
-    c->k_elem = c->by_pairs ? IR_BF16 : kept_elem(c, as_cached, p->k_dtype);
-    c->v_elem = c->by_pairs ? IR_BF16 : kept_elem(c, as_cached, p->v_dtype);
+    c->variant = mha_variant_of(p, c->s, c->target);
+    c->q_elem = c->variant.by_pairs ? IR_BF16 : c->elem;
+    c->k_elem = c->variant.by_pairs ? IR_BF16 : kept_elem(c, as_cached, p->k_dtype);
+    c->v_elem = c->variant.by_pairs ? IR_BF16 : kept_elem(c, as_cached, p->v_dtype);
     c->prepares_keys = mha_prepares_keys(p) && !p->seq_new;
     c->q = c->params.tensor[MHA_Q];
     c->k = c->params.tensor[MHA_K];
@@ -57,7 +55,7 @@ static void read_problem(mha_context *c) {
 /* The phase of probabilities computes them from the LSE. An output cannot be read, so the LSE is kept in shared memory;
  * that phase copies it to the caller's memory if it is wanted. */
 static void share_lse(mha_context *c) {
-    if (c->p->weights_mode != ATTUNE_WEIGHTS_SOFTMAX || mha_attends_with_weights(c->p, c->s, c->target)) return;
+    if (c->p->weights_mode != ATTUNE_WEIGHTS_SOFTMAX || c->variant.writes_weights) return;
     const ir_expr *const dims[] = {c->params.size[MHA_BATCH], c->params.size[MHA_HEADS], c->params.size[MHA_SEQ_Q]};
     c->lse = ir_shared(c->b, "kept_lse", c->elem, 3, dims);
 }
@@ -83,7 +81,7 @@ static void build_attention(mha_context *c) {
         mha_d_lanes(c);
     else
         mha_q_lanes(c);
-    if (c->p->weights_mode && !mha_attends_with_weights(c->p, c->s, c->target)) mha_weights(c);
+    if (c->p->weights_mode && !c->variant.writes_weights) mha_weights(c);
 }
 
 static void build_block(mha_context *c) {
@@ -106,7 +104,7 @@ static void build_phases(void *user) {
     mha_context *c = user;
     mha_declare_params(c->b, c->p, &c->params);
     read_problem(c);
-    if (mha_tabulates_mask(c->p, c->s)) mha_mask_tiles_shared(c);
+    if (c->variant.has_mask_table) mha_mask_tiles_shared(c);
     switch (c->p->op) {
     case ATTUNE_WEIGHTS: build_weights(c); break;
     case ATTUNE_ROTARY: mha_rotary_op(c); break;

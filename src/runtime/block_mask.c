@@ -1,7 +1,7 @@
 #include "runtime/block_mask.h"
 
 #include "base/integers.h"
-#include "schedule/decide.h"
+#include "schedule/variant.h"
 
 #include <string.h>
 
@@ -21,13 +21,14 @@ struct attune_block_mask {
 static void describe(const attune_kernel *kernel, const at_call *call, const int64_t *plan, attune_block_mask *mask) {
     const attune_problem *p = &kernel->signature.problem;
     const attune_schedule *s = &kernel->schedule;
+    const mha_variant v = mha_variant_of(p, s, kernel->target);
     memcpy(mask->mask_mod, p->mask_mod, sizeof mask->mask_mod);
     mask->seq_q = call->settled->sizes.of[MHA_SEQ_Q];
     mask->seq_kv = call->settled->sizes.of[MHA_SEQ_KV];
-    if (!at_kernel_has_phases(kernel) || !mha_tabulates_mask(p, s)) return;
+    if (!at_kernel_has_phases(kernel) || !v.has_mask_table) return;
     mask->rows = (int64_t)s->score_row_vectors * s->lanes;
     mask->keys = s->kv_tile;
-    mask->unit = mha_mask_unit(p, s, kernel->target);
+    mask->unit = v.mask_unit;
     mask->batch = call->settled->sizes.of[MHA_BATCH];
     mask->kv_heads = call->settled->sizes.of[MHA_KV_HEADS];
     mask->group = p->num_heads / p->num_kv_heads;

@@ -32,7 +32,8 @@ void mha_hold_narrow_heads(const attune_problem *canonical, const mha_machine *m
 /* gemm_choose.c. Fills in the gemm fields of a schedule whose lanes are chosen. All 0 without a block. */
 void mha_choose_gemm(const attune_problem *canonical, const mha_machine *machine, attune_schedule *schedule);
 
-/* settle.c. Whether values go by rows over several tiles, unless a schedule says otherwise. */
-bool mha_keeps_rows(const attune_problem *canonical, const attune_schedule *schedule, const at_target *target);
+/* settle.c. Whether V is put in pairs once for all tasks for any call: lengths are known, so no call has many keys for
+ * few queries; tasks see nearly all keys, and not those of a window; and V in pairs is not large. */
+bool mha_pairs_are_shared(const attune_problem *canonical);
 
 #endif

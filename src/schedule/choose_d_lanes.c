@@ -9,7 +9,7 @@
 #include "problem/problem.h"
 #include "schedule/choose.h"
 #include "schedule/cost.h"
-#include "schedule/decide.h"
+#include "schedule/variant.h"
 
 /* The largest power of two that is at most x. */
 static int32_t power_below(int64_t x) {
@@ -72,7 +72,7 @@ static void hold_converted_values(const attune_problem *p, const at_target *targ
     if (p->seq_q < 1 || p->is_ragged || p->reproducible) return;
     hold_values(rows, &held);
     held.value_streams = 1;
-    if (mha_holds_values(p, &held, target)) *s = held;
+    if (mha_variant_of(p, &held, target).holds_values) *s = held;
 }
 
 /* Codes of panels from memory, which are used up faster than others: a panel at a time, as memory has them, if that
@@ -220,7 +220,7 @@ static bool rounds_rows_far(const mha_cost_context *c, const attune_schedule *s)
 static bool may_have_codes(const mha_cost_context *c, const attune_schedule *s) {
     const attune_problem *p = c->p;
     const bool is_crowded = s->score_keys > CODE_KEYS && s->score_rows > 1;
-    if (s->score_rows % mha_query_pack(p, s) || rounds_rows_far(c, s)) return false;
+    if (s->score_rows % mha_variant_of(p, s, c->machine.target).query_pack || rounds_rows_far(c, s)) return false;
     if (s->score_rows * s->score_keys * mha_query_planes(p) > MHA_MAX_D_SUMS) return false;
     if (!at_has_few_registers(c->machine.target) && is_crowded && mha_query_planes(p) > 1) return false;
     return !is_crowded || !mha_is_from_memory(p) || mha_is_by_group(p->k_scales);
@@ -231,7 +231,7 @@ static bool may_have_codes(const mha_cost_context *c, const attune_schedule *s) 
 static void choose_usual_codes(const mha_cost_context *c, int64_t rows, attune_schedule *s) {
     s->score_rows = (int32_t)(rows <= 2 ? rows : CODE_ROWS);
     if (rounds_rows_far(c, s)) s->score_rows = 1;
-    s->score_rows = (int32_t)max_of(s->score_rows, mha_query_pack(c->p, s));
+    s->score_rows = (int32_t)max_of(s->score_rows, mha_variant_of(c->p, s, c->machine.target).query_pack);
     s->score_column_vectors = 1;
     s->score_keys = 2 * CODE_KEYS;
     if (at_has_few_registers(c->machine.target) || !may_have_codes(c, s)) s->score_keys = CODE_KEYS;

@@ -7,7 +7,7 @@
 #include "problem/problem_sight.h"
 #include "schedule/choose.h"
 #include "schedule/cost_parts.h"
-#include "schedule/decide.h"
+#include "schedule/variant.h"
 
 #include <math.h>
 
@@ -91,9 +91,13 @@ static double idle_of(const search *t, const attune_schedule *s) {
     return t->threads > 1 ? 1 - share / end : 0;
 }
 
+static mha_variant variant_of(const search *t, const attune_schedule *s) {
+    return mha_variant_of(t->p, s, t->c->machine.target);
+}
+
 static int64_t rows_by_columns(const mha_cost_context *c, const attune_schedule *s) {
-    const at_target *target = c->machine.target;
-    return mha_scores_by_columns(c->p, s, target) ? ALL_ROWS : mha_rest_rows(c->p, s, target);
+    const mha_variant v = mha_variant_of(c->p, s, c->machine.target);
+    return v.scores_by_columns ? ALL_ROWS : v.rest_rows;
 }
 
 static bool keeps_order(const search *t, const attune_schedule *s) {
@@ -105,8 +109,9 @@ static bool keeps_order(const search *t, const attune_schedule *s) {
 /* Takes the schedule if it is legal and costs less. One thread counts most. */
 static void try(search *t, const attune_schedule *s) {
     static const double IDLE = 0.1;
-    if (s->value_by == ATTUNE_VALUE_BY_ROWS && !mha_may_take_rows(t->p, s)) return;
-    mha_cost_q_lanes_next(t->c, s, &t->tried);
+    const mha_variant v = variant_of(t, s);
+    if (s->value_by == ATTUNE_VALUE_BY_ROWS && !v.may_go_by_rows) return;
+    mha_cost_q_lanes_next(t->c, s, &v, &t->tried);
     const double cost = mha_costs_sum(&t->tried.costs) * (1 + IDLE * idle_of(t, s));
     if (cost >= t->cost) return;
     t->cost = cost;
@@ -178,7 +183,8 @@ static void try_value_columns(search *t) {
 /* Whether values go by rows whatever the cost says of columns: it was fitted before they could do so under masks, and
  * says too little of them there. One tile is best for them, and where O is kept from tile to tile a long one. */
 static bool takes_rows(const search *t, const attune_schedule *s) {
-    return mha_attends(t->p) && mha_keeps_rows(t->p, s, t->c->machine.target);
+    enum { WIDE = 64 };
+    return mha_attends(t->p) && t->c->machine.target->vector_bytes >= WIDE && variant_of(t, s).may_keep_rows;
 }
 
 /* The same where causality or a window hides keys: of what lies on the diagonal the cost says as little with vectors of
@@ -186,14 +192,15 @@ static bool takes_rows(const search *t, const attune_schedule *s) {
 static bool skips_columns(const search *t, const attune_schedule *s) {
     const bool hides = mha_has_first_key(t->p) || mha_has_last_key(t->p);
     const bool is_wide = t->c->machine.target->vector_bytes >= 32 && t->c->v_bytes == t->c->lane_bytes;
-    return takes_rows(t, s) || (hides && is_wide && mha_attends(t->p) && mha_may_keep_rows(t->p, s));
+    return takes_rows(t, s) || (hides && is_wide && mha_attends(t->p) && variant_of(t, s).may_keep_rows);
 }
 
 /* Of a tile each stripe computes all that lies between the first and the last key that mask_mod lets it see. Where
  * there may be gaps, a tile is what is left out. */
 static int64_t long_tile(const search *t, const attune_schedule *s) {
     enum { ONE_TILE = 1024, LONG_TILE = 512, MASKED_TILE = 64, MASKED_PAIRS = 128 };
-    if (t->has_gaps && mha_tabulates_mask(t->p, s)) return min_of(t->keys, t->c->by_pairs ? MASKED_PAIRS : MASKED_TILE);
+    if (t->has_gaps && variant_of(t, s).has_mask_table)
+        return min_of(t->keys, t->c->by_pairs ? MASKED_PAIRS : MASKED_TILE);
     return t->keys <= ONE_TILE ? t->keys : LONG_TILE;
 }
 
@@ -230,7 +237,7 @@ static bool has_equal_stripes(const attune_problem *p, const attune_schedule *s)
 static void set_short_task(const search *t, attune_schedule *s) {
     enum { ONE_TILE = 1024, FEW = 4, FEW_ROWS = 64 };
     const int64_t vectors = s->score_row_vectors, fit = t->most_task_rows / (s->lanes * vectors);
-    const bool is_one = t->keys <= ONE_TILE && !mha_has_first_key(t->p) && !mha_tabulates_mask(t->p, s);
+    const bool is_one = t->keys <= ONE_TILE && !mha_has_first_key(t->p) && !variant_of(t, s).has_mask_table;
     const bool is_little = t->rows <= FEW_ROWS && t->heads >= t->threads;
     const int64_t all = ceil_div(t->rows, s->lanes * vectors);
     const int64_t stripes = is_one && is_little ? all : is_one ? 1 : max_of(min_of(FEW / vectors, fit), 1);
@@ -241,7 +248,7 @@ static void set_short_task(const search *t, attune_schedule *s) {
 static void try_pairs_once(search *t, attune_schedule s) {
     s.kv_copy = ATTUNE_COPY_ONCE;
     if (!t->pairs_fit || !mha_pairs_are_shared(t->p)) return;
-    if (!mha_may_pair_once(t->p, &s, t->c->machine.target) || !has_equal_stripes(t->p, &s)) return;
+    if (!variant_of(t, &s).may_pair_once || !has_equal_stripes(t->p, &s)) return;
     set_short_task(t, &s);
     if (t->rows > (int64_t)s.task_row_vectors * s.lanes) try(t, &s);
 }
@@ -371,7 +378,7 @@ static bool leaves_few_rows(const search *t, int32_t lanes, int64_t vectors) {
     const at_target *target = t->c->machine.target;
     const attune_schedule s = {.lanes = lanes, .score_row_vectors = (int32_t)vectors};
     if (!at_has_few_registers(target) || mha_has_first_key(t->p) || mha_has_last_key(t->p)) return false;
-    const int64_t rest = mha_rest_rows(t->p, &s, target);
+    const int64_t rest = mha_variant_of(t->p, &s, target).rest_rows;
     return rest > 0 && rest <= MOST_ROWS;
 }
 

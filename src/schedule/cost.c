@@ -2,7 +2,7 @@
 #include "problem/problem.h"
 #include "problem/problem_sight.h"
 #include "schedule/cost_parts.h"
-#include "schedule/decide.h"
+#include "schedule/variant.h"
 
 #include "base/integers.h"
 
@@ -22,6 +22,18 @@ static double seen_of(const attune_problem *p, double queries, double keys) {
     if (queries < 1 || keys < 1) return keys;
     const mha_queries all = {.seq_q = (int64_t)queries, .seq_kv = (int64_t)keys, .end = (int64_t)queries};
     return mha_sight_of_queries(p, &all).pairs / queries;
+}
+
+bool mha_is_from_memory(const attune_problem *p) {
+    enum { LARGE_HEAD = 1024 * 1024 };
+    return min_of(mha_most_keys(p), LARGE_HEAD) * (mha_k_row_bytes(p) + mha_v_row_bytes(p)) >= LARGE_HEAD;
+}
+
+bool mha_is_from_afar(const attune_problem *p, double last) {
+    enum { MOST = 1 << 20 };
+    const int64_t k = p->head_dim * mha_dtype_bytes(p->k_dtype), v = p->head_dim_v * mha_dtype_bytes(p->v_dtype);
+    const int64_t heads = min_of(max_of(p->batch, 1), MOST) * p->num_kv_heads;
+    return (double)heads * (double)min_of(mha_most_keys(p), MOST) * (double)(k + v) >= last / 4;
 }
 
 /* Heads follow each other, so what is nearer is gone when a head comes again. What one head has in memory is streamed

@@ -46,6 +46,12 @@ mha_costs mha_costs_of_call(const mha_cost_context *context, const attune_schedu
 /* Cycles that one thread is expected to take for a call of the canonical problem. The schedule is legal and settled. */
 mha_costs mha_costs_of(const attune_problem *canonical, const mha_machine *machine, const attune_schedule *schedule);
 
+/* Whether K and V of a head are so large that they come from memory rather than from a cache. */
+bool mha_is_from_memory(const attune_problem *canonical);
+/* Whether K and V of a call are so many that each head finds its own out of the caches that are near, however small it
+ * is; `last`: bytes of the machine's last cache. No sum may depend on it, as it depends on the batch. */
+bool mha_is_from_afar(const attune_problem *canonical, double last);
+
 double mha_costs_sum(const mha_costs *costs);
 
 /* The sum of them. */

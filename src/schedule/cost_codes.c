@@ -5,7 +5,6 @@
  * is done once for several rows is to load K, and to interleave four rows of V, so more rows in a register tile pay
  * even where their sums are stored and loaded in each turn. */
 #include "schedule/cost_parts.h"
-#include "schedule/decide.h"
 
 #include "base/integers.h"
 
@@ -26,8 +25,8 @@ static double turn_cost(const mha_cost_context *c, const cost_vector *v, const c
     const double held = dots + (has ? 1 : HALVES) * (1 + (t->rows > 1 ? t->vectors : 1));
     const double spilled = cost_larger(0, held - (double)c->machine.target->vector_registers);
     const double stacked = spilled * COST_OF(code_spill);
-    const double all = dots * (has ? 1 : 2 * HALVES) + widened + t->rows + t->vectors * t->factors + t->shuffles +
-                       t->others + stacked;
+    const double all =
+        dots * (has ? 1 : 2 * HALVES) + widened + t->rows + t->vectors * t->factors + t->shuffles + t->others + stacked;
     const double multiply = v->multiply * (c->machine.target->flags & AT_TARGET_FMA ? 1 : 0.5); /* nothing is added */
     const double products = dots * (has ? v->byte_dot : HALVES * multiply);
     const double busy = cost_limit(cost_limit(products, t->shuffles * v->shuffle), all / COST_OF(code_issue));
@@ -53,7 +52,7 @@ static double code_lane_sums(const cost_vector *v, double sums, int64_t lanes) {
 
 static double rows_turn(const mha_cost_context *c, const attune_schedule *s, const cost_vector *v, double rows) {
     const attune_problem *p = c->p;
-    const int64_t pack = mha_query_pack(p, s), halves = p->k_dtype == ATTUNE_I4 ? 2 : 1;
+    const int64_t pack = mha_variant_of(p, s, c->machine.target).query_pack, halves = p->k_dtype == ATTUNE_I4 ? 2 : 1;
     const int64_t groups = mha_is_by_group(p->k_scales) ? p->head_dim / p->k_group : 1;
     const double planes = (double)mha_query_planes(p), vectors = cost_steps(rows, (double)pack);
     const double width = COST_DOT_CODES * (double)(s->lanes / pack), keys = s->score_keys;

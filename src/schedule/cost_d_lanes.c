@@ -1,6 +1,5 @@
 /* The cost of d-lanes: src/attend/d_lanes*.c in numbers. */
 #include "schedule/cost_parts.h"
-#include "schedule/decide.h"
 
 typedef struct d_head {
     const mha_cost_context *c;
@@ -153,7 +152,7 @@ static double scores_of(const d_head *h) {
 static double values_of(const d_head *h) {
     const attune_schedule *s = h->s;
     const bool in_codes = h->c->p->integer == ATTUNE_INTEGER_ALL;
-    const bool is_held = !in_codes && mha_holds_values(h->c->p, s, h->c->machine.target);
+    const bool is_held = !in_codes && mha_variant_of(h->c->p, s, h->c->machine.target).holds_values;
     const double keys = in_codes ? COST_DOT_CODES : h->c->by_pairs ? 2 * s->value_keys : s->value_keys;
     rows_fn *const turn = in_codes ? code_values : is_held ? held_turn : value_turn;
     return h->row_tasks * h->keys / keys * by_tiles(h, s->value_rows, turn);

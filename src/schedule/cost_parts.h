@@ -3,6 +3,7 @@
 #define ATTUNE_SCHEDULE_COST_PARTS_H
 
 #include "schedule/cost.h"
+#include "schedule/variant.h"
 
 typedef struct cost_constants {
 #define COST(name, value, meaning) double name;
@@ -61,6 +62,7 @@ mha_costs mha_cost_q_lanes(const mha_cost_context *context, const attune_schedul
 typedef struct mha_q_head {
     const mha_cost_context *c;
     const attune_schedule *s;
+    mha_variant variant;
     cost_vector v;
     double turns;                   /* of a product: by pairs half as many */
     double bytes, k_bytes, v_bytes; /* of elements in scratch, and of K and V as register tiles read them */
@@ -72,9 +74,6 @@ typedef struct mha_q_head {
     double causal_tiles;          /* the same where few stripes see more and more keys; else -1 */
     double key;                   /* of a register tile of scores: its address */
     double last_tile, other_tile; /* cycles of one of them, in the last stripe and in others */
-    double rest;                  /* rows whose scores go by columns, in the last stripe */
-    bool by_rows, at_once, spans;
-    bool by_columns, is_square; /* scores: mha_scores_by_columns, mha_has_square_tiles */
 } mha_q_head;
 
 /* The costs of a schedule of q-lanes, and what they follow from. */
@@ -84,8 +83,10 @@ typedef struct mha_q_costs {
     mha_costs costs;
 } mha_q_costs;
 
-/* Those of another schedule in their place. What both have in common is not computed again. Zeros are a beginning. */
-void mha_cost_q_lanes_next(const mha_cost_context *context, const attune_schedule *schedule, mha_q_costs *costs);
+/* Those of another schedule, and its variant, in their place. What both have in common is not computed again. Zeros are
+ * a beginning. */
+void mha_cost_q_lanes_next(const mha_cost_context *context, const attune_schedule *schedule, const mha_variant *variant,
+                           mha_q_costs *costs);
 
 mha_costs mha_cost_d_lanes(const mha_cost_context *context, const attune_schedule *schedule);
 

@@ -7,7 +7,7 @@
 #include "problem/pack_layout.h"
 #include "problem/problem.h"
 #include "schedule/cost_parts.h"
-#include "schedule/decide.h"
+#include "schedule/variant.h"
 
 enum { LINE = 64 };
 

@@ -2,7 +2,6 @@
 #include "base/integers.h"
 #include "problem/problem_sight.h"
 #include "schedule/cost_parts.h"
-#include "schedule/decide.h"
 
 enum { LINE = 64, WAY = 4096 };
 
@@ -68,11 +67,11 @@ static double score_tiles(const mha_q_head *h) {
 
 /* Of a key of a register tile. If one may reach beyond the last key, each key's address is one of its own. What a tile
  * saves that begins earlier was timed with few registers only. */
-static double key_cost(const mha_cost_context *c, const attune_schedule *s) {
+static double key_cost(const mha_cost_context *c, const attune_schedule *s, const mha_variant *v) {
     const attune_problem *p = c->p;
     const bool is_known = p->seq_kv >= 0 && !p->has_kv_lens && !p->is_ragged && !p->page_size && !p->short_masks;
     if (is_known && p->seq_kv % s->score_keys == 0) return COST_OF(score_key);
-    const bool overlaps = at_has_few_registers(c->machine.target) && mha_score_tiles_overlap(p, s, c->machine.target);
+    const bool overlaps = at_has_few_registers(c->machine.target) && v->score_tiles_overlap;
     return overlaps ? COST_OF(overlapped_key) : COST_OF(clamped_key);
 }
 
@@ -119,7 +118,7 @@ static double scores_of_stripe(const mha_q_head *h, double tile) {
 /* Scores on the diagonal that are left out: of each two keys, those of the rows before them. */
 static double hidden_by_square(const mha_q_head *h) {
     const double rows = h->s->lanes, last = h->c->rows - (h->stripes - 1) * rows;
-    return h->is_square ? (h->stripes - 1) * rows * (rows - 2) / 2 + last * (rows - (last + 2) / 2) : 0;
+    return h->variant.is_square ? (h->stripes - 1) * rows * (rows - 2) / 2 + last * (rows - (last + 2) / 2) : 0;
 }
 
 /* A score whose lanes are along the columns. */
@@ -128,14 +127,15 @@ static double dot_by_columns(const mha_q_head *h) {
     const int64_t full = c->machine.target->vector_bytes;
     const cost_vector v = mha_cost_vector(&c->machine, (double)full);
     const double vectors = cost_steps(c->columns, (double)full / c->lane_bytes);
-    return vectors * v.multiply + (h->by_columns ? COST_OF(column_sum) : COST_OF(rest_sum)) * v.shuffle;
+    return vectors * v.multiply + (h->variant.scores_by_columns ? COST_OF(column_sum) : COST_OF(rest_sum)) * v.shuffle;
 }
 
 /* The rest rows are those of the last stripe. */
 static double all_scores(const mha_q_head *h) {
     const mha_cost_context *c = h->c;
     const double keys = h->score_tiles * h->s->score_keys;
-    const double by_columns = h->by_columns ? c->rows * keys - hidden_by_square(h) : h->rest * keys;
+    const mha_variant *v = &h->variant;
+    const double by_columns = v->scores_by_columns ? c->rows * keys - hidden_by_square(h) : (double)v->rest_rows * keys;
     const double others = h->stripes > 1 ? (h->stripes - 1) * scores_of_stripe(h, h->other_tile) : 0;
     return others + scores_of_stripe(h, h->last_tile) + (by_columns > 0 ? by_columns * dot_by_columns(h) : 0);
 }
@@ -209,10 +209,10 @@ static double strip_of_rows(const mha_q_head *h, double rows, double step, doubl
     const at_description *d = c->machine.description;
     const cost_vector v = mha_cost_vector(&c->machine, lanes * c->lane_bytes);
     const double sums = step * vectors;
-    const double end =
-        h->at_once ? (v.store + v.multiply) * COST_OF(once_end) : (v.load + v.multiply + v.store) * COST_OF(kept_end);
+    const double end = mha_values_at_once(&h->variant) ? (v.store + v.multiply) * COST_OF(once_end)
+                                                       : (v.load + v.multiply + v.store) * COST_OF(kept_end);
     /* Of a key, its columns of V; and the line of its P, where neighbouring keys' do not lie side by side. */
-    const bool is_strided = h->spans && h->s->score_row_vectors > 1;
+    const bool is_strided = h->variant.values == MHA_VALUES_WHOLE && h->s->score_row_vectors > 1;
     const double v_row = vectors * lanes * h->v_bytes, p_row = h->stripe_rows * h->bytes;
     const double v_held = cost_smaller(h->tile, h->seen) * (crowded(v_row, c->columns_v * h->v_bytes) + LINE);
     /* Where stripes see more and more keys, those of the first ones fit. */
@@ -229,7 +229,8 @@ static double strip_of_rows(const mha_q_head *h, double rows, double step, doubl
 static double rows_of_tile(const mha_q_head *h, double vectors) {
     const double room = (double)(h->s->value_columns * h->s->value_row_vectors / (int)vectors);
     double rows = h->s->lanes;
-    if (h->spans) return cost_smaller(cost_larger(room, 1), cost_smaller(h->c->rows, h->stripe_rows));
+    if (h->variant.values == MHA_VALUES_WHOLE)
+        return cost_smaller(cost_larger(room, 1), cost_smaller(h->c->rows, h->stripe_rows));
     while (rows > room && rows > 1) rows /= 2;
     return rows;
 }
@@ -238,9 +239,10 @@ static double rows_of_tile(const mha_q_head *h, double vectors) {
 static double values_by_rows(const mha_q_head *h) {
     const mha_cost_context *c = h->c;
     const double full = c->machine.target->vector_bytes / c->lane_bytes;
+    const bool at_once = mha_values_at_once(&h->variant);
     double lanes = full, left = c->columns_v, cost = 0;
     while (left >= 1) {
-        while (lanes > left && lanes > 1 && !(h->at_once && lanes / 2 < left)) lanes /= 2;
+        while (lanes > left && lanes > 1 && !(at_once && lanes / 2 < left)) lanes /= 2;
         const mha_strips next = mha_next_strips(c->p, h->s, c->machine.target, max_of((int64_t)(left / lanes), 1));
         const double vectors = next.vectors, alike = (double)next.alike;
         cost += alike * strip_of_rows(h, c->rows, rows_of_tile(h, vectors), vectors, lanes);
@@ -255,12 +257,14 @@ static double values_by_rows(const mha_q_head *h) {
 static double rows_cost(const mha_q_head *h) {
     const mha_cost_context *c = h->c;
     const double lanes = h->s->lanes, rows = h->stripes * h->stripe_rows;
-    const double transposed = h->by_columns ? 0 : h->rest > 0 ? c->rows - h->rest : rows;
+    const mha_variant *v = &h->variant;
+    const double transposed = v->scores_by_columns ? 0 : v->rest_rows ? c->rows - (double)v->rest_rows : rows;
     const double q = transposed * c->columns / lanes * COST_OF(transpose_q);
     const double vectors = cost_steps(c->columns_v, lanes);
-    const double o = h->at_once   ? 0
-                     : h->by_rows ? c->rows * vectors * COST_OF(store_o) * (h->v.load + h->v.store)
-                                  : rows * c->columns_v / lanes * COST_OF(transpose_o) * h->v.shuffle * 4;
+    const double o = mha_values_at_once(v) ? 0
+                     : v->values == MHA_VALUES_KEPT
+                         ? c->rows * vectors * COST_OF(store_o) * (h->v.load + h->v.store)
+                         : rows * c->columns_v / lanes * COST_OF(transpose_o) * h->v.shuffle * 4;
     return q * h->v.shuffle * 4 + o + rows * COST_OF(row);
 }
 
@@ -310,14 +314,15 @@ static double opening(const mha_q_head *h) {
     const double k = c->columns / h->s->lanes, v = c->columns_v / h->s->lanes;
     const bool converts_k = !c->by_pairs && c->k_bytes != c->lane_bytes;
     const bool pairs_v = c->by_pairs && h->s->kv_copy != ATTUNE_COPY_ONCE;
-    const bool converts_v = pairs_v || (!c->by_pairs && c->v_bytes != c->lane_bytes && !h->by_rows);
+    const bool converts_v =
+        pairs_v || (!c->by_pairs && c->v_bytes != c->lane_bytes && h->variant.values == MHA_VALUES_TRANSPOSED);
     const double converted = h->task_seen * ((converts_k ? k : 0) + (converts_v ? v : 0));
     const double partial =
         c->has_elements
             ? h->task_seen
             : cost_smaller(h->task_seen, c->ends * (h->tile + h->stripes_of_task * h->stripe_rows / c->group));
     /* By rows no hidden key of a causal or windowed problem is multiplied, so nothing is searched. */
-    const bool searches = c->has_elements || (c->ends > 0 && !h->by_rows);
+    const bool searches = c->has_elements || (c->ends > 0 && h->variant.values == MHA_VALUES_TRANSPOSED);
     const double searched = searches ? partial * v : 0;
     return h->task_tiles * COST_OF(tile) + converted * COST_OF(convert) * h->v.shuffle +
            searched * COST_OF(search) * h->v.load;
@@ -336,11 +341,9 @@ static void set_rows(mha_q_head *h) {
     h->stripe_rows = (double)s->score_row_vectors * s->lanes;
     h->stripes = cost_steps(c->rows, h->stripe_rows);
     h->seen = seen_by(c, h->stripe_rows);
-    h->rest = (double)mha_rest_rows(c->p, s, c->machine.target);
-    h->by_columns = mha_scores_by_columns(c->p, s, c->machine.target);
     h->causal_tiles = causal_tiles(h);
-    const double vectors = s->score_row_vectors, whole = h->stripes > 1 ? 0 : (c->rows - h->rest) / s->lanes;
-    const double last = h->by_columns ? 0 : h->rest > 0 ? whole : vectors, others = h->by_columns ? 0 : vectors;
+    const double rest = (double)h->variant.rest_rows, whole = h->stripes > 1 ? 0 : (c->rows - rest) / s->lanes;
+    const double others = h->variant.scores_by_columns ? 0 : s->score_row_vectors, last = rest > 0 ? whole : others;
     h->last_tile = score_tile(h, last);
     h->other_tile = last == others ? h->last_tile : score_tile(h, others);
 }
@@ -348,13 +351,10 @@ static void set_rows(mha_q_head *h) {
 static void set_tiles(mha_q_head *h) {
     const mha_cost_context *c = h->c;
     const attune_schedule *s = h->s;
-    h->by_rows = s->value_by == ATTUNE_VALUE_BY_ROWS;
-    h->v_bytes = s->kv_copy == ATTUNE_COPY_NONE || h->by_rows ? c->v_bytes : h->bytes;
+    const bool by_rows = h->variant.values != MHA_VALUES_TRANSPOSED;
+    h->v_bytes = s->kv_copy == ATTUNE_COPY_NONE || by_rows ? c->v_bytes : h->bytes;
     h->tile = cost_smaller(s->kv_tile, c->keys);
     h->tiles = tiles_of(c, h->seen, h->tile);
-    h->spans = h->by_rows && mha_takes_rows_at_once(c->p, s);
-    h->at_once = h->spans || (h->by_rows && mha_has_one_tile(c->p, s));
-    h->is_square = h->by_columns && mha_has_square_tiles(c->p, s, c->machine.target);
     h->score_tiles = score_tiles(h);
 }
 
@@ -382,12 +382,13 @@ static bool has_same_tasks(const attune_schedule *a, const attune_schedule *b) {
 }
 
 /* Values do not care how much longer a tile is than all keys. */
-void mha_cost_q_lanes_next(const mha_cost_context *c, const attune_schedule *s, mha_q_costs *of) {
+void mha_cost_q_lanes_next(const mha_cost_context *c, const attune_schedule *s, const mha_variant *v, mha_q_costs *of) {
     mha_q_head *h = &of->head;
     mha_costs *costs = &of->costs;
     const double tile = h->tile;
-    const bool spans = h->spans, at_once = h->at_once, is_first = h->c != c;
-    const double key = key_cost(c, s);
+    const bool is_first = h->c != c;
+    const mha_value_form form = h->variant.values;
+    const double key = key_cost(c, s, v);
     const bool rows = is_first || key != h->key || !has_same_rows(&of->schedule, s);
     const bool tiles = rows || s->kv_tile != of->schedule.kv_tile || s->value_by != of->schedule.value_by;
     const bool tasks = tiles || !has_same_tasks(&of->schedule, s);
@@ -395,22 +396,25 @@ void mha_cost_q_lanes_next(const mha_cost_context *c, const attune_schedule *s, 
     of->schedule = *s;
     h->c = c;
     h->s = &of->schedule;
+    h->variant = *v;
     h->key = key;
     if (rows) set_rows(h);
     if (tiles) {
         set_tiles(h);
         costs->scores = all_scores(h);
         costs->softmax = h->stripes * softmax_of_stripe(h);
-        values = values || h->tile != tile || h->spans != spans || h->at_once != at_once;
+        values = values || h->tile != tile || v->values != form;
     }
-    if (values) costs->values = h->by_rows ? values_by_rows(h) : h->stripes * values_by_columns(h);
+    if (values)
+        costs->values = v->values != MHA_VALUES_TRANSPOSED ? values_by_rows(h) : h->stripes * values_by_columns(h);
     if (!tasks) return;
     set_tasks(h);
     costs->tasks = h->tasks * (COST_OF(task) + opening(h)) + rows_cost(h) + reading(h) + pairing(h);
 }
 
 mha_costs mha_cost_q_lanes(const mha_cost_context *c, const attune_schedule *s) {
+    const mha_variant v = mha_variant_of(c->p, s, c->machine.target);
     mha_q_costs of = {.head.c = NULL};
-    mha_cost_q_lanes_next(c, s, &of);
+    mha_cost_q_lanes_next(c, s, &v, &of);
     return of.costs;
 }

@@ -5,7 +5,7 @@
 #include "problem/pack_layout.h"
 #include "schedule/choose.h"
 #include "schedule/cost_parts.h"
-#include "schedule/decide.h"
+#include "schedule/variant.h"
 
 /* Rows of a task: those of one register tile, if that is some 10 us of work. Longer tasks read the same weights for
  * each of their tiles, as neighbouring ones do, so many threads have work and one pays nothing. */
@@ -22,7 +22,8 @@ static bool choose_tiles(const attune_problem *p, const at_target *target, int64
     enum { FEW = 14, HIGH = 32, WIDE = 2 };
     const int64_t depths[] = {p->embed_dim, p->kv_projected ? 0 : p->kv_embed_dim, p->v_embed_dim,
                               p->num_heads * p->head_dim_v};
-    bool fits = mha_projects_by_tiles(p, target) && s->lanes * WIDE <= MHA_PANEL_TILE && !p->low_rank && rows > FEW;
+    bool fits =
+        mha_variant_of(p, s, target).may_use_tiles && s->lanes * WIDE <= MHA_PANEL_TILE && !p->low_rank && rows > FEW;
     for (size_t i = 0; i < sizeof depths / sizeof *depths; i++) fits = fits && mha_gemm_tiles(HIGH, WIDE, depths[i]);
     if (!fits) return false;
     s->gemm_rows = rows <= HIGH / 2 ? HIGH / 2 : HIGH;

@@ -1,6 +1,6 @@
 /* Schedules: how a problem is computed. schedule.def lists their fields, schedule_text.c has their text, legal.c says
  * which are legal, choose*.c choose a good one without measuring, and settle.c settles the choices that one leaves to
- * attune. decide.h has what follows from problem, schedule and target. */
+ * attune. variant.h has what follows from problem, schedule and target. */
 #ifndef ATTUNE_SCHEDULE_SCHEDULE_H
 #define ATTUNE_SCHEDULE_SCHEDULE_H
 

@@ -9,14 +9,10 @@
 #include "problem/problem.h"
 #include "problem/problem_sight.h"
 #include "schedule/choose.h"
-#include "schedule/decide.h"
 #include "schedule/schedule_fields.h"
+#include "schedule/variant.h"
 
 #include <math.h>
-
-bool mha_keeps_rows(const attune_problem *p, const attune_schedule *s, const at_target *target) {
-    return target->vector_bytes >= 64 && mha_may_keep_rows(p, s);
-}
 
 /* Keys that a query sees by its position, in the mean. */
 static double keys_seen(const attune_problem *p, int64_t queries, int64_t keys) {
@@ -68,18 +64,27 @@ static attune_task_prefetch usual_task_prefetch(const attune_problem *p, const a
     return pays && keys * (k + v) < LARGE ? ATTUNE_PREFETCH_HEAD : ATTUNE_PREFETCH_NONE;
 }
 
+bool mha_pairs_are_shared(const attune_problem *p) {
+    enum { MOST_BYTES = 32 << 20, PAIR_BYTES = 2 };
+    const int64_t *const strides = p->v_strides;
+    const bool is_broadcast = strides[3] && (!strides[0] || !strides[1]);
+    if (p->seq_q < 1 || p->seq_kv < 1 || mha_has_first_key(p) || p->mask_mod[0] || is_broadcast) return false;
+    const double heads = (double)(p->batch < 1 ? 1 : p->batch) * (double)p->num_kv_heads;
+    return heads * (double)p->seq_kv * (double)p->head_dim_v * PAIR_BYTES <= MOST_BYTES;
+}
+
 /* Pairs of a head's V that several tasks share are made once; a lone task makes them tile by tile, for a nearer
  * cache. */
-static attune_kv_copy usual_kv_copy(const attune_problem *p, const at_target *target, const attune_schedule *s) {
+static attune_kv_copy usual_kv_copy(const attune_problem *p, const mha_variant *v, const attune_schedule *s) {
     const bool has_tasks = p->seq_q * (p->num_heads / p->num_kv_heads) > (int64_t)s->task_row_vectors * s->lanes;
-    const bool are_shared = has_tasks && mha_pairs_are_shared(p) && mha_may_pair_once(p, s, target);
+    const bool are_shared = has_tasks && mha_pairs_are_shared(p) && v->may_pair_once;
     return are_shared ? ATTUNE_COPY_ONCE : ATTUNE_COPY_CONVERTED;
 }
 
 static void settle_q_lanes(const attune_problem *p, const at_target *target, double last, attune_schedule *s) {
-    const bool by_rows = mha_attends(p) && (mha_takes_rows_at_once(p, s) || mha_keeps_rows(p, s, target));
-    if (!s->value_by) s->value_by = by_rows ? ATTUNE_VALUE_BY_ROWS : ATTUNE_VALUE_BY_COLUMNS;
-    if (!s->kv_copy) s->kv_copy = usual_kv_copy(p, target, s);
+    const mha_variant v = mha_variant_of(p, s, target);
+    if (!s->value_by) s->value_by = v.usually_by_rows ? ATTUNE_VALUE_BY_ROWS : ATTUNE_VALUE_BY_COLUMNS;
+    if (!s->kv_copy) s->kv_copy = usual_kv_copy(p, &v, s);
     if (s->task_prefetch) return;
     s->task_prefetch = mha_attends(p) ? usual_task_prefetch(p, target, last, s) : ATTUNE_PREFETCH_NONE;
 }
@@ -106,7 +111,7 @@ static int32_t usual_prefetch(const attune_problem *p, const at_target *target, 
 static void settle_d_lanes(const attune_problem *p, const at_target *target, double last, attune_schedule *s) {
     enum { STREAMS = 4 };
     const bool in_order = p->reproducible || p->integer || p->k_layout == ATTUNE_LAYOUT_PANELS;
-    if (!s->score_streams) s->score_streams = !in_order && mha_may_stream_scores(s) ? STREAMS : 1;
+    if (!s->score_streams) s->score_streams = !in_order && mha_variant_of(p, s, target).may_stream_scores ? STREAMS : 1;
     if (!s->value_streams) s->value_streams = p->reproducible ? 1 : s->value_keys % STREAMS ? s->value_keys : STREAMS;
     if (!s->kv_prefetch) s->kv_prefetch = usual_prefetch(p, target, last, s);
 }
@@ -115,9 +120,8 @@ static void settle_d_lanes(const attune_problem *p, const at_target *target, dou
  * columns. */
 static void settle_products(const attune_problem *p, const at_target *target, attune_schedule *s) {
     enum { TURNS = 64 };
-    const bool by_tiles = mha_may_go_by_tiles(p, s, target);
     const bool few = mha_product_rows(p, MHA_USUAL_LENGTH) <= s->gemm_rows;
-    if (!s->gemm_by) s->gemm_by = by_tiles ? ATTUNE_GEMM_BY_TILES : ATTUNE_GEMM_BY_VECTORS;
+    if (!s->gemm_by) s->gemm_by = mha_variant_of(p, s, target).by_tiles ? ATTUNE_GEMM_BY_TILES : ATTUNE_GEMM_BY_VECTORS;
     if (!s->gemm_prefetch) s->gemm_prefetch = TURNS;
     if (!s->gemm_groups) s->gemm_groups = few ? ATTUNE_GROUPS_NARROW : ATTUNE_GROUPS_WHOLE;
     if (!s->gemm_rest) s->gemm_rest = ATTUNE_REST_OWN;

@@ -2,7 +2,7 @@
 
 #include "base/integers.h"
 #include "schedule/choose.h"
-#include "schedule/decide.h"
+#include "schedule/variant.h"
 #include "schedule/schedule_fields.h"
 
 #include <stdlib.h>

@@ -1,0 +1,245 @@
+/* The decisions, each a function of its own; mha_variant_of calls them in the order in which they follow from each
+ * other. Sizes that only the run tells are below 1 here, and decide as if they could be anything. */
+#include "schedule/variant.h"
+
+#include "base/integers.h"
+#include "problem/problem.h"
+#include "problem/problem_sight.h"
+
+/* ---- Arithmetic ---- */
+
+static bool has_dot2(const at_target *target) { return target->flags & AT_TARGET_BF16_DOT; }
+
+/* Whether elements of K or V are bf16, or become bf16 exactly. */
+static bool is_half_of_pair(attune_dtype dtype, attune_scales scales) {
+    return dtype == ATTUNE_BF16 || (dtype == ATTUNE_F8 && !mha_scales_elements(scales));
+}
+
+bool mha_attends_by_pairs(const attune_problem *p, const at_target *target) {
+    const bool all =
+        p->dtype == ATTUNE_BF16 && is_half_of_pair(p->k_dtype, p->k_scales) && is_half_of_pair(p->v_dtype, p->v_scales);
+    return has_dot2(target) && all && mha_attends(p) && !p->reproducible && !p->prob_mod[0] &&
+           p->softmax_precision == ATTUNE_F32 && p->head_dim % 2 == 0;
+}
+
+bool mha_projects_by_pairs(const attune_problem *p, const at_target *target) {
+    return has_dot2(target) && mha_is_block(p) && p->dtype == ATTUNE_BF16 && p->w_dtype == ATTUNE_BF16 &&
+           p->softmax_precision == ATTUNE_F32;
+}
+
+/* ---- What several decisions ask of a problem ---- */
+
+static bool is_float(attune_dtype dtype) {
+    return dtype == ATTUNE_F32 || dtype == ATTUNE_F16 || dtype == ATTUNE_BF16 || dtype == ATTUNE_F64;
+}
+
+/* Query rows of a KV head. */
+static int64_t rows_of(const attune_problem *p) { return p->seq_q * (p->num_heads / p->num_kv_heads); }
+
+/* Keys that attention sees: of a block of low rank, mixtures of them. */
+static int64_t keys_of(const attune_problem *p) { return p->low_rank ? p->low_rank : p->seq_kv; }
+
+static bool has_bounds(const attune_problem *p) { return mha_has_first_key(p) || mha_has_last_key(p); }
+
+static bool has_elements(const attune_problem *p) {
+    return mha_has_dims(p->attn_mask_dims) || mha_has_dims(p->attn_bias_dims);
+}
+
+/* Whether query number i sees the keys up to number i, in each head by itself. */
+static bool is_causal_square(const attune_problem *p) {
+    const bool is_square = p->is_causal && p->num_heads == p->num_kv_heads && p->seq_kv >= p->seq_q;
+    const bool starts_at_0 = mha_is_base_known(p) ? !mha_first_position(p, p->seq_q, p->seq_kv)
+                                                  : !p->causal_offset && p->seq_kv == p->seq_q;
+    const bool has_offset = !starts_at_0 || p->has_causal_offsets || p->global_tokens;
+    return is_square && !has_offset && !p->has_kv_lens && !p->page_size && !p->short_masks && !p->low_rank;
+}
+
+/* ---- Prefill: scores ---- */
+
+/* Vectors of 8 rows are for few rows, and so is this: Q is not transposed, what is hidden on a diagonal is left out,
+ * and rows after the last vector cost no more than others. Eight sums are added up together, one for each lane. With
+ * fewer columns adding up takes longer than multiplying. Vectors of 8 lanes have 16 registers, which hold the sums of
+ * four rows: there only causal squares gain. */
+static bool scores_by_columns(const attune_problem *p, const attune_schedule *s, const at_target *target) {
+    enum { LANES = 8 };
+    const bool has_halves = target->vector_bytes == 2 * LANES * 4 && !at_has_few_registers(target);
+    const bool has_wholes = target->vector_bytes == LANES * 4 && is_causal_square(p);
+    const int64_t most_rows = has_halves ? 64 : p->head_dim >= 96 ? 32 : 24, least_columns = has_halves ? 40 : 48;
+    const bool has_vectors = s->lanes == LANES && s->score_row_vectors == 1 && s->score_keys == LANES;
+    if (!(has_halves || has_wholes) || !has_vectors || p->softmax_precision != ATTUNE_F32) return false;
+    if (p->seq_q < 1 || rows_of(p) > most_rows || p->is_ragged || p->reproducible || mha_encodes_keys(p)) return false;
+    if (p->k_layout == ATTUNE_LAYOUT_PANELS || mha_attends_by_pairs(p, target)) return false;
+    return is_float(p->k_dtype) && p->head_dim % LANES == 0 && p->head_dim >= least_columns;
+}
+
+/* A score of lanes along the columns takes so many multiply-adds of whole vectors, and some shuffles for the sum of its
+ * lanes; of lanes along the rows, one of the schedule's vectors for each column. Where it gains, it gains a part of one
+ * stripe. Quantised values of a lane are those of four columns, and columns of a key in panels lie apart: neither can.
+ */
+static int64_t rest_rows(const attune_problem *p, const attune_schedule *s, const at_target *target) {
+    enum { ADDING = 5, MOST_STRIPES = 20, LEAST_COLUMNS = 8 };
+    const int64_t wide = target->vector_bytes / (p->softmax_precision == ATTUNE_F64 ? 8 : 4);
+    const int64_t rows = rows_of(p), rest = rows % s->lanes;
+    const int64_t stripes = ceil_div(rows, (int64_t)s->score_row_vectors * s->lanes);
+    if (p->seq_q < 1 || p->is_ragged || p->reproducible || mha_attends_by_pairs(p, target)) return 0;
+    if (mha_encodes_keys(p) || p->k_layout == ATTUNE_LAYOUT_PANELS) return 0;
+    if (rest == 0 || rows < s->lanes || p->head_dim % LEAST_COLUMNS || p->head_dim < wide) return 0;
+    if (stripes > MOST_STRIPES || (stripes > 1 && s->score_row_vectors > 1)) return 0;
+    const int64_t by_columns = rest * (ceil_div(p->head_dim, wide) + ADDING) * wide, by_rows = p->head_dim * s->lanes;
+    return 2 * by_columns <= by_rows ? rest : 0;
+}
+
+static bool score_tiles_overlap(const attune_problem *p, const attune_schedule *s) {
+    const bool is_known = p->seq_kv >= 1 && !p->low_rank && !p->is_ragged && !p->has_kv_lens && !p->page_size;
+    if (!is_known || has_elements(p) || p->score_mod[0] || p->mask_mod[0]) return false;
+    if (s->score_keys < 1 || s->kv_tile < 1 || p->seq_kv % s->score_keys == 0) return false;
+    return p->seq_kv - (ceil_div(p->seq_kv, s->kv_tile) - 1) * s->kv_tile >= s->score_keys;
+}
+
+int32_t mha_tile_step(const attune_problem *p, const attune_schedule *s) {
+    const bool has_pairs = p->v_layout == ATTUNE_LAYOUT_PANELS && p->v_dtype == ATTUNE_BF16;
+    return has_pairs && s->score_keys % 2 ? 2 * s->score_keys : s->score_keys;
+}
+
+static void decide_scores(const attune_problem *p, const attune_schedule *s, const at_target *target, mha_variant *v) {
+    v->scores_by_columns = scores_by_columns(p, s, target);
+    v->is_square = v->scores_by_columns && is_causal_square(p) && p->seq_kv <= s->kv_tile;
+    v->rest_rows = v->scores_by_columns ? 0 : rest_rows(p, s, target);
+    v->score_tiles_overlap = !v->is_square && score_tiles_overlap(p, s);
+}
+
+/* ---- Prefill: values ---- */
+
+static bool hides_keys(const attune_problem *p) {
+    return has_bounds(p) || p->has_kv_lens || has_elements(p) || p->mask_mod[0];
+}
+
+/* Whether causality and window leave each query a key, in a sequence without lengths of its own. */
+static bool sees_some_key(const attune_problem *p) {
+    const bool is_known = p->seq_q >= 1 && p->seq_kv >= 1;
+    const int64_t first = mha_first_position(p, p->seq_q, p->seq_kv);
+    if (!has_bounds(p)) return is_known;
+    return is_known && !p->has_causal_offsets && first >= 0 && (!mha_has_first_key(p) || first + p->seq_q <= p->seq_kv);
+}
+
+static bool may_keep_rows(const attune_problem *p, const attune_schedule *s) {
+    return p->head_dim_v >= s->lanes && s->lanes >= 4 && is_float(p->v_dtype) && is_float(p->k_dtype) &&
+           !p->short_masks;
+}
+
+/* Keys are one tile, all are seen, and rows come out even. */
+static bool may_be_whole(const attune_problem *p, const attune_schedule *s) {
+    const int64_t rows = rows_of(p), keys = keys_of(p), stripe = (int64_t)s->score_row_vectors * s->lanes;
+    return p->seq_q >= 1 && keys >= 1 && keys <= s->kv_tile && (rows <= stripe || rows % stripe == 0) &&
+           !p->is_ragged && !p->page_size && !p->has_sinks && !hides_keys(p) && is_float(p->v_dtype) &&
+           is_float(p->k_dtype);
+}
+
+/* Keys are one tile, of which each row sees some. */
+static bool may_be_one_tile(const attune_problem *p, const attune_schedule *s) {
+    return keys_of(p) <= s->kv_tile && sees_some_key(p) && may_keep_rows(p, s) && !p->is_ragged && !p->page_size &&
+           !p->has_kv_lens && !p->has_sinks && !p->low_rank;
+}
+
+static bool may_pair_once(const attune_problem *p, const attune_schedule *s) {
+    const int64_t keys = keys_of(p);
+    const bool is_one_tile = keys >= 1 && keys <= s->kv_tile;
+    if (p->v_layout == ATTUNE_LAYOUT_PANELS) return false; /* V is in pairs */
+    return !p->is_ragged && !p->page_size && !p->short_masks && (s->kv_tile % 2 == 0 || is_one_tile);
+}
+
+static void decide_values(const attune_problem *p, const attune_schedule *s, const at_target *target, mha_variant *v) {
+    enum { WIDE = 64 };
+    const bool is_whole = may_be_whole(p, s);
+    v->may_keep_rows = may_keep_rows(p, s);
+    v->may_go_by_rows = mha_attends(p) && (is_whole || v->may_keep_rows);
+    v->usually_by_rows = mha_attends(p) && (is_whole || (target->vector_bytes >= WIDE && v->may_keep_rows));
+    v->values = s->value_by != ATTUNE_VALUE_BY_ROWS ? MHA_VALUES_TRANSPOSED
+                : is_whole                          ? MHA_VALUES_WHOLE
+                : may_be_one_tile(p, s)             ? MHA_VALUES_ONE_TILE
+                                                    : MHA_VALUES_KEPT;
+    v->may_pair_once = v->by_pairs && may_pair_once(p, s);
+    v->writes_weights = v->values == MHA_VALUES_WHOLE && p->weights_mode == ATTUNE_WEIGHTS_SOFTMAX &&
+                        !p->weights_average && !p->low_rank && !p->reproducible && !v->by_pairs;
+}
+
+static void decide_mask_table(const attune_problem *p, const attune_schedule *s, mha_variant *v) {
+    enum { FEW_KEYS = 64 };
+    const bool attends = p->op == ATTUNE_ATTENTION || p->op == ATTUNE_MHA;
+    v->has_mask_table = attends && p->mask_mod[0] && mha_most_keys(p) > FEW_KEYS;
+    v->mask_unit = s->score_keys % 2 && v->by_pairs ? 2 * s->score_keys : s->score_keys;
+}
+
+mha_strips mha_next_strips(const attune_problem *p, const attune_schedule *s, const at_target *target, int64_t left) {
+    enum { MANY_SUMS = 12, NARROW = 3, WIDE = 4 };
+    const bool has_few = at_has_few_registers(target) && (target->flags & AT_TARGET_FMA);
+    const bool is_narrow = has_few && has_bounds(p) && s->value_columns * (int64_t)s->value_row_vectors >= MANY_SUMS;
+    const int64_t vectors = ceil_div(left, ceil_div(left, is_narrow ? NARROW : WIDE)), alike = left / vectors;
+    /* A vector alone has as many loads of P as products: the last four are two and two. */
+    const bool leaves_one = is_narrow && alike > 1 && left - alike * vectors == 1;
+    return (mha_strips){.vectors = (int)vectors, .alike = alike - leaves_one};
+}
+
+/* ---- Decoding ---- */
+
+static bool may_stream_scores(const attune_schedule *s) {
+    enum { QUARTERS = 4 };
+    return s->lanes >= QUARTERS && s->score_keys >= QUARTERS && s->score_keys % QUARTERS == 0 &&
+           s->lanes % (s->score_keys / QUARTERS) == 0;
+}
+
+static bool holds_values(const attune_problem *p, const attune_schedule *s, bool by_pairs) {
+    if (s->value_keys != 1 || by_pairs) return false;
+    if (p->integer || p->v_layout == ATTUNE_LAYOUT_PANELS || mha_scales_elements(p->v_scales)) return false;
+    return p->v_dtype != ATTUNE_I4;
+}
+
+static int query_pack(const attune_problem *p, const attune_schedule *s) {
+    enum { WORD = 4, BYTE_BITS = 8 };
+    const int64_t bits = p->k_dtype == ATTUNE_I4 ? BYTE_BITS / 2 : BYTE_BITS;
+    int pack = s->lanes >= 8 && s->score_rows > 1 ? 2 : 1;
+    if (p->k_layout == ATTUNE_LAYOUT_PANELS) return 1;
+    if (!mha_is_by_group(p->k_scales)) return pack;
+    while ((int64_t)WORD * s->lanes / pack * BYTE_BITS > p->k_group * bits) pack *= 2;
+    return pack;
+}
+
+static void decide_decoding(const attune_problem *p, const attune_schedule *s, mha_variant *v) {
+    v->may_stream_scores = may_stream_scores(s);
+    v->holds_values = holds_values(p, s, v->by_pairs);
+    v->query_pack = query_pack(p, s);
+    v->has_integer_chunk = s->kv_chunk == s->kv_tile || mha_most_keys(p) <= s->kv_chunk;
+}
+
+/* ---- Products of a block ---- */
+
+bool mha_gemm_tiles(int64_t rows, int64_t vectors, int64_t depth) {
+    enum { TILE = 16, TILE_DEPTH = 32, NUM_TILES = 8 };
+    const int64_t high = rows / TILE;
+    return rows % TILE == 0 && depth % TILE_DEPTH == 0 && high * vectors + high + vectors <= NUM_TILES;
+}
+
+/* Not with `reproducible`: sums by hardware tiles have another order, and schedules for few rows have no tiles. */
+static void decide_products(const attune_problem *p, const attune_schedule *s, const at_target *target,
+                            mha_variant *v) {
+    enum { TILE_LANES = 16, TILE_DEPTH = 32 };
+    v->may_use_tiles = target->flags & AT_TARGET_TILES && v->projects_by_pairs && !p->reproducible;
+    v->by_tiles =
+        v->may_use_tiles && s->lanes == TILE_LANES && mha_gemm_tiles(s->gemm_rows, s->gemm_column_vectors, TILE_DEPTH);
+}
+
+/* ---- All of it ---- */
+
+mha_variant mha_variant_of(const attune_problem *p, const attune_schedule *s, const at_target *target) {
+    mha_variant v = {.by_pairs = mha_attends_by_pairs(p, target),
+                     .projects_by_pairs = mha_projects_by_pairs(p, target)};
+    if (mha_is_block(p)) decide_products(p, s, target, &v);
+    if (s->strategy == ATTUNE_D_LANES) {
+        decide_decoding(p, s, &v);
+        return v;
+    }
+    decide_scores(p, s, target, &v);
+    decide_values(p, s, target, &v);
+    decide_mask_table(p, s, &v);
+    return v;
+}
