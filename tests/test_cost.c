@@ -383,7 +383,7 @@ static void keys_in_a_turn_share_its_end(void **state) {
 }
 
 /* Tasks go from the last rows to the first where later rows see more. Behind a short window they see as many as each
- * other: memory is read in its order (docs/lessons-shapes.md). */
+ * other: memory is read in its order (notes/2026-11-28-shapes.md). */
 static void tasks_behind_windows_go_upwards(void **state) {
     static const struct {
         const char *problem;

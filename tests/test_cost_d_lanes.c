@@ -32,7 +32,7 @@ static void keys_of_three_rows_come_in_streams(void **state) {
 }
 
 /* Converted values of five rows and more come from memory to sums in registers, with few registers
- * (docs/lessons-decoding.md). f16 was no faster, and four rows of bf16 were slower. */
+ * (notes/2026-11-28-decoding.md). f16 was no faster, and four rows of bf16 were slower. */
 static void converted_values_are_held(void **state) {
     static const struct {
         const char *problem;

@@ -25,10 +25,9 @@ bad() {
 }
 
 [ -n "${SANITIZE:-}" ] && echo "1..28" || echo "1..34"
-mapfile -t pages < <(ls ./*.md docs/*.md bench/*.md examples/*/*.md | sed 's|^\./||')
+mapfile -t pages < <(ls ./*.md docs/*.md notes/*.md bench/*.md examples/*/*.md | sed 's|^\./||')
 guides=({README,CONTRIBUTING,bench/README,examples/minilm/README}.md
-    docs/{index,getting-started,troubleshooting,platforms,performance,performance-lessons,performance-history}.md
-    docs/lessons-*.md)
+    docs/{index,getting-started,troubleshooting,platforms,performance}.md)
 
 mkdir "$work/docs"
 cat >"$work/docs/bad.md" <<'PAGE'

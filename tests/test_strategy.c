@@ -71,7 +71,7 @@ static void looking_up_pages_counts(void **state) {
     assert_chosen("avx2", "zen3", cases, sizeof cases / sizeof *cases);
 }
 
-/* What docs/lessons-schedules.md has of AVX-512: there the constants were not fitted. */
+/* What notes/2026-11-28-schedules.md has of AVX-512: there the constants were not fitted. */
 static void wide_vectors_keep_to_what_was_measured(void **state) {
     static const chosen cases[] = {
         {"num_heads=8,seq_q=8,seq_kv=512,head_dim=128", D},

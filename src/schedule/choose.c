@@ -1,4 +1,4 @@
-/* A good schedule without measuring. The figures behind the choices: docs/lessons-schedules.md. */
+/* A good schedule without measuring. The figures behind the choices: notes/2026-11-28-schedules.md. */
 #include "base/integers.h"
 #include "problem/problem.h"
 #include "schedule/choose.h"

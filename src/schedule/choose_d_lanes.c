@@ -1,4 +1,4 @@
-/* A good schedule of d-lanes without measuring. The figures behind the choices: docs/lessons-schedules.md.
+/* A good schedule of d-lanes without measuring. The figures behind the choices: notes/2026-11-28-schedules.md.
  *
  * From the caches the cost decides, and wherever products are of integers by rows. After that narrow heads of f32 have
  * a rule of their own with few registers, which the comparison of strategies does not see. The rest are tables of what

@@ -1,5 +1,5 @@
 /* The register tiles of a block's products that cost least (cost_products.c), and their tasks. The figures behind them:
- * docs/lessons-products.md. */
+ * notes/2026-11-28-products.md. */
 #include "base/integers.h"
 #include "problem/problem.h"
 #include "problem/pack_layout.h"

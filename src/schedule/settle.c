@@ -1,5 +1,5 @@
 /* The choices that a schedule leaves to attune: what is usually best for its numbers. The figures behind them:
- * docs/performance-lessons.md.
+ * notes/README.md.
  *
  * These are rules, not the cost's: samples find their data in nearer caches than a call does, so they make asking ahead
  * look dear, and fits compare only schedules that ask as is said here (docs/tuning.md). What is far depends on the last
