@@ -8,11 +8,11 @@ set -euo pipefail
 
 declare -A packages=(
     [aarch64]="gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user"
-    [build]="gcc g++ libc6-dev make cmake binutils pkg-config libxxhash-dev libjansson-dev libsqlite3-dev libcairo2-dev
+    [build]="gcc g++ libc6-dev make cmake binutils pkg-config libxxhash-dev libjansson-dev libsqlite3-dev
         libcmocka-dev libcurl4-openssl-dev minisign musl-tools"
     [fuzz]="clang-19 libclang-rt-19-dev"
     [format]="clang-format-19 git"
-    [mutants]="patch git"
+    [mutants]="git python3"
     [minilm]="python3-pip"
     [bench]="python3-venv"
     [torch]="python3-venv"

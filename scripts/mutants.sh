@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# usage: mutants.sh [NAME…]: seeds the bugs of tests/mutants/*.patch one by one and expects each to be caught.
+# usage: mutants.sh [NAME…]: seeds the bugs of tests/mutants/*.bug one by one and expects each to be caught.
 #
-# A patch opens with a sentence about the bug and a line "tests: NAME…", the tests that should see it (as tests/run.sh
+# scripts/seed_bug.py says what is in such a file: "tests: NAME…" are the tests that should see the bug (as tests/run.sh
 # takes them; "check" is `attune check --random`). Works on a copy of the tree in $BUILD-mutants, which it builds
 # incrementally. Nothing is proved by a bug that does not build, or by tests that fail without it: both are failures.
 set -euo pipefail
@@ -44,16 +44,16 @@ run_tests() {
     caught=''
 }
 
-tests_of() { sed -n 's/^tests: //p;/^--- /q' "$1"; }
+tests_of() { sed -n 's/^tests: //p;/^find:$/q' "$1"; }
 
-patches=()
-for patch in "$source"/tests/mutants/*.patch; do
-    name=$(basename "$patch" .patch)
-    if [ $# -eq 0 ] || [[ " $* " == *" $name "* ]]; then patches+=("$patch"); fi
+bugs=()
+for bug in "$source"/tests/mutants/*.bug; do
+    name=$(basename "$bug" .bug)
+    if [ $# -eq 0 ] || [[ " $* " == *" $name "* ]]; then bugs+=("$bug"); fi
 done
 
 echo "building without bugs, and testing that"
-mapfile -t all_tests < <(for patch in "${patches[@]}"; do tests_of "$patch"; done | tr ' ' '\n' | sort -u)
+mapfile -t all_tests < <(for bug in "${bugs[@]}"; do tests_of "$bug"; done | tr ' ' '\n' | sort -u)
 if ! build "${all_tests[@]}"; then tail -n 30 build.log; echo "0 passed, 1 failed"; exit 1; fi
 if ! run_tests "${all_tests[@]}"; then
     tail -n 30 test.log
@@ -63,17 +63,16 @@ if ! run_tests "${all_tests[@]}"; then
 fi
 
 passed=0 failed=0
-for patch in "${patches[@]}"; do
-    name=$(basename "$patch" .patch)
-    what=$(head -n 1 "$patch")
+for bug in "${bugs[@]}"; do
+    name=$(basename "$bug" .bug)
+    what=$(head -n 1 "$bug")
     verdict=failed
-    if ! patch -s -p1 --forward --dry-run <"$patch" >/dev/null; then
-        echo "failed $name: the patch does not apply"
+    if ! changed=$(python3 "$source/scripts/seed_bug.py" seed "$bug" .); then
+        echo "failed $name: it does not fit the sources"
         failed=$((failed + 1))
         continue
     fi
-    patch -s -p1 <"$patch"
-    read -ra tests < <(tests_of "$patch")
+    read -ra tests < <(tests_of "$bug")
     if ! build "${tests[@]}"; then
         echo "failed $name: does not build ($what)"
     elif run_tests "${tests[@]}"; then
@@ -82,7 +81,7 @@ for patch in "${patches[@]}"; do
         echo "passed $name: caught by $caught ($what)"
         verdict=passed
     fi
-    patch -s -p1 -R <"$patch"
+    while read -r file; do cp "$source/$file" "$file"; done <<<"$changed"
     if [ $verdict = passed ]; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
 done
 echo "$passed passed, $failed failed"
