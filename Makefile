@@ -34,8 +34,6 @@ endif
 
 # Evaluated when used, not when read: on a bare machine llvm-config comes with `make deps`.
 LLVM_CFLAGS = -isystem $(shell $(LLVM_CONFIG) --includedir)
-CAIRO_CFLAGS = $(shell pkg-config --cflags cairo)
-CAIRO_LIBS = $(shell pkg-config --libs cairo)
 LLVM_LIBS = $(shell $(LLVM_CONFIG) --link-shared --ldflags --libs)
 # With the archives of LLVM and of the C++ library, the code generator has an LLVM of its own. It loads in half the
 # time, and can set LLVM's options, which belong to a process, without changing the host's. LLVM_LINK=shared takes the
@@ -104,8 +102,7 @@ CODEGEN_SRC := $(filter-out src/codegen/no_destructors.c src/codegen/no_compress
 	$(wildcard src/codegen/*.c))
 # Only in the plug-in, and only where LLVM is its own: linked into a program it would be the program's.
 PLUGIN_ONLY_SRC = $(if $(OWN_LLVM),$(addprefix src/codegen/,no_destructors.c no_compression.c older_glibc.c))
-TOOL_SRC := $(filter-out tools/draw/% tools/fetch/%,$(wildcard tools/*.c tools/*/*.c))
-DRAW_SRC := $(wildcard tools/draw/*.c)
+TOOL_SRC := $(filter-out tools/fetch/%,$(wildcard tools/*.c tools/*/*.c))
 COMMON_SRC := $(wildcard adapters/common/*.c)
 TORCH_SRC := $(wildcard adapters/torch/*.c)
 ORT_SRC := $(wildcard adapters/ort/*.c)
@@ -128,7 +125,7 @@ TESTS_WANTED = $(if $(TESTS_ONLY),$(addprefix $(BUILD)/tests/,$(filter-out %.sh,
 # Besides, all products that scripts may run; programs need the library and what they name. Under a sanitizer no script
 # needs adapters, and few need tier 0, which takes long to compile there.
 WITH_TIER0 = test_cache_cli.sh test_levels test_plan_deadline test_tier0
-SOME_PRODUCTS = lib codegen $(if $(filter %.sh test_vectors,$(TESTS_ONLY)),draw tool fetch) \
+SOME_PRODUCTS = lib codegen $(if $(filter %.sh test_vectors,$(TESTS_ONLY)),tool fetch) \
 	$(if $(filter $(WITH_TIER0),$(TESTS_ONLY)),tier0)
 TEST_PRODUCTS = $(if $(TESTS_ONLY),$(if $(SANITIZE),$(SOME_PRODUCTS),$(if $(filter %.sh test_vectors,$(TESTS_ONLY)),\
 	all,$(SOME_PRODUCTS))),all)
@@ -139,21 +136,20 @@ INSTALL_DIRS = $(BUILD)/gen/install_dirs.h
 flags = $(addprefix $(BUILD)/gen/flags/,$(1))
 
 .DELETE_ON_ERROR:
-.PHONY: all lib codegen draw adapters tool fetch tier0 engine engine-static tests test-tools deps run minilm test \
+.PHONY: all lib codegen adapters tool fetch tier0 engine engine-static tests test-tools deps run minilm test \
 	bench bench-full \
 	bench-growth \
 	bench-setup bench-drivers bench-table bench-alone bench-latency \
 	bench-call-sites bench-bundle cost-sample cost-judge cost-fit ranking ranking-table cliffs roofline shapes-table \
-	install uninstall find-cairo completions help FORCE
+	install uninstall completions help FORCE
 
-all: lib codegen draw adapters tool fetch tier0 ## build the library, the code generator and the command into build/
+all: lib codegen adapters tool fetch tier0 ## build the library, the code generator and the command into build/
 lib: $(BUILD)/libattune.a $(BUILD)/libattune.so
 codegen: $(BUILD)/libattune-codegen.so $(BUILD)/attune-codegen-worker
-draw: $(BUILD)/libattune-draw.so
 adapters: $(call adapters_in,$(BUILD)) ## build the adapters of engines, without them
 tool: $(BUILD)/attune
 fetch: $(BUILD)/attune-fetch
-tests: $(TESTS) codegen draw tier0 test-tools ## build the test programs
+tests: $(TESTS) codegen tier0 test-tools ## build the test programs
 test-tools: $(BUILD)/integer_digest
 test-tools: $(addprefix $(BUILD)/bench/,attune_driver ranking latency survey cost_sample cost_fit)
 test-tools: $(if $(SANITIZE),,$(BUILD)/wheel/libattune.so.0)
@@ -194,7 +190,6 @@ $(call obj,$(patsubst %,src/vm/%.c,$(filter $(VM_SETS),$(VM_UNWATCHED)))): \
 $(call obj,$(VM_SETS:%=src/vm/%.c)): $(if $(SANITIZE),$(call flags,VM_UNWATCHED))
 $(call obj,$(addprefix src/vm/,avx2.c avx512.c)): \
 	BASE_CFLAGS += $(if $(filter x86_64%,$(shell $(CC) -dumpmachine)),-mno-vzeroupper)
-$(call obj,$(DRAW_SRC)): INCLUDES = $(CAIRO_CFLAGS)
 $(call obj,tools/fetch/fetch.c): INCLUDES = $(shell pkg-config --cflags libcurl)
 # They see the public header only. PyTorch throws exceptions through the adapter's kernels.
 $(call obj,$(COMMON_SRC)): INCLUDES = -Iadapters
@@ -213,13 +208,7 @@ TEST_CFLAGS ?=
 $(call obj,$(TEST_SRC)): BASE_CFLAGS += $(if $(SANITIZE),$(patsubst -O%,-O0,$(filter -O%,$(SANITIZE))),$(TEST_CFLAGS))
 $(call obj,$(TEST_SRC)): $(if $(SANITIZE),,$(call flags,TEST_CFLAGS))
 $(call obj,$(filter tests/test_codegen% tests/test_object_link%,$(TEST_SRC))): INCLUDES += $(LLVM_CFLAGS)
-$(call obj,tests/test_draw.c tests/test_chart.c): INCLUDES += $(CAIRO_CFLAGS)
 $(call obj,$(FUZZ_SRC) $(wildcard tests/aarch64/*.c)): INCLUDES = -Isrc -Itests -Itools -I$(BUILD)/gen
-
-# A clearer message than the compiler's about a missing header.
-find-cairo:
-	@pkg-config --exists cairo || { echo "cairo was not found: install libcairo2-dev (make deps)" >&2; exit 1; }
-$(call obj,$(DRAW_SRC) tests/test_draw.c tests/test_chart.c): | find-cairo
 
 $(BUILD)/obj/%.o: %.c $(if $(SANITIZE),$(call flags,SANITIZE)) | $(GENERATOR_ID)
 	@mkdir -p $(@D)
@@ -240,7 +229,7 @@ $(GENERATOR_ID): FORCE
 		sh scripts/generator_id.sh > $@.tmp
 	@if cmp -s $@.tmp $@; then rm $@.tmp; else mv $@.tmp $@; fi
 
-# The last place where an installed library looks for its code generator, and the command for libattune-draw.so. Both
+# The last place where an installed library looks for its code generator, and the command for attune-fetch. Both
 # look beside themselves first, so that a build directory works, and an installation that was moved. `make install` with
 # another PREFIX, LIBDIR or RPATH than `make` writes the file anew, and what needs it is linked again.
 $(INSTALL_DIRS): FORCE
@@ -250,7 +239,7 @@ $(INSTALL_DIRS): FORCE
 $(call obj,src/runtime/codegen_path.c tools/common/plugin_file.c): $(INSTALL_DIRS)
 
 -include $(patsubst %.o,%.d,$(call obj,$(LIB_SRC) $(WORKER_SRC) $(DSO_SRC) $(wildcard src/codegen/*.c) \
-	$(TOOL_SRC) $(TEST_SRC) $(SUPPORT_SRC) $(DRAW_SRC) $(TORCH_SRC) $(ORT_SRC) $(JAX_SRC) $(TVM_SRC) $(FUZZ_SRC) \
+	$(TOOL_SRC) $(TEST_SRC) $(SUPPORT_SRC) $(TORCH_SRC) $(ORT_SRC) $(JAX_SRC) $(TVM_SRC) $(FUZZ_SRC) \
 	$(wildcard bench/*.c tests/aarch64/*.c tests/golden/*.c examples/engine/*.c) examples/minilm/encoder.c))
 
 # ---- The run time of bundles, which the library carries for each architecture ----
@@ -357,11 +346,6 @@ $(call adapters_in,$(BUILD)/wheel): $(BUILD)/wheel/libattune-%.so: $(call obj,sr
 $(BUILD)/attune-codegen-worker: $(call obj,$(WORKER_SRC)) $(BUILD)/libattune-internal.a
 	$(call say,link $@)
 	$(Q)$(LINK) $^ $(CORE_LIBS) -o $@
-
-# Loaded by one subcommand only, so that the others need no cairo.
-$(BUILD)/libattune-draw.so: $(call obj,$(DRAW_SRC))
-	$(call say,link $@)
-	$(Q)$(LINK) $(SHARED) $^ $(CAIRO_LIBS) -lm -o $@
 
 # A program of its own: what it fetches is the network's.
 $(BUILD)/attune-fetch: $(call obj,tools/fetch/fetch.c)
@@ -476,11 +460,6 @@ $(BUILD)/libattune-tool.a: $(call obj,$(TOOL_SRC) $(BOTH_SRC))
 $(BUILD)/libattune-support.a: $(call obj,$(SUPPORT_SRC))
 	$(archive)
 
-$(BUILD)/libattune-draw.a: $(call obj,$(DRAW_SRC))
-	$(archive)
-$(BUILD)/tests/test_draw $(BUILD)/tests/test_chart: $(BUILD)/libattune-draw.a
-test_draw_LDFLAGS = $(CAIRO_LIBS)
-test_chart_LDFLAGS = $(CAIRO_LIBS)
 # Searches whose results are given.
 test_tune_report_LDFLAGS = -Wl,--wrap=attune_tune
 # A file system that offers less.
@@ -808,7 +787,7 @@ install: all ## install below PREFIX (/usr/local), libraries into LIBDIR (PREFIX
 	install -m 755 $(BUILD)/attune $(IN_BIN)/attune
 	install -m 644 $(BUILD)/libattune.so.0 $(BUILD)/libattune.a $(IN_LIB)
 	ln -sf libattune.so.0 $(IN_LIB)/libattune.so
-	install -m 644 $(addprefix $(BUILD)/libattune-,codegen.so draw.so tier0.so) $(IN_LIB)/attune
+	install -m 644 $(addprefix $(BUILD)/libattune-,codegen.so tier0.so) $(IN_LIB)/attune
 	install -m 755 $(BUILD)/attune-codegen-worker $(BUILD)/attune-fetch $(IN_LIB)/attune
 	install -m 644 include/attune.h include/attune.hpp $(DESTDIR)$(INCLUDEDIR)
 	install -m 644 include/attune/*.h $(DESTDIR)$(INCLUDEDIR)/attune
@@ -829,7 +808,7 @@ install: all ## install below PREFIX (/usr/local), libraries into LIBDIR (PREFIX
 STRIP ?= $(shell $(CC) -print-prog-name=strip)
 .PHONY: install-strip
 install-strip: install ## the same without symbols for debuggers
-	$(STRIP) $(IN_BIN)/attune $(addprefix $(IN_LIB)/,libattune.so.0 attune/libattune-codegen.so attune/libattune-draw.so \
+	$(STRIP) $(IN_BIN)/attune $(addprefix $(IN_LIB)/,libattune.so.0 attune/libattune-codegen.so \
 		attune/libattune-tier0.so attune/attune-codegen-worker attune/attune-fetch)
 	$(STRIP) --strip-debug $(IN_LIB)/libattune.a
 
@@ -856,7 +835,7 @@ html: ## all pages of the documentation as HTML, in build/html/
 	@rm -rf $(BUILD)/html && DEPS=no BUILD='$(BUILD)' bash scripts/html.sh $(BUILD)/html
 
 uninstall: ## remove what install installed
-	rm -f $(addprefix $(IN_LIB)/attune/,libattune-codegen.so libattune-draw.so libattune-tier0.so \
+	rm -f $(addprefix $(IN_LIB)/attune/,libattune-codegen.so libattune-tier0.so \
 		attune-codegen-worker attune-fetch) \
 		$(addprefix $(IN_LIB)/cmake/attune/attuneConfig,.cmake Version.cmake) \
 		$(addprefix $(IN_DOC)/,$(DOCS_TOP) $(DOCS) bench/README.md $(EXAMPLES) $(addprefix include/attune,.h .hpp) \

@@ -14,13 +14,13 @@ stays there it is an exception. Its excess is what is left of the ratio after th
 import argparse
 import datetime
 import fnmatch
+import pathlib
 import random
 import sys
 
 import survey
 
 LIMIT = 1.25
-GRID = 4  # panels of a plot in a row
 SHOWN = 20  # exceptions of a table
 
 
@@ -214,26 +214,11 @@ def text_of(run, most):
 
 
 def draw(run, path):
-    """A panel for each walk, exceptions marked."""
-    pyplot = survey.pyplot()
-    down = -(-len(run["walks"]) // GRID)
-    figure, panels = pyplot.subplots(down, GRID, figsize=(3.1 * GRID, 2.1 * down), squeeze=False, layout="constrained")
-    for axes in panels.flat[len(run["walks"]):]:
-        axes.set_axis_off()
-    for axes, walk in zip(panels.flat, run["walks"]):
-        points = [(point["size"], best(point)) for point in walk["points"] if "us" in point]
-        axes.plot(*zip(*points), color="#4c78a8", linewidth=1)
-        marks = [(e["to"], e["us"][1]) for e in run["exceptions"] if e["walk"] == walk["name"]]
-        if marks:
-            axes.plot(*zip(*marks), "o", color="#c23b22", markersize=4, fillstyle="none")
-        axes.set_title(walk["name"], fontsize=7)
-        axes.set_xlabel(walk["grows"], fontsize=6)
-        axes.set_ylim(0)
-        axes.tick_params(labelsize=6)
-        axes.grid(linewidth=0.3)
-    panels[0][0].set_ylabel("µs a call", fontsize=6)
-    figure.savefig(path, metadata={"Date": None})
-    pyplot.close(figure)
+    """By attune.plot, which draws the file of results as well."""
+    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "python"))
+    from attune import plot
+
+    plot.cliffs(run).savefig(path, metadata={"Date": None})
 
 
 def parse_arguments():

@@ -64,7 +64,7 @@ while read -r line; do
     includes=$((includes + 1))
     if [ "${BASH_REMATCH[4]}" = '<' ]; then
         allowed=${system[$folder]-}
-        [[ $allowed == *'|^any$'* && ! $name =~ ^(llvm|cairo) ]] && continue
+        [[ $allowed == *'|^any$'* && ! $name =~ ^llvm ]] && continue
     else
         # A header named without a folder is one that lies beside the file.
         [[ $name != */* && -e $folder/$name ]] && continue

@@ -26,7 +26,6 @@ try() { # try NAME COMMAND…
 try "the command compiles, and the bits are right" "$root/usr/bin/attune" check $problem
 try "a kernel is kept" "$root/usr/bin/attune" compile $problem
 try "the worker compiles" env ATTUNE_COMPILE=worker "$root/usr/bin/attune" compile $problem,is_causal=1
-try "the command draws" "$root/usr/bin/attune" weights $problem -o "$work/heads.png"
 program() {
     local flags
     flags=$(PKG_CONFIG_SYSROOT_DIR=$root PKG_CONFIG_LIBDIR=$libraries/pkgconfig pkg-config --cflags --libs attune)

@@ -44,7 +44,7 @@ completes() {
     report $? "bash: $line"
 }
 completes 'attune c' compile check conform cache
-completes 'attune help we' weights
+completes 'attune help wa' warm
 completes 'attune bench --sa' --samples=
 completes 'attune check --ac' --accuracy
 # Functions stand in quotation marks, and such a problem in quotes: what is offered replaces all that is in those.

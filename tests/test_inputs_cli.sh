@@ -25,7 +25,6 @@ text='/dev/zero: this is not a text: it has a NUL at byte 0'
 refuse "an array" "$array" bounded "$attune" run --q /dev/zero --k "$work/q.npy" --v "$work/q.npy"
 refuse "an expected result" "$array" bounded "$attune" run --q "$work/q.npy" --k "$work/q.npy" --v "$work/q.npy" \
     --expect /dev/zero
-refuse "weights to draw" "$array" bounded "$attune" weights --weights-file /dev/zero -o "$work/x.png"
 refuse "a block's input" "$array" bounded "$attune" run --tensor x=/dev/zero num_heads=2
 refuse "a block's weights" '/dev/zero: not a regular file' bounded "$attune" mha --x "$work/q.npy" --weights /dev/zero
 refuse "packed weights" 'packed weights of this problem have at most [0-9]+ bytes, and this file has more' \
@@ -34,7 +33,6 @@ refuse "loop IR" "$text" bounded "$attune" ir /dev/zero
 refuse "a manifest" "$text" bounded "$attune" warm /dev/zero
 refuse "problems to tune" "$text" bounded "$attune" tune /dev/zero
 refuse "a grid" "$text" bounded "$attune" sweep /dev/zero -o "$work/sweep.json"
-refuse "labels" "$text" bounded "$attune" weights $small --labels /dev/zero -o "$work/x.png"
 mkdir "$work/case" && ln -s /dev/zero "$work/case/case.json"
 expect "a case" 1 "case: case.json: this is not a text" bounded "$attune" conform "$work"
 endless() { yes "$1" | bounded "${@:2}"; }

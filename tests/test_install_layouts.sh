@@ -86,7 +86,6 @@ link_static() { $cc "$work/program.c" $(flags --cflags) "$prefix/$lib/libattune.
 install_into() { make --no-print-directory "$1" PREFIX="$prefix" LIBDIR="$prefix/$lib" BUILD="$BUILD" DEPS=no; }
 # Where the command found the code generator; its worker finds it by itself.
 info() { "$prefix/bin/attune" info --json; }
-draw() { "$prefix/bin/attune" weights $small -o "$work/heads.png"; }
 by_worker() { env ATTUNE_COMPILE=worker "$prefix/bin/attune" compile $small; }
 
 # some WORD…: all of them; with ATTUNE_TEST_SHORT=yes, as in .ci/run, one of them, drawn by lot.
@@ -105,7 +104,6 @@ for lib in $(some lib64 lib/x86_64-linux-gnu lib); do
     prefix+=-moved
     expect "the command finds the code generator, moved" 0 "$prefix/$lib/attune/libattune-codegen.so" info
     expect "the worker, too" 0 'from +the compiler' by_worker
-    holds "and what draws" draw
     holds "symbols for debuggers are gone" without grep -q debug_info "$prefix/$lib/libattune.so.0"
 done
 holds "the licence and the docs are installed" \

@@ -131,37 +131,6 @@ report $? "and no other rows"
 expect "without a base, cold compiles what a base has" 0 '^2 kernels compiled' env ATTUNE_CACHE_BASE="$work/cache" \
     "${sweep[@]}" --cold seq_q=4,8,num_heads=2,head_dim=8
 
-# Pictures.
-expect "a plot as PNG" 0 'nothing was compiled' "${sweep[@]}" --plot="$work/p.png" $grid
-[ "$(od -An -tx1 -N8 "$work/p.png" | tr -d ' \n')" = 89504e470d0a1a0a ]
-report $? "which it is"
-expect "a plot as SVG" 0 'nothing was compiled' "${sweep[@]}" --plot="$work/p.svg" $grid
-[ "$(grep -c '<g class="line">' "$work/p.svg")" -eq 2 ] && grep -q '<title>head_dim=16</title>' "$work/p.svg" &&
-    [ "$(grep -c '<line ' "$work/p.svg")" -eq 6 ]
-report $? "with a line for each head_dim, and a part of it between any two lengths and one in the legend"
-for length in 4 8 16; do grep -q ">$length</text>" "$work/p.svg" || break; done
-report $? "lengths that double are marked where they are"
-grep -q 'num_heads=2; .* 1 thread' "$work/p.svg"
-report $? "and it says what all have"
-expect "a plot of a file of grids" 0 'cached' "${sweep[@]}" --plot="$work/p.svg" "$work/grids"
-expect "a plot against numbers from 0 on, past a flag" 0 'cached' "${sweep[@]}" --plot="$work/p.svg" \
-    num_heads=2,seq_q=4,head_dim=8,is_causal=0,1,window_left=0:2
-[ "$(grep -c '<g class="line">' "$work/p.svg")" -eq 2 ] && grep -q '<title>is_causal=1</title>' "$work/p.svg" &&
-    grep -q '>0</text>' "$work/p.svg"
-report $? "has a line for each value of the flag"
-expect "a plot against words" 0 'cached' "${sweep[@]}" --plot="$work/p.svg" \
-    num_heads=2,seq_q=4,head_dim=8,dtype=f32,bf16
-grep -q '>bf16</text>' "$work/p.svg" && ! grep -q '<line ' "$work/p.svg"
-report $? "has them below, and no lines between"
-refuse "a plot of one problem, before it is measured" 'nothing to plot against' "${sweep[@]}" --plot="$work/p.png" \
-    num_heads=2,seq_q=4,head_dim=8
-refuse "a plot of too many lines, before they are measured" 'at most 24 lines' "${sweep[@]}" --plot="$work/p.png" \
-    seq_q=30,31,num_heads=2,head_dim=8,causal_offset=0:24,is_causal=1
-expect "a plot that is no picture" 2 "ends in .png or .svg, not 'p.jpg'" "${sweep[@]}" --plot=p.jpg $grid
-refuse "a plot that cannot be written, before anything is measured" '/none/p.png: cannot write' "${sweep[@]}" \
-    --plot="$work/none/p.png" $grid
-expect "a plot that cannot be written after all" 1 '/proc/none' "${sweep[@]}" --plot=/proc/none.png $grid
-
 # A disk that is full in the middle: what was measured before stays.
 expect "on a full disk there is what was measured" 1 '^ +17 .*%$' bash -c \
     'ulimit -f 3; trap "" XFSZ; "$@" 2>&1 | cat; exit "${PIPESTATUS[0]}"' - \

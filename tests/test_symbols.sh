@@ -10,7 +10,7 @@ trap 'rm -rf "$work"' EXIT
 # shellcheck source=tests/support/cli.sh
 source tests/support/cli.sh
 library=$BUILD/libattune.so.0 plugin=$BUILD/libattune-codegen.so archive=$BUILD/libattune.a
-worker=$BUILD/attune-codegen-worker draw=$BUILD/libattune-draw.so
+worker=$BUILD/attune-codegen-worker
 
 # nothing NAME COMMAND…: it succeeds and says nothing.
 nothing() {
@@ -90,11 +90,11 @@ case " ${CFLAGS--O2} " in
 esac
 if readelf -h "$library" | grep -q X86-64; then
     expect "the library has landing pads and keeps a shadow stack" 0 'IBT, SHSTK' readelf -n "$library"
-    for product in "$plugin" "$worker" "$ATTUNE" "$draw"; do
+    for product in "$plugin" "$worker" "$ATTUNE"; do
         expect "$(basename "$product") keeps a shadow stack" 0 'SHSTK' readelf -n "$product"
     done
 fi
-for product in "$plugin" "$worker" "$ATTUNE" "$draw"; do
+for product in "$plugin" "$worker" "$ATTUNE"; do
     expect "the references of $(basename "$product") are bound at once" 0 'BIND_NOW|Flags:.*NOW' readelf -d "$product"
 done
 

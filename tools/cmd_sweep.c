@@ -6,7 +6,6 @@
 #include "sweep/sweep_file.h"
 #include "sweep/sweep_merge.h"
 #include "sweep/sweep_noise.h"
-#include "sweep/sweep_plot.h"
 #include "sweep/sweep_table.h"
 #include "common/table.h"
 #include "cache/warming.h"
@@ -47,7 +46,6 @@ static const struct argp_option options[] = {
     {"shard", TOOL_KEY_SHARD, "I/N", 0, "Measure the I-th of N parts of the grid: every N-th problem", 0},
     {"dry-run", TOOL_KEY_DRY_RUN, NULL, 0, "Print the problems, and measure nothing", 0},
     {"output", 'o', "FILE", 0, "Write JSON here, after each problem; a file that has results is continued", 0},
-    {"plot", TOOL_KEY_PLOT, "FILE", 0, "Draw the shares of the roofline, as PNG or SVG by its name", 0},
     {"max-spread", TOOL_KEY_MAX_SPREAD, "PERCENT", 0,
      "Measure a problem again, up to twice, while its spread is larger (default 10); none: never", 0},
     {"csv", TOOL_KEY_CSV, NULL, 0, "Print CSV: a row for each problem, a column for each of its fields", 0},
@@ -92,7 +90,6 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
         if (!sizes_parse(argument, &s->sizes)) exit(TOOL_USAGE);
         return 0;
     case 'o': o->output = argument; return 0;
-    case TOOL_KEY_PLOT: o->plot = argument; return 0;
     case TOOL_KEY_JSON: o->json = true; return 0;
     case TOOL_KEY_CSV: o->csv = true; return 0;
     case TOOL_KEY_SHARD: parse_shard(state, argument, o); return 0;
@@ -110,8 +107,6 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
         if (o->is_cold && o->is_warm) argp_error(state, "--cold and --warm contradict each other");
         if (o->json && o->csv) argp_error(state, "--json and --csv both want standard output");
         if (o->output && strcmp(o->output, "-") == 0) argp_error(state, "-o needs a file to go on with; --json prints");
-        if (o->plot && !sweep_plot_is_named_well(o->plot))
-            argp_error(state, "--plot needs a name that ends in .png or .svg, not '%s'", o->plot);
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
@@ -375,7 +370,6 @@ static int show(const sweep_run *run) {
         print_summary(run);
     }
     tool_flush();
-    if (o->plot && done && !sweep_plot(o->plot, &run->keys, &o->list, &run->file)) code = TOOL_FAILED;
     explain_rest(run);
     return done < o->list.count || o->refused ? TOOL_FAILED : code;
 }
@@ -391,7 +385,7 @@ static bool prepare(sweep_run *run) {
         return false;
     }
     run->isa = machine.isa;
-    return sweep_keys_open(&run->keys, &o->list) && (!o->plot || sweep_plot_is_possible(o->plot, &run->keys)) &&
+    return sweep_keys_open(&run->keys, &o->list) &&
            sweep_file_open(&run->file, o->output, &o->settings, &machine);
 }
 

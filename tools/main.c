@@ -18,7 +18,6 @@ static const subcommand subcommands[] = {
     {"compile", cmd_compile, "compile a problem into the cache, or show a stage of it"},
     {"check", cmd_check, "test kernels against the interpreter and an f64 reference"},
     {"conform", cmd_conform, "run conformance cases of ONNX's attention operators"},
-    {"weights", cmd_weights, "draw attention weights as heat maps, PNG or SVG"},
     {"bench", cmd_bench, "measure speed, as a share of what this CPU can do"},
     {"explain", cmd_explain, "show why a problem has its schedule, and where its time goes"},
     {"tune", cmd_tune, "find the fastest schedules by measuring"},
@@ -46,7 +45,7 @@ static void print_help(FILE *stream) {
 static void refuse_name(const char *name) {
     /* Names that others give to the same thing. */
     static const char *const others[][2] = {{"benchmark", "bench"}, {"test", "check"},     {"verify", "check"},
-                                            {"draw", "weights"},    {"plot", "weights"},   {"version", "info"},
+                                            {"version", "info"},
                                             {"build", "compile"},   {"precompile", "warm"}};
     const char *meant = NULL;
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)

@@ -16,7 +16,6 @@ int cmd_mha(int argc, char **argv);
 int cmd_compile(int argc, char **argv);
 int cmd_check(int argc, char **argv);
 int cmd_conform(int argc, char **argv);
-int cmd_weights(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
 int cmd_explain(int argc, char **argv);
 int cmd_tune(int argc, char **argv);
@@ -64,16 +63,6 @@ enum {
     TOOL_KEY_SIZES,
     TOOL_KEY_TENSOR,
     TOOL_KEY_WRITE,
-    TOOL_KEY_WEIGHTS_FILE,
-    TOOL_KEY_BATCH,
-    TOOL_KEY_HEADS,
-    TOOL_KEY_AVERAGE,
-    TOOL_KEY_LABELS,
-    TOOL_KEY_LABELS_KV,
-    TOOL_KEY_TITLE,
-    TOOL_KEY_SCALE,
-    TOOL_KEY_CELL,
-    TOOL_KEY_WIDTH,
     TOOL_KEY_FTZ,
     TOOL_KEY_FUNCTIONS,
     TOOL_KEY_ACCURACY,
@@ -96,7 +85,6 @@ enum {
     TOOL_KEY_JOBS,
     TOOL_KEY_LIMIT,
     TOOL_KEY_DRY_RUN,
-    TOOL_KEY_PLOT,
     TOOL_KEY_WARM,
     TOOL_KEY_COLD,
     TOOL_KEY_COLD_DATA,
