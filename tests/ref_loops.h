@@ -258,7 +258,8 @@ typedef struct NAME(row) {
     REAL *totals;                         /* of the values, for each column */
     REAL largest, sum;                    /* of the scores; of the exponentials of their differences to it */
     REAL sink_share;                      /* what the sink adds to the sum */
-    bool is_empty;                        /* no key has a score above -infinity */
+    REAL empty_lse;                       /* the logarithm, if is_empty */
+    bool is_empty;                        /* no key has a score above -infinity, and no finite sink */
     bool loses_key;                       /* one has no better, though nothing hides it */
 } NAME(row);
 
@@ -266,6 +267,7 @@ static void NAME(softmax)(const reading *r, const entry *e, int64_t head, int64_
     REAL largest = -(REAL)INFINITY, sum = 0;
     bool sees = false;
     row->loses_key = false;
+    row->empty_lse = -(REAL)INFINITY;
     for (int64_t j = 0; j < e->keys; j++) {
         const REAL s = NAME(score)(r, e, head, i, j, row->dots[j], ATTUNE_WEIGHTS_MASKED);
         row->scores[j] = s;
@@ -275,9 +277,11 @@ static void NAME(softmax)(const reading *r, const entry *e, int64_t head, int64_
     }
     if (r->sinks.tensor) {
         const REAL sink = (REAL)ref_load(r->sinks.tensor->dtype, r->sinks.data, place(r->sinks.tensor, head, 0, 0, 0));
-        sees = sees || sink != -(REAL)INFINITY;
-        largest = sink > largest || isnan(sink) ? sink : largest;
-        if (sees) sum = exp(sink - largest);
+        const bool is_usual = sink < (REAL)INFINITY;
+        if (!is_usual) row->empty_lse = sum = sink;
+        sees = sees || (is_usual && sink != -(REAL)INFINITY);
+        largest = is_usual && sink > largest ? sink : largest;
+        if (is_usual && sees) sum = exp(sink - largest);
     }
     row->sink_share = sum;
     for (int64_t j = 0; j < e->keys && sees; j++) sum += row->shares[j] = exp(row->scores[j] - largest);
@@ -381,7 +385,7 @@ static void NAME(put_weights)(const reading *r, const entry *e, int64_t head, in
 
 static void NAME(finish_row)(const reading *r, const entry *e, int64_t head, int64_t i, const NAME(row) * row,
                              const REAL *values, ref_result *result) {
-    const REAL lse = row->is_empty ? -(REAL)INFINITY : row->largest + log(row->sum);
+    const REAL lse = row->is_empty ? row->empty_lse : row->largest + log(row->sum);
     const int64_t token = e->first_q + i;
     long double *const out = result->out ? result->out + dense_place(r->out.tensor, e->q_batch, head, token, 0) : NULL;
     if (out && r->p->prob_mod[0])

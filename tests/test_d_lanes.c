@@ -521,41 +521,6 @@ static void test_merge_of_empty_parts(void **state) {
     attune_context_destroy(context);
 }
 
-/* Sinks that are no numbers make NaN of their rows, and one of -inf changes nothing: in one chunk or merged from
- * several, and where the rows see no key. */
-static void check_sinks(attune_context *context, const char *problem, int32_t kv_chunk, bool sees_keys) {
-    static const float sinks[3] = {INFINITY, NAN, -INFINITY};
-    const sample from = {problem, ""};
-    tensors t;
-    open_call(&t, &from, INPUT_ORDINARY, 1);
-    memcpy(tensors_find(&t, "sinks")->data, sinks, sizeof sinks);
-    attune_schedule schedule = ATTUNE_SCHEDULE_INIT;
-    const attune_problem p = problem_canonical(problem);
-    mha_choose_d_lanes(&p, context->target, usual_machine(context->target), &schedule);
-    schedule.kv_tile = schedule.kv_chunk = kv_chunk;
-    run(context, &t, &schedule);
-    const float *out = tensors_find(&t, "out")->data, *lse = tensors_find(&t, "lse")->data;
-    for (int i = 0; i < 4; i++) {
-        assert_true(isnan(out[i]) && isnan(out[4 + i]));
-        assert_true(sees_keys ? isfinite(out[8 + i]) : out[8 + i] == 0);
-    }
-    assert_true(isnan(lse[0]) && isnan(lse[1]));
-    assert_true(sees_keys ? isfinite(lse[2]) : lse[2] == -INFINITY);
-    tensors_free(&t);
-}
-
-static void test_sinks_that_are_no_numbers(void **state) {
-    (void)state;
-    attune_context *context = open_context(NULL, 1);
-    for (int32_t kv_chunk = 256; kv_chunk <= 1024; kv_chunk *= 4) {
-        check_sinks(context, "num_heads=3,seq_q=1,seq_kv=600,head_dim=4,sinks=1,lse=1", kv_chunk, true);
-        check_sinks(context, "num_heads=3,seq_q=1,seq_kv=600,head_dim=4,sinks=1,lse=1,is_causal=1,"
-                    "causal_offset=-600",
-                    kv_chunk, false);
-    }
-    attune_context_destroy(context);
-}
-
 /* In all chunks of the keys together. */
 static void test_sinks_count_once(void **state) {
     static const sample from = {"num_heads=3,seq_q=2,seq_kv=600,head_dim=4,sinks=1,lse=1", ""};
@@ -580,7 +545,6 @@ int main(void) {
         cmocka_unit_test(test_columns_of_integer_scores_may_be_moved),
         cmocka_unit_test(test_merge),
         cmocka_unit_test(test_merge_of_empty_parts),
-        cmocka_unit_test(test_sinks_that_are_no_numbers),
         cmocka_unit_test(test_sinks_count_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

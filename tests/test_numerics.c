@@ -145,7 +145,7 @@ static void test_large_values(void **state) {
 /* A row that sees no key gives 0 and -infinity even if its q is NaN; one that sees some gives NaN. */
 static void test_nan_in_q(void **state) {
     (void)state;
-    static const char text[] = "seq_q=2,seq_kv=100,head_dim=9,is_causal=1,causal_offset=-1,lse=1,reproducible=1";
+    static const char text[] = "seq_q=2,seq_kv=100,head_dim=9,is_causal=1,causal_offset=-99,lse=1,reproducible=1";
     const attune_problem p = problem_canonical(text);
     attune_context *context = tensors_context(NULL, 1);
     for (int i = 0; i < 2; i++) {

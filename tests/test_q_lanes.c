@@ -315,7 +315,7 @@ static void test_random_schedules(void **state) {
     }
 }
 
-/* Sinks that are no numbers make NaN of their rows, also of those that see no key, wherever a task ends. */
+/* Sinks that are no numbers, of rows that see no key, wherever a task ends; tests/test_sinks.c has the others. */
 static void test_sinks_that_are_no_numbers(void **state) {
     (void)state;
     static const sample problem = {

@@ -56,8 +56,9 @@ typedef struct attune_user_tensor {
  *         apply where j or p is below global_tokens, or
  *     attn_mask[b,h,i,j] is false, or attn_bias[b,h,i,j] is -infinity.
  * A hidden key has the score -infinity, and nothing in its K or V can reach the result.
- * A row that sees no key gives 0 in `out` and -infinity in `lse` (with sinks: the sink), even if its q holds NaN. In
- * any other row a NaN in q gives NaN. Values are summed first and then divided by the sum of the exponentials: where
+ * A row that sees no key gives 0 in `out` and -infinity in `lse` (with sinks: the sink, whatever it is), even if its q
+ * holds NaN. A sink of +infinity gives other rows 0 and an `lse` of +infinity, one of NaN makes them NaN. In any row
+ * that sees a key a NaN in q gives NaN. Values are summed first and then divided by the sum of the exponentials: where
  * |v| exceeds the largest f32 (f64) divided by the number of keys, the result may be infinite.
  *
  * Tensors

@@ -6,10 +6,10 @@
 
 #include <math.h>
 
-/* The logit of a row's sink, which counts as a key seen before all others. */
+/* The logit of a row's sink; NULL: there are none. */
 static const ir_expr *sink_of(const d_lanes *d, const dl_row *row) {
     const ir_buffer *sinks = d->c->params.tensor[MHA_SINKS];
-    return sinks ? mha_load(d->c, ir_at(d->b, sinks, 1, 1, row->head)) : NULL;
+    return sinks ? ir_let(d->b, "sink", mha_load(d->c, ir_at(d->b, sinks, 1, 1, row->head))) : NULL;
 }
 
 /* A vector of Q, times mha_query_sign, as d->q holds it. */
@@ -39,9 +39,9 @@ void dl_init_row(d_lanes *d, const ir_expr *r) {
     ir_builder *b = d->b;
     const mha_context *c = d->c;
     const dl_row row = dl_row_at(d, r);
-    const ir_expr *sink = d->one_chunk ? sink_of(d, &row) : NULL;
+    const ir_expr *sink = d->one_chunk ? mha_first_sink(c, sink_of(d, &row)) : NULL;
     ir_store(b, ir_at(b, d->row_max, 1, 1, r), sink ? sink : mha_number(c, -INFINITY, 1));
-    ir_store(b, ir_at(b, d->row_sum, 1, 1, r), sink ? mha_sink_sum(c, sink) : mha_number(c, 0, 1));
+    ir_store(b, ir_at(b, d->row_sum, 1, 1, r), sink ? mha_first_sum(c, sink) : mha_number(c, 0, 1));
     if (d->is_serial) ir_store(b, ir_at(b, d->row_sum_lost, 1, 1, r), mha_number(c, 0, 1));
     const ir_expr *const index[] = {d->entry.batch, row.head, row.token};
     if (!d->planes) load_query(d, index, r);
@@ -66,9 +66,11 @@ static void store_row(d_lanes *d, const ir_expr *r) {
     ir_builder *b = d->b;
     const mha_context *c = d->c;
     const dl_row row = dl_row_at(d, r);
-    const ir_expr *sum = ir_let(b, "total", ir_load(b, ir_at(b, d->row_sum, 1, 1, r)));
+    const ir_expr *sink = sink_of(d, &row), *sum = ir_load(b, ir_at(b, d->row_sum, 1, 1, r));
+    if (sink) sum = ir_let(b, "sum_of_keys", sum);
+    sum = ir_let(b, "total", mha_sum_with_sink(c, sum, sink));
     if (c->lse) {
-        const ir_expr *max = ir_load(b, ir_at(b, d->row_max, 1, 1, r));
+        const ir_expr *max = mha_max_with_sink(c, ir_load(b, ir_at(b, d->row_max, 1, 1, r)), sink);
         mha_store(c, ir_at(b, c->lse, 1, 3, d->entry.batch, row.head, row.token), mha_log_sum(c, max, sum));
     }
     const ir_expr *const index[] = {d->entry.batch, row.head, row.token};

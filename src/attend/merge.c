@@ -15,7 +15,8 @@ static const ir_access *part_at(const mha_context *c, const mha_parts *parts, co
 
 static const ir_expr *largest(const mha_context *c, const mha_parts *parts) {
     ir_builder *b = c->b;
-    const ir_access *best = ir_mutable(b, "best", parts->sink ? parts->sink : mha_number(c, -INFINITY, 1));
+    const ir_expr *first = mha_first_sink(c, parts->sink);
+    const ir_access *best = ir_mutable(b, "best", first ? first : mha_number(c, -INFINITY, 1));
     IR_FOR(b, part, ir_idx(b, 0), parts->count, 1) {
         ir_store(b, best, ir_max(b, ir_load(b, best), mha_load(c, part_at(c, parts, parts->max, part))));
     }
@@ -66,14 +67,27 @@ static const ir_buffer *new_row(const mha_context *c, const mha_parts *parts) {
     return value;
 }
 
+/* The row of values and the logarithm, of all parts. */
+static void store_merged(const mha_context *c, const mha_parts *parts, const ir_buffer *out, const ir_buffer *lse,
+                         const ir_expr *const index[3], const ir_expr *max, const ir_access *total,
+                         const ir_buffer *value) {
+    ir_builder *b = c->b;
+    const ir_expr *sum = ir_load(b, total);
+    if (parts->sink) sum = ir_let(b, "sum_of_keys", sum);
+    const ir_expr *whole = ir_let(b, "whole", mha_sum_with_sink(c, sum, parts->sink));
+    max = mha_max_with_sink(c, max, parts->sink);
+    if (lse) mha_store(c, ir_at(b, lse, 1, 3, index[0], index[1], index[2]), mha_log_sum(c, max, whole));
+    mha_store_divided(c, out, index, value, ir_idx(b, 0), c->p->head_dim_v, whole);
+}
+
 void mha_merge_parts(const mha_context *c, const mha_parts *parts, const ir_buffer *out, const ir_buffer *lse,
                      const ir_expr *const index[3]) {
     ir_builder *b = c->b;
     const ir_buffer *value = new_row(c, parts);
     const ir_expr *base = largest(c, parts);
     const ir_access *total = ir_at(b, ir_registers(b, "total", c->elem, 1, 0, NULL), 1, 0);
-    const ir_expr *sink = parts->sink;
-    ir_store(b, total, sink ? ir_mul(b, share_of(c, sink, base), mha_sink_sum(c, sink)) : mha_number(c, 0, 1));
+    const ir_expr *sink = mha_first_sink(c, parts->sink);
+    ir_store(b, total, sink ? ir_mul(b, share_of(c, sink, base), mha_first_sum(c, sink)) : mha_number(c, 0, 1));
     IR_FOR(b, part, ir_idx(b, 0), parts->count, 1) {
         const ir_expr *max = ir_let(b, "max", mha_load(c, part_at(c, parts, parts->max, part)));
         const ir_expr *sum = parts->sum ? ir_let(b, "sum", ir_load(b, part_at(c, parts, parts->sum, part))) : NULL;
@@ -85,9 +99,7 @@ void mha_merge_parts(const mha_context *c, const mha_parts *parts, const ir_buff
             add_values(c, parts, part, share, value);
         }
     }
-    const ir_expr *whole = ir_let(b, "whole", ir_load(b, total));
-    if (lse) mha_store(c, ir_at(b, lse, 1, 3, index[0], index[1], index[2]), mha_log_sum(c, base, whole));
-    mha_store_divided(c, out, index, value, ir_idx(b, 0), c->p->head_dim_v, whole);
+    store_merged(c, parts, out, lse, index, base, total, value);
 }
 
 /* ---- Part by part ---- */
@@ -129,14 +141,12 @@ static void join_part(const mha_context *c, const mha_parts *parts, const ir_exp
 void mha_join_parts(const mha_context *c, const mha_parts *parts, const ir_buffer *out, const ir_buffer *lse,
                     const ir_expr *const index[3]) {
     ir_builder *b = c->b;
-    const ir_expr *sink = parts->sink;
+    const ir_expr *sink = mha_first_sink(c, parts->sink);
     const ir_buffer *value = new_row(c, parts);
     const ir_access *max = ir_mutable(b, "row_max", sink ? sink : mha_number(c, -INFINITY, 1));
-    const ir_access *sum = ir_mutable(b, "row_sum", sink ? mha_sink_sum(c, sink) : mha_number(c, 0, 1));
+    const ir_access *sum = ir_mutable(b, "row_sum", sink ? mha_first_sum(c, sink) : mha_number(c, 0, 1));
     IR_FOR(b, part, ir_idx(b, 0), parts->count, 1) join_part(c, parts, part, max, sum, value);
-    const ir_expr *whole = ir_let(b, "whole", ir_load(b, sum));
-    if (lse) mha_store(c, ir_at(b, lse, 1, 3, index[0], index[1], index[2]), mha_log_sum(c, ir_load(b, max), whole));
-    mha_store_divided(c, out, index, value, ir_idx(b, 0), c->p->head_dim_v, whole);
+    store_merged(c, parts, out, lse, index, ir_load(b, max), sum, value);
 }
 
 /* A task is a few queries of one head. */

@@ -100,6 +100,7 @@ static void alloc_scratch(q_lanes *c) {
         c->position = ir_scratch(c->b, "positions", m->elem, 2, rows);
         c->slope = ir_scratch(c->b, "slopes", m->elem, 2, rows);
     }
+    if (m->p->has_sinks) c->sink = ir_scratch(c->b, "sinks", m->elem, 2, rows);
     if (m->params.tensor[MHA_ATTN_BIAS])
         c->bias = ir_scratch(c->b, "bias", m->elem, 2, tile);
     else if (c->has_elements)

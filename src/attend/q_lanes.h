@@ -30,7 +30,7 @@
  * - maximum: max = max(max, the tile's maximum), beginning with -inf, or the sink.
  * - exponentials: base = max, or 0 while max is -inf; factor = mha_exp(old max, base); p[j] = mha_exp(s[j], base).
  * - sum: in chunks of 16 keys, counted from the tile's first one: part = 0; part = part + p[j]. Tile sum = 0; tile
- *   sum = tile sum + part. The sum begins with 0, or mha_sink_sum.
+ *   sum = tile sum + part. The sum begins with 0, or mha_first_sum.
  * - output: tile o[d] = 0; tile o[d] = madd(v[j][d], w, tile o[d]) for each j in order, w being p[j], times mha_v_scale
  *   if there is one. o[d] begins with 0.
  * - from tile to tile, for the sum and for o[d] alike: mha_sum_add(sum, factor, tile sum), and mha_sum_total at the
@@ -102,6 +102,7 @@ typedef struct q_lanes {
     const ir_buffer *last_global; /* the same */
     const ir_buffer *position;    /* elem [stripe, stripe_rows], for ALiBi */
     const ir_buffer *slope;       /* the same */
+    const ir_buffer *sink;        /* the same, for sinks; else NULL */
     const ir_buffer *corrections; /* i32 [32], where ql_has_pair_exp */
     const ir_buffer *keep;        /* i8 [kv_tile, stripe_rows]: attn_mask of the tile and stripe, if there is no bias */
     const ir_buffer *bias;        /* elem [kv_tile, stripe_rows]: attn_bias, -inf where attn_mask is false */

@@ -33,7 +33,7 @@ static const ir_expr *of_head(q_lanes *c, mha_tensor_id id, const ir_expr *head)
 
 /* ---- the beginning of rows ---- */
 
-/* What differs from row to row. A sink is one more key, of value 0, that every row sees first. */
+/* What differs from row to row. */
 static void init_single_rows(q_lanes *c, const ir_expr *stripe) {
     const mha_context *m = c->m;
     ir_builder *b = c->b;
@@ -46,10 +46,12 @@ static void init_single_rows(q_lanes *c, const ir_expr *stripe) {
         }
         if (m->p->has_sinks) {
             const ir_expr *sink = ir_let(b, "sink", of_head(c, MHA_SINKS, row.head));
-            ir_store(b, ir_at(b, c->row_max, 1, 2, stripe, at), sink);
-            ir_store(b, ir_at(b, c->row_sum, 1, 2, stripe, at), mha_sink_sum(m, sink));
+            const ir_expr *first = mha_first_sink(m, sink), *sum = ir_let(b, "first_sum", mha_first_sum(m, first));
+            ir_store(b, ir_at(b, c->sink, 1, 2, stripe, at), sink);
+            ir_store(b, ir_at(b, c->row_max, 1, 2, stripe, at), first);
+            ir_store(b, ir_at(b, c->row_sum, 1, 2, stripe, at), sum);
             if (c->row_sum_lost) ir_store(b, ir_at(b, c->row_sum_lost, 1, 2, stripe, at), mha_number(m, 0, 1));
-            if (c->lse_sum != c->row_sum) ir_store(b, ir_at(b, c->lse_sum, 1, 2, stripe, at), mha_sink_sum(m, sink));
+            if (c->lse_sum != c->row_sum) ir_store(b, ir_at(b, c->lse_sum, 1, 2, stripe, at), sum);
         }
     }
 }
@@ -149,19 +151,25 @@ void ql_load_queries(q_lanes *c, const ir_expr *stripe) {
 
 /* ---- O and LSE ---- */
 
+static const ir_expr *total_with_sink(q_lanes *c, const ir_expr *sum, const ir_expr *sink) {
+    if (sink) sum = ir_let(c->b, "sum_of_keys", sum);
+    return ir_let(c->b, "total", mha_sum_with_sink(c->m, sum, sink));
+}
+
 /* row_sum becomes 1 / sum, and row_max the LSE. A row that saw no key gets 0, and so an output of 0. */
 static void invert_sums(q_lanes *c, const ir_expr *stripe) {
     ir_builder *b = c->b;
     const int lanes = c->m->lanes;
     IR_LOOP(b, at, begin_rows(c, true)) {
         const ir_access *row_sum = ir_at(b, c->row_sum, lanes, 2, stripe, at);
-        const ir_expr *sum = ir_let(b, "total", mha_load_sum(c->m, row_sum, c->row_sum_lost));
+        const ir_expr *sink = c->sink ? ir_let(b, "sink", ir_load(b, ir_at(b, c->sink, lanes, 2, stripe, at))) : NULL;
+        const ir_expr *sum = total_with_sink(c, mha_load_sum(c->m, row_sum, c->row_sum_lost), sink);
         if (c->m->lse) {
             const ir_access *row_max = ir_at(b, c->row_max, lanes, 2, stripe, at);
             const ir_expr *exact = sum;
             if (c->lse_sum != c->row_sum)
-                exact = ir_let(b, "lse_total", ir_load(b, ir_at(b, c->lse_sum, lanes, 2, stripe, at)));
-            ir_store(b, row_max, mha_log_sum(c->m, ir_load(b, row_max), exact));
+                exact = total_with_sink(c, ir_load(b, ir_at(b, c->lse_sum, lanes, 2, stripe, at)), sink);
+            ir_store(b, row_max, mha_log_sum(c->m, mha_max_with_sink(c->m, ir_load(b, row_max), sink), exact));
         }
         const ir_expr *none = ir_eq(b, sum, ql_splat(c, 0));
         ir_store(b, row_sum, ir_select(b, none, ql_splat(c, 0), ir_div(b, ql_splat(c, 1), sum)));

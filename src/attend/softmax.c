@@ -115,11 +115,32 @@ const ir_expr *mha_log_sum(const mha_context *c, const ir_expr *base, const ir_e
     return mha_madd(c, base, ir_splat(c->b, mha_score_scale(c), lanes), log);
 }
 
-const ir_expr *mha_sink_sum(const mha_context *c, const ir_expr *sink) {
-    ir_builder *b = c->b;
+/* ---- Sinks ---- */
+
+static const ir_expr *is_usual(const mha_context *c, const ir_expr *sink) {
+    return ir_lt(c->b, sink, mha_number(c, INFINITY, sink->type.lanes));
+}
+
+const ir_expr *mha_first_sink(const mha_context *c, const ir_expr *sink) {
     if (!sink) return NULL;
-    const int lanes = sink->type.lanes;
-    const ir_expr *none = ir_eq(b, sink, mha_number(c, -INFINITY, lanes));
-    const ir_expr *one = ir_add(b, mha_number(c, 1, lanes), ir_sub(b, sink, sink));
-    return ir_select(b, none, mha_number(c, 0, lanes), one);
+    return ir_let(c->b, "first_max", ir_select(c->b, is_usual(c, sink), sink, mha_number(c, -INFINITY, 1)));
+}
+
+const ir_expr *mha_first_sum(const mha_context *c, const ir_expr *first_sink) {
+    if (!first_sink) return NULL;
+    const ir_expr *none = ir_eq(c->b, first_sink, mha_number(c, -INFINITY, 1));
+    return ir_select(c->b, none, mha_number(c, 0, 1), mha_number(c, 1, 1));
+}
+
+const ir_expr *mha_max_with_sink(const mha_context *c, const ir_expr *max, const ir_expr *sink) {
+    return sink ? ir_select(c->b, is_usual(c, sink), max, sink) : max;
+}
+
+const ir_expr *mha_sum_with_sink(const mha_context *c, const ir_expr *sum, const ir_expr *sink) {
+    ir_builder *b = c->b;
+    if (!sink) return sum;
+    const int lanes = sum->type.lanes;
+    const ir_expr *empty = ir_eq(b, sum, mha_number(c, 0, lanes));
+    const ir_expr *other = ir_select(b, empty, mha_number(c, 1, lanes), ir_add(b, sum, sink));
+    return ir_select(b, is_usual(c, sink), sum, other);
 }

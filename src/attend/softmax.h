@@ -62,8 +62,16 @@ const ir_expr *mha_load_sum(const mha_context *c, const ir_access *sum, const ir
 /* scale * base + ln(sum): the logarithm of the sum of exponentials. -inf if sum is 0. Any lanes. */
 const ir_expr *mha_log_sum(const mha_context *c, const ir_expr *base, const ir_expr *sum);
 
-/* A sink adds this to the sum of exponentials relative to itself: 1, or 0 if it is -inf. A sink that is NaN or +inf
- * adds NaN, as exp(sink - sink) is, so that its rows are NaN whether they see a key or not. */
-const ir_expr *mha_sink_sum(const mha_context *c, const ir_expr *sink);
+/* ---- A sink: the logit of one more key, which a row sees before all others ----
+ *
+ * One of +inf or NaN joins at the end instead: the sum of a row that sees a key becomes +inf (so its values become 0)
+ * or NaN. A row that sees no key gives 0 in any case, and the sink as the logarithm. */
+
+/* The maximum that a row begins with, and its sum of exponentials relative to that. */
+const ir_expr *mha_first_sink(const mha_context *c, const ir_expr *sink);
+const ir_expr *mha_first_sum(const mha_context *c, const ir_expr *first_sink);
+/* The maximum and the sum of all keys, with the sink; as they are if `sink` is NULL. Any lanes. */
+const ir_expr *mha_max_with_sink(const mha_context *c, const ir_expr *max, const ir_expr *sink);
+const ir_expr *mha_sum_with_sink(const mha_context *c, const ir_expr *sum, const ir_expr *sink);
 
 #endif

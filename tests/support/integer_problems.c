@@ -183,7 +183,10 @@ bool integer_problem_make(uint64_t number, integer_problem *p) {
     draw_rotary(&s, p, &h);
     const int64_t inputs = below(&s, 100);
     p->inputs = inputs < 70 ? INTEGER_USUAL : inputs < 80 ? INTEGER_LARGE : inputs < 90 ? INTEGER_TIES : INTEGER_ODD;
-    return problem_from_text(p->text, &p->problem);
+    if (!problem_from_text(p->text, &p->problem)) return false;
+    /* The text is frozen: it is of a time when this was the default. */
+    if (!h.ends_right) p->problem.causal_align = ATTUNE_TOP_LEFT;
+    return true;
 }
 
 /* ---- Its inputs ---- */
