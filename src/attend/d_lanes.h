@@ -176,6 +176,10 @@ typedef struct dl_streams {
  * streams whose length `step` divides; if count is not 1, the rest comes as one stream. */
 typedef void dl_streams_fn(d_lanes *d, const dl_streams *streams, const void *user);
 void dl_each_streams(d_lanes *d, const dl_tile *tile, int count, int64_t step, dl_streams_fn *build, const void *user);
+/* Calls build for each unit of `keys` neighbouring keys of the streams, one after the other, as a stream of its own: in
+ * the order of turns of `units` units, of which number u is of stream u % count. */
+void dl_each_unit(d_lanes *d, const dl_tile *tile, const dl_streams *streams, int64_t units, int64_t keys,
+                  dl_streams_fn *build, const void *user);
 /* Where key i of a stream lies. */
 mha_kv_row dl_key_at(const d_lanes *d, const dl_streams *streams, int64_t stream, const ir_expr *i);
 /* Asks for key i of a stream of k or v, if the schedule has kv_prefetch. */

@@ -196,6 +196,23 @@ static void pages_side_by_side(d_lanes *d, const visit *v) {
     each_page(d, v, ir_add(b, ir_div(b, tile->first, ir_idx(b, page_size)), done));
 }
 
+/* Streams lie one after the other in the tile, and are as long as each other. */
+void dl_each_unit(d_lanes *d, const dl_tile *tile, const dl_streams *streams, int64_t units, int64_t keys,
+                  dl_streams_fn *build, const void *user) {
+    ir_builder *b = d->b;
+    const visit v = {.tile = tile, .build = build, .user = user};
+    const ir_expr *count = ir_idx(b, streams->count), *length = ir_idx(b, keys);
+    IR_FOR(b, i, ir_idx(b, 0), streams->keys, units / streams->count * keys) {
+        IR_FOR(b, u, ir_idx(b, 0), ir_idx(b, units), 1) {
+            const ir_expr *in_stream = ir_add(b, i, ir_mul(b, ir_div(b, u, count), length));
+            const ir_expr *first = ir_add(b, ir_mul(b, ir_mod(b, u, count), streams->keys), in_stream);
+            first = dl_first(d, "in_tile", ir_add(b, streams->first[0], first), length, tile->keys);
+            const mha_kv_row at = place(d, tile, first, length);
+            one_stream(d, &v, first, length, &at);
+        }
+    }
+}
+
 void dl_each_streams(d_lanes *d, const dl_tile *tile, int count, int64_t step, dl_streams_fn *build, const void *user) {
     const visit v = {tile, count, step, build, user};
     const int64_t page_size = d->c->p->page_size;

@@ -220,11 +220,26 @@ static const ir_expr *end_of(const d_lanes *d, const value_tile *t, const ir_exp
     return dl_first(d, "done", ir_sub(d->b, keys, rest), ir_idx(d->b, least), keys);
 }
 
+/* Units of a turn. */
+static int64_t units_of(const d_lanes *d) { return max_of(d->c->s->value_keys, d->c->s->value_streams); }
+
+static void add_unit(d_lanes *d, const dl_streams *unit, const void *user) {
+    value_tile t = *(const value_tile *)user;
+    t.streams = unit;
+    t.first = ir_idx(d->b, 0);
+    t.units = 1;
+    dl_each_rows(d, d->c->s->value_rows, add_rows, &t);
+}
+
 static void add_streams(d_lanes *d, const dl_streams *streams, const void *user) {
     value_tile t = *(const value_tile *)user;
-    const int64_t units = t.careful ? 1 : max_of(d->c->s->value_keys, d->c->s->value_streams);
+    const int64_t units = t.careful ? 1 : units_of(d);
     t.streams = streams;
     dl_open_tables(d);
+    if (t.careful && streams->count > 1) {
+        dl_each_unit(d, t.tile, streams, units_of(d), keys_of_unit(d), add_unit, &t);
+        return;
+    }
     const bool side_by_side = streams->count > 1 || (d->c->s->value_streams == 1 && !t.careful);
     const ir_expr *from = ir_idx(d->b, 0), *rest = NULL;
     if (side_by_side && units > 1) {
@@ -248,8 +263,8 @@ static void add_tile(d_lanes *d, const dl_tile *tile, bool careful) {
         return;
     }
     const value_tile t = {.tile = tile, .careful = careful};
-    const int count = careful ? 1 : d->c->s->value_streams, units = (int)max_of(d->c->s->value_keys, count);
-    dl_each_streams(d, tile, count, units / count * keys_of_unit(d), add_streams, &t);
+    const int count = d->c->s->value_streams;
+    dl_each_streams(d, tile, count, units_of(d) / count * keys_of_unit(d), add_streams, &t);
 }
 
 /* The factor by which the sums of a row so far are rescaled. */
@@ -352,7 +367,8 @@ static const ir_expr *has_nonfinite(d_lanes *d, const dl_tile *tile) {
     return ir_ne(b, total, total);
 }
 
-/* O += P V. */
+/* O += P V. Values that rows do not see and that are NaN or infinite are rare: little code adds up all keys of their
+ * tile, in the same order. */
 static void add_values(d_lanes *d, const dl_tile *tile) {
     ir_builder *b = d->b;
     const ir_expr *partial = tile->is_partial;

@@ -77,6 +77,8 @@ void tensors_interpret_for(const tensors *t, const at_target *target, const attu
     sizes.of[MHA_BATCH] = p.batch;
     sizes.of[MHA_KV_HEADS] = p.num_kv_heads;
     for (size_t i = 0; i < count; i++) {
+        for (int d = 0; d < list[i].rank; d++)
+            if (sizes.of[list[i].dims[d]] < 0) sizes.of[list[i].dims[d]] = t->list[i].info.dims[d];
         memcpy(strides[i], t->list[i].info.strides, sizeof strides[i]);
         buffers[i] = t->list[i].data;
     }

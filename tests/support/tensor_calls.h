@@ -22,7 +22,8 @@ void tensors_assert_right(const tensors *t, input_kind kind, const char *what);
 /* The memory of a tensor of f32. */
 float *tensors_floats(const tensors *t, const char *name);
 
-/* By the interpreter, as lowered for a target that need not be this CPU's. No sizes of a call, no appended keys. */
+/* By the interpreter, as lowered for a target that need not be this CPU's. Sizes that the
+ * problem leaves open are those of the tensors. No appended keys. */
 void tensors_interpret_for(const tensors *t, const at_target *target, const attune_schedule *schedule);
 
 #endif
