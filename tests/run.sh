@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
-# Runs test programs (build/tests/test_*, cmocka) and test scripts (tests/test_*.sh), all of them or those named, and
-# prints a line for each case; the last line is "N passed, N failed" (", N skipped" if any). Exit 1 if one failed.
+# Runs test programs (build/tests/test_*, cmocka) and test scripts (tests/test_*.sh), all of them or those named. Says
+# first how many there are, prints a line for each as it ends, with its failures below, and then what was skipped and
+# what failed; the last line is "N passed, N failed" (", N skipped" if any). Exit 1 if one failed. VERBOSE=1: a line for
+# each case.
 #
 # A test reports in TAP: "ok 1 - name", "not ok 2 - name", "ok 3 # SKIP name" (cmocka writes
 # "not ok" there, and means skipped all the same), after a plan "1..N". A script may leave
@@ -8,7 +10,9 @@
 # runs longer than TEST_TIMEOUT seconds or reports fewer cases than its plan.
 #
 # Tests find the products in $BUILD and the command at $ATTUNE; each has an empty cache and TMPDIR of its own.
-# TEST_JOBS run at a time. $BUILD/test-logs has the whole output of the tests, and in its file `times` what each took.
+# TEST_JOBS run at a time. $BUILD/test-logs has the whole output of the tests, in its file `times` what each took, and
+# in `cases` every case with its verdict, sorted: two runs of the same tests have the same list. ATTUNE_TEST_SEED sets
+# another seed of random tests.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -20,6 +24,7 @@ unset ATTUNE_ISA ATTUNE_MACHINE ATTUNE_COMPILE ATTUNE_COMPILE_TIMEOUT_MS ATTUNE_
     ATTUNE_PERF
 timeout=${TEST_TIMEOUT:-1200}
 jobs=${TEST_JOBS:-$(nproc)}
+export ATTUNE_TEST_SEED=${ATTUNE_TEST_SEED:-1}
 logs=$BUILD/test-logs
 rm -rf "$logs"
 mkdir -p "$logs"
@@ -48,9 +53,9 @@ run_one() {
     local TIMEFORMAT='%R %U %S'
     { time ATTUNE_CACHE_DIR=$scratch/cache TMPDIR=$scratch/tmp timeout --kill-after=10 "$timeout" "${command[@]}" \
         >"$logs/$name.log" 2>&1 </dev/null || status=$?; } 2>"$scratch/time"
-    echo "$status" >"$logs/$name.status"
     tail -n 1 "$scratch/time" | awk -v name="$name" \
         '{ printf "%.1f s of processors, %.1f s in all: %s\n", $2 + $3, $1, name }' >>"$logs/times"
+    echo "$status" >"$logs/$name.tmp" && mv "$logs/$name.tmp" "$logs/$name.status"
     rm -rf "$scratch"
 }
 
@@ -80,30 +85,59 @@ judge() {
         }' "$logs/$1.log"
 }
 
+# show NAME: the line of a test that ended, and what failed in it.
+show() {
+    local name=$1 verdicts took
+    verdicts=$(judge "$name" "$(cat "$logs/$name.status")")
+    printf '%s\n' "$verdicts" >"$logs/$name.verdicts"
+    took=$(awk -v name="$name" '$NF == name { print $5 }' "$logs/times")
+    done_so_far=$((done_so_far + 1))
+    awk -v name="$name" -v took="$took" -v at="$done_so_far" -v all="${#tests[@]}" '
+        { count[$1]++ }
+        END {
+            printf "[%*d/%d] %-28s %6.1f s  %4d passed", length(all), at, all, name, took, count["passed"]
+            if (count["skipped"]) printf ", %d skipped", count["skipped"]
+            if (count["failed"]) printf ", %d FAILED", count["failed"]
+            print ""
+        }' "$logs/$name.verdicts"
+    [ -z "${VERBOSE:-}" ] || cat "$logs/$name.verdicts"
+    grep -q '^failed' "$logs/$name.verdicts" || return 0
+    grep '^failed' "$logs/$name.verdicts"
+    echo "---- from $logs/$name.log (ATTUNE_TEST_SEED=$ATTUNE_TEST_SEED)"
+    grep -B 5 -A 10 '^not ok' "$logs/$name.log" | head -n 150 || tail -n 60 "$logs/$name.log"
+    echo "----"
+}
+
 mapfile -t tests < <(if [ $# -gt 0 ]; then printf '%s\n' "$@"; else list_tests; fi | longest_first)
+[ $# -gt 0 ] || echo "${#tests[@]} tests, $jobs at a time. All of them take some ten minutes on two fast idle cores," \
+    "and up to half an hour on slow or busy ones."
+done_so_far=0
+declare -A is_shown
+# Waits for a test to end, and shows all that did.
+next() {
+    local name
+    wait -n || true
+    for name in "${tests[@]}"; do
+        [ -n "${is_shown[$name]:-}" ] || [ ! -e "$logs/$name.status" ] || { is_shown[$name]=yes && show "$name"; }
+    done
+}
 for name in "${tests[@]}"; do
-    while [ "$(jobs -rp | wc -l)" -ge "$jobs" ]; do wait -n || true; done
+    while [ "$(jobs -rp | wc -l)" -ge "$jobs" ]; do next; done
     run_one "$name" 2>/dev/null & # the shell's own word about a killed test
 done
-wait
+while [ "$done_so_far" -lt "${#tests[@]}" ]; do next; done
 
-passed=0 failed=0 skipped=0
-for name in "${tests[@]}"; do
-    verdicts=$(judge "$name" "$(cat "$logs/$name.status")")
-    echo "$verdicts"
-    if grep -q '^failed' <<<"$verdicts"; then
-        echo "---- from $logs/$name.log"
-        grep -B 5 -A 10 '^not ok' "$logs/$name.log" | head -n 150 || tail -n 60 "$logs/$name.log"
-        echo "----"
-    fi
-    passed=$((passed + $(grep -c '^passed' <<<"$verdicts" || true)))
-    failed=$((failed + $(grep -c '^failed' <<<"$verdicts" || true)))
-    skipped=$((skipped + $(grep -c '^skipped' <<<"$verdicts" || true)))
-done
+for name in "${tests[@]}"; do cat "$logs/$name.verdicts"; done | LC_ALL=C sort >"$logs/cases"
+grep '^skipped' "$logs/cases" || true
+grep '^failed' "$logs/cases" || true
+passed=$(grep -c '^passed' "$logs/cases" || true)
+failed=$(grep -c '^failed' "$logs/cases" || true)
+skipped=$(grep -c '^skipped' "$logs/cases" || true)
 # Of processors: how long a test takes beside others says little.
 sort -rn -o "$logs/times" "$logs/times"
 echo "$(awk '{ sum += $1 } END { printf "%.0f", sum }' "$logs/times") s of processors; most:" \
     "$(awk 'NR <= 8 { printf "%s%s %.0f s", (NR > 1 ? ", " : ""), $NF, $1 }' "$logs/times")"
+[ "$failed" -eq 0 ] || echo "random tests had ATTUNE_TEST_SEED=$ATTUNE_TEST_SEED"
 summary="$passed passed, $failed failed"
 [ "$skipped" -eq 0 ] || summary+=", $skipped skipped"
 echo "$summary"
