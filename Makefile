@@ -7,6 +7,7 @@
 LLVM_CONFIG ?= llvm-config-19
 FUZZ_CC ?= clang-19
 CLANG_FORMAT ?= clang-format-19
+AARCH64_CC ?= aarch64-linux-gnu-gcc
 BUILD ?= build
 PREFIX ?= /usr/local
 BINDIR ?= $(PREFIX)/bin
@@ -132,7 +133,6 @@ TEST_PRODUCTS = $(if $(TESTS_ONLY),$(if $(SANITIZE),$(SOME_PRODUCTS),$(if $(filt
 FUZZERS = $(patsubst tests/fuzz/%.c,$(BUILD)/fuzz/%,$(FUZZ_SRC))
 adapters_in = $(addprefix $(1)/libattune-,torch.so ort.so jax.so tvm.so)
 GENERATOR_ID = $(BUILD)/gen/generator_id.h
-INSTALL_DIRS = $(BUILD)/gen/install_dirs.h
 flags = $(addprefix $(BUILD)/gen/flags/,$(1))
 
 .DELETE_ON_ERROR:
@@ -215,9 +215,9 @@ $(BUILD)/obj/%.o: %.c $(if $(SANITIZE),$(call flags,SANITIZE)) | $(GENERATOR_ID)
 	$(call say,cc $<)
 	$(Q)$(CC) $(BASE_CFLAGS) $(INCLUDES) $(CPPFLAGS) -MMD -MP -c $< -o $@
 
-# The values of variables that .ci/run sets, in build directories that others use after it without: what was compiled
-# with another value is compiled anew.
-$(call flags,SANITIZE VM_UNWATCHED TEST_CFLAGS): $(BUILD)/gen/flags/%: FORCE
+# The values of variables on which products depend that no file tells: tools that may come later, and what .ci/run sets
+# in build directories that others use after it without. What was made with another value is made anew.
+$(call flags,SANITIZE VM_UNWATCHED TEST_CFLAGS GENERATOR_LIBS BUNDLE_COMPILERS INSTALLED): $(BUILD)/gen/flags/%: FORCE
 	@mkdir -p $(@D)
 	@echo '$($*)' > $@.tmp
 	@if cmp -s $@.tmp $@; then rm $@.tmp; else mv $@.tmp $@; fi
@@ -229,15 +229,6 @@ $(GENERATOR_ID): FORCE
 		sh scripts/generator_id.sh > $@.tmp
 	@if cmp -s $@.tmp $@; then rm $@.tmp; else mv $@.tmp $@; fi
 
-# The last place where an installed library looks for its code generator, and the command for attune-fetch. Both
-# look beside themselves first, so that a build directory works, and an installation that was moved. `make install` with
-# another PREFIX, LIBDIR or RPATH than `make` writes the file anew, and what needs it is linked again.
-$(INSTALL_DIRS): FORCE
-	@mkdir -p $(@D)
-	@sh scripts/install_dirs.sh '$(LIBDIR)' '$(RUN_PATH)' > $@.tmp
-	@if cmp -s $@.tmp $@; then rm $@.tmp; else mv $@.tmp $@; fi
-$(call obj,src/runtime/codegen_path.c tools/common/plugin_file.c): $(INSTALL_DIRS)
-
 -include $(patsubst %.o,%.d,$(call obj,$(LIB_SRC) $(WORKER_SRC) $(DSO_SRC) $(wildcard src/codegen/*.c) \
 	$(TOOL_SRC) $(TEST_SRC) $(SUPPORT_SRC) $(TORCH_SRC) $(ORT_SRC) $(JAX_SRC) $(TVM_SRC) $(FUZZ_SRC) \
 	$(wildcard bench/*.c tests/aarch64/*.c tests/golden/*.c examples/engine/*.c) examples/minilm/encoder.c))
@@ -245,9 +236,9 @@ $(call obj,src/runtime/codegen_path.c tools/common/plugin_file.c): $(INSTALL_DIR
 # ---- The run time of bundles, which the library carries for each architecture ----
 
 # One object that needs memcpy and nothing else, in which only what is named in BUNDLE_RUN_EXPORTS is global. It is a
-# part of programs that know nothing of attune's build: no sanitizer, no stack protector, no caller's CFLAGS. An
-# architecture without a compiler gets an empty file, and `attune bundle` refuses its targets with a sentence. Builds
-# with sanitizers, and that for AArch64, would have the same, and take those of the plain build.
+# part of programs that know nothing of attune's build: no sanitizer, no stack protector, no caller's CFLAGS. Of an
+# architecture without a compiler there is none, until there is one, and `attune bundle` refuses its targets with a
+# sentence. Builds with sanitizers, and that for AArch64, would have the same, and take those of the plain build.
 BUNDLE_RUN_DIR ?= $(BUILD)/bundle_run
 BUNDLE_CC_x86_64 = $(if $(filter x86_64,$(ARCH)),$(CC),x86_64-linux-gnu-gcc)
 BUNDLE_CC_aarch64 = $(if $(filter aarch64,$(ARCH)),$(CC),$(AARCH64_CC))
@@ -255,15 +246,26 @@ BUNDLE_RUN_EXPORTS = at_bundle_run at_bundle_check at_bundle_workspace at_bundle
 	at_bundle_phases at_bundle_tasks at_bundle_execute at_bundle_use
 BUNDLE_RUN_CFLAGS = -std=gnu11 $(WARN) -O2 -fPIC -fvisibility=hidden -ffp-contract=off -ffreestanding \
 	-fno-stack-protector -ffunction-sections -fdata-sections -Iinclude -Isrc
-BUNDLE_RUNS = $(addprefix $(BUNDLE_RUN_DIR)/,x86_64.o aarch64.o)
+# Those that are installed, each with its version.
+version_of = $(if $(shell command -v $(firstword $(1))),$(shell $(1) -dumpmachine) $(shell $(1) -dumpfullversion),none)
+BUNDLE_COMPILERS = $(eval BUNDLE_COMPILERS := $(foreach arch,x86_64 aarch64,\
+	$(arch): $(call version_of,$(BUNDLE_CC_$(arch)))))$(BUNDLE_COMPILERS)
+# A build that takes those of another one takes what is there.
+OWN_BUNDLE_RUNS = $(filter $(BUILD)/bundle_run,$(BUNDLE_RUN_DIR))
+BUNDLE_ARCHS = $(if $(OWN_BUNDLE_RUNS),$(foreach arch,x86_64 aarch64,\
+	$(if $(findstring $(arch): none,$(BUNDLE_COMPILERS)),,$(arch))),\
+	$(notdir $(basename $(wildcard $(BUNDLE_RUN_DIR)/*.o))))
+BUNDLE_RUNS = $(patsubst %,$(BUNDLE_RUN_DIR)/%.o,$(BUNDLE_ARCHS))
+BUNDLE_NEEDS = $(if $(OWN_BUNDLE_RUNS),$(call flags,BUNDLE_COMPILERS))
 $(BUNDLE_RUN_DIR)/%.o: $(BUNDLE_RUN_SRC) $(HEADERS) $(wildcard src/*/*.h src/*/*.def) Makefile \
-		scripts/bundle_run.sh src/bundle_run/sections.ld
+		scripts/bundle_run.sh src/bundle_run/sections.ld $(BUNDLE_NEEDS)
 	@mkdir -p $(@D)/$*
 	$(call say,link $@)
 	$(Q)CC='$(BUNDLE_CC_$*)' sh scripts/bundle_run.sh $@ $(@D)/$* \
 		'$(BUNDLE_RUN_CFLAGS) $(BRANCHES_$*)' '$(BUNDLE_RUN_EXPORTS)' '$(BUNDLE_RUN_SRC)'
-$(call obj,src/bundle/run_objects.c): $(BUNDLE_RUNS)
-$(call obj,src/bundle/run_objects.c): INCLUDES += -DATTUNE_BUNDLE_RUN='"$(BUNDLE_RUN_DIR)"'
+$(call obj,src/bundle/run_objects.c): $(BUNDLE_RUNS) $(BUNDLE_NEEDS)
+$(call obj,src/bundle/run_objects.c): INCLUDES += $(BUNDLE_ARCHS:%=-DATTUNE_RUN_%) \
+	-DATTUNE_BUNDLE_RUN='"$(BUNDLE_RUN_DIR)"'
 .PHONY: bundle-runs
 bundle-runs: deps
 	@$(MAKE) --no-print-directory $(BUNDLE_RUNS)
@@ -275,12 +277,16 @@ archive = @rm -f $@; ar rcs $@ $^
 # For those who link statically: one object, in which only attune.h is global, so that no other name can clash with
 # theirs.
 OBJCOPY ?= $(shell $(CC) -print-prog-name=objcopy)
+define link_archive
+$(call say,link $@)
+@rm -f $@
+@mkdir -p $(@D)/archive
+$(Q)$(CC) -nostdlib -r $(filter %.o,$^) -o $(@D)/archive/attune.o
+$(Q)$(OBJCOPY) --localize-hidden $(@D)/archive/attune.o
+@ar rcs $@ $(@D)/archive/attune.o
+endef
 $(BUILD)/libattune.a: $(call obj,$(LIB_SRC))
-	$(call say,link $@)
-	@rm -f $@
-	$(Q)$(CC) -nostdlib -r $^ -o $(BUILD)/obj/attune.o
-	$(Q)$(OBJCOPY) --localize-hidden $(BUILD)/obj/attune.o
-	@ar rcs $@ $(BUILD)/obj/attune.o
+	$(link_archive)
 
 # For test programs, which call internal functions.
 $(BUILD)/libattune-internal.a: $(call obj,$(LIB_SRC))
@@ -289,16 +295,22 @@ $(BUILD)/libattune-internal.a: $(call obj,$(LIB_SRC))
 # Sanitizers begin in the start files.
 WITHOUT_START_FILES = $(if $(SANITIZE),,-nostartfiles $(call obj,$(DSO_SRC)))
 # nodelete: unloading it under a running thread, or under the code generator, would end the process.
+define link_library
+$(call say,link $@)
+@mkdir -p $(@D)
+$(Q)$(LINK) $(SHARED) $(LIBRARY_NOTES_$(ARCH)) $(WITHOUT_START_FILES) -z nodelete -Wl,-soname,libattune.so.0 \
+	-Wl,-Bsymbolic -Wl,--version-script=src/runtime/exports.map $(filter-out $(call obj,$(DSO_SRC)),$(filter %.o,$^)) \
+	$(1) $(CORE_LIBS) -o $@
+endef
 $(BUILD)/libattune.so.0: $(call obj,$(LIB_SRC) $(DSO_SRC)) src/runtime/exports.map
-	$(call say,link $@)
-	$(Q)$(LINK) $(SHARED) $(LIBRARY_NOTES_$(ARCH)) $(WITHOUT_START_FILES) -z nodelete -Wl,-soname,libattune.so.0 \
-		-Wl,-Bsymbolic -Wl,--version-script=src/runtime/exports.map $(call obj,$(LIB_SRC)) $(CORE_LIBS) -o $@
+	$(call link_library)
 
 $(BUILD)/libattune.so: $(BUILD)/libattune.so.0
 	@ln -sf libattune.so.0 $@
 
 # -Bsymbolic and the version script: the plug-in carries its own copy of ir and must never mix with the host's.
-$(BUILD)/libattune-codegen.so: $(call obj,$(CODEGEN_SRC) $(CORE_SRC) $(PLUGIN_ONLY_SRC)) src/codegen/exports.map
+$(BUILD)/libattune-codegen.so: $(call obj,$(CODEGEN_SRC) $(CORE_SRC) $(PLUGIN_ONLY_SRC)) src/codegen/exports.map \
+		$(call flags,GENERATOR_LIBS)
 	$(call say,link $@)
 	$(Q)$(LINK) $(SHARED) -Wl,-Bsymbolic -Wl,--version-script=src/codegen/exports.map $(filter %.o,$^) \
 		$(GENERATOR_LIBS) $(CORE_LIBS) -o $@
@@ -327,11 +339,7 @@ OLD_GLIBC = exp log dlopen dlsym dlclose dlerror dladdr1 pthread_create pthread_
 	posix_spawn_file_actions_addchdir_np posix_spawn_file_actions_addclosefrom_np
 OLD_GLIBC_LINK = $(OLD_GLIBC:%=-Wl,--wrap=%) -Wl,--no-as-needed -l:libpthread.so.0 -l:libdl.so.2 -Wl,--as-needed
 $(BUILD)/wheel/libattune.so.0: $(call obj,$(LIB_SRC) $(DSO_SRC) src/wheel/old_glibc.c) src/runtime/exports.map
-	@mkdir -p $(@D)
-	$(call say,link $@)
-	$(Q)$(LINK) $(SHARED) $(LIBRARY_NOTES_$(ARCH)) $(WITHOUT_START_FILES) -z nodelete -Wl,-soname,libattune.so.0 \
-		-Wl,-Bsymbolic -Wl,--version-script=src/runtime/exports.map $(call obj,$(LIB_SRC) src/wheel/old_glibc.c) \
-		$(OLD_GLIBC_LINK) $(CORE_LIBS) -o $@
+	$(call link_library,$(OLD_GLIBC_LINK))
 
 # The adapters of engines for the same systems.
 $(call adapters_in,$(BUILD)/wheel): $(BUILD)/wheel/libattune-%.so: $(call obj,src/wheel/old_glibc.c) \
@@ -366,16 +374,42 @@ $(addsuffix /libattune-ort.so,$(BUILD) $(BUILD)/wheel): $(call obj,$(COMMON_SRC)
 $(addsuffix /libattune-jax.so,$(BUILD) $(BUILD)/wheel): $(call obj,$(COMMON_SRC) $(JAX_SRC))
 $(addsuffix /libattune-tvm.so,$(BUILD) $(BUILD)/wheel): $(call obj,$(COMMON_SRC) $(TVM_SRC))
 
-# The run path serves both the build directory and an installation. RPATH=no is for packages whose LIBDIR the system's
-# loader knows; the command in the build directory then needs LD_LIBRARY_PATH.
+COMMA := ,
+define link_command
+$(call say,link $@)
+$(Q)$(LINK) $(if $(1),-Wl$(COMMA)-rpath$(COMMA)'$(1)') $(filter %.o,$^) -L$(BUILD) -lattune -ljansson \
+	$(CORE_LIBS) -o $@
+endef
+$(BUILD)/attune: $(call obj,$(TOOL_SRC) $(BOTH_SRC) $(REF_SRC)) $(BUILD)/libattune.so
+	$(call link_command,$$ORIGIN)
+
+# ---- What `make install` installs in place of these: it knows where it lies ----
+
+# The last place where an installed library looks for its code generator, and the command for attune-fetch, is LIBDIR.
+# Both look beside themselves first, so an installation may be moved. What is used in the build directory looks nowhere
+# else: installing changes nothing there, and tests find what they build. RPATH=no is for packages whose LIBDIR the
+# system's loader knows.
 RPATH ?= yes
 LIB_FROM_BIN = $(shell realpath -ms --relative-to='$(BINDIR)' '$(LIBDIR)')
 RUN_PATH = $(if $(filter no,$(RPATH)),,$$ORIGIN:$$ORIGIN/$(LIB_FROM_BIN))
-COMMA := ,
-$(BUILD)/attune: $(call obj,$(TOOL_SRC) $(BOTH_SRC) $(REF_SRC)) $(BUILD)/libattune.so $(INSTALL_DIRS)
-	$(call say,link $@)
-	$(Q)$(LINK) $(if $(RUN_PATH),-Wl$(COMMA)-rpath$(COMMA)'$(RUN_PATH)') $(filter %.o,$^) -L$(BUILD) -lattune -ljansson \
-		$(CORE_LIBS) -o $@
+INSTALLED = $(LIBDIR)/attune $(RUN_PATH)
+PLACED_SRC := src/runtime/codegen_path.c tools/common/plugin_file.c
+placed = $(patsubst %.c,$(BUILD)/installed/obj/%.o,$(filter $(PLACED_SRC),$(1))) \
+	$(call obj,$(filter-out $(PLACED_SRC),$(1)))
+$(call placed,$(PLACED_SRC)): $(BUILD)/installed/obj/%.o: %.c $(call flags,INSTALLED) | $(GENERATOR_ID)
+	@mkdir -p $(@D)
+	$(call say,cc $< for $(LIBDIR))
+	$(Q)$(CC) $(BASE_CFLAGS) $(INCLUDES) -DATTUNE_PLUGIN_DIR='"$(LIBDIR)/attune"' $(CPPFLAGS) -MMD -MP -c $< -o $@
+$(call placed,src/runtime/codegen_path.c): INCLUDES = -Isrc -I$(BUILD)/gen
+$(call placed,tools/common/plugin_file.c): INCLUDES = -Itools -Isrc/base
+-include $(patsubst %.o,%.d,$(call placed,$(PLACED_SRC)))
+$(BUILD)/installed/libattune.so.0: $(call placed,$(LIB_SRC)) $(call obj,$(DSO_SRC)) src/runtime/exports.map
+	$(call link_library)
+$(BUILD)/installed/libattune.a: $(call placed,$(LIB_SRC))
+	$(link_archive)
+$(BUILD)/installed/attune: $(call placed,$(TOOL_SRC) $(BOTH_SRC) $(REF_SRC)) $(BUILD)/libattune.so \
+		$(call flags,INSTALLED)
+	$(call link_command,$(RUN_PATH))
 
 # Examples of several files: they read their weights as the command does.
 ENGINE_SRC := $(wildcard examples/engine/*.c)
@@ -534,7 +568,6 @@ $(BUILD)/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(TEST_ARCHIVES)
 
 # Without LLVM: code comes from the worker of this machine, which a program under qemu starts as any other process.
 .PHONY: aarch64
-AARCH64_CC ?= aarch64-linux-gnu-gcc
 # More of them, slower: make aarch64 AARCH64_TESTS='q_lanes d_lanes block'
 AARCH64_TESTS ?= codegen phases gemm loader vm
 AARCH64_SYSROOT = $(abspath $(BUILD))/aarch64/sysroot/usr
@@ -695,7 +728,7 @@ tsan: bundle-runs ## the tests under ThreadSanitizer
 
 FUZZ_SECONDS ?= 300
 # Seeds are products of the command.
-fuzz: $(if $(BUILD_ONLY),bundle-runs,all) ## libFuzzer on every parser, FUZZ_SECONDS each (300)
+fuzz: $(if $(BUILD_ONLY),bundle-runs,all) ## libFuzzer on every parser, FUZZ_SECONDS each (300; 5000x: inputs)
 	@DEPS='$(DEPS)' LLVM_CONFIG='$(LLVM_CONFIG)' bash scripts/deps.sh fuzz
 	@$(MAKE) --no-print-directory fuzzers $(call other_build,fuzz) CC=$(FUZZ_CC) \
 		SANITIZE='-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined $(SANITIZER_FLAGS)'
@@ -762,7 +795,7 @@ check-format: ## fail if `make format` would change something
 # install_text TEMPLATE DIRECTORY: with what stands between @ put in; directories below PREFIX are named by it. The file
 # is written in the build directory first, because the mode of a new file depends on the umask.
 below_prefix = $(patsubst $(PREFIX)/%,$${prefix}/%,$(1))
-GENERATED = $(BUILD)/gen/$(notdir $(1:.in=))
+GENERATED = $(BUILD)/installed/$(notdir $(1:.in=))
 define install_text
 	sed -e 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(call below_prefix,$(LIBDIR))|; s|@VERSION@|$(VERSION)|' \
 	-e 's|@INCLUDEDIR@|$(call below_prefix,$(INCLUDEDIR))|' \
@@ -780,12 +813,14 @@ EXAMPLES = $(wildcard examples/*.c examples/*.cpp examples/ir/*.air examples/pyt
 	$(addprefix examples/minilm/*.,md c py txt) $(addprefix examples/engine/*.,md c h py) \
 	$(addprefix examples/engine/static/*.,c h sh))
 LINKED_DIRS = bench examples/engine/static examples/engine examples/ir examples/minilm examples/python include
-install: all ## install below PREFIX (/usr/local), libraries into LIBDIR (PREFIX/lib), DESTDIR before them
+INSTALLED_PRODUCTS = $(addprefix $(BUILD)/installed/,attune libattune.so.0 libattune.a)
+install: all $(INSTALLED_PRODUCTS)
+install: ## install below PREFIX (/usr/local), libraries into LIBDIR (PREFIX/lib), DESTDIR before them
 	install -d $(IN_BIN) $(addprefix $(IN_LIB)/,attune pkgconfig cmake/attune) $(DESTDIR)$(INCLUDEDIR)/attune \
 		$(addprefix $(IN_DOC)/,docs $(LINKED_DIRS)) \
 		$(DESTDIR)$(MANDIR)/man1 $(DESTDIR)$(BASHCOMPDIR) $(DESTDIR)$(ZSHCOMPDIR)
-	install -m 755 $(BUILD)/attune $(IN_BIN)/attune
-	install -m 644 $(BUILD)/libattune.so.0 $(BUILD)/libattune.a $(IN_LIB)
+	install -m 755 $(BUILD)/installed/attune $(IN_BIN)/attune
+	install -m 644 $(BUILD)/installed/libattune.so.0 $(BUILD)/installed/libattune.a $(IN_LIB)
 	ln -sf libattune.so.0 $(IN_LIB)/libattune.so
 	install -m 644 $(addprefix $(BUILD)/libattune-,codegen.so tier0.so) $(IN_LIB)/attune
 	install -m 755 $(BUILD)/attune-codegen-worker $(BUILD)/attune-fetch $(IN_LIB)/attune

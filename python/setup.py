@@ -33,7 +33,6 @@ SOURCES = (
     "adapters",
     "scripts/bundle_run.sh",
     "scripts/generator_id.sh",
-    "scripts/install_dirs.sh",
     "scripts/tier0.sh",
     "scripts/tier0_kernels.sh",
     "tests/sanitizers.sh",

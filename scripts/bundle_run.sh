@@ -1,13 +1,8 @@
 #!/bin/sh
 # scripts/bundle_run.sh OBJECT DIRECTORY FLAGS EXPORTS SOURCES: compiles the run time of bundles by $CC and links it
-# into one relocatable object, in which only EXPORTS are global and nothing but memcpy is undefined. Without such a
-# compiler OBJECT is empty.
+# into one relocatable object, in which only EXPORTS are global and nothing but memcpy is undefined.
 set -eu
 object=$1 directory=$2 flags=$3 exports=$4 sources=$5
-if ! command -v ${CC%% *} >/dev/null; then
-    : >"$object"
-    exit
-fi
 # GCC turns loops into calls of memset even where nothing but memcpy is there; other compilers do not know the option.
 loops=-fno-tree-loop-distribute-patterns
 ! $CC -Werror $loops -E -x c /dev/null >/dev/null 2>&1 || flags="$flags $loops"

@@ -37,6 +37,20 @@ report $? "links of installed pages lead somewhere"
 report $? "their examples come without large data"
 ! grep -rlF /usr/local/lib/attune "$prefix" && grep -qF "$prefix/lib/attune" "$prefix/lib/libattune.so.0"
 report $? "what is looked for last lies below the PREFIX of make install, not of make"
+# What is in the build directory, with the time of its last change.
+built() {
+    (cd "$BUILD" && find . -path ./installed -prune -o -path ./gen/flags/INSTALLED -prune -o -type f \
+        -printf '%p %s %T@\n' | sort)
+}
+built >"$prefix/before"
+make --no-print-directory install PREFIX="$prefix/other" BUILD="$BUILD" >"$prefix/log" &&
+    [ -x "$prefix/other/bin/attune" ]
+report $? "another PREFIX"
+built | cmp - "$prefix/before"
+report $? "installing changes nothing in the build directory"
+! grep -rlF "$prefix" "$BUILD"/attune "$BUILD"/lib* "$BUILD"/obj
+report $? "and what is there does not know where it was installed"
+rm -r "$prefix/other"
 export PKG_CONFIG_PATH=$prefix/lib/pkgconfig
 [ "$(pkg-config --modversion attune)" = "$(sed -n 's/.*VERSION_STRING "\(.*\)"/\1/p' include/attune.h)" ]
 report $? "pkg-config knows the version"

@@ -5,14 +5,22 @@
 #include <elf.h>
 #include <string.h>
 
-/* An empty file: the build had no compiler for the architecture. */
+/* The object of an architecture, or nothing: the build had no compiler for it. */
+#ifdef ATTUNE_RUN_x86_64
+#define RUN_X86_64 ".incbin \"" ATTUNE_BUNDLE_RUN "/x86_64.o\"\n"
+#else
+#define RUN_X86_64 "\n"
+#endif
+#ifdef ATTUNE_RUN_aarch64
+#define RUN_AARCH64 ".incbin \"" ATTUNE_BUNDLE_RUN "/aarch64.o\"\n"
+#else
+#define RUN_AARCH64 "\n"
+#endif
 __asm__(".pushsection .rodata\n"
         ".balign 16\n"
-        "at_run_x86_64: .incbin \"" ATTUNE_BUNDLE_RUN "/x86_64.o\"\n"
-        "at_run_x86_64_end: .byte 0\n"
+        "at_run_x86_64: " RUN_X86_64 "at_run_x86_64_end: .byte 0\n"
         ".balign 16\n"
-        "at_run_aarch64: .incbin \"" ATTUNE_BUNDLE_RUN "/aarch64.o\"\n"
-        "at_run_aarch64_end: .byte 0\n"
+        "at_run_aarch64: " RUN_AARCH64 "at_run_aarch64_end: .byte 0\n"
         ".popsection\n");
 extern const char at_run_x86_64[], at_run_x86_64_end[], at_run_aarch64[], at_run_aarch64_end[];
 

@@ -2,7 +2,6 @@
 #include "runtime/codegen_path.h"
 
 #include "base/trusted.h"
-#include "install_dirs.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -14,6 +13,11 @@
 #include <sys/auxv.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+/* Where an installed library looks last; what is used in the build directory has no such place. */
+#ifndef ATTUNE_PLUGIN_DIR
+#define ATTUNE_PLUGIN_DIR ""
+#endif
 
 /* ---- Where this code lies ---- */
 
@@ -86,7 +90,7 @@ void at_codegen_find(const char *env, const char *name, at_codegen_file *file) {
         (try_directory(place.directory, "", name, place.owner, file) ||
          try_directory(place.directory, "/attune", name, place.owner, file)))
         return;
-    try_directory(ATTUNE_PLUGIN_DIR, "", name, place.owner, file);
+    if (*ATTUNE_PLUGIN_DIR) try_directory(ATTUNE_PLUGIN_DIR, "", name, place.owner, file);
 }
 
 attune_status at_codegen_check(const at_codegen_file *file, at_error *err) {

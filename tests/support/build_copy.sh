@@ -1,5 +1,5 @@
-# Installing links the library and the command anew where PREFIX or LIBDIR is another than the build's, and other tests
-# run what $BUILD holds at the same time. To be sourced: from here on BUILD is a copy. Whoever sources this removes it.
+# Installing compiles and links below $BUILD/installed, and tests do so at the same time with other directories. To be
+# sourced: from here on BUILD is a copy. Whoever sources this removes it.
 # A command that is linked anew compiles the same kernels for tier 0; the copy keeps those that it has, because make
 # takes a command outside of BUILD as it is.
 export TIER0_ATTUNE=$BUILD/attune

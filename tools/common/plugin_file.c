@@ -1,7 +1,6 @@
 #define _GNU_SOURCE
 #include "common/plugin_file.h"
 
-#include "install_dirs.h"
 #include "trusted.h"
 
 #include <attune.h>
@@ -13,6 +12,11 @@
 #include <sys/auxv.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+/* Where an installed command looks last; the one in the build directory has no such place. */
+#ifndef ATTUNE_PLUGIN_DIR
+#define ATTUNE_PLUGIN_DIR ""
+#endif
 
 static bool try_directory(const char *name, const char *directory, const char *below, uid_t code_owner,
                           tool_file *file) {
@@ -52,5 +56,5 @@ void tool_file_find(const char *name, tool_file *file) {
             realpath(library.dli_fname, code) && try_beside(name, code, file))
             return;
     }
-    try_directory(name, ATTUNE_PLUGIN_DIR, "", 0, file);
+    if (*ATTUNE_PLUGIN_DIR) try_directory(name, ATTUNE_PLUGIN_DIR, "", 0, file);
 }
