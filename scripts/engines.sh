@@ -2,7 +2,7 @@
 # usage: engines.sh setup | test [FILE…] | short | bench [OPTION…]
 #   setup  a virtual environment with the engines in $BUILD/engines, made by pip once; later runs need no network
 #   test   the tests in tests/python, or those of the named files; the last line is "N passed, N failed, N skipped"
-#   short  the same without tests marked as slow and without three of four files, drawn by lot, within a bounded time.
+#   short  the same without tests marked as slow, within a bounded time.
 #          Fails only if a test fails: without Python, network or packages it says so, and counts one skipped test
 #   bench  bench/engines/main.py with these options
 #
@@ -164,7 +164,7 @@ short)
     setup || { nothing; exit 0; }
     # A file that is slow as a whole would load its engine to run nothing.
     mapfile -t files < <(test_files | xargs -r grep -L '^pytestmark = pytest.mark.slow')
-    "$python" tests/python/run.py --short --draw --jobs="$(nproc)" "${files[@]}"
+    "$python" tests/python/run.py --short --jobs="$(nproc)" "${files[@]}"
     ;;
 bench)
     setup || { say "the bench needs at least NumPy"; exit 1; }

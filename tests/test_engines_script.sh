@@ -91,10 +91,6 @@ expect "and says of what" 1 'test_dies.py died of signal 11 \(SIGSEGV\)' run tes
 expect "a file without tests is a failure" 1 '^0 passed, 1 failed, 0 skipped$' run test_nothing.py
 expect "the short form may leave out a whole file" 0 '^3 passed, 0 failed, 1 skipped$' \
     "$work/env/bin/python" tests/python/run.py --short --jobs=2 test_slow.py test_a.py
-drawn() { "$work/env/bin/python" tests/python/run.py --draw test_{a,b,c,d,e,f,g,tvm}.py; }
-expect "of the files a fourth are drawn" 0 '^9 passed, 0 failed, 3 skipped$' drawn
-expect "with those that always run" 0 '^test_tvm.py: 3 passed' drawn
-expect "and it is said which are left out" 0 '^not drawn this time:( test_[a-g].py){5}$' drawn
 expect "a file that hangs is a failure" 1 'test_hangs.py did not end within 0.5 seconds' \
     "$work/env/bin/python" tests/python/run.py --timeout=0.5 test_hangs.py
 echo "1..$number"

@@ -1,4 +1,5 @@
 /* The passes: mathematics in units of the last place, and that every other pass keeps the bits. */
+#include "support/seed.h"
 #include "ir/interp.h"
 #include "ir/passes.h"
 #include "ir/rewrite.h"
@@ -492,9 +493,7 @@ static void test_nothing_to_do(void **state) {
 }
 
 int main(void) {
-    const char *seed = getenv("ATTUNE_TEST_SEED");
-    generator.state = seed ? strtoull(seed, NULL, 0) : 20261121;
-    print_message("# ATTUNE_TEST_SEED=%llu\n", (unsigned long long)generator.state);
+    generator.state = test_seed();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_math),
         cmocka_unit_test(test_exp2_exact),

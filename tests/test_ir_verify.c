@@ -1,4 +1,5 @@
 /* The verifier: accepted kernels, refused ones and their messages; accepted kernels run in bounds. */
+#include "support/seed.h"
 #include "ir/interp.h"
 #include "ir/text.h"
 #include "ir/verify.h"
@@ -446,9 +447,7 @@ static void test_accepted_runs_in_bounds(void **state) {
 
 static int make_random(void **state) {
     random_ir *r = calloc(1, sizeof *r);
-    const char *seed = getenv("ATTUNE_TEST_SEED");
-    r->state = seed ? strtoull(seed, NULL, 0) : 20261121;
-    print_message("# ATTUNE_TEST_SEED=%llu\n", (unsigned long long)r->state);
+    r->state = test_seed();
     *state = r;
     return 0;
 }

@@ -1,5 +1,6 @@
 /* The object linker: links generated objects, refuses others by name, and survives every truncation and random damage.
  * Images: at_image_check. */
+#include "support/seed.h"
 #include "codegen/compile.h"
 #include "codegen/object_link.h"
 #include "codegen/object_relocate.h"
@@ -12,7 +13,6 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include <cmocka.h>
 
@@ -289,9 +289,7 @@ static void test_every_truncation_is_refused(void **state) {
 
 static void test_damage_is_survived(void **state) {
     (void)state;
-    const char *given = getenv("ATTUNE_TEST_SEED");
-    unsigned seed = given ? (unsigned)strtoul(given, NULL, 0) : (unsigned)time(NULL);
-    print_message("ATTUNE_TEST_SEED=%u\n", seed);
+    unsigned seed = (unsigned)test_seed();
     unsigned char *copy = object_copy();
     at_error err;
     for (int round = 0; round < 20000; round++) {

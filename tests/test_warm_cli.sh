@@ -65,7 +65,7 @@ expect "those that can be read are compiled" 1 '^2 kernels: .* 0 failed, 0 left'
 [ "$(wc -l <"$work/stderr")" -eq 3 ] && grep -q 'left out: 2$' "$work/stderr"
 report $? "and the others counted"
 expect "in JSON, too" 1 '"damaged_lines": 2' "$attune" warm --json "$work/bad"
-head -c 2000 /dev/urandom | od -An -tx1 | tr -d ' ' >"$work/noise"
+head -c 2000 "$attune" | od -An -tx1 -v | tr -d ' ' >"$work/noise"
 "$attune" warm "$work/noise" >"$work/stdout" 2>"$work/stderr"
 [ $? -eq 1 ] && [ "$(wc -l <"$work/stderr")" -eq 21 ] && tail -n 1 "$work/stderr" | grep -q 'it is no manifest'
 report $? "what is no manifest is not read to its end"

@@ -1,12 +1,17 @@
 #!/usr/bin/env bash
-# usage: run.sh SECONDS: runs each fuzzer in $BUILD/fuzz for so long, FUZZ_JOBS (all processors) at a time. They start
-# from the seeds in tests/fuzz/seeds (with the words in tests/fuzz/words), from products of $ATTUNE (if set), and from
-# the inputs that earlier runs found. Inputs that crash stay in $BUILD/fuzz-found. FUZZ_ONLY="fuzz_a fuzz_b" picks some.
+# usage: run.sh SECONDS|RUNSx: runs each fuzzer in $BUILD/fuzz for so many seconds, or with so many inputs (as 5000x),
+# which are the same each time (ATTUNE_TEST_SEED sets others). FUZZ_JOBS (all processors) run at a time. They start from
+# the seeds in tests/fuzz/seeds (with the words in tests/fuzz/words), from products of $ATTUNE (if set), and from the
+# inputs that earlier runs found. Inputs that crash stay in $BUILD/fuzz-found. FUZZ_ONLY="fuzz_a fuzz_b" picks some.
 # The last line is "N passed, N failed".
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-seconds=${1:?usage: run.sh SECONDS}
-[ "$seconds" -ge 1 ] || { echo "run.sh: SECONDS is $seconds; it must be at least 1" >&2; exit 1; }
+amount=${1:?usage: run.sh SECONDS|RUNSx}
+case $amount in
+*x) bound=(-runs="${amount%x}" -seed="${ATTUNE_TEST_SEED:-1}") amount=${amount%x} ;;
+*) bound=(-max_total_time="$amount") ;;
+esac
+[ "$amount" -ge 1 ] || { echo "run.sh: '$1': at least one second, or one input (1x)" >&2; exit 1; }
 found=$BUILD/fuzz-found
 corpus=$BUILD/fuzz-corpus
 mkdir -p "$found"
@@ -103,7 +108,7 @@ run_one() {
     [ -d "tests/fuzz/seeds/$name" ] && folders+=("tests/fuzz/seeds/$name")
     [ -e "tests/fuzz/words/$name" ] && words_of "$name" >"$scratch/$name.words" &&
         options+=("-dict=$scratch/$name.words")
-    TMPDIR=$scratch/$name "$BUILD/fuzz/$name" -max_total_time="$seconds" -timeout=20 -rss_limit_mb=3000 \
+    TMPDIR=$scratch/$name "$BUILD/fuzz/$name" "${bound[@]}" -timeout=20 -rss_limit_mb=3000 \
         -max_len=$most -use_value_profile=1 -print_final_stats=1 -artifact_prefix="$found/$name-" "${options[@]}" \
         "${folders[@]}" >"$found/$name.log" 2>&1
 }

@@ -1,13 +1,12 @@
 """Runs files of tests by pytest, each in a process of its own with an empty cache, and adds up what they report.
 
 The last line is "N passed, N failed, N skipped". A file fails as well if its process dies, takes too long, or has no
-test. usage: run.py [--short] [--draw] [--jobs N] [--timeout SECONDS] FILE...
+test. usage: run.py [--short] [--jobs N] [--timeout SECONDS] FILE...
 """
 
 import argparse
 import concurrent.futures
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -19,8 +18,6 @@ from pathlib import Path
 NO_TESTS = 5  # pytest's exit status if all are deselected
 # They begin first: at the end no processor waits for one of them.
 LONGEST = "engines_process torch_sdpa_engine torch_sdpa jax_transforms distributed ort_sessions jax transformers_models"
-# The short form always runs these, some of each engine, and of others one of four, drawn by lot.
-ALWAYS = "package torch_sdpa torch_block jax ort_sessions tvm transformers_engine"
 SHORT_CALLS = "30"  # random calls of scaled_dot_product_attention, each with a kernel of its own
 
 
@@ -60,7 +57,7 @@ def environment(scratch, shared, options):
     """
     kept = {name: value for name, value in os.environ.items() if not name.startswith("ATTUNE_")}
     kept |= {"ATTUNE_SDPA_CALLS": SHORT_CALLS, "ATTUNE_TEST_SHORT": "yes"} if options.short else {}
-    for name in ("ATTUNE_LIBRARY", "ATTUNE_TEST_SEED", "ATTUNE_SDPA_CALLS"):
+    for name in ("ATTUNE_LIBRARY", "ATTUNE_SDPA_CALLS"):
         if name in os.environ:
             kept[name] = os.environ[name]
     kept |= {"TORCHINDUCTOR_CACHE_DIR": f"{shared}/inductor", "OMP_WAIT_POLICY": "passive"}
@@ -91,33 +88,15 @@ def run_file(file, shared, options):
         return result, text
 
 
-def draw(files, long):
-    """Files that always run, a fourth of the long ones, and a fourth of the rest. ATTUNE_TEST_SEED decides which."""
-    lot = random.Random(os.environ.get("ATTUNE_TEST_SEED"))
-    always = [f"test_{name}" for name in ALWAYS.split()]
-    groups = {"always": [], "long": [], "rest": []}
-    for file in files:
-        stem = Path(file).stem
-        groups["always" if stem in always else "long" if stem in long else "rest"].append(file)
-    chosen = set(groups["always"])
-    for others in (groups["long"], groups["rest"]):
-        chosen.update(lot.sample(others, -(-len(others) // 4)))
-    print(f"not drawn this time: {' '.join(Path(file).name for file in files if file not in chosen)}")
-    return [file for file in files if file in chosen]
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--short", action="store_true", help="without the tests that are marked as slow")
-    parser.add_argument("--draw", action="store_true", help="a fourth of the files that do not always run, by lot")
     parser.add_argument("--jobs", type=int, default=1, help="files that run at a time (1)")
     parser.add_argument("--timeout", type=float, default=1200, help="seconds that a file may take (1200)")
     parser.add_argument("files", nargs="+")
     options = parser.parse_args()
     first = [f"test_{name}" for name in LONGEST.split()]
     options.files.sort(key=lambda file: first.index(Path(file).stem) if Path(file).stem in first else len(first))
-    if options.draw:
-        options.files = draw(options.files, first)
     total = Result()
     with (
         tempfile.TemporaryDirectory() as shared,

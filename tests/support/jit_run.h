@@ -11,19 +11,10 @@
 /* Whether a test goes through this target: all, with ATTUNE_TEST_TARGETS=here those that this CPU runs, with =best the
  * best of them. An emulated CPU has no time to interpret again what was interpreted outside, and a sanitizer sees the
  * same code with each target. */
-static inline bool target_is_tested(const at_target *target) {
-    const char *const chosen = getenv("ATTUNE_TEST_TARGETS");
-    if (!chosen) return true;
-    if (!at_target_runs_here(target)) return false;
-    if (strcmp(chosen, "best") != 0) return true;
-    /* Best first. */
-    const at_target *best = at_targets();
-    while (!at_target_runs_here(best)) best++;
-    return target == best;
-}
+bool target_is_tested(const at_target *target);
 
 /* With ATTUNE_TEST_SHORT=yes, as in .ci/run: where a test goes through all pairs of two things, each of the first
- * meets only one or a few of the second, by turns. */
+ * meets only one or a few of the second, always the same. */
 static inline bool tests_are_short(void) {
     const char *const chosen = getenv("ATTUNE_TEST_SHORT");
     return chosen && strcmp(chosen, "yes") == 0;
