@@ -210,14 +210,17 @@ $(call obj,$(TEST_SRC)): $(if $(SANITIZE),,$(call flags,TEST_CFLAGS))
 $(call obj,$(filter tests/test_codegen% tests/test_object_link%,$(TEST_SRC))): INCLUDES += $(LLVM_CFLAGS)
 $(call obj,$(FUZZ_SRC) $(wildcard tests/aarch64/*.c)): INCLUDES = -Isrc -Itests -Itools -I$(BUILD)/gen
 
-$(BUILD)/obj/%.o: %.c $(if $(SANITIZE),$(call flags,SANITIZE)) | $(GENERATOR_ID)
+$(BUILD)/obj/%.o: %.c $(call flags,COMPILER) $(if $(SANITIZE),$(call flags,SANITIZE)) | $(GENERATOR_ID)
 	@mkdir -p $(@D)
 	$(call say,cc $<)
 	$(Q)$(CC) $(BASE_CFLAGS) $(INCLUDES) $(CPPFLAGS) -MMD -MP -c $< -o $@
 
+version_of = $(if $(shell command -v $(firstword $(1))),$(shell $(1) -dumpmachine) $(shell $(1) -dumpversion),none)
+COMPILER = $(eval COMPILER := $(call version_of,$(CC)))$(COMPILER)
 # The values of variables on which products depend that no file tells: tools that may come later, and what .ci/run sets
 # in build directories that others use after it without. What was made with another value is made anew.
-$(call flags,SANITIZE VM_UNWATCHED TEST_CFLAGS GENERATOR_LIBS BUNDLE_COMPILERS INSTALLED): $(BUILD)/gen/flags/%: FORCE
+FLAGS = SANITIZE VM_UNWATCHED TEST_CFLAGS GENERATOR_LIBS COMPILER BUNDLE_COMPILERS INSTALLED
+$(call flags,$(FLAGS)): $(BUILD)/gen/flags/%: FORCE
 	@mkdir -p $(@D)
 	@echo '$($*)' > $@.tmp
 	@if cmp -s $@.tmp $@; then rm $@.tmp; else mv $@.tmp $@; fi
@@ -247,7 +250,6 @@ BUNDLE_RUN_EXPORTS = at_bundle_run at_bundle_check at_bundle_workspace at_bundle
 BUNDLE_RUN_CFLAGS = -std=gnu11 $(WARN) -O2 -fPIC -fvisibility=hidden -ffp-contract=off -ffreestanding \
 	-fno-stack-protector -ffunction-sections -fdata-sections -Iinclude -Isrc
 # Those that are installed, each with its version.
-version_of = $(if $(shell command -v $(firstword $(1))),$(shell $(1) -dumpmachine) $(shell $(1) -dumpfullversion),none)
 BUNDLE_COMPILERS = $(eval BUNDLE_COMPILERS := $(foreach arch,x86_64 aarch64,\
 	$(arch): $(call version_of,$(BUNDLE_CC_$(arch)))))$(BUNDLE_COMPILERS)
 # A build that takes those of another one takes what is there.
@@ -351,9 +353,12 @@ $(call adapters_in,$(BUILD)/wheel): $(BUILD)/wheel/libattune-%.so: $(call obj,sr
 		-L$(BUILD)/wheel -l:libattune.so.0 $(CORE_LIBS) -o $@
 
 # A small program, which loads the plug-in.
+define link_worker
+$(call say,link $@)
+$(Q)$(LINK) $^ $(CORE_LIBS) -o $@
+endef
 $(BUILD)/attune-codegen-worker: $(call obj,$(WORKER_SRC)) $(BUILD)/libattune-internal.a
-	$(call say,link $@)
-	$(Q)$(LINK) $^ $(CORE_LIBS) -o $@
+	$(link_worker)
 
 # A program of its own: what it fetches is the network's.
 $(BUILD)/attune-fetch: $(call obj,tools/fetch/fetch.c)
@@ -407,6 +412,9 @@ $(BUILD)/installed/libattune.so.0: $(call placed,$(LIB_SRC)) $(call obj,$(DSO_SR
 	$(call link_library)
 $(BUILD)/installed/libattune.a: $(call placed,$(LIB_SRC))
 	$(link_archive)
+$(BUILD)/installed/attune-codegen-worker: $(call placed,$(WORKER_SRC) src/runtime/codegen_path.c) \
+		$(BUILD)/libattune-internal.a
+	$(link_worker)
 $(BUILD)/installed/attune: $(call placed,$(TOOL_SRC) $(BOTH_SRC) $(REF_SRC)) $(BUILD)/libattune.so \
 		$(call flags,INSTALLED)
 	$(call link_command,$(RUN_PATH))
@@ -813,7 +821,7 @@ EXAMPLES = $(wildcard examples/*.c examples/*.cpp examples/ir/*.air examples/pyt
 	$(addprefix examples/minilm/*.,md c py txt) $(addprefix examples/engine/*.,md c h py) \
 	$(addprefix examples/engine/static/*.,c h sh))
 LINKED_DIRS = bench examples/engine/static examples/engine examples/ir examples/minilm examples/python include
-INSTALLED_PRODUCTS = $(addprefix $(BUILD)/installed/,attune libattune.so.0 libattune.a)
+INSTALLED_PRODUCTS = $(addprefix $(BUILD)/installed/,attune attune-codegen-worker libattune.so.0 libattune.a)
 install: all $(INSTALLED_PRODUCTS)
 install: ## install below PREFIX (/usr/local), libraries into LIBDIR (PREFIX/lib), DESTDIR before them
 	install -d $(IN_BIN) $(addprefix $(IN_LIB)/,attune pkgconfig cmake/attune) $(DESTDIR)$(INCLUDEDIR)/attune \
@@ -823,7 +831,7 @@ install: ## install below PREFIX (/usr/local), libraries into LIBDIR (PREFIX/lib
 	install -m 644 $(BUILD)/installed/libattune.so.0 $(BUILD)/installed/libattune.a $(IN_LIB)
 	ln -sf libattune.so.0 $(IN_LIB)/libattune.so
 	install -m 644 $(addprefix $(BUILD)/libattune-,codegen.so tier0.so) $(IN_LIB)/attune
-	install -m 755 $(BUILD)/attune-codegen-worker $(BUILD)/attune-fetch $(IN_LIB)/attune
+	install -m 755 $(BUILD)/installed/attune-codegen-worker $(BUILD)/attune-fetch $(IN_LIB)/attune
 	install -m 644 include/attune.h include/attune.hpp $(DESTDIR)$(INCLUDEDIR)
 	install -m 644 include/attune/*.h $(DESTDIR)$(INCLUDEDIR)/attune
 	$(call install_text,attune.pc.in,$(IN_LIB)/pkgconfig)
