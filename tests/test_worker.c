@@ -104,6 +104,24 @@ static int finish(worker *w) {
     return WEXITSTATUS(status);
 }
 
+/* In the middle of a request, where it would wait for the rest of it. */
+static void test_ends_with_its_host(void **state) {
+    (void)state;
+    enum { SECONDS = 100 };
+    const uint32_t request[] = {AT_WORKER_MAGIC, ATTUNE_STAGE_IMAGE, 4, 1000};
+    worker w = start();
+    int status;
+    expect_hello(&w);
+    send(&w, request, sizeof request);
+    alarm(SECONDS);
+    close(w.from);
+    assert_int_equal(waitpid(w.pid, &status, 0), w.pid);
+    alarm(0);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 1);
+    close(w.to);
+}
+
 static void test_requests_and_replies(void **state) {
     (void)state;
     worker w = start();
@@ -222,9 +240,10 @@ static void test_takes_the_plugin_of_its_host(void **state) {
 int main(void) {
     signal(SIGPIPE, SIG_IGN);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_requests_and_replies),         cmocka_unit_test(test_errors_leave_it_alive),
-        cmocka_unit_test(test_ends_on_bad_frames),           cmocka_unit_test(test_ends_with_its_input),
-        cmocka_unit_test(test_says_that_there_is_no_plugin), cmocka_unit_test(test_takes_the_plugin_of_its_host),
+        cmocka_unit_test(test_requests_and_replies),         cmocka_unit_test(test_ends_with_its_host),
+        cmocka_unit_test(test_errors_leave_it_alive),        cmocka_unit_test(test_ends_on_bad_frames),
+        cmocka_unit_test(test_ends_with_its_input),          cmocka_unit_test(test_says_that_there_is_no_plugin),
+        cmocka_unit_test(test_takes_the_plugin_of_its_host),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

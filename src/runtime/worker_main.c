@@ -1,6 +1,6 @@
 /* The worker process: the code generator at the other end of a pipe, so that an abort inside LLVM ends this process
  * only. The protocol is in target/codegen_abi.h. The exit status is 0 at the end of input, and 1 if the host does not
- * speak the protocol or has gone.
+ * speak the protocol or has gone, in the middle of a compile, too.
  *
  *     attune-codegen-worker [PLUGIN]
  *
@@ -14,6 +14,8 @@
 #include "generator_id.h"
 
 #include <errno.h>
+#include <poll.h>
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -106,10 +108,20 @@ static int take_stdout(void) {
     return out;
 }
 
+/* Nobody reads the replies any more: the host has ended, or has abandoned the compile that is under way. */
+static void *end_with_host(void *user) {
+    struct pollfd output = {.fd = *(const int *)user};
+    while (poll(&output, 1, -1) < 0 && errno == EINTR) {
+    }
+    _exit(1);
+}
+
 int main(int argc, char **argv) {
     generator codegen = {0};
+    pthread_t watcher;
     const int out = take_stdout();
     if (out < 0 || !say_hello(out)) return 1;
+    if (!pthread_create(&watcher, NULL, end_with_host, (void *)&out)) pthread_detach(watcher);
     load(&codegen, argc > 1 ? argv[1] : NULL);
     bool ended = false;
     while (serve(STDIN_FILENO, out, &codegen, &ended)) {
