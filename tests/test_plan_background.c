@@ -156,32 +156,61 @@ static void look_at_scheduling(void *user) {
     *(scheduling *)user = (scheduling){sched_getscheduler(0), getpriority(PRIO_PROCESS, 0)};
 }
 
-/* A thread of the idle class may hold a lock for as long as others keep the processors busy. */
-static void its_thread_is_nice_but_gets_on(void **state) {
-    (void)state;
-    scheduling seen = {-1, -1};
-    at_background_job job = {.run = look_at_scheduling, .user = &seen};
-    const int niceness = getpriority(PRIO_PROCESS, 0);
-    assert_true(at_background_submit(&sample_context->background, &job));
-    wait_for_background();
-    assert_int_equal(seen.policy, sched_getscheduler(0));
-    assert_int_equal(seen.niceness, 19);
-    assert_int_equal(getpriority(PRIO_PROCESS, 0), niceness);
+/* What a job sees, and the thread that compiles for it. */
+typedef struct looks {
+    attune_context *context;
+    scheduling job, compiler;
+} looks;
+
+static attune_status look_while_compiling(void *user, const at_codegen_request *request,
+                                          const attune_allocator *allocator, void **data, size_t *bytes,
+                                          at_error *err) {
+    (void)request, (void)allocator, (void)data, (void)bytes;
+    look_at_scheduling(user);
+    return at_fail(err, ATTUNE_CODEGEN_FAILED, "this compiler only looks");
 }
 
-/* Workers would inherit it for life. */
-static void it_is_not_nice_where_it_starts_workers(void **state) {
-    (void)state;
+static void look_at_both(void *user) {
+    looks *const l = user;
+    attune_problem problem = ATTUNE_PROBLEM_INIT;
+    attune_kernel *kernel;
+    look_at_scheduling(&l->job);
+    if (!attune_problem_parse(IN_PLAN, &problem)) attune_compile(l->context, &problem, NULL, &kernel);
+}
+
+static looks look(uint32_t niceness, attune_compile_mode mode) {
+    looks l = {.job = {-1, -100}, .compiler = {-1, -100}};
     const attune_context_options options = {
-        .struct_size = sizeof options, .cache_dir = "", .compile_mode = ATTUNE_COMPILE_WORKER};
-    attune_context *context;
-    scheduling seen = {-1, -1};
-    at_background_job job = {.run = look_at_scheduling, .user = &seen};
-    assert_int_equal(attune_context_create(&options, &context), ATTUNE_OK);
-    assert_true(at_background_submit(&context->background, &job));
-    at_background_wait(&context->background);
-    assert_int_equal(seen.niceness, getpriority(PRIO_PROCESS, 0));
-    attune_context_destroy(context);
+        .struct_size = sizeof options, .cache_dir = "", .background_niceness = niceness, .compile_mode = mode};
+    const at_context_hooks hooks = {.compile = look_while_compiling, .compile_user = &l.compiler};
+    at_background_job job = {.run = look_at_both, .user = &l};
+    assert_int_equal(at_context_create(&options, &hooks, &l.context), ATTUNE_OK);
+    assert_true(at_background_submit(&l.context->background, &job));
+    at_background_wait(&l.context->background);
+    attune_context_destroy(l.context);
+    return l;
+}
+
+static void assert_scheduling(scheduling seen, int niceness) {
+    assert_int_equal(seen.policy, sched_getscheduler(0));
+    assert_int_equal(seen.niceness, niceness);
+}
+
+/* Never the idle class: a thread of that may hold a lock for as long as others keep the processors busy. Workers would
+ * inherit the niceness for life. */
+static void its_priority_is_that_of_the_caller_or_of_the_options(void **state) {
+    (void)state;
+    enum { NICEST = 19 };
+    const int niceness = getpriority(PRIO_PROCESS, 0);
+    looks seen = look(0, ATTUNE_COMPILE_IN_PROCESS);
+    assert_scheduling(seen.job, niceness);
+    assert_scheduling(seen.compiler, niceness);
+    seen = look(NICEST, ATTUNE_COMPILE_IN_PROCESS);
+    assert_scheduling(seen.job, NICEST);
+    assert_scheduling(seen.compiler, NICEST);
+    seen = look(NICEST, ATTUNE_COMPILE_WORKER);
+    assert_scheduling(seen.job, niceness);
+    assert_int_equal(getpriority(PRIO_PROCESS, 0), niceness);
 }
 
 /* ---- Ends, and what is refused ---- */
@@ -242,6 +271,10 @@ static void options_are_checked(void **state) {
     assert_int_equal(attune_plan_create(sample_context, &problem, &options, &plan), ATTUNE_INVALID_ARGUMENT);
     assert_string_equal(attune_last_message(), "least_gain is 1001 percent; it must be from 0 to 1000");
     assert_int_equal(attune_plan_prepare(sample_context, NULL), ATTUNE_INVALID_ARGUMENT);
+    const attune_context_options too_nice = {.struct_size = sizeof too_nice, .background_niceness = 20};
+    attune_context *context;
+    assert_int_equal(attune_context_create(&too_nice, &context), ATTUNE_INVALID_ARGUMENT);
+    assert_string_equal(attune_last_message(), "background_niceness is 20; it may be at most 19");
 }
 
 /* ---- fork ---- */
@@ -292,8 +325,7 @@ int main(void) {
         TEST(few_queries_do_not_wait),
         TEST(no_call_waits_after_preparation),
         TEST(lengths_that_gain_little_keep_their_kernel),
-        TEST(its_thread_is_nice_but_gets_on),
-        TEST(it_is_not_nice_where_it_starts_workers),
+        TEST(its_priority_is_that_of_the_caller_or_of_the_options),
         TEST(a_plan_may_end_at_once),
         TEST(a_small_workspace_keeps_the_old_kernel),
         TEST(options_are_checked),

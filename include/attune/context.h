@@ -145,7 +145,10 @@ typedef struct attune_context_options {
                                            * then returns ATTUNE_CODEGEN_MISSING or ATTUNE_NO_EXEC_MEMORY. For hosts
                                            * that have kernels of their own. It still computes for a plan with a
                                            * deadline until the plan's kernel is there */
-    uint32_t reserved;                    /* 0 */
+    uint32_t background_niceness;         /* of the thread that compiles for plans with `background` or a deadline: 0
+                                           * (that of the thread whose call starts it) to 19. A busy machine gives
+                                           * niceness 19 a 70th of a CPU, so plans get their kernels that much later.
+                                           * Ignored with ATTUNE_COMPILE_WORKER, whose processes compile for all */
 } attune_context_options;
 
 #ifdef __cplusplus
@@ -169,10 +172,14 @@ typedef struct attune_context attune_context;
  * fork(): a child may use the context and its kernels. Calls that other threads had begun do not exist there, and the
  * pool is made anew. Other threads may be anywhere in attune when one of them forks. fork() waits for
  * a compile in this process to end (usually some milliseconds) and for tuning.db to be free. With ATTUNE_COMPILE_WORKER
- * it does not wait for compiles. exit() waits for a compile, too, and compiling fails from then on. */
+ * it does not wait for compiles.
+ *
+ * exit(): compiling fails from then on. A compile that is under way is abandoned, except in a build with a shared LLVM
+ * (LLVM_LINK=shared), whose destructors it must not meet: there exit() waits for it. */
 ATTUNE_API attune_status attune_context_create(const attune_context_options *options, attune_context **context);
 
-/* Destroys a context. Its kernels must have been released, and no call may be under way. NULL is fine. */
+/* Destroys a context. Its kernels must have been released, and no call may be under way. NULL is fine. A thread that
+ * still finishes an abandoned compile (attune_plan_destroy) uses nothing of the context and of the host's allocator. */
 ATTUNE_API void attune_context_destroy(attune_context *context);
 
 #ifdef __cplusplus

@@ -29,20 +29,22 @@ extern "C" {
  *
  * Lengths that come back: after `repeats` calls in a row with the same lengths the plan compiles a kernel for them,
  * before the last of these calls returns, and uses it from the next call on. Only calls without such a kernel count.
- * With `background` no call waits for that: a thread of low priority (niceness 19) compiles, one kernel at a time. It
- * also compiles the kernels for few queries, while the one for many, which takes any number, computes their calls. So
- * only the first kernel of a plan is waited for, and not even that after attune_plan_prepare. What waits for a compile
- * of that thread that is under way: attune_plan_destroy of its plan, attune_context_destroy, calls of other plans that
- * need that kernel, and, as for all compiles in this process, fork() and exit(). With `least_gain` lengths get a kernel
- * only if the model of schedules expects so much of it.
+ * With `background` no call waits for that: a thread of the context compiles, one kernel at a time. Its priority is
+ * that of the thread whose call starts it, unless attune_context_options.background_niceness lowers it. It also
+ * compiles the kernels for few queries, while the one for many, which takes any number, computes their calls. So only
+ * the first kernel of a plan is waited for, and not even that after attune_plan_prepare. attune_plan_destroy abandons a
+ * compile for its plan that is under way. What waits for such a compile: calls of other plans that need that kernel
+ * and, as for all compiles in this process, fork(). With `least_gain` lengths get a kernel only if the model of
+ * schedules expects so much of it.
  *
  * With `has_deadline` no call waits for a compile longer than deadline_us, not even the first. A kernel that is there
- * at once computes: of a bundle, the cache, another tuning class, or tier 0, which has one for each usual problem. The
- * thread of `background` compiles the plan's own kernels, and after them those for lengths, by default only if 10
- * percent are to be gained (least_gain 0). A compile that fails is told by ATTUNE_EVENT_COMPILE_END and not tried
- * again. Bits may change with each kernel unless the problem is reproducible. With ATTUNE_STRICT=1 a missing kernel
- * fails the call. Plans without has_deadline take the one of the environment variable ATTUNE_DEADLINE_US, if it is
- * set.
+ * at once computes: of a bundle, the cache, another tuning class, or tier 0, which has one for each usual problem.
+ * attune_plan_create looks for it, and prepares the virtual machine's program if there is no machine code, which takes
+ * some 2 ms. So a first call with deadline_us 0 takes little longer than other calls by that kernel. The thread of
+ * `background` compiles the plan's own kernels, and after them those for lengths, by default only if 10 percent are to
+ * be gained (least_gain 0). A compile that fails is told by ATTUNE_EVENT_COMPILE_END and not tried again. Bits may
+ * change with each kernel unless the problem is reproducible. With ATTUNE_STRICT=1 a missing kernel fails the call.
+ * Plans without has_deadline take the one of the environment variable ATTUNE_DEADLINE_US, if it is set.
  *
  * The first max_specialised lengths get one and keep it, so a plan compiles at most max_specialised + 3 kernels in its
  * life. Calls of few queries with another number of keys are not specialised, because decoding has new lengths at
@@ -72,7 +74,8 @@ typedef struct attune_plan_options {
 
 ATTUNE_API attune_status attune_plan_options_init(attune_plan_options *options, size_t struct_size);
 
-/* Makes a plan for the problem, whose seq_q, seq_kv, seq_new and num_rows may be ATTUNE_DYNAMIC. Compiles nothing.
+/* Makes a plan for the problem, whose seq_q, seq_kv, seq_new and num_rows may be ATTUNE_DYNAMIC. Compiles nothing; with
+ * a deadline it takes the kernels that are there at once.
  * options may be NULL. A failure sets *plan to NULL. A plan may also be that of a block: the caller then sets
  * arguments->packed_weights (attune_pack_weights with the same problem). */
 ATTUNE_API attune_status attune_plan_create(attune_context *context, const attune_problem *problem,
@@ -131,7 +134,9 @@ typedef struct attune_plan_info {
 /* What the plan has done so far. Thread-safe. */
 ATTUNE_API attune_status attune_plan_get_info(const attune_plan *plan, attune_plan_info *info);
 
-/* Destroys a plan, which must not be running, before its context. NULL is fine. */
+/* Destroys a plan, which must not be running, before its context. NULL is fine. A compile for it in the background is
+ * abandoned: LLVM in this process finishes on a thread of its own and its result is dropped; a worker process is
+ * killed. The event of its end has the status ATTUNE_CANCELLED. */
 ATTUNE_API void attune_plan_destroy(attune_context *context, attune_plan *plan);
 
 #ifdef __cplusplus

@@ -34,7 +34,8 @@ typedef enum attune_status {
     ATTUNE_CHECK_FAILED,      /* the interpreter found an access out of bounds or a read of unwritten memory */
     ATTUNE_INTERNAL,          /* a bug in attune */
     ATTUNE_NOT_CACHED,        /* ATTUNE_STRICT=1 forbids compiling, and no cache has the kernel */
-    ATTUNE_CANCELLED,         /* the call's cancel flag was set: its outputs hold anything */
+    ATTUNE_CANCELLED,         /* the call's cancel flag was set: its outputs hold anything. In an event: a compile of
+                               * the background was abandoned, because its plan or its context ends */
     ATTUNE_STATUS_COUNT
 } attune_status;
 

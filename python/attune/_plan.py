@@ -31,7 +31,7 @@ class Plan(Call):
     specialise: compile kernels for lengths that come back; False never does.
     repeats: so many calls in a row with the same lengths bring such a kernel. Where the layers of a model share a plan,
     more than there are layers; 3 is for a plan of one layer.
-    background: a thread of low priority compiles; meanwhile calls go on with the kernel that there is.
+    background: a thread of its own compiles; meanwhile calls go on with the kernel that there is.
     least_gain: lengths get a kernel only if it is expected to be so many percent faster.
     deadline_us: no call waits longer for a compile than so many microseconds; 0: never. Tier 0 computes meanwhile.
     None: as ATTUNE_DEADLINE_US says, else as long as it takes.

@@ -40,7 +40,12 @@ static void release(at_codegen_reply *reply) {
 }
 
 const at_codegen_exports *attune_codegen_exports(void) {
+#ifdef ATTUNE_OWN_LLVM
+    enum { HAS_DESTRUCTORS = 0 }; /* no_destructors.c */
+#else
+    enum { HAS_DESTRUCTORS = 1 };
+#endif
     static const at_codegen_exports table = {AT_CODEGEN_ABI, ATTUNE_GENERATOR_ID, LLVM_VERSION_STRING, compile,
-                                             release};
+                                             release,        HAS_DESTRUCTORS};
     return &table;
 }

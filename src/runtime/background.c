@@ -6,19 +6,50 @@
 #include <sys/resource.h>
 #include <time.h>
 
-/* Times are those of a clock that nobody sets. */
-static void init_condition(at_background *b) {
+/* ---- Waiting ---- */
+
+void at_condition_init(pthread_cond_t *condition) {
     pthread_condattr_t attributes;
     pthread_condattr_init(&attributes);
     pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&b->changed, &attributes);
+    pthread_cond_init(condition, &attributes);
     pthread_condattr_destroy(&attributes);
 }
 
-void at_background_init(at_background *b, bool is_nice) {
-    *b = (at_background){.is_nice = is_nice};
+static struct timespec in(int64_t microseconds) {
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    const int64_t ns = until.tv_nsec + microseconds % 1000000 * 1000;
+    until.tv_sec += (time_t)(microseconds / 1000000 + ns / 1000000000);
+    until.tv_nsec = (long)(ns % 1000000000);
+    return until;
+}
+
+static _Thread_local const at_background *of_this_thread;
+
+bool at_background_is_here(void) { return of_this_thread != NULL; }
+
+bool at_background_is_abandoned(void) { return of_this_thread && atomic_load(&of_this_thread->is_abandoned); }
+
+attune_status at_background_fail(at_error *err) {
+    return at_fail(err, ATTUNE_CANCELLED, "the compile was abandoned, because its plan or its context ends");
+}
+
+void at_background_pause(pthread_cond_t *condition, pthread_mutex_t *mutex) {
+    if (!of_this_thread) {
+        pthread_cond_wait(condition, mutex);
+        return;
+    }
+    const struct timespec until = in(AT_BACKGROUND_LOOK_MS * 1000);
+    pthread_cond_timedwait(condition, mutex, &until);
+}
+
+/* ---- The thread ---- */
+
+void at_background_init(at_background *b, uint32_t niceness) {
+    *b = (at_background){.niceness = niceness};
     pthread_mutex_init(&b->mutex, NULL);
-    init_condition(b);
+    at_condition_init(&b->changed);
 }
 
 /* The next job is `running` from here on; NULL: the thread is to end. Under the mutex. */
@@ -29,17 +60,21 @@ static at_background_job *take(at_background *b) {
     b->first = job->next;
     if (!b->first) b->last = NULL;
     b->running = job;
+    atomic_store(&b->is_abandoned, false);
     return job;
 }
 
-/* The lowest priority, but not the idle class: others may wait for a lock that this thread holds, so it must always get
- * on. The niceness of "process 0" is that of the calling thread alone. A thread that starts workers keeps its own: they
- * inherit it for life, and compile for other threads, too. */
+/* Never the idle class: others may wait for a lock that this thread holds, so it must always get on. The niceness of
+ * "process 0" is that of the calling thread alone. It is only ever raised here, which needs no privilege. */
+static void be_nice(int niceness) {
+    if (getpriority(PRIO_PROCESS, 0) < niceness) setpriority(PRIO_PROCESS, 0, niceness);
+}
+
 static void *work(void *user) {
-    enum { NICEST = 19 };
     at_background *const b = user;
-    pthread_setname_np(pthread_self(), "attune-nice");
-    if (b->is_nice) setpriority(PRIO_PROCESS, 0, NICEST); /* where that is refused, it is a thread like others */
+    pthread_setname_np(pthread_self(), "attune-jobs");
+    of_this_thread = b;
+    if (b->niceness) be_nice((int)b->niceness);
     pthread_mutex_lock(&b->mutex);
     for (at_background_job *job; (job = take(b));) {
         pthread_mutex_unlock(&b->mutex);
@@ -98,6 +133,7 @@ static void unlink_job(at_background *b, const at_background_job *job) {
 void at_background_withdraw(at_background *b, at_background_job *job) {
     pthread_mutex_lock(&b->mutex);
     unlink_job(b, job);
+    if (b->running == job) atomic_store(&b->is_abandoned, true);
     while (b->running == job) pthread_cond_wait(&b->changed, &b->mutex);
     pthread_mutex_unlock(&b->mutex);
 }
@@ -109,11 +145,7 @@ static bool is_pending(const at_background *b, const at_background_job *job) {
 }
 
 void at_background_wait_for(at_background *b, const at_background_job *job, int64_t microseconds) {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    const int64_t ns = until.tv_nsec + microseconds % 1000000 * 1000;
-    until.tv_sec += (time_t)(microseconds / 1000000 + ns / 1000000000);
-    until.tv_nsec = (long)(ns % 1000000000);
+    const struct timespec until = in(microseconds);
     pthread_mutex_lock(&b->mutex);
     while (is_pending(b, job))
         if (pthread_cond_timedwait(&b->changed, &b->mutex, &until)) break;
@@ -129,6 +161,7 @@ void at_background_wait(at_background *b) {
 void at_background_end(at_background *b) {
     pthread_mutex_lock(&b->mutex);
     b->is_ending = true;
+    atomic_store(&b->is_abandoned, true);
     pthread_cond_broadcast(&b->changed);
     pthread_mutex_unlock(&b->mutex);
     if (b->has_thread) pthread_join(b->thread, NULL);
@@ -144,7 +177,7 @@ void at_background_before_fork(at_background *b) { pthread_mutex_lock(&b->mutex)
 /* Threads that waited in the parent do not exist in the child either. */
 void at_background_after_fork(at_background *b, bool is_child) {
     if (is_child) {
-        init_condition(b);
+        at_condition_init(&b->changed);
         b->first = b->last = NULL;
         b->running = NULL;
         b->has_thread = false;

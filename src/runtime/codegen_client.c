@@ -1,23 +1,12 @@
 #define _GNU_SOURCE
 #include "runtime/codegen_client.h"
 
-#include "runtime/plugin.h"
-#include "runtime/process.h"
+#include "runtime/background.h"
 
 #include <ctype.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-
-attune_status at_codegen_copy(const attune_allocator *allocator, const void *from, size_t bytes, void **data,
-                              at_error *err) {
-    char *copy = at_alloc_aligned(allocator, bytes + 1, 64);
-    if (!copy) return at_fail_memory(err, bytes + 1);
-    if (bytes) memcpy(copy, from, bytes);
-    copy[bytes] = '\0';
-    *data = copy;
-    return ATTUNE_OK;
-}
 
 static void log_refused(const at_codegen *codegen, const at_codegen_file *file) {
     if (file->refused[0]) at_log_printf(codegen->workers.log, ATTUNE_LOG_WARNING, "%s", file->refused);
@@ -27,60 +16,25 @@ void at_codegen_search(at_codegen *codegen) {
     pthread_mutex_lock(&codegen->mutex);
     const bool is_first = !codegen->searched;
     if (is_first) {
-        at_codegen_find("ATTUNE_CODEGEN", "libattune-codegen.so", &codegen->plugin);
+        at_codegen_find("ATTUNE_CODEGEN", "libattune-codegen.so", &codegen->plugin.file);
         at_codegen_find("ATTUNE_CODEGEN_WORKER", "attune-codegen-worker", &codegen->worker);
         codegen->searched = true;
     }
     pthread_mutex_unlock(&codegen->mutex);
     if (!is_first) return;
-    log_refused(codegen, &codegen->plugin);
+    log_refused(codegen, &codegen->plugin.file);
     if (codegen->uses_worker) log_refused(codegen, &codegen->worker);
 }
 
-/* ---- Plug-in ---- */
-
-static attune_status load_plugin(at_codegen *codegen, at_error *err) {
-    const attune_status status = at_plugin_load(&codegen->plugin, "this library", &codegen->exports, err);
-    if (!status) at_process_watch_exit(AT_LLVM_IS_LOADED);
-    return status;
-}
-
-static attune_status need_plugin(at_codegen *codegen, at_error *err) {
-    pthread_mutex_lock(&codegen->mutex);
-    const attune_status status = codegen->exports ? ATTUNE_OK : load_plugin(codegen, err);
-    pthread_mutex_unlock(&codegen->mutex);
-    return status;
-}
-
-/* The dynamic linker and LLVM have locks of their own, so fork() and exit() must wait. */
-static attune_status call_plugin(at_codegen *codegen, const at_codegen_request *request, at_codegen_reply *reply,
-                                 at_error *err) {
-    attune_status status = at_process_enter(AT_FOREIGN_COMPILER, err);
-    if (status) return status;
-    status = need_plugin(codegen, err);
-    if (!status) {
-        codegen->exports->compile(request, reply);
-        at_process_watch_exit(AT_LLVM_HAS_COMPILED);
-    }
-    at_process_leave(AT_FOREIGN_COMPILER);
-    return status;
-}
+/* ---- Plug-in, worker, or neither ---- */
 
 static attune_status compile_in_process(void *user, const at_codegen_request *request,
                                         const attune_allocator *allocator, void **data, size_t *bytes, at_error *err) {
     at_codegen *codegen = user;
-    at_codegen_reply reply = {0};
     at_codegen_search(codegen);
-    attune_status status = call_plugin(codegen, request, &reply, err);
-    if (status) return status;
-    if (reply.status) {
-        status = at_fail(err, reply.status, "%s", reply.message);
-    } else {
-        status = at_codegen_copy(allocator, reply.data, reply.bytes, data, err);
-        *bytes = reply.bytes;
-    }
-    codegen->exports->release(&reply);
-    return status;
+    if (at_background_is_here())
+        return at_compile_apart(NULL, NULL, &codegen->plugin, request, allocator, data, bytes, err);
+    return at_plugin_compile(&codegen->plugin, request, allocator, data, bytes, err);
 }
 
 static attune_status compile_in_worker(void *user, const at_codegen_request *request, const attune_allocator *allocator,
@@ -89,11 +43,9 @@ static attune_status compile_in_worker(void *user, const at_codegen_request *req
     at_codegen_search(codegen);
     if (!codegen->worker.path[0] && codegen->worker.refused[0])
         return at_fail(err, ATTUNE_CODEGEN_MISSING, "%s", codegen->worker.refused);
-    return at_workers_compile(&codegen->workers, &codegen->worker, &codegen->plugin, request, allocator, data, bytes,
-                              err);
+    return at_workers_compile(&codegen->workers, &codegen->worker, &codegen->plugin.file, request, allocator, data,
+                              bytes, err);
 }
-
-/* ---- Neither ---- */
 
 static attune_status compile_never(void *user, const at_codegen_request *request, const attune_allocator *allocator,
                                    void **data, size_t *bytes, at_error *err) {
@@ -144,12 +96,13 @@ attune_status at_codegen_init(at_codegen *codegen, const attune_context_options 
                          options->compile_processes, AT_MOST_PROCESSES);
     if (status) return status;
     codegen->allocator = allocator;
-    codegen->exports = NULL;
+    atomic_init(&codegen->plugin.exports, NULL);
     codegen->searched = false;
     codegen->uses_worker = mode == ATTUNE_COMPILE_WORKER;
     codegen->is_off = mode == ATTUNE_COMPILE_NEVER;
     codegen->compile = codegen->uses_worker ? compile_in_worker : codegen->is_off ? compile_never : compile_in_process;
     codegen->user = codegen;
+    codegen->is_replaced = compile != NULL;
     if (compile) {
         codegen->compile = compile;
         codegen->user = user;
@@ -172,7 +125,13 @@ attune_status at_codegen_compile(at_codegen *codegen, const at_codegen_request *
      * would wait for it. attune_compile is protected as a whole (compile_slowly), but other calls come here, too. */
     int cancellation;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancellation);
-    const attune_status status = codegen->compile(codegen->user, request, codegen->allocator, data, bytes, err);
+    attune_status status;
+    if (at_background_is_abandoned())
+        status = at_background_fail(err);
+    else if (codegen->is_replaced && at_background_is_here())
+        status = at_compile_apart(codegen->compile, codegen->user, NULL, request, codegen->allocator, data, bytes, err);
+    else
+        status = codegen->compile(codegen->user, request, codegen->allocator, data, bytes, err);
     pthread_setcancelstate(cancellation, NULL);
     return status;
 }

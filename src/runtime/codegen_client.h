@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "base/memory.h"
-#include "runtime/codegen_path.h"
+#include "runtime/codegen_local.h"
 #include "runtime/io.h"
 #include "runtime/log.h"
 #include "runtime/worker_client.h"
@@ -12,19 +12,16 @@
 
 #include <pthread.h>
 
-/* Compiles; *data is a block of the allocator with a NUL after its last byte. */
-typedef attune_status at_compile_fn(void *user, const at_codegen_request *request, const attune_allocator *allocator,
-                                    void **data, size_t *bytes, at_error *err);
-
 typedef struct at_codegen {
     const attune_allocator *allocator;
     at_compile_fn *compile;   /* plug-in, worker, or a test's own */
     bool uses_worker, is_off; /* off: nothing is compiled */
+    bool is_replaced;         /* by a test's own */
     void *user;
-    pthread_mutex_t mutex; /* guards the members below except the workers, until the first compile has filled them in */
+    pthread_mutex_t mutex; /* guards `searched`, and the files until it is true */
     bool searched;
-    const at_codegen_exports *exports;
-    at_codegen_file plugin, worker;
+    at_local_plugin plugin;
+    at_codegen_file worker;
     at_workers workers;
 } at_codegen;
 
@@ -38,11 +35,8 @@ void at_codegen_free(at_codegen *codegen);
 /* Fills in the paths if that has not happened yet, and tells the log of files that were refused. */
 void at_codegen_search(at_codegen *codegen);
 
+/* ATTUNE_CANCELLED: this thread's job was abandoned. */
 attune_status at_codegen_compile(at_codegen *codegen, const at_codegen_request *request, void **data, size_t *bytes,
                                  at_error *err);
-
-/* Copies data into a block of the allocator, with a NUL after it. */
-attune_status at_codegen_copy(const attune_allocator *allocator, const void *from, size_t bytes, void **data,
-                              at_error *err);
 
 #endif

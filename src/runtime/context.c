@@ -62,6 +62,7 @@ attune_status attune_context_options_init(attune_context_options *options, size_
 }
 
 static attune_status check_options(const attune_context_options *options, at_error *err) {
+    enum { MOST_NICENESS = 19 };
     if (options->allocator && (!options->allocator->alloc || !options->allocator->free))
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "the allocator lacks its %s function",
                        options->allocator->alloc ? "free" : "alloc");
@@ -71,6 +72,9 @@ static attune_status check_options(const attune_context_options *options, at_err
     if (options->max_workers > AT_MOST_WORKERS)
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "max_workers is %u; it may be at most %d", options->max_workers,
                        AT_MOST_WORKERS);
+    if (options->background_niceness > MOST_NICENESS)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "background_niceness is %u; it may be at most %d",
+                       options->background_niceness, MOST_NICENESS);
     return ATTUNE_OK;
 }
 
@@ -138,7 +142,7 @@ static attune_status fill_context(attune_context *context, const attune_context_
     at_pool_init(&context->pool, &context->allocator, context->team.pool ? context->team.max_workers : 1);
     at_spares_init(&context->spares, &context->allocator);
     at_bundles_init(&context->bundles, &context->allocator);
-    at_background_init(&context->background, !context->codegen.uses_worker);
+    at_background_init(&context->background, context->codegen.uses_worker ? 0 : options->background_niceness);
     at_disk_cache_init(&context->disk, options->cache_dir,
                        options->disk_cache_bytes ? options->disk_cache_bytes : DEFAULT_DISK_BYTES, &context->allocator,
                        context->io, &context->log);
@@ -267,7 +271,7 @@ attune_status attune_get_machine_info(const attune_context *context, attune_mach
         .isas = context->isas,
         .llvm = ATTUNE_LLVM_VERSION,
         .cache_dir = context->disk.path,
-        .codegen_path = context->codegen.plugin.path,
+        .codegen_path = context->codegen.plugin.file.path,
         .worker_path = context->codegen.worker.path,
         .generator_id = ATTUNE_GENERATOR_ID,
         .max_workers = context->team.max_workers,

@@ -140,6 +140,7 @@ static attune_status compile(const at_request *request, const at_key *key, const
         }
     }
     at_arena_free(&arena);
+    if (status == ATTUNE_CANCELLED) return status;
     if (status || (*kernel)->engine != ATTUNE_ENGINE_VM)
         atomic_fetch_add(status ? &context->compile_failures : &context->compiles, 1);
     if (status) return status;

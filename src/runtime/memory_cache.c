@@ -1,5 +1,6 @@
 #include "runtime/memory_cache.h"
 
+#include "runtime/background.h"
 #include "runtime/job.h"
 
 #include <sched.h>
@@ -273,9 +274,11 @@ static at_cache_node *flight_leave(at_memory_cache *cache, at_flight *flight) {
 static at_cache_node *flight_wait(at_memory_cache *cache, at_flight *flight, at_cache_node **node,
                                   attune_status *status, at_error *err) {
     flight->users++;
-    while (!flight->done) pthread_cond_wait(&flight->landed, &cache->mutex);
+    while (!flight->done && !at_background_is_abandoned()) at_background_pause(&flight->landed, &cache->mutex);
     *status = flight->status;
-    if (flight->status == ATTUNE_OK) {
+    if (!flight->done) {
+        *status = at_background_fail(err);
+    } else if (flight->status == ATTUNE_OK) {
         *node = flight->node;
         add_reference(*node);
     } else {
@@ -327,9 +330,11 @@ static at_cache_node *take_stale(at_memory_cache *cache, const at_key *key) {
     return node;
 }
 
-attune_status at_memory_cache_get(at_memory_cache *cache, const at_key *key, at_cache_make_fn *make, void *user,
-                                  at_cache_node **node, at_error *err) {
+/* *is_other: the failure is that of another thread. */
+static attune_status get(at_memory_cache *cache, const at_key *key, at_cache_make_fn *make, void *user,
+                         at_cache_node **node, bool *is_other, at_error *err) {
     *node = NULL;
+    *is_other = false;
     at_flight *fresh = at_alloc(cache->allocator, sizeof *fresh);
     if (!fresh) return at_fail_memory(err, sizeof *fresh);
     pthread_mutex_lock(&cache->mutex);
@@ -346,8 +351,9 @@ attune_status at_memory_cache_get(at_memory_cache *cache, const at_key *key, at_
         status = at_fail(err, ATTUNE_INVALID_ARGUMENT, "a callback asked for the very kernel that is being made");
     } else if (flight) {
         spare = flight_wait(cache, flight, node, &status, err);
+        *is_other = true;
     } else {
-        pthread_cond_init(&fresh->landed, NULL);
+        at_condition_init(&fresh->landed);
         fresh->key = key;
         fresh->maker = pthread_self();
         fresh->users = 1;
@@ -361,6 +367,16 @@ attune_status at_memory_cache_get(at_memory_cache *cache, const at_key *key, at_
     if (spare) at_cache_node_release(cache, spare);
     at_free(cache->allocator, fresh);
     return status;
+}
+
+/* A job that was abandoned leaves its kernel to those who wait for it. */
+attune_status at_memory_cache_get(at_memory_cache *cache, const at_key *key, at_cache_make_fn *make, void *user,
+                                  at_cache_node **node, at_error *err) {
+    for (bool is_other;;) {
+        const attune_status status = get(cache, key, make, user, node, &is_other, err);
+        if (status != ATTUNE_CANCELLED || !is_other || at_background_is_abandoned()) return status;
+        at_error_clear(err);
+    }
 }
 
 at_cache_node *at_memory_cache_peek(at_memory_cache *cache, const at_key *key) {
@@ -448,7 +464,7 @@ static void forget_flights_of_others(at_memory_cache *cache) {
         at_flight *flight = *link;
         if (pthread_equal(flight->maker, pthread_self())) {
             flight->users = 1;
-            pthread_cond_init(&flight->landed, NULL);
+            at_condition_init(&flight->landed);
             link = &flight->next;
         } else {
             *link = flight->next;

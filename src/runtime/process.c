@@ -11,7 +11,7 @@ static pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER; /* guards all below */
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static int inside[AT_NUM_FOREIGN]; /* threads */
 static int forking;                /* threads that fork, or wait until no thread is inside */
-static bool is_exiting;
+static bool is_exiting, has_destructors;
 static _Thread_local int depth; /* this thread's calls: a nested one must not wait for a fork that waits for it */
 
 attune_status at_process_enter(at_foreign what, at_error *err) {
@@ -46,7 +46,7 @@ static int threads_inside(void) {
 static void before_exit(void) {
     pthread_mutex_lock(&gate);
     is_exiting = true;
-    while (inside[AT_FOREIGN_COMPILER] && !depth) pthread_cond_wait(&changed, &gate);
+    while (has_destructors && inside[AT_FOREIGN_COMPILER] && !depth) pthread_cond_wait(&changed, &gate);
     pthread_mutex_unlock(&gate);
 }
 
@@ -54,9 +54,13 @@ static void register_exit(void) { atexit(before_exit); }
 
 /* Handlers run in the reverse order of their registration, and so do destructors of static objects. LLVM registers more
  * destructors during its first compile. */
-void at_process_watch_exit(at_exit_watch since) {
+void at_process_watch_exit(at_exit_watch since, bool destructors) {
     static pthread_once_t watched[AT_NUM_EXIT_WATCHES] = {PTHREAD_ONCE_INIT, PTHREAD_ONCE_INIT};
     pthread_once(&watched[since], register_exit);
+    if (!destructors) return;
+    pthread_mutex_lock(&gate);
+    has_destructors = true;
+    pthread_mutex_unlock(&gate);
 }
 
 /* ---- fork ---- */

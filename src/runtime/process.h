@@ -1,9 +1,9 @@
 /* fork() and exit() while other threads are inside attune.
  *
  * attune takes its own locks before fork() and releases them on both sides. LLVM, SQLite and the dynamic linker have
- * locks that attune cannot take. So each call of these is announced here, and fork() waits until there are none. exit()
- * runs LLVM's destructors, unless the code generator has its own LLVM (codegen/no_destructors.c). So exit() waits for
- * compiles too, and none begins any more. */
+ * locks that attune cannot take. So each call of these is announced here, and fork() waits until there are none. Once
+ * exit() runs, no compile begins any more. It waits for those under way only if it runs LLVM's destructors, which it
+ * does unless the code generator has its own LLVM (codegen/no_destructors.c). */
 #ifndef ATTUNE_RUNTIME_PROCESS_H
 #define ATTUNE_RUNTIME_PROCESS_H
 
@@ -24,8 +24,9 @@ typedef enum at_foreign { AT_FOREIGN_COMPILER, AT_FOREIGN_DATABASE, AT_NUM_FOREI
 attune_status at_process_enter(at_foreign what, at_error *err);
 void at_process_leave(at_foreign what);
 
-/* Makes exit() wait before it runs the destructors that LLVM has registered so far. */
+/* Makes exit() refuse compiles from here on and, if LLVM has destructors, wait for those under way before it runs what
+ * LLVM has registered so far. */
 typedef enum at_exit_watch { AT_LLVM_IS_LOADED, AT_LLVM_HAS_COMPILED, AT_NUM_EXIT_WATCHES } at_exit_watch;
-void at_process_watch_exit(at_exit_watch since);
+void at_process_watch_exit(at_exit_watch since, bool has_destructors);
 
 #endif

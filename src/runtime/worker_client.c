@@ -2,6 +2,7 @@
 #include "runtime/worker_client.h"
 
 #include "generator_id.h"
+#include "runtime/background.h"
 #include "runtime/cpus.h"
 
 #include <errno.h>
@@ -29,13 +30,16 @@ static int64_t monotonic_ms(void) {
     return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-/* Looks once even if the time is over: the host may have been stopped (SIGSTOP, a debugger) while the reply came. */
+/* Looks once even if the time is over: the host may have been stopped (SIGSTOP, a debugger) while the reply came. A job
+ * that is abandoned stops waiting. */
 static bool wait_for(int fd, short events, int64_t deadline) {
     for (;;) {
         struct pollfd wait = {.fd = fd, .events = events};
-        const int64_t left = deadline - monotonic_ms();
-        const int ready = poll(&wait, 1, left <= 0 ? 0 : left < INT_MAX ? (int)left : INT_MAX);
+        const int64_t left = deadline - monotonic_ms(),
+                      most = at_background_is_here() ? AT_BACKGROUND_LOOK_MS : INT_MAX;
+        const int ready = poll(&wait, 1, left <= 0 ? 0 : left < most ? (int)left : (int)most);
         if (ready > 0) return true;
+        if (at_background_is_abandoned()) return false;
         if (ready < 0 ? errno != EINTR : left <= 0) return false;
     }
 }
@@ -134,7 +138,7 @@ void at_workers_init(at_workers *workers, uint32_t processes, uint32_t timeout_m
         .io = io, .log = log, .processes = processes, .timeout_ms = timeout_ms ? timeout_ms : DEFAULT_TIMEOUT_MS};
     for (size_t i = 0; i < AT_MOST_PROCESSES; i++) workers->places[i].worker.fd = -1;
     pthread_mutex_init(&workers->mutex, NULL);
-    pthread_cond_init(&workers->turn, NULL);
+    at_condition_init(&workers->turn);
 }
 
 /* Prefers a place with a process. NULL: all are taken. */
@@ -148,6 +152,7 @@ static at_worker_place *free_place(at_workers *workers) {
     return empty;
 }
 
+/* NULL: this thread's job was abandoned. */
 static at_worker_place *take_place(at_workers *workers) {
     at_worker_place *place;
     pthread_mutex_lock(&workers->mutex);
@@ -155,8 +160,9 @@ static at_worker_place *take_place(at_workers *workers) {
         const uint32_t cpus = at_cpus_allowed();
         workers->processes = cpus < DEFAULT_PROCESSES ? cpus : DEFAULT_PROCESSES;
     }
-    while (!(place = free_place(workers))) pthread_cond_wait(&workers->turn, &workers->mutex);
-    place->taken = true;
+    while (!(place = free_place(workers)) && !at_background_is_abandoned())
+        at_background_pause(&workers->turn, &workers->mutex);
+    if (place) place->taken = true;
     pthread_mutex_unlock(&workers->mutex);
     return place;
 }
@@ -164,7 +170,7 @@ static at_worker_place *take_place(at_workers *workers) {
 static void leave_place(at_workers *workers, at_worker_place *place) {
     pthread_mutex_lock(&workers->mutex);
     place->taken = false;
-    pthread_cond_signal(&workers->turn);
+    pthread_cond_broadcast(&workers->turn); /* one that is told may be about to stop waiting */
     pthread_mutex_unlock(&workers->mutex);
 }
 
@@ -201,7 +207,7 @@ void at_workers_after_fork(at_workers *workers, bool is_child) {
             if (workers->places[i].worker.fd >= 0) close(workers->places[i].worker.fd);
             workers->places[i] = (at_worker_place){.worker.fd = -1};
         }
-        pthread_cond_init(&workers->turn, NULL);
+        at_condition_init(&workers->turn);
     }
     pthread_mutex_unlock(&workers->mutex);
 }
@@ -261,10 +267,15 @@ attune_status at_workers_compile(at_workers *workers, const at_codegen_file *pro
         return at_fail(err, ATTUNE_UNSUPPORTED, "%zu bytes of IR are too many for a worker", request->ir_bytes);
     at_error why = {0};
     at_worker_place *place = take_place(workers);
+    if (!place) return at_background_fail(err);
     const int64_t deadline = monotonic_ms() + workers->timeout_ms;
     const outcome first =
         by_clock(try_once(workers, &place->worker, program, plugin, deadline, request, allocator, data, bytes, &why),
                  DONE, deadline);
+    if (first != DONE && at_background_is_abandoned()) { /* try_once has killed the worker */
+        leave_place(workers, place);
+        return at_background_fail(err);
+    }
     const bool again = first == DEAD || (first == SILENT && monotonic_ms() < deadline);
     const outcome result = again ? by_clock(try_once(workers, &place->worker, program, plugin, deadline, request,
                                                      allocator, data, bytes, &why),

@@ -29,6 +29,7 @@ typedef struct at_codegen_exports {
     const char *llvm_version;                                                    /* that it was built for */
     void (*compile)(const at_codegen_request *request, at_codegen_reply *reply); /* thread-safe */
     void (*release)(at_codegen_reply *reply);
+    int has_destructors; /* exit() ends objects of LLVM: no compile may be under way then */
 } at_codegen_exports;
 
 #define AT_CODEGEN_SYMBOL "attune_codegen_exports"
