@@ -14,6 +14,7 @@
 #define USUAL    "num_heads=2,head_dim=64"
 #define ANY      USUAL ",seq_q=dynamic,seq_kv=dynamic"
 #define SAME     ",reproducible=1"
+#define OF_VM    ANY SAME ",score_mod=score+0.5*(q-kv)" /* tier 0 has no machine code for it */
 #define DEADLINE {sizeof(attune_plan_options), .max_specialised = 8, .repeats = 3, .has_deadline = 1}
 
 /* ---- Events ---- */
@@ -60,8 +61,9 @@ static void first_calls_are_answered_at_once(void **state) {
     const sample from = sized(ANY, "seq_q=30,seq_kv=50");
     sample_call call;
     sample_call_open(&call, &from, ON_THE_HEAP);
+    assert_int_equal(hits_of_tier0, 3); /* one query, few, many: found when the plan was made */
     run(plan, &call);
-    assert_int_equal(hits_of_tier0, 1);
+    assert_int_equal(hits_of_tier0, 3);
     wait_for_background();
     assert_int_equal(swapped, 1);
     assert_int_equal(info_of(plan).stopgap_calls, 1);
@@ -74,7 +76,59 @@ static void first_calls_are_answered_at_once(void **state) {
     attune_plan_destroy(sample_context, plan);
 }
 
-/* The promise of the room: 200 calls of five shapes, with swaps among them, have the bits of the interpreter. */
+static void assert_has_bits(attune_plan *plan, const char *problem, const char *sizes) {
+    const sample from = sized(problem, sizes);
+    attune_context *const context = plan->context;
+    sample_call call, expected;
+    sample_call_open(&call, &from, ON_THE_HEAP);
+    sample_call_open(&expected, &from, ON_THE_HEAP);
+    if (attune_plan_run(context, plan, &call.arguments, NULL)) fail_msg("%s", attune_last_message());
+    assert_int_equal(attune_run_interpreted(context, &expected.problem, NULL, &expected.arguments), ATTUNE_OK);
+    if (!sample_calls_agree(&call, &expected)) fail_msg("%s has other bits", sizes);
+    sample_call_close(&call);
+    sample_call_close(&expected);
+}
+
+/* Its program takes as long as many calls, so there is one, and a plan makes it before the first call. That for many
+ * queries serves all until a kernel comes or, where nothing can be compiled, a program for the kind. */
+static void the_virtual_machine_is_prepared_before_the_first_call(void **state) {
+    (void)state;
+    static const char *const sizes[] = {"seq_q=30,seq_kv=50", "seq_q=5,seq_kv=50", "seq_q=1,seq_kv=50"};
+    enum { NUM_SIZES = sizeof sizes / sizeof *sizes };
+    const attune_context_options with = {.struct_size = sizeof with,
+                                         .cache_dir = "",
+                                         .max_workers = 1,
+                                         .event = count_event,
+                                         .compile_mode = ATTUNE_COMPILE_NEVER};
+    attune_plan_options options = DEADLINE;
+    attune_context *context;
+    attune_plan *plan;
+    attune_problem problem = ATTUNE_PROBLEM_INIT;
+    options.max_specialised = 0;
+    assert_int_equal(attune_context_create(&with, &context), ATTUNE_OK);
+    assert_int_equal(attune_problem_parse(OF_VM, &problem), ATTUNE_OK);
+    assert_int_equal(attune_plan_create(context, &problem, &options, &plan), ATTUNE_OK);
+    assert_int_equal(hits_of_tier0, 1);
+    assert_true(pl_begin(plan)); /* so that nothing happens behind these calls */
+    for (int i = 0; i < NUM_SIZES; i++) assert_has_bits(plan, OF_VM, sizes[i]);
+    pl_end(plan);
+    assert_int_equal(hits_of_tier0, 1);
+    assert_int_equal(info_of(plan).stopgap_calls, NUM_SIZES);
+    assert_int_equal(info_of(plan).many_calls, NUM_SIZES);
+    for (int i = 0; i < NUM_SIZES; i++) {
+        assert_has_bits(plan, OF_VM, sizes[i]);
+        at_background_wait(&context->background);
+    }
+    const attune_plan_info before = info_of(plan);
+    for (int i = 0; i < NUM_SIZES; i++) assert_has_bits(plan, OF_VM, sizes[i]);
+    assert_int_equal(info_of(plan).stopgap_calls, 3 * NUM_SIZES);
+    assert_int_equal(info_of(plan).many_calls, before.many_calls + 1);
+    assert_int_equal(info_of(plan).few_calls, before.few_calls + NUM_SIZES - 1);
+    attune_plan_destroy(context, plan);
+    attune_context_destroy(context);
+}
+
+/* 200 calls of five shapes, with swaps among them, have the bits of the interpreter. */
 static void no_bit_changes_across_swaps(void **state) {
     (void)state;
     static const char *const sizes[] = {"seq_q=30,seq_kv=50", "seq_q=1,seq_kv=50", "seq_q=5,seq_kv=9",
@@ -336,6 +390,7 @@ static int open_all(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(first_calls_are_answered_at_once, watch, look_away),
+        cmocka_unit_test_setup_teardown(the_virtual_machine_is_prepared_before_the_first_call, watch, look_away),
         cmocka_unit_test_setup_teardown(no_bit_changes_across_swaps, watch, look_away),
         cmocka_unit_test_setup_teardown(no_call_waits, watch, look_away),
         cmocka_unit_test_setup_teardown(a_call_may_wait_a_while, watch, look_away),

@@ -108,14 +108,20 @@ attune_status pl_kernel(attune_plan *plan, pl_kind kind, attune_kernel **kernel,
     return ATTUNE_OK;
 }
 
+/* A kernel that is not the plan's own stands in from here on, if nothing else does. */
 attune_status pl_replace_stopgap(attune_plan *plan, pl_kind kind) {
     const attune_problem p = problem_of(plan, kind);
     attune_kernel *kernel;
     const attune_status status = attune_compile(plan->context, &p, NULL, &kernel);
-    if (status || settle_next_try(plan, kind, kernel) || !at_kernel_is_own(kernel)) {
-        if (status || !kernel->node.made_again_at) plan->next_try[kind] = PL_NEVER;
-        attune_kernel_release(kernel);
-        return status ? status : ATTUNE_CODEGEN_MISSING;
+    if (status) {
+        plan->next_try[kind] = PL_NEVER;
+        return status;
+    }
+    const bool is_own = at_kernel_is_own(kernel);
+    if (settle_next_try(plan, kind, kernel) || !is_own) {
+        if (!kernel->node.made_again_at) plan->next_try[kind] = PL_NEVER;
+        publish(&plan->stopgaps[kind], &kernel);
+        return ATTUNE_CODEGEN_MISSING;
     }
     if (publish(&plan->kernels[kind], &kernel)) pl_tell_swap(plan, kernel, &p);
     return ATTUNE_OK;
@@ -138,34 +144,42 @@ static void wait_for(attune_plan *plan, pl_kind kind) {
         at_background_wait_for(&plan->context->background, &plan->job, plan->deadline_us);
 }
 
-/* The kernel that is there at once. If that is what a compile would give, it is the plan's. NULL: there is none. */
-static attune_kernel *stopgap_of(attune_plan *plan, pl_kind kind) {
-    attune_kernel *kernel = atomic_load_explicit(&plan->stopgaps[kind], memory_order_acquire);
-    if (kernel || plan->has_no_stopgap[kind]) return kernel;
+/* What there is without a compiler. If that is what a compile would give, it is the plan's. */
+static void find_stopgap(attune_plan *plan, pl_kind kind, bool may_prepare) {
     const attune_problem p = problem_of(plan, kind);
-    if (at_kernel_at_once(plan->context, &p, &kernel, NULL)) {
-        plan->has_no_stopgap[kind] = true;
-        return NULL;
-    }
+    attune_kernel *kernel;
+    if (at_kernel_at_once(plan->context, &p, may_prepare, &kernel, NULL)) return;
     publish(at_kernel_is_own(kernel) ? &plan->kernels[kind] : &plan->stopgaps[kind], &kernel);
-    return kernel;
+}
+
+/* The virtual machine's program takes some 2 ms, so there is one for all calls: that for many queries takes any. */
+void pl_find_stopgaps(attune_plan *plan) {
+    const bool is_open = plan->is_open[PL_SEQ_Q];
+    find_stopgap(plan, is_open ? PL_MANY : pl_kind_of(plan, 0), true);
+    if (is_open && plan->few_rows) find_stopgap(plan, PL_FEW, false);
+    if (plan->has_one) find_stopgap(plan, PL_ONE, false);
+}
+
+/* The best kernel that is there, whose kind *kind becomes: machine code before the virtual machine, and that for the
+ * kind before that for many. NULL: there is none. */
+static attune_kernel *stand_in(const attune_plan *plan, pl_kind *kind) {
+    attune_kernel *const own = atomic_load_explicit(&plan->stopgaps[*kind], memory_order_acquire);
+    if ((own && own->engine == ATTUNE_ENGINE_JIT) || !plan->is_open[PL_SEQ_Q]) return own;
+    attune_kernel *many = atomic_load_explicit(&plan->kernels[PL_MANY], memory_order_acquire);
+    if (!many && !own) many = atomic_load_explicit(&plan->stopgaps[PL_MANY], memory_order_acquire);
+    if (!many) return own;
+    *kind = PL_MANY;
+    return many;
 }
 
 static attune_status kernel_by_deadline(attune_plan *plan, pl_kind *kind, attune_kernel **kernel, at_error *err) {
     const pl_kind wanted = *kind;
-    *kernel = stopgap_of(plan, wanted);
-    if (*kernel == plan->kernels[wanted] && *kernel) return ATTUNE_OK;
-    attune_kernel *const many = plan->is_open[PL_SEQ_Q] ? plan->kernels[PL_MANY] : NULL;
-    if (!*kernel && !many) return pl_kernel(plan, wanted, kernel, err); /* strict mode, or no tier 0 */
+    if (!stand_in(plan, kind)) return pl_kernel(plan, wanted, kernel, err); /* strict mode: it fails */
     ask_for(plan, wanted);
     wait_for(plan, wanted);
-    attune_kernel *const own = atomic_load_explicit(&plan->kernels[wanted], memory_order_acquire);
-    if (own) {
-        *kernel = own;
-    } else if (many && (!*kernel || (*kernel)->engine != ATTUNE_ENGINE_JIT)) {
-        *kind = PL_MANY;
-        *kernel = many;
-    }
+    *kind = wanted;
+    *kernel = atomic_load_explicit(&plan->kernels[wanted], memory_order_acquire);
+    if (!*kernel) *kernel = stand_in(plan, kind);
     return ATTUNE_OK;
 }
 

@@ -73,6 +73,7 @@ attune_status attune_plan_create(attune_context *context, const attune_problem *
     at_signature_init(&made->signature, &canonical);
     settle_deadline(made);
     pl_settle_kinds(made);
+    if (made->deadline_us >= 0) pl_find_stopgaps(made);
     *plan = made;
     return ATTUNE_OK;
 }

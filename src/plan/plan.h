@@ -44,8 +44,7 @@ struct attune_plan {
     bool is_open[PL_NUM_LENGTHS];
     _Atomic(attune_kernel *) kernels[PL_NUM_KINDS];
     _Atomic(attune_kernel *) stopgaps[PL_NUM_KINDS]; /* with a deadline what was there at once, else what stands in */
-    _Atomic bool has_no_stopgap[PL_NUM_KINDS];
-    pl_special *special[PL_MOST_SPECIALISED]; /* those below num_special are complete */
+    pl_special *special[PL_MOST_SPECIALISED];        /* those below num_special are complete */
     _Atomic uint32_t num_special;
     _Atomic uint64_t streak;                /* the key of the last calls, hashed, and how many calls they were */
     _Atomic int32_t promoter;               /* the process of the thread that adds to `special`; 0: none */
@@ -80,6 +79,9 @@ attune_status pl_kernel_for(attune_plan *plan, pl_kind *kind, attune_kernel **ke
 /* The kernel of a kind; the first call compiles it. What stands in because that failed is a stopgap, until it is time
  * to try again. */
 attune_status pl_kernel(attune_plan *plan, pl_kind kind, attune_kernel **kernel, at_error *err);
+
+/* For a plan with a deadline: finds what computes until its own kernels are compiled, so that no call has to. */
+void pl_find_stopgaps(attune_plan *plan);
 
 /* Runs it. A workspace that was measured for the kernel of before may be too small for a better one: then the one of
  * before runs, whose kind *kind becomes. */

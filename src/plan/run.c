@@ -29,12 +29,12 @@ static attune_status run_special(attune_plan *plan, const pl_special *special, c
 }
 
 /* What may have run before the kernel of this kind was there, by a number; NULL: nothing. */
-enum { NUM_BEFORE = 2 };
+enum { NUM_BEFORE = 3 };
 static attune_kernel *before(const attune_plan *plan, int number, pl_kind *kind) {
     if (number == 0) return plan->stopgaps[*kind];
     if (!plan->is_background) return NULL;
     *kind = PL_MANY;
-    return plan->kernels[PL_MANY];
+    return number == 1 ? plan->kernels[PL_MANY] : plan->stopgaps[PL_MANY];
 }
 
 attune_status pl_run_kind(attune_plan *plan, pl_kind *kind, attune_kernel *kernel, const attune_arguments *a,

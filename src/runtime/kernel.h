@@ -11,9 +11,10 @@ attune_status at_kernel_get(attune_context *context, at_operation operation, con
                             attune_kernel **kernel, at_error *err);
 
 /* A kernel of attention that is there without a compile and without waiting for one: from memory, a bundle, the disk,
- * another tuning class, tier 0. ATTUNE_NOT_CACHED: strict mode refuses the last. */
-attune_status at_kernel_at_once(attune_context *context, const attune_problem *problem, attune_kernel **kernel,
-                                at_error *err);
+ * another tuning class, tier 0. may_prepare: also by the virtual machine, whose program takes 2 ms to make.
+ * ATTUNE_NOT_CACHED: strict mode refuses the last two. */
+attune_status at_kernel_at_once(attune_context *context, const attune_problem *problem, bool may_prepare,
+                                attune_kernel **kernel, at_error *err);
 
 /* Whether a kernel is what attune_compile would give, and not one that stands in. */
 bool at_kernel_is_own(const attune_kernel *kernel);

@@ -222,8 +222,8 @@ static attune_status make_kernel(void *user, const at_key *key, at_cache_node **
 /* ---- At once ---- */
 
 /* The key of a kernel that is there at once, beside that of the one that is compiled meanwhile. It names no entry. */
-static void turn_into_key_at_once(at_key *key) {
-    key->bytes[key->size++] = 1;
+static void turn_into_key_at_once(at_key *key, bool may_prepare) {
+    key->bytes[key->size++] = may_prepare ? 1 : 2;
     key->high = ~key->high;
 }
 
@@ -247,11 +247,9 @@ static attune_status make_stopgap(const at_request *request, const at_key *key, 
     attune_context *const context = request->context;
     if (at_make_from_stand_in(request, key, meanwhile, kernel)) return ATTUNE_OK;
     const attune_status status = at_record_allow(&context->record, key, request->operation, NULL, err);
-    if (status) {
-        at_record_miss(&context->record, key, request->operation, NULL);
-        return status;
-    }
+    if (status) return status;
     if (at_make_from_tier0(request, key, meanwhile, kernel)) return ATTUNE_OK;
+    if (request->no_vm) return at_fail(err, ATTUNE_CODEGEN_MISSING, "no machine code is there at once");
     return make_by_vm(request, key, kernel, err);
 }
 
@@ -315,7 +313,8 @@ typedef struct miss {
 static attune_status get(attune_context *context, at_operation operation, const attune_schedule *schedule, miss *m,
                          at_cache_node **node, at_error *err) {
     at_key_make(&m->key, operation, schedule, &context->machine);
-    m->request = (at_request){context, operation, schedule, operation.op == &at_attention ? &m->signature : NULL};
+    m->request =
+        (at_request){context, operation, schedule, operation.op == &at_attention ? &m->signature : NULL, false};
     return at_memory_cache_get(&context->memory, &m->key, make_kernel, &m->request, node, err);
 }
 
@@ -326,25 +325,26 @@ static attune_status find_or_make(attune_context *context, const attune_problem 
     return status ? status : get(context, at_attention_of(&m->canonical), schedule, m, node, err);
 }
 
-static attune_status get_at_once(attune_context *context, miss *m, at_cache_node **node, at_error *err) {
+static attune_status get_at_once(attune_context *context, bool may_prepare, miss *m, at_cache_node **node,
+                                 at_error *err) {
     const at_operation operation = at_attention_of(&m->canonical);
     at_key_make(&m->key, operation, NULL, &context->machine);
     *node = at_memory_cache_peek(&context->memory, &m->key);
     if (*node) return ATTUNE_OK;
-    turn_into_key_at_once(&m->key);
-    m->request = (at_request){context, operation, NULL, &m->signature};
+    turn_into_key_at_once(&m->key, may_prepare);
+    m->request = (at_request){context, operation, NULL, &m->signature, !may_prepare};
     return at_memory_cache_get(&context->memory, &m->key, make_at_once, &m->request, node, err);
 }
 
-attune_status at_kernel_at_once(attune_context *context, const attune_problem *problem, attune_kernel **kernel,
-                                at_error *err) {
+attune_status at_kernel_at_once(attune_context *context, const attune_problem *problem, bool may_prepare,
+                                attune_kernel **kernel, at_error *err) {
     at_cache_node *node = NULL;
     int cancellation;
     miss *m = at_alloc(&context->allocator, sizeof *m);
     if (!m) return at_fail_memory(err, sizeof *m);
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancellation);
     attune_status status = mha_canonicalize(problem, &m->canonical, err);
-    if (!status) status = get_at_once(context, m, &node, err);
+    if (!status) status = get_at_once(context, may_prepare, m, &node, err);
     *kernel = (attune_kernel *)node;
     at_free(&context->allocator, m);
     pthread_setcancelstate(cancellation, NULL);
