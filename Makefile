@@ -92,7 +92,7 @@ LIB_SRC := $(filter-out $(DSO_SRC) $(WORKER_SRC) src/codegen/% src/wheel/% src/b
 	$(MONOCYPHER)/monocypher.c
 # The run time that is a part of each bundle: its own sources, and the library's that check a call.
 BUNDLE_RUN_SRC := $(wildcard src/bundle_run/*.c) \
-	$(addprefix src/,base/error.c base/struct.c ir/eval.c ir/ir.c layer/pack.c problem/pack_layout.c \
+	$(addprefix src/,base/error.c base/struct.c ir/ir.c layer/pack.c problem/pack_layout.c \
 	problem/problem_strides.c problem/signature.c target/bundle_class.c target/cpu_probe.c \
 	target/tuning_class.c) \
 	$(addprefix src/runtime/,call.c call_overlap.c call_sizes.c call_strides.c call_tables.c workspace.c)
@@ -191,13 +191,13 @@ $(call obj,$(VM_SETS:%=src/vm/%.c)): $(if $(SANITIZE),$(call flags,VM_UNWATCHED)
 $(call obj,$(addprefix src/vm/,avx2.c avx512.c)): \
 	BASE_CFLAGS += $(if $(filter x86_64%,$(shell $(CC) -dumpmachine)),-mno-vzeroupper)
 $(call obj,tools/fetch/fetch.c): INCLUDES = $(shell pkg-config --cflags libcurl)
-# They see the public header only. PyTorch throws exceptions through the adapter's kernels.
+# They see the public header, and two of src/base. PyTorch throws exceptions through the adapter's kernels.
 $(call obj,$(COMMON_SRC)): INCLUDES = -Iadapters
 $(call obj,$(COMMON_SRC)): BASE_CFLAGS += -fexceptions
-$(call obj,$(TORCH_SRC)): INCLUDES = -Iadapters/torch -Iadapters
+$(call obj,$(TORCH_SRC)): INCLUDES = -Iadapters/torch -Iadapters -Isrc/base
 $(call obj,$(TORCH_SRC)): BASE_CFLAGS += -fexceptions
 # ONNX Runtime throws, too, where there is no memory for an output.
-$(call obj,$(ORT_SRC)): INCLUDES = -Iadapters/ort -Iadapters
+$(call obj,$(ORT_SRC)): INCLUDES = -Iadapters/ort -Iadapters -Isrc/base
 $(call obj,$(ORT_SRC)): BASE_CFLAGS += -fexceptions
 $(call obj,$(JAX_SRC)): INCLUDES = -Iadapters/jax -Iadapters
 $(call obj,$(TVM_SRC)): INCLUDES = -Iadapters/tvm -Iadapters
@@ -374,8 +374,8 @@ $(call adapters_in,$(BUILD)): $(BUILD)/libattune-%.so: $(BUILD)/libattune.so ada
 	$(Q)$(LINK) $(SHARED) -z nodelete -Wl,-rpath,'$$ORIGIN' -Wl,-Bsymbolic \
 		-Wl,--version-script=adapters/$*/exports.map $(filter %.o,$^) -L$(BUILD) -lattune $(CORE_LIBS) -o $@
 
-$(addsuffix /libattune-torch.so,$(BUILD) $(BUILD)/wheel): $(call obj,$(COMMON_SRC) $(TORCH_SRC))
-$(addsuffix /libattune-ort.so,$(BUILD) $(BUILD)/wheel): $(call obj,$(COMMON_SRC) $(ORT_SRC))
+$(addsuffix /libattune-torch.so,$(BUILD) $(BUILD)/wheel): $(call obj,$(COMMON_SRC) $(TORCH_SRC) src/base/plain_text.c)
+$(addsuffix /libattune-ort.so,$(BUILD) $(BUILD)/wheel): $(call obj,$(COMMON_SRC) $(ORT_SRC) src/base/plain_text.c)
 $(addsuffix /libattune-jax.so,$(BUILD) $(BUILD)/wheel): $(call obj,$(COMMON_SRC) $(JAX_SRC))
 $(addsuffix /libattune-tvm.so,$(BUILD) $(BUILD)/wheel): $(call obj,$(COMMON_SRC) $(TVM_SRC))
 

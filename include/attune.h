@@ -46,6 +46,11 @@
  * attune_arguments_init_sized and attune_mha_weights_init_sized, with the number of bytes of the struct that it knows.
  * All of them write the same defaults, and never more than those bytes.
  *
+ * The floating-point environment and the locale of the calling thread do not matter: rounding mode, flush-to-zero flags
+ * and unmasked exceptions change no result, key or text. Every function leaves them as they were, exception flags
+ * included. A function that the host passes (a log, an event, a builder, a runner) is called in the default environment
+ * and must leave it so.
+ *
  * Units: sizes and strides of tensors are counted in elements, workspaces and caches in bytes.
  *
  * Headers

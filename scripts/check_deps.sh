@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Fails on an include that the architecture does not allow, on a folder without a rule, and on a circle between folders.
-# The rules are the table "The folders" in docs/design.md: a row's third column has what the folder may include of
-# attune beside its own headers, the fourth what of the system beside the plain part of the C library. Prints each
-# offender.
+# Fails on an include that the architecture does not allow, on a folder without a rule, on a circle between folders, and
+# on a function of the C library that depends on the locale. Prints each offender. The rules are the table "The folders"
+# in docs/design.md: a row's third column has what the folder may include of attune beside its own headers, the fourth
+# what of the system beside the plain part of the C library.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-plain='(attune|assert|ctype|errno|fenv|float|inttypes|langinfo|limits|locale|math|setjmp|stdarg|stdatomic|stdbool'
+plain='(attune|assert|ctype|errno|fenv|float|inttypes|limits|math|setjmp|stdarg|stdatomic|stdbool'
 plain+='|stddef|stdint|stdio|stdlib|string|strings)\.h'
 offences=0
 offend() { echo "$1"; offences=$((offences + 1)); }
@@ -72,5 +72,11 @@ while read -r line; do
     fi
     [[ $name =~ $allowed ]] || offend "$place: $folder must not include $name"
 done < <(grep -rnE --include='*.[ch]' --include='*.def' '^[[:space:]]*#[[:space:]]*include' include src tools adapters)
+
+# What the C library makes of numbers depends on the locale.
+while read -r line; do
+    offend "$line: use base/plain_text.h"
+done < <(grep -rnE --include='*.c' '\b(vsnprintf|vsprintf|strto(d|f|ld)|atof|to(upper|lower))\(' src |
+    grep -vE '^src/(base/plain_text|bundle_run/plain_libc)\.c:' | cut -d: -f1,2)
 echo "check-deps: $includes includes, $offences not allowed"
 [ "$includes" -gt 0 ] && [ "$offences" -eq 0 ]

@@ -3,6 +3,7 @@
 #include "cases.h"
 #include "runtime/call.h"
 #include "runtime/context.h"
+#include "support/environments.h"
 #include "support/statuses.h"
 #include "support/tensor_calls.h"
 #include "target/bundle_abi.h"
@@ -40,6 +41,17 @@ static const char *sizes_of(const at_bundle_kernel *kernel) {
 
 /* ---- Calls ---- */
 
+static environment where; /* of the threads that call the run time */
+
+/* A call of the run time's there, and its status. */
+#define THERE(call)                                                                                                    \
+    ({                                                                                                                 \
+        environment_enter(where);                                                                                      \
+        const int status_ = call;                                                                                      \
+        environment_leave(where, #call);                                                                               \
+        status_;                                                                                                       \
+    })
+
 typedef struct packed {
     unsigned char bytes[2048];
 } packed;
@@ -58,7 +70,7 @@ static packed pack(const at_bundle_kernel *kernel, const attune_arguments *argum
 static void *give_workspace(const at_bundle_kernel *kernel, attune_arguments *arguments, uint32_t workers) {
     size_t bytes;
     const packed p = pack(kernel, arguments);
-    assert_int_equal(workspace_of(p.bytes, workers, &bytes, kernel), CASES_OK);
+    assert_int_equal(THERE(workspace_of(p.bytes, workers, &bytes, kernel)), CASES_OK);
     void *memory = NULL;
     assert_int_equal(posix_memalign(&memory, 64, bytes ? bytes : 64), 0);
     memset(memory, 0x5a, bytes);
@@ -71,9 +83,9 @@ static void run_at_once(const at_bundle_kernel *kernel, attune_arguments *argume
     void *const memory = give_workspace(kernel, arguments, 1);
     const packed p = pack(kernel, arguments);
     char message[512];
-    assert_int_equal(check_kernel(p.bytes, message, sizeof message, kernel), CASES_OK);
+    assert_int_equal(THERE(check_kernel(p.bytes, message, sizeof message, kernel)), CASES_OK);
     assert_string_equal(message, "");
-    assert_int_equal(run_kernel(p.bytes, kernel), CASES_OK);
+    assert_int_equal(THERE(run_kernel(p.bytes, kernel)), CASES_OK);
     free(memory);
 }
 
@@ -83,11 +95,12 @@ static void run_in_parts(const at_bundle_kernel *kernel, attune_arguments *argum
     void *const memory = give_workspace(kernel, arguments, WORKERS);
     const packed p = pack(kernel, arguments);
     cases_static_call call;
-    assert_int_equal(begin_kernel(p.bytes, WORKERS, &call, kernel), CASES_OK);
+    assert_int_equal(THERE(begin_kernel(p.bytes, WORKERS, &call, kernel)), CASES_OK);
     const uint32_t phases = cases_static_phases(&call);
     for (uint32_t phase = 0; phase < phases; phase++)
         for (int64_t task = cases_static_tasks(&call, phase); task-- > 0;)
-            assert_int_equal(cases_static_execute(&call, phase, task, task + 1, (uint32_t)(task % WORKERS)), CASES_OK);
+            assert_int_equal(THERE(cases_static_execute(&call, phase, task, task + 1, (uint32_t)(task % WORKERS))),
+                             CASES_OK);
     assert_int_equal(cases_static_execute(&call, 0, 0, 1, WORKERS), CASES_INVALID_ARGUMENT);
     assert_int_equal(cases_static_execute(&call, phases, 0, 1, 0), CASES_INVALID_ARGUMENT);
     assert_int_equal(cases_static_execute(&call, 0, 1, 0, 0), CASES_INVALID_ARGUMENT);
@@ -130,6 +143,29 @@ static void bits_are_the_library_s(void **state) {
             if (runs_here(&bundle->kernels[k].codes[c]))
                 compare_code(&bundle->kernels[k], &bundle->kernels[k].codes[c]);
     assert_int_equal(cases_use(NULL), CASES_OK);
+}
+
+/* With the best code, by callers of other floating-point environments; numbers that flushing would change. */
+static void bits_are_those_of_any_environment(void **state) {
+    (void)state;
+    for (uint32_t k = 0; k < cases_bundle.num_kernels; k++) {
+        const at_bundle_kernel *const kernel = &cases_bundle.kernels[k];
+        tensors t, own;
+        attune_arguments arguments;
+        tensors_open_call(&t, kernel->problem, sizes_of(kernel), INPUT_DENORMAL, 7);
+        tensors_arguments(&t, &arguments);
+        run_at_once(kernel, &arguments);
+        for (where = ENV_DOWNWARD; where < NUM_ENVIRONMENTS; where++)
+            for (int in_parts = 0; in_parts <= 1; in_parts++) {
+                assert_true(tensors_share(&own, &t));
+                tensors_arguments(&own, &arguments);
+                (in_parts ? run_in_parts : run_at_once)(kernel, &arguments);
+                tensors_assert_same(&own, &t, environment_names[where]);
+                tensors_free(&own);
+            }
+        where = ENV_DEFAULT;
+        tensors_free(&t);
+    }
 }
 
 /* ---- Equal refusals ---- */
@@ -412,6 +448,7 @@ static void header_is_used(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bits_are_the_library_s),
+        cmocka_unit_test(bits_are_those_of_any_environment),
         cmocka_unit_test(refusals_are_the_library_s),
         cmocka_unit_test(registered_kernels_are_found),
         cmocka_unit_test(others_are_not),

@@ -609,31 +609,6 @@ static void test_pack2(void **state) {
     for (int i = 0; i < 8; i++) assert_int_equal(packed[i], expected[i]);
 }
 
-/* ---- The floating-point environment ---- */
-
-#if defined(__aarch64__)
-enum { FLUSH = 1 << 24 }; /* FPCR.FZ: denormals are zero, flush to zero */
-#else
-enum { FLUSH = 0x8040 }; /* the same in MXCSR */
-#endif
-
-static void test_environment(void **state) {
-    (void)state;
-    const uint32_t before = ir_fpenv_enter();
-    ir_fpenv_leave(before | FLUSH);
-    const uint32_t saved = ir_fpenv_enter();
-    assert_int_equal(saved & FLUSH, FLUSH);
-    const volatile float tiny = 0x1p-149f;
-    const float x = tiny, two = 2;
-    float out;
-    ir_eval_get(IR_MUL, IR_F32)(&out, &x, &two, NULL, 1);
-    ir_fpenv_leave(saved);
-    const uint32_t after = ir_fpenv_enter();
-    ir_fpenv_leave(before);
-    assert_int_equal(after & FLUSH, FLUSH);
-    assert_true(out == 0x1p-148f);
-}
-
 int main(void) {
     random_state = UINT64_C(0x5eed5eed5eed5eed);
     printf("seed %llx\n", (unsigned long long)random_state);
@@ -654,7 +629,6 @@ int main(void) {
         cmocka_unit_test(test_lookup),
         cmocka_unit_test(test_tile_dot2),
         cmocka_unit_test(test_pack2),
-        cmocka_unit_test(test_environment),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -428,28 +428,6 @@ static void test_scalar_params(void **state) {
     assert_true(f == quarter && d == third * 2 && i == -15);
 }
 
-#if defined(__aarch64__)
-enum { FLUSH = 1 << 24 }; /* FPCR.FZ: denormals are zero, flush to zero */
-#else
-enum { FLUSH = 0x8040 }; /* the same in MXCSR */
-#endif
-
-static void test_caller_environment(void **state) {
-    (void)state;
-    float x = 0x1p-140f, o = 0;
-    const uint32_t before = ir_fpenv_enter();
-    ir_fpenv_leave(before | FLUSH);
-    at_error err;
-    const attune_status status = run("kernel @k (x: f32[] in, o: f32[] out) { parallel for i in 0..1 {"
-                                     " o[] = x[] + x[] } }",
-                                     (void *[]){&x, &o}, NULL, &err);
-    const uint32_t after = ir_fpenv_enter();
-    ir_fpenv_leave(before);
-    assert_int_equal(status, ATTUNE_OK);
-    assert_int_equal(after & FLUSH, FLUSH);
-    assert_memory_equal(&o, &(const float){0x1p-139f}, sizeof o);
-}
-
 /* ---- Whole kernels ---- */
 
 static uint32_t random_state = 12345;
@@ -635,7 +613,6 @@ int main(void) {
         cmocka_unit_test(test_control_flow),
         cmocka_unit_test(test_index_arithmetic),
         cmocka_unit_test(test_scalar_params),
-        cmocka_unit_test(test_caller_environment),
         cmocka_unit_test(test_matmul),
         cmocka_unit_test(test_softmax),
         cmocka_unit_test(test_shuffle),

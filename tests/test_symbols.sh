@@ -158,7 +158,7 @@ expect "and the shared library" 0 '^[0-9.]+ 17$' link "$library" "-Wl,-rpath,$BU
 
 # With link-time optimisation, as packages are often built: an archive of a few files, one of which a program calls.
 lto='-O2 -flto=auto -ffat-lto-objects'
-few='src/base/nearest.c src/base/struct.c src/base/error.c'
+few='src/base/nearest.c src/base/struct.c src/base/error.c src/base/plain_text.c'
 lto_archive() {
     env -u CFLAGS make --no-print-directory DEPS=no BUILD="$work/lto" CFLAGS="$lto" LIB_SRC="$few" \
         "$work/lto/libattune.a"

@@ -1,5 +1,6 @@
 #include "block_match.h"
 
+#include "fpenv.h"
 #include "projected.h"
 #include "source.h"
 
@@ -98,6 +99,7 @@ static bool take_core(trace *t, const ort_node *softmax, core *c) {
 }
 
 static bool match_softmax(trace *t, const ort_node *n, block_match *m) {
+    AT_DEFAULT_FPENV;
     core c = {.scale = 1};
     m->spec = (node_spec){.op = NODE_BLOCK, .attributes = node_default_attributes()};
     if (!take_core(t, n, &c) || !trace_back(t, c.q, trace_view_of("b h r c"), &t->q) ||

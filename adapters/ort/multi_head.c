@@ -4,6 +4,7 @@
  *     unidirectional      is_causal; positions begin after the past
  *     bias                of the projections before: added to query, key and value here */
 #include "call.h"
+#include "fpenv.h"
 
 #include <string.h>
 
@@ -102,6 +103,7 @@ typedef struct biased {
 } biased;
 
 static void add_bias(void *argument, int64_t begin, int64_t end, uint32_t worker) {
+    AT_DEFAULT_FPENV;
     const biased *const b = argument;
     (void)worker;
     for (int64_t row = begin; row < end; row++)

@@ -2,7 +2,9 @@
 
 #include "call.h"
 #include "flex.h"
+#include "fpenv.h"
 #include "note.h"
+#include "plain_text.h"
 #include "projected.h"
 #include "source.h"
 
@@ -91,7 +93,7 @@ static const attribute_rule *find_rule(node_op op, const char *name) {
 __attribute__((format(printf, 2, 3))) static bool refuse(char *message, const char *format, ...) {
     va_list list;
     va_start(list, format);
-    vsnprintf(message, ATTUNE_MESSAGE_BYTES, format, list);
+    at_vprint(message, ATTUNE_MESSAGE_BYTES, format, list);
     va_end(list);
     return false;
 }
@@ -150,6 +152,7 @@ static bool check_heads(node_op op, const node_attributes *a, char *message) {
 }
 
 static bool check_numbers(node_op op, node_attributes *a, char *message) {
+    AT_DEFAULT_FPENV;
     if (a->is_causal < 0 || a->is_causal > 1)
         return refuse(message, "%s is %lld; it must be 0 or 1", op == NODE_ATTENTION ? "is_causal" : "unidirectional",
                       (long long)a->is_causal);
@@ -173,6 +176,7 @@ static bool check_numbers(node_op op, node_attributes *a, char *message) {
 
 /* attune hides padding entirely: that is the same where what is added to its scores leaves nothing of them. */
 static bool check_filter(const node_source *s, size_t mask, const node_attributes *a, char *message) {
+    AT_DEFAULT_FPENV;
     return !source_has_input(s, mask) || a->mask_filter_value <= -1000 ||
            refuse(message, "mask_filter_value is %g; with a %s attune computes -1000 or less",
                   (double)a->mask_filter_value, mask == 3 ? "mask_index" : "key_padding_mask");

@@ -1,5 +1,6 @@
 #include "trace.h"
 
+#include "fpenv.h"
 #include "source.h"
 
 #include <string.h>
@@ -87,6 +88,7 @@ static bool note_reshape(trace *t, const ort_node *n, const trace_value *from, c
 }
 
 bool trace_scaled(const ort_api *api, const ort_node *n, const ort_value_info **other, double *factor) {
+    AT_DEFAULT_FPENV;
     const bool is_product = graph_is(api, n, "Mul");
     double number;
     if (!is_product && !graph_is(api, n, "Div")) return false;

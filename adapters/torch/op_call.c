@@ -1,5 +1,8 @@
 #include "op_call.h"
 
+#include "fpenv.h"
+#include "plain_text.h"
+
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -10,7 +13,7 @@ bool op_fail(op_call *call, const char *format, ...) {
     const int length = snprintf(call->message, sizeof call->message, "%s: ", call->op);
     va_list list;
     va_start(list, format);
-    vsnprintf(call->message + length, sizeof call->message - (size_t)length, format, list);
+    at_vprint(call->message + length, sizeof call->message - (size_t)length, format, list);
     va_end(list);
     return false;
 }
@@ -35,6 +38,7 @@ bool op_optional_tensor(op_call *call, int index, const char *name, torch_view *
 }
 
 double op_optional_double(op_call *call, int index) {
+    AT_DEFAULT_FPENV;
     bool given;
     const double value = torch_double_of(torch_take_optional(call->stack[index], &given));
     if (given && !(fabs(value) <= 1e38)) op_fail(call, "scale is %g; it must be within +-1e38", value);

@@ -1,14 +1,13 @@
 #include "base/error.h"
 
-#include <stdarg.h>
-#include <stdio.h>
+#include "base/plain_text.h"
 
 attune_status at_fail(at_error *err, attune_status status, const char *format, ...) {
     if (!err || err->status != ATTUNE_OK) return status;
     err->status = status;
     va_list args;
     va_start(args, format);
-    vsnprintf(err->message, sizeof err->message, format, args);
+    at_vprint(err->message, sizeof err->message, format, args);
     va_end(args);
     return status;
 }

@@ -1,5 +1,7 @@
 #include "base/memory.h"
 
+#include "base/plain_text.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -135,10 +137,10 @@ void at_string_printf(at_string *string, const char *format, ...) {
     va_list args, again;
     va_start(args, format);
     va_copy(again, args);
-    int length = vsnprintf(NULL, 0, format, args);
+    int length = at_vprint(NULL, 0, format, args);
     va_end(args);
     if (length >= 0 && string_reserve(string, (size_t)length)) {
-        vsnprintf(string->data + string->length, (size_t)length + 1, format, again);
+        at_vprint(string->data + string->length, (size_t)length + 1, format, again);
         string->length += (size_t)length;
     }
     va_end(again);

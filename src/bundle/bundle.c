@@ -1,5 +1,6 @@
 #include "bundle/bundle.h"
 
+#include "base/fpenv.h"
 #include "bundle/archive.h"
 #include "operator/operator.h"
 #include "runtime/kernel.h"
@@ -168,6 +169,7 @@ static attune_status check(const attune_context *context, const attune_bundle_op
 
 attune_status attune_bundle_make(attune_context *context, const attune_bundle_options *given,
                                  const attune_bundle_kernel *kernels, size_t count, attune_bundle_files *out) {
+    AT_DEFAULT_FPENV;
     attune_bundle_options options;
     at_error err = {0};
     if (check(context, given, kernels, count, out, &err) || at_copy_in(&options_struct, given, &options, &err) ||

@@ -1,7 +1,8 @@
 /* The C header of a bundle, for C99 and C++11. */
 #include "bundle/bundle.h"
 
-#include <ctype.h>
+#include "base/plain_text.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -16,7 +17,7 @@ static void put_comment(at_string *out, const char *text) {
 
 static void put_upper(at_string *out, const char *text) {
     for (; *text; text++) {
-        const char letter = (char)toupper((unsigned char)*text);
+        const char letter = at_upper(*text);
         at_string_append(out, &letter, 1);
     }
 }

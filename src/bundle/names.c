@@ -1,6 +1,7 @@
 #include "bundle/bundle.h"
 
-#include <ctype.h>
+#include "base/plain_text.h"
+
 #include <elf.h>
 #include <stdio.h>
 #include <string.h>
@@ -36,7 +37,7 @@ static const char *const own[] = {"use", "bundle", "status"};
 /* Macros have the name of a kernel in capitals. */
 static bool differ_in_case_alone(const char *a, const char *b) {
     size_t i = 0;
-    while (a[i] && toupper((unsigned char)a[i]) == toupper((unsigned char)b[i])) i++;
+    while (a[i] && at_upper(a[i]) == at_upper(b[i])) i++;
     return !a[i] && !b[i] && strcmp(a, b) != 0;
 }
 

@@ -2,6 +2,8 @@
  * local to the run time (the Makefile sees to that). */
 #include "problem/signature.h"
 
+#include "base/plain_text.h"
+
 #include <float.h>
 #include <math.h>
 #include <stdarg.h>
@@ -42,7 +44,8 @@ int strcmp(const char *a, const char *b) {
     return (unsigned char)*a - (unsigned char)*b;
 }
 
-/* ---- stdio.h: the formats that messages have: %s %.Ns %d %u %ld %lu %lld %llu %zu %x %llx %p %g %c %% ---- */
+/* ---- base/plain_text.h and stdio.h. Messages have the formats %s %.Ns %d %u %ld %lu %lld %llu %zu %x %llx %p %g %c
+ * %% ---- */
 
 typedef struct sink {
     char *text;
@@ -106,7 +109,7 @@ static const char *parse_directive(const char *format, directive *d) {
     return format;
 }
 
-int vsnprintf(char *text, size_t capacity, const char *format, va_list arguments) {
+int at_vprint(char *text, size_t capacity, const char *format, va_list arguments) {
     sink s = {text, capacity, 0};
     for (; *format; format++) {
         directive d;
@@ -136,7 +139,7 @@ int vsnprintf(char *text, size_t capacity, const char *format, va_list arguments
 int snprintf(char *text, size_t capacity, const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
-    const int length = vsnprintf(text, capacity, format, arguments);
+    const int length = at_vprint(text, capacity, format, arguments);
     va_end(arguments);
     return length;
 }

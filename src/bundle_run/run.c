@@ -1,6 +1,6 @@
 #include "bundle_run/run.h"
 
-#include "ir/eval.h"
+#include "base/fpenv.h"
 #include "runtime/call.h"
 #include "runtime/workspace.h"
 
@@ -74,6 +74,7 @@ static attune_status prepare(const void *given, uint32_t workers, at_bundle_call
 }
 
 int at_bundle_check(const void *arguments, char *message, size_t bytes, const at_bundle_kernel *kernel) {
+    AT_DEFAULT_FPENV;
     at_bundle_call call;
     at_error err = {0};
     const attune_status status = prepare(arguments, 1, &call, kernel, &err);
@@ -85,6 +86,7 @@ int at_bundle_check(const void *arguments, char *message, size_t bytes, const at
 }
 
 int at_bundle_workspace(const void *given, uint32_t workers, size_t *bytes, const at_bundle_kernel *kernel) {
+    AT_DEFAULT_FPENV;
     attune_arguments arguments;
     const at_bundle_code *code;
     at_settled settled;
@@ -105,13 +107,12 @@ int at_bundle_workspace(const void *given, uint32_t workers, size_t *bytes, cons
 
 static void run_tasks(const at_bundle_call *call, uint32_t phase, int64_t begin, int64_t end, uint32_t worker) {
     const at_bundle_code *code = call->code;
-    const uint32_t saved = ir_fpenv_enter();
     code->phases[phase].run(call->buffers, call->call.settled->scalars, begin, end,
                             call->scratch + worker * code->max_scratch);
-    ir_fpenv_leave(saved);
 }
 
 int at_bundle_run(const void *arguments, const at_bundle_kernel *kernel) {
+    AT_DEFAULT_FPENV;
     at_bundle_call call;
     const attune_status status = prepare(arguments, 1, &call, kernel, NULL);
     if (status || !call.code) return status;
@@ -121,6 +122,7 @@ int at_bundle_run(const void *arguments, const at_bundle_kernel *kernel) {
 }
 
 int at_bundle_begin(const void *arguments, uint32_t workers, at_bundle_call *call, const at_bundle_kernel *kernel) {
+    AT_DEFAULT_FPENV;
     return call ? prepare(arguments, workers, call, kernel, NULL) : ATTUNE_INVALID_ARGUMENT;
 }
 
@@ -131,6 +133,7 @@ int64_t at_bundle_tasks(const at_bundle_call *call, uint32_t phase) {
 }
 
 int at_bundle_execute(const at_bundle_call *call, uint32_t phase, int64_t begin, int64_t end, uint32_t worker) {
+    AT_DEFAULT_FPENV;
     const int64_t tasks = at_bundle_tasks(call, phase);
     if (begin < 0 || end < begin || end > tasks) return ATTUNE_INVALID_ARGUMENT;
     if (begin == end) return ATTUNE_OK;

@@ -2,8 +2,9 @@
 #define _GNU_SOURCE
 #include "expr/parse_internal.h"
 
+#include "base/plain_text.h"
+
 #include <errno.h>
-#include <locale.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -17,7 +18,7 @@ int ex_fail(ex_parser *p, int column, const char *format, ...) {
     va_list args;
     if (p->status) return -1;
     va_start(args, format);
-    vsnprintf(message, sizeof message, format, args);
+    at_vprint(message, sizeof message, format, args);
     va_end(args);
     p->status = at_fail(p->err, ATTUNE_INVALID_PROBLEM, "%s, column %d: %s", p->name, column, message);
     return -1;
@@ -31,13 +32,6 @@ bool ex_token_is(const ex_token *token, const char *text) {
 /* Not <ctype.h>, which asks the caller's locale. */
 static bool is_digit(char c) { return c >= '0' && c <= '9'; }
 static bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
-
-static double to_double(const char *text) {
-    const locale_t plain = newlocale(LC_ALL_MASK, "C", (locale_t)0);
-    const double value = strtod_l(text, NULL, plain);
-    if (plain) freelocale(plain);
-    return value;
-}
 
 /* Digits, perhaps with a point and an exponent. */
 static int number_length(const char *text, bool *is_real) {
@@ -69,7 +63,7 @@ static void take_number(ex_parser *p, ex_token *t) {
     memcpy(digits, t->text, (size_t)t->length);
     digits[t->length] = '\0';
     t->kind = is_real ? EX_REAL : EX_INTEGER;
-    if (is_real) t->value.f = to_double(digits);
+    if (is_real) t->value.f = at_read_double(digits, NULL);
     if (is_real && !isfinite(t->value.f)) ex_fail(p, t->column, "%s is too large for a number", digits);
     if (is_real) return;
     errno = 0;

@@ -3,7 +3,8 @@
 #define _GNU_SOURCE
 #include "expr/expr.h"
 
-#include <locale.h>
+#include "base/plain_text.h"
+
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -22,21 +23,19 @@ static void put(writer *w, const char *format, ...) {
     const size_t room = w->length < w->capacity ? w->capacity - w->length : 0;
     va_list args;
     va_start(args, format);
-    const int length = vsnprintf(room ? w->text + w->length : NULL, room, format, args);
+    const int length = at_vprint(room ? w->text + w->length : NULL, room, format, args);
     va_end(args);
     if (length > 0) w->length += (size_t)length;
 }
 
-/* The shortest text that gives the number back. The caller's locale may have another decimal point. */
+/* The shortest text that gives the number back. */
 static void put_float(writer *w, double value) {
-    const locale_t plain = newlocale(LC_ALL_MASK, "C", (locale_t)0), callers = uselocale(plain);
     char digits[40] = "", longer[40];
     for (int precision = 1; precision <= 17; precision++) {
-        snprintf(longer, sizeof longer, "%.*g", precision, value);
-        if (strtod(longer, NULL) == value && (!*digits || strlen(longer) < strlen(digits))) strcpy(digits, longer);
+        at_print(longer, sizeof longer, "%.*g", precision, value);
+        if (at_read_double(longer, NULL) == value && (!*digits || strlen(longer) < strlen(digits)))
+            strcpy(digits, longer);
     }
-    uselocale(callers);
-    if (plain) freelocale(plain);
     put(w, "%s%s", digits, strpbrk(digits, ".en") ? "" : ".0");
 }
 

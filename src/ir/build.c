@@ -2,6 +2,8 @@
  * build_stmt.c. */
 #include "ir/build_internal.h"
 
+#include "base/plain_text.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -24,7 +26,7 @@ void ir_build_fail(ir_builder *b, const char *format, ...) {
     char message[ATTUNE_MESSAGE_BYTES];
     va_list args;
     va_start(args, format);
-    vsnprintf(message, sizeof message, format, args);
+    at_vprint(message, sizeof message, format, args);
     va_end(args);
     at_fail(&b->error, ATTUNE_INVALID_IR, "%s", message);
     leave(b);

@@ -1,6 +1,5 @@
 /* Expressions: every constructor checks types, then folds (build_fold.c), then makes a node. */
 #include "ir/build_internal.h"
-#include "ir/eval.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -101,9 +100,7 @@ const ir_expr *ir_float(ir_builder *b, ir_elem elem, double value) {
         ir_build_fail(b, "a floating-point constant cannot be %s", ir_elem_get(elem)->name);
         return NULL;
     }
-    const uint32_t saved = ir_fpenv_enter();
     if (elem == IR_F32) value = (float)value;
-    ir_fpenv_leave(saved);
     return ir_build_float(b, elem, value);
 }
 

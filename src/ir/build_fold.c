@@ -55,36 +55,27 @@ static const ir_expr *fold_constants(ir_builder *b, ir_op op, const ir_expr *x, 
     if ((op == IR_DIV || op == IR_MOD) && is_int_const(y) && y->value.i == 0) return NULL;
     ir_eval_fn *eval = ir_eval_get(op, x->type.elem);
     if (!eval) return NULL;
-    const uint32_t saved = ir_fpenv_enter();
     const cell in[3] = {cell_of(x), y ? cell_of(y) : (cell){0}, z ? cell_of(z) : (cell){0}};
     cell out = {.i64 = 0};
     eval(&out, &in[0], y ? &in[1] : NULL, z ? &in[2] : NULL, 1);
     const ir_elem elem = ir_op_get(op)->result == IR_RESULT_CMP ? IR_BOOL : (ir_elem)x->type.elem;
-    const ir_expr *result = const_of(b, elem, &out);
-    ir_fpenv_leave(saved);
-    return result;
+    return const_of(b, elem, &out);
 }
 
 const ir_expr *ir_build_fold_cast(ir_builder *b, ir_elem elem, const ir_expr *x) {
     ir_eval_fn *eval = is_const(x) ? ir_eval_cast(x->type.elem, elem) : NULL;
     if (!eval) return NULL;
-    const uint32_t saved = ir_fpenv_enter();
     const cell in = cell_of(x);
     cell out = {.i64 = 0};
     eval(&out, &in, NULL, NULL, 1);
-    const ir_expr *result = const_of(b, elem, &out);
-    ir_fpenv_leave(saved);
-    return result;
+    return const_of(b, elem, &out);
 }
 
 const ir_expr *ir_build_fold_bitcast(ir_builder *b, ir_elem elem, const ir_expr *x) {
     const bool is_float = ir_elem_get(x->type.elem)->class == IR_CLASS_FLOAT;
     if (!is_const(x) || (is_float && isnan(x->value.f))) return NULL;
-    const uint32_t saved = ir_fpenv_enter();
     const cell c = cell_of(x);
-    const ir_expr *result = const_of(b, elem, &c);
-    ir_fpenv_leave(saved);
-    return result;
+    return const_of(b, elem, &c);
 }
 
 /* ---- identities of integers ---- */

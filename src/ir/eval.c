@@ -5,10 +5,6 @@
 #include <math.h>
 #include <string.h>
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
-
 #define LANE static inline __attribute__((always_inline))
 
 /* ---- One lane ---- */
@@ -341,31 +337,3 @@ ir_eval_fn *ir_eval_get(ir_op op, ir_elem elem) {
 #endif
     return evaluators[op][elem];
 }
-
-/* ---- The floating-point environment ---- */
-
-#if defined(__x86_64__)
-enum { MXCSR_DEFAULT = 0x1f80 };
-
-/* Writing the register takes longer than testing whether it must be written. Its low bits are status flags only. */
-uint32_t ir_fpenv_enter(void) {
-    const uint32_t saved = _mm_getcsr();
-    if ((saved & ~(uint32_t)_MM_EXCEPT_MASK) != MXCSR_DEFAULT) _mm_setcsr(MXCSR_DEFAULT);
-    return saved;
-}
-
-void ir_fpenv_leave(uint32_t saved) {
-    if (_mm_getcsr() != saved) _mm_setcsr(saved);
-}
-#elif defined(__aarch64__)
-uint32_t ir_fpenv_enter(void) {
-    uint64_t saved;
-    __asm__ volatile("mrs %0, fpcr" : "=r"(saved));
-    __asm__ volatile("msr fpcr, %0" : : "r"(UINT64_C(0)));
-    return (uint32_t)saved;
-}
-
-void ir_fpenv_leave(uint32_t saved) { __asm__ volatile("msr fpcr, %0" : : "r"((uint64_t)saved)); }
-#else
-#error "attune does not know the floating-point control register of this architecture"
-#endif

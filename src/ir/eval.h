@@ -1,5 +1,6 @@
 /* Defines every operator on values. The builder folds with it, the interpreter computes with it, and the emitter must
- * agree with it bit for bit. Compiled with -ffp-contract=off. */
+ * agree with it bit for bit. Compiled with -ffp-contract=off, and called in the default floating-point environment
+ * (base/fpenv.h). */
 #ifndef ATTUNE_IR_EVAL_H
 #define ATTUNE_IR_EVAL_H
 
@@ -19,10 +20,5 @@ ir_eval_fn *ir_eval_cast(ir_elem from, ir_elem to);
 /* tile_dot2 on its three tiles: sum += left * right, pairs of bf16. */
 void ir_eval_tile_dot2(float sum[IR_TILE_ROWS][16], const uint16_t left[IR_TILE_ROWS][32],
                        const uint16_t right[IR_TILE_ROWS][32]);
-
-/* Sets the floating-point environment to the default (round to nearest even, no flush to zero) and returns the old one;
- * used round every evaluation so that the caller's FTZ flag cannot change bits. */
-uint32_t ir_fpenv_enter(void);
-void ir_fpenv_leave(uint32_t saved);
 
 #endif

@@ -102,9 +102,7 @@ attune_status ir_eval_scalar(const ir_kernel *kernel, const ir_expr *expr, const
                              at_error *err) {
     context c = {.kernel = kernel, .scalars = scalars, .err = err};
     scalar value;
-    const uint32_t saved = ir_fpenv_enter();
     const attune_status status = eval(&c, expr, &value);
-    ir_fpenv_leave(saved);
     if (status != ATTUNE_OK) return status;
     switch ((ir_elem)expr->type.elem) {
     case IR_IDX:

@@ -140,9 +140,7 @@ attune_status ir_interpret(const ir_kernel *kernel, void *const *buffers, const 
     interp run = {.kernel = kernel, .scalars = scalars, .err = &own};
     run.allocator = options->allocator ? options->allocator : at_default_allocator();
     at_arena_init(&run.arena, run.allocator);
-    const uint32_t saved = ir_fpenv_enter();
     run_guarded(&run, buffers, options);
-    ir_fpenv_leave(saved);
     at_free(run.allocator, run.order);
     interp_free_memories(&run);
     at_arena_free(&run.arena);

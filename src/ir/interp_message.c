@@ -1,4 +1,5 @@
 /* How a run ends early: the failure, its place, and the values of the loops around it. */
+#include "base/plain_text.h"
 #include "ir/interp_internal.h"
 #include "ir/text.h"
 
@@ -9,7 +10,7 @@ _Noreturn void interp_fail(interp *run, attune_status status, const char *format
     char text[ATTUNE_MESSAGE_BYTES];
     va_list args;
     va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
+    at_vprint(text, sizeof text, format, args);
     va_end(args);
     at_fail(run->err, status, "%s", text);
     longjmp(run->escape, 1);
@@ -105,7 +106,7 @@ _Noreturn void interp_check_failed(interp *run, const char *format, ...) {
     char text[ATTUNE_MESSAGE_BYTES];
     va_list args;
     va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
+    at_vprint(text, sizeof text, format, args);
     va_end(args);
     at_string place;
     at_string_init(&place, run->allocator);

@@ -1,6 +1,7 @@
 #include "ir/lex.h"
 
-#include <langinfo.h>
+#include "base/plain_text.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -171,25 +172,19 @@ static const char *hex_value(const ir_token *token, double *value) {
     return NULL;
 }
 
-/* Decimal: the C library's conversion, which wants the locale's own decimal point. */
+/* Decimal: the C library's conversion. */
 static const char *decimal_value(const ir_token *token, ir_elem elem, double *value) {
     char copy[128];
-    const char *point = nl_langinfo(RADIXCHAR);
-    size_t n = 0;
+    const size_t length = (size_t)(token->end - token->start);
     bool zero = true, in_exponent = false;
+    if (length >= sizeof copy) return "the literal has too many digits";
     for (const char *p = token->start; p < token->end; p++) {
-        if (n + strlen(point) + 1 > sizeof copy) return "the literal has too many digits";
         in_exponent |= (*p | 0x20) == 'e';
         zero &= in_exponent || *p == '0' || *p == '.';
-        if (*p == '.') {
-            memcpy(copy + n, point, strlen(point));
-            n += strlen(point);
-        } else {
-            copy[n++] = *p;
-        }
     }
-    copy[n] = '\0';
-    *value = elem == IR_F32 ? (double)strtof(copy, NULL) : strtod(copy, NULL);
+    memcpy(copy, token->start, length);
+    copy[length] = '\0';
+    *value = elem == IR_F32 ? (double)at_read_float(copy, NULL) : at_read_double(copy, NULL);
     return isinf(*value) || (*value == 0 && !zero) ? "the literal is out of range" : NULL;
 }
 

@@ -1,6 +1,6 @@
 /* The parser of the text form: one pass, one token ahead, straight into the builder. */
+#include "base/plain_text.h"
 #include "ir/parse_internal.h"
-#include "ir/eval.h"
 #include "ir/text.h"
 
 #include <stdarg.h>
@@ -32,7 +32,7 @@ bool ir_parse_fail(ir_parser *p, const char *where, const char *format, ...) {
     char message[ATTUNE_MESSAGE_BYTES - 32];
     va_list args;
     va_start(args, format);
-    vsnprintf(message, sizeof message, format, args);
+    at_vprint(message, sizeof message, format, args);
     va_end(args);
     int line, column;
     locate(p, where, &line, &column);
@@ -507,8 +507,5 @@ static ir_kernel *parse_kernel(ir_parser *p, at_arena *arena) {
 
 ir_kernel *ir_parse(at_arena *arena, const char *text, size_t length, at_error *err) {
     ir_parser p = {.lexer = {.cursor = text, .end = text + length}, .text = text, .err = err};
-    const uint32_t saved = ir_fpenv_enter();
-    ir_kernel *kernel = parse_kernel(&p, arena);
-    ir_fpenv_leave(saved);
-    return kernel;
+    return parse_kernel(&p, arena);
 }

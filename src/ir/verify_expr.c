@@ -1,6 +1,7 @@
 /* The ir_verifier's half about expressions and accesses. */
 #include "ir/verify_internal.h"
 
+#include "base/plain_text.h"
 #include "ir/text.h"
 
 #include <stdarg.h>
@@ -12,7 +13,7 @@ bool ir_refuse(ir_verifier *v, const char *format, ...) {
     char message[ATTUNE_MESSAGE_BYTES];
     va_list args;
     va_start(args, format);
-    vsnprintf(message, sizeof message, format, args);
+    at_vprint(message, sizeof message, format, args);
     va_end(args);
     at_fail(v->err, ATTUNE_INVALID_IR, "kernel '%.60s': %s", v->kernel->name, message);
     return false;

@@ -1,6 +1,8 @@
 /* The weights of a block as callers give them: checks which are given and their shapes. */
 #include "layer/pack_internal.h"
 
+#include "base/plain_text.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -65,7 +67,7 @@ static void say(words *w, const char *format, ...) __attribute__((format(printf,
 static void say(words *w, const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
-    const int n = vsnprintf(w->text + w->length, sizeof w->text - w->length, format, arguments);
+    const int n = at_vprint(w->text + w->length, sizeof w->text - w->length, format, arguments);
     va_end(arguments);
     if (n > 0) w->length += (size_t)n;
     if (w->length >= sizeof w->text) w->length = sizeof w->text - 1;

@@ -2,6 +2,8 @@
 #define XXH_INLINE_ALL
 #include "operator/own.h"
 
+#include "base/fpenv.h"
+#include "base/plain_text.h"
 #include "ir/text.h"
 #include "ir/verify.h"
 
@@ -108,10 +110,11 @@ static attune_status schedule_parse(at_operation o, const char *text, attune_sch
 /* ---- Building ---- */
 
 void attune_ir_print(attune_ir_writer *writer, const char *format, ...) {
+    AT_DEFAULT_FPENV;
     char few[512];
     va_list arguments;
     va_start(arguments, format);
-    const int length = vsnprintf(few, sizeof few, format, arguments);
+    const int length = at_vprint(few, sizeof few, format, arguments);
     va_end(arguments);
     if (length >= 0 && (size_t)length < sizeof few) {
         at_string_append(&writer->text, few, (size_t)length);
@@ -123,7 +126,7 @@ void attune_ir_print(attune_ir_writer *writer, const char *format, ...) {
         return;
     }
     va_start(arguments, format);
-    vsnprintf(all, (size_t)length + 1, format, arguments);
+    at_vprint(all, (size_t)length + 1, format, arguments);
     va_end(arguments);
     at_string_append(&writer->text, all, (size_t)length);
     at_free(writer->text.allocator, all);

@@ -1,6 +1,7 @@
 /* Making and ending plans, and their arguments. */
 #include "plan/plan.h"
 
+#include "base/fpenv.h"
 #include "problem/problem.h"
 
 #include <string.h>
@@ -50,6 +51,7 @@ static void settle_deadline(attune_plan *plan) {
 
 attune_status attune_plan_create(attune_context *context, const attune_problem *problem,
                                  const attune_plan_options *options, attune_plan **plan) {
+    AT_DEFAULT_FPENV;
     at_error err = {0};
     attune_problem canonical;
     attune_plan_options whole;
@@ -79,6 +81,7 @@ attune_status attune_plan_create(attune_context *context, const attune_problem *
 }
 
 attune_status attune_plan_prepare(attune_context *context, attune_plan *plan) {
+    AT_DEFAULT_FPENV;
     at_error err = {0};
     attune_kernel *kernel;
     if (!context || !plan || context != plan->context) {
@@ -99,6 +102,7 @@ attune_status attune_plan_prepare(attune_context *context, attune_plan *plan) {
 }
 
 void attune_plan_destroy(attune_context *context, attune_plan *plan) {
+    AT_DEFAULT_FPENV;
     if (!context || !plan) return;
     at_background_withdraw(&context->background, &plan->job);
     for (int i = 0; i < PL_NUM_KINDS; i++) {
@@ -137,6 +141,7 @@ attune_status attune_plan_get_info(const attune_plan *plan, attune_plan_info *in
 
 attune_status attune_plan_arguments_init_sized(const attune_plan *plan, attune_arguments *arguments,
                                                size_t struct_size) {
+    AT_DEFAULT_FPENV;
     at_error err = {0};
     if (!plan || !arguments) {
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_plan_arguments_init was given NULL");
@@ -149,6 +154,7 @@ attune_status attune_plan_arguments_init_sized(const attune_plan *plan, attune_a
 
 attune_status attune_plan_bind(const attune_plan *plan, attune_arguments *arguments, const char *name,
                                const attune_dltensor *tensor) {
+    AT_DEFAULT_FPENV;
     at_error err = {0};
     if (!plan || !arguments || !name || !tensor)
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_plan_bind was given NULL");
@@ -159,6 +165,7 @@ attune_status attune_plan_bind(const attune_plan *plan, attune_arguments *argume
 
 attune_status attune_plan_set_size(const attune_plan *plan, attune_arguments *arguments, const char *name,
                                    int64_t value) {
+    AT_DEFAULT_FPENV;
     at_error err = {0};
     if (!plan || !arguments || !name)
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_plan_set_size was given NULL");
@@ -169,6 +176,7 @@ attune_status attune_plan_set_size(const attune_plan *plan, attune_arguments *ar
 
 attune_status attune_plan_set_number(const attune_plan *plan, attune_arguments *arguments, const char *name,
                                      double value) {
+    AT_DEFAULT_FPENV;
     at_error err = {0};
     if (!plan || !arguments || !name)
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_plan_set_number was given NULL");

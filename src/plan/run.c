@@ -1,6 +1,8 @@
 /* Running a plan. */
 #include "plan/plan.h"
 
+#include "base/fpenv.h"
+
 attune_status pl_kernel_workspace(const attune_plan *plan, const attune_kernel *kernel,
                                   const attune_arguments *arguments, const attune_run_options *options, size_t *bytes,
                                   at_error *err) {
@@ -113,6 +115,7 @@ static __attribute__((noinline)) attune_status run_other(attune_plan *plan, cons
 
 attune_status attune_plan_run(attune_context *context, attune_plan *plan, const attune_arguments *arguments,
                               const attune_run_options *options) {
+    AT_DEFAULT_FPENV;
     at_error err;
     at_error_clear(&err);
     if (!check(context, plan, arguments, &err)) {
@@ -139,6 +142,7 @@ static attune_status dense_workspace(attune_plan *plan, const attune_arguments *
 
 attune_status attune_plan_workspace_size(attune_context *context, attune_plan *plan, const attune_arguments *arguments,
                                          const attune_run_options *options, size_t *bytes) {
+    AT_DEFAULT_FPENV;
     at_error err = {0};
     attune_arguments whole;
     if (!bytes) {

@@ -1,8 +1,9 @@
 #define _GNU_SOURCE
 #include "problem/text.h"
 
+#include "base/plain_text.h"
+
 #include <errno.h>
-#include <locale.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -100,14 +101,6 @@ static bool equal(const char *text, int length, const char *word) {
 bool mha_key_is(const mha_pair *pair, const char *key) { return equal(pair->key, pair->key_length, key); }
 bool mha_value_is(const mha_pair *pair, const char *value) { return equal(pair->value, pair->value_length, value); }
 
-/* A decimal comma of the caller's locale would change what numbers look like, and a comma ends a pair. */
-static locale_t plain_locale(void) { return newlocale(LC_ALL_MASK, "C", (locale_t)0); }
-
-static void back_to_locale(locale_t callers, locale_t own) {
-    uselocale(callers);
-    if (own) freelocale(own);
-}
-
 /* The value as a terminated string, if it is short enough to be a number. */
 static bool number_text(const mha_pair *pair, char text[64]) {
     if (pair->value_length < 1 || pair->value_length > 63) return false;
@@ -127,11 +120,7 @@ attune_status mha_value_int(const mha_pair *pair, attune_status bad, int64_t *ou
 
 attune_status mha_value_double(const mha_pair *pair, attune_status bad, double *out, at_error *err) {
     char text[64], *end = text;
-    if (number_text(pair, text)) {
-        const locale_t own = plain_locale(), callers = uselocale(own);
-        *out = strtod(text, &end);
-        back_to_locale(callers, own);
-    }
+    if (number_text(pair, text)) *out = at_read_double(text, &end);
     if (end != text && !*end) return ATTUNE_OK;
     return at_fail(err, bad, "%.*s is '%.*s', which is not a number", pair->key_length, pair->key, pair->value_length,
                    pair->value);
@@ -139,12 +128,10 @@ attune_status mha_value_double(const mha_pair *pair, attune_status bad, double *
 
 void mha_write(mha_writer *writer, const char *format, ...) {
     size_t room = writer->length < writer->capacity ? writer->capacity - writer->length : 0;
-    const locale_t own = plain_locale(), callers = uselocale(own);
     va_list args;
     va_start(args, format);
-    int length = vsnprintf(room ? writer->text + writer->length : NULL, room, format, args);
+    int length = at_vprint(room ? writer->text + writer->length : NULL, room, format, args);
     va_end(args);
-    back_to_locale(callers, own);
     if (length > 0) writer->length += (size_t)length;
 }
 

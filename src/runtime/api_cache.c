@@ -1,9 +1,12 @@
 /* The public functions on the disk cache as a whole. */
 #include "runtime/context.h"
 
+#include "base/fpenv.h"
+
 #include <string.h>
 
 attune_status attune_cache_visit(attune_context *context, attune_cache_visit_fn *visit, void *user) {
+    AT_DEFAULT_FPENV;
     at_error err = {0};
     if (!context || !visit)
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_cache_visit was given NULL");
@@ -13,6 +16,7 @@ attune_status attune_cache_visit(attune_context *context, attune_cache_visit_fn 
 }
 
 attune_status attune_cache_clear(attune_context *context, uint64_t *removed) {
+    AT_DEFAULT_FPENV;
     at_error err = {0};
     uint64_t count = 0;
     if (!context)
@@ -24,6 +28,7 @@ attune_status attune_cache_clear(attune_context *context, uint64_t *removed) {
 }
 
 attune_status attune_cache_gc(attune_context *context, uint64_t max_bytes, attune_cache_collected *collected) {
+    AT_DEFAULT_FPENV;
     at_error err = {0};
     attune_cache_collected full = {0};
     if (!context)
@@ -63,6 +68,7 @@ attune_status attune_cache_add(attune_context *context, const char *path, attune
 
 attune_status attune_cache_pack(attune_context *context, const char *path, const char *const *keys, size_t num_keys,
                                 attune_cache_copied *copied) {
+    AT_DEFAULT_FPENV;
     at_error err = {0};
     attune_cache_copied full = {0};
     if (!context || !path)
@@ -74,6 +80,7 @@ attune_status attune_cache_pack(attune_context *context, const char *path, const
 }
 
 attune_status attune_cache_seal(attune_context *context, const char *path, const char *signature_path) {
+    AT_DEFAULT_FPENV;
     at_error err = {0};
     if (!context || !path || !signature_path)
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_cache_seal was given NULL");
@@ -93,6 +100,7 @@ static void *copy_text(const attune_allocator *allocator, const void *text, size
 
 attune_status attune_cache_pack_parts(attune_context *context, const char *path, void **signed_part, size_t *bytes,
                                       char **signature) {
+    AT_DEFAULT_FPENV;
     at_error err = {0};
     at_pack pack;
     if (!context || !path || !signed_part || !bytes || !signature) {

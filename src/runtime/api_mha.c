@@ -1,6 +1,7 @@
 /* The public functions on the weights of a block, and blocks that keep theirs. */
 #include "runtime/context.h"
 
+#include "base/fpenv.h"
 #include "layer/pack.h"
 
 #include <string.h>
@@ -34,6 +35,7 @@ static size_t packed_size(const attune_problem *canonical) {
 
 attune_status attune_mha_weights_init_sized(const attune_problem *problem, attune_weight_layout layout,
                                             attune_mha_weights *weights, size_t struct_size) {
+    AT_DEFAULT_FPENV;
     at_error err = {0};
     attune_problem canonical;
     attune_mha_weights whole;
@@ -51,6 +53,7 @@ attune_status attune_mha_weights_init_sized(const attune_problem *problem, attun
 }
 
 attune_status attune_packed_weights_size(const attune_problem *problem, size_t *bytes) {
+    AT_DEFAULT_FPENV;
     at_error err = {0};
     attune_problem canonical;
     if (!problem || !bytes)
@@ -62,6 +65,7 @@ attune_status attune_packed_weights_size(const attune_problem *problem, size_t *
 
 attune_status attune_pack_weights(const attune_problem *problem, const attune_mha_weights *weights, void *packed,
                                   size_t bytes) {
+    AT_DEFAULT_FPENV;
     at_error err = {0};
     attune_problem canonical;
     if (!problem || !weights || !packed)
@@ -72,6 +76,7 @@ attune_status attune_pack_weights(const attune_problem *problem, const attune_mh
 }
 
 attune_status attune_packed_weights_check(const attune_problem *problem, const void *packed, size_t bytes) {
+    AT_DEFAULT_FPENV;
     at_error err = {0};
     attune_problem canonical;
     if (!problem || !packed)
@@ -99,6 +104,7 @@ static attune_status create(attune_context *context, const attune_problem *probl
 
 attune_status attune_mha_create(attune_context *context, const attune_problem *problem, const attune_schedule *schedule,
                                 const attune_mha_weights *weights, attune_mha **mha) {
+    AT_DEFAULT_FPENV;
     at_error err = {0};
     attune_problem canonical;
     if (mha) *mha = NULL;
@@ -130,6 +136,7 @@ static attune_status check_blob(const attune_problem *canonical, const void *pac
 attune_status attune_mha_create_packed(attune_context *context, const attune_problem *problem,
                                        const attune_schedule *schedule, const void *packed, size_t bytes,
                                        attune_mha **mha) {
+    AT_DEFAULT_FPENV;
     at_error err = {0};
     attune_problem canonical;
     if (mha) *mha = NULL;
@@ -147,6 +154,7 @@ attune_status attune_mha_create_packed(attune_context *context, const attune_pro
 
 attune_status attune_mha_run_with(attune_context *context, const attune_mha *mha, const attune_arguments *arguments,
                                   const attune_run_options *options) {
+    AT_DEFAULT_FPENV;
     at_error err = {0};
     if (!context || !mha || !arguments) {
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_mha_run was given NULL");

@@ -1,4 +1,5 @@
 /* The public functions on problems, schedules and arguments: mha does the work. */
+#include "base/fpenv.h"
 #include "problem/problem_sight.h"
 #include "runtime/context.h"
 #include "schedule/schedule.h"
@@ -12,6 +13,7 @@ attune_status attune_problem_init(attune_problem *problem, size_t struct_size) {
 }
 
 attune_status attune_problem_parse(const char *text, attune_problem *problem) {
+    AT_DEFAULT_FPENV;
     at_error err = {0};
     if (!text || !problem)
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_problem_parse was given NULL");
@@ -21,11 +23,13 @@ attune_status attune_problem_parse(const char *text, attune_problem *problem) {
 }
 
 size_t attune_problem_print(const attune_problem *problem, char *text, size_t capacity) {
+    AT_DEFAULT_FPENV;
     if (capacity) text[0] = '\0';
     return problem ? mha_problem_print(problem, text, capacity) : 0;
 }
 
 attune_status attune_problem_check(const attune_problem *problem) {
+    AT_DEFAULT_FPENV;
     at_error err = {0};
     attune_problem canonical;
     if (!problem)
@@ -36,6 +40,7 @@ attune_status attune_problem_check(const attune_problem *problem) {
 }
 
 double attune_problem_flops(const attune_problem *problem) {
+    AT_DEFAULT_FPENV;
     attune_problem canonical;
     return problem && mha_canonicalize(problem, &canonical, NULL) == ATTUNE_OK ? mha_problem_flops(&canonical) : 0;
 }
@@ -58,6 +63,7 @@ static attune_status check_queries(const mha_queries *q, at_error *err) {
 
 attune_status attune_sight_of(const attune_problem *problem, int64_t seq_q, int64_t seq_kv, int64_t causal_offset,
                               int64_t begin, int64_t end, attune_sight *sight) {
+    AT_DEFAULT_FPENV;
     at_error err = {0};
     attune_problem canonical;
     const mha_queries queries = {seq_q, seq_kv, causal_offset, begin, end};
@@ -72,6 +78,7 @@ attune_status attune_sight_of(const attune_problem *problem, int64_t seq_q, int6
 
 attune_status attune_arguments_init_sized(attune_arguments *arguments, size_t struct_size,
                                           const attune_problem *problem) {
+    AT_DEFAULT_FPENV;
     at_error err = {0};
     attune_problem canonical;
     at_signature signature;
@@ -141,6 +148,7 @@ static attune_status tensors_of_call(const at_signature *s, const attune_argumen
 
 attune_status attune_tensors(const attune_problem *problem, const attune_arguments *arguments, attune_tensor *tensors,
                              size_t capacity, size_t *count) {
+    AT_DEFAULT_FPENV;
     at_error err = {0};
     attune_problem canonical;
     at_signature signature;
@@ -171,6 +179,7 @@ attune_status attune_schedule_init(attune_schedule *schedule, size_t struct_size
 
 attune_status attune_schedule_choose(const attune_context *context, const attune_problem *problem,
                                      attune_schedule *schedule) {
+    AT_DEFAULT_FPENV;
     at_error err = {0};
     attune_problem canonical;
     attune_schedule chosen = ATTUNE_SCHEDULE_INIT;
@@ -185,6 +194,7 @@ attune_status attune_schedule_choose(const attune_context *context, const attune
 
 attune_status attune_schedule_check(const attune_context *context, const attune_problem *problem,
                                     const attune_schedule *schedule) {
+    AT_DEFAULT_FPENV;
     at_error err = {0};
     attune_problem canonical;
     if (!context || !problem || !schedule)
@@ -195,6 +205,7 @@ attune_status attune_schedule_check(const attune_context *context, const attune_
 }
 
 attune_status attune_schedule_parse(const char *text, attune_schedule *schedule) {
+    AT_DEFAULT_FPENV;
     at_error err = {0};
     if (!text || !schedule)
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_schedule_parse was given NULL");
@@ -204,6 +215,7 @@ attune_status attune_schedule_parse(const char *text, attune_schedule *schedule)
 }
 
 size_t attune_schedule_print(const attune_schedule *schedule, char *text, size_t capacity) {
+    AT_DEFAULT_FPENV;
     if (capacity) text[0] = '\0';
     return schedule ? mha_schedule_print(schedule, text, capacity) : 0;
 }

@@ -1,5 +1,6 @@
 #include "runtime/block_mask.h"
 
+#include "base/fpenv.h"
 #include "base/integers.h"
 #include "schedule/variant.h"
 
@@ -113,6 +114,7 @@ static attune_status make(attune_context *context, const attune_kernel *kernel, 
 
 attune_status attune_block_mask_create(attune_context *context, const attune_kernel *kernel,
                                        const attune_arguments *arguments, attune_block_mask **out) {
+    AT_DEFAULT_FPENV;
     at_error err = {0};
     at_call call;
     if (!out) {

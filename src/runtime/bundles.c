@@ -1,5 +1,6 @@
 #include "runtime/bundles.h"
 
+#include "base/fpenv.h"
 #include "generator_id.h"
 #include "problem/mha.h"
 #include "runtime/context.h"
@@ -74,6 +75,7 @@ attune_status at_bundles_add(at_bundles *bundles, const at_bundle *bundle, at_er
 }
 
 attune_status attune_context_add_bundle(attune_context *context, const struct at_bundle *bundle) {
+    AT_DEFAULT_FPENV;
     at_error err = {0};
     if (!context || !bundle)
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_context_add_bundle was given NULL");

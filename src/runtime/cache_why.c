@@ -1,6 +1,7 @@
 /* Why a kernel is not in the disk cache: its key compared with those of the entries. */
 #include "runtime/own_operator.h"
 
+#include "base/fpenv.h"
 #include "problem/key_words.h"
 #include "runtime/disk_files.h"
 #include "schedule/schedule.h"
@@ -285,6 +286,7 @@ static void ask(attune_context *context, at_operation operation, const attune_sc
 
 attune_status attune_cache_why(attune_context *context, const attune_problem *problem, const attune_schedule *schedule,
                                attune_cache_answer_fn *answer_fn, void *user) {
+    AT_DEFAULT_FPENV;
     at_error err = {0};
     attune_problem canonical;
     attune_schedule whole;
@@ -300,6 +302,7 @@ attune_status attune_cache_why(attune_context *context, const attune_problem *pr
 
 attune_status attune_ir_cache_why(attune_context *context, const char *text, attune_cache_answer_fn *answer_fn,
                                   void *user) {
+    AT_DEFAULT_FPENV;
     at_error err = {0};
     if (!context || !text || !answer_fn) {
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_ir_cache_why was given NULL");
@@ -316,6 +319,7 @@ attune_status attune_ir_cache_why(attune_context *context, const char *text, att
 
 attune_status attune_operator_cache_why(attune_operator *op, const char *problem, const int32_t *numbers,
                                         attune_cache_answer_fn *answer_fn, void *user) {
+    AT_DEFAULT_FPENV;
     at_error err = {0};
     attune_schedule schedule;
     if (!op || !problem || !answer_fn) {

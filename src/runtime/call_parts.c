@@ -1,6 +1,8 @@
 /* A call whose parts are executed by threads of the host that are running already. */
 #include "runtime/block_mask.h"
 
+#include "base/fpenv.h"
+
 #include <string.h>
 
 struct attune_call {
@@ -101,6 +103,7 @@ static attune_status prepare_arguments(attune_call *call, const attune_arguments
 
 attune_status attune_call_begin(attune_context *context, const attune_kernel *kernel, const attune_arguments *arguments,
                                 uint32_t max_workers, attune_call **out) {
+    AT_DEFAULT_FPENV;
     at_error err = {0};
     if (check_workers(out, "attune_call_begin", max_workers, &err) || at_check_run(context, kernel, arguments, &err))
         return at_report(&err);
@@ -115,6 +118,7 @@ attune_status attune_call_begin(attune_context *context, const attune_kernel *ke
 
 attune_status attune_ir_call_begin(attune_context *context, const attune_kernel *kernel, void *const *buffers,
                                    const int64_t *scalars, uint32_t max_workers, attune_call **out) {
+    AT_DEFAULT_FPENV;
     at_error err = {0};
     if (check_workers(out, "attune_ir_call_begin", max_workers, &err)) return at_report(&err);
     if (!context) at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_ir_call_begin was given no context");
@@ -177,6 +181,7 @@ static attune_status interpret(attune_call *call, int64_t begin, int64_t end, at
 }
 
 attune_status attune_call_execute(attune_call *call, uint32_t phase, int64_t begin, int64_t end, uint32_t worker) {
+    AT_DEFAULT_FPENV;
     at_error err;
     at_error_clear(&err);
     if (!call)

@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include "runtime/context.h"
 
+#include "base/fpenv.h"
 #include "generator_id.h"
 #include "runtime/process.h"
 #include "runtime/tier0.h"
@@ -186,10 +187,12 @@ attune_status at_context_create(const attune_context_options *options, const at_
 }
 
 attune_status attune_context_create(const attune_context_options *options, attune_context **context) {
+    AT_DEFAULT_FPENV;
     return at_context_create(options, NULL, context);
 }
 
 void attune_context_destroy(attune_context *context) {
+    AT_DEFAULT_FPENV;
     if (!context) return;
     at_background_end(&context->background);
     at_process_remove(context);
@@ -259,6 +262,7 @@ attune_status attune_get_statistics(const attune_context *context, attune_statis
 }
 
 attune_status attune_get_machine_info(const attune_context *context, attune_machine_info *info) {
+    AT_DEFAULT_FPENV;
     at_error err = {0};
     if (!context || !info) {
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_get_machine_info was given NULL");
@@ -293,5 +297,6 @@ attune_status attune_get_machine_info(const attune_context *context, attune_mach
 }
 
 void attune_drop_memory_cache(attune_context *context) {
+    AT_DEFAULT_FPENV;
     if (context) at_memory_cache_drop(&context->memory);
 }

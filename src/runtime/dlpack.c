@@ -1,6 +1,8 @@
 /* Makes DLPack tensors arguments of a call. */
 #include "runtime/kernel.h"
 
+#include "base/fpenv.h"
+
 #include <string.h>
 
 _Static_assert(offsetof(attune_dltensor, data) == 0 && offsetof(attune_dltensor, device_type) == 8 &&
@@ -332,6 +334,7 @@ attune_status at_bind(const at_signature *s, attune_arguments *arguments, const 
 
 attune_status attune_bind_dlpack(attune_arguments *arguments, const attune_kernel *kernel, const char *name,
                                  const attune_dltensor *tensor) {
+    AT_DEFAULT_FPENV;
     at_error err = {0};
     if (!arguments || !kernel || !name || !tensor)
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_bind_dlpack was given NULL");

@@ -1,6 +1,7 @@
 /* Kernels that the user wrote in loop IR. */
 #include "runtime/kernel.h"
 
+#include "base/fpenv.h"
 #include "ir/interp.h"
 #include "ir/passes.h"
 #include "ir/text.h"
@@ -17,6 +18,7 @@ static ir_kernel *parse_and_lower(const attune_context *context, at_arena *arena
 
 attune_status attune_ir_emit(attune_context *context, const char *text, attune_stage stage, void **data,
                              size_t *bytes) {
+    AT_DEFAULT_FPENV;
     at_error err = {0};
     if (!context || !text || !data || !bytes) {
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_ir_emit was given NULL");
@@ -54,6 +56,7 @@ static void observe_pass(void *user, const char *pass, const ir_kernel *kernel) 
 }
 
 attune_status attune_ir_dump_passes(attune_context *context, const char *text, attune_pass_fn *observe, void *user) {
+    AT_DEFAULT_FPENV;
     at_error err = {0};
     if (!context || !text || !observe) {
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_ir_dump_passes was given NULL");
@@ -72,6 +75,7 @@ attune_status attune_ir_dump_passes(attune_context *context, const char *text, a
 /* ---- Compiling ---- */
 
 attune_status attune_ir_compile(attune_context *context, const char *text, attune_kernel **kernel) {
+    AT_DEFAULT_FPENV;
     at_error err = {0};
     if (!context || !text || !kernel) {
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_ir_compile was given NULL");
@@ -105,6 +109,7 @@ attune_status attune_ir_parameters(const attune_kernel *kernel, const attune_ir_
 
 attune_status attune_ir_shape(const attune_kernel *kernel, size_t index, const int64_t *scalars, int64_t *dims,
                               size_t *rank) {
+    AT_DEFAULT_FPENV;
     at_error err = {0};
     if (at_ir_check_kernel(kernel, &err)) return at_report(&err);
     const at_kernel_ir *ir = kernel->ir;
@@ -209,6 +214,7 @@ attune_status at_ir_check_call(const ir_kernel *kernel, void *const *buffers, co
 
 attune_status attune_ir_run(attune_context *context, const attune_kernel *kernel, attune_engine engine,
                             void *const *buffers, const int64_t *scalars) {
+    AT_DEFAULT_FPENV;
     at_error err = {0};
     if (!context) at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_ir_run was given no context");
     if (engine != ATTUNE_ENGINE_JIT && engine != ATTUNE_ENGINE_INTERPRETER && engine != ATTUNE_ENGINE_VM)

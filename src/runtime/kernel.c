@@ -1,5 +1,6 @@
 #include "runtime/kernel.h"
 
+#include "base/fpenv.h"
 #include "ir/passes.h"
 #include "ir/text.h"
 #include "operator/build.h"
@@ -282,6 +283,7 @@ bool at_kernel_on_disk(attune_context *context, at_operation operation, attune_s
 /* ---- Public ---- */
 
 attune_status attune_kernel_get_info(const attune_kernel *kernel, attune_kernel_info *info) {
+    AT_DEFAULT_FPENV;
     at_error err = {0};
     if (!kernel || !info) {
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_kernel_get_info was given NULL");
@@ -306,6 +308,7 @@ attune_status attune_kernel_get_info(const attune_kernel *kernel, attune_kernel_
 
 attune_status attune_emit(attune_context *context, const attune_problem *problem, const attune_schedule *schedule,
                           attune_stage stage, void **data, size_t *bytes) {
+    AT_DEFAULT_FPENV;
     at_error err = {0};
     attune_problem canonical;
     attune_schedule whole;

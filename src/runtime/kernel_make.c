@@ -1,6 +1,7 @@
 /* Making the kernel of a problem, level by level (runtime/kernel_make.h). */
 #include "runtime/kernel_make.h"
 
+#include "base/fpenv.h"
 #include "ir/text.h"
 #include "runtime/job.h"
 #include "schedule/schedule.h"
@@ -388,6 +389,7 @@ attune_status at_kernel_get(attune_context *context, at_operation operation, con
 
 attune_status attune_compile(attune_context *context, const attune_problem *problem, const attune_schedule *schedule,
                              attune_kernel **kernel) {
+    AT_DEFAULT_FPENV;
     if (__builtin_expect(!context || !problem || !kernel, 0)) {
         at_error err = {0};
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_compile was given no %s",

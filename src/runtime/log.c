@@ -1,5 +1,7 @@
 #include "runtime/log.h"
 
+#include "base/plain_text.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 
@@ -8,7 +10,7 @@ void at_log_printf(const at_log *log, attune_log_level level, const char *format
     char message[ATTUNE_MESSAGE_BYTES];
     va_list args;
     va_start(args, format);
-    vsnprintf(message, sizeof message, format, args);
+    at_vprint(message, sizeof message, format, args);
     va_end(args);
     log->fn(log->user, level, message);
 }

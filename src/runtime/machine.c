@@ -1,5 +1,6 @@
 #include "runtime/machine.h"
 
+#include "base/fpenv.h"
 #include "runtime/context.h"
 #include "runtime/disk_files.h"
 
@@ -175,6 +176,7 @@ static attune_status keep(at_disk_cache *cache, const char *kept, int *is_kept, 
 }
 
 attune_status attune_probe_machine(attune_context *context, attune_machine_probe *probe) {
+    AT_DEFAULT_FPENV;
     static _Thread_local at_machine_class machine; /* the caller gets its strings */
     at_error err = {0};
     at_core_measures measures;

@@ -1,6 +1,8 @@
 /* The public functions on operators of the user. */
 #include "runtime/own_operator.h"
 
+#include "base/fpenv.h"
+
 #include <string.h>
 
 static const at_struct operator_options = {"attune_operator_options", "start from ATTUNE_OPERATOR_OPTIONS_INIT",
@@ -44,6 +46,7 @@ void at_operators_free(attune_context *context) {
 
 attune_status attune_operator_add(attune_context *context, const attune_operator_options *options,
                                   attune_operator **out) {
+    AT_DEFAULT_FPENV;
     attune_operator_options whole;
     at_error err = {0};
     if (!context || !options || !out) {
@@ -77,6 +80,7 @@ attune_status at_operator_schedule(const attune_operator *op, const char *proble
 
 attune_status attune_operator_compile(attune_operator *op, const char *problem, const int32_t *numbers,
                                       attune_kernel **kernel) {
+    AT_DEFAULT_FPENV;
     at_error err = {0};
     attune_schedule schedule;
     if (!op || !problem || !kernel) {

@@ -1,6 +1,5 @@
 #include "runtime/block_mask.h"
 
-#include "ir/eval.h"
 #include "ir/interp.h"
 
 #include <stdatomic.h>
@@ -35,14 +34,12 @@ void at_phase_run_range(void *argument, int64_t begin, int64_t end, uint32_t wor
         atomic_store(&job->has_bad_range, true);
         return;
     }
-    const uint32_t saved = ir_fpenv_enter();
     char *scratch = job->scratch + worker * job->scratch_stride;
     int64_t done = end - begin;
     if (job->part || job->cancel)
         done = run_singly(job, begin, end, scratch);
     else
         at_kernel_phase_run(job->phase, job->buffers, job->scalars, begin, end, scratch);
-    ir_fpenv_leave(saved);
     if (job->counts) atomic_fetch_add_explicit(&job->done, done, memory_order_release);
 }
 

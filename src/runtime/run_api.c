@@ -1,4 +1,5 @@
 /* The public functions that run a kernel as a whole. */
+#include "base/fpenv.h"
 #include "problem/problem_sight.h"
 #include "runtime/block_mask.h"
 #include "runtime/tier0.h"
@@ -56,6 +57,7 @@ static attune_status choose(const attune_context *context, const attune_run_opti
 attune_status attune_workspace_size_with(const attune_context *context, const attune_kernel *kernel,
                                          const attune_arguments *arguments, const attune_run_options *options,
                                          size_t *bytes) {
+    AT_DEFAULT_FPENV;
     at_error err = {0};
     at_settled settled;
     run_choice choice;
@@ -139,6 +141,7 @@ attune_status at_run_kernel(attune_context *context, const attune_kernel *kernel
 
 attune_status attune_run_with(attune_context *context, const attune_kernel *kernel, const attune_arguments *arguments,
                               const attune_run_options *options) {
+    AT_DEFAULT_FPENV;
     at_error err;
     at_error_clear(&err);
     at_run_kernel(context, kernel, NULL, arguments, options, &err);
@@ -203,6 +206,7 @@ static attune_status build_and_interpret(attune_context *context, const interpre
 
 attune_status attune_run_interpreted(attune_context *context, const attune_problem *problem,
                                      const attune_schedule *schedule, const attune_arguments *arguments) {
+    AT_DEFAULT_FPENV;
     at_error err = {0};
     attune_problem canonical;
     attune_schedule whole;

@@ -1,5 +1,7 @@
 #include "runtime/context.h"
 
+#include "base/fpenv.h"
+
 #include <string.h>
 
 static const at_struct runner_struct = {"attune_runner", "start from ATTUNE_RUNNER_INIT", sizeof(attune_runner), NULL,
@@ -28,6 +30,7 @@ attune_status at_runner_take(const attune_runner *given, attune_runner *taken, a
 
 /* A helper may begin at any time, even after the call has returned. */
 static void help(void *argument) {
+    AT_DEFAULT_FPENV;
     at_job *job = argument;
     at_job_help(job);
     at_job_drop(job);
@@ -53,6 +56,25 @@ static void run_submitted(const at_team *team, attune_range_fn *fn, void *argume
     at_job_drop(job);
 }
 
+/* ---- parallel_for ---- */
+
+typedef struct range_call {
+    attune_range_fn *fn;
+    void *argument;
+} range_call;
+
+/* On a thread of the host's. */
+static void run_range(void *argument, int64_t begin, int64_t end, uint32_t worker) {
+    AT_DEFAULT_FPENV;
+    const range_call *const call = argument;
+    call->fn(call->argument, begin, end, worker);
+}
+
+static void run_parallel_for(const at_team *team, attune_range_fn *fn, void *argument, int64_t n) {
+    range_call call = {fn, argument};
+    team->runner.parallel_for(team->runner.user, run_range, &call, n);
+}
+
 /* ---- All of them ---- */
 
 uint32_t at_workers_of(const at_team *team, double work) {
@@ -70,5 +92,5 @@ void at_team_run(const at_team *team, attune_range_fn *fn, void *argument, int64
     else if (team->runner.submit)
         run_submitted(team, fn, argument, n, workers, falling);
     else
-        team->runner.parallel_for(team->runner.user, fn, argument, n);
+        run_parallel_for(team, fn, argument, n);
 }

@@ -1,5 +1,6 @@
 #include "tune/tuning.h"
 
+#include "base/fpenv.h"
 #include "generator_id.h"
 #include "problem/key_words.h"
 #include "runtime/own_operator.h"
@@ -355,6 +356,7 @@ static attune_status tune(attune_context *context, const tune_task *task, const 
 
 attune_status attune_tune(attune_context *context, const attune_problem *problem, const attune_arguments *arguments,
                           const attune_tune_options *options, attune_tune_result *result) {
+    AT_DEFAULT_FPENV;
     attune_tune_options whole = usual;
     at_error err = {0};
     attune_problem canonical;
@@ -376,6 +378,7 @@ attune_status attune_tune(attune_context *context, const attune_problem *problem
 attune_status attune_operator_tune(attune_operator *op, const char *problem, void *const *buffers,
                                    const int64_t *scalars, const attune_tune_options *options, int32_t *numbers,
                                    attune_tune_result *result) {
+    AT_DEFAULT_FPENV;
     attune_tune_options whole = usual;
     at_error err = {0};
     attune_tune_result full = {.struct_size = sizeof full, .schedule = ATTUNE_SCHEDULE_INIT};
@@ -398,6 +401,7 @@ attune_status attune_operator_tune(attune_operator *op, const char *problem, voi
 /* ---- Files of results ---- */
 
 attune_status attune_tuning_export(attune_context *context, const char *path) {
+    AT_DEFAULT_FPENV;
     at_error err = {0};
     if (!context || !path) {
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_tuning_export was given NULL");
@@ -413,6 +417,7 @@ attune_status attune_tuning_export(attune_context *context, const char *path) {
 }
 
 attune_status attune_tuning_import(attune_context *context, const char *path, uint64_t *taken, uint64_t *of_here) {
+    AT_DEFAULT_FPENV;
     at_error err = {0};
     uint64_t all = 0, here = 0;
     if (!context || !path) {
@@ -434,6 +439,7 @@ attune_status attune_tuning_import(attune_context *context, const char *path, ui
 attune_status attune_schedule_predict(attune_context *context, const attune_problem *problem,
                                       const attune_schedule *schedule, attune_schedule *chosen,
                                       attune_prediction *prediction) {
+    AT_DEFAULT_FPENV;
     at_error err = {0};
     attune_problem canonical;
     attune_schedule own = ATTUNE_SCHEDULE_INIT;

@@ -92,9 +92,7 @@ attune_status jit_run_image(const void *image, size_t bytes, void *const *buffer
         mprotect(r->code, code_bytes, PROT_READ | PROT_EXEC);
         memcpy(r->buffers, buffers, r->header->num_buffers * sizeof *buffers);
         ((at_plan_fn *)(void *)(r->code + r->header->plan_entry))(scalars, r->sizes);
-        const uint32_t saved = ir_fpenv_enter();
         status = run_phases(r, err);
-        ir_fpenv_leave(saved);
         munmap(r->code, code_bytes);
     }
     at_free(NULL, r);
