@@ -223,6 +223,58 @@ static void no_more_than_sixteen_are_asked(void **state) {
 }
 
 /* What is brought from elsewhere is as old as it was there. */
+/* A journal as SQLite writes it, whose super-journal is `victim`: SQLite deletes that file when it plays the journal
+ * back. */
+static void plant_journal(const char *path, const char *victim) {
+    enum { SECTOR = 512, PAGE = 4096, PENDING_PAGE = 0x40000000 / PAGE + 1 };
+    static const unsigned char magic[8] = {0xd9, 0xd5, 0x05, 0xf9, 0x20, 0xa1, 0x63, 0xd7};
+    const uint32_t length = (uint32_t)strlen(victim), numbers[] = {0, 1, 1, SECTOR, PAGE};
+    unsigned char head[SECTOR] = {0};
+    uint32_t sum = 0;
+    FILE *const file = fopen(path, "wb");
+    assert_non_null(file);
+    memcpy(head, magic, sizeof magic);
+    for (int i = 0; i < 5; i++)
+        for (int b = 0; b < 4; b++) head[8 + 4 * i + b] = (unsigned char)(numbers[i] >> (24 - 8 * b));
+    for (uint32_t i = 0; i < length; i++) sum += (unsigned char)victim[i];
+    const uint32_t tail[] = {length, sum};
+    fwrite(head, 1, sizeof head, file);
+    for (int b = 0; b < 4; b++) fputc(PENDING_PAGE >> (24 - 8 * b) & 0xff, file);
+    fwrite(victim, 1, length, file);
+    for (int i = 0; i < 2; i++)
+        for (int b = 0; b < 4; b++) fputc((int)(tail[i] >> (24 - 8 * b) & 0xff), file);
+    fwrite(magic, 1, sizeof magic, file);
+    assert_int_equal(fclose(file), 0);
+}
+
+/* An archive that was unpacked may have any file beside the results. */
+static void an_import_touches_nothing_beside_the_file(void **state) {
+    (void)state;
+    static const char *const endings[] = {"-journal", "-wal"};
+    char beside[512], victim[512];
+    uint64_t taken, of_here;
+    snprintf(victim, sizeof victim, "%s.thesis", base_db);
+    add(base_db, a_place, "imported", EARLIER);
+    for (int i = 0; i < 2; i++) {
+        at_error err = {0};
+        tune_database *d = open_database(own_db);
+        snprintf(beside, sizeof beside, "%s%s", base_db, endings[i]);
+        FILE *const file = fopen(victim, "w");
+        assert_true(file && fputs("years of work", file) > 0 && !fclose(file));
+        plant_journal(beside, victim);
+        assert_int_equal(tune_database_import(d, base_db, a_place.isa, a_place.machine, &taken, &of_here, &err),
+                         ATTUNE_BAD_FILE);
+        assert_non_null(strstr(err.message, endings[i]));
+        assert_int_equal(access(victim, F_OK), 0);
+        assert_int_equal(unlink(beside), 0);
+        if (tune_database_import(d, base_db, a_place.isa, a_place.machine, &taken, &of_here, &err))
+            fail_msg("%s", err.message);
+        assert_int_equal(taken, !i);
+        tune_database_close(d);
+    }
+    unlink(victim);
+}
+
 static void an_older_import_does_not_override(void **state) {
     (void)state;
     at_error err = {0};
@@ -338,6 +390,7 @@ int main(void) {
         CASE(the_nearest_number_of_threads_and_the_latest),
         CASE(the_nearest_neighbour),
         CASE(no_more_than_sixteen_are_asked),
+        CASE(an_import_touches_nothing_beside_the_file),
         CASE(an_older_import_does_not_override),
         CASE(a_base_is_found_and_not_touched),
         CASE(an_exported_file_makes_a_base),

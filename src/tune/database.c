@@ -146,14 +146,15 @@ static attune_status make_tables(tune_database *d, at_error *err) {
 }
 _Static_assert(VERSION == 3 && APPLICATION_ID == 1635021941, "what the statement above says");
 
-/* SQLite makes two other files beside a file in WAL mode, even to read it, unless it is told that the file
- * will not change (`is_fixed`). */
+/* `is_fixed`: SQLite reads the file and nothing beside it. Without that it makes two other files beside one in WAL
+ * mode, even to read it, and plays back a journal that lies there, which may name any file of this user for it to
+ * delete. */
 static void print_uri(const char *path, bool is_fixed, char uri[URI_BYTES]) {
     char *to = uri + sprintf(uri, "file:");
     for (; *path; path++)
         to += isalnum((unsigned char)*path) || strchr("/._-", *path) ? sprintf(to, "%c", *path)
                                                                      : sprintf(to, "%%%02X", (unsigned char)*path);
-    strcpy(to, is_fixed ? "?immutable=1" : "");
+    strcpy(to, is_fixed ? "?mode=ro&immutable=1" : "");
 }
 
 /* A reader takes no lock that others would wait for. */
@@ -475,6 +476,23 @@ static attune_status check_other(tune_database *d, at_error *err) {
     return status ? status : check_schema(d, "SELECT sql FROM other.sqlite_schema ORDER BY rowid", err);
 }
 
+/* What SQLite would play back before it reads the file is not read, so without it the file may be incomplete. */
+static attune_status check_beside(const char *path, const char *resolved, at_error *err) {
+    static const char *const endings[] = {"-journal", "-wal"};
+    char beside[PATH_MAX + 16];
+    struct stat file;
+    for (size_t i = 0; i < sizeof endings / sizeof *endings; i++) {
+        snprintf(beside, sizeof beside, "%s%s", resolved, endings[i]);
+        if (!lstat(beside, &file) && (file.st_size || !S_ISREG(file.st_mode)))
+            return at_fail(err, ATTUNE_BAD_FILE,
+                           "%s is not read, because %s%s lies beside it: the file is being written, or was not closed; "
+                           "export the results to a file of their own",
+                           path, path, endings[i]);
+    }
+    return ATTUNE_OK;
+}
+
+/* The file may come from anywhere: it is opened read-only, and as one that does not change. */
 attune_status tune_database_import(tune_database *d, const char *path, const char *isa, const char *machine,
                                    uint64_t *taken, uint64_t *of_here, at_error *err) {
     AT_HOLD_SIGNALS;
@@ -482,10 +500,12 @@ attune_status tune_database_import(tune_database *d, const char *path, const cha
     char uri[URI_BYTES], resolved[PATH_MAX]; /* SQLite follows no links now, not even on the way */
     if (!realpath(path, resolved) || access(resolved, R_OK))
         return at_fail(err, ATTUNE_IO_ERROR, "%s cannot be read: %s", path, strerror(errno));
+    attune_status status = check_beside(path, resolved, err);
+    if (status) return status;
     const char *const own = d->path;
     d->path = path; /* for messages */
-    print_uri(resolved, !tune_is_in_writable_directory(resolved), uri);
-    attune_status status = run_with_text(d, "ATTACH DATABASE ? AS other", uri, "read", err);
+    print_uri(resolved, true, uri);
+    status = run_with_text(d, "ATTACH DATABASE ? AS other", uri, "read", err);
     d->path = own;
     if (status) return status;
     status = execute(d, "BEGIN IMMEDIATE", "imported into", err);
