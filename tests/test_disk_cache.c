@@ -290,6 +290,14 @@ static void a_link_to_an_own_directory_is_followed(void **state) {
     snprintf(again, sizeof again, "%s//", link_path[0]);
     assert_true(is_on(again));
     assert_int_equal(temp_dir_count(target, "", ".attune"), 1);
+    /* Links on the way, after which `..` is the parent of what they lead to. */
+    snprintf(again, sizeof again, "%s/below", link_path[1]);
+    assert_true(is_on(again));
+    snprintf(again, sizeof again, "%s/../b/.//below", link_path[1]);
+    assert_true(is_on(again));
+    snprintf(again, sizeof again, "%s/below", target);
+    assert_int_equal(temp_dir_count(again, "", ".attune"), 1);
+    temp_dir_remove(again);
     unlink(link_path[0]);
     unlink(link_path[1]);
     temp_dir_remove(target);
@@ -303,15 +311,17 @@ static int link_of_another(int fd, struct stat *status) {
 }
 
 static void a_link_of_another_user_is_not_followed(void **state) {
-    char link_path[TEMP_DIR_CHARS + 16], again[TEMP_DIR_CHARS + 20];
+    char link_path[TEMP_DIR_CHARS + 16], again[TEMP_DIR_CHARS + 20], inside[2][TEMP_DIR_CHARS + 32];
     at_disk_cache cache;
     at_io io = *at_default_io();
     io.fstat = link_of_another;
     snprintf(link_path, sizeof link_path, "%s.link", (char *)*state);
     snprintf(again, sizeof again, "%s/", link_path);
+    snprintf(inside[0], sizeof inside[0], "%s/below", link_path);
+    snprintf(inside[1], sizeof inside[1], "%s/../below", link_path);
     assert_int_equal(symlink(*state, link_path), 0);
-    const char *const paths[] = {link_path, again};
-    for (int i = 0; i < 2; i++) {
+    const char *const paths[] = {link_path, again, inside[0], inside[1]};
+    for (int i = 0; i < 4; i++) {
         open_cache(&cache, paths[i], 1 << 20, &io);
         assert_string_equal(cache.path, "");
         if (!strstr(last_message, "is a symbolic link of user")) fail_msg("%s", last_message);

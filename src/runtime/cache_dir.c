@@ -73,61 +73,106 @@ static int make_parents(const char *path, mode_t mode, const at_io *io) {
     return failure;
 }
 
-/* Replaces the path of a link by its target. False: it is no link, or one not to follow. Then *err is filled, or errno
- * says why. */
-static bool follow_link(const char *what, char path[PATH_MAX], const at_io *io, at_error *err) {
-    char target[PATH_MAX];
+/* A path on the way: what lies before `at` is `dir`, without links. */
+typedef struct walk {
+    const char *what; /* names the directory in messages */
+    char path[PATH_MAX];
+    size_t at;
+    int dir; /* AT_FDCWD before the first name of a relative path */
+    int links;
+} walk;
+
+/* Into a directory, whose name ends at `end`. */
+static void go_to(walk *w, int dir, size_t end) {
+    if (w->dir >= 0) close(w->dir);
+    w->dir = dir;
+    w->at = end + strspn(w->path + end, "/");
+}
+
+/* Whether the link may be followed: another user's could lead to a directory of this user that is no cache. */
+static bool may_follow(const walk *w, size_t end, const struct stat *link, at_error *err) {
+    if (link->st_uid == geteuid() || link->st_uid == 0) return true;
+    at_fail(err, ATTUNE_IO_ERROR, "%s %.*s is a symbolic link of user %u, not of this one (%u) or root", w->what,
+            (int)end, w->path, (unsigned)link->st_uid, (unsigned)geteuid());
+    return false;
+}
+
+/* Puts the target of the link `fd`, whose name ends at `end`, in its place. False: *err is filled, or errno says why.
+ */
+static bool follow_link(walk *w, size_t end, int fd, const struct stat *status, at_error *err) {
+    enum { MOST_LINKS = 16 };
+    char target[PATH_MAX], rest[PATH_MAX];
+    errno = ELOOP;
+    if (++w->links > MOST_LINKS || !may_follow(w, end, status, err)) return false;
+    const ssize_t length = readlinkat(fd, "", target, sizeof target - 1);
+    if (length < 0) return false;
+    target[length] = '\0';
+    if (*target == '/') w->at = 0;
+    snprintf(rest, sizeof rest, "%s", w->path + end);
+    errno = ENAMETOOLONG;
+    return (size_t)snprintf(w->path + w->at, PATH_MAX - w->at, "%s%s", target, rest) < PATH_MAX - w->at;
+}
+
+/* Goes into the directory of the next name, or follows the link that it is. */
+static bool take_step(walk *w, size_t end, const at_io *io, at_error *err) {
+    char name[PATH_MAX];
     struct stat status;
-    const int fd = at_io_open(io, AT_FDCWD, path, O_PATH | O_NOFOLLOW | O_CLOEXEC, 0);
+    snprintf(name, sizeof name, "%.*s", (int)(end - w->at), w->path + w->at);
+    const int fd = at_io_open(io, w->dir, name, O_PATH | O_NOFOLLOW | O_CLOEXEC, 0);
     if (fd < 0) return false;
-    ssize_t length = -1;
-    if (at_io_stat(io, fd, &status))
-        length = -1;
-    else if (!S_ISLNK(status.st_mode))
+    bool is_good = !at_io_stat(io, fd, &status);
+    if (is_good && S_ISDIR(status.st_mode)) {
+        go_to(w, fd, end);
+        return true;
+    }
+    if (is_good) {
         errno = ENOTDIR;
-    else if (status.st_uid != geteuid() && status.st_uid != 0)
-        at_fail(err, ATTUNE_IO_ERROR, "%s %s is a symbolic link of user %u, not of this one (%u) or root", what, path,
-                (unsigned)status.st_uid, (unsigned)geteuid());
-    else
-        length = readlinkat(fd, "", target, sizeof target - 1);
+        is_good = S_ISLNK(status.st_mode) && follow_link(w, end, fd, &status, err);
+    }
     const int reason = errno;
     close(fd);
     errno = reason;
-    if (length < 0) return false;
-    target[length] = '\0';
-    const char *const slash = strrchr(path, '/');
-    const size_t before = *target == '/' || !slash ? 0 : (size_t)(slash - path) + 1;
-    errno = ENAMETOOLONG;
-    return (size_t)snprintf(path + before, PATH_MAX - before, "%s", target) < PATH_MAX - before;
+    return is_good;
 }
 
-/* Opens the directory that a path leads to. Each link is looked at on the way. `path` becomes the directory's own. */
-static int open_directory(const char *what, char path[PATH_MAX], const at_io *io, at_error *err) {
-    enum { MOST_LINKS = 16 };
-    for (int links = 0;; links++) {
-        /* A slash at the end would follow a link unseen. */
-        for (size_t n = strlen(path); n > 1 && path[n - 1] == '/'; n--) path[n - 1] = '\0';
-        const int fd = at_io_open(io, AT_FDCWD, path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0);
-        if (fd >= 0 || (errno != ELOOP && errno != ENOTDIR)) return fd;
-        errno = ELOOP;
-        if (links == MOST_LINKS || !follow_link(what, path, io, err)) return -1;
+/* Opens the directory that the path leads to, name by name, and looks at each link on the way. What stays in w->path
+ * has no links as far as its directories exist. */
+static int open_directory(walk *w, const at_io *io, at_error *err) {
+    bool is_good = true;
+    w->at = 0;
+    w->dir = AT_FDCWD;
+    w->links = 0;
+    while (is_good && w->path[w->at]) {
+        const size_t end = w->at + strcspn(w->path + w->at, "/");
+        if (end > w->at) {
+            is_good = take_step(w, end, io, err);
+        } else if (w->at == 0) { /* of an absolute path, also of a link's */
+            const int root = at_io_open(io, AT_FDCWD, "/", O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
+            is_good = root >= 0;
+            if (is_good) go_to(w, root, 0);
+        }
     }
+    const int fd = is_good ? at_io_open(io, w->dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0) : -1;
+    const int reason = errno;
+    if (w->dir >= 0) close(w->dir);
+    errno = reason;
+    return fd;
 }
 
 /* `what` names the directory in messages. With a mode it is made if need be, and must be the user's own. With 0 it must
  * exist, and may be root's. */
 static int open_trusted(const char *what, const char *path, mode_t mode, const at_io *io, at_error *err) {
-    char real[PATH_MAX];
+    walk w = {.what = what};
     at_error link = {0};
     errno = ENAMETOOLONG;
-    int fd = (size_t)snprintf(real, sizeof real, "%s", path) < sizeof real ? open_directory(what, real, io, &link) : -1;
+    int fd = (size_t)snprintf(w.path, sizeof w.path, "%s", path) < sizeof w.path ? open_directory(&w, io, &link) : -1;
     if (fd < 0 && !link.status && errno == ENOENT && mode) {
-        const int failure = make_parents(real, mode, io);
+        const int failure = make_parents(w.path, mode, io);
         if (failure) {
             at_fail(err, ATTUNE_IO_ERROR, "%s %s cannot be made: %s", what, path, strerror(failure));
             return -1;
         }
-        fd = open_directory(what, real, io, &link);
+        fd = open_directory(&w, io, &link);
     }
     if (fd < 0) {
         if (link.status)
