@@ -131,6 +131,10 @@ if [ -n "$server" ]; then
         "$url/kernels.pack"
     expect "and not once more" 0 ': 0 new entries .* 2 known' without "$work/three" "$attune" cache add \
         "$url/kernels.pack"
+    { cat "$pack" && head -c 300000 /dev/zero; } >"$work/long.pack"
+    expect "one that is longer than its header says is not fetched to its end" 1 \
+        'long\.pack cannot be fetched: it is longer than its header says' "$attune" cache add "$url/long.pack"
+    expect "nor what is no pack" 1 'manifest cannot be fetched: it is no pack' "$attune" cache add "$url/manifest"
     expect "a file that the server lacks" 1 'none\.pack cannot be fetched: .*404' "$attune" cache add "$url/none.pack"
     refuse "what a server gives is not trusted" 'short\.pack: the pack .* is not as long as its header says' \
         "$attune" cache add "$url/short.pack"
