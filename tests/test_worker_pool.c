@@ -18,6 +18,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -345,6 +347,37 @@ static void a_child_has_workers_of_its_own(void **state) {
     attune_context_destroy(context);
 }
 
+/* Daemons close all descriptors that they find, and open sockets of their own, which get the same numbers. */
+static void a_host_that_has_closed_all_keeps_its_own(void **state) {
+    enum { FIRST = 3, COUNT = 32 };
+    at_workers workers;
+    at_error err = {0};
+    struct stat before[FIRST + COUNT], now;
+    char real[PATH_MAX], byte;
+    (void)state;
+    stand_in_real(real);
+    open_workers(&workers, 1);
+    if (compile(&workers, real, &err)) fail_msg("%s", err.message);
+    const pid_t first = workers.places[0].worker.pid;
+    for (int fd = FIRST; fd < FIRST + COUNT; fd++) close(fd);
+    for (int fd = FIRST; fd < FIRST + COUNT; fd += 2) {
+        int pair[2];
+        assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
+        assert_true(pair[0] == fd && pair[1] == fd + 1);
+        for (int i = 0; i < 2; i++) assert_int_equal(fstat(pair[i], &before[pair[i]]), 0);
+    }
+    if (compile(&workers, real, &err)) fail_msg("%s", err.message);
+    assert_int_not_equal(workers.places[0].worker.pid, first);
+    assert_int_equal(kill(first, 0), -1); /* it is ended all the same */
+    at_workers_free(&workers);
+    for (int fd = FIRST; fd < FIRST + COUNT; fd++) {
+        assert_int_equal(fstat(fd, &now), 0);
+        assert_int_equal(now.st_ino, before[fd].st_ino);
+        assert_int_equal(recv(fd, &byte, 1, MSG_DONTWAIT), -1);
+    }
+    for (int fd = FIRST; fd < FIRST + COUNT; fd++) close(fd);
+}
+
 static int setup(void **state) {
     alarm(HANG_SECONDS); /* ends the test where it would hang */
     return stand_in_setup(state);
@@ -370,6 +403,7 @@ int main(void) {
         CASE(the_environment_sets_the_time),
         CASE(a_cancelled_thread_leaves_its_place),
         CASE(a_child_has_workers_of_its_own),
+        CASE(a_host_that_has_closed_all_keeps_its_own),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

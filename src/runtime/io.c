@@ -115,6 +115,11 @@ int at_io_stat(const at_io *io, int fd, struct stat *status) {
     return result;
 }
 
+bool at_io_is_same(const at_io *io, int fd, const struct stat *opened) {
+    struct stat now;
+    return fd >= 0 && !at_io_stat(io, fd, &now) && now.st_ino == opened->st_ino && now.st_dev == opened->st_dev;
+}
+
 FILE *at_io_stream(const char *path) {
     const int fd = real_openat(AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0);
     FILE *stream = fd < 0 ? NULL : fdopen(fd, "r");

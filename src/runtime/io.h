@@ -9,6 +9,7 @@
 
 #include <signal.h>
 #include <stddef.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <sys/stat.h>
 #include <sys/types.h>
@@ -41,6 +42,10 @@ const at_io *at_default_io(void);
 /* openat and fstat again until no signal interrupts them: on a network file system each call may fail with EINTR. */
 int at_io_open(const at_io *io, int dir, const char *path, int flags, mode_t mode);
 int at_io_stat(const at_io *io, int fd, struct stat *status);
+
+/* Whether the descriptor is still what `opened` was made of. A host may have closed all descriptors, and opened files or
+ * sockets of its own with the same numbers: those are not to be written to or closed. */
+bool at_io_is_same(const at_io *io, int fd, const struct stat *opened);
 
 /* Opens a file to be read as a stream; NULL with errno. */
 FILE *at_io_stream(const char *path);

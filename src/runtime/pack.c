@@ -162,15 +162,8 @@ attune_status at_pack_open_signed(at_pack *pack, const char *path, const char *k
     return open_pack(pack, path, keys, io, allocator, err);
 }
 
-/* The number may be a file of the host's by now. */
-static bool is_own(const at_pack *pack) {
-    struct stat now;
-    return !at_io_stat(pack->io, pack->fd, &now) && now.st_ino == pack->opened.st_ino &&
-           now.st_dev == pack->opened.st_dev;
-}
-
 void at_pack_close(at_pack *pack) {
-    if (pack->fd >= 0 && is_own(pack)) close(pack->fd);
+    if (at_io_is_same(pack->io, pack->fd, &pack->opened)) close(pack->fd);
     at_free(pack->allocator, pack->signed_part);
     *pack = (at_pack){.fd = -1};
 }
@@ -192,7 +185,7 @@ at_found at_pack_read(const at_pack *pack, const at_pack_record *record, uint8_t
                       const char **why) {
     *data = NULL;
     *why = "somebody else in this process has closed its descriptor";
-    if (!is_own(pack)) return AT_UNREADABLE;
+    if (!at_io_is_same(pack->io, pack->fd, &pack->opened)) return AT_UNREADABLE;
     uint8_t *const copy = at_alloc_aligned(pack->allocator, record->bytes, 64);
     *why = "memory is short";
     if (!copy) return AT_NOT_NOW;

@@ -184,9 +184,13 @@ static attune_status open_worker(at_workers *workers, at_worker *worker, const c
     return status;
 }
 
+static void close_ours(const at_workers *workers, const at_worker *worker) {
+    if (at_io_is_same(workers->io, worker->fd, &worker->opened)) close(worker->fd);
+}
+
 static void end_worker(at_workers *workers, at_worker *worker) {
     pthread_mutex_lock(&workers->mutex);
-    close(worker->fd);
+    close_ours(workers, worker);
     worker->fd = -1;
     pthread_mutex_unlock(&workers->mutex);
     at_worker_kill(worker->pid);
@@ -204,7 +208,7 @@ void at_workers_before_fork(at_workers *workers) { pthread_mutex_lock(&workers->
 void at_workers_after_fork(at_workers *workers, bool is_child) {
     if (is_child) {
         for (size_t i = 0; i < AT_MOST_PROCESSES; i++) {
-            if (workers->places[i].worker.fd >= 0) close(workers->places[i].worker.fd);
+            close_ours(workers, &workers->places[i].worker);
             workers->places[i] = (at_worker_place){.worker.fd = -1};
         }
         at_condition_init(&workers->turn);
@@ -227,11 +231,13 @@ static outcome start_worker(at_workers *workers, const at_codegen_file *program,
     return check_hello(worker->fd, path, deadline, err);
 }
 
-/* Uses the worker of the place, or a new one. A worker that has not replied in full is ended. */
+/* Uses the worker of the place, or a new one: also where somebody else in this process has closed its descriptor. A
+ * worker that has not replied in full is ended. */
 static outcome try_once(at_workers *workers, at_worker *worker, const at_codegen_file *program,
                         const at_codegen_file *plugin, int64_t deadline, const at_codegen_request *request,
                         const attune_allocator *allocator, void **data, size_t *bytes, at_error *err) {
     outcome result = DONE;
+    if (worker->fd >= 0 && !at_io_is_same(workers->io, worker->fd, &worker->opened)) end_worker(workers, worker);
     if (worker->fd < 0) result = start_worker(workers, program, plugin, deadline, worker, err);
     if (result == DONE) result = exchange(worker->fd, deadline, request, allocator, data, bytes, err);
     if (result != DONE && worker->fd >= 0) end_worker(workers, worker);

@@ -110,7 +110,7 @@ attune_status at_worker_spawn(const at_io *io, const char *path, const char *plu
     int fds[2];
     if (io->socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds))
         return at_fail(err, ATTUNE_CODEGEN_MISSING, "no socket pair for a worker: %s", strerror(errno));
-    const int failure = spawn(path, plugin, fds[1], &worker->pid);
+    const int failure = at_io_stat(io, fds[0], &worker->opened) ? errno : spawn(path, plugin, fds[1], &worker->pid);
     close(fds[1]);
     if (failure) {
         close(fds[0]);

@@ -5,11 +5,13 @@
 #include "base/error.h"
 #include "runtime/io.h"
 
+#include <sys/stat.h>
 #include <sys/types.h>
 
 typedef struct at_worker {
     pid_t pid;
-    int fd; /* our end of its stdin and stdout; -1: there is no process */
+    int fd;             /* our end of its stdin and stdout; -1: there is no process */
+    struct stat opened; /* of fd, which may be the host's by now (at_io_is_same) */
 } at_worker;
 
 /* Starts the program `path`, an absolute path, with the argument `plugin`. It gets no other descriptor of the host, no

@@ -53,6 +53,7 @@ static void add_idle(at_workers *workers, const at_io *io) {
     FUZZ_REQUIRE(io->socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) == 0);
     close(fds[1]);
     workers->places[0].worker = (at_worker){.pid = getpid(), .fd = fds[0]};
+    FUZZ_REQUIRE(fstat(fds[0], &workers->places[0].worker.opened) == 0);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
