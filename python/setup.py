@@ -107,9 +107,7 @@ class Build(build_py):
         else:
             self.warn("attune is built without its code generator, because LLVM's headers were not found (llvm-19-dev) "
                       "or ATTUNE_BUILD_CODEGEN=no: it runs kernels that are in a cache, and compiles none")
-        for adapter in ("torch", "ort", "jax", "tvm"):
-            if (ROOT / "adapters" / adapter).is_dir():
-                products.append(f"wheel/libattune-{adapter}.so")
+        products += [f"wheel/libattune-{adapter}.so" for adapter in ("torch", "ort", "jax", "tvm")]
         make(*(f"{BUILD}/{name}" for name in products), llvm=llvm)
         for name in products:
             copy = library / Path(name).name
@@ -120,11 +118,14 @@ class Build(build_py):
 
     @staticmethod
     def notice(library: Path) -> None:
-        """The licence of xxHash, which asks for its text."""
-        header = Path("/usr/include/xxhash.h")
-        if header.exists():
-            text = header.read_text(errors="replace")
-            (library / "NOTICE").write_text("libattune contains xxHash:\n\n" + text[: text.index("*/") + 2] + "\n")
+        """The licence of xxHash, which asks for its text: that of the header that the compiler finds."""
+        found = subprocess.run([*os.environ.get("CC", "cc").split(), "-E", "-include", "xxhash.h", "-x", "c", "-"],
+                               input="", capture_output=True, text=True)
+        header = re.search(r'^# \d+ "([^"]*/xxhash\.h)"', found.stdout, re.M)
+        text = Path(header.group(1)).read_text(errors="replace") if header else ""
+        if "Copyright" not in text or "*/" not in text:
+            sys.exit("the wheel needs the copyright notice of xxhash.h, which the compiler does not find")
+        (library / "NOTICE").write_text("libattune contains xxHash:\n\n" + text[: text.index("*/") + 2] + "\n")
 
     def get_outputs(self, include_bytecode=True):
         files = (Path(self.build_lib) / "attune" / "lib").glob("*")

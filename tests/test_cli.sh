@@ -879,6 +879,13 @@ expect "a worker with one of another version" 0 'warning: .*other.so is of build
 expect "a worker that is none" 0 'warning: .*worker (/usr)?/bin/false' env ATTUNE_COMPILE=worker \
     ATTUNE_CODEGEN_WORKER=/bin/false "$attune" compile $small --cache-dir=
 refuse "an unknown way to compile" 'elsewhere' env ATTUNE_COMPILE=elsewhere "$attune" compile $small --cache-dir=
+# A minimal container or chroot may lack it.
+if unshare -rm true 2>"$work/stderr"; then
+    expect "the worker starts without /dev/null" 0 'from +the compiler' env ATTUNE_COMPILE=worker unshare -rm sh -c \
+        'mount -t tmpfs none /dev && exec "$@"' - "$attune" compile $small,is_causal=1 --cache-dir=
+else
+    skip "the worker starts without /dev/null" "no namespace can be made here"
+fi
 expect "the worker process compiles" 0 'from +the compiler' env ATTUNE_COMPILE=worker "$attune" compile $small \
     --cache-dir=
 

@@ -65,12 +65,16 @@ static int close_others(posix_spawn_file_actions_t *actions) {
 }
 #endif
 
-/* The socket is stdin and stdout. Nothing is on stderr, because the last words of LLVM are not for the host's terminal.
- * In its own directory a worker would keep a file system of the host from being unmounted. */
+/* The socket is stdin and stdout. Nothing is on stderr, because the last words of LLVM are not for the host's terminal:
+ * without /dev/null a directory, to which nothing can be written. In its own directory a worker would keep a file
+ * system of the host from being unmounted. */
 static int prepare_files(posix_spawn_file_actions_t *actions, int fd) {
     int failure = posix_spawn_file_actions_adddup2(actions, fd, STDIN_FILENO);
     if (!failure) failure = posix_spawn_file_actions_adddup2(actions, fd, STDOUT_FILENO);
-    if (!failure) failure = posix_spawn_file_actions_addopen(actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
+    const bool has_null = !access("/dev/null", W_OK);
+    if (!failure)
+        failure = posix_spawn_file_actions_addopen(actions, STDERR_FILENO, has_null ? "/dev/null" : "/",
+                                                   has_null ? O_WRONLY : O_RDONLY | O_DIRECTORY, 0);
     if (!failure) failure = close_others(actions);
     if (!failure) failure = posix_spawn_file_actions_addchdir_np(actions, "/");
     return failure;

@@ -63,7 +63,7 @@ def test_the_wheel(wheel, python, tmp_path):
     assert "-py3-none-manylinux_2_34_" in wheel.name
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
-        assert {"attune/py.typed", "attune/lib/libattune.so.0", "attune/lib/LICENSE"} <= set(names)
+        assert {"attune/py.typed", "attune/lib/libattune.so.0", "attune/lib/LICENSE", "attune/lib/NOTICE"} <= set(names)
         assert not [name for name in names if "__pycache__" in name or name.endswith(".c")]
         worker = archive.getinfo("attune/lib/attune-codegen-worker")
         assert worker.external_attr >> 16 & 0o111, "the worker cannot be executed"
