@@ -158,6 +158,7 @@ test-tools: $(if $(SANITIZE),,$(BUILD)/wheel/libattune.so.0)
 
 $(call obj,$(wildcard src/*/*.c)): INCLUDES = -Isrc -I$(BUILD)/gen
 $(call obj,$(wildcard src/codegen/*.c)): INCLUDES += $(LLVM_CFLAGS) $(if $(OWN_LLVM),-DATTUNE_OWN_LLVM)
+$(call obj,src/runtime/codegen_local.c): INCLUDES += $(if $(OWN_LLVM),-DATTUNE_OWN_LLVM)
 $(call obj,$(wildcard src/sign/*.c)): INCLUDES += -isystem $(MONOCYPHER)
 # attune checks signatures by it, and the linker leaves out all else.
 $(call obj,$(MONOCYPHER)/monocypher.c): BASE_CFLAGS += -ffunction-sections

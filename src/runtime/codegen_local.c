@@ -30,17 +30,43 @@ static const at_codegen_exports *load(at_local_plugin *plugin, at_error *err) {
     return exports;
 }
 
+/* While it is loaded and in its first compile, an LLVM with destructors registers them, and exit() would run them
+ * before it waits (at_process_watch_exit). So a job does not leave that alone: either it sees `is_first`, or the thread
+ * sees that it is unwanted. */
+static atomic_bool has_compiled;
+#ifdef ATTUNE_OWN_LLVM
+enum { LLVM_IS_SHARED = 0 };
+#else
+enum { LLVM_IS_SHARED = 1 };
+#endif
+
+static void hold(at_local_plugin *plugin, bool has_destructors) {
+    if (has_destructors && !atomic_load(&has_compiled)) atomic_store(&plugin->is_first, true);
+}
+
+static bool may_be_left(at_local_plugin *plugin) {
+    atomic_store(&plugin->is_unwanted, true);
+    return !atomic_load(&plugin->is_first);
+}
+
 /* The dynamic linker and LLVM have locks of their own, so fork() must wait. */
 attune_status at_plugin_compile(void *user, const at_codegen_request *request, const attune_allocator *allocator,
                                 void **data, size_t *bytes, at_error *err) {
     at_codegen_reply reply = {0};
     attune_status status = at_process_enter(AT_FOREIGN_COMPILER, err);
     if (status) return status;
-    const at_codegen_exports *const exports = load(user, err);
-    if (exports) exports->compile(request, &reply);
-    if (exports && exports->has_destructors) at_process_watch_exit(AT_LLVM_HAS_COMPILED, true);
+    at_local_plugin *const plugin = user;
+    hold(plugin, LLVM_IS_SHARED);
+    const at_codegen_exports *const exports = load(plugin, err);
+    if (exports) hold(plugin, exports->has_destructors);
+    const bool is_wanted = exports && !atomic_load(&plugin->is_unwanted);
+    if (is_wanted) exports->compile(request, &reply);
+    if (is_wanted && exports->has_destructors) {
+        at_process_watch_exit(AT_LLVM_HAS_COMPILED, true);
+        atomic_store(&has_compiled, true);
+    }
     at_process_leave(AT_FOREIGN_COMPILER);
-    if (!exports) return err->status;
+    if (!is_wanted) return exports ? at_background_fail(err) : err->status;
     if (reply.status) {
         status = at_fail(err, reply.status, "%s", reply.message);
     } else {
@@ -137,7 +163,8 @@ static bool start(errand *e) {
 /* false: the job is abandoned. */
 static bool wait_for(errand *e) {
     pthread_mutex_lock(&e->mutex);
-    while (!e->is_done && !at_background_is_abandoned()) at_background_pause(&e->changed, &e->mutex);
+    while (!e->is_done && !(at_background_is_abandoned() && may_be_left(&e->plugin)))
+        at_background_pause(&e->changed, &e->mutex);
     const bool is_done = e->is_done;
     pthread_mutex_unlock(&e->mutex);
     return is_done;

@@ -12,6 +12,7 @@
 #include "target/codegen_abi.h"
 
 #include <stdatomic.h>
+#include <stdbool.h>
 
 /* Compiles; *data is a block of the allocator with a NUL after its last byte. */
 typedef attune_status at_compile_fn(void *user, const at_codegen_request *request, const attune_allocator *allocator,
@@ -20,9 +21,11 @@ typedef attune_status at_compile_fn(void *user, const at_codegen_request *reques
 typedef struct at_local_plugin {
     at_codegen_file file;
     _Atomic(const at_codegen_exports *) exports; /* NULL: it is not loaded yet */
+    _Atomic bool is_unwanted;                    /* in a thread of its own: the job is abandoned */
+    _Atomic bool is_first;                       /* the same: the job must wait for this compile */
 } at_local_plugin;
 
-/* An at_compile_fn; user is the at_local_plugin. */
+/* An at_compile_fn; user is the at_local_plugin. Compiles nothing if that is unwanted once the plug-in is loaded. */
 at_compile_fn at_plugin_compile;
 
 /* Calls `compile` in a thread of its own for a job, which waits for it unless it is abandoned: ATTUNE_CANCELLED. `user`
