@@ -278,16 +278,14 @@ attune_status at_workers_compile(at_workers *workers, const at_codegen_file *pro
     const outcome first =
         by_clock(try_once(workers, &place->worker, program, plugin, deadline, request, allocator, data, bytes, &why),
                  DONE, deadline);
-    if (first != DONE && at_background_is_abandoned()) { /* try_once has killed the worker */
-        leave_place(workers, place);
-        return at_background_fail(err);
-    }
-    const bool again = first == DEAD || (first == SILENT && monotonic_ms() < deadline);
+    const bool again =
+        !at_background_is_abandoned() && (first == DEAD || (first == SILENT && monotonic_ms() < deadline));
     const outcome result = again ? by_clock(try_once(workers, &place->worker, program, plugin, deadline, request,
                                                      allocator, data, bytes, &why),
                                             first, deadline)
                                  : first;
     leave_place(workers, place);
+    if (result != DONE && at_background_is_abandoned()) return at_background_fail(err); /* its worker is killed */
     if (again || result == LATE) atomic_fetch_add(&workers->restarts, 1);
     if (again)
         at_log_printf(workers->log, ATTUNE_LOG_WARNING, "a worker process %s; another one was tried",
