@@ -9,7 +9,7 @@ _attune_options() {
         check) echo '--accuracy --engine=jit|vm --first=TEXT --ftz --functions --inputs=INPUTS --json --max-flops=TEXT --random=TEXT --schedule=SCHEDULE --seed=TEXT --sizes=SIZES --threads=TEXT --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
         conform) echo '--engine=jit|interp|both --json -v --verbose --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
         bench) echo '--engine=jit|vm|interp --json -o=FILE --output=FILE --report=FILE --samples=TEXT --schedule=SCHEDULE --sizes=SIZES --threads=TEXT --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
-        explain) echo '--dry-run --json --schedule=SCHEDULE --sizes=SIZES --threads=TEXT --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
+        explain) echo '--dry-run --json --schedule=SCHEDULE --sizes=SIZES --target=ISA --threads=TEXT --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
         tune) echo '--arg=TEXT --budget=TEXT --export=FILE --import=FILE --ir=FILE --json --sizes=SIZES --threads=TEXT --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
         sweep) echo '--cold --cold-data --csv --dry-run --jobs=TEXT --json --limit=TEXT --max-spread=TEXT -o=FILE --output=FILE --samples=TEXT --shard=TEXT --sizes=SIZES --threads=TEXT --warm --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
         warm) echo '--budget=TEXT --jobs=TEXT --json --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;

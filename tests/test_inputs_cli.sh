@@ -8,7 +8,8 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 attune=$ATTUNE
 small=num_heads=2,seq_q=4,head_dim=8
-kernel=examples/ir/matmul.air
+kernel=$work/matmul.air
+without_fma examples/ir/matmul.air >"$kernel"
 
 # ---- Files without an end: a gigabyte of memory must do ----
 

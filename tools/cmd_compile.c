@@ -41,7 +41,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
         return 0;
     case ARGP_KEY_END:
         if (!o->problem) argp_error(state, "a problem is needed, such as num_heads=12,seq_q=512,head_dim=64");
-        tool_check_target(state, &o->common, o->emits || o->dumps);
+        tool_check_target(state, &o->common, o->emits || o->dumps, "--emit or --dump-passes");
         if (o->out && !o->emits) argp_error(state, "-o needs --emit");
         if (o->json && (o->emits || o->dumps))
             argp_error(state, "--json and %s exclude each other", o->emits ? "--emit" : "--dump-passes");

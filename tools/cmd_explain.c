@@ -22,6 +22,7 @@ static const struct argp_option options[] = {
      "Threads that share the tasks (default 1); the call is measured with as many of them as there are CPUs", 0},
     {"sizes", TOOL_KEY_SIZES, "KEY=N,...", 0, "Run-time sizes, where the problem leaves them open", 0},
     {"dry-run", TOOL_KEY_DRY_RUN, NULL, 0, "Measure nothing", 0},
+    TOOL_TARGET_OPTION,
     {"json", TOOL_KEY_JSON, NULL, 0, "Print JSON", 0},
     {0},
 };
@@ -36,6 +37,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
         if (!sizes_parse(argument, &o->sizes)) exit(TOOL_USAGE);
         return 0;
     case TOOL_KEY_DRY_RUN: o->is_dry = true; return 0;
+    case TOOL_KEY_TARGET: o->common.target = argument; return 0;
     case TOOL_KEY_JSON: o->json = true; return 0;
     case ARGP_KEY_ARG:
         if (o->problem) argp_error(state, "one PROBLEM only, but '%s' follows '%s'", argument, o->problem);
@@ -43,6 +45,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
         return 0;
     case ARGP_KEY_END:
         if (!o->problem) argp_error(state, "a PROBLEM is needed");
+        tool_check_target(state, &o->common, o->is_dry && o->threads == 1, "--dry-run, and one thread");
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
@@ -65,8 +68,10 @@ static bool is_same(const attune_schedule *a, const attune_schedule *b) {
 }
 
 /* The schedule of the kernel that a program gets. One that is cached has kept its own, whatever would be chosen today.
- */
-static bool find_schedule(attune_context *context, const attune_problem *problem, explanation *e) {
+ * Nothing is cached for a target that this CPU may lack. */
+static bool find_schedule(const explain_options *o, attune_context *context, const attune_problem *problem,
+                          explanation *e) {
+    if (o->common.target) return true;
     const attune_schedule chosen = e->schedule;
     attune_kernel *kernel = NULL;
     attune_kernel_info info = {.struct_size = sizeof info};
@@ -91,7 +96,7 @@ static bool choose(const explain_options *o, attune_context *context, const attu
     e->prediction.struct_size = sizeof e->prediction;
     e->has_schedule = o->schedule != NULL;
     if (attune_schedule_predict(context, problem, NULL, &e->schedule, &e->prediction) != ATTUNE_OK ||
-        !(o->schedule ? parse_schedule(o, context, problem, e) : find_schedule(context, problem, e))) {
+        !(o->schedule ? parse_schedule(o, context, problem, e) : find_schedule(o, context, problem, e))) {
         tool_library_error(NULL);
         return false;
     }

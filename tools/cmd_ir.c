@@ -61,7 +61,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
         return 0;
     case ARGP_KEY_END:
         if (!o->file) argp_error(state, "a file with loop IR is needed; - is standard input");
-        tool_check_target(state, &o->common, o->emits || o->dumps);
+        tool_check_target(state, &o->common, o->emits || o->dumps, "--emit or --dump-passes");
         if (o->out && !o->emits) argp_error(state, "-o needs --emit; --out NAME=F.npy writes a result");
         if (o->emits && (o->arguments.count || o->outputs.count || o->checks || o->names_engine))
             argp_error(state, "--emit runs nothing, so --arg, --out, --check and --engine make no sense with it");

@@ -46,6 +46,12 @@ catches() {
 }
 catches_not() { ! catches "$@"; }
 
+# without_fma FILE: an example of loop IR with products and sums in place of fma, which plain x86-64 does not have.
+without_fma() { sed -E 's/fma\((left|splat.*), (packed.*:x8|right), (sum.*)\)$/\1 * \2 + \3/' "$1"; }
+
+# can_run ISA: whether this CPU runs the instruction set.
+can_run() { "$ATTUNE" info | grep -qE "^runs (.* )?$1( |$)"; }
+
 # soon COMMAND…: waits until it succeeds, a minute at most.
 soon() {
     local i

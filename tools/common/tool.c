@@ -144,8 +144,8 @@ static const struct argp_option common_options[] = {
 static const struct argp common_argp = {.options = common_options, .parser = parse_common};
 const struct argp_child tool_common_children[] = {{&common_argp, 0, "Common options:", 9}, {0}};
 
-void tool_check_target(struct argp_state *state, const tool_common *common, bool emits) {
-    if (common->target && !emits) argp_error(state, "--target needs --emit or --dump-passes: nothing is run then");
+void tool_check_target(struct argp_state *state, const tool_common *common, bool runs_nothing, const char *needs) {
+    if (common->target && !runs_nothing) argp_error(state, "--target needs %s: nothing is run then", needs);
     if (common->target && common->isa) argp_error(state, "--target and --isa exclude each other");
 }
 

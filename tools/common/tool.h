@@ -116,10 +116,12 @@ void tool_end_progress(void);
 /* Reports the library's last failure, after the words of `doing` ("compiling …"; may be NULL). TOOL_FAILED. */
 int tool_library_error(const char *doing);
 
-/* --target, which needs --emit or --dump-passes. Call tool_check_target at the end of the arguments. */
+/* --target, which needs other options, because nothing is run then: `runs_nothing` tells whether they are given, and
+ * `needs` names them. Call tool_check_target at the end of the arguments. */
 #define TOOL_TARGET_OPTION                                                                                             \
     {"target", TOOL_KEY_TARGET, "NAME", 0, "Emit code for this instruction set, which this CPU need not have", 0}
-void tool_check_target(struct argp_state *state, const tool_common *common, bool emits);
+void tool_check_target(struct argp_state *state, const tool_common *common, bool runs_nothing,
+                       const char *needs);
 
 /* A context with the common options; the library's messages go to stderr. max_workers 0: all. `cache_dir` overrides
  * the common option when not NULL, and leaves out the base. NULL after an error message. */
