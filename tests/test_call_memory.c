@@ -61,8 +61,6 @@ static void empty_tensors(void **state) {
     (void)state;
     static const sample no_queries = {.problem = "seq_q=dynamic,seq_kv=dynamic,head_dim=4,lse=1",
                                       .sizes = "seq_q=0,seq_kv=3"};
-    static const sample no_keys = {.problem = "num_heads=2,seq_q=dynamic,seq_kv=dynamic,head_dim=4,lse=1",
-                                   .sizes = "seq_q=5,seq_kv=0"};
     static const sample no_tokens = {
         .problem = "batch=2,ragged=1,head_dim=4", .sizes = "total_q=0,total_kv=0", .q = {0, 0}, .kv = {0, 0}};
     sample_call c;
@@ -78,8 +76,16 @@ static void empty_tensors(void **state) {
     c.arguments.q = c.arguments.k = c.arguments.v = c.arguments.out = NULL;
     run(&c, "no tokens");
     sample_call_close(&c);
+}
+
+/* Masks of no keys have no elements either. */
+static void empty_keys(const char *fields) {
+    char problem[128];
+    snprintf(problem, sizeof problem, "num_heads=2,seq_q=dynamic,seq_kv=dynamic,head_dim=4,lse=1%s", fields);
+    const sample no_keys = {.problem = problem, .sizes = "seq_q=5,seq_kv=0"};
+    sample_call c;
     sample_call_open(&c, &no_keys, ON_THE_HEAP);
-    c.arguments.k = c.arguments.v = NULL;
+    c.arguments.k = c.arguments.v = c.arguments.attn_mask = c.arguments.attn_bias = NULL;
     for (int engine = 0; engine < 2; engine++) {
         float *out = c.arguments.out, *lse = c.arguments.lse;
         memset(out, 0x55, 2 * 5 * 4 * sizeof *out);
@@ -92,6 +98,13 @@ static void empty_tensors(void **state) {
         for (int i = 0; i < 2 * 5; i++) assert_true(isinf(lse[i]) && lse[i] < 0);
     }
     sample_call_close(&c);
+}
+
+static void no_keys(void **state) {
+    (void)state;
+    empty_keys("");
+    empty_keys(",attn_mask=qk");
+    empty_keys(",attn_mask=k,attn_bias=bhqk");
 }
 
 /* A call needs at most the workspace that attune_workspace_size computes without the tables. */
@@ -191,6 +204,7 @@ static void spoilt_calls(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(empty_tensors),
+        cmocka_unit_test(no_keys),
         cmocka_unit_test(nothing_outside_is_touched),
         cmocka_unit_test(workspace_without_tables),
         cmocka_unit_test(masks_of_a_shared_kernel),

@@ -214,8 +214,8 @@ static void bad_sizes(void **state) {
     (void)state;
     sample_call c;
     sample_call_open(&c, &samples[DYNAMIC], ON_THE_HEAP);
-    BAD_SIZE(c, seq_q = 41, "seq_q is 41; this kernel takes 0 to 40");
-    BAD_SIZE(c, seq_kv = 51, "seq_kv is 51; this kernel takes 0 to 50");
+    BAD_SIZE(c, seq_q = 41, "seq_q is 41; this kernel takes 0 to 40 (max_seq_q)");
+    BAD_SIZE(c, seq_kv = 51, "seq_kv is 51; this kernel takes 0 to 50 (max_seq_kv)");
     BAD_SIZE(c, seq_q = -2, "seq_q is -2");
     BAD_SIZE(c, seq_kv = INT64_MIN, "seq_kv is -9223372036854775808");
     BAD_SIZE(c, batch = 0, "batch is 0");
@@ -260,7 +260,7 @@ static void bad_lengths(void **state) {
     (void)state;
     sample_call c;
     sample_call_open(&c, &samples[PADDED], ON_THE_HEAP);
-    bad_value(&c, "kv_lens", 1, 22, "kv_lens[1] is 22; it must be from 0 to 21");
+    bad_value(&c, "kv_lens", 1, 22, "kv_lens[1] is 22; it must be from 0 to 21 (seq_kv)");
     bad_value(&c, "kv_lens", 2, -1, "kv_lens[2] is -1");
     BAD_SIZE(c, kv_lens = NULL, "the pointer to kv_lens is NULL");
     BAD_SIZE(c, kv_lens = (const int32_t *)(const void *)((const char *)a.kv_lens + 2), "not aligned to 4 bytes");
@@ -275,24 +275,56 @@ static void bad_lengths(void **state) {
     sample_call_close(&c);
 }
 
+/* Where a bound comes from is said by the names of the sizes that the caller can change. */
+static void bounds_of_keys(void **state) {
+    (void)state;
+    static const struct {
+        sample sample;
+        const char *table, *message;
+    } cases[] = {
+        {{.problem = "batch=2,seq_q=1,seq_kv=dynamic,head_dim=4,page_size=16,kv_lens=1,max_seq_kv=24",
+          .sizes = "num_pages=4,max_pages=2",
+          .kv = {6, 6}},
+         "kv_lens",
+         "kv_lens[1] is 40; it must be from 0 to 24 (max_seq_kv)"},
+        {{.problem = "batch=2,seq_q=1,seq_kv=dynamic,head_dim=4,page_size=16,kv_lens=1",
+          .sizes = "seq_kv=20,num_pages=4,max_pages=2",
+          .kv = {6, 6}},
+         "kv_lens",
+         "kv_lens[1] is 40; it must be from 0 to 20 (seq_kv)"},
+        {{.problem = "batch=2,seq_q=dynamic,seq_kv=dynamic,head_dim=4,ragged=1,kv_lens=1",
+          .q = {5, 5},
+          .kv = {6, 6},
+          .sizes = "total_q=10,total_kv=12"},
+         "kv_lens",
+         "kv_lens[1] is 40; it must be from 0 to 6 (its length in cu_seqlens_kv)"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        sample_call c;
+        sample_call_open(&c, &cases[i].sample, ON_THE_HEAP);
+        bad_value(&c, cases[i].table, 1, 40, cases[i].message);
+        sample_call_close(&c);
+    }
+}
+
 static void bad_ragged_batches(void **state) {
     (void)state;
     sample_call c;
     sample_call_open(&c, &samples[RAGGED], ON_THE_HEAP); /* cu_seqlens_q 0 5 5 11, cu_seqlens_kv 0 9 12 23 */
     bad_value(&c, "cu_seqlens_q", 0, -1, "cu_seqlens_q[0] is -1");
     bad_value(&c, "cu_seqlens_q", 2, 4, "cu_seqlens_q falls from 5 to 4 at index 2");
-    bad_value(&c, "cu_seqlens_q", 3, 13, "cu_seqlens_q[3] is 13, but there are only 12 tokens");
+    bad_value(&c, "cu_seqlens_q", 3, 13, "cu_seqlens_q[3] is 13, but there are only 12 tokens (total_q)");
     bad_value(&c, "cu_seqlens_q", 1, INT32_MIN, "cu_seqlens_q falls from 0 to -2147483648");
     bad_value(&c, "cu_seqlens_kv", 1, 13, "cu_seqlens_kv falls from 13 to 12");
-    bad_value(&c, "cu_seqlens_kv", 3, 25, "cu_seqlens_kv[3] is 25, but there are only 24 tokens");
+    bad_value(&c, "cu_seqlens_kv", 3, 25, "cu_seqlens_kv[3] is 25, but there are only 24 tokens (total_kv)");
     int32_t *cu = sample_call_data(&c, "cu_seqlens_q");
     cu[1] = cu[2] = 2; /* the last entry: from 2 to 11 */
     sample_call_assert_refused(sample_context, &c, &c.arguments,
-                               "entry 2 of cu_seqlens_q has 9 tokens; this call takes at most 8");
+                               "entry 2 of cu_seqlens_q has 9 tokens; this call takes at most 8 (max_seq_q)");
     cu[1] = cu[2] = 5;
-    BAD_SIZE(c, seq_kv = 10, "entry 2 of cu_seqlens_kv has 11 tokens; this call takes at most 10");
+    BAD_SIZE(c, seq_kv = 10, "entry 2 of cu_seqlens_kv has 11 tokens; this call takes at most 10 (seq_kv)");
     BAD_SIZE(c, total_q = -2, "total_q is -2");
-    BAD_SIZE(c, total_kv = 22, "there are only 22 tokens");
+    BAD_SIZE(c, total_kv = 22, "there are only 22 tokens (total_kv)");
     BAD_SIZE(c, cu_seqlens_q = NULL, "the pointer to cu_seqlens_q is NULL");
     BAD_SIZE(c, out = (void *)a.cu_seqlens_kv, "the output out overlaps");
     sample_call_close(&c);
@@ -313,9 +345,9 @@ static void bad_pages(void **state) {
     bad_value(&c, "block_table", 3, 9, "block_table[0, 3] is 9; num_pages is 9");
     bad_value(&c, "block_table", 5, -1, "block_table[1, 1] is -1");
     bad_value(&c, "kv_lens", 1, 9, "block_table[1, 2] is -7"); /* a third page, which is none */
-    bad_value(&c, "kv_lens", 0, 17, "kv_lens[0] is 17; it must be from 0 to 16");
+    bad_value(&c, "kv_lens", 0, 17, "kv_lens[0] is 17; it must be from 0 to 16 (max_pages * page_size = 4 * 4)");
     BAD_SIZE(c, num_pages = 5, "num_pages is 5");
-    BAD_SIZE(c, max_pages = 3, "kv_lens[0] is 13; it must be from 0 to 12");
+    BAD_SIZE(c, max_pages = 3, "kv_lens[0] is 13; it must be from 0 to 12 (max_pages * page_size = 3 * 4)");
     BAD_SIZE(c, num_pages = -2, "num_pages is -2");
     BAD_SIZE(c, block_table = NULL, "the pointer to block_table is NULL");
     BAD_SIZE(c, max_pages = INT64_MAX, "max_pages is 9223372036854775807");
@@ -323,7 +355,7 @@ static void bad_pages(void **state) {
     static const sample full = {
         .problem = "batch=2,seq_q=1,seq_kv=6,head_dim=4,page_size=4", .sizes = "num_pages=4,max_pages=2", .kv = {6, 6}};
     sample_call_open(&c, &full, ON_THE_HEAP);
-    BAD_SIZE(c, max_pages = 1, "entry 0 has 6 keys, but block_table holds 1 pages of 4");
+    BAD_SIZE(c, max_pages = 1, "entry 0 has 6 keys, but block_table holds 1 pages of 4 (max_pages, page_size)");
     sample_call_close(&c);
 }
 
@@ -341,7 +373,7 @@ static void bad_positions(void **state) {
     BAD_SIZE(c, cos = NULL, "the pointer to cos is NULL");
     sample_call_close(&c);
     sample_call_open(&c, &samples[ROTARY], ON_THE_HEAP);
-    bad_value(&c, "position_ids", 8, 5, "position_ids[1, 2] is 5; it must be from 0 to 4");
+    bad_value(&c, "position_ids", 8, 5, "position_ids[1, 2] is 5; it must be from 0 to 4 (rotary_positions - 1)");
     bad_value(&c, "position_ids", 0, -1, "position_ids[0, 0] is -1");
     sample_call_close(&c);
     static const sample before_zero = {.problem = "batch=2,op=rotary,seq_q=3,head_dim=4,rotary_dim=4,causal_offsets=1",
@@ -356,7 +388,8 @@ static void bad_positions(void **state) {
     BAD_SIZE(c, rotary_positions = 6, "entry 0 has 7 keys, but rotary_positions is 6");
     sample_call_close(&c);
     static const sample early = {.problem = "batch=2,seq_q=2,seq_kv=7,head_dim=4,rotary_dim=4,kv_lens=1",
-                                 .sizes = "rotary_positions=7", .kv = {7, 2}};
+                                 .sizes = "rotary_positions=7",
+                                 .kv = {7, 2}};
     sample_call_open(&c, &early, ON_THE_HEAP);
     bad_value(&c, "kv_lens", 1, 1,
               "entry 1 has 2 queries and 1 keys: with the last query at the last key (bottom_right) its first query is "
@@ -368,7 +401,7 @@ static void bad_positions(void **state) {
     BAD_SIZE(c, seq_kv = 3, "seq_q is 4 and seq_kv 3; with position_ids they must be equal");
     sample_call_close(&c);
     sample_call_open(&c, &samples[WEIGHTS], ON_THE_HEAP);
-    bad_value(&c, "row_ids", 3, 9, "row_ids[3] is 9; it must be from 0 to 8");
+    bad_value(&c, "row_ids", 3, 9, "row_ids[3] is 9; it must be from 0 to 8 (seq_q - 1)");
     bad_value(&c, "row_ids", 0, -1, "row_ids[0] is -1");
     sample_call_close(&c);
 }
@@ -404,9 +437,9 @@ int main(void) {
         cmocka_unit_test(tensors_of_problems), cmocka_unit_test(tensors_without_arguments),
         cmocka_unit_test(broadcast_strides),   cmocka_unit_test(pages_with_shared_ids),
         cmocka_unit_test(ids_of_no_entry),     cmocka_unit_test(bad_sizes),
-        cmocka_unit_test(bad_lengths),         cmocka_unit_test(bad_ragged_batches),
-        cmocka_unit_test(bad_pages),           cmocka_unit_test(bad_positions),
-        cmocka_unit_test(bad_problems),
+        cmocka_unit_test(bad_lengths),         cmocka_unit_test(bounds_of_keys),
+        cmocka_unit_test(bad_ragged_batches),  cmocka_unit_test(bad_pages),
+        cmocka_unit_test(bad_positions),       cmocka_unit_test(bad_problems),
     };
     return cmocka_run_group_tests(tests, sample_context_open, sample_context_close);
 }

@@ -1,4 +1,5 @@
 /* Problems: text, refusals, defaults. Positions: test_positions.c. */
+#include "problem/problem_fields.h"
 #include "support/problems.h"
 #include "support/random_ir.h"
 #include "support/temp_dir.h"
@@ -120,7 +121,7 @@ static void test_text_refused(void **state) {
         {"batch=dynamic", "batch is 'dynamic', which is not an integer"},
         {"seq_q=dynamo", "seq_q is 'dynamo', which is not an integer"},
         {"logits_soft_cap=default", "logits_soft_cap is 'default', which is not a number"},
-        {"attn_mask=kq", "attn_mask is 'kq', which is not an integer"},
+        {"attn_mask=kq", "attn_mask is 'kq'; it must be the letters"},
         {"attn_mask=1:1:1:1:1", "attn_mask is '1:1:1:1:1'; it must be at most 4 dims separated by ':'"},
         {"seq_q=dynamic,head_dim=4,layout=bshd", "layout=bshd needs sizes that are known"},
         {"ragged=1,head_dim=4,layout=bhsd", "layout=bhsd needs sizes that are known"},
@@ -155,8 +156,14 @@ static void test_did_you_mean(void **state) {
         {"NUM_HEADS=12", "; did you mean num_heads?"},
         {"hidden_size=8", "; did you mean embed_dim?"},
         {"sm_scale=1", "; did you mean softmax_scale?"},
-        {"has_kv_lens=1", "; did you mean kv_lens?"},
-        {"is_cross=1", "; did you mean cross?"},
+        {"is_kv_lens=1", "; did you mean kv_lens?"},
+        {"has_cross=1", "; did you mean cross?"},
+        {"has_softmax_scale=1", "; did you mean softmax_scale?"},
+        {"cache_seqlens=1", "; did you mean kv_lens?"},
+        {"cu_seqlens_q=1", "; did you mean ragged?"},
+        {"softmax_lse=1", "; did you mean lse?"},
+        {"block_table=1", "; did you mean page_size?"},
+        {"key_padding_mask=1", "; did you mean attn_mask?"},
         {"seq_vk=4", "; did you mean seq_kv?"},
         {"layuot=bshd", "; did you mean layout?"},
         {"kv_dtypes=i8", "; did you mean kv_dtype?"},
@@ -174,6 +181,12 @@ static void test_did_you_mean(void **state) {
         {"op=atention", "; did you mean attention?"},
         {"layout=nhd", "layout is 'nhd'; it must be bhsd or bshd; did you mean bshd?"},
         {"seq_q=dynamik", "seq_q is 'dynamik', which is not an integer; did you mean dynamic?"},
+        {"attn_mask=qkv",
+         "attn_mask is 'qkv'; it must be the letters of the dims that are not 1, of b, h, q and k in this"
+         " order (qk, bqk, k), or the dims (1:1:512:512)"},
+        {"attn_bias=kq", "attn_bias is 'kq'; it must be the letters"},
+        {"attn_bias=", "attn_bias is ''; it must be the letters"},
+        {"attn_mask=1:q", "attn_mask is 'q', which is not an integer"},
     };
     assert_texts_refused(cases, sizeof cases / sizeof *cases);
     /* A type that the field cannot have is not suggested. */
@@ -181,6 +194,26 @@ static void test_did_you_mean(void **state) {
     at_error err = {0};
     assert_int_equal(mha_problem_parse("dtype=int8", &problem, &err), ATTUNE_INVALID_PROBLEM);
     assert_null(strstr(err.message, "did you mean"));
+}
+
+/* The struct's names are those that a reader of the header types. Text is printed with the short ones. */
+static void test_names_of_members(void **state) {
+    (void)state;
+    static const char *const members =
+        "num_heads=2,seq_q=4,head_dim=8,has_lse=1,is_ragged=1,attn_mask_dims=k,has_sinks=1";
+    static const char *const names = "num_heads=2,seq_q=4,head_dim=8,lse=1,ragged=1,attn_mask=k,sinks=1";
+    const attune_problem one = problem_parsed(members), other = problem_parsed(names);
+    assert_memory_equal(&one, &other, sizeof one);
+    static const refusal cases[] = {
+        {"lse=1,has_lse=1", "'has_lse' gives lse, which is given already"},
+        {"has_lse=2", "has_lse is '2'; it must be 0 or 1"},
+    };
+    assert_texts_refused(cases, sizeof cases / sizeof *cases);
+    for (int i = 0; i < MHA_NUM_FIELDS; i++)
+        for (int j = 0; j < MHA_NUM_FIELDS; j++) {
+            if (i == j) continue;
+            assert_string_not_equal(mha_fields[i].member, mha_fields[j].name);
+        }
 }
 
 static void test_ranges(void **state) {
@@ -632,6 +665,7 @@ int main(void) {
         cmocka_unit_test(test_text_refused),
         cmocka_unit_test(test_text_is_lenient),
         cmocka_unit_test(test_did_you_mean),
+        cmocka_unit_test(test_names_of_members),
         cmocka_unit_test(test_ranges),
         cmocka_unit_test(test_contradictions),
         cmocka_unit_test(test_masks_that_do_not_fit),

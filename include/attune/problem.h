@@ -273,13 +273,14 @@ typedef struct attune_problem {
 /* Writes the values of ATTUNE_PROBLEM_INIT into the first struct_size bytes. */
 ATTUNE_API attune_status attune_problem_init(attune_problem *problem, size_t struct_size);
 
-/* Reads a problem from text: `key=value` pairs separated by commas, the keys being the field names of attune_problem:
+/* Reads a problem from text: `key=value` pairs separated by commas, the keys being the members of attune_problem:
  *     batch=1,num_heads=12,seq_q=512,head_dim=64,is_causal=1,causal_align=top_left
  * Text may also say
  *     seq_q=dynamic
  *     softmax_scale=dynamic                  has_softmax_scale
  *     is_causal=true                         a flag is 0, 1, false or true
- *     lse=1, sinks=1, ragged=1, cross=1 …    flags without has_ or is_ (is_causal keeps its name)
+ *     lse=1, sinks=1, ragged=1, cross=1 …    flags may leave out has_ and is_, except is_causal
+ *     attn_mask=qk                           attn_mask_dims, attn_bias: attn_bias_dims
  *     kv_dtype=i8                            k_dtype=i8,v_dtype=i8
  *     kv_scales=token, kv_group=64           k_scales=token,v_scales=token, k_group=64,v_group=64
  *     kv_layout=panels                       k_layout=panels,v_layout=panels

@@ -122,6 +122,20 @@ static attune_status parse_layout(const mha_pair *pair, layout *out, at_error *e
     return bad_choice(pair, "bhsd or bshd", mha_suggest_value(pair, words, 2), err);
 }
 
+/* Letters, or dims as numbers and `dynamic`. */
+static attune_status parse_dims(const mha_pair *pair, const mha_field *field, int64_t *out, bool *lettered,
+                                at_error *err) {
+    static const char numeric[] = "0123456789+-d";
+    *lettered = parse_letters(pair, out);
+    if (*lettered) return ATTUNE_OK;
+    if (pair->value_length && memchr(numeric, pair->value[0], sizeof numeric - 1))
+        return parse_array(pair, field, field->rank, out, err);
+    return bad_choice(pair,
+                      "the letters of the dims that are not 1, of b, h, q and k in this order (qk, bqk, k), or the "
+                      "dims (1:1:512:512)",
+                      no_suggestion, err);
+}
+
 /* In quotation marks, in which commas and colons belong to the text. */
 static attune_status parse_function(const mha_pair *pair, char *out, at_error *err) {
     const mha_pair text = mha_unquoted(pair);
@@ -151,9 +165,7 @@ static attune_status parse_field(parse_state *state, int i, const mha_pair *pair
     case MHA_FIELD_NUMBER: return parse_number(pair, field, &state->problem, err);
     case MHA_FIELD_TEXT: return parse_function(pair, out, err);
     case MHA_FIELD_TENSORS: return parse_tensors(pair, out, err);
-    case MHA_FIELD_DIMS:
-        state->lettered[i] = parse_letters(pair, out);
-        return state->lettered[i] ? ATTUNE_OK : parse_array(pair, field, field->rank, out, err);
+    case MHA_FIELD_DIMS: return parse_dims(pair, field, out, &state->lettered[i], err);
     case MHA_FIELD_STRIDES:
         if (i != MHA_ID_out_strides) return parse_array(pair, field, field->rank, out, err);
         state->out_strides = *pair;
@@ -163,9 +175,10 @@ static attune_status parse_field(parse_state *state, int i, const mha_pair *pair
     }
 }
 
-/* Whether the key is the field's name, or that of K's and V's together. */
+/* Whether the key is the field's name, that of the struct's member, or that of K's and V's fields together. */
 static bool names_field(const mha_pair *pair, const mha_field *field) {
-    return mha_key_is(pair, field->name) || (field->both && mha_key_is(pair, field->both));
+    return mha_key_is(pair, field->name) || mha_key_is(pair, field->member) ||
+           (field->both && mha_key_is(pair, field->both));
 }
 
 static attune_status parse_pair(void *user, const mha_pair *pair, at_error *err) {
@@ -182,9 +195,7 @@ static attune_status parse_pair(void *user, const mha_pair *pair, at_error *err)
     const mha_suggestion suggestion = mha_suggest_field(pair);
     return at_fail(err, ATTUNE_INVALID_PROBLEM, "'%.*s' is not a field of a problem%s",
                    pair->key_length > 80 ? 80 : pair->key_length, pair->key,
-                   *suggestion.text ? suggestion.text
-                                    : "; the names are those of attune_problem, flags without has_ or is_ (except "
-                                      "is_causal)");
+                   *suggestion.text ? suggestion.text : "; the names are those of attune_problem's members");
 }
 
 /* ---- values that depend on other fields ---- */

@@ -5,10 +5,11 @@ static const int64_t MAX_SIZE = INT32_MAX;
 
 static attune_status take(mha_sizes *sizes, mha_size size, const char *name, int64_t value, int64_t least, int64_t most,
                           at_error *err) {
+    const char *const bound = most == MAX_SIZE ? "" : size == MHA_SEQ_Q ? " (max_seq_q)" : " (max_seq_kv)";
     sizes->of[size] = value;
     if (value >= least && value <= most) return ATTUNE_OK;
-    return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s is %lld; this kernel takes %lld to %lld", name, (long long)value,
-                   (long long)least, (long long)most);
+    return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s is %lld; this kernel takes %lld to %lld%s", name, (long long)value,
+                   (long long)least, (long long)most, bound);
 }
 
 /* A size that the problem leaves open. */

@@ -2,9 +2,12 @@
  * read or written. */
 #include "runtime/call.h"
 
+#include <stdio.h>
+
 /* The tables of a problem, NULL where it has none, and the limits of their entries. */
 typedef struct tables {
     const at_signature *s;
+    const attune_arguments *arguments;
     const mha_sizes *sizes;
     const int32_t *cu_q, *cu_kv, *kv_lens, *offsets, *pages;
     bool rotates; /* by the positions of queries and keys */
@@ -36,42 +39,67 @@ static attune_status find(const at_signature *s, const attune_arguments *a, mha_
     return status;
 }
 
-static attune_status check_range(const char *name, int64_t index, int64_t value, int64_t most, at_error *err) {
-    if (value >= 0 && value <= most) return ATTUNE_OK;
-    return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s[%lld] is %lld; it must be from 0 to %lld", name, (long long)index,
-                   (long long)value, (long long)most);
+/* ---- Where bounds come from, for messages ---- */
+
+enum { BOUND_TEXT = 80 };
+
+/* The longest queries or keys that a call may have. */
+static const char *longest_of(const tables *t, mha_size size, char text[BOUND_TEXT]) {
+    const attune_problem *p = &t->s->problem;
+    const bool is_keys = size == MHA_SEQ_KV;
+    const int64_t given = is_keys ? t->arguments->seq_kv : t->arguments->seq_q;
+    const int64_t bound = is_keys ? p->max_seq_kv : p->max_seq_q, pages = t->sizes->of[MHA_MAX_PAGES];
+    if (given != ATTUNE_NOT_SET || t->s->compiled.of[size] >= 0) return is_keys ? "seq_kv" : "seq_q";
+    if (t->sizes->of[size] == bound) return is_keys ? "max_seq_kv" : "max_seq_q";
+    if (!is_keys) return "total_q";
+    if (!p->page_size) return "total_kv";
+    snprintf(text, BOUND_TEXT, "max_pages * page_size = %lld * %lld", (long long)pages, (long long)p->page_size);
+    return text;
+}
+
+/* The keys of a sequence before kv_lens shortens them. */
+static const char *keys_of(const tables *t, char text[BOUND_TEXT]) {
+    if (t->cu_kv) return "its length in cu_seqlens_kv";
+    if (!mha_keys_follow_queries(&t->s->problem)) return longest_of(t, MHA_SEQ_KV, text);
+    return t->cu_q ? "its length in cu_seqlens_q" : longest_of(t, MHA_SEQ_Q, text);
 }
 
 /* ---- Lengths ---- */
 
-static attune_status check_cumulative(const char *name, const int32_t *cu, long long b, int64_t total, int64_t most,
-                                      int64_t *length, at_error *err) {
+/* The length of a sequence in cu_seqlens_q or cu_seqlens_kv, in place of the longest one. */
+static attune_status check_cumulative(const tables *t, mha_size size, long long b, int64_t *length, at_error *err) {
+    const bool is_keys = size == MHA_SEQ_KV;
+    const char *const name = is_keys ? "cu_seqlens_kv" : "cu_seqlens_q";
+    const int32_t *const cu = is_keys ? t->cu_kv : t->cu_q;
+    const int64_t total = t->sizes->of[is_keys ? MHA_TOTAL_KV : MHA_TOTAL_Q], most = t->sizes->of[size];
+    char text[BOUND_TEXT];
     if (cu[b] < 0)
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s[%lld] is %d; it must not be negative", name, b, cu[b]);
     if (cu[b + 1] < cu[b])
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s falls from %d to %d at index %lld", name, cu[b], cu[b + 1],
                        b + 1);
     if (total >= 0 && cu[b + 1] > total)
-        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s[%lld] is %d, but there are only %lld tokens", name, b + 1,
-                       cu[b + 1], (long long)total);
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s[%lld] is %d, but there are only %lld tokens (%s)", name, b + 1,
+                       cu[b + 1], (long long)total, is_keys ? "total_kv" : "total_q");
     *length = (int64_t)cu[b + 1] - cu[b];
     if (*length <= most) return ATTUNE_OK;
-    return at_fail(err, ATTUNE_INVALID_ARGUMENT, "entry %lld of %s has %lld tokens; this call takes at most %lld", b,
-                   name, (long long)*length, (long long)most);
+    return at_fail(err, ATTUNE_INVALID_ARGUMENT, "entry %lld of %s has %lld tokens; this call takes at most %lld (%s)",
+                   b, name, (long long)*length, (long long)most, longest_of(t, size, text));
 }
 
 static attune_status measure(const tables *t, entry *e, at_error *err) {
     const int64_t *size = t->sizes->of;
     const long long b = e->number;
+    char text[BOUND_TEXT];
     e->queries = size[MHA_SEQ_Q];
     e->keys = size[MHA_SEQ_KV];
-    if (t->cu_q && check_cumulative("cu_seqlens_q", t->cu_q, b, size[MHA_TOTAL_Q], e->queries, &e->queries, err))
-        return ATTUNE_INVALID_ARGUMENT;
-    if (t->cu_kv && check_cumulative("cu_seqlens_kv", t->cu_kv, b, size[MHA_TOTAL_KV], e->keys, &e->keys, err))
-        return ATTUNE_INVALID_ARGUMENT;
+    if (t->cu_q && check_cumulative(t, MHA_SEQ_Q, b, &e->queries, err)) return ATTUNE_INVALID_ARGUMENT;
+    if (t->cu_kv && check_cumulative(t, MHA_SEQ_KV, b, &e->keys, err)) return ATTUNE_INVALID_ARGUMENT;
     if (mha_keys_follow_queries(&t->s->problem)) e->keys = e->queries;
     if (t->kv_lens) {
-        if (check_range("kv_lens", b, t->kv_lens[b], e->keys, err)) return ATTUNE_INVALID_ARGUMENT;
+        if (t->kv_lens[b] < 0 || t->kv_lens[b] > e->keys)
+            return at_fail(err, ATTUNE_INVALID_ARGUMENT, "kv_lens[%lld] is %d; it must be from 0 to %lld (%s)", b,
+                           (int)t->kv_lens[b], (long long)e->keys, keys_of(t, text));
         e->keys = t->kv_lens[b];
     }
     e->new_keys = 0;
@@ -86,8 +114,8 @@ static attune_status check_pages(const tables *t, const entry *e, at_error *err)
     const int64_t size = t->s->problem.page_size, used = e->keys / size + (e->keys % size != 0);
     if (used > columns)
         return at_fail(err, ATTUNE_INVALID_ARGUMENT,
-                       "entry %lld has %lld keys, but block_table holds %lld pages of %lld", e->number,
-                       (long long)e->keys, (long long)columns, (long long)size);
+                       "entry %lld has %lld keys, but block_table holds %lld pages of %lld (max_pages, page_size)",
+                       e->number, (long long)e->keys, (long long)columns, (long long)size);
     for (int64_t i = 0; i < used; i++) {
         const int32_t page = t->pages[e->number * columns + i];
         if (page < 0 || page >= pages)
@@ -138,7 +166,8 @@ static attune_status check_id_count(const tables *t, const entry *e, at_error *e
 
 attune_status at_tables_check_entries(const at_signature *s, const attune_arguments *a, const mha_sizes *sizes,
                                       at_longest *longest, at_error *err) {
-    tables t = {.s = s, .sizes = sizes, .rotates = s->problem.rotary_dim && s->place[MHA_POSITION_IDS] < 0};
+    tables t = {
+        .s = s, .arguments = a, .sizes = sizes, .rotates = s->problem.rotary_dim && s->place[MHA_POSITION_IDS] < 0};
     *longest = (at_longest){0, 0};
     if (find(s, a, MHA_CU_SEQLENS_Q, &t.cu_q, err) || find(s, a, MHA_CU_SEQLENS_KV, &t.cu_kv, err) ||
         find(s, a, MHA_KV_LENS, &t.kv_lens, err) || find(s, a, MHA_CAUSAL_OFFSETS, &t.offsets, err) ||
@@ -158,8 +187,11 @@ attune_status at_tables_check_entries(const at_signature *s, const attune_argume
 
 /* ---- Ids ---- */
 
+/* The ids are indices of as many rows as `size` says. */
 static attune_status check_ids(const at_signature *s, const attune_arguments *a, const mha_sizes *sizes,
-                               mha_tensor_id id, int64_t bound, at_error *err) {
+                               mha_tensor_id id, mha_size size, at_error *err) {
+    const int64_t bound = sizes->of[size];
+    const char *const what = size == MHA_SEQ_Q ? "seq_q" : "rotary_positions";
     const mha_tensor *t = at_signature_tensor(s, id);
     const int32_t *ids;
     if (!t) return ATTUNE_OK;
@@ -174,15 +206,19 @@ static attune_status check_ids(const at_signature *s, const attune_arguments *a,
     const int64_t columns = sizes->of[t->dims[t->rank - 1]];
     for (int64_t i = begin; i < end; i++) {
         if (ids[i] >= 0 && ids[i] < bound) continue;
-        if (t->rank == 1) return check_range(t->name, i, ids[i], bound - 1, err);
-        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s[%lld, %lld] is %d; it must be from 0 to %lld", t->name,
-                       (long long)(i / columns), (long long)(i % columns), (int)ids[i], (long long)(bound - 1));
+        char place[48];
+        if (t->rank == 1)
+            snprintf(place, sizeof place, "%lld", (long long)i);
+        else
+            snprintf(place, sizeof place, "%lld, %lld", (long long)(i / columns), (long long)(i % columns));
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s[%s] is %d; it must be from 0 to %lld (%s - 1)", t->name, place,
+                       (int)ids[i], (long long)(bound - 1), what);
     }
     return ATTUNE_OK;
 }
 
 attune_status at_tables_check_ids(const at_signature *s, const attune_arguments *a, const mha_sizes *sizes,
                                   at_error *err) {
-    const attune_status status = check_ids(s, a, sizes, MHA_POSITION_IDS, sizes->of[MHA_ROTARY_POSITIONS], err);
-    return status ? status : check_ids(s, a, sizes, MHA_ROW_IDS, sizes->of[MHA_SEQ_Q], err);
+    const attune_status status = check_ids(s, a, sizes, MHA_POSITION_IDS, MHA_ROTARY_POSITIONS, err);
+    return status ? status : check_ids(s, a, sizes, MHA_ROW_IDS, MHA_SEQ_Q, err);
 }
