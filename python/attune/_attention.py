@@ -52,9 +52,7 @@ def _float_name(value: Any, name: str) -> str:
 
 
 def _lift(value: Any, name: str) -> Any:
-    """A view with a batch of one entry, or with all dims of a mask."""
-    if name in ("attn_mask", "attn_bias"):
-        return value[(None,) * (4 - len(value.shape))] if len(value.shape) < 4 else value
+    """A view with a batch of one."""
     if name in ("q", "k", "v", "out"):
         return value[None] if len(value.shape) == 3 else value
     return value[None] if name == "lse" and len(value.shape) == 2 else value
@@ -62,7 +60,7 @@ def _lift(value: Any, name: str) -> Any:
 
 def _wide(value: Any) -> bool:
     """Whether neighbours of the innermost dimension are not neighbours in memory."""
-    if value.shape[-1] <= 1:
+    if not value.shape or value.shape[-1] <= 1 or 0 in value.shape:  # NumPy's strides of nothing are 0
         return False
     strides = getattr(value, "strides", None)
     return value.stride(-1) != 1 if strides is None else strides[-1] != value.itemsize
@@ -100,15 +98,18 @@ def _is_tensor(value: Any) -> bool:
     return hasattr(value, "dtype") and not getattr(value, "is_nested", False) and hasattr(value, "shape")
 
 
-def _mask_dims(value: Any, name: str, sizes: Sequence[int], dynamic: bool) -> tuple:
-    """The dims of a mask or bias as fields of the problem: 1, or those of the call."""
+def _mask_dims(value: Any, name: str, sizes: Sequence[int], fields: Dict[str, Any]) -> tuple:
+    """The dims of a mask or bias as fields of the problem: 1, or the problem's sizes where they are the call's."""
+    own = list(value.shape)
+    if len(own) > 4:
+        raise InvalidArgumentError(f"{name} has {len(own)} dimensions; it may have at most 4")
     dims: list = []
-    if len(value.shape) > 4:
-        raise InvalidArgumentError(f"{name} has {len(value.shape)} dimensions; it may have at most 4")
-    for dim, size, what in zip(value.shape, sizes, ("batch", "heads", "queries", "keys")):
+    names = ("batch", "num_heads", "seq_q", "seq_kv")
+    for dim, size, what in zip([1] * (4 - len(own)) + own, sizes, names):
         if dim != size and dim != 1:
-            raise InvalidArgumentError(f"{name} has the shape {list(value.shape)}, and there are {size} {what}")
-        dims.append(-1 if dynamic and what in ("queries", "keys") and dim == size else int(dim))
+            per_key = f"; for each sequence's keys give {name}[:, None, None, :]" if own == [sizes[0], sizes[3]] else ""
+            raise InvalidArgumentError(f"{name} has the shape {own}, but {what} is {size}{per_key}")
+        dims.append(fields[what] if dim == size else 1)
     return tuple(dims)
 
 
@@ -139,26 +140,39 @@ def _fields(tensors: Dict[str, Any], options: tuple, lse: bool) -> Tuple[Dict[st
     wide = {name: value for name, value in tensors.items() if name in _STRIDED and value is not None and _wide(value)}
     by_plan = has_plans and not wide
     sizes = (batch, heads, seq_q, seq_kv)
+    fields["seq_q"] = DYNAMIC if by_plan or not seq_q else seq_q
+    fields["seq_kv"] = DYNAMIC if by_plan or not seq_kv else seq_kv
     mask, bias = tensors.get("attn_mask"), tensors.get("attn_bias")
+    if not by_plan or mask is not None or bias is not None:
+        fields["batch"] = batch or 1  # a batch of nothing is checked as one of 1
     if mask is not None:
         if dtype_name(mask) != "bool":
             own = _python_name(mask)
             raise InvalidArgumentError(f"mask is {own}; it must be bool (numbers to be added are `bias`)")
-        fields["attn_mask"] = _mask_dims(mask, "mask", sizes, by_plan)
+        fields["attn_mask"] = _mask_dims(mask, "mask", sizes, fields)
     if bias is not None:
-        fields["attn_bias"], fields["bias_dtype"] = _mask_dims(bias, "bias", sizes, by_plan), _float_name(bias, "bias")
-    if not by_plan or mask is not None or bias is not None:
-        fields["batch"] = batch
-    fields["seq_q"] = DYNAMIC if by_plan or not seq_q else seq_q
-    fields["seq_kv"] = DYNAMIC if by_plan or not seq_kv else seq_kv
+        fields["attn_bias"], fields["bias_dtype"] = _mask_dims(bias, "bias", sizes, fields), _float_name(bias, "bias")
     for name, value in wide.items():
-        fields[name + "_strides"] = tuple(_strides(value))
+        strides = _strides(value)
+        fields[name + "_strides"] = (0,) * (4 - len(strides)) + tuple(strides)
     return fields, by_plan
 
 
-def _first(tensors: Dict[str, Any], options: tuple, lse: bool, threads: int) -> Tuple[Union[Kernel, Plan], Arguments]:
-    """A call whose tensors are checked one by one. Gives how to repeat it."""
+def _check_nothing(tensors: Dict[str, Any], fields: Dict[str, Any]) -> None:
+    """Checks a call with a batch of 0, which the library does not have: there is nothing to compute."""
+    Problem(**fields)
+    for name in ("k", "v", "out", "kv_lens"):
+        if name in tensors and len(tensors[name]):
+            raise InvalidArgumentError(f"{name} has {len(tensors[name])} at dimension 0, but batch is 0")
+
+
+def _first(
+    tensors: Dict[str, Any], options: tuple, lse: bool, threads: int
+) -> Optional[Tuple[Union[Kernel, Plan], Arguments]]:
+    """A call whose tensors are checked one by one. Gives how to repeat it; None: there was nothing to compute."""
     fields, by_plan = _fields(tensors, options, lse)
+    if not tensors["q"].shape[0]:
+        return _check_nothing(tensors, fields)
     key = tuple(fields.items())
     site = _sites.get(key)
     if site is None:
@@ -167,7 +181,7 @@ def _first(tensors: Dict[str, Any], options: tuple, lse: bool, threads: int) -> 
         if len(_sites) >= _CAP:
             _sites.clear()
         _sites[key] = site
-    arguments, kept = site._arguments(tensors, {"batch": tensors["q"].shape[0]})
+    arguments, kept = site._arguments(tensors, None)
     check(site._go(arguments, threads))
     del kept
     return site, arguments
@@ -258,7 +272,7 @@ def attention(
             if not str(error).startswith("attn_"):
                 raise
             raise type(error)(str(error)[len("attn_"):], error.status) from None
-        if key:
+        if key and made:
             if len(_ready) >= _CAP:
                 _ready.clear()
             _ready[key] = made

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
+from array import array
 from collections.abc import Mapping
 from typing import Any, Dict, Optional, Tuple, Union
 
@@ -12,14 +13,18 @@ from ._errors import InvalidArgumentError, InvalidTypeError
 from ._library import check, lib, quick, run_options, schedule_of, schedule_text
 from ._problem import _NAMES, Problem, TensorInfo, as_problem, tensors_of
 from ._structs import SIZES, Arguments, KernelInfo, sized
-from ._tensor import address, empty, layout, lend
+from ._tensor import address, empty, layout, lend, spread
 from ._values import integer, kind, number
 
 _byref = ctypes.byref
 _ARGUMENTS_BYTES = ctypes.sizeof(Arguments)
 _READY = 64  # calls that a kernel remembers
-_ORIGINS = ("memory", "disk", "compiler", "pack", "bundle", "vm")
+_ORIGINS = ("memory", "disk", "compiler", "pack", "bundle", "vm", "tier0")
 _ENGINES = ("jit", "interpreter", "vm")
+
+
+def _is_mask(item: Tuple[str, Any]) -> bool:
+    return item[0] in ("attn_mask", "attn_bias")
 
 
 class Call:
@@ -48,10 +53,20 @@ class Call:
             raise InvalidArgumentError(f"there is no size named {name!r}: sizes are {', '.join(sorted(SIZES))}")
         setattr(arguments, name, integer(value, f"the size {name}", -(2**63), 2**63 - 1))
 
+    def _batch_of(self, tensors: Mapping[str, Any]) -> int:
+        """The batch that the tensors tell; 0: none that is known here."""
+        is_ragged = "cu_seqlens_q" in self._tensors
+        for name in ("cu_seqlens_q",) if is_ragged else ("q", "x", "out"):
+            value, info = tensors.get(name), self._tensors.get(name)
+            shape = (len(value),) if isinstance(value, array) else getattr(value, "shape", ())
+            if info is not None and shape and len(shape) == len(info.shape):
+                return int(shape[0]) - is_ragged
+        return 0
+
     def _take(self, arguments: Arguments, tensors: Mapping[str, Any]) -> list:
         """Binds tensors, and gives what must be kept until the call is done."""
         kept = []
-        for name, value in tensors.items():
+        for name, value in sorted(tensors.items(), key=_is_mask):  # the others tell what masks spread to
             if value is None:
                 continue
             info = self._tensors.get(name)
@@ -62,6 +77,8 @@ class Call:
             def wanted(name: str = name) -> TensorInfo:
                 return next(item for item in tensors_of(self.problem, _byref(arguments)) if item.name == name)
 
+            if _is_mask((name, value)):
+                value = spread(value, info.shape, wanted)
             address, keep = lend(value, name, info.is_output, wanted)
             kept.append(keep)
             status = self._bind(arguments, self._names[name], address)
@@ -82,6 +99,7 @@ class Call:
         arguments = Arguments.from_buffer_copy(self._blank)
         if scale is not None:
             arguments.softmax_scale = self._scale(scale)
+        arguments.batch = max(self._batch_of(tensors), 0) or arguments.batch
         if sizes:
             if not isinstance(sizes, Mapping):
                 raise InvalidTypeError(f"sizes is {kind(sizes)}; it must be a dict")
@@ -140,8 +158,10 @@ class Call:
 
         Tensors are NumPy arrays, torch CPU tensors, or anything else with ``__dlpack__`` or the buffer protocol. They
         are used where they lie, strides included, and never copied. A flat buffer stands for a contiguous tensor.
+        A mask or bias of fewer dims, or of 1 where the problem has more, is repeated as NumPy broadcasts, but for the
+        last dim.
         sizes: sizes that the problem leaves open and no tensor tells, and those that differ from the problem's, such as
-            ``{"batch": 4}``.
+            ``{"num_heads": 4}``. The batch is that of q or x, or of the sequences in cu_seqlens_q.
         threads: the most threads that may work, the caller included; 0 means all of the context's.
         softmax_scale: of this call, if the problem says ``softmax_scale=dynamic``.
         """
@@ -193,7 +213,8 @@ class Kernel(Call):
 
     def __init__(self, problem: Problem, schedule: str | None, context: Context) -> None:
         pointer = ctypes.c_void_p()
-        check(lib.attune_compile(context._pointer, problem._struct, schedule_of(schedule), _byref(pointer)))
+        chosen = schedule_of(schedule, context, problem)
+        check(lib.attune_compile(context._pointer, problem._struct, chosen, _byref(pointer)))
         self._pointer = pointer
         weakref.finalize(self, _release, pointer, context).atexit = False
         self._asked = schedule
@@ -242,6 +263,7 @@ def compile(
 ) -> Kernel:
     """Gives a kernel for a problem: from memory, else from the disk cache, else newly compiled.
 
-    schedule: text such as "strategy=q_lanes,lanes=8,…"; None lets attune choose, or take what tuning found.
+    schedule: text such as "strategy=q_lanes,lanes=8,…". Numbers that it lacks are those of attune's choice. None lets
+        attune choose, or take what tuning found.
     """
     return Kernel(as_problem(problem), schedule, as_context(context))

@@ -13,7 +13,7 @@ from ctypes import POINTER, byref, c_char_p, c_double, c_int, c_int64, c_size_t,
 from typing import Callable, List, Tuple, Union
 
 from . import _errors, _tensor, _values
-from ._structs import Arguments, RunOptions, Schedule, Tensor
+from ._structs import Arguments, RunOptions, Schedule, Tensor, sized
 
 OLDEST = (0, 2)
 
@@ -30,6 +30,8 @@ _SLOW: List[Tuple[str, object, list]] = [
     ("attune_run_interpreted", c_int, [c_void_p, c_void_p, c_void_p, POINTER(Arguments)]),
     ("attune_tune", c_int, [c_void_p, c_void_p, POINTER(Arguments), c_void_p, c_void_p]),
     ("attune_schedule_predict", c_int, [c_void_p, c_void_p, c_void_p, c_void_p, c_void_p]),
+    ("attune_schedule_choose", c_int, [c_void_p, c_void_p, POINTER(Schedule)]),
+    ("attune_schedule_check", c_int, [c_void_p, c_void_p, POINTER(Schedule)]),
     ("attune_get_statistics", c_int, [c_void_p, c_void_p]),
     ("attune_get_machine_info", c_int, [c_void_p, c_void_p]),
     ("attune_pack_weights", c_int, [c_void_p, c_void_p, c_void_p, c_size_t]),
@@ -160,13 +162,18 @@ def check(status: int) -> None:
         raise _errors.of_status(status, message or lib.attune_status_name(status).decode())
 
 
-def schedule_of(text: str | None):
-    """A pointer to a schedule read from text, or None for attune's own choice."""
+def schedule_of(text: str | None, context, problem):
+    """A pointer to a schedule read from text, or None for attune's own choice.
+
+    Text that is no whole schedule changes the one that attune would choose, as the command's --schedule does.
+    """
     if text is None:
         return None
-    schedule = Schedule()
-    schedule.struct_size = ctypes.sizeof(Schedule)
-    check(quick.attune_schedule_parse(_values.text(text, "schedule"), byref(schedule)))
+    data, schedule = _values.text(text, "schedule"), sized(Schedule)
+    check(quick.attune_schedule_parse(data, byref(schedule)))
+    if lib.attune_schedule_check(context._pointer, problem._struct, byref(schedule)):
+        check(lib.attune_schedule_choose(context._pointer, problem._struct, byref(schedule)))
+        check(quick.attune_schedule_parse(data, byref(schedule)))
     return byref(schedule)
 
 

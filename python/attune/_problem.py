@@ -6,9 +6,10 @@ import ctypes
 import re
 from typing import Any, Dict, List, Union
 
-from ._errors import InvalidTypeError
+from ._errors import InvalidProblemError, InvalidTypeError
 from ._library import check, quick
 from ._structs import PROBLEM_BYTES, Tensor
+from ._tensor import NAMES, name_of_dtype
 from ._values import kind
 from ._values import text as _text
 
@@ -18,18 +19,40 @@ DYNAMIC = "dynamic"
 #: A pair of a problem's text. Commas within quotation marks belong to it.
 _PAIR = re.compile(r'(?:[^,"]|"[^"]*")+')
 
+#: What has a meaning between or around values.
+_SEPARATORS = re.compile(r'[,="]')
+_QUOTED = re.compile(r'"[^"]*"')
+
 _NAMES = ["", "f32", "f16", "bf16", "f64", "bool", "i32", "i8", "f8", "i4"]
 
 
-def _value(value: Any) -> str:
-    """A field's value as the library reads it from text."""
+def _plain(value: Any, name: str) -> str:
+    """A field's value without quotation marks around it."""
     if str(value) in ("True", "False"):  # NumPy's, too
         return "1" if str(value) == "True" else "0"
+    if isinstance(value, str):
+        return value.strip()
     if isinstance(value, (list, tuple)):
-        return ":".join(_value(item) for item in value)
+        return ":".join(_plain(item, name) for item in value)
     if isinstance(value, float):
         return repr(value)
-    return str(value)
+    dtype = NAMES.get(name_of_dtype(value))  # NumPy's and torch's
+    if dtype is None and callable(value):
+        raise InvalidTypeError(f"{name} is {kind(value)}; it must be text: flex_attention takes Python's functions")
+    return dtype or str(value)
+
+
+def _pair(name: str, value: Any) -> str:
+    """A field as the library reads it from text. A value never becomes another field, whatever it contains."""
+    if not name.isidentifier():
+        raise InvalidProblemError(f"{name!r} is not a field of a problem")
+    text = _plain(value, name)
+    if not _SEPARATORS.search(text):
+        return f"{name}={text}"
+    inner = text[1:-1] if _QUOTED.fullmatch(text) else text
+    if '"' in inner:
+        raise InvalidProblemError(f"{name} is {text!r}, which has a quotation mark in it")
+    return f'{name}="{inner}"'
 
 
 class TensorInfo:
@@ -69,9 +92,11 @@ class Problem:
         Problem(num_heads=12, seq_q=512, head_dim=64, is_causal=True)
         Problem(num_heads=9, num_kv_heads=3, seq_q=DYNAMIC, seq_kv=DYNAMIC, head_dim=64, attn_mask="qk")
 
-    Lists become dims or strides ("1:1:512:512"); None leaves a field out. ``str(problem)`` is the canonical text, by
-    which problems are compared, hashed and pickled, and ``problem.fields`` is a dict of it. A problem that cannot be
-    compiled raises InvalidProblemError.
+    Names of the struct's members (has_lse) are taken as well. Lists become dims or strides ("1:1:512:512"), dtypes of
+    NumPy and torch are taken as they are, functions are text (``mask_mod="q >= kv"``), and None leaves a field out.
+
+    ``str(problem)`` is the canonical text, by which problems are compared, hashed and pickled, and ``problem.fields``
+    is a dict of it. A problem that cannot be compiled raises InvalidProblemError.
     """
 
     __slots__ = ("_struct", "_text")
@@ -81,7 +106,7 @@ class Problem:
             raise InvalidTypeError(f"a problem is text or an attune.Problem, not {kind(text)}")
         self = super().__new__(cls)
         parts = [str(text)] if str(text).strip() else []
-        parts += [f"{name}={_value(value)}" for name, value in fields.items() if value is not None]
+        parts += [_pair(name, value) for name, value in fields.items() if value is not None]
         struct = ctypes.create_string_buffer(PROBLEM_BYTES)
         check(quick.attune_problem_init(struct, PROBLEM_BYTES))
         check(quick.attune_problem_parse(_text(",".join(parts), "a problem"), struct))

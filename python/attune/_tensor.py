@@ -11,7 +11,7 @@ import sys
 from ctypes import c_char_p, c_int, c_int64, c_ssize_t, c_void_p, py_object
 from typing import Any, Dict, Optional, Sequence, Tuple
 
-from ._errors import InvalidArgumentError, InvalidTypeError, UnsupportedError
+from ._errors import Error, InvalidArgumentError, InvalidTypeError, UnsupportedError
 from ._structs import DLTensor
 from ._values import kind as kind_of
 
@@ -123,14 +123,19 @@ def code_name(code: int, bits: int) -> str:
     return f"{_KINDS[code]}{bits}" if code < len(_KINDS) else f"dtype {code} of {bits} bits"
 
 
-def dtype_name(value: Any) -> str:
-    """attune's name of a tensor's dtype ("f32" …), or the tensor's own name for it if attune has none."""
-    dtype = value.dtype
+def name_of_dtype(dtype: Any) -> str:
+    """The name of a dtype of NumPy, ml_dtypes or torch, or of one of NumPy's types: "float32" …"""
+    if isinstance(dtype, type):
+        return dtype.__name__
     name = getattr(dtype, "name", None)
     if name is None:
-        name = str(dtype).rpartition(".")[2]
-    if name == "void16" and dtype.fields is None:
-        return "bf16"
+        return str(dtype).rpartition(".")[2]
+    return "bfloat16" if name == "void16" and dtype.fields is None else name
+
+
+def dtype_name(value: Any) -> str:
+    """attune's name of a tensor's dtype ("f32" …), or the tensor's own name for it if attune has none."""
+    name = name_of_dtype(value.dtype)
     return NAMES.get(name, name)
 
 
@@ -227,6 +232,33 @@ def refuse_masked(value: Any, name: str) -> None:
     masked = getattr(sys.modules.get("numpy.ma"), "MaskedArray", None)
     if masked is not None and isinstance(value, masked):
         raise InvalidTypeError(f"{name} is a masked array, whose mask would be lost; give its .filled() or .data")
+
+
+def spread(value: Any, shape: Sequence[int], wanted: Any) -> Any:
+    """A view of a mask with all dims, which repeats those of 1 as NumPy broadcasts.
+
+    The last dim is not repeated: kernels read it by the stride that they were compiled for. `shape` is that of the
+    problem, whose open dims are -1; `wanted` gives the TensorInfo of the call.
+    """
+    own = tuple(getattr(value, "shape", ()))
+    if not hasattr(value, "dtype") or len(own) > len(shape):
+        return value
+    own = (1,) * (len(shape) - len(own)) + own
+    if any(dim == 1 != most for dim, most in zip(own[:-1], shape)):
+        try:
+            info = wanted()
+        except Error:
+            pass  # a size is missing: the call says which one
+        else:  # a stride of 0 is one that the kernel was compiled without
+            outer = zip(own[:-1], info.shape, info.strides)
+            own = (*(most if dim == 1 and stride else dim for dim, most, stride in outer), own[-1])
+    if own == tuple(value.shape):
+        return value
+    if hasattr(value, "expand"):
+        return value.expand(own)
+    import numpy
+
+    return numpy.broadcast_to(value, own)
 
 
 def lend(value: Any, name: str, writable: bool = False, wanted: Any = None) -> Tuple[int, Any]:

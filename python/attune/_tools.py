@@ -130,7 +130,7 @@ def _in_f64(problem: Problem) -> Optional[Problem]:
     for name in ("dtype", "k_dtype", "v_dtype", "bias_dtype", "softmax_precision", "reproducible"):
         fields.pop(name, None)
     fields.update(codes, dtype="f64")
-    return Problem(",".join(f"{name}={value}" for name, value in fields.items()))
+    return Problem(**fields)
 
 
 def _error(drawn: Drawn, sizes: Any, seed: int, context: Context) -> Optional[float]:
@@ -171,7 +171,8 @@ def check(
     used = str(kernel.info["schedule"])
     drawn, defined = Drawn(problem, sizes, seed), Drawn(problem, sizes, seed)
     _check(lib.attune_run_with(context._pointer, kernel._pointer, drawn.arguments, None))
-    _check(lib.attune_run_interpreted(context._pointer, problem._struct, schedule_of(used), defined.arguments))
+    schedule_used = schedule_of(used, context, problem)
+    _check(lib.attune_run_interpreted(context._pointer, problem._struct, schedule_used, defined.arguments))
     right = defined.outputs()
     for name, data in drawn.outputs().items():
         if data != right[name]:
@@ -186,7 +187,7 @@ def explain(problem: str | Problem, schedule: str | None = None, context: Contex
     problem, context = as_problem(problem), as_context(context)
     chosen, prediction = sized(Schedule), sized(Prediction)
     _check(lib.attune_schedule_predict(
-        context._pointer, problem._struct, schedule_of(schedule), _byref(chosen), _byref(prediction)))
+        context._pointer, problem._struct, schedule_of(schedule, context, problem), _byref(chosen), _byref(prediction)))
     machine = context.machine()
     parts = {name: getattr(prediction, name) for name in ("scores", "softmax", "values", "tasks", "products")}
     cycles = sum(parts.values())

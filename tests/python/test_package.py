@@ -211,7 +211,7 @@ def test_a_plan_takes_the_scale_of_each_call():
     (dict(q=np.zeros((2, 4, 9, 32), "c8")), "q is complex64"),
     (dict(q=np.zeros((2, 4, 9, 32), ">f4")), "byte order|>f4"),
     (dict(mask=np.zeros((9, 13), "f4")), "it must be bool"),
-    (dict(mask=np.zeros((9, 12), bool)), "13 keys"),
+    (dict(mask=np.zeros((9, 12), bool)), "seq_kv is 13"),
     (dict(kv_lens=[1, 2, 3]), "kv_lens"),
     (dict(out=np.zeros((2, 4, 9, 23), "f4")), "23"),
     (dict(out=np.zeros((2, 4, 9, 24), "f8")), "out"),
