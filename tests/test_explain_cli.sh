@@ -24,7 +24,7 @@ expect "with tensors, sinks and lengths" 0 '"pairs_seen": 300.0' "$attune" bench
 for pattern in '^problem +num_heads=2,seq_q=50' '^why +attune.s choice' '^tiles ' '^model +[0-9.e+]+ cycles' \
     '^roofline' \
     '^machine .* 1 thread$' '^work +[0-9.]+ kFLOP, [0-9.]+ kB' \
-    '^predicted +[0-9.]+ (n|µ|m)?s' '^measured +[0-9.]+ (n|µ|m)?s: [0-9.]+ % of the peak' \
+    '^predicted +[0-9.]+ (n|µ|m)?s' '^measured +([0-9.]+ (n|µ|m)?s: [0-9.]+ % of the peak|busy, no figure)' \
     '^ +(scores|values) +phase0[.0-9]* +[1-9]' 'multiply .* spill$'; do
     expect "it says $pattern" 0 "$pattern" "$attune" explain $small
 done

@@ -2,10 +2,10 @@
 #include "measure/bench.h"
 #include "measure/bench_compare.h"
 #include "measure/bench_json.h"
+#include "measure/bench_text.h"
 #include "measure/report.h"
 #include "common/interruption.h"
 #include "common/json_output.h"
-#include "common/table.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -112,8 +112,10 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
 static json_t *document_of(const bench_options *o, const bench_entry *entries, size_t count,
                            const attune_machine_info *machine) {
     json_t *const results = json_array();
-    for (size_t i = 0; i < count; i++)
-        json_array_append_new(results, bench_result_json(&entries[i], &o->sizes, o->threads));
+    for (size_t i = 0; i < count; i++) {
+        const bench_entry *const e = &entries[i];
+        json_array_append_new(results, bench_busy_json(e, bench_result_json(e, &o->sizes, o->threads)));
+    }
     json_t *const body = json_pack("{s:i, s:o}", "samples", (int)o->samples, "results", results);
     if (body && o->is_report) json_object_set_new(body, "report", report_json(machine, entries, count));
     return json_document(machine, o->threads, body);
@@ -121,36 +123,12 @@ static json_t *document_of(const bench_options *o, const bench_entry *entries, s
 
 static void print_text(const bench_options *o, const bench_entry *entries, size_t count,
                        const attune_machine_info *machine) {
-    static const char *const headers[] = {
-        "problem", "median", "min",     "spread",       "GFLOP/s",   "peak",       "of peak",  "touches",
-        "GB/s",    "bound",  "of roof", "cold compile", "warm disk", "memory hit", "schedule",
-    };
-    char number[TABLE_NUMBER_BYTES];
     char sizes[SIZES_TEXT];
     printf("%s, %s, %s, %u thread%s, LLVM %s, attune %s\n", machine->cpu_description, machine->machine, machine->isa,
            o->threads, o->threads == 1 ? "" : "s", machine->llvm, attune_version());
     if (*sizes_print(&o->sizes, sizes)) printf("run-time sizes: %s\n", sizes);
     printf("\n");
-    table *const t = table_create(o->num_schedules ? "lrrrrrrrrlrrrrr" : "lrrrrrrrrlrrrr", headers);
-    for (size_t i = 0; i < count; i++) {
-        const bench_entry *const e = &entries[i];
-        table_cell(t, "%s", e->text);
-        table_cell(t, "%s", table_time(e->median_us, number));
-        table_cell(t, "%s", table_time(e->min_us, number));
-        table_cell(t, "%.1f %%", 100 * e->spread);
-        table_cell(t, e->gflops < 10 ? "%.3f" : "%.1f", e->gflops);
-        table_cell(t, "%.1f %s", e->peak_gflops, tool_dtype_name(e->peak_dtype));
-        table_cell(t, "%.1f %%%s", 100 * e->fraction, bench_is_above_peak(e->fraction) ? " !" : "");
-        table_cell(t, "%s", table_bytes((uint64_t)e->work.bytes, number));
-        table_cell(t, "%.1f", e->bandwidth_gbs);
-        table_cell(t, "%s", e->is_memory_bound ? "memory" : "compute");
-        table_cell(t, "%.1f %%", 100 * e->fraction_of_roofline);
-        table_cell(t, "%s", e->is_compiled ? table_time(e->cold_compile_ms * 1e3, number) : "-");
-        table_cell(t, "%s", e->is_compiled ? table_time(e->warm_disk_us, number) : "-");
-        table_cell(t, "%s", e->is_compiled ? table_time(e->memory_hit_ns * 1e-3, number) : "-");
-        if (o->num_schedules) table_cell(t, "%zu", (size_t)(e->wish - o->wishes) % o->num_schedules + 1);
-    }
-    table_finish(t, stdout);
+    bench_print(entries, count, o->wishes, o->num_schedules);
     for (size_t i = 0; i < o->num_schedules; i++) printf("%sschedule %zu: %s\n", i ? "" : "\n", i + 1, o->schedules[i]);
 }
 
@@ -270,7 +248,8 @@ int cmd_bench(int argc, char **argv) {
         "of bf16 dot products for bf16 problems, where the instruction set in use has them, else of multiply-adds in "
         "f32 or f64. The roofline is the longer of the two times that peak and reading allow. Only pairs of "
         "a query and a key count that causality, windows, lengths and mask_mod show. The spread is the range of the "
-        "middle half of the samples. Cold compile leaves out "
+        "middle half of the samples. On a busy machine, where samples or probes lie too far apart, only the fastest "
+        "sample is printed. Cold compile leaves out "
         "the time to load LLVM. `attune bench compare` shows results of several machines beside each other.",
         tool_common_children,
         NULL,

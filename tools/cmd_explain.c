@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "measure/explain.h"
 #include "common/json_output.h"
+#include "measure/bench_json.h"
 
 #include <sched.h>
 #include <stdlib.h>
@@ -177,14 +178,15 @@ static json_t *model_json(const explanation *e) {
 static json_t *measured_json(const explanation *e) {
     const bench_entry *const b = &e->bench;
     const double all = b->work.all_pairs;
-    return json_pack("{s:i, s:f, s:o, s:f, s:f, s:s, s:f, s:s, s:f, s:o, s:f, s:f, s:f}", "threads",
-                     (int)e->measured_threads, "flops", b->work.flops, "share_seen",
-                     all > 0 ? json_real(b->work.pairs / all) : json_null(), "bytes", b->work.bytes, "peak_gflops",
-                     b->peak_gflops, "peak_dtype", tool_dtype_name(b->peak_dtype), "bandwidth_gbs", b->bandwidth_gbs,
-                     "bound", b->is_memory_bound ? "memory" : "compute", "roofline_us",
-                     b->work.flops / b->roofline_gflops * 1e-3, "predicted_us",
-                     e->has_model ? json_real(e->predicted_us) : json_null(), "median_us", b->median_us,
-                     "fraction_of_peak", b->fraction, "fraction_of_roofline", b->fraction_of_roofline);
+    json_t *const measured = json_pack(
+        "{s:i, s:f, s:o, s:f, s:f, s:s, s:f, s:s, s:f, s:o, s:f, s:f, s:f}", "threads", (int)e->measured_threads,
+        "flops", b->work.flops, "share_seen", all > 0 ? json_real(b->work.pairs / all) : json_null(), "bytes",
+        b->work.bytes, "peak_gflops", b->peak_gflops, "peak_dtype", tool_dtype_name(b->peak_dtype), "bandwidth_gbs",
+        b->bandwidth_gbs, "bound", b->is_memory_bound ? "memory" : "compute", "roofline_us",
+        b->work.flops / b->roofline_gflops * 1e-3, "predicted_us",
+        e->has_model ? json_real(e->predicted_us) : json_null(), "median_us", b->median_us, "fraction_of_peak",
+        b->fraction, "fraction_of_roofline", b->fraction_of_roofline);
+    return bench_busy_json(b, measured);
 }
 
 static json_t *tasks_json(const task_report *r) {

@@ -295,44 +295,6 @@ void bench_warn_of_disturbances(long disturbances, size_t samples, size_t above_
                    disturbances);
 }
 
-/* ---- Summing up ---- */
-
-/* GFLOP/s are flops in a nanosecond, GB/s bytes in a nanosecond. */
-static double compute_us(const bench_entry *e, double peak) { return e->work.flops / peak * 1e-3; }
-static double memory_us(const bench_entry *e, double bandwidth) { return e->work.bytes / bandwidth * 1e-3; }
-static double roofline_us(const bench_entry *e, double peak, double bandwidth) {
-    const double compute = compute_us(e, peak), memory = memory_us(e, bandwidth);
-    return compute > memory ? compute : memory;
-}
-
-bool bench_summarise(bench_entry *e) {
-    const size_t count = e->count, size = count * sizeof(double);
-    double *const sorted = malloc(size);
-    if (!sorted) {
-        tool_error("out of memory");
-        return false;
-    }
-    memcpy(sorted, e->samples_us, size);
-    e->median_us = tool_median(sorted, count);
-    e->min_us = sorted[0];
-    /* From the first to the third quartile: what half of the samples stay within. */
-    e->spread = (sorted[count * 3 / 4] - sorted[count / 4]) / e->median_us;
-    e->gflops = e->work.flops / e->median_us * 1e-3;
-    memcpy(sorted, e->peaks, size);
-    e->peak_gflops = tool_median(sorted, count);
-    memcpy(sorted, e->bandwidths, size);
-    e->bandwidth_gbs = tool_median(sorted, count);
-    /* Shares are medians of each sample's own. */
-    for (size_t i = 0; i < count; i++) sorted[i] = compute_us(e, e->peaks[i]) / e->samples_us[i];
-    e->fraction = tool_median(sorted, count);
-    for (size_t i = 0; i < count; i++) sorted[i] = roofline_us(e, e->peaks[i], e->bandwidths[i]) / e->samples_us[i];
-    e->fraction_of_roofline = tool_median(sorted, count);
-    e->is_memory_bound = memory_us(e, e->bandwidth_gbs) > compute_us(e, e->peak_gflops);
-    e->roofline_gflops = e->work.flops / roofline_us(e, e->peak_gflops, e->bandwidth_gbs) * 1e-3;
-    free(sorted);
-    return true;
-}
-
 /* ---- Acquiring ---- */
 
 /* Time of one attune_compile, in µs; negative after a message. */

@@ -36,6 +36,7 @@ typedef struct bench_entry {
     double peak_gflops, fraction; /* of the peak */
     double bandwidth_gbs, roofline_gflops, fraction_of_roofline;
     bool is_memory_bound;
+    bool is_busy; /* other programs disturbed the samples or the probes: median and shares are no figures */
     double cold_compile_ms, warm_disk_us, memory_hit_ns;
 } bench_entry;
 
@@ -68,6 +69,13 @@ bool bench_is_above_peak(double fraction);
 
 /* On stderr, if it was more than once a sample, or if so many shares of the peak are impossible. */
 void bench_warn_of_disturbances(long disturbances, size_t samples, size_t above_peak);
+
+/* The machine counts as busy if the middle half of the times, of the probed peaks or of the shares that are made of
+ * both is further apart than BENCH_MOST_SPREAD of the median, or if the median time or peak is
+ * BENCH_MOST_SLOWNESS times as slow as the best one. */
+#define BENCH_MOST_SPREAD   0.5
+#define BENCH_MOST_SLOWNESS 2.0
+#define BENCH_BUSY          "busy, no figure" /* in place of one */
 
 /* Medians and shares from the samples. false after a message. */
 bool bench_summarise(bench_entry *entry);

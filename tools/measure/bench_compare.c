@@ -3,6 +3,7 @@
 #include "common/input.h"
 #include "common/json_output.h"
 #include "common/table.h"
+#include "measure/bench.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -146,7 +147,8 @@ static int print_text(const comparison *c) {
         for (size_t f = 0; f < c->count; f++) {
             const json_t *const result = result_of(c->files[f], json_string_value(problem));
             const json_t *const median = json_object_get(result, "median_us");
-            table_cell(t, "%s", result ? table_time(json_number_value(median), number) : "-");
+            const bool is_busy = json_is_true(json_object_get(result, "is_busy"));
+            table_cell(t, "%s", is_busy ? BENCH_BUSY : result ? table_time(json_number_value(median), number) : "-");
             table_cell(t, "%s", share(result, number));
         }
     }

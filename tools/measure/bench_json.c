@@ -41,6 +41,14 @@ json_t *bench_fields_json(const char *canonical, const char *given) {
 
 /* ---- A result ---- */
 
+json_t *bench_busy_json(const bench_entry *e, json_t *result) {
+    static const char *const figures[] = {"spread", "gflops", "fraction_of_peak", "fraction_of_roofline"};
+    if (result) json_object_set_new(result, "is_busy", json_boolean(e->is_busy));
+    for (size_t i = 0; e->is_busy && i < sizeof figures / sizeof *figures; i++)
+        if (json_object_get(result, figures[i])) json_object_set_new(result, figures[i], json_null());
+    return result;
+}
+
 json_t *bench_result_json(const bench_entry *e, const call_sizes *run_sizes, uint32_t threads) {
     char *const schedule = schedule_text(&e->schedule);
     char sizes[SIZES_TEXT];

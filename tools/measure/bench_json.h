@@ -10,6 +10,10 @@
  */
 json_t *bench_result_json(const bench_entry *entry, const call_sizes *sizes, uint32_t threads);
 
+/* Adds is_busy to a result, and puts null in place of what is no figure on a busy machine. Returns it; NULL stays so.
+ */
+json_t *bench_busy_json(const bench_entry *entry, json_t *result);
+
 /* The fields of a problem by name, whole numbers and reals as such, everything else as text: those of the canonical
  * text, and those that `given` (may be NULL) names although they have their defaults, so that all rows of a grid have
  * the same fields. A new object; NULL when out of memory. */

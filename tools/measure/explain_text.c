@@ -137,8 +137,11 @@ static void print_measured(const explanation *e) {
     printf("%-*s%s, bound by %s\n", INDENT, "roofline", table_time(b->work.flops / b->roofline_gflops * 1e-3, number),
            b->is_memory_bound ? "memory" : "compute");
     if (e->has_model) printf("%-*s%s\n", INDENT, "predicted", table_time(e->predicted_us, number));
-    printf("%-*s%s: %.1f %% of the peak, %.1f %% of the roofline", INDENT, "measured", table_time(b->median_us, number),
-           100 * b->fraction, 100 * b->fraction_of_roofline);
+    if (b->is_busy)
+        printf("%-*s" BENCH_BUSY "; the fastest sample took %s", INDENT, "measured", table_time(b->min_us, number));
+    else
+        printf("%-*s%s: %.1f %% of the peak, %.1f %% of the roofline", INDENT, "measured",
+               table_time(b->median_us, number), 100 * b->fraction, 100 * b->fraction_of_roofline);
     if (e->measured_threads < e->threads)
         printf("; on %u thread%s, as many as there are CPUs", e->measured_threads, e->measured_threads == 1 ? "" : "s");
     printf("\n");
