@@ -7,6 +7,8 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 size_t attune_torch_stats(char *text, size_t capacity) { return adapter_counters(text, capacity); }
 
@@ -56,15 +58,28 @@ int adapter_is_unsupported(attune_status status) {
     return status == ATTUNE_UNSUPPORTED || status == ATTUNE_INVALID_PROBLEM || status == ATTUNE_INVALID_ARGUMENT;
 }
 
-void adapter_broken(const char *op, attune_status status, const char *message) {
+/* Once per status. */
+static void warn(const char *op, attune_status status, const char *happens) {
     static atomic_uint warned;
-    ADAPTER_COUNT("broken");
     const unsigned bit = 1u << (unsigned)status;
     if (atomic_fetch_or(&warned, bit) & bit) return;
     char text[ATTUNE_MESSAGE_BYTES + 160];
-    snprintf(text, sizeof text, "attune: %s runs as stock PyTorch from now on where this happens: %s (%s)", op, message,
-             attune_status_name(status));
+    snprintf(text, sizeof text, "attune: %s runs as stock PyTorch from now on where this happens: %s", op, happens);
     torch.aoti_torch_warn(__func__, __FILE__, __LINE__, text);
+}
+
+void adapter_broken(const char *op, attune_status status, const char *message) {
+    char text[ATTUNE_MESSAGE_BYTES + 64];
+    ADAPTER_COUNT("broken");
+    snprintf(text, sizeof text, "%s (%s)", message, attune_status_name(status));
+    warn(op, status, text);
+}
+
+bool adapter_is_not_compiled(const char *op, attune_status status) {
+    const char *const mode = getenv("ATTUNE_COMPILE");
+    if (status != ATTUNE_CODEGEN_MISSING || !mode || strcmp(mode, "never") != 0) return false;
+    warn(op, status, "ATTUNE_COMPILE=never, and no cache has the kernel");
+    return true;
 }
 
 void adapter_throw(const char *message) { torch.aoti_torch_check(false, __func__, __FILE__, __LINE__, message); }

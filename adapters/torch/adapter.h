@@ -49,6 +49,10 @@ const char *ops_define(void);
  * "broken". `message` is attune's sentence. */
 void adapter_broken(const char *op, attune_status status, const char *message);
 
+/* Whether a kernel is missing because the user has forbidden to compile: nothing is broken. Python warns once, and the
+ * call runs as stock. */
+bool adapter_is_not_compiled(const char *op, attune_status status);
+
 /* Throws the last failure of a function of PyTorch once more; within a kernel only, with nothing left to free. */
 void adapter_rethrow(const char *op);
 

@@ -23,6 +23,7 @@ REASON(weights_changing);
 REASON(weights_busy);
 REASON(weights_full);
 REASON(unsupported);
+REASON(not_compiled);
 REASON(broken);
 REASON(memory);
 
@@ -107,6 +108,7 @@ static adapter_counter *look_at_mask(job *j) {
 /* attune has failed: it does not support the call after all, or something is broken. */
 static adapter_counter *failed(attune_status status, const char *message) {
     if (adapter_is_unsupported(status)) return &unsupported;
+    if (adapter_is_not_compiled("nn.MultiheadAttention", status)) return &not_compiled;
     adapter_broken("nn.MultiheadAttention", status, message);
     return &broken;
 }

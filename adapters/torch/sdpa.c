@@ -135,6 +135,7 @@ static bool compute(call *c, torch_tensor *out, torch_tensor *lse) {
         return true;
     }
     if (adapter_is_unsupported(status)) STOCK("unsupported");
+    if (adapter_is_not_compiled("scaled_dot_product_attention", status)) STOCK("not_compiled");
     adapter_broken("scaled_dot_product_attention", status, message);
     ADAPTER_COUNT("sdpa.stock.broken");
     return false;

@@ -50,7 +50,9 @@ static attune_status compile_in_worker(void *user, const at_codegen_request *req
 static attune_status compile_never(void *user, const at_codegen_request *request, const attune_allocator *allocator,
                                    void **data, size_t *bytes, at_error *err) {
     (void)user, (void)request, (void)allocator, (void)data, (void)bytes;
-    return at_fail(err, ATTUNE_CODEGEN_MISSING, "nothing is compiled in this context (ATTUNE_COMPILE_NEVER)");
+    return at_fail(err, ATTUNE_CODEGEN_MISSING,
+                   "no cache has this kernel, and this context compiles none (ATTUNE_COMPILE_NEVER, which "
+                   "ATTUNE_COMPILE=never sets)");
 }
 
 /* ---- All ---- */

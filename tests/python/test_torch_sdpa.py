@@ -253,6 +253,29 @@ print(attune.torch.stats())
     assert "ATTUNE_STRICT" in result.stdout and "'sdpa.stock.broken': 5" in result.stdout
 
 
+def test_never_compiling_is_not_broken(tmp_path):
+    code = """
+q = torch.randn(1, 2, 4, 24)
+block = torch.nn.MultiheadAttention(16, 2, batch_first=True).eval()
+x = torch.randn(1, 4, 16)
+with torch.no_grad():
+    expected, blocks = sdpa(q, q, q), block(x, x, x)[0]
+    with warnings.catch_warnings(record=True) as seen, attune.torch.enable():
+        warnings.simplefilter("always")
+        for _ in range(5):
+            assert torch.equal(sdpa(q, q, q), expected)
+            torch.testing.assert_close(block(x, x, x)[0], blocks)
+print(len(seen), seen[0].message)
+print(attune.torch.stats())
+"""
+    result = run_alone(code, ATTUNE_COMPILE="never", ATTUNE_CACHE_DIR="", ATTUNE_CACHE_BASE="")
+    assert result.returncode == 0, result.stderr
+    happens = "attune: scaled_dot_product_attention runs as stock PyTorch from now on where this happens: "
+    assert result.stdout.startswith(f"1 {happens}ATTUNE_COMPILE=never, and no cache has the kernel")
+    assert "'sdpa.stock.not_compiled': 5" in result.stdout and "'block.stock.not_compiled': 5" in result.stdout
+    assert "broken" not in result.stdout
+
+
 def test_enabling_prints_nothing():
     result = run_alone("attune.torch.enable()\nattune.torch.disable()\nattune.torch.enable()")
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")

@@ -7,7 +7,8 @@
     attune.torch.stats()             # what ran here, what ran as stock PyTorch, and why
 
 Calls that attune does not support run as stock PyTorch, counted by reason in stats(). Calls that fail because something
-is broken, such as a missing code generator, run as stock too, with one warning. All work is done on PyTorch's threads.
+is broken, such as a missing code generator, run as stock too, with one warning; so do those whose kernel no cache has
+under ATTUNE_COMPILE=never. All work is done on PyTorch's threads.
 """
 
 from __future__ import annotations
