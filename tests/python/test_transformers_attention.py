@@ -131,6 +131,21 @@ def test_a_choice_of_keys_is_not_ignored():
         run(Layer(), tensors(), block_indices=torch.zeros(1))
 
 
+@pytest.mark.parametrize("name", ["past_key_values", "cache"])
+def test_the_cache_is_in_key_and_value_already(name):
+    """By its name up to transformers 5.23, and by that from 5.24 on."""
+    qkv = tensors()
+    one = transformers.DynamicCache()
+    for cache in one, transformers.EncoderDecoderCache(one, one), None:
+        close(run(Layer(groups=2), qkv, **{name: cache}), reference(*qkv, is_causal=True)[0])
+    assert at.stats()["attune"] == 3 and at.stats()["reasons"] == {}
+
+
+def test_a_paged_cache_runs_as_stock():
+    run(Layer(groups=2), tensors(), cache=object())
+    assert at.stats()["reasons"] == {"paged cache": 1}
+
+
 def test_strides_are_kept():
     batch_first = [t.transpose(1, 2).contiguous().transpose(1, 2) for t in tensors()]
     close(run(Layer(groups=2), batch_first), reference(*batch_first, is_causal=True)[0])

@@ -68,8 +68,11 @@ FUNCTIONS = {
     "window": lambda: stock.sliding_window_causal_mask_function(4),
     "window of both sides": lambda: stock.sliding_window_bidirectional_mask_function(3),
     "chunks": lambda: stock.chunked_causal_mask_function(4, torch.zeros(3, dtype=torch.long)),
-    "packed": lambda: stock.packed_sequence_compatibility_function(
-        stock.causal_mask_function, torch.arange(16).remainder(5).expand(3, 16), torch.arange(16).div(5).expand(3, 16)
+    "packed": lambda: stock.and_masks(
+        stock.packed_sequence_mask_function(torch.arange(16).div(5).expand(3, 16)),
+        stock.remap_positions_for_packed_sequence(
+            stock.causal_mask_function, torch.arange(16).remainder(5).expand(3, 16)
+        ),
     ),
 }
 

@@ -7,6 +7,7 @@ import warnings
 from typing import Optional, Tuple
 
 import torch
+from transformers.cache_utils import Cache
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from . import _ops
@@ -17,7 +18,8 @@ from ._stats import count_attune, count_stock
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 # Arguments that carry nothing for attention on dense tensors: positions are in the mask, sizes in the tensors. Stock
-# SDPA ignores them, too. sliding_window is among them because the mask holds the window already.
+# SDPA ignores them, too. sliding_window is among them because the mask holds the window already, and the cache because
+# key and value come from it: it is past_key_values up to transformers 5.23, and cache from 5.24 on.
 _IGNORED = frozenset(
     "cache_position cu_seq_lens_k cu_seq_lens_q cu_seqlens deterministic layer_idx max_length_k max_length_q "
     "num_items_in_batch output_hidden_states output_router_logits past_key_values position_embeddings position_ids "
@@ -174,7 +176,7 @@ def _unsupported(call: _Call, dropout: float, kwargs: dict) -> Optional[str]:
         return "output_attentions"
     if dropout:
         return "dropout"
-    if kwargs.get("cache") is not None:
+    if not isinstance(kwargs.get("cache"), (Cache, type(None))):
         return "paged cache"
     for name, argument in kwargs.items():
         if argument is not None and name not in _IGNORED and name not in ("output_attentions", "cache"):
