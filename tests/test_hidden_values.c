@@ -169,7 +169,8 @@ static void compare_schedules(const trial *c, const at_target *target, const att
 static void open_trial(trial *c) {
     for (int i = -1; i < NUM_POISONS; i++) {
         tensors *const t = i < 0 ? &c->clean : &c->spoilt[i];
-        tensors_open_call(t, c->problem, strstr(c->problem, "page_size") ? "max_pages=40,num_pages=80" : "", INPUT_ORDINARY, 3);
+        const char *const sizes = strstr(c->problem, "page_size") ? "max_pages=40,num_pages=80" : "";
+        tensors_open_call(t, c->problem, sizes, INPUT_ORDINARY, 3);
         hide(t, c->how);
         if (i >= 0) spoil_hidden(t, c->how, (poison)i);
     }
@@ -253,7 +254,8 @@ static void check_rule(hiding how) {
     virtual.compile_mode = ATTUNE_COMPILE_NEVER;
     assert_int_equal(attune_context_create(&virtual, &contexts[1]), ATTUNE_OK);
     for (int i = 0; i < NUM_KINDS; i++)
-        for (int n = 0; n < 2; n++) check(kinds[i], how, (i + n) % 3, queries[(i + n + (i / 3)) % 3], n ? NULL : contexts);
+        for (int n = 0; n < 2; n++)
+            check(kinds[i], how, (i + n) % 3, queries[(i + n + (i / 3)) % 3], n ? NULL : contexts);
     for (int i = 0; i < 2; i++) attune_context_destroy(contexts[i]);
 }
 

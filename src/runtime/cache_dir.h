@@ -21,8 +21,8 @@ attune_status at_cache_pack_path(const char *pack, char *path, size_t capacity, 
 void at_cache_dir_from_root(const char *path, char *from_root, size_t capacity);
 
 /* Makes the directory and its parents (0700) and opens it. It is refused if it belongs to another user or others can
- * write to it. The path may be a symbolic link, or have some in it, of this user or root. Another user's link is refused: it
- * could lead to a directory of this user that is no cache. -1 with *err filled. */
+ * write to it. The path may be a symbolic link, or have some in it, of this user or root. Another user's link is
+ * refused: it could lead to a directory of this user that is no cache. -1 with *err filled. */
 int at_cache_dir_open(const char *path, const at_io *io, at_error *err);
 
 /* The same with 0755, for a directory that is handed on. */

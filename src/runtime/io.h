@@ -43,8 +43,8 @@ const at_io *at_default_io(void);
 int at_io_open(const at_io *io, int dir, const char *path, int flags, mode_t mode);
 int at_io_stat(const at_io *io, int fd, struct stat *status);
 
-/* Whether the descriptor is still what `opened` was made of. A host may have closed all descriptors, and opened files or
- * sockets of its own with the same numbers: those are not to be written to or closed. */
+/* Whether the descriptor is still what `opened` was made of. A host may have closed all descriptors, and opened files
+ * or sockets of its own with the same numbers: those are not to be written to or closed. */
 bool at_io_is_same(const at_io *io, int fd, const struct stat *opened);
 
 /* Opens a file to be read as a stream; NULL with errno. */
