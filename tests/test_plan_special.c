@@ -215,9 +215,9 @@ static void strides_of_the_plan_are_examples(void **state) {
     char text[256], call[256];
     const attune_plan_options at_once = {.struct_size = sizeof at_once, .max_specialised = 8, .repeats = 1};
     snprintf(text, sizeof text, "%s,seq_q=dynamic,seq_kv=dynamic,%s", rest,
-             "q_strides=1:1:1:0,k_strides=1:1:1:3,out_strides=1:1:1:2");
+             "q_strides=1:1:1:2,k_strides=1:1:1:3,out_strides=1:1:1:2");
     snprintf(call, sizeof call, "%s,seq_q=20,seq_kv=33,%s", rest,
-             "q_strides=40:20:1:0,k_strides=2000:800:24:3,out_strides=1:320:16:2");
+             "q_strides=640:320:16:2,k_strides=2000:800:24:3,out_strides=1:320:16:2");
     attune_plan *plan = plan_of(text, &at_once);
     const sample from = sized(call, "");
     for (int again = 0; again < 3; again++) assert_runs_as(plan, &from, call);

@@ -207,13 +207,6 @@ static void test_same_problem(void **state) {
         {"embed_dim=8,num_heads=2,seq_q=4",
          "op=mha,embed_dim=8,kv_embed_dim=8,out_dim=8,num_heads=2,head_dim=4,seq_q=4,seq_kv=4,dtype=f32,w_dtype=f32"},
         {"embed_dim=8,kv_embed_dim=6,seq_q=4,seq_kv=5", "embed_dim=8,kv_embed_dim=6,cross=1,seq_q=4,seq_kv=5"},
-        /* Without embed_dim there is no block. */
-        {"head_dim=8,seq_q=4",
-         "head_dim=8,seq_q=4,kv_embed_dim=7,v_embed_dim=3,out_dim=5,low_rank=2,low_rank_heads=1,low_rank_shared=1,"
-         "cross=1,kv_projected=1,no_out_projection=1,w_dtype=f64,x_strides=9:9:9,x_kv_strides=9:9:9,x_v_strides=1:1:1"},
-        {"op=rotary,head_dim=8,rotary_dim=8,seq_q=4", "op=rotary,head_dim=8,rotary_dim=8,seq_q=4,w_dtype=f16,cross=1"},
-        {"op=merge,head_dim=8,num_parts=2,seq_q=4", "op=merge,head_dim=8,num_parts=2,seq_q=4,low_rank=3"},
-        {"op=weights,head_dim=8,seq_q=4", "op=weights,head_dim=8,seq_q=4,out_dim=3"},
         /* Strides of tensors that are not there. */
         {"embed_dim=8,seq_q=4", "embed_dim=8,seq_q=4,q_strides=9:9:9:1,k_strides=9:9:9:1,v_strides=9:9:9:1,"
                                 "k_new_strides=9:9:9:1,v_new_strides=9:9:9:1,x_kv_strides=9:9:1,x_v_strides=9:9:1"},
@@ -225,7 +218,6 @@ static void test_same_problem(void **state) {
         /* Keys and values outside a cache have no type of their own, except with reproducible. */
         {"embed_dim=8,seq_q=4", "embed_dim=8,seq_q=4,k_dtype=f16,v_dtype=f64"},
         {"embed_dim=8,seq_q=4,no_out_projection=1", "embed_dim=8,seq_q=4,no_out_projection=1,out_dim=8"},
-        {"embed_dim=8,seq_q=4", "embed_dim=8,seq_q=4,low_rank_heads=1,low_rank_shared=1"},
         /* Keys that are those of x are as many as its rows, and have their bounds. */
         {"embed_dim=8,seq_q=dynamic,max_seq_q=9", "embed_dim=8,seq_q=dynamic,seq_kv=dynamic,max_seq_kv=9"},
         {"embed_dim=8,seq_q=dynamic,max_seq_q=9,max_seq_kv=7", "embed_dim=8,seq_q=dynamic,max_seq_kv=7"},

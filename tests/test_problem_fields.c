@@ -153,7 +153,9 @@ static void test_wrong_values_are_refused(void **state) {
     assert_true(refused > MHA_NUM_FIELDS);
 }
 
-/* A field that means nothing for an operator changes nothing, or is refused: two change what the problem is. */
+/* A field that means nothing for an operator is refused by name, and so is one of a block without embed_dim. The other
+ * ops take the problem of the attention to which they belong: there such fields change nothing. Two change what the
+ * problem is. */
 static void test_fields_of_other_operators(void **state) {
     (void)state;
     for (int op = 0; op < ATTUNE_OP_COUNT; op++) {
@@ -165,8 +167,17 @@ static void test_fields_of_other_operators(void **state) {
             attune_problem changed = p;
             if (field->operators >> op & 1) continue;
             set(&changed, field, i == MHA_ID_causal_align ? ATTUNE_TOP_LEFT : 1);
-            const attune_status status = mha_canonicalize(&changed, &canonical, NULL);
+            at_error err = {0};
+            const attune_status status = mha_canonicalize(&changed, &canonical, &err);
             const bool decides = i == MHA_ID_embed_dim || i == MHA_ID_is_ragged;
+            const bool is_of_block = field->operators == 1u << ATTUNE_MHA && op != ATTUNE_MHA;
+            const bool is_refused = field->kind != MHA_FIELD_STRIDES && (is_of_block || mha_attends(&p));
+            if (!decides && is_refused) {
+                assert_int_equal(status, ATTUNE_INVALID_PROBLEM);
+                if (strncmp(err.message, field->member, strlen(field->member)) != 0)
+                    fail_msg("%s: %s", field->member, err.message);
+                continue;
+            }
             if (!decides && (status || memcmp(&canonical, &plain, sizeof plain) != 0))
                 fail_msg("op %d is another problem with %s", op, field->member);
             if (decides && op != ATTUNE_ATTENTION) assert_int_equal(status, ATTUNE_INVALID_PROBLEM);
@@ -175,6 +186,27 @@ static void test_fields_of_other_operators(void **state) {
 }
 
 /* `attune check` meets every field: those that the list draws, and those that depend on others. */
+/* A part of a feature that the problem does not have is refused by name. */
+static void test_parts_without_their_feature(void **state) {
+    (void)state;
+    int parts = 0;
+    for (int i = 0; i < MHA_NUM_FIELDS; i++) {
+        const mha_field *field = &mha_fields[i];
+        if (!field->part_of) continue;
+        parts++;
+        attune_problem changed = problem_parsed(field->operators == 1u << ATTUNE_MHA
+                                                    ? "embed_dim=8,num_heads=2,seq_q=4,head_dim=4"
+                                                    : "num_heads=2,seq_q=4,head_dim=8");
+        attune_problem canonical;
+        at_error err = {0};
+        set(&changed, field, field->kind == MHA_FIELD_WORD ? 2 : 1);
+        assert_int_equal(mha_canonicalize(&changed, &canonical, &err), ATTUNE_INVALID_PROBLEM);
+        if (strncmp(err.message, field->member, strlen(field->member)) != 0)
+            fail_msg("%s: %s", field->member, err.message);
+    }
+    assert_true(parts >= 7);
+}
+
 static void test_all_fields_are_drawn(void **state) {
     (void)state;
     int times[MHA_NUM_FIELDS] = {0};
@@ -209,6 +241,7 @@ int main(void) {
         cmocka_unit_test(test_every_member_has_a_line),  cmocka_unit_test(test_key_is_dense),
         cmocka_unit_test(test_names_are_unique),         cmocka_unit_test(test_columns_agree),
         cmocka_unit_test(test_wrong_values_are_refused), cmocka_unit_test(test_fields_of_other_operators),
+        cmocka_unit_test(test_parts_without_their_feature),
         cmocka_unit_test(test_all_fields_are_drawn),     cmocka_unit_test(test_functions_are_drawn),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -159,7 +159,17 @@ typedef struct attune_user_tensor {
  * -------
  * Strides are in elements, one for each dimension in the order above (the projected out of a block has three). An array
  * of zeros means contiguous; with dynamic sizes, contiguous at run time. Output strides must not make two elements
- * coincide. */
+ * coincide, and the last stride of rows must not be 0 where others are set.
+ *
+ * Fields that mean nothing
+ * ------------------------
+ * A field that cannot matter is refused by name: fields of the block without embed_dim, scales without codes, parts of
+ * a feature that the problem does not have (q_planes without integer, rotary_interleaved without rotary_dim, num_rows
+ * without has_row_ids, bias_dtype without attn_bias …). There are four exceptions. op = weights, rotary and merge take
+ * the problem of the attention to which they belong, and ignore what they have no use for. A block with kv_projected
+ * may be the one that filled its caches: kv_embed_dim, v_embed_dim and is_cross are ignored. Strides of a tensor that
+ * the problem does not have are ignored. So are causal_align, causal_offset, causal_offsets and global_tokens where no
+ * position counts. */
 typedef struct attune_problem {
     size_t struct_size;    /* sizeof(attune_problem): lets the struct grow */
     attune_op op;
@@ -186,7 +196,7 @@ typedef struct attune_problem {
     attune_dtype k_dtype, v_dtype;   /* default dtype. In a block: the caches' types. A block without a cache uses them
                                       * only with reproducible: it rounds K and V as such a cache would, and codes
                                       * are refused */
-    attune_scales k_scales, v_scales;/* used only with codes; with v_in_k, v_scales is k_scales */
+    attune_scales k_scales, v_scales;/* with codes only; with v_in_k, v_scales is k_scales */
     attune_dtype bias_dtype;         /* of attn_bias; default dtype */
     attune_dtype softmax_precision;  /* of all arithmetic: f32 or f64; default f32, or f64 where dtype is f64 */
     int64_t page_size;               /* 0 = k and v are not paged */
@@ -213,7 +223,7 @@ typedef struct attune_problem {
     int64_t q_strides[4], k_strides[4], v_strides[4], out_strides[4], lse_strides[3];
     int64_t attn_mask_strides[4], attn_bias_strides[4]; /* of dims that are 1: taken as 0 */
     int64_t k_new_strides[4], v_new_strides[4], weights_strides[4];
-    /* The block. Without embed_dim the fields below are ignored; op = weights, rotary and merge refuse embed_dim.
+    /* The block. Without embed_dim the fields below are refused; op = weights, rotary and merge refuse embed_dim.
      * With it, head_dim may be 0: it is then embed_dim / num_heads, which must divide. dtype is that of x, x_kv, x_v
      * and out. Low-rank keys have no order: low_rank goes with no causality, window, ALiBi, mask, kv_lens, rotary,
      * cache, ragged batch or dynamic seq_kv, and not with qk_norm_eps or qk_hadamard. All widths, num_heads * head_dim
@@ -234,7 +244,7 @@ typedef struct attune_problem {
                             * ATTUNE_DEFAULT_SCALE. The kernel computes as one with that scale compiled in */
     int reserved;          /* 0 */
     attune_integer integer;
-    attune_q_planes q_planes; /* used only with integer */
+    attune_q_planes q_planes; /* with integer only */
     double qk_norm_eps;    /* 0 = none, else from 1e-12 to 1: rows of q and k are normalised before they are rotated, as
                             * in Qwen3 and Gemma 3: x * q_norm / sqrt(mean of x^2 + qk_norm_eps). Where keys are
                             * appended, only k_new is: cached keys, and those of kv_projected, are so already */

@@ -41,8 +41,9 @@ static void fill_dtypes(attune_problem *p) {
     if (!p->softmax_precision) p->softmax_precision = mha_field_of_f64(p) ? ATTUNE_F64 : ATTUNE_F32;
 }
 
+/* Scales of numbers that are no codes stay: mha_check_fields refuses them. */
 static void fill_scales(attune_dtype dtype, attune_scales *scales) {
-    if (!mha_is_quantised(dtype))
+    if (!*scales && !mha_is_quantised(dtype))
         *scales = ATTUNE_SCALES_NONE;
     else if (!*scales)
         *scales = dtype == ATTUNE_I8   ? ATTUNE_SCALES_HEAD
@@ -119,6 +120,8 @@ attune_status mha_canonicalize(const attune_problem *problem, attune_problem *ou
     if (!status) status = mha_keep_block(out, err);
     if (status) return status;
     settle_op(out);
+    status = mha_check_parts(out, err);
+    if (status) return status;
     forget_fields(out);
     if (out->page_size > 0 && !out->is_ragged && !out->has_kv_lens && !out->seq_kv)
         return at_fail(err, ATTUNE_INVALID_PROBLEM,

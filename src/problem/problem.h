@@ -10,6 +10,7 @@
  * need defaults filled in. mha_field_of_f64 gives the first type that is f64; NULL: there is none. */
 attune_status mha_check_choices(const attune_problem *p, at_error *err);
 attune_status mha_check_ranges(const attune_problem *p, at_error *err);
+attune_status mha_check_parts(const attune_problem *p, at_error *err); /* before defaults are filled in */
 attune_status mha_check_fields(const attune_problem *p, at_error *err);
 const mha_field *mha_field_of_f64(const attune_problem *p);
 

@@ -13,7 +13,9 @@ attune_status mha_keep_block(attune_problem *p, at_error *err) {
     p->op = ATTUNE_MHA;
     if (p->kv_projected) p->kv_embed_dim = p->v_embed_dim = p->is_cross = 0;
     /* Without a cache, keys and values are rounded as in a cache only if bits must not depend on one. */
-    if (!mha_has_caches(p) && !p->reproducible) p->k_dtype = p->v_dtype = ATTUNE_DTYPE_DEFAULT;
+    if (mha_has_caches(p) || p->reproducible) return ATTUNE_OK;
+    p->k_dtype = p->v_dtype = ATTUNE_DTYPE_DEFAULT;
+    p->k_scales = p->v_scales = ATTUNE_SCALES_DEFAULT;
     return ATTUNE_OK;
 }
 

@@ -46,6 +46,39 @@ attune_status mha_check_choices(const attune_problem *p, at_error *err) {
     return ATTUNE_OK;
 }
 
+/* ---- fields that mean nothing ---- */
+
+static attune_status refuse_part(const attune_problem *p, const mha_field *field, const char *why, at_error *err) {
+    const int64_t value = mha_field_value(p, field);
+    const char *const word = field->kind == MHA_FIELD_WORD ? mha_field_word(field, value) : NULL;
+    if (word) return at_fail(err, ATTUNE_INVALID_PROBLEM, "%s is %s, but %s", field->member, word, why);
+    return at_fail(err, ATTUNE_INVALID_PROBLEM, "%s is %lld, but %s", field->member, (long long)value, why);
+}
+
+/* The type of q, too, is the default of bias_dtype. */
+static bool is_default(const attune_problem *p, const mha_field *field) {
+    const int64_t dtype = p->dtype ? (int64_t)p->dtype : ATTUNE_F32;
+    if (field == &mha_fields[MHA_ID_bias_dtype] && mha_field_value(p, field) == dtype) return true;
+    return mha_field_is_initial(p, field);
+}
+
+/* A field of the block without embed_dim, or a part of a feature that the problem does not have, was meant otherwise. */
+attune_status mha_check_parts(const attune_problem *p, at_error *err) {
+    for (int i = 0; i < MHA_NUM_FIELDS; i++) {
+        const mha_field *field = &mha_fields[i];
+        const bool is_of_block = field->operators == 1u << ATTUNE_MHA;
+        char why[96];
+        if (field->kind == MHA_FIELD_STRIDES || is_default(p, field) || mha_field_counts(p, field)) continue;
+        if (is_of_block && !mha_is_block(p)) return refuse_part(p, field, "embed_dim is 0: there is no block", err);
+        const bool is_of_op = field->operators >> p->op & 1;
+        if (!is_of_op && !mha_attends(p)) continue; /* the problem is that of an attention */
+        snprintf(why, sizeof why, "%s %s", is_of_op ? "there is no" : "it means nothing with op =",
+                 is_of_op ? mha_fields[field->part_of].name : mha_op_name(p->op));
+        return refuse_part(p, field, why, err);
+    }
+    return ATTUNE_OK;
+}
+
 /* ---- ranges ---- */
 
 /* From `least` to `most`, both included. */
@@ -241,6 +274,9 @@ static attune_status check_stored(const stored *s, at_error *err) {
     const char *const dtype = mha_dtype_name(s->dtype);
     const bool is_packed = mha_is_packed(s->dtype, s->scales);
     const int64_t *const strides = s->strides;
+    if (!mha_is_quantised(s->dtype) && s->scales != ATTUNE_SCALES_NONE)
+        return at_fail(err, ATTUNE_INVALID_PROBLEM, "%s is %s, but only codes have scales: %s is %s", s->scales_name,
+                       mha_field_word(&mha_fields[MHA_ID_k_scales], s->scales), s->dtype_name, dtype);
     if (!mha_is_quantised(s->dtype)) return check_group(s, err);
     if (s->dtype != ATTUNE_F8 && s->scales == ATTUNE_SCALES_NONE)
         return at_fail(err, ATTUNE_INVALID_PROBLEM,

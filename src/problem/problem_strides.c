@@ -112,10 +112,26 @@ static attune_status refuse_coinciding(const mha_tensor *t, const int64_t dims[4
                    strides_name(t, name), text);
 }
 
+static bool is_row(mha_size columns) {
+    return columns == MHA_HEAD_DIM || columns == MHA_HEAD_DIM_V || columns == MHA_EMBED_DIM ||
+           columns == MHA_KV_EMBED_DIM || columns == MHA_V_EMBED_DIM;
+}
+
+/* Rows whose elements are one are no rows: the caller has set some strides and left the last one 0. */
+static attune_status check_last(const mha_tensor *t, const int64_t dims[4], const int64_t strides[4], at_error *err) {
+    const int last = t->rank - 1;
+    char text[64];
+    if (!is_row(t->dims[last]) || strides[last] || dims[last] <= 1) return ATTUNE_OK;
+    return at_fail(err, ATTUNE_INVALID_PROBLEM,
+                   "%s[%d] is 0, but others are set; elements of a row that lie side by side have 1",
+                   strides_name(t, text), last);
+}
+
 /* Strides that the caller gave. */
 static attune_status check_given(const mha_tensor *t, const int64_t dims[4], const int64_t strides[4], at_error *err) {
     int64_t elements;
     attune_status status = check_range(t, strides, err);
+    if (!status) status = check_last(t, dims, strides, err);
     if (!status) status = mha_extent(t, dims, strides, &elements, err);
     if (!status && t->access & IR_OUT && !elements_distinct(dims, strides, t->rank))
         status = refuse_coinciding(t, dims, strides, err);
@@ -155,6 +171,7 @@ static attune_status settle_tensor(attune_problem *p, const mha_tensor *t, const
     memcpy(settled, strides, (size_t)t->rank * sizeof *settled);
     drop_broadcast(p, t, settled);
     attune_status status = known ? mha_settle_strides(p, t, dims, settled, err) : check_range(t, settled, err);
+    if (!status && !known && !all_zero(settled, t->rank)) status = check_last(t, dims, settled, err);
     if (!status) memcpy(strides, settled, (size_t)t->rank * sizeof *settled);
     return status;
 }

@@ -1,5 +1,6 @@
 /* Random problems: odd sizes, every layout, every feature, and features in any combination. */
 #include "check/check_draft.h"
+#include "problem_fields.h"
 
 static bool chance(const draft *d, int percent) { return draft_chance(d, percent); }
 static bool has_feature(const draft *d) { return draft_feature(d); }
@@ -463,6 +464,18 @@ static attune_op draw_op(const draft *d) {
     return op <= 11 ? ATTUNE_ROTARY : ATTUNE_MERGE;
 }
 
+/* Fields that mean nothing would be refused. */
+static void leave_out_parts(attune_problem *p) {
+    for (int i = 0; i < MHA_NUM_FIELDS; i++) {
+        const mha_field *const field = &mha_fields[i];
+        const bool has_default = p->op == ATTUNE_WEIGHTS && field->part_of == MHA_ID_weights_mode;
+        if (field->part_of && !has_default && mha_field_is_initial(p, &mha_fields[field->part_of]))
+            mha_field_reset(p, field);
+    }
+    if (!ref_is_quantised(p->k_dtype)) p->k_scales = ATTUNE_SCALES_DEFAULT;
+    if (!ref_is_quantised(p->v_dtype)) p->v_scales = ATTUNE_SCALES_DEFAULT;
+}
+
 static void draw_any(tool_random *random, check_kind kind, double max_flops, attune_problem *p, call_sizes *sizes) {
     static const int8_t rates[] = {0, 0, 6, 15, 30};
     draft d = {.random = random, .p = p, .sizes = sizes, .has_functions = kind == CHECK_FUNCTIONS};
@@ -491,6 +504,7 @@ static void draw_any(tool_random *random, check_kind kind, double max_flops, att
     draw_hadamard(&d);
     draw_key_codes(&d);
     if (d.block) draft_leave_out(&d);
+    leave_out_parts(p);
 }
 
 static bool draw_legal(tool_random *random, check_kind kind, double max_flops, attune_problem *problem,

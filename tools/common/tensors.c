@@ -96,8 +96,8 @@ void problem_fill_defaults(attune_problem *p) {
     if (!p->seq_kv && has_keys) p->seq_kv = default_keys(p);
     if (!p->head_dim_v) p->head_dim_v = p->head_dim;
     if (!p->dtype) p->dtype = ATTUNE_F32;
+    if (!p->w_dtype && is_block) p->w_dtype = p->dtype;
     /* Types of tensors that the problem does not have are ignored. */
-    if (!p->w_dtype || !is_block) p->w_dtype = p->dtype;
     if (!p->k_dtype || !has_keys) p->k_dtype = p->dtype;
     if (!p->v_dtype || !has_keys || p->op == ATTUNE_WEIGHTS) p->v_dtype = p->v_in_k ? p->k_dtype : p->dtype;
     fill_scales(p->k_dtype, &p->k_scales);
