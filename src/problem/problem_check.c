@@ -62,7 +62,7 @@ static bool is_default(const attune_problem *p, const mha_field *field) {
     return mha_field_is_initial(p, field);
 }
 
-/* A field of the block without embed_dim, or a part of a feature that the problem does not have, was meant otherwise. */
+/* A field of the block without embed_dim, or a part of a feature that is not there, was meant otherwise. */
 attune_status mha_check_parts(const attune_problem *p, at_error *err) {
     for (int i = 0; i < MHA_NUM_FIELDS; i++) {
         const mha_field *field = &mha_fields[i];
