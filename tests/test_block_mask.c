@@ -126,9 +126,10 @@ static void other_calls_refuse(void **state) {
                    "block_mask is for another batch or other heads");
 }
 
+/* Two lanes: every target has them, in f64 too. */
 static attune_schedule small_tiles(void) {
-    attune_schedule s = {.struct_size = sizeof s, .lanes = 4, .score_keys = 4, .value_keys = 4, .kv_tile = 32};
-    s.score_row_vectors = s.value_row_vectors = s.task_row_vectors = 2;
+    attune_schedule s = {.struct_size = sizeof s, .lanes = 2, .score_keys = 4, .value_keys = 4, .kv_tile = 32};
+    s.score_row_vectors = s.value_row_vectors = s.task_row_vectors = 4;
     s.score_columns = s.value_columns = 2;
     s.value_by = ATTUNE_VALUE_BY_COLUMNS;
     return s;

@@ -1,6 +1,9 @@
 /* Choices of a schedule that only move data: each gives the same bits, machine code and interpreter alike. Those that
  * change the order of sums (value_streams, gemm_by) are compared with the interpreter by `attune check`. */
+#include "problem/mha.h"
 #include "schedule/schedule_fields.h"
+#include "schedule/variant.h"
+#include "support/jit_run.h"
 #include "support/tensor_calls.h"
 
 #include <setjmp.h>
@@ -61,80 +64,120 @@ static bool keeps_bits(const mha_schedule_field *field) {
            field->word != MHA_SCHEDULE_ID(gemm_by);
 }
 
+/* Of one target. Its machine code runs where the CPU can run it; everything else is checked on any machine. */
+typedef struct engines {
+    const at_target *target;
+    attune_context *interpreter, *machine_code; /* or NULL */
+} engines;
+
+static engines open_engines(const at_target *target) {
+    const bool runs = target_can_run(target);
+    return (engines){target, tensors_context_for(target), runs ? tensors_context(target->name, 2) : NULL};
+}
+
+static void close_engines(engines *e) {
+    attune_context_destroy(e->interpreter);
+    attune_context_destroy(e->machine_code);
+}
+
+static void assert_same(const engines *e, size_t i, const attune_schedule *s, const tensors *a, const tensors *b) {
+    char difference[DIFFERENCE_TEXT], text[512];
+    attune_schedule_print(s, text, sizeof text);
+    if (!tensors_same_outputs(a, b, difference))
+        fail_msg("%s, %s, %s: %s", e->target->name, cases[i].problem, text, difference);
+}
+
+/* Runs the case by the schedule; false if that is not legal for the target. The caller frees *t. */
+static bool run(const engines *e, size_t i, const attune_schedule *s, tensors *t) {
+    tensors compiled;
+    tensors_open_call(t, cases[i].problem, cases[i].sizes, INPUT_ORDINARY, 1);
+    if (attune_schedule_check(e->interpreter, &t->problem, s)) return false;
+    tensors_interpret(e->interpreter, t, s);
+    if (!e->machine_code) return true;
+    tensors_open_call(&compiled, cases[i].problem, cases[i].sizes, INPUT_ORDINARY, 1);
+    tensors_run_chosen(e->machine_code, &compiled, s);
+    assert_same(e, i, s, &compiled, t);
+    tensors_free(&compiled);
+    return true;
+}
+
 /* How many values of a field are legal for the case; each run is compared with `expected`. */
-static int compare(attune_context *context, size_t i, const mha_schedule_field *field, const tensors *expected) {
+static int compare(const engines *e, size_t i, const mha_schedule_field *field, const tensors *expected) {
     int legal = 0;
     for (const int32_t *value = field->values; *value; value++) {
         attune_schedule s;
         tensors t;
-        char difference[DIFFERENCE_TEXT];
         set_numbers(&s, cases[i].schedule);
         if (!mha_schedule_has(mha_schedule_parts(&s), field)) return 0;
         *mha_schedule_at(&s, field->word) = *value;
-        tensors_open_call(&t, cases[i].problem, cases[i].sizes, INPUT_ORDINARY, 1);
-        if (attune_schedule_check(context, &t.problem, &s) == ATTUNE_OK) {
+        if (run(e, i, &s, &t)) {
             legal++;
-            tensors_run_chosen(context, &t, &s);
-            if (!tensors_same_outputs(&t, expected, difference))
-                fail_msg("%s, %s=%d: %s", cases[i].problem, field->name, (int)*value, difference);
+            assert_same(e, i, &s, &t, expected);
         }
         tensors_free(&t);
     }
     return legal;
 }
 
-static void bits_are_the_same(void **state) {
-    (void)state;
-    int legal[MHA_NUM_SCHEDULE_FIELDS] = {0};
-    attune_context *context = tensors_context(NULL, 2);
+static void bits_are_the_same_on(const at_target *target, int legal[MHA_NUM_SCHEDULE_FIELDS]) {
+    engines e = open_engines(target);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         attune_schedule s;
         tensors expected;
         set_numbers(&s, cases[i].schedule);
-        tensors_open_call(&expected, cases[i].problem, cases[i].sizes, INPUT_ORDINARY, 1);
-        tensors_run_chosen(context, &expected, &s);
+        assert_true(run(&e, i, &s, &expected));
         for (int f = 0; f < MHA_NUM_SCHEDULE_FIELDS; f++) {
             if (!keeps_bits(&mha_schedule_fields[f])) continue;
-            const int count = compare(context, i, &mha_schedule_fields[f], &expected);
+            const int count = compare(&e, i, &mha_schedule_fields[f], &expected);
             if (count > legal[f]) legal[f] = count;
         }
         tensors_free(&expected);
     }
-    attune_context_destroy(context);
+    close_engines(&e);
+}
+
+static void bits_are_the_same(void **state) {
+    (void)state;
+    int legal[MHA_NUM_SCHEDULE_FIELDS] = {0};
+    for (const at_target *target = at_targets(); target->name; target++)
+        if (target_is_tested(target)) bits_are_the_same_on(target, legal);
     for (int f = 0; f < MHA_NUM_SCHEDULE_FIELDS; f++)
         if (keeps_bits(&mha_schedule_fields[f]) && legal[f] < 2)
             fail_msg("%s has one value only", mha_schedule_fields[f].name);
 }
 
 /* Values of d-lanes by so many streams: with one key of each at a time sums are in registers, with several they are in
- * memory. */
-static void compare_held(attune_context *context, size_t i, int streams) {
+ * memory. Only products of pairs cannot have several streams of one key each. */
+static void compare_held(const engines *e, size_t i, int streams) {
     enum { MOST_VECTORS = 4 };
     tensors t[MOST_VECTORS + 1];
+    attune_problem canonical;
+    attune_schedule s;
     for (int vectors = 0; vectors <= MOST_VECTORS; vectors++) {
-        attune_schedule s;
-        char difference[DIFFERENCE_TEXT];
         set_numbers(&s, cases[i].schedule);
         s.value_streams = streams;
         s.value_keys = vectors ? 1 : 4;
         s.value_column_vectors = vectors ? vectors : 1;
-        tensors_open_call(&t[vectors], cases[i].problem, cases[i].sizes, INPUT_ORDINARY, 1);
-        tensors_run_chosen(context, &t[vectors], &s);
-        if (!tensors_same_outputs(&t[vectors], &t[0], difference))
-            fail_msg("%s, %d streams, %d vectors: %s", cases[i].problem, streams, vectors, difference);
+        const bool is_legal = run(e, i, &s, &t[vectors]);
+        assert_int_equal(mha_canonicalize(&t[vectors].problem, &canonical, NULL), ATTUNE_OK);
+        assert_int_equal(is_legal, !vectors || streams == 1 || !mha_attends_by_pairs(&canonical, e->target));
+        if (is_legal) assert_same(e, i, &s, &t[vectors], &t[0]);
     }
     for (int vectors = 0; vectors <= MOST_VECTORS; vectors++) tensors_free(&t[vectors]);
 }
 
 static void sums_that_are_held_have_the_bits_of_others(void **state) {
     (void)state;
-    attune_context *context = tensors_context(NULL, 2);
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        if (*cases[i].schedule != 'D') continue;
-        compare_held(context, i, 1);
-        compare_held(context, i, 4);
+    for (const at_target *target = at_targets(); target->name; target++) {
+        if (!target_is_tested(target)) continue;
+        engines e = open_engines(target);
+        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+            if (*cases[i].schedule != 'D') continue;
+            compare_held(&e, i, 1);
+            compare_held(&e, i, 4);
+        }
+        close_engines(&e);
     }
-    attune_context_destroy(context);
 }
 
 int main(void) {

@@ -176,7 +176,7 @@ static void check_kernel(const char *text, const at_target *target, const int64_
     void *buffers[MAX_BUFFERS];
     at_arena_init(&arena, NULL);
     const ir_kernel *kernel = lowered_kernel(&arena, text, target);
-    if (at_target_runs_here(target)) {
+    if (target_can_run(target)) {
         interpreted = compiled = initial;
         pointers(&interpreted, buffers);
         if (ir_interpret(kernel, buffers, scalars, NULL, &err)) fail_msg("interpreter: %s\n%s", err.message, text);

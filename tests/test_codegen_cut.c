@@ -115,7 +115,7 @@ static void run_on(const char *target) {
     parsed p;
     at_error err = {0};
     parse(&p, target);
-    if ((p.target->required & ~at_cpu_features()) != 0) {
+    if (!target_can_run(p.target)) {
         free_parsed(&p);
         return;
     }

@@ -256,7 +256,7 @@ static bool is_covered(const attune_problem *p, const at_target *target) {
 static void test_every_sort_of_problem(void **state) {
     (void)state;
     for (const at_target *target = at_targets(); target->name; target++) {
-        if (!at_target_runs_here(target) || !target_is_tested(target)) continue;
+        if (!target_is_tested(target) || !target_can_run(target)) continue;
         attune_context *context = open_context(target->name, 2);
         for (int i = 0; i < NUM_SAMPLES; i++) {
             const attune_problem p = problem_canonical(samples[i].problem);
@@ -350,7 +350,7 @@ static attune_schedule q_lanes_schedule(const attune_problem *p, const at_target
 static void test_reproducible_bits_are_those_of_q_lanes(void **state) {
     (void)state;
     for (const at_target *target = at_targets(); target->name; target++) {
-        if (!at_target_runs_here(target) || !target_is_tested(target)) continue;
+        if (!target_is_tested(target) || !target_can_run(target)) continue;
         attune_context *context = open_context(target->name, 1);
         for (int i = 0; i < NUM_REPRODUCIBLE * NUM_KINDS; i++) {
             const sample *from = &reproducible[i / NUM_KINDS];
@@ -483,7 +483,7 @@ static void test_merge(void **state) {
         {"op=merge,num_heads=2,seq_q=4,head_dim_v=7,num_parts=3,dtype=f64,lse=1", ""},
     };
     for (const at_target *target = at_targets(); target->name; target++) {
-        if (!at_target_runs_here(target) || !target_is_tested(target)) continue;
+        if (!target_is_tested(target) || !target_can_run(target)) continue;
         attune_context *context = open_context(target->name, 2);
         for (size_t i = 0; i < sizeof merges / sizeof *merges; i++) {
             const attune_problem p = problem_canonical(merges[i].problem);

@@ -279,7 +279,7 @@ static void check_product(const product *p, const at_target *target) {
     const ir_interp_options options = {.shuffle_seed = 3};
     if (!kernel || ir_interpret(kernel, buffers, &p->rows, &options, &err)) fail_msg("%s: %s", what, err.message);
     if (memcmp(wanted, got, bytes)) fail_msg("%s: other bits", what);
-    if (at_target_runs_here(target)) {
+    if (target_can_run(target)) {
         describe(what, p, target, "machine code");
         memset(got, 0, bytes);
         if (jit_run(kernel, target, buffers, &p->rows, 1, &err)) fail_msg("%s: %s", what, err.message);

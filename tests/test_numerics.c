@@ -2,6 +2,7 @@
 #include "problem/mha.h"
 #include "schedule/choose.h"
 #include "schedule/schedule.h"
+#include "support/jit_run.h"
 #include "support/problems.h"
 #include "support/tensor_calls.h"
 
@@ -81,7 +82,7 @@ static void test_long_sums(void **state) {
     const attune_problem p = problem_canonical(reproducible_text), other = problem_canonical(other_text);
     bool interpreted = true;
     for (const at_target *target = at_targets(); target->name; target++) {
-        if (!at_target_runs_here(target)) continue;
+        if (!target_can_run(target)) continue;
         attune_context *context = tensors_context(target->name, 1);
         attune_schedule by_columns = ATTUNE_SCHEDULE_INIT;
         attune_schedule by_rows = q_lanes_schedule(&p, target), others = q_lanes_schedule(&other, target);

@@ -285,7 +285,7 @@ static void check_target(const call *c, const ref_result *want, const at_target 
     at_arena arena;
     at_arena_init(&arena, NULL);
     const ir_kernel *kernel = build(c, &arena, target, strategy);
-    const bool runs = at_target_runs_here(target);
+    const bool runs = target_can_run(target);
     run(c, kernel, target, false, interpreted);
     if (runs) run(c, kernel, target, true, compiled);
     for (size_t i = 0; i < c->count; i++) {

@@ -143,7 +143,7 @@ typedef struct narrow_engines {
 static narrow_engines open_engines(const at_target *target) {
     static const attune_compile_mode modes[] = {ATTUNE_COMPILE_IN_PROCESS, ATTUNE_COMPILE_NEVER};
     narrow_engines engines = {{NULL}};
-    for (int i = 0; i < 2 && at_target_runs_here(target); i++) {
+    for (int i = 0; i < 2 && target_can_run(target); i++) {
         attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
         options.isa = target->name;
         options.cache_dir = "";

@@ -3,6 +3,7 @@
 #include "ir/interp.h"
 #include "ir/passes.h"
 #include "ir/text.h"
+#include "support/jit_run.h"
 #include "vm/vm.h"
 
 #include <setjmp.h>
@@ -79,7 +80,7 @@ static void check_on(const char *text, const at_target *target, int64_t n, float
 
 static void check(const char *text) {
     for (const at_target *target = at_targets(); target->name; target++)
-        for (int64_t n = 0; at_target_runs_here(target) && n <= 9; n += 3) check_on(text, target, n, 1.5f - (float)n);
+        for (int64_t n = 0; target_can_run(target) && n <= 9; n += 3) check_on(text, target, n, 1.5f - (float)n);
 }
 
 /* ---- Control ---- */
@@ -156,7 +157,7 @@ static void gathers(void **state) {
 /* `text` with N replaced by the lanes of each target's registers. */
 static void check_lanes(const char *text) {
     for (const at_target *target = at_targets(); target->name; target++) {
-        if (!at_target_runs_here(target)) continue;
+        if (!target_can_run(target)) continue;
         const bool fuses = target->flags & AT_TARGET_FMA;
         at_string lanes;
         at_string_init(&lanes, NULL);

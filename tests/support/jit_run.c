@@ -19,17 +19,6 @@ typedef struct running {
     int64_t range;
 } running;
 
-bool target_is_tested(const at_target *target) {
-    const char *const chosen = getenv("ATTUNE_TEST_TARGETS");
-    if (!chosen) return true;
-    if (!at_target_runs_here(target)) return false;
-    if (strcmp(chosen, "best") != 0) return true;
-    /* Best first. */
-    const at_target *best = at_targets();
-    while (!at_target_runs_here(best)) best++;
-    return target == best;
-}
-
 static unsigned char *guarded_alloc(size_t bytes) {
     unsigned char *memory = at_alloc_aligned(NULL, bytes + GUARD_BYTES, 64);
     if (memory) memset(memory, GARBAGE, bytes + GUARD_BYTES);

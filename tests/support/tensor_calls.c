@@ -23,14 +23,26 @@ void tensors_open_call(tensors *t, const char *problem, const char *sizes_text, 
     tensors_clear_outputs(t);
 }
 
-attune_context *tensors_context(const char *isa, uint32_t workers) {
-    attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
+static attune_context *open_context(attune_context_options options) {
     attune_context *context = NULL;
-    options.isa = isa;
     options.cache_dir = "";
-    options.max_workers = workers;
     if (attune_context_create(&options, &context)) fail_msg("%s", attune_last_message());
     return context;
+}
+
+attune_context *tensors_context(const char *isa, uint32_t workers) {
+    attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
+    options.isa = isa;
+    options.max_workers = workers;
+    return open_context(options);
+}
+
+attune_context *tensors_context_for(const at_target *target) {
+    attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
+    options.target = target->name;
+    options.machine = "generic";
+    options.max_workers = 1;
+    return open_context(options);
 }
 
 void tensors_run_chosen(attune_context *context, const tensors *t, const attune_schedule *schedule) {
@@ -38,6 +50,10 @@ void tensors_run_chosen(attune_context *context, const tensors *t, const attune_
     if (attune_compile(context, &t->problem, schedule, &kernel)) fail_msg("%s", attune_last_message());
     if (tensors_run(t, context, kernel, NULL, ATTUNE_ENGINE_JIT)) fail_msg("%s", attune_last_message());
     attune_kernel_release(kernel);
+}
+
+void tensors_interpret(attune_context *context, const tensors *t, const attune_schedule *schedule) {
+    if (tensors_run(t, context, NULL, schedule, ATTUNE_ENGINE_INTERPRETER)) fail_msg("%s", attune_last_message());
 }
 
 void tensors_assert_same(const tensors *a, const tensors *b, const char *what) {

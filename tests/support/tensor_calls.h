@@ -11,8 +11,14 @@ void tensors_open_call(tensors *t, const char *problem, const char *sizes_text, 
 /* Without a disk cache. isa NULL: the best. */
 attune_context *tensors_context(const char *isa, uint32_t workers);
 
+/* As for a CPU with this target and of the generic tuning class, whatever this CPU is. It checks and chooses
+ * schedules, and its runs are by the interpreter (tensors_interpret). */
+attune_context *tensors_context_for(const at_target *target);
+
 /* Compiles and runs; schedule NULL: the chosen one. */
 void tensors_run_chosen(attune_context *context, const tensors *t, const attune_schedule *schedule);
+
+void tensors_interpret(attune_context *context, const tensors *t, const attune_schedule *schedule);
 
 void tensors_assert_same(const tensors *a, const tensors *b, const char *what);
 
