@@ -159,12 +159,32 @@ static void depth(void **state) {
     assert_refused(strcat(text, "\""), "score_mod is too long: its canonical text");
 }
 
+/* Its canonical text, in which each minus has parentheses, is no deeper than may be. */
+static void deep_text_is_canonical(void **state) {
+    (void)state;
+    char text[ATTUNE_FUNCTION_BYTES] = "num_heads=1,seq_q=4,head_dim=8,score_mod=\"",
+         printed[4 * ATTUNE_FUNCTION_BYTES];
+    attune_problem p = ATTUNE_PROBLEM_INIT, again = ATTUNE_PROBLEM_INIT;
+    for (int i = 0; i < 100; i++) strcat(text, "-");
+    assert_int_equal(attune_problem_parse(strcat(text, "score\""), &p), ATTUNE_OK);
+    if (attune_problem_check(&p)) fail_msg("%s", attune_last_message());
+    attune_problem_print(&p, printed, sizeof printed);
+    assert_int_equal(attune_problem_parse(printed, &again), ATTUNE_OK);
+    if (attune_problem_check(&again)) fail_msg("%s", attune_last_message());
+    assert_non_null(strstr(printed, "-(-(-score))"));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(text_is_canonical), cmocka_unit_test(what_does_nothing_is_dropped),
-        cmocka_unit_test(malformed_text),    cmocka_unit_test(wrong_types),
-        cmocka_unit_test(indices),           cmocka_unit_test(declarations),
-        cmocka_unit_test(nested_clamps),     cmocka_unit_test(depth),
+        cmocka_unit_test(text_is_canonical),
+        cmocka_unit_test(what_does_nothing_is_dropped),
+        cmocka_unit_test(malformed_text),
+        cmocka_unit_test(wrong_types),
+        cmocka_unit_test(indices),
+        cmocka_unit_test(declarations),
+        cmocka_unit_test(nested_clamps),
+        cmocka_unit_test(depth),
+        cmocka_unit_test(deep_text_is_canonical),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

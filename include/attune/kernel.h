@@ -24,8 +24,9 @@ typedef struct attune_schedule attune_schedule;
  * of a block of few tokens (batch * seq_q at most 32), whose products are tiled for it.
  *
  * Threads that ask for the same new kernel at once compile it once. The caller owns one reference and gives it back
- * with attune_kernel_release. The calling thread needs 64 KiB of stack. pthread_cancel takes effect after the
- * compile. */
+ * with attune_kernel_release. The calling thread needs 64 KiB of stack, however deeply functions are nested; so it does
+ * for reading, checking and printing problems, for attune_emit, attune_run and attune_run_interpreted. pthread_cancel
+ * takes effect after the compile. */
 ATTUNE_API attune_status attune_compile(attune_context *context, const attune_problem *problem,
                                         const attune_schedule *schedule, attune_kernel **kernel);
 

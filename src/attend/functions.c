@@ -1,6 +1,7 @@
 #include "attend/functions.h"
 
 #include <math.h>
+#include <string.h>
 
 enum { MOST_DEPTH = 24 }; /* deeper expressions get a name */
 
@@ -198,24 +199,27 @@ static bool is_exact(const ex_node *node) {
     return node->type == EX_T_INT && node->least >= -most && node->most <= most;
 }
 
-/* float(x + y) of integers that are numbers, as float(x) + float(y): the one is often of the row, the other of the key,
- * and each is converted less often than both together. NULL: it is something else. */
-static const ir_expr *sum_of_converted(lowering *l, const ex_node *node) {
+/* The sum of float(x + y) of integers that are numbers; NULL: the node is something else. */
+static const ex_node *exact_sum(const lowering *l, const ex_node *node) {
     const ex_node *sum = node_at(l, node->args[0]);
     const bool is_sum = sum->op == EX_ADD || sum->op == EX_SUB;
-    const ir_expr *x[2];
     if (node->op != EX_TO_FLOAT || !is_sum || !is_exact(sum) || l->values->of[node->args[0]]) return NULL;
-    for (int i = 0; i < 2; i++) {
-        if (!is_exact(node_at(l, sum->args[i]))) return NULL;
-        x[i] = as_elem(l, l->c->elem, value_of(l, sum->args[i]));
-    }
+    return is_exact(node_at(l, sum->args[0])) && is_exact(node_at(l, sum->args[1])) ? sum : NULL;
+}
+
+/* float(x) + float(y): the one is often of the row, the other of the key, and each is converted less often than both
+ * together. */
+static const ir_expr *sum_of_converted(lowering *l, const ex_node *sum) {
+    const ir_expr *x[2];
+    for (int i = 0; i < 2; i++) x[i] = as_elem(l, l->c->elem, value_of(l, sum->args[i]));
     spread(l, x, 2);
     return ir_apply(l->b, sum->op == EX_ADD ? IR_ADD : IR_SUB, x[0], x[1], NULL);
 }
 
 static const ir_expr *converted(lowering *l, const ex_node *node) {
-    const ir_expr *sum = sum_of_converted(l, node), *x[3] = {NULL, NULL, NULL};
-    if (sum) return sum;
+    const ex_node *const sum = exact_sum(l, node);
+    const ir_expr *x[3] = {NULL, NULL, NULL};
+    if (sum) return sum_of_converted(l, sum);
     take_operands(l, node, x);
     if (node->type == EX_T_FLOAT) return as_elem(l, l->c->elem, x[0]);
     return as_elem(l, node->is_in_i32 ? IR_I32 : IR_I64, x[0]);
@@ -234,19 +238,26 @@ static bool is_of_pairs(const ex_node *node) {
     return (node->needs & pair) == pair || node->needs & (1U << EX_V_SCORE | 1U << EX_V_PROB);
 }
 
-/* x * y + z of numbers, in one step if the product is for nothing else. NULL: it is something else. */
-static const ir_expr *product_and_sum(lowering *l, const ex_node *node) {
-    if (node->op != EX_ADD || node->type != EX_T_FLOAT) return NULL;
+/* x, y and z of x * y + z of numbers, if the product is for nothing else. */
+static bool product_and_sum(const lowering *l, const ex_node *node, int16_t operands[3]) {
+    if (node->op != EX_ADD || node->type != EX_T_FLOAT) return false;
     for (int k = 0; k < 2; k++) {
         const int number = node->args[k];
         const ex_node *product = node_at(l, number);
         if (product->op != EX_MUL || !is_of_pairs(product) || count_uses(l, number) > 1) continue;
-        const ir_expr *x[3] = {value_of(l, product->args[0]), value_of(l, product->args[1]),
-                               value_of(l, node->args[1 - k])};
-        spread(l, x, 3);
-        return mha_madd(l->c, x[0], x[1], x[2]);
+        operands[0] = product->args[0];
+        operands[1] = product->args[1];
+        operands[2] = node->args[1 - k];
+        return true;
     }
-    return NULL;
+    return false;
+}
+
+static const ir_expr *product_plus(lowering *l, const int16_t operands[3]) {
+    const ir_expr *x[3];
+    for (int i = 0; i < 3; i++) x[i] = value_of(l, operands[i]);
+    spread(l, x, 3);
+    return mha_madd(l->c, x[0], x[1], x[2]);
 }
 
 static ir_op op_of(ex_op op) {
@@ -277,8 +288,8 @@ static const ir_expr *compute(lowering *l, const ex_node *node) {
     case EX_TO_INT: return converted(l, node);
     default: break;
     }
-    const ir_expr *sum = product_and_sum(l, node);
-    if (sum) return sum;
+    int16_t operands[3];
+    if (product_and_sum(l, node, operands)) return product_plus(l, operands);
     take_operands(l, node, x);
     switch (node->op) {
     case EX_FLOOR_DIV:
@@ -294,15 +305,48 @@ static const ir_expr *compute(lowering *l, const ex_node *node) {
     }
 }
 
-static const ir_expr *value_of(lowering *l, int number) {
+/* The first operand that `compute` asks for and that has none of its own yet, in the order in which it asks; -1: all
+ * are there, or have no operands. */
+static int next_operand(const lowering *l, const ex_node *node) {
+    int16_t operands[EX_MAX_RANK];
+    int count = node->num_args;
+    const ex_node *const sum = count ? exact_sum(l, node) : NULL;
+    if (sum)
+        memcpy(operands, sum->args, sizeof operands), count = sum->num_args;
+    else if (product_and_sum(l, node, operands))
+        count = 3;
+    else
+        memcpy(operands, node->args, sizeof operands);
+    for (int i = 0; i < count; i++)
+        if (!l->values->of[operands[i]] && node_at(l, operands[i])->num_args) return operands[i];
+    return -1;
+}
+
+static bool find_value(lowering *l, int number) {
     const ex_node *node = node_at(l, number);
-    const ir_expr *x = l->values->of[number];
-    if (x) return x;
-    x = compute(l, node);
-    if (!x) return NULL;
+    const ir_expr *x = compute(l, node);
+    if (!x) return false;
     const bool is_shared = node->num_args > 0 && count_uses(l, number) > 1;
     if (is_shared || x->depth > MOST_DEPTH) x = ir_let(l->b, "part", x);
-    return l->values->of[number] = x;
+    l->values->of[number] = x;
+    return true;
+}
+
+/* Operands come first, by a stack of its own, because a host's may be small: so `compute` finds all of them, or
+ * computes one that has no operands itself. */
+static const ir_expr *value_of(lowering *l, int number) {
+    int16_t begun[EX_MAX_DEPTH + 2];
+    int count = 0;
+    if (l->values->of[number]) return l->values->of[number];
+    begun[count++] = (int16_t)number;
+    while (count) {
+        const int operand = next_operand(l, node_at(l, begun[count - 1]));
+        if (operand >= 0)
+            begun[count++] = (int16_t)operand;
+        else if (!find_value(l, begun[--count]))
+            return NULL;
+    }
+    return l->values->of[number];
 }
 
 /* ---- Places ---- */

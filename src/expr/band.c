@@ -137,15 +137,22 @@ static bool take_condition(const ex_program *p, int number, ex_band *band) {
 
 /* ---- The conditions of a mask ---- */
 
-/* Those that & joins. */
-static int list_conditions(const ex_program *p, int number, int list[MAX_CONDITIONS], int count) {
-    const ex_node *node = &p->nodes[number];
-    if (node->op != EX_AND) {
-        if (count < MAX_CONDITIONS) list[count] = number;
-        return count + 1;
+/* Those that & joins, from the first to the last. Gives their number; 0: there are too many. */
+static int list_conditions(const ex_program *p, int list[MAX_CONDITIONS]) {
+    int left[EX_MAX_DEPTH + 2], num_left = 0, count = 0;
+    left[num_left++] = p->mask;
+    while (num_left) {
+        const int number = left[--num_left];
+        const ex_node *node = &p->nodes[number];
+        if (node->op == EX_AND) {
+            left[num_left++] = node->args[1];
+            left[num_left++] = node->args[0];
+        } else {
+            if (count == MAX_CONDITIONS) return 0;
+            list[count++] = number;
+        }
     }
-    count = list_conditions(p, node->args[0], list, count);
-    return count > MAX_CONDITIONS ? count : list_conditions(p, node->args[1], list, count);
+    return count;
 }
 
 bool ex_take_band(ex_program *program, ex_band *band, int *rest) {
@@ -154,8 +161,7 @@ bool ex_take_band(ex_program *program, ex_band *band, int *rest) {
     *band = (ex_band){INT64_MIN, INT64_MAX};
     *rest = -1;
     if (program->mask < 0) return false;
-    const int count = list_conditions(program, program->mask, list, 0);
-    if (count > MAX_CONDITIONS) return false;
+    const int count = list_conditions(program, list);
     bool takes_any = false;
     for (int i = 0; i < count; i++) {
         const bool takes = take_condition(program, list[i], band);

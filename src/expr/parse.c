@@ -1,12 +1,10 @@
-/* The grammar of functions, by recursive descent. docs/functions.md has it. */
+/* The grammar of functions, by the precedence of operators. docs/functions.md has it. */
 #include "expr/parse_internal.h"
 
 #include <math.h>
 #include <string.h>
 
-enum { CONDITION = 1, COMPARISON = 4, SUM = 5, PRODUCT = 6 };
-
-static int parse_level(ex_parser *p, int level);
+enum { COMPARISON = 4 }; /* a level */
 
 static int shown_length(const ex_token *t) { return t->length > 40 ? 40 : t->length; }
 
@@ -48,19 +46,46 @@ static int find_tensor(const ex_parser *p, const ex_token *name) {
     return -1;
 }
 
-/* ---- Calls and tensors ---- */
+/* ---- What is open ---- */
 
-/* Operands up to the closing sign, which may be more than `most`: *count says how many there are. */
-static bool parse_operands(ex_parser *p, const char *close, int *operands, int most, int *count) {
-    *count = 0;
-    if (take(p, close)) return true;
-    do {
-        const int node = parse_level(p, CONDITION);
-        if (node < 0) return false;
-        if (*count < most) operands[*count] = node;
-        ++*count;
-    } while (take(p, ","));
-    return expect(p, close, *close == ')' ? "',' or ')'" : "',' or ']'");
+/* Parsing keeps a stack of its own, because a host's may be small. The last frame; NULL: none is open. */
+static ex_frame *last(ex_parser *p) { return p->num_frames ? &p->frames[p->num_frames - 1] : NULL; }
+
+static bool is_last(ex_parser *p, ex_frame_kind kind) { return p->num_frames && last(p)->kind == kind; }
+
+static bool open_frame(ex_parser *p, ex_frame frame) {
+    if (p->num_frames < EX_MAX_FRAMES) {
+        p->frames[p->num_frames++] = frame;
+        return true;
+    }
+    ex_fail(p, frame.column, "this is nested more than %d deep", EX_MAX_DEPTH);
+    return false;
+}
+
+/* The operand of a call, or the index of a tensor. There may be more of them than the frame has room for. */
+static void take_operand(ex_frame *frame, int node, bool is_clamped) {
+    if (frame->count < EX_MAX_RANK) {
+        frame->nodes[frame->count] = (int16_t)node;
+        frame->clamps |= (uint8_t)(is_clamped << frame->count);
+    }
+    frame->count++;
+}
+
+/* ---- Calls ---- */
+
+enum { CLAMP = EX_OP_COUNT }; /* what a frame has in place of an ex_op */
+
+static bool open_call(ex_parser *p, const ex_token *name) {
+    const bool is_clamp = ex_token_is(name, "clamp");
+    const int op = is_clamp ? CLAMP : find_call(name);
+    if (op < 0) {
+        ex_fail(p, name->column,
+                "'%.*s' is not a function; there are select min max clamp abs floor exp log "
+                "exp2 log2 tanh sigmoid sqrt float int",
+                shown_length(name), name->text);
+        return false;
+    }
+    return open_frame(p, (ex_frame){.kind = EX_IN_CALL, .which = (uint8_t)op, .column = (int16_t)name->column});
 }
 
 /* clamp(x, least, most), in an order that keeps a NaN. */
@@ -69,22 +94,22 @@ static int make_clamp(ex_parser *p, int column, const int *operands) {
     return ex_make(p, column, EX_MIN, (int[]){operands[2], low}, 2);
 }
 
-static int parse_call(ex_parser *p, const ex_token *name) {
-    const bool is_clamp = ex_token_is(name, "clamp");
-    const int op = find_call(name), wanted = is_clamp ? 3 : op < 0 ? 0 : ex_op_get((ex_op)op)->arity;
-    int operands[3], count;
-    if (!wanted)
-        return ex_fail(p, name->column,
-                       "'%.*s' is not a function; there are select min max clamp abs floor exp log "
-                       "exp2 log2 tanh sigmoid sqrt float int",
-                       shown_length(name), name->text);
-    if (!parse_operands(p, ")", operands, 3, &count)) return -1;
+/* The call that is open last has all of its operands. */
+static int close_call(ex_parser *p) {
+    const ex_frame call = p->frames[--p->num_frames];
+    const bool is_clamp = call.which == CLAMP;
+    const int wanted = is_clamp ? 3 : ex_op_get((ex_op)call.which)->arity, count = call.count;
+    const int operands[3] = {call.nodes[0], call.nodes[1], call.nodes[2]};
     if (count != wanted)
-        return ex_fail(p, name->column, "%.*s takes %d operand%s, and here %s %d%s", name->length, name->text, wanted,
-                       wanted > 1 ? "s" : "", count == 1 ? "is" : "are", count,
+        return ex_fail(p, call.column, "%s takes %d operand%s, and here %s %d%s",
+                       is_clamp ? "clamp" : ex_op_get((ex_op)call.which)->text, wanted, wanted > 1 ? "s" : "",
+                       count == 1 ? "is" : "are", count,
                        is_clamp && count == 1 ? "; clamp(x) alone is for an index of a tensor" : "");
-    return is_clamp ? make_clamp(p, name->column, operands) : ex_make(p, name->column, (ex_op)op, operands, count);
+    return is_clamp ? make_clamp(p, call.column, operands)
+                    : ex_make(p, call.column, (ex_op)call.which, operands, count);
 }
+
+/* ---- Tensors ---- */
 
 static const char *after_blanks(const char *at) { return at + strspn(at, " \t\r\n"); }
 
@@ -105,125 +130,183 @@ static bool is_index_clamp(const ex_parser *p) {
 }
 
 /* An index: an integer, or clamp(…) of one, which is moved to the nearest that the tensor has. */
-static int parse_index(ex_parser *p, bool *clamped) {
-    *clamped = is_index_clamp(p);
-    if (!*clamped) return parse_level(p, CONDITION);
+static bool open_index(ex_parser *p) {
+    ex_frame *const load = last(p);
+    const int16_t column = (int16_t)p->token.column;
+    if (load->count < EX_MAX_RANK) load->columns[load->count] = column;
+    if (!is_index_clamp(p)) return true;
     ex_next(p);
-    if (!expect(p, "(", "'('")) return -1;
-    const int node = parse_level(p, CONDITION);
-    return node >= 0 && expect(p, ")", "')'") ? node : -1;
+    return expect(p, "(", "'('") && open_frame(p, (ex_frame){.kind = EX_IN_CLAMP, .column = column});
 }
 
-static int parse_load(ex_parser *p, const ex_token *name) {
+static bool open_load(ex_parser *p, const ex_token *name) {
     const int tensor = find_tensor(p, name);
-    int indices[EX_MAX_RANK], columns[EX_MAX_RANK], count = 0;
-    unsigned clamps = 0;
-    if (tensor < 0 && find_var(name) >= 0)
-        return ex_fail(p, name->column, "%.*s is one number and has no elements", name->length, name->text);
-    if (tensor < 0)
-        return ex_fail(p, name->column, "'%.*s' is not a tensor of the problem; declare it, as tensor=\"%.*s:f32[h]\"",
-                       shown_length(name), name->text, shown_length(name), name->text);
-    const attune_user_tensor *t = &p->program->scope.tensors[tensor];
-    do {
-        bool clamped;
-        const int column = p->token.column, index = parse_index(p, &clamped);
-        if (index < 0) return -1;
-        if (count < t->rank) {
-            indices[count] = index;
-            columns[count] = column;
-            clamps |= (unsigned)clamped << count;
-        }
-        count++;
-    } while (take(p, ","));
-    if (!expect(p, "]", "',' or ']'")) return -1;
-    if (count != t->rank)
-        return ex_fail(p, name->column, "%s has %d dim%s, and here %s %d", t->name, t->rank, t->rank > 1 ? "s" : "",
-                       count > 1 ? "are" : "is", count);
-    return ex_make_load(p, name->column, tensor, indices, columns, clamps);
+    if (tensor >= 0) {
+        const ex_frame load = {.kind = EX_IN_LOAD, .which = (uint8_t)tensor, .column = (int16_t)name->column};
+        return open_frame(p, load) && open_index(p);
+    }
+    if (find_var(name) >= 0)
+        ex_fail(p, name->column, "%.*s is one number and has no elements", name->length, name->text);
+    else
+        ex_fail(p, name->column, "'%.*s' is not a tensor of the problem; declare it, as tensor=\"%.*s:f32[h]\"",
+                shown_length(name), name->text, shown_length(name), name->text);
+    return false;
 }
 
-static int parse_name(ex_parser *p) {
-    const ex_token name = p->token;
-    const int var = find_var(&name);
-    ex_next(p);
-    if (ex_token_is(&name, "true") || ex_token_is(&name, "false"))
-        return ex_make_bool(p, name.column, ex_token_is(&name, "true"));
-    if (ex_token_is(&name, "inf")) return ex_make_float(p, name.column, INFINITY);
-    if (take(p, "(")) return parse_call(p, &name);
-    if (take(p, "[")) return parse_load(p, &name);
-    if (var >= 0) return ex_make_var(p, name.column, (ex_var)var);
-    if (find_tensor(p, &name) >= 0)
-        return ex_fail(p, name.column, "%.*s is a tensor; write which element, as %.*s[…]", shown_length(&name),
-                       name.text, shown_length(&name), name.text);
-    if (ex_token_is(&name, "not")) return ex_fail(p, name.column, "'not' is not known; write !");
-    return ex_fail(p, name.column,
+/* The tensor that is open last has all of its indices. */
+static int close_load(ex_parser *p) {
+    const ex_frame load = p->frames[--p->num_frames];
+    const attune_user_tensor *t = &p->program->scope.tensors[load.which];
+    int indices[EX_MAX_RANK], columns[EX_MAX_RANK];
+    if (load.count != t->rank)
+        return ex_fail(p, load.column, "%s has %d dim%s, and here %s %d", t->name, t->rank, t->rank > 1 ? "s" : "",
+                       load.count > 1 ? "are" : "is", load.count);
+    for (int i = 0; i < t->rank; i++) indices[i] = load.nodes[i], columns[i] = load.columns[i];
+    return ex_make_load(p, load.column, load.which, indices, columns, load.clamps);
+}
+
+/* ---- Operands ---- */
+
+static int name_without_meaning(ex_parser *p, const ex_token *name) {
+    if (find_tensor(p, name) >= 0)
+        return ex_fail(p, name->column, "%.*s is a tensor; write which element, as %.*s[…]", shown_length(name),
+                       name->text, shown_length(name), name->text);
+    if (ex_token_is(name, "not")) return ex_fail(p, name->column, "'not' is not known; write !");
+    return ex_fail(p, name->column,
                    "'%.*s' is not known; there are %s b h kv_h q kv seq_q seq_kv, functions and "
                    "tensors",
-                   shown_length(&name), name.text, ex_var_name(p->operand == EX_V_PROB ? EX_V_PROB : EX_V_SCORE));
+                   shown_length(name), name->text, ex_var_name(p->operand == EX_V_PROB ? EX_V_PROB : EX_V_SCORE));
 }
 
-/* ---- Expressions ---- */
+/* Each of the next three takes what stands where an operand is expected. *node: the operand, if that is all of it; it
+ * stays -1 if something is open now. False: it failed. */
+static bool take_name(ex_parser *p, int *node) {
+    const ex_token name = p->token;
+    const int var = find_var(&name);
+    const bool is_true = ex_token_is(&name, "true");
+    ex_next(p);
+    if (!is_true && !ex_token_is(&name, "false") && !ex_token_is(&name, "inf")) {
+        if (take(p, "(")) {
+            if (!open_call(p, &name)) return false;
+            if (take(p, ")")) *node = close_call(p);
+            return !p->status;
+        }
+        if (take(p, "[")) return open_load(p, &name);
+        *node = var >= 0 ? ex_make_var(p, name.column, (ex_var)var) : name_without_meaning(p, &name);
+    } else {
+        *node =
+            ex_token_is(&name, "inf") ? ex_make_float(p, name.column, INFINITY) : ex_make_bool(p, name.column, is_true);
+    }
+    return *node >= 0;
+}
 
-static int parse_primary(ex_parser *p) {
+static bool take_number(ex_parser *p, int *node) {
     const ex_token t = p->token;
-    if (t.kind == EX_NAME) return parse_name(p);
-    if (t.kind == EX_INTEGER || t.kind == EX_REAL) ex_next(p);
-    if (t.kind == EX_INTEGER) return ex_make_int(p, t.column, t.value.i);
-    if (t.kind == EX_REAL) return ex_make_float(p, t.column, t.value.f);
-    if (!take(p, "(")) return unexpected(p, "a number, a name or '('");
-    const int node = parse_level(p, CONDITION);
-    return node >= 0 && expect(p, ")", "')'") ? node : -1;
+    ex_next(p);
+    *node = t.kind == EX_INTEGER ? ex_make_int(p, t.column, t.value.i) : ex_make_float(p, t.column, t.value.f);
+    return *node >= 0;
 }
+
+static bool take_first(ex_parser *p, int *node) {
+    static const char *const signs[] = {"-", "!", "~", "("};
+    static const ex_frame_kind kinds[] = {EX_AFTER_MINUS, EX_AFTER_NOT, EX_AFTER_TILDE, EX_IN_PARENTHESES};
+    const int16_t column = (int16_t)p->token.column;
+    *node = -1;
+    if (p->status) return false;
+    for (int i = 0; i < 4; i++)
+        if (take(p, signs[i])) return open_frame(p, (ex_frame){.kind = (uint8_t)kinds[i], .column = column});
+    if (p->token.kind == EX_NAME) return take_name(p, node);
+    if (p->token.kind == EX_INTEGER || p->token.kind == EX_REAL) return take_number(p, node);
+    unexpected(p, "a number, a name or '('");
+    return false;
+}
+
+/* ---- Operators ---- */
 
 /* ~x of an integer is -1 - x. */
 static int make_complement(ex_parser *p, int column, int x) {
-    if (x < 0) return -1;
     if (p->program->nodes[x].type == EX_T_BOOL) return ex_make(p, column, EX_NOT, &x, 1);
     if (p->program->nodes[x].type == EX_T_FLOAT) return ex_fail(p, column, "~ wants a condition or an integer");
     return ex_make(p, column, EX_SUB, (int[]){ex_make_int(p, column, -1), x}, 2);
 }
 
-static int parse_unary(ex_parser *p) {
-    const ex_token t = p->token;
-    int node;
-    if (p->status) return -1;
-    if (++p->depth > EX_MAX_DEPTH) return ex_fail(p, t.column, "this is nested more than %d deep", EX_MAX_DEPTH);
-    if (take(p, "-")) {
-        node = parse_unary(p);
-        node = node < 0 ? -1 : ex_make(p, t.column, EX_NEG, &node, 1);
-    } else if (take(p, "!")) {
-        node = parse_unary(p);
-        node = node < 0 ? -1 : ex_make(p, t.column, EX_NOT, &node, 1);
-    } else if (take(p, "~")) {
-        node = make_complement(p, t.column, parse_unary(p));
-    } else {
-        node = parse_primary(p);
+/* The signs that stand before the operand, from the last to the first. */
+static int apply_signs(ex_parser *p, int node) {
+    while (node >= 0 && p->num_frames && last(p)->kind <= EX_AFTER_TILDE) {
+        const ex_frame sign = p->frames[--p->num_frames];
+        if (sign.kind == EX_AFTER_TILDE)
+            node = make_complement(p, sign.column, node);
+        else
+            node = ex_make(p, sign.column, sign.kind == EX_AFTER_MINUS ? EX_NEG : EX_NOT, &node, 1);
     }
-    p->depth--;
     return node;
 }
 
-/* The infix operator of a level that comes next; -1: another token. */
-static int infix_at(const ex_parser *p, int level) {
+/* The infix operator that comes next; -1: another token. */
+static int next_infix(const ex_parser *p) {
     if (p->token.kind != EX_SIGN) return -1;
-    for (int i = 0; i < EX_OP_COUNT; i++)
-        if (ex_op_get((ex_op)i)->level == level && ex_token_is(&p->token, ex_op_get((ex_op)i)->text)) return i;
+    for (int i = 0; i < EX_OP_COUNT; i++) {
+        const ex_op_info *const op = ex_op_get((ex_op)i);
+        if (op->level > 0 && op->level < EX_CALL && ex_token_is(&p->token, op->text)) return i;
+    }
     return -1;
 }
 
-static int parse_level(ex_parser *p, int level) {
-    if (level > PRODUCT) return parse_unary(p);
-    int node = parse_level(p, level + 1);
-    for (int op; node >= 0 && (op = infix_at(p, level)) >= 0;) {
-        const int column = p->token.column;
-        ex_next(p);
-        const int right = parse_level(p, level + 1);
-        if (right < 0) return -1;
-        node = ex_make(p, column, (ex_op)op, (int[]){node, right}, 2);
-        if (level == COMPARISON && infix_at(p, level) >= 0)
+/* The infix operators before `node` that bind at least as tightly as the next token, from the last to the first. */
+static int apply_infix(ex_parser *p, int node) {
+    const int next = next_infix(p), level = next < 0 ? 0 : ex_op_get((ex_op)next)->level;
+    while (node >= 0 && is_last(p, EX_AFTER_INFIX) && ex_op_get((ex_op)last(p)->which)->level >= level) {
+        const ex_frame infix = p->frames[--p->num_frames];
+        const int own = ex_op_get((ex_op)infix.which)->level;
+        node = ex_make(p, infix.column, (ex_op)infix.which, (int[]){infix.nodes[0], node}, 2);
+        if (node >= 0 && own == COMPARISON && level == COMPARISON)
             return ex_fail(p, p->token.column, "comparisons do not chain; join them by &");
     }
     return node;
+}
+
+/* ---- Expressions ---- */
+
+/* What follows an operand within the frame that is open last, which is no operator. Another operand: *node is -1. */
+static bool go_on(ex_parser *p, int *node) {
+    ex_frame *frame = last(p);
+    const bool is_clamped = frame->kind == EX_IN_CLAMP, is_call = frame->kind == EX_IN_CALL;
+    if (is_clamped || frame->kind == EX_IN_PARENTHESES) {
+        if (!expect(p, ")", "')'")) return false;
+        p->num_frames--;
+        if (!is_clamped) return true;
+        frame = last(p); /* the tensor, whose index ends here */
+    }
+    take_operand(frame, *node, is_clamped);
+    *node = -1;
+    if (take(p, ",")) return is_call || open_index(p);
+    if (!expect(p, is_call ? ")" : "]", is_call ? "',' or ')'" : "',' or ']'")) return false;
+    *node = is_call ? close_call(p) : close_load(p);
+    return *node >= 0;
+}
+
+/* The text up to where nothing is open and no operator follows. */
+static int parse_expression(ex_parser *p) {
+    int node = -1;
+    for (;;) {
+        while (node < 0)
+            if (!take_first(p, &node)) return -1;
+        node = apply_infix(p, apply_signs(p, node));
+        if (node < 0) return -1;
+        const int op = next_infix(p);
+        const int16_t column = (int16_t)p->token.column;
+        if (op >= 0) {
+            ex_next(p);
+            const ex_frame infix = {
+                .kind = EX_AFTER_INFIX, .which = (uint8_t)op, .column = column, .nodes = {(int16_t)node}};
+            if (!open_frame(p, infix)) return -1;
+            node = -1;
+        } else if (!p->num_frames) {
+            return node;
+        } else if (!go_on(p, &node)) {
+            return -1;
+        }
+    }
 }
 
 /* ---- Functions ---- */
@@ -243,9 +326,11 @@ static const char *hint_for(const ex_token *t) {
 }
 
 static int parse_function(ex_parser *p) {
+    ex_frame frames[EX_MAX_FRAMES];
+    p->frames = frames;
     p->token = (ex_token){.text = p->text};
     ex_next(p);
-    const int node = parse_level(p, CONDITION);
+    const int node = parse_expression(p);
     if (node < 0 || p->status) return -1;
     if (p->token.kind == EX_END) return node;
     return ex_fail(p, p->token.column, "'%.*s' stands where an operator or the end is expected%s",

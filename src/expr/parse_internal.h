@@ -17,12 +17,36 @@ typedef struct ex_token {
     } value;
 } ex_token;
 
+/* What has begun and not ended yet. The first three are signs before an operand. */
+typedef enum ex_frame_kind {
+    EX_AFTER_MINUS,
+    EX_AFTER_NOT,
+    EX_AFTER_TILDE,
+    EX_AFTER_INFIX, /* nodes[0] is the left side */
+    EX_IN_PARENTHESES,
+    EX_IN_CALL,
+    EX_IN_LOAD,
+    EX_IN_CLAMP /* the clamp(…) of an index */
+} ex_frame_kind;
+
+typedef struct ex_frame {
+    uint8_t kind, which; /* ex_frame_kind; the ex_op, or the tensor's number */
+    uint8_t clamps;      /* as in ex_make_load */
+    int16_t column, count;
+    int16_t nodes[EX_MAX_RANK], columns[EX_MAX_RANK]; /* of the operands so far */
+} ex_frame;
+
+/* Canonical text of nodes that are EX_MAX_DEPTH deep has at most two frames for each of them: an operator and
+ * parentheses, or a tensor and a clamp. */
+enum { EX_MAX_FRAMES = 2 * EX_MAX_DEPTH + 2 };
+
 typedef struct ex_parser {
     ex_program *program;
     const char *name; /* of the function, for messages */
     const char *text;
-    ex_token token; /* the next one */
-    int depth;      /* of what is being parsed */
+    ex_token token;   /* the next one */
+    ex_frame *frames; /* EX_MAX_FRAMES of them */
+    int num_frames;
     ex_var operand; /* EX_V_SCORE or EX_V_PROB, which the function is given; EX_NUM_VARS: neither, as of a mask */
     attune_status status;
     at_error *err;

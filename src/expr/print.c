@@ -39,69 +39,97 @@ static void put_float(writer *w, double value) {
     put(w, "%s%s", digits, strpbrk(digits, ".en") ? "" : ".0");
 }
 
+static bool is_sign(const ex_node *node) { return node->op == EX_NEG || node->op == EX_NOT; }
+
+static bool is_infix(const ex_node *node) {
+    const int level = ex_op_get(node->op)->level;
+    return level > 0 && level < EX_CALL;
+}
+
 /* How tightly the node's text holds together. */
 static int level_of(const ex_node *node) {
-    const int level = ex_op_get(node->op)->level;
-    if (node->op == EX_NEG || node->op == EX_NOT) return UNARY;
-    if ((node->op == EX_INT && node->value.i < 0) || (node->op == EX_FLOAT && signbit(node->value.f))) return UNARY;
-    return level > 0 && level < EX_CALL ? level : PRIMARY;
+    const bool is_negative =
+        (node->op == EX_INT && node->value.i < 0) || (node->op == EX_FLOAT && signbit(node->value.f));
+    if (is_sign(node) || is_negative) return UNARY;
+    return is_infix(node) ? ex_op_get(node->op)->level : PRIMARY;
 }
 
-static void put_node(const ex_program *p, writer *w, int number, int least);
-
-static void put_operands(const ex_program *p, writer *w, const ex_node *node) {
-    for (int i = 0; i < node->num_args; i++) {
-        const bool clamped = node->clamped >> i & 1;
-        put(w, "%s%s", i ? ", " : "", clamped ? "clamp(" : "");
-        put_node(p, w, node->args[i], 0);
-        if (clamped) put(w, ")");
-    }
-}
-
-static void put_infix(const ex_program *p, writer *w, const ex_node *node, int level) {
-    /* Operators group to the left, and comparisons not at all. */
-    put_node(p, w, node->args[0], level + (node->op >= EX_EQ && node->op <= EX_GE));
-    put(w, " %s ", ex_op_get(node->op)->text);
-    put_node(p, w, node->args[1], level + 1);
-}
-
-static void put_content(const ex_program *p, writer *w, const ex_node *node) {
+static void put_leaf(writer *w, const ex_node *node) {
     switch (node->op) {
-    case EX_INT: put(w, "%lld", (long long)node->value.i); return;
-    case EX_FLOAT: put_float(w, node->value.f); return;
-    case EX_BOOL: put(w, node->value.i ? "true" : "false"); return;
-    case EX_VAR: put(w, "%s", ex_var_name(node->which)); return;
-    case EX_NEG:
-    case EX_NOT:
-        put(w, "%s", ex_op_get(node->op)->text);
-        put_node(p, w, node->args[0], PRIMARY);
-        return;
-    default: break;
+    case EX_INT: put(w, "%lld", (long long)node->value.i); break;
+    case EX_FLOAT: put_float(w, node->value.f); break;
+    case EX_BOOL: put(w, node->value.i ? "true" : "false"); break;
+    default: put(w, "%s", ex_var_name(node->which)); break;
     }
-    const bool is_load = node->op == EX_LOAD;
-    const int level = ex_op_get(node->op)->level;
-    if (!is_load && level < EX_CALL) {
-        put_infix(p, w, node, level);
-        return;
-    }
-    put(w, "%s%c", is_load ? p->scope.tensors[node->which].name : ex_op_get(node->op)->text, is_load ? '[' : '(');
-    put_operands(p, w, node);
-    put(w, is_load ? "]" : ")");
 }
 
-/* In parentheses if the text holds together less than `least`. */
-static void put_node(const ex_program *p, writer *w, int number, int least) {
-    const ex_node *node = &p->nodes[number];
-    const bool is_looser = level_of(node) < least;
-    if (w->length > w->capacity + ATTUNE_FUNCTION_BYTES) return; /* far too long: shared nodes repeat */
-    if (is_looser) put(w, "(");
-    put_content(p, w, node);
-    if (is_looser) put(w, ")");
+/* ---- Operators and their operands ---- */
+
+/* How tightly the text of operand `i` must hold together. Operators group to the left, and comparisons not at all. */
+static int least_of(const ex_node *node, int i) {
+    const bool is_comparison = node->op >= EX_EQ && node->op <= EX_GE;
+    if (is_sign(node)) return PRIMARY;
+    return is_infix(node) ? ex_op_get(node->op)->level + (i || is_comparison) : 0;
+}
+
+static void put_before(const ex_program *p, writer *w, const ex_node *node, int i) {
+    const bool is_load = node->op == EX_LOAD;
+    if (is_sign(node)) {
+        put(w, "%s", ex_op_get(node->op)->text);
+    } else if (is_infix(node)) {
+        if (i) put(w, " %s ", ex_op_get(node->op)->text);
+    } else {
+        if (!i) put(w, "%s%c", is_load ? p->scope.tensors[node->which].name : ex_op_get(node->op)->text, "(["[is_load]);
+        put(w, "%s%s", i ? ", " : "", node->clamped >> i & 1 ? "clamp(" : "");
+    }
+}
+
+static void put_after(writer *w, const ex_node *node, int i) {
+    if (is_sign(node) || is_infix(node)) return;
+    if (node->clamped >> i & 1) put(w, ")");
+    if (i + 1 == node->num_args) put(w, "%c", ")]"[node->op == EX_LOAD]);
+}
+
+/* ---- Nodes ---- */
+
+/* A node that is being written. */
+typedef struct frame {
+    int16_t number;
+    uint8_t next;   /* operand */
+    bool is_looser; /* it is in parentheses */
+} frame;
+
+static frame begin(const ex_program *p, writer *w, int number, int least) {
+    const frame f = {.number = (int16_t)number, .is_looser = level_of(&p->nodes[number]) < least};
+    if (f.is_looser) put(w, "(");
+    return f;
+}
+
+/* With a stack of its own, because a host's may be small. */
+static void put_node(const ex_program *p, writer *w, int root) {
+    frame frames[EX_MAX_DEPTH + 2];
+    int count = 0;
+    frames[count++] = begin(p, w, root, 0);
+    while (count) {
+        frame *const f = &frames[count - 1];
+        const ex_node *const node = &p->nodes[f->number];
+        if (w->length > w->capacity + ATTUNE_FUNCTION_BYTES) return; /* far too long: shared nodes repeat */
+        if (f->next) put_after(w, node, f->next - 1);
+        if (f->next < node->num_args) {
+            put_before(p, w, node, f->next);
+            frames[count++] = begin(p, w, node->args[f->next], least_of(node, f->next));
+            f->next++;
+            continue;
+        }
+        if (!node->num_args) put_leaf(w, node);
+        if (f->is_looser) put(w, ")");
+        count--;
+    }
 }
 
 size_t ex_print(const ex_program *program, int root, char *text, size_t capacity) {
     writer w = {text, capacity, 0};
     if (capacity) *text = '\0';
-    if (root >= 0) put_node(program, &w, root, 0);
+    if (root >= 0) put_node(program, &w, root);
     return w.length;
 }

@@ -9,7 +9,7 @@ static const attune_problem *problem_of(at_operation operation) { return operati
 static size_t key(at_operation o, uint8_t bytes[AT_OPERATION_KEY_BYTES]) { return mha_key(problem_of(o), bytes); }
 
 static size_t print(at_operation o, char *text, size_t capacity) {
-    return mha_problem_print(problem_of(o), text, capacity);
+    return mha_canonical_print(problem_of(o), text, capacity);
 }
 
 static const char *source(at_operation o) {

@@ -16,9 +16,12 @@ extern const at_struct mha_problem_struct;
  * initialised, padding too. Strides of a tensor with a dynamic or ragged size stay zero if they were: contiguous at run
  * time. Masks: leading zero dims are 1; strides of dims that are 1 are 0. */
 attune_status mha_canonicalize(const attune_problem *problem, attune_problem *out, at_error *err);
+/* The same of a whole problem, in its place. */
+attune_status mha_make_canonical(attune_problem *problem, at_error *err);
 
 attune_status mha_problem_parse(const char *text, attune_problem *problem, at_error *err);
 size_t mha_problem_print(const attune_problem *problem, char *text, size_t capacity);
+size_t mha_canonical_print(const attune_problem *canonical, char *text, size_t capacity); /* on a smaller stack */
 double mha_problem_flops(const attune_problem *canonical);
 
 /* The canonical key: everything that the kernel is specialised for, serialised byte by byte. It has no outer strides,

@@ -114,9 +114,12 @@ const at_struct mha_problem_struct = {"attune_problem", "start from ATTUNE_PROBL
                                       &initial, 832};
 
 attune_status mha_canonicalize(const attune_problem *problem, attune_problem *out, at_error *err) {
-    attune_status status = at_copy_in(&mha_problem_struct, problem, out, err);
-    if (status) return status;
-    status = mha_check_choices(out, err);
+    const attune_status status = at_copy_in(&mha_problem_struct, problem, out, err);
+    return status ? status : mha_make_canonical(out, err);
+}
+
+attune_status mha_make_canonical(attune_problem *out, at_error *err) {
+    attune_status status = mha_check_choices(out, err);
     if (!status) status = mha_keep_block(out, err);
     if (status) return status;
     settle_op(out);

@@ -91,18 +91,23 @@ static bool is_absent(const attune_problem *p, const mha_field *field) {
     return field->kind == MHA_FIELD_NUMBER && !mha_field_open(p, field) && isnan(mha_field_number(p, field));
 }
 
+/* Whether the rest of a problem without this field is canonically the same. */
+static bool is_without(const attune_problem *rest, const mha_field *field, const attune_problem *canonical) {
+    attune_problem without = *rest;
+    mha_field_reset(&without, field);
+    return !mha_make_canonical(&without, NULL) && !memcmp(&without, canonical, sizeof without);
+}
+
 /* A field can be left out if the rest still gives this canonical problem. Fields are tried from the last one on,
  * because later fields get their defaults from earlier ones. */
 static void find_needed(const attune_problem *canonical, bool needed[MHA_NUM_FIELDS]) {
-    attune_problem rest = *canonical, result;
+    attune_problem rest = *canonical;
     for (int i = MHA_NUM_FIELDS - 1; i >= 0; i--) {
         const mha_field *field = &mha_fields[i];
         needed[i] = field->always;
         if (field->always || is_absent(&rest, field)) continue;
-        attune_problem without = rest;
-        mha_field_reset(&without, field);
-        needed[i] = mha_canonicalize(&without, &result, NULL) || memcmp(&result, canonical, sizeof result);
-        if (!needed[i]) rest = without;
+        needed[i] = !is_without(&rest, field, canonical);
+        if (!needed[i]) mha_field_reset(&rest, field);
     }
 }
 
@@ -111,18 +116,26 @@ static void find_set(const attune_problem *p, bool needed[MHA_NUM_FIELDS]) {
     for (int i = 0; i < MHA_NUM_FIELDS; i++) needed[i] = mha_fields[i].always || !is_absent(p, &mha_fields[i]);
 }
 
+static size_t print_fields(const attune_problem *p, const bool needed[MHA_NUM_FIELDS], char *text, size_t capacity) {
+    mha_writer w = {text, capacity, 0};
+    if (capacity) *text = '\0';
+    for (int i = 0; i < MHA_NUM_FIELDS; i++)
+        if (needed[i]) write_field(&w, p, &mha_fields[i]);
+    return w.length;
+}
+
+size_t mha_canonical_print(const attune_problem *canonical, char *text, size_t capacity) {
+    bool needed[MHA_NUM_FIELDS];
+    find_needed(canonical, needed);
+    return print_fields(canonical, needed, text, capacity);
+}
+
 size_t mha_problem_print(const attune_problem *problem, char *text, size_t capacity) {
     attune_problem p;
     bool needed[MHA_NUM_FIELDS];
-    mha_writer w = {text, capacity, 0};
     if (capacity) *text = '\0';
-    if (mha_canonicalize(problem, &p, NULL) == ATTUNE_OK)
-        find_needed(&p, needed);
-    else if (at_copy_in(&mha_problem_struct, problem, &p, NULL) == ATTUNE_OK)
-        find_set(&p, needed);
-    else
-        return 0;
-    for (int i = 0; i < MHA_NUM_FIELDS; i++)
-        if (needed[i]) write_field(&w, &p, &mha_fields[i]);
-    return w.length;
+    if (mha_canonicalize(problem, &p, NULL) == ATTUNE_OK) return mha_canonical_print(&p, text, capacity);
+    if (at_copy_in(&mha_problem_struct, problem, &p, NULL)) return 0;
+    find_set(&p, needed);
+    return print_fields(&p, needed, text, capacity);
 }

@@ -11,8 +11,8 @@
 
 /* ---- Requests ---- */
 
-/* A line for each compile. All other lines are warnings. */
-static void log_compile(const at_request *request, const at_key *key, double ms) {
+/* A line for each compile. All other lines are warnings. Its text shall not be on the stack during a compile. */
+static __attribute__((noinline)) void log_compile(const at_request *request, const at_key *key, double ms) {
     char name[AT_NAME_CHARS + 1], problem[MHA_PROBLEM_TEXT];
     const attune_context *context = request->context;
     if (!context->log.fn) return;
@@ -100,8 +100,10 @@ static attune_status make_without_code(const at_request *request, const at_key *
     return status;
 }
 
-/* The code generator fails on one problem, so a report must name it. */
-static void fail_to_compile(const at_request *request, attune_status status, const at_error *why, at_error *err) {
+/* The code generator fails on one problem, so a report must name it. Its text, too, shall not be on the
+ * stack during a compile. */
+static __attribute__((noinline)) void fail_to_compile(const at_request *request, attune_status status,
+                                                      const at_error *why, at_error *err) {
     char problem[MHA_PROBLEM_TEXT] = "";
     if (status == ATTUNE_CODEGEN_FAILED) at_make_print(request, problem, sizeof problem);
     at_fail(err, status, "%s%s%s", why->message, problem[0] ? "; the problem is " : "", problem);

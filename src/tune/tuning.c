@@ -28,7 +28,7 @@ static bool is_length(const mha_key_word *word) {
 
 /* The key without its lengths. Of a length only two things count: whether there is one, and whether it is known. Where
  * products of few rows are chosen is a difference in kind. */
-static XXH128_hash_t kind_of(const attune_problem *canonical) {
+static __attribute__((noinline)) XXH128_hash_t kind_of(const attune_problem *canonical) {
     mha_key_word words[MHA_KEY_WORDS];
     int64_t values[MHA_KEY_WORDS];
     const size_t count = mha_key_words(canonical, words);
@@ -43,16 +43,24 @@ static void hash_into(uint64_t to[2], XXH128_hash_t hash) {
     to[1] = hash.low64;
 }
 
-/* A problem's text without batch and strides, which its key does not hold. */
-static void place_attention(const attune_problem *p, char *text, size_t capacity, tune_place *place) {
-    uint8_t key[MHA_KEY_BYTES];
-    const size_t bytes = mha_key(p, key);
+/* A problem's text without batch and strides, which its key does not hold. On its own, because it takes more stack than
+ * all the rest. */
+static __attribute__((noinline)) void print_plain(const attune_problem *p, char *text, size_t capacity) {
     attune_problem plain = *p;
     plain.batch = 1;
     const size_t strides = offsetof(attune_problem, num_parts) + sizeof plain.num_parts;
     memset((char *)&plain + strides, 0, offsetof(attune_problem, embed_dim) - strides);
     memset(plain.x_strides, 0, offsetof(attune_problem, has_softmax_scale) - offsetof(attune_problem, x_strides));
-    mha_problem_print(&plain, text, capacity);
+    if (mha_make_canonical(&plain, NULL))
+        *text = '\0';
+    else
+        mha_canonical_print(&plain, text, capacity);
+}
+
+static void place_attention(const attune_problem *p, char *text, size_t capacity, tune_place *place) {
+    uint8_t key[MHA_KEY_BYTES];
+    const size_t bytes = mha_key(p, key);
+    print_plain(p, text, capacity);
     hash_into(place->key, XXH3_128bits(key, bytes));
     hash_into(place->kind, kind_of(p));
     place->queries = length_of(p->seq_q, p->max_seq_q);
@@ -162,11 +170,10 @@ static double modelled_ratio(const lookup *l, const attune_problem *p, const att
  * before changes from there to here as the model's ratio does. The result must be less than 1. */
 static int take_near(void *user, const tune_winner *winner) {
     lookup *l = user;
-    attune_problem problem = ATTUNE_PROBLEM_INIT, there;
+    attune_problem there = ATTUNE_PROBLEM_INIT;
     attune_schedule schedule;
-    if (l->wanted.op != &at_attention || mha_problem_parse(winner->problem, &problem, NULL) ||
-        mha_canonicalize(&problem, &there, NULL) ||
-        !parse_legal(l, winner->schedule, at_attention_of(&there), &schedule))
+    if (l->wanted.op != &at_attention || mha_problem_parse(winner->problem, &there, NULL) ||
+        mha_make_canonical(&there, NULL) || !parse_legal(l, winner->schedule, at_attention_of(&there), &schedule))
         return 0;
     const double ratio_there = modelled_ratio(l, &there, &schedule);
     if (!move_here(l, &there, &schedule)) return 0;
