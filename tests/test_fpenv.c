@@ -558,7 +558,7 @@ static void go_through_caches(attune_context *context) {
     snprintf(copy, sizeof copy, "%s/copy", now->dir);
     snprintf(pack, sizeof pack, "%s/pack", now->dir);
     OK(attune_cache_visit(context, note_entry, &entries));
-    note("%d entries\n", entries);
+    assert_true(entries > 0); /* how many depends on what the tuner found */
     OK(attune_cache_export(context, copy, &copied));
     OK(attune_cache_import(context, copy, &copied));
     OK(attune_cache_pack(context, pack, NULL, 0, &copied));
@@ -576,7 +576,6 @@ static void go_through_machines(attune_context *context) {
     attune_statistics statistics = {.struct_size = sizeof statistics};
     CALL((void)attune_probe_machine(context, &probe));
     OK(attune_get_statistics(context, &statistics));
-    note("%llu compiles\n", (unsigned long long)statistics.compiles);
     CALL((void)attune_last_message());
     CALL((void)attune_status_name(ATTUNE_OK));
     CALL((void)attune_version());
