@@ -19,7 +19,6 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -234,6 +233,103 @@ static void after_one_that_hung_comes_a_fresh_one(void **state) {
     at_workers_free(&workers);
 }
 
+/* ---- A host that closes all descriptors ---- */
+
+/* What the host opens in the place of a worker's descriptor, and the other end of it. */
+typedef struct host_socket {
+    int fd, other;
+    struct stat opened;
+} host_socket;
+
+/* As after closefrom() and many socketpair(). */
+static void take_number(const at_workers *workers, host_socket *host) {
+    int pair[2];
+    host->fd = workers->places[0].worker.fd;
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
+    assert_int_equal(dup2(pair[0], host->fd), host->fd);
+    close(pair[0]);
+    host->other = pair[1];
+    assert_int_equal(fstat(host->fd, &host->opened), 0);
+}
+
+/* It is open still, and nothing has gone through it in either direction. */
+static void assert_untouched(const host_socket *host) {
+    struct stat now;
+    char byte;
+    assert_int_equal(fstat(host->fd, &now), 0);
+    assert_true(at_io_is_same(&now, &host->opened));
+    assert_int_equal(recv(host->other, &byte, 1, MSG_DONTWAIT), -1);
+    assert_int_equal(errno, EAGAIN);
+    assert_int_equal(recv(host->fd, &byte, 1, MSG_DONTWAIT), 1);
+    assert_int_equal(byte, 'h');
+    close(host->fd);
+    close(host->other);
+}
+
+static void a_child_leaves_the_hosts_sockets_alone(void **state) {
+    char real[PATH_MAX];
+    at_workers workers;
+    at_error err = {0};
+    host_socket host;
+    (void)state;
+    stand_in_real(real);
+    open_workers(&workers, 1);
+    if (compile(&workers, real, &err)) fail_msg("%s", err.message);
+    take_number(&workers, &host);
+    assert_int_equal(write(host.other, "h", 1), 1);
+    at_workers_before_fork(&workers);
+    const pid_t child = fork();
+    at_workers_after_fork(&workers, !child);
+    if (!child) _exit(fcntl(host.fd, F_GETFD) < 0);
+    int status = -1;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    at_workers_free(&workers);
+    assert_untouched(&host);
+}
+
+/* It closes them while a worker compiles, and poll() goes on waiting. */
+static void so_does_the_middle_of_a_compile(void **state) {
+    at_workers workers;
+    host_socket host;
+    pthread_t thread;
+    (void)state;
+    hang_once();
+    open_workers(&workers, 1);
+    compiling c = {.workers = &workers};
+    assert_int_equal(pthread_create(&thread, NULL, compile_once, &c), 0);
+    wait_until_it_hangs();
+    const pid_t first = workers.places[0].worker.pid;
+    take_number(&workers, &host);
+    assert_int_equal(write(host.other, "h", 1), 1);
+    assert_int_equal(kill(first, SIGKILL), 0);
+    pthread_join(thread, NULL);
+    if (c.status) fail_msg("%s", c.err.message);
+    assert_int_not_equal(workers.places[0].worker.pid, first);
+    at_workers_free(&workers);
+    assert_untouched(&host);
+}
+
+static int no_dev_null(int dir, const char *path, int flags, mode_t mode) {
+    if (!strcmp(path, "/dev/null")) return errno = ENOENT, -1;
+    return at_default_io()->openat(dir, path, flags, mode);
+}
+
+/* A container or chroot may lack it. */
+static void a_worker_needs_no_dev_null(void **state) {
+    static const at_log silent = {0};
+    char real[PATH_MAX];
+    at_workers workers;
+    at_error err = {0};
+    at_io io = *at_default_io();
+    (void)state;
+    io.openat = no_dev_null;
+    stand_in_real(real);
+    at_workers_init(&workers, 1, PATIENT_MS, &io, &silent);
+    if (compile(&workers, real, &err)) fail_msg("%s", err.message);
+    at_workers_free(&workers);
+}
+
 /* ---- The same by a context ---- */
 
 static attune_context *open_context(uint32_t timeout_ms) {
@@ -369,6 +465,7 @@ static void a_host_that_has_closed_all_keeps_its_own(void **state) {
     if (compile(&workers, real, &err)) fail_msg("%s", err.message);
     assert_int_not_equal(workers.places[0].worker.pid, first);
     assert_int_equal(kill(first, 0), -1); /* it is ended all the same */
+    assert_int_equal(atomic_load(&workers.restarts), 1);
     at_workers_free(&workers);
     for (int fd = FIRST; fd < FIRST + COUNT; fd++) {
         assert_int_equal(fstat(fd, &now), 0);
@@ -399,6 +496,9 @@ int main(void) {
         CASE(sixteen_misses_share_few_workers),
         CASE(one_is_enough),
         CASE(after_one_that_hung_comes_a_fresh_one),
+        CASE(a_child_leaves_the_hosts_sockets_alone),
+        CASE(so_does_the_middle_of_a_compile),
+        CASE(a_worker_needs_no_dev_null),
         CASE(the_error_names_time_and_problem),
         CASE(the_environment_sets_the_time),
         CASE(a_cancelled_thread_leaves_its_place),

@@ -21,23 +21,13 @@ static double monotonic_seconds(void) {
 
 /* ---- The directories ---- */
 
-static bool is_same(const struct stat *a, const struct stat *b) {
-    return a->st_ino == b->st_ino && a->st_dev == b->st_dev;
-}
-
 static atomic_int *number_of(at_disk_cache *cache, bool is_base) { return is_base ? &cache->base : &cache->dir; }
-
-/* Under the mutex. Any error except EBADF is the directory's own, on a network for example. */
-static bool is_lost(const at_disk_cache *cache, bool is_base, int dir) {
-    struct stat now;
-    return at_io_stat(cache->io, dir, &now) ? errno == EBADF : !is_same(&now, &cache->opened[is_base]);
-}
 
 static int find_dir(at_disk_cache *cache, bool is_base, bool *was_lost) {
     atomic_int *const number = number_of(cache, is_base);
     pthread_mutex_lock(&cache->mutex);
     const int dir = *number;
-    *was_lost = dir >= 0 && is_lost(cache, is_base, dir);
+    *was_lost = dir >= 0 && at_io_is_lost(cache->io, dir, &cache->opened[is_base]);
     if (*was_lost) *number = -1; /* not closed: it may be the host's file */
     pthread_mutex_unlock(&cache->mutex);
     return *was_lost ? -1 : dir;
@@ -84,7 +74,7 @@ void at_disk_cache_open_base(at_disk_cache *cache, const char *base) {
     snprintf(cache->refusals[1], sizeof cache->refusals[1], "%s", err.message);
     at_cache_dir_from_root(cache->base_path, cache->from_root[1], sizeof cache->from_root[1]);
     /* A base that is the cache itself adds nothing but every entry a second time. */
-    if (cache->base >= 0 && cache->dir >= 0 && is_same(&cache->opened[0], &cache->opened[1])) {
+    if (cache->base >= 0 && cache->dir >= 0 && at_io_is_same(&cache->opened[0], &cache->opened[1])) {
         close(cache->base);
         cache->base = -1;
     }
@@ -108,8 +98,8 @@ static bool take_place(at_disk_cache *cache, bool is_base, int fd) {
     if (at_io_stat(cache->io, fd, &now)) return false;
     pthread_mutex_lock(&cache->mutex);
     const int dir = *number_of(cache, is_base);
-    const bool is_taken = dir >= 0 && !at_io_stat(cache->io, dir, &own) && is_same(&own, &cache->opened[is_base]) &&
-                          dup3(fd, dir, O_CLOEXEC) == dir;
+    const bool is_taken = dir >= 0 && !at_io_stat(cache->io, dir, &own) &&
+                          at_io_is_same(&own, &cache->opened[is_base]) && dup3(fd, dir, O_CLOEXEC) == dir;
     if (is_taken) cache->opened[is_base] = now;
     pthread_mutex_unlock(&cache->mutex);
     return is_taken;
@@ -127,7 +117,7 @@ static bool refresh(at_disk_cache *cache, bool is_base, bool makes, at_error *er
     if (cache->io->fstatat(AT_FDCWD, path, &now, 0)) {
         const bool is_missing = errno == ENOENT || errno == ENOTDIR;
         if (!makes || !is_missing || old.st_nlink) return false;
-    } else if (is_same(&old, &now) || (old.st_nlink && !S_ISDIR(now.st_mode))) {
+    } else if (at_io_is_same(&old, &now) || (old.st_nlink && !S_ISDIR(now.st_mode))) {
         return false;
     }
     const int fd = is_base ? at_cache_dir_open_foreign(path, cache->io, err) : at_cache_dir_open(path, cache->io, err);

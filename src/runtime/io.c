@@ -115,9 +115,13 @@ int at_io_stat(const at_io *io, int fd, struct stat *status) {
     return result;
 }
 
-bool at_io_is_same(const at_io *io, int fd, const struct stat *opened) {
+bool at_io_is_same(const struct stat *a, const struct stat *b) {
+    return a->st_ino == b->st_ino && a->st_dev == b->st_dev;
+}
+
+bool at_io_is_lost(const at_io *io, int fd, const struct stat *opened) {
     struct stat now;
-    return fd >= 0 && !at_io_stat(io, fd, &now) && now.st_ino == opened->st_ino && now.st_dev == opened->st_dev;
+    return at_io_stat(io, fd, &now) ? errno == EBADF : !at_io_is_same(&now, opened);
 }
 
 FILE *at_io_stream(const char *path) {

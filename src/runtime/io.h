@@ -8,8 +8,8 @@
 #define ATTUNE_RUNTIME_IO_H
 
 #include <signal.h>
-#include <stddef.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <sys/stat.h>
 #include <sys/types.h>
@@ -43,9 +43,12 @@ const at_io *at_default_io(void);
 int at_io_open(const at_io *io, int dir, const char *path, int flags, mode_t mode);
 int at_io_stat(const at_io *io, int fd, struct stat *status);
 
-/* Whether the descriptor is still what `opened` was made of. A host may have closed all descriptors, and opened files
- * or sockets of its own with the same numbers: those are not to be written to or closed. */
-bool at_io_is_same(const at_io *io, int fd, const struct stat *opened);
+bool at_io_is_same(const struct stat *a, const struct stat *b);
+
+/* Whether the host has closed a descriptor that attune keeps from call to call, as daemons close all of them. The
+ * number may be a file of the host's by now: neither use nor close it. Any error of fstat except EBADF is the file's
+ * own, on a network for example. */
+bool at_io_is_lost(const at_io *io, int fd, const struct stat *opened);
 
 /* Opens a file to be read as a stream; NULL with errno. */
 FILE *at_io_stream(const char *path);

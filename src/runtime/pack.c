@@ -163,7 +163,7 @@ attune_status at_pack_open_signed(at_pack *pack, const char *path, const char *k
 }
 
 void at_pack_close(at_pack *pack) {
-    if (at_io_is_same(pack->io, pack->fd, &pack->opened)) close(pack->fd);
+    if (pack->fd >= 0 && !at_io_is_lost(pack->io, pack->fd, &pack->opened)) close(pack->fd);
     at_free(pack->allocator, pack->signed_part);
     *pack = (at_pack){.fd = -1};
 }
@@ -185,7 +185,7 @@ at_found at_pack_read(const at_pack *pack, const at_pack_record *record, uint8_t
                       const char **why) {
     *data = NULL;
     *why = "somebody else in this process has closed its descriptor";
-    if (!at_io_is_same(pack->io, pack->fd, &pack->opened)) return AT_UNREADABLE;
+    if (at_io_is_lost(pack->io, pack->fd, &pack->opened)) return AT_UNREADABLE;
     uint8_t *const copy = at_alloc_aligned(pack->allocator, record->bytes, 64);
     *why = "memory is short";
     if (!copy) return AT_NOT_NOW;

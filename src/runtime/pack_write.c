@@ -266,8 +266,7 @@ static attune_status read_signature(const at_io *io, const char *path, char out[
 static const char *write_signature(const at_pack *pack, int fd, const char text[AT_SIGNATURE_TEXT]) {
     struct stat now;
     if (at_io_stat(pack->io, fd, &now)) return strerror(errno);
-    if (now.st_ino != pack->opened.st_ino || now.st_dev != pack->opened.st_dev)
-        return "another file has taken its place";
+    if (!at_io_is_same(&now, &pack->opened)) return "another file has taken its place";
     if (lseek(fd, (off_t)pack->sizes.signed_bytes, SEEK_SET) < 0 ||
         at_io_write_all(pack->io, fd, text, AT_SIGNATURE_TEXT))
         return strerror(errno);

@@ -25,7 +25,7 @@ typedef struct at_worker_place {
 typedef struct at_workers {
     const at_io *io;
     const at_log *log;
-    atomic_ullong restarts; /* workers that died or were late, and that others replace */
+    atomic_ullong restarts; /* workers that died, were late or lost, and that others replace */
     pthread_mutex_t mutex;  /* guards all below */
     pthread_cond_t turn;    /* a place became free */
     at_worker_place places[AT_MOST_PROCESSES];

@@ -65,16 +65,19 @@ static int close_others(posix_spawn_file_actions_t *actions) {
 }
 #endif
 
-/* The socket is stdin and stdout. Nothing is on stderr, because the last words of LLVM are not for the host's terminal:
- * without /dev/null a directory, to which nothing can be written. In its own directory a worker would keep a file
- * system of the host from being unmounted. */
-static int prepare_files(posix_spawn_file_actions_t *actions, int fd) {
+/* The last words of LLVM are not for the host's terminal. In a container or chroot without /dev/null the worker's
+ * stderr is the root directory, where each write fails. */
+static int open_nowhere(const at_io *io) {
+    const int fd = at_io_open(io, AT_FDCWD, "/dev/null", O_WRONLY | O_CLOEXEC, 0);
+    return fd < 0 ? at_io_open(io, AT_FDCWD, "/", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0) : fd;
+}
+
+/* The socket is stdin and stdout. In its own directory a worker would keep a file system of the host from being
+ * unmounted. */
+static int prepare_files(posix_spawn_file_actions_t *actions, int fd, int nowhere) {
     int failure = posix_spawn_file_actions_adddup2(actions, fd, STDIN_FILENO);
     if (!failure) failure = posix_spawn_file_actions_adddup2(actions, fd, STDOUT_FILENO);
-    const bool has_null = !access("/dev/null", W_OK);
-    if (!failure)
-        failure = posix_spawn_file_actions_addopen(actions, STDERR_FILENO, has_null ? "/dev/null" : "/",
-                                                   has_null ? O_WRONLY : O_RDONLY | O_DIRECTORY, 0);
+    if (!failure) failure = posix_spawn_file_actions_adddup2(actions, nowhere, STDERR_FILENO);
     if (!failure) failure = close_others(actions);
     if (!failure) failure = posix_spawn_file_actions_addchdir_np(actions, "/");
     return failure;
@@ -96,14 +99,14 @@ static char **environment(void) {
     return getauxval(AT_SECURE) ? nothing : environ;
 }
 
-static int spawn(const char *path, const char *plugin, int fd, pid_t *pid) {
+static int spawn(const char *path, const char *plugin, int fd, int nowhere, pid_t *pid) {
     posix_spawn_file_actions_t actions;
     posix_spawnattr_t attributes;
     posix_spawn_file_actions_init(&actions);
     posix_spawnattr_init(&attributes);
     prepare_signals(&attributes);
     char *const arguments[] = {(char *)path, (char *)plugin, NULL};
-    int failure = prepare_files(&actions, fd);
+    int failure = prepare_files(&actions, fd, nowhere);
     if (!failure) failure = posix_spawn(pid, path, &actions, &attributes, arguments, environment());
     posix_spawnattr_destroy(&attributes);
     posix_spawn_file_actions_destroy(&actions);
@@ -114,8 +117,11 @@ attune_status at_worker_spawn(const at_io *io, const char *path, const char *plu
     int fds[2];
     if (io->socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds))
         return at_fail(err, ATTUNE_CODEGEN_MISSING, "no socket pair for a worker: %s", strerror(errno));
-    const int failure = at_io_stat(io, fds[0], &worker->opened) ? errno : spawn(path, plugin, fds[1], &worker->pid);
+    const int nowhere = open_nowhere(io);
+    int failure = nowhere < 0 || at_io_stat(io, fds[0], &worker->opened) ? errno : 0;
+    if (!failure) failure = spawn(path, plugin, fds[1], nowhere, &worker->pid);
     close(fds[1]);
+    if (nowhere >= 0) close(nowhere);
     if (failure) {
         close(fds[0]);
         return at_fail(err, ATTUNE_CODEGEN_MISSING, "the worker %.300s could not be started: %s", path,
