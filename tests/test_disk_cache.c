@@ -3,6 +3,7 @@
 #include "runtime/cache_dir.h"
 #include "runtime/disk_cache.h"
 #include "runtime/disk_files.h"
+#include "runtime/tuned.h"
 #include "support/fake_codegen.h"
 #include "support/temp_dir.h"
 #include "target/kernel_abi.h"
@@ -280,7 +281,7 @@ static bool is_on(const char *path) {
 }
 
 static void a_link_to_an_own_directory_is_followed(void **state) {
-    char link_path[2][TEMP_DIR_CHARS + 32], target[TEMP_DIR_CHARS + 16], again[TEMP_DIR_CHARS + 40];
+    char link_path[2][TEMP_DIR_CHARS + 32], target[TEMP_DIR_CHARS + 16], again[TEMP_DIR_CHARS + 48];
     snprintf(target, sizeof target, "%s/b", (char *)*state);
     for (int i = 0; i < 2; i++) snprintf(link_path[i], sizeof link_path[i], "%s.link%d", (char *)*state, i);
     assert_int_equal(symlink(target, link_path[0]), 0);                         /* what it names is made */
@@ -301,6 +302,31 @@ static void a_link_to_an_own_directory_is_followed(void **state) {
     unlink(link_path[0]);
     unlink(link_path[1]);
     temp_dir_remove(target);
+}
+
+/* It is not the working directory. */
+static void an_empty_path_is_no_directory(void **state) {
+    at_error err = {0};
+    (void)state;
+    assert_int_equal(at_cache_dir_open_shared("", at_default_io(), &err), -1);
+    assert_non_null(strstr(err.message, "cannot be opened: No such file"));
+}
+
+/* Whoever can swap directories above it could lead SQLite elsewhere after the links were looked at. */
+static void results_lie_in_the_directory_that_was_opened(void **state) {
+    at_disk_cache cache;
+    at_tuning tuning;
+    open_cache(&cache, *state, 1 << 20, at_default_io());
+    at_tuning_init(&tuning, &cache, at_default_allocator());
+    assert_non_null(strstr(tuning.own.path, "/tuning.db"));
+    at_tuning_free(&tuning);
+    const ino_t right = cache.opened[0].st_ino;
+    cache.opened[0].st_ino++;
+    at_tuning_init(&tuning, &cache, at_default_allocator());
+    assert_string_equal(tuning.own.path, "");
+    at_tuning_free(&tuning);
+    cache.opened[0].st_ino = right;
+    at_disk_cache_free(&cache);
 }
 
 /* As if somebody else had made the link. */
@@ -734,6 +760,8 @@ int main(void) {
         WITH_DIRECTORY(an_untrusted_directory_is_refused),
         WITH_DIRECTORY(a_link_to_an_own_directory_is_followed),
         WITH_DIRECTORY(a_link_of_another_user_is_not_followed),
+        WITH_DIRECTORY(results_lie_in_the_directory_that_was_opened),
+        WITH_DIRECTORY(an_empty_path_is_no_directory),
         WITH_DIRECTORY(a_signal_does_not_switch_it_off),
         WITH_DIRECTORY(a_damaged_file_is_removed_and_replaced),
         WITH_DIRECTORY(the_log_says_whether_a_damaged_file_is_gone),

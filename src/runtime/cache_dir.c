@@ -100,12 +100,13 @@ static bool may_follow(const walk *w, size_t end, const struct stat *link, at_er
 /* Puts the target of the link `fd`, whose name ends at `end`, in its place. False: *err is filled, or errno says why.
  */
 static bool follow_link(walk *w, size_t end, int fd, const struct stat *status, at_error *err) {
-    enum { MOST_LINKS = 16 };
+    enum { MOST_LINKS = 40 }; /* as many as Linux follows */
     char target[PATH_MAX], rest[PATH_MAX];
     errno = ELOOP;
     if (++w->links > MOST_LINKS || !may_follow(w, end, status, err)) return false;
     const ssize_t length = readlinkat(fd, "", target, sizeof target - 1);
-    if (length < 0) return false;
+    errno = length ? errno : ENOENT;
+    if (length <= 0) return false;
     target[length] = '\0';
     if (*target == '/') w->at = 0;
     snprintf(rest, sizeof rest, "%s", w->path + end);
@@ -115,8 +116,10 @@ static bool follow_link(walk *w, size_t end, int fd, const struct stat *status, 
 
 /* Goes into the directory of the next name, or follows the link that it is. */
 static bool take_step(walk *w, size_t end, const at_io *io, at_error *err) {
-    char name[PATH_MAX];
+    char name[NAME_MAX + 1];
     struct stat status;
+    errno = ENAMETOOLONG;
+    if (end - w->at >= sizeof name) return false;
     snprintf(name, sizeof name, "%.*s", (int)(end - w->at), w->path + w->at);
     const int fd = at_io_open(io, w->dir, name, O_PATH | O_NOFOLLOW | O_CLOEXEC, 0);
     if (fd < 0) return false;
@@ -138,7 +141,8 @@ static bool take_step(walk *w, size_t end, const at_io *io, at_error *err) {
 /* Opens the directory that the path leads to, name by name, and looks at each link on the way. What stays in w->path
  * has no links as far as its directories exist. */
 static int open_directory(walk *w, const at_io *io, at_error *err) {
-    bool is_good = true;
+    bool is_good = *w->path;
+    errno = ENOENT;
     w->at = 0;
     w->dir = AT_FDCWD;
     w->links = 0;

@@ -153,7 +153,7 @@ static attune_status fill_context(attune_context *context, const attune_context_
     at_machine_init(&context->machine, context->target, context->machine_class.name);
     context->team.l3_cores = context->pool.l3_cores = (uint32_t)context->machine_class.description.l3_cores;
     at_record_init(&context->record, context->io, &context->log);
-    at_tuning_init(&context->tuning, context->disk.path, context->disk.base_path, &context->allocator);
+    at_tuning_init(&context->tuning, &context->disk, &context->allocator);
     at_process_add(context);
     return ATTUNE_OK;
 }

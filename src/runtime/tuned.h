@@ -4,6 +4,7 @@
 
 #include "base/memory.h"
 #include "operator/operator.h"
+#include "runtime/disk_cache.h"
 
 #include <limits.h>
 #include <pthread.h>
@@ -20,9 +21,8 @@ typedef struct at_tuning {
     at_tuning_file own, base;
 } at_tuning;
 
-/* Opens nothing yet. The directories of the disk cache: "" for one that there is not. */
-void at_tuning_init(at_tuning *tuning, const char *cache_dir, const char *cache_base,
-                    const attune_allocator *allocator);
+/* Opens nothing yet. The files lie in the directories of the disk cache, which was opened a moment ago. */
+void at_tuning_init(at_tuning *tuning, const at_disk_cache *cache, const attune_allocator *allocator);
 void at_tuning_free(at_tuning *tuning);
 
 /* The hook by which a miss asks src/tune, which is above the runtime and defines this function (tune/tuning.c).
