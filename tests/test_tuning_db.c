@@ -222,7 +222,6 @@ static void no_more_than_sixteen_are_asked(void **state) {
     assert_int_equal(visits, 16);
 }
 
-/* What is brought from elsewhere is as old as it was there. */
 /* A journal as SQLite writes it, whose super-journal is `victim`: SQLite deletes that file when it plays the journal
  * back. */
 static void plant_journal(const char *path, const char *victim) {
@@ -275,6 +274,7 @@ static void an_import_touches_nothing_beside_the_file(void **state) {
     unlink(victim);
 }
 
+/* What is brought from elsewhere is as old as it was there. */
 static void an_older_import_does_not_override(void **state) {
     (void)state;
     at_error err = {0};

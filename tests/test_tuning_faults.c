@@ -325,6 +325,22 @@ static void what_a_file_brings_along_is_not_run(void **state) {
     assert_int_equal(count_of(own_db, "SELECT count(*) FROM search"), 0);
 }
 
+/* A file is no larger than its rows, but a row might take gigabytes of memory. */
+static void rows_that_are_too_long_are_refused(void **state) {
+    (void)state;
+    tune_database *d;
+    at_error err = {0};
+    uint64_t taken, of_here;
+    add(base_db, a_place, "lanes=8", "UPDATE search SET problem = hex(zeroblob(600000))");
+    d = open_database(own_db);
+    assert_int_equal(tune_database_import(d, base_db, a_place.isa, a_place.machine, &taken, &of_here, &err),
+                     ATTUNE_BAD_FILE);
+    assert_non_null(strstr(err.message, "too big"));
+    assert_int_equal(taken, 0);
+    tune_database_close(d);
+    assert_int_equal(count_of(own_db, "SELECT count(*) FROM search"), 0);
+}
+
 /* Of a fleet's machines, which are alike and begin at the same time. */
 static void searches_of_the_same_second_are_two(void **state) {
     (void)state;
@@ -413,6 +429,7 @@ int main(void) {
         CASE(files_on_fat),
         CASE(exports_do_not_take_each_other_away),
         CASE(what_a_file_brings_along_is_not_run),
+        CASE(rows_that_are_too_long_are_refused),
         CASE(searches_of_the_same_second_are_two),
         CASE(what_comes_from_the_future_is_of_now),
         CASE(searches_without_threads_do_not_count),

@@ -29,6 +29,7 @@ struct tune_database {
 
 /* user_version of the file; "attu" in ASCII tells the file from other programs' databases. */
 enum { VERSION = 3, APPLICATION_ID = 0x61747475, WAIT_MS = 5000, URI_BYTES = 3 * PATH_MAX + 32 };
+enum { MOST_ROW_BYTES = 1 << 20 }; /* a problem's text takes thousands */
 
 /* A search keeps its number wherever it is copied to; `at` is only the time of a clock. The checks keep divisors from
  * being text or 0. */
@@ -52,6 +53,7 @@ static attune_status status_of(int code) {
     switch (code & 0xff) {
     case SQLITE_CORRUPT:
     case SQLITE_CONSTRAINT:
+    case SQLITE_TOOBIG:
     case SQLITE_NOTADB: return ATTUNE_BAD_FILE;
     case SQLITE_NOMEM: return ATTUNE_OUT_OF_MEMORY;
     default: return ATTUNE_IO_ERROR;
@@ -169,7 +171,10 @@ static attune_status open_handle(tune_database *d, int flags, bool *is_empty, at
     const int code = d->lib->open(uri, &d->handle, mode | usual, NULL);
     if (code != SQLITE_OK) return fail(d, code, "opened", err);
     d->lib->busy_timeout(d->handle, WAIT_MS);
-    attune_status status = execute(d, "PRAGMA trusted_schema = OFF; PRAGMA synchronous = NORMAL", "opened", err);
+    d->lib->limit(d->handle, SQLITE_LIMIT_LENGTH, MOST_ROW_BYTES);
+    static const char usual_settings[] =
+        "PRAGMA trusted_schema = OFF; PRAGMA cell_size_check = ON; PRAGMA synchronous = NORMAL";
+    attune_status status = execute(d, usual_settings, "opened", err);
     /* In one transaction: otherwise another process may make the tables in between. */
     if (!status) status = execute(d, "BEGIN", "opened", err);
     if (!status) status = look_at(d, is_empty, err);

@@ -19,6 +19,7 @@ static void load(void) {
         FUNCTION(open, sqlite3_open_v2),
         FUNCTION(close, sqlite3_close_v2),
         FUNCTION(busy_timeout, sqlite3_busy_timeout),
+        FUNCTION(limit, sqlite3_limit),
         FUNCTION(exec, sqlite3_exec),
         FUNCTION(errmsg, sqlite3_errmsg),
         FUNCTION(errstr, sqlite3_errstr),

@@ -10,6 +10,7 @@ typedef struct tune_sqlite {
     __typeof__(sqlite3_open_v2) *open;
     __typeof__(sqlite3_close_v2) *close;
     __typeof__(sqlite3_busy_timeout) *busy_timeout;
+    __typeof__(sqlite3_limit) *limit;
     __typeof__(sqlite3_exec) *exec;
     __typeof__(sqlite3_errmsg) *errmsg;
     __typeof__(sqlite3_errstr) *errstr;
