@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <string.h>
 
 enum { CONNECT_SECONDS = 10, STALL_SECONDS = 30, STALL_BYTES = 100, MOST_SECONDS = 3600, MOST_REDIRECTIONS = 5 };
 
@@ -17,7 +16,7 @@ typedef struct fetch {
     unsigned long long left;
     unsigned char header[HEADER_BYTES]; /* as much of it as has come */
     size_t have;
-    bool is_no_pack, is_too_long, is_unwritable;
+    bool is_no_pack, is_too_large, is_too_long, is_unwritable;
 } fetch;
 
 static unsigned long long size_in(const unsigned char *header) {
@@ -35,7 +34,8 @@ static void read_header(fetch *f, const char *data, size_t bytes) {
     f->is_no_pack = memcmp(f->header, magic, f->have < sizeof magic ? f->have : sizeof magic) != 0;
     if (f->have < HEADER_BYTES || f->is_no_pack) return;
     const unsigned long long size = size_in(f->header), came = HEADER_BYTES - take; /* before these bytes */
-    if (size < came + f->left) f->left = size > came ? size - came : 0;
+    f->is_too_large = size > came + f->left;
+    if (!f->is_too_large) f->left = size > came ? size - came : 0;
 }
 
 static size_t take(char *data, size_t size, size_t count, void *user) {
@@ -43,7 +43,7 @@ static size_t take(char *data, size_t size, size_t count, void *user) {
     const size_t bytes = size * count;
     read_header(f, data, bytes);
     f->is_too_long = bytes > f->left;
-    if (f->is_no_pack || f->is_too_long) return 0;
+    if (f->is_no_pack || f->is_too_large || f->is_too_long) return 0;
     f->left -= bytes;
     f->is_unwritable = fwrite(data, 1, bytes, stdout) != bytes;
     return f->is_unwritable ? 0 : bytes;
@@ -75,6 +75,7 @@ static const char *get(const char *url, fetch *f, char message[CURL_ERROR_SIZE])
     if (set_options(curl, url, f, message)) code = curl_easy_perform(curl);
     curl_easy_cleanup(curl);
     if (f->is_no_pack) return "it is no pack";
+    if (f->is_too_large) return "its header says more bytes than are fetched";
     if (f->is_too_long) return f->have < HEADER_BYTES ? "it is too long" : "it is longer than its header says";
     if (f->is_unwritable) return "the file cannot be written here";
     if (code) return *message ? message : curl_easy_strerror(code);
