@@ -119,8 +119,11 @@ class Build(build_py):
     @staticmethod
     def notice(library: Path) -> None:
         """The licence of xxHash, which asks for its text: that of the header that the compiler finds."""
-        found = subprocess.run([*os.environ.get("CC", "cc").split(), "-E", "-include", "xxhash.h", "-x", "c", "-"],
-                               input="", capture_output=True, text=True)
+        command = [word for name in ("CC", "CPPFLAGS", "CFLAGS") for word in os.environ.get(name, "").split()]
+        if "CC" not in os.environ:
+            command.insert(0, "cc")
+        found = subprocess.run([*command, "-E", "-include", "xxhash.h", "-x", "c", "-"], input="", capture_output=True,
+                               text=True)
         header = re.search(r'^# \d+ "([^"]*/xxhash\.h)"', found.stdout, re.M)
         text = Path(header.group(1)).read_text(errors="replace") if header else ""
         if "Copyright" not in text or "*/" not in text:

@@ -24,6 +24,7 @@ part() {
     [ "$(printf '%s\n' "$2" "$version" | sort -V | tail -1)" = "$2" ] || bad "$1 needs glibc $version, newer than $2"
     ! readelf -SW "$file" | grep -q '\.debug_info' || bad "$1 is not stripped"
 }
+for text in LICENSE NOTICE; do [ -s "$work/attune/lib/$text" ] || bad "there is no $text"; done
 part libattune.so.0 2.28
 if [ "${CODEGEN:-yes}" = no ]; then
     [ ! -e "$work/attune/lib/libattune-codegen.so" ] || bad "there is a code generator"

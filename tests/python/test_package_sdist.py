@@ -73,3 +73,19 @@ def test_a_wheel_is_built_from_it_alone(tmp_path):
     run(sys.executable, "-m", "venv", tmp_path / "venv")
     run(python, "-m", "pip", "install", make_sdist(ROOT / "python", tmp_path))
     assert run(python, "-c", PROGRAM, ATTUNE_CACHE_DIR="") == "ran\n"
+
+
+NOTICE = """
+import pathlib, runpy, setuptools, sys
+setuptools.setup = lambda **options: None
+runpy.run_path("python/setup.py")["Build"].notice(pathlib.Path(sys.argv[1]))
+"""
+
+
+def test_a_wheel_needs_its_notice(tmp_path):
+    run(sys.executable, "-c", NOTICE, tmp_path, BUILD=str(BUILD))
+    assert "Copyright" in (tmp_path / "NOTICE").read_text()
+    (tmp_path / "NOTICE").unlink()
+    with pytest.raises(AssertionError, match="needs the copyright notice of xxhash.h"):
+        run(sys.executable, "-c", NOTICE, tmp_path, BUILD=str(BUILD), CC="false")
+    assert not list(tmp_path.iterdir())
