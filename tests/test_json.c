@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "common/npy.h"
 #include "support/temp_dir.h"
+#include "target/target.h"
 
 #include <jansson.h>
 #include <setjmp.h>
@@ -124,6 +125,10 @@ static void test_documents(void **state) {
     for (size_t i = 0; i < sizeof members / sizeof *members; i++) assert_non_null(json_object_get(wanted, members[i]));
     assert_int_equal(json_object_size(wanted), sizeof members / sizeof *members);
     for (size_t i = 0; i < COMMANDS; i++) {
+        if (strstr(commands[i], "--probe-machine") && !at_target_runs_here(at_target_find("avx2"))) {
+            print_message("the probe is not run: this CPU has no multiply-adds that it could measure\n");
+            continue;
+        }
         json_t *const document = document_of(commands[i]);
         check_header(document, wanted, commands[i]);
         check_described(document, commands[i]);

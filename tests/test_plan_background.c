@@ -75,8 +75,11 @@ static void few_queries_do_not_wait(void **state) {
     (void)state;
     const attune_plan_options options = BACKGROUND;
     attune_plan *plan = plan_of(IN_PLAN, &options);
+    char sizes[64], kernel[128];
+    snprintf(sizes, sizeof sizes, "seq_q=%d,seq_kv=50", few_rows_of(plan));
+    snprintf(kernel, sizeof kernel, IN_PLAN ",max_seq_q=%d", few_rows_of(plan));
     const sample many = sized(IN_PLAN, "seq_q=30,seq_kv=50"), one = sized(IN_PLAN, "seq_q=1,seq_kv=50"),
-                 few = sized(IN_PLAN, "seq_q=5,seq_kv=50");
+                 few = sized(IN_PLAN, sizes);
     assert_runs_as(plan, &many, IN_PLAN);
     assert_runs_as(plan, &one, IN_PLAN);
     assert_history(plan, "kernels 0 1 0, calls 0 2 0");
@@ -85,7 +88,7 @@ static void few_queries_do_not_wait(void **state) {
     assert_history(plan, "kernels 1 1 0, calls 1 2 0");
     assert_runs_as(plan, &few, IN_PLAN);
     wait_for_background();
-    assert_runs_as(plan, &few, IN_PLAN ",max_seq_q=12");
+    assert_runs_as(plan, &few, kernel);
     assert_history(plan, "kernels 2 1 0, calls 2 3 0");
     assert_int_equal(compiled_by_caller, 1);
     assert_int_equal(compiled_behind, 2);
@@ -123,7 +126,7 @@ static void lengths_that_gain_little_keep_their_kernel(void **state) {
     static const struct {
         const char *sizes;
         uint32_t kernels;
-    } calls[] = {{"seq_q=16,seq_kv=16", 1}, {"seq_q=512,seq_kv=512", 0}};
+    } calls[] = {{"seq_q=4,seq_kv=4", 1}, {"seq_q=512,seq_kv=512", 0}};
     for (int background = 0; background < 2; background++)
         for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
             const attune_plan_options options = {.struct_size = sizeof options,

@@ -138,13 +138,15 @@ static void masks_of_blocks(void **state) {
     (void)state;
     const attune_plan_options at_once = {.struct_size = sizeof at_once, .max_specialised = 8, .repeats = 1};
     attune_plan *plan = plan_of("batch=5,attn_mask=bqk," BLOCK_OPEN, &at_once);
+    const int few = few_rows_of(plan) < 6 ? few_rows_of(plan) : 6;
     for (int i = 0; i < 6; i++) {
-        char problem[128];
+        char problem[128], sizes[32];
+        snprintf(sizes, sizeof sizes, "seq_q=%d", i < 3 ? few : 40);
         snprintf(problem, sizeof problem, "batch=%d,attn_mask=bqk,%s", 1 + i % 3, BLOCK_OPEN);
-        const sample call = sized(problem, i < 3 ? "seq_q=6" : "seq_q=40");
+        const sample call = sized(problem, sizes);
         for (int again = 0; again < 2; again++) assert_runs_as(plan, &call, problem);
     }
-    /* One entry of 6 tokens runs in the kernel for two; 40 tokens have one kernel. */
+    /* One entry of few tokens runs in the kernel for two; 40 tokens have one kernel. */
     assert_history(plan, "kernels 1 1 3, calls 2 1 9");
     attune_plan_destroy(sample_context, plan);
 }
@@ -305,7 +307,9 @@ static void refusals_stay_the_same(void **state) {
 /* All threads make the first calls of a plan together, and go on beyond the promotion. */
 static void *run_often(void *argument) {
     attune_plan *plan = argument;
-    const sample calls[] = {sized(OPEN, "seq_q=30,seq_kv=50"), sized(OPEN, "seq_q=5,seq_kv=50")};
+    char few[64];
+    snprintf(few, sizeof few, "seq_q=%d,seq_kv=50", few_rows_of(plan));
+    const sample calls[] = {sized(OPEN, "seq_q=30,seq_kv=50"), sized(OPEN, few)};
     for (int i = 0; i < 40; i++) {
         sample_call call;
         sample_call_open(&call, &calls[i / 5 % 2], ON_THE_HEAP);
