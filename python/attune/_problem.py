@@ -35,7 +35,7 @@ def _plain(value: Any, name: str) -> str:
     if isinstance(value, (list, tuple)):
         return ":".join(_plain(item, name) for item in value)
     if isinstance(value, float):
-        return repr(value)
+        return repr(float(value))  # NumPy's float64 is a float, and its repr says np.float64(…)
     dtype = NAMES.get(name_of_dtype(value))  # NumPy's and torch's
     if dtype is None and callable(value):
         raise InvalidTypeError(f"{name} is {kind(value)}; it must be text: flex_attention takes Python's functions")

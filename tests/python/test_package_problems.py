@@ -93,6 +93,11 @@ def test_dtypes_of_numpy(given, name):
     assert attune.Problem(**SMALL, dtype=given) == attune.Problem(**SMALL, dtype=name)
 
 
+@pytest.mark.parametrize("given", [np.float64(0.125), np.float32(0.125), np.float16(0.125), 0.125])
+def test_numbers_of_numpy(given):
+    assert attune.Problem(**SMALL, softmax_scale=given) == attune.Problem(**SMALL, softmax_scale="0.125")
+
+
 def test_dtypes_of_torch():
     torch = pytest.importorskip("torch")
     assert attune.Problem(**SMALL, dtype=torch.bfloat16) == attune.Problem(**SMALL, dtype="bf16")
