@@ -10,8 +10,8 @@ one pair or several of
     replace:
         what takes their place
 
-What is looked for stands exactly once in the sources, in any file. White space counts as one blank, so code may be
-moved, indented and wrapped without touching a bug.
+What is looked for stands exactly once in the sources, in any file. Between tokens any white space, or none, is as good
+as any other, so code may be moved, indented and wrapped without touching a bug.
 """
 import pathlib
 import re
@@ -32,10 +32,11 @@ def parse(path):
 
 
 def pattern(text):
-    words = text.split()
-    if not words:
+    tokens = re.findall(r"\w+|[^\w\s]", text)
+    if not tokens:
         raise ValueError("nothing is looked for")
-    return re.compile(r"\s+".join(map(re.escape, words)))
+    between = [r"\s+" if (a + b).isidentifier() else r"\s*" for a, b in zip(tokens, tokens[1:])] + [""]
+    return re.compile("".join(re.escape(token) + blank for token, blank in zip(tokens, between)))
 
 
 def sources(tree):

@@ -12,7 +12,7 @@
 # Tests find the products in $BUILD and the command at $ATTUNE; each has an empty cache and TMPDIR of its own.
 # TEST_JOBS run at a time. $BUILD/test-logs has the whole output of the tests, in its file `times` what each took, and
 # in `cases` every case with its verdict, sorted: two runs of the same tests have the same list. ATTUNE_TEST_SEED sets
-# another seed of random tests.
+# another seed of random tests. TEST_ISA=avx2 generates code for that instruction set where a test names none.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -22,6 +22,7 @@ export BUILD ATTUNE=$BUILD/attune CMOCKA_MESSAGE_OUTPUT=TAP LLVM_CONFIG=${LLVM_C
 . tests/sanitizers.sh
 unset ATTUNE_ISA ATTUNE_MACHINE ATTUNE_COMPILE ATTUNE_COMPILE_TIMEOUT_MS ATTUNE_CODEGEN ATTUNE_CODEGEN_WORKER \
     ATTUNE_PERF
+[ -z "${TEST_ISA:-}" ] || export ATTUNE_ISA=$TEST_ISA
 timeout=${TEST_TIMEOUT:-1200}
 jobs=${TEST_JOBS:-$(nproc)}
 export ATTUNE_TEST_SEED=${ATTUNE_TEST_SEED:-1}
