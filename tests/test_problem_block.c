@@ -47,7 +47,7 @@ static void test_text_refused(void **state) {
     (void)state;
     static const refusal cases[] = {
         {"cross=2", "cross is '2'; it must be 0 or 1"},
-        {"is_cross=1", "'is_cross' is not a field of a problem"},
+        {"was_cross=1", "'was_cross' is not a field of a problem"},
         {"embed_dim=dynamic", "embed_dim is 'dynamic', which is not an integer"},
         {"low_rank_heads=", "low_rank_heads is ''; it must be 0 or 1"},
         {"w_dtype=f8", "w_dtype is 'f8'; it must be f32, f16, bf16, f64, i8 or i4"},
