@@ -177,6 +177,48 @@ static void pages_with_shared_ids(void **state) {
     sample_call_close(&c);
 }
 
+/* A view of an engine's wider table: what stands between its rows is never looked at. */
+static void rows_of_a_wider_table(void **state) {
+    enum { BATCH = 3, COLUMNS = 4, STRIDE = 9, ROWS = BATCH * 8 };
+    static const sample from = {.problem =
+                                    "batch=3,num_heads=2,seq_q=1,seq_kv=dynamic,head_dim=4,page_size=4,kv_lens=1",
+                                .sizes = "num_pages=12,max_pages=4",
+                                .kv = {5, 16, 1}};
+    int32_t wide[(BATCH - 1) * STRIDE + COLUMNS]; /* the last row is no longer than it must be */
+    float expected[ROWS], found[ROWS];
+    sample_call c;
+    attune_kernel *kernel;
+    attune_plan *plan;
+    (void)state;
+    sample_call_open(&c, &from, ON_THE_HEAP);
+    assert_ok(attune_compile(sample_context, &c.problem, NULL, &kernel), from.problem);
+    assert_ok(attune_plan_create(sample_context, &c.problem, NULL, &plan), from.problem);
+    attune_arguments a = c.arguments;
+    a.out = expected;
+    assert_ok(attune_run(sample_context, kernel, &a), from.problem);
+    for (int i = 0; i < (int)(sizeof wide / sizeof *wide); i++) wide[i] = INT32_MAX;
+    for (int b = 0; b < BATCH; b++)
+        memcpy(wide + b * STRIDE, (const int32_t *)sample_call_data(&c, "block_table") + b * COLUMNS,
+               COLUMNS * sizeof *wide);
+    a.block_table = wide;
+    a.block_table_stride = STRIDE;
+    a.out = found;
+    for (int how = 0; how < 4; how++) { /* twice by the kernel: settled anew, and as the call before */
+        memset(found, 0, sizeof found);
+        assert_ok(how < 2    ? attune_run(sample_context, kernel, &a)
+                  : how == 2 ? attune_run_interpreted(sample_context, &c.problem, NULL, &a)
+                             : attune_plan_run(sample_context, plan, &a, NULL),
+                  from.problem);
+        assert_memory_equal(found, expected, sizeof expected);
+    }
+    wide[STRIDE] = 12;
+    assert_int_equal(attune_run(sample_context, kernel, &a), ATTUNE_INVALID_ARGUMENT);
+    assert_non_null(strstr(attune_last_message(), "block_table[1, 0] is 12; num_pages is 12"));
+    attune_plan_destroy(sample_context, plan);
+    attune_kernel_release(kernel);
+    sample_call_close(&c);
+}
+
 /* Ids of tokens after the last entry have no meaning, whatever their values. */
 static void ids_of_no_entry(void **state) {
     (void)state;
@@ -355,6 +397,8 @@ static void bad_pages(void **state) {
     static const sample full = {
         .problem = "batch=2,seq_q=1,seq_kv=6,head_dim=4,page_size=4", .sizes = "num_pages=4,max_pages=2", .kv = {6, 6}};
     sample_call_open(&c, &full, ON_THE_HEAP);
+    BAD_SIZE(c, block_table_stride = 1, "block_table_stride is 1; it must be 0, or from 2 (max_pages) to ");
+    BAD_SIZE(c, block_table_stride = -2, "block_table_stride is -2");
     BAD_SIZE(c, max_pages = 1, "entry 0 has 6 keys, but block_table holds 1 pages of 4 (max_pages, page_size)");
     sample_call_close(&c);
 }
@@ -436,6 +480,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tensors_of_problems), cmocka_unit_test(tensors_without_arguments),
         cmocka_unit_test(broadcast_strides),   cmocka_unit_test(pages_with_shared_ids),
+        cmocka_unit_test(broadcast_strides),   cmocka_unit_test(rows_of_a_wider_table),
         cmocka_unit_test(ids_of_no_entry),     cmocka_unit_test(bad_sizes),
         cmocka_unit_test(bad_lengths),         cmocka_unit_test(bounds_of_keys),
         cmocka_unit_test(bad_ragged_batches),  cmocka_unit_test(bad_pages),

@@ -288,7 +288,8 @@ static void repeated_elements(void **state) {
 static void bad_tables(void **state) {
     (void)state;
     open_call(&samples[PAGED]); /* block_table 2x4 */
-    BAD("block_table", strides[0] = 7, "block_table has stride 7 at dimension 0; it must be contiguous: 4");
+    BAD("block_table", strides[0] = 3, "block_table has stride 3 at dimension 0; it must be at least 4");
+    BAD("block_table", strides[1] = 2, "the innermost stride of block_table is 2; the kernel was compiled for 1");
     BAD("block_table", shape[1] = 5, "block_table has 5 at dimension 1, but max_pages is 4");
     BAD("block_table", tensor.dtype_bits = 64, "it must be i32: code 0, 32 bits");
     BAD("k", shape[2] = 3, "k has 3 at dimension 2, but page_size is 4");

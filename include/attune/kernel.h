@@ -59,7 +59,7 @@ typedef struct attune_arguments {
                                   * and no weights have such a dim. Keys projected from x: seq_kv need not be set */
     int64_t seq_new, num_rows;   /* if dynamic. Ragged, or keys of x: as many new keys as there are queries */
     int64_t total_q, total_kv;   /* ragged: tokens in q and in k, v; at least the last of cu_seqlens */
-    int64_t num_pages, max_pages;/* paged: pages in k and v, columns of block_table */
+    int64_t num_pages, max_pages;/* paged: pages in k and v, columns of block_table; see block_table_stride */
     int64_t mask_seq_kv, bias_seq_kv; /* columns of attn_mask, attn_bias. With short_masks and ATTUNE_DYNAMIC as last
                                        * dim: from 0 to seq_kv; otherwise those of the problem. ATTUNE_NOT_SET:
                                        * seq_kv */
@@ -87,6 +87,8 @@ typedef struct attune_arguments {
     int64_t tensor_strides[ATTUNE_MAX_USER_TENSORS][4];
     const attune_block_mask *block_mask; /* NULL, or what attune_block_mask_create made of mask_mod */
     int64_t k_group_strides[4], v_group_strides[4]; /* of k_scale and v_scale, if these are of rank 4 */
+    int64_t block_table_stride; /* elements between two rows of block_table, which may be a view of a wider table: at
+                                 * least max_pages. 0: max_pages */
 } attune_arguments;
 
 /* Sets sizes and strides to those of `problem`, and pointers to NULL. Sizes that the problem leaves open or does not

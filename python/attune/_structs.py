@@ -40,6 +40,7 @@ class Arguments(Structure):
         + [(name, c_void_p) for name in ("q_norm", "k_norm")]
         + [("tensors", c_void_p * 8), ("tensor_strides", c_int64 * 4 * 8), ("block_mask", c_void_p)]
         + [(name, c_int64 * 4) for name in ("k_group_strides", "v_group_strides")]
+        + [("block_table_stride", c_int64)]
     )
 
 

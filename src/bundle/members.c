@@ -84,7 +84,8 @@ static bool ends_with(const char *name, const char *end) {
 }
 
 static bool is_taken(const char *name) {
-    static const char *const others[] = {"softmax_scale", "workspace", "workspace_bytes", "rotary_batch_stride"};
+    static const char *const others[] = {"softmax_scale", "workspace", "workspace_bytes", "rotary_batch_stride",
+                                         "block_table_stride"};
     bool taken = ends_with(name, "_strides") || ends_with(name, "_tensor") || at_bundle_is_reserved(name);
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) taken = taken || !strcmp(name, others[i]);
     for (int i = 0; i < MHA_NUM_SIZES; i++) taken = taken || (sizes[i].name && !strcmp(name, sizes[i].name));
@@ -147,6 +148,8 @@ static void add_sizes(list *l) {
     for (int size = MHA_SEQ_Q; size < MHA_NUM_SIZES; size++)
         if (s->parameters.has[size] && sizes[size].offset) add_number(l, sizes[size].name, sizes[size].offset);
     if (s->place[MHA_COS] >= 0) add_number(l, "rotary_batch_stride", offsetof(attune_arguments, rotary_batch_stride));
+    if (s->place[MHA_BLOCK_TABLE] >= 0)
+        add_number(l, "block_table_stride", offsetof(attune_arguments, block_table_stride));
 }
 
 /* A cumulative table tells the longest length, so a call need not. */

@@ -16,12 +16,13 @@ enum {
     USER_BEGIN = offsetof(attune_arguments, tensor_strides),
     USER_BYTES = sizeof(((attune_arguments *)NULL)->tensor_strides),
     GROUPS_BEGIN = offsetof(attune_arguments, k_group_strides),
-    GROUPS_BYTES = offsetof(attune_arguments, v_group_strides) + 4 * sizeof(int64_t) - GROUPS_BEGIN
+    GROUPS_BYTES = offsetof(attune_arguments, block_table_stride) + sizeof(int64_t) - GROUPS_BEGIN
 };
 _Static_assert(SIZES_BYTES == 60 * sizeof(int64_t) &&
                    offsetof(attune_arguments, attn_mask) == SIZES_BEGIN + SIZES_BYTES,
                "a new size or stride: it must lie between batch and rotary_batch_stride");
 _Static_assert(INPUTS_BYTES == 9 * sizeof(int64_t), "or be one of a block's inputs");
+_Static_assert(GROUPS_BYTES == 9 * sizeof(int64_t), "or come after the strides of scales by group");
 
 /* Replaces pointers to tensors without elements: kernels and interpreter never see NULL. */
 static _Alignas(64) char nothing[64];
@@ -73,10 +74,18 @@ static attune_status take_arguments(const at_signature *s, const attune_argument
 
 static size_t taken_tensors(const at_signature *s) { return s->count + s->adds_lse; }
 
+/* A kernel finds a row of the block table by max_pages, which is the rows' stride here: that the columns between are
+ * not used follows from lengths, which were checked against the columns that there are. */
+static mha_sizes sizes_of_code(const at_signature *s, const at_settled *settled) {
+    mha_sizes sizes = settled->sizes;
+    if (s->place[MHA_BLOCK_TABLE] >= 0) sizes.of[MHA_MAX_PAGES] = settled->strides[(int)s->place[MHA_BLOCK_TABLE]][0];
+    return sizes;
+}
+
 /* The heads of a group become the queries of one head, whose only one each of them has. */
 static void take_folded(const at_signature *s, at_settled *out) {
     const int64_t group = s->problem.num_heads / s->problem.num_kv_heads;
-    mha_sizes sizes = out->sizes;
+    mha_sizes sizes = sizes_of_code(s, out);
     int64_t strides[MHA_NUM_TENSORS][4];
     memcpy(strides, out->strides, sizeof strides);
     sizes.of[MHA_SEQ_Q] = group;
@@ -96,11 +105,12 @@ static void take_scalars(const at_signature *s, at_settled *out) {
         strides[1] = out->sizes.of[MHA_SEQ_Q];
         strides[0] = out->sizes.of[MHA_HEADS] * strides[1];
     }
+    const mha_sizes sizes = sizes_of_code(s, out);
     if (s->folds_group)
         take_folded(s, out);
     else
-        mha_scalars(&s->problem, &s->taken, &out->sizes, s->tensors, taken_tensors(s),
-                    (const int64_t(*)[4])out->strides, out->scalars);
+        mha_scalars(&s->problem, &s->taken, &sizes, s->tensors, taken_tensors(s), (const int64_t(*)[4])out->strides,
+                    out->scalars);
 }
 
 static attune_status finish(const at_signature *s, const attune_arguments *a, at_settled *out, at_error *err) {
@@ -242,14 +252,16 @@ static attune_status take_scale(const at_signature *s, const attune_arguments *a
 
 /* ---- The call ---- */
 
-static bool has_groups(const at_signature *s) { return s->place[MHA_K_SCALES] >= 0 || s->place[MHA_V_SCALES] >= 0; }
+static bool has_late_strides(const at_signature *s) {
+    return s->place[MHA_K_SCALES] >= 0 || s->place[MHA_V_SCALES] >= 0 || s->place[MHA_BLOCK_TABLE] >= 0;
+}
 
 static bool repeats(const at_signature *s, const attune_arguments *a, const at_layout *layout) {
     const char *own = (const char *)a, *other = (const char *)&layout->arguments;
     return layout->is_settled && !memcmp(own + SIZES_BEGIN, other + SIZES_BEGIN, SIZES_BYTES) &&
            (s->place[MHA_X] < 0 || !memcmp(own + INPUTS_BEGIN, other + INPUTS_BEGIN, INPUTS_BYTES)) &&
            (s->place[MHA_USER_TENSORS] < 0 || !memcmp(own + USER_BEGIN, other + USER_BEGIN, USER_BYTES)) &&
-           (!has_groups(s) || !memcmp(own + GROUPS_BEGIN, other + GROUPS_BEGIN, GROUPS_BYTES));
+           (!has_late_strides(s) || !memcmp(own + GROUPS_BEGIN, other + GROUPS_BEGIN, GROUPS_BYTES));
 }
 
 static attune_status settle_call(const at_signature *s, const at_layout *likely, const attune_arguments *a,

@@ -111,6 +111,8 @@ typedef struct at_longest {
 /* Checks lengths, pages and positions of all batch entries against the sizes. Open sizes are upper bounds. */
 attune_status at_tables_check_entries(const at_signature *signature, const attune_arguments *arguments,
                                       const mha_sizes *sizes, at_longest *longest, at_error *err);
+/* Elements between two rows of block_table. */
+attune_status at_tables_row(const attune_arguments *arguments, const mha_sizes *sizes, int64_t *row, at_error *err);
 /* Checks position_ids and row_ids. */
 attune_status at_tables_check_ids(const at_signature *signature, const attune_arguments *arguments,
                                   const mha_sizes *sizes, at_error *err);

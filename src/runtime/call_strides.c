@@ -23,6 +23,7 @@ static attune_status settle_one(const at_signature *s, const attune_arguments *a
             return at_fail(err, ATTUNE_INVALID_ARGUMENT, "rotary_batch_stride is %lld; it must be from 0 to %lld",
                            (long long)strides[0], (long long)MHA_MAX_STRIDE);
     }
+    if (t->id == MHA_BLOCK_TABLE && at_tables_row(a, &out->sizes, &strides[0], err)) return ATTUNE_INVALID_ARGUMENT;
     if (mha_extent(t, dims, strides, &elements, &why)) return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s", why.message);
     out->bytes[i] = (uint64_t)elements * at_element_bytes(t);
     return ATTUNE_OK;

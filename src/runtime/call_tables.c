@@ -10,6 +10,7 @@ typedef struct tables {
     const attune_arguments *arguments;
     const mha_sizes *sizes;
     const int32_t *cu_q, *cu_kv, *kv_lens, *offsets, *pages;
+    int64_t row;  /* elements between two rows of pages */
     bool rotates; /* by the positions of queries and keys */
 } tables;
 
@@ -117,7 +118,7 @@ static attune_status check_pages(const tables *t, const entry *e, at_error *err)
                        "entry %lld has %lld keys, but block_table holds %lld pages of %lld (max_pages, page_size)",
                        e->number, (long long)e->keys, (long long)columns, (long long)size);
     for (int64_t i = 0; i < used; i++) {
-        const int32_t page = t->pages[e->number * columns + i];
+        const int32_t page = t->pages[e->number * t->row + i];
         if (page < 0 || page >= pages)
             return at_fail(err, ATTUNE_INVALID_ARGUMENT, "block_table[%lld, %lld] is %d; num_pages is %lld", e->number,
                            (long long)i, (int)page, (long long)pages);
@@ -164,6 +165,15 @@ static attune_status check_id_count(const tables *t, const entry *e, at_error *e
                    (long long)e->queries, (long long)e->keys);
 }
 
+attune_status at_tables_row(const attune_arguments *a, const mha_sizes *sizes, int64_t *row, at_error *err) {
+    const int64_t columns = sizes->of[MHA_MAX_PAGES];
+    *row = a->block_table_stride ? a->block_table_stride : columns;
+    if (*row >= columns && *row <= MHA_MAX_STRIDE) return ATTUNE_OK;
+    return at_fail(err, ATTUNE_INVALID_ARGUMENT,
+                   "block_table_stride is %lld; it must be 0, or from %lld (max_pages) to %lld", (long long)*row,
+                   (long long)columns, (long long)MHA_MAX_STRIDE);
+}
+
 attune_status at_tables_check_entries(const at_signature *s, const attune_arguments *a, const mha_sizes *sizes,
                                       at_longest *longest, at_error *err) {
     tables t = {
@@ -171,7 +181,8 @@ attune_status at_tables_check_entries(const at_signature *s, const attune_argume
     *longest = (at_longest){0, 0};
     if (find(s, a, MHA_CU_SEQLENS_Q, &t.cu_q, err) || find(s, a, MHA_CU_SEQLENS_KV, &t.cu_kv, err) ||
         find(s, a, MHA_KV_LENS, &t.kv_lens, err) || find(s, a, MHA_CAUSAL_OFFSETS, &t.offsets, err) ||
-        (sizes->of[MHA_MAX_PAGES] > 0 && find(s, a, MHA_BLOCK_TABLE, &t.pages, err)))
+        (sizes->of[MHA_MAX_PAGES] > 0 &&
+         (find(s, a, MHA_BLOCK_TABLE, &t.pages, err) || at_tables_row(a, sizes, &t.row, err))))
         return ATTUNE_INVALID_ARGUMENT;
     const int64_t entries = s->has_entry_tables ? sizes->of[MHA_BATCH] : 1; /* else all are alike */
     for (int64_t b = 0; b < entries; b++) {

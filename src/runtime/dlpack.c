@@ -256,9 +256,9 @@ static attune_status take_strides(binding *b, at_error *err) {
     return ATTUNE_OK;
 }
 
-/* Tables, and other tensors without strides in a call; for cos and sin, all dimensions except the first. */
+/* Tables, and other tensors without strides in a call; for cos, sin and block_table all dimensions except the first. */
 static attune_status check_contiguous(const binding *b, at_error *err) {
-    const int outermost = b->t->id == MHA_COS || b->t->id == MHA_SIN;
+    const int outermost = b->t->id == MHA_COS || b->t->id == MHA_SIN || b->t->id == MHA_BLOCK_TABLE;
     int64_t stride = 1;
     for (int d = b->first; d < b->t->rank; d++)
         if (b->dims[d] == 0) return ATTUNE_OK;
@@ -280,6 +280,16 @@ static attune_status take_angles(binding *b, at_error *err) {
                        "%s has %lld elements between two entries of the batch, but rotary_batch_stride is %lld",
                        b->t->name, (long long)stride, (long long)a->rotary_batch_stride);
     a->rotary_batch_stride = stride;
+    return ATTUNE_OK;
+}
+
+/* A view of a wider table has rows that lie further apart. */
+static attune_status take_rows_of_pages(binding *b, at_error *err) {
+    const int64_t columns = b->dims[1], stride = b->dims[0] > 1 && columns ? b->strides[0] : 0;
+    if (stride && stride < columns)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s has stride %lld at dimension 0; it must be at least %lld",
+                       b->t->name, (long long)stride, (long long)columns);
+    b->arguments.block_table_stride = stride == columns ? 0 : stride;
     return ATTUNE_OK;
 }
 
@@ -318,7 +328,8 @@ static attune_status bind(binding *b, at_error *err) {
     if (check_type(b, err) || check_place(b, err) || read_dims(b, err)) return ATTUNE_INVALID_ARGUMENT;
     for (int d = b->first; d < b->t->rank; d++)
         if (take_dim(b, d, err)) return ATTUNE_INVALID_ARGUMENT;
-    if (take_strides(b, err) || (!b->t->has_strides && check_contiguous(b, err)) || (is_angle && take_angles(b, err)))
+    if (take_strides(b, err) || (!b->t->has_strides && check_contiguous(b, err)) || (is_angle && take_angles(b, err)) ||
+        (b->t->id == MHA_BLOCK_TABLE && take_rows_of_pages(b, err)))
         return ATTUNE_INVALID_ARGUMENT;
     return take_pointer(b, err);
 }

@@ -352,3 +352,19 @@ def test_help_is_an_index():
     with pytest.raises(AttributeError, match="module 'attune' has no attribute 'nothing'"):
         attune.nothing
     assert re.match(r"<attune.Context of \d+ threads?, ", repr(attune.Context(max_workers=2)))
+
+
+def test_a_block_table_may_be_a_view_of_a_wider_one():
+    kernel = attune.compile("batch=2,num_heads=2,seq_q=1,seq_kv=dynamic,head_dim=8,page_size=4,kv_lens=1")
+    rng = np.random.default_rng(3)
+    q = rng.standard_normal((2, 2, 1, 8)).astype("f4")
+    k, v = (rng.standard_normal((6, 2, 4, 8)).astype("f4") for _ in range(2))
+    table = np.array([[3, 0, 5], [1, 2, 4]], "i4")
+    wide = np.full((2, 7), 2**31 - 1, "i4")
+    wide[:, :3] = table
+    tensors = dict(q=q, k=k, v=v, kv_lens=np.array([5, 12], "i4"))
+    expected = kernel(**tensors, block_table=table)
+    assert np.array_equal(kernel(**tensors, block_table=wide[:, :3]), expected)
+    assert np.array_equal(kernel(**tensors, block_table=wide[:, :3]), expected)
+    with pytest.raises(attune.InvalidArgumentError, match="innermost stride of block_table is 2"):
+        kernel(**tensors, block_table=wide[:, ::2])
