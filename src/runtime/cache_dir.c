@@ -97,9 +97,9 @@ static bool may_follow(const walk *w, size_t end, const struct stat *link, at_er
     return false;
 }
 
-/* Puts the target of the link `fd`, whose name ends at `end`, in its place. False: *err is filled, or errno says why.
- */
-static bool follow_link(walk *w, size_t end, int fd, const struct stat *status, at_error *err) {
+/* Puts the target of the link `fd`, whose name is from `start` to `end`, in its place. False: *err is filled, or errno
+ * says why. */
+static bool follow_link(walk *w, size_t start, size_t end, int fd, const struct stat *status, at_error *err) {
     enum { MOST_LINKS = 40 }; /* as many as Linux follows */
     char target[PATH_MAX], rest[PATH_MAX];
     errno = ELOOP;
@@ -108,20 +108,24 @@ static bool follow_link(walk *w, size_t end, int fd, const struct stat *status, 
     errno = length ? errno : ENOENT;
     if (length <= 0) return false;
     target[length] = '\0';
-    if (*target == '/') w->at = 0;
+    if (*target == '/') w->at = start = 0;
     snprintf(rest, sizeof rest, "%s", w->path + end);
     errno = ENAMETOOLONG;
-    return (size_t)snprintf(w->path + w->at, PATH_MAX - w->at, "%s%s", target, rest) < PATH_MAX - w->at;
+    return (size_t)snprintf(w->path + start, PATH_MAX - start, "%s%s", target, rest) < PATH_MAX - start;
 }
 
-/* Goes into the directory of the next name, or follows the link that it is. */
-static bool take_step(walk *w, size_t end, const at_io *io, at_error *err) {
-    char name[NAME_MAX + 1];
+/* Goes into the directory of the next name, or follows the link that it is. The first name of an absolute path, also of
+ * a link's, is opened with its '/': an emulator with a root of its own looks at absolute paths only. */
+static bool take_step(walk *w, const at_io *io, at_error *err) {
+    char name[NAME_MAX + 2];
     struct stat status;
+    const bool is_first = w->at == 0 && *w->path == '/';
+    const size_t start = w->at + (is_first ? strspn(w->path, "/") : 0);
+    const size_t end = start + strcspn(w->path + start, "/");
     errno = ENAMETOOLONG;
-    if (end - w->at >= sizeof name) return false;
-    snprintf(name, sizeof name, "%.*s", (int)(end - w->at), w->path + w->at);
-    const int fd = at_io_open(io, w->dir, name, O_PATH | O_NOFOLLOW | O_CLOEXEC, 0);
+    if (end - start > NAME_MAX) return false;
+    snprintf(name, sizeof name, "%s%.*s", is_first ? "/" : "", (int)(end - start), w->path + start);
+    const int fd = at_io_open(io, is_first ? AT_FDCWD : w->dir, name, O_PATH | O_NOFOLLOW | O_CLOEXEC, 0);
     if (fd < 0) return false;
     bool is_good = !at_io_stat(io, fd, &status);
     if (is_good && S_ISDIR(status.st_mode)) {
@@ -130,7 +134,7 @@ static bool take_step(walk *w, size_t end, const at_io *io, at_error *err) {
     }
     if (is_good) {
         errno = ENOTDIR;
-        is_good = S_ISLNK(status.st_mode) && follow_link(w, end, fd, &status, err);
+        is_good = S_ISLNK(status.st_mode) && follow_link(w, start, end, fd, &status, err);
     }
     const int reason = errno;
     close(fd);
@@ -146,16 +150,7 @@ static int open_directory(walk *w, const at_io *io, at_error *err) {
     w->at = 0;
     w->dir = AT_FDCWD;
     w->links = 0;
-    while (is_good && w->path[w->at]) {
-        const size_t end = w->at + strcspn(w->path + w->at, "/");
-        if (end > w->at) {
-            is_good = take_step(w, end, io, err);
-        } else if (w->at == 0) { /* of an absolute path, also of a link's */
-            const int root = at_io_open(io, AT_FDCWD, "/", O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
-            is_good = root >= 0;
-            if (is_good) go_to(w, root, 0);
-        }
-    }
+    while (is_good && w->path[w->at]) is_good = take_step(w, io, err);
     const int fd = is_good ? at_io_open(io, w->dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0) : -1;
     const int reason = errno;
     if (w->dir >= 0) close(w->dir);
