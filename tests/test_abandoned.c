@@ -5,6 +5,7 @@
 #include "support/plans.h"
 #include "support/stand_in.h"
 
+#include <dirent.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -256,6 +257,40 @@ static void llvm_goes_on_alone(void **state) {
     }
 }
 
+static int count_compiling_threads(void) {
+    DIR *const tasks = opendir("/proc/self/task");
+    int count = 0;
+    assert_non_null(tasks);
+    for (const struct dirent *task; (task = readdir(tasks));) {
+        char path[300], name[32] = "";
+        snprintf(path, sizeof path, "/proc/self/task/%s/comm", task->d_name);
+        FILE *const file = fopen(path, "r");
+        if (!file) continue;
+        if (fgets(name, sizeof name, file)) count += !strcmp(name, "attune-compile\n");
+        fclose(file);
+    }
+    closedir(tasks);
+    return count;
+}
+
+/* Each plan ends at once, but the next one for the same kernel goes on with its compile. The thread of a compile that
+ * is done may still be there when the next one starts. */
+static void plans_that_live_shorter_than_a_compile_get_their_kernel(void **state) {
+    static const char *const texts[] = {ANY, ANY ",is_causal=1"};
+    (void)state;
+    attune_context *const context = open_context(NULL, ATTUNE_COMPILE_IN_PROCESS);
+    attune_statistics counts = {.struct_size = sizeof counts};
+    for (int i = 0; counts.compiles < 2; i++) {
+        attune_plan *const plan = open_plan(context, texts[i % 2]);
+        call(context, plan, texts[i % 2]);
+        attune_plan_destroy(context, plan);
+        assert_in_range(count_compiling_threads(), 0, 2);
+        assert_int_equal(attune_get_statistics(context, &counts), ATTUNE_OK);
+    }
+    attune_context_destroy(context);
+    assert_int_equal(blocks, 0);
+}
+
 /* ---- exit ---- */
 
 static attune_status wait_in_foreign_code(void *user, const at_codegen_request *request,
@@ -347,6 +382,7 @@ int main(void) {
         TEST(a_worker_is_killed),
         TEST(a_job_without_a_place_is_abandoned),
         TEST(llvm_goes_on_alone), /* last: the process ends beside it */
+        TEST(plans_that_live_shorter_than_a_compile_get_their_kernel), /* last: the process ends beside it */
     };
     return cmocka_run_group_tests(tests, stand_in_setup, stand_in_teardown);
 }

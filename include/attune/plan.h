@@ -135,8 +135,8 @@ typedef struct attune_plan_info {
 ATTUNE_API attune_status attune_plan_get_info(const attune_plan *plan, attune_plan_info *info);
 
 /* Destroys a plan, which must not be running, before its context. NULL is fine. A compile for it in the background is
- * abandoned: LLVM in this process finishes on a thread of its own and its result is dropped; a worker process is
- * killed. The event of its end has the status ATTUNE_CANCELLED. */
+ * abandoned: LLVM in this process finishes on a thread of its own, and the next compile in the background takes the
+ * result if it needs the same one; a worker process is killed. The event of its end has the status ATTUNE_CANCELLED. */
 ATTUNE_API void attune_plan_destroy(attune_context *context, attune_plan *plan);
 
 #ifdef __cplusplus

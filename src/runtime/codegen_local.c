@@ -9,6 +9,7 @@
 #include <dlfcn.h>
 #include <link.h>
 #include <string.h>
+#include <unistd.h>
 
 attune_status at_codegen_copy(const attune_allocator *allocator, const void *from, size_t bytes, void **data,
                               at_error *err) {
@@ -79,9 +80,10 @@ attune_status at_plugin_compile(void *user, const at_codegen_request *request, c
 
 /* ---- In a thread of its own ---- */
 
-/* One compile, which belongs to the job and to the thread; the last one frees it. */
+/* One compile, which belongs to the job, or to left_alone, and to the thread; the last one frees it. */
 typedef struct errand {
     _Atomic int owners;
+    pid_t pid; /* a child of fork() is without the thread */
     pthread_mutex_t mutex; /* guards is_done */
     pthread_cond_t changed;
     bool is_done;
@@ -101,6 +103,7 @@ static errand *new_errand(const at_codegen_request *request) {
     errand *const e = at_alloc(NULL, sizeof *e + target + request->ir_bytes + 1);
     if (!e) return NULL;
     e->owners = 2;
+    e->pid = getpid();
     pthread_mutex_init(&e->mutex, NULL);
     at_condition_init(&e->changed);
     memcpy(e->texts, request->target, target);
@@ -177,11 +180,40 @@ static attune_status take_result(const errand *e, const attune_allocator *alloca
     return at_codegen_copy(allocator, e->data, e->bytes, data, err);
 }
 
-attune_status at_compile_apart(at_compile_fn *compile, void *user, at_local_plugin *plugin,
-                               const at_codegen_request *request, const attune_allocator *allocator, void **data,
-                               size_t *bytes, at_error *err) {
+/* The plug-in's compile that was abandoned last. */
+static _Atomic(errand *) left_alone;
+
+static void leave_alone(errand *e) {
+    errand *const before = e->compile == at_plugin_compile ? atomic_exchange(&left_alone, e) : e;
+    if (before) leave(before);
+}
+
+static bool is_same(const errand *e, const at_local_plugin *plugin, const at_codegen_request *request) {
+    return e->request.stage == request->stage && e->request.ir_bytes == request->ir_bytes &&
+           !memcmp(e->request.ir, request->ir, request->ir_bytes) && !strcmp(e->request.target, request->target) &&
+           !strcmp(e->plugin.file.path, plugin->file.path);
+}
+
+/* The compile that was abandoned last, if it is this one and was begun; or else NULL after its end. */
+static errand *join(const at_local_plugin *plugin, const at_codegen_request *request) {
+    errand *const e = atomic_exchange(&left_alone, NULL);
+    if (!e || e->pid != getpid()) return NULL;
+    const bool same = is_same(e, plugin, request);
+    if (same) atomic_store(&e->plugin.is_unwanted, false);
+    if (!wait_for(e)) {
+        leave_alone(e);
+    } else if (same && e->status != ATTUNE_CANCELLED) {
+        return e;
+    } else {
+        leave(e);
+    }
+    return NULL;
+}
+
+static errand *begin(at_compile_fn *compile, void *user, const at_local_plugin *plugin,
+                     const at_codegen_request *request) {
     errand *const e = new_errand(request);
-    if (!e) return at_fail_memory(err, sizeof *e + request->ir_bytes);
+    if (!e) return NULL;
     e->compile = plugin ? at_plugin_compile : compile;
     e->user = plugin ? &e->plugin : user;
     if (plugin) {
@@ -189,9 +221,24 @@ attune_status at_compile_apart(at_compile_fn *compile, void *user, at_local_plug
         e->plugin.exports = atomic_load(&plugin->exports);
     }
     if (!start(e)) run(e);
-    const bool is_done = wait_for(e);
-    const attune_status status = is_done ? take_result(e, allocator, data, bytes, err) : at_background_fail(err);
-    if (is_done && plugin) atomic_store(&plugin->exports, atomic_load(&e->plugin.exports));
+    return e;
+}
+
+attune_status at_compile_apart(at_compile_fn *compile, void *user, at_local_plugin *plugin,
+                               const at_codegen_request *request, const attune_allocator *allocator, void **data,
+                               size_t *bytes, at_error *err) {
+    errand *e = plugin ? join(plugin, request) : NULL;
+    if (!e) {
+        if (at_background_is_abandoned()) return at_background_fail(err);
+        e = begin(compile, user, plugin, request);
+        if (!e) return at_fail_memory(err, sizeof *e + request->ir_bytes);
+        if (!wait_for(e)) {
+            leave_alone(e);
+            return at_background_fail(err);
+        }
+    }
+    const attune_status status = take_result(e, allocator, data, bytes, err);
+    if (plugin) atomic_store(&plugin->exports, atomic_load(&e->plugin.exports));
     leave(e);
     return status;
 }

@@ -1,8 +1,9 @@
 /* The code generator in this process: the plug-in, which is loaded by the first compile.
  *
  * LLVM cannot be interrupted. So a job of the background (runtime/background.h) has it run in a thread of its own,
- * which owns all that it needs. If the job is abandoned, that thread finishes alone, after the context perhaps, and
- * throws the result away. */
+ * which owns all that it needs. If the job is abandoned, that thread finishes alone, after the context perhaps. The
+ * next job takes its result if it needs the same, and compiles nothing before that thread has finished. So plans that
+ * live shorter than a compile get their kernel in the end, and compiles that nobody waits for do not pile up. */
 #ifndef ATTUNE_RUNTIME_CODEGEN_LOCAL_H
 #define ATTUNE_RUNTIME_CODEGEN_LOCAL_H
 
