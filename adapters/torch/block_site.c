@@ -9,6 +9,7 @@ static void describe(const void *key_, attune_problem *p) {
     p->dtype = key->dtype;
     p->seq_q = ATTUNE_DYNAMIC;
     p->is_causal = key->is_causal;
+    p->causal_align = ATTUNE_TOP_LEFT; /* a matrix of PyTorch; lengths only end it */
     p->has_kv_lens = key->has_lengths;
     if (key->has_weights) p->weights_mode = ATTUNE_WEIGHTS_SOFTMAX;
     p->weights_average = key->average_weights;

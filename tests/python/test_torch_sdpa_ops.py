@@ -34,7 +34,7 @@ def mask_with_an_empty_row():
 RULES = {
     "plain": {},
     "causal": dict(is_causal=True),
-    "bottom_right": dict(is_causal=True, bottom_right=True),
+    "top_left": dict(is_causal=True, bottom_right=False),
     "mask": dict(mask=mask_with_an_empty_row()),
     "lengths_and_window": dict(kv_lens=LENS, is_causal=True, bottom_right=True, window_left=2),
     "window": dict(window_left=1, window_right=2),
@@ -42,7 +42,7 @@ RULES = {
 }
 
 
-def by_reference(q, k, v, mask=None, bias=None, kv_lens=None, is_causal=False, bottom_right=False, **rest):
+def by_reference(q, k, v, mask=None, bias=None, kv_lens=None, is_causal=False, bottom_right=True, **rest):
     left, right = rest.get("window_left", -1), rest.get("window_right", -1)
     hidden = _hidden(q, k, mask, kv_lens, is_causal, bottom_right, left, right)
     return reference(q, k, v, hidden, bias, rest.get("scale"))

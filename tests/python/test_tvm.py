@@ -27,7 +27,8 @@ def reference(q, k, v, is_causal=False, scale=None, seen=True):
     group = q.shape[1] // k.shape[1]
     q, k, v = q.astype(float), k.repeat(group, 1).astype(float), v.repeat(group, 1).astype(float)
     scores = q @ k.swapaxes(2, 3) * (q.shape[3] ** -0.5 if scale is None else scale)
-    seen = np.broadcast_to(seen, scores.shape) & (np.tri(*scores.shape[2:]) > 0 if is_causal else True)
+    rows, keys = scores.shape[2:]
+    seen = np.broadcast_to(seen, scores.shape) & (np.tri(rows, keys, keys - rows) > 0 if is_causal else True)
     powers = np.where(seen, np.exp(np.where(seen, scores, 0)), 0)
     return powers / powers.sum(-1, keepdims=True) @ v
 
