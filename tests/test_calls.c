@@ -308,7 +308,7 @@ static void bad_lengths(void **state) {
     BAD_SIZE(c, kv_lens = (const int32_t *)(const void *)((const char *)a.kv_lens + 2), "not aligned to 4 bytes");
     sample_call_close(&c);
     sample_call_open(&c, &samples[APPENDED], ON_THE_HEAP);
-    bad_value(&c, "kv_lens", 1, 2, "entry 1 has 2 keys, fewer than the 3 that are appended");
+    bad_value(&c, "kv_lens", 1, 2, "sequence 1 has 2 keys, fewer than the 3 that are appended");
     BAD_SIZE(c, out = a.k, "overlaps");
     BAD_SIZE(c, k_new = a.v, "the output v overlaps k_new");
     BAD_SIZE(c, k = a.v, "the output k overlaps v");
@@ -362,9 +362,9 @@ static void bad_ragged_batches(void **state) {
     int32_t *cu = sample_call_data(&c, "cu_seqlens_q");
     cu[1] = cu[2] = 2; /* the last entry: from 2 to 11 */
     sample_call_assert_refused(sample_context, &c, &c.arguments,
-                               "entry 2 of cu_seqlens_q has 9 tokens; this call takes at most 8 (max_seq_q)");
+                               "sequence 2 of cu_seqlens_q has 9 tokens; this call takes at most 8 (max_seq_q)");
     cu[1] = cu[2] = 5;
-    BAD_SIZE(c, seq_kv = 10, "entry 2 of cu_seqlens_kv has 11 tokens; this call takes at most 10 (seq_kv)");
+    BAD_SIZE(c, seq_kv = 10, "sequence 2 of cu_seqlens_kv has 11 tokens; this call takes at most 10 (seq_kv)");
     BAD_SIZE(c, total_q = -2, "total_q is -2");
     BAD_SIZE(c, total_kv = 22, "there are only 22 tokens (total_kv)");
     BAD_SIZE(c, cu_seqlens_q = NULL, "the pointer to cu_seqlens_q is NULL");
@@ -372,11 +372,11 @@ static void bad_ragged_batches(void **state) {
     sample_call_close(&c);
     /* The layout of a mask must not depend on the contents of the tables. */
     sample_call_open(&c, &samples[RAGGED_MASK], ON_THE_HEAP);
-    BAD_SIZE(c, seq_q = 0, "entry 0 of cu_seqlens_q has 6 tokens; this call takes at most 0");
-    BAD_SIZE(c, seq_kv = 0, "entry 0 of cu_seqlens_kv has 5 tokens; this call takes at most 0");
+    BAD_SIZE(c, seq_q = 0, "sequence 0 of cu_seqlens_q has 6 tokens; this call takes at most 0");
+    BAD_SIZE(c, seq_kv = 0, "sequence 0 of cu_seqlens_kv has 5 tokens; this call takes at most 0");
     sample_call_close(&c);
     sample_call_open(&c, &samples[SERVED], ON_THE_HEAP);
-    bad_value(&c, "kv_lens", 2, 5, "entry 2 has 5 keys, fewer than the 6 that are appended");
+    bad_value(&c, "kv_lens", 2, 5, "sequence 2 has 5 keys, fewer than the 6 that are appended");
     sample_call_close(&c);
 }
 
@@ -399,7 +399,8 @@ static void bad_pages(void **state) {
     sample_call_open(&c, &full, ON_THE_HEAP);
     BAD_SIZE(c, block_table_stride = 1, "block_table_stride is 1; it must be 0, or from 2 (max_pages) to ");
     BAD_SIZE(c, block_table_stride = -2, "block_table_stride is -2");
-    BAD_SIZE(c, max_pages = 1, "entry 0 has 6 keys, but block_table holds 1 pages of 4 (max_pages, page_size)");
+    BAD_SIZE(c, max_pages = 1,
+             "sequence 0 has 6 keys, but its row of block_table has 1 pages of 4 (max_pages, page_size)");
     sample_call_close(&c);
 }
 
@@ -408,8 +409,8 @@ static void bad_positions(void **state) {
     sample_call c;
     sample_call_open(&c, &samples[PLACED], ON_THE_HEAP);
     bad_value(&c, "causal_offsets", 1, INT32_MAX - 5,
-              "the queries of entry 1 stand at positions 2147483642 to 214748364");
-    bad_value(&c, "causal_offsets", 0, INT32_MIN, "entry 0 stand at positions -2147483648");
+              "the queries of sequence 1 stand at positions 2147483642 to 214748364");
+    bad_value(&c, "causal_offsets", 0, INT32_MIN, "sequence 0 stand at positions -2147483648");
     sample_call_close(&c);
     sample_call_open(&c, &samples[ROTATED], ON_THE_HEAP);
     BAD_SIZE(c, rotary_positions = 5, "stand at positions 0 to 5; rotary_positions is 5");
@@ -423,21 +424,21 @@ static void bad_positions(void **state) {
     static const sample before_zero = {.problem = "batch=2,op=rotary,seq_q=3,head_dim=4,rotary_dim=4,causal_offsets=1",
                                        .sizes = "rotary_positions=9"};
     sample_call_open(&c, &before_zero, ON_THE_HEAP);
-    bad_value(&c, "causal_offsets", 1, -1, "entry 1 stand at positions -1 to 1");
-    bad_value(&c, "causal_offsets", 0, 7, "entry 0 stand at positions 7 to 9; rotary_positions is 9");
+    bad_value(&c, "causal_offsets", 1, -1, "sequence 1 stand at positions -1 to 1");
+    bad_value(&c, "causal_offsets", 0, 7, "sequence 0 stand at positions 7 to 9; rotary_positions is 9");
     sample_call_close(&c);
     static const sample longer = {.problem = "seq_q=2,seq_kv=7,head_dim=4,rotary_dim=4,causal_align=top_left",
                                   .sizes = "rotary_positions=7"};
     sample_call_open(&c, &longer, ON_THE_HEAP);
-    BAD_SIZE(c, rotary_positions = 6, "entry 0 has 7 keys, but rotary_positions is 6");
+    BAD_SIZE(c, rotary_positions = 6, "sequence 0 has 7 keys, but rotary_positions is 6");
     sample_call_close(&c);
     static const sample early = {.problem = "batch=2,seq_q=2,seq_kv=7,head_dim=4,rotary_dim=4,kv_lens=1",
                                  .sizes = "rotary_positions=7",
                                  .kv = {7, 2}};
     sample_call_open(&c, &early, ON_THE_HEAP);
     bad_value(&c, "kv_lens", 1, 1,
-              "entry 1 has 2 queries and 1 keys: with the last query at the last key (bottom_right) its first query is "
-              "at position -1, which rotary_dim has no angle for");
+              "sequence 1 has 2 queries and 1 keys: with the last query at the last key (bottom_right) its first query "
+              "is at position -1, which rotary_dim has no angle for");
     sample_call_close(&c);
     static const sample shared_ids = {.problem = "seq_q=dynamic,seq_kv=dynamic,head_dim=4,rotary_dim=4,position_ids=1",
                                       .sizes = "seq_q=4,seq_kv=4,rotary_positions=4"};

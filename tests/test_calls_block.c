@@ -247,7 +247,7 @@ static void bad_sizes(void **state) {
     sample_call_close(&c);
     sample_call_open(&c, &steps, ON_THE_HEAP);
     BAD(c, seq_new = 3, "seq_new is 3, but the block projects new keys from x, and seq_q is 2");
-    BAD(c, seq_q = 17; a.seq_new = -1, "entry 0 has 16 keys, fewer than the 17 that are appended");
+    BAD(c, seq_q = 17; a.seq_new = -1, "sequence 0 has 16 keys, fewer than the 17 that are appended");
     sample_call_close(&c);
     sample_call_open(&c, &cross, ON_THE_HEAP);
     BAD(c, seq_kv = -2, "seq_kv is -2");
@@ -276,13 +276,13 @@ static void bad_tables(void **state) {
     sample_call_close(&c);
     /* The layout of the mask must not depend on the contents of the table. */
     sample_call_open(&c, &masked, ON_THE_HEAP);
-    BAD(c, seq_q = 0, "entry 0 of cu_seqlens_q has 6 tokens; this call takes at most 0");
+    BAD(c, seq_q = 0, "sequence 0 of cu_seqlens_q has 6 tokens; this call takes at most 0");
     sample_call_close(&c);
     sample_call_open(&c, &cached, ON_THE_HEAP);
     int32_t *lens = sample_call_data(&c, "kv_lens");
     lens[1] = 2;
     sample_call_assert_refused(sample_context, &c, &c.arguments,
-                               "entry 1 has 2 keys, fewer than the 3 that are appended");
+                               "sequence 1 has 2 keys, fewer than the 3 that are appended");
     sample_call_close(&c);
     sample_call_open(&c, &given, ON_THE_HEAP);
     ids = sample_call_data(&c, "position_ids");

@@ -146,8 +146,8 @@ static void tables_tell_lengths(void **state) {
     assert_runs(&c, &c.arguments, "longest");
     assert_runs(&bounded, &bounded.arguments, "bounds");
     assert_true(sample_calls_agree(&c, &bounded));
-    BAD(c, seq_q = 0, "entry 0 of cu_seqlens_q has 5 tokens; this call takes at most 0");
-    BAD(c, seq_kv = 0, "entry 0 of cu_seqlens_kv has 9 tokens; this call takes at most 0");
+    BAD(c, seq_q = 0, "sequence 0 of cu_seqlens_q has 5 tokens; this call takes at most 0");
+    BAD(c, seq_kv = 0, "sequence 0 of cu_seqlens_kv has 9 tokens; this call takes at most 0");
     sample_call_close(&bounded);
     sample_call_close(&c);
     sample_call_open(&c, &samples[PAGED], ON_THE_HEAP);

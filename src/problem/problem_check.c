@@ -275,7 +275,7 @@ static attune_status check_stored(const stored *s, at_error *err) {
     const bool is_packed = mha_is_packed(s->dtype, s->scales);
     const int64_t *const strides = s->strides;
     if (!mha_is_quantised(s->dtype) && s->scales != ATTUNE_SCALES_NONE)
-        return at_fail(err, ATTUNE_INVALID_PROBLEM, "%s is %s, but only codes have scales: %s is %s", s->scales_name,
+        return at_fail(err, ATTUNE_INVALID_PROBLEM, "%s is %s, but %s is %s, which is not quantised", s->scales_name,
                        mha_field_word(&mha_fields[MHA_ID_k_scales], s->scales), s->dtype_name, dtype);
     if (!mha_is_quantised(s->dtype)) return check_group(s, err);
     if (s->dtype != ATTUNE_F8 && s->scales == ATTUNE_SCALES_NONE)

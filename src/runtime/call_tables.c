@@ -84,8 +84,9 @@ static attune_status check_cumulative(const tables *t, mha_size size, long long 
                        cu[b + 1], (long long)total, is_keys ? "total_kv" : "total_q");
     *length = (int64_t)cu[b + 1] - cu[b];
     if (*length <= most) return ATTUNE_OK;
-    return at_fail(err, ATTUNE_INVALID_ARGUMENT, "entry %lld of %s has %lld tokens; this call takes at most %lld (%s)",
-                   b, name, (long long)*length, (long long)most, longest_of(t, size, text));
+    return at_fail(err, ATTUNE_INVALID_ARGUMENT,
+                   "sequence %lld of %s has %lld tokens; this call takes at most %lld (%s)", b, name,
+                   (long long)*length, (long long)most, longest_of(t, size, text));
 }
 
 static attune_status measure(const tables *t, entry *e, at_error *err) {
@@ -106,8 +107,8 @@ static attune_status measure(const tables *t, entry *e, at_error *err) {
     e->new_keys = 0;
     if (t->s->problem.seq_new) e->new_keys = t->s->problem.is_ragged ? e->queries : size[MHA_SEQ_NEW];
     if (e->keys >= e->new_keys || e->new_keys == 0) return ATTUNE_OK;
-    return at_fail(err, ATTUNE_INVALID_ARGUMENT, "entry %lld has %lld keys, fewer than the %lld that are appended", b,
-                   (long long)e->keys, (long long)e->new_keys);
+    return at_fail(err, ATTUNE_INVALID_ARGUMENT, "sequence %lld has %lld keys, fewer than the %lld that are appended",
+                   b, (long long)e->keys, (long long)e->new_keys);
 }
 
 static attune_status check_pages(const tables *t, const entry *e, at_error *err) {
@@ -115,7 +116,8 @@ static attune_status check_pages(const tables *t, const entry *e, at_error *err)
     const int64_t size = t->s->problem.page_size, used = e->keys / size + (e->keys % size != 0);
     if (used > columns)
         return at_fail(err, ATTUNE_INVALID_ARGUMENT,
-                       "entry %lld has %lld keys, but block_table holds %lld pages of %lld (max_pages, page_size)",
+                       "sequence %lld has %lld keys, but its row of block_table has %lld pages of %lld (max_pages, "
+                       "page_size)",
                        e->number, (long long)e->keys, (long long)columns, (long long)size);
     for (int64_t i = 0; i < used; i++) {
         const int32_t page = t->pages[e->number * t->row + i];
@@ -135,21 +137,21 @@ static attune_status check_positions(const tables *t, const entry *e, at_error *
     const int64_t last = first + e->queries - 1, rows = t->sizes->of[MHA_ROTARY_POSITIONS];
     if (e->queries && (first < -INT32_MAX || last > INT32_MAX))
         return at_fail(err, ATTUNE_INVALID_ARGUMENT,
-                       "the queries of entry %lld stand at positions %lld to %lld, beyond 32 bits", e->number,
+                       "the queries of sequence %lld stand at positions %lld to %lld, beyond 32 bits", e->number,
                        (long long)first, (long long)last);
     if (!t->rotates) return ATTUNE_OK;
     if (e->queries && first < 0 && e->queries > e->keys && mha_is_bottom_right(p))
         return at_fail(err, ATTUNE_INVALID_ARGUMENT,
-                       "entry %lld has %lld queries and %lld keys: with the last query at the last key (bottom_right) "
-                       "its first query is at position %lld, which rotary_dim has no angle for",
+                       "sequence %lld has %lld queries and %lld keys: with the last query at the last key "
+                       "(bottom_right) its first query is at position %lld, which rotary_dim has no angle for",
                        e->number, (long long)e->queries, (long long)e->keys, (long long)first);
     if (e->queries && (first < 0 || last >= rows))
         return at_fail(err, ATTUNE_INVALID_ARGUMENT,
-                       "the queries of entry %lld stand at positions %lld to %lld; rotary_positions is %lld", e->number,
-                       (long long)first, (long long)last, (long long)rows);
+                       "the queries of sequence %lld stand at positions %lld to %lld; rotary_positions is %lld",
+                       e->number, (long long)first, (long long)last, (long long)rows);
     const bool turns_keys = mha_rotates_keys(p) && (!p->seq_new || e->new_keys);
     if (turns_keys && e->keys > rows)
-        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "entry %lld has %lld keys, but rotary_positions is %lld",
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "sequence %lld has %lld keys, but rotary_positions is %lld",
                        e->number, (long long)e->keys, (long long)rows);
     return ATTUNE_OK;
 }
@@ -161,7 +163,7 @@ static attune_status check_id_count(const tables *t, const entry *e, at_error *e
         !mha_rotates_keys(&s->problem) || e->keys == e->queries)
         return ATTUNE_OK;
     return at_fail(err, ATTUNE_INVALID_ARGUMENT,
-                   "entry %lld has %lld queries and %lld keys; with position_ids they must be equal", e->number,
+                   "sequence %lld has %lld queries and %lld keys; with position_ids they must be equal", e->number,
                    (long long)e->queries, (long long)e->keys);
 }
 
