@@ -102,10 +102,21 @@ typedef enum attune_compile_mode {
     ATTUNE_COMPILE_NEVER        /* nothing is compiled: the virtual machine runs what no cache has */
 } attune_compile_mode;
 
+/* Which lines attune writes to stderr. Each level has those of the levels before it, too. */
+typedef enum attune_stderr {
+    ATTUNE_STDERR_DEFAULT = 0, /* as ATTUNE_LOG says, otherwise none */
+    ATTUNE_STDERR_NONE,
+    ATTUNE_STDERR_ERROR,       /* compiles that failed */
+    ATTUNE_STDERR_WARNING,     /* trouble with the cache, worker processes that died, kernels replaced by a fallback */
+    ATTUNE_STDERR_INFO,        /* misses, compiles and how long they took, better kernels that a plan uses */
+    ATTUNE_STDERR_DEBUG,       /* hits of the disk cache and of bundles, kernels that leave the memory cache */
+    ATTUNE_STDERR_COUNT
+} attune_stderr;
+
 typedef struct attune_context_options {
     size_t struct_size;
     const attune_allocator *allocator;    /* NULL: malloc; copied */
-    attune_log_fn *log;                   /* NULL: silent */
+    attune_log_fn *log;                   /* NULL: silent, but for stderr_level */
     void *log_user;
     const attune_runner *runner;          /* NULL: attune's own thread pool; copied */
     uint32_t max_workers;                 /* threads of that pool, the caller of a call included; 0: as many as the
@@ -149,7 +160,18 @@ typedef struct attune_context_options {
                                            * (that of the thread whose call starts it) to 19. A busy machine gives
                                            * niceness 19 a 70th of a CPU, so plans get their kernels that much later.
                                            * Ignored with ATTUNE_COMPILE_WORKER, whose processes compile for all */
+    uint32_t reserved;                    /* 0 */
+    attune_stderr stderr_level;           /* lines on stderr, see below; default: as ATTUNE_LOG says, else none */
 } attune_context_options;
+
+/* Lines on stderr (stderr_level, or ATTUNE_LOG=error, warning, info or debug)
+ * --------------------------------------------------------------------------
+ * For programs to which nobody can add a log function. Each line is one write(2), from the thread where it happens:
+ *     attune[PID] SECONDS LEVEL: TEXT
+ * SECONDS count from the creation of the context. The lines go to the file that descriptor 2 is when the context is
+ * created. If descriptor 2 becomes another file later, or has the close-on-exec flag (no program inherits such a
+ * stderr), nothing is written. A line that cannot be written is lost. Log function and event function are called as
+ * without these lines. */
 
 #ifdef __cplusplus
 #define ATTUNE_CONTEXT_OPTIONS_INIT attune_initial(attune_context_options_init)

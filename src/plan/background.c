@@ -36,7 +36,7 @@ void pl_submit(attune_plan *plan) {
 void pl_tell_swap(const attune_plan *plan, const attune_kernel *kernel, const attune_problem *problem) {
     char name[AT_NAME_CHARS + 1], text[MHA_PROBLEM_TEXT];
     const at_log *const log = &plan->context->log;
-    if (!log->event) return;
+    if (!at_log_wants_event(log, ATTUNE_EVENT_SWAPPED)) return;
     at_key_name(&kernel->node.key, name);
     if (attune_problem_print(problem, text, sizeof text) >= sizeof text) text[0] = '\0';
     at_log_event(log, (attune_event){.kind = ATTUNE_EVENT_SWAPPED, .key = name, .problem = text});

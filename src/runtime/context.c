@@ -113,12 +113,12 @@ static attune_status settle_deadline(attune_context *context, at_error *err) {
 static attune_status fill_context(attune_context *context, const attune_context_options *options,
                                   const at_context_hooks *hooks, at_error *err) {
     context->io = hooks && hooks->io ? hooks->io : at_default_io();
-    context->log = (at_log){options->log, options->log_user, options->event, options->event_user};
     context->allow_interpreter = options->allow_interpreter;
     context->machine_code_only = options->machine_code_only;
     context->has_tier0 = at_tier0_is_on();
     context->team = (at_team){.pool = options->runner ? NULL : &context->pool, .allocator = &context->allocator};
-    attune_status status = options->runner ? at_runner_take(options->runner, &context->team.runner, err) : ATTUNE_OK;
+    attune_status status = at_log_init(&context->log, options, context->io, err);
+    if (!status && options->runner) status = at_runner_take(options->runner, &context->team.runner, err);
     if (!status) status = select_target(options, &context->target, err);
     if (!status) status = settle_deadline(context, err);
     if (status) return status;

@@ -45,7 +45,7 @@ void at_make_name(const at_request *request, char *name, size_t capacity) {
 void at_make_tell(const at_request *request, const at_key *key, attune_event event) {
     char name[AT_NAME_CHARS + 1], problem[MHA_PROBLEM_TEXT];
     const at_log *log = &request->context->log;
-    if (!log->event) return;
+    if (!at_log_wants_event(log, event.kind)) return;
     at_key_name(key, name);
     at_make_print(request, problem, sizeof problem);
     event.key = name;
@@ -79,7 +79,7 @@ attune_status at_make_keep_ir(const at_request *request, at_arena *arena, ir_ker
 /* ---- Entries ---- */
 
 static void tell_disk_hit(const at_request *request, const at_key *key, const char *message, double started) {
-    if (request->context->log.event)
+    if (at_log_wants_event(&request->context->log, ATTUNE_EVENT_DISK_HIT))
         at_make_tell(request, key,
                      (attune_event){
                          .kind = ATTUNE_EVENT_DISK_HIT, .message = message, .milliseconds = at_make_clock() - started});
@@ -152,7 +152,7 @@ static attune_status make_from_entry(const at_request *request, const at_key *ke
 static const char *const where_it_was[AT_NUM_PLACES] = {"", "it lies in the base", "it lies in the pack"};
 
 attune_status at_make_from_disk(const at_request *request, const at_key *key, attune_kernel **kernel, at_error *err) {
-    const double started = request->context->log.event ? at_make_clock() : 0;
+    const double started = at_log_wants_event(&request->context->log, ATTUNE_EVENT_DISK_HIT) ? at_make_clock() : 0;
     uint8_t *data = NULL;
     at_entry entry;
     *kernel = NULL;
@@ -186,7 +186,7 @@ attune_status at_make_from_bundle(const at_request *request, const at_key *key, 
 /* If nothing can be compiled: takes the kernel of the nearest other tuning class that has a usable one. */
 bool at_make_from_stand_in(const at_request *request, const at_key *key, const char *why, attune_kernel **kernel) {
     attune_context *context = request->context;
-    const double started = context->log.event ? at_make_clock() : 0;
+    const double started = at_log_wants_event(&context->log, ATTUNE_EVENT_DISK_HIT) ? at_make_clock() : 0;
     uint8_t *data = NULL;
     at_entry entry;
     const char *found;

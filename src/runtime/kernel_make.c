@@ -15,7 +15,7 @@
 static __attribute__((noinline)) void log_compile(const at_request *request, const at_key *key, double ms) {
     char name[AT_NAME_CHARS + 1], problem[MHA_PROBLEM_TEXT];
     const attune_context *context = request->context;
-    if (!context->log.fn) return;
+    if (!at_log_wants(&context->log, ATTUNE_LOG_INFO)) return;
     at_key_name(key, name);
     at_make_print(request, problem, sizeof problem);
     at_log_printf(&context->log, ATTUNE_LOG_INFO, "compiled kernel %s for %s in %.1f ms %s: %s", name,
@@ -84,12 +84,16 @@ static attune_status make_interpreted(const at_request *request, at_arena *arena
     return status;
 }
 
+/* A context that never compiles has them on purpose. */
+static attune_log_level level_of_fallbacks(const attune_context *context) {
+    return context->codegen.is_off ? ATTUNE_LOG_INFO : ATTUNE_LOG_WARNING;
+}
+
 /* By the virtual machine, or by the interpreter for those who prefer its checks. */
 static attune_status make_without_code(const at_request *request, const at_key *key, at_arena *arena,
                                        const at_built *built, const char *why, attune_kernel **kernel, at_error *err) {
     attune_context *context = request->context;
-    const attune_log_level level = context->codegen.is_off ? ATTUNE_LOG_INFO : ATTUNE_LOG_WARNING;
-    at_log_printf(&context->log, level,
+    at_log_printf(&context->log, level_of_fallbacks(context),
                   context->allow_interpreter ? "the interpreter runs this kernel: %s"
                                              : "the virtual machine runs this kernel: %s",
                   why);
@@ -107,6 +111,8 @@ static __attribute__((noinline)) void fail_to_compile(const at_request *request,
     char problem[MHA_PROBLEM_TEXT] = "";
     if (status == ATTUNE_CODEGEN_FAILED) at_make_print(request, problem, sizeof problem);
     at_fail(err, status, "%s%s%s", why->message, problem[0] ? "; the problem is " : "", problem);
+    const attune_log_level level = status == ATTUNE_CANCELLED ? ATTUNE_LOG_INFO : ATTUNE_LOG_ERROR;
+    at_log_line(&request->context->log, level, "a kernel could not be compiled: %s", err->message);
 }
 
 /* Where nothing can be compiled, or what is compiled cannot be executed. */
@@ -114,7 +120,9 @@ static bool make_without_compiler(const at_request *request, const at_key *key, 
                                   attune_kernel **kernel) {
     if (status == ATTUNE_CODEGEN_MISSING && at_make_from_stand_in(request, key, why, kernel)) return true;
     if (status != ATTUNE_CODEGEN_MISSING && status != ATTUNE_NO_EXEC_MEMORY) return false;
-    return at_make_from_tier0(request, key, why, kernel);
+    if (!at_make_from_tier0(request, key, why, kernel)) return false;
+    at_log_line(&request->context->log, level_of_fallbacks(request->context), "tier 0 runs this kernel: %s", why);
+    return true;
 }
 
 /* *disk: why an entry could not be loaded, or no error. */
@@ -171,6 +179,11 @@ static void settle_time(attune_context *context, attune_kernel *kernel, int64_t 
     kernel->node.made_again_at = now + (wait < SECOND ? SECOND : wait);
 }
 
+static attune_status forbid(const attune_context *context, const at_error *why, at_error *err) {
+    at_log_line(&context->log, ATTUNE_LOG_ERROR, "%s", why->message);
+    return at_fail(err, why->status, "%s", why->message);
+}
+
 static attune_status make_anew(const at_request *request, const at_key *key, const at_error *disk,
                                attune_kernel **kernel, at_error *err) {
     attune_context *context = request->context;
@@ -180,7 +193,7 @@ static attune_status make_anew(const at_request *request, const at_key *key, con
     if (at_record_allow(&context->record, key, request->operation, request->schedule, &forbidden))
         return at_make_from_stand_in(request, key, "ATTUNE_STRICT is set", kernel)
                    ? ATTUNE_OK
-                   : at_fail(err, forbidden.status, "%s", forbidden.message);
+                   : forbid(request->context, &forbidden, err);
     at_make_tell(request, key, (attune_event){.kind = ATTUNE_EVENT_COMPILE_BEGIN});
     const double started = at_make_clock();
     const int64_t began = at_nanoseconds();
