@@ -86,8 +86,9 @@ typedef struct attune_user_tensor {
  *                          cu_seqlens_kv, unless every entry has seq_kv keys
  *     [seq_new]            k_new, v_new [batch, num_kv_heads, seq_new, …]: written over the last seq_new keys in k and
  *                          v before anything is read there. k and v are then outputs, too. A page that is written to
- *                          must belong to one entry only. This is not checked: entries that share such a page
- *                          overwrite each other's keys. Ragged: [total_q tokens], as many as there are queries
+ *                          must belong to one entry only: entries that share such a page overwrite each
+ *                          other's keys. Only the debug mode (attune/context.h) checks it. Ragged: [total_q tokens],
+ *                          as many as there are queries
  *     [k_dtype, v_dtype]   k, v as bytes where a row is not as many elements: the last dim, and all strides, are in
  *                          bytes, and the last stride is 1. With i4, and with scales of groups, of channels or inline,
  *                          head_dim (head_dim_v) is a multiple of 32

@@ -9,11 +9,13 @@ import weakref
 from typing import Any, Callable, Dict, Optional
 
 from ._errors import InvalidArgumentError, InvalidTypeError
-from ._library import check, lib
+from ._library import check as accept
+from ._library import lib
 from ._structs import LOG_FN, ContextOptions, MachineInfo, Statistics, sized
 from ._values import flag, integer, kind, path, text
 
 _MODES = {None: 0, "in-process": 1, "worker": 2}
+_LEVELS = {None: 0, "none": 1, "error": 2, "warning": 3, "info": 4, "debug": 5}
 
 
 def _optional(convert: Callable[[Any, str], bytes], value: Any, name: str) -> Optional[bytes]:
@@ -38,6 +40,10 @@ class Context:
     compile_timeout_ms, compile_processes: limits of workers.
     allow_interpreter: run by the interpreter, slowly, where there is no machine code.
     target: an instruction set to interpret for that this CPU may lack.
+    check: refuse calls whose inputs have NaN or infinity where it reaches an output, or whose sequences append to a
+        page that another one uses; also by ATTUNE_CHECK=1.
+    stderr_level: "error", "warning", "info" or "debug": lines on stderr about misses, compiles and trouble; "none": no
+        lines, whatever ATTUNE_LOG says.
     log: a function of a level (0 error, 1 warning, 2 information) and a message.
     """
 
@@ -57,9 +63,15 @@ class Context:
         target: str | None = None,
         machine: str | None = None,
         log: Callable[[int, str], None] | None = None,
+        check: bool = False,
+        stderr_level: str | None = None,
     ) -> None:
         if not isinstance(compile_mode, (str, type(None))) or compile_mode not in _MODES:
             raise InvalidArgumentError(f"compile_mode is {compile_mode!r}; it must be 'in-process' or 'worker'")
+        if not isinstance(stderr_level, (str, type(None))) or stderr_level not in _LEVELS:
+            raise InvalidArgumentError(
+                f"stderr_level is {stderr_level!r}; it must be 'none', 'error', 'warning', 'info' or 'debug'"
+            )
         if log is not None and not callable(log):
             raise InvalidTypeError(f"log is {kind(log)}; it must be a function")
         options = sized(ContextOptions)
@@ -78,8 +90,10 @@ class Context:
         options.compile_timeout_ms = integer(compile_timeout_ms, "compile_timeout_ms")
         options.compile_processes = integer(compile_processes, "compile_processes")
         options.allow_interpreter = flag(allow_interpreter, "allow_interpreter")
+        options.check = flag(check, "check")
+        options.stderr_level = _LEVELS[stderr_level]
         pointer = ctypes.c_void_p()
-        check(lib.attune_context_create(ctypes.byref(options), ctypes.byref(pointer)))
+        accept(lib.attune_context_create(ctypes.byref(options), ctypes.byref(pointer)))
         self._pointer = pointer
         finalizer = weakref.finalize(self, _destroy, pointer, callback)
         finalizer.atexit = False  # the end of the process frees all, and threads may still be in a call
@@ -87,13 +101,13 @@ class Context:
     def statistics(self) -> Dict[str, int]:
         """Counts since the context was made: memory_hits, disk_hits, compiles …"""
         statistics = sized(Statistics)
-        check(lib.attune_get_statistics(self._pointer, ctypes.byref(statistics)))
+        accept(lib.attune_get_statistics(self._pointer, ctypes.byref(statistics)))
         return {name: getattr(statistics, name) for name, _ in Statistics._fields_[1:]}
 
     def machine(self) -> Dict[str, Any]:
         """The machine and the build: cpu, isa, llvm, cache_dir …"""
         info = sized(MachineInfo)
-        check(lib.attune_get_machine_info(self._pointer, ctypes.byref(info)))
+        accept(lib.attune_get_machine_info(self._pointer, ctypes.byref(info)))
         result = {}
         for name, _ in MachineInfo._fields_[1:]:
             value = getattr(info, name)

@@ -118,6 +118,12 @@ class ContextOptions(Structure):
         ("machine", c_char_p),
         ("compile_timeout_ms", c_uint32),
         ("compile_processes", c_uint32),
+        ("cache_pack", c_char_p),
+        ("cache_keys", c_char_p),
+        ("machine_code_only", c_uint32),
+        ("background_niceness", c_uint32),
+        ("check", c_uint32),
+        ("stderr_level", c_int),
     ]
 
 

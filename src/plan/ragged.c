@@ -125,7 +125,9 @@ static attune_status run_whole(const batch *b, at_error *err) {
 attune_status pl_run_ragged(attune_plan *plan, const attune_arguments *arguments, const attune_run_options *options,
                             at_error *err) {
     at_call call;
-    if (at_call_make(&plan->signature, NULL, arguments, &call, err)) return err->status;
+    if (at_call_make(&plan->signature, NULL, arguments, &call, err) ||
+        at_call_check(plan->context, &plan->signature, &call, err))
+        return err->status;
     if (call.settled->is_empty) return ATTUNE_OK;
     batch b = {plan, arguments, options, call.settled, 0, 0};
     measure(&b);

@@ -92,7 +92,9 @@ static attune_status prepare(attune_call *call, char *workspace, size_t workspac
 }
 
 static attune_status prepare_arguments(attune_call *call, const attune_arguments *arguments, at_error *err) {
-    const attune_status status = at_call_make(&call->kernel->signature, NULL, arguments, &call->call, err);
+    const at_signature *const signature = &call->kernel->signature;
+    attune_status status = at_call_make(signature, NULL, arguments, &call->call, err);
+    if (!status) status = at_call_check(call->context, signature, &call->call, err);
     if (status) return status;
     memcpy(call->buffers, call->call.buffers, call->num_buffers * sizeof *call->buffers);
     call->scalars = call->call.settled->scalars;

@@ -110,6 +110,16 @@ static attune_status settle_deadline(attune_context *context, at_error *err) {
     return ATTUNE_OK;
 }
 
+static attune_status settle_checks(attune_context *context, uint32_t check, at_error *err) {
+    const char *const named = getenv("ATTUNE_CHECK");
+    if (check > 1) return at_fail(err, ATTUNE_INVALID_ARGUMENT, "check is %u; it must be 0 or 1", check);
+    context->checks = check;
+    if (check || !named || !*named || !strcmp(named, "0")) return ATTUNE_OK;
+    context->checks = !strcmp(named, "1");
+    if (context->checks) return ATTUNE_OK;
+    return at_fail(err, ATTUNE_INVALID_ARGUMENT, "ATTUNE_CHECK is '%.40s'; it must be 1 or 0", named);
+}
+
 static attune_status fill_context(attune_context *context, const attune_context_options *options,
                                   const at_context_hooks *hooks, at_error *err) {
     context->io = hooks && hooks->io ? hooks->io : at_default_io();
@@ -119,6 +129,7 @@ static attune_status fill_context(attune_context *context, const attune_context_
     context->team = (at_team){.pool = options->runner ? NULL : &context->pool, .allocator = &context->allocator};
     attune_status status = at_log_init(&context->log, options, context->io, err);
     if (!status && options->runner) status = at_runner_take(options->runner, &context->team.runner, err);
+    if (!status) status = settle_checks(context, options->check, err);
     if (!status) status = select_target(options, &context->target, err);
     if (!status) status = settle_deadline(context, err);
     if (status) return status;

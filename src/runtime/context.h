@@ -33,6 +33,7 @@ struct attune_context {
     int allow_interpreter;
     bool machine_code_only;
     bool has_tier0;      /* it may be used */
+    bool checks;         /* every call (runtime/call_debug.h) */
     int64_t deadline_us; /* of plans whose options have none: ATTUNE_DEADLINE_US, or -1 */
     at_pool pool;
     at_team team; /* works for calls that name no runner */

@@ -2,6 +2,7 @@
 #ifndef ATTUNE_RUNTIME_KERNEL_H
 #define ATTUNE_RUNTIME_KERNEL_H
 
+#include "runtime/call_debug.h"
 #include "runtime/context.h"
 #include "runtime/workspace.h"
 
@@ -158,6 +159,13 @@ void at_phase_run_range(void *argument, int64_t begin, int64_t end, uint32_t wor
 /* The first checks of attune_run and attune_call_begin. */
 attune_status at_check_run(const attune_context *context, const attune_kernel *kernel,
                            const attune_arguments *arguments, at_error *err);
+
+/* What a context with `check` asks of a call, before anything is written. */
+static inline attune_status at_call_check(const attune_context *context, const at_signature *signature,
+                                          const at_call *call, at_error *err) {
+    if (__builtin_expect(!context->checks, 1)) return ATTUNE_OK;
+    return at_call_debug(&context->allocator, signature, call, err);
+}
 
 /* attune_run_with, with the message in *err. likely: as in at_call_make. */
 attune_status at_run_kernel(attune_context *context, const attune_kernel *kernel, const at_layout *likely,

@@ -134,7 +134,8 @@ attune_status at_run_kernel(attune_context *context, const attune_kernel *kernel
     at_call call;
     run_choice choice;
     if (at_check_run(context, kernel, arguments, err) || choose(context, options, &choice, err) ||
-        at_call_make(&kernel->signature, likely, arguments, &call, err))
+        at_call_make(&kernel->signature, likely, arguments, &call, err) ||
+        at_call_check(context, &kernel->signature, &call, err))
         return err->status;
     return call.settled->is_empty ? ATTUNE_OK : run_call(context, kernel, &call, &choice, err);
 }
@@ -224,7 +225,8 @@ attune_status attune_run_interpreted(attune_context *context, const attune_probl
         return at_report(&err);
     }
     take_problem(context, &canonical, schedule, what);
-    if (at_call_make(&what->signature, NULL, arguments, &call, &err) == ATTUNE_OK)
+    if (at_call_make(&what->signature, NULL, arguments, &call, &err) == ATTUNE_OK &&
+        at_call_check(context, &what->signature, &call, &err) == ATTUNE_OK)
         build_and_interpret(context, what, &call, &err);
     at_free(&context->allocator, what);
     return at_report(&err);

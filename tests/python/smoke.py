@@ -8,6 +8,8 @@ import math
 import os
 import pickle
 import random
+import re
+import subprocess
 import sys
 import threading
 import traceback
@@ -174,6 +176,19 @@ def contexts():
     assert context.statistics()["compiles"] == 1 and context.machine()["max_workers"] == 1
     assert any(level == 2 for level, _ in messages), messages
     refused(attune.Error, "z80", attune.Context, isa="z80")
+    refused(attune.Error, "stderr_level is 'loud'; it must be", attune.Context, stderr_level="loud")
+
+
+def debug_mode():
+    """a context with check refuses NaN, and a level writes lines to stderr"""
+    kernel = attune.compile("seq_q=1,head_dim=2", context=attune.Context(cache_dir="", check=True))
+    bad = array("f", [0.0, float("nan")])
+    refused(attune.InvalidArgumentError, "ATTUNE_CHECK: k[0, 0, 0, 1] is nan: key 0 of sequence 0", kernel,
+            q=array("f", [1, 1]), k=bad, v=array("f", [1, 1]), out=array("f", [0, 0]))
+    program = ("import attune; "
+               "attune.compile('seq_q=1,head_dim=2', context=attune.Context(cache_dir='', stderr_level='info'))")
+    ran = subprocess.run([sys.executable, "-c", program], stderr=subprocess.PIPE, universal_newlines=True, check=True)
+    assert re.match(r"attune\[\d+\] \d+\.\d{3} info: kernel [0-9a-f]{32} is in no cache: ", ran.stderr), ran.stderr
 
 
 def tools():

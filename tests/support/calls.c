@@ -178,10 +178,10 @@ void sample_call_open(sample_call *c, const sample *from, placement where) {
         tensor_memory *m = &c->memory[i];
         const bool packed = !strcmp(t->name, "packed_weights");
         allocate(m, extent(t), packed ? 64 : 16, where);
-        if (t->dtype == ATTUNE_I32)
-            fill_table(t, m->data, from, &c->problem);
-        else if (packed)
+        if (packed)
             fill_weights(&c->problem, m);
+        else if (t->dtype == ATTUNE_I32)
+            fill_table(t, m->data, from, &c->problem);
         else
             fill(t->dtype, m->data, m->bytes, (unsigned)i + 1);
         /* Codes become numbers of about 1. */
