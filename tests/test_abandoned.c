@@ -273,16 +273,16 @@ static int count_compiling_threads(void) {
     return count;
 }
 
-/* Each plan ends at once, but the next one for the same kernel goes on with its compile. The thread of a compile that
+/* Each plan ends while its kernel is compiled, but the next one goes on with that compile. The thread of a compile that
  * is done may still be there when the next one starts. */
 static void plans_that_live_shorter_than_a_compile_get_their_kernel(void **state) {
-    static const char *const texts[] = {ANY, ANY ",is_causal=1"};
     (void)state;
     attune_context *const context = open_context(NULL, ATTUNE_COMPILE_IN_PROCESS);
     attune_statistics counts = {.struct_size = sizeof counts};
-    for (int i = 0; counts.compiles < 2; i++) {
-        attune_plan *const plan = open_plan(context, texts[i % 2]);
-        call(context, plan, texts[i % 2]);
+    while (!counts.compiles) {
+        attune_plan *const plan = open_plan(context, ANY);
+        call(context, plan, ANY);
+        for (int i = 0; i < 1000 && !count_compiling_threads(); i++) usleep(1000);
         attune_plan_destroy(context, plan);
         assert_in_range(count_compiling_threads(), 0, 2);
         assert_int_equal(attune_get_statistics(context, &counts), ATTUNE_OK);
