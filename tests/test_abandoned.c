@@ -381,8 +381,8 @@ int main(void) {
         TEST(a_job_that_waits_for_another_thread_is_abandoned),
         TEST(a_worker_is_killed),
         TEST(a_job_without_a_place_is_abandoned),
+        TEST(plans_that_live_shorter_than_a_compile_get_their_kernel),
         TEST(llvm_goes_on_alone), /* last: the process ends beside it */
-        TEST(plans_that_live_shorter_than_a_compile_get_their_kernel), /* last: the process ends beside it */
     };
     return cmocka_run_group_tests(tests, stand_in_setup, stand_in_teardown);
 }

@@ -56,7 +56,7 @@ typedef struct attune_user_tensor {
  *         apply where j or p is below global_tokens, or
  *     attn_mask[b,h,i,j] is false, or attn_bias[b,h,i,j] is -infinity.
  * A hidden key has the score -infinity, and nothing in its K, its V or their scales can reach the result, not even its
- * last bit. (integer = scores subtracts the mean of all keys of a sequence from k that is no codes, hidden ones too.)
+ * last bit. (integer = scores subtracts the mean of all keys of a sequence from unquantised k, hidden ones too.)
  * A row that sees no key gives 0 in `out` and -infinity in `lse` (with sinks: the sink, whatever it is), even if its q
  * holds NaN. A sink of +infinity gives other rows 0 and an `lse` of +infinity, one of NaN makes them NaN. In any row
  * that sees a key a NaN in q gives NaN. Values are summed first and then divided by the sum of the exponentials: where

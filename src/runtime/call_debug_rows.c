@@ -75,7 +75,7 @@ static int64_t in_panel(const rows *r, int64_t token, int64_t column) {
     return column / unit * unit * ATTUNE_PANEL_TOKENS + token * unit + column % unit;
 }
 
-/* The f16 of a packed row: scales, and least numbers; the byte where it lies. */
+/* The f16 of a packed row: scales, and minimums; the byte where it lies. */
 static int64_t inline_scale(const at_debug *d, const rows *r, int64_t number) {
     const bool is_value = r->t->id == MHA_V;
     const attune_scales scales = is_value ? d->p->v_scales : d->p->k_scales;
