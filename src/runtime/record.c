@@ -49,9 +49,20 @@ static bool ends_with_line(const at_io *io, const char *path) {
     return last == '\n';
 }
 
+/* Whether it is the first miss of this key, which has a slot of its own unless all of those in question are taken. */
+static bool is_first_miss(at_record *r, const at_key *key) {
+    for (size_t i = 0; i < AT_RECORD_PROBES; i++) {
+        atomic_ullong *const slot = &r->recorded[(key->high + i) % AT_RECORD_SLOTS];
+        unsigned long long taken_by = 0;
+        if (atomic_compare_exchange_strong(slot, &taken_by, key->low)) return true;
+        if (taken_by == key->low) return false;
+    }
+    return atomic_exchange(&r->recorded[key->high % AT_RECORD_SLOTS], key->low) != key->low;
+}
+
 void at_record_miss(at_record *r, const at_key *key, at_operation operation, const attune_schedule *schedule) {
     char text[MHA_PROBLEM_TEXT + AT_SCHEDULE_TEXT + 8], *const line = text + 1;
-    if (!r->path[0] || atomic_exchange(&r->recorded[key->high % AT_RECORD_SLOTS], key->low) == key->low) return;
+    if (!r->path[0] || !is_first_miss(r, key)) return;
     const size_t comment = operation.op == &at_attention ? 0 : 2;
     memcpy(line, "# ", comment);
     size_t length = print_line(operation, schedule, line + comment, sizeof text - 2 - comment);
