@@ -479,7 +479,7 @@ $(BUILD)/bench/cost_fit: $(call obj,bench/cost_fit.c) $(COST_FIT_OBJ) $(BUILD)/l
 	$(call say,link $@)
 	$(Q)$(LINK) $^ $(CORE_LIBS) -o $@
 
-# ---- The hashes of lowered IR (docs/design.md, "Golden IR") ----
+# ---- The hashes of lowered IR (docs/testing.md, "Golden IR") ----
 
 $(call obj,tests/golden/golden_ir.c): INCLUDES = -Isrc -Itests -Itools -I$(BUILD)/gen
 $(BUILD)/golden_ir: $(call obj,tests/golden/golden_ir.c) $(addprefix $(BUILD)/libattune,-support.a -tool.a -internal.a)

@@ -3,7 +3,7 @@
 #   dump     writes what programs compiled with attune.h depend on in LIBRARY, which needs debug information: functions,
 #            and the structs and enumerations of the public headers (abi_public.ini)
 #   compare  fails if a program that was linked to BASE would break with NEW, and prints what changed. What grows by the
-#            rules of docs/design.md ("How the API grows") does not count; abi_growth.awk knows these rules
+#            rules of docs/api-growth.md does not count; abi_growth.awk knows these rules
 # Exit status: 0 compatible, 1 not, 2 usage or no result, 77 there is no abidiff or no dump for this architecture.
 set -euo pipefail
 scripts=$(dirname "$0")

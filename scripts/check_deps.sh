@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Fails on an include that the architecture does not allow, on a folder without a rule, on a circle between folders, and
 # on a function of the C library that depends on the locale. Prints each offender. The rules are the table "The folders"
-# in docs/design.md: a row's third column has what the folder may include of attune beside its own headers, the fourth
+# in docs/folders.md: a row's third column has what the folder may include of attune beside its own headers, the fourth
 # what of the system beside the plain part of the C library.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -13,8 +13,8 @@ offend() { echo "$1"; offences=$((offences + 1)); }
 
 # "folder|what it may include|and of the system", without the backticks.
 rules=$(awk -F' *[|] *' '/^## /{inside = $0 == "## The folders"} inside && /^\| `/{print $2 "|" $4 "|" $5}' \
-    docs/design.md | tr -d '`–')
-[ -n "$rules" ] || { echo "docs/design.md has no table of folders"; exit 1; }
+    docs/folders.md | tr -d '`–')
+[ -n "$rules" ] || { echo "docs/folders.md has no table of folders"; exit 1; }
 
 # The names of a column as one regular expression: folders, headers, and patterns of headers.
 own_headers() {
@@ -41,7 +41,7 @@ edges=''
 set -f
 while IFS='|' read -r folder own others; do
     project[$folder]="$(own_headers "${folder##*/} $own")" system[$folder]=$(system_headers "$others")
-    [ -d "$folder" ] || offend "docs/design.md: there is no folder $folder"
+    [ -d "$folder" ] || offend "docs/folders.md: there is no folder $folder"
     for word in $own; do
         beside=${folder%%/*}/${word%%/*}
         [ ! -d "$beside" ] || edges+="$folder $beside"$'\n'
@@ -50,11 +50,11 @@ done <<<"$rules"
 set +f
 
 while read -r folder; do
-    [ -n "${project[$folder]+known}" ] || offend "$folder: no row in the table of docs/design.md"
+    [ -n "${project[$folder]+known}" ] || offend "$folder: no row in the table of docs/folders.md"
 done < <(find include src tools adapters -name '*.[ch]' -printf '%h\n' | LC_ALL=C sort -u)
 
 circle=$({ tsort <<<"$edges" 2>&1 >/dev/null || true; } | sed -n 's/^tsort: \([^ ]*\)$/\1/p' | tr '\n' ' ')
-[ -z "$circle" ] || offend "docs/design.md: a circle of folders: $circle"
+[ -z "$circle" ] || offend "docs/folders.md: a circle of folders: $circle"
 
 includes=0
 pattern='^([^:]*)/([^/:]*):([0-9]+):[[:space:]]*#[[:space:]]*include[[:space:]]*([<"])([^>"]+)'

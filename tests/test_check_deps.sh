@@ -7,8 +7,8 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir "$work/docs"
 cp -r include src tools adapters scripts "$work"
-cp docs/design.md "$work/docs"
-page=$work/docs/design.md
+cp docs/folders.md "$work/docs"
+page=$work/docs/folders.md
 check() { bash "$work/scripts/check_deps.sh" >"$work/stdout" 2>"$work/stderr"; }
 # found NAME SENTENCE: the copy is refused, and with this sentence.
 found() {
@@ -33,7 +33,7 @@ cp "$work/kept" "$file"
 
 mkdir "$work/src/attic"
 : >"$work/src/attic/dust.c"
-found "a folder without a row" "src/attic: no row in the table of docs/design.md"
+found "a folder without a row" "src/attic: no row in the table of docs/folders.md"
 rm -r "$work/src/attic"
 
 cp "$page" "$work/kept"
@@ -44,7 +44,7 @@ sed -i '/^| `src\/schedule`/s/`base`/`base` `attend`/' "$page"
 found "a circle in the table" "a circle of folders: src/"
 cp "$work/kept" "$page"
 sed -i '/^## The folders/s/folders/rooms/' "$page"
-found "a page without the table" "docs/design.md has no table of folders"
+found "a page without the table" "docs/folders.md has no table of folders"
 cp "$work/kept" "$page"
 
 check

@@ -194,7 +194,7 @@ void golden_free(golden_case *c) {
 /* ---- The file ---- */
 
 static const char header[] =
-    "# Hashes of lowered IR, written by `make golden-update` (docs/design.md, \"Golden IR\"): case, problem's text, "
+    "# Hashes of lowered IR, written by `make golden-update` (docs/testing.md, \"Golden IR\"): case, problem's text, "
     "schedule's\n# text, IR.\n";
 
 bool golden_write(const char *path, const golden_line *lines, size_t count) {
