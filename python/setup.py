@@ -26,6 +26,7 @@ ROOT = HERE / SHIPPED if (HERE / SHIPPED).is_dir() else HERE.parent
 SOURCES = (
     "LICENSE",
     "Makefile",
+    "mk",
     "include",
     "src",
     "third_party",

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Fails on an include that the architecture does not allow, on a folder without a rule, on a circle between folders, and
 # on a function of the C library that depends on the locale. Prints each offender. The rules are the table "The folders"
-# in docs/folders.md: a row's third column has what the folder may include of attune beside its own headers, the fourth
-# what of the system beside the plain part of the C library.
+# in docs/folders.md: a row is a folder or a folder in one, as `src/base` and `src/attend/shared`. Its third column has
+# what the folder may include of attune beside its own headers, the fourth what of the system beside the plain part of
+# the C library.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -40,11 +41,13 @@ declare -A project system
 edges=''
 set -f
 while IFS='|' read -r folder own others; do
-    project[$folder]="$(own_headers "${folder##*/} $own")" system[$folder]=$(system_headers "$others")
+    project[$folder]="$(own_headers "${folder#*/} $own")" system[$folder]=$(system_headers "$others")
+    [[ $folder != */*/* ]] || edges+="${folder%/*} $folder"$'\n' # whoever may include the outer one may include it
     [ -d "$folder" ] || offend "docs/folders.md: there is no folder $folder"
     for word in $own; do
-        beside=${folder%%/*}/${word%%/*}
-        [ ! -d "$beside" ] || edges+="$folder $beside"$'\n'
+        [[ $word != */*.h ]] || word=${word%/*}
+        above=${folder%%/*}/$word
+        [ ! -d "$above" ] || edges+="$folder $above"$'\n'
     done
 done <<<"$rules"
 set +f

@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 list_files() {
     git ls-files 2>/dev/null || find . -path './build*' -prune -o -type f -print
 }
-mapfile -t files < <(list_files | grep -E '(\.(c|h|cpp|hpp|sh|py|def|map|air|in)|(^|/)Makefile|\.ci/run)$')
+mapfile -t files < <(list_files | grep -E '(\.(c|h|cpp|hpp|sh|py|def|map|air|in|mk)|(^|/)Makefile|\.ci/run)$')
 [ "${#files[@]}" -gt 0 ] || { echo "check-lines: no files" >&2; exit 1; }
 LC_ALL=C awk -v files="${#files[@]}" '
     {

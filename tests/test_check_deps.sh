@@ -36,6 +36,20 @@ mkdir "$work/src/attic"
 found "a folder without a row" "src/attic: no row in the table of docs/folders.md"
 rm -r "$work/src/attic"
 
+mkdir -p "$work"/src/attic/{floor,roof}
+: >"$work/src/attic/roof/tile.c"
+echo '#include "attic/roof/tile.h"' >"$work/src/attic/floor/board.c"
+cp "$page" "$work/kept"
+sed -i 's/^| `src\/wheel`/| `src\/attic\/floor` | boards | – | – |\n| `src\/attic\/roof` | tiles | – | – |\n&/' "$page"
+found "a room that includes one beside it" "src/attic/floor must not include attic/roof/tile.h"
+sed -i '/^| `src\/attic\/floor`/s/| – | – |/| `attic\/roof` | – |/' "$page"
+check
+report $? "unless its row allows it"
+sed -i '/^| `src\/attic\/roof`/s/| – | – |/| `attic\/floor` | – |/' "$page"
+found "a circle of rooms" "a circle of folders: src/attic/"
+cp "$work/kept" "$page"
+rm -r "$work/src/attic"
+
 cp "$page" "$work/kept"
 sed -i '/^| `src\/attic`/d; s/^| `src\/wheel`/| `src\/attic` | dust | – | – |\n&/' "$page"
 found "a row without a folder" "there is no folder src/attic"

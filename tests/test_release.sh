@@ -20,7 +20,7 @@ numbers=$(sed -nE 's/^#define ATTUNE_VERSION_(MAJOR|MINOR|PATCH) ([0-9]+)$/\2/p'
 report $? "the three numbers are those of the text"
 expect "the manual has it" 0 "^\.TH ATTUNE 1 \"\" \"attune $version\"" cat docs/attune.1
 expect "CHANGELOG.md begins with it" 0 "^## $version" sh -c "grep -m 1 '^## ' CHANGELOG.md"
-grep -rlF "$version" debian scripts cmake python Makefile attune.pc.in --include='*' 2>"$work/stderr" |
+grep -rlF "$version" debian scripts cmake python Makefile mk attune.pc.in --include='*' 2>"$work/stderr" |
     grep -vE 'debian/libattune0\.symbols|__pycache__' >"$work/stdout"
 [ ! -s "$work/stdout" ]
 report $? "nothing that is built says it again"

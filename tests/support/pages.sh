@@ -69,12 +69,12 @@ missing_paths() {
     return $status
 }
 
-# missing_targets FILE…: targets of make that are named in code and are not in the Makefile.
+# missing_targets FILE…: targets of make that are named in code and are not in the makefiles.
 missing_targets() {
     local page name status=0
     for page in "$@"; do
         while IFS= read -r name; do
-            grep -qE "^([a-z0-9-]+ )*$name( [a-z0-9-]+)*:" Makefile && continue
+            grep -qE "^([a-z0-9-]+ )*$name( [a-z0-9-]+)*:" Makefile mk/*.mk && continue
             echo "$page: make $name is no target"
             status=1
         done < <(grep -oE '(`|^ +|^)make ([A-Z_]+=[^ `]* )*[a-z][a-z0-9-]*( [a-z][a-z0-9-]*)*`?' "$page" |
@@ -96,7 +96,7 @@ too_wide() {
 unknown_messages() {
     local message pattern status=0
     [ -n "${sources:-}" ] ||
-        sources=$(cat {src,adapters}/*/*.[ch] tools/*.[ch] tools/*/*.[ch] scripts/*.sh Makefile |
+        sources=$(cat $(find src adapters tools -name '*.[ch]') scripts/*.sh Makefile mk/*.mk |
             sed -z 's/"[ \t]*\n[ \t]*"//g' | grep '"')
     while IFS= read -r message; do
         pattern=$(sed -E 's/[][(){}.*+?^$|\\/]/\\&/g; s/…/[^"]*/g' <<<"${message#> }")

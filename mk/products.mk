@@ -1,0 +1,125 @@
+# Products: the library, the code generator, tier 0, adapters and commands.
+
+archive = @rm -f $@; ar rcs $@ $^
+
+# For those who link statically: one object, in which only attune.h is global, so that no other name can clash with
+# theirs.
+OBJCOPY ?= $(shell $(CC) -print-prog-name=objcopy)
+define link_archive
+$(call say,link $@)
+@rm -f $@
+@mkdir -p $(@D)/archive
+$(Q)$(CC) -nostdlib -r $(filter %.o,$^) -o $(@D)/archive/attune.o
+$(Q)$(OBJCOPY) --localize-hidden $(@D)/archive/attune.o
+@ar rcs $@ $(@D)/archive/attune.o
+endef
+$(BUILD)/libattune.a: $(call obj,$(LIB_SRC))
+	$(link_archive)
+
+# For test programs, which call internal functions.
+$(BUILD)/libattune-internal.a: $(call obj,$(LIB_SRC))
+	$(archive)
+
+# Sanitizers begin in the start files.
+WITHOUT_START_FILES = $(if $(SANITIZE),,-nostartfiles $(call obj,$(DSO_SRC)))
+# nodelete: unloading it under a running thread, or under the code generator, would end the process.
+define link_library
+$(call say,link $@)
+@mkdir -p $(@D)
+$(Q)$(LINK) $(SHARED) $(LIBRARY_NOTES_$(ARCH)) $(WITHOUT_START_FILES) -z nodelete -Wl,-soname,libattune.so.0 \
+	-Wl,-Bsymbolic -Wl,--version-script=src/runtime/exports.map $(filter-out $(call obj,$(DSO_SRC)),$(filter %.o,$^)) \
+	$(1) $(CORE_LIBS) -o $@
+endef
+$(BUILD)/libattune.so.0: $(call obj,$(LIB_SRC) $(DSO_SRC)) src/runtime/exports.map
+	$(call link_library)
+
+$(BUILD)/libattune.so: $(BUILD)/libattune.so.0
+	@ln -sf libattune.so.0 $@
+
+# -Bsymbolic and the version script: the plug-in carries its own copy of ir and must never mix with the host's.
+$(BUILD)/libattune-codegen.so: $(call obj,$(CODEGEN_SRC) $(CORE_SRC) $(PLUGIN_ONLY_SRC)) src/codegen/exports.map \
+		$(call flags,GENERATOR_LIBS)
+	$(call say,link $@)
+	$(Q)$(LINK) $(SHARED) -Wl,-Bsymbolic -Wl,--version-script=src/codegen/exports.map $(filter %.o,$^) \
+		$(GENERATOR_LIBS) $(CORE_LIBS) -o $@
+
+# Tier 0: kernels of the usual sizes, compiled ahead of time by what was just built. The library loads the file where it
+# finds it, and works without. TIER0_ATTUNE: a command of the same sources that runs here, if the new one does not.
+TIER0_ATTUNE ?= $(BUILD)/attune
+# Before a command of this build, which may have sanitizers, or no run path.
+BEFORE_BUILT = . tests/sanitizers.sh; LD_LIBRARY_PATH='$(BUILD)'"$${LD_LIBRARY_PATH:+:$$LD_LIBRARY_PATH}"
+TIER0_TARGETS_x86_64 = avx512,avx2,x86-64
+TIER0_DOTS_x86_64 = avx512_bf16
+TIER0_TARGETS_aarch64 = aarch64
+tier0: $(BUILD)/libattune-tier0.so
+$(BUILD)/libattune-tier0.so: scripts/tier0.sh scripts/tier0_kernels.sh src/runtime/tier0.map \
+		$(if $(filter $(BUILD)/%,$(TIER0_ATTUNE)),$(BUILD)/attune $(BUILD)/libattune-codegen.so,$(wildcard \
+			$(TIER0_ATTUNE) $(dir $(TIER0_ATTUNE))libattune-codegen.so))
+	$(call say,link $@)
+	$(Q)$(BEFORE_BUILT) ATTUNE='$(TIER0_ATTUNE)' LINK='$(CC) -shared -nostdlib $(HARDENED_LINK)' sh scripts/tier0.sh $@ \
+		'$(TIER0_TARGETS_$(ARCH))' '$(TIER0_DOTS_$(ARCH))'
+
+# The same library for the Python wheel. It loads with glibc 2.28, where libpthread and libdl are apart.
+OLD_GLIBC = exp log dlopen dlsym dlclose dlerror dladdr1 pthread_create pthread_join pthread_once pthread_sigmask \
+	pthread_setname_np pthread_attr_setstacksize pthread_attr_setaffinity_np pthread_mutexattr_init \
+	pthread_mutexattr_destroy pthread_mutexattr_settype stat lstat fstat fstatat \
+	pthread_condattr_setclock \
+	posix_spawn_file_actions_addchdir_np posix_spawn_file_actions_addclosefrom_np
+OLD_GLIBC_LINK = $(OLD_GLIBC:%=-Wl,--wrap=%) -Wl,--no-as-needed -l:libpthread.so.0 -l:libdl.so.2 -Wl,--as-needed
+$(BUILD)/wheel/libattune.so.0: $(call obj,$(LIB_SRC) $(DSO_SRC) src/wheel/old_glibc.c) src/runtime/exports.map
+	$(call link_library,$(OLD_GLIBC_LINK))
+
+# The adapters of engines for the same systems.
+$(call adapters_in,$(BUILD)/wheel): $(BUILD)/wheel/libattune-%.so: $(call obj,src/wheel/old_glibc.c) \
+		$(BUILD)/wheel/libattune.so.0 adapters/%/exports.map
+	@mkdir -p $(@D)
+	$(call say,link $@)
+	$(Q)$(LINK) $(SHARED) -z nodelete -Wl,-rpath,'$$ORIGIN' -Wl,-Bsymbolic \
+		-Wl,--version-script=adapters/$*/exports.map $(filter %.o,$^) $(OLD_GLIBC_LINK) \
+		-L$(BUILD)/wheel -l:libattune.so.0 $(CORE_LIBS) -o $@
+
+# A small program, which loads the plug-in.
+define link_worker
+$(call say,link $@)
+$(Q)$(LINK) $^ $(CORE_LIBS) -o $@
+endef
+$(BUILD)/attune-codegen-worker: $(call obj,$(WORKER_SRC)) $(BUILD)/libattune-internal.a
+	$(link_worker)
+
+# A program of its own: what it fetches is the network's.
+$(BUILD)/attune-fetch: $(call obj,tools/fetch/fetch.c)
+	$(call say,link $@)
+	$(Q)$(LINK) $^ $(shell pkg-config --libs libcurl) -o $@
+
+# attune in engines: as kernels of PyTorch, whose functions are found at run time; as kernels of ONNX Runtime, which
+# passes its functions; as a custom call of XLA, which does so, too; and as functions of TVM-FFI, which finds them by
+# name. An adapter finds libattune.so.0 beside itself, unless the process has loaded one already. nodelete: engines keep
+# pointers to its functions, and ONNX Runtime unloads it with its last session.
+$(call adapters_in,$(BUILD)): $(BUILD)/libattune-%.so: $(BUILD)/libattune.so adapters/%/exports.map
+	$(call say,link $@)
+	$(Q)$(LINK) $(SHARED) -z nodelete -Wl,-rpath,'$$ORIGIN' -Wl,-Bsymbolic \
+		-Wl,--version-script=adapters/$*/exports.map $(filter %.o,$^) -L$(BUILD) -lattune $(CORE_LIBS) -o $@
+
+$(addsuffix /libattune-torch.so,$(BUILD) $(BUILD)/wheel): $(call obj,$(COMMON_SRC) $(TORCH_SRC) src/base/plain_text.c)
+$(addsuffix /libattune-ort.so,$(BUILD) $(BUILD)/wheel): $(call obj,$(COMMON_SRC) $(ORT_SRC) src/base/plain_text.c)
+$(addsuffix /libattune-jax.so,$(BUILD) $(BUILD)/wheel): $(call obj,$(COMMON_SRC) $(JAX_SRC))
+$(addsuffix /libattune-tvm.so,$(BUILD) $(BUILD)/wheel): $(call obj,$(COMMON_SRC) $(TVM_SRC))
+
+COMMA := ,
+define link_command
+$(call say,link $@)
+$(Q)$(LINK) $(if $(1),-Wl$(COMMA)-rpath$(COMMA)'$(1)') $(filter %.o,$^) -L$(BUILD) -lattune -ljansson \
+	$(CORE_LIBS) -o $@
+endef
+$(BUILD)/attune: $(call obj,$(TOOL_SRC) $(BOTH_SRC) $(REF_SRC)) $(BUILD)/libattune.so
+	$(call link_command,$$ORIGIN)
+
+# Examples of several files: they read their weights as the command does.
+ENGINE_SRC := $(wildcard examples/engine/*.c)
+$(call obj,examples/minilm/encoder.c $(ENGINE_SRC)): INCLUDES = -Itools
+$(BUILD)/examples/minilm: $(call obj,examples/minilm/encoder.c)
+$(BUILD)/examples/engine: $(call obj,$(ENGINE_SRC))
+$(BUILD)/examples/minilm $(BUILD)/examples/engine: $(BUILD)/libattune-tool.a $(BUILD)/libattune.so
+	@mkdir -p $(@D)
+	$(call say,link $@)
+	$(Q)$(LINK) -Wl,-rpath,'$$ORIGIN/..' $(filter %.o,$^) $(filter %.a,$^) -L$(BUILD) -lattune -ljansson $(CORE_LIBS) -o $@
