@@ -241,10 +241,18 @@ typedef struct host_socket {
     struct stat opened;
 } host_socket;
 
+/* The first one, which a compile of another thread may have just started: it did so under the lock. */
+static at_worker first_worker(at_workers *workers) {
+    pthread_mutex_lock(&workers->mutex);
+    const at_worker worker = workers->places[0].worker;
+    pthread_mutex_unlock(&workers->mutex);
+    return worker;
+}
+
 /* As after closefrom() and many socketpair(). */
-static void take_number(const at_workers *workers, host_socket *host) {
+static void take_number(const at_worker *worker, host_socket *host) {
     int pair[2];
-    host->fd = workers->places[0].worker.fd;
+    host->fd = worker->fd;
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
     assert_int_equal(dup2(pair[0], host->fd), host->fd);
     close(pair[0]);
@@ -275,7 +283,8 @@ static void a_child_leaves_the_hosts_sockets_alone(void **state) {
     stand_in_real(real);
     open_workers(&workers, 1);
     if (compile(&workers, real, &err)) fail_msg("%s", err.message);
-    take_number(&workers, &host);
+    const at_worker worker = first_worker(&workers);
+    take_number(&worker, &host);
     assert_int_equal(write(host.other, "h", 1), 1);
     at_workers_before_fork(&workers);
     const pid_t child = fork();
@@ -299,13 +308,13 @@ static void so_does_the_middle_of_a_compile(void **state) {
     compiling c = {.workers = &workers};
     assert_int_equal(pthread_create(&thread, NULL, compile_once, &c), 0);
     wait_until_it_hangs();
-    const pid_t first = workers.places[0].worker.pid;
-    take_number(&workers, &host);
+    const at_worker first = first_worker(&workers);
+    take_number(&first, &host);
     assert_int_equal(write(host.other, "h", 1), 1);
-    assert_int_equal(kill(first, SIGKILL), 0);
+    assert_int_equal(kill(first.pid, SIGKILL), 0);
     pthread_join(thread, NULL);
     if (c.status) fail_msg("%s", c.err.message);
-    assert_int_not_equal(workers.places[0].worker.pid, first);
+    assert_int_not_equal(workers.places[0].worker.pid, first.pid);
     at_workers_free(&workers);
     assert_untouched(&host);
 }
