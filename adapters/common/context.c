@@ -24,10 +24,10 @@ static attune_status create(const char *pack, attune_context **made) {
     /* With a runner of its own the context starts no threads for a call without one either. */
     const attune_runner alone = {.struct_size = sizeof alone, .parallel_for = serially, .max_workers = 1};
     attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
-    options.runner = &alone;
+    if (common_engine.has_threads) options.runner = &alone;
     options.event = on_event;
     options.cache_pack = pack;
-    options.machine_code_only = common_has_stock;
+    options.machine_code_only = common_engine.has_stock;
     return attune_context_create(&options, made);
 }
 
@@ -42,7 +42,9 @@ attune_context *common_context_of_pack(const char *pack, char message[ATTUNE_MES
 
 static void create_context(void) {
     context_status = create(NULL, &context);
-    if (context_status) snprintf(context_message, sizeof context_message, "%s", attune_last_message());
+    if (context_status)
+        snprintf(context_message, sizeof context_message, "attune's context could not be made: %.440s",
+                 attune_last_message());
 }
 
 attune_context *common_context(attune_status *status, const char **message) {

@@ -7,12 +7,18 @@
 
 #include <stdbool.h>
 
-/* Of the adapter: whether the engine computes a call by itself where attune has no machine code for it. Otherwise
- * attune's virtual machine does, which is slower than an engine's kernels. */
-extern const bool common_has_stock;
+/* What the adapter says of its engine. */
+typedef struct common_engine_info {
+    bool has_threads; /* calls pass the engine's threads. Otherwise attune's context has threads of its own */
+    bool has_stock; /* the engine computes a call by itself where attune has no machine code for it. Otherwise attune's
+                     * virtual machine does, which is slower than an engine's kernels */
+    unsigned max_plans; /* in one table, see common/plans.h */
+    unsigned repeats;   /* attune_plan_options.repeats of each plan; 0: the default */
+} common_engine_info;
+extern const common_engine_info common_engine;
 
-/* The context of all calls, made once per process and never destroyed: kernels may run until the very end. Calls pass
- * the engine's threads; it has none of its own, so that nothing of attune runs when the engine unloads the adapter.
+/* The context of all calls, made once per process and never destroyed: kernels may run until the very end. With the
+ * engine's threads it has none of its own, so that nothing of attune runs when the engine unloads the adapter.
  * NULL after a failure: *status, and *message is a sentence that stays. Both may be NULL. */
 attune_context *common_context(attune_status *status, const char **message);
 

@@ -1,14 +1,17 @@
 /* The custom call "attune_attention". */
 #include "attune_jax.h"
 #include "common/context.h"
+#include "common/plans.h"
 #include "runner.h"
-#include "site.h"
 #include "tensors.h"
 
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
+const common_engine_info common_engine = {.has_threads = true, .max_plans = 4096};
+
+static common_plans plans;
 static atomic_uint_fast64_t num_calls, num_runs;
 
 void attune_jax_get_counts(attune_jax_counts *counts) {
@@ -56,21 +59,15 @@ static bool advance(const tensors *t, int64_t *index) {
     return false;
 }
 
-static attune_status run(const xla_call_frame *frame, const site *s, tensors *t, const char **message) {
-    attune_context *const context = common_context(NULL, message);
+static attune_status run(const xla_call_frame *frame, const common_plan *p, tensors *t, const char **message) {
     const attune_runner runner = xla_runner(frame);
-    attune_run_options options = ATTUNE_RUN_OPTIONS_INIT;
-    options.runner = &runner;
-    attune_arguments arguments = s->arguments;
+    attune_arguments arguments = p->arguments;
     int64_t index[TENSORS_MAX_OUTER] = {0};
     tensors_fold(t);
     do {
         tensors_bind(t, index, &arguments);
-        const attune_status status = attune_plan_run(context, s->plan, &arguments, &options);
-        if (status) {
-            *message = attune_last_message();
-            return status;
-        }
+        const attune_status status = common_plan_run(p, &arguments, &runner, 0, message);
+        if (status) return status;
         atomic_fetch_add_explicit(&num_runs, 1, memory_order_relaxed);
     } while (advance(t, index));
     return ATTUNE_OK;
@@ -81,17 +78,17 @@ static xla_error *execute(const xla_call_frame *frame) {
     if (!text) return failure(frame, XLA_INVALID_ARGUMENT, "the call has no text named problem");
     attune_status status;
     const char *message;
-    site *const s = site_find(text->data, text->length, &status, &message);
-    if (!s) return failure(frame, code_of(status), message);
+    common_plan *const p = common_plan_of_text(&plans, text->data, text->length, &status, &message);
+    if (!p) return failure(frame, code_of(status), message);
     tensors t;
     xla_error *error = NULL;
-    if (!tensors_take(&t, &s->problem, frame))
+    if (!tensors_take(&t, &p->problem, frame))
         error = failure(frame, XLA_INVALID_ARGUMENT, t.message);
-    else if ((status = run(frame, s, &t, &message)))
+    else if ((status = run(frame, p, &t, &message)))
         error = failure(frame, code_of(status), message);
     else
         atomic_fetch_add_explicit(&num_calls, 1, memory_order_relaxed);
-    site_release(s);
+    common_plan_release(p);
     return error;
 }
 

@@ -8,15 +8,9 @@
 
 size_t attune_ort_stats(char *text, size_t capacity) { return adapter_counters(text, capacity); }
 
-const bool common_has_stock = false; /* not when a node runs that attune has taken */
-
-attune_context *adapter_context(void) { return common_context(NULL, NULL); }
-
-const char *adapter_context_failure(void) {
-    const char *message;
-    common_context(NULL, &message);
-    return message;
-}
+/* It has stock kernels, but not when a node runs that attune has taken. Each node has a table, and a few kinds of
+ * calls: prompts and single tokens, masks of several shapes. */
+const common_engine_info common_engine = {.has_threads = true, .max_plans = 256};
 
 /* ---- ONNX Runtime ---- */
 

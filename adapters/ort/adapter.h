@@ -7,10 +7,6 @@
 #include "common/counters.h"
 #include "ort_abi.h"
 
-/* The context of all calls: common_context. NULL after a failure, whose reason is a sentence. */
-attune_context *adapter_context(void);
-const char *adapter_context_failure(void);
-
 /* The table of functions of an ONNX Runtime that is at least of this version of the interface (ORT_VERSION_OPS …).
  * Otherwise NULL, and *status is a sentence that ONNX Runtime raises. */
 const ort_api *adapter_open(const ort_base *base, uint32_t version, ort_status **status);
@@ -18,10 +14,5 @@ const ort_api *adapter_open(const ort_base *base, uint32_t version, ort_status *
 /* attune's number of an element type of ONNX Runtime; 0 if it has none. */
 attune_dtype adapter_dtype(int type);
 size_t adapter_type_bytes(attune_dtype dtype);
-
-/* Whether all kernels take queries of this type. */
-static inline bool adapter_is_float(attune_dtype dtype) {
-    return dtype == ATTUNE_F32 || dtype == ATTUNE_BF16 || dtype == ATTUNE_F16 || dtype == ATTUNE_F64;
-}
 
 #endif

@@ -25,7 +25,7 @@ static bool take_inputs(attention *a) {
 
 static bool view(const attention *a, int input, int64_t num_heads, heads *view) {
     const tensor *const t = &a->in[input];
-    if (!adapter_is_float(t->dtype))
+    if (!common_is_float(t->dtype))
         return call_fail(a->c, "%s must be float, float16, bfloat16 or double", names[input]);
     if (t->rank == 4) {
         *view = call_separate(t->data, t->dtype, t->dims[0], t->dims[1], t->dims[2], t->dims[3]);
@@ -116,7 +116,7 @@ static bool set_mask(attention *a) {
     const tensor *const t = &a->in[ATTN_MASK];
     const int64_t full[4] = {c->q.dims[0], c->q.dims[1], c->q.dims[2], c->keys};
     if (!t->is_given) return true;
-    if (t->dtype != ATTUNE_BOOL && !adapter_is_float(t->dtype))
+    if (t->dtype != ATTUNE_BOOL && !common_is_float(t->dtype))
         return call_fail(c, "attn_mask must be bool or of a float type");
     bool fits = t->rank >= 1 && t->rank <= 4 && t->dims[t->rank - 1] <= c->keys;
     for (int i = 0; fits && i + 1 < t->rank; i++) fits = t->dims[i] == 1 || t->dims[i] == full[4 - t->rank + i];

@@ -78,7 +78,7 @@ void block_free(block *b) {
 
 const void *block_packed(const block *b) { return b->packed; }
 
-void block_key(const block *b, plan_key *key) {
+void block_key(const block *b, common_kind *key) {
     key->embed_dim = (int32_t)b->shape.width;
     key->num_heads = (int32_t)b->shape.num_heads;
     key->out_dim = (int32_t)b->shape.out_width;

@@ -28,6 +28,6 @@ void block_free(block *b);
 const void *block_packed(const block *b);
 
 /* Sets the fields of the key that are a block's. */
-void block_key(const block *b, plan_key *key);
+void block_key(const block *b, common_kind *key);
 
 #endif

@@ -275,15 +275,15 @@ bool call_set_positions(call *c, int64_t past) {
 
 /* ---- Running ---- */
 
-static plan_mask kind_of(const call *c, const call_mask *mask) {
-    return (plan_mask){.dtype = (uint8_t)mask->dtype,
-                       .rows = mask->strides[2] != 0,
-                       .columns = mask->strides[3] != 0,
-                       .is_short = mask->columns < c->keys};
+static common_mask kind_of(const call *c, const call_mask *mask) {
+    return (common_mask){.dtype = (uint8_t)mask->dtype,
+                         .rows = mask->strides[2] != 0,
+                         .columns = mask->strides[3] != 0,
+                         .is_short = mask->columns < c->keys};
 }
 
 static bool complete_key(call *c) {
-    plan_key *const key = &c->key;
+    common_kind *const key = &c->key;
     const int64_t *const q = c->q.dims;
     if (q[3] < 1 || q[3] > INT32_MAX || c->v.dims[3] < 1 || c->v.dims[3] > INT32_MAX || c->k.dims[1] < 1 ||
         q[1] % c->k.dims[1] || q[1] > INT32_MAX)
@@ -292,7 +292,7 @@ static bool complete_key(call *c) {
     key->head_dim = (int32_t)q[3];
     key->head_dim_v = (int32_t)c->v.dims[3];
     key->group = (int32_t)(q[1] / c->k.dims[1]);
-    key->dtype = (uint8_t)c->q.dtype;
+    key->dtype = key->k_dtype = (uint8_t)c->q.dtype;
     key->v_dtype = (uint8_t)c->v.dtype;
     key->has_kv_lens = c->kv_lens != NULL;
     key->has_causal_offsets = c->causal_offsets != NULL;
@@ -331,15 +331,9 @@ static void set_tensors(const call *c, attune_arguments *a) {
     if (c->key.bias.is_short) a->bias_seq_kv = c->bias.columns;
 }
 
-bool call_attend(call *c) {
-    attune_arguments a;
-    if (!c->q.dims[0] || !c->q.dims[1] || (!c->q.dims[2] && !c->k_cache.data)) return true;
-    if (!complete_key(c)) return false;
-    c->code = ORT_FAIL;
-    if (!c->n->plans.context) return call_fail(c, "attune's context could not be made: %s", adapter_context_failure());
-    plan *const p = plans_find(&c->n->plans, &c->key, c->message);
-    if (!p) return false;
-    plan_arguments(p, &a);
+static bool run(call *c, const common_plan *p) {
+    const char *message;
+    attune_arguments a = p->arguments;
     set_tensors(c, &a);
     a.batch = c->q.dims[0], a.num_heads = c->q.dims[1], a.num_kv_heads = c->k.dims[1];
     a.seq_q = c->q.dims[2];
@@ -348,5 +342,18 @@ bool call_attend(call *c) {
     a.sinks = c->sinks, a.cos = c->cos, a.sin = c->sin, a.weights = c->weights;
     if (c->key.rotary_dim) a.rotary_positions = c->rotary_positions;
     const attune_runner runner = ort_runner(&c->place);
-    return !plan_run(&c->n->plans, p, &a, &runner) || call_fail(c, "%s", attune_last_message());
+    return !common_plan_run(p, &a, &runner, 0, &message) || call_fail(c, "%s", message);
+}
+
+static void release(common_plan **p) { common_plan_release(*p); }
+
+bool call_attend(call *c) {
+    attune_status status;
+    const char *message;
+    if (!c->q.dims[0] || !c->q.dims[1] || (!c->q.dims[2] && !c->k_cache.data)) return true;
+    if (!complete_key(c)) return false;
+    c->code = ORT_FAIL;
+    /* Released also when ONNX Runtime throws. */
+    __attribute__((cleanup(release))) common_plan *p = common_plan_of(&c->n->plans, &c->key, &status, &message);
+    return p ? run(c, p) : call_fail(c, "%s", message);
 }

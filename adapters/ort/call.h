@@ -29,7 +29,7 @@ typedef struct call {
     ort_place place;
     size_t num_inputs, num_outputs;
     int type;               /* of an EPContext node: of its first input */
-    plan_key key;           /* the fields that follow from attributes; call_attend sets those of the tensors below */
+    common_kind key;        /* the fields that follow from attributes; call_attend sets those of the tensors below */
     heads q, k, v, out;     /* of a block the dims only, and the data of out */
     const void *x;          /* of a block: [batch, rows, columns], contiguous */
     heads k_cache, v_cache; /* data not NULL: k and v are appended to these, where their last keys are */

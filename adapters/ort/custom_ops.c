@@ -3,6 +3,7 @@
 #include "custom_ops.h"
 
 #include "attune_ort.h"
+#include "common/context.h"
 #include "node.h"
 
 #include <pthread.h>
@@ -152,7 +153,8 @@ static ort_status *find_domains(const ort_api *api, domains **found) {
 
 static ort_status *domains_of(const ort_api *api, domains **found) {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-    if (!adapter_context()) return api->CreateStatus(ORT_FAIL, adapter_context_failure());
+    const char *message;
+    if (!common_context(NULL, &message)) return api->CreateStatus(ORT_FAIL, message);
     pthread_mutex_lock(&lock);
     ort_status *const status = find_domains(api, found);
     pthread_mutex_unlock(&lock);

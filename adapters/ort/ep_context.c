@@ -117,7 +117,7 @@ static bool name_pack(const ort_api *api, const ep_context_wish *wish, const ort
 /* It stays as long as the context does, which is for good. */
 static const char *pack_in_use(void) {
     attune_machine_info info = {.struct_size = sizeof info};
-    attune_context *const context = adapter_context();
+    attune_context *const context = common_context(NULL, NULL);
     return context && !attune_get_machine_info(context, &info) ? info.cache_pack : "";
 }
 

@@ -239,7 +239,7 @@ static bool recall_shape(const note *read, const int8_t places[BLOCK_NUM_VALUES]
     if (note_get(read, "dtype", &dtype, 1) != 1 || note_get(read, "layout", &layout, 1) != 1 ||
         note_get(read, "words", &word, 1) != 1 || note_get(read, "widths", widths, 5) != 5 || word < 0 || word > 2 ||
         (layout != ATTUNE_OUT_IN && layout != ATTUNE_IN_OUT) || dtype < 0 || dtype > UINT8_MAX ||
-        !adapter_is_float((attune_dtype)dtype) || places[BLOCK_X] < 0)
+        !common_is_float((attune_dtype)dtype) || places[BLOCK_X] < 0)
         return false;
     for (int i = 0; i < 5; i++)
         if (widths[i] < (i < 4) || widths[i] > INT32_MAX) return false;

@@ -61,7 +61,7 @@ static bool view_inputs(group_query *g) {
     call *const c = g->c;
     const tensor *const query = &g->in[QUERY], *const key = &g->in[KEY], *const value = &g->in[VALUE];
     if (!call_expect(c, "query", query, 3, (int64_t[]){-1, -1, -1})) return false;
-    if (!adapter_is_float(query->dtype)) return call_fail(c, "query must be float, float16 or bfloat16");
+    if (!common_is_float(query->dtype)) return call_fail(c, "query must be float, float16 or bfloat16");
     if (key->is_given != value->is_given) return call_fail(c, "key and value must both be there, or neither");
     g->batch = query->dims[0];
     g->rows = query->dims[1];

@@ -26,7 +26,7 @@ static bool take_inputs(multi_head *m) {
         if (i != KEY_PADDING_MASK && m->in[i].is_given && m->in[i].type != m->in[QUERY].type)
             return call_fail(m->c, "%s must have the type of query", names[i]);
     }
-    return adapter_is_float(m->in[QUERY].dtype) || call_fail(m->c, "query must be float, float16 or bfloat16");
+    return common_is_float(m->in[QUERY].dtype) || call_fail(m->c, "query must be float, float16 or bfloat16");
 }
 
 /* Keys or values: [batch, keys, heads * columns], or [batch, heads, keys, columns]. */

@@ -1,6 +1,7 @@
 #include "node.h"
 
 #include "call.h"
+#include "common/context.h"
 #include "flex.h"
 #include "fpenv.h"
 #include "note.h"
@@ -187,7 +188,7 @@ static bool check_attention(const node_source *s, const node_spec *spec, char *m
     const int mask_type = source_input_type(s, 3);
     if (spec->wants_weights && (a->weights_mode < 0 || a->weights_mode > 3))
         return refuse(message, "qk_matmul_output_mode is %lld", (long long)a->weights_mode);
-    if (mask_type != ORT_UNDEFINED && mask_type != ORT_BOOL && !adapter_is_float(adapter_dtype(mask_type)))
+    if (mask_type != ORT_UNDEFINED && mask_type != ORT_BOOL && !common_is_float(adapter_dtype(mask_type)))
         return refuse(message, "attn_mask has the type %d; it must be bool or of a float type", mask_type);
     return true;
 }
@@ -334,7 +335,7 @@ node *node_create_from(const node_source *source, node_op op, const char *name, 
     if (is_made && op == NODE_FLEX) is_made = (n->functions = flex_create(source, message));
     if (is_made) {
         n->api = source->api;
-        n->plans.context = adapter_context();
+        n->plans.context = common_context(NULL, NULL);
         n->plans.functions = n->functions;
         snprintf(n->spec.name, sizeof n->spec.name, "%s", name);
         return n;
@@ -357,13 +358,13 @@ node *node_create(const ort_api *api, const ort_kernel_info *info, node_op op, o
 
 node *node_create_block(const ort_api *api, const node_spec *spec, block *b) {
     node *const n = calloc(1, sizeof *n);
-    if (n) *n = (node){.api = api, .spec = *spec, .block = b, .plans.context = adapter_context()};
+    if (n) *n = (node){.api = api, .spec = *spec, .block = b, .plans.context = common_context(NULL, NULL)};
     return n;
 }
 
 void node_destroy(node *n) {
     if (!n) return;
-    plans_free(&n->plans);
+    common_plans_free(&n->plans);
     block_free(n->block);
     free(n->functions);
     free(n->places);

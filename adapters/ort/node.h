@@ -3,7 +3,7 @@
 #define ATTUNE_ORT_NODE_H
 
 #include "adapter.h"
-#include "plans.h"
+#include "common/plans.h"
 
 typedef enum node_op {
     NODE_ATTENTION = 0, /* ai.onnx, opset 23 to 25 */
@@ -73,7 +73,7 @@ bool node_describe(const node_source *source, node_op op, node_spec *spec, char 
 typedef struct node {
     const ort_api *api;
     node_spec spec;
-    plans plans;
+    common_plans plans;
     struct block *block;       /* weights and inputs of a block; otherwise NULL */
     attune_problem *functions; /* of NODE_FLEX: what its functions and their tensors are; otherwise NULL */
     node_places *places;       /* of an EPContext node; otherwise NULL: they are in order */

@@ -11,7 +11,7 @@ static bool refuse(char message[ATTUNE_MESSAGE_BYTES], const char *sentence) {
 
 static bool read_weights(const node_source *s, tensor *weight, tensor *bias, char message[ATTUNE_MESSAGE_BYTES]) {
     *bias = (tensor){0};
-    if (!source_constant(s, PROJECTED_WEIGHT, weight) || weight->rank != 2 || !adapter_is_float(weight->dtype))
+    if (!source_constant(s, PROJECTED_WEIGHT, weight) || weight->rank != 2 || !common_is_float(weight->dtype))
         return refuse(message, "its weights are not a constant matrix");
     if (!source_has_input(s, PROJECTED_BIAS)) return true;
     if (!source_constant(s, PROJECTED_BIAS, bias) || bias->type != weight->type || bias->rank != 1 ||

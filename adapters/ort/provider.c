@@ -1,5 +1,6 @@
 /* The plug-in execution provider: it takes the nodes that attune can compute, one by one. */
 #include "attune_ort.h"
+#include "common/context.h"
 #include "custom_ops.h"
 #include "fused.h"
 #include "node.h"
@@ -172,7 +173,7 @@ static ort_status *consider(const provider *p, ort_support *support, const ort_n
     if (!status && ep_context_is_own(api, n)) return add_context_node(p, support, n);
     if (op == NODE_OP_COUNT) return status;
     if ((status = p->f->ep_api->EpGraphSupportInfo_LookUpKernel(support, n, &def))) return status;
-    if (!def || !adapter_context() || !node_describe(&source, op, &spec, message)) {
+    if (!def || !common_context(NULL, NULL) || !node_describe(&source, op, &spec, message)) {
         adapter_count(&left);
         return NULL;
     }
@@ -206,7 +207,7 @@ static ort_status *consider_block(provider *p, ort_support *support, const ort_n
     const ort_api *const api = p->f->api;
     block_match m;
     if (!block_match_at(api, n, found->pairs, found->num_pairs, &m) || is_any_taken(found, &m) ||
-        !fused_is_supported(&m) || !adapter_context())
+        !fused_is_supported(&m) || !common_context(NULL, NULL))
         return NULL;
     if (!fused_add(&p->session.blocks, api, &m)) return api->CreateStatus(ORT_FAIL, "attune: there is no memory");
     found->pairs[found->num_pairs++] = (trace_pair){.x = m.value[BLOCK_X], .result = m.value[BLOCK_RESULT]};
@@ -309,7 +310,7 @@ static bool no_streams(const ort_factory *f) {
 /* attune's own operators come with the provider, where it computes anything. */
 static ort_status *num_domains(ort_factory *f, size_t *count) {
     (void)f;
-    *count = adapter_context() ? 1 : 0;
+    *count = common_context(NULL, NULL) ? 1 : 0;
     return NULL;
 }
 

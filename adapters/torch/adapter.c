@@ -2,7 +2,6 @@
 
 #include "attune_torch.h"
 #include "common/context.h"
-#include "runner.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -12,34 +11,16 @@
 
 size_t attune_torch_stats(char *text, size_t capacity) { return adapter_counters(text, capacity); }
 
-/* ---- The context ---- */
+/* All layers of a model are calls of one plan. Few models have as many layers as `repeats`, so a kernel for lengths
+ * that come back is not compiled before the first token, when nobody knows whether they will. */
+const common_engine_info common_engine = {.has_threads = true, .has_stock = true, .max_plans = 4096, .repeats = 64};
 
-const bool common_has_stock = true;
-
-attune_context *adapter_context(void) {
+void *attune_torch_context(void) {
     attune_status status;
     const char *message;
     attune_context *const context = common_context(&status, &message);
     if (!context) adapter_broken("context", status, message);
     return context;
-}
-
-const char *adapter_context_failure(void) {
-    const char *message;
-    common_context(NULL, &message);
-    return message;
-}
-
-void *attune_torch_context(void) { return adapter_context(); }
-
-/* All layers of a model are calls of one plan. Few models have as many layers as this, so a kernel for lengths that
- * come back is not compiled before the first token, when nobody knows whether they will. */
-enum { REPEATS = 64 };
-
-attune_status adapter_plan(const attune_problem *problem, attune_plan **plan) {
-    attune_plan_options options = ATTUNE_PLAN_OPTIONS_INIT;
-    options.repeats = REPEATS;
-    return attune_plan_create(adapter_context(), problem, &options, plan);
 }
 
 attune_dtype adapter_dtype(int32_t dtype) {

@@ -6,21 +6,8 @@
 #include "common/counters.h"
 #include "torch_abi.h"
 
-/* The context of all calls: common_context. NULL after a failure, which is reported by adapter_broken, and whose reason
- * is a sentence. */
-attune_context *adapter_context(void);
-const char *adapter_context_failure(void);
-
-/* Makes the plan of a kind of call in that context. */
-attune_status adapter_plan(const attune_problem *problem, attune_plan **plan);
-
 /* attune's number of a type of PyTorch; 0 if it has none. */
 attune_dtype adapter_dtype(int32_t torch_dtype);
-
-/* Whether all kernels take queries of this type. */
-static inline bool adapter_is_float(attune_dtype dtype) {
-    return dtype == ATTUNE_F32 || dtype == ATTUNE_BF16 || dtype == ATTUNE_F16 || dtype == ATTUNE_F64;
-}
 
 /* What is enabled, as bits: operators of PyTorch that attune overrides, and a choice for all kernels. */
 enum { ADAPTER_SDPA = 1, ADAPTER_BLOCK = 2, ADAPTER_REPRODUCIBLE = 4, ADAPTER_VERIFY = 8 };

@@ -3,8 +3,9 @@
  * computes attention with its projections in both, and PyTorch everything else. */
 #include "adapter.h"
 #include "block_mask.h"
-#include "block_site.h"
 #include "block_stock.h"
+#include "common/plans.h"
+#include "runner.h"
 #include "weights.h"
 
 #include <string.h>
@@ -27,13 +28,15 @@ REASON(not_compiled);
 REASON(broken);
 REASON(memory);
 
+static common_plans plans;
+
 /* A call that attune may compute. */
 typedef struct job {
     const block_call *call;
     torch_view x, weights[WEIGHTS_COUNT];
     block_mask mask;
-    block_key key;
-    site *site;
+    common_kind kind;
+    const common_plan *plan;
     weights_blob *blob;
     torch_tensor out, probabilities;
 } job;
@@ -58,7 +61,7 @@ static adapter_counter *look_at_tensors(job *j) {
         if (!torch_view_of(weights[i], &j->weights[i])) return &tensor;
         if (j->weights[i].dtype != j->x.dtype) return &dtype;
     }
-    return adapter_is_float(adapter_dtype(j->x.dtype)) ? NULL : &dtype;
+    return common_is_float(adapter_dtype(j->x.dtype)) ? NULL : &dtype;
 }
 
 /* In f64 PyTorch's products are faster than attune's, which shows unless attention takes much of the time. */
@@ -79,11 +82,12 @@ static adapter_counter *look_at_shapes(job *j) {
         return &layout;
     if (!j->x.sizes[0] || !j->x.sizes[1] || (j->x.strides[2] != 1 && width != 1)) return &layout;
     if (!pays(j)) return &no_gain;
-    j->key.embed_dim = width;
-    j->key.num_heads = c->num_heads;
-    j->key.dtype = (uint8_t)adapter_dtype(j->x.dtype);
-    j->key.has_weights = c->need_weights;
-    j->key.average_weights = c->need_weights && c->average_weights;
+    j->kind.embed_dim = j->kind.out_dim = (int32_t)width;
+    j->kind.num_heads = (int32_t)c->num_heads;
+    j->kind.head_dim = j->kind.head_dim_v = (int32_t)(width / c->num_heads);
+    j->kind.dtype = (uint8_t)adapter_dtype(j->x.dtype);
+    j->kind.weights_mode = c->need_weights ? ATTUNE_WEIGHTS_SOFTMAX : 0;
+    j->kind.weights_average = c->need_weights && c->average_weights;
     return NULL;
 }
 
@@ -96,12 +100,14 @@ static adapter_counter *look_at_mask(job *j) {
     if (j->mask.kind == BLOCK_MASK_EMPTY) return &hidden_row;
     if (j->mask.kind == BLOCK_MASK_FOREIGN) return &mask;
     if (j->mask.kind == BLOCK_MASK_NO_MEMORY) return &memory;
-    j->key.is_causal = j->mask.is_causal;
-    j->key.has_lengths = j->mask.kind == BLOCK_MASK_LENGTHS;
-    j->key.has_mask = j->mask.kind == BLOCK_MASK_KEEP;
-    j->key.mask_per_batch = j->mask.per_batch;
-    j->key.mask_per_head = j->mask.per_head;
-    j->key.mask_per_row = j->mask.per_row;
+    j->kind.is_causal = j->mask.is_causal;
+    j->kind.has_kv_lens = j->mask.kind == BLOCK_MASK_LENGTHS;
+    if (j->mask.kind == BLOCK_MASK_KEEP)
+        j->kind.mask = (common_mask){.dtype = ATTUNE_BOOL,
+                                     .rows = j->mask.per_row,
+                                     .columns = 1,
+                                     .one_batch = !j->mask.per_batch,
+                                     .one_head = !j->mask.per_head};
     return NULL;
 }
 
@@ -116,16 +122,17 @@ static adapter_counter *failed(attune_status status, const char *message) {
 static adapter_counter *find_weights(job *j) {
     const block_call *const c = j->call;
     weights_request r = {.tensor = {c->qkv_weight, c->qkv_bias, c->out_weight, c->out_bias}};
-    const int64_t bytes = j->key.dtype == ATTUNE_F64 ? 8 : j->key.dtype == ATTUNE_F32 ? 4 : 2;
-    j->site = block_site(&j->key);
-    if (!j->site) return &memory;
-    r.problem = site_problem(j->site);
+    const int64_t bytes = j->kind.dtype == ATTUNE_F64 ? 8 : j->kind.dtype == ATTUNE_F32 ? 4 : 2;
+    attune_status status;
+    const char *message;
+    j->plan = common_plan_of(&plans, &j->kind, &status, &message);
+    if (!j->plan) return failed(status, message);
+    r.problem = &j->plan->problem;
     for (int i = 0; i < WEIGHTS_COUNT; i++) {
         r.data[i] = j->weights[i].data;
         r.bytes[i] = (size_t)bytes;
         for (int d = 0; d < j->weights[i].rank; d++) r.bytes[i] *= (size_t)j->weights[i].sizes[d];
     }
-    attune_status status = ATTUNE_OK;
     switch (weights_get(&r, &j->blob, &status)) {
     case WEIGHTS_READY: return NULL;
     case WEIGHTS_CHANGING: return &weights_changing;
@@ -147,9 +154,9 @@ static torch_tensor empty(int32_t rank, const int64_t *sizes, int32_t type) {
 static bool make_results(job *j) {
     const int64_t batch = j->x.sizes[0], n = j->x.sizes[1], heads = j->call->num_heads;
     j->out = empty(3, (int64_t[]){batch, n, j->call->embed_dim}, j->x.dtype);
-    if (!j->key.has_weights)
+    if (!j->kind.weights_mode)
         torch.aoti_torch_new_uninitialized_tensor(&j->probabilities);
-    else if (j->key.average_weights)
+    else if (j->kind.weights_average)
         j->probabilities = empty(3, (int64_t[]){batch, n, n}, j->x.dtype);
     else
         j->probabilities = empty(4, (int64_t[]){batch, heads, n, n}, j->x.dtype);
@@ -157,20 +164,20 @@ static bool make_results(job *j) {
 }
 
 static adapter_counter *run(job *j) {
-    attune_arguments a;
-    site_arguments(j->site, &a);
+    attune_arguments a = j->plan->arguments;
     if (!make_results(j)) return &memory;
     a.batch = j->x.sizes[0];
     a.seq_q = j->x.sizes[1];
     a.x = j->x.data;
     memcpy(a.x_strides, (int64_t[]){j->x.strides[0], j->x.strides[1], 1}, sizeof a.x_strides);
     a.packed_weights = weights_packed(j->blob);
-    a.kv_lens = j->key.has_lengths ? j->mask.lengths : NULL;
+    a.kv_lens = j->kind.has_kv_lens ? j->mask.lengths : NULL;
     a.attn_mask = j->mask.keep;
     torch.aoti_torch_get_data_ptr(j->out, &a.out);
-    if (j->key.has_weights) torch.aoti_torch_get_data_ptr(j->probabilities, &a.weights);
+    if (j->kind.weights_mode) torch.aoti_torch_get_data_ptr(j->probabilities, &a.weights);
+    const attune_runner runner = torch_runner();
     const char *message;
-    const attune_status status = site_run(j->site, &a, &message);
+    const attune_status status = common_plan_run(j->plan, &a, &runner, 0, &message);
     return status ? failed(status, message) : NULL;
 }
 
@@ -184,7 +191,7 @@ static void end(job *j) {
 /* Whether attune has computed the call. */
 static bool computed(const block_call *call, torch_tensor *out, torch_tensor *probabilities) {
     /* Freed even if an exception of PyTorch goes through here, such as a warning that Python makes an error. */
-    __attribute__((cleanup(end))) job j = {.call = call};
+    __attribute__((cleanup(end))) job j = {.call = call, .kind = COMMON_KIND_INIT};
     adapter_counter *reason = look_at_tensors(&j);
     if (!reason) reason = look_at_shapes(&j);
     if (!reason) reason = look_at_mask(&j);

@@ -39,8 +39,8 @@ void op_attention(torch_value *stack, uint64_t num_arguments, uint64_t num_resul
 /* ---- Appending ---- */
 
 static bool bind_new(op_call *call, const char *name, const torch_view *fresh, int64_t columns, int64_t strides[4]) {
-    const bool is_coded = call->key.kv_dtype == ATTUNE_I8;
-    if (adapter_dtype(fresh->dtype) != (attune_dtype)(is_coded ? call->key.dtype : call->key.kv_dtype))
+    const bool is_coded = call->kind.k_dtype == ATTUNE_I8;
+    if (adapter_dtype(fresh->dtype) != (attune_dtype)(is_coded ? call->kind.dtype : call->kind.k_dtype))
         return op_fail(call, "%s must have the dtype of %s", name, is_coded ? "q" : "the cache");
     if (!op_check_size(call, name, fresh, 0, call->batch) || !op_check_size(call, name, fresh, 1, call->kv_heads) ||
         !op_check_size(call, name, fresh, 3, columns))
@@ -51,7 +51,7 @@ static bool bind_new(op_call *call, const char *name, const torch_view *fresh, i
 
 static bool bind_scale(op_call *call, const char *name, bool given, const torch_view *scale, float **data,
                        int64_t strides[3]) {
-    const bool wanted = call->key.kv_dtype == ATTUNE_I8;
+    const bool wanted = call->kind.k_dtype == ATTUNE_I8;
     if (!wanted) return !given || op_fail(call, "%s goes with caches of int8 only", name);
     if (!given) return op_fail(call, "caches of int8 need %s, float32 of [batch, kv heads, capacity]", name);
     if (scale->dtype != torch.f32 || scale->rank != 3) return op_fail(call, "%s must be float32 of 3 dims", name);
@@ -90,7 +90,7 @@ static bool bind_mask(op_call *call, torch_view *mask, int64_t capacity) {
 
 void op_append(torch_value *stack, uint64_t num_arguments, uint64_t num_results) {
     (void)num_arguments, (void)num_results;
-    op_call call = {.op = "attune::attention_append", .stack = stack, .key = {.appends = 1}};
+    op_call call = {.op = "attune::attention_append", .stack = stack, .kind = {.appends = 1}};
     torch_view q, k_new, v_new, k, v, k_scale, v_scale, kv_lens, mask, sinks;
     attune_arguments *const a = &call.arguments;
     bool ok = op_tensor(&call, 0, "q", 4, &q);
@@ -108,10 +108,10 @@ void op_append(torch_value *stack, uint64_t num_arguments, uint64_t num_results)
     torch_tensor out = NULL;
     ok = ok && !call.message[0] && op_bind_q(&call, &q) && op_bind_kv(&call, &k, &v);
     a->seq_new = ok ? k_new.sizes[2] : 0;
-    call.key.appends = a->seq_new == 1 ? ATTENTION_APPENDS_ONE : ATTENTION_APPENDS;
+    call.kind.appends_one = a->seq_new == 1;
     ok = ok && op_check_size(&call, "v_new", &v_new, 2, a->seq_new) &&
-         bind_new(&call, "k_new", &k_new, call.key.head_dim, a->k_new_strides) &&
-         bind_new(&call, "v_new", &v_new, call.key.head_dim_v, a->v_new_strides) &&
+         bind_new(&call, "k_new", &k_new, call.kind.head_dim, a->k_new_strides) &&
+         bind_new(&call, "v_new", &v_new, call.kind.head_dim_v, a->v_new_strides) &&
          bind_scale(&call, "k_scale", has_k_scale, &k_scale, &a->k_scale, a->k_scale_strides) &&
          bind_scale(&call, "v_scale", has_v_scale, &v_scale, &a->v_scale, a->v_scale_strides) &&
          bind_lengths(&call, &kv_lens) && (!has_mask || bind_mask(&call, &mask, k.sizes[2])) &&

@@ -1,5 +1,7 @@
 #include "op_call.h"
 
+#include "runner.h"
+
 #include "fpenv.h"
 #include "plain_text.h"
 
@@ -59,7 +61,7 @@ static bool bind(op_call *call, const char *name, const torch_view *v, int64_t s
 
 static bool check_dtype(op_call *call, const char *name, const torch_view *v, attune_dtype wanted) {
     const attune_dtype dtype = adapter_dtype(v->dtype);
-    if (wanted ? dtype == wanted : adapter_is_float(dtype)) return true;
+    if (wanted ? dtype == wanted : common_is_float(dtype)) return true;
     if (wanted) return op_fail(call, "%s must have the dtype of q", name);
     return op_fail(call, "%s must be float32, bfloat16, float16 or float64", name);
 }
@@ -74,22 +76,22 @@ bool op_bind_q(op_call *call, const torch_view *q) {
         return op_fail(call, "q has %lld heads of %lld columns, which attune does not support", (long long)call->heads,
                        (long long)q->sizes[3]);
     call->torch_dtype = q->dtype;
-    call->key.dtype = (uint8_t)adapter_dtype(q->dtype);
-    call->key.head_dim = (int32_t)q->sizes[3];
-    call->key.has_scale = !attention_is_default_scale(call->arguments.softmax_scale, call->key.head_dim);
+    call->kind.dtype = (uint8_t)adapter_dtype(q->dtype);
+    call->kind.head_dim = (int32_t)q->sizes[3];
+    call->kind.has_scale = !attention_is_default_scale(call->arguments.softmax_scale, call->kind.head_dim);
     return true;
 }
 
 bool op_bind_kv(op_call *call, const torch_view *k, const torch_view *v) {
-    const bool is_cache = call->key.appends;
+    const bool is_cache = call->kind.appends;
     const char *const k_name = is_cache ? "k_cache" : "k", *const v_name = is_cache ? "v_cache" : "v";
     call->kv_heads = k->sizes[1];
     call->keys = k->sizes[2];
     const attune_dtype dtype = adapter_dtype(k->dtype);
-    if (!(is_cache && dtype == ATTUNE_I8) && !check_dtype(call, k_name, k, is_cache ? 0 : call->key.dtype))
+    if (!(is_cache && dtype == ATTUNE_I8) && !check_dtype(call, k_name, k, is_cache ? 0 : call->kind.dtype))
         return false;
     if (v->dtype != k->dtype) return op_fail(call, "%s must have the dtype of %s", v_name, k_name);
-    if (!op_check_size(call, k_name, k, 0, call->batch) || !op_check_size(call, k_name, k, 3, call->key.head_dim) ||
+    if (!op_check_size(call, k_name, k, 0, call->batch) || !op_check_size(call, k_name, k, 3, call->kind.head_dim) ||
         !op_check_size(call, v_name, v, 0, call->batch) || !op_check_size(call, v_name, v, 1, call->kv_heads) ||
         !op_check_size(call, v_name, v, 2, call->keys))
         return false;
@@ -102,20 +104,20 @@ bool op_bind_kv(op_call *call, const torch_view *k, const torch_view *v) {
         return op_fail(call, "%s has %lld columns, which attune does not support", v_name, (long long)v->sizes[3]);
     call->arguments.k = k->data;
     call->arguments.v = v->data;
-    call->key.head_dim_v = (int32_t)v->sizes[3];
-    call->key.kv_dtype = (uint8_t)dtype;
-    call->key.group = call->kv_heads ? (int32_t)(call->heads / call->kv_heads) : 1;
+    call->kind.head_dim_v = (int32_t)v->sizes[3];
+    call->kind.k_dtype = call->kind.v_dtype = (uint8_t)dtype;
+    call->kind.group = call->kv_heads ? (int32_t)(call->heads / call->kv_heads) : 1;
     return bind(call, k_name, k, call->arguments.k_strides) && bind(call, v_name, v, call->arguments.v_strides);
 }
 
 bool op_bind_mask(op_call *call, const char *name, const torch_view *mask) {
     const int64_t sizes[4] = {call->batch, call->heads, call->rows, call->keys};
     const bool is_mask = adapter_dtype(mask->dtype) == ATTUNE_BOOL;
-    attention_mask *const described = is_mask ? &call->key.mask : &call->key.bias;
+    common_mask *const described = is_mask ? &call->kind.mask : &call->kind.bias;
     int64_t *const strides = is_mask ? call->arguments.attn_mask_strides : call->arguments.attn_bias_strides;
     if (!is_mask && !check_dtype(call, name, mask, 0)) return false;
     /* It would make all arithmetic, and lse, float64. */
-    if (adapter_dtype(mask->dtype) == ATTUNE_F64 && call->key.dtype != ATTUNE_F64)
+    if (adapter_dtype(mask->dtype) == ATTUNE_F64 && call->kind.dtype != ATTUNE_F64)
         return op_fail(call, "%s is float64; with a q of another dtype it must be float32 or narrower", name);
     if (!attention_mask_of(mask, sizes, described, strides))
         return op_fail(call,
@@ -129,7 +131,7 @@ bool op_bind_sinks(op_call *call, const torch_view *sinks) {
     if (sinks->dtype != torch.f32 || sinks->rank != 1 || sinks->sizes[0] != call->heads ||
         (sinks->strides[0] != 1 && call->heads != 1))
         return op_fail(call, "sinks must be contiguous float32 of [%lld] (one for each head)", (long long)call->heads);
-    call->key.has_sinks = 1;
+    call->kind.has_sinks = 1;
     call->arguments.sinks = sinks->data;
     return true;
 }
@@ -139,7 +141,7 @@ bool op_bind_kv_lens(op_call *call, const torch_view *kv_lens) {
         (kv_lens->strides[0] != 1 && call->batch != 1))
         return op_fail(call, "kv_lens must be contiguous int32 of [%lld] (one for each batch entry)",
                        (long long)call->batch);
-    call->key.has_kv_lens = 1;
+    call->kind.has_kv_lens = 1;
     call->arguments.kv_lens = kv_lens->data;
     for (int64_t b = 0; b < call->batch; b++)
         if (call->arguments.kv_lens[b] < 0 || call->arguments.kv_lens[b] > call->keys)
@@ -150,19 +152,20 @@ bool op_bind_kv_lens(op_call *call, const torch_view *kv_lens) {
 
 void op_options(op_call *call, bool is_causal, bool bottom_right, int64_t left, int64_t right, double cap,
                 double scale) {
-    call->key.is_causal = is_causal;
-    call->key.bottom_right = bottom_right;
-    call->key.window_left = left < 0 ? -1 : left;
-    call->key.window_right = right < 0 ? -1 : right;
-    call->key.soft_cap = cap;
+    call->kind.scale = ATTUNE_DEFAULT_SCALE; /* any other is an argument */
+    call->kind.is_causal = is_causal;
+    call->kind.bottom_right = bottom_right;
+    call->kind.window_left = left < 0 ? -1 : left;
+    call->kind.window_right = right < 0 ? -1 : right;
+    call->kind.soft_cap = cap;
     call->arguments.softmax_scale = scale;
-    call->key.reproducible = adapter_is_reproducible();
+    call->kind.reproducible = adapter_is_reproducible();
 }
 
 /* ---- Running ---- */
 
 static bool allocate(op_call *call, torch_tensor *out, torch_tensor *lse) {
-    const int64_t heads = call->heads, rows = call->rows, dim = call->key.head_dim_v;
+    const int64_t heads = call->heads, rows = call->rows, dim = call->kind.head_dim_v;
     const int64_t sizes[4] = {call->batch, heads, rows, dim};
     const int64_t strides[4] = {rows * heads * dim, dim, heads * dim, 1};
     attune_arguments *const a = &call->arguments;
@@ -171,14 +174,14 @@ static bool allocate(op_call *call, torch_tensor *out, torch_tensor *lse) {
         torch.aoti_torch_get_data_ptr(*out, &a->out))
         return op_fail(call, "there is no memory for out");
     if (!lse) return true;
-    call->key.lse_stride = attention_lse_stride(heads, rows);
-    return attention_make_lse(sizes, call->key.dtype, lse, a) || op_fail(call, "there is no memory for lse");
+    call->kind.lse_stride = attention_lse_stride(heads, rows);
+    return attention_make_lse(sizes, call->kind.dtype, lse, a) || op_fail(call, "there is no memory for lse");
 }
 
-/* The site's arguments, which hold what does not vary, with the pointers and strides of the call. */
-static void complete(const op_call *call, const site *s, attune_arguments *a) {
+/* The plan's arguments, which hold what does not vary, with the pointers and strides of the call. */
+static void complete(const op_call *call, const common_plan *p, attune_arguments *a) {
     const attune_arguments *const b = &call->arguments;
-    site_arguments(s, a);
+    *a = p->arguments;
 #define POINTER(name) a->name = b->name
 #define STRIDES(name) memcpy(a->name, b->name, sizeof a->name)
     POINTER(q), POINTER(k), POINTER(v), POINTER(out), POINTER(lse), POINTER(attn_mask), POINTER(attn_bias);
@@ -190,20 +193,21 @@ static void complete(const op_call *call, const site *s, attune_arguments *a) {
 #undef STRIDES
     a->batch = call->batch, a->num_heads = call->heads, a->num_kv_heads = call->kv_heads;
     a->seq_q = call->rows, a->seq_kv = call->keys;
-    if (call->key.has_scale) a->softmax_scale = b->softmax_scale;
-    if (call->key.appends) a->seq_new = b->seq_new;
+    if (call->kind.has_scale) a->softmax_scale = b->softmax_scale;
+    if (call->kind.appends) a->seq_new = b->seq_new;
 }
 
 bool op_run(op_call *call, torch_tensor *out, torch_tensor *lse) {
     if (!allocate(call, out, lse)) return false;
-    if (!call->batch || !call->heads || (!call->rows && !call->key.appends)) return true;
-    if (!adapter_context()) return op_fail(call, "attune's context could not be made: %s", adapter_context_failure());
-    site *const s = attention_site(&call->key);
-    if (!s) return op_fail(call, "there are too many kinds of calls in this process");
+    if (!call->batch || !call->heads || (!call->rows && !call->kind.appends)) return true;
+    attune_status status;
+    const char *message;
+    const common_plan *const p = common_plan_of(&attention_plans, &call->kind, &status, &message);
+    if (!p) return op_fail(call, "%s", message);
     attune_arguments a;
-    complete(call, s, &a);
-    const char *message = NULL;
-    return !site_run(s, &a, &message) || op_fail(call, "%s", message);
+    complete(call, p, &a);
+    const attune_runner runner = torch_runner();
+    return !common_plan_run(p, &a, &runner, 0, &message) || op_fail(call, "%s", message);
 }
 
 void op_end(op_call *call) {

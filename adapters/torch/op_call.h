@@ -3,7 +3,7 @@
 #ifndef ATTUNE_TORCH_OP_CALL_H
 #define ATTUNE_TORCH_OP_CALL_H
 
-#include "attention_site.h"
+#include "attention_tensors.h"
 
 enum { OP_MAX_TENSORS = 10 };
 
@@ -12,8 +12,8 @@ typedef struct op_call {
     torch_value *stack;
     torch_tensor owned[OP_MAX_TENSORS];
     int num_owned;
-    attention_key key;
-    attune_arguments arguments; /* strides and pointers, until the site's are known */
+    common_kind kind;
+    attune_arguments arguments; /* strides and pointers, until the plan's are known */
     int64_t batch, heads, rows, kv_heads, keys;
     int32_t torch_dtype;                     /* of q and of out */
     char message[ATTUNE_MESSAGE_BYTES + 64]; /* "" while all is well */

@@ -1,5 +1,6 @@
 /* aten::_scaled_dot_product_flash_attention_for_cpu by attune. */
-#include "attention_site.h"
+#include "attention_tensors.h"
+#include "runner.h"
 
 #include <math.h>
 #include <string.h>
@@ -43,14 +44,14 @@ static torch_status stock(call *c, torch_tensor *out, torch_tensor *lse) {
 
 /* Whether attune can compute the call; counts the reason why it cannot. The operator's callers have checked what is
  * valid; anything else is for stock PyTorch to judge. */
-static bool describe(call *c, attention_key *key, attune_arguments *mask_strides) {
+static bool describe(call *c, common_kind *kind, attune_arguments *mask_strides) {
     torch_view *const q = &c->q, *const k = &c->k, *const v = &c->v;
     if (c->dropout_p != 0) STOCK("dropout");
     if (!torch_view_of(c->query, q) || !torch_view_of(c->key, k) || !torch_view_of(c->value, v) || q->rank != 4 ||
         k->rank != 4 || v->rank != 4)
         STOCK("rank");
     const attune_dtype dtype = adapter_dtype(q->dtype);
-    if (k->dtype != q->dtype || v->dtype != q->dtype || !adapter_is_float(dtype)) STOCK("dtype");
+    if (k->dtype != q->dtype || v->dtype != q->dtype || !common_is_float(dtype)) STOCK("dtype");
     const int64_t batch = q->sizes[0], heads = q->sizes[1], rows = q->sizes[2], dim = q->sizes[3];
     const int64_t kv_heads = k->sizes[1], keys = k->sizes[2];
     if (!batch || !heads || !rows || !dim || !kv_heads || !keys) STOCK("empty");
@@ -58,38 +59,38 @@ static bool describe(call *c, attention_key *key, attune_arguments *mask_strides
         k->sizes[3] != dim || v->sizes[3] != dim || heads % kv_heads || dim > INT32_MAX || heads > INT32_MAX)
         STOCK("shape");
     if (c->has_mask && c->is_causal) STOCK("mask_and_causal");
-    *key = (attention_key){.window_left = -1, .window_right = -1};
+    *kind = (common_kind)COMMON_KIND_INIT;
     if (c->has_scale && !(fabs(c->scale) <= 1e38)) STOCK("scale");
-    key->head_dim = key->head_dim_v = (int32_t)dim;
-    key->has_scale = c->has_scale && !attention_is_default_scale(c->scale, key->head_dim);
-    key->group = (int32_t)(heads / kv_heads);
-    key->dtype = key->kv_dtype = (uint8_t)dtype;
-    key->is_causal = c->is_causal;
-    key->reproducible = adapter_is_reproducible();
-    key->lse_stride = attention_lse_stride(heads, rows);
+    kind->head_dim = kind->head_dim_v = (int32_t)dim;
+    kind->has_scale = c->has_scale && !attention_is_default_scale(c->scale, kind->head_dim);
+    kind->group = (int32_t)(heads / kv_heads);
+    kind->dtype = kind->k_dtype = kind->v_dtype = (uint8_t)dtype;
+    kind->is_causal = c->is_causal;
+    kind->reproducible = adapter_is_reproducible();
+    kind->lse_stride = attention_lse_stride(heads, rows);
     if (!c->has_mask) return true;
-    attention_mask mask = {0};
+    common_mask mask = {0};
     int64_t *const strides = mask_strides->attn_mask_strides;
     if (!torch_view_of(c->mask, &c->m) ||
         !attention_mask_of(&c->m, (int64_t[]){batch, heads, rows, keys}, &mask, strides))
         STOCK("mask");
     if (mask.dtype != ATTUNE_BOOL && mask.dtype != dtype && mask.dtype != ATTUNE_F32) STOCK("mask");
     if (mask.dtype == ATTUNE_BOOL)
-        key->mask = mask;
+        kind->mask = mask;
     else
-        key->bias = mask;
+        kind->bias = mask;
     return true;
 }
 
 /* The layouts are those of stock PyTorch: that of q for out. */
-static bool allocate(const call *c, const attention_key *key, torch_tensor *out, torch_tensor *lse,
+static bool allocate(const call *c, const common_kind *kind, torch_tensor *out, torch_tensor *lse,
                      attune_arguments *a) {
     int64_t out_strides[4];
     torch_strides_like(&c->q, out_strides);
     memcpy(a->out_strides, out_strides, 3 * sizeof *out_strides);
     a->out_strides[3] = 1;
     return !torch.aoti_torch_empty_strided(4, c->q.sizes, out_strides, c->q.dtype, torch.cpu, 0, out) &&
-           !torch.aoti_torch_get_data_ptr(*out, &a->out) && attention_make_lse(c->q.sizes, key->dtype, lse, a);
+           !torch.aoti_torch_get_data_ptr(*out, &a->out) && attention_make_lse(c->q.sizes, kind->dtype, lse, a);
 }
 
 /* A row that sees no key has the lse -infinity here, and 0 in stock PyTorch, whose backward counts on it. */
@@ -103,42 +104,49 @@ static void clear_empty_rows(void *lse, int64_t count, bool is_f64) {
             narrow[i] = narrow[i] == -INFINITY ? 0 : narrow[i];
 }
 
-static bool compute(call *c, torch_tensor *out, torch_tensor *lse) {
-    attention_key key;
-    attune_arguments a, mask_strides;
-    if (!describe(c, &key, &mask_strides)) return false;
-    if (!adapter_context()) STOCK("broken");
-    site *const s = attention_site(&key);
-    if (!s) STOCK("too_many_kinds");
-    site_arguments(s, &a);
-    if (!attention_strides(&c->q, a.q_strides) || !attention_strides(&c->k, a.k_strides) ||
-        !attention_strides(&c->v, a.v_strides))
+static bool bind(const call *c, const common_kind *kind, const attune_arguments *mask_strides, attune_arguments *a) {
+    if (!attention_strides(&c->q, a->q_strides) || !attention_strides(&c->k, a->k_strides) ||
+        !attention_strides(&c->v, a->v_strides))
         STOCK("strides");
     if (c->has_mask) {
-        const size_t bytes = sizeof a.attn_mask_strides;
-        memcpy(key.mask.dtype ? a.attn_mask_strides : a.attn_bias_strides, mask_strides.attn_mask_strides, bytes);
-        if (key.mask.dtype)
-            a.attn_mask = c->m.data;
+        const size_t bytes = sizeof a->attn_mask_strides;
+        memcpy(kind->mask.dtype ? a->attn_mask_strides : a->attn_bias_strides, mask_strides->attn_mask_strides, bytes);
+        if (kind->mask.dtype)
+            a->attn_mask = c->m.data;
         else
-            a.attn_bias = c->m.data;
+            a->attn_bias = c->m.data;
     }
-    if (key.has_scale) a.softmax_scale = c->scale;
-    a.q = c->q.data, a.k = c->k.data, a.v = c->v.data;
-    a.batch = c->q.sizes[0], a.num_heads = c->q.sizes[1], a.num_kv_heads = c->k.sizes[1];
-    a.seq_q = c->q.sizes[2], a.seq_kv = c->k.sizes[2];
-    if (!allocate(c, &key, out, lse, &a)) STOCK("memory");
-    const char *message = NULL;
-    const attune_status status = site_run(s, &a, &message);
-    if (!status) {
-        ADAPTER_COUNT("sdpa.ran");
-        if (c->has_mask) clear_empty_rows(a.lse, a.batch * a.num_heads * a.seq_q, key.dtype == ATTUNE_F64);
-        return true;
-    }
+    if (kind->has_scale) a->softmax_scale = c->scale;
+    a->q = c->q.data, a->k = c->k.data, a->v = c->v.data;
+    a->batch = c->q.sizes[0], a->num_heads = c->q.sizes[1], a->num_kv_heads = c->k.sizes[1];
+    a->seq_q = c->q.sizes[2], a->seq_kv = c->k.sizes[2];
+    return true;
+}
+
+static bool failed(attune_status status, const char *message) {
     if (adapter_is_unsupported(status)) STOCK("unsupported");
     if (adapter_is_not_compiled("scaled_dot_product_attention", status)) STOCK("not_compiled");
     adapter_broken("scaled_dot_product_attention", status, message);
-    ADAPTER_COUNT("sdpa.stock.broken");
-    return false;
+    STOCK("broken");
+}
+
+static bool compute(call *c, torch_tensor *out, torch_tensor *lse) {
+    common_kind kind;
+    attune_arguments a, mask_strides;
+    attune_status status;
+    const char *message;
+    if (!describe(c, &kind, &mask_strides)) return false;
+    const common_plan *const p = common_plan_of(&attention_plans, &kind, &status, &message);
+    if (!p) return failed(status, message);
+    a = p->arguments;
+    if (!bind(c, &kind, &mask_strides, &a)) return false;
+    if (!allocate(c, &kind, out, lse, &a)) STOCK("memory");
+    const attune_runner runner = torch_runner();
+    status = common_plan_run(p, &a, &runner, 0, &message);
+    if (status) return failed(status, message);
+    ADAPTER_COUNT("sdpa.ran");
+    if (c->has_mask) clear_empty_rows(a.lse, a.batch * a.num_heads * a.seq_q, kind.dtype == ATTUNE_F64);
+    return true;
 }
 
 static void release(torch_tensor *tensor) {

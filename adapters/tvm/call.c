@@ -25,9 +25,11 @@ static const char *kind_of(attune_status status) {
     }
 }
 
-bool call_check(call *c, attune_status status) {
-    return !status || call_fail(c, kind_of(status), "%s", attune_last_message());
+bool call_refuse(call *c, attune_status status, const char *message) {
+    return call_fail(c, kind_of(status), "%s", message);
 }
+
+bool call_check(call *c, attune_status status) { return !status || call_refuse(c, status, attune_last_message()); }
 
 /* Whoever calls has the library, perhaps not in the global scope. */
 static uintptr_t find_function(const char *name) {

@@ -21,7 +21,10 @@ bool call_fail(call *c, const char *kind, const char *format, ...) __attribute__
 /* Notes a failure unless TVM-FFI has the version whose values are read here; true after success. */
 bool call_check_version(call *c);
 
-/* Notes attune's own failure; true after success. */
+/* Notes a failure of attune's own, with its sentence; always false. */
+bool call_refuse(call *c, attune_status status, const char *message);
+
+/* Notes the failure of the last call of attune; true after success. */
 bool call_check(call *c, attune_status status);
 
 /* Ends the call: raises the error, if there is one. */

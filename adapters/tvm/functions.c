@@ -1,6 +1,7 @@
 /* The functions that a module of TVM-FFI finds in libattune-tvm.so. */
 #include "call.h"
-#include "plans.h"
+#include "common/context.h"
+#include "common/plans.h"
 
 #include <math.h>
 #include <stdatomic.h>
@@ -11,6 +12,9 @@
 
 TVM_EXPORT tvm_function __tvm_ffi_run, __tvm_ffi_attention, __tvm_ffi_set_threads;
 
+const common_engine_info common_engine = {.max_plans = 1024};
+
+static common_plans plans;
 static atomic_uint max_threads;
 
 /* set_threads(count): the most threads for each later call; 0: as many as the process may use CPUs. */
@@ -27,18 +31,20 @@ int __tvm_ffi_set_threads(void *self, const tvm_any *arguments, int32_t count, t
     return call_end(&c, result);
 }
 
-static bool run(call *c, const plan_entry *entry, const attune_arguments *arguments) {
-    attune_run_options options = ATTUNE_RUN_OPTIONS_INIT;
-    attune_status status;
-    options.max_threads = atomic_load(&max_threads);
-    attune_context *const context = plans_context(&status);
-    return call_check(c, status) && call_check(c, attune_plan_run(context, entry->plan, arguments, &options));
+static bool run(call *c, const common_plan *p, const attune_arguments *arguments) {
+    const char *message;
+    const attune_status status = common_plan_run(p, arguments, NULL, atomic_load(&max_threads), &message);
+    return !status || call_refuse(c, status, message);
 }
 
-static bool find(call *c, const char *text, size_t length, plan_entry **entry) {
+/* The plan of a problem as text, and arguments with what does not vary. */
+static bool find(call *c, const char *text, size_t length, common_plan **p, attune_arguments *a) {
     attune_status status;
-    *entry = plans_find(text, length, &status);
-    return *entry || call_check(c, status);
+    const char *message;
+    *p = common_plan_of_text(&plans, text, length, &status, &message);
+    if (!*p) return call_refuse(c, status, message);
+    *a = (*p)->arguments;
+    return true;
 }
 
 /* ---- run(problem, name, value, name, value, …) ---- */
@@ -83,16 +89,15 @@ static bool set(call *c, const attune_plan *plan, attune_arguments *a, int32_t i
 int __tvm_ffi_run(void *self, const tvm_any *arguments, int32_t count, tvm_any *result) {
     (void)self;
     call c = {.name = "run", .arguments = arguments, .count = count};
-    plan_entry *entry = NULL;
+    common_plan *p = NULL;
     attune_arguments a;
     tvm_bytes text;
     bool has_tensor = false;
     bool ok =
-        call_check_version(&c) && call_text(&c, 0, "the problem", &text) && find(&c, text.data, text.size, &entry);
-    ok = ok && call_check(&c, attune_plan_arguments_init(entry->plan, &a));
-    for (int32_t i = 1; ok && i < count; i += 2) ok = set(&c, entry->plan, &a, i, &has_tensor);
-    if (ok) run(&c, entry, &a);
-    plans_release(entry);
+        call_check_version(&c) && call_text(&c, 0, "the problem", &text) && find(&c, text.data, text.size, &p, &a);
+    for (int32_t i = 1; ok && i < count; i += 2) ok = set(&c, p->plan, &a, i, &has_tensor);
+    if (ok) run(&c, p, &a);
+    common_plan_release(p);
     return call_end(&c, result);
 }
 
@@ -131,7 +136,7 @@ static bool take(call *c, operands *o) {
            (!call_has(c, 5) || call_number(c, 5, "scale", &o->scale));
 }
 
-static bool attend(call *c, const operands *o, plan_entry **entry) {
+static bool attend(call *c, const operands *o, common_plan **p) {
     char text[256];
     const long long heads = o->q->shape[1], kv_heads = o->k->shape[1];
     snprintf(text, sizeof text,
@@ -140,15 +145,14 @@ static bool attend(call *c, const operands *o, plan_entry **entry) {
              dtype_name(o->q), heads, kv_heads, (long long)o->q->shape[3], (long long)o->v->shape[3],
              o->is_causal != 0);
     attune_arguments a;
-    if (!find(c, text, strlen(text), entry)) return false;
-    const attune_plan *const plan = (*entry)->plan;
-    if (!call_check(c, attune_plan_arguments_init(plan, &a))) return false;
+    if (!find(c, text, strlen(text), p, &a)) return false;
+    const attune_plan *const plan = (*p)->plan;
     a.batch = o->q->shape[0];
     a.softmax_scale = o->scale;
     return call_check(c, attune_plan_bind(plan, &a, "q", o->q)) &&
            call_check(c, attune_plan_bind(plan, &a, "k", o->k)) &&
            call_check(c, attune_plan_bind(plan, &a, "v", o->v)) &&
-           call_check(c, attune_plan_bind(plan, &a, "out", o->out)) && run(c, *entry, &a);
+           call_check(c, attune_plan_bind(plan, &a, "out", o->out)) && run(c, *p, &a);
 }
 
 /* attention(q, k, v, out, is_causal=false, scale=None): tensors [batch, heads, length, dim] with any outer strides;
@@ -156,10 +160,10 @@ static bool attend(call *c, const operands *o, plan_entry **entry) {
 int __tvm_ffi_attention(void *self, const tvm_any *arguments, int32_t count, tvm_any *result) {
     (void)self;
     call c = {.name = "attention", .arguments = arguments, .count = count};
-    plan_entry *entry = NULL;
+    common_plan *p = NULL;
     operands o;
     if (count > 6) call_fail(&c, "TypeError", "there are %d arguments; it takes at most 6", (int)count);
-    if (call_check_version(&c) && !c.kind && take(&c, &o)) attend(&c, &o, &entry);
-    plans_release(entry);
+    if (call_check_version(&c) && !c.kind && take(&c, &o)) attend(&c, &o, &p);
+    common_plan_release(p);
     return call_end(&c, result);
 }
