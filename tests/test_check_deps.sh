@@ -31,6 +31,13 @@ sed -i 's/at_read_double(text, &end)/strtod(text, \&end)/' "$file"
 found "a number that the locale changes" "src/problem/text.c:"
 cp "$work/kept" "$file"
 
+file=$work/src/attend/prefill/task.c
+cp "$file" "$work/kept"
+sed -i '1i #include "attend/decode/layout.h"' "$file"
+found "a room in a room that includes the one beside it" \
+    "src/attend/prefill/task.c:1: src/attend/prefill must not include attend/decode/layout.h"
+cp "$work/kept" "$file"
+
 mkdir "$work/src/attic"
 : >"$work/src/attic/dust.c"
 found "a folder without a row" "src/attic: no row in the table of docs/folders.md"
@@ -56,6 +63,9 @@ found "a row without a folder" "there is no folder src/attic"
 cp "$work/kept" "$page"
 sed -i '/^| `src\/schedule`/s/`base`/`base` `attend`/' "$page"
 found "a circle in the table" "a circle of folders: src/"
+cp "$work/kept" "$page"
+sed -i '/^| `src\/attend\/shared`/s/`base`/`base` `attend\/around`/' "$page"
+found "a circle of rooms in a room" "a circle of folders: src/attend/"
 cp "$work/kept" "$page"
 sed -i '/^## The folders/s/folders/rooms/' "$page"
 found "a page without the table" "docs/folders.md has no table of folders"

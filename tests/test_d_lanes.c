@@ -2,7 +2,7 @@
  * and by the interpreter, also as lowered for targets that this CPU cannot run, against the reference; with bits that
  * depend neither on the threads nor, where they are promised, on strategy and chunks. */
 #include "check/check_case.h"
-#include "attend/d_lanes.h"
+#include "attend/decode/layout.h"
 #include "problem/signature.h"
 #include "runtime/context.h"
 #include "schedule/choose.h"

@@ -20,7 +20,7 @@ changes() { echo "/* more */" >>"$1" && [ "$(id)" != "$first" ] && first=$(id); 
 keeps() { echo "/* more */" >>"$1" && [ "$(id)" = "$first" ]; }
 
 for file in src/base/integers.h src/ir/ops.def src/target/target.c src/target/kernel_abi.h src/target/machines.def \
-    src/problem/problem.c src/schedule/choose.c src/nest/gemm.c src/attend/q_lanes.c src/layer/block.c \
+    src/problem/problem.c src/schedule/choose.c src/nest/gemm.c src/attend/prefill/task.c src/layer/block.c \
     src/operator/build.c src/codegen/emit_expr.c; do
     changes $file
     report $? "$file changes it"

@@ -4,7 +4,7 @@
  */
 #include "ir/interp.h"
 #include "ir/passes.h"
-#include "attend/q_lanes.h"
+#include "attend/prefill/layout.h"
 #include "ref_attention.h"
 #include "operator/build.h"
 #include "runtime/call.h"

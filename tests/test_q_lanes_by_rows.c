@@ -1,6 +1,6 @@
 /* Values by rows (q_lanes_by_rows.c): the bits are those of values by columns, and they are used where they may be. */
 #include "problem/mha.h"
-#include "attend/q_lanes.h"
+#include "attend/prefill/layout.h"
 #include "base/error.h"
 #include "schedule/variant.h"
 #include "schedule/schedule.h"

@@ -1,6 +1,6 @@
 /* The input projections: rows of x times packed weights. A row of the product becomes heads, rotated where
  * the problem has rotary embedding, written to where attention reads them. */
-#include "attend/phases.h"
+#include "attend/around/around.h"
 #include "layer/block.h"
 
 /* Projections of one input, which are column groups of one product. */

@@ -1,5 +1,5 @@
 /* The builders of all phases of a kernel share this: the problem with its parameters, and arithmetic in the problem's
- * precision. The phases are in attend/phases.h and layer/block.h; operator/build.c puts them together. */
+ * precision. The phases are in attend/around/around.h and layer/block.h; operator/build.c puts them together. */
 #ifndef ATTUNE_NEST_CONTEXT_H
 #define ATTUNE_NEST_CONTEXT_H
 
@@ -22,7 +22,7 @@ typedef struct mha_context {
     int64_t group;  /* query heads of a KV head */
     mha_params params;
     /* Tensors of attention: parameters, or shared memory that an earlier phase has filled. All are indexed
-     * [batch, head, token, column] (k and v as attend/entry.h says), lse [batch, head, token]. */
+     * [batch, head, token, column] (k and v as attend/shared/sequence.h says), lse [batch, head, token]. */
     const ir_buffer *q, *k, *v, *out;
     const ir_buffer *lse;               /* NULL if it is not wanted */
     const ir_buffer *k_new, *v_new;     /* append.c puts these into k and v */
@@ -32,7 +32,7 @@ typedef struct mha_context {
     struct {
         const ir_buffer *max, *sum, *out;
     } parts;
-    /* K as codes (attend/key_codes.h), shared; NULL where scores are no integers, or K is codes already. */
+    /* Quantised K (attend/prefill/quantised_keys.h), shared; NULL where scores are no integers, or K is quantised. */
     struct {
         const ir_buffer *codes;           /* i8 [batch, kv_head, key, code columns] */
         const ir_buffer *scales, *starts; /* elem and i32 [batch, kv_head, key] */
@@ -52,7 +52,7 @@ typedef struct mha_context {
     bool has_global;   /* … and see the first keys as well */
     bool has_position; /* positions matter at all */
     const ex_program *functions; /* on scores and masks; NULL: there are none */
-    const ir_buffer *mask_tiles; /* which keys mask_mod hides, in shared memory (attend/mask_tiles.h); or NULL */
+    const ir_buffer *mask_tiles; /* which keys mask_mod hides, in shared memory (attend/shared/mask_table.h); or NULL */
     /* Of a scale that each call has, in the phase that is being built (mha_scale_open); NULL: constants. */
     const ir_expr *score_scale, *query_sign;
 } mha_context;

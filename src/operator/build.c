@@ -1,11 +1,13 @@
 /* From problem and schedule to the phases of a kernel. */
 #include "operator/build.h"
 
-#include "attend/key_codes.h"
-#include "attend/mask_tiles.h"
-#include "attend/phases.h"
-#include "attend/score.h"
-#include "attend/value_pairs.h"
+#include "attend/around/around.h"
+#include "attend/decode/decode.h"
+#include "attend/prefill/prefill.h"
+#include "attend/prefill/quantised_keys.h"
+#include "attend/prefill/value_pairs.h"
+#include "attend/shared/mask_table.h"
+#include "attend/shared/score.h"
 #include "layer/block.h"
 #include "problem/problem_functions.h"
 #include "problem/problem_sight.h"

@@ -1,5 +1,5 @@
-/* What mask_mod hides, as the table that a kernel's first phase makes (attend/mask_tiles.h), kept by the caller from
- * call to call. A call with it begins with the second phase, and reads the caller's table in place of its own. */
+/* What mask_mod hides, as the table that a kernel's first phase makes (attend/shared/mask_table.h), kept by the caller
+ * from call to call. A call with it begins with the second phase, and reads the caller's table in place of its own. */
 #ifndef ATTUNE_RUNTIME_BLOCK_MASK_H
 #define ATTUNE_RUNTIME_BLOCK_MASK_H
 

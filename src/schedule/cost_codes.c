@@ -1,4 +1,4 @@
-/* The cost of integer products of d-lanes: src/attend/d_lanes_code_*.c in numbers.
+/* The cost of integer products of d-lanes: src/attend/decode/quantised_*.c in numbers.
  *
  * A turn takes the slowest of its dots, instructions and latency. Where there is no instruction for a dot of bytes it
  * is two products of halves of words and two additions, and the halves of each factor take instructions as well. What

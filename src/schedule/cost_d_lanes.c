@@ -1,4 +1,4 @@
-/* The cost of d-lanes: src/attend/d_lanes*.c in numbers. */
+/* The cost of d-lanes: src/attend/decode in numbers. */
 #include "schedule/cost_parts.h"
 
 typedef struct d_head {

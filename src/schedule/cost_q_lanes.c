@@ -1,4 +1,4 @@
-/* The cost of q-lanes: src/attend/q_lanes*.c in numbers. */
+/* The cost of q-lanes: src/attend/prefill in numbers. */
 #include "base/integers.h"
 #include "problem/problem_sight.h"
 #include "schedule/cost_parts.h"

@@ -44,8 +44,8 @@ typedef struct mha_variant {
     /* The phase of attention writes the probabilities that are an output, as it holds all of a row at once. Otherwise a
      * later phase computes them again. */
     bool writes_weights;
-    /* A table says which tiles mask_mod hides (attend/mask_tiles.h): the kernel's first phase fills its first shared
-     * buffer. Not for a handful of keys, which a phase more does not pay for. */
+    /* A table says which tiles mask_mod hides (attend/shared/mask_table.h): the kernel's first phase fills its first
+     * shared buffer. Not for a handful of keys, which a phase more does not pay for. */
     bool has_mask_table;
     /* Neighbouring keys that the table takes as one: those of a register tile of scores, and whole pairs. */
     int64_t mask_unit;
@@ -53,9 +53,9 @@ typedef struct mha_variant {
     /* ---- Decoding (d_lanes) ---- */
 
     bool may_stream_scores; /* from four streams of keys, whose blocks are transposed by quarters of a vector */
-    /* Sums of values stay in registers while a block of keys is added (attend/d_lanes_held.c): those of one key of each
-     * stream at a time, where these are no pairs. fp8 values that are widened by a table are an exception that only
-     * the builder knows: their sums go through memory all the same. */
+    /* Sums of values stay in registers while a block of keys is added (attend/decode/value_held.c): those of one key
+     * of each stream at a time, where these are no pairs. fp8 values that are widened by a table are an exception that
+     * only the builder knows: their sums go through memory all the same. */
     bool holds_values;
     /* Integer products: rows of Q that share a vector, a power of two. With scales of K by group no vector holds
      * columns of two groups. */

@@ -1,0 +1,81 @@
+/* New keys and values written into the caches, before anything is read there: entry b's last keys are the new ones.
+ * append_quantised.c makes codes of them. */
+#include "attend/around/append.h"
+
+/* Columns of a panel lie apart, so its codes are made in scratch. */
+static void append_codes(mha_context *c, const mha_row *source, const mha_row *target, const ir_access *scale,
+                         int64_t columns) {
+    mha_coding coding = {source, target, mha_format_of(c, target->buffer), scale};
+    if (!mha_is_paneled(c, target->buffer)) {
+        mha_append_codes(c, &coding);
+        return;
+    }
+    const ir_elem elem = (ir_elem)target->buffer->type.elem;
+    const int64_t elements = mha_row_elements(c, target->buffer, columns);
+    const mha_row codes = {ir_scratch(c->b, "codes", elem, 2, (int64_t[]){1, elements}), {ir_idx(c->b, 0)}, NULL};
+    coding.target = &codes;
+    mha_append_codes(c, &coding);
+    mha_copy_row(c, &codes, target, 0, elements);
+}
+
+static void append_row(mha_context *c, const mha_row *source, const mha_row *target, const ir_access *scale,
+                       int64_t columns) {
+    if (mha_is_quantised(mha_format_of(c, target->buffer).dtype))
+        append_codes(c, source, target, scale, columns);
+    else
+        mha_copy_row(c, source, target, 0, columns);
+}
+
+/* Codes are made of prepared rows, and columns of a panel lie apart, so the row is prepared in scratch first. */
+static void append_prepared(mha_context *c, const mha_entry *e, const ir_expr *position, const mha_row *source,
+                            const mha_row *target, const ir_access *scale) {
+    const int64_t columns = c->p->head_dim;
+    const bool is_quantised = mha_is_quantised(c->p->k_dtype);
+    if (!is_quantised && !mha_is_paneled(c, target->buffer)) {
+        mha_prepare_row(c, MHA_K_NORM, e->number, position, source, target);
+        return;
+    }
+    const ir_elem elem = is_quantised ? c->elem : (ir_elem)target->buffer->type.elem;
+    const ir_buffer *prepared = ir_scratch(c->b, "rotated", elem, 2, (int64_t[]){1, columns});
+    const mha_row row = {prepared, {ir_idx(c->b, 0)}, NULL};
+    mha_prepare_row(c, MHA_K_NORM, e->number, position, source, &row);
+    append_row(c, &row, target, scale, columns);
+}
+
+static void append_token(mha_context *c, const mha_entry *e, const ir_expr *kv_head, const ir_expr *token,
+                         const ir_expr *key) {
+    const attune_problem *p = c->p;
+    const ir_expr *source = ir_add(c->b, e->first_q, token);
+    const mha_row k_new = {c->k_new, {e->batch, kv_head, source}, NULL};
+    const mha_row v_new = {c->v_new, {e->batch, kv_head, source}, NULL};
+    const mha_kv_row row = mha_kv_row_at(c, e, kv_head, key);
+    const mha_row k = mha_kv_row_of(c, c->k, &row), v = mha_kv_row_of(c, c->v, &row);
+    const ir_access *k_scale = mha_scale_access(c, MHA_K_SCALE, &row);
+    const ir_expr *position = p->rotary_dim ? mha_token_position(c, e, token, key) : NULL;
+    if (mha_prepares(p))
+        append_prepared(c, e, position, &k_new, &k, k_scale);
+    else
+        append_row(c, &k_new, &k, k_scale, p->head_dim);
+    if (p->v_in_k) return;
+    append_row(c, &v_new, &v, mha_scale_access(c, MHA_V_SCALE, &row), p->head_dim_v);
+}
+
+/* The runtime has checked that an entry has at least as many keys as are new. */
+const ir_expr *mha_new_key(const mha_context *c, const mha_entry *e, const ir_expr *token, const ir_expr *count) {
+    ir_builder *b = c->b;
+    const ir_expr *key = ir_add(b, ir_sub(b, e->seq_kv, count), token);
+    return ir_let_index(b, "key", e->seq_kv, key);
+}
+
+void mha_append(mha_context *c) {
+    ir_builder *b = c->b;
+    const ir_expr *most = c->params.size[c->p->is_ragged ? MHA_SEQ_Q : MHA_SEQ_NEW];
+    IR_PHASE(b) {
+        const ir_expr *number = ir_parallel(b, "entry", c->params.size[MHA_BATCH]);
+        const ir_expr *kv_head = ir_parallel(b, "kv_head", c->params.size[MHA_KV_HEADS]);
+        const ir_expr *task = ir_parallel(b, "task", mha_row_tasks(c, most));
+        const mha_entry e = mha_entry_open(c, number);
+        const ir_expr *count = c->p->is_ragged ? e.seq_q : most;
+        MHA_ROWS(c, token, task, count) append_token(c, &e, kv_head, token, mha_new_key(c, &e, token, count));
+    }
+}

@@ -1,0 +1,64 @@
+/* K and V of bf16 where arithmetic is f32 and no pairs: a word of 32 bits holds two neighbouring columns. The upper
+ * one is an f32 once the lower bits are cleared, the lower one once it is shifted. Both take one instruction and no
+ * shuffle, where widening a half vector takes a shuffle and a shift. So a vector of words becomes the even columns
+ * and then the odd ones. Q is put into that order for the scores, and O is put back into its own in the end. */
+#include "attend/decode/layout.h"
+#include "nest/columns.h"
+
+bool dl_goes_by_words(const d_lanes *d, const ir_buffer *k_or_v, attune_dtype dtype, int64_t columns) {
+    if (!k_or_v || d->planes || d->c->variant.by_pairs) return false;
+    const bool is_bf16 = dtype == ATTUNE_BF16 && k_or_v->type.elem == IR_BF16;
+    return d->c->elem == IR_F32 && is_bf16 && columns % (2 * d->lanes) == 0;
+}
+
+void dl_load_words(const d_lanes *d, const ir_buffer *k_or_v, const mha_kv_row *key, const ir_expr *column,
+                   const ir_expr **out) {
+    enum { UPPER = -65536, BITS = 16 };
+    ir_builder *b = d->b;
+    const int columns = 2 * d->lanes;
+    const ir_expr *const *index = mha_kv_index(d->c, k_or_v, key);
+    const ir_expr *words = ir_bitcast(b, IR_I32, mha_load_raw_columns(d->c, k_or_v, index, column, columns, columns));
+    words = ir_let(b, "words", words);
+    const ir_expr *even = ir_apply(b, IR_SHL, words, ir_splat(b, ir_int(b, IR_I32, BITS), d->lanes), NULL);
+    const ir_expr *odd = ir_and(b, words, ir_splat(b, ir_int(b, IR_I32, UPPER), d->lanes));
+    out[0] = ir_bitcast(b, IR_F32, even);
+    out[1] = ir_bitcast(b, IR_F32, odd);
+}
+
+/* Lane l of vector i becomes lane from(i, l) of both. */
+typedef int order_fn(const d_lanes *d, int i, int l);
+
+static int of_words(const d_lanes *d, int i, int l) {
+    (void)d;
+    return 2 * l + i;
+}
+
+static int of_columns(const d_lanes *d, int i, int l) {
+    const int column = i * d->lanes + l;
+    return column % 2 * d->lanes + column / 2;
+}
+
+static void reorder(const d_lanes *d, const ir_buffer *rows, const ir_expr *row, int64_t columns, order_fn *from) {
+    ir_builder *b = d->b;
+    IR_FOR(b, at, ir_idx(b, 0), ir_idx(b, columns), 2 * d->lanes) {
+        const ir_access *place[2];
+        const ir_expr *x[2];
+        for (int i = 0; i < 2; i++) {
+            place[i] = ir_at(b, rows, d->lanes, 2, row, ir_plus(b, at, (int64_t)i * d->lanes));
+            x[i] = ir_let(b, "x", ir_load(b, place[i]));
+        }
+        for (int i = 0; i < 2; i++) {
+            uint8_t pick[IR_MAX_LANES];
+            for (int l = 0; l < d->lanes; l++) pick[l] = (uint8_t)from(d, i, l);
+            ir_store(b, place[i], ir_shuffle(b, x[0], x[1], d->lanes, pick));
+        }
+    }
+}
+
+void dl_part_columns(const d_lanes *d, const ir_buffer *rows, const ir_expr *row, int64_t columns) {
+    reorder(d, rows, row, columns, of_words);
+}
+
+void dl_join_columns(const d_lanes *d, const ir_buffer *rows, const ir_expr *row, int64_t columns) {
+    reorder(d, rows, row, columns, of_columns);
+}

@@ -1,0 +1,166 @@
+/* The ground of decoding: how many rows, columns and keys a task has, its scratch, where a row lies, and loops over
+ * rows and columns. */
+#include "attend/decode/layout.h"
+#include "base/integers.h"
+#include "schedule/variant.h"
+
+/* ---- facts for the prover ---- */
+
+const ir_expr *dl_first(const d_lanes *d, const char *name, const ir_expr *first, const ir_expr *count,
+                        const ir_expr *size) {
+    return ir_let_in(d->b, name, ir_idx(d->b, 0), ir_plus(d->b, ir_sub(d->b, size, count), 1), first);
+}
+
+const ir_expr *dl_part(const d_lanes *d, const char *name, const ir_expr *part, int64_t parts, const ir_expr *whole) {
+    part = ir_let_in(d->b, name, ir_idx(d->b, 0), ir_plus(d->b, whole, 1), part);
+    for (int64_t i = 2; i <= parts; i++) {
+        const ir_expr *some = ir_times(d->b, part, i);
+        ir_assume(d->b, ir_le(d->b, ir_idx(d->b, 0), some));
+        ir_assume(d->b, ir_le(d->b, some, whole));
+    }
+    return part;
+}
+
+/* ---- sizes ---- */
+
+static int64_t least_multiple(int64_t x, int64_t y) {
+    int64_t multiple = x;
+    while (multiple % y) multiple += x;
+    return multiple;
+}
+
+/* More rows than this are shared by several tasks. Up to it, all of them use each key as long as it is in the first
+ * cache. */
+enum { MAX_TASK_ROWS = 64 };
+
+static void derive_rows(d_lanes *d) {
+    const attune_problem *p = d->c->p;
+    const attune_schedule *s = d->c->s;
+    const int64_t most = mha_most_queries(p), group = d->c->group;
+    d->row_step = least_multiple(s->score_rows, s->value_rows);
+    if (p->seq_q >= 0 && p->seq_q * group <= MAX_TASK_ROWS) {
+        d->max_rows = d->fixed_rows = p->seq_q * group;
+        return;
+    }
+    const int64_t rows = most > MAX_TASK_ROWS || most * group > MAX_TASK_ROWS ? MAX_TASK_ROWS : most * group;
+    d->max_rows = dl_round_up(rows, d->row_step);
+}
+
+void dl_derive_sizes(d_lanes *d, mha_context *c) {
+    const attune_problem *p = c->p;
+    const bool all_codes = p->integer == ATTUNE_INTEGER_ALL;
+    d->c = c;
+    d->b = c->b;
+    d->lanes = c->lanes;
+    d->width = c->variant.by_pairs ? 2 * c->lanes : c->lanes;
+    d->planes = p->integer ? (int)mha_query_planes(p) : 0;
+    d->pack = d->planes ? c->variant.query_pack : 1;
+    d->k_width = d->planes ? 4 * c->lanes / d->pack : d->width;
+    d->k_halves = d->planes && p->k_dtype == ATTUNE_I4 ? 2 : 1;
+    d->v_halves = all_codes && p->v_dtype == ATTUNE_I4 ? 2 : 1;
+    d->k_groups = d->planes && mha_is_by_group(p->k_scales) ? p->head_dim / p->k_group : 1;
+    derive_rows(d);
+    d->is_serial = p->reproducible && !all_codes;
+    d->k_by_panels = mha_is_paneled(c, c->k);
+    d->v_by_panels = mha_is_paneled(c, c->v);
+    d->tiles_are_fixed = p->reproducible || all_codes || d->k_by_panels || d->v_by_panels;
+    /* Codes that are multiplied as they lie need no table. With v_in_k, c->v is c->k. */
+    if (!d->planes) d->k_by = dl_conversion_of(d, c->k, p->k_dtype, p->k_scales, p->head_dim);
+    if (!all_codes) d->v_by = dl_conversion_of(d, c->v, p->v_dtype, p->v_scales, p->head_dim_v);
+    d->holds_values = c->variant.holds_values && (d->v_by == DL_SINGLE || d->v_by == DL_WORDS);
+    if (d->k_by) d->k_width = dl_columns_at_once(d, d->k_by);
+    d->k_columns = dl_round_up(p->head_dim, (int64_t)d->k_width * d->k_halves);
+    d->v_columns = dl_round_up(p->head_dim_v, d->width);
+    d->one_chunk = p->reproducible || mha_most_keys(p) <= c->s->kv_chunk;
+    d->masks_keys = p->attn_mask_dims[3] || p->attn_bias_dims[3] || p->mask_mod[0];
+    /* The keys of a lone query are one interval, and only these are read. Exceptions: global keys, and tiles that begin
+     * where those of other queries do. */
+    const bool one_query = p->seq_q == 1 && !c->has_global && !(d->tiles_are_fixed && c->has_first);
+    d->masks_positions = (c->has_first || c->has_last) && !one_query;
+}
+
+/* ---- scratch of a task ---- */
+
+static const ir_buffer *scratch(const d_lanes *d, const char *name, ir_elem elem, int64_t rows, int64_t columns) {
+    return ir_scratch(d->b, name, elem, columns ? 2 : 1, (int64_t[]){rows, columns});
+}
+
+static void alloc_codes(d_lanes *d, int64_t keys) {
+    const mha_context *c = d->c;
+    const int64_t vectors = ceil_div(d->max_rows, d->pack);
+    const int64_t dims[] = {vectors * d->planes, d->k_columns / d->k_width, 4 * (int64_t)d->lanes};
+    d->q = ir_scratch(d->b, "queries", IR_I8, 3, dims);
+    d->q_scales = scratch(d, "q_scales", c->elem, d->max_rows, 0);
+    d->starts = scratch(d, "starts", IR_I32, vectors * d->k_groups, d->lanes);
+    d->dots = scratch(d, "dots", IR_I32, d->max_rows * d->k_groups, keys);
+    if (mha_scales_runs(c->p->k_scales))
+        d->k_group_scales = scratch(d, "k_group_scales", c->elem, dl_group_numbers(d), keys);
+    if (mha_has_least(c->p->k_scales)) d->q_sums = scratch(d, "q_sums", c->elem, vectors * d->pack * d->k_groups, 0);
+    if (c->p->integer != ATTUNE_INTEGER_ALL) return;
+    d->p_codes = scratch(d, "p_codes", IR_I8, d->planes * d->max_rows, keys + d->lanes + 4);
+    d->p_units = scratch(d, "p_units", c->elem, d->max_rows, 0);
+    d->p_shares = scratch(d, "p_shares", c->elem, d->max_rows, 0);
+}
+
+void dl_alloc_scratch(d_lanes *d) {
+    const mha_context *c = d->c;
+    const int64_t together = d->k_by_panels ? (int64_t)c->s->score_keys * d->lanes : c->s->score_keys;
+    const int64_t more = max_of(together, max_of(d->width, dl_side_by_side(d)));
+    const int64_t keys = dl_round_up(c->s->kv_tile + more, d->width);
+    if (!d->planes) d->q = scratch(d, "queries", c->variant.by_pairs ? IR_BF16 : c->elem, d->max_rows, d->k_columns);
+    d->scores = scratch(d, "scores", c->elem, d->max_rows, keys);
+    if (d->planes) alloc_codes(d, keys);
+    if (c->variant.by_pairs) d->rounded = scratch(d, "rounded", IR_BF16, d->max_rows, keys);
+    d->o = scratch(d, "o", c->elem, d->max_rows, d->v_columns);
+    d->row_max = scratch(d, "row_max", c->elem, d->max_rows, 0);
+    d->row_sum = scratch(d, "row_sum", c->elem, d->max_rows, 0);
+    d->factor = scratch(d, "factor", c->elem, d->max_rows, 0);
+    if (d->is_serial) {
+        d->tile_o = scratch(d, "tile_o", c->elem, d->max_rows, d->v_columns);
+        d->o_lost = scratch(d, "o_lost", c->elem, d->max_rows, d->v_columns);
+        d->row_sum_lost = scratch(d, "row_sum_lost", c->elem, d->max_rows, 0);
+    }
+    if (d->k_by == DL_F8_TABLES || d->v_by == DL_F8_TABLES) d->f8_tables = mha_f8_tables(c);
+    if (c->p->k_scales == ATTUNE_SCALES_TOKEN) d->k_scales = scratch(d, "k_scales", c->elem, keys, 0);
+    if (c->p->v_scales == ATTUNE_SCALES_TOKEN) d->v_scales = scratch(d, "v_scales", c->elem, keys, 0);
+}
+
+/* ---- rows ---- */
+
+void dl_each_rows(d_lanes *d, int64_t step, dl_rows_fn *build, const void *user) {
+    const int64_t whole = d->fixed_rows / step, rest = d->fixed_rows % step;
+    if (!d->fixed_rows || whole > 1) {
+        const ir_expr *end = d->fixed_rows ? ir_idx(d->b, whole * step) : d->padded_rows;
+        IR_LOOP(d->b, first, ir_for_begin(d->b, "row", ir_idx(d->b, 0), end, step, false)) {
+            build(d, user, first, step);
+        }
+    } else if (whole == 1) {
+        build(d, user, ir_idx(d->b, 0), step);
+    }
+    if (rest) build(d, user, ir_idx(d->b, whole * step), rest);
+}
+
+void dl_each_columns(d_lanes *d, const dl_columns *loop, dl_columns_fn *build, void *user) {
+    ir_builder *b = d->b;
+    const int64_t width = loop->width, step = loop->unroll * width;
+    int64_t done = loop->columns / step * step;
+    if (done) {
+        const bool turns = done > step;
+        const ir_expr *at =
+            turns ? ir_for_begin(b, loop->name, ir_idx(b, 0), ir_idx(b, done), step, false) : ir_idx(b, 0);
+        for (int64_t u = 0; u < step; u += width) build(d, user, ir_plus(b, at, u), width);
+        if (turns) ir_for_end(b);
+    }
+    for (; done < loop->columns; done += width) build(d, user, ir_idx(b, done), min_of(width, loop->columns - done));
+}
+
+dl_row dl_row_at(const d_lanes *d, const ir_expr *row) {
+    ir_builder *b = d->b;
+    const ir_expr *group = ir_idx(b, d->c->group), *first_head = ir_mul(b, d->kv_head, group);
+    if (!d->fixed_rows) row = ir_min(b, row, ir_plus(b, d->rows, -1));
+    row = ir_let(b, "number", ir_add(b, d->first_row, row));
+    dl_row r = {.head = ir_let(b, "head", ir_add(b, first_head, ir_mod(b, row, group))),
+                .query = dl_first(d, "query", ir_div(b, row, group), ir_idx(b, 1), d->entry.seq_q)};
+    r.token = ir_add(b, d->entry.first_q, r.query);
+    return r;
+}

@@ -1,0 +1,316 @@
+/* The d-lanes strategy, for decoding: there are few query rows, and most of the time goes into reading K and V once.
+ * Vector lanes run along head_dim for the scores and along head_dim_v for the output, that is, along K and V as they
+ * lie.
+ *
+ *   row     one query row of one KV head; row r is query r / group of head r % group of the group, as in q_lanes
+ *   task    up to max_rows rows of one KV head and one chunk of keys: each load of K and V serves all its rows
+ *   chunk   kv_chunk keys, counted from key 0 whatever the threads; each leaves maximum, sum and output of its rows in
+ *           shared memory, which a second phase merges in order (around/merge.c). If there is only one, it writes the
+ * output tile    kv_tile keys of a chunk, between two rescalings
+ *
+ * c->variant.by_pairs: products are made of pairs of bf16 (dot2). A pair of a score is two neighbouring columns of K,
+ * which lie side by side in memory. A pair of O is the same column of two neighbouring keys, and their probabilities
+ * rounded to bf16 (pack2); rows of V are interleaved in registers for it. The sum of the probabilities is that of the
+ * unrounded ones. Denormals in Q, K, V and P count as 0 then.
+ *
+ * For each tile of a task: S = Q K^T (score.c), P = exp(S - max) with masks and the rescaling factor
+ * (softmax.c), O = O * factor + P V (value.c). Where the number of rows is not known when compiling, it
+ * is rounded up: rows beyond the last are the last row again.
+ *
+ * d->planes: scores are sums of integers (integer=scores), see quantised_queries.c and quantised_score.c. integer=all:
+ * so are values, and bits depend on neither schedule nor target, see quantised_softmax.c; the chunk is a tile, or
+ * the whole.
+ *
+ * d->k_by_panels, d->v_by_panels: the caches lie in panels, tiles begin with these. Lanes of scores run along keys
+ * (score_panels.c), and the tokens of V come in pairs, in the order of their columns.
+ *
+ * reproducible: the chunk is the whole and tiles lie where those of q-lanes do; scores are summed serially along
+ * head_dim, with lanes along keys (score_serial.c); P V is summed for each tile by itself, and joins O as a tile of
+ * q-lanes does (mha_sum). The bits of a row are then those of q-lanes. */
+#ifndef ATTUNE_ATTEND_DECODE_LAYOUT_H
+#define ATTUNE_ATTEND_DECODE_LAYOUT_H
+
+#include "attend/shared/functions.h"
+#include "attend/shared/score.h"
+#include "attend/shared/sight.h"
+#include "attend/shared/softmax.h"
+#include "nest/f8.h"
+#include "nest/product.h"
+#include "problem/problem.h"
+
+/* How columns of K or V that lie side by side become several vectors of numbers at once. */
+typedef enum dl_conversion {
+    DL_SINGLE,    /* not at all: each vector by itself, as mha_load_columns does */
+    DL_F8_TABLES, /* codes of f8 by tables of bytes (nest/f8.h), in the order of mha_f8_place */
+    DL_I4_TABLE,  /* codes of i4 by a table of 16 numbers (nest/cached.h) */
+    DL_WORDS      /* words of two bf16: even columns, then odd ones */
+} dl_conversion;
+
+typedef struct d_lanes {
+    mha_context *c;
+    ir_builder *b;
+    int lanes;
+    int width;                     /* columns of K and V in a vector: lanes, and of bf16 pairs twice as many */
+    int planes;                    /* of Q's codes; 0: Q is no codes */
+    int pack;                      /* rows in a vector of Q's codes */
+    int k_width;                   /* columns of K in a vector; of codes that are multiplied as such 4 * lanes / pack */
+    int k_halves, v_halves;        /* codes in a byte of K, V that are multiplied as such: 1, or 2 of i4 */
+    int64_t k_groups;              /* sums of a score that are apart, as K has scales by group; else 1 */
+    dl_conversion k_by, v_by;      /* how K, V become numbers */
+    bool k_by_panels, v_by_panels; /* K, V lie in panels */
+    int64_t fixed_rows;            /* of each task, where known when compiling; else 0 */
+    int64_t row_step;              /* numbers of rows are rounded up to multiples of this */
+    int64_t max_rows;              /* of a task, rounded up */
+    int64_t k_columns, v_columns;  /* rounded up to vectors of k_width and width */
+    bool holds_values;             /* sums of values stay in registers for a block of keys */
+    bool one_chunk;
+    bool is_serial;       /* scores are summed as q-lanes does */
+    bool tiles_are_fixed; /* they begin at multiples of kv_tile */
+    bool masks_keys;      /* there is a mask, bias or mask_mod: every tile asks it */
+    bool masks_positions; /* keys that one row of a task sees may be hidden from another */
+    /* scratch of a task, of c->elem unless it says otherwise */
+    const ir_buffer *q; /* [max_rows, k_columns]: times mha_query_sign; bf16 if c->variant.by_pairs. Codes: i8
+                         * [vectors of rows * planes, k_columns / k_width, 4 * lanes], see dl_query_codes */
+    /* if q is codes, else NULL */
+    const ir_buffer *q_scales; /* [max_rows]: of the codes, times mha_query_sign */
+    const ir_buffer *starts;   /* i32 [vectors of rows * k_groups, lanes]: with which their sums begin */
+    const ir_buffer *dots;     /* i32 [max_rows * k_groups, columns of scores]: products of codes */
+    /* [dl_group_numbers, columns of scores]: of the tile's keys, least numbers after scales; NULL: there are none. And
+     * [rows of the vectors * k_groups]: sums of Q's codes, by which least numbers are multiplied; NULL: K has none */
+    const ir_buffer *k_group_scales, *q_sums;
+    const ir_buffer *scores;  /* [max_rows, kv_tile + width or more]: S, then P, times V's scales */
+    const ir_buffer *rounded; /* bf16, dims of scores: P, if c->variant.by_pairs; else NULL */
+    const ir_buffer *o; /* [max_rows, v_columns]: not yet divided; by pairs in the order of mha_interleave, by tables
+                         * in that of mha_f8_place */
+    const ir_buffer *row_max; /* [max_rows] */
+    const ir_buffer *row_sum; /* [max_rows] */
+    /* is_serial, else NULL: the tile's P V, dims of o; mha_sum.lost of o and of row_sum. */
+    const ir_buffer *tile_o, *o_lost, *row_sum_lost;
+    /* If values are sums of integers, else NULL. Codes of P: i8 [max_rows * planes, kv_tile + lanes + 4]; what a code
+     * of 1 stands for, and by which the tile's values join o: [max_rows] */
+    const ir_buffer *p_codes, *p_units, *p_shares;
+    const ir_buffer *factor;    /* [max_rows]: by which o is rescaled */
+    const ir_buffer *f8_tables; /* NULL: neither K nor V is f8 that goes by tables */
+    mha_f8_table f8;            /* of the nest that is open; and of i4 */
+    const ir_expr *i4;
+    /* [kv_tile + width]: of the tile's keys, 1 beyond them; NULL unless tokens have scales of their own */
+    const ir_buffer *k_scales, *v_scales;
+    /* variables of the task */
+    mha_entry entry;
+    mha_values values_of_task; /* of the user's functions */
+    const ir_expr *kv_head, *first_row, *chunk;
+    const ir_expr *rows;        /* > 0 */
+    const ir_expr *padded_rows; /* rounded up */
+} d_lanes;
+
+/* Keys of one tile. */
+typedef struct dl_tile {
+    const ir_expr *first, *keys; /* keys > 0, and at most kv_tile */
+    const ir_expr *is_partial;   /* whether some key may be hidden from some row; a constant where that is known */
+} dl_tile;
+
+/* Some rows of a task, and the keys that they are multiplied with. */
+typedef struct dl_tile_rows {
+    const dl_tile *tile;
+    const ir_expr *first_row;
+    int64_t rows;
+} dl_tile_rows;
+
+/* Keys whose codes come from exponentials side by side: each of these waits for its own operations most of the time.
+ * For a vector or two of keys, computing four costs more. */
+static inline int dl_side_by_side(const d_lanes *d) {
+    const bool is_short = mha_most_keys(d->c->p) <= 2 * d->lanes;
+    return d->c->p->integer == ATTUNE_INTEGER_ALL && !is_short ? 4 * d->lanes : d->lanes;
+}
+
+static inline int64_t dl_round_up(int64_t x, int64_t step) { return (x + step - 1) / step * step; }
+
+/* layout.c: sizes, before a phase is opened; scratch, within a task. */
+void dl_derive_sizes(d_lanes *d, mha_context *c);
+void dl_alloc_scratch(d_lanes *d);
+
+/* `first`. The prover learns only that it is the first of `count` neighbours out of `size`. */
+const ir_expr *dl_first(const d_lanes *d, const char *name, const ir_expr *first, const ir_expr *count,
+                        const ir_expr *size);
+
+/* `part`. The prover learns only that it is at least 0, and that `parts` times it is at most `whole`. */
+const ir_expr *dl_part(const d_lanes *d, const char *name, const ir_expr *part, int64_t parts, const ir_expr *whole);
+
+/* Head and query (within its entry) of a row of the task; rows beyond the last are the last. */
+typedef struct dl_row {
+    const ir_expr *head, *query, *token;
+} dl_row;
+dl_row dl_row_at(const d_lanes *d, const ir_expr *row);
+
+/* rows.c: a row before its first key; all rows of a task after the last one, where `seen` says that there was
+ * some; and the parts that the chunks have left of a row become the row. */
+void dl_init_row(d_lanes *d, const ir_expr *r);
+void dl_finish_rows(d_lanes *d, bool seen);
+void dl_merge_row(d_lanes *d, const ir_expr *r);
+
+/* Calls build for the rows of a task, `step` at a time, in a loop. If their number is fixed and leaves a rest, it calls
+ * build once more for the rest. */
+typedef void dl_rows_fn(d_lanes *d, const void *user, const ir_expr *first, int64_t count);
+void dl_each_rows(d_lanes *d, int64_t step, dl_rows_fn *build, const void *user);
+
+/* Calls build for vectors of `width` columns: `unroll` of them in a turn of a loop of that name, and then for the
+ * rest. `count` columns of a vector exist. */
+typedef struct dl_columns {
+    const char *name;
+    int64_t columns, width, unroll;
+} dl_columns;
+typedef void dl_columns_fn(d_lanes *d, void *user, const ir_expr *column, int64_t count);
+void dl_each_columns(d_lanes *d, const dl_columns *loop, dl_columns_fn *build, void *user);
+
+static inline mha_kind dl_kind(const d_lanes *d) { return mha_kind_of(d->c->variant.by_pairs); }
+
+/* Keys that are read side by side: `count` streams of `keys` keys each, which lie one after the other in memory. Key i
+ * of stream s is key first[s] + i of the tile. */
+enum { DL_MAX_STREAMS = 16 };
+typedef struct dl_streams {
+    int count;
+    const ir_expr *keys;
+    const ir_expr *first[DL_MAX_STREAMS];
+    mha_kv_row at[DL_MAX_STREAMS];
+    bool have_next;                  /* each stream is a page, and goes on with another one */
+    mha_kv_row next[DL_MAX_STREAMS]; /* a key of that */
+} dl_streams;
+
+/* streams.c: calls build for all keys of a tile, in loops if the keys lie in pages. The keys come as `count`
+ * streams whose length `step` divides; if count is not 1, the rest comes as one stream. */
+typedef void dl_streams_fn(d_lanes *d, const dl_streams *streams, const void *user);
+void dl_each_streams(d_lanes *d, const dl_tile *tile, int count, int64_t step, dl_streams_fn *build, const void *user);
+/* Calls build for each unit of `keys` neighbouring keys of the streams, one after the other, as a stream of its own: in
+ * the order of turns of `units` units, of which number u is of stream u % count. */
+void dl_each_unit(d_lanes *d, const dl_tile *tile, const dl_streams *streams, int64_t units, int64_t keys,
+                  dl_streams_fn *build, const void *user);
+/* Where key i of a stream lies. */
+mha_kv_row dl_key_at(const d_lanes *d, const dl_streams *streams, int64_t stream, const ir_expr *i);
+/* Asks for key i of a stream of k or v, if the schedule has kv_prefetch. */
+void dl_fetch_ahead(const d_lanes *d, const ir_buffer *k_or_v, const dl_streams *streams, int64_t stream,
+                    const ir_expr *i);
+/* The same for codes of V, of a line that begins with this column. */
+void dl_fetch_columns(const d_lanes *d, const dl_streams *streams, const ir_expr *i, const ir_expr *column);
+/* d->width columns of k or v from `column` on, as bf16 if c->variant.by_pairs, else as c->elem. The first `count` are
+ * loaded, the others are 0. */
+const ir_expr *dl_load_key(const d_lanes *d, const ir_buffer *k_or_v, const mha_kv_row *key, const ir_expr *column,
+                           int64_t count);
+
+/* conversion_words.c: whether K or V, which lies in rows, is bf16 that becomes f32 by words of two columns; such words;
+ * and rows of Q and O in the order of even and odd columns, and back. */
+bool dl_goes_by_words(const d_lanes *d, const ir_buffer *k_or_v, attune_dtype dtype, int64_t columns);
+void dl_load_words(const d_lanes *d, const ir_buffer *k_or_v, const mha_kv_row *key, const ir_expr *column,
+                   const ir_expr **out);
+void dl_part_columns(const d_lanes *d, const ir_buffer *rows, const ir_expr *row, int64_t columns);
+void dl_join_columns(const d_lanes *d, const ir_buffer *rows, const ir_expr *row, int64_t columns);
+
+/* conversion_tables.c: how K or V becomes numbers, if it is not multiplied in integers; how many columns a conversion
+ * makes at once, those of a vector if it is DL_SINGLE; and opens the tables for a nest that reads K or V. */
+dl_conversion dl_conversion_of(const d_lanes *d, const ir_buffer *k_or_v, attune_dtype dtype, attune_scales scales,
+                               int64_t columns);
+int dl_columns_at_once(const d_lanes *d, dl_conversion by);
+void dl_open_tables(d_lanes *d);
+/* The columns of K that d->k_by makes at once as factors, two vectors of pairs, or of f32 two (DL_I4_TABLE, DL_WORDS)
+ * or four (DL_F8_TABLES); and those of V, two keys as pairs (`next` NULL: the second is 0), or one. */
+void dl_convert_k(const d_lanes *d, const mha_kv_row *key, const ir_expr *column, const ir_expr **out);
+void dl_convert_v(const d_lanes *d, const mha_kv_row *key, const mha_kv_row *next, const ir_expr *column,
+                  const ir_expr **out);
+/* Columns of Q in the order of f8's of K, and those of O from the order of V's into their own. */
+void dl_order_query(const d_lanes *d, const ir_expr *row);
+void dl_order_output(const d_lanes *d, const ir_expr *row);
+
+/* scales.c: loads the tile's k_scales and v_scales, where tokens have them; the factors of the scores of keys j, j + 1,
+ * … of the tile, and of their probabilities. NULL: 1. */
+void dl_load_scales(d_lanes *d, const dl_tile *tile);
+const ir_expr *dl_k_scales(const d_lanes *d, const ir_expr *j, int lanes);
+const ir_expr *dl_v_scales(const d_lanes *d, const ir_expr *j, int lanes);
+
+/* quantised_queries.c: the rows of Q become codes. */
+void dl_encode_queries(d_lanes *d);
+/* `lanes` codes of a plane of a vector of rows: of a block of k_width columns for one row after the other, from place
+ * `from` on. */
+const ir_access *dl_query_codes(const d_lanes *d, const ir_expr *vector, int64_t plane, const ir_expr *block,
+                                int64_t from, int lanes);
+/* A code of two planes. */
+const ir_expr *dl_whole_code(const d_lanes *d, const ir_expr *high, const ir_expr *low);
+/* Codes of K plus 128; of i4 those in one half of the bytes, plus 8. */
+const ir_expr *dl_unsigned_codes(const d_lanes *d, const ir_expr *codes, int half);
+/* The column of the code in that half of a byte of a row. */
+const ir_expr *dl_column_of_byte(const d_lanes *d, const ir_expr *byte, int halves, int half);
+
+/* Rows of k_group_scales. */
+static inline int64_t dl_group_numbers(const d_lanes *d) {
+    return mha_has_least(d->c->p->k_scales) ? 2 * d->k_groups : d->k_groups;
+}
+/* quantised_score.c: loads the tile's k_group_scales; writes products of codes for all its keys. */
+void dl_load_group_scales(d_lanes *d, const dl_tile *tile);
+void dl_code_scores(d_lanes *d, const dl_tile *tile);
+/* Scores of keys j, j + 1, … before k_scale. */
+const ir_expr *dl_score_of_dots(const d_lanes *d, const ir_expr *r, const ir_expr *j);
+
+/* quantised_softmax.c: the scores of a row become codes of probabilities, `largest` being the largest of them. */
+void dl_code_softmax(d_lanes *d, const dl_tile *tile, const ir_expr *r, const ir_expr *largest);
+double dl_largest_code(const d_lanes *d);
+const ir_access *dl_share_codes(const d_lanes *d, const ir_expr *r, int64_t plane, const ir_expr *j, int lanes);
+
+/* score.c and, for is_serial, score_serial.c: writes scores of all keys of the tile. */
+void dl_scores(d_lanes *d, const dl_tile *tile);
+void dl_serial_scores(d_lanes *d, const dl_tile *tile);
+
+/* score_panels.c: the same of K in panels. And vector number `number` of the tile's keys from `first` on, which lies
+ * in one panel; beyond the last key it is the last one. */
+void dl_panel_scores(d_lanes *d, const dl_tile *tile);
+mha_row dl_vector_of_keys(const d_lanes *d, const dl_tile *tile, const ir_expr *first, int64_t number);
+
+/* softmax.c: scores become probabilities; writes row_max, row_sum and factor. */
+void dl_softmax(d_lanes *d, const dl_tile *tile);
+
+/* Which keys of a tile a row sees; `by_position` as i32 counted from tile->first. */
+typedef struct dl_sight {
+    const dl_tile *tile;
+    const dl_row *row;
+    mha_sight by_position;
+    mha_values values; /* what mask_mod needs of the row */
+} dl_sight;
+dl_sight dl_sight_of(const d_lanes *d, const dl_tile *tile, const dl_row *row);
+/* The bias of keys j, j + 1, … of the tile, as c->elem; NULL if there is none. */
+const ir_expr *dl_bias(const d_lanes *d, const dl_sight *sight, const ir_expr *j, int lanes);
+/* Whether the row sees these keys, whose bias is `bias`: `lanes` of bool. */
+const ir_expr *dl_sees(const d_lanes *d, const dl_sight *sight, const ir_expr *j, int lanes, const ir_expr *bias);
+
+/* Whether mask_mod shows some row a key of the tile. A tile that it hides is left out, as p of all its keys is 0. */
+const ir_expr *dl_shows_some(d_lanes *d, const dl_tile *tile);
+
+/* The user's functions at a row of the task, and at the keys from j on. */
+mha_place dl_place_of_row(const d_lanes *d, const dl_row *row);
+mha_place dl_place_of_keys(const d_lanes *d, const dl_row *row, const dl_tile *tile, const ir_expr *j, int lanes);
+
+/* quantised_value.c: O = O * factor + P V * share, P V in integers. */
+void dl_code_values(d_lanes *d, const dl_tile *tile);
+/* Codes of V as factors: of i4 those in one half of the bytes, times 16, as bytes with their sign; a sum of products of
+ * such; and the column of O, from which a vector of these codes is. */
+const ir_expr *dl_value_codes(const d_lanes *d, const ir_expr *bytes, int half);
+const ir_expr *dl_value_sum(const d_lanes *d, const ir_expr *sum);
+const ir_expr *dl_output_column(const d_lanes *d, const ir_expr *byte, int half);
+/* How the values of a tile join those before it: row r, and factors in all lanes. */
+typedef struct dl_joined_row {
+    const ir_expr *r, *unit, *kept, *share;
+} dl_joined_row;
+dl_joined_row dl_joined_row_of(const d_lanes *d, const ir_expr *r);
+/* The sums of the planes before, NULL if there are none, and those of one more, as numbers; the sums of all planes, of
+ * the columns from `column` on, join O. */
+const ir_expr *dl_sum_with_plane(const d_lanes *d, const ir_expr *sum, const ir_expr *codes);
+void dl_join_values(const d_lanes *d, const dl_joined_row *row, const ir_expr *column, const ir_expr *sum);
+
+/* quantised_panels.c: scores and values in integers of K and V in panels. */
+void dl_code_panel_scores(d_lanes *d, const dl_tile *tile);
+void dl_code_panel_values(d_lanes *d, const dl_tile *tile);
+
+/* value.c */
+void dl_values(d_lanes *d, const dl_tile *tile);
+/* The columns of O that dl_values has left interleaved, in order. */
+void dl_restore_order(d_lanes *d, const ir_expr *row);
+/* value_held.c: the same, if holds_values and V holds no NaN or infinity that some row does not see. */
+void dl_held_values(d_lanes *d, const dl_tile *tile);
+
+#endif

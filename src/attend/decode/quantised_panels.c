@@ -1,0 +1,191 @@
+/* Scores and values in integers of caches in panels: four bytes of a panel are what a lane of dot4 takes, so nothing is
+ * shuffled and no lanes are added up. The sums are those of quantised_score.c and quantised_value.c.
+ *
+ * Scores: lanes run along keys, and four codes of a row of Q are repeated in all lanes. A register tile is score_rows
+ * rows by score_keys vectors of keys. Tiles begin with panels, and lanes divide a panel, so a vector is of one panel.
+ * Vectors beyond the last key are the last one again.
+ *
+ * Values: lanes run along columns, and the codes of the probabilities of four keys are repeated. A register tile is
+ * value_rows rows by value_column_vectors vectors. There may be anything in the place of keys beyond the last, whose
+ * codes are 0.
+ *
+ * A byte of i4 has codes of two columns, so a load is two factors: of scores with the columns of the lower halves and
+ * then with those of the upper ones, of values with one sum for each. */
+#include "attend/decode/layout.h"
+#include "base/integers.h"
+
+enum { FOUR = 4, TOKENS = ATTUNE_PANEL_TOKENS };
+
+/* Asks for an element some panels further on, if the schedule has kv_prefetch. */
+static void fetch_panel(const d_lanes *d, const mha_row *row, const ir_expr *element) {
+    const int64_t ahead = d->c->s->kv_prefetch, columns = mha_panel_columns(d->c, row->buffer);
+    if (ahead > 0) ir_prefetch(d->b, mha_panel_ahead(d->c, row, ceil_div(ahead, TOKENS * columns), element));
+}
+
+/* ---- Scores ---- */
+
+typedef struct key_tile {
+    const ir_expr *first; /* key within the tile */
+    const ir_expr *first_row, *block;
+    mha_row vector[IR_MAX_LANES]; /* the token with which each begins */
+    mha_product product;          /* rows by planes, vectors of keys */
+} key_tile;
+
+/* Four columns, which are number `unit` of the block. */
+static void multiply_unit(d_lanes *d, void *user, const ir_expr *unit, int64_t count) {
+    ir_builder *b = d->b;
+    key_tile *t = user;
+    mha_product *p = &t->product;
+    const ir_expr *number = ir_add(b, ir_times(b, t->block, d->lanes), unit), *from = ir_times(b, unit, FOUR);
+    const ir_expr *codes[IR_MAX_LANES];
+    (void)count; /* units are whole */
+    for (int64_t v = 0; v < p->vectors; v++) {
+        codes[v] = ir_load(b, mha_panel_keys(d->c, &t->vector[v], number, d->lanes));
+        if (d->k_halves > 1) codes[v] = ir_let(b, "codes", codes[v]);
+        fetch_panel(d, &t->vector[v], ir_times(b, number, TOKENS * FOUR));
+        mha_product_vector(p, "k", v, dl_unsigned_codes(d, codes[v], 0));
+    }
+    for (int half = 0; half < d->k_halves; half++) {
+        const ir_expr *block = ir_plus(b, ir_times(b, t->block, d->k_halves), half);
+        for (int64_t v = 0; half && v < p->vectors; v++)
+            mha_product_vector(p, "k", v, dl_unsigned_codes(d, codes[v], half));
+        for (int64_t r = 0; r < p->rows; r++) {
+            const ir_expr *row = ir_plus(b, ir_times(b, t->first_row, d->planes), r);
+            mha_product_repeat(p, "q", r, ir_at(b, d->q, FOUR, 3, row, block, from));
+        }
+    }
+}
+
+static void multiply_units(d_lanes *d, key_tile *t, const ir_expr *block, int64_t units) {
+    const dl_columns loop = {"unit", units, 1, d->c->s->score_column_vectors};
+    t->block = block;
+    dl_each_columns(d, &loop, multiply_unit, t);
+}
+
+static void store_dots(d_lanes *d, const key_tile *t, int64_t row) {
+    ir_builder *b = d->b;
+    const ir_expr *r = ir_plus(b, t->first_row, row);
+    for (int64_t v = 0; v < t->product.vectors; v++) {
+        const ir_expr *dots = mha_product_sum(&t->product, row * d->planes, v);
+        if (d->planes == 2) dots = dl_whole_code(d, dots, mha_product_sum(&t->product, row * d->planes + 1, v));
+        ir_store(b, ir_at(b, d->dots, d->lanes, 2, r, ir_plus(b, t->first, v * d->lanes)), dots);
+    }
+}
+
+static void score_rows(d_lanes *d, const void *user, const ir_expr *first_row, int64_t rows) {
+    ir_builder *b = d->b;
+    key_tile t = *(const key_tile *)user;
+    const int64_t units = d->c->p->head_dim / d->k_halves / FOUR, whole = units / d->lanes, rest = units % d->lanes;
+    t.first_row = first_row;
+    t.product = mha_product_of(d->c, MHA_DOT4, rows * d->planes, d->c->s->score_keys);
+    t.product.vectors_first = true;
+    mha_product_clear(&t.product);
+    for (int64_t r = 0; r < rows; r++) {
+        const ir_access *start = ir_at(b, d->starts, d->lanes, 2, ir_plus(b, first_row, r), ir_idx(b, 0));
+        const ir_expr *lanes = ir_let(b, "start", ir_load(b, start));
+        for (int64_t v = 0; v < t.product.vectors; v++)
+            ir_store(b, mha_product_at(&t.product, (r + 1) * d->planes - 1, v), lanes);
+    }
+    if (whole) {
+        IR_FOR(b, block, ir_idx(b, 0), ir_idx(b, whole), 1) multiply_units(d, &t, block, d->lanes);
+    }
+    if (rest) multiply_units(d, &t, ir_idx(b, whole), rest);
+    for (int64_t r = 0; r < rows; r++) store_dots(d, &t, r);
+}
+
+void dl_code_panel_scores(d_lanes *d, const dl_tile *tile) {
+    ir_builder *b = d->b;
+    key_tile t = {0};
+    IR_FOR(b, first, ir_idx(b, 0), tile->keys, (int64_t)d->c->s->score_keys * d->lanes) {
+        t.first = first;
+        for (int v = 0; v < d->c->s->score_keys; v++) t.vector[v] = dl_vector_of_keys(d, tile, first, v);
+        dl_each_rows(d, d->c->s->score_rows, score_rows, &t);
+    }
+}
+
+/* ---- Values ---- */
+
+/* Some rows and vectors of columns, over the keys of a tile. */
+typedef struct value_tile {
+    mha_product product; /* rows by planes, vectors of columns: of i4 two for each vector of bytes */
+    const ir_expr *first_row, *column;
+    int64_t count; /* columns that exist, or bytes */
+} value_tile;
+
+/* Adds the products of four keys from key j of the tile on. */
+static void add_unit(d_lanes *d, value_tile *t, const mha_panel_unit *unit, const ir_expr *j) {
+    ir_builder *b = d->b;
+    mha_product *p = &t->product;
+    for (int64_t v = 0; v < p->vectors; v += d->v_halves) {
+        const int64_t from = v / d->v_halves * d->lanes;
+        const ir_expr *column = ir_plus(b, t->column, from);
+        const ir_expr *codes = mha_load_panel_values(d->c, unit, column, d->lanes, t->count - from);
+        if (d->v_halves > 1) codes = ir_let(b, "codes", codes);
+        for (int half = 0; half < d->v_halves; half++)
+            mha_product_vector(p, "v", v + half, dl_value_codes(d, codes, half));
+        fetch_panel(d, &unit->row, ir_add(b, unit->at, ir_times(b, column, FOUR)));
+    }
+    for (int64_t r = 0; r < p->rows; r++) {
+        const ir_expr *row = ir_plus(b, t->first_row, r / d->planes);
+        mha_product_repeat(p, "p", r, dl_share_codes(d, row, r % d->planes, j, FOUR));
+    }
+}
+
+static mha_panel_unit unit_at(d_lanes *d, const dl_streams *streams, const ir_expr *i) {
+    const mha_kv_row key = dl_key_at(d, streams, 0, i);
+    const mha_row row = mha_kv_row_of(d->c, d->c->v, &key);
+    return mha_panel_unit_of(d->c, &row);
+}
+
+/* Streams begin with panels: first whole panels, then the units of the last one. */
+static void add_stream(d_lanes *d, const dl_streams *streams, const void *user) {
+    ir_builder *b = d->b;
+    value_tile t = *(const value_tile *)user;
+    const ir_expr *rest = ir_mod(b, streams->keys, ir_idx(b, TOKENS));
+    IR_FOR(b, panel, ir_idx(b, 0), ir_div(b, streams->keys, ir_idx(b, TOKENS)), 1) {
+        const ir_expr *i = dl_first(d, "in_stream", ir_times(b, panel, TOKENS), ir_idx(b, TOKENS), streams->keys);
+        const mha_panel_unit unit = unit_at(d, streams, i);
+        for (int n = 0; n < TOKENS / FOUR; n++) {
+            const mha_panel_unit at = mha_panel_unit_after(d->c, &unit, n);
+            add_unit(d, &t, &at, ir_add(b, streams->first[0], ir_plus(b, i, (int64_t)n * FOUR)));
+        }
+    }
+    if (ir_is(rest, 0)) return;
+    const ir_expr *done = dl_first(d, "done", ir_sub(b, streams->keys, rest), ir_idx(b, 0), streams->keys);
+    IR_FOR(b, i, done, streams->keys, FOUR) {
+        const mha_panel_unit unit = unit_at(d, streams, i);
+        add_unit(d, &t, &unit, ir_add(b, streams->first[0], i));
+    }
+}
+
+static void multiply_columns(d_lanes *d, void *user, const ir_expr *column, int64_t count) {
+    const dl_tile_rows *r = user;
+    const int64_t vectors = ceil_div(count, d->lanes) * d->v_halves;
+    value_tile t = {.product = mha_product_of(d->c, MHA_DOT4, d->planes * r->rows, vectors),
+                    .first_row = r->first_row,
+                    .column = column,
+                    .count = count};
+    mha_product_clear(&t.product);
+    dl_each_streams(d, r->tile, 1, FOUR, add_stream, &t);
+    for (int64_t row = 0; row < r->rows; row++) {
+        const dl_joined_row joined = dl_joined_row_of(d, ir_plus(d->b, r->first_row, row));
+        for (int64_t v = 0; v < vectors; v++) {
+            const ir_expr *sum = NULL;
+            for (int i = 0; i < d->planes; i++)
+                sum = dl_sum_with_plane(d, sum, dl_value_sum(d, mha_product_sum(&t.product, row * d->planes + i, v)));
+            const ir_expr *first = ir_plus(d->b, column, v / d->v_halves * d->lanes);
+            dl_join_values(d, &joined, dl_output_column(d, first, (int)(v % d->v_halves)), sum);
+        }
+    }
+}
+
+static void multiply_rows(d_lanes *d, const void *user, const ir_expr *first_row, int64_t rows) {
+    dl_tile_rows t = {user, first_row, rows};
+    const int64_t width = (int64_t)d->lanes * d->c->s->value_column_vectors;
+    const dl_columns loop = {"column", d->c->p->head_dim_v / d->v_halves, width, 1};
+    dl_each_columns(d, &loop, multiply_columns, &t);
+}
+
+void dl_code_panel_values(d_lanes *d, const dl_tile *tile) {
+    dl_each_rows(d, d->c->s->value_rows, multiply_rows, tile);
+}

@@ -1,0 +1,173 @@
+/* The softmax of one tile with integer=all: probabilities become codes, and the same bits come out on every target.
+ *
+ *     m      = the largest score of the tile
+ *     p      = exp(score - m)                     of each key that the row sees
+ *     sum    = (sum_j rint(p * largest)) / largest     largest = 255 (q_planes=1) or 65535; the sum is exact
+ *     code   = rint(p * largest)                  V has no scale of tokens; unit = v_scale / largest
+ *            = rint(w * (largest / max w))        w = p * v_scale, 0 where p is 0; unit = max w / largest
+ *
+ * quantised_value.c makes value = (sum_j code * v) * unit. Then the tile joins those before it (mha_join):
+ *
+ *     row_sum = row_sum * kept + sum * share
+ *     o       = o * kept + value * share
+ *
+ * A tile has MHA_INTEGER_KEYS keys, counted from the first of the sequence, whatever schedule and machine are. All of
+ * this is element by element in operations that every target has and rounds alike; only sums of integers and maxima
+ * have an order, which does not matter to them. A tile that a row does not see at all changes nothing. */
+#include "nest/codes.h"
+#include "attend/decode/layout.h"
+#include "attend/around/merge.h"
+
+#include <math.h>
+
+enum { FOUR = 4, PLANE_BITS = 8 };
+
+double dl_largest_code(const d_lanes *d) { return d->planes == 1 ? 255 : 65535; }
+
+static const ir_expr *int_lanes(const d_lanes *d, int32_t value, int lanes) {
+    return ir_splat(d->b, ir_int(d->b, IR_I32, value), lanes);
+}
+
+const ir_access *dl_share_codes(const d_lanes *d, const ir_expr *r, int64_t plane, const ir_expr *j, int lanes) {
+    const ir_expr *row = ir_plus(d->b, ir_times(d->b, r, d->planes), plane);
+    return ir_at(d->b, d->p_codes, lanes, 2, row, j);
+}
+
+/* As many at a time as are narrowed at once. */
+static void store_plane(const d_lanes *d, const ir_expr *r, int64_t plane, const ir_expr *j, const ir_expr *code) {
+    ir_builder *b = d->b;
+    const int all = code ? code->type.lanes : 0, lanes = d->lanes;
+    for (int from = 0; from < all; from += lanes) {
+        uint8_t pick[IR_MAX_LANES];
+        for (int l = 0; l < lanes; l++) pick[l] = (uint8_t)(from + l);
+        const ir_expr *part = all > lanes ? ir_shuffle(b, code, code, lanes, pick) : code;
+        ir_store(b, dl_share_codes(d, r, plane, ir_plus(b, j, from), lanes), ir_cast(b, IR_I8, part));
+    }
+}
+
+static void store_codes(const d_lanes *d, const ir_expr *r, const ir_expr *j, const ir_expr *code) {
+    ir_builder *b = d->b;
+    if (!code) return;
+    if (d->planes == 2) {
+        const ir_expr *high = ir_apply(b, IR_SHR, code, int_lanes(d, PLANE_BITS, code->type.lanes), NULL);
+        store_plane(d, r, 0, j, ir_let(b, "high", high));
+    }
+    store_plane(d, r, d->planes - 1, j, code);
+}
+
+static const ir_expr *code_of(const d_lanes *d, const ir_expr *x) {
+    return ir_let(d->b, "code", ir_cast(d->b, IR_I32, ir_rint(d->b, x)));
+}
+
+static const ir_access *new_sum(const d_lanes *d, const char *name, ir_elem elem, int lanes) {
+    const ir_access *sum = ir_at(d->b, ir_registers(d->b, name, elem, lanes, 0, NULL), lanes, 0);
+    ir_store(d->b, sum, elem == IR_I32 ? int_lanes(d, 0, lanes) : mha_number(d->c, 0, lanes));
+    return sum;
+}
+
+static void add_to(const d_lanes *d, const ir_access *sum, const ir_expr *x) {
+    ir_store(d->b, sum, ir_add(d->b, ir_load(d->b, sum), x));
+}
+
+static const ir_expr *total_of(const d_lanes *d, const char *name, const ir_access *sum) {
+    return ir_reduce(d->b, IR_ADD, ir_let(d->b, name, ir_load(d->b, sum)));
+}
+
+/* ---- Weights, where tokens of V have scales ---- */
+
+/* w in place of p, and the largest; NaN if some w is negative, NaN or infinite. A maximum would ignore a NaN, but the
+ * sum of 0 * w would not. The scale of a hidden key may be anything. */
+static const ir_expr *weigh_row(const d_lanes *d, const dl_tile *tile, const ir_expr *r) {
+    ir_builder *b = d->b;
+    const mha_context *c = d->c;
+    const ir_expr *zero = mha_number(c, 0, d->lanes);
+    const ir_access *most = new_sum(d, "most", c->elem, d->lanes), *least = new_sum(d, "least", c->elem, d->lanes);
+    const ir_access *odd = new_sum(d, "odd", c->elem, d->lanes);
+    IR_FOR(b, j, ir_idx(b, 0), tile->keys, d->lanes) {
+        const ir_access *at = ir_at(b, d->scores, d->lanes, 2, r, j);
+        const ir_expr *p = ir_let(b, "p", ir_load(b, at));
+        const ir_expr *w = ir_select(b, ir_eq(b, p, zero), zero, ir_mul(b, p, dl_v_scales(d, j, d->lanes)));
+        w = ir_let(b, "w", w);
+        ir_store(b, at, w);
+        ir_store(b, most, ir_max(b, w, ir_load(b, most)));
+        ir_store(b, least, ir_min(b, w, ir_load(b, least)));
+        add_to(d, odd, ir_mul(b, w, zero));
+    }
+    const ir_expr *range = ir_reduce(b, IR_MAX, ir_let(b, "most_lanes", ir_load(b, most)));
+    const ir_expr *lowest = ir_reduce(b, IR_MIN, ir_let(b, "least_lanes", ir_load(b, least)));
+    range = ir_add(b, range, total_of(d, "odd_lanes", odd));
+    const ir_expr *is_negative = ir_lt(b, lowest, mha_number(c, 0, 1));
+    return ir_let(b, "range", ir_select(b, is_negative, mha_number(c, NAN, 1), range));
+}
+
+/* Codes of weights; returns their unit. */
+static const ir_expr *encode_weights(const d_lanes *d, const dl_tile *tile, const ir_expr *r) {
+    ir_builder *b = d->b;
+    const mha_context *c = d->c;
+    const ir_expr *range = weigh_row(d, tile, r), *largest = mha_number(c, dl_largest_code(d), 1);
+    const ir_expr *steps = ir_let(b, "steps", ir_div(b, largest, range));
+    const ir_expr *usable = ir_splat(b, ir_let(b, "usable", mha_is_usable_scale(c, steps)), d->lanes);
+    IR_FOR(b, j, ir_idx(b, 0), tile->keys, d->lanes) {
+        const ir_expr *w = ir_load(b, ir_at(b, d->scores, d->lanes, 2, r, j));
+        const ir_expr *x = ir_mul(b, w, ir_splat(b, steps, d->lanes));
+        store_codes(d, r, j, code_of(d, ir_select(b, usable, x, mha_number(c, 0, d->lanes))));
+    }
+    return ir_div(b, range, largest);
+}
+
+/* ---- A row ---- */
+
+/* P of all keys, as codes or, if weights follow, as numbers. Returns the sum; NaN if some p is NaN. */
+static const ir_expr *exponentials(const d_lanes *d, const dl_tile *tile, const ir_expr *r, const ir_expr *base) {
+    ir_builder *b = d->b;
+    const mha_context *c = d->c;
+    const int lanes = dl_side_by_side(d);
+    const ir_expr *bases = ir_let(b, "bases", ir_splat(b, base, lanes));
+    const ir_expr *largest = mha_number(c, dl_largest_code(d), lanes);
+    const ir_access *sum = new_sum(d, "sum", IR_I32, lanes), *odd = new_sum(d, "odd", c->elem, lanes);
+    IR_FOR(b, j, ir_idx(b, 0), tile->keys, lanes) {
+        const ir_access *score = ir_at(b, d->scores, lanes, 2, r, j);
+        const ir_expr *p = ir_let(b, "p", mha_exp(c, ir_load(b, score), bases));
+        const ir_expr *code = code_of(d, ir_mul(b, p, largest));
+        add_to(d, sum, code);
+        add_to(d, odd, p);
+        if (d->v_scales)
+            ir_store(b, score, p);
+        else
+            store_codes(d, r, j, code);
+    }
+    const ir_expr *zero = ir_mul(b, total_of(d, "odd_lanes", odd), mha_number(c, 0, 1));
+    const ir_expr *total = ir_cast(b, c->elem, total_of(d, "code_lanes", sum));
+    return ir_let(b, "tile_sum", ir_add(b, ir_div(b, total, mha_number(c, dl_largest_code(d), 1)), zero));
+}
+
+/* Where V's scale is that of the head, it is no part of a code. */
+static const ir_expr *unit_of_head(const d_lanes *d) {
+    const ir_expr *scale = dl_v_scales(d, NULL, 1);
+    return ir_div(d->b, scale ? scale : mha_number(d->c, 1, 1), mha_number(d->c, dl_largest_code(d), 1));
+}
+
+static void join_sum(const d_lanes *d, const ir_expr *r, const ir_expr *max, const ir_expr *sum) {
+    ir_builder *b = d->b;
+    const ir_access *row_max = ir_at(b, d->row_max, 1, 1, r), *row_sum = ir_at(b, d->row_sum, 1, 1, r);
+    const mha_join join = mha_join_of(d->c, ir_let(b, "old_max", ir_load(b, row_max)), max);
+    ir_store(b, row_max, join.max);
+    ir_store(b, row_sum, mha_joined(d->c, &join, ir_load(b, row_sum), sum));
+    ir_store(b, ir_at(b, d->factor, 1, 1, r), join.kept);
+    ir_store(b, ir_at(b, d->p_shares, 1, 1, r), join.share);
+}
+
+void dl_code_softmax(d_lanes *d, const dl_tile *tile, const ir_expr *r, const ir_expr *largest) {
+    ir_builder *b = d->b;
+    const mha_context *c = d->c;
+    largest = ir_let(b, "tile_max", largest);
+    const ir_expr *zero = mha_number(c, 0, 1);
+    const ir_expr *empty = ir_let(b, "empty", ir_eq(b, largest, mha_number(c, -INFINITY, 1)));
+    const ir_expr *base = ir_let(b, "base", ir_select(b, empty, zero, largest));
+    join_sum(d, r, largest, exponentials(d, tile, r, base));
+    const ir_expr *unit = d->v_scales ? encode_weights(d, tile, r) : ir_select(b, empty, zero, unit_of_head(d));
+    ir_store(b, ir_at(b, d->p_units, 1, 1, r), unit);
+    /* A last key that is alone is multiplied with its three neighbours' codes and zeros. */
+    for (int64_t plane = 0; plane < d->planes; plane++)
+        ir_store(b, dl_share_codes(d, r, plane, tile->keys, FOUR), ir_bitcast(b, IR_I8, ir_int(b, IR_I32, 0)));
+}

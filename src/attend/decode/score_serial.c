@@ -1,0 +1,54 @@
+/* S = Q K^T for one tile with the bits of q-lanes: each score is summed serially along head_dim. Lanes run along keys,
+ * and K is transposed on the way, 4 columns of `lanes` keys at a time. */
+#include "attend/decode/layout.h"
+#include "nest/transpose.h"
+
+typedef struct serial_tile {
+    const ir_expr *first_key; /* within the tile */
+    mha_kv_row key[IR_MAX_LANES];
+} serial_tile;
+
+/* `width` columns, a quarter or 1: acc += K[keys, column] * Q[row, column], with the column of K in lanes. */
+static void multiply(d_lanes *d, const serial_tile *t, mha_product *p, const ir_expr *first_row, const ir_expr *column,
+                     int width) {
+    const ir_expr *columns[4];
+    mha_transposed_keys(d->c, t->key, column, width, columns);
+    for (int i = 0; i < width; i++) {
+        const ir_expr *at = ir_plus(d->b, column, i);
+        mha_product_vector(p, NULL, 0, columns[i]);
+        for (int r = 0; r < p->rows; r++)
+            mha_product_repeat(p, NULL, r, ir_at(d->b, d->q, 1, 2, ir_plus(d->b, first_row, r), at));
+    }
+}
+
+static void register_tile(d_lanes *d, const void *user, const ir_expr *first_row, int64_t count) {
+    ir_builder *b = d->b;
+    const serial_tile *t = user;
+    mha_product p = mha_product_of(d->c, dl_kind(d), count, 1);
+    p.vectors_first = true;
+    mha_product_clear(&p);
+    const int quarter = mha_quarter(d->lanes);
+    const int64_t dim = d->c->p->head_dim, whole = dim - dim % quarter;
+    if (whole) {
+        IR_LOOP(b, column, ir_for_begin(b, "d", ir_idx(b, 0), ir_idx(b, whole), quarter, false))
+            multiply(d, t, &p, first_row, column, quarter);
+    }
+    for (int64_t column = whole; column < dim; column++) multiply(d, t, &p, first_row, ir_idx(b, column), 1);
+    for (int64_t r = 0; r < count; r++)
+        ir_store(b, ir_at(b, d->scores, d->lanes, 2, ir_plus(b, first_row, r), t->first_key),
+                 mha_product_sum(&p, r, 0));
+}
+
+void dl_serial_scores(d_lanes *d, const dl_tile *tile) {
+    ir_builder *b = d->b;
+    serial_tile t;
+    IR_FOR(b, i, ir_idx(b, 0), tile->keys, d->lanes) {
+        t.first_key = i;
+        const ir_expr *last = ir_plus(b, tile->keys, -1);
+        for (int l = 0; l < d->lanes; l++) {
+            const ir_expr *own = ir_min(b, ir_plus(b, i, l), last);
+            t.key[l] = mha_kv_row_at(d->c, &d->entry, d->kv_head, ir_let(b, "j", ir_add(b, tile->first, own)));
+        }
+        dl_each_rows(d, d->c->s->score_rows, register_tile, &t);
+    }
+}

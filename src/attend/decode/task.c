@@ -1,0 +1,180 @@
+/* The d-lanes strategy: tasks, chunks and tiles. */
+#include "attend/decode/layout.h"
+#include "base/integers.h"
+#include "attend/decode/decode.h"
+#include "problem/problem.h"
+#include "schedule/variant.h"
+
+/* Rows of a KV head of the longest entry. */
+static const ir_expr *all_rows(const d_lanes *d) { return ir_times(d->b, d->c->params.size[MHA_SEQ_Q], d->c->group); }
+
+static const ir_expr *all_chunks(const d_lanes *d) {
+    return d->one_chunk ? ir_idx(d->b, 1) : ir_ceil_div(d->b, d->c->params.size[MHA_SEQ_KV], d->c->s->kv_chunk);
+}
+
+static const ir_expr *row_tasks(const d_lanes *d) {
+    return d->fixed_rows ? ir_idx(d->b, 1) : ir_ceil_div(d->b, all_rows(d), d->max_rows);
+}
+
+void mha_d_lanes_shared(mha_context *c) {
+    d_lanes d = {0};
+    dl_derive_sizes(&d, c);
+    if (d.one_chunk) return;
+    const ir_expr *const dims[] = {c->params.size[MHA_BATCH], c->params.size[MHA_KV_HEADS], all_chunks(&d),
+                                   all_rows(&d), ir_idx(d.b, d.v_columns)};
+    c->parts.max = ir_shared(c->b, "chunk_max", c->elem, 4, dims);
+    c->parts.sum = ir_shared(c->b, "chunk_sum", c->elem, 4, dims);
+    c->parts.out = ir_shared(c->b, "chunk_out", c->elem, 5, dims);
+}
+
+/* ---- which keys a task visits ---- */
+
+typedef struct key_range {
+    const ir_expr *first, *end;         /* of the keys that some row sees */
+    const ir_expr *all_first, *all_end; /* of those that every row sees, where positions matter */
+} key_range;
+
+static const ir_expr *position_of(const d_lanes *d, const ir_expr *row) {
+    const ir_expr *query = ir_div(d->b, ir_add(d->b, d->first_row, row), ir_idx(d->b, d->c->group));
+    return ir_add(d->b, d->entry.base, query);
+}
+
+static key_range keys_of_task(const d_lanes *d) {
+    ir_builder *b = d->b;
+    const mha_context *c = d->c;
+    key_range keys = {.first = ir_idx(b, 0), .end = d->entry.seq_kv};
+    if (!c->has_first && !c->has_last) return keys;
+    const ir_expr *low = ir_let(b, "low", position_of(d, ir_idx(b, 0)));
+    const ir_expr *high = ir_let(b, "high", position_of(d, ir_plus(b, d->rows, -1)));
+    const mha_sights sights = mha_sights_of(c, &d->entry, low, high);
+    keys.all_end = ir_let(b, "low_end", sights.all_end);
+    keys.all_first = ir_let(b, "all_first", sights.all_first);
+    keys.first = sights.globals_end ? ir_idx(b, 0) : sights.some_first;
+    keys.end = sights.globals_end ? ir_max(b, sights.some_end, sights.globals_end) : sights.some_end;
+    return keys;
+}
+
+/* Whether some row sees none of a tile's keys, or not all of them. */
+static const ir_expr *is_partial(const d_lanes *d, const key_range *task, const dl_tile *tile) {
+    ir_builder *b = d->b;
+    if (d->masks_keys || (d->masks_positions && d->c->has_global)) return ir_int(b, IR_BOOL, 1);
+    if (!d->masks_positions) return ir_int(b, IR_BOOL, 0);
+    const ir_expr *before = ir_lt(b, tile->first, task->all_first);
+    const ir_expr *after = ir_gt(b, ir_add(b, tile->first, tile->keys), task->all_end);
+    return ir_let(b, "is_partial", ir_or(b, before, after));
+}
+
+/* Whether the keys are known to come in whole tiles. */
+static bool tiles_are_whole(const d_lanes *d) {
+    const attune_problem *p = d->c->p;
+    return p->seq_kv >= 0 && !p->is_ragged && !p->has_kv_lens && !d->c->has_first && !d->c->has_last &&
+           p->seq_kv % d->c->s->kv_tile == 0;
+}
+
+static void visit_tile(d_lanes *d, const dl_tile *tile) {
+    dl_load_scales(d, tile);
+    if (d->k_group_scales) dl_load_group_scales(d, tile);
+    if (d->planes) /* sums of integers are the same in any order */
+        (d->k_by_panels ? dl_code_panel_scores : dl_code_scores)(d, tile);
+    else if (d->k_by_panels)
+        dl_panel_scores(d, tile);
+    else if (d->is_serial)
+        dl_serial_scores(d, tile);
+    else
+        dl_scores(d, tile);
+    dl_softmax(d, tile);
+    if (d->p_codes)
+        (d->v_by_panels ? dl_code_panel_values : dl_code_values)(d, tile);
+    else
+        dl_values(d, tile);
+}
+
+static void visit_keys(d_lanes *d, const key_range *task, const ir_expr *first, const ir_expr *end) {
+    ir_builder *b = d->b;
+    const int64_t most = d->c->s->kv_tile;
+    dl_tile tile;
+    IR_FOR(b, key, first, end, most) {
+        tile.keys = tiles_are_whole(d) ? ir_idx(b, most) : ir_min(b, ir_sub(b, end, key), ir_idx(b, most));
+        tile.keys = ir_let_in(b, "keys", ir_idx(b, 1), ir_idx(b, most + 1), tile.keys);
+        tile.first = dl_first(d, "first_key", key, tile.keys, d->entry.seq_kv);
+        tile.is_partial = is_partial(d, task, &tile);
+        const bool asks = mha_has_function(d->c, MHA_MASK_FUNCTION);
+        IR_GUARD(b, asks, dl_shows_some(d, &tile)) visit_tile(d, &tile);
+    }
+}
+
+static void build_task(d_lanes *d) {
+    ir_builder *b = d->b;
+    const int64_t chunk = d->c->s->kv_chunk;
+    const key_range task = keys_of_task(d);
+    const ir_expr *first = task.first, *end = task.end;
+    if (!d->one_chunk) {
+        const ir_expr *begin = ir_times(b, d->chunk, chunk);
+        first = ir_max(b, first, begin);
+        end = ir_min(b, end, ir_plus(b, begin, chunk));
+    }
+    if (d->tiles_are_fixed) { /* they are counted from the first key */
+        const ir_expr *step = ir_idx(b, d->c->s->kv_tile);
+        first = ir_mul(b, ir_div(b, first, step), step);
+    }
+    first = ir_let(b, "first", first);
+    end = ir_let(b, "end", end);
+    IR_GUARD(b, !d->one_chunk, ir_lt(b, first, end)) {
+        dl_alloc_scratch(d);
+        IR_FOR(b, r, ir_idx(b, 0), d->padded_rows, 1) dl_init_row(d, r);
+        if (d->planes) dl_encode_queries(d);
+        visit_keys(d, &task, first, end);
+        dl_finish_rows(d, true);
+    }
+    if (d->one_chunk) return;
+    IR_ELSE(b) dl_finish_rows(d, false);
+}
+
+/* ---- phases ---- */
+
+/* Opens the entry and the rows of a task. If their number is known only at run time, there may be none. */
+static void open_rows(d_lanes *d, const ir_expr *number, const ir_expr *task) {
+    ir_builder *b = d->b;
+    d->entry = mha_entry_open(d->c, number);
+    mha_scale_open(d->c);
+    d->first_row = ir_times(b, task, d->max_rows);
+    const ir_expr *left = ir_sub(b, ir_times(b, d->entry.seq_q, d->c->group), d->first_row);
+    d->rows = d->fixed_rows ? ir_idx(b, d->fixed_rows) : ir_let(b, "rows", ir_min(b, left, ir_idx(b, d->max_rows)));
+}
+
+/* Opens the block of a task's rows, if there are any. */
+#define DL_ROWS(d) IR_GUARD((d)->b, !(d)->fixed_rows, ir_gt((d)->b, (d)->rows, ir_idx((d)->b, 0)))
+
+static void pad_rows(d_lanes *d) {
+    const ir_expr *padded = ir_times(d->b, ir_ceil_div(d->b, d->rows, d->row_step), d->row_step);
+    d->padded_rows = d->fixed_rows ? d->rows : ir_let(d->b, "padded_rows", padded);
+}
+
+/* The second phase: the chunks of each row, in order. */
+static void merge_chunks(d_lanes *d) {
+    ir_builder *b = d->b;
+    IR_PHASE(b) {
+        const ir_expr *number = ir_parallel(b, "merge_b", d->c->params.size[MHA_BATCH]);
+        d->kv_head = ir_parallel(b, "merge_h", d->c->params.size[MHA_KV_HEADS]);
+        open_rows(d, number, ir_parallel(b, "merge_t", row_tasks(d)));
+        DL_ROWS(d) {
+            IR_FOR(b, r, ir_idx(b, 0), d->rows, 1) dl_merge_row(d, r);
+        }
+    }
+}
+
+void mha_d_lanes(mha_context *c) {
+    d_lanes d = {0};
+    dl_derive_sizes(&d, c);
+    IR_PHASE(c->b) {
+        const ir_expr *number = ir_parallel(c->b, "b", c->params.size[MHA_BATCH]);
+        d.kv_head = ir_parallel(c->b, "h", c->params.size[MHA_KV_HEADS]);
+        d.chunk = ir_parallel(c->b, "chunk", all_chunks(&d));
+        open_rows(&d, number, ir_parallel(c->b, "t", row_tasks(&d)));
+        DL_ROWS(&d) {
+            pad_rows(&d);
+            build_task(&d);
+        }
+    }
+    if (!d.one_chunk) merge_chunks(&d);
+}

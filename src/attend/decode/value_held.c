@@ -1,0 +1,177 @@
+/* O = O * factor + P V for one tile, with sums in registers: a register tile is the sums of value_rows query rows by
+ * value_column_vectors vectors of columns, and the inner loop goes through the keys. So O is loaded and stored once for
+ * a block of keys, where the other nest (value.c) does it for each value_keys keys; and a vector of V that is
+ * converted is used for all rows. A turn has a key of each stream, so keys add up in the same order as there.
+ *
+ * V is read by stripes of columns, which prefetchers do not follow. So a block is a few kilobytes, which the first
+ * cache keeps from one stripe to the next, and each turn of one stream asks for the key's lines of the next block. */
+#include "attend/decode/layout.h"
+#include "base/integers.h"
+#include "schedule/variant.h"
+
+typedef struct held_tile {
+    const dl_streams *streams;
+    const ir_expr *from, *to; /* keys of the block */
+    int64_t block;
+    mha_kv_row next; /* the first key of the page that comes next, if keys lie in pages and a page is a block */
+    const ir_expr *first_row;
+    int64_t rows;
+} held_tile;
+
+/* Pages of usual sizes are blocks. */
+static int64_t keys_of_block(const d_lanes *d) {
+    enum { BYTES = 8192, LEAST = 8, MOST = 64 };
+    const int64_t row = mha_row_elements(d->c, d->c->v, d->c->p->head_dim_v) * mha_dtype_bytes(d->c->p->v_dtype);
+    const int64_t keys = max_of(min_of(BYTES / row, MOST), LEAST), page_size = d->c->p->page_size;
+    return page_size && page_size <= 2 * keys ? page_size : keys;
+}
+
+/* Columns of a stripe: whole words, where V is converted by words. */
+static int64_t stripe_columns(const d_lanes *d) {
+    return dl_round_up((int64_t)d->c->s->value_column_vectors * d->lanes, dl_columns_at_once(d, d->v_by));
+}
+
+/* Rows of a register tile: those of the schedule, or a part of them where whole words make more sums than a schedule
+ * may have. They divide value_rows, as numbers of rows are rounded up to multiples of that. */
+static int64_t stripe_rows(const d_lanes *d) {
+    const int64_t vectors = stripe_columns(d) / d->lanes, all = d->c->s->value_rows;
+    int64_t rows = all;
+    while (rows > 1 && (all % rows || rows * vectors > MHA_MAX_D_SUMS)) rows--;
+    return rows;
+}
+
+static const ir_access *sum_at(const d_lanes *d, const held_tile *t, int64_t r, const ir_expr *column) {
+    const ir_buffer *o = d->is_serial ? d->tile_o : d->o;
+    return ir_at(d->b, o, d->lanes, 2, ir_plus(d->b, t->first_row, r), column);
+}
+
+/* The key of the next page may be any key of the tile: the last one, where this page is the last. */
+static mha_kv_row next_page(const d_lanes *d, const dl_tile *tile, const dl_streams *streams) {
+    ir_builder *b = d->b;
+    const ir_expr *end = ir_add(b, streams->first[0], streams->keys);
+    const ir_expr *next = ir_add(b, tile->first, ir_min(b, end, ir_plus(b, tile->keys, -1)));
+    return mha_kv_row_at(d->c, &d->entry, d->kv_head, dl_first(d, "next", next, ir_idx(b, 1), d->entry.seq_kv));
+}
+
+/* A key: number i of a stream. */
+typedef struct held_key {
+    int64_t stream;
+    const ir_expr *i;
+} held_key;
+
+/* Each line of V that begins in the stripe. Whole rows of one stream are what prefetchers follow, and for several
+ * streams asking was no faster. */
+static void ask_ahead(const d_lanes *d, const held_tile *t, const held_key *key, const ir_expr *column, int64_t count) {
+    enum { LINE = 64 };
+    const int64_t page_size = d->c->p->page_size, line = LINE / mha_dtype_bytes(d->c->p->v_dtype);
+    mha_kv_row ahead = t->next;
+    if (mha_most_keys(d->c->p) <= t->block || count == d->c->p->head_dim_v || t->streams->count > 1) return;
+    if (page_size == t->block)
+        ahead.index[2] = ir_add(d->b, ahead.index[2], key->i);
+    else
+        ahead = dl_key_at(d, t->streams, 0, ir_plus(d->b, key->i, t->block));
+    for (int64_t done = 0; done < count; done += line)
+        ir_prefetch(d->b, mha_kv_line(d->c, d->c->v, &ahead, ir_plus(d->b, column, done)));
+}
+
+/* Sums of a register tile. Their product keeps the factors of its vectors in registers while those of its rows come
+ * one by one. So its vectors are what the tile has fewer of: vectors of V, or where these are more, rows of P. */
+typedef struct held_sums {
+    mha_product product;
+    bool keeps_rows;
+} held_sums;
+
+static held_sums sums_of(const d_lanes *d, int64_t rows, int64_t vectors) {
+    const bool keeps_rows = d->v_by == DL_SINGLE && rows < vectors;
+    held_sums s = {.keeps_rows = keeps_rows};
+    s.product = mha_product_of(d->c, dl_kind(d), keeps_rows ? vectors : rows, keeps_rows ? rows : vectors);
+    s.product.vectors_first = !keeps_rows;
+    mha_product_begin(&s.product);
+    return s;
+}
+
+static const ir_access *held_at(const held_sums *s, int64_t row, int64_t vector) {
+    return mha_product_at(&s->product, s->keeps_rows ? vector : row, s->keeps_rows ? row : vector);
+}
+
+static const ir_access *probability(const d_lanes *d, const held_tile *t, int64_t row, const held_key *key) {
+    const ir_expr *j = ir_add(d->b, t->streams->first[key->stream], key->i);
+    return ir_at(d->b, d->scores, 1, 2, ir_plus(d->b, t->first_row, row), j);
+}
+
+/* One key, whose probabilities stay in registers while its vectors of V come. */
+static void add_key_by_vectors(d_lanes *d, const held_tile *t, mha_product *p, const held_key *at,
+                               const ir_expr *column, int64_t count) {
+    const mha_kv_row key = dl_key_at(d, t->streams, at->stream, at->i);
+    for (int64_t r = 0; r < p->vectors; r++) {
+        const ir_expr *repeated = mha_load_repeated(d->c, dl_kind(d), probability(d, t, r, at), d->lanes);
+        mha_product_vector(p, "p", r, repeated);
+    }
+    ask_ahead(d, t, at, column, count);
+    for (int64_t v = 0; v < p->rows; v++) {
+        const int64_t done = v * d->lanes;
+        mha_product_row(p, "v", v, dl_load_key(d, d->c->v, &key, ir_plus(d->b, column, done), count - done));
+    }
+}
+
+/* One key, whose vectors of V stay in registers while its probabilities come. */
+static void add_key_by_rows(d_lanes *d, const held_tile *t, mha_product *p, const held_key *at, const ir_expr *column,
+                            int64_t count) {
+    ir_builder *b = d->b;
+    const mha_kv_row key = dl_key_at(d, t->streams, at->stream, at->i);
+    for (int64_t v = 0; v < p->vectors; v += d->v_by == DL_WORDS ? 2 : 1) {
+        const int64_t done = v * d->lanes;
+        const ir_expr *from = ir_plus(b, column, done), *words[2];
+        if (d->v_by != DL_WORDS) {
+            mha_product_vector(p, "v", v, dl_load_key(d, d->c->v, &key, from, count - done));
+            continue;
+        }
+        dl_convert_v(d, &key, NULL, from, words);
+        for (int w = 0; w < 2; w++) mha_product_vector(p, "v", v + w, words[w]);
+    }
+    ask_ahead(d, t, at, column, count);
+    for (int64_t r = 0; r < p->rows; r++) mha_product_repeat(p, "p", r, probability(d, t, r, at));
+}
+
+/* `count` columns from `column` on. */
+static void add_stripe(d_lanes *d, void *user, const ir_expr *column, int64_t count) {
+    ir_builder *b = d->b;
+    const held_tile *t = user;
+    const int64_t vectors = ceil_div(count, d->lanes);
+    held_sums s = sums_of(d, t->rows, vectors);
+    for (int64_t r = 0; r < t->rows; r++)
+        for (int64_t v = 0; v < vectors; v++)
+            ir_store(b, held_at(&s, r, v), ir_load(b, sum_at(d, t, r, ir_plus(b, column, v * d->lanes))));
+    IR_FOR(b, i, t->from, t->to, 1) {
+        for (int64_t stream = 0; stream < t->streams->count; stream++) {
+            const held_key key = {stream, i};
+            (s.keeps_rows ? add_key_by_vectors : add_key_by_rows)(d, t, &s.product, &key, column, count);
+        }
+    }
+    for (int64_t r = 0; r < t->rows; r++)
+        for (int64_t v = 0; v < vectors; v++)
+            ir_store(b, sum_at(d, t, r, ir_plus(b, column, v * d->lanes)), ir_load(b, held_at(&s, r, v)));
+}
+
+static void add_rows(d_lanes *d, const void *user, const ir_expr *first_row, int64_t rows) {
+    held_tile t = *(const held_tile *)user;
+    t.first_row = first_row;
+    t.rows = rows;
+    const dl_columns loop = {"column", d->c->p->head_dim_v, stripe_columns(d), 1};
+    dl_each_columns(d, &loop, add_stripe, &t);
+}
+
+static void add_keys(d_lanes *d, const dl_streams *streams, const void *user) {
+    ir_builder *b = d->b;
+    held_tile t = {.streams = streams, .block = max_of(keys_of_block(d) / streams->count, 1)};
+    if (streams->count == 1 && d->c->p->page_size == t.block) t.next = next_page(d, user, streams);
+    IR_FOR(b, key, ir_idx(b, 0), streams->keys, t.block) {
+        t.from = key;
+        t.to = ir_min(b, ir_plus(b, key, t.block), streams->keys);
+        dl_each_rows(d, stripe_rows(d), add_rows, &t);
+    }
+}
+
+void dl_held_values(d_lanes *d, const dl_tile *tile) {
+    dl_each_streams(d, tile, d->c->s->value_streams, 1, add_keys, tile);
+}

@@ -1,0 +1,136 @@
+/* The ground of prefill: how many rows, stripes and tasks there are, the scratch of a task, and where a row, a key, a
+ * score and a probability lie in it. */
+#include "attend/prefill/layout.h"
+#include "attend/prefill/quantised_keys.h"
+#include "base/integers.h"
+
+/* ---- sizes ---- */
+
+void ql_derive_sizes(q_lanes *c) {
+    const mha_context *m = c->m;
+    const attune_problem *p = m->p;
+    c->width = m->variant.by_pairs ? 2 : 1;
+    c->codes = m->key_codes.codes != NULL;
+    c->stripe_rows = (int64_t)m->s->score_row_vectors * m->lanes;
+    c->max_stripes = m->s->task_row_vectors / m->s->score_row_vectors;
+    c->has_edges = m->has_first || m->has_last;
+    c->has_elements = m->params.tensor[MHA_ATTN_MASK] || m->params.tensor[MHA_ATTN_BIAS];
+    c->has_tiles = m->mask_tiles != NULL;
+    c->asks_all = c->has_elements || mha_has_function(m, MHA_MASK_FUNCTION);
+    if (p->is_ragged || !ir_is_const(m->params.size[MHA_SEQ_Q])) return;
+    const int64_t rows = p->seq_q * m->group;
+    c->num_stripes = ceil_div(rows, c->stripe_rows);
+    c->num_tasks = ceil_div(c->num_stripes, c->max_stripes);
+    c->max_stripes = ceil_div(c->num_stripes, c->num_tasks);
+    c->rows_fill_stripes = rows % c->stripe_rows == 0;
+    c->rows_fill_tasks = rows % c->stripe_rows == 0 && c->num_stripes % c->num_tasks == 0;
+}
+
+/* A row of the tile's keys, or of pairs of them, for each vector of the stripe's rows; where tiles of values span
+ * these, it is transposed. */
+static const ir_buffer *by_vectors(q_lanes *c, const char *name, ir_elem elem, int64_t keys) {
+    const int64_t lanes = elem == IR_BF16 ? 2 * c->m->lanes : c->m->lanes, vectors = c->m->s->score_row_vectors;
+    if (c->v->values == MHA_VALUES_WHOLE) return ir_scratch(c->b, name, elem, 2, (int64_t[]){keys, vectors * lanes});
+    return ir_scratch(c->b, name, elem, 3, (int64_t[]){vectors, keys, lanes});
+}
+
+/* Whether K or V is copied in the type of the arithmetic. */
+static bool is_copied(const mha_context *m, const ir_buffer *k_or_v) {
+    return m->s->kv_copy == ATTUNE_COPY_ALL || (m->s->kv_copy == ATTUNE_COPY_CONVERTED && k_or_v->type.elem != m->elem);
+}
+
+static void alloc_codes(q_lanes *c) {
+    const int64_t rows[] = {c->max_stripes, c->stripe_rows};
+    c->row_scale = ir_scratch(c->b, "row_scales", c->m->elem, 2, rows);
+    c->row_mean = ir_scratch(c->b, "row_means", c->m->elem, 2, rows);
+    c->row_codes = ir_scratch(c->b, "row_codes", IR_I8, 1, (int64_t[]){mha_code_columns(c->m)});
+    c->row_numbers = mha_code_numbers(c->m);
+}
+
+void ql_alloc_scratch(q_lanes *c) {
+    const mha_context *m = c->m;
+    const int64_t stripes = c->max_stripes, count = c->stripe_rows;
+    const int64_t rows[] = {stripes, count}, tile[] = {m->s->kv_tile, count};
+    const int64_t pairs = ceil_div(m->s->kv_tile, 2);
+    const int64_t units = c->codes ? ql_code_units(c) : m->p->head_dim / c->width;
+    const mha_kind kind = c->codes ? MHA_DOT4 : ql_kind(c);
+    c->qt = ir_scratch(c->b, "qt", mha_factor_elem(m, kind), 3, (int64_t[]){stripes, units, count * kind});
+    if (c->codes) alloc_codes(c);
+    c->scores = by_vectors(c, "scores", m->elem, m->s->kv_tile + c->width - 1);
+    c->probabilities = c->width == 2 ? by_vectors(c, "probabilities", IR_BF16, pairs) : c->scores;
+    if (c->width == 2 && !m->v_pairs)
+        c->values = ir_scratch(c->b, "values", IR_BF16, 2, (int64_t[]){pairs, 2 * m->p->head_dim_v});
+    if (!c->codes && (c->width == 1 ? is_copied(m, m->k) : m->k->type.elem != IR_BF16))
+        c->keys =
+            ir_scratch(c->b, "keys", mha_factor_elem(m, ql_kind(c)), 2, (int64_t[]){m->s->kv_tile, m->p->head_dim});
+    if (c->width == 1 && is_copied(m, m->v) && c->v->values == MHA_VALUES_TRANSPOSED)
+        c->values = ir_scratch(c->b, "values", m->elem, 2, (int64_t[]){m->s->kv_tile, m->p->head_dim_v});
+    const int64_t by_row[] = {stripes, count, m->p->head_dim_v}, by_column[] = {stripes, m->p->head_dim_v, count};
+    if (c->v->values == MHA_VALUES_KEPT) c->o = ir_scratch(c->b, "o", m->elem, 3, by_row);
+    if (c->v->values == MHA_VALUES_TRANSPOSED) c->ot = ir_scratch(c->b, "ot", m->elem, 3, by_column);
+    c->row_max = ir_scratch(c->b, "row_max", m->elem, 2, rows);
+    c->row_sum = ir_scratch(c->b, "row_sum", m->elem, 2, rows);
+    if (m->p->reproducible && !mha_values_at_once(c->v)) {
+        if (c->v->values == MHA_VALUES_KEPT) c->o_lost = ir_scratch(c->b, "o_lost", m->elem, 3, by_row);
+        if (c->v->values == MHA_VALUES_TRANSPOSED) c->ot_lost = ir_scratch(c->b, "ot_lost", m->elem, 3, by_column);
+        c->row_sum_lost = ir_scratch(c->b, "row_sum_lost", m->elem, 2, rows);
+    }
+    c->lse_sum = c->width == 2 && m->lse ? ir_scratch(c->b, "lse_sum", m->elem, 2, rows) : c->row_sum;
+    if (ql_has_prob(c) && !mha_values_at_once(c->v)) c->row_base = ir_scratch(c->b, "row_base", m->elem, 2, rows);
+    c->tile_max = ir_scratch(c->b, "tile_max", m->elem, 1, &count);
+    c->factor = ir_scratch(c->b, "factor", m->elem, 1, &count);
+    if (m->has_first) c->first_key = ir_scratch(c->b, "first_keys", IR_I32, 2, rows);
+    if (m->has_last) c->last_key = ir_scratch(c->b, "last_keys", IR_I32, 2, rows);
+    if (m->has_global) c->last_global = ir_scratch(c->b, "last_globals", IR_I32, 2, rows);
+    if (m->p->has_alibi_slopes) {
+        c->position = ir_scratch(c->b, "positions", m->elem, 2, rows);
+        c->slope = ir_scratch(c->b, "slopes", m->elem, 2, rows);
+    }
+    if (m->p->has_sinks) c->sink = ir_scratch(c->b, "sinks", m->elem, 2, rows);
+    if (m->params.tensor[MHA_ATTN_BIAS])
+        c->bias = ir_scratch(c->b, "bias", m->elem, 2, tile);
+    else if (c->has_elements)
+        c->keep = ir_scratch(c->b, "keep", IR_I8, 2, tile);
+}
+
+/* ---- where things lie ---- */
+
+int64_t ql_code_units(const q_lanes *c) { return ceil_div(c->m->p->head_dim, MHA_DOT4); }
+
+static const ir_access *at_vector(const q_lanes *c, const ir_buffer *buffer, int lanes, const ir_expr *v,
+                                  const ir_expr *j) {
+    if (c->v->values == MHA_VALUES_WHOLE) return ir_at(c->b, buffer, lanes, 2, j, ir_times(c->b, v, lanes));
+    return ir_at(c->b, buffer, lanes, 3, v, j, ir_idx(c->b, 0));
+}
+
+const ir_access *ql_score_at(const q_lanes *c, const ir_expr *v, const ir_expr *j) {
+    return at_vector(c, c->scores, c->m->lanes, v, j);
+}
+
+const ir_access *ql_probability_at(const q_lanes *c, const ir_expr *v, const ir_expr *j) {
+    return at_vector(c, c->probabilities, c->m->lanes * c->width, v, j);
+}
+
+const ir_expr *ql_first_row(const q_lanes *c, const ir_expr *stripe) {
+    return ir_times(c->b, ir_add(c->b, c->first_stripe, stripe), c->stripe_rows);
+}
+
+const ir_expr *ql_is_last(q_lanes *c, const ir_expr *stripe) {
+    return ir_eq(c->b, ir_add(c->b, c->first_stripe, stripe), ir_idx(c->b, c->num_stripes - 1));
+}
+
+const ir_expr *ql_clamp_row(const q_lanes *c, const ir_expr *row) {
+    return c->rows_fill_tasks ? row : ir_min(c->b, ir_plus(c->b, c->rows, -1), row);
+}
+
+q_lanes_row ql_row(q_lanes *c, const ir_expr *stripe, const ir_expr *in_stripe) {
+    ir_builder *b = c->b;
+    const ir_expr *group = ir_idx(b, c->m->group);
+    const ir_expr *row = ir_let(b, "row", ql_clamp_row(c, ir_add(b, ql_first_row(c, stripe), in_stripe)));
+    return (q_lanes_row){ir_let(b, "head", ir_add(b, ir_mul(b, c->kv_head, group), ir_mod(b, row, group))),
+                         ir_let(b, "query", ir_div(b, row, group))};
+}
+
+const ir_expr *ql_clamp_key(const q_lanes *c, const ir_expr *key) {
+    return c->keys_fill_tiles ? key : ir_min(c->b, ir_plus(c->b, c->e.seq_kv, -1), key);
+}

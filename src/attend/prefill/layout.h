@@ -1,0 +1,323 @@
+/* The q-lanes strategy, for prefill: vector lanes run along query rows, so that the softmax is lane-wise and K and V
+ * are read as broadcast scalars, as they lie.
+ *
+ *   row     one query row of one KV head; an entry has seq_q * group of them, the heads of a group interleaved (row r
+ *           is query r / group of head r % group), so that neighbours see nearly the same keys
+ *   stripe  score_row_vectors * lanes rows: what a register tile spans
+ *   task    up to task_row_vectors / score_row_vectors stripes of one KV head of one batch entry; spread evenly where
+ *           their number is known when compiling. Else there are tasks for the longest entry, and those without a
+ *           stripe end at once
+ *   tile    the keys from t * kv_tile on, kv_tile of them or as many as there are
+ *
+ * For each tile and stripe of a task: S^T = K Q^T with the running maximum (score.c), P = exp(S - max) and
+ * the rescaling factor (softmax.c), O^T = O^T * factor + V^T P^T (value.c); at the end O^T / sum is
+ * transposed into place (rows.c). Where nothing is hidden, O = P V is computed as it lies instead, with
+ * wide vectors always, with others if the keys are one tile (value_rows.c): the same order of arithmetic, and the
+ * same bits. Rows beyond the last are clamped to it: they compute and write the same bits again. The last register tile
+ * of scores begins earlier where that lets it end at the last key (mha_variant.score_tiles_overlap). Elsewhere its keys
+ * beyond the last are clamped, and nothing after the scores looks at them. Hidden keys are in mask.c.
+ *
+ * A vector of rows is computed whole, so one row after the last whole vector would cost as much as all of that. The
+ * scores of a few such rows are sums over lanes that run along the columns instead (mha_variant.rest_rows). All else of
+ * them is as it is of other rows. In short problems those of all rows may be (mha_variant.scores_by_columns): Q is not
+ * transposed then, and on the diagonal of a causal square what is hidden is not multiplied.
+ *
+ * The order of all arithmetic, for tiles t = 0, 1, …, keys j of a tile and columns d. `reproducible` promises it, so
+ * that other kernels give the same bits of a row:
+ *
+ * - score: acc = 0; acc = madd(k[j][d], q[d], acc) for d = 0, 1, …, with q times mha_query_sign and madd as in
+ *   mha_madd. s[j] = mha_score of acc; -inf where hidden.
+ * - maximum: max = max(max, the tile's maximum), beginning with -inf, or the sink.
+ * - exponentials: base = max, or 0 while max is -inf; factor = mha_exp(old max, base); p[j] = mha_exp(s[j], base).
+ * - sum: in chunks of 16 keys, counted from the tile's first one: part = 0; part = part + p[j]. Tile sum = 0; tile
+ *   sum = tile sum + part. The sum begins with 0, or mha_first_sum.
+ * - output: tile o[d] = 0; tile o[d] = madd(v[j][d], w, tile o[d]) for each j in order, w being p[j], times mha_v_scale
+ *   if there is one. o[d] begins with 0.
+ * - from tile to tile, for the sum and for o[d] alike: mha_sum_add(sum, factor, tile sum), and mha_sum_total at the
+ * end. Tiles have a fixed length, so these are partial sums of a fixed length, counted from the sequence's first key.
+ * - with prob_mod, base and sum are those of all keys, and w is prob_mod of p[j] * inverse, 0 where hidden, times
+ *   mha_v_scale; at the end 1 takes the place of inverse (prob_mod.c).
+ * - end: inverse = 1 / sum, or 0 if sum is 0; out[d] = madd(o[d], inverse, 0); lse = mha_log_sum(max, sum).
+ *
+ * A hidden key, or a whole tile of them, may be left out: p is 0 there. Adding 0 changes only the sign of an o[d] that
+ * is 0, and the last addition of 0 makes that sign the same again.
+ *
+ * By pairs of bf16 (mha_attends_by_pairs) each product is a dot2: of columns 2d and 2d + 1 in the scores, of keys 2i
+ * and 2i + 1 of the tile in the values. A key beyond the last one counts as 0. Q^T, P^T and V lie in pairs for it:
+ * pack2 makes P^T of the exponentials (softmax.c) unless they are bf16 at once (softmax_pairs.c), and a tile
+ * of V is interleaved in scratch (tile_copy.c).
+ */
+#ifndef ATTUNE_ATTEND_PREFILL_LAYOUT_H
+#define ATTUNE_ATTEND_PREFILL_LAYOUT_H
+
+#include "attend/shared/functions.h"
+#include "attend/shared/score.h"
+#include "attend/shared/sight.h"
+#include "attend/shared/softmax.h"
+#include "nest/product.h"
+#include "nest/transpose.h"
+
+typedef struct q_lanes {
+    const mha_context *m;
+    const mha_variant *v; /* of m */
+    ir_builder *b;
+    int64_t stripe_rows, max_stripes; /* rows of a stripe, stripes of a task at most */
+    int64_t num_stripes, num_tasks;   /* of a KV head; 0: known only at run time */
+    bool rows_fill_tasks;             /* no row number is ever beyond the last row */
+    bool rows_fill_stripes;           /* no stripe has fewer rows than others */
+    bool keys_fill_tiles;             /* no register tile of scores reaches beyond the last key */
+    bool has_edges;                   /* rows have a first or last key of their own */
+    bool has_elements;                /* an attn_mask or attn_bias */
+    bool asks_all;                    /* these, or a mask_mod: any key may be hidden */
+    bool has_tiles;                   /* a table says what mask_mod hides (shared/mask_table.h) */
+    /* scratch of a task; elem is that of the arithmetic. Operands of products are elem, one to a lane (width 1), or
+     * pairs of bf16, two to a lane (width 2). */
+    int width;
+    bool codes;          /* scores are sums of integers: qt holds codes (score_quantised.c) */
+    const ir_buffer *qt; /* operand [stripe, head_dim / width, stripe_rows * width]: Q^T times mha_query_sign */
+    /* elem [score_row_vectors, kv_tile, lanes]: S^T; of pairs one key more. Each vector of rows is by itself: the
+     * softmax goes from key to key, and its accesses do not compete for the same sets of the cache. spans: elem
+     * [kv_tile, stripe_rows], and probabilities like them. */
+    const ir_buffer *scores;
+    /* operand [score_row_vectors, kv_tile / width, lanes * width]: P^T; width 1: the scores */
+    const ir_buffer *probabilities;
+    const ir_buffer *row_scale, *row_mean;    /* codes: elem [stripe, stripe_rows], of a row and of its q . mean key */
+    const ir_buffer *row_codes, *row_numbers; /* codes: i8 and elem [code columns], of the row at hand */
+    const ir_buffer *keys;                    /* elem [kv_tile, head_dim]: K of the tile; NULL: read where it lies */
+    const ir_buffer *values;  /* operand [kv_tile / width, head_dim_v * width]: V of the tile; NULL: the same, or
+                               * the context's v_pairs */
+    const ir_buffer *ot;      /* elem [stripe, head_dim_v, stripe_rows]: O^T, not yet divided */
+    const ir_buffer *o;       /* elem [stripe, stripe_rows, head_dim_v]: O, if MHA_VALUES_KEPT */
+    const ir_buffer *row_max; /* elem [stripe, stripe_rows]: running maximum of the scores; at the end the LSE */
+    const ir_buffer *row_sum; /* elem [stripe, stripe_rows]: of the probabilities that the values are multiplied by */
+    const ir_buffer *lse_sum; /* the same before rounding, for the LSE; row_sum if nothing is rounded, or no LSE */
+    /* As ot, o and row_sum: mha_sum.lost of each. NULL unless the problem is reproducible. */
+    const ir_buffer *ot_lost, *o_lost, *row_sum_lost;
+    const ir_buffer
+        *row_base; /* elem [stripe, stripe_rows]: of the exponentials of all keys; prob_mod, not mha_values_at_once */
+    const ir_buffer *tile_max;    /* elem [stripe_rows]: maximum over the tile, for the stripe at hand */
+    const ir_buffer *factor;      /* elem [stripe_rows]: by which ot is rescaled, for the stripe at hand */
+    const ir_buffer *first_key;   /* i32 [stripe, stripe_rows], where the problem needs it: the sight of each row */
+    const ir_buffer *last_key;    /* the same */
+    const ir_buffer *last_global; /* the same */
+    const ir_buffer *position;    /* elem [stripe, stripe_rows], for ALiBi */
+    const ir_buffer *slope;       /* the same */
+    const ir_buffer *sink;        /* the same, for sinks; else NULL */
+    const ir_buffer *corrections; /* i32 [32], where ql_has_pair_exp */
+    const ir_buffer *keep;        /* i8 [kv_tile, stripe_rows]: attn_mask of the tile and stripe, if there is no bias */
+    const ir_buffer *bias;        /* elem [kv_tile, stripe_rows]: attn_bias, -inf where attn_mask is false */
+    /* variables of the task */
+    mha_entry e;     /* ends where a short mask does */
+    mha_entry whole; /* as users' functions see it */
+    const ir_expr *kv_head, *rows, *first_stripe, *stripes;
+    const ir_expr *next_head, *next_batch, *next_kv_batch; /* task_prefetch=head; else NULL */
+    /* the user's functions: values that all rows share; those of rows, by node [stripe, stripe_rows] */
+    mha_values values_of_task;
+    const ir_buffer *kept[EX_MAX_NODES];
+    const ir_buffer *by_distance[EX_MAX_NODES]; /* mods_distance.c, for the tile and stripe at hand */
+} q_lanes;
+
+/* Row of a tensor that is indexed [batch, head, token, column]. */
+typedef struct q_lanes_row {
+    const ir_expr *head, *query;
+} q_lanes_row;
+
+/* What tiles are visited for. With prob_mod and several tiles: for the sums, and then for the values. */
+typedef enum q_lanes_pass { QL_ONE_PASS, QL_SUMS_PASS, QL_VALUES_PASS } q_lanes_pass;
+
+/* A tile, and its keys that one stripe sees: computed once, used by scores and values. Keys are numbered within the
+ * tile. */
+typedef struct q_lanes_tile {
+    q_lanes_pass pass;
+    const ir_expr *number;
+    const ir_expr *stripe;     /* within the task */
+    const ir_expr *first_key;  /* of the tile */
+    const ir_expr *first_pair; /* the same in pairs of keys; of one tile 0 */
+    const ir_expr *room;       /* keys that the tile holds */
+    const ir_expr *from,
+        *to; /* keys that some row of the stripe sees lie in here; score_keys and width divide `from` */
+    /* Keys that all rows see, by window, causality and c->has_tiles. NULL without any of these. */
+    const ir_expr *full_from, *full_to;
+    const ir_expr *is_visited; /* whether a stripe sees a key, by c->has_tiles; NULL without that */
+    const ir_expr *is_mixed;   /* the same: whether a row of a stripe that does sees not all of what others see */
+    /* Whether a hidden key's value may be multiplied by its probability of 0. NULL where no key is hidden. */
+    const ir_expr *is_harmless;
+} q_lanes_tile;
+
+/* layout.c: sizes, before the phase is opened; scratch, within a task. */
+void ql_derive_sizes(q_lanes *c);
+void ql_alloc_scratch(q_lanes *c);
+
+static inline mha_kind ql_kind(const q_lanes *c) { return mha_kind_of(c->width == 2); }
+
+/* A vector of `lanes` equal numbers. */
+static inline const ir_expr *ql_splat(const q_lanes *c, double value) { return mha_number(c->m, value, c->m->lanes); }
+
+/* Scores of vector `v` of the stripe's rows and key j of the tile; probabilities of the j-th operand. */
+const ir_access *ql_score_at(const q_lanes *c, const ir_expr *v, const ir_expr *j);
+const ir_access *ql_probability_at(const q_lanes *c, const ir_expr *v, const ir_expr *j);
+
+/* Vectors of rows of a stripe whose scores have lanes along the rows; the others hold the rest rows. */
+static inline int64_t ql_whole_vectors(const q_lanes *c, bool is_last) {
+    if (c->v->scores_by_columns) return 0;
+    if (!c->v->rest_rows || !is_last) return c->m->s->score_row_vectors;
+    return c->num_stripes > 1 ? 0 : c->m->p->seq_q * c->m->group / c->m->lanes;
+}
+/* Whether a stripe of the task is the last one of the head. */
+/* Fours of columns of a quantised row. */
+int64_t ql_code_units(const q_lanes *c);
+/* prob_mod, see prob_mod.c. */
+static inline bool ql_has_prob(const q_lanes *c) { return mha_has_function(c->m, MHA_PROB_FUNCTION); }
+const ir_expr *ql_is_last(q_lanes *c, const ir_expr *stripe);
+
+/* Row number of the first row of the task's stripe `stripe`. */
+const ir_expr *ql_first_row(const q_lanes *c, const ir_expr *stripe);
+const ir_expr *ql_clamp_row(const q_lanes *c, const ir_expr *row); /* a row number, not beyond the last row */
+q_lanes_row ql_row(q_lanes *c, const ir_expr *stripe, const ir_expr *in_stripe);
+const ir_expr *ql_clamp_key(const q_lanes *c, const ir_expr *key); /* not beyond the sequence's last key */
+
+/* rows.c */
+void ql_init_rows(q_lanes *c, const ir_expr *stripe);
+void ql_load_queries(q_lanes *c, const ir_expr *stripe);
+void ql_close_rows(q_lanes *c, const ir_expr *stripe); /* row_sum becomes its inverse; LSE */
+void ql_store_rows(q_lanes *c, const ir_expr *stripe);
+
+/* transposed_rows.c */
+/* A tensor that rows are read from or written to, indexed [batch, head, token, column]. */
+typedef struct q_lanes_tensor {
+    const ir_buffer *buffer;
+    const ir_expr *batch, *first_token;
+    bool is_pairs;       /* columns are pairs of bf16, as i32 */
+    const ir_expr *sign; /* factor of all that is read; NULL: 1 */
+} q_lanes_tensor;
+/* Rows x columns to columns x rows: the mha_quarter columns from `column` on of `lanes` rows of a tensor, as c->elem
+ * or i32. */
+void ql_load_transposed(q_lanes *c, const q_lanes_tensor *tensor, const q_lanes_row *rows, const ir_expr *column,
+                        const ir_expr *columns[4]);
+void ql_store_transposed(q_lanes *c, const q_lanes_tensor *tensor, const q_lanes_row *rows, const ir_expr *column,
+                         const ir_expr *columns[4]);
+/* The same of a tensor of i8, which stays i8. */
+void ql_load_bytes_transposed(q_lanes *c, const ir_buffer *tensor, const ir_expr *batch, const q_lanes_row *rows,
+                              const ir_expr *column, const ir_expr *columns[4]);
+
+/* tile_copy.c: c->keys and c->values, where there are those */
+void ql_load_tile(q_lanes *c, const q_lanes_tile *tile);
+/* width 2: where the tile's pair j lies, and `lanes` columns of its values. */
+const ir_expr *ql_pair_of(q_lanes *c, const q_lanes_tile *tile, const ir_expr *j);
+const ir_access *ql_pair_at(const q_lanes *c, const ir_expr *pair, const ir_expr *column, int lanes);
+
+/* mask.c */
+/* Tiles of the task: opens the loop over them and returns the tile's number. Close it with ir_for_end. */
+const ir_expr *ql_begin_tiles(q_lanes *c);
+/* Fills in the members of a tile that hold for the task (is_harmless apart), and those that hold for its stripe. */
+void ql_open_tile(q_lanes *c, q_lanes_tile *tile);
+/* Keys of the tile, numbered within it, among which are all that stripes of the task compute. Where products are of
+ * pairs, `from` is even. */
+typedef struct q_lanes_keys {
+    const ir_expr *from, *to;
+} q_lanes_keys;
+q_lanes_keys ql_keys_of_task(q_lanes *c, const q_lanes_tile *tile);
+void ql_find_harmless(q_lanes *c, q_lanes_tile *tile);
+void ql_open_stripe(q_lanes *c, q_lanes_tile *tile);
+/* Writes the sight of each row, by window and causality. */
+void ql_init_sight(q_lanes *c, const ir_expr *stripe);
+/* Transposes masks into c->keep or c->bias, for the register tiles up to key number `to`. */
+void ql_load_elements(q_lanes *c, const q_lanes_tile *tile, const ir_expr *to);
+/* What a vector of rows sees: by window and causality, and what mask_mod needs of the rows. */
+typedef struct q_lanes_sight {
+    mha_sight by_position;
+    mha_values values;
+} q_lanes_sight;
+/* That of the rows from `at` on. */
+q_lanes_sight ql_sight(q_lanes *c, const q_lanes_tile *tile, const ir_expr *at);
+/* Whether it sees a key, which is `j` within the tile. */
+const ir_expr *ql_sees(q_lanes *c, const q_lanes_sight *sight, const ir_expr *at, const ir_expr *key, const ir_expr *j);
+
+/* mods.c: the user's functions. Values of the task; of its rows; of `lanes` rows; of a key. */
+enum { QL_KEY_VALUES = 12 };
+typedef struct q_lanes_key_values {
+    int count, node[QL_KEY_VALUES];
+    const ir_expr *value[QL_KEY_VALUES];
+} q_lanes_key_values;
+void ql_open_functions(q_lanes *c);
+void ql_alloc_functions(q_lanes *c);
+void ql_init_functions(q_lanes *c, const ir_expr *stripe);
+mha_values ql_values_of_rows(q_lanes *c, mha_function f, const ir_expr *stripe, const ir_expr *at, int lanes);
+/* Values of a vector of rows and a quarter of keys that lie side by side in the user's tensors; count 0: there are
+ * none, or keys do not come by quarters. ql_fill_pairs loads those from `key` on. */
+enum { QL_PAIR_VALUES = 2 };
+typedef struct q_lanes_pair_values {
+    int count, node[QL_PAIR_VALUES];
+    const ir_expr *of_key[QL_PAIR_VALUES][4];
+    q_lanes_row rows[IR_MAX_LANES];
+} q_lanes_pair_values;
+void ql_open_pairs(q_lanes *c, mha_function f, const ir_expr *stripe, const ir_expr *at, q_lanes_pair_values *pairs);
+void ql_fill_pairs(q_lanes *c, const ir_expr *key, q_lanes_pair_values *pairs);
+/* Puts the values of key `key` of the quarter into those of the rows. */
+void ql_put_pairs(const q_lanes_pair_values *pairs, int key, mha_values *of_rows);
+void ql_fill_key(q_lanes *c, mha_function f, const ir_expr *key, q_lanes_key_values *of_key);
+/* The score or probability z as the function has it, and whether mask_mod lets the rows see the key; z and NULL where
+ * there is none. */
+const ir_expr *ql_modified(q_lanes *c, mha_function f, const mha_values *of_rows, const q_lanes_key_values *of_key,
+                           const ir_expr *key, const ir_expr *z);
+const ir_expr *ql_function_sees(q_lanes *c, const mha_values *of_rows, const ir_expr *key, int lanes);
+
+/* mods_distance.c: values that depend on kv - q are computed for a tile and stripe at once, and put to those of the
+ * `lanes` rows from `at` on, for key j of the tile. */
+void ql_alloc_distances(q_lanes *c);
+void ql_fill_distances(q_lanes *c, const q_lanes_tile *tile);
+void ql_put_distances(q_lanes *c, mha_function f, const ir_expr *at, const ir_expr *j, mha_values *of_rows);
+
+/* prefetch.c: what the head after this one needs, prefetched with the scores of the keys from `first` on */
+void ql_open_ahead(q_lanes *c);
+void ql_ask_ahead(q_lanes *c, const q_lanes_tile *tile, const ir_expr *first);
+
+/* score.c: writes scores and tile_max */
+void ql_scores(q_lanes *c, const q_lanes_tile *tile);
+
+/* score_quantised.c: Q as codes, where c->codes; and the scores of a register tile of its rows and the keys at `rows`.
+ */
+void ql_encode_queries(q_lanes *c, const ir_expr *stripe);
+void ql_multiply_codes(q_lanes *c, const q_lanes_tile *tile, const mha_kv_row *rows, int64_t unroll,
+                       const mha_product *scores);
+
+/* softmax_pairs.c: exponentials of pairs as bf16 at once, of exponents rounded to multiples of 2^-9. Open it before
+ * the loop; the sum after the loop is NaN if a score was. */
+typedef struct ql_pair_exp {
+    const ir_expr *base, *scale, *table[2];
+    const ir_expr *before; /* a factor of scores, so that the scale stays finite; NULL: 1 */
+    const ir_access *bits; /* of all fixed-point numbers so far, joined */
+} ql_pair_exp;
+bool ql_has_pair_exp(const q_lanes *c);
+void ql_fill_corrections(q_lanes *c);
+ql_pair_exp ql_open_pair_exp(q_lanes *c, const ir_expr *base);
+const ir_expr *ql_pair_exp_of(q_lanes *c, const ql_pair_exp *e, const ir_expr *first, const ir_expr *second);
+const ir_expr *ql_close_pair_exp(q_lanes *c, const ql_pair_exp *e, const ir_expr *sum);
+
+/* softmax.c: the factor of the codes of key j's value */
+const ir_expr *ql_times_v_scale(q_lanes *c, const q_lanes_tile *tile, const ir_expr *j, const ir_expr *probability);
+/* Scores become probabilities; writes row_max, row_sum and factor */
+void ql_softmax(q_lanes *c, const q_lanes_tile *tile);
+
+/* store_probabilities.c: writes the weights output, if mha_variant.writes_weights */
+void ql_store_probabilities(q_lanes *c, const ir_expr *stripe);
+
+/* prob_mod.c: prob_mod, which is asked of probabilities that are divided by their sum. Where the keys are one tile
+ * they are there after its softmax; else the tiles are visited twice, first for the sums alone. */
+/* The sums of a stripe are complete: keeps what its probabilities are made of. Before ql_close_rows. */
+void ql_keep_base(q_lanes *c, const ir_expr *stripe);
+/* The scores of a tile, or its exponentials, become what the values are multiplied by. */
+void ql_modify_probabilities(q_lanes *c, const q_lanes_tile *tile);
+/* O is not to be divided any more. */
+void ql_end_division(q_lanes *c, const ir_expr *stripe);
+
+/* value.c: ot = ot * factor + V^T P^T */
+void ql_values(q_lanes *c, const q_lanes_tile *tile);
+
+/* value_rows.c: the same, and O / sum stored, unless MHA_VALUES_TRANSPOSED. The schedule's value_columns *
+ * value_row_vectors is how many accumulators a register tile has at most, in the strips that mha_next_strips gives. */
+void ql_clear_kept(q_lanes *c, const ir_expr *stripe);
+void ql_store_kept(q_lanes *c, const ir_expr *stripe);
+void ql_values_by_rows(q_lanes *c, const q_lanes_tile *tile);
+
+#endif

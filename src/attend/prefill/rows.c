@@ -1,0 +1,240 @@
+/* The rows of a task: their first maximum and sums, Q transposed into scratch, and O transposed back. Both go by
+ * `lanes` rows and a few columns at a time. Where the step does not divide the columns, the last one overlaps the one
+ * before. Heads narrower than that are copied one element at a time. */
+#include "attend/prefill/layout.h"
+
+#include <math.h>
+
+static void refer_rows(q_lanes *c, const ir_expr *stripe, const ir_expr *at, q_lanes_row *rows) {
+    for (int l = 0; l < c->m->lanes; l++) rows[l] = ql_row(c, stripe, ir_plus(c->b, at, l));
+}
+
+/* A loop over the stripe's rows: by vectors, or one by one. */
+static const ir_expr *begin_rows(q_lanes *c, bool vectors) {
+    return ir_for_begin(c->b, "at", ir_idx(c->b, 0), ir_idx(c->b, c->stripe_rows), vectors ? c->m->lanes : 1, false);
+}
+
+/* Element `head` of a table of f32. */
+static const ir_expr *of_head(q_lanes *c, mha_tensor_id id, const ir_expr *head) {
+    return mha_load(c->m, ir_at(c->b, c->m->params.tensor[id], 1, 1, head));
+}
+
+/* ---- the beginning of rows ---- */
+
+/* What differs from row to row. */
+static void init_single_rows(q_lanes *c, const ir_expr *stripe) {
+    const mha_context *m = c->m;
+    ir_builder *b = c->b;
+    IR_LOOP(b, at, begin_rows(c, false)) {
+        const q_lanes_row row = ql_row(c, stripe, at);
+        if (m->p->has_alibi_slopes) {
+            const ir_expr *position = ir_cast(b, m->elem, ir_add(b, row.query, c->e.base));
+            ir_store(b, ir_at(b, c->position, 1, 2, stripe, at), position);
+            ir_store(b, ir_at(b, c->slope, 1, 2, stripe, at), of_head(c, MHA_ALIBI_SLOPES, row.head));
+        }
+        if (m->p->has_sinks) {
+            const ir_expr *sink = ir_let(b, "sink", of_head(c, MHA_SINKS, row.head));
+            const ir_expr *first = mha_first_sink(m, sink), *sum = ir_let(b, "first_sum", mha_first_sum(m, first));
+            ir_store(b, ir_at(b, c->sink, 1, 2, stripe, at), sink);
+            ir_store(b, ir_at(b, c->row_max, 1, 2, stripe, at), first);
+            ir_store(b, ir_at(b, c->row_sum, 1, 2, stripe, at), sum);
+            if (c->row_sum_lost) ir_store(b, ir_at(b, c->row_sum_lost, 1, 2, stripe, at), mha_number(m, 0, 1));
+            if (c->lse_sum != c->row_sum) ir_store(b, ir_at(b, c->lse_sum, 1, 2, stripe, at), sum);
+        }
+    }
+}
+
+/* Maximum, sums and O before the first tile. */
+static void clear_rows(q_lanes *c, const ir_expr *stripe) {
+    ir_builder *b = c->b;
+    const int lanes = c->m->lanes;
+    IR_LOOP(b, at, begin_rows(c, true)) {
+        if (!c->m->p->has_sinks) {
+            ir_store(b, ir_at(b, c->row_max, lanes, 2, stripe, at), ql_splat(c, -INFINITY));
+            mha_clear_sum(c->m, ir_at(b, c->row_sum, lanes, 2, stripe, at), c->row_sum_lost);
+            if (c->lse_sum != c->row_sum) ir_store(b, ir_at(b, c->lse_sum, lanes, 2, stripe, at), ql_splat(c, 0));
+        }
+        if (c->v->values == MHA_VALUES_TRANSPOSED) {
+            IR_FOR(b, d, ir_idx(b, 0), ir_idx(b, c->m->p->head_dim_v), 1) {
+                mha_clear_sum(c->m, ir_at(b, c->ot, lanes, 3, stripe, d, at), c->ot_lost);
+            }
+        }
+    }
+    if (c->o) ql_clear_kept(c, stripe);
+}
+
+void ql_init_rows(q_lanes *c, const ir_expr *stripe) {
+    ql_init_functions(c, stripe);
+    if (!mha_values_at_once(c->v)) clear_rows(c, stripe);
+    if (c->m->p->has_alibi_slopes || c->m->p->has_sinks) init_single_rows(c, stripe);
+    if (c->has_edges) ql_init_sight(c, stripe);
+}
+
+/* ---- Q ---- */
+
+/* Prefetches the rows that come `lanes` rows later: the hardware does not foresee the few lines of each. By pairs there
+ * is too little work to hide the wait. */
+static void prefetch_next(q_lanes *c, const q_lanes_row *rows) {
+    enum { LINE_BYTES = 64 };
+    ir_builder *b = c->b;
+    const int64_t ahead = (c->m->lanes + c->m->group - 1) / c->m->group;
+    const int64_t step = LINE_BYTES / ir_elem_get(c->m->q->type.elem)->bytes;
+    IR_FOR(b, line, ir_idx(b, 0), ir_idx(b, c->m->p->head_dim), step) {
+        for (int l = 0; l < c->m->lanes; l++) {
+            const ir_expr *token = ir_plus(b, ir_add(b, c->e.first_q, rows[l].query), ahead);
+            ir_prefetch(b, ir_at(b, c->m->q, 1, 4, c->e.batch, rows[l].head, token, line));
+        }
+    }
+}
+
+static void load_vectors(q_lanes *c, const ir_expr *stripe, const ir_expr *at, const ir_expr *sign) {
+    ir_builder *b = c->b;
+    const int lanes = c->m->lanes, quarter = mha_quarter(c->m->lanes), width = c->width;
+    const q_lanes_tensor q = {c->m->q, c->e.batch, c->e.first_q, width == 2, sign};
+    q_lanes_row rows[IR_MAX_LANES];
+    const ir_expr *columns[4];
+    refer_rows(c, stripe, at, rows);
+    if (width == 2) prefetch_next(c, rows);
+    MHA_COLUMNS(c->m, d, c->m->p->head_dim / width, quarter) {
+        ql_load_transposed(c, &q, rows, d.at, columns);
+        for (int i = 0; i < quarter; i++)
+            ir_store(b, ir_at(b, c->qt, lanes * width, 3, stripe, ir_plus(b, d.at, i), ir_times(b, at, width)),
+                     width == 2 ? ir_bitcast(b, IR_BF16, columns[i]) : columns[i]);
+    }
+}
+
+static void load_elements(q_lanes *c, const ir_expr *stripe, const ir_expr *at, const ir_expr *sign) {
+    ir_builder *b = c->b;
+    const q_lanes_row row = ql_row(c, stripe, at);
+    const ir_expr *token = ir_add(b, c->e.first_q, row.query);
+    const ir_expr *width = ir_idx(b, c->width);
+    IR_FOR(b, d, ir_idx(b, 0), ir_idx(b, c->m->p->head_dim), 1) {
+        const ir_expr *q = mha_load(c->m, ir_at(b, c->m->q, 1, 4, c->e.batch, row.head, token, d));
+        const ir_expr *lane = ir_add(b, ir_mul(b, at, width), ir_mod(b, d, width));
+        mha_store(c->m, ir_at(b, c->qt, 1, 3, stripe, ir_div(b, d, width), lane), sign ? ir_mul(b, q, sign) : q);
+    }
+}
+
+void ql_load_queries(q_lanes *c, const ir_expr *stripe) {
+    if (c->v->scores_by_columns) return;
+    if (c->codes) {
+        ql_encode_queries(c, stripe);
+        return;
+    }
+    const ir_expr *factor = mha_query_sign(c->m);
+    const bool vectors = c->m->p->head_dim / c->width >= mha_quarter(c->m->lanes);
+    ir_builder *b = c->b;
+    const ir_expr *end = ir_idx(b, c->stripe_rows);
+    if (c->v->rest_rows) {
+        const ir_expr *whole = ir_idx(b, ql_whole_vectors(c, true) * c->m->lanes);
+        end = ir_let(b, "rows_loaded", ir_select(b, ql_is_last(c, stripe), whole, end));
+    }
+    IR_LOOP(b, at, ir_for_begin(b, "at", ir_idx(b, 0), end, vectors ? c->m->lanes : 1, false)) {
+        if (vectors)
+            load_vectors(c, stripe, at, factor);
+        else
+            load_elements(c, stripe, at, factor);
+    }
+}
+
+/* ---- O and LSE ---- */
+
+static const ir_expr *total_with_sink(q_lanes *c, const ir_expr *sum, const ir_expr *sink) {
+    if (sink) sum = ir_let(c->b, "sum_of_keys", sum);
+    return ir_let(c->b, "total", mha_sum_with_sink(c->m, sum, sink));
+}
+
+/* row_sum becomes 1 / sum, and row_max the LSE. A row that saw no key gets 0, and so an output of 0. */
+static void invert_sums(q_lanes *c, const ir_expr *stripe) {
+    ir_builder *b = c->b;
+    const int lanes = c->m->lanes;
+    IR_LOOP(b, at, begin_rows(c, true)) {
+        const ir_access *row_sum = ir_at(b, c->row_sum, lanes, 2, stripe, at);
+        const ir_expr *sink = c->sink ? ir_let(b, "sink", ir_load(b, ir_at(b, c->sink, lanes, 2, stripe, at))) : NULL;
+        const ir_expr *sum = total_with_sink(c, mha_load_sum(c->m, row_sum, c->row_sum_lost), sink);
+        if (c->m->lse) {
+            const ir_access *row_max = ir_at(b, c->row_max, lanes, 2, stripe, at);
+            const ir_expr *exact = sum;
+            if (c->lse_sum != c->row_sum)
+                exact = total_with_sink(c, ir_load(b, ir_at(b, c->lse_sum, lanes, 2, stripe, at)), sink);
+            ir_store(b, row_max, mha_log_sum(c->m, mha_max_with_sink(c->m, ir_load(b, row_max), sink), exact));
+        }
+        const ir_expr *none = ir_eq(b, sum, ql_splat(c, 0));
+        ir_store(b, row_sum, ir_select(b, none, ql_splat(c, 0), ir_div(b, ql_splat(c, 1), sum)));
+    }
+}
+
+/* o * inverse + 0: of a sum that is 0, the sign depends on what hidden keys were added to it. */
+static const ir_expr *quotient(q_lanes *c, const ir_expr *o, const ir_expr *inverse) {
+    return o ? mha_madd(c->m, o, inverse, mha_number(c->m, 0, o->type.lanes)) : NULL;
+}
+
+static const ir_expr *output_at(q_lanes *c, const ir_expr *stripe, const ir_expr *d, const ir_expr *at, int lanes) {
+    return mha_load_sum(c->m, ir_at(c->b, c->ot, lanes, 3, stripe, d, at), c->ot_lost);
+}
+
+static const ir_expr *result(q_lanes *c, const ir_expr *stripe, const ir_expr *d, const ir_expr *at,
+                             const ir_expr *inverse) {
+    return quotient(c, output_at(c, stripe, d, at, c->m->lanes), inverse);
+}
+
+/* Whether the output is written by pairs of columns, which pack2 rounds. */
+static bool stores_pairs(const q_lanes *c) {
+    return c->width == 2 && c->m->out->type.elem == IR_BF16 && c->m->p->head_dim_v % 2 == 0;
+}
+
+static void store_vectors(q_lanes *c, const ir_expr *stripe, const ir_expr *at, bool pairs) {
+    ir_builder *b = c->b;
+    const int lanes = c->m->lanes, quarter = mha_quarter(c->m->lanes), width = pairs ? 2 : 1;
+    const q_lanes_tensor out = {c->m->out, c->e.batch, c->e.first_q, pairs, NULL};
+    q_lanes_row rows[IR_MAX_LANES];
+    const ir_expr *columns[4];
+    refer_rows(c, stripe, at, rows);
+    const ir_expr *inverse = ir_let(b, "inverse", ir_load(b, ir_at(b, c->row_sum, lanes, 2, stripe, at)));
+    MHA_COLUMNS(c->m, d, c->m->p->head_dim_v / width, quarter) {
+        for (int i = 0; i < quarter; i++) {
+            const ir_expr *column = ir_times(b, ir_plus(b, d.at, i), width);
+            const ir_expr *o = result(c, stripe, column, at, inverse);
+            if (pairs) o = ir_bitcast(b, IR_I32, ir_pack2(b, o, result(c, stripe, ir_plus(b, column, 1), at, inverse)));
+            columns[i] = ir_let(b, "o", o);
+        }
+        ql_store_transposed(c, &out, rows, d.at, columns);
+    }
+}
+
+static void store_elements(q_lanes *c, const ir_expr *stripe, const ir_expr *at) {
+    ir_builder *b = c->b;
+    const q_lanes_row row = ql_row(c, stripe, at);
+    const ir_expr *token = ir_add(b, c->e.first_q, row.query);
+    IR_FOR(b, d, ir_idx(b, 0), ir_idx(b, c->m->p->head_dim_v), 1) {
+        const ir_expr *o = output_at(c, stripe, d, at, 1);
+        const ir_expr *inverse = ir_load(b, ir_at(b, c->row_sum, 1, 2, stripe, at));
+        mha_store(c->m, ir_at(b, c->m->out, 1, 4, c->e.batch, row.head, token, d), quotient(c, o, inverse));
+    }
+}
+
+static void store_lse(q_lanes *c, const ir_expr *stripe) {
+    ir_builder *b = c->b;
+    IR_LOOP(b, at, begin_rows(c, false)) {
+        const q_lanes_row row = ql_row(c, stripe, at);
+        mha_store(c->m, ir_at(b, c->m->lse, 1, 3, c->e.batch, row.head, ir_add(b, c->e.first_q, row.query)),
+                  ir_load(b, ir_at(b, c->row_max, 1, 2, stripe, at)));
+    }
+}
+
+void ql_close_rows(q_lanes *c, const ir_expr *stripe) {
+    invert_sums(c, stripe);
+    if (c->m->lse) store_lse(c, stripe);
+}
+
+void ql_store_rows(q_lanes *c, const ir_expr *stripe) {
+    const int quarter = mha_quarter(c->m->lanes);
+    const bool pairs = stores_pairs(c) && c->m->p->head_dim_v >= 2 * quarter;
+    const bool vectors = c->m->p->head_dim_v >= quarter;
+    IR_LOOP(c->b, at, begin_rows(c, vectors)) {
+        if (vectors)
+            store_vectors(c, stripe, at, pairs);
+        else
+            store_elements(c, stripe, at);
+    }
+}

@@ -1,0 +1,264 @@
+/* S^T = K Q^T for one tile and stripe: register tiles of score_keys keys by score_row_vectors vectors of query rows.
+ * If there are keys beyond the last one, they repeat it, and where all rows see that, so do their scores: the maximum
+ * is right. */
+#include "attend/prefill/score_columns.h"
+#include "base/integers.h"
+
+#include <math.h>
+
+static void find_keys(q_lanes *c, const q_lanes_tile *tile, ql_score_tile *t) {
+    ir_builder *b = c->b;
+    const ir_expr *first = ir_let(b, "key", ir_add(b, tile->first_key, t->first));
+    if (c->v->score_tiles_overlap) ir_assume(b, ir_le(b, first, ir_plus(b, c->e.seq_kv, -c->m->s->score_keys)));
+    for (int jj = 0; jj < c->m->s->score_keys; jj++) {
+        const ir_expr *key = ql_clamp_key(c, ir_plus(b, first, jj));
+        t->key[jj] = c->keys_fill_tiles ? key : ir_let(b, "key", key);
+        t->row[jj] = mha_kv_row_at(c->m, &c->e, c->kv_head, t->key[jj]);
+        t->j[jj] = ir_plus(b, t->first, jj);
+        if (c->keys && !c->keys_fill_tiles) t->j[jj] = ir_let(b, "j", ir_min(b, ir_plus(b, tile->room, -1), t->j[jj]));
+    }
+}
+
+/* How often the loop over the columns, or pairs of them, is unrolled. */
+static int64_t unrolling(const q_lanes *c) {
+    return divisor_below(c->codes ? ql_code_units(c) : c->m->p->head_dim / c->width, c->m->s->score_columns);
+}
+
+/* K[key, d] * Q^T[d, rows], summed in the order of d, for the first vectors of rows. */
+static void multiply(q_lanes *c, const q_lanes_tile *tile, const ql_score_tile *t, int64_t vectors) {
+    ir_builder *b = c->b;
+    mha_product product = t->product, *p = &product;
+    const int wide = p->lanes * c->width;
+    const bool by_units = !c->keys && mha_is_paneled(c->m, c->m->k) && mha_unit_of(c->m->k) == c->width;
+    mha_row panel[QL_MAX_KEYS];
+    for (int jj = 0; by_units && jj < p->rows; jj++) panel[jj] = mha_kv_row_of(c->m, c->m->k, &t->row[jj]);
+    p->vectors = vectors;
+    MHA_STEPS(c->m, d, ir_idx(b, 0), ir_idx(b, c->m->p->head_dim / c->width), unrolling(c)) {
+        mha_product_hold(p, "queries");
+        for (int v = 0; v < p->vectors; v++)
+            mha_product_vector(p, NULL, v, ir_load(b, ir_at(b, c->qt, wide, 3, tile->stripe, d, ir_idx(b, v * wide))));
+        const ir_expr *column = ir_times(b, d, c->width);
+        for (int jj = 0; jj < p->rows; jj++)
+            mha_product_repeat(p, "key_value", jj,
+                               c->keys    ? ir_at(b, c->keys, c->width, 2, t->j[jj], column)
+                               : by_units ? mha_panel_keys(c->m, &panel[jj], d, 1)
+                                          : mha_kv_access(c->m, c->m->k, &t->row[jj], column, c->width));
+    }
+}
+
+/* ---- From products to scores ---- */
+
+/* The operands of the scores of one key of the register tile, for the stripe's rows from `at` on. `rows`: those that
+ * all keys share. */
+static mha_score_operands operands_of(q_lanes *c, const ql_score_tile *t, mha_score_operands rows, int jj,
+                                      const ir_expr *at) {
+    ir_builder *b = c->b;
+    rows.k_scale = mha_k_scale(c->m, &t->row[jj]);
+    if (rows.slope) rows.key = ir_cast(b, c->m->elem, t->key[jj]);
+    if (c->bias) rows.bias = ir_load(b, ir_at(b, c->bias, c->m->lanes, 2, ir_plus(b, t->first, jj), at));
+    return rows;
+}
+
+/* Products become scores where they are. Often there is nothing to do: the scale is applied by the softmax. */
+static void score(q_lanes *c, const q_lanes_tile *tile, const ql_score_tile *t) {
+    ir_builder *b = c->b;
+    const int lanes = c->m->lanes;
+    const int quarter = mha_quarter(lanes);
+    q_lanes_key_values *const of_key = ir_build_alloc(b, (size_t)t->product.rows * sizeof *of_key);
+    for (int jj = 0; of_key && jj < t->product.rows; jj++) ql_fill_key(c, MHA_SCORE_FUNCTION, t->key[jj], &of_key[jj]);
+    for (int v = 0; of_key && v < t->product.vectors; v++) {
+        const ir_expr *at = ir_idx(b, (int64_t)v * lanes);
+        mha_values values = ql_values_of_rows(c, MHA_SCORE_FUNCTION, tile->stripe, at, lanes);
+        q_lanes_pair_values pairs;
+        ql_open_pairs(c, MHA_SCORE_FUNCTION, tile->stripe, at, &pairs);
+        mha_score_operands rows = {0};
+        if (c->position) {
+            rows.position = ir_let(b, "position", ir_load(b, ir_at(b, c->position, lanes, 2, tile->stripe, at)));
+            rows.slope = ir_let(b, "slope", ir_load(b, ir_at(b, c->slope, lanes, 2, tile->stripe, at)));
+        }
+        for (int jj = 0; jj < t->product.rows; jj++) {
+            const mha_score_operands operands = operands_of(c, t, rows, jj, at);
+            const ir_expr *dot = mha_product_sum(&t->product, jj, v);
+            const ir_expr *z = mha_score(c->m, &operands, dot, ATTUNE_WEIGHTS_MASKED);
+            if (jj % quarter == 0) ql_fill_pairs(c, t->key[jj], &pairs);
+            ql_put_pairs(&pairs, jj % quarter, &values);
+            ql_put_distances(c, MHA_SCORE_FUNCTION, at, ir_plus(b, t->first, jj), &values);
+            z = ql_modified(c, MHA_SCORE_FUNCTION, &values, &of_key[jj], t->key[jj], z);
+            if (z != dot) ir_store(b, mha_product_at(&t->product, jj, v), z);
+        }
+    }
+}
+
+/* Keys that a row does not see become -inf. */
+static void hide(q_lanes *c, const q_lanes_tile *tile, const ql_score_tile *t) {
+    ir_builder *b = c->b;
+    for (int v = 0; v < t->product.vectors; v++) {
+        const ir_expr *at = ir_idx(b, (int64_t)v * c->m->lanes);
+        const q_lanes_sight sight = ql_sight(c, tile, at);
+        for (int jj = 0; jj < t->product.rows; jj++) {
+            const ir_expr *sees = ql_sees(c, &sight, at, t->key[jj], ir_plus(b, t->first, jj));
+            const ir_access *z = mha_product_at(&t->product, jj, v);
+            ir_store(b, z, mha_hide(c->m, sees, ir_load(b, z), -INFINITY));
+        }
+    }
+}
+
+/* Whether a row's sight may begin or end within the register tile; NULL: not in any. */
+static const ir_expr *crosses(const q_lanes *c, const q_lanes_tile *tile, const ql_score_tile *t) {
+    ir_builder *b = c->b;
+    if (c->has_elements || c->m->has_global || (c->asks_all && !c->has_tiles)) return ir_int(b, IR_BOOL, 1);
+    if (!c->has_edges && !c->has_tiles) return NULL;
+    const ir_expr *ends = ir_gt(b, ir_plus(b, t->first, c->m->s->score_keys), tile->full_to);
+    if (!c->m->has_first && !c->has_tiles) return ends;
+    return ir_or(b, ends, ir_lt(b, t->first, tile->full_from));
+}
+
+static void take_maximum(q_lanes *c, const ql_score_tile *t, int64_t v, const ir_expr *z) {
+    const ir_access *max = ir_at(c->b, t->max, c->m->lanes, 1, ir_idx(c->b, v));
+    ir_store(c->b, max, ir_max(c->b, ir_load(c->b, max), z));
+}
+
+/* Stores the scores of the register tile, and folds them into the maximum. */
+static void finish(q_lanes *c, const ql_score_tile *t, bool stores, bool folds) {
+    ir_builder *b = c->b;
+    for (int v = 0; v < t->product.vectors; v++)
+        for (int jj = 0; jj < t->product.rows; jj++) {
+            const ir_expr *z = mha_product_sum(&t->product, jj, v);
+            if (stores) ir_store(b, ql_score_at(c, ir_idx(b, v), ir_plus(b, t->first, jj)), z);
+            if (folds) take_maximum(c, t, v, z);
+        }
+}
+
+/* The same of scores in memory, where mask_mod hides keys: it may be a long expression, and is asked in a loop. */
+static void hide_stored(q_lanes *c, const q_lanes_tile *tile, const ql_score_tile *t) {
+    ir_builder *b = c->b;
+    q_lanes_sight *const sights = ir_build_alloc(b, (size_t)t->product.vectors * sizeof *sights);
+    if (!sights) return;
+    for (int v = 0; v < t->product.vectors; v++) sights[v] = ql_sight(c, tile, ir_idx(b, (int64_t)v * c->m->lanes));
+    IR_FOR(b, i, ir_idx(b, 0), ir_idx(b, t->product.rows), 1) {
+        const ir_expr *j = ir_let(b, "j", ir_add(b, t->first, i));
+        const ir_expr *key = ir_let(b, "key", ql_clamp_key(c, ir_add(b, tile->first_key, j)));
+        for (int v = 0; v < t->product.vectors; v++) {
+            const ir_access *score = ql_score_at(c, ir_idx(b, v), j);
+            const ir_expr *sees = ql_sees(c, &sights[v], ir_idx(b, (int64_t)v * c->m->lanes), key, j);
+            const ir_expr *z = ir_let(b, "z", mha_hide(c->m, sees, ir_load(b, score), -INFINITY));
+            ir_store(b, score, z);
+            take_maximum(c, t, v, z);
+        }
+    }
+}
+
+/* Scores of the register tile to memory, those of hidden keys as -inf. Where no row's sight begins or ends, nothing
+ * compares. */
+static void close_tile(q_lanes *c, const q_lanes_tile *tile, const ql_score_tile *t) {
+    ir_builder *b = c->b;
+    const ir_expr *hides = crosses(c, tile, t);
+    const bool always = hides && ir_is_const(hides), asks = mha_has_function(c->m, MHA_MASK_FUNCTION);
+    if (!asks && hides)
+        IR_GUARD(b, !always, hides) hide(c, tile, t);
+    finish(c, t, true, !asks);
+    if (!asks) return;
+    IR_GUARD(b, !always, hides) hide_stored(c, tile, t);
+    if (always) return;
+    IR_ELSE(b) finish(c, t, false, true);
+}
+
+/* The number after the last register tile with a key that the stripe sees. */
+static const ir_expr *end_of_tiles(q_lanes *c, const q_lanes_tile *tile) {
+    ir_builder *b = c->b;
+    const int64_t rows = c->m->s->score_keys;
+    const ir_expr *count = ir_ceil_div(b, tile->to, rows), *whole = ir_div(b, tile->room, ir_idx(b, rows));
+    if (!c->keys_fill_tiles || c->v->score_tiles_overlap) return count;
+    return c->has_edges || c->has_tiles ? ir_min(b, count, whole) : whole;
+}
+
+/* Rows of a stripe whose lanes are along the columns. */
+static int64_t rows_by_columns(const q_lanes *c, bool is_last) {
+    const int64_t rows = c->m->p->seq_q * c->m->group;
+    if (!c->v->scores_by_columns) return c->v->rest_rows;
+    return is_last ? rows - (c->num_stripes - 1) * c->stripe_rows : c->stripe_rows;
+}
+
+/* The number of a stripe is that of the register tile in which its rows' sights end, where rows and keys are a square.
+ */
+static void multiply_columns(q_lanes *c, const q_lanes_tile *tile, const ql_score_tile *t, const ir_expr *number,
+                             bool is_last) {
+    ir_builder *b = c->b;
+    const int64_t vector = ql_whole_vectors(c, is_last), rows = rows_by_columns(c, is_last);
+    const ir_expr *is_diagonal =
+        c->v->is_square ? ir_let(b, "is_diagonal", ir_eq(b, number, ir_add(b, c->first_stripe, tile->stripe))) : NULL;
+    ql_multiply_columns(c, tile, t, vector, rows, is_diagonal);
+}
+
+/* The first key of register tile `n`. */
+static const ir_expr *first_of(const q_lanes *c, const q_lanes_tile *tile, const ir_expr *n) {
+    ir_builder *b = c->b;
+    const int64_t keys = c->m->s->score_keys;
+    const ir_expr *first = ir_times(b, n, keys);
+    if (c->v->score_tiles_overlap) first = ir_min(b, first, ir_plus(b, tile->room, -keys));
+    return ir_let(b, "first", first);
+}
+
+/* All register tiles of a stripe, which is the last one or may be any other. */
+static void all_tiles(q_lanes *c, const q_lanes_tile *tile, ql_score_tile t, const ir_expr *end, bool is_last) {
+    ir_builder *b = c->b;
+    const int64_t rows = t.product.rows, whole = ql_whole_vectors(c, is_last);
+    IR_LOOP(b, n, ir_for_begin(b, "score_tile", ir_div(b, tile->from, ir_idx(b, rows)), end, 1, false)) {
+        t.first = first_of(c, tile, n);
+        find_keys(c, tile, &t);
+        ql_ask_ahead(c, tile, c->v->score_tiles_overlap ? ir_times(b, n, rows) : t.first);
+        if (c->codes)
+            mha_product_begin(&t.product);
+        else
+            mha_product_clear(&t.product);
+        if (c->codes)
+            ql_multiply_codes(c, tile, t.row, unrolling(c), &t.product);
+        else if (whole)
+            multiply(c, tile, &t, whole);
+        if (whole < t.product.vectors) multiply_columns(c, tile, &t, n, is_last);
+        score(c, tile, &t);
+        close_tile(c, tile, &t);
+    }
+}
+
+static void open_maximum(q_lanes *c, ql_score_tile *t) {
+    const int64_t vectors = t->product.vectors;
+    t->max = ir_registers(c->b, "max_so_far", c->m->elem, c->m->lanes, 1, &vectors);
+    IR_UNROLLED(c->b, v, vectors) {
+        ir_store(c->b, ir_at(c->b, t->max, c->m->lanes, 1, v), ql_splat(c, -INFINITY));
+    }
+}
+
+static void close_maximum(q_lanes *c, const ql_score_tile *t) {
+    ir_builder *b = c->b;
+    const int lanes = c->m->lanes;
+    IR_UNROLLED(b, v, t->product.vectors) {
+        const ir_access *max = ir_at(b, c->tile_max, lanes, 1, ir_times(b, v, lanes));
+        ir_store(b, max, ir_load(b, ir_at(b, t->max, lanes, 1, v)));
+    }
+}
+
+/* A maximum of its own, so that the code of either kind of stripe can be compiled by itself (codegen/cut.c). */
+static void tiles_of_stripe(q_lanes *c, const q_lanes_tile *tile, ql_score_tile t, const ir_expr *end, bool is_last) {
+    open_maximum(c, &t);
+    all_tiles(c, tile, t, end, is_last);
+    close_maximum(c, &t);
+}
+
+void ql_scores(q_lanes *c, const q_lanes_tile *tile) {
+    ir_builder *b = c->b;
+    const int64_t rows = c->m->s->score_keys, vectors = c->m->s->score_row_vectors;
+    const bool has_other =
+        (c->v->rest_rows || (c->v->scores_by_columns && !c->rows_fill_stripes)) && c->num_stripes > 1;
+    ql_score_tile t = {.product = mha_product_of(c->m, c->codes ? MHA_MADD : ql_kind(c), rows, vectors)};
+    if (!has_other) open_maximum(c, &t);
+    const ir_expr *end = ir_let(b, "score_tiles", end_of_tiles(c, tile));
+    if (c->has_elements) ql_load_elements(c, tile, ir_times(b, end, rows));
+    if (!has_other) {
+        all_tiles(c, tile, t, end, true);
+        close_maximum(c, &t);
+        return;
+    }
+    IR_IF(b, ql_is_last(c, tile->stripe)) tiles_of_stripe(c, tile, t, end, true);
+    IR_ELSE(b) tiles_of_stripe(c, tile, t, end, false);
+}

@@ -1,0 +1,164 @@
+/* The loops of prefill: tasks, tiles of keys, stripes of rows. */
+#include "attend/prefill/layout.h"
+#include "attend/prefill/prefill.h"
+#include "base/integers.h"
+#include "problem/problem_sight.h"
+
+/* ---- one task ---- */
+
+static void add_values(q_lanes *c, const q_lanes_tile *tile) {
+    if (ql_has_prob(c)) ql_modify_probabilities(c, tile);
+    if (ql_has_prob(c) && mha_values_at_once(c->v)) ql_end_division(c, tile->stripe);
+    if (c->v->values != MHA_VALUES_TRANSPOSED)
+        ql_values_by_rows(c, tile);
+    else
+        ql_values(c, tile);
+}
+
+/* One tile for one stripe, tile->stripe. */
+static void visit_tile(q_lanes *c, q_lanes_tile *tile) {
+    ql_open_stripe(c, tile);
+    IR_GUARD(c->b, (c->has_edges || c->has_tiles) && !mha_values_at_once(c->v), ir_gt(c->b, tile->to, tile->from)) {
+        ql_fill_distances(c, tile);
+        ql_scores(c, tile);
+        if (tile->pass != QL_VALUES_PASS) ql_softmax(c, tile);
+        if (mha_values_at_once(c->v)) ql_close_rows(c, tile->stripe);
+        if (c->v->writes_weights) ql_store_probabilities(c, tile->stripe);
+        if (tile->pass != QL_SUMS_PASS) add_values(c, tile);
+    }
+}
+
+static void visit_stripes(q_lanes *c, q_lanes_tile *tile) {
+    ir_builder *b = c->b;
+    if (tile->pass != QL_SUMS_PASS) ql_find_harmless(c, tile);
+    ql_load_tile(c, tile);
+    IR_FOR(b, stripe, ir_idx(b, 0), c->stripes, 1) {
+        tile->stripe = stripe;
+        visit_tile(c, tile);
+    }
+}
+
+static void visit_tiles(q_lanes *c, q_lanes_pass pass) {
+    ir_builder *b = c->b;
+    q_lanes_tile tile = {.pass = pass};
+    IR_LOOP(b, number, ql_begin_tiles(c)) {
+        tile.number = number;
+        tile.first_key = ir_let(b, "first_key", ir_times(b, number, c->m->s->kv_tile));
+        tile.first_pair = ir_times(b, number, c->m->s->kv_tile / 2);
+        ql_open_tile(c, &tile);
+        IR_GUARD(b, c->has_tiles && !mha_values_at_once(c->v), tile.is_visited) visit_stripes(c, &tile);
+    }
+}
+
+/* prob_mod needs the sums before the first value. */
+static void visit_twice(q_lanes *c) {
+    ir_builder *b = c->b;
+    visit_tiles(c, QL_SUMS_PASS);
+    IR_FOR(b, stripe, ir_idx(b, 0), c->stripes, 1) {
+        ql_keep_base(c, stripe);
+        ql_close_rows(c, stripe);
+    }
+    visit_tiles(c, QL_VALUES_PASS);
+}
+
+static void build_stripes(q_lanes *c) {
+    ir_builder *b = c->b;
+    ql_alloc_scratch(c);
+    if (ql_has_pair_exp(c)) ql_fill_corrections(c);
+    ql_alloc_functions(c);
+    ql_alloc_distances(c);
+    IR_FOR(b, stripe, ir_idx(b, 0), c->stripes, 1) {
+        ql_init_rows(c, stripe);
+        ql_load_queries(c, stripe);
+    }
+    if (ql_has_prob(c) && !mha_values_at_once(c->v))
+        visit_twice(c);
+    else
+        visit_tiles(c, QL_ONE_PASS);
+    if (mha_values_at_once(c->v)) return;
+    IR_FOR(b, stripe, ir_idx(b, 0), c->stripes, 1) {
+        if (ql_has_prob(c))
+            ql_end_division(c, stripe);
+        else
+            ql_close_rows(c, stripe);
+        if (c->v->values != MHA_VALUES_TRANSPOSED)
+            ql_store_kept(c, stripe);
+        else
+            ql_store_rows(c, stripe);
+    }
+}
+
+/* Where later rows see more, their long tasks go first, so that threads end together. */
+static const ir_expr *task_of(q_lanes *c, const ir_expr *task, const ir_expr *tasks) {
+    ir_builder *b = c->b;
+    if (!mha_sees_more_later(c->m->p)) return task;
+    const ir_expr *mirrored = ir_sub(b, ir_plus(b, tasks, -1), task);
+    return ir_is_const(tasks) ? ir_let(b, "task", mirrored) : ir_let_index(b, "task", tasks, mirrored);
+}
+
+/* The stripes of a task where their number is known. If tasks cannot have equally many, the first ones take one more.
+ */
+static void share_stripes(q_lanes *c, const ir_expr *task) {
+    ir_builder *b = c->b;
+    const int64_t base = c->num_stripes / c->num_tasks, extra = c->num_stripes % c->num_tasks;
+    c->first_stripe = ir_times(b, task, base);
+    c->stripes = ir_idx(b, base);
+    if (extra) {
+        const ir_expr *is_longer = ir_lt(b, task, ir_idx(b, extra));
+        c->first_stripe = ir_add(b, c->first_stripe, ir_min(b, task, ir_idx(b, extra)));
+        c->stripes = ir_let(b, "stripes", ir_select(b, is_longer, ir_idx(b, base + 1), ir_idx(b, base)));
+    }
+    c->first_stripe = ir_let(b, "first_stripe", c->first_stripe);
+    build_stripes(c);
+}
+
+/* The same where the number is known only at run time: a task has max_stripes stripes, or those that are left, or none.
+ */
+static void take_stripes(q_lanes *c, const ir_expr *task) {
+    ir_builder *b = c->b;
+    c->first_stripe = ir_let(b, "first_stripe", ir_times(b, task, c->max_stripes));
+    const ir_expr *left = ir_sub(b, ir_ceil_div(b, c->rows, c->stripe_rows), c->first_stripe);
+    c->stripes = ir_let(b, "stripes", ir_min(b, left, ir_idx(b, c->max_stripes)));
+    IR_IF(b, ir_gt(b, c->stripes, ir_idx(b, 0))) {
+        build_stripes(c);
+    }
+}
+
+/* Keys beyond the end of a short mask are hidden, as if the entry ended there. Its positions stay the same. */
+static void shorten_entry(q_lanes *c) {
+    static const struct {
+        mha_tensor_id tensor;
+        mha_size size;
+    } masks[] = {{MHA_ATTN_MASK, MHA_MASK_KV}, {MHA_ATTN_BIAS, MHA_BIAS_KV}};
+    for (int i = 0; i < 2; i++)
+        if (c->m->params.tensor[masks[i].tensor] && c->m->params.size[masks[i].size])
+            c->e.seq_kv = ir_min(c->b, c->e.seq_kv, c->m->params.size[masks[i].size]);
+    c->e.seq_kv = ir_let(c->b, "num_keys", c->e.seq_kv);
+}
+
+void mha_q_lanes(mha_context *m) {
+    ir_builder *b = m->b;
+    q_lanes c = {.m = m, .v = &m->variant, .b = b};
+    ql_derive_sizes(&c);
+    IR_PHASE(b) {
+        const ir_expr *entry = ir_parallel(b, "b", m->params.size[MHA_BATCH]);
+        c.kv_head = ir_parallel(b, "h", m->params.size[MHA_KV_HEADS]);
+        const ir_expr *longest = c.num_tasks ? NULL : ir_times(b, m->params.size[MHA_SEQ_Q], m->group);
+        const ir_expr *tasks =
+            c.num_tasks ? ir_idx(b, c.num_tasks) : ir_ceil_div(b, longest, c.stripe_rows * c.max_stripes);
+        const ir_expr *task = ir_parallel(b, "t", tasks);
+        c.e = c.whole = mha_entry_open(m, entry);
+        mha_scale_open(m);
+        shorten_entry(&c);
+        c.rows = ir_let(b, "rows", ir_times(b, c.e.seq_q, m->group));
+        c.e.positions_are_keys = mha_positions_are_keys(m, &c.e);
+        c.keys_fill_tiles =
+            c.v->score_tiles_overlap || (ir_is_const(c.e.seq_kv) && c.e.seq_kv->value.i % m->s->score_keys == 0);
+        ql_open_functions(&c);
+        ql_open_ahead(&c);
+        if (c.num_tasks)
+            share_stripes(&c, task_of(&c, task, tasks));
+        else
+            take_stripes(&c, task_of(&c, task, tasks));
+    }
+}
