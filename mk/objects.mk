@@ -42,7 +42,7 @@ $(call obj,$(COMMON_SRC)): BASE_CFLAGS += -fexceptions
 $(call obj,$(TORCH_SRC)): INCLUDES = -Iadapters/torch -Iadapters -Isrc/base
 $(call obj,$(TORCH_SRC)): BASE_CFLAGS += -fexceptions
 # ONNX Runtime throws, too, where there is no memory for an output.
-$(call obj,$(ORT_SRC)): INCLUDES = -Iadapters/ort -Iadapters -Isrc/base
+$(call obj,$(ORT_SRC)): INCLUDES = -Iadapters -Isrc/base
 $(call obj,$(ORT_SRC)): BASE_CFLAGS += -fexceptions
 $(call obj,$(JAX_SRC)): INCLUDES = -Iadapters/jax -Iadapters
 $(call obj,$(TVM_SRC)): INCLUDES = -Iadapters/tvm -Iadapters

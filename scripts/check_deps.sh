@@ -17,11 +17,16 @@ rules=$(awk -F' *[|] *' '/^## /{inside = $0 == "## The folders"} inside && /^\| 
     docs/folders.md | tr -d '`–')
 [ -n "$rules" ] || { echo "docs/folders.md has no table of folders"; exit 1; }
 
-# The names of a column as one regular expression: folders, headers, and patterns of headers.
+# own_headers FOLDER NAMES: what a folder may include, as one regular expression: its own headers, and the folders and
+# headers that are named. A folder stands for those in it, too, except for these themselves.
 own_headers() {
-    local word out='^$'
-    for word in $1; do
-        if [[ $word == *.h ]]; then out+="|^${word//./\\.}$"; else out+="|^$word/"; fi
+    local word out="^${1#*/}/[^/]*$"
+    for word in $2; do
+        case $1/$word in
+        *.h) out+="|^${word//./\\.}$" ;;
+        "${1%%/*}/$word"/*) out+="|^$word/[^/]*$" ;;
+        *) out+="|^$word/" ;;
+        esac
     done
     echo "$out"
 }
@@ -41,13 +46,14 @@ declare -A project system
 edges=''
 set -f
 while IFS='|' read -r folder own others; do
-    project[$folder]="$(own_headers "${folder#*/} $own")" system[$folder]=$(system_headers "$others")
-    [[ $folder != */*/* ]] || edges+="${folder%/*} $folder"$'\n' # whoever may include the outer one may include it
+    project[$folder]="$(own_headers "$folder" "$own")" system[$folder]=$(system_headers "$others")
     [ -d "$folder" ] || offend "docs/folders.md: there is no folder $folder"
     for word in $own; do
         [[ $word != */*.h ]] || word=${word%/*}
         above=${folder%%/*}/$word
-        [ ! -d "$above" ] || edges+="$folder $above"$'\n'
+        [ -d "$above" ] || continue
+        edges+="$folder $above"$'\n'
+        [[ $folder == "$above"/* ]] || edges+=$(find "$above" -mindepth 1 -type d -printf "$folder %p\\n")$'\n'
     done
 done <<<"$rules"
 set +f

@@ -38,6 +38,18 @@ found "a room in a room that includes the one beside it" \
     "src/attend/prefill/task.c:1: src/attend/prefill must not include attend/decode/layout.h"
 cp "$work/kept" "$file"
 
+file=$work/adapters/ort/model/note.c
+cp "$file" "$work/kept"
+sed -i '1i #include "ort/operators/call.h"' "$file"
+found "a room that may include the outer one's headers, not its rooms" \
+    "adapters/ort/model/note.c:1: adapters/ort/model must not include ort/operators/call.h"
+cp "$work/kept" "$file"
+file=$work/adapters/ort/tensor.c
+cp "$file" "$work/kept"
+sed -i '1i #include "ort/model/note.h"' "$file"
+found "an outer room that includes its own" "adapters/ort must not include ort/model/note.h"
+cp "$work/kept" "$file"
+
 mkdir "$work/src/attic"
 : >"$work/src/attic/dust.c"
 found "a folder without a row" "src/attic: no row in the table of docs/folders.md"
@@ -66,6 +78,9 @@ found "a circle in the table" "a circle of folders: src/"
 cp "$work/kept" "$page"
 sed -i '/^| `src\/attend\/shared`/s/`base`/`base` `attend\/around`/' "$page"
 found "a circle of rooms in a room" "a circle of folders: src/attend/"
+cp "$work/kept" "$page"
+sed -i '/^| `adapters\/ort` /s/`common`/`common` `ort\/model`/' "$page"
+found "a circle of a room and one in it" "a circle of folders: adapters/ort"
 cp "$work/kept" "$page"
 sed -i '/^## The folders/s/folders/rooms/' "$page"
 found "a page without the table" "docs/folders.md has no table of folders"

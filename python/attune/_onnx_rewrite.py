@@ -1,7 +1,7 @@
 """Models with ONNX's FlexAttention become models that ONNX Runtime loads: attune.onnx.rewrite.
 
 ONNX Runtime gives custom operators no subgraphs. So each node becomes one of attune's own operator, "attune"
-FlexAttention: its functions are texts, and constants that they read are inputs (adapters/ort/flex.h).
+FlexAttention: its functions are texts, and constants that they read are inputs (adapters/ort/operators/flex.h).
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 #ifndef ATTUNE_ORT_BLOCK_H
 #define ATTUNE_ORT_BLOCK_H
 
-#include "node.h"
-#include "tensor.h"
+#include "common/kind.h"
+#include "ort/tensor.h"
 
 /* Sizes of a block, and which inputs of its node are what. */
 typedef struct block_shape {
@@ -26,6 +26,7 @@ block *block_create(const block_shape *shape, const tensor weights[ATTUNE_NUM_WE
 void block_free(block *b);
 
 const void *block_packed(const block *b);
+const block_shape *block_shape_of(const block *b);
 
 /* Sets the fields of the key that are a block's. */
 void block_key(const block *b, common_kind *key);

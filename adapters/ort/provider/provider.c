@@ -1,9 +1,9 @@
 /* The plug-in execution provider: it takes the nodes that attune can compute, one by one. */
-#include "attune_ort.h"
+#include "ort/attune_ort.h"
 #include "common/context.h"
 #include "custom_ops.h"
 #include "fused.h"
-#include "node.h"
+#include "ort/operators/kernel.h"
 
 #include <pthread.h>
 #include <stdio.h>

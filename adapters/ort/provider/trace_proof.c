@@ -1,6 +1,6 @@
 /* That a reshape keeps batch entries, rows, heads and columns apart as its views say. Its shape is a vector of numbers,
  * and of dims that other values have at run time. */
-#include "source.h"
+#include "ort/model/source.h"
 #include "trace.h"
 
 #include <string.h>

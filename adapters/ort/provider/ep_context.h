@@ -4,8 +4,8 @@
 #ifndef ATTUNE_ORT_EP_CONTEXT_H
 #define ATTUNE_ORT_EP_CONTEXT_H
 
-#include "graph.h"
-#include "note.h"
+#include "ort/model/graph.h"
+#include "ort/model/note.h"
 
 enum { EP_CONTEXT_PATH = 4096 };
 

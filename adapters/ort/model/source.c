@@ -130,25 +130,12 @@ bool source_constant(const node_source *s, size_t index, tensor *t) {
            is_constant && value && done(s->api, tensor_read(s->api, value, t)) && t->rank <= TENSOR_MAX_RANK;
 }
 
-bool source_shape_of_type(const ort_api *api, const ort_type_info *type, graph_shape *s) {
-    const ort_shape *shape = NULL;
-    size_t rank = 0;
-    memset(s, 0, sizeof *s);
-    if (!done(api, api->CastTypeInfoToTensorInfo(type, &shape)) || !shape ||
-        !done(api, api->GetTensorElementType(shape, &s->type)) || !done(api, api->GetDimensionsCount(shape, &rank)) ||
-        !rank || rank > TENSOR_MAX_RANK)
-        return false;
-    s->rank = (int)rank;
-    return done(api, api->GetDimensions(shape, s->dims, rank)) &&
-           done(api, api->GetSymbolicDimensions(shape, s->names, rank));
-}
-
 bool source_shape(const node_source *s, size_t index, graph_shape *shape) {
     ort_type_info *type;
     if (!source_has_input(s, index)) return false;
     if (s->node) return graph_shape_of(s->api, graph_input(s->api, s->node, input_place(s, index)), shape);
     if (!done(s->api, s->api->KernelInfo_GetInputTypeInfo(s->info, index, &type))) return false;
-    const bool is_known = source_shape_of_type(s->api, type, shape);
+    const bool is_known = graph_shape_of_type(s->api, type, shape);
     for (int i = 0; i < TENSOR_MAX_RANK; i++) shape->names[i] = ""; /* they go with the type */
     s->api->ReleaseTypeInfo(type);
     return is_known;

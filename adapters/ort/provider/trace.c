@@ -1,7 +1,7 @@
 #include "trace.h"
 
 #include "fpenv.h"
-#include "source.h"
+#include "ort/model/source.h"
 
 #include <string.h>
 

@@ -2,7 +2,7 @@
 #ifndef ATTUNE_ORT_CUSTOM_OPS_H
 #define ATTUNE_ORT_CUSTOM_OPS_H
 
-#include "adapter.h"
+#include "ort/adapter.h"
 
 /* The domain that has them. It is never freed. */
 ort_status *custom_ops_own(const ort_api *api, ort_domain **domain);

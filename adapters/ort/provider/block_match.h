@@ -4,6 +4,7 @@
 #ifndef ATTUNE_ORT_BLOCK_MATCH_H
 #define ATTUNE_ORT_BLOCK_MATCH_H
 
+#include "ort/operators/node.h"
 #include "trace.h"
 
 /* What a block reads and writes. Weights have the numbers of attune_weight_id. */

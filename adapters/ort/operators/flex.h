@@ -6,13 +6,15 @@
 #ifndef ATTUNE_ORT_FLEX_H
 #define ATTUNE_ORT_FLEX_H
 
-#include "node.h"
-#include "tensor.h"
+#include "ort/model/source.h"
 
 enum { FLEX_TENSORS = 3, FLEX_NUM_INPUTS = FLEX_TENSORS + ATTUNE_MAX_USER_TENSORS };
 
 /* A problem that has the node's functions and their tensors; free it. NULL after a failure: message is a sentence. */
 attune_problem *flex_create(const node_source *source, char message[ATTUNE_MESSAGE_BYTES]);
+
+/* How many tensors functions read. */
+int flex_count_tensors(const attune_problem *functions);
 
 /* Sets the tensors that functions read. */
 void flex_arguments(const attune_problem *functions, const tensor *users, attune_arguments *arguments);

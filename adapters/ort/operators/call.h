@@ -4,8 +4,8 @@
 #define ATTUNE_ORT_CALL_H
 
 #include "node.h"
-#include "runner.h"
-#include "tensor.h"
+#include "ort/runner.h"
+#include "ort/tensor.h"
 
 enum { CALL_MAX_SCRATCH = 12 };
 

@@ -5,7 +5,7 @@
 #ifndef ATTUNE_ORT_TRACE_H
 #define ATTUNE_ORT_TRACE_H
 
-#include "graph.h"
+#include "ort/model/graph.h"
 
 enum { ATOM_BATCH = 1, ATOM_ROW, ATOM_HEAD, ATOM_COLUMN };
 enum { TRACE_MAX_NODES = 64, TRACE_MAX_VALUES = 64, TRACE_MAX_RESHAPES = 16 };

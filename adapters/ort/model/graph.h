@@ -2,11 +2,19 @@
 #ifndef ATTUNE_ORT_GRAPH_H
 #define ATTUNE_ORT_GRAPH_H
 
-#include "source.h"
+#include "ort/tensor.h"
 
 enum { GRAPH_MAX_CONSUMERS = 32 };
 
+/* What is known of a value's shape before the model runs. */
+typedef struct graph_shape {
+    int type, rank;
+    int64_t dims[TENSOR_MAX_RANK];      /* -1: unknown */
+    const char *names[TENSOR_MAX_RANK]; /* of unknown dims; "" if there is none. Dims of one name are equal */
+} graph_shape;
+
 /* False if the type is no tensor's, or the rank is unknown, 0, or more than TENSOR_MAX_RANK. */
+bool graph_shape_of_type(const ort_api *api, const ort_type_info *type, graph_shape *shape);
 bool graph_shape_of(const ort_api *api, const ort_value_info *value, graph_shape *shape);
 
 /* The node that makes a value, as output *index; NULL for inputs and constants. */

@@ -2,9 +2,9 @@
  * them, and attune's own. */
 #include "custom_ops.h"
 
-#include "attune_ort.h"
+#include "ort/attune_ort.h"
 #include "common/context.h"
-#include "node.h"
+#include "ort/operators/kernel.h"
 
 #include <pthread.h>
 #include <stdlib.h>

@@ -1,8 +1,8 @@
 #include "block_match.h"
 
 #include "fpenv.h"
-#include "projected.h"
-#include "source.h"
+#include "ort/operators/projected.h"
+#include "ort/model/source.h"
 
 #include <math.h>
 #include <string.h>

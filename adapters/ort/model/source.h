@@ -2,20 +2,27 @@
 #ifndef ATTUNE_ORT_SOURCE_H
 #define ATTUNE_ORT_SOURCE_H
 
-#include "node.h"
-#include "tensor.h"
+#include "graph.h"
+#include "note.h"
 
-/* What is known of a value's shape before the model runs. */
-typedef struct graph_shape {
-    int type, rank;
-    int64_t dims[TENSOR_MAX_RANK];      /* -1: unknown */
-    const char *names[TENSOR_MAX_RANK]; /* of unknown dims; "" if there is none. Dims of one name are equal */
-} graph_shape;
+/* Where a node is described: one of the two is set. */
+typedef struct node_source {
+    const ort_api *api;
+    const ort_kernel_info *info;      /* a kernel is being made */
+    const ort_node *node;             /* the graph is being divided among the execution providers */
+    const note *note;                 /* with `node`, which is the EPContext node of this note; else NULL */
+    const struct node_places *places; /* with `note` */
+} node_source;
 
-/* False if the type is no tensor's, or the rank is unknown, 0, or more than TENSOR_MAX_RANK. */
-bool source_shape_of_type(const ort_api *api, const ort_type_info *type, graph_shape *shape);
+enum { NODE_MAX_NAME = 256, NODE_MAX_INPUTS = 24, NODE_MAX_OUTPUTS = 4 };
 
-/* The same of an input; false if it is not there, too. Names of dims are those of a graph's node only. */
+/* Where inputs and outputs of an operator are among those of the node that stands for it. -1: it is not there. */
+typedef struct node_places {
+    int8_t inputs[NODE_MAX_INPUTS], outputs[NODE_MAX_OUTPUTS];
+    uint32_t own_types; /* bit i: input i has a type of its own, which each call checks */
+} node_places;
+
+/* graph_shape_of_type of an input; false if it is not there, too. Names of dims are those of a graph's node only. */
 bool source_shape(const node_source *source, size_t index, graph_shape *shape);
 
 /* The value of an attribute. False if the node has none of this name and kind. */

@@ -1,6 +1,7 @@
 #include "fused.h"
 
-#include "block.h"
+#include "ort/operators/block.h"
+#include "ort/operators/kernel.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,9 +1,9 @@
-/* A node of a model: its operator and attributes, checked once, and the plans of its calls. */
+/* A node of a model: its operator and attributes, checked once. */
 #ifndef ATTUNE_ORT_NODE_H
 #define ATTUNE_ORT_NODE_H
 
-#include "adapter.h"
 #include "common/plans.h"
+#include "ort/model/source.h"
 
 typedef enum node_op {
     NODE_ATTENTION = 0, /* ai.onnx, opset 23 to 25 */
@@ -29,23 +29,6 @@ typedef struct node_attributes {
     int64_t smooth_softmax; /* 1: a sink whose logit is 0 */
     float mask_filter_value;
 } node_attributes;
-
-/* Where a node is described: one of the two is set. */
-typedef struct node_source {
-    const ort_api *api;
-    const ort_kernel_info *info;      /* a kernel is being made */
-    const ort_node *node;             /* the graph is being divided among the execution providers */
-    const struct note *note;          /* with `node`, which is the EPContext node of this note; else NULL */
-    const struct node_places *places; /* with `note` */
-} node_source;
-
-enum { NODE_MAX_NAME = 256, NODE_MAX_INPUTS = 24, NODE_MAX_OUTPUTS = 4 };
-
-/* Where inputs and outputs of an operator are among those of the node that stands for it. -1: it is not there. */
-typedef struct node_places {
-    int8_t inputs[NODE_MAX_INPUTS], outputs[NODE_MAX_OUTPUTS];
-    uint32_t own_types; /* bit i: input i has a type of its own, which each call checks */
-} node_places;
 
 typedef struct node_spec {
     node_op op;
@@ -83,21 +66,10 @@ typedef struct node {
 uint32_t node_own_types(node_op op);
 
 /* Puts the attributes of an operator's node, or those of a block, into the note of an EPContext node. */
-void node_save(const node_source *source, node_op op, struct note *n);
-void node_save_attributes(const node_attributes *a, struct note *n);
+void node_save(const node_source *source, node_op op, note *n);
+void node_save_attributes(const node_attributes *a, note *n);
 
 /* The attributes of a block from a note. False if they cannot be: message is a sentence. */
-bool node_recall_attributes(const struct note *n, node_attributes *a, char message[ATTUNE_MESSAGE_BYTES]);
-
-/* Makes the node of a kernel. NULL after a failure: *status names the node. */
-node *node_create(const ort_api *api, const ort_kernel_info *info, node_op op, ort_status **status);
-
-/* The node of a graph's node. NULL after a failure, with a sentence. */
-node *node_create_from(const node_source *source, node_op op, const char *name, char message[ATTUNE_MESSAGE_BYTES]);
-
-/* The node of a block, which it frees. NULL if there is no memory. */
-node *node_create_block(const ort_api *api, const node_spec *spec, struct block *b);
-ort_status *node_compute(node *n, ort_kernel_context *context);
-void node_destroy(node *n);
+bool node_recall_attributes(const note *n, node_attributes *a, char message[ATTUNE_MESSAGE_BYTES]);
 
 #endif

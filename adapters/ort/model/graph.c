@@ -9,9 +9,22 @@ static bool done(const ort_api *api, ort_status *status) {
     return !status;
 }
 
+bool graph_shape_of_type(const ort_api *api, const ort_type_info *type, graph_shape *s) {
+    const ort_shape *shape = NULL;
+    size_t rank = 0;
+    memset(s, 0, sizeof *s);
+    if (!done(api, api->CastTypeInfoToTensorInfo(type, &shape)) || !shape ||
+        !done(api, api->GetTensorElementType(shape, &s->type)) || !done(api, api->GetDimensionsCount(shape, &rank)) ||
+        !rank || rank > TENSOR_MAX_RANK)
+        return false;
+    s->rank = (int)rank;
+    return done(api, api->GetDimensions(shape, s->dims, rank)) &&
+           done(api, api->GetSymbolicDimensions(shape, s->names, rank));
+}
+
 bool graph_shape_of(const ort_api *api, const ort_value_info *value, graph_shape *s) {
     const ort_type_info *type = NULL;
-    return done(api, api->GetValueInfoTypeInfo(value, &type)) && type && source_shape_of_type(api, type, s);
+    return done(api, api->GetValueInfoTypeInfo(value, &type)) && type && graph_shape_of_type(api, type, s);
 }
 
 const ort_node *graph_producer(const ort_api *api, const ort_value_info *value, size_t *index) {

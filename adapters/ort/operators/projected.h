@@ -3,7 +3,7 @@
 #ifndef ATTUNE_ORT_PROJECTED_H
 #define ATTUNE_ORT_PROJECTED_H
 
-#include "block.h"
+#include "ort/model/source.h"
 
 enum { PROJECTED_X, PROJECTED_WEIGHT, PROJECTED_BIAS, PROJECTED_MASK, PROJECTED_PAST, PROJECTED_SCORE_BIAS };
 
@@ -12,6 +12,6 @@ bool projected_sizes(const node_source *source, int64_t num_heads, int64_t sizes
                      char message[ATTUNE_MESSAGE_BYTES]);
 
 /* Packs the weights of a node that is described. NULL after a failure, with a sentence. */
-block *projected_create(const node_source *source, const node_spec *spec, char message[ATTUNE_MESSAGE_BYTES]);
+struct block *projected_create(const node_source *source, int64_t num_heads, char message[ATTUNE_MESSAGE_BYTES]);
 
 #endif

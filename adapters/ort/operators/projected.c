@@ -1,6 +1,6 @@
 #include "projected.h"
 
-#include "source.h"
+#include "block.h"
 
 #include <stdio.h>
 
@@ -32,8 +32,7 @@ bool projected_sizes(const node_source *s, int64_t num_heads, int64_t sizes[3], 
     return true;
 }
 
-block *projected_create(const node_source *s, const node_spec *spec, char message[ATTUNE_MESSAGE_BYTES]) {
-    const int64_t num_heads = spec->attributes.num_heads;
+block *projected_create(const node_source *s, int64_t num_heads, char message[ATTUNE_MESSAGE_BYTES]) {
     tensor given[ATTUNE_NUM_WEIGHTS] = {{0}};
     int64_t sizes[3];
     if (!read_weights(s, &given[ATTUNE_QKV_WEIGHT], &given[ATTUNE_QKV_BIAS], message) ||
