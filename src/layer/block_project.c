@@ -79,13 +79,13 @@ static heads query_heads(mha_context *c, const mha_block *block, const mha_token
     h.is_prepared = mha_prepares(c->p) && !c->p->is_ragged;
     h.norm = MHA_Q_NORM;
     if (!c->p->rotary_dim || c->p->is_ragged) return h;
-    const mha_entry e = mha_entry_open(c, t->entry);
+    const mha_sequence e = mha_sequence_open(c, t->entry);
     h.position = mha_token_position(c, &e, t->token, ir_add(c->b, e.base, t->token));
     return h;
 }
 
 /* K or V of a token; with caches it is one of its entry's last keys. */
-static heads key_heads(mha_context *c, const projections *p, mha_projection which, const mha_entry *e,
+static heads key_heads(mha_context *c, const projections *p, mha_projection which, const mha_sequence *e,
                        const mha_token *t) {
     const bool is_k = which == MHA_PROJECT_K;
     const ir_buffer *target = is_k ? p->block->k : p->block->v;
@@ -119,7 +119,7 @@ static void store_keys(mha_context *c, const mha_gemm *g, mha_projection which, 
     const bool skips = which == MHA_PROJECT_K && c->prepares_keys && c->p->has_kv_lens && !c->p->is_ragged;
     const bool moves = !c->p->is_ragged && !mha_appends_codes(c->p);
     const bool opens = skips || (moves && (c->p->seq_new || c->p->rotary_dim));
-    const mha_entry e = opens ? mha_entry_open(c, t->entry) : (mha_entry){0};
+    const mha_sequence e = opens ? mha_sequence_open(c, t->entry) : (mha_sequence){0};
     IR_GUARD(c->b, skips, ir_lt(c->b, t->token, e.seq_kv)) {
         const heads h = key_heads(c, p, which, &e, t);
         store_heads(c, section_of(g, which), column_group, &h, from);

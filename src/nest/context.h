@@ -34,11 +34,11 @@ typedef struct mha_context {
     } parts;
     /* Quantised K (attend/prefill/quantised_keys.h), shared; NULL where scores are no integers, or K is quantised. */
     struct {
-        const ir_buffer *codes;           /* i8 [batch, kv_head, key, code columns] */
+        const ir_buffer *values;          /* i8 [batch, kv_head, key, padded columns] */
         const ir_buffer *scales, *starts; /* elem and i32 [batch, kv_head, key] */
-        const ir_buffer *takes;           /* i32 [batch, kv_head, key]: -1 where codes are of K less the mean, else 0 */
-        const ir_buffer *mean;            /* elem [entry, kv_head, code columns] */
-    } key_codes;
+        const ir_buffer *takes;           /* i32 [batch, kv_head, key]: -1 where the mean was subtracted, else 0 */
+        const ir_buffer *mean;            /* elem [sequence, kv_head, padded columns] */
+    } quantised_k;
     const ir_buffer *v_pairs; /* kv_copy=once: V in pairs [batch, kv_head, pair, 2 * column], shared; else NULL */
     bool k_is_linear;         /* k is paged, and c->k is a copy [batch, kv_head, key, column] */
     /* This kernel prepares all keys in memory of its own, which holds no keys beyond those of an entry. */

@@ -70,20 +70,20 @@ static void share_attention(mha_context *c) {
     share_lse(c);
     if (mha_prepares(c->p) && !prepares_first(c)) mha_prepare_shared(c);
     if (c->s->strategy == ATTUNE_D_LANES) mha_d_lanes_shared(c);
-    mha_key_codes_shared(c);
+    mha_quantised_keys_shared(c);
     mha_value_pairs_shared(c);
 }
 
 static void build_attention(mha_context *c) {
     if (mha_prepares(c->p) && !prepares_first(c)) mha_prepare(c);
     if (c->p->seq_new && !appends_first(c)) mha_append(c);
-    mha_key_codes(c);
+    mha_quantised_keys(c);
     mha_value_pairs(c);
     if (c->s->strategy == ATTUNE_D_LANES)
         mha_d_lanes(c);
     else
         mha_q_lanes(c);
-    if (c->p->weights_mode && !c->variant.writes_weights) mha_weights(c);
+    if (c->p->weights_mode && !c->variant.writes_weights) mha_probabilities(c);
 }
 
 static void build_block(mha_context *c) {
@@ -99,7 +99,7 @@ static void build_block(mha_context *c) {
 static void build_weights(mha_context *c) {
     if (mha_prepares(c->p)) mha_prepare_shared(c);
     if (mha_prepares(c->p)) mha_prepare(c);
-    mha_weights(c);
+    mha_probabilities(c);
 }
 
 static void build_phases(void *user) {

@@ -1,33 +1,34 @@
-/* New keys and values written into the caches, before anything is read there: entry b's last keys are the new ones.
- * append_quantised.c makes codes of them. */
+/* New keys and values written into the caches, before anything is read there: sequence b's last keys are the new ones.
+ * append_quantised.c quantises them. */
 #include "attend/around/append.h"
 
-/* Columns of a panel lie apart, so its codes are made in scratch. */
-static void append_codes(mha_context *c, const mha_row *source, const mha_row *target, const ir_access *scale,
-                         int64_t columns) {
-    mha_coding coding = {source, target, mha_format_of(c, target->buffer), scale};
+/* Columns of a panel lie apart, so its quantised values are made in scratch. */
+static void append_quantised(mha_context *c, const mha_row *source, const mha_row *target, const ir_access *scale,
+                             int64_t columns) {
+    mha_quantising coding = {source, target, mha_format_of(c, target->buffer), scale};
     if (!mha_is_paneled(c, target->buffer)) {
-        mha_append_codes(c, &coding);
+        mha_append_quantised(c, &coding);
         return;
     }
     const ir_elem elem = (ir_elem)target->buffer->type.elem;
     const int64_t elements = mha_row_elements(c, target->buffer, columns);
-    const mha_row codes = {ir_scratch(c->b, "codes", elem, 2, (int64_t[]){1, elements}), {ir_idx(c->b, 0)}, NULL};
-    coding.target = &codes;
-    mha_append_codes(c, &coding);
-    mha_copy_row(c, &codes, target, 0, elements);
+    const mha_row quantised = {ir_scratch(c->b, "codes", elem, 2, (int64_t[]){1, elements}), {ir_idx(c->b, 0)}, NULL};
+    coding.target = &quantised;
+    mha_append_quantised(c, &coding);
+    mha_copy_row(c, &quantised, target, 0, elements);
 }
 
 static void append_row(mha_context *c, const mha_row *source, const mha_row *target, const ir_access *scale,
                        int64_t columns) {
     if (mha_is_quantised(mha_format_of(c, target->buffer).dtype))
-        append_codes(c, source, target, scale, columns);
+        append_quantised(c, source, target, scale, columns);
     else
         mha_copy_row(c, source, target, 0, columns);
 }
 
-/* Codes are made of prepared rows, and columns of a panel lie apart, so the row is prepared in scratch first. */
-static void append_prepared(mha_context *c, const mha_entry *e, const ir_expr *position, const mha_row *source,
+/* Quantised rows are made of prepared rows, and columns of a panel lie apart, so the row is prepared in scratch first.
+ */
+static void append_prepared(mha_context *c, const mha_sequence *e, const ir_expr *position, const mha_row *source,
                             const mha_row *target, const ir_access *scale) {
     const int64_t columns = c->p->head_dim;
     const bool is_quantised = mha_is_quantised(c->p->k_dtype);
@@ -42,7 +43,7 @@ static void append_prepared(mha_context *c, const mha_entry *e, const ir_expr *p
     append_row(c, &row, target, scale, columns);
 }
 
-static void append_token(mha_context *c, const mha_entry *e, const ir_expr *kv_head, const ir_expr *token,
+static void append_token(mha_context *c, const mha_sequence *e, const ir_expr *kv_head, const ir_expr *token,
                          const ir_expr *key) {
     const attune_problem *p = c->p;
     const ir_expr *source = ir_add(c->b, e->first_q, token);
@@ -60,8 +61,8 @@ static void append_token(mha_context *c, const mha_entry *e, const ir_expr *kv_h
     append_row(c, &v_new, &v, mha_scale_access(c, MHA_V_SCALE, &row), p->head_dim_v);
 }
 
-/* The runtime has checked that an entry has at least as many keys as are new. */
-const ir_expr *mha_new_key(const mha_context *c, const mha_entry *e, const ir_expr *token, const ir_expr *count) {
+/* The runtime has checked that a sequence has at least as many keys as are new. */
+const ir_expr *mha_new_key(const mha_context *c, const mha_sequence *e, const ir_expr *token, const ir_expr *count) {
     ir_builder *b = c->b;
     const ir_expr *key = ir_add(b, ir_sub(b, e->seq_kv, count), token);
     return ir_let_index(b, "key", e->seq_kv, key);
@@ -74,7 +75,7 @@ void mha_append(mha_context *c) {
         const ir_expr *number = ir_parallel(b, "entry", c->params.size[MHA_BATCH]);
         const ir_expr *kv_head = ir_parallel(b, "kv_head", c->params.size[MHA_KV_HEADS]);
         const ir_expr *task = ir_parallel(b, "task", mha_row_tasks(c, most));
-        const mha_entry e = mha_entry_open(c, number);
+        const mha_sequence e = mha_sequence_open(c, number);
         const ir_expr *count = c->p->is_ragged ? e.seq_q : most;
         MHA_ROWS(c, token, task, count) append_token(c, &e, kv_head, token, mha_new_key(c, &e, token, count));
     }

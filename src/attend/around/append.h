@@ -4,13 +4,13 @@
 
 #include "attend/around/around.h"
 
-/* A row that becomes codes of a cache. */
-typedef struct mha_coding {
+/* A row, and where its quantised values and scale lie in a cache. */
+typedef struct mha_quantising {
     const mha_row *source, *target; /* `target`: of the caller's k or v */
     mha_format format;              /* of the cache */
     const ir_access *scale;         /* of a head or token; else NULL */
-} mha_coding;
+} mha_quantising;
 
-void mha_append_codes(const mha_context *c, const mha_coding *row);
+void mha_append_quantised(const mha_context *c, const mha_quantising *row);
 
 #endif

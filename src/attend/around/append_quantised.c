@@ -1,55 +1,56 @@
-/* Rows that become codes in a cache. attune/problem.h says which codes and scales; docs/numerics.md has the formulas.
+/* Rows quantised into a cache. attune/problem.h says which values and scales there are; docs/numerics.md has the
+ * formulas.
  *
  * All of it is arithmetic of c->elem. A scale is rounded to what the cache holds (f32, or f16 inline) before anything
- * is divided by it, so that the codes fit the scale that is stored. */
+ * is divided by it, so that the quantised values fit the scale that is stored. */
 #include "attend/around/append.h"
 #include "nest/codes.h"
 
 #include <math.h>
 
-enum { COLUMNS = MHA_BLOCK_COLUMNS, HALF = COLUMNS / 2, NIBBLE_BITS = 4, ZERO_CODE = 8 };
+enum { COLUMNS = MHA_BLOCK_COLUMNS, HALF = COLUMNS / 2, NIBBLE_BITS = 4, ZERO_QUANTISED = 8 };
 
-/* Columns that share a scale, of a row that becomes codes. */
+/* Columns that share a scale, of a row that is quantised. */
 typedef struct run {
-    const mha_coding *row;
+    const mha_quantising *row;
     mha_row source; /* from their first column on */
     const ir_expr *first;
     int64_t columns;
     const ir_expr *scale, *usable; /* scalars; NULL: there is none, or each column has one */
-    const ir_expr *least;          /* NULL: codes have a sign */
+    const ir_expr *least;          /* NULL: quantised values have a sign */
 } run;
 
-static bool by_group(const mha_coding *row) {
+static bool by_group(const mha_quantising *row) {
     return mha_scales_runs(row->format.scales) || mha_is_inline(row->format.scales);
 }
 
-/* Codes are those of differences to the least number, which are not negative. */
-static bool is_from_least(const mha_coding *row) { return mha_has_least(row->format.scales); }
+/* Differences to the minimum are quantised, which are not negative. */
+static bool is_from_least(const mha_quantising *row) { return mha_has_least(row->format.scales); }
 
 /* ---- Scales ---- */
 
-static double largest_code(const mha_coding *row) {
+static double largest_quantised(const mha_quantising *row) {
     if (is_from_least(row)) return 15;
     return row->format.dtype == ATTUNE_I8 ? 127 : row->format.dtype == ATTUNE_F8 ? 448 : 7;
 }
 
-/* A group of i4 uses the smallest code, -8, as well. */
-static bool is_signed(const mha_coding *row) {
+/* A group of i4 uses the smallest quantised value, -8, as well. */
+static bool is_signed(const mha_quantising *row) {
     return row->format.dtype == ATTUNE_I4 && by_group(row) && !is_from_least(row);
 }
 
-static double smallest_code(const mha_coding *row) {
+static double smallest_quantised(const mha_quantising *row) {
     if (is_from_least(row)) return 0;
-    return is_signed(row) ? -ZERO_CODE : -largest_code(row);
+    return is_signed(row) ? -ZERO_QUANTISED : -largest_quantised(row);
 }
 
 static const ir_expr *measured(const mha_context *c, const run *r) {
     if (is_signed(r->row))
-        return ir_div(c->b, mha_row_extreme(c, &r->source, r->columns), mha_number(c, smallest_code(r->row), 1));
-    return ir_div(c->b, mha_row_range(c, &r->source, r->columns), mha_number(c, largest_code(r->row), 1));
+        return ir_div(c->b, mha_row_extreme(c, &r->source, r->columns), mha_number(c, smallest_quantised(r->row), 1));
+    return ir_div(c->b, mha_row_range(c, &r->source, r->columns), mha_number(c, largest_quantised(r->row), 1));
 }
 
-/* Stores a number as an f16 among the codes, and returns that. */
+/* Stores a number as an f16 among the quantised values, and returns that. */
 static const ir_expr *store_inline(const mha_context *c, const run *r, const ir_expr *exact, int64_t from) {
     ir_builder *b = c->b;
     const mha_format *f = &r->row->format;
@@ -68,23 +69,23 @@ static const ir_expr *stored(const mha_context *c, const ir_access *at, const ir
     return mha_load(c, at);
 }
 
-/* Measures and stores the run's least number, and then its scale. */
+/* Measures and stores the run's minimum, and then its scale. */
 static const ir_expr *scale_from_least(const mha_context *c, run *r) {
-    const mha_coding *row = r->row;
+    const mha_quantising *row = r->row;
     const bool is_inline = mha_is_inline(row->format.scales);
     const ir_expr *span[2];
     mha_row_span(c, &r->source, r->columns, span);
     const ir_expr *least = is_inline ? store_inline(c, r, span[0], MHA_INLINE_BYTES)
                                      : stored(c, mha_element_least(c, &row->format, row->target, r->first, 1), span[0]);
     r->least = ir_let(c->b, "least", least);
-    const ir_expr *scale = ir_div(c->b, span[1], mha_number(c, largest_code(row), 1));
+    const ir_expr *scale = ir_div(c->b, span[1], mha_number(c, largest_quantised(row), 1));
     if (is_inline) return store_inline(c, r, ir_let(c->b, "exact_scale", scale), 0);
     return stored(c, mha_element_scale(c, &row->format, row->target, r->first, 1), scale);
 }
 
 /* The run's scale, which is measured first where the row makes it. NULL: it has none, or each column has one. */
 static const ir_expr *scale_of_run(const mha_context *c, run *r) {
-    const mha_coding *row = r->row;
+    const mha_quantising *row = r->row;
     const attune_scales scales = row->format.scales;
     if (by_group(row) && is_from_least(row)) return scale_from_least(c, r);
     if (mha_is_inline(scales)) return store_inline(c, r, ir_let(c->b, "exact_scale", measured(c, r)), 0);
@@ -101,18 +102,18 @@ static void open_scale(const mha_context *c, run *r) {
     r->usable = ir_let(c->b, "usable", mha_is_usable_scale(c, r->scale));
 }
 
-/* ---- Codes ---- */
+/* ---- Quantised values ---- */
 
 /* Constants come first, so that a NaN stays one. */
-static const ir_expr *clamp(const mha_context *c, const mha_coding *row, const ir_expr *x) {
+static const ir_expr *clamp(const mha_context *c, const mha_quantising *row, const ir_expr *x) {
     const int lanes = x ? x->type.lanes : 1;
-    x = ir_max(c->b, mha_number(c, smallest_code(row), lanes), x);
-    return ir_min(c->b, mha_number(c, largest_code(row), lanes), x);
+    x = ir_max(c->b, mha_number(c, smallest_quantised(row), lanes), x);
+    return ir_min(c->b, mha_number(c, largest_quantised(row), lanes), x);
 }
 
 /* x over its scale, not yet a whole number, of `lanes` columns from number `at` of the run on. */
 static const ir_expr *quotient(const mha_context *c, const run *r, const ir_expr *at, int lanes) {
-    const mha_coding *row = r->row;
+    const mha_quantising *row = r->row;
     const ir_expr *x = mha_load(c, mha_row_access(c, &r->source, at, lanes));
     if (r->least) x = ir_sub(c->b, x, mha_in_lanes(c, r->least, lanes));
     if (r->scale) x = mha_over_scale(c, x, r->scale, r->usable);
@@ -127,25 +128,26 @@ static const ir_expr *quotient(const mha_context *c, const run *r, const ir_expr
     return ir_let(c->b, "code", clamp(c, row, x));
 }
 
-/* A whole number, as i32; NaN is no code and becomes 0. */
+/* A whole number, as i32; NaN becomes 0. */
 static const ir_expr *whole(const mha_context *c, const ir_expr *x) {
     ir_builder *b = c->b;
     const ir_expr *zero = mha_number(c, 0, x ? x->type.lanes : 1);
     return ir_cast(b, IR_I32, ir_rint(b, ir_select(b, ir_eq(b, x, x), x, zero)));
 }
 
-static void store_code(const mha_context *c, const mha_coding *row, const ir_access *target, const ir_expr *code) {
+static void store_one_quantised(const mha_context *c, const mha_quantising *row, const ir_access *target,
+                                const ir_expr *quantised) {
     if (row->format.dtype == ATTUNE_F8)
-        mha_store(c, target, code);
+        mha_store(c, target, quantised);
     else
-        ir_store(c->b, target, ir_cast(c->b, IR_I8, whole(c, code)));
+        ir_store(c->b, target, ir_cast(c->b, IR_I8, whole(c, quantised)));
 }
 
 /* The bytes of a block of i4, whose first column is number `at` of the run. */
 static void store_nibbles(const mha_context *c, const run *r, const ir_expr *block, const ir_expr *at, int64_t before) {
     ir_builder *b = c->b;
     const int lanes = mha_column_lanes(HALF, c->lanes);
-    const ir_expr *zero = ir_splat(b, ir_int(b, IR_I32, is_from_least(r->row) ? 0 : ZERO_CODE), lanes);
+    const ir_expr *zero = ir_splat(b, ir_int(b, IR_I32, is_from_least(r->row) ? 0 : ZERO_QUANTISED), lanes);
     const ir_expr *bits = ir_splat(b, ir_int(b, IR_I32, NIBBLE_BITS), lanes);
     for (int i = 0; i < HALF; i += lanes) {
         const ir_expr *low = ir_add(b, whole(c, quotient(c, r, ir_plus(b, at, i), lanes)), zero);
@@ -156,7 +158,7 @@ static void store_nibbles(const mha_context *c, const run *r, const ir_expr *blo
     }
 }
 
-/* The codes of a packed block. */
+/* The quantised values of a packed block. */
 static void store_block(const mha_context *c, const run *r, const ir_expr *at) {
     ir_builder *b = c->b;
     const mha_format *f = &r->row->format;
@@ -169,31 +171,31 @@ static void store_block(const mha_context *c, const run *r, const ir_expr *at) {
         return;
     }
     for (int i = 0; i < COLUMNS; i += lanes) {
-        const ir_expr *code = quotient(c, r, ir_plus(b, at, i), lanes);
-        store_code(c, r->row, mha_block_bytes(c, f, r->row->target, block, before + i, lanes), code);
+        const ir_expr *quantised = quotient(c, r, ir_plus(b, at, i), lanes);
+        store_one_quantised(c, r->row, mha_block_bytes(c, f, r->row->target, block, before + i, lanes), quantised);
     }
 }
 
-static void store_codes(const mha_context *c, const run *r) {
-    const mha_coding *row = r->row;
+static void store_quantised(const mha_context *c, const run *r) {
+    const mha_quantising *row = r->row;
     if (mha_is_packed(row->format.dtype, row->format.scales)) {
         IR_FOR(c->b, at, ir_idx(c->b, 0), ir_idx(c->b, r->columns), COLUMNS) store_block(c, r, at);
         return;
     }
     MHA_COLUMNS(c, at, r->columns, c->lanes) {
-        const ir_expr *code = quotient(c, r, at.at, at.lanes);
-        store_code(c, row, mha_row_access(c, row->target, ir_add(c->b, r->first, at.at), at.lanes), code);
+        const ir_expr *quantised = quotient(c, r, at.at, at.lanes);
+        store_one_quantised(c, row, mha_row_access(c, row->target, ir_add(c->b, r->first, at.at), at.lanes), quantised);
     }
 }
 
-static void append_run(const mha_context *c, const mha_coding *row, const ir_expr *first, int64_t columns) {
+static void append_run(const mha_context *c, const mha_quantising *row, const ir_expr *first, int64_t columns) {
     run r = {.row = row, .source = *row->source, .first = first, .columns = columns};
     r.source.first = row->source->first ? ir_add(c->b, row->source->first, first) : first;
     open_scale(c, &r);
-    store_codes(c, &r);
+    store_quantised(c, &r);
 }
 
-void mha_append_codes(const mha_context *c, const mha_coding *row) {
+void mha_append_quantised(const mha_context *c, const mha_quantising *row) {
     ir_builder *b = c->b;
     const mha_format *f = &row->format;
     if (!by_group(row)) {

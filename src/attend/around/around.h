@@ -10,8 +10,8 @@
 
 /* append.c: c->k_new (prepared) and c->v_new into k and v. */
 void mha_append(mha_context *c);
-/* The key that new token `token` of an entry becomes, of `count` that it gets. */
-const ir_expr *mha_new_key(const mha_context *c, const mha_entry *e, const ir_expr *token, const ir_expr *count);
+/* The key that new token `token` of a sequence becomes, of `count` that it gets. */
+const ir_expr *mha_new_key(const mha_context *c, const mha_sequence *e, const ir_expr *token, const ir_expr *count);
 
 /* rotary.c: q, and k where c->prepares_keys, normalised and rotated into shared memory; c->q and c->k then mean those.
  */
@@ -21,7 +21,7 @@ void mha_prepare(mha_context *c);
 void mha_rotary_op(mha_context *c);
 
 /* One row of head_dim columns, from source to target: normalised by the weights of `norm` (MHA_Q_NORM or MHA_K_NORM)
- * if the problem has such a tensor, rotated by row `position` of the caches of entry `number`, and spread by
+ * if the problem has such a tensor, rotated by row `position` of the caches of sequence `number`, and spread by
  * qk_hadamard. A position of NULL: not rotated. */
 void mha_prepare_row(mha_context *c, mha_tensor_id norm, const ir_expr *number, const ir_expr *position,
                      const mha_row *source, const mha_row *target);
@@ -46,7 +46,7 @@ void mha_hadamard(mha_context *c, const mha_row *row, const mha_row *target);
 /* probabilities.c: the output of scores or probabilities, from c->q, c->k and, for probabilities, c->lse. Op and phase
  * alike.
  */
-void mha_weights(mha_context *c);
+void mha_probabilities(mha_context *c);
 
 /* merge.c: the op. The same arithmetic serves decode/task.c for its chunks. */
 void mha_merge_op(mha_context *c);

@@ -1,6 +1,6 @@
 /* The rotation of queries and keys by the normalised Walsh-Hadamard matrix, head by head (qk_hadamard): columns that
- * stand out are spread over all columns, so that codes of a key lose less (Ashkboos et al., "QuaRot", 2024). The matrix
- * is orthogonal and symmetric, so products of queries and keys stay as they are.
+ * stand out are spread over all columns, so that a quantised key loses less (Ashkboos et al., "QuaRot", 2024). The
+ * matrix is orthogonal and symmetric, so products of queries and keys stay as they are.
  *
  * Rows are multiplied by 1 / sqrt(head_dim) first, which keeps large numbers finite. Sums and differences follow, of
  * columns 1 apart, then 2, 4 and so on. That order is fixed, and vectors only say how many are computed at once. So a

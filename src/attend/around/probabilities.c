@@ -10,7 +10,7 @@ static int64_t at_most(int64_t value, const ir_expr *bound) {
     return ir_is_const(bound) && bound->value.i > 0 && bound->value.i < value ? bound->value.i : value;
 }
 
-static void derive_sizes(weights *w) {
+static void derive_sizes(probabilities *w) {
     enum { ROWS = 48, TILE_ROWS = 6, TILE_VECTORS = 2, SLICE_VECTORS = 4 };
     const mha_context *c = w->c;
     w->lanes = c->lanes;
@@ -23,22 +23,23 @@ static void derive_sizes(weights *w) {
     w->tile_vectors = w->tile_rows * TILE_VECTORS < 2 * SLICE_VECTORS ? SLICE_VECTORS : TILE_VECTORS;
 }
 
-static const ir_expr *tasks_of(const weights *w, const ir_expr *count, int64_t each) {
+static const ir_expr *tasks_of(const probabilities *w, const ir_expr *count, int64_t each) {
     return ir_ceil_div(w->b, count, each);
 }
 
 /* ---- Which keys count ---- */
 
-static bool shows_hidden_keys(const weights *w) {
+static bool shows_hidden_keys(const probabilities *w) {
     const attune_weights_mode mode = w->c->p->weights_mode;
     return mode == ATTUNE_WEIGHTS_SCALED || mode == ATTUNE_WEIGHTS_CAPPED;
 }
 
-/* Whether c->k has keys beyond those of the entry: pages may not exist there, and this kernel rotates no such keys. */
-static bool has_keys_beyond(const weights *w) { return !w->c->p->page_size && !w->c->prepares_keys; }
+/* Whether c->k has keys beyond those of the sequence: pages may not exist there, and this kernel rotates no such keys.
+ */
+static bool has_keys_beyond(const probabilities *w) { return !w->c->p->page_size && !w->c->prepares_keys; }
 
 /* Where the last query of a band sees most keys, slices of keys beyond those are not multiplied. */
-static const ir_expr *limit_of(const weights *w) {
+static const ir_expr *limit_of(const probabilities *w) {
     const mha_context *c = w->c;
     if (shows_hidden_keys(w)) return has_keys_beyond(w) ? w->all_keys : w->e.seq_kv;
     if (!c->has_last || c->p->has_row_ids || c->has_global) return w->e.seq_kv;
@@ -50,7 +51,7 @@ static const ir_expr *limit_of(const weights *w) {
 /* ---- One vector of the output ---- */
 
 /* Scalars of a row. */
-typedef struct weights_row {
+typedef struct probabilities_row {
     const ir_expr *number, *query_in_band; /* of the row, and of its query, in the band */
     const ir_expr *head, *query, *out_row;
     const ir_expr *position; /* NULL if it does not matter */
@@ -59,29 +60,29 @@ typedef struct weights_row {
     mha_sight sight;         /* i32 */
     const ir_expr *kv_head;
     mha_values values; /* what the user's functions need of it */
-} weights_row;
+} probabilities_row;
 
 /* A vector of keys: from `key` on, at `at` in the slice. */
-typedef struct weights_keys {
+typedef struct probabilities_keys {
     const ir_expr *at, *key, *numbers; /* numbers: i32 vector */
     bool is_last;                      /* some may lie beyond the end of a row: accesses are masked */
-} weights_keys;
+} probabilities_keys;
 
 /* A bound of keys as i32. It is clamped first: positions may be larger than i32. */
-static const ir_expr *as_key(const weights *w, const ir_expr *x) {
+static const ir_expr *as_key(const probabilities *w, const ir_expr *x) {
     if (!x) return NULL;
     const ir_expr *fits = ir_min(w->b, ir_max(w->b, ir_idx(w->c->b, -1), x), w->all_keys);
     return ir_let(w->b, "bound", ir_cast(w->b, IR_I32, fits));
 }
 
-static const ir_expr *lanes_below(const weights *w, const weights_keys *k, const ir_expr *end) {
+static const ir_expr *lanes_below(const probabilities *w, const probabilities_keys *k, const ir_expr *end) {
     const ir_expr *ramp = ir_ramp(w->b, k->key, ir_idx(w->c->b, 1), w->lanes);
     return ir_lt(w->b, ramp, ir_splat(w->b, end, w->lanes));
 }
 
 /* An access of a tensor of four dimensions that is masked to the columns it has. */
-static const ir_access *along_keys(const weights *w, const ir_buffer *tensor, const ir_expr *const index[3],
-                                   const weights_keys *k) {
+static const ir_access *along_keys(const probabilities *w, const ir_buffer *tensor, const ir_expr *const index[3],
+                                   const probabilities_keys *k) {
     if (!tensor) return NULL;
     const ir_expr *const indices[4] = {index[0], index[1], index[2], k->key};
     const ir_expr *mask = k->is_last ? lanes_below(w, k, tensor->dims[3]) : NULL;
@@ -89,20 +90,21 @@ static const ir_access *along_keys(const weights *w, const ir_buffer *tensor, co
 }
 
 /* Of a mask or bias. If it is the same for all keys, a single element. */
-static const ir_access *mask_at(const weights *w, mha_tensor_id id, const weights_row *row, const weights_keys *k) {
+static const ir_access *mask_at(const probabilities *w, mha_tensor_id id, const probabilities_row *row,
+                                const probabilities_keys *k) {
     const ir_buffer *tensor = w->c->params.tensor[id];
     const ir_expr *const index[3] = {w->e.number, row->head, row->query};
     if (!tensor || !ir_is(tensor->strides[3], 0)) return along_keys(w, tensor, index, k);
     return ir_at(w->b, tensor, 1, 4, index[0], index[1], index[2], k->key);
 }
 
-static const ir_expr *bias_at(const weights *w, const weights_row *row, const weights_keys *k) {
+static const ir_expr *bias_at(const probabilities *w, const probabilities_row *row, const probabilities_keys *k) {
     if (!w->c->params.tensor[MHA_ATTN_BIAS]) return NULL;
     return ir_let(w->b, "bias", mha_in_lanes(w->c, mha_load(w->c, mask_at(w, MHA_ATTN_BIAS, row, k)), w->lanes));
 }
 
-static mha_place place_of(const weights *w, const weights_row *row, const weights_keys *k) {
-    return (mha_place){.entry = &w->e,
+static mha_place place_of(const probabilities *w, const probabilities_row *row, const probabilities_keys *k) {
+    return (mha_place){.sequence = &w->e,
                        .head = row->head,
                        .kv_head = row->kv_head,
                        .query = row->query,
@@ -110,7 +112,7 @@ static mha_place place_of(const weights *w, const weights_row *row, const weight
                        .lanes = w->lanes};
 }
 
-static void open_functions(const weights *w, weights_row *row, const ir_expr *kv_head) {
+static void open_functions(const probabilities *w, probabilities_row *row, const ir_expr *kv_head) {
     row->kv_head = kv_head;
     const mha_place place = place_of(w, row, NULL);
     row->values = (mha_values){{NULL}};
@@ -120,7 +122,8 @@ static void open_functions(const weights *w, weights_row *row, const ir_expr *kv
 }
 
 /* Which of the keys the row sees; NULL: all. */
-static const ir_expr *visible(const weights *w, const weights_row *row, const weights_keys *k, const ir_expr *bias) {
+static const ir_expr *visible(const probabilities *w, const probabilities_row *row, const probabilities_keys *k,
+                              const ir_expr *bias) {
     mha_hiding hiding = {.sight = row->sight, .key = k->numbers, .bias = bias};
     if (bias && k->is_last) hiding.there = lanes_below(w, k, w->c->params.tensor[MHA_ATTN_BIAS]->dims[3]);
     const mha_place place = place_of(w, row, k);
@@ -131,7 +134,7 @@ static const ir_expr *visible(const weights *w, const weights_row *row, const we
 }
 
 /* A vector of scores, or of probabilities. The scale of K is in w->scores already. */
-static const ir_expr *shown(const weights *w, const weights_row *row, const weights_keys *k) {
+static const ir_expr *shown(const probabilities *w, const probabilities_row *row, const probabilities_keys *k) {
     ir_builder *b = w->b;
     const mha_context *c = w->c;
     const attune_weights_mode mode = c->p->weights_mode;
@@ -156,7 +159,7 @@ static const ir_expr *shown(const weights *w, const weights_row *row, const weig
 /* ---- Rows ---- */
 
 /* Stores a vector, or adds it to the sum over the heads. */
-static void put_vector(const weights *w, const weights_row *row, const weights_keys *k) {
+static void put_vector(const probabilities *w, const probabilities_row *row, const probabilities_keys *k) {
     ir_builder *b = w->b;
     const ir_expr *value = shown(w, row, k);
     if (w->sums) {
@@ -168,7 +171,7 @@ static void put_vector(const weights *w, const weights_row *row, const weights_k
     mha_store(w->c, along_keys(w, w->c->params.tensor[MHA_WEIGHTS_OUT], index, k), value);
 }
 
-static void put_mean(const weights *w, const weights_row *row, const weights_keys *k) {
+static void put_mean(const probabilities *w, const probabilities_row *row, const probabilities_keys *k) {
     ir_builder *b = w->b;
     const ir_expr *heads = ir_cast(b, w->c->elem, w->c->params.size[MHA_HEADS]);
     const ir_expr *sum = ir_load(b, ir_at(b, w->sums, w->lanes, 2, row->query_in_band, k->at));
@@ -177,10 +180,10 @@ static void put_mean(const weights *w, const weights_row *row, const weights_key
               ir_div(b, sum, ir_splat(b, heads, w->lanes)));
 }
 
-typedef void put_fn(const weights *w, const weights_row *row, const weights_keys *k);
+typedef void put_fn(const probabilities *w, const probabilities_row *row, const probabilities_keys *k);
 
 /* Columns up to which vectors lie whole inside the output and, where they are read, the masks. */
-static const ir_expr *whole_columns(const weights *w) {
+static const ir_expr *whole_columns(const probabilities *w) {
     const ir_expr *end = w->all_keys;
     for (mha_tensor_id id = MHA_ATTN_MASK; id <= MHA_ATTN_BIAS && !shows_hidden_keys(w); id++)
         if (w->c->params.tensor[id]) end = ir_min(w->b, end, w->c->params.tensor[id]->dims[3]);
@@ -189,7 +192,7 @@ static const ir_expr *whole_columns(const weights *w) {
 
 /* Whether the vector at k->key lies whole before that column. One comparison for each tensor, not one with their
  * minimum, which the bounds prover would have to take apart for every access. */
-static const ir_expr *is_whole(const weights *w, const weights_keys *k) {
+static const ir_expr *is_whole(const probabilities *w, const probabilities_keys *k) {
     const ir_expr *next = ir_let(w->b, "next", ir_plus(w->b, k->key, w->lanes));
     const ir_expr *whole = ir_le(w->b, next, w->all_keys);
     for (mha_tensor_id id = MHA_ATTN_MASK; id <= MHA_ATTN_BIAS && !shows_hidden_keys(w); id++) {
@@ -201,14 +204,14 @@ static const ir_expr *is_whole(const weights *w, const weights_keys *k) {
 }
 
 /* All keys of the slice, by vectors. */
-static void each_vector(const weights *w, const weights_row *row, const ir_expr *first_key, put_fn *put) {
+static void each_vector(const probabilities *w, const probabilities_row *row, const ir_expr *first_key, put_fn *put) {
     ir_builder *b = w->b;
     const ir_expr *count = ir_min(b, ir_idx(b, w->keys), ir_sub(b, w->all_keys, first_key)), *end = whole_columns(w);
     const int64_t known = ir_is_const(end) ? end->value.i : -1;
     const bool none_is_last = end == w->all_keys && known >= 0 && known % w->lanes == 0;
     const bool is_only_one = known >= 0 && known < w->lanes, asks = !none_is_last && !is_only_one;
     IR_FOR(b, at, ir_idx(b, 0), count, w->lanes) {
-        weights_keys k = {.at = at, .key = ir_let(b, "key", ir_add(b, first_key, at)), .is_last = is_only_one};
+        probabilities_keys k = {.at = at, .key = ir_let(b, "key", ir_add(b, first_key, at)), .is_last = is_only_one};
         const ir_expr *numbers = ir_ramp(b, ir_cast(b, IR_I32, k.key), ir_int(b, IR_I32, 1), w->lanes);
         k.numbers = ir_let(b, "numbers", numbers);
         IR_GUARD(b, asks, is_whole(w, &k)) put(w, row, &k);
@@ -220,11 +223,11 @@ static void each_vector(const weights *w, const weights_row *row, const ir_expr 
 }
 
 /* All heads of a query share this. */
-static weights_row open_query(const weights *w, const ir_expr *n) {
+static probabilities_row open_query(const probabilities *w, const ir_expr *n) {
     ir_builder *b = w->b;
     const mha_context *c = w->c;
-    weights_row row = {.query_in_band = n, .out_row = ir_let(b, "out_row", ir_add(b, w->first_query, n))};
-    row.query = weights_query(w, row.out_row);
+    probabilities_row row = {.query_in_band = n, .out_row = ir_let(b, "out_row", ir_add(b, w->first_query, n))};
+    row.query = probabilities_query(w, row.out_row);
     const bool has_lengths = w->e.seq_kv != w->all_keys;
     mha_sight sight = {0};
     if (has_lengths && !(shows_hidden_keys(w) && has_keys_beyond(w))) sight.last = ir_plus(b, w->e.seq_kv, -1);
@@ -239,7 +242,8 @@ static weights_row open_query(const weights *w, const ir_expr *n) {
     return row;
 }
 
-static void open_head(const weights *w, weights_row *row, const ir_expr *n, const ir_expr *g, const ir_expr *kv_head) {
+static void open_head(const probabilities *w, probabilities_row *row, const ir_expr *n, const ir_expr *g,
+                      const ir_expr *kv_head) {
     ir_builder *b = w->b;
     const mha_context *c = w->c;
     const ir_expr *group = ir_idx(b, c->group);
@@ -255,10 +259,10 @@ static void open_head(const weights *w, weights_row *row, const ir_expr *n, cons
     row->has_keys = ir_let(b, "has_keys", ir_ne(b, row->lse, mha_number(c, -INFINITY, 1)));
 }
 
-static void put_rows(const weights *w, const ir_expr *kv_head, const ir_expr *first_key) {
+static void put_rows(const probabilities *w, const ir_expr *kv_head, const ir_expr *first_key) {
     ir_builder *b = w->b;
     IR_FOR(b, n, ir_idx(b, 0), w->count_queries, 1) {
-        weights_row row = open_query(w, n);
+        probabilities_row row = open_query(w, n);
         IR_FOR(b, g, ir_idx(b, 0), ir_idx(b, w->c->group), 1) {
             open_head(w, &row, n, g, kv_head);
             each_vector(w, &row, first_key, put_vector);
@@ -268,7 +272,7 @@ static void put_rows(const weights *w, const ir_expr *kv_head, const ir_expr *fi
 
 /* ---- Tasks ---- */
 
-static void clear_sums(const weights *w) {
+static void clear_sums(const probabilities *w) {
     ir_builder *b = w->b;
     IR_FOR(b, n, ir_idx(b, 0), ir_idx(b, w->queries), 1) {
         IR_FOR(b, at, ir_idx(b, 0), ir_idx(b, w->keys), w->lanes) {
@@ -278,25 +282,26 @@ static void clear_sums(const weights *w) {
 }
 
 /* The heads in their order, so that the bits of their mean are always the same. */
-static void average_slice(const weights *w, const ir_expr *first_key) {
+static void average_slice(const probabilities *w, const ir_expr *first_key) {
     ir_builder *b = w->b;
     clear_sums(w);
     IR_FOR(b, kv_head, ir_idx(b, 0), w->c->params.size[MHA_KV_HEADS], 1) {
-        weights_load_queries(w, kv_head);
-        weights_scores(w, kv_head, first_key);
+        probabilities_load_queries(w, kv_head);
+        probabilities_scores(w, kv_head, first_key);
         put_rows(w, kv_head, first_key);
     }
     IR_FOR(b, n, ir_idx(b, 0), w->count_queries, 1) {
-        const weights_row row = {.query_in_band = n, .out_row = ir_let(b, "out_row", ir_add(b, w->first_query, n))};
+        const probabilities_row row = {.query_in_band = n,
+                                       .out_row = ir_let(b, "out_row", ir_add(b, w->first_query, n))};
         each_vector(w, &row, first_key, put_mean);
     }
 }
 
-static const ir_buffer *scratch(const weights *w, const char *name, int64_t rows, int64_t columns) {
+static const ir_buffer *scratch(const probabilities *w, const char *name, int64_t rows, int64_t columns) {
     return ir_scratch(w->b, name, w->c->elem, 2, (int64_t[]){rows, columns});
 }
 
-static void build_phase(weights *w) {
+static void build_phase(probabilities *w) {
     enum { SLICES_IN_A_CHUNK = 8 };
     ir_builder *b = w->b;
     const mha_context *c = w->c;
@@ -307,7 +312,7 @@ static void build_phase(weights *w) {
         const ir_expr *kv_head = averages ? NULL : ir_parallel(b, "kv_head", c->params.size[MHA_KV_HEADS]);
         const ir_expr *band = ir_parallel(b, "band", tasks_of(w, w->all_queries, w->queries));
         const ir_expr *chunk_number = ir_parallel(b, "chunk", tasks_of(w, w->all_keys, chunk));
-        w->e = mha_entry_open(c, number);
+        w->e = mha_sequence_open(c, number);
         w->first_query = ir_let(b, "first_query", ir_times(b, band, w->queries));
         const ir_expr *left = ir_sub(b, w->all_queries, w->first_query);
         w->count_queries = ir_let(b, "count", ir_min(b, ir_idx(b, w->queries), left));
@@ -317,14 +322,14 @@ static void build_phase(weights *w) {
         if (c->params.tensor[MHA_K_SCALE]) w->scales = scratch(w, "scales", 1, w->keys);
         w->scores = scratch(w, "scores", w->rows, w->keys);
         if (averages) w->sums = scratch(w, "sums", w->queries, w->keys);
-        if (!averages) weights_load_queries(w, kv_head);
+        if (!averages) probabilities_load_queries(w, kv_head);
         const ir_expr *first = ir_times(b, chunk_number, chunk);
         const ir_expr *end = ir_min(b, ir_plus(b, first, chunk), w->all_keys);
         IR_LOOP(b, key, ir_for_begin(b, "first_key", first, end, w->keys, false)) {
             if (averages) {
                 average_slice(w, key);
             } else {
-                weights_scores(w, kv_head, key);
+                probabilities_scores(w, kv_head, key);
                 put_rows(w, kv_head, key);
             }
         }
@@ -344,10 +349,10 @@ static void hand_over_lse(mha_context *c, const ir_buffer *lse) {
     }
 }
 
-void mha_weights(mha_context *c) {
+void mha_probabilities(mha_context *c) {
     mha_context natural = *c;
     natural.is_natural = true;
-    weights w = {.c = &natural, .b = c->b};
+    probabilities w = {.c = &natural, .b = c->b};
     const ir_buffer *lse = c->params.tensor[MHA_LSE];
     derive_sizes(&w);
     if (lse && c->lse && c->lse != lse) hand_over_lse(c, lse);

@@ -18,7 +18,7 @@
 #include "attend/shared/sight.h"
 #include "attend/shared/softmax.h"
 
-typedef struct weights {
+typedef struct probabilities {
     mha_context *c; /* its scores are natural */
     ir_builder *b;
     int lanes;
@@ -29,15 +29,15 @@ typedef struct weights {
     const ir_buffer *q, *kt, *scores;      /* scratch: [rows, head_dim], [head_dim, keys], [rows, keys] */
     const ir_buffer *scales;               /* scratch [keys]: of K; NULL if there are none */
     const ir_buffer *sums;                 /* scratch [queries, keys]: over the heads, where their mean is wanted */
-    mha_entry e;                           /* of the task */
+    mha_sequence e;                        /* of the task */
     const ir_expr *first_query, *count_queries; /* rows of the output; the number of those in the band */
     const ir_expr *limit;                       /* keys from here on have no score that counts; may be negative */
-} weights;
+} probabilities;
 
 /* probabilities_score.c: the query of row `row` of the output, not beyond the last one; fills w->q; and w->scores for
  * the keys from first_key on. */
-const ir_expr *weights_query(const weights *w, const ir_expr *row);
-void weights_load_queries(const weights *w, const ir_expr *kv_head);
-void weights_scores(const weights *w, const ir_expr *kv_head, const ir_expr *first_key);
+const ir_expr *probabilities_query(const probabilities *w, const ir_expr *row);
+void probabilities_load_queries(const probabilities *w, const ir_expr *kv_head);
+void probabilities_scores(const probabilities *w, const ir_expr *kv_head, const ir_expr *first_key);
 
 #endif

@@ -7,7 +7,7 @@
 
 /* ---- Q ---- */
 
-const ir_expr *weights_query(const weights *w, const ir_expr *row) {
+const ir_expr *probabilities_query(const probabilities *w, const ir_expr *row) {
     ir_builder *b = w->b;
     row = ir_let(b, "output_row", ir_min(b, row, ir_plus(b, w->all_queries, -1)));
     if (!w->c->p->has_row_ids) return row;
@@ -16,11 +16,11 @@ const ir_expr *weights_query(const weights *w, const ir_expr *row) {
 }
 
 /* Rows beyond the last one are that row again. */
-void weights_load_queries(const weights *w, const ir_expr *kv_head) {
+void probabilities_load_queries(const probabilities *w, const ir_expr *kv_head) {
     ir_builder *b = w->b;
     const ir_expr *group = ir_idx(b, w->c->group);
     IR_FOR(b, n, ir_idx(b, 0), ir_idx(b, w->queries), 1) {
-        const ir_expr *token = ir_add(b, w->e.first_q, weights_query(w, ir_add(b, w->first_query, n)));
+        const ir_expr *token = ir_add(b, w->e.first_q, probabilities_query(w, ir_add(b, w->first_query, n)));
         IR_FOR(b, g, ir_idx(b, 0), group, 1) {
             const ir_expr *head = ir_add(b, ir_mul(b, kv_head, group), g);
             const ir_expr *row = ir_let(b, "row", ir_add(b, ir_mul(b, n, group), g));
@@ -36,7 +36,7 @@ void weights_load_queries(const weights *w, const ir_expr *kv_head) {
 /* ---- K ---- */
 
 /* The places of the keys from `key` on. Keys beyond the last one that counts are that one again. */
-static void refer_keys(const weights *w, const ir_expr *kv_head, const ir_expr *key, mha_kv_row *rows) {
+static void refer_keys(const probabilities *w, const ir_expr *kv_head, const ir_expr *key, mha_kv_row *rows) {
     ir_builder *b = w->b;
     for (int l = 0; l < w->lanes; l++) {
         const ir_expr *counts = ir_min(b, ir_plus(b, key, l), ir_plus(b, w->limit, -1));
@@ -45,7 +45,7 @@ static void refer_keys(const weights *w, const ir_expr *kv_head, const ir_expr *
     }
 }
 
-static void pack_vectors(const weights *w, const mha_kv_row *rows, const ir_expr *at) {
+static void pack_vectors(const probabilities *w, const mha_kv_row *rows, const ir_expr *at) {
     ir_builder *b = w->b;
     const int quarter = mha_quarter(w->lanes);
     const ir_expr *columns[4];
@@ -57,7 +57,7 @@ static void pack_vectors(const weights *w, const mha_kv_row *rows, const ir_expr
 }
 
 /* Rows narrower than a quarter. */
-static void pack_elements(const weights *w, const mha_kv_row *rows, const ir_expr *at) {
+static void pack_elements(const probabilities *w, const mha_kv_row *rows, const ir_expr *at) {
     ir_builder *b = w->b;
     IR_FOR(b, d, ir_idx(b, 0), ir_idx(b, w->c->p->head_dim), 1) {
         for (int l = 0; l < w->lanes; l++)
@@ -65,7 +65,7 @@ static void pack_elements(const weights *w, const mha_kv_row *rows, const ir_exp
     }
 }
 
-static void pack_keys(const weights *w, const ir_expr *kv_head, const ir_expr *first_key) {
+static void pack_keys(const probabilities *w, const ir_expr *kv_head, const ir_expr *first_key) {
     ir_builder *b = w->b;
     mha_kv_row rows[IR_MAX_LANES];
     IR_FOR(b, at, ir_idx(b, 0), ir_idx(b, w->keys), w->lanes) {
@@ -82,7 +82,7 @@ static void pack_keys(const weights *w, const ir_expr *kv_head, const ir_expr *f
 /* ---- Q K^T ---- */
 
 /* One register tile: rows first … and vectors of keys from `at`. */
-static void multiply_tile(const weights *w, const ir_expr *first, const ir_expr *at) {
+static void multiply_tile(const probabilities *w, const ir_expr *first, const ir_expr *at) {
     ir_builder *b = w->b;
     mha_product p = mha_product_of(w->c, MHA_MADD, w->tile_rows, w->tile_vectors);
     p.vectors_first = true;
@@ -103,7 +103,7 @@ static void multiply_tile(const weights *w, const ir_expr *first, const ir_expr 
 }
 
 /* The last tile of rows overlaps the one before: it computes the same bits again. */
-static void multiply(const weights *w) {
+static void multiply(const probabilities *w) {
     ir_builder *b = w->b;
     IR_FOR(b, at, ir_idx(b, 0), ir_idx(b, w->keys), w->tile_vectors * w->lanes) {
         IR_FOR(b, row, ir_idx(b, 0), ir_idx(b, w->rows), w->tile_rows) {
@@ -113,7 +113,7 @@ static void multiply(const weights *w) {
     }
 }
 
-static void clear(const weights *w) {
+static void clear(const probabilities *w) {
     ir_builder *b = w->b;
     IR_FOR(b, row, ir_idx(b, 0), ir_idx(b, w->rows), 1) {
         IR_FOR(b, at, ir_idx(b, 0), ir_idx(b, w->keys), w->lanes) {
@@ -122,7 +122,7 @@ static void clear(const weights *w) {
     }
 }
 
-void weights_scores(const weights *w, const ir_expr *kv_head, const ir_expr *first_key) {
+void probabilities_scores(const probabilities *w, const ir_expr *kv_head, const ir_expr *first_key) {
     IR_IF(w->b, ir_lt(w->b, first_key, w->limit)) {
         pack_keys(w, kv_head, first_key);
         multiply(w);

@@ -2,8 +2,8 @@
  * gives. A problem may have rows normalised before (qk_norm.c), spread after (hadamard.c), or one of these alone.
  *
  * Attention has q prepared in shared memory once, unrounded, and k as well unless keys are appended. That phase costs a
- * pass over both, but every task reads them many times. Prepared keys lie without pages, entry by entry, because
- * entries may share pages and yet differ in cos, sin and positions. */
+ * pass over both, but every task reads them many times. Prepared keys lie without pages, sequence by sequence, because
+ * sequences may share pages and yet differ in cos, sin and positions. */
 #include "attend/around/around.h"
 #include "nest/pairs.h"
 
@@ -106,7 +106,7 @@ static void prepare_queries(mha_context *c, const ir_buffer *source, const ir_bu
         const ir_expr *number = ir_parallel(b, "entry", c->params.size[MHA_BATCH]);
         const ir_expr *head = ir_parallel(b, "head", c->params.size[MHA_HEADS]);
         const ir_expr *task = ir_parallel(b, "task", mha_row_tasks(c, c->params.size[MHA_SEQ_Q]));
-        const mha_entry e = mha_entry_open(c, number);
+        const mha_sequence e = mha_sequence_open(c, number);
         MHA_ROWS(c, query, task, e.seq_q) {
             const ir_expr *position =
                 c->p->rotary_dim ? mha_token_position(c, &e, query, ir_add(b, e.base, query)) : NULL;
@@ -127,7 +127,7 @@ static void prepare_keys(mha_context *c) {
         const ir_expr *number = ir_parallel(b, "entry", c->params.size[MHA_BATCH]);
         const ir_expr *kv_head = ir_parallel(b, "kv_head", c->params.size[MHA_KV_HEADS]);
         const ir_expr *task = ir_parallel(b, "task", mha_row_tasks(c, c->params.size[MHA_SEQ_KV]));
-        const mha_entry e = mha_entry_open(c, number);
+        const mha_sequence e = mha_sequence_open(c, number);
         MHA_ROWS(c, key, task, e.seq_kv) {
             const ir_expr *position = c->p->rotary_dim ? mha_token_position(c, &e, key, key) : NULL;
             const mha_kv_row row = mha_kv_row_at(c, &e, kv_head, key);

@@ -1,10 +1,10 @@
-/* K and V whose codes become bf16 or f32 by tables: f8 by tables of bytes (nest/f8.h), i4 by one of 16 numbers
- * (nest/cached.h). Whole vectors of codes of f8 come at once, and their columns in another order. Q is put into that
+/* K and V that are dequantised to bf16 or f32 by tables: f8 by tables of bytes (nest/f8.h), i4 by one of 16 numbers
+ * (nest/cached.h). Whole vectors of fp8 values come at once, and their columns in another order. Q is put into that
  * order for the scores, and O is put back into its own in the end. */
 #include "attend/decode/layout.h"
 #include "nest/columns.h"
 
-enum { CODES = MHA_F8_CODES, MOST_VECTORS = 4 };
+enum { TOGETHER = MHA_F8_CODES, MOST_VECTORS = 4 };
 
 static mha_f8_form k_form(const d_lanes *d) { return d->c->variant.by_pairs ? MHA_F8_BF16 : MHA_F8_F32; }
 static mha_f8_form v_form(const d_lanes *d) { return d->c->variant.by_pairs ? MHA_F8_PAIRS : MHA_F8_F32; }
@@ -12,7 +12,7 @@ static mha_f8_form v_form(const d_lanes *d) { return d->c->variant.by_pairs ? MH
 static bool has_table(const d_lanes *d, const ir_buffer *k_or_v, attune_dtype dtype, attune_scales scales,
                       int64_t columns) {
     if (dtype == ATTUNE_I4) return mha_is_coded(d->c, k_or_v) && mha_has_nibble_table(d->c);
-    const bool is_f8 = !d->planes && dtype == ATTUNE_F8 && !mha_scales_elements(scales) && columns % CODES == 0;
+    const bool is_f8 = !d->planes && dtype == ATTUNE_F8 && !mha_scales_elements(scales) && columns % TOGETHER == 0;
     return is_f8 && mha_has_f8_tables(d->c);
 }
 
@@ -26,7 +26,7 @@ dl_conversion dl_conversion_of(const d_lanes *d, const ir_buffer *k_or_v, attune
 
 int dl_columns_at_once(const d_lanes *d, dl_conversion by) {
     switch (by) {
-    case DL_F8_TABLES: return CODES;
+    case DL_F8_TABLES: return TOGETHER;
     case DL_I4_TABLE: return MHA_BLOCK_COLUMNS;
     case DL_WORDS: return 2 * d->lanes;
     default: return d->width;
@@ -38,10 +38,10 @@ void dl_open_tables(d_lanes *d) {
     if (d->k_by == DL_I4_TABLE || d->v_by == DL_I4_TABLE) d->i4 = mha_nibble_table(d->c);
 }
 
-static const ir_expr *codes_of(const d_lanes *d, const ir_buffer *k_or_v, const mha_kv_row *key,
-                               const ir_expr *column) {
+static const ir_expr *raw_columns(const d_lanes *d, const ir_buffer *k_or_v, const mha_kv_row *key,
+                                  const ir_expr *column) {
     const ir_expr *const *index = mha_kv_index(d->c, k_or_v, key);
-    return ir_let(d->b, "codes", mha_load_raw_columns(d->c, k_or_v, index, column, CODES, CODES));
+    return ir_let(d->b, "codes", mha_load_raw_columns(d->c, k_or_v, index, column, TOGETHER, TOGETHER));
 }
 
 /* Columns whose numbers are those of keys by themselves, not of pairs of keys. */
@@ -53,12 +53,12 @@ static void convert(const d_lanes *d, const ir_buffer *k_or_v, dl_conversion by,
     else if (by == DL_I4_TABLE)
         mha_load_nibbles(d->c, &row, column, d->i4, out);
     else
-        mha_f8_as_f32(d->c, &d->f8, codes_of(d, k_or_v, key, column), out);
+        mha_f8_as_f32(d->c, &d->f8, raw_columns(d, k_or_v, key, column), out);
 }
 
 void dl_convert_k(const d_lanes *d, const mha_kv_row *key, const ir_expr *column, const ir_expr **out) {
     if (d->k_by == DL_F8_TABLES && d->c->variant.by_pairs)
-        mha_f8_as_bf16(d->c, &d->f8, codes_of(d, d->c->k, key, column), out);
+        mha_f8_as_bf16(d->c, &d->f8, raw_columns(d, d->c->k, key, column), out);
     else
         convert(d, d->c->k, d->k_by, key, column, out);
 }
@@ -70,9 +70,9 @@ void dl_convert_v(const d_lanes *d, const mha_kv_row *key, const mha_kv_row *nex
         convert(d, d->c->v, d->v_by, key, column, out);
         return;
     }
-    const ir_expr *codes = codes_of(d, d->c->v, key, column);
+    const ir_expr *quantised = raw_columns(d, d->c->v, key, column);
     const ir_expr *none = ir_bitcast(b, IR_F8, ir_splat(b, ir_int(b, IR_I32, 0), d->lanes));
-    mha_f8_as_pairs(d->c, &d->f8, codes, next ? codes_of(d, d->c->v, next, column) : none, out);
+    mha_f8_as_pairs(d->c, &d->f8, quantised, next ? raw_columns(d, d->c->v, next, column) : none, out);
 }
 
 /* ---- The order of columns ---- */
@@ -91,7 +91,7 @@ static const ir_expr *lanes_of_two(const d_lanes *d, const ir_expr *x, const ir_
 /* Lane l is lane from[l] of all vectors, two or four, one after the other. */
 static const ir_expr *gathered(const d_lanes *d, const ir_expr *const *vectors, const int *from, int lanes) {
     const ir_expr *x = lanes_of_two(d, vectors[0], vectors[1], from, 0, lanes);
-    if (2 * lanes == CODES) return x;
+    if (2 * lanes == TOGETHER) return x;
     uint8_t pick[IR_MAX_LANES];
     const ir_expr *y = lanes_of_two(d, vectors[2], vectors[3], from, 2 * lanes, lanes);
     for (int l = 0; l < lanes; l++) pick[l] = (uint8_t)(from[l] < 2 * lanes ? l : lanes + l);
@@ -102,25 +102,25 @@ static const ir_expr *gathered(const d_lanes *d, const ir_expr *const *vectors, 
 static void reorder(const d_lanes *d, const ir_buffer *rows, const ir_expr *row, int64_t columns, int lanes,
                     const int *from) {
     ir_builder *b = d->b;
-    IR_FOR(b, at, ir_idx(b, 0), ir_idx(b, columns), CODES) {
+    IR_FOR(b, at, ir_idx(b, 0), ir_idx(b, columns), TOGETHER) {
         const ir_access *place[MOST_VECTORS];
         const ir_expr *x[MOST_VECTORS];
-        for (int i = 0; i < CODES / lanes; i++) {
+        for (int i = 0; i < TOGETHER / lanes; i++) {
             place[i] = ir_at(b, rows, lanes, 2, row, ir_plus(b, at, (int64_t)i * lanes));
             x[i] = ir_let(b, "x", ir_load(b, place[i]));
         }
-        for (int i = 0; i < CODES / lanes; i++) ir_store(b, place[i], gathered(d, x, from + i * lanes, lanes));
+        for (int i = 0; i < TOGETHER / lanes; i++) ir_store(b, place[i], gathered(d, x, from + i * lanes, lanes));
     }
 }
 
 void dl_order_query(const d_lanes *d, const ir_expr *row) {
-    int from[CODES];
-    for (int code = 0; code < CODES; code++) from[mha_f8_place(k_form(d), code)] = code;
+    int from[TOGETHER];
+    for (int i = 0; i < TOGETHER; i++) from[mha_f8_place(k_form(d), i)] = i;
     reorder(d, d->q, row, d->c->p->head_dim, d->width, from);
 }
 
 void dl_order_output(const d_lanes *d, const ir_expr *row) {
-    int from[CODES];
-    for (int code = 0; code < CODES; code++) from[code] = mha_f8_place(v_form(d), code);
+    int from[TOGETHER];
+    for (int i = 0; i < TOGETHER; i++) from[i] = mha_f8_place(v_form(d), i);
     reorder(d, d->o, row, d->v_columns, d->lanes, from);
 }

@@ -48,7 +48,7 @@ static void derive_rows(d_lanes *d) {
 
 void dl_derive_sizes(d_lanes *d, mha_context *c) {
     const attune_problem *p = c->p;
-    const bool all_codes = p->integer == ATTUNE_INTEGER_ALL;
+    const bool all_quantised = p->integer == ATTUNE_INTEGER_ALL;
     d->c = c;
     d->b = c->b;
     d->lanes = c->lanes;
@@ -57,16 +57,16 @@ void dl_derive_sizes(d_lanes *d, mha_context *c) {
     d->pack = d->planes ? c->variant.query_pack : 1;
     d->k_width = d->planes ? 4 * c->lanes / d->pack : d->width;
     d->k_halves = d->planes && p->k_dtype == ATTUNE_I4 ? 2 : 1;
-    d->v_halves = all_codes && p->v_dtype == ATTUNE_I4 ? 2 : 1;
+    d->v_halves = all_quantised && p->v_dtype == ATTUNE_I4 ? 2 : 1;
     d->k_groups = d->planes && mha_is_by_group(p->k_scales) ? p->head_dim / p->k_group : 1;
     derive_rows(d);
-    d->is_serial = p->reproducible && !all_codes;
+    d->is_serial = p->reproducible && !all_quantised;
     d->k_by_panels = mha_is_paneled(c, c->k);
     d->v_by_panels = mha_is_paneled(c, c->v);
-    d->tiles_are_fixed = p->reproducible || all_codes || d->k_by_panels || d->v_by_panels;
-    /* Codes that are multiplied as they lie need no table. With v_in_k, c->v is c->k. */
+    d->tiles_are_fixed = p->reproducible || all_quantised || d->k_by_panels || d->v_by_panels;
+    /* Quantised values that are multiplied as they lie need no table. With v_in_k, c->v is c->k. */
     if (!d->planes) d->k_by = dl_conversion_of(d, c->k, p->k_dtype, p->k_scales, p->head_dim);
-    if (!all_codes) d->v_by = dl_conversion_of(d, c->v, p->v_dtype, p->v_scales, p->head_dim_v);
+    if (!all_quantised) d->v_by = dl_conversion_of(d, c->v, p->v_dtype, p->v_scales, p->head_dim_v);
     d->holds_values = c->variant.holds_values && (d->v_by == DL_SINGLE || d->v_by == DL_WORDS);
     if (d->k_by) d->k_width = dl_columns_at_once(d, d->k_by);
     d->k_columns = dl_round_up(p->head_dim, (int64_t)d->k_width * d->k_halves);
@@ -85,7 +85,7 @@ static const ir_buffer *scratch(const d_lanes *d, const char *name, ir_elem elem
     return ir_scratch(d->b, name, elem, columns ? 2 : 1, (int64_t[]){rows, columns});
 }
 
-static void alloc_codes(d_lanes *d, int64_t keys) {
+static void alloc_quantised(d_lanes *d, int64_t keys) {
     const mha_context *c = d->c;
     const int64_t vectors = ceil_div(d->max_rows, d->pack);
     const int64_t dims[] = {vectors * d->planes, d->k_columns / d->k_width, 4 * (int64_t)d->lanes};
@@ -97,7 +97,7 @@ static void alloc_codes(d_lanes *d, int64_t keys) {
         d->k_group_scales = scratch(d, "k_group_scales", c->elem, dl_group_numbers(d), keys);
     if (mha_has_least(c->p->k_scales)) d->q_sums = scratch(d, "q_sums", c->elem, vectors * d->pack * d->k_groups, 0);
     if (c->p->integer != ATTUNE_INTEGER_ALL) return;
-    d->p_codes = scratch(d, "p_codes", IR_I8, d->planes * d->max_rows, keys + d->lanes + 4);
+    d->p_quantised = scratch(d, "p_codes", IR_I8, d->planes * d->max_rows, keys + d->lanes + 4);
     d->p_units = scratch(d, "p_units", c->elem, d->max_rows, 0);
     d->p_shares = scratch(d, "p_shares", c->elem, d->max_rows, 0);
 }
@@ -109,7 +109,7 @@ void dl_alloc_scratch(d_lanes *d) {
     const int64_t keys = dl_round_up(c->s->kv_tile + more, d->width);
     if (!d->planes) d->q = scratch(d, "queries", c->variant.by_pairs ? IR_BF16 : c->elem, d->max_rows, d->k_columns);
     d->scores = scratch(d, "scores", c->elem, d->max_rows, keys);
-    if (d->planes) alloc_codes(d, keys);
+    if (d->planes) alloc_quantised(d, keys);
     if (c->variant.by_pairs) d->rounded = scratch(d, "rounded", IR_BF16, d->max_rows, keys);
     d->o = scratch(d, "o", c->elem, d->max_rows, d->v_columns);
     d->row_max = scratch(d, "row_max", c->elem, d->max_rows, 0);
@@ -160,7 +160,7 @@ dl_row dl_row_at(const d_lanes *d, const ir_expr *row) {
     if (!d->fixed_rows) row = ir_min(b, row, ir_plus(b, d->rows, -1));
     row = ir_let(b, "number", ir_add(b, d->first_row, row));
     dl_row r = {.head = ir_let(b, "head", ir_add(b, first_head, ir_mod(b, row, group))),
-                .query = dl_first(d, "query", ir_div(b, row, group), ir_idx(b, 1), d->entry.seq_q)};
-    r.token = ir_add(b, d->entry.first_q, r.query);
+                .query = dl_first(d, "query", ir_div(b, row, group), ir_idx(b, 1), d->sequence.seq_q)};
+    r.token = ir_add(b, d->sequence.first_q, r.query);
     return r;
 }

@@ -41,8 +41,8 @@
 /* How columns of K or V that lie side by side become several vectors of numbers at once. */
 typedef enum dl_conversion {
     DL_SINGLE,    /* not at all: each vector by itself, as mha_load_columns does */
-    DL_F8_TABLES, /* codes of f8 by tables of bytes (nest/f8.h), in the order of mha_f8_place */
-    DL_I4_TABLE,  /* codes of i4 by a table of 16 numbers (nest/cached.h) */
+    DL_F8_TABLES, /* fp8 values by tables of bytes (nest/f8.h), in the order of mha_f8_place */
+    DL_I4_TABLE,  /* int4 values by a table of 16 numbers (nest/cached.h) */
     DL_WORDS      /* words of two bf16: even columns, then odd ones */
 } dl_conversion;
 
@@ -51,10 +51,10 @@ typedef struct d_lanes {
     ir_builder *b;
     int lanes;
     int width;                     /* columns of K and V in a vector: lanes, and of bf16 pairs twice as many */
-    int planes;                    /* of Q's codes; 0: Q is no codes */
-    int pack;                      /* rows in a vector of Q's codes */
-    int k_width;                   /* columns of K in a vector; of codes that are multiplied as such 4 * lanes / pack */
-    int k_halves, v_halves;        /* codes in a byte of K, V that are multiplied as such: 1, or 2 of i4 */
+    int planes;                    /* of quantised Q; 0: Q is not quantised */
+    int pack;                      /* rows in a vector of quantised Q */
+    int k_width;                   /* columns of K in a vector; in integers 4 * lanes / pack */
+    int k_halves, v_halves;        /* values in a byte of K, V that are multiplied as integers: 1, or 2 of int4 */
     int64_t k_groups;              /* sums of a score that are apart, as K has scales by group; else 1 */
     dl_conversion k_by, v_by;      /* how K, V become numbers */
     bool k_by_panels, v_by_panels; /* K, V lie in panels */
@@ -69,14 +69,15 @@ typedef struct d_lanes {
     bool masks_keys;      /* there is a mask, bias or mask_mod: every tile asks it */
     bool masks_positions; /* keys that one row of a task sees may be hidden from another */
     /* scratch of a task, of c->elem unless it says otherwise */
-    const ir_buffer *q; /* [max_rows, k_columns]: times mha_query_sign; bf16 if c->variant.by_pairs. Codes: i8
-                         * [vectors of rows * planes, k_columns / k_width, 4 * lanes], see dl_query_codes */
-    /* if q is codes, else NULL */
-    const ir_buffer *q_scales; /* [max_rows]: of the codes, times mha_query_sign */
+    const ir_buffer *q; /* [max_rows, k_columns]: times mha_query_sign; bf16 if c->variant.by_pairs. Quantised values:
+                         * i8 [vectors of rows * planes, k_columns / k_width, 4 * lanes], see dl_quantised_query */
+    /* if q is quantised, else NULL */
+    const ir_buffer *q_scales; /* [max_rows]: of the quantised values, times mha_query_sign */
     const ir_buffer *starts;   /* i32 [vectors of rows * k_groups, lanes]: with which their sums begin */
-    const ir_buffer *dots;     /* i32 [max_rows * k_groups, columns of scores]: products of codes */
-    /* [dl_group_numbers, columns of scores]: of the tile's keys, least numbers after scales; NULL: there are none. And
-     * [rows of the vectors * k_groups]: sums of Q's codes, by which least numbers are multiplied; NULL: K has none */
+    const ir_buffer *dots;     /* i32 [max_rows * k_groups, columns of scores]: products of quantised values */
+    /* [dl_group_numbers, columns of scores]: of the tile's keys, minima after scales; NULL: there are none. And
+     * [rows of the vectors * k_groups]: sums of the rows of quantised Q, by which minima are multiplied; NULL: K has
+     * none */
     const ir_buffer *k_group_scales, *q_sums;
     const ir_buffer *scores;  /* [max_rows, kv_tile + width or more]: S, then P, times V's scales */
     const ir_buffer *rounded; /* bf16, dims of scores: P, if c->variant.by_pairs; else NULL */
@@ -86,9 +87,9 @@ typedef struct d_lanes {
     const ir_buffer *row_sum; /* [max_rows] */
     /* is_serial, else NULL: the tile's P V, dims of o; mha_sum.lost of o and of row_sum. */
     const ir_buffer *tile_o, *o_lost, *row_sum_lost;
-    /* If values are sums of integers, else NULL. Codes of P: i8 [max_rows * planes, kv_tile + lanes + 4]; what a code
+    /* If values are sums of integers, else NULL. Quantised P: i8 [max_rows * planes, kv_tile + lanes + 4]; what a value
      * of 1 stands for, and by which the tile's values join o: [max_rows] */
-    const ir_buffer *p_codes, *p_units, *p_shares;
+    const ir_buffer *p_quantised, *p_units, *p_shares;
     const ir_buffer *factor;    /* [max_rows]: by which o is rescaled */
     const ir_buffer *f8_tables; /* NULL: neither K nor V is f8 that goes by tables */
     mha_f8_table f8;            /* of the nest that is open; and of i4 */
@@ -96,7 +97,7 @@ typedef struct d_lanes {
     /* [kv_tile + width]: of the tile's keys, 1 beyond them; NULL unless tokens have scales of their own */
     const ir_buffer *k_scales, *v_scales;
     /* variables of the task */
-    mha_entry entry;
+    mha_sequence sequence;
     mha_values values_of_task; /* of the user's functions */
     const ir_expr *kv_head, *first_row, *chunk;
     const ir_expr *rows;        /* > 0 */
@@ -116,7 +117,7 @@ typedef struct dl_tile_rows {
     int64_t rows;
 } dl_tile_rows;
 
-/* Keys whose codes come from exponentials side by side: each of these waits for its own operations most of the time.
+/* Keys whose exponentials are quantised side by side: each of these waits for its own operations most of the time.
  * For a vector or two of keys, computing four costs more. */
 static inline int dl_side_by_side(const d_lanes *d) {
     const bool is_short = mha_most_keys(d->c->p) <= 2 * d->lanes;
@@ -136,7 +137,7 @@ const ir_expr *dl_first(const d_lanes *d, const char *name, const ir_expr *first
 /* `part`. The prover learns only that it is at least 0, and that `parts` times it is at most `whole`. */
 const ir_expr *dl_part(const d_lanes *d, const char *name, const ir_expr *part, int64_t parts, const ir_expr *whole);
 
-/* Head and query (within its entry) of a row of the task; rows beyond the last are the last. */
+/* Head and query (within its sequence) of a row of the task; rows beyond the last are the last. */
 typedef struct dl_row {
     const ir_expr *head, *query, *token;
 } dl_row;
@@ -189,7 +190,7 @@ mha_kv_row dl_key_at(const d_lanes *d, const dl_streams *streams, int64_t stream
 /* Asks for key i of a stream of k or v, if the schedule has kv_prefetch. */
 void dl_fetch_ahead(const d_lanes *d, const ir_buffer *k_or_v, const dl_streams *streams, int64_t stream,
                     const ir_expr *i);
-/* The same for codes of V, of a line that begins with this column. */
+/* The same for quantised V, of a line that begins with this column. */
 void dl_fetch_columns(const d_lanes *d, const dl_streams *streams, const ir_expr *i, const ir_expr *column);
 /* d->width columns of k or v from `column` on, as bf16 if c->variant.by_pairs, else as c->elem. The first `count` are
  * loaded, the others are 0. */
@@ -225,16 +226,16 @@ void dl_load_scales(d_lanes *d, const dl_tile *tile);
 const ir_expr *dl_k_scales(const d_lanes *d, const ir_expr *j, int lanes);
 const ir_expr *dl_v_scales(const d_lanes *d, const ir_expr *j, int lanes);
 
-/* quantised_queries.c: the rows of Q become codes. */
-void dl_encode_queries(d_lanes *d);
-/* `lanes` codes of a plane of a vector of rows: of a block of k_width columns for one row after the other, from place
- * `from` on. */
-const ir_access *dl_query_codes(const d_lanes *d, const ir_expr *vector, int64_t plane, const ir_expr *block,
-                                int64_t from, int lanes);
-/* A code of two planes. */
-const ir_expr *dl_whole_code(const d_lanes *d, const ir_expr *high, const ir_expr *low);
-/* Codes of K plus 128; of i4 those in one half of the bytes, plus 8. */
-const ir_expr *dl_unsigned_codes(const d_lanes *d, const ir_expr *codes, int half);
+/* quantised_queries.c: quantises the rows of Q. */
+void dl_quantise_queries(d_lanes *d);
+/* `lanes` quantised values of a plane of a vector of rows: of a block of k_width columns for one row after the other,
+ * from place `from` on. */
+const ir_access *dl_quantised_query(const d_lanes *d, const ir_expr *vector, int64_t plane, const ir_expr *block,
+                                    int64_t from, int lanes);
+/* A quantised value of two planes. */
+const ir_expr *dl_of_planes(const d_lanes *d, const ir_expr *high, const ir_expr *low);
+/* Quantised K plus 128; of i4 those in one half of the bytes, plus 8. */
+const ir_expr *dl_unsigned_keys(const d_lanes *d, const ir_expr *quantised, int half);
 /* The column of the code in that half of a byte of a row. */
 const ir_expr *dl_column_of_byte(const d_lanes *d, const ir_expr *byte, int halves, int half);
 
@@ -242,16 +243,17 @@ const ir_expr *dl_column_of_byte(const d_lanes *d, const ir_expr *byte, int halv
 static inline int64_t dl_group_numbers(const d_lanes *d) {
     return mha_has_least(d->c->p->k_scales) ? 2 * d->k_groups : d->k_groups;
 }
-/* quantised_score.c: loads the tile's k_group_scales; writes products of codes for all its keys. */
+/* quantised_score.c: loads the tile's k_group_scales; writes products of quantised values for all its keys. */
 void dl_load_group_scales(d_lanes *d, const dl_tile *tile);
-void dl_code_scores(d_lanes *d, const dl_tile *tile);
+void dl_quantised_scores(d_lanes *d, const dl_tile *tile);
 /* Scores of keys j, j + 1, … before k_scale. */
 const ir_expr *dl_score_of_dots(const d_lanes *d, const ir_expr *r, const ir_expr *j);
 
-/* quantised_softmax.c: the scores of a row become codes of probabilities, `largest` being the largest of them. */
-void dl_code_softmax(d_lanes *d, const dl_tile *tile, const ir_expr *r, const ir_expr *largest);
-double dl_largest_code(const d_lanes *d);
-const ir_access *dl_share_codes(const d_lanes *d, const ir_expr *r, int64_t plane, const ir_expr *j, int lanes);
+/* quantised_softmax.c: the scores of a row become quantised probabilities, `largest` being the largest score. */
+void dl_quantised_softmax(d_lanes *d, const dl_tile *tile, const ir_expr *r, const ir_expr *largest);
+double dl_largest_quantised(const d_lanes *d);
+const ir_access *dl_quantised_probabilities(const d_lanes *d, const ir_expr *r, int64_t plane, const ir_expr *j,
+                                            int lanes);
 
 /* score.c and, for is_serial, score_serial.c: writes scores of all keys of the tile. */
 void dl_scores(d_lanes *d, const dl_tile *tile);
@@ -286,10 +288,10 @@ mha_place dl_place_of_row(const d_lanes *d, const dl_row *row);
 mha_place dl_place_of_keys(const d_lanes *d, const dl_row *row, const dl_tile *tile, const ir_expr *j, int lanes);
 
 /* quantised_value.c: O = O * factor + P V * share, P V in integers. */
-void dl_code_values(d_lanes *d, const dl_tile *tile);
-/* Codes of V as factors: of i4 those in one half of the bytes, times 16, as bytes with their sign; a sum of products of
- * such; and the column of O, from which a vector of these codes is. */
-const ir_expr *dl_value_codes(const d_lanes *d, const ir_expr *bytes, int half);
+void dl_quantised_values(d_lanes *d, const dl_tile *tile);
+/* Quantised V as factors: of i4 those in one half of the bytes, times 16, as bytes with their sign; a sum of products
+ * of such; and the column of O, from which a vector of these quantised values is. */
+const ir_expr *dl_value_factors(const d_lanes *d, const ir_expr *bytes, int half);
 const ir_expr *dl_value_sum(const d_lanes *d, const ir_expr *sum);
 const ir_expr *dl_output_column(const d_lanes *d, const ir_expr *byte, int half);
 /* How the values of a tile join those before it: row r, and factors in all lanes. */
@@ -299,12 +301,12 @@ typedef struct dl_joined_row {
 dl_joined_row dl_joined_row_of(const d_lanes *d, const ir_expr *r);
 /* The sums of the planes before, NULL if there are none, and those of one more, as numbers; the sums of all planes, of
  * the columns from `column` on, join O. */
-const ir_expr *dl_sum_with_plane(const d_lanes *d, const ir_expr *sum, const ir_expr *codes);
+const ir_expr *dl_sum_with_plane(const d_lanes *d, const ir_expr *sum, const ir_expr *quantised);
 void dl_join_values(const d_lanes *d, const dl_joined_row *row, const ir_expr *column, const ir_expr *sum);
 
 /* quantised_panels.c: scores and values in integers of K and V in panels. */
-void dl_code_panel_scores(d_lanes *d, const dl_tile *tile);
-void dl_code_panel_values(d_lanes *d, const dl_tile *tile);
+void dl_quantised_panel_scores(d_lanes *d, const dl_tile *tile);
+void dl_quantised_panel_values(d_lanes *d, const dl_tile *tile);
 
 /* value.c */
 void dl_values(d_lanes *d, const dl_tile *tile);

@@ -1,15 +1,15 @@
 /* Scores and values in integers of caches in panels: four bytes of a panel are what a lane of dot4 takes, so nothing is
  * shuffled and no lanes are added up. The sums are those of quantised_score.c and quantised_value.c.
  *
- * Scores: lanes run along keys, and four codes of a row of Q are repeated in all lanes. A register tile is score_rows
+ * Scores: lanes run along keys, and four values of a row of Q are repeated in all lanes. A register tile is score_rows
  * rows by score_keys vectors of keys. Tiles begin with panels, and lanes divide a panel, so a vector is of one panel.
  * Vectors beyond the last key are the last one again.
  *
- * Values: lanes run along columns, and the codes of the probabilities of four keys are repeated. A register tile is
+ * Values: lanes run along columns, and the quantised probabilities of four keys are repeated. A register tile is
  * value_rows rows by value_column_vectors vectors. There may be anything in the place of keys beyond the last, whose
- * codes are 0.
+ * quantised values are 0.
  *
- * A byte of i4 has codes of two columns, so a load is two factors: of scores with the columns of the lower halves and
+ * A byte of int4 has two columns, so a load is two factors: of scores with the columns of the lower halves and
  * then with those of the upper ones, of values with one sum for each. */
 #include "attend/decode/layout.h"
 #include "base/integers.h"
@@ -37,18 +37,18 @@ static void multiply_unit(d_lanes *d, void *user, const ir_expr *unit, int64_t c
     key_tile *t = user;
     mha_product *p = &t->product;
     const ir_expr *number = ir_add(b, ir_times(b, t->block, d->lanes), unit), *from = ir_times(b, unit, FOUR);
-    const ir_expr *codes[IR_MAX_LANES];
+    const ir_expr *quantised[IR_MAX_LANES];
     (void)count; /* units are whole */
     for (int64_t v = 0; v < p->vectors; v++) {
-        codes[v] = ir_load(b, mha_panel_keys(d->c, &t->vector[v], number, d->lanes));
-        if (d->k_halves > 1) codes[v] = ir_let(b, "codes", codes[v]);
+        quantised[v] = ir_load(b, mha_panel_keys(d->c, &t->vector[v], number, d->lanes));
+        if (d->k_halves > 1) quantised[v] = ir_let(b, "codes", quantised[v]);
         fetch_panel(d, &t->vector[v], ir_times(b, number, TOKENS * FOUR));
-        mha_product_vector(p, "k", v, dl_unsigned_codes(d, codes[v], 0));
+        mha_product_vector(p, "k", v, dl_unsigned_keys(d, quantised[v], 0));
     }
     for (int half = 0; half < d->k_halves; half++) {
         const ir_expr *block = ir_plus(b, ir_times(b, t->block, d->k_halves), half);
         for (int64_t v = 0; half && v < p->vectors; v++)
-            mha_product_vector(p, "k", v, dl_unsigned_codes(d, codes[v], half));
+            mha_product_vector(p, "k", v, dl_unsigned_keys(d, quantised[v], half));
         for (int64_t r = 0; r < p->rows; r++) {
             const ir_expr *row = ir_plus(b, ir_times(b, t->first_row, d->planes), r);
             mha_product_repeat(p, "q", r, ir_at(b, d->q, FOUR, 3, row, block, from));
@@ -67,7 +67,7 @@ static void store_dots(d_lanes *d, const key_tile *t, int64_t row) {
     const ir_expr *r = ir_plus(b, t->first_row, row);
     for (int64_t v = 0; v < t->product.vectors; v++) {
         const ir_expr *dots = mha_product_sum(&t->product, row * d->planes, v);
-        if (d->planes == 2) dots = dl_whole_code(d, dots, mha_product_sum(&t->product, row * d->planes + 1, v));
+        if (d->planes == 2) dots = dl_of_planes(d, dots, mha_product_sum(&t->product, row * d->planes + 1, v));
         ir_store(b, ir_at(b, d->dots, d->lanes, 2, r, ir_plus(b, t->first, v * d->lanes)), dots);
     }
 }
@@ -93,7 +93,7 @@ static void score_rows(d_lanes *d, const void *user, const ir_expr *first_row, i
     for (int64_t r = 0; r < rows; r++) store_dots(d, &t, r);
 }
 
-void dl_code_panel_scores(d_lanes *d, const dl_tile *tile) {
+void dl_quantised_panel_scores(d_lanes *d, const dl_tile *tile) {
     ir_builder *b = d->b;
     key_tile t = {0};
     IR_FOR(b, first, ir_idx(b, 0), tile->keys, (int64_t)d->c->s->score_keys * d->lanes) {
@@ -119,15 +119,15 @@ static void add_unit(d_lanes *d, value_tile *t, const mha_panel_unit *unit, cons
     for (int64_t v = 0; v < p->vectors; v += d->v_halves) {
         const int64_t from = v / d->v_halves * d->lanes;
         const ir_expr *column = ir_plus(b, t->column, from);
-        const ir_expr *codes = mha_load_panel_values(d->c, unit, column, d->lanes, t->count - from);
-        if (d->v_halves > 1) codes = ir_let(b, "codes", codes);
+        const ir_expr *quantised = mha_load_panel_values(d->c, unit, column, d->lanes, t->count - from);
+        if (d->v_halves > 1) quantised = ir_let(b, "codes", quantised);
         for (int half = 0; half < d->v_halves; half++)
-            mha_product_vector(p, "v", v + half, dl_value_codes(d, codes, half));
+            mha_product_vector(p, "v", v + half, dl_value_factors(d, quantised, half));
         fetch_panel(d, &unit->row, ir_add(b, unit->at, ir_times(b, column, FOUR)));
     }
     for (int64_t r = 0; r < p->rows; r++) {
         const ir_expr *row = ir_plus(b, t->first_row, r / d->planes);
-        mha_product_repeat(p, "p", r, dl_share_codes(d, row, r % d->planes, j, FOUR));
+        mha_product_repeat(p, "p", r, dl_quantised_probabilities(d, row, r % d->planes, j, FOUR));
     }
 }
 
@@ -186,6 +186,6 @@ static void multiply_rows(d_lanes *d, const void *user, const ir_expr *first_row
     dl_each_columns(d, &loop, multiply_columns, &t);
 }
 
-void dl_code_panel_values(d_lanes *d, const dl_tile *tile) {
+void dl_quantised_panel_values(d_lanes *d, const dl_tile *tile) {
     dl_each_rows(d, d->c->s->value_rows, multiply_rows, tile);
 }

@@ -1,9 +1,9 @@
-/* Rows of Q as codes of 8 bits (q_planes=1) or 16 (2), for scores in integers.
+/* Rows of Q quantised to 8 bits (q_planes=1) or 16 (2), for scores in integers.
  *
  *     scale = max |q[d]| / largest      largest = 127, or 127 * 128
- *     code  = rint(q[d] / scale)        0 if scale is 0 or not finite
+ *     quantised = rint(q[d] / scale)        0 if scale is 0 or not finite
  *
- * A code of 16 bits is two planes of bytes, high * 128 + low, low being from -64 to 63.
+ * A quantised value of 16 bits is two planes of bytes, high * 128 + low, low being from -64 to 63.
  *
  * A vector holds d->pack rows side by side, so that the lanes of their sums are added up together. */
 #include "attend/decode/layout.h"
@@ -21,12 +21,12 @@ enum {
 };
 
 /* A row on its way into its place. */
-typedef struct coded_row {
+typedef struct quantised_row {
     mha_row query;
     const ir_expr *vector; /* number of the vectors that it lies in */
     int64_t part;          /* and its place there */
     const ir_expr *scale, *usable;
-} coded_row;
+} quantised_row;
 
 static const ir_expr *int_lanes(const d_lanes *d, int32_t value, int lanes) {
     return ir_splat(d->b, ir_int(d->b, IR_I32, value), lanes);
@@ -38,26 +38,26 @@ static const ir_expr *shifted(const d_lanes *d, ir_op by, const ir_expr *x, int3
 
 static double largest_of(const d_lanes *d) { return d->planes == 2 ? 127 << PLANE_BITS : 127; }
 
-const ir_access *dl_query_codes(const d_lanes *d, const ir_expr *vector, int64_t plane, const ir_expr *block,
-                                int64_t from, int lanes) {
+const ir_access *dl_quantised_query(const d_lanes *d, const ir_expr *vector, int64_t plane, const ir_expr *block,
+                                    int64_t from, int lanes) {
     const ir_expr *row = ir_plus(d->b, ir_times(d->b, vector, d->planes), plane);
     return ir_at(d->b, d->q, lanes, 3, row, block, ir_idx(d->b, from));
 }
 
-/* d->lanes codes, which begin at column `from` of a block. The high plane is the nearest multiple of 128. */
-static void store_codes(const d_lanes *d, const coded_row *row, const ir_expr *block, int64_t from,
-                        const ir_expr *code) {
+/* d->lanes quantised values, which begin at column `from` of a block. The high plane is the nearest multiple of 128. */
+static void store_quantised(const d_lanes *d, const quantised_row *row, const ir_expr *block, int64_t from,
+                            const ir_expr *quantised) {
     ir_builder *b = d->b;
     const int64_t at = row->part * d->k_width + from;
     if (d->planes == 1) {
-        ir_store(b, dl_query_codes(d, row->vector, 0, block, at, d->lanes), ir_cast(b, IR_I8, code));
+        ir_store(b, dl_quantised_query(d, row->vector, 0, block, at, d->lanes), ir_cast(b, IR_I8, quantised));
         return;
     }
     const ir_expr *half = int_lanes(d, 1 << (PLANE_BITS - 1), d->lanes);
-    const ir_expr *high = ir_let(b, "high", shifted(d, IR_SHR, ir_add(b, code, half), PLANE_BITS));
-    const ir_expr *low = ir_sub(b, code, shifted(d, IR_SHL, high, PLANE_BITS));
-    ir_store(b, dl_query_codes(d, row->vector, 0, block, at, d->lanes), ir_cast(b, IR_I8, high));
-    ir_store(b, dl_query_codes(d, row->vector, 1, block, at, d->lanes), ir_cast(b, IR_I8, low));
+    const ir_expr *high = ir_let(b, "high", shifted(d, IR_SHR, ir_add(b, quantised, half), PLANE_BITS));
+    const ir_expr *low = ir_sub(b, quantised, shifted(d, IR_SHL, high, PLANE_BITS));
+    ir_store(b, dl_quantised_query(d, row->vector, 0, block, at, d->lanes), ir_cast(b, IR_I8, high));
+    ir_store(b, dl_quantised_query(d, row->vector, 1, block, at, d->lanes), ir_cast(b, IR_I8, low));
 }
 
 const ir_expr *dl_column_of_byte(const d_lanes *d, const ir_expr *byte, int halves, int half) {
@@ -68,10 +68,10 @@ const ir_expr *dl_column_of_byte(const d_lanes *d, const ir_expr *byte, int halv
     return ir_plus(b, ir_add(b, ir_times(b, block, COLUMNS), within), (int64_t)half * HALF);
 }
 
-/* Codes for k_width bytes of K from `byte` on, of which `count` exist: for those in one half of them. The codes of
- * columns that do not exist are 0. */
-static void encode_block(const d_lanes *d, const coded_row *row, const ir_expr *block, const ir_expr *byte,
-                         int64_t count, int half) {
+/* Quantised values for k_width bytes of K from `byte` on, of which `count` exist: for those in one half of them. The
+ * quantised values of columns that do not exist are 0. */
+static void quantise_block(const d_lanes *d, const quantised_row *row, const ir_expr *block, const ir_expr *byte,
+                           int64_t count, int half) {
     ir_builder *b = d->b;
     const mha_context *c = d->c;
     const ir_expr *most = mha_number(c, largest_of(d), d->lanes), *least = mha_number(c, -largest_of(d), d->lanes);
@@ -80,37 +80,39 @@ static void encode_block(const d_lanes *d, const coded_row *row, const ir_expr *
         if (d->k_halves > 1 && count > from)
             column = ir_let_in(b, "column", ir_idx(b, 0), ir_idx(b, c->p->head_dim - d->lanes + 1), column);
         const ir_expr *x = mha_load_columns(c, c->q, row->query.index, column, count - from);
-        /* A scale that is denormal may be so wrong that the quotient exceeds the largest code. */
+        /* A scale that is denormal may be so wrong that the quotient exceeds the largest quantised value. */
         const ir_expr *part = ir_min(b, most, ir_max(b, least, mha_over_scale(c, x, row->scale, row->usable)));
-        store_codes(d, row, block, from, ir_let(b, "code", ir_cast(b, IR_I32, ir_rint(b, part))));
+        store_quantised(d, row, block, from, ir_let(b, "code", ir_cast(b, IR_I32, ir_rint(b, part))));
     }
 }
 
 /* The blocks for a vector of bytes of K: one for each half of them. */
-static void encode_bytes(const d_lanes *d, const coded_row *row, const ir_expr *number, int64_t count) {
+static void quantise_bytes(const d_lanes *d, const quantised_row *row, const ir_expr *number, int64_t count) {
     const ir_expr *byte = ir_times(d->b, number, d->k_width), *block = ir_times(d->b, number, d->k_halves);
-    for (int half = 0; half < d->k_halves; half++) encode_block(d, row, ir_plus(d->b, block, half), byte, count, half);
+    for (int half = 0; half < d->k_halves; half++)
+        quantise_block(d, row, ir_plus(d->b, block, half), byte, count, half);
 }
 
 /* A scale of NaN makes all scores of the row NaN. It takes the sign of softmax_scale, which Q itself takes elsewhere.
  */
-static void encode_row(const d_lanes *d, const ir_expr *vector, int64_t part, const ir_expr *r) {
+static void quantise_row(const d_lanes *d, const ir_expr *vector, int64_t part, const ir_expr *r) {
     ir_builder *b = d->b;
     const mha_context *c = d->c;
     const dl_row place = dl_row_at(d, r);
-    coded_row row = {.query = {c->q, {d->entry.batch, place.head, place.token}, NULL}, .vector = vector, .part = part};
+    quantised_row row = {
+        .query = {c->q, {d->sequence.batch, place.head, place.token}, NULL}, .vector = vector, .part = part};
     const ir_expr *range = mha_row_range(c, &row.query, c->p->head_dim), *sign = mha_query_sign(c);
     row.scale = ir_let(b, "q_scale", ir_div(b, range, mha_number(c, largest_of(d), 1)));
     row.usable = ir_let(b, "usable", mha_is_usable_scale(c, row.scale));
     const int64_t bytes = c->p->head_dim / d->k_halves, whole = bytes / d->k_width, rest = bytes % d->k_width;
     if (whole) {
-        IR_FOR(b, block, ir_idx(b, 0), ir_idx(b, whole), 1) encode_bytes(d, &row, block, d->k_width);
+        IR_FOR(b, block, ir_idx(b, 0), ir_idx(b, whole), 1) quantise_bytes(d, &row, block, d->k_width);
     }
-    if (rest) encode_bytes(d, &row, ir_idx(b, whole), rest);
+    if (rest) quantise_bytes(d, &row, ir_idx(b, whole), rest);
     ir_store(b, ir_at(b, d->q_scales, 1, 1, r), sign ? ir_mul(b, row.scale, sign) : row.scale);
 }
 
-/* Sums of the codes of a vector's rows, for K's least numbers; `eights` are eight times them, some in each lane. */
+/* Sums of the quantised values of a vector's rows, for K's minima; `eights` are eight times them, some in each lane. */
 static void store_row_sums(const d_lanes *d, const ir_expr *vector, int64_t group, const ir_expr *eights) {
     enum { EIGHT_BITS = 3 };
     ir_builder *b = d->b;
@@ -124,9 +126,10 @@ static void store_row_sums(const d_lanes *d, const ir_expr *vector, int64_t grou
     }
 }
 
-/* dot4's first factor is unsigned. So K's codes come with their sign bit turned, k + 128 or k + 8, and the sums of a
- * row begin with -128 or -8 times the sum of its codes, some of it in each lane, or all where lanes run along the keys
- * of panels. Codes that count from a least number come as they are. Each group of K has sums of its own. */
+/* dot4's first factor is unsigned. So quantised K comes with its sign bit turned, k + 128 or k + 8, and the sums of a
+ * row begin with -128 or -8 times the sum of its quantised values, some of it in each lane, or all where lanes run
+ * along the keys of panels. Quantised values that count from a minimum come as they are. Each group of K has sums of
+ * its own. */
 static void store_start(const d_lanes *d, const ir_expr *vector, int64_t group) {
     ir_builder *b = d->b;
     const int32_t bits = d->k_halves > 1 ? EIGHTS : SIGN_BITS;
@@ -135,8 +138,8 @@ static void store_start(const d_lanes *d, const ir_expr *vector, int64_t group) 
     for (int64_t plane = 0; plane < d->planes; plane++) {
         const ir_access *sum = ir_mutable(b, "code_sum", int_lanes(d, 0, d->lanes));
         IR_FOR(b, block, ir_idx(b, group * blocks), ir_idx(b, (group + 1) * blocks), 1) {
-            const ir_expr *codes = ir_load(b, dl_query_codes(d, vector, plane, block, 0, 4 * d->lanes));
-            ir_store(b, sum, ir_dot4(b, signs, codes, ir_load(b, sum)));
+            const ir_expr *quantised = ir_load(b, dl_quantised_query(d, vector, plane, block, 0, 4 * d->lanes));
+            ir_store(b, sum, ir_dot4(b, signs, quantised, ir_load(b, sum)));
         }
         all = all ? ir_add(b, shifted(d, IR_SHL, all, PLANE_BITS), ir_load(b, sum)) : ir_load(b, sum);
     }
@@ -150,7 +153,7 @@ static void store_start(const d_lanes *d, const ir_expr *vector, int64_t group) 
 }
 
 /* Where rows leave a vector half empty, it is filled with the last row. */
-void dl_encode_queries(d_lanes *d) {
+void dl_quantise_queries(d_lanes *d) {
     ir_builder *b = d->b;
     const ir_expr *vectors = ir_ceil_div(b, d->padded_rows, d->pack), *one = ir_idx(b, 1);
     vectors = ir_let_in(b, "vectors", one, ir_idx(b, ceil_div(d->max_rows, d->pack) + 1), vectors);
@@ -158,18 +161,18 @@ void dl_encode_queries(d_lanes *d) {
         for (int part = 0; part < d->pack; part++) {
             const ir_expr *r = ir_plus(b, ir_times(b, vector, d->pack), part);
             r = ir_min(b, r, ir_plus(b, d->padded_rows, -1));
-            encode_row(d, vector, part, dl_first(d, "row", r, one, d->padded_rows));
+            quantise_row(d, vector, part, dl_first(d, "row", r, one, d->padded_rows));
         }
         for (int64_t group = 0; group < d->k_groups; group++) store_start(d, vector, group);
     }
 }
 
-const ir_expr *dl_whole_code(const d_lanes *d, const ir_expr *high, const ir_expr *low) {
+const ir_expr *dl_of_planes(const d_lanes *d, const ir_expr *high, const ir_expr *low) {
     return ir_add(d->b, shifted(d, IR_SHL, high, PLANE_BITS), low);
 }
 
-const ir_expr *dl_unsigned_codes(const d_lanes *d, const ir_expr *codes, int half) {
-    const ir_expr *words = ir_bitcast(d->b, IR_I32, codes);
+const ir_expr *dl_unsigned_keys(const d_lanes *d, const ir_expr *quantised, int half) {
+    const ir_expr *words = ir_bitcast(d->b, IR_I32, quantised);
     if (d->k_halves > 1) {
         if (half) words = shifted(d, IR_SHR, words, HALF_BITS);
         return ir_bitcast(d->b, IR_I8, ir_and(d->b, words, int_lanes(d, LOWER_HALVES, d->lanes)));

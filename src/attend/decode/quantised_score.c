@@ -1,33 +1,33 @@
-/* Scores in integers (integer=scores or all): K's codes as they lie, times the codes of rows of Q.
+/* Scores in integers (integer=scores or all): quantised K as it lies, times quantised rows of Q.
  *
- *     dot   = sum_d code[d] * k[d]      exact
+ *     dot   = sum_d quantised[d] * k[d]      exact
  *     score = dot * scale               dot rounded to f32 (f64 arithmetic: not rounded); then k_scale and the rest
  *     score = (dot of group 0 * its k_scale + dot of group 1 * …) * scale        if K has scales by group
- *             each dot * k_scale + the group's least number * sum_d code[d]      if it has least numbers as well
+ *             each dot * k_scale + the group's minimum * sum_d quantised[d]      if it has minima as well
  *
- * A byte of i4 holds codes of two columns, which are multiplied one after the other: Q's codes lie in that order.
+ * A byte of int4 holds two columns, which are multiplied one after the other: quantised Q lies in that order.
  *
  * A register tile is score_keys keys by score_rows rows, d->pack of them in a vector. K's columns are repeated for each
- * row of a vector, which a load does, and each plane of a code has a sum of its own. So the lanes of one vector are the
- * sums of several rows, and adding them up takes a step less. With head_dim of at most 1024 no dot leaves an i32; what
- * wraps on the way to it wraps back. */
+ * row of a vector, which a load does, and each plane of a quantised value has a sum of its own. So the lanes of one
+ * vector are the sums of several rows, and adding them up takes a step less. With head_dim of at most 1024 no dot
+ * leaves an i32; what wraps on the way to it wraps back. */
 #include "attend/decode/layout.h"
 #include "base/integers.h"
 #include "nest/columns.h"
 #include "nest/transpose.h"
 
 /* Keys i + j of a stream, j < score_keys. */
-typedef struct code_tile {
+typedef struct quantised_tile {
     const dl_streams *streams;
     const ir_expr *i, *first_row, *first_vector;
     const ir_expr *group;  /* of K's columns */
     int64_t rows, vectors; /* of rows */
     mha_kv_row key[IR_MAX_LANES];
     mha_product product; /* vectors of rows by planes, keys */
-} code_tile;
+} quantised_tile;
 
 /* Of a buffer that has rows for each group. */
-static const ir_expr *of_group(const d_lanes *d, const code_tile *t, const ir_expr *row) {
+static const ir_expr *of_group(const d_lanes *d, const quantised_tile *t, const ir_expr *row) {
     return ir_add(d->b, ir_times(d->b, row, d->k_groups), t->group);
 }
 
@@ -35,7 +35,7 @@ static const ir_expr *zero_sum(const d_lanes *d) { return ir_splat(d->b, ir_int(
 
 /* ---- Products ---- */
 
-static void start_sums(const d_lanes *d, code_tile *t) {
+static void start_sums(const d_lanes *d, quantised_tile *t) {
     ir_builder *b = d->b;
     mha_product *const p = &t->product;
     mha_product_begin(p);
@@ -53,40 +53,41 @@ static const ir_expr *load_key(const d_lanes *d, const mha_kv_row *key, const ir
     const mha_context *c = d->c;
     uint8_t pick[IR_MAX_LANES];
     const ir_expr *const *index = mha_kv_index(c, c->k, key);
-    const ir_expr *codes = mha_load_raw_columns(c, c->k, index, column, d->k_width, count);
+    const ir_expr *quantised = mha_load_raw_columns(c, c->k, index, column, d->k_width, count);
     for (int l = 0; l < 4 * d->lanes; l++) pick[l] = (uint8_t)(l % d->k_width);
-    if (d->pack > 1) codes = ir_shuffle(d->b, codes, codes, 4 * d->lanes, pick);
-    return codes;
+    if (d->pack > 1) quantised = ir_shuffle(d->b, quantised, quantised, 4 * d->lanes, pick);
+    return quantised;
 }
 
 /* `number` counts vectors of bytes. */
-static void multiply_block(const d_lanes *d, code_tile *t, const ir_expr *number, int64_t count) {
+static void multiply_block(const d_lanes *d, quantised_tile *t, const ir_expr *number, int64_t count) {
     ir_builder *b = d->b;
     mha_product *const p = &t->product;
-    const ir_expr *column = ir_times(b, number, d->k_width), *codes[IR_MAX_LANES];
+    const ir_expr *column = ir_times(b, number, d->k_width), *quantised[IR_MAX_LANES];
     for (int64_t j = 0; j < p->vectors; j++) {
-        codes[j] = load_key(d, &t->key[j], column, count);
-        if (d->k_halves > 1) codes[j] = ir_let(b, "codes", codes[j]);
+        quantised[j] = load_key(d, &t->key[j], column, count);
+        if (d->k_halves > 1) quantised[j] = ir_let(b, "codes", quantised[j]);
     }
     for (int half = 0; half < d->k_halves; half++) {
         const ir_expr *block = ir_plus(b, ir_times(b, number, d->k_halves), half);
-        for (int64_t j = 0; j < p->vectors; j++) mha_product_vector(p, "k", j, dl_unsigned_codes(d, codes[j], half));
+        for (int64_t j = 0; j < p->vectors; j++) mha_product_vector(p, "k", j, dl_unsigned_keys(d, quantised[j], half));
         for (int64_t r = 0; r < p->rows; r++) {
             const ir_expr *vector = ir_plus(b, t->first_vector, r / d->planes);
-            mha_product_row(p, "q", r, ir_load(b, dl_query_codes(d, vector, r % d->planes, block, 0, 4 * d->lanes)));
+            mha_product_row(p, "q", r,
+                            ir_load(b, dl_quantised_query(d, vector, r % d->planes, block, 0, 4 * d->lanes)));
         }
     }
 }
 
 /* The bytes of a group are whole vectors. */
-static void multiply_group(const d_lanes *d, code_tile *t) {
+static void multiply_group(const d_lanes *d, quantised_tile *t) {
     ir_builder *b = d->b;
     const int64_t numbers = d->k_columns / d->k_halves / d->k_width / d->k_groups;
     const ir_expr *first = ir_times(b, t->group, numbers);
     for (int64_t i = 0; i < numbers; i++) multiply_block(d, t, ir_plus(b, first, i), d->k_width);
 }
 
-static void multiply(const d_lanes *d, code_tile *t) {
+static void multiply(const d_lanes *d, quantised_tile *t) {
     ir_builder *b = d->b;
     const int64_t dim = d->c->p->head_dim / d->k_halves, blocks = dim / d->k_width;
     const int64_t unroll = d->c->s->score_column_vectors;
@@ -109,7 +110,7 @@ static int power_below(int64_t x) {
 
 /* `count` sums from number `from` of the tile on: number n is of vector of rows n / keys, and of key n % keys. Lane
  * part * (lanes / pack) + i is that of number from + i. */
-static void store_dots(const d_lanes *d, const code_tile *t, int64_t from, int64_t count, const ir_expr *dots) {
+static void store_dots(const d_lanes *d, const quantised_tile *t, int64_t from, int64_t count, const ir_expr *dots) {
     ir_builder *b = d->b;
     const int64_t keys = t->product.vectors, part_lanes = d->lanes / d->pack;
     for (int64_t done = 0; done < count;) {
@@ -125,13 +126,13 @@ static void store_dots(const d_lanes *d, const code_tile *t, int64_t from, int64
     }
 }
 
-static const ir_expr *sum_of(const d_lanes *d, const code_tile *t, int64_t number) {
+static const ir_expr *sum_of(const d_lanes *d, const quantised_tile *t, int64_t number) {
     const int64_t vector = number / t->product.vectors * d->planes, key = number % t->product.vectors;
     const ir_expr *first = mha_product_sum(&t->product, vector, key);
-    return d->planes == 1 ? first : dl_whole_code(d, first, mha_product_sum(&t->product, vector + 1, key));
+    return d->planes == 1 ? first : dl_of_planes(d, first, mha_product_sum(&t->product, vector + 1, key));
 }
 
-static void finish_sums(const d_lanes *d, const code_tile *t) {
+static void finish_sums(const d_lanes *d, const quantised_tile *t) {
     const int64_t all = t->vectors * t->product.vectors, most = d->lanes / d->pack;
     for (int64_t from = 0; from < all; from += most) {
         const int64_t count = min_of(all - from, most);
@@ -148,7 +149,7 @@ static void finish_sums(const d_lanes *d, const code_tile *t) {
 
 static void register_tile(d_lanes *d, const void *user, const ir_expr *first_row, int64_t rows) {
     ir_builder *b = d->b;
-    code_tile t = *(const code_tile *)user;
+    quantised_tile t = *(const quantised_tile *)user;
     t.first_row = first_row;
     t.rows = rows;
     t.vectors = ceil_div(rows, d->pack);
@@ -177,7 +178,7 @@ static void score_stream(d_lanes *d, const dl_streams *streams, const void *user
     ir_builder *b = d->b;
     const int64_t keys = d->c->s->score_keys;
     const bool fits = ir_is_const(streams->keys) && streams->keys->value.i % keys == 0;
-    code_tile t = {.streams = streams};
+    quantised_tile t = {.streams = streams};
     (void)user;
     IR_FOR(b, i, ir_idx(b, 0), streams->keys, keys) {
         t.i = i;
@@ -190,7 +191,7 @@ static void score_stream(d_lanes *d, const dl_streams *streams, const void *user
     }
 }
 
-void dl_code_scores(d_lanes *d, const dl_tile *tile) {
+void dl_quantised_scores(d_lanes *d, const dl_tile *tile) {
     dl_each_streams(d, tile, 1, d->c->s->score_keys, score_stream, NULL);
 }
 
@@ -256,8 +257,8 @@ static const ir_expr *sum_of_groups(const d_lanes *d, const ir_expr *r, const ir
         const ir_expr *dots = ir_cast(b, d->c->elem, ir_load(b, ir_at(b, d->dots, d->lanes, 2, row, j)));
         if (d->k_group_scales) dots = ir_mul(b, dots, group_number(d, group, j));
         if (d->q_sums) {
-            const ir_expr *codes = ir_splat(b, ir_load(b, ir_at(b, d->q_sums, 1, 1, row)), d->lanes);
-            dots = ir_add(b, dots, ir_mul(b, group_number(d, d->k_groups + group, j), codes));
+            const ir_expr *quantised = ir_splat(b, ir_load(b, ir_at(b, d->q_sums, 1, 1, row)), d->lanes);
+            dots = ir_add(b, dots, ir_mul(b, group_number(d, d->k_groups + group, j), quantised));
         }
         sum = sum ? ir_let(b, "group_sum", ir_add(b, sum, dots)) : dots;
     }

@@ -1,12 +1,12 @@
-/* The softmax of one tile with integer=all: probabilities become codes, and the same bits come out on every target.
+/* The softmax of one tile with integer=all: probabilities are quantised, and the same bits come out on every target.
  *
  *     m      = the largest score of the tile
  *     p      = exp(score - m)                     of each key that the row sees
  *     sum    = (sum_j rint(p * largest)) / largest     largest = 255 (q_planes=1) or 65535; the sum is exact
- *     code   = rint(p * largest)                  V has no scale of tokens; unit = v_scale / largest
+ *     quantised  = rint(p * largest)                  V has no scale of tokens; unit = v_scale / largest
  *            = rint(w * (largest / max w))        w = p * v_scale, 0 where p is 0; unit = max w / largest
  *
- * quantised_value.c makes value = (sum_j code * v) * unit. Then the tile joins those before it (mha_join):
+ * quantised_value.c makes value = (sum_j quantised * v) * unit. Then the tile joins those before it (mha_join):
  *
  *     row_sum = row_sum * kept + sum * share
  *     o       = o * kept + value * share
@@ -22,40 +22,41 @@
 
 enum { FOUR = 4, PLANE_BITS = 8 };
 
-double dl_largest_code(const d_lanes *d) { return d->planes == 1 ? 255 : 65535; }
+double dl_largest_quantised(const d_lanes *d) { return d->planes == 1 ? 255 : 65535; }
 
 static const ir_expr *int_lanes(const d_lanes *d, int32_t value, int lanes) {
     return ir_splat(d->b, ir_int(d->b, IR_I32, value), lanes);
 }
 
-const ir_access *dl_share_codes(const d_lanes *d, const ir_expr *r, int64_t plane, const ir_expr *j, int lanes) {
+const ir_access *dl_quantised_probabilities(const d_lanes *d, const ir_expr *r, int64_t plane, const ir_expr *j,
+                                            int lanes) {
     const ir_expr *row = ir_plus(d->b, ir_times(d->b, r, d->planes), plane);
-    return ir_at(d->b, d->p_codes, lanes, 2, row, j);
+    return ir_at(d->b, d->p_quantised, lanes, 2, row, j);
 }
 
 /* As many at a time as are narrowed at once. */
-static void store_plane(const d_lanes *d, const ir_expr *r, int64_t plane, const ir_expr *j, const ir_expr *code) {
+static void store_plane(const d_lanes *d, const ir_expr *r, int64_t plane, const ir_expr *j, const ir_expr *quantised) {
     ir_builder *b = d->b;
-    const int all = code ? code->type.lanes : 0, lanes = d->lanes;
+    const int all = quantised ? quantised->type.lanes : 0, lanes = d->lanes;
     for (int from = 0; from < all; from += lanes) {
         uint8_t pick[IR_MAX_LANES];
         for (int l = 0; l < lanes; l++) pick[l] = (uint8_t)(from + l);
-        const ir_expr *part = all > lanes ? ir_shuffle(b, code, code, lanes, pick) : code;
-        ir_store(b, dl_share_codes(d, r, plane, ir_plus(b, j, from), lanes), ir_cast(b, IR_I8, part));
+        const ir_expr *part = all > lanes ? ir_shuffle(b, quantised, quantised, lanes, pick) : quantised;
+        ir_store(b, dl_quantised_probabilities(d, r, plane, ir_plus(b, j, from), lanes), ir_cast(b, IR_I8, part));
     }
 }
 
-static void store_codes(const d_lanes *d, const ir_expr *r, const ir_expr *j, const ir_expr *code) {
+static void store_quantised(const d_lanes *d, const ir_expr *r, const ir_expr *j, const ir_expr *quantised) {
     ir_builder *b = d->b;
-    if (!code) return;
+    if (!quantised) return;
     if (d->planes == 2) {
-        const ir_expr *high = ir_apply(b, IR_SHR, code, int_lanes(d, PLANE_BITS, code->type.lanes), NULL);
+        const ir_expr *high = ir_apply(b, IR_SHR, quantised, int_lanes(d, PLANE_BITS, quantised->type.lanes), NULL);
         store_plane(d, r, 0, j, ir_let(b, "high", high));
     }
-    store_plane(d, r, d->planes - 1, j, code);
+    store_plane(d, r, d->planes - 1, j, quantised);
 }
 
-static const ir_expr *code_of(const d_lanes *d, const ir_expr *x) {
+static const ir_expr *quantised_of(const d_lanes *d, const ir_expr *x) {
     return ir_let(d->b, "code", ir_cast(d->b, IR_I32, ir_rint(d->b, x)));
 }
 
@@ -100,51 +101,51 @@ static const ir_expr *weigh_row(const d_lanes *d, const dl_tile *tile, const ir_
     return ir_let(b, "range", ir_select(b, is_negative, mha_number(c, NAN, 1), range));
 }
 
-/* Codes of weights; returns their unit. */
-static const ir_expr *encode_weights(const d_lanes *d, const dl_tile *tile, const ir_expr *r) {
+/* Quantises weights; returns their unit. */
+static const ir_expr *quantise_probabilities(const d_lanes *d, const dl_tile *tile, const ir_expr *r) {
     ir_builder *b = d->b;
     const mha_context *c = d->c;
-    const ir_expr *range = weigh_row(d, tile, r), *largest = mha_number(c, dl_largest_code(d), 1);
+    const ir_expr *range = weigh_row(d, tile, r), *largest = mha_number(c, dl_largest_quantised(d), 1);
     const ir_expr *steps = ir_let(b, "steps", ir_div(b, largest, range));
     const ir_expr *usable = ir_splat(b, ir_let(b, "usable", mha_is_usable_scale(c, steps)), d->lanes);
     IR_FOR(b, j, ir_idx(b, 0), tile->keys, d->lanes) {
         const ir_expr *w = ir_load(b, ir_at(b, d->scores, d->lanes, 2, r, j));
         const ir_expr *x = ir_mul(b, w, ir_splat(b, steps, d->lanes));
-        store_codes(d, r, j, code_of(d, ir_select(b, usable, x, mha_number(c, 0, d->lanes))));
+        store_quantised(d, r, j, quantised_of(d, ir_select(b, usable, x, mha_number(c, 0, d->lanes))));
     }
     return ir_div(b, range, largest);
 }
 
 /* ---- A row ---- */
 
-/* P of all keys, as codes or, if weights follow, as numbers. Returns the sum; NaN if some p is NaN. */
+/* P of all keys, quantised, or as numbers if weights follow. Returns the sum; NaN if some p is NaN. */
 static const ir_expr *exponentials(const d_lanes *d, const dl_tile *tile, const ir_expr *r, const ir_expr *base) {
     ir_builder *b = d->b;
     const mha_context *c = d->c;
     const int lanes = dl_side_by_side(d);
     const ir_expr *bases = ir_let(b, "bases", ir_splat(b, base, lanes));
-    const ir_expr *largest = mha_number(c, dl_largest_code(d), lanes);
+    const ir_expr *largest = mha_number(c, dl_largest_quantised(d), lanes);
     const ir_access *sum = new_sum(d, "sum", IR_I32, lanes), *odd = new_sum(d, "odd", c->elem, lanes);
     IR_FOR(b, j, ir_idx(b, 0), tile->keys, lanes) {
         const ir_access *score = ir_at(b, d->scores, lanes, 2, r, j);
         const ir_expr *p = ir_let(b, "p", mha_exp(c, ir_load(b, score), bases));
-        const ir_expr *code = code_of(d, ir_mul(b, p, largest));
-        add_to(d, sum, code);
+        const ir_expr *quantised = quantised_of(d, ir_mul(b, p, largest));
+        add_to(d, sum, quantised);
         add_to(d, odd, p);
         if (d->v_scales)
             ir_store(b, score, p);
         else
-            store_codes(d, r, j, code);
+            store_quantised(d, r, j, quantised);
     }
     const ir_expr *zero = ir_mul(b, total_of(d, "odd_lanes", odd), mha_number(c, 0, 1));
     const ir_expr *total = ir_cast(b, c->elem, total_of(d, "code_lanes", sum));
-    return ir_let(b, "tile_sum", ir_add(b, ir_div(b, total, mha_number(c, dl_largest_code(d), 1)), zero));
+    return ir_let(b, "tile_sum", ir_add(b, ir_div(b, total, mha_number(c, dl_largest_quantised(d), 1)), zero));
 }
 
-/* Where V's scale is that of the head, it is no part of a code. */
+/* A scale of V's head is no part of the quantised probabilities. */
 static const ir_expr *unit_of_head(const d_lanes *d) {
     const ir_expr *scale = dl_v_scales(d, NULL, 1);
-    return ir_div(d->b, scale ? scale : mha_number(d->c, 1, 1), mha_number(d->c, dl_largest_code(d), 1));
+    return ir_div(d->b, scale ? scale : mha_number(d->c, 1, 1), mha_number(d->c, dl_largest_quantised(d), 1));
 }
 
 static void join_sum(const d_lanes *d, const ir_expr *r, const ir_expr *max, const ir_expr *sum) {
@@ -157,7 +158,7 @@ static void join_sum(const d_lanes *d, const ir_expr *r, const ir_expr *max, con
     ir_store(b, ir_at(b, d->p_shares, 1, 1, r), join.share);
 }
 
-void dl_code_softmax(d_lanes *d, const dl_tile *tile, const ir_expr *r, const ir_expr *largest) {
+void dl_quantised_softmax(d_lanes *d, const dl_tile *tile, const ir_expr *r, const ir_expr *largest) {
     ir_builder *b = d->b;
     const mha_context *c = d->c;
     largest = ir_let(b, "tile_max", largest);
@@ -165,9 +166,10 @@ void dl_code_softmax(d_lanes *d, const dl_tile *tile, const ir_expr *r, const ir
     const ir_expr *empty = ir_let(b, "empty", ir_eq(b, largest, mha_number(c, -INFINITY, 1)));
     const ir_expr *base = ir_let(b, "base", ir_select(b, empty, zero, largest));
     join_sum(d, r, largest, exponentials(d, tile, r, base));
-    const ir_expr *unit = d->v_scales ? encode_weights(d, tile, r) : ir_select(b, empty, zero, unit_of_head(d));
+    const ir_expr *unit = d->v_scales ? quantise_probabilities(d, tile, r) : ir_select(b, empty, zero, unit_of_head(d));
     ir_store(b, ir_at(b, d->p_units, 1, 1, r), unit);
-    /* A last key that is alone is multiplied with its three neighbours' codes and zeros. */
+    /* A last key that is alone is multiplied with its three neighbours and zeros. */
     for (int64_t plane = 0; plane < d->planes; plane++)
-        ir_store(b, dl_share_codes(d, r, plane, tile->keys, FOUR), ir_bitcast(b, IR_I8, ir_int(b, IR_I32, 0)));
+        ir_store(b, dl_quantised_probabilities(d, r, plane, tile->keys, FOUR),
+                 ir_bitcast(b, IR_I8, ir_int(b, IR_I32, 0)));
 }

@@ -1,13 +1,13 @@
-/* Values in integers (integer=all): V's codes as they lie, times the codes of the probabilities of a tile.
+/* Values in integers (integer=all): quantised V as it lies, times the quantised values of the probabilities of a tile.
  *
- *     value = (sum_j code[j] * v[j]) * unit         the sum is exact
+ *     value = (sum_j quantised[j] * v[j]) * unit         the sum is exact
  *     o     = o * kept + value * share              quantised_softmax.c says what these are
  *
- * A code is as many planes of unsigned bytes as those of Q: high * 256 + low. Each plane is a row of the register tile.
- * A tile has at most MHA_INTEGER_KEYS keys, so that the sum of a plane is a whole number in f32, too.
+ * A quantised value is as many planes of unsigned bytes as those of Q: high * 256 + low. Each plane is a row of the
+ * register tile. A tile has at most MHA_INTEGER_KEYS keys, so that the sum of a plane is a whole number in f32, too.
  *
- * Codes of i4 are multiplied as 16 times themselves, those in one half of the bytes after those in the other, and the
- * sums shifted back.
+ * Values of int4 are multiplied as 16 times themselves, those in one half of the bytes after those in the other, and
+ * the sums shifted back.
  *
  * dot4 wants the bytes of four keys side by side. Rows of V are interleaved for that within segments of 16 columns, as
  * unpack instructions do, and the columns of a finished sum are put in order. */
@@ -21,7 +21,7 @@ enum {
     HALF_BITS = 4,
     SIGN_BITS = (int)0x80808080,
     UPPER_HALVES = (int)0xf0f0f0f0,
-    ZERO_CODES = (int)0x88888888 /* of i4 */
+    ZEROS_QUANTISED = (int)0x88888888 /* of i4 */
 };
 
 static const ir_expr *int_lanes(const d_lanes *d, int32_t value, int lanes) {
@@ -70,7 +70,7 @@ static const ir_expr *in_order(const d_lanes *d, const ir_expr *const sum[FOUR],
     return ir_shuffle(b, low, high, d->lanes, both);
 }
 
-const ir_expr *dl_value_codes(const d_lanes *d, const ir_expr *bytes, int half) {
+const ir_expr *dl_value_factors(const d_lanes *d, const ir_expr *bytes, int half) {
     ir_builder *b = d->b;
     if (d->v_halves == 1) return bytes;
     const ir_expr *words = ir_bitcast(b, IR_I32, bytes);
@@ -96,7 +96,7 @@ static void add_keys(d_lanes *d, value_block *block, const dl_streams *streams, 
     mha_product *p = &block->product;
     const ir_expr *row[FOUR], *vector[FOUR];
     for (int n = 0; n < FOUR; n++) {
-        row[n] = ir_bitcast(b, IR_I8, int_lanes(d, d->v_halves > 1 ? ZERO_CODES : 0, d->lanes));
+        row[n] = ir_bitcast(b, IR_I8, int_lanes(d, d->v_halves > 1 ? ZEROS_QUANTISED : 0, d->lanes));
         if (n >= keys) continue;
         const mha_kv_row key = dl_key_at(d, streams, 0, ir_plus(b, i, n));
         const ir_expr *const *index = mha_kv_index(d->c, d->c->v, &key);
@@ -105,11 +105,11 @@ static void add_keys(d_lanes *d, value_block *block, const dl_streams *streams, 
         dl_fetch_columns(d, streams, ir_plus(b, i, n), block->column);
     }
     interleave(d, row, vector);
-    for (int n = 0; n < FOUR; n++) mha_product_vector(p, NULL, n, dl_value_codes(d, vector[n], block->half));
+    for (int n = 0; n < FOUR; n++) mha_product_vector(p, NULL, n, dl_value_factors(d, vector[n], block->half));
     const ir_expr *j = ir_add(b, streams->first[0], i);
     for (int64_t r = 0; r < p->rows; r++) {
         const ir_expr *query = ir_plus(b, block->first_row, r / d->planes);
-        mha_product_repeat(p, "p", r, dl_share_codes(d, query, r % d->planes, j, FOUR));
+        mha_product_repeat(p, "p", r, dl_quantised_probabilities(d, query, r % d->planes, j, FOUR));
     }
 }
 
@@ -135,8 +135,8 @@ const ir_expr *dl_value_sum(const d_lanes *d, const ir_expr *sum) {
     return d->v_halves > 1 ? ir_apply(d->b, IR_SHR, sum, int_lanes(d, HALF_BITS, d->lanes), NULL) : sum;
 }
 
-const ir_expr *dl_sum_with_plane(const d_lanes *d, const ir_expr *sum, const ir_expr *codes) {
-    const ir_expr *part = ir_cast(d->b, d->c->elem, codes);
+const ir_expr *dl_sum_with_plane(const d_lanes *d, const ir_expr *sum, const ir_expr *quantised) {
+    const ir_expr *part = ir_cast(d->b, d->c->elem, quantised);
     return sum ? ir_add(d->b, ir_mul(d->b, sum, mha_number(d->c, HIGH_PLANE, d->lanes)), part) : part;
 }
 
@@ -205,4 +205,4 @@ static void multiply_rows(d_lanes *d, const void *user, const ir_expr *first_row
     dl_each_columns(d, &loop, multiply_columns, &t);
 }
 
-void dl_code_values(d_lanes *d, const dl_tile *tile) { dl_each_rows(d, d->c->s->value_rows, multiply_rows, tile); }
+void dl_quantised_values(d_lanes *d, const dl_tile *tile) { dl_each_rows(d, d->c->s->value_rows, multiply_rows, tile); }

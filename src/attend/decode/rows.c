@@ -43,7 +43,7 @@ void dl_init_row(d_lanes *d, const ir_expr *r) {
     ir_store(b, ir_at(b, d->row_max, 1, 1, r), sink ? sink : mha_number(c, -INFINITY, 1));
     ir_store(b, ir_at(b, d->row_sum, 1, 1, r), sink ? mha_first_sum(c, sink) : mha_number(c, 0, 1));
     if (d->is_serial) ir_store(b, ir_at(b, d->row_sum_lost, 1, 1, r), mha_number(c, 0, 1));
-    const ir_expr *const index[] = {d->entry.batch, row.head, row.token};
+    const ir_expr *const index[] = {d->sequence.batch, row.head, row.token};
     if (!d->planes) load_query(d, index, r);
     IR_FOR(b, at, ir_idx(b, 0), ir_idx(b, d->v_columns), d->lanes) {
         mha_clear_sum(c, ir_at(b, d->o, d->lanes, 2, r, at), d->o_lost);
@@ -71,9 +71,9 @@ static void store_row(d_lanes *d, const ir_expr *r) {
     sum = ir_let(b, "total", mha_sum_with_sink(c, sum, sink));
     if (c->lse) {
         const ir_expr *max = mha_max_with_sink(c, ir_load(b, ir_at(b, d->row_max, 1, 1, r)), sink);
-        mha_store(c, ir_at(b, c->lse, 1, 3, d->entry.batch, row.head, row.token), mha_log_sum(c, max, sum));
+        mha_store(c, ir_at(b, c->lse, 1, 3, d->sequence.batch, row.head, row.token), mha_log_sum(c, max, sum));
     }
-    const ir_expr *const index[] = {d->entry.batch, row.head, row.token};
+    const ir_expr *const index[] = {d->sequence.batch, row.head, row.token};
     mha_store_divided(c, c->out, index, d->o, r, c->p->head_dim_v, sum);
 }
 
@@ -82,13 +82,13 @@ static void share_row(d_lanes *d, const ir_expr *r, bool seen) {
     ir_builder *b = d->b;
     const mha_context *c = d->c;
     const ir_expr *row = ir_let(b, "number", ir_add(b, d->first_row, r));
-    const ir_access *max = ir_at(b, c->parts.max, 1, 4, d->entry.number, d->kv_head, d->chunk, row);
-    const ir_access *sum = ir_at(b, c->parts.sum, 1, 4, d->entry.number, d->kv_head, d->chunk, row);
+    const ir_access *max = ir_at(b, c->parts.max, 1, 4, d->sequence.number, d->kv_head, d->chunk, row);
+    const ir_access *sum = ir_at(b, c->parts.sum, 1, 4, d->sequence.number, d->kv_head, d->chunk, row);
     ir_store(b, max, seen ? ir_load(b, ir_at(b, d->row_max, 1, 1, r)) : mha_number(c, -INFINITY, 1));
     ir_store(b, sum, seen ? ir_load(b, ir_at(b, d->row_sum, 1, 1, r)) : mha_number(c, 0, 1));
     if (!seen) return;
     IR_FOR(b, at, ir_idx(b, 0), ir_idx(b, d->v_columns), d->lanes) {
-        ir_store(b, ir_at(b, c->parts.out, d->lanes, 5, d->entry.number, d->kv_head, d->chunk, row, at),
+        ir_store(b, ir_at(b, c->parts.out, d->lanes, 5, d->sequence.number, d->kv_head, d->chunk, row, at),
                  ir_load(b, ir_at(b, d->o, d->lanes, 2, r, at)));
     }
 }
@@ -119,13 +119,13 @@ void dl_merge_row(d_lanes *d, const ir_expr *r) {
         .values = c->parts.out,
         .rank = 4,
         .part_dim = 2,
-        .index = {d->entry.number, d->kv_head, NULL, ir_let(b, "number", ir_add(b, d->first_row, r))},
-        .count = ir_ceil_div(b, d->entry.seq_kv, c->s->kv_chunk),
+        .index = {d->sequence.number, d->kv_head, NULL, ir_let(b, "number", ir_add(b, d->first_row, r))},
+        .count = ir_ceil_div(b, d->sequence.seq_kv, c->s->kv_chunk),
         .columns = d->v_columns,
         .sink = sink_of(d, &row),
     };
     if (c->p->integer == ATTUNE_INTEGER_ALL)
-        mha_join_parts(c, &parts, c->out, c->lse, (const ir_expr *const[]){d->entry.batch, row.head, row.token});
+        mha_join_parts(c, &parts, c->out, c->lse, (const ir_expr *const[]){d->sequence.batch, row.head, row.token});
     else
-        mha_merge_parts(c, &parts, c->out, c->lse, (const ir_expr *const[]){d->entry.batch, row.head, row.token});
+        mha_merge_parts(c, &parts, c->out, c->lse, (const ir_expr *const[]){d->sequence.batch, row.head, row.token});
 }

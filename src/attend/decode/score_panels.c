@@ -17,7 +17,7 @@ mha_row dl_vector_of_keys(const d_lanes *d, const dl_tile *tile, const ir_expr *
     ir_builder *b = d->b;
     const ir_expr *last = ir_plus(b, tile->keys, -1), *lanes = ir_idx(b, d->lanes);
     const ir_expr *j = ir_min(b, ir_plus(b, first, number * d->lanes), last);
-    const mha_kv_row key = mha_kv_row_at(d->c, &d->entry, d->kv_head, ir_let(b, "key", ir_add(b, tile->first, j)));
+    const mha_kv_row key = mha_kv_row_at(d->c, &d->sequence, d->kv_head, ir_let(b, "key", ir_add(b, tile->first, j)));
     mha_row vector = mha_kv_row_of(d->c, d->c->k, &key);
     const ir_expr *place = ir_mul(b, ir_div(b, vector.first, lanes), lanes);
     vector.first = ir_let_index(b, "place", ir_idx(b, ATTUNE_PANEL_TOKENS - d->lanes + 1), place);
@@ -55,7 +55,7 @@ static void multiply(d_lanes *d, void *user, const ir_expr *column, int64_t coun
     }
 }
 
-/* The same of a block of codes of i4, in the order of its columns: first those in the lower halves of its bytes. */
+/* The same of a block of int4 values, in the order of its columns: first those in the lower halves of its bytes. */
 static void multiply_nibbles(d_lanes *d, void *user, const ir_expr *column, int64_t count) {
     enum { UNIT = 4, UNITS = 4, HALF = MHA_BLOCK_COLUMNS / 2 };
     ir_builder *b = d->b;

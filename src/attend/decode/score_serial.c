@@ -47,7 +47,7 @@ void dl_serial_scores(d_lanes *d, const dl_tile *tile) {
         const ir_expr *last = ir_plus(b, tile->keys, -1);
         for (int l = 0; l < d->lanes; l++) {
             const ir_expr *own = ir_min(b, ir_plus(b, i, l), last);
-            t.key[l] = mha_kv_row_at(d->c, &d->entry, d->kv_head, ir_let(b, "j", ir_add(b, tile->first, own)));
+            t.key[l] = mha_kv_row_at(d->c, &d->sequence, d->kv_head, ir_let(b, "j", ir_add(b, tile->first, own)));
         }
         dl_each_rows(d, d->c->s->score_rows, register_tile, &t);
     }

@@ -9,7 +9,8 @@
 /* ---- the user's functions ---- */
 
 mha_place dl_place_of_row(const d_lanes *d, const dl_row *row) {
-    return (mha_place){.entry = &d->entry, .head = row->head, .kv_head = d->kv_head, .query = row->query, .lanes = 1};
+    return (mha_place){
+        .sequence = &d->sequence, .head = row->head, .kv_head = d->kv_head, .query = row->query, .lanes = 1};
 }
 
 mha_place dl_place_of_keys(const d_lanes *d, const dl_row *row, const dl_tile *tile, const ir_expr *j, int lanes) {
@@ -35,8 +36,8 @@ dl_sight dl_sight_of(const d_lanes *d, const dl_tile *tile, const dl_row *row) {
     dl_sight sight = {.tile = tile, .row = row, .values = d->values_of_task};
     mha_fill_values(d->c, MHA_MASK_FUNCTION, &place, &sight.values);
     if (!d->masks_positions) return sight;
-    const ir_expr *position = ir_let(d->b, "position", ir_add(d->b, d->entry.base, row->query));
-    const mha_sight keys = mha_sight_at(d->c, &d->entry, position);
+    const ir_expr *position = ir_let(d->b, "position", ir_add(d->b, d->sequence.base, row->query));
+    const mha_sight keys = mha_sight_at(d->c, &d->sequence, position);
     sight.by_position =
         (mha_sight){in_tile(d, tile, "first_seen", keys.first), in_tile(d, tile, "last_seen", keys.last),
                     in_tile(d, tile, "last_global", keys.last_global)};
@@ -57,7 +58,7 @@ static const ir_expr *load_masks(const d_lanes *d, const dl_sight *sight, mha_te
     const ir_buffer *masks = d->c->params.tensor[id];
     if (!masks) return NULL;
     const ir_expr *end = d->c->params.size[size], *key = ir_let(b, "key", ir_add(b, sight->tile->first, j));
-    const ir_expr *const index[] = {d->entry.number, sight->row->head, sight->row->query, key};
+    const ir_expr *const index[] = {d->sequence.number, sight->row->head, sight->row->query, key};
     const ir_type type = ir_type_of(id == MHA_ATTN_MASK ? IR_I32 : d->c->elem, lanes);
     const ir_access *value = ir_at(b, ir_alloc(b, "masks", IR_REG, type, 0, NULL), lanes, 0);
     IR_IF(b, ir_le(b, ir_plus(b, key, lanes), end)) {
@@ -140,7 +141,7 @@ static mha_score_operands operands_of_row(const d_lanes *d, const dl_row *row) {
     if (!slopes) return (mha_score_operands){0};
     const ir_expr *slope = mha_load(c, ir_at(b, slopes, 1, 1, row->head));
     slope = ir_let(b, "slope", ir_splat(b, slope, d->lanes));
-    const ir_expr *position = ir_cast(b, c->elem, ir_add(b, d->entry.base, row->query));
+    const ir_expr *position = ir_cast(b, c->elem, ir_add(b, d->sequence.base, row->query));
     return (mha_score_operands){.slope = slope, .position = ir_let(b, "position", ir_splat(b, position, d->lanes))};
 }
 
@@ -256,8 +257,8 @@ void dl_softmax(d_lanes *d, const dl_tile *tile) {
     IR_FOR(b, r, ir_idx(b, 0), d->padded_rows, 1) {
         hide_beyond(d, tile, r);
         score_rows_of(d, tile, r);
-        if (d->p_codes) {
-            dl_code_softmax(d, tile, r, largest(d, tile, r));
+        if (d->p_quantised) {
+            dl_quantised_softmax(d, tile, r, largest(d, tile, r));
             continue;
         }
         const ir_access *row_max = ir_at(b, d->row_max, 1, 1, r);

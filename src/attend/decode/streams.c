@@ -18,7 +18,7 @@ static const ir_expr *tokens_of_caches(const d_lanes *d) {
 /* The place of `keys` keys from key `first` of the tile on, which lie one after the other. */
 static mha_kv_row place(const d_lanes *d, const dl_tile *tile, const ir_expr *first, const ir_expr *keys) {
     const mha_context *c = d->c;
-    mha_kv_row at = mha_kv_row_at(c, &d->entry, d->kv_head, ir_add(d->b, tile->first, first));
+    mha_kv_row at = mha_kv_row_at(c, &d->sequence, d->kv_head, ir_add(d->b, tile->first, first));
     at.index[2] = dl_first(d, "token", at.index[2], keys, tokens_of_caches(d));
     if (c->k_is_linear) at.linear[2] = dl_first(d, "token", at.linear[2], keys, mha_kv_tokens(c, c->k));
     return at;
@@ -72,9 +72,10 @@ static mha_kv_row key_of_next_page(const d_lanes *d, const dl_streams *streams, 
     return key;
 }
 
-/* Some keys ahead, into the second cache: into the first one asking costs more than it gains; but not of codes that are
- * multiplied as they lie, which are used up faster than they come. Beyond a page lie other heads and sequences: where
- * no key of the page is so far ahead, that of the next page is asked for, or none where the next one is not known. */
+/* Some keys ahead, into the second cache: into the first one asking costs more than it gains; but not of quantised
+ * values that are multiplied as they lie, which are used up faster than they come. Beyond a page lie other heads and
+ * sequences: where no key of the page is so far ahead, that of the next page is asked for, or none where the next one
+ * is not known. */
 void dl_fetch_ahead(const d_lanes *d, const ir_buffer *k_or_v, const dl_streams *streams, int64_t stream,
                     const ir_expr *i) {
     enum { LINE = 64 };
@@ -134,7 +135,7 @@ static void cut(d_lanes *d, const visit *v, const ir_expr *first, const ir_expr 
     one_stream(d, v, dl_first(d, "in_tile", ir_add(b, first, done), rest, v->tile->keys), rest, &rest_at);
 }
 
-/* The keys of the tile in pages from page number `page` (counted from the entry's first) on. */
+/* The keys of the tile in pages from page number `page` (counted from the sequence's first) on. */
 static void each_page(d_lanes *d, const visit *v, const ir_expr *first_page) {
     ir_builder *b = d->b;
     const dl_tile *tile = v->tile;
@@ -161,12 +162,12 @@ static bool streams_are_pages(const d_lanes *d, const visit *v) {
            v->count * page_size <= kv_tile;
 }
 
-/* The page of a key of the entry; of its last one, if it has no such key. */
+/* The page of a key of the sequence; of its last one, if it has no such key. */
 static mha_kv_row page_after(const d_lanes *d, const ir_expr *key) {
     ir_builder *b = d->b;
-    const ir_expr *last = ir_plus(b, d->entry.seq_kv, -1);
-    key = dl_first(d, "next", ir_min(b, key, last), ir_idx(b, 1), d->entry.seq_kv);
-    return mha_kv_row_at(d->c, &d->entry, d->kv_head, key);
+    const ir_expr *last = ir_plus(b, d->sequence.seq_kv, -1);
+    key = dl_first(d, "next", ir_min(b, key, last), ir_idx(b, 1), d->sequence.seq_kv);
+    return mha_kv_row_at(d->c, &d->sequence, d->kv_head, key);
 }
 
 /* Whether kv_prefetch is a page of K or V, or more. */

@@ -5,7 +5,7 @@
 #include "problem/problem.h"
 #include "schedule/variant.h"
 
-/* Rows of a KV head of the longest entry. */
+/* Rows of a KV head of the longest sequence. */
 static const ir_expr *all_rows(const d_lanes *d) { return ir_times(d->b, d->c->params.size[MHA_SEQ_Q], d->c->group); }
 
 static const ir_expr *all_chunks(const d_lanes *d) {
@@ -36,17 +36,17 @@ typedef struct key_range {
 
 static const ir_expr *position_of(const d_lanes *d, const ir_expr *row) {
     const ir_expr *query = ir_div(d->b, ir_add(d->b, d->first_row, row), ir_idx(d->b, d->c->group));
-    return ir_add(d->b, d->entry.base, query);
+    return ir_add(d->b, d->sequence.base, query);
 }
 
 static key_range keys_of_task(const d_lanes *d) {
     ir_builder *b = d->b;
     const mha_context *c = d->c;
-    key_range keys = {.first = ir_idx(b, 0), .end = d->entry.seq_kv};
+    key_range keys = {.first = ir_idx(b, 0), .end = d->sequence.seq_kv};
     if (!c->has_first && !c->has_last) return keys;
     const ir_expr *low = ir_let(b, "low", position_of(d, ir_idx(b, 0)));
     const ir_expr *high = ir_let(b, "high", position_of(d, ir_plus(b, d->rows, -1)));
-    const mha_sights sights = mha_sights_of(c, &d->entry, low, high);
+    const mha_sights sights = mha_sights_of(c, &d->sequence, low, high);
     keys.all_end = ir_let(b, "low_end", sights.all_end);
     keys.all_first = ir_let(b, "all_first", sights.all_first);
     keys.first = sights.globals_end ? ir_idx(b, 0) : sights.some_first;
@@ -75,7 +75,7 @@ static void visit_tile(d_lanes *d, const dl_tile *tile) {
     dl_load_scales(d, tile);
     if (d->k_group_scales) dl_load_group_scales(d, tile);
     if (d->planes) /* sums of integers are the same in any order */
-        (d->k_by_panels ? dl_code_panel_scores : dl_code_scores)(d, tile);
+        (d->k_by_panels ? dl_quantised_panel_scores : dl_quantised_scores)(d, tile);
     else if (d->k_by_panels)
         dl_panel_scores(d, tile);
     else if (d->is_serial)
@@ -83,8 +83,8 @@ static void visit_tile(d_lanes *d, const dl_tile *tile) {
     else
         dl_scores(d, tile);
     dl_softmax(d, tile);
-    if (d->p_codes)
-        (d->v_by_panels ? dl_code_panel_values : dl_code_values)(d, tile);
+    if (d->p_quantised)
+        (d->v_by_panels ? dl_quantised_panel_values : dl_quantised_values)(d, tile);
     else
         dl_values(d, tile);
 }
@@ -96,7 +96,7 @@ static void visit_keys(d_lanes *d, const key_range *task, const ir_expr *first, 
     IR_FOR(b, key, first, end, most) {
         tile.keys = tiles_are_whole(d) ? ir_idx(b, most) : ir_min(b, ir_sub(b, end, key), ir_idx(b, most));
         tile.keys = ir_let_in(b, "keys", ir_idx(b, 1), ir_idx(b, most + 1), tile.keys);
-        tile.first = dl_first(d, "first_key", key, tile.keys, d->entry.seq_kv);
+        tile.first = dl_first(d, "first_key", key, tile.keys, d->sequence.seq_kv);
         tile.is_partial = is_partial(d, task, &tile);
         const bool asks = mha_has_function(d->c, MHA_MASK_FUNCTION);
         IR_GUARD(b, asks, dl_shows_some(d, &tile)) visit_tile(d, &tile);
@@ -122,7 +122,7 @@ static void build_task(d_lanes *d) {
     IR_GUARD(b, !d->one_chunk, ir_lt(b, first, end)) {
         dl_alloc_scratch(d);
         IR_FOR(b, r, ir_idx(b, 0), d->padded_rows, 1) dl_init_row(d, r);
-        if (d->planes) dl_encode_queries(d);
+        if (d->planes) dl_quantise_queries(d);
         visit_keys(d, &task, first, end);
         dl_finish_rows(d, true);
     }
@@ -132,13 +132,13 @@ static void build_task(d_lanes *d) {
 
 /* ---- phases ---- */
 
-/* Opens the entry and the rows of a task. If their number is known only at run time, there may be none. */
+/* Opens the sequence and the rows of a task. If their number is known only at run time, there may be none. */
 static void open_rows(d_lanes *d, const ir_expr *number, const ir_expr *task) {
     ir_builder *b = d->b;
-    d->entry = mha_entry_open(d->c, number);
+    d->sequence = mha_sequence_open(d->c, number);
     mha_scale_open(d->c);
     d->first_row = ir_times(b, task, d->max_rows);
-    const ir_expr *left = ir_sub(b, ir_times(b, d->entry.seq_q, d->c->group), d->first_row);
+    const ir_expr *left = ir_sub(b, ir_times(b, d->sequence.seq_q, d->c->group), d->first_row);
     d->rows = d->fixed_rows ? ir_idx(b, d->fixed_rows) : ir_let(b, "rows", ir_min(b, left, ir_idx(b, d->max_rows)));
 }
 

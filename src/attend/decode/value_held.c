@@ -50,7 +50,7 @@ static mha_kv_row next_page(const d_lanes *d, const dl_tile *tile, const dl_stre
     ir_builder *b = d->b;
     const ir_expr *end = ir_add(b, streams->first[0], streams->keys);
     const ir_expr *next = ir_add(b, tile->first, ir_min(b, end, ir_plus(b, tile->keys, -1)));
-    return mha_kv_row_at(d->c, &d->entry, d->kv_head, dl_first(d, "next", next, ir_idx(b, 1), d->entry.seq_kv));
+    return mha_kv_row_at(d->c, &d->sequence, d->kv_head, dl_first(d, "next", next, ir_idx(b, 1), d->sequence.seq_kv));
 }
 
 /* A key: number i of a stream. */

@@ -10,7 +10,6 @@ void ql_derive_sizes(q_lanes *c) {
     const mha_context *m = c->m;
     const attune_problem *p = m->p;
     c->width = m->variant.by_pairs ? 2 : 1;
-    c->codes = m->key_codes.codes != NULL;
     c->stripe_rows = (int64_t)m->s->score_row_vectors * m->lanes;
     c->max_stripes = m->s->task_row_vectors / m->s->score_row_vectors;
     c->has_edges = m->has_first || m->has_last;
@@ -39,12 +38,12 @@ static bool is_copied(const mha_context *m, const ir_buffer *k_or_v) {
     return m->s->kv_copy == ATTUNE_COPY_ALL || (m->s->kv_copy == ATTUNE_COPY_CONVERTED && k_or_v->type.elem != m->elem);
 }
 
-static void alloc_codes(q_lanes *c) {
+static void alloc_quantised(q_lanes *c) {
     const int64_t rows[] = {c->max_stripes, c->stripe_rows};
     c->row_scale = ir_scratch(c->b, "row_scales", c->m->elem, 2, rows);
     c->row_mean = ir_scratch(c->b, "row_means", c->m->elem, 2, rows);
-    c->row_codes = ir_scratch(c->b, "row_codes", IR_I8, 1, (int64_t[]){mha_code_columns(c->m)});
-    c->row_numbers = mha_code_numbers(c->m);
+    c->row_quantised = ir_scratch(c->b, "row_codes", IR_I8, 1, (int64_t[]){mha_quantised_columns(c->m)});
+    c->row_numbers = mha_row_numbers(c->m);
 }
 
 void ql_alloc_scratch(q_lanes *c) {
@@ -52,15 +51,15 @@ void ql_alloc_scratch(q_lanes *c) {
     const int64_t stripes = c->max_stripes, count = c->stripe_rows;
     const int64_t rows[] = {stripes, count}, tile[] = {m->s->kv_tile, count};
     const int64_t pairs = ceil_div(m->s->kv_tile, 2);
-    const int64_t units = c->codes ? ql_code_units(c) : m->p->head_dim / c->width;
-    const mha_kind kind = c->codes ? MHA_DOT4 : ql_kind(c);
+    const int64_t units = ql_is_quantised(c) ? ql_quantised_units(c) : m->p->head_dim / c->width;
+    const mha_kind kind = ql_is_quantised(c) ? MHA_DOT4 : ql_kind(c);
     c->qt = ir_scratch(c->b, "qt", mha_factor_elem(m, kind), 3, (int64_t[]){stripes, units, count * kind});
-    if (c->codes) alloc_codes(c);
+    if (ql_is_quantised(c)) alloc_quantised(c);
     c->scores = by_vectors(c, "scores", m->elem, m->s->kv_tile + c->width - 1);
     c->probabilities = c->width == 2 ? by_vectors(c, "probabilities", IR_BF16, pairs) : c->scores;
     if (c->width == 2 && !m->v_pairs)
         c->values = ir_scratch(c->b, "values", IR_BF16, 2, (int64_t[]){pairs, 2 * m->p->head_dim_v});
-    if (!c->codes && (c->width == 1 ? is_copied(m, m->k) : m->k->type.elem != IR_BF16))
+    if (!ql_is_quantised(c) && (c->width == 1 ? is_copied(m, m->k) : m->k->type.elem != IR_BF16))
         c->keys =
             ir_scratch(c->b, "keys", mha_factor_elem(m, ql_kind(c)), 2, (int64_t[]){m->s->kv_tile, m->p->head_dim});
     if (c->width == 1 && is_copied(m, m->v) && c->v->values == MHA_VALUES_TRANSPOSED)
@@ -95,7 +94,7 @@ void ql_alloc_scratch(q_lanes *c) {
 
 /* ---- where things lie ---- */
 
-int64_t ql_code_units(const q_lanes *c) { return ceil_div(c->m->p->head_dim, MHA_DOT4); }
+int64_t ql_quantised_units(const q_lanes *c) { return ceil_div(c->m->p->head_dim, MHA_DOT4); }
 
 static const ir_access *at_vector(const q_lanes *c, const ir_buffer *buffer, int lanes, const ir_expr *v,
                                   const ir_expr *j) {

@@ -1,11 +1,11 @@
 /* The q-lanes strategy, for prefill: vector lanes run along query rows, so that the softmax is lane-wise and K and V
  * are read as broadcast scalars, as they lie.
  *
- *   row     one query row of one KV head; an entry has seq_q * group of them, the heads of a group interleaved (row r
+ *   row     one query row of one KV head; a sequence has seq_q * group of them, the heads of a group interleaved (row r
  *           is query r / group of head r % group), so that neighbours see nearly the same keys
  *   stripe  score_row_vectors * lanes rows: what a register tile spans
- *   task    up to task_row_vectors / score_row_vectors stripes of one KV head of one batch entry; spread evenly where
- *           their number is known when compiling. Else there are tasks for the longest entry, and those without a
+ *   task    up to task_row_vectors / score_row_vectors stripes of one KV head of one sequence; spread evenly where
+ *           their number is known when compiling. Else there are tasks for the longest sequence, and those without a
  *           stripe end at once
  *   tile    the keys from t * kv_tile on, kv_tile of them or as many as there are
  *
@@ -73,7 +73,6 @@ typedef struct q_lanes {
     /* scratch of a task; elem is that of the arithmetic. Operands of products are elem, one to a lane (width 1), or
      * pairs of bf16, two to a lane (width 2). */
     int width;
-    bool codes;          /* scores are sums of integers: qt holds codes (score_quantised.c) */
     const ir_buffer *qt; /* operand [stripe, head_dim / width, stripe_rows * width]: Q^T times mha_query_sign */
     /* elem [score_row_vectors, kv_tile, lanes]: S^T; of pairs one key more. Each vector of rows is by itself: the
      * softmax goes from key to key, and its accesses do not compete for the same sets of the cache. spans: elem
@@ -81,9 +80,9 @@ typedef struct q_lanes {
     const ir_buffer *scores;
     /* operand [score_row_vectors, kv_tile / width, lanes * width]: P^T; width 1: the scores */
     const ir_buffer *probabilities;
-    const ir_buffer *row_scale, *row_mean;    /* codes: elem [stripe, stripe_rows], of a row and of its q . mean key */
-    const ir_buffer *row_codes, *row_numbers; /* codes: i8 and elem [code columns], of the row at hand */
-    const ir_buffer *keys;                    /* elem [kv_tile, head_dim]: K of the tile; NULL: read where it lies */
+    const ir_buffer *row_scale, *row_mean; /* quantised: elem [stripe, stripe_rows], of a row and of its q . mean key */
+    const ir_buffer *row_quantised, *row_numbers; /* quantised: i8 and elem [padded columns], of the row at hand */
+    const ir_buffer *keys;    /* elem [kv_tile, head_dim]: K of the tile; NULL: read where it lies */
     const ir_buffer *values;  /* operand [kv_tile / width, head_dim_v * width]: V of the tile; NULL: the same, or
                                * the context's v_pairs */
     const ir_buffer *ot;      /* elem [stripe, head_dim_v, stripe_rows]: O^T, not yet divided */
@@ -107,8 +106,8 @@ typedef struct q_lanes {
     const ir_buffer *keep;        /* i8 [kv_tile, stripe_rows]: attn_mask of the tile and stripe, if there is no bias */
     const ir_buffer *bias;        /* elem [kv_tile, stripe_rows]: attn_bias, -inf where attn_mask is false */
     /* variables of the task */
-    mha_entry e;     /* ends where a short mask does */
-    mha_entry whole; /* as users' functions see it */
+    mha_sequence e;     /* ends where a short mask does */
+    mha_sequence whole; /* as users' functions see it */
     const ir_expr *kv_head, *rows, *first_stripe, *stripes;
     const ir_expr *next_head, *next_batch, *next_kv_batch; /* task_prefetch=head; else NULL */
     /* the user's functions: values that all rows share; those of rows, by node [stripe, stripe_rows] */
@@ -150,6 +149,9 @@ void ql_alloc_scratch(q_lanes *c);
 
 static inline mha_kind ql_kind(const q_lanes *c) { return mha_kind_of(c->width == 2); }
 
+/* Scores are sums of integers: qt holds quantised rows (score_quantised.c). */
+static inline bool ql_is_quantised(const q_lanes *c) { return c->m->quantised_k.values != NULL; }
+
 /* A vector of `lanes` equal numbers. */
 static inline const ir_expr *ql_splat(const q_lanes *c, double value) { return mha_number(c->m, value, c->m->lanes); }
 
@@ -165,7 +167,7 @@ static inline int64_t ql_whole_vectors(const q_lanes *c, bool is_last) {
 }
 /* Whether a stripe of the task is the last one of the head. */
 /* Fours of columns of a quantised row. */
-int64_t ql_code_units(const q_lanes *c);
+int64_t ql_quantised_units(const q_lanes *c);
 /* prob_mod, see prob_mod.c. */
 static inline bool ql_has_prob(const q_lanes *c) { return mha_has_function(c->m, MHA_PROB_FUNCTION); }
 const ir_expr *ql_is_last(q_lanes *c, const ir_expr *stripe);
@@ -275,11 +277,12 @@ void ql_ask_ahead(q_lanes *c, const q_lanes_tile *tile, const ir_expr *first);
 /* score.c: writes scores and tile_max */
 void ql_scores(q_lanes *c, const q_lanes_tile *tile);
 
-/* score_quantised.c: Q as codes, where c->codes; and the scores of a register tile of its rows and the keys at `rows`.
+/* score_quantised.c: Q quantised, where ql_is_quantised(c); and the scores of a register tile of its rows and the keys
+ * at `rows`.
  */
-void ql_encode_queries(q_lanes *c, const ir_expr *stripe);
-void ql_multiply_codes(q_lanes *c, const q_lanes_tile *tile, const mha_kv_row *rows, int64_t unroll,
-                       const mha_product *scores);
+void ql_quantise_queries(q_lanes *c, const ir_expr *stripe);
+void ql_multiply_quantised(q_lanes *c, const q_lanes_tile *tile, const mha_kv_row *rows, int64_t unroll,
+                           const mha_product *scores);
 
 /* softmax_pairs.c: exponentials of pairs as bf16 at once, of exponents rounded to multiples of 2^-9. Open it before
  * the loop; the sum after the loop is NaN if a score was. */
@@ -294,7 +297,7 @@ ql_pair_exp ql_open_pair_exp(q_lanes *c, const ir_expr *base);
 const ir_expr *ql_pair_exp_of(q_lanes *c, const ql_pair_exp *e, const ir_expr *first, const ir_expr *second);
 const ir_expr *ql_close_pair_exp(q_lanes *c, const ql_pair_exp *e, const ir_expr *sum);
 
-/* softmax.c: the factor of the codes of key j's value */
+/* softmax.c: the factor of quantised V of key j */
 const ir_expr *ql_times_v_scale(q_lanes *c, const q_lanes_tile *tile, const ir_expr *j, const ir_expr *probability);
 /* Scores become probabilities; writes row_max, row_sum and factor */
 void ql_softmax(q_lanes *c, const q_lanes_tile *tile);

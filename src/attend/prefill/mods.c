@@ -6,7 +6,8 @@
 static bool has_heads(const q_lanes *c) { return c->m->group > 1; }
 
 static mha_place place_of_task(const q_lanes *c) {
-    return (mha_place){.entry = &c->whole, .kv_head = c->kv_head, .head = has_heads(c) ? NULL : c->kv_head, .lanes = 1};
+    return (mha_place){
+        .sequence = &c->whole, .kv_head = c->kv_head, .head = has_heads(c) ? NULL : c->kv_head, .lanes = 1};
 }
 
 void ql_open_functions(q_lanes *c) {

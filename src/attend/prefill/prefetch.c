@@ -55,7 +55,7 @@ static void ask_for_keys(q_lanes *c, const ir_buffer *k_or_v, int64_t columns, c
                          const ir_expr *part, int64_t parts) {
     ir_builder *b = c->b;
     const share s = share_of(c, k_or_v, mha_row_elements(c->m, k_or_v, columns), c->m->s->score_keys, part, parts);
-    mha_entry next = c->e;
+    mha_sequence next = c->e;
     next.kv_batch = c->next_kv_batch;
     IR_LOOP(b, r, each(c, "row_ahead", s.rows)) {
         const ir_expr *key = ir_add(b, first, ir_add(b, s.row, r));
@@ -134,8 +134,8 @@ static stripe_ahead next_stripe(q_lanes *c, const ir_expr *stripe) {
                           ir_let(b, "row_ahead", ir_times(b, next, c->stripe_rows))};
 }
 
-/* The next head of the entry. After the last one the first of the next entry, whose place is simple to tell if all
- * entries are alike; otherwise the last one again. */
+/* The next head of the sequence. After the last one the first of the next sequence, whose place is simple to tell if
+ * all sequences are alike; otherwise the last one again. */
 void ql_open_ahead(q_lanes *c) {
     ir_builder *b = c->b;
     if (c->m->s->task_prefetch != ATTUNE_PREFETCH_HEAD) return;
@@ -191,7 +191,7 @@ void ql_ask_ahead(q_lanes *c, const q_lanes_tile *tile, const ir_expr *first) {
     const int64_t tiles = ceil_div(ir_is_const(c->e.seq_kv) ? c->e.seq_kv->value.i : MHA_USUAL_LENGTH, rows);
     const ir_expr *stripe = ir_let(b, "stripe_of_head", ir_add(b, c->first_stripe, tile->stripe));
     const ir_expr *key = ir_let(b, "ahead_from", ir_add(b, tile->first_key, first));
-    if (!c->codes) ask_for_keys(c, m->k, m->p->head_dim, key, stripe, stripes);
+    if (!ql_is_quantised(c)) ask_for_keys(c, m->k, m->p->head_dim, key, stripe, stripes);
     if (m->v_pairs)
         ask_for_pairs(c, key, stripe, stripes);
     else

@@ -8,22 +8,22 @@
 
 enum { LARGEST = 127, TURNED = 128 };
 
-/* ---- Rows that become codes ---- */
+/* ---- Quantised rows ---- */
 
 /* A vector of any target divides it, and so do the four columns of a lane. */
-int64_t mha_code_columns(const mha_context *c) {
+int64_t mha_quantised_columns(const mha_context *c) {
     enum { STEP = 16 };
     return ceil_div(c->p->head_dim, STEP) * STEP;
 }
 
 static void clear_row(const mha_context *c, const mha_row *row) {
-    IR_FOR(c->b, at, ir_idx(c->b, 0), ir_idx(c->b, mha_code_columns(c)), c->lanes) {
+    IR_FOR(c->b, at, ir_idx(c->b, 0), ir_idx(c->b, mha_quantised_columns(c)), c->lanes) {
         ir_store(c->b, mha_row_access(c, row, at, c->lanes), mha_number(c, 0, c->lanes));
     }
 }
 
-const ir_buffer *mha_code_numbers(const mha_context *c) {
-    const ir_buffer *numbers = ir_scratch(c->b, "numbers", c->elem, 1, (int64_t[]){mha_code_columns(c)});
+const ir_buffer *mha_row_numbers(const mha_context *c) {
+    const ir_buffer *numbers = ir_scratch(c->b, "numbers", c->elem, 1, (int64_t[]){mha_quantised_columns(c)});
     const mha_row row = {numbers, {NULL}, NULL};
     if (numbers) clear_row(c, &row);
     return numbers;
@@ -32,8 +32,8 @@ const ir_buffer *mha_code_numbers(const mha_context *c) {
 /* Turns of a loop over so many vectors. */
 static int64_t unrolling(int64_t vectors) { return divisor_below(vectors, 4); }
 
-const ir_expr *mha_code_columns_begin(const mha_context *c) {
-    const int64_t vectors = mha_code_columns(c) / c->lanes;
+const ir_expr *mha_quantised_columns_begin(const mha_context *c) {
+    const int64_t vectors = mha_quantised_columns(c) / c->lanes;
     const ir_expr *vector = mha_steps_begin(c, "vector", ir_idx(c->b, 0), ir_idx(c->b, vectors), unrolling(vectors));
     return ir_times(c->b, vector, c->lanes);
 }
@@ -67,8 +67,8 @@ static const ir_expr *largest(const mha_context *c, const ir_access *most) {
     return ir_let(c->b, "bits", ir_reduce(c->b, IR_MAX, ir_let(c->b, "most_lanes", ir_load(c->b, most))));
 }
 
-mha_code_scale mha_load_numbers(const mha_context *c, const ir_buffer *numbers, const mha_row *from,
-                                const mha_row *mean) {
+mha_quantised_scale mha_load_numbers(const mha_context *c, const ir_buffer *numbers, const mha_row *from,
+                                     const mha_row *mean) {
     ir_builder *b = c->b;
     const int64_t columns = c->p->head_dim;
     const int lanes = mha_column_lanes(columns, c->lanes);
@@ -90,8 +90,8 @@ mha_code_scale mha_load_numbers(const mha_context *c, const ir_buffer *numbers, 
     const ir_expr *range = ir_let(b, "range", ir_bitcast(b, IR_F32, bits));
     const ir_expr *factor = ir_let(b, "factor", ir_div(b, mha_number(c, LARGEST, 1), range));
     const ir_expr *usable = ir_lt(b, factor, mha_number(c, INFINITY, 1));
-    return (mha_code_scale){ir_let(b, "code_factor", ir_select(b, usable, factor, mha_number(c, 0, 1))),
-                            ir_let(b, "code_scale", ir_div(b, range, mha_number(c, LARGEST, 1))), takes};
+    return (mha_quantised_scale){ir_let(b, "code_factor", ir_select(b, usable, factor, mha_number(c, 0, 1))),
+                                 ir_let(b, "code_scale", ir_div(b, range, mha_number(c, LARGEST, 1))), takes};
 }
 
 const ir_expr *mha_if_taken(const mha_context *c, const ir_expr *takes, const ir_expr *x) {
@@ -99,7 +99,7 @@ const ir_expr *mha_if_taken(const mha_context *c, const ir_expr *takes, const ir
     return ir_bitcast(c->b, IR_F32, ir_and(c->b, ir_bitcast(c->b, IR_I32, x), bits));
 }
 
-const ir_expr *mha_codes_at(const mha_context *c, const ir_expr *x, const ir_expr *factor) {
+const ir_expr *mha_quantised_at(const mha_context *c, const ir_expr *x, const ir_expr *factor) {
     if (!x) return NULL;
     x = ir_rint(c->b, ir_mul(c->b, x, mha_in_lanes(c, factor, x->type.lanes)));
     return ir_let(c->b, "code", ir_cast(c->b, IR_I32, x));
@@ -107,12 +107,12 @@ const ir_expr *mha_codes_at(const mha_context *c, const ir_expr *x, const ir_exp
 
 /* ---- What the phases write ---- */
 
-const ir_expr *const *mha_key_code_index(const mha_context *c, const mha_kv_row *row) {
+const ir_expr *const *mha_quantised_key_index(const mha_context *c, const mha_kv_row *row) {
     return c->p->page_size ? row->linear : row->index;
 }
 
-/* Pages lie anywhere, and codes of an entry side by side. */
-void mha_key_codes_shared(mha_context *c) {
+/* Pages lie anywhere, and quantised values of a sequence side by side. */
+void mha_quantised_keys_shared(mha_context *c) {
     ir_builder *b = c->b;
     const ir_expr *const *size = c->params.size;
     if (!mha_encodes_keys(c->p) || ir_failed(b)) return;
@@ -120,14 +120,14 @@ void mha_key_codes_shared(mha_context *c) {
     const ir_expr *batch = is_paged ? size[MHA_BATCH] : c->k->dims[0];
     const ir_expr *heads = is_paged ? size[MHA_KV_HEADS] : c->k->dims[1];
     const ir_expr *tokens = is_paged ? size[MHA_SEQ_KV] : mha_kv_tokens(c, c->k);
-    const ir_expr *columns = ir_idx(b, mha_code_columns(c));
+    const ir_expr *columns = ir_idx(b, mha_quantised_columns(c));
     const ir_expr *const rows[] = {batch, heads, tokens, columns}, *const keys[] = {batch, heads, tokens};
     const ir_expr *const means[] = {size[MHA_BATCH], heads, columns};
-    c->key_codes.codes = ir_shared(b, "key_codes", IR_I8, 4, rows);
-    c->key_codes.scales = ir_shared(b, "key_scales", c->elem, 3, keys);
-    c->key_codes.starts = ir_shared(b, "key_starts", IR_I32, 3, keys);
-    c->key_codes.takes = ir_shared(b, "key_takes", IR_I32, 3, keys);
-    c->key_codes.mean = ir_shared(b, "mean_key", c->elem, 3, means);
+    c->quantised_k.values = ir_shared(b, "key_codes", IR_I8, 4, rows);
+    c->quantised_k.scales = ir_shared(b, "key_scales", c->elem, 3, keys);
+    c->quantised_k.starts = ir_shared(b, "key_starts", IR_I32, 3, keys);
+    c->quantised_k.takes = ir_shared(b, "key_takes", IR_I32, 3, keys);
+    c->quantised_k.mean = ir_shared(b, "mean_key", c->elem, 3, means);
 }
 
 /* ---- The phases ---- */
@@ -141,8 +141,8 @@ static const ir_expr *if_finite(const mha_context *c, const ir_expr *x) {
 }
 
 /* The mean of `count` vectors of columns, in a lap over all keys. */
-static void average_columns(mha_context *c, const mha_entry *e, const mha_row *mean, const ir_expr *column, int lanes,
-                            int64_t count) {
+static void average_columns(mha_context *c, const mha_sequence *e, const mha_row *mean, const ir_expr *column,
+                            int lanes, int64_t count) {
     ir_builder *b = c->b;
     const ir_expr *kv_head = mean->index[1];
     const ir_buffer *sums = ir_registers(b, "sums", c->elem, lanes, 1, &count);
@@ -163,9 +163,9 @@ static void average_columns(mha_context *c, const mha_entry *e, const mha_row *m
     }
 }
 
-static void average(mha_context *c, const mha_entry *e, const ir_expr *kv_head) {
+static void average(mha_context *c, const mha_sequence *e, const ir_expr *kv_head) {
     ir_builder *b = c->b;
-    const mha_row mean = {c->key_codes.mean, {e->number, kv_head}, NULL};
+    const mha_row mean = {c->quantised_k.mean, {e->number, kv_head}, NULL};
     const int64_t columns = c->p->head_dim;
     const int lanes = mha_column_lanes(columns, c->lanes);
     const int64_t together = columns % lanes ? 1 : unrolling(columns / lanes);
@@ -179,44 +179,44 @@ static void average(mha_context *c, const mha_entry *e, const ir_expr *kv_head) 
     }
 }
 
-static void encode_key(mha_context *c, const ir_buffer *numbers, const mha_row *mean, const mha_kv_row *key) {
+static void quantise_key(mha_context *c, const ir_buffer *numbers, const mha_row *mean, const mha_kv_row *key) {
     ir_builder *b = c->b;
-    const ir_expr *const *at = mha_key_code_index(c, key);
+    const ir_expr *const *at = mha_quantised_key_index(c, key);
     const mha_row from = mha_kv_row_of(c, c->k, key);
-    const mha_code_scale scale = mha_load_numbers(c, numbers, &from, mean);
+    const mha_quantised_scale scale = mha_load_numbers(c, numbers, &from, mean);
     const ir_access *sum = ir_mutable(b, "code_sum", ir_splat(b, ir_int(b, IR_I32, 0), c->lanes));
-    MHA_CODE_COLUMNS(c, d) {
+    MHA_QUANTISED_COLUMNS(c, d) {
         const ir_expr *less = mha_if_taken(c, scale.takes, ir_load(b, mha_row_access(c, mean, d, c->lanes)));
         const ir_expr *x = ir_sub(b, ir_load(b, ir_at(b, numbers, c->lanes, 1, d)), less);
-        const ir_expr *code = mha_codes_at(c, x, scale.factor);
-        ir_store(b, ir_at(b, c->key_codes.codes, c->lanes, 4, at[0], at[1], at[2], d), ir_cast(b, IR_I8, code));
-        ir_store(b, sum, ir_add(b, ir_load(b, sum), code));
+        const ir_expr *quantised = mha_quantised_at(c, x, scale.factor);
+        ir_store(b, ir_at(b, c->quantised_k.values, c->lanes, 4, at[0], at[1], at[2], d), ir_cast(b, IR_I8, quantised));
+        ir_store(b, sum, ir_add(b, ir_load(b, sum), quantised));
     }
     const ir_expr *all = ir_reduce(b, IR_ADD, ir_let(b, "code_lanes", ir_load(b, sum)));
-    ir_store(b, ir_at(b, c->key_codes.starts, 1, 3, at[0], at[1], at[2]), ir_mul(b, all, ir_int(b, IR_I32, -TURNED)));
-    ir_store(b, ir_at(b, c->key_codes.scales, 1, 3, at[0], at[1], at[2]), scale.scale);
-    ir_store(b, ir_at(b, c->key_codes.takes, 1, 3, at[0], at[1], at[2]), scale.takes);
+    ir_store(b, ir_at(b, c->quantised_k.starts, 1, 3, at[0], at[1], at[2]), ir_mul(b, all, ir_int(b, IR_I32, -TURNED)));
+    ir_store(b, ir_at(b, c->quantised_k.scales, 1, 3, at[0], at[1], at[2]), scale.scale);
+    ir_store(b, ir_at(b, c->quantised_k.takes, 1, 3, at[0], at[1], at[2]), scale.takes);
 }
 
-void mha_key_codes(mha_context *c) {
+void mha_quantised_keys(mha_context *c) {
     ir_builder *b = c->b;
-    if (!c->key_codes.codes) return;
+    if (!c->quantised_k.values) return;
     IR_PHASE(b) {
         const ir_expr *number = ir_parallel(b, "entry", c->params.size[MHA_BATCH]);
         const ir_expr *kv_head = ir_parallel(b, "kv_head", c->params.size[MHA_KV_HEADS]);
-        const mha_entry e = mha_entry_open(c, number);
+        const mha_sequence e = mha_sequence_open(c, number);
         average(c, &e, kv_head);
     }
     IR_PHASE(b) {
         const ir_expr *number = ir_parallel(b, "entry", c->params.size[MHA_BATCH]);
         const ir_expr *kv_head = ir_parallel(b, "kv_head", c->params.size[MHA_KV_HEADS]);
         const ir_expr *task = ir_parallel(b, "task", mha_row_tasks(c, c->params.size[MHA_SEQ_KV]));
-        const mha_entry e = mha_entry_open(c, number);
-        const mha_row mean = {c->key_codes.mean, {number, kv_head}, NULL};
-        const ir_buffer *numbers = mha_code_numbers(c);
+        const mha_sequence e = mha_sequence_open(c, number);
+        const mha_row mean = {c->quantised_k.mean, {number, kv_head}, NULL};
+        const ir_buffer *numbers = mha_row_numbers(c);
         MHA_ROWS(c, key, task, e.seq_kv) {
             const mha_kv_row row = mha_kv_row_at(c, &e, kv_head, key);
-            encode_key(c, numbers, &mean, &row);
+            quantise_key(c, numbers, &mean, &row);
         }
     }
 }

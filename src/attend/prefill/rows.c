@@ -117,8 +117,8 @@ static void load_elements(q_lanes *c, const ir_expr *stripe, const ir_expr *at, 
 
 void ql_load_queries(q_lanes *c, const ir_expr *stripe) {
     if (c->v->scores_by_columns) return;
-    if (c->codes) {
-        ql_encode_queries(c, stripe);
+    if (ql_is_quantised(c)) {
+        ql_quantise_queries(c, stripe);
         return;
     }
     const ir_expr *factor = mha_query_sign(c->m);

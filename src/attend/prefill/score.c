@@ -21,7 +21,8 @@ static void find_keys(q_lanes *c, const q_lanes_tile *tile, ql_score_tile *t) {
 
 /* How often the loop over the columns, or pairs of them, is unrolled. */
 static int64_t unrolling(const q_lanes *c) {
-    return divisor_below(c->codes ? ql_code_units(c) : c->m->p->head_dim / c->width, c->m->s->score_columns);
+    return divisor_below(ql_is_quantised(c) ? ql_quantised_units(c) : c->m->p->head_dim / c->width,
+                         c->m->s->score_columns);
 }
 
 /* K[key, d] * Q^T[d, rows], summed in the order of d, for the first vectors of rows. */
@@ -207,12 +208,12 @@ static void all_tiles(q_lanes *c, const q_lanes_tile *tile, ql_score_tile t, con
         t.first = first_of(c, tile, n);
         find_keys(c, tile, &t);
         ql_ask_ahead(c, tile, c->v->score_tiles_overlap ? ir_times(b, n, rows) : t.first);
-        if (c->codes)
+        if (ql_is_quantised(c))
             mha_product_begin(&t.product);
         else
             mha_product_clear(&t.product);
-        if (c->codes)
-            ql_multiply_codes(c, tile, t.row, unrolling(c), &t.product);
+        if (ql_is_quantised(c))
+            ql_multiply_quantised(c, tile, t.row, unrolling(c), &t.product);
         else if (whole)
             multiply(c, tile, &t, whole);
         if (whole < t.product.vectors) multiply_columns(c, tile, &t, n, is_last);
@@ -250,7 +251,7 @@ void ql_scores(q_lanes *c, const q_lanes_tile *tile) {
     const int64_t rows = c->m->s->score_keys, vectors = c->m->s->score_row_vectors;
     const bool has_other =
         (c->v->rest_rows || (c->v->scores_by_columns && !c->rows_fill_stripes)) && c->num_stripes > 1;
-    ql_score_tile t = {.product = mha_product_of(c->m, c->codes ? MHA_MADD : ql_kind(c), rows, vectors)};
+    ql_score_tile t = {.product = mha_product_of(c->m, ql_is_quantised(c) ? MHA_MADD : ql_kind(c), rows, vectors)};
     if (!has_other) open_maximum(c, &t);
     const ir_expr *end = ir_let(b, "score_tiles", end_of_tiles(c, tile));
     if (c->has_elements) ql_load_elements(c, tile, ir_times(b, end, rows));

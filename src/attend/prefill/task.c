@@ -124,8 +124,8 @@ static void take_stripes(q_lanes *c, const ir_expr *task) {
     }
 }
 
-/* Keys beyond the end of a short mask are hidden, as if the entry ended there. Its positions stay the same. */
-static void shorten_entry(q_lanes *c) {
+/* Keys beyond the end of a short mask are hidden, as if the sequence ended there. Its positions stay the same. */
+static void shorten_sequence(q_lanes *c) {
     static const struct {
         mha_tensor_id tensor;
         mha_size size;
@@ -141,15 +141,15 @@ void mha_q_lanes(mha_context *m) {
     q_lanes c = {.m = m, .v = &m->variant, .b = b};
     ql_derive_sizes(&c);
     IR_PHASE(b) {
-        const ir_expr *entry = ir_parallel(b, "b", m->params.size[MHA_BATCH]);
+        const ir_expr *sequence = ir_parallel(b, "b", m->params.size[MHA_BATCH]);
         c.kv_head = ir_parallel(b, "h", m->params.size[MHA_KV_HEADS]);
         const ir_expr *longest = c.num_tasks ? NULL : ir_times(b, m->params.size[MHA_SEQ_Q], m->group);
         const ir_expr *tasks =
             c.num_tasks ? ir_idx(b, c.num_tasks) : ir_ceil_div(b, longest, c.stripe_rows * c.max_stripes);
         const ir_expr *task = ir_parallel(b, "t", tasks);
-        c.e = c.whole = mha_entry_open(m, entry);
+        c.e = c.whole = mha_sequence_open(m, sequence);
         mha_scale_open(m);
-        shorten_entry(&c);
+        shorten_sequence(&c);
         c.rows = ir_let(b, "rows", ir_times(b, c.e.seq_q, m->group));
         c.e.positions_are_keys = mha_positions_are_keys(m, &c.e);
         c.keys_fill_tiles =

@@ -15,7 +15,7 @@ const ir_expr *mha_load_pairs(const mha_context *c, const ir_buffer *from, const
 }
 
 /* Of panels, whose tokens are in pairs. There may be anything in the place of a token beyond the last. */
-static void copy_pairs(const mha_context *c, const mha_entry *e, const ir_expr *kv_head, const ir_expr *key,
+static void copy_pairs(const mha_context *c, const mha_sequence *e, const ir_expr *kv_head, const ir_expr *key,
                        const ir_expr *has_second, const mha_row *target) {
     ir_builder *b = c->b;
     const mha_kv_row at = mha_kv_row_at(c, e, kv_head, key);
@@ -29,7 +29,7 @@ static void copy_pairs(const mha_context *c, const mha_entry *e, const ir_expr *
     }
 }
 
-void mha_pair_values(const mha_context *c, const mha_entry *e, const ir_expr *kv_head, const ir_expr *key,
+void mha_pair_values(const mha_context *c, const mha_sequence *e, const ir_expr *kv_head, const ir_expr *key,
                      const ir_expr *has_second, const mha_row *target) {
     ir_builder *b = c->b;
     if (mha_is_paneled(c, c->v)) {
@@ -64,7 +64,7 @@ void mha_value_pairs(mha_context *c) {
         const ir_expr *number = ir_parallel(b, "entry", c->v_pairs->dims[0]);
         const ir_expr *kv_head = ir_parallel(b, "kv_head", c->v_pairs->dims[1]);
         const ir_expr *task = ir_parallel(b, "task", ir_ceil_div(b, c->v_pairs->dims[2], PAIRS_OF_TASK));
-        const mha_entry e = mha_entry_open(c, number);
+        const mha_sequence e = mha_sequence_open(c, number);
         const ir_expr *first = ir_times(b, task, PAIRS_OF_TASK);
         const ir_expr *end = ir_min(b, ir_plus(b, first, PAIRS_OF_TASK), ir_ceil_div(b, e.seq_kv, 2));
         IR_FOR(b, pair, first, end, 1) {

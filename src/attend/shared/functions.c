@@ -52,9 +52,9 @@ static void take_operands(lowering *l, const ex_node *node, const ir_expr *x[3])
 
 static const ir_expr *variable_at(const mha_place *place, ex_var var) {
     switch (var) {
-    case EX_V_B: return place->entry ? place->entry->number : NULL;
-    case EX_V_SEQ_Q: return place->entry ? place->entry->seq_q : NULL;
-    case EX_V_SEQ_KV: return place->entry ? place->entry->seq_kv : NULL;
+    case EX_V_B: return place->sequence ? place->sequence->number : NULL;
+    case EX_V_SEQ_Q: return place->sequence ? place->sequence->seq_q : NULL;
+    case EX_V_SEQ_KV: return place->sequence ? place->sequence->seq_kv : NULL;
     case EX_V_H: return place->head;
     case EX_V_KV_H: return place->kv_head;
     case EX_V_Q: return place->query;

@@ -13,7 +13,7 @@
 
 /* What is known at a place; NULL: nothing. All idx. `lanes` keys from `key` on. */
 typedef struct mha_place {
-    const mha_entry *entry;
+    const mha_sequence *sequence;
     const ir_expr *head, *kv_head, *query, *key;
     int lanes;
 } mha_place;

@@ -7,7 +7,7 @@
 typedef struct tile_builder {
     const mha_context *c;
     ir_builder *b;
-    mha_entry e;
+    mha_sequence e;
     const ir_expr *kv_head, *first_row; /* of the stripe */
     const ir_expr *first_key, *room;    /* of the tile; room > 0 */
     mha_values values_of_task;
@@ -21,7 +21,7 @@ static bool depends(const mha_context *c, unsigned vars) {
     return c->functions->nodes[c->functions->mask].needs & vars;
 }
 
-static bool has_entries(const mha_context *c) {
+static bool has_sequences(const mha_context *c) {
     return depends(c, 1U << EX_V_B | 1U << EX_V_SEQ_Q | 1U << EX_V_SEQ_KV);
 }
 
@@ -35,8 +35,8 @@ static const ir_expr *num_tiles(const mha_context *c) {
     return ir_ceil_div(c->b, c->params.size[MHA_SEQ_KV], c->s->kv_tile);
 }
 
-static const ir_expr *num_entries(const mha_context *c) {
-    return has_entries(c) ? c->params.size[MHA_BATCH] : ir_idx(c->b, 1);
+static const ir_expr *num_sequences(const mha_context *c) {
+    return has_sequences(c) ? c->params.size[MHA_BATCH] : ir_idx(c->b, 1);
 }
 
 static const ir_expr *num_heads(const mha_context *c) {
@@ -46,7 +46,7 @@ static const ir_expr *num_heads(const mha_context *c) {
 _Static_assert(MHA_TILE_MEMBERS * sizeof(int32_t) == MHA_MASK_TILE_BYTES, "who keeps a table knows its size");
 
 void mha_mask_tiles_shared(mha_context *c) {
-    const ir_expr *const dims[] = {num_entries(c), num_heads(c), num_stripes(c), num_tiles(c),
+    const ir_expr *const dims[] = {num_sequences(c), num_heads(c), num_stripes(c), num_tiles(c),
                                    ir_idx(c->b, MHA_TILE_MEMBERS)};
     c->mask_tiles = ir_shared(c->b, "mask_tiles", IR_I32, 5, dims);
 }
@@ -57,17 +57,17 @@ static int64_t unit_of(const mha_context *c) { return c->variant.mask_unit; }
 
 static const ir_expr *i32(const tile_builder *t, int value) { return ir_int(t->b, IR_I32, value); }
 
-static const ir_expr *rows_of_entry(const tile_builder *t) { return ir_times(t->b, t->e.seq_q, t->c->group); }
+static const ir_expr *rows_of_sequence(const tile_builder *t) { return ir_times(t->b, t->e.seq_q, t->c->group); }
 
 static mha_place place_of_task(const tile_builder *t) {
     const bool has_one_head = t->c->group == 1;
-    return (mha_place){.entry = &t->e, .kv_head = t->kv_head, .head = has_one_head ? t->kv_head : NULL, .lanes = 1};
+    return (mha_place){.sequence = &t->e, .kv_head = t->kv_head, .head = has_one_head ? t->kv_head : NULL, .lanes = 1};
 }
 
 /* What the mask needs of each row. Rows beyond the last are the last one again. */
 static void keep_rows(tile_builder *t) {
     ir_builder *b = t->b;
-    const ir_expr *group = ir_idx(b, t->c->group), *last = ir_plus(b, rows_of_entry(t), -1);
+    const ir_expr *group = ir_idx(b, t->c->group), *last = ir_plus(b, rows_of_sequence(t), -1);
     int nodes[EX_MAX_NODES];
     const int count = mha_row_values(t->c, MHA_MASK_FUNCTION, t->c->group > 1, nodes);
     const int64_t rows = stripe_rows(t->c);
@@ -177,32 +177,33 @@ static void build_stripe(tile_builder *t, const ir_expr *number, const ir_expr *
     }
 }
 
-/* An entry that stands for all is as long as the longest. */
-static mha_entry entry_of(const mha_context *c, const ir_expr *number) {
-    if (has_entries(c)) return mha_entry_open(c, number);
-    return (mha_entry){.number = number, .seq_q = c->params.size[MHA_SEQ_Q], .seq_kv = c->params.size[MHA_SEQ_KV]};
+/* A sequence that stands for all is as long as the longest. */
+static mha_sequence sequence_of(const mha_context *c, const ir_expr *number) {
+    if (has_sequences(c)) return mha_sequence_open(c, number);
+    return (mha_sequence){.number = number, .seq_q = c->params.size[MHA_SEQ_Q], .seq_kv = c->params.size[MHA_SEQ_KV]};
 }
 
 void mha_mask_tiles(mha_context *c) {
     ir_builder *b = c->b;
     tile_builder t = {.c = c, .b = b};
     IR_PHASE(b) {
-        const ir_expr *number = ir_parallel(b, "mask_b", num_entries(c));
+        const ir_expr *number = ir_parallel(b, "mask_b", num_sequences(c));
         const ir_expr *head = ir_parallel(b, "mask_h", num_heads(c));
         const ir_expr *stripe = ir_parallel(b, "mask_t", num_stripes(c));
-        t.e = entry_of(c, number);
+        t.e = sequence_of(c, number);
         t.kv_head = head;
         t.first_row = ir_let(b, "first_row", ir_times(b, stripe, stripe_rows(c)));
         const mha_place place = place_of_task(&t);
         mha_fill_values(c, MHA_MASK_FUNCTION, &place, &t.values_of_task);
-        /* A short entry has no rows in the last stripes. */
-        IR_GUARD(b, has_entries(c), ir_lt(b, t.first_row, rows_of_entry(&t))) build_stripe(&t, number, head, stripe);
+        /* A short sequence has no rows in the last stripes. */
+        IR_GUARD(b, has_sequences(c), ir_lt(b, t.first_row, rows_of_sequence(&t)))
+            build_stripe(&t, number, head, stripe);
     }
 }
 
-const ir_expr *mha_mask_tile(const mha_context *c, const mha_entry *e, const ir_expr *kv_head, const ir_expr *stripe,
+const ir_expr *mha_mask_tile(const mha_context *c, const mha_sequence *e, const ir_expr *kv_head, const ir_expr *stripe,
                              const ir_expr *tile, int member) {
     const ir_expr *zero = ir_idx(c->b, 0);
-    return ir_load(c->b, ir_at(c->b, c->mask_tiles, 1, 5, has_entries(c) ? e->number : zero,
+    return ir_load(c->b, ir_at(c->b, c->mask_tiles, 1, 5, has_sequences(c) ? e->number : zero,
                                has_heads(c) ? kv_head : zero, stripe, tile, ir_idx(c->b, member)));
 }

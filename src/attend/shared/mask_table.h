@@ -1,8 +1,9 @@
 /* Which keys of which tiles mask_mod lets anybody see: a table that a phase of its own fills once in a call, before the
  * strategy runs. q-lanes skips what no row of a stripe sees, and asks the mask only where the rows differ.
  *
- * The table has an element [entry, head, stripe, tile] for each stripe of rows and tile of keys of prefill/layout.h.
- * Where the mask does not depend on the entry of the batch, or on the head, it has one entry, or one head, for all. */
+ * The table has an element [sequence, head, stripe, tile] for each stripe of rows and tile of keys of prefill/layout.h.
+ * Where the mask does not depend on the sequence of the batch, or on the head, it has one sequence, or one head, for
+ * all. */
 #ifndef ATTUNE_ATTEND_SHARED_MASK_TABLE_H
 #define ATTUNE_ATTEND_SHARED_MASK_TABLE_H
 
@@ -18,7 +19,7 @@ void mha_mask_tiles_shared(mha_context *c);
 void mha_mask_tiles(mha_context *c);
 
 /* A member of a tile, as i32. */
-const ir_expr *mha_mask_tile(const mha_context *c, const mha_entry *e, const ir_expr *kv_head, const ir_expr *stripe,
+const ir_expr *mha_mask_tile(const mha_context *c, const mha_sequence *e, const ir_expr *kv_head, const ir_expr *stripe,
                              const ir_expr *tile, int member);
 
 #endif

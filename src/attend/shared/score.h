@@ -1,7 +1,7 @@
 /* The score of a query and a key, made of the product q.k before the softmax. The steps, in their order, each only
  * where the problem has it:
  *
- *   z = q.k * k_scale                  caches of codes
+ *   z = q.k * k_scale                  caches of quantised values
  *   z = z * softmax_scale              natural scores only: for others mha_exp multiplies
  *   z = cap * tanh(z / cap)            the soft cap
  *   z = z - slope * |position - key|   ALiBi

@@ -14,7 +14,7 @@ static const ir_expr *within(const mha_context *c, const ir_expr *value, const i
     return most ? ir_min(c->b, most, value) : value;
 }
 
-/* An entry's tokens between two elements of a table of cumulative lengths. */
+/* A sequence's tokens between two elements of a table of cumulative lengths. */
 static void open_ragged(const mha_context *c, const ir_expr *number, mha_tensor_id table, mha_size total,
                         mha_size longest, const char *const names[2], const ir_expr **first, const ir_expr **length) {
     ir_builder *b = c->b;
@@ -26,7 +26,7 @@ static void open_ragged(const mha_context *c, const ir_expr *number, mha_tensor_
     *length = ir_let(b, names[1], *length);
 }
 
-static void open_queries(const mha_context *c, mha_entry *e) {
+static void open_queries(const mha_context *c, mha_sequence *e) {
     static const char *const names[2] = {"first_q", "entry_q"};
     e->first_q = ir_idx(c->b, 0);
     e->seq_q = c->params.size[MHA_SEQ_Q];
@@ -35,7 +35,7 @@ static void open_queries(const mha_context *c, mha_entry *e) {
     open_ragged(c, e->number, MHA_CU_SEQLENS_Q, MHA_TOTAL_Q, MHA_SEQ_Q, names, &e->first_q, &e->seq_q);
 }
 
-static void open_keys(const mha_context *c, mha_entry *e) {
+static void open_keys(const mha_context *c, mha_sequence *e) {
     static const char *const names[2] = {"first_kv", "entry_kv"};
     e->first_kv = ir_idx(c->b, 0);
     e->seq_kv = c->params.size[MHA_SEQ_KV];
@@ -47,9 +47,9 @@ static void open_keys(const mha_context *c, mha_entry *e) {
     e->seq_kv = ir_let(c->b, "kv_len", within(c, table_at(c, MHA_KV_LENS, e->number), e->seq_kv));
 }
 
-mha_entry mha_entry_open(const mha_context *c, const ir_expr *number) {
+mha_sequence mha_sequence_open(const mha_context *c, const ir_expr *number) {
     ir_builder *b = c->b;
-    mha_entry e = {.number = number, .batch = number, .kv_batch = number};
+    mha_sequence e = {.number = number, .batch = number, .kv_batch = number};
     open_queries(c, &e);
     open_keys(c, &e);
     if (!c->has_position) return e;
@@ -62,7 +62,7 @@ mha_entry mha_entry_open(const mha_context *c, const ir_expr *number) {
 
 /* ---- keys ---- */
 
-mha_kv_row mha_kv_row_at(const mha_context *c, const mha_entry *e, const ir_expr *kv_head, const ir_expr *j) {
+mha_kv_row mha_kv_row_at(const mha_context *c, const mha_sequence *e, const ir_expr *kv_head, const ir_expr *j) {
     ir_builder *b = c->b;
     if (!c->p->page_size) return (mha_kv_row){.index = {e->kv_batch, kv_head, ir_add(b, e->first_kv, j)}};
     const ir_expr *size = ir_idx(b, c->p->page_size);
@@ -126,7 +126,7 @@ const ir_expr *mha_v_scale(const mha_context *c, const mha_kv_row *row) {
 
 /* ---- positions ---- */
 
-const ir_expr *mha_token_position(const mha_context *c, const mha_entry *e, const ir_expr *token,
+const ir_expr *mha_token_position(const mha_context *c, const mha_sequence *e, const ir_expr *token,
                                   const ir_expr *otherwise) {
     ir_builder *b = c->b;
     const ir_buffer *ids = c->params.tensor[MHA_POSITION_IDS];

@@ -22,7 +22,7 @@ static const ir_expr *up_to_position(const mha_context *c, const ir_expr *last, 
     return c->p->is_causal ? ir_min(c->b, last, position) : last;
 }
 
-static const ir_expr *last_key(const mha_context *c, const mha_entry *e, const ir_expr *position) {
+static const ir_expr *last_key(const mha_context *c, const mha_sequence *e, const ir_expr *position) {
     ir_builder *b = c->b;
     if (e->positions_are_keys) return position;
     const ir_expr *end = ir_plus(b, e->seq_kv, -1), *last = end;
@@ -33,18 +33,18 @@ static const ir_expr *last_key(const mha_context *c, const mha_entry *e, const i
     return up_to_position(c, last, position);
 }
 
-static const ir_expr *last_global(const mha_context *c, const mha_entry *e, const ir_expr *position) {
+static const ir_expr *last_global(const mha_context *c, const mha_sequence *e, const ir_expr *position) {
     const ir_expr *end = ir_plus(c->b, e->seq_kv, -1);
     return up_to_position(c, ir_min(c->b, ir_idx(c->b, c->p->global_tokens - 1), end), position);
 }
 
-mha_sight mha_sight_at(const mha_context *c, const mha_entry *e, const ir_expr *position) {
+mha_sight mha_sight_at(const mha_context *c, const mha_sequence *e, const ir_expr *position) {
     return (mha_sight){.first = c->has_first ? first_key(c, position) : NULL,
                        .last = c->has_last ? last_key(c, e, position) : NULL,
                        .last_global = c->has_global ? last_global(c, e, position) : NULL};
 }
 
-bool mha_positions_are_keys(const mha_context *c, const mha_entry *e) {
+bool mha_positions_are_keys(const mha_context *c, const mha_sequence *e) {
     return c->p->is_causal && ir_is_const(e->base) && ir_is_const(e->seq_q) && ir_is_const(e->seq_kv) &&
            e->base->value.i + e->seq_q->value.i <= e->seq_kv->value.i;
 }
@@ -52,7 +52,7 @@ bool mha_positions_are_keys(const mha_context *c, const mha_entry *e) {
 /* ---- Several ---- */
 
 /* Both ends move on from query to query, except for those of global queries, which come first and see furthest. */
-mha_sights mha_sights_of(const mha_context *c, const mha_entry *e, const ir_expr *first, const ir_expr *last) {
+mha_sights mha_sights_of(const mha_context *c, const mha_sequence *e, const ir_expr *first, const ir_expr *last) {
     ir_builder *b = c->b;
     const ir_expr *one = ir_idx(b, 1), *of_first = last_key(c, e, first), *furthest = last_key(c, e, last);
     mha_sights s = {.some_first = first_key(c, first), .all_first = first_key(c, last)};

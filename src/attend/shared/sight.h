@@ -10,8 +10,8 @@ typedef struct mha_sight {
     const ir_expr *first, *last, *last_global;
 } mha_sight;
 
-/* As idx, first being at least 0 and last at most the entry's last key. Any position. */
-mha_sight mha_sight_at(const mha_context *c, const mha_entry *e, const ir_expr *position);
+/* As idx, first being at least 0 and last at most the sequence's last key. Any position. */
+mha_sight mha_sight_at(const mha_context *c, const mha_sequence *e, const ir_expr *position);
 
 /* Keys that queries see which stand at the positions first … last, as idx. */
 typedef struct mha_sights {
@@ -19,10 +19,10 @@ typedef struct mha_sights {
     const ir_expr *globals_end;           /* some see the keys before as well; NULL without global_tokens */
     const ir_expr *all_first, *all_end;   /* all see these; only without global_tokens */
 } mha_sights;
-mha_sights mha_sights_of(const mha_context *c, const mha_entry *e, const ir_expr *first, const ir_expr *last);
+mha_sights mha_sights_of(const mha_context *c, const mha_sequence *e, const ir_expr *first, const ir_expr *last);
 
-/* Whether it is known that a causal mask ends no row of the entry beyond the last key: e->positions_are_keys. */
-bool mha_positions_are_keys(const mha_context *c, const mha_entry *e);
+/* Whether it is known that a causal mask ends no row of the sequence beyond the last key: e->positions_are_keys. */
+bool mha_positions_are_keys(const mha_context *c, const mha_sequence *e);
 
 /* Whatever hides a key from a query. NULL: nothing of that kind. One lane stands for all. */
 typedef struct mha_hiding {
