@@ -23,7 +23,7 @@ test-torch: all ## the block against torch.nn.MultiheadAttention, Keras, Flax an
 ENGINES ?= numpy torch transformers onnxruntime jax tvm dask
 ENGINES_SH = @BUILD='$(BUILD)' DEPS='$(DEPS)' ENGINES='$(ENGINES)' bash scripts/engines.sh
 test-engines: all ## tests of the Python package and of engines, in an environment under build/
-	$(ENGINES_SH) test $(addprefix tests/python/,$(TESTS_ONLY))
+	$(ENGINES_SH) test $(foreach name,$(TESTS_ONLY),$(or $(wildcard tests/python/$(name) tests/python/*/$(name)),$(name)))
 test-engines-short: all # for continuous integration: what can be had, within a bounded time
 	$(ENGINES_SH) short
 engine: $(BUILD)/examples/engine ## build the engine in C (examples/engine/README.md)

@@ -1,4 +1,4 @@
-# The same for AArch64, by a cross compiler; qemu-user runs it (tests/test_aarch64.sh).
+# The same for AArch64, by a cross compiler; qemu-user runs it (tests/target/test_aarch64.sh).
 
 # Without LLVM: code comes from the worker of this machine, which a program under qemu starts as any other process.
 .PHONY: aarch64

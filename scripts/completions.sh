@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # completions.sh COMMAND FOLDER: writes the completions for bash and zsh from the help of the command. The fields of
-# problems come from src/problem/fields.def. `make completions` calls it. tests/test_completions.sh fails if the files
-# in completions/ differ from its output.
+# problems come from src/problem/fields.def. `make completions` calls it. tests/cli/test_completions.sh fails if the
+# files in completions/ differ from its output.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 attune=$(realpath "$1") folder=$2

@@ -123,7 +123,7 @@ setup() {
 # The file names of tests say which engine they are about.
 test_files() {
     local file
-    for file in tests/python/test_*.py; do
+    for file in tests/python/{,*/}test_*.py; do
         case $file in
         */test_torch*|*/test_engines*) wants torch || continue ;;
         */test_transformers*) wants transformers || continue ;;

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs test programs (build/tests/test_*, cmocka) and test scripts (tests/test_*.sh), all of them or those named. Says
+# Runs test programs (build/tests/test_*, cmocka) and test scripts (tests/*/test_*.sh), all of them or those named. Says
 # first how many there are, prints a line for each as it ends, with its failures below, and then what was skipped and
 # what failed; the last line is "N passed, N failed" (", N skipped" if any). Exit 1 if one failed. VERBOSE=1: a line for
 # each case.
@@ -33,8 +33,8 @@ mkdir -p "$logs"
 list_tests() {
     local file
     # test_jit_asan needs code that is instrumented: make asan-jit.
-    for file in tests/test_*.c; do [ -e "$file" ] && basename "$file" .c; done | grep -vx test_jit_asan
-    for file in tests/test_*.sh; do [ -e "$file" ] && basename "$file"; done
+    for file in tests/{,*/}test_*.c; do [ -e "$file" ] && basename "$file" .c; done | grep -vx test_jit_asan
+    for file in tests/{,*/}test_*.sh; do [ -e "$file" ] && basename "$file"; done
     return 0
 }
 
@@ -49,8 +49,10 @@ run_one() {
     local name=$1 scratch status=0
     scratch=$(mktemp -d)
     mkdir "$scratch/cache" "$scratch/tmp"
-    local command=("$BUILD/tests/$name")
-    [[ $name == *.sh ]] && command=(bash "tests/$name")
+    local command=("$BUILD/tests/$name") script
+    for script in tests/{,*/}"$name"; do
+        [[ $name != *.sh || ! -e $script ]] || command=(bash "$script")
+    done
     local TIMEFORMAT='%R %U %S'
     { time ATTUNE_CACHE_DIR=$scratch/cache TMPDIR=$scratch/tmp timeout --kill-after=10 "$timeout" "${command[@]}" \
         >"$logs/$name.log" 2>&1 </dev/null || status=$?; } 2>"$scratch/time"

@@ -1,6 +1,6 @@
 /* XLA's foreign function interface, version 0.1, as far as it is used here: xla/ffi/api/c_api.h in XLA's sources. The
- * layouts are those of 0.1 to 0.3; tests/python/test_jax_abi.py compares them with the header of the installed jaxlib.
- * Structs begin with their size, and grow at their end. */
+ * layouts are those of 0.1 to 0.3; tests/python/with_jax/test_jax_abi.py compares them with the header of the installed
+ * jaxlib. Structs begin with their size, and grow at their end. */
 #ifndef ATTUNE_XLA_FFI_H
 #define ATTUNE_XLA_FFI_H
 

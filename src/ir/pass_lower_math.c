@@ -4,7 +4,7 @@
  * Keeps: everything else. A value that is used twice becomes a `let` before the statement.
  * After it: no HIGH operators. The target decides which sequence is used, so results may differ between targets.
  *
- * Errors, in units of the last place (tests/test_ir_passes.c holds the bounds; the coefficients are minimax
+ * Errors, in units of the last place (tests/ir/test_ir_passes.c holds the bounds; the coefficients are minimax
  * polynomials, those of exp2 on f32 rounded so that the error of the whole is least):
  *   exp2   below 1 with fused multiply-add, below 1.5 without; exact at integers, 0 at -inf, inf from 128 (f64: 1024)
  *          on. On targets without AT_TARGET_SCALEF a result below the smallest normal number is off by up to that

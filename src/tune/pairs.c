@@ -15,8 +15,8 @@ static const double LEAST_ERROR = 2e-4;
 /* A few pairs may lie close together by chance: their spread counts as this part of the search's at least. */
 static const double LEAST_OF_NOISE = 0.5;
 /* Standard errors beyond WIDTH at which nine candidates of ten are found, one pair in ten being wild
- * (tests/test_tune.c). Where there is hardly any noise, candidates are dropped that are not expected to gain 1 - WORTH.
- */
+ * (tests/tune/test_tune.c). Where there is hardly any noise, candidates are dropped that are not expected to gain
+ * 1 - WORTH. */
 static const double POWER = 4, LEAST_GAIN = 0.02;
 
 static int by_value(const void *x, const void *y) {

@@ -1,6 +1,6 @@
 /* A program as users of a bundle write it, in the common part of C99 and C++11: two bundles, whose kernels have the
- * same name. It prints, for each target that the CPU runs, a hash of the results' bits. tests/test_bundle_users.sh
- * compiles it in many ways. */
+ * same name. It prints, for each target that the CPU runs, a hash of the results' bits. test_bundle_users.sh compiles
+ * it in many ways. */
 #include "one.h"
 #include "two.h"
 

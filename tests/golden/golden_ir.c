@@ -1,5 +1,5 @@
 /* Compares all golden IR with the file of hashes, writes the file anew, or prints the IR of one case. */
-#include "support/golden_ir.h"
+#include "support/ir/golden_ir.h"
 
 #include <stdlib.h>
 #include <string.h>

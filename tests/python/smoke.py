@@ -1,4 +1,4 @@
-"""The package attune with the standard library only, as TAP: tests/test_python.sh.
+"""The package attune with the standard library only, as TAP: tests/python/test_python.sh.
 
 Every case is a function of its own; the doc string is its name.
 """

@@ -59,7 +59,8 @@ def test_no_call_waits(module, program, tmp_path):
         "ATTUNE_DEADLINE_US": "0", "ATTUNE_CACHE_DIR": "", "ATTUNE_COMPILE": "worker",
         "ATTUNE_CODEGEN_WORKER": str(worker), "ATTUNE_COMPILE_TIMEOUT_MS": "600000", "JAX_PLATFORMS": "cpu",
     }
-    code = program.replace("{folder!r}", repr(os.path.dirname(__file__))) + END.format(go=str(go))
+    folder = os.path.join(os.path.dirname(__file__), "with_ort")
+    code = program.replace("{folder!r}", repr(folder)) + END.format(go=str(go))
     done = subprocess.run(
         [sys.executable, "-c", code], env=os.environ | settings, capture_output=True, text=True, timeout=200,
         check=False,

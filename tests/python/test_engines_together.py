@@ -63,7 +63,7 @@ def libraries():
 
 def run_parts(parts, library, cache):
     program = "import sys\n" + "".join(textwrap.dedent(PARTS[part]) for part in parts) + "print('at the end')\n"
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", program, library], cwd=HERE, text=True,
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", program, library], cwd=HERE / "with_ort", text=True,
                           capture_output=True, timeout=300, env=os.environ | {"ATTUNE_CACHE_DIR": str(cache)})
     assert (done.returncode, done.stdout.splitlines()[-1:]) == (0, ["at the end"]), done.stderr[-3000:]
 

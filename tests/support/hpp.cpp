@@ -1,4 +1,4 @@
-// attune.hpp in use, by tests/test_install_layouts.sh: as C++11, 17 and 20, with ATTUNE_EXCEPTIONS and without.
+// attune.hpp in use, by tests/install/test_install_layouts.sh: as C++11, 17 and 20, with ATTUNE_EXCEPTIONS and without.
 #include <attune.hpp>
 #include <array>
 #include <cstdio>

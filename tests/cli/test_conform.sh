@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# Conformance: the committed cases, and those of CONFORMANCE_DIR (ONNX's public node tests, a folder with a case.json
+# each; default ../shared/conformance), by machine code on every instruction set that this CPU runs and by the
+# interpreter. Needs ATTUNE, the command.
+set -u
+cd "$(dirname "$0")/../.." || exit 1
+suite=${CONFORMANCE_DIR:-../shared/conformance}
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+number=0
+
+# report STATUS NAME: one TAP line, with what the command said if it failed.
+report() {
+    number=$((number + 1))
+    if [ "$1" -eq 0 ]; then echo "ok $number - $2"; return; fi
+    echo "not ok $number - $2"
+    sed 's/^/# /' "$log" | head -n 60
+}
+
+# conform NAME DIR CASES ARGUMENT…: every one of at least so many cases passes.
+conform() {
+    local name=$1 folder=$2 cases=$3 status=0 passed
+    shift 3
+    "$ATTUNE" conform "$folder" "$@" >"$log" 2>&1 </dev/null || status=$?
+    passed=$(tail -n 1 "$log" | sed -nE 's/^([0-9]+) passed, 0 failed$/\1/p')
+    [ "$status" -eq 0 ] && [ "${passed:-0}" -ge "$cases" ]
+    report $? "$name: ${passed:-not all} cases passed"
+}
+
+isas=$("$ATTUNE" info --json | sed -nE '/"isas"/,/\]/s/^ *"([a-z0-9_-]+)",?$/\1/p')
+[ -n "$isas" ]
+report $? "instruction sets: $(echo $isas)"
+for isa in $isas; do conform "committed cases, $isa" tests/data/conform 8 --isa="$isa"; done
+# Of an operator that attune does not have there is nothing to compare.
+known=()
+for folder in "$suite"/*/; do
+    [ -d "$folder" ] || continue
+    if grep -rlq --include=case.json '"LinearAttention"' "$folder"; then
+        number=$((number + 1))
+        echo "ok $number # SKIP $(basename "$folder"): attune has no LinearAttention"
+    else
+        known+=("$folder")
+    fi
+done
+if [ ${#known[@]} -gt 0 ]; then
+    for isa in $isas; do
+        for folder in "${known[@]}"; do
+            conform "the public cases, $isa, $(basename "$folder")" "$folder" 1 --isa="$isa"
+        done
+    done
+else
+    number=$((number + 1))
+    echo "ok $number # SKIP the public cases: there is no folder $suite (CONFORMANCE_DIR)"
+fi
+echo "1..$number"

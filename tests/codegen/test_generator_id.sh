@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# The generator id: what changes it, and what does not. Needs LLVM_CONFIG.
+set -u
+cd "$(dirname "$0")/../.." || exit 1
+. tests/support/cli.sh
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cp -r src scripts "$work"
+cd "$work" || exit 1
+id() { LLVM_CONFIG=$LLVM_CONFIG JIT_ASAN=${JIT_ASAN:-} LLVM_LINK=${LLVM_LINK:-} sh scripts/generator_id.sh |
+    grep ATTUNE_GENERATOR_ID; }
+first=$(id)
+[[ $first =~ [0-9a-f]{32} ]]
+report $? "an id"
+mv src sources && ln -s sources src
+[ "$(id)" = "$first" ]
+report $? "the same where src is a link"
+rm src && mv sources src
+changes() { echo "/* more */" >>"$1" && [ "$(id)" != "$first" ] && first=$(id); }
+keeps() { echo "/* more */" >>"$1" && [ "$(id)" = "$first" ]; }
+
+for file in src/base/integers.h src/ir/ops.def src/target/target.c src/target/kernel_abi.h src/target/machines.def \
+    src/problem/problem.c src/schedule/choose.c src/nest/gemm.c src/attend/prefill/task.c src/layer/block.c \
+    src/operator/build.c src/codegen/emit_expr.c; do
+    changes $file
+    report $? "$file changes it"
+done
+# Another model in the table, and nobody's entries are lost.
+for file in src/target/tuning_class.c src/target/tuning_class.h src/target/cpu.c src/target/cpu.h src/runtime/key.c \
+    src/base/memory.c src/plan/plan.c src/tune/search.c; do
+    keeps $file
+    report $? "$file does not"
+done
+first=$(id)
+LLVM_LINK=shared
+[ "$(id)" != "$first" ]
+report $? "another way to link LLVM changes it"
+
+# Which is right as long as code generation does not ask what CPU this is.
+! grep -rlE 'at_class_|at_cpu_identity|at_cpu_description|tuning_class\.h' \
+    src/{ir,problem,schedule,nest,attend,layer,operator,codegen}
+report $? "no kernel depends on the table"
+echo "1..$number"

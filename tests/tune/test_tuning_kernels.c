@@ -1,0 +1,126 @@
+/* What tuning does to cached kernels. */
+
+#include "support/problems.h"
+#include "support/engine/tuning_db.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static attune_schedule compiled(attune_context *context, const char *text) {
+    const attune_problem problem = problem_parsed(text);
+    attune_kernel *kernel;
+    attune_kernel_info info = {.struct_size = sizeof info};
+    if (attune_compile(context, &problem, NULL, &kernel)) fail_msg("%s", attune_last_message());
+    assert_int_equal(attune_kernel_get_info(kernel, &info), ATTUNE_OK);
+    attune_kernel_release(kernel);
+    return info.schedule;
+}
+
+static void assert_compiled(attune_context *context, const attune_schedule *expected) {
+    const attune_schedule schedule = compiled(context, THERE);
+    assert_memory_equal(&schedule, expected, AT_SCHEDULE_BYTES);
+}
+
+static uint64_t memory_kernels(const attune_context *context) {
+    attune_statistics s = {.struct_size = sizeof s};
+    assert_int_equal(attune_get_statistics(context, &s), ATTUNE_OK);
+    return s.memory_kernels;
+}
+
+static void other_kernels_stay_in_memory(void **state) {
+    (void)state;
+    attune_context *context = open_context(own_dir, "", 1);
+    const attune_problem canonical = problem_canonical(THERE);
+    const attune_schedule s = unusual(context, 0);
+    at_error err = {0};
+    compiled(context, THERE);
+    compiled(context, "num_heads=2,seq_q=9,head_dim=16");
+    assert_int_equal(memory_kernels(context), 2);
+    if (at_kernel_replace(context, at_attention_of(&canonical), &s, &err)) fail_msg("%s", err.message);
+    assert_int_equal(memory_kernels(context), 1);
+    assert_compiled(context, &s);
+    attune_context_destroy(context);
+}
+
+/* Where the disk is full the old one stays, and nothing half beside it. */
+static void a_kernel_that_cannot_be_replaced_stays(void **state) {
+    (void)state;
+    attune_context *context = open_context(own_dir, "", 1);
+    const attune_problem canonical = problem_canonical(THERE);
+    const attune_schedule s = unusual(context, 0), before = compiled(context, THERE);
+    at_error err = {0};
+    limit_files(1024);
+    const attune_status status = at_kernel_replace(context, at_attention_of(&canonical), &s, &err);
+    limit_files(RLIM_INFINITY);
+    assert_int_equal(status, ATTUNE_OK);
+    assert_non_null(strstr(last_message, "cannot be written: File too large"));
+    attune_context_destroy(context);
+    assert_int_equal(temp_dir_count(own_dir, "", ""), 1);
+    context = open_context(own_dir, "", 1);
+    assert_compiled(context, &before);
+    assert_int_equal(attune_cache_clear(context, NULL), ATTUNE_OK);
+    attune_context_destroy(context);
+}
+
+static void without_a_disk_cache_kernels_stay(void **state) {
+    (void)state;
+    attune_context *context = open_context("", "", 1);
+    attune_tune_result result;
+    compiled(context, THERE);
+    if (tune_there(context, stop_at_once, &result)) fail_msg("%s", attune_last_message());
+    assert_int_equal(memory_kernels(context), 1);
+    attune_context_destroy(context);
+}
+
+/* There is one cached kernel for all numbers of threads: that of the last tuning, which says so. */
+static void the_last_tuning_wins_and_says_so(void **state) {
+    (void)state;
+    attune_context *one = open_context(own_dir, "", 1), *two = open_context(own_dir, "", 2);
+    const attune_schedule of_one = unusual(one, 0), of_two = unusual(one, 1);
+    attune_tune_result result;
+    plant(one, own_db, THERE, &of_one, 0.5);
+    assert_compiled(one, &of_one);
+    attune_context_destroy(one);
+
+    plant(two, own_db, THERE, &of_two, 0.5);
+    if (tune_there(two, stop_at_once, &result)) fail_msg("%s", attune_last_message());
+    assert_memory_not_equal(&result.schedule, &of_one, AT_SCHEDULE_BYTES);
+    assert_int_equal(messages, 1);
+    assert_non_null(strstr(last_message, "tuned with 1 thread, is replaced by one tuned with 2"));
+    assert_compiled(two, &result.schedule);
+    attune_context_destroy(two);
+
+    messages = 0; /* and one more time back: nothing faster is found, and the winner of before returns */
+    one = open_context(own_dir, "", 1);
+    if (tune_there(one, stop_at_once, &result)) fail_msg("%s", attune_last_message());
+    assert_compiled(one, &result.schedule);
+    attune_context_destroy(one);
+}
+
+/* Without a winner for as many threads as there are, that for another number is better than none. */
+static void winners_of_other_numbers_of_threads_count(void **state) {
+    (void)state;
+    attune_context *one = open_context(own_dir, "", 1), *two = open_context(own_dir, "", 2);
+    const attune_schedule of_one = unusual(one, 0), of_two = unusual(one, 1);
+    plant(one, own_db, THERE, &of_one, 0.5);
+    assert_finds(two, THERE, &of_one);
+    plant(two, own_db, THERE, &of_two, 0.5);
+    assert_finds(two, THERE, &of_two);
+    assert_finds(one, THERE, &of_one);
+    attune_context_destroy(one);
+    attune_context_destroy(two);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        CASE(other_kernels_stay_in_memory),
+        CASE(a_kernel_that_cannot_be_replaced_stays),
+        CASE(without_a_disk_cache_kernels_stay),
+        CASE(the_last_tuning_wins_and_says_so),
+        CASE(winners_of_other_numbers_of_threads_count),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
