@@ -194,11 +194,13 @@ void ir_else_begin(ir_builder *b);
 
 extern const ir_expr ir_open; /* what the macros' pointers point to while a block is open */
 
-/* ---- Trees over shuffle: fixed order, so that the bits are ---- */
+/* ---- Sequences of operators ---- */
 
-/* The n = x.lanes lanes reduced to a scalar-like 1-lane value by halving: lane l with lane l + n/2, and so on. */
 /* What lower_math makes of `op`, one of the HIGH operators, on a target with these flags (AT_TARGET_*). */
 const ir_expr *ir_math(ir_builder *b, ir_op op, const ir_expr *x, uint32_t flags);
+
+/* A tree of shuffles in a fixed order, which fixes the bits: the n = x.lanes lanes are reduced to one lane by halving,
+ * lane l with lane l + n/2, and so on. */
 const ir_expr *ir_reduce(ir_builder *b, ir_op op, const ir_expr *x);
 
 /* ---- For rewriting passes: a new kernel built by walking an old one ---- */

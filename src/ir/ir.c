@@ -1,3 +1,4 @@
+/* The tables behind ir.h: the element types, and the operators as ops.def lists them. */
 #include "ir/ir.h"
 
 static const ir_elem_info elem_table[IR_ELEM_COUNT] = {

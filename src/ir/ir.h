@@ -130,15 +130,19 @@ typedef struct ir_access {
  *   SELECT  args[0] bool x n ? args[1] : args[2], n being the operands' lanes
  *   CAST    to type.elem, same lanes. float->int truncates, out of range or NaN gives the smallest integer;
  *           int->float and float->narrower float round to nearest even; idx->i32 wraps; bool->int is 0 or 1
- *   BITCAST same lanes and same element size (f32 <-> i32, f64 <-> i64), or bf16 x 2n, f8 x 4n or i8 x 4n <-> i32 x n:
- *           lane l of the i32 holds lane 2l in its lower half and lane 2l + 1 in its upper one, or lanes 4l … 4l + 3
- * from its lowest byte on; or i8 x 2n <-> f16 x n, in the same order SPLAT   scalar to type.lanes RAMP    args[0] + l *
- * args[1] for lane l; scalar integers SHUFFLE lane l is lane pick[l] of the concatenation of args[0] and args[1] (same
- * type); type.lanes = number of picks DOT2    args[0], args[1] bf16 x 2n, args[2] f32 x n PACK2   f32 x n, f32 x n to
- * bf16 x 2n: lane 2l is args[0][l], lane 2l + 1 is args[1][l] DOT4    args[0], args[1] i8 x 4n, args[2] i32 x n. The
- * bytes of args[0] count as 0 … 255 LOOKUP  args[0], args[1], args[2] i8 x n, n of 16 or more; or
- * args[0], args[1] f32 x n, args[2] i32 x n, n being 4, 8 or 16: lane l is lane args[2][l] mod 2n of the concatenation
- * of args[0] and args[1] */
+ *   BITCAST same lanes and same element size (f32 <-> i32, f64 <-> i64), or one of these, from the lowest byte on:
+ *           bf16 x 2n <-> i32 x n: lane l of the i32 holds lanes 2l and 2l + 1
+ *           f8 x 4n or i8 x 4n <-> i32 x n: lane l of the i32 holds lanes 4l … 4l + 3
+ *           i8 x 2n <-> f16 x n: lane l of the f16 holds lanes 2l and 2l + 1
+ *   SPLAT   scalar to type.lanes
+ *   RAMP    args[0] + l * args[1] in lane l; scalar integers
+ *   SHUFFLE lane l is lane pick[l] of the concatenation of args[0] and args[1] (same type); type.lanes picks
+ *   DOT2    args[0], args[1] bf16 x 2n, args[2] f32 x n
+ *   PACK2   f32 x n, f32 x n to bf16 x 2n: lane 2l is args[0][l], lane 2l + 1 is args[1][l]
+ *   DOT4    args[0], args[1] i8 x 4n, args[2] i32 x n. The bytes of args[0] count as 0 … 255
+ *   LOOKUP  lane l is lane args[2][l] mod 2n of the concatenation of args[0] and args[1]
+ *           args[0], args[1], args[2] i8 x n, n of 16 or more
+ *           args[0], args[1] f32 x n, args[2] i32 x n, n being 4, 8 or 16 */
 enum { IR_LEAST_LOOKUP = 16, IR_LEAST_WORDS = 4, IR_MOST_WORDS = 16 };
 /* Whether LOOKUP takes tables and an index of these types. */
 static inline bool ir_is_lookup(ir_type table, ir_type index) {

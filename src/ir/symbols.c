@@ -1,3 +1,7 @@
+/* Names are found by a hash table that only grows. What is defined is one list as well, newest first, so that the end
+ * of a block hides all down to the mark that its begin took:
+ *
+ *     newest -> symbol -> outer -> outer -> mark -> … */
 #include "ir/symbols.h"
 
 #include <string.h>

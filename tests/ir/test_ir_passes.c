@@ -2,7 +2,7 @@
 #include "support/seed.h"
 #include "ir/interp.h"
 #include "ir/passes.h"
-#include "ir/rewrite.h"
+#include "ir/passes/rewrite.h"
 #include "ir/text.h"
 #include "ir/verify.h"
 #include "support/ir/random_ir.h"
