@@ -50,6 +50,8 @@ $(call obj,$(TEST_SRC) $(SUPPORT_SRC)): INCLUDES = -Isrc -Itests -Itools -I$(BUI
 # Sanitizers watch the library; of the programs that call it, half the time to compile is worth more. TEST_CFLAGS is for
 # the same without a sanitizer.
 TEST_CFLAGS ?=
+# In tables of cases what is 0, as most of it is, is left out.
+$(call obj,$(TEST_SRC) $(SUPPORT_SRC)): WARN += -Wno-missing-field-initializers
 $(call obj,$(TEST_SRC)): BASE_CFLAGS += $(if $(SANITIZE),$(patsubst -O%,-O0,$(filter -O%,$(SANITIZE))),$(TEST_CFLAGS))
 $(call obj,$(TEST_SRC)): $(if $(SANITIZE),,$(call flags,TEST_CFLAGS))
 $(call obj,$(call tests_in,test_codegen*.c test_object_link*.c)): INCLUDES += $(LLVM_CFLAGS)

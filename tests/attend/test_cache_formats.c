@@ -29,20 +29,20 @@ typedef struct format {
 } format;
 
 static const format formats[] = {
-    {"kv_dtype=i4", ATTUNE_I4, 32, false, false, false, false},
-    {"kv_dtype=i4,kv_group=64", ATTUNE_I4, 64, false, false, false, false},
-    {"kv_dtype=i4,kv_scales=inline", ATTUNE_I4, 32, true, false, false, false},    /* ggml's q4_0 */
-    {"kv_dtype=i4,kv_scales=inline_min", ATTUNE_I4, 32, true, false, false, true}, /* ggml's q4_1 */
-    {"kv_dtype=i8,kv_scales=inline", ATTUNE_I8, 32, true, false, false, false},    /* ggml's q8_0 */
-    {"kv_dtype=i8,kv_scales=group,kv_group=64", ATTUNE_I8, 64, false, false, false, false},
-    {"kv_dtype=f8,kv_scales=group", ATTUNE_F8, 32, false, false, false, false},
-    {"kv_dtype=i4,kv_scales=channel", ATTUNE_I4, 0, false, true, false, false},
-    {"kv_dtype=i8,kv_scales=channel", ATTUNE_I8, 0, false, true, false, false},
-    {"kv_dtype=i4,kv_scales=token", ATTUNE_I4, 0, false, false, true, false},
-    {"kv_dtype=i4,kv_scales=token_min", ATTUNE_I4, DIM, false, false, false, true},
-    {"kv_dtype=i4,kv_scales=group_min", ATTUNE_I4, 32, false, false, false, true},
-    {"kv_dtype=i4,kv_scales=group_min,kv_group=64", ATTUNE_I4, 64, false, false, false, true},
-    {"kv_dtype=i4,kv_scales=channel_min", ATTUNE_I4, 0, false, true, false, true},
+    {"kv_dtype=i4", ATTUNE_I4, 32},
+    {"kv_dtype=i4,kv_group=64", ATTUNE_I4, 64},
+    {"kv_dtype=i4,kv_scales=inline", ATTUNE_I4, 32, .is_inline = true},                        /* ggml's q4_0 */
+    {"kv_dtype=i4,kv_scales=inline_min", ATTUNE_I4, 32, .is_inline = true, .has_least = true}, /* ggml's q4_1 */
+    {"kv_dtype=i8,kv_scales=inline", ATTUNE_I8, 32, .is_inline = true},                        /* ggml's q8_0 */
+    {"kv_dtype=i8,kv_scales=group,kv_group=64", ATTUNE_I8, 64},
+    {"kv_dtype=f8,kv_scales=group", ATTUNE_F8, 32},
+    {"kv_dtype=i4,kv_scales=channel", ATTUNE_I4, .by_channel = true},
+    {"kv_dtype=i8,kv_scales=channel", ATTUNE_I8, .by_channel = true},
+    {"kv_dtype=i4,kv_scales=token", ATTUNE_I4, .by_row = true},
+    {"kv_dtype=i4,kv_scales=token_min", ATTUNE_I4, DIM, .has_least = true},
+    {"kv_dtype=i4,kv_scales=group_min", ATTUNE_I4, 32, .has_least = true},
+    {"kv_dtype=i4,kv_scales=group_min,kv_group=64", ATTUNE_I4, 64, .has_least = true},
+    {"kv_dtype=i4,kv_scales=channel_min", ATTUNE_I4, .by_channel = true, .has_least = true},
 };
 enum { NUM_FORMATS = sizeof formats / sizeof *formats };
 

@@ -25,7 +25,9 @@ bad() {
 }
 
 [ -n "${SANITIZE:-}" ] && echo "1..29" || echo "1..35"
+# What a note says was so on its day.
 mapfile -t pages < <(ls ./*.md docs/*.md notes/*.md bench/*.md examples/*/*.md | sed 's|^\./||')
+mapfile -t current < <(printf '%s\n' "${pages[@]}" | grep -v '^notes/')
 guides=({README,CONTRIBUTING,bench/README,examples/minilm/README}.md
     docs/{index,getting-started,troubleshooting,platforms,performance}.md)
 
@@ -57,7 +59,7 @@ good "the README links to the index" grep -qF '](docs/index.md)' README.md
 reachable "$work/docs/good.md" >"$work/few"
 bad "a page that nothing links to is found" unreached "$work/few"
 
-good "files that pages name are there" missing_paths "${pages[@]}"
+good "files that pages name are there" missing_paths "${current[@]}"
 bad "a file that is not there is found" missing_paths "$work/docs/bad.md"
 good "targets of make that pages name are there" missing_targets "${pages[@]}"
 bad "a target that is not there is found" missing_targets "$work/docs/bad.md"

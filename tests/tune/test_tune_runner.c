@@ -183,7 +183,7 @@ static AT_GENERATED void do_nothing(void *const *buffers, const int64_t *scalars
 static const struct {
     const char *problem, *sizes, *schedule;
 } blocks[] = {
-    {"embed_dim=32,num_heads=2,seq_q=24", NULL, NULL},
+    {"embed_dim=32,num_heads=2,seq_q=24"},
     {"embed_dim=32,num_heads=2,seq_q=24,batch=3,is_causal=1,rotary_dim=16", "rotary_positions=24",
      "gemm_rows=4,gemm_task_rows=8"},
     {"embed_dim=32,num_heads=4,num_kv_heads=2,seq_q=1,batch=2,seq_new=1,seq_kv=dynamic", "seq_kv=40", NULL},
@@ -192,7 +192,7 @@ static const struct {
      "value_rows=1,value_column_vectors=1,value_keys=1,"
      "kv_tile=64,kv_chunk=64"},
     {"num_heads=2,seq_q=20,head_dim=16,rotary_dim=16,lse=1,weights=softmax", "rotary_positions=20", NULL},
-    {"num_heads=2,seq_q=4,seq_new=4,seq_kv=32,head_dim=16,kv_dtype=i8,kv_scales=token", NULL, NULL},
+    {"num_heads=2,seq_q=4,seq_new=4,seq_kv=32,head_dim=16,kv_dtype=i8,kv_scales=token"},
 };
 
 /* The check sees wrong machine code in any phase and in any task. The caller's caches stay unchanged. */
