@@ -319,7 +319,7 @@ def commands(build, isa, threads, cpus):
     found = {"attune": [str(build / "attune_driver"), str(threads)]}
     for name in ("torch", "onnxruntime", "openvino"):  # of the module, and of the driver
         if importlib.util.find_spec(name):
-            found[name] = [sys.executable, str(HERE / f"{name}_driver.py"), str(threads), *places]
+            found[name] = [sys.executable, str(HERE / "drivers" / f"{name}_driver.py"), str(threads), *places]
     for name in ("openblas", "onednn", "onednn_omp", "ggml"):
         program = build / f"{name}_driver"
         if program.exists():

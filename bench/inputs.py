@@ -3,7 +3,7 @@ import math
 
 import numpy
 
-PRODUCT_KEYS = 2  # of attune's way of computing two products: see attune_driver.c
+PRODUCT_KEYS = 2  # of attune's way of computing two products: see drivers/attune_driver.c
 CHUNK = 1 << 24  # scores at a time
 
 

@@ -33,16 +33,16 @@ want() {
 }
 
 # Drivers in C are for this machine, and free to reorder sums: so their compiler does its best for the peer.
-cc=${CC:-cc} cxx=${CXX:-c++}
+cc=${CC:-cc} cxx=${CXX:-c++} drivers=bench/drivers
 flags="-O3 -march=native -mprefer-vector-width=512 -ffast-math -fopenmp -Wall -Wextra"
 
 # build NAME SOURCE COMPILER FLAG…: unless it is newer than what it is made of.
 build() {
     local name=$1 source=$2 compiler=$3 program=$out/$1_driver
     shift 3
-    [ ! "$program" -nt "$source" ] || [ ! "$program" -nt bench/driver.c ] || [ ! "$program" -nt bench/driver.h ] ||
-        return 0
-    $cc -std=gnu11 -O2 -Itools -c bench/driver.c -o "$out/driver_$name.o" &&
+    [ ! "$program" -nt "$source" ] || [ ! "$program" -nt $drivers/driver.c ] ||
+        [ ! "$program" -nt $drivers/driver.h ] || return 0
+    $cc -std=gnu11 -O2 -Itools -c $drivers/driver.c -o "$out/driver_$name.o" &&
         $compiler $flags "$source" "$out/driver_$name.o" "$@" -o "$program.tmp" && mv "$program.tmp" "$program" ||
         say "no $name: its driver cannot be built"
 }
@@ -60,14 +60,14 @@ build_openblas() {
         say "no openblas"
         return
     fi
-    build openblas bench/openblas_driver.c "$cc" -std=gnu11 $cflags $libs -lm
+    build openblas $drivers/openblas_driver.c "$cc" -std=gnu11 $cflags $libs -lm
 }
 
 # build_onednn PREFIX NAME. A run path of the old sort holds for the library's own libraries, too.
 build_onednn() {
     local prefix=$1 name=$2 opencl=()
     [ ! -e "$prefix/lib/libintelocl.so" ] || opencl+=("-DOPENCL_DRIVER=\"$prefix/lib/libintelocl.so\"")
-    build "$name" bench/onednn_driver.cpp "$cxx" -std=c++17 "-I$prefix/include" ${opencl[@]+"${opencl[@]}"} \
+    build "$name" $drivers/onednn_driver.cpp "$cxx" -std=c++17 "-I$prefix/include" ${opencl[@]+"${opencl[@]}"} \
         "-L$prefix/lib" -ldnnl -Wl,--disable-new-dtags "-Wl,-rpath,$prefix/lib"
 }
 
@@ -115,6 +115,6 @@ for peer in $PEERS; do
 done
 if [ -n "${ONEDNN:-}" ]; then build_onednn "$(realpath "$ONEDNN")" onednn; fi
 if [ -n "${GGML:-}" ]; then
-    build ggml bench/ggml_driver.c "$cc" -std=gnu11 "-I$GGML/include" "-L$GGML/lib" -lggml -lggml-cpu -lggml-base \
+    build ggml $drivers/ggml_driver.c "$cc" -std=gnu11 "-I$GGML/include" "-L$GGML/lib" -lggml -lggml-cpu -lggml-base \
         "-Wl,-rpath,$GGML/lib" -lm
 fi

@@ -4,12 +4,12 @@
 	bench-call-sites bench-bundle cost-sample cost-judge cost-fit ranking ranking-table cliffs roofline shapes-table
 
 $(call obj,$(call c_in,bench)): INCLUDES = -Itools
-$(BUILD)/bench/attune_driver: $(call obj,bench/driver.c bench/attune_driver.c) $(BUILD)/libattune.so
+$(BUILD)/bench/attune_driver: $(call obj,$(addprefix bench/drivers/,driver.c attune_driver.c)) $(BUILD)/libattune.so
 	@mkdir -p $(@D)
 	$(call say,link $@)
 	$(Q)$(LINK) -Wl,-rpath,'$$ORIGIN/..' $(filter %.o,$^) -L$(BUILD) -lattune $(CORE_LIBS) -o $@
-$(BUILD)/bench/probe_driver: $(call obj,bench/driver.c bench/probe_driver.c) $(BUILD)/libattune-tool.a \
-		$(BUILD)/libattune.so
+$(BUILD)/bench/probe_driver: $(call obj,$(addprefix bench/drivers/,driver.c probe_driver.c)) \
+		$(BUILD)/libattune-tool.a $(BUILD)/libattune.so
 	@mkdir -p $(@D)
 	$(call say,link $@)
 	$(Q)$(LINK) -Wl,-rpath,'$$ORIGIN/..' $(filter %.o %.a,$^) -L$(BUILD) -lattune -ljansson $(CORE_LIBS) -o $@
