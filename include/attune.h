@@ -56,6 +56,8 @@
  * Headers
  * -------
  * This header has the version and includes all others. Each of them can be included alone:
+ *     attune/attention.h attention for engines: describe it once, run steps. Start here
+ * and, for what that cannot say or does by itself,
  *     attune/status.h    status, messages
  *     attune/types.h     attune_dtype, attune_scales, attune_op … : the enumerations of problems
  *     attune/problem.h   attune_problem: what is computed, on which tensors; its text; rows of K and V as panels
@@ -74,6 +76,7 @@
 #ifndef ATTUNE_H
 #define ATTUNE_H
 
+#include "attune/attention.h"
 #include "attune/status.h"
 #include "attune/types.h"
 #include "attune/problem.h"

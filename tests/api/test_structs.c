@@ -118,6 +118,8 @@ static attune_status init_runner(void *o, size_t n) { return attune_runner_init(
 static attune_status init_run(void *o, size_t n) { return attune_run_options_init(o, n); }
 static attune_status init_schedule(void *o, size_t n) { return attune_schedule_init(o, n); }
 static attune_status init_operator(void *o, size_t n) { return attune_operator_options_init(o, n); }
+static attune_status init_desc(void *o, size_t n) { return attune_attention_desc_init(o, n); }
+static attune_status init_step(void *o, size_t n) { return attune_step_init(o, n); }
 static attune_status init_tune(void *o, size_t n) { return attune_tune_options_init(o, n); }
 static attune_status init_arguments(void *o, size_t n) {
     const attune_problem p = problem_of("num_heads=2,seq_q=3,seq_kv=5,head_dim=4");
@@ -155,6 +157,8 @@ static void defaults_of_any_size(void **state) {
     static const attune_run_options run = ATTUNE_RUN_OPTIONS_INIT;
     static const attune_schedule schedule = ATTUNE_SCHEDULE_INIT;
     static const attune_tune_options tune = ATTUNE_TUNE_OPTIONS_INIT;
+    static const attune_attention_desc desc = ATTUNE_ATTENTION_DESC_INIT;
+    static const attune_step step = ATTUNE_STEP_INIT;
     static const attune_operator_options op = ATTUNE_OPERATOR_OPTIONS_INIT;
     attune_arguments arguments;
     attune_mha_weights weights;
@@ -167,6 +171,8 @@ static void defaults_of_any_size(void **state) {
     check_init(init_schedule, &schedule, sizeof schedule);
     check_init(init_tune, &tune, sizeof tune);
     check_init(init_operator, &op, sizeof op);
+    check_init(init_desc, &desc, sizeof desc);
+    check_init(init_step, &step, sizeof step);
     check_init(init_arguments, &arguments, sizeof arguments);
     check_init(init_weights, &weights, sizeof weights);
     assert_fails(attune_problem_init(NULL, sizeof problem), ATTUNE_INVALID_ARGUMENT, "NULL");

@@ -408,6 +408,42 @@ static void go_through_plans(attune_context *context) {
     }
 }
 
+/* ---- Attention for engines ---- */
+
+static void go_through_attentions(attune_context *context) {
+    attune_attention_desc desc = ATTUNE_ATTENTION_DESC_INIT;
+    attune_step step = ATTUNE_STEP_INIT;
+    attune_cache_size size = ATTUNE_CACHE_SIZE_INIT;
+    attune_attention *attention = NULL;
+    float q[4 * 2 * 8], k_cache[16 * 2 * 8], v_cache[16 * 2 * 8], out[4 * 2 * 8];
+    const int32_t starts[] = {0, 4}, lens[] = {13}, table[] = {1, 0};
+    char text[512];
+    size_t bytes;
+    OK(attune_attention_desc_init(&desc, sizeof desc));
+    OK(attune_step_init(&step, sizeof step));
+    for (int i = 0; i < 16 * 2 * 8; i++) {
+        q[i % (4 * 2 * 8)] = (float)(i % 7 - 3) * 0.3f;
+        k_cache[i] = i % 5 ? (float)(i % 11) * 0.1f : 1e-41f;
+        v_cache[i] = (float)(i % 3) * 1e-40f;
+    }
+    desc.num_heads = 2, desc.head_dim = 8, desc.kv = ATTUNE_KV_PAGED, desc.page_size = 8, desc.is_causal = 1;
+    desc.extra = "score_mod=\"score + float(kv) * 0.1\"";
+    OK(attune_attention_create(context, &desc, &attention));
+    CALL(attune_attention_problem(attention, text, sizeof text));
+    note_bytes("problem", text, strlen(text));
+    OK(attune_attention_cache_size(attention, 2, 0, &size));
+    assert_int_equal(size.k_bytes, sizeof k_cache);
+    step.batch = 1;
+    step.q.data = q, step.k_cache.data = k_cache, step.v_cache.data = v_cache, step.out.data = out;
+    step.cu_seqlens_q = starts, step.kv_lens = lens, step.block_table = table;
+    step.num_pages = step.max_pages = 2;
+    OK(attune_attention_workspace_size(attention, &step, &bytes));
+    OK(attune_attention_prepare(attention));
+    OK(attune_attention_run(attention, &step));
+    note_bytes("out", out, sizeof out);
+    CALL(attune_attention_destroy(attention));
+}
+
 /* ---- Loop IR, and operators of one's own ---- */
 
 static const char axpy[] = "kernel @axpy (n: i64, x: f32[n] in, y: f32[n] out) {\n"
@@ -626,6 +662,7 @@ static void go_through_all(void) {
     go_through_panels();
     go_through_blocks(context);
     go_through_plans(context);
+    go_through_attentions(context);
     go_through_ir(context);
     go_through_operators(context);
     go_through_bundles(context);

@@ -1,0 +1,197 @@
+/* Attention for engines: describe it once, then run a step on the tensors of each call. Start here.
+ *
+ *     attune_attention_desc desc = ATTUNE_ATTENTION_DESC_INIT;
+ *     desc.num_heads = 32, desc.num_kv_heads = 8, desc.head_dim = 128;
+ *     desc.dtype = ATTUNE_BF16, desc.is_causal = 1;
+ *     desc.kv = ATTUNE_KV_PAGED, desc.page_size = 16, desc.appends = 1;
+ *     attune_attention *attention;
+ *     attune_attention_create(NULL, &desc, &attention);
+ *
+ *     attune_step step = ATTUNE_STEP_INIT;                        // every step, for every layer
+ *     step.batch = sequences;
+ *     step.q.data = q, step.k.data = k, step.v.data = v, step.out.data = out;
+ *     step.k_cache.data = k_pages, step.v_cache.data = v_pages, step.num_pages = num_pages;
+ *     step.cu_seqlens_q = starts, step.kv_lens = lens;
+ *     step.block_table = table, step.max_pages = columns;
+ *     attune_attention_run(attention, &step);
+ *
+ * An attention chooses and compiles a kernel for each kind of step (decoding, prompts, both at once) when the first
+ * such step comes, or finds it in the cache. Whatever a description cannot say by its members it says by `extra`, in
+ * the text of problems (attune/problem.h). Plans, kernels, schedules and the cache, by which this is made, have the
+ * other headers; docs/plans.md says how kernels are chosen.
+ *
+ * Errors: a status, and attune_last_message() has one sentence. Nothing was written then, unless the status is
+ * ATTUNE_CANCELLED. Sizes and strides are in elements (of i4 and inline scales in bytes: see cache sizes below). */
+#ifndef ATTUNE_ATTENTION_H
+#define ATTUNE_ATTENTION_H
+
+#include "context.h"
+#include "types.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- The description ---- */
+
+/* In which order tensors have their dimensions where a view has no strides of its own. */
+typedef enum attune_layout {
+    ATTUNE_THD = 0, /* q [tokens, heads, dim]: the sequences of a batch one after the other, as cu_seqlens_q says.
+                     * Caches: [pages, page_size, kv_heads, dim] */
+    ATTUNE_BSHD,    /* q [batch, seq, heads, dim]; caches [batch or pages, seq or page_size, kv_heads, dim] */
+    ATTUNE_BHSD     /* q [batch, heads, seq, dim]; caches [batch or pages, kv_heads, seq or page_size, dim] */
+} attune_layout;
+
+/* Where keys and values are. */
+typedef enum attune_kv {
+    ATTUNE_KV_TENSORS = 0, /* k and v of the step, all of them; with thd as cu_seqlens_kv says */
+    ATTUNE_KV_CACHE,       /* k_cache and v_cache, seq_kv keys for each sequence, of which the first kv_lens count. Not
+                            * with thd: there a cache of slots is a paged one, whose page_size is the slot's length */
+    ATTUNE_KV_PAGED        /* k_cache and v_cache in pages, as block_table and kv_lens say */
+} attune_kv;
+
+typedef struct attune_attention_desc {
+    size_t struct_size;
+    int64_t num_heads;
+    int64_t num_kv_heads;   /* divides num_heads; 0: num_heads */
+    int64_t head_dim;
+    int64_t head_dim_v;     /* 0: head_dim */
+    attune_dtype dtype;     /* of q, k, v and out: f32 (default), f16, bf16 or f64 */
+    attune_layout layout;
+    int is_causal;          /* 1: a query sees no key after it. The last query of a sequence is at its last key */
+    int64_t window_left;    /* keys before the query that it sees; -1: all */
+    int64_t window_right;   /* keys after the query that it sees; -1: all */
+    double softmax_scale;   /* ATTUNE_DEFAULT_SCALE: 1 / sqrt(head_dim) */
+    attune_kv kv;
+    int64_t page_size;      /* keys of a page, with ATTUNE_KV_PAGED */
+    attune_dtype kv_dtype;  /* of the caches; default: dtype. Also i8, f8 and i4 */
+    attune_scales kv_scales;/* of quantised caches; see attune/types.h */
+    int appends;            /* 1: k and v of a step are written behind each sequence's cached keys, and then attended
+                             * to with them. kv_lens count them */
+    int has_lse;            /* 1: lse, the logarithm of the sum of exponentials, is written, too */
+    int reproducible;       /* 1: a row has the same bits in every batch, chunk and kind of step */
+    const char *extra;      /* NULL, or more of the problem: "logits_soft_cap=30,sinks=1". What it names must not be a
+                             * member above. Its tensors are the step's bindings */
+    int64_t deadline_us;    /* microseconds that a step may wait for a compile; another kernel, slower but there,
+                             * computes the step meanwhile. 0: never waits. -1: as long as it takes */
+} attune_attention_desc;
+
+#ifdef __cplusplus
+#define ATTUNE_ATTENTION_DESC_INIT attune_initial(attune_attention_desc_init)
+#else
+#define ATTUNE_ATTENTION_DESC_INIT                                                                       \
+    { .struct_size = sizeof(attune_attention_desc), .window_left = -1, .window_right = -1,               \
+      .softmax_scale = __builtin_nan(""), .deadline_us = -1 }
+#endif
+
+/* Writes the values of ATTUNE_ATTENTION_DESC_INIT, for callers that have no macros. */
+ATTUNE_API attune_status attune_attention_desc_init(attune_attention_desc *desc, size_t struct_size);
+
+typedef struct attune_attention attune_attention;
+
+/* Makes an attention. `desc` and what it points to need not stay. `context` owns threads and caches and must outlive
+ * it. NULL: one that all attentions without a context share, which ends with the last of them. Compiles nothing; with a
+ * deadline it looks for what can compute at once. A failure sets *attention to NULL. */
+ATTUNE_API attune_status attune_attention_create(attune_context *context, const attune_attention_desc *desc,
+                                                 attune_attention **attention);
+
+/* Ends it; no step may be running. NULL is fine. */
+ATTUNE_API void attune_attention_destroy(attune_attention *attention);
+
+/* Compiles the kernels for decoding and for prompts now, or takes them from the cache, so that no step waits. */
+ATTUNE_API attune_status attune_attention_prepare(attune_attention *attention);
+
+/* The problem's canonical text, which `attune explain` and the other headers take. As snprintf: returns the length,
+ * writes at most `capacity` bytes, the last a NUL. */
+ATTUNE_API size_t attune_attention_problem(const attune_attention *attention, char *text, size_t capacity);
+
+/* ---- A step ---- */
+
+/* A tensor: its first element, and the distances from one sequence (or page), head and token to the next. Elements of a
+ * row lie side by side. All three 0: contiguous, in the order of the description's layout. */
+typedef struct attune_view {
+    const void *data;
+    int64_t batch, head, token;
+} attune_view;
+
+/* One that is written. */
+typedef struct attune_mutable_view {
+    void *data;
+    int64_t batch, head, token;
+} attune_mutable_view;
+
+/* A tensor that `extra` asks for, by its name in attune/problem.h: attn_bias, sinks, cos … DLPack's struct, see
+ * attune/kernel.h. */
+typedef struct attune_binding {
+    const char *name;
+    const struct attune_dltensor *tensor;
+} attune_binding;
+
+typedef struct attune_step {
+    size_t struct_size;
+    int64_t batch;                  /* sequences */
+    int64_t seq_q;                  /* bshd, bhsd: queries of each sequence. thd: not read */
+    int64_t seq_kv;                 /* ATTUNE_KV_TENSORS, ATTUNE_KV_CACHE: keys that k or the cache has for each
+                                     * sequence. thd, ATTUNE_KV_PAGED: not read */
+    attune_view q;
+    attune_view k, v;               /* ATTUNE_KV_TENSORS: the keys; appends: those to append, as many as queries */
+    attune_mutable_view k_cache, v_cache;   /* written to only if the attention appends */
+    attune_mutable_view k_scale, v_scale;   /* f32, of quantised caches. In every layout: of heads [kv_heads], of
+                                             * tokens [batch or pages, kv_heads, keys], of groups one dim more */
+    attune_mutable_view out;        /* [.., head_dim_v] */
+    attune_mutable_view lse;        /* has_lse: f32 [batch, heads, seq_q], thd [heads, tokens]; token stride 1 if
+                                     * contiguous */
+    const int32_t *cu_seqlens_q;    /* thd: [batch + 1]; sequence b has the queries cu_seqlens_q[b] to before
+                                     * cu_seqlens_q[b + 1] */
+    const int32_t *cu_seqlens_kv;   /* thd with ATTUNE_KV_TENSORS: the same of k and v; NULL: cu_seqlens_q */
+    const int32_t *kv_lens;         /* caches: [batch], the keys of each sequence, appended ones included */
+    const int32_t *block_table;     /* ATTUNE_KV_PAGED: [batch, max_pages], the pages of each sequence */
+    int64_t block_table_stride;     /* elements from one row to the next; 0: max_pages */
+    int64_t max_pages, num_pages;   /* columns of block_table; pages of the caches */
+    const attune_binding *bindings; /* the tensors of `extra` */
+    size_t num_bindings;
+    uint32_t max_threads;           /* 0: all of the context's */
+    const attune_runner *runner;    /* NULL: the context's threads */
+    const int *cancel;              /* NULL, or a flag that another thread sets to end the step */
+    void *workspace;                /* 64-byte aligned; NULL: allocated for the step */
+    size_t workspace_bytes;
+} attune_step;
+
+#ifdef __cplusplus
+#define ATTUNE_STEP_INIT attune_initial(attune_step_init)
+#else
+#define ATTUNE_STEP_INIT { .struct_size = sizeof(attune_step) }
+#endif
+
+ATTUNE_API attune_status attune_step_init(attune_step *step, size_t struct_size);
+
+/* Computes out (and lse), and appends if the attention does. Everything is checked before anything is written: null
+ * pointers, lengths, the block table's entries, strides that make two elements coincide, tensors that overlap.
+ * Thread-safe, also for steps of one attention at once. A row has the same bits for every number of threads. */
+ATTUNE_API attune_status attune_attention_run(attune_attention *attention, const attune_step *step);
+
+/* Bytes of workspace with which attune_attention_run of this step allocates nothing. Pointers to tensors are not read,
+ * cu_seqlens are. */
+ATTUNE_API attune_status attune_attention_workspace_size(attune_attention *attention, const attune_step *step,
+                                                         size_t *bytes);
+
+/* How large the caches are. */
+typedef struct attune_cache_size {
+    size_t struct_size;
+    size_t k_bytes, v_bytes;             /* of k_cache and v_cache */
+    size_t k_scale_bytes, v_scale_bytes; /* of k_scale and v_scale; 0: there is none */
+    int64_t k_row, v_row;                /* of one key of one head: elements, or bytes where strides are in bytes */
+} attune_cache_size;
+
+#define ATTUNE_CACHE_SIZE_INIT { .struct_size = sizeof(attune_cache_size) }
+
+/* The sizes of contiguous caches of `pages` pages, or of `pages` sequences of `seq_kv` keys (which a paged attention
+ * does not read). ATTUNE_INVALID_ARGUMENT: the attention has no cache. */
+ATTUNE_API attune_status attune_attention_cache_size(const attune_attention *attention, int64_t pages, int64_t seq_kv,
+                                                     attune_cache_size *size);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
