@@ -67,7 +67,6 @@ void dl_derive_sizes(d_lanes *d, mha_context *c) {
     /* Quantised values that are multiplied as they lie need no table. With v_in_k, c->v is c->k. */
     if (!d->planes) d->k_by = dl_conversion_of(d, c->k, p->k_dtype, p->k_scales, p->head_dim);
     if (!all_quantised) d->v_by = dl_conversion_of(d, c->v, p->v_dtype, p->v_scales, p->head_dim_v);
-    d->holds_values = c->variant.holds_values && (d->v_by == DL_SINGLE || d->v_by == DL_WORDS);
     if (d->k_by) d->k_width = dl_columns_at_once(d, d->k_by);
     d->k_columns = dl_round_up(p->head_dim, (int64_t)d->k_width * d->k_halves);
     d->v_columns = dl_round_up(p->head_dim_v, d->width);

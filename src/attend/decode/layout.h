@@ -62,7 +62,6 @@ typedef struct d_lanes {
     int64_t row_step;              /* numbers of rows are rounded up to multiples of this */
     int64_t max_rows;              /* of a task, rounded up */
     int64_t k_columns, v_columns;  /* rounded up to vectors of k_width and width */
-    bool holds_values;             /* sums of values stay in registers for a block of keys */
     bool one_chunk;
     bool is_serial;       /* scores are summed as q-lanes does */
     bool tiles_are_fixed; /* they begin at multiples of kv_tile */
@@ -109,6 +108,12 @@ typedef struct dl_tile {
     const ir_expr *first, *keys; /* keys > 0, and at most kv_tile */
     const ir_expr *is_partial;   /* whether some key may be hidden from some row; a constant where that is known */
 } dl_tile;
+
+/* The three steps of a tile: S = Q K^T, P = exp(S - max), O = O * factor + P V. task.c picks them once. */
+typedef void dl_step(d_lanes *d, const dl_tile *tile);
+typedef struct dl_wing {
+    dl_step *scores, *softmax, *values;
+} dl_wing;
 
 /* Some rows of a task, and the keys that they are multiplied with. */
 typedef struct dl_tile_rows {
@@ -243,14 +248,15 @@ const ir_expr *dl_column_of_byte(const d_lanes *d, const ir_expr *byte, int halv
 static inline int64_t dl_group_numbers(const d_lanes *d) {
     return mha_has_least(d->c->p->k_scales) ? 2 * d->k_groups : d->k_groups;
 }
-/* quantised_score.c: loads the tile's k_group_scales; writes products of quantised values for all its keys. */
+/* quantised_score.c: loads the tile's k_group_scales, where there are those; writes products of quantised values for
+ * all its keys. */
 void dl_load_group_scales(d_lanes *d, const dl_tile *tile);
 void dl_quantised_scores(d_lanes *d, const dl_tile *tile);
 /* Scores of keys j, j + 1, … before k_scale. */
 const ir_expr *dl_score_of_dots(const d_lanes *d, const ir_expr *r, const ir_expr *j);
 
-/* quantised_softmax.c: the scores of a row become quantised probabilities, `largest` being the largest score. */
-void dl_quantised_softmax(d_lanes *d, const dl_tile *tile, const ir_expr *r, const ir_expr *largest);
+/* quantised_softmax.c: scores become quantised probabilities. */
+void dl_quantised_softmax(d_lanes *d, const dl_tile *tile);
 double dl_largest_quantised(const d_lanes *d);
 const ir_access *dl_quantised_probabilities(const d_lanes *d, const ir_expr *r, int64_t plane, const ir_expr *j,
                                             int lanes);
@@ -264,10 +270,13 @@ void dl_serial_scores(d_lanes *d, const dl_tile *tile);
 void dl_panel_scores(d_lanes *d, const dl_tile *tile);
 mha_row dl_vector_of_keys(const d_lanes *d, const dl_tile *tile, const ir_expr *first, int64_t number);
 
-/* softmax.c: scores become probabilities; writes row_max, row_sum and factor. */
+/* softmax.c: products become scores, and these probabilities; writes row_max, row_sum and factor. The products of row r
+ * become scores, -inf where hidden and beyond the last key; the largest of them. */
 void dl_softmax(d_lanes *d, const dl_tile *tile);
+void dl_finish_scores(d_lanes *d, const dl_tile *tile, const ir_expr *r);
+const ir_expr *dl_largest_score(d_lanes *d, const dl_tile *tile, const ir_expr *r);
 
-/* Which keys of a tile a row sees; `by_position` as i32 counted from tile->first. */
+/* mask.c: which keys of a tile a row sees; `by_position` as i32 counted from tile->first. */
 typedef struct dl_sight {
     const dl_tile *tile;
     const dl_row *row;
@@ -308,11 +317,16 @@ void dl_join_values(const d_lanes *d, const dl_joined_row *row, const ir_expr *c
 void dl_quantised_panel_scores(d_lanes *d, const dl_tile *tile);
 void dl_quantised_panel_values(d_lanes *d, const dl_tile *tile);
 
-/* value.c */
+/* value.c: the frame of both nests below. O *= factor; `add` adds P V of the tile. Where hidden values are NaN or
+ * infinite, dl_add_carefully does. */
+void dl_add_values(d_lanes *d, const dl_tile *tile, dl_step *add);
+
+/* value_streams.c */
 void dl_values(d_lanes *d, const dl_tile *tile);
+void dl_add_carefully(d_lanes *d, const dl_tile *tile);
 /* The columns of O that dl_values has left interleaved, in order. */
 void dl_restore_order(d_lanes *d, const ir_expr *row);
-/* value_held.c: the same, if holds_values and V holds no NaN or infinity that some row does not see. */
+/* value_held.c: the same, with sums in registers. */
 void dl_held_values(d_lanes *d, const dl_tile *tile);
 
 #endif

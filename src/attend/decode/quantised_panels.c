@@ -96,6 +96,7 @@ static void score_rows(d_lanes *d, const void *user, const ir_expr *first_row, i
 void dl_quantised_panel_scores(d_lanes *d, const dl_tile *tile) {
     ir_builder *b = d->b;
     key_tile t = {0};
+    dl_load_group_scales(d, tile);
     IR_FOR(b, first, ir_idx(b, 0), tile->keys, (int64_t)d->c->s->score_keys * d->lanes) {
         t.first = first;
         for (int v = 0; v < d->c->s->score_keys; v++) t.vector[v] = dl_vector_of_keys(d, tile, first, v);

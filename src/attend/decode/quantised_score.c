@@ -192,6 +192,7 @@ static void score_stream(d_lanes *d, const dl_streams *streams, const void *user
 }
 
 void dl_quantised_scores(d_lanes *d, const dl_tile *tile) {
+    dl_load_group_scales(d, tile);
     dl_each_streams(d, tile, 1, d->c->s->score_keys, score_stream, NULL);
 }
 
@@ -237,6 +238,7 @@ static void load_group_scales_of(d_lanes *d, const dl_streams *streams, const vo
 }
 
 void dl_load_group_scales(d_lanes *d, const dl_tile *tile) {
+    if (!d->k_group_scales) return;
     for (int64_t group = 0; group < dl_group_numbers(d); group++) {
         const ir_access *beyond = ir_at(d->b, d->k_group_scales, d->lanes, 2, ir_idx(d->b, group), tile->keys);
         ir_store(d->b, beyond, mha_number(d->c, 1, d->lanes));

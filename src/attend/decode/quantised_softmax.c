@@ -158,18 +158,22 @@ static void join_sum(const d_lanes *d, const ir_expr *r, const ir_expr *max, con
     ir_store(b, ir_at(b, d->p_shares, 1, 1, r), join.share);
 }
 
-void dl_quantised_softmax(d_lanes *d, const dl_tile *tile, const ir_expr *r, const ir_expr *largest) {
+void dl_quantised_softmax(d_lanes *d, const dl_tile *tile) {
     ir_builder *b = d->b;
     const mha_context *c = d->c;
-    largest = ir_let(b, "tile_max", largest);
-    const ir_expr *zero = mha_number(c, 0, 1);
-    const ir_expr *empty = ir_let(b, "empty", ir_eq(b, largest, mha_number(c, -INFINITY, 1)));
-    const ir_expr *base = ir_let(b, "base", ir_select(b, empty, zero, largest));
-    join_sum(d, r, largest, exponentials(d, tile, r, base));
-    const ir_expr *unit = d->v_scales ? quantise_probabilities(d, tile, r) : ir_select(b, empty, zero, unit_of_head(d));
-    ir_store(b, ir_at(b, d->p_units, 1, 1, r), unit);
-    /* A last key that is alone is multiplied with its three neighbours and zeros. */
-    for (int64_t plane = 0; plane < d->planes; plane++)
-        ir_store(b, dl_quantised_probabilities(d, r, plane, tile->keys, FOUR),
-                 ir_bitcast(b, IR_I8, ir_int(b, IR_I32, 0)));
+    IR_FOR(b, r, ir_idx(b, 0), d->padded_rows, 1) {
+        dl_finish_scores(d, tile, r);
+        const ir_expr *largest = ir_let(b, "tile_max", dl_largest_score(d, tile, r));
+        const ir_expr *zero = mha_number(c, 0, 1);
+        const ir_expr *empty = ir_let(b, "empty", ir_eq(b, largest, mha_number(c, -INFINITY, 1)));
+        const ir_expr *base = ir_let(b, "base", ir_select(b, empty, zero, largest));
+        join_sum(d, r, largest, exponentials(d, tile, r, base));
+        const ir_expr *unit =
+            d->v_scales ? quantise_probabilities(d, tile, r) : ir_select(b, empty, zero, unit_of_head(d));
+        ir_store(b, ir_at(b, d->p_units, 1, 1, r), unit);
+        /* A last key that is alone is multiplied with its three neighbours and zeros. */
+        for (int64_t plane = 0; plane < d->planes; plane++)
+            ir_store(b, dl_quantised_probabilities(d, r, plane, tile->keys, FOUR),
+                     ir_bitcast(b, IR_I8, ir_int(b, IR_I32, 0)));
+    }
 }

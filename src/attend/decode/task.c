@@ -71,41 +71,25 @@ static bool tiles_are_whole(const d_lanes *d) {
            p->seq_kv % d->c->s->kv_tile == 0;
 }
 
-static void visit_tile(d_lanes *d, const dl_tile *tile) {
-    dl_load_scales(d, tile);
-    if (d->k_group_scales) dl_load_group_scales(d, tile);
-    if (d->planes) /* sums of integers are the same in any order */
-        (d->k_by_panels ? dl_quantised_panel_scores : dl_quantised_scores)(d, tile);
-    else if (d->k_by_panels)
-        dl_panel_scores(d, tile);
-    else if (d->is_serial)
-        dl_serial_scores(d, tile);
-    else
-        dl_scores(d, tile);
-    dl_softmax(d, tile);
-    if (d->p_quantised)
-        (d->v_by_panels ? dl_quantised_panel_values : dl_quantised_values)(d, tile);
-    else
-        dl_values(d, tile);
+/* ---- one task ---- */
+
+/* Each step of a tile is one of a few loop nests. Which one follows from the problem, the schedule and the target. */
+static dl_wing wing_of(const d_lanes *d) {
+    dl_wing wing = {d->is_serial ? dl_serial_scores : dl_scores, dl_softmax, dl_values};
+    if (d->k_by_panels) wing.scores = dl_panel_scores;
+    if (d->planes) wing.scores = d->k_by_panels ? dl_quantised_panel_scores : dl_quantised_scores;
+    if (d->c->variant.holds_values && (d->v_by == DL_SINGLE || d->v_by == DL_WORDS)) wing.values = dl_held_values;
+    if (d->c->p->integer != ATTUNE_INTEGER_ALL) return wing;
+    wing.softmax = dl_quantised_softmax;
+    wing.values = d->v_by_panels ? dl_quantised_panel_values : dl_quantised_values;
+    return wing;
 }
 
-static void visit_keys(d_lanes *d, const key_range *task, const ir_expr *first, const ir_expr *end) {
-    ir_builder *b = d->b;
-    const int64_t most = d->c->s->kv_tile;
-    dl_tile tile;
-    IR_FOR(b, key, first, end, most) {
-        tile.keys = tiles_are_whole(d) ? ir_idx(b, most) : ir_min(b, ir_sub(b, end, key), ir_idx(b, most));
-        tile.keys = ir_let_in(b, "keys", ir_idx(b, 1), ir_idx(b, most + 1), tile.keys);
-        tile.first = dl_first(d, "first_key", key, tile.keys, d->sequence.seq_kv);
-        tile.is_partial = is_partial(d, task, &tile);
-        const bool asks = mha_has_function(d->c, MHA_MASK_FUNCTION);
-        IR_GUARD(b, asks, dl_shows_some(d, &tile)) visit_tile(d, &tile);
-    }
-}
-
+/* The keys that a task visits, and among them the tiles, each with its three steps. */
 static void build_task(d_lanes *d) {
     ir_builder *b = d->b;
-    const int64_t chunk = d->c->s->kv_chunk;
+    const dl_wing wing = wing_of(d);
+    const int64_t chunk = d->c->s->kv_chunk, most = d->c->s->kv_tile;
     const key_range task = keys_of_task(d);
     const ir_expr *first = task.first, *end = task.end;
     if (!d->one_chunk) {
@@ -114,7 +98,7 @@ static void build_task(d_lanes *d) {
         end = ir_min(b, end, ir_plus(b, begin, chunk));
     }
     if (d->tiles_are_fixed) { /* they are counted from the first key */
-        const ir_expr *step = ir_idx(b, d->c->s->kv_tile);
+        const ir_expr *step = ir_idx(b, most);
         first = ir_mul(b, ir_div(b, first, step), step);
     }
     first = ir_let(b, "first", first);
@@ -123,7 +107,20 @@ static void build_task(d_lanes *d) {
         dl_alloc_scratch(d);
         IR_FOR(b, r, ir_idx(b, 0), d->padded_rows, 1) dl_init_row(d, r);
         if (d->planes) dl_quantise_queries(d);
-        visit_keys(d, &task, first, end);
+        IR_FOR(b, key, first, end, most) {
+            dl_tile tile;
+            tile.keys = tiles_are_whole(d) ? ir_idx(b, most) : ir_min(b, ir_sub(b, end, key), ir_idx(b, most));
+            tile.keys = ir_let_in(b, "keys", ir_idx(b, 1), ir_idx(b, most + 1), tile.keys);
+            tile.first = dl_first(d, "first_key", key, tile.keys, d->sequence.seq_kv);
+            tile.is_partial = is_partial(d, &task, &tile);
+            const bool asks = mha_has_function(d->c, MHA_MASK_FUNCTION);
+            IR_GUARD(b, asks, dl_shows_some(d, &tile)) {
+                dl_load_scales(d, &tile);
+                wing.scores(d, &tile);
+                wing.softmax(d, &tile);
+                wing.values(d, &tile);
+            }
+        }
         dl_finish_rows(d, true);
     }
     if (d->one_chunk) return;
@@ -145,36 +142,29 @@ static void open_rows(d_lanes *d, const ir_expr *number, const ir_expr *task) {
 /* Opens the block of a task's rows, if there are any. */
 #define DL_ROWS(d) IR_GUARD((d)->b, !(d)->fixed_rows, ir_gt((d)->b, (d)->rows, ir_idx((d)->b, 0)))
 
-static void pad_rows(d_lanes *d) {
-    const ir_expr *padded = ir_times(d->b, ir_ceil_div(d->b, d->rows, d->row_step), d->row_step);
-    d->padded_rows = d->fixed_rows ? d->rows : ir_let(d->b, "padded_rows", padded);
-}
-
-/* The second phase: the chunks of each row, in order. */
-static void merge_chunks(d_lanes *d) {
-    ir_builder *b = d->b;
-    IR_PHASE(b) {
-        const ir_expr *number = ir_parallel(b, "merge_b", d->c->params.size[MHA_BATCH]);
-        d->kv_head = ir_parallel(b, "merge_h", d->c->params.size[MHA_KV_HEADS]);
-        open_rows(d, number, ir_parallel(b, "merge_t", row_tasks(d)));
-        DL_ROWS(d) {
-            IR_FOR(b, r, ir_idx(b, 0), d->rows, 1) dl_merge_row(d, r);
-        }
-    }
-}
-
+/* One phase for the tasks, and if there are several chunks a second one that merges those of each row, in order. */
 void mha_d_lanes(mha_context *c) {
+    ir_builder *b = c->b;
     d_lanes d = {0};
     dl_derive_sizes(&d, c);
-    IR_PHASE(c->b) {
-        const ir_expr *number = ir_parallel(c->b, "b", c->params.size[MHA_BATCH]);
-        d.kv_head = ir_parallel(c->b, "h", c->params.size[MHA_KV_HEADS]);
-        d.chunk = ir_parallel(c->b, "chunk", all_chunks(&d));
-        open_rows(&d, number, ir_parallel(c->b, "t", row_tasks(&d)));
+    IR_PHASE(b) {
+        const ir_expr *number = ir_parallel(b, "b", c->params.size[MHA_BATCH]);
+        d.kv_head = ir_parallel(b, "h", c->params.size[MHA_KV_HEADS]);
+        d.chunk = ir_parallel(b, "chunk", all_chunks(&d));
+        open_rows(&d, number, ir_parallel(b, "t", row_tasks(&d)));
         DL_ROWS(&d) {
-            pad_rows(&d);
+            const ir_expr *padded = ir_times(b, ir_ceil_div(b, d.rows, d.row_step), d.row_step);
+            d.padded_rows = d.fixed_rows ? d.rows : ir_let(b, "padded_rows", padded);
             build_task(&d);
         }
     }
-    if (!d.one_chunk) merge_chunks(&d);
+    if (d.one_chunk) return;
+    IR_PHASE(b) {
+        const ir_expr *number = ir_parallel(b, "merge_b", c->params.size[MHA_BATCH]);
+        d.kv_head = ir_parallel(b, "merge_h", c->params.size[MHA_KV_HEADS]);
+        open_rows(&d, number, ir_parallel(b, "merge_t", row_tasks(&d)));
+        DL_ROWS(&d) {
+            IR_FOR(b, r, ir_idx(b, 0), d.rows, 1) dl_merge_row(&d, r);
+        }
+    }
 }

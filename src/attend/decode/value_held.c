@@ -172,6 +172,8 @@ static void add_keys(d_lanes *d, const dl_streams *streams, const void *user) {
     }
 }
 
-void dl_held_values(d_lanes *d, const dl_tile *tile) {
+static void add_tile(d_lanes *d, const dl_tile *tile) {
     dl_each_streams(d, tile, d->c->s->value_streams, 1, add_keys, tile);
 }
+
+void dl_held_values(d_lanes *d, const dl_tile *tile) { dl_add_values(d, tile, add_tile); }
