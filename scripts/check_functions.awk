@@ -1,4 +1,4 @@
-# Fails on a function that is longer than 50 lines, or nested deeper than 3, and names it.
+# Fails on a function that is longer than 100 lines, or nested deeper than 4, and names it.
 #
 # Nesting is read off the layout, which is clang-format's: a control statement, or a macro that opens a block of loop IR,
 # is on level n if it is indented by 4 n columns. A function whose loop has an `if` in it has 2.
@@ -17,8 +17,8 @@ inside && $0 ~ control {
 inside && /^}/ {
     lines = FNR - head + 1
     functions++
-    if (lines > 50) { print FILENAME ":" head ": " lines " lines; 50 are the most"; wrong++ }
-    if (deepest > 3) { print FILENAME ":" head ": nested " deepest " deep; 3 is the most"; wrong++ }
+    if (lines > 100) { print FILENAME ":" head ": " lines " lines; 100 are the most"; wrong++ }
+    if (deepest > 4) { print FILENAME ":" head ": nested " deepest " deep; 4 is the most"; wrong++ }
     inside = head = 0
 }
 END {

@@ -1,4 +1,4 @@
-/* Exponentials of pairs of keys (prefill/softmax_pairs.c), by the interpreter: every one has the bits that the best
+/* Exponentials of pairs of keys (prefill/exp_pairs.c), by the interpreter: every one has the bits that the best
  * table gives, a key that is far away has the weight 0, and a score that is no number is not lost. */
 #include "problem/mha.h"
 #include "schedule/schedule.h"

@@ -21,17 +21,17 @@ with_lines() { printf 'void f(void) {\n'; yes '    g();' | head -n $(($1 - 2)); 
 
 find src -name '*.c' -exec awk -f scripts/check_functions.awk {} + >"$work/tree"
 report $? "functions of src fit"
-with_loops 3 >"$work/a.c"
-check
-report $? "three levels are allowed"
 with_loops 4 >"$work/a.c"
-! check && grep -q 'a.c:1: nested 4 deep' "$work/stdout"
-report $? "a fourth level is found"
-with_lines 50 >"$work/a.c"
 check
-report $? "50 lines are allowed"
-with_lines 51 >"$work/a.c"
-! check && grep -q 'a.c:1: 51 lines' "$work/stdout"
+report $? "four levels are allowed"
+with_loops 5 >"$work/a.c"
+! check && grep -q 'a.c:1: nested 5 deep' "$work/stdout"
+report $? "a fifth level is found"
+with_lines 100 >"$work/a.c"
+check
+report $? "100 lines are allowed"
+with_lines 101 >"$work/a.c"
+! check && grep -q 'a.c:1: 101 lines' "$work/stdout"
 report $? "a line more is found"
 : >"$work/a.c"
 ! check

@@ -9,19 +9,13 @@
 void ql_derive_sizes(q_lanes *c) {
     const mha_context *m = c->m;
     const attune_problem *p = m->p;
-    c->width = m->variant.by_pairs ? 2 : 1;
     c->stripe_rows = (int64_t)m->s->score_row_vectors * m->lanes;
     c->max_stripes = m->s->task_row_vectors / m->s->score_row_vectors;
-    c->has_edges = m->has_first || m->has_last;
-    c->has_elements = m->params.tensor[MHA_ATTN_MASK] || m->params.tensor[MHA_ATTN_BIAS];
-    c->has_tiles = m->mask_tiles != NULL;
-    c->asks_all = c->has_elements || mha_has_function(m, MHA_MASK_FUNCTION);
     if (p->is_ragged || !ir_is_const(m->params.size[MHA_SEQ_Q])) return;
     const int64_t rows = p->seq_q * m->group;
     c->num_stripes = ceil_div(rows, c->stripe_rows);
     c->num_tasks = ceil_div(c->num_stripes, c->max_stripes);
     c->max_stripes = ceil_div(c->num_stripes, c->num_tasks);
-    c->rows_fill_stripes = rows % c->stripe_rows == 0;
     c->rows_fill_tasks = rows % c->stripe_rows == 0 && c->num_stripes % c->num_tasks == 0;
 }
 
@@ -51,18 +45,18 @@ void ql_alloc_scratch(q_lanes *c) {
     const int64_t stripes = c->max_stripes, count = c->stripe_rows;
     const int64_t rows[] = {stripes, count}, tile[] = {m->s->kv_tile, count};
     const int64_t pairs = ceil_div(m->s->kv_tile, 2);
-    const int64_t units = ql_is_quantised(c) ? ql_quantised_units(c) : m->p->head_dim / c->width;
+    const int64_t units = ql_is_quantised(c) ? ql_quantised_units(c) : m->p->head_dim / ql_width(c);
     const mha_kind kind = ql_is_quantised(c) ? MHA_DOT4 : ql_kind(c);
     c->qt = ir_scratch(c->b, "qt", mha_factor_elem(m, kind), 3, (int64_t[]){stripes, units, count * kind});
     if (ql_is_quantised(c)) alloc_quantised(c);
-    c->scores = by_vectors(c, "scores", m->elem, m->s->kv_tile + c->width - 1);
-    c->probabilities = c->width == 2 ? by_vectors(c, "probabilities", IR_BF16, pairs) : c->scores;
-    if (c->width == 2 && !m->v_pairs)
+    c->scores = by_vectors(c, "scores", m->elem, m->s->kv_tile + ql_width(c) - 1);
+    c->probabilities = c->v->by_pairs ? by_vectors(c, "probabilities", IR_BF16, pairs) : c->scores;
+    if (c->v->by_pairs && !m->v_pairs)
         c->values = ir_scratch(c->b, "values", IR_BF16, 2, (int64_t[]){pairs, 2 * m->p->head_dim_v});
-    if (!ql_is_quantised(c) && (c->width == 1 ? is_copied(m, m->k) : m->k->type.elem != IR_BF16))
+    if (!ql_is_quantised(c) && (c->v->by_pairs ? m->k->type.elem != IR_BF16 : is_copied(m, m->k)))
         c->keys =
             ir_scratch(c->b, "keys", mha_factor_elem(m, ql_kind(c)), 2, (int64_t[]){m->s->kv_tile, m->p->head_dim});
-    if (c->width == 1 && is_copied(m, m->v) && c->v->values == MHA_VALUES_TRANSPOSED)
+    if (!c->v->by_pairs && is_copied(m, m->v) && c->v->values == MHA_VALUES_TRANSPOSED)
         c->values = ir_scratch(c->b, "values", m->elem, 2, (int64_t[]){m->s->kv_tile, m->p->head_dim_v});
     const int64_t by_row[] = {stripes, count, m->p->head_dim_v}, by_column[] = {stripes, m->p->head_dim_v, count};
     if (c->v->values == MHA_VALUES_KEPT) c->o = ir_scratch(c->b, "o", m->elem, 3, by_row);
@@ -74,7 +68,7 @@ void ql_alloc_scratch(q_lanes *c) {
         if (c->v->values == MHA_VALUES_TRANSPOSED) c->ot_lost = ir_scratch(c->b, "ot_lost", m->elem, 3, by_column);
         c->row_sum_lost = ir_scratch(c->b, "row_sum_lost", m->elem, 2, rows);
     }
-    c->lse_sum = c->width == 2 && m->lse ? ir_scratch(c->b, "lse_sum", m->elem, 2, rows) : c->row_sum;
+    c->lse_sum = c->v->by_pairs && m->lse ? ir_scratch(c->b, "lse_sum", m->elem, 2, rows) : c->row_sum;
     if (ql_has_prob(c) && !mha_values_at_once(c->v)) c->row_base = ir_scratch(c->b, "row_base", m->elem, 2, rows);
     c->tile_max = ir_scratch(c->b, "tile_max", m->elem, 1, &count);
     c->factor = ir_scratch(c->b, "factor", m->elem, 1, &count);
@@ -88,7 +82,7 @@ void ql_alloc_scratch(q_lanes *c) {
     if (m->p->has_sinks) c->sink = ir_scratch(c->b, "sinks", m->elem, 2, rows);
     if (m->params.tensor[MHA_ATTN_BIAS])
         c->bias = ir_scratch(c->b, "bias", m->elem, 2, tile);
-    else if (c->has_elements)
+    else if (ql_has_elements(c))
         c->keep = ir_scratch(c->b, "keep", IR_I8, 2, tile);
 }
 
@@ -107,7 +101,7 @@ const ir_access *ql_score_at(const q_lanes *c, const ir_expr *v, const ir_expr *
 }
 
 const ir_access *ql_probability_at(const q_lanes *c, const ir_expr *v, const ir_expr *j) {
-    return at_vector(c, c->probabilities, c->m->lanes * c->width, v, j);
+    return at_vector(c, c->probabilities, c->m->lanes * ql_width(c), v, j);
 }
 
 const ir_expr *ql_first_row(const q_lanes *c, const ir_expr *stripe) {

@@ -44,7 +44,7 @@
  *
  * By pairs of bf16 (mha_attends_by_pairs) each product is a dot2: of columns 2d and 2d + 1 in the scores, of keys 2i
  * and 2i + 1 of the tile in the values. A key beyond the last one counts as 0. Q^T, P^T and V lie in pairs for it:
- * pack2 makes P^T of the exponentials (softmax.c) unless they are bf16 at once (softmax_pairs.c), and a tile
+ * pack2 makes P^T of the exponentials (softmax_pairs.c) unless they are bf16 at once (exp_pairs.c), and a tile
  * of V is interleaved in scratch (tile_copy.c).
  */
 #ifndef ATTUNE_ATTEND_PREFILL_LAYOUT_H
@@ -57,22 +57,26 @@
 #include "nest/product.h"
 #include "nest/transpose.h"
 
-typedef struct q_lanes {
+typedef struct q_lanes q_lanes;
+typedef struct q_lanes_tile q_lanes_tile;
+
+/* The three steps of a tile and stripe: S^T = K Q^T, P = exp(S - max), O = O * factor + P V. task.c picks them once. */
+typedef void ql_step(q_lanes *c, const q_lanes_tile *tile);
+typedef struct ql_wing {
+    ql_step *scores, *softmax, *values;
+} ql_wing;
+
+struct q_lanes {
     const mha_context *m;
     const mha_variant *v; /* of m */
     ir_builder *b;
+    ql_wing wing;
     int64_t stripe_rows, max_stripes; /* rows of a stripe, stripes of a task at most */
     int64_t num_stripes, num_tasks;   /* of a KV head; 0: known only at run time */
     bool rows_fill_tasks;             /* no row number is ever beyond the last row */
-    bool rows_fill_stripes;           /* no stripe has fewer rows than others */
     bool keys_fill_tiles;             /* no register tile of scores reaches beyond the last key */
-    bool has_edges;                   /* rows have a first or last key of their own */
-    bool has_elements;                /* an attn_mask or attn_bias */
-    bool asks_all;                    /* these, or a mask_mod: any key may be hidden */
-    bool has_tiles;                   /* a table says what mask_mod hides (shared/mask_table.h) */
     /* scratch of a task; elem is that of the arithmetic. Operands of products are elem, one to a lane (width 1), or
      * pairs of bf16, two to a lane (width 2). */
-    int width;
     const ir_buffer *qt; /* operand [stripe, head_dim / width, stripe_rows * width]: Q^T times mha_query_sign */
     /* elem [score_row_vectors, kv_tile, lanes]: S^T; of pairs one key more. Each vector of rows is by itself: the
      * softmax goes from key to key, and its accesses do not compete for the same sets of the cache. spans: elem
@@ -114,20 +118,16 @@ typedef struct q_lanes {
     mha_values values_of_task;
     const ir_buffer *kept[EX_MAX_NODES];
     const ir_buffer *by_distance[EX_MAX_NODES]; /* mods_distance.c, for the tile and stripe at hand */
-} q_lanes;
+};
 
 /* Row of a tensor that is indexed [batch, head, token, column]. */
 typedef struct q_lanes_row {
     const ir_expr *head, *query;
 } q_lanes_row;
 
-/* What tiles are visited for. With prob_mod and several tiles: for the sums, and then for the values. */
-typedef enum q_lanes_pass { QL_ONE_PASS, QL_SUMS_PASS, QL_VALUES_PASS } q_lanes_pass;
-
 /* A tile, and its keys that one stripe sees: computed once, used by scores and values. Keys are numbered within the
  * tile. */
-typedef struct q_lanes_tile {
-    q_lanes_pass pass;
+struct q_lanes_tile {
     const ir_expr *number;
     const ir_expr *stripe;     /* within the task */
     const ir_expr *first_key;  /* of the tile */
@@ -135,19 +135,32 @@ typedef struct q_lanes_tile {
     const ir_expr *room;       /* keys that the tile holds */
     const ir_expr *from,
         *to; /* keys that some row of the stripe sees lie in here; score_keys and width divide `from` */
-    /* Keys that all rows see, by window, causality and c->has_tiles. NULL without any of these. */
+    /* Keys that all rows see, by window, causality and ql_has_table(c). NULL without any of these. */
     const ir_expr *full_from, *full_to;
-    const ir_expr *is_visited; /* whether a stripe sees a key, by c->has_tiles; NULL without that */
+    const ir_expr *is_visited; /* whether a stripe sees a key, by ql_has_table(c); NULL without that */
     const ir_expr *is_mixed;   /* the same: whether a row of a stripe that does sees not all of what others see */
     /* Whether a hidden key's value may be multiplied by its probability of 0. NULL where no key is hidden. */
     const ir_expr *is_harmless;
-} q_lanes_tile;
+};
 
 /* layout.c: sizes, before the phase is opened; scratch, within a task. */
 void ql_derive_sizes(q_lanes *c);
 void ql_alloc_scratch(q_lanes *c);
 
-static inline mha_kind ql_kind(const q_lanes *c) { return mha_kind_of(c->width == 2); }
+/* Numbers in a lane of a product's operands: 1, or the 2 of a pair of bf16. */
+static inline int ql_width(const q_lanes *c) { return c->v->by_pairs ? 2 : 1; }
+static inline mha_kind ql_kind(const q_lanes *c) { return mha_kind_of(c->v->by_pairs); }
+
+/* Whether rows have a first or last key of their own; there is an attn_mask or attn_bias; any key may be hidden, by
+ * these or by mask_mod; a table says what mask_mod hides (shared/mask_table.h). */
+static inline bool ql_has_edges(const q_lanes *c) { return c->m->has_first || c->m->has_last; }
+static inline bool ql_has_elements(const q_lanes *c) {
+    return c->m->params.tensor[MHA_ATTN_MASK] || c->m->params.tensor[MHA_ATTN_BIAS];
+}
+static inline bool ql_asks_all(const q_lanes *c) {
+    return ql_has_elements(c) || mha_has_function(c->m, MHA_MASK_FUNCTION);
+}
+static inline bool ql_has_table(const q_lanes *c) { return c->m->mask_tiles != NULL; }
 
 /* Scores are sums of integers: qt holds quantised rows (score_quantised.c). */
 static inline bool ql_is_quantised(const q_lanes *c) { return c->m->quantised_k.values != NULL; }
@@ -202,8 +215,8 @@ void ql_store_transposed(q_lanes *c, const q_lanes_tensor *tensor, const q_lanes
 void ql_load_bytes_transposed(q_lanes *c, const ir_buffer *tensor, const ir_expr *batch, const q_lanes_row *rows,
                               const ir_expr *column, const ir_expr *columns[4]);
 
-/* tile_copy.c: c->keys and c->values, where there are those */
-void ql_load_tile(q_lanes *c, const q_lanes_tile *tile);
+/* tile_copy.c: fills c->keys and, if wanted, c->values, where there are those. */
+void ql_load_tile(q_lanes *c, const q_lanes_tile *tile, bool values);
 /* width 2: where the tile's pair j lies, and `lanes` columns of its values. */
 const ir_expr *ql_pair_of(q_lanes *c, const q_lanes_tile *tile, const ir_expr *j);
 const ir_access *ql_pair_at(const q_lanes *c, const ir_expr *pair, const ir_expr *column, int lanes);
@@ -274,17 +287,15 @@ void ql_put_distances(q_lanes *c, mha_function f, const ir_expr *at, const ir_ex
 void ql_open_ahead(q_lanes *c);
 void ql_ask_ahead(q_lanes *c, const q_lanes_tile *tile, const ir_expr *first);
 
-/* score.c: writes scores and tile_max */
+/* score.c, score_columns.c and score_quantised.c: write scores and tile_max. */
 void ql_scores(q_lanes *c, const q_lanes_tile *tile);
+void ql_column_scores(q_lanes *c, const q_lanes_tile *tile);
+void ql_quantised_scores(q_lanes *c, const q_lanes_tile *tile);
 
-/* score_quantised.c: Q quantised, where ql_is_quantised(c); and the scores of a register tile of its rows and the keys
- * at `rows`.
- */
+/* score_quantised.c: quantised Q. */
 void ql_quantise_queries(q_lanes *c, const ir_expr *stripe);
-void ql_multiply_quantised(q_lanes *c, const q_lanes_tile *tile, const mha_kv_row *rows, int64_t unroll,
-                           const mha_product *scores);
 
-/* softmax_pairs.c: exponentials of pairs as bf16 at once, of exponents rounded to multiples of 2^-9. Open it before
+/* exp_pairs.c: exponentials of pairs as bf16 at once, of exponents rounded to multiples of 2^-9. Open it before
  * the loop; the sum after the loop is NaN if a score was. */
 typedef struct ql_pair_exp {
     const ir_expr *base, *scale, *table[2];
@@ -297,10 +308,21 @@ ql_pair_exp ql_open_pair_exp(q_lanes *c, const ir_expr *base);
 const ir_expr *ql_pair_exp_of(q_lanes *c, const ql_pair_exp *e, const ir_expr *first, const ir_expr *second);
 const ir_expr *ql_close_pair_exp(q_lanes *c, const ql_pair_exp *e, const ir_expr *sum);
 
-/* softmax.c: the factor of quantised V of key j */
-const ir_expr *ql_times_v_scale(q_lanes *c, const q_lanes_tile *tile, const ir_expr *j, const ir_expr *probability);
-/* Scores become probabilities; writes row_max, row_sum and factor */
+/* softmax.c and softmax_pairs.c: scores become probabilities. They write row_max, row_sum and factor, by which earlier
+ * sums are to be multiplied. */
 void ql_softmax(q_lanes *c, const q_lanes_tile *tile);
+void ql_pair_softmax(q_lanes *c, const q_lanes_tile *tile);
+void ql_pair_softmax_by_turns(q_lanes *c, const q_lanes_tile *tile);
+
+/* What belongs to vector `v` of a stripe's rows, in memory. */
+typedef struct ql_row_vector {
+    const ir_access *max, *tile_max, *sum, *lse_sum, *factor;
+} ql_row_vector;
+ql_row_vector ql_row_vector_at(q_lanes *c, const q_lanes_tile *tile, const ir_expr *v);
+/* Joins the tile's maximum to that of the tiles before. */
+mha_shrink ql_take_maximum(q_lanes *c, const ql_row_vector *at);
+/* A probability of key j times the scale of its value, if V has scales. */
+const ir_expr *ql_times_v_scale(q_lanes *c, const q_lanes_tile *tile, const ir_expr *j, const ir_expr *probability);
 
 /* store_probabilities.c: writes the weights output, if mha_variant.writes_weights */
 void ql_store_probabilities(q_lanes *c, const ir_expr *stripe);

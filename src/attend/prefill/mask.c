@@ -34,7 +34,7 @@ const ir_expr *ql_begin_tiles(q_lanes *c) {
     ir_builder *b = c->b;
     const int64_t size = c->m->s->kv_tile;
     const ir_expr *zero = ir_idx(b, 0);
-    if (!c->has_edges) return ir_for_begin(b, "tile", zero, ir_ceil_div(b, c->e.seq_kv, size), 1, false);
+    if (!ql_has_edges(c)) return ir_for_begin(b, "tile", zero, ir_ceil_div(b, c->e.seq_kv, size), 1, false);
     const mha_sights s = sights_of_task(c);
     const ir_expr *end = ir_let(b, "tiles", ir_ceil_div(b, at_least_0(c, s.some_end), size));
     const ir_expr *first = ir_let(b, "first_tile", ir_div(b, s.some_first, ir_idx(b, size)));
@@ -113,8 +113,8 @@ static void add_zeros(q_lanes *c, const q_lanes_tile *t, const zero_sums *sums) 
 
 /* Whether a key of the tile is hidden from a row that sees others of it, as far as that is known; NULL: it is not. */
 static const ir_expr *hides_some(q_lanes *c, const q_lanes_tile *t) {
-    if (c->has_elements || c->m->has_global || (c->asks_all && !c->has_tiles)) return NULL;
-    const ir_expr *partial = c->has_edges ? is_partial(c, t) : NULL;
+    if (ql_has_elements(c) || c->m->has_global || (ql_asks_all(c) && !ql_has_table(c))) return NULL;
+    const ir_expr *partial = ql_has_edges(c) ? is_partial(c, t) : NULL;
     return !t->is_mixed ? partial : partial ? ir_or(c->b, partial, t->is_mixed) : t->is_mixed;
 }
 
@@ -148,7 +148,7 @@ static const ir_expr *round_down(const q_lanes *c, const ir_expr *key) {
 q_lanes_keys ql_keys_of_task(q_lanes *c, const q_lanes_tile *t) {
     ir_builder *b = c->b;
     q_lanes_keys keys = {ir_idx(b, 0), t->room};
-    if (!c->has_edges || c->m->has_global) return keys;
+    if (!ql_has_edges(c) || c->m->has_global) return keys;
     const mha_sights s = sights_of_task(c);
     if (c->m->has_first) {
         const ir_expr *first = at_least_0(c, ir_sub(b, s.some_first, t->first_key));
@@ -180,12 +180,12 @@ void ql_open_tile(q_lanes *c, q_lanes_tile *t) {
     const ir_expr *left = ir_sub(c->b, c->e.seq_kv, t->first_key);
     ir_assume(c->b, ir_gt(c->b, left, ir_idx(c->b, 0)));
     t->room = ir_let(c->b, "room", ir_min(c->b, left, ir_idx(c->b, c->m->s->kv_tile)));
-    if (c->has_tiles) ask_stripes(c, t);
+    if (ql_has_table(c)) ask_stripes(c, t);
 }
 
 void ql_find_harmless(q_lanes *c, q_lanes_tile *t) {
-    const bool by_interval = c->v->values != MHA_VALUES_TRANSPOSED && !c->asks_all && !c->m->has_global;
-    if ((c->has_edges || c->asks_all) && !by_interval) t->is_harmless = is_harmless(c, t);
+    const bool by_interval = c->v->values != MHA_VALUES_TRANSPOSED && !ql_asks_all(c) && !c->m->has_global;
+    if ((ql_has_edges(c) || ql_asks_all(c)) && !by_interval) t->is_harmless = is_harmless(c, t);
 }
 
 /* ---- a tile and a stripe ---- */
@@ -201,11 +201,11 @@ static void widen(q_lanes *c, q_lanes_tile *t, const ir_expr *end) {
 }
 
 /* Register tiles begin at whole units, and those that all rows see in full compare nothing. `s`: the sights of the
- * stripe's rows; NULL without c->has_edges. */
+ * stripe's rows; NULL without ql_has_edges(c). */
 static void find_keys(q_lanes *c, q_lanes_tile *t, const mha_sights *s) {
     ir_builder *b = c->b;
     const mha_context *m = c->m;
-    if (c->has_tiles) {
+    if (ql_has_table(c)) {
         t->from = ir_max(b, t->from, end_by_mask(c, t, MHA_TILE_FROM));
         t->to = ir_min(b, t->to, at_least_0(c, end_by_mask(c, t, MHA_TILE_TO)));
     }
@@ -213,7 +213,7 @@ static void find_keys(q_lanes *c, q_lanes_tile *t, const mha_sights *s) {
     t->to = ir_let(b, "to", t->to);
     t->full_to = m->has_last ? ir_let(b, "full_to", ir_min(b, ir_sub(b, s->all_end, t->first_key), t->to)) : t->to;
     t->full_from = m->has_first ? ir_let(b, "full_from", ir_sub(b, s->all_first, t->first_key)) : ir_idx(b, 0);
-    if (!c->has_tiles) return;
+    if (!ql_has_table(c)) return;
     t->full_from = ir_let(b, "full_from", ir_max(b, t->full_from, end_by_mask(c, t, MHA_TILE_FULL_FROM)));
     t->full_to = ir_let(b, "full_to", ir_min(b, t->full_to, end_by_mask(c, t, MHA_TILE_FULL_TO)));
 }
@@ -233,9 +233,9 @@ static void find_sight(q_lanes *c, q_lanes_tile *t) {
 void ql_open_stripe(q_lanes *c, q_lanes_tile *t) {
     t->from = ir_idx(c->b, 0);
     t->to = t->room;
-    if (c->has_edges)
+    if (ql_has_edges(c))
         find_sight(c, t);
-    else if (c->has_tiles)
+    else if (ql_has_table(c))
         find_keys(c, t, NULL);
 }
 

@@ -153,7 +153,7 @@ void ql_open_ahead(q_lanes *c) {
 }
 
 /* Whether a stripe may visit so few keys that what their register tiles ask for is not all of the shares. */
-static bool sees_part(const q_lanes *c) { return c->has_tiles || c->m->has_first; }
+static bool sees_part(const q_lanes *c) { return ql_has_table(c) || c->m->has_first; }
 
 /* The same stripe of the next task: of this head, or where it has one task of the next head. */
 static stripe_ahead stripe_of_next_task(q_lanes *c, const ir_expr *stripe) {
@@ -181,7 +181,7 @@ static void ask_for_next_task(q_lanes *c, const q_lanes_tile *tile, const ir_exp
 void ql_ask_ahead(q_lanes *c, const q_lanes_tile *tile, const ir_expr *first) {
     ir_builder *b = c->b;
     const mha_context *m = c->m;
-    if (!c->next_head || (sees_part(c) && c->width == 2)) return;
+    if (!c->next_head || (sees_part(c) && c->v->by_pairs)) return;
     if (sees_part(c)) {
         ask_for_next_task(c, tile, first);
         return;

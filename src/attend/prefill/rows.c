@@ -67,7 +67,7 @@ void ql_init_rows(q_lanes *c, const ir_expr *stripe) {
     ql_init_functions(c, stripe);
     if (!mha_values_at_once(c->v)) clear_rows(c, stripe);
     if (c->m->p->has_alibi_slopes || c->m->p->has_sinks) init_single_rows(c, stripe);
-    if (c->has_edges) ql_init_sight(c, stripe);
+    if (ql_has_edges(c)) ql_init_sight(c, stripe);
 }
 
 /* ---- Q ---- */
@@ -89,7 +89,7 @@ static void prefetch_next(q_lanes *c, const q_lanes_row *rows) {
 
 static void load_vectors(q_lanes *c, const ir_expr *stripe, const ir_expr *at, const ir_expr *sign) {
     ir_builder *b = c->b;
-    const int lanes = c->m->lanes, quarter = mha_quarter(c->m->lanes), width = c->width;
+    const int lanes = c->m->lanes, quarter = mha_quarter(c->m->lanes), width = ql_width(c);
     const q_lanes_tensor q = {c->m->q, c->e.batch, c->e.first_q, width == 2, sign};
     q_lanes_row rows[IR_MAX_LANES];
     const ir_expr *columns[4];
@@ -107,7 +107,7 @@ static void load_elements(q_lanes *c, const ir_expr *stripe, const ir_expr *at, 
     ir_builder *b = c->b;
     const q_lanes_row row = ql_row(c, stripe, at);
     const ir_expr *token = ir_add(b, c->e.first_q, row.query);
-    const ir_expr *width = ir_idx(b, c->width);
+    const ir_expr *width = ir_idx(b, ql_width(c));
     IR_FOR(b, d, ir_idx(b, 0), ir_idx(b, c->m->p->head_dim), 1) {
         const ir_expr *q = mha_load(c->m, ir_at(b, c->m->q, 1, 4, c->e.batch, row.head, token, d));
         const ir_expr *lane = ir_add(b, ir_mul(b, at, width), ir_mod(b, d, width));
@@ -122,7 +122,7 @@ void ql_load_queries(q_lanes *c, const ir_expr *stripe) {
         return;
     }
     const ir_expr *factor = mha_query_sign(c->m);
-    const bool vectors = c->m->p->head_dim / c->width >= mha_quarter(c->m->lanes);
+    const bool vectors = c->m->p->head_dim / ql_width(c) >= mha_quarter(c->m->lanes);
     ir_builder *b = c->b;
     const ir_expr *end = ir_idx(b, c->stripe_rows);
     if (c->v->rest_rows) {
@@ -180,7 +180,7 @@ static const ir_expr *result(q_lanes *c, const ir_expr *stripe, const ir_expr *d
 
 /* Whether the output is written by pairs of columns, which pack2 rounds. */
 static bool stores_pairs(const q_lanes *c) {
-    return c->width == 2 && c->m->out->type.elem == IR_BF16 && c->m->p->head_dim_v % 2 == 0;
+    return c->v->by_pairs && c->m->out->type.elem == IR_BF16 && c->m->p->head_dim_v % 2 == 0;
 }
 
 static void store_vectors(q_lanes *c, const ir_expr *stripe, const ir_expr *at, bool pairs) {

@@ -1,64 +1,34 @@
 /* S^T = K Q^T for one tile and stripe: register tiles of score_keys keys by score_row_vectors vectors of query rows.
  * If there are keys beyond the last one, they repeat it, and where all rows see that, so do their scores: the maximum
  * is right. */
-#include "attend/prefill/score_columns.h"
+#include "attend/prefill/score_tile.h"
 #include "base/integers.h"
 
 #include <math.h>
 
-static void find_keys(q_lanes *c, const q_lanes_tile *tile, ql_score_tile *t) {
+void ql_multiply_rows(q_lanes *c, const q_lanes_tile *tile, const ql_score_tile *t, int64_t vectors) {
     ir_builder *b = c->b;
-    const ir_expr *first = ir_let(b, "key", ir_add(b, tile->first_key, t->first));
-    if (c->v->score_tiles_overlap) ir_assume(b, ir_le(b, first, ir_plus(b, c->e.seq_kv, -c->m->s->score_keys)));
-    for (int jj = 0; jj < c->m->s->score_keys; jj++) {
-        const ir_expr *key = ql_clamp_key(c, ir_plus(b, first, jj));
-        t->key[jj] = c->keys_fill_tiles ? key : ir_let(b, "key", key);
-        t->row[jj] = mha_kv_row_at(c->m, &c->e, c->kv_head, t->key[jj]);
-        t->j[jj] = ir_plus(b, t->first, jj);
-        if (c->keys && !c->keys_fill_tiles) t->j[jj] = ir_let(b, "j", ir_min(b, ir_plus(b, tile->room, -1), t->j[jj]));
-    }
-}
-
-/* How often the loop over the columns, or pairs of them, is unrolled. */
-static int64_t unrolling(const q_lanes *c) {
-    return divisor_below(ql_is_quantised(c) ? ql_quantised_units(c) : c->m->p->head_dim / c->width,
-                         c->m->s->score_columns);
-}
-
-/* K[key, d] * Q^T[d, rows], summed in the order of d, for the first vectors of rows. */
-static void multiply(q_lanes *c, const q_lanes_tile *tile, const ql_score_tile *t, int64_t vectors) {
-    ir_builder *b = c->b;
+    const int64_t columns = c->m->p->head_dim / ql_width(c), unroll = divisor_below(columns, c->m->s->score_columns);
     mha_product product = t->product, *p = &product;
-    const int wide = p->lanes * c->width;
-    const bool by_units = !c->keys && mha_is_paneled(c->m, c->m->k) && mha_unit_of(c->m->k) == c->width;
+    const int wide = p->lanes * ql_width(c);
+    const bool by_units = !c->keys && mha_is_paneled(c->m, c->m->k) && mha_unit_of(c->m->k) == ql_width(c);
     mha_row panel[QL_MAX_KEYS];
     for (int jj = 0; by_units && jj < p->rows; jj++) panel[jj] = mha_kv_row_of(c->m, c->m->k, &t->row[jj]);
     p->vectors = vectors;
-    MHA_STEPS(c->m, d, ir_idx(b, 0), ir_idx(b, c->m->p->head_dim / c->width), unrolling(c)) {
+    MHA_STEPS(c->m, d, ir_idx(b, 0), ir_idx(b, columns), unroll) {
         mha_product_hold(p, "queries");
         for (int v = 0; v < p->vectors; v++)
             mha_product_vector(p, NULL, v, ir_load(b, ir_at(b, c->qt, wide, 3, tile->stripe, d, ir_idx(b, v * wide))));
-        const ir_expr *column = ir_times(b, d, c->width);
+        const ir_expr *column = ir_times(b, d, ql_width(c));
         for (int jj = 0; jj < p->rows; jj++)
             mha_product_repeat(p, "key_value", jj,
-                               c->keys    ? ir_at(b, c->keys, c->width, 2, t->j[jj], column)
+                               c->keys    ? ir_at(b, c->keys, ql_width(c), 2, t->j[jj], column)
                                : by_units ? mha_panel_keys(c->m, &panel[jj], d, 1)
-                                          : mha_kv_access(c->m, c->m->k, &t->row[jj], column, c->width));
+                                          : mha_kv_access(c->m, c->m->k, &t->row[jj], column, ql_width(c)));
     }
 }
 
 /* ---- From products to scores ---- */
-
-/* The operands of the scores of one key of the register tile, for the stripe's rows from `at` on. `rows`: those that
- * all keys share. */
-static mha_score_operands operands_of(q_lanes *c, const ql_score_tile *t, mha_score_operands rows, int jj,
-                                      const ir_expr *at) {
-    ir_builder *b = c->b;
-    rows.k_scale = mha_k_scale(c->m, &t->row[jj]);
-    if (rows.slope) rows.key = ir_cast(b, c->m->elem, t->key[jj]);
-    if (c->bias) rows.bias = ir_load(b, ir_at(b, c->bias, c->m->lanes, 2, ir_plus(b, t->first, jj), at));
-    return rows;
-}
 
 /* Products become scores where they are. Often there is nothing to do: the scale is applied by the softmax. */
 static void score(q_lanes *c, const q_lanes_tile *tile, const ql_score_tile *t) {
@@ -78,7 +48,10 @@ static void score(q_lanes *c, const q_lanes_tile *tile, const ql_score_tile *t) 
             rows.slope = ir_let(b, "slope", ir_load(b, ir_at(b, c->slope, lanes, 2, tile->stripe, at)));
         }
         for (int jj = 0; jj < t->product.rows; jj++) {
-            const mha_score_operands operands = operands_of(c, t, rows, jj, at);
+            mha_score_operands operands = rows;
+            operands.k_scale = mha_k_scale(c->m, &t->row[jj]);
+            if (rows.slope) operands.key = ir_cast(b, c->m->elem, t->key[jj]);
+            if (c->bias) operands.bias = ir_load(b, ir_at(b, c->bias, lanes, 2, ir_plus(b, t->first, jj), at));
             const ir_expr *dot = mha_product_sum(&t->product, jj, v);
             const ir_expr *z = mha_score(c->m, &operands, dot, ATTUNE_WEIGHTS_MASKED);
             if (jj % quarter == 0) ql_fill_pairs(c, t->key[jj], &pairs);
@@ -107,10 +80,10 @@ static void hide(q_lanes *c, const q_lanes_tile *tile, const ql_score_tile *t) {
 /* Whether a row's sight may begin or end within the register tile; NULL: not in any. */
 static const ir_expr *crosses(const q_lanes *c, const q_lanes_tile *tile, const ql_score_tile *t) {
     ir_builder *b = c->b;
-    if (c->has_elements || c->m->has_global || (c->asks_all && !c->has_tiles)) return ir_int(b, IR_BOOL, 1);
-    if (!c->has_edges && !c->has_tiles) return NULL;
+    if (ql_has_elements(c) || c->m->has_global || (ql_asks_all(c) && !ql_has_table(c))) return ir_int(b, IR_BOOL, 1);
+    if (!ql_has_edges(c) && !ql_has_table(c)) return NULL;
     const ir_expr *ends = ir_gt(b, ir_plus(b, t->first, c->m->s->score_keys), tile->full_to);
-    if (!c->m->has_first && !c->has_tiles) return ends;
+    if (!c->m->has_first && !ql_has_table(c)) return ends;
     return ir_or(b, ends, ir_lt(b, t->first, tile->full_from));
 }
 
@@ -170,96 +143,74 @@ static const ir_expr *end_of_tiles(q_lanes *c, const q_lanes_tile *tile) {
     const int64_t rows = c->m->s->score_keys;
     const ir_expr *count = ir_ceil_div(b, tile->to, rows), *whole = ir_div(b, tile->room, ir_idx(b, rows));
     if (!c->keys_fill_tiles || c->v->score_tiles_overlap) return count;
-    return c->has_edges || c->has_tiles ? ir_min(b, count, whole) : whole;
+    return ql_has_edges(c) || ql_has_table(c) ? ir_min(b, count, whole) : whole;
 }
 
-/* Rows of a stripe whose lanes are along the columns. */
-static int64_t rows_by_columns(const q_lanes *c, bool is_last) {
-    const int64_t rows = c->m->p->seq_q * c->m->group;
-    if (!c->v->scores_by_columns) return c->v->rest_rows;
-    return is_last ? rows - (c->num_stripes - 1) * c->stripe_rows : c->stripe_rows;
+static const ir_buffer *open_maximum(q_lanes *c) {
+    const int64_t vectors = c->m->s->score_row_vectors;
+    const ir_buffer *max = ir_registers(c->b, "max_so_far", c->m->elem, c->m->lanes, 1, &vectors);
+    IR_UNROLLED(c->b, v, vectors) {
+        ir_store(c->b, ir_at(c->b, max, c->m->lanes, 1, v), ql_splat(c, -INFINITY));
+    }
+    return max;
 }
 
-/* The number of a stripe is that of the register tile in which its rows' sights end, where rows and keys are a square.
- */
-static void multiply_columns(q_lanes *c, const q_lanes_tile *tile, const ql_score_tile *t, const ir_expr *number,
-                             bool is_last) {
+/* All register tiles of a stripe. */
+static void all_tiles(q_lanes *c, const q_lanes_tile *tile, ql_score_tile t, const ir_expr *end,
+                      ql_products *multiply) {
     ir_builder *b = c->b;
-    const int64_t vector = ql_whole_vectors(c, is_last), rows = rows_by_columns(c, is_last);
-    const ir_expr *is_diagonal =
-        c->v->is_square ? ir_let(b, "is_diagonal", ir_eq(b, number, ir_add(b, c->first_stripe, tile->stripe))) : NULL;
-    ql_multiply_columns(c, tile, t, vector, rows, is_diagonal);
-}
-
-/* The first key of register tile `n`. */
-static const ir_expr *first_of(const q_lanes *c, const q_lanes_tile *tile, const ir_expr *n) {
-    ir_builder *b = c->b;
+    const int lanes = c->m->lanes;
     const int64_t keys = c->m->s->score_keys;
-    const ir_expr *first = ir_times(b, n, keys);
-    if (c->v->score_tiles_overlap) first = ir_min(b, first, ir_plus(b, tile->room, -keys));
-    return ir_let(b, "first", first);
-}
-
-/* All register tiles of a stripe, which is the last one or may be any other. */
-static void all_tiles(q_lanes *c, const q_lanes_tile *tile, ql_score_tile t, const ir_expr *end, bool is_last) {
-    ir_builder *b = c->b;
-    const int64_t rows = t.product.rows, whole = ql_whole_vectors(c, is_last);
-    IR_LOOP(b, n, ir_for_begin(b, "score_tile", ir_div(b, tile->from, ir_idx(b, rows)), end, 1, false)) {
-        t.first = first_of(c, tile, n);
-        find_keys(c, tile, &t);
-        ql_ask_ahead(c, tile, c->v->score_tiles_overlap ? ir_times(b, n, rows) : t.first);
-        if (ql_is_quantised(c))
-            mha_product_begin(&t.product);
-        else
-            mha_product_clear(&t.product);
-        if (ql_is_quantised(c))
-            ql_multiply_quantised(c, tile, t.row, unrolling(c), &t.product);
-        else if (whole)
-            multiply(c, tile, &t, whole);
-        if (whole < t.product.vectors) multiply_columns(c, tile, &t, n, is_last);
+    const bool overlap = c->v->score_tiles_overlap;
+    /* A maximum of its own, so that the code of either kind of stripe can be compiled by itself (codegen/cut.c). */
+    if (!t.max) t.max = open_maximum(c);
+    IR_LOOP(b, n, ir_for_begin(b, "score_tile", ir_div(b, tile->from, ir_idx(b, keys)), end, 1, false)) {
+        const ir_expr *first = ir_times(b, n, keys);
+        t.number = n;
+        t.first = ir_let(b, "first", overlap ? ir_min(b, first, ir_plus(b, tile->room, -keys)) : first);
+        const ir_expr *first_key = ir_let(b, "key", ir_add(b, tile->first_key, t.first));
+        if (overlap) ir_assume(b, ir_le(b, first_key, ir_plus(b, c->e.seq_kv, -keys)));
+        for (int jj = 0; jj < keys; jj++) {
+            const ir_expr *key = ql_clamp_key(c, ir_plus(b, first_key, jj));
+            t.key[jj] = c->keys_fill_tiles ? key : ir_let(b, "key", key);
+            t.row[jj] = mha_kv_row_at(c->m, &c->e, c->kv_head, t.key[jj]);
+            t.j[jj] = ir_plus(b, t.first, jj);
+            if (c->keys && !c->keys_fill_tiles)
+                t.j[jj] = ir_let(b, "j", ir_min(b, ir_plus(b, tile->room, -1), t.j[jj]));
+        }
+        ql_ask_ahead(c, tile, overlap ? ir_times(b, n, keys) : t.first);
+        multiply(c, tile, &t);
         score(c, tile, &t);
         close_tile(c, tile, &t);
     }
-}
-
-static void open_maximum(q_lanes *c, ql_score_tile *t) {
-    const int64_t vectors = t->product.vectors;
-    t->max = ir_registers(c->b, "max_so_far", c->m->elem, c->m->lanes, 1, &vectors);
-    IR_UNROLLED(c->b, v, vectors) {
-        ir_store(c->b, ir_at(c->b, t->max, c->m->lanes, 1, v), ql_splat(c, -INFINITY));
-    }
-}
-
-static void close_maximum(q_lanes *c, const ql_score_tile *t) {
-    ir_builder *b = c->b;
-    const int lanes = c->m->lanes;
-    IR_UNROLLED(b, v, t->product.vectors) {
+    IR_UNROLLED(b, v, t.product.vectors) {
         const ir_access *max = ir_at(b, c->tile_max, lanes, 1, ir_times(b, v, lanes));
-        ir_store(b, max, ir_load(b, ir_at(b, t->max, lanes, 1, v)));
+        ir_store(b, max, ir_load(b, ir_at(b, t.max, lanes, 1, v)));
     }
 }
 
-/* A maximum of its own, so that the code of either kind of stripe can be compiled by itself (codegen/cut.c). */
-static void tiles_of_stripe(q_lanes *c, const q_lanes_tile *tile, ql_score_tile t, const ir_expr *end, bool is_last) {
-    open_maximum(c, &t);
-    all_tiles(c, tile, t, end, is_last);
-    close_maximum(c, &t);
-}
-
-void ql_scores(q_lanes *c, const q_lanes_tile *tile) {
+void ql_score_tiles(q_lanes *c, const q_lanes_tile *tile, ql_products *multiply) {
     ir_builder *b = c->b;
-    const int64_t rows = c->m->s->score_keys, vectors = c->m->s->score_row_vectors;
-    const bool has_other =
-        (c->v->rest_rows || (c->v->scores_by_columns && !c->rows_fill_stripes)) && c->num_stripes > 1;
-    ql_score_tile t = {.product = mha_product_of(c->m, ql_is_quantised(c) ? MHA_MADD : ql_kind(c), rows, vectors)};
-    if (!has_other) open_maximum(c, &t);
+    const int64_t keys = c->m->s->score_keys, vectors = c->m->s->score_row_vectors;
+    const bool has_fewer = c->v->rest_rows || c->v->scores_by_columns;
+    const bool has_other = c->num_stripes > 1 && has_fewer && c->m->p->seq_q * c->m->group % c->stripe_rows != 0;
+    ql_score_tile t = {.is_last = true,
+                       .product = mha_product_of(c->m, ql_is_quantised(c) ? MHA_MADD : ql_kind(c), keys, vectors)};
+    if (!has_other) t.max = open_maximum(c);
     const ir_expr *end = ir_let(b, "score_tiles", end_of_tiles(c, tile));
-    if (c->has_elements) ql_load_elements(c, tile, ir_times(b, end, rows));
+    if (ql_has_elements(c)) ql_load_elements(c, tile, ir_times(b, end, keys));
     if (!has_other) {
-        all_tiles(c, tile, t, end, true);
-        close_maximum(c, &t);
+        all_tiles(c, tile, t, end, multiply);
         return;
     }
-    IR_IF(b, ql_is_last(c, tile->stripe)) tiles_of_stripe(c, tile, t, end, true);
-    IR_ELSE(b) tiles_of_stripe(c, tile, t, end, false);
+    IR_IF(b, ql_is_last(c, tile->stripe)) all_tiles(c, tile, t, end, multiply);
+    t.is_last = false;
+    IR_ELSE(b) all_tiles(c, tile, t, end, multiply);
 }
+
+static void multiply_all(q_lanes *c, const q_lanes_tile *tile, ql_score_tile *t) {
+    mha_product_clear(&t->product);
+    ql_multiply_rows(c, tile, t, t->product.vectors);
+}
+
+void ql_scores(q_lanes *c, const q_lanes_tile *tile) { ql_score_tiles(c, tile, multiply_all); }

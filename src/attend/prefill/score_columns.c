@@ -1,6 +1,6 @@
 /* Scores with lanes along the columns of Q and K: of each row and key a sum over the lanes of a vector. Q is not
  * transposed for them, and rows need not fill a vector. */
-#include "attend/prefill/score_columns.h"
+#include "attend/prefill/score_tile.h"
 #include "base/integers.h"
 
 enum { SUMS = 8 }; /* of a row that are added up together */
@@ -198,20 +198,35 @@ static void multiply_few_seen(q_lanes *c, const q_lanes_tile *tile, const ql_sco
         ir_store(c->b, mha_product_at(&t->product, jj, vector), mha_product_sum(&t->product, seen - 1, vector));
 }
 
-void ql_multiply_columns(q_lanes *c, const q_lanes_tile *tile, const ql_score_tile *t, int64_t vector, int64_t rows,
-                         const ir_expr *is_diagonal) {
+/* Rows of the stripe from vector `first` on; the first row sees the keys up to the register tile's first one if it is
+ * the diagonal of a square, each later one a key more, and what is hidden need not be right. */
+static void multiply_columns(q_lanes *c, const q_lanes_tile *tile, ql_score_tile *t) {
     enum { FEW = 3 };
-    for (int64_t v = vector; v < t->product.vectors; v++) {
-        const int64_t count = min_of(c->m->lanes, rows - (v - vector) * c->m->lanes);
+    ir_builder *b = c->b;
+    const mha_variant *v = c->v;
+    const int64_t first = ql_whole_vectors(c, t->is_last), all = c->m->p->seq_q * c->m->group;
+    const int64_t stripe = t->is_last ? all - (c->num_stripes - 1) * c->stripe_rows : c->stripe_rows;
+    const int64_t rows = v->scores_by_columns ? stripe : v->rest_rows;
+    const ir_expr *is_diagonal = NULL;
+    mha_product_clear(&t->product);
+    if (first) ql_multiply_rows(c, tile, t, first);
+    if (first == t->product.vectors) return;
+    /* The number of a stripe is that of the register tile in which its rows' sights end. */
+    if (v->is_square) is_diagonal = ir_eq(b, t->number, ir_add(b, c->first_stripe, tile->stripe));
+    if (is_diagonal) is_diagonal = ir_let(b, "is_diagonal", is_diagonal);
+    for (int64_t vector = first; vector < t->product.vectors; vector++) {
+        const int64_t count = min_of(c->m->lanes, rows - (vector - first) * c->m->lanes);
         if (count <= 0) {
-            repeat_row(c, t, v);
-        } else if (count > FEW && c->v->scores_by_columns) {
-            multiply_many(c, tile, t, v, count, is_diagonal);
+            repeat_row(c, t, vector);
+        } else if (count > FEW && v->scores_by_columns) {
+            multiply_many(c, tile, t, vector, count, is_diagonal);
         } else if (is_diagonal) {
-            IR_IF(c->b, is_diagonal) multiply_few_seen(c, tile, t, v, count);
-            IR_ELSE(c->b) multiply_few(c, tile, t, v, count, t->product.rows);
+            IR_IF(b, is_diagonal) multiply_few_seen(c, tile, t, vector, count);
+            IR_ELSE(b) multiply_few(c, tile, t, vector, count, t->product.rows);
         } else {
-            multiply_few(c, tile, t, v, count, t->product.rows);
+            multiply_few(c, tile, t, vector, count, t->product.rows);
         }
     }
 }
+
+void ql_column_scores(q_lanes *c, const q_lanes_tile *tile) { ql_score_tiles(c, tile, multiply_columns); }

@@ -6,7 +6,7 @@
  *
  * A lane of Q^T holds four columns of a row. */
 #include "attend/prefill/quantised_keys.h"
-#include "attend/prefill/layout.h"
+#include "attend/prefill/score_tile.h"
 #include "base/integers.h"
 
 enum { TURNED = 128 };
@@ -73,8 +73,9 @@ static void start_sums(q_lanes *c, mha_product *dots, const mha_kv_row *rows) {
     }
 }
 
-static void multiply(q_lanes *c, const q_lanes_tile *tile, mha_product *dots, const mha_kv_row *rows, int64_t unroll) {
+static void multiply(q_lanes *c, const q_lanes_tile *tile, mha_product *dots, const mha_kv_row *rows) {
     ir_builder *b = c->b;
+    const int64_t unroll = divisor_below(ql_quantised_units(c), c->m->s->score_columns);
     const int wide = c->m->lanes * MHA_DOT4;
     MHA_STEPS(c->m, unit, ir_idx(b, 0), ir_idx(b, ql_quantised_units(c)), unroll) {
         mha_product_hold(dots, "queries");
@@ -90,15 +91,16 @@ static void multiply(q_lanes *c, const q_lanes_tile *tile, mha_product *dots, co
     }
 }
 
-void ql_multiply_quantised(q_lanes *c, const q_lanes_tile *tile, const mha_kv_row *rows, int64_t unroll,
-                           const mha_product *scores) {
+static void multiply_tile(q_lanes *c, const q_lanes_tile *tile, ql_score_tile *t) {
     ir_builder *b = c->b;
     const int lanes = c->m->lanes;
-    mha_product dots = mha_product_of(c->m, MHA_DOT4, scores->rows, scores->vectors);
+    const mha_kv_row *rows = t->row;
+    mha_product dots = mha_product_of(c->m, MHA_DOT4, t->product.rows, t->product.vectors);
     const ir_expr *row_scale[MHA_MAX_VECTORS], *row_mean[MHA_MAX_VECTORS];
+    mha_product_begin(&t->product);
     dots.vectors_first = true;
     start_sums(c, &dots, rows);
-    multiply(c, tile, &dots, rows, unroll);
+    multiply(c, tile, &dots, rows);
     for (int64_t v = 0; v < dots.vectors; v++) {
         const ir_expr *at = ir_idx(b, v * lanes);
         row_scale[v] = ir_let(b, "row_scale", ir_load(b, ir_at(b, c->row_scale, lanes, 2, tile->stripe, at)));
@@ -110,7 +112,9 @@ void ql_multiply_quantised(q_lanes *c, const q_lanes_tile *tile, const mha_kv_ro
         for (int64_t v = 0; v < dots.vectors; v++) {
             const ir_expr *dot = ir_mul(b, ir_cast(b, c->m->elem, mha_product_sum(&dots, jj, v)), scale);
             const ir_expr *mean = mha_if_taken(c->m, takes, row_mean[v]);
-            ir_store(b, mha_product_at(scores, jj, v), mha_madd(c->m, dot, row_scale[v], mean));
+            ir_store(b, mha_product_at(&t->product, jj, v), mha_madd(c->m, dot, row_scale[v], mean));
         }
     }
 }
+
+void ql_quantised_scores(q_lanes *c, const q_lanes_tile *tile) { ql_score_tiles(c, tile, multiply_tile); }

@@ -4,16 +4,11 @@
 
 #include <math.h>
 
-/* What belongs to one vector of rows, in memory. */
-typedef struct stripe_vector {
-    const ir_access *max, *tile_max, *sum, *lse_sum, *factor;
-} stripe_vector;
-
-static stripe_vector vector_at(q_lanes *c, const q_lanes_tile *tile, const ir_expr *v) {
+ql_row_vector ql_row_vector_at(q_lanes *c, const q_lanes_tile *tile, const ir_expr *v) {
     ir_builder *b = c->b;
     const int lanes = c->m->lanes;
     const ir_expr *at = ir_let(b, "at", ir_times(b, v, lanes));
-    return (stripe_vector){
+    return (ql_row_vector){
         .max = ir_at(b, c->row_max, lanes, 2, tile->stripe, at),
         .tile_max = ir_at(b, c->tile_max, lanes, 1, at),
         .sum = ir_at(b, c->row_sum, lanes, 2, tile->stripe, at),
@@ -22,8 +17,7 @@ static stripe_vector vector_at(q_lanes *c, const q_lanes_tile *tile, const ir_ex
     };
 }
 
-/* Joins the tile's maximum to that of the tiles before. */
-static mha_shrink take_maximum(q_lanes *c, const stripe_vector *at) {
+mha_shrink ql_take_maximum(q_lanes *c, const ql_row_vector *at) {
     ir_builder *b = c->b;
     const ir_expr *old = mha_values_at_once(c->v) ? NULL : ir_let(b, "old_max", ir_load(b, at->max));
     const mha_shrink shrink = mha_take_maximum(c->m, at->max, old, ir_load(b, at->tile_max));
@@ -35,158 +29,26 @@ const ir_expr *ql_times_v_scale(q_lanes *c, const q_lanes_tile *tile, const ir_e
     ir_builder *b = c->b;
     if (!c->m->params.tensor[MHA_V_SCALE]) return probability;
     const ir_expr *number = ir_add(b, tile->first_key, j);
-    if (c->width == 2) number = ir_min(b, number, ir_plus(b, c->e.seq_kv, -1));
+    if (c->v->by_pairs) number = ir_min(b, number, ir_plus(b, c->e.seq_kv, -1));
     const ir_expr *key = ir_let_index(c->b, "key", c->e.seq_kv, number);
     const mha_kv_row row = mha_kv_row_at(c->m, &c->e, c->kv_head, key);
     return ir_mul(c->b, probability, ir_splat(c->b, mha_v_scale(c->m, &row), c->m->lanes));
 }
 
-/* P = exp(S - base) in place, for vector `v` of the rows. */
-static void softmax_of_keys(q_lanes *c, const q_lanes_tile *tile, const ir_expr *v, const stripe_vector *at) {
-    ir_builder *b = c->b;
-    const mha_shrink shrink = take_maximum(c, at);
-    const ir_access *sum = mha_new_sum(c->m, "sum", c->m->lanes);
-    MHA_CHUNKS(c->m, chunk, sum, tile->from, tile->to) {
-        const ir_access *score = ql_score_at(c, v, chunk.key);
-        const ir_expr *probability = ir_let(b, "probability", mha_exp(c->m, ir_load(b, score), shrink.base));
-        const bool is_last_step = !ql_has_prob(c);
-        ir_store(b, score, is_last_step ? ql_times_v_scale(c, tile, chunk.key, probability) : probability);
-        mha_add_term(c->m, chunk.part, probability);
-    }
-    mha_join_sum(c->m, at->sum, c->row_sum_lost, shrink.factor, ir_load(b, sum));
-}
-
-/* ---- by pairs ---- */
-
-/* Of one vector of rows: what its scores are relative to, and its sums over the tile so far. */
-typedef struct pair_sums {
-    const ir_expr *base;
-    const ir_access *rounded, *exact; /* exact: where the LSE needs it, else NULL */
-} pair_sums;
-
-/* The probabilities of a pair of keys, which are bf16, and their sum. */
-static void store_rounded(q_lanes *c, const ir_expr *v, const ir_expr *pair, const ir_expr *probabilities,
-                          const ir_access *sum) {
-    ir_builder *b = c->b;
-    const ir_expr *ones = ir_splat(b, ir_cast(b, IR_BF16, mha_number(c->m, 1, 1)), 2 * c->m->lanes);
-    const ir_expr *rounded = ir_let(b, "probabilities", probabilities);
-    ir_store(b, ql_probability_at(c, v, pair), rounded);
-    ir_store(b, sum, ir_dot2(b, rounded, ones, ir_load(b, sum)));
-}
-
-/* The probabilities of a pair of keys, rounded, and their sum: of the rounded ones, by which values are multiplied;
- * where V has scales, by which they are multiplied before, of the others. */
-static void store_pair(q_lanes *c, const q_lanes_tile *tile, const ir_expr *v, const ir_expr *pair,
-                       const ir_expr *const *p, const ir_access *sum) {
-    ir_builder *b = c->b;
-    if (c->m->params.tensor[MHA_V_SCALE]) {
-        const ir_expr *scaled[2];
-        for (int i = 0; i < 2; i++) scaled[i] = ql_times_v_scale(c, tile, ir_plus(b, ir_times(b, pair, 2), i), p[i]);
-        ir_store(b, ql_probability_at(c, v, pair), ir_pack2(b, scaled[0], scaled[1]));
-        ir_store(b, sum, ir_add(b, ir_load(b, sum), ir_add(b, p[0], p[1])));
-        return;
-    }
-    store_rounded(c, v, pair, ir_pack2(b, p[0], p[1]), sum);
-}
-
-/* The score of key i of a pair. */
-static const ir_expr *score_of_pair(q_lanes *c, const ir_expr *v, const ir_expr *pair, int i) {
-    return ir_load(c->b, ql_score_at(c, v, ir_plus(c->b, ir_times(c->b, pair, 2), i)));
-}
-
-/* P of the pairs from … to - 1 for vector `v` of the rows, as bf16 at once. */
-static void rounded_exponentials(q_lanes *c, const ir_expr *v, const ir_expr *from, const ir_expr *to,
-                                 const pair_sums *sums) {
-    ir_builder *b = c->b;
-    const ql_pair_exp e = ql_open_pair_exp(c, sums->base);
-    IR_FOR(b, pair, from, to, 1) {
-        const ir_expr *p = ql_pair_exp_of(c, &e, score_of_pair(c, v, pair, 0), score_of_pair(c, v, pair, 1));
-        store_rounded(c, v, pair, p, sums->rounded);
-    }
-    ir_store(b, sums->rounded, ql_close_pair_exp(c, &e, ir_load(b, sums->rounded)));
-}
-
-/* The same, rounded after they were f32 where they must be. */
-static void pairs_of_exponentials(q_lanes *c, const q_lanes_tile *tile, const ir_expr *v, const ir_expr *from,
-                                  const ir_expr *to, const pair_sums *sums) {
-    ir_builder *b = c->b;
-    if (ql_has_pair_exp(c)) {
-        rounded_exponentials(c, v, from, to, sums);
-        return;
-    }
-    IR_FOR(b, pair, from, to, 1) {
-        const ir_expr *exponential[2];
-        for (int i = 0; i < 2; i++) {
-            const ir_expr *score = score_of_pair(c, v, pair, i);
-            const ir_expr *p = sums->exact ? mha_exp(c->m, score, sums->base) : mha_short_exp(c->m, score, sums->base);
-            exponential[i] = ir_let(b, "probability", p);
-        }
-        store_pair(c, tile, v, pair, exponential, sums->rounded);
-        if (sums->exact) mha_add_term(c->m, sums->exact, ir_add(b, exponential[0], exponential[1]));
-    }
-}
-
-/* Sums in registers. They go on with those in memory, if there are any. */
-static pair_sums sums_from(q_lanes *c, const ir_expr *base, const ir_access *rounded, const ir_access *exact) {
-    ir_builder *b = c->b;
-    const bool has_lse = c->lse_sum != c->row_sum;
-    pair_sums sums = {.base = base, .rounded = mha_new_sum(c->m, "sum", c->m->lanes)};
-    if (rounded) ir_store(b, sums.rounded, ir_load(b, rounded));
-    if (has_lse) sums.exact = mha_new_sum(c->m, "exact", c->m->lanes);
-    if (exact) ir_store(b, sums.exact, ir_load(b, exact));
-    return sums;
-}
-
-/* A vector of rows. A key after the last one is hidden. */
-static void softmax_of_pairs(q_lanes *c, const q_lanes_tile *tile, const ir_expr *v, const stripe_vector *at) {
-    ir_builder *b = c->b;
-    const mha_shrink shrink = take_maximum(c, at);
-    ir_store(b, ql_score_at(c, v, tile->to), ql_splat(c, -INFINITY));
-    const pair_sums sums = sums_from(c, shrink.base, NULL, NULL);
-    pairs_of_exponentials(c, tile, v, ir_div(b, tile->from, ir_idx(b, 2)), ir_ceil_div(b, tile->to, 2), &sums);
-    mha_join_sum(c->m, at->sum, c->row_sum_lost, shrink.factor, ir_load(b, sums.rounded));
-    if (sums.exact) mha_join_sum(c->m, at->lse_sum, NULL, shrink.factor, ir_load(b, sums.exact));
-}
-
-/* All vectors, a few keys of each in turn: where a key's scores of all of them lie side by side, one vector after the
- * other would read lines that are far apart, and each page several times. The tile is the only one. */
-static void softmax_by_turns(q_lanes *c, const q_lanes_tile *tile) {
-    enum { TURN = 8 };
-    ir_builder *b = c->b;
-    const ir_expr *vectors = ir_idx(b, c->m->s->score_row_vectors), *pairs = ir_ceil_div(b, tile->to, 2);
-    const bool has_lse = c->lse_sum != c->row_sum;
-    IR_FOR(b, v, ir_idx(b, 0), vectors, 1) {
-        const stripe_vector at = vector_at(c, tile, v);
-        ir_store(b, at.tile_max, take_maximum(c, &at).base);
-        ir_store(b, ql_score_at(c, v, tile->to), ql_splat(c, -INFINITY));
-        ir_store(b, at.sum, ql_splat(c, 0));
-        if (has_lse) ir_store(b, at.lse_sum, ql_splat(c, 0));
-    }
-    IR_FOR(b, turn, ir_idx(b, 0), pairs, TURN) {
-        IR_LOOP(b, v, ir_for_begin(b, "v", ir_idx(b, 0), vectors, 1, false)) {
-            const stripe_vector at = vector_at(c, tile, v);
-            const ir_expr *base = ir_let(b, "base", ir_load(b, at.tile_max));
-            const pair_sums sums = sums_from(c, base, at.sum, has_lse ? at.lse_sum : NULL);
-            pairs_of_exponentials(c, tile, v, turn, ir_min(b, ir_plus(b, turn, TURN), pairs), &sums);
-            ir_store(b, at.sum, ir_load(b, sums.rounded));
-            if (has_lse) ir_store(b, at.lse_sum, ir_load(b, sums.exact));
-        }
-    }
-}
-
-/* Turns scores into probabilities relative to the new maximum and updates maximum and sum. Earlier sums are to be
- * multiplied by c->factor. */
+/* P = exp(S - base) in place. */
 void ql_softmax(q_lanes *c, const q_lanes_tile *tile) {
     ir_builder *b = c->b;
-    if (c->width == 2 && c->v->values == MHA_VALUES_WHOLE && c->m->s->score_row_vectors > 1) {
-        softmax_by_turns(c, tile);
-        return;
-    }
+    const bool is_last_step = !ql_has_prob(c);
     IR_FOR(b, v, ir_idx(b, 0), ir_idx(b, c->m->s->score_row_vectors), 1) {
-        const stripe_vector at = vector_at(c, tile, v);
-        if (c->width == 2)
-            softmax_of_pairs(c, tile, v, &at);
-        else
-            softmax_of_keys(c, tile, v, &at);
+        const ql_row_vector at = ql_row_vector_at(c, tile, v);
+        const mha_shrink shrink = ql_take_maximum(c, &at);
+        const ir_access *sum = mha_new_sum(c->m, "sum", c->m->lanes);
+        MHA_CHUNKS(c->m, chunk, sum, tile->from, tile->to) {
+            const ir_access *score = ql_score_at(c, v, chunk.key);
+            const ir_expr *probability = ir_let(b, "probability", mha_exp(c->m, ir_load(b, score), shrink.base));
+            ir_store(b, score, is_last_step ? ql_times_v_scale(c, tile, chunk.key, probability) : probability);
+            mha_add_term(c->m, chunk.part, probability);
+        }
+        mha_join_sum(c->m, at.sum, c->row_sum_lost, shrink.factor, ir_load(b, sum));
     }
 }

@@ -6,63 +6,69 @@
 
 /* ---- one task ---- */
 
-static void add_values(q_lanes *c, const q_lanes_tile *tile) {
-    if (ql_has_prob(c)) ql_modify_probabilities(c, tile);
-    if (ql_has_prob(c) && mha_values_at_once(c->v)) ql_end_division(c, tile->stripe);
-    if (c->v->values != MHA_VALUES_TRANSPOSED)
-        ql_values_by_rows(c, tile);
-    else
-        ql_values(c, tile);
+/* Each step of a tile is one of a few loop nests. Which one follows from the variant. */
+static ql_wing wing_of(const q_lanes *c) {
+    const mha_variant *v = c->v;
+    ql_wing wing = {ql_scores, ql_softmax, ql_values};
+    if (v->scores_by_columns || v->rest_rows) wing.scores = ql_column_scores;
+    if (ql_is_quantised(c)) wing.scores = ql_quantised_scores;
+    if (v->by_pairs) wing.softmax = ql_pair_softmax;
+    if (v->by_pairs && v->values == MHA_VALUES_WHOLE && c->m->s->score_row_vectors > 1)
+        wing.softmax = ql_pair_softmax_by_turns;
+    if (v->values != MHA_VALUES_TRANSPOSED) wing.values = ql_values_by_rows;
+    return wing;
 }
 
-/* One tile for one stripe, tile->stripe. */
-static void visit_tile(q_lanes *c, q_lanes_tile *tile) {
-    ql_open_stripe(c, tile);
-    IR_GUARD(c->b, (c->has_edges || c->has_tiles) && !mha_values_at_once(c->v), ir_gt(c->b, tile->to, tile->from)) {
-        ql_fill_distances(c, tile);
-        ql_scores(c, tile);
-        if (tile->pass != QL_VALUES_PASS) ql_softmax(c, tile);
-        if (mha_values_at_once(c->v)) ql_close_rows(c, tile->stripe);
-        if (c->v->writes_weights) ql_store_probabilities(c, tile->stripe);
-        if (tile->pass != QL_SUMS_PASS) add_values(c, tile);
-    }
+/* Where the keys are one tile, its sums are those of the rows: the division, and what follows it, comes before the
+ * values. */
+static void softmax_at_once(q_lanes *c, const q_lanes_tile *tile) {
+    c->wing.softmax(c, tile);
+    ql_close_rows(c, tile->stripe);
+    if (c->v->writes_weights) ql_store_probabilities(c, tile->stripe);
+    if (!ql_has_prob(c)) return;
+    ql_modify_probabilities(c, tile);
+    ql_end_division(c, tile->stripe);
 }
 
-static void visit_stripes(q_lanes *c, q_lanes_tile *tile) {
+/* The values of a pass that only sums are wanted of. */
+static void no_values(q_lanes *c, const q_lanes_tile *tile) {
+    (void)c;
+    (void)tile;
+}
+
+/* The tiles of a task, and for each tile the stripes of the task, each with its three steps. Tiles and stripes that see
+ * nothing of each other are left out. */
+static void visit_tiles(q_lanes *c, const ql_wing *wing) {
     ir_builder *b = c->b;
-    if (tile->pass != QL_SUMS_PASS) ql_find_harmless(c, tile);
-    ql_load_tile(c, tile);
-    IR_FOR(b, stripe, ir_idx(b, 0), c->stripes, 1) {
-        tile->stripe = stripe;
-        visit_tile(c, tile);
-    }
-}
-
-static void visit_tiles(q_lanes *c, q_lanes_pass pass) {
-    ir_builder *b = c->b;
-    q_lanes_tile tile = {.pass = pass};
+    const bool leaves_out = !mha_values_at_once(c->v), wants_values = wing->values != no_values;
+    q_lanes_tile tile = {0};
     IR_LOOP(b, number, ql_begin_tiles(c)) {
         tile.number = number;
         tile.first_key = ir_let(b, "first_key", ir_times(b, number, c->m->s->kv_tile));
         tile.first_pair = ir_times(b, number, c->m->s->kv_tile / 2);
         ql_open_tile(c, &tile);
-        IR_GUARD(b, c->has_tiles && !mha_values_at_once(c->v), tile.is_visited) visit_stripes(c, &tile);
+        IR_GUARD(b, ql_has_table(c) && leaves_out, tile.is_visited) {
+            if (wants_values) ql_find_harmless(c, &tile);
+            ql_load_tile(c, &tile, wants_values);
+            IR_FOR(b, stripe, ir_idx(b, 0), c->stripes, 1) {
+                tile.stripe = stripe;
+                ql_open_stripe(c, &tile);
+                IR_GUARD(b, (ql_has_edges(c) || ql_has_table(c)) && leaves_out, ir_gt(b, tile.to, tile.from)) {
+                    ql_fill_distances(c, &tile);
+                    wing->scores(c, &tile);
+                    wing->softmax(c, &tile);
+                    wing->values(c, &tile);
+                }
+            }
+        }
     }
 }
 
-/* prob_mod needs the sums before the first value. */
-static void visit_twice(q_lanes *c) {
-    ir_builder *b = c->b;
-    visit_tiles(c, QL_SUMS_PASS);
-    IR_FOR(b, stripe, ir_idx(b, 0), c->stripes, 1) {
-        ql_keep_base(c, stripe);
-        ql_close_rows(c, stripe);
-    }
-    visit_tiles(c, QL_VALUES_PASS);
-}
-
+/* The stripes of a task, from Q to O. */
 static void build_stripes(q_lanes *c) {
     ir_builder *b = c->b;
+    const ql_wing *wing = &c->wing;
+    c->wing = wing_of(c);
     ql_alloc_scratch(c);
     if (ql_has_pair_exp(c)) ql_fill_corrections(c);
     ql_alloc_functions(c);
@@ -71,20 +77,23 @@ static void build_stripes(q_lanes *c) {
         ql_init_rows(c, stripe);
         ql_load_queries(c, stripe);
     }
-    if (ql_has_prob(c) && !mha_values_at_once(c->v))
-        visit_twice(c);
-    else
-        visit_tiles(c, QL_ONE_PASS);
-    if (mha_values_at_once(c->v)) return;
-    IR_FOR(b, stripe, ir_idx(b, 0), c->stripes, 1) {
-        if (ql_has_prob(c))
-            ql_end_division(c, stripe);
-        else
+    if (mha_values_at_once(c->v)) {
+        visit_tiles(c, &(ql_wing){wing->scores, softmax_at_once, wing->values});
+        return;
+    }
+    if (ql_has_prob(c)) { /* it needs the sums before the first value */
+        visit_tiles(c, &(ql_wing){wing->scores, wing->softmax, no_values});
+        IR_FOR(b, stripe, ir_idx(b, 0), c->stripes, 1) {
+            ql_keep_base(c, stripe);
             ql_close_rows(c, stripe);
-        if (c->v->values != MHA_VALUES_TRANSPOSED)
-            ql_store_kept(c, stripe);
-        else
-            ql_store_rows(c, stripe);
+        }
+        visit_tiles(c, &(ql_wing){wing->scores, ql_modify_probabilities, wing->values});
+    } else {
+        visit_tiles(c, wing);
+    }
+    IR_FOR(b, stripe, ir_idx(b, 0), c->stripes, 1) {
+        (ql_has_prob(c) ? ql_end_division : ql_close_rows)(c, stripe);
+        (c->o ? ql_store_kept : ql_store_rows)(c, stripe);
     }
 }
 

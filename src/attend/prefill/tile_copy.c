@@ -8,10 +8,10 @@ static void convert(q_lanes *c, const q_lanes_tile *tile, const q_lanes_keys *ke
     ir_builder *b = c->b;
     IR_FOR(b, j, keys->from, keys->to, 1) {
         const mha_kv_row row = mha_kv_row_at(c->m, &c->e, c->kv_head, ir_let(b, "key", ir_add(b, tile->first_key, j)));
-        MHA_COLUMNS(c->m, d, columns, c->width * c->m->lanes) {
+        MHA_COLUMNS(c->m, d, columns, ql_width(c) * c->m->lanes) {
             ir_store(b, ir_at(b, to, d.lanes, 2, j, d.at),
-                     c->width == 2 ? mha_load_pairs(c->m, from, &row, d.at, d.lanes)
-                                   : mha_load_kv(c->m, from, &row, d.at, d.lanes));
+                     c->v->by_pairs ? mha_load_pairs(c->m, from, &row, d.at, d.lanes)
+                                    : mha_load_kv(c->m, from, &row, d.at, d.lanes));
         }
     }
 }
@@ -36,11 +36,13 @@ const ir_access *ql_pair_at(const q_lanes *c, const ir_expr *pair, const ir_expr
     return ir_at(c->b, c->m->v_pairs, 2 * lanes, 4, c->e.kv_batch, c->kv_head, pair, at);
 }
 
-void ql_load_tile(q_lanes *c, const q_lanes_tile *tile) {
+void ql_load_tile(q_lanes *c, const q_lanes_tile *tile, bool values) {
     if (!c->keys && !c->values) return;
     const q_lanes_keys keys = ql_keys_of_task(c, tile);
     if (c->keys) convert(c, tile, &keys, c->m->k, c->keys, c->m->p->head_dim);
-    if (tile->pass == QL_SUMS_PASS) return;
-    if (c->values && c->width == 2) pair_values(c, tile, &keys);
-    if (c->values && c->width == 1) convert(c, tile, &keys, c->m->v, c->values, c->m->p->head_dim_v);
+    if (!values || !c->values) return;
+    if (c->v->by_pairs)
+        pair_values(c, tile, &keys);
+    else
+        convert(c, tile, &keys, c->m->v, c->values, c->m->p->head_dim_v);
 }

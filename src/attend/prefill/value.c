@@ -24,7 +24,7 @@ static const ir_expr *row_at(const q_lanes *c, const value_tile *t, int64_t v) {
 
 /* Where it lies in V. */
 static mha_kv_row find_row(const q_lanes *c, const q_lanes_tile *tile, const value_tile *t, const ir_expr *j) {
-    if (c->values || c->width == 2) return (mha_kv_row){0};
+    if (c->values || c->v->by_pairs) return (mha_kv_row){0};
     const ir_expr *key = ir_let(c->b, "key", ir_add(c->b, tile->first_key, j));
     if (!t->page) return mha_kv_row_at(c->m, &c->e, c->kv_head, key);
     return (mha_kv_row){.index = {t->page, c->kv_head, ir_let(c->b, "slot", ir_sub(c->b, key, t->page_key))}};
@@ -49,7 +49,7 @@ static const ir_expr *where_seen(q_lanes *c, const q_lanes_tile *tile, const val
                                  const ir_expr *x) {
     const ir_expr *at = row_at(c, t, v);
     const q_lanes_sight sight = ql_sight(c, tile, at);
-    if (c->width == 2) return mha_where_seen(c->m, ql_kind(c), seen_of_pair(c, tile, &sight, at, j), x);
+    if (c->v->by_pairs) return mha_where_seen(c->m, ql_kind(c), seen_of_pair(c, tile, &sight, at, j), x);
     const ir_expr *key = ir_let(c->b, "key", ir_add(c->b, tile->first_key, j));
     return mha_where_seen(c->m, ql_kind(c), ql_sees(c, &sight, at, key, j), x);
 }
@@ -58,7 +58,7 @@ static void multiply(q_lanes *c, const q_lanes_tile *tile, value_tile *t, const 
     ir_builder *b = c->b;
     mha_product *p = &t->product;
     const mha_kv_row row = find_row(c, tile, t, j);
-    const ir_expr *pair = c->width == 2 ? ql_pair_of(c, tile, j) : NULL;
+    const ir_expr *pair = c->v->by_pairs ? ql_pair_of(c, tile, j) : NULL;
     mha_product_hold(p, "probabilities");
     for (int v = 0; v < p->vectors; v++) {
         const ir_expr *probability = ir_load(b, ql_probability_at(c, ir_plus(b, t->vector, v), j));
@@ -130,7 +130,7 @@ static void register_tile(q_lanes *c, const q_lanes_tile *tile, const ir_expr *f
         if (c->m->p->page_size && !c->values)
             add_pages(c, tile, &t);
         else
-            add_keys(c, tile, &t, ir_div(b, tile->from, ir_idx(b, c->width)), ir_ceil_div(b, tile->to, c->width));
+            add_keys(c, tile, &t, ir_div(b, tile->from, ir_idx(b, ql_width(c))), ir_ceil_div(b, tile->to, ql_width(c)));
         end(c, tile, &t);
     }
 }

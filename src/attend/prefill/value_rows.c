@@ -32,11 +32,11 @@ static const ir_expr *row_at(const q_lanes *c, const row_tile *t, int64_t row) {
 /* The probability of a row and key, or a pair of them. */
 static const ir_access *probability_at(const q_lanes *c, const row_tile *t, const ir_expr *j, int64_t row) {
     ir_builder *b = c->b;
-    const ir_expr *lanes = ir_idx(b, c->m->lanes), *width = ir_idx(b, c->width);
+    const ir_expr *lanes = ir_idx(b, c->m->lanes), *width = ir_idx(b, ql_width(c));
     if (c->v->values == MHA_VALUES_WHOLE)
-        return ir_at(b, c->probabilities, c->width, 2, j, ir_mul(b, row_at(c, t, row), width));
+        return ir_at(b, c->probabilities, ql_width(c), 2, j, ir_mul(b, row_at(c, t, row), width));
     const ir_expr *in_vector = ir_plus(b, ir_mod(b, t->first, lanes), row);
-    return ir_at(b, c->probabilities, c->width, 3, ir_div(b, t->first, lanes), j, ir_mul(b, in_vector, width));
+    return ir_at(b, c->probabilities, ql_width(c), 3, ir_div(b, t->first, lanes), j, ir_mul(b, in_vector, width));
 }
 
 /* Key j of the tile. Assumptions say what a computed end does not show. So the key stays a sum with the loop's
@@ -45,9 +45,9 @@ static const ir_access *probability_at(const q_lanes *c, const row_tile *t, cons
 static const ir_expr *key_at(const q_lanes *c, const q_lanes_tile *tile, const ir_expr *j) {
     ir_builder *b = c->b;
     const ir_expr *sum = ir_add(b, tile->first_key, j);
-    if (c->has_edges && c->m->p->is_ragged) return ir_let_index(b, "key", c->e.seq_kv, sum);
+    if (ql_has_edges(c) && c->m->p->is_ragged) return ir_let_index(b, "key", c->e.seq_kv, sum);
     const ir_expr *key = ir_let(b, "key", sum);
-    if (!c->has_edges) return key;
+    if (!ql_has_edges(c)) return key;
     ir_assume(b, ir_le(b, ir_idx(b, 0), key));
     ir_assume(b, ir_lt(b, key, c->e.seq_kv));
     return key;
@@ -60,7 +60,7 @@ static void add_key(q_lanes *c, const q_lanes_tile *tile, row_tile *t, const ir_
     ir_builder *b = c->b;
     mha_product *p = &t->product;
     mha_kv_row row = {0};
-    const ir_expr *pair = c->width == 2 ? ql_pair_of(c, tile, j) : NULL;
+    const ir_expr *pair = c->v->by_pairs ? ql_pair_of(c, tile, j) : NULL;
     if (!pair) row = mha_kv_row_at(c->m, &c->e, c->kv_head, key_at(c, tile, j));
     for (int v = 0; v < p->vectors; v++) {
         const ir_expr *column = column_of(c, t, v);
@@ -114,7 +114,7 @@ static row_sight sight_of(q_lanes *c, const q_lanes_tile *tile, const ir_expr *r
 static const ir_expr *seen_of(q_lanes *c, const row_sight *sight, const ir_expr *j) {
     ir_builder *b = c->b;
     const ir_expr *seen[2];
-    if (c->width == 1) return NULL;
+    if (!c->v->by_pairs) return NULL;
     for (int i = 0; i < 2; i++) {
         const ir_expr *key = ir_plus(b, ir_times(b, j, 2), i);
         seen[i] = ir_and(b, ir_le(b, sight->from, key), ir_lt(b, key, sight->to));
@@ -124,7 +124,7 @@ static const ir_expr *seen_of(q_lanes *c, const row_sight *sight, const ir_expr 
 
 /* The end of a loop over keys, or pairs, in the bounds that a tile sets. */
 static const ir_expr *end_of(q_lanes *c, const ir_expr *end) {
-    const int64_t most = ceil_div(c->m->s->kv_tile, c->width);
+    const int64_t most = ceil_div(c->m->s->kv_tile, ql_width(c));
     return ir_let_index(c->b, "end", ir_idx(c->b, most + 1), end);
 }
 
@@ -141,7 +141,7 @@ static void add_rest(q_lanes *c, const q_lanes_tile *tile, row_tile *t, int64_t 
  * Of pairs those two rows may have halves for themselves, too. */
 static void multiply_seen(q_lanes *c, const q_lanes_tile *tile, row_tile *t) {
     ir_builder *b = c->b;
-    const int64_t rows = t->product.rows, width = c->width;
+    const int64_t rows = t->product.rows, width = ql_width(c);
     row_sight sights[IR_MAX_LANES];
     for (int64_t r = 0; r < rows; r++) sights[r] = sight_of(c, tile, row_at(c, t, r));
     const ir_expr *from = ir_let(b, "all_from", ir_ceil_div(b, sights[rows - 1].from, width));
@@ -181,7 +181,7 @@ static const ir_expr *sees_key(q_lanes *c, const q_lanes_tile *tile, const ir_ex
 /* The same of key, or pair, j: as add_key takes it. The second key of a pair may be beyond the last one. */
 static const ir_expr *sees(q_lanes *c, const q_lanes_tile *tile, const ir_expr *row, const ir_expr *j) {
     ir_builder *b = c->b;
-    if (c->width == 1) return ir_let(b, "sees", sees_key(c, tile, row, j));
+    if (!c->v->by_pairs) return ir_let(b, "sees", sees_key(c, tile, row, j));
     const ir_expr *first = ir_times(b, j, 2);
     const ir_expr *second = ir_let(b, "second", ir_min(b, ir_plus(b, first, 1), ir_plus(b, tile->to, -1)));
     const ir_expr *exists = ir_gt(b, second, first), *is_seen = sees_key(c, tile, row, second);
@@ -192,7 +192,7 @@ static const ir_expr *sees(q_lanes *c, const q_lanes_tile *tile, const ir_expr *
  * by 0, too. */
 static void multiply_all(q_lanes *c, const q_lanes_tile *tile, row_tile *t, bool careful) {
     ir_builder *b = c->b;
-    const ir_expr *from = ir_div(b, tile->from, ir_idx(b, c->width)), *to = ir_ceil_div(b, tile->to, c->width);
+    const ir_expr *from = ir_div(b, tile->from, ir_idx(b, ql_width(c))), *to = ir_ceil_div(b, tile->to, ql_width(c));
     if (!careful) {
         add_keys(c, tile, t, from, to);
         return;
@@ -206,7 +206,7 @@ static void multiply_all(q_lanes *c, const q_lanes_tile *tile, row_tile *t, bool
 
 /* Where columns of the output come in pairs, other kernels round them by pack2; so does this one. */
 static void store_vector(const q_lanes *c, const ir_access *to, const ir_expr *value) {
-    if (c->width == 1 || to->buffer->type.elem != IR_BF16 || c->m->p->head_dim_v % 2)
+    if (!c->v->by_pairs || to->buffer->type.elem != IR_BF16 || c->m->p->head_dim_v % 2)
         mha_store(c->m, to, value);
     else
         ir_store(c->b, to, mha_rounded(c->m, value));
@@ -245,7 +245,7 @@ static void register_tile(q_lanes *c, const q_lanes_tile *tile, const strip *s, 
     t.product.lanes = s->lanes;
     t.product.vectors_first = true;
     mha_product_clear(&t.product);
-    if (c->has_edges && !tile->is_harmless)
+    if (ql_has_edges(c) && !tile->is_harmless)
         multiply_seen(c, tile, &t);
     else
         multiply_all(c, tile, &t, careful);
