@@ -51,7 +51,7 @@ LIB_SRC := $(filter-out $(DSO_SRC) $(WORKER_SRC) src/codegen/% src/wheel/% src/b
 	$(MONOCYPHER)/monocypher.c
 # The run time that is a part of each bundle: its own sources, and the library's that check a call.
 BUNDLE_RUN_SRC := $(call c_in,src/bundle_run) \
-	$(addprefix src/,base/error.c base/struct.c ir/ir.c layer/pack.c problem/pack_layout.c \
+	$(addprefix src/,base/error.c base/struct.c ir/ir.c layer/packed_weights.c problem/weights_layout.c \
 	problem/problem_strides.c problem/signature.c target/bundle_class.c target/cpu_probe.c \
 	target/tuning_class.c) \
 	$(addprefix src/runtime/,call.c call_overlap.c call_sizes.c call_strides.c call_tables.c workspace.c)

@@ -10,7 +10,7 @@
 #include "common/tensors.h"
 
 #include "schedule/schedule.h"
-#include "tune/runner.h"
+#include "tune/candidates.h"
 #include "tune/space.h"
 
 #include <jansson.h>

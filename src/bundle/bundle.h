@@ -77,7 +77,7 @@ void at_bundle_signature(at_bundle_part *part, const attune_problem *canonical);
 
 /* ---- The objects ---- */
 
-/* code.c: the code of all kernels for one aim. */
+/* target_object.c: the code of all kernels for one aim. */
 attune_status at_bundle_code_object(const at_bundle_plan *plan, size_t aim, at_string *out, at_error *err);
 
 /* data.c: the functions of the header, and the data that they and the run time need. */

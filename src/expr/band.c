@@ -1,5 +1,5 @@
 /* Conditions that compare the key with the query: those that let each query see the keys at certain distances. */
-#include "expr/parse_internal.h"
+#include "expr/expr_parse.h"
 
 /* key * kv + query * q + plus, all far from where 64 bits end: whatever 32-bit positions are put in, nothing wraps. */
 typedef struct linear {

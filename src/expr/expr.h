@@ -37,7 +37,7 @@ typedef enum ex_var {
     EX_V_KV_H,
     EX_V_Q,
     EX_V_KV,
-    EX_V_SEQ_Q, /* of the entry */
+    EX_V_SEQ_Q, /* of the sequence */
     EX_V_SEQ_KV,
     EX_V_PROB,
     EX_NUM_VARS

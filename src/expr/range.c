@@ -1,6 +1,6 @@
 /* What is known of the values of an integer: an interval, and that it lies below a size (or how far beyond). Arithmetic
  * is that of 64 bits: where a result may wrap, nothing is known of it. */
-#include "expr/parse_internal.h"
+#include "expr/expr_parse.h"
 
 typedef struct range {
     int64_t least, most;

@@ -131,8 +131,8 @@ mha_token mha_token_of(const mha_context *c, const ir_buffer *x, const ir_expr *
     if (c->p->is_ragged) return (mha_token){ir_idx(b, 0), row};
     if (ir_is(tokens, 1)) return (mha_token){row, ir_idx(b, 0)};
     if (!ir_is_const(tokens)) ir_assume(b, ir_ge(b, tokens, ir_idx(b, 1)));
-    const ir_expr *entry = ir_let_index(b, "entry", x->dims[0], ir_div(b, row, tokens));
-    return (mha_token){entry, ir_let_index(b, "token", tokens, ir_sub(b, row, ir_mul(b, entry, tokens)))};
+    const ir_expr *sequence = ir_let_index(b, "entry", x->dims[0], ir_div(b, row, tokens));
+    return (mha_token){sequence, ir_let_index(b, "token", tokens, ir_sub(b, row, ir_mul(b, sequence, tokens)))};
 }
 
 /* ---- Packed weights ---- */

@@ -6,15 +6,15 @@
  *   attention     what build.c strings together for attention alone, with c->q, c->k, c->v and c->out in shared memory
  *   output        heads, row by row, times Wo
  *
- * Rows of the products are all tokens of the batch one after the other, so that small batch entries fill register tiles
- * together. Of a ragged batch no row knows its entry: rotary embedding and appending are phases of their own there, as
- * without a block. */
+ * Rows of the products are all tokens of the batch one after the other, so that small sequences fill register tiles
+ * together. Of a ragged batch no row knows its sequence: rotary embedding and appending are phases of their own there,
+ * as without a block. */
 #ifndef ATTUNE_LAYER_BLOCK_H
 #define ATTUNE_LAYER_BLOCK_H
 
 #include "nest/gemm.h"
 #include "nest/rows.h"
-#include "problem/pack_layout.h"
+#include "problem/weights_layout.h"
 
 typedef struct mha_block {
     mha_context *c;
@@ -41,7 +41,7 @@ void mha_block_low_rank(mha_block *block);
 /* The input of a projection: x, x_kv or x_v. */
 const ir_buffer *mha_input_of(const mha_context *c, mha_projection projection);
 
-/* A row of a product as batch entry and token of x, [batch, token, column]. */
+/* A row of a product as sequence and token of x, [batch, token, column]. */
 mha_token mha_token_of(const mha_context *c, const ir_buffer *x, const ir_expr *row);
 /* All of them. */
 const ir_expr *mha_tokens_of(const mha_context *c, const ir_buffer *x);

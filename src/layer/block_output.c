@@ -1,7 +1,8 @@
 /* The output projection: the heads of a token, one after the other, times Wo. */
 #include "layer/block.h"
 
-/* Whether an entry of a ragged batch owns the token. Tokens between and after the entries have not been computed. */
+/* Whether a sequence of a ragged batch owns the token. Tokens between and after the sequences have not been computed.
+ */
 static const ir_expr *is_owned(mha_context *c, const ir_expr *token) {
     ir_builder *b = c->b;
     const ir_buffer *table = c->params.tensor[MHA_CU_SEQLENS_Q];
@@ -16,7 +17,7 @@ static void load_heads(mha_context *c, const mha_gemm *g, const ir_expr *row, co
     const int64_t dim = c->p->head_dim_v;
     IR_GUARD(b, c->p->is_ragged, is_owned(c, t.token)) {
         IR_FOR(b, head, ir_idx(b, 0), c->params.size[MHA_HEADS], 1) {
-            const mha_row from = {c->out, {t.entry, head, t.token}, NULL};
+            const mha_row from = {c->out, {t.sequence, head, t.token}, NULL};
             mha_copy_row(c, &from, &(mha_row){to->buffer, {to->index[0]}, ir_times(b, head, dim)}, 0, dim);
         }
     }
@@ -36,13 +37,13 @@ static mha_token locate_heads(mha_context *c, const mha_gemm *g, const ir_expr *
 static const ir_access *heads_at(mha_context *c, const mha_gemm *g, const mha_token *t, const ir_expr *k) {
     (void)g;
     const ir_expr *dim = ir_idx(c->b, c->p->head_dim_v);
-    return ir_at(c->b, c->out, 1, 4, t->entry, ir_div(c->b, k, dim), t->token, ir_mod(c->b, k, dim));
+    return ir_at(c->b, c->out, 1, 4, t->sequence, ir_div(c->b, k, dim), t->token, ir_mod(c->b, k, dim));
 }
 
 static const ir_access *result_at(mha_context *c, const mha_gemm *g, const mha_token *t, const ir_expr *column) {
     const mha_pack_section *s = g->user;
     const ir_expr *first = ir_times(c->b, g->column_group, s->group_columns);
-    return ir_at(c->b, c->params.tensor[MHA_OUT], 1, 3, t->entry, t->token, ir_add(c->b, first, column));
+    return ir_at(c->b, c->params.tensor[MHA_OUT], 1, 3, t->sequence, t->token, ir_add(c->b, first, column));
 }
 
 /* The last group may have fewer columns. */
@@ -52,11 +53,11 @@ static void store_output(mha_context *c, const mha_gemm *g, const ir_expr *row, 
     const ir_buffer *out = c->params.tensor[MHA_OUT];
     const int64_t whole = s->group_columns, rest = s->columns % whole;
     const mha_token t = mha_token_of(c, out, row);
-    const mha_row to = {out, {t.entry, t.token}, ir_times(b, g->column_group, whole)};
+    const mha_row to = {out, {t.sequence, t.token}, ir_times(b, g->column_group, whole)};
     IR_GUARD(b, c->p->is_ragged, is_owned(c, t.token)) {
         IR_GUARD(b, rest, ir_lt(b, g->column_group, ir_idx(b, s->num_groups - 1))) mha_copy_row(c, from, &to, 0, whole);
         if (rest) {
-            const mha_row last = {out, {t.entry, t.token}, ir_idx(b, s->columns - rest)};
+            const mha_row last = {out, {t.sequence, t.token}, ir_idx(b, s->columns - rest)};
             IR_ELSE(b) mha_copy_row(c, from, &last, 0, rest);
         }
     }

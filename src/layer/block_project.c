@@ -20,7 +20,7 @@ static const mha_pack_section *section_of(const mha_gemm *g, mha_projection whic
 static void load_input(mha_context *c, const mha_gemm *g, const ir_expr *row, const mha_row *to) {
     const projections *p = g->user;
     const mha_token t = mha_token_of(c, p->x, row);
-    mha_copy_row(c, &(mha_row){p->x, {t.entry, t.token}, NULL}, to, 0, g->depth);
+    mha_copy_row(c, &(mha_row){p->x, {t.sequence, t.token}, NULL}, to, 0, g->depth);
 }
 
 static mha_token locate_input(mha_context *c, const mha_gemm *g, const ir_expr *row) {
@@ -28,7 +28,7 @@ static mha_token locate_input(mha_context *c, const mha_gemm *g, const ir_expr *
 }
 
 static const ir_access *input_at(mha_context *c, const mha_gemm *g, const mha_token *t, const ir_expr *k) {
-    return ir_at(c->b, ((const projections *)g->user)->x, 1, 3, t->entry, t->token, k);
+    return ir_at(c->b, ((const projections *)g->user)->x, 1, 3, t->sequence, t->token, k);
 }
 
 /* ---- A row of the product ---- */
@@ -38,7 +38,7 @@ static const ir_access *input_at(mha_context *c, const mha_gemm *g, const mha_to
 typedef struct heads {
     mha_row target;
     int64_t dim, padding; /* columns of the head, and columns of 0 after it */
-    const ir_expr *entry, *position;
+    const ir_expr *sequence, *position;
     mha_tensor_id norm;
     bool is_prepared;
 } heads;
@@ -67,7 +67,7 @@ static void store_heads(mha_context *c, const mha_pack_section *s, const ir_expr
         mha_row target = h->target;
         target.index[1] = ir_let(b, "head", ir_add(b, ir_times(b, column_group, s->heads), n));
         if (h->is_prepared)
-            mha_prepare_row(c, h->norm, h->entry, h->position, &source, &target);
+            mha_prepare_row(c, h->norm, h->sequence, h->position, &source, &target);
         else
             mha_copy_row(c, &source, &target, 0, h->dim);
         store_padding(c, h, &target);
@@ -75,21 +75,22 @@ static void store_heads(mha_context *c, const mha_pack_section *s, const ir_expr
 }
 
 static heads query_heads(mha_context *c, const mha_block *block, const mha_token *t) {
-    heads h = {.target = {block->q, {t->entry, NULL, t->token}, NULL}, .dim = c->p->head_dim, .entry = t->entry};
+    heads h = {
+        .target = {block->q, {t->sequence, NULL, t->token}, NULL}, .dim = c->p->head_dim, .sequence = t->sequence};
     h.is_prepared = mha_prepares(c->p) && !c->p->is_ragged;
     h.norm = MHA_Q_NORM;
     if (!c->p->rotary_dim || c->p->is_ragged) return h;
-    const mha_sequence e = mha_sequence_open(c, t->entry);
+    const mha_sequence e = mha_sequence_open(c, t->sequence);
     h.position = mha_token_position(c, &e, t->token, ir_add(c->b, e.base, t->token));
     return h;
 }
 
-/* K or V of a token; with caches it is one of its entry's last keys. */
+/* K or V of a token; with caches it is one of its sequence's last keys. */
 static heads key_heads(mha_context *c, const projections *p, mha_projection which, const mha_sequence *e,
                        const mha_token *t) {
     const bool is_k = which == MHA_PROJECT_K;
     const ir_buffer *target = is_k ? p->block->k : p->block->v;
-    heads h = {.target = {target, {t->entry, NULL, t->token}, NULL}, .entry = t->entry, .norm = MHA_K_NORM};
+    heads h = {.target = {target, {t->sequence, NULL, t->token}, NULL}, .sequence = t->sequence, .norm = MHA_K_NORM};
     h.dim = is_k ? c->p->head_dim : c->p->head_dim_v;
     if (c->p->low_rank) h.padding = mha_whole_tiles(c, h.dim) - h.dim;
     if (c->p->is_ragged || mha_appends_codes(c->p)) return h;
@@ -119,7 +120,7 @@ static void store_keys(mha_context *c, const mha_gemm *g, mha_projection which, 
     const bool skips = which == MHA_PROJECT_K && c->prepares_keys && c->p->has_kv_lens && !c->p->is_ragged;
     const bool moves = !c->p->is_ragged && !mha_appends_codes(c->p);
     const bool opens = skips || (moves && (c->p->seq_new || c->p->rotary_dim));
-    const mha_sequence e = opens ? mha_sequence_open(c, t->entry) : (mha_sequence){0};
+    const mha_sequence e = opens ? mha_sequence_open(c, t->sequence) : (mha_sequence){0};
     IR_GUARD(c->b, skips, ir_lt(c->b, t->token, e.seq_kv)) {
         const heads h = key_heads(c, p, which, &e, t);
         store_heads(c, section_of(g, which), column_group, &h, from);

@@ -1,5 +1,5 @@
 #include "nest/cached.h"
-#include "nest/panels.h"
+#include "nest/panel_rows.h"
 #include "nest/transpose.h"
 
 enum { COLUMNS = MHA_BLOCK_COLUMNS, HALF = COLUMNS / 2, NIBBLE_BITS = 4, NIBBLE = 15, ZERO_CODE = 8 };

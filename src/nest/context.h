@@ -41,7 +41,7 @@ typedef struct mha_context {
     } quantised_k;
     const ir_buffer *v_pairs; /* kv_copy=once: V in pairs [batch, kv_head, pair, 2 * column], shared; else NULL */
     bool k_is_linear;         /* k is paged, and c->k is a copy [batch, kv_head, key, column] */
-    /* This kernel prepares all keys in memory of its own, which holds no keys beyond those of an entry. */
+    /* This kernel prepares all keys in memory of its own, which holds no keys beyond those of a sequence. */
     bool prepares_keys;
     ir_elem q_elem, k_elem, v_elem; /* of q, k and v that this kernel makes: projects, prepares or gathers */
     /* Needs of the scores of this problem. */

@@ -13,16 +13,16 @@
  * once for each gemm_depth columns of A.
  *
  * The order of arithmetic of an element of C: acc = start, then acc = madd(A[r][k], B[k][c], acc) for k = 0, 1, … .
- * If B is codes, B[k][c] is code * scale, unless A becomes codes, too (gemm_codes.c). Where B comes in pairs of rows
- * and the kernel projects by pairs, A is bf16 as well, and acc = dot2((A[r][k], A[r][k + 1]), (B[k][c], B[k + 1][c]),
- * acc) for k = 0, 2, … . The order does not depend on the schedule, other rows or the number of tasks.
+ * If B is codes, B[k][c] is code * scale, unless A becomes codes, too (gemm_quantised.c). Where B comes in pairs of
+ * rows and the kernel projects by pairs, A is bf16 as well, and acc = dot2((A[r][k], A[r][k + 1]), (B[k][c], B[k +
+ * 1][c]), acc) for k = 0, 2, … . The order does not depend on the schedule, other rows or the number of tasks.
  *
  * With one exception: if the kernel projects by tiles, and the sizes allow tiles (mha_gemm_tiles), sums are those of
  * tile_dot2: 32 columns of A at a time, the even and the odd ones apart. */
 #ifndef ATTUNE_NEST_GEMM_H
 #define ATTUNE_NEST_GEMM_H
 
-#include "nest/gemm_codes.h"
+#include "nest/gemm_quantised.h"
 
 enum { MHA_MAX_OUTER = 2 };
 
@@ -30,16 +30,16 @@ typedef struct mha_gemm mha_gemm;
 
 /* Elements of B that are code * scale. */
 typedef struct mha_codes {
-    int inputs; /* codes of a word, one for each row of B: 4 of 8 bits or 8 of 4 bits (problem/pack_layout.h) */
+    int inputs; /* codes of a word, one for each row of B: 4 of 8 bits or 8 of 4 bits (problem/weights_layout.h) */
     int words;  /* of a step, whose rows share a scale */
     const mha_left_codes *left; /* A becomes codes as well, in this shared memory; NULL: it does not */
     /* The scales of step `step`, as c->elem, for `lanes` columns. */
     const ir_expr *(*scale)(mha_context *c, const mha_gemm *g, const ir_expr *step, const ir_expr *column, int lanes);
 } mha_codes;
 
-/* A row of A as batch entry and token of the tensor that it comes from. */
+/* A row of A as sequence and token of the tensor that it comes from. */
 typedef struct mha_token {
-    const ir_expr *entry, *token;
+    const ir_expr *sequence, *token;
 } mha_token;
 
 struct mha_gemm {

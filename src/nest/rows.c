@@ -1,5 +1,5 @@
 #include "nest/pairs.h"
-#include "nest/panels.h"
+#include "nest/panel_rows.h"
 
 int mha_column_lanes(int64_t count, int most) {
     int lanes = 1;

@@ -50,8 +50,8 @@ pl_kind pl_kind_of(const attune_plan *plan, int64_t queries) {
     return plan->has_one && queries == 1 ? PL_ONE : PL_FEW;
 }
 
-/* The problem of a kind: at most so many queries. Where it is one, the number is fixed; a ragged batch may have entries
- * without queries. */
+/* The problem of a kind: at most so many queries. Where it is one, the number is fixed; a ragged batch may have
+ * sequences without queries. */
 static void limit_queries(attune_problem *p, int64_t most) {
     if (most > 1 || p->is_ragged) {
         p->max_seq_q = p->max_seq_q && p->max_seq_q < most ? p->max_seq_q : most;

@@ -2,7 +2,7 @@
  * at_run_kernel.
  *
  * plan.c makes and ends plans, kernels.c has the kernels of a plan and the choice among them, specialise.c those for
- * lengths that come back, ragged.c cuts ragged batches, run.c is the call. */
+ * lengths that come back, ragged.c cuts ragged batches, plan_run.c is the call. */
 #ifndef ATTUNE_PLAN_PLAN_H
 #define ATTUNE_PLAN_PLAN_H
 
@@ -135,7 +135,7 @@ void pl_tell_swap(const attune_plan *plan, const attune_kernel *kernel, const at
 
 /* ---- Ragged batches ---- */
 
-/* The most runs of entries that a batch is cut into, if they are short. */
+/* The most runs of sequences that a batch is cut into, if they are short. */
 enum { PL_MOST_SHORT_RUNS = 8 };
 
 attune_status pl_run_ragged(attune_plan *plan, const attune_arguments *arguments, const attune_run_options *options,

@@ -1,18 +1,18 @@
-/* Ragged batches: entries of few queries and entries of many beside each other. */
+/* Ragged batches: sequences of few queries and sequences of many beside each other. */
 #include "plan/plan.h"
 
 #include <string.h>
 
-/* ---- Runs of entries ---- */
+/* ---- Runs of sequences ---- */
 
-/* Neighbouring entries of one kind. */
+/* Neighbouring sequences of one kind. */
 typedef struct run {
     int64_t first, count;
     int64_t longest; /* queries */
     bool is_few;
 } run;
 
-/* The run that begins with entry `first`. Entries without queries belong to any. */
+/* The run that begins with sequence `first`. Sequences without queries belong to any. */
 static run run_from(const attune_plan *plan, const int32_t *cu, int64_t batch, int64_t first) {
     run r = {.first = first};
     for (int64_t b = first; b < batch; b++, r.count++) {
@@ -27,7 +27,7 @@ static run run_from(const attune_plan *plan, const int32_t *cu, int64_t batch, i
     return r;
 }
 
-/* The pointer to the tensor's entry number `first`. */
+/* The pointer to the tensor's sequence number `first`. */
 static void move_pointer(attune_arguments *a, const at_signature *s, size_t i, const at_settled *settled,
                          int64_t first) {
     char *pointer;

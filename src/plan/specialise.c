@@ -59,7 +59,7 @@ static attune_status problem_of(const attune_plan *plan, const pl_key *key, attu
 /* ---- The key of a call ---- */
 
 /* A block's kernel is for its number of tokens if these are few. All calls of many tokens share one, so they get the
- * same batch here. A mask for one entry would be the same for all entries. */
+ * same batch here. A mask for one sequence would be the same for all sequences. */
 static int64_t batch_of(const attune_plan *plan, const pl_key *key, int64_t given) {
     attune_problem p;
     fix_lengths(plan, key, &p);

@@ -4,7 +4,7 @@
 #define ATTUNE_PROBLEM_KEY_WORDS_H
 
 #include "problem/mha.h"
-#include "problem/text.h"
+#include "problem/fields_text.h"
 
 typedef enum mha_key_word_kind {
     MHA_KEY_FIELD,     /* the value of a field */

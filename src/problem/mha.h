@@ -195,7 +195,7 @@ static inline int64_t mha_v_row_bytes(const attune_problem *p) {
     return mha_row_bytes(p->v_dtype, p->v_scales, p->head_dim_v);
 }
 
-/* ---- Rows of a block's products: tokens of all batch entries, of the longer input ---- */
+/* ---- Rows of a block's products: tokens of all sequences, of the longer input ---- */
 
 /* At most 2^20. A length that only the run tells counts as its bound; `usual` where there is none. */
 int64_t mha_product_rows(const attune_problem *canonical, int64_t usual);

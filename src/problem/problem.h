@@ -4,7 +4,7 @@
 
 #include "problem/mha.h"
 #include "problem/problem_fields.h"
-#include "problem/text.h"
+#include "problem/fields_text.h"
 
 /* problem_check.c. Checks enums and flags, which comes first; ranges; and contradictions between fields. The last two
  * need defaults filled in. mha_field_of_f64 gives the first type that is f64; NULL: there is none. */

@@ -279,11 +279,10 @@ static attune_status check_stored(const stored *s, at_error *err) {
                        mha_field_word(&mha_fields[MHA_ID_k_scales], s->scales), s->dtype_name, dtype);
     if (!mha_is_quantised(s->dtype)) return check_group(s, err);
     if (s->dtype != ATTUNE_F8 && s->scales == ATTUNE_SCALES_NONE)
-        return at_fail(err, ATTUNE_INVALID_PROBLEM,
-                       "%s is %s, but %s is none; it must be head, token, group, channel or inline%s", s->dtype_name,
-                       dtype, s->scales_name,
-                       s->dtype == ATTUNE_I4 ? ", or with a least number: inline_min, token_min, group_min, channel_min"
-                                             : "");
+        return at_fail(
+            err, ATTUNE_INVALID_PROBLEM, "%s is %s, but %s is none; it must be head, token, group, channel or inline%s",
+            s->dtype_name, dtype, s->scales_name,
+            s->dtype == ATTUNE_I4 ? ", or with a least number: inline_min, token_min, group_min, channel_min" : "");
     if (s->dtype == ATTUNE_F8 && s->scales == ATTUNE_SCALES_INLINE)
         return at_fail(err, ATTUNE_INVALID_PROBLEM, "%s is inline, but %s is f8; it must be i8 or i4", s->scales_name,
                        s->dtype_name);

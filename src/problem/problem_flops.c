@@ -4,7 +4,7 @@
 
 static double known(int64_t size) { return size > 0 ? (double)size : 0; }
 
-/* Pairs of all heads and entries. */
+/* Pairs of all heads and sequences. */
 static double all_pairs(const attune_problem *p, const mha_sizes *sizes) {
     const int64_t *of = sizes->of;
     const int64_t seq_kv = p->low_rank ? p->low_rank : of[MHA_SEQ_KV];

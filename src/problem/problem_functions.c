@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-/* The number of batch entries, and in attention alone that of heads, are known only when a kernel runs. */
+/* The number of sequences, and in attention alone that of heads, are known only when a kernel runs. */
 static void find_sizes(const attune_problem *p, ex_scope *scope) {
     const bool is_block = mha_is_block(p);
     const int64_t queries = mha_most_queries(p), keys = mha_most_keys(p), group = p->num_heads / p->num_kv_heads;

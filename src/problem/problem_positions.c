@@ -36,8 +36,7 @@ static attune_status fold_alignment(attune_problem *p, at_error *err) {
         return ATTUNE_OK;
     }
     if (is_in_range(p->causal_offset + base)) return ATTUNE_OK;
-    return at_fail(err, ATTUNE_INVALID_PROBLEM,
-                   "causal_offset + seq_kv - seq_q is %lld; it must be from -%d to %d",
+    return at_fail(err, ATTUNE_INVALID_PROBLEM, "causal_offset + seq_kv - seq_q is %lld; it must be from -%d to %d",
                    (long long)(p->causal_offset + base), MHA_MAX_SIZE, MHA_MAX_SIZE);
 }
 

@@ -5,9 +5,9 @@
 
 #include "problem/mha.h"
 
-/* Queries begin … end - 1 of a batch entry. */
+/* Queries begin … end - 1 of a sequence. */
 typedef struct mha_queries {
-    int64_t seq_q, seq_kv; /* of the entry */
+    int64_t seq_q, seq_kv; /* of the sequence */
     int64_t causal_offset; /* its element of causal_offsets, or 0 */
     int64_t begin, end;
 } mha_queries;

@@ -13,7 +13,7 @@ static bool all_zero(const int64_t *strides, int rank) {
     return true;
 }
 
-/* Row-major, with two exceptions that are [tokens, heads, dim]: a ragged batch, so that the tokens of an entry lie
+/* Row-major, with two exceptions that are [tokens, heads, dim]: a ragged batch, so that the tokens of a sequence lie
  * together, and the heads that a block gives side by side. Tensors without columns (lse) stay [heads, tokens]. */
 static void contiguous(const attune_problem *p, const mha_tensor *t, const int64_t dims[4], int64_t strides[4]) {
     int order[4] = {0, 1, 2, 3};
@@ -150,7 +150,7 @@ attune_status mha_settle_strides(const attune_problem *p, const mha_tensor *tens
 
 /* ---- those of the problem ---- */
 
-/* The sizes of the problem as it stands: the compiled ones, and the number of entries and heads. */
+/* The sizes of the problem as it stands: the compiled ones, and the number of sequences and heads. */
 static void problem_sizes(const attune_problem *p, mha_sizes *sizes) {
     mha_compiled_sizes(p, sizes);
     sizes->of[MHA_BATCH] = p->batch;

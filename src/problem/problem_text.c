@@ -128,8 +128,8 @@ static attune_status parse_dims(const mha_pair *pair, const mha_field *field, in
     static const char numeric[] = "0123456789+-", open[] = "dynamic";
     *lettered = parse_letters(pair, out);
     if (*lettered) return ATTUNE_OK;
-    if (pair->value_length && (memchr(numeric, pair->value[0], sizeof numeric - 1) ||
-                               !strncmp(pair->value, open, sizeof open - 1)))
+    if (pair->value_length &&
+        (memchr(numeric, pair->value[0], sizeof numeric - 1) || !strncmp(pair->value, open, sizeof open - 1)))
         return parse_array(pair, field, field->rank, out, err);
     return bad_choice(pair,
                       "the letters of the dims that are not 1, of b, h, q and k in this order (qk, bqk, k), or the "

@@ -1,7 +1,7 @@
 /* Which tensors a problem has, what their dims are, and the scalar parameters that follow from both. */
 #include "problem/signature.h"
 #include "expr/expr.h"
-#include "problem/pack_layout.h"
+#include "problem/weights_layout.h"
 
 #include <math.h>
 #include <string.h>
@@ -30,7 +30,7 @@ typedef struct row {
     int access;
     int rank;
     mha_size dims[4];
-    bool ragged; /* with a ragged batch: one entry of all tokens */
+    bool ragged; /* with a ragged batch: one sequence of all tokens */
     size_t pointer, arguments_strides, problem_strides;
 } row;
 

@@ -140,7 +140,7 @@ typedef struct mha_parameters {
 mha_parameters mha_parameters_of(const attune_problem *canonical);
 bool mha_is_parameter(const attune_problem *canonical, mha_size size);
 
-/* Whether all entries along a dim of a mask are the same: its stride is 0. Never true of other tensors. */
+/* Whether all slices along a dim of a mask are the same: its stride is 0. Never true of other tensors. */
 static inline bool mha_is_broadcast(const attune_problem *canonical, const mha_tensor *t, int dim) {
     if (t->id == MHA_ATTN_MASK) return canonical->attn_mask_dims[dim] == 1;
     return t->id == MHA_ATTN_BIAS && canonical->attn_bias_dims[dim] == 1;
@@ -165,7 +165,7 @@ attune_status mha_extent(const mha_tensor *tensor, const int64_t dims[4], const 
 static const int64_t MHA_MAX_STRIDE = INT64_C(1) << 40;
 
 /* Floating-point operations of a call: mha_problem_flops with the sizes of the call. Sizes that are not known count as
- * 0, ragged batches as if all keys were as many as the longest entry has. */
+ * 0, ragged batches as if all keys were as many as the longest sequence has. */
 double mha_call_flops(const attune_problem *canonical, const mha_sizes *sizes);
 
 /* The scalar arguments of a call: sizes settled, strides[i] those of tensors[i] (of cos: [0] is rotary_batch_stride,

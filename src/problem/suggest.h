@@ -2,7 +2,7 @@
 #ifndef ATTUNE_PROBLEM_SUGGEST_H
 #define ATTUNE_PROBLEM_SUGGEST_H
 
-#include "problem/text.h"
+#include "problem/fields_text.h"
 
 /* The end of a sentence, "; did you mean num_heads?", or nothing. */
 enum { MHA_SUGGESTION = 64 };

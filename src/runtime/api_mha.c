@@ -2,7 +2,8 @@
 #include "runtime/context.h"
 
 #include "base/fpenv.h"
-#include "layer/pack.h"
+#include "layer/packed_weights.h"
+#include "layer/weight_source.h"
 
 #include <string.h>
 

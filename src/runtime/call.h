@@ -7,7 +7,7 @@
 #ifndef ATTUNE_RUNTIME_CALL_H
 #define ATTUNE_RUNTIME_CALL_H
 
-#include "layer/pack.h"
+#include "layer/packed_weights.h"
 #include "problem/signature.h"
 
 /* Sizes and strides of one call, and values that follow from them. */

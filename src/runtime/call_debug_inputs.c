@@ -134,7 +134,7 @@ attune_status at_debug_check_angles(const at_debug *d, size_t place, at_error *e
 
 /* ---- Packed weights ---- */
 
-/* An element of a blob, by the layout of problem/pack_layout.h. */
+/* An element of a blob, by the layout of problem/weights_layout.h. */
 typedef struct packed_place {
     const mha_pack_section *section;
     mha_projection projection;

@@ -4,7 +4,7 @@
  * of B, the weights, for as many columns. The first rows find the group in memory, since the weights of a model do not
  * stay in a cache; the next ones in the second cache, or in the third if the group is too large. So a tile of few rows
  * waits for B, however fast it multiplies. */
-#include "problem/pack_layout.h"
+#include "problem/weights_layout.h"
 #include "problem/problem.h"
 #include "schedule/cost_parts.h"
 #include "schedule/variant.h"

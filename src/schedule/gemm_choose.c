@@ -2,7 +2,7 @@
  * notes/2026-11-28-products.md. */
 #include "base/integers.h"
 #include "problem/problem.h"
-#include "problem/pack_layout.h"
+#include "problem/weights_layout.h"
 #include "schedule/choose.h"
 #include "schedule/cost_parts.h"
 #include "schedule/variant.h"

@@ -1,5 +1,5 @@
 /* Which schedules are legal. */
-#include "problem/pack_layout.h"
+#include "problem/weights_layout.h"
 #include "schedule/choose.h"
 #include "schedule/schedule.h"
 #include "schedule/schedule_fields.h"

@@ -1,6 +1,6 @@
 /* Schedules as text. */
 #include "problem/suggest.h"
-#include "problem/text.h"
+#include "problem/fields_text.h"
 #include "schedule/schedule.h"
 #include "schedule/schedule_fields.h"
 

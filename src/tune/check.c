@@ -1,5 +1,5 @@
 /* Compares machine code with the interpreter, on one task of each phase. */
-#include "tune/runner.h"
+#include "tune/candidates.h"
 
 #include "ir/interp.h"
 

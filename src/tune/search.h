@@ -2,16 +2,16 @@
  *
  * Candidates come in batches: neighbours of the best schedule so far, and the next ones of tune_space. A batch is
  * compiled on all CPUs; then nothing compiles, and each of its kernels is timed in pairs with the best so far until it
- * is clear which is faster (pairs.h). A winner is checked against the interpreter before it takes the place; where
- * that would take too much of the time, only the last one is. At the end the best is timed against the schedule that
- * the search began with, and only adopted if it is faster beyond doubt and was checked. Where nothing won, the schedule
- * that the search began with is timed against itself: the result tells its time in any case.
+ * is clear which is faster (paired_times.h). A winner is checked against the interpreter before it takes the place;
+ * where that would take too much of the time, only the last one is. At the end the best is timed against the schedule
+ * that the search began with, and only adopted if it is faster beyond doubt and was checked. Where nothing won, the
+ * schedule that the search began with is timed against itself: the result tells its time in any case.
  */
 #ifndef ATTUNE_TUNE_SEARCH_H
 #define ATTUNE_TUNE_SEARCH_H
 
-#include "tune/pairs.h"
-#include "tune/runner.h"
+#include "tune/paired_times.h"
+#include "tune/candidates.h"
 #include "tune/space.h"
 
 typedef struct tune_trial {

@@ -4,7 +4,8 @@
 #include "fuzz.h"
 
 #include "base/memory.h"
-#include "layer/pack_internal.h"
+#include "layer/packed_weights.h"
+#include "layer/weight_source.h"
 
 #include <xxhash.h>
 

@@ -5,7 +5,7 @@
 
 #include "ir/interp.h"
 #include "ir/passes.h"
-#include "layer/pack.h"
+#include "layer/packed_weights.h"
 #include "schedule/variant.h"
 #include "support/ir/jit_run.h"
 #include "support/ir/random_ir.h"
@@ -95,12 +95,12 @@ static mha_token locate(mha_context *c, const mha_gemm *g, const ir_expr *row) {
 }
 
 static const ir_access *left_at(mha_context *c, const mha_gemm *g, const mha_token *t, const ir_expr *k) {
-    return ir_at(c->b, ((const operands *)g->user)->a, 1, 3, t->entry, t->token, k);
+    return ir_at(c->b, ((const operands *)g->user)->a, 1, 3, t->sequence, t->token, k);
 }
 
 static const ir_access *result_at(mha_context *c, const mha_gemm *g, const mha_token *t, const ir_expr *column) {
     column = ir_add(c->b, ir_mul(c->b, g->column_group, ir_idx(c->b, g->group_columns)), column);
-    return ir_at(c->b, ((const operands *)g->user)->o, 1, 3, t->entry, t->token, column);
+    return ir_at(c->b, ((const operands *)g->user)->o, 1, 3, t->sequence, t->token, column);
 }
 
 static void store_row(mha_context *c, const mha_gemm *g, const ir_expr *row, const mha_row *from) {

@@ -22,13 +22,13 @@ report $? "the tree keeps the rules"
 file=$work/src/problem/text.c
 cp "$file" "$work/kept"
 sed -i '1i #include "nest/gemm.h"' "$file"
-found "a room below that includes one above" "src/problem/text.c:1: src/problem must not include nest/gemm.h"
+found "a room below that includes one above" "src/problem/fields_text.c:1: src/problem must not include nest/gemm.h"
 cp "$work/kept" "$file"
 sed -i '1i #include <pthread.h>' "$file"
 found "a system header without a rule" "src/problem must not include pthread.h"
 cp "$work/kept" "$file"
 sed -i 's/at_read_double(text, &end)/strtod(text, \&end)/' "$file"
-found "a number that the locale changes" "src/problem/text.c:"
+found "a number that the locale changes" "src/problem/fields_text.c:"
 cp "$work/kept" "$file"
 
 file=$work/src/attend/prefill/task.c

@@ -2,7 +2,7 @@
 #ifndef ATTUNE_TESTS_BLOCK_MODEL_H
 #define ATTUNE_TESTS_BLOCK_MODEL_H
 
-#include "layer/pack.h"
+#include "layer/packed_weights.h"
 #include "support/statuses.h"
 
 typedef enum model_values {

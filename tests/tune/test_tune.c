@@ -5,7 +5,7 @@
 #include "support/problems.h"
 #include "support/temp_dir.h"
 #include "tune/database.h"
-#include "tune/pairs.h"
+#include "tune/paired_times.h"
 #include "tune/space.h"
 #include "tune/sqlite.h"
 #include "tune/tuning.h"

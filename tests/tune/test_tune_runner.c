@@ -2,7 +2,7 @@
 #include "operator/build.h"
 #include "schedule/schedule.h"
 #include "support/problems.h"
-#include "tune/runner.h"
+#include "tune/candidates.h"
 #include "tune/sample.h"
 
 #include "common/tensors.h"

@@ -4,7 +4,7 @@
  * All of it is arithmetic of c->elem. A scale is rounded to what the cache holds (f32, or f16 inline) before anything
  * is divided by it, so that the quantised values fit the scale that is stored. */
 #include "attend/around/append.h"
-#include "nest/codes.h"
+#include "nest/quantised.h"
 
 #include <math.h>
 

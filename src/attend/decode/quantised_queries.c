@@ -8,7 +8,7 @@
  * A vector holds d->pack rows side by side, so that the lanes of their sums are added up together. */
 #include "attend/decode/layout.h"
 #include "base/integers.h"
-#include "nest/codes.h"
+#include "nest/quantised.h"
 #include "nest/columns.h"
 #include "nest/transpose.h"
 

@@ -14,7 +14,7 @@
  * A tile has MHA_INTEGER_KEYS keys, counted from the first of the sequence, whatever schedule and machine are. All of
  * this is element by element in operations that every target has and rounds alike; only sums of integers and maxima
  * have an order, which does not matter to them. A tile that a row does not see at all changes nothing. */
-#include "nest/codes.h"
+#include "nest/quantised.h"
 #include "attend/decode/layout.h"
 #include "attend/around/merge.h"
 

@@ -3,7 +3,7 @@
 #define ATTUNE_ATTEND_SHARED_SEQUENCE_H
 
 #include "nest/cached.h"
-#include "nest/panels.h"
+#include "nest/panel_rows.h"
 
 typedef struct mha_sequence {
     const ir_expr *number;             /* of the sequence: indexes masks and tables */

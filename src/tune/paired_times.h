@@ -3,8 +3,8 @@
  * The logarithms of the pairs' ratios are compared: other programs slow both sides of a pair down, so a ratio is
  * steadier than a time. Its centre is the median and its spread the median of the distances from it, which a few wild
  * pairs do not move. */
-#ifndef ATTUNE_TUNE_PAIRS_H
-#define ATTUNE_TUNE_PAIRS_H
+#ifndef ATTUNE_TUNE_PAIRED_TIMES_H
+#define ATTUNE_TUNE_PAIRED_TIMES_H
 
 #include <stddef.h>
 

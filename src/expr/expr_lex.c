@@ -1,6 +1,6 @@
 /* The tokens of a function. */
 #define _GNU_SOURCE
-#include "expr/parse_internal.h"
+#include "expr/expr_parse.h"
 
 #include "base/plain_text.h"
 

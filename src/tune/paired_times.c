@@ -1,4 +1,4 @@
-#include "tune/pairs.h"
+#include "tune/paired_times.h"
 
 #include <math.h>
 #include <stdlib.h>

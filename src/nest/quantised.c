@@ -1,4 +1,4 @@
-#include "nest/codes.h"
+#include "nest/quantised.h"
 
 #include <math.h>
 

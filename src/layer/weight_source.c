@@ -1,8 +1,9 @@
 /* The weights of a block as callers give them: checks which are given and their shapes. */
-#include "layer/pack_internal.h"
+#include "layer/weight_source.h"
 
 #include "base/plain_text.h"
 
+#include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* Typed nodes: conversions of operands, constants that fold, and equal nodes that are one. */
-#include "expr/parse_internal.h"
+#include "expr/expr_parse.h"
 
 #include <stdio.h>
 #include <string.h>

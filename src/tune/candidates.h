@@ -1,7 +1,7 @@
 /* Kernels of one problem under different schedules, run on the caller's tensors: compiled outside the caches, checked
  * against the interpreter (check.c), timed. */
-#ifndef ATTUNE_TUNE_RUNNER_H
-#define ATTUNE_TUNE_RUNNER_H
+#ifndef ATTUNE_TUNE_CANDIDATES_H
+#define ATTUNE_TUNE_CANDIDATES_H
 
 #include "tune/sample.h"
 

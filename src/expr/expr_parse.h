@@ -1,7 +1,7 @@
 /* Between the files of the parser. Each function that makes a node gives its number, or -1 after a failure, which is
  * kept in parser->err: the first one counts. */
-#ifndef ATTUNE_EXPR_PARSE_INTERNAL_H
-#define ATTUNE_EXPR_PARSE_INTERNAL_H
+#ifndef ATTUNE_EXPR_EXPR_PARSE_H
+#define ATTUNE_EXPR_EXPR_PARSE_H
 
 #include "expr/expr.h"
 
@@ -52,14 +52,14 @@ typedef struct ex_parser {
     at_error *err;
 } ex_parser;
 
-/* lex.c: reads the token after `token`. */
+/* expr_lex.c: reads the token after `token`. */
 void ex_next(ex_parser *p);
 bool ex_token_is(const ex_token *token, const char *text);
 
 /* Fails with the function's name and the column before the message. Gives -1. */
 int ex_fail(ex_parser *p, int column, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
-/* build.c: typed nodes. Operands are converted; `column` is that of the operator. */
+/* expr_build.c: typed nodes. Operands are converted; `column` is that of the operator. */
 int ex_make_int(ex_parser *p, int column, int64_t value);
 int ex_make_float(ex_parser *p, int column, double value);
 int ex_make_bool(ex_parser *p, int column, bool value);

@@ -1,24 +1,14 @@
-/* Shared by the files of packing: the header of a blob, and the places where packing reads. */
-#ifndef ATTUNE_LAYER_PACK_INTERNAL_H
-#define ATTUNE_LAYER_PACK_INTERNAL_H
+/* The weights of a block as callers give them, which packing reads. */
+#ifndef ATTUNE_LAYER_WEIGHT_SOURCE_H
+#define ATTUNE_LAYER_WEIGHT_SOURCE_H
 
-#include "layer/pack.h"
+#include "problem/weights_layout.h"
 
-#include <assert.h>
+extern const at_struct mha_weights_struct;
 
-/* "attune-w", read on a machine whose low byte comes first. */
-#define MHA_PACK_MAGIC  UINT64_C(0x772d656e75747461)
-#define MHA_PACK_FORMAT UINT64_C(3)
-
-typedef struct mha_pack_header {
-    uint64_t magic;
-    uint64_t format;
-    mha_pack_id id;
-    uint64_t bytes; /* of the blob, header included */
-    mha_pack_id id_without_kv;
-    uint64_t checksum; /* of everything except itself */
-} mha_pack_header;
-static_assert(sizeof(mha_pack_header) == MHA_PACK_HEADER, "the header has no gaps");
+/* attune_weight_name, and attune_mha_weights_init for a canonical problem. */
+const char *mha_weight_name(attune_weight_id id);
+void mha_weights_init(const attune_problem *canonical, attune_weight_layout layout, attune_mha_weights *weights);
 
 /* Codes with their scale, as callers give them: rows of ggml's q8_0 and q4_0. */
 enum { MHA_BLOCK = 32 };

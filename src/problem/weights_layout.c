@@ -1,7 +1,7 @@
 /* Where the weights of a block lie in their blob. */
 #define XXH_INLINE_ALL
 #include "base/integers.h"
-#include "problem/pack_layout.h"
+#include "problem/weights_layout.h"
 
 #include <string.h>
 #include <xxhash.h>

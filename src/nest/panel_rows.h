@@ -6,8 +6,8 @@
  *     V   [token of the panel / unit][head_dim_v][unit]
  *
  * The row of a token (mha_row) has the panel as its last index, and the token's place in it as `first`. */
-#ifndef ATTUNE_NEST_PANELS_H
-#define ATTUNE_NEST_PANELS_H
+#ifndef ATTUNE_NEST_PANEL_ROWS_H
+#define ATTUNE_NEST_PANEL_ROWS_H
 
 #include "nest/rows.h"
 

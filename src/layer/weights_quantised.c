@@ -1,6 +1,6 @@
 /* Packs weights as codes of 8 or 4 bits, with scales of f16 by group of inputs. attune/mha.h has the arithmetic of a
- * group, problem/pack_layout.h the place of each code. */
-#include "layer/pack_internal.h"
+ * group, problem/weights_layout.h the place of each code. */
+#include "layer/weight_source.h"
 
 #include <math.h>
 #include <string.h>

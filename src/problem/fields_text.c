@@ -1,5 +1,5 @@
 #define _GNU_SOURCE
-#include "problem/text.h"
+#include "problem/fields_text.h"
 
 #include "base/plain_text.h"
 

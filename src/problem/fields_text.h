@@ -1,6 +1,6 @@
 /* `key=value` pairs separated by commas: the text form that problems and schedules share. */
-#ifndef ATTUNE_PROBLEM_TEXT_H
-#define ATTUNE_PROBLEM_TEXT_H
+#ifndef ATTUNE_PROBLEM_FIELDS_TEXT_H
+#define ATTUNE_PROBLEM_FIELDS_TEXT_H
 
 #include "base/error.h"
 #include <stdbool.h>

@@ -25,8 +25,8 @@
  * So a kernel reads each panel from front to back, whatever its vectors. 16 elements of f32 are a cache line, and so
  * are 16 pairs of bf16. Instructions for dot products take such pairs as they are; other kernels take them apart by a
  * shift and a mask. Nothing here depends on the instruction set. */
-#ifndef ATTUNE_PROBLEM_PACK_LAYOUT_H
-#define ATTUNE_PROBLEM_PACK_LAYOUT_H
+#ifndef ATTUNE_PROBLEM_WEIGHTS_LAYOUT_H
+#define ATTUNE_PROBLEM_WEIGHTS_LAYOUT_H
 
 #include "problem/mha.h"
 

@@ -1,4 +1,4 @@
-#include "nest/panels.h"
+#include "nest/panel_rows.h"
 #include "base/integers.h"
 #include "nest/cached.h"
 #include "nest/columns.h"

@@ -1,6 +1,6 @@
 /* Rows that become codes: whole numbers, or floats of a byte, times a scale of the row. */
-#ifndef ATTUNE_NEST_CODES_H
-#define ATTUNE_NEST_CODES_H
+#ifndef ATTUNE_NEST_QUANTISED_H
+#define ATTUNE_NEST_QUANTISED_H
 
 #include "nest/rows.h"
 

@@ -1,5 +1,5 @@
 /* The grammar of functions, by the precedence of operators. docs/functions.md has it. */
-#include "expr/parse_internal.h"
+#include "expr/expr_parse.h"
 
 #include <math.h>
 #include <string.h>

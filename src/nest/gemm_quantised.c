@@ -1,5 +1,5 @@
-#include "nest/gemm_codes.h"
-#include "nest/codes.h"
+#include "nest/gemm_quantised.h"
+#include "nest/quantised.h"
 #include "nest/pairs.h"
 
 enum {

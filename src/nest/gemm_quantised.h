@@ -7,8 +7,8 @@
  *
  * dot4's first factor is unsigned: B's codes come with their sign bit turned, code + 128 (of 4 bits: + 8), and the sums
  * of a row begin with -128 (-8) times the sum of its codes. */
-#ifndef ATTUNE_NEST_GEMM_CODES_H
-#define ATTUNE_NEST_GEMM_CODES_H
+#ifndef ATTUNE_NEST_GEMM_QUANTISED_H
+#define ATTUNE_NEST_GEMM_QUANTISED_H
 
 #include "nest/rows.h"
 

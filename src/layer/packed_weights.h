@@ -1,10 +1,24 @@
-/* Packs the weights of a block, and recognises a blob. problem/pack_layout.h has the place of each weight. */
-#ifndef ATTUNE_LAYER_PACK_H
-#define ATTUNE_LAYER_PACK_H
+/* Packs the weights of a block, and recognises a blob. problem/weights_layout.h has the place of each weight. */
+#ifndef ATTUNE_LAYER_PACKED_WEIGHTS_H
+#define ATTUNE_LAYER_PACKED_WEIGHTS_H
 
-#include "problem/pack_layout.h"
+#include "problem/weights_layout.h"
 
-extern const at_struct mha_weights_struct;
+#include <assert.h>
+
+/* "attune-w", read on a machine whose low byte comes first. */
+#define MHA_PACK_MAGIC  UINT64_C(0x772d656e75747461)
+#define MHA_PACK_FORMAT UINT64_C(3)
+
+typedef struct mha_pack_header {
+    uint64_t magic;
+    uint64_t format;
+    mha_pack_id id;
+    uint64_t bytes; /* of the blob, header included */
+    mha_pack_id id_without_kv;
+    uint64_t checksum; /* of everything except itself */
+} mha_pack_header;
+static_assert(sizeof(mha_pack_header) == MHA_PACK_HEADER, "the header has no gaps");
 
 /* Whether a blob's header is one of this layout, or of one that has k and v beside it. A call looks at nothing else. */
 bool mha_pack_header_matches(const void *packed, mha_pack_id id);
@@ -13,8 +27,6 @@ bool mha_pack_header_matches(const void *packed, mha_pack_id id);
 size_t mha_pack_bytes(const void *packed);
 
 /* The public functions of attune.h, for a canonical problem. */
-const char *mha_weight_name(attune_weight_id id);
-void mha_weights_init(const attune_problem *canonical, attune_weight_layout layout, attune_mha_weights *weights);
 attune_status mha_pack(const attune_problem *canonical, const attune_mha_weights *weights, void *packed, size_t bytes,
                        at_error *err);
 attune_status mha_pack_check(const attune_problem *canonical, const void *packed, size_t bytes, at_error *err);

@@ -1,6 +1,7 @@
 /* Copies weights into the order in which kernels read them, and recognises a blob. */
 #define XXH_INLINE_ALL
-#include "layer/pack_internal.h"
+#include "layer/packed_weights.h"
+#include "layer/weight_source.h"
 
 #include <string.h>
 #include <xxhash.h>

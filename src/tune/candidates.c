@@ -1,4 +1,4 @@
-#include "tune/runner.h"
+#include "tune/candidates.h"
 
 #include "ir/interp.h"
 #include "ir/passes.h"
