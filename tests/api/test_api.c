@@ -2,6 +2,8 @@
 #define _GNU_SOURCE
 #include <attune.h>
 
+#include "support/engine/contexts.h"
+#include "support/statuses.h"
 #include "support/temp_dir.h"
 
 #include <elf.h>
@@ -27,23 +29,11 @@
 static char cache_dir[TEMP_DIR_CHARS];
 
 static attune_context *open_with(attune_context_options options) {
-    attune_context *context = NULL;
     if (!options.cache_dir) options.cache_dir = cache_dir;
-    if (attune_context_create(&options, &context)) fail_msg("%s", attune_last_message());
-    return context;
+    return test_context(&options, NULL);
 }
 
 static attune_context *open_default(void) { return open_with((attune_context_options)ATTUNE_CONTEXT_OPTIONS_INIT); }
-
-static void assert_ok(attune_status status) {
-    if (status) fail_msg("%s: %s", attune_status_name(status), attune_last_message());
-}
-
-/* The call failed in this way, and its sentence holds `part`. */
-static void assert_fails(attune_status status, attune_status expected, const char *part) {
-    if (status != expected) fail_msg("%s: %s", attune_status_name(status), attune_last_message());
-    if (!strstr(attune_last_message(), part)) fail_msg("\"%s\" is not in: %s", part, attune_last_message());
-}
 
 /* ---- A call with its tensors ---- */
 

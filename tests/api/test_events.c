@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include <attune.h>
 
+#include "support/engine/contexts.h"
 #include "support/temp_dir.h"
 
 #include <fcntl.h>
@@ -46,15 +47,13 @@ static void read_line(void *user, attune_log_level level, const char *message) {
 
 static attune_context *open_context(heard *h, const char *cache_dir, uint64_t memory_bytes) {
     attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
-    attune_context *context = NULL;
     options.cache_dir = cache_dir;
     options.memory_cache_bytes = memory_bytes;
     options.event = hear;
     options.event_user = h;
     options.log = read_line;
     options.log_user = h;
-    if (attune_context_create(&options, &context)) fail_msg("%s", attune_last_message());
-    return context;
+    return test_context(&options, NULL);
 }
 
 static attune_status compile(attune_context *context, const char *text) {
@@ -122,7 +121,7 @@ static void a_callback_may_compile_another_kernel(void **state) {
     options.cache_dir = "";
     options.event = compile_too;
     options.event_user = &e;
-    if (attune_context_create(&options, &e.context)) fail_msg("%s", attune_last_message());
+    e.context = test_context(&options, NULL);
     alarm(60); /* ends the test where it would hang */
     assert_int_equal(compile(e.context, ONE), ATTUNE_OK);
     alarm(0);

@@ -2,6 +2,8 @@
 #define _GNU_SOURCE
 #include <attune.h>
 
+#include "support/engine/contexts.h"
+
 #include <fcntl.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -50,11 +52,9 @@ static void release(captured *c) {
 
 static attune_context *open_context(attune_stderr level) {
     attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
-    attune_context *context;
     options.cache_dir = "";
     options.stderr_level = level;
-    if (attune_context_create(&options, &context)) fail_msg("%s", attune_last_message());
-    return context;
+    return test_context(&options, NULL);
 }
 
 static attune_status compile(attune_context *context, int seq_q) {

@@ -3,6 +3,7 @@
 #include <attune.h>
 
 #include "support/calls.h"
+#include "support/engine/contexts.h"
 #include "support/engine/tuning_db.h"
 
 #include <pthread.h>
@@ -146,7 +147,7 @@ static void compile_all(attune_compile_mode mode, const char *isa, const char *c
     options.event = ignore_event;
     for (int round = 0; round < 2; round++) {
         attune_context *context = NULL;
-        if (attune_context_create(&options, &context)) fail_msg("%s", attune_last_message());
+        context = test_context(&options, NULL);
         for (int i = 0; i < PROBLEMS + DEEP; i++) compile_on_a_small_stack(context, problem_at(i));
         assert_int_equal(attune_get_statistics(context, &statistics), ATTUNE_OK);
         assert_int_equal(round ? statistics.disk_hits : statistics.compiles, PROBLEMS + DEEP);
@@ -176,7 +177,7 @@ static void without_a_compiler(void **state) {
         options.isa = isas[i];
         options.cache_dir = "";
         options.log = ignore_line;
-        if (attune_context_create(&options, &context)) fail_msg("%s", attune_last_message());
+        context = test_context(&options, NULL);
         for (int n = 0; n < PROBLEMS + DEEP; n++) compile_on_a_small_stack(context, problem_at(n));
         attune_context_destroy(context);
     }

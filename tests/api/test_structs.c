@@ -2,6 +2,8 @@
  * ones accepted while nothing unknown is set, and not a byte beyond a struct is read or written. */
 #include "support/calls.h"
 #include "support/guarded.h"
+#include "support/problems.h"
+#include "support/statuses.h"
 
 #include "base/struct.h"
 
@@ -12,15 +14,6 @@
 #include <string.h>
 
 #include <cmocka.h>
-
-static void assert_ok(attune_status status) {
-    if (status) fail_msg("%s: %s", attune_status_name(status), attune_last_message());
-}
-
-static void assert_fails(attune_status status, attune_status expected, const char *part) {
-    if (status != expected || !strstr(attune_last_message(), part))
-        fail_msg("expected \"%s\", got %s: %s", part, attune_status_name(status), attune_last_message());
-}
 
 /* ---- Structs of other versions ---- */
 
@@ -35,12 +28,6 @@ static guarded as_of(const void *object, size_t object_bytes, size_t bytes) {
 enum { MORE = 64 }; /* bytes of a newer version's struct beyond this one's */
 
 /* ---- Problems ---- */
-
-static attune_problem problem_of(const char *text) {
-    attune_problem problem = ATTUNE_PROBLEM_INIT;
-    assert_ok(attune_problem_parse(text, &problem));
-    return problem;
-}
 
 static void same_key(const attune_problem *a, const attune_problem *b) {
     attune_kernel *kernel;
@@ -58,7 +45,7 @@ static void same_key(const attune_problem *a, const attune_problem *b) {
 
 static void problems_of_other_sizes(void **state) {
     (void)state;
-    const attune_problem whole = problem_of("num_heads=2,seq_q=3,seq_kv=5,head_dim=4,window_left=2,lse=1");
+    const attune_problem whole = problem_parsed("num_heads=2,seq_q=3,seq_kv=5,head_dim=4,window_left=2,lse=1");
     char expected[512], text[512];
     attune_problem_print(&whole, expected, sizeof expected);
     for (size_t bytes = sizeof whole; bytes <= sizeof whole + MORE; bytes += sizeof(size_t)) {
@@ -82,7 +69,7 @@ static void problems_of_other_sizes(void **state) {
 
 static void what_is_unknown_of_a_problem(void **state) {
     (void)state;
-    const attune_problem whole = problem_of("num_heads=2,seq_q=3,head_dim=4");
+    const attune_problem whole = problem_parsed("num_heads=2,seq_q=3,head_dim=4");
     guarded g = as_of(&whole, sizeof whole, sizeof whole + MORE);
     attune_problem *const p = (attune_problem *)(void *)g.data;
     for (size_t at = sizeof whole; at < sizeof whole + MORE; at += MORE - 1) {
@@ -122,11 +109,11 @@ static attune_status init_desc(void *o, size_t n) { return attune_attention_desc
 static attune_status init_step(void *o, size_t n) { return attune_step_init(o, n); }
 static attune_status init_tune(void *o, size_t n) { return attune_tune_options_init(o, n); }
 static attune_status init_arguments(void *o, size_t n) {
-    const attune_problem p = problem_of("num_heads=2,seq_q=3,seq_kv=5,head_dim=4");
+    const attune_problem p = problem_parsed("num_heads=2,seq_q=3,seq_kv=5,head_dim=4");
     return attune_arguments_init_sized(o, n, &p);
 }
 static attune_status init_weights(void *o, size_t n) {
-    const attune_problem p = problem_of("num_heads=2,seq_q=3,embed_dim=8");
+    const attune_problem p = problem_parsed("num_heads=2,seq_q=3,embed_dim=8");
     return attune_mha_weights_init_sized(&p, ATTUNE_IN_OUT, o, n);
 }
 
@@ -246,7 +233,7 @@ static void what_is_unknown_of_arguments(void **state) {
 static void blocks_of_other_sizes(void **state) {
     (void)state;
     enum { QUERIES = 3, DIM = 8 };
-    const attune_problem p = problem_of("num_heads=2,seq_q=3,embed_dim=8,w_dtype=f32");
+    const attune_problem p = problem_parsed("num_heads=2,seq_q=3,embed_dim=8,w_dtype=f32");
     attune_mha_weights weights;
     float numbers[DIM * DIM], x[QUERIES][DIM], out[QUERIES][DIM], again[QUERIES][DIM];
     for (int i = 0; i < DIM * DIM; i++) numbers[i] = (float)(i % 7) / 8;
@@ -286,7 +273,7 @@ static void blocks_of_other_sizes(void **state) {
 
 static void schedules_of_other_sizes(void **state) {
     (void)state;
-    const attune_problem p = problem_of("num_heads=2,seq_q=30,seq_kv=50,head_dim=16");
+    const attune_problem p = problem_parsed("num_heads=2,seq_q=30,seq_kv=50,head_dim=16");
     attune_schedule whole = ATTUNE_SCHEDULE_INIT;
     char expected[512], text[512];
     assert_ok(attune_schedule_choose(sample_context, &p, &whole));
@@ -414,8 +401,8 @@ static void tuning_of_other_sizes(void **state) {
 static void what_is_older_is_refused(void **state) {
     (void)state;
     static const char older[] = "the program was made with an older header; compile it again";
-    const attune_problem p = problem_of("num_heads=2,seq_q=3,head_dim=4"),
-                         block = problem_of("num_heads=2,seq_q=3,embed_dim=8");
+    const attune_problem p = problem_parsed("num_heads=2,seq_q=3,head_dim=4"),
+                         block = problem_parsed("num_heads=2,seq_q=3,embed_dim=8");
     const attune_schedule schedule = ATTUNE_SCHEDULE_INIT;
     const attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
     const attune_tune_options tune = ATTUNE_TUNE_OPTIONS_INIT;
@@ -506,7 +493,7 @@ static attune_status statistics(void *r) { return attune_get_statistics(sample_c
 static attune_status machine_info(void *r) { return attune_get_machine_info(sample_context, r); }
 static attune_status collected(void *r) { return attune_cache_gc(sample_context, UINT64_MAX, r); }
 static attune_status prediction(void *r) {
-    const attune_problem p = problem_of("seq_q=3,head_dim=4");
+    const attune_problem p = problem_parsed("seq_q=3,head_dim=4");
     return attune_schedule_predict(sample_context, &p, NULL, NULL, r);
 }
 
@@ -520,7 +507,7 @@ static void results_of_other_sizes(void **state) {
                {machine_info, sizeof(attune_machine_info)},
                {collected, sizeof(attune_cache_collected)},
                {prediction, sizeof(attune_prediction)}};
-    const attune_problem p = problem_of("seq_q=3,head_dim=4");
+    const attune_problem p = problem_parsed("seq_q=3,head_dim=4");
     assert_ok(attune_compile(sample_context, &p, NULL, &one_kernel));
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         for (size_t bytes = 0; bytes <= all[i].bytes + MORE; bytes += sizeof(size_t)) {

@@ -101,19 +101,6 @@ static size_t bytes_of(const sample_call *c, const char *name) {
     return 0;
 }
 
-static void run(const sample_call *c, bool interpreted) {
-    attune_kernel *kernel = NULL;
-    attune_status status = ATTUNE_OK;
-    if (interpreted) {
-        status = attune_run_interpreted(sample_context, &c->problem, NULL, &c->arguments);
-    } else {
-        status = attune_compile(sample_context, &c->problem, NULL, &kernel);
-        if (!status) status = attune_run(sample_context, kernel, &c->arguments);
-        attune_kernel_release(kernel);
-    }
-    if (status) fail_msg("%s", attune_last_message());
-}
-
 /* ---- Reading ---- */
 
 static const float odd_scales[] = {0, -0.017F, 0x1p-140F, 3e-6F, 65504};
@@ -162,8 +149,8 @@ static void assert_read(const format *f, const char *more) {
     assert_int_equal(bytes_of(&a, "k"), HEADS * KEYS * row_bytes(f));
     fill_cache(f, find(&a, "k"), find(&a, "k_scale"), find(&b, "k"), 1);
     fill_cache(f, find(&a, "v"), find(&a, "v_scale"), find(&b, "v"), 2);
-    run(&a, false);
-    run(&b, false);
+    sample_call_run(sample_context, &a, NULL);
+    sample_call_run(sample_context, &b, NULL);
     if (memcmp(find(&a, "out"), find(&b, "out"), bytes_of(&a, "out"))) fail_msg("%s: other bits than f32", coded);
     sample_call_close(&a);
     sample_call_close(&b);
@@ -262,7 +249,10 @@ static void assert_appended(const format *f, bool interpreted) {
     memcpy(find(&c, "v_new"), rows, sizeof rows);
     if (f->by_channel) fill_scales(f, find(&c, "k_scale"), bytes_of(&c, "k_scale"));
     if (f->by_channel) fill_scales(f, find(&c, "v_scale"), bytes_of(&c, "v_scale"));
-    run(&c, interpreted);
+    if (!interpreted)
+        sample_call_run(sample_context, &c, NULL);
+    else if (attune_run_interpreted(sample_context, &c.problem, NULL, &c.arguments))
+        fail_msg("%s", attune_last_message());
     for (int row = 0; row < HEADS * NEW; row++) {
         const uint8_t *const k = find(&c, "k"), *const v = find(&c, "v");
         assert_row(f, rows + row * DIM, k + row * row_bytes(f), find(&c, "k_scale"), row);

@@ -1,15 +1,15 @@
 /* The d-lanes strategy and the merging of partial results: every sort of problem with few query rows, as machine code
  * and by the interpreter, also as lowered for targets that this CPU cannot run, against the reference; with bits that
  * depend neither on the threads nor, where they are promised, on strategy and chunks. */
-#include "check/check_case.h"
 #include "attend/decode/layout.h"
+#include "check/check_case.h"
 #include "problem/signature.h"
 #include "runtime/context.h"
 #include "schedule/choose.h"
 #include "schedule/variant.h"
 #include "support/ir/jit_run.h"
-#include "support/tensor_calls.h"
 #include "support/problems.h"
+#include "support/tensor_calls.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -184,44 +184,6 @@ static attune_schedule random_schedule(const attune_problem *p, const at_target 
     }
 }
 
-static void open_call(tensors *t, const sample *from, input_kind kind, uint64_t seed) {
-    attune_problem p;
-    call_sizes sizes = CALL_SIZES_NONE;
-    assert_true(problem_from_text(from->problem, &p));
-    assert_true(sizes_parse(from->sizes, &sizes));
-    assert_true(tensors_create_sized(t, &p, &sizes));
-    assert_true(tensors_fill(t, kind, seed));
-    tensors_clear_outputs(t);
-}
-
-static void share_call(tensors *shared, tensors *t) { assert_true(tensors_share(shared, t)); }
-
-static attune_context *open_context(const char *isa, uint32_t workers) {
-    attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
-    attune_context *context = NULL;
-    options.isa = isa;
-    options.cache_dir = "";
-    options.max_workers = workers;
-    if (attune_context_create(&options, &context)) fail_msg("%s", attune_last_message());
-    return context;
-}
-
-static void run(attune_context *context, const tensors *t, const attune_schedule *schedule) {
-    attune_kernel *kernel = NULL;
-    if (attune_compile(context, &t->problem, schedule, &kernel)) fail_msg("%s", attune_last_message());
-    if (tensors_run(t, context, kernel, NULL, ATTUNE_ENGINE_JIT)) fail_msg("%s", attune_last_message());
-    attune_kernel_release(kernel);
-}
-
-static void interpret(attune_context *context, const tensors *t, const attune_schedule *schedule) {
-    if (tensors_run(t, context, NULL, schedule, ATTUNE_ENGINE_INTERPRETER)) fail_msg("%s", attune_last_message());
-}
-
-static void assert_same(const tensors *a, const tensors *b, const char *what) {
-    char difference[DIFFERENCE_TEXT];
-    if (!tensors_same_outputs(a, b, difference)) fail_msg("%s: %s", what, difference);
-}
-
 /* ---- Tests ---- */
 
 static const input_kind kinds[] = {INPUT_ORDINARY, INPUT_CONSTANT, INPUT_NONFINITE, INPUT_HIDDEN};
@@ -231,15 +193,15 @@ enum { NUM_KINDS = sizeof kinds / sizeof *kinds };
 static void check_sample(attune_context *context, const sample *from, const attune_schedule *schedule, uint64_t seed) {
     const input_kind kind = kinds[seed % NUM_KINDS];
     tensors t, again;
-    open_call(&t, from, kind, seed);
-    share_call(&again, &t);
+    tensors_open_call(&t, from->problem, from->sizes, kind, seed);
+    assert_true(tensors_share(&again, &t));
     char what[1024], text[256];
     attune_schedule_print(schedule, text, sizeof text);
     snprintf(what, sizeof what, "%s %s %s, %s inputs", from->problem, from->sizes, text, input_kind_name(kind));
-    run(context, &t, schedule);
-    interpret(context, &again, schedule);
+    tensors_run_chosen(context, &t, schedule);
+    tensors_interpret(context, &again, schedule);
     tensors_assert_right(&t, kind, what);
-    assert_same(&t, &again, what);
+    tensors_assert_same(&t, &again, what);
     tensors_free(&again);
     tensors_free(&t);
 }
@@ -257,7 +219,7 @@ static void test_every_sort_of_problem(void **state) {
     (void)state;
     for (const at_target *target = at_targets(); target->name; target++) {
         if (!target_is_tested(target) || !target_can_run(target)) continue;
-        attune_context *context = open_context(target->name, 2);
+        attune_context *context = tensors_context(target->name, 2);
         for (int i = 0; i < NUM_SAMPLES; i++) {
             const attune_problem p = problem_canonical(samples[i].problem);
             if (is_covered(&p, target)) continue;
@@ -282,7 +244,7 @@ static void test_chosen_schedules_of_all_targets(void **state) {
             mha_choose_d_lanes(&p, target, usual_machine(target), &schedule);
             assert_int_equal(mha_schedule_check(&p, &schedule, target, NULL), ATTUNE_OK);
             tensors t;
-            open_call(&t, &samples[i], INPUT_HIDDEN, 3);
+            tensors_open_call(&t, samples[i].problem, samples[i].sizes, INPUT_HIDDEN, 3);
             tensors_interpret_for(&t, target, &schedule);
             tensors_assert_right(&t, INPUT_HIDDEN, samples[i].problem);
             tensors_free(&t);
@@ -299,12 +261,12 @@ static void test_bits_do_not_depend_on_threads(void **state) {
     random_source.state = 1;
     const attune_schedule schedule = random_schedule(&p, at_target_find("x86-64"));
     for (uint32_t workers = 1; workers <= 3; workers++) {
-        attune_context *context = open_context(NULL, workers);
-        if (workers == 1) open_call(&first, &many, INPUT_ORDINARY, 1);
-        if (workers > 1) share_call(&other, &first);
-        run(context, workers == 1 ? &first : &other, &schedule);
+        attune_context *context = tensors_context(NULL, workers);
+        if (workers == 1) tensors_open_call(&first, many.problem, many.sizes, INPUT_ORDINARY, 1);
+        if (workers > 1) assert_true(tensors_share(&other, &first));
+        tensors_run_chosen(context, workers == 1 ? &first : &other, &schedule);
         if (workers > 1) {
-            assert_same(&first, &other, "threads");
+            tensors_assert_same(&first, &other, "threads");
             tensors_free(&other);
         }
         attune_context_destroy(context);
@@ -337,34 +299,24 @@ static const sample reproducible[] = {
 };
 enum { NUM_REPRODUCIBLE = sizeof reproducible / sizeof *reproducible };
 
-static attune_schedule q_lanes_schedule(const attune_problem *p, const at_target *target) {
-    attune_schedule s = ATTUNE_SCHEDULE_INIT;
-    s.strategy = ATTUNE_Q_LANES;
-    s.lanes = target->vector_bytes / (p->softmax_precision == ATTUNE_F64 ? 8 : 4);
-    s.score_row_vectors = s.score_keys = s.score_columns = s.task_row_vectors = 1;
-    s.value_row_vectors = s.value_columns = s.value_keys = 1;
-    s.kv_tile = mha_reproducible_kv_tile(p);
-    return s;
-}
-
 static void test_reproducible_bits_are_those_of_q_lanes(void **state) {
     (void)state;
     for (const at_target *target = at_targets(); target->name; target++) {
         if (!target_is_tested(target) || !target_can_run(target)) continue;
-        attune_context *context = open_context(target->name, 1);
+        attune_context *context = tensors_context(target->name, 1);
         for (int i = 0; i < NUM_REPRODUCIBLE * NUM_KINDS; i++) {
             const sample *from = &reproducible[i / NUM_KINDS];
             const attune_problem p = problem_canonical(from->problem);
-            const attune_schedule q_lanes = q_lanes_schedule(&p, target);
+            const attune_schedule q_lanes = schedule_reproducible(&p, target);
             tensors t, other;
             if (tests_are_short() && i % NUM_KINDS != i / NUM_KINDS % NUM_KINDS) continue;
             random_source.state = (uint64_t)i;
             const attune_schedule schedule = random_schedule(&p, target);
-            open_call(&t, from, kinds[i % NUM_KINDS], (uint64_t)i);
-            share_call(&other, &t);
-            run(context, &t, &q_lanes);
-            run(context, &other, &schedule);
-            assert_same(&t, &other, from->problem);
+            tensors_open_call(&t, from->problem, from->sizes, kinds[i % NUM_KINDS], (uint64_t)i);
+            assert_true(tensors_share(&other, &t));
+            tensors_run_chosen(context, &t, &q_lanes);
+            tensors_run_chosen(context, &other, &schedule);
+            tensors_assert_same(&t, &other, from->problem);
             tensors_free(&other);
             tensors_free(&t);
         }
@@ -383,13 +335,13 @@ static void test_decoding_gives_the_rows_of_the_whole(void **state) {
     const at_target *x86 = at_target_find("x86-64");
     const at_target *target = at_target_runs_here(x86) ? x86 : at_targets();
     while (!at_target_runs_here(target)) target++;
-    attune_context *context = open_context(target->name, 1);
+    attune_context *context = tensors_context(target->name, 1);
     random_source.state = 5;
     const attune_schedule schedule = random_schedule(&p, target);
     tensors t, one;
-    open_call(&t, &whole, INPUT_ORDINARY, 5);
-    run(context, &t, NULL);
-    open_call(&one, &step, INPUT_ORDINARY, 5);
+    tensors_open_call(&t, whole.problem, whole.sizes, INPUT_ORDINARY, 5);
+    tensors_run_chosen(context, &t, NULL);
+    tensors_open_call(&one, step.problem, step.sizes, INPUT_ORDINARY, 5);
     for (int i = 0; i < KEYS; i += 13) {
         const float *rows = tensors_find(&t, "out")->data, *row = tensors_find(&one, "out")->data;
         memcpy(tensors_find(&one, "q")->data, (const float *)tensors_find(&t, "q")->data + i * DIM,
@@ -397,7 +349,7 @@ static void test_decoding_gives_the_rows_of_the_whole(void **state) {
         memcpy(tensors_find(&one, "k")->data, tensors_find(&t, "k")->data, KEYS * DIM * sizeof(float));
         memcpy(tensors_find(&one, "v")->data, tensors_find(&t, "v")->data, KEYS * DIM * sizeof(float));
         one.arguments.seq_kv = i + 1;
-        run(context, &one, &schedule);
+        tensors_run_chosen(context, &one, &schedule);
         assert_memory_equal(row, rows + i * DIM, DIM * sizeof(float));
     }
     tensors_free(&one);
@@ -418,7 +370,7 @@ static void test_integer_scores_have_the_same_bits_everywhere(void **state) {
     for (size_t i = 0; i < sizeof one_key / sizeof *one_key; i++) {
         const attune_problem p = problem_canonical(one_key[i].problem);
         tensors first;
-        open_call(&first, &one_key[i], INPUT_ORDINARY, 7);
+        tensors_open_call(&first, one_key[i].problem, one_key[i].sizes, INPUT_ORDINARY, 7);
         signed char *codes = tensors_find(&first, "k")->data;
         memset(codes, -128, (size_t)p.head_dim);
         memset(codes + p.head_dim / 2, 127, (size_t)p.head_dim / 4);
@@ -427,7 +379,7 @@ static void test_integer_scores_have_the_same_bits_everywhere(void **state) {
             mha_choose_d_lanes(&p, target, usual_machine(target), &schedule);
             if (target == at_targets()) tensors_interpret_for(&first, target, &schedule);
             tensors other;
-            share_call(&other, &first);
+            assert_true(tensors_share(&other, &first));
             tensors_interpret_for(&other, target, &schedule);
             assert_memory_equal(tensors_find(&first, "lse")->data, tensors_find(&other, "lse")->data,
                                 (size_t)(p.num_heads * p.seq_q) * sizeof(float));
@@ -443,13 +395,13 @@ static void test_columns_of_integer_scores_may_be_moved(void **state) {
     enum { ROWS = 4, KEYS = 9, DIM = 96 };
     static const sample from = {"num_heads=2,num_kv_heads=1,seq_q=2,seq_kv=9,head_dim=96,k_dtype=i8,integer=scores",
                                 ""};
-    attune_context *context = open_context(NULL, 1);
+    attune_context *context = tensors_context(NULL, 1);
     tensors t, moved;
-    open_call(&t, &from, INPUT_ORDINARY, 8);
+    tensors_open_call(&t, from.problem, from.sizes, INPUT_ORDINARY, 8);
     float *q = tensors_find(&t, "q")->data;
     for (int i = 0; i < ROWS * DIM; i += 5) q[i] *= 100;
-    share_call(&moved, &t);
-    run(context, &t, NULL);
+    assert_true(tensors_share(&moved, &t));
+    tensors_run_chosen(context, &t, NULL);
     signed char *k = tensors_find(&moved, "k")->data;
     q = tensors_find(&moved, "q")->data;
     for (int i = 0; i < ROWS; i++)
@@ -464,7 +416,7 @@ static void test_columns_of_integer_scores_may_be_moved(void **state) {
             k[j * DIM + DIM - 1 - d] = k[j * DIM + d];
             k[j * DIM + d] = last;
         }
-    run(context, &moved, NULL);
+    tensors_run_chosen(context, &moved, NULL);
     assert_memory_equal(tensors_find(&t, "out")->data, tensors_find(&moved, "out")->data, ROWS * DIM * sizeof(float));
     tensors_free(&moved);
     tensors_free(&t);
@@ -484,7 +436,7 @@ static void test_merge(void **state) {
     };
     for (const at_target *target = at_targets(); target->name; target++) {
         if (!target_is_tested(target) || !target_can_run(target)) continue;
-        attune_context *context = open_context(target->name, 2);
+        attune_context *context = tensors_context(target->name, 2);
         for (size_t i = 0; i < sizeof merges / sizeof *merges; i++) {
             const attune_problem p = problem_canonical(merges[i].problem);
             attune_schedule schedule;
@@ -501,14 +453,14 @@ static void test_merge_of_empty_parts(void **state) {
     (void)state;
     static const sample from = {"op=merge,num_heads=1,seq_q=4,head_dim_v=3,num_parts=2,lse=1", ""};
     enum { ROWS = 4, COLUMNS = 3 };
-    attune_context *context = open_context(NULL, 1);
+    attune_context *context = tensors_context(NULL, 1);
     tensors t;
-    open_call(&t, &from, INPUT_ORDINARY, 1);
+    tensors_open_call(&t, from.problem, from.sizes, INPUT_ORDINARY, 1);
     float *parts = tensors_find(&t, "parts")->data, *parts_lse = tensors_find(&t, "parts_lse")->data;
     const float lses[2][ROWS] = {{-INFINITY, -INFINITY, 1, INFINITY}, {2, -INFINITY, NAN, 0}};
     memcpy(parts_lse, lses, sizeof lses);
     for (int i = 0; i < COLUMNS; i++) parts[i] = parts[COLUMNS + i] = NAN;
-    run(context, &t, NULL);
+    tensors_run_chosen(context, &t, NULL);
     const float *out = tensors_find(&t, "out")->data, *lse = tensors_find(&t, "lse")->data;
     for (int i = 0; i < COLUMNS; i++) {
         assert_true(out[i] == parts[ROWS * COLUMNS + i]);
@@ -525,7 +477,7 @@ static void test_merge_of_empty_parts(void **state) {
 static void test_sinks_count_once(void **state) {
     static const sample from = {"num_heads=3,seq_q=2,seq_kv=600,head_dim=4,sinks=1,lse=1", ""};
     (void)state;
-    attune_context *context = open_context(NULL, 1);
+    attune_context *context = tensors_context(NULL, 1);
     const attune_problem p = problem_canonical(from.problem);
     attune_schedule schedule = ATTUNE_SCHEDULE_INIT;
     mha_choose_d_lanes(&p, context->target, usual_machine(context->target), &schedule);

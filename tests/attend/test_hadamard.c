@@ -17,14 +17,6 @@
 
 enum { MOST_COLUMNS = 256 };
 
-static void run(const sample_call *c) {
-    attune_kernel *kernel = NULL;
-    attune_status status = attune_compile(sample_context, &c->problem, NULL, &kernel);
-    if (!status) status = attune_run(sample_context, kernel, &c->arguments);
-    if (status) fail_msg("%s", attune_last_message());
-    attune_kernel_release(kernel);
-}
-
 static size_t place_of(const sample_call *c, const char *name) {
     for (size_t i = 0; i < c->count; i++)
         if (!strcmp(c->tensors[i].name, name)) return i;
@@ -63,7 +55,7 @@ static void appended_keys(void **state) {
         snprintf(text, sizeof text, "num_heads=2,seq_q=3,seq_kv=3,seq_new=3,head_dim=%d,qk_hadamard=1", widths[w]);
         sample_call_open(&c, &(sample){.problem = text, .sizes = ""}, ON_THE_HEAP);
         fill(&c, "k_new", 1);
-        run(&c);
+        sample_call_run(sample_context, &c, NULL);
         const float *const from = sample_call_data(&c, "k_new"), *const k = sample_call_data(&c, "k");
         for (int row = 0; row < 2 * 3; row++) {
             double longest = 0;
@@ -89,7 +81,7 @@ static float *results(const char *text, const char *fields, size_t *count) {
         for (size_t t = 0; t < c.count; t++)
             if (!strcmp(c.tensors[t].name, names[i]) && c.tensors[t].dtype == ATTUNE_F32)
                 fill(&c, names[i], (uint32_t)i);
-    run(&c);
+    sample_call_run(sample_context, &c, NULL);
     const size_t bytes = c.memory[place_of(&c, "out")].bytes;
     float *const out = malloc(bytes);
     assert_non_null(out);
@@ -159,7 +151,7 @@ static void same_bits(void **state) {
             ON_THE_HEAP);
         fill(&c, "k_new", 1);
         sample_context = context;
-        run(&c);
+        sample_call_run(sample_context, &c, NULL);
         sample_context = usual;
         if (i == 0) memcpy(first, sample_call_data(&c, "k"), sizeof first);
         if (memcmp(first, sample_call_data(&c, "k"), sizeof first)) fail_msg("%s has other bits", sets[i]);

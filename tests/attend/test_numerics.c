@@ -14,16 +14,6 @@
 
 #include <cmocka.h>
 
-static attune_schedule q_lanes_schedule(const attune_problem *p, const at_target *target) {
-    attune_schedule s = ATTUNE_SCHEDULE_INIT;
-    s.strategy = ATTUNE_Q_LANES;
-    s.lanes = target->vector_bytes / (p->softmax_precision == ATTUNE_F64 ? 8 : 4);
-    s.score_row_vectors = s.score_keys = s.score_columns = s.task_row_vectors = 1;
-    s.value_row_vectors = s.value_columns = s.value_keys = 1;
-    s.kv_tile = mha_reproducible_kv_tile(p);
-    return s;
-}
-
 /* ---- Long sums ---- */
 
 /* All keys and values are alike, except that the first key is three times the others: the weights are no round numbers,
@@ -85,7 +75,7 @@ static void test_long_sums(void **state) {
         if (!target_can_run(target)) continue;
         attune_context *context = tensors_context(target->name, 1);
         attune_schedule by_columns = ATTUNE_SCHEDULE_INIT;
-        attune_schedule by_rows = q_lanes_schedule(&p, target), others = q_lanes_schedule(&other, target);
+        attune_schedule by_rows = schedule_reproducible(&p, target), others = schedule_reproducible(&other, target);
         mha_choose_d_lanes(&p, target, usual_machine(target), &by_columns);
         check_long_sums(context, reproducible_text, &by_columns, interpreted, 1e-5, 4e-6);
         check_long_sums(context, reproducible_text, &by_rows, interpreted, 1e-5, 4e-6);
@@ -99,7 +89,7 @@ static void test_long_sums(void **state) {
 
 static attune_schedule schedule_by(attune_strategy strategy, const attune_problem *p, attune_context *context) {
     attune_schedule s = ATTUNE_SCHEDULE_INIT;
-    if (strategy == ATTUNE_Q_LANES) return q_lanes_schedule(p, at_target_find("x86-64"));
+    if (strategy == ATTUNE_Q_LANES) return schedule_reproducible(p, at_target_find("x86-64"));
     assert_int_equal(attune_schedule_parse("strategy=d_lanes,lanes=4,score_rows=1,score_keys=4,score_column_vectors=1,"
                                            "value_rows=1,value_column_vectors=1,value_keys=4,kv_tile=192,kv_chunk=192",
                                            &s),

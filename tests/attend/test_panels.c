@@ -195,14 +195,6 @@ static void close_pair(pair *p) {
     sample_call_close(&p->panels);
 }
 
-static void run(const sample_call *c, const attune_schedule *schedule) {
-    attune_kernel *kernel = NULL;
-    attune_status status = attune_compile(sample_context, &c->problem, schedule, &kernel);
-    if (!status) status = attune_run(sample_context, kernel, &c->arguments);
-    if (status) fail_msg("%s", attune_last_message());
-    attune_kernel_release(kernel);
-}
-
 static void assert_same(const pair *p, const char *name, const char *text) {
     size_t bytes = 0, others = 0;
     const void *const a = data_of(&p->rows, name, &bytes), *const b = data_of(&p->panels, name, &others);
@@ -245,8 +237,9 @@ static void same_bits_as_rows(void **state) {
         attune_schedule s = ATTUNE_SCHEDULE_INIT;
         open_pair(texts[i], &p);
         assert_int_equal(attune_schedule_choose(sample_context, &p.panels.problem, &s), ATTUNE_OK);
-        run(&p.rows, strstr(texts[i], "reproducible") || strstr(texts[i], "integer") ? NULL : &s);
-        run(&p.panels, &s);
+        sample_call_run(sample_context, &p.rows,
+                        strstr(texts[i], "reproducible") || strstr(texts[i], "integer") ? NULL : &s);
+        sample_call_run(sample_context, &p.panels, &s);
         assert_same(&p, "out", texts[i]);
         close_pair(&p);
     }
@@ -275,8 +268,8 @@ static void appended_rows(void **state) {
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         pair p;
         open_pair(texts[i], &p);
-        run(&p.rows, NULL);
-        run(&p.panels, NULL);
+        sample_call_run(sample_context, &p.rows, NULL);
+        sample_call_run(sample_context, &p.panels, NULL);
         assert_same(&p, "out", texts[i]);
         for (int v = 0; v < 2; v++) {
             size_t bytes = 0;
@@ -310,7 +303,7 @@ static void nothing_beyond_the_last(void **state) {
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         pair p;
         open_pair(texts[i], &p);
-        run(&p.panels, NULL);
+        sample_call_run(sample_context, &p.panels, NULL);
         size_t bytes = 0;
         const void *const out = data_of(&p.panels, "out", &bytes);
         void *const before = malloc(bytes);
@@ -329,7 +322,7 @@ static void nothing_beyond_the_last(void **state) {
                         memset(bytes_of + (h * t->strides[1] + 2 * t->strides[2] + at) * width, 0xff, (size_t)width);
                     }
         }
-        run(&p.panels, NULL);
+        sample_call_run(sample_context, &p.panels, NULL);
         if (memcmp(before, out, bytes)) fail_msg("%s: what lies beyond the last token matters", texts[i]);
         free(before);
         close_pair(&p);

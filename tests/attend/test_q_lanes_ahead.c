@@ -25,14 +25,6 @@ static attune_schedule schedule_of(const attune_problem *p, attune_task_prefetch
     return s;
 }
 
-static void run(sample_call *call, attune_task_prefetch prefetch) {
-    attune_kernel *kernel;
-    const attune_schedule s = schedule_of(&call->problem, prefetch);
-    if (attune_compile(sample_context, &call->problem, &s, &kernel)) fail_msg("%s", attune_last_message());
-    if (attune_run(sample_context, kernel, &call->arguments)) fail_msg("%s", attune_last_message());
-    attune_kernel_release(kernel);
-}
-
 static bool takes_q_lanes(const sample *from) {
     attune_problem p = ATTUNE_PROBLEM_INIT;
     assert_int_equal(attune_problem_parse(from->problem, &p), ATTUNE_OK);
@@ -45,8 +37,10 @@ static void compare(const sample *from) {
     sample_call ahead, plain, interpreted;
     sample_call *all[] = {&ahead, &plain, &interpreted};
     for (int i = 0; i < 3; i++) sample_call_open(all[i], from, BEFORE_A_GUARD);
-    run(&ahead, ATTUNE_PREFETCH_HEAD);
-    run(&plain, ATTUNE_PREFETCH_NONE);
+    const attune_schedule with = schedule_of(&ahead.problem, ATTUNE_PREFETCH_HEAD);
+    const attune_schedule without = schedule_of(&plain.problem, ATTUNE_PREFETCH_NONE);
+    sample_call_run(sample_context, &ahead, &with);
+    sample_call_run(sample_context, &plain, &without);
     if (!sample_calls_agree(&ahead, &plain)) fail_msg("%s: other bits with task_prefetch", from->problem);
     const attune_schedule s = schedule_of(&interpreted.problem, ATTUNE_PREFETCH_HEAD);
     if (attune_run_interpreted(sample_context, &interpreted.problem, &s, &interpreted.arguments))

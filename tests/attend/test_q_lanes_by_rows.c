@@ -1,12 +1,13 @@
 /* Values by rows (q_lanes_by_rows.c): the bits are those of values by columns, and they are used where they may be. */
-#include "problem/mha.h"
 #include "attend/prefill/layout.h"
 #include "base/error.h"
-#include "schedule/variant.h"
+#include "problem/mha.h"
 #include "schedule/schedule.h"
+#include "schedule/variant.h"
+#include "support/calls.h"
+#include "support/engine/contexts.h"
 #include "support/ir/jit_run.h"
 #include "support/problems.h"
-#include "support/calls.h"
 #include "support/tensor_calls.h"
 
 #include <math.h>
@@ -65,13 +66,6 @@ static void canonical_of(const sample_call *call, attune_problem *canonical) {
     assert_int_equal(mha_canonicalize(&call->problem, canonical, NULL), ATTUNE_OK);
 }
 
-static void run(sample_call *call, const attune_schedule *schedule) {
-    attune_kernel *kernel;
-    if (attune_compile(sample_context, &call->problem, schedule, &kernel)) fail_msg("%s", attune_last_message());
-    if (attune_run(sample_context, kernel, &call->arguments)) fail_msg("%s", attune_last_message());
-    attune_kernel_release(kernel);
-}
-
 /* Where `spoilt`, there are infinities and NaN among keys and values, none of which is hidden. */
 static void compare(const sample *from, bool spoilt) {
     sample_call rows, columns, interpreted;
@@ -87,8 +81,8 @@ static void compare(const sample *from, bool spoilt) {
     const attune_schedule by_rows = schedule_of(&canonical, true), by_columns = schedule_of(&canonical, false);
     assert_true(may_be_whole(&canonical, &by_rows));
     assert_false(may_be_whole(&canonical, &by_columns));
-    run(&rows, &by_rows);
-    run(&columns, &by_columns);
+    sample_call_run(sample_context, &rows, &by_rows);
+    sample_call_run(sample_context, &columns, &by_columns);
     if (!sample_calls_agree(&rows, &columns)) fail_msg("%s: other bits by rows", from->problem);
     if (attune_run_interpreted(sample_context, &interpreted.problem, &by_rows, &interpreted.arguments))
         fail_msg("%s", attune_last_message());
@@ -148,7 +142,7 @@ static narrow_engines open_engines(const at_target *target) {
         options.isa = target->name;
         options.cache_dir = "";
         options.compile_mode = modes[i];
-        if (attune_context_create(&options, &engines.contexts[i])) fail_msg("%s", attune_last_message());
+        engines.contexts[i] = test_context(&options, NULL);
     }
     return engines;
 }
@@ -243,8 +237,8 @@ static void compare_weights(const sample *from) {
     by_rows.value_by = ATTUNE_VALUE_BY_ROWS;
     assert_true(mha_variant_of(&canonical, &by_rows, target).writes_weights);
     assert_false(mha_variant_of(&canonical, &by_columns, target).writes_weights);
-    run(&at_once, &by_rows);
-    run(&later, &by_columns);
+    sample_call_run(sample_context, &at_once, &by_rows);
+    sample_call_run(sample_context, &later, &by_columns);
     if (attune_run_interpreted(sample_context, &interpreted.problem, &by_rows, &interpreted.arguments))
         fail_msg("%s", attune_last_message());
     if (!sample_calls_agree(&at_once, &interpreted)) fail_msg("%s: other bits by the interpreter", from->problem);

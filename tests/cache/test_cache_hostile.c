@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "runtime/context.h"
 #include "runtime/entry_file.h"
+#include "support/engine/contexts.h"
 #include "support/engine/fake_codegen.h"
 #include "support/problems.h"
 #include "support/temp_dir.h"
@@ -30,23 +31,15 @@
 typedef char file_path[TEMP_DIR_CHARS + 2 * AT_FILE_CHARS];
 
 static fake_codegen codegen;
-static char last_message[512];
-
-static void keep_message(void *user, attune_log_level level, const char *message) {
-    (void)user;
-    if (level <= ATTUNE_LOG_WARNING) snprintf(last_message, sizeof last_message, "%s", message);
-}
 
 static attune_context *open_with(const char *dir, const char *base, const at_io *io) {
     const at_context_hooks hooks = {.io = io, .compile = fake_compile, .compile_user = &codegen};
     attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
-    attune_context *context = NULL;
     options.cache_dir = dir;
     options.cache_base = base;
     options.log = keep_message;
     options.max_workers = 1;
-    if (at_context_create(&options, &hooks, &context)) fail_msg("%s", attune_last_message());
-    return context;
+    return test_context(&options, &hooks);
 }
 
 static attune_origin origin_in(attune_context *context, const char *text) {
@@ -284,7 +277,7 @@ static void what_is_not_there_is_not_damaged(void **state) {
     for (size_t i = 0; i < sizeof failures / sizeof *failures; i++) {
         attune_context *context = open_with(*state, "", &io);
         attune_statistics s = {.struct_size = sizeof s};
-        last_message[0] = '\0';
+        forget_messages();
         open_failure = failures[i];
         origin_in(context, SMALL);
         open_failure = 0;
@@ -357,7 +350,7 @@ static void a_directory_that_was_removed_is_made_again(void **state) {
     assert_int_equal(origin_in(context, SMALL), ATTUNE_FROM_COMPILER);
     temp_dir_remove(dir);
     assert_int_equal(access(dir, F_OK), -1);
-    last_message[0] = '\0';
+    forget_messages();
     assert_int_equal(origin_in(context, SMALL), ATTUNE_FROM_COMPILER);
     assert_string_equal(last_message, "");
     assert_int_equal(origin_in(context, SMALL), ATTUNE_FROM_DISK);
@@ -415,7 +408,7 @@ static void a_directory_out_of_sight_is_used(void **state) {
         move(dir, moved); /* the path says ENOENT, as after a chroot */
         if (!is_jail) move(moved, dir);
         is_path_out_of_reach = !is_jail;
-        last_message[0] = '\0';
+        forget_messages();
         assert_int_equal(origin_in(context, SMALL), ATTUNE_FROM_COMPILER);
         assert_int_equal(origin_in(context, SMALL), ATTUNE_FROM_DISK);
         is_path_out_of_reach = false;
@@ -514,11 +507,6 @@ static void a_directory_that_is_not_used_is_told(void **state) {
 }
 
 /* ---- Two containers ---- */
-
-static int no_tmpfile(int dir, const char *path, int flags, mode_t mode) {
-    return (flags & O_TMPFILE) == O_TMPFILE ? (errno = EOPNOTSUPP, -1)
-                                            : at_default_io()->openat(dir, path, flags, mode);
-}
 
 static ssize_t write_slowly(int fd, const void *data, size_t bytes) {
     usleep(500);
@@ -626,7 +614,7 @@ static int closes_all(const char *dir, bool is_range, bool has_directories) {
         fds[i] = has_directories ? open(own, O_RDONLY | O_DIRECTORY) : open(dir, O_TMPFILE | O_RDWR, 0600);
         if (fds[i] != 3 + i || fstat(fds[i], &before[i])) return 12;
     }
-    last_message[0] = '\0';
+    forget_messages();
     /* The directory's path names another one now. */
     temp_dir_remove(cache);
     if (mkdir(cache, 0700)) return 13;

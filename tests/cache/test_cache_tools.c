@@ -1,14 +1,15 @@
 /* Looking after the disk cache: why something is not in it, collecting, copying, the read-only base. */
 #define _GNU_SOURCE
+#include "common/tool.h"
 #include "generator_id.h"
 #include "runtime/context.h"
 #include "runtime/disk_files.h"
 #include "schedule/schedule.h"
+#include "support/engine/contexts.h"
 #include "support/engine/fake_codegen.h"
 #include "support/problems.h"
 #include "support/temp_dir.h"
 #include "target/kernel_abi.h"
-#include "common/tool.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -25,20 +26,10 @@
 
 static fake_codegen codegen;
 static char other_dir[TEMP_DIR_CHARS]; /* a second directory */
-static char last_message[512];
-static int messages;
-
-static void keep_message(void *user, attune_log_level level, const char *message) {
-    (void)user;
-    if (level > ATTUNE_LOG_WARNING) return;
-    snprintf(last_message, sizeof last_message, "%s", message);
-    messages++;
-}
 
 static int setup(void **state) {
     temp_dir_make(other_dir);
-    messages = 0;
-    last_message[0] = '\0';
+    forget_messages();
     return temp_dir_setup(state);
 }
 
@@ -50,12 +41,10 @@ static int teardown(void **state) {
 static attune_context *open_both(const char *dir, const char *base, const at_io *io) {
     const at_context_hooks hooks = {.io = io, .compile = fake_compile, .compile_user = &codegen};
     attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
-    attune_context *context = NULL;
     options.cache_dir = dir;
     options.cache_base = base;
     options.log = keep_message;
-    if (at_context_create(&options, &hooks, &context)) fail_msg("%s", attune_last_message());
-    return context;
+    return test_context(&options, &hooks);
 }
 
 static attune_context *open_one(const char *dir) { return open_both(dir, "", NULL); }
@@ -371,14 +360,6 @@ static void refused_questions(void **state) {
 
 /* ---- Collecting ---- */
 
-static void age(const char *file, int seconds) {
-    struct timespec times[2];
-    clock_gettime(CLOCK_REALTIME, &times[0]);
-    times[0].tv_sec -= seconds;
-    times[1] = times[0];
-    assert_int_equal(utimensat(AT_FDCWD, file, times, 0), 0);
-}
-
 static void collecting_goes_down_to_the_cap(void **state) {
     fill_directory(*state, 8);
     attune_context *context = open_one(*state);
@@ -391,9 +372,9 @@ static void collecting_goes_down_to_the_cap(void **state) {
     const int fd = open(file, O_CREAT | O_WRONLY, 0600);
     assert_int_equal(write(fd, "half", 4), 4);
     close(fd);
-    age(file, 100000);
+    make_older(file, 100000);
     temp_dir_first(*state, ".attune", file);
-    age(file, 5000); /* the least recently used */
+    make_older(file, 5000); /* the least recently used */
     const uint64_t all = c.left_bytes;
     assert_int_equal(attune_cache_gc(context, all - 1, &c), ATTUNE_OK);
     assert_int_equal(c.removed, 1);
@@ -486,14 +467,6 @@ static ssize_t disk_that_fills(int fd, const void *data, size_t bytes) {
     if (writes_left-- > 0) return at_default_io()->write(fd, data, bytes);
     errno = ENOSPC;
     return -1;
-}
-
-static int no_tmpfile(int dir, const char *path, int flags, mode_t mode) {
-    if ((flags & O_TMPFILE) == O_TMPFILE) {
-        errno = EOPNOTSUPP;
-        return -1;
-    }
-    return at_default_io()->openat(dir, path, flags, mode);
 }
 
 static int entries_opened;
@@ -605,7 +578,7 @@ static void a_base_is_read_and_never_changed(void **state) {
     char file[TEMP_DIR_CHARS];
     struct stat before, after;
     temp_dir_first(other_dir, ".attune", file);
-    age(file, 1000000);
+    make_older(file, 1000000);
     assert_int_equal(stat(file, &before), 0);
     for (int round = 0; round < 2; round++) { /* with a directory to write to, and without */
         attune_context *context = open_both(round ? "" : *state, other_dir, NULL);

@@ -4,6 +4,7 @@
 #include "runtime/disk_cache.h"
 #include "runtime/disk_files.h"
 #include "runtime/tuned.h"
+#include "support/engine/contexts.h"
 #include "support/engine/fake_codegen.h"
 #include "support/temp_dir.h"
 #include "target/kernel_abi.h"
@@ -21,8 +22,6 @@
 
 static _Alignas(64) uint8_t image[FAKE_IMAGE_BYTES];
 static size_t image_bytes;
-static int messages;
-static char last_message[256];
 
 static void count_message(void *user, attune_log_level level, const char *message) {
     (void)user, (void)level;
@@ -179,14 +178,6 @@ static void an_entry_is_found_again(void **state) {
     assert_int_equal(temp_dir_count(*state, "", ""), 1);
     at_disk_cache_free(&cache);
     assert_int_equal(messages, 0);
-}
-
-static int no_tmpfile(int dir, const char *path, int flags, mode_t mode) {
-    if ((flags & O_TMPFILE) == O_TMPFILE) {
-        errno = EOPNOTSUPP;
-        return -1;
-    }
-    return at_default_io()->openat(dir, path, flags, mode);
 }
 
 static void without_unnamed_files(void **state) {
@@ -529,14 +520,6 @@ static void a_header_that_contradicts_the_image_is_damage(void **state) {
 
 /* ---- Bounds ---- */
 
-static void age(const char *file, int seconds) {
-    struct timespec times[2];
-    clock_gettime(CLOCK_REALTIME, &times[0]);
-    times[0].tv_sec -= seconds;
-    times[1] = times[0];
-    assert_int_equal(utimensat(AT_FDCWD, file, times, 0), 0);
-}
-
 static void the_least_recently_used_go(void **state) {
     at_disk_cache cache;
     char file[TEMP_DIR_CHARS + 64], name[AT_FILE_CHARS];
@@ -546,12 +529,12 @@ static void the_least_recently_used_go(void **state) {
         write_one(&cache, i);
         at_file_name(&key, name);
         snprintf(file, sizeof file, "%s/%s", (char *)*state, name);
-        age(file, 100000 - (int)i);
+        make_older(file, 100000 - (int)i);
     }
     assert_true(reads_back(&cache, 0)); /* a hit makes it young */
     snprintf(file, sizeof file, "%s/tmp-1-1", (char *)*state);
     close(open(file, O_CREAT | O_WRONLY, 0600));
-    age(file, 100000);
+    make_older(file, 100000);
     struct stat status;
     snprintf(file, sizeof file, "%s/%s", (char *)*state, name);
     assert_int_equal(stat(file, &status), 0);
@@ -578,13 +561,13 @@ static void times_in_the_future_are_aged_out(void **state) {
         write_one(&cache, i);
         at_file_name(&key, name);
         snprintf(file, sizeof file, "%s/%s", (char *)*state, name);
-        age(file, i % 2 ? 100 : -1000000);
+        make_older(file, i % 2 ? 100 : -1000000);
     }
     assert_int_equal(stat(file, &status), 0);
     assert_true(reads_back(&cache, 0)); /* a hit puts its time right */
     snprintf(file, sizeof file, "%s/tmp-0123456789abcdef0123456789abcdef", (char *)*state);
     close(open(file, O_CREAT | O_WRONLY, 0600));
-    age(file, -1000000);
+    make_older(file, -1000000);
     const uint64_t limit = (uint64_t)status.st_size * 6;
     assert_int_equal(at_files_trim(at_default_io(), cache.dir, at_default_allocator(), limit, limit).entries, 2);
     for (uint32_t i = 0; i < 8; i++)

@@ -2,9 +2,10 @@
 #define _GNU_SOURCE
 #include "runtime/context.h"
 #include "runtime/pack.h"
+#include "support/engine/contexts.h"
 #include "support/engine/fake_codegen.h"
-#include "support/problems.h"
 #include "support/engine/sign.h"
+#include "support/problems.h"
 #include "support/temp_dir.h"
 
 #include <errno.h>
@@ -24,13 +25,7 @@ enum { ENTRIES = 3, MOST_BYTES = 1 << 16 };
 static fake_codegen codegen;
 static char dir[TEMP_DIR_CHARS]; /* of the pack, the keys in keys/, and a cache in cache/ */
 static char pack[TEMP_DIR_CHARS + 32], keys[TEMP_DIR_CHARS + 32], cache[TEMP_DIR_CHARS + 32];
-static char last_message[ATTUNE_MESSAGE_BYTES];
 static sign_key fleet, old;
-
-static void keep_message(void *user, attune_log_level level, const char *message) {
-    (void)user;
-    if (level <= ATTUNE_LOG_WARNING) snprintf(last_message, sizeof last_message, "%s", message);
-}
 
 static attune_context *open_context(const char *cache_dir, const char *pack_path, bool is_strict) {
     const at_context_hooks hooks = {.compile = fake_compile, .compile_user = &codegen};
@@ -41,9 +36,9 @@ static attune_context *open_context(const char *cache_dir, const char *pack_path
     options.cache_pack = pack_path;
     options.cache_keys = keys;
     options.log = keep_message;
-    last_message[0] = '\0';
+    forget_messages();
     if (is_strict) setenv("ATTUNE_STRICT", "1", 1);
-    if (at_context_create(&options, &hooks, &context)) fail_msg("%s", attune_last_message());
+    context = test_context(&options, &hooks);
     unsetenv("ATTUNE_STRICT");
     return context;
 }
@@ -75,13 +70,6 @@ static attune_statistics counts_of(const attune_context *context) {
     return s;
 }
 
-static void write_text(const char *path, const void *text, size_t bytes) {
-    FILE *file = fopen(path, "wb");
-    assert_non_null(file);
-    assert_int_equal(fwrite(text, 1, bytes, file), bytes);
-    fclose(file);
-}
-
 static size_t read_pack(uint8_t bytes[MOST_BYTES]) {
     FILE *file = fopen(pack, "rb");
     assert_non_null(file);
@@ -95,8 +83,7 @@ static void trust(const sign_key *key, const char *name) {
     char path[TEMP_DIR_CHARS + 64], text[SIGN_TEXT];
     snprintf(path, sizeof path, "%s/%s.pub", keys, name);
     sign_print_key(key, text);
-    write_text(path, text, strlen(text));
-    chmod(path, 0644);
+    file_write(path, text, strlen(text));
 }
 
 static void distrust(const char *name) {
@@ -116,7 +103,7 @@ static attune_status seal_by(const sign_key *key) {
     assert_int_equal(attune_cache_pack_parts(context, pack, &signed_part, &bytes, &there), ATTUNE_OK);
     sign_print(key, signed_part, bytes, comment, text);
     snprintf(path, sizeof path, "%s/signature", dir);
-    write_text(path, text, strlen(text));
+    file_write(path, text, strlen(text));
     const attune_status status = attune_cache_seal(context, pack, path);
     if (status) snprintf(last_message, sizeof last_message, "%s", attune_last_message());
     attune_free(context, signed_part);
@@ -151,9 +138,8 @@ static int setup(void **state) {
 
 static int teardown(void **state) {
     (void)state;
-    char command[TEMP_DIR_CHARS + 64];
-    snprintf(command, sizeof command, "rm -r '%s'", dir);
-    return system(command);
+    temp_dir_remove_all(dir);
+    return 0;
 }
 
 /* ---- What works ---- */
@@ -336,7 +322,7 @@ static void keys_that_do_not_count_are_named(void **state) {
     chmod(path, 0666);
     refused("; fleet.pub does not count: others can write to it");
     unlink(path);
-    write_text(path, "ssh-ed25519 AAAA", 16);
+    file_write(path, "ssh-ed25519 AAAA", 16);
     chmod(path, 0644);
     refused("; fleet.pub does not count: it does not begin as a key of minisign does");
     unlink(path);
@@ -427,7 +413,7 @@ static void an_unsigned_pack_is_refused(void **state) {
     const size_t count = read_pack(bytes);
     assert_null(at_pack_header_check(bytes, count, &sizes));
     memset(bytes + sizes.signed_bytes, 0, AT_SIGNATURE_TEXT);
-    write_text(pack, bytes, count);
+    file_write(pack, bytes, count);
     refused("is not signed");
 }
 
@@ -444,7 +430,7 @@ static void no_byte_can_be_changed(void **state) {
     for (size_t i = 0; i < count; i += i < entries ? 1 : 5) {
         const uint8_t before = bytes[i];
         bytes[i] ^= (uint8_t)(1 << i % 8);
-        write_text(pack, bytes, count);
+        file_write(pack, bytes, count);
         bytes[i] = before;
         attune_context *context = open_context("", pack, true);
         const int there = count_there(context);
@@ -460,11 +446,11 @@ static void no_length_but_its_own_is_right(void **state) {
     (void)state;
     const size_t count = read_pack(bytes);
     for (size_t length = 0; length < count; length += 61) {
-        write_text(pack, bytes, length);
+        file_write(pack, bytes, length);
         refused(pack);
     }
     bytes[count] = 0;
-    write_text(pack, bytes, count + 1);
+    file_write(pack, bytes, count + 1);
     refused("it is not as long as its header says");
 }
 
@@ -477,10 +463,10 @@ static void it_may_change_while_it_is_open(void **state) {
     snprintf(moved, sizeof moved, "%s/moved", dir);
     attune_context *context = open_context("", pack, true);
     rename(pack, moved);
-    write_text(pack, "another", 7);
+    file_write(pack, "another", 7);
     assert_int_equal(get(context, 0, NULL), ATTUNE_OK);
     memset(bytes, 0x5a, count);
-    write_text(moved, bytes, count);
+    file_write(moved, bytes, count);
     assert_int_equal(get(context, 1, NULL), ATTUNE_NOT_CACHED);
     assert_int_equal(truncate(moved, 100), 0);
     assert_int_equal(get(context, 2, NULL), ATTUNE_NOT_CACHED);
@@ -496,7 +482,7 @@ static void what_is_damaged_is_compiled(void **state) {
     (void)state;
     const size_t count = read_pack(bytes);
     bytes[count - 1] ^= 1;
-    write_text(pack, bytes, count);
+    file_write(pack, bytes, count);
     attune_context *context = open_context("", pack, false);
     int compiled = 0;
     for (int i = 0; i < ENTRIES; i++) {

@@ -2,6 +2,7 @@
  * whatever tables hold is refused or right. */
 #define _GNU_SOURCE
 #include "support/calls.h"
+#include "support/statuses.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -12,14 +13,10 @@
 
 #include <cmocka.h>
 
-static void assert_ok(attune_status status, const char *what) {
-    if (status) fail_msg("%s: %s: %s", what, attune_status_name(status), attune_last_message());
-}
-
 static void run_in(attune_context *where, sample_call *c, const char *what) {
     attune_kernel *kernel;
-    assert_ok(attune_compile(where, &c->problem, NULL, &kernel), what);
-    assert_ok(attune_run(where, kernel, &c->arguments), what);
+    assert_ok_for(attune_compile(where, &c->problem, NULL, &kernel), what);
+    assert_ok_for(attune_run(where, kernel, &c->arguments), what);
     attune_kernel_release(kernel);
 }
 
@@ -28,7 +25,7 @@ static void run(sample_call *c, const char *what) { run_in(sample_context, c, wh
 static void keeps_within(attune_context *where, const sample *from, const char *isa) {
     sample_call reference, c;
     sample_call_open(&reference, from, ON_THE_HEAP);
-    assert_ok(attune_run_interpreted(where, &reference.problem, NULL, &reference.arguments), from->problem);
+    assert_ok_for(attune_run_interpreted(where, &reference.problem, NULL, &reference.arguments), from->problem);
     for (int place = ON_THE_HEAP; place <= AFTER_A_GUARD; place++) {
         sample_call_open(&c, from, (placement)place);
         run_in(where, &c, from->problem);
@@ -42,7 +39,7 @@ static void keeps_within(attune_context *where, const sample *from, const char *
 static void nothing_outside_is_touched(void **state) {
     (void)state;
     attune_machine_info machine = {.struct_size = sizeof machine};
-    assert_ok(attune_get_machine_info(sample_context, &machine), "machine");
+    assert_ok_for(attune_get_machine_info(sample_context, &machine), "machine");
     char isas[128];
     snprintf(isas, sizeof isas, "%s", machine.isas);
     for (char *rest = isas, *isa; (isa = strtok_r(rest, " ", &rest));) {
@@ -50,7 +47,7 @@ static void nothing_outside_is_touched(void **state) {
         attune_context *of_isa;
         options.cache_dir = "";
         options.isa = isa;
-        assert_ok(attune_context_create(&options, &of_isa), isa);
+        assert_ok_for(attune_context_create(&options, &of_isa), isa);
         for (size_t i = 0; i < NUM_SAMPLES; i++) keeps_within(of_isa, &samples[i], isa);
         attune_context_destroy(of_isa);
     }
@@ -70,7 +67,7 @@ static void empty_tensors(void **state) {
     assert_non_null(strstr(attune_last_message(), "the pointer to k is NULL"));
     c.arguments.seq_kv = 0;
     run(&c, "nothing at all");
-    assert_ok(attune_run_interpreted(sample_context, &c.problem, NULL, &c.arguments), "nothing at all");
+    assert_ok_for(attune_run_interpreted(sample_context, &c.problem, NULL, &c.arguments), "nothing at all");
     sample_call_close(&c);
     sample_call_open(&c, &no_tokens, ON_THE_HEAP);
     c.arguments.q = c.arguments.k = c.arguments.v = c.arguments.out = NULL;
@@ -85,13 +82,14 @@ static void empty_keys(const char *fields) {
     const sample no_keys = {.problem = problem, .sizes = "seq_q=5,seq_kv=0"};
     sample_call c;
     sample_call_open(&c, &no_keys, ON_THE_HEAP);
-    c.arguments.k = c.arguments.v = c.arguments.attn_mask = c.arguments.attn_bias = NULL;
+    c.arguments.k = c.arguments.v = NULL;
+    c.arguments.attn_mask = c.arguments.attn_bias = NULL;
     for (int engine = 0; engine < 2; engine++) {
         float *out = c.arguments.out, *lse = c.arguments.lse;
         memset(out, 0x55, 2 * 5 * 4 * sizeof *out);
         memset(lse, 0x55, 2 * 5 * sizeof *lse);
         if (engine)
-            assert_ok(attune_run_interpreted(sample_context, &c.problem, NULL, &c.arguments), "no keys");
+            assert_ok_for(attune_run_interpreted(sample_context, &c.problem, NULL, &c.arguments), "no keys");
         else
             run(&c, "no keys");
         for (int i = 0; i < 2 * 5 * 4; i++) assert_true(out[i] == 0.0f);
@@ -115,13 +113,13 @@ static void workspace_without_tables(void **state) {
         attune_kernel *kernel;
         size_t bytes = 0;
         sample_call_open(&c, &samples[i], ON_THE_HEAP);
-        assert_ok(attune_compile(sample_context, &c.problem, NULL, &kernel), samples[i].problem);
+        assert_ok_for(attune_compile(sample_context, &c.problem, NULL, &kernel), samples[i].problem);
         attune_arguments blind = c.arguments;
         for (size_t t = 0; t < c.count; t++) memset((char *)&blind + c.tensors[t].pointer_offset, 0, sizeof(void *));
-        assert_ok(attune_workspace_size(sample_context, kernel, &blind, &bytes), samples[i].problem);
+        assert_ok_for(attune_workspace_size(sample_context, kernel, &blind, &bytes), samples[i].problem);
         c.arguments.workspace = aligned_alloc(64, (bytes + 64) / 64 * 64);
         c.arguments.workspace_bytes = bytes;
-        assert_ok(attune_run(sample_context, kernel, &c.arguments), samples[i].problem);
+        assert_ok_for(attune_run(sample_context, kernel, &c.arguments), samples[i].problem);
         free(c.arguments.workspace);
         attune_kernel_release(kernel);
         sample_call_close(&c);
@@ -143,8 +141,8 @@ static void masks_of_a_shared_kernel(void **state) {
         sample_call_open(&jit, &both[i], ON_THE_HEAP);
         sample_call_open(&interpreted, &both[i], ON_THE_HEAP);
         run(&jit, both[i].problem);
-        assert_ok(attune_run_interpreted(sample_context, &interpreted.problem, NULL, &interpreted.arguments),
-                  both[i].problem);
+        assert_ok_for(attune_run_interpreted(sample_context, &interpreted.problem, NULL, &interpreted.arguments),
+                      both[i].problem);
         if (!sample_calls_agree(&jit, &interpreted)) fail_msg("%s: other bits", both[i].problem);
         sample_call_close(&jit);
         sample_call_close(&interpreted);

@@ -1,6 +1,7 @@
 /* Calls: the tensors of every sort of problem, and calls that must be refused. */
 #define _GNU_SOURCE
 #include "support/calls.h"
+#include "support/statuses.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -9,10 +10,6 @@
 #include <string.h>
 
 #include <cmocka.h>
-
-static void assert_ok(attune_status status, const char *what) {
-    if (status) fail_msg("%s: %s: %s", what, attune_status_name(status), attune_last_message());
-}
 
 /* ---- attune_tensors ---- */
 
@@ -125,8 +122,8 @@ static void tensors_without_arguments(void **state) {
     attune_tensor tensors[SAMPLE_TENSORS];
     size_t count = 7;
     char text[4096];
-    assert_ok(attune_problem_parse("seq_q=3,seq_kv=dynamic,head_dim=4,rotary_dim=4", &problem), "parse");
-    assert_ok(attune_tensors(&problem, NULL, tensors, SAMPLE_TENSORS, &count), "tensors");
+    assert_ok_for(attune_problem_parse("seq_q=3,seq_kv=dynamic,head_dim=4,rotary_dim=4", &problem), "parse");
+    assert_ok_for(attune_tensors(&problem, NULL, tensors, SAMPLE_TENSORS, &count), "tensors");
     sample_tensors_text(tensors, count, text, sizeof text);
     assert_string_equal(text, "q f32 1x1x3x4 12:12:4:1 in\n"
                               "k f32 1x1x-1x4 0:0:0:0 in\n"
@@ -138,8 +135,9 @@ static void tensors_without_arguments(void **state) {
         assert_true(tensors[i].pointer_offset >= offsetof(attune_arguments, q) &&
                     tensors[i].pointer_offset < sizeof(attune_arguments));
     problem = (attune_problem)ATTUNE_PROBLEM_INIT;
-    assert_ok(attune_problem_parse("seq_q=1,seq_kv=dynamic,head_dim=4,short_masks=1,attn_mask=9", &problem), "parse");
-    assert_ok(attune_tensors(&problem, NULL, tensors, SAMPLE_TENSORS, &count), "tensors");
+    assert_ok_for(attune_problem_parse("seq_q=1,seq_kv=dynamic,head_dim=4,short_masks=1,attn_mask=9", &problem),
+                  "parse");
+    assert_ok_for(attune_tensors(&problem, NULL, tensors, SAMPLE_TENSORS, &count), "tensors");
     sample_tensors_text(tensors, count, text, sizeof text);
     assert_non_null(strstr(text, "attn_mask bool 1x1x1x9 0:0:0:1 in\n"));
     problem.window_left = -2;
@@ -157,7 +155,7 @@ static void broadcast_strides(void **state) {
     sample_call c;
     sample_call_open(&c, &from, ON_THE_HEAP);
     memcpy(c.arguments.attn_mask_strides, ((int64_t[]){0, 0, 7, 0}), sizeof c.arguments.attn_mask_strides);
-    assert_ok(attune_tensors(&c.problem, &c.arguments, tensors, SAMPLE_TENSORS, &count), "tensors");
+    assert_ok_for(attune_tensors(&c.problem, &c.arguments, tensors, SAMPLE_TENSORS, &count), "tensors");
     for (size_t i = 0; i < count; i++)
         if (!strcmp(tensors[i].name, "attn_mask"))
             assert_memory_equal(tensors[i].strides, ((int64_t[]){15, 5, 0, 1}), sizeof tensors[i].strides);
@@ -173,7 +171,7 @@ static void pages_with_shared_ids(void **state) {
                                 .kv = {5, 2}};
     sample_call c;
     sample_call_open(&c, &from, ON_THE_HEAP);
-    assert_ok(attune_run_interpreted(sample_context, &c.problem, NULL, &c.arguments), from.problem);
+    assert_ok_for(attune_run_interpreted(sample_context, &c.problem, NULL, &c.arguments), from.problem);
     sample_call_close(&c);
 }
 
@@ -191,11 +189,11 @@ static void rows_of_a_wider_table(void **state) {
     attune_plan *plan;
     (void)state;
     sample_call_open(&c, &from, ON_THE_HEAP);
-    assert_ok(attune_compile(sample_context, &c.problem, NULL, &kernel), from.problem);
-    assert_ok(attune_plan_create(sample_context, &c.problem, NULL, &plan), from.problem);
+    assert_ok_for(attune_compile(sample_context, &c.problem, NULL, &kernel), from.problem);
+    assert_ok_for(attune_plan_create(sample_context, &c.problem, NULL, &plan), from.problem);
     attune_arguments a = c.arguments;
     a.out = expected;
-    assert_ok(attune_run(sample_context, kernel, &a), from.problem);
+    assert_ok_for(attune_run(sample_context, kernel, &a), from.problem);
     for (int i = 0; i < (int)(sizeof wide / sizeof *wide); i++) wide[i] = INT32_MAX;
     for (int b = 0; b < BATCH; b++)
         memcpy(wide + b * STRIDE, (const int32_t *)sample_call_data(&c, "block_table") + b * COLUMNS,
@@ -205,10 +203,10 @@ static void rows_of_a_wider_table(void **state) {
     a.out = found;
     for (int how = 0; how < 4; how++) { /* twice by the kernel: settled anew, and as the call before */
         memset(found, 0, sizeof found);
-        assert_ok(how < 2    ? attune_run(sample_context, kernel, &a)
-                  : how == 2 ? attune_run_interpreted(sample_context, &c.problem, NULL, &a)
-                             : attune_plan_run(sample_context, plan, &a, NULL),
-                  from.problem);
+        assert_ok_for(how < 2    ? attune_run(sample_context, kernel, &a)
+                      : how == 2 ? attune_run_interpreted(sample_context, &c.problem, NULL, &a)
+                                 : attune_plan_run(sample_context, plan, &a, NULL),
+                      from.problem);
         assert_memory_equal(found, expected, sizeof expected);
     }
     wide[STRIDE] = 12;
@@ -231,7 +229,7 @@ static void ids_of_no_entry(void **state) {
     int32_t *ids = sample_call_data(&c, "position_ids");
     ids[7] = -5;
     ids[8] = INT32_MAX;
-    assert_ok(attune_run_interpreted(sample_context, &c.problem, NULL, &c.arguments), from.problem);
+    assert_ok_for(attune_run_interpreted(sample_context, &c.problem, NULL, &c.arguments), from.problem);
     sample_call_close(&c);
 }
 
@@ -471,7 +469,7 @@ static void bad_problems(void **state) {
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         attune_problem problem = ATTUNE_PROBLEM_INIT;
         attune_kernel *kernel;
-        assert_ok(attune_problem_parse(texts[i][0], &problem), texts[i][0]);
+        assert_ok_for(attune_problem_parse(texts[i][0], &problem), texts[i][0]);
         assert_int_equal(attune_compile(sample_context, &problem, NULL, &kernel), ATTUNE_INVALID_PROBLEM);
         if (!strstr(attune_last_message(), texts[i][1])) fail_msg("%s: %s", texts[i][0], attune_last_message());
     }

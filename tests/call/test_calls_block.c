@@ -1,6 +1,7 @@
 /* Calls of blocks: their tensors, and calls that must be refused. */
 #define _GNU_SOURCE
 #include "support/calls.h"
+#include "support/statuses.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -10,10 +11,6 @@
 #include <string.h>
 
 #include <cmocka.h>
-
-static void assert_ok(attune_status status, const char *what) {
-    if (status) fail_msg("%s: %s: %s", what, attune_status_name(status), attune_last_message());
-}
 
 static const sample plain = {.problem = "batch=2,embed_dim=12,num_heads=3,num_kv_heads=1,seq_q=5,lse=1"};
 static const sample cross = {.problem = "batch=2,embed_dim=8,kv_embed_dim=6,v_embed_dim=3,out_dim=10,num_heads=2,"
@@ -67,7 +64,7 @@ static void assert_tensors(const sample *from, const char *expected) {
     sample_call c;
     size_t bytes;
     sample_call_open(&c, from, ON_THE_HEAP);
-    assert_ok(attune_packed_weights_size(&c.problem, &bytes), from->problem);
+    assert_ok_for(attune_packed_weights_size(&c.problem, &bytes), from->problem);
     for (size_t i = 0; i < c.count; i++) {
         if (strcmp(c.tensors[i].name, "packed_weights")) continue;
         assert_int_equal(c.memory[i].bytes, bytes);
@@ -147,7 +144,7 @@ static void unused_arguments(void **state) {
     attune_arguments a = c.arguments;
     a.q_strides[1] = a.k_strides[1] = a.x_kv_strides[1] = -7;
     a.total_q = -1;
-    assert_ok(attune_run_interpreted(sample_context, &c.problem, NULL, &a), plain.problem);
+    assert_ok_for(attune_run_interpreted(sample_context, &c.problem, NULL, &a), plain.problem);
     sample_call_close(&c);
 }
 
@@ -157,13 +154,13 @@ static void strides_of_a_call(void **state) {
     sample_call c, spread;
     sample_call_open(&c, &plain, ON_THE_HEAP);
     sample_call_open(&spread, &plain, ON_THE_HEAP);
-    assert_ok(attune_run_interpreted(sample_context, &c.problem, NULL, &c.arguments), plain.problem);
+    assert_ok_for(attune_run_interpreted(sample_context, &c.problem, NULL, &c.arguments), plain.problem);
     float *const rows = calloc(10, 20 * sizeof *rows);
     for (int i = 0; i < 10; i++) memcpy(&rows[20 * i], (const float *)c.arguments.x + 12 * i, 12 * sizeof *rows);
     spread.arguments.x = rows;
     spread.arguments.x_strides[0] = 100;
     spread.arguments.x_strides[1] = 20;
-    assert_ok(attune_run_interpreted(sample_context, &c.problem, NULL, &spread.arguments), plain.problem);
+    assert_ok_for(attune_run_interpreted(sample_context, &c.problem, NULL, &spread.arguments), plain.problem);
     assert_true(sample_calls_agree(&c, &spread));
     free(rows);
     sample_call_close(&c);
@@ -177,14 +174,14 @@ static void lengths_that_follow(void **state) {
     sample_call_open(&c, &dynamic, ON_THE_HEAP);
     sample_call_open(&without, &dynamic, ON_THE_HEAP);
     without.arguments.seq_kv = ATTUNE_NOT_SET;
-    assert_ok(attune_run_interpreted(sample_context, &c.problem, NULL, &c.arguments), dynamic.problem);
-    assert_ok(attune_run_interpreted(sample_context, &c.problem, NULL, &without.arguments), dynamic.problem);
+    assert_ok_for(attune_run_interpreted(sample_context, &c.problem, NULL, &c.arguments), dynamic.problem);
+    assert_ok_for(attune_run_interpreted(sample_context, &c.problem, NULL, &without.arguments), dynamic.problem);
     assert_true(sample_calls_agree(&c, &without));
     sample_call_close(&c);
     sample_call_close(&without);
     sample_call_open(&c, &steps, ON_THE_HEAP);
     c.arguments.seq_new = ATTUNE_NOT_SET;
-    assert_ok(attune_run_interpreted(sample_context, &c.problem, NULL, &c.arguments), steps.problem);
+    assert_ok_for(attune_run_interpreted(sample_context, &c.problem, NULL, &c.arguments), steps.problem);
     sample_call_close(&c);
 }
 
@@ -196,9 +193,10 @@ static void calls_run(void **state) {
         attune_kernel *kernel;
         sample_call_open(&jit, all[i], BEFORE_A_GUARD);
         sample_call_open(&interpreted, all[i], AFTER_A_GUARD);
-        assert_ok(attune_compile(sample_context, &jit.problem, NULL, &kernel), all[i]->problem);
-        assert_ok(attune_run(sample_context, kernel, &jit.arguments), all[i]->problem);
-        assert_ok(attune_run_interpreted(sample_context, &jit.problem, NULL, &interpreted.arguments), all[i]->problem);
+        assert_ok_for(attune_compile(sample_context, &jit.problem, NULL, &kernel), all[i]->problem);
+        assert_ok_for(attune_run(sample_context, kernel, &jit.arguments), all[i]->problem);
+        assert_ok_for(attune_run_interpreted(sample_context, &jit.problem, NULL, &interpreted.arguments),
+                      all[i]->problem);
         if (!sample_calls_agree(&jit, &interpreted)) fail_msg("%s: other bits", all[i]->problem);
         attune_kernel_release(kernel);
         sample_call_close(&jit);
@@ -213,12 +211,12 @@ static void empty_tensors(void **state) {
     sample_call_open(&c, &dynamic, ON_THE_HEAP);
     c.arguments.seq_q = c.arguments.seq_kv = 0;
     c.arguments.x = c.arguments.out = NULL;
-    assert_ok(attune_run_interpreted(sample_context, &c.problem, NULL, &c.arguments), "no rows");
+    assert_ok_for(attune_run_interpreted(sample_context, &c.problem, NULL, &c.arguments), "no rows");
     BAD(c, packed_weights = NULL, "the pointer to packed_weights is NULL");
     sample_call_close(&c);
     sample_call_open(&c, &no_keys, ON_THE_HEAP);
     c.arguments.x_kv = NULL;
-    assert_ok(attune_run_interpreted(sample_context, &c.problem, NULL, &c.arguments), no_keys.problem);
+    assert_ok_for(attune_run_interpreted(sample_context, &c.problem, NULL, &c.arguments), no_keys.problem);
     const float *out = c.arguments.out;
     for (int i = 0; i < 3 * 5; i++) assert_true(out[i] == out[i % 5] && fabsf(out[i]) <= 1.0f && out[i] != 0.0f);
     sample_call_close(&c);
@@ -327,7 +325,7 @@ static void bad_overlaps(void **state) {
     sample_call_open(&c, &given, ON_THE_HEAP);
     c.arguments.v = c.arguments.k;
     c.arguments.v_strides[0] = 72;
-    assert_ok(attune_run_interpreted(sample_context, &c.problem, NULL, &c.arguments), given.problem);
+    assert_ok_for(attune_run_interpreted(sample_context, &c.problem, NULL, &c.arguments), given.problem);
     sample_call_close(&c);
 }
 

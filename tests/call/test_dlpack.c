@@ -1,6 +1,7 @@
 /* DLPack tensors as arguments: of every sort of problem, and refusals. */
 #include "support/calls.h"
 #include "support/guarded.h"
+#include "support/statuses.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -9,10 +10,6 @@
 #include <string.h>
 
 #include <cmocka.h>
-
-static void assert_ok(attune_status status, const char *what) {
-    if (status) fail_msg("%s: %s: %s", what, attune_status_name(status), attune_last_message());
-}
 
 /* ---- Tensors as another library would describe them ---- */
 
@@ -70,9 +67,9 @@ static void binds_all(const sample *from, int variant) {
     attune_kernel *kernel;
     sample_call_open(&by_hand, from, ON_THE_HEAP);
     sample_call_open(&bound, from, BEFORE_A_GUARD);
-    assert_ok(attune_compile(sample_context, &by_hand.problem, NULL, &kernel), from->problem);
+    assert_ok_for(attune_compile(sample_context, &by_hand.problem, NULL, &kernel), from->problem);
     attune_arguments a;
-    assert_ok(attune_arguments_init(&a, &bound.problem), from->problem);
+    assert_ok_for(attune_arguments_init(&a, &bound.problem), from->problem);
     for (size_t n = 0; n < bound.count; n++) {
         const size_t i = variant == 1 ? bound.count - 1 - n : n; /* in any order */
         foreign f;
@@ -83,10 +80,10 @@ static void binds_all(const sample *from, int variant) {
             f.tensor.data = (char *)f.tensor.data - 4096;
             f.tensor.byte_offset = 4096;
         }
-        assert_ok(attune_bind_dlpack(&a, kernel, bound.tensors[i].name, &f.tensor), bound.tensors[i].name);
+        assert_ok_for(attune_bind_dlpack(&a, kernel, bound.tensors[i].name, &f.tensor), bound.tensors[i].name);
     }
-    assert_ok(attune_run(sample_context, kernel, &by_hand.arguments), from->problem);
-    assert_ok(attune_run(sample_context, kernel, &a), from->problem);
+    assert_ok_for(attune_run(sample_context, kernel, &by_hand.arguments), from->problem);
+    assert_ok_for(attune_run(sample_context, kernel, &a), from->problem);
     if (!sample_calls_agree(&by_hand, &bound)) fail_msg("%s: other bits", from->problem);
     attune_kernel_release(kernel);
     sample_call_close(&by_hand);
@@ -109,9 +106,9 @@ static void permuted_tensors(void **state) {
     float out[2 * 5 * 3 * 4], again[2 * 3 * 5 * 4], q[2 * 5 * 3 * 4], k[2 * 7 * 3 * 4];
     for (int i = 0; i < 120; i++) q[i] = (float)(i % 11) / 8;
     for (int i = 0; i < 168; i++) k[i] = (float)(i % 13) / 8;
-    assert_ok(attune_problem_parse(from.problem, &p), "parse");
-    assert_ok(attune_compile(sample_context, &p, NULL, &kernel), "compile");
-    assert_ok(attune_arguments_init(&a, &p), "init");
+    assert_ok_for(attune_problem_parse(from.problem, &p), "parse");
+    assert_ok_for(attune_compile(sample_context, &p, NULL, &kernel), "compile");
+    assert_ok_for(attune_arguments_init(&a, &p), "init");
     const char *const names[] = {"q", "k", "v", "out"};
     void *const data[] = {q, k, k, out};
     for (int i = 0; i < 4; i++) {
@@ -120,15 +117,15 @@ static void permuted_tensors(void **state) {
             .dtype = ATTUNE_F32, .rank = 4, .dims = {2, 3, seq, 4}, .strides = {seq * 12, 4, 12, 1}};
         foreign f;
         describe(&f, &t, data[i]);
-        assert_ok(attune_bind_dlpack(&a, kernel, names[i], &f.tensor), names[i]);
+        assert_ok_for(attune_bind_dlpack(&a, kernel, names[i], &f.tensor), names[i]);
     }
     assert_int_equal(a.seq_q, 5);
     assert_int_equal(a.seq_kv, 7);
     assert_int_equal(a.out_strides[1], 4);
-    assert_ok(attune_run(sample_context, kernel, &a), "run");
+    assert_ok_for(attune_run(sample_context, kernel, &a), "run");
     a.out = again;
     memset(a.out_strides, 0, sizeof a.out_strides);
-    assert_ok(attune_run(sample_context, kernel, &a), "run");
+    assert_ok_for(attune_run(sample_context, kernel, &a), "run");
     for (int b = 0; b < 2; b++)
         for (int h = 0; h < 3; h++)
             for (int i = 0; i < 5; i++)
@@ -145,14 +142,14 @@ static void masks(void **state) {
     foreign f;
     void *data;
     sample_call_open(&c, &from, ON_THE_HEAP);
-    assert_ok(attune_compile(sample_context, &c.problem, NULL, &kernel), from.problem);
+    assert_ok_for(attune_compile(sample_context, &c.problem, NULL, &kernel), from.problem);
     const attune_tensor *mask = tensor_of(&c, "attn_mask", &data);
     describe(&f, mask, data);
     f.shape[0] = f.shape[1] = 1;
     f.tensor.strides = NULL;
     f.tensor.dtype_code = 1;
-    assert_ok(attune_bind_dlpack(&c.arguments, kernel, "attn_mask", &f.tensor), "bytes");
-    assert_ok(attune_run(sample_context, kernel, &c.arguments), "run");
+    assert_ok_for(attune_bind_dlpack(&c.arguments, kernel, "attn_mask", &f.tensor), "bytes");
+    assert_ok_for(attune_run(sample_context, kernel, &c.arguments), "run");
     f.shape[1] = 3;
     assert_int_equal(attune_bind_dlpack(&c.arguments, kernel, "attn_mask", &f.tensor), ATTUNE_INVALID_ARGUMENT);
     assert_non_null(strstr(attune_last_message(), "attn_mask has 3 at dimension 1"));
@@ -167,7 +164,7 @@ static sample_call call;
 
 static void open_call(const sample *from) {
     sample_call_open(&call, from, ON_THE_HEAP);
-    assert_ok(attune_compile(sample_context, &call.problem, NULL, &kernel), from->problem);
+    assert_ok_for(attune_compile(sample_context, &call.problem, NULL, &kernel), from->problem);
 }
 
 static void close_call(void) {
@@ -185,9 +182,7 @@ static foreign foreign_of(const char *name) {
 
 static void assert_refused(const char *name, const attune_dltensor *tensor, const char *part) {
     const attune_arguments before = call.arguments;
-    const attune_status status = attune_bind_dlpack(&call.arguments, kernel, name, tensor);
-    if (status != ATTUNE_INVALID_ARGUMENT || !strstr(attune_last_message(), part))
-        fail_msg("expected \"%s\", got %s: %s", part, attune_status_name(status), attune_last_message());
+    assert_fails(attune_bind_dlpack(&call.arguments, kernel, name, tensor), ATTUNE_INVALID_ARGUMENT, part);
     assert_memory_equal(&before, &call.arguments, sizeof before);
 }
 
@@ -278,7 +273,7 @@ static void repeated_elements(void **state) {
         if (cases[n].refused) assert_refused("attn_bias", &f.tensor, cases[n].refused);
         const attune_status status = attune_bind_dlpack(&call.arguments, kernel, "attn_bias", &f.tensor);
         assert_int_equal(status, cases[n].refused ? ATTUNE_INVALID_ARGUMENT : ATTUNE_OK);
-        if (!status) assert_ok(attune_run(sample_context, kernel, &call.arguments), problem);
+        if (!status) assert_ok_for(attune_run(sample_context, kernel, &call.arguments), problem);
         unguard(&few);
         unguard(&one);
         close_call();
@@ -335,12 +330,12 @@ static void no_elements(void **state) {
         f.tensor.strides = f.strides;
         f.shape[2] = 0;
         memset(f.strides, 0, sizeof f.strides);
-        assert_ok(attune_bind_dlpack(&call.arguments, kernel, names[i], &f.tensor), names[i]);
+        assert_ok_for(attune_bind_dlpack(&call.arguments, kernel, names[i], &f.tensor), names[i]);
     }
     assert_int_equal(call.arguments.seq_kv, 0);
     assert_int_equal(call.arguments.k_strides[3], 1);
     assert_int_equal(call.arguments.k_strides[1], 8);
-    assert_ok(attune_run(sample_context, kernel, &call.arguments), "run");
+    assert_ok_for(attune_run(sample_context, kernel, &call.arguments), "run");
     assert_true(call.arguments.out && *(const float *)call.arguments.out == 0);
     close_call();
 }
@@ -357,7 +352,7 @@ static void bad_parts(void **state) {
     foreign f = foreign_of("parts");
     f.tensor.shape = f.shape;
     f.tensor.strides = NULL;
-    assert_ok(attune_bind_dlpack(&call.arguments, kernel, "parts", &f.tensor), "parts");
+    assert_ok_for(attune_bind_dlpack(&call.arguments, kernel, "parts", &f.tensor), "parts");
     assert_int_equal(call.arguments.seq_q, 5);
     close_call();
 }
@@ -379,7 +374,7 @@ static void kernels_of_ir(void **state) {
     attune_arguments a = {.struct_size = sizeof a};
     attune_kernel *ir = NULL;
     foreign f = {.tensor = {.ndim = 1}};
-    assert_ok(attune_ir_compile(sample_context, text, &ir), "compile");
+    assert_ok_for(attune_ir_compile(sample_context, text, &ir), "compile");
     assert_int_equal(attune_bind_dlpack(&a, ir, "x", &f.tensor), ATTUNE_INVALID_ARGUMENT);
     attune_kernel_release(ir);
 }

@@ -247,6 +247,16 @@ static void go_through_samples(attune_context *context) {
 
 /* ---- Block masks, tensors of others, panels ---- */
 
+static attune_dltensor dltensor_of_q(const sample_call *c, int64_t shape[4]) {
+    return (attune_dltensor){.data = sample_call_data(c, "q"),
+                             .device_type = 1,
+                             .ndim = 4,
+                             .dtype_code = 2,
+                             .dtype_bits = 32,
+                             .dtype_lanes = 1,
+                             .shape = shape};
+}
+
 static void go_through_block_masks(attune_context *context) {
     static const sample masked = {.problem = "num_heads=2,seq_q=40,seq_kv=90,head_dim=16,mask_mod=\"float(q) * 0.9 >= "
                                              "float(kv) * 0.4\""};
@@ -255,13 +265,7 @@ static void go_through_block_masks(attune_context *context) {
     attune_block_mask *mask = NULL;
     int64_t shape[4] = {1, 2, 40, 16};
     sample_call_open(&c, &masked, ON_THE_HEAP);
-    const attune_dltensor tensor = {.data = sample_call_data(&c, "q"),
-                                    .device_type = 1,
-                                    .ndim = 4,
-                                    .dtype_code = 2,
-                                    .dtype_bits = 32,
-                                    .dtype_lanes = 1,
-                                    .shape = shape};
+    const attune_dltensor tensor = dltensor_of_q(&c, shape);
     OK(attune_compile(context, &c.problem, NULL, &kernel));
     OK(attune_bind_dlpack(&c.arguments, kernel, "q", &tensor));
     OK(attune_block_mask_create(context, kernel, &c.arguments, &mask));
@@ -371,13 +375,7 @@ static void run_plan(attune_context *context, const sample *from, bool has_deadl
     options.has_deadline = has_deadline;
     sample_call_open(&c, from, ON_THE_HEAP);
     make_denormals(&c);
-    const attune_dltensor tensor = {.data = sample_call_data(&c, "q"),
-                                    .device_type = 1,
-                                    .ndim = 4,
-                                    .dtype_code = 2,
-                                    .dtype_bits = 32,
-                                    .dtype_lanes = 1,
-                                    .shape = shape};
+    const attune_dltensor tensor = dltensor_of_q(&c, shape);
     OK(attune_plan_create(context, &c.problem, &options, &plan));
     OK(attune_plan_arguments_init_sized(plan, &arguments, sizeof arguments));
     OK(attune_plan_bind(plan, &c.arguments, "q", &tensor));
@@ -673,14 +671,13 @@ static void go_through_all(void) {
 }
 
 static void record_run(record *r, environment where, void (*run)(void)) {
-    char dir[TEMP_DIR_CHARS], command[TEMP_DIR_CHARS + 16];
+    char dir[TEMP_DIR_CHARS];
     temp_dir_make(dir);
     *r = (record){.where = where, .dir = dir, .text = malloc(RECORD_BYTES)};
     assert_non_null(r->text);
     now = r;
     run();
-    snprintf(command, sizeof command, "rm -rf '%s'", dir);
-    assert_int_equal(system(command), 0);
+    temp_dir_remove_all(dir);
 }
 
 /* The first line in which two texts differ. */
@@ -916,8 +913,7 @@ static void other_locales(void **state) {
         }
         unsetenv("LOCPATH");
     }
-    snprintf(command, sizeof command, "rm -rf '%s'", dir);
-    assert_int_equal(system(command), 0);
+    temp_dir_remove_all(dir);
     free(usual.text);
     if (!has_comma) {
         print_message("localedef makes no locale with a decimal comma here\n");

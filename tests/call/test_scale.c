@@ -1,5 +1,7 @@
 /* A scale of the scores that each call has. */
 #include "support/calls.h"
+#include "support/problems.h"
+#include "support/statuses.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -9,16 +11,6 @@
 #include <string.h>
 
 #include <cmocka.h>
-
-static void assert_ok(attune_status status) {
-    if (status) fail_msg("%s: %s", attune_status_name(status), attune_last_message());
-}
-
-static attune_problem problem_of(const char *text) {
-    attune_problem problem = ATTUNE_PROBLEM_INIT;
-    assert_ok(attune_problem_parse(text, &problem));
-    return problem;
-}
 
 /* Two calls of one problem: `left` leaves the scale to the call, `fixed` has it compiled in. */
 typedef struct pair {
@@ -99,7 +91,7 @@ static void bad_scales_are_refused(void **state) {
     sample_call_assert_refused(sample_context, &call, &bad, "softmax_scale is inf; it must be from -1e+38 to 1e+38");
     bad.softmax_scale = -2e38;
     sample_call_assert_refused(sample_context, &call, &bad, "softmax_scale is -2e+38");
-    attune_problem both = problem_of(from.problem);
+    attune_problem both = problem_parsed(from.problem);
     both.softmax_scale = 0.3;
     assert_int_equal(attune_problem_check(&both), ATTUNE_INVALID_PROBLEM);
     assert_string_equal(attune_last_message(), "softmax_scale is 0.3, but has_softmax_scale leaves it to the calls");

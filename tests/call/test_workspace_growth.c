@@ -1,6 +1,8 @@
 /* Memory stays linear in the length: four times as long needs at most four times as much workspace. */
 #define _GNU_SOURCE
 #include <attune.h>
+#include "support/statuses.h"
+
 #include <inttypes.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,10 +12,6 @@
 #include <cmocka.h>
 
 enum { SHORT = 4096, LONG = 16384 };
-
-static void assert_ok(attune_status status, const char *what) {
-    if (status) fail_msg("%s: %s: %s", what, attune_status_name(status), attune_last_message());
-}
 
 /* Of a call with this length in place of each #. */
 static size_t workspace(attune_context *context, const char *pattern, int64_t length) {
@@ -28,12 +26,12 @@ static size_t workspace(attune_context *context, const char *pattern, int64_t le
         else
             text[at++] = *from;
     text[at] = 0;
-    assert_ok(attune_problem_parse(text, &problem), text);
-    assert_ok(attune_compile(context, &problem, NULL, &kernel), text);
-    assert_ok(attune_arguments_init(&arguments, &problem), text);
+    assert_ok_for(attune_problem_parse(text, &problem), text);
+    assert_ok_for(attune_compile(context, &problem, NULL, &kernel), text);
+    assert_ok_for(attune_arguments_init(&arguments, &problem), text);
     if (problem.seq_q == ATTUNE_DYNAMIC) arguments.seq_q = length;
     if (problem.seq_kv == ATTUNE_DYNAMIC) arguments.seq_kv = length;
-    assert_ok(attune_workspace_size(context, kernel, &arguments, &bytes), text);
+    assert_ok_for(attune_workspace_size(context, kernel, &arguments, &bytes), text);
     attune_kernel_release(kernel);
     return bytes;
 }
@@ -55,7 +53,7 @@ static void workspace_grows_at_most_linearly(void **state) {
     (void)state;
     options.cache_dir = "";
     options.max_workers = 2;
-    assert_ok(attune_context_create(&options, &context), "context");
+    assert_ok_for(attune_context_create(&options, &context), "context");
     for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) {
         const size_t few = workspace(context, problems[i], SHORT), many = workspace(context, problems[i], LONG);
         if (many > few * (LONG / SHORT))

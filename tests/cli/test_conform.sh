@@ -5,24 +5,18 @@
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 suite=${CONFORMANCE_DIR:-../shared/conformance}
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
-number=0
-
-# report STATUS NAME: one TAP line, with what the command said if it failed.
-report() {
-    number=$((number + 1))
-    if [ "$1" -eq 0 ]; then echo "ok $number - $2"; return; fi
-    echo "not ok $number - $2"
-    sed 's/^/# /' "$log" | head -n 60
-}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+touch "$work/stdout" "$work/stderr"
+# shellcheck source=tests/support/cli.sh
+. tests/support/cli.sh
 
 # conform NAME DIR CASES ARGUMENT…: every one of at least so many cases passes.
 conform() {
     local name=$1 folder=$2 cases=$3 status=0 passed
     shift 3
-    "$ATTUNE" conform "$folder" "$@" >"$log" 2>&1 </dev/null || status=$?
-    passed=$(tail -n 1 "$log" | sed -nE 's/^([0-9]+) passed, 0 failed$/\1/p')
+    "$ATTUNE" conform "$folder" "$@" >"$work/stdout" 2>&1 </dev/null || status=$?
+    passed=$(tail -n 1 "$work/stdout" | sed -nE 's/^([0-9]+) passed, 0 failed$/\1/p')
     [ "$status" -eq 0 ] && [ "${passed:-0}" -ge "$cases" ]
     report $? "$name: ${passed:-not all} cases passed"
 }
@@ -36,8 +30,7 @@ known=()
 for folder in "$suite"/*/; do
     [ -d "$folder" ] || continue
     if grep -rlq --include=case.json '"LinearAttention"' "$folder"; then
-        number=$((number + 1))
-        echo "ok $number # SKIP $(basename "$folder"): attune has no LinearAttention"
+        skip "$(basename "$folder")" "attune has no LinearAttention"
     else
         known+=("$folder")
     fi
@@ -49,7 +42,6 @@ if [ ${#known[@]} -gt 0 ]; then
         done
     done
 else
-    number=$((number + 1))
-    echo "ok $number # SKIP the public cases: there is no folder $suite (CONFORMANCE_DIR)"
+    skip "the public cases" "there is no folder $suite (CONFORMANCE_DIR)"
 fi
 echo "1..$number"

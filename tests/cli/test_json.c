@@ -302,10 +302,9 @@ static int setup(void **state) {
 
 static int teardown(void **state) {
     (void)state;
-    char command[TEMP_DIR_CHARS + 16];
     free(manual);
-    snprintf(command, sizeof command, "rm -rf '%s'", folder);
-    return system(command);
+    temp_dir_remove_all(folder);
+    return 0;
 }
 
 int main(void) {

@@ -3,6 +3,7 @@
 #include "codegen/compile.h"
 #include "ir/text.h"
 #include "runtime/context.h"
+#include "support/engine/contexts.h"
 #include "support/problems.h"
 #include "support/temp_dir.h"
 
@@ -69,13 +70,11 @@ static attune_status compile_here(void *user, const at_codegen_request *request,
 static attune_context *open_for(const at_target *target, attune_compile_mode mode, at_compile_fn *compile) {
     const at_context_hooks hooks = {.compile = compile};
     attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
-    attune_context *context = NULL;
     options.target = target->name;
     options.cache_dir = options.cache_base = "";
     options.compile_mode = mode;
     options.max_workers = 1;
-    if (at_context_create(&options, &hooks, &context)) fail_msg("%s", attune_last_message());
-    return context;
+    return test_context(&options, &hooks);
 }
 
 static void compile_target(size_t number, attune_compile_mode mode, at_compile_fn *compile, images *all) {

@@ -5,6 +5,7 @@
 #include <attune.h>
 
 #include "support/calls.h"
+#include "support/engine/contexts.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -26,12 +27,10 @@
 /* In process: the code calls the sanitizer of the process that generated it. For the same reason nothing is cached. */
 static attune_context *open_context(const char *isa) {
     attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
-    attune_context *context = NULL;
     options.compile_mode = ATTUNE_COMPILE_IN_PROCESS;
     options.cache_dir = "";
     options.isa = isa;
-    if (attune_context_create(&options, &context)) fail_msg("%s", attune_last_message());
-    return context;
+    return test_context(&options, NULL);
 }
 
 /* ---- In a process of its own ---- */

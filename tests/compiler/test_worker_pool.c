@@ -1,6 +1,7 @@
 /* Workers as processes of the host: what they inherit, how many there are, and what becomes of one that hangs. */
 #define _GNU_SOURCE
 #include "runtime/context.h"
+#include "support/engine/contexts.h"
 #include "support/engine/stand_in.h"
 #include "target/kernel_abi.h"
 
@@ -343,14 +344,12 @@ static void a_worker_needs_no_dev_null(void **state) {
 
 static attune_context *open_context(uint32_t timeout_ms) {
     attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
-    attune_context *context = NULL;
     options.cache_dir = "";
     options.compile_mode = ATTUNE_COMPILE_WORKER;
     options.compile_timeout_ms = timeout_ms;
     options.compile_processes = 1;
     setenv("ATTUNE_CODEGEN_WORKER", stand_in_path, 1);
-    if (attune_context_create(&options, &context)) fail_msg("%s", attune_last_message());
-    return context;
+    return test_context(&options, NULL);
 }
 
 static attune_status compile_problem(attune_context *context, int64_t seq_q) {

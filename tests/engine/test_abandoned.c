@@ -2,8 +2,9 @@
  * at a gate, as LLVM or a worker that hangs would: what comes back while the gate is closed has not waited. */
 #include "plan/plan.h"
 #include "runtime/process.h"
-#include "support/plans.h"
+#include "support/engine/contexts.h"
 #include "support/engine/stand_in.h"
+#include "support/plans.h"
 
 #include <dirent.h>
 #include <pthread.h>
@@ -106,9 +107,7 @@ static attune_context *open_context(at_compile_fn *compile, attune_compile_mode 
                                             .compile_mode = mode,
                                             .compile_processes = 1,
                                             .compile_timeout_ms = SECONDS * 1000};
-    attune_context *context;
-    if (at_context_create(&options, &hooks, &context)) fail_msg("%s", attune_last_message());
-    return context;
+    return test_context(&options, &hooks);
 }
 
 static attune_plan *open_plan(attune_context *context, const char *text) {

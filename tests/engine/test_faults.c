@@ -279,14 +279,6 @@ static int interpret(void) {
 
 static char pack[TEMP_DIR_CHARS + 16], signature[TEMP_DIR_CHARS + 16];
 
-static void write_text(const char *path, const char *text) {
-    FILE *file = fopen(path, "w");
-    assert_non_null(file);
-    assert_true(fputs(text, file) >= 0);
-    assert_int_equal(fclose(file), 0);
-    assert_int_equal(chmod(path, 0644), 0);
-}
-
 /* With a signature that will be right for whatever pack of this kernel there is: packs have equal bytes. */
 static void make_keys(attune_context *context) {
     char path[TEMP_DIR_CHARS + 32], text[SIGN_TEXT];
@@ -299,12 +291,12 @@ static void make_keys(attune_context *context) {
     assert_int_equal(mkdir(keys, 0755), 0);
     snprintf(path, sizeof path, "%s/fleet.pub", keys);
     sign_print_key(&key, text);
-    write_text(path, text);
+    file_write(path, text, strlen(text));
     assert_int_equal(compile_and_run(context), 0);
     assert_int_equal(attune_cache_pack(context, pack, NULL, 0, &copied), ATTUNE_OK);
     assert_int_equal(attune_cache_pack_parts(context, pack, &data, &bytes, &none), ATTUNE_OK);
     sign_print(&key, data, bytes, "timestamp:0", text);
-    write_text(signature, text);
+    file_write(signature, text, strlen(text));
     assert_int_equal(attune_cache_seal(context, pack, signature), ATTUNE_OK);
     attune_free(context, data);
     attune_free(context, none);

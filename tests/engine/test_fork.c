@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include <attune.h>
 
+#include "support/engine/contexts.h"
 #include "support/temp_dir.h"
 
 #include <pthread.h>
@@ -71,7 +72,7 @@ static void open_work(work *w, attune_compile_mode mode, const char *cache_dir) 
     options.cache_dir = cache_dir;
     options.max_workers = 3;
     options.compile_mode = mode;
-    if (attune_context_create(&options, &w->context)) fail_msg("%s", attune_last_message());
+    w->context = test_context(&options, NULL);
     const attune_problem problem = problem_of(0);
     if (attune_compile(w->context, &problem, NULL, &w->kernel)) fail_msg("%s", attune_last_message());
     w->memory = malloc(4 * FLOATS * sizeof *w->memory);
@@ -179,7 +180,7 @@ static void a_callback_may_fork(void **state) {
     options.event = fork_in_callback;
     options.event_user = &forks;
     alarm(CHILD_SECONDS);
-    if (attune_context_create(&options, &w.context)) fail_msg("%s", attune_last_message());
+    w.context = test_context(&options, NULL);
     assert_true(compile_once(&w, 7));
     assert_int_equal(forks, 3); /* miss, begin, end */
     attune_context_destroy(w.context);

@@ -5,15 +5,9 @@ set -u
 [[ ${SANITIZE:-} == *address* ]] || { echo "1..0"; exit 77; }
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-number=0
-
-# report STATUS NAME: one TAP line, with what the programs said if it failed.
-report() {
-    number=$((number + 1))
-    if [ "$1" -eq 0 ]; then echo "ok $number - $2"; return; fi
-    echo "not ok $number - $2"
-    sed 's/^/# /' "$work/output" | head -n 60
-}
+touch "$work/stderr"
+# shellcheck source=tests/support/cli.sh
+. tests/support/cli.sh
 
 echo "1..4"
 
@@ -37,11 +31,11 @@ int main(int argc, char **argv) {
 END
 # shellcheck disable=SC2086 # its words are separate arguments
 ${CC:-cc} -std=gnu11 -Iinclude $SANITIZE "$work/leak.c" -L"$BUILD" -Wl,-rpath,"$BUILD" -lattune -o "$work/leak" \
-    >"$work/output" 2>&1 && "$work/leak" destroy >"$work/output" 2>&1
+    >"$work/stdout" 2>&1 && "$work/leak" destroy >"$work/stdout" 2>&1
 report $? "a context that is destroyed leaves nothing behind, nor does the code generator"
-! "$work/leak" forget >"$work/output" 2>&1 && grep -q 'ERROR: LeakSanitizer: detected memory leaks' "$work/output"
+! "$work/leak" forget >"$work/stdout" 2>&1 && grep -q 'ERROR: LeakSanitizer: detected memory leaks' "$work/stdout"
 report $? "a context that is forgotten is an error"
-grep -q ' in attune_context_create' "$work/output"
+grep -q ' in attune_context_create' "$work/stdout"
 report $? "whose place is named"
 
 # ---- A thread-local block at the beginning of a page, where glibc before 2.25 had a header ----
@@ -71,13 +65,13 @@ int main(int argc, char **argv) {
 }
 END
 # shellcheck disable=SC2086
-${CC:-cc} -shared -fPIC "$work/block.c" -o "$work/block.so" >"$work/output" 2>&1 &&
-    ${CC:-cc} $SANITIZE "$work/page.c" -ldl -o "$work/page" >"$work/output" 2>&1
+${CC:-cc} -shared -fPIC "$work/block.c" -o "$work/block.so" >"$work/stdout" 2>&1 &&
+    ${CC:-cc} $SANITIZE "$work/page.c" -ldl -o "$work/page" >"$work/stdout" 2>&1
 place=none
 for ((blocks = 0; blocks < 256; blocks++)); do
     status=0
-    "$work/page" "$work/block.so" "$blocks" >"$work/output" 2>&1 || status=$?
-    place=$(head -n 1 "$work/output")
+    "$work/page" "$work/block.so" "$blocks" >"$work/stdout" 2>&1 || status=$?
+    place=$(head -n 1 "$work/stdout")
     [ "$status" -eq 0 ] && [ "$place" != 16 ] || break
 done
 if [ "$status" -eq 0 ] && [ "$place" != 16 ]; then

@@ -4,9 +4,10 @@
 #include "runtime/context.h"
 #include "runtime/kernel.h"
 #include "support/calls.h"
+#include "support/engine/contexts.h"
 #include "support/engine/fake_codegen.h"
-#include "support/plans.h"
 #include "support/engine/sign.h"
+#include "support/plans.h"
 #include "support/temp_dir.h"
 
 #include <pthread.h>
@@ -78,7 +79,7 @@ static attune_context *open_from(level first) {
     options.cache_keys = keys;
     options.max_workers = 1;
     options.event = note_level;
-    if (at_context_create(&options, &hooks, &context)) fail_msg("%s", attune_last_message());
+    context = test_context(&options, &hooks);
     if (first <= BUNDLE) assert_ok(attune_context_add_bundle(context, &cases_bundle));
     caller = pthread_self();
     answers[0] = '\0';
@@ -103,18 +104,10 @@ static void put_entry(const char *directory, const char *machine) {
     options.machine = machine;
     options.cache_dir = directory;
     options.cache_base = options.cache_pack = "";
-    if (at_context_create(&options, &hooks, &context)) fail_msg("%s", attune_last_message());
+    context = test_context(&options, &hooks);
     assert_ok(attune_compile(context, &problem, NULL, &kernel));
     attune_kernel_release(kernel);
     attune_context_destroy(context);
-}
-
-static void write_text(const char *path, const char *text) {
-    FILE *file = fopen(path, "w");
-    assert_non_null(file);
-    assert_true(fputs(text, file) >= 0);
-    assert_int_equal(fclose(file), 0);
-    chmod(path, 0644);
 }
 
 /* Of the entry in the base. */
@@ -135,11 +128,11 @@ static void make_pack(void) {
     sign_key_make(&key, 1);
     sign_print_key(&key, text);
     snprintf(path, sizeof path, "%s/fleet.pub", keys);
-    write_text(path, text);
+    file_write(path, text, strlen(text));
     assert_ok(attune_cache_pack_parts(context, pack, &signed_part, &bytes, &there));
     sign_print(&key, signed_part, bytes, "timestamp:0", text);
     snprintf(path, sizeof path, "%s/signature", dir);
-    write_text(path, text);
+    file_write(path, text, strlen(text));
     assert_ok(attune_cache_seal(context, pack, path));
     attune_free(context, signed_part);
     attune_free(context, there);
@@ -168,9 +161,8 @@ static int setup(void **state) {
 
 static int teardown(void **state) {
     (void)state;
-    char command[TEMP_DIR_CHARS + 64];
-    snprintf(command, sizeof command, "rm -r '%s'", dir);
-    return system(command);
+    temp_dir_remove_all(dir);
+    return 0;
 }
 
 /* ---- The orders ---- */

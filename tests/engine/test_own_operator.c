@@ -3,6 +3,7 @@
 #include "operator/own.h"
 #include "runtime/context.h"
 #include "runtime/own_operator.h"
+#include "support/engine/contexts.h"
 
 #include "support/temp_dir.h"
 
@@ -55,11 +56,9 @@ static attune_operator_options scaling_options(int *calls) {
 
 static attune_context *open_context(const char *dir) {
     attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
-    attune_context *context = NULL;
     options.cache_dir = dir;
     options.max_workers = 1;
-    if (attune_context_create(&options, &context)) fail_msg("%s", attune_last_message());
-    return context;
+    return test_context(&options, NULL);
 }
 
 static attune_operator *add(attune_context *context, const attune_operator_options *options) {

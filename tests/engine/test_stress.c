@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "runtime/context.h"
 #include "runtime/disk_files.h"
+#include "support/engine/contexts.h"
 #include "support/engine/fake_codegen.h"
 #include "support/temp_dir.h"
 
@@ -203,11 +204,6 @@ static void processes_evict_what_others_read(void **state) {
 }
 
 /* ---- Killed writers ---- */
-
-static int no_tmpfile(int dir, const char *path, int flags, mode_t mode) {
-    return (flags & O_TMPFILE) == O_TMPFILE ? (errno = EOPNOTSUPP, -1)
-                                            : at_default_io()->openat(dir, path, flags, mode);
-}
 
 /* Writes in small pieces, so that most kills fall between two of them. */
 static ssize_t write_slowly(int fd, const void *data, size_t bytes) {

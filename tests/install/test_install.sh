@@ -3,17 +3,15 @@
 # command with nothing else to find the library or its code generator by.
 set -u
 [ -z "${SANITIZE:-}" ] || { echo "1..0"; exit 77; } # a sanitized library needs a sanitized program
-prefix=$(mktemp -d)
-trap 'rm -rf "$prefix" "${build_copy:-}"' EXIT
+prefix=$(mktemp -d) work=$(mktemp -d)
+trap 'rm -rf "$prefix" "$work" "${build_copy:-}"' EXIT
+touch "$work/stdout" "$work/stderr"
+# shellcheck source=tests/support/cli.sh
+source tests/support/cli.sh
 # shellcheck source=tests/support/build_copy.sh
 source tests/support/build_copy.sh
 # shellcheck source=tests/support/pages.sh
 source tests/support/pages.sh
-number=0
-report() { # report STATUS NAME: one TAP line
-    number=$((number + 1))
-    if [ "$1" -eq 0 ]; then echo "ok $number - $2"; else echo "not ok $number - $2"; fi
-}
 
 echo "1..34"
 blank() {

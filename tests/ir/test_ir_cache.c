@@ -2,6 +2,7 @@
  * a hit, and entries that are damaged, forbidden or told about like all others. */
 #include "runtime/context.h"
 #include "runtime/disk_cache.h"
+#include "support/engine/contexts.h"
 
 #include "support/temp_dir.h"
 
@@ -58,12 +59,10 @@ static attune_status no_code_generator(void *user, const at_codegen_request *req
 static attune_context *open_context(const char *dir, at_compile_fn *compile, heard *h) {
     attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
     const at_context_hooks hooks = {.compile = compile};
-    attune_context *context = NULL;
     options.cache_dir = dir;
     options.event = h ? hear : NULL;
     options.event_user = h;
-    if (at_context_create(&options, &hooks, &context)) fail_msg("%s", attune_last_message());
-    return context;
+    return test_context(&options, &hooks);
 }
 
 static attune_statistics count(const attune_context *context) {

@@ -2,6 +2,7 @@
 #include "ref_block.h"
 #include "runtime/context.h"
 #include "support/block_model.h"
+#include "support/engine/contexts.h"
 #include "support/engine/fake_codegen.h"
 #include "support/temp_dir.h"
 
@@ -16,11 +17,9 @@
 
 static attune_context *open_context(const char *cache_dir) {
     attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
-    attune_context *context = NULL;
     options.cache_dir = cache_dir;
     options.max_workers = 2;
-    assert_ok(attune_context_create(&options, &context));
-    return context;
+    return test_context(&options, NULL);
 }
 
 /* ---- A call with its tensors ---- */

@@ -1,4 +1,5 @@
 /* Plans: calls of few and of many queries, ragged batches, arguments. test_plan_special.c: lengths that come back. */
+#include "support/engine/contexts.h"
 #include "support/plans.h"
 #include "support/temp_dir.h"
 
@@ -214,16 +215,14 @@ static void tensors_are_bound_by_name(void **state) {
 
 static attune_context *context_of(const char *cache_dir) {
     attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
-    attune_context *context;
     options.cache_dir = cache_dir;
-    assert_ok(attune_context_create(&options, &context));
-    return context;
+    return test_context(&options, NULL);
 }
 
 /* The cache has the kernel for many queries; that for the lengths that come back may not be compiled. */
 static void strict_mode_costs_only_speed(void **state) {
     (void)state;
-    char dir[TEMP_DIR_CHARS], command[TEMP_DIR_CHARS + 16];
+    char dir[TEMP_DIR_CHARS];
     temp_dir_make(dir);
     const sample from = sized(OPEN, "seq_q=30,seq_kv=50");
     sample_call call;
@@ -243,8 +242,7 @@ static void strict_mode_costs_only_speed(void **state) {
     }
     unsetenv("ATTUNE_STRICT");
     sample_call_close(&call);
-    snprintf(command, sizeof command, "rm -r '%s'", dir);
-    assert_int_equal(system(command), 0);
+    temp_dir_remove_all(dir);
 }
 
 static void bad_input_is_refused(void **state) {

@@ -106,12 +106,8 @@ static void no_call_waits_after_preparation(void **state) {
     compiled_by_caller = 0;
     for (int i = 0; i < 40; i++) {
         char sizes[64];
-        sample_call call;
         snprintf(sizes, sizeof sizes, "seq_q=%d,seq_kv=%d", 1 + i * 7 % 40, 40 + i);
-        const sample from = sized(IN_PLAN, sizes);
-        sample_call_open(&call, &from, ON_THE_HEAP);
-        assert_int_equal(attune_plan_run(sample_context, plan, &call.arguments, NULL), ATTUNE_OK);
-        sample_call_close(&call);
+        run_sized(plan, IN_PLAN, sizes);
     }
     wait_for_background();
     assert_int_equal(compiled_by_caller, 0);

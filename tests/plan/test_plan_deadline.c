@@ -174,11 +174,7 @@ static void no_call_waits(void **state) {
     for (int i = 0; i < 200; i++) {
         char text[64];
         snprintf(text, sizeof text, "seq_q=%d,seq_kv=%d", 1 + rand() % 40, 1 + rand() % 40);
-        const sample from = sized(ANY, text);
-        sample_call call;
-        sample_call_open(&call, &from, ON_THE_HEAP);
-        run(plan, &call);
-        sample_call_close(&call);
+        run_sized(plan, ANY, text);
     }
     wait_for_background();
     assert_int_equal(compiled_by_caller, 0);

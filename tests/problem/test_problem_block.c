@@ -151,11 +151,7 @@ static void test_low_rank_refused(void **state) {
 /* Values that no text can say. */
 static void test_choices(void **state) {
     (void)state;
-    static const struct {
-        size_t offset;
-        int value;
-        const char *says;
-    } cases[] = {
+    static const wrong_value cases[] = {
         {offsetof(attune_problem, w_dtype), ATTUNE_DTYPE_COUNT, "w_dtype is 10, which is no attune_dtype"},
         {offsetof(attune_problem, w_dtype), ATTUNE_F8, "w_dtype is f8; it must be f32, f16, bf16, f64, i8 or i4"},
         {offsetof(attune_problem, w_dtype), ATTUNE_I32, "w_dtype is i32; it must be f32, f16, bf16, f64, i8 or i4"},
@@ -167,13 +163,7 @@ static void test_choices(void **state) {
         {offsetof(attune_problem, low_rank_heads), 2, "low_rank_heads is 2"},
         {offsetof(attune_problem, low_rank_shared), 2, "low_rank_shared is 2"},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        attune_problem problem = problem_parsed("embed_dim=8,seq_q=4"), out;
-        at_error err = {0};
-        memcpy((char *)&problem + cases[i].offset, &cases[i].value, sizeof cases[i].value);
-        assert_int_equal(mha_canonicalize(&problem, &out, &err), ATTUNE_INVALID_PROBLEM);
-        if (!strstr(err.message, cases[i].says)) fail_msg("%s: %s", cases[i].says, err.message);
-    }
+    assert_values_refused("embed_dim=8,seq_q=4", cases, sizeof cases / sizeof *cases);
 }
 
 /* ---- the canonical form ---- */
@@ -256,14 +246,6 @@ static void test_other_problem(void **state) {
 
 /* ---- the key ---- */
 
-static bool same_key(const char *a, const char *b) {
-    uint8_t x[MHA_KEY_BYTES], y[MHA_KEY_BYTES];
-    const attune_problem p = problem_canonical(a), q = problem_canonical(b);
-    const size_t n = mha_key(&p, x), m = mha_key(&q, y);
-    assert_true(n <= MHA_KEY_BYTES);
-    return n == m && !memcmp(x, y, n);
-}
-
 static void test_key(void **state) {
     (void)state;
     static const char *const texts[] = {
@@ -294,12 +276,14 @@ static void test_key(void **state) {
     enum { COUNT = sizeof texts / sizeof *texts };
     for (int i = 0; i < COUNT; i++)
         for (int j = 0; j < i; j++)
-            if (same_key(texts[i], texts[j])) fail_msg("%s has the key of %s", texts[i], texts[j]);
-    assert_true(same_key("embed_dim=8,seq_q=40", "batch=3,embed_dim=8,seq_q=40,x_strides=99:9:1,out_strides=999:9:1"));
+            if (problems_share_key(texts[i], texts[j])) fail_msg("%s has the key of %s", texts[i], texts[j]);
+    assert_true(problems_share_key("embed_dim=8,seq_q=40",
+                                   "batch=3,embed_dim=8,seq_q=40,x_strides=99:9:1,out_strides=999:9:1"));
     /* Schedules for few rows are for as many as there are, those of all batch entries counted. */
-    assert_true(same_key("embed_dim=8,seq_q=4", "embed_dim=8,seq_q=4,x_strides=99:9:1"));
-    assert_false(same_key("embed_dim=8,seq_q=4", "batch=2,embed_dim=8,seq_q=4"));
-    assert_false(same_key("embed_dim=8,seq_q=1,seq_new=1,seq_kv=9", "batch=8,embed_dim=8,seq_q=1,seq_new=1,seq_kv=9"));
+    assert_true(problems_share_key("embed_dim=8,seq_q=4", "embed_dim=8,seq_q=4,x_strides=99:9:1"));
+    assert_false(problems_share_key("embed_dim=8,seq_q=4", "batch=2,embed_dim=8,seq_q=4"));
+    assert_false(
+        problems_share_key("embed_dim=8,seq_q=1,seq_new=1,seq_kv=9", "batch=8,embed_dim=8,seq_q=1,seq_new=1,seq_kv=9"));
 }
 
 /* ---- work ---- */

@@ -11,14 +11,6 @@
 
 #include <cmocka.h>
 
-static bool same_key(const char *a, const char *b) {
-    uint8_t x[MHA_KEY_BYTES], y[MHA_KEY_BYTES];
-    const attune_problem p = problem_canonical(a), q = problem_canonical(b);
-    const size_t n = mha_key(&p, x), m = mha_key(&q, y);
-    assert_true(n <= MHA_KEY_BYTES);
-    return n == m && !memcmp(x, y, n);
-}
-
 /* Whether a word that both keys have differs: the reason why one kernel is not the other. */
 static bool has_named_difference(const char *a, const char *b) {
     mha_key_word x[MHA_KEY_WORDS], y[MHA_KEY_WORDS];
@@ -46,8 +38,8 @@ static void with(char *text, size_t size, const char *base, const char *more) {
 static void test_key(void **state) {
     (void)state;
     const char *base = "num_heads=4,seq_q=8,head_dim=16";
-    assert_true(
-        same_key(base, "num_heads=4,num_kv_heads=4,seq_q=8,seq_kv=8,head_dim=16,head_dim_v=16,softmax_scale=0.25"));
+    assert_true(problems_share_key(
+        base, "num_heads=4,num_kv_heads=4,seq_q=8,seq_kv=8,head_dim=16,head_dim_v=16,softmax_scale=0.25"));
     static const char *const others[] = {
         "num_kv_heads=2",
         "seq_q=9,seq_kv=8",
@@ -152,10 +144,10 @@ static void test_key(void **state) {
     char texts[COUNT][160];
     for (int i = 0; i < COUNT; i++) {
         with(texts[i], sizeof texts[i], base, others[i]);
-        if (same_key(base, texts[i])) fail_msg("%s has the key of %s", texts[i], base);
+        if (problems_share_key(base, texts[i])) fail_msg("%s has the key of %s", texts[i], base);
         if (!has_named_difference(base, texts[i])) fail_msg("nothing tells %s from %s by name", texts[i], base);
         for (int j = 0; j < i; j++)
-            if (same_key(texts[i], texts[j])) fail_msg("%s has the key of %s", texts[i], texts[j]);
+            if (problems_share_key(texts[i], texts[j])) fail_msg("%s has the key of %s", texts[i], texts[j]);
     }
 }
 
@@ -182,7 +174,8 @@ static void test_not_in_the_key(void **state) {
          "op=weights,weights=capped,seq_q=8,head_dim=16,logits_soft_cap=30"},
     };
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
-        if (!same_key(pairs[i][0], pairs[i][1])) fail_msg("%s has not the key of %s", pairs[i][0], pairs[i][1]);
+        if (!problems_share_key(pairs[i][0], pairs[i][1]))
+            fail_msg("%s has not the key of %s", pairs[i][0], pairs[i][1]);
 }
 
 /* Words have the names of the text form, so that they can be typed in. */

@@ -201,6 +201,14 @@ void sample_call_close(sample_call *c) {
     }
 }
 
+void sample_call_run(attune_context *context, const sample_call *call, const attune_schedule *schedule) {
+    attune_kernel *kernel = NULL;
+    attune_status status = attune_compile(context, &call->problem, schedule, &kernel);
+    if (!status) status = attune_run(context, kernel, &call->arguments);
+    if (status) fail_msg("%s", attune_last_message());
+    attune_kernel_release(kernel);
+}
+
 void *sample_call_data(const sample_call *c, const char *name) {
     for (size_t i = 0; i < c->count; i++)
         if (!strcmp(c->tensors[i].name, name)) return c->memory[i].data;

@@ -51,3 +51,11 @@ void assert_runs_as(attune_plan *plan, const sample *from, const char *kernel) {
 }
 
 sample sized(const char *problem, const char *sizes) { return (sample){.problem = problem, .sizes = sizes}; }
+
+void run_sized(attune_plan *plan, const char *problem, const char *sizes) {
+    const sample from = sized(problem, sizes);
+    sample_call call;
+    sample_call_open(&call, &from, ON_THE_HEAP);
+    assert_ok(attune_plan_run(sample_context, plan, &call.arguments, NULL));
+    sample_call_close(&call);
+}

@@ -23,6 +23,9 @@ void assert_history(const attune_plan *plan, const char *expected);
  * that of the kernel that is expected to run. */
 void assert_runs_as(attune_plan *plan, const sample *from, const char *kernel);
 
+/* Runs a call of these sizes, whatever computes it. */
+void run_sized(attune_plan *plan, const char *problem, const char *sizes);
+
 /* A sample without tables. */
 sample sized(const char *problem, const char *sizes);
 

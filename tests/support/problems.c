@@ -23,6 +23,24 @@ attune_problem problem_canonical(const char *text) {
     return out;
 }
 
+bool problems_share_key(const char *a, const char *b) {
+    uint8_t x[MHA_KEY_BYTES], y[MHA_KEY_BYTES];
+    const attune_problem p = problem_canonical(a), q = problem_canonical(b);
+    const size_t n = mha_key(&p, x), m = mha_key(&q, y);
+    assert_true(n <= MHA_KEY_BYTES);
+    return n == m && !memcmp(x, y, n);
+}
+
+attune_schedule schedule_reproducible(const attune_problem *p, const at_target *target) {
+    attune_schedule s = ATTUNE_SCHEDULE_INIT;
+    s.strategy = ATTUNE_Q_LANES;
+    s.lanes = target->vector_bytes / (p->softmax_precision == ATTUNE_F64 ? 8 : 4);
+    s.score_row_vectors = s.score_keys = s.score_columns = s.task_row_vectors = 1;
+    s.value_row_vectors = s.value_columns = s.value_keys = 1;
+    s.kv_tile = mha_reproducible_kv_tile(p);
+    return s;
+}
+
 attune_schedule schedule_chosen(const char *problem, const char *target) {
     const attune_problem p = problem_canonical(problem);
     const at_target *found = at_target_find(target);
@@ -51,5 +69,15 @@ void assert_problems_refused(const refusal *cases, size_t count) {
         attune_problem out;
         at_error err = {0};
         assert_refused(&cases[i], mha_canonicalize(&problem, &out, &err), &err);
+    }
+}
+
+void assert_values_refused(const char *problem, const wrong_value *cases, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        attune_problem changed = problem_parsed(problem), out;
+        at_error err = {0};
+        memcpy((char *)&changed + cases[i].offset, &cases[i].value, sizeof cases[i].value);
+        assert_int_equal(mha_canonicalize(&changed, &out, &err), ATTUNE_INVALID_PROBLEM);
+        if (!strstr(err.message, cases[i].says)) fail_msg("%s: %s", cases[i].says, err.message);
     }
 }

@@ -10,6 +10,12 @@
 attune_problem problem_parsed(const char *text);
 attune_problem problem_canonical(const char *text);
 
+/* Whether the problems have one key. */
+bool problems_share_key(const char *a, const char *b);
+
+/* The smallest schedule of q-lanes whose sums are in the order of reproducible kernels. */
+attune_schedule schedule_reproducible(const attune_problem *canonical, const at_target *target);
+
 /* What is chosen for the problem and the usual machine of a target. */
 attune_schedule schedule_chosen(const char *problem, const char *target);
 
@@ -27,5 +33,15 @@ void assert_texts_refused(const refusal *cases, size_t count);
 
 /* The test fails unless each text parses, and is refused as a problem. */
 void assert_problems_refused(const refusal *cases, size_t count);
+
+/* An int of attune_problem that no text can say. */
+typedef struct wrong_value {
+    size_t offset;
+    int value;
+    const char *says;
+} wrong_value;
+
+/* The test fails unless the problem is refused with each of these values. */
+void assert_values_refused(const char *problem, const wrong_value *cases, size_t count);
 
 #endif

@@ -2,9 +2,11 @@
 #include "support/temp_dir.h"
 
 #include <dirent.h>
+#include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 void temp_dir_make(char path[TEMP_DIR_CHARS]) {
@@ -40,6 +42,20 @@ static int walk(const char *path, const char *prefix, const char *suffix, int un
 void temp_dir_remove(const char *path) {
     walk(path, "", "", 1, NULL);
     rmdir(path);
+}
+
+static int remove_one(const char *path, const struct stat *of, int kind, struct FTW *place) {
+    (void)of, (void)kind, (void)place;
+    return remove(path);
+}
+
+void temp_dir_remove_all(const char *path) { nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS); }
+
+void file_write(const char *path, const void *data, size_t bytes) {
+    FILE *const file = fopen(path, "wb");
+    if (file && fwrite(data, 1, bytes, file) == bytes && !fclose(file) && !chmod(path, 0644)) return;
+    perror(path);
+    exit(1);
 }
 
 int temp_dir_setup(void **state) {

@@ -2,6 +2,8 @@
 #ifndef ATTUNE_TESTS_TEMP_DIR_H
 #define ATTUNE_TESTS_TEMP_DIR_H
 
+#include <stddef.h>
+
 enum { TEMP_DIR_CHARS = 256 };
 
 /* Makes an empty directory (0700) below TMPDIR or /tmp. Ends the program if it cannot. */
@@ -10,7 +12,13 @@ void temp_dir_make(char path[TEMP_DIR_CHARS]);
 /* Removes it with the files in it. */
 void temp_dir_remove(const char *path);
 
-/* The same as a fixture of cmocka: *state is the path. One at a time. */
+/* And with all directories below it. */
+void temp_dir_remove_all(const char *path);
+
+/* A file of its own (0644) with these bytes. Ends the program if it cannot be written. */
+void file_write(const char *path, const void *data, size_t bytes);
+
+/* A directory as a fixture of cmocka: *state is the path. One at a time. */
 int temp_dir_setup(void **state);
 int temp_dir_teardown(void **state);
 

@@ -1,4 +1,5 @@
 #include "operator/build.h"
+#include "support/engine/contexts.h"
 #include "support/tensor_calls.h"
 
 #include "check/check_case.h"
@@ -24,10 +25,8 @@ void tensors_open_call(tensors *t, const char *problem, const char *sizes_text, 
 }
 
 static attune_context *open_context(attune_context_options options) {
-    attune_context *context = NULL;
     options.cache_dir = "";
-    if (attune_context_create(&options, &context)) fail_msg("%s", attune_last_message());
-    return context;
+    return test_context(&options, NULL);
 }
 
 attune_context *tensors_context(const char *isa, uint32_t workers) {

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "runtime/context.h"
 #include "runtime/disk_files.h"
+#include "support/engine/contexts.h"
 #include "support/engine/fake_codegen.h"
 #include "support/problems.h"
 #include "support/temp_dir.h"
@@ -41,15 +42,6 @@
 
 static fake_codegen codegen;
 static char base_dir[TEMP_DIR_CHARS];
-static char last_message[1024];
-static int warnings;
-
-static void keep_message(void *user, attune_log_level level, const char *message) {
-    (void)user;
-    if (level > ATTUNE_LOG_WARNING) return;
-    snprintf(last_message, sizeof last_message, "%s", message);
-    warnings++;
-}
 
 /* ---- A CPU that nobody knows ---- */
 
@@ -66,7 +58,7 @@ const at_cpu_identity *__wrap_at_cpu_identity_here(void) {
 
 static int setup(void **state) {
     temp_dir_make(base_dir);
-    warnings = 0;
+    messages = 0;
     codegen = (fake_codegen){0};
     is_unknown = false;
     unsetenv("ATTUNE_MACHINE");
@@ -321,7 +313,7 @@ static void what_a_probe_left(void **state) {
     write_probe(*state, text);
     if (at_class_of(at_cpu_identity_here()) != at_class_generic)
         assert_machine((opening){.dir = *state}, at_class_of(at_cpu_identity_here()), "cpu");
-    assert_int_equal(warnings, 0);
+    assert_int_equal(messages, 0);
 }
 
 /* Where this CPU can be probed; else it is refused. */
@@ -375,7 +367,7 @@ static void one_name_and_a_file_for_each_class(void **state) {
     assert_int_equal(temp_dir_count(*state, info.key, ".attune"), 2);
     assert_int_equal(temp_dir_count(*state, info.key, "-" OWN ".attune"), 1);
     assert_int_equal(temp_dir_count(*state, info.key, "-" OLDER ".attune"), 1);
-    assert_int_equal(warnings, 0);
+    assert_int_equal(messages, 0);
 }
 
 static void names_of_files(void **state) {
@@ -419,7 +411,7 @@ static void where_nothing_may_be_compiled(void **state) {
     assert_int_equal(info.origin, ATTUNE_FROM_DISK);
     assert_int_equal(info.engine, ATTUNE_ENGINE_JIT);
     compiled(context, SMALL); /* from memory: nothing is said again */
-    assert_int_equal(warnings, 1);
+    assert_int_equal(messages, 1);
     assert_non_null(strstr(last_message, info.key));
     assert_non_null(strstr(last_message, "the one for " OLDER " stands in, as there is none for " OWN));
     assert_non_null(strstr(last_message, "ATTUNE_STRICT"));

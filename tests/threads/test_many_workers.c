@@ -1,5 +1,6 @@
 /* Many more workers than there are CPUs, in one group and in several: the bits are those of one thread. */
 #include "problem/mha.h"
+#include "support/engine/contexts.h"
 #include "support/tensor_calls.h"
 
 #include <pthread.h>
@@ -62,7 +63,7 @@ static void run(const tensors *t, const attune_context_options *options) {
     attune_context *context;
     attune_kernel *kernel;
     attune_arguments arguments;
-    if (attune_context_create(options, &context)) fail_msg("%s", attune_last_message());
+    context = test_context(options, NULL);
     if (attune_compile(context, &t->problem, NULL, &kernel)) fail_msg("%s", attune_last_message());
     tensors_arguments(t, &arguments);
     for (int times = 0; times < 3; times++)

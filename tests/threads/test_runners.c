@@ -3,6 +3,8 @@
 #define _GNU_SOURCE
 #include <attune.h>
 
+#include "support/engine/contexts.h"
+#include "support/statuses.h"
 #include "support/temp_dir.h"
 
 #include <math.h>
@@ -20,15 +22,6 @@
 
 static char cache_dir[TEMP_DIR_CHARS];
 
-static void assert_ok(attune_status status) {
-    if (status) fail_msg("%s: %s", attune_status_name(status), attune_last_message());
-}
-
-static void assert_fails(attune_status status, attune_status expected, const char *part) {
-    if (status != expected) fail_msg("%s: %s", attune_status_name(status), attune_last_message());
-    if (!strstr(attune_last_message(), part)) fail_msg("\"%s\" is not in: %s", part, attune_last_message());
-}
-
 /* ---- A call with several phases: split keys are merged, and there are enough tasks for all ---- */
 
 #define DECODE  "batch=3,num_heads=8,num_kv_heads=2,seq_q=1,seq_kv=700,head_dim=64,lse=1"
@@ -45,12 +38,10 @@ typedef struct call {
 
 static attune_context *open_context(const attune_runner *runner, uint32_t workers) {
     attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
-    attune_context *context = NULL;
     options.cache_dir = cache_dir;
     options.runner = runner;
     options.max_workers = workers;
-    assert_ok(attune_context_create(&options, &context));
-    return context;
+    return test_context(&options, NULL);
 }
 
 static void fill(float *at, size_t count) {

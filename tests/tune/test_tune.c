@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "runtime/kernel.h"
 #include "schedule/schedule.h"
+#include "support/engine/contexts.h"
 #include "support/problems.h"
 #include "support/temp_dir.h"
 #include "tune/database.h"
@@ -337,13 +338,6 @@ static void results_travel(void **state) {
     tune_database_close(d);
 }
 
-static void write_text(const char *file, const char *text, size_t bytes) {
-    FILE *f = fopen(file, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(text, 1, bytes, f), bytes);
-    fclose(f);
-}
-
 static void assert_does_not_open(const char *file, int flags, attune_status expected, const char *part) {
     at_error err = {0};
     tune_database *d;
@@ -357,7 +351,7 @@ static void damaged_and_foreign_files_are_refused(void **state) {
     tune_database *d;
     assert_int_equal(tune_database_open(path, 0, at_default_allocator(), &d, NULL), ATTUNE_OK);
     assert_null(d); /* there is none */
-    write_text(path, "this is no database, but long enough to look at", 47);
+    file_write(path, "this is no database, but long enough to look at", 47);
     assert_does_not_open(path, TUNE_CREATE, ATTUNE_BAD_FILE, "not a database");
     unlink(path);
     d = open_database(path);
@@ -463,11 +457,9 @@ static const char small_problem[] = "num_heads=2,seq_q=32,head_dim=16";
 
 static attune_context *open_context(void) {
     attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
-    attune_context *context;
     options.cache_dir = dir;
     options.max_workers = 1;
-    if (attune_context_create(&options, &context)) fail_msg("%s", attune_last_message());
-    return context;
+    return test_context(&options, NULL);
 }
 
 static void fill_arguments(attune_problem *problem, attune_arguments *arguments) {
@@ -561,7 +553,7 @@ static void a_search_ends_when_its_time_is_over(void **state) {
     const attune_runner runner = {
         .struct_size = sizeof runner, .parallel_for = run_slowly, .user = &pool, .max_workers = 2};
     options.runner = &runner;
-    if (attune_context_create(&options, &context)) fail_msg("%s", attune_last_message());
+    context = test_context(&options, NULL);
     attune_tune_options how = ATTUNE_TUNE_OPTIONS_INIT;
     how.budget_seconds = pool.budget = 0.4;
     attune_tune_result result = {.struct_size = sizeof result};
@@ -753,7 +745,7 @@ static void bad_arguments_are_refused(void **state) {
     arguments.q = NULL;
     assert_int_equal(attune_tune(context, &problem, &arguments, NULL, &result), ATTUNE_INVALID_ARGUMENT);
     assert_int_equal(attune_tuning_import(context, other_path, NULL, NULL), ATTUNE_IO_ERROR);
-    write_text(other_path, "x", 1);
+    file_write(other_path, "x", 1);
     assert_int_equal(attune_tuning_import(context, other_path, NULL, NULL), ATTUNE_BAD_FILE);
     attune_context_destroy(context);
 }

@@ -3,6 +3,7 @@
 #include "codegen/exports.h"
 #include "runtime/kernel.h"
 #include "schedule/schedule.h"
+#include "support/engine/contexts.h"
 #include "support/problems.h"
 #include "support/temp_dir.h"
 #include "tune/database.h"
@@ -100,7 +101,7 @@ static attune_status search(const char *text, bad_codegen *bad, double budget, a
     for (size_t n = 0; n < 4 * elements; n++) memory[n] = (float)(n * 7919 % 2001) / 1000 - 1;
     options.cache_dir = dir;
     options.max_workers = 1;
-    if (at_context_create(&options, &hooks, &context)) fail_msg("%s", attune_last_message());
+    context = test_context(&options, &hooks);
     if (slow) begin_slowly(context, &problem, slow);
     assert_int_equal(attune_arguments_init(&arguments, &problem), ATTUNE_OK);
     arguments.q = memory;
@@ -172,7 +173,7 @@ static void a_winner_is_confirmed_by_whole_calls(void **state) {
     assert_non_null(memory);
     options.cache_dir = dir;
     options.max_workers = 1;
-    if (attune_context_create(&options, &context)) fail_msg("%s", attune_last_message());
+    context = test_context(&options, NULL);
     begin_slowly(context, &problem, &slow);
     assert_int_equal(attune_arguments_init(&arguments, &problem), ATTUNE_OK);
     arguments.q = memory;

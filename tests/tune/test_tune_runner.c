@@ -1,6 +1,7 @@
 /* Kernels under the tuner: which tasks are timed, and whether the results are right. */
 #include "operator/build.h"
 #include "schedule/schedule.h"
+#include "support/engine/contexts.h"
 #include "support/problems.h"
 #include "tune/candidates.h"
 #include "tune/sample.h"
@@ -106,7 +107,7 @@ static void open_case(case_of *c, const char *problem, const char *sizes, const 
     attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
     options.cache_dir = "";
     options.max_workers = 2;
-    if (attune_context_create(&options, &c->context)) fail_msg("%s", attune_last_message());
+    c->context = test_context(&options, NULL);
     c->canonical = problem_canonical(problem);
     assert_true(!sizes || sizes_parse(sizes, &run_time));
     assert_true(tensors_create_sized(&c->tensors, &c->canonical, &run_time));

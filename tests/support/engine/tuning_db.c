@@ -1,3 +1,4 @@
+#include "support/engine/contexts.h"
 #include "support/engine/tuning_db.h"
 
 #include "schedule/schedule.h"
@@ -17,8 +18,6 @@
 #include <cmocka.h>
 
 char own_dir[TEMP_DIR_CHARS], base_dir[TEMP_DIR_CHARS], own_db[TEMP_DIR_CHARS + 16], base_db[TEMP_DIR_CHARS + 16];
-char last_message[ATTUNE_MESSAGE_BYTES];
-int messages;
 
 int tuning_db_set_up(void **state) {
     (void)state;
@@ -26,8 +25,7 @@ int tuning_db_set_up(void **state) {
     temp_dir_make(base_dir);
     snprintf(own_db, sizeof own_db, "%s/tuning.db", own_dir);
     snprintf(base_db, sizeof base_db, "%s/tuning.db", base_dir);
-    messages = 0;
-    last_message[0] = '\0';
+    forget_messages();
     return 0;
 }
 
@@ -40,22 +38,13 @@ int tuning_db_tear_down(void **state) {
     return 0;
 }
 
-static void keep_message(void *user, attune_log_level level, const char *message) {
-    (void)user;
-    if (level > ATTUNE_LOG_WARNING) return;
-    snprintf(last_message, sizeof last_message, "%s", message);
-    messages++;
-}
-
 attune_context *open_context(const char *own, const char *other, uint32_t workers) {
     attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
-    attune_context *context;
     options.cache_dir = own;
     options.cache_base = other;
     options.max_workers = workers;
     options.log = keep_message;
-    if (attune_context_create(&options, &context)) fail_msg("%s", attune_last_message());
-    return context;
+    return test_context(&options, NULL);
 }
 
 tune_database *open_database(const char *file) {

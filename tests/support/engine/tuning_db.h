@@ -4,6 +4,7 @@
 #define ATTUNE_TESTS_TUNING_DB_H
 
 #include "runtime/kernel.h"
+#include "support/engine/contexts.h"
 #include "support/temp_dir.h"
 #include "tune/database.h"
 
@@ -12,10 +13,6 @@
 /* The two directories of a test, and the files of results in them. */
 extern char own_dir[TEMP_DIR_CHARS], base_dir[TEMP_DIR_CHARS];
 extern char own_db[TEMP_DIR_CHARS + 16], base_db[TEMP_DIR_CHARS + 16];
-
-/* How many warnings and errors contexts have logged, and the last of them. */
-extern int messages;
-extern char last_message[ATTUNE_MESSAGE_BYTES];
 
 int tuning_db_set_up(void **state);
 int tuning_db_tear_down(void **state);
