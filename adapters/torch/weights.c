@@ -1,7 +1,6 @@
 #include "weights.h"
 
 #include "attune_torch.h"
-#include "weights_print.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

@@ -2,18 +2,7 @@
 #ifndef ATTUNE_TORCH_WEIGHTS_H
 #define ATTUNE_TORCH_WEIGHTS_H
 
-#include "adapter.h"
-
-enum { WEIGHTS_QKV = 0, WEIGHTS_QKV_BIAS, WEIGHTS_OUT, WEIGHTS_OUT_BIAS, WEIGHTS_COUNT };
-
-/* The weights of a call. All are contiguous and of one dtype, and have the shapes of `problem`, a block whose only
- * fields that matter are embed_dim, num_heads and dtype. */
-typedef struct weights_request {
-    const attune_problem *problem;
-    torch_tensor tensor[WEIGHTS_COUNT];
-    const void *data[WEIGHTS_COUNT];
-    size_t bytes[WEIGHTS_COUNT];
-} weights_request;
+#include "weights_print.h"
 
 typedef struct weights_blob weights_blob;
 
@@ -29,9 +18,6 @@ typedef enum weights_outcome {
 weights_outcome weights_get(const weights_request *request, weights_blob **blob, attune_status *status);
 const void *weights_packed(const weights_blob *blob);
 void weights_release(weights_blob *blob);
-
-/* The address of PyTorch's object, the same for all handles of a tensor, and as Tensor._cdata in Python. */
-const void *torch_object_of(torch_tensor tensor);
 
 /* Finds the functions of PyTorch that tell versions. Returns NULL, or a sentence. */
 const char *weights_open(void);

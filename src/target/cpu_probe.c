@@ -1,6 +1,6 @@
 #include "target/cpu_probe.h"
 
-#include "target/target.h"
+#include "target/cpu_features.h"
 
 #include <string.h>
 #if defined(__x86_64__)
