@@ -27,14 +27,6 @@ static const ir_expr *query_columns(const d_lanes *d, const ir_expr *const *inde
     return ir_cast(d->b, IR_BF16, q);
 }
 
-static void load_query(d_lanes *d, const ir_expr *const *index, const ir_expr *r) {
-    MHA_VECTORS(d->c, q, d->c->p->head_dim, d->width) {
-        ir_store(d->b, ir_at(d->b, d->q, d->width, 2, r, q.at), query_columns(d, index, q.at, q.count));
-    }
-    if (d->k_by == DL_F8_TABLES) dl_order_query(d, r);
-    if (d->k_by == DL_WORDS) dl_part_columns(d, d->q, r, d->k_columns);
-}
-
 void dl_init_row(d_lanes *d, const ir_expr *r) {
     ir_builder *b = d->b;
     const mha_context *c = d->c;
@@ -44,7 +36,13 @@ void dl_init_row(d_lanes *d, const ir_expr *r) {
     ir_store(b, ir_at(b, d->row_sum, 1, 1, r), sink ? mha_first_sum(c, sink) : mha_number(c, 0, 1));
     if (d->is_serial) ir_store(b, ir_at(b, d->row_sum_lost, 1, 1, r), mha_number(c, 0, 1));
     const ir_expr *const index[] = {d->sequence.batch, row.head, row.token};
-    if (!d->planes) load_query(d, index, r);
+    if (!d->planes) {
+        MHA_VECTORS(c, q, c->p->head_dim, d->width) {
+            ir_store(b, ir_at(b, d->q, d->width, 2, r, q.at), query_columns(d, index, q.at, q.count));
+        }
+        if (d->k_by == DL_F8_TABLES) dl_order_query(d, r);
+        if (d->k_by == DL_WORDS) dl_part_columns(d, d->q, r, d->k_columns);
+    }
     IR_FOR(b, at, ir_idx(b, 0), ir_idx(b, d->v_columns), d->lanes) {
         mha_clear_sum(c, ir_at(b, d->o, d->lanes, 2, r, at), d->o_lost);
     }

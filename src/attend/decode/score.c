@@ -95,11 +95,6 @@ static void store_scores(d_lanes *d, const score_tile *t, int64_t from, int64_t 
     }
 }
 
-static const ir_expr *sum_of(const score_tile *t, int64_t number) {
-    const int64_t keys = t->product.vectors, row = number / keys, key = number % keys;
-    return mha_product_sum(&t->product, row, key);
-}
-
 /* Adds up the lanes of all sums of a register tile, at most 8 sums together: half the lanes of a long vector, because
  * the first step adds its halves. */
 static void finish_sums(d_lanes *d, const score_tile *t, int64_t rows) {
@@ -109,7 +104,10 @@ static void finish_sums(d_lanes *d, const score_tile *t, int64_t rows) {
         const ir_expr *sums[IR_MAX_LANES];
         int padded = 1;
         while (padded < count) padded *= 2;
-        for (int64_t i = 0; i < padded; i++) sums[i] = i < count ? sum_of(t, from + i) : mha_number(d->c, 0, d->lanes);
+        for (int64_t i = 0; i < padded; i++) {
+            const int64_t n = from + i;
+            sums[i] = i < count ? mha_product_sum(&t->product, n / keys, n % keys) : mha_number(d->c, 0, d->lanes);
+        }
         store_scores(d, t, from, count, ir_let(d->b, "s", mha_sum_lanes(d->b, d->lanes, padded, sums)));
     }
 }

@@ -123,36 +123,31 @@ static const ir_expr *exponentials(d_lanes *d, const dl_tile *tile, const ir_exp
     return ir_let(b, "lane_sums", ir_load(b, sum));
 }
 
-/* The sum in the order of q-lanes. */
-static const ir_expr *serial_sum(d_lanes *d, const dl_tile *tile, const ir_expr *r) {
-    const ir_access *sum = mha_new_sum(d->c, "sum", 1);
-    MHA_CHUNKS(d->c, chunk, sum, ir_idx(d->b, 0), tile->keys) {
-        mha_add_term(d->c, chunk.part, ir_load(d->b, ir_at(d->b, d->scores, 1, 2, r, chunk.key)));
-    }
-    return ir_load(d->b, sum);
-}
-
-/* P times the scales of V, which may make NaN of the 0 of a hidden key. */
-static void scale_row(d_lanes *d, const dl_tile *tile, const ir_expr *r) {
-    ir_builder *b = d->b;
-    if (!d->c->params.tensor[MHA_V_SCALE] || d->c->variant.by_pairs) return;
-    IR_FOR(b, j, ir_idx(b, 0), tile->keys, d->lanes) {
-        const ir_access *p = ir_at(b, d->scores, d->lanes, 2, r, j);
-        ir_store(b, p, ir_mul(b, ir_load(b, p), dl_v_scales(d, j, d->lanes)));
-    }
-}
-
 void dl_softmax(d_lanes *d, const dl_tile *tile) {
     ir_builder *b = d->b;
+    const bool scales = d->c->params.tensor[MHA_V_SCALE] && !d->c->variant.by_pairs;
     IR_FOR(b, r, ir_idx(b, 0), d->padded_rows, 1) {
         dl_finish_scores(d, tile, r);
         const ir_access *row_max = ir_at(b, d->row_max, 1, 1, r);
         const ir_expr *old = ir_let(b, "old_max", ir_load(b, row_max));
         const mha_shrink shrink = mha_take_maximum(d->c, row_max, old, dl_largest_score(d, tile, r));
         ir_store(b, ir_at(b, d->factor, 1, 1, r), shrink.factor);
-        const ir_expr *sums = exponentials(d, tile, r, shrink.base);
-        const ir_expr *sum = d->is_serial ? serial_sum(d, tile, r) : ir_reduce(b, IR_ADD, sums);
+        const ir_expr *sums = exponentials(d, tile, r, shrink.base), *sum = NULL;
+        if (d->is_serial) { /* in the order of prefill */
+            const ir_access *serial = mha_new_sum(d->c, "sum", 1);
+            MHA_CHUNKS(d->c, chunk, serial, ir_idx(b, 0), tile->keys) {
+                mha_add_term(d->c, chunk.part, ir_load(b, ir_at(b, d->scores, 1, 2, r, chunk.key)));
+            }
+            sum = ir_load(b, serial);
+        } else {
+            sum = ir_reduce(b, IR_ADD, sums);
+        }
         mha_join_sum(d->c, ir_at(b, d->row_sum, 1, 1, r), d->row_sum_lost, shrink.factor, sum);
-        scale_row(d, tile, r);
+        if (!scales) continue;
+        /* P times the scales of V, which may make NaN of the 0 of a hidden key. */
+        IR_FOR(b, j, ir_idx(b, 0), tile->keys, d->lanes) {
+            const ir_access *p = ir_at(b, d->scores, d->lanes, 2, r, j);
+            ir_store(b, p, ir_mul(b, ir_load(b, p), dl_v_scales(d, j, d->lanes)));
+        }
     }
 }

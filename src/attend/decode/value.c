@@ -104,8 +104,7 @@ static const ir_expr *shrink_of(d_lanes *d, const ir_expr *r) {
     return ir_let(d->b, "shrink", ir_splat(d->b, ir_load(d->b, ir_at(d->b, d->factor, 1, 1, r)), d->lanes));
 }
 
-/* O *= factor; is_serial: this tile's O = 0. */
-static void begin_tile(d_lanes *d) {
+void dl_add_values(d_lanes *d, const dl_tile *tile, dl_step *add) {
     ir_builder *b = d->b;
     IR_FOR(b, r, ir_idx(b, 0), d->padded_rows, 1) {
         const ir_expr *shrink = shrink_of(d, r);
@@ -114,11 +113,7 @@ static void begin_tile(d_lanes *d) {
             ir_store(b, o, d->is_serial ? mha_number(d->c, 0, d->lanes) : ir_mul(b, ir_load(b, o), shrink));
         }
     }
-}
-
-/* is_serial: O = O * factor + this tile's. */
-static void end_tile(d_lanes *d) {
-    ir_builder *b = d->b;
+    add_tile(d, tile, add);
     if (!d->is_serial) return;
     IR_FOR(b, r, ir_idx(b, 0), d->padded_rows, 1) {
         const ir_expr *shrink = shrink_of(d, r);
@@ -127,10 +122,4 @@ static void end_tile(d_lanes *d) {
             mha_join_sum(d->c, ir_at(b, d->o, d->lanes, 2, r, at), d->o_lost, shrink, term);
         }
     }
-}
-
-void dl_add_values(d_lanes *d, const dl_tile *tile, dl_step *add) {
-    begin_tile(d);
-    add_tile(d, tile, add);
-    end_tile(d);
 }

@@ -14,26 +14,22 @@ static const ir_expr *begin_rows(q_lanes *c, bool vectors) {
     return ir_for_begin(c->b, "at", ir_idx(c->b, 0), ir_idx(c->b, c->stripe_rows), vectors ? c->m->lanes : 1, false);
 }
 
-/* Element `head` of a table of f32. */
-static const ir_expr *of_head(q_lanes *c, mha_tensor_id id, const ir_expr *head) {
-    return mha_load(c->m, ir_at(c->b, c->m->params.tensor[id], 1, 1, head));
-}
-
 /* ---- the beginning of rows ---- */
 
 /* What differs from row to row. */
 static void init_single_rows(q_lanes *c, const ir_expr *stripe) {
     const mha_context *m = c->m;
+    const ir_buffer *slopes = m->params.tensor[MHA_ALIBI_SLOPES], *sinks = m->params.tensor[MHA_SINKS];
     ir_builder *b = c->b;
     IR_LOOP(b, at, begin_rows(c, false)) {
         const q_lanes_row row = ql_row(c, stripe, at);
-        if (m->p->has_alibi_slopes) {
+        if (slopes) {
             const ir_expr *position = ir_cast(b, m->elem, ir_add(b, row.query, c->e.base));
             ir_store(b, ir_at(b, c->position, 1, 2, stripe, at), position);
-            ir_store(b, ir_at(b, c->slope, 1, 2, stripe, at), of_head(c, MHA_ALIBI_SLOPES, row.head));
+            ir_store(b, ir_at(b, c->slope, 1, 2, stripe, at), mha_load(m, ir_at(b, slopes, 1, 1, row.head)));
         }
-        if (m->p->has_sinks) {
-            const ir_expr *sink = ir_let(b, "sink", of_head(c, MHA_SINKS, row.head));
+        if (sinks) {
+            const ir_expr *sink = ir_let(b, "sink", mha_load(m, ir_at(b, sinks, 1, 1, row.head)));
             const ir_expr *first = mha_first_sink(m, sink), *sum = ir_let(b, "first_sum", mha_first_sum(m, first));
             ir_store(b, ir_at(b, c->sink, 1, 2, stripe, at), sink);
             ir_store(b, ir_at(b, c->row_max, 1, 2, stripe, at), first);
@@ -164,25 +160,15 @@ static void invert_sums(q_lanes *c, const ir_expr *stripe) {
     }
 }
 
-/* o * inverse + 0: of a sum that is 0, the sign depends on what hidden keys were added to it. */
-static const ir_expr *quotient(q_lanes *c, const ir_expr *o, const ir_expr *inverse) {
-    return o ? mha_madd(c->m, o, inverse, mha_number(c->m, 0, o->type.lanes)) : NULL;
-}
-
-static const ir_expr *output_at(q_lanes *c, const ir_expr *stripe, const ir_expr *d, const ir_expr *at, int lanes) {
-    return mha_load_sum(c->m, ir_at(c->b, c->ot, lanes, 3, stripe, d, at), c->ot_lost);
-}
-
-static const ir_expr *result(q_lanes *c, const ir_expr *stripe, const ir_expr *d, const ir_expr *at,
+/* o * inverse + 0, for `lanes` rows from `at` on and column d. Of a sum that is 0, the sign depends on what hidden keys
+ * were added to it; adding 0 makes it the same. */
+static const ir_expr *result(q_lanes *c, const ir_expr *stripe, const ir_expr *d, const ir_expr *at, int lanes,
                              const ir_expr *inverse) {
-    return quotient(c, output_at(c, stripe, d, at, c->m->lanes), inverse);
+    const ir_expr *o = mha_load_sum(c->m, ir_at(c->b, c->ot, lanes, 3, stripe, d, at), c->ot_lost);
+    return o ? mha_madd(c->m, o, inverse, mha_number(c->m, 0, lanes)) : NULL;
 }
 
-/* Whether the output is written by pairs of columns, which pack2 rounds. */
-static bool stores_pairs(const q_lanes *c) {
-    return c->v->by_pairs && c->m->out->type.elem == IR_BF16 && c->m->p->head_dim_v % 2 == 0;
-}
-
+/* `lanes` rows from `at` on, a quarter of columns after the other; by pairs of columns, which pack2 rounds. */
 static void store_vectors(q_lanes *c, const ir_expr *stripe, const ir_expr *at, bool pairs) {
     ir_builder *b = c->b;
     const int lanes = c->m->lanes, quarter = mha_quarter(c->m->lanes), width = pairs ? 2 : 1;
@@ -194,8 +180,11 @@ static void store_vectors(q_lanes *c, const ir_expr *stripe, const ir_expr *at, 
     MHA_COLUMNS(c->m, d, c->m->p->head_dim_v / width, quarter) {
         for (int i = 0; i < quarter; i++) {
             const ir_expr *column = ir_times(b, ir_plus(b, d.at, i), width);
-            const ir_expr *o = result(c, stripe, column, at, inverse);
-            if (pairs) o = ir_bitcast(b, IR_I32, ir_pack2(b, o, result(c, stripe, ir_plus(b, column, 1), at, inverse)));
+            const ir_expr *o = result(c, stripe, column, at, lanes, inverse);
+            if (pairs) {
+                const ir_expr *next = result(c, stripe, ir_plus(b, column, 1), at, lanes, inverse);
+                o = ir_bitcast(b, IR_I32, ir_pack2(b, o, next));
+            }
             columns[i] = ir_let(b, "o", o);
         }
         ql_store_transposed(c, &out, rows, d.at, columns);
@@ -207,14 +196,16 @@ static void store_elements(q_lanes *c, const ir_expr *stripe, const ir_expr *at)
     const q_lanes_row row = ql_row(c, stripe, at);
     const ir_expr *token = ir_add(b, c->e.first_q, row.query);
     IR_FOR(b, d, ir_idx(b, 0), ir_idx(b, c->m->p->head_dim_v), 1) {
-        const ir_expr *o = output_at(c, stripe, d, at, 1);
         const ir_expr *inverse = ir_load(b, ir_at(b, c->row_sum, 1, 2, stripe, at));
-        mha_store(c->m, ir_at(b, c->m->out, 1, 4, c->e.batch, row.head, token, d), quotient(c, o, inverse));
+        const ir_expr *o = result(c, stripe, d, at, 1, inverse);
+        mha_store(c->m, ir_at(b, c->m->out, 1, 4, c->e.batch, row.head, token, d), o);
     }
 }
 
-static void store_lse(q_lanes *c, const ir_expr *stripe) {
+void ql_close_rows(q_lanes *c, const ir_expr *stripe) {
     ir_builder *b = c->b;
+    invert_sums(c, stripe);
+    if (!c->m->lse) return;
     IR_LOOP(b, at, begin_rows(c, false)) {
         const q_lanes_row row = ql_row(c, stripe, at);
         mha_store(c->m, ir_at(b, c->m->lse, 1, 3, c->e.batch, row.head, ir_add(b, c->e.first_q, row.query)),
@@ -222,17 +213,12 @@ static void store_lse(q_lanes *c, const ir_expr *stripe) {
     }
 }
 
-void ql_close_rows(q_lanes *c, const ir_expr *stripe) {
-    invert_sums(c, stripe);
-    if (c->m->lse) store_lse(c, stripe);
-}
-
 void ql_store_rows(q_lanes *c, const ir_expr *stripe) {
+    const int64_t columns = c->m->p->head_dim_v;
     const int quarter = mha_quarter(c->m->lanes);
-    const bool pairs = stores_pairs(c) && c->m->p->head_dim_v >= 2 * quarter;
-    const bool vectors = c->m->p->head_dim_v >= quarter;
-    IR_LOOP(c->b, at, begin_rows(c, vectors)) {
-        if (vectors)
+    const bool pairs = c->v->by_pairs && c->m->out->type.elem == IR_BF16 && columns % 2 == 0 && columns >= 2 * quarter;
+    IR_LOOP(c->b, at, begin_rows(c, columns >= quarter)) {
+        if (columns >= quarter)
             store_vectors(c, stripe, at, pairs);
         else
             store_elements(c, stripe, at);

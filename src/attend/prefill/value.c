@@ -20,16 +20,6 @@ static const ir_expr *row_at(const q_lanes *c, const value_tile *t, int64_t v) {
     return ir_times(c->b, ir_plus(c->b, t->vector, v), c->m->lanes);
 }
 
-/* ---- j: a key of the tile, or pair of keys; of c->values: a row of that ---- */
-
-/* Where it lies in V. */
-static mha_kv_row find_row(const q_lanes *c, const q_lanes_tile *tile, const value_tile *t, const ir_expr *j) {
-    if (c->values || c->v->by_pairs) return (mha_kv_row){0};
-    const ir_expr *key = ir_let(c->b, "key", ir_add(c->b, tile->first_key, j));
-    if (!t->page) return mha_kv_row_at(c->m, &c->e, c->kv_head, key);
-    return (mha_kv_row){.index = {t->page, c->kv_head, ir_let(c->b, "slot", ir_sub(c->b, key, t->page_key))}};
-}
-
 /* The keys of a pair that rows see. The second key may be beyond the last one. */
 static const ir_expr *seen_of_pair(q_lanes *c, const q_lanes_tile *tile, const q_lanes_sight *sight, const ir_expr *at,
                                    const ir_expr *pair) {
@@ -54,10 +44,18 @@ static const ir_expr *where_seen(q_lanes *c, const q_lanes_tile *tile, const val
     return mha_where_seen(c->m, ql_kind(c), ql_sees(c, &sight, at, key, j), x);
 }
 
+/* V^T P^T of j: a key of the tile, or a pair of keys; of c->values, a row of that. */
 static void multiply(q_lanes *c, const q_lanes_tile *tile, value_tile *t, const ir_expr *j) {
     ir_builder *b = c->b;
     mha_product *p = &t->product;
-    const mha_kv_row row = find_row(c, tile, t, j);
+    mha_kv_row row = {0};
+    if (!c->values && !c->v->by_pairs) {
+        const ir_expr *key = ir_let(b, "key", ir_add(b, tile->first_key, j));
+        if (t->page)
+            row = (mha_kv_row){.index = {t->page, c->kv_head, ir_let(b, "slot", ir_sub(b, key, t->page_key))}};
+        else
+            row = mha_kv_row_at(c->m, &c->e, c->kv_head, key);
+    }
     const ir_expr *pair = c->v->by_pairs ? ql_pair_of(c, tile, j) : NULL;
     mha_product_hold(p, "probabilities");
     for (int v = 0; v < p->vectors; v++) {
@@ -105,23 +103,10 @@ static void add_pages(q_lanes *c, const q_lanes_tile *tile, value_tile *t) {
     }
 }
 
-/* Adds the sums of this tile to those of the tiles before. */
-static void end(q_lanes *c, const q_lanes_tile *tile, const value_tile *t) {
+/* Some columns of V for all rows of the stripe; their sums join those of the tiles before. */
+static void register_tiles(q_lanes *c, const q_lanes_tile *tile, const ir_expr *first, int64_t columns, bool masked) {
     ir_builder *b = c->b;
     const int lanes = c->m->lanes;
-    for (int v = 0; v < t->product.vectors; v++) {
-        const ir_expr *rows = row_at(c, t, v);
-        const ir_expr *factor = ir_let(b, "shrink", ir_load(b, ir_at(b, c->factor, lanes, 1, rows)));
-        for (int column = 0; column < t->product.rows; column++) {
-            const ir_expr *d = ir_plus(b, t->first, column);
-            mha_join_sum(c->m, ir_at(b, c->ot, lanes, 3, tile->stripe, d, rows), c->ot_lost, factor,
-                         mha_product_sum(&t->product, column, v));
-        }
-    }
-}
-
-static void register_tile(q_lanes *c, const q_lanes_tile *tile, const ir_expr *first, int64_t columns, bool masked) {
-    ir_builder *b = c->b;
     const int64_t vectors = c->m->s->value_row_vectors;
     value_tile t = {.first = first, .masked = masked, .product = mha_product_of(c->m, ql_kind(c), columns, vectors)};
     IR_FOR(b, vector, ir_idx(b, 0), ir_idx(b, c->m->s->score_row_vectors), vectors) {
@@ -131,7 +116,15 @@ static void register_tile(q_lanes *c, const q_lanes_tile *tile, const ir_expr *f
             add_pages(c, tile, &t);
         else
             add_keys(c, tile, &t, ir_div(b, tile->from, ir_idx(b, ql_width(c))), ir_ceil_div(b, tile->to, ql_width(c)));
-        end(c, tile, &t);
+        for (int v = 0; v < vectors; v++) {
+            const ir_expr *rows = row_at(c, &t, v);
+            const ir_expr *factor = ir_let(b, "shrink", ir_load(b, ir_at(b, c->factor, lanes, 1, rows)));
+            for (int column = 0; column < columns; column++) {
+                const ir_expr *d = ir_plus(b, first, column);
+                mha_join_sum(c->m, ir_at(b, c->ot, lanes, 3, tile->stripe, d, rows), c->ot_lost, factor,
+                             mha_product_sum(&t.product, column, v));
+            }
+        }
     }
 }
 
@@ -140,9 +133,9 @@ static void all_columns(q_lanes *c, const q_lanes_tile *tile, int64_t columns, b
     ir_builder *b = c->b;
     const int64_t whole = c->m->p->head_dim_v / columns, rest = c->m->p->head_dim_v % columns;
     IR_LOOP(b, n, ir_for_begin(b, "value_tile", ir_idx(b, 0), ir_idx(b, whole), 1, false)) {
-        register_tile(c, tile, ir_let(b, "column", ir_times(b, n, columns)), columns, masked);
+        register_tiles(c, tile, ir_let(b, "column", ir_times(b, n, columns)), columns, masked);
     }
-    if (rest) register_tile(c, tile, ir_idx(b, whole * columns), rest, masked);
+    if (rest) register_tiles(c, tile, ir_idx(b, whole * columns), rest, masked);
 }
 
 /* Hidden values that are NaN or infinite are rare. Their tiles go column by column, which is slow and little code. */
