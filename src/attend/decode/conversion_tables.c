@@ -1,6 +1,6 @@
-/* K and V that are dequantised to bf16 or f32 by tables: f8 by tables of bytes (nest/f8.h), i4 by one of 16 numbers
- * (nest/cached.h). Whole vectors of fp8 values come at once, and their columns in another order. Q is put into that
- * order for the scores, and O is put back into its own in the end. */
+/* fp8 and int4 of K and V become bf16 or f32 by tables, as permutations of bytes look them up: fp8 by tables of bytes
+ * (nest/f8.h), int4 by one of 16 numbers (nest/cached.h). Whole vectors of fp8 come at once, and their columns in
+ * another order. Q is put into that order for the scores, and O is put back into its own in the end. */
 #include "attend/decode/layout.h"
 #include "nest/columns.h"
 

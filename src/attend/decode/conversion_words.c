@@ -1,7 +1,12 @@
-/* K and V of bf16 where arithmetic is f32 and no pairs: a word of 32 bits holds two neighbouring columns. The upper
- * one is an f32 once the lower bits are cleared, the lower one once it is shifted. Both take one instruction and no
- * shuffle, where widening a half vector takes a shuffle and a shift. So a vector of words becomes the even columns
- * and then the odd ones. Q is put into that order for the scores, and O is put back into its own in the end. */
+/* K and V of bf16 where arithmetic is f32 and no pairs: a word of 32 bits holds two neighbouring columns, and each
+ * becomes an f32 by one instruction and no shuffle. Widening half a vector takes a shuffle and a shift.
+ *
+ *     word     [ column 1 | column 0 ]
+ *     odd      [ column 1 |    0     ]       lower bits cleared
+ *     even     [ column 0 |    0     ]       shifted
+ *
+ * So a vector of words becomes the even columns and then the odd ones. Q is put into that order for the scores, and O
+ * is put back into its own in the end. */
 #include "attend/decode/layout.h"
 #include "nest/columns.h"
 

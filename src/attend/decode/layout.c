@@ -1,5 +1,5 @@
 /* The ground of decoding: how many rows, columns and keys a task has, its scratch, where a row lies, and loops over
- * rows and columns. */
+ * rows and columns. All other files of the folder stand on this one. */
 #include "attend/decode/layout.h"
 #include "base/integers.h"
 #include "schedule/variant.h"

@@ -1,32 +1,39 @@
-/* The d-lanes strategy, for decoding: there are few query rows, and most of the time goes into reading K and V once.
- * Vector lanes run along head_dim for the scores and along head_dim_v for the output, that is, along K and V as they
- * lie.
+/* Decoding: attention with few query rows. Nearly all time goes into reading K and V, so each is read once, as it lies,
+ * for all rows of a task. Vector lanes run along the columns of K and V.
  *
- *   row     one query row of one KV head; row r is query r / group of head r % group of the group, as in q_lanes
+ *     scores    K[j]  [ d d d d d d d d ]  *  Q[r] [ d d d d d d d d ]        a vector of sums for each row and key,
+ *                                                                             whose lanes are added up
+ *     values    O[r]  [ d d d d d d d d ] += p[r][j] in all lanes * V[j] [ d d d d d d d d ]
+ *
+ *   row     one query row of one KV head; row r is query r / group of head r % group of the group, as in prefill
  *   task    up to max_rows rows of one KV head and one chunk of keys: each load of K and V serves all its rows
- *   chunk   kv_chunk keys, counted from key 0 whatever the threads; each leaves maximum, sum and output of its rows in
- *           shared memory, which a second phase merges in order (around/merge.c). If there is only one, it writes the
- * output tile    kv_tile keys of a chunk, between two rescalings
+ *   chunk   kv_chunk keys, counted from key 0 whatever the threads. Each leaves maximum, sum and output of its rows in
+ *           shared memory, which a second phase merges in order (around/merge.h). A single chunk writes the output
+ *   tile    kv_tile keys of a chunk, between two rescalings
+ *   stream  a part of a tile, whose keys are read one after the other; several streams are read side by side
  *
- * c->variant.by_pairs: products are made of pairs of bf16 (dot2). A pair of a score is two neighbouring columns of K,
- * which lie side by side in memory. A pair of O is the same column of two neighbouring keys, and their probabilities
- * rounded to bf16 (pack2); rows of V are interleaved in registers for it. The sum of the probabilities is that of the
- * unrounded ones. Denormals in Q, K, V and P count as 0 then.
+ * Each step has a few nests, of which task.c picks one (dl_wing):
  *
- * For each tile of a task: S = Q K^T (score.c), P = exp(S - max) with masks and the rescaling factor
- * (softmax.c), O = O * factor + P V (value.c). Where the number of rows is not known when compiling, it
- * is rounded up: rows beyond the last are the last row again.
+ *   scores   score.c               as above
+ *            score_serial.c        reproducible: lanes run along keys, sums along head_dim as in prefill
+ *            score_panels.c        K in panels: the same, and K lies so already
+ *            quantised_score.c, quantised_panels.c    in integers (d->planes; integer=scores or all)
+ *   softmax  softmax.c; quantised_softmax.c with integer=all
+ *   values   value_streams.c       as above, sums in memory
+ *            value_held.c          sums in registers
+ *            quantised_value.c, quantised_panels.c    in integers (integer=all)
  *
- * d->planes: scores are sums of integers (integer=scores), see quantised_queries.c and quantised_score.c. integer=all:
- * so are values, and bits depend on neither schedule nor target, see quantised_softmax.c; the chunk is a tile, or
- * the whole.
+ * Where the number of rows is not known when compiling, it is rounded up: rows beyond the last are the last row again.
  *
- * d->k_by_panels, d->v_by_panels: the caches lie in panels, tiles begin with these. Lanes of scores run along keys
- * (score_panels.c), and the tokens of V come in pairs, in the order of their columns.
+ * variant.by_pairs: products are of pairs of bf16 (dot2). A pair of a score is two neighbouring columns of K, which lie
+ * side by side in memory. A pair of O is the same column of two neighbouring keys, and their probabilities rounded to
+ * bf16 (pack2); rows of V are interleaved in registers for it. The sum of the probabilities is that of the unrounded
+ * ones. Denormals in Q, K, V and P count as 0 then.
  *
- * reproducible: the chunk is the whole and tiles lie where those of q-lanes do; scores are summed serially along
- * head_dim, with lanes along keys (score_serial.c); P V is summed for each tile by itself, and joins O as a tile of
- * q-lanes does (mha_sum). The bits of a row are then those of q-lanes. */
+ * integer=all: bits depend on neither schedule nor target; the chunk is a tile, or the whole.
+ *
+ * reproducible: the chunk is the whole and tiles lie where those of prefill do; P V is summed for each tile by itself,
+ * and joins O as a tile of prefill does (mha_sum). The bits of a row are then those of prefill. */
 #ifndef ATTUNE_ATTEND_DECODE_LAYOUT_H
 #define ATTUNE_ATTEND_DECODE_LAYOUT_H
 

@@ -1,5 +1,5 @@
-/* Which keys of a tile a row attends to: by position, by masks in memory, which are read along the keys as they lie,
- * and by mask_mod. */
+/* Which keys of a tile a row attends to: by position, as an interval counted from the tile's first key; by masks in
+ * memory, which are read along the keys as they lie; and by mask_mod. */
 #include "attend/decode/layout.h"
 #include "base/integers.h"
 

@@ -1,11 +1,12 @@
 /* Rows of Q quantised to 8 bits (q_planes=1) or 16 (2), for scores in integers.
  *
- *     scale = max |q[d]| / largest      largest = 127, or 127 * 128
- *     quantised = rint(q[d] / scale)        0 if scale is 0 or not finite
+ *     scale = max |q[d]| / largest       largest = 127, or 127 * 128
+ *     x     = rint(q[d] / scale)         0 if scale is 0 or not finite
  *
- * A quantised value of 16 bits is two planes of bytes, high * 128 + low, low being from -64 to 63.
+ * 16 bits are two planes of bytes, x = high * 128 + low, low being from -64 to 63. A vector holds d->pack rows side by
+ * side, so that the lanes of their sums are added up together:
  *
- * A vector holds d->pack rows side by side, so that the lanes of their sums are added up together. */
+ *     plane    [ d0-d3 of row 0 ][ d4-d7 of row 0 ] … [ d0-d3 of row 1 ][ d4-d7 of row 1 ] …       d->pack = 2 */
 #include "attend/decode/layout.h"
 #include "base/integers.h"
 #include "nest/quantised.h"

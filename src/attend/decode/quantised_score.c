@@ -1,16 +1,20 @@
-/* Scores in integers (integer=scores or all): quantised K as it lies, times quantised rows of Q.
+/* Scores in integers (integer=scores or all): quantised K as it lies, times quantised rows of Q, four columns at a time
+ * by dot4.
  *
- *     dot   = sum_d quantised[d] * k[d]      exact
- *     score = dot * scale               dot rounded to f32 (f64 arithmetic: not rounded); then k_scale and the rest
+ *     dot   = sum_d x[d] * k[d]          exact
+ *     score = dot * scale                dot rounded to f32 (f64 arithmetic: not rounded); then k_scale and the rest
  *     score = (dot of group 0 * its k_scale + dot of group 1 * …) * scale        if K has scales by group
- *             each dot * k_scale + the group's minimum * sum_d quantised[d]      if it has minima as well
+ *             each dot * k_scale + the group's minimum * sum_d x[d]              if it has minima as well
  *
  * A byte of int4 holds two columns, which are multiplied one after the other: quantised Q lies in that order.
  *
- * A register tile is score_keys keys by score_rows rows, d->pack of them in a vector. K's columns are repeated for each
- * row of a vector, which a load does, and each plane of a quantised value has a sum of its own. So the lanes of one
- * vector are the sums of several rows, and adding them up takes a step less. With head_dim of at most 1024 no dot
- * leaves an i32; what wraps on the way to it wraps back. */
+ * A register tile is score_keys keys by score_rows rows, d->pack of them in a vector:
+ *
+ *     key j    [ d0-d3 ][ d4-d7 ] … [ d0-d3 ][ d4-d7 ] …       K's columns are repeated for each row of a vector
+ *     rows     [ row 0              ][ row 1           ]       and the lanes of one vector are the sums of several rows
+ *
+ * Each plane has a sum of its own. With head_dim of at most 1024 no dot leaves an i32; what wraps on the way to it
+ * wraps back. */
 #include "attend/decode/layout.h"
 #include "base/integers.h"
 #include "nest/columns.h"

@@ -1,12 +1,12 @@
 /* The softmax of one tile with integer=all: probabilities are quantised, and the same bits come out on every target.
  *
- *     m      = the largest score of the tile
- *     p      = exp(score - m)                     of each key that the row sees
- *     sum    = (sum_j rint(p * largest)) / largest     largest = 255 (q_planes=1) or 65535; the sum is exact
- *     quantised  = rint(p * largest)                  V has no scale of tokens; unit = v_scale / largest
- *            = rint(w * (largest / max w))        w = p * v_scale, 0 where p is 0; unit = max w / largest
+ *     m   = the largest score of the tile
+ *     p   = exp(score - m)                          of each key that the row sees
+ *     sum = (sum_j rint(p * largest)) / largest     largest = 255 (q_planes=1) or 65535; the sum is exact
+ *     x   = rint(p * largest)                       V has no scale of tokens; unit = v_scale / largest
+ *         = rint(w * (largest / max w))             w = p * v_scale, 0 where p is 0; unit = max w / largest
  *
- * quantised_value.c makes value = (sum_j quantised * v) * unit. Then the tile joins those before it (mha_join):
+ * quantised_value.c makes value = (sum_j x * v) * unit. Then the tile joins those before it (mha_join):
  *
  *     row_sum = row_sum * kept + sum * share
  *     o       = o * kept + value * share

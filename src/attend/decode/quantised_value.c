@@ -1,16 +1,19 @@
-/* Values in integers (integer=all): quantised V as it lies, times the quantised values of the probabilities of a tile.
+/* Values in integers (integer=all): quantised V as it lies, times the quantised probabilities of a tile, four keys at a
+ * time by dot4.
  *
- *     value = (sum_j quantised[j] * v[j]) * unit         the sum is exact
+ *     value = (sum_j x[j] * v[j]) * unit            the sum is exact
  *     o     = o * kept + value * share              quantised_softmax.c says what these are
  *
- * A quantised value is as many planes of unsigned bytes as those of Q: high * 256 + low. Each plane is a row of the
- * register tile. A tile has at most MHA_INTEGER_KEYS keys, so that the sum of a plane is a whole number in f32, too.
+ * x is as many planes of unsigned bytes as those of Q: high * 256 + low. Each plane is a row of the register tile. A
+ * tile has at most MHA_INTEGER_KEYS keys, so that the sum of a plane is a whole number in f32, too.
  *
- * Values of int4 are multiplied as 16 times themselves, those in one half of the bytes after those in the other, and
- * the sums shifted back.
+ * int4 values are multiplied as 16 times themselves, those in one half of the bytes after those in the other, and the
+ * sums shifted back.
  *
  * dot4 wants the bytes of four keys side by side. Rows of V are interleaved for that within segments of 16 columns, as
- * unpack instructions do, and the columns of a finished sum are put in order. */
+ * unpack instructions do, and the columns of a finished sum are put in order:
+ *
+ *     V[j] … V[j+3]    [ c0 c1 c2 … ] x 4      ->      [ c0 of j, j+1, j+2, j+3 ][ c1 of j … ] … */
 #include "attend/decode/layout.h"
 #include "attend/around/merge.h"
 #include "nest/columns.h"

@@ -1,4 +1,5 @@
-/* Rows of a task of d-lanes: from Q, before the first key, to O, or to what a chunk leaves of them. */
+/* The rows of a task, before the first tile and after the last one: Q into scratch, and O / sum to memory; or what a
+ * chunk leaves of a row (maximum, sum, O), and the merging of these. */
 #include "attend/decode/layout.h"
 #include "attend/around/merge.h"
 #include "nest/columns.h"

@@ -1,8 +1,15 @@
-/* S = Q K^T for one tile: register tiles of score_keys keys by score_rows query rows, lanes along head_dim. The
- * lanes of their sums are added up at once, several sums together, while the next register tile multiplies.
+/* S = Q K^T for one tile, lanes along head_dim. A register tile is score_rows query rows by score_keys keys, a vector
+ * of sums each:
  *
- * A round is as many turns of the loop as there are lanes. Each turn takes keys of all streams. It leaves its scores
- * side by side, but those of a stream are wanted side by side: a round is transposed when it is complete. */
+ *               key 0              key 1
+ *     row 0   [ a a a a a a a ] [ a a a a a a a ]        a += Q[row][d…] * K[key][d…], a vector of columns at a time
+ *     row 1   [ a a a a a a a ] [ a a a a a a a ]
+ *
+ * Then the lanes of several sums are added up together, while the next register tile multiplies.
+ *
+ * With four streams of keys a round is as many iterations as there are lanes, each with keys of all streams. It leaves
+ * their scores side by side, but those of a stream are wanted side by side: a round is transposed when it is complete.
+ */
 #include "attend/decode/layout.h"
 #include "base/integers.h"
 #include "nest/columns.h"

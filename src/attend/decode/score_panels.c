@@ -1,9 +1,13 @@
-/* S = Q K^T for one tile of a cache in panels: lanes run along keys, as panels hold them, and an element of Q, or a
- * pair of them, is repeated in all lanes. So no lanes are added up: each score is summed serially along head_dim, as
- * q-lanes sums it.
+/* S = Q K^T for one tile of a cache in panels. Lanes run along keys, as panels hold them, and an element of Q, or a
+ * pair, is repeated in all lanes. So no lanes are added up: each score is summed serially along head_dim, as in
+ * prefill.
  *
- * A register tile is score_rows query rows by score_keys vectors of keys. Tiles begin with panels, and lanes divide a
- * panel, so a vector is of one panel. Vectors beyond the last key are the last one again. */
+ *               keys 0 … L-1       keys L … 2L-1
+ *     row 0   [ a a a a a a a ] [ a a a a a a a ]        a += Q[row][d] * K[d][keys]
+ *     row 1   [ a a a a a a a ] [ a a a a a a a ]             in all lanes  one vector of a panel
+ *
+ * A register tile is score_rows rows by score_keys vectors of keys. Tiles begin with panels, and lanes divide a panel,
+ * so a vector is of one panel. Vectors beyond the last key are the last one again. */
 #include "attend/decode/layout.h"
 
 typedef struct panel_tile {

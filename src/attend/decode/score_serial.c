@@ -1,5 +1,7 @@
-/* S = Q K^T for one tile with the bits of q-lanes: each score is summed serially along head_dim. Lanes run along keys,
- * and K is transposed on the way, 4 columns of `lanes` keys at a time. */
+/* S = Q K^T for one tile with the bits of prefill (reproducible): each score is summed serially along head_dim. Lanes
+ * run along keys, and K is transposed on the way, a quarter of a vector of columns of `lanes` keys at a time:
+ *
+ *     keys 0 … L-1    [ a a a a a a a ]        a += K[keys][d] * Q[row][d] in all lanes, for d = 0, 1, … */
 #include "attend/decode/layout.h"
 #include "nest/transpose.h"
 

@@ -1,5 +1,6 @@
-/* The softmax of one tile, row by row, lanes along keys: products become scores, hidden keys -inf, and then the
- * exponentials relative to the new maximum. Lanes beyond the last key hold -inf, and then 0. */
+/* The softmax of one tile, row by row, lanes along keys: products become scores, hidden ones -inf; then the
+ * exponentials relative to the new maximum take their place. Maximum and sum of a row are reduced over the lanes once
+ * for each tile. Lanes beyond the last key hold -inf, and then 0. */
 #include "attend/decode/layout.h"
 #include "base/integers.h"
 #include "nest/pairs.h"

@@ -1,5 +1,10 @@
 /* Keys that are read side by side. Prefetchers follow a few streams well if each is in pages of its own, and
- * neighbouring rows badly. So a tile is cut into a few equal parts, and each is read from its first key to its last. */
+ * neighbouring rows badly. So a tile is cut into a few equal parts, each read from its first key to its last:
+ *
+ *     tile      | stream 0      | stream 1      | stream 2      | stream 3      | rest |
+ *     read       0 4 8 …         1 5 9 …         2 6 10 …        3 7 11 …         then this, as one stream
+ *
+ * Where keys lie in pages, a stream is in one page. */
 #include "nest/columns.h"
 #include "nest/pairs.h"
 #include "attend/decode/layout.h"

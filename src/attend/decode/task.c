@@ -1,4 +1,12 @@
-/* The d-lanes strategy: tasks, chunks and tiles. */
+/* The loops of decoding, from the outside in:
+ *
+ *     for each sequence, KV head, chunk of keys, task of rows      in parallel
+ *       for each row                       Q into scratch; maximum, sum and O begin
+ *       for each tile of keys
+ *         scores, softmax, values          the wing, each for all rows
+ *       for each row                       O / sum to memory, or what the chunk leaves of it
+ *
+ * and, with several chunks, a second phase that merges them for each row. */
 #include "attend/decode/layout.h"
 #include "base/integers.h"
 #include "attend/decode/decode.h"

@@ -1,10 +1,18 @@
-/* O = O * factor + P V for one tile, with sums in registers: a register tile is the sums of value_rows query rows by
- * value_column_vectors vectors of columns, and the inner loop goes through the keys. So O is loaded and stored once for
- * a block of keys, where the other nest (value.c) does it for each value_keys keys; and a vector of V that is
- * converted is used for all rows. A turn has a key of each stream, so keys add up in the same order as there.
+/* O += P V for one tile, lanes along the columns of V, sums in registers: value_rows query rows by value_column_vectors
+ * vectors of columns. The loops, from the outside in:
  *
- * V is read by stripes of columns, which prefetchers do not follow. So a block is a few kilobytes, which the first
- * cache keeps from one stripe to the next, and each turn of one stream asks for the key's lines of the next block. */
+ *     for each block of keys                           a few kilobytes of V
+ *       for each value_rows rows, each strip of columns
+ *         load the sums of O
+ *         for each key of the block, one of each stream
+ *           sum[row][vector] += p[row][key] * V[key][vector]
+ *         store them
+ *
+ * So O is loaded and stored once for a block, where value_streams.c does it for each value_keys keys, and a vector of V
+ * that is converted serves all rows. Keys add up in the same order as there.
+ *
+ * V is read by strips of columns, which prefetchers do not follow. The first cache keeps a block from one strip to the
+ * next, and each iteration of one stream prefetches the key's lines of the next block. */
 #include "attend/decode/layout.h"
 #include "base/integers.h"
 #include "schedule/variant.h"

@@ -1,8 +1,9 @@
-/* O = O * factor + P V for one tile. A register tile is the probabilities of value_rows query rows and value_keys
- * keys, or pairs of keys. The inner loop goes through the columns of O and of those rows of V, value_column_vectors
- * vectors in a turn. The sums of this product stay in memory (those of product.h are in registers).
+/* O += P V for one tile, lanes along the columns of V, sums in memory. The loops, from the outside in:
  *
- * With one key of each stream at a time sums stay in registers: value_held.c.
+ *     for each value_keys keys, one of each stream     (or pairs of keys)
+ *       for each value_rows query rows                 their probabilities are in registers, in all lanes
+ *         for each vector of columns
+ *           O[row][columns] += p[row][key] * V[key][columns], for these keys
  *
  * So V is read along its rows, which prefetchers follow. Each row is of another stream; or, serially, of neighbouring
  * keys. O stays in the first cache. */

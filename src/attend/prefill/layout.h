@@ -1,5 +1,16 @@
-/* The q-lanes strategy, for prefill: vector lanes run along query rows, so that the softmax is lane-wise and K and V
- * are read as broadcast scalars, as they lie.
+/* Prefill: attention with many query rows. Vector lanes run along query rows, so the softmax of a row needs no sum over
+ * lanes, and K and V are read as they lie, one number at a time that is repeated in all lanes.
+ *
+ *     S^T = K Q^T                  a register tile: score_keys by score_row_vectors accumulators
+ *
+ *               rows 0 … L-1     rows L … 2L-1
+ *     key 0   [ a a a a a a a ] [ a a a a a a a ]        a += K[key][d] * Q^T[d][row], for d = 0, 1, …
+ *     key 1   [ a a a a a a a ] [ a a a a a a a ]            one number   one vector
+ *     key 2   [ a a a a a a a ] [ a a a a a a a ]            in all lanes of rows
+ *
+ *     P^T = exp(S^T - max)         in place, lane by lane: maximum, sum and factor of a row are lanes as well
+ *     O^T = O^T * factor + V^T P^T the same picture with columns of V in the place of keys
+ *     O   = O^T / sum              transposed at the end
  *
  *   row     one query row of one KV head; a sequence has seq_q * group of them, the heads of a group interleaved (row r
  *           is query r / group of head r % group), so that neighbours see nearly the same keys
@@ -9,18 +20,19 @@
  *           stripe end at once
  *   tile    the keys from t * kv_tile on, kv_tile of them or as many as there are
  *
- * For each tile and stripe of a task: S^T = K Q^T with the running maximum (score.c), P = exp(S - max) and
- * the rescaling factor (softmax.c), O^T = O^T * factor + V^T P^T (value.c); at the end O^T / sum is
- * transposed into place (rows.c). Where nothing is hidden, O = P V is computed as it lies instead, with
- * wide vectors always, with others if the keys are one tile (value_rows.c): the same order of arithmetic, and the
- * same bits. Rows beyond the last are clamped to it: they compute and write the same bits again. The last register tile
- * of scores begins earlier where that lets it end at the last key (mha_variant.score_tiles_overlap). Elsewhere its keys
- * beyond the last are clamped, and nothing after the scores looks at them. Hidden keys are in mask.c.
+ * Each step has a few nests, of which task.c picks one (ql_wing):
  *
- * A vector of rows is computed whole, so one row after the last whole vector would cost as much as all of that. The
- * scores of a few such rows are sums over lanes that run along the columns instead (mha_variant.rest_rows). All else of
- * them is as it is of other rows. In short problems those of all rows may be (mha_variant.scores_by_columns): Q is not
- * transposed then, and on the diagonal of a causal square what is hidden is not multiplied.
+ *   scores   score.c              as above
+ *            score_columns.c      lanes run along the columns of Q and K, and Q is not transposed: for rows that fill
+ *                                 no vector, or all of them (mha_variant.rest_rows, .scores_by_columns)
+ *            score_quantised.c    in integers (integer=scores)
+ *   softmax  softmax.c, softmax_pairs.c
+ *   values   value.c              as above
+ *            value_rows.c         O = P V, lanes along the columns of V: the same order of arithmetic, the same bits
+ *
+ * Rows beyond the last are clamped to it: they compute and write the same bits again. The last register tile of scores
+ * begins earlier where that lets it end at the last key (mha_variant.score_tiles_overlap). Elsewhere its keys beyond
+ * the last are clamped, and nothing after the scores looks at them. mask.c has the hidden keys.
  *
  * The order of all arithmetic, for tiles t = 0, 1, …, keys j of a tile and columns d. `reproducible` promises it, so
  * that other kernels give the same bits of a row:
@@ -34,7 +46,7 @@
  * - output: tile o[d] = 0; tile o[d] = madd(v[j][d], w, tile o[d]) for each j in order, w being p[j], times mha_v_scale
  *   if there is one. o[d] begins with 0.
  * - from tile to tile, for the sum and for o[d] alike: mha_sum_add(sum, factor, tile sum), and mha_sum_total at the
- * end. Tiles have a fixed length, so these are partial sums of a fixed length, counted from the sequence's first key.
+ *   end. Tiles have a fixed length, so these are partial sums of a fixed length, counted from the sequence's first key.
  * - with prob_mod, base and sum are those of all keys, and w is prob_mod of p[j] * inverse, 0 where hidden, times
  *   mha_v_scale; at the end 1 takes the place of inverse (prob_mod.c).
  * - end: inverse = 1 / sum, or 0 if sum is 0; out[d] = madd(o[d], inverse, 0); lse = mha_log_sum(max, sum).
@@ -42,11 +54,8 @@
  * A hidden key, or a whole tile of them, may be left out: p is 0 there. Adding 0 changes only the sign of an o[d] that
  * is 0, and the last addition of 0 makes that sign the same again.
  *
- * By pairs of bf16 (mha_attends_by_pairs) each product is a dot2: of columns 2d and 2d + 1 in the scores, of keys 2i
- * and 2i + 1 of the tile in the values. A key beyond the last one counts as 0. Q^T, P^T and V lie in pairs for it:
- * pack2 makes P^T of the exponentials (softmax_pairs.c) unless they are bf16 at once (exp_pairs.c), and a tile
- * of V is interleaved in scratch (tile_copy.c).
- */
+ * By pairs of bf16 (mha_variant.by_pairs) each product is a dot2: of columns 2d and 2d + 1 in the scores, of keys 2i
+ * and 2i + 1 of the tile in the values. A key beyond the last one counts as 0. Q^T, P^T and V lie in pairs for it. */
 #ifndef ATTUNE_ATTEND_PREFILL_LAYOUT_H
 #define ATTUNE_ATTEND_PREFILL_LAYOUT_H
 

@@ -1,8 +1,16 @@
-/* Hidden keys. Causality, windows and key lengths are intervals (shared/sight.h): tiles and register tiles outside the
- * sight of a task's or stripe's rows are not computed, and those inside the sight of all of them compare nothing.
+/* Hidden keys, at three levels. Causality, windows and key lengths are intervals (shared/sight.h), and so is what the
+ * table of mask_mod says (shared/mask_table.h):
+ *
+ *     keys of a tile    |- - - -|=========|xxxxxxxxxxx|=========|- - - -|
+ *     seen by             no row    some rows   all rows    some rows   no row        of the stripe
+ *                         left out  compared    computed    compared    left out
+ *
+ *   task           tiles that no row sees are not visited
+ *   stripe         register tiles that none of its rows sees are not computed
+ *   register tile  rows compare, unless all of them see all of its keys
+ *
  * attn_mask and attn_bias vary along the lanes: a tile's part of them is brought into scratch for each stripe,
- * transposed unless rows or keys are alike. What mask_mod hides of a tile is in a table of intervals
- * (shared/mask_table.h), which are skipped and compared like those of positions; without the table each score asks. */
+ * transposed unless rows or keys are alike. Without a table each score evaluates mask_mod. */
 #include "attend/shared/mask_table.h"
 #include "attend/prefill/layout.h"
 

@@ -1,12 +1,13 @@
-/* Prefetch of the next head (task_prefetch=head), a few lines in each register tile of scores: its K and V, its Q, and
+/* Prefetches the next head (task_prefetch=head), a few lines with each register tile of scores: its K and V, its Q, and
  * the lines of O that its tasks will write; of long heads Q and O of the next stripe instead. A CPU's prefetchers begin
  * anew with each head and are late for short ones.
  *
- * The lines of a few keys are shared out among the stripes, and those of a stripe's rows among the register tiles. A
- * task of the same head finds them in the cache, so it does not matter which of the head's tasks asks. Where lengths
- * are known at run time only, the shares are those of the usual length. Lines beyond the last row touch nothing.
+ * Who prefetches what: the lines of a few keys are shared out among the stripes, and those of a stripe's rows among the
+ * register tiles. A task of the same head finds them in the cache, so it does not matter which of the head's tasks
+ * prefetches. Where lengths are known at run time only, the shares are those of the usual length. Lines beyond the last
+ * row touch nothing.
  *
- * Where stripes see a part of the keys only, a task begins with asking for Q and O of the next one. By pairs, loading Q
+ * Where stripes see a part of the keys only, a task begins by prefetching Q and O of the next one. By pairs, loading Q
  * does so. */
 #include "attend/prefill/layout.h"
 

@@ -1,7 +1,7 @@
-/* prob_mod: what the values are multiplied by is a function of each probability, which needs the sum of all keys first.
- * If the keys are one tile (at_once), its softmax has that sum. Else the tiles are visited twice: for maximum and sum,
- * and again for the values, with the same scores. Scores of hidden keys are -infinity, but so may others be, of which
- * prob_mod is asked; so who is hidden is asked anew. */
+/* prob_mod: the values are multiplied by a function of each probability, which needs the sum of all keys first. If the
+ * keys are one tile, its softmax has that sum. Else the tiles are visited twice: for maximum and sum, and again for the
+ * values, with the same scores. A score of -infinity may be that of a hidden key or of a visible one, for which
+ * prob_mod is evaluated; so the second pass asks again which keys are hidden. */
 #include "attend/prefill/layout.h"
 
 #include <math.h>

@@ -1,3 +1,5 @@
+/* The two phases of quantised_keys.h: the mean key of each sequence and KV head, in the first; rows of K less the mean,
+ * as i8 with a scale and the start of their sums, in the second. */
 #include "attend/prefill/quantised_keys.h"
 
 #include "base/integers.h"

@@ -1,6 +1,12 @@
-/* The rows of a task: their first maximum and sums, Q transposed into scratch, and O transposed back. Both go by
- * `lanes` rows and a few columns at a time. Where the step does not divide the columns, the last one overlaps the one
- * before. Heads narrower than that are copied one element at a time. */
+/* The rows of a task, before the first tile and after the last one: Q becomes Q^T in scratch, O^T / sum becomes O in
+ * memory.
+ *
+ *     memory    row 0  [ d0 d1 d2 d3 … ]              scratch   d0  [ row 0  row 1  … ]
+ *               row 1  [ d0 d1 d2 d3 … ]     <->                d1  [ row 0  row 1  … ]
+ *               …                                               …
+ *
+ * Both go by `lanes` rows and a quarter of as many columns at a time (transposed_rows.c). Where the step does not
+ * divide the columns, the last one overlaps the one before. Narrower heads are copied one element at a time. */
 #include "attend/prefill/layout.h"
 
 #include <math.h>

@@ -1,6 +1,13 @@
-/* S^T = K Q^T for one tile and stripe: register tiles of score_keys keys by score_row_vectors vectors of query rows.
- * If there are keys beyond the last one, they repeat it, and where all rows see that, so do their scores: the maximum
- * is right. */
+/* S^T = K Q^T for one tile and stripe. A register tile is score_keys keys by score_row_vectors vectors of query rows,
+ * in accumulators; the loop over the columns of K is inside. Before a register tile is stored, its products become
+ * scores (scale, soft cap, ALiBi, bias, score_mod), hidden ones -inf, and the maximum of each row is taken:
+ *
+ *     for each register tile of keys
+ *       multiply                   one of three (ql_products): by rows here, by columns, in integers
+ *       score                      in registers
+ *       hide, store, maximum       compares only where the visible range of a row begins or ends in the register tile
+ *
+ * Keys beyond the last one repeat it, and where all rows see it, so do their scores: the maximum is right. */
 #include "attend/prefill/score_tile.h"
 #include "base/integers.h"
 

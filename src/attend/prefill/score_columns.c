@@ -1,5 +1,11 @@
-/* Scores with lanes along the columns of Q and K: of each row and key a sum over the lanes of a vector. Q is not
- * transposed for them, and rows need not fill a vector. */
+/* Scores whose lanes run along the columns of Q and K: each product of a row and a key is a vector whose lanes are
+ * added up, several together. Q is not transposed, and rows need not fill a vector.
+ *
+ *     sums     Q[r][d…]  *  K[j][d…]             one vector for each row r and key j
+ *     few      up to 3 rows: those of a row and up to 8 keys are added up together, so lanes become keys
+ *     many     more rows: those of a key and all rows, so lanes become rows, as scores are stored
+ *
+ * On the diagonal of a causal square, row r sees the first r + 1 keys: products of hidden keys are left out. */
 #include "attend/prefill/score_tile.h"
 #include "base/integers.h"
 

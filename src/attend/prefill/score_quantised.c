@@ -1,10 +1,11 @@
-/* Scores in integers of K that is not quantised: rows of Q, in lanes, times those of K, both quantised
- * (quantised_keys.h).
+/* Scores in integers (integer=scores) of K that is not quantised: rows of Q are quantised here, K in a phase before
+ * (quantised_keys.h), and dot4 multiplies four columns of both at once.
+ *
+ *     Q^T     [ d0-d3 of row 0 ][ d0-d3 of row 1 ] …          i8, a lane holds four columns of a row
+ *     K[j]    [ d0-d3 ] in all lanes
  *
  *     score = dot * scale of the key * scale of the row + q · mean        the last product and the sum by mha_madd;
- *                                                                         + 0 for a key that keeps its mean
- *
- * A lane of Q^T holds four columns of a row. */
+ *                                                                         + 0 for a key that keeps its mean */
 #include "attend/prefill/quantised_keys.h"
 #include "attend/prefill/score_tile.h"
 #include "base/integers.h"

@@ -1,5 +1,6 @@
-/* The softmax of one tile and stripe, one vector of query rows at a time: a register tile would save nothing here, and
- * the code for exp2 is long. */
+/* The softmax of one tile and stripe: P = exp(S - max) in place, one vector of query rows after the other, key by key.
+ * Lanes are rows, so nothing is added up over lanes. A register tile would save nothing here, and the code of exp2 is
+ * long. */
 #include "attend/prefill/layout.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
-/* Probabilities that are an output, where the keys are one tile (mha_values_at_once(c->v)): they are in scratch
- * already, and need but be divided by their sum and transposed. As in rows.c, a few keys at a time, and one
- * where there are fewer. */
+/* The output of probabilities, where the keys are one tile: P is in scratch already, and is divided by its sum and
+ * transposed into place, a few keys at a time as in rows.c. Otherwise a phase of its own computes them again
+ * (around/probabilities.h). */
 #include "attend/prefill/layout.h"
 
 static const ir_expr *quotient(const q_lanes *c, const ir_expr *v, const ir_expr *key, const ir_expr *inverse) {

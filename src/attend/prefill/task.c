@@ -1,4 +1,13 @@
-/* The loops of prefill: tasks, tiles of keys, stripes of rows. */
+/* The loops of prefill, from the outside in:
+ *
+ *     for each sequence, KV head, task        in parallel
+ *       for each stripe                       Q^T into scratch; maximum, sum and O begin
+ *       for each tile of keys                 K and V of the tile into scratch, where that pays
+ *         for each stripe
+ *           scores, softmax, values           the wing
+ *       for each stripe                       O / sum to memory
+ *
+ * So K and V of a tile serve all stripes of a task while they are in the cache. */
 #include "attend/prefill/layout.h"
 #include "attend/prefill/prefill.h"
 #include "base/integers.h"

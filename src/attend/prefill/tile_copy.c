@@ -1,5 +1,9 @@
-/* K and V of a tile in scratch, as the products read them, once for all stripes of the task: converted to the element
- * of the arithmetic, a vector at a time; or, where products are of pairs, in pairs, if these are not there already. */
+/* K and V of a tile in scratch, as the products read them, once for all stripes of the task:
+ *
+ *     numbers of another type   widened to the type of the arithmetic, a vector at a time
+ *     pairs of bf16             V[j] and V[j + 1] interleaved:  [ V[j][0] V[j+1][0] ][ V[j][1] V[j+1][1] ] …
+ *
+ * Not where they lie so already, or where the schedule reads them as they lie. */
 #include "attend/prefill/layout.h"
 #include "attend/prefill/value_pairs.h"
 

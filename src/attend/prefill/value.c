@@ -1,7 +1,12 @@
-/* O^T = O^T * factor + V^T P^T for one tile and stripe: register tiles of value_columns columns of V by
- * value_row_vectors vectors of query rows. V^T P^T is summed in the order of the keys, from 0 on, and then added to
- * O^T: one serial sum over all tiles would be wrong by one rounding for each key. The last columns, if value_columns
- * does not divide their number, get a smaller register tile: unlike scores, sums cannot be computed twice. */
+/* O^T = O^T * factor + V^T P^T for one tile and stripe, lanes along query rows.
+ *
+ *                 rows 0 … L-1     rows L … 2L-1
+ *     column 0  [ a a a a a a a ] [ a a a a a a a ]        a += V[j][column] * P^T[j][row], for keys j of the tile
+ *     column 1  [ a a a a a a a ] [ a a a a a a a ]             in all lanes    one vector
+ *
+ * A register tile is value_columns columns by value_row_vectors vectors of rows. It is summed from 0 on and added to
+ * O^T afterwards: one serial sum over all tiles would be wrong by one rounding for each key. Columns that are left over
+ * get a smaller register tile: unlike scores, sums cannot be computed twice. */
 #include "attend/prefill/layout.h"
 
 /* A register tile: columns of V by value_row_vectors vectors of query rows. */

@@ -1,3 +1,9 @@
+/* V in pairs of keys, as dot2 multiplies it:
+ *
+ *     V[j]    [ a0 a1 a2 … ]
+ *     V[j+1]  [ b0 b1 b2 … ]      ->      [ a0 b0 a1 b1 a2 b2 … ]      a row of twice as many columns
+ *
+ * of a tile, or in a phase of its own of all of V (kv_copy=once). */
 #include "attend/prefill/value_pairs.h"
 #include "nest/pairs.h"
 

@@ -1,10 +1,16 @@
-/* O = P V by register tiles of query rows by vectors of columns, as O and V lie. Nothing is transposed, and no lane is
+/* O = P V for one tile and stripe, lanes along the columns of V, as O and V lie: nothing is transposed, and no lane is
  * wasted on rows beyond the last.
  *
- * If the keys are one tile (at_once), its sums are the result: nothing is cleared, kept or rescaled. Else the sums of
- * the rows are kept in c->o from tile to tile, and divided at the end.
+ *                columns 0 … L-1   columns L … 2L-1
+ *     row 0    [ a a a a a a a ] [ a a a a a a a ]         a += P[row][j] * V[j][column], for keys j of the tile
+ *     row 1    [ a a a a a a a ] [ a a a a a a a ]              in all lanes   one vector
  *
- * The order of the arithmetic is that of value.c, by pairs of bf16 as well: then V is ql_pair_at. */
+ * The loops, from the outside in: strips of columns, register tiles of rows, keys. If the keys are one tile its sums
+ * are the result: they are divided and stored at once. Else O is kept in scratch from tile to tile, and divided at the
+ * end.
+ *
+ * The order of the arithmetic is that of value.c, and so are the bits; of pairs of bf16 as well, whose V is ql_pair_at.
+ */
 #include "base/integers.h"
 #include "problem/problem.h"
 #include "problem/problem_sight.h"

@@ -1,4 +1,4 @@
-/* Entries of the batch. Everything folds to constants where the problem is static and dense. */
+/* Sequences of the batch. Everything folds to constants where the problem is static and dense. */
 #include "attend/shared/sequence.h"
 #include "nest/transpose.h"
 
