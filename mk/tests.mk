@@ -64,6 +64,8 @@ WITH_LLVM = $(addprefix test_,block block_decoding codegen codegen_cut d_lanes g
 	q_lanes tiles tune_faults)
 
 $(foreach source,$(TEST_SRC),$(eval $(BUILD)/tests/$(basename $(notdir $(source))): $(call obj,$(source))))
+# Adapters are no part of an archive.
+$(BUILD)/tests/test_adapter_plans: $(call obj,$(COMMON_SRC))
 $(TESTS): $(BUILD)/tests/%: $(TEST_ARCHIVES)
 	@mkdir -p $(@D)
 	$(call say,link $@)

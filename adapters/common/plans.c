@@ -48,7 +48,7 @@ static attune_status describe(const common_plans *all, const plan_key *key, comm
     return ATTUNE_OK;
 }
 
-/* attune's context and its plan; the reason of a failure is in p. */
+/* The problem and its plan; the reason of a failure is in p. */
 static void fill(const common_plans *all, const plan_key *key, common_plan *p) {
     attune_plan_options options = ATTUNE_PLAN_OPTIONS_INIT;
     if (common_engine.repeats) options.repeats = common_engine.repeats;
