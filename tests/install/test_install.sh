@@ -53,10 +53,12 @@ export PKG_CONFIG_PATH=$prefix/lib/pkgconfig
 [ "$(pkg-config --modversion attune)" = "$(sed -n 's/.*VERSION_STRING "\(.*\)"/\1/p' include/attune.h)" ]
 report $? "pkg-config knows the version"
 
-for example in embed decode encoder decoder cross layers matmul layer_norm; do
+for example in serving embed decode encoder decoder cross layers matmul layer_norm; do
+    openmp=
+    [ $example != serving ] || openmp=-fopenmp
     # shellcheck disable=SC2046 # its words are separate arguments
-    ${CC:-cc} -std=gnu11 -Wall -Wextra -Werror examples/$example.c $(pkg-config --cflags --libs attune) -pthread -lm \
-        -o "$prefix/$example"
+    ${CC:-cc} -std=gnu11 -Wall -Wextra -Werror $openmp examples/$example.c $(pkg-config --cflags --libs attune) \
+        -pthread -lm -o "$prefix/$example"
     report $? "$example.c builds against the installed library"
     LD_LIBRARY_PATH=$prefix/lib "$prefix/$example"
     report $? "$example runs"
