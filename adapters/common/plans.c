@@ -24,10 +24,23 @@ static uint64_t hash_of(const char *bytes, size_t length) {
     return sum;
 }
 
-static bool is_of(const common_link *entry, const void *wanted) {
-    const common_plan *const p = (const common_plan *)entry;
-    const plan_key *const key = wanted;
-    return p->hash == key->hash && p->length == key->length && !memcmp(p->key, key->bytes, key->length);
+typedef _Atomic(common_plan *) plan_list;
+
+static common_plan *look(common_plan *p, const plan_key *key) {
+    while (p && (p->hash != key->hash || p->length != key->length || memcmp(p->key, key->bytes, key->length)))
+        p = p->next;
+    return p;
+}
+
+/* Adds a plan, which has this key. If another thread has added one in the meantime, that one is returned instead. */
+static common_plan *add(plan_list *list, common_plan *p, const plan_key *key) {
+    common_plan *first = atomic_load_explicit(list, memory_order_acquire);
+    do {
+        common_plan *const other = look(first, key);
+        if (other) return other;
+        p->next = first;
+    } while (!atomic_compare_exchange_weak_explicit(list, &first, p, memory_order_acq_rel, memory_order_acquire));
+    return p;
 }
 
 /* Without a plan it leaves attune_last_message() as it is. */
@@ -76,14 +89,14 @@ static common_plan *make(const common_plans *all, const plan_key *key, attune_st
 }
 
 /* Two threads may make one plan at once; the later one is freed. A full table keeps no more. */
-static common_plan *keep(common_plans *all, common_list *bucket, const plan_key *key, common_plan *p) {
+static common_plan *keep(common_plans *all, plan_list *bucket, const plan_key *key, common_plan *p) {
     if (p->status && !is_refusal(p->status)) return p;
     if (atomic_fetch_add(&all->count, 1) >= common_engine.max_plans) {
         atomic_fetch_sub(&all->count, 1);
         return p;
     }
     p->is_kept = true;
-    common_plan *const kept = (common_plan *)common_add(bucket, &p->link, is_of, key);
+    common_plan *const kept = add(bucket, p, key);
     if (kept != p) {
         atomic_fetch_sub(&all->count, 1);
         discard(p);
@@ -105,8 +118,8 @@ static bool is_full(const common_plans *all) {
 }
 
 static common_plan *find(common_plans *all, const plan_key *key, attune_status *status, const char **message) {
-    common_list *const bucket = &all->buckets[key->hash % COMMON_BUCKETS];
-    common_plan *p = (common_plan *)common_find(bucket, is_of, key);
+    plan_list *const bucket = &all->buckets[key->hash % COMMON_BUCKETS];
+    common_plan *p = look(atomic_load_explicit(bucket, memory_order_acquire), key);
     if (p) return judge(p, status, message);
     if (is_full(all)) {
         *status = ATTUNE_UNSUPPORTED;
@@ -144,8 +157,8 @@ void common_plan_release(common_plan *p) {
 
 void common_plans_free(common_plans *all) {
     for (int i = 0; i < COMMON_BUCKETS; i++)
-        for (common_plan *p = (common_plan *)atomic_load(&all->buckets[i]), *next; p; p = next) {
-            next = (common_plan *)p->link.next;
+        for (common_plan *p = atomic_load(&all->buckets[i]), *next; p; p = next) {
+            next = p->next;
             discard(p);
         }
 }

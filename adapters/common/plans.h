@@ -5,12 +5,13 @@
 
 #include "attune.h"
 #include "kind.h"
-#include "list.h"
+
+#include <stdatomic.h>
 
 /* A plan, and what calls start from. Only the table writes it. */
 typedef struct common_plan {
-    common_link link; /* first */
-    uint64_t hash;    /* of the key */
+    struct common_plan *next; /* of the bucket */
+    uint64_t hash;            /* of the key */
     size_t length;
     attune_context *context;
     attune_plan *plan;          /* NULL: attune refuses the problem, as `status` and `message` say */
@@ -27,9 +28,9 @@ enum { COMMON_BUCKETS = 256 };
 /* The plans of one engine or of one node. All zeros is an empty table; in static storage it is never freed. Its keys
  * are all of one type. */
 typedef struct common_plans {
-    attune_context *context;         /* NULL: common_context */
-    const attune_problem *functions; /* see common_describe */
-    common_list buckets[COMMON_BUCKETS];
+    attune_context *context;                        /* NULL: common_context */
+    const attune_problem *functions;                /* see common_describe */
+    _Atomic(common_plan *) buckets[COMMON_BUCKETS]; /* lists that only grow, at the front */
     atomic_uint count;
 } common_plans;
 

@@ -17,7 +17,7 @@ bool attention_is_default_scale(double scale, int32_t head_dim);
 bool attention_mask_of(const torch_view *view, const int64_t sizes[4], common_mask *mask, int64_t strides[4]);
 
 /* Allocates lse, [batch, heads, rows] in the layout [batch, rows, heads] of stock PyTorch, and sets the argument. False
- * if there is no memory. attention_lse_stride: its innermost stride, for the key; of one row it may be any. */
+ * if there is no memory. attention_lse_stride: its innermost stride, for the kind of call; of one row it may be any. */
 bool attention_make_lse(const int64_t sizes[3], attune_dtype dtype, torch_tensor *lse, attune_arguments *a);
 static inline int64_t attention_lse_stride(int64_t heads, int64_t rows) { return rows == 1 ? 1 : heads; }
 

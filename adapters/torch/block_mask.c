@@ -79,7 +79,7 @@ static const char *row_of(const shape *s, int64_t b, int64_t h, int64_t i) {
 
 /* What is common to all rows of a mask: each fits one of the two, or both. */
 typedef struct pattern {
-    bool is_prefix; /* query i of entry b sees the keys before lengths[b] */
+    bool is_prefix; /* query i of sequence b sees the keys before lengths[b] */
     bool is_causal; /* it sees those up to its own, too */
     bool has_empty_row;
 } pattern;
@@ -98,7 +98,7 @@ static int64_t read_matrix(const shape *s, int64_t b, int64_t h, pattern *p) {
     return length;
 }
 
-/* False if the mask is neither a prefix nor causal for all entries and heads alike. */
+/* False if the mask is neither a prefix nor causal for all sequences and heads alike. */
 static bool read_pattern(const shape *s, int32_t *lengths, pattern *p) {
     *p = (pattern){.is_prefix = true, .is_causal = true};
     const int64_t heads = s->strides[1] ? s->sizes[1] : 1;

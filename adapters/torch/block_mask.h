@@ -7,7 +7,7 @@
 /* Elements other than zero hide a key, whatever their type: PyTorch converts the mask to bool. */
 typedef enum block_mask_kind {
     BLOCK_MASK_NONE = 0, /* nothing is hidden */
-    BLOCK_MASK_LENGTHS,  /* each batch entry sees its first keys: lengths */
+    BLOCK_MASK_LENGTHS,  /* each sequence attends to its first keys: lengths */
     BLOCK_MASK_KEEP,     /* anything else: keep */
     BLOCK_MASK_EMPTY,    /* some query sees no key. PyTorch's fast path gives NaN there */
     BLOCK_MASK_FOREIGN,  /* a type or a shape that does not belong here */
@@ -17,7 +17,7 @@ typedef enum block_mask_kind {
 typedef struct block_mask {
     block_mask_kind kind;
     bool is_causal;         /* besides: a query sees no key after its own position. Not with KEEP */
-    bool per_batch;         /* `keep` has an entry for each of the batch, otherwise one */
+    bool per_batch;         /* `keep` has one for each sequence, otherwise one */
     bool per_head, per_row; /* the same for heads and queries */
     int32_t *lengths;       /* [batch] */
     uint8_t *keep;          /* [batch or 1, heads or 1, queries or 1, keys]: 1 is seen */

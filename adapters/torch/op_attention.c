@@ -81,7 +81,7 @@ static bool bind_lengths(op_call *call, const torch_view *kv_lens) {
     return true;
 }
 
-/* A mask has as many columns as the longest entry has keys, or as the cache has room for. */
+/* A mask has as many columns as the longest sequence has keys, or as the cache has room for. */
 static bool bind_mask(op_call *call, torch_view *mask, int64_t capacity) {
     const int last = mask->rank - 1;
     if (last >= 0 && mask->sizes[last] == capacity && capacity > 1) mask->sizes[last] = call->keys;

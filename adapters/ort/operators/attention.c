@@ -82,7 +82,7 @@ static bool set_lengths(attention *a) {
     const tensor *const lengths = &a->in[NONPAD_KV_SEQLEN];
     if (!lengths->is_given) return call_set_positions(c, a->past);
     if (!call_expect(c, "nonpad_kv_seqlen", lengths, 1, c->q.dims)) return false;
-    c->key.bottom_right = 1;
+    c->kind.bottom_right = 1;
     return (c->kv_lens = call_indices(c, "nonpad_kv_seqlen", lengths, c->q.dims[0], 0, c->keys));
 }
 
@@ -168,7 +168,7 @@ static bool make_outputs(attention *a) {
     if (c->n->spec.wants_weights) {
         const int64_t dims[4] = {c->q.dims[0], c->q.dims[1], c->q.dims[2], c->keys};
         if (!call_output(c, 3, 4, dims, &c->weights)) return false;
-        if (c->weights) c->key.weights_mode = (uint8_t)(ATTUNE_WEIGHTS_SCALED + c->n->spec.attributes.weights_mode);
+        if (c->weights) c->kind.weights_mode = (uint8_t)(ATTUNE_WEIGHTS_SCALED + c->n->spec.attributes.weights_mode);
     }
     return (!(key || a->past) || call_gather(c, &a->in[PAST_KEY], key, &c->k)) &&
            (!(value || a->past) || call_gather(c, &a->in[PAST_VALUE], value, &c->v));

@@ -74,10 +74,10 @@ void block_free(block *b) {
 
 const void *block_packed(const block *b) { return b->packed; }
 
-void block_key(const block *b, common_kind *key) {
-    key->embed_dim = (int32_t)b->shape.width;
-    key->num_heads = (int32_t)b->shape.num_heads;
-    key->out_dim = (int32_t)b->shape.out_width;
+void block_kind(const block *b, common_kind *kind) {
+    kind->embed_dim = (int32_t)b->shape.width;
+    kind->num_heads = (int32_t)b->shape.num_heads;
+    kind->out_dim = (int32_t)b->shape.out_width;
 }
 
 const block_shape *block_shape_of(const block *b) { return &b->shape; }

@@ -28,7 +28,7 @@ void block_free(block *b);
 const void *block_packed(const block *b);
 const block_shape *block_shape_of(const block *b);
 
-/* Sets the fields of the key that are a block's. */
-void block_key(const block *b, common_kind *key);
+/* Sets the fields of a kind of call that are a block's. */
+void block_kind(const block *b, common_kind *kind);
 
 #endif

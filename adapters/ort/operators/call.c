@@ -16,12 +16,12 @@ void call_begin(call *c, node *n, ort_kernel_context *context) {
     c->context = context;
     c->place = (ort_place){.api = n->api, .context = context};
     c->code = ORT_INVALID_ARGUMENT;
-    c->key.scale = isnan(a->scale) ? ATTUNE_DEFAULT_SCALE : (double)a->scale;
-    c->key.soft_cap = (double)a->soft_cap;
-    c->key.window_left = a->window_left;
-    c->key.window_right = a->window_right;
-    c->key.is_causal = a->is_causal != 0;
-    c->key.is_f64 = a->precision == ORT_DOUBLE;
+    c->kind.scale = isnan(a->scale) ? ATTUNE_DEFAULT_SCALE : (double)a->scale;
+    c->kind.soft_cap = (double)a->soft_cap;
+    c->kind.window_left = a->window_left;
+    c->kind.window_right = a->window_right;
+    c->kind.is_causal = a->is_causal != 0;
+    c->kind.is_f64 = a->precision == ORT_DOUBLE;
 }
 
 void call_free(call *c) {
@@ -264,7 +264,7 @@ bool call_set_positions(call *c, int64_t past) {
     /* With as many new keys as queries the queries are the last ones. Lengths count for padding only. */
     if (!past) return true;
     if (c->k.dims[2] == c->q.dims[2] && !c->kv_lens) {
-        c->key.bottom_right = 1;
+        c->kind.bottom_right = 1;
         return true;
     }
     int32_t *const offsets = call_scratch(c, (size_t)c->q.dims[0] * sizeof *offsets);
@@ -275,34 +275,34 @@ bool call_set_positions(call *c, int64_t past) {
 
 /* ---- Running ---- */
 
-static common_mask kind_of(const call *c, const call_mask *mask) {
+static common_mask mask_of(const call *c, const call_mask *mask) {
     return (common_mask){.dtype = (uint8_t)mask->dtype,
                          .rows = mask->strides[2] != 0,
                          .columns = mask->strides[3] != 0,
                          .is_short = mask->columns < c->keys};
 }
 
-static bool complete_key(call *c) {
-    common_kind *const key = &c->key;
+static bool complete_kind(call *c) {
+    common_kind *const kind = &c->kind;
     const int64_t *const q = c->q.dims;
     if (q[3] < 1 || q[3] > INT32_MAX || c->v.dims[3] < 1 || c->v.dims[3] > INT32_MAX || c->k.dims[1] < 1 ||
         q[1] % c->k.dims[1] || q[1] > INT32_MAX)
         return call_fail(c, "%lld heads of %lld columns over %lld heads of %lld columns cannot be computed",
                          (long long)q[1], (long long)q[3], (long long)c->k.dims[1], (long long)c->v.dims[3]);
-    key->head_dim = (int32_t)q[3];
-    key->head_dim_v = (int32_t)c->v.dims[3];
-    key->group = (int32_t)(q[1] / c->k.dims[1]);
-    key->dtype = key->k_dtype = (uint8_t)c->q.dtype;
-    key->v_dtype = (uint8_t)c->v.dtype;
-    key->has_kv_lens = c->kv_lens != NULL;
-    key->has_causal_offsets = c->causal_offsets != NULL;
-    key->has_position_ids = c->position_ids != NULL;
-    key->has_sinks = c->sinks != NULL;
-    key->appends = c->k_cache.data != NULL;
-    key->appends_one = key->appends && c->k.dims[2] == 1;
-    key->mask = kind_of(c, &c->mask);
-    key->bias = kind_of(c, &c->bias);
-    if (c->n->block) block_key(c->n->block, key);
+    kind->head_dim = (int32_t)q[3];
+    kind->head_dim_v = (int32_t)c->v.dims[3];
+    kind->group = (int32_t)(q[1] / c->k.dims[1]);
+    kind->dtype = kind->k_dtype = (uint8_t)c->q.dtype;
+    kind->v_dtype = (uint8_t)c->v.dtype;
+    kind->has_kv_lens = c->kv_lens != NULL;
+    kind->has_causal_offsets = c->causal_offsets != NULL;
+    kind->has_position_ids = c->position_ids != NULL;
+    kind->has_sinks = c->sinks != NULL;
+    kind->appends = c->k_cache.data != NULL;
+    kind->appends_one = kind->appends && c->k.dims[2] == 1;
+    kind->mask = mask_of(c, &c->mask);
+    kind->bias = mask_of(c, &c->bias);
+    if (c->n->block) block_kind(c->n->block, kind);
     return true;
 }
 
@@ -311,13 +311,13 @@ static void set_tensors(const call *c, attune_arguments *a) {
         a->x = c->x;
         a->packed_weights = block_packed(c->n->block);
     }
-    const heads *const k = c->key.appends ? &c->k_cache : &c->k, *const v = c->key.appends ? &c->v_cache : &c->v;
+    const heads *const k = c->kind.appends ? &c->k_cache : &c->k, *const v = c->kind.appends ? &c->v_cache : &c->v;
     a->q = c->q.data, a->k = k->data, a->v = v->data, a->out = c->out.data;
     memcpy(a->q_strides, c->q.strides, sizeof a->q_strides);
     memcpy(a->k_strides, k->strides, sizeof a->k_strides);
     memcpy(a->v_strides, v->strides, sizeof a->v_strides);
     memcpy(a->out_strides, c->out.strides, sizeof a->out_strides);
-    if (c->key.appends) {
+    if (c->kind.appends) {
         a->k_new = c->k.data, a->v_new = c->v.data;
         memcpy(a->k_new_strides, c->k.strides, sizeof a->k_new_strides);
         memcpy(a->v_new_strides, c->v.strides, sizeof a->v_new_strides);
@@ -327,8 +327,8 @@ static void set_tensors(const call *c, attune_arguments *a) {
     a->attn_mask = c->mask.data, a->attn_bias = c->bias.data;
     memcpy(a->attn_mask_strides, c->mask.strides, sizeof a->attn_mask_strides);
     memcpy(a->attn_bias_strides, c->bias.strides, sizeof a->attn_bias_strides);
-    if (c->key.mask.is_short) a->mask_seq_kv = c->mask.columns;
-    if (c->key.bias.is_short) a->bias_seq_kv = c->bias.columns;
+    if (c->kind.mask.is_short) a->mask_seq_kv = c->mask.columns;
+    if (c->kind.bias.is_short) a->bias_seq_kv = c->bias.columns;
 }
 
 static bool run(call *c, const common_plan *p) {
@@ -340,7 +340,7 @@ static bool run(call *c, const common_plan *p) {
     if (!c->n->block) a.seq_kv = c->keys;
     a.kv_lens = c->kv_lens, a.causal_offsets = c->causal_offsets, a.position_ids = c->position_ids;
     a.sinks = c->sinks, a.cos = c->cos, a.sin = c->sin, a.weights = c->weights;
-    if (c->key.rotary_dim) a.rotary_positions = c->rotary_positions;
+    if (c->kind.rotary_dim) a.rotary_positions = c->rotary_positions;
     const attune_runner runner = ort_runner(&c->place);
     return !common_plan_run(p, &a, &runner, 0, &message) || call_fail(c, "%s", message);
 }
@@ -351,9 +351,9 @@ bool call_attend(call *c) {
     attune_status status;
     const char *message;
     if (!c->q.dims[0] || !c->q.dims[1] || (!c->q.dims[2] && !c->k_cache.data)) return true;
-    if (!complete_key(c)) return false;
+    if (!complete_kind(c)) return false;
     c->code = ORT_FAIL;
     /* Released also when ONNX Runtime throws. */
-    __attribute__((cleanup(release))) common_plan *p = common_plan_of(&c->n->plans, &c->key, &status, &message);
+    __attribute__((cleanup(release))) common_plan *p = common_plan_of(&c->n->plans, &c->kind, &status, &message);
     return p ? run(c, p) : call_fail(c, "%s", message);
 }

@@ -29,7 +29,7 @@ typedef struct call {
     ort_place place;
     size_t num_inputs, num_outputs;
     int type;               /* of an EPContext node: of its first input */
-    common_kind key;        /* the fields that follow from attributes; call_attend sets those of the tensors below */
+    common_kind kind;       /* the fields that follow from attributes; call_attend sets those of the tensors below */
     heads q, k, v, out;     /* of a block the dims only, and the data of out */
     const void *x;          /* of a block: [batch, rows, columns], contiguous */
     heads k_cache, v_cache; /* data not NULL: k and v are appended to these, where their last keys are */
@@ -93,7 +93,7 @@ void call_parallel(call *c, attune_range_fn *fn, void *argument, int64_t n, int6
 
 /* ---- Caches ---- */
 
-/* Copies `past` keys of each head to the front of a cache, unless they lie there already. Keys of entry b are
+/* Copies `past` keys of each head to the front of a cache, unless they lie there already. Keys of sequence b are
  * lengths[b] afterwards, or c->keys if lengths is NULL; with is_clean the rest of a cache that is new becomes 0. */
 void call_copy_past(call *c, const tensor *past, const heads *cache, const int32_t *lengths, int64_t fresh,
                     bool is_clean);

@@ -25,8 +25,8 @@ static bool take_inputs(call *c) {
         return call_fail(c, "Q has a batch of %lld and %lld heads, which are too many", (long long)c->q.dims[0],
                          (long long)c->q.dims[1]);
     c->keys = c->k.dims[2];
-    c->key.batch = (int32_t)c->q.dims[0];
-    c->key.num_heads = (int32_t)c->q.dims[1];
+    c->kind.batch = (int32_t)c->q.dims[0];
+    c->kind.num_heads = (int32_t)c->q.dims[1];
     return true;
 }
 

@@ -1,5 +1,5 @@
 /* com.microsoft GroupQueryAttention. ONNX Runtime's words and attune's:
- *     seqlens_k + 1              the keys of an entry, the new ones among them
+ *     seqlens_k + 1              the keys of a sequence, the new ones among them
  *     past and present           k and v in place; where they are two buffers, the past is copied first
  *     local_window_size w        window_left = w - 1
  *     head_sink, smooth_softmax  sinks; smooth_softmax alone is a sink whose logit is 0 */
@@ -30,8 +30,8 @@ typedef struct group_query {
     call *c;
     tensor in[NUM_INPUTS];
     int64_t batch, rows, num_heads, kv_heads, head_dim;
-    int64_t total, room;    /* the most keys that an entry has, and that present has room for */
-    const int32_t *lengths; /* of the entries, where they differ; otherwise NULL */
+    int64_t total, room;    /* the most keys that a sequence has, and that present has room for */
+    const int32_t *lengths; /* of the sequences, where they differ; otherwise NULL */
 } group_query;
 
 static bool take_inputs(group_query *g) {
@@ -91,8 +91,8 @@ static bool check_past(group_query *g) {
             call_expect(g->c, "past_value", value, 4, dims));
 }
 
-/* A prompt begins its sequence, whatever its padding: rows beyond an entry's length see the padding before them, as in
- * ONNX Runtime. Otherwise entries end where seqlens_k says. */
+/* A prompt begins its sequence, whatever its padding: rows beyond a sequence's length see the padding before them, as
+ * in ONNX Runtime. Otherwise sequences end where seqlens_k says. */
 static bool find_lengths(group_query *g) {
     call *const c = g->c;
     const tensor *const total = &g->in[TOTAL_LENGTH], *const lens = &g->in[SEQLENS_K];
@@ -162,8 +162,8 @@ static bool set_rotary(group_query *g) {
     if (cos->dims[1] < 1 || cos->dims[1] > g->head_dim / 2 || cos->dims[0] < g->total)
         return call_fail(c, "cos_cache is of shape [%lld, %lld]; heads have %lld columns, and there are %lld keys",
                          (long long)cos->dims[0], (long long)cos->dims[1], (long long)g->head_dim, (long long)g->total);
-    c->key.rotary_dim = (int32_t)(2 * cos->dims[1]);
-    c->key.rotary_interleaved = c->n->spec.attributes.rotary_interleaved != 0;
+    c->kind.rotary_dim = (int32_t)(2 * cos->dims[1]);
+    c->kind.rotary_interleaved = c->n->spec.attributes.rotary_interleaved != 0;
     c->cos = cos->data, c->sin = sin->data;
     c->rotary_positions = cos->dims[0];
     return find_positions(g);
@@ -209,7 +209,7 @@ bool call_group_query(call *c) {
     const node_attributes *const a = &c->n->spec.attributes;
     group_query g = {.c = c, .num_heads = a->num_heads, .kv_heads = a->kv_num_heads};
     if (!take_inputs(&g) || !view_inputs(&g) || !check_past(&g) || !find_lengths(&g)) return false;
-    c->key.is_causal = c->key.bottom_right = 1;
+    c->kind.is_causal = c->kind.bottom_right = 1;
     if (!set_rotary(&g) || !set_sinks(&g)) return false;
     if (g.in[ATTENTION_BIAS].is_given &&
         (!same_type(&g, ATTENTION_BIAS) || !call_bias(c, "attention_bias", &g.in[ATTENTION_BIAS])))

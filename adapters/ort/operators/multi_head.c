@@ -85,8 +85,8 @@ static bool check_past(multi_head *m) {
 /* With more new keys than queries ONNX Runtime hides keys from all rows but the last, which sees every key. */
 static bool check_causality(multi_head *m) {
     call *const c = m->c;
-    if (!c->key.is_causal || c->k.dims[2] <= c->q.dims[2]) return true;
-    c->key.is_causal = 0;
+    if (!c->kind.is_causal || c->k.dims[2] <= c->q.dims[2]) return true;
+    c->kind.is_causal = 0;
     if (c->q.dims[2] <= 1) return true;
     c->code = ORT_NOT_IMPLEMENTED;
     return call_fail(c,

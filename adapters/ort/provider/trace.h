@@ -1,4 +1,4 @@
-/* Where the operands of attention come from. A value of a block is a tensor of batch entries, rows, heads and columns
+/* Where the operands of attention come from. A value of a block is a tensor of sequences, rows, heads and columns
  * in some order, of which neighbours may share one dim. The way from a product with weights to attention, and on to the
  * next product, is a chain of transposes and reshapes: they are followed, and those that depend on sizes of the call
  * are proven to do what they seem to do (trace_proof.c). */
@@ -78,7 +78,7 @@ bool trace_scaled(const ort_api *api, const ort_node *n, const ort_value_info **
 /* Finds the numbers of heads and columns of all chains; false if they contradict or stay unknown. */
 bool trace_settle(trace *t);
 
-/* Whether all reshapes keep batch entries, rows, heads and columns apart as their views say. */
+/* Whether all reshapes keep sequences, rows, heads and columns apart as their views say. */
 bool trace_prove(trace *t);
 
 #endif

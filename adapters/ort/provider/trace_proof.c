@@ -1,4 +1,4 @@
-/* That a reshape keeps batch entries, rows, heads and columns apart as its views say. Its shape is a vector of numbers,
+/* That a reshape keeps sequences, rows, heads and columns apart as its views say. Its shape is a vector of numbers,
  * and of dims that other values have at run time. */
 #include "ort/model/source.h"
 #include "trace.h"
