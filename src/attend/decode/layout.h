@@ -200,10 +200,10 @@ void dl_each_unit(d_lanes *d, const dl_tile *tile, const dl_streams *streams, in
 /* Where key i of a stream lies. */
 mha_kv_row dl_key_at(const d_lanes *d, const dl_streams *streams, int64_t stream, const ir_expr *i);
 /* Asks for key i of a stream of k or v, if the schedule has kv_prefetch. */
-void dl_fetch_ahead(const d_lanes *d, const ir_buffer *k_or_v, const dl_streams *streams, int64_t stream,
-                    const ir_expr *i);
+void dl_prefetch_key(const d_lanes *d, const ir_buffer *k_or_v, const dl_streams *streams, int64_t stream,
+                     const ir_expr *i);
 /* The same for quantised V, of a line that begins with this column. */
-void dl_fetch_columns(const d_lanes *d, const dl_streams *streams, const ir_expr *i, const ir_expr *column);
+void dl_prefetch_columns(const d_lanes *d, const dl_streams *streams, const ir_expr *i, const ir_expr *column);
 /* d->width columns of k or v from `column` on, as bf16 if c->variant.by_pairs, else as c->elem. The first `count` are
  * loaded, the others are 0. */
 const ir_expr *dl_load_key(const d_lanes *d, const ir_buffer *k_or_v, const mha_kv_row *key, const ir_expr *column,
@@ -324,9 +324,9 @@ void dl_join_values(const d_lanes *d, const dl_joined_row *row, const ir_expr *c
 void dl_quantised_panel_scores(d_lanes *d, const dl_tile *tile);
 void dl_quantised_panel_values(d_lanes *d, const dl_tile *tile);
 
-/* value.c: the frame of both nests below. O *= factor; `add` adds P V of the tile. Where hidden values are NaN or
- * infinite, dl_add_carefully does. */
-void dl_add_values(d_lanes *d, const dl_tile *tile, dl_step *add);
+/* value.c: the frame of both nests below. O *= factor; then `add` adds P V of the tile, or where hidden values are NaN
+ * or infinite `add_carefully`. */
+void dl_add_values(d_lanes *d, const dl_tile *tile, dl_step *add, dl_step *add_carefully);
 
 /* value_streams.c */
 void dl_values(d_lanes *d, const dl_tile *tile);

@@ -188,7 +188,7 @@ static void score_stream(d_lanes *d, const dl_streams *streams, const void *user
         t.i = i;
         for (int64_t j = 0; j < keys; j++) {
             const ir_expr *key = ir_plus(b, i, j);
-            dl_fetch_ahead(d, d->c->k, streams, 0, key);
+            dl_prefetch_key(d, d->c->k, streams, 0, key);
             t.key[j] = dl_key_at(d, streams, 0, fits ? key : ir_min(b, key, ir_plus(b, streams->keys, -1)));
         }
         dl_each_rows(d, d->c->s->score_rows, register_tile, &t);

@@ -105,7 +105,7 @@ static void add_keys(d_lanes *d, value_block *block, const dl_streams *streams, 
         const ir_expr *const *index = mha_kv_index(d->c, d->c->v, &key);
         row[n] = mha_load_raw_columns(d->c, d->c->v, index, block->column, width_of(d), block->count);
         row[n] = ir_let(b, "v", row[n]);
-        dl_fetch_columns(d, streams, ir_plus(b, i, n), block->column);
+        dl_prefetch_columns(d, streams, ir_plus(b, i, n), block->column);
     }
     interleave(d, row, vector);
     for (int n = 0; n < FOUR; n++) mha_product_vector(p, NULL, n, dl_value_factors(d, vector[n], block->half));

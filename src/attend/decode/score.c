@@ -165,7 +165,7 @@ static void score_streams(d_lanes *d, const dl_streams *streams, const void *use
             t.turn = turn;
             const ir_expr *key = ir_add(b, t.round, t.turn);
             for (int64_t j = 0; j < keys; j++)
-                dl_fetch_ahead(d, d->c->k, streams, j % STREAMS, ir_plus(b, key, j / STREAMS));
+                dl_prefetch_key(d, d->c->k, streams, j % STREAMS, ir_plus(b, key, j / STREAMS));
             dl_each_rows(d, d->c->s->score_rows, register_tile, &t);
         }
         transpose_round(d, &t);

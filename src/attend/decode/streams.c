@@ -81,8 +81,8 @@ static mha_kv_row key_of_next_page(const d_lanes *d, const dl_streams *streams, 
  * values that are multiplied as they lie, which are used up faster than they come. Beyond a page lie other heads and
  * sequences: where no key of the page is so far ahead, that of the next page is asked for, or none where the next one
  * is not known. */
-void dl_fetch_ahead(const d_lanes *d, const ir_buffer *k_or_v, const dl_streams *streams, int64_t stream,
-                    const ir_expr *i) {
+void dl_prefetch_key(const d_lanes *d, const ir_buffer *k_or_v, const dl_streams *streams, int64_t stream,
+                     const ir_expr *i) {
     enum { LINE = 64 };
     if (d->c->s->kv_prefetch <= 0 || (streams->count == 1 && !d->planes) || !k_or_v) return;
     const int64_t columns = columns_of(d, k_or_v), keys = keys_ahead(d, k_or_v);
@@ -100,7 +100,7 @@ void dl_fetch_ahead(const d_lanes *d, const ir_buffer *k_or_v, const dl_streams 
     }
 }
 
-void dl_fetch_columns(const d_lanes *d, const dl_streams *streams, const ir_expr *i, const ir_expr *column) {
+void dl_prefetch_columns(const d_lanes *d, const dl_streams *streams, const ir_expr *i, const ir_expr *column) {
     const int64_t ahead = d->c->s->kv_prefetch, columns = mha_row_elements(d->c, d->c->v, d->c->p->head_dim_v);
     if (ahead <= 0 || leaves_page(d, ceil_div(ahead, columns))) return;
     const mha_kv_row key = dl_key_at(d, streams, 0, ir_plus(d->b, i, ceil_div(ahead, columns)));

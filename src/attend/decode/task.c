@@ -121,8 +121,8 @@ static void build_task(d_lanes *d) {
             tile.keys = ir_let_in(b, "keys", ir_idx(b, 1), ir_idx(b, most + 1), tile.keys);
             tile.first = dl_first(d, "first_key", key, tile.keys, d->sequence.seq_kv);
             tile.is_partial = is_partial(d, &task, &tile);
-            const bool asks = mha_has_function(d->c, MHA_MASK_FUNCTION);
-            IR_GUARD(b, asks, dl_shows_some(d, &tile)) {
+            const bool has_mask_mod = mha_has_function(d->c, MHA_MASK_FUNCTION);
+            IR_GUARD(b, has_mask_mod, dl_shows_some(d, &tile)) {
                 dl_load_scales(d, &tile);
                 wing.scores(d, &tile);
                 wing.softmax(d, &tile);

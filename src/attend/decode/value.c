@@ -84,7 +84,7 @@ static const ir_expr *has_nonfinite(d_lanes *d, const dl_tile *tile) {
 
 /* O += P V. Values that rows do not see and that are NaN or infinite are rare: little code adds up all keys of their
  * tile, in the same order. */
-static void add_tile(d_lanes *d, const dl_tile *tile, dl_step *add) {
+static void add_tile(d_lanes *d, const dl_tile *tile, dl_step *add, dl_step *add_carefully) {
     ir_builder *b = d->b;
     const ir_expr *partial = tile->is_partial;
     if (ir_is_const(partial) && !partial->value.i) {
@@ -96,7 +96,7 @@ static void add_tile(d_lanes *d, const dl_tile *tile, dl_step *add) {
         ir_store(b, careful, ir_cast(b, IR_I32, has_nonfinite(d, tile)));
     }
     IR_IF(b, ir_eq(b, ir_load(b, careful), ir_int(b, IR_I32, 0))) add(d, tile);
-    IR_ELSE(b) dl_add_carefully(d, tile);
+    IR_ELSE(b) add_carefully(d, tile);
 }
 
 /* The factor by which the sums of a row so far are rescaled. */
@@ -104,7 +104,7 @@ static const ir_expr *shrink_of(d_lanes *d, const ir_expr *r) {
     return ir_let(d->b, "shrink", ir_splat(d->b, ir_load(d->b, ir_at(d->b, d->factor, 1, 1, r)), d->lanes));
 }
 
-void dl_add_values(d_lanes *d, const dl_tile *tile, dl_step *add) {
+void dl_add_values(d_lanes *d, const dl_tile *tile, dl_step *add, dl_step *add_carefully) {
     ir_builder *b = d->b;
     IR_FOR(b, r, ir_idx(b, 0), d->padded_rows, 1) {
         const ir_expr *shrink = shrink_of(d, r);
@@ -113,7 +113,7 @@ void dl_add_values(d_lanes *d, const dl_tile *tile, dl_step *add) {
             ir_store(b, o, d->is_serial ? mha_number(d->c, 0, d->lanes) : ir_mul(b, ir_load(b, o), shrink));
         }
     }
-    add_tile(d, tile, add);
+    add_tile(d, tile, add, add_carefully);
     if (!d->is_serial) return;
     IR_FOR(b, r, ir_idx(b, 0), d->padded_rows, 1) {
         const ir_expr *shrink = shrink_of(d, r);

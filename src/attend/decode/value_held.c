@@ -34,15 +34,15 @@ static int64_t keys_of_block(const d_lanes *d) {
     return page_size && page_size <= 2 * keys ? page_size : keys;
 }
 
-/* Columns of a stripe: whole words, where V is converted by words. */
-static int64_t stripe_columns(const d_lanes *d) {
+/* Columns of a strip: whole words, where V is converted by words. */
+static int64_t strip_columns(const d_lanes *d) {
     return dl_round_up((int64_t)d->c->s->value_column_vectors * d->lanes, dl_columns_at_once(d, d->v_by));
 }
 
 /* Rows of a register tile: those of the schedule, or a part of them where whole words make more sums than a schedule
  * may have. They divide value_rows, as numbers of rows are rounded up to multiples of that. */
-static int64_t stripe_rows(const d_lanes *d) {
-    const int64_t vectors = stripe_columns(d) / d->lanes, all = d->c->s->value_rows;
+static int64_t strip_rows(const d_lanes *d) {
+    const int64_t vectors = strip_columns(d) / d->lanes, all = d->c->s->value_rows;
     int64_t rows = all;
     while (rows > 1 && (all % rows || rows * vectors > MHA_MAX_D_SUMS)) rows--;
     return rows;
@@ -67,9 +67,10 @@ typedef struct held_key {
     const ir_expr *i;
 } held_key;
 
-/* Each line of V that begins in the stripe. Whole rows of one stream are what prefetchers follow, and for several
+/* Each line of V that begins in the strip. Whole rows of one stream are what prefetchers follow, and for several
  * streams asking was no faster. */
-static void ask_ahead(const d_lanes *d, const held_tile *t, const held_key *key, const ir_expr *column, int64_t count) {
+static void prefetch_next(const d_lanes *d, const held_tile *t, const held_key *key, const ir_expr *column,
+                          int64_t count) {
     enum { LINE = 64 };
     const int64_t page_size = d->c->p->page_size, line = LINE / mha_dtype_bytes(d->c->p->v_dtype);
     mha_kv_row ahead = t->next;
@@ -115,7 +116,7 @@ static void add_key_by_vectors(d_lanes *d, const held_tile *t, mha_product *p, c
         const ir_expr *repeated = mha_load_repeated(d->c, dl_kind(d), probability(d, t, r, at), d->lanes);
         mha_product_vector(p, "p", r, repeated);
     }
-    ask_ahead(d, t, at, column, count);
+    prefetch_next(d, t, at, column, count);
     for (int64_t v = 0; v < p->rows; v++) {
         const int64_t done = v * d->lanes;
         mha_product_row(p, "v", v, dl_load_key(d, d->c->v, &key, ir_plus(d->b, column, done), count - done));
@@ -137,12 +138,12 @@ static void add_key_by_rows(d_lanes *d, const held_tile *t, mha_product *p, cons
         dl_convert_v(d, &key, NULL, from, words);
         for (int w = 0; w < 2; w++) mha_product_vector(p, "v", v + w, words[w]);
     }
-    ask_ahead(d, t, at, column, count);
+    prefetch_next(d, t, at, column, count);
     for (int64_t r = 0; r < p->rows; r++) mha_product_repeat(p, "p", r, probability(d, t, r, at));
 }
 
 /* `count` columns from `column` on. */
-static void add_stripe(d_lanes *d, void *user, const ir_expr *column, int64_t count) {
+static void add_strip(d_lanes *d, void *user, const ir_expr *column, int64_t count) {
     ir_builder *b = d->b;
     const held_tile *t = user;
     const int64_t vectors = ceil_div(count, d->lanes);
@@ -165,8 +166,8 @@ static void add_rows(d_lanes *d, const void *user, const ir_expr *first_row, int
     held_tile t = *(const held_tile *)user;
     t.first_row = first_row;
     t.rows = rows;
-    const dl_columns loop = {"column", d->c->p->head_dim_v, stripe_columns(d), 1};
-    dl_each_columns(d, &loop, add_stripe, &t);
+    const dl_columns loop = {"column", d->c->p->head_dim_v, strip_columns(d), 1};
+    dl_each_columns(d, &loop, add_strip, &t);
 }
 
 static void add_keys(d_lanes *d, const dl_streams *streams, const void *user) {
@@ -176,7 +177,7 @@ static void add_keys(d_lanes *d, const dl_streams *streams, const void *user) {
     IR_FOR(b, key, ir_idx(b, 0), streams->keys, t.block) {
         t.from = key;
         t.to = ir_min(b, ir_plus(b, key, t.block), streams->keys);
-        dl_each_rows(d, stripe_rows(d), add_rows, &t);
+        dl_each_rows(d, strip_rows(d), add_rows, &t);
     }
 }
 
@@ -184,4 +185,4 @@ static void add_tile(d_lanes *d, const dl_tile *tile) {
     dl_each_streams(d, tile, d->c->s->value_streams, 1, add_keys, tile);
 }
 
-void dl_held_values(d_lanes *d, const dl_tile *tile) { dl_add_values(d, tile, add_tile); }
+void dl_held_values(d_lanes *d, const dl_tile *tile) { dl_add_values(d, tile, add_tile, dl_add_carefully); }

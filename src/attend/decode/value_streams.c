@@ -208,7 +208,7 @@ static const ir_expr *add_turns(d_lanes *d, value_tile *t, const ir_expr *from, 
     IR_FOR(b, i, from, ir_sub(b, keys, ir_idx(b, step - 1)), step) {
         t->first = i;
         for (int s = 0; s < t->streams->count; s++)
-            for (int64_t key = 0; key < step; key++) dl_fetch_ahead(d, d->c->v, t->streams, s, ir_plus(b, i, key));
+            for (int64_t key = 0; key < step; key++) dl_prefetch_key(d, d->c->v, t->streams, s, ir_plus(b, i, key));
         dl_each_rows(d, d->c->s->value_rows, add_rows, t);
     }
     const ir_expr *rest = ir_mod(b, keys, ir_idx(b, step));
@@ -269,4 +269,4 @@ void dl_add_carefully(d_lanes *d, const dl_tile *tile) { add_tile(d, tile, true)
 
 static void add_plainly(d_lanes *d, const dl_tile *tile) { add_tile(d, tile, false); }
 
-void dl_values(d_lanes *d, const dl_tile *tile) { dl_add_values(d, tile, add_plainly); }
+void dl_values(d_lanes *d, const dl_tile *tile) { dl_add_values(d, tile, add_plainly, dl_add_carefully); }

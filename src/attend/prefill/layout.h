@@ -149,7 +149,7 @@ struct q_lanes_tile {
     const ir_expr *is_visited; /* whether a stripe sees a key, by ql_has_table(c); NULL without that */
     const ir_expr *is_mixed;   /* the same: whether a row of a stripe that does sees not all of what others see */
     /* Whether a hidden key's value may be multiplied by its probability of 0. NULL where no key is hidden. */
-    const ir_expr *is_harmless;
+    const ir_expr *is_finite;
 };
 
 /* layout.c: sizes, before the phase is opened; scratch, within a task. */
@@ -166,7 +166,7 @@ static inline bool ql_has_edges(const q_lanes *c) { return c->m->has_first || c-
 static inline bool ql_has_elements(const q_lanes *c) {
     return c->m->params.tensor[MHA_ATTN_MASK] || c->m->params.tensor[MHA_ATTN_BIAS];
 }
-static inline bool ql_asks_all(const q_lanes *c) {
+static inline bool ql_may_hide_any(const q_lanes *c) {
     return ql_has_elements(c) || mha_has_function(c->m, MHA_MASK_FUNCTION);
 }
 static inline bool ql_has_table(const q_lanes *c) { return c->m->mask_tiles != NULL; }
@@ -233,7 +233,7 @@ const ir_access *ql_pair_at(const q_lanes *c, const ir_expr *pair, const ir_expr
 /* mask.c */
 /* Tiles of the task: opens the loop over them and returns the tile's number. Close it with ir_for_end. */
 const ir_expr *ql_begin_tiles(q_lanes *c);
-/* Fills in the members of a tile that hold for the task (is_harmless apart), and those that hold for its stripe. */
+/* Fills in the members of a tile that hold for the task (is_finite apart), and those that hold for its stripe. */
 void ql_open_tile(q_lanes *c, q_lanes_tile *tile);
 /* Keys of the tile, numbered within it, among which are all that stripes of the task compute. Where products are of
  * pairs, `from` is even. */
@@ -241,11 +241,14 @@ typedef struct q_lanes_keys {
     const ir_expr *from, *to;
 } q_lanes_keys;
 q_lanes_keys ql_keys_of_task(q_lanes *c, const q_lanes_tile *tile);
-void ql_find_harmless(q_lanes *c, q_lanes_tile *tile);
 void ql_open_stripe(q_lanes *c, q_lanes_tile *tile);
 /* Writes the sight of each row, by window and causality. */
 void ql_init_sight(q_lanes *c, const ir_expr *stripe);
-/* Transposes masks into c->keep or c->bias, for the register tiles up to key number `to`. */
+/* The sights of all rows of the task. */
+mha_sights ql_sights_of_task(q_lanes *c);
+/* finite.c: sets tile->is_finite. */
+void ql_find_finite(q_lanes *c, q_lanes_tile *tile);
+/* mask_elements.c: transposes masks into c->keep or c->bias, for the register tiles up to key number `to`. */
 void ql_load_elements(q_lanes *c, const q_lanes_tile *tile, const ir_expr *to);
 /* What a vector of rows sees: by window and causality, and what mask_mod needs of the rows. */
 typedef struct q_lanes_sight {
@@ -293,8 +296,8 @@ void ql_fill_distances(q_lanes *c, const q_lanes_tile *tile);
 void ql_put_distances(q_lanes *c, mha_function f, const ir_expr *at, const ir_expr *j, mha_values *of_rows);
 
 /* prefetch.c: what the head after this one needs, prefetched with the scores of the keys from `first` on */
-void ql_open_ahead(q_lanes *c);
-void ql_ask_ahead(q_lanes *c, const q_lanes_tile *tile, const ir_expr *first);
+void ql_open_prefetch(q_lanes *c);
+void ql_prefetch(q_lanes *c, const q_lanes_tile *tile, const ir_expr *first);
 
 /* score.c, score_columns.c and score_quantised.c: write scores and tile_max. */
 void ql_scores(q_lanes *c, const q_lanes_tile *tile);

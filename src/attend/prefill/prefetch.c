@@ -52,8 +52,8 @@ static const ir_expr *column_at(const q_lanes *c, const share *s, const ir_expr 
 }
 
 /* The share `part` of `parts` of the keys from `first` on that a register tile has. */
-static void ask_for_keys(q_lanes *c, const ir_buffer *k_or_v, int64_t columns, const ir_expr *first,
-                         const ir_expr *part, int64_t parts) {
+static void prefetch_keys(q_lanes *c, const ir_buffer *k_or_v, int64_t columns, const ir_expr *first,
+                          const ir_expr *part, int64_t parts) {
     ir_builder *b = c->b;
     const share s = share_of(c, k_or_v, mha_row_elements(c->m, k_or_v, columns), c->m->s->score_keys, part, parts);
     mha_sequence next = c->e;
@@ -69,7 +69,7 @@ static void ask_for_keys(q_lanes *c, const ir_buffer *k_or_v, int64_t columns, c
 }
 
 /* The same of V in pairs of keys. */
-static void ask_for_pairs(q_lanes *c, const ir_expr *first, const ir_expr *part, int64_t parts) {
+static void prefetch_pairs(q_lanes *c, const ir_expr *first, const ir_expr *part, int64_t parts) {
     ir_builder *b = c->b;
     const ir_buffer *pairs = c->m->v_pairs;
     const share s = share_of(c, pairs, 2 * c->m->p->head_dim_v, ceil_div(c->m->s->score_keys, 2), part, parts);
@@ -89,8 +89,8 @@ typedef struct stripe_ahead {
 } stripe_ahead;
 
 /* The same of the rows of a stripe, in Q or O. */
-static void ask_for_rows(q_lanes *c, const ir_buffer *q_or_o, int64_t columns, const stripe_ahead *stripe,
-                         const ir_expr *part, int64_t parts) {
+static void prefetch_rows(q_lanes *c, const ir_buffer *q_or_o, int64_t columns, const stripe_ahead *stripe,
+                          const ir_expr *part, int64_t parts) {
     ir_builder *b = c->b;
     const ir_expr *group = ir_idx(b, c->m->group);
     const share s = share_of(c, q_or_o, columns, c->stripe_rows, part, parts);
@@ -112,7 +112,7 @@ static stripe_ahead stripe_of_next_head(q_lanes *c, const ir_expr *stripe) {
 
 /* Whether lines of a whole head ahead may be gone again when it is their turn, and the next stripe is known. A task of
  * several stripes has read Q of all of them when it begins. */
-static bool asks_for_next_stripe(const q_lanes *c) {
+static bool prefetches_next_stripe(const q_lanes *c) {
     enum { LONG_BYTES = 32 * 1024 };
     const mha_context *m = c->m;
     if (c->num_stripes < 2 || c->max_stripes > 1) return false;
@@ -137,7 +137,7 @@ static stripe_ahead next_stripe(q_lanes *c, const ir_expr *stripe) {
 
 /* The next head of the sequence. After the last one the first of the next sequence, whose place is simple to tell if
  * all sequences are alike; otherwise the last one again. */
-void ql_open_ahead(q_lanes *c) {
+void ql_open_prefetch(q_lanes *c) {
     ir_builder *b = c->b;
     if (c->m->s->task_prefetch != ATTUNE_PREFETCH_HEAD) return;
     const ir_expr *heads = c->m->params.size[MHA_KV_HEADS], *next = ir_plus(b, c->kv_head, 1);
@@ -169,22 +169,22 @@ static stripe_ahead stripe_of_next_task(q_lanes *c, const ir_expr *stripe) {
 
 /* Of a stripe that sees a part of the keys, whichever they are: each run of SHARED_TILES register tiles asks for all of
  * the lines of the same stripe of the next task. */
-static void ask_for_next_task(q_lanes *c, const q_lanes_tile *tile, const ir_expr *first) {
+static void prefetch_next_task(q_lanes *c, const q_lanes_tile *tile, const ir_expr *first) {
     enum { SHARED_TILES = 16 };
     ir_builder *b = c->b;
     const stripe_ahead next = stripe_of_next_task(c, tile->stripe);
     const ir_expr *tiles = ir_div(b, ir_add(b, tile->first_key, first), ir_idx(b, c->m->s->score_keys));
     const ir_expr *part = ir_let(b, "part", ir_mod(b, tiles, ir_idx(b, SHARED_TILES)));
-    ask_for_rows(c, c->m->q, c->m->p->head_dim, &next, part, SHARED_TILES);
-    ask_for_rows(c, c->m->out, c->m->p->head_dim_v, &next, part, SHARED_TILES);
+    prefetch_rows(c, c->m->q, c->m->p->head_dim, &next, part, SHARED_TILES);
+    prefetch_rows(c, c->m->out, c->m->p->head_dim_v, &next, part, SHARED_TILES);
 }
 
-void ql_ask_ahead(q_lanes *c, const q_lanes_tile *tile, const ir_expr *first) {
+void ql_prefetch(q_lanes *c, const q_lanes_tile *tile, const ir_expr *first) {
     ir_builder *b = c->b;
     const mha_context *m = c->m;
     if (!c->next_head || (sees_part(c) && c->v->by_pairs)) return;
     if (sees_part(c)) {
-        ask_for_next_task(c, tile, first);
+        prefetch_next_task(c, tile, first);
         return;
     }
     const int64_t rows = m->s->score_keys, usual = ceil_div(MHA_USUAL_LENGTH * m->group, c->stripe_rows);
@@ -192,13 +192,13 @@ void ql_ask_ahead(q_lanes *c, const q_lanes_tile *tile, const ir_expr *first) {
     const int64_t tiles = ceil_div(ir_is_const(c->e.seq_kv) ? c->e.seq_kv->value.i : MHA_USUAL_LENGTH, rows);
     const ir_expr *stripe = ir_let(b, "stripe_of_head", ir_add(b, c->first_stripe, tile->stripe));
     const ir_expr *key = ir_let(b, "ahead_from", ir_add(b, tile->first_key, first));
-    if (!ql_is_quantised(c)) ask_for_keys(c, m->k, m->p->head_dim, key, stripe, stripes);
+    if (!ql_is_quantised(c)) prefetch_keys(c, m->k, m->p->head_dim, key, stripe, stripes);
     if (m->v_pairs)
-        ask_for_pairs(c, key, stripe, stripes);
+        prefetch_pairs(c, key, stripe, stripes);
     else
-        ask_for_keys(c, m->v, m->p->head_dim_v, key, stripe, stripes);
+        prefetch_keys(c, m->v, m->p->head_dim_v, key, stripe, stripes);
     const ir_expr *number = ir_let(b, "tile_of_head", ir_div(b, key, ir_idx(b, rows)));
-    const stripe_ahead ahead = asks_for_next_stripe(c) ? next_stripe(c, stripe) : stripe_of_next_head(c, stripe);
-    ask_for_rows(c, m->q, m->p->head_dim, &ahead, number, tiles);
-    ask_for_rows(c, m->out, m->p->head_dim_v, &ahead, number, tiles);
+    const stripe_ahead ahead = prefetches_next_stripe(c) ? next_stripe(c, stripe) : stripe_of_next_head(c, stripe);
+    prefetch_rows(c, m->q, m->p->head_dim, &ahead, number, tiles);
+    prefetch_rows(c, m->out, m->p->head_dim_v, &ahead, number, tiles);
 }

@@ -87,7 +87,8 @@ static void hide(q_lanes *c, const q_lanes_tile *tile, const ql_score_tile *t) {
 /* Whether a row's sight may begin or end within the register tile; NULL: not in any. */
 static const ir_expr *crosses(const q_lanes *c, const q_lanes_tile *tile, const ql_score_tile *t) {
     ir_builder *b = c->b;
-    if (ql_has_elements(c) || c->m->has_global || (ql_asks_all(c) && !ql_has_table(c))) return ir_int(b, IR_BOOL, 1);
+    if (ql_has_elements(c) || c->m->has_global || (ql_may_hide_any(c) && !ql_has_table(c)))
+        return ir_int(b, IR_BOOL, 1);
     if (!ql_has_edges(c) && !ql_has_table(c)) return NULL;
     const ir_expr *ends = ir_gt(b, ir_plus(b, t->first, c->m->s->score_keys), tile->full_to);
     if (!c->m->has_first && !ql_has_table(c)) return ends;
@@ -134,11 +135,11 @@ static void hide_stored(q_lanes *c, const q_lanes_tile *tile, const ql_score_til
 static void close_tile(q_lanes *c, const q_lanes_tile *tile, const ql_score_tile *t) {
     ir_builder *b = c->b;
     const ir_expr *hides = crosses(c, tile, t);
-    const bool always = hides && ir_is_const(hides), asks = mha_has_function(c->m, MHA_MASK_FUNCTION);
-    if (!asks && hides)
+    const bool always = hides && ir_is_const(hides), has_mask_mod = mha_has_function(c->m, MHA_MASK_FUNCTION);
+    if (!has_mask_mod && hides)
         IR_GUARD(b, !always, hides) hide(c, tile, t);
-    finish(c, t, true, !asks);
-    if (!asks) return;
+    finish(c, t, true, !has_mask_mod);
+    if (!has_mask_mod) return;
     IR_GUARD(b, !always, hides) hide_stored(c, tile, t);
     if (always) return;
     IR_ELSE(b) finish(c, t, false, true);
@@ -185,7 +186,7 @@ static void all_tiles(q_lanes *c, const q_lanes_tile *tile, ql_score_tile t, con
             if (c->keys && !c->keys_fill_tiles)
                 t.j[jj] = ir_let(b, "j", ir_min(b, ir_plus(b, tile->room, -1), t.j[jj]));
         }
-        ql_ask_ahead(c, tile, overlap ? ir_times(b, n, keys) : t.first);
+        ql_prefetch(c, tile, overlap ? ir_times(b, n, keys) : t.first);
         multiply(c, tile, &t);
         score(c, tile, &t);
         close_tile(c, tile, &t);

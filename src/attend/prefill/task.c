@@ -57,7 +57,7 @@ static void visit_tiles(q_lanes *c, const ql_wing *wing) {
         tile.first_pair = ir_times(b, number, c->m->s->kv_tile / 2);
         ql_open_tile(c, &tile);
         IR_GUARD(b, ql_has_table(c) && leaves_out, tile.is_visited) {
-            if (wants_values) ql_find_harmless(c, &tile);
+            if (wants_values) ql_find_finite(c, &tile);
             ql_load_tile(c, &tile, wants_values);
             IR_FOR(b, stripe, ir_idx(b, 0), c->stripes, 1) {
                 tile.stripe = stripe;
@@ -173,7 +173,7 @@ void mha_q_lanes(mha_context *m) {
         c.keys_fill_tiles =
             c.v->score_tiles_overlap || (ir_is_const(c.e.seq_kv) && c.e.seq_kv->value.i % m->s->score_keys == 0);
         ql_open_functions(&c);
-        ql_open_ahead(&c);
+        ql_open_prefetch(&c);
         if (c.num_tasks)
             share_stripes(&c, task_of(&c, task, tasks));
         else

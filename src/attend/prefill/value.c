@@ -145,7 +145,7 @@ static void all_columns(q_lanes *c, const q_lanes_tile *tile, int64_t columns, b
 
 /* Hidden values that are NaN or infinite are rare. Their tiles go column by column, which is slow and little code. */
 void ql_values(q_lanes *c, const q_lanes_tile *tile) {
-    IR_GUARD(c->b, tile->is_harmless, tile->is_harmless) all_columns(c, tile, c->m->s->value_columns, false);
-    if (!tile->is_harmless) return;
+    IR_GUARD(c->b, tile->is_finite, tile->is_finite) all_columns(c, tile, c->m->s->value_columns, false);
+    if (!tile->is_finite) return;
     IR_ELSE(c->b) all_columns(c, tile, 1, true);
 }

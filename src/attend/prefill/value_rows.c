@@ -251,7 +251,7 @@ static void register_tile(q_lanes *c, const q_lanes_tile *tile, const strip *s, 
     t.product.lanes = s->lanes;
     t.product.vectors_first = true;
     mha_product_clear(&t.product);
-    if (ql_has_edges(c) && !tile->is_harmless)
+    if (ql_has_edges(c) && !tile->is_finite)
         multiply_seen(c, tile, &t);
     else
         multiply_all(c, tile, &t, careful);
@@ -321,8 +321,8 @@ static void all_columns(q_lanes *c, const q_lanes_tile *tile, bool careful) {
 /* Hidden values that are NaN or infinite are rare. Their tiles go row by row and vector by vector, which is slow and
  * little code. */
 void ql_values_by_rows(q_lanes *c, const q_lanes_tile *tile) {
-    IR_GUARD(c->b, tile->is_harmless, tile->is_harmless) all_columns(c, tile, false);
-    if (!tile->is_harmless) return;
+    IR_GUARD(c->b, tile->is_finite, tile->is_finite) all_columns(c, tile, false);
+    if (!tile->is_finite) return;
     IR_ELSE(c->b) all_columns(c, tile, true);
 }
 
