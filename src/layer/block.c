@@ -77,7 +77,7 @@ bool mha_block_continues(const mha_block *block, mha_projection which, mha_proje
            a->panels == b->panels && b->offset == a->offset + a->num_groups * a->panels * mha_pack_panel(a);
 }
 
-/* x_planes: the inputs of each product, and the heads, as codes. */
+/* x_planes: the inputs of each product, and the heads, quantised. */
 static void share_codes(mha_block *block) {
     mha_context *c = block->c;
     for (mha_projection i = 0; c->p->x_planes && i < MHA_NUM_PROJECTIONS; i++) {
@@ -85,7 +85,7 @@ static void share_codes(mha_block *block) {
         const bool is_out = i == MHA_PROJECT_OUT;
         if (!s->exists || (i > 0 && !is_out && mha_block_continues(block, i - 1, i))) continue;
         const ir_expr *rows = mha_tokens_of(c, is_out ? c->params.tensor[MHA_OUT] : mha_input_of(c, i));
-        block->left[i] = mha_left_codes_of(c, rows, (s->depth + s->group - 1) / s->group, s->group, (int)s->inputs);
+        block->left[i] = mha_quantised_left_of(c, rows, (s->depth + s->group - 1) / s->group, s->group, (int)s->inputs);
     }
 }
 
@@ -193,10 +193,12 @@ static const ir_expr *packed_scale(mha_context *c, const mha_gemm *g, const ir_e
 
 int64_t mha_inputs_of_step(const mha_pack_section *s) { return s->group ? s->group : s->inputs; }
 
-const mha_codes *mha_codes_of(const mha_block *block, mha_projection projection, mha_codes *codes) {
+const mha_quantised_weights *mha_quantised_weights_of(const mha_block *block, mha_projection projection,
+                                                      mha_quantised_weights *codes) {
     const mha_pack_section *s = &block->layout.section[projection];
-    const mha_left_codes *left = &block->left[projection];
+    const mha_quantised_left *left = &block->left[projection];
     if (!s->group) return NULL;
-    *codes = (mha_codes){(int)s->inputs, (int)(s->group / s->inputs), left->codes ? left : NULL, packed_scale};
+    *codes =
+        (mha_quantised_weights){(int)s->inputs, (int)(s->group / s->inputs), left->codes ? left : NULL, packed_scale};
     return codes;
 }

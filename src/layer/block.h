@@ -22,8 +22,9 @@ typedef struct mha_block {
     /* The projections write these, [batch, head, token, column]; NULL: there is no such projection. k and v are the
      * caches where c->k and c->v are. */
     const ir_buffer *q, *k, *v;
-    mha_left_codes left[MHA_NUM_PROJECTIONS]; /* inputs as codes, of the first projection of each product; else empty */
-    attune_problem attention;                 /* c->p of the phases after the projections */
+    /* Quantised inputs, of the first projection of each product; else empty. */
+    mha_quantised_left left[MHA_NUM_PROJECTIONS];
+    attune_problem attention; /* c->p of the phases after the projections */
 } mha_block;
 
 /* Declares the shared memory between the phases, and points c->q, c->k, c->v and c->out there. Then c->p and c->params
@@ -53,10 +54,11 @@ int64_t mha_whole_tiles(const mha_context *c, int64_t columns);
  * that follow it. */
 const ir_expr *mha_packed_bias(mha_context *c, const mha_gemm *g, const ir_expr *column, int lanes);
 const ir_expr *mha_packed_weight(mha_context *c, const mha_gemm *g, const ir_expr *k, const ir_expr *column, int lanes);
-/* How the phase of a projection takes its weights: mha_gemm's inputs and codes. NULL: they are no codes; else the
+/* How the phase of a projection takes its weights: mha_gemm's inputs and codes. NULL: they are not quantised; else the
  * struct that was passed, filled. */
 int64_t mha_inputs_of_step(const mha_pack_section *s);
-const mha_codes *mha_codes_of(const mha_block *block, mha_projection projection, mha_codes *codes);
+const mha_quantised_weights *mha_quantised_weights_of(const mha_block *block, mha_projection projection,
+                                                      mha_quantised_weights *codes);
 
 /* Whether `next` is more column groups of the same product, as far as its input and its weights go. */
 bool mha_block_continues(const mha_block *block, mha_projection which, mha_projection next);

@@ -131,7 +131,7 @@ static bool multiplies(const attune_weight *w, int64_t rows, int64_t columns) {
     return in_second && product == split;
 }
 
-/* Codes are made of any numbers, or copied as other weights are. */
+/* Any numbers are quantised, or copied as other weights are. */
 static bool has_dtype(const attune_problem *p, const attune_weight *w, bool is_matrix) {
     if (mha_has_weight_codes(p) && w->dtype >= ATTUNE_F32 && w->dtype <= ATTUNE_F64) return true;
     return w->dtype == p->w_dtype && (is_matrix || !mha_has_weight_codes(p));
@@ -143,7 +143,7 @@ static const char *dtypes_for(const attune_problem *p, bool is_matrix) {
     return p->w_dtype == ATTUNE_I8 ? "f32, f16, bf16, f64 or i8" : "f32, f16, bf16, f64 or i4";
 }
 
-/* Codes that the caller has, in blocks along the inputs. */
+/* Quantised values that the caller has, in blocks along the inputs. */
 static attune_status check_blocks(const attune_problem *p, const attune_weight *w, int id, const expected *e,
                                   attune_weight_layout layout, at_error *err) {
     if (w->dtype != ATTUNE_I8 && w->dtype != ATTUNE_I4) return ATTUNE_OK;
@@ -248,7 +248,7 @@ static attune_status check_all(const attune_problem *p, const mha_pack_layout *l
     return status;
 }
 
-/* Of a scale and MHA_BLOCK codes; 0: these are no codes. */
+/* Of a scale and MHA_BLOCK quantised values; 0: these are not quantised. */
 static size_t block_bytes(attune_dtype dtype) {
     return dtype == ATTUNE_I8   ? sizeof(uint16_t) + MHA_BLOCK
            : dtype == ATTUNE_I4 ? sizeof(uint16_t) + MHA_BLOCK / 2

@@ -10,27 +10,27 @@ extern const at_struct mha_weights_struct;
 const char *mha_weight_name(attune_weight_id id);
 void mha_weights_init(const attune_problem *canonical, attune_weight_layout layout, attune_mha_weights *weights);
 
-/* Codes with their scale, as callers give them: rows of ggml's q8_0 and q4_0. */
+/* Quantised weights with their scale, as callers give them: rows of ggml's q8_0 and q4_0. */
 enum { MHA_BLOCK = 32 };
 
 /* The weights of one projection, wherever they come from. */
 typedef struct mha_pack_source {
     const char *name;                       /* of the tensor */
     int64_t first_output;                   /* of the tensor's outputs */
-    attune_dtype dtype;                     /* of weights: the problem's w_dtype, or numbers to make its codes of */
+    attune_dtype dtype;                     /* of weights: the problem's w_dtype, or numbers to quantise */
     attune_dtype bias_dtype;                /* the same */
     const unsigned char *weight;            /* of input 0 and output 0 */
     const unsigned char *bias;              /* of output 0; NULL: none */
     size_t between_outputs, between_inputs; /* bytes from one weight to the next */
     size_t stride;                          /* the larger one */
-    size_t block;                           /* bytes of MHA_BLOCK inputs of an output, which are codes; 0: numbers */
+    size_t block; /* bytes of MHA_BLOCK inputs of an output, which are quantised; 0: numbers */
 } mha_pack_source;
 
 /* Checks all weights, and finds those of each projection that the problem has. */
 attune_status mha_pack_sources(const attune_problem *canonical, const mha_pack_layout *layout,
                                const attune_mha_weights *weights, mha_pack_source sources[MHA_NUM_PROJECTIONS],
                                at_error *err);
-/* The section of a projection as codes. The check comes first: it refuses weights that have none. */
+/* The section of a projection, quantised. The check comes first: it refuses weights that have none. */
 attune_status mha_check_codable(const mha_pack_section *s, const mha_pack_source *source, at_error *err);
 void mha_pack_codes(const mha_pack_section *s, const mha_pack_source *source, void *to);
 

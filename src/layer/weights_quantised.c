@@ -1,5 +1,5 @@
-/* Packs weights as codes of 8 or 4 bits, with scales of f16 by group of inputs. attune/mha.h has the arithmetic of a
- * group, problem/weights_layout.h the place of each code. */
+/* Quantises weights to 8 or 4 bits, with scales of f16 by group of inputs. attune/mha.h has the arithmetic of a
+ * group, problem/weights_layout.h the place of each value. */
 #include "layer/weight_source.h"
 
 #include <math.h>

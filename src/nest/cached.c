@@ -71,7 +71,7 @@ const ir_access *mha_element_least(const mha_context *c, const mha_format *f, co
     return scale_at(c, f, row, column, lanes, 1);
 }
 
-/* ---- Codes ---- */
+/* ---- Quantised values ---- */
 
 static const ir_expr *int_lanes(const mha_context *c, int32_t value, int lanes) {
     return ir_splat(c->b, ir_int(c->b, IR_I32, value), lanes);
@@ -81,7 +81,7 @@ static const ir_expr *shifted(const mha_context *c, const ir_expr *x, const ir_e
     return ir_apply(c->b, IR_SHR, x, ir_splat(c->b, bits, x ? x->type.lanes : 1), NULL);
 }
 
-/* Byte number `at` of a row's codes, which begin after what is inline. */
+/* Byte number `at` of a row's quantised values, which begin after what is inline. */
 static const ir_expr *byte_of(const mha_context *c, const mha_format *f, const ir_expr *column, int64_t columns) {
     const ir_expr *block = ir_div(c->b, column, ir_idx(c->b, COLUMNS)),
                   *within = ir_mod(c->b, column, ir_idx(c->b, columns));
@@ -128,7 +128,7 @@ static const ir_expr *load_scale(const mha_context *c, const mha_format *f, cons
     return mha_in_lanes(c, mha_load(c, mha_element_scale(c, f, row, column, lanes)), lanes);
 }
 
-/* Codes as numbers. A product with an f16 is exact, so the sum is rounded once, fused or not. One with an f32 is
+/* Dequantised values. A product with an f16 is exact, so the sum is rounded once, fused or not. One with an f32 is
  * rounded first, on every target. */
 static const ir_expr *scaled(const mha_context *c, const mha_format *f, const mha_row *row, const ir_expr *column,
                              const ir_expr *codes, const ir_expr *scale) {

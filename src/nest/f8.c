@@ -17,8 +17,8 @@ static const ir_expr *shifted(const mha_context *c, ir_op by, const ir_expr *x, 
 
 /* ---- The tables ---- */
 
-/* The bits of codes as bf16. Exponent and fraction lie as in f8, but for the bias; a denormal is its number of steps
- * of 2^-9; the last code is NaN. */
+/* The bits of f8 values as bf16. Exponent and fraction lie as in f8, but for the bias; a denormal is its number of
+ * steps of 2^-9; the last code is NaN. */
 static const ir_expr *bf16_bits(const mha_context *c, const ir_expr *code) {
     enum { BIAS = (127 - 7) << 7, NAN_BITS = 0x7fc0, LEAST_NORMAL = 8 };
     ir_builder *b = c->b;
@@ -51,7 +51,7 @@ mha_f8_table mha_f8_table_of(const mha_context *c, const ir_buffer *tables) {
     return table;
 }
 
-/* ---- Codes ---- */
+/* ---- Vectors of values ---- */
 
 /* Bytes of x and y by turns, from the lower or the upper halves of their segments. */
 static const ir_expr *unpack(const mha_context *c, const ir_expr *x, const ir_expr *y, int upper) {

@@ -60,7 +60,7 @@ static void row_of_tiles(const mha_gemm_task *c, int64_t rows, const ir_expr *ba
     mha_gemm_tile t = {.base = base, .product = mha_product_of(c->m, c->kind, rows, c->vectors)};
     IR_LOOP(b, n, ir_for_begin(b, "column_tile", ir_idx(b, 0), ir_idx(b, tiles), 1, false)) {
         t.column = ir_times(b, n, columns);
-        /* Rows that are codes have been copied by now. */
+        /* Rows that are quantised have been copied by now. */
         if (first && c->g->left && !c->left.codes)
             t.num_next = find_rows(c, ir_plus(b, first, c->rows), n, tiles, t.next);
         if (first && c->g->result) prefetch_results(c, first, n, tiles);
@@ -98,7 +98,7 @@ static void load_rows(const mha_gemm_task *c, const ir_expr *rows, const ir_expr
     }
 }
 
-/* A phase of its own: A becomes codes once, and not in each task. */
+/* A phase of its own: A is quantised once, and not in each task. */
 static void encode_rows(mha_gemm_task *c) {
     ir_builder *b = c->b;
     IR_PHASE(b) {

@@ -13,7 +13,7 @@
  * once for each gemm_depth columns of A.
  *
  * The order of arithmetic of an element of C: acc = start, then acc = madd(A[r][k], B[k][c], acc) for k = 0, 1, … .
- * If B is codes, B[k][c] is code * scale, unless A becomes codes, too (gemm_quantised.c). Where B comes in pairs of
+ * If B is quantised, B[k][c] is value * scale, unless A is quantised, too (gemm_quantised.c). Where B comes in pairs of
  * rows and the kernel projects by pairs, A is bf16 as well, and acc = dot2((A[r][k], A[r][k + 1]), (B[k][c], B[k +
  * 1][c]), acc) for k = 0, 2, … . The order does not depend on the schedule, other rows or the number of tasks.
  *
@@ -29,13 +29,14 @@ enum { MHA_MAX_OUTER = 2 };
 typedef struct mha_gemm mha_gemm;
 
 /* Elements of B that are code * scale. */
-typedef struct mha_codes {
-    int inputs; /* codes of a word, one for each row of B: 4 of 8 bits or 8 of 4 bits (problem/weights_layout.h) */
-    int words;  /* of a step, whose rows share a scale */
-    const mha_left_codes *left; /* A becomes codes as well, in this shared memory; NULL: it does not */
+typedef struct mha_quantised_weights {
+    int inputs;                     /* quantised values of a word, one for each row of B: 4 of 8 bits or 8 of 4 bits
+                                       (problem/weights_layout.h) */
+    int words;                      /* of a step, whose rows share a scale */
+    const mha_quantised_left *left; /* A is quantised as well, in this shared memory; NULL: it does not */
     /* The scales of step `step`, as c->elem, for `lanes` columns. */
     const ir_expr *(*scale)(mha_context *c, const mha_gemm *g, const ir_expr *step, const ir_expr *column, int lanes);
-} mha_codes;
+} mha_quantised_weights;
 
 /* A row of A as sequence and token of the tensor that it comes from. */
 typedef struct mha_token {
@@ -52,7 +53,7 @@ struct mha_gemm {
     int64_t depth;                       /* columns of A, rows of B; >= 1 */
     int64_t inputs;                      /* rows of B that a step takes, filled up with zeros: 1; 2, in pairs of bf16;
                                           * or as many as share scales */
-    const mha_codes *codes;              /* NULL unless B is codes and scales */
+    const mha_quantised_weights *codes;  /* NULL unless B is quantised values and scales */
     int64_t num_groups;                  /* groups of columns of C */
     int64_t group_columns;               /* columns that a task computes: whole register tiles */
     const ir_expr *column_group;         /* the task's, set when the phase is open */
@@ -65,7 +66,8 @@ struct mha_gemm {
     mha_token (*locate)(mha_context *c, const mha_gemm *g, const ir_expr *row);
     const ir_access *(*left)(mha_context *c, const mha_gemm *g, const mha_token *token, const ir_expr *k);
     /* `lanes` neighbours of start, and of B[k], from column `column` of the group on; lanes divides column and 64. If
-     * inputs is 2, bf16 pairs of B[2k] and B[2k + 1]. Of codes, words of B[k * codes->inputs] and the rows after it. */
+     * inputs is 2, bf16 pairs of B[2k] and B[2k + 1]. If B is quantised, words of B[k * codes->inputs] and the rows
+     * after it. */
     const ir_expr *(*start)(mha_context *c, const mha_gemm *g, const ir_expr *column, int lanes);
     const ir_expr *(*right)(mha_context *c, const mha_gemm *g, const ir_expr *k, const ir_expr *column, int lanes);
     /* Column `column` of the group, in the row of C of that token: prefetched as well. NULL: not prefetched. */

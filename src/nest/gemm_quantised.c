@@ -14,20 +14,21 @@ static const ir_expr *int_lanes(const mha_context *c, int32_t value, int lanes) 
     return ir_splat(c->b, ir_int(c->b, IR_I32, value), lanes);
 }
 
-mha_left_codes mha_left_codes_of(const mha_context *c, const ir_expr *rows, int64_t steps, int64_t inputs, int codes) {
+mha_quantised_left mha_quantised_left_of(const mha_context *c, const ir_expr *rows, int64_t steps, int64_t inputs,
+                                         int codes) {
     enum { WORD_BITS = 32 };
     ir_builder *b = c->b;
     const ir_expr *const by_step[] = {rows, ir_idx(b, steps)}, *const by_input[] = {rows, ir_idx(b, steps * inputs)};
-    return (mha_left_codes){.codes = ir_shared(b, "left_codes", IR_I8, 2, by_input),
-                            .scales = ir_shared(b, "left_scales", c->elem, 2, by_step),
-                            .starts = ir_shared(b, "left_starts", IR_I32, 2, by_step),
-                            .steps = steps,
-                            .inputs = inputs,
-                            .turned = 1 << (WORD_BITS / codes - 1)};
+    return (mha_quantised_left){.codes = ir_shared(b, "left_codes", IR_I8, 2, by_input),
+                                .scales = ir_shared(b, "left_scales", c->elem, 2, by_step),
+                                .starts = ir_shared(b, "left_starts", IR_I32, 2, by_step),
+                                .steps = steps,
+                                .inputs = inputs,
+                                .turned = 1 << (WORD_BITS / codes - 1)};
 }
 
-mha_left_codes mha_left_scratch(const mha_context *c, const mha_left_codes *all, int64_t rows) {
-    mha_left_codes some = *all;
+mha_quantised_left mha_left_scratch(const mha_context *c, const mha_quantised_left *all, int64_t rows) {
+    mha_quantised_left some = *all;
     some.codes = ir_scratch(c->b, "codes_of_rows", IR_I8, 2, (int64_t[]){rows, all->steps * all->inputs});
     some.scales = ir_scratch(c->b, "scales_of_rows", c->elem, 2, (int64_t[]){rows, all->steps});
     some.starts = ir_scratch(c->b, "starts_of_rows", IR_I32, 2, (int64_t[]){rows, all->steps});
@@ -42,16 +43,17 @@ static void copy_elements(const mha_context *c, const ir_buffer *from, const ir_
     }
 }
 
-void mha_copy_left(const mha_context *c, const mha_left_codes *from, const ir_expr *row, const mha_left_codes *to,
-                   const ir_expr *to_row) {
+void mha_copy_left(const mha_context *c, const mha_quantised_left *from, const ir_expr *row,
+                   const mha_quantised_left *to, const ir_expr *to_row) {
     enum { LEAST_GROUP = 32 };
     copy_elements(c, from->codes, row, to->codes, to_row, from->steps * from->inputs, LEAST_GROUP);
     copy_elements(c, from->scales, row, to->scales, to_row, from->steps, 1);
     copy_elements(c, from->starts, row, to->starts, to_row, from->steps, 1);
 }
 
-/* A scale that is denormal may be so wrong that the quotient exceeds the largest code. Returns the sum of the codes. */
-static const ir_expr *encode_group(const mha_context *c, const mha_left_codes *left, const mha_row *from,
+/* A scale that is denormal may be so wrong that the quotient exceeds the largest value. Returns the sum of the values.
+ */
+static const ir_expr *encode_group(const mha_context *c, const mha_quantised_left *left, const mha_row *from,
                                    const ir_expr *row, const ir_expr *first, const ir_expr *scale) {
     ir_builder *b = c->b;
     const int lanes = mha_column_lanes(left->inputs, c->lanes);
@@ -67,7 +69,7 @@ static const ir_expr *encode_group(const mha_context *c, const mha_left_codes *l
     return ir_reduce(b, IR_ADD, ir_let(b, "code_lanes", ir_load(b, sum)));
 }
 
-void mha_encode_left(const mha_context *c, const mha_left_codes *left, const ir_buffer *from, const ir_expr *row) {
+void mha_encode_left(const mha_context *c, const mha_quantised_left *left, const ir_buffer *from, const ir_expr *row) {
     ir_builder *b = c->b;
     IR_FOR(b, step, ir_idx(b, 0), ir_idx(b, left->steps), 1) {
         const ir_expr *first = ir_let(b, "first_column", ir_times(b, step, left->inputs));
@@ -81,12 +83,12 @@ void mha_encode_left(const mha_context *c, const mha_left_codes *left, const ir_
     }
 }
 
-const ir_expr *mha_left_start(const mha_context *c, const mha_left_codes *left, const ir_expr *row,
+const ir_expr *mha_left_start(const mha_context *c, const mha_quantised_left *left, const ir_expr *row,
                               const ir_expr *step) {
     return ir_splat(c->b, ir_load(c->b, ir_at(c->b, left->starts, 1, 2, row, step)), c->lanes);
 }
 
-const ir_expr *mha_left_scale(const mha_context *c, const mha_left_codes *left, const ir_expr *row,
+const ir_expr *mha_left_scale(const mha_context *c, const mha_quantised_left *left, const ir_expr *row,
                               const ir_expr *step) {
     return ir_splat(c->b, ir_load(c->b, ir_at(c->b, left->scales, 1, 2, row, step)), c->lanes);
 }

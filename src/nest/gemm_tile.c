@@ -1,6 +1,6 @@
 /* A register tile of a product of matrices: it begins with what C starts with or what a pass before left, multiplies
- * its rows of A by its columns of B, and goes to scratch. B is numbers, codes and scales, or codes that are multiplied
- * as they lie.
+ * its rows of A by its columns of B, and goes to scratch. B is numbers, quantised values and scales, or quantised
+ * values that are multiplied as they lie.
  *
  * On targets with tiles, a register tile may consist of tiles: 2 x 2 of 16 x 16, with two of each factor. */
 #include "nest/gemm_tile.h"
@@ -66,7 +66,7 @@ static void multiply_rows(const mha_gemm_task *c, const mha_gemm_tile *t, const 
         mha_product_repeat(p, "left", r, ir_at(c->b, c->slab, (int)p->kind, 2, ir_plus(c->b, t->base, r), column));
 }
 
-/* A word of codes in each lane: the code of one of its inputs, as c->elem. */
+/* A word of quantised values in each lane: that of one of its inputs, as c->elem. */
 static const ir_expr *code_of(const mha_gemm_task *c, const ir_expr *words, int input) {
     enum { BITS = 32, BYTE = 8, HALF = 4 };
     ir_builder *b = c->b;
@@ -78,7 +78,7 @@ static const ir_expr *code_of(const mha_gemm_task *c, const ir_expr *words, int 
     return ir_cast(b, c->m->elem, ir_apply(b, IR_SHR, ir_apply(b, IR_SHL, words, above, NULL), below, NULL));
 }
 
-/* The rows of B in the words k of codes. */
+/* The rows of B in the words k. */
 static void multiply_words(const mha_gemm_task *c, mha_gemm_tile *t, const ir_expr *k, const ir_expr *const *scale) {
     ir_builder *b = c->b;
     const int64_t vectors = t->product.vectors, inputs = c->g->codes->inputs;
@@ -96,7 +96,7 @@ static void multiply_words(const mha_gemm_task *c, mha_gemm_tile *t, const ir_ex
 /* A step has the rows of B that share scales. */
 static void multiply_codes(const mha_gemm_task *c, mha_gemm_tile *t, const ir_expr *from, const ir_expr *to) {
     ir_builder *b = c->b;
-    const mha_codes *codes = c->g->codes;
+    const mha_quantised_weights *codes = c->g->codes;
     const ir_expr *scale[MHA_MAX_VECTORS];
     IR_FOR(b, step, from, to, 1) {
         for (int64_t v = 0; v < t->product.vectors; v++)
@@ -107,10 +107,10 @@ static void multiply_codes(const mha_gemm_task *c, mha_gemm_tile *t, const ir_ex
     }
 }
 
-/* The exact sums of a step, whose sums begin with what the signs of B's codes take away. */
+/* The exact sums of a step, whose sums begin with what the signs of B's values take away. */
 static void sum_words(const mha_gemm_task *c, mha_product *sums, const mha_gemm_tile *t, const ir_expr *step) {
     ir_builder *b = c->b;
-    const mha_codes *codes = c->g->codes;
+    const mha_quantised_weights *codes = c->g->codes;
     mha_product_begin(sums);
     for (int64_t r = 0; r < sums->rows; r++) {
         const ir_expr *start = mha_left_start(c->m, &c->left, ir_plus(b, t->base, r), step);

@@ -18,8 +18,8 @@ typedef struct mha_gemm_task {
     bool one_pass;
     int64_t rest; /* rows of the smaller register tile that ends the last task; 0: it has none */
     const ir_buffer *slab, *tile;
-    mha_left_codes encoded; /* A as codes, which the phase before has made, */
-    mha_left_codes left;    /* and its rows that the task needs, in place of the slab */
+    mha_quantised_left encoded; /* A as codes, which the phase before has made, */
+    mha_quantised_left left;    /* and its rows that the task needs, in place of the slab */
     /* variables of the task */
     const ir_expr *first, *count; /* its rows */
 } mha_gemm_task;

@@ -1,7 +1,7 @@
 /* Factors of products: numbers of c->elem, pairs of bf16, or fours of bytes. Where the target has dot2, a product may
- * have bf16 factors, two to a lane: each step then adds two products. Codes have four to a lane, and sums of i32 that
- * are exact (dot4). This is all that the builders know of them. variant.h and attune_problem.integer say which problems
- * have them. */
+ * have bf16 factors, two to a lane: each step then adds two products. Quantised values have four to a lane, and sums of
+ * i32 that are exact (dot4). This is all that the builders know of them. variant.h and attune_problem.integer say which
+ * problems have them. */
 #ifndef ATTUNE_NEST_PAIRS_H
 #define ATTUNE_NEST_PAIRS_H
 

@@ -102,7 +102,8 @@ const ir_access *mha_panel_ahead(const mha_context *c, const mha_row *row, int64
 
 /* ---- Rows ---- */
 
-/* Columns of K are units at most that lie side by side. Codes are joined first, and become integers at once. */
+/* Columns of K are units at most that lie side by side. Quantised values are joined first, and become integers at once.
+ */
 static const ir_expr *gather(const mha_context *c, const mha_row *row, const ir_expr *column, int lanes) {
     const ir_expr *parts[IR_MAX_LANES];
     const bool is_code = row->buffer->type.elem == IR_I8;

@@ -1,6 +1,6 @@
 /* Caches in panels: ATTUNE_PANEL_TOKENS tokens of a KV head lie together, in the order in which products load them.
  * docs/panels.md has the format. A unit is what lies in four bytes: of bf16 two columns of K, or two tokens of V; of i8
- * four. Codes of i4 are bytes, two columns each, which lie as codes of i8 do.
+ * four. int4 values are bytes, two columns each, which lie as int8 values do.
  *
  *     K   [head_dim / unit][token of the panel][unit]
  *     V   [token of the panel / unit][head_dim_v][unit]
@@ -40,9 +40,9 @@ mha_panel_unit mha_panel_unit_after(const mha_context *c, const mha_panel_unit *
 const ir_expr *mha_load_panel_values(const mha_context *c, const mha_panel_unit *unit, const ir_expr *column,
                                      int columns, int64_t count);
 
-/* Codes of i8: number `byte` of each of these units, as c->elem. */
+/* int8 values: number `byte` of each of these units, as c->elem. */
 const ir_expr *mha_byte_of_units(const mha_context *c, const ir_expr *units, int byte);
-/* Codes of i4: that in one half of the byte, as c->elem. */
+/* int4 values: that in one half of the byte, as c->elem. */
 const ir_expr *mha_nibble_of_units(const mha_context *c, const ir_expr *units, int byte, int half);
 
 /* `lanes` bytes of a token's packed row, each at the lower end of an i32, with anything above it. */

@@ -1,4 +1,4 @@
-/* Rows that become codes: whole numbers, or floats of a byte, times a scale of the row. */
+/* Quantising a row: whole numbers, or floats of a byte, times a scale of the row. */
 #ifndef ATTUNE_NEST_QUANTISED_H
 #define ATTUNE_NEST_QUANTISED_H
 
@@ -13,7 +13,7 @@ const ir_expr *mha_row_extreme(const mha_context *c, const mha_row *row, int64_t
 /* The smallest x, and how much larger the largest one is; NaN as above. */
 void mha_row_span(const mha_context *c, const mha_row *row, int64_t columns, const ir_expr *span[2]);
 
-/* Whether a scale is neither 0 nor infinite nor NaN. Where it is not, all codes are 0. */
+/* Whether a scale is neither 0 nor infinite nor NaN. Where it is not, all values are 0. */
 const ir_expr *mha_is_usable_scale(const mha_context *c, const ir_expr *scale);
 /* x / scale, or 0. `usable` is what mha_is_usable_scale has said; both are scalars, or vectors as x. */
 const ir_expr *mha_over_scale(const mha_context *c, const ir_expr *x, const ir_expr *scale, const ir_expr *usable);

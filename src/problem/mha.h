@@ -92,9 +92,9 @@ static inline bool mha_is_base_known(const attune_problem *p) {
 static inline bool mha_is_quantised(attune_dtype dtype) {
     return dtype == ATTUNE_I8 || dtype == ATTUNE_F8 || dtype == ATTUNE_I4;
 }
-/* Codes count from a least number, which lies where the scales do. */
+/* Quantised values are above a minimum, which lies where the scales do. */
 static inline bool mha_has_least(attune_scales scales) { return scales >= ATTUNE_SCALES_INLINE_MIN; }
-/* Scales among the codes. */
+/* Scales among the quantised values. */
 static inline bool mha_is_inline(attune_scales scales) {
     return scales == ATTUNE_SCALES_INLINE || scales == ATTUNE_SCALES_INLINE_MIN;
 }
@@ -116,22 +116,22 @@ static inline bool mha_is_packed(attune_dtype dtype, attune_scales scales) {
 static inline bool mha_scales_elements(attune_scales scales) {
     return mha_scales_runs(scales) || mha_is_by_channel(scales) || mha_is_inline(scales);
 }
-/* Rows of K or V that are no numbers until such scales, or packed codes, have been seen to. */
+/* Rows of K or V that must be dequantised by such scales, or unpacked, before they are numbers. */
 static inline bool mha_has_coded_rows(const attune_problem *p) {
     return mha_is_packed(p->k_dtype, p->k_scales) || mha_is_packed(p->v_dtype, p->v_scales) ||
            mha_scales_elements(p->k_scales) || mha_scales_elements(p->v_scales);
 }
-/* Columns whose codes lie together; with scales inline these belong to them. */
+/* Columns whose quantised values lie together; with scales inline these belong to them. */
 enum { MHA_BLOCK_COLUMNS = 32, MHA_INLINE_BYTES = 2 };
 /* Scales in a row of them, of a key or of a head; the least numbers come after. */
 static inline int64_t mha_row_scales(attune_scales scales, int64_t group, int64_t columns) {
     return mha_is_by_group(scales) ? columns / group : mha_is_by_channel(scales) ? columns : 1;
 }
-/* How many products a row of Q has with a key: one for each plane of its codes, if it becomes codes. */
+/* How many products a row of Q has with a key: one for each plane of its quantised values, if it is quantised. */
 static inline int64_t mha_query_planes(const attune_problem *p) {
     return p->integer && p->q_planes == ATTUNE_Q_PLANES_2 ? 2 : 1;
 }
-/* Whether K is numbers that become codes in each call, for scores in integers. */
+/* Whether each call quantises K, for scores in integers. */
 static inline bool mha_encodes_keys(const attune_problem *p) {
     return p->integer && p->k_dtype != ATTUNE_I8 && p->k_dtype != ATTUNE_I4;
 }
@@ -159,7 +159,7 @@ static inline int64_t mha_unit_of_dtype(attune_dtype dtype) {
 /* The number of panels for so many tokens. */
 static inline int64_t mha_panels(int64_t tokens) { return (tokens + ATTUNE_PANEL_TOKENS - 1) / ATTUNE_PANEL_TOKENS; }
 
-/* ---- Weights of a block as codes ---- */
+/* ---- Quantised weights of a block ---- */
 
 static inline bool mha_has_weight_codes(const attune_problem *p) {
     return p->w_dtype == ATTUNE_I8 || p->w_dtype == ATTUNE_I4;
@@ -177,7 +177,7 @@ static inline int64_t mha_dtype_bytes(attune_dtype dtype) {
     }
 }
 
-/* Bytes before the codes of a block. */
+/* Bytes before the quantised values of a block. */
 static inline int64_t mha_inline_bytes(attune_scales scales) {
     if (!mha_is_inline(scales)) return 0;
     return mha_has_least(scales) ? 2 * MHA_INLINE_BYTES : MHA_INLINE_BYTES;
