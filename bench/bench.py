@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measures attune beside the peers that are installed: one run, everything interleaved, every result checked first.
 
-See README.md. `make bench` and `make bench-full` call it; --compare sets two runs side by side.
+See docs/bench.md. `make bench` and `make bench-full` call it; --compare sets two runs side by side.
 """
 import argparse
 import datetime

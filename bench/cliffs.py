@@ -9,7 +9,7 @@
 
 Along a walk one size grows, and the others stay. For neighbours a < b time should grow by at most a quarter more than
 the work: t(b) / t(a) <= 1.25 max(1, flops(b) / flops(a)). A pair beyond that is measured again, side by side. If it
-stays there it is an exception. Its excess is what is left of the ratio after that limit. README.md says more.
+stays there it is an exception. Its excess is what is left of the ratio after that limit. docs/bench.md says more.
 """
 import argparse
 import datetime

@@ -9,7 +9,7 @@
 
 The roofline of a problem is the longer of two times: the operations of the pairs that are seen, at the peak; and all
 tensors read or written once, at the bandwidth of as many bytes, so of the cache that holds them. Both are probed
-beside each sample. README.md says what that leaves out.
+beside each sample. docs/bench.md says what that leaves out.
 """
 import argparse
 import datetime

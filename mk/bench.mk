@@ -62,7 +62,7 @@ $(BUILD)/bench/bundle: $(call obj,bench/bundle.c) $(SPEED) $(BUILD)/libattune.so
 	$(call say,link $@)
 	$(Q)$(LINK) -Wl,-rpath,'$$ORIGIN/..' $(filter %.o %.a,$^) -L$(BUILD) -lattune $(CORE_LIBS) -o $@
 
-# One run of attune and the peers that are installed or can be (bench/README.md). BENCH: options, as --clock=cpu.
+# One run of attune and the peers that are installed or can be (docs/bench.md). BENCH: options, as --clock=cpu.
 BENCH ?=
 BENCH_PY = @$(BUILD)/bench/venv/bin/python bench/bench.py --build $(BUILD)
 bench: bench-setup ## attune beside its peers, short: the main shapes, some minutes

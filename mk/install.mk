@@ -60,7 +60,7 @@ DOCS_TOP = LICENSE README.md CHANGELOG.md CONTRIBUTING.md
 EXAMPLES = $(wildcard examples/*.c examples/*.cpp examples/ir/*.air examples/python/*.py \
 	$(addprefix examples/minilm/*.,md c py txt) $(addprefix examples/engine/*.,md c h py) \
 	$(addprefix examples/engine/static/*.,c h sh))
-LINKED_DIRS = bench examples/engine/static examples/engine examples/ir examples/minilm examples/python include
+LINKED_DIRS = examples/engine/static examples/engine examples/ir examples/minilm examples/python include
 INSTALLED_PRODUCTS = $(addprefix $(BUILD)/installed/,attune attune-codegen-worker libattune.so.0 libattune.a)
 install: all $(INSTALLED_PRODUCTS)
 install: ## install below PREFIX (/usr/local), libraries into LIBDIR (PREFIX/lib), DESTDIR before them
@@ -82,7 +82,6 @@ install: ## install below PREFIX (/usr/local), libraries into LIBDIR (PREFIX/lib
 	install -m 644 completions/_attune $(DESTDIR)$(ZSHCOMPDIR)/_attune
 	install -m 644 $(DOCS_TOP) $(IN_DOC)
 	install -m 644 $(DOCS) $(IN_DOC)/docs
-	install -m 644 bench/README.md $(IN_DOC)/bench
 	for file in $(EXAMPLES); do install -m 644 $$file $(IN_DOC)/$$file || exit; done
 	for header in attune.h attune.hpp attune; do \
 		ln -sfn $(shell realpath -ms --relative-to='$(DOCDIR)/include' '$(INCLUDEDIR)')/$$header \
@@ -121,7 +120,7 @@ uninstall: ## remove what install installed
 	rm -f $(addprefix $(IN_LIB)/attune/,libattune-codegen.so libattune-tier0.so \
 		attune-codegen-worker attune-fetch) \
 		$(addprefix $(IN_LIB)/cmake/attune/attuneConfig,.cmake Version.cmake) \
-		$(addprefix $(IN_DOC)/,$(DOCS_TOP) $(DOCS) bench/README.md $(EXAMPLES) $(addprefix include/attune,.h .hpp) \
+		$(addprefix $(IN_DOC)/,$(DOCS_TOP) $(DOCS) $(EXAMPLES) $(addprefix include/attune,.h .hpp) \
 			include/attune)
 	rm -f $(IN_BIN)/attune $(addprefix $(IN_LIB)/libattune.,so.0 so a) $(IN_LIB)/pkgconfig/attune.pc \
 		$(addprefix $(DESTDIR)$(INCLUDEDIR)/,attune.hpp $(patsubst include/%,%,$(HEADERS))) \

@@ -1,4 +1,4 @@
-/* attune behind the protocol of README.md. usage: attune_driver THREADS */
+/* attune behind the protocol of docs/bench.md. usage: attune_driver THREADS */
 #define _GNU_SOURCE
 #include "driver.h"
 

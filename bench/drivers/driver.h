@@ -1,5 +1,5 @@
 /* What the drivers written in C have in common: a driver is a process that computes one problem at a time by one
- * program or library, as lines on its standard input ask. README.md has the protocol. */
+ * program or library, as lines on its standard input ask. docs/bench.md has the protocol. */
 #ifndef BENCH_DRIVER_H
 #define BENCH_DRIVER_H
 

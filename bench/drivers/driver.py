@@ -1,4 +1,4 @@
-"""What the drivers written in Python have in common; README.md has the protocol."""
+"""What the drivers written in Python have in common; docs/bench.md has the protocol."""
 import dataclasses
 import math
 import os

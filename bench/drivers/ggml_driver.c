@@ -1,4 +1,4 @@
-/* ggml behind the protocol of README.md. usage: ggml_driver THREADS
+/* ggml behind the protocol of docs/bench.md. usage: ggml_driver THREADS
  *
  * Attention is ggml's flash_attn_ext, whose queries and results are always f32. Methods for keys, values and weights:
  * `native`, of the problem's dtype, and for bf16 `f16` too, which ggml is often faster with. For keys and values of i8

@@ -1,4 +1,4 @@
-/* oneDNN (version 3 or later) behind the protocol of README.md. usage: onednn_driver THREADS
+/* oneDNN (version 3 or later) behind the protocol of docs/bench.md. usage: onednn_driver THREADS
  *
  * Methods: `at-once` and `blocks` are two batched products with a softmax between them, for all heads and rows, or for
  * so many that their scores stay in the cache; `graph` is the same as one partition of the graph API. Projections are

@@ -1,4 +1,4 @@
-"""ONNX Runtime behind the protocol of README.md. usage: onnxruntime_driver.py THREADS [CPU…]"""
+"""ONNX Runtime behind the protocol of docs/bench.md. usage: onnxruntime_driver.py THREADS [CPU…]"""
 import sys
 
 import numpy

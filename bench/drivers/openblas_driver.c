@@ -1,4 +1,4 @@
-/* OpenBLAS behind the protocol of README.md: attention written round its sgemm. usage: openblas_driver THREADS
+/* OpenBLAS behind the protocol of docs/bench.md: attention written round its sgemm. usage: openblas_driver THREADS
  *
  * Tasks are blocks of query rows of one head. Each goes through the keys block by block, keeping the maximum and the
  * sum of each row (or once, if the block holds all keys, which then needs no rescaling); blocks beyond a causal

@@ -1,4 +1,4 @@
-"""OpenVINO behind the protocol of README.md. usage: openvino_driver.py THREADS [CPU…]"""
+"""OpenVINO behind the protocol of docs/bench.md. usage: openvino_driver.py THREADS [CPU…]"""
 import math
 import sys
 

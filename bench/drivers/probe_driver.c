@@ -1,5 +1,5 @@
-/* What the CPU can do at most, behind the protocol of README.md: "peak f32", "peak bf16" and "peak f64" in GFLOP/s (0
- * where the ISA has no such instruction), "bandwidth BYTES" in GB/s for a buffer of that size. usage: probe_driver
+/* What the CPU can do at most, behind the protocol of docs/bench.md: "peak f32", "peak bf16" and "peak f64" in GFLOP/s
+ * (0 where the ISA has no such instruction), "bandwidth BYTES" in GB/s for a buffer of that size. usage: probe_driver
  * THREADS ISA */
 #define _GNU_SOURCE
 #include "driver.h"

@@ -1,4 +1,4 @@
-"""PyTorch behind the protocol of README.md. usage: torch_driver.py THREADS"""
+"""PyTorch behind the protocol of docs/bench.md. usage: torch_driver.py THREADS"""
 import functools
 import math
 import sys

@@ -26,10 +26,10 @@ bad() {
 
 [ -n "${SANITIZE:-}" ] && echo "1..29" || echo "1..35"
 # What a note says was so on its day.
-mapfile -t pages < <(ls ./*.md docs/*.md notes/*.md bench/*.md examples/*/*.md | sed 's|^\./||')
+mapfile -t pages < <(ls ./*.md docs/*.md notes/*.md examples/*/*.md | sed 's|^\./||')
 mapfile -t current < <(printf '%s\n' "${pages[@]}" | grep -v '^notes/')
-guides=({README,CONTRIBUTING,bench/README,examples/minilm/README}.md
-    docs/{index,getting-started,troubleshooting,platforms,performance}.md)
+guides=({README,CONTRIBUTING,examples/minilm/README}.md
+    docs/{bench,index,getting-started,troubleshooting,platforms,performance}.md)
 
 mkdir "$work/docs"
 cat >"$work/docs/bad.md" <<'PAGE'
