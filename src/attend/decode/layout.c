@@ -126,31 +126,51 @@ void dl_alloc_scratch(d_lanes *d) {
 
 /* ---- rows ---- */
 
-void dl_each_rows(d_lanes *d, int64_t step, dl_rows_fn *build, const void *user) {
-    const int64_t whole = d->fixed_rows / step, rest = d->fixed_rows % step;
-    if (!d->fixed_rows || whole > 1) {
-        const ir_expr *end = d->fixed_rows ? ir_idx(d->b, whole * step) : d->padded_rows;
-        IR_LOOP(d->b, first, ir_for_begin(d->b, "row", ir_idx(d->b, 0), end, step, false)) {
-            build(d, user, first, step);
-        }
-    } else if (whole == 1) {
-        build(d, user, ir_idx(d->b, 0), step);
-    }
-    if (rest) build(d, user, ir_idx(d->b, whole * step), rest);
+dl_rows dl_rows_begin(const d_lanes *d, int64_t step) {
+    ir_builder *b = d->b;
+    const int64_t whole = d->fixed_rows / step * step;
+    if (d->fixed_rows && whole <= step) return (dl_rows){ir_idx(b, 0), whole ? whole : d->fixed_rows, false};
+    const ir_expr *end = d->fixed_rows ? ir_idx(b, whole) : d->padded_rows;
+    return (dl_rows){ir_for_begin(b, "row", ir_idx(b, 0), end, step, false), step, true};
 }
 
-void dl_each_columns(d_lanes *d, const dl_columns *loop, dl_columns_fn *build, void *user) {
+dl_rows dl_rows_next(const d_lanes *d, dl_rows rows, int64_t step) {
+    const int64_t rest = d->fixed_rows % step;
+    if (rows.is_open) ir_for_end(d->b);
+    if (rows.count < step || !rest) return (dl_rows){0};
+    return (dl_rows){ir_idx(d->b, d->fixed_rows - rest), rest, false};
+}
+
+/* The next vector after the loop, of those from number `done` on. */
+static void take_rest(const d_lanes *d, dl_columns *c) {
+    c->at = ir_idx(d->b, c->done);
+    c->count = max_of(min_of(c->width, c->columns - c->done), 0);
+    c->done += c->width;
+}
+
+dl_columns dl_columns_begin(const d_lanes *d, const char *name, int64_t columns, int64_t width, int64_t unroll) {
     ir_builder *b = d->b;
-    const int64_t width = loop->width, step = loop->unroll * width;
-    int64_t done = loop->columns / step * step;
-    if (done) {
-        const bool turns = done > step;
-        const ir_expr *at =
-            turns ? ir_for_begin(b, loop->name, ir_idx(b, 0), ir_idx(b, done), step, false) : ir_idx(b, 0);
-        for (int64_t u = 0; u < step; u += width) build(d, user, ir_plus(b, at, u), width);
-        if (turns) ir_for_end(b);
+    const int64_t step = unroll * width, whole = columns / step * step;
+    dl_columns c = {.columns = columns, .width = width, .left = whole ? unroll - 1 : 0, .done = whole};
+    if (!whole) {
+        take_rest(d, &c);
+        return c;
     }
-    for (; done < loop->columns; done += width) build(d, user, ir_idx(b, done), min_of(width, loop->columns - done));
+    c.is_open = whole > step;
+    c.at = c.is_open ? ir_for_begin(b, name, ir_idx(b, 0), ir_idx(b, whole), step, false) : ir_idx(b, 0);
+    c.first = c.at;
+    c.count = width;
+    return c;
+}
+
+void dl_columns_next(const d_lanes *d, dl_columns *c, int64_t unroll) {
+    if (c->left) {
+        c->at = ir_plus(d->b, c->first, (unroll - c->left--) * c->width);
+        return;
+    }
+    if (c->is_open) ir_for_end(d->b);
+    c->is_open = false;
+    take_rest(d, c);
 }
 
 dl_row dl_row_at(const d_lanes *d, const ir_expr *row) {

@@ -122,13 +122,6 @@ typedef struct dl_wing {
     dl_step *scores, *softmax, *values;
 } dl_wing;
 
-/* Some rows of a task, and the keys that they are multiplied with. */
-typedef struct dl_tile_rows {
-    const dl_tile *tile;
-    const ir_expr *first_row;
-    int64_t rows;
-} dl_tile_rows;
-
 /* Keys whose exponentials are quantised side by side: each of these waits for its own operations most of the time.
  * For a vector or two of keys, computing four costs more. */
 static inline int dl_side_by_side(const d_lanes *d) {
@@ -161,19 +154,31 @@ void dl_init_row(d_lanes *d, const ir_expr *r);
 void dl_finish_rows(d_lanes *d, bool seen);
 void dl_merge_row(d_lanes *d, const ir_expr *r);
 
-/* Calls build for the rows of a task, `step` at a time, in a loop. If their number is fixed and leaves a rest, it calls
- * build once more for the rest. */
-typedef void dl_rows_fn(d_lanes *d, const void *user, const ir_expr *first, int64_t count);
-void dl_each_rows(d_lanes *d, int64_t step, dl_rows_fn *build, const void *user);
+/* The rows of a task, `step` at a time: builds the block of C in a loop, and once more for the rest, if their number is
+ * fixed and leaves one. */
+typedef struct dl_rows {
+    const ir_expr *first;
+    int64_t count; /* 0 ends the loop of C */
+    bool is_open;  /* a loop of the IR is */
+} dl_rows;
+dl_rows dl_rows_begin(const d_lanes *d, int64_t step);
+dl_rows dl_rows_next(const d_lanes *d, dl_rows rows, int64_t step);
+#define DL_ROWS(d, rows, step)                                                                                         \
+    for (dl_rows rows = dl_rows_begin(d, step); rows.count; rows = dl_rows_next(d, rows, step))
 
-/* Calls build for vectors of `width` columns: `unroll` of them in a turn of a loop of that name, and then for the
- * rest. `count` columns of a vector exist. */
+/* Columns by vectors of `width`: builds the block of C for `unroll` of them in an iteration of a loop of that name, and
+ * then for each of the rest. */
 typedef struct dl_columns {
-    const char *name;
-    int64_t columns, width, unroll;
+    const ir_expr *at;
+    int64_t count; /* of the vector's columns, those that exist; 0 ends the loop of C */
+    int64_t columns, width, left, done;
+    const ir_expr *first; /* of the iteration, in which `left` vectors are left */
+    bool is_open;
 } dl_columns;
-typedef void dl_columns_fn(d_lanes *d, void *user, const ir_expr *column, int64_t count);
-void dl_each_columns(d_lanes *d, const dl_columns *loop, dl_columns_fn *build, void *user);
+dl_columns dl_columns_begin(const d_lanes *d, const char *name, int64_t columns, int64_t width, int64_t unroll);
+void dl_columns_next(const d_lanes *d, dl_columns *c, int64_t unroll);
+#define DL_COLUMNS(d, c, name, columns, width, unroll)                                                                 \
+    for (dl_columns c = dl_columns_begin(d, name, columns, width, unroll); c.count; dl_columns_next(d, &c, unroll))
 
 static inline mha_kind dl_kind(const d_lanes *d) { return mha_kind_of(d->c->variant.by_pairs); }
 

@@ -32,13 +32,11 @@ typedef struct key_tile {
 } key_tile;
 
 /* Four columns, which are number `unit` of the block. */
-static void multiply_unit(d_lanes *d, void *user, const ir_expr *unit, int64_t count) {
+static void multiply_unit(d_lanes *d, key_tile *t, const ir_expr *unit) {
     ir_builder *b = d->b;
-    key_tile *t = user;
     mha_product *p = &t->product;
     const ir_expr *number = ir_add(b, ir_times(b, t->block, d->lanes), unit), *from = ir_times(b, unit, FOUR);
     const ir_expr *quantised[IR_MAX_LANES];
-    (void)count; /* units are whole */
     for (int64_t v = 0; v < p->vectors; v++) {
         quantised[v] = ir_load(b, mha_panel_keys(d->c, &t->vector[v], number, d->lanes));
         if (d->k_halves > 1) quantised[v] = ir_let(b, "codes", quantised[v]);
@@ -57,9 +55,8 @@ static void multiply_unit(d_lanes *d, void *user, const ir_expr *unit, int64_t c
 }
 
 static void multiply_units(d_lanes *d, key_tile *t, const ir_expr *block, int64_t units) {
-    const dl_columns loop = {"unit", units, 1, d->c->s->score_column_vectors};
     t->block = block;
-    dl_each_columns(d, &loop, multiply_unit, t);
+    DL_COLUMNS(d, unit, "unit", units, 1, d->c->s->score_column_vectors) multiply_unit(d, t, unit.at);
 }
 
 static void store_dots(d_lanes *d, const key_tile *t, int64_t row) {
@@ -72,35 +69,32 @@ static void store_dots(d_lanes *d, const key_tile *t, int64_t row) {
     }
 }
 
-static void score_rows(d_lanes *d, const void *user, const ir_expr *first_row, int64_t rows) {
-    ir_builder *b = d->b;
-    key_tile t = *(const key_tile *)user;
-    const int64_t units = d->c->p->head_dim / d->k_halves / FOUR, whole = units / d->lanes, rest = units % d->lanes;
-    t.first_row = first_row;
-    t.product = mha_product_of(d->c, MHA_DOT4, rows * d->planes, d->c->s->score_keys);
-    t.product.vectors_first = true;
-    mha_product_clear(&t.product);
-    for (int64_t r = 0; r < rows; r++) {
-        const ir_access *start = ir_at(b, d->starts, d->lanes, 2, ir_plus(b, first_row, r), ir_idx(b, 0));
-        const ir_expr *lanes = ir_let(b, "start", ir_load(b, start));
-        for (int64_t v = 0; v < t.product.vectors; v++)
-            ir_store(b, mha_product_at(&t.product, (r + 1) * d->planes - 1, v), lanes);
-    }
-    if (whole) {
-        IR_FOR(b, block, ir_idx(b, 0), ir_idx(b, whole), 1) multiply_units(d, &t, block, d->lanes);
-    }
-    if (rest) multiply_units(d, &t, ir_idx(b, whole), rest);
-    for (int64_t r = 0; r < rows; r++) store_dots(d, &t, r);
-}
-
 void dl_quantised_panel_scores(d_lanes *d, const dl_tile *tile) {
     ir_builder *b = d->b;
+    const int64_t units = d->c->p->head_dim / d->k_halves / FOUR, whole = units / d->lanes, rest = units % d->lanes;
+    const int64_t vectors = d->c->s->score_keys;
     key_tile t = {0};
     dl_load_group_scales(d, tile);
-    IR_FOR(b, first, ir_idx(b, 0), tile->keys, (int64_t)d->c->s->score_keys * d->lanes) {
+    IR_FOR(b, first, ir_idx(b, 0), tile->keys, vectors * d->lanes) {
         t.first = first;
-        for (int v = 0; v < d->c->s->score_keys; v++) t.vector[v] = dl_vector_of_keys(d, tile, first, v);
-        dl_each_rows(d, d->c->s->score_rows, score_rows, &t);
+        for (int v = 0; v < vectors; v++) t.vector[v] = dl_vector_of_keys(d, tile, first, v);
+        DL_ROWS(d, rows, d->c->s->score_rows) {
+            t.first_row = rows.first;
+            t.product = mha_product_of(d->c, MHA_DOT4, rows.count * d->planes, vectors);
+            t.product.vectors_first = true;
+            mha_product_clear(&t.product);
+            for (int64_t r = 0; r < rows.count; r++) {
+                const ir_access *start = ir_at(b, d->starts, d->lanes, 2, ir_plus(b, rows.first, r), ir_idx(b, 0));
+                const ir_expr *lanes = ir_let(b, "start", ir_load(b, start));
+                for (int64_t v = 0; v < vectors; v++)
+                    ir_store(b, mha_product_at(&t.product, (r + 1) * d->planes - 1, v), lanes);
+            }
+            if (whole) {
+                IR_FOR(b, block, ir_idx(b, 0), ir_idx(b, whole), 1) multiply_units(d, &t, block, d->lanes);
+            }
+            if (rest) multiply_units(d, &t, ir_idx(b, whole), rest);
+            for (int64_t r = 0; r < rows.count; r++) store_dots(d, &t, r);
+        }
     }
 }
 
@@ -159,34 +153,30 @@ static void add_stream(d_lanes *d, const dl_streams *streams, const void *user) 
     }
 }
 
-static void multiply_columns(d_lanes *d, void *user, const ir_expr *column, int64_t count) {
-    const dl_tile_rows *r = user;
-    const int64_t vectors = ceil_div(count, d->lanes) * d->v_halves;
-    value_tile t = {.product = mha_product_of(d->c, MHA_DOT4, d->planes * r->rows, vectors),
-                    .first_row = r->first_row,
-                    .column = column,
-                    .count = count};
-    mha_product_clear(&t.product);
-    dl_each_streams(d, r->tile, 1, FOUR, add_stream, &t);
-    for (int64_t row = 0; row < r->rows; row++) {
-        const dl_joined_row joined = dl_joined_row_of(d, ir_plus(d->b, r->first_row, row));
-        for (int64_t v = 0; v < vectors; v++) {
-            const ir_expr *sum = NULL;
-            for (int i = 0; i < d->planes; i++)
-                sum = dl_sum_with_plane(d, sum, dl_value_sum(d, mha_product_sum(&t.product, row * d->planes + i, v)));
-            const ir_expr *first = ir_plus(d->b, column, v / d->v_halves * d->lanes);
-            dl_join_values(d, &joined, dl_output_column(d, first, (int)(v % d->v_halves)), sum);
-        }
+/* The sums of a row, of all planes, join O. */
+static void join_row(d_lanes *d, const value_tile *t, int64_t row) {
+    const dl_joined_row joined = dl_joined_row_of(d, ir_plus(d->b, t->first_row, row));
+    for (int64_t v = 0; v < t->product.vectors; v++) {
+        const ir_expr *sum = NULL;
+        for (int i = 0; i < d->planes; i++)
+            sum = dl_sum_with_plane(d, sum, dl_value_sum(d, mha_product_sum(&t->product, row * d->planes + i, v)));
+        const ir_expr *first = ir_plus(d->b, t->column, v / d->v_halves * d->lanes);
+        dl_join_values(d, &joined, dl_output_column(d, first, (int)(v % d->v_halves)), sum);
     }
 }
 
-static void multiply_rows(d_lanes *d, const void *user, const ir_expr *first_row, int64_t rows) {
-    dl_tile_rows t = {user, first_row, rows};
-    const int64_t width = (int64_t)d->lanes * d->c->s->value_column_vectors;
-    const dl_columns loop = {"column", d->c->p->head_dim_v / d->v_halves, width, 1};
-    dl_each_columns(d, &loop, multiply_columns, &t);
-}
-
 void dl_quantised_panel_values(d_lanes *d, const dl_tile *tile) {
-    dl_each_rows(d, d->c->s->value_rows, multiply_rows, tile);
+    const int64_t width = (int64_t)d->lanes * d->c->s->value_column_vectors;
+    DL_ROWS(d, rows, d->c->s->value_rows) {
+        DL_COLUMNS(d, c, "column", d->c->p->head_dim_v / d->v_halves, width, 1) {
+            const int64_t vectors = ceil_div(c.count, d->lanes) * d->v_halves;
+            value_tile t = {.product = mha_product_of(d->c, MHA_DOT4, d->planes * rows.count, vectors),
+                            .first_row = rows.first,
+                            .column = c.at,
+                            .count = c.count};
+            mha_product_clear(&t.product);
+            dl_each_streams(d, tile, 1, FOUR, add_stream, &t);
+            for (int64_t row = 0; row < rows.count; row++) join_row(d, &t, row);
+        }
+    }
 }

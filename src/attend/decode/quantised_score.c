@@ -151,29 +151,29 @@ static void finish_sums(const d_lanes *d, const quantised_tile *t) {
 
 /* ---- The tile ---- */
 
-static void register_tile(d_lanes *d, const void *user, const ir_expr *first_row, int64_t rows) {
+static void register_tile(d_lanes *d, quantised_tile *t, const dl_rows *rows) {
     ir_builder *b = d->b;
-    quantised_tile t = *(const quantised_tile *)user;
-    t.first_row = first_row;
-    t.rows = rows;
-    t.vectors = ceil_div(rows, d->pack);
-    t.first_vector = d->pack == 1 ? first_row
-                                  : dl_first(d, "vector", ir_div(b, first_row, ir_idx(b, d->pack)),
-                                             ir_idx(b, t.vectors), ir_idx(b, ceil_div(d->max_rows, d->pack)));
-    t.product = mha_product_of(d->c, MHA_DOT4, t.vectors * d->planes, d->c->s->score_keys);
-    t.product.vectors_first = true;
+    t->first_row = rows->first;
+    t->rows = rows->count;
+    t->vectors = ceil_div(rows->count, d->pack);
+    t->first_vector = rows->first;
+    if (d->pack > 1)
+        t->first_vector = dl_first(d, "vector", ir_div(b, rows->first, ir_idx(b, d->pack)), ir_idx(b, t->vectors),
+                                   ir_idx(b, ceil_div(d->max_rows, d->pack)));
+    t->product = mha_product_of(d->c, MHA_DOT4, t->vectors * d->planes, d->c->s->score_keys);
+    t->product.vectors_first = true;
     if (d->k_groups == 1) {
-        t.group = ir_idx(b, 0);
-        start_sums(d, &t);
-        multiply(d, &t);
-        finish_sums(d, &t);
+        t->group = ir_idx(b, 0);
+        start_sums(d, t);
+        multiply(d, t);
+        finish_sums(d, t);
         return;
     }
     IR_FOR(b, group, ir_idx(b, 0), ir_idx(b, d->k_groups), 1) {
-        t.group = group;
-        start_sums(d, &t);
-        multiply_group(d, &t);
-        finish_sums(d, &t);
+        t->group = group;
+        start_sums(d, t);
+        multiply_group(d, t);
+        finish_sums(d, t);
     }
 }
 
@@ -191,7 +191,7 @@ static void score_stream(d_lanes *d, const dl_streams *streams, const void *user
             dl_prefetch_key(d, d->c->k, streams, 0, key);
             t.key[j] = dl_key_at(d, streams, 0, fits ? key : ir_min(b, key, ir_plus(b, streams->keys, -1)));
         }
-        dl_each_rows(d, d->c->s->score_rows, register_tile, &t);
+        DL_ROWS(d, rows, d->c->s->score_rows) register_tile(d, &t, &rows);
     }
 }
 

@@ -188,24 +188,19 @@ static void finish_row(d_lanes *d, const value_block *block, int64_t row) {
     }
 }
 
-static void multiply_columns(d_lanes *d, void *user, const ir_expr *column, int64_t count) {
-    const dl_tile_rows *t = user;
-    for (int half = 0; half < d->v_halves; half++) {
-        value_block block = {.product = mha_product_of(d->c, MHA_DOT4, d->planes * t->rows, FOUR),
-                             .first_row = t->first_row,
-                             .column = column,
-                             .count = count,
-                             .half = half};
-        mha_product_clear(&block.product);
-        dl_each_streams(d, t->tile, 1, FOUR, add_stream, &block);
-        for (int64_t row = 0; row < t->rows; row++) finish_row(d, &block, row);
+void dl_quantised_values(d_lanes *d, const dl_tile *tile) {
+    DL_ROWS(d, rows, d->c->s->value_rows) {
+        DL_COLUMNS(d, c, "column", d->c->p->head_dim_v / d->v_halves, width_of(d), 1) {
+            for (int half = 0; half < d->v_halves; half++) {
+                value_block block = {.product = mha_product_of(d->c, MHA_DOT4, d->planes * rows.count, FOUR),
+                                     .first_row = rows.first,
+                                     .column = c.at,
+                                     .count = c.count,
+                                     .half = half};
+                mha_product_clear(&block.product);
+                dl_each_streams(d, tile, 1, FOUR, add_stream, &block);
+                for (int64_t row = 0; row < rows.count; row++) finish_row(d, &block, row);
+            }
+        }
     }
 }
-
-static void multiply_rows(d_lanes *d, const void *user, const ir_expr *first_row, int64_t rows) {
-    dl_tile_rows t = {user, first_row, rows};
-    const dl_columns loop = {"column", d->c->p->head_dim_v / d->v_halves, width_of(d), 1};
-    dl_each_columns(d, &loop, multiply_columns, &t);
-}
-
-void dl_quantised_values(d_lanes *d, const dl_tile *tile) { dl_each_rows(d, d->c->s->value_rows, multiply_rows, tile); }

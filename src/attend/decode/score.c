@@ -32,8 +32,7 @@ static const ir_expr *row_at(const d_lanes *d, const score_tile *t, int64_t row)
 }
 
 /* K * Q over one vector of columns. */
-static void multiply(d_lanes *d, void *user, const ir_expr *column, int64_t count) {
-    score_tile *t = user;
+static void multiply(d_lanes *d, score_tile *t, const ir_expr *column, int64_t count) {
     mha_product *p = &t->product;
     for (int j = 0; j < p->vectors; j++)
         mha_product_vector(p, "k", j, dl_load_key(d, d->c->k, &t->key[j], column, count));
@@ -42,8 +41,7 @@ static void multiply(d_lanes *d, void *user, const ir_expr *column, int64_t coun
 }
 
 /* The same of columns that become several vectors at once. */
-static void multiply_converted(d_lanes *d, void *user, const ir_expr *column, int64_t count) {
-    score_tile *t = user;
+static void multiply_converted(d_lanes *d, score_tile *t, const ir_expr *column, int64_t count) {
     mha_product *p = &t->product;
     const ir_expr *k[IR_MAX_LANES][4];
     for (int j = 0; j < p->vectors; j++) dl_convert_k(d, &t->key[j], column, k[j]);
@@ -119,16 +117,20 @@ static void finish_sums(d_lanes *d, const score_tile *t, int64_t rows) {
     }
 }
 
-static void register_tile(d_lanes *d, const void *user, const ir_expr *first_row, int64_t rows) {
-    score_tile t = *(const score_tile *)user;
-    t.first_row = first_row;
-    t.product = mha_product_of(d->c, dl_kind(d), rows, d->c->s->score_keys);
-    t.product.vectors_first = true;
-    mha_product_clear(&t.product);
-    open_keys(d, &t);
-    const dl_columns loop = {"d", d->c->p->head_dim, d->k_width, d->c->s->score_column_vectors};
-    dl_each_columns(d, &loop, d->k_by ? multiply_converted : multiply, &t);
-    finish_sums(d, &t, rows);
+/* The keys of an iteration, for all rows. */
+static void register_tiles(d_lanes *d, score_tile *t) {
+    mha_product *p = &t->product;
+    DL_ROWS(d, rows, d->c->s->score_rows) {
+        t->first_row = rows.first;
+        *p = mha_product_of(d->c, dl_kind(d), rows.count, d->c->s->score_keys);
+        p->vectors_first = true;
+        mha_product_clear(p);
+        open_keys(d, t);
+        DL_COLUMNS(d, c, "d", d->c->p->head_dim, d->k_width, d->c->s->score_column_vectors) {
+            (d->k_by ? multiply_converted : multiply)(d, t, c.at, c.count);
+        }
+        finish_sums(d, t, rows.count);
+    }
 }
 
 /* Writes the scores of a round to their places. */
@@ -154,7 +156,7 @@ static void score_streams(d_lanes *d, const dl_streams *streams, const void *use
         t.round = ir_idx(b, 0);
         IR_FOR(b, i, ir_idx(b, 0), streams->keys, keys) {
             t.turn = i;
-            dl_each_rows(d, d->c->s->score_rows, register_tile, &t);
+            register_tiles(d, &t);
         }
         return;
     }
@@ -166,7 +168,7 @@ static void score_streams(d_lanes *d, const dl_streams *streams, const void *use
             const ir_expr *key = ir_add(b, t.round, t.turn);
             for (int64_t j = 0; j < keys; j++)
                 dl_prefetch_key(d, d->c->k, streams, j % STREAMS, ir_plus(b, key, j / STREAMS));
-            dl_each_rows(d, d->c->s->score_rows, register_tile, &t);
+            register_tiles(d, &t);
         }
         transpose_round(d, &t);
     }

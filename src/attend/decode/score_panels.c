@@ -37,9 +37,8 @@ static const ir_access *keys_of_unit(const d_lanes *d, const panel_tile *t, int 
 }
 
 /* K * Q of one unit of columns. Where products are of numbers, each column of a unit is a step. */
-static void multiply(d_lanes *d, void *user, const ir_expr *column, int64_t count) {
+static void multiply(d_lanes *d, panel_tile *t, const ir_expr *column, int64_t count) {
     ir_builder *b = d->b;
-    panel_tile *t = user;
     mha_product *p = &t->product;
     const int64_t columns = mha_unit_of(d->c->k);
     const ir_expr *keys[IR_MAX_LANES], *unit = ir_div(b, column, ir_idx(b, columns));
@@ -60,10 +59,9 @@ static void multiply(d_lanes *d, void *user, const ir_expr *column, int64_t coun
 }
 
 /* The same of a block of int4 values, in the order of its columns: first those in the lower halves of its bytes. */
-static void multiply_nibbles(d_lanes *d, void *user, const ir_expr *column, int64_t count) {
+static void multiply_nibbles(d_lanes *d, panel_tile *t, const ir_expr *column, int64_t count) {
     enum { UNIT = 4, UNITS = 4, HALF = MHA_BLOCK_COLUMNS / 2 };
     ir_builder *b = d->b;
-    panel_tile *t = user;
     mha_product *p = &t->product;
     const ir_expr *first = ir_times(b, ir_div(b, column, ir_idx(b, MHA_BLOCK_COLUMNS)), UNITS), *keys[IR_MAX_LANES];
     for (int i = 0; i < count; i++) {
@@ -76,31 +74,28 @@ static void multiply_nibbles(d_lanes *d, void *user, const ir_expr *column, int6
     }
 }
 
-static void register_tile(d_lanes *d, const void *user, const ir_expr *first_row, int64_t rows) {
-    ir_builder *b = d->b;
-    panel_tile t = *(const panel_tile *)user;
-    t.first_row = first_row;
-    t.product = mha_product_of(d->c, dl_kind(d), rows, d->c->s->score_keys);
-    t.product.vectors_first = true;
-    mha_product_clear(&t.product);
-    const bool is_i4 = d->c->p->k_dtype == ATTUNE_I4;
-    const int64_t width = is_i4 ? MHA_BLOCK_COLUMNS : mha_unit_of(d->c->k);
-    const dl_columns loop = {"d", d->c->p->head_dim, width, is_i4 ? 1 : d->c->s->score_column_vectors};
-    dl_each_columns(d, &loop, is_i4 ? multiply_nibbles : multiply, &t);
-    for (int r = 0; r < t.product.rows; r++)
-        for (int v = 0; v < t.product.vectors; v++)
-            ir_store(
-                b,
-                ir_at(b, d->scores, d->lanes, 2, ir_plus(b, first_row, r), ir_plus(b, t.first, (int64_t)v * d->lanes)),
-                mha_product_sum(&t.product, r, v));
-}
-
 void dl_panel_scores(d_lanes *d, const dl_tile *tile) {
     ir_builder *b = d->b;
+    const bool is_i4 = d->c->p->k_dtype == ATTUNE_I4;
+    const int64_t width = is_i4 ? MHA_BLOCK_COLUMNS : mha_unit_of(d->c->k);
+    const int64_t unroll = is_i4 ? 1 : d->c->s->score_column_vectors, vectors = d->c->s->score_keys;
     panel_tile t;
-    IR_FOR(b, first, ir_idx(b, 0), tile->keys, (int64_t)d->c->s->score_keys * d->lanes) {
+    IR_FOR(b, first, ir_idx(b, 0), tile->keys, vectors * d->lanes) {
         t.first = first;
-        for (int v = 0; v < d->c->s->score_keys; v++) t.vector[v] = dl_vector_of_keys(d, tile, first, v);
-        dl_each_rows(d, d->c->s->score_rows, register_tile, &t);
+        for (int v = 0; v < vectors; v++) t.vector[v] = dl_vector_of_keys(d, tile, first, v);
+        DL_ROWS(d, rows, d->c->s->score_rows) {
+            t.first_row = rows.first;
+            t.product = mha_product_of(d->c, dl_kind(d), rows.count, vectors);
+            t.product.vectors_first = true;
+            mha_product_clear(&t.product);
+            DL_COLUMNS(d, c, "d", d->c->p->head_dim, width, unroll) {
+                (is_i4 ? multiply_nibbles : multiply)(d, &t, c.at, c.count);
+            }
+            for (int r = 0; r < rows.count; r++)
+                for (int v = 0; v < vectors; v++) {
+                    const ir_expr *row = ir_plus(b, rows.first, r), *j = ir_plus(b, first, (int64_t)v * d->lanes);
+                    ir_store(b, ir_at(b, d->scores, d->lanes, 2, row, j), mha_product_sum(&t.product, r, v));
+                }
+        }
     }
 }

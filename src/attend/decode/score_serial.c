@@ -23,34 +23,30 @@ static void multiply(d_lanes *d, const serial_tile *t, mha_product *p, const ir_
     }
 }
 
-static void register_tile(d_lanes *d, const void *user, const ir_expr *first_row, int64_t count) {
-    ir_builder *b = d->b;
-    const serial_tile *t = user;
-    mha_product p = mha_product_of(d->c, dl_kind(d), count, 1);
-    p.vectors_first = true;
-    mha_product_clear(&p);
-    const int quarter = mha_quarter(d->lanes);
-    const int64_t dim = d->c->p->head_dim, whole = dim - dim % quarter;
-    if (whole) {
-        IR_LOOP(b, column, ir_for_begin(b, "d", ir_idx(b, 0), ir_idx(b, whole), quarter, false))
-            multiply(d, t, &p, first_row, column, quarter);
-    }
-    for (int64_t column = whole; column < dim; column++) multiply(d, t, &p, first_row, ir_idx(b, column), 1);
-    for (int64_t r = 0; r < count; r++)
-        ir_store(b, ir_at(b, d->scores, d->lanes, 2, ir_plus(b, first_row, r), t->first_key),
-                 mha_product_sum(&p, r, 0));
-}
-
 void dl_serial_scores(d_lanes *d, const dl_tile *tile) {
     ir_builder *b = d->b;
+    const int quarter = mha_quarter(d->lanes);
+    const int64_t dim = d->c->p->head_dim, whole = dim - dim % quarter;
     serial_tile t;
     IR_FOR(b, i, ir_idx(b, 0), tile->keys, d->lanes) {
-        t.first_key = i;
         const ir_expr *last = ir_plus(b, tile->keys, -1);
+        t.first_key = i;
         for (int l = 0; l < d->lanes; l++) {
             const ir_expr *own = ir_min(b, ir_plus(b, i, l), last);
             t.key[l] = mha_kv_row_at(d->c, &d->sequence, d->kv_head, ir_let(b, "j", ir_add(b, tile->first, own)));
         }
-        dl_each_rows(d, d->c->s->score_rows, register_tile, &t);
+        DL_ROWS(d, rows, d->c->s->score_rows) {
+            mha_product p = mha_product_of(d->c, dl_kind(d), rows.count, 1);
+            p.vectors_first = true;
+            mha_product_clear(&p);
+            if (whole) {
+                IR_LOOP(b, column, ir_for_begin(b, "d", ir_idx(b, 0), ir_idx(b, whole), quarter, false))
+                    multiply(d, &t, &p, rows.first, column, quarter);
+            }
+            for (int64_t at = whole; at < dim; at++) multiply(d, &t, &p, rows.first, ir_idx(b, at), 1);
+            for (int64_t r = 0; r < rows.count; r++)
+                ir_store(b, ir_at(b, d->scores, d->lanes, 2, ir_plus(b, rows.first, r), t.first_key),
+                         mha_product_sum(&p, r, 0));
+        }
     }
 }

@@ -147,9 +147,6 @@ static void open_rows(d_lanes *d, const ir_expr *number, const ir_expr *task) {
     d->rows = d->fixed_rows ? ir_idx(b, d->fixed_rows) : ir_let(b, "rows", ir_min(b, left, ir_idx(b, d->max_rows)));
 }
 
-/* Opens the block of a task's rows, if there are any. */
-#define DL_ROWS(d) IR_GUARD((d)->b, !(d)->fixed_rows, ir_gt((d)->b, (d)->rows, ir_idx((d)->b, 0)))
-
 /* One phase for the tasks, and if there are several chunks a second one that merges those of each row, in order. */
 void mha_d_lanes(mha_context *c) {
     ir_builder *b = c->b;
@@ -160,7 +157,7 @@ void mha_d_lanes(mha_context *c) {
         d.kv_head = ir_parallel(b, "h", c->params.size[MHA_KV_HEADS]);
         d.chunk = ir_parallel(b, "chunk", all_chunks(&d));
         open_rows(&d, number, ir_parallel(b, "t", row_tasks(&d)));
-        DL_ROWS(&d) {
+        IR_GUARD(b, !d.fixed_rows, ir_gt(b, d.rows, ir_idx(b, 0))) {
             const ir_expr *padded = ir_times(b, ir_ceil_div(b, d.rows, d.row_step), d.row_step);
             d.padded_rows = d.fixed_rows ? d.rows : ir_let(b, "padded_rows", padded);
             build_task(&d);
@@ -171,7 +168,7 @@ void mha_d_lanes(mha_context *c) {
         const ir_expr *number = ir_parallel(b, "merge_b", c->params.size[MHA_BATCH]);
         d.kv_head = ir_parallel(b, "merge_h", c->params.size[MHA_KV_HEADS]);
         open_rows(&d, number, ir_parallel(b, "merge_t", row_tasks(&d)));
-        DL_ROWS(&d) {
+        IR_GUARD(b, !d.fixed_rows, ir_gt(b, d.rows, ir_idx(b, 0))) {
             IR_FOR(b, r, ir_idx(b, 0), d.rows, 1) dl_merge_row(&d, r);
         }
     }

@@ -143,9 +143,8 @@ static void add_key_by_rows(d_lanes *d, const held_tile *t, mha_product *p, cons
 }
 
 /* `count` columns from `column` on. */
-static void add_strip(d_lanes *d, void *user, const ir_expr *column, int64_t count) {
+static void add_strip(d_lanes *d, const held_tile *t, const ir_expr *column, int64_t count) {
     ir_builder *b = d->b;
-    const held_tile *t = user;
     const int64_t vectors = ceil_div(count, d->lanes);
     held_sums s = sums_of(d, t->rows, vectors);
     for (int64_t r = 0; r < t->rows; r++)
@@ -162,14 +161,6 @@ static void add_strip(d_lanes *d, void *user, const ir_expr *column, int64_t cou
             ir_store(b, sum_at(d, t, r, ir_plus(b, column, v * d->lanes)), ir_load(b, held_at(&s, r, v)));
 }
 
-static void add_rows(d_lanes *d, const void *user, const ir_expr *first_row, int64_t rows) {
-    held_tile t = *(const held_tile *)user;
-    t.first_row = first_row;
-    t.rows = rows;
-    const dl_columns loop = {"column", d->c->p->head_dim_v, strip_columns(d), 1};
-    dl_each_columns(d, &loop, add_strip, &t);
-}
-
 static void add_keys(d_lanes *d, const dl_streams *streams, const void *user) {
     ir_builder *b = d->b;
     held_tile t = {.streams = streams, .block = max_of(keys_of_block(d) / streams->count, 1)};
@@ -177,7 +168,11 @@ static void add_keys(d_lanes *d, const dl_streams *streams, const void *user) {
     IR_FOR(b, key, ir_idx(b, 0), streams->keys, t.block) {
         t.from = key;
         t.to = ir_min(b, ir_plus(b, key, t.block), streams->keys);
-        dl_each_rows(d, strip_rows(d), add_rows, &t);
+        DL_ROWS(d, rows, strip_rows(d)) {
+            t.first_row = rows.first;
+            t.rows = rows.count;
+            DL_COLUMNS(d, c, "column", d->c->p->head_dim_v, strip_columns(d), 1) add_strip(d, &t, c.at, c.count);
+        }
     }
 }
 

@@ -114,8 +114,7 @@ static void add_pairs(d_lanes *d, const row_tile *tile, const ir_expr *column, i
 
 /* The same for all rows and a vector of columns of V; `count` of its columns exist. By pairs it becomes two vectors, of
  * the lower and the upper halves of segments. */
-static void add_vector(d_lanes *d, void *user, const ir_expr *column, int64_t count) {
-    const row_tile *tile = user;
+static void add_vector(d_lanes *d, const row_tile *tile, const ir_expr *column, int64_t count) {
     ir_builder *b = d->b;
     const ir_expr *value[2][IR_MAX_LANES];
     if (d->c->variant.by_pairs && d->v_by_panels) {
@@ -138,8 +137,7 @@ static void add_vector(d_lanes *d, void *user, const ir_expr *column, int64_t co
 }
 
 /* The same of columns that become several vectors at once. */
-static void add_converted(d_lanes *d, void *user, const ir_expr *column, int64_t count) {
-    const row_tile *tile = user;
+static void add_converted(d_lanes *d, const row_tile *tile, const ir_expr *column, int64_t count) {
     const ir_expr *value[4][IR_MAX_LANES];
     for (int64_t u = 0; u < tile->t->units; u++) {
         const ir_expr *v[4];
@@ -173,10 +171,10 @@ static void open_units(d_lanes *d, row_tile *tile) {
     }
 }
 
-static void add_rows(d_lanes *d, const void *user, const ir_expr *first_row, int64_t rows) {
+static void add_rows(d_lanes *d, const value_tile *t, const dl_rows *some) {
     ir_builder *b = d->b;
-    const value_tile *t = user;
-    row_tile tile = {.t = t, .first_row = first_row, .rows = rows};
+    const int64_t rows = some->count;
+    row_tile tile = {.t = t, .first_row = some->first, .rows = rows};
     for (int64_t u = 0; u < t->units; u++) {
         const int64_t stream = u % t->streams->count, skipped = u / t->streams->count * keys_of_unit(d);
         const ir_expr *i = ir_plus(b, t->first, skipped), *j = ir_add(b, t->streams->first[stream], i);
@@ -192,8 +190,9 @@ static void add_rows(d_lanes *d, const void *user, const ir_expr *first_row, int
     }
     open_units(d, &tile);
     const int64_t width = dl_columns_at_once(d, d->v_by);
-    const dl_columns loop = {"column", d->c->p->head_dim_v, width, d->c->s->value_column_vectors};
-    dl_each_columns(d, &loop, d->v_by ? add_converted : add_vector, &tile);
+    DL_COLUMNS(d, c, "column", d->c->p->head_dim_v, width, d->c->s->value_column_vectors) {
+        (d->v_by ? add_converted : add_vector)(d, &tile, c.at, c.count);
+    }
 }
 
 /* ---- streams ---- */
@@ -209,7 +208,7 @@ static const ir_expr *add_turns(d_lanes *d, value_tile *t, const ir_expr *from, 
         t->first = i;
         for (int s = 0; s < t->streams->count; s++)
             for (int64_t key = 0; key < step; key++) dl_prefetch_key(d, d->c->v, t->streams, s, ir_plus(b, i, key));
-        dl_each_rows(d, d->c->s->value_rows, add_rows, t);
+        DL_ROWS(d, rows, d->c->s->value_rows) add_rows(d, t, &rows);
     }
     const ir_expr *rest = ir_mod(b, keys, ir_idx(b, step));
     return ir_is(rest, 0) ? NULL : rest;
@@ -229,7 +228,7 @@ static void add_unit(d_lanes *d, const dl_streams *unit, const void *user) {
     t.streams = unit;
     t.first = ir_idx(d->b, 0);
     t.units = 1;
-    dl_each_rows(d, d->c->s->value_rows, add_rows, &t);
+    DL_ROWS(d, rows, d->c->s->value_rows) add_rows(d, &t, &rows);
 }
 
 static void add_streams(d_lanes *d, const dl_streams *streams, const void *user) {
@@ -254,7 +253,7 @@ static void add_streams(d_lanes *d, const dl_streams *streams, const void *user)
     t.units = 1;
     IR_IF(d->b, ir_gt(d->b, rest, ir_idx(d->b, 0))) {
         t.first = end_of(d, &t, rest, 1);
-        dl_each_rows(d, d->c->s->value_rows, add_rows, &t);
+        DL_ROWS(d, rows, d->c->s->value_rows) add_rows(d, &t, &rows);
     }
 }
 
