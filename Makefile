@@ -71,10 +71,11 @@ ORT_SRC := $(call c_in,adapters/ort)
 JAX_SRC := $(call c_in,adapters/jax)
 TVM_SRC := $(call c_in,adapters/tvm)
 TEST_SRC := $(filter-out $(if $(JIT_ASAN),,$(JIT_ASAN_SRC)),$(call tests_in,test_*.c))
-REF_SRC := $(wildcard tests/ref_*.c)
+# What kernels are compared with: plain loops that share no code with the library.
+REFERENCE_SRC := $(wildcard reference/*.c)
 # What the library and the command both link.
 BOTH_SRC := src/base/nearest.c src/base/trusted.c src/problem/problem_fields.c src/schedule/schedule_fields.c
-SUPPORT_SRC := $(call c_in,tests/support) $(REF_SRC)
+SUPPORT_SRC := $(call c_in,tests/support)
 FUZZ_SRC := $(wildcard tests/fuzz/fuzz_*.c)
 
 # ---- Words of the rules ----

@@ -34,7 +34,7 @@ $(BUILD)/installed/libattune.a: $(call placed,$(LIB_SRC))
 $(BUILD)/installed/attune-codegen-worker: $(call placed,$(WORKER_SRC) src/runtime/codegen_path.c) \
 		$(BUILD)/libattune-internal.a
 	$(link_worker)
-$(BUILD)/installed/attune: $(call placed,$(TOOL_SRC) $(BOTH_SRC) $(REF_SRC)) $(BUILD)/libattune.so \
+$(BUILD)/installed/attune: $(call placed,$(TOOL_SRC) $(BOTH_SRC)) $(BUILD)/libattune-reference.a $(BUILD)/libattune.so \
 		$(call flags,INSTALLED)
 	$(call link_command,$(RUN_PATH))
 

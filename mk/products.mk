@@ -108,10 +108,10 @@ $(addsuffix /libattune-tvm.so,$(BUILD) $(BUILD)/wheel): $(call obj,$(COMMON_SRC)
 COMMA := ,
 define link_command
 $(call say,link $@)
-$(Q)$(LINK) $(if $(1),-Wl$(COMMA)-rpath$(COMMA)'$(1)') $(filter %.o,$^) -L$(BUILD) -lattune -ljansson \
+$(Q)$(LINK) $(if $(1),-Wl$(COMMA)-rpath$(COMMA)'$(1)') $(filter %.o %.a,$^) -L$(BUILD) -lattune -ljansson \
 	$(CORE_LIBS) -o $@
 endef
-$(BUILD)/attune: $(call obj,$(TOOL_SRC) $(BOTH_SRC) $(REF_SRC)) $(BUILD)/libattune.so
+$(BUILD)/attune: $(call obj,$(TOOL_SRC) $(BOTH_SRC)) $(BUILD)/libattune-reference.a $(BUILD)/libattune.so
 	$(call link_command,$$ORIGIN)
 
 # Examples of several files: they read their weights as the command does.

@@ -24,6 +24,8 @@ $(BUILD)/libattune-tool.a: $(call obj,$(TOOL_SRC) $(BOTH_SRC))
 	$(archive)
 $(BUILD)/libattune-support.a: $(call obj,$(SUPPORT_SRC))
 	$(archive)
+$(BUILD)/libattune-reference.a: $(call obj,$(REFERENCE_SRC))
+	$(archive)
 
 # Searches whose results are given.
 test_tune_report_LDFLAGS = -Wl,--wrap=attune_tune
@@ -50,7 +52,7 @@ $(WITH_CASES:%=$(BUILD)/tests/%): $(CASES)
 
 # TEST_LDFLAGS=-Wl,-S: without information for debuggers, in half of the time.
 TEST_LDFLAGS ?=
-TEST_ARCHIVES = $(addprefix $(BUILD)/libattune,-support.a -tool.a -codegen.a -internal.a)
+TEST_ARCHIVES = $(addprefix $(BUILD)/libattune,-support.a -tool.a -reference.a -codegen.a -internal.a)
 TEST_LINK = $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(CORE_LIBS) -ljansson
 # Those that generate code in their own process. Only they are linked to LLVM, because looking through its names takes
 # most of the time to link. GNU's usual linker takes a second for that, gold a sixth of it. So gold is taken where it
@@ -88,16 +90,17 @@ $(BUILD)/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(TEST_ARCHIVES)
 
 # ---- The hashes of lowered IR (docs/testing.md, "Golden IR") ----
 
-$(call obj,tests/golden/golden_ir.c): INCLUDES = -Isrc -Itests -Itools -I$(BUILD)/gen
-$(BUILD)/golden_ir: $(call obj,tests/golden/golden_ir.c) $(addprefix $(BUILD)/libattune,-support.a -tool.a -internal.a)
+$(call obj,tests/golden/golden_ir.c): INCLUDES = -Isrc -Itests -Itools -Ireference -I$(BUILD)/gen
+$(BUILD)/golden_ir: $(call obj,tests/golden/golden_ir.c)
+$(BUILD)/golden_ir: $(addprefix $(BUILD)/libattune,-support.a -tool.a -reference.a -internal.a)
 	$(call say,link $@)
 	$(Q)$(LINK) $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(CORE_LIBS) -ljansson -o $@
 
 # ---- The digest of integer problems (docs/numerics.md, "The same bits on every instruction set") ----
 
-$(call obj,tests/golden/integer_digest.c): INCLUDES = -Isrc -Itests -Itools -I$(BUILD)/gen
+$(call obj,tests/golden/integer_digest.c): INCLUDES = -Isrc -Itests -Itools -Ireference -I$(BUILD)/gen
 $(BUILD)/integer_digest: $(call obj,tests/golden/integer_digest.c)
-$(BUILD)/integer_digest: $(addprefix $(BUILD)/libattune,-support.a -tool.a -internal.a)
+$(BUILD)/integer_digest: $(addprefix $(BUILD)/libattune,-support.a -tool.a -reference.a -internal.a)
 	$(call say,link $@)
 	$(Q)$(LINK) $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(CORE_LIBS) -ljansson -o $@
 

@@ -60,7 +60,7 @@ set +f
 
 while read -r folder; do
     [ -n "${project[$folder]+known}" ] || offend "$folder: no row in the table of docs/folders.md"
-done < <(find include src tools adapters -name '*.[ch]' -printf '%h\n' | LC_ALL=C sort -u)
+done < <(find include src reference tools adapters -name '*.[ch]' -printf '%h\n' | LC_ALL=C sort -u)
 
 circle=$({ tsort <<<"$edges" 2>&1 >/dev/null || true; } | sed -n 's/^tsort: \([^ ]*\)$/\1/p' | tr '\n' ' ')
 [ -z "$circle" ] || offend "docs/folders.md: a circle of folders: $circle"
@@ -80,7 +80,8 @@ while read -r line; do
         allowed=${project[$folder]-}
     fi
     [[ $name =~ $allowed ]] || offend "$place: $folder must not include $name"
-done < <(grep -rnE --include='*.[ch]' --include='*.def' '^[[:space:]]*#[[:space:]]*include' include src tools adapters)
+done < <(grep -rnE --include='*.[ch]' --include='*.def' '^[[:space:]]*#[[:space:]]*include' include src reference \
+    tools adapters)
 
 # What the C library makes of numbers depends on the locale.
 while read -r line; do

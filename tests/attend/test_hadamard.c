@@ -1,5 +1,5 @@
 /* qk_hadamard: appended keys and queries are multiplied by the matrix as attune/problem.h defines it, products stay the
- * same, caches of codes lose less, and bits depend on no schedule. tests/ref_loops.h has the same by halves. */
+ * same, caches of codes lose less, and bits depend on no schedule. reference/ref_loops.h has the same by halves. */
 #include <attune.h>
 #include <math.h>
 #include <setjmp.h>

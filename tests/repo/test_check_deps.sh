@@ -6,7 +6,7 @@ cd "$(dirname "$0")/../.." || exit 1
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir "$work/docs"
-cp -r include src tools adapters scripts "$work"
+cp -r include src reference tools adapters scripts "$work"
 cp docs/folders.md "$work/docs"
 page=$work/docs/folders.md
 check() { bash "$work/scripts/check_deps.sh" >"$work/stdout" 2>"$work/stderr"; }
@@ -19,7 +19,7 @@ found() {
 check
 report $? "the tree keeps the rules"
 
-file=$work/src/problem/text.c
+file=$work/src/problem/fields_text.c
 cp "$file" "$work/kept"
 sed -i '1i #include "nest/gemm.h"' "$file"
 found "a room below that includes one above" "src/problem/fields_text.c:1: src/problem must not include nest/gemm.h"

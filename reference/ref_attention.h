@@ -3,8 +3,8 @@
  * A call's tensors are read through its arguments, with the dims and strides of `tensors` (from attune_tensors). That
  * list is bookkeeping only: the meaning of the fields is written down here once more. Nothing is written to the
  * arguments. */
-#ifndef ATTUNE_TESTS_REF_ATTENTION_H
-#define ATTUNE_TESTS_REF_ATTENTION_H
+#ifndef ATTUNE_REF_ATTENTION_H
+#define ATTUNE_REF_ATTENTION_H
 
 #include <attune.h>
 #include <stdbool.h>

@@ -1,7 +1,7 @@
 /* The same for the whole block: projections, heads, attention, output projection, from weights that were never packed.
  * Attention itself is that of ref_attention.h, on projections that are kept in long double. */
-#ifndef ATTUNE_TESTS_REF_BLOCK_H
-#define ATTUNE_TESTS_REF_BLOCK_H
+#ifndef ATTUNE_REF_BLOCK_H
+#define ATTUNE_REF_BLOCK_H
 
 #include "ref_attention.h"
 

@@ -1,8 +1,8 @@
 /* The independent meaning of functions on scores, masks and probabilities, as docs/functions.md has it: the text is
  * read anew for each score, and shares no code with src/expr. The text was checked before: what is wrong in it gives 0.
  */
-#ifndef ATTUNE_TESTS_REF_FUNCTIONS_H
-#define ATTUNE_TESTS_REF_FUNCTIONS_H
+#ifndef ATTUNE_REF_FUNCTIONS_H
+#define ATTUNE_REF_FUNCTIONS_H
 
 #include "ref_attention.h"
 

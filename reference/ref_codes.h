@@ -1,6 +1,6 @@
 /* How caches hold codes: of K or V, the place and the meaning of each. */
-#ifndef ATTUNE_TESTS_REF_CODES_H
-#define ATTUNE_TESTS_REF_CODES_H
+#ifndef ATTUNE_REF_CODES_H
+#define ATTUNE_REF_CODES_H
 
 #include "ref_attention.h"
 
