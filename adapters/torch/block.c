@@ -2,7 +2,7 @@
  * aten::_transformer_encoder_layer_fwd, that of nn.TransformerEncoderLayer, calls it through the dispatcher. So attune
  * computes attention with its projections in both, and PyTorch everything else. */
 #include "adapter.h"
-#include "block_mask.h"
+#include "encoder_mask.h"
 #include "block_stock.h"
 #include "common/plans.h"
 #include "runner.h"
@@ -34,7 +34,7 @@ static common_plans plans;
 typedef struct job {
     const block_call *call;
     torch_view x, weights[WEIGHTS_COUNT];
-    block_mask mask;
+    encoder_mask mask;
     common_kind kind;
     const common_plan *plan;
     weights_blob *blob;
@@ -96,13 +96,13 @@ static adapter_counter *look_at_mask(job *j) {
     torch_view view;
     if (!c->has_mask) return NULL;
     if (!c->has_mask_type || !torch_view_of(c->mask, &view)) return &mask;
-    block_mask_read(&view, c->mask_type, j->x.sizes[0], c->num_heads, j->x.sizes[1], &j->mask);
-    if (j->mask.kind == BLOCK_MASK_EMPTY) return &hidden_row;
-    if (j->mask.kind == BLOCK_MASK_FOREIGN) return &mask;
-    if (j->mask.kind == BLOCK_MASK_NO_MEMORY) return &memory;
+    encoder_mask_read(&view, c->mask_type, j->x.sizes[0], c->num_heads, j->x.sizes[1], &j->mask);
+    if (j->mask.kind == ENCODER_MASK_EMPTY) return &hidden_row;
+    if (j->mask.kind == ENCODER_MASK_FOREIGN) return &mask;
+    if (j->mask.kind == ENCODER_MASK_NO_MEMORY) return &memory;
     j->kind.is_causal = j->mask.is_causal;
-    j->kind.has_kv_lens = j->mask.kind == BLOCK_MASK_LENGTHS;
-    if (j->mask.kind == BLOCK_MASK_KEEP)
+    j->kind.has_kv_lens = j->mask.kind == ENCODER_MASK_LENGTHS;
+    if (j->mask.kind == ENCODER_MASK_KEEP)
         j->kind.mask = (common_mask){.dtype = ATTUNE_BOOL,
                                      .rows = j->mask.per_row,
                                      .columns = 1,
@@ -182,7 +182,7 @@ static adapter_counter *run(job *j) {
 }
 
 static void end(job *j) {
-    block_mask_free(&j->mask);
+    encoder_mask_free(&j->mask);
     weights_release(j->blob);
     if (j->out) torch.aoti_torch_delete_tensor_object(j->out);
     if (j->probabilities) torch.aoti_torch_delete_tensor_object(j->probabilities);

@@ -4,7 +4,7 @@
 
 #include "ort/attune_ort.h"
 #include "common/context.h"
-#include "ort/operators/kernel.h"
+#include "ort/operators/node_run.h"
 
 #include <pthread.h>
 #include <stdlib.h>

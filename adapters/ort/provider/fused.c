@@ -1,7 +1,7 @@
 #include "fused.h"
 
 #include "ort/operators/block.h"
-#include "ort/operators/kernel.h"
+#include "ort/operators/node_run.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -3,7 +3,7 @@
 #include "common/context.h"
 #include "custom_ops.h"
 #include "fused.h"
-#include "ort/operators/kernel.h"
+#include "ort/operators/node_run.h"
 
 #include <pthread.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-#include "kernel.h"
+#include "node_run.h"
 
 #include "block.h"
 #include "call.h"

@@ -1,6 +1,6 @@
 /* A node that runs: it is made from a node of a model, and computes calls of it. */
-#ifndef ATTUNE_ORT_KERNEL_H
-#define ATTUNE_ORT_KERNEL_H
+#ifndef ATTUNE_ORT_NODE_RUN_H
+#define ATTUNE_ORT_NODE_RUN_H
 
 #include "node.h"
 

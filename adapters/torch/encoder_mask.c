@@ -1,4 +1,4 @@
-#include "block_mask.h"
+#include "encoder_mask.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -127,50 +127,50 @@ static bool heads_agree(const shape *s) {
     return true;
 }
 
-static block_mask_kind copy_keep(const shape *s, block_mask *mask) {
+static encoder_mask_kind copy_keep(const shape *s, encoder_mask *mask) {
     mask->per_batch = s->strides[0] != 0;
     mask->per_head = !heads_agree(s);
     mask->per_row = s->strides[2] != 0;
     const int64_t batch = mask->per_batch ? s->sizes[0] : 1, heads = mask->per_head ? s->sizes[1] : 1;
     const int64_t rows = mask->per_row ? s->sizes[2] : 1, n = s->sizes[3];
     uint8_t *next = mask->keep = malloc((size_t)(batch * heads * rows * n));
-    if (!next) return BLOCK_MASK_NO_MEMORY;
+    if (!next) return ENCODER_MASK_NO_MEMORY;
     for (int64_t b = 0; b < batch; b++)
         for (int64_t h = 0; h < heads; h++)
             for (int64_t i = 0; i < rows; i++, next += n)
-                if (!s->element.keep(row_of(s, b, h, i), n, next)) return BLOCK_MASK_EMPTY;
-    return BLOCK_MASK_KEEP;
+                if (!s->element.keep(row_of(s, b, h, i), n, next)) return ENCODER_MASK_EMPTY;
+    return ENCODER_MASK_KEEP;
 }
 
-static block_mask_kind settle(const shape *s, const pattern *p, block_mask *mask) {
-    if (p->has_empty_row) return BLOCK_MASK_EMPTY;
+static encoder_mask_kind settle(const shape *s, const pattern *p, encoder_mask *mask) {
+    if (p->has_empty_row) return ENCODER_MASK_EMPTY;
     mask->is_causal = !p->is_prefix;
     for (int64_t b = 0; b < s->sizes[0]; b++)
-        if (mask->lengths[b] < s->sizes[3]) return BLOCK_MASK_LENGTHS;
-    return BLOCK_MASK_NONE;
+        if (mask->lengths[b] < s->sizes[3]) return ENCODER_MASK_LENGTHS;
+    return ENCODER_MASK_NONE;
 }
 
-void block_mask_read(const torch_view *view, int64_t type, int64_t batch, int64_t heads, int64_t length,
-                     block_mask *mask) {
+void encoder_mask_read(const torch_view *view, int64_t type, int64_t batch, int64_t heads, int64_t length,
+                       encoder_mask *mask) {
     const int64_t sizes[4] = {batch, heads, length, length};
     shape s;
     pattern p;
     memset(mask, 0, sizeof *mask);
     if (!find_shape(view, type, sizes, &s)) {
-        mask->kind = BLOCK_MASK_FOREIGN;
+        mask->kind = ENCODER_MASK_FOREIGN;
         return;
     }
     const bool is_few = (size_t)batch <= sizeof mask->few_lengths / sizeof *mask->few_lengths;
     mask->lengths = is_few ? mask->few_lengths : malloc((size_t)batch * sizeof *mask->lengths);
     if (!mask->lengths)
-        mask->kind = BLOCK_MASK_NO_MEMORY;
+        mask->kind = ENCODER_MASK_NO_MEMORY;
     else if (read_pattern(&s, mask->lengths, &p))
         mask->kind = settle(&s, &p, mask);
     else
         mask->kind = copy_keep(&s, mask);
 }
 
-void block_mask_free(block_mask *mask) {
+void encoder_mask_free(encoder_mask *mask) {
     if (mask->lengths != mask->few_lengths) free(mask->lengths);
     free(mask->keep);
 }
