@@ -13,15 +13,22 @@ typedef struct plan_key {
     bool is_text;
 } plan_key;
 
-static uint64_t hash_of(const char *bytes, size_t length) {
+static uint64_t mix(uint64_t sum, uint64_t word) {
+    sum = (sum ^ word) * 0x9e3779b97f4a7c15u;
+    return sum ^ sum >> 32;
+}
+
+/* Whole words first: a copy of a length that the compiler does not know would take most of the time. */
+static uint64_t hash_of(const void *key, size_t length) {
+    const char *bytes = key;
     uint64_t sum = 0, word;
-    for (size_t i = 0; i < length; i += sizeof word) {
-        const size_t rest = length - i;
-        word = 0;
-        memcpy(&word, bytes + i, rest < sizeof word ? rest : sizeof word);
-        sum = (sum ^ word) * 0x9e3779b97f4a7c15u, sum ^= sum >> 32;
+    for (; length >= sizeof word; bytes += sizeof word, length -= sizeof word) {
+        memcpy(&word, bytes, sizeof word);
+        sum = mix(sum, word);
     }
-    return sum;
+    word = 0;
+    memcpy(&word, bytes, length);
+    return mix(sum, word);
 }
 
 typedef _Atomic(common_plan *) plan_list;
@@ -131,7 +138,7 @@ static common_plan *find(common_plans *all, const plan_key *key, attune_status *
 }
 
 common_plan *common_plan_of(common_plans *all, const common_kind *kind, attune_status *status, const char **message) {
-    const plan_key key = {.bytes = kind, .length = sizeof *kind, .hash = hash_of((const char *)kind, sizeof *kind)};
+    const plan_key key = {.bytes = kind, .length = sizeof *kind, .hash = hash_of(kind, sizeof *kind)};
     return find(all, &key, status, message);
 }
 
