@@ -19,36 +19,32 @@
 
 #include <cmocka.h>
 
-typedef struct sample {
-    const char *problem, *sizes;
-} sample;
-
-static const sample samples[] = {
-    {"num_heads=2,seq_q=1,seq_kv=1,head_dim=1,lse=1", ""},
-    {"num_heads=6,num_kv_heads=2,seq_q=3,seq_kv=77,head_dim=7,head_dim_v=5,lse=1", ""},
-    {"num_heads=5,num_kv_heads=1,seq_q=1,seq_kv=150,head_dim=40,head_dim_v=72", ""},
-    {"num_heads=2,seq_q=2,seq_kv=300,head_dim=20,is_causal=1,causal_align=bottom_right,lse=1", ""},
-    {"num_heads=2,seq_q=5,seq_kv=100,head_dim=12,is_causal=1,causal_align=bottom_right,window_left=20", ""},
-    {"num_heads=2,seq_q=9,seq_kv=100,head_dim=12,window_left=20,window_right=3,global_tokens=4,lse=1", ""},
-    {"num_heads=2,seq_q=1,seq_kv=400,head_dim=12,window_left=20,is_causal=1,causal_align=bottom_right", ""},
-    {"num_heads=2,seq_q=1,seq_kv=120,head_dim=12,window_left=20,causal_offset=90,global_tokens=4,lse=1", ""},
-    {"num_heads=2,seq_q=3,seq_kv=40,head_dim=9,is_causal=1,causal_offset=-2,lse=1", ""},
-    {"num_heads=4,num_kv_heads=2,seq_q=2,seq_kv=100,head_dim=12,logits_soft_cap=5,alibi_slopes=1,is_causal=1", ""},
-    {"num_heads=4,num_kv_heads=2,seq_q=2,seq_kv=200,head_dim=12,attn_mask=bqk,sinks=1,lse=1", ""},
-    {"batch=2,num_heads=4,num_kv_heads=2,seq_q=2,seq_kv=130,head_dim=12,attn_bias=hqk,attn_mask=k,lse=1", ""},
-    {"num_heads=2,seq_q=2,seq_kv=99,head_dim=20,attn_bias=qk,short_masks=1,attn_mask=1:1:2:60,window_right=2", ""},
-    {"num_heads=2,seq_q=2,seq_kv=99,head_dim=20,short_masks=1,attn_bias=1:1:2:61,lse=1", ""},
-    {"batch=3,num_heads=4,num_kv_heads=2,seq_q=1,seq_kv=300,head_dim=24,kv_lens=1,lse=1,sinks=1", ""},
-    {"batch=2,num_heads=4,num_kv_heads=2,seq_q=1,seq_kv=200,head_dim=24,dtype=f16,lse=1", ""},
-    {"batch=2,num_heads=4,num_kv_heads=2,seq_q=2,seq_kv=200,head_dim=26,head_dim_v=13,dtype=bf16,attn_bias=k", ""},
-    {"num_heads=2,seq_q=2,seq_kv=99,head_dim=20,k_dtype=bf16,v_dtype=f16,softmax_precision=f64,lse=1", ""},
-    {"num_heads=2,seq_q=2,seq_kv=99,head_dim=20,dtype=f64,is_causal=1,causal_align=bottom_right", ""},
-    {"num_heads=2,seq_q=2,seq_kv=99,head_dim=20,k_dtype=f16,v_dtype=f64,softmax_precision=f64,lse=1", ""},
-    {"num_heads=4,num_kv_heads=1,seq_q=1,seq_kv=200,head_dim=24,head_dim_v=16,v_in_k=1", ""},
-    {"num_heads=2,seq_q=2,seq_kv=99,head_dim=20,k_strides=10000:4000:40:2,v_strides=10000:5000:50:1", ""},
-    {"num_heads=4,num_kv_heads=2,seq_q=70,seq_kv=120,head_dim=10,is_causal=1", ""},
-    {"num_heads=2,seq_q=4,seq_kv=20,head_dim=4,softmax_scale=-3.5,lse=1", ""},
-    {"num_heads=2,seq_q=4,seq_kv=20,head_dim=4,softmax_scale=0", ""},
+static const sample cases[] = {
+    {"num_heads=2,seq_q=1,seq_kv=1,head_dim=1,lse=1"},
+    {"num_heads=6,num_kv_heads=2,seq_q=3,seq_kv=77,head_dim=7,head_dim_v=5,lse=1"},
+    {"num_heads=5,num_kv_heads=1,seq_q=1,seq_kv=150,head_dim=40,head_dim_v=72"},
+    {"num_heads=2,seq_q=2,seq_kv=300,head_dim=20,is_causal=1,causal_align=bottom_right,lse=1"},
+    {"num_heads=2,seq_q=5,seq_kv=100,head_dim=12,is_causal=1,causal_align=bottom_right,window_left=20"},
+    {"num_heads=2,seq_q=9,seq_kv=100,head_dim=12,window_left=20,window_right=3,global_tokens=4,lse=1"},
+    {"num_heads=2,seq_q=1,seq_kv=400,head_dim=12,window_left=20,is_causal=1,causal_align=bottom_right"},
+    {"num_heads=2,seq_q=1,seq_kv=120,head_dim=12,window_left=20,causal_offset=90,global_tokens=4,lse=1"},
+    {"num_heads=2,seq_q=3,seq_kv=40,head_dim=9,is_causal=1,causal_offset=-2,lse=1"},
+    {"num_heads=4,num_kv_heads=2,seq_q=2,seq_kv=100,head_dim=12,logits_soft_cap=5,alibi_slopes=1,is_causal=1"},
+    {"num_heads=4,num_kv_heads=2,seq_q=2,seq_kv=200,head_dim=12,attn_mask=bqk,sinks=1,lse=1"},
+    {"batch=2,num_heads=4,num_kv_heads=2,seq_q=2,seq_kv=130,head_dim=12,attn_bias=hqk,attn_mask=k,lse=1"},
+    {"num_heads=2,seq_q=2,seq_kv=99,head_dim=20,attn_bias=qk,short_masks=1,attn_mask=1:1:2:60,window_right=2"},
+    {"num_heads=2,seq_q=2,seq_kv=99,head_dim=20,short_masks=1,attn_bias=1:1:2:61,lse=1"},
+    {"batch=3,num_heads=4,num_kv_heads=2,seq_q=1,seq_kv=300,head_dim=24,kv_lens=1,lse=1,sinks=1"},
+    {"batch=2,num_heads=4,num_kv_heads=2,seq_q=1,seq_kv=200,head_dim=24,dtype=f16,lse=1"},
+    {"batch=2,num_heads=4,num_kv_heads=2,seq_q=2,seq_kv=200,head_dim=26,head_dim_v=13,dtype=bf16,attn_bias=k"},
+    {"num_heads=2,seq_q=2,seq_kv=99,head_dim=20,k_dtype=bf16,v_dtype=f16,softmax_precision=f64,lse=1"},
+    {"num_heads=2,seq_q=2,seq_kv=99,head_dim=20,dtype=f64,is_causal=1,causal_align=bottom_right"},
+    {"num_heads=2,seq_q=2,seq_kv=99,head_dim=20,k_dtype=f16,v_dtype=f64,softmax_precision=f64,lse=1"},
+    {"num_heads=4,num_kv_heads=1,seq_q=1,seq_kv=200,head_dim=24,head_dim_v=16,v_in_k=1"},
+    {"num_heads=2,seq_q=2,seq_kv=99,head_dim=20,k_strides=10000:4000:40:2,v_strides=10000:5000:50:1"},
+    {"num_heads=4,num_kv_heads=2,seq_q=70,seq_kv=120,head_dim=10,is_causal=1"},
+    {"num_heads=2,seq_q=4,seq_kv=20,head_dim=4,softmax_scale=-3.5,lse=1"},
+    {"num_heads=2,seq_q=4,seq_kv=20,head_dim=4,softmax_scale=0"},
     {"batch=3,num_heads=4,num_kv_heads=2,seq_q=dynamic,seq_kv=dynamic,head_dim=24,lse=1,kv_lens=1,is_causal=1",
      "seq_q=3,seq_kv=155"},
     {"batch=3,num_heads=4,num_kv_heads=2,seq_q=dynamic,seq_kv=dynamic,head_dim=8,lse=1,sinks=1", "seq_q=3,seq_kv=0"},
@@ -68,80 +64,72 @@ static const sample samples[] = {
      "causal_align=bottom_right",
      "seq_kv=300"},
     {"batch=2,num_heads=4,num_kv_heads=2,seq_q=2,seq_kv=99,head_dim=20,seq_new=2,is_causal=1,"
-     "causal_align=bottom_right",
-     ""},
+     "causal_align=bottom_right"},
     /* Pages side by side, whole ones and parts. */
     {"batch=2,num_heads=4,num_kv_heads=2,seq_q=1,seq_kv=dynamic,head_dim=20,page_size=4,kv_lens=1",
      "seq_kv=101,num_pages=200,max_pages=90"},
     {"batch=2,num_heads=2,num_kv_heads=2,seq_q=1,seq_kv=dynamic,head_dim=20,page_size=64,kv_lens=1,rotary_dim=8",
      "seq_kv=301,num_pages=30,max_pages=9,rotary_positions=400"},
     /* Codes. */
-    {"num_heads=4,num_kv_heads=2,seq_q=1,seq_kv=150,head_dim=24,kv_dtype=i8,lse=1", ""},
-    {"num_heads=4,num_kv_heads=2,seq_q=3,seq_kv=150,head_dim=24,kv_dtype=i8,kv_scales=token,is_causal=1,lse=1", ""},
-    {"num_heads=4,num_kv_heads=2,seq_q=1,seq_kv=150,head_dim=21,dtype=bf16,kv_dtype=f8,attn_mask=k", ""},
+    {"num_heads=4,num_kv_heads=2,seq_q=1,seq_kv=150,head_dim=24,kv_dtype=i8,lse=1"},
+    {"num_heads=4,num_kv_heads=2,seq_q=3,seq_kv=150,head_dim=24,kv_dtype=i8,kv_scales=token,is_causal=1,lse=1"},
+    {"num_heads=4,num_kv_heads=2,seq_q=1,seq_kv=150,head_dim=21,dtype=bf16,kv_dtype=f8,attn_mask=k"},
     {"batch=2,num_heads=4,num_kv_heads=2,seq_q=2,seq_kv=dynamic,head_dim=20,page_size=5,kv_lens=1,is_causal=1,"
      "causal_align=bottom_right,kv_dtype=f8,kv_scales=token,seq_new=2",
      "seq_kv=61,num_pages=40,max_pages=13"},
-    {"num_heads=2,seq_q=3,seq_kv=70,head_dim=20,kv_dtype=i8,kv_scales=token,reproducible=1,is_causal=1,sinks=1", ""},
-    {"num_heads=4,num_kv_heads=1,seq_q=1,seq_kv=100,head_dim=24,head_dim_v=16,v_in_k=1,k_dtype=i8,k_scales=token", ""},
-    {"num_heads=2,seq_q=2,seq_kv=99,head_dim=20,k_dtype=i8,v_dtype=f64,attn_bias=k", ""},
-    {"num_heads=4,num_kv_heads=2,seq_q=2,seq_kv=99,head_dim=26,head_dim_v=13,kv_dtype=bf16,lse=1", ""},
+    {"num_heads=2,seq_q=3,seq_kv=70,head_dim=20,kv_dtype=i8,kv_scales=token,reproducible=1,is_causal=1,sinks=1"},
+    {"num_heads=4,num_kv_heads=1,seq_q=1,seq_kv=100,head_dim=24,head_dim_v=16,v_in_k=1,k_dtype=i8,k_scales=token"},
+    {"num_heads=2,seq_q=2,seq_kv=99,head_dim=20,k_dtype=i8,v_dtype=f64,attn_bias=k"},
+    {"num_heads=4,num_kv_heads=2,seq_q=2,seq_kv=99,head_dim=26,head_dim_v=13,kv_dtype=bf16,lse=1"},
     /* Scores of integers. */
-    {"num_heads=8,num_kv_heads=2,seq_q=1,seq_kv=150,head_dim=64,kv_dtype=i8,lse=1,integer=scores", ""},
+    {"num_heads=8,num_kv_heads=2,seq_q=1,seq_kv=150,head_dim=64,kv_dtype=i8,lse=1,integer=scores"},
     {"num_heads=4,num_kv_heads=2,seq_q=3,seq_kv=99,head_dim=21,k_dtype=i8,k_scales=token,softmax_scale=-0.3,"
-     "is_causal=1,causal_align=bottom_right,integer=scores,q_planes=1",
-     ""},
-    {"num_heads=2,seq_q=37,seq_kv=45,head_dim=3,dtype=bf16,k_dtype=i8,attn_bias=k,lse=1,integer=scores", ""},
-    {"num_heads=8,num_kv_heads=2,seq_q=1,seq_kv=301,head_dim=64,kv_dtype=i8,lse=1,integer=all", ""},
+     "is_causal=1,causal_align=bottom_right,integer=scores,q_planes=1"},
+    {"num_heads=2,seq_q=37,seq_kv=45,head_dim=3,dtype=bf16,k_dtype=i8,attn_bias=k,lse=1,integer=scores"},
+    {"num_heads=8,num_kv_heads=2,seq_q=1,seq_kv=301,head_dim=64,kv_dtype=i8,lse=1,integer=all"},
     {"num_heads=4,num_kv_heads=2,seq_q=3,seq_kv=99,head_dim=21,head_dim_v=70,kv_dtype=i8,kv_scales=token,is_causal=1,"
-     "causal_align=bottom_right,sinks=1,integer=all,q_planes=1",
-     ""},
-    {"num_heads=2,seq_q=5,seq_kv=70,head_dim=20,kv_dtype=i8,v_scales=token,reproducible=1,is_causal=1,integer=all", ""},
-    {"num_heads=4,num_kv_heads=1,seq_q=1,seq_kv=100,head_dim=24,head_dim_v=16,v_in_k=1,k_dtype=i8,integer=all", ""},
-    {"num_heads=2,seq_q=2,seq_kv=99,head_dim=20,dtype=f64,kv_dtype=i8,integer=all", ""},
+     "causal_align=bottom_right,sinks=1,integer=all,q_planes=1"},
+    {"num_heads=2,seq_q=5,seq_kv=70,head_dim=20,kv_dtype=i8,v_scales=token,reproducible=1,is_causal=1,integer=all"},
+    {"num_heads=4,num_kv_heads=1,seq_q=1,seq_kv=100,head_dim=24,head_dim_v=16,v_in_k=1,k_dtype=i8,integer=all"},
+    {"num_heads=2,seq_q=2,seq_kv=99,head_dim=20,dtype=f64,kv_dtype=i8,integer=all"},
     {"batch=2,num_heads=4,num_kv_heads=2,seq_q=1,seq_kv=dynamic,head_dim=20,page_size=5,kv_lens=1,kv_dtype=i8,"
      "kv_scales=token,seq_new=1,integer=all",
      "seq_kv=61,num_pages=40,max_pages=13"},
-    {"num_heads=2,seq_q=2,seq_kv=33,head_dim=1024,head_dim_v=4,k_dtype=i8,lse=1,integer=scores", ""},
-    {"num_heads=2,seq_q=2,seq_kv=70,head_dim=9,dtype=f64,k_dtype=i8,lse=1,integer=scores,q_planes=1", ""},
+    {"num_heads=2,seq_q=2,seq_kv=33,head_dim=1024,head_dim_v=4,k_dtype=i8,lse=1,integer=scores"},
+    {"num_heads=2,seq_q=2,seq_kv=70,head_dim=9,dtype=f64,k_dtype=i8,lse=1,integer=scores,q_planes=1"},
     {"batch=2,num_heads=4,num_kv_heads=2,seq_q=2,seq_kv=dynamic,head_dim=20,page_size=5,kv_lens=1,is_causal=1,"
      "causal_align=bottom_right,kv_dtype=i8,kv_scales=token,seq_new=2,rotary_dim=8,integer=scores",
      "seq_kv=61,num_pages=40,max_pages=13,rotary_positions=80"},
     /* The same of codes of four bits, and with scales of K by group. */
-    {"num_heads=8,num_kv_heads=2,seq_q=1,seq_kv=301,head_dim=96,kv_dtype=i4,kv_scales=head,lse=1,integer=all", ""},
+    {"num_heads=8,num_kv_heads=2,seq_q=1,seq_kv=301,head_dim=96,kv_dtype=i4,kv_scales=head,lse=1,integer=all"},
     {"num_heads=4,num_kv_heads=2,seq_q=3,seq_kv=99,head_dim=32,head_dim_v=160,kv_dtype=i4,kv_scales=token,is_causal=1,"
-     "causal_align=bottom_right,sinks=1,integer=all,q_planes=1",
-     ""},
-    {"num_heads=4,num_kv_heads=2,seq_q=2,seq_kv=99,head_dim=128,k_dtype=i4,v_dtype=i8,integer=all,q_planes=1", ""},
-    {"num_heads=6,num_kv_heads=2,seq_q=2,seq_kv=77,head_dim=96,kv_dtype=i4,lse=1,integer=scores", ""},
+     "causal_align=bottom_right,sinks=1,integer=all,q_planes=1"},
+    {"num_heads=4,num_kv_heads=2,seq_q=2,seq_kv=99,head_dim=128,k_dtype=i4,v_dtype=i8,integer=all,q_planes=1"},
+    {"num_heads=6,num_kv_heads=2,seq_q=2,seq_kv=77,head_dim=96,kv_dtype=i4,lse=1,integer=scores"},
     {"num_heads=4,num_kv_heads=1,seq_q=1,seq_kv=70,head_dim=256,head_dim_v=3,k_dtype=i4,k_group=64,softmax_scale=-0.3,"
-     "is_causal=1,causal_align=bottom_right,integer=scores,q_planes=1",
-     ""},
-    {"num_heads=2,seq_q=2,seq_kv=70,head_dim=64,head_dim_v=9,dtype=f64,k_dtype=i8,k_scales=group,lse=1,integer=scores",
-     ""},
+     "is_causal=1,causal_align=bottom_right,integer=scores,q_planes=1"},
+    {"num_heads=2,seq_q=2,seq_kv=70,head_dim=64,head_dim_v=9,dtype=f64,k_dtype=i8,k_scales=group,lse=1,integer=scores"},
     {"num_heads=6,num_kv_heads=2,seq_q=1,seq_kv=77,head_dim=128,kv_dtype=i4,k_scales=group_min,v_scales=token,lse=1,"
-     "integer=all",
-     ""},
+     "integer=all"},
     {"num_heads=6,num_kv_heads=2,seq_q=2,seq_kv=71,head_dim=96,kv_dtype=i4,k_scales=token_min,v_scales=group_min,lse=1,"
-     "integer=scores,q_planes=1",
-     ""},
+     "integer=scores,q_planes=1"},
     {"batch=2,num_heads=4,num_kv_heads=2,seq_q=1,seq_kv=dynamic,head_dim=128,page_size=5,kv_lens=1,k_dtype=i4,"
      "v_dtype=i4,v_scales=token,seq_new=1,integer=all",
      "seq_kv=61,num_pages=40,max_pages=13"},
     /* By pairs where the target has dot products. */
-    {"num_heads=2,seq_q=1,seq_kv=1,head_dim=2,head_dim_v=1,dtype=bf16,lse=1", ""},
-    {"num_heads=4,num_kv_heads=1,seq_q=1,seq_kv=131,head_dim=6,head_dim_v=80,dtype=bf16,lse=1", ""},
-    {"num_heads=3,num_kv_heads=1,seq_q=1,seq_kv=133,head_dim=64,head_dim_v=7,dtype=bf16,softmax_scale=-0.2", ""},
-    {"num_heads=6,num_kv_heads=2,seq_q=3,seq_kv=77,head_dim=80,head_dim_v=33,dtype=bf16,lse=1", ""},
-    {"num_heads=2,num_kv_heads=2,seq_q=33,seq_kv=35,head_dim=16,head_dim_v=48,dtype=bf16,is_causal=1,lse=1", ""},
-    {"num_heads=8,num_kv_heads=1,seq_q=1,seq_kv=75,head_dim=128,dtype=bf16,sinks=1,lse=1", ""},
-    {"num_heads=8,num_kv_heads=1,seq_q=1,seq_kv=50,head_dim=72,head_dim_v=64,v_in_k=1,dtype=bf16", ""},
-    {"num_heads=2,seq_q=5,seq_kv=201,head_dim=20,is_causal=1,causal_align=bottom_right,window_left=20,dtype=bf16", ""},
-    {"num_heads=2,seq_q=1,seq_kv=401,head_dim=12,window_left=21,is_causal=1,causal_align=bottom_right,dtype=bf16", ""},
-    {"num_heads=2,seq_q=1,seq_kv=121,head_dim=12,window_left=20,causal_offset=90,global_tokens=3,dtype=bf16", ""},
-    {"batch=2,num_heads=4,num_kv_heads=2,seq_q=2,seq_kv=131,head_dim=12,attn_bias=hqk,attn_mask=k,dtype=bf16", ""},
-    {"num_heads=2,seq_q=2,seq_kv=99,head_dim=20,short_masks=1,attn_mask=1:1:2:61,dtype=bf16,lse=1", ""},
-    {"num_heads=4,num_kv_heads=2,seq_q=2,seq_kv=101,head_dim=12,logits_soft_cap=5,alibi_slopes=1,dtype=bf16", ""},
+    {"num_heads=2,seq_q=1,seq_kv=1,head_dim=2,head_dim_v=1,dtype=bf16,lse=1"},
+    {"num_heads=4,num_kv_heads=1,seq_q=1,seq_kv=131,head_dim=6,head_dim_v=80,dtype=bf16,lse=1"},
+    {"num_heads=3,num_kv_heads=1,seq_q=1,seq_kv=133,head_dim=64,head_dim_v=7,dtype=bf16,softmax_scale=-0.2"},
+    {"num_heads=6,num_kv_heads=2,seq_q=3,seq_kv=77,head_dim=80,head_dim_v=33,dtype=bf16,lse=1"},
+    {"num_heads=2,num_kv_heads=2,seq_q=33,seq_kv=35,head_dim=16,head_dim_v=48,dtype=bf16,is_causal=1,lse=1"},
+    {"num_heads=8,num_kv_heads=1,seq_q=1,seq_kv=75,head_dim=128,dtype=bf16,sinks=1,lse=1"},
+    {"num_heads=8,num_kv_heads=1,seq_q=1,seq_kv=50,head_dim=72,head_dim_v=64,v_in_k=1,dtype=bf16"},
+    {"num_heads=2,seq_q=5,seq_kv=201,head_dim=20,is_causal=1,causal_align=bottom_right,window_left=20,dtype=bf16"},
+    {"num_heads=2,seq_q=1,seq_kv=401,head_dim=12,window_left=21,is_causal=1,causal_align=bottom_right,dtype=bf16"},
+    {"num_heads=2,seq_q=1,seq_kv=121,head_dim=12,window_left=20,causal_offset=90,global_tokens=3,dtype=bf16"},
+    {"batch=2,num_heads=4,num_kv_heads=2,seq_q=2,seq_kv=131,head_dim=12,attn_bias=hqk,attn_mask=k,dtype=bf16"},
+    {"num_heads=2,seq_q=2,seq_kv=99,head_dim=20,short_masks=1,attn_mask=1:1:2:61,dtype=bf16,lse=1"},
+    {"num_heads=4,num_kv_heads=2,seq_q=2,seq_kv=101,head_dim=12,logits_soft_cap=5,alibi_slopes=1,dtype=bf16"},
     {"batch=3,num_heads=4,num_kv_heads=2,seq_q=dynamic,seq_kv=dynamic,head_dim=24,kv_lens=1,is_causal=1,dtype=bf16",
      "seq_q=3,seq_kv=155"},
     {"batch=3,num_heads=4,num_kv_heads=2,seq_q=1,seq_kv=dynamic,head_dim=20,page_size=16,kv_lens=1,dtype=bf16",
@@ -152,12 +140,12 @@ static const sample samples[] = {
     {"batch=3,num_heads=4,num_kv_heads=2,seq_q=dynamic,seq_kv=dynamic,head_dim=20,ragged=1,is_causal=1,"
      "causal_align=bottom_right,lse=1,dtype=bf16",
      "seq_q=13,seq_kv=101,total_q=30,total_kv=250"},
-    {"num_heads=2,seq_q=2,seq_kv=99,head_dim=20,k_strides=10000:4000:40:2,v_strides=10000:5000:50:2,dtype=bf16", ""},
+    {"num_heads=2,seq_q=2,seq_kv=99,head_dim=20,k_strides=10000:4000:40:2,v_strides=10000:5000:50:2,dtype=bf16"},
     {"batch=2,num_heads=4,num_kv_heads=2,seq_q=2,seq_kv=99,head_dim=20,seq_new=2,rotary_dim=8,is_causal=1,"
      "causal_align=bottom_right,dtype=bf16",
      "rotary_positions=120"},
 };
-enum { NUM_SAMPLES = sizeof samples / sizeof *samples };
+enum { NUM_CASES = sizeof cases / sizeof *cases };
 
 static tool_random random_source;
 
@@ -190,14 +178,15 @@ static const input_kind kinds[] = {INPUT_ORDINARY, INPUT_CONSTANT, INPUT_NONFINI
 enum { NUM_KINDS = sizeof kinds / sizeof *kinds };
 
 /* Once by machine code and once by the interpreter, which checks every access. */
-static void check_sample(attune_context *context, const sample *from, const attune_schedule *schedule, uint64_t seed) {
+static void check_one(attune_context *context, const sample *from, const attune_schedule *schedule, uint64_t seed) {
     const input_kind kind = kinds[seed % NUM_KINDS];
     tensors t, again;
-    tensors_open_call(&t, from->problem, from->sizes, kind, seed);
+    tensors_open_sample(&t, from, kind, seed);
     assert_true(tensors_share(&again, &t));
     char what[1024], text[256];
     attune_schedule_print(schedule, text, sizeof text);
-    snprintf(what, sizeof what, "%s %s %s, %s inputs", from->problem, from->sizes, text, input_kind_name(kind));
+    snprintf(what, sizeof what, "%s %s %s, %s inputs", from->problem, from->sizes ? from->sizes : "", text,
+             input_kind_name(kind));
     tensors_run_chosen(context, &t, schedule);
     tensors_interpret(context, &again, schedule);
     tensors_assert_right(&t, kind, what);
@@ -207,7 +196,7 @@ static void check_sample(attune_context *context, const sample *from, const attu
 }
 
 /* Whether another target gives the same kernel apart from its widths: without pairs and without codes of f8, a target
- * with dot products gives the kernel of the one below it; samples of pairs are for targets with dot products. */
+ * with dot products gives the kernel of the one below it; problems of pairs are for targets with dot products. */
 static bool is_covered(const attune_problem *p, const at_target *target) {
     const bool has_pairs = mha_attends_by_pairs(p, at_target_find("avx512_bf16"));
     const bool has_dots = target->flags & AT_TARGET_BF16_DOT,
@@ -220,14 +209,14 @@ static void test_every_sort_of_problem(void **state) {
     for (const at_target *target = at_targets(); target->name; target++) {
         if (!target_is_tested(target) || !target_can_run(target)) continue;
         attune_context *context = tensors_context(target->name, 2);
-        for (int i = 0; i < NUM_SAMPLES; i++) {
-            const attune_problem p = problem_canonical(samples[i].problem);
+        for (int i = 0; i < NUM_CASES; i++) {
+            const attune_problem p = problem_canonical(cases[i].problem);
             if (is_covered(&p, target)) continue;
             random_source.state = (uint64_t)i;
             for (uint64_t n = 0; n < NUM_KINDS; n++) {
                 const attune_schedule schedule = random_schedule(&p, target);
                 if (tests_are_short() && n != (uint64_t)i % NUM_KINDS) continue;
-                check_sample(context, &samples[i], &schedule, n);
+                check_one(context, &cases[i], &schedule, n);
             }
         }
         attune_context_destroy(context);
@@ -236,17 +225,17 @@ static void test_every_sort_of_problem(void **state) {
 
 static void test_chosen_schedules_of_all_targets(void **state) {
     (void)state;
-    for (int i = 0; i < NUM_SAMPLES; i++) {
-        const attune_problem p = problem_canonical(samples[i].problem);
-        if (samples[i].sizes[0] || p.seq_new) continue;
+    for (int i = 0; i < NUM_CASES; i++) {
+        const attune_problem p = problem_canonical(cases[i].problem);
+        if (cases[i].sizes || p.seq_new) continue;
         for (const at_target *target = at_targets(); target->name; target++) {
             attune_schedule schedule = ATTUNE_SCHEDULE_INIT;
             mha_choose_d_lanes(&p, target, usual_machine(target), &schedule);
             assert_int_equal(mha_schedule_check(&p, &schedule, target, NULL), ATTUNE_OK);
             tensors t;
-            tensors_open_call(&t, samples[i].problem, samples[i].sizes, INPUT_HIDDEN, 3);
+            tensors_open_sample(&t, &cases[i], INPUT_HIDDEN, 3);
             tensors_interpret_for(&t, target, &schedule);
-            tensors_assert_right(&t, INPUT_HIDDEN, samples[i].problem);
+            tensors_assert_right(&t, INPUT_HIDDEN, cases[i].problem);
             tensors_free(&t);
         }
     }
@@ -255,14 +244,14 @@ static void test_chosen_schedules_of_all_targets(void **state) {
 /* The caller's thread alone, and with one and two others. */
 static void test_bits_do_not_depend_on_threads(void **state) {
     (void)state;
-    static const sample many = {"batch=2,num_heads=8,num_kv_heads=4,seq_q=2,seq_kv=700,head_dim=24,lse=1", ""};
+    static const sample many = {"batch=2,num_heads=8,num_kv_heads=4,seq_q=2,seq_kv=700,head_dim=24,lse=1"};
     const attune_problem p = problem_canonical(many.problem);
     tensors first, other;
     random_source.state = 1;
     const attune_schedule schedule = random_schedule(&p, at_target_find("x86-64"));
     for (uint32_t workers = 1; workers <= 3; workers++) {
         attune_context *context = tensors_context(NULL, workers);
-        if (workers == 1) tensors_open_call(&first, many.problem, many.sizes, INPUT_ORDINARY, 1);
+        if (workers == 1) tensors_open_sample(&first, &many, INPUT_ORDINARY, 1);
         if (workers > 1) assert_true(tensors_share(&other, &first));
         tensors_run_chosen(context, workers == 1 ? &first : &other, &schedule);
         if (workers > 1) {
@@ -275,27 +264,22 @@ static void test_bits_do_not_depend_on_threads(void **state) {
 }
 
 static const sample reproducible[] = {
-    {"num_heads=4,num_kv_heads=2,seq_q=3,seq_kv=230,head_dim=20,lse=1,reproducible=1", ""},
+    {"num_heads=4,num_kv_heads=2,seq_q=3,seq_kv=230,head_dim=20,lse=1,reproducible=1"},
     {"num_heads=2,seq_q=5,seq_kv=220,head_dim=7,head_dim_v=5,is_causal=1,causal_align=bottom_right,lse=1,"
-     "reproducible=1",
-     ""},
-    {"num_heads=2,seq_q=5,seq_kv=500,head_dim=12,window_left=40,window_right=3,global_tokens=4,lse=1,reproducible=1",
-     ""},
-    {"num_heads=2,seq_q=1,seq_kv=500,head_dim=12,window_left=40,is_causal=1,causal_align=bottom_right,reproducible=1",
-     ""},
+     "reproducible=1"},
+    {"num_heads=2,seq_q=5,seq_kv=500,head_dim=12,window_left=40,window_right=3,global_tokens=4,lse=1,reproducible=1"},
+    {"num_heads=2,seq_q=1,seq_kv=500,head_dim=12,window_left=40,is_causal=1,causal_align=bottom_right,reproducible=1"},
     {"batch=2,num_heads=4,num_kv_heads=2,seq_q=2,seq_kv=230,head_dim=12,attn_bias=hqk,attn_mask=k,sinks=1,lse=1,"
-     "alibi_slopes=1,logits_soft_cap=3,kv_lens=1,reproducible=1",
-     ""},
+     "alibi_slopes=1,logits_soft_cap=3,kv_lens=1,reproducible=1"},
     {"batch=2,num_heads=4,num_kv_heads=2,seq_q=2,seq_kv=dynamic,head_dim=20,page_size=5,kv_lens=1,is_causal=1,"
      "causal_align=bottom_right,reproducible=1",
      "seq_kv=201,num_pages=200,max_pages=50"},
-    {"num_heads=2,seq_q=2,seq_kv=230,head_dim=6,dtype=f64,lse=1,reproducible=1", ""},
-    {"num_heads=2,seq_q=3,seq_kv=100,head_dim=20,lse=1,reproducible=1", ""}, /* q-lanes: by rows, one tile */
-    {"num_heads=2,seq_q=3,seq_kv=700,head_dim=40,head_dim_v=130,sinks=1,lse=1,reproducible=1", ""},
-    {"num_heads=2,seq_q=2,seq_kv=230,head_dim=6,dtype=f16,softmax_scale=-1,reproducible=1", ""},
+    {"num_heads=2,seq_q=2,seq_kv=230,head_dim=6,dtype=f64,lse=1,reproducible=1"},
+    {"num_heads=2,seq_q=3,seq_kv=100,head_dim=20,lse=1,reproducible=1"}, /* q-lanes: by rows, one tile */
+    {"num_heads=2,seq_q=3,seq_kv=700,head_dim=40,head_dim_v=130,sinks=1,lse=1,reproducible=1"},
+    {"num_heads=2,seq_q=2,seq_kv=230,head_dim=6,dtype=f16,softmax_scale=-1,reproducible=1"},
     {"num_heads=4,num_kv_heads=2,seq_q=3,seq_kv=230,seq_new=200,head_dim=32,kv_dtype=i4,kv_scales=group,qk_hadamard=1,"
-     "reproducible=1",
-     ""},
+     "reproducible=1"},
 };
 enum { NUM_REPRODUCIBLE = sizeof reproducible / sizeof *reproducible };
 
@@ -312,7 +296,7 @@ static void test_reproducible_bits_are_those_of_q_lanes(void **state) {
             if (tests_are_short() && i % NUM_KINDS != i / NUM_KINDS % NUM_KINDS) continue;
             random_source.state = (uint64_t)i;
             const attune_schedule schedule = random_schedule(&p, target);
-            tensors_open_call(&t, from->problem, from->sizes, kinds[i % NUM_KINDS], (uint64_t)i);
+            tensors_open_sample(&t, from, kinds[i % NUM_KINDS], (uint64_t)i);
             assert_true(tensors_share(&other, &t));
             tensors_run_chosen(context, &t, &q_lanes);
             tensors_run_chosen(context, &other, &schedule);
@@ -329,7 +313,7 @@ static void test_reproducible_bits_are_those_of_q_lanes(void **state) {
 static void test_decoding_gives_the_rows_of_the_whole(void **state) {
     (void)state;
     enum { KEYS = 230, DIM = 9 };
-    static const sample whole = {"seq_q=230,seq_kv=230,head_dim=9,is_causal=1,reproducible=1", ""};
+    static const sample whole = {"seq_q=230,seq_kv=230,head_dim=9,is_causal=1,reproducible=1"};
     static const sample step = {"seq_q=1,seq_kv=dynamic,max_seq_kv=230,head_dim=9,reproducible=1", "seq_kv=230"};
     const attune_problem p = problem_canonical(step.problem);
     const at_target *x86 = at_target_find("x86-64");
@@ -339,9 +323,9 @@ static void test_decoding_gives_the_rows_of_the_whole(void **state) {
     random_source.state = 5;
     const attune_schedule schedule = random_schedule(&p, target);
     tensors t, one;
-    tensors_open_call(&t, whole.problem, whole.sizes, INPUT_ORDINARY, 5);
+    tensors_open_sample(&t, &whole, INPUT_ORDINARY, 5);
     tensors_run_chosen(context, &t, NULL);
-    tensors_open_call(&one, step.problem, step.sizes, INPUT_ORDINARY, 5);
+    tensors_open_sample(&one, &step, INPUT_ORDINARY, 5);
     for (int i = 0; i < KEYS; i += 13) {
         const float *rows = tensors_find(&t, "out")->data, *row = tensors_find(&one, "out")->data;
         memcpy(tensors_find(&one, "q")->data, (const float *)tensors_find(&t, "q")->data + i * DIM,
@@ -364,13 +348,13 @@ static void test_decoding_gives_the_rows_of_the_whole(void **state) {
 static void test_integer_scores_have_the_same_bits_everywhere(void **state) {
     (void)state;
     static const sample one_key[] = {
-        {"num_heads=6,num_kv_heads=2,seq_q=3,seq_kv=1,head_dim=1024,k_dtype=i8,lse=1,integer=scores", ""},
-        {"num_heads=3,num_kv_heads=1,seq_q=2,seq_kv=1,head_dim=77,k_dtype=i8,lse=1,integer=scores,q_planes=1", ""},
+        {"num_heads=6,num_kv_heads=2,seq_q=3,seq_kv=1,head_dim=1024,k_dtype=i8,lse=1,integer=scores"},
+        {"num_heads=3,num_kv_heads=1,seq_q=2,seq_kv=1,head_dim=77,k_dtype=i8,lse=1,integer=scores,q_planes=1"},
     };
     for (size_t i = 0; i < sizeof one_key / sizeof *one_key; i++) {
         const attune_problem p = problem_canonical(one_key[i].problem);
         tensors first;
-        tensors_open_call(&first, one_key[i].problem, one_key[i].sizes, INPUT_ORDINARY, 7);
+        tensors_open_sample(&first, &one_key[i], INPUT_ORDINARY, 7);
         signed char *codes = tensors_find(&first, "k")->data;
         memset(codes, -128, (size_t)p.head_dim);
         memset(codes + p.head_dim / 2, 127, (size_t)p.head_dim / 4);
@@ -393,11 +377,10 @@ static void test_integer_scores_have_the_same_bits_everywhere(void **state) {
 static void test_columns_of_integer_scores_may_be_moved(void **state) {
     (void)state;
     enum { ROWS = 4, KEYS = 9, DIM = 96 };
-    static const sample from = {"num_heads=2,num_kv_heads=1,seq_q=2,seq_kv=9,head_dim=96,k_dtype=i8,integer=scores",
-                                ""};
+    static const sample from = {"num_heads=2,num_kv_heads=1,seq_q=2,seq_kv=9,head_dim=96,k_dtype=i8,integer=scores"};
     attune_context *context = tensors_context(NULL, 1);
     tensors t, moved;
-    tensors_open_call(&t, from.problem, from.sizes, INPUT_ORDINARY, 8);
+    tensors_open_sample(&t, &from, INPUT_ORDINARY, 8);
     float *q = tensors_find(&t, "q")->data;
     for (int i = 0; i < ROWS * DIM; i += 5) q[i] *= 100;
     assert_true(tensors_share(&moved, &t));
@@ -428,11 +411,11 @@ static void test_columns_of_integer_scores_may_be_moved(void **state) {
 static void test_merge(void **state) {
     (void)state;
     static const sample merges[] = {
-        {"op=merge,batch=2,num_heads=3,seq_q=37,head_dim_v=21,num_parts=4,lse=1", ""},
-        {"op=merge,num_heads=1,seq_q=1,head_dim_v=1,num_parts=1", ""},
+        {"op=merge,batch=2,num_heads=3,seq_q=37,head_dim_v=21,num_parts=4,lse=1"},
+        {"op=merge,num_heads=1,seq_q=1,head_dim_v=1,num_parts=1"},
         {"op=merge,num_heads=2,seq_q=dynamic,head_dim_v=8,num_parts=2,lse=1", "seq_q=5"},
-        {"op=merge,num_heads=2,seq_q=4,head_dim_v=8,num_parts=3,dtype=f16,lse=1", ""},
-        {"op=merge,num_heads=2,seq_q=4,head_dim_v=7,num_parts=3,dtype=f64,lse=1", ""},
+        {"op=merge,num_heads=2,seq_q=4,head_dim_v=8,num_parts=3,dtype=f16,lse=1"},
+        {"op=merge,num_heads=2,seq_q=4,head_dim_v=7,num_parts=3,dtype=f64,lse=1"},
     };
     for (const at_target *target = at_targets(); target->name; target++) {
         if (!target_is_tested(target) || !target_can_run(target)) continue;
@@ -441,8 +424,8 @@ static void test_merge(void **state) {
             const attune_problem p = problem_canonical(merges[i].problem);
             attune_schedule schedule;
             mha_choose(&p, target, usual_machine(target), &schedule);
-            check_sample(context, &merges[i], &schedule, 0);
-            check_sample(context, &merges[i], &schedule, 1);
+            check_one(context, &merges[i], &schedule, 0);
+            check_one(context, &merges[i], &schedule, 1);
         }
         attune_context_destroy(context);
     }
@@ -451,11 +434,11 @@ static void test_merge(void **state) {
 /* A part of weight 0 contributes nothing, even if it is NaN; where all are, the row is one that saw no key. */
 static void test_merge_of_empty_parts(void **state) {
     (void)state;
-    static const sample from = {"op=merge,num_heads=1,seq_q=4,head_dim_v=3,num_parts=2,lse=1", ""};
+    static const sample from = {"op=merge,num_heads=1,seq_q=4,head_dim_v=3,num_parts=2,lse=1"};
     enum { ROWS = 4, COLUMNS = 3 };
     attune_context *context = tensors_context(NULL, 1);
     tensors t;
-    tensors_open_call(&t, from.problem, from.sizes, INPUT_ORDINARY, 1);
+    tensors_open_sample(&t, &from, INPUT_ORDINARY, 1);
     float *parts = tensors_find(&t, "parts")->data, *parts_lse = tensors_find(&t, "parts_lse")->data;
     const float lses[2][ROWS] = {{-INFINITY, -INFINITY, 1, INFINITY}, {2, -INFINITY, NAN, 0}};
     memcpy(parts_lse, lses, sizeof lses);
@@ -475,14 +458,14 @@ static void test_merge_of_empty_parts(void **state) {
 
 /* In all chunks of the keys together. */
 static void test_sinks_count_once(void **state) {
-    static const sample from = {"num_heads=3,seq_q=2,seq_kv=600,head_dim=4,sinks=1,lse=1", ""};
+    static const sample from = {"num_heads=3,seq_q=2,seq_kv=600,head_dim=4,sinks=1,lse=1"};
     (void)state;
     attune_context *context = tensors_context(NULL, 1);
     const attune_problem p = problem_canonical(from.problem);
     attune_schedule schedule = ATTUNE_SCHEDULE_INIT;
     mha_choose_d_lanes(&p, context->target, usual_machine(context->target), &schedule);
     schedule.kv_tile = schedule.kv_chunk = 64;
-    check_sample(context, &from, &schedule, 0);
+    check_one(context, &from, &schedule, 0);
     attune_context_destroy(context);
 }
 

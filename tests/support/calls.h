@@ -2,17 +2,12 @@
 #ifndef ATTUNE_TESTS_CALLS_H
 #define ATTUNE_TESTS_CALLS_H
 
+#include "support/sample.h"
+
 #include <attune.h>
 #include <stdbool.h>
 
-enum { SAMPLE_ENTRIES = 4, SAMPLE_TENSORS = 48 /* more than any problem has */ };
-
-/* A problem with the run-time sizes of one call of it. */
-typedef struct sample {
-    const char *problem;
-    const char *sizes;                         /* "seq_q=5,total_q=12": fields of attune_arguments */
-    int q[SAMPLE_ENTRIES], kv[SAMPLE_ENTRIES]; /* lengths of batch entries, for cu_seqlens and kv_lens */
-} sample;
+enum { SAMPLE_TENSORS = 48 /* more than any problem has */ };
 
 typedef enum sample_name {
     PLAIN,

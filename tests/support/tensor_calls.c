@@ -24,6 +24,10 @@ void tensors_open_call(tensors *t, const char *problem, const char *sizes_text, 
     tensors_clear_outputs(t);
 }
 
+void tensors_open_sample(tensors *t, const sample *from, input_kind kind, uint64_t seed) {
+    tensors_open_call(t, from->problem, from->sizes ? from->sizes : "", kind, seed);
+}
+
 static attune_context *open_context(attune_context_options options) {
     options.cache_dir = "";
     return test_context(&options, NULL);

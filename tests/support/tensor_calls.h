@@ -2,11 +2,14 @@
 #ifndef ATTUNE_TESTS_TENSOR_CALLS_H
 #define ATTUNE_TESTS_TENSOR_CALLS_H
 
-#include "target/target.h"
 #include "common/tensors.h"
+#include "support/sample.h"
+#include "target/target.h"
 
 /* A call of this problem with these run-time sizes, its inputs filled, its outputs rubbish. */
 void tensors_open_call(tensors *t, const char *problem, const char *sizes_text, input_kind kind, uint64_t seed);
+
+void tensors_open_sample(tensors *t, const sample *from, input_kind kind, uint64_t seed);
 
 /* Without a disk cache. isa NULL: the best. */
 attune_context *tensors_context(const char *isa, uint32_t workers);
