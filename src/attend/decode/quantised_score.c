@@ -83,19 +83,18 @@ static void multiply_block(const d_lanes *d, quantised_tile *t, const ir_expr *n
     }
 }
 
-/* The bytes of a group are whole vectors. */
-static void multiply_group(const d_lanes *d, quantised_tile *t) {
-    ir_builder *b = d->b;
-    const int64_t numbers = d->k_columns / d->k_halves / d->k_width / d->k_groups;
-    const ir_expr *first = ir_times(b, t->group, numbers);
-    for (int64_t i = 0; i < numbers; i++) multiply_block(d, t, ir_plus(b, first, i), d->k_width);
-}
-
+/* All columns of K, or those of a group, whose bytes are whole vectors. */
 static void multiply(const d_lanes *d, quantised_tile *t) {
     ir_builder *b = d->b;
     const int64_t dim = d->c->p->head_dim / d->k_halves, blocks = dim / d->k_width;
     const int64_t unroll = d->c->s->score_column_vectors;
     int64_t done = blocks / unroll * unroll;
+    if (d->k_groups > 1) {
+        const int64_t numbers = d->k_columns / d->k_halves / d->k_width / d->k_groups;
+        const ir_expr *first = ir_times(b, t->group, numbers);
+        for (int64_t i = 0; i < numbers; i++) multiply_block(d, t, ir_plus(b, first, i), d->k_width);
+        return;
+    }
     if (done) {
         IR_FOR(b, first, ir_idx(b, 0), ir_idx(b, done), unroll) {
             for (int64_t u = 0; u < unroll; u++) multiply_block(d, t, ir_plus(b, first, u), d->k_width);
@@ -151,6 +150,12 @@ static void finish_sums(const d_lanes *d, const quantised_tile *t) {
 
 /* ---- The tile ---- */
 
+static void multiply_group(const d_lanes *d, quantised_tile *t) {
+    start_sums(d, t);
+    multiply(d, t);
+    finish_sums(d, t);
+}
+
 static void register_tile(d_lanes *d, quantised_tile *t, const dl_rows *rows) {
     ir_builder *b = d->b;
     t->first_row = rows->first;
@@ -162,18 +167,14 @@ static void register_tile(d_lanes *d, quantised_tile *t, const dl_rows *rows) {
                                    ir_idx(b, ceil_div(d->max_rows, d->pack)));
     t->product = mha_product_of(d->c, MHA_DOT4, t->vectors * d->planes, d->c->s->score_keys);
     t->product.vectors_first = true;
+    t->group = ir_idx(b, 0);
     if (d->k_groups == 1) {
-        t->group = ir_idx(b, 0);
-        start_sums(d, t);
-        multiply(d, t);
-        finish_sums(d, t);
+        multiply_group(d, t);
         return;
     }
     IR_FOR(b, group, ir_idx(b, 0), ir_idx(b, d->k_groups), 1) {
         t->group = group;
-        start_sums(d, t);
         multiply_group(d, t);
-        finish_sums(d, t);
     }
 }
 

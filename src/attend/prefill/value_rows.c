@@ -255,30 +255,23 @@ static void register_tile(q_lanes *c, const q_lanes_tile *tile, const strip *s, 
         multiply_seen(c, tile, &t);
     else
         multiply_all(c, tile, &t, careful);
-    if (c->o)
-        keep(c, tile, &t);
-    else
-        store(c, tile, &t);
-}
-
-/* Rows of a register tile that are all in one vector of rows. */
-static int64_t rows_in_vector(const q_lanes *c, int64_t room) {
-    int64_t rows = c->m->lanes;
-    while (rows > room && rows > 1) rows /= 2;
-    return rows;
+    (c->o ? keep : store)(c, tile, &t);
 }
 
 /* All rows of the stripe, as many at a time as there are accumulators for, and then the rest. */
 static void all_rows(q_lanes *c, const q_lanes_tile *tile, const strip *s, bool careful) {
     ir_builder *b = c->b;
-    const int64_t all = c->num_tasks ? c->m->p->seq_q * c->m->group : c->stripe_rows,
-                  rows = min_of(all, c->stripe_rows);
+    const bool is_whole = c->v->values == MHA_VALUES_WHOLE;
+    const int64_t all = c->num_tasks ? c->m->p->seq_q * c->m->group : c->stripe_rows;
+    const int64_t rows = min_of(all, c->stripe_rows);
     const int64_t room = (int64_t)c->m->s->value_columns * c->m->s->value_row_vectors / s->vectors;
-    const int64_t whole = c->v->values != MHA_VALUES_WHOLE ? rows_in_vector(c, room) : min_of(max_of(room, 1), rows);
-    const int64_t step = careful ? 1 : whole, rest = rows % step;
+    int64_t step = is_whole ? min_of(max_of(room, 1), rows) : c->m->lanes;
+    /* Rows of a register tile are all in one vector of rows. */
+    while (!is_whole && step > room && step > 1) step /= 2;
+    if (careful) step = 1;
+    const int64_t rest = rows % step;
     const ir_expr *end = ir_idx(b, rows - rest);
-    if (c->v->values != MHA_VALUES_WHOLE)
-        end = ir_let(b, "rows_end", ir_min(b, end, ir_sub(b, c->rows, ql_first_row(c, tile->stripe))));
+    if (!is_whole) end = ir_let(b, "rows_end", ir_min(b, end, ir_sub(b, c->rows, ql_first_row(c, tile->stripe))));
     IR_LOOP(b, row, ir_for_begin(b, "row_tile", ir_idx(b, 0), end, step, false))
         register_tile(c, tile, s, row, step, careful);
     if (rest) register_tile(c, tile, s, ir_idx(b, rows - rest), rest, careful);
