@@ -11,13 +11,6 @@
 #include "schedule/cost.h"
 #include "schedule/variant.h"
 
-/* The largest power of two that is at most x. */
-static int32_t power_below(int64_t x) {
-    int32_t power = 1;
-    while (2 * (int64_t)power <= x) power *= 2;
-    return power;
-}
-
 /* Four keys at once: each is a stream of its own to the memory. Few rows then: more would need more registers, and find
  * K and V in the first cache next time. Scores of more than two have no shorter time, and take longer to compile; a
  * turn of several is long enough not to be unrolled. */

@@ -70,9 +70,9 @@ typedef struct d_lanes {
     int64_t max_rows;              /* of a task, rounded up */
     int64_t k_columns, v_columns;  /* rounded up to vectors of k_width and width */
     bool one_chunk;
-    bool is_serial;       /* scores are summed as q-lanes does */
+    bool is_serial;       /* scores are summed as prefill does */
     bool tiles_are_fixed; /* they begin at multiples of kv_tile */
-    bool masks_keys;      /* there is a mask, bias or mask_mod: every tile asks it */
+    bool masks_keys;      /* there is a mask, bias or mask_mod: every tile reads it */
     bool masks_positions; /* keys that one row of a task sees may be hidden from another */
     /* scratch of a task, of c->elem unless it says otherwise */
     const ir_buffer *q; /* [max_rows, k_columns]: times mha_query_sign; bf16 if c->variant.by_pairs. Quantised values:
@@ -199,12 +199,12 @@ typedef struct dl_streams {
 typedef void dl_streams_fn(d_lanes *d, const dl_streams *streams, const void *user);
 void dl_each_streams(d_lanes *d, const dl_tile *tile, int count, int64_t step, dl_streams_fn *build, const void *user);
 /* Calls build for each unit of `keys` neighbouring keys of the streams, one after the other, as a stream of its own: in
- * the order of turns of `units` units, of which number u is of stream u % count. */
+ * the order of iterations of `units` units, of which number u is of stream u % count. */
 void dl_each_unit(d_lanes *d, const dl_tile *tile, const dl_streams *streams, int64_t units, int64_t keys,
                   dl_streams_fn *build, const void *user);
 /* Where key i of a stream lies. */
 mha_kv_row dl_key_at(const d_lanes *d, const dl_streams *streams, int64_t stream, const ir_expr *i);
-/* Asks for key i of a stream of k or v, if the schedule has kv_prefetch. */
+/* Prefetches what comes kv_prefetch after key i of a stream of k or v, if the schedule has that. */
 void dl_prefetch_key(const d_lanes *d, const ir_buffer *k_or_v, const dl_streams *streams, int64_t stream,
                      const ir_expr *i);
 /* The same for quantised V, of a line that begins with this column. */
@@ -253,7 +253,7 @@ const ir_access *dl_quantised_query(const d_lanes *d, const ir_expr *vector, int
 const ir_expr *dl_of_planes(const d_lanes *d, const ir_expr *high, const ir_expr *low);
 /* Quantised K plus 128; of i4 those in one half of the bytes, plus 8. */
 const ir_expr *dl_unsigned_keys(const d_lanes *d, const ir_expr *quantised, int half);
-/* The column of the code in that half of a byte of a row. */
+/* The column of the value in that half of a byte of a row. */
 const ir_expr *dl_column_of_byte(const d_lanes *d, const ir_expr *byte, int halves, int half);
 
 /* Rows of k_group_scales. */

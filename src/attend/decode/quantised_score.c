@@ -105,12 +105,6 @@ static void multiply(const d_lanes *d, quantised_tile *t) {
 
 /* ---- Sums ---- */
 
-static int power_below(int64_t x) {
-    int power = 1;
-    while (2 * power <= x) power *= 2;
-    return power;
-}
-
 /* `count` sums from number `from` of the tile on: number n is of vector of rows n / keys, and of key n % keys. Lane
  * part * (lanes / pack) + i is that of number from + i. */
 static void store_dots(const d_lanes *d, const quantised_tile *t, int64_t from, int64_t count, const ir_expr *dots) {
@@ -118,7 +112,7 @@ static void store_dots(const d_lanes *d, const quantised_tile *t, int64_t from, 
     const int64_t keys = t->product.vectors, part_lanes = d->lanes / d->pack;
     for (int64_t done = 0; done < count;) {
         const int64_t vector = (from + done) / keys, j = (from + done) % keys;
-        const int lanes = power_below(min_of(keys - j, count - done));
+        const int lanes = (int)power_below(min_of(keys - j, count - done));
         const ir_expr *key = ir_add(b, t->streams->first[0], ir_plus(b, t->i, j));
         for (int64_t part = 0; part < d->pack && vector * d->pack + part < t->rows; part++) {
             const ir_expr *row = ir_plus(b, t->first_row, vector * d->pack + part);

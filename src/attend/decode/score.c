@@ -17,7 +17,7 @@
 
 enum { STREAMS = 4 }; /* as many as there are lanes in a quarter */
 
-/* Keys of a turn: first + i of each stream, i < score_keys / streams. */
+/* Keys of an iteration (turn): first + i of each stream, i < score_keys / streams. */
 typedef struct score_tile {
     const dl_streams *streams;
     const ir_expr *round, *turn; /* first key of the round within its stream, and of the turn within the round */
@@ -53,7 +53,7 @@ static void multiply_converted(d_lanes *d, score_tile *t, const ir_expr *column,
     }
 }
 
-/* Key j of a turn: of stream j % count, and there the j / count-th. */
+/* Key j of an iteration: of stream j % count, and there the j / count-th. */
 static void open_keys(d_lanes *d, score_tile *t) {
     ir_builder *b = d->b;
     const dl_streams *streams = t->streams;
@@ -67,8 +67,8 @@ static void open_keys(d_lanes *d, score_tile *t) {
     }
 }
 
-/* Where the scores of `lanes` keys from the j-th of the turn on go. Turns that are a quarter apart are neighbours, so
- * that transposing quarters makes vectors of a round. */
+/* Where the scores of `lanes` keys from the j-th of the iteration on go. Iterations that are a quarter apart are
+ * neighbours, so that transposing quarters makes vectors of a round. */
 static const ir_access *scores_at(const d_lanes *d, const score_tile *t, int64_t row, int64_t j, int lanes) {
     ir_builder *b = d->b;
     const ir_expr *r = row_at(d, t, row);
@@ -80,12 +80,6 @@ static const ir_access *scores_at(const d_lanes *d, const score_tile *t, int64_t
     return ir_at(b, t->turns, lanes, 3, r, ir_mod(b, turn, four), ir_plus(b, quarter, j % STREAMS));
 }
 
-static int power_below(int64_t x) {
-    int power = 1;
-    while (2 * power <= x) power *= 2;
-    return power;
-}
-
 /* Stores `count` scores, those from number `from` of the register tile on, in pieces that lie side by side. */
 static void store_scores(d_lanes *d, const score_tile *t, int64_t from, int64_t count, const ir_expr *scores) {
     const int64_t keys = t->product.vectors;
@@ -93,7 +87,7 @@ static void store_scores(d_lanes *d, const score_tile *t, int64_t from, int64_t 
         const int64_t row = (from + done) / keys, j = (from + done) % keys;
         int64_t most = min_of(keys - j, count - done);
         if (t->streams->count > 1) most = min_of(most, STREAMS - j % STREAMS);
-        const int lanes = power_below(most);
+        const int lanes = (int)power_below(most);
         const ir_expr *some = mha_lanes_of(d->b, scores, (int)done, lanes);
         ir_store(d->b, scores_at(d, t, row, j, lanes), some);
         done += lanes;

@@ -77,9 +77,9 @@ static mha_kv_row key_of_next_page(const d_lanes *d, const dl_streams *streams, 
     return key;
 }
 
-/* Some keys ahead, into the second cache: into the first one asking costs more than it gains; but not of quantised
+/* Some keys ahead, into the second cache: into the first one prefetching costs more than it gains; but not of quantised
  * values that are multiplied as they lie, which are used up faster than they come. Beyond a page lie other heads and
- * sequences: where no key of the page is so far ahead, that of the next page is asked for, or none where the next one
+ * sequences: where no key of the page is so far ahead, that of the next page is prefetched, or none where the next one
  * is not known. */
 void dl_prefetch_key(const d_lanes *d, const ir_buffer *k_or_v, const dl_streams *streams, int64_t stream,
                      const ir_expr *i) {

@@ -68,7 +68,7 @@ typedef struct held_key {
 } held_key;
 
 /* Each line of V that begins in the strip. Whole rows of one stream are what prefetchers follow, and for several
- * streams asking was no faster. */
+ * streams prefetching was no faster. */
 static void prefetch_next(const d_lanes *d, const held_tile *t, const held_key *key, const ir_expr *column,
                           int64_t count) {
     enum { LINE = 64 };

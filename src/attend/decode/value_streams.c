@@ -157,7 +157,7 @@ static const ir_expr *probabilities(const d_lanes *d, const ir_expr *row, const 
     return mha_repeat(d->c, dl_kind(d), p, d->lanes);
 }
 
-/* Where the pairs lie in panels: those of one stream in the same one, if turns begin with panels. */
+/* Where the pairs lie in panels: those of one stream in the same one, if iterations begin with panels. */
 static void open_units(d_lanes *d, row_tile *tile) {
     enum { PAIRS = ATTUNE_PANEL_TOKENS / 2 };
     const bool is_one_panel = tile->t->streams->count == 1 && PAIRS % tile->t->units == 0;
@@ -197,8 +197,8 @@ static void add_rows(d_lanes *d, const value_tile *t, const dl_rows *some) {
 
 /* ---- streams ---- */
 
-/* Adds keys from `from` on, in turns of `units` units. Returns the number of the stream's keys that are left, or NULL
- * if there can be none. */
+/* Adds keys from `from` on, in iterations of `units` units. Returns the number of the stream's keys that are left, or
+ * NULL if there can be none. */
 static const ir_expr *add_turns(d_lanes *d, value_tile *t, const ir_expr *from, int64_t units) {
     ir_builder *b = d->b;
     const ir_expr *keys = t->streams->keys;
@@ -220,7 +220,7 @@ static const ir_expr *end_of(const d_lanes *d, const value_tile *t, const ir_exp
     return dl_first(d, "done", ir_sub(d->b, keys, rest), ir_idx(d->b, least), keys);
 }
 
-/* Units of a turn. */
+/* Units of an iteration. */
 static int64_t units_of(const d_lanes *d) { return max_of(d->c->s->value_keys, d->c->s->value_streams); }
 
 static void add_unit(d_lanes *d, const dl_streams *unit, const void *user) {

@@ -76,7 +76,7 @@ void ql_fill_key(q_lanes *c, mha_function f, const ir_expr *key, q_lanes_key_val
 
 /* ---- Elements of rows and keys ---- */
 
-/* The columns of an element that is asked for at `lanes` rows from `at` on and the quarter of keys from `key` on: each
+/* The columns of an element that is read at `lanes` rows from `at` on and the quarter of keys from `key` on: each
  * row's keys are loaded at once and transposed, as one by one they would be gathered. */
 static void load_quarter(q_lanes *c, int node, const q_lanes_row *rows, const ir_expr *key, const ir_expr *columns[4]) {
     const int lanes = c->m->lanes, quarter = mha_quarter(lanes);

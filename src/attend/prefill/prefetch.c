@@ -17,7 +17,7 @@
 
 enum { LINE_BYTES = 64 };
 
-/* A share of lines that one register tile asks for: `lines` neighbouring ones of each of `rows` rows. */
+/* A share of lines that one register tile prefetches: `lines` neighbouring ones of each of `rows` rows. */
 typedef struct share {
     int64_t rows, lines, step;   /* step: elements of a line */
     const ir_expr *row, *column; /* the first */
@@ -110,7 +110,7 @@ static stripe_ahead stripe_of_next_head(q_lanes *c, const ir_expr *stripe) {
     return (stripe_ahead){c->next_batch, c->next_head, row};
 }
 
-/* Whether lines of a whole head ahead may be gone again when it is their turn, and the next stripe is known. A task of
+/* True if the prefetched head could be evicted before use and the next stripe is known. A task of
  * several stripes has read Q of all of them when it begins. */
 static bool prefetches_next_stripe(const q_lanes *c) {
     enum { LONG_BYTES = 32 * 1024 };
@@ -153,7 +153,7 @@ void ql_open_prefetch(q_lanes *c) {
     c->next_kv_batch = c->next_batch;
 }
 
-/* Whether a stripe may visit so few keys that what their register tiles ask for is not all of the shares. */
+/* Whether a stripe may visit so few keys that what their register tiles prefetch is not all of the shares. */
 static bool sees_part(const q_lanes *c) { return ql_has_table(c) || c->m->has_first; }
 
 /* The same stripe of the next task: of this head, or where it has one task of the next head. */
@@ -167,8 +167,8 @@ static stripe_ahead stripe_of_next_task(q_lanes *c, const ir_expr *stripe) {
     return (stripe_ahead){c->e.batch, c->kv_head, ir_let(b, "row_ahead", row)};
 }
 
-/* Of a stripe that sees a part of the keys, whichever they are: each run of SHARED_TILES register tiles asks for all of
- * the lines of the same stripe of the next task. */
+/* Of a stripe that sees a part of the keys, whichever they are: each run of SHARED_TILES register tiles prefetches all
+ * of the lines of the same stripe of the next task. */
 static void prefetch_next_task(q_lanes *c, const q_lanes_tile *tile, const ir_expr *first) {
     enum { SHARED_TILES = 16 };
     ir_builder *b = c->b;

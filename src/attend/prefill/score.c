@@ -111,7 +111,7 @@ static void finish(q_lanes *c, const ql_score_tile *t, bool stores, bool folds) 
         }
 }
 
-/* The same of scores in memory, where mask_mod hides keys: it may be a long expression, and is asked in a loop. */
+/* The same of scores in memory, where mask_mod hides keys: it may be a long expression, and is evaluated in a loop. */
 static void hide_stored(q_lanes *c, const q_lanes_tile *tile, const ql_score_tile *t) {
     ir_builder *b = c->b;
     q_lanes_sight *const sights = ir_build_alloc(b, (size_t)t->product.vectors * sizeof *sights);

@@ -82,7 +82,7 @@ static void multiply(q_lanes *c, const q_lanes_tile *tile, value_tile *t, const 
 
 /* ---- A register tile ---- */
 
-/* Neighbouring keys of the tile, lo <= j < hi, value_keys of them in a turn as long as there are so many. */
+/* Neighbouring keys of the tile, lo <= j < hi, value_keys of them in an iteration as long as there are so many. */
 static void add_keys(q_lanes *c, const q_lanes_tile *tile, value_tile *t, const ir_expr *lo, const ir_expr *hi) {
     ir_builder *b = c->b;
     const int32_t unroll = t->masked ? 1 : c->m->s->value_keys;

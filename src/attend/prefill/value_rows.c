@@ -78,7 +78,7 @@ static void add_key(q_lanes *c, const q_lanes_tile *tile, row_tile *t, const ir_
     for (int64_t r = first; r < end; r++) mha_product_repeat(p, "p", r, probability_at(c, t, j, r));
 }
 
-/* Keys, or pairs, from … to - 1 for all rows of the tile: value_keys in a turn as long as there are so many. */
+/* Keys, or pairs, from … to - 1 for all rows of the tile: value_keys in an iteration as long as there are so many. */
 static void add_keys(q_lanes *c, const q_lanes_tile *tile, row_tile *t, const ir_expr *from, const ir_expr *to) {
     ir_builder *b = c->b;
     const int64_t rows = t->product.rows, keys = c->m->s->value_keys;

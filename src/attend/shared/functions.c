@@ -99,8 +99,8 @@ static const ir_expr *index_of(lowering *l, const ex_node *load, const ir_buffer
     return ir_let(b, "index", x);
 }
 
-/* A tensor may have no elements: where seq_kv is 0, rows still ask for what they need of it. Gives the mask of a load
- * that makes it 0 there; NULL: there are elements, as there is a query, or a key, that asks. */
+/* A tensor may have no elements: where seq_kv is 0, rows still read what they need of it. Gives the mask of a load
+ * that makes it 0 there; NULL: there are elements, as there is a query, or a key, that reads. */
 static const ir_expr *guard(lowering *l, const ex_node *load, const ir_buffer *tensor) {
     const ex_scope *scope = &l->program->scope;
     const int64_t *dims = scope->tensors[load->which].dims;

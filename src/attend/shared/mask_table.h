@@ -1,5 +1,5 @@
 /* Which keys of which tiles mask_mod lets anybody see: a table that a phase of its own fills once in a call, before the
- * strategy runs. q-lanes skips what no row of a stripe sees, and asks the mask only where the rows differ.
+ * wing runs. Prefill skips what no row of a stripe sees, and evaluates the mask only where the rows differ.
  *
  * The table has an element [sequence, head, stripe, tile] for each stripe of rows and tile of keys of prefill/layout.h.
  * Where the mask does not depend on the sequence of the batch, or on the head, it has one sequence, or one head, for

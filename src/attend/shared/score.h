@@ -2,7 +2,7 @@
  * where the problem has it:
  *
  *   z = q.k * k_scale                  caches of quantised values
- *   z = z * softmax_scale              natural scores only: for others mha_exp multiplies
+ *   z = z * softmax_scale              natural scores only (scaled here; for others mha_exp multiplies)
  *   z = cap * tanh(z / cap)            the soft cap
  *   z = z - slope * |position - key|   ALiBi
  *   z = z + bias                       attn_bias
@@ -45,7 +45,7 @@ const ir_expr *mha_score_log2e(const mha_context *c);
 /* Q is multiplied by this: the sign of softmax_scale, or 0 if that is 0 in c->elem. It is only the sign, so that Q is
  * not rounded a second time. NULL where it is 1, as it is for natural scores. */
 const ir_expr *mha_query_sign(const mha_context *c);
-/* Opens both in a phase, before anything asks for them. Without has_softmax_scale it does nothing. */
+/* Opens both in a phase, before anything uses them. Without has_softmax_scale it does nothing. */
 void mha_scale_open(mha_context *c);
 
 #endif
