@@ -1,3 +1,6 @@
+/* Jumps to the sanitizer's runtime, which may be farther away than a call in an image reaches:
+ *
+ *     image: call thunk -> thunk: jmp *[next 8 bytes] -> __asan_report_load4 of this process */
 #include "codegen/asan.h"
 
 #include <stdlib.h>

@@ -1,3 +1,10 @@
+/* One kernel to bytes, its modules side by side:
+ *
+ *     ir_kernel -> cut.c: modules -> each on a thread: emit_kernel.c -> LLVM's mem2reg -> object
+ *               -> object_link.c: all objects -> one image
+ *
+ * LLVM chooses instructions and registers. What is hoisted, unrolled or shared was decided before, in loop IR and by
+ * the emitter, so that the image depends on the kernel and the target alone. */
 #define _GNU_SOURCE
 #include "codegen/compile.h"
 

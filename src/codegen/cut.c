@@ -1,3 +1,10 @@
+/* Sharing a kernel out among modules: first its phases, the heaviest into the module that is lightest so far. Then, as
+ * long as that makes the heaviest module lighter, a run of its statements becomes a function of another module:
+ *
+ *     phase0 [ a b c d ]   phase1 [ e ]     ->     module 0: phase0 [ a call d ]     module 1: phase1 [ e ], [ b c ]
+ *
+ * A run can be a function if it has a loop with enough work, needs few values from outside and no array of registers,
+ * and if nothing that it defines is used after it. */
 #include "codegen/cut.h"
 
 #include <inttypes.h>

@@ -1,3 +1,5 @@
+/* The words that the emitter's files speak in: LLVM's builder with the types of loop IR, vectors of one lane being
+ * scalars, and failures that wait in err. */
 #include "codegen/emit_build.h"
 
 #include <string.h>

@@ -1,3 +1,10 @@
+/* The sections of each object become a stretch of the image's code; then each reference is resolved within the code:
+ *
+ *     object 0: .text .rodata       object 1: .text .rodata        unwind tables of all
+ *     code:     [ .text | .rodata | .text | .rodata | .eh_frame ]
+ *
+ * A symbol lies in a section of its object, or it is a function of another one. All references are distances, so the
+ * code may be loaded anywhere. */
 #include "codegen/object_link.h"
 
 #include "codegen/asan.h"

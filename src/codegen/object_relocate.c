@@ -1,3 +1,7 @@
+/* A relocation is a distance, and the bits of a field that hold it. The table says both for each type, so that one
+ * function applies them all and refuses a value that the field cannot hold:
+ *
+ *     value = symbol + addend - place, shifted right by `shift` -> `bits` bits from bit `first` of the field on */
 #include "codegen/object_relocate.h"
 
 #include <elf.h>

@@ -1,3 +1,6 @@
+/* LLVM's options belong to the process, so compiles with the same options share a turn, and others wait for it to end:
+ *
+ *     time ->   [avx512 | avx512]  [avx2 | avx2]  [avx512]        in the order of arrival */
 #include "codegen/options.h"
 
 #include "codegen/llvm_compat.h"
