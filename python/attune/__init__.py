@@ -16,6 +16,8 @@ is released while a kernel runs. Compiled kernels are cached in memory and on di
 of its subclasses, with one sentence.
 
     attention                  softmax(q k^T) v, in one function
+    Attention                  described once, then run step by step: ragged batches, caches, appending
+    PagedCache, CacheSize      pages for the sequences of an Attention; how large a cache is
     flex_attention             the same with functions on scores and masks, as PyTorch's
     Problem, DYNAMIC           what is computed; a size that is known only at run time
     compile, Kernel            one problem, compiled
@@ -61,12 +63,17 @@ from ._flex import flex_attention
 from ._kernel import Kernel, compile
 from ._library import library_path
 from ._library import version as __version__
+from ._paged_cache import PagedCache
 from ._plan import Plan
 from ._problem import DYNAMIC, Problem, TensorInfo
+from ._steps import Attention, CacheSize
 from ._tools import CheckResult, TuneResult, check, explain, info, tune, warm
 
 __all__ = [
     "attention",
+    "Attention",
+    "PagedCache",
+    "CacheSize",
     "flex_attention",
     "Problem",
     "DYNAMIC",

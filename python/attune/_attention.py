@@ -16,6 +16,7 @@ from ._structs import Arguments
 from ._tensor import PYTHON_NAMES, dtype_name, empty, empty_output, layout, refuse_masked
 from ._values import flag, integer, kind, number, text
 
+LAYOUTS = ("thd", "bshd", "bhsd")
 _CAP = 512  # call sites that are remembered
 # All layers of a model call one plan with the same lengths. Few models have as many, so the first token does not wait
 # for a kernel for lengths that may never come back. attune.torch has the same number.

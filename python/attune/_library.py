@@ -65,6 +65,18 @@ _BLOCK_MASKS: List[Tuple[str, object, list]] = [
     ("attune_block_mask_create", c_int, [c_void_p, c_void_p, POINTER(Arguments), POINTER(c_void_p)]),
     ("attune_block_mask_destroy", None, [c_void_p]),
 ]
+# Of versions that have attune/attention.h.
+_ATTENTIONS: List[Tuple[str, object, list]] = [
+    ("attune_attention_create", c_int, [c_void_p, c_void_p, POINTER(c_void_p)]),
+    ("attune_attention_destroy", None, [c_void_p]),
+    ("attune_attention_prepare", c_int, [c_void_p]),
+    ("attune_attention_run", c_int, [c_void_p, c_void_p]),
+]
+_QUICK_ATTENTIONS: List[Tuple[str, object, list]] = [
+    ("attune_attention_desc_init", c_int, [c_void_p, c_size_t]),
+    ("attune_attention_problem", c_size_t, [c_void_p, c_char_p, c_size_t]),
+    ("attune_attention_cache_size", c_int, [c_void_p, c_int64, c_int64, c_void_p]),
+]
 _QUICK_PLANS: List[Tuple[str, object, list]] = [
     ("attune_plan_arguments_init_sized", c_int, [c_void_p, POINTER(Arguments), c_size_t]),
     ("attune_plan_bind", c_int, [c_void_p, POINTER(Arguments), c_char_p, c_void_p]),
@@ -126,6 +138,10 @@ has_plans = hasattr(lib, "attune_plan_create")
 if has_plans:
     _declare(lib, _PLANS)
     _declare(quick, _QUICK_PLANS)
+has_attentions = hasattr(lib, "attune_attention_create")
+if has_attentions:
+    _declare(lib, _ATTENTIONS)
+    _declare(quick, _QUICK_ATTENTIONS)
 has_block_masks = hasattr(lib, "attune_block_mask_create")
 if has_block_masks:
     _declare(lib, _BLOCK_MASKS)

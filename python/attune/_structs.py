@@ -238,6 +238,57 @@ class PlanInfo(Structure):
     )
 
 
+class AttentionDesc(Structure):
+    """attune_attention_desc."""
+
+    _fields_ = (
+        [("struct_size", c_size_t)]
+        + [(name, c_int64) for name in "num_heads num_kv_heads head_dim head_dim_v".split()]
+        + [(name, c_int) for name in "dtype layout is_causal".split()]
+        + [("window_left", c_int64), ("window_right", c_int64), ("softmax_scale", c_double), ("kv", c_int)]
+        + [("page_size", c_int64)]
+        + [(name, c_int) for name in "kv_dtype kv_scales appends has_lse reproducible".split()]
+        + [("extra", c_char_p), ("deadline_us", c_int64)]
+    )
+
+
+class View(Structure):
+    """attune_view and attune_mutable_view."""
+
+    _fields_ = [("data", c_void_p), ("batch", c_int64), ("head", c_int64), ("token", c_int64)]
+
+
+class Binding(Structure):
+    """attune_binding."""
+
+    _fields_ = [("name", c_char_p), ("tensor", c_void_p)]
+
+
+class Step(Structure):
+    """attune_step."""
+
+    _fields_ = (
+        [("struct_size", c_size_t)]
+        + [(name, c_int64) for name in "batch seq_q seq_kv".split()]
+        + [(name, View) for name in "q k v k_cache v_cache k_scale v_scale out lse".split()]
+        + [(name, c_void_p) for name in "cu_seqlens_q cu_seqlens_kv kv_lens block_table".split()]
+        + [(name, c_int64) for name in "block_table_stride max_pages num_pages".split()]
+        + [("bindings", POINTER(Binding)), ("num_bindings", c_size_t), ("max_threads", c_uint32)]
+        + [(name, c_void_p) for name in "runner cancel workspace".split()]
+        + [("workspace_bytes", c_size_t)]
+    )
+
+
+class CacheBytes(Structure):
+    """attune_cache_size."""
+
+    _fields_ = (
+        [("struct_size", c_size_t)]
+        + [(name, c_size_t) for name in "k_bytes v_bytes k_scale_bytes v_scale_bytes".split()]
+        + [("k_row", c_int64), ("v_row", c_int64)]
+    )
+
+
 class Weight(Structure):
     """attune_weight."""
 

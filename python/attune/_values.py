@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import os
-from typing import Any
+from typing import Any, Tuple
 
 from ._errors import InvalidArgumentError, InvalidTypeError
 
@@ -75,3 +75,11 @@ def flag(value: Any, name: str) -> bool:
         return bool(value)
     shown = repr(value) if isinstance(value, (int, float, str)) else kind(value)
     raise InvalidTypeError(f"{name} is {shown}; it must be True or False")
+
+
+def choice(value: Any, names: Tuple[str, ...], name: str) -> int:
+    """Which of the names a value is."""
+    if not isinstance(value, str) or value not in names:
+        listed = ", ".join(repr(item) for item in names[:-1])
+        raise InvalidArgumentError(f"{name} is {value!r}; it must be {listed} or {names[-1]!r}")
+    return names.index(value)

@@ -8,7 +8,10 @@
 
 Calls that attune does not support run as stock PyTorch, counted by reason in stats(). Calls that fail because something
 is broken, such as a missing code generator, run as stock too, with one warning; so do those whose kernel no cache has
-under ATTUNE_COMPILE=never. All work is done on PyTorch's threads.
+under ATTUNE_COMPILE=never. All of that work is done on PyTorch's threads.
+
+flash_attn_func, flash_attn_varlen_func and flash_attn_with_kvcache are FlashAttention's functions for tensors on the
+CPU. They have attune's own threads, as many as torch.get_num_threads() says.
 """
 
 from __future__ import annotations
@@ -22,8 +25,17 @@ from typing import Dict, List, Optional, Union
 import torch as _torch
 
 from . import _block, _native
+from ._flash import flash_attn_func, flash_attn_varlen_func, flash_attn_with_kvcache
 
-__all__ = ["enable", "disable", "stats", "refresh"]
+__all__ = [
+    "enable",
+    "disable",
+    "stats",
+    "refresh",
+    "flash_attn_func",
+    "flash_attn_varlen_func",
+    "flash_attn_with_kvcache",
+]
 
 
 class _Enabled:

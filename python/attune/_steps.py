@@ -1,0 +1,485 @@
+"""Attention: described once, then run on the tensors of each step."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import weakref
+from collections.abc import Mapping
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
+
+from ._attention import LAYOUTS, _numbers
+from ._context import Context, as_context
+from ._errors import InvalidArgumentError, UnsupportedError
+from ._library import check, has_attentions, lib, quick, version
+from ._problem import _NAMES, Problem, TensorInfo, _pair, _plain
+from ._structs import AttentionDesc, Binding, CacheBytes, DLTensor, Step, sized
+from ._tensor import _DTYPES, PYTHON_NAMES, address, code_name, empty, layout, lend
+from ._values import choice, flag, integer, number, text
+
+_KINDS = ("tensors", "cache", "paged")
+_SCALES = tuple("none head token group channel inline inline_min token_min group_min channel_min".split())
+_READY = 64  # steps that an attention remembers
+_PANEL_TOKENS = 16
+_LISTS = ("cu_seqlens_q", "cu_seqlens_kv", "kv_lens", "block_table")
+_LARGE = (-(2**63), 2**63 - 1)
+
+
+class CacheSize(NamedTuple):
+    """How large the caches are: bytes of each tensor (0: there is none), and a row of one key of one head, in elements,
+    or in bytes where rows are stored as bytes (i4, inline scales)."""
+
+    k_bytes: int
+    v_bytes: int
+    k_scale_bytes: int
+    v_scale_bytes: int
+    k_row: int
+    v_row: int
+
+
+class _Place(NamedTuple):
+    """A tensor of a step: its dims in the order in which callers have them. A name stands for a size of the step."""
+
+    info: TensorInfo
+    dims: Tuple[Union[int, str], ...]
+    axes: Tuple[Optional[int], Optional[int], Optional[int]]  # where dims has sequences (or pages), heads and tokens
+
+
+class _Handle:
+    """What the library made. Whoever runs a step keeps it alive, so that close() in another thread is safe."""
+
+    def __init__(self, context: Context, desc: AttentionDesc) -> None:
+        pointer = ctypes.c_void_p()
+        check(lib.attune_attention_create(context._pointer, ctypes.byref(desc), ctypes.byref(pointer)))
+        self.pointer = pointer
+        weakref.finalize(self, _destroy, pointer, context).atexit = False
+
+
+def _destroy(pointer: ctypes.c_void_p, context: Context) -> None:
+    lib.attune_attention_destroy(pointer)
+
+
+def _dtype(value: Any, name: str) -> int:
+    plain = _plain(value, name)
+    if plain not in _NAMES[1:]:
+        raise InvalidArgumentError(f"{name} is {plain!r}; it must be one of {', '.join(_NAMES[1:])}")
+    return _NAMES.index(plain)
+
+
+def _extra(value: str | Mapping[str, Any] | None) -> Optional[bytes]:
+    if isinstance(value, Mapping):
+        value = ",".join(_pair(name, item) for name, item in value.items() if item is not None)
+    return text(value, "extra") if value else None
+
+
+def _nothing() -> None:
+    """lend() asks this what a flat buffer stands for."""
+
+
+class _Lent(NamedTuple):
+    data: int
+    dtype: Tuple[int, int]
+    shape: List[int]
+    strides: List[int]
+    kept: Any
+
+
+def _lend(value: Any, name: str, writable: bool) -> _Lent:
+    where, kept = lend(value, name, writable, _nothing)
+    tensor = DLTensor.from_address(where)
+    if tensor.device_type != 1:
+        raise InvalidArgumentError(f"{name} is not on the CPU")
+    shape = tensor.shape[: tensor.ndim]
+    if tensor.strides:
+        strides = tensor.strides[: tensor.ndim]
+    else:
+        strides = [1] * len(shape)
+        for i in range(len(shape) - 2, -1, -1):
+            strides[i] = strides[i + 1] * shape[i + 1]
+    data = (tensor.data or 0) + tensor.byte_offset
+    return _Lent(data, (tensor.dtype_code, tensor.dtype_bits), shape, strides, kept)
+
+
+def _check_dtype(lent: _Lent, dtype: str, name: str) -> None:
+    if lent.dtype == _DTYPES[dtype] or (dtype in ("i8", "f8") and lent.dtype == (1, 8)):  # bytes may be unsigned
+        return
+    raise InvalidArgumentError(f"{name} is {code_name(*lent.dtype)}; it must be {PYTHON_NAMES[dtype]}")
+
+
+class Attention:
+    """Attention as an engine runs it: described once, then run on the tensors of each step.
+
+        attention = attune.Attention(num_heads=32, num_kv_heads=8, head_dim=128, dtype="bf16", is_causal=True,
+                                     kv="paged", page_size=16, appends=True)
+        cache = attune.PagedCache(attention, num_pages=1024)
+        out = attention.run(q, k, v, cu_seqlens_q=starts, **cache.batch(sequences))
+
+    num_heads, num_kv_heads, head_dim, head_dim_v: 0 means num_heads, and head_dim.
+    dtype: of q, k, v and out: "f32", "f16", "bf16" or "f64", or a dtype of NumPy or torch.
+    layout: the order of dimensions. "thd": [tokens, heads, dim], sequences one after the other as cu_seqlens_q says.
+        "bshd": [batch, seq, heads, dim]. "bhsd": [batch, heads, seq, dim].
+    is_causal: a query sees no key after it; the last query of a sequence is at its last key.
+    window_left, window_right: keys before and after the query that it sees; -1: all.
+    softmax_scale: by default 1 / sqrt(head_dim).
+    kv: where keys and values are. "tensors": k and v of the step are all of them. "cache": k_cache and v_cache,
+        [batch, seq, kv_heads, dim], with "bhsd" [batch, kv_heads, seq, dim]; not with "thd". "paged": the same in
+        pages, [pages, page_size, kv_heads, dim], with "bhsd" [pages, kv_heads, page_size, dim].
+    kv_dtype, kv_scales: of the caches, also "i8", "f8" and "i4", with the scales "head", "token", "group" …
+        (attune/types.h).
+    appends: k and v of a step are written behind each sequence's cached keys, and then attended to with them.
+    has_lse: a step also gives the logarithm of the sum of exponentials.
+    reproducible: a row has the same bits in every batch, chunk and kind of step.
+    extra: more of the problem, as text ("logits_soft_cap=30,sinks=1") or as a dict of fields.
+    deadline_us: microseconds that a step may wait for a compile; a fallback computes meanwhile. 0: it never waits.
+        None: as ATTUNE_DEADLINE_US says, else as long as it takes.
+
+    Kernels are compiled when the first step of a kind comes, or by prepare(). Any number of threads may run steps at
+    once. close(), or the end of a `with` block, frees it when the last running step has ended.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_heads: int,
+        head_dim: int,
+        num_kv_heads: int = 0,
+        head_dim_v: int = 0,
+        dtype: Any = "f32",
+        layout: str = "thd",
+        is_causal: bool = False,
+        window_left: int = -1,
+        window_right: int = -1,
+        softmax_scale: float | None = None,
+        kv: str = "tensors",
+        page_size: int = 0,
+        kv_dtype: Any = None,
+        kv_scales: str | None = None,
+        appends: bool = False,
+        has_lse: bool = False,
+        reproducible: bool = False,
+        extra: str | Mapping[str, Any] | None = None,
+        deadline_us: int | None = None,
+        context: Context | None = None,
+    ) -> None:
+        if not has_attentions:
+            raise UnsupportedError(f"the loaded library, attune {version}, has no attune/attention.h", 5)
+        desc = AttentionDesc()
+        check(quick.attune_attention_desc_init(ctypes.byref(desc), ctypes.sizeof(desc)))
+        desc.num_heads, desc.head_dim = integer(num_heads, "num_heads", *_LARGE), integer(head_dim, "head_dim", *_LARGE)
+        desc.num_kv_heads = integer(num_kv_heads, "num_kv_heads", *_LARGE)
+        desc.head_dim_v = integer(head_dim_v, "head_dim_v", *_LARGE)
+        desc.window_left = integer(window_left, "window_left", *_LARGE)
+        desc.window_right = integer(window_right, "window_right", *_LARGE)
+        desc.page_size = integer(page_size, "page_size", *_LARGE)
+        desc.layout, desc.kv = choice(layout, LAYOUTS, "layout"), choice(kv, _KINDS, "kv")
+        desc.dtype = _dtype(dtype, "dtype")
+        desc.kv_dtype = 0 if kv_dtype is None else _dtype(kv_dtype, "kv_dtype")
+        desc.kv_scales = 0 if kv_scales is None else 1 + choice(kv_scales, _SCALES, "kv_scales")
+        desc.is_causal, desc.appends = flag(is_causal, "is_causal"), flag(appends, "appends")
+        desc.has_lse, desc.reproducible = flag(has_lse, "has_lse"), flag(reproducible, "reproducible")
+        if softmax_scale is not None:
+            desc.softmax_scale = number(softmax_scale, "softmax_scale")
+        if deadline_us is not None:
+            desc.deadline_us = integer(deadline_us, "deadline_us")
+        desc.extra = _extra(extra)
+        self.context = as_context(context)
+        self.layout, self.kv, self.page_size, self.appends = layout, kv, desc.page_size, bool(desc.appends)
+        self._handle: Optional[_Handle] = _Handle(self.context, desc)
+        self._options = dict(
+            num_heads=num_heads, head_dim=head_dim, num_kv_heads=num_kv_heads, head_dim_v=head_dim_v, dtype=dtype,
+            layout=layout, is_causal=is_causal, window_left=window_left, window_right=window_right,
+            softmax_scale=softmax_scale, kv=kv, page_size=page_size, kv_dtype=kv_dtype, kv_scales=kv_scales,
+            appends=appends, has_lse=has_lse, reproducible=reproducible, extra=extra, deadline_us=deadline_us,
+        )
+        self._problem = self._read_problem()
+        self._places, self._bound = self._settle()
+        self._ready: Dict[tuple, Step] = {}
+
+    def _open(self) -> _Handle:
+        handle = self._handle
+        if handle is None:
+            raise InvalidArgumentError("the attention is closed")
+        return handle
+
+    def _read_problem(self) -> Problem:
+        pointer = self._open().pointer
+        size = quick.attune_attention_problem(pointer, None, 0) + 1
+        canonical = ctypes.create_string_buffer(size)
+        quick.attune_attention_problem(pointer, canonical, size)
+        return Problem(canonical.value.decode())
+
+    # ---- What a step has ----
+
+    def _place(self, name: str, info: TensorInfo) -> _Place:
+        """Dims of the problem are [sequence or page, head, token, row]; scales and lse keep that order."""
+        is_ragged, shape = self.layout == "thd", list(info.shape)
+        if name.endswith("_scale") and len(shape) < 3:
+            return _Place(info, tuple(shape), (None, None, None))
+        cached = name.endswith(("_cache", "_scale"))
+        if cached:
+            sizes = ("num_pages", self.page_size) if self.kv == "paged" else ("batch", "seq_kv")
+            is_panels = name.endswith("_cache") and self._problem.fields.get(name[0] + "_layout") == "panels"
+            dims: list = [sizes[0], shape[1], ("panels" if shape[2] < 0 else shape[2]) if is_panels else sizes[1]]
+        else:
+            of_keys = name in "kv" and self.kv == "tensors"
+            dims = ["batch", shape[1], ("tokens_kv" if is_ragged else "seq_kv") if of_keys else
+                    ("tokens" if is_ragged else "seq_q")]
+        dims += shape[3:]
+        order = [0, 1, 2, 3][: len(dims)]
+        if name != "lse" and not name.endswith("_scale") and self.layout != "bhsd":
+            order = [0, 2, 1, 3]
+        if is_ragged and not cached:
+            order.remove(0)
+        axes = tuple(order.index(axis) if axis in order else None for axis in range(3))
+        return _Place(info, tuple(dims[axis] for axis in order), (axes[0], axes[1], axes[2]))
+
+    def _settle(self) -> Tuple[Dict[str, _Place], Dict[str, TensorInfo]]:
+        """The tensors of a step by the names that run() has for them; those that `extra` adds."""
+        names = {"q": "q", "k": "k", "v": "v", "out": "out", "lse": "lse", "k_scale": "k_scale", "v_scale": "v_scale"}
+        if self.kv != "tensors":
+            names.update(k="k_cache", v="v_cache", k_new="k", v_new="v")
+        places, bound = {}, {}
+        for info in self._problem.tensors:
+            name = names.get(info.name)
+            if name:
+                places[name] = self._place(name, info)
+            elif info.name not in _LISTS:
+                bound[info.name] = info
+        return places, bound
+
+    @property
+    def problem(self) -> Problem:
+        """The problem that it solves, which `attune.explain` and the command take."""
+        return self._problem
+
+    # ---- A step ----
+
+    def _view(self, step: Step, name: str, value: Any, sizes: Dict[str, int], kept: list) -> None:
+        place = self._places[name]
+        lent = _lend(value, name, place.info.is_output)
+        kept.append(lent.kept)
+        _check_dtype(lent, place.info.dtype, name)
+        fits = len(lent.shape) == len(place.dims)
+        for dim, wanted in zip(lent.shape, place.dims) if fits else ():
+            fits = fits and dim == (sizes.setdefault(wanted, dim) if isinstance(wanted, str) else wanted)
+        if not fits:
+            wanted = ", ".join(str(sizes.get(dim, dim) if isinstance(dim, str) else dim) for dim in place.dims)
+            raise InvalidArgumentError(f"{name} has the shape {lent.shape}; it must be [{wanted}]")
+        view = getattr(step, name)
+        view.data = lent.data
+        if 0 in lent.shape:
+            return
+        distances = [0 if axis is None else lent.strides[axis] for axis in place.axes]
+        if len(place.info.shape) != 3 and lent.shape[-1] > 1 and lent.strides[-1] != 1:
+            raise InvalidArgumentError(
+                f"{name}: the elements of a row must lie side by side, but the innermost stride is {lent.strides[-1]}"
+            )
+        wide = [(axis, stride) for axis, stride in enumerate(lent.strides) if lent.shape[axis] > 1]
+        if place.axes == (None, None, None):
+            distances = [0, 0, 0]
+            if any(stride != (1 if axis else lent.shape[-1] if len(lent.shape) > 1 else 1) for axis, stride in wide):
+                raise InvalidArgumentError(f"{name} must be contiguous")
+        elif any(stride < 0 for _, stride in wide):
+            raise InvalidArgumentError(f"{name} has negative strides")
+        elif not any(distances) and any(axis in place.axes for axis, _ in wide):
+            raise InvalidArgumentError(f"{name} repeats one row by strides of 0; copy it")
+        view.batch, view.head, view.token = distances
+
+    def _list(self, step: Step, name: str, value: Any, sizes: Dict[str, int], kept: list) -> None:
+        lent = _lend(value, name, False)
+        kept.append(lent.kept)
+        _check_dtype(lent, "i32", name)
+        if len(lent.shape) != (2 if name == "block_table" else 1):
+            raise InvalidArgumentError(f"{name} has {len(lent.shape)} dimensions; it must have"
+                                       f" {2 if name == 'block_table' else 1}")
+        if lent.shape[-1] > 1 and lent.strides[-1] != 1:
+            raise InvalidArgumentError(f"{name}: its innermost stride is {lent.strides[-1]}; it must be 1")
+        count = lent.shape[0] - name.startswith("cu_")
+        if count < 0 or count != sizes.setdefault("batch", count):
+            raise InvalidArgumentError(f"{name} has {lent.shape[0]} elements at dimension 0, but the batch is"
+                                       f" {sizes.get('batch', 0)}")
+        setattr(step, name, lent.data)
+        if name == "block_table":
+            step.max_pages, step.block_table_stride = lent.shape[1], lent.strides[0]
+            if count > 1 and lent.strides[0] <= 0:
+                raise InvalidArgumentError(f"block_table has a row stride of {lent.strides[0]}; copy it")
+            if count == 1:
+                step.block_table_stride = 0
+
+    def _fill(self, given: Mapping[str, Any], kept: list) -> Step:
+        step, sizes = sized(Step), {}
+        for name in ("cu_seqlens_q", "cu_seqlens_kv"):  # these have the batch
+            if name in given:
+                self._list(step, name, given[name], sizes, kept)
+        for name in self._places:
+            if name in given:
+                self._view(step, name, given[name], sizes, kept)
+            elif name not in ("out", "lse"):
+                raise InvalidArgumentError(f"{name} is missing")
+        for name in ("kv_lens", "block_table"):
+            if name in given:
+                self._list(step, name, given[name], sizes, kept)
+        if "panels" in sizes:
+            sizes.setdefault("seq_kv", sizes["panels"] * _PANEL_TOKENS)
+        step.batch, step.seq_q = sizes.get("batch", 0), sizes.get("seq_q", 0)
+        step.seq_kv, step.num_pages = sizes.get("seq_kv", 0), sizes.get("num_pages", 0)
+        return step
+
+    def _refuse(self, given: Mapping[str, Any]) -> None:
+        lists = {"cu_seqlens_q": self.layout == "thd", "kv_lens": self.kv != "tensors",
+                 "cu_seqlens_kv": self.layout == "thd" and self.kv == "tensors", "block_table": self.kv == "paged"}
+        for name in given:
+            if name not in self._places and not lists.get(name):
+                raise InvalidArgumentError(f"{name} was given to an attention whose layout is {self.layout!r} and whose"
+                                           f" kv is {self.kv!r}, with appends={self.appends}")
+        for name, is_needed in lists.items():
+            if is_needed and name not in given and name != "cu_seqlens_kv":
+                raise InvalidArgumentError(f"{name} is missing")
+
+    @staticmethod
+    def _check_tokens(step: Step, given: Mapping[str, Any]) -> None:
+        """That the sequences end within the tensors: the library sees pointers only."""
+        for name, tensor in (("cu_seqlens_q", "q"), ("cu_seqlens_kv", "k")):
+            starts = getattr(step, name) or (step.cu_seqlens_q if tensor == "k" and "kv_lens" not in given else None)
+            if not starts or tensor not in given:
+                continue
+            last = ctypes.c_int32.from_address(starts + 4 * step.batch).value
+            if last > given[tensor].shape[0]:
+                raise InvalidArgumentError(f"{name} ends at {last}, but {tensor} has {given[tensor].shape[0]} tokens")
+
+    def _bind(self, tensors: Mapping[str, Any], kept: list) -> Any:
+        bindings = (Binding * len(tensors))()
+        for binding, (name, value) in zip(bindings, tensors.items()):
+            if name not in self._bound:
+                known = ", ".join(self._bound) or "nothing"
+                raise InvalidArgumentError(f"the attention has no tensor named {name!r}: its extra asks for {known}")
+            if isinstance(value, (list, tuple, range)):
+                value = _numbers(value, "i" if self._bound[name].dtype == "i32" else "f", name)
+            info = self._bound[name]
+            where, keep = lend(value, name, info.is_output, lambda info=info: info if -1 not in info.shape else None)
+            kept += [value, keep]
+            binding.name, binding.tensor = name.encode(), where
+        return bindings
+
+    def _again(self, ready: Step, given: Mapping[str, Any]) -> Step:
+        step = Step.from_buffer_copy(ready)
+        for name, value in given.items():
+            if name in self._places:
+                getattr(step, name).data = address(value)
+            else:
+                setattr(step, name, address(value))
+        return step
+
+    def _new_out(self, q: Any, v: Any) -> Any:
+        return empty((q,), self._places["out"].info.dtype, (*q.shape[:-1], self._places["out"].info.shape[-1]))
+
+    def _new_lse(self, q: Any) -> Any:
+        shape = list(q.shape[:-1])
+        if self.layout != "bhsd":
+            shape[-2:] = shape[:-3:-1]
+        return empty((q,), self._places["lse"].info.dtype, shape)
+
+    def run(
+        self,
+        q: Any,
+        k: Any = None,
+        v: Any = None,
+        *,
+        k_cache: Any = None,
+        v_cache: Any = None,
+        k_scale: Any = None,
+        v_scale: Any = None,
+        out: Any = None,
+        lse: Any = None,
+        cu_seqlens_q: Any = None,
+        cu_seqlens_kv: Any = None,
+        kv_lens: Any = None,
+        block_table: Any = None,
+        threads: int = 0,
+        **bindings: Any,
+    ) -> Any:
+        """Computes a step, appends if the attention does, and returns `out`, or (out, lse) with has_lse.
+
+        Tensors are NumPy arrays, torch CPU tensors or anything with ``__dlpack__``. They are used where they lie, with
+        any strides but those of rows, and never copied. Everything is checked before anything is written.
+
+        q, out: in the attention's layout. out is allocated if it is not given: torch's if q is a torch tensor.
+        k, v: kv="tensors": the keys. appends: those to append, as many as queries.
+        k_cache, v_cache, k_scale, v_scale: the caches, written to only if the attention appends. Scales are f32: of
+            heads [kv_heads], of tokens [batch or pages, kv_heads, keys], of groups with one dim more.
+        lse: [batch, heads, seq], with "thd" [heads, tokens].
+        cu_seqlens_q, cu_seqlens_kv: "thd": [batch + 1]; sequence b has the tokens from cu_seqlens_q[b] on and before
+            cu_seqlens_q[b + 1]. cu_seqlens_kv is that of k and v with kv="tensors"; without it the same.
+        kv_lens: caches: [batch], the keys of each sequence, appended ones included.
+        block_table: paged: [batch, max_pages], the pages of each sequence.
+        threads: the most threads that may work, the caller included; 0 means all of the context's.
+        bindings: the tensors that `extra` asks for, by name: sinks, attn_bias, cos …
+        """
+        handle = self._open()
+        given = dict(
+            q=q, k=k, v=v, k_cache=k_cache, v_cache=v_cache, k_scale=k_scale, v_scale=v_scale, out=out, lse=lse,
+            cu_seqlens_q=cu_seqlens_q, cu_seqlens_kv=cu_seqlens_kv, kv_lens=kv_lens, block_table=block_table,
+        )
+        given = {name: value for name, value in given.items() if value is not None}
+        given.update({name: _numbers(given[name], "i", name) for name in _LISTS if name in given})
+        key: Optional[tuple] = tuple([(name, layout(value)) for name, value in given.items()])
+        if any([known is None for _, known in key]):
+            key = None
+        ready = self._ready.get(key) if key else None
+        kept: list = []
+        if ready is not None:
+            step = self._again(ready, given)
+        else:
+            self._refuse(given)
+            step = self._fill(given, kept)
+            if key:
+                if len(self._ready) >= _READY:
+                    self._ready.clear()
+                self._ready[key] = Step.from_buffer_copy(step)
+        self._check_tokens(step, given)
+        if out is None:
+            out = self._new_out(q, v)
+            step.out.data = address(out)
+        if lse is None and "lse" in self._places:
+            lse = self._new_lse(q)
+            step.lse.data = address(lse)
+        if bindings:
+            step.bindings, step.num_bindings = self._bind(bindings, kept), len(bindings)
+        step.max_threads = integer(threads, "threads")
+        check(lib.attune_attention_run(handle.pointer, ctypes.byref(step)))
+        del kept, handle  # until here they lived
+        return out if "lse" not in self._places else (out, lse)
+
+    # ---- The rest ----
+
+    def prepare(self) -> None:
+        """Compiles the kernels for decoding and for prompts now, or takes them from the cache, so that no step waits."""
+        handle = self._open()
+        check(lib.attune_attention_prepare(handle.pointer))
+
+    def cache_size(self, pages: int, seq_kv: int = 0) -> CacheSize:
+        """The size of contiguous caches of so many pages, or (kv="cache") of so many sequences of seq_kv keys."""
+        size, handle = sized(CacheBytes), self._open()
+        pages, seq_kv = integer(pages, "pages", 0, _LARGE[1]), integer(seq_kv, "seq_kv", 0, _LARGE[1])
+        check(quick.attune_attention_cache_size(handle.pointer, pages, seq_kv, ctypes.byref(size)))
+        return CacheSize(*[getattr(size, name) for name in CacheSize._fields])
+
+    def close(self) -> None:
+        """Frees it, when the last running step has ended. Does nothing the second time."""
+        self._handle = None
+
+    def __enter__(self) -> Attention:
+        self._open()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<attune.Attention of {str(self._problem)!r}, layout {self.layout!r}>"
+
+    def __deepcopy__(self, memo: dict) -> Attention:
+        return self
+
+    def __reduce__(self):
+        return (functools.partial(Attention, **self._options), ())
