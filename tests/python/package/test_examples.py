@@ -1,10 +1,13 @@
-"""The examples with functions: their results agree, whichever way they are computed. Times are printed, not judged."""
+"""The examples: their results agree, whichever way they are computed. Times are printed, not judged."""
 
+import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import attune
 import pytest
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "python"
@@ -23,3 +26,26 @@ def test_example(name, options):
     first, second = ran.stdout.splitlines()
     assert float(re.fullmatch(r"largest difference: (\S+)", first)[1]) < 1e-5
     assert re.search(r"times as fast$", second)
+
+
+def ran(*command):
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_serving():
+    text = ran(sys.executable, EXAMPLES / "serving.py")
+    assert re.match(r"17 steps, 64 of 64 pages are free again\nlargest difference: \S+$", text)
+
+
+@pytest.mark.skipif(not shutil.which("cc"), reason="there is no C compiler")
+def test_serving_in_c_computes_the_same(tmp_path):
+    library = Path(attune.library_path())
+    if library.name != "libattune.so" or not library.is_absolute():
+        pytest.skip("the library in use is no build directory's")
+    program, out = tmp_path / "serving", tmp_path / "out.f32"
+    ran("cc", "-fopenmp", f"-I{EXAMPLES.parents[1] / 'include'}", EXAMPLES.parent / "serving.c", library,
+        f"-Wl,-rpath,{os.path.dirname(library)}", "-lm", "-o", program)
+    assert "largest difference" in ran(program, out)
+    assert f"largest difference, of {out} too" in ran(sys.executable, EXAMPLES / "serving.py", out)
