@@ -44,7 +44,7 @@ c_in = $(foreach dir,$(1),$(wildcard $(dir)/*.c $(dir)/*/*.c))
 
 DSO_SRC := src/base/dso_handle.c
 CORE_SRC := $(filter-out $(DSO_SRC),$(call c_in,src/base src/ir src/target))
-WORKER_SRC := src/runtime/worker_main.c
+WORKER_SRC := src/compiler/worker_main.c
 # Others' code, unchanged and compiled as ours is.
 MONOCYPHER := third_party/monocypher
 LIB_SRC := $(filter-out $(DSO_SRC) $(WORKER_SRC) src/codegen/% src/wheel/% src/bundle_run/%,$(call c_in,src/*)) \
@@ -54,7 +54,7 @@ BUNDLE_RUN_SRC := $(call c_in,src/bundle_run) \
 	$(addprefix src/,base/error.c base/struct.c ir/ir.c layer/packed_weights.c problem/weights_layout.c \
 	problem/problem_strides.c problem/signature.c target/bundle_class.c target/cpu_probe.c \
 	target/tuning_class.c) \
-	$(addprefix src/runtime/,call.c call_overlap.c call_sizes.c call_strides.c call_tables.c workspace.c)
+	$(addprefix src/call/,call.c call_overlap.c call_sizes.c call_strides.c call_tables.c workspace.c)
 # tests_in PATTERN: programs and scripts of tests, which lie in rooms.
 tests_in = $(wildcard $(addprefix tests/,$(1)) $(addprefix tests/*/,$(1)))
 # What only the build of `make asan-jit` and `make asan-ubsan` has; it sets JIT_ASAN.

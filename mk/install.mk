@@ -18,20 +18,20 @@ RPATH ?= yes
 LIB_FROM_BIN = $(shell realpath -ms --relative-to='$(BINDIR)' '$(LIBDIR)')
 RUN_PATH = $(if $(filter no,$(RPATH)),,$$ORIGIN:$$ORIGIN/$(LIB_FROM_BIN))
 INSTALLED = $(LIBDIR)/attune $(RUN_PATH)
-PLACED_SRC := src/runtime/codegen_path.c tools/common/plugin_file.c
+PLACED_SRC := src/compiler/codegen_path.c tools/common/plugin_file.c
 placed = $(patsubst %.c,$(BUILD)/installed/obj/%.o,$(filter $(PLACED_SRC),$(1))) \
 	$(call obj,$(filter-out $(PLACED_SRC),$(1)))
 $(call placed,$(PLACED_SRC)): $(BUILD)/installed/obj/%.o: %.c $(call flags,INSTALLED) | $(GENERATOR_ID)
 	@mkdir -p $(@D)
 	$(call say,cc $< for $(LIBDIR))
 	$(Q)$(CC) $(BASE_CFLAGS) $(INCLUDES) -DATTUNE_PLUGIN_DIR='"$(LIBDIR)/attune"' $(CPPFLAGS) -MMD -MP -c $< -o $@
-$(call placed,src/runtime/codegen_path.c): INCLUDES = -Isrc -I$(BUILD)/gen
+$(call placed,src/compiler/codegen_path.c): INCLUDES = -Isrc -I$(BUILD)/gen
 $(call placed,tools/common/plugin_file.c): INCLUDES = -Itools -Isrc/base
-$(BUILD)/installed/libattune.so.0: $(call placed,$(LIB_SRC)) $(call obj,$(DSO_SRC)) src/runtime/exports.map
+$(BUILD)/installed/libattune.so.0: $(call placed,$(LIB_SRC)) $(call obj,$(DSO_SRC)) src/api/exports.map
 	$(call link_library)
 $(BUILD)/installed/libattune.a: $(call placed,$(LIB_SRC))
 	$(link_archive)
-$(BUILD)/installed/attune-codegen-worker: $(call placed,$(WORKER_SRC) src/runtime/codegen_path.c) \
+$(BUILD)/installed/attune-codegen-worker: $(call placed,$(WORKER_SRC) src/compiler/codegen_path.c) \
 		$(BUILD)/libattune-internal.a
 	$(link_worker)
 $(BUILD)/installed/attune: $(call placed,$(TOOL_SRC) $(BOTH_SRC)) $(BUILD)/libattune-reference.a $(BUILD)/libattune.so \

@@ -2,7 +2,7 @@
 
 $(call obj,$(call c_in,src/*)): INCLUDES = -Isrc -I$(BUILD)/gen
 $(call obj,$(call c_in,src/codegen)): INCLUDES += $(LLVM_CFLAGS) $(if $(OWN_LLVM),-DATTUNE_OWN_LLVM)
-$(call obj,src/runtime/codegen_local.c): INCLUDES += $(if $(OWN_LLVM),-DATTUNE_OWN_LLVM)
+$(call obj,src/compiler/codegen_local.c): INCLUDES += $(if $(OWN_LLVM),-DATTUNE_OWN_LLVM)
 $(call obj,$(call c_in,src/sign)): INCLUDES += -isystem $(MONOCYPHER)
 # attune checks signatures by it, and the linker leaves out all else.
 $(call obj,$(MONOCYPHER)/monocypher.c): BASE_CFLAGS += -ffunction-sections
@@ -12,7 +12,7 @@ $(call obj,$(call c_in,$(addprefix src/,attend layer nest operator))): \
 	BASE_CFLAGS += $(if $(SANITIZE),,$(patsubst -O2,-Os,$(filter -O2,$(CFLAGS))))
 # A call of attune_run, which may take 0.1 µs in all, enters these a dozen times. Their arrays are indexed by the
 # numbers of tensors; they touch no text and no file.
-$(call obj,$(addprefix src/runtime/,run.c workspace.c call.c call_sizes.c call_strides.c)): \
+$(call obj,src/engine/run.c $(addprefix src/call/,workspace.c call.c call_sizes.c call_strides.c)): \
 	HARDENED += -fno-stack-protector
 # Of the library the command sees the public header only, as any other program does, and leaves that need nothing else:
 # of src/base, and the lists of the fields of problems, schedules and machines.

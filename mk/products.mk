@@ -27,10 +27,10 @@ define link_library
 $(call say,link $@)
 @mkdir -p $(@D)
 $(Q)$(LINK) $(SHARED) $(LIBRARY_NOTES_$(ARCH)) $(WITHOUT_START_FILES) -z nodelete -Wl,-soname,libattune.so.0 \
-	-Wl,-Bsymbolic -Wl,--version-script=src/runtime/exports.map $(filter-out $(call obj,$(DSO_SRC)),$(filter %.o,$^)) \
+	-Wl,-Bsymbolic -Wl,--version-script=src/api/exports.map $(filter-out $(call obj,$(DSO_SRC)),$(filter %.o,$^)) \
 	$(1) $(CORE_LIBS) -o $@
 endef
-$(BUILD)/libattune.so.0: $(call obj,$(LIB_SRC) $(DSO_SRC)) src/runtime/exports.map
+$(BUILD)/libattune.so.0: $(call obj,$(LIB_SRC) $(DSO_SRC)) src/api/exports.map
 	$(call link_library)
 
 $(BUILD)/libattune.so: $(BUILD)/libattune.so.0
@@ -52,7 +52,7 @@ TIER0_TARGETS_x86_64 = avx512,avx2,x86-64
 TIER0_DOTS_x86_64 = avx512_bf16
 TIER0_TARGETS_aarch64 = aarch64
 tier0: $(BUILD)/libattune-tier0.so
-$(BUILD)/libattune-tier0.so: scripts/tier0.sh scripts/tier0_kernels.sh src/runtime/tier0.map \
+$(BUILD)/libattune-tier0.so: scripts/tier0.sh scripts/tier0_kernels.sh src/engine/tier0.map \
 		$(if $(filter $(BUILD)/%,$(TIER0_ATTUNE)),$(BUILD)/attune $(BUILD)/libattune-codegen.so,$(wildcard \
 			$(TIER0_ATTUNE) $(dir $(TIER0_ATTUNE))libattune-codegen.so))
 	$(call say,link $@)
@@ -66,7 +66,7 @@ OLD_GLIBC = exp log dlopen dlsym dlclose dlerror dladdr1 pthread_create pthread_
 	pthread_condattr_setclock \
 	posix_spawn_file_actions_addchdir_np posix_spawn_file_actions_addclosefrom_np
 OLD_GLIBC_LINK = $(OLD_GLIBC:%=-Wl,--wrap=%) -Wl,--no-as-needed -l:libpthread.so.0 -l:libdl.so.2 -Wl,--as-needed
-$(BUILD)/wheel/libattune.so.0: $(call obj,$(LIB_SRC) $(DSO_SRC) src/wheel/old_glibc.c) src/runtime/exports.map
+$(BUILD)/wheel/libattune.so.0: $(call obj,$(LIB_SRC) $(DSO_SRC) src/wheel/old_glibc.c) src/api/exports.map
 	$(call link_library,$(OLD_GLIBC_LINK))
 
 # The adapters of engines for the same systems.

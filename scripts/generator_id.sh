@@ -11,7 +11,9 @@ version=${LLVM_VERSION:-$("$LLVM_CONFIG" --version)} || {
 }
 id=$({
     find src/ -type f \( -name '*.[ch]' -o -name '*.def' -o -name '*.map' \) \
-        ! -path 'src/runtime/*' ! -path 'src/plan/*' ! -path 'src/tune/*' ! -path 'src/wheel/*' \
+        ! -path 'src/host/*' ! -path 'src/machine/*' ! -path 'src/threads/*' ! -path 'src/cache/*' \
+        ! -path 'src/compiler/*' ! -path 'src/call/*' ! -path 'src/engine/*' ! -path 'src/api/*' \
+        ! -path 'src/plan/*' ! -path 'src/tune/*' ! -path 'src/wheel/*' \
         ! -path 'src/bundle/*' ! -path 'src/bundle_run/*' ! -path 'src/sign/*' \
         \( ! -path 'src/base/*' -o -path src/base/integers.h \) \
         ! -path 'src/target/tuning_class.*' ! -path 'src/target/cpu.*' ! -path 'src/target/cpu_probe.*' |

@@ -19,5 +19,5 @@ bundle() { # name, targets, word for the list
 bundle attune_tier0 "$targets" ""
 bundle attune_tier0_dots "$dots" bf16
 # Without debug information there is nothing to strip but the names of kernels, which profilers show.
-$LINK -Wl,-soname,libattune-tier0.so -Wl,--version-script="$here/../src/runtime/tier0.map" -Wl,--build-id=none \
+$LINK -Wl,-soname,libattune-tier0.so -Wl,--version-script="$here/../src/engine/tier0.map" -Wl,--build-id=none \
 	-Wl,-z,separate-code -Wl,--whole-archive "$work"/*.a -Wl,--no-whole-archive -o "$output"

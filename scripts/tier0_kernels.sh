@@ -3,13 +3,13 @@
 # sets with dot products of bf16 have beside the kernels of the same registers without; the others would be the same.
 #
 # They leave open all that a kernel can leave open: lengths, batch, heads, strides, scale. Of a problem that fixes some
-# of it, the library gives them the rest in each call (src/runtime/tier0.c). All write lse, which costs less room than
+# of it, the library gives them the rest in each call (src/engine/tier0.c). All write lse, which costs less room than
 # kernels for both: where the caller wants none, it is written into the workspace.
 #
 # Kernels with reproducible=1 serve other problems, too. Few queries take up to twice as long by these, and bf16 where
 # it has dot products, so there are kernels without it as well.
 set -eu
-FEW=12 # at most so many queries: FEW_QUERIES in src/runtime/tier0.c
+FEW=12 # at most so many queries: FEW_QUERIES in src/engine/tier0.c
 
 line() { # which, what differs
 	echo "${dtype}_${dim}_$1: num_heads=1,seq_kv=dynamic,head_dim=$dim,dtype=$dtype,softmax_scale=dynamic,lse=1,$2"

@@ -4,7 +4,7 @@
 #include "base/fpenv.h"
 #include "base/struct.h"
 #include "problem/problem.h"
-#include "runtime/context.h"
+#include "engine/context.h"
 
 #include <stdlib.h>
 

@@ -2,7 +2,7 @@
 #include "attention/attention.h"
 
 #include "base/struct.h"
-#include "runtime/context.h"
+#include "engine/context.h"
 
 #include <string.h>
 

@@ -3,7 +3,7 @@
 #include "base/fpenv.h"
 #include "bundle/archive.h"
 #include "operator/operator.h"
-#include "runtime/kernel.h"
+#include "engine/kernel.h"
 #include "schedule/schedule.h"
 
 #include <elf.h>
@@ -27,8 +27,10 @@ static attune_status open_context(const attune_context *caller, const at_bundle_
                                             .cache_base = caller->disk.base_path,
                                             .cache_pack = "",
                                             .max_workers = 1};
-    const at_context_hooks hooks = {
-        .io = caller->io, .compile = caller->codegen.compile, .compile_user = caller->codegen.user};
+    const at_context_hooks hooks = {.io = caller->io,
+                                    .compile = caller->codegen.compile,
+                                    .compile_user = caller->codegen.user,
+                                    .find_tuned = caller->find_tuned};
     const attune_status status = at_context_create(&options, &hooks, context);
     return status ? at_fail(err, status, "%s", attune_last_message()) : ATTUNE_OK;
 }

@@ -3,7 +3,7 @@
 #define ATTUNE_BUNDLE_BUNDLE_H
 
 #include "bundle/object_write.h"
-#include "runtime/call.h"
+#include "call/call.h"
 #include "target/bundle_abi.h"
 #include "target/target.h"
 #include "target/tuning_class.h"

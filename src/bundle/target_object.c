@@ -1,7 +1,7 @@
 /* The object of one target: the images of all kernels as they are, and an entry for each phase. An image has no landing
  * pads and needs none within itself; its entries are reached by pointers, so each gets one here. */
 #include "bundle/bundle.h"
-#include "runtime/image_functions.h"
+#include "engine/image_functions.h"
 
 #include <elf.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* .eh_frame of the code of a bundle. Images have a table whose pointers are relative; here each pointer to a function
  * becomes a relocation, because the linker puts tables and code apart. */
 #include "bundle/bundle.h"
-#include "runtime/image_functions.h"
+#include "engine/image_functions.h"
 
 #include <elf.h>
 #include <string.h>

@@ -1,8 +1,8 @@
 #include "bundle_run/run.h"
 
 #include "base/fpenv.h"
-#include "runtime/call.h"
-#include "runtime/workspace.h"
+#include "call/call.h"
+#include "call/workspace.h"
 
 #include <string.h>
 

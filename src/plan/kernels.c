@@ -1,8 +1,9 @@
 /* The kernels of a plan by the number of queries. */
+#include "host/clock.h"
 #include "plan/plan.h"
 
 #include "problem/problem.h"
-#include "runtime/job.h"
+#include "threads/job.h"
 #include "schedule/schedule.h"
 
 /* Whether d-lanes, the strategy for few rows, is chosen for up to so many queries. */

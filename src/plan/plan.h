@@ -6,8 +6,9 @@
 #ifndef ATTUNE_PLAN_PLAN_H
 #define ATTUNE_PLAN_PLAN_H
 
-#include "runtime/background.h"
-#include "runtime/kernel.h"
+#include "api/api_run.h"
+#include "threads/background.h"
+#include "engine/kernel.h"
 
 #include <stdatomic.h>
 

@@ -2,6 +2,7 @@
 #include "plan/plan.h"
 
 #include "base/fpenv.h"
+#include "api/api_run.h"
 
 attune_status pl_kernel_workspace(const attune_plan *plan, const attune_kernel *kernel,
                                   const attune_arguments *arguments, const attune_run_options *options, size_t *bytes,

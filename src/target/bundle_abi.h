@@ -40,7 +40,7 @@ typedef struct at_bundle_state {
 typedef struct at_bundle_kernel {
     const char *name;                     /* as in the manifest: "attn" */
     const char *problem;                  /* as text */
-    const struct at_signature *signature; /* runtime/call.h */
+    const struct at_signature *signature; /* call/call.h */
     const at_bundle_field *fields;
     const at_bundle_code *codes; /* in the order of the table of targets, best first */
     at_bundle_state *state;

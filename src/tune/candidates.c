@@ -4,6 +4,7 @@
 #include "ir/passes.h"
 #include "ir/text.h"
 #include "problem/problem_sight.h"
+#include "call/ir_call.h"
 
 #include <string.h>
 #include <sys/resource.h>

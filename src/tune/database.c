@@ -2,7 +2,7 @@
 #include "tune/database.h"
 
 #include "base/memory.h"
-#include "runtime/io.h"
+#include "host/io.h"
 #include "tune/new_file.h"
 #include "tune/sqlite.h"
 

@@ -1,7 +1,7 @@
 #define _GNU_SOURCE
 #include "tune/new_file.h"
 
-#include "runtime/disk_files.h"
+#include "cache/disk_files.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -7,7 +7,7 @@
 #ifndef ATTUNE_TUNE_SAMPLE_H
 #define ATTUNE_TUNE_SAMPLE_H
 
-#include "runtime/kernel.h"
+#include "engine/kernel.h"
 
 typedef struct tune_phase {
     int64_t units, tasks; /* tasks: of a unit */

@@ -3,8 +3,8 @@
 #include "base/fpenv.h"
 #include "generator_id.h"
 #include "problem/key_words.h"
-#include "runtime/own_operator.h"
-#include "runtime/process.h"
+#include "engine/own_operator.h"
+#include "host/foreign.h"
 #include "schedule/schedule.h"
 #include "tune/search.h"
 
@@ -102,15 +102,15 @@ static attune_status open_own(attune_context *context, int flags, tune_database 
         return at_fail(err, ATTUNE_UNSUPPORTED,
                        "tuning results are kept beside cached kernels, and the disk cache is off");
     if (flags & TUNE_CREATE && !at_disk_cache_refresh(&context->disk, true, err)) return ATTUNE_IO_ERROR;
-    at_process_enter(AT_FOREIGN_DATABASE, err);
+    at_foreign_enter(AT_FOREIGN_DATABASE, err);
     const attune_status status = tune_database_open(t->own.path, flags, t->allocator, database, err);
-    if (!*database) at_process_leave(AT_FOREIGN_DATABASE);
+    if (!*database) at_foreign_leave(AT_FOREIGN_DATABASE);
     return status;
 }
 
 static void close_own(tune_database *database) {
     tune_database_close(database);
-    if (database) at_process_leave(AT_FOREIGN_DATABASE);
+    if (database) at_foreign_leave(AT_FOREIGN_DATABASE);
 }
 
 /* ---- Finding ---- */
@@ -234,11 +234,11 @@ bool at_tuning_find(attune_context *context, at_operation operation, attune_sche
     at_tuning *t = &context->tuning;
     lookup l = {.context = context, .wanted = operation, .schedule = schedule};
     if (operation.op == &at_written_ir) return false;
-    if (at_process_enter(AT_FOREIGN_DATABASE, NULL)) return false;
+    if (at_foreign_enter(AT_FOREIGN_DATABASE, NULL)) return false;
     pthread_mutex_lock(&t->mutex);
     find(&l, t);
     pthread_mutex_unlock(&t->mutex);
-    at_process_leave(AT_FOREIGN_DATABASE);
+    at_foreign_leave(AT_FOREIGN_DATABASE);
     for (int i = 0; i < l.num_complaints; i++)
         at_log_printf(&context->log, ATTUNE_LOG_WARNING, "tuning results are not used: %s", l.complaints[i].message);
     return l.found;

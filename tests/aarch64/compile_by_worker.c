@@ -3,7 +3,7 @@
  * compiled either: the same tests have done that where the compiler is. */
 #include "codegen/compile.h"
 #include "ir/text.h"
-#include "runtime/worker_client.h"
+#include "compiler/worker_client.h"
 
 #include <stdlib.h>
 

@@ -21,7 +21,7 @@ version() {
     { echo '#include "attune.h"'
         sed -nE 's|^.*attune(/[a-z]+)?\.h:[0-9]+:NC \*/ extern (.*);.*|\2 { __builtin_trap(); }|p' "$dir/prototypes"
     } >"$dir/library.c"
-    ${CC:-cc} -std=gnu2x -g -shared -fPIC -Wl,-soname,libattune.so.0 -Wl,--version-script=src/runtime/exports.map \
+    ${CC:-cc} -std=gnu2x -g -shared -fPIC -Wl,-soname,libattune.so.0 -Wl,--version-script=src/api/exports.map \
         "$dir/library.c" -o "$dir/library.so" 2>"$work/stderr" &&
         bash scripts/abi.sh dump "$dir/library.so" "$work/$1.xml"
 }

@@ -4,7 +4,7 @@
 #include "attend/decode/layout.h"
 #include "check/check_case.h"
 #include "problem/signature.h"
-#include "runtime/context.h"
+#include "engine/context.h"
 #include "schedule/choose.h"
 #include "schedule/variant.h"
 #include "support/ir/jit_run.h"

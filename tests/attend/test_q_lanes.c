@@ -7,7 +7,7 @@
 #include "attend/prefill/layout.h"
 #include "ref_attention.h"
 #include "operator/build.h"
-#include "runtime/call.h"
+#include "call/call.h"
 #include "schedule/choose.h"
 #include "schedule/variant.h"
 #include "support/ir/jit_run.h"

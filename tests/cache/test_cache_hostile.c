@@ -1,8 +1,8 @@
 /* What hostile or clumsy users, other processes and hosts do to a cache directory: nothing hangs, nothing is lost, the
  * kernel still compiles, and the entry is there again afterwards. */
 #define _GNU_SOURCE
-#include "runtime/context.h"
-#include "runtime/entry_file.h"
+#include "engine/context.h"
+#include "cache/entry_file.h"
 #include "support/engine/contexts.h"
 #include "support/engine/fake_codegen.h"
 #include "support/problems.h"

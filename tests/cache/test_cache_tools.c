@@ -2,8 +2,8 @@
 #define _GNU_SOURCE
 #include "common/tool.h"
 #include "generator_id.h"
-#include "runtime/context.h"
-#include "runtime/disk_files.h"
+#include "engine/context.h"
+#include "cache/disk_files.h"
 #include "schedule/schedule.h"
 #include "support/engine/contexts.h"
 #include "support/engine/fake_codegen.h"

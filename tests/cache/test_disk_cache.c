@@ -1,9 +1,9 @@
 /* Cache entries and the directory they live in: format, damage, trust, eviction, failing writes. */
 #define _GNU_SOURCE
-#include "runtime/cache_dir.h"
-#include "runtime/disk_cache.h"
-#include "runtime/disk_files.h"
-#include "runtime/tuned.h"
+#include "cache/cache_dir.h"
+#include "cache/disk_cache.h"
+#include "cache/disk_files.h"
+#include "engine/tuned.h"
 #include "support/engine/contexts.h"
 #include "support/engine/fake_codegen.h"
 #include "support/temp_dir.h"

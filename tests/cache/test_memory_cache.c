@@ -1,5 +1,5 @@
 /* The memory cache by itself, with made-up objects: single flight, eviction, references, aliases. */
-#include "runtime/memory_cache.h"
+#include "cache/memory_cache.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

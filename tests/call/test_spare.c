@@ -1,6 +1,6 @@
 /* Workspaces that calls leave for the next: each has one user at a time, and a call that finds one allocates nothing.
  */
-#include "runtime/spare.h"
+#include "threads/spare.h"
 
 #include <attune.h>
 #include <pthread.h>

@@ -49,7 +49,8 @@ for command in $commands; do
         grep -qE -- "(^|[^a-z-])$option([^a-z-]|\$)" <<<"$section" || echo "$command $option" >>"$work/stderr"
     done
 done
-for name in $(grep -ohE '"ATTUNE_[A-Z_]+"' src/runtime/*.c | tr -d '"' | grep -v _INIT | sort -u); do
+for name in $(grep -rohE --include='*.c' '"ATTUNE_[A-Z_]+"' src/{host,machine,threads,cache,compiler,engine,api} |
+    tr -d '"' | grep -v _INIT | sort -u); do
     grep -qw -- "$name" <<<"$manual" || echo "$name" >>"$work/stderr"
 done
 [ ! -s "$work/stderr" ]

@@ -26,7 +26,7 @@ for file in src/base/integers.h src/ir/ops.def src/target/target.c src/target/ke
     report $? "$file changes it"
 done
 # Another model in the table, and nobody's entries are lost.
-for file in src/target/tuning_class.c src/target/tuning_class.h src/target/cpu.c src/target/cpu.h src/runtime/key.c \
+for file in src/target/tuning_class.c src/target/tuning_class.h src/target/cpu.c src/target/cpu.h src/cache/key.c \
     src/base/memory.c src/plan/plan.c src/tune/search.c; do
     keeps $file
     report $? "$file does not"

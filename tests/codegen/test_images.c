@@ -2,7 +2,7 @@
  * process. */
 #include "codegen/compile.h"
 #include "ir/text.h"
-#include "runtime/context.h"
+#include "engine/context.h"
 #include "support/engine/contexts.h"
 #include "support/problems.h"
 #include "support/temp_dir.h"

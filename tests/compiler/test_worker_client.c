@@ -1,6 +1,6 @@
 /* The host's side of the worker protocol: workers that die or hang in the middle of a compile, or answer nonsense. */
 #define _GNU_SOURCE
-#include "runtime/worker_client.h"
+#include "compiler/worker_client.h"
 #include "support/engine/stand_in.h"
 #include "target/kernel_abi.h"
 

@@ -1,6 +1,6 @@
 /* Workers as processes of the host: what they inherit, how many there are, and what becomes of one that hangs. */
 #define _GNU_SOURCE
-#include "runtime/context.h"
+#include "engine/context.h"
 #include "support/engine/contexts.h"
 #include "support/engine/stand_in.h"
 #include "target/kernel_abi.h"

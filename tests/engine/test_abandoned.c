@@ -1,7 +1,7 @@
 /* Compiles that their plan, their context or the process does not wait for. The compiler of most of these tests waits
  * at a gate, as LLVM or a worker that hangs would: what comes back while the gate is closed has not waited. */
 #include "plan/plan.h"
-#include "runtime/process.h"
+#include "host/foreign.h"
 #include "support/engine/contexts.h"
 #include "support/engine/stand_in.h"
 #include "support/plans.h"
@@ -295,8 +295,8 @@ static void plans_that_live_shorter_than_a_compile_get_their_kernel(void **state
 static attune_status wait_in_foreign_code(void *user, const at_codegen_request *request,
                                           const attune_allocator *allocator, void **data, size_t *bytes,
                                           at_error *err) {
-    if (at_process_enter(AT_FOREIGN_COMPILER, err)) return err->status;
-    at_process_watch_exit(AT_LLVM_IS_LOADED, false);
+    if (at_foreign_enter(AT_FOREIGN_COMPILER, err)) return err->status;
+    at_foreign_watch_exit(AT_LLVM_IS_LOADED, false);
     return wait_at_gate(user, request, allocator, data, bytes, err);
 }
 

@@ -1,6 +1,6 @@
 /* Executable memory: never writable and executable at once, both ways of getting it, and its refusal. */
 #define _GNU_SOURCE
-#include "runtime/loader.h"
+#include "engine/loader.h"
 #include "support/engine/fake_codegen.h"
 
 #include <errno.h>

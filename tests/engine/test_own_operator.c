@@ -1,8 +1,8 @@
 /* Operators of the user: which kernels are one, what is cached, what the tuner finds and drops, and a sentence for each
  * thing that cannot be. */
 #include "operator/own.h"
-#include "runtime/context.h"
-#include "runtime/own_operator.h"
+#include "engine/context.h"
+#include "engine/own_operator.h"
 #include "support/engine/contexts.h"
 
 #include "support/temp_dir.h"

@@ -1,8 +1,8 @@
 /* Many threads and processes at once, eviction under running kernels, and writers killed in mid-write. ATTUNE_STRESS=N
  * (default 1) multiplies the work; above 1 there are 1,000 keys and 1,000 kills. */
 #define _GNU_SOURCE
-#include "runtime/context.h"
-#include "runtime/disk_files.h"
+#include "engine/context.h"
+#include "cache/disk_files.h"
 #include "support/engine/contexts.h"
 #include "support/engine/fake_codegen.h"
 #include "support/temp_dir.h"

@@ -1,6 +1,6 @@
-/* Kernels that were compiled when attune was built (runtime/tier0.h), and who gets them. */
-#include "runtime/context.h"
-#include "runtime/kernel.h"
+/* Kernels that were compiled when attune was built (engine/tier0.h), and who gets them. */
+#include "engine/context.h"
+#include "engine/kernel.h"
 #include "support/calls.h"
 
 #include <errno.h>

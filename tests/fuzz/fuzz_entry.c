@@ -4,8 +4,8 @@
 #include "fuzz.h"
 
 #include "base/memory.h"
-#include "runtime/entry.h"
-#include "runtime/key.h"
+#include "cache/entry.h"
+#include "cache/key.h"
 #include "target/kernel_abi.h"
 
 #include <xxhash.h>

@@ -4,7 +4,7 @@
 #define _GNU_SOURCE
 #include "files.h"
 
-#include "runtime/kernel.h"
+#include "engine/kernel.h"
 #include "target/kernel_abi.h"
 
 static const char problem_text[] = "num_heads=1,seq_q=2,head_dim=4";

@@ -1,6 +1,6 @@
 /* The text of ATTUNE_MACHINE, which is the last line of a probe's file, too: a class, a description, or a sentence.
  * What is accepted means the same when its description is read again. */
-#include "runtime/machine.h"
+#include "machine/machine.h"
 
 #include "fuzz.h"
 

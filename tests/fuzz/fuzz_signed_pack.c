@@ -2,7 +2,7 @@
  * memory of exactly their size. */
 #include "fuzz.h"
 
-#include "runtime/pack_format.h"
+#include "cache/pack_format.h"
 
 static void take_apart(const uint8_t *data, size_t size, const at_pack_sizes *sizes) {
     if (sizes->signed_bytes > size) return;

@@ -4,7 +4,7 @@
 #define _GNU_SOURCE
 #include "files.h"
 
-#include "runtime/kernel.h"
+#include "engine/kernel.h"
 #include "schedule/schedule.h"
 #include "tune/database.h"
 #include "tune/sqlite.h"

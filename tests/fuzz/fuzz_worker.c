@@ -4,7 +4,7 @@
 #define _GNU_SOURCE
 #include "fuzz.h"
 
-#include "runtime/worker_client.h"
+#include "compiler/worker_client.h"
 
 #include <errno.h>
 #include <sys/socket.h>

@@ -1,7 +1,7 @@
 /* Kernels that a user wrote in loop IR, in memory and on disk: one kernel for one canonical text, no code generator on
  * a hit, and entries that are damaged, forbidden or told about like all others. */
-#include "runtime/context.h"
-#include "runtime/disk_cache.h"
+#include "engine/context.h"
+#include "cache/disk_cache.h"
 #include "support/engine/contexts.h"
 
 #include "support/temp_dir.h"

@@ -1,6 +1,6 @@
 /* A sequence given to a block a few tokens at a time, with caches, has the bits of all of it at once. The pieces are of
  * unequal lengths, in batches that are dense or ragged, with caches in pages or in one piece. */
-#include "runtime/context.h"
+#include "engine/context.h"
 #include "schedule/choose.h"
 #include "support/ir/jit_run.h"
 #include "support/problems.h"

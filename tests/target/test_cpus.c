@@ -1,6 +1,6 @@
 /* The CPU quotas of cgroups, read from directories made up here. */
 #define _GNU_SOURCE
-#include "runtime/cpus.h"
+#include "machine/cpus.h"
 #include "support/temp_dir.h"
 
 #include <errno.h>

@@ -1,5 +1,5 @@
 /* Descriptions of machines: the table, their text, the class of one given by hand, and what a probe makes of cycles. */
-#include "runtime/machine.h"
+#include "machine/machine.h"
 #include "target/description.h"
 #include "target/tuning_class.h"
 

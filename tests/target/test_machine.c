@@ -1,8 +1,8 @@
 /* Tuning classes in a context: the context's own, the names of entries, and entries of other classes that stand in
  * where nothing can be compiled. */
 #define _GNU_SOURCE
-#include "runtime/context.h"
-#include "runtime/disk_files.h"
+#include "engine/context.h"
+#include "cache/disk_files.h"
 #include "support/engine/contexts.h"
 #include "support/engine/fake_codegen.h"
 #include "support/problems.h"

@@ -15,7 +15,7 @@
 
 enum { WORKERS = 64 };
 
-/* Enough work for all workers (runtime/team.h), with few tasks and many, one phase and several. */
+/* Enough work for all workers (threads/team.h), with few tasks and many, one phase and several. */
 static const char *const problems[] = {
     "num_heads=12,seq_q=197,head_dim=64,lse=1",
     "batch=9,num_heads=7,seq_q=49,head_dim=32",

@@ -1,7 +1,8 @@
 /* The threads of a context, and the loops that they help with. */
 #define _GNU_SOURCE
-#include "runtime/pool.h"
-#include "runtime/team.h"
+#include "host/clock.h"
+#include "threads/pool.h"
+#include "threads/team.h"
 
 #include <dirent.h>
 #include <dlfcn.h>

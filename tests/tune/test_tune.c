@@ -1,6 +1,6 @@
 /* Tuning: the space of schedules, the statistics of pairs, the database, and a search from end to end. */
 #define _GNU_SOURCE
-#include "runtime/kernel.h"
+#include "engine/kernel.h"
 #include "schedule/schedule.h"
 #include "support/engine/contexts.h"
 #include "support/problems.h"

@@ -1,7 +1,7 @@
 /* Searches whose kernels are wrong, or cannot be made. */
 #define _GNU_SOURCE
 #include "codegen/exports.h"
-#include "runtime/kernel.h"
+#include "engine/kernel.h"
 #include "schedule/schedule.h"
 #include "support/engine/contexts.h"
 #include "support/problems.h"

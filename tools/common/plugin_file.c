@@ -41,7 +41,7 @@ static bool try_beside(const char *name, char code[PATH_MAX], tool_file *file) {
            try_directory(name, code, "/attune", status.st_uid, file);
 }
 
-/* The rules are the code generator's (src/runtime/codegen_path.h): the file becomes code of this process. A process
+/* The rules are the code generator's (src/compiler/codegen_path.h): the file becomes code of this process. A process
  * with raised privileges looks only where `make install` puts it. */
 void tool_file_find(const char *name, tool_file *file) {
     char code[PATH_MAX];

@@ -8,7 +8,7 @@
 
 enum { CONNECT_SECONDS = 10, STALL_SECONDS = 30, STALL_BYTES = 100, MOST_SECONDS = 3600, MOST_REDIRECTIONS = 5 };
 
-/* The header of a pack begins so, and has its size as 8 bytes in little-endian order (src/runtime/pack_format.h). */
+/* The header of a pack begins so, and has its size as 8 bytes in little-endian order (src/cache/pack_format.h). */
 static const char magic[] = {'a', 't', 't', 'n', 'p', 'a', 'c', 'k'};
 enum { SIZE_AT = 16, HEADER_BYTES = SIZE_AT + 8 };
 

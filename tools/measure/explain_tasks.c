@@ -15,7 +15,7 @@ typedef struct task_part {
     int64_t next, end;
 } task_part;
 
-/* The tasks of a phase as the library's src/runtime/job.c keeps them. */
+/* The tasks of a phase as the library's src/threads/job.c keeps them. */
 typedef struct task_pool {
     uint32_t threads, cores, num_parts; /* cores: that share a third cache; 0: all */
     int64_t workers;

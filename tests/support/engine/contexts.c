@@ -1,6 +1,8 @@
 #define _GNU_SOURCE
 #include "support/engine/contexts.h"
 
+#include "tune/tuning.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
@@ -13,7 +15,9 @@
 
 attune_context *test_context(const attune_context_options *options, const at_context_hooks *hooks) {
     attune_context *context = NULL;
-    if (at_context_create(options, hooks, &context)) fail_msg("%s", attune_last_message());
+    at_context_hooks with = hooks ? *hooks : (at_context_hooks){0};
+    with.find_tuned = at_tuning_find;
+    if (at_context_create(options, &with, &context)) fail_msg("%s", attune_last_message());
     return context;
 }
 

@@ -3,7 +3,7 @@
 #ifndef ATTUNE_TESTS_FAKE_CODEGEN_H
 #define ATTUNE_TESTS_FAKE_CODEGEN_H
 
-#include "runtime/codegen_client.h"
+#include "compiler/codegen_client.h"
 
 #include <stdatomic.h>
 

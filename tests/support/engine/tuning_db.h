@@ -3,7 +3,7 @@
 #ifndef ATTUNE_TESTS_TUNING_DB_H
 #define ATTUNE_TESTS_TUNING_DB_H
 
-#include "runtime/kernel.h"
+#include "engine/kernel.h"
 #include "support/engine/contexts.h"
 #include "support/temp_dir.h"
 #include "tune/database.h"

@@ -1,0 +1,234 @@
+/* The public functions that run a kernel as a whole. */
+#include "base/fpenv.h"
+#include "problem/problem_sight.h"
+#include "api/api_run.h"
+#include "api/block_mask.h"
+#include "engine/tier0.h"
+#include "schedule/schedule.h"
+
+/* ---- Options ---- */
+
+/* The options of one call, settled. */
+typedef struct run_choice {
+    const at_team *team; /* `own`, or the context's */
+    const int *cancel;
+    at_team own;
+} run_choice;
+
+static const at_struct run_options = {"attune_run_options", "start from ATTUNE_RUN_OPTIONS_INIT",
+                                      sizeof(attune_run_options), NULL, 32};
+
+attune_status attune_run_options_init(attune_run_options *options, size_t struct_size) {
+    at_error err = {0};
+    at_struct_init(&run_options, options, struct_size, &err);
+    return at_report(&err);
+}
+
+static attune_status choose(const attune_context *context, const attune_run_options *given, run_choice *choice,
+                            at_error *err) {
+    choice->team = &context->team; /* not a whole struct of zeros, because most calls need no more than this */
+    choice->cancel = NULL;
+    if (!given) return ATTUNE_OK;
+    attune_run_options whole;
+    const attune_run_options *const options = &whole;
+    attune_status status = at_copy_in(&run_options, given, &whole, err);
+    if (status) return status;
+    choice->cancel = options->cancel;
+    if (!options->runner && !options->max_threads) return ATTUNE_OK;
+    at_team *own = &choice->own;
+    *own = context->team;
+    choice->team = own;
+    if (options->runner) {
+        own->pool = NULL;
+        status = at_runner_take(options->runner, &own->runner, err);
+        if (status) return status;
+        own->max_workers = own->runner.max_workers;
+    }
+    if (!options->max_threads) return ATTUNE_OK;
+    if (own->runner.parallel_for)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT,
+                       "max_threads is %u; a runner with parallel_for decides itself how many threads there are",
+                       options->max_threads);
+    if (options->max_threads < own->max_workers) own->max_workers = options->max_threads;
+    return ATTUNE_OK;
+}
+
+/* ---- Workspace ---- */
+
+attune_status attune_workspace_size_with(const attune_context *context, const attune_kernel *kernel,
+                                         const attune_arguments *arguments, const attune_run_options *options,
+                                         size_t *bytes) {
+    AT_DEFAULT_FPENV;
+    at_error err = {0};
+    at_settled settled;
+    run_choice choice;
+    int64_t plan[AT_PLAN_WORDS];
+    if (!context || !kernel || !arguments || !bytes)
+        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_workspace_size was given NULL");
+    else if (!at_kernel_is_attention(kernel))
+        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "a kernel of attune_ir_compile takes no attune_arguments");
+    else if (choose(context, options, &choice, &err) == ATTUNE_OK &&
+             at_call_settle(&kernel->signature, arguments, &settled, &err) == ATTUNE_OK) {
+        *bytes = 0; /* the interpreter needs none */
+        if (at_kernel_has_phases(kernel))
+            at_plan_workspace(kernel, at_workers_of(choice.team, at_work_of(settled.flops, kernel->target)),
+                              settled.scalars, plan, bytes, &err);
+    }
+    return at_report(&err);
+}
+
+attune_status attune_workspace_size(const attune_context *context, const attune_kernel *kernel,
+                                    const attune_arguments *arguments, size_t *bytes) {
+    return attune_workspace_size_with(context, kernel, arguments, NULL, bytes);
+}
+
+/* ---- Running ---- */
+
+attune_status at_check_run(const attune_context *context, const attune_kernel *kernel,
+                           const attune_arguments *arguments, at_error *err) {
+    if (__builtin_expect(!context || !kernel || !arguments, 0))
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "the call was given no %s",
+                       !context  ? "context"
+                       : !kernel ? "kernel"
+                                 : "arguments");
+    if (at_kernel_is_attention(kernel)) return ATTUNE_OK;
+    return at_fail(err, ATTUNE_INVALID_ARGUMENT, "a kernel of attune_ir_compile is run by attune_ir_run");
+}
+
+/* Heads whose tasks get shorter: those of later rows, which see more, go first. */
+static int64_t falling_heads(const attune_kernel *kernel, const mha_sizes *sizes) {
+    const attune_problem *const p = &kernel->signature.problem;
+    if (p->op != ATTUNE_ATTENTION || kernel->schedule.strategy != ATTUNE_Q_LANES || !mha_sees_more_later(p)) return 0;
+    return sizes->of[MHA_BATCH] * sizes->of[MHA_KV_HEADS];
+}
+
+static attune_status run_call(attune_context *context, const attune_kernel *kernel, const at_call *call,
+                              const run_choice *choice, at_error *err) {
+    if (!at_kernel_has_phases(kernel)) {
+        if (choice->cancel && __atomic_load_n(choice->cancel, __ATOMIC_RELAXED))
+            return at_fail(err, ATTUNE_CANCELLED, "the call was cancelled before the interpreter began");
+        void *none;
+        if (at_block_mask_take(kernel, call, NULL, &none, err)) return err->status;
+        return at_run_interpreter(context, kernel->ir->kernel, call->buffers, call->settled->scalars, err);
+    }
+    at_run_part after_mask = {.begin = AT_MASK_PHASE + 1, .end = kernel->num_phases};
+    at_run run = {.buffers = call->buffers,
+                  .num_buffers = kernel->signature.count,
+                  .scalars = call->settled->scalars,
+                  .workspace = call->workspace,
+                  .workspace_bytes = call->workspace_bytes,
+                  .work = at_work_of(call->settled->flops, kernel->target),
+                  .team = choice->team,
+                  .heads = falling_heads(kernel, &call->settled->sizes),
+                  .cancel = choice->cancel};
+    if (__builtin_expect(call->block_mask != NULL, 0)) {
+        int64_t plan[AT_PLAN_WORDS];
+        at_kernel_plan(kernel, run.scalars, plan);
+        if (at_block_mask_take(kernel, call, plan, &run.mask_tiles, err)) return err->status;
+        if (run.mask_tiles) run.part = &after_mask;
+    }
+    return at_run_machine_code(context, kernel, &run, err);
+}
+
+attune_status at_run_kernel(attune_context *context, const attune_kernel *kernel, const at_layout *likely,
+                            const attune_arguments *arguments, const attune_run_options *options, at_error *err) {
+    at_call call;
+    run_choice choice;
+    if (at_check_run(context, kernel, arguments, err) || choose(context, options, &choice, err) ||
+        at_call_make(&kernel->signature, likely, arguments, &call, err) ||
+        at_call_check(context, &kernel->signature, &call, err))
+        return err->status;
+    return call.settled->is_empty ? ATTUNE_OK : run_call(context, kernel, &call, &choice, err);
+}
+
+attune_status attune_run_with(attune_context *context, const attune_kernel *kernel, const attune_arguments *arguments,
+                              const attune_run_options *options) {
+    AT_DEFAULT_FPENV;
+    at_error err;
+    at_error_clear(&err);
+    at_run_kernel(context, kernel, NULL, arguments, options, &err);
+    return at_report(&err);
+}
+
+attune_status attune_run(attune_context *context, const attune_kernel *kernel, const attune_arguments *arguments) {
+    return attune_run_with(context, kernel, arguments, NULL);
+}
+
+/* ---- The interpreter ---- */
+
+/* What the interpreter runs: the kernel of the problem, or the one of tier 0 that stands in for it. */
+typedef struct interpreted {
+    attune_problem problem; /* canonical */
+    attune_schedule schedule;
+    const attune_schedule *wish; /* NULL: as chosen, or cached */
+    at_signature signature;
+} interpreted;
+
+static void take_problem(attune_context *context, const attune_problem *canonical, const attune_schedule *wish,
+                         interpreted *out) {
+    at_key key;
+    out->problem = *canonical;
+    out->wish = wish;
+    at_signature_init(&out->signature, canonical);
+    if (wish) return;
+    at_key_make(&key, at_attention_of(canonical), NULL, &context->machine);
+    at_cache_node *node = at_memory_cache_peek(&context->memory, &key);
+    const attune_kernel *const kernel = (const attune_kernel *)node;
+    if (kernel && kernel->tier0 && !at_tier0_problem(kernel->tier0, &out->problem, NULL)) {
+        at_signature_take(&out->signature, &kernel->signature.taken, kernel->signature.folds_group,
+                          kernel->signature.adds_lse);
+        out->schedule = kernel->schedule;
+        out->wish = &out->schedule;
+    }
+    if (node) at_cache_node_release(&context->memory, node);
+}
+
+/* The lse that a kernel of tier 0 writes and the problem has not. */
+static attune_status add_lse(at_arena *arena, const at_signature *signature, at_call *call, at_error *err) {
+    if (!signature->adds_lse) return ATTUNE_OK;
+    const int64_t entries = call->settled->sizes.of[MHA_BATCH] * call->settled->strides[signature->count][0];
+    const size_t bytes = (size_t)entries * at_element_bytes(&signature->tensors[signature->count]);
+    call->buffers[signature->count] = at_arena_alloc(arena, bytes);
+    return call->buffers[signature->count] ? ATTUNE_OK : at_fail_memory(err, bytes);
+}
+
+static attune_status build_and_interpret(attune_context *context, const interpreted *what, at_call *call,
+                                         at_error *err) {
+    at_arena arena;
+    at_built built;
+    at_arena_init(&arena, &context->allocator);
+    attune_status status =
+        at_build_as_cached(context, &arena, at_attention_of(&what->problem), what->wish, &built, err);
+    if (!status) status = add_lse(&arena, &what->signature, call, err);
+    if (!status && !call->settled->is_empty)
+        status = at_run_interpreter(context, built.lowered, call->buffers, call->settled->scalars, err);
+    at_arena_free(&arena);
+    return status;
+}
+
+attune_status attune_run_interpreted(attune_context *context, const attune_problem *problem,
+                                     const attune_schedule *schedule, const attune_arguments *arguments) {
+    AT_DEFAULT_FPENV;
+    at_error err = {0};
+    attune_problem canonical;
+    attune_schedule whole;
+    at_call call;
+    if (!context || !problem || !arguments) {
+        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_run_interpreted was given NULL");
+        return at_report(&err);
+    }
+    if (mha_canonicalize(problem, &canonical, &err) ||
+        mha_schedule_in(&schedule, &whole, &canonical, context->target, &err))
+        return at_report(&err);
+    interpreted *what = at_alloc(&context->allocator, sizeof *what);
+    if (!what) {
+        at_fail_memory(&err, sizeof *what);
+        return at_report(&err);
+    }
+    take_problem(context, &canonical, schedule, what);
+    if (at_call_make(&what->signature, NULL, arguments, &call, &err) == ATTUNE_OK &&
+        at_call_check(context, &what->signature, &call, &err) == ATTUNE_OK)
+        build_and_interpret(context, what, &call, &err);
+    at_free(&context->allocator, what);
+    return at_report(&err);
+}

@@ -1,0 +1,13 @@
+/* What mask_mod hides, as the table that a kernel's first phase makes (attend/shared/mask_table.h), kept by the caller
+ * from call to call. A call with it begins with the second phase, and reads the caller's table in place of its own. */
+#ifndef ATTUNE_API_BLOCK_MASK_H
+#define ATTUNE_API_BLOCK_MASK_H
+
+#include "api/api_run.h"
+
+/* The table of a call's block mask, in *tiles; NULL: there is none, or this kernel does without. Fails where the mask
+ * is not one of this call. plan: the kernel's, for the sizes of the call. */
+attune_status at_block_mask_take(const attune_kernel *kernel, const at_call *call, const int64_t *plan, void **tiles,
+                                 at_error *err);
+
+#endif

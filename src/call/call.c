@@ -1,0 +1,303 @@
+#include "call/call.h"
+#include "problem/problem_sight.h"
+
+#include "problem/problem_fields.h"
+
+#include <math.h>
+#include <string.h>
+
+/* All sizes and strides of a call lie in four parts of attune_arguments. So a few comparisons find out whether a call
+ * repeats the problem or must be settled anew. */
+enum {
+    SIZES_BEGIN = offsetof(attune_arguments, batch),
+    SIZES_BYTES = offsetof(attune_arguments, rotary_batch_stride) + sizeof(int64_t) - SIZES_BEGIN,
+    INPUTS_BEGIN = offsetof(attune_arguments, x_strides),
+    INPUTS_BYTES = offsetof(attune_arguments, packed_weights) - INPUTS_BEGIN,
+    USER_BEGIN = offsetof(attune_arguments, tensor_strides),
+    USER_BYTES = sizeof(((attune_arguments *)NULL)->tensor_strides),
+    GROUPS_BEGIN = offsetof(attune_arguments, k_group_strides),
+    GROUPS_BYTES = offsetof(attune_arguments, block_table_stride) + sizeof(int64_t) - GROUPS_BEGIN
+};
+_Static_assert(SIZES_BYTES == 60 * sizeof(int64_t) &&
+                   offsetof(attune_arguments, attn_mask) == SIZES_BEGIN + SIZES_BYTES,
+               "a new size or stride: it must lie between batch and rotary_batch_stride");
+_Static_assert(INPUTS_BYTES == 9 * sizeof(int64_t), "or be one of a block's inputs");
+_Static_assert(GROUPS_BYTES == 9 * sizeof(int64_t), "or come after the strides of scales by group");
+
+/* Replaces pointers to tensors without elements: kernels and interpreter never see NULL. */
+static _Alignas(64) char nothing[64];
+
+/* ---- The signature ---- */
+
+/* The same number stands for a size that is not compiled and for one that the problem does not have: not set. */
+_Static_assert(ATTUNE_NOT_SET == -1 && ATTUNE_DYNAMIC == -1, "compiled sizes are -1 where they are not known");
+
+static void fill_defaults(const at_signature *s, attune_arguments *a) {
+    const attune_problem *p = &s->problem;
+    *a = (attune_arguments){.struct_size = sizeof *a,
+                            .batch = p->batch,
+                            .num_heads = p->num_heads,
+                            .num_kv_heads = p->num_kv_heads,
+                            .seq_q = s->compiled.of[MHA_SEQ_Q],
+                            .seq_kv = s->compiled.of[MHA_SEQ_KV],
+                            .seq_new = s->compiled.of[MHA_SEQ_NEW],
+                            .num_rows = s->compiled.of[MHA_NUM_ROWS],
+                            .total_q = ATTUNE_NOT_SET,
+                            .total_kv = ATTUNE_NOT_SET,
+                            .num_pages = ATTUNE_NOT_SET,
+                            .max_pages = ATTUNE_NOT_SET,
+                            .mask_seq_kv = ATTUNE_NOT_SET,
+                            .bias_seq_kv = ATTUNE_NOT_SET,
+                            .rotary_positions = ATTUNE_NOT_SET,
+                            .softmax_scale = ATTUNE_DEFAULT_SCALE};
+    for (size_t i = 0; i < s->count; i++) {
+        const mha_tensor *t = &s->tensors[i];
+        if (t->problem_strides)
+            memcpy((char *)a + t->arguments_strides, (const char *)p + t->problem_strides,
+                   (size_t)t->rank * sizeof(int64_t));
+    }
+}
+
+at_struct at_arguments_struct(const at_signature *s) {
+    return (at_struct){"attune_arguments", "use attune_arguments_init", sizeof(attune_arguments), &s->initial.arguments,
+                       832};
+}
+
+/* Makes arguments of another version of the struct whole. */
+static attune_status take_arguments(const at_signature *s, const attune_arguments **a, attune_arguments *whole,
+                                    at_error *err) {
+    const at_struct kind = at_arguments_struct(s);
+    const attune_status status = at_copy_in(&kind, *a, whole, err);
+    *a = whole;
+    return status;
+}
+
+static size_t taken_tensors(const at_signature *s) { return s->count + s->adds_lse; }
+
+/* A kernel finds a row of the block table by max_pages, which is the rows' stride here: that the columns between are
+ * not used follows from lengths, which were checked against the columns that there are. */
+static mha_sizes sizes_of_code(const at_signature *s, const at_settled *settled) {
+    mha_sizes sizes = settled->sizes;
+    if (s->place[MHA_BLOCK_TABLE] >= 0) sizes.of[MHA_MAX_PAGES] = settled->strides[(int)s->place[MHA_BLOCK_TABLE]][0];
+    return sizes;
+}
+
+/* The heads of a group become the queries of one head, whose only one each of them has. */
+static void take_folded(const at_signature *s, at_settled *out) {
+    const int64_t group = s->problem.num_heads / s->problem.num_kv_heads;
+    mha_sizes sizes = sizes_of_code(s, out);
+    int64_t strides[MHA_NUM_TENSORS][4];
+    memcpy(strides, out->strides, sizeof strides);
+    sizes.of[MHA_SEQ_Q] = group;
+    for (size_t i = 0; i < taken_tensors(s); i++) {
+        if (s->tensors[i].dims[1] != MHA_HEADS) continue;
+        strides[i][2] = strides[i][1];
+        strides[i][1] *= group;
+    }
+    mha_scalars(&s->problem, &s->taken, &sizes, s->tensors, taken_tensors(s), (const int64_t(*)[4])strides,
+                out->scalars);
+}
+
+static void take_scalars(const at_signature *s, at_settled *out) {
+    if (s->adds_lse) {
+        int64_t *const strides = out->strides[s->count];
+        strides[2] = 1;
+        strides[1] = out->sizes.of[MHA_SEQ_Q];
+        strides[0] = out->sizes.of[MHA_HEADS] * strides[1];
+    }
+    const mha_sizes sizes = sizes_of_code(s, out);
+    if (s->folds_group)
+        take_folded(s, out);
+    else
+        mha_scalars(&s->problem, &s->taken, &sizes, s->tensors, taken_tensors(s), (const int64_t(*)[4])out->strides,
+                    out->scalars);
+}
+
+static attune_status finish(const at_signature *s, const attune_arguments *a, at_settled *out, at_error *err) {
+    if (at_sizes_finish(s, a, &out->sizes, err) || at_strides_settle(s, a, out, err)) return ATTUNE_INVALID_ARGUMENT;
+    take_scalars(s, out);
+    out->flops = mha_call_flops(&s->problem, &out->sizes);
+    out->is_empty = true;
+    for (size_t i = 0; i < s->count; i++)
+        if ((s->tensors[i].access & IR_OUT) && out->bytes[i]) out->is_empty = false;
+    return ATTUNE_OK;
+}
+
+void at_signature_moved(at_signature *s) {
+    for (size_t i = 0; i < s->count; i++)
+        if (s->tensors[i].id >= MHA_USER_TENSORS)
+            s->tensors[i].name = s->problem.tensors[s->tensors[i].id - MHA_USER_TENSORS].name;
+}
+
+void at_signature_init(at_signature *s, const attune_problem *canonical) {
+    memset(s, 0, sizeof *s);
+    s->problem = *canonical;
+    s->count = mha_tensors(&s->problem, s->tensors);
+    memset(s->place, -1, sizeof s->place);
+    for (size_t i = 0; i < s->count; i++) {
+        s->place[s->tensors[i].id] = (signed char)i;
+        s->element[i] = (uint8_t)at_element_bytes(&s->tensors[i]);
+    }
+    mha_compiled_sizes(canonical, &s->compiled);
+    s->parameters = mha_parameters_of(canonical);
+    if (mha_is_block(canonical)) {
+        mha_pack_layout layout;
+        mha_pack_layout_of(canonical, &layout);
+        s->pack_id = mha_pack_id_of(canonical, &layout);
+    }
+    s->has_position = mha_positions_matter(canonical);
+    s->has_entry_tables = s->place[MHA_CU_SEQLENS_Q] >= 0 || s->place[MHA_CU_SEQLENS_KV] >= 0 ||
+                          s->place[MHA_KV_LENS] >= 0 || s->place[MHA_CAUSAL_OFFSETS] >= 0 ||
+                          s->place[MHA_BLOCK_TABLE] >= 0;
+    fill_defaults(s, &s->initial.arguments);
+    at_signature_take(s, &s->parameters, false, false);
+}
+
+/* Problems that tier 0 computes have no tensor after it. */
+static void add_lse(at_signature *s) {
+    mha_tensor tensors[MHA_NUM_TENSORS];
+    attune_problem with = s->problem;
+    with.has_lse = 1;
+    const size_t count = mha_tensors(&with, tensors);
+    for (size_t i = 0; i < count; i++)
+        if (tensors[i].id == MHA_LSE) s->tensors[s->count] = tensors[i];
+}
+
+void at_signature_take(at_signature *s, const mha_parameters *taken, bool folds_group, bool adds_lse) {
+    const int64_t zeros[MHA_NUM_TENSORS][4] = {{0}};
+    int64_t scalars[MHA_MAX_SCALARS];
+    s->taken = *taken;
+    s->folds_group = folds_group;
+    s->adds_lse = adds_lse;
+    if (adds_lse) add_lse(s);
+    s->num_scalars = mha_scalars(&s->problem, taken, &s->compiled, s->tensors, taken_tensors(s), zeros, scalars);
+    at_layout_settle(s, &s->initial);
+}
+
+/* ---- Settling ---- */
+
+attune_status at_call_settle(const at_signature *s, const attune_arguments *a, at_settled *out, at_error *err) {
+    at_open open;
+    attune_arguments whole;
+    if (a->struct_size != sizeof *a) {
+        const attune_status status = take_arguments(s, &a, &whole, err);
+        if (status) return status;
+    }
+    if (at_sizes_begin(s, a, &out->sizes, &open, err)) return ATTUNE_INVALID_ARGUMENT;
+    return finish(s, a, out, err);
+}
+
+void at_layout_settle(const at_signature *s, at_layout *layout) {
+    const attune_arguments *a = &layout->arguments;
+    at_settled *settled = &layout->settled;
+    at_open open;
+    at_longest longest;
+    layout->is_settled = false;
+    /* Sizes that index tensors may change are settled for each call. */
+    if (at_sizes_begin(s, a, &settled->sizes, &open, NULL) || open.q || open.kv) return;
+    if (!s->has_entry_tables && at_tables_check_entries(s, a, &settled->sizes, &longest, NULL)) return;
+    layout->is_settled = finish(s, a, settled, NULL) == ATTUNE_OK;
+}
+
+/* The same with pointers: index tensors are read and checked. */
+static attune_status settle(const at_signature *s, const attune_arguments *a, at_settled *out, at_error *err) {
+    at_open open;
+    at_longest longest;
+    if (at_sizes_begin(s, a, &out->sizes, &open, err) || at_tables_check_entries(s, a, &out->sizes, &longest, err))
+        return ATTUNE_INVALID_ARGUMENT;
+    if (open.q) out->sizes.of[MHA_SEQ_Q] = longest.q;
+    if (open.kv) out->sizes.of[MHA_SEQ_KV] = longest.kv;
+    return finish(s, a, out, err);
+}
+
+static attune_status take_pointers(const at_signature *s, const attune_arguments *a, at_call *call, at_error *err) {
+    for (size_t i = 0; i < s->count; i++) {
+        const void *pointer = nothing;
+        const uint64_t bytes = call->settled->bytes[i];
+        uintptr_t end;
+        if (bytes) pointer = *(const void *const *)((const char *)a + s->tensors[i].pointer);
+        if (!pointer || (uintptr_t)pointer & (s->element[i] - 1u))
+            return at_call_pointer(&s->tensors[i], a, &pointer, err);
+        if (__builtin_add_overflow((uintptr_t)pointer, bytes, &end))
+            return at_fail(err, ATTUNE_INVALID_ARGUMENT,
+                           "%s has %llu bytes from %p on: beyond the end of the address space", s->tensors[i].name,
+                           (unsigned long long)bytes, pointer);
+        call->buffers[i] = (void *)pointer;
+    }
+    return ATTUNE_OK;
+}
+
+/* Kernels do not check the weights of a block. Only the header says of which block they are. */
+static attune_status check_packed(const at_signature *s, void *const *buffers, at_error *err) {
+    if (s->place[MHA_PACKED_WEIGHTS] < 0) return ATTUNE_OK;
+    const void *packed = buffers[(int)s->place[MHA_PACKED_WEIGHTS]];
+    if ((uintptr_t)packed % MHA_PACK_HEADER)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "the pointer to packed_weights (%p) is not aligned to %d bytes",
+                       packed, MHA_PACK_HEADER);
+    if (mha_pack_header_matches(packed, s->pack_id)) return ATTUNE_OK;
+    at_error why;
+    at_error_clear(&why);
+    mha_pack_check_header(&s->problem, packed, &why);
+    return at_fail(err, ATTUNE_INVALID_ARGUMENT, "packed_weights cannot be used: %s", why.message);
+}
+
+/* Puts the scale of a call in its place, which is the last one. */
+static attune_status take_scale(const at_signature *s, const attune_arguments *a, at_settled *settled, at_error *err) {
+    if (!isnan(a->softmax_scale) && !(fabs(a->softmax_scale) <= MHA_MAX_SCALE))
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "softmax_scale is %g; it must be from -%g to %g", a->softmax_scale,
+                       MHA_MAX_SCALE, MHA_MAX_SCALE);
+    settled->scalars[s->num_scalars - 1] = mha_scale_scalar(&s->problem, a->softmax_scale);
+    return ATTUNE_OK;
+}
+
+/* ---- The call ---- */
+
+static bool has_late_strides(const at_signature *s) {
+    return s->place[MHA_K_SCALES] >= 0 || s->place[MHA_V_SCALES] >= 0 || s->place[MHA_BLOCK_TABLE] >= 0;
+}
+
+static bool repeats(const at_signature *s, const attune_arguments *a, const at_layout *layout) {
+    const char *own = (const char *)a, *other = (const char *)&layout->arguments;
+    return layout->is_settled && !memcmp(own + SIZES_BEGIN, other + SIZES_BEGIN, SIZES_BYTES) &&
+           (s->place[MHA_X] < 0 || !memcmp(own + INPUTS_BEGIN, other + INPUTS_BEGIN, INPUTS_BYTES)) &&
+           (s->place[MHA_USER_TENSORS] < 0 || !memcmp(own + USER_BEGIN, other + USER_BEGIN, USER_BYTES)) &&
+           (!has_late_strides(s) || !memcmp(own + GROUPS_BEGIN, other + GROUPS_BEGIN, GROUPS_BYTES));
+}
+
+static attune_status settle_call(const at_signature *s, const at_layout *likely, const attune_arguments *a,
+                                 at_call *call, at_error *err) {
+    at_longest longest;
+    const at_layout *layout = likely && repeats(s, a, likely) ? likely : &s->initial;
+    if (layout != likely && !repeats(s, a, layout)) {
+        call->settled = &call->own;
+        return settle(s, a, &call->own, err);
+    }
+    call->settled = &layout->settled;
+    return s->has_entry_tables ? at_tables_check_entries(s, a, &layout->settled.sizes, &longest, err) : ATTUNE_OK;
+}
+
+static __attribute__((noinline)) attune_status make_from_other(const at_signature *s, const at_layout *likely,
+                                                               const attune_arguments *a, at_call *call,
+                                                               at_error *err) {
+    attune_arguments whole;
+    const attune_status status = take_arguments(s, &a, &whole, err);
+    return status ? status : at_call_make(s, likely, a, call, err);
+}
+
+attune_status at_call_make(const at_signature *s, const at_layout *likely, const attune_arguments *a, at_call *call,
+                           at_error *err) {
+    if (a->struct_size != sizeof *a) return make_from_other(s, likely, a, call, err);
+    call->workspace = a->workspace;
+    call->workspace_bytes = a->workspace_bytes;
+    call->block_mask = a->block_mask;
+    if (settle_call(s, likely, a, call, err)) return ATTUNE_INVALID_ARGUMENT;
+    if (s->problem.has_softmax_scale) {
+        if (call->settled != &call->own) call->own = *call->settled;
+        call->settled = &call->own;
+        if (take_scale(s, a, &call->own, err)) return ATTUNE_INVALID_ARGUMENT;
+    }
+    if (take_pointers(s, a, call, err) || check_packed(s, call->buffers, err) ||
+        at_overlap_check(s, call->settled, call->buffers, err) || at_tables_check_ids(s, a, &call->settled->sizes, err))
+        return ATTUNE_INVALID_ARGUMENT;
+    return ATTUNE_OK;
+}

@@ -1,0 +1,102 @@
+#include "engine/bundles.h"
+
+#include "generator_id.h"
+#include "problem/mha.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+typedef struct registered_kernel {
+    const at_bundle_kernel *kernel;
+    size_t key_bytes;
+    uint8_t key[MHA_KEY_BYTES];
+} registered_kernel;
+
+struct at_registered {
+    at_registered *next;
+    uint32_t count;
+    registered_kernel kernels[];
+};
+
+void at_bundles_init(at_bundles *bundles, const attune_allocator *allocator) {
+    bundles->allocator = allocator;
+    atomic_init(&bundles->first, NULL);
+}
+
+void at_bundles_free(at_bundles *bundles) {
+    for (at_registered *r = atomic_load(&bundles->first), *next; r; r = next) {
+        next = r->next;
+        at_free(bundles->allocator, r);
+    }
+}
+
+/* ---- Adding ---- */
+
+static attune_status check_bundle(const at_bundle *bundle, at_error *err) {
+    if (bundle->version != AT_BUNDLE_VERSION)
+        return at_fail(err, ATTUNE_UNSUPPORTED, "the bundle is of version %u, and this attune knows version %d",
+                       bundle->version, AT_BUNDLE_VERSION);
+    if (strcmp(bundle->generator_id, ATTUNE_GENERATOR_ID) == 0) return ATTUNE_OK;
+    return at_fail(err, ATTUNE_UNSUPPORTED,
+                   "the bundle %.60s was made by another version of attune (generator %.32s, and this is %s)",
+                   bundle->name, bundle->generator_id, ATTUNE_GENERATOR_ID);
+}
+
+static attune_status fill(at_registered *r, const at_bundle *bundle, at_error *err) {
+    for (r->count = 0; r->count < bundle->num_kernels; r->count++) {
+        registered_kernel *kernel = &r->kernels[r->count];
+        attune_problem problem = ATTUNE_PROBLEM_INIT, canonical;
+        kernel->kernel = &bundle->kernels[r->count];
+        attune_status status = mha_problem_parse(kernel->kernel->problem, &problem, err);
+        if (!status) status = mha_canonicalize(&problem, &canonical, err);
+        if (status) return status;
+        kernel->key_bytes = mha_key(&canonical, kernel->key);
+    }
+    return ATTUNE_OK;
+}
+
+attune_status at_bundles_add(at_bundles *bundles, const at_bundle *bundle, at_error *err) {
+    attune_status status = check_bundle(bundle, err);
+    if (status) return status;
+    const size_t bytes = sizeof(at_registered) + bundle->num_kernels * sizeof(registered_kernel);
+    at_registered *r = at_alloc(bundles->allocator, bytes);
+    if (!r) return at_fail_memory(err, bytes);
+    status = fill(r, bundle, err);
+    if (status) {
+        at_free(bundles->allocator, r);
+        return status;
+    }
+    r->next = atomic_load(&bundles->first);
+    while (!atomic_compare_exchange_weak(&bundles->first, &r->next, r)) {
+    }
+    return ATTUNE_OK;
+}
+
+/* ---- Finding ---- */
+
+static const at_bundle_code *find_code(const at_bundle_kernel *kernel, const char *target, const char *machine,
+                                       const char *schedule) {
+    const at_bundle_code *const end = kernel->codes + kernel->num_codes;
+    for (const at_bundle_code *code = kernel->codes; code < end; code++) {
+        if (strcmp(code->target, target) != 0) continue;
+        if (!schedule) return at_bundle_nearest(code, end, machine);
+        if (strcmp(code->schedule, schedule) == 0) return code;
+    }
+    return NULL;
+}
+
+const at_bundle_code *at_bundles_find(const at_bundles *bundles, const attune_problem *canonical, const char *target,
+                                      const char *machine, const char *schedule) {
+    const at_registered *r = atomic_load(&bundles->first);
+    uint8_t key[MHA_KEY_BYTES];
+    if (!r) return NULL;
+    const size_t bytes = mha_key(canonical, key);
+    for (; r; r = r->next)
+        for (uint32_t k = 0; k < r->count; k++) {
+            const registered_kernel *kernel = &r->kernels[k];
+            if (kernel->key_bytes != bytes || memcmp(kernel->key, key, bytes) != 0) continue;
+            const at_bundle_code *code = find_code(kernel->kernel, target, machine, schedule);
+            if (code) return code;
+        }
+    return NULL;
+}

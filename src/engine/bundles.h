@@ -1,0 +1,27 @@
+/* Bundles that a program has registered: kernels that are in the program already, asked after the memory cache and
+ * before the disk. Their code is neither loaded nor copied. */
+#ifndef ATTUNE_ENGINE_BUNDLES_H
+#define ATTUNE_ENGINE_BUNDLES_H
+
+#include "base/error.h"
+#include "base/memory.h"
+#include "target/bundle_abi.h"
+
+typedef struct at_registered at_registered;
+
+/* A list that only grows, without a lock. */
+typedef struct at_bundles {
+    const attune_allocator *allocator;
+    _Atomic(at_registered *) first;
+} at_bundles;
+
+void at_bundles_init(at_bundles *bundles, const attune_allocator *allocator);
+void at_bundles_free(at_bundles *bundles);
+attune_status at_bundles_add(at_bundles *bundles, const at_bundle *bundle, at_error *err);
+
+/* The code for a target, of the nearest tuning class; with a schedule (as text) the code that has it. NULL: none.
+ * Bundles that were added later come first. */
+const at_bundle_code *at_bundles_find(const at_bundles *bundles, const attune_problem *canonical, const char *target,
+                                      const char *machine, const char *schedule);
+
+#endif

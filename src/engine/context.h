@@ -1,0 +1,134 @@
+/* What a context and a kernel hold. Private to the runtime. */
+#ifndef ATTUNE_ENGINE_CONTEXT_H
+#define ATTUNE_ENGINE_CONTEXT_H
+
+#include "base/struct.h"
+#include "host/report.h"
+#include "engine/bundles.h"
+#include "call/call.h"
+#include "compiler/codegen_client.h"
+#include "cache/disk_cache.h"
+#include "engine/loader.h"
+#include "host/log.h"
+#include "machine/machine.h"
+#include "cache/memory_cache.h"
+#include "machine/cpus.h"
+#include "threads/background.h"
+#include "threads/spare.h"
+#include "cache/record.h"
+#include "engine/symbols.h"
+#include "threads/team.h"
+#include "engine/tuned.h"
+#include "vm/vm.h"
+
+typedef uintptr_t at_hidden_context; /* a pointer that leak checkers do not see */
+
+struct attune_context {
+    at_hidden_context following; /* in the list of the process (engine/fork.c) */
+    attune_allocator allocator;
+    const at_io *io;
+    at_log log;
+    const at_target *target;
+    at_machine machine;
+    at_machine_class machine_class;
+    int allow_interpreter;
+    bool machine_code_only;
+    bool has_tier0;      /* it may be used */
+    bool checks;         /* every call (call/call_debug.h) */
+    int64_t deadline_us; /* of plans whose options have none: ATTUNE_DEADLINE_US, or -1 */
+    at_pool pool;
+    at_team team; /* works for calls that name no runner */
+    at_spares spares;
+    at_background background;
+    at_codegen codegen;
+    at_symbols symbols;
+    at_disk_cache disk;
+    at_memory_cache memory;
+    at_tuning tuning;
+    at_find_tuned_fn *find_tuned; /* NULL: nobody */
+    at_bundles bundles;
+    at_record record;
+    _Atomic(attune_operator *) operators; /* of the user, the last one first */
+    _Atomic int64_t
+        failing_since; /* at_nanoseconds() when kernels began to be stood in for, one after the other; 0: none */
+    atomic_ullong disk_hits, compiles, compile_failures, stand_ins, pack_hits, bundle_hits, tier0_hits;
+    char isas[64];
+};
+
+typedef struct at_kernel_phase {
+    at_phase_fn *run;
+    uint64_t scratch_bytes;
+    const at_vm_phase *vm; /* instead of `run`, or NULL */
+} at_kernel_phase;
+
+/* As at_phase_fn. */
+static inline void at_kernel_phase_run(const at_kernel_phase *phase, void *const *buffers, const int64_t *scalars,
+                                       int64_t begin, int64_t end, void *scratch) {
+    if (__builtin_expect(phase->vm != NULL, 0))
+        at_vm_run(phase->vm, buffers, scalars, begin, end, scratch);
+    else
+        phase->run(buffers, scalars, begin, end, scratch);
+}
+
+/* The parsed form, for kernels that the interpreter may have to run, and whose parameters people ask for. */
+typedef struct at_kernel_ir {
+    at_arena arena;
+    ir_kernel *kernel; /* lowered */
+    attune_ir_parameter *parameters;
+    size_t num_parameters, num_buffers, num_scalars;
+} at_kernel_ir;
+
+struct attune_kernel {
+    at_cache_node node; /* first: the cache and the public handle share the object */
+    attune_context *context;
+    attune_engine engine;
+    attune_origin origin;
+    const at_target *target;
+    double compile_ms;
+    const char *tuning_class; /* that it was chosen or tuned for */
+
+    bool stands_in;                /* it is for another tuning class, as nothing could be compiled */
+    const at_bundle_kernel *tier0; /* whose code it has; NULL: it has its own */
+
+    const at_operator *op; /* NULL: a candidate of the tuner */
+    attune_dtype arithmetic;
+    at_signature signature; /* attention: of the first caller's problem; batch, heads, outer strides are examples */
+    attune_schedule schedule;
+
+    at_code code;
+    at_plan_fn *plan;
+    at_vm_program *vm; /* instead of code and plan, or NULL */
+    uint32_t num_phases, num_shared;
+    uint64_t max_scratch, code_bytes;
+    at_symbol_handle *symbol;
+    at_kernel_ir *ir; /* NULL unless kept */
+    at_kernel_phase phases[];
+};
+
+/* Whether it is run with attune_arguments, and not with buffers and scalars. */
+static inline bool at_kernel_is_attention(const attune_kernel *kernel) { return kernel->op == &at_attention; }
+
+enum { AT_MOST_DEADLINE_US = 60000000 };
+
+/* Tests replace the system calls and the compiler. NULL members mean the real ones. */
+typedef struct at_context_hooks {
+    const at_io *io;
+    at_compile_fn *compile;
+    void *compile_user;
+    at_find_tuned_fn *find_tuned; /* not replaced, but given by whoever is above: NULL means that none is tuned */
+} at_context_hooks;
+
+extern const at_struct at_context_options;
+attune_status at_context_create(const attune_context_options *options, const at_context_hooks *hooks,
+                                attune_context **context);
+void at_context_destroy(attune_context *context);
+
+/* Around fork(): takes all locks of the context, and gives them back on both sides. In the child the context is whole,
+ * although the parent's other threads are gone, perhaps in the middle of something. */
+void at_context_before_fork(attune_context *context);
+void at_context_after_fork(attune_context *context, bool is_child);
+
+void at_kernel_destroy(at_cache_node *node);
+void at_kernel_evicted(const at_cache_node *node);
+
+#endif

@@ -1,0 +1,54 @@
+#include "engine/fork.h"
+
+#include "host/foreign.h"
+#include "engine/context.h"
+
+#include <pthread.h>
+
+static pthread_mutex_t registry = PTHREAD_MUTEX_INITIALIZER; /* guards the list of contexts */
+
+/* The pointers in the list are inverted, so that leak checkers do not count them: a context that its owner has
+ * forgotten is still a leak. */
+static at_hidden_context contexts = ~(at_hidden_context)0;
+
+static at_hidden_context hide(const attune_context *context) { return ~(at_hidden_context)context; }
+static attune_context *show(at_hidden_context hidden) { return (attune_context *)~hidden; }
+
+/* Locks are always taken in this order. */
+static void before_fork(void) {
+    at_foreign_before_fork();
+    pthread_mutex_lock(&registry);
+    for (attune_context *c = show(contexts); c; c = show(c->following)) at_context_before_fork(c);
+    at_symbols_before_fork();
+}
+
+static void after_fork(bool is_child) {
+    at_symbols_after_fork();
+    for (attune_context *c = show(contexts); c; c = show(c->following)) at_context_after_fork(c, is_child);
+    pthread_mutex_unlock(&registry);
+    at_foreign_after_fork(is_child);
+}
+
+static void in_parent(void) { after_fork(false); }
+static void in_child(void) { after_fork(true); }
+
+static void watch_fork(void) { pthread_atfork(before_fork, in_parent, in_child); }
+
+/* ---- Contexts ---- */
+
+void at_fork_add(attune_context *context) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, watch_fork);
+    pthread_mutex_lock(&registry);
+    context->following = contexts;
+    contexts = hide(context);
+    pthread_mutex_unlock(&registry);
+}
+
+void at_fork_remove(attune_context *context) {
+    pthread_mutex_lock(&registry);
+    at_hidden_context *link = &contexts;
+    while (show(*link) != context) link = &show(*link)->following;
+    *link = context->following;
+    pthread_mutex_unlock(&registry);
+}

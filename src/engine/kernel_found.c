@@ -1,0 +1,249 @@
+/* Kernels that are there already: in a registered bundle, on disk, for another tuning class, in tier 0. */
+#include "engine/kernel_make.h"
+#include "engine/tier0.h"
+#include "schedule/schedule.h"
+
+#include "ir/passes.h"
+#include "ir/text.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+/* ---- Requests ---- */
+
+double at_make_clock(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec * 1e3 + (double)now.tv_nsec * 1e-6;
+}
+
+size_t at_make_print(const at_request *request, char *text, size_t capacity) {
+    return request->operation.op->print(request->operation, text, capacity);
+}
+
+/* Whether an image takes the buffers and scalars of the problem's calls. `kernel` is its IR, where a call is made
+ * according to that. */
+bool at_make_fits(const void *bytes, const at_request *request, const ir_kernel *kernel) {
+    const at_image_header *image = bytes;
+    const at_signature *const signature = request->signature;
+    if (signature) return image->num_buffers == signature->count && image->num_scalars == signature->num_scalars;
+    uint32_t num_buffers = 0;
+    for (uint32_t i = 0; i < kernel->num_params; i++) num_buffers += kernel->params[i].buffer != NULL;
+    return image->num_buffers == num_buffers && image->num_scalars == kernel->num_params - num_buffers;
+}
+
+/* The name of a kernel's symbols, if symbols are on. Printing a problem takes as long as finding its kernel on disk. */
+void at_make_name(const at_request *request, char *name, size_t capacity) {
+    name[0] = '\0';
+    if (request->context->symbols.enabled) at_make_print(request, name, capacity);
+    for (char *c = name; *c; c++)
+        if (*c == ' ') *c = '_';
+}
+
+/* Tells the host an event of the request's kernel. */
+void at_make_tell(const at_request *request, const at_key *key, attune_event event) {
+    char name[AT_NAME_CHARS + 1], problem[MHA_PROBLEM_TEXT];
+    const at_log *log = &request->context->log;
+    if (!at_log_wants_event(log, event.kind)) return;
+    at_key_name(key, name);
+    at_make_print(request, problem, sizeof problem);
+    event.key = name;
+    event.problem = problem;
+    at_log_event(log, event);
+}
+
+void at_make_complete(attune_kernel *kernel, const at_request *request, const at_key *key,
+                      const attune_schedule *schedule, attune_origin origin, double started) {
+    kernel->node.key = *key;
+    kernel->op = request->operation.op;
+    kernel->arithmetic = kernel->op->arithmetic(request->operation, kernel->target);
+    if (request->signature) kernel->signature = *request->signature;
+    at_signature_moved(&kernel->signature);
+    kernel->schedule = *schedule;
+    kernel->origin = origin;
+    if (origin == ATTUNE_FROM_COMPILER) kernel->compile_ms = at_make_clock() - started;
+}
+
+/* Keeps the IR if calls are made according to it, and ends the kernel if that fails. */
+attune_status at_make_keep_ir(const at_request *request, at_arena *arena, ir_kernel *lowered, attune_kernel **kernel,
+                              at_error *err) {
+    const attune_status status =
+        request->operation.op->keeps_ir ? at_kernel_keep_ir(*kernel, arena, lowered, err) : ATTUNE_OK;
+    if (!status) return ATTUNE_OK;
+    at_kernel_destroy(&(*kernel)->node);
+    *kernel = NULL;
+    return status;
+}
+
+/* ---- Entries ---- */
+
+static void tell_disk_hit(const at_request *request, const at_key *key, const char *message, double started) {
+    if (at_log_wants_event(&request->context->log, ATTUNE_EVENT_DISK_HIT))
+        at_make_tell(request, key,
+                     (attune_event){
+                         .kind = ATTUNE_EVENT_DISK_HIT, .message = message, .milliseconds = at_make_clock() - started});
+}
+
+/* Whether an entry of an operator of the user has the problem of its key. Attention's text also has what its key leaves
+ * out, and a written kernel is its IR. */
+static bool has_problem(const at_request *request, const at_entry *entry) {
+    char problem[MHA_PROBLEM_TEXT];
+    if (!at_own_of(request->operation.op)) return true;
+    return at_make_print(request, problem, sizeof problem) < sizeof problem && !strcmp(problem, entry->problem);
+}
+
+static bool has_schedule(const at_request *request, const at_entry *entry) {
+    char schedule[AT_SCHEDULE_TEXT];
+    const at_operator *const op = request->operation.op;
+    if (!request->schedule) return true;
+    op->schedule_print(request->operation, request->schedule, schedule, sizeof schedule);
+    return !strcmp(schedule, entry->schedule);
+}
+
+/* Reads the parts of an entry. NULL, or a sentence about the part that cannot be used. */
+static const char *read_entry(const at_request *request, const at_entry *entry, at_arena *arena,
+                              attune_schedule *schedule, ir_kernel **lowered) {
+    const at_operator *const op = request->operation.op;
+    const char *const source = op->source(request->operation);
+    if (op->schedule_parse(request->operation, entry->schedule, schedule, NULL)) return "its schedule cannot be read";
+    if (!has_schedule(request, entry)) return "it has not the schedule of its key";
+    if (!has_problem(request, entry)) return "it has not the problem of its key";
+    if (op->keeps_ir) {
+        if (!entry->ir || (source && strcmp(source, entry->ir))) return "it has not the loop IR of its key";
+        *lowered = ir_parse(arena, entry->ir, strlen(entry->ir), NULL);
+        if (*lowered) *lowered = ir_lower(*lowered, request->context->target, NULL, NULL, NULL);
+        if (!*lowered) return "its loop IR cannot be read";
+    }
+    return at_make_fits(entry->image, request, *lowered) ? NULL : "its code takes other arguments";
+}
+
+/* From a verified entry. ATTUNE_OK with a kernel or without one; otherwise it cannot be loaded, or memory is short. */
+static attune_status make_from_entry(const at_request *request, const at_key *key, const at_entry *entry,
+                                     attune_kernel **kernel, at_error *err) {
+    attune_context *context = request->context;
+    attune_schedule schedule = ATTUNE_SCHEDULE_INIT;
+    ir_kernel *lowered = NULL;
+    attune_status status = ATTUNE_OK;
+    at_arena arena;
+    at_arena_init(&arena, &context->allocator);
+    const char *const why = read_entry(request, entry, &arena, &schedule, &lowered);
+    if (arena.failed) {
+        status = at_fail_memory(err, entry->image_bytes);
+    } else if (why) {
+        at_disk_cache_reject(&context->disk, entry, why);
+    } else {
+        char name[128];
+        at_make_name(request, name, sizeof name);
+        status = at_kernel_new(context, entry->image, entry->image_bytes, name, kernel, err);
+        if (!status) status = at_make_keep_ir(request, &arena, lowered, kernel, err);
+    }
+    at_arena_free(&arena);
+    if (*kernel) {
+        const bool is_of_pack = entry->place == AT_IN_PACK;
+        atomic_fetch_add(&context->disk_hits, 1);
+        if (is_of_pack) atomic_fetch_add(&context->pack_hits, 1);
+        at_make_complete(*kernel, request, key, &schedule, is_of_pack ? ATTUNE_FROM_PACK : ATTUNE_FROM_DISK, 0);
+    }
+    return status;
+}
+
+/* The level of the cache, as events name it. */
+static const char *const where_it_was[AT_NUM_PLACES] = {"", "it lies in the base", "it lies in the pack"};
+
+attune_status at_make_from_disk(const at_request *request, const at_key *key, attune_kernel **kernel, at_error *err) {
+    const double started = at_log_wants_event(&request->context->log, ATTUNE_EVENT_DISK_HIT) ? at_make_clock() : 0;
+    uint8_t *data = NULL;
+    at_entry entry;
+    *kernel = NULL;
+    if (!at_disk_cache_read(&request->context->disk, key, &data, &entry)) return ATTUNE_OK;
+    const attune_status status = make_from_entry(request, key, &entry, kernel, err);
+    if (*kernel) tell_disk_hit(request, key, where_it_was[entry.place], started);
+    at_free(&request->context->allocator, data);
+    return status;
+}
+
+/* From a bundle that the program has registered. ATTUNE_OK without a kernel: there is none, or it cannot run here. */
+attune_status at_make_from_bundle(const at_request *request, const at_key *key, attune_kernel **kernel, at_error *err) {
+    attune_context *context = request->context;
+    const at_operator *const op = request->operation.op;
+    attune_schedule schedule = ATTUNE_SCHEDULE_INIT;
+    char text[AT_SCHEDULE_TEXT];
+    if (op != &at_attention) return ATTUNE_OK;
+    if (request->schedule) op->schedule_print(request->operation, request->schedule, text, sizeof text);
+    const at_bundle_code *code = at_bundles_find(&context->bundles, request->operation.problem, context->target->name,
+                                                 context->machine_class.name, request->schedule ? text : NULL);
+    if (!code || op->schedule_parse(request->operation, code->schedule, &schedule, NULL)) return ATTUNE_OK;
+    const attune_status status = at_kernel_from_bundle(context, code, kernel, err);
+    if (status == ATTUNE_OUT_OF_MEMORY) return status;
+    if (status) return ATTUNE_OK;
+    atomic_fetch_add(&context->bundle_hits, 1);
+    at_make_complete(*kernel, request, key, &schedule, ATTUNE_FROM_BUNDLE, 0);
+    at_make_tell(request, key, (attune_event){.kind = ATTUNE_EVENT_BUNDLE_HIT});
+    return ATTUNE_OK;
+}
+
+/* If nothing can be compiled: takes the kernel of the nearest other tuning class that has a usable one. */
+bool at_make_from_stand_in(const at_request *request, const at_key *key, const char *why, attune_kernel **kernel) {
+    attune_context *context = request->context;
+    const double started = at_log_wants_event(&context->log, ATTUNE_EVENT_DISK_HIT) ? at_make_clock() : 0;
+    uint8_t *data = NULL;
+    at_entry entry;
+    const char *found;
+    size_t next = 0;
+    char name[AT_NAME_CHARS + 1], text[ATTUNE_MESSAGE_BYTES + 128];
+    *kernel = NULL;
+    while (!*kernel && at_disk_cache_read_near(&context->disk, key, &next, &data, &entry, &found)) {
+        make_from_entry(request, key, &entry, kernel, NULL);
+        at_free(&context->allocator, data);
+    }
+    if (!*kernel) return false;
+    (*kernel)->tuning_class = found;
+    (*kernel)->stands_in = true;
+    atomic_fetch_add(&context->stand_ins, 1);
+    at_key_name(key, name);
+    snprintf(text, sizeof text, "the one for %s stands in, as there is none for %s: %s", found,
+             context->machine_class.name, why);
+    at_log_printf(&context->log, ATTUNE_LOG_WARNING, "kernel %s: %s", name, text);
+    tell_disk_hit(request, key, text, started);
+    return true;
+}
+
+/* ---- Tier 0 ---- */
+
+void at_make_tell_tier0(const at_request *request, const at_key *key, const char *what, const char *why) {
+    char text[ATTUNE_MESSAGE_BYTES + 128];
+    atomic_fetch_add(&request->context->tier0_hits, 1);
+    snprintf(text, sizeof text, "%s computes it: %s", what, why);
+    at_make_tell(request, key, (attune_event){.kind = ATTUNE_EVENT_TIER0_HIT, .message = text});
+}
+
+/* The code of another problem, which leaves open what this one fixes. */
+static attune_status make_from_code(const at_request *request, const at_key *key, const at_tier0_kernel *found,
+                                    attune_kernel **kernel, at_error *err) {
+    attune_problem problem;
+    attune_schedule schedule = ATTUNE_SCHEDULE_INIT;
+    attune_status status = at_tier0_problem(found->kernel, &problem, err);
+    if (!status)
+        status =
+            request->operation.op->schedule_parse(at_attention_of(&problem), found->code->schedule, &schedule, err);
+    if (!status) status = at_kernel_from_bundle(request->context, found->code, kernel, err);
+    if (status) return status;
+    const mha_parameters taken = mha_parameters_of(&problem);
+    at_make_complete(*kernel, request, key, &schedule, ATTUNE_FROM_TIER0, 0);
+    at_signature_take(&(*kernel)->signature, &taken, found->folds_group, found->adds_lse);
+    (*kernel)->num_shared += found->adds_lse;
+    (*kernel)->tier0 = found->kernel;
+    return ATTUNE_OK;
+}
+
+bool at_make_from_tier0(const at_request *request, const at_key *key, const char *why, attune_kernel **kernel) {
+    attune_context *context = request->context;
+    at_tier0_kernel found;
+    *kernel = NULL;
+    if (!context->has_tier0 || !request->signature || request->schedule) return false;
+    if (!at_tier0_find(request->operation.problem, context->target, &context->log, &found)) return false;
+    if (make_from_code(request, key, &found, kernel, NULL)) return false;
+    at_make_tell_tier0(request, key, found.kernel->name, why);
+    return true;
+}

@@ -1,0 +1,215 @@
+#define XXH_INLINE_ALL
+#include "engine/tier0.h"
+
+#include "generator_id.h"
+#include "problem/problem_fields.h"
+#include "problem/signature.h"
+#include "compiler/codegen_path.h"
+#include "host/foreign.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+bool at_tier0_is_on(void) {
+    const char *wish = getenv("ATTUNE_TIER0");
+    return !wish || strcmp(wish, "off") != 0;
+}
+
+/* ---- The kernels ---- */
+
+enum { MOST_KERNELS = 512, NUM_BUNDLES = 2 };
+
+/* Whole keys are long. Two problems with one hash of 128 bits would need 2^64 problems. */
+typedef struct listed {
+    XXH128_hash_t key;
+    const at_bundle_kernel *kernel;
+} listed;
+
+static struct {
+    pthread_once_t once;
+    uint32_t count;
+    listed kernels[MOST_KERNELS];
+    char why[512]; /* the file is there and is not used */
+    atomic_bool was_told;
+} tier0 = {.once = PTHREAD_ONCE_INIT};
+
+static XXH128_hash_t hash_of(const attune_problem *canonical) {
+    uint8_t key[MHA_KEY_BYTES];
+    const size_t bytes = mha_key(canonical, key);
+    return XXH3_128bits(key, bytes);
+}
+
+attune_status at_tier0_problem(const at_bundle_kernel *kernel, attune_problem *problem, at_error *err) {
+    attune_problem given = ATTUNE_PROBLEM_INIT;
+    const attune_status status = mha_problem_parse(kernel->problem, &given, err);
+    return status ? status : mha_canonicalize(&given, problem, err);
+}
+
+static void list(const at_bundle *bundle) {
+    for (uint32_t k = 0; k < bundle->num_kernels && tier0.count < MOST_KERNELS; k++) {
+        attune_problem problem;
+        if (at_tier0_problem(&bundle->kernels[k], &problem, NULL)) continue;
+        tier0.kernels[tier0.count++] = (listed){hash_of(&problem), &bundle->kernels[k]};
+    }
+}
+
+static void list_file(void *handle, const char *path) {
+    static const char *const names[NUM_BUNDLES] = {"attune_tier0_bundle", "attune_tier0_dots_bundle"};
+    for (int i = 0; i < NUM_BUNDLES; i++) {
+        const at_bundle *const bundle = dlsym(handle, names[i]);
+        if (!bundle) continue;
+        if (bundle->version == AT_BUNDLE_VERSION && !strcmp(bundle->generator_id, ATTUNE_GENERATOR_ID))
+            list(bundle);
+        else
+            snprintf(tier0.why, sizeof tier0.why, "%.300s is not used: it is of another build of attune", path);
+    }
+}
+
+static void load(void) {
+    at_codegen_file file;
+    at_codegen_find("ATTUNE_TIER0", "libattune-tier0.so", &file);
+    if (!file.path[0]) {
+        memcpy(tier0.why, file.refused, sizeof file.refused);
+        return;
+    }
+    void *const handle = dlopen(file.path, RTLD_NOW | RTLD_LOCAL);
+    const char *const why = handle ? NULL : dlerror();
+    if (handle)
+        list_file(handle, file.path);
+    else
+        snprintf(tier0.why, sizeof tier0.why, "%.200s is not used: %.250s", file.path, why ? why : "");
+}
+
+/* The dynamic linker has locks of its own, so fork() must wait. */
+static bool need(const at_log *log) {
+    if (at_foreign_enter(AT_FOREIGN_COMPILER, NULL)) return false;
+    pthread_once(&tier0.once, load);
+    at_foreign_leave(AT_FOREIGN_COMPILER);
+    if (tier0.why[0] && !atomic_exchange(&tier0.was_told, true))
+        at_log_printf(log, ATTUNE_LOG_WARNING, "%s", tier0.why);
+    return tier0.count != 0;
+}
+
+/* ---- What kernels leave open ---- */
+
+/* FEW_QUERIES: as in scripts/tier0_kernels.sh. */
+enum { FEW_QUERIES = 12 };
+
+/* The problem without all that kernels of tier 0 leave open, and with what they write whether or not it is wanted.
+ * false: the innermost stride of some tensor is not 1. */
+static bool open_up(const attune_problem *p, attune_problem *open) {
+    mha_tensor tensors[MHA_NUM_TENSORS];
+    const size_t count = mha_tensors(p, tensors);
+    for (size_t i = 0; i < count; i++)
+        if (tensors[i].inner_stride != 1) return false;
+    *open = *p;
+    for (int i = 0; i < MHA_NUM_FIELDS; i++) {
+        const mha_field *const field = &mha_fields[i];
+        if (field->kind == MHA_FIELD_STRIDES) memset((char *)open + field->offset, 0, mha_field_bytes(field));
+    }
+    open->batch = open->num_heads = open->num_kv_heads = 1;
+    open->seq_q = open->seq_kv = ATTUNE_DYNAMIC;
+    open->max_seq_q = open->max_seq_kv = 0;
+    open->has_lse = 1;
+    open->has_softmax_scale = 1;
+    open->softmax_scale = ATTUNE_DEFAULT_SCALE;
+    return true;
+}
+
+/* ---- Looking for one ---- */
+
+typedef struct search {
+    const attune_problem *problem;
+    const char *target;
+    at_tier0_kernel *found;
+} search;
+
+static const at_bundle_code *code_for(const at_bundle_kernel *kernel, const char *target) {
+    for (uint32_t i = 0; i < kernel->num_codes; i++)
+        if (!strcmp(kernel->codes[i].target, target)) return &kernel->codes[i];
+    return NULL;
+}
+
+static bool has_for_target(const search *s, XXH128_hash_t key, const char *target) {
+    for (uint32_t i = 0; i < tier0.count; i++) {
+        if (!XXH128_isEqual(key, tier0.kernels[i].key)) continue;
+        s->found->kernel = tier0.kernels[i].kernel;
+        s->found->code = code_for(s->found->kernel, target);
+        if (s->found->code) return true;
+    }
+    return false;
+}
+
+/* Dot products of bf16 make other code of few kernels. The file has the others once, for the same registers without. */
+static bool has(const search *s, const attune_problem *open) {
+    attune_problem canonical;
+    if (mha_canonicalize(open, &canonical, NULL)) return false;
+    const XXH128_hash_t key = hash_of(&canonical);
+    if (has_for_target(s, key, s->target)) return true;
+    return !strcmp(s->target, "avx512_bf16") && has_for_target(s, key, "avx512");
+}
+
+/* Kernels without `reproducible` are faster, and come first where they will do. */
+static bool has_either(const search *s, attune_problem *open) {
+    for (int reproducible = s->problem->reproducible; reproducible <= 1; reproducible++) {
+        open->reproducible = reproducible;
+        if (has(s, open)) return true;
+    }
+    return false;
+}
+
+/* By the number of queries: exactly one, a few, any. `most`: of the call. */
+static bool has_for(const search *s, attune_problem open, int64_t most, bool is_one) {
+    const attune_problem any = open;
+    if (is_one) {
+        open.seq_q = 1;
+        if (has_either(s, &open)) return true;
+    }
+    open = any;
+    if (most <= FEW_QUERIES) {
+        open.max_seq_q = FEW_QUERIES;
+        if (has_either(s, &open)) return true;
+    }
+    open = any;
+    return has_either(s, &open);
+}
+
+/* Where positions begin. */
+typedef enum origin { ANY_ORIGIN, TOP_LEFT, BOTTOM_RIGHT, NO_ORIGIN } origin;
+
+static origin origin_of(const attune_problem *p) {
+    const bool is_right = mha_is_bottom_right(p) && !p->causal_offset;
+    if (!p->is_causal) return ANY_ORIGIN;
+    if (p->seq_q == 1 && is_right) return ANY_ORIGIN; /* one query at the last position sees all keys */
+    if (mha_is_base_known(p) && !mha_first_position(p, p->seq_q, p->seq_kv)) return TOP_LEFT;
+    return is_right ? BOTTOM_RIGHT : NO_ORIGIN;
+}
+
+static bool has_from(const search *s, attune_problem open, origin from, int64_t most, bool is_one) {
+    open.is_causal = from != ANY_ORIGIN;
+    open.causal_align = from == TOP_LEFT ? ATTUNE_TOP_LEFT : ATTUNE_BOTTOM_RIGHT;
+    open.causal_offset = 0;
+    return has_for(s, open, most, is_one);
+}
+
+bool at_tier0_find(const attune_problem *p, const at_target *target, const at_log *log, at_tier0_kernel *found) {
+    const search s = {p, target->name, found};
+    const int64_t group = p->num_heads / p->num_kv_heads, queries = mha_most_queries(p);
+    const origin from = origin_of(p);
+    attune_problem open;
+    if (p->op != ATTUNE_ATTENTION || from == NO_ORIGIN || !open_up(p, &open) || !need(log)) return false;
+    found->folds_group = group > 1;
+    found->adds_lse = !p->has_lse;
+    /* The queries of a group would not be at one position; and a call may place the lse of heads anywhere, but that of
+     * queries side by side. */
+    if (group > 1) return p->seq_q == 1 && !p->has_lse && from == ANY_ORIGIN && has_from(&s, open, from, group, false);
+    if (has_from(&s, open, from, queries, p->seq_q == 1)) return true;
+    /* With as many queries as keys, positions begin at 0 by either alignment. */
+    return from == TOP_LEFT && p->seq_q >= 0 && p->seq_q == p->seq_kv &&
+           has_from(&s, open, BOTTOM_RIGHT, queries, false);
+}

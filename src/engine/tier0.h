@@ -1,0 +1,30 @@
+/* Tier 0: kernels that were compiled when attune was built, for problems that nobody has compiled yet. They lie beside
+ * the library, in libattune-tier0.so, as bundles (docs/bundles.md) whose kernels leave open all that a kernel can leave
+ * open. A process loads the file once, when it first needs it, and goes on without it where there is none. */
+#ifndef ATTUNE_ENGINE_TIER0_H
+#define ATTUNE_ENGINE_TIER0_H
+
+#include "host/log.h"
+#include "target/bundle_abi.h"
+#include "target/target.h"
+
+#include "problem/problem.h"
+
+/* A kernel of tier 0 that computes a problem. */
+typedef struct at_tier0_kernel {
+    const at_bundle_kernel *kernel;
+    const at_bundle_code *code;
+    bool folds_group; /* it is told that the heads of a group are queries (call/call.h) */
+    bool adds_lse;    /* it writes an lse that the problem has not */
+} at_tier0_kernel;
+
+/* Whether the environment lets contexts use tier 0: ATTUNE_TIER0=off does not. */
+bool at_tier0_is_on(void);
+
+/* The fastest kernel of tier 0 for a problem. `reproducible` problems get such kernels only. false: there is none. */
+bool at_tier0_find(const attune_problem *canonical, const at_target *target, const at_log *log, at_tier0_kernel *found);
+
+/* The canonical problem that a kernel was compiled for. */
+attune_status at_tier0_problem(const at_bundle_kernel *kernel, attune_problem *problem, at_error *err);
+
+#endif

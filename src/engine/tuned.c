@@ -1,0 +1,26 @@
+#include "engine/tuned.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* SQLite is told to follow no links, and means those on the way to the directory as well. The cache has looked at the
+ * links: meanwhile no other may have taken their place. */
+static void init_file(at_tuning_file *file, const char *directory, const struct stat *opened) {
+    static const char name[] = "/tuning.db";
+    struct stat status;
+    file->is_absent = false;
+    if (!*directory || !realpath(directory, file->path) || stat(file->path, &status) ||
+        !at_io_is_same(&status, opened) || strlen(file->path) + sizeof name > sizeof file->path)
+        file->path[0] = '\0';
+    else
+        strcat(file->path, name);
+}
+
+void at_tuning_init(at_tuning *t, const at_disk_cache *cache, const attune_allocator *allocator) {
+    t->allocator = allocator;
+    pthread_mutex_init(&t->mutex, NULL);
+    init_file(&t->own, cache->path, &cache->opened[0]);
+    init_file(&t->base, cache->base_path, &cache->opened[1]);
+}
+
+void at_tuning_free(at_tuning *t) { pthread_mutex_destroy(&t->mutex); }
