@@ -52,7 +52,7 @@ typedef struct mha_context {
     bool has_global;   /* … and see the first keys as well */
     bool has_position; /* positions matter at all */
     const ex_program *functions; /* on scores and masks; NULL: there are none */
-    const ir_buffer *mask_tiles; /* which keys mask_mod hides, in shared memory (attend/shared/mask_table.h); or NULL */
+    const ir_buffer *mask_table; /* which keys mask_mod hides, in shared memory (attend/shared/mask_table.h); or NULL */
     /* Of a scale that each call has, in the phase that is being built (mha_scale_open); NULL: constants. */
     const ir_expr *score_scale, *query_sign;
 } mha_context;

@@ -90,7 +90,7 @@ static void build_block(mha_context *c) {
     mha_block block;
     mha_block_shared(&block, c);
     share_attention(c);
-    if (c->mask_tiles) mha_mask_tiles(c);
+    if (c->mask_table) mha_mask_table(c);
     mha_block_inputs(&block);
     build_attention(c);
     mha_block_output(&block);
@@ -106,7 +106,7 @@ static void build_phases(void *user) {
     mha_context *c = user;
     mha_declare_params(c->b, c->p, &c->params);
     read_problem(c);
-    if (c->variant.has_mask_table) mha_mask_tiles_shared(c);
+    if (c->variant.has_mask_table) mha_mask_table_shared(c);
     switch (c->p->op) {
     case ATTUNE_WEIGHTS: build_weights(c); break;
     case ATTUNE_ROTARY: mha_rotary_op(c); break;
@@ -114,7 +114,7 @@ static void build_phases(void *user) {
     case ATTUNE_MHA: build_block(c); break;
     default:
         share_attention(c);
-        if (c->mask_tiles) mha_mask_tiles(c);
+        if (c->mask_table) mha_mask_table(c);
         build_attention(c);
         break;
     }

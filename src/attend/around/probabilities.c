@@ -209,13 +209,13 @@ static void each_vector(const probabilities *w, const probabilities_row *row, co
     const ir_expr *count = ir_min(b, ir_idx(b, w->keys), ir_sub(b, w->all_keys, first_key)), *end = whole_columns(w);
     const int64_t known = ir_is_const(end) ? end->value.i : -1;
     const bool none_is_last = end == w->all_keys && known >= 0 && known % w->lanes == 0;
-    const bool is_only_one = known >= 0 && known < w->lanes, has_mask_mod = !none_is_last && !is_only_one;
+    const bool is_only_one = known >= 0 && known < w->lanes, may_be_last = !none_is_last && !is_only_one;
     IR_FOR(b, at, ir_idx(b, 0), count, w->lanes) {
         probabilities_keys k = {.at = at, .key = ir_let(b, "key", ir_add(b, first_key, at)), .is_last = is_only_one};
         const ir_expr *numbers = ir_ramp(b, ir_cast(b, IR_I32, k.key), ir_int(b, IR_I32, 1), w->lanes);
         k.numbers = ir_let(b, "numbers", numbers);
-        IR_GUARD(b, has_mask_mod, is_whole(w, &k)) put(w, row, &k);
-        if (has_mask_mod) {
+        IR_GUARD(b, may_be_last, is_whole(w, &k)) put(w, row, &k);
+        if (may_be_last) {
             k.is_last = true;
             IR_ELSE(b) put(w, row, &k);
         }

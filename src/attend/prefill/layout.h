@@ -169,7 +169,7 @@ static inline bool ql_has_elements(const q_lanes *c) {
 static inline bool ql_may_hide_any(const q_lanes *c) {
     return ql_has_elements(c) || mha_has_function(c->m, MHA_MASK_FUNCTION);
 }
-static inline bool ql_has_table(const q_lanes *c) { return c->m->mask_tiles != NULL; }
+static inline bool ql_has_table(const q_lanes *c) { return c->m->mask_table != NULL; }
 
 /* Scores are sums of integers: qt holds quantised rows (score_quantised.c). */
 static inline bool ql_is_quantised(const q_lanes *c) { return c->m->quantised_k.values != NULL; }

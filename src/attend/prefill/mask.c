@@ -57,7 +57,7 @@ const ir_expr *ql_begin_tiles(q_lanes *c) {
 
 /* A member of the table of what a stripe sees of the tile by mask_mod. */
 static const ir_expr *by_mask(q_lanes *c, const q_lanes_tile *t, const ir_expr *stripe, int member) {
-    return mha_mask_tile(c->m, &c->e, c->kv_head, ir_add(c->b, c->first_stripe, stripe), t->number, member);
+    return mha_mask_table_member(c->m, &c->e, c->kv_head, ir_add(c->b, c->first_stripe, stripe), t->number, member);
 }
 
 static const ir_expr *end_by_mask(q_lanes *c, const q_lanes_tile *t, int member) {

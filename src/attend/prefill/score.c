@@ -136,10 +136,13 @@ static void close_tile(q_lanes *c, const q_lanes_tile *tile, const ql_score_tile
     ir_builder *b = c->b;
     const ir_expr *hides = crosses(c, tile, t);
     const bool always = hides && ir_is_const(hides), has_mask_mod = mha_has_function(c->m, MHA_MASK_FUNCTION);
-    if (!has_mask_mod && hides)
-        IR_GUARD(b, !always, hides) hide(c, tile, t);
-    finish(c, t, true, !has_mask_mod);
-    if (!has_mask_mod) return;
+    if (!has_mask_mod) {
+        if (hides)
+            IR_GUARD(b, !always, hides) hide(c, tile, t);
+        finish(c, t, true, true);
+        return;
+    }
+    finish(c, t, true, false);
     IR_GUARD(b, !always, hides) hide_stored(c, tile, t);
     if (always) return;
     IR_ELSE(b) finish(c, t, false, true);

@@ -45,10 +45,10 @@ static const ir_expr *num_heads(const mha_context *c) {
 
 _Static_assert(MHA_TILE_MEMBERS * sizeof(int32_t) == MHA_MASK_TILE_BYTES, "who keeps a table knows its size");
 
-void mha_mask_tiles_shared(mha_context *c) {
+void mha_mask_table_shared(mha_context *c) {
     const ir_expr *const dims[] = {num_sequences(c), num_heads(c), num_stripes(c), num_tiles(c),
                                    ir_idx(c->b, MHA_TILE_MEMBERS)};
-    c->mask_tiles = ir_shared(c->b, "mask_tiles", IR_I32, 5, dims);
+    c->mask_table = ir_shared(c->b, "mask_tiles", IR_I32, 5, dims);
 }
 
 static int64_t unit_of(const mha_context *c) { return c->variant.mask_unit; }
@@ -160,7 +160,7 @@ static void build_tile(const tile_builder *t, const ir_expr *const index[4]) {
     const ir_expr *all = ir_sub(b, members[MHA_TILE_FULL_TO], members[MHA_TILE_FULL_FROM]);
     members[MHA_TILE_IS_MIXED] = ir_select(b, ir_lt(b, all, some), i32(t, 1), i32(t, 0));
     for (int i = 0; i < MHA_TILE_MEMBERS; i++)
-        ir_store(b, ir_at(b, t->c->mask_tiles, 1, 5, index[0], index[1], index[2], index[3], ir_idx(b, i)), members[i]);
+        ir_store(b, ir_at(b, t->c->mask_table, 1, 5, index[0], index[1], index[2], index[3], ir_idx(b, i)), members[i]);
 }
 
 /* ---- The phase ---- */
@@ -183,7 +183,7 @@ static mha_sequence sequence_of(const mha_context *c, const ir_expr *number) {
     return (mha_sequence){.number = number, .seq_q = c->params.size[MHA_SEQ_Q], .seq_kv = c->params.size[MHA_SEQ_KV]};
 }
 
-void mha_mask_tiles(mha_context *c) {
+void mha_mask_table(mha_context *c) {
     ir_builder *b = c->b;
     tile_builder t = {.c = c, .b = b};
     IR_PHASE(b) {
@@ -201,9 +201,9 @@ void mha_mask_tiles(mha_context *c) {
     }
 }
 
-const ir_expr *mha_mask_tile(const mha_context *c, const mha_sequence *e, const ir_expr *kv_head, const ir_expr *stripe,
-                             const ir_expr *tile, int member) {
+const ir_expr *mha_mask_table_member(const mha_context *c, const mha_sequence *e, const ir_expr *kv_head,
+                                     const ir_expr *stripe, const ir_expr *tile, int member) {
     const ir_expr *zero = ir_idx(c->b, 0);
-    return ir_load(c->b, ir_at(c->b, c->mask_tiles, 1, 5, has_sequences(c) ? e->number : zero,
+    return ir_load(c->b, ir_at(c->b, c->mask_table, 1, 5, has_sequences(c) ? e->number : zero,
                                has_heads(c) ? kv_head : zero, stripe, tile, ir_idx(c->b, member)));
 }

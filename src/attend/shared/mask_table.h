@@ -15,11 +15,11 @@
 enum { MHA_TILE_FROM, MHA_TILE_TO, MHA_TILE_FULL_FROM, MHA_TILE_FULL_TO, MHA_TILE_IS_MIXED, MHA_TILE_MEMBERS };
 
 /* Declares the table, and fills it in; of kernels with mha_tabulates_mask. */
-void mha_mask_tiles_shared(mha_context *c);
-void mha_mask_tiles(mha_context *c);
+void mha_mask_table_shared(mha_context *c);
+void mha_mask_table(mha_context *c);
 
 /* A member of a tile, as i32. */
-const ir_expr *mha_mask_tile(const mha_context *c, const mha_sequence *e, const ir_expr *kv_head, const ir_expr *stripe,
-                             const ir_expr *tile, int member);
+const ir_expr *mha_mask_table_member(const mha_context *c, const mha_sequence *e, const ir_expr *kv_head,
+                                     const ir_expr *stripe, const ir_expr *tile, int member);
 
 #endif
