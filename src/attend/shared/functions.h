@@ -33,6 +33,11 @@ static inline int mha_function_root(const mha_context *c, mha_function f) {
 }
 static inline bool mha_has_function(const mha_context *c, mha_function f) { return mha_function_root(c, f) >= 0; }
 
+/* functions_value.c: a variable at a place, NULL if it is not known there; and the value of a node, which is computed
+ * and added to the values if it is not there yet. */
+const ir_expr *mha_variable_at(const mha_place *place, ex_var var);
+const ir_expr *mha_fill_value(const mha_context *c, int node, const mha_place *place, mha_values *values);
+
 /* Computes all that the function needs of this place, and that is not there yet. */
 void mha_fill_values(const mha_context *c, mha_function f, const mha_place *place, mha_values *values);
 
@@ -49,9 +54,8 @@ int mha_needed_nodes(const mha_context *c, mha_function f, bool needed[EX_MAX_NO
 
 /* functions_distance.c: the values that depend on query and key by kv - q alone, and otherwise on what all rows of a
  * head share, are dear, and are needed with other things; returns how many. They are right at keys that are up to
- * `beyond` after the last one, too. mha_fill_value computes one, if it is not there yet. */
+ * `beyond` after the last one, too. */
 int mha_distance_values(const mha_context *c, mha_function f, int64_t beyond, int nodes[EX_MAX_NODES]);
-void mha_fill_value(const mha_context *c, int node, const mha_place *place, mha_values *values);
 
 /* The values that are elements of tensors of numbers which have one for each row and key, those of neighbouring keys
  * side by side; returns how many. Such a value of `lanes` keys, which are known to be inside, as c->elem. */

@@ -96,7 +96,7 @@ static void classify(distances *d, int root) {
     }
 }
 
-/* A product that is added to something in one step has no value of its own (product_and_sum in functions.c). */
+/* A product that is added to something in one step has no value of its own (product_and_sum in functions_value.c). */
 static bool is_kept(const distances *d, const bool needed[EX_MAX_NODES], int root, int number) {
     const ex_node *node = &d->program->nodes[number];
     if (!d->is_of_distance[number] || !d->is_dear[number]) return false;
