@@ -8,7 +8,7 @@
 #include "base/integers.h"
 #include "problem/problem.h"
 #include "schedule/choose.h"
-#include "schedule/cost.h"
+#include "schedule/space.h"
 #include "schedule/variant.h"
 
 /* Four keys at once: each is a stream of its own to the memory. Few rows then: more would need more registers, and find
@@ -304,7 +304,7 @@ void mha_choose_d_lanes(const attune_problem *p, const at_target *target, const 
                         attune_schedule *s) {
     const int64_t rows = mha_most_queries(p) * (p->num_heads / p->num_kv_heads);
     s->strategy = ATTUNE_D_LANES;
-    s->lanes = (int32_t)(target->vector_bytes / (p->softmax_precision == ATTUNE_F64 ? 8 : 4));
+    s->lanes = mha_widest_lanes(p, target);
     choose_tiles(p, target, rows, s);
     if (mha_is_from_memory(p) && !p->integer) {
         if (!at_has_few_registers(target))

@@ -7,6 +7,7 @@
 #include "problem/problem_sight.h"
 #include "schedule/choose.h"
 #include "schedule/cost_parts.h"
+#include "schedule/space.h"
 #include "schedule/variant.h"
 
 #include <math.h>
@@ -343,14 +344,6 @@ static bool begin(search *t, int32_t lanes, int32_t vectors, attune_value_by by)
     return t->cost < NO_COST;
 }
 
-/* Vectors of half the width and of a quarter leave fewer lanes empty where rows are few. Products share the lanes of
- * attention: a block keeps whole vectors. */
-static int32_t narrowest(const search *t, int32_t lanes) {
-    enum { FEW_ROWS = 64, LEAST = 4 };
-    const bool is_small = t->p->op == ATTUNE_ATTENTION && t->p->seq_q > 0 && t->rows <= FEW_ROWS;
-    return is_small && !t->p->reproducible && lanes > LEAST ? (int32_t)max_of(lanes / 4, LEAST) : lanes;
-}
-
 /* What more vectors in a stripe must promise. Where a multiply-add of 64 bytes takes the core a cycle they save loads
  * that are free, and under masks and biases the cost expects too much of them. Pairs load more, and few rows are one
  * stripe. */
@@ -403,12 +396,13 @@ static void try_lanes(search *t, int32_t lanes, best_two *best) {
 /* Of those that keep the order. False: there is none. `order` NULL: any will do, for one thread. */
 static bool cheapest(const mha_cost_context *c, const sum_order *order, attune_schedule *s) {
     static const sum_order any = {ANY_ROWS, ANY_KEYS};
-    const int32_t widest = (int32_t)(c->machine.target->vector_bytes / c->lane_bytes);
+    const int32_t widest = mha_widest_lanes(c->p, c->machine.target),
+                  least = mha_narrowest_lanes(c->p, c->machine.target);
     search t = search_of(c);
     t.order = order ? *order : any;
     if (!order) t.threads = 1;
     best_two best = {.cost = {NO_COST, NO_COST}};
-    for (int32_t lanes = widest; lanes >= narrowest(&t, widest); lanes /= 2) try_lanes(&t, lanes, &best);
+    for (int32_t lanes = widest; lanes >= least; lanes /= 2) try_lanes(&t, lanes, &best);
     const best_two first = best;
     for (int i = 0; i < 2 && first.cost[i] < NO_COST; i++) {
         t.at = first.s[i];
@@ -425,8 +419,9 @@ static bool cheapest(const mha_cost_context *c, const sum_order *order, attune_s
 static bool decides_columns(const mha_cost_context *c) {
     enum { KEYS = 8 }; /* of the schedules whose rows all do */
     const search t = search_of(c);
-    const int32_t widest = (int32_t)(c->machine.target->vector_bytes / c->lane_bytes);
-    for (int32_t lanes = widest; lanes >= narrowest(&t, widest); lanes /= 2)
+    const int32_t widest = mha_widest_lanes(c->p, c->machine.target),
+                  least = mha_narrowest_lanes(c->p, c->machine.target);
+    for (int32_t lanes = widest; lanes >= least; lanes /= 2)
         for (int32_t vectors = 1; vectors <= most_vectors(&t, lanes); vectors++) {
             const attune_schedule s = {.lanes = lanes, .score_row_vectors = vectors, .score_keys = KEYS};
             if (rows_by_columns(c, &s)) return true;

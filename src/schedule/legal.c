@@ -3,6 +3,7 @@
 #include "schedule/choose.h"
 #include "schedule/schedule.h"
 #include "schedule/schedule_fields.h"
+#include "schedule/space.h"
 #include "schedule/variant.h"
 
 #include <string.h>
@@ -23,10 +24,6 @@ typedef struct rule {
     const char *sentence;
 } rule;
 
-static int max_lanes(const attune_problem *p, const at_target *target) {
-    return target->vector_bytes / (p->softmax_precision == ATTUNE_F64 ? 8 : 4);
-}
-
 static attune_status check_rules(const attune_problem *p, const attune_schedule *s, const at_target *target,
                                  const rule *rules, size_t count, at_error *err) {
     for (size_t i = 0; i < count; i++) {
@@ -35,7 +32,7 @@ static attune_status check_rules(const attune_problem *p, const attune_schedule 
         mha_schedule_print(s, text, sizeof text);
         return at_fail(err, ATTUNE_INVALID_SCHEDULE, "%s (%s; head_dim=%lld, head_dim_v=%lld, isa %s has %d lanes)",
                        rules[i].sentence, text, (long long)p->head_dim, (long long)p->head_dim_v, target->name,
-                       max_lanes(p, target));
+                       mha_widest_lanes(p, target));
     }
     return ATTUNE_OK;
 }
@@ -45,7 +42,7 @@ static attune_status check_rules(const attune_problem *p, const attune_schedule 
 static attune_status check_lanes(const attune_problem *p, const attune_schedule *s, const at_target *target,
                                  at_error *err) {
     const rule rules[] = {
-        {s->lanes <= max_lanes(p, target) && !(s->lanes & (s->lanes - 1)),
+        {s->lanes <= mha_widest_lanes(p, target) && !(s->lanes & (s->lanes - 1)),
          "lanes must be a power of two that fits the ISA's vectors"},
     };
     return CHECK(rules);

@@ -28,3 +28,40 @@ unsigned mha_schedule_parts(const attune_schedule *s) {
     }
     return parts;
 }
+
+/* ---- Drawing ---- */
+
+static bool is_heads(mha_random_fn *between, void *random) { return between(random, 0, 99) < 50; }
+
+static int32_t pick(mha_random_fn *between, void *random, const int8_t *values, int count) {
+    return values[between(random, 0, count - 1)];
+}
+
+static int32_t draw_number(mha_random_fn *between, void *random, const mha_schedule_field *field) {
+    static const int8_t tiles[] = {1, 1, 2, 3, 4, 5, 6, 8, 16}, few[] = {1, 1, 1, 2, 2, 3, 4};
+    switch (field->draw) {
+    case MHA_DRAW_TILE: return pick(between, random, tiles, sizeof tiles);
+    case MHA_DRAW_FEW: return pick(between, random, few, sizeof few);
+    case MHA_DRAW_FACTORS: return pick(between, random, few, sizeof few) * pick(between, random, few, sizeof few);
+    case MHA_DRAW_POWER: return 1 << between(random, 0, 2);
+    default: break;
+    }
+    const bool is_few = field->draw_few && is_heads(between, random);
+    return (int32_t)between(random, 1, is_few ? field->draw_few : field->draw_most);
+}
+
+/* What it must divide, or be a multiple of, is an earlier number. */
+static int32_t fitting(const attune_schedule *s, const mha_schedule_field *field, int32_t x) {
+    if (field->multiple_of) x *= mha_schedule_value(s, field->multiple_of);
+    while (field->divides && mha_schedule_value(s, field->divides) % x) x--;
+    return x;
+}
+
+void mha_schedule_draw_numbers(unsigned part, mha_random_fn *between, void *random, attune_schedule *s) {
+    for (int i = 0; i < MHA_NUM_SCHEDULE_FIELDS; i++) {
+        const mha_schedule_field *field = &mha_schedule_fields[i];
+        if (field->part != part || !field->draw) continue;
+        if (field->is_often_0 && is_heads(between, random)) continue;
+        *mha_schedule_at(s, field->word) = fitting(s, field, draw_number(between, random, field));
+    }
+}

@@ -71,4 +71,10 @@ unsigned mha_schedule_parts(const attune_schedule *s);
 /* Whether a schedule with these parts has the field. */
 static inline bool mha_schedule_has(unsigned parts, const mha_schedule_field *field) { return field->part & parts; }
 
+/* A whole number from low to high, both included, each as likely. */
+typedef int64_t mha_random_fn(void *random, int64_t low, int64_t high);
+/* Draws the numbers of a part of a schedule: those that must divide one another do. Whether it is legal is to be
+ * checked. */
+void mha_schedule_draw_numbers(unsigned part, mha_random_fn *between, void *random, attune_schedule *schedule);
+
 #endif

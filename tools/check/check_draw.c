@@ -2,40 +2,7 @@
 #include "check/check_case.h"
 #include "schedule_fields.h"
 
-static int32_t pick(tool_random *random, const int8_t *values, int count) {
-    return values[tool_random_range(random, 0, count - 1)];
-}
-
-/* ---- Numbers, by the list of fields ---- */
-
-static int32_t draw_number(tool_random *random, const mha_schedule_field *field) {
-    static const int8_t tiles[] = {1, 1, 2, 3, 4, 5, 6, 8, 16}, few[] = {1, 1, 1, 2, 2, 3, 4};
-    switch (field->draw) {
-    case MHA_DRAW_TILE: return pick(random, tiles, sizeof tiles);
-    case MHA_DRAW_FEW: return pick(random, few, sizeof few);
-    case MHA_DRAW_FACTORS: return pick(random, few, sizeof few) * pick(random, few, sizeof few);
-    case MHA_DRAW_POWER: return 1 << tool_random_range(random, 0, 2);
-    default: break;
-    }
-    const bool is_few = field->draw_few && tool_random_chance(random, 50);
-    return (int32_t)tool_random_range(random, 1, is_few ? field->draw_few : field->draw_most);
-}
-
-/* What it must divide, or be a multiple of, is an earlier number. */
-static int32_t fitting(const attune_schedule *s, const mha_schedule_field *field, int32_t x) {
-    if (field->multiple_of) x *= mha_schedule_value(s, field->multiple_of);
-    while (field->divides && mha_schedule_value(s, field->divides) % x) x--;
-    return x;
-}
-
-static void draw_numbers(tool_random *random, unsigned part, attune_schedule *s) {
-    for (int i = 0; i < MHA_NUM_SCHEDULE_FIELDS; i++) {
-        const mha_schedule_field *field = &mha_schedule_fields[i];
-        if (field->part != part || !field->draw) continue;
-        if (field->is_often_0 && tool_random_chance(random, 50)) continue;
-        *mha_schedule_at(s, field->word) = fitting(s, field, draw_number(random, field));
-    }
-}
+static int64_t between(void *random, int64_t low, int64_t high) { return tool_random_range(random, low, high); }
 
 /* ---- Choices ---- */
 
@@ -69,8 +36,9 @@ static bool try_strategy(attune_context *context, tool_random *random, attune_st
         attune_schedule s = {.struct_size = sizeof s, .lanes = lanes};
         if (tool_random_chance(random, 30)) s.lanes = 1 << tool_random_range(random, 0, 4);
         s.strategy = strategy;
-        draw_numbers(random, strategy == ATTUNE_D_LANES ? MHA_PART_D_LANES : MHA_PART_Q_LANES, &s);
-        if (c->problem.embed_dim) draw_numbers(random, MHA_PART_PRODUCTS, &s);
+        mha_schedule_draw_numbers(strategy == ATTUNE_D_LANES ? MHA_PART_D_LANES : MHA_PART_Q_LANES, between, random,
+                                  &s);
+        if (c->problem.embed_dim) mha_schedule_draw_numbers(MHA_PART_PRODUCTS, between, random, &s);
         if (c->problem.integer == ATTUNE_INTEGER_ALL) set_integer_numbers(&s, c);
         if (attune_schedule_check(context, &c->problem, &s) != ATTUNE_OK) continue;
         draw_choices(context, random, &c->problem, &s);
