@@ -1,5 +1,6 @@
-"""A server's steps: chunks of prompts and decoding tokens of several requests in one call, on a paged cache that the call
-itself appends to. bf16, eight query heads on two KV heads, and no step that waits for a compiler. As examples/serving.c.
+"""A server's steps: chunks of prompts and decoding tokens of several requests in one call, on a paged cache to which
+the call itself appends. bf16, eight query heads on two KV heads, and no step that waits for a compiler. As
+examples/serving.c.
 
     python3 serving.py [out.f32]
 

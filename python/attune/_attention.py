@@ -7,14 +7,15 @@ from array import array
 from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 from ._context import default_context
-from ._errors import Error, InvalidArgumentError, InvalidTypeError
+from ._errors import InvalidArgumentError, InvalidTypeError
 from ._kernel import Kernel
 from ._library import check, has_plans
 from ._plan import Plan
 from ._problem import DYNAMIC, Problem
 from ._structs import Arguments
-from ._tensor import PYTHON_NAMES, dtype_name, empty, empty_output, layout, refuse_masked
-from ._values import flag, integer, kind, number, text
+from ._tensor import PYTHON_NAMES, dtype_name, empty, empty_output, refuse_masked
+from ._tensor import layout as _key_of
+from ._values import choice, flag, integer, kind, number, text
 
 LAYOUTS = ("thd", "bshd", "bhsd")
 _CAP = 512  # call sites that are remembered
@@ -29,14 +30,21 @@ _FLOATS = ("f32", "f16", "bf16", "f64", "f8")
 _STRIDED = ("q", "k", "v", "out", "attn_mask", "attn_bias")
 
 
+_DIMS = {
+    "bhsd": "[batch, heads, length, dim], or [heads, length, dim] for all",
+    "bshd": "[batch, length, heads, dim], or [length, heads, dim] for all",
+    "thd": "[tokens, heads, dim]",
+}
+
+
+def _check_rank(value: Any, name: str, layout: str) -> None:
+    if len(value.shape) not in ((3,) if layout == "thd" else (3, 4)):
+        raise InvalidArgumentError(f"{name} has the shape {list(value.shape)}; it must be {_DIMS[layout]}")
+
+
 def _shape4(value: Any, name: str) -> Tuple[int, ...]:
-    shape = tuple(value.shape)
-    if len(shape) != 4:
-        raise InvalidArgumentError(
-            f"{name} has the shape {list(shape)}; it must be [batch, heads, length, dim],"
-            " or [heads, length, dim] for all"
-        )
-    return shape
+    _check_rank(value, name, "bhsd")
+    return tuple(value.shape)
 
 
 def _python_name(value: Any) -> str:
@@ -52,10 +60,11 @@ def _float_name(value: Any, name: str) -> str:
     return dtype
 
 
-def _lift(value: Any, name: str) -> Any:
-    """A view with a batch of one."""
+def _lift(value: Any, name: str, layout: str = "bhsd") -> Any:
+    """A view as [batch, heads, length, dim], with a batch of one if there is none."""
     if name in ("q", "k", "v", "out"):
-        return value[None] if len(value.shape) == 3 else value
+        value = value[None] if len(value.shape) == 3 else value
+        return value.swapaxes(1, 2) if layout != "bhsd" and len(value.shape) == 4 else value
     return value[None] if name == "lse" and len(value.shape) == 2 else value
 
 
@@ -114,23 +123,14 @@ def _mask_dims(value: Any, name: str, sizes: Sequence[int], fields: Dict[str, An
     return tuple(dims)
 
 
-def _window(window: Any) -> Tuple[int, int]:
-    """Keys to the left and to the right, -1 for all."""
-    pair = tuple(window) if isinstance(window, (list, tuple)) else (window, window)
-    if len(pair) != 2:
-        raise InvalidArgumentError(f"window has {len(pair)} numbers; it must be (left, right)")
-    left, right = [-1 if side is None else integer(side, "window", -1, _MOST) for side in pair]
-    return left, right
-
-
 def _fields(tensors: Dict[str, Any], options: tuple, lse: bool) -> Tuple[Dict[str, Any], bool]:
     """The problem of a call, and whether a plan for all lengths can take it."""
     q, k, v = tensors["q"], tensors["k"], tensors["v"]
     batch, heads, seq_q, dim = _shape4(q, "q")
     kv_heads, seq_kv = _shape4(k, "k")[1:3]
     dim_v = _shape4(v, "v")[3]
-    is_causal, causal_align, scale, window, soft_cap = options
-    left, right = window
+    is_causal, causal_align, scale, left, right, soft_cap = options
+    starts = tensors.get("cu_seqlens_q")
     fields: Dict[str, Any] = dict(
         dtype=_float_name(q, "q"), k_dtype=_float_name(k, "k"), v_dtype=_float_name(v, "v"), num_heads=heads,
         num_kv_heads=kv_heads, head_dim=dim, head_dim_v=dim_v, is_causal=is_causal, causal_align=causal_align,
@@ -141,18 +141,21 @@ def _fields(tensors: Dict[str, Any], options: tuple, lse: bool) -> Tuple[Dict[st
     wide = {name: value for name, value in tensors.items() if name in _STRIDED and value is not None and _wide(value)}
     by_plan = has_plans and not wide
     sizes = (batch, heads, seq_q, seq_kv)
-    fields["seq_q"] = DYNAMIC if by_plan or not seq_q else seq_q
-    fields["seq_kv"] = DYNAMIC if by_plan or not seq_kv else seq_kv
+    fields["seq_q"] = DYNAMIC if by_plan or not seq_q or starts is not None else seq_q
+    fields["seq_kv"] = DYNAMIC if by_plan or not seq_kv or starts is not None else seq_kv
+    if starts is not None:
+        fields["ragged"], batch = True, len(starts) - 1
     mask, bias = tensors.get("attn_mask"), tensors.get("attn_bias")
     if not by_plan or mask is not None or bias is not None:
         fields["batch"] = batch or 1  # a batch of nothing is checked as one of 1
     if mask is not None:
         if dtype_name(mask) != "bool":
             own = _python_name(mask)
-            raise InvalidArgumentError(f"mask is {own}; it must be bool (numbers to be added are `bias`)")
-        fields["attn_mask"] = _mask_dims(mask, "mask", sizes, fields)
+            raise InvalidArgumentError(f"attn_mask is {own}; it must be bool (numbers to be added are attn_bias)")
+        fields["attn_mask"] = _mask_dims(mask, "attn_mask", sizes, fields)
     if bias is not None:
-        fields["attn_bias"], fields["bias_dtype"] = _mask_dims(bias, "bias", sizes, fields), _float_name(bias, "bias")
+        fields["attn_bias"] = _mask_dims(bias, "attn_bias", sizes, fields)
+        fields["bias_dtype"] = _float_name(bias, "attn_bias")
     for name, value in wide.items():
         strides = _strides(value)
         fields[name + "_strides"] = (0,) * (4 - len(strides)) + tuple(strides)
@@ -162,7 +165,7 @@ def _fields(tensors: Dict[str, Any], options: tuple, lse: bool) -> Tuple[Dict[st
 def _check_nothing(tensors: Dict[str, Any], fields: Dict[str, Any]) -> None:
     """Checks a call with a batch of 0, which the library does not have: there is nothing to compute."""
     Problem(**fields)
-    for name in ("k", "v", "out", "kv_lens"):
+    for name in ("k", "v", "out", "kv_lens") if "cu_seqlens_q" not in tensors else ():
         if name in tensors and len(tensors[name]):
             raise InvalidArgumentError(f"{name} has {len(tensors[name])} at dimension 0, but batch is 0")
 
@@ -172,7 +175,8 @@ def _first(
 ) -> Optional[Tuple[Union[Kernel, Plan], Arguments]]:
     """A call whose tensors are checked one by one. Gives how to repeat it; None: there was nothing to compute."""
     fields, by_plan = _fields(tensors, options, lse)
-    if not tensors["q"].shape[0]:
+    starts = tensors.get("cu_seqlens_q")
+    if not tensors["q"].shape[0] or (starts is not None and len(starts) == 1):
         return _check_nothing(tensors, fields)
     key = tuple(fields.items())
     site = _sites.get(key)
@@ -188,93 +192,131 @@ def _first(
     return site, arguments
 
 
+def _take_starts(tensors: Dict[str, Any], layout: str, cu_seqlens_q: Any, cu_seqlens_kv: Any) -> None:
+    """Adds cu_seqlens to the tensors of a call; refuses them where they mean nothing."""
+    if cu_seqlens_q is None and cu_seqlens_kv is None:
+        return
+    if layout != "thd" or cu_seqlens_q is None:
+        name = "cu_seqlens_q" if cu_seqlens_q is not None else "cu_seqlens_kv"
+        needed = "layout='thd'" if layout != "thd" else "cu_seqlens_q"
+        raise InvalidArgumentError(f"{name} is given; it needs {needed}")
+    for name in ("attn_mask", "attn_bias", "kv_lens"):
+        if tensors[name] is not None:
+            raise InvalidArgumentError(f"{name} and cu_seqlens_q are both given; {name} is for sequences of one length")
+    tensors["cu_seqlens_q"] = _numbers(cu_seqlens_q, "i", "cu_seqlens_q")
+    tensors["cu_seqlens_kv"] = tensors["cu_seqlens_q"]
+    if cu_seqlens_kv is not None:
+        tensors["cu_seqlens_kv"] = _numbers(cu_seqlens_kv, "i", "cu_seqlens_kv")
+    for name in ("cu_seqlens_q", "cu_seqlens_kv"):
+        value = tensors[name]
+        if not isinstance(value, array) and (not _is_tensor(value) or len(value.shape) != 1) or not len(value):
+            raise InvalidArgumentError(f"{name} must be one-dimensional, with one element more than sequences")
+
+
 def attention(
     q: Any,
     k: Any,
     v: Any,
     *,
-    mask: Any = None,
-    bias: Any = None,
+    layout: str = "bhsd",
+    attn_mask: Any = None,
+    attn_bias: Any = None,
     is_causal: bool = False,
     causal_align: str = "bottom_right",
-    scale: float | None = None,
-    window: int | Tuple[Optional[int], Optional[int]] | None = None,
-    soft_cap: float | None = None,
+    softmax_scale: float | None = None,
+    window_left: int = -1,
+    window_right: int = -1,
+    logits_soft_cap: float | None = None,
     sinks: Any = None,
     kv_lens: Any = None,
+    cu_seqlens_q: Any = None,
+    cu_seqlens_kv: Any = None,
     alibi_slopes: Any = None,
     out: Any = None,
-    return_lse: bool = False,
+    has_lse: bool = False,
     threads: int = 0,
 ) -> Any:
-    """softmax(scale * q k^T) v for NumPy arrays and torch CPU tensors, which are read where they lie.
+    """softmax(softmax_scale * q k^T) v for NumPy arrays and torch CPU tensors, which are read where they lie.
 
-    q is [batch, heads, length, dim], k and v are [batch, kv_heads, keys, dim]; without a batch, [heads, length, dim].
-    kv_heads divides heads. dim of v may be another. dtypes are f32, f16, bf16 and f64; k and v may also be f8 (E4M3).
-    Any strides will do, except negative ones.
+    The arguments are named as the fields and tensors of a problem (attune/problem.h). dtypes are f32, f16, bf16 and
+    f64; k and v may also be f8 (E4M3). Any strides will do, except negative ones.
 
-    mask: bool, True where a key is seen; it broadcasts to [batch, heads, length, keys].
-    bias: added to the scores; it broadcasts in the same way.
+    layout: the order of dimensions of q, k, v and out.
+        "bhsd": q is [batch, heads, length, dim], k and v are [batch, kv_heads, keys, dim]; without a batch,
+            [heads, length, dim]. kv_heads divides heads. dim of v may be another.
+        "bshd": [batch, length, heads, dim]; without a batch, [length, heads, dim].
+        "thd": [tokens, heads, dim]: one sequence, or several of different lengths, one after the other.
+    cu_seqlens_q, cu_seqlens_kv: "thd": [batch + 1]; sequence b has the tokens from cu_seqlens_q[b] to before
+        cu_seqlens_q[b + 1]. cu_seqlens_kv is that of k and v; without it the same.
+    attn_mask: bool, True where a key is seen; it broadcasts to [batch, heads, length, keys].
+    attn_bias: added to the scores; it broadcasts in the same way.
     is_causal: a query sees no key after its own position. causal_align: "bottom_right" (the last query is at the last
         key, as with a cache and in FlashAttention) or "top_left" (the first query is at the first key, as with
         is_causal of torch's scaled_dot_product_attention). With as many queries as keys the two are the same. Windows
         and ALiBi go by it, too.
-    scale: by default 1 / sqrt(dim).
-    window: (left, right), the number of keys seen before and after the position, None or -1 for all; n is (n, n).
-    soft_cap: scores become soft_cap * tanh(score / soft_cap).
+    softmax_scale: by default 1 / sqrt(dim).
+    window_left, window_right: the number of keys seen before and after the position, -1 for all.
+    logits_soft_cap: scores become logits_soft_cap * tanh(score / logits_soft_cap).
     sinks: f32 [heads], the logit of one more key, whose value is 0.
-    kv_lens: [batch], the number of valid keys of each entry. Integers other than int32 are converted.
+    kv_lens: [batch], the number of valid keys of each sequence. Integers other than int32 are converted.
     alibi_slopes: f32 [heads].
     out: an array or tensor to write to.
-    return_lse: the result is (out, lse), with lse the logarithm of the sum of exponentials, [batch, heads, length].
+    has_lse: the result is (out, lse), with lse the logarithm of the sum of exponentials, [batch, heads, length], with
+        "thd" [heads, tokens].
     threads: the most threads that may work, the caller included; 0 means all.
 
     A row that sees no key gives 0, and -infinity in lse. Returns `out`: a torch tensor if q is one, otherwise a NumPy
     array. Nothing is differentiated: torch tensors that require grad are refused unless grad mode is off.
     """
+    choice(layout, LAYOUTS, "layout")
     if is_causal is not False:
         is_causal = flag(is_causal, "is_causal")
     if causal_align not in ("top_left", "bottom_right"):
         text(causal_align, "causal_align")  # the library refuses other words
-    if scale is not None:
-        scale = number(scale, "scale")
-    window = _window(window) if window is not None else (-1, -1)
-    if soft_cap is not None:
-        soft_cap = number(soft_cap, "soft_cap")
-    return_lse = flag(return_lse, "return_lse")
-    kv_lens = _numbers(kv_lens, "i", "kv_lens")
-    sinks, alibi_slopes = _numbers(sinks, "f", "sinks"), _numbers(alibi_slopes, "f", "alibi_slopes")
-    tensors = dict(q=q, k=k, v=v, attn_mask=mask, attn_bias=bias, out=out, kv_lens=kv_lens, sinks=sinks,
-                   alibi_slopes=alibi_slopes)
+    if softmax_scale is not None:
+        softmax_scale = number(softmax_scale, "softmax_scale")
+    if window_left != -1 or window_right != -1:
+        window_left = integer(window_left, "window_left", -1, _MOST)
+        window_right = integer(window_right, "window_right", -1, _MOST)
+    if logits_soft_cap is not None:
+        logits_soft_cap = number(logits_soft_cap, "logits_soft_cap")
+    has_lse = flag(has_lse, "has_lse")
+    tensors = dict(
+        q=q, k=k, v=v, attn_mask=attn_mask, attn_bias=attn_bias, out=out, kv_lens=_numbers(kv_lens, "i", "kv_lens"),
+        sinks=_numbers(sinks, "f", "sinks"), alibi_slopes=_numbers(alibi_slopes, "f", "alibi_slopes"),
+    )
+    if layout == "thd" or cu_seqlens_q is not None or cu_seqlens_kv is not None:
+        _take_starts(tensors, layout, cu_seqlens_q, cu_seqlens_kv)
     tensors = {name: value for name, value in tensors.items() if value is not None}
-    options = (is_causal, causal_align, scale, window, soft_cap)
-    key: Optional[tuple] = tuple([(name, layout(value)) for name, value in tensors.items()]), options, return_lse
+    options = (is_causal, causal_align, softmax_scale, window_left, window_right, logits_soft_cap)
+    key: Optional[tuple] = tuple([(name, _key_of(value)) for name, value in tensors.items()]), options, has_lse, layout
     if any([known is None for _, known in key[0]]):
         key = None
     ready = _ready.get(key) if key else None
     if ready is None:
-        for name, value in (("q", q), ("k", k), ("v", v), ("mask", mask), ("bias", bias), ("out", out)):
-            if value is not None or name in ("q", "k", "v"):
+        for name, value in tensors.items():
+            if name in _STRIDED:
                 _look(value, name)
+        for name in ("q", "k", "v"):
+            if name not in tensors:
+                _look(None, name)
+            _check_rank(tensors[name], name, layout)
         _float_name(q, "q")
     lse = None
     if out is None:
         tensors["out"] = out = empty_output(q, v)
-    if return_lse:
-        lse = tensors["lse"] = empty((q,), "f64" if dtype_name(q) == "f64" else "f32", q.shape[:-1])
+    if has_lse:
+        shape = list(q.shape[:-1])
+        if layout != "bhsd":
+            shape[-2:] = shape[:-3:-1]
+        lse = tensors["lse"] = empty((q,), "f64" if dtype_name(q) == "f64" else "f32", shape)
     if ready is not None:
         site, arguments = ready
         check(site._go(site._again(arguments, tensors), threads))
     else:
-        lifted = {name: _lift(value, name) for name, value in tensors.items()}
-        try:
-            made = _first(lifted, options, return_lse, threads)
-        except Error as error:
-            if not str(error).startswith("attn_"):
-                raise
-            raise type(error)(str(error)[len("attn_"):], error.status) from None
+        made = _first({name: _lift(value, name, layout) for name, value in tensors.items()}, options, has_lse, threads)
         if key and made:
             if len(_ready) >= _CAP:
                 _ready.clear()
             _ready[key] = made
-    return (out, lse) if return_lse else out
+    return (out, lse) if has_lse else out

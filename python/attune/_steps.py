@@ -453,7 +453,7 @@ class Attention:
     # ---- The rest ----
 
     def prepare(self) -> None:
-        """Compiles the kernels for decoding and for prompts now, or takes them from the cache, so that no step waits."""
+        """Compiles the kernels for decoding and for prompts now, or takes them from the cache: no step waits then."""
         handle = self._open()
         check(lib.attune_attention_prepare(handle.pointer))
 

@@ -14,30 +14,29 @@ import pytest
 TOLERANCE = {"float64": 1e-12, "float32": 5e-6, "float16": 2e-3, "bfloat16": 2e-2}
 
 
-def reference(q, k, v, mask=None, bias=None, is_causal=False, bottom_right=True, scale=None, window=(None, None),
-              soft_cap=None, sinks=None, kv_lens=None, alibi_slopes=None):
+def reference(q, k, v, attn_mask=None, attn_bias=None, is_causal=False, bottom_right=True, softmax_scale=None,
+              window_left=-1, window_right=-1, logits_soft_cap=None, sinks=None, kv_lens=None, alibi_slopes=None):
     """out and lse in f64. A row that sees no key gives 0 and -infinity."""
     q, k, v = (np.asarray(x, np.float64) for x in (q, k, v))
     batch, heads, rows, dim = q.shape
     k, v = (np.repeat(x, heads // x.shape[1], 1) for x in (k, v))
     keys = k.shape[2]
-    scores = (scale if scale is not None else 1 / np.sqrt(dim)) * np.einsum("bhid,bhjd->bhij", q, k)
-    if soft_cap:
-        scores = soft_cap * np.tanh(scores / soft_cap)
+    scores = (softmax_scale if softmax_scale is not None else 1 / np.sqrt(dim)) * np.einsum("bhid,bhjd->bhij", q, k)
+    if logits_soft_cap:
+        scores = logits_soft_cap * np.tanh(scores / logits_soft_cap)
     lens = np.full(batch, keys) if kv_lens is None else np.asarray(kv_lens)
     position = np.arange(rows)[None, :, None] + (lens[:, None, None] - rows if bottom_right else 0)
     distance = np.arange(keys)[None, None] - position
     if alibi_slopes is not None:
         scores = scores - np.asarray(alibi_slopes)[None, :, None, None] * np.abs(distance)[:, None]
-    if bias is not None:
-        scores = scores + np.asarray(bias, np.float64)
+    if attn_bias is not None:
+        scores = scores + np.asarray(attn_bias, np.float64)
     seen = np.arange(keys)[None, None] < lens[:, None, None]
     seen = seen & (not is_causal or True) & (distance <= 0 if is_causal else True)
-    left, right = window
-    seen = seen & (True if left is None else distance >= -left) & (True if right is None else distance <= right)
+    seen = seen & (window_left < 0 or distance >= -window_left) & (window_right < 0 or distance <= window_right)
     seen = np.broadcast_to(seen[:, None], scores.shape)
-    if mask is not None:
-        seen = seen & mask
+    if attn_mask is not None:
+        seen = seen & attn_mask
     scores = np.where(seen, scores, -np.inf)
     sink = -np.inf if sinks is None else np.asarray(sinks, np.float64)[None, :, None, None]
     top = np.maximum(scores.max(-1, keepdims=True, initial=-np.inf), sink)
@@ -62,18 +61,19 @@ def close(ours, theirs, dtype="float32"):
 NUMBERS = np.random.default_rng(5)
 OPTIONS = {
     "plain": {},
-    "mask": {"mask": NUMBERS.random((2, 1, 9, 13)) < 0.6},
-    "mask of rows and keys": {"mask": NUMBERS.random((9, 13)) < 0.6},
-    "mask of keys": {"mask": NUMBERS.random((2, 1, 1, 13)) < 0.6},
-    "mask without a key": {"mask": np.zeros((9, 13), bool)},
-    "bias": {"bias": NUMBERS.standard_normal((4, 9, 13)).astype("f4")},
-    "mask and bias": {"mask": NUMBERS.random((9, 13)) < 0.6, "bias": NUMBERS.standard_normal((9, 13)).astype("f4")},
+    "mask": {"attn_mask": NUMBERS.random((2, 1, 9, 13)) < 0.6},
+    "mask of rows and keys": {"attn_mask": NUMBERS.random((9, 13)) < 0.6},
+    "mask of keys": {"attn_mask": NUMBERS.random((2, 1, 1, 13)) < 0.6},
+    "mask without a key": {"attn_mask": np.zeros((9, 13), bool)},
+    "bias": {"attn_bias": NUMBERS.standard_normal((4, 9, 13)).astype("f4")},
+    "mask and bias": {"attn_mask": NUMBERS.random((9, 13)) < 0.6,
+                      "attn_bias": NUMBERS.standard_normal((9, 13)).astype("f4")},
     "causal": {"is_causal": True},
-    "scale": {"scale": 0.3},
-    "window": {"window": (2, 1)},
-    "window of one number": {"window": 3},
-    "window to the left": {"window": (4, None), "is_causal": True},
-    "cap": {"soft_cap": 1.5},
+    "scale": {"softmax_scale": 0.3},
+    "window": {"window_left": 2, "window_right": 1},
+    "window to the right": {"window_right": 3},
+    "window to the left": {"window_left": 4, "is_causal": True},
+    "cap": {"logits_soft_cap": 1.5},
     "sinks": {"sinks": np.array([0.5, -1, 2, 0], "f4")},
     "lengths": {"kv_lens": np.array([3, 13], "i4")},
     "lengths in a list, one empty": {"kv_lens": [0, 7]},
@@ -85,12 +85,9 @@ OPTIONS = {
 def test_options(name):
     q, k, v = (x.astype("f4") for x in draw())
     options = OPTIONS[name]
-    expected = dict(options)
-    if isinstance(expected.get("window"), int):
-        expected["window"] = (expected["window"],) * 2
-    out, lse = reference(q, k, v, **expected)
+    out, lse = reference(q, k, v, **options)
     for _ in range(2):  # the second call is a known one
-        ours, ours_lse = attune.attention(q, k, v, return_lse=True, **options)
+        ours, ours_lse = attune.attention(q, k, v, has_lse=True, **options)
         close(ours, out)
         close(ours_lse, lse)
     close(attune.attention(q, k, v, **options), out)
@@ -159,16 +156,68 @@ def test_strides_are_kept(kinds):
 def test_without_a_batch():
     q, k, v = (x[0].astype("f4") for x in draw(batch=1))
     expected, expected_lse = reference(q[None], k[None], v[None])
-    out, lse = attune.attention(q, k, v, return_lse=True)
+    out, lse = attune.attention(q, k, v, has_lse=True)
     assert out.shape == (4, 9, 24) and lse.shape == (4, 9)
     close(out, expected[0])
     close(lse, expected_lse[0])
 
 
+@pytest.mark.parametrize("batch", [2, 0, None])
+def test_heads_inside(batch):
+    """layout="bshd" is the same with two dimensions exchanged."""
+    q, k, v = (x.astype("f4") for x in draw(batch=1 if batch is None else batch))
+    expected, expected_lse = attune.attention(q, k, v, is_causal=True, has_lse=True)
+    given = [np.ascontiguousarray(x.swapaxes(1, 2)) for x in (q, k, v)]
+    if batch is None:
+        given, expected, expected_lse = [x[0] for x in given], expected[0], expected_lse[0]
+    for _ in range(2):
+        out, lse = attune.attention(*given, layout="bshd", is_causal=True, has_lse=True)
+        assert out.shape == (*given[0].shape[:-1], 24) and out.flags.c_contiguous
+        close(out.swapaxes(-3, -2), expected)
+        close(lse, expected_lse)
+    wide = np.repeat(given[0], 2, -1)[..., ::2]
+    close(attune.attention(wide, *given[1:], layout="bshd", is_causal=True, out=out), out.copy())
+
+
+@pytest.mark.parametrize("step", [1, 2])
+def test_sequences_one_after_the_other(step):
+    """layout="thd", of one sequence and of several, contiguous and with wide rows."""
+    q, k, v = (np.repeat(x[0].swapaxes(0, 1).astype("f4"), step, -1)[..., ::step] for x in draw(rows=13, keys=17))
+    of = {name: x.swapaxes(0, 1)[None] for name, x in dict(q=q, k=k, v=v).items()}
+    out, lse = attune.attention(q, k, v, layout="thd", is_causal=True, has_lse=True)
+    expected, expected_lse = reference(**of, is_causal=True)
+    assert out.shape == (13, 4, 24) and lse.shape == (4, 13)
+    close(out, expected[0].swapaxes(0, 1))
+    close(lse, expected_lse[0])
+    starts, starts_kv = [0, 5, 6, 13], [0, 9, 15, 17]
+    for kind in (list, np.array, lambda x: np.array(x, "i4"), lambda x: np.array(x, "i4")):
+        out, lse = attune.attention(q, k, v, layout="thd", cu_seqlens_q=kind(starts), cu_seqlens_kv=kind(starts_kv),
+                                    window_left=4, logits_soft_cap=3.0, has_lse=True)
+        for b in range(3):
+            own, keys = slice(*starts[b : b + 2]), slice(*starts_kv[b : b + 2])
+            part = dict(q=of["q"][:, :, own], k=of["k"][:, :, keys], v=of["v"][:, :, keys])
+            expected, expected_lse = reference(**part, window_left=4, logits_soft_cap=3.0)
+            close(out[own], expected[0].swapaxes(0, 1))
+            close(lse[:, own], expected_lse[0])
+    same = attune.attention(q, k[:13], v[:13], layout="thd", cu_seqlens_q=starts)
+    close(same[:5], reference(of["q"][:, :, :5], of["k"][:, :, :5], of["v"][:, :, :5])[0][0].swapaxes(0, 1))
+    assert attune.attention(q[:0], k[:0], v[:0], layout="thd", cu_seqlens_q=[0]).shape == (0, 4, 24)
+    for sentence, change in (
+        ("cu_seqlens_kv is given; it needs cu_seqlens_q", dict(cu_seqlens_kv=starts)),
+        ("attn_mask and cu_seqlens_q are both given", dict(cu_seqlens_q=starts, attn_mask=np.ones((13, 17), bool))),
+        ("cu_seqlens_q must be one-dimensional", dict(cu_seqlens_q=[])),
+        ("cu_seqlens_q must be one-dimensional", dict(cu_seqlens_q=np.array([starts]))),
+        ("cu_seqlens_q", dict(cu_seqlens_q=[0, 5, 6, 14], cu_seqlens_kv=starts_kv)),
+        ("cu_seqlens_kv", dict(cu_seqlens_q=starts, cu_seqlens_kv=[0, 9])),
+    ):
+        with pytest.raises(attune.InvalidArgumentError, match=sentence):
+            attune.attention(q, k, v, layout="thd", **change)
+
+
 def test_no_rows_and_no_keys():
     q, k, v = (x.astype("f4") for x in draw())
     assert attune.attention(q[:, :, :0], k, v).shape == (2, 4, 0, 24)
-    out, lse = attune.attention(q, k[:, :, :0], v[:, :, :0], return_lse=True)
+    out, lse = attune.attention(q, k[:, :, :0], v[:, :, :0], has_lse=True)
     assert not out.any() and np.isneginf(lse).all()
 
 
@@ -176,9 +225,9 @@ def test_lengths_that_vary():
     for rows, keys in [(20, 20), (1, 21), (1, 22), (5, 27), (20, 20), (20, 20), (20, 20), (20, 20)]:
         q, k, v = (x.astype("f4") for x in draw(rows=rows, keys=keys, batch=1 + keys % 3))
         mask = np.tri(rows, keys, keys - rows, dtype=bool)
-        close(attune.attention(q, k, v, mask=mask), reference(q, k, v, mask=mask)[0])
+        close(attune.attention(q, k, v, attn_mask=mask), reference(q, k, v, attn_mask=mask)[0])
         out = attune.attention(q, k, v, is_causal=True)
-        close(out, reference(q, k, v, mask=mask)[0])
+        close(out, reference(q, k, v, attn_mask=mask)[0])
 
 
 @pytest.mark.skipif(not attune._library.has_plans, reason="the library has no plans")
@@ -187,7 +236,7 @@ def test_the_layers_of_a_model_bring_no_kernel_for_their_lengths():
     known = set(attune._attention._sites)
     for kernels, calls in (0, 63), (1, 1):
         for _ in range(calls):
-            attune.attention(q, k, v, soft_cap=7.0)
+            attune.attention(q, k, v, logits_soft_cap=7.0)
         plan, = (site for key, site in attune._attention._sites.items() if key not in known)
         assert plan.info["specialised_kernels"] == kernels
 
@@ -198,7 +247,7 @@ def test_a_plan_takes_the_scale_of_each_call():
     plan = attune.Plan("num_heads=4,num_kv_heads=2,seq_q=dynamic,seq_kv=dynamic,head_dim=32,softmax_scale=dynamic")
     for scale in (0.1, 0.4, None):
         out = plan(q=q, k=k, v=v, sizes={"batch": 2}, softmax_scale=scale)
-        close(out, reference(q, k, v, scale=scale)[0])
+        close(out, reference(q, k, v, softmax_scale=scale)[0])
 
 
 @pytest.mark.parametrize("change, sentence", [
@@ -210,12 +259,12 @@ def test_a_plan_takes_the_scale_of_each_call():
     (dict(q=np.zeros((2, 4, 9, 32), "i4")), "q is int32"),
     (dict(q=np.zeros((2, 4, 9, 32), "c8")), "q is complex64"),
     (dict(q=np.zeros((2, 4, 9, 32), ">f4")), "byte order|>f4"),
-    (dict(mask=np.zeros((9, 13), "f4")), "it must be bool"),
-    (dict(mask=np.zeros((9, 12), bool)), "seq_kv is 13"),
+    (dict(attn_mask=np.zeros((9, 13), "f4")), "it must be bool"),
+    (dict(attn_mask=np.zeros((9, 12), bool)), "seq_kv is 13"),
     (dict(kv_lens=[1, 2, 3]), "kv_lens"),
     (dict(out=np.zeros((2, 4, 9, 23), "f4")), "23"),
     (dict(out=np.zeros((2, 4, 9, 24), "f8")), "out"),
-    (dict(soft_cap=-1.0), "soft_cap"),
+    (dict(logits_soft_cap=-1.0), "soft_cap"),
     (dict(causal_align="left"), "left"),
     (dict(q=np.zeros((2, 4, 9, 32), "f4")[:, :, ::-1]), "stride -32"),
 ])
@@ -330,11 +379,14 @@ def test_pickled_problems_compile_elsewhere():
     assert pickle.loads(pickle.dumps([problem] * 2)) == [problem] * 2
 
 
+def blocks_of(page):
+    text = (pathlib.Path(__file__).parents[3] / "docs" / page).read_text("utf-8")
+    return re.findall(r"```python\n(.*?)```", text, re.S)
+
+
 def test_the_snippets_of_the_manual():
     """Pasted one after the other, they run."""
-    page = pathlib.Path(__file__).parents[3] / "docs" / "python.md"
-    names = {}
-    blocks = re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), re.S)
+    blocks, names = blocks_of("python.md"), {}
     start = attune.__doc__.partition("Tensors are")[0]
     for block in [*blocks, textwrap.dedent("\n".join(re.findall(r"^    .*", start, re.M)))]:
         exec(block, names)

@@ -149,17 +149,17 @@ def test_masks_of_fewer_dims(make, text):
         close(call(attn_mask=mask, q=q, k=k, v=v), attend(q, k, v, mask))
         bias = mask.astype("f4")
         close(biased(attn_bias=bias, q=q, k=k, v=v), attend(q, k, v, bias=bias))
-        close(attune.attention(q, k, v, mask=mask), attend(q, k, v, mask))
-        close(attune.attention(q, k, v, bias=bias), attend(q, k, v, bias=bias))
+        close(attune.attention(q, k, v, attn_mask=mask), attend(q, k, v, mask))
+        close(attune.attention(q, k, v, attn_bias=bias), attend(q, k, v, bias=bias))
 
 
 def test_masks_of_attention_may_lack_keys():
     q, k, v = draw(2, 4, 3, 16), draw(2, 4, 5, 16), draw(2, 4, 5, 16)
     for shape in (3, 1), (1,), (), (2, 4, 1, 1), (4, 3, 1):
         mask = NUMBERS.random(shape) < 0.7
-        close(attune.attention(q, k, v, mask=np.array(mask)), attend(q, k, v, mask))
+        close(attune.attention(q, k, v, attn_mask=np.array(mask)), attend(q, k, v, mask))
         bias = draw(*shape)
-        close(attune.attention(q, k, v, bias=np.array(bias, "f4")), attend(q, k, v, bias=bias))
+        close(attune.attention(q, k, v, attn_bias=np.array(bias, "f4")), attend(q, k, v, bias=bias))
 
 
 def test_masks_of_torch():
@@ -173,9 +173,9 @@ def test_masks_of_torch():
 
 def test_a_mask_that_does_not_broadcast():
     q, k = draw(2, 4, 3, 16), draw(2, 4, 5, 16)
-    per_keys = r"mask has the shape \[2, 5\], but seq_q is 3; for each sequence's keys give mask\[:, None, None, :\]"
+    per_keys = r"attn_mask has the shape \[2, 5\], but seq_q is 3; for .* keys give attn_mask\[:, None, None"
     with pytest.raises(attune.InvalidArgumentError, match=per_keys):
-        attune.attention(q, k, k, mask=np.ones((2, 5), bool))
+        attune.attention(q, k, k, attn_mask=np.ones((2, 5), bool))
     call = attune.compile("batch=2,seq_q=3,seq_kv=5,num_heads=4,head_dim=16,attn_mask=bhqk")
     with pytest.raises(attune.InvalidArgumentError, match="attn_mask has 2 at dimension 2, but seq_q is 3"):
         call(q=q, k=k, v=k, attn_mask=np.ones((2, 5), bool))
@@ -219,10 +219,10 @@ def test_sizes_of_0(batch, rows, keys, step):
     k = draw(batch, 2, keys, 32)[..., ::step]
     shapes = [None, (rows, keys), (keys,), (batch, 1, 1, keys), (batch, 4, rows, keys), (4, 1, keys), (1,)]
     for shape in shapes:
-        for name, dtype in (("mask", "?"), ("bias", "f4")):
+        for name, dtype in (("attn_mask", "?"), ("attn_bias", "f4")):
             given = {} if shape is None else {name: np.ones(shape, dtype)}
             for _ in range(2):  # the second call is a known one
-                out, lse = attune.attention(q, k, k, return_lse=True, **given)
+                out, lse = attune.attention(q, k, k, has_lse=True, **given)
                 assert out.shape == q.shape and lse.shape == q.shape[:-1]
                 assert not out.any() and (lse == -np.inf).all()
 
@@ -230,16 +230,16 @@ def test_sizes_of_0(batch, rows, keys, step):
 def test_sizes_of_0_of_torch():
     torch = pytest.importorskip("torch")
     out = attune.attention(torch.ones(2, 4, 3, 16), torch.ones(2, 4, 0, 16), torch.ones(2, 4, 0, 16),
-                           mask=torch.ones(3, 0, dtype=torch.bool))
+                           attn_mask=torch.ones(3, 0, dtype=torch.bool))
     assert out.shape == (2, 4, 3, 16) and not out.any()
 
 
 def test_wrong_sizes_beside_0():
     q, none = draw(2, 4, 3, 16), draw(2, 4, 0, 16)
-    with pytest.raises(attune.InvalidArgumentError, match=r"mask has the shape \[3, 2\], but seq_kv is 0"):
-        attune.attention(q, none, none, mask=np.ones((3, 2), bool))
-    with pytest.raises(attune.InvalidArgumentError, match=r"bias has the shape \[3, 0\], but seq_kv is 3"):
-        attune.attention(q, q, q, bias=np.ones((3, 0), "f4"))
+    with pytest.raises(attune.InvalidArgumentError, match=r"attn_mask has the shape \[3, 2\], but seq_kv is 0"):
+        attune.attention(q, none, none, attn_mask=np.ones((3, 2), bool))
+    with pytest.raises(attune.InvalidArgumentError, match=r"attn_bias has the shape \[3, 0\], but seq_kv is 3"):
+        attune.attention(q, q, q, attn_bias=np.ones((3, 0), "f4"))
     with pytest.raises(attune.InvalidArgumentError, match="k has 2 at dimension 0, but batch is 0"):
         attune.attention(q[:0], q, q)
     with pytest.raises(attune.InvalidProblemError, match="num_kv_heads"):

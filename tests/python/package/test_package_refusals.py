@@ -108,45 +108,47 @@ def draw():
 
 
 @pytest.mark.parametrize("sentence, change", [
-    ("mask is a bool", dict(mask=True)),
-    ("bias is a float", dict(bias=1.0)),
+    ("attn_mask is a bool", dict(attn_mask=True)),
+    ("attn_bias is a float", dict(attn_bias=1.0)),
     ("out is a list", dict(out=[1.0])),
-    ("window is 1.5", dict(window=1.5)),
-    ("window is True", dict(window=True)),
-    ("window is 'ab'", dict(window="ab")),
+    ("window_left is 1.5", dict(window_left=1.5)),
+    ("window_left is True", dict(window_left=True)),
+    ("window_right is a tuple", dict(window_right=(1, 2))),
     ("kv_lens is 3.7", dict(kv_lens=[3.7, 4])),
     ("kv_lens is an int", dict(kv_lens=3)),
     ("sinks is 'x'", dict(sinks=["x"] * 4)),
-    ("scale is 'x'", dict(scale="x")),
-    ("soft_cap is 'x'", dict(soft_cap="x")),
+    ("softmax_scale is 'x'", dict(softmax_scale="x")),
+    ("logits_soft_cap is 'x'", dict(logits_soft_cap="x")),
     ("threads is 1.5", dict(threads=1.5)),
     ("is_causal is 'no'; it must be True or False", dict(is_causal="no")),
     ("is_causal is an ndarray", dict(is_causal=np.ones(2, bool))),
     ("causal_align is a list", dict(causal_align=["top_left"])),
-    ("return_lse is 'no'", dict(return_lse="no")),
+    ("has_lse is 'no'", dict(has_lse="no")),
     ("q is a masked array", dict(q=np.ma.array(np.ones((2, 4, 9, 32), "f4")))),
-    ("mask is a masked array", dict(mask=np.ma.array(np.ones((9, 9), bool)))),
+    ("attn_mask is a masked array", dict(attn_mask=np.ma.array(np.ones((9, 9), bool)))),
     ("kv_lens is a masked array", dict(kv_lens=np.ma.array([3, 4]))),
 ])
 def test_wrong_types_of_attention(sentence, change):
-    attune.attention(**draw(), window=1, return_lse=True)  # True == 1, and must not be taken for it
+    attune.attention(**draw(), window_left=1, has_lse=True)  # True == 1, and must not be taken for it
     refused(sentence, attune.attention, kind=TypeError, **{**draw(), **change})
 
 
 @pytest.mark.parametrize("sentence, change", [
-    ("window has 3 numbers", dict(window=(1, 2, 3))),
-    ("window is -2; it must be from -1", dict(window=(-2, 0))),
+    ("window_left is -2; it must be from -1", dict(window_left=-2)),
+    ("layout is 'hsd'; it must be 'thd', 'bshd' or 'bhsd'", dict(layout="hsd")),
+    (r"q has the shape \[2, 4, 9, 32\]; it must be \[tokens, heads, dim\]", dict(layout="thd")),
+    ("cu_seqlens_q is given; it needs layout='thd'", dict(cu_seqlens_q=[0, 9])),
     ("kv_lens is 4294967297", dict(kv_lens=[3, 2**32 + 1])),
     ("kv_lens is 4294967297", dict(kv_lens=np.array([3, 2**32 + 1]))),
     ("kv_lens is -1", dict(kv_lens=np.array([3, -1]))),
     ("kv_lens is float64; it must be int32", dict(kv_lens=np.array([3.0, 4.0]))),
-    ("scale is nan", dict(scale=float("nan"))),
+    ("softmax_scale is nan", dict(softmax_scale=float("nan"))),
     ("sinks is float64; it must be float32", dict(sinks=np.zeros(4))),
     ("out is float64; it must be float32", dict(out=np.zeros((2, 4, 9, 32)))),
     ("q is int64; it must be of floats", dict(q=np.zeros((2, 4, 9, 32), "i8"))),
-    ("bias is bool; it must be of floats", dict(bias=np.zeros((9, 9), bool))),
-    ("^mask is uint8; it must be bool", dict(mask=np.zeros((9, 9), "u1"))),
-    ("^mask has 5 dimensions; it may have at most 4", dict(mask=np.zeros((1, 1, 1, 9, 9), bool))),
+    ("attn_bias is bool; it must be of floats", dict(attn_bias=np.zeros((9, 9), bool))),
+    ("^attn_mask is uint8; it must be bool", dict(attn_mask=np.zeros((9, 9), "u1"))),
+    ("^attn_mask has 5 dimensions; it may have at most 4", dict(attn_mask=np.zeros((1, 1, 1, 9, 9), bool))),
 ])
 def test_wrong_values_of_attention(sentence, change):
     refused(sentence, attune.attention, kind=ValueError, **{**draw(), **change})
@@ -157,7 +159,7 @@ def test_lengths_of_any_integer_type():
     for kind in ("i8", "u8", "u1", "i4", ">i8"):
         assert (attune.attention(**draw(), kv_lens=np.array([3, 4], kind)) == wanted).all()
     assert (attune.attention(**draw(), is_causal=np.bool_(True)) == attune.attention(**draw(), is_causal=True)).all()
-    assert (attune.attention(**draw(), window=-1) == attune.attention(**draw())).all()
+    assert (attune.attention(**draw(), window_left=-1) == attune.attention(**draw())).all()
 
 
 def test_tensors_of_a_kernel():

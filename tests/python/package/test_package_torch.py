@@ -41,9 +41,9 @@ def test_masks_of_torch():
     q, k, v = draw()
     mask = torch.rand(2, 1, 9, 13) < 0.7
     mask[..., 0] = True
-    close(attune.attention(q, k, v, mask=mask), sdpa(q, k, v, attn_mask=mask))
+    close(attune.attention(q, k, v, attn_mask=mask), sdpa(q, k, v, attn_mask=mask))
     bias = torch.randn(9, 13)
-    close(attune.attention(q, k, v, bias=bias), sdpa(q, k, v, attn_mask=bias))
+    close(attune.attention(q, k, v, attn_bias=bias), sdpa(q, k, v, attn_mask=bias))
 
 
 def test_gradients_are_refused_not_lost():

@@ -1,4 +1,7 @@
-"""FlashAttention's functions by attune, compared with plain torch in f64 by what FlashAttention's documentation says."""
+"""FlashAttention's functions by attune, compared with plain torch in f64 as FlashAttention's documentation has it."""
+
+import pathlib
+import re
 
 import pytest
 
@@ -207,7 +210,7 @@ def test_with_kvcache(kind, options, new, seq):
 @pytest.mark.sample(18)
 @pytest.mark.parametrize("kind", CACHES)
 @pytest.mark.parametrize("interleaved", [True, False])
-@pytest.mark.parametrize("options", [{}, dict(causal=True), dict(window_size=(5, 2))], ids=["plain", "causal", "window"])
+@pytest.mark.parametrize("options", [{}, dict(causal=True), dict(window_size=(5, 2))], ids=["plain", "causal", "near"])
 @pytest.mark.parametrize("new, seq", [(1, 1), (4, 4), (5, 2)], ids=["decode", "chunk", "other"])
 def test_rotary(kind, interleaved, options, new, seq):
     lens = [7, 19, 0]
@@ -285,3 +288,12 @@ def test_steps_and_pages_of_torch_tensors():
     assert torch.equal(cache.batch(["b"])["block_table"][:, :2], cache.batch(["a"])["block_table"][:, :2])
     with pytest.raises(attune.InvalidArgumentError, match="requires grad"):
         attention.run(q.clone().requires_grad_(), k, v, **cache.batch(["a"]), cu_seqlens_q=[0, 9])
+
+
+def test_the_snippets_of_the_manual():
+    page, names = pathlib.Path(__file__).parents[3] / "docs" / "pytorch.md", {}
+    block, = re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), re.S)
+    exec(block, names)
+    assert names["out"].shape == (2, 100, 8, 64) and names["ragged"].shape == (100, 8, 64)
+    assert names["token"].shape == (2, 1, 8, 64)
+    close(names["out"][1], reference(names["q"][1], names["k"][1], names["v"][1], causal=True)[0], torch.bfloat16)
