@@ -142,12 +142,6 @@ static const ir_expr *exponentials(const d_lanes *d, const dl_tile *tile, const 
     return ir_let(b, "tile_sum", ir_add(b, ir_div(b, total, mha_number(c, dl_largest_quantised(d), 1)), zero));
 }
 
-/* A scale of V's head is no part of the quantised probabilities. */
-static const ir_expr *unit_of_head(const d_lanes *d) {
-    const ir_expr *scale = dl_v_scales(d, NULL, 1);
-    return ir_div(d->b, scale ? scale : mha_number(d->c, 1, 1), mha_number(d->c, dl_largest_quantised(d), 1));
-}
-
 static void join_sum(const d_lanes *d, const ir_expr *r, const ir_expr *max, const ir_expr *sum) {
     ir_builder *b = d->b;
     const ir_access *row_max = ir_at(b, d->row_max, 1, 1, r), *row_sum = ir_at(b, d->row_sum, 1, 1, r);
@@ -168,8 +162,14 @@ void dl_quantised_softmax(d_lanes *d, const dl_tile *tile) {
         const ir_expr *empty = ir_let(b, "empty", ir_eq(b, largest, mha_number(c, -INFINITY, 1)));
         const ir_expr *base = ir_let(b, "base", ir_select(b, empty, zero, largest));
         join_sum(d, r, largest, exponentials(d, tile, r, base));
-        const ir_expr *unit =
-            d->v_scales ? quantise_probabilities(d, tile, r) : ir_select(b, empty, zero, unit_of_head(d));
+        const ir_expr *unit = NULL;
+        if (d->v_scales) {
+            unit = quantise_probabilities(d, tile, r);
+        } else { /* a scale of V's head is no part of the quantised probabilities */
+            const ir_expr *scale = dl_v_scales(d, NULL, 1);
+            unit = ir_div(b, scale ? scale : mha_number(c, 1, 1), mha_number(c, dl_largest_quantised(d), 1));
+            unit = ir_select(b, empty, zero, unit);
+        }
         ir_store(b, ir_at(b, d->p_units, 1, 1, r), unit);
         /* A last key that is alone is multiplied with its three neighbours and zeros. */
         for (int64_t plane = 0; plane < d->planes; plane++)

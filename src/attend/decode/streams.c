@@ -167,34 +167,29 @@ static bool streams_are_pages(const d_lanes *d, const visit *v) {
            v->count * page_size <= kv_tile;
 }
 
-/* The page of a key of the sequence; of its last one, if it has no such key. */
-static mha_kv_row page_after(const d_lanes *d, const ir_expr *key) {
-    ir_builder *b = d->b;
-    const ir_expr *last = ir_plus(b, d->sequence.seq_kv, -1);
-    key = dl_first(d, "next", ir_min(b, key, last), ir_idx(b, 1), d->sequence.seq_kv);
-    return mha_kv_row_at(d->c, &d->sequence, d->kv_head, key);
-}
-
-/* Whether kv_prefetch is a page of K or V, or more. */
-static bool asks_for_pages(const d_lanes *d) {
-    const mha_context *c = d->c;
-    return (c->k && leaves_page(d, keys_ahead(d, c->k))) || (c->v && leaves_page(d, keys_ahead(d, c->v)));
-}
-
 /* Whole pages, one for each stream at once; then the rest, page by page. */
 static void pages_side_by_side(d_lanes *d, const visit *v) {
     ir_builder *b = d->b;
     const dl_tile *tile = v->tile;
     const int64_t page_size = d->c->p->page_size, turn = v->count * page_size;
     const ir_expr *turns = dl_part(d, "turns", ir_div(b, tile->keys, ir_idx(b, turn)), 1, tile->keys);
-    dl_streams streams = {.count = v->count, .keys = ir_idx(b, page_size), .have_next = asks_for_pages(d)};
+    const mha_context *c = d->c;
+    /* Whether kv_prefetch is a page of K or V, or more. */
+    const bool have_next =
+        (c->k && leaves_page(d, keys_ahead(d, c->k))) || (c->v && leaves_page(d, keys_ahead(d, c->v)));
+    dl_streams streams = {.count = v->count, .keys = ir_idx(b, page_size), .have_next = have_next};
     IR_LOOP(b, at, ir_for_begin(b, "pages", ir_idx(b, 0), turns, 1, false)) {
         const ir_expr *from = ir_times(b, at, turn);
         for (int s = 0; s < v->count; s++) {
             const ir_expr *first = ir_plus(b, from, s * page_size);
             streams.first[s] = dl_first(d, "in_tile", first, streams.keys, tile->keys);
             streams.at[s] = place(d, tile, streams.first[s], streams.keys);
-            if (streams.have_next) streams.next[s] = page_after(d, ir_plus(b, ir_add(b, tile->first, first), turn));
+            if (!have_next) continue;
+            /* The page of a key of the sequence; of its last one, if it has no such key. */
+            const ir_expr *key = ir_plus(b, ir_add(b, tile->first, first), turn);
+            key = ir_min(b, key, ir_plus(b, d->sequence.seq_kv, -1));
+            key = dl_first(d, "next", key, ir_idx(b, 1), d->sequence.seq_kv);
+            streams.next[s] = mha_kv_row_at(c, &d->sequence, d->kv_head, key);
         }
         v->build(d, &streams, v->user);
     }

@@ -10,7 +10,7 @@
 #include "attend/decode/layout.h"
 #include "nest/columns.h"
 
-/* ---- harmful values ---- */
+/* ---- Values that are not finite ---- */
 
 /* Sums that are NaN once 0 * V is; several, so that none waits for itself. */
 enum { NUM_SUMS = 4 };
@@ -44,23 +44,21 @@ static void add_zeros(d_lanes *d, const mha_kv_row *key, const ir_access *sum, c
     ir_store(b, sum, mha_accumulate(d->c, dl_kind(d), v, zero, old));
 }
 
-static void add_zeros_of_key(d_lanes *d, const mha_kv_row *key, const ir_access *const *sums) {
-    ir_builder *b = d->b;
-    const int64_t dim = d->c->p->head_dim_v, step = (int64_t)NUM_SUMS * d->width;
-    int64_t done = dim / step * step;
-    if (done) {
-        IR_FOR(b, at, ir_idx(b, 0), ir_idx(b, done), step) {
-            for (int i = 0; i < NUM_SUMS; i++)
-                add_zeros(d, key, sums[i], ir_plus(b, at, (int64_t)i * d->width), d->width);
-        }
-    }
-    for (int i = 0; done < dim; done += d->width) add_zeros(d, key, sums[i++], ir_idx(b, done), dim - done);
-}
-
+/* 0 * V of the keys of a stream, all columns. */
 static void add_zeros_of_keys(d_lanes *d, const dl_streams *streams, const void *user) {
-    IR_FOR(d->b, i, ir_idx(d->b, 0), streams->keys, 1) {
+    ir_builder *b = d->b;
+    const ir_access *const *sums = user;
+    const int64_t dim = d->c->p->head_dim_v, step = (int64_t)NUM_SUMS * d->width, whole = dim / step * step;
+    IR_FOR(b, i, ir_idx(b, 0), streams->keys, 1) {
         const mha_kv_row key = dl_key_at(d, streams, 0, i);
-        add_zeros_of_key(d, &key, user);
+        if (whole) {
+            IR_FOR(b, at, ir_idx(b, 0), ir_idx(b, whole), step) {
+                for (int n = 0; n < NUM_SUMS; n++)
+                    add_zeros(d, &key, sums[n], ir_plus(b, at, (int64_t)n * d->width), d->width);
+            }
+        }
+        for (int64_t done = whole; done < dim; done += d->width)
+            add_zeros(d, &key, sums[(done - whole) / d->width], ir_idx(b, done), dim - done);
     }
 }
 

@@ -53,14 +53,6 @@ static const ir_access *sum_at(const d_lanes *d, const held_tile *t, int64_t r, 
     return ir_at(d->b, o, d->lanes, 2, ir_plus(d->b, t->first_row, r), column);
 }
 
-/* The key of the next page may be any key of the tile: the last one, where this page is the last. */
-static mha_kv_row next_page(const d_lanes *d, const dl_tile *tile, const dl_streams *streams) {
-    ir_builder *b = d->b;
-    const ir_expr *end = ir_add(b, streams->first[0], streams->keys);
-    const ir_expr *next = ir_add(b, tile->first, ir_min(b, end, ir_plus(b, tile->keys, -1)));
-    return mha_kv_row_at(d->c, &d->sequence, d->kv_head, dl_first(d, "next", next, ir_idx(b, 1), d->sequence.seq_kv));
-}
-
 /* A key: number i of a stream. */
 typedef struct held_key {
     int64_t stream;
@@ -164,7 +156,14 @@ static void add_strip(d_lanes *d, const held_tile *t, const ir_expr *column, int
 static void add_keys(d_lanes *d, const dl_streams *streams, const void *user) {
     ir_builder *b = d->b;
     held_tile t = {.streams = streams, .block = max_of(keys_of_block(d) / streams->count, 1)};
-    if (streams->count == 1 && d->c->p->page_size == t.block) t.next = next_page(d, user, streams);
+    if (streams->count == 1 && d->c->p->page_size == t.block) {
+        /* It may be any key of the tile: the last one, where this page is the last. */
+        const dl_tile *tile = user;
+        const ir_expr *end = ir_add(b, streams->first[0], streams->keys);
+        const ir_expr *next = ir_add(b, tile->first, ir_min(b, end, ir_plus(b, tile->keys, -1)));
+        next = dl_first(d, "next", next, ir_idx(b, 1), d->sequence.seq_kv);
+        t.next = mha_kv_row_at(d->c, &d->sequence, d->kv_head, next);
+    }
     IR_FOR(b, key, ir_idx(b, 0), streams->keys, t.block) {
         t.from = key;
         t.to = ir_min(b, ir_plus(b, key, t.block), streams->keys);

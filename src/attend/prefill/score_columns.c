@@ -123,16 +123,13 @@ static key_pair pair_at(q_lanes *c, const q_lanes_tile *tile, const ir_expr *fir
     return pair;
 }
 
-/* Rows whose sums with two keys, and operands, are in registers. */
-static int64_t rows_together(const q_lanes *c) {
-    enum { FEW_ROWS = 4 };
-    return at_has_few_registers(c->m->target) ? min_of(c->m->lanes, FEW_ROWS) : c->m->lanes;
-}
-
 /* Their products with the `count` rows of the vector, from row `from` on. */
 static void multiply_pair(q_lanes *c, const key_pair *pair, const column_rows *rows, int64_t vector, int64_t from,
                           int64_t count) {
-    const int64_t together = rows_together(c), first = from / together, last = (count - 1) / together;
+    enum { FEW_ROWS = 4 };
+    /* Rows whose sums with two keys, and operands, are in registers. */
+    const int64_t together = at_has_few_registers(c->m->target) ? min_of(c->m->lanes, FEW_ROWS) : c->m->lanes;
+    const int64_t first = from / together, last = (count - 1) / together;
     const ir_expr *dots[TOGETHER][IR_MAX_LANES], *parts[IR_MAX_LANES];
     for (int64_t i = first; i <= last; i++) {
         const int64_t begin = max_of(from, i * together), end = min_of(count, (i + 1) * together);
