@@ -64,6 +64,8 @@ CODEGEN_SRC := $(filter-out src/codegen/no_destructors.c src/codegen/no_compress
 	$(call c_in,src/codegen))
 # Only in the plug-in, and only where LLVM is its own: linked into a program it would be the program's.
 PLUGIN_ONLY_SRC = $(if $(OWN_LLVM),$(addprefix src/codegen/,no_destructors.c no_compression.c older_glibc.c))
+# What tests kernels: a command of its own, which is not installed.
+LAB_SRC := $(call c_in,lab)
 TOOL_SRC := $(filter-out tools/fetch/%,$(wildcard tools/*.c) $(call c_in,tools/*))
 COMMON_SRC := $(call c_in,adapters/common)
 TORCH_SRC := $(call c_in,adapters/torch)
@@ -90,12 +92,13 @@ flags = $(addprefix $(BUILD)/gen/flags/,$(1))
 # ---- Products ----
 
 .DELETE_ON_ERROR:
-.PHONY: all lib codegen adapters tool fetch tier0 deps run minilm clean completions help FORCE
-all: lib codegen adapters tool fetch tier0 ## build the library, the code generator and the command into build/
+.PHONY: all lib codegen adapters tool lab fetch tier0 deps run minilm clean completions help FORCE
+all: lib codegen adapters tool lab fetch tier0 ## build the library, the code generator and the commands into build/
 lib: $(BUILD)/libattune.a $(BUILD)/libattune.so
 codegen: $(BUILD)/libattune-codegen.so $(BUILD)/attune-codegen-worker
 adapters: $(call adapters_in,$(BUILD)) ## build the adapters of engines, without them
 tool: $(BUILD)/attune
+lab: $(BUILD)/attune-lab
 fetch: $(BUILD)/attune-fetch
 
 # ---- Doing things ----

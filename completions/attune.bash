@@ -6,8 +6,6 @@ _attune_options() {
         run) echo '--check --engine=jit|vm|interp --expect=FILE --json --k=FILE --layout=out_in|in_out --lse=FILE -o=FILE --output=FILE --q=FILE --schedule=SCHEDULE --sizes=SIZES --tensor=NAMED --threads=TEXT --v=FILE --write=NAMED --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
         mha) echo '--check --engine=jit|vm|interp --expect=FILE --ignore=TEXT --json --layout=out_in|in_out --lse=FILE --name=TEXT -o=FILE --output=FILE --packed=FILE --prefix=TEXT --save-packed=FILE --schedule=SCHEDULE --sizes=SIZES --tensor=NAMED --threads=TEXT --weights=FILE --write=NAMED --x=FILE --x-kv=FILE --x-v=FILE --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
         compile) echo '--dump-passes --emit=STAGE --json -o=FILE --output=FILE --schedule=SCHEDULE --target=ISA --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
-        check) echo '--accuracy --engine=jit|vm --first=TEXT --ftz --functions --inputs=INPUTS --json --max-flops=TEXT --random=TEXT --schedule=SCHEDULE --seed=TEXT --sizes=SIZES --threads=TEXT --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
-        conform) echo '--engine=jit|interp|both --json -v --verbose --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
         bench) echo '--engine=jit|vm|interp --json -o=FILE --output=FILE --report=FILE --samples=TEXT --schedule=SCHEDULE --sizes=SIZES --threads=TEXT --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
         explain) echo '--dry-run --json --schedule=SCHEDULE --sizes=SIZES --target=ISA --threads=TEXT --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
         tune) echo '--arg=TEXT --budget=TEXT --export=FILE --import=FILE --ir=FILE --json --sizes=SIZES --threads=TEXT --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
@@ -49,13 +47,12 @@ _attune_values() {
     esac
 }
 
-_attune_commands='run mha compile check conform bench explain tune sweep warm cache bundle info ir help'
+_attune_commands='run mha compile bench explain tune sweep warm cache bundle info ir help'
 _attune_fields='op batch embed_dim kv_embed_dim v_embed_dim out_dim cross num_heads num_kv_heads seq_q seq_kv head_dim head_dim_v dtype k_dtype v_dtype kv_dtype k_scales v_scales kv_scales k_group v_group kv_group k_layout v_layout kv_layout integer q_planes w_dtype w_group x_planes bias_dtype softmax_precision softmax_scale logits_soft_cap is_causal causal_align causal_offset window_left window_right global_tokens lse alibi_slopes sinks kv_lens causal_offsets ragged page_size max_seq_q max_seq_kv seq_new kv_projected v_in_k no_out_projection low_rank low_rank_heads low_rank_shared short_masks attn_mask attn_bias rotary_dim rotary_interleaved position_ids qk_norm_eps qk_hadamard weights weights_average row_ids num_rows tensor score_mod mask_mod prob_mod reproducible num_parts q_strides k_strides v_strides out_strides lse_strides attn_mask_strides attn_bias_strides k_new_strides v_new_strides weights_strides x_strides x_kv_strides x_v_strides k_scale_strides v_scale_strides k_group_strides v_group_strides layout'
 _attune_schedule='strategy lanes score_row_vectors score_keys score_columns value_by value_row_vectors value_columns value_keys task_row_vectors kv_tile kv_copy task_prefetch score_rows score_column_vectors score_streams value_rows value_column_vectors value_streams kv_chunk kv_prefetch gemm_rows gemm_column_vectors gemm_task_rows gemm_depth gemm_by gemm_prefetch gemm_groups gemm_rest'
 _attune_sizes='seq_q seq_kv seq_new num_rows total_q total_kv num_pages max_pages mask_seq_kv bias_seq_kv rotary_positions rotary_batch_stride softmax_scale'
 _attune_isas='avx512_bf16 amx avx512 avx2 x86-64 aarch64'
 _attune_stages='ir lowered llvm asm obj image'
-_attune_inputs='ordinary large overflow denormal constant nonfinite hidden'
 
 # Replies with the words of a list that begin with $2, each with $1 before it.
 _attune_reply() {
@@ -101,7 +98,6 @@ _attune_argument() {
         SIZES) _attune_pairs "$1" "$3" $_attune_sizes ;;
         ISA) _attune_reply "$1" "$3" $_attune_isas ;;
         STAGE) _attune_reply "$1" "$3" $_attune_stages ;;
-        INPUTS) _attune_reply "$1" "$3" $_attune_inputs ;;
         TEXT) ;;
         *) _attune_reply "$1" "$3" ${2//|/ } ;;
     esac

@@ -19,9 +19,9 @@ $(BUILD)/bench/latency $(BUILD)/bench/call_sites: $(BUILD)/bench/%: $(BUILD)/obj
 	$(call say,link $@)
 	$(Q)$(LINK) -Wl,-rpath,'$$ORIGIN/..' $(filter %.o,$^) -L$(BUILD) -lattune $(CORE_LIBS) -o $@
 
-$(call obj,bench/survey.c): INCLUDES = -Itools -Ireference
-$(BUILD)/bench/survey: $(call obj,bench/survey.c) $(addprefix $(BUILD)/libattune,-tool.a -support.a -reference.a) \
-		$(BUILD)/libattune.so
+$(call obj,bench/survey.c): INCLUDES = -Itools -Ilab -Ireference
+$(BUILD)/bench/survey: $(call obj,bench/survey.c) \
+		$(addprefix $(BUILD)/libattune,-lab.a -tool.a -support.a -reference.a .so)
 	@mkdir -p $(@D)
 	$(call say,link $@)
 	$(Q)$(LINK) -Wl,-rpath,'$$ORIGIN/..' $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group \
@@ -29,9 +29,9 @@ $(BUILD)/bench/survey: $(call obj,bench/survey.c) $(addprefix $(BUILD)/libattune
 
 # They call internal functions of the library, as test programs do.
 COST_BENCH := $(BUILD)/bench/ranking $(BUILD)/bench/cost_sample
-$(call obj,bench/ranking.c bench/cost_sample.c): INCLUDES = -Isrc -Itools -Ireference -Itests -I$(BUILD)/gen
+$(call obj,bench/ranking.c bench/cost_sample.c): INCLUDES = -Isrc -Itools -Ilab -Ireference -Itests -I$(BUILD)/gen
 $(call obj,bench/cost_fit.c): INCLUDES = -Isrc -I$(BUILD)/gen
-$(COST_BENCH): $(addprefix $(BUILD)/libattune,-tool.a -support.a -reference.a -internal.a)
+$(COST_BENCH): $(addprefix $(BUILD)/libattune,-lab.a -tool.a -support.a -reference.a -internal.a)
 $(COST_BENCH): $(BUILD)/bench/%: $(call obj,bench/%.c)
 	@mkdir -p $(@D)
 	$(call say,link $@)

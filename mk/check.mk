@@ -4,7 +4,7 @@
 NUMERICS ?=
 .PHONY: numerics
 numerics: all ## the tables of docs/numerics.md: the errors of all combinations of types, beside a plain implementation
-	@$(BUILD)/attune check --accuracy $(NUMERICS)
+	@$(BUILD)/attune-lab check --accuracy $(NUMERICS)
 
 .PHONY: stress test-torch test-engines test-engines-short bench-engines asan asan-jit asan-jit-test \
 	asan-jit-random ubsan asan-ubsan tsan fuzz fuzzers mutants check-million check-deps check-lines format \
@@ -50,9 +50,9 @@ asan-jit: bundle-runs ## generated code under AddressSanitizer: a test, then ASA
 asan-jit-test asan-jit-random: export ATTUNE_JIT_ASAN = yes
 asan-jit-test: $(BUILD)/libattune-codegen.so $(BUILD)/tests/test_jit_asan
 	@BUILD='$(BUILD)' LLVM_CONFIG="$(LLVM_CONFIG)" SANITIZE="$(SANITIZE)" CC="$(CC)" bash tests/run.sh test_jit_asan
-asan-jit-random: $(BUILD)/libattune-codegen.so $(BUILD)/attune
+asan-jit-random: $(BUILD)/libattune-codegen.so $(BUILD)/attune-lab
 	@. tests/sanitizers.sh; ATTUNE_CACHE_DIR= ATTUNE_COMPILE=in-process \
-		$(BUILD)/attune check --random $(ASAN_JIT_CASES) --seed 3
+		$(BUILD)/attune-lab check --random $(ASAN_JIT_CASES) --seed 3
 ubsan: bundle-runs ## the tests under UndefinedBehaviorSanitizer
 	@$(MAKE) --no-print-directory test $(call other_build,ubsan) \
 		SANITIZE='-fsanitize=undefined -fno-sanitize-recover=undefined $(SANITIZER_FLAGS)'

@@ -11,6 +11,6 @@ aarch64: codegen tool ## the library, the command and tests for AArch64, into bu
 	@$(MAKE) --no-print-directory BUILD=$(BUILD)/aarch64 BUNDLE_RUN_DIR=$(BUNDLE_RUN_DIR) CC=$(AARCH64_CC) LLVM_LIBS= \
 		LLVM_LINK='$(LLVM_LINK)' CODEGEN_SRC=tests/aarch64/compile_by_worker.c \
 		CFLAGS='$(CFLAGS) -isystem $(AARCH64_SYSROOT)/include' \
-		LDFLAGS='-L$(AARCH64_LIB) -Wl,-rpath,$(AARCH64_LIB)' TIER0_ATTUNE=$(BUILD)/attune lib tool tier0 \
+		LDFLAGS='-L$(AARCH64_LIB) -Wl,-rpath,$(AARCH64_LIB)' TIER0_ATTUNE=$(BUILD)/attune lib tool lab tier0 \
 		$(BUILD)/aarch64/integer_digest $(AARCH64_TESTS:%=$(BUILD)/aarch64/tests/test_%)
 	@ln -sf ../attune-codegen-worker $(BUILD)/aarch64/attune-codegen-worker

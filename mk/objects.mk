@@ -16,7 +16,7 @@ $(call obj,src/engine/run.c $(addprefix src/call/,workspace.c call.c call_sizes.
 	HARDENED += -fno-stack-protector
 # Of the library the command sees the public header only, as any other program does, and leaves that need nothing else:
 # of src/base, and the lists of the fields of problems, schedules and machines.
-$(call obj,$(TOOL_SRC)): INCLUDES = -Itools -Ireference \
+$(call obj,$(TOOL_SRC) $(LAB_SRC)): INCLUDES = -Itools -Ilab -Ireference \
 	$(addprefix -Isrc/,base problem schedule target) -I$(BUILD)/gen
 # Each operation jumps to the next one. Between them the upper halves of registers stay as they are.
 $(call obj,$(call c_in,src/vm)): BASE_CFLAGS += -foptimize-sibling-calls
@@ -45,7 +45,7 @@ $(call obj,$(ORT_SRC)): INCLUDES = -Iadapters -Isrc/base
 $(call obj,$(ORT_SRC)): BASE_CFLAGS += -fexceptions
 $(call obj,$(JAX_SRC)): INCLUDES = -Iadapters/jax -Iadapters
 $(call obj,$(TVM_SRC)): INCLUDES = -Iadapters/tvm -Iadapters
-$(call obj,$(TEST_SRC) $(SUPPORT_SRC)): INCLUDES = -Isrc -Itests -Itools -Ireference -I$(BUILD)/gen \
+$(call obj,$(TEST_SRC) $(SUPPORT_SRC)): INCLUDES = -Isrc -Itests -Itools -Ilab -Ireference -I$(BUILD)/gen \
 	-isystem $(MONOCYPHER)
 $(call obj,$(call tests_in,test_adapter_*.c)): INCLUDES = -Iadapters
 # Sanitizers watch the library; of the programs that call it, half the time to compile is worth more. TEST_CFLAGS is for
@@ -56,7 +56,7 @@ $(call obj,$(TEST_SRC) $(SUPPORT_SRC) $(REFERENCE_SRC)): WARN += -Wno-missing-fi
 $(call obj,$(TEST_SRC)): BASE_CFLAGS += $(if $(SANITIZE),$(patsubst -O%,-O0,$(filter -O%,$(SANITIZE))),$(TEST_CFLAGS))
 $(call obj,$(TEST_SRC)): $(if $(SANITIZE),,$(call flags,TEST_CFLAGS))
 $(call obj,$(call tests_in,test_codegen*.c test_object_link*.c)): INCLUDES += $(LLVM_CFLAGS)
-$(call obj,$(FUZZ_SRC) $(wildcard tests/aarch64/*.c)): INCLUDES = -Isrc -Itests -Itools -Ireference -I$(BUILD)/gen
+$(call obj,$(FUZZ_SRC) $(wildcard tests/aarch64/*.c)): INCLUDES = -Isrc -Itests -Itools -Ilab -Ireference -I$(BUILD)/gen
 
 $(BUILD)/obj/%.o: %.c $(call flags,COMPILER) $(if $(SANITIZE),$(call flags,SANITIZE)) | $(GENERATOR_ID)
 	@mkdir -p $(@D)

@@ -113,6 +113,8 @@ $(Q)$(LINK) $(if $(1),-Wl$(COMMA)-rpath$(COMMA)'$(1)') $(filter %.o %.a,$^) -L$(
 endef
 $(BUILD)/attune: $(call obj,$(TOOL_SRC) $(BOTH_SRC)) $(BUILD)/libattune-reference.a $(BUILD)/libattune.so
 	$(call link_command,$$ORIGIN)
+$(BUILD)/attune-lab: $(call obj,$(LAB_SRC)) $(addprefix $(BUILD)/libattune,-tool.a -reference.a .so)
+	$(call link_command,$$ORIGIN)
 
 # Examples of several files: they read their weights as the command does.
 ENGINE_SRC := $(wildcard examples/engine/*.c)

@@ -9,7 +9,7 @@ TESTS_WANTED = $(if $(TESTS_ONLY),$(addprefix $(BUILD)/tests/,$(filter-out %.sh,
 # Besides, all products that scripts may run; programs need the library and what they name. Under a sanitizer no script
 # needs adapters, and few need tier 0, which takes long to compile there.
 WITH_TIER0 = test_cache_cli.sh test_levels test_plan_deadline test_tier0
-SOME_PRODUCTS = lib codegen $(if $(filter %.sh test_vectors,$(TESTS_ONLY)),tool fetch) \
+SOME_PRODUCTS = lib codegen $(if $(filter %.sh test_vectors,$(TESTS_ONLY)),tool lab fetch) \
 	$(if $(filter $(WITH_TIER0),$(TESTS_ONLY)),tier0)
 TEST_PRODUCTS = $(if $(TESTS_ONLY),$(if $(SANITIZE),$(SOME_PRODUCTS),$(if $(filter %.sh test_vectors,$(TESTS_ONLY)),\
 	all,$(SOME_PRODUCTS))),all)
@@ -21,6 +21,8 @@ test-tools: $(if $(SANITIZE),,$(BUILD)/wheel/libattune.so.0)
 $(BUILD)/libattune-codegen.a: $(call obj,$(CODEGEN_SRC))
 	$(archive)
 $(BUILD)/libattune-tool.a: $(call obj,$(TOOL_SRC) $(BOTH_SRC))
+	$(archive)
+$(BUILD)/libattune-lab.a: $(call obj,$(LAB_SRC))
 	$(archive)
 $(BUILD)/libattune-support.a: $(call obj,$(SUPPORT_SRC))
 	$(archive)
@@ -52,7 +54,7 @@ $(WITH_CASES:%=$(BUILD)/tests/%): $(CASES)
 
 # TEST_LDFLAGS=-Wl,-S: without information for debuggers, in half of the time.
 TEST_LDFLAGS ?=
-TEST_ARCHIVES = $(addprefix $(BUILD)/libattune,-support.a -tool.a -reference.a -codegen.a -internal.a)
+TEST_ARCHIVES = $(addprefix $(BUILD)/libattune,-support.a -lab.a -tool.a -reference.a -codegen.a -internal.a)
 TEST_LINK = $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(CORE_LIBS) -ljansson
 # Those that generate code in their own process. Only they are linked to LLVM, because looking through its names takes
 # most of the time to link. GNU's usual linker takes a second for that, gold a sixth of it. So gold is taken where it
@@ -90,17 +92,17 @@ $(BUILD)/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(TEST_ARCHIVES)
 
 # ---- The hashes of lowered IR (docs/testing.md, "Golden IR") ----
 
-$(call obj,tests/golden/golden_ir.c): INCLUDES = -Isrc -Itests -Itools -Ireference -I$(BUILD)/gen
+$(call obj,tests/golden/golden_ir.c): INCLUDES = -Isrc -Itests -Itools -Ilab -Ireference -I$(BUILD)/gen
 $(BUILD)/golden_ir: $(call obj,tests/golden/golden_ir.c)
-$(BUILD)/golden_ir: $(addprefix $(BUILD)/libattune,-support.a -tool.a -reference.a -internal.a)
+$(BUILD)/golden_ir: $(addprefix $(BUILD)/libattune,-support.a -lab.a -tool.a -reference.a -internal.a)
 	$(call say,link $@)
 	$(Q)$(LINK) $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(CORE_LIBS) -ljansson -o $@
 
 # ---- The digest of integer problems (docs/numerics.md, "The same bits on every instruction set") ----
 
-$(call obj,tests/golden/integer_digest.c): INCLUDES = -Isrc -Itests -Itools -Ireference -I$(BUILD)/gen
+$(call obj,tests/golden/integer_digest.c): INCLUDES = -Isrc -Itests -Itools -Ilab -Ireference -I$(BUILD)/gen
 $(BUILD)/integer_digest: $(call obj,tests/golden/integer_digest.c)
-$(BUILD)/integer_digest: $(addprefix $(BUILD)/libattune,-support.a -tool.a -reference.a -internal.a)
+$(BUILD)/integer_digest: $(addprefix $(BUILD)/libattune,-support.a -lab.a -tool.a -reference.a -internal.a)
 	$(call say,link $@)
 	$(Q)$(LINK) $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(CORE_LIBS) -ljansson -o $@
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# check_random.sh COUNT SEED CHUNK: that many random problems of one seed by `attune check --random`, a process for each
-# CHUNK of them, as many at a time as there are processors (JOBS). Which problems they are depends on COUNT and SEED
-# only. Whatever fails is printed at once, as a command that runs it again; a line after each chunk says how far it is;
-# the last line is "N passed, N failed", and the exit status 1 if any failed.
+# check_random.sh COUNT SEED CHUNK: that many random problems of one seed by `attune-lab check --random`, a process for
+# each CHUNK of them, as many at a time as there are processors (JOBS). Which problems they are depends on COUNT and
+# SEED only. Whatever fails is printed at once, as a command that runs it again; a line after each chunk says how far it
+# is; the last line is "N passed, N failed", and the exit status 1 if any failed.
 #
 # With LOGS, a folder, what each chunk said stays there, and a run that was interrupted goes on where it was; another
 # build of attune begins anew.
@@ -18,7 +18,7 @@ cleanup() {
     [ -n "${LOGS:-}" ] || rm -rf "$logs"
 }
 if [ -n "${LOGS:-}" ]; then
-    version=$(cat "$build/attune" "$build/libattune.so" "$build/libattune-codegen.so" | cksum | cut -d ' ' -f 1)
+    version=$(cat "$build/attune-lab" "$build/libattune.so" "$build/libattune-codegen.so" | cksum | cut -d ' ' -f 1)
     logs=$LOGS/seed-$seed-by-$chunk-$version
     mkdir -p "$logs"
 else
@@ -30,7 +30,7 @@ trap 'exit 130' INT TERM
 # run_chunk FIRST COUNT: its log gets its name when it is complete, with the exit status as its last line.
 run_chunk() {
     local status=0 process
-    "$build/attune" check --random "$2" --first "$1" --seed "$seed" >"$logs/$1-$2.tmp" 2>&1 </dev/null &
+    "$build/attune-lab" check --random "$2" --first "$1" --seed "$seed" >"$logs/$1-$2.tmp" 2>&1 </dev/null &
     process=$!
     trap 'kill $process; exit 1' TERM
     wait $process || status=$?
@@ -59,7 +59,7 @@ collect() {
         if [[ $(tail -n 1 "$log") != "exit status 0" && ! $summary =~ \ [1-9][0-9]*\ failed$ ]]; then
             failed=$((failed + 1))
             echo "FAILED: problems ${name%-*} to $((${name%-*} + ${name#*-} - 1)): $(tail -n 1 "$log")"
-            echo "    attune check --random=${name#*-} --first=${name%-*} --seed=$seed"
+            echo "    attune-lab check --random=${name#*-} --first=${name%-*} --seed=$seed"
         fi
         grep -A 1 -E '^(FAILED|attune): ' "$log" || true
     done

@@ -43,7 +43,6 @@ _attune_argument() {
         SIZES) _attune_pairs "$1" "$3" $_attune_sizes ;;
         ISA) _attune_reply "$1" "$3" $_attune_isas ;;
         STAGE) _attune_reply "$1" "$3" $_attune_stages ;;
-        INPUTS) _attune_reply "$1" "$3" $_attune_inputs ;;
         TEXT) ;;
         *) _attune_reply "$1" "$3" ${2//|/ } ;;
     esac

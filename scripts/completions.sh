@@ -20,10 +20,9 @@ refusal() { "$attune" "$@" 2>&1 </dev/null | head -n 1 | tr -d "'\"" || true; }
 small=seq_q=1,head_dim=8
 isas=$(words_in "$(refusal compile $small --target=none --emit=ir)")
 stages=$(words_in "$(refusal compile $small --emit=none)")
-inputs=$(words_in "$(refusal check $small --inputs=none)")
 schedule=$(words_in "$(refusal compile $small --schedule=none=1)")
 sizes=$(words_in "$(refusal bench $small --sizes=none=1)")
-for list in "$isas" "$stages" "$inputs" "$schedule" "$sizes"; do
+for list in "$isas" "$stages" "$schedule" "$sizes"; do
     [ -n "$list" ] || { echo "a refusal of attune lists no words any more" >&2; exit 1; }
 done
 
@@ -68,7 +67,6 @@ kind_of() {
         --sizes=*) echo SIZES ;;
         --isa=* | --target=*) echo ISA ;;
         --emit=*) echo STAGE ;;
-        --inputs=*) echo INPUTS ;;
         *=NAME=F.*) echo NAMED ;;
         --cache-*=DIR) echo DIR ;;
         *=*F.* | *=FILE* | *=DIR*) echo FILE ;;
@@ -148,7 +146,6 @@ _attune_schedule='$schedule'
 _attune_sizes='$sizes'
 _attune_isas='$isas'
 _attune_stages='$stages'
-_attune_inputs='$inputs'
 END
     cat scripts/completions.bash
 } >"$folder/attune.bash"
@@ -163,7 +160,6 @@ action_of() {
         SIZES) echo ':sizes:_attune_sizes' ;;
         ISA) echo ":instruction set:($isas)" ;;
         STAGE) echo ":stage:($stages)" ;;
-        INPUTS) echo ":kind:($inputs)" ;;
         NAMED) echo ':NAME=FILE:_attune_named' ;;
         DIR) echo ':folder:_files -/' ;;
         FILE) echo ':file:_files' ;;

@@ -2,7 +2,7 @@
 # usage: mutants.sh [NAME…]: seeds the bugs of tests/mutants/*.bug one by one and expects each to be caught.
 #
 # scripts/seed_bug.py says what is in such a file: "tests: NAME…" are the tests that should see the bug (as tests/run.sh
-# takes them; "check" is `attune check --random`). Works on a copy of the tree in $BUILD-mutants, which it builds
+# takes them; "check" is `attune-lab check --random`). Works on a copy of the tree in $BUILD-mutants, which it builds
 # incrementally. Nothing is proved by a bug that does not build, or by tests that fail without it: both are failures.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -34,7 +34,7 @@ run_tests() {
         caught=$name
         if [ "$name" = check ]; then
             # The braces keep the shell's own word about a crash off the screen.
-            { ATTUNE_CACHE_DIR='' build/attune check --random "$random" --seed 20 --isa all >test.log 2>&1; } \
+            { ATTUNE_CACHE_DIR='' build/attune-lab check --random "$random" --seed 20 --isa all >test.log 2>&1; } \
                 2>/dev/null ||
                 return 1
         else

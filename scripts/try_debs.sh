@@ -23,7 +23,8 @@ try() { # try NAME COMMAND…
         exit 1
     fi
 }
-try "the command compiles, and the bits are right" "$root/usr/bin/attune" check $problem
+try "the command compiles, and the bits are right" "$root/usr/bin/attune" run --check --q examples/minilm/q.npy \
+    --k examples/minilm/k.npy --v examples/minilm/v.npy
 try "a kernel is kept" "$root/usr/bin/attune" compile $problem
 try "the worker compiles" env ATTUNE_COMPILE=worker "$root/usr/bin/attune" compile $problem,is_causal=1
 program() {

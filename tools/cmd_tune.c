@@ -97,8 +97,8 @@ static void report_wrong(const tune_options *o, const attune_context *context, c
     char sizes[SIZES_TEXT];
     sizes_print(&o->sizes, sizes);
     attune_get_machine_info(context, &info);
-    tool_error("a kernel's bits are not the interpreter's; please report: attune check %s%s%s --schedule=%s --isa=%s "
-               "--inputs=%s --seed=%d",
+    tool_error("a kernel's bits are not the interpreter's; please report: attune-lab check %s%s%s --schedule=%s "
+               "--isa=%s --inputs=%s --seed=%d",
                problem, *sizes ? " --sizes=" : "", sizes, schedule, info.isa, input_kind_name(INPUT_ORDINARY), SEED);
 }
 

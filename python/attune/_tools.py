@@ -164,8 +164,8 @@ def check(
     """Runs a kernel and the interpreter of its IR on random tensors. Raises CheckFailedError unless all bits agree.
 
     The interpreter checks every access to memory. It is slow: minutes for long sequences. max_error compares `out` with
-    a kernel for the same problem in f64. `attune check` of the command has references of its own and random problems.
-    """
+    a kernel for the same problem in f64. `attune-lab check` of the command has references of its own and random
+    problems. """
     problem, context = as_problem(problem), as_context(context)
     kernel = Kernel(problem, schedule, context)
     used = str(kernel.info["schedule"])

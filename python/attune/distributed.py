@@ -415,7 +415,7 @@ def check(
     command: Optional[str] = None,
     workers: Any = None,
 ) -> Checked:
-    """Compares kernels of `count` random problems with the interpreter and a reference, as `attune check --random`
+    """Compares kernels of `count` random problems with the interpreter and a reference, as `attune-lab check --random`
     does, in chunks on all workers at once. A chunk that has no result is a failure."""
     if count < 1 or chunk < 1 or first < 0:
         found = f"count is {count}, chunk {chunk} and first {first}"

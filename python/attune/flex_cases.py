@@ -1,8 +1,8 @@
-"""Cases of flex_attention as text of problems: python3 -m attune.flex_cases FOLDER OUT && attune conform OUT
+"""Cases of flex_attention as text of problems: python3 -m attune.flex_cases FOLDER OUT && attune-lab conform OUT
 
 FOLDER has folders with case.json, whose score_mod and mask_mod are the bodies of functions for PyTorch's flex_attention
 (of score, b, h, q_idx, kv_idx), and .npy files: q, k, v, out, lse, and the tensors that the functions use. For each the
-tracer writes a case for `attune conform` below OUT: the problem's text, and its tensors.
+tracer writes a case for `attune-lab conform` below OUT: the problem's text, and its tensors.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def read(folder: str) -> Tuple[Dict[str, Any], Dict[str, Any], Dict[str, Any]]:
 
 
 def write(folder: str, to: str) -> str:
-    """Writes one case for attune conform; returns the problem's text."""
+    """Writes one case for attune-lab conform; returns the problem's text."""
     case, arrays, keywords = read(folder)
     fields, tracer, tensors = described(arrays["q"], arrays["k"], arrays["v"], **keywords)
     fields["tensor"] = tracer.declarations()

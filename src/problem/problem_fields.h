@@ -45,7 +45,7 @@ typedef struct mha_words {
     int count;
 } mha_words;
 
-/* How `attune check` draws a field that depends on no other. */
+/* How `attune-lab check` draws a field that depends on no other. */
 enum { MHA_AS_FEATURE = -1 };
 typedef struct mha_draw {
     int percent;           /* how often it is not its default; MHA_AS_FEATURE: as often as any feature; 0: not so */

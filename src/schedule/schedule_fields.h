@@ -23,7 +23,7 @@ enum { MHA_SCHEDULE_AUTO = 0, MHA_SCHEDULE_NONE = -1 };
 /* Parts of a schedule that it may have. */
 enum { MHA_PART_Q_LANES = 1, MHA_PART_D_LANES = 2, MHA_PART_PRODUCTS = 4, MHA_PART_ANY = 7 };
 
-/* How `attune check` draws a number; choices are drawn from their values. */
+/* How `attune-lab check` draws a number; choices are drawn from their values. */
 typedef enum mha_schedule_draw {
     MHA_DRAW_NOTHING,
     MHA_DRAW_TILE,    /* up to 16, mostly less: small tiles show as many mistakes as large ones, and compile faster */

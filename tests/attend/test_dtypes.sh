@@ -16,7 +16,7 @@ check() {
     checks=$((checks + 1))
     [ "${ATTUNE_TEST_SHORT:-}" != yes ] || sorts=("${sorts[checks % 2]}")
     for inputs in "${sorts[@]}"; do
-        expect "$1, $inputs" 0 '^[1-9][0-9]* passed, 0 failed$' "$ATTUNE" check "$1" --sizes="${2:-}" --threads=2 \
+        expect "$1, $inputs" 0 '^[1-9][0-9]* passed, 0 failed$' "$ATTUNE-lab" check "$1" --sizes="${2:-}" --threads=2 \
             --inputs=$inputs
     done
 }
@@ -63,5 +63,5 @@ last=num_heads=1,seq_q=dynamic,seq_kv=dynamic,head_dim=1,v_dtype=i8,v_scales=tok
 expect "scales of a ragged batch by lanes of queries, for AVX2" 0 '^kernel @attention' \
     "$ATTUNE" compile --target=avx2 --emit=ir --schedule=$schedule $last
 expect "scales of a ragged batch by lanes of queries" 0 '^[1-9][0-9]* passed, 0 failed$' \
-    "$ATTUNE" check --schedule=${schedule/lanes=8/lanes=4} $last --sizes=total_q=12,total_kv=400
+    "$ATTUNE-lab" check --schedule=${schedule/lanes=8/lanes=4} $last --sizes=total_q=12,total_kv=400
 echo "1..$number"

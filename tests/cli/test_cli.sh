@@ -28,8 +28,14 @@ expect "attune without arguments explains itself" 2 'Usage: attune COMMAND' "$at
 expect "attune --help lists the commands" 0 'bench +measure' "$attune" --help
 expect "attune --version" 0 '^attune [0-9]+\.[0-9]+\.[0-9]+$' "$attune" --version
 commands=$("$attune" --help | awk '/^  [a-z]/ { print $1 }')
-[ "$(wc -w <<<"$commands")" -ge 14 ]
-report $? "there are 14 of them"
+[ "$(wc -w <<<"$commands")" -ge 12 ]
+report $? "there are 12 of them"
+expect "check is a command of another program" 2 "^attune: 'check' is a command of attune-lab" "$attune" check $small
+expect "and so is conform" 2 "^attune: 'conform' is a command of attune-lab" "$attune" conform tests/data/conform
+expect "attune-lab --help lists its commands" 0 'conform +run conformance' "$attune-lab" --help
+for command in check conform; do
+    expect "attune-lab $command --help" 0 "Usage: attune-lab $command" "$attune-lab" "$command" --help
+done
 for command in $commands; do
     expect "attune $command --help" 0 "Usage: attune $command" "$attune" "$command" --help
     "$attune" help "$command" >"$work/stdout" 2>"$work/stderr" && "$attune" "$command" --help |
@@ -48,6 +54,12 @@ for command in $commands; do
         tr -d ,); do
         grep -qE -- "(^|[^a-z-])$option([^a-z-]|\$)" <<<"$section" || echo "$command $option" >>"$work/stderr"
     done
+done
+lab_manual=$(sed 's/\\-/-/g' lab/attune-lab.1; sed 's/\\-/-/g; /^\.SS Common/,/^\.SH/!d' docs/attune.1)
+for option in $("$attune-lab" check --help; "$attune-lab" conform --help) ; do
+    [[ $option == --[a-z]* ]] || continue
+    option=${option%%=*}
+    grep -qE -- "(^|[^a-z-])${option%,}([^a-z-]|\$)" <<<"$lab_manual" || echo "attune-lab $option" >>"$work/stderr"
 done
 for name in $(grep -rohE --include='*.c' '"ATTUNE_[A-Z_]+"' src/{host,machine,threads,cache,compiler,engine,api} |
     tr -d '"' | grep -v _INIT | sort -u); do
@@ -75,7 +87,7 @@ done
 report $? "and every key of problems"
 if command -v man >"$work/none" && man --version >"$work/none" 2>&1; then
     MANWIDTH=80 man --warnings -l docs/attune.1 2>"$work/stderr" | sed -n '/^SYNOPSIS/,/^DESCRIPTION/p' >"$work/stdout"
-    [ ! -s "$work/stderr" ] && [ "$(grep -c '^ *attune' "$work/stdout")" -ge 16 ] &&
+    [ ! -s "$work/stderr" ] && [ "$(grep -c '^ *attune' "$work/stdout")" -ge 14 ] &&
         [ "$(awk 'NF && !/^[A-Z]+$|^ +attune/' "$work/stdout" | wc -l)" -eq 0 ] &&
         [ "$(awk 'length > 80' "$work/stdout" | wc -l)" -eq 0 ]
     report $? "man has nothing to complain of, and each SYNOPSIS is a line"
@@ -96,12 +108,12 @@ expect "an unknown stage" 2 "not 'elf'" "$attune" compile $small --emit=elf
 expect "an unknown engine" 2 "not 'llvm'" "$attune" run "${layer[@]}" --engine=llvm
 expect "no threads" 2 "from 1 to [0-9]+, not '0'" "$attune" run "${layer[@]}" --threads=0
 expect "threads that are no number" 2 "not '2x'" "$attune" bench --threads=2x
-expect "conform without a folder" 2 'a folder with cases is needed' "$attune" conform
-expect "conform by an unknown engine" 2 "'jit', 'interp' or 'both', not 'llvm'" "$attune" conform . --engine=llvm
-expect "check of nothing" 2 'either a problem or --random' "$attune" check
+expect "conform without a folder" 2 'a folder with cases is needed' "$attune-lab" conform
+expect "conform by an unknown engine" 2 "'jit', 'interp' or 'both', not 'llvm'" "$attune-lab" conform . --engine=llvm
+expect "check of nothing" 2 'either a problem or --random' "$attune-lab" check
 expect "an unknown cache action" 2 "not 'shrink'" "$attune" cache shrink
 expect "two cache actions" 2 "ls takes no argument, but 'verify' follows it" "$attune" cache ls verify
-expect "an unknown kind of inputs" 2 "one of ordinary, .* not 'odd'" "$attune" check $small --inputs=odd
+expect "an unknown kind of inputs" 2 "one of ordinary, .* not 'odd'" "$attune-lab" check $small --inputs=odd
 expect "two outputs in one file" 2 "both want '.*same.npy'" "$attune" run "${layer[@]}" -o "$work/same.npy" --lse \
     "$work/same.npy"
 expect "JSON and lse on standard output" 2 'both want standard output' "$attune" run "${layer[@]}" --json --lse -
@@ -167,9 +179,9 @@ for scale in default 0.5 -3; do
             -o "$work/dynamic.npy" >"$work/stdout" 2>"$work/stderr" && cmp "$work/fixed.npy" "$work/dynamic.npy"
     report $? "softmax_scale=dynamic with the scale $scale has the bits of softmax_scale=$scale"
 done
-refuse "a scale that the problem fixes" 'softmax_scale is 2, but the problem fixes it' "$attune" check \
+refuse "a scale that the problem fixes" 'softmax_scale is 2, but the problem fixes it' "$attune-lab" check \
     seq_q=4,head_dim=4 --sizes=softmax_scale=2
-refuse "a scale that is no number" "softmax_scale is 'abc', which is not a number" "$attune" check \
+refuse "a scale that is no number" "softmax_scale is 'abc', which is not a number" "$attune-lab" check \
     seq_q=4,head_dim=4,softmax_scale=dynamic --sizes=softmax_scale=abc
 refuse "an input that the problem has and nobody gives" 'the problem needs --tensor attn_mask=' "$attune" run \
     attn_mask=qk \
@@ -178,7 +190,7 @@ refuse "an input that the problem does not have" 'the problem has no tensor name
     --q "$work/3d.npy" --k "$work/3d.npy" --v "$work/3d.npy" --tensor sinks="$work/mask.npy"
 refuse "a mask of another shape" '3d.npy: shape \(4, 6, 8\) does not fit attn_mask' "$attune" run attn_mask=hqk \
     --q "$work/3d.npy" --k "$work/3d.npy" --v "$work/3d.npy" --tensor attn_mask="$work/3d.npy"
-refuse "a size of no name" "'frobs' is not a size" "$attune" check seq_q=dynamic,head_dim=4 --sizes=frobs=3
+refuse "a size of no name" "'frobs' is not a size" "$attune-lab" check seq_q=dynamic,head_dim=4 --sizes=frobs=3
 
 for stage in ir lowered llvm asm obj image; do
     "$attune" compile $small --emit=$stage -o "$work/stage" >"$work/stdout" 2>"$work/stderr" &&
@@ -217,17 +229,17 @@ expect "--dump-passes goes to standard error" 0 '# after parse' "$attune" compil
 [ ! -s "$work/stdout" ]
 report $? "and leaves standard output alone"
 
-expect "check of one problem" 0 '^[0-9]+ passed, 0 failed$' "$attune" check $small,is_causal=1,lse=1
-expect "check of one problem with run-time sizes" 0 '^[0-9]+ passed, 0 failed$' "$attune" check \
+expect "check of one problem" 0 '^[0-9]+ passed, 0 failed$' "$attune-lab" check $small,is_causal=1,lse=1
+expect "check of one problem with run-time sizes" 0 '^[0-9]+ passed, 0 failed$' "$attune-lab" check \
     num_heads=2,seq_q=dynamic,seq_kv=dynamic,head_dim=5,kv_lens=1,page_size=4 --sizes=seq_q=3,num_pages=7,max_pages=3
 expect "check without the sizes that it needs says so" 1 '^attune: .*head_dim=4: --sizes: seq_q is not set; .*' \
-    "$attune" check \
+    "$attune-lab" check \
     seq_q=dynamic,head_dim=4 --inputs=ordinary
-expect "a size that contradicts the problem" 1 'seq_kv is 5, but the problem or its files fix it at 4' "$attune" check \
-    seq_q=4,head_dim=4 --inputs=ordinary --sizes=seq_kv=5
-expect "no queries at all" 0 '^[0-9]+ passed, 0 failed$' "$attune" check seq_q=dynamic,head_dim=4 \
+expect "a size that contradicts the problem" 1 'seq_kv is 5, but the problem or its files fix it at 4' \
+    "$attune-lab" check seq_q=4,head_dim=4 --inputs=ordinary --sizes=seq_kv=5
+expect "no queries at all" 0 '^[0-9]+ passed, 0 failed$' "$attune-lab" check seq_q=dynamic,head_dim=4 \
     --sizes=seq_q=0,seq_kv=3
-expect "check of bfloat16" 0 '^all of bf16 .*$' "$attune" check $small,dtype=bf16,attn_bias=qk,is_causal=1,lse=1
+expect "check of bfloat16" 0 '^all of bf16 .*$' "$attune-lab" check $small,dtype=bf16,attn_bias=qk,is_causal=1,lse=1
 bf16=tests/data/conform/past_mask_bf16
 expect "run on arrays of bfloat16" 0 'the same bits' "$attune" run dtype=bf16,is_causal=1 --check --q $bf16/Q.npy \
     --k $bf16/K.npy --v $bf16/V.npy -o "$work/bf16.npy"
@@ -240,12 +252,12 @@ expect "raw bytes are no f16" 1 'Q.npy is bf16, but the problem has dtype=f16: s
     --q $bf16/Q.npy --k $bf16/K.npy --v $bf16/V.npy
 # So few numbers may be worse than promised by chance.
 expect "errors of all types, on what is small" 0 '^\| f32, i8 by token \| many queries \| ' bash -c \
-    '"$0" check --accuracy --max-flops=3e5 --isa=x86-64; [ $? -le 1 ]' "$attune"
+    '"$0" check --accuracy --max-flops=3e5 --isa=x86-64; [ $? -le 1 ]' "$attune-lab"
 expect "errors of all types are of one schedule and all threads" 2 'takes --isa, --seed and --max-flops only' \
-    "$attune" \
+    "$attune-lab" \
     check --accuracy --threads=2
 isas=$("$attune" info | sed -n 's/^runs *//p' | wc -w)
-expect "check of codes" 0 "^$((7 * isas)) passed, 0 failed$" "$attune" check \
+expect "check of codes" 0 "^$((7 * isas)) passed, 0 failed$" "$attune-lab" check \
     $small,kv_dtype=i8,kv_scales=token,is_causal=1 \
     --threads=1
 make_npy "$work/codes.npy" '|i1' False '(4, 6, 8)' 192
@@ -263,7 +275,7 @@ refuse "scales of another shape" 'scales.npy: shape \(4, 6\) does not fit k_scal
     --tensor v_scale="$work/scales.npy"
 expect "bench of codes" 0 'GB/s|GFLOP' "$attune" bench \
     num_heads=4,seq_q=1,seq_kv=256,head_dim=64,kv_dtype=i8,kv_scales=token
-expect "check of random problems" 0 '^20 passed, 0 failed$' "$attune" check --random 20 --seed 7 --max-flops 1e5
+expect "check of random problems" 0 '^20 passed, 0 failed$' "$attune-lab" check --random 20 --seed 7 --max-flops 1e5
 [ "$(tail -n 1 "$work/stdout")" = "20 passed, 0 failed" ]
 report $? "whose last line counts them"
 # Words of bf16 are two vectors of columns: with one in the schedule a register tile has 32 sums still, not 64.
@@ -298,13 +310,13 @@ expect "nor do those behind a window" 0 '^0 times$' asks \
     seq_q=2,page_size=16,is_causal=1,causal_align=bottom_right,window_left=5000
 expect "others do" 0 '^[1-9][0-9]* times$' asks seq_q=2,page_size=16,is_causal=1,causal_align=bottom_right
 # A projected key of f64 that lies in the middle of two numbers of bf16 once it is f32.
-expect "a cache of bf16 takes numbers of f64 by way of f32" 0 '^[0-9]+ passed, 0 failed$' "$attune" check \
+expect "a cache of bf16 takes numbers of f64 by way of f32" 0 '^[0-9]+ passed, 0 failed$' "$attune-lab" check \
     embed_dim=14,num_heads=2,seq_q=13,seq_kv=13,head_dim=56,dtype=f64,k_dtype=bf16,w_dtype=f16,seq_new=13 \
     --threads=1 --inputs=ordinary --seed=1885779114
-expect "random problems from the middle of a seed" 0 '^3 random problems, seed 7, first 17, ' "$attune" check --random \
-    3 --seed 7 \
+expect "random problems from the middle of a seed" 0 '^3 random problems, seed 7, first 17, ' \
+    "$attune-lab" check --random 3 --seed 7 \
     --first 17 --max-flops 1e5
-expect "the first problem of one that is given" 2 '--first is for --random' "$attune" check $small --first 1
+expect "the first problem of one that is given" 2 '--first is for --random' "$attune-lab" check $small --first 1
 
 expect "bench" 0 'GFLOP/s +peak +of peak +touches +GB/s +bound +of roof +cold compile +warm disk +memory hit' \
     "$attune" bench $small --samples=3
@@ -474,7 +486,7 @@ refuse "a row that there is not" 'row_ids\[1\] is 6; it must be from 0 to 5' "$a
 report $? "refused calls write nothing"
 refuse "a size of bench beyond the bound" 'seq_q is 5; this kernel takes 0 to 4' "$attune" bench --samples=1 \
     seq_q=dynamic,max_seq_q=4,head_dim=4 --sizes seq_q=5
-refuse "a size of check beyond the bound" 'seq_q is 5; this kernel takes 0 to 4' "$attune" check \
+refuse "a size of check beyond the bound" 'seq_q is 5; this kernel takes 0 to 4' "$attune-lab" check \
     seq_q=dynamic,max_seq_q=4,head_dim=4 --sizes seq_q=5
 
 # ---- Bad problems and schedules ----
@@ -517,7 +529,7 @@ refuse "a product of sizes that overflows" 'too many elements.*overflows' "$attu
     batch=2147483647,num_heads=2147483647,seq_q=2147483647,head_dim=8192
 expect "tensors beyond any memory" 1 'out of memory: a tensor needs [0-9]+ elements' "$attune" bench \
     batch=2147483647,seq_q=4096,head_dim=64
-timed_check() { timeout 60 "$attune" check batch=2147483647,seq_q=4096,head_dim=64; }
+timed_check() { timeout 60 "$attune-lab" check batch=2147483647,seq_q=4096,head_dim=64; }
 expect "a check beyond any memory" 1 'out of memory: a tensor needs [0-9]+ elements' timed_check
 [ "$(grep -c 'out of memory' "$work/stderr")" -eq 1 ]
 report $? "which it says once"
@@ -547,7 +559,7 @@ expect "what the passes make for AArch64" 0 'lower_math' "$attune" ir examples/i
     --dump-passes
 expect "code for AMX" 0 'tdpbf16ps[[:space:]]%tmm7, %tmm5, %tmm3' \
     "$attune" compile embed_dim=64,num_heads=2,seq_q=64,dtype=bf16 --target=amx --emit=asm
-refuse "a check on an unknown ISA" 'mmx' "$attune" check $small --isa=x86-64,mmx
+refuse "a check on an unknown ISA" 'mmx' "$attune-lab" check $small --isa=x86-64,mmx
 
 # ---- Bad files ----
 
@@ -695,27 +707,27 @@ expect "and in JSON" 0 '"packed_weights_bytes": [1-9][0-9]+,?$' "$attune" compil
 bytes=$(grep -oE '"packed_weights_bytes": [0-9]+' "$work/stdout" | grep -oE '[0-9]+$')
 make_npy "$work/blob.npy" '<f4' False "($((bytes / 4)),)" "$bytes"
 refuse "numbers that are no packed weights" 'packed_weights' run_block --tensor packed_weights="$work/blob.npy"
-expect "check of a block" 0 '^7 passed, 0 failed$' "$attune" check \
+expect "check of a block" 0 '^7 passed, 0 failed$' "$attune-lab" check \
     embed_dim=20,num_heads=2,num_kv_heads=1,seq_q=7,is_causal=1 \
     --isa=x86-64 --threads=1
 # Lengths that leave room for the new keys, a score of a hundred million, and an infinite one that hides a chunk of keys
 # from a row.
 for seed in 2 3 6; do
-    expect "check of rotated keys at the end, data $seed" 0 '^1 passed, 0 failed$' "$attune" check \
+    expect "check of rotated keys at the end, data $seed" 0 '^1 passed, 0 failed$' "$attune-lab" check \
         num_heads=1,seq_q=1,seq_kv=2,head_dim=2,causal_align=bottom_right,kv_lens=1,seq_new=2,rotary_dim=2 \
         --sizes=rotary_positions=9 --isa=x86-64 --threads=1 --inputs=ordinary --seed=$seed
 done
-expect "check of a weight of which rounding leaves nothing" 0 '^1 passed, 0 failed$' "$attune" check \
+expect "check of a weight of which rounding leaves nothing" 0 '^1 passed, 0 failed$' "$attune-lab" check \
     op=weights,num_heads=1,seq_q=1,seq_kv=1,head_dim=1,causal_offset=-264500713,alibi_slopes=1 \
     --isa=x86-64 --threads=1 --inputs=ordinary --seed=4084703285
 hidden=batch=2,num_heads=1,seq_q=12,seq_kv=54,head_dim=4,head_dim_v=16,seq_new=35
 scalar=strategy=d_lanes,lanes=1,score_keys=1,score_rows=2,score_column_vectors=2,value_rows=5,value_column_vectors=2
 scalar+=,kv_tile=9,kv_chunk=18,value_keys=1
-expect "check of keys that an infinite score hides" 0 '^1 passed, 0 failed$' "$attune" check \
+expect "check of keys that an infinite score hides" 0 '^1 passed, 0 failed$' "$attune-lab" check \
     $hidden,attn_mask=qk,k_new_strides=595:1193:17:1 \
     --schedule=$scalar \
     --isa=x86-64 --threads=1 --inputs=nonfinite --seed=2187155438
-refuse "a block too large to check" 'floating-point operations, more than --max-flops=' "$attune" check \
+refuse "a block too large to check" 'floating-point operations, more than --max-flops=' "$attune-lab" check \
     embed_dim=2048,num_heads=16,seq_q=2048 --isa=x86-64
 expect "bench of a block" 0 '"footprint_bytes": [1-9][0-9]{4},' "$attune" bench embed_dim=48,num_heads=3,seq_q=4 \
     --samples=1 \
@@ -724,15 +736,15 @@ expect "bench of a block" 0 '"footprint_bytes": [1-9][0-9]{4},' "$attune" bench 
 # ---- Conformance cases: those that pass, and everything that can be wrong with one ----
 
 cases=tests/data/conform
-expect "conform runs the committed cases" 0 '^[1-9][0-9]* passed, 0 failed$' "$attune" conform $cases
+expect "conform runs the committed cases" 0 '^[1-9][0-9]* passed, 0 failed$' "$attune-lab" conform $cases
 [ "$(wc -l <"$work/stdout")" -eq 1 ] && [ ! -s "$work/stderr" ]
 report $? "and says nothing of those that pass"
-expect "--verbose names them" 0 '^passed tests/data/conform/mask_of_one_column$' "$attune" conform $cases -v \
+expect "--verbose names them" 0 '^passed tests/data/conform/mask_of_one_column$' "$attune-lab" conform $cases -v \
     --engine=jit
 sed '$d' "$work/stdout" | LC_ALL=C sort -c &&
     [ "$(wc -l <"$work/stdout")" -eq $(($(find $cases -name case.json | wc -l) + 1)) ]
 report $? "all of them, sorted"
-expect "two folders, interpreted" 0 '^2 passed, 0 failed$' "$attune" conform --engine=interp $cases/present_f64 \
+expect "two folders, interpreted" 0 '^2 passed, 0 failed$' "$attune-lab" conform --engine=interp $cases/present_f64 \
     $cases/rotary_f16_positions
 
 # broken NAME CASE PATTERN COMMAND…: a copy of a case, changed by a command in its folder, fails with that sentence; a
@@ -745,7 +757,7 @@ broken() {
     cp -r $cases/rotary_f16_positions "$work/cases/good"
     shift 3
     (cd "$work/cases/bad" && "$@")
-    expect "a bad case: $name" 1 "^failed .*/cases/bad: $pattern" "$attune" conform --engine=interp "$work/cases"
+    expect "a bad case: $name" 1 "^failed .*/cases/bad: $pattern" "$attune-lab" conform --engine=interp "$work/cases"
     [ "$(tail -n 1 "$work/stdout")" = "1 passed, 1 failed" ] && [ "$(wc -l <"$work/stdout")" -eq 2 ] &&
         [ ! -s "$work/stderr" ]
     report $? "in one line, and the other passes: $name"
@@ -799,7 +811,7 @@ broken "a mask that does not broadcast" present_f64 \
     'attn_mask is of shape \(2, 2, 3\), which does not broadcast to \(1, 2, 3, 3\)' \
     replace attn_mask.npy '<f8' False '(2, 2, 3)' 96
 refuse_folder() {
-    expect "$1" 1 "$2" "$attune" conform "${@:3}"
+    expect "$1" 1 "$2" "$attune-lab" conform "${@:3}"
     [ "$(tail -n 1 "$work/stdout")" = "0 passed, 0 failed" ]
     report $? "nothing passes: $1"
 }

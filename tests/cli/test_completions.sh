@@ -43,10 +43,10 @@ completes() {
     [ ! -s "$work/stderr" ] && [ "$(paste -sd' ' "$work/stdout")" = "$(printf '%s\n' "$@" | sort | paste -sd' ')" ]
     report $? "bash: $line"
 }
-completes 'attune c' compile check conform cache
+completes 'attune c' compile cache
 completes 'attune help wa' warm
 completes 'attune bench --sa' --samples=
-completes 'attune check --ac' --accuracy
+completes 'attune bench --sam' --samples=
 # Functions stand in quotation marks, and such a problem in quotes: what is offered replaces all that is in those.
 functions='num_heads=8,score_mod="score + max(q, 2)",'
 completes "attune bench '${functions}is_c" "${functions}is_causal="
@@ -56,7 +56,7 @@ completes "attune bench '$functions' --sa" --samples=
 completes 'attune compile --emit=l' lowered llvm
 completes 'attune compile --emit l' lowered llvm
 completes 'attune ir x.air --engine=' jit vm interp
-completes 'attune check --isa=avx5' avx512_bf16 avx512
+completes 'attune bench --isa=avx5' avx512_bf16 avx512
 completes 'attune cache ' ls verify why audit gc clear export import
 completes 'attune cache why num_h' num_heads=
 completes 'attune cache --json w' why

@@ -1,4 +1,4 @@
-/* `attune conform` before and after a case is computed: the call, the refusals, the comparison. The
+/* `attune-lab conform` before and after a case is computed: the call, the refusals, the comparison. The
  * cases themselves are run by test_conform.sh. */
 #include "conform/conform_call.h"
 

@@ -15,7 +15,7 @@ touch "$work/stdout" "$work/stderr"
 conform() {
     local name=$1 folder=$2 cases=$3 status=0 passed
     shift 3
-    "$ATTUNE" conform "$folder" "$@" >"$work/stdout" 2>&1 </dev/null || status=$?
+    "$ATTUNE-lab" conform "$folder" "$@" >"$work/stdout" 2>&1 </dev/null || status=$?
     passed=$(tail -n 1 "$work/stdout" | sed -nE 's/^([0-9]+) passed, 0 failed$/\1/p')
     [ "$status" -eq 0 ] && [ "${passed:-0}" -ge "$cases" ]
     report $? "$name: ${passed:-not all} cases passed"

@@ -35,7 +35,7 @@ refuse "a manifest" "$text" bounded "$attune" warm /dev/zero
 refuse "problems to tune" "$text" bounded "$attune" tune /dev/zero
 refuse "a grid" "$text" bounded "$attune" sweep /dev/zero -o "$work/sweep.json"
 mkdir "$work/case" && ln -s /dev/zero "$work/case/case.json"
-expect "a case" 1 "case: case.json: this is not a text" bounded "$attune" conform "$work"
+expect "a case" 1 "case: case.json: this is not a text" bounded "$attune-lab" conform "$work"
 endless() { yes "$1" | bounded "${@:2}"; }
 refuse "loop IR of blanks" 'standard input: kernels in loop IR have at most [0-9]+ bytes' endless '' "$attune" ir -
 refuse "a manifest of comments" 'lists of problems have at most [0-9]+ bytes' endless '#' "$attune" warm -
@@ -214,7 +214,7 @@ refuse "an open size that a file contradicts" '--sizes: seq_kv is 3, but 4 in .*
 refuse "a size of nothing" '--sizes: num_pages is 3, but the problem has no such size' sized --sizes num_pages=3
 refuse "a misspelt size" "'seqkv' is not a size; did you mean seq_kv\?" sized --sizes seqkv=3
 refuse "such a size of check" 'seq_kv is 5, but the problem or its files fix it at 4' \
-    "$attune" check $small --sizes seq_kv=5
+    "$attune-lab" check $small --sizes seq_kv=5
 refuse "such a size of explain" 'num_pages is 3, but the problem has no' "$attune" explain $small --sizes num_pages=3
 make_npy "$work/x.npy" '<f4' False '(1, 4, 16)' 256
 refuse "keys that are not those of x" 'seq_kv is 5, but the block projects keys from x, and seq_q is 4' \
@@ -260,7 +260,7 @@ for scale in 0.1 1e36; do
         num_heads=1,seq_q=32,seq_kv=64,head_dim=16,dtype=bf16,softmax_scale=dynamic
 done
 # Entries whose lengths only cu_seqlens_kv tells have keys in their pages: the error of nothing would be none.
-expect "a ragged batch in pages" 0 '^ordinary +[1-9]\.' "$attune" check --inputs=ordinary \
+expect "a ragged batch in pages" 0 '^ordinary +[1-9]\.' "$attune-lab" check --inputs=ordinary \
     num_heads=2,batch=3,ragged=1,seq_q=dynamic,seq_kv=dynamic,page_size=16,head_dim=16 \
     --sizes total_q=12,seq_q=8,seq_kv=40,num_pages=9,max_pages=3
 

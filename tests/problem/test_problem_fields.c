@@ -185,7 +185,7 @@ static void test_fields_of_other_operators(void **state) {
     }
 }
 
-/* `attune check` meets every field: those that the list draws, and those that depend on others. */
+/* `attune-lab check` meets every field: those that the list draws, and those that depend on others. */
 /* A part of a feature that the problem does not have is refused by name. */
 static void test_parts_without_their_feature(void **state) {
     (void)state;

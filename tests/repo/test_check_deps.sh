@@ -6,7 +6,7 @@ cd "$(dirname "$0")/../.." || exit 1
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir "$work/docs"
-cp -r include src reference tools adapters scripts "$work"
+cp -r include src reference tools lab adapters scripts "$work"
 cp docs/folders.md "$work/docs"
 page=$work/docs/folders.md
 check() { bash "$work/scripts/check_deps.sh" >"$work/stdout" 2>"$work/stderr"; }

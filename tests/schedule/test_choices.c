@@ -1,5 +1,5 @@
 /* Choices of a schedule that only move data: each gives the same bits, machine code and interpreter alike. Those that
- * change the order of sums (value_streams, gemm_by) are compared with the interpreter by `attune check`. */
+ * change the order of sums (value_streams, gemm_by) are compared with the interpreter by `attune-lab check`. */
 #include "problem/mha.h"
 #include "schedule/schedule_fields.h"
 #include "schedule/variant.h"

@@ -62,8 +62,8 @@ soon() {
     return 1
 }
 
-# checked NAME OPTIONS…: `attune check` finds nothing wrong with a problem, on two threads.
-checked() { expect "$1" 0 '^[0-9]+ passed, 0 failed' "$ATTUNE" check --threads=2 "${@:2}"; }
+# checked NAME OPTIONS…: `attune-lab check` finds nothing wrong with a problem, on two threads.
+checked() { expect "$1" 0 '^[0-9]+ passed, 0 failed' "$ATTUNE-lab" check --threads=2 "${@:2}"; }
 
 # same NAME FILE FILE…: all files hold the same bytes.
 same() {

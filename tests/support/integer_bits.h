@@ -17,7 +17,7 @@ void integer_bits_close(integer_bits *bits);
  * schedule as well; if `compiles`, by random schedules and machine code for all. false after a message: something
  * failed, or two results differ.
  *
- * Drawn as those of `attune check`, among problems whose bits are promised. */
+ * Drawn as those of `attune-lab check`, among problems whose bits are promised. */
 bool integer_bits_check(integer_bits *bits, tool_random *random, bool compiles);
 
 /* Problem `number` of integer_problems.h. *digest becomes a hash of its text and of the numbers of its outputs:

@@ -87,7 +87,7 @@ check() {
         ((kinds % 2)) || return 0
         sort=("--inputs=${sorts[kinds / 2 % ${#sorts[@]}]}")
     fi
-    expect "$name" 0 '^[1-9][0-9]* passed, 0 failed$' emulate "$arm/attune" check "$problem" \
+    expect "$name" 0 '^[1-9][0-9]* passed, 0 failed$' emulate "$arm/attune-lab" check "$problem" \
         ${sizes:+"--sizes=$sizes"} --threads=2 "${sort[@]}" "$@"
 }
 ragged=batch=3,ragged=1,num_heads=4,num_kv_heads=2,head_dim=8
@@ -127,7 +127,7 @@ seed=${ATTUNE_TEST_SEED:-1}
 [ "${AARCH64_SHORT:-}" != yes ] || AARCH64_RANDOM=${AARCH64_RANDOM:-3}
 count=${AARCH64_RANDOM:-80}
 expect "$count random problems of seed $seed" 0 "^$count passed, 0 failed\$" \
-    emulate "$arm/attune" check --random "$count" --seed "$seed" --max-flops 4e5
+    emulate "$arm/attune-lab" check --random "$count" --seed "$seed" --max-flops 4e5
 
 # ---- Without a compiler: tier 0, and the virtual machine ----
 

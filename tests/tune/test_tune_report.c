@@ -2,6 +2,7 @@
  * kernels. */
 #define _GNU_SOURCE
 #include "common/tool.h"
+#include "lab.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -181,7 +182,7 @@ static void the_command_to_report_runs(void **state) {
         wrong = 1;
         snprintf(words, sizeof words, "tune --cache-dir= --json %s" SIZES " " PROBLEM, isas[i]);
         assert_int_equal(run(cmd_tune, words, STDERR_FILENO, text, sizeof text), TOOL_FAILED);
-        const char *const command = strstr(text, "please report: attune check ");
+        const char *const command = strstr(text, "please report: attune-lab check ");
         assert_non_null(command);
         assert_non_null(strstr(command, "--seed=1"));
         assert_non_null(strstr(command, " " SIZES));

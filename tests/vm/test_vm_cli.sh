@@ -9,16 +9,16 @@ attune=$ATTUNE
 export ATTUNE_CACHE_DIR= ATTUNE_CODEGEN=/nowhere/libattune-codegen.so
 
 # Random problems choose instruction sets, blocks, functions, types and threads; the interpreter has the same bits.
-expect "random problems" 0 '^40 passed, 0 failed' "$attune" check --random 40 --seed 11 --max-flops 4e5
+expect "random problems" 0 '^40 passed, 0 failed' "$attune-lab" check --random 40 --seed 11 --max-flops 4e5
 [ "$(grep -c 'the virtual machine runs this kernel' "$work/stderr")" = 1 ]
 report $? "with one warning for all of them"
-expect "machine code was asked for" 1 'compiling failed: .*/nowhere/libattune-codegen.so' "$attune" check --engine=jit \
-    --threads=1 --inputs=ordinary num_heads=1,seq_q=2,head_dim=4
-expect "a block with threads" 0 '^[0-9]+ passed, 0 failed' "$attune" check --threads=3 \
+expect "machine code was asked for" 1 'compiling failed: .*/nowhere/libattune-codegen.so' \
+    "$attune-lab" check --engine=jit --threads=1 --inputs=ordinary num_heads=1,seq_q=2,head_dim=4
+expect "a block with threads" 0 '^[0-9]+ passed, 0 failed' "$attune-lab" check --threads=3 \
     num_heads=3,seq_q=21,head_dim=8,embed_dim=24,is_causal=1
-expect "a function on scores" 0 '^[0-9]+ passed, 0 failed' "$attune" check \
+expect "a function on scores" 0 '^[0-9]+ passed, 0 failed' "$attune-lab" check \
     'num_heads=2,seq_q=9,seq_kv=33,head_dim=20,score_mod="score + 0.5 * (q - kv)"'
-expect "scales that are bytes and NaN" 0 '^[0-9]+ passed, 0 failed' "$attune" check --inputs=nonfinite \
+expect "scales that are bytes and NaN" 0 '^[0-9]+ passed, 0 failed' "$attune-lab" check --inputs=nonfinite \
     num_heads=2,seq_q=1,seq_kv=2,head_dim=64,k_dtype=i8,k_scales=inline,seq_new=2
 expect "the log says why" 0 'the virtual machine runs this kernel: .*/nowhere/libattune-codegen.so' "$attune" compile \
     num_heads=1,seq_q=2,head_dim=4

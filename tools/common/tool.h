@@ -14,8 +14,6 @@ enum { TOOL_OK = 0, TOOL_FAILED = 1, TOOL_USAGE = 2 };
 int cmd_run(int argc, char **argv);
 int cmd_mha(int argc, char **argv);
 int cmd_compile(int argc, char **argv);
-int cmd_check(int argc, char **argv);
-int cmd_conform(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
 int cmd_explain(int argc, char **argv);
 int cmd_tune(int argc, char **argv);

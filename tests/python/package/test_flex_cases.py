@@ -1,4 +1,4 @@
-"""Functions as Python text, in files: by attune.flex_attention, and as problems that the tracer wrote, which attune
+"""Functions as Python text, in files: by attune.flex_attention, and as problems that the tracer wrote, which attune-lab
 conform runs by machine code and by the interpreter. FLEX_CASES is a folder of such cases; those here are made in the
 test, and those of the folder are run as well where it is."""
 

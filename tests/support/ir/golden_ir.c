@@ -134,7 +134,7 @@ static tool_random stream(const char *name, const char *purpose) {
     return (tool_random){XXH3_64bits(text, (size_t)length)};
 }
 
-/* `attune check` draws f32 mostly, and small problems only, since it runs them. */
+/* `attune-lab check` draws f32 mostly, and small problems only, since it runs them. */
 static bool draw_problem(const char *name, bool has_pairs, attune_problem *p) {
     static const double limits[] = {4e6, 4e6, 1e8, 1e12};
     static const attune_dtype others[] = {ATTUNE_F16, ATTUNE_BF16, ATTUNE_F64};

@@ -1,6 +1,6 @@
 /* Golden IR: the lowered IR of a fixed set of problems, schedules and targets, and a file with its hashes. The set is
- * made by the drawing of `attune check --random`, with seeds of its own, and by problems as models have them. Nothing
- * depends on this machine: a context for a target lowers IR on any CPU, and the environment is not read. */
+ * made by the drawing of `attune-lab check --random`, with seeds of its own, and by problems as models have them.
+ * Nothing depends on this machine: a context for a target lowers IR on any CPU, and the environment is not read. */
 #ifndef ATTUNE_TESTS_GOLDEN_IR_H
 #define ATTUNE_TESTS_GOLDEN_IR_H
 

@@ -1,4 +1,4 @@
-/* One case of `attune check`: everything that decides its outcome, drawn at random, run, shrunk and printed. */
+/* One case of `attune-lab check`: everything that decides its outcome, drawn at random, run, shrunk and printed. */
 #ifndef ATTUNE_TOOLS_CHECK_CASE_H
 #define ATTUNE_TOOLS_CHECK_CASE_H
 

@@ -1,4 +1,5 @@
-/* attune check: kernels against the interpreter, bit for bit, and against an f64 reference. */
+/* attune-lab check: kernels against the interpreter, bit for bit, and against an f64 reference. */
+#include "lab.h"
 #include "check/check_case.h"
 #include "common/json_output.h"
 #include "common/table.h"
@@ -198,7 +199,7 @@ static char *random_command(const check_options *o, const check_machine *machine
     size_t bytes = 0;
     FILE *const f = open_memstream(&text, &bytes);
     if (!f) return NULL;
-    fprintf(f, "attune check --random=%lld --first=%lld --seed=%llu", (long long)count, (long long)first,
+    fprintf(f, "attune-lab check --random=%lld --first=%lld --seed=%llu", (long long)count, (long long)first,
             (unsigned long long)o->seed);
     if (o->functions) fputs(" --functions", f);
     fputs(tool_vm_option(), f);

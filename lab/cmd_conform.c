@@ -1,5 +1,6 @@
-/* attune conform: runs the conformance cases of ONNX's operators that lie below folders. */
+/* attune-lab conform: runs the conformance cases of ONNX's operators that lie below folders. */
 #define _GNU_SOURCE
+#include "lab.h"
 #include "conform/conform_call.h"
 #include "common/json_output.h"
 #include "common/tool.h"

@@ -181,7 +181,8 @@ char *check_command(const check_machine *machine, const check_case *c) {
     sizes_print(&c->sizes, sizes);
     const char *const quote = problem && strchr(problem, '"') ? "'" : ""; /* functions and tensors, for a shell */
     if (!problem || !schedule ||
-        asprintf(&command, "attune check %s%s%s%s%s --schedule=%s --isa=%s --threads=%u --inputs=%s%s%s --seed=%llu",
+        asprintf(&command,
+                 "attune-lab check %s%s%s%s%s --schedule=%s --isa=%s --threads=%u --inputs=%s%s%s --seed=%llu",
                  quote, problem, quote, *sizes ? " --sizes=" : "", sizes, schedule, machine->isas[c->isa], c->threads,
                  input_kind_name(c->inputs), c->ftz ? " --ftz" : "", tool_vm_option(), (unsigned long long)c->seed) < 0)
         command = NULL;
