@@ -1,9 +1,9 @@
 # Installing: products that know where they lie, wheels, packages and releases.
 
 # Their names stand in commands without quotes.
-.PHONY: install uninstall
+.PHONY: install install-lab uninstall
 DIRECTORIES = DESTDIR PREFIX BINDIR LIBDIR INCLUDEDIR MANDIR DOCDIR BASHCOMPDIR ZSHCOMPDIR
-ifneq ($(filter install install-strip uninstall,$(MAKECMDGOALS)),)
+ifneq ($(filter install install-lab install-strip uninstall,$(MAKECMDGOALS)),)
 $(foreach name,$(DIRECTORIES),$(if $(filter-out 1,$(words [$($(name))])),\
 	$(error $(name) is '$($(name))': a directory to install into must have no blank in its name)))
 endif
@@ -35,6 +35,10 @@ $(BUILD)/installed/attune-codegen-worker: $(call placed,$(WORKER_SRC) src/compil
 		$(BUILD)/libattune-internal.a
 	$(link_worker)
 $(BUILD)/installed/attune: $(call placed,$(TOOL_SRC) $(BOTH_SRC)) $(BUILD)/libattune-reference.a $(BUILD)/libattune.so \
+		$(call flags,INSTALLED)
+	$(call link_command,$(RUN_PATH))
+
+$(BUILD)/installed/attune-lab: $(call obj,$(LAB_SRC)) $(addprefix $(BUILD)/libattune,-tool.a -reference.a .so) \
 		$(call flags,INSTALLED)
 	$(call link_command,$(RUN_PATH))
 
@@ -87,6 +91,10 @@ install: ## install below PREFIX (/usr/local), libraries into LIBDIR (PREFIX/lib
 		ln -sfn $(shell realpath -ms --relative-to='$(DOCDIR)/include' '$(INCLUDEDIR)')/$$header \
 			$(IN_DOC)/include/$$header || exit; done
 
+install-lab: install $(BUILD)/installed/attune-lab ## the same, and attune-lab with its manual
+	install -m 755 $(BUILD)/installed/attune-lab $(IN_BIN)/attune-lab
+	install -m 644 lab/attune-lab.1 $(DESTDIR)$(MANDIR)/man1/attune-lab.1
+
 STRIP ?= $(shell $(CC) -print-prog-name=strip)
 .PHONY: install-strip
 install-strip: install ## the same without symbols for debuggers
@@ -124,7 +132,7 @@ uninstall: ## remove what install installed
 			include/attune)
 	rm -f $(IN_BIN)/attune $(addprefix $(IN_LIB)/libattune.,so.0 so a) $(IN_LIB)/pkgconfig/attune.pc \
 		$(addprefix $(DESTDIR)$(INCLUDEDIR)/,attune.hpp $(patsubst include/%,%,$(HEADERS))) \
-		$(DESTDIR)$(MANDIR)/man1/attune.1 \
+		$(addprefix $(DESTDIR)$(MANDIR)/man1/attune,.1 -lab.1) $(IN_BIN)/attune-lab \
 		$(DESTDIR)$(BASHCOMPDIR)/attune $(DESTDIR)$(ZSHCOMPDIR)/_attune
 	for dir in $(IN_LIB)/attune $(IN_LIB)/cmake/attune $(DESTDIR)$(INCLUDEDIR)/attune \
 		$(addprefix $(IN_DOC)/,docs $(LINKED_DIRS) examples) $(IN_DOC); do rmdir $$dir 2>/dev/null || :; done

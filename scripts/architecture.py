@@ -101,7 +101,7 @@ def checks():
          style=' font-weight="bold"')
     box(2, CHECK, "check", "interpreter", "runs the same IR", "src/ir")
     box(4, CHECK, "check", "reference", "plain loops, f64", "reference/*.c")
-    box(5, CHECK, "check", "attune-lab check", "random problems", "tools")
+    box(5, CHECK, "check", "attune-lab check", "random problems", "lab")
     arrow([(middle(2), MISS + TALL), (middle(2), CHECK - 2)], "IR, before and after\nevery pass", (middle(2) - 8, 450),
           "end", dashed=True)
     low = CHECK + TALL + 34

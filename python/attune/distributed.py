@@ -73,11 +73,15 @@ def _alone() -> Iterator[int]:
 
 
 def _run(
-    arguments: Sequence[str], command: Optional[str] = None, lock: Tuple[int, ...] = (), good: Tuple[int, ...] = (0,)
+    arguments: Sequence[str],
+    command: Optional[str] = None,
+    lock: Tuple[int, ...] = (),
+    good: Tuple[int, ...] = (0,),
+    program: str = "",
 ) -> str:
-    """The standard output of the command. A failure raises its last sentence; so does a status that may be good, where
-    nothing was printed."""
-    line = [_command(command), *arguments]
+    """The standard output of the command, or of the program "-lab" beside it. A failure raises its last sentence; so
+    does a status that may be good, where nothing was printed."""
+    line = [_command(command) + program, *arguments]
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     try:
         done = subprocess.run(line, text=True, pass_fds=lock, check=False, **pipes)
@@ -119,7 +123,7 @@ def _take_in(results: bytes, command: Optional[str]) -> None:
 
 
 def _check(options: Sequence[str], command: Optional[str]) -> Dict[str, Any]:
-    return json.loads(_run(["check", "--json", *options], command, good=(0, 1)))
+    return json.loads(_run(["check", "--json", *options], command, good=(0, 1), program="-lab"))
 
 
 # ---- Handing out ----
@@ -416,8 +420,8 @@ def check(
     workers: Any = None,
 ) -> Checked:
     """Compares kernels of `count` random problems with the interpreter and a reference, as `attune-lab check --random`
-    does, in chunks on all workers at once. A chunk that has no result is a failure."""
-    if count < 1 or chunk < 1 or first < 0:
+    does, in chunks on all workers at once. Each needs `attune-lab` beside the command `attune`. A chunk that has no
+    result is a failure.""" if count < 1 or chunk < 1 or first < 0:
         found = f"count is {count}, chunk {chunk} and first {first}"
         raise InvalidArgumentError(f"{found}; they must be 1, 1 and 0 at least")
     common = [f"--seed={seed}", *([f"--isa={isa}"] if isa else [])]

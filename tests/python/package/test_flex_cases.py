@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 
 ROOT = os.path.join(os.path.dirname(__file__), "..", "..", "..")
 FOLDER = os.environ.get("FLEX_CASES", os.path.join(ROOT, "..", "shared", "flex-attention"))
-ATTUNE = os.path.join(ROOT, os.environ.get("BUILD", "build"), "attune")
+ATTUNE = os.path.join(ROOT, os.environ.get("BUILD", "build"), "attune-lab")
 NAMES = list(flex_cases.cases(FOLDER)) if os.path.isdir(FOLDER) else []
 
 OWN = {
