@@ -421,7 +421,8 @@ def check(
 ) -> Checked:
     """Compares kernels of `count` random problems with the interpreter and a reference, as `attune-lab check --random`
     does, in chunks on all workers at once. Each needs `attune-lab` beside the command `attune`. A chunk that has no
-    result is a failure.""" if count < 1 or chunk < 1 or first < 0:
+    result is a failure."""
+    if count < 1 or chunk < 1 or first < 0:
         found = f"count is {count}, chunk {chunk} and first {first}"
         raise InvalidArgumentError(f"{found}; they must be 1, 1 and 0 at least")
     common = [f"--seed={seed}", *([f"--isa={isa}"] if isa else [])]
