@@ -1,8 +1,8 @@
 /* attune cache: lists, checks, explains, cleans and copies the disk cache. */
 #include "cache/cache.h"
 #include "common/json_output.h"
-#include "nearest.h"
 #include "common/table.h"
+#include "nearest.h"
 
 #include <ctype.h>
 #include <errno.h>

@@ -1,14 +1,14 @@
 /* attune sweep: measures a grid of problems. All kernels are in the cache before the first measurement. */
+#include "cache/warming.h"
+#include "common/interruption.h"
+#include "common/table.h"
 #include "measure/bench_json.h"
 #include "sweep/grid.h"
-#include "common/interruption.h"
 #include "sweep/sweep_csv.h"
 #include "sweep/sweep_file.h"
 #include "sweep/sweep_merge.h"
 #include "sweep/sweep_noise.h"
 #include "sweep/sweep_table.h"
-#include "common/table.h"
-#include "cache/warming.h"
 
 #include <math.h>
 #include <stdint.h>

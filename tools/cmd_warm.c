@@ -1,7 +1,7 @@
 /* attune warm: compiles the problems of a manifest, so that programs find their kernels in the cache. */
+#include "cache/warming.h"
 #include "common/interruption.h"
 #include "common/json_output.h"
-#include "cache/warming.h"
 
 #include <stdlib.h>
 #include <string.h>

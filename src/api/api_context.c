@@ -1,8 +1,8 @@
 /* The public functions on a context. */
 #include "base/fpenv.h"
-#include "generator_id.h"
-#include "engine/context.h"
+#include "engine/create.h"
 #include "engine/probe_file.h"
+#include "generator_id.h"
 #include "tune/tuning.h"
 
 const char *attune_version(void) { return ATTUNE_VERSION_STRING; }

@@ -1,9 +1,9 @@
 /* Rows of k or v, and the panels that hold the same numbers (docs/panels.md). Nothing is converted but the order. */
 #include "base/error.h"
 #include "base/struct.h"
+#include "engine/context.h"
 #include "problem/mha.h"
 #include "problem/problem_fields.h"
-#include "engine/context.h"
 
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /* The public functions on problems, schedules and arguments: mha does the work. */
 #include "base/fpenv.h"
-#include "problem/problem_sight.h"
 #include "engine/context.h"
+#include "problem/problem_sight.h"
 #include "schedule/schedule.h"
 
 #include <string.h>

@@ -1,9 +1,9 @@
 /* The public functions that run a kernel as a whole. */
-#include "base/fpenv.h"
-#include "problem/problem_sight.h"
 #include "api/api_run.h"
 #include "api/block_mask.h"
+#include "base/fpenv.h"
 #include "engine/tier0.h"
+#include "problem/problem_sight.h"
 #include "schedule/schedule.h"
 
 /* ---- Options ---- */
@@ -83,17 +83,6 @@ attune_status attune_workspace_size(const attune_context *context, const attune_
 }
 
 /* ---- Running ---- */
-
-attune_status at_check_run(const attune_context *context, const attune_kernel *kernel,
-                           const attune_arguments *arguments, at_error *err) {
-    if (__builtin_expect(!context || !kernel || !arguments, 0))
-        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "the call was given no %s",
-                       !context  ? "context"
-                       : !kernel ? "kernel"
-                                 : "arguments");
-    if (at_kernel_is_attention(kernel)) return ATTUNE_OK;
-    return at_fail(err, ATTUNE_INVALID_ARGUMENT, "a kernel of attune_ir_compile is run by attune_ir_run");
-}
 
 /* Heads whose tasks get shorter: those of later rows, which see more, go first. */
 static int64_t falling_heads(const attune_kernel *kernel, const mha_sizes *sizes) {

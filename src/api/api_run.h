@@ -4,10 +4,6 @@
 
 #include "engine/kernel.h"
 
-/* The first checks of attune_run and attune_call_begin. */
-attune_status at_check_run(const attune_context *context, const attune_kernel *kernel,
-                           const attune_arguments *arguments, at_error *err);
-
 /* attune_run_with, with the message in *err. likely: as in at_call_make. */
 attune_status at_run_kernel(attune_context *context, const attune_kernel *kernel, const at_layout *likely,
                             const attune_arguments *arguments, const attune_run_options *options, at_error *err);

@@ -3,7 +3,7 @@
 #ifndef ATTUNE_API_BLOCK_MASK_H
 #define ATTUNE_API_BLOCK_MASK_H
 
-#include "api/api_run.h"
+#include "engine/kernel.h"
 
 /* The table of a call's block mask, in *tiles; NULL: there is none, or this kernel does without. Fails where the mask
  * is not one of this call. plan: the kernel's, for the sizes of the call. */

@@ -1,17 +1,17 @@
-/* Why a kernel is not in the disk cache: its key compared with those of the entries. */
+/* Why a kernel is not in the disk cache: its key compared with those of the cache files. */
 #include "engine/own_operator.h"
 
 #include "base/fpenv.h"
-#include "problem/key_words.h"
 #include "cache/disk_files.h"
+#include "problem/key_words.h"
 #include "schedule/schedule.h"
 #include "target/kernel_abi.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* An entry of the same problem is nearer than one of another, whatever machine made it, and one of another operator is
- * farther than any. */
+/* A cache file of the same problem is nearer than one of another, whatever machine made it, and one of another operator
+ * is farther than any. */
 enum { WEIGHT_PROBLEM = 16, WEIGHT_SCHEDULE = 8, WEIGHT_MACHINE = 1, WEIGHT_OPERATOR = WEIGHT_PROBLEM * MHA_KEY_WORDS };
 enum { MAX_DIFFERENCES = MHA_KEY_WORDS + 8, VALUE_CHARS = 1024 };
 
@@ -30,9 +30,9 @@ typedef struct why_search {
 
     uint64_t compared, least; /* the weight of the nearest */
     bool is_found, is_told;
-    const char *nearest_directory; /* as entries of this cache have it */
+    const char *nearest_directory; /* as cache files of this cache have it */
     const char *neighbours[AT_MAX_CLASSES];
-    size_t stand_in; /* index in neighbours: the nearest class that has an entry */
+    size_t stand_in; /* index in neighbours: the nearest class that has a cache file */
     size_t num_neighbours;
     char nearest[AT_FILE_CHARS];
     int64_t nearest_used_at;
@@ -41,7 +41,7 @@ typedef struct why_search {
     void *user;
 } why_search;
 
-/* The differences of one entry; without an arena only their weight. */
+/* The differences of one cache file; without an arena only their weight. */
 typedef struct difference_list {
     uint64_t weight;
     at_arena *arena;
@@ -83,7 +83,7 @@ static void compare_words(const why_search *s, const mha_key_word *there, size_t
     }
 }
 
-/* The entry's problem is read from its text: another version of attune may have had other words in its keys. */
+/* The cache file's problem is read from its text: another version of attune may have had other words in its keys. */
 static void compare_attention(const why_search *s, const attune_cache_entry *entry, difference_list *list) {
     attune_problem problem = ATTUNE_PROBLEM_INIT, canonical;
     mha_key_word words[MHA_KEY_WORDS];
@@ -154,7 +154,7 @@ static void compare_schedules(const why_search *s, const attune_cache_entry *ent
     add(list, WEIGHT_SCHEDULE, "schedule", there, here);
 }
 
-/* ---- An entry ---- */
+/* ---- A cache file ---- */
 
 static void compare_features(const attune_cache_entry *entry, difference_list *list) {
     char missing[AT_CPU_FEATURES_TEXT];
@@ -190,14 +190,14 @@ static void compare(const why_search *s, const attune_cache_entry *entry, differ
 
 /* ---- All of them ---- */
 
-/* Among equally near entries the one used last counts; after that the order of names. */
+/* Among equally near cache files the one used last counts; after that the order of names. */
 static bool is_nearer(const why_search *s, uint64_t weight, const attune_cache_entry *entry) {
     if (weight != s->least) return weight < s->least;
     if (entry->used_at != s->nearest_used_at) return entry->used_at > s->nearest_used_at;
     return strcmp(entry->file, s->nearest) < 0;
 }
 
-/* Finds the entry of this kernel for another class that would stand in. */
+/* Finds the cache file of this kernel for another class that would stand in. */
 static void look_for_stand_in(why_search *s, const attune_cache_entry *entry) {
     if (entry->status || !entry->is_usable || !at_key_is_near(s->key, entry->key, entry->key_bytes)) return;
     for (size_t i = 0; i < s->stand_in; i++)
@@ -212,7 +212,7 @@ static int weigh(void *user, const attune_cache_entry *entry) {
     difference_list list = {0};
     compare(s, entry, &list);
     look_for_stand_in(s, entry);
-    /* Only a whole entry, perhaps of the base, is nearer than the problem's own damaged file. */
+    /* Only a whole cache file, perhaps of the base, is nearer than the problem's own damaged file. */
     const uint64_t weight = entry->status ? 1 : 2 * list.weight;
     s->compared++;
     if (s->is_found && !is_nearer(s, weight, entry)) return 0;

@@ -1,7 +1,7 @@
 /* A call whose parts are executed by threads of the host that are running already. */
 #include "api/api_run.h"
-#include "call/ir_call.h"
 #include "api/block_mask.h"
+#include "call/ir_call.h"
 
 #include "base/fpenv.h"
 

@@ -3,8 +3,8 @@
 
 #include "base/fpenv.h"
 #include "base/struct.h"
-#include "problem/problem.h"
 #include "engine/context.h"
+#include "problem/problem.h"
 
 #include <stdlib.h>
 

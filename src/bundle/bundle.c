@@ -2,8 +2,9 @@
 
 #include "base/fpenv.h"
 #include "bundle/archive.h"
-#include "operator/operator.h"
+#include "engine/create.h"
 #include "engine/kernel.h"
+#include "operator/operator.h"
 #include "schedule/schedule.h"
 
 #include <elf.h>

@@ -1,9 +1,9 @@
-/* Entries from one directory to another: exporting and importing. */
+/* Cache files from one directory to another: exporting and importing. */
 #include "cache/disk_cache.h"
 
 #include "base/memory.h"
 #include "cache/cache_dir.h"
-#include "cache/entry_file.h"
+#include "cache/cache_file_io.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -15,24 +15,24 @@ typedef struct copier {
     int from, to;
     at_file_trust trust; /* in the files of `from` */
     const char *machine; /* the context's tuning class */
-    bool is_import;      /* leaves out entries that cannot be found here; an export is for other machines */
+    bool is_import;      /* leaves out cache files that cannot be found here; an export is for other machines */
     attune_cache_copied *copied;
     int failure; /* errno */
 } copier;
 
-static bool is_usable(const at_entry *entry, const at_key_parts *parts) {
+static bool is_usable(const at_cache_file *entry, const at_key_parts *parts) {
     return at_key_is_of_here(parts) && !(entry->required & ~at_cpu_features());
 }
 
-/* An entry that is there already stays. So does one that cannot be read now, perhaps for lack of memory. */
+/* A cache file that is there already stays. So does one that cannot be read now, perhaps for lack of memory. */
 static bool is_there(const copier *c, const char *file) {
-    at_entry_file got;
-    const at_found found = at_entry_file_read(c->cache->io, c->to, file, AT_TRUST_OWN, c->cache->allocator, &got);
-    at_entry_file_close(&got, c->cache->allocator);
+    at_opened_cache_file got;
+    const at_found found = at_cache_file_read(c->cache->io, c->to, file, AT_TRUST_OWN, c->cache->allocator, &got);
+    at_cache_file_close(&got, c->cache->allocator);
     return found == AT_FOUND || found == AT_NOT_NOW;
 }
 
-static void copy_entry(copier *c, const char *file, const at_entry *entry, const uint8_t *data, size_t bytes) {
+static void copy_entry(copier *c, const char *file, const at_cache_file *entry, const uint8_t *data, size_t bytes) {
     at_key_parts parts;
     at_key_split(entry->key, entry->key_bytes, &parts);
     const bool is_foreign = !is_usable(entry, &parts);
@@ -42,7 +42,7 @@ static void copy_entry(copier *c, const char *file, const at_entry *entry, const
     if (is_there(c, file)) {
         c->copied->known++;
     } else {
-        c->failure = at_entry_file_write(c->cache->io, c->to, file, c->is_import ? 0600 : 0644, entry,
+        c->failure = at_cache_file_write(c->cache->io, c->to, file, c->is_import ? 0600 : 0644, entry,
                                          c->cache->allocator, data, bytes);
         if (c->failure) return;
         c->copied->added++;
@@ -53,14 +53,14 @@ static void copy_entry(copier *c, const char *file, const at_entry *entry, const
 
 static int copy_file(void *user, int dir, const char *file, const struct stat *status) {
     copier *c = user;
-    at_entry_file got;
+    at_opened_cache_file got;
     (void)status;
     if (!at_file_is_entry(file)) return 0;
-    const at_found found = at_entry_file_read(c->cache->io, dir, file, c->trust, c->cache->allocator, &got);
+    const at_found found = at_cache_file_read(c->cache->io, dir, file, c->trust, c->cache->allocator, &got);
     if (found == AT_FOUND) copy_entry(c, file, &got.entry, got.file.data, got.file.bytes);
     /* Another process may have evicted a missing one a moment ago. */
     c->copied->damaged += found != AT_FOUND && found != AT_MISSING;
-    at_entry_file_close(&got, c->cache->allocator);
+    at_cache_file_close(&got, c->cache->allocator);
     return c->failure != 0;
 }
 
@@ -124,11 +124,12 @@ attune_status at_disk_cache_import(at_disk_cache *cache, const char *directory, 
     return status;
 }
 
-/* Every entry is verified by itself as it comes, so one that was changed on the disk meanwhile is only left out. */
+/* Every cache file is verified by itself as it comes, so one that was changed on the disk meanwhile is only left out.
+ */
 static attune_status copy_pack(copier *c, const at_pack *pack, at_error *err) {
     for (uint32_t i = 0; i < pack->sizes.count && !c->failure; i++) {
         at_pack_record record;
-        at_entry entry;
+        at_cache_file entry;
         uint8_t *data;
         const char *why;
         at_pack_record_get(pack->signed_part, i, &record);

@@ -3,7 +3,7 @@
 
 #include "base/memory.h"
 #include "cache/cache_dir.h"
-#include "cache/entry_file.h"
+#include "cache/cache_file_io.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -73,7 +73,7 @@ void at_disk_cache_open_base(at_disk_cache *cache, const char *base) {
         at_log_printf(cache->log, ATTUNE_LOG_WARNING, "the base of the disk cache is not used: %s", err.message);
     snprintf(cache->refusals[1], sizeof cache->refusals[1], "%s", err.message);
     at_cache_dir_from_root(cache->base_path, cache->from_root[1], sizeof cache->from_root[1]);
-    /* A base that is the cache itself adds nothing but every entry a second time. */
+    /* A base that is the cache itself adds nothing but every cache file a second time. */
     if (cache->base >= 0 && cache->dir >= 0 && at_io_is_same(&cache->opened[0], &cache->opened[1])) {
         close(cache->base);
         cache->base = -1;
@@ -179,9 +179,9 @@ static void touch(const at_disk_cache *cache, int fd, const struct stat *status)
     cache->io->futimens(fd, times);
 }
 
-/* The file's name, with the tuning class in it, is known to be that of the entry's key. Another key with the same hash,
- * or code for another CPU in a shared home, is not what we look for, and is not damaged either. */
-static bool is_wanted(const at_key *key, const char *near_class, const at_entry *entry) {
+/* The file's name, with the tuning class in it, is known to be that of the cache file's key. Another key with the same
+ * hash, or code for another CPU in a shared home, is not what we look for, and is not damaged either. */
+static bool is_wanted(const at_key *key, const char *near_class, const at_cache_file *entry) {
     if (entry->required & ~at_cpu_features()) return false;
     if (near_class) return at_key_is_near(key, entry->key, entry->key_bytes);
     return entry->key_bytes == key->size && !memcmp(entry->key, key->bytes, key->size);
@@ -196,15 +196,15 @@ static void name_file(const at_key *key, const char *near_class, char file[AT_FI
 }
 
 static bool read_in(at_disk_cache *cache, bool is_base, const at_key *key, const char *near_class, uint8_t **data,
-                    at_entry *entry) {
+                    at_cache_file *entry) {
     const int dir = at_disk_cache_dir(cache, is_base);
     *data = NULL;
     if (dir < 0) return false;
     char file[AT_FILE_CHARS];
     name_file(key, near_class, file);
-    at_entry_file got;
+    at_opened_cache_file got;
     const at_found found =
-        at_entry_file_read(cache->io, dir, file, is_base ? AT_TRUST_ROOT : AT_TRUST_OWN, cache->allocator, &got);
+        at_cache_file_read(cache->io, dir, file, is_base ? AT_TRUST_ROOT : AT_TRUST_OWN, cache->allocator, &got);
     if (found == AT_DAMAGED || found == AT_UNREADABLE)
         drop_damaged(cache, is_base ? AT_IN_BASE : AT_IN_DIR, found == AT_UNREADABLE, file, got.file.why);
     if (found == AT_FOUND && !is_base) touch(cache, got.file.fd, &got.file.status);
@@ -214,12 +214,12 @@ static bool read_in(at_disk_cache *cache, bool is_base, const at_key *key, const
         *data = got.file.data;
         got.file.data = NULL;
     }
-    at_entry_file_close(&got, cache->allocator);
+    at_cache_file_close(&got, cache->allocator);
     return *data;
 }
 
 static bool read_in_pack(at_disk_cache *cache, const at_key *key, const char *near_class, uint8_t **data,
-                         at_entry *entry) {
+                         at_cache_file *entry) {
     char file[AT_FILE_CHARS];
     at_pack_record record;
     const char *why;
@@ -242,7 +242,7 @@ static bool read_in_pack(at_disk_cache *cache, const at_key *key, const char *ne
 }
 
 /* A directory that was removed or replaced looks like an empty one, so a miss looks at the path again. */
-bool at_disk_cache_read(at_disk_cache *cache, const at_key *key, uint8_t **data, at_entry *entry) {
+bool at_disk_cache_read(at_disk_cache *cache, const at_key *key, uint8_t **data, at_cache_file *entry) {
     for (int is_base = 0; is_base < 2; is_base++)
         if (read_in(cache, is_base, key, NULL, data, entry)) return true;
     for (int is_base = 0; is_base < 2; is_base++)
@@ -251,8 +251,8 @@ bool at_disk_cache_read(at_disk_cache *cache, const at_key *key, uint8_t **data,
 }
 
 /* Each class has all places. */
-bool at_disk_cache_read_near(at_disk_cache *cache, const at_key *key, size_t *next, uint8_t **data, at_entry *entry,
-                             const char **found) {
+bool at_disk_cache_read_near(at_disk_cache *cache, const at_key *key, size_t *next, uint8_t **data,
+                             at_cache_file *entry, const char **found) {
     const char *order[AT_MAX_CLASSES];
     at_key_parts parts;
     *data = NULL;
@@ -269,7 +269,7 @@ bool at_disk_cache_read_near(at_disk_cache *cache, const at_key *key, size_t *ne
     return false;
 }
 
-void at_disk_cache_reject(at_disk_cache *cache, const at_entry *entry, const char *why) {
+void at_disk_cache_reject(at_disk_cache *cache, const at_cache_file *entry, const char *why) {
     char file[AT_FILE_CHARS];
     if (at_file_name_of(entry->key, entry->key_bytes, file)) drop_damaged(cache, entry->place, false, file, why);
 }
@@ -309,12 +309,12 @@ static void note_write(at_disk_cache *cache, const char *why, size_t bytes, bool
                       cache->path, why);
 }
 
-static int write_once(at_disk_cache *cache, const char *file, const at_entry *entry, const uint8_t *data, size_t bytes,
-                      bool replaces) {
+static int write_once(at_disk_cache *cache, const char *file, const at_cache_file *entry, const uint8_t *data,
+                      size_t bytes, bool replaces) {
     const int dir = at_disk_cache_dir(cache, false);
     if (dir < 0) return EBADF;
-    if (!replaces) return at_entry_file_write(cache->io, dir, file, 0600, entry, cache->allocator, data, bytes);
-    return at_entry_file_replace(cache->io, dir, file, 0600, data, bytes);
+    if (!replaces) return at_cache_file_write(cache->io, dir, file, 0600, entry, cache->allocator, data, bytes);
+    return at_cache_file_replace(cache->io, dir, file, 0600, data, bytes);
 }
 
 void at_disk_cache_sweep(at_disk_cache *cache) {
@@ -323,12 +323,12 @@ void at_disk_cache_sweep(at_disk_cache *cache) {
     atomic_fetch_add(&cache->evictions, at_files_sweep(cache->io, dir, cache->allocator, cache->capacity));
 }
 
-static void write_entry(at_disk_cache *cache, const at_key *key, const at_entry *entry, bool replaces) {
+static void write_entry(at_disk_cache *cache, const at_key *key, const at_cache_file *entry, bool replaces) {
     if (at_disk_cache_dir(cache, false) < 0 || writes_paused(cache)) return;
     uint8_t *data = NULL;
     size_t bytes = 0;
     at_error err = {0};
-    if (at_entry_encode(entry, cache->allocator, &data, &bytes, &err)) {
+    if (at_cache_file_encode(entry, cache->allocator, &data, &bytes, &err)) {
         atomic_fetch_add(&cache->write_failures, 1);
         return;
     }
@@ -347,10 +347,10 @@ static void write_entry(at_disk_cache *cache, const at_key *key, const at_entry 
     if (sweep && !why) at_disk_cache_sweep(cache);
 }
 
-void at_disk_cache_write(at_disk_cache *cache, const at_key *key, const at_entry *entry) {
+void at_disk_cache_write(at_disk_cache *cache, const at_key *key, const at_cache_file *entry) {
     write_entry(cache, key, entry, false);
 }
 
-void at_disk_cache_replace(at_disk_cache *cache, const at_key *key, const at_entry *entry) {
+void at_disk_cache_replace(at_disk_cache *cache, const at_key *key, const at_cache_file *entry) {
     write_entry(cache, key, entry, true);
 }

@@ -1,12 +1,12 @@
-/* The disk cache: one file for each kernel, named by its key (format: cache/entry.h; reasons: docs/cache.md).
+/* The disk cache: one file for each kernel, named by its key (format: cache/cache_file.h; reasons: docs/cache.md).
  * Every failure here only costs time: the kernel is compiled again, or stays in memory. */
 #ifndef ATTUNE_CACHE_DISK_CACHE_H
 #define ATTUNE_CACHE_DISK_CACHE_H
 
-#include "cache/entry.h"
+#include "cache/cache_file.h"
+#include "cache/pack.h"
 #include "host/io.h"
 #include "host/log.h"
-#include "cache/pack.h"
 
 #include <limits.h>
 #include <pthread.h>
@@ -56,24 +56,24 @@ int at_disk_cache_dir(at_disk_cache *cache, bool is_base);
  * missing now is made. False with *err filled if the directory cannot be used now. */
 bool at_disk_cache_refresh(at_disk_cache *cache, bool makes, at_error *err);
 
-/* The verified entry of a key, in a block of the allocator that *data owns; false: there is none. The base comes
+/* The verified cache file of a key, in a block of the allocator that *data owns; false: there is none. The base comes
  * second, the pack third. A damaged file is removed (except from these) and counted. */
-bool at_disk_cache_read(at_disk_cache *cache, const at_key *key, uint8_t **data, at_entry *entry);
+bool at_disk_cache_read(at_disk_cache *cache, const at_key *key, uint8_t **data, at_cache_file *entry);
 
-/* The same for the nearest other tuning class that has an entry; *found is its name, in static storage. Opens at most
- * one file for each class and directory, and lists none. *next is 0 for the first call. If the entry cannot be used,
- * another call goes on from there. */
-bool at_disk_cache_read_near(at_disk_cache *cache, const at_key *key, size_t *next, uint8_t **data, at_entry *entry,
-                             const char **found);
+/* The same for the nearest other tuning class that has a cache file; *found is its name, in static storage. Opens at
+ * most one file for each class and directory, and lists none. *next is 0 for the first call. If the cache file cannot
+ * be used, another call goes on from there. */
+bool at_disk_cache_read_near(at_disk_cache *cache, const at_key *key, size_t *next, uint8_t **data,
+                             at_cache_file *entry, const char **found);
 
-/* Counts an entry whose content turned out to be unusable, and removes it, except from the base and the pack. */
-void at_disk_cache_reject(at_disk_cache *cache, const at_entry *entry, const char *why);
+/* Counts a cache file whose content turned out to be unusable, and removes it, except from the base and the pack. */
+void at_disk_cache_reject(at_disk_cache *cache, const at_cache_file *entry, const char *why);
 
-/* Writes an entry. The first valid one of several writers wins; what is damaged or cannot be read is replaced. */
-void at_disk_cache_write(at_disk_cache *cache, const at_key *key, const at_entry *entry);
+/* Writes a cache file. The first valid one of several writers wins; what is damaged or cannot be read is replaced. */
+void at_disk_cache_write(at_disk_cache *cache, const at_key *key, const at_cache_file *entry);
 
-/* Writes an entry in the place of an older one, which stays if that fails. */
-void at_disk_cache_replace(at_disk_cache *cache, const at_key *key, const at_entry *entry);
+/* Writes a cache file in the place of an older one, which stays if that fails. */
+void at_disk_cache_replace(at_disk_cache *cache, const at_key *key, const at_cache_file *entry);
 
 /* Removes what is too much, as a writer does now and then. */
 void at_disk_cache_sweep(at_disk_cache *cache);

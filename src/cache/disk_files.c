@@ -2,7 +2,7 @@
 #include "cache/disk_files.h"
 
 #include "base/memory.h"
-#include "cache/entry.h"
+#include "cache/cache_file.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -95,7 +95,7 @@ static const char *distrust(const struct stat *status, at_file_trust trust) {
     if (status->st_uid != geteuid() && (trust != AT_TRUST_ROOT || status->st_uid != 0))
         return "it belongs to another user";
     if (trust == AT_TRUST_ROOT && status->st_mode & 022) return "others can write to it";
-    if (status->st_size < AT_ENTRY_HEADER_BYTES || (uint64_t)status->st_size > AT_ENTRY_MAX_BYTES)
+    if (status->st_size < AT_CACHE_FILE_HEADER_BYTES || (uint64_t)status->st_size > AT_CACHE_FILE_MAX_BYTES)
         return "its size is out of range";
     return NULL;
 }
@@ -276,7 +276,7 @@ static int collect(void *user, int dir, const char *file, const struct stat *sta
     }
     found_file *item = &found->items[found->count++];
     strcpy(item->name, file);
-    /* A hit puts a time in the future right. So entries that still have one are unused: they go first. */
+    /* A hit puts a time in the future right. So cache files that still have one are unused: they go first. */
     item->used_at = age_of(status) < -ORPHAN_SECONDS ? (struct timespec){0} : status->st_mtim;
     item->bytes = (uint64_t)status->st_size;
     found->trimmed.left++;

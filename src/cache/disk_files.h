@@ -2,8 +2,8 @@
 #ifndef ATTUNE_CACHE_DISK_FILES_H
 #define ATTUNE_CACHE_DISK_FILES_H
 
-#include "host/io.h"
 #include "cache/key.h"
+#include "host/io.h"
 
 /* "<32 hex digits>-<tuning class>.attune" */
 enum { AT_FILE_CHARS = 72 };
@@ -67,11 +67,11 @@ typedef struct at_trimmed {
     int failure;
 } at_trimmed;
 
-/* Removes temporary files that have not been written to for an hour. If the entries take more than `limit` bytes, it
- * also removes the least recently used ones until they take no more than `goal`. */
+/* Removes temporary files that have not been written to for an hour. If the cache files take more than `limit` bytes,
+ * it also removes the least recently used ones until they take no more than `goal`. */
 at_trimmed at_files_trim(const at_io *io, int dir, const attune_allocator *allocator, uint64_t limit, uint64_t goal);
 
-/* The same, down to 7/8 of the capacity. Returns the number of entries removed. */
+/* The same, down to 7/8 of the capacity. Returns the number of cache files removed. */
 uint64_t at_files_sweep(const at_io *io, int dir, const attune_allocator *allocator, uint64_t capacity);
 
 #endif

@@ -1,8 +1,8 @@
-/* All entries of the disk cache at once: listing, clearing, collecting. */
+/* All cache files of the disk cache at once: listing, clearing, collecting. */
 #include "cache/disk_cache.h"
 
 #include "base/memory.h"
-#include "cache/entry_file.h"
+#include "cache/cache_file_io.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -18,7 +18,7 @@ typedef struct visitor {
     void *user;
 } visitor;
 
-static void show_content(attune_cache_entry *shown, const at_entry *entry, at_key_parts *parts) {
+static void show_content(attune_cache_entry *shown, const at_cache_file *entry, at_key_parts *parts) {
     at_key_split(entry->key, entry->key_bytes, parts);
     shown->problem = entry->problem;
     shown->schedule = entry->schedule;
@@ -35,9 +35,9 @@ static int visit_file(void *user, int dir, const char *file, const struct stat *
     visitor *v = user;
     at_disk_cache *cache = v->cache;
     if (!at_file_is_entry(file)) return 0;
-    at_entry_file got;
+    at_opened_cache_file got;
     const at_found found =
-        at_entry_file_read(cache->io, dir, file, v->is_base ? AT_TRUST_ROOT : AT_TRUST_OWN, cache->allocator, &got);
+        at_cache_file_read(cache->io, dir, file, v->is_base ? AT_TRUST_ROOT : AT_TRUST_OWN, cache->allocator, &got);
     if (found == AT_MISSING) return 0; /* evicted while the directory was read */
     const bool is_whole = found == AT_FOUND;
     char message[128];
@@ -65,13 +65,13 @@ static int visit_file(void *user, int dir, const char *file, const struct stat *
     };
     if (is_whole) show_content(&shown, &got.entry, &parts);
     v->has_stopped = v->visit(v->user, &shown) != 0;
-    at_entry_file_close(&got, cache->allocator);
+    at_cache_file_close(&got, cache->allocator);
     return v->has_stopped;
 }
 
 static void visit_record(visitor *v, const at_pack_record *record) {
     const at_pack *const pack = &v->cache->pack;
-    at_entry entry;
+    at_cache_file entry;
     at_key_parts parts = {0};
     uint8_t *data;
     const char *why;

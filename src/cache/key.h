@@ -2,9 +2,9 @@
  *
  * The full key consists of the operator's name, the problem's canonical key, the explicit schedule if one was given,
  * and the machine part (target, LLVM version, generator id, image version, tuning class), each with its length in
- * front. The tuning class comes last. The name of an entry is XXH3-128 over everything before the class, so the entries
- * of one kernel for several classes share a name, and their files differ in the class. Wherever a name is looked up the
- * full key is compared. */
+ * front. The tuning class comes last. A kernel's name is XXH3-128 over everything before the class: its cache files for
+ * several classes share that, and have the class in their files' names. Wherever a name is looked up the full key is
+ * compared. */
 #ifndef ATTUNE_CACHE_KEY_H
 #define ATTUNE_CACHE_KEY_H
 
@@ -36,13 +36,13 @@ void at_key_make(at_key *key, at_operation operation, const attune_schedule *sch
 
 bool at_key_equal(const at_key *a, const at_key *b);
 
-/* The entry's name as 32 hex digits and a NUL. */
+/* Its name as 32 hex digits and a NUL. */
 void at_key_name(const at_key *key, char name[AT_NAME_CHARS + 1]);
 
 /* Whether a full key is this one, or this one for another tuning class. */
 bool at_key_is_near(const at_key *key, const uint8_t *bytes, size_t size);
 
-/* The parts of a full key, perhaps of an entry of another machine or version. Points into its bytes. */
+/* The parts of a full key, perhaps of a cache file of another machine or version. Points into its bytes. */
 enum { AT_KEY_TEXT = 64 };
 typedef struct at_key_parts {
     const uint8_t *problem, *schedule;

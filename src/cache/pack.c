@@ -168,20 +168,20 @@ void at_pack_close(at_pack *pack) {
     *pack = (at_pack){.fd = -1};
 }
 
-/* ---- Entries ---- */
+/* ---- Cache files ---- */
 
-static at_found check_copy(const at_pack_record *record, const uint8_t *copy, at_entry *entry, const char **why) {
+static at_found check_copy(const at_pack_record *record, const uint8_t *copy, at_cache_file *entry, const char **why) {
     uint8_t hash[AT_HASH_BYTES];
     char own[AT_FILE_CHARS];
     at_hash(copy, record->bytes, hash);
     *why = memcmp(hash, record->hash, sizeof hash) ? "its bytes do not have the hash in the index"
-                                                   : at_entry_decode(copy, record->bytes, entry);
+                                                   : at_cache_file_decode(copy, record->bytes, entry);
     if (!*why && at_file_name_of(entry->key, entry->key_bytes, own) && strcmp(own, record->name))
         *why = "it is the entry of another kernel";
     return *why ? AT_DAMAGED : AT_FOUND;
 }
 
-at_found at_pack_read(const at_pack *pack, const at_pack_record *record, uint8_t **data, at_entry *entry,
+at_found at_pack_read(const at_pack *pack, const at_pack_record *record, uint8_t **data, at_cache_file *entry,
                       const char **why) {
     *data = NULL;
     *why = "somebody else in this process has closed its descriptor";

@@ -1,13 +1,13 @@
 /* A pack as a level of the cache: one signed file that is only read, where it lies (docs/packs.md).
  *
- * Its header and index are copied and verified when it is opened. An entry is copied out of the file, and the copy must
- * have the hash of the index before anything looks into it. So it does not matter who owns the file, or writes to it
- * meanwhile. It is read and not mapped: a file that becomes shorter would end a process that has it mapped. */
+ * Its header and index are copied and verified when it is opened. A cache file is copied out of the file, and the copy
+ * must have the hash of the index before anything looks into it. So it does not matter who owns the file, or writes to
+ * it meanwhile. It is read and not mapped: a file that becomes shorter would end a process that has it mapped. */
 #ifndef ATTUNE_CACHE_PACK_H
 #define ATTUNE_CACHE_PACK_H
 
 #include "base/error.h"
-#include "cache/entry.h"
+#include "cache/cache_file.h"
 #include "cache/pack_format.h"
 
 typedef struct at_pack {
@@ -36,9 +36,9 @@ void at_pack_close(at_pack *pack);
 
 static inline bool at_pack_is_open(const at_pack *pack) { return pack->signed_part != NULL; }
 
-/* Copies the entry of a record into a block of the allocator, which *data owns. AT_FOUND: the copy is what the index
- * says, and *entry points into it. AT_DAMAGED, AT_UNREADABLE, AT_NOT_NOW: *why is a sentence. */
-at_found at_pack_read(const at_pack *pack, const at_pack_record *record, uint8_t **data, at_entry *entry,
+/* Copies the cache file of a record into a block of the allocator, which *data owns. AT_FOUND: the copy is what the
+ * index says, and *entry points into it. AT_DAMAGED, AT_UNREADABLE, AT_NOT_NOW: *why is a sentence. */
+at_found at_pack_read(const at_pack *pack, const at_pack_record *record, uint8_t **data, at_cache_file *entry,
                       const char **why);
 
 /* Where the keys are: `keys` if not NULL, else ATTUNE_CACHE_KEYS, else AT_KEYS_DIR. */

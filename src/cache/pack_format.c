@@ -1,6 +1,6 @@
 #include "cache/pack_format.h"
 
-#include "cache/entry.h"
+#include "cache/cache_file.h"
 
 #include <string.h>
 
@@ -54,7 +54,7 @@ const char *at_pack_index_check(const uint8_t *signed_part, const at_pack_sizes 
             return "a name in its index is not an entry's";
         if (strcmp(before, name) >= 0) return "the names in its index are not in order";
         if (get(at + OFFSET_AT, 8) != next) return "an entry is not where the one before it ends";
-        if (bytes < AT_ENTRY_HEADER_BYTES || bytes > AT_ENTRY_MAX_BYTES || bytes > sizes->file_bytes - next)
+        if (bytes < AT_CACHE_FILE_HEADER_BYTES || bytes > AT_CACHE_FILE_MAX_BYTES || bytes > sizes->file_bytes - next)
             return "the size of an entry is out of range";
         if (!is_zero(at + END_AT, AT_PACK_RECORD_BYTES - END_AT)) return "a reserved field is not 0";
         next += bytes;

@@ -1,18 +1,18 @@
-/* The file format of a pack: many entries of the disk cache in one file, with one signature. Pure functions on bytes.
+/* The file format of a pack: many cache files in one, with one signature. Pure functions on bytes.
  *
  * All numbers little-endian. The header and the index are the signed part:
  *   offset  0   8 bytes  magic "attnpack"
  *           8   u32      format version: 1
- *          12   u32      number of entries, n
+ *          12   u32      number of cache files, n
  *          16   u64      bytes of the file
  *          24   40       zeros
- *          64   n × 128  the index, in the order of its names: the name of the entry's file in a cache directory (72
+ *          64   n × 128  the index, in the order of its names: the name of the file in a cache directory (72
  *                        bytes, zeros after it), u64 offset in the file, u64 bytes, BLAKE2b-256 of those bytes,
  *                        8 zeros
  *               1024     the signature as minisign writes it, except that its first line, which nobody can verify, is
-                        AT_PACK_COMMENT; zeros after it; all 0: not signed
- *                        the entries, as they are in a directory (cache/entry.h), in the order of the index and
- *                        without gaps */
+ *                        AT_PACK_COMMENT; zeros after it; all 0: not signed
+ *                        the cache files, as they are in a directory (cache/cache_file.h), without gaps and in the
+ *                        order of the index */
 #ifndef ATTUNE_CACHE_PACK_FORMAT_H
 #define ATTUNE_CACHE_PACK_FORMAT_H
 

@@ -1,8 +1,8 @@
-/* Making packs: from the entries of the cache directory and the base, and sealing with a signature. */
+/* Making packs: from the files of the cache directory and the base, and sealing with a signature. */
 #define _GNU_SOURCE
 #include "base/memory.h"
 #include "cache/disk_cache.h"
-#include "cache/entry_file.h"
+#include "cache/cache_file_io.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* An entry that is to be packed. */
+/* A cache file that is to be packed. */
 typedef struct pack_item {
     at_pack_record record;
     at_place place;
@@ -28,7 +28,7 @@ typedef struct packer {
     bool is_out_of_memory;
 } packer;
 
-/* ---- Which entries ---- */
+/* ---- Which cache files ---- */
 
 static bool is_asked_for(const packer *p, const char *file) {
     if (!p->keys) return true;
@@ -50,14 +50,14 @@ static pack_item *new_item(packer *p) {
     return &p->items[p->count++];
 }
 
-static at_found read_entry(const packer *p, int dir, at_place place, const char *file, at_entry_file *got) {
-    return at_entry_file_read(p->cache->io, dir, file, place == AT_IN_BASE ? AT_TRUST_ROOT : AT_TRUST_OWN,
+static at_found read_entry(const packer *p, int dir, at_place place, const char *file, at_opened_cache_file *got) {
+    return at_cache_file_read(p->cache->io, dir, file, place == AT_IN_BASE ? AT_TRUST_ROOT : AT_TRUST_OWN,
                               p->cache->allocator, got);
 }
 
 static int collect(void *user, int dir, const char *file, const struct stat *status) {
     packer *const p = user;
-    at_entry_file got;
+    at_opened_cache_file got;
     at_key_parts parts;
     (void)status;
     if (!at_file_is_entry(file) || !is_asked_for(p, file)) return 0;
@@ -74,7 +74,7 @@ static int collect(void *user, int dir, const char *file, const struct stat *sta
     } else if (found == AT_FOUND) {
         p->copied->foreign++;
     }
-    at_entry_file_close(&got, p->cache->allocator);
+    at_cache_file_close(&got, p->cache->allocator);
     return p->is_out_of_memory;
 }
 
@@ -142,9 +142,9 @@ static uint8_t *make_head(const packer *p, at_pack_sizes *sizes) {
     return head;
 }
 
-/* An entry that another process evicted or replaced since the first walk fails the whole. */
+/* A cache file that another process evicted or replaced since the first walk fails the whole. */
 static attune_status write_entry(const packer *p, const pack_item *item, int fd, at_error *err) {
-    at_entry_file got;
+    at_opened_cache_file got;
     uint8_t hash[AT_HASH_BYTES];
     const int dir = at_disk_cache_dir(p->cache, item->place == AT_IN_BASE);
     const at_found found = dir < 0 ? AT_MISSING : read_entry(p, dir, item->place, item->record.name, &got);
@@ -154,7 +154,7 @@ static attune_status write_entry(const packer *p, const pack_item *item, int fd,
         status = at_fail(err, ATTUNE_IO_ERROR, "the entry %s changed while it was packed", item->record.name);
     else if (at_io_write_all(p->cache->io, fd, got.file.data, got.file.bytes))
         status = at_fail(err, ATTUNE_IO_ERROR, "the pack cannot be written: %s", strerror(errno));
-    if (dir >= 0) at_entry_file_close(&got, p->cache->allocator);
+    if (dir >= 0) at_cache_file_close(&got, p->cache->allocator);
     return status;
 }
 

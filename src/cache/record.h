@@ -7,8 +7,8 @@
 #ifndef ATTUNE_CACHE_RECORD_H
 #define ATTUNE_CACHE_RECORD_H
 
-#include "host/io.h"
 #include "cache/key.h"
+#include "host/io.h"
 #include "host/log.h"
 
 #include <limits.h>

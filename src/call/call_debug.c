@@ -1,6 +1,6 @@
 /* The door of the debug mode, pages, and which check a tensor gets. */
-#include "base/plain_text.h"
 #include "call/call_debug.h"
+#include "base/plain_text.h"
 
 #include <string.h>
 

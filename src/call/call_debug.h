@@ -6,8 +6,8 @@
 #ifndef ATTUNE_CALL_CALL_DEBUG_H
 #define ATTUNE_CALL_CALL_DEBUG_H
 
-#include "problem/problem_functions.h"
 #include "call/call.h"
+#include "problem/problem_functions.h"
 
 /* Checks a call that at_call_make has made; nothing is written. ATTUNE_INVALID_ARGUMENT with a sentence that names
  * tensor, index and value; or ATTUNE_OUT_OF_MEMORY. */

@@ -1,8 +1,8 @@
 /* Which rows of a call's tensors can reach an output: those within lengths, of queries that attend to a key, and of
  * keys that some query attends to. Slow, so it is asked only about rows that hold something wrong. */
+#include "call/call_debug.h"
 #include "expr/evaluate.h"
 #include "problem/problem_sight.h"
-#include "call/call_debug.h"
 
 at_debug_sequence at_debug_sequence_of(const at_debug *d, int64_t b) {
     const int64_t *const size = d->size;

@@ -1,6 +1,6 @@
 /* Elements of any type: whether they are finite, and what they are. */
-#include "ir/eval.h"
 #include "call/call_debug.h"
+#include "ir/eval.h"
 
 #include <string.h>
 

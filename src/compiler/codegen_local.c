@@ -1,10 +1,10 @@
 #define _GNU_SOURCE
 #include "compiler/codegen_local.h"
 
-#include "threads/background.h"
 #include "compiler/plugin.h"
-#include "threads/pool.h"
 #include "host/foreign.h"
+#include "threads/background.h"
+#include "threads/pool.h"
 
 #include <dlfcn.h>
 #include <link.h>

@@ -2,8 +2,8 @@
 #include "compiler/worker_client.h"
 
 #include "generator_id.h"
-#include "threads/background.h"
 #include "machine/cpus.h"
+#include "threads/background.h"
 
 #include <errno.h>
 #include <limits.h>

@@ -5,9 +5,9 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "compiler/codegen_path.h"
+#include "compiler/worker_process.h"
 #include "host/io.h"
 #include "host/log.h"
-#include "compiler/worker_process.h"
 #include "target/codegen_abi.h"
 
 #include <pthread.h>

@@ -3,22 +3,22 @@
 #define ATTUNE_ENGINE_CONTEXT_H
 
 #include "base/struct.h"
-#include "host/report.h"
-#include "engine/bundles.h"
+#include "cache/disk_cache.h"
+#include "cache/memory_cache.h"
+#include "cache/record.h"
 #include "call/call.h"
 #include "compiler/codegen_client.h"
-#include "cache/disk_cache.h"
+#include "engine/bundles.h"
 #include "engine/loader.h"
+#include "engine/symbols.h"
+#include "engine/tuned.h"
 #include "host/log.h"
-#include "machine/machine.h"
-#include "cache/memory_cache.h"
+#include "host/report.h"
 #include "machine/cpus.h"
+#include "machine/machine.h"
 #include "threads/background.h"
 #include "threads/spare.h"
-#include "cache/record.h"
-#include "engine/symbols.h"
 #include "threads/team.h"
-#include "engine/tuned.h"
 #include "vm/vm.h"
 
 typedef uintptr_t at_hidden_context; /* a pointer that leak checkers do not see */
@@ -109,26 +109,5 @@ struct attune_kernel {
 static inline bool at_kernel_is_attention(const attune_kernel *kernel) { return kernel->op == &at_attention; }
 
 enum { AT_MOST_DEADLINE_US = 60000000 };
-
-/* Tests replace the system calls and the compiler. NULL members mean the real ones. */
-typedef struct at_context_hooks {
-    const at_io *io;
-    at_compile_fn *compile;
-    void *compile_user;
-    at_find_tuned_fn *find_tuned; /* not replaced, but given by whoever is above: NULL means that none is tuned */
-} at_context_hooks;
-
-extern const at_struct at_context_options;
-attune_status at_context_create(const attune_context_options *options, const at_context_hooks *hooks,
-                                attune_context **context);
-void at_context_destroy(attune_context *context);
-
-/* Around fork(): takes all locks of the context, and gives them back on both sides. In the child the context is whole,
- * although the parent's other threads are gone, perhaps in the middle of something. */
-void at_context_before_fork(attune_context *context);
-void at_context_after_fork(attune_context *context, bool is_child);
-
-void at_kernel_destroy(at_cache_node *node);
-void at_kernel_evicted(const at_cache_node *node);
 
 #endif

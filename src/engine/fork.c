@@ -1,7 +1,7 @@
 #include "engine/fork.h"
 
-#include "host/foreign.h"
 #include "engine/context.h"
+#include "host/foreign.h"
 
 #include <pthread.h>
 
@@ -15,16 +15,38 @@ static at_hidden_context hide(const attune_context *context) { return ~(at_hidde
 static attune_context *show(at_hidden_context hidden) { return (attune_context *)~hidden; }
 
 /* Locks are always taken in this order. */
+static void lock_all(attune_context *c) {
+    at_background_before_fork(&c->background);
+    at_memory_cache_before_fork(&c->memory);
+    pthread_mutex_lock(&c->tuning.mutex);
+    pthread_mutex_lock(&c->codegen.mutex);
+    at_workers_before_fork(&c->codegen.workers);
+    pthread_mutex_lock(&c->disk.mutex);
+    at_pool_before_fork(&c->pool);
+}
+
+/* In the child the context is whole, although the parent's other threads are gone, perhaps in the middle of something.
+ */
+static void unlock_all(attune_context *c, bool is_child) {
+    at_pool_after_fork(&c->pool, is_child);
+    pthread_mutex_unlock(&c->disk.mutex);
+    at_workers_after_fork(&c->codegen.workers, is_child);
+    pthread_mutex_unlock(&c->codegen.mutex);
+    pthread_mutex_unlock(&c->tuning.mutex);
+    at_memory_cache_after_fork(&c->memory, is_child);
+    at_background_after_fork(&c->background, is_child);
+}
+
 static void before_fork(void) {
     at_foreign_before_fork();
     pthread_mutex_lock(&registry);
-    for (attune_context *c = show(contexts); c; c = show(c->following)) at_context_before_fork(c);
+    for (attune_context *c = show(contexts); c; c = show(c->following)) lock_all(c);
     at_symbols_before_fork();
 }
 
 static void after_fork(bool is_child) {
     at_symbols_after_fork();
-    for (attune_context *c = show(contexts); c; c = show(c->following)) at_context_after_fork(c, is_child);
+    for (attune_context *c = show(contexts); c; c = show(c->following)) unlock_all(c, is_child);
     pthread_mutex_unlock(&registry);
     at_foreign_after_fork(is_child);
 }

@@ -188,7 +188,7 @@ attune_status at_build(attune_context *context, at_arena *arena, at_operation op
 static bool schedule_on_disk(attune_context *context, at_operation operation, const at_key *key,
                              attune_schedule *schedule) {
     uint8_t *data = NULL;
-    at_entry entry;
+    at_cache_file entry;
     if (!at_disk_cache_read(&context->disk, key, &data, &entry)) return false;
     *schedule = (attune_schedule)ATTUNE_SCHEDULE_INIT;
     const bool good = !operation.op->schedule_parse(operation, entry.schedule, schedule, NULL);

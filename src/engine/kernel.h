@@ -3,8 +3,8 @@
 #define ATTUNE_ENGINE_KERNEL_H
 
 #include "call/call_debug.h"
-#include "engine/context.h"
 #include "call/workspace.h"
+#include "engine/context.h"
 
 /* The kernel of an operation that is not attention's, with a reference for the caller: from memory, else from disk,
  * else compiled. schedule: an explicit one, which was checked, or NULL. */
@@ -23,6 +23,10 @@ attune_status at_kernel_find_or_make(attune_context *context, const attune_probl
  * ATTUNE_NOT_CACHED: strict mode refuses the last two. */
 attune_status at_kernel_at_once(attune_context *context, const attune_problem *problem, bool may_prepare,
                                 attune_kernel **kernel, at_error *err);
+
+/* For the memory cache: nobody has it any more; it is no longer there to be found. */
+void at_kernel_destroy(at_cache_node *node);
+void at_kernel_evicted(const at_cache_node *node);
 
 /* Whether a kernel is what attune_compile would give, and not one that stands in. */
 bool at_kernel_is_own(const attune_kernel *kernel);
@@ -166,6 +170,18 @@ enum { AT_MASK_PHASE = 0, AT_MASK_SHARED = 0 };
 
 /* An attune_range_fn; `argument` is the at_phase_job. */
 void at_phase_run_range(void *argument, int64_t begin, int64_t end, uint32_t worker);
+
+/* The first checks of attune_run and attune_call_begin. */
+static inline attune_status at_check_run(const attune_context *context, const attune_kernel *kernel,
+                                         const attune_arguments *arguments, at_error *err) {
+    if (__builtin_expect(!context || !kernel || !arguments, 0))
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "the call was given no %s",
+                       !context  ? "context"
+                       : !kernel ? "kernel"
+                                 : "arguments");
+    if (at_kernel_is_attention(kernel)) return ATTUNE_OK;
+    return at_fail(err, ATTUNE_INVALID_ARGUMENT, "a kernel of attune_ir_compile is run by attune_ir_run");
+}
 
 /* What a context with `check` asks of a call, before anything is written. */
 static inline attune_status at_call_check(const attune_context *context, const at_signature *signature,

@@ -76,7 +76,7 @@ attune_status at_make_keep_ir(const at_request *request, at_arena *arena, ir_ker
     return status;
 }
 
-/* ---- Entries ---- */
+/* ---- Cache files ---- */
 
 static void tell_disk_hit(const at_request *request, const at_key *key, const char *message, double started) {
     if (at_log_wants_event(&request->context->log, ATTUNE_EVENT_DISK_HIT))
@@ -85,15 +85,15 @@ static void tell_disk_hit(const at_request *request, const at_key *key, const ch
                          .kind = ATTUNE_EVENT_DISK_HIT, .message = message, .milliseconds = at_make_clock() - started});
 }
 
-/* Whether an entry of an operator of the user has the problem of its key. Attention's text also has what its key leaves
- * out, and a written kernel is its IR. */
-static bool has_problem(const at_request *request, const at_entry *entry) {
+/* Whether a cache file of an operator of the user has the problem of its key. Attention's text also has what its key
+ * leaves out, and a written kernel is its IR. */
+static bool has_problem(const at_request *request, const at_cache_file *entry) {
     char problem[MHA_PROBLEM_TEXT];
     if (!at_own_of(request->operation.op)) return true;
     return at_make_print(request, problem, sizeof problem) < sizeof problem && !strcmp(problem, entry->problem);
 }
 
-static bool has_schedule(const at_request *request, const at_entry *entry) {
+static bool has_schedule(const at_request *request, const at_cache_file *entry) {
     char schedule[AT_SCHEDULE_TEXT];
     const at_operator *const op = request->operation.op;
     if (!request->schedule) return true;
@@ -101,8 +101,8 @@ static bool has_schedule(const at_request *request, const at_entry *entry) {
     return !strcmp(schedule, entry->schedule);
 }
 
-/* Reads the parts of an entry. NULL, or a sentence about the part that cannot be used. */
-static const char *read_entry(const at_request *request, const at_entry *entry, at_arena *arena,
+/* Reads the parts of a cache file. NULL, or a sentence about the part that cannot be used. */
+static const char *read_entry(const at_request *request, const at_cache_file *entry, at_arena *arena,
                               attune_schedule *schedule, ir_kernel **lowered) {
     const at_operator *const op = request->operation.op;
     const char *const source = op->source(request->operation);
@@ -118,8 +118,9 @@ static const char *read_entry(const at_request *request, const at_entry *entry, 
     return at_make_fits(entry->image, request, *lowered) ? NULL : "its code takes other arguments";
 }
 
-/* From a verified entry. ATTUNE_OK with a kernel or without one; otherwise it cannot be loaded, or memory is short. */
-static attune_status make_from_entry(const at_request *request, const at_key *key, const at_entry *entry,
+/* From a verified cache file. ATTUNE_OK with a kernel or without one; otherwise it cannot be loaded, or memory is
+ * short. */
+static attune_status make_from_entry(const at_request *request, const at_key *key, const at_cache_file *entry,
                                      attune_kernel **kernel, at_error *err) {
     attune_context *context = request->context;
     attune_schedule schedule = ATTUNE_SCHEDULE_INIT;
@@ -154,7 +155,7 @@ static const char *const where_it_was[AT_NUM_PLACES] = {"", "it lies in the base
 attune_status at_make_from_disk(const at_request *request, const at_key *key, attune_kernel **kernel, at_error *err) {
     const double started = at_log_wants_event(&request->context->log, ATTUNE_EVENT_DISK_HIT) ? at_make_clock() : 0;
     uint8_t *data = NULL;
-    at_entry entry;
+    at_cache_file entry;
     *kernel = NULL;
     if (!at_disk_cache_read(&request->context->disk, key, &data, &entry)) return ATTUNE_OK;
     const attune_status status = make_from_entry(request, key, &entry, kernel, err);
@@ -188,7 +189,7 @@ bool at_make_from_stand_in(const at_request *request, const at_key *key, const c
     attune_context *context = request->context;
     const double started = at_log_wants_event(&context->log, ATTUNE_EVENT_DISK_HIT) ? at_make_clock() : 0;
     uint8_t *data = NULL;
-    at_entry entry;
+    at_cache_file entry;
     const char *found;
     size_t next = 0;
     char name[AT_NAME_CHARS + 1], text[ATTUNE_MESSAGE_BYTES + 128];

@@ -4,8 +4,8 @@
 #include "base/fpenv.h"
 #include "host/clock.h"
 #include "ir/text.h"
-#include "threads/job.h"
 #include "schedule/schedule.h"
+#include "threads/job.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -24,7 +24,7 @@ static __attribute__((noinline)) void log_compile(const at_request *request, con
                   problem);
 }
 
-typedef void save_fn(at_disk_cache *cache, const at_key *key, const at_entry *entry);
+typedef void save_fn(at_disk_cache *cache, const at_key *key, const at_cache_file *entry);
 
 static void save(attune_context *context, const at_key *key, at_operation operation, const at_built *built,
                  const void *image, size_t image_bytes, save_fn *to_disk) {
@@ -35,15 +35,15 @@ static void save(attune_context *context, const at_key *key, at_operation operat
     if (op->schedule_print(operation, &built->schedule, schedule, sizeof schedule) >= sizeof schedule) return;
     at_string_init(&ir, &context->allocator);
     if (op->keeps_ir) ir_print(built->scheduled, &ir);
-    const at_entry entry = {.required = ((const at_image_header *)image)->required,
-                            .key = key->bytes,
-                            .key_bytes = key->size,
-                            .problem = problem,
-                            .schedule = schedule,
-                            .isa = context->target->name,
-                            .ir = ir.data,
-                            .image = image,
-                            .image_bytes = image_bytes};
+    const at_cache_file entry = {.required = ((const at_image_header *)image)->required,
+                                 .key = key->bytes,
+                                 .key_bytes = key->size,
+                                 .problem = problem,
+                                 .schedule = schedule,
+                                 .isa = context->target->name,
+                                 .ir = ir.data,
+                                 .image = image,
+                                 .image_bytes = image_bytes};
     if (!ir.failed) to_disk(&context->disk, key, &entry);
     at_string_free(&ir);
 }
@@ -126,7 +126,7 @@ static bool make_without_compiler(const at_request *request, const at_key *key, 
     return true;
 }
 
-/* *disk: why an entry could not be loaded, or no error. */
+/* *disk: why a cache file could not be loaded, or no error. */
 static attune_status compile(const at_request *request, const at_key *key, const at_error *disk, attune_kernel **kernel,
                              at_error *err) {
     attune_context *context = request->context;
@@ -238,7 +238,8 @@ static attune_status make_kernel(void *user, const at_key *key, at_cache_node **
 
 /* ---- At once ---- */
 
-/* The key of a kernel that is there at once, beside that of the one that is compiled meanwhile. It names no entry. */
+/* The key of a kernel that is there at once, beside that of the one that is compiled meanwhile. It names no cache file.
+ */
 static void turn_into_key_at_once(at_key *key, bool may_prepare) {
     key->bytes[key->size++] = may_prepare ? 1 : 2;
     key->high = ~key->high;

@@ -1,11 +1,12 @@
 /* A kernel is looked for level by level: in memory, in registered bundles, in the cache, its base and its pack; then it
- * is compiled, if that may be waited for; else an entry for another tuning class stands in, then tier 0, its machine
- * code before the virtual machine. kernel_make.c has the order, kernel_found.c all levels that compile nothing. */
+ * is compiled, if that may be waited for; else a cache file for another tuning class stands in, then tier 0, its
+ * machine code before the virtual machine. kernel_make.c has the order, kernel_found.c all levels that compile nothing.
+ */
 #ifndef ATTUNE_ENGINE_KERNEL_MAKE_H
 #define ATTUNE_ENGINE_KERNEL_MAKE_H
 
-#include "operator/own.h"
 #include "engine/kernel.h"
+#include "operator/own.h"
 
 typedef struct at_request {
     attune_context *context;

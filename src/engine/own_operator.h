@@ -2,8 +2,8 @@
 #ifndef ATTUNE_ENGINE_OWN_OPERATOR_H
 #define ATTUNE_ENGINE_OWN_OPERATOR_H
 
-#include "operator/own.h"
 #include "engine/kernel.h"
+#include "operator/own.h"
 
 struct attune_operator {
     at_own own;

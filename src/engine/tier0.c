@@ -1,11 +1,11 @@
 #define XXH_INLINE_ALL
 #include "engine/tier0.h"
 
+#include "compiler/codegen_path.h"
 #include "generator_id.h"
+#include "host/foreign.h"
 #include "problem/problem_fields.h"
 #include "problem/signature.h"
-#include "compiler/codegen_path.h"
-#include "host/foreign.h"
 
 #include <dlfcn.h>
 #include <pthread.h>

@@ -3,8 +3,8 @@
 #define ATTUNE_ENGINE_TUNED_H
 
 #include "base/memory.h"
-#include "operator/operator.h"
 #include "cache/disk_cache.h"
+#include "operator/operator.h"
 
 #include <limits.h>
 #include <pthread.h>

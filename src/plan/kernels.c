@@ -3,8 +3,8 @@
 #include "plan/plan.h"
 
 #include "problem/problem.h"
-#include "threads/job.h"
 #include "schedule/schedule.h"
+#include "threads/job.h"
 
 /* Whether d-lanes, the strategy for few rows, is chosen for up to so many queries. */
 static bool is_few(const attune_plan *plan, int64_t queries) {

@@ -7,8 +7,8 @@
 #define ATTUNE_PLAN_PLAN_H
 
 #include "api/api_run.h"
-#include "threads/background.h"
 #include "engine/kernel.h"
+#include "threads/background.h"
 
 #include <stdatomic.h>
 

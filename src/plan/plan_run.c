@@ -1,8 +1,8 @@
 /* Running a plan. */
 #include "plan/plan.h"
 
-#include "base/fpenv.h"
 #include "api/api_run.h"
+#include "base/fpenv.h"
 
 attune_status pl_kernel_workspace(const attune_plan *plan, const attune_kernel *kernel,
                                   const attune_arguments *arguments, const attune_run_options *options, size_t *bytes,

@@ -1,10 +1,10 @@
 #include "tune/candidates.h"
 
+#include "call/ir_call.h"
 #include "ir/interp.h"
 #include "ir/passes.h"
 #include "ir/text.h"
 #include "problem/problem_sight.h"
-#include "call/ir_call.h"
 
 #include <string.h>
 #include <sys/resource.h>

@@ -10,8 +10,8 @@
 #ifndef ATTUNE_TUNE_SEARCH_H
 #define ATTUNE_TUNE_SEARCH_H
 
-#include "tune/paired_times.h"
 #include "tune/candidates.h"
+#include "tune/paired_times.h"
 #include "tune/space.h"
 
 typedef struct tune_trial {

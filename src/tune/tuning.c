@@ -1,10 +1,10 @@
 #include "tune/tuning.h"
 
 #include "base/fpenv.h"
-#include "generator_id.h"
-#include "problem/key_words.h"
 #include "engine/own_operator.h"
+#include "generator_id.h"
 #include "host/foreign.h"
+#include "problem/key_words.h"
 #include "schedule/schedule.h"
 #include "tune/search.h"
 

@@ -2,8 +2,8 @@
  * a program of the machine that qemu runs on, so code generation is not emulated. What would not run here is not
  * compiled either: the same tests have done that where the compiler is. */
 #include "codegen/compile.h"
-#include "ir/text.h"
 #include "compiler/worker_client.h"
+#include "ir/text.h"
 
 #include <stdlib.h>
 

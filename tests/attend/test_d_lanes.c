@@ -3,8 +3,8 @@
  * depend neither on the threads nor, where they are promised, on strategy and chunks. */
 #include "attend/decode/layout.h"
 #include "check/check_case.h"
-#include "problem/signature.h"
 #include "engine/context.h"
+#include "problem/signature.h"
 #include "schedule/choose.h"
 #include "schedule/variant.h"
 #include "support/ir/jit_run.h"

@@ -2,18 +2,18 @@
  * reference, with its accesses checked, with bits that depend neither on how the problem is cut nor on keys that no row
  * sees.
  */
+#include "attend/prefill/layout.h"
+#include "call/call.h"
 #include "ir/interp.h"
 #include "ir/passes.h"
-#include "attend/prefill/layout.h"
-#include "ref_attention.h"
 #include "operator/build.h"
-#include "call/call.h"
+#include "ref_attention.h"
 #include "schedule/choose.h"
 #include "schedule/variant.h"
-#include "support/ir/jit_run.h"
-#include "support/problems.h"
 #include "support/calls.h"
+#include "support/ir/jit_run.h"
 #include "support/ir/random_ir.h"
+#include "support/problems.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -1,8 +1,8 @@
 /* Bundles: all kernels of tests/data/bundle.txt, which `attune bundle` has compiled when the tests were built, beside
  * the library. Results have equal bits with each target that this CPU runs, and refusals have equal sentences. */
-#include "cases.h"
 #include "call/call.h"
-#include "engine/context.h"
+#include "cases.h"
+#include "engine/create.h"
 #include "support/environments.h"
 #include "support/statuses.h"
 #include "support/tensor_calls.h"

@@ -1,8 +1,8 @@
 /* What hostile or clumsy users, other processes and hosts do to a cache directory: nothing hangs, nothing is lost, the
  * kernel still compiles, and the entry is there again afterwards. */
 #define _GNU_SOURCE
-#include "engine/context.h"
-#include "cache/entry_file.h"
+#include "cache/cache_file_io.h"
+#include "engine/create.h"
 #include "support/engine/contexts.h"
 #include "support/engine/fake_codegen.h"
 #include "support/problems.h"
@@ -143,7 +143,7 @@ static void a_sparse_file(const char *dir, const char *path) {
 
 static void a_sparse_file_of_plausible_size(const char *dir, const char *path) {
     (void)dir;
-    make_file(path, (off_t)AT_ENTRY_MAX_BYTES);
+    make_file(path, (off_t)AT_CACHE_FILE_MAX_BYTES);
 }
 
 static const struct {

@@ -1,9 +1,9 @@
 /* Looking after the disk cache: why something is not in it, collecting, copying, the read-only base. */
 #define _GNU_SOURCE
-#include "common/tool.h"
-#include "generator_id.h"
-#include "engine/context.h"
 #include "cache/disk_files.h"
+#include "common/tool.h"
+#include "engine/create.h"
+#include "generator_id.h"
 #include "schedule/schedule.h"
 #include "support/engine/contexts.h"
 #include "support/engine/fake_codegen.h"
@@ -267,14 +267,14 @@ static void plant(attune_context *context, const char *text, const char *const p
     mha_choose(&p, context->target, &context->machine_class.description, &chosen);
     mha_schedule_print(&chosen, schedule, sizeof schedule);
     at_key_make(&key, at_attention_of(&p), NULL, &machine);
-    const at_entry entry = {.required = required,
-                            .key = key.bytes,
-                            .key_bytes = key.size,
-                            .problem = problem,
-                            .schedule = schedule,
-                            .isa = context->target->name,
-                            .image = image,
-                            .image_bytes = bytes};
+    const at_cache_file entry = {.required = required,
+                                 .key = key.bytes,
+                                 .key_bytes = key.size,
+                                 .problem = problem,
+                                 .schedule = schedule,
+                                 .isa = context->target->name,
+                                 .image = image,
+                                 .image_bytes = bytes};
     at_disk_cache_write(&context->disk, &key, &entry);
 }
 

@@ -58,33 +58,33 @@ static at_key key_of(uint32_t number) {
     return key;
 }
 
-static at_entry entry_of(const at_key *key) {
-    return (at_entry){.required = HERE,
-                      .key = key->bytes,
-                      .key_bytes = key->size,
-                      .problem = "seq_q=1",
-                      .schedule = "lanes=8",
-                      .isa = "avx2",
-                      .image = image,
-                      .image_bytes = image_bytes};
+static at_cache_file entry_of(const at_key *key) {
+    return (at_cache_file){.required = HERE,
+                           .key = key->bytes,
+                           .key_bytes = key->size,
+                           .problem = "seq_q=1",
+                           .schedule = "lanes=8",
+                           .isa = "avx2",
+                           .image = image,
+                           .image_bytes = image_bytes};
 }
 
 /* ---- Format ---- */
 
 static void encode(uint8_t **data, size_t *bytes) {
     const at_key key = key_of(3);
-    const at_entry entry = entry_of(&key);
-    assert_int_equal(at_entry_encode(&entry, NULL, data, bytes, NULL), ATTUNE_OK);
+    const at_cache_file entry = entry_of(&key);
+    assert_int_equal(at_cache_file_encode(&entry, NULL, data, bytes, NULL), ATTUNE_OK);
 }
 
 static void an_entry_comes_back(void **state) {
     (void)state;
     uint8_t *data;
     size_t bytes;
-    at_entry got;
+    at_cache_file got;
     const at_key key = key_of(3);
     encode(&data, &bytes);
-    assert_null(at_entry_decode(data, bytes, &got));
+    assert_null(at_cache_file_decode(data, bytes, &got));
     assert_int_equal(got.required, HERE);
     assert_int_equal(got.key_bytes, key.size);
     assert_memory_equal(got.key, key.bytes, key.size);
@@ -100,17 +100,17 @@ static void an_entry_comes_back(void **state) {
 static void loop_ir_has_a_format_version(void **state) {
     (void)state;
     const at_key key = key_of(3);
-    at_entry entry = entry_of(&key), got;
+    at_cache_file entry = entry_of(&key), got;
     for (uint8_t version = 1; version <= 2; version++) {
         uint8_t *data;
         size_t bytes;
         entry.ir = version == 2 ? "kernel @k" : NULL;
-        assert_int_equal(at_entry_encode(&entry, NULL, &data, &bytes, NULL), ATTUNE_OK);
+        assert_int_equal(at_cache_file_encode(&entry, NULL, &data, &bytes, NULL), ATTUNE_OK);
         assert_int_equal(data[8], version);
-        assert_null(at_entry_decode(data, bytes, &got));
+        assert_null(at_cache_file_decode(data, bytes, &got));
         assert_int_equal(got.ir != NULL, version == 2);
         data[8] = 3;
-        assert_string_equal(at_entry_decode(data, bytes, &got), "the entry is of another format version");
+        assert_string_equal(at_cache_file_decode(data, bytes, &got), "the entry is of another format version");
         at_free(NULL, data);
     }
 }
@@ -119,14 +119,14 @@ static void each_flipped_bit_is_noticed(void **state) {
     (void)state;
     uint8_t *data;
     size_t bytes;
-    at_entry got;
+    at_cache_file got;
     encode(&data, &bytes);
     for (size_t bit = 0; bit < bytes * 8; bit++) {
         data[bit / 8] ^= (uint8_t)(1 << bit % 8);
-        assert_non_null(at_entry_decode(data, bytes, &got));
+        assert_non_null(at_cache_file_decode(data, bytes, &got));
         data[bit / 8] ^= (uint8_t)(1 << bit % 8);
     }
-    assert_null(at_entry_decode(data, bytes, &got));
+    assert_null(at_cache_file_decode(data, bytes, &got));
     at_free(NULL, data);
 }
 
@@ -134,12 +134,12 @@ static void each_truncation_is_noticed(void **state) {
     (void)state;
     uint8_t *data;
     size_t bytes;
-    at_entry got;
+    at_cache_file got;
     encode(&data, &bytes);
     for (size_t n = 0; n < bytes; n++) {
         uint8_t *part = aligned_alloc(64, (n + 64) / 64 * 64);
         memcpy(part, data, n);
-        assert_non_null(at_entry_decode(part, n, &got));
+        assert_non_null(at_cache_file_decode(part, n, &got));
         free(part);
     }
     at_free(NULL, data);
@@ -155,7 +155,7 @@ static void open_cache(at_disk_cache *cache, const char *dir, uint64_t capacity,
 static bool reads_back(at_disk_cache *cache, uint32_t number) {
     const at_key key = key_of(number);
     uint8_t *data;
-    at_entry entry;
+    at_cache_file entry;
     if (!at_disk_cache_read(cache, &key, &data, &entry)) return false;
     assert_memory_equal(entry.image, image, image_bytes);
     at_free(NULL, data);
@@ -164,7 +164,7 @@ static bool reads_back(at_disk_cache *cache, uint32_t number) {
 
 static void write_one(at_disk_cache *cache, uint32_t number) {
     const at_key key = key_of(number);
-    const at_entry entry = entry_of(&key);
+    const at_cache_file entry = entry_of(&key);
     at_disk_cache_write(cache, &key, &entry);
 }
 
@@ -474,7 +474,7 @@ static void a_hash_collision_is_a_miss(void **state) {
     at_key key = key_of(1);
     key.bytes[7] ^= 1; /* and the hash stays */
     uint8_t *data;
-    at_entry entry;
+    at_cache_file entry;
     assert_false(at_disk_cache_read(&cache, &key, &data, &entry));
     assert_int_equal(atomic_load(&cache.damaged), 0);
     assert_true(reads_back(&cache, 1));
@@ -485,7 +485,7 @@ static void code_for_another_cpu_is_a_miss(void **state) {
     at_disk_cache cache;
     open_cache(&cache, *state, 1 << 20, at_default_io());
     const at_key key = key_of(1);
-    at_entry entry = entry_of(&key);
+    at_cache_file entry = entry_of(&key);
     entry.required = 1u << 31;
     set_required(1u << 31);
     at_disk_cache_write(&cache, &key, &entry);
@@ -504,7 +504,7 @@ static void a_header_that_contradicts_the_image_is_damage(void **state) {
     open_cache(&cache, *state, 1 << 20, at_default_io());
     for (int round = 0; round < 2; round++) {
         const at_key key = key_of(1);
-        at_entry entry = entry_of(&key);
+        at_cache_file entry = entry_of(&key);
         if (round == 0) entry.required = HERE | 1u << 31;
         if (round == 1) set_required(HERE | 1u << 31);
         at_disk_cache_write(&cache, &key, &entry);

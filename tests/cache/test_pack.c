@@ -1,7 +1,7 @@
 /* Packs: signed files of many entries, which are read where they lie; and what is not trusted. */
 #define _GNU_SOURCE
-#include "engine/context.h"
 #include "cache/pack.h"
+#include "engine/create.h"
 #include "support/engine/contexts.h"
 #include "support/engine/fake_codegen.h"
 #include "support/engine/sign.h"

@@ -1,8 +1,8 @@
 /* An image depends on its target alone: not on the compiling CPU, on earlier or simultaneous compiles, or on the
  * process. */
 #include "codegen/compile.h"
+#include "engine/create.h"
 #include "ir/text.h"
-#include "engine/context.h"
 #include "support/engine/contexts.h"
 #include "support/problems.h"
 #include "support/temp_dir.h"

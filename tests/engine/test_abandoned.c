@@ -1,7 +1,7 @@
 /* Compiles that their plan, their context or the process does not wait for. The compiler of most of these tests waits
  * at a gate, as LLVM or a worker that hangs would: what comes back while the gate is closed has not waited. */
-#include "plan/plan.h"
 #include "host/foreign.h"
+#include "plan/plan.h"
 #include "support/engine/contexts.h"
 #include "support/engine/stand_in.h"
 #include "support/plans.h"

@@ -1,7 +1,7 @@
 /* Every allocation and every file call of attune's fails in turn: never a crash, never a wrong result. Failures that
  * the disk cache and the loader can tolerate must not show at all. */
 #define _GNU_SOURCE
-#include "engine/context.h"
+#include "engine/create.h"
 #include "support/engine/fake_codegen.h"
 #include "support/engine/sign.h"
 #include "support/temp_dir.h"

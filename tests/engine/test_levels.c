@@ -1,7 +1,7 @@
 /* The levels of lookup and their order (docs/what-to-ship.md): each is taken away in turn, so that the next one
  * answers. Kernels of the cache, its base and its pack are those of a compiler that is none. */
 #include "cases.h"
-#include "engine/context.h"
+#include "engine/create.h"
 #include "engine/kernel.h"
 #include "support/calls.h"
 #include "support/engine/contexts.h"

@@ -1,8 +1,8 @@
 /* Operators of the user: which kernels are one, what is cached, what the tuner finds and drops, and a sentence for each
  * thing that cannot be. */
-#include "operator/own.h"
 #include "engine/context.h"
 #include "engine/own_operator.h"
+#include "operator/own.h"
 #include "support/engine/contexts.h"
 
 #include "support/temp_dir.h"
@@ -212,7 +212,7 @@ static void entries_that_contradict_their_key(void **state) {
         attune_schedule schedule;
         at_key here, there;
         uint8_t *data;
-        at_entry entry;
+        at_cache_file entry;
         assert_int_equal(origin_of(compile(op, "factor=4", other)),
                          is_problem ? ATTUNE_FROM_DISK : ATTUNE_FROM_COMPILER);
         assert_int_equal(at_operator_schedule(op, "factor=4", other, &schedule, &err), ATTUNE_OK);

@@ -1,8 +1,8 @@
 /* Many threads and processes at once, eviction under running kernels, and writers killed in mid-write. ATTUNE_STRESS=N
  * (default 1) multiplies the work; above 1 there are 1,000 keys and 1,000 kills. */
 #define _GNU_SOURCE
-#include "engine/context.h"
 #include "cache/disk_files.h"
+#include "engine/create.h"
 #include "support/engine/contexts.h"
 #include "support/engine/fake_codegen.h"
 #include "support/temp_dir.h"
@@ -237,13 +237,13 @@ static void write_for_ever(const char *dir, bool unnamed, int ready) {
     if (write(ready, "", 1) != 1) _exit(1);
     for (int64_t i = 1;; i++) {
         const at_key key = key_of(i);
-        const at_entry entry = {.key = key.bytes,
-                                .key_bytes = key.size,
-                                .problem = "p",
-                                .schedule = "s",
-                                .isa = "i",
-                                .image = image,
-                                .image_bytes = bytes};
+        const at_cache_file entry = {.key = key.bytes,
+                                     .key_bytes = key.size,
+                                     .problem = "p",
+                                     .schedule = "s",
+                                     .isa = "i",
+                                     .image = image,
+                                     .image_bytes = bytes};
         at_disk_cache_write(&cache, &key, &entry);
     }
 }

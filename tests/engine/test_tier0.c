@@ -1,5 +1,5 @@
 /* Kernels that were compiled when attune was built (engine/tier0.h), and who gets them. */
-#include "engine/context.h"
+#include "engine/create.h"
 #include "engine/kernel.h"
 #include "support/calls.h"
 

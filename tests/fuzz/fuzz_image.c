@@ -54,14 +54,14 @@ static void find_on_disk(attune_context *context, const void *image, size_t byte
     FUZZ_REQUIRE(mha_problem_parse(problem_text, &problem, NULL) == ATTUNE_OK);
     FUZZ_REQUIRE(mha_canonicalize(&problem, &canonical, NULL) == ATTUNE_OK);
     at_key_make(&key, at_attention_of(&canonical), NULL, &context->machine);
-    const at_entry entry = {.required = header.required,
-                            .key = key.bytes,
-                            .key_bytes = key.size,
-                            .problem = problem_text,
-                            .schedule = "kv_tile=8",
-                            .isa = context->target->name,
-                            .image = image,
-                            .image_bytes = bytes};
+    const at_cache_file entry = {.required = header.required,
+                                 .key = key.bytes,
+                                 .key_bytes = key.size,
+                                 .problem = problem_text,
+                                 .schedule = "kv_tile=8",
+                                 .isa = context->target->name,
+                                 .image = image,
+                                 .image_bytes = bytes};
     at_disk_cache_replace(&context->disk, &key, &entry);
     const attune_status status = attune_compile(context, &problem, NULL, &kernel);
     FUZZ_REQUIRE((status == ATTUNE_OK) == (kernel != NULL));

@@ -25,9 +25,9 @@ make_seeds() {
     local made=$scratch/made schedule case
     export ATTUNE_CACHE_DIR=$made/cache ATTUNE_MACHINE=generic ATTUNE_RECORD=$made/recorded
     mkdir -p "$made"
-    mkdir -p "$corpus"/fuzz_{ir,object,entry,image,pack,signed_pack,sweep,conform,manifest,bundle,tuning,worker}
+    mkdir -p "$corpus"/fuzz_{ir,object,cache_file,image,pack,signed_pack,sweep,conform,manifest,bundle,tuning,worker}
     make_kernels
-    find "$ATTUNE_CACHE_DIR" -name '*.attune' -exec cp -t "$corpus/fuzz_entry" {} +
+    find "$ATTUNE_CACHE_DIR" -name '*.attune' -exec cp -t "$corpus/fuzz_cache_file" {} +
     cp "$made/recorded" "$corpus/fuzz_manifest/seed"
     "$ATTUNE" cache pack -o "$corpus/fuzz_signed_pack/seed"
     make_packed

@@ -1,7 +1,7 @@
 /* Kernels that a user wrote in loop IR, in memory and on disk: one kernel for one canonical text, no code generator on
  * a hit, and entries that are damaged, forbidden or told about like all others. */
-#include "engine/context.h"
 #include "cache/disk_cache.h"
+#include "engine/create.h"
 #include "support/engine/contexts.h"
 
 #include "support/temp_dir.h"
@@ -202,11 +202,11 @@ static void a_damaged_entry_is_compiled_anew(void **state) {
 }
 
 /* A file with a right checksum and this kernel's key, but with the text or code of another. */
-static void forge(attune_context *context, const char *text, const char *ir, const at_entry *from) {
+static void forge(attune_context *context, const char *text, const char *ir, const at_cache_file *from) {
     const at_written written = {text, strlen(text)};
     at_key key;
     at_key_make(&key, at_written_of(&written), NULL, &context->machine);
-    at_entry entry = *from;
+    at_cache_file entry = *from;
     entry.key = key.bytes;
     entry.key_bytes = key.size;
     entry.ir = ir;
@@ -220,7 +220,7 @@ static void an_entry_with_another_text_is_refused(void **state) {
     const char *const texts[] = {tripling, NULL, "", "kernel @doubling ("};
     at_key key;
     uint8_t *data;
-    at_entry entry;
+    at_cache_file entry;
     at_key_make(&key, at_written_of(&written), NULL, &context->machine);
     assert_true(at_disk_cache_read(&context->disk, &key, &data, &entry));
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {

@@ -1,6 +1,6 @@
 /* attune_mha: blocks that keep their weights, from making one to threads that share it. */
+#include "engine/create.h"
 #include "ref_block.h"
-#include "engine/context.h"
 #include "support/block_model.h"
 #include "support/engine/contexts.h"
 #include "support/engine/fake_codegen.h"

@@ -1,4 +1,5 @@
 /* Plans whose calls wait for no kernel that another one can stand in for. */
+#include "engine/create.h"
 #include "plan/plan.h"
 #include "support/plans.h"
 

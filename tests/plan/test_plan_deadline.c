@@ -1,4 +1,5 @@
 /* Plans whose calls wait for no compile: tier 0 computes until the kernel is there (docs/plans.md). */
+#include "engine/create.h"
 #include "plan/plan.h"
 #include "support/plans.h"
 

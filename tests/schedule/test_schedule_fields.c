@@ -1,7 +1,7 @@
 /* The list of fields, schedule/schedule.def: it is complete, and each field does what it is there for. */
+#include "cache/key.h"
 #include "check/check_case.h"
 #include "operator/operator.h"
-#include "cache/key.h"
 #include "schedule/schedule.h"
 #include "schedule/schedule_fields.h"
 #include "support/ir/golden_ir.h"

@@ -1,8 +1,8 @@
 /* Tuning classes in a context: the context's own, the names of entries, and entries of other classes that stand in
  * where nothing can be compiled. */
 #define _GNU_SOURCE
-#include "engine/context.h"
 #include "cache/disk_files.h"
+#include "engine/create.h"
 #include "support/engine/contexts.h"
 #include "support/engine/fake_codegen.h"
 #include "support/problems.h"
@@ -500,14 +500,14 @@ static void rewrite_schedule(const char *dir, const char *machine, const char *s
     char path[TEMP_DIR_CHARS + AT_FILE_CHARS];
     uint8_t data[1 << 16], *again = NULL;
     size_t bytes;
-    at_entry entry;
+    at_cache_file entry;
     path_of(dir, machine, path);
     FILE *file = fopen(path, "r+");
     assert_non_null(file);
     bytes = fread(data, 1, sizeof data, file);
-    assert_null(at_entry_decode(data, bytes, &entry));
+    assert_null(at_cache_file_decode(data, bytes, &entry));
     entry.schedule = schedule;
-    assert_int_equal(at_entry_encode(&entry, at_default_allocator(), &again, &bytes, NULL), ATTUNE_OK);
+    assert_int_equal(at_cache_file_encode(&entry, at_default_allocator(), &again, &bytes, NULL), ATTUNE_OK);
     rewind(file);
     assert_int_equal(fwrite(again, 1, bytes, file), bytes);
     assert_int_equal(ftruncate(fileno(file), (off_t)bytes), 0);

@@ -1,8 +1,8 @@
 /* What was tuned, found again: for the problem itself, for its neighbours, from a base. */
 
 #include "schedule/schedule.h"
-#include "support/problems.h"
 #include "support/engine/tuning_db.h"
+#include "support/problems.h"
 #include "tune/space.h"
 #include "tune/tuning.h"
 

@@ -2,7 +2,7 @@
 #ifndef ATTUNE_TESTS_CONTEXTS_H
 #define ATTUNE_TESTS_CONTEXTS_H
 
-#include "engine/context.h"
+#include "engine/create.h"
 
 /* The test fails if there is none. hooks NULL: none. */
 attune_context *test_context(const attune_context_options *options, const at_context_hooks *hooks);

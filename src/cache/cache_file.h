@@ -1,4 +1,4 @@
-/* The file format of the disk cache: one self-contained entry for each kernel. Pure functions on bytes.
+/* The file format of the disk cache: one self-contained file for each kernel. Pure functions on bytes.
  *
  * All numbers little-endian:
  *   offset  0   8 bytes  magic "attentry"
@@ -10,23 +10,23 @@
  *          32   key, then text (problem, schedule, ISA, and loop IR if that is all there is to compile from: each with
  *               a final NUL), zeros up to a multiple of 64, then the image, then XXH3-128 over everything before (low
  *               half first) */
-#ifndef ATTUNE_CACHE_ENTRY_H
-#define ATTUNE_CACHE_ENTRY_H
+#ifndef ATTUNE_CACHE_CACHE_FILE_H
+#define ATTUNE_CACHE_CACHE_FILE_H
 
 #include "cache/key.h"
 
-/* Loop IR came with version 2. Entries without it stay readable by earlier attunes. */
-enum { AT_ENTRY_VERSION = 1, AT_ENTRY_IR_VERSION = 2 };
-enum { AT_ENTRY_HEADER_BYTES = 32, AT_ENTRY_CHECKSUM_BYTES = 16 };
-enum { AT_ENTRY_MAX_TEXT = 1 << 20 };
-#define AT_ENTRY_MAX_IMAGE ((size_t)32 << 20)
-#define AT_ENTRY_MAX_BYTES (AT_ENTRY_MAX_IMAGE + AT_ENTRY_MAX_TEXT + (64 << 10))
+/* Loop IR came with version 2. Cache files without it stay readable by earlier attunes. */
+enum { AT_CACHE_FILE_VERSION = 1, AT_CACHE_FILE_IR_VERSION = 2 };
+enum { AT_CACHE_FILE_HEADER_BYTES = 32, AT_CACHE_FILE_CHECKSUM_BYTES = 16 };
+enum { AT_CACHE_FILE_MAX_TEXT = 1 << 20 };
+#define AT_CACHE_FILE_MAX_IMAGE ((size_t)32 << 20)
+#define AT_CACHE_FILE_MAX_BYTES (AT_CACHE_FILE_MAX_IMAGE + AT_CACHE_FILE_MAX_TEXT + (64 << 10))
 
 /* The cache's own directory, and what is only read. */
 typedef enum at_place { AT_IN_DIR, AT_IN_BASE, AT_IN_PACK, AT_NUM_PLACES } at_place;
 
 /* Points into the bytes that were decoded, or are to be encoded. */
-typedef struct at_entry {
+typedef struct at_cache_file {
     uint32_t required;
     const uint8_t *key;
     size_t key_bytes;
@@ -35,13 +35,13 @@ typedef struct at_entry {
     const uint8_t *image;
     size_t image_bytes;
     at_place place; /* where it was read; not a part of the bytes */
-} at_entry;
+} at_cache_file;
 
-/* Encodes into a block of the allocator. ATTUNE_OUT_OF_MEMORY, or ATTUNE_UNSUPPORTED if the entry is too big. */
-attune_status at_entry_encode(const at_entry *entry, const attune_allocator *allocator, uint8_t **data, size_t *bytes,
-                              at_error *err);
+/* Encodes into a block of the allocator. ATTUNE_OUT_OF_MEMORY, or ATTUNE_UNSUPPORTED if the cache file is too big. */
+attune_status at_cache_file_encode(const at_cache_file *entry, const attune_allocator *allocator, uint8_t **data,
+                                   size_t *bytes, at_error *err);
 
 /* NULL and *entry filled, or a sentence about the error. Reads nothing beyond `bytes`. `data` is 8-byte aligned. */
-const char *at_entry_decode(const uint8_t *data, size_t bytes, at_entry *entry);
+const char *at_cache_file_decode(const uint8_t *data, size_t bytes, at_cache_file *entry);
 
 #endif

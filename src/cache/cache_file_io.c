@@ -1,15 +1,15 @@
-#include "cache/entry_file.h"
+#include "cache/cache_file_io.h"
 
 #include <errno.h>
 #include <string.h>
 
-at_found at_entry_file_read(const at_io *io, int dir, const char *name, at_file_trust trust,
-                            const attune_allocator *allocator, at_entry_file *got) {
+at_found at_cache_file_read(const at_io *io, int dir, const char *name, at_file_trust trust,
+                            const attune_allocator *allocator, at_opened_cache_file *got) {
     char own[AT_FILE_CHARS];
     at_file *const file = &got->file;
     const at_found found = at_file_read(io, dir, name, trust, allocator, file);
     if (found != AT_FOUND) return found;
-    const char *why = at_entry_decode(file->data, file->bytes, &got->entry);
+    const char *why = at_cache_file_decode(file->data, file->bytes, &got->entry);
     if (!why && at_file_name_of(got->entry.key, got->entry.key_bytes, own) && strcmp(own, name))
         why = "it is the entry of another kernel";
     if (!why) return AT_FOUND;
@@ -17,25 +17,25 @@ at_found at_entry_file_read(const at_io *io, int dir, const char *name, at_file_
     return AT_DAMAGED;
 }
 
-void at_entry_file_close(at_entry_file *got, const attune_allocator *allocator) {
+void at_cache_file_close(at_opened_cache_file *got, const attune_allocator *allocator) {
     at_file_close(&got->file, allocator);
 }
 
-/* Whether an entry of this key has the name, or a file that cannot be read now. Where this CPU lacks features that the
- * entry needs and the new one does not, it would be a miss for ever. */
-static bool is_to_stay(const at_io *io, int dir, const char *name, const at_entry *entry,
+/* Whether a cache file of this key has the name, or a file that cannot be read now. Where this CPU lacks features that
+ * the cache file needs and the new one does not, it would be a miss for ever. */
+static bool is_to_stay(const at_io *io, int dir, const char *name, const at_cache_file *entry,
                        const attune_allocator *allocator) {
-    at_entry_file there;
-    const at_found found = at_entry_file_read(io, dir, name, AT_TRUST_OWN, allocator, &there);
+    at_opened_cache_file there;
+    const at_found found = at_cache_file_read(io, dir, name, AT_TRUST_OWN, allocator, &there);
     const bool stays =
         found == AT_NOT_NOW ||
         (found == AT_FOUND && !(there.entry.required & ~at_cpu_features() & ~entry->required) &&
          there.entry.key_bytes == entry->key_bytes && !memcmp(there.entry.key, entry->key, entry->key_bytes));
-    at_entry_file_close(&there, allocator);
+    at_cache_file_close(&there, allocator);
     return stays;
 }
 
-int at_entry_file_replace(const at_io *io, int dir, const char *name, mode_t mode, const void *data, size_t bytes) {
+int at_cache_file_replace(const at_io *io, int dir, const char *name, mode_t mode, const void *data, size_t bytes) {
     char aside[AT_FILE_CHARS];
     int failure = at_file_replace(io, dir, name, mode, data, bytes);
     if (failure != EISDIR) return failure;
@@ -43,10 +43,10 @@ int at_entry_file_replace(const at_io *io, int dir, const char *name, mode_t mod
     return failure ? failure : at_file_replace(io, dir, name, mode, data, bytes);
 }
 
-int at_entry_file_write(const at_io *io, int dir, const char *name, mode_t mode, const at_entry *entry,
+int at_cache_file_write(const at_io *io, int dir, const char *name, mode_t mode, const at_cache_file *entry,
                         const attune_allocator *allocator, const void *data, size_t bytes) {
     const int failure = at_file_write(io, dir, name, mode, data, bytes);
     if (failure != EEXIST && failure != EISDIR) return failure;
     if (is_to_stay(io, dir, name, entry, allocator)) return 0;
-    return at_entry_file_replace(io, dir, name, mode, data, bytes);
+    return at_cache_file_replace(io, dir, name, mode, data, bytes);
 }

@@ -1,5 +1,5 @@
 #define XXH_INLINE_ALL
-#include "cache/entry.h"
+#include "cache/cache_file.h"
 
 #include "base/memory.h"
 #include "target/kernel_abi.h"
@@ -26,30 +26,30 @@ static uint32_t get_u32(const uint8_t *at) {
 static uint64_t get_u64(const uint8_t *at) { return get_u32(at) | (uint64_t)get_u32(at + 4) << 32; }
 
 static size_t image_offset(size_t key_bytes, size_t text_bytes) {
-    return (AT_ENTRY_HEADER_BYTES + key_bytes + text_bytes + IMAGE_ALIGN - 1) & ~(size_t)(IMAGE_ALIGN - 1);
+    return (AT_CACHE_FILE_HEADER_BYTES + key_bytes + text_bytes + IMAGE_ALIGN - 1) & ~(size_t)(IMAGE_ALIGN - 1);
 }
 
-attune_status at_entry_encode(const at_entry *entry, const attune_allocator *allocator, uint8_t **data, size_t *bytes,
-                              at_error *err) {
+attune_status at_cache_file_encode(const at_cache_file *entry, const attune_allocator *allocator, uint8_t **data,
+                                   size_t *bytes, at_error *err) {
     const size_t problem = strlen(entry->problem) + 1, schedule = strlen(entry->schedule) + 1;
     const size_t isa = strlen(entry->isa) + 1, ir = entry->ir ? strlen(entry->ir) + 1 : 0;
     const size_t text = problem + schedule + isa + ir;
-    if (text > AT_ENTRY_MAX_TEXT)
+    if (text > AT_CACHE_FILE_MAX_TEXT)
         return at_fail(err, ATTUNE_UNSUPPORTED, "a text of %zu bytes is too long for the disk cache", text);
-    if (entry->key_bytes > AT_KEY_BYTES || entry->image_bytes > AT_ENTRY_MAX_IMAGE)
+    if (entry->key_bytes > AT_KEY_BYTES || entry->image_bytes > AT_CACHE_FILE_MAX_IMAGE)
         return at_fail(err, ATTUNE_UNSUPPORTED, "an image of %zu bytes is too big for the disk cache",
                        entry->image_bytes);
     const size_t offset = image_offset(entry->key_bytes, text);
-    const size_t body = offset + entry->image_bytes, total = body + AT_ENTRY_CHECKSUM_BYTES;
+    const size_t body = offset + entry->image_bytes, total = body + AT_CACHE_FILE_CHECKSUM_BYTES;
     uint8_t *out = at_alloc(allocator, total);
     if (!out) return at_fail_memory(err, total);
     memcpy(out, magic, sizeof magic);
-    put_u32(out + 8, entry->ir ? AT_ENTRY_IR_VERSION : AT_ENTRY_VERSION);
+    put_u32(out + 8, entry->ir ? AT_CACHE_FILE_IR_VERSION : AT_CACHE_FILE_VERSION);
     put_u32(out + 12, entry->required);
     put_u32(out + 16, (uint32_t)entry->key_bytes);
     put_u32(out + 20, (uint32_t)text);
     put_u64(out + 24, entry->image_bytes);
-    uint8_t *at = out + AT_ENTRY_HEADER_BYTES;
+    uint8_t *at = out + AT_CACHE_FILE_HEADER_BYTES;
     memcpy(at, entry->key, entry->key_bytes);
     at += entry->key_bytes;
     memcpy(at, entry->problem, problem);
@@ -66,7 +66,7 @@ attune_status at_entry_encode(const at_entry *entry, const attune_allocator *all
 }
 
 /* Splits the text into its three or four strings; the last byte must end the last. */
-static bool split_text(const char *text, size_t bytes, at_entry *entry) {
+static bool split_text(const char *text, size_t bytes, at_cache_file *entry) {
     const char **const strings[] = {&entry->problem, &entry->schedule, &entry->isa, &entry->ir};
     for (int i = 0; i < 3 || (bytes && i < 4); i++) {
         const char *end = memchr(text, '\0', bytes);
@@ -78,36 +78,37 @@ static bool split_text(const char *text, size_t bytes, at_entry *entry) {
     return bytes == 0;
 }
 
-const char *at_entry_decode(const uint8_t *data, size_t bytes, at_entry *entry) {
+const char *at_cache_file_decode(const uint8_t *data, size_t bytes, at_cache_file *entry) {
     memset(entry, 0, sizeof *entry);
-    if (bytes < AT_ENTRY_HEADER_BYTES + AT_ENTRY_CHECKSUM_BYTES) return "the file is too short for an entry";
-    if (bytes > AT_ENTRY_MAX_BYTES) return "the file is too long for an entry";
+    if (bytes < AT_CACHE_FILE_HEADER_BYTES + AT_CACHE_FILE_CHECKSUM_BYTES) return "the file is too short for an entry";
+    if (bytes > AT_CACHE_FILE_MAX_BYTES) return "the file is too long for an entry";
     if (memcmp(data, magic, sizeof magic)) return "the file does not start as an entry does";
     const uint32_t version = get_u32(data + 8);
-    if (version != AT_ENTRY_VERSION && version != AT_ENTRY_IR_VERSION) return "the entry is of another format version";
+    if (version != AT_CACHE_FILE_VERSION && version != AT_CACHE_FILE_IR_VERSION)
+        return "the entry is of another format version";
     const size_t key_bytes = get_u32(data + 16), text_bytes = get_u32(data + 20);
     const uint64_t image_bytes = get_u64(data + 24);
-    if (key_bytes > AT_KEY_BYTES || text_bytes > AT_ENTRY_MAX_TEXT || image_bytes > AT_ENTRY_MAX_IMAGE)
+    if (key_bytes > AT_KEY_BYTES || text_bytes > AT_CACHE_FILE_MAX_TEXT || image_bytes > AT_CACHE_FILE_MAX_IMAGE)
         return "a size in the entry's header is out of range";
     const size_t offset = image_offset(key_bytes, text_bytes), body = offset + (size_t)image_bytes;
-    if (body + AT_ENTRY_CHECKSUM_BYTES != bytes) return "the file is not as long as its header says";
+    if (body + AT_CACHE_FILE_CHECKSUM_BYTES != bytes) return "the file is not as long as its header says";
     const XXH128_hash_t hash = XXH3_128bits(data, body);
     if (get_u64(data + body) != hash.low64 || get_u64(data + body + 8) != hash.high64)
         return "the entry's checksum does not match its content";
     entry->required = get_u32(data + 12);
-    entry->key = data + AT_ENTRY_HEADER_BYTES;
+    entry->key = data + AT_CACHE_FILE_HEADER_BYTES;
     entry->key_bytes = key_bytes;
     entry->image = data + offset;
     entry->image_bytes = (size_t)image_bytes;
-    if (!split_text((const char *)data + AT_ENTRY_HEADER_BYTES + key_bytes, text_bytes, entry))
+    if (!split_text((const char *)data + AT_CACHE_FILE_HEADER_BYTES + key_bytes, text_bytes, entry))
         return "the entry's text is not three or four strings";
-    if (!entry->ir != (version == AT_ENTRY_VERSION)) return "the entry's format version does not fit its text";
+    if (!entry->ir != (version == AT_CACHE_FILE_VERSION)) return "the entry's format version does not fit its text";
     for (const uint8_t *pad = entry->key + key_bytes + text_bytes; pad < entry->image; pad++)
         if (*pad) return "the padding before the entry's image is not 0";
     const char *why = at_image_check(entry->image, entry->image_bytes);
     if (why) return why;
     at_image_header header;
     memcpy(&header, entry->image, sizeof header);
-    /* Otherwise the entry would be found and its kernel refused at every start. */
+    /* Otherwise the cache file would be found and its kernel refused at every start. */
     return header.required == entry->required ? NULL : "the entry and its image need different features of the CPU";
 }

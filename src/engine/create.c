@@ -1,5 +1,5 @@
 #define _GNU_SOURCE
-#include "engine/context.h"
+#include "engine/create.h"
 
 #include "engine/fork.h"
 #include "engine/own_operator.h"
@@ -170,26 +170,4 @@ void at_context_destroy(attune_context *context) {
     at_spares_free(&context->spares);
     const attune_allocator allocator = context->allocator;
     at_free(&allocator, context);
-}
-
-/* ---- fork ---- */
-
-void at_context_before_fork(attune_context *c) {
-    at_background_before_fork(&c->background);
-    at_memory_cache_before_fork(&c->memory);
-    pthread_mutex_lock(&c->tuning.mutex);
-    pthread_mutex_lock(&c->codegen.mutex);
-    at_workers_before_fork(&c->codegen.workers);
-    pthread_mutex_lock(&c->disk.mutex);
-    at_pool_before_fork(&c->pool);
-}
-
-void at_context_after_fork(attune_context *c, bool is_child) {
-    at_pool_after_fork(&c->pool, is_child);
-    pthread_mutex_unlock(&c->disk.mutex);
-    at_workers_after_fork(&c->codegen.workers, is_child);
-    pthread_mutex_unlock(&c->codegen.mutex);
-    pthread_mutex_unlock(&c->tuning.mutex);
-    at_memory_cache_after_fork(&c->memory, is_child);
-    at_background_after_fork(&c->background, is_child);
 }

@@ -4,7 +4,7 @@
 #include "fuzz.h"
 
 #include "base/memory.h"
-#include "cache/entry.h"
+#include "cache/cache_file.h"
 #include "cache/key.h"
 #include "target/kernel_abi.h"
 
@@ -17,8 +17,8 @@ static void split(const uint8_t *key, size_t size) {
 }
 
 static void decode(const uint8_t *data, size_t size) {
-    at_entry entry;
-    if (at_entry_decode(data, size, &entry)) return;
+    at_cache_file entry;
+    if (at_cache_file_decode(data, size, &entry)) return;
     FUZZ_REQUIRE(entry.key_bytes <= size && entry.image_bytes <= size);
     split(entry.key, entry.key_bytes);
     FUZZ_REQUIRE(strlen(entry.problem) + strlen(entry.schedule) + strlen(entry.isa) < size);
@@ -27,7 +27,7 @@ static void decode(const uint8_t *data, size_t size) {
     uint8_t *again;
     size_t again_size;
     at_error err = {0};
-    FUZZ_REQUIRE(at_entry_encode(&entry, at_default_allocator(), &again, &again_size, &err) == ATTUNE_OK);
+    FUZZ_REQUIRE(at_cache_file_encode(&entry, at_default_allocator(), &again, &again_size, &err) == ATTUNE_OK);
     FUZZ_REQUIRE(again_size == size && memcmp(again, data, size) == 0);
     at_free(at_default_allocator(), again);
 }
@@ -38,8 +38,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     memcpy(copy, data, size);
     split(copy, size);
     decode(copy, size);
-    if (size > AT_ENTRY_CHECKSUM_BYTES) {
-        const size_t covered = size - AT_ENTRY_CHECKSUM_BYTES;
+    if (size > AT_CACHE_FILE_CHECKSUM_BYTES) {
+        const size_t covered = size - AT_CACHE_FILE_CHECKSUM_BYTES;
         const XXH128_hash_t hash = XXH3_128bits(copy, covered);
         memcpy(copy + covered, &hash.low64, 8);
         memcpy(copy + covered + 8, &hash.high64, 8);
