@@ -162,7 +162,8 @@ static void combine(const mha_space *c, int i, unsigned part, attune_schedule s)
 void mha_space_all(const mha_space *c, unsigned part, const attune_schedule *from) {
     attune_schedule s = *from;
     const int32_t widest = mha_widest_lanes(c->p, c->machine->target);
-    if (part == MHA_PART_D_LANES) s.lanes = s.kv_tile = widest; /* kv_chunk becomes a multiple of kv_tile before it is set */
+    /* kv_chunk is made a multiple of kv_tile before it is set. */
+    if (part == MHA_PART_D_LANES) s.lanes = s.kv_tile = widest;
     if (part != MHA_PART_Q_LANES) {
         combine(c, 0, part, s);
         return;
