@@ -1,4 +1,4 @@
-/* What a context and a kernel hold. Private to the runtime. */
+/* What a context and a kernel hold. */
 #ifndef ATTUNE_ENGINE_CONTEXT_H
 #define ATTUNE_ENGINE_CONTEXT_H
 

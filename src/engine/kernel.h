@@ -1,4 +1,4 @@
-/* Making and running kernels; private to the runtime. */
+/* Making and running kernels. */
 #ifndef ATTUNE_ENGINE_KERNEL_H
 #define ATTUNE_ENGINE_KERNEL_H
 

@@ -1,4 +1,4 @@
-/* Schedules that were measured, as the runtime sees them: where their databases lie, and one question. */
+/* Schedules that were measured, as a miss sees them: where their databases lie, and one question. */
 #ifndef ATTUNE_ENGINE_TUNED_H
 #define ATTUNE_ENGINE_TUNED_H
 

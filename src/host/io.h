@@ -1,4 +1,4 @@
-/* The system calls whose failure the runtime must survive, in one table, so that tests can make each of them fail in
+/* The system calls whose failure attune must survive, in one table, so that tests can make each of them fail in
  * turn. A context uses the table it was created with.
  *
  * The real calls never return descriptor 0, 1 or 2, even where the host has closed those: what the host prints would
