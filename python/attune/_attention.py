@@ -177,7 +177,8 @@ def _first(
     fields, by_plan = _fields(tensors, options, lse)
     starts = tensors.get("cu_seqlens_q")
     if not tensors["q"].shape[0] or (starts is not None and len(starts) == 1):
-        return _check_nothing(tensors, fields)
+        _check_nothing(tensors, fields)
+        return None
     key = tuple(fields.items())
     site = _sites.get(key)
     if site is None:
@@ -289,9 +290,9 @@ def attention(
         _take_starts(tensors, layout, cu_seqlens_q, cu_seqlens_kv)
     tensors = {name: value for name, value in tensors.items() if value is not None}
     options = (is_causal, causal_align, softmax_scale, window_left, window_right, logits_soft_cap)
-    key: Optional[tuple] = tuple([(name, _key_of(value)) for name, value in tensors.items()]), options, has_lse, layout
-    if any([known is None for _, known in key[0]]):
-        key = None
+    parts = [(name, _key_of(value)) for name, value in tensors.items()]
+    is_known = all([known is not None for _, known in parts])
+    key = (tuple(parts), options, has_lse, layout) if is_known else None
     ready = _ready.get(key) if key else None
     if ready is None:
         for name, value in tensors.items():

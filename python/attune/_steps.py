@@ -307,7 +307,8 @@ class Attention:
                 step.block_table_stride = 0
 
     def _fill(self, given: Mapping[str, Any], kept: list) -> Step:
-        step, sizes = sized(Step), {}
+        step: Step = sized(Step)
+        sizes: Dict[str, int] = {}
         for name in ("cu_seqlens_q", "cu_seqlens_kv"):  # these have the batch
             if name in given:
                 self._list(step, name, given[name], sizes, kept)
@@ -421,16 +422,18 @@ class Attention:
             cu_seqlens_q=cu_seqlens_q, cu_seqlens_kv=cu_seqlens_kv, kv_lens=kv_lens, block_table=block_table,
         )
         given = {name: value for name, value in given.items() if value is not None}
-        given.update({name: _numbers(given[name], "i", name) for name in _LISTS if name in given})
-        key: Optional[tuple] = tuple([(name, layout(value)) for name, value in given.items()])
-        if any([known is None for _, known in key]):
-            key = None
+        parts = [(name, layout(value)) for name, value in given.items()]
+        key = tuple(parts) if all([known is not None for _, known in parts]) else None
         ready = self._ready.get(key) if key else None
         kept: list = []
         if ready is not None:
             step = self._again(ready, given)
         else:
             self._refuse(given)
+            lists = {name: _numbers(given[name], "i", name) for name in _LISTS if name in given}
+            if any(value is not given[name] for name, value in lists.items()):
+                key = None  # converted anew in each call
+            given.update(lists)
             step = self._fill(given, kept)
             if key:
                 if len(self._ready) >= _READY:

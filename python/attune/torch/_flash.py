@@ -5,7 +5,7 @@ Nothing is differentiated, dropout_p must be 0, and tensors are on the CPU. Dtyp
 from __future__ import annotations
 
 import functools
-from typing import Any, Callable, List, Optional, Tuple, Union
+from typing import Any, Callable, Dict, List, Optional, Tuple, Union
 
 import torch
 from torch import Tensor
@@ -73,7 +73,8 @@ def _each(call: Callable[..., Any], batch: int, dims: Tuple[int, int], alibi_slo
     return _outputs([call(slice(b, b + 1), alibi_slopes[b]) for b in range(batch)], dims)
 
 
-def _result(out: Tensor, lse: Optional[Tensor], has_probs: bool) -> _Outputs:
+def _result(found: Tuple[Tensor, Optional[Tensor]], has_probs: bool) -> _Outputs:
+    out, lse = found
     return out if lse is None else (out, lse, out.new_empty(0)) if has_probs else (out, lse)
 
 
@@ -111,7 +112,7 @@ def flash_attn_func(
         return _run(dict(layout="bshd"), q[b], k, v, softmax_scale, causal, window_size, softcap, slopes,
                     return_attn_probs, tensors)
 
-    return _result(*_each(call, q.shape[0], (0, 0), alibi_slopes), return_attn_probs)
+    return _result(_each(call, q.shape[0], (0, 0), alibi_slopes), return_attn_probs)
 
 
 def flash_attn_varlen_func(
@@ -143,27 +144,27 @@ def flash_attn_varlen_func(
     return_attn_probs: softmax_lse is f32 [heads, tokens].
     """
     _check(dropout_p, q=q, k=k, v=v)
-    lens = cu_seqlens_k[1:] - cu_seqlens_k[:-1] if block_table is not None else None
 
     def call(b: slice, slopes: Optional[Tensor]) -> Any:
         starts, keys, own_q, own_k, own_v = cu_seqlens_q, cu_seqlens_k, q, k, v
+        options: Dict[str, Any] = dict(layout="thd")
         if b.start is not None:  # one sequence
             starts, keys = (one[b.start : b.start + 2] for one in (starts, keys))
             own_q, starts = q[int(starts[0]) : int(starts[1])], starts - starts[0]
             if block_table is None:
                 own_k, own_v = (one[int(keys[0]) : int(keys[1])] for one in (k, v))
                 keys = keys - keys[0]
-        options, tensors = dict(layout="thd"), dict(cu_seqlens_q=starts)
+        tensors: Dict[str, Any] = dict(cu_seqlens_q=starts)
         if block_table is None:
             tensors.update(k=_rows(own_k), v=_rows(own_v), cu_seqlens_kv=keys)
         else:
             options.update(kv="paged", page_size=k.shape[1])
-            tensors.update(k_cache=k, v_cache=v, kv_lens=lens[b], block_table=block_table[b])
+            tensors.update(k_cache=k, v_cache=v, kv_lens=keys[1:] - keys[:-1], block_table=block_table[b])
         return _run(options, own_q, k, v, softmax_scale, causal, window_size, softcap, slopes, return_attn_probs,
                     tensors)
 
     batch = cu_seqlens_q.shape[0] - 1
-    return _result(*_each(call, batch, (0, 1), alibi_slopes), return_attn_probs)
+    return _result(_each(call, batch, (0, 1), alibi_slopes), return_attn_probs)
 
 
 def _rotated(x: Tensor, positions: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
@@ -245,9 +246,10 @@ def flash_attn_with_kvcache(
         length = most if cache_seqlens is None else integer(cache_seqlens, "cache_seqlens", 0, 2**31 - 1)
         cache_seqlens = torch.full((batch,), length, dtype=torch.int32)
     lens, new = cache_seqlens, 0 if k is None else k.shape[1]
-    extra, rotary = "", {}
+    extra = ""
+    rotary: Dict[str, Tensor] = {}
     moves = flag(causal, "causal") or tuple(window_size) != (-1, -1)  # whether queries have positions
-    if rotary_cos is not None:
+    if k is not None and rotary_cos is not None and rotary_sin is not None:
         if new == seq and (moves or seq == 1):
             extra = f"rotary_dim={2 * rotary_cos.shape[-1]},rotary_interleaved={int(rotary_interleaved)}"
             rotary = dict(cos=rotary_cos[None], sin=rotary_sin[None])
@@ -257,21 +259,21 @@ def flash_attn_with_kvcache(
             at = own[:, :seq] if moves else lens[:, None].expand(batch, seq)
             q = _rotated(q, at, rotary_cos, rotary_sin, rotary_interleaved)
     appends = new > 0 and new == seq
-    if new and not appends:
+    if k is not None and v is not None and new and not appends:
         _store(k_cache, k, lens, table)
         _store(v_cache, v, lens, table)
 
     def call(b: slice, slopes: Optional[Tensor]) -> Any:
-        options = dict(layout="bshd", kv="cache", appends=appends)
-        tensors = dict(rotary, k_cache=k_cache, v_cache=v_cache, kv_lens=(lens + new)[b])
+        options: Dict[str, Any] = dict(layout="bshd", kv="cache", appends=appends)
+        tensors: Dict[str, Any] = dict(rotary, k_cache=k_cache, v_cache=v_cache, kv_lens=(lens + new)[b])
         if table is not None:
             options.update(kv="paged", page_size=capacity)
             tensors.update(block_table=table[b])
         else:
             tensors.update(k_cache=k_cache[b], v_cache=v_cache[b])
-        if appends:
+        if appends and k is not None and v is not None:
             tensors.update(k=_rows(k[b]), v=_rows(v[b]))
         return _run(options, q[b], k_cache, v_cache, softmax_scale, causal, window_size, softcap, slopes,
                     return_softmax_lse, tensors, extra)
 
-    return _result(*_each(call, batch, (0, 0), alibi_slopes), False)
+    return _result(_each(call, batch, (0, 0), alibi_slopes), False)
