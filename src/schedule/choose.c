@@ -1,7 +1,14 @@
 /* A good schedule without measuring. The figures behind the choices: notes/2026-11-28-schedules.md. */
 #include "base/integers.h"
 #include "problem/problem.h"
+#include "problem/weights_layout.h"
+
 #include "schedule/choose.h"
+#include "schedule/corrections.h"
+#include "schedule/cost_parts.h"
+#include "schedule/variant.h"
+
+#include <math.h>
 
 /* Every number of keys that a vector or a register tile may have divides 48. */
 int32_t mha_reproducible_kv_tile(const attune_problem *p) {
@@ -29,21 +36,13 @@ attune_problem mha_usual_call(const attune_problem *p) {
 
 /* ---- d-lanes or q-lanes ---- */
 
-/* What d-lanes costs for a usual call. */
-static double cost_of_d_lanes(const attune_problem *p, const mha_machine *on) {
+/* What decoding's strategy costs for a usual call. */
+static double cost_of_decoding(const attune_problem *p, const mha_machine *on) {
     const attune_problem usual = mha_usual_call(p);
     const mha_cost_context c = mha_cost_context_of(&usual, on);
     attune_schedule s = ATTUNE_SCHEDULE_INIT;
     mha_choose_d_lanes(&usual, on->target, on->description, &s);
-    return mha_cost_of_choice(&c, &s);
-}
-
-/* The share of it that q-lanes may cost. The constants that decide were fitted where vectors have 32 bytes. What was
- * measured with vectors of 64, of up to 16 rows, says that d-lanes is better there than the cost does. */
-static double most_share(const attune_problem *p, const at_target *target) {
-    enum { WIDE = 64, MOST_ROWS = 16 };
-    const bool is_short = mha_most_queries(p) <= MOST_ROWS / (p->num_heads / p->num_kv_heads);
-    return target->vector_bytes >= WIDE && is_short ? 0.88 : 1;
+    return mha_cost_of_choice(&c, &s) * mha_correction(MHA_DECODING, &c, &s, NULL);
 }
 
 /* Strategies sum in different orders, so they are compared for a usual call; and without panels, of which the cost does
@@ -64,7 +63,7 @@ static void choose_strategy(const attune_problem *p, const mha_machine *on, attu
     const attune_problem like = compared(p);
     const bool is_short = mha_most_queries(p) <= MOST_ROWS / (p->num_heads / p->num_kv_heads);
     const bool may = mha_may_go_by_d_lanes(p), must = may && p->integer, either = may && is_short && !must;
-    const double most = either ? cost_of_d_lanes(&like, on) * most_share(p, on->target) : 0;
+    const double most = either ? cost_of_decoding(&like, on) : 0;
     if (must || (either && !mha_choose_q_lanes_below(&like, on->target, on->description, most, s))) {
         *s = (attune_schedule)ATTUNE_SCHEDULE_INIT;
         mha_choose_d_lanes(p, on->target, on->description, s);
@@ -74,9 +73,84 @@ static void choose_strategy(const attune_problem *p, const mha_machine *on, attu
     }
 }
 
+/* ---- The products of a block ---- */
+
+/* Rows of a task: those of one register tile, if that is some 10 us of work. Longer tasks read the same weights for
+ * each of their tiles, as neighbouring ones do, so many threads have work and one pays nothing. */
+static int32_t choose_block(const attune_problem *p, int64_t rows, int64_t tile_rows) {
+    enum { MOST = 32, GROUP_COLUMNS = 256, LEAST_WORK = 500 * 1000 };
+    const int64_t columns = min_of(p->num_heads * p->head_dim, GROUP_COLUMNS), row = p->embed_dim * columns;
+    const int64_t most = max_of(min_of(MOST, rows) / tile_rows, 1);
+    return (int32_t)(min_of(ceil_div(LEAST_WORK, row * tile_rows), most) * tile_rows);
+}
+
+/* Whether all products are of whole tiles of hardware, for many rows. They sum in another order than vectors, so the
+ * number of rows decides, and not the cost. */
+static bool choose_hardware_tiles(const attune_problem *p, const at_target *target, int64_t rows, attune_schedule *s) {
+    enum { FEW = 14, HIGH = 32, WIDE = 2 };
+    const int64_t depths[] = {p->embed_dim, p->kv_projected ? 0 : p->kv_embed_dim, p->v_embed_dim,
+                              p->num_heads * p->head_dim_v};
+    bool fits =
+        mha_variant_of(p, s, target).may_use_tiles && s->lanes * WIDE <= MHA_PANEL_TILE && !p->low_rank && rows > FEW;
+    for (size_t i = 0; i < sizeof depths / sizeof *depths; i++) fits = fits && mha_gemm_tiles(HIGH, WIDE, depths[i]);
+    if (!fits) return false;
+    s->gemm_rows = rows <= HIGH / 2 ? HIGH / 2 : HIGH;
+    s->gemm_column_vectors = WIDE;
+    s->gemm_task_rows = choose_block(p, rows, s->gemm_rows);
+    return true;
+}
+
+/* What a search for their register tiles knows. */
+typedef struct products_search {
+    mha_products products;
+    int64_t rows; /* of a call */
+} products_search;
+
+static double price_products(const mha_search *t, const attune_schedule *tile) {
+    const products_search *const more = t->more;
+    attune_schedule s = *tile;
+    mha_schedule_settle(t->c->p, t->c->machine.target, t->c->machine.description, &s);
+    return mha_cost_products(t->c, &more->products, &s);
+}
+
+static void set_tile(const attune_problem *p, int64_t call, int64_t rows, int64_t vectors, attune_schedule *s) {
+    s->gemm_rows = (int32_t)rows;
+    s->gemm_column_vectors = (int32_t)vectors;
+    s->gemm_task_rows = choose_block(p, call, rows);
+}
+
+/* Tiles read whole lines of weights, if registers have room for them, as narrower ones would read each line twice.
+ * Tiles of one vector have a load for each multiply-add, and were slower than the cost says. The usual tile has three
+ * quarters of the registers; it takes less time to compile than larger ones. */
+static void choose_product_tiles(const attune_problem *p, const mha_machine *on, int64_t rows, attune_schedule *s) {
+    enum { LINE = 64, USUAL_ROWS = 8, MOST_ROWS = 14 };
+    const mha_cost_context c = mha_cost_context_of(p, on);
+    const products_search more = {mha_products_of(p), rows};
+    const int64_t registers = on->target->vector_registers;
+    const int64_t sums = on->target->flags & AT_TARGET_FMA ? registers * 3 / 4 : registers / 2;
+    const int64_t narrowest = max_of(min_of(LINE / (int64_t)c.lane_bytes / s->lanes, registers / 8), 2);
+    const int64_t usual = min_of(sums / narrowest, USUAL_ROWS);
+    mha_search t = {.c = &c, .of = MHA_PRODUCT, .price = price_products, .more = &more, .at = *s, .cost = INFINITY};
+    set_tile(p, rows, usual, narrowest, s);
+    if (usual <= rows) mha_search_begin(&t, MHA_USUAL_PRODUCT, s);
+    for (int64_t r = 1; r <= min_of(rows, MOST_ROWS); r++)
+        for (int64_t v = narrowest; v <= MHA_PANEL_TILE / s->lanes && r * v <= registers; v *= 2) {
+            set_tile(p, rows, r, v, s);
+            mha_search_try(&t, s);
+        }
+    *s = t.at;
+}
+
+void mha_choose_products(const attune_problem *p, const mha_machine *on, attune_schedule *s) {
+    s->gemm_rows = s->gemm_column_vectors = s->gemm_task_rows = s->gemm_depth = 0;
+    if (!p->embed_dim) return;
+    const int64_t rows = mha_product_rows(p, MHA_USUAL_LENGTH);
+    if (!choose_hardware_tiles(p, on->target, rows, s)) choose_product_tiles(p, on, rows, s);
+}
+
 void mha_choose(const attune_problem *p, const at_target *target, const at_description *machine, attune_schedule *s) {
     *s = (attune_schedule)ATTUNE_SCHEDULE_INIT;
     choose_strategy(p, &(mha_machine){target, machine}, s);
-    mha_choose_gemm(p, &(mha_machine){target, machine}, s);
+    mha_choose_products(p, &(mha_machine){target, machine}, s);
     mha_schedule_settle(p, target, machine, s);
 }

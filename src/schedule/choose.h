@@ -10,6 +10,9 @@ attune_problem mha_usual_call(const attune_problem *canonical);
 /* Of one head, with what a schedule leaves to attune. */
 double mha_cost_of_choice(const mha_cost_context *context, const attune_schedule *schedule);
 
+/* Fills in the gemm fields of a schedule whose lanes are chosen. All 0 without a block. */
+void mha_choose_products(const attune_problem *canonical, const mha_machine *machine, attune_schedule *schedule);
+
 /* choose_q_lanes.c: the schedule of q-lanes that costs least. */
 void mha_choose_q_lanes(const attune_problem *canonical, const at_target *target, const at_description *machine,
                         attune_schedule *schedule);
@@ -28,9 +31,6 @@ void mha_choose_d_lanes(const attune_problem *canonical, const at_target *target
  * loop, and sums of values stay in registers. Keys come from the same streams, so no sum changes. Strategies are
  * compared without it: with it, d-lanes was chosen for 8 and 13 rows that took up to 1.2 times as long. */
 void mha_hold_narrow_heads(const attune_problem *canonical, const mha_machine *machine, attune_schedule *schedule);
-
-/* gemm_choose.c. Fills in the gemm fields of a schedule whose lanes are chosen. All 0 without a block. */
-void mha_choose_gemm(const attune_problem *canonical, const mha_machine *machine, attune_schedule *schedule);
 
 /* settle.c. Whether V is put in pairs once for all tasks for any call: lengths are known, so no call has many keys for
  * few queries; tasks see nearly all keys, and not those of a window; and V in pairs is not large. */

@@ -8,8 +8,14 @@
 #include "base/integers.h"
 #include "problem/problem.h"
 #include "schedule/choose.h"
+#include "schedule/corrections.h"
+#include "schedule/schedule_fields.h"
 #include "schedule/space.h"
 #include "schedule/variant.h"
+
+#include <math.h>
+
+#define ID(member) MHA_SCHEDULE_ID(member)
 
 /* Four keys at once: each is a stream of its own to the memory. Few rows then: more would need more registers, and find
  * K and V in the first cache next time. Scores of more than two have no shorter time, and take longer to compile; a
@@ -124,70 +130,47 @@ static int32_t choose_chunk(const attune_problem *p, int32_t tile) {
 
 /* ---- Register tiles that cost less than those of the rules ---- */
 
-typedef struct search {
-    const mha_cost_context *context;
-    int64_t rows; /* of a head of K and V */
-    attune_schedule at;
-    double cost; /* that another one has to be below */
-} search;
+static int64_t rows_of(const mha_search *t) { return *(const int64_t *)t->more; } /* of a head of K and V */
 
-static void try(search *t, attune_schedule s) {
-    const double cost = mha_cost_of_choice(t->context, &s);
-    if (cost >= t->cost) return;
-    t->cost = cost;
-    t->at = s;
+static double price(const mha_search *t, const attune_schedule *s) { return mha_cost_of_choice(t->c, s); }
+
+static mha_search search_of(const mha_cost_context *c, const int64_t *rows) {
+    return (mha_search){.c = c, .price = price, .more = rows};
+}
+
+static bool has_registers(const mha_search *t, int64_t rows, int64_t keys) {
+    return rows * keys + keys + 1 <= t->c->machine.target->vector_registers && rows <= rows_of(t);
+}
+
+static bool scores_fit(const mha_search *t, const attune_schedule *s) {
+    return has_registers(t, s->score_rows, s->score_keys);
+}
+
+static bool values_fit(const mha_search *t, const attune_schedule *s) {
+    return has_registers(t, s->value_rows, s->value_keys);
 }
 
 /* As many keys as streams have, twice as many for a lone row, and half as many where registers are few. */
-static const int8_t tile_rows[] = {1, 2, 3, 4, 6, 8}, tile_keys[] = {2, 4, 8};
-enum { ROWS = sizeof tile_rows, KEYS = sizeof tile_keys };
-
-/* More rows than four, or fewer keys than streams, were faster only where that saves conversions of K and V; eight keys
- * of several rows were not. */
-static bool is_worth_trying(const search *t, int64_t rows, int64_t keys, double bytes) {
-    enum { USUAL = 4 };
-    const mha_cost_context *const c = t->context;
-    const bool converts = !c->by_pairs && bytes < c->lane_bytes;
-    if (rows * keys + keys + 1 > c->machine.target->vector_registers || rows > t->rows) return false;
-    if (keys < USUAL && (!converts || !at_has_few_registers(c->machine.target))) return false;
-    return (rows <= USUAL || converts) && (keys <= USUAL || rows == 1);
-}
-
-static void try_scores(search *t) {
-    attune_schedule s = t->at;
-    for (int i = 0; i < ROWS; i++)
-        for (int k = 0; k < KEYS; k++) {
-            s.score_rows = tile_rows[i];
-            s.score_keys = tile_keys[k];
-            if (is_worth_trying(t, s.score_rows, s.score_keys, t->context->k_bytes)) try(t, s);
-        }
-}
-
-static void try_values(search *t) {
-    attune_schedule s = t->at;
-    for (int i = 0; i < ROWS; i++)
-        for (int k = 0; k < KEYS; k++) {
-            s.value_rows = tile_rows[i];
-            s.value_keys = tile_keys[k];
-            if (is_worth_trying(t, s.value_rows, s.value_keys, t->context->v_bytes)) try(t, s);
-        }
+static void try_tiles(mha_search *t) {
+    static const mha_values score_rows = {ID(score_rows), {1, 2, 3, 4, 6, 8}}, score_keys = {ID(score_keys), {2, 4, 8}};
+    static const mha_values value_rows = {ID(value_rows), {1, 2, 3, 4, 6, 8}}, value_keys = {ID(value_keys), {2, 4, 8}};
+    t->fits = scores_fit;
+    mha_search_pairs(t, MHA_SCORE_TILE, &score_rows, &score_keys);
+    t->fits = values_fit;
+    mha_search_pairs(t, MHA_VALUE_TILE, &value_rows, &value_keys);
+    t->fits = NULL;
 }
 
 /* Sums that stay in registers, with two vectors of columns: where vectors of V are converted and registers are few, so
- * that only a vector of sums for two keys would fit beside them. Elsewhere it was not faster, or was not measured; in
- * pages it was slower where V is f16. */
-static void try_held_values(search *t) {
+ * that only a vector of sums for two keys would fit beside them. */
+static void try_held_values(mha_search *t) {
     enum { LEAST_ROWS = 4, MOST_ROWS = 6, VECTORS = 2 };
-    const mha_cost_context *const c = t->context;
     attune_schedule s = t->at;
-    if (c->by_pairs || c->v_bytes >= c->lane_bytes || !at_has_few_registers(c->machine.target)) return;
-    if (c->p->page_size && c->p->v_dtype != ATTUNE_BF16) return;
+    t->of = MHA_HELD_TILE;
     s.value_keys = 1;
     s.value_column_vectors = VECTORS;
-    for (int rows = LEAST_ROWS; rows <= MOST_ROWS && rows <= t->rows; rows++) {
-        s.value_rows = rows;
-        try(t, s);
-    }
+    for (s.value_rows = LEAST_ROWS; s.value_rows <= MOST_ROWS && s.value_rows <= rows_of(t); s.value_rows++)
+        mha_search_try(t, &s);
 }
 
 /* Numbers of f32 are not converted, so that of many keys sums in memory are as fast: their loads and stores take other
@@ -196,7 +179,7 @@ static void try_held_values(search *t) {
 static bool holds_few_keys(const mha_cost_context *c, int64_t rows) {
     enum { LEAST_ROWS = 4, FEW_KEYS = 48 };
     if (c->by_pairs || c->v_bytes != 4 || c->lane_bytes != 4 || c->p->page_size) return false;
-    return at_has_few_registers(c->machine.target) && rows >= LEAST_ROWS && mha_most_keys(c->p) <= FEW_KEYS;
+    return c->few_registers && rows >= LEAST_ROWS && mha_most_keys(c->p) <= FEW_KEYS;
 }
 
 enum { CODE_ROWS = 4, CODE_KEYS = 4 }; /* usual ones */
@@ -207,16 +190,9 @@ static bool rounds_rows_far(const mha_cost_context *c, const attune_schedule *s)
     return (c->p->seq_q < 1 || c->p->is_ragged) && larger % smaller;
 }
 
-/* What the cost is wrong about. Eight keys of several rows took 1.1 times as long from memory on a Zen 4, except by
- * group, whose sums are added up more often, and with two planes they were up to 9 % slower there. On a Zen 3 the cost
- * was right about both. */
-static bool may_have_codes(const mha_cost_context *c, const attune_schedule *s) {
-    const attune_problem *p = c->p;
-    const bool is_crowded = s->score_keys > CODE_KEYS && s->score_rows > 1;
-    if (s->score_rows % mha_variant_of(p, s, c->machine.target).query_pack || rounds_rows_far(c, s)) return false;
-    if (s->score_rows * s->score_keys * mha_query_planes(p) > MHA_MAX_D_SUMS) return false;
-    if (!at_has_few_registers(c->machine.target) && is_crowded && mha_query_planes(p) > 1) return false;
-    return !is_crowded || !mha_is_from_memory(p) || mha_is_by_group(p->k_scales);
+static bool quantised_scores_fit(const mha_cost_context *c, const attune_schedule *s) {
+    if (s->score_rows % mha_variant_of(c->p, s, c->machine.target).query_pack || rounds_rows_far(c, s)) return false;
+    return s->score_rows * s->score_keys * mha_query_planes(c->p) <= MHA_MAX_D_SUMS;
 }
 
 /* Where to begin: with many registers by eight keys, which were 3 % faster on a Zen 4 where the cost says that they are
@@ -227,56 +203,54 @@ static void choose_usual_codes(const mha_cost_context *c, int64_t rows, attune_s
     s->score_rows = (int32_t)max_of(s->score_rows, mha_variant_of(c->p, s, c->machine.target).query_pack);
     s->score_column_vectors = 1;
     s->score_keys = 2 * CODE_KEYS;
-    if (at_has_few_registers(c->machine.target) || !may_have_codes(c, s)) s->score_keys = CODE_KEYS;
+    const bool may = quantised_scores_fit(c, s) && !isinf(mha_correction(MHA_QUANTISED_SCORES, c, s, NULL));
+    if (c->few_registers || !may) s->score_keys = CODE_KEYS;
 }
 
-/* Products of codes. Rows share a vector, so their number is even, or one; eight were faster or slower from run to run
- * on a Zen 3. Sums of codes are exact, so no bit depends on these tiles. */
-static void try_code_scores(search *t) {
-    static const int8_t code_rows[] = {1, 2, 4}, code_keys[] = {2, 4, 8};
-    attune_schedule s = t->at;
-    for (size_t i = 0; i < sizeof code_rows; i++)
-        for (size_t k = 0; k < sizeof code_keys; k++) {
-            s.score_rows = code_rows[i];
-            s.score_keys = code_keys[k];
-            if (s.score_rows < 2 * t->rows && may_have_codes(t->context, &s)) try(t, s);
-        }
+static bool score_codes_fit(const mha_search *t, const attune_schedule *s) {
+    return s->score_rows < 2 * rows_of(t) && quantised_scores_fit(t->c, s);
 }
 
-/* Sums beyond 16 were not timed where registers are many. */
+static bool value_codes_fit(const mha_search *t, const attune_schedule *s) {
+    return s->value_rows <= rows_of(t) && !rounds_rows_far(t->c, s);
+}
+
+/* Rows share a vector, so their number is even, or one; eight were faster or slower from run to run on a Zen 3. Sums of
+ * integers are exact, so no bit depends on these tiles. */
+static void try_code_scores(mha_search *t) {
+    static const mha_values rows = {ID(score_rows), {1, 2, 4}}, keys = {ID(score_keys), {2, 4, 8}};
+    t->fits = score_codes_fit;
+    mha_search_pairs(t, MHA_QUANTISED_SCORES, &rows, &keys);
+}
+
+static void try_code_values(mha_search *t) {
+    static const mha_values rows = {ID(value_rows), {4, 3, 2, 1}}, keys = {ID(value_keys), {1}};
+    t->fits = value_codes_fit;
+    mha_search_pairs(t, MHA_QUANTISED_VALUES, &rows, &keys);
+}
+
 static bool may_have_values(const mha_cost_context *c, const attune_schedule *s) {
-    enum { VECTORS = 4, SUMS = 16 };
-    if (rounds_rows_far(c, s)) return false;
-    return at_has_few_registers(c->machine.target) || VECTORS * s->value_rows * mha_query_planes(c->p) <= SUMS;
-}
-
-static void try_code_values(search *t) {
-    attune_schedule s = t->at;
-    for (s.value_rows = CODE_ROWS; s.value_rows >= 1; s.value_rows--)
-        if (s.value_rows <= t->rows && may_have_values(t->context, &s)) try(t, s);
+    return !rounds_rows_far(c, s) && !isinf(mha_correction(MHA_QUANTISED_VALUES, c, s, NULL));
 }
 
 /* Of scores a usual tile, of values the one with most rows that is allowed; another one has to promise something. What
  * is in panels has its tiles by now. */
 static void choose_code_tiles(const mha_cost_context *c, int64_t rows, attune_schedule *s) {
-    static const double PROMISE = 0.02;
     const bool all = c->p->integer == ATTUNE_INTEGER_ALL;
     const bool has_values = all && c->p->v_layout != ATTUNE_LAYOUT_PANELS;
     if (all) s->value_keys = 1;
     if (has_values) s->value_rows = 1; /* which every number of rows of scores goes with */
-    search t = {.context = c, .rows = rows};
+    mha_search t = search_of(c, &rows);
     if (c->p->k_layout != ATTUNE_LAYOUT_PANELS) {
         choose_usual_codes(c, rows, s);
-        t.at = *s;
-        t.cost = (1 - PROMISE) * mha_cost_of_choice(c, s);
+        mha_search_begin(&t, MHA_USUAL_TILE, s);
         try_code_scores(&t);
         *s = t.at;
     }
     if (!has_values) return;
     s->value_rows = (int32_t)min_of(rows, CODE_ROWS);
     while (!may_have_values(c, s)) s->value_rows--;
-    t.at = *s;
-    t.cost = (1 - PROMISE) * mha_cost_of_choice(c, s);
+    mha_search_begin(&t, MHA_USUAL_TILE, s);
     try_code_values(&t);
     *s = t.at;
 }
@@ -284,11 +258,9 @@ static void choose_code_tiles(const mha_cost_context *c, int64_t rows, attune_sc
 /* From memory what streams do matters more than what is multiplied: there the rules' stay, as they do where bits are
  * promised. */
 static void choose_cheaper(const mha_cost_context *c, int64_t rows, attune_schedule *s) {
-    static const double PROMISE = 0.01;
-    search t = {.context = c, .rows = rows, .at = *s};
-    t.cost = (1 - PROMISE) * mha_cost_of_choice(c, s);
-    try_scores(&t);
-    try_values(&t);
+    mha_search t = search_of(c, &rows);
+    mha_search_begin(&t, MHA_USUAL_TILE, s);
+    try_tiles(&t);
     try_held_values(&t);
     *s = t.at;
     if (holds_few_keys(c, rows)) hold_values(rows, s);

@@ -6,6 +6,7 @@
 #include "problem/problem_functions.h"
 #include "problem/problem_sight.h"
 #include "schedule/choose.h"
+#include "schedule/corrections.h"
 #include "schedule/cost_parts.h"
 #include "schedule/space.h"
 #include "schedule/variant.h"
@@ -71,7 +72,7 @@ static search search_of(const mha_cost_context *c) {
                     .rows = (int64_t)c->rows,
                     .keys = max_of((int64_t)c->keys, 1),
                     .room = c->machine.target->vector_registers * 3 / 4,
-                    .usual_sums = at_has_few_registers(c->machine.target) ? 12 : 16,
+                    .usual_sums = c->few_registers ? 12 : 16,
                     .most_task_rows = min_of(usual, fit),
                     .heads = heads,
                     .threads = threads_for(heads * c->rows * row, c->by_pairs),
@@ -111,9 +112,10 @@ static bool keeps_order(const search *t, const attune_schedule *s) {
 static void try(search *t, const attune_schedule *s) {
     static const double IDLE = 0.1;
     const mha_variant v = variant_of(t, s);
-    if (s->value_by == ATTUNE_VALUE_BY_ROWS && !v.may_go_by_rows) return;
+    const double factor = mha_correction(MHA_PREFILL, t->c, s, &v);
+    if (isinf(factor) || (s->value_by == ATTUNE_VALUE_BY_ROWS && !v.may_go_by_rows)) return;
     mha_cost_q_lanes_next(t->c, s, &v, &t->tried);
-    const double cost = mha_costs_sum(&t->tried.costs) * (1 + IDLE * idle_of(t, s));
+    const double cost = mha_costs_sum(&t->tried.costs) * factor * (1 + IDLE * idle_of(t, s));
     if (cost >= t->cost) return;
     t->cost = cost;
     t->scores = t->tried.costs.scores + t->tried.costs.softmax;
@@ -181,19 +183,10 @@ static void try_value_columns(search *t) {
     }
 }
 
-/* Whether values go by rows whatever the cost says of columns: it was fitted before they could do so under masks, and
- * says too little of them there. One tile is best for them, and where O is kept from tile to tile a long one. */
-static bool takes_rows(const search *t, const attune_schedule *s) {
-    enum { WIDE = 64 };
-    return mha_attends(t->p) && t->c->machine.target->vector_bytes >= WIDE && variant_of(t, s).may_keep_rows;
-}
-
-/* The same where causality or a window hides keys: of what lies on the diagonal the cost says as little with vectors of
- * 32 bytes. Values that are converted pay to be so once, which those by rows are not. */
-static bool skips_columns(const search *t, const attune_schedule *s) {
-    const bool hides = mha_has_first_key(t->p) || mha_has_last_key(t->p);
-    const bool is_wide = t->c->machine.target->vector_bytes >= 32 && t->c->v_bytes == t->c->lane_bytes;
-    return takes_rows(t, s) || (hides && is_wide && mha_attends(t->p) && variant_of(t, s).may_keep_rows);
+/* Whether tiles of keys are as long as they can be: with vectors of 64 bytes values go by rows (corrections.def). One
+ * tile is best for them, and where O is kept from tile to tile a long one. */
+static bool has_long_tiles(const search *t, const attune_schedule *s) {
+    return mha_attends(t->p) && t->c->is_wide && variant_of(t, s).may_keep_rows;
 }
 
 /* Of a tile each stripe computes all that lies between the first and the last key that mask_mod lets it see. Where
@@ -210,7 +203,7 @@ static void try_kv_tile(search *t) {
     enum { LEAST = 32, MOST = 1024, MOST_PARTS = 4 };
     static const int64_t usual[] = {48, 64, 96, 128, 192, 256, 384, 512};
     const attune_schedule base = t->at;
-    if (t->p->reproducible || t->order.kv_tile != ANY_KEYS || takes_rows(t, &base)) return;
+    if (t->p->reproducible || t->order.kv_tile != ANY_KEYS || has_long_tiles(t, &base)) return;
     attune_schedule s = base;
     for (int64_t parts = 1; parts <= MOST_PARTS; parts++) {
         const int64_t keys = ceil_div(t->keys, parts);
@@ -303,9 +296,8 @@ static int64_t first_sums(const search *t, attune_value_by by) {
     const at_target *target = t->c->machine.target;
     const attune_schedule widest = {.value_columns = (int32_t)t->room, .value_row_vectors = 1};
     const int64_t vectors = t->p->head_dim_v * (int64_t)t->c->lane_bytes / target->vector_bytes;
-    const bool hides = mha_has_first_key(t->p) || mha_has_last_key(t->p);
-    if (by != ATTUNE_VALUE_BY_ROWS || !at_has_few_registers(target)) return t->room;
-    if (hides && vectors > 0 && mha_next_strips(t->p, &widest, target, vectors).vectors == THREE) return t->room;
+    if (by != ATTUNE_VALUE_BY_ROWS || !t->c->few_registers) return t->room;
+    if (t->c->hides && vectors > 0 && mha_next_strips(t->p, &widest, target, vectors).vectors == THREE) return t->room;
     return min_of(t->room, MOST_SUMS);
 }
 
@@ -313,7 +305,7 @@ static int64_t first_sums(const search *t, attune_value_by by) {
  * Several keys in a turn share them. Where few keys are seen, the rest of many takes longer than that. */
 static int32_t value_keys(const search *t, attune_value_by by) {
     enum { MANY_SEEN = 48 };
-    const bool is_narrow = at_has_few_registers(t->c->machine.target);
+    const bool is_narrow = t->c->few_registers;
     return by != ATTUNE_VALUE_BY_ROWS || !is_narrow ? 1 : t->c->seen >= MANY_SEEN ? 4 : 2;
 }
 
@@ -331,8 +323,7 @@ static bool begin(search *t, int32_t lanes, int32_t vectors, attune_value_by by)
     s.value_row_vectors = by == ATTUNE_VALUE_BY_ROWS ? 1 : vectors;
     s.value_columns = (int32_t)min_of(first_sums(t, by) / s.value_row_vectors, t->p->head_dim_v);
     s.value_keys = value_keys(t, by);
-    if (by == ATTUNE_VALUE_BY_COLUMNS && skips_columns(t, &s)) return false;
-    set_kv_tile(t, &s, takes_rows(t, &s) ? long_tile(t, &s) : min_of(t->keys, ONE_TILE));
+    set_kv_tile(t, &s, has_long_tiles(t, &s) ? long_tile(t, &s) : min_of(t->keys, ONE_TILE));
     attune_schedule settled = s;
     mha_schedule_settle(t->p, t->c->machine.target, t->c->machine.description, &settled);
     s.kv_copy = t->c->by_pairs ? ATTUNE_COPY_CONVERTED : settled.kv_copy;
@@ -344,20 +335,10 @@ static bool begin(search *t, int32_t lanes, int32_t vectors, attune_value_by by)
     return t->cost < NO_COST;
 }
 
-/* What more vectors in a stripe must promise. Where a multiply-add of 64 bytes takes the core a cycle they save loads
- * that are free, and under masks and biases the cost expects too much of them. Pairs load more, and few rows are one
- * stripe. */
-static double wider_share(const search *t) {
-    enum { FEW_ROWS = 64 };
-    const mha_machine *machine = &t->c->machine;
-    const int64_t bytes = machine->target->vector_bytes;
-    const bool is_slow = bytes >= 64 && machine->description->fma <= at_description_slots(machine->description, bytes);
-    return is_slow && !t->c->by_pairs && t->rows > FEW_ROWS ? 0.85 : 1;
-}
-
 static void keep(best_two *best, const search *t) {
     const bool is_wider = best->cost[0] < NO_COST && t->at.score_row_vectors > best->s[0].score_row_vectors;
-    const int at = t->cost < best->cost[0] * (is_wider ? wider_share(t) : 1) ? 0 : 1;
+    const int at =
+        t->cost < best->cost[0] * (is_wider ? mha_correction(MHA_WIDER_STRIPE, t->c, &t->at, NULL) : 1) ? 0 : 1;
     if (at && t->cost >= best->cost[1]) return;
     if (!at && best->cost[0] < best->cost[1]) best->s[1] = best->s[0], best->cost[1] = best->cost[0];
     best->s[at] = t->at;
@@ -370,7 +351,7 @@ static bool leaves_few_rows(const search *t, int32_t lanes, int64_t vectors) {
     enum { MOST_ROWS = 2 };
     const at_target *target = t->c->machine.target;
     const attune_schedule s = {.lanes = lanes, .score_row_vectors = (int32_t)vectors};
-    if (!at_has_few_registers(target) || mha_has_first_key(t->p) || mha_has_last_key(t->p)) return false;
+    if (!t->c->few_registers || t->c->hides) return false;
     const int64_t rest = mha_variant_of(t->p, &s, target).rest_rows;
     return rest > 0 && rest <= MOST_ROWS;
 }

@@ -51,6 +51,7 @@ static bool is_far(const attune_problem *p, const at_description *d, double head
 }
 
 mha_cost_context mha_cost_context_of(const attune_problem *p, const mha_machine *m) {
+    enum { WIDE = 64 };
     const double queries = (double)mha_usual_size(p->seq_q, p->max_seq_q);
     const double group = (double)(p->num_heads / p->num_kv_heads);
     const double keys = p->low_rank ? (double)p->low_rank : (double)mha_usual_size(p->seq_kv, p->max_seq_kv);
@@ -58,6 +59,8 @@ mha_cost_context mha_cost_context_of(const attune_problem *p, const mha_machine 
     const double v_bytes = (double)mha_v_row_bytes(p) / (double)p->head_dim_v;
     const double key = (double)p->head_dim * k_bytes + (double)p->head_dim_v * v_bytes;
     const double row = (double)((p->head_dim + p->head_dim_v) * mha_dtype_bytes(p->dtype));
+    const double lane = p->softmax_precision == ATTUNE_F64 ? 8 : 4;
+    const bool by_pairs = mha_attends_by_pairs(p, m->target);
     return (mha_cost_context){
         .p = p,
         .machine = *m,
@@ -68,14 +71,20 @@ mha_cost_context mha_cost_context_of(const attune_problem *p, const mha_machine 
         .group = group,
         .seen = cost_larger(1, cost_smaller(keys, seen_of(p, queries, keys))),
         .ends = mha_has_first_key(p) + mha_has_last_key(p),
-        .lane_bytes = p->softmax_precision == ATTUNE_F64 ? 8 : 4,
+        .lane_bytes = lane,
         .k_bytes = k_bytes,
         .v_bytes = v_bytes,
         .level = level_of(p, m->description, keys * key),
         .is_far = is_far(p, m->description, keys * key + queries * group * row),
         .q_bytes = (double)mha_dtype_bytes(p->dtype),
-        .by_pairs = mha_attends_by_pairs(p, m->target),
+        .by_pairs = by_pairs,
         .has_elements = mha_has_dims(p->attn_mask_dims) || mha_has_dims(p->attn_bias_dims),
+        .hides = mha_has_first_key(p) || mha_has_last_key(p),
+        .is_from_memory = mha_is_from_memory(p),
+        .converts_k = !by_pairs && k_bytes < lane,
+        .converts_v = !by_pairs && v_bytes < lane,
+        .few_registers = at_has_few_registers(m->target),
+        .is_wide = m->target->vector_bytes >= WIDE,
     };
 }
 

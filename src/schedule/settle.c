@@ -34,12 +34,12 @@ static double last_cache(const at_description *machine) {
  * cache, which others use, too. With few registers it was measured again: the lines of a small call are there, so
  * asking only costs, and those of some megabytes are waited for, however little is computed. The batch is an argument
  * of a kernel, so what holds is that of the first call. */
-static double paying_work(const attune_problem *p, const at_target *target, double last, double bytes) {
+static double paying_work(const attune_problem *p, const at_target *target, bool by_pairs, double last, double bytes) {
     enum { PAYS_BEYOND = 64, PAYS_FAR = 160, PAYS = 320, PAYS_NEAR = 480 };
     const bool hides = mha_has_first_key(p) || mha_has_last_key(p);
     if (at_has_few_registers(target) && bytes <= LARGE) return INFINITY;
     if (at_has_few_registers(target) && bytes >= NEAR) return PAYS_BEYOND;
-    if (hides && bytes <= NEAR && !mha_attends_by_pairs(p, target)) return PAYS_NEAR;
+    if (hides && bytes <= NEAR && !by_pairs) return PAYS_NEAR;
     return !hides && bytes >= last / 2 ? PAYS_FAR : PAYS;
 }
 
@@ -47,12 +47,11 @@ static double paying_work(const attune_problem *p, const at_target *target, doub
  * second cache would be gone before the next head begins. Pairs are multiplied in half the time, those of lanes that
  * are filled up, too. Under causality and windows only what is seen counts, but for larger calls with many registers.
  */
-static attune_task_prefetch usual_task_prefetch(const attune_problem *p, const at_target *target, double last,
-                                                const attune_schedule *s) {
+static attune_task_prefetch usual_task_prefetch(const attune_problem *p, const at_target *target, bool by_pairs,
+                                                double last, const attune_schedule *s) {
     enum { LINE = 64 };
     const int64_t queries = p->seq_q == ATTUNE_DYNAMIC ? MHA_USUAL_LENGTH : p->seq_q;
     const int64_t rows = queries * (p->num_heads / p->num_kv_heads), columns = p->head_dim + p->head_dim_v;
-    const bool by_pairs = mha_attends_by_pairs(p, target);
     const double computed = (double)(by_pairs ? ceil_div(rows, s->lanes) * s->lanes / 2 : rows);
     const int64_t keys = p->seq_kv == ATTUNE_DYNAMIC ? MHA_USUAL_LENGTH : p->seq_kv;
     const int64_t k = mha_k_row_bytes(p), v = mha_v_row_bytes(p);
@@ -60,7 +59,7 @@ static attune_task_prefetch usual_task_prefetch(const attune_problem *p, const a
     const double call = (double)max_of(p->batch, 1) * (double)p->num_kv_heads * bytes;
     const bool counts_seen = at_has_few_registers(target) || (call <= NEAR && !by_pairs);
     const double seen = counts_seen ? keys_seen(p, queries, keys) : (double)keys;
-    const bool pays = computed * seen * (double)columns * LINE >= paying_work(p, target, last, call) * bytes;
+    const bool pays = computed * seen * (double)columns * LINE >= paying_work(p, target, by_pairs, last, call) * bytes;
     return pays && keys * (k + v) < LARGE ? ATTUNE_PREFETCH_HEAD : ATTUNE_PREFETCH_NONE;
 }
 
@@ -86,7 +85,7 @@ static void settle_q_lanes(const attune_problem *p, const at_target *target, dou
     if (!s->value_by) s->value_by = v.usually_by_rows ? ATTUNE_VALUE_BY_ROWS : ATTUNE_VALUE_BY_COLUMNS;
     if (!s->kv_copy) s->kv_copy = usual_kv_copy(p, &v, s);
     if (s->task_prefetch) return;
-    s->task_prefetch = mha_attends(p) ? usual_task_prefetch(p, target, last, s) : ATTUNE_PREFETCH_NONE;
+    s->task_prefetch = mha_attends(p) ? usual_task_prefetch(p, target, v.by_pairs, last, s) : ATTUNE_PREFETCH_NONE;
 }
 
 /* Further ahead what was asked for is in the prefetchers' way; with several rows there is more to do for each key, and

@@ -1,0 +1,53 @@
+/* One search for all parts of a schedule: begin with the usual one, try others, keep what costs least.
+ *
+ *     usual ──► price × correction ──► best ◄── price × correction ◄── next of the space
+ *
+ * The price is the cost (cost.h). The correction is the product of the rows of corrections.def that hold, so what
+ * timings know better stands in one table and not in choosers. */
+#include "schedule/corrections.h"
+
+#include "problem/problem.h"
+#include "schedule/schedule_fields.h"
+
+#include <math.h>
+
+#define NEVER ((double)INFINITY)
+
+/* Whether a multiply-add of the widest vectors takes the core a cycle or more. */
+static bool multiplies_slowly(const mha_cost_context *c) {
+    const at_description *const d = c->machine.description;
+    return d->fma <= at_description_slots(d, (double)c->machine.target->vector_bytes);
+}
+
+double mha_correction(mha_priced of, const mha_cost_context *c, const attune_schedule *s, const mha_variant *v) {
+    double factor = 1;
+#define CORRECTION(what, when, times, evidence)                                                                        \
+    if (of == MHA_##what && (when)) factor *= (times);
+#include "schedule/corrections.def"
+    return factor;
+}
+
+void mha_search_try(mha_search *t, const attune_schedule *s) {
+    const double factor = mha_correction(t->of, t->c, s, NULL);
+    if (isinf(factor) || (t->fits && !t->fits(t, s))) return;
+    const double cost = t->price(t, s) * factor;
+    if (cost >= t->cost) return;
+    t->cost = cost;
+    t->at = *s;
+}
+
+void mha_search_begin(mha_search *t, mha_priced usual, const attune_schedule *s) {
+    t->at = *s;
+    t->cost = mha_correction(usual, t->c, s, NULL) * t->price(t, s);
+}
+
+void mha_search_pairs(mha_search *t, mha_priced of, const mha_values *a, const mha_values *b) {
+    attune_schedule s = t->at;
+    t->of = of;
+    for (const int8_t *x = a->values; *x; x++)
+        for (const int8_t *y = b->values; *y; y++) {
+            *mha_schedule_at(&s, a->word) = *x;
+            *mha_schedule_at(&s, b->word) = *y;
+            mha_search_try(t, &s);
+        }
+}

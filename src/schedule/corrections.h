@@ -1,0 +1,50 @@
+/* Where timings overrule the cost: the table is corrections.def. */
+#ifndef ATTUNE_SCHEDULE_CORRECTIONS_H
+#define ATTUNE_SCHEDULE_CORRECTIONS_H
+
+#include "schedule/cost.h"
+#include "schedule/variant.h"
+
+/* What is priced. USUAL_: the schedule that a search begins with, so that another one has to promise something. */
+typedef enum mha_priced {
+    MHA_DECODING,     /* the best of decoding, compared with the best of prefill */
+    MHA_PREFILL,      /* a schedule of prefill */
+    MHA_WIDER_STRIPE, /* the best with more vectors of rows in a stripe, compared with one that has fewer */
+    MHA_USUAL_TILE,   /* decoding: register tiles of scores and values; HELD: sums stay in registers */
+    MHA_SCORE_TILE,
+    MHA_VALUE_TILE,
+    MHA_HELD_TILE,
+    MHA_QUANTISED_SCORES,
+    MHA_QUANTISED_VALUES,
+    MHA_USUAL_PRODUCT, /* register tiles of a block's products */
+    MHA_PRODUCT
+} mha_priced;
+
+/* What the cost is multiplied by: the product of all rows that hold; INFINITY: it is not chosen. `schedule` may be NULL
+ * where no row asks about it, `variant` for all but MHA_PREFILL. */
+double mha_correction(mha_priced of, const mha_cost_context *context, const attune_schedule *schedule,
+                      const mha_variant *variant);
+
+/* A search for the schedule that costs least: the best so far, and how the next one is priced. */
+typedef struct mha_search {
+    const mha_cost_context *c;
+    mha_priced of;
+    double (*price)(const struct mha_search *search, const attune_schedule *schedule);
+    bool (*fits)(const struct mha_search *search, const attune_schedule *schedule); /* part of the space */
+    const void *more;                                                               /* of price and fits */
+    attune_schedule at;
+    double cost; /* of that one, corrected */
+} mha_search;
+
+/* Begins with a usual schedule, priced as `usual`. */
+void mha_search_begin(mha_search *search, mha_priced usual, const attune_schedule *schedule);
+/* Takes a schedule that is part of the space and costs less. */
+void mha_search_try(mha_search *search, const attune_schedule *schedule);
+/* Tries the best so far with each pair of values of two fields; 0 ends the values. */
+typedef struct mha_values {
+    int word; /* MHA_SCHEDULE_ID */
+    int8_t values[8];
+} mha_values;
+void mha_search_pairs(mha_search *search, mha_priced of, const mha_values *a, const mha_values *b);
+
+#endif
