@@ -1,4 +1,4 @@
-/* Tuning classes in a context: the context's own, the names of entries, and entries of other classes that stand in
+/* Tuning classes in a context: the context's own, the names of cache files, and those of other classes that stand in
  * where nothing can be compiled. */
 #define _GNU_SOURCE
 #include "cache/disk_files.h"
