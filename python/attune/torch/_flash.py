@@ -4,7 +4,6 @@ Nothing is differentiated, dropout_p must be 0, and tensors are on the CPU. Dtyp
 
 from __future__ import annotations
 
-import functools
 from typing import Any, Callable, Dict, List, Optional, Tuple, Union
 
 import torch
@@ -17,9 +16,18 @@ from .._values import flag, integer, number
 _Outputs = Union[Tensor, Tuple[Tensor, ...]]
 
 
-@functools.lru_cache(maxsize=256)
+_attentions: Dict[tuple, Attention] = {}
+_CAP = 256
+
+
 def _attention(**options: Any) -> Attention:
-    return Attention(**options)
+    key = tuple(options.items())
+    attention = _attentions.get(key)
+    if attention is None:
+        if len(_attentions) >= _CAP:
+            _attentions.clear()
+        attention = _attentions[key] = Attention(**options)
+    return attention
 
 
 def _check(dropout_p: float, **tensors: Optional[Tensor]) -> None:

@@ -431,6 +431,29 @@ def test_a_shared_page_is_copied_before_it_is_written():
     assert cache.free_pages == 8 and not cache.sequences
 
 
+def test_the_debug_mode_finds_nothing_wrong_with_its_pages():
+    """Uninitialised rows, pages that are shared, and columns of the table that mean nothing."""
+    attention = make(kv="paged", appends=True, context=attune.Context(check=True, max_workers=1))
+    cache = attune.PagedCache(attention, 16)
+    cache.k_cache[:] = cache.v_cache[:] = np.nan
+
+    def step(**counts):
+        for seq, n in counts.items():
+            cache.append(seq, n)
+        total, starts = sum(counts.values()), np.cumsum([0, *counts.values()])
+        q, k, v = draw(0, total, HEADS, DIM), draw(1, total, KV_HEADS, DIM), draw(2, total, KV_HEADS, DIM_V)
+        return attention.run(q, k, v, cu_seqlens_q=starts, **cache.batch(list(counts)))
+
+    step(a=5, b=14)
+    cache.fork("a", "c")
+    assert np.isfinite(step(a=1, b=3, c=1)).all()
+    batch = cache.batch("ab")
+    batch["block_table"][1, 4] = batch["block_table"][0, 0]
+    with pytest.raises(attune.InvalidArgumentError, match="block_table"):
+        attention.run(draw(0, 2, HEADS, DIM), draw(1, 2, KV_HEADS, DIM), draw(2, 2, KV_HEADS, DIM_V),
+                      cu_seqlens_q=[0, 1, 2], **batch)
+
+
 def test_refusals_of_the_cache():
     cache = plain_cache(4)
     cache.append("a")

@@ -290,6 +290,17 @@ def test_steps_and_pages_of_torch_tensors():
         attention.run(q.clone().requires_grad_(), k, v, **cache.batch(["a"]), cu_seqlens_q=[0, 9])
 
 
+@pytest.mark.filterwarnings("error:Dynamo")
+def test_compiled_models_break_their_graph_there():
+    def model(x, k, v):
+        return flash_attn_func(x * 2, k, v, causal=True, alibi_slopes=SLOPES) + 1
+
+    compiled = torch.compile(model, backend="eager")
+    for rows in (3, 5):
+        q, k, v = draw((2, rows, 4, 16), (2, 9, 2, 16), (2, 9, 2, 16))
+        assert torch.equal(compiled(q, k, v), model(q, k, v))
+
+
 def test_the_snippets_of_the_manual():
     page, names = pathlib.Path(__file__).parents[3] / "docs" / "pytorch.md", {}
     block, = re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), re.S)
