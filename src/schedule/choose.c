@@ -10,14 +10,6 @@
 
 #include <math.h>
 
-/* Every number of keys that a vector or a register tile may have divides 48. */
-int32_t mha_reproducible_kv_tile(const attune_problem *p) {
-    enum { TILE_ELEMENTS = 6144, STEP = 48, MOST = 192 };
-    if (p->integer == ATTUNE_INTEGER_ALL) return MHA_INTEGER_KEYS;
-    const int64_t keys = TILE_ELEMENTS / max_of(p->head_dim, p->head_dim_v);
-    return (int32_t)(max_of(STEP, min_of(keys, MOST)) / STEP * STEP);
-}
-
 double mha_cost_of_choice(const mha_cost_context *c, const attune_schedule *schedule) {
     attune_schedule s = *schedule;
     mha_schedule_settle(c->p, c->machine.target, c->machine.description, &s);

@@ -20,13 +20,13 @@
 /* Four keys at once: each is a stream of its own to the memory. Few rows then: more would need more registers, and find
  * K and V in the first cache next time. Scores of more than two have no shorter time, and take longer to compile; a
  * turn of several is long enough not to be unrolled. */
-static void choose_tiles(const attune_problem *p, const at_target *target, int64_t rows, attune_schedule *s) {
-    const bool many = !at_has_few_registers(target);
+static void choose_tiles(const mha_cost_context *c, int64_t rows, attune_schedule *s) {
+    const bool many = !c->few_registers;
     const int64_t probabilities = many ? 16 : 10;
     s->score_rows = (int32_t)(rows <= 3 ? rows : 2);
     s->value_rows = (int32_t)(rows <= 3 ? rows : many ? 4 : 2);
     s->score_keys = s->score_rows == 3 && !many ? 2 : 4;
-    s->score_column_vectors = rows > 1 ? 1 : (int32_t)min_of(4, max_of(p->head_dim / s->lanes, 1));
+    s->score_column_vectors = rows > 1 ? 1 : (int32_t)min_of(4, max_of(c->p->head_dim / s->lanes, 1));
     s->value_column_vectors = 1;
     s->value_keys = (int32_t)min_of(4, probabilities / s->value_rows);
 }
@@ -85,9 +85,10 @@ static void choose_panel_by_panel(int64_t planes, attune_schedule *s) {
 
 /* Scores of panels have a sum for each vector of keys: enough of them that none waits for the one before. From memory
  * each vector of a lone row is a stream of its own; in the caches eight are faster than sixteen. */
-static void choose_panel_tiles(const attune_problem *p, const at_target *target, int64_t rows, attune_schedule *s) {
+static void choose_panel_tiles(const mha_cost_context *c, int64_t rows, attune_schedule *s) {
     enum { SUMS = 16, FEW_SUMS = 8, ROWS = 4, FEW_ROWS = 2, VECTORS = 8 };
-    const bool many = !at_has_few_registers(target), all_codes = p->integer == ATTUNE_INTEGER_ALL;
+    const attune_problem *const p = c->p;
+    const bool many = !c->few_registers, all_codes = p->integer == ATTUNE_INTEGER_ALL;
     const int64_t planes = p->integer ? mha_query_planes(p) : 1, sums = many ? SUMS : FEW_SUMS;
     if (p->v_layout == ATTUNE_LAYOUT_PANELS) s->value_column_vectors = 2;
     if (p->v_layout == ATTUNE_LAYOUT_PANELS && all_codes) {
@@ -98,18 +99,18 @@ static void choose_panel_tiles(const attune_problem *p, const at_target *target,
     if (p->k_layout != ATTUNE_LAYOUT_PANELS) return;
     s->score_rows = (int32_t)min_of(rows, many ? ROWS : FEW_ROWS);
     s->score_keys = power_below(min_of(sums, s->kv_tile / s->lanes) / (s->score_rows * planes));
-    if (!mha_is_from_memory(p)) s->score_keys = (int32_t)min_of(s->score_keys, VECTORS);
+    if (!c->is_from_memory) s->score_keys = (int32_t)min_of(s->score_keys, VECTORS);
     s->score_column_vectors = 1;
-    if (p->integer && mha_is_from_memory(p)) choose_panel_by_panel(planes, s);
+    if (p->integer && c->is_from_memory) choose_panel_by_panel(planes, s);
 }
 
 /* Keys between two rescalings: many, as the streams of a tile are the longer, but a tile of K and V should fit the
  * second cache, unless they come from memory anyway. */
-static int32_t choose_tile(const attune_problem *p) {
+static int32_t choose_tile(const mha_cost_context *c) {
     enum { ELEMENTS = 65536, LEAST = 32, MOST = 512 };
-    if (p->reproducible || p->integer == ATTUNE_INTEGER_ALL) return mha_reproducible_kv_tile(p);
-    const int64_t times = mha_is_from_memory(p) ? 2 : 1;
-    return power_below(max_of(min_of(times * ELEMENTS / max_of(p->head_dim, p->head_dim_v), times * MOST), LEAST));
+    const int64_t times = c->is_from_memory ? 2 : 1, columns = max_of(c->p->head_dim, c->p->head_dim_v);
+    if (c->fixed_tile) return c->fixed_tile;
+    return power_below(max_of(min_of(times * ELEMENTS / columns, times * MOST), LEAST));
 }
 
 /* Whether heads that are as long as each other make as many tasks as threads usually want. */
@@ -274,26 +275,26 @@ bool mha_may_go_by_d_lanes(const attune_problem *p) {
 
 void mha_choose_d_lanes(const attune_problem *p, const at_target *target, const at_description *machine,
                         attune_schedule *s) {
+    const attune_problem usual = mha_usual_call(p); /* streams of values decide in which order sums are */
+    const mha_cost_context c = mha_cost_context_of(&usual, &(mha_machine){target, machine});
     const int64_t rows = mha_most_queries(p) * (p->num_heads / p->num_kv_heads);
+    const bool has_panels = mha_has_panels(p);
     s->strategy = ATTUNE_D_LANES;
     s->lanes = mha_widest_lanes(p, target);
-    choose_tiles(p, target, rows, s);
-    if (mha_is_from_memory(p) && !p->integer) {
-        if (!at_has_few_registers(target))
+    choose_tiles(&c, rows, s);
+    if (c.is_from_memory && !p->integer) {
+        if (!c.few_registers)
             choose_tiles_from_memory(p, rows, s);
         else {
             choose_streams_of_keys(p, rows, s);
             hold_converted_values(p, target, rows, s);
         }
     }
-    s->kv_tile = choose_tile(p);
+    s->kv_tile = choose_tile(&c);
     s->kv_chunk = choose_chunk(p, s->kv_tile);
-    const attune_problem usual = mha_usual_call(p); /* streams of values decide in which order sums are */
-    const mha_cost_context c = mha_cost_context_of(&usual, &(mha_machine){target, machine});
-    if (mha_has_panels(p)) choose_panel_tiles(p, target, rows, s);
+    if (has_panels) choose_panel_tiles(&c, rows, s);
     if (p->integer) choose_code_tiles(&c, max_of(rows, 1), s);
-    if (p->integer || p->reproducible || mha_is_from_memory(p) || mha_has_panels(p)) return;
-    choose_cheaper(&c, max_of(rows, 1), s);
+    if (!p->integer && !p->reproducible && !c.is_from_memory && !has_panels) choose_cheaper(&c, max_of(rows, 1), s);
 }
 
 /* ---- Narrow heads, few registers ---- */

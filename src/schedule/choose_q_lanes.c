@@ -128,7 +128,7 @@ static void set_kv_tile(const search *t, attune_schedule *s, int64_t keys) {
     enum { MOST = 4096 };
     const int32_t step = mha_tile_step(t->p, s);
     if (t->p->reproducible)
-        keys = mha_reproducible_kv_tile(t->p);
+        keys = t->c->fixed_tile;
     else if (t->order.kv_tile > 0)
         keys = t->order.kv_tile;
     else
@@ -155,7 +155,7 @@ static void try_score_keys(search *t) {
         attune_schedule s = base;
         s.score_keys = (int32_t)keys;
         if (!is_usual(t, &s) || (keys > 1 && keys * s.score_row_vectors > t->room)) continue;
-        if (t->p->reproducible && mha_reproducible_kv_tile(t->p) % keys) continue;
+        if (t->p->reproducible && t->c->fixed_tile % keys) continue;
         set_kv_tile(t, &s, base.kv_tile);
         if (keeps_order(t, &s)) try(t, &s);
     }
@@ -316,7 +316,7 @@ static bool begin(search *t, int32_t lanes, int32_t vectors, attune_value_by by)
     s.lanes = lanes;
     s.score_row_vectors = s.task_row_vectors = vectors;
     s.score_keys = (int32_t)min_of(max_of(SUMS / vectors, 1), t->keys);
-    while (t->p->reproducible && mha_reproducible_kv_tile(t->p) % s.score_keys) s.score_keys--;
+    while (t->p->reproducible && t->c->fixed_tile % s.score_keys) s.score_keys--;
     while (!keeps_order(t, &s) && s.score_keys > 1) s.score_keys--;
     if (!keeps_order(t, &s)) return false;
     s.score_columns = score_columns(t);

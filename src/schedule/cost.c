@@ -38,9 +38,9 @@ bool mha_is_from_afar(const attune_problem *p, double last) {
 
 /* Heads follow each other, so what is nearer is gone when a head comes again. What one head has in memory is streamed
  * whatever the size of the cache. */
-static mha_cost_level level_of(const attune_problem *p, const at_description *d, double head_bytes) {
+static mha_cost_level level_of(const attune_problem *p, const at_description *d, bool from_memory, double head_bytes) {
     const double all = head_bytes * (double)p->num_kv_heads * (double)min_of(p->batch, 1 << 16);
-    if (mha_is_from_memory(p)) return MHA_COST_MEMORY;
+    if (from_memory) return MHA_COST_MEMORY;
     return all <= (double)d->l2 ? MHA_COST_L2 : all <= (double)d->l3 ? MHA_COST_L3 : MHA_COST_MEMORY;
 }
 
@@ -60,7 +60,7 @@ mha_cost_context mha_cost_context_of(const attune_problem *p, const mha_machine 
     const double key = (double)p->head_dim * k_bytes + (double)p->head_dim_v * v_bytes;
     const double row = (double)((p->head_dim + p->head_dim_v) * mha_dtype_bytes(p->dtype));
     const double lane = p->softmax_precision == ATTUNE_F64 ? 8 : 4;
-    const bool by_pairs = mha_attends_by_pairs(p, m->target);
+    const bool by_pairs = mha_attends_by_pairs(p, m->target), from_memory = mha_is_from_memory(p);
     return (mha_cost_context){
         .p = p,
         .machine = *m,
@@ -74,15 +74,16 @@ mha_cost_context mha_cost_context_of(const attune_problem *p, const mha_machine 
         .lane_bytes = lane,
         .k_bytes = k_bytes,
         .v_bytes = v_bytes,
-        .level = level_of(p, m->description, keys * key),
+        .level = level_of(p, m->description, from_memory, keys * key),
         .is_far = is_far(p, m->description, keys * key + queries * group * row),
         .q_bytes = (double)mha_dtype_bytes(p->dtype),
         .by_pairs = by_pairs,
         .has_elements = mha_has_dims(p->attn_mask_dims) || mha_has_dims(p->attn_bias_dims),
         .hides = mha_has_first_key(p) || mha_has_last_key(p),
-        .is_from_memory = mha_is_from_memory(p),
+        .is_from_memory = from_memory,
         .converts_k = !by_pairs && k_bytes < lane,
         .converts_v = !by_pairs && v_bytes < lane,
+        .fixed_tile = p->reproducible || p->integer == ATTUNE_INTEGER_ALL ? mha_reproducible_kv_tile(p) : 0,
         .few_registers = at_has_few_registers(m->target),
         .is_wide = m->target->vector_bytes >= WIDE,
     };

@@ -36,6 +36,7 @@ typedef struct mha_cost_context {
     bool hides;                  /* causality or a window hides keys */
     bool is_from_memory;         /* K and V of a head: mha_is_from_memory */
     bool converts_k, converts_v; /* their elements are narrower than those of the arithmetic */
+    int32_t fixed_tile;          /* kv_tile of every schedule; 0: it is free */
     bool few_registers, is_wide; /* of the target; wide: vectors of 64 bytes */
 } mha_cost_context;
 

@@ -40,6 +40,14 @@ int32_t mha_narrowest_lanes(const attune_problem *p, const at_target *target) {
 
 /* ---- Making a schedule legal ---- */
 
+/* Every number of keys that a vector or a register tile may have divides 48. */
+int32_t mha_reproducible_kv_tile(const attune_problem *p) {
+    enum { TILE_ELEMENTS = 6144, STEP = 48, MOST = 192 };
+    if (p->integer == ATTUNE_INTEGER_ALL) return MHA_INTEGER_KEYS;
+    const int64_t keys = TILE_ELEMENTS / max_of(p->head_dim, p->head_dim_v);
+    return (int32_t)(max_of(STEP, min_of(keys, MOST)) / STEP * STEP);
+}
+
 static void to_multiple(int32_t *x, int32_t step, int32_t most) {
     *x = (int32_t)(ceil_div(*x, step) * step);
     while (*x > most && *x > step) *x -= step;
