@@ -1,8 +1,15 @@
-/* A good schedule without measuring. The figures behind the choices: notes/2026-11-28-schedules.md. */
+/* A good schedule without measuring: the one that costs least.
+ *
+ *     mha_choose ── choose_strategy ──┬─ decoding (choose_d_lanes.c): its best, and what that costs
+ *          │                          └─ prefill (choose_q_lanes.c): its best, if it costs less
+ *          ├─ mha_choose_products: the tiles of a block's products
+ *          └─ mha_schedule_settle: the choices that are left (settle.c)
+ *
+ * All of them search the same way: begin with a usual schedule, price others by the cost (cost.h) times what timings
+ * know better (corrections.def), keep the cheapest. The figures behind it: notes/2026-11-28-schedules.md. */
 #include "base/integers.h"
 #include "problem/problem.h"
 #include "problem/weights_layout.h"
-
 #include "schedule/choose.h"
 #include "schedule/corrections.h"
 #include "schedule/cost_parts.h"

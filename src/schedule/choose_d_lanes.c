@@ -1,10 +1,12 @@
-/* A good schedule of d-lanes without measuring. The figures behind the choices: notes/2026-11-28-schedules.md.
+/* Decoding: a usual schedule by what the problem is, then the register tiles that cost less.
  *
- * From the caches the cost decides, and wherever products are of integers by rows. After that narrow heads of f32 have
- * a rule of their own with few registers, which the comparison of strategies does not see. The rest are tables of what
- * was measured, because the cost does not know what makes the difference there: how streams of a register tile share
- * prefetchers and the core's outstanding lines (other numbers from memory), and vectors of keys that lie side by side
- * (panels). With `reproducible` the order of sums is fixed, and the cost of adding in order was never fitted. */
+ *     usual tiles ► from memory? streams ► kv_tile, kv_chunk ► panels? their vectors ► search (caches, integers)
+ *
+ * The search knows two tiles, of scores and of values, each rows by keys. Where K and V come from memory, in panels and
+ * with `reproducible` the usual numbers stay: the cost does not know how streams share prefetchers and the core's
+ * outstanding lines, nor that vectors of keys lie side by side, and adding in order was never fitted. Narrow heads of
+ * f32 have a rule of their own after that with few registers, which the comparison of strategies does not see. Figures:
+ * notes/2026-11-28-schedules.md. */
 #include "base/integers.h"
 #include "problem/problem.h"
 #include "schedule/choose.h"
@@ -191,8 +193,12 @@ static bool rounds_rows_far(const mha_cost_context *c, const attune_schedule *s)
     return (c->p->seq_q < 1 || c->p->is_ragged) && larger % smaller;
 }
 
+static int query_pack(const mha_cost_context *c, const attune_schedule *s) {
+    return mha_variant_of(c->p, s, c->machine.target).query_pack;
+}
+
 static bool quantised_scores_fit(const mha_cost_context *c, const attune_schedule *s) {
-    if (s->score_rows % mha_variant_of(c->p, s, c->machine.target).query_pack || rounds_rows_far(c, s)) return false;
+    if (s->score_rows % query_pack(c, s) || rounds_rows_far(c, s)) return false;
     return s->score_rows * s->score_keys * mha_query_planes(c->p) <= MHA_MAX_D_SUMS;
 }
 
@@ -201,7 +207,7 @@ static bool quantised_scores_fit(const mha_cost_context *c, const attune_schedul
 static void choose_usual_codes(const mha_cost_context *c, int64_t rows, attune_schedule *s) {
     s->score_rows = (int32_t)(rows <= 2 ? rows : CODE_ROWS);
     if (rounds_rows_far(c, s)) s->score_rows = 1;
-    s->score_rows = (int32_t)max_of(s->score_rows, mha_variant_of(c->p, s, c->machine.target).query_pack);
+    s->score_rows = (int32_t)max_of(s->score_rows, query_pack(c, s));
     s->score_column_vectors = 1;
     s->score_keys = 2 * CODE_KEYS;
     const bool may = quantised_scores_fit(c, s) && !isinf(mha_correction(MHA_QUANTISED_SCORES, c, s, NULL));

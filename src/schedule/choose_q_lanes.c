@@ -1,6 +1,14 @@
-/* The schedule of q-lanes that costs least (cost.h), of a few hundred. For each size of a stripe and each way to take
- * the values the best of the other numbers is looked for one number after the other; those that come out best are gone
- * over once more. */
+/* Prefill: the schedule that costs least (cost.h), of a few hundred.
+ *
+ * The space is a tree: the lanes of a vector, the vectors of rows in a stripe, and what lanes of the values run along.
+ * At each leaf the other numbers are improved one after the other, each by the values that it may have; the best two
+ * leaves are gone over once more. A leaf is given up when its scores alone cost more than the best two.
+ *
+ *     lanes ─ vectors ─ values by columns │ kv_tile ► score_keys ► value_columns ► task_row_vectors
+ *                     └ values by rows    │ the same
+ *
+ * What decides in which order a row is summed is chosen for a usual call, so that bits do not depend on the batch. What
+ * timings know better than the cost stands in corrections.def. */
 #include "base/integers.h"
 #include "problem/problem.h"
 #include "problem/problem_functions.h"
@@ -97,15 +105,17 @@ static mha_variant variant_of(const search *t, const attune_schedule *s) {
     return mha_variant_of(t->p, s, t->c->machine.target);
 }
 
-static int64_t rows_by_columns(const mha_cost_context *c, const attune_schedule *s) {
-    const mha_variant v = mha_variant_of(c->p, s, c->machine.target);
+static int32_t tile_step(const search *t, const attune_schedule *s) { return mha_tile_step(t->p, s); }
+
+static int64_t rows_by_columns(const search *t, const attune_schedule *s) {
+    const mha_variant v = variant_of(t, s);
     return v.scores_by_columns ? ALL_ROWS : v.rest_rows;
 }
 
 static bool keeps_order(const search *t, const attune_schedule *s) {
     const sum_order *o = &t->order;
-    if (o->kv_tile > 0 && o->kv_tile % mha_tile_step(t->p, s)) return false;
-    return o->by_columns == ANY_ROWS || o->by_columns == rows_by_columns(t->c, s);
+    if (o->kv_tile > 0 && o->kv_tile % tile_step(t, s)) return false;
+    return o->by_columns == ANY_ROWS || o->by_columns == rows_by_columns(t, s);
 }
 
 /* Takes the schedule if it is legal and costs less. One thread counts most. */
@@ -126,7 +136,7 @@ static void try(search *t, const attune_schedule *s) {
 
 static void set_kv_tile(const search *t, attune_schedule *s, int64_t keys) {
     enum { MOST = 4096 };
-    const int32_t step = mha_tile_step(t->p, s);
+    const int32_t step = tile_step(t, s);
     if (t->p->reproducible)
         keys = t->c->fixed_tile;
     else if (t->order.kv_tile > 0)
@@ -349,10 +359,9 @@ static void keep(best_two *best, const search *t) {
  * last of them takes none of 16 registers. */
 static bool leaves_few_rows(const search *t, int32_t lanes, int64_t vectors) {
     enum { MOST_ROWS = 2 };
-    const at_target *target = t->c->machine.target;
     const attune_schedule s = {.lanes = lanes, .score_row_vectors = (int32_t)vectors};
     if (!t->c->few_registers || t->c->hides) return false;
-    const int64_t rest = mha_variant_of(t->p, &s, target).rest_rows;
+    const int64_t rest = variant_of(t, &s).rest_rows;
     return rest > 0 && rest <= MOST_ROWS;
 }
 
@@ -375,11 +384,11 @@ static void try_lanes(search *t, int32_t lanes, best_two *best) {
 }
 
 /* Of those that keep the order. False: there is none. `order` NULL: any will do, for one thread. */
-static bool cheapest(const mha_cost_context *c, const sum_order *order, attune_schedule *s) {
+static bool cheapest(search t, const sum_order *order, attune_schedule *s) {
     static const sum_order any = {ANY_ROWS, ANY_KEYS};
+    const mha_cost_context *const c = t.c;
     const int32_t widest = mha_widest_lanes(c->p, c->machine.target),
                   least = mha_narrowest_lanes(c->p, c->machine.target);
-    search t = search_of(c);
     t.order = order ? *order : any;
     if (!order) t.threads = 1;
     best_two best = {.cost = {NO_COST, NO_COST}};
@@ -397,30 +406,29 @@ static bool cheapest(const mha_cost_context *c, const sum_order *order, attune_s
 }
 
 /* Whether it is the schedule that decides which rows go by columns. */
-static bool decides_columns(const mha_cost_context *c) {
+static bool decides_columns(const search *t) {
     enum { KEYS = 8 }; /* of the schedules whose rows all do */
-    const search t = search_of(c);
-    const int32_t widest = mha_widest_lanes(c->p, c->machine.target),
-                  least = mha_narrowest_lanes(c->p, c->machine.target);
-    for (int32_t lanes = widest; lanes >= least; lanes /= 2)
-        for (int32_t vectors = 1; vectors <= most_vectors(&t, lanes); vectors++) {
+    const at_target *const target = t->c->machine.target;
+    const int32_t least = mha_narrowest_lanes(t->p, target);
+    for (int32_t lanes = mha_widest_lanes(t->p, target); lanes >= least; lanes /= 2)
+        for (int32_t vectors = 1; vectors <= most_vectors(t, lanes); vectors++) {
             const attune_schedule s = {.lanes = lanes, .score_row_vectors = vectors, .score_keys = KEYS};
-            if (rows_by_columns(c, &s)) return true;
+            if (rows_by_columns(t, &s)) return true;
         }
     return false;
 }
 
 /* Whether some schedule has several tiles and another one fewer. */
-static bool decides_tiles(const mha_cost_context *c) {
+static bool decides_tiles(const search *t) {
     enum { LEAST = 48 }; /* keys of a tile, where they are not all */
-    return c->keys > LEAST && !c->p->reproducible;
+    return t->c->keys > LEAST && !t->p->reproducible;
 }
 
-static sum_order order_of(const mha_cost_context *c, const attune_schedule *s) {
+static sum_order order_of(const search *t, const attune_schedule *s) {
     sum_order order = {.by_columns = ANY_ROWS, .kv_tile = ANY_KEYS};
-    const bool is_known = c->p->seq_kv != ATTUNE_DYNAMIC || c->p->max_seq_kv || c->p->low_rank;
-    if (decides_columns(c)) order.by_columns = rows_by_columns(c, s);
-    if (decides_tiles(c)) order.kv_tile = is_known && s->kv_tile >= c->keys ? ALL_KEYS : s->kv_tile;
+    const bool is_known = t->p->seq_kv != ATTUNE_DYNAMIC || t->p->max_seq_kv || t->p->low_rank;
+    if (decides_columns(t)) order.by_columns = rows_by_columns(t, s);
+    if (decides_tiles(t)) order.kv_tile = is_known && s->kv_tile >= t->c->keys ? ALL_KEYS : s->kv_tile;
     return order;
 }
 
@@ -431,13 +439,15 @@ bool mha_choose_q_lanes_below(const attune_problem *p, const at_target *target, 
     const mha_machine on = {target, machine};
     const attune_problem usual = mha_usual_call(p);
     const mha_cost_context c = mha_cost_context_of(p, &on), of_usual = mha_cost_context_of(&usual, &on);
+    const search of_call = search_of(&c);
     sum_order order = {ANY_ROWS, ANY_KEYS};
-    if (most < NO_COST || decides_columns(&c) || decides_tiles(&c)) {
-        cheapest(&of_usual, NULL, s);
+    if (most < NO_COST || decides_columns(&of_call) || decides_tiles(&of_call)) {
+        const search t = search_of(&of_usual);
+        cheapest(t, NULL, s);
         if (mha_cost_of_choice(&of_usual, s) >= most) return false;
-        order = order_of(&of_usual, s);
+        order = order_of(&t, s);
     }
-    cheapest(&c, &order, s); /* else the usual one is left, which has that order */
+    cheapest(of_call, &order, s); /* else the usual one is left, which has that order */
     return true;
 }
 
