@@ -16,7 +16,7 @@ git ls-files --cached --others --exclude-standard | LC_ALL=C sort >"$tree/files"
 while read -r file; do
     cmp -s "$file" "$tree/$file" || install -D "$file" "$tree/$file"
 done <"$tree/files"
-(cd "$tree" && find src tests tools -type f | LC_ALL=C sort | LC_ALL=C comm -23 - files | xargs -r rm)
+(cd "$tree" && find src tests tools lab reference -type f | LC_ALL=C sort | LC_ALL=C comm -23 - files | xargs -r rm)
 cd "$tree"
 
 # build NAME…: what the tests of these names need.
