@@ -29,7 +29,7 @@ DOCDIR ?= $(PREFIX)/share/doc/attune
 BASHCOMPDIR ?= $(PREFIX)/share/bash-completion/completions
 ZSHCOMPDIR ?= $(PREFIX)/share/zsh/site-functions
 CFLAGS ?= -O2 -g
-HEADERS = include/attune.h $(sort $(wildcard include/attune/*.h))
+HEADERS = include/attune.h $(sort $(wildcard include/attune/*.h include/attune/*/*.h))
 VERSION := $(shell sed -n 's/^#define ATTUNE_VERSION_STRING "\(.*\)"/\1/p' include/attune.h)
 
 # All processors unless the caller said -j: sub-makes inherit the job server.

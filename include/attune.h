@@ -1,5 +1,7 @@
 /* attune: a JIT compiler for multi-head-attention kernels on the CPU.
  *
+ * An engine includes attune/attention.h alone. This header has everything else, too.
+ *
  * Introduction
  * ------------
  * You describe one attention problem (attune_problem). attune compiles one kernel for exactly that problem
@@ -56,42 +58,42 @@
  * Headers
  * -------
  * This header has the version and includes all others. Each of them can be included alone:
- *     attune/attention.h attention for engines: describe it once, run steps. Start here
- * and, for what that cannot say or does by itself,
- *     attune/status.h    status, messages
- *     attune/types.h     attune_dtype, attune_scales, attune_op … : the enumerations of problems
- *     attune/problem.h   attune_problem: what is computed, on which tensors; its text; rows of K and V as panels
- *     attune/context.h   attune_context: allocator, log, threads, events, caches
- *     attune/kernel.h    attune_compile, attune_arguments, attune_run; tensors, DLPack; block masks
- *     attune/call.h      attune_run_with: threads and cancelling of one call; calls in parts
- *     attune/mha.h       weights of a block, packing them; attune_mha: a block with its weights
- *     attune/plan.h      attune_plan: kernels for calls whose sizes vary
- *     attune/schedule.h  attune_schedule: how a kernel computes
- *     attune/tuning.h    attune_tune: a search for a faster schedule; the model; results of searches
- *     attune/info.h      what a kernel is, statistics, the machine
- *     attune/cache.h     the disk cache and packs
- *     attune/bundle.h    kernels compiled ahead of time, for programs without attune
- *     attune/ir.h        a kernel at each stage; the interpreter; kernels written in loop IR
- *     attune/operator.h  operators of your own */
+ *     attune/attention.h        attention for engines: describe it once, run steps. Start here
+ *     attune/context.h          attune_context: allocator, log, threads, events, caches
+ *     attune/types.h            attune_dtype, attune_scales …; a tensor in DLPack's terms
+ *     attune/status.h           status, messages
+ * The expert tier, for what attention.h cannot say, or does by itself:
+ *     attune/expert/problem.h   attune_problem: what is computed, on which tensors; its text; rows of K and V as panels
+ *     attune/expert/kernel.h    attune_compile, attune_arguments, attune_run; tensors, DLPack; block masks
+ *     attune/expert/call.h      attune_run_with: threads and cancelling of one call; calls in parts
+ *     attune/expert/plan.h      attune_plan: kernels for calls whose sizes vary
+ *     attune/expert/mha.h       weights of a block, packing them; attune_mha: a block with its weights
+ *     attune/expert/schedule.h  attune_schedule: how a kernel computes
+ *     attune/expert/tuning.h    attune_tune: a search for a faster schedule; the model; results of searches
+ *     attune/expert/info.h      what a kernel is, statistics, the machine
+ *     attune/expert/cache.h     the disk cache and packs
+ *     attune/expert/bundle.h    kernels compiled ahead of time, for programs without attune
+ *     attune/expert/ir.h        a kernel at each stage; the interpreter; kernels written in loop IR
+ *     attune/expert/operator.h  operators of your own */
 #ifndef ATTUNE_H
 #define ATTUNE_H
 
 #include "attune/attention.h"
+#include "attune/context.h"
 #include "attune/status.h"
 #include "attune/types.h"
-#include "attune/problem.h"
-#include "attune/context.h"
-#include "attune/kernel.h"
-#include "attune/call.h"
-#include "attune/mha.h"
-#include "attune/plan.h"
-#include "attune/schedule.h"
-#include "attune/tuning.h"
-#include "attune/info.h"
-#include "attune/cache.h"
-#include "attune/bundle.h"
-#include "attune/ir.h"
-#include "attune/operator.h"
+#include "attune/expert/problem.h"
+#include "attune/expert/kernel.h"
+#include "attune/expert/call.h"
+#include "attune/expert/plan.h"
+#include "attune/expert/mha.h"
+#include "attune/expert/schedule.h"
+#include "attune/expert/tuning.h"
+#include "attune/expert/info.h"
+#include "attune/expert/cache.h"
+#include "attune/expert/bundle.h"
+#include "attune/expert/ir.h"
+#include "attune/expert/operator.h"
 
 #ifdef __cplusplus
 extern "C" {

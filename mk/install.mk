@@ -68,7 +68,7 @@ LINKED_DIRS = examples/engine/static examples/engine examples/ir examples/minilm
 INSTALLED_PRODUCTS = $(addprefix $(BUILD)/installed/,attune attune-codegen-worker libattune.so.0 libattune.a)
 install: all $(INSTALLED_PRODUCTS)
 install: ## install below PREFIX (/usr/local), libraries into LIBDIR (PREFIX/lib), DESTDIR before them
-	install -d $(IN_BIN) $(addprefix $(IN_LIB)/,attune pkgconfig cmake/attune) $(DESTDIR)$(INCLUDEDIR)/attune \
+	install -d $(IN_BIN) $(addprefix $(IN_LIB)/,attune pkgconfig cmake/attune) $(DESTDIR)$(INCLUDEDIR)/attune/expert \
 		$(addprefix $(IN_DOC)/,docs $(LINKED_DIRS)) \
 		$(DESTDIR)$(MANDIR)/man1 $(DESTDIR)$(BASHCOMPDIR) $(DESTDIR)$(ZSHCOMPDIR)
 	install -m 755 $(BUILD)/installed/attune $(IN_BIN)/attune
@@ -78,6 +78,7 @@ install: ## install below PREFIX (/usr/local), libraries into LIBDIR (PREFIX/lib
 	install -m 755 $(BUILD)/installed/attune-codegen-worker $(BUILD)/attune-fetch $(IN_LIB)/attune
 	install -m 644 include/attune.h include/attune.hpp $(DESTDIR)$(INCLUDEDIR)
 	install -m 644 include/attune/*.h $(DESTDIR)$(INCLUDEDIR)/attune
+	install -m 644 include/attune/expert/*.h $(DESTDIR)$(INCLUDEDIR)/attune/expert
 	$(call install_text,attune.pc.in,$(IN_LIB)/pkgconfig)
 	$(call install_text,cmake/attuneConfig.cmake.in,$(IN_LIB)/cmake/attune)
 	$(call install_text,cmake/attuneConfigVersion.cmake.in,$(IN_LIB)/cmake/attune)
@@ -134,5 +135,5 @@ uninstall: ## remove what install installed
 		$(addprefix $(DESTDIR)$(INCLUDEDIR)/,attune.hpp $(patsubst include/%,%,$(HEADERS))) \
 		$(addprefix $(DESTDIR)$(MANDIR)/man1/attune,.1 -lab.1) $(IN_BIN)/attune-lab \
 		$(DESTDIR)$(BASHCOMPDIR)/attune $(DESTDIR)$(ZSHCOMPDIR)/_attune
-	for dir in $(IN_LIB)/attune $(IN_LIB)/cmake/attune $(DESTDIR)$(INCLUDEDIR)/attune \
+	for dir in $(IN_LIB)/attune $(IN_LIB)/cmake/attune $(addprefix $(DESTDIR)$(INCLUDEDIR)/attune,/expert /) \
 		$(addprefix $(IN_DOC)/,docs $(LINKED_DIRS) examples) $(IN_DOC); do rmdir $$dir 2>/dev/null || :; done

@@ -1,4 +1,5 @@
-/* The independent truth: attention as attune/problem.h defines it, in plain loops that share no code with the library.
+/* The independent truth: attention as attune/expert/problem.h defines it, in plain loops that share no code with the
+ * library.
  *
  * A call's tensors are read through its arguments, with the dims and strides of `tensors` (from attune_tensors). That
  * list is bookkeeping only: the meaning of the fields is written down here once more. Nothing is written to the

@@ -10,7 +10,7 @@ comments=0 lost=0
 while IFS= read -r words; do
     comments=$((comments + 1))
     [[ $text == *"$words"* ]] || { echo "not in the manual: $words" && lost=$((lost + 1)); }
-done < <(for header in include/attune/*.h; do sed '/^#ifdef __cplusplus$/,/^#e/d' "$header"; done |
+done < <(for header in include/attune/{,expert/}*.h; do sed '/^#ifdef __cplusplus$/,/^#e/d' "$header"; done |
     grep -oE '/\* .*' | sed -E 's|^/\* (---- )?||; s| ?( ----)? ?\*/.*$||; s/`//g; s/\(\)//g' |
     awk '{ print $1 " " $2 ($3 ? " " $3 : "") }' | sed 's/ *$//')
 echo "check-manual: $comments comments, $lost not in the manual"

@@ -46,7 +46,7 @@ BEGIN {
         if (line ~ /^ \* -+$/) headings[lines - 1] = 1
     }
     close(ARGV[1])
-    while (("cat include/attune.h include/attune/*.h" | getline line) > 0)
+    while (("cat include/attune.h include/attune/*.h include/attune/expert/*.h" | getline line) > 0)
         if (line ~ /^(ATTUNE_API|static inline) / && match(line, /attune_[a-z0-9_]+\(/))
             functions[substr(line, RSTART, RLENGTH - 1)] = 1
     is_main = ARGV[1] ~ /attune\.h$/

@@ -16,9 +16,8 @@
  *     attune_attention_run(attention, &step);
  *
  * An attention chooses and compiles a kernel for each kind of step (decoding, prompts, both at once) when the first
- * such step comes, or finds it in the cache. Whatever a description cannot say by its members it says by `extra`, in
- * the text of problems (attune/problem.h). Plans, kernels, schedules and the cache, by which this is made, have the
- * other headers; docs/plans.md says how kernels are chosen.
+ * such step comes, or finds it in the cache. What a description cannot say by its members it says by `extra`, in the
+ * text of problems (attune/expert/problem.h). docs/plans.md says how kernels are chosen.
  *
  * Errors: a status, and attune_last_message() has one sentence. Nothing was written then, unless the status is
  * ATTUNE_CANCELLED. Sizes and strides are in elements (of i4 and inline scales in bytes: see cache sizes below). */
@@ -120,11 +119,10 @@ typedef struct attune_mutable_view {
     int64_t batch, head, token;
 } attune_mutable_view;
 
-/* A tensor that `extra` asks for, by its name in attune/problem.h: attn_bias, sinks, cos … DLPack's struct, see
- * attune/kernel.h. */
+/* A tensor that `extra` asks for, by its name in attune/expert/problem.h: attn_bias, sinks, cos …; dims as there. */
 typedef struct attune_binding {
     const char *name;
-    const struct attune_dltensor *tensor;
+    const attune_dltensor *tensor;
 } attune_binding;
 
 typedef struct attune_step {

@@ -2,6 +2,8 @@
 #ifndef ATTUNE_TYPES_H
 #define ATTUNE_TYPES_H
 
+#include <stdint.h>
+
 /* ---- Types of fields ---- */
 
 /* Element types of tensors. `dtype`, `k_dtype`, `v_dtype`, `bias_dtype` and `w_dtype` may be f32, f16, bf16 or f64.
@@ -109,5 +111,20 @@ typedef enum attune_weights_mode {
 
 /* A size that is known only at run time: seq_q, seq_kv, seq_new, num_rows, and the last two of a mask's dims. */
 #define ATTUNE_DYNAMIC (-1)
+
+/* A tensor in DLPack's terms (version 1). It has the layout of DLTensor: a pointer to a DLTensor, in a DLManagedTensor
+ * or a capsule, may be cast to a pointer to this. */
+typedef struct attune_dltensor {
+    void *data;
+    int32_t device_type;  /* 1: CPU */
+    int32_t device_id;
+    int32_t ndim;
+    uint8_t dtype_code;   /* 0 signed, 1 unsigned, 2 float, 4 bfloat, 6 bool, 10 float8_e4m3fn */
+    uint8_t dtype_bits;
+    uint16_t dtype_lanes; /* 1 */
+    int64_t *shape;
+    int64_t *strides;     /* in elements; NULL: contiguous, the last dimension innermost */
+    uint64_t byte_offset; /* from data to the first element */
+} attune_dltensor;
 
 #endif

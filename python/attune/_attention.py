@@ -239,8 +239,8 @@ def attention(
 ) -> Any:
     """softmax(softmax_scale * q k^T) v for NumPy arrays and torch CPU tensors, which are read where they lie.
 
-    The arguments are named as the fields and tensors of a problem (attune/problem.h). dtypes are f32, f16, bf16 and
-    f64; k and v may also be f8 (E4M3). Any strides will do, except negative ones.
+    The arguments are named as the fields and tensors of a problem (attune/expert/problem.h). dtypes are f32, f16, bf16
+    and f64; k and v may also be f8 (E4M3). Any strides will do, except negative ones.
 
     layout: the order of dimensions of q, k, v and out.
         "bhsd": q is [batch, heads, length, dim], k and v are [batch, kv_heads, keys, dim]; without a batch,

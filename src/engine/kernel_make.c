@@ -319,7 +319,7 @@ attune_status at_kernel_replace(attune_context *context, at_operation operation,
 
 /* ---- From a request to a kernel ---- */
 
-/* Some 9 KB. They are not on the stack because LLVM needs it next (attune/kernel.h has the limit). */
+/* Some 9 KB. They are not on the stack because LLVM needs it next (attune/expert/kernel.h has the limit). */
 typedef struct miss {
     attune_problem canonical;
     attune_schedule schedule;

@@ -1,4 +1,4 @@
-/* Quantises weights to 8 or 4 bits, with scales of f16 by group of inputs. attune/mha.h has the arithmetic of a
+/* Quantises weights to 8 or 4 bits, with scales of f16 by group of inputs. attune/expert/mha.h has the arithmetic of a
  * group, problem/weights_layout.h the place of each value. */
 #include "layer/weight_source.h"
 

@@ -12,7 +12,7 @@ typedef struct mha_queries {
     int64_t begin, end;
 } mha_queries;
 
-/* Their sight; attune/problem.h describes it. */
+/* Their sight; attune/expert/problem.h describes it. */
 attune_sight mha_sight_of_queries(const attune_problem *canonical, const mha_queries *queries);
 
 /* Whether queries have a first (last) key of their own. */

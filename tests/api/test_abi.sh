@@ -15,11 +15,11 @@ version() {
     local dir=$work/$1
     mkdir "$dir"
     cp -r include/attune.h include/attune "$dir"
-    sed -E -i "$2" "$dir"/attune.h "$dir"/attune/*.h
+    sed -E -i "$2" "$dir"/attune.h "$dir"/attune/{,expert/}*.h
     # The compiler lists the prototypes, in a file that it removes if it fails; parameters without names are C23.
     ${CC:-cc} -std=gnu11 -fsyntax-only -aux-info "$dir/prototypes" -x c "$dir/attune.h" || return
     { echo '#include "attune.h"'
-        sed -nE 's|^.*attune(/[a-z]+)?\.h:[0-9]+:NC \*/ extern (.*);.*|\2 { __builtin_trap(); }|p' "$dir/prototypes"
+        sed -nE 's|^.*attune(/[a-z/]+)?\.h:[0-9]+:NC \*/ extern (.*);.*|\2 { __builtin_trap(); }|p' "$dir/prototypes"
     } >"$dir/library.c"
     ${CC:-cc} -std=gnu2x -g -shared -fPIC -Wl,-soname,libattune.so.0 -Wl,--version-script=src/api/exports.map \
         "$dir/library.c" -o "$dir/library.so" 2>"$work/stderr" &&

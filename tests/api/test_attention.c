@@ -4,7 +4,7 @@
 #include "support/temp_dir.h"
 
 #include <attune/attention.h>
-#include <attune/kernel.h>
+#include <attune/expert/kernel.h>
 
 #include <math.h>
 #include <setjmp.h>

@@ -9,12 +9,12 @@ trap 'rm -rf "$work"' EXIT
 # shellcheck source=tests/support/cli.sh
 source tests/support/cli.sh
 
-ls include/attune/*.h | sed 's|^include/||' | sort >"$work/files"
+ls include/attune/*.h include/attune/expert/*.h | sed 's|^include/||' | sort >"$work/files"
 [ "$(wc -l <"$work/files")" -gt 10 ]
 report $? "there are headers"
 sed -n 's/^#include "\(.*\)"$/\1/p' include/attune.h | sort | cmp - "$work/files" >"$work/stdout" 2>"$work/stderr"
 report $? "attune.h includes each of them"
-sed -nE 's|^ \*     (attune/[a-z_]+\.h) .*|\1|p' include/attune.h | sort |
+sed -nE 's|^ \*     (attune/[a-z_/]+\.h) .*|\1|p' include/attune.h | sort |
     cmp - "$work/files" >"$work/stdout" 2>"$work/stderr"
 report $? "and says what it has"
 

@@ -1,5 +1,6 @@
-/* qk_hadamard: appended keys and queries are multiplied by the matrix as attune/problem.h defines it, products stay the
- * same, caches of codes lose less, and bits depend on no schedule. reference/ref_loops.h has the same by halves. */
+/* qk_hadamard: appended keys and queries are multiplied by the matrix as attune/expert/problem.h defines it, products
+ * stay the same, quantised caches lose less, and bits depend on no schedule. reference/ref_loops.h has the same by
+ * halves. */
 #include <attune.h>
 #include <math.h>
 #include <setjmp.h>

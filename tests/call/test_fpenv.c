@@ -780,6 +780,7 @@ static void all_are_called(void **state) {
     (void)state;
     glob_t found;
     assert_int_equal(glob("include/attune/*.h", 0, NULL, &found), 0);
+    assert_int_equal(glob("include/attune/expert/*.h", GLOB_APPEND, NULL, &found), 0);
     for (size_t i = 0; i < found.gl_pathc; i++) check_header(found.gl_pathv[i]);
     globfree(&found);
     check_header("include/attune.h");

@@ -1,4 +1,4 @@
-/* Rows quantised into a cache. attune/problem.h says which values and scales there are; docs/numerics.md has the
+/* Rows quantised into a cache. attune/expert/problem.h says which values and scales there are; docs/numerics.md has the
  * formulas.
  *
  * All of it is arithmetic of c->elem. A scale is rounded to what the cache holds (f32, or f16 inline) before anything

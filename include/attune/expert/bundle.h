@@ -1,4 +1,6 @@
-/* Bundles: kernels as a static library with a C header, made by attune and used without it. */
+/* Expert tier: most programs need attune/attention.h alone.
+ *
+ * Bundles: kernels as a static library with a C header, made by attune and used without it. */
 #ifndef ATTUNE_BUNDLE_H
 #define ATTUNE_BUNDLE_H
 

@@ -1,10 +1,12 @@
-/* One attention problem: what is computed, on which tensors; its text; what it costs and which keys its queries see;
+/* Expert tier: most programs need attune/attention.h alone.
+ *
+ * One attention problem: what is computed, on which tensors; its text; what it costs and which keys its queries see;
  * rows of K and V as panels. */
 #ifndef ATTUNE_PROBLEM_H
 #define ATTUNE_PROBLEM_H
 
-#include "status.h"
-#include "types.h"
+#include "../status.h"
+#include "../types.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -141,7 +143,7 @@ typedef struct attune_user_tensor {
  * begin with the bias, so a row of the result does not depend on the other rows. Without is_cross and without caches
  * the keys come from x: seq_kv is seq_q, and a ragged batch has neither cu_seqlens_kv nor total_kv.
  *     x   [batch, seq_q, embed_dim]       out [batch, seq_q, out_dim]      ragged: [1, total_q, …]
- *     packed_weights: a blob made by attune_pack_weights, 64-byte aligned; see attune/mha.h
+ *     packed_weights: a blob made by attune_pack_weights, 64-byte aligned; see attune/expert/mha.h
  *     [is_cross]      x_kv [batch, seq_kv, kv_embed_dim]: input of keys and values, in place of x. Ragged:
  *                     [1, total_kv, …], with seq_new [1, total_q, …]
  *     [v_embed_dim]   x_v [batch, seq_kv, v_embed_dim]: input of values, in place of the keys' input. Ragged: as x_kv

@@ -1,4 +1,6 @@
-/* Plans: one handle for calls whose sizes vary, with a kernel for each kind of call. */
+/* Expert tier: most programs need attune/attention.h alone.
+ *
+ * Plans: one handle for calls whose sizes vary, with a kernel for each kind of call. */
 #ifndef ATTUNE_PLAN_H
 #define ATTUNE_PLAN_H
 

@@ -1,4 +1,6 @@
-/* Looking inside: a kernel at each stage, its interpreter, and kernels that a program writes in loop IR. */
+/* Expert tier: most programs need attune/attention.h alone.
+ *
+ * Looking inside: a kernel at each stage, its interpreter, and kernels that a program writes in loop IR. */
 #ifndef ATTUNE_IR_H
 #define ATTUNE_IR_H
 

@@ -1,8 +1,10 @@
-/* Kernels: compiling a problem, the arguments of a call and its tensors, running it; block masks, which calls share. */
+/* Expert tier: most programs need attune/attention.h alone.
+ *
+ * Kernels: compiling a problem, the arguments of a call and its tensors, running it; block masks, which calls share. */
 #ifndef ATTUNE_KERNEL_H
 #define ATTUNE_KERNEL_H
 
-#include "context.h"
+#include "../context.h"
 #include "problem.h"
 
 #ifdef __cplusplus
@@ -13,7 +15,7 @@ extern "C" {
 
 typedef struct attune_kernel attune_kernel;
 
-/* How a kernel computes; see attune/schedule.h. */
+/* How a kernel computes; see attune/expert/schedule.h. */
 typedef struct attune_schedule attune_schedule;
 
 /* Gives a kernel for the problem: from memory, else from disk, else newly compiled. With schedule NULL attune chooses
@@ -119,21 +121,6 @@ typedef struct attune_tensor {
  * attune_tensor does not change within a major version: it comes in arrays and so has no struct_size. */
 ATTUNE_API attune_status attune_tensors(const attune_problem *problem, const attune_arguments *arguments,
                                         attune_tensor *tensors, size_t capacity, size_t *count);
-
-/* A tensor in DLPack's terms (version 1). It has the layout of DLTensor: a pointer to a DLTensor, in a DLManagedTensor
- * or a capsule, may be cast to a pointer to this. */
-typedef struct attune_dltensor {
-    void *data;
-    int32_t device_type;  /* 1: CPU */
-    int32_t device_id;
-    int32_t ndim;
-    uint8_t dtype_code;   /* 0 signed, 1 unsigned, 2 float, 4 bfloat, 6 bool, 10 float8_e4m3fn */
-    uint8_t dtype_bits;
-    uint16_t dtype_lanes; /* 1 */
-    int64_t *shape;
-    int64_t *strides;     /* in elements; NULL: contiguous, the last dimension innermost */
-    uint64_t byte_offset; /* from data to the first element */
-} attune_dltensor;
 
 /* Makes a DLPack tensor the argument `name` (a name that attune_tensors gives). Sets its pointer, its strides, and
  * those of its dims that are sizes of the call and ATTUNE_NOT_SET so far. Copies and keeps nothing: the memory must

@@ -1,4 +1,6 @@
-/* What a kernel is, what a context has done so far, and what machine it is for. */
+/* Expert tier: most programs need attune/attention.h alone.
+ *
+ * What a kernel is, what a context has done so far, and what machine it is for. */
 #ifndef ATTUNE_INFO_H
 #define ATTUNE_INFO_H
 

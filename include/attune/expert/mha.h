@@ -1,4 +1,6 @@
-/* The multi-head-attention block: its weights, packing them, and one handle for a kernel with its weights. */
+/* Expert tier: most programs need attune/attention.h alone.
+ *
+ * The multi-head-attention block: its weights, packing them, and one handle for a kernel with its weights. */
 #ifndef ATTUNE_MHA_H
 #define ATTUNE_MHA_H
 

@@ -1,4 +1,6 @@
-/* Calls with options (threads, cancelling), and calls in parts, whose tasks the threads of an engine execute. */
+/* Expert tier: most programs need attune/attention.h alone.
+ *
+ * Calls with options (threads, cancelling), and calls in parts, whose tasks the threads of an engine execute. */
 #ifndef ATTUNE_CALL_H
 #define ATTUNE_CALL_H
 

@@ -1,4 +1,6 @@
-/* The tuner, which searches for a faster schedule by measuring, its model of schedules, and its results. */
+/* Expert tier: most programs need attune/attention.h alone.
+ *
+ * The tuner, which searches for a faster schedule by measuring, its model of schedules, and its results. */
 #ifndef ATTUNE_TUNING_H
 #define ATTUNE_TUNING_H
 

@@ -1,4 +1,6 @@
-/* Schedules: how a kernel computes. attune chooses one unless a program passes its own.
+/* Expert tier: most programs need attune/attention.h alone.
+ *
+ * Schedules: how a kernel computes. attune chooses one unless a program passes its own.
  *
  * A schedule has numbers and choices. The choices of a schedule that attune has chosen, or printed, are settled. AUTO,
  * 0, leaves one to attune: it takes what it would choose for the schedule's numbers, task_prefetch and kv_prefetch as

@@ -1,4 +1,6 @@
-/* The disk cache: its entries, why a kernel is missing, and moving entries to other machines; packs. */
+/* Expert tier: most programs need attune/attention.h alone.
+ *
+ * The disk cache: its entries, why a kernel is missing, and moving entries to other machines; packs. */
 #ifndef ATTUNE_CACHE_H
 #define ATTUNE_CACHE_H
 

@@ -1,4 +1,6 @@
-/* Operators of your own: functions that write the loop IR of a kernel, which is cached and tuned like attention.
+/* Expert tier: most programs need attune/attention.h alone.
+ *
+ * Operators of your own: functions that write the loop IR of a kernel, which is cached and tuned like attention.
  *
  * An operator is a function that writes the loop IR of a kernel for a problem and a schedule. The problem is a line of
  * text, such as "rows=64,columns=48", that the operator alone understands. The schedule is a few numbers, each one of
