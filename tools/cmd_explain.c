@@ -1,7 +1,7 @@
 /* attune explain: why a problem has its schedule, what its kernel is made of, and how its time compares with what was
  * to be expected. */
 #define _GNU_SOURCE
-#include "measure/explain.h"
+#include "explain/explain.h"
 #include "common/json_output.h"
 #include "measure/bench_json.h"
 

@@ -2,7 +2,7 @@
 #define _GNU_SOURCE
 #include "measure/bench_json.h"
 #include "measure/bench_text.h"
-#include "measure/explain.h"
+#include "explain/explain.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
 /* The text that `attune explain` prints. */
-#include "measure/explain.h"
+#include "explain/explain.h"
 #include "common/table.h"
 
 #include <string.h>

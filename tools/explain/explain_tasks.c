@@ -1,4 +1,4 @@
-#include "measure/explain_tasks.h"
+#include "explain/explain_tasks.h"
 
 #include "common/tool.h"
 

@@ -2,10 +2,10 @@
 #ifndef ATTUNE_TOOLS_EXPLAIN_H
 #define ATTUNE_TOOLS_EXPLAIN_H
 
+#include "explain/explain_tasks.h"
+#include "explain/explain_tiles.h"
 #include "measure/asm_loops.h"
 #include "measure/bench.h"
-#include "measure/explain_tasks.h"
-#include "measure/explain_tiles.h"
 
 enum { EXPLAIN_LOOPS = 6 };
 

@@ -1,4 +1,4 @@
-#include "measure/explain_tiles.h"
+#include "explain/explain_tiles.h"
 
 #include <stdio.h>
 #include <string.h>
