@@ -131,11 +131,13 @@ expect "$count random problems of seed $seed" 0 "^$count passed, 0 failed\$" \
 
 # ---- Without a compiler: tier 0, and the virtual machine ----
 
-alone() { env -u ATTUNE_CODEGEN_WORKER ATTUNE_COMPILE=never ATTUNE_CACHE_DIR= qemu-aarch64 "$arm/attune" "$@"; }
-expect "tier 0 has a kernel" 0 '^from *tier 0 in' alone compile num_heads=2,seq_q=9,seq_kv=20,head_dim=32
-expect "it is right" 0 '^[0-9]+ passed, 0 failed$' alone check num_heads=2,seq_q=9,seq_kv=20,head_dim=32,lse=1
-expect "8 random problems by the virtual machine" 0 '^8 passed, 0 failed$' alone check --random 8 --seed 13 \
-    --max-flops 1e5
+alone() { env -u ATTUNE_CODEGEN_WORKER ATTUNE_COMPILE=never ATTUNE_CACHE_DIR= qemu-aarch64 "$@"; }
+expect "tier 0 has a kernel" 0 '^from *tier 0 in' \
+    alone "$arm/attune" compile num_heads=2,seq_q=9,seq_kv=20,head_dim=32
+expect "it is right" 0 '^[0-9]+ passed, 0 failed$' \
+    alone "$arm/attune-lab" check num_heads=2,seq_q=9,seq_kv=20,head_dim=32,lse=1
+expect "8 random problems by the virtual machine" 0 '^8 passed, 0 failed$' \
+    alone "$arm/attune-lab" check --random 8 --seed 13 --max-flops 1e5
 
 # ---- --target, on the machine that this runs on ----
 

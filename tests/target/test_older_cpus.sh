@@ -17,11 +17,11 @@ skip_all() {
 [ "$(uname -m)" = x86_64 ] || skip_all "this is no x86-64 machine"
 command -v qemu-x86_64 >"$work/stdout" || skip_all "there is no qemu-x86_64 here (scripts/deps.sh aarch64)"
 
-# on CPU ARGUMENT…: the command there. qemu warns of features of the CPU that it does not emulate.
+# on CPU PROGRAM ARGUMENT…: it there. qemu warns of features of the CPU that it does not emulate.
 on() {
     local cpu=$1
     shift
-    ATTUNE_COMPILE=worker qemu-x86_64 -cpu "$cpu" "$ATTUNE" "$@" 2>"$work/messages"
+    ATTUNE_COMPILE=worker qemu-x86_64 -cpu "$cpu" "$@" 2>"$work/messages"
     local status=$?
     grep -v "^qemu-x86_64: warning" "$work/messages" >&2
     return "$status"
@@ -30,15 +30,15 @@ on() {
 # try CPU ISAS: what runs there is exactly this, and it computes what it should.
 try() {
     local cpu=$1 seed=${ATTUNE_TEST_SEED:-1}
-    expect "$cpu runs $2" 0 "^runs +$2\$" on "$cpu" info
-    expect "$cpu: committed cases" 0 '^8 passed, 0 failed$' on "$cpu" conform tests/data/conform
+    expect "$cpu runs $2" 0 "^runs +$2\$" on "$cpu" "$ATTUNE" info
+    expect "$cpu: committed cases" 0 '^8 passed, 0 failed$' on "$cpu" "$ATTUNE-lab" conform tests/data/conform
     expect "$cpu: a block" 0 '^[1-9][0-9]* passed, 0 failed$' \
-        on "$cpu" check embed_dim=24,num_heads=2,seq_q=9,is_causal=1 --threads=2
+        on "$cpu" "$ATTUNE-lab" check embed_dim=24,num_heads=2,seq_q=9,is_causal=1 --threads=2
     expect "$cpu: 12 random problems of seed $seed" 0 '^12 passed, 0 failed$' \
-        on "$cpu" check --random 12 --seed "$seed" --max-flops 4e5
+        on "$cpu" "$ATTUNE-lab" check --random 12 --seed "$seed" --max-flops 4e5
 }
 try Nehalem x86-64
 try Haswell-noTSX 'avx2 x86-64'
 expect "an instruction set that the CPU lacks" 1 "cannot run ISA 'avx2'; it can run: x86-64" \
-    on Nehalem compile --isa=avx2 num_heads=1,seq_q=4,head_dim=8
+    on Nehalem "$ATTUNE" compile --isa=avx2 num_heads=1,seq_q=4,head_dim=8
 echo "1..$number"
