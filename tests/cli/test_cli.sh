@@ -67,16 +67,16 @@ for name in $(grep -rohE --include='*.c' '"ATTUNE_[A-Z_]+"' src/{host,machine,th
 done
 [ ! -s "$work/stderr" ]
 report $? "the man page names every option and every variable"
-# Each row of README's table is a problem, but for the sizes that all of them need.
-rows=$(sed -nE 's/^\|.*\| `([a-z_]+=[^`]*)` \|$/\1/p' README.md)
+# Each row of the table of features is a problem, but for the sizes that all of them need.
+rows=$(sed -nE 's/^\|.*\| `([a-z_]+=[^`]*)` \|$/\1/p' docs/features.md)
 [ "$(wc -l <<<"$rows")" -ge 18 ]
-report $? "README has a table of features"
+report $? "there is a table of features"
 while IFS= read -r row; do
     given=$row
     for default in num_heads=8 seq_q=8 head_dim=64; do
         [[ ,$row == *,"${default%%=*}"=* ]] || given+=,$default
     done
-    expect "README: $row" 0 '^problem +[a-z]' "$attune" compile "$given"
+    expect "features: $row" 0 '^problem +[a-z]' "$attune" compile "$given"
 done <<<"$rows"
 # The fields of problems, as the library lists them.
 : >"$work/stderr"

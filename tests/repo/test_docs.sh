@@ -24,7 +24,7 @@ bad() {
     report $? "$name"
 }
 
-[ -n "${SANITIZE:-}" ] && echo "1..29" || echo "1..35"
+[ -n "${SANITIZE:-}" ] && echo "1..29" || echo "1..38"
 # What a note says was so on its day.
 mapfile -t pages < <(ls ./*.md docs/*.md notes/*.md examples/*/*.md | sed 's|^\./||')
 mapfile -t current < <(printf '%s\n' "${pages[@]}" | grep -v '^notes/')
@@ -72,7 +72,7 @@ report $? "there are messages"
 bad "a message that no source has is found" unknown_messages "$work/docs/bad.md"
 good "a message with values is found" unknown_messages "$work/docs/good.md"
 
-good "the README's table of features has problems" refused_features README.md
+good "the table of features has problems" refused_features docs/features.md
 printf '\n| feature | problem |\n|---|---|\n| none | `sparkle=1` |\n' >>"$work/docs/bad.md"
 bad "a feature that there is not is found" refused_features "$work/docs/bad.md"
 
@@ -138,6 +138,32 @@ report $? "the page has commands and a program"
 export ATTUNE_CACHE_DIR=$work/home/cache
 in_tree() { (cd "$work/tree" && BUILD=build run_blocks "$1"); }
 good "what the page says to type works" in_tree "$work/blocks"
+
+# The README's programs. That in C is the body of a main; values are ones, and so are their means.
+mkdir "$work/readme"
+take_blocks README.md "$work/readme"
+{
+    echo '#include <attune/attention.h>'
+    echo '#include <stdio.h>'
+    echo 'static float q[4 * 100 * 8 * 64], k[4 * 100 * 2 * 64], v[4 * 100 * 2 * 64], out[4 * 100 * 8 * 64];'
+    echo 'int main(void) {'
+    echo 'for (size_t i = 0; i < sizeof v / sizeof *v; i++) v[i] = 1;'
+    cat "$work/readme"/*.c
+    echo 'return out[0] != 1 || out[sizeof out / sizeof *out - 1] != 1; }'
+} >"$work/readme.c"
+readme_in_c() {
+    ${CC:-cc} -std=gnu11 -Wall -Wextra -Werror -Iinclude "$work/readme.c" "$build_copy/libattune.so" \
+        -Wl,-rpath,"$build_copy" -o "$work/readme.out" && "$work/readme.out"
+}
+good "the README's program in C works" readme_in_c
+if python3 -c 'import numpy' 2>"$work/stderr"; then
+    expect "the README's program in Python works" 0 '^\(1, 8, 512, 64\) \(1, 8, 1, 64\)$' \
+        env ATTUNE_LIBRARY="$build_copy/libattune.so" PYTHONPATH=python python3 "$work/readme"/*.python
+else
+    skip "the README's program in Python works" "no NumPy"
+fi
+[ "$(wc -l <README.md)" -le 150 ]
+report $? "the README has at most 150 lines"
 
 # Pages on which a command fails, a program is wrong, and an output is another.
 try() {
