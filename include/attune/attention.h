@@ -63,16 +63,18 @@ typedef struct attune_attention_desc {
     double softmax_scale;   /* ATTUNE_DEFAULT_SCALE: 1 / sqrt(head_dim) */
     attune_kv kv;
     int64_t page_size;      /* keys of a page, with ATTUNE_KV_PAGED */
-    attune_dtype kv_dtype;  /* of the caches; default: dtype. Also i8, f8 and i4 */
+    attune_dtype kv_dtype;  /* of the caches, without a cache of k and v; default: dtype. Caches also i8, f8, i4 */
     attune_scales kv_scales;/* of quantised caches; see attune/types.h */
     int appends;            /* 1: k and v of a step are written behind each sequence's cached keys, and then attended
                              * to with them. kv_lens count them */
     int has_lse;            /* 1: lse, the logarithm of the sum of exponentials, is written, too */
     int reproducible;       /* 1: a row has the same bits in every batch, chunk and kind of step */
-    const char *extra;      /* NULL, or more of the problem: "logits_soft_cap=30,sinks=1". What it names must not be a
-                             * member above. Its tensors are the step's bindings */
+    const char *extra;      /* NULL, or more of the problem: "logits_soft_cap=30,sinks=1". A field that it names counts,
+                             * whatever the member above says. What steps depend on (op, batch, lengths, ragged,
+                             * kv_lens, page_size, embed_dim) is refused. Its tensors are the step's bindings */
     int64_t deadline_us;    /* microseconds that a step may wait for a compile; another kernel, slower but there,
-                             * computes the step meanwhile. 0: never waits. -1: as long as it takes */
+                             * computes the step meanwhile. 0: never waits. -1: ATTUNE_DEADLINE_US, else as long as
+                             * it takes */
 } attune_attention_desc;
 
 #ifdef __cplusplus
@@ -88,9 +90,9 @@ ATTUNE_API attune_status attune_attention_desc_init(attune_attention_desc *desc,
 
 typedef struct attune_attention attune_attention;
 
-/* Makes an attention. `desc` and what it points to need not stay. `context` owns threads and caches and must outlive
- * it. NULL: one that all attentions without a context share, which ends with the last of them. Compiles nothing; with a
- * deadline it looks for what can compute at once. A failure sets *attention to NULL. */
+/* Makes an attention, which copies what it needs of `desc`. `context` owns threads and caches and must outlive
+ * it. NULL: one that all attentions without a context share, and which stays until the process ends. Compiles nothing;
+ * with a deadline it looks for a kernel that is there already. A failure sets *attention to NULL. */
 ATTUNE_API attune_status attune_attention_create(attune_context *context, const attune_attention_desc *desc,
                                                  attune_attention **attention);
 
@@ -143,7 +145,9 @@ typedef struct attune_step {
                                      * cu_seqlens_q[b + 1] */
     const int32_t *cu_seqlens_kv;   /* thd with ATTUNE_KV_TENSORS: the same of k and v; NULL: cu_seqlens_q */
     const int32_t *kv_lens;         /* caches: [batch], the keys of each sequence, appended ones included */
-    const int32_t *block_table;     /* ATTUNE_KV_PAGED: [batch, max_pages], the pages of each sequence */
+    const int32_t *block_table;     /* ATTUNE_KV_PAGED: [batch, max_pages], the pages of each sequence. A page
+                                     * that is appended to must belong to one sequence; only the debug mode
+                                     * (attune/context.h) checks that */
     int64_t block_table_stride;     /* elements from one row to the next; 0: max_pages */
     int64_t max_pages, num_pages;   /* columns of block_table; pages of the caches */
     const attune_binding *bindings; /* the tensors of `extra` */
@@ -168,8 +172,8 @@ ATTUNE_API attune_status attune_step_init(attune_step *step, size_t struct_size)
  * Thread-safe, also for steps of one attention at once. A row has the same bits for every number of threads. */
 ATTUNE_API attune_status attune_attention_run(attune_attention *attention, const attune_step *step);
 
-/* Bytes of workspace with which attune_attention_run of this step allocates nothing. Pointers to tensors are not read,
- * cu_seqlens are. */
+/* Bytes of workspace with which attune_attention_run of this step allocates nothing. Tensors and kv_lens may be NULL;
+ * cu_seqlens are read. */
 ATTUNE_API attune_status attune_attention_workspace_size(attune_attention *attention, const attune_step *step,
                                                          size_t *bytes);
 

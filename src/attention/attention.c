@@ -32,13 +32,13 @@ static attune_status check_desc(const attune_attention_desc *d, at_error *err) {
         return at_fail(
             err, ATTUNE_UNSUPPORTED,
             "the layout is thd, which has no ATTUNE_KV_CACHE; use ATTUNE_KV_PAGED with a page for each slot");
+    if ((unsigned)d->appends > 1)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "appends is %d; it must be 0 or 1", d->appends);
     if (d->kv == ATTUNE_KV_TENSORS && d->appends)
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "appends is 1, but there is no cache: kv is ATTUNE_KV_TENSORS");
     if (d->kv == ATTUNE_KV_PAGED ? d->page_size < 1 : d->page_size != 0)
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "page_size is %lld; it must be %s", (long long)d->page_size,
                        d->kv == ATTUNE_KV_PAGED ? "at least 1" : "0 unless kv is ATTUNE_KV_PAGED");
-    if ((unsigned)d->appends > 1)
-        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "appends is %d; it must be 0 or 1", d->appends);
     if (d->deadline_us < -1 || d->deadline_us > MOST_DEADLINE)
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "deadline_us is %lld; it must be from -1 to %lld",
                        (long long)d->deadline_us, (long long)MOST_DEADLINE);
@@ -133,8 +133,7 @@ attune_status attune_attention_create(attune_context *context, const attune_atte
     a->kv = d.kv;
     a->appends = d.appends;
     a->context = context;
-    a->shares_context = !context;
-    attune_status status = context ? ATTUNE_OK : an_shared_context_take(&a->context);
+    attune_status status = context ? ATTUNE_OK : an_shared_context(&a->context);
     if (status) {
         free(a);
         return status;
@@ -152,7 +151,6 @@ attune_status attune_attention_create(attune_context *context, const attune_atte
 void attune_attention_destroy(attune_attention *attention) {
     if (!attention) return;
     attune_plan_destroy(attention->context, attention->plan);
-    if (attention->shares_context) an_shared_context_give_back();
     free(attention);
 }
 
@@ -164,6 +162,7 @@ attune_status attune_attention_prepare(attune_attention *attention) {
 }
 
 size_t attune_attention_problem(const attune_attention *attention, char *text, size_t capacity) {
+    if (!text) capacity = 0;
     if (attention) return attune_problem_print(&attention->problem, text, capacity);
     if (capacity) *text = '\0';
     return 0;

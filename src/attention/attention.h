@@ -26,7 +26,6 @@ enum { AN_MOST_PLACES = 9 };
 
 struct attune_attention {
     attune_context *context;
-    bool shares_context; /* that of attentions without one of their own */
     attune_plan *plan;
     attune_problem problem;
     attune_layout layout;
@@ -40,8 +39,7 @@ struct attune_attention {
 /* Which views the attention's problem has. */
 void an_settle_places(attune_attention *attention);
 
-/* The context of attentions that were given none, once more in use. */
-attune_status an_shared_context_take(attune_context **context);
-void an_shared_context_give_back(void);
+/* The context of attentions that were given none. */
+attune_status an_shared_context(attune_context **context);
 
 #endif

@@ -1,26 +1,17 @@
-/* One context for all attentions that were created without one. It lives as long as there is such an attention. */
+/* One context for all attentions that were created without one. It stays until the process ends: so nothing has a lock
+ * that a child of fork() could find taken. */
 #include "attention/attention.h"
 
-#include <pthread.h>
+#include <stdatomic.h>
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static attune_context *shared;
-static size_t users;
-
-attune_status an_shared_context_take(attune_context **context) {
-    attune_status status = ATTUNE_OK;
-    pthread_mutex_lock(&lock);
-    if (!shared) status = attune_context_create(NULL, &shared);
-    if (!status) users++;
-    *context = shared;
-    pthread_mutex_unlock(&lock);
-    return status;
-}
-
-void an_shared_context_give_back(void) {
-    pthread_mutex_lock(&lock);
-    attune_context *const ended = --users ? NULL : shared;
-    if (ended) shared = NULL;
-    pthread_mutex_unlock(&lock);
-    attune_context_destroy(ended);
+attune_status an_shared_context(attune_context **context) {
+    static _Atomic(attune_context *) shared;
+    *context = atomic_load(&shared);
+    if (*context) return ATTUNE_OK;
+    const attune_status status = attune_context_create(NULL, context);
+    attune_context *first = NULL;
+    if (status || atomic_compare_exchange_strong(&shared, &first, *context)) return status;
+    attune_context_destroy(*context); /* another thread was faster */
+    *context = first;
+    return ATTUNE_OK;
 }

@@ -48,9 +48,9 @@ void an_settle_places(attune_attention *attention) {
     mha_compiled_sizes(p, &sizes);
     for (size_t i = 0; i < count; i++) {
         const mha_tensor *const t = &tensors[i];
-        an_place *const place = &attention->places[attention->num_places];
+        if (!view_of(t->id, attention->kv).name) continue;
+        an_place *const place = &attention->places[attention->num_places++];
         *place = view_of(t->id, attention->kv);
-        if (!place->name) continue;
         place->pointer = t->pointer;
         place->strides = t->has_strides ? t->arguments_strides : 0;
         place->rank = t->rank;
@@ -58,7 +58,6 @@ void an_settle_places(attune_attention *attention) {
         place->row = t->rank % 2 ? 1 : sizes.of[t->dims[t->rank - 1]];
         place->panel = t->dims[2] == MHA_PANELS || t->dims[2] == MHA_PAGE_PANELS ? ATTUNE_PANEL_TOKENS : 1;
         place->bytes = (int64_t)ir_elem_get(t->elem)->bytes;
-        attention->num_places++;
     }
 }
 
@@ -75,10 +74,10 @@ static void contiguous(const attune_attention *a, const an_place *place, int64_t
 }
 
 static attune_status put(const attune_attention *a, const an_place *place, const attune_step *step, int64_t tokens,
-                         attune_arguments *arguments, at_error *err) {
+                         attune_arguments *arguments, bool is_run, at_error *err) {
     attune_view view;
     memcpy(&view, (const char *)step + place->view, sizeof view);
-    if (!view.data && step->batch > 0 && tokens > 0)
+    if (is_run && !view.data && step->batch > 0 && tokens > 0)
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "the step's %s.data is NULL", place->name);
     memcpy((char *)arguments + place->pointer, &view.data, sizeof view.data);
     if (!place->strides) return ATTUNE_OK;
@@ -91,12 +90,27 @@ static attune_status put(const attune_attention *a, const an_place *place, const
 static attune_status last_of(const char *name, const int32_t *starts, int64_t batch, int64_t *last, at_error *err) {
     if (!starts && batch > 0) return at_fail(err, ATTUNE_INVALID_ARGUMENT, "the step's %s is NULL", name);
     *last = batch > 0 ? starts[batch] : 0;
+    if (*last < 0)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "the step's %s ends with %lld; it must be at least 0", name,
+                       (long long)*last);
     return ATTUNE_OK;
 }
 
 /* The step's sizes, and how many tokens its tensors have. */
 static attune_status put_sizes(const attune_attention *a, const attune_step *step, attune_arguments *arguments,
                                int64_t tokens[3], at_error *err) {
+    const struct {
+        const char *name;
+        int64_t value;
+    } sizes[] = {{"batch", step->batch},
+                 {"seq_q", step->seq_q},
+                 {"seq_kv", step->seq_kv},
+                 {"max_pages", step->max_pages},
+                 {"num_pages", step->num_pages}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        if (sizes[i].value < 0 || sizes[i].value > INT32_MAX)
+            return at_fail(err, ATTUNE_INVALID_ARGUMENT, "the step's %s is %lld; it must be from 0 to %d",
+                           sizes[i].name, (long long)sizes[i].value, INT32_MAX);
     tokens[AN_QUERIES] = step->seq_q, tokens[AN_KEYS] = step->seq_kv, tokens[AN_PAGE] = a->problem.page_size;
     arguments->batch = step->batch;
     if (a->layout == ATTUNE_THD) {
@@ -123,36 +137,50 @@ static attune_status put_sizes(const attune_attention *a, const attune_step *ste
     return ATTUNE_OK;
 }
 
-static attune_status arguments_of(const attune_attention *a, const attune_step *step, attune_arguments *arguments,
-                                  at_error *err) {
+/* Whether a tensor of a problem comes from the step itself, so that no binding may replace it. */
+static bool is_member(const char *name) {
+    static const char *const members[] = {
+        "q",          "k",       "v",       "out",          "lse",           "k_new",
+        "v_new",      "k_scale", "v_scale", "cu_seqlens_q", "cu_seqlens_kv", "kv_lens",
+        "block_table"};
+    for (size_t i = 0; name && i < sizeof members / sizeof *members; i++)
+        if (!strcmp(name, members[i])) return true;
+    return false;
+}
+
+static attune_status arguments_of(const attune_attention *a, const attune_step *step, bool is_run,
+                                  attune_arguments *arguments, at_error *err) {
     int64_t tokens[3];
     *arguments = a->arguments;
-    if (step->batch < 0)
-        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "the step's batch is %lld; it must be at least 0",
-                       (long long)step->batch);
     if (put_sizes(a, step, arguments, tokens, err)) return err->status;
     for (size_t i = 0; i < a->num_places; i++)
-        if (put(a, &a->places[i], step, tokens[a->places[i].tokens], arguments, err)) return err->status;
+        if (put(a, &a->places[i], step, tokens[a->places[i].tokens], arguments, is_run, err)) return err->status;
     arguments->workspace = step->workspace;
     arguments->workspace_bytes = step->workspace_bytes;
     if (step->num_bindings && !step->bindings)
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "the step's num_bindings is %zu, but bindings is NULL",
                        step->num_bindings);
-    for (size_t i = 0; i < step->num_bindings; i++)
+    for (size_t i = 0; i < step->num_bindings; i++) {
+        if (is_member(step->bindings[i].name))
+            return at_fail(err, ATTUNE_INVALID_ARGUMENT,
+                           "the step's bindings[%zu] is %s, which has a member of its own", i, step->bindings[i].name);
         if (attune_plan_bind(a->plan, arguments, step->bindings[i].name, step->bindings[i].tensor))
             return at_fail(err, ATTUNE_INVALID_ARGUMENT, "the step's bindings[%zu]: %s", i, attune_last_message());
+    }
     return ATTUNE_OK;
 }
 
 /* ---- Calls ---- */
 
 /* Both calls begin so. */
-static attune_status take(const attune_attention *attention, const attune_step *given, const char *function,
+static attune_status take(const attune_attention *attention, const attune_step *given, bool is_run,
                           attune_arguments *arguments, attune_run_options *options, at_error *err) {
     attune_step step;
     if (!attention || !given)
-        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s was given no %s", function, attention ? "step" : "attention");
-    if (at_copy_in(&step_struct, given, &step, err) || arguments_of(attention, &step, arguments, err))
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s was given no %s",
+                       is_run ? "attune_attention_run" : "attune_attention_workspace_size",
+                       attention ? "step" : "attention");
+    if (at_copy_in(&step_struct, given, &step, err) || arguments_of(attention, &step, is_run, arguments, err))
         return err->status;
     *options = (attune_run_options)ATTUNE_RUN_OPTIONS_INIT;
     options->runner = step.runner;
@@ -165,7 +193,7 @@ attune_status attune_attention_run(attune_attention *attention, const attune_ste
     at_error err = {0};
     attune_arguments arguments;
     attune_run_options options;
-    if (take(attention, step, "attune_attention_run", &arguments, &options, &err)) return at_report(&err);
+    if (take(attention, step, true, &arguments, &options, &err)) return at_report(&err);
     if (!arguments.batch) return ATTUNE_OK;
     return attune_plan_run(attention->context, attention->plan, &arguments, &options);
 }
@@ -176,8 +204,7 @@ attune_status attune_attention_workspace_size(attune_attention *attention, const
     attune_run_options options;
     if (!bytes) at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_attention_workspace_size was given no pointer to bytes");
     if (bytes) *bytes = 0;
-    if (err.status || take(attention, step, "attune_attention_workspace_size", &arguments, &options, &err))
-        return at_report(&err);
+    if (err.status || take(attention, step, false, &arguments, &options, &err)) return at_report(&err);
     if (!arguments.batch) return ATTUNE_OK;
     return attune_plan_workspace_size(attention->context, attention->plan, &arguments, &options, bytes);
 }

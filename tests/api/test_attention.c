@@ -334,6 +334,10 @@ static void masks_and_more(void **state) {
     step.bindings = &binding, step.num_bindings = 1;
     assert_ok(attune_attention_run(attention, &step));
     check_rows(&t, true, -1);
+    const attune_binding taken = {"q", &tensor};
+    step.bindings = &taken;
+    assert_fails(attune_attention_run(attention, &step), ATTUNE_INVALID_ARGUMENT,
+                 "bindings[0] is q, which has a member");
     const attune_binding wrong = {"slopes", &tensor};
     step.bindings = &wrong;
     assert_fails(attune_attention_run(attention, &step), ATTUNE_INVALID_ARGUMENT, "bindings[0]");
@@ -381,6 +385,20 @@ static void sizes_of_caches(void **state) {
     }
 }
 
+/* Nine views and tensors of `extra` after them: more once wrote beyond the attention. */
+static void all_views_and_more(void **state) {
+    (void)state;
+    const form f = {ATTUNE_THD, ATTUNE_KV_PAGED, 1, 0};
+    attune_attention_desc desc = desc_of(&f);
+    attune_cache_size size = ATTUNE_CACHE_SIZE_INIT;
+    desc.has_lse = 1, desc.kv_dtype = ATTUNE_I8, desc.kv_scales = ATTUNE_SCALES_TOKEN;
+    desc.extra = "rotary_dim=16,sinks=1,qk_norm_eps=1e-6,position_ids=1";
+    attune_attention *const attention = attention_of(&desc);
+    assert_ok(attune_attention_cache_size(attention, 1, 0, &size));
+    assert_int_equal(size.v_scale_bytes, PAGE * KV_HEADS * 4);
+    attune_attention_destroy(attention);
+}
+
 /* A quantised cache that the steps themselves fill: first prompts, then one query of each sequence. */
 static void a_quantised_cache_is_filled_and_read(void **state) {
     (void)state;
@@ -426,7 +444,9 @@ static void workspace_and_preparing(void **state) {
     attune_step step = step_of(&t);
     size_t bytes = 1;
     assert_ok(attune_attention_prepare(attention));
-    assert_ok(attune_attention_workspace_size(attention, &step, &bytes));
+    attune_step unset = step;
+    unset.q.data = unset.k.data = NULL, unset.k_cache.data = NULL, unset.out.data = NULL;
+    assert_ok(attune_attention_workspace_size(attention, &unset, &bytes));
     step.workspace = aligned_alloc(64, (bytes + 64) / 64 * 64);
     step.workspace_bytes = bytes;
     assert_ok(attune_attention_run(attention, &step));
@@ -466,7 +486,7 @@ static void the_problem_is_told(void **state) {
     assert_non_null(strstr(text, "logits_soft_cap=30"));
     assert_int_equal(attune_attention_problem(attention, longer, sizeof longer), length);
     assert_int_equal(strlen(longer), sizeof longer - 1);
-    assert_int_equal(attune_attention_problem(attention, NULL, 0), length);
+    assert_int_equal(attune_attention_problem(attention, NULL, 5), length);
     attune_attention_destroy(attention);
 }
 
@@ -529,7 +549,9 @@ static void steps_that_are_wrong(void **state) {
     }
     attune_step step = step_of(&t);
     step.batch = -1;
-    assert_fails(attune_attention_run(attention, &step), ATTUNE_INVALID_ARGUMENT, "batch is -1");
+    assert_fails(attune_attention_run(attention, &step), ATTUNE_INVALID_ARGUMENT, "batch is -1; it must be from 0");
+    step.batch = INT64_MAX / 8;
+    assert_fails(attune_attention_run(attention, &step), ATTUNE_INVALID_ARGUMENT, "batch is 1152921504606846975");
     t.table[1][0] = BATCH * COLUMNS;
     step = step_of(&t);
     assert_fails(attune_attention_run(attention, &step), ATTUNE_INVALID_ARGUMENT, "block_table");
@@ -544,7 +566,7 @@ static void steps_that_are_wrong(void **state) {
     free_tensors(&t);
 }
 
-/* Attentions without a context share one, which the last of them ends. */
+/* Attentions without a context share one. */
 static void a_context_is_shared(void **state) {
     (void)state;
     const form f = {ATTUNE_BSHD, ATTUNE_KV_TENSORS, 0, 0};
@@ -575,6 +597,7 @@ int main(void) {
         cmocka_unit_test(reproducible_rows_have_the_same_bits),
         cmocka_unit_test(masks_and_more),
         cmocka_unit_test(sizes_of_caches),
+        cmocka_unit_test(all_views_and_more),
         cmocka_unit_test(a_quantised_cache_is_filled_and_read),
         cmocka_unit_test(workspace_and_preparing),
         cmocka_unit_test(empty_steps),
