@@ -105,6 +105,23 @@ unknown_messages() {
     return $status
 }
 
+# unknown_names FILE…: members `desc.NAME` and `step.NAME` that attune/attention.h has not, and constants ATTUNE_NAME
+# that neither the headers nor the list of environment variables have.
+unknown_names() {
+    local page name status=0
+    for page in "$@"; do
+        while IFS= read -r name; do
+            grep -qE "[ *]${name#*.}[,;]" include/attune/attention.h && continue
+            echo "$page: there is no $name" && status=1
+        done < <(grep -oE '\b(desc|step)\.[a-z_]+' "$page" | sort -u)
+        while IFS= read -r name; do
+            grep -rqw "$name" include docs/what-to-ship.md && continue
+            echo "$page: there is no $name" && status=1
+        done < <(grep -oE '\bATTUNE_[A-Z0-9_]+' "$page" | sort -u)
+    done
+    return $status
+}
+
 # take_blocks FILE DIR: its code blocks as DIR/NN.LANGUAGE, and DIR/NN.c.name where a line "<!-- file: NAME -->" comes
 # first.
 take_blocks() {
@@ -116,15 +133,15 @@ take_blocks() {
         out { print > out }' "$1"
 }
 
-# run_blocks DIR: what take_blocks left, in order and in this directory: sh runs, c is written to its file, and of text
-# each line must be in what ran last, in this order ("…": anything). Stops at the first that fails.
+# run_blocks DIR: what take_blocks left, in order and in this directory: sh runs, c and python are written to their files,
+# and of text each line must be in what ran last, in this order ("…": anything). Stops at the first that fails.
 run_blocks() {
     local block line pattern said=/dev/null from
-    for block in "$1"/*.{sh,c,text}; do echo "$block"; done | LC_ALL=C sort >"$1/list"
+    for block in "$1"/*.{sh,c,python,text}; do echo "$block"; done | LC_ALL=C sort >"$1/list"
     while IFS= read -r block; do
         [ -e "$block" ] || continue
         case $block in
-        *.c) cp "$block" "$(cat "$block.name")" || return 1 ;;
+        *.c | *.python) cp "$block" "$(cat "$block.name")" || return 1 ;;
         *.sh)
             said=$block.said
             bash -euo pipefail "$block" >"$said" 2>&1 </dev/null || { cat "$block" "$said"; return 1; } ;;
