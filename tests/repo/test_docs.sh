@@ -76,7 +76,8 @@ good "the table of features has problems" refused_features docs/features.md
 printf '\n| feature | problem |\n|---|---|\n| none | `sparkle=1` |\n' >>"$work/docs/bad.md"
 bad "a feature that there is not is found" refused_features "$work/docs/bad.md"
 
-good "members and constants that pages name are in the headers" unknown_names docs/{coming-from,engine-attention,serving}.md
+good "members and constants that pages name are in the headers" \
+    unknown_names docs/{coming-from,engine-attention,serving}.md
 # shellcheck disable=SC2016
 printf '\n`desc.sparkle`\n' >>"$work/docs/bad.md"
 bad "a member that there is not is found" unknown_names "$work/docs/bad.md"

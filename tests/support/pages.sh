@@ -133,8 +133,8 @@ take_blocks() {
         out { print > out }' "$1"
 }
 
-# run_blocks DIR: what take_blocks left, in order and in this directory: sh runs, c and python are written to their files,
-# and of text each line must be in what ran last, in this order ("…": anything). Stops at the first that fails.
+# run_blocks DIR: what take_blocks left, in order and in this directory: sh runs, c and python are written to their
+# files, and of text each line must be in what ran last, in this order ("…": anything). Stops at the first that fails.
 run_blocks() {
     local block line pattern said=/dev/null from
     for block in "$1"/*.{sh,c,python,text}; do echo "$block"; done | LC_ALL=C sort >"$1/list"
