@@ -63,6 +63,8 @@ static void describe_functions(const common_kind *kind, const attune_problem *fr
     memcpy(problem->prob_mod, from->prob_mod, sizeof problem->prob_mod);
 }
 
+static bool is_quantised(attune_dtype dtype) { return dtype == ATTUNE_I8 || dtype == ATTUNE_I4; }
+
 /* Two sequences and two heads, so that nothing is taken as broadcast. The kernel serves any number. */
 static void describe_tensors(const common_kind *kind, attune_problem *problem) {
     problem->batch = 2;
@@ -75,8 +77,10 @@ static void describe_tensors(const common_kind *kind, attune_problem *problem) {
     problem->dtype = kind->dtype;
     problem->k_dtype = kind->k_dtype;
     problem->v_dtype = kind->v_dtype;
-    if (kind->k_dtype == ATTUNE_I8) problem->k_scales = ATTUNE_SCALES_TOKEN;
-    if (kind->v_dtype == ATTUNE_I8) problem->v_scales = ATTUNE_SCALES_TOKEN;
+    const attune_scales scales = kind->kv_scales ? kind->kv_scales : ATTUNE_SCALES_TOKEN;
+    if (is_quantised(kind->k_dtype)) problem->k_scales = scales;
+    if (is_quantised(kind->v_dtype)) problem->v_scales = scales;
+    problem->qk_norm_eps = kind->qk_norm_eps;
     problem->has_sinks = kind->has_sinks;
 }
 

@@ -19,22 +19,24 @@ typedef struct common_mask {
 /* Compared as bytes, so it has no padding. Start from COMMON_KIND_INIT. */
 typedef struct common_kind {
     double scale, soft_cap; /* scale NaN: 1 / sqrt(head_dim) */
+    double qk_norm_eps;     /* of norms of queries and keys; 0: there are none */
     int64_t window_left, window_right;
     int64_t lse_stride; /* of the innermost dim; 0: there is no lse */
     int32_t head_dim, head_dim_v, group, rotary_dim;
     int32_t embed_dim, out_dim;      /* of a block, else 0; out_dim 0: no product after attention */
     int32_t num_heads;               /* of a block and with functions, else 0 */
     int32_t batch;                   /* with functions, else 0 */
-    uint8_t dtype, k_dtype, v_dtype; /* attune_dtype. Each token of an int8 k and v has a scale */
+    uint8_t dtype, k_dtype, v_dtype; /* attune_dtype */
+    uint8_t kv_scales;               /* attune_scales of a quantised k and v; 0: each token has one */
     uint8_t has_scale;               /* each call has a scale of its own */
     uint8_t is_causal, bottom_right, has_causal_offsets, has_kv_lens, has_sinks;
     uint8_t appends, appends_one; /* keys are appended to k and v: any number, or exactly one */
     uint8_t rotary_interleaved, has_position_ids;
     uint8_t weights_mode, weights_average, is_f64, reproducible;
-    uint8_t reserved[7];
+    uint8_t reserved[6];
     common_mask mask, bias;
 } common_kind;
-_Static_assert(sizeof(common_kind) == 96 + 2 * sizeof(common_mask), "a common_kind has no padding");
+_Static_assert(sizeof(common_kind) == 104 + 2 * sizeof(common_mask), "a common_kind has no padding");
 
 #define COMMON_KIND_INIT {.scale = ATTUNE_DEFAULT_SCALE, .window_left = -1, .window_right = -1}
 

@@ -49,6 +49,7 @@ enum { ORT_FAIL = 1, ORT_INVALID_ARGUMENT = 2, ORT_NOT_IMPLEMENTED = 9 };
 enum {
     ORT_UNDEFINED = 0,
     ORT_FLOAT = 1,
+    ORT_UINT8 = 2,
     ORT_INT8 = 3,
     ORT_INT32 = 6,
     ORT_INT64 = 7,

@@ -97,13 +97,14 @@ bool call_output(call *c, size_t index, int rank, const int64_t *dims, void **da
     const ort_api *const api = c->n->api;
     ort_value *value = NULL;
     *data = NULL;
+    const bool has_own_type = index && c->n->spec.attributes.cache_bits; /* present is as quantised as past */
     if (c->n->places) index = (size_t)(ptrdiff_t)c->n->places->outputs[index];
     if (!c->num_outputs && !done(c, api->KernelContext_GetOutputCount(c->context, &c->num_outputs))) return false;
     if (index >= c->num_outputs) return true;
     if (!done(c, api->KernelContext_GetOutput(c->context, index, dims, (size_t)rank, &value))) return false;
     if (!value || !done(c, api->GetTensorMutableData(value, data))) return !value;
     tensor t;
-    return !c->n->places || (done(c, tensor_read(api, value, &t)) && has_its_type(c, "an output", &t));
+    return !c->n->places || has_own_type || (done(c, tensor_read(api, value, &t)) && has_its_type(c, "an output", &t));
 }
 
 void *call_scratch(call *c, size_t bytes) {
@@ -133,27 +134,41 @@ heads call_separate(void *data, attune_dtype dtype, int64_t batch, int64_t num_h
                    .strides = {num_heads * tokens * columns, tokens * columns, columns, 1}};
 }
 
-static float widen_half(uint16_t half) {
-    const uint32_t sign = (uint32_t)(half & 0x8000) << 16, exponent = half >> 10 & 31, fraction = half & 1023;
-    if (exponent == 0) return copysignf(ldexpf((float)fraction, -24), sign ? -1.0f : 1.0f);
-    const uint32_t bits = sign | (exponent == 31 ? 255u << 23 : (exponent + 112) << 23) | fraction << 13;
+static float widen_bf16(uint16_t half) {
+    const uint32_t bits = (uint32_t)half << 16;
     float value;
     memcpy(&value, &bits, sizeof value);
     return value;
 }
 
+/* To nearest even. */
+static uint16_t narrow_bf16(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    if (isnan(value)) return (uint16_t)(bits >> 16 | 64);
+    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+void call_widen(attune_dtype dtype, const void *from, int64_t count, float *to) {
+    if (dtype == ATTUNE_F32) memcpy(to, from, (size_t)count * sizeof *to);
+    if (dtype == ATTUNE_F16)
+        for (int64_t i = 0; i < count; i++) to[i] = (float)((const _Float16 *)from)[i];
+    if (dtype == ATTUNE_BF16)
+        for (int64_t i = 0; i < count; i++) to[i] = widen_bf16(((const uint16_t *)from)[i]);
+}
+
+void call_narrow(attune_dtype dtype, const float *from, int64_t count, void *to) {
+    if (dtype == ATTUNE_F32) memcpy(to, from, (size_t)count * sizeof *from);
+    if (dtype == ATTUNE_F16)
+        for (int64_t i = 0; i < count; i++) ((_Float16 *)to)[i] = (_Float16)from[i];
+    if (dtype == ATTUNE_BF16)
+        for (int64_t i = 0; i < count; i++) ((uint16_t *)to)[i] = narrow_bf16(from[i]);
+}
+
 const float *call_floats(call *c, const tensor *t, int64_t count) {
     if (t->dtype == ATTUNE_F32) return t->data;
     float *const values = call_scratch(c, (size_t)count * sizeof *values);
-    if (!values) return NULL;
-    for (int64_t i = 0; i < count; i++) {
-        const uint16_t half = ((const uint16_t *)t->data)[i];
-        const uint32_t bits = (uint32_t)half << 16;
-        if (t->dtype == ATTUNE_F16)
-            values[i] = widen_half(half);
-        else
-            memcpy(&values[i], &bits, sizeof bits);
-    }
+    if (values) call_widen(t->dtype, t->data, count, values);
     return values;
 }
 
@@ -292,7 +307,8 @@ static bool complete_kind(call *c) {
     kind->head_dim = (int32_t)q[3];
     kind->head_dim_v = (int32_t)c->v.dims[3];
     kind->group = (int32_t)(q[1] / c->k.dims[1]);
-    kind->dtype = kind->k_dtype = (uint8_t)c->q.dtype;
+    kind->dtype = (uint8_t)c->q.dtype;
+    kind->k_dtype = (uint8_t)c->k.dtype;
     kind->v_dtype = (uint8_t)c->v.dtype;
     kind->has_kv_lens = c->kv_lens != NULL;
     kind->has_causal_offsets = c->causal_offsets != NULL;
@@ -340,6 +356,8 @@ static bool run(call *c, const common_plan *p) {
     if (!c->n->block) a.seq_kv = c->keys;
     a.kv_lens = c->kv_lens, a.causal_offsets = c->causal_offsets, a.position_ids = c->position_ids;
     a.sinks = c->sinks, a.cos = c->cos, a.sin = c->sin, a.weights = c->weights;
+    a.q_norm = c->q_norm, a.k_norm = c->k_norm;
+    a.k_scale = (float *)(uintptr_t)c->k_scale, a.v_scale = (float *)(uintptr_t)c->v_scale; /* only read */
     if (c->kind.rotary_dim) a.rotary_positions = c->rotary_positions;
     const attune_runner runner = ort_runner(&c->place);
     return !common_plan_run(p, &a, &runner, 0, &message) || call_fail(c, "%s", message);

@@ -7,7 +7,7 @@
 #include "ort/runner.h"
 #include "ort/tensor.h"
 
-enum { CALL_MAX_SCRATCH = 12 };
+enum { CALL_MAX_SCRATCH = 20 };
 
 /* Queries, keys or values as [batch, heads, tokens, columns]. */
 typedef struct heads {
@@ -36,8 +36,8 @@ typedef struct call {
     int64_t keys;           /* that there are, the appended ones among them */
     call_mask mask, bias;
     const int32_t *kv_lens, *causal_offsets, *position_ids;
-    const float *sinks;
-    const void *cos, *sin;
+    const float *sinks, *k_scale, *v_scale; /* scales: of quantised k and v, as kind.kv_scales says */
+    const void *cos, *sin, *q_norm, *k_norm;
     int64_t rotary_positions;
     const tensor *users; /* what functions read, in the order of their declarations */
     void *weights;
@@ -83,6 +83,10 @@ void *call_scratch(call *c, size_t bytes);
 /* The tensor [batch, tokens, heads * columns] or, contiguous, [batch, heads, tokens, columns]. */
 heads call_packed(const tensor *t, int64_t num_heads);
 heads call_separate(void *data, attune_dtype dtype, int64_t batch, int64_t num_heads, int64_t tokens, int64_t columns);
+
+/* `count` numbers of a type from and to f32. */
+void call_widen(attune_dtype dtype, const void *from, int64_t count, float *to);
+void call_narrow(attune_dtype dtype, const float *from, int64_t count, void *to);
 
 /* Values as f32 or i32. NULL after a failure. */
 const float *call_floats(call *c, const tensor *t, int64_t count);

@@ -2,8 +2,12 @@
  *     seqlens_k + 1              the keys of a sequence, the new ones among them
  *     past and present           k and v in place; where they are two buffers, the past is copied first
  *     local_window_size w        window_left = w - 1
- *     head_sink, smooth_softmax  sinks; smooth_softmax alone is a sink whose logit is 0 */
+ *     head_sink, smooth_softmax  sinks; smooth_softmax alone is a sink whose logit is 0
+ *     q_norm_weight, k_norm_weight  q_norm and k_norm
+ * A quantised cache is written here, in ONNX Runtime's order of columns (quantised_cache.h), and only read by attune.
+ */
 #include "call.h"
+#include "quantised_cache.h"
 
 #include <string.h>
 
@@ -20,11 +24,28 @@ enum {
     POSITION_IDS,
     ATTENTION_BIAS,
     HEAD_SINK,
+    K_SCALE,
+    V_SCALE,
+    Q_NORM,
+    K_NORM,
     NUM_INPUTS
 };
-static const char *const names[NUM_INPUTS] = {
-    "query",     "key",       "value",        "past_key",       "past_value", "seqlens_k", "total_sequence_length",
-    "cos_cache", "sin_cache", "position_ids", "attention_bias", "head_sink"};
+static const char *const names[NUM_INPUTS] = {"query",
+                                              "key",
+                                              "value",
+                                              "past_key",
+                                              "past_value",
+                                              "seqlens_k",
+                                              "total_sequence_length",
+                                              "cos_cache",
+                                              "sin_cache",
+                                              "position_ids",
+                                              "attention_bias",
+                                              "head_sink",
+                                              "k_scale",
+                                              "v_scale",
+                                              "q_norm_weight",
+                                              "k_norm_weight"};
 
 typedef struct group_query {
     call *c;
@@ -81,14 +102,36 @@ static bool view_inputs(group_query *g) {
     return true;
 }
 
+static int64_t cache_bits(const group_query *g) { return g->c->n->spec.attributes.cache_bits; }
+
+/* Elements of a row of the caches: bytes where they are quantised. */
+static int64_t cache_columns(const group_query *g) { return cache_bits(g) == 4 ? g->head_dim / 2 : g->head_dim; }
+
+static bool has_cache_type(const group_query *g, int input) {
+    const int type = cache_bits(g) == 4 ? ORT_UINT8 : ORT_INT8;
+    if (!cache_bits(g)) return same_type(g, input);
+    return g->in[input].type == type || call_fail(g->c, "%s must be %s where kv_cache_bit_width is %lld", names[input],
+                                                  type == ORT_INT8 ? "int8" : "uint8", (long long)cache_bits(g));
+}
+
 static bool check_past(group_query *g) {
     const tensor *const key = &g->in[PAST_KEY], *const value = &g->in[PAST_VALUE];
-    const int64_t dims[4] = {g->batch, g->kv_heads, key->is_given ? key->dims[2] : -1, g->head_dim};
+    const int64_t dims[4] = {g->batch, g->kv_heads, key->is_given ? key->dims[2] : -1, cache_columns(g)};
     if (key->is_given != value->is_given)
         return call_fail(g->c, "past_key and past_value must both be there, or neither");
     return !key->is_given ||
-           (same_type(g, PAST_KEY) && same_type(g, PAST_VALUE) && call_expect(g->c, "past_key", key, 4, dims) &&
-            call_expect(g->c, "past_value", value, 4, dims));
+           (has_cache_type(g, PAST_KEY) && has_cache_type(g, PAST_VALUE) &&
+            call_expect(g->c, "past_key", key, 4, dims) && call_expect(g->c, "past_value", value, 4, dims));
+}
+
+/* Without causality all rows of a prompt would see the padding behind it: a mask hides it. */
+static bool hide_padding(group_query *g, const int32_t *lengths) {
+    call *const c = g->c;
+    uint8_t *const shown = call_scratch(c, (size_t)(g->batch * g->rows));
+    if (!shown) return false;
+    for (int64_t i = 0; i < g->batch * g->rows; i++) shown[i] = i % g->rows < lengths[i / g->rows];
+    c->mask = (call_mask){.data = shown, .dtype = ATTUNE_BOOL, .strides = {g->rows, 0, 0, 1}, .columns = g->rows};
+    return true;
 }
 
 /* A prompt begins its sequence, whatever its padding: rows beyond a sequence's length see the padding before them, as
@@ -112,8 +155,10 @@ static bool find_lengths(group_query *g) {
                          (long long)g->total, (long long)past, (long long)g->rows);
     g->room = g->total > past ? g->total : past;
     c->keys = g->total;
-    if (g->rows == g->total || !g->batch) return true;
-    const int32_t *const last = call_indices(c, "seqlens_k", lens, g->batch, g->rows - 1, g->total - 1);
+    const bool is_causal = c->n->spec.attributes.is_causal;
+    if ((g->rows == g->total && is_causal) || !g->batch) return true;
+    const bool is_prompt = g->rows == g->total;
+    const int32_t *const last = call_indices(c, "seqlens_k", lens, g->batch, is_prompt ? 0 : g->rows - 1, g->total - 1);
     if (!last) return false;
     int32_t *const lengths = (int32_t *)(uintptr_t)last; /* its own scratch */
     bool differ = false;
@@ -122,6 +167,7 @@ static bool find_lengths(group_query *g) {
         if (lengths[b] > longest) longest = lengths[b];
         differ |= lengths[b] != lengths[0];
     }
+    if (is_prompt) return !(differ || lengths[0] != g->total) || hide_padding(g, lengths);
     /* A bias has as many columns as total_sequence_length says. */
     if (!g->in[ATTENTION_BIAS].is_given) c->keys = longest;
     if (differ || c->keys != lengths[0]) g->lengths = c->kv_lens = lengths;
@@ -184,8 +230,8 @@ static bool set_sinks(group_query *g) {
 
 /* A model that does not want present has no use for what was appended; attune still needs a place for it. */
 static bool make_cache(group_query *g, size_t output, heads *cache) {
-    const int64_t dims[4] = {g->batch, g->kv_heads, g->room, g->head_dim};
-    const attune_dtype dtype = g->in[QUERY].dtype;
+    const int64_t dims[4] = {g->batch, g->kv_heads, g->room, cache_columns(g)};
+    const attune_dtype dtype = cache_bits(g) ? ATTUNE_I8 : g->in[QUERY].dtype;
     void *data;
     if (!call_output(g->c, output, 4, dims, &data)) return false;
     const size_t bytes = (size_t)(dims[0] * dims[1] * dims[2] * dims[3]) * adapter_type_bytes(dtype);
@@ -205,17 +251,46 @@ static bool make_outputs(group_query *g) {
     return true;
 }
 
+/* Norms are part of the kernel, unless keys are quantised here. */
+static bool set_norms(group_query *g) {
+    call *const c = g->c;
+    const int64_t dims[1] = {g->head_dim};
+    if (!g->in[Q_NORM].is_given && !g->in[K_NORM].is_given) return true;
+    for (int i = Q_NORM; i <= K_NORM; i++)
+        if (!g->in[i].is_given || !same_type(g, i) || !call_expect(c, names[i], &g->in[i], 1, dims))
+            return call_fail(c, "%s is missing", names[i]);
+    c->kind.qk_norm_eps = (double)c->n->spec.attributes.k_norm_eps;
+    c->q_norm = g->in[Q_NORM].data, c->k_norm = g->in[K_NORM].data;
+    return true;
+}
+
+static bool attend_quantised(group_query *g) {
+    const node_attributes *const a = &g->c->n->spec.attributes;
+    quantised_cache cache = {.c = g->c,
+                             .bits = (int)a->cache_bits,
+                             .lengths = g->lengths,
+                             .k_scale = g->in[K_SCALE],
+                             .v_scale = g->in[V_SCALE],
+                             .q_norm_eps = a->q_norm_eps,
+                             .k_norm_eps = a->k_norm_eps};
+    if (!quantised_append(&cache) || !call_attend(g->c)) return false;
+    quantised_finish(&cache);
+    return true;
+}
+
 bool call_group_query(call *c) {
     const node_attributes *const a = &c->n->spec.attributes;
     group_query g = {.c = c, .num_heads = a->num_heads, .kv_heads = a->kv_num_heads};
     if (!take_inputs(&g) || !view_inputs(&g) || !check_past(&g) || !find_lengths(&g)) return false;
-    c->kind.is_causal = c->kind.bottom_right = 1;
-    if (!set_rotary(&g) || !set_sinks(&g)) return false;
+    c->kind.is_causal = a->is_causal != 0;
+    c->kind.bottom_right = 1; /* where queries are rotated to, also without causality */
+    if (!set_rotary(&g) || !set_sinks(&g) || !set_norms(&g)) return false;
     if (g.in[ATTENTION_BIAS].is_given &&
         (!same_type(&g, ATTENTION_BIAS) || !call_bias(c, "attention_bias", &g.in[ATTENTION_BIAS])))
         return false;
     if (!make_outputs(&g)) return false;
-    call_copy_past(c, &g.in[PAST_KEY], &c->k_cache, g.lengths, g.rows, g.room > c->keys || g.lengths);
-    call_copy_past(c, &g.in[PAST_VALUE], &c->v_cache, g.lengths, g.rows, g.room > c->keys || g.lengths);
-    return call_attend(c);
+    const bool is_clean = g.room > c->keys || g.lengths;
+    call_copy_past(c, &g.in[PAST_KEY], &c->k_cache, g.lengths, g.rows, is_clean);
+    call_copy_past(c, &g.in[PAST_VALUE], &c->v_cache, g.lengths, g.rows, is_clean);
+    return a->cache_bits ? attend_quantised(&g) : call_attend(c);
 }

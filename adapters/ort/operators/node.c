@@ -44,7 +44,7 @@ typedef struct attribute_rule {
 
 #define WHOLE(name, member) {name, false, offsetof(node_attributes, member)}
 #define REAL(name, member)  {name, true, offsetof(node_attributes, member)}
-enum { MAX_ATTRIBUTES = 10 };
+enum { MAX_ATTRIBUTES = 16 };
 static const attribute_rule attributes[NODE_KIND_COUNT][MAX_ATTRIBUTES] = {
     [NODE_ATTENTION] = {WHOLE("is_causal", is_causal), WHOLE("q_num_heads", num_heads),
                         WHOLE("kv_num_heads", kv_num_heads), WHOLE("qk_matmul_output_mode", weights_mode),
@@ -55,7 +55,10 @@ static const attribute_rule attributes[NODE_KIND_COUNT][MAX_ATTRIBUTES] = {
     [NODE_GROUP_QUERY] = {WHOLE("num_heads", num_heads), WHOLE("kv_num_heads", kv_num_heads), REAL("scale", scale),
                           REAL("softcap", soft_cap), WHOLE("local_window_size", window_left),
                           WHOLE("do_rotary", do_rotary), WHOLE("rotary_interleaved", rotary_interleaved),
-                          WHOLE("smooth_softmax", smooth_softmax), WHOLE("qk_output", weights_mode)},
+                          WHOLE("smooth_softmax", smooth_softmax), WHOLE("qk_output", weights_mode),
+                          WHOLE("causal", is_causal), WHOLE("kv_cache_bit_width", cache_bits),
+                          REAL("qk_norm_epsilon", norm_eps), REAL("q_norm_epsilon", q_norm_eps),
+                          REAL("k_norm_epsilon", k_norm_eps)},
     [NODE_PROJECTED] = {WHOLE("num_heads", num_heads), REAL("mask_filter_value", mask_filter_value),
                         REAL("scale", scale), WHOLE("unidirectional", is_causal), WHOLE("do_rotary", do_rotary)},
     [NODE_FLEX] = {REAL("scale", scale), WHOLE("softmax_precision", precision)}, /* and texts: flex.c */
@@ -70,14 +73,9 @@ typedef struct later_rule {
     bool is_any;
 } later_rule;
 
-static const later_rule later[] = {{NODE_GROUP_QUERY, "kv_cache_bit_width", NULL, 0, false},
-                                   {NODE_GROUP_QUERY, "sliding_window_cache", NULL, 0, false},
-                                   {NODE_GROUP_QUERY, "causal", NULL, 1, false},
-                                   {NODE_GROUP_QUERY, "k_quant_type", "NONE", 0, false},
-                                   {NODE_GROUP_QUERY, "v_quant_type", "NONE", 0, false},
-                                   {NODE_GROUP_QUERY, "qk_norm_epsilon", NULL, 0, true},
-                                   {NODE_GROUP_QUERY, "q_norm_epsilon", NULL, 0, true},
-                                   {NODE_GROUP_QUERY, "k_norm_epsilon", NULL, 0, true},
+static const later_rule later[] = {{NODE_GROUP_QUERY, "sliding_window_cache", NULL, 0, false},
+                                   {NODE_GROUP_QUERY, "k_quant_type", NULL, 0, true},
+                                   {NODE_GROUP_QUERY, "v_quant_type", NULL, 0, true},
                                    {NODE_PROJECTED, "rotary_embedding_dim", NULL, 0, true},
                                    {NODE_PROJECTED, "past_present_share_buffer", NULL, 0, true},
                                    {NODE_PROJECTED, "qkv_hidden_sizes", NULL, 0, true}};
@@ -153,7 +151,10 @@ static bool check_heads(node_op op, const node_attributes *a, char *message) {
 static bool check_numbers(node_op op, node_attributes *a, char *message) {
     AT_DEFAULT_FPENV;
     if (a->is_causal < 0 || a->is_causal > 1)
-        return refuse(message, "%s is %lld; it must be 0 or 1", op == NODE_ATTENTION ? "is_causal" : "unidirectional",
+        return refuse(message, "%s is %lld; it must be 0 or 1",
+                      op == NODE_ATTENTION     ? "is_causal"
+                      : op == NODE_GROUP_QUERY ? "causal"
+                                               : "unidirectional",
                       (long long)a->is_causal);
     if (!isnan(a->scale) && !(fabsf(a->scale) <= 1e38f)) return refuse(message, "scale is %g", (double)a->scale);
     /* The contributed operators take 0 for the default. */
@@ -181,7 +182,7 @@ static bool check_filter(const node_source *s, size_t mask, const node_attribute
                   (double)a->mask_filter_value, mask == 3 ? "mask_index" : "key_padding_mask");
 }
 
-static bool check_attention(const node_source *s, const node_spec *spec, char *message) {
+static bool check_attention(const node_source *s, node_spec *spec, char *message) {
     const node_attributes *const a = &spec->attributes;
     const int mask_type = source_input_type(s, 3);
     if (spec->wants_weights && (a->weights_mode < 0 || a->weights_mode > 3))
@@ -216,7 +217,7 @@ static bool check_multi_head_shapes(const node_source *s, const node_spec *spec,
     return !source_shape(s, 3, &bias) || bias.type == ORT_FLOAT || refuse(message, "bias is supported for float only");
 }
 
-static bool check_multi_head(const node_source *s, const node_spec *spec, char *message) {
+static bool check_multi_head(const node_source *s, node_spec *spec, char *message) {
     if (spec->wants_weights) return refuse(message, "it has the output qk, which attune does not compute");
     if (source_has_input(s, 8) || source_has_input(s, 9))
         return refuse(message, "it has past_sequence_length or cache_indirection, which attune does not support");
@@ -224,20 +225,65 @@ static bool check_multi_head(const node_source *s, const node_spec *spec, char *
            check_mask_shape(s, 4, "key_padding_mask", message);
 }
 
-static bool check_group_query(const node_source *s, const node_spec *spec, char *message) {
-    const node_attributes *const a = &spec->attributes;
-    if (spec->wants_weights || a->weights_mode)
-        return refuse(message, "it has the output output_qk, which attune does not compute");
-    for (size_t i = 12; i < rules[NODE_GROUP_QUERY].num_inputs; i++)
-        if (source_has_input(s, i))
-            return refuse(message,
-                          "it has input %zu (scales of caches, norms or lengths), which attune does not support", i);
-    if (a->do_rotary && !(source_has_input(s, 7) && source_has_input(s, 8)))
-        return refuse(message, "do_rotary is 1, but cos_cache or sin_cache is not there");
+/* NONE where the node has no such text. */
+static bool read_quantisation(const node_source *s, const char *name, char text[16], char *message) {
+    if (source_text(s, name, text, 16)) return true;
+    strcpy(text, "NONE");
+    return !source_has_text(s, name) || refuse(message, "%s is a long text, which attune does not know", name);
+}
+
+/* What is quantised has a scale for all of a cache or for each column of a head: the number of scales says which. An
+ * EPContext node keeps no texts. */
+static bool check_quantised(const node_source *s, const node_attributes *a, char *message) {
+    char k[16], v[16];
+    const bool has_scales = source_has_input(s, 12) || source_has_input(s, 13);
+    if (a->cache_bits && a->cache_bits != 8 && a->cache_bits != 4)
+        return refuse(message, "kv_cache_bit_width is %lld; it must be 8 or 4", (long long)a->cache_bits);
+    if (!read_quantisation(s, "k_quant_type", k, message) || !read_quantisation(s, "v_quant_type", v, message))
+        return false;
+    if (strcmp(k, v)) return refuse(message, "k_quant_type is %s and v_quant_type %s; they must be the same", k, v);
+    if (strcmp(k, "NONE") && strcmp(k, "PER_TENSOR") && strcmp(k, "PER_CHANNEL"))
+        return refuse(message, "k_quant_type is %s, which attune does not know", k);
+    if (a->cache_bits && !(source_has_input(s, 12) && source_has_input(s, 13)))
+        return refuse(message, "kv_cache_bit_width is %lld, but k_scale or v_scale is not there",
+                      (long long)a->cache_bits);
+    if (!a->cache_bits && (has_scales || strcmp(k, "NONE")))
+        return refuse(message, "it has quantised caches without kv_cache_bit_width, which attune does not support");
     return true;
 }
 
-static bool check_projected(const node_source *s, const node_spec *spec, char *message) {
+static bool check_norms(const node_source *s, node_attributes *a, char *message) {
+    AT_DEFAULT_FPENV;
+    if (isnan(a->q_norm_eps)) a->q_norm_eps = a->norm_eps;
+    if (isnan(a->k_norm_eps)) a->k_norm_eps = a->norm_eps;
+    if (source_has_input(s, 14) != source_has_input(s, 15))
+        return refuse(message, "q_norm_weight and k_norm_weight must both be there, or neither");
+    if (!source_has_input(s, 14)) return true;
+    for (int i = 0; i < 2; i++) {
+        const float eps = i ? a->k_norm_eps : a->q_norm_eps;
+        if (!(eps >= 1e-12f && eps <= 1))
+            return refuse(message, "the epsilon of %s is %g; attune computes 1e-12 to 1", i ? "keys" : "queries",
+                          (double)eps);
+    }
+    return a->cache_bits || a->q_norm_eps == a->k_norm_eps ||
+           refuse(message, "q_norm_epsilon is %g and k_norm_epsilon %g; attune computes norms of one epsilon",
+                  (double)a->q_norm_eps, (double)a->k_norm_eps);
+}
+
+static bool check_group_query(const node_source *s, node_spec *spec, char *message) {
+    node_attributes *const a = &spec->attributes;
+    if (spec->wants_weights || a->weights_mode)
+        return refuse(message, "it has the output output_qk, which attune does not compute");
+    if (source_has_input(s, 16)) return refuse(message, "it has query_seqlens, which attune does not support");
+    if (!a->is_causal && a->window_left >= 0)
+        return refuse(message, "causal is 0 and local_window_size %lld; a window needs causal=1",
+                      (long long)a->window_left + 1);
+    if (a->do_rotary && !(source_has_input(s, 7) && source_has_input(s, 8)))
+        return refuse(message, "do_rotary is 1, but cos_cache or sin_cache is not there");
+    return check_quantised(s, a, message) && check_norms(s, a, message);
+}
+
+static bool check_projected(const node_source *s, node_spec *spec, char *message) {
     int64_t sizes[3];
     if (source_has_input(s, PROJECTED_PAST) || source_has_output(s, 1))
         return refuse(message, "it has past or present, which attune does not support");
@@ -248,7 +294,7 @@ static bool check_projected(const node_source *s, const node_spec *spec, char *m
 }
 
 static bool check_tensors(const node_source *s, node_spec *spec, char *message) {
-    static bool (*const check[NODE_OP_COUNT])(const node_source *, const node_spec *, char *) = {
+    static bool (*const check[NODE_OP_COUNT])(const node_source *, node_spec *, char *) = {
         check_attention, check_multi_head, check_group_query, check_projected};
     if (spec->op == NODE_FLEX) return true; /* flex_create looks at them */
     spec->wants_weights = source_has_output(s, 3);
@@ -259,8 +305,10 @@ static bool check_tensors(const node_source *s, node_spec *spec, char *message) 
 
 uint32_t node_own_types(node_op op) {
     static const uint32_t own[NODE_KIND_COUNT] = {
-        [NODE_ATTENTION] = 1u << 3 | 1u << 6, [NODE_MULTI_HEAD] = 1u << 4 | 1u << 8 | 1u << 9,
-        [NODE_PROJECTED] = 1u << 3 | 1u << 6, [NODE_GROUP_QUERY] = 1u << 5 | 1u << 6 | 1u << 9 | 1u << 12 | 1u << 13,
+        [NODE_ATTENTION] = 1u << 3 | 1u << 6,
+        [NODE_MULTI_HEAD] = 1u << 4 | 1u << 8 | 1u << 9,
+        [NODE_PROJECTED] = 1u << 3 | 1u << 6,
+        [NODE_GROUP_QUERY] = NODE_CACHES | 1u << 5 | 1u << 6 | 1u << 9 | 1u << 12 | 1u << 13,
         [NODE_FLEX] = ~0u << FLEX_TENSORS,
     };
     return own[op];
@@ -305,12 +353,19 @@ bool node_recall_attributes(const note *n, node_attributes *a, char message[ATTU
 }
 
 node_attributes node_default_attributes(void) {
-    return (node_attributes){
-        .scale = NAN, .window_left = -1, .window_right = -1, .mask_filter_value = -10000, .smooth_softmax = -1};
+    return (node_attributes){.scale = NAN,
+                             .window_left = -1,
+                             .window_right = -1,
+                             .mask_filter_value = -10000,
+                             .smooth_softmax = -1,
+                             .norm_eps = 1e-6f,
+                             .q_norm_eps = NAN,
+                             .k_norm_eps = NAN};
 }
 
 bool node_describe(const node_source *source, node_op op, node_spec *spec, char message[ATTUNE_MESSAGE_BYTES]) {
     *spec = (node_spec){.op = op, .attributes = node_default_attributes()};
+    spec->attributes.is_causal = op == NODE_GROUP_QUERY;
     return read_attributes(source, op, &spec->attributes, message) && check_heads(op, &spec->attributes, message) &&
            check_numbers(op, &spec->attributes, message) && check_tensors(source, spec, message);
 }

@@ -28,6 +28,8 @@ typedef struct node_attributes {
     int64_t do_rotary, rotary_interleaved;
     int64_t smooth_softmax; /* 1: a sink whose logit is 0 */
     float mask_filter_value;
+    int64_t cache_bits;                     /* of the elements of quantised caches, 8 or 4; 0: they are not quantised */
+    float norm_eps, q_norm_eps, k_norm_eps; /* of norms of queries and keys; NaN: norm_eps */
 } node_attributes;
 
 typedef struct node_spec {
@@ -62,8 +64,10 @@ typedef struct node {
     node_places *places;       /* of an EPContext node; otherwise NULL: they are in order */
 } node;
 
-/* The inputs of an operator that have types of their own: lengths, positions and masks. */
+/* The inputs of an operator that have types of their own: lengths, positions, masks, and caches that may be quantised.
+ */
 uint32_t node_own_types(node_op op);
+enum { NODE_CACHES = 1u << 3 | 1u << 4 }; /* past_key and past_value of GroupQueryAttention */
 
 /* Puts the attributes of an operator's node, or those of a block, into the note of an EPContext node. */
 void node_save(const node_source *source, node_op op, note *n);

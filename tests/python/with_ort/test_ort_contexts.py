@@ -14,6 +14,8 @@ import pytest
 from onnx import helper, numpy_helper
 from test_ort_blocks import X, Block
 from test_ort_group_query import CASES, make
+from test_ort_quantised_cache import make as make_quantised
+from test_ort_quantised_cache import quantised
 
 import attune.ort
 
@@ -27,7 +29,9 @@ pytestmark = pytest.mark.skipif(shutil.which("minisign") is None or not os.path.
 def models():
     given, attributes = CASES["prompt"]
     block = Block()
+    cache = quantised(CASES["token"][0], 4, "PER_CHANNEL")
     return {"GroupQueryAttention": (make(given, attributes), support.feeds(given)),
+            "quantised_cache": (make_quantised(cache, attributes, 4, "PER_CHANNEL"), support.feeds(cache)),
             "block": (block.model(block.usual()), X),
             "projected": projected()}
 
