@@ -100,6 +100,10 @@ bool ex_take_band(ex_program *program, ex_band *band, int *rest);
  */
 bool ex_shows_intervals(const ex_program *program);
 
+/* So many neighbouring values of a variable, from a multiple of that number on, give the root the same value: 64 for kv
+ * of `blocks[q // 64, kv // 64]`. 1: any two may differ; 0: it does not depend on the variable. */
+int64_t ex_run_length(const ex_program *program, int root, ex_var var);
+
 /* Writes the canonical text of a node, as snprintf does. It parses to the same node. */
 size_t ex_print(const ex_program *program, int root, char *text, size_t capacity);
 

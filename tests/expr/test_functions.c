@@ -174,6 +174,32 @@ static void deep_text_is_canonical(void **state) {
     assert_non_null(strstr(printed, "-(-(-score))"));
 }
 
+/* ---- Blocks ---- */
+
+static void expect_runs(const char *mask, int64_t queries, int64_t keys) {
+    attune_problem p = ATTUNE_PROBLEM_INIT, canonical;
+    ex_program program;
+    char text[512];
+    at_error err = {0};
+    snprintf(text, sizeof text,
+             "num_heads=2,seq_q=64,seq_kv=96,head_dim=16,tensor=\"seen:bool[h, 16, 24]\",mask_mod=\"%s\"", mask);
+    assert_string_equal((mha_problem_parse(text, &p, &err), err.message), "");
+    assert_string_equal((mha_canonicalize(&p, &canonical, &err), err.message), "");
+    assert_int_equal(mha_read_functions(&canonical, &program, &err), ATTUNE_OK);
+    assert_int_equal(ex_run_length(&program, program.mask, EX_V_Q), queries);
+    assert_int_equal(ex_run_length(&program, program.mask, EX_V_KV), keys);
+}
+
+static void runs_that_a_mask_cannot_tell_apart(void **state) {
+    (void)state;
+    expect_runs("seen[h, q // 4, kv // 4]", 4, 4);
+    expect_runs("seen[h, q // 8, kv // 6] & kv // 4 != 3", 8, 2);
+    expect_runs("seen[h, q // 8, kv // 4] | kv % 3 == 0", 8, 1);
+    expect_runs("seen[h, 3, kv // 4]", 0, 4);
+    expect_runs("seen[h, q // 8, clamp((kv + 1) // 4)]", 8, 1);
+    expect_runs("seen[h, clamp(q // 4 - kv // 16), kv // 8]", 4, 8);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(text_is_canonical),
@@ -185,6 +211,7 @@ int main(void) {
         cmocka_unit_test(nested_clamps),
         cmocka_unit_test(depth),
         cmocka_unit_test(deep_text_is_canonical),
+        cmocka_unit_test(runs_that_a_mask_cannot_tell_apart),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -53,6 +53,24 @@ void mha_mask_table_shared(mha_context *c) {
 
 static int64_t unit_of(const mha_context *c) { return c->variant.mask_unit; }
 
+/* ---- Blocks: what is asked once for all ---- */
+
+static int64_t run_length(const mha_context *c, ex_var var) {
+    return ex_run_length(c->functions, c->functions->mask, var);
+}
+
+/* The mask says the same of all keys of a unit. Units begin at multiples of their length. */
+static bool has_equal_keys(const mha_context *c) {
+    const int64_t unit = unit_of(c);
+    return run_length(c, EX_V_KV) % unit == 0 && c->s->kv_tile % unit == 0;
+}
+
+/* And of all rows of a stripe, of which each query has `group`. */
+static bool has_equal_rows(const mha_context *c) {
+    const bool has_one_head = c->group == 1 || !depends(c, 1U << EX_V_H);
+    return has_one_head && run_length(c, EX_V_Q) * c->group % stripe_rows(c) == 0;
+}
+
 /* ---- What the rows of a stripe see ---- */
 
 static const ir_expr *i32(const tile_builder *t, int value) { return ir_int(t->b, IR_I32, value); }
@@ -95,22 +113,26 @@ static mha_values values_of_rows(const tile_builder *t, const mha_values *of_key
     return values;
 }
 
-/* How many rows see the keys of a unit, each of them: `rows` times the keys if all do. */
+/* How many rows see the keys of a unit, each of them: `rows` times the keys if all do. Keys or rows that are alike are
+ * asked once, and counted as often as there are any. */
 static const ir_expr *count_unit(const tile_builder *t, const ir_expr *first) {
     ir_builder *b = t->b;
     const int lanes = t->c->lanes;
-    const ir_expr *zero = ir_splat(b, i32(t, 0), lanes), *one = ir_splat(b, i32(t, 1), lanes);
+    const int64_t keys = has_equal_keys(t->c) ? 1 : unit_of(t->c);
+    const int64_t rows = has_equal_rows(t->c) ? lanes : stripe_rows(t->c);
+    const int alike = (int)(unit_of(t->c) / keys * (stripe_rows(t->c) / rows));
+    const ir_expr *zero = ir_splat(b, i32(t, 0), lanes), *each = ir_splat(b, i32(t, alike), lanes);
     const ir_access *count = ir_mutable(b, "count", zero);
-    IR_FOR(b, i, ir_idx(b, 0), ir_idx(b, unit_of(t->c)), 1) {
+    IR_FOR(b, i, ir_idx(b, 0), ir_idx(b, keys), 1) {
         mha_place place = place_of_task(t);
         mha_values of_key = t->values_of_task;
         const ir_expr *last = ir_plus(b, t->room, -1);
         place.key = ir_let(b, "key", ir_add(b, t->first_key, ir_min(b, last, ir_add(b, first, i))));
         mha_fill_values(t->c, MHA_MASK_FUNCTION, &place, &of_key);
-        IR_FOR(b, at, ir_idx(b, 0), ir_idx(b, stripe_rows(t->c)), lanes) {
+        IR_FOR(b, at, ir_idx(b, 0), ir_idx(b, rows), lanes) {
             const mha_values values = values_of_rows(t, &of_key, at);
             const ir_expr *sees = mha_function_sees(t->c, &place, &values, lanes);
-            ir_store(b, count, ir_add(b, ir_load(b, count), ir_select(b, sees, one, zero)));
+            ir_store(b, count, ir_add(b, ir_load(b, count), ir_select(b, sees, each, zero)));
         }
     }
     return ir_let(b, "seen", ir_reduce(b, IR_ADD, ir_let(b, "counts", ir_load(b, count))));

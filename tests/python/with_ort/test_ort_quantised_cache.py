@@ -128,7 +128,8 @@ def by_numpy(given, eps, causal=True):
         k = normalised(k, given["k_norm_weight"].astype("f8"), eps)
     q, k = rotated(q, past, given), rotated(k, past, given)
     if past:
-        k, v = (np.concatenate([given[name].astype("f8"), new], 2) for name, new in (("past_key", k), ("past_value", v)))
+        k = np.concatenate([given["past_key"].astype("f8"), k], 2)
+        v = np.concatenate([given["past_value"].astype("f8"), v], 2)
     k, v = (x.repeat(HEADS // KV_HEADS, 1) for x in (k, v))
     scores = q @ k.transpose(0, 1, 3, 2) / np.sqrt(DIM)
     if causal:
