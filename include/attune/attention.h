@@ -177,6 +177,41 @@ ATTUNE_API attune_status attune_attention_run(attune_attention *attention, const
 ATTUNE_API attune_status attune_attention_workspace_size(attune_attention *attention, const attune_step *step,
                                                          size_t *bytes);
 
+/* ---- A step planned once ---- */
+
+/* All layers of a model attend to the same lengths in a step. A step plan checks and divides the work of a step once:
+ *
+ *     attune_step_plan *plan;
+ *     attune_step_plan_create(attention, &step, &plan);           // lengths and tables
+ *     for (each layer) {
+ *         step.q.data = q, …, step.k_cache.data = k_pages[layer], …
+ *         attune_step_plan_run(plan, &step);                      // tensors
+ *     }
+ *     attune_step_plan_destroy(plan);
+ */
+typedef struct attune_step_plan attune_step_plan;
+
+/* Plans a step. What is fixed, and read here only: batch, seq_q, seq_kv, cu_seqlens_q, cu_seqlens_kv, kv_lens,
+ * block_table with its stride, max_pages and num_pages. They are checked and copied, so the caller may change them
+ * afterwards. Other members are not read: of the tensors neither pointers nor strides, and data may be NULL. The
+ * attention must outlive the plan. A failure sets *plan to NULL. */
+ATTUNE_API attune_status attune_step_plan_create(attune_attention *attention, const attune_step *step,
+                                                 attune_step_plan **plan);
+
+/* Equals attune_attention_run of a step with the plan's lengths and tables, bit for bit. What may change from run to
+ * run: all tensors, their strides, the bindings, max_threads, runner, cancel and workspace. Members that the plan fixes
+ * are not read; caches must have at least num_pages pages. Thread-safe, also for runs of one plan at once. */
+ATTUNE_API attune_status attune_step_plan_run(const attune_step_plan *plan, const attune_step *step);
+
+/* Bytes of workspace with which attune_step_plan_run of this step allocates nothing. Tensors may be NULL. */
+ATTUNE_API attune_status attune_step_plan_workspace_size(const attune_step_plan *plan, const attune_step *step,
+                                                         size_t *bytes);
+
+/* Ends it; no run may be under way. NULL is fine. */
+ATTUNE_API void attune_step_plan_destroy(attune_step_plan *plan);
+
+/* ---- Sizes of caches ---- */
+
 /* How large the caches are. */
 typedef struct attune_cache_size {
     size_t struct_size;

@@ -17,6 +17,7 @@ of its subclasses, with one sentence.
 
     attention                  softmax(q k^T) v, in one function
     Attention                  described once, then run step by step: ragged batches, caches, appending
+    StepPlan                   a step of it whose lengths are checked once, for all layers
     PagedCache, CacheSize      pages for the sequences of an Attention; how large a cache is
     flex_attention             the same with functions on scores and masks, as PyTorch's
     Problem, DYNAMIC           what is computed; a size that is known only at run time
@@ -66,12 +67,14 @@ from ._library import version as __version__
 from ._paged_cache import PagedCache
 from ._plan import Plan
 from ._problem import DYNAMIC, Problem, TensorInfo
+from ._step_plan import StepPlan
 from ._steps import Attention, CacheSize
 from ._tools import CheckResult, TuneResult, check, explain, info, tune, warm
 
 __all__ = [
     "attention",
     "Attention",
+    "StepPlan",
     "PagedCache",
     "CacheSize",
     "flex_attention",

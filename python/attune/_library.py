@@ -71,6 +71,9 @@ _ATTENTIONS: List[Tuple[str, object, list]] = [
     ("attune_attention_destroy", None, [c_void_p]),
     ("attune_attention_prepare", c_int, [c_void_p]),
     ("attune_attention_run", c_int, [c_void_p, c_void_p]),
+    ("attune_step_plan_create", c_int, [c_void_p, c_void_p, POINTER(c_void_p)]),
+    ("attune_step_plan_run", c_int, [c_void_p, c_void_p]),
+    ("attune_step_plan_destroy", None, [c_void_p]),
 ]
 _QUICK_ATTENTIONS: List[Tuple[str, object, list]] = [
     ("attune_attention_desc_init", c_int, [c_void_p, c_size_t]),

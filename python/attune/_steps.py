@@ -13,6 +13,7 @@ from ._context import Context, as_context
 from ._errors import InvalidArgumentError, UnsupportedError
 from ._library import check, has_attentions, lib, quick, version
 from ._problem import _NAMES, Problem, TensorInfo, _pair, _plain
+from ._step_plan import StepPlan
 from ._structs import AttentionDesc, Binding, CacheBytes, DLTensor, Step, sized
 from ._tensor import _DTYPES, PYTHON_NAMES, address, code_name, empty, layout, lend
 from ._values import choice, flag, integer, number, text
@@ -306,9 +307,8 @@ class Attention:
             if count == 1:
                 step.block_table_stride = 0
 
-    def _fill(self, given: Mapping[str, Any], kept: list) -> Step:
+    def _fill(self, given: Mapping[str, Any], kept: list, sizes: Dict[str, int]) -> Step:
         step: Step = sized(Step)
-        sizes: Dict[str, int] = {}
         for name in ("cu_seqlens_q", "cu_seqlens_kv"):  # these have the batch
             if name in given:
                 self._list(step, name, given[name], sizes, kept)
@@ -336,6 +336,12 @@ class Attention:
         for name, is_needed in lists.items():
             if is_needed and name not in given and name != "cu_seqlens_kv":
                 raise InvalidArgumentError(f"{name} is missing")
+
+    def _refuse_tensors(self, given: Mapping[str, Any]) -> None:
+        for name in given:
+            if name not in self._places:
+                raise InvalidArgumentError(f"{name} was given to a plan of an attention whose kv is {self.kv!r}, with"
+                                           f" appends={self.appends}")
 
     @staticmethod
     def _check_tokens(step: Step, given: Mapping[str, Any]) -> None:
@@ -434,7 +440,7 @@ class Attention:
             if any(value is not given[name] for name, value in lists.items()):
                 key = None  # converted anew in each call
             given.update(lists)
-            step = self._fill(given, kept)
+            step = self._fill(given, kept, {})
             if key:
                 if len(self._ready) >= _READY:
                     self._ready.clear()
@@ -452,6 +458,40 @@ class Attention:
         check(lib.attune_attention_run(handle.pointer, ctypes.byref(step)))
         del kept, handle  # until here they lived
         return out if "lse" not in self._places else (out, lse)
+
+    def plan(
+        self,
+        *,
+        cu_seqlens_q: Any = None,
+        cu_seqlens_kv: Any = None,
+        kv_lens: Any = None,
+        block_table: Any = None,
+        num_pages: int = 0,
+        batch: int = 0,
+        seq_q: int = 0,
+        seq_kv: int = 0,
+    ) -> StepPlan:
+        """Checks and divides the work of a step once, for layers that run it on tensors of their own.
+
+        cu_seqlens_q, cu_seqlens_kv, kv_lens, block_table: as in run(). They are copied.
+        num_pages: paged: pages that the caches of each layer have, or more.
+        batch: the number of sequences, where no list says it. seq_q, seq_kv: "bshd" and "bhsd": the queries of each
+            sequence, and the keys that k or the cache has for each.
+        """
+        given = dict(cu_seqlens_q=cu_seqlens_q, cu_seqlens_kv=cu_seqlens_kv, kv_lens=kv_lens, block_table=block_table)
+        lists = {name: _numbers(value, "i", name) for name, value in given.items() if value is not None}
+        step: Step = sized(Step)
+        kept: list = [lists]
+        sizes: Dict[str, int] = {}
+        self._refuse(lists)
+        for name, value in lists.items():
+            self._list(step, name, value, sizes, kept)
+        sizes.setdefault("batch", integer(batch, "batch"))
+        if self.layout != "thd":
+            sizes["seq_q"], sizes["seq_kv"] = integer(seq_q, "seq_q"), integer(seq_kv, "seq_kv")
+        step.batch, step.num_pages = sizes.get("batch", 0), integer(num_pages, "num_pages")
+        step.seq_q, step.seq_kv = sizes.get("seq_q", 0), sizes.get("seq_kv", 0)
+        return StepPlan(self, step, sizes, kept)
 
     # ---- The rest ----
 

@@ -3,12 +3,13 @@
 #ifndef ATTUNE_ATTENTION_ATTENTION_H
 #define ATTUNE_ATTENTION_ATTENTION_H
 
+#include "base/error.h"
 #include "problem/signature.h"
 
 #include <attune.h>
 
 /* How many tokens a tensor has for each sequence (or page). */
-typedef enum an_tokens { AN_QUERIES, AN_KEYS, AN_PAGE } an_tokens;
+typedef enum an_tokens { AN_QUERIES, AN_KEYS, AN_PAGE, AN_NUM_TOKENS } an_tokens;
 
 /* A view of the step that is a tensor of the problem: where it comes from and goes to. */
 typedef struct an_place {
@@ -38,6 +39,23 @@ struct attune_attention {
 
 /* Which views the attention's problem has. */
 void an_settle_places(attune_attention *attention);
+
+/* ---- Steps ---- */
+
+/* Copies a caller's step. `object`: what else the function was given, by its name for the message. */
+attune_status an_take_step(const char *function, const char *object, const void *given_object, const attune_step *given,
+                           attune_step *step, at_error *err);
+
+/* Puts the step's sizes and lists into arguments, and says how many tokens its tensors have. */
+attune_status an_put_sizes(const attune_attention *attention, const attune_step *step, attune_arguments *arguments,
+                           int64_t tokens[AN_NUM_TOKENS], at_error *err);
+
+/* Puts its tensors, bindings and workspace there. is_run: no pointer may be NULL. */
+attune_status an_put_tensors(const attune_attention *attention, const attune_step *step,
+                             const int64_t tokens[AN_NUM_TOKENS], bool is_run, attune_arguments *arguments,
+                             at_error *err);
+
+attune_run_options an_options_of(const attune_step *step);
 
 /* The context of attentions that were given none. */
 attune_status an_shared_context(attune_context **context);

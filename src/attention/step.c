@@ -77,7 +77,7 @@ static attune_status put(const attune_attention *a, const an_place *place, const
                          attune_arguments *arguments, bool is_run, at_error *err) {
     attune_view view;
     memcpy(&view, (const char *)step + place->view, sizeof view);
-    if (is_run && !view.data && step->batch > 0 && tokens > 0)
+    if (is_run && !view.data && arguments->batch > 0 && tokens > 0)
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "the step's %s.data is NULL", place->name);
     memcpy((char *)arguments + place->pointer, &view.data, sizeof view.data);
     if (!place->strides) return ATTUNE_OK;
@@ -96,9 +96,8 @@ static attune_status last_of(const char *name, const int32_t *starts, int64_t ba
     return ATTUNE_OK;
 }
 
-/* The step's sizes, and how many tokens its tensors have. */
-static attune_status put_sizes(const attune_attention *a, const attune_step *step, attune_arguments *arguments,
-                               int64_t tokens[3], at_error *err) {
+attune_status an_put_sizes(const attune_attention *a, const attune_step *step, attune_arguments *arguments,
+                           int64_t tokens[AN_NUM_TOKENS], at_error *err) {
     const struct {
         const char *name;
         int64_t value;
@@ -148,11 +147,8 @@ static bool is_member(const char *name) {
     return false;
 }
 
-static attune_status arguments_of(const attune_attention *a, const attune_step *step, bool is_run,
-                                  attune_arguments *arguments, at_error *err) {
-    int64_t tokens[3];
-    *arguments = a->arguments;
-    if (put_sizes(a, step, arguments, tokens, err)) return err->status;
+attune_status an_put_tensors(const attune_attention *a, const attune_step *step, const int64_t tokens[AN_NUM_TOKENS],
+                             bool is_run, attune_arguments *arguments, at_error *err) {
     for (size_t i = 0; i < a->num_places; i++)
         if (put(a, &a->places[i], step, tokens[a->places[i].tokens], arguments, is_run, err)) return err->status;
     arguments->workspace = step->workspace;
@@ -172,20 +168,32 @@ static attune_status arguments_of(const attune_attention *a, const attune_step *
 
 /* ---- Calls ---- */
 
+attune_status an_take_step(const char *function, const char *object, const void *given_object, const attune_step *given,
+                           attune_step *step, at_error *err) {
+    if (!given_object || !given)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s was given no %s", function, given_object ? "step" : object);
+    return at_copy_in(&step_struct, given, step, err);
+}
+
+attune_run_options an_options_of(const attune_step *step) {
+    attune_run_options options = ATTUNE_RUN_OPTIONS_INIT;
+    options.runner = step->runner;
+    options.max_threads = step->max_threads;
+    options.cancel = step->cancel;
+    return options;
+}
+
 /* Both calls begin so. */
-static attune_status take(const attune_attention *attention, const attune_step *given, bool is_run,
-                          attune_arguments *arguments, attune_run_options *options, at_error *err) {
+static attune_status take(const char *function, const attune_attention *attention, const attune_step *given,
+                          bool is_run, attune_arguments *arguments, attune_run_options *options, at_error *err) {
     attune_step step;
-    if (!attention || !given)
-        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s was given no %s",
-                       is_run ? "attune_attention_run" : "attune_attention_workspace_size",
-                       attention ? "step" : "attention");
-    if (at_copy_in(&step_struct, given, &step, err) || arguments_of(attention, &step, is_run, arguments, err))
+    int64_t tokens[AN_NUM_TOKENS];
+    if (an_take_step(function, "attention", attention, given, &step, err)) return err->status;
+    *arguments = attention->arguments;
+    if (an_put_sizes(attention, &step, arguments, tokens, err) ||
+        an_put_tensors(attention, &step, tokens, is_run, arguments, err))
         return err->status;
-    *options = (attune_run_options)ATTUNE_RUN_OPTIONS_INIT;
-    options->runner = step.runner;
-    options->max_threads = step.max_threads;
-    options->cancel = step.cancel;
+    *options = an_options_of(&step);
     return ATTUNE_OK;
 }
 
@@ -193,7 +201,7 @@ attune_status attune_attention_run(attune_attention *attention, const attune_ste
     at_error err = {0};
     attune_arguments arguments;
     attune_run_options options;
-    if (take(attention, step, true, &arguments, &options, &err)) return at_report(&err);
+    if (take(__func__, attention, step, true, &arguments, &options, &err)) return at_report(&err);
     if (!arguments.batch) return ATTUNE_OK;
     return attune_plan_run(attention->context, attention->plan, &arguments, &options);
 }
@@ -204,7 +212,7 @@ attune_status attune_attention_workspace_size(attune_attention *attention, const
     attune_run_options options;
     if (!bytes) at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_attention_workspace_size was given no pointer to bytes");
     if (bytes) *bytes = 0;
-    if (err.status || take(attention, step, false, &arguments, &options, &err)) return at_report(&err);
+    if (err.status || take(__func__, attention, step, false, &arguments, &options, &err)) return at_report(&err);
     if (!arguments.batch) return ATTUNE_OK;
     return attune_plan_workspace_size(attention->context, attention->plan, &arguments, &options, bytes);
 }

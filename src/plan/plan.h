@@ -136,6 +136,10 @@ void pl_tell_swap(const attune_plan *plan, const attune_kernel *kernel, const at
 
 /* ---- Ragged batches ---- */
 
+/* Checks sizes and the values of index tensors, without a look at other tensors. Where calls bring causal_offsets, with
+ * which positions are checked, only pointers are. */
+attune_status pl_check_lengths(const attune_plan *plan, const attune_arguments *arguments, at_error *err);
+
 /* The most runs of sequences that a batch is cut into, if they are short. */
 enum { PL_MOST_SHORT_RUNS = 8 };
 

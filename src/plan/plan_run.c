@@ -22,6 +22,22 @@ static attune_status check(const attune_context *context, const attune_plan *pla
     return at_fail(err, ATTUNE_INVALID_ARGUMENT, "the plan was made by another context");
 }
 
+attune_status pl_check_lengths(const attune_plan *plan, const attune_arguments *arguments, at_error *err) {
+    const at_signature *const s = &plan->signature;
+    mha_sizes sizes;
+    at_open open;
+    at_longest longest;
+    if (at_sizes_begin(s, arguments, &sizes, &open, err)) return err->status;
+    if (s->place[MHA_CAUSAL_OFFSETS] < 0) return at_tables_check_entries(s, arguments, &sizes, &longest, err);
+    static const mha_tensor_id lists[] = {MHA_CU_SEQLENS_Q, MHA_CU_SEQLENS_KV, MHA_KV_LENS, MHA_BLOCK_TABLE};
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
+        const mha_tensor *const tensor = at_signature_tensor(s, lists[i]);
+        const void *pointer;
+        if (tensor && at_call_pointer(tensor, arguments, &pointer, err)) return err->status;
+    }
+    return ATTUNE_OK;
+}
+
 /* ---- The call ---- */
 
 static attune_status run_special(attune_plan *plan, const pl_special *special, const attune_arguments *a,

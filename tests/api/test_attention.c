@@ -255,6 +255,77 @@ static void every_form_computes_the_same(void **state) {
     }
 }
 
+/* ---- Step plans ---- */
+
+static void spoil(tensors *t) {
+    memset(t->starts_q, -1, sizeof t->starts_q), memset(t->starts_kv, -1, sizeof t->starts_kv);
+    memset(t->lens, -1, sizeof t->lens), memset(t->table, -1, sizeof t->table);
+}
+
+/* A plan has copies of lengths and tables, and computes every layer's tensors as the step itself would. */
+static void a_plan_computes_each_layer(void **state) {
+    (void)state;
+    for (int i = 0; i < NUM_FORMS; i++) {
+        tensors t = tensors_of(forms[i], lengths_of(&forms[i])), layer = tensors_of(forms[i], lengths_of(&forms[i]));
+        const attune_attention_desc desc = desc_of(&forms[i]);
+        attune_attention *const attention = attention_of(&desc);
+        attune_step step = step_of(&t);
+        attune_step_plan *plan;
+        attune_step lists = step;
+        lists.q.data = lists.k.data = lists.v.data = NULL;
+        lists.k_cache.data = lists.v_cache.data = lists.out.data = NULL;
+        if (attune_step_plan_create(attention, &lists, &plan)) fail_msg("form %d: %s", i, attune_last_message());
+        size_t bytes;
+        assert_ok(attune_step_plan_workspace_size(plan, &lists, &bytes));
+        void *const workspace = aligned_alloc(64, (bytes + 64) / 64 * 64);
+        for (int n = 0; n < 2; n++) {
+            tensors *const of = n ? &layer : &t;
+            const tensors kept = *of;
+            step = step_of(of);
+            step.workspace = workspace, step.workspace_bytes = bytes;
+            spoil(of);
+            if (attune_step_plan_run(plan, &step)) fail_msg("form %d: %s", i, attune_last_message());
+            check_rows(&kept, true, -1);
+        }
+        free(workspace);
+        attune_step_plan_destroy(plan);
+        attune_attention_destroy(attention);
+        free_tensors(&t), free_tensors(&layer);
+    }
+}
+
+static void plans_that_are_wrong(void **state) {
+    (void)state;
+    const form f = {ATTUNE_THD, ATTUNE_KV_PAGED, 1, 0};
+    tensors t = tensors_of(f, &mixed);
+    const attune_attention_desc desc = desc_of(&f);
+    attune_attention *const attention = attention_of(&desc);
+    attune_step step = step_of(&t);
+    attune_step_plan *plan = NULL;
+    assert_fails(attune_step_plan_create(attention, &step, NULL), ATTUNE_INVALID_ARGUMENT, "no pointer to the plan");
+    assert_fails(attune_step_plan_create(NULL, &step, &plan), ATTUNE_INVALID_ARGUMENT, "given no attention");
+    assert_fails(attune_step_plan_create(attention, NULL, &plan), ATTUNE_INVALID_ARGUMENT, "given no step");
+    assert_fails(attune_step_plan_run(NULL, &step), ATTUNE_INVALID_ARGUMENT, "given no plan");
+    t.table[1][2] = BATCH * COLUMNS;
+    assert_fails(attune_step_plan_create(attention, &step, &plan), ATTUNE_INVALID_ARGUMENT, "block_table[1, 2] is 18");
+    assert_null(plan);
+    t.table[1][2] = 0;
+    step.kv_lens = NULL;
+    assert_fails(attune_step_plan_create(attention, &step, &plan), ATTUNE_INVALID_ARGUMENT, "kv_lens");
+    step = step_of(&t);
+    assert_ok(attune_step_plan_create(attention, &step, &plan));
+    step.q.data = NULL;
+    assert_fails(attune_step_plan_run(plan, &step), ATTUNE_INVALID_ARGUMENT, "the step's q.data is NULL");
+    attune_step_plan_destroy(plan);
+    step = (attune_step)ATTUNE_STEP_INIT;
+    assert_ok(attune_step_plan_create(attention, &step, &plan));
+    assert_ok(attune_step_plan_run(plan, &step));
+    attune_step_plan_destroy(plan);
+    attune_step_plan_destroy(NULL);
+    attune_attention_destroy(attention);
+    free_tensors(&t);
+}
+
 /* What was appended lies in the cache, where the next step finds it. */
 static void appended_keys_stay(void **state) {
     (void)state;
@@ -593,6 +664,8 @@ static int setup(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_form_computes_the_same),
+        cmocka_unit_test(a_plan_computes_each_layer),
+        cmocka_unit_test(plans_that_are_wrong),
         cmocka_unit_test(appended_keys_stay),
         cmocka_unit_test(reproducible_rows_have_the_same_bits),
         cmocka_unit_test(masks_and_more),

@@ -121,6 +121,28 @@ def test_every_form_computes_the_same(layout, kv, appends, is_strided):
             step.check((into["out"], into["lse"]))
 
 
+@pytest.mark.parametrize("is_strided", [False, True])
+@pytest.mark.parametrize("layout, kv, appends", FORMS)
+def test_a_plan_serves_all_layers(layout, kv, appends, is_strided):
+    lengths = lengths_of(layout, kv)
+    steps = [Step(layout, kv, appends, lengths, is_strided) for _ in range(2)]
+    with make(layout, kv, appends) as attention:
+        lists = {name: x.copy() for name, x in steps[0].given.items() if x.dtype == np.int32}
+        sizes = dict(batch=len(lengths), seq_q=5, seq_kv=21 if kv == "tensors" else CAPACITY)
+        plan = attention.plan(**lists, **sizes, num_pages=3 * CAPACITY // PAGE)
+        for x in lists.values():
+            x.fill(-1)
+    for step in steps:
+        tensors = {name: x for name, x in step.given.items() if x.dtype != np.int32}
+        for _ in range(2):
+            step.check(plan.run(**tensors))
+    if kv == "paged":
+        with pytest.raises(attune.InvalidArgumentError, match="has 5 pages; the plan was made for 18"):
+            plan.run(**{**tensors, "k_cache": tensors["k_cache"][:5], "v_cache": tensors["v_cache"][:5]})
+    with pytest.raises(attune.InvalidArgumentError, match="[qk] has"):
+        plan.run(**{**tensors, "q": tensors["q"][:2]})
+
+
 def test_appended_keys_stay():
     step = Step("bhsd", "cache", True, ENDS)
     make("bhsd", "cache", True).run(**step.given)

@@ -1,0 +1,126 @@
+/* A step planned once: lengths and tables are checked and copied, so that the layers' runs only bring tensors. */
+#include "attention/attention.h"
+#include "base/fpenv.h"
+#include "engine/context.h"
+#include "plan/plan.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct attune_step_plan {
+    attune_attention *attention;
+    attune_arguments arguments; /* sizes, and the lists below */
+    int64_t tokens[AN_NUM_TOKENS];
+    int32_t *lists; /* the step's own copies, one after the other; NULL: it has none */
+};
+
+/* ---- Lists ---- */
+
+/* The columns of the block table that some sequence uses; at least one. */
+static int64_t used_pages(const attune_attention *attention, const attune_arguments *a) {
+    int64_t most = 1;
+    for (int64_t b = 0; b < a->batch; b++) {
+        const int64_t pages = (a->kv_lens[b] + attention->problem.page_size - 1) / attention->problem.page_size;
+        if (pages > most) most = pages;
+    }
+    return most < a->max_pages ? most : a->max_pages;
+}
+
+static const int32_t *copy(int32_t **end, const int32_t *list, int64_t count) {
+    int32_t *const begin = *end;
+    if (!list) return NULL;
+    memcpy(begin, list, (size_t)count * sizeof *list);
+    *end += count;
+    return begin;
+}
+
+static const int32_t *copy_table(int32_t **end, attune_arguments *a, int64_t columns) {
+    const int64_t row = a->block_table_stride ? a->block_table_stride : a->max_pages;
+    const int32_t *const begin = *end;
+    for (int64_t b = 0; b < a->batch; b++) copy(end, a->block_table + b * row, columns);
+    a->max_pages = columns;
+    a->block_table_stride = 0;
+    return begin;
+}
+
+static attune_status copy_lists(attune_step_plan *plan, at_error *err) {
+    attune_arguments *const a = &plan->arguments;
+    const int64_t columns = a->block_table ? used_pages(plan->attention, a) : 0;
+    const size_t words = (size_t)(3 * a->batch + 2 + a->batch * columns);
+    int32_t *end = plan->lists = malloc(words * sizeof *plan->lists);
+    if (!end) return at_fail_memory(err, words * sizeof *plan->lists);
+    a->cu_seqlens_q = copy(&end, a->cu_seqlens_q, a->batch + 1);
+    a->cu_seqlens_kv = copy(&end, a->cu_seqlens_kv, a->batch + 1);
+    a->kv_lens = copy(&end, a->kv_lens, a->batch);
+    if (a->block_table) a->block_table = copy_table(&end, a, columns);
+    return ATTUNE_OK;
+}
+
+/* ---- The plan ---- */
+
+static attune_status make(attune_step_plan *plan, const attune_step *step, at_error *err) {
+    plan->arguments = plan->attention->arguments;
+    if (an_put_sizes(plan->attention, step, &plan->arguments, plan->tokens, err)) return err->status;
+    if (!plan->arguments.batch) return ATTUNE_OK;
+    if (pl_check_lengths(plan->attention->plan, &plan->arguments, err)) return err->status;
+    return copy_lists(plan, err);
+}
+
+attune_status attune_step_plan_create(attune_attention *attention, const attune_step *step, attune_step_plan **plan) {
+    AT_DEFAULT_FPENV;
+    at_error err = {0};
+    attune_step whole;
+    if (plan) *plan = NULL;
+    if (!plan) at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_step_plan_create was given no pointer to the plan");
+    if (err.status || an_take_step(__func__, "attention", attention, step, &whole, &err)) return at_report(&err);
+    attune_step_plan *const made = calloc(1, sizeof *made);
+    if (!made) {
+        at_fail_memory(&err, sizeof *made);
+        return at_report(&err);
+    }
+    made->attention = attention;
+    if (make(made, &whole, &err)) {
+        attune_step_plan_destroy(made);
+        return at_report(&err);
+    }
+    *plan = made;
+    return ATTUNE_OK;
+}
+
+void attune_step_plan_destroy(attune_step_plan *plan) {
+    if (!plan) return;
+    free(plan->lists);
+    free(plan);
+}
+
+/* ---- Runs ---- */
+
+static attune_status take(const char *function, const attune_step_plan *plan, const attune_step *given, bool is_run,
+                          attune_arguments *arguments, attune_run_options *options, at_error *err) {
+    attune_step step;
+    if (an_take_step(function, "plan", plan, given, &step, err)) return err->status;
+    *arguments = plan->arguments;
+    if (an_put_tensors(plan->attention, &step, plan->tokens, is_run, arguments, err)) return err->status;
+    *options = an_options_of(&step);
+    return ATTUNE_OK;
+}
+
+attune_status attune_step_plan_run(const attune_step_plan *plan, const attune_step *step) {
+    at_error err = {0};
+    attune_arguments arguments;
+    attune_run_options options;
+    if (take(__func__, plan, step, true, &arguments, &options, &err)) return at_report(&err);
+    if (!arguments.batch) return ATTUNE_OK;
+    return attune_plan_run(plan->attention->context, plan->attention->plan, &arguments, &options);
+}
+
+attune_status attune_step_plan_workspace_size(const attune_step_plan *plan, const attune_step *step, size_t *bytes) {
+    at_error err = {0};
+    attune_arguments arguments;
+    attune_run_options options;
+    if (!bytes) at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_step_plan_workspace_size was given no pointer to bytes");
+    if (bytes) *bytes = 0;
+    if (err.status || take(__func__, plan, step, false, &arguments, &options, &err)) return at_report(&err);
+    if (!arguments.batch) return ATTUNE_OK;
+    return attune_plan_workspace_size(plan->attention->context, plan->attention->plan, &arguments, &options, bytes);
+}
