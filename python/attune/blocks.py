@@ -1,0 +1,361 @@
+"""Attention over blocks of keys that the caller chooses, as XAttention, MInference and similar methods do.
+
+    import attune.blocks
+    shares = attune.blocks.scores(q, k, block_size=128, stride=16, is_causal=True)
+    shown = attune.blocks.choose(shares, share=0.9, is_causal=True)
+    out = attune.blocks.attention(q, k, v, shown, block_size=128, is_causal=True)
+
+q is [batch, heads, queries, dim], k and v are [batch, kv_heads, keys, dim]: NumPy arrays or torch CPU tensors of f32,
+f16, bf16 or f64. Row block r has the queries from r * block_size on, key block c the keys from c * block_size on; the
+last ones may be short. Blocks are counted from the first query and from the first key, whatever is_causal means. All
+functions are thread-safe.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Optional, Tuple
+
+import numpy as np
+
+from ._errors import InvalidArgumentError, InvalidTypeError
+from ._kernel import Kernel, compile
+from ._problem import DYNAMIC, Problem
+from ._tensor import dtype_name, empty
+from ._values import flag, integer, number
+
+__all__ = ["attention", "scores", "choose"]
+
+_ROWS_AT_ONCE = 1 << 24  # elements of the shares that one call makes
+
+
+def _sizes(q: Any, k: Any, v: Optional[Any], block_size: Any) -> Tuple[int, int]:
+    """Queries and keys."""
+    integer(block_size, "block_size", 1, 65536)
+    named = {"q": q, "k": k} if v is None else {"q": q, "k": k, "v": v}
+    for name, value in named.items():
+        if len(getattr(value, "shape", ())) != 4:
+            raise InvalidArgumentError(f"{name} must have the shape [batch, heads, length, dim]")
+    for name, value in named.items():
+        if value.shape[0] != q.shape[0]:
+            raise InvalidArgumentError(f"{name} has a batch of {value.shape[0]}, and q of {q.shape[0]}")
+    if not k.shape[1] or q.shape[1] % k.shape[1]:
+        raise InvalidArgumentError(f"k has {k.shape[1]} heads, which must divide the {q.shape[1]} of q")
+    if v is not None and tuple(v.shape[:3]) != tuple(k.shape[:3]):
+        raise InvalidArgumentError(f"v has the shape {list(v.shape)}; it must begin with {list(k.shape[:3])}, as k does")
+    if q.shape[3] != k.shape[3]:
+        raise InvalidArgumentError(f"k has {k.shape[3]} columns, and q has {q.shape[3]}")
+    return q.shape[2], k.shape[2]
+
+
+def _ceil(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+def _array(value: Any) -> np.ndarray:
+    return np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
+
+
+def _is_torch(value: Any) -> bool:
+    return hasattr(value, "unflatten")
+
+
+# ---- Which blocks ----
+
+
+def _scatter(rows: np.ndarray, ids: np.ndarray, shape: Tuple[int, ...]) -> np.ndarray:
+    """The blocks `ids` of the flattened rows `rows`."""
+    if ids.size and (ids.min() < 0 or ids.max() >= shape[-1]):
+        worst = ids[(ids < 0) | (ids >= shape[-1])][0]
+        raise InvalidArgumentError(f"blocks has the key block {worst}; there are key blocks from 0 to {shape[-1] - 1}")
+    shown = np.zeros((int(np.prod(shape[:-1])), shape[-1]), bool)
+    shown[rows, ids] = True
+    return shown.reshape(shape)
+
+
+def _from_csr(indptr: np.ndarray, indices: np.ndarray, heads: int, rows: int, columns: int) -> np.ndarray:
+    if indptr.ndim != 1 or indptr.size not in (rows + 1, heads * rows + 1):
+        raise InvalidArgumentError(
+            f"indptr has the shape {list(indptr.shape)}; for {rows} row blocks it must have {rows + 1} elements, or"
+            f" {heads * rows + 1} for each of {heads} heads"
+        )
+    counts = np.diff(indptr)
+    if indptr[0] or (counts < 0).any() or indptr[-1] != indices.size:
+        raise InvalidArgumentError(
+            f"indptr must rise from 0 to the number of indices, which is {indices.size}; its last element is {indptr[-1]}"
+        )
+    shape = ((indptr.size - 1) // rows, rows, columns)
+    return _scatter(np.repeat(np.arange(counts.size), counts), indices.reshape(-1), shape)
+
+
+def _from_lists(lists: np.ndarray, columns: int) -> np.ndarray:
+    """Numbers of key blocks; -1 fills a list up."""
+    flat = lists.reshape(-1, lists.shape[-1])
+    rows, places = np.nonzero(flat != -1)
+    return _scatter(rows, flat[rows, places], (*lists.shape[:-1], columns))
+
+
+def _shown(blocks: Any, batch: int, heads: int, rows: int, columns: int) -> np.ndarray:
+    """The blocks as bool [batch or 1, heads or 1, rows, columns]."""
+    if isinstance(blocks, tuple):
+        if len(blocks) != 2:
+            raise InvalidArgumentError(f"blocks is a tuple of {len(blocks)}; it must be (indptr, indices)")
+        shown = _from_csr(_array(blocks[0]), _array(blocks[1]), heads, rows, columns)
+    else:
+        shown = _array(blocks)
+        if shown.dtype != bool:
+            if shown.dtype.kind not in "iu" or not shown.ndim:
+                raise InvalidTypeError(f"blocks has the dtype {shown.dtype}; it must be bool, or integers in lists")
+            shown = _from_lists(shown, columns)
+    shown = shown.reshape((1,) * (4 - shown.ndim) + shown.shape)
+    wanted = (batch, heads, rows, columns)
+    if shown.ndim != 4 or shown.shape[2:] != wanted[2:] or any(a not in (1, b) for a, b in zip(shown.shape, wanted)):
+        raise InvalidArgumentError(
+            f"blocks has the shape {list(_array(blocks).shape) if not isinstance(blocks, tuple) else list(shown.shape)};"
+            f" there are {batch} entries, {heads} heads, {rows} row blocks and {columns} key blocks"
+        )
+    return shown
+
+
+# ---- Attention ----
+
+
+def _in_groups(value: Any, kv_heads: int) -> Any:
+    """A view of [heads, length, dim] as [group, kv_heads, length, dim]: each group has a list of its own then."""
+    group = value.shape[0] // kv_heads
+    if _is_torch(value):
+        return value.unflatten(0, (kv_heads, group)).transpose(0, 1)
+    strides = value.strides
+    return np.lib.stride_tricks.as_strided(
+        value, (group, kv_heads, *value.shape[1:]), (strides[0], group * strides[0], *strides[1:])
+    )
+
+
+def _repeated(value: Any, count: int) -> Any:
+    shape = (count, *value.shape)
+    return value[None].expand(shape) if _is_torch(value) else np.broadcast_to(value, shape)
+
+
+def _power(count: int) -> int:
+    return 1 << max(count - 1, 0).bit_length()
+
+
+@functools.lru_cache(maxsize=64)
+def _kernel_of(fields: Tuple[Tuple[str, Any], ...]) -> Kernel:
+    return compile(Problem(**dict(fields)))
+
+
+def _kernel(q: Any, k: Any, v: Any, shown: np.ndarray, block_size: int, options: Tuple[Tuple[str, Any], ...]) -> Kernel:
+    """One for each number of blocks, rounded up to a power of two, whatever the lengths."""
+    rows, columns = shown.shape[-2:]
+    has_heads = shown.ndim == 4
+    dims, place = ("b, h, ", "b, h, ") if has_heads else ("", "")
+    fields = (
+        *options,
+        ("batch", q.shape[0]),
+        ("num_heads", q.shape[1]),
+        ("num_kv_heads", k.shape[1]),
+        ("seq_q", DYNAMIC),
+        ("seq_kv", DYNAMIC),
+        ("max_seq_q", rows * block_size),
+        ("max_seq_kv", columns * block_size),
+        ("head_dim", q.shape[3]),
+        ("head_dim_v", v.shape[3]),
+        ("dtype", dtype_name(q)),
+        ("k_dtype", dtype_name(k)),
+        ("v_dtype", dtype_name(v)),
+        ("tensor", f"blocks:bool[{dims}{rows}, {columns}]"),
+        ("mask_mod", f"blocks[{place}q // {block_size}, kv // {block_size}]"),
+    )
+    return _kernel_of(fields)
+
+
+def _padded(shown: np.ndarray) -> np.ndarray:
+    rows, columns = (_power(n) for n in shown.shape[-2:])
+    out = np.zeros((*shown.shape[:-2], rows, columns), bool)
+    out[..., : shown.shape[-2], : shown.shape[-1]] = shown
+    return out
+
+
+def attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    blocks: Any,
+    *,
+    block_size: int = 128,
+    is_causal: bool = False,
+    softmax_scale: float | None = None,
+    out: Any = None,
+    threads: int = 0,
+) -> Any:
+    """softmax(softmax_scale * q k^T) v, of the keys in the chosen blocks only. The others are not read.
+
+    blocks: which key blocks each row block sees, in one of three forms.
+        bool [heads, row blocks, key blocks]; heads may be 1, and a batch may stand before them.
+        Integers [heads, row blocks, n]: the numbers of key blocks, in any order; -1 fills a list up.
+        (indptr, indices), as in CSR: row block r of head h has the key blocks indices[indptr[i]] to before
+            indices[indptr[i + 1]], with i = h * row_blocks + r. With row_blocks + 1 elements it is of all heads.
+    is_causal: a query also sees no key after its own position; the last query is at the last key.
+    softmax_scale, out, threads: as in attune.attention.
+
+    A query that sees no key gives 0. Returns out: a torch tensor if q is one, otherwise a NumPy array. The result is
+    that of attune.attention with the same blocks as attn_mask. Heads that share keys have lists of their own; a call
+    takes a time in proportion to the blocks that are shown.
+    """
+    queries, keys = _sizes(q, k, v, block_size)
+    causal = flag(is_causal, "is_causal")
+    options: Tuple[Tuple[str, Any], ...] = (("is_causal", 1),) if causal else ()
+    if softmax_scale is not None:
+        options += (("softmax_scale", number(softmax_scale, "softmax_scale")),)
+    rows, columns = _ceil(queries, block_size), _ceil(keys, block_size)
+    shown = _shown(blocks, q.shape[0], q.shape[1], rows, columns)
+    shape = (*q.shape[:3], v.shape[3])
+    if out is None:
+        out = empty((q, k, v), dtype_name(q), shape)
+    elif tuple(out.shape) != shape:
+        raise InvalidArgumentError(f"out has the shape {list(out.shape)}; it must be {list(shape)}")
+    if not rows or not columns:
+        out[...] = 0
+        return out
+    shown = _padded(shown)
+    for entry in range(q.shape[0]):
+        of_entry = shown[entry % shown.shape[0]]
+        parts = q[entry], k[entry], v[entry], out[entry]
+        if of_entry.shape[0] == 1:
+            tensors = [part[None] for part in parts]
+            of_entry = of_entry[0]
+        else:
+            group = q.shape[1] // k.shape[1]
+            tensors = [
+                _repeated(part, group) if i in (1, 2) else _in_groups(part, k.shape[1]) for i, part in enumerate(parts)
+            ]
+            of_entry = np.ascontiguousarray(of_entry.reshape(k.shape[1], group, *of_entry.shape[1:]).swapaxes(0, 1))
+        kernel = _kernel(*tensors[:3], of_entry, block_size, options)
+        kernel.run(q=tensors[0], k=tensors[1], v=tensors[2], out=tensors[3], blocks=of_entry, threads=threads)
+    return out
+
+
+# ---- The estimator ----
+
+
+def _groups(value: Any, stride: int, is_reversed: bool) -> Any:
+    """[batch, heads, length, dim] as rows of `stride` tokens side by side: [batch, heads, groups, stride * dim]."""
+    batch, heads, length, dim = value.shape
+    count = _ceil(length, stride)
+    if _is_torch(value):
+        import torch
+
+        out = torch.nn.functional.pad(value, (0, 0, 0, count * stride - length)).reshape(batch, heads, count, stride, dim)
+        return (out.flip(3) if is_reversed else out).reshape(batch, heads, count, stride * dim)
+    out = np.zeros((batch, heads, count * stride, dim), value.dtype)
+    out[:, :, :length] = value
+    out = out.reshape(batch, heads, count, stride, dim)
+    return np.ascontiguousarray(out[:, :, :, ::-1] if is_reversed else out).reshape(batch, heads, count, stride * dim)
+
+
+def scores(
+    q: Any,
+    k: Any,
+    *,
+    block_size: int = 128,
+    stride: int = 16,
+    is_causal: bool = False,
+    softmax_scale: float | None = None,
+    threads: int = 0,
+) -> Any:
+    """How much each key block matters to each row block: an estimate for f32 [batch, heads, row blocks, key blocks].
+
+    It is the one of XAttention (Xu et al., 2025): in each square of stride x stride queries and keys only the scores of
+    the antidiagonal are summed, softmax over those sums stands for softmax over the scores, and an element is the mean
+    of its probabilities over the rows of the block. So each row of blocks adds up to 1. It costs 1 / stride of the
+    products of all scores. Tokens that fill the last square up count as zeros.
+
+    stride divides block_size. With is_causal the last query is at the last key, and the difference of both lengths must
+    be a multiple of stride. softmax_scale: of the attention that is estimated, by default 1 / sqrt(dim).
+    """
+    queries, keys = _sizes(q, k, None, block_size)
+    if block_size % integer(stride, "stride", 1, block_size):
+        raise InvalidArgumentError(f"stride is {stride}; it must divide block_size, {block_size}")
+    causal = flag(is_causal, "is_causal")
+    if causal and (keys - queries) % stride:
+        raise InvalidArgumentError(
+            f"{queries} queries and {keys} keys differ by {keys - queries}; with is_causal that must be a multiple of"
+            f" stride, {stride}"
+        )
+    scale = q.shape[3] ** -0.5 if softmax_scale is None else number(softmax_scale, "softmax_scale")
+    of_queries, of_keys = _groups(q, stride, True), _groups(k, stride, False)
+    rows, columns, in_block = _ceil(queries, block_size), _ceil(keys, block_size), block_size // stride
+    shares = empty((q,), "f32", (*q.shape[:2], rows, columns))
+    if not rows or not columns:
+        return shares
+    kernel = _estimator(of_queries, of_keys, columns, causal, scale / stride)
+    chunk = max(_ROWS_AT_ONCE // max(q.shape[0] * q.shape[1] * columns, 1) // in_block, 1) * in_block
+    # Values that say of a key which block it is in: attention sums the probabilities of each block.
+    of_block = (np.arange(of_keys.shape[2])[:, None] // in_block == np.arange(columns)).astype(np.float32)
+    for first in range(0, of_queries.shape[2], chunk):
+        last = min(first + chunk, of_queries.shape[2])
+        seen = of_keys.shape[2] - (of_queries.shape[2] - last if causal else 0)
+        values = np.broadcast_to(of_block[: max(seen, 0)], (*k.shape[:2], max(seen, 0), columns))
+        part = _estimate(kernel, of_queries[:, :, first:last], of_keys[:, :, : max(seen, 0)], values, threads)
+        for row in range(first, last, in_block):
+            shares[:, :, row // in_block] = part[:, :, row - first : row - first + in_block].mean(2)
+    return shares
+
+
+def _estimator(q: Any, k: Any, columns: int, is_causal: bool, scale: float) -> Kernel:
+    # Products of numbers that are f16 or bf16 in f32: the sums of probabilities would be too rough otherwise.
+    wide = "f64" if dtype_name(q) == "f64" else "f32"
+    return _kernel_of(
+        (
+            ("batch", q.shape[0]),
+            ("num_heads", q.shape[1]),
+            ("num_kv_heads", k.shape[1]),
+            ("seq_q", DYNAMIC),
+            ("seq_kv", DYNAMIC),
+            ("head_dim", q.shape[3]),
+            ("head_dim_v", columns),
+            ("is_causal", int(is_causal)),
+            ("softmax_scale", scale),
+            ("dtype", wide),
+            ("k_dtype", dtype_name(k)),
+            ("v_dtype", "f32"),
+        )
+    )
+
+
+def _estimate(kernel: Kernel, q: Any, k: Any, values: np.ndarray, threads: int) -> Any:
+    wide = "f64" if dtype_name(q) == "f64" else "f32"
+    if dtype_name(q) != wide:
+        q = q.float() if _is_torch(q) else q.astype(np.float32)
+    out = empty((q,), wide, (*q.shape[:3], values.shape[3]))
+    kernel.run(q=q, k=k, v=values, out=out, threads=threads)
+    return out
+
+
+def choose(shares: Any, *, share: float = 0.9, is_causal: bool = False) -> np.ndarray:
+    """The fewest key blocks of each row block whose `shares` add up to at least `share` of their sum.
+
+    shares: of attune.blocks.scores, [..., row blocks, key blocks]. Of equal shares the first block is taken. The first
+    key block, and with is_causal the last one that a row block sees, are always among them. Returns bool of the same
+    shape, a NumPy array, which attune.blocks.attention takes.
+    """
+    share = number(share, "share")
+    if not 0 <= share <= 1:
+        raise InvalidArgumentError(f"share is {share:g}; it must be from 0 to 1")
+    values = _array(shares).astype(np.float64)
+    if values.ndim < 2:
+        raise InvalidArgumentError(f"shares has the shape {list(values.shape)}; it must end in row blocks and key blocks")
+    order = np.argsort(-values, -1, kind="stable")
+    ordered = np.take_along_axis(values, order, -1)
+    before = np.cumsum(ordered, -1) - ordered
+    taken = before < share * values.sum(-1, keepdims=True)
+    shown = np.zeros(values.shape, bool)
+    np.put_along_axis(shown, order, taken, -1)
+    rows, columns = values.shape[-2:]
+    if columns:
+        shown[..., 0] = True
+    if flag(is_causal, "is_causal") and columns:
+        last = np.clip(np.arange(rows) + columns - rows, 0, columns - 1)
+        shown[..., np.arange(rows), last] = True
+    return shown
