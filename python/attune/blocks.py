@@ -42,7 +42,7 @@ def _sizes(q: Any, k: Any, v: Optional[Any], block_size: Any) -> Tuple[int, int]
     if not k.shape[1] or q.shape[1] % k.shape[1]:
         raise InvalidArgumentError(f"k has {k.shape[1]} heads, which must divide the {q.shape[1]} of q")
     if v is not None and tuple(v.shape[:3]) != tuple(k.shape[:3]):
-        raise InvalidArgumentError(f"v has the shape {list(v.shape)}; it must begin with {list(k.shape[:3])}, as k does")
+        raise InvalidArgumentError(f"v has the shape {list(v.shape)}; it must begin as that of k, {list(k.shape)}")
     if q.shape[3] != k.shape[3]:
         raise InvalidArgumentError(f"k has {k.shape[3]} columns, and q has {q.shape[3]}")
     return q.shape[2], k.shape[2]
@@ -82,7 +82,8 @@ def _from_csr(indptr: np.ndarray, indices: np.ndarray, heads: int, rows: int, co
     counts = np.diff(indptr)
     if indptr[0] or (counts < 0).any() or indptr[-1] != indices.size:
         raise InvalidArgumentError(
-            f"indptr must rise from 0 to the number of indices, which is {indices.size}; its last element is {indptr[-1]}"
+            f"indptr must rise from 0 to the number of indices, which is {indices.size}; its last element is"
+            f" {indptr[-1]}"
         )
     shape = ((indptr.size - 1) // rows, rows, columns)
     return _scatter(np.repeat(np.arange(counts.size), counts), indices.reshape(-1), shape)
@@ -110,9 +111,9 @@ def _shown(blocks: Any, batch: int, heads: int, rows: int, columns: int) -> np.n
     shown = shown.reshape((1,) * (4 - shown.ndim) + shown.shape)
     wanted = (batch, heads, rows, columns)
     if shown.ndim != 4 or shown.shape[2:] != wanted[2:] or any(a not in (1, b) for a, b in zip(shown.shape, wanted)):
+        given = shown if isinstance(blocks, tuple) else _array(blocks)
         raise InvalidArgumentError(
-            f"blocks has the shape {list(_array(blocks).shape) if not isinstance(blocks, tuple) else list(shown.shape)};"
-            f" there are {batch} entries, {heads} heads, {rows} row blocks and {columns} key blocks"
+            f"blocks has the shape {list(given.shape)}; there are {batch} entries, {heads} heads, {rows} row blocks and {columns} key blocks"
         )
     return shown
 
@@ -145,7 +146,9 @@ def _kernel_of(fields: Tuple[Tuple[str, Any], ...]) -> Kernel:
     return compile(Problem(**dict(fields)))
 
 
-def _kernel(q: Any, k: Any, v: Any, shown: np.ndarray, block_size: int, options: Tuple[Tuple[str, Any], ...]) -> Kernel:
+def _kernel(
+    q: Any, k: Any, v: Any, shown: np.ndarray, block_size: int, options: Tuple[Tuple[str, Any], ...]
+) -> Kernel:
     """One for each number of blocks, rounded up to a power of two, whatever the lengths."""
     rows, columns = shown.shape[-2:]
     has_heads = shown.ndim == 4
@@ -246,7 +249,8 @@ def _groups(value: Any, stride: int, is_reversed: bool) -> Any:
     if _is_torch(value):
         import torch
 
-        out = torch.nn.functional.pad(value, (0, 0, 0, count * stride - length)).reshape(batch, heads, count, stride, dim)
+        out = torch.nn.functional.pad(value, (0, 0, 0, count * stride - length))
+        out = out.reshape(batch, heads, count, stride, dim)
         return (out.flip(3) if is_reversed else out).reshape(batch, heads, count, stride * dim)
     out = np.zeros((batch, heads, count * stride, dim), value.dtype)
     out[:, :, :length] = value
@@ -345,7 +349,7 @@ def choose(shares: Any, *, share: float = 0.9, is_causal: bool = False) -> np.nd
         raise InvalidArgumentError(f"share is {share:g}; it must be from 0 to 1")
     values = _array(shares).astype(np.float64)
     if values.ndim < 2:
-        raise InvalidArgumentError(f"shares has the shape {list(values.shape)}; it must end in row blocks and key blocks")
+        raise InvalidArgumentError(f"shares has the shape {list(values.shape)}; it needs row blocks and key blocks")
     order = np.argsort(-values, -1, kind="stable")
     ordered = np.take_along_axis(values, order, -1)
     before = np.cumsum(ordered, -1) - ordered
