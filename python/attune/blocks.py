@@ -113,7 +113,8 @@ def _shown(blocks: Any, batch: int, heads: int, rows: int, columns: int) -> np.n
     if shown.ndim != 4 or shown.shape[2:] != wanted[2:] or any(a not in (1, b) for a, b in zip(shown.shape, wanted)):
         given = shown if isinstance(blocks, tuple) else _array(blocks)
         raise InvalidArgumentError(
-            f"blocks has the shape {list(given.shape)}; there are {batch} entries, {heads} heads, {rows} row blocks and {columns} key blocks"
+            f"blocks has the shape {list(given.shape)}; there are {batch} entries, {heads} heads, {rows} row blocks and"
+            f" {columns} key blocks"
         )
     return shown
 
