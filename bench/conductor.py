@@ -317,7 +317,7 @@ def commands(build, isa, threads, cpus):
     """The drivers that there may be: name and command line. One whose program is not there is not installed."""
     places = [str(cpu) for cpu in cpus]
     found = {"attune": [str(build / "attune_driver"), str(threads)]}
-    for name in ("torch", "onnxruntime", "openvino"):  # of the module, and of the driver
+    for name in ("torch", "zentorch", "onnxruntime", "openvino"):  # of the module, and of the driver
         if importlib.util.find_spec(name):
             found[name] = [sys.executable, str(HERE / "drivers" / f"{name}_driver.py"), str(threads), *places]
     for name in ("openblas", "onednn", "onednn_omp", "ggml"):

@@ -15,12 +15,13 @@ COLOURS = {
     "torch": "#e39a3b",
     "onnxruntime": "#4c78a8",
     "openvino": "#b07aa1",
+    "zentorch": "#9c755f",
     "onednn": "#6aa56b",
     "onednn_omp": "#2f6b46",
     "openblas": "#8d7fb5",
     "ggml": "#9a9a9a",
 }
-MARKERS = {"attune": "D", "torch": "o", "onnxruntime": "s", "openvino": "P", "onednn": "^", "onednn_omp": "<",
+MARKERS = {"attune": "D", "torch": "o", "zentorch": "X", "onnxruntime": "s", "openvino": "P", "onednn": "^", "onednn_omp": "<",
            "openblas": "v", "ggml": "x"}
 ROW = 0.19  # inches of a shape
 

@@ -2,10 +2,10 @@
 # Installs what is missing of the peers into a virtual environment under $BUILD/bench, and builds their drivers.
 # What cannot be had is left out, with a word; only NumPy is needed. DEPS=no installs nothing.
 #
-#   PEERS       which ("torch onnxruntime openvino openblas onednn_omp"); each alone is fine, and so is none. There
-#               is onednn for 2 GB: it comes with the runtimes of SYCL and OpenCL, which it needs to find the CPU, and
-#               whose calls begin slowly; onednn_omp is the last one on OpenMP's threads, which is older: it is for
-#               small shapes
+#   PEERS       which ("torch zentorch onnxruntime openvino openblas onednn_omp"); each alone is fine, and so is
+#               none. There is onednn for 2 GB: it comes with the runtimes of SYCL and OpenCL, which it needs to find
+#               the CPU, and whose calls begin slowly; onednn_omp is the last one on OpenMP's threads, which is older:
+#               it is for small shapes
 #   TORCH       what pip installs for PyTorch (torch==2.13.0). Without an index of builds for the CPU alone
 #               (PIP_INDEX_URL, PIP_EXTRA_INDEX_URL) that may be the build with CUDA: some gigabytes, no faster here
 #   OPENBLAS    prefix of an installed OpenBLAS; else that of the environment, else pkg-config's
@@ -14,7 +14,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 BUILD=${BUILD:-build}
-PEERS=${PEERS-torch onnxruntime openvino openblas onednn_omp}
+PEERS=${PEERS-torch zentorch onnxruntime openvino openblas onednn_omp}
 out=$BUILD/bench
 venv=$out/venv
 python=$venv/bin/python
@@ -105,6 +105,7 @@ want matplotlib matplotlib || true
 for peer in $PEERS; do
     case $peer in
     torch) want torch "${TORCH:-torch==2.13.0}" || true ;;
+    zentorch) want zentorch "${TORCH:-torch==2.13.0}" zentorch==2.13.0.2 || true ;;
     onnxruntime) want onnx onnx==1.23.2 && want onnxruntime onnxruntime==1.31.1 || true ;;
     openvino) want openvino openvino==2026.4.1 || true ;;
     openblas) build_openblas ;;
