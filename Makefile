@@ -75,6 +75,7 @@ TORCH_SRC := $(call c_in,adapters/torch)
 ORT_SRC := $(call c_in,adapters/ort)
 JAX_SRC := $(call c_in,adapters/jax)
 TVM_SRC := $(call c_in,adapters/tvm)
+GGML_SRC := $(call c_in,adapters/ggml)
 TEST_SRC := $(filter-out $(if $(JIT_ASAN),,$(JIT_ASAN_SRC)),$(call tests_in,test_*.c))
 # What kernels are compared with: plain loops that share no code with the library.
 REFERENCE_SRC := $(wildcard reference/*.c)
@@ -88,7 +89,7 @@ FUZZ_SRC := $(wildcard tests/fuzz/fuzz_*.c)
 Q = $(if $(V),,@)
 say = $(if $(V),,@echo '  $(1)')
 obj = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
-adapters_in = $(addprefix $(1)/libattune-,torch.so ort.so jax.so tvm.so)
+adapters_in = $(addprefix $(1)/libattune-,torch.so ort.so jax.so tvm.so) $(1)/libggml-attune.so
 GENERATOR_ID = $(BUILD)/gen/generator_id.h
 flags = $(addprefix $(BUILD)/gen/flags/,$(1))
 

@@ -6,7 +6,7 @@ NUMERICS ?=
 numerics: all ## the tables of docs/numerics.md: the errors of all combinations of types, beside a plain implementation
 	@$(BUILD)/attune-lab check --accuracy $(NUMERICS)
 
-.PHONY: stress test-torch test-engines test-engines-short bench-engines asan asan-jit asan-jit-test \
+.PHONY: stress test-torch test-ggml test-engines test-engines-short bench-engines asan asan-jit asan-jit-test \
 	asan-jit-random ubsan asan-ubsan tsan fuzz fuzzers mutants check-million check-deps check-lines format \
 	check-format engine engine-static
 
@@ -17,6 +17,10 @@ stress: ## the stress tests at full length: 1,000 kills, 1,000 keys in 32 thread
 # The only thing here that needs Python. PEERS="--seed 2 --only keras" and the like: python3 tests/peers/main.py --help.
 test-torch: all ## the block against torch.nn.MultiheadAttention, Keras, Flax and JAX, which pip installs into build/
 	@BUILD='$(BUILD)' DEPS='$(DEPS)' bash scripts/test_torch.sh $(PEERS)
+
+# Arguments for test-backend-ops or llama-bench: GGML="-p hsk=64". SOURCES=DIR: llama.cpp's sources.
+test-ggml: lib codegen $(BUILD)/libggml-attune.so ## the plug-in of ggml in ggml itself, which it builds in build/ggml
+	@BUILD='$(BUILD)' bash scripts/ggml.sh test $(GGML)
 
 # The Python package and engines, which pip installs into build/engines. ENGINES="numpy torch" leaves engines out;
 # TESTS_ONLY="test_torch_sdpa.py" picks files of tests/python.

@@ -38,6 +38,10 @@ $(BUILD)/installed/attune: $(call placed,$(TOOL_SRC) $(BOTH_SRC)) $(BUILD)/libat
 		$(call flags,INSTALLED)
 	$(call link_command,$(RUN_PATH))
 
+# It lies beside the code generator, below its library.
+$(BUILD)/installed/libggml-attune.so: $(BUILD)/libattune.so $(call flags,INSTALLED)
+	$(call link_adapter,$(if $(filter no,$(RPATH)),,$$ORIGIN/..))
+
 $(BUILD)/installed/attune-lab: $(call obj,$(LAB_SRC)) $(addprefix $(BUILD)/libattune,-tool.a -reference.a .so) \
 		$(call flags,INSTALLED)
 	$(call link_command,$(RUN_PATH))
@@ -65,7 +69,8 @@ EXAMPLES = $(wildcard examples/*.c examples/*.cpp examples/ir/*.air examples/pyt
 	$(addprefix examples/minilm/*.,md c py txt) $(addprefix examples/engine/*.,md c h py) \
 	$(addprefix examples/engine/static/*.,c h sh))
 LINKED_DIRS = examples/engine/static examples/engine examples/ir examples/minilm examples/python include
-INSTALLED_PRODUCTS = $(addprefix $(BUILD)/installed/,attune attune-codegen-worker libattune.so.0 libattune.a)
+INSTALLED_PRODUCTS = $(addprefix $(BUILD)/installed/,attune attune-codegen-worker libattune.so.0 libattune.a \
+	libggml-attune.so)
 install: all $(INSTALLED_PRODUCTS)
 install: ## install below PREFIX (/usr/local), libraries into LIBDIR (PREFIX/lib), DESTDIR before them
 	install -d $(IN_BIN) $(addprefix $(IN_LIB)/,attune pkgconfig cmake/attune) $(DESTDIR)$(INCLUDEDIR)/attune/expert \
@@ -74,7 +79,8 @@ install: ## install below PREFIX (/usr/local), libraries into LIBDIR (PREFIX/lib
 	install -m 755 $(BUILD)/installed/attune $(IN_BIN)/attune
 	install -m 644 $(BUILD)/installed/libattune.so.0 $(BUILD)/installed/libattune.a $(IN_LIB)
 	ln -sf libattune.so.0 $(IN_LIB)/libattune.so
-	install -m 644 $(addprefix $(BUILD)/libattune-,codegen.so tier0.so) $(IN_LIB)/attune
+	install -m 644 $(addprefix $(BUILD)/,libattune-codegen.so libattune-tier0.so installed/libggml-attune.so) \
+		$(IN_LIB)/attune
 	install -m 755 $(BUILD)/installed/attune-codegen-worker $(BUILD)/attune-fetch $(IN_LIB)/attune
 	install -m 644 include/attune.h include/attune.hpp $(DESTDIR)$(INCLUDEDIR)
 	install -m 644 include/attune/*.h $(DESTDIR)$(INCLUDEDIR)/attune
@@ -100,7 +106,7 @@ STRIP ?= $(shell $(CC) -print-prog-name=strip)
 .PHONY: install-strip
 install-strip: install ## the same without symbols for debuggers
 	$(STRIP) $(IN_BIN)/attune $(addprefix $(IN_LIB)/,libattune.so.0 attune/libattune-codegen.so \
-		attune/libattune-tier0.so attune/attune-codegen-worker attune/attune-fetch)
+		attune/libattune-tier0.so attune/libggml-attune.so attune/attune-codegen-worker attune/attune-fetch)
 	$(STRIP) --strip-debug $(IN_LIB)/libattune.a
 
 # CODEGEN=no: a wheel without the code generator, for systems with glibc 2.28. It runs kernels that are in a cache.
@@ -126,7 +132,7 @@ html: ## all pages of the documentation as HTML, in build/html/
 	@rm -rf $(BUILD)/html && DEPS=no BUILD='$(BUILD)' bash scripts/html.sh $(BUILD)/html
 
 uninstall: ## remove what install installed
-	rm -f $(addprefix $(IN_LIB)/attune/,libattune-codegen.so libattune-tier0.so \
+	rm -f $(addprefix $(IN_LIB)/attune/,libattune-codegen.so libattune-tier0.so libggml-attune.so \
 		attune-codegen-worker attune-fetch) \
 		$(addprefix $(IN_LIB)/cmake/attune/attuneConfig,.cmake Version.cmake) \
 		$(addprefix $(IN_DOC)/,$(DOCS_TOP) $(DOCS) $(EXAMPLES) $(addprefix include/attune,.h .hpp) \

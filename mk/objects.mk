@@ -45,9 +45,10 @@ $(call obj,$(ORT_SRC)): INCLUDES = -Iadapters -Isrc/base
 $(call obj,$(ORT_SRC)): BASE_CFLAGS += -fexceptions
 $(call obj,$(JAX_SRC)): INCLUDES = -Iadapters/jax -Iadapters
 $(call obj,$(TVM_SRC)): INCLUDES = -Iadapters/tvm -Iadapters
+$(call obj,$(GGML_SRC)): INCLUDES = -Iadapters/ggml -Iadapters -Isrc/base
 $(call obj,$(TEST_SRC) $(SUPPORT_SRC)): INCLUDES = -Isrc -Itests -Itools -Ilab -Ireference -I$(BUILD)/gen \
 	-isystem $(MONOCYPHER)
-$(call obj,$(call tests_in,test_adapter_*.c)): INCLUDES = -Iadapters
+$(call obj,$(call tests_in,test_adapter_*.c) tests/adapters/ggml_host.c): INCLUDES = -Iadapters
 # Sanitizers watch the library; of the programs that call it, half the time to compile is worth more. TEST_CFLAGS is for
 # the same without a sanitizer.
 TEST_CFLAGS ?=

@@ -70,12 +70,11 @@ $(BUILD)/wheel/libattune.so.0: $(call obj,$(LIB_SRC) $(DSO_SRC) src/wheel/old_gl
 	$(call link_library,$(OLD_GLIBC_LINK))
 
 # The adapters of engines for the same systems.
-$(call adapters_in,$(BUILD)/wheel): $(BUILD)/wheel/libattune-%.so: $(call obj,src/wheel/old_glibc.c) \
-		$(BUILD)/wheel/libattune.so.0 adapters/%/exports.map
+$(call adapters_in,$(BUILD)/wheel): $(call obj,src/wheel/old_glibc.c) $(BUILD)/wheel/libattune.so.0
 	@mkdir -p $(@D)
 	$(call say,link $@)
 	$(Q)$(LINK) $(SHARED) -z nodelete -Wl,-rpath,'$$ORIGIN' -Wl,-Bsymbolic \
-		-Wl,--version-script=adapters/$*/exports.map $(filter %.o,$^) $(OLD_GLIBC_LINK) \
+		-Wl,--version-script=$(filter %/exports.map,$^) $(filter %.o,$^) $(OLD_GLIBC_LINK) \
 		-L$(BUILD)/wheel -l:libattune.so.0 $(CORE_LIBS) -o $@
 
 # A small program, which loads the plug-in.
@@ -91,21 +90,31 @@ $(BUILD)/attune-fetch: $(call obj,tools/fetch/fetch.c)
 	$(call say,link $@)
 	$(Q)$(LINK) $^ $(shell pkg-config --libs libcurl) -o $@
 
-# attune in engines: as kernels of PyTorch, whose functions are found at run time; as kernels of ONNX Runtime, which
-# passes its functions; as a custom call of XLA, which does so, too; and as functions of TVM-FFI, which finds them by
-# name. An adapter finds libattune.so.0 beside itself, unless the process has loaded one already. nodelete: engines keep
-# pointers to its functions, and ONNX Runtime unloads it with its last session.
-$(call adapters_in,$(BUILD)): $(BUILD)/libattune-%.so: $(BUILD)/libattune.so adapters/%/exports.map
-	$(call say,link $@)
-	$(Q)$(LINK) $(SHARED) -z nodelete -Wl,-rpath,'$$ORIGIN' -Wl,-Bsymbolic \
-		-Wl,--version-script=adapters/$*/exports.map $(filter %.o,$^) -L$(BUILD) -lattune $(CORE_LIBS) -o $@
-
-$(addsuffix /libattune-torch.so,$(BUILD) $(BUILD)/wheel): $(call obj,$(COMMON_SRC) $(TORCH_SRC) src/base/plain_text.c)
-$(addsuffix /libattune-ort.so,$(BUILD) $(BUILD)/wheel): $(call obj,$(COMMON_SRC) $(ORT_SRC) src/base/plain_text.c)
-$(addsuffix /libattune-jax.so,$(BUILD) $(BUILD)/wheel): $(call obj,$(COMMON_SRC) $(JAX_SRC))
-$(addsuffix /libattune-tvm.so,$(BUILD) $(BUILD)/wheel): $(call obj,$(COMMON_SRC) $(TVM_SRC))
-
 COMMA := ,
+
+# attune in engines: as kernels of PyTorch, whose functions are found at run time; as kernels of ONNX Runtime, which
+# passes its functions; as a custom call of XLA, which does so, too; as functions of TVM-FFI, which finds them by name;
+# and as a plug-in of ggml, whose name has the form of ggml's own. An adapter finds libattune.so.0 beside itself, unless
+# the process has loaded one already. nodelete: engines keep pointers to its functions, and ONNX Runtime unloads it with
+# its last session.
+define link_adapter
+$(call say,link $@)
+$(Q)$(LINK) $(SHARED) -z nodelete $(if $(1),-Wl$(COMMA)-rpath$(COMMA)'$(1)') -Wl,-Bsymbolic \
+	-Wl,--version-script=$(filter %/exports.map,$^) $(filter %.o,$^) -L$(BUILD) -lattune $(CORE_LIBS) -o $@
+endef
+$(call adapters_in,$(BUILD)): $(BUILD)/libattune.so
+	$(call link_adapter,$$ORIGIN)
+
+built_adapter = $(addsuffix /$(1),$(BUILD) $(BUILD)/wheel)
+$(call built_adapter,libattune-torch.so): $(call obj,$(COMMON_SRC) $(TORCH_SRC) src/base/plain_text.c) \
+	adapters/torch/exports.map
+$(call built_adapter,libattune-ort.so): $(call obj,$(COMMON_SRC) $(ORT_SRC) src/base/plain_text.c) \
+	adapters/ort/exports.map
+$(call built_adapter,libattune-jax.so): $(call obj,$(COMMON_SRC) $(JAX_SRC)) adapters/jax/exports.map
+$(call built_adapter,libattune-tvm.so): $(call obj,$(COMMON_SRC) $(TVM_SRC)) adapters/tvm/exports.map
+$(call built_adapter,libggml-attune.so) $(BUILD)/installed/libggml-attune.so: \
+	$(call obj,$(COMMON_SRC) $(GGML_SRC) src/base/plain_text.c) adapters/ggml/exports.map
+
 define link_command
 $(call say,link $@)
 $(Q)$(LINK) $(if $(1),-Wl$(COMMA)-rpath$(COMMA)'$(1)') $(filter %.o %.a,$^) -L$(BUILD) -lattune -ljansson \

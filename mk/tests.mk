@@ -70,6 +70,9 @@ WITH_LLVM = $(addprefix test_,block block_decoding codegen codegen_cut d_lanes g
 $(foreach source,$(TEST_SRC),$(eval $(BUILD)/tests/$(basename $(notdir $(source))): $(call obj,$(source))))
 # Adapters are no part of an archive.
 $(BUILD)/tests/test_adapter_plans: $(call obj,$(COMMON_SRC))
+$(BUILD)/tests/test_adapter_ggml: $(call obj,$(COMMON_SRC) $(GGML_SRC) tests/adapters/ggml_host.c)
+# The plug-in finds the functions of its host by their names.
+test_adapter_ggml_LDFLAGS = -rdynamic
 $(TESTS): $(BUILD)/tests/%: $(TEST_ARCHIVES)
 	@mkdir -p $(@D)
 	$(call say,link $@)

@@ -109,6 +109,7 @@ class Build(build_py):
             self.warn("attune is built without its code generator, because LLVM's headers were not found (llvm-19-dev) "
                       "or ATTUNE_BUILD_CODEGEN=no: it runs kernels that are in a cache, and compiles none")
         products += [f"wheel/libattune-{adapter}.so" for adapter in ("torch", "ort", "jax", "tvm")]
+        products += ["wheel/libggml-attune.so"]
         make(*(f"{BUILD}/{name}" for name in products), llvm=llvm)
         for name in products:
             copy = library / Path(name).name

@@ -34,7 +34,7 @@ else
     part attune-codegen-worker 2.34
     [ -f "$work/attune/lib/libattune-tier0.so" ] || bad "there is no libattune-tier0.so"
 fi
-for adapter in "$work"/attune/lib/libattune-*.so; do
+for adapter in "$work"/attune/lib/libattune-*.so "$work"/attune/lib/libggml-attune.so; do
     [[ $adapter == *-codegen.so || $adapter == *-tier0.so || ! -e $adapter ]] || part "$(basename "$adapter")" 2.28
 done
 exit $failed

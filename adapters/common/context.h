@@ -14,6 +14,7 @@ typedef struct common_engine_info {
                      * virtual machine does, which is slower than an engine's kernels */
     unsigned max_plans; /* in one table, see common/plans.h */
     unsigned repeats;   /* attune_plan_options.repeats of each plan; 0: the default */
+    bool compiles_in_background; /* attune_plan_options.background of each plan */
 } common_engine_info;
 extern const common_engine_info common_engine;
 

@@ -1,0 +1,186 @@
+/* A node is computed stream by stream, each as its mask says; streams with masks of one form in one call. */
+#include "attend.h"
+
+#include "call.h"
+#include "rows.h"
+#include "runner.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* At least so many bytes, whose content is lost when they move. NULL: there is no memory. */
+static void *reserve(struct attend_buffer *b, int64_t bytes) {
+    if ((size_t)bytes > b->bytes) {
+        free(b->data);
+        b->bytes = (size_t)bytes + (size_t)bytes / 4 + 64;
+        b->data = malloc(b->bytes);
+        if (!b->data) b->bytes = 0;
+    }
+    return b->data;
+}
+
+void attend_free(attend_state *s) {
+    struct attend_buffer *const buffers[] = {&s->rows, &s->table, &s->slopes, &s->k_rows, &s->v_rows, &s->lens};
+    for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++) free(buffers[i]->data);
+    free(s->distances_end ? s->distances_end - s->num_distances : NULL);
+}
+
+/* ---- ALiBi ---- */
+
+/* The slopes of ggml_compute_forward_flash_attn_ext: of Press et al., "Train short, test long", 2022. */
+static const float *slopes_of(attend_state *s, const ggml_node *n) {
+    float *const slopes = reserve(&s->slopes, n->heads * (int64_t)sizeof(float));
+    if (!slopes || (s->slopes_heads == n->heads && s->slopes_bias == n->max_bias)) return slopes;
+    int64_t power = 1;
+    while (2 * power <= n->heads) power *= 2;
+    const float first = powf(2.0F, -n->max_bias / (float)power), second = powf(2.0F, -n->max_bias / 2 / (float)power);
+    for (int64_t h = 0; h < n->heads; h++)
+        slopes[h] = h < power ? powf(first, (float)(h + 1)) : powf(second, (float)(2 * (h - power) + 1));
+    s->slopes_heads = n->heads;
+    s->slopes_bias = n->max_bias;
+    return slopes;
+}
+
+static const uint16_t *distances_of(attend_state *s, int64_t count) {
+    enum { LARGEST = 65504 };
+    if (count > LARGEST) return NULL;
+    if (count <= s->num_distances) return s->distances_end;
+    free(s->distances_end ? s->distances_end - s->num_distances : NULL);
+    const int64_t more = 2 * count < LARGEST ? 2 * count : LARGEST;
+    uint16_t *const begin = malloc((size_t)more * sizeof *begin);
+    s->num_distances = begin ? more : 0;
+    s->distances_end = begin ? begin + more : NULL;
+    if (begin) mask_distances(s->distances_end, more);
+    return s->distances_end;
+}
+
+/* ---- Masks ---- */
+
+/* What the rows of a stream see. */
+static bool read_stream(attend_state *s, ggml_call *c) {
+    const ggml_node *const n = c->node;
+    const ggml_tensor *const m = n->mask;
+    int32_t *const room = reserve(&s->rows, 3 * n->rows * (int64_t)sizeof *room);
+    if (!room) return false;
+    c->rows = (mask_rows){.class = MASK_NONE,
+                          .keys = n->keys,
+                          .longest = n->keys,
+                          .lo = room,
+                          .hi = room + n->rows,
+                          .count = room + 2 * n->rows};
+    if (!m) return true;
+    c->mask = (const uint16_t *)((const char *)m->data + (size_t)(c->first % m->ne[3]) * m->nb[3]);
+    c->mask_stride = (int64_t)(m->nb[1] / sizeof *c->mask);
+    if (m->ne[2] != 1) {
+        c->rows.class = MASK_DENSE;
+        return true;
+    }
+    mask_read(c->mask, n->rows, n->keys, c->mask_stride, &c->rows);
+    if (!c->rows.has_bias || n->max_bias <= 0) return true;
+    const uint16_t *const distances = distances_of(s, c->rows.keys);
+    c->has_alibi = distances && mask_is_alibi(c->mask, n->rows, c->mask_stride, &c->rows, distances);
+    c->slopes = slopes_of(s, n);
+    return c->slopes != NULL;
+}
+
+static bool is_simple(const ggml_call *c) {
+    return c->rows.class == MASK_NONE || c->rows.class == MASK_CAUSAL || c->has_alibi;
+}
+
+/* Adds the streams behind the first one that one call may compute with it. */
+static bool join_streams(attend_state *s, ggml_call *c) {
+    const ggml_node *const n = c->node;
+    c->count = 1;
+    if (!is_simple(c)) return true;
+    if (!n->mask || n->mask->ne[3] == 1) {
+        c->count = n->streams - c->first;
+        return true;
+    }
+    const ggml_call one = *c;
+    int32_t *const lens = reserve(&s->lens, n->streams * (int64_t)sizeof *lens);
+    if (!lens) return false;
+    lens[0] = (int32_t)one.rows.keys;
+    while (c->first + c->count < n->streams) {
+        ggml_call next = {.node = n, .first = c->first + c->count};
+        if (!read_stream(s, &next)) return false;
+        if (next.rows.class != one.rows.class || next.has_alibi != one.has_alibi || next.rows.begin != one.rows.begin)
+            break;
+        if (next.rows.keys != one.rows.keys) c->lens = lens;
+        if (next.rows.keys > c->rows.keys) c->rows.keys = next.rows.keys;
+        lens[c->count++] = (int32_t)next.rows.keys;
+    }
+    return true;
+}
+
+static bool make_lists(attend_state *s, ggml_call *c) {
+    const ggml_node *const n = c->node;
+    if (c->rows.class != MASK_LISTS) return true;
+    int32_t *const table = reserve(&s->table, n->rows * c->rows.longest * (int64_t)sizeof *table);
+    if (table) mask_list(c->mask, n->rows, c->mask_stride, &c->rows, table, c->rows.longest);
+    c->table = table;
+    return table != NULL;
+}
+
+/* ---- Rows that are converted ---- */
+
+static bool convert(struct attend_buffer *buffer, const ggml_tensor *t, ggml_cache cache, const void **rows) {
+    const size_t bytes = rows_bytes(cache, t->ne[0]);
+    if (cache_formats[cache].becomes == cache) return true;
+    char *to = reserve(buffer, (int64_t)bytes * t->ne[1] * t->ne[2] * t->ne[3]);
+    *rows = to;
+    if (!to) return false;
+    for (int64_t stream = 0; stream < t->ne[3]; stream++)
+        for (int64_t head = 0; head < t->ne[2]; head++)
+            for (int64_t key = 0; key < t->ne[1]; key++, to += bytes)
+                rows_convert(cache,
+                             (const char *)t->data + (size_t)stream * t->nb[3] + (size_t)head * t->nb[2] +
+                                 (size_t)key * t->nb[1],
+                             to, t->ne[0]);
+    return true;
+}
+
+/* ---- The node ---- */
+
+static void clear(const ggml_node *n, int64_t stream) {
+    for (int64_t row = 0; row < n->rows; row++)
+        for (int64_t head = 0; head < n->heads; head++)
+            memset((char *)n->out->data + (size_t)stream * n->out->nb[3] + (size_t)row * n->out->nb[2] +
+                       (size_t)head * n->out->nb[1],
+                   0, (size_t)n->dim_v * sizeof(float));
+}
+
+static bool run(attend_state *s, const ggml_call *c, const char **reason) {
+    ggml_kind kind;
+    call_kind(c, &kind);
+    const common_plan *const plan = kernel_of(&kind, reason);
+    if (!plan) return false;
+    attune_arguments a = plan->arguments;
+    call_bind(c, &kind, &a);
+    return !runner_run(s, plan, &a, reason);
+}
+
+/* The streams from c->first on that one call computes. */
+static bool attend_streams(attend_state *s, ggml_call *c, const char **reason) {
+    *reason = "there is no memory";
+    if (!read_stream(s, c)) return false;
+    if (c->rows.class == MASK_EMPTY) {
+        c->count = 1;
+        clear(c->node, c->first);
+        return true;
+    }
+    return join_streams(s, c) && make_lists(s, c) && run(s, c, reason);
+}
+
+bool attend(attend_state *s, const ggml_node *n, const char **reason) {
+    const void *k_rows = NULL, *v_rows = NULL;
+    *reason = "there is no memory";
+    if (!convert(&s->k_rows, n->k, n->k_cache, &k_rows) || !convert(&s->v_rows, n->v, n->v_cache, &v_rows))
+        return false;
+    for (int64_t stream = 0; stream < n->streams;) {
+        ggml_call c = {.node = n, .first = stream, .k_rows = k_rows, .v_rows = v_rows};
+        if (!attend_streams(s, &c, reason)) return false;
+        stream += c.count;
+    }
+    return true;
+}

@@ -1,0 +1,29 @@
+/* The kind of a call, and its arguments. */
+#ifndef ATTUNE_GGML_CALL_H
+#define ATTUNE_GGML_CALL_H
+
+#include "kernels.h"
+#include "mask.h"
+#include "node.h"
+
+/* Neighbouring streams of a node that one call computes. */
+typedef struct ggml_call {
+    const ggml_node *node;
+    mask_rows rows;              /* of each stream */
+    int64_t first, count;        /* streams */
+    const uint16_t *mask;        /* of the first stream; NULL: none */
+    int64_t mask_stride;         /* numbers from row to row */
+    bool has_alibi;              /* the mask is ALiBi's */
+    const int32_t *lens;         /* by stream; NULL: all have rows.keys keys */
+    const int32_t *table;        /* MASK_LISTS: [rows, rows.longest] */
+    const float *slopes;         /* by head */
+    const void *k_rows, *v_rows; /* converted, [streams, KV heads, keys of the node, row]; NULL: as they lie */
+} ggml_call;
+
+/* The kind. rows.class is not MASK_EMPTY. */
+void call_kind(const ggml_call *call, ggml_kind *kind);
+
+/* Sets everything of `a`, which begins as plan->arguments. */
+void call_bind(const ggml_call *call, const ggml_kind *kind, attune_arguments *a);
+
+#endif

@@ -1,0 +1,158 @@
+#include "kernels.h"
+
+#include "common/context.h"
+#include "host.h"
+#include "node.h"
+#include "plain_text.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* Lengths that come back get a kernel of their own, but not before all layers of a model have run twice. */
+const common_engine_info common_engine = {
+    .has_stock = true, .max_plans = 1024, .repeats = 100, .compiles_in_background = true};
+
+/* ---- The problem of a kind ---- */
+
+static const char *const class_text[KERNEL_NUM_CLASSES] = {
+    [KERNEL_PLAIN] = "seq_q=dynamic,batch=2",
+    [KERNEL_CAUSAL] = "seq_q=dynamic,batch=2,is_causal=1",
+    [KERNEL_RANGES] = "seq_q=dynamic,tensor=\"lo:i32[q], hi:i32[q]\",mask_mod=\"kv >= lo[q] & kv < hi[q]\"",
+    [KERNEL_LISTS] = "seq_q=1,batch=2,page_size=1,kv_lens=1",
+    [KERNEL_BIAS] = "seq_q=dynamic,attn_bias=qk,bias_dtype=f16",
+    [KERNEL_HEADS_BIAS] = "seq_q=dynamic,attn_bias=hqk,bias_dtype=f16",
+    [KERNEL_ALIBI] = "seq_q=dynamic,batch=2,is_causal=1,alibi_slopes=1",
+    [KERNEL_SLOPES] = "seq_q=dynamic,tensor=\"slope:f32[h], mask:f16[q, kv]\","
+                      "score_mod=\"score + slope[h] * mask[q, kv]\",mask_mod=\"mask[q, kv] > -inf\"",
+};
+
+enum { TEXT_BYTES = 640 };
+
+/* Appends ",k_dtype=…"; where the format has a '#' it says whose scales they are. */
+static void add_cache(char *text, char which, ggml_cache cache) {
+    size_t length = strlen(text);
+    length += (size_t)snprintf(text + length, TEXT_BYTES - length, ",%c_dtype=%s", which, cache_formats[cache].name);
+    char *const mark = strchr(text, '#');
+    if (mark) *mark = which;
+}
+
+/* Two KV heads, so that nothing is taken as broadcast: the kernel serves any number, unless functions ask for it. */
+static void describe(const ggml_kind *k, char text[TEXT_BYTES]) {
+    const int heads = k->heads ? k->heads : 2 * k->group;
+    snprintf(text, TEXT_BYTES,
+             "num_heads=%d,num_kv_heads=%d,head_dim=%d,head_dim_v=%d,seq_kv=dynamic,"
+             "softmax_scale=dynamic,%s%s%s%s",
+             heads, heads / k->group, (int)k->dim, (int)k->dim_v, class_text[k->class], k->has_sinks ? ",sinks=1" : "",
+             k->v_in_k ? ",v_in_k=1" : "", k->has_lens ? ",kv_lens=1" : "");
+    if (k->soft_cap > 0) {
+        const size_t length = strlen(text);
+        at_print(text + length, TEXT_BYTES - length, ",logits_soft_cap=%.9g", (double)k->soft_cap);
+    }
+    add_cache(text, 'k', (ggml_cache)k->k_cache);
+    add_cache(text, 'v', (ggml_cache)k->v_cache);
+}
+
+/* ---- The table ---- */
+
+typedef enum kernel_state { KERNEL_COMPILES, KERNEL_READY, KERNEL_REFUSED } kernel_state;
+
+typedef struct kernel {
+    struct kernel *next;
+    ggml_kind kind;
+    common_plan *plan;
+    atomic_int state; /* kernel_state; after KERNEL_COMPILES nothing else changes */
+} kernel;
+
+static _Atomic(kernel *) kernels; /* a list that only grows, at the front */
+static atomic_uint num_kernels;
+static common_plans plans;
+
+static kernel *look(kernel *k, const ggml_kind *kind) {
+    while (k && memcmp(&k->kind, kind, sizeof *kind) != 0) k = k->next;
+    return k;
+}
+
+/* ---- Compiling ---- */
+
+static kernel_state compile(kernel *k) {
+    char text[TEXT_BYTES];
+    attune_status status;
+    const char *message;
+    describe(&k->kind, text);
+    k->plan = common_plan_of_text(&plans, text, strlen(text), &status, &message);
+    if (k->plan && !attune_plan_prepare(k->plan->context, k->plan->plan)) {
+        host_log(GGML_ABI_LOG_DEBUG, "kernels are ready: %s", text);
+        return KERNEL_READY;
+    }
+    host_log(GGML_ABI_LOG_WARN, "no kernel, so the CPU backend computes %s: %s", text,
+             k->plan ? attune_last_message() : message);
+    return KERNEL_REFUSED;
+}
+
+/* One after the other. Only these threads take the lock. */
+static void *compile_later(void *argument) {
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    kernel *const k = argument;
+    pthread_mutex_lock(&lock);
+    atomic_store(&k->state, compile(k));
+    pthread_mutex_unlock(&lock);
+    return NULL;
+}
+
+/* Without signals, which are the host's. */
+static bool start(kernel *k) {
+    sigset_t all, before;
+    pthread_attr_t attr;
+    pthread_t thread;
+    sigfillset(&all);
+    if (pthread_attr_init(&attr)) return false;
+    pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    const bool is_started = !pthread_create(&thread, &attr, compile_later, k);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attr);
+    return is_started;
+}
+
+/* How long the first call of a kind waits: ATTUNE_DEADLINE_US, as for plans, else as long as a cache needs. */
+static void wait_for(const kernel *k) {
+    enum { SLEEP_US = 100 };
+    const char *const named = getenv("ATTUNE_DEADLINE_US");
+    const long most = named ? strtol(named, NULL, 10) : 3000;
+    for (long us = 0; us < most && atomic_load(&k->state) == KERNEL_COMPILES; us += SLEEP_US)
+        nanosleep(&(struct timespec){.tv_nsec = SLEEP_US * 1000}, NULL);
+}
+
+/* A kind that is new. Of two threads one adds it, and compiles. */
+static kernel *add(const ggml_kind *kind) {
+    if (atomic_fetch_add(&num_kernels, 1) >= common_engine.max_plans) return NULL;
+    kernel *const k = calloc(1, sizeof *k);
+    if (!k) return NULL;
+    k->kind = *kind;
+    kernel *first = atomic_load(&kernels);
+    do {
+        kernel *const other = look(first, kind);
+        if (other) {
+            free(k);
+            return other;
+        }
+        k->next = first;
+    } while (!atomic_compare_exchange_weak(&kernels, &first, k));
+    if (start(k))
+        wait_for(k);
+    else
+        atomic_store(&k->state, KERNEL_REFUSED);
+    return k;
+}
+
+const common_plan *kernel_of(const ggml_kind *kind, const char **reason) {
+    kernel *k = look(atomic_load_explicit(&kernels, memory_order_acquire), kind);
+    if (!k) k = add(kind);
+    const int state = k ? atomic_load_explicit(&k->state, memory_order_acquire) : KERNEL_REFUSED;
+    *reason = state == KERNEL_COMPILES ? "its kernel is being compiled" : "attune has no kernel for it";
+    return state == KERNEL_READY ? k->plan : NULL;
+}

@@ -1,0 +1,185 @@
+/* A row is read in vectors of 64 bytes, which the compiler makes of what the CPU has. Rows are read to their first and
+ * from their last visible key, and then between the two: most masks take one pass over keys that are visible. */
+#include "mask.h"
+
+#include <string.h>
+
+enum { HIDDEN = 0xfc00, LANES = 32 }; /* -infinity */
+
+typedef uint16_t lanes __attribute__((vector_size(2 * LANES), aligned(2), may_alias));
+typedef int16_t signed_lanes __attribute__((vector_size(2 * LANES)));
+typedef uint64_t words __attribute__((vector_size(2 * LANES)));
+
+/* What one row sees. */
+typedef struct row {
+    int64_t first, last; /* visible keys; first == last: none */
+    int64_t count;
+    bool has_bias;
+} row;
+
+static inline __attribute__((always_inline)) bool is_any(const signed_lanes *x) {
+    const words w = (words)*x;
+    return (w[0] | w[1] | w[2] | w[3] | w[4] | w[5] | w[6] | w[7]) != 0;
+}
+
+static inline __attribute__((always_inline)) int64_t first_visible(const uint16_t *m, int64_t keys) {
+    int64_t j = 0;
+    for (; j + LANES <= keys; j += LANES) {
+        const signed_lanes is_visible = (signed_lanes)(*(const lanes *)(m + j) != HIDDEN);
+        if (is_any(&is_visible)) break;
+    }
+    while (j < keys && m[j] == HIDDEN) j++;
+    return j;
+}
+
+static inline __attribute__((always_inline)) int64_t after_visible(const uint16_t *m, int64_t first, int64_t keys) {
+    int64_t j = keys;
+    for (; j - LANES >= first; j -= LANES) {
+        const signed_lanes is_visible = (signed_lanes)(*(const lanes *)(m + j - LANES) != HIDDEN);
+        if (is_any(&is_visible)) break;
+    }
+    while (j > first && m[j - 1] == HIDDEN) j--;
+    return j;
+}
+
+/* How many keys are visible, and whether one has a bias. A lane counts as many vectors as fit into 15 bits. */
+static inline __attribute__((always_inline)) void count_visible(const uint16_t *m, int64_t keys, row *r) {
+    enum { MOST = 32000 };
+    signed_lanes biased = {0};
+    int64_t j = 0;
+    while (j + LANES <= keys) {
+        const int64_t end = (keys - j) / LANES > MOST ? j + (int64_t)MOST * LANES : keys;
+        signed_lanes visible = {0};
+        for (; j + LANES <= end; j += LANES) {
+            const lanes x = *(const lanes *)(m + j);
+            const signed_lanes is_visible = (signed_lanes)(x != HIDDEN);
+            visible -= is_visible;
+            biased |= is_visible & (signed_lanes)(x & 0x7fff);
+        }
+        for (int i = 0; i < LANES; i++) r->count += visible[i];
+    }
+    r->has_bias = is_any(&biased);
+    for (; j < keys; j++) {
+        r->count += m[j] != HIDDEN;
+        r->has_bias |= m[j] != HIDDEN && (m[j] & 0x7fff);
+    }
+}
+
+static inline __attribute__((always_inline)) row read_row(const uint16_t *m, int64_t keys) {
+    row r = {.first = first_visible(m, keys)};
+    if (r.first == keys) return (row){0};
+    r.last = after_visible(m, r.first, keys);
+    count_visible(m + r.first, r.last - r.first, &r);
+    return r;
+}
+
+#ifdef __x86_64__
+__attribute__((target("avx2"))) static row read_row_avx2(const uint16_t *m, int64_t keys) { return read_row(m, keys); }
+__attribute__((target("avx512bw"))) static row read_row_avx512(const uint16_t *m, int64_t keys) {
+    return read_row(m, keys);
+}
+#endif
+static row read_row_base(const uint16_t *m, int64_t keys) { return read_row(m, keys); }
+
+typedef row row_reader(const uint16_t *m, int64_t keys);
+
+static row_reader *best_reader(void) {
+#ifdef __x86_64__
+    if (__builtin_cpu_supports("avx512bw")) return read_row_avx512;
+    if (__builtin_cpu_supports("avx2")) return read_row_avx2;
+#endif
+    return read_row_base;
+}
+
+/* ---- Rows together ---- */
+
+typedef struct summary {
+    bool is_same, is_step, is_contiguous; /* ranges: all the same; each ends one later; none has a gap */
+    int64_t seen;
+} summary;
+
+static summary summarise(int64_t rows, const mask_rows *m) {
+    summary s = {.is_same = true, .is_step = true, .is_contiguous = true};
+    for (int64_t r = 0; r < rows; r++) {
+        s.seen += m->count[r];
+        s.is_contiguous &= m->count[r] == m->hi[r] - m->lo[r];
+        s.is_same &= m->lo[r] == 0 && m->hi[r] == m->keys;
+        s.is_step &= m->lo[r] == 0 && m->hi[r] == m->keys - rows + 1 + r && m->hi[r] > 0;
+    }
+    return s;
+}
+
+/* Lists read each row's keys for it alone, so few rows that share no keys gain by them even where these are ranges. */
+static mask_class classify(int64_t rows, const mask_rows *m) {
+    enum { FEW = 16 };
+    const summary s = summarise(rows, m);
+    const bool is_sparse = 2 * s.seen <= rows * m->keys;
+    if (!s.seen) return MASK_EMPTY;
+    if (s.is_contiguous && !m->has_bias) {
+        if (s.is_same) return MASK_NONE;
+        if (s.is_step) return MASK_CAUSAL;
+        if (!is_sparse || rows >= FEW) return MASK_RANGES;
+    }
+    return is_sparse && !m->has_bias ? MASK_LISTS : MASK_DENSE;
+}
+
+void mask_read(const uint16_t *mask, int64_t rows, int64_t keys, int64_t stride, mask_rows *m) {
+    row_reader *const read = best_reader();
+    int64_t begin = keys, end = 0;
+    m->has_bias = false;
+    m->longest = 0;
+    for (int64_t i = 0; i < rows; i++) {
+        const row r = read(mask + i * stride, keys);
+        m->lo[i] = (int32_t)r.first, m->hi[i] = (int32_t)r.last, m->count[i] = (int32_t)r.count;
+        m->has_bias |= r.has_bias;
+        if (r.count > m->longest) m->longest = r.count;
+        if (r.count && r.first < begin) begin = r.first;
+        if (r.last > end) end = r.last;
+    }
+    m->begin = end ? begin : 0;
+    m->keys = end - m->begin;
+    for (int64_t i = 0; i < rows; i++)
+        if (m->count[i]) m->lo[i] -= (int32_t)m->begin, m->hi[i] -= (int32_t)m->begin;
+    m->class = classify(rows, m);
+}
+
+void mask_list(const uint16_t *mask, int64_t rows, int64_t stride, const mask_rows *m, int32_t *table,
+               int64_t columns) {
+    for (int64_t r = 0; r < rows; r++, table += columns) {
+        const uint16_t *const numbers = mask + r * stride + m->begin;
+        int64_t n = 0;
+        for (int32_t j = m->lo[r]; j < m->hi[r]; j++)
+            if (numbers[j] != HIDDEN) table[n++] = j;
+        memset(table + n, 0, (size_t)(columns - n) * sizeof *table);
+    }
+}
+
+/* ---- ALiBi ---- */
+
+/* f16 of -number, which is at most 65504: rounded to nearest, ties to even. */
+static uint16_t minus(uint32_t number) {
+    if (!number) return 0x8000;
+    const int top = 31 - __builtin_clz(number);
+    const uint32_t exponent = (uint32_t)(top + 15) << 10;
+    if (top <= 10) return (uint16_t)(0x8000 + exponent + ((number << (10 - top)) & 0x3ff));
+    const int drop = top - 10;
+    const uint32_t half = 1U << (drop - 1), kept = number >> drop, rest = number & ((1U << drop) - 1);
+    const uint32_t up = rest > half || (rest == half && (kept & 1));
+    return (uint16_t)(0x8000 + exponent + (kept & 0x3ff) + up);
+}
+
+void mask_distances(uint16_t *end, int64_t count) {
+    for (int64_t i = 0; i < count; i++) end[-1 - i] = minus((uint32_t)i);
+}
+
+/* The row's own key may be 0 or -0. */
+bool mask_is_alibi(const uint16_t *mask, int64_t rows, int64_t stride, const mask_rows *m,
+                   const uint16_t *distances_end) {
+    for (int64_t r = 0; r < rows; r++) {
+        const uint16_t *const numbers = mask + r * stride + m->begin;
+        const int64_t n = m->keys - rows + 1 + r;
+        if (m->lo[r] || m->hi[r] != n || m->count[r] != n || n < 1 || (numbers[n - 1] & 0x7fff)) return false;
+        if (memcmp(numbers, distances_end - n, (size_t)(n - 1) * sizeof *numbers) != 0) return false;
+    }
+    return true;
+}

@@ -1,0 +1,14 @@
+/* Rows of caches in types that attune does not compute with, converted to types that it does. */
+#ifndef ATTUNE_GGML_ROWS_H
+#define ATTUNE_GGML_ROWS_H
+
+#include "node.h"
+
+/* Bytes of a row after it was converted. */
+size_t rows_bytes(ggml_cache cache, int64_t columns);
+
+/* Converts one row to cache_formats[cache].becomes: q5_0 and iq4_nl to q8_0, which has the same numbers; q5_1 to f32.
+ */
+void rows_convert(ggml_cache cache, const void *from, void *to, int64_t columns);
+
+#endif

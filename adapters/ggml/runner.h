@@ -1,0 +1,15 @@
+/* Threads of a call. */
+#ifndef ATTUNE_GGML_RUNNER_H
+#define ATTUNE_GGML_RUNNER_H
+
+#include "attend.h"
+
+#include "common/plans.h"
+
+/* Runs a call on state->n_threads threads. A process whose ggml computes by GNU's OpenMP has its threads spinning when
+ * a node begins, so the call runs on those. Where other processes take their CPUs, OpenMP's barrier would wait for them
+ * (16 ms), so attune's own threads compute for a while: a call by those waits for no thread that has not begun. */
+attune_status runner_run(attend_state *state, const common_plan *plan, const attune_arguments *arguments,
+                         const char **message);
+
+#endif

@@ -1,0 +1,404 @@
+/* The plug-in of ggml in a host of its own (ggml_host.h): every form of mask and every type of cache against f64, with
+ * NaN in all that nobody sees; what is left to the host; versions. */
+#include "ggml_host.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+ggml_reg *ggml_backend_init(void);
+
+static ggml_device *open_device(void) {
+    fake_reset();
+    ggml_reg *const reg = ggml_backend_init();
+    assert_non_null(reg);
+    assert_int_equal(reg->api_version, GGML_ABI_API_VERSION);
+    assert_int_equal(reg->get_device_count(reg), 1);
+    assert_null(reg->get_device(reg, 1));
+    return reg->get_device(reg, 0);
+}
+
+static void set_threads(ggml_backend *backend, int threads) {
+    ggml_reg *const reg = backend->device->reg;
+    void *const found = reg->get_proc_address(reg, "ggml_backend_set_n_threads");
+    ggml_set_n_threads *set;
+    memcpy(&set, &found, sizeof set);
+    set(backend, threads);
+}
+
+static ggml_backend *open_backend(void) {
+    ggml_device *const device = open_device();
+    ggml_backend *const backend = device->init_backend(device, NULL);
+    assert_non_null(backend);
+    set_threads(backend, 2);
+    return backend;
+}
+
+static int compute(ggml_backend *backend, ggml_tensor *node) {
+    ggml_graph graph = {.n_nodes = 1, .nodes = &node};
+    return backend->graph_compute(backend, &graph);
+}
+
+static bool has_logged(const char *text) { return strstr(fake.log, text) != NULL; }
+
+/* attune computes the case, as f64 does. */
+static void check_case(ggml_backend *backend, const fake_case *c, const char *name) {
+    ggml_tensor *const node = make_node(c);
+    float *const expected = malloc((size_t)(node->ne[0] * node->ne[1] * node->ne[2] * node->ne[3]) * sizeof *expected);
+    reference(node, expected);
+    fake.cpu_nodes = 0;
+    if (!backend->device->supports_op(backend->device, node)) fail_msg("%s is not supported: %s", name, fake.log);
+    assert_int_equal(compute(backend, node), GGML_ABI_SUCCESS);
+    if (fake.cpu_nodes) fail_msg("%s was computed by the CPU: %s", name, fake.log);
+    const double worst = worst_difference(node, expected);
+    if (!(worst < 2e-5)) fail_msg("%s differs by %g: %s", name, worst, fake.log);
+    free(expected);
+    free_node(node);
+}
+
+static void check(const fake_case *c, const char *name, const char *kernel) {
+    ggml_backend *const backend = open_backend();
+    check_case(backend, c, name);
+    if (!has_logged(kernel)) fail_msg("%s ran by another kernel: %s", name, fake.log);
+    backend->free(backend);
+    assert_int_equal(fake.live_backends, 0);
+}
+
+/* ---- Masks. Each test has a head size of its own, so that its kernels are new and the log names them ---- */
+
+static bool sees_first(const fake_case *c, int64_t stream, int64_t row, int64_t key) {
+    (void)stream, (void)row;
+    return key < c->at;
+}
+static bool sees_past(const fake_case *c, int64_t stream, int64_t row, int64_t key) {
+    (void)stream;
+    return key <= row + c->at;
+}
+static bool sees_past_of_stream(const fake_case *c, int64_t stream, int64_t row, int64_t key) {
+    return key <= row + c->at + 9 * stream;
+}
+static bool sees_window(const fake_case *c, int64_t stream, int64_t row, int64_t key) {
+    return sees_past(c, stream, row, key) && key > row + c->at - 24;
+}
+/* A cache of a ring: the oldest keys were overwritten. */
+static bool sees_ring(const fake_case *c, int64_t stream, int64_t row, int64_t key) {
+    (void)stream;
+    const int64_t age = ((row + c->at - key) % c->keys + c->keys) % c->keys;
+    return age < c->keys - 20;
+}
+/* The keys of several sequences alternate, and rows are of one each. */
+static bool sees_own_sequence(const fake_case *c, int64_t stream, int64_t row, int64_t key) {
+    (void)c, (void)stream;
+    return key % 4 == row % 4 && key < 90 + row;
+}
+/* Each row sees a part of its own. */
+static bool sees_own_part(const fake_case *c, int64_t stream, int64_t row, int64_t key) {
+    (void)c, (void)stream;
+    return key >= 30 * row && key < 30 * row + 20;
+}
+static bool sees_nothing_in_some_rows(const fake_case *c, int64_t stream, int64_t row, int64_t key) {
+    (void)c;
+    return row % 3 != 1 && key <= row + 5 && stream != 1;
+}
+static uint16_t distance(const fake_case *c, int64_t head, int64_t row, int64_t key) {
+    (void)head;
+    return f16_of(-fabs((double)(row + c->at - key)));
+}
+static uint16_t wave(const fake_case *c, int64_t head, int64_t row, int64_t key) {
+    (void)c;
+    return f16_of(sin((double)(7 * row + 3 * key + 5 * head)));
+}
+
+static void a_mask_that_is_absent_or_a_length_is_no_mask(void **state) {
+    (void)state;
+    const fake_case none = {.heads = 4, .kv_heads = 2, .rows = 3, .keys = 50, .dim = 40, .has_no_mask = true};
+    check(&none, "no mask", "head_dim=40,head_dim_v=40,seq_kv=dynamic,softmax_scale=dynamic,seq_q=dynamic,batch=2,k");
+    fake_case c = {.heads = 4, .kv_heads = 2, .keys = 256, .dim = 48, .sees = sees_first, .at = 77, .mask_rows = 64};
+    check(&c, "padding", "head_dim=48,head_dim_v=48,seq_kv=dynamic,softmax_scale=dynamic,seq_q=dynamic,batch=2,k");
+    c.rows = 5, c.streams = 2, c.dim = 56;
+    check(&c, "padding of two streams", "seq_q=dynamic,batch=2,k");
+}
+
+static void causality_is_found_at_any_offset(void **state) {
+    (void)state;
+    fake_case c = {.heads = 2, .rows = 70, .keys = 128, .dim = 40, .sees = sees_past, .mask_rows = 96};
+    check(&c, "a first prompt", "is_causal=1");
+    c.at = 50, c.dim = 48;
+    check(&c, "a later prompt", "is_causal=1");
+    c.streams = 3, c.rows = 20, c.sees = sees_past_of_stream, c.dim = 56;
+    check(&c, "streams of other lengths", "is_causal=1,kv_lens=1");
+    c.streams = 2, c.sees = sees_past, c.is_one_mask = true, c.dim = 72;
+    check(&c, "one mask for two streams", "is_causal=1");
+}
+
+static void windows_are_ranges(void **state) {
+    (void)state;
+    fake_case c = {.heads = 4, .kv_heads = 1, .rows = 60, .keys = 160, .dim = 40, .sees = sees_window, .at = 80};
+    check(&c, "a window", "mask_mod=\"kv >= lo[q] & kv < hi[q]\"");
+    c.streams = 2, c.dim = 48;
+    check(&c, "a window in two streams", "mask_mod=\"kv >= lo[q] & kv < hi[q]\"");
+    c = (fake_case){.heads = 4, .kv_heads = 1, .keys = 160, .dim = 80, .sees = sees_window, .at = 80};
+    check(&c, "a window of one row", "seq_q=dynamic,batch=2,k");
+}
+
+static void few_keys_are_lists(void **state) {
+    (void)state;
+    fake_case c = {.heads = 6, .kv_heads = 2, .rows = 8, .keys = 200, .dim = 40, .sees = sees_own_sequence};
+    check(&c, "sequences in one cache", "page_size=1");
+    c.rows = 5, c.sees = sees_own_part, c.dim = 48, c.has_sinks = true;
+    check(&c, "parts of few rows", "page_size=1");
+    c.streams = 2, c.dim = 56, c.dim_v = 24;
+    check(&c, "parts of two streams", "page_size=1");
+}
+
+static void other_masks_are_a_bias(void **state) {
+    (void)state;
+    fake_case c = {.heads = 4, .kv_heads = 2, .rows = 9, .keys = 96, .dim = 40, .sees = sees_ring, .at = 30};
+    check(&c, "a ring", "attn_bias=qk");
+    c.sees = sees_past, c.bias = wave, c.dim = 48;
+    check(&c, "a bias", "attn_bias=qk");
+    c.is_mask_of_heads = true, c.dim = 56, c.streams = 2;
+    check(&c, "a bias of heads", "attn_bias=hqk");
+}
+
+static void rows_that_see_nothing_are_0(void **state) {
+    (void)state;
+    fake_case c = {.heads = 2, .rows = 24, .keys = 64, .dim = 40, .streams = 2, .sees = sees_nothing_in_some_rows};
+    check(&c, "empty rows", "k_dtype=f16");
+    c = (fake_case){.heads = 2, .rows = 4, .keys = 64, .dim = 48, .sees = sees_first, .has_sinks = true};
+    check(&c, "a mask that hides everything", "");
+}
+
+static void alibi_is_recognised(void **state) {
+    (void)state;
+    fake_case c = {.heads = 6,
+                   .kv_heads = 3,
+                   .rows = 30,
+                   .keys = 96,
+                   .dim = 40,
+                   .sees = sees_past,
+                   .bias = distance,
+                   .at = 40,
+                   .max_bias = 8};
+    check(&c, "ALiBi of a prompt", "is_causal=1,alibi_slopes=1");
+    c.rows = 1, c.dim = 48;
+    check(&c, "ALiBi of a token", "is_causal=1,alibi_slopes=1");
+    c.rows = 10, c.bias = wave, c.dim = 56;
+    check(&c, "a mask times slopes", "score_mod=\"score + slope[h] * mask[q, kv]\"");
+    c.bias = NULL, c.dim = 64;
+    check(&c, "slopes times 0", "is_causal=1,k_dtype");
+}
+
+static void scores_have_caps_and_sinks(void **state) {
+    (void)state;
+    fake_case c = {.heads = 4,
+                   .kv_heads = 2,
+                   .rows = 20,
+                   .keys = 40,
+                   .dim = 40,
+                   .sees = sees_past,
+                   .at = 20,
+                   .soft_cap = 2.5F,
+                   .has_sinks = true};
+    check(&c, "a cap and sinks", "logits_soft_cap=2.5");
+    c = (fake_case){
+        .heads = 8, .kv_heads = 1, .keys = 70, .dim = 96, .dim_v = 64, .v_in_k = true, .sees = sees_first, .at = 61};
+    check(&c, "V in K", "v_in_k=1");
+}
+
+static void every_type_of_cache_is_computed(void **state) {
+    (void)state;
+    static const int types[][2] = {{F32, F32},   {BF16, F16},  {Q8_0, Q8_0},     {Q4_0, Q4_0}, {Q4_1, Q4_1},
+                                   {Q5_0, Q5_0}, {Q5_1, Q5_1}, {IQ4_NL, IQ4_NL}, {Q8_0, F16}};
+    ggml_backend *const backend = open_backend();
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        fake_case c = {.heads = 4,
+                       .kv_heads = 2,
+                       .rows = 17,
+                       .keys = 70,
+                       .dim = 32,
+                       .k_type = types[i][0],
+                       .v_type = types[i][1],
+                       .sees = sees_past,
+                       .at = 30};
+        check_case(backend, &c, "a type of cache");
+    }
+    backend->free(backend);
+}
+
+/* ---- What is left to the host ---- */
+
+static void expect_refusal(ggml_tensor *node, const char *reason) {
+    ggml_device *const device = open_device();
+    assert_false(device->supports_op(device, node));
+    if (!has_logged(reason)) fail_msg("the log does not have \"%s\": %s", reason, fake.log);
+    /* A graph does not fail for it. */
+    ggml_backend *const backend = open_backend();
+    const int before = fake.cpu_nodes;
+    node->op = OP_OTHER;
+    assert_int_equal(compute(backend, node), GGML_ABI_SUCCESS);
+    assert_int_equal(fake.cpu_nodes, before + 1);
+    backend->free(backend);
+    free_node(node);
+}
+
+static void what_attune_does_not_read_is_refused_with_a_reason(void **state) {
+    (void)state;
+    const fake_case c = {.heads = 4, .kv_heads = 2, .rows = 3, .keys = 10, .dim = 32};
+    ggml_tensor *node = make_node(&c);
+    node->src[1]->type = OTHER_TYPE;
+    expect_refusal(node, "a type that attune does not read");
+    node = make_node(&c);
+    node->src[3]->type = F32;
+    expect_refusal(node, "the mask is not f16");
+    node = make_node(&c);
+    node->src[2]->nb[0] = 4;
+    expect_refusal(node, "rows of K or V are not contiguous");
+    node = make_node(&c);
+    node->src[0]->type = F16;
+    expect_refusal(node, "q or the result is not f32");
+    node = make_node(&c);
+    node->src[3]->ne[0] = 8;
+    expect_refusal(node, "the shape of the mask does not fit");
+    node = make_node(&c);
+    node->src[1]->ne[2] = 3;
+    expect_refusal(node, "shapes of q, K and V do not fit");
+    node = make_node(&c);
+    node->src[5] = node->src[0];
+    ggml_device *const device = open_device();
+    assert_false(device->supports_op(device, node));
+    assert_true(has_logged("a source that attune does not know"));
+    node->src[5] = NULL;
+    free_node(node);
+}
+
+static void other_operators_are_the_hosts(void **state) {
+    (void)state;
+    ggml_device *const device = open_device();
+    ggml_tensor node = {.op = OP_OTHER};
+    assert_false(device->supports_op(device, &node));
+    node.op = OP_VIEW;
+    assert_true(device->supports_op(device, &node));
+    assert_true(device->supports_buft(device, device->get_buffer_type(device)));
+    assert_int_equal(device->get_type(device), GGML_ABI_ACCEL);
+}
+
+/* llama.cpp asks about one token first, and gives flash attention up if the answer is yes (-fa auto). */
+static void the_first_graph_of_a_backend_is_the_hosts(void **state) {
+    (void)state;
+    fake_case c = {.heads = 4, .kv_heads = 2, .keys = 10, .dim = 32};
+    ggml_tensor *const token = make_node(&c);
+    c.rows = 8;
+    ggml_tensor *const prompt = make_node(&c);
+    ggml_device *const device = open_device();
+    ggml_backend *backend = device->init_backend(device, NULL);
+    assert_false(device->supports_op(device, token));
+    assert_false(device->supports_op(device, token));
+    assert_true(device->supports_op(device, prompt));
+    assert_true(device->supports_op(device, token));
+    backend->free(backend);
+    backend = device->init_backend(device, NULL);
+    assert_false(device->supports_op(device, token));
+    set_threads(backend, 3);
+    assert_int_equal(fake.cpu_threads, 3);
+    assert_true(device->supports_op(device, token));
+    backend->free(backend);
+    free_node(token);
+    free_node(prompt);
+}
+
+/* Which of the two computes depends on how long compiling takes. The result does not. */
+static void the_host_computes_while_a_kernel_compiles(void **state) {
+    (void)state;
+    const fake_case c = {.heads = 4, .kv_heads = 2, .rows = 3, .keys = 33, .dim = 88};
+    ggml_tensor *const node = make_node(&c);
+    float expected[4 * 3 * 88];
+    reference(node, expected);
+    setenv("ATTUNE_DEADLINE_US", "0", 1);
+    ggml_backend *const backend = open_backend();
+    do { /* ends with the first call that attune computes */
+        fake.cpu_nodes = 0;
+        memset(node->data, 0xff, sizeof expected);
+        assert_int_equal(compute(backend, node), GGML_ABI_SUCCESS);
+        assert_true(worst_difference(node, expected) < 2e-5);
+    } while (fake.cpu_nodes);
+    setenv("ATTUNE_DEADLINE_US", "60000000", 1);
+    backend->free(backend);
+    free_node(node);
+}
+
+static bool stops(void *data) { return ++*(int *)data > 1; }
+
+static void a_host_may_abort_between_nodes(void **state) {
+    (void)state;
+    const fake_case c = {.heads = 4, .kv_heads = 2, .rows = 3, .keys = 10, .dim = 32};
+    int calls = 0;
+    ggml_backend *const backend = open_backend();
+    ggml_reg *const reg = backend->device->reg;
+    void *const found = reg->get_proc_address(reg, "ggml_backend_set_abort_callback");
+    ggml_set_abort_callback *set;
+    memcpy(&set, &found, sizeof set);
+    set(backend, stops, &calls);
+    assert_true(fake.cpu_abort == stops);
+    ggml_tensor *const node = make_node(&c);
+    ggml_tensor view = {.op = OP_VIEW, .flags = GGML_ABI_COMPUTE}, unwanted = *node;
+    unwanted.flags = 0;
+    ggml_tensor *nodes[] = {&view, &unwanted, node, node};
+    ggml_graph graph = {.n_nodes = 4, .nodes = nodes};
+    assert_int_equal(backend->graph_compute(backend, &graph), GGML_ABI_ABORTED);
+    assert_int_equal(calls, 2);
+    backend->free(backend);
+    free_node(node);
+}
+
+/* ---- Versions ---- */
+
+static size_t devices_of(const char *version) {
+    fake_reset();
+    fake.version = version;
+    ggml_reg *const reg = ggml_backend_init();
+    if (!reg->get_device_count(reg)) assert_null(reg->get_device(reg, 0));
+    return reg->get_device_count(reg);
+}
+
+static void a_version_that_was_not_tested_has_no_device(void **state) {
+    (void)state;
+    static const char *const known[] = {"0.15.3", "0.16.0", "0.25.3", "0.25.9-dirty"};
+    static const char *const foreign[] = {"0.15.2", "0.9.4", "0.26.0", "1.0.0", "later", ""};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) assert_int_equal(devices_of(known[i]), 1);
+    for (size_t i = 0; i < sizeof foreign / sizeof *foreign; i++) {
+        assert_int_equal(devices_of(foreign[i]), 0);
+        assert_true(has_logged("attune knows 0.15.3 to 0.25"));
+    }
+    setenv("ATTUNE_GGML_ANY", "1", 1);
+    assert_int_equal(devices_of("0.26.0"), 1);
+    assert_int_equal(devices_of("0.15.2"), 0);
+    unsetenv("ATTUNE_GGML_ANY");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_mask_that_is_absent_or_a_length_is_no_mask),
+        cmocka_unit_test(causality_is_found_at_any_offset),
+        cmocka_unit_test(windows_are_ranges),
+        cmocka_unit_test(few_keys_are_lists),
+        cmocka_unit_test(other_masks_are_a_bias),
+        cmocka_unit_test(rows_that_see_nothing_are_0),
+        cmocka_unit_test(alibi_is_recognised),
+        cmocka_unit_test(scores_have_caps_and_sinks),
+        cmocka_unit_test(every_type_of_cache_is_computed),
+        cmocka_unit_test(what_attune_does_not_read_is_refused_with_a_reason),
+        cmocka_unit_test(other_operators_are_the_hosts),
+        cmocka_unit_test(the_first_graph_of_a_backend_is_the_hosts),
+        cmocka_unit_test(the_host_computes_while_a_kernel_compiles),
+        cmocka_unit_test(a_host_may_abort_between_nodes),
+        cmocka_unit_test(a_version_that_was_not_tested_has_no_device),
+    };
+    setenv("ATTUNE_DEADLINE_US", "60000000", 1); /* so that attune computes each case */
+    setenv("ATTUNE_CACHE_DIR", "", 1);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
