@@ -21,8 +21,8 @@ COLOURS = {
     "openblas": "#8d7fb5",
     "ggml": "#9a9a9a",
 }
-MARKERS = {"attune": "D", "torch": "o", "zentorch": "X", "onnxruntime": "s", "openvino": "P", "onednn": "^", "onednn_omp": "<",
-           "openblas": "v", "ggml": "x"}
+MARKERS = {"attune": "D", "torch": "o", "zentorch": "X", "onnxruntime": "s", "openvino": "P", "onednn": "^",
+           "onednn_omp": "<", "openblas": "v", "ggml": "x"}
 ROW = 0.19  # inches of a shape
 
 
