@@ -2,6 +2,7 @@
 
 #include "attune_torch.h"
 #include "common/context.h"
+#include "runner.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -22,6 +23,8 @@ void *attune_torch_context(void) {
     if (!context) adapter_broken("context", status, message);
     return context;
 }
+
+void attune_torch_runner(void *runner) { *(attune_runner *)runner = torch_runner(); }
 
 attune_dtype adapter_dtype(int32_t dtype) {
     return dtype == torch.f32       ? ATTUNE_F32

@@ -24,6 +24,10 @@ ATTUNE_TORCH_API size_t attune_torch_stats(char *text, size_t capacity);
 /* The adapter's attune_context, which lives as long as the process; NULL if it cannot be made. */
 ATTUNE_TORCH_API void *attune_torch_context(void);
 
+/* Writes an attune_runner (attune/context.h) of PyTorch's threads, as many as torch.get_num_threads() says for the
+ * calling thread now. It stays usable as long as the process. Needs attune_torch_open. */
+ATTUNE_TORCH_API void attune_torch_runner(void *runner);
+
 /* Packed weights: forgets those of a tensor, given as Tensor._cdata, or all (NULL). */
 ATTUNE_TORCH_API void attune_torch_forget(const void *tensor);
 

@@ -32,9 +32,9 @@ of its subclasses, with one sentence.
     library_path               the C library in use
     Error …                    exceptions; attune.Error.__subclasses__() lists them
 
-attune.torch, attune.transformers, attune.ort (ONNX Runtime) and attune.jax put attune into those engines, attune.tvm
-into any framework by TVM-FFI. attune.blocks attends to chosen blocks of keys, and chooses them. attune.onnx computes
-ONNX's FlexAttention, attune.distributed measures over a cluster.
+attune.torch, attune.transformers, attune.vllm, attune.ort (ONNX Runtime) and attune.jax put attune into those engines,
+attune.tvm into any framework by TVM-FFI. attune.blocks attends to chosen blocks of keys, and chooses them. attune.onnx
+computes ONNX's FlexAttention, attune.distributed measures over a cluster.
 They are imported when first used; `import attune` needs the standard library only.
 """
 
@@ -120,7 +120,7 @@ class _Module(types.ModuleType):
     """Imports the engines when they are first used. A function __getattr__ would appear in help(attune)."""
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("torch", "transformers", "onnx", "ort", "jax", "tvm", "blocks", "distributed"):
+        if name in ("torch", "transformers", "onnx", "ort", "jax", "tvm", "vllm", "blocks", "distributed"):
             return importlib.import_module(f"{__name__}.{name}")
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

@@ -67,6 +67,7 @@ class StepPlan:
         out: Any = None,
         lse: Any = None,
         threads: int = 0,
+        runner: Any = None,
         **bindings: Any,
     ) -> Any:
         """Equals Attention.run() of a step with the plan's lists, bit for bit. Caches have at least as many pages as
@@ -98,6 +99,8 @@ class StepPlan:
         if bindings:
             step.bindings, step.num_bindings = attention._bind(bindings, kept), len(bindings)
         step.max_threads = integer(threads, "threads")
+        if runner is not None:
+            step.runner = runner.pointer
         check(lib.attune_step_plan_run(self._pointer, ctypes.byref(step)))
         del kept  # until here they lived
         return out if "lse" not in attention._places else (out, lse)

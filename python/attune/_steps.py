@@ -403,6 +403,7 @@ class Attention:
         kv_lens: Any = None,
         block_table: Any = None,
         threads: int = 0,
+        runner: Any = None,
         **bindings: Any,
     ) -> Any:
         """Computes a step, appends if the attention does, and returns `out`, or (out, lse) with has_lse.
@@ -420,6 +421,7 @@ class Attention:
         kv_lens: caches: [batch], the keys of each sequence, appended ones included.
         block_table: paged: [batch, max_pages], the pages of each sequence.
         threads: the most threads that may work, the caller included; 0 means all of the context's.
+        runner: the host's threads, such as attune.torch.runner(); None: those of the context.
         bindings: the tensors that `extra` asks for, by name: sinks, attn_bias, cos …
         """
         handle = self._open()
@@ -455,6 +457,8 @@ class Attention:
         if bindings:
             step.bindings, step.num_bindings = self._bind(bindings, kept), len(bindings)
         step.max_threads = integer(threads, "threads")
+        if runner is not None:
+            step.runner = runner.pointer
         check(lib.attune_attention_run(handle.pointer, ctypes.byref(step)))
         del kept, handle  # until here they lived
         return out if "lse" not in self._places else (out, lse)

@@ -264,6 +264,13 @@ class Binding(Structure):
     _fields_ = [("name", c_char_p), ("tensor", c_void_p)]
 
 
+class Runner(Structure):
+    """attune_runner."""
+
+    _fields_ = [("struct_size", c_size_t), ("parallel_for", c_void_p), ("submit", c_void_p), ("user", c_void_p),
+                ("max_workers", c_uint32)]
+
+
 class Step(Structure):
     """attune_step."""
 

@@ -32,10 +32,19 @@ __all__ = [
     "disable",
     "stats",
     "refresh",
+    "runner",
     "flash_attn_func",
     "flash_attn_varlen_func",
     "flash_attn_with_kvcache",
 ]
+
+
+def runner() -> _native.Runner:
+    """PyTorch's threads for the steps of an attune.Attention: attention.run(…, runner=attune.torch.runner()).
+
+    It has as many as torch.get_num_threads() says now, and may be used by any thread.
+    """
+    return _native.Runner()
 
 
 class _Enabled:

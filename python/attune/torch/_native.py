@@ -7,6 +7,7 @@ import threading
 from typing import Dict, Optional
 
 from .. import _adapter
+from .._structs import Runner as RunnerStruct
 
 SDPA, BLOCK, REPRODUCIBLE, VERIFY = 1, 2, 4, 8
 
@@ -27,11 +28,26 @@ def library() -> ctypes.CDLL:
             loaded.attune_torch_open.restype = ctypes.c_char_p
             loaded.attune_torch_set_enabled.restype = ctypes.c_char_p
             loaded.attune_torch_context.restype = ctypes.c_void_p
+            loaded.attune_torch_runner.argtypes = [ctypes.c_void_p]
+            loaded.attune_torch_runner.restype = None
             failure = loaded.attune_torch_open()
             if failure:
                 raise RuntimeError(failure.decode())
             _library = loaded
     return _library
+
+
+class Runner:
+    """PyTorch's threads, as many as the calling thread had when it was made: `runner` of attune.Attention's steps."""
+
+    def __init__(self) -> None:
+        self._struct = RunnerStruct()
+        library().attune_torch_runner(ctypes.byref(self._struct))
+        self.pointer = ctypes.addressof(self._struct)
+
+    @property
+    def max_workers(self) -> int:
+        return int(self._struct.max_workers)
 
 
 def counters() -> Dict[str, int]:

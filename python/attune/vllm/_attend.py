@@ -1,0 +1,218 @@
+"""What a layer of vLLM's attends to, as an attune.Attention and its plans. Needs torch, and nothing of vLLM.
+
+A cache of vLLM is [blocks, kv_heads, block_size, content], with any strides of blocks and heads. What a block and head
+hold lies there as attune reads it:
+
+    │ K of block_size keys │ V of block_size keys │ i8: scales of K │ scales of V │
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+from typing import Any, Dict, NamedTuple, Optional, Tuple
+
+import torch
+
+import attune
+
+from ..torch import runner as _torch_runner
+
+_lock = threading.Lock()
+_counts: Dict[str, int] = {"steps": 0, "calls": 0, "tokens": 0}
+
+
+def stats() -> Dict[str, int]:
+    with _lock:
+        counts = dict(_counts)
+    counts["compiles"] = attune.info()["statistics"]["compiles"]
+    return counts
+
+
+def _count(name: str, by: int = 1) -> None:
+    with _lock:
+        _counts[name] += by
+
+
+def is_reproducible() -> bool:
+    return os.environ.get("ATTUNE_VLLM_REPRODUCIBLE", "0") not in ("", "0")
+
+
+class Layer(NamedTuple):
+    """What decides about the kernels of a layer. Equal layers share an attention."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_size: int
+    dtype: str
+    scale: float
+    kv: str = "paged"  # or "tensors": nothing is cached
+    block_size: int = 0
+    cache_dtype: str = ""  # "f8", "i8", or "": dtype
+    is_causal: bool = True
+    is_causal_by_request: bool = False
+    window: int = -1  # keys that a query sees, its own among them; -1: all
+    soft_cap: float = 0.0
+    has_alibi: bool = False
+    has_sinks: bool = False
+    appends: bool = False
+    is_reproducible: bool = False
+
+
+def _functions(layer: Layer) -> Dict[str, str]:
+    """Causality by request, as a mask: the position of query q of a step is q + seq_kv - seq_q."""
+    if not layer.is_causal_by_request:
+        return {}
+    mask = "kv <= q + seq_kv - seq_q | is_free[b]"
+    if layer.window > 0:
+        mask = f"({mask}) & abs(q + seq_kv - seq_q - kv) < {layer.window}"
+    return {"tensor": "is_free:bool[b]", "mask_mod": mask}
+
+
+@functools.lru_cache(maxsize=None)
+def attention_of(layer: Layer) -> attune.Attention:
+    extra: Dict[str, Any] = _functions(layer)
+    if layer.soft_cap:
+        extra["logits_soft_cap"] = layer.soft_cap
+    if layer.has_alibi:
+        extra["alibi_slopes"] = 1
+    if layer.has_sinks:
+        extra["sinks"] = 1
+    has_window = layer.window > 0 and not layer.is_causal_by_request
+    causal = layer.is_causal and not layer.is_causal_by_request
+    scales = {"f8": "head", "i8": "token"}.get(layer.cache_dtype)
+    return attune.Attention(
+        num_heads=layer.num_heads, num_kv_heads=layer.num_kv_heads, head_dim=layer.head_size, dtype=layer.dtype,
+        layout="thd", is_causal=causal, window_left=layer.window - 1 if has_window else -1,
+        window_right=layer.window - 1 if has_window and not causal else -1, softmax_scale=layer.scale, kv=layer.kv,
+        page_size=layer.block_size if layer.kv == "paged" else 0, kv_dtype=layer.cache_dtype or None, kv_scales=scales,
+        appends=layer.appends, reproducible=layer.is_reproducible, extra=extra,
+    )
+
+
+class Step:
+    """The lengths and blocks of a step, and what each kind of layer has planned for them. num_blocks: of a cache."""
+
+    def __init__(
+        self,
+        query_start_loc: torch.Tensor,
+        seq_lens: torch.Tensor,
+        block_table: Optional[torch.Tensor],
+        num_tokens: int,
+        is_free: Optional[torch.Tensor] = None,
+    ) -> None:
+        self.lists = dict(
+            cu_seqlens_q=_int32(query_start_loc), kv_lens=_int32(seq_lens),
+            block_table=None if block_table is None else _int32(block_table),
+        )
+        self.num_tokens, self.is_free = num_tokens, is_free
+        self.runner = _torch_runner()
+        self._plans: Dict[Tuple[int, int], Any] = {}
+        _count("steps")
+        _count("tokens", num_tokens)
+
+    def plan(self, attention: attune.Attention, num_blocks: int) -> Any:
+        key = (id(attention), num_blocks)
+        plan = self._plans.get(key)
+        if plan is None:
+            lists = self.lists
+            if attention.kv == "tensors":
+                plan = attention.plan(cu_seqlens_q=lists["cu_seqlens_q"])
+            else:
+                plan = attention.plan(num_pages=num_blocks, **lists)
+            self._plans[key] = plan
+        return plan
+
+
+def _int32(value: torch.Tensor) -> torch.Tensor:
+    return value if value.dtype == torch.int32 else value.to(torch.int32)
+
+
+# ---- Caches ----
+
+
+class Cache(NamedTuple):
+    k: torch.Tensor  # [blocks, block_size, kv_heads, head_size]
+    v: torch.Tensor
+    k_scale: Optional[torch.Tensor]  # i8: f32 [blocks, kv_heads, block_size]
+    v_scale: Optional[torch.Tensor]
+
+
+def content_bytes(head_size: int, dtype: str, element: int) -> int:
+    """What a key takes of a block and head, K and V and their scales together."""
+    return 2 * head_size + 8 if dtype == "i8" else 2 * head_size * element
+
+
+def views(kv_cache: torch.Tensor, head_size: int, dtype: str) -> Cache:
+    """attune's tensors in a cache of vLLM's. The two innermost dims must be contiguous."""
+    blocks, heads, size, content = kv_cache.shape
+    of_block, of_head, of_key, of_element = kv_cache.stride()
+    if of_element != 1 or of_key != content:
+        raise ValueError(f"a block has the strides {of_key} and {of_element}; it must be contiguous")
+    rows = kv_cache if dtype != "i8" else kv_cache.view(torch.int8)
+    dims, strides = (blocks, size, heads, head_size), (of_block, head_size, of_head, 1)
+    start = rows.storage_offset()
+    k = rows.as_strided(dims, strides, start)
+    v = rows.as_strided(dims, strides, start + size * head_size)
+    if dtype != "i8":
+        return Cache(k, v, None, None)
+    if any(number % 4 for number in (of_block, of_head, start, 2 * size * head_size)):
+        raise ValueError(f"a block of {size} keys of {head_size} columns does not let scales lie at multiples of 4")
+    floats = torch.empty(0, dtype=torch.float32).set_(rows.untyped_storage())
+    dims, strides = (blocks, heads, size), (of_block // 4, of_head // 4, 1)
+    first = (start + 2 * size * head_size) // 4
+    return Cache(k, v, floats.as_strided(dims, strides, first), floats.as_strided(dims, strides, first + size))
+
+
+def store(
+    cache: Cache, key: torch.Tensor, value: torch.Tensor, slots: torch.Tensor, scales: Tuple[float, float]
+) -> None:
+    """Writes keys and values to the slots of a cache, as a step does that appends: for keys that are no queries, such
+    as those of an encoder. Slots below 0 are left out."""
+    count = min(slots.shape[0], key.shape[0])
+    slots, key, value = slots[:count], key[:count], value[:count]
+    taken = slots >= 0
+    if not bool(taken.all()):
+        slots, key, value = slots[taken], key[taken], value[taken]
+    size = cache.k.shape[1]
+    block, row = slots // size, slots % size
+    parts = (key, cache.k, cache.k_scale, scales[0]), (value, cache.v, cache.v_scale, scales[1])
+    for rows, into, of_token, scale in parts:
+        if of_token is not None:
+            own = rows.float().abs().amax(-1) / 127
+            of_token[block, :, row] = own
+            codes = torch.where(own[..., None] > 0, rows.float() / own[..., None], torch.zeros(())).round()
+            into[block, row] = codes.clamp(-127, 127).to(torch.int8)
+        elif into.dtype == torch.float8_e4m3fn:
+            into[block, row] = (rows.float() / scale).clamp(-448, 448).to(torch.float8_e4m3fn)
+        else:
+            into[block, row] = rows.to(into.dtype)
+
+
+def attend(
+    step: Step,
+    layer: Layer,
+    query: torch.Tensor,
+    key: Optional[torch.Tensor],
+    value: Optional[torch.Tensor],
+    cache: Optional[Cache],
+    out: torch.Tensor,
+    bindings: Dict[str, Any],
+) -> None:
+    """One layer of a step, into `out`."""
+    attention = attention_of(layer)
+    count = step.num_tokens
+    given: Dict[str, Any] = {}
+    if layer.appends or layer.kv == "tensors":
+        assert key is not None and value is not None
+        given.update(k=key[:count], v=value[:count])
+    if cache is not None:
+        given.update(k_cache=cache.k, v_cache=cache.v)
+        if cache.k_scale is not None:
+            given.update(k_scale=cache.k_scale, v_scale=cache.v_scale)
+    if layer.is_causal_by_request:
+        bindings = {**bindings, "is_free": step.is_free}
+    plan = step.plan(attention, 0 if cache is None else cache.k.shape[0])
+    plan.run(query[:count], out=out[:count], runner=step.runner, **given, **bindings)
+    _count("calls")
