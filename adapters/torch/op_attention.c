@@ -18,20 +18,21 @@ void op_attention(torch_value *stack, uint64_t num_arguments, uint64_t num_resul
     bool ok = op_tensor(&call, 0, "q", 4, &q);
     ok = op_tensor(&call, 1, "k", 4, &k) && ok;
     ok = op_tensor(&call, 2, "v", 4, &v) && ok;
-    const bool has_mask = op_optional_tensor(&call, 3, "mask", &mask);
-    const bool has_bias = op_optional_tensor(&call, 4, "bias", &bias);
+    const bool has_mask = op_optional_tensor(&call, 3, "attn_mask", &mask);
+    const bool has_bias = op_optional_tensor(&call, 4, "attn_bias", &bias);
     const bool has_kv_lens = op_optional_tensor(&call, 5, "kv_lens", &kv_lens);
     const bool has_sinks = op_optional_tensor(&call, 6, "sinks", &sinks);
-    op_options(&call, torch_bool_of(stack[7]), torch_bool_of(stack[8]), (int64_t)stack[9], (int64_t)stack[10],
+    op_options(&call, torch_bool_of(stack[7]), op_is_bottom_right(&call, 8), (int64_t)stack[9], (int64_t)stack[10],
                torch_double_of(stack[11]), op_optional_double(&call, 12));
     if (has_mask && mask.dtype != torch.boolean)
-        op_fail(&call, "mask must be bool; pass numbers that are added as bias");
-    if (has_bias && bias.dtype == torch.boolean) op_fail(&call, "bias must be numbers; pass a boolean mask as mask");
+        op_fail(&call, "attn_mask must be bool; pass numbers that are added as attn_bias");
+    if (has_bias && bias.dtype == torch.boolean)
+        op_fail(&call, "attn_bias must be numbers; pass a boolean mask as attn_mask");
     torch_tensor out = NULL, lse = NULL;
     ok = ok && !call.message[0] && op_bind_q(&call, &q) && op_bind_kv(&call, &k, &v) &&
-         (!has_mask || op_bind_mask(&call, "mask", &mask)) && (!has_bias || op_bind_mask(&call, "bias", &bias)) &&
-         (!has_sinks || op_bind_sinks(&call, &sinks)) && (!has_kv_lens || op_bind_kv_lens(&call, &kv_lens)) &&
-         op_run(&call, &out, &lse);
+         (!has_mask || op_bind_mask(&call, "attn_mask", &mask)) &&
+         (!has_bias || op_bind_mask(&call, "attn_bias", &bias)) && (!has_sinks || op_bind_sinks(&call, &sinks)) &&
+         (!has_kv_lens || op_bind_kv_lens(&call, &kv_lens)) && op_run(&call, &out, &lse);
     if (ok) ADAPTER_COUNT("attention.ran");
     finish(&call, ok, stack, out, lse);
 }
@@ -85,7 +86,7 @@ static bool bind_lengths(op_call *call, const torch_view *kv_lens) {
 static bool bind_mask(op_call *call, torch_view *mask, int64_t capacity) {
     const int last = mask->rank - 1;
     if (last >= 0 && mask->sizes[last] == capacity && capacity > 1) mask->sizes[last] = call->keys;
-    return op_bind_mask(call, "mask", mask);
+    return op_bind_mask(call, "attn_mask", mask);
 }
 
 void op_append(torch_value *stack, uint64_t num_arguments, uint64_t num_results) {
@@ -101,7 +102,7 @@ void op_append(torch_value *stack, uint64_t num_arguments, uint64_t num_results)
     const bool has_k_scale = op_optional_tensor(&call, 5, "k_scale", &k_scale);
     const bool has_v_scale = op_optional_tensor(&call, 6, "v_scale", &v_scale);
     ok = op_tensor(&call, 7, "kv_lens", 1, &kv_lens) && ok;
-    const bool has_mask = op_optional_tensor(&call, 8, "mask", &mask);
+    const bool has_mask = op_optional_tensor(&call, 8, "attn_mask", &mask);
     const bool has_sinks = op_optional_tensor(&call, 9, "sinks", &sinks);
     op_options(&call, torch_bool_of(stack[10]), true, (int64_t)stack[11], (int64_t)stack[12],
                torch_double_of(stack[13]), op_optional_double(&call, 14));

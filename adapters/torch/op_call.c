@@ -43,8 +43,19 @@ double op_optional_double(op_call *call, int index) {
     AT_DEFAULT_FPENV;
     bool given;
     const double value = torch_double_of(torch_take_optional(call->stack[index], &given));
-    if (given && !(fabs(value) <= 1e38)) op_fail(call, "scale is %g; it must be within +-1e38", value);
+    if (given && !(fabs(value) <= 1e38)) op_fail(call, "softmax_scale is %g; it must be within +-1e38", value);
     return given ? value : (double)NAN;
+}
+
+bool op_is_bottom_right(op_call *call, int index) {
+    const torch_string text = torch_string_of(call->stack[index]);
+    const char *data = "";
+    torch.torch_string_c_str(text, &data);
+    const bool is_bottom_right = !strcmp(data, "bottom_right");
+    if (!is_bottom_right && strcmp(data, "top_left"))
+        op_fail(call, "causal_align is \"%.40s\"; it must be bottom_right or top_left", data);
+    torch.torch_delete_string(text);
+    return is_bottom_right;
 }
 
 bool op_check_size(op_call *call, const char *name, const torch_view *v, int dim, int64_t size) {

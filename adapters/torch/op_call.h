@@ -27,6 +27,7 @@ __attribute__((format(printf, 2, 3))) bool op_fail(op_call *call, const char *fo
 bool op_tensor(op_call *call, int index, const char *name, int rank, torch_view *view);
 bool op_optional_tensor(op_call *call, int index, const char *name, torch_view *view);
 double op_optional_double(op_call *call, int index);
+bool op_is_bottom_right(op_call *call, int index); /* causal_align, which must be taken, too */
 
 /* Fails unless the size of dim `dim` is `size`. */
 bool op_check_size(op_call *call, const char *name, const torch_view *view, int dim, int64_t size);

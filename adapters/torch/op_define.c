@@ -5,13 +5,14 @@ static const struct {
     const char *schema, *name;
     torch_kernel_fn *kernel;
 } ops[] = {
-    {"attention(Tensor q, Tensor k, Tensor v, Tensor? mask=None, Tensor? bias=None, Tensor? kv_lens=None, "
-     "Tensor? sinks=None, bool is_causal=False, bool bottom_right=True, int window_left=-1, int window_right=-1, "
-     "float soft_cap=0.0, float? scale=None) -> (Tensor out, Tensor lse)",
+    {"attention(Tensor q, Tensor k, Tensor v, Tensor? attn_mask=None, Tensor? attn_bias=None, Tensor? kv_lens=None, "
+     "Tensor? sinks=None, bool is_causal=False, str causal_align=\"bottom_right\", int window_left=-1, "
+     "int window_right=-1, float logits_soft_cap=0.0, float? softmax_scale=None) -> (Tensor out, Tensor lse)",
      "attention", op_attention},
     {"attention_append(Tensor q, Tensor k_new, Tensor v_new, Tensor(a!) k_cache, Tensor(b!) v_cache, "
-     "Tensor(c!)? k_scale, Tensor(d!)? v_scale, Tensor kv_lens, Tensor? mask=None, Tensor? sinks=None, "
-     "bool is_causal=True, int window_left=-1, int window_right=-1, float soft_cap=0.0, float? scale=None) -> Tensor",
+     "Tensor(c!)? k_scale, Tensor(d!)? v_scale, Tensor kv_lens, Tensor? attn_mask=None, Tensor? sinks=None, "
+     "bool is_causal=True, int window_left=-1, int window_right=-1, float logits_soft_cap=0.0, "
+     "float? softmax_scale=None) -> Tensor",
      "attention_append", op_append},
 };
 

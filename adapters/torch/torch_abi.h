@@ -13,9 +13,10 @@
 /* Opaque, and owned by whoever receives it: an argument of a kernel belongs to the kernel. */
 typedef struct torch_tensor_opaque *torch_tensor;
 typedef struct torch_library_opaque *torch_library;
+typedef struct torch_string_opaque *torch_string;
 
-/* An argument or a result of a kernel: a tensor, the bits of an int64, a double or a bool. An optional is a pointer to
- * a heap cell with the value, or 0. */
+/* An argument or a result of a kernel: a tensor, a string, the bits of an int64, a double or a bool. An optional is a
+ * pointer to a heap cell with the value, or 0. */
 typedef uint64_t torch_value;
 
 /* A kernel: takes its arguments from the stack, and leaves its results in their place. */
@@ -66,6 +67,8 @@ typedef void torch_range_fn(int64_t begin, int64_t end, void *context);
     X(torch_status, aoti_torch_delete_library_object, (torch_library library))                                         \
     X(torch_status, torch_call_dispatcher,                                                                             \
       (const char *name, const char *overload, torch_value *stack, uint64_t abi_version))                              \
+    X(torch_status, torch_string_c_str, (torch_string text, const char **borrowed))                                    \
+    X(torch_status, torch_delete_string, (torch_string text))                                                          \
     X(torch_status, torch_parallel_for,                                                                                \
       (int64_t begin, int64_t end, int64_t grain, torch_range_fn *fn, void *context))                                  \
     X(torch_status, torch_get_num_threads, (uint32_t *threads))                                                        \
@@ -119,6 +122,7 @@ void torch_strides_like(const torch_view *view, int64_t *strides);
 torch_value torch_take_optional(torch_value optional, bool *given);
 
 static inline torch_tensor torch_tensor_of(torch_value value) { return (torch_tensor)(uintptr_t)value; }
+static inline torch_string torch_string_of(torch_value value) { return (torch_string)(uintptr_t)value; }
 static inline torch_value torch_value_of(torch_tensor tensor) { return (torch_value)(uintptr_t)tensor; }
 static inline double torch_double_of(torch_value value) {
     double number;

@@ -101,7 +101,7 @@ int __tvm_ffi_run(void *self, const tvm_any *arguments, int32_t count, tvm_any *
     return call_end(&c, result);
 }
 
-/* ---- attention(q, k, v, out, is_causal, scale) ---- */
+/* ---- attention(q, k, v, out, is_causal, softmax_scale) ---- */
 
 static const char *dtype_name(const attune_dltensor *x) {
     const int code = x->dtype_code, bits = x->dtype_bits;
@@ -133,7 +133,7 @@ static bool take(call *c, operands *o) {
     o->is_causal = 0;
     o->scale = (double)NAN;
     return (!call_has(c, 4) || call_integer(c, 4, "is_causal", &o->is_causal)) &&
-           (!call_has(c, 5) || call_number(c, 5, "scale", &o->scale));
+           (!call_has(c, 5) || call_number(c, 5, "softmax_scale", &o->scale));
 }
 
 static bool attend(call *c, const operands *o, common_plan **p) {
@@ -155,8 +155,8 @@ static bool attend(call *c, const operands *o, common_plan **p) {
            call_check(c, attune_plan_bind(plan, &a, "out", o->out)) && run(c, *p, &a);
 }
 
-/* attention(q, k, v, out, is_causal=false, scale=None): tensors [batch, heads, length, dim] with any outer strides;
- * writes out. k and v may have fewer heads. */
+/* attention(q, k, v, out, is_causal=false, softmax_scale=None): tensors [batch, heads, length, dim] with any outer
+ * strides; writes out. k and v may have fewer heads. */
 int __tvm_ffi_attention(void *self, const tvm_any *arguments, int32_t count, tvm_any *result) {
     (void)self;
     call c = {.name = "attention", .arguments = arguments, .count = count};

@@ -176,8 +176,8 @@ def attention(
     key_value_seq_lengths: Any = None,
     local_window_size: Union[None, int, Tuple[int, int]] = None,
     return_residual: bool = False,
-    bottom_right: bool = False,
-    soft_cap: float = 0.0,
+    causal_align: str = "top_left",
+    logits_soft_cap: Optional[float] = None,
     sinks: Any = None,
     reproducible: bool = False,
 ):
@@ -187,9 +187,10 @@ def attention(
     without batch. Values may have another last dim. bias and mask are broadcastable to [batch, heads, queries, keys].
     A row that sees no key is 0, and -inf in the residual; so is a row from query_seq_lengths on.
 
-    Beyond that function: bottom_right puts the last query, not the first one, at its end of the keys, for causality and
-    windows; soft_cap > 0 is soft_cap * tanh(score / soft_cap); sinks (float32 [heads]) is the logit of one more key,
-    whose value is 0; reproducible gives a row the same bits whatever the other sizes are. With return_residual the
+    Beyond that function: causal_align="bottom_right" puts the last query at the last key, for causality and windows;
+    "top_left", as in JAX, the first query at the first key. With logits_soft_cap scores become
+    logits_soft_cap * tanh(score / logits_soft_cap). sinks (float32 [heads]) is the logit of one more key,
+    whose value is 0. reproducible gives a row the same bits whatever the other sizes are. With return_residual the
     second result is the logarithm of the sums, float32 (float64 for float64) of [batch, queries, heads].
 
     Everything that has a shape is traced; the other arguments are compiled in. What attune cannot compute raises a
@@ -204,9 +205,13 @@ def attention(
     _check_dtypes(q, bias, mask, sinks)
     q_lens = _lengths(query_seq_lengths, "query_seq_lengths", batch, rows)
     kv_lens = _lengths(key_value_seq_lengths, "key_value_seq_lengths", batch, sizes[3])
+    if causal_align not in ("top_left", "bottom_right"):
+        raise ValueError(f"causal_align is {causal_align!r}; it must be 'top_left' or 'bottom_right'")
+    bottom_right = causal_align == "bottom_right"
+    cap = 0.0 if logits_soft_cap is None else _number(logits_soft_cap, "logits_soft_cap")
     options = _plain.Options(
-        1 / math.sqrt(dim) if scale is None else _number(scale, "scale"), bool(is_causal), bool(bottom_right),
-        _window(local_window_size), _number(soft_cap, "soft_cap"), bool(return_residual), bool(reproducible),
+        1 / math.sqrt(dim) if scale is None else _number(scale, "scale"), bool(is_causal), bottom_right,
+        _window(local_window_size), cap, bool(return_residual), bool(reproducible),
     )  # fmt: skip
     compute = _attend if all(sizes) else _plain.attention
     found = compute(options, q, k, v, bias, sinks, mask, kv_lens)

@@ -49,9 +49,9 @@ def _append_fake(q: Tensor, k_new: Tensor, v_new: Tensor, *args: Any, **kwargs: 
 def _refusal(q: Tensor, k: Tensor, v: Tensor, bias: Optional[Tensor], sinks: Optional[Tensor], cap: float) -> str:
     """Why these arguments have no backward; "" if they have one."""
     if cap > 0:
-        return "soft_cap has no backward"
+        return "logits_soft_cap has no backward"
     if bias is not None and bias.requires_grad:
-        return "the gradient of bias is not computed"
+        return "the gradient of attn_bias is not computed"
     if sinks is not None and sinks.requires_grad:
         return "the gradient of sinks is not computed"
     if v.shape[-1] != q.shape[-1]:
@@ -104,7 +104,8 @@ def _setup_context(ctx: Any, inputs: Tuple[Any, ...], output: _Outputs) -> None:
 
 def _backward(ctx: Any, grad_out: Optional[Tensor], grad_lse: Optional[Tensor]) -> Tuple[Optional[Tensor], ...]:
     q, k, v, mask, bias, kv_lens, out, lse = ctx.saved_tensors
-    is_causal, bottom_right, left, right, _, scale = ctx.options
+    is_causal, causal_align, left, right, _, scale = ctx.options
+    bottom_right = causal_align == "bottom_right"
     none: List[Optional[Tensor]] = [None] * 10
     if grad_out is None:
         return (None, None, None, *none)
@@ -200,7 +201,7 @@ def _fold(tensor: Optional[Tensor], dim: Optional[int], size: int, rank: int, ba
 
 
 def _attention_vmap(info: Any, in_dims: Tuple[Any, ...], q: Tensor, k: Tensor, v: Tensor, *args: Any, **kwargs: Any):
-    names = ["mask", "bias", "kv_lens", "sinks"]
+    names = ["attn_mask", "attn_bias", "kv_lens", "sinks"]
     optional = [args[i] if i < len(args) else kwargs.get(n) for i, n in enumerate(names)]
     dims = list(in_dims) + [None] * (7 - len(in_dims))
     if isinstance(dims[6], int):

@@ -109,12 +109,12 @@ class _Call:
 
     def _common(self) -> dict:
         sinks = None if self.sinks is None else self.sinks.reshape(-1).to(torch.float32)
-        return dict(sinks=sinks, soft_cap=float(self.soft_cap or 0.0), scale=self.scaling)
+        return dict(sinks=sinks, logits_soft_cap=float(self.soft_cap or 0.0), softmax_scale=self.scaling)
 
     def _run_dense(self, hint: Optional[Hint]) -> torch.Tensor:
         key, value = self.key, self.value
         bias = self._bias()
-        arguments = dict(self._common(), bias=bias, is_causal=self.causal)
+        arguments = dict(self._common(), attn_bias=bias, is_causal=self.causal)
         kind = "none" if bias is None else "bias"
         if hint is not None:
             if hint.keys - hint.first != key.shape[2]:
@@ -122,13 +122,13 @@ class _Call:
             arguments.update(_by_hint(hint))
             kind = _kind(hint, kind)
             if hint.kv_lens is None:
-                arguments["mask"] = hint.key_mask
+                arguments["attn_mask"] = hint.key_mask
             else:
                 arguments["kv_lens"] = hint.kv_lens
             if bias is not None:
-                arguments["bias"] = bias[..., hint.first : hint.keys]
+                arguments["attn_bias"] = bias[..., hint.first : hint.keys]
         elif self.mask is not None and self.mask.dtype == torch.bool:
-            arguments["mask"], kind = self.mask, "mask"
+            arguments["attn_mask"], kind = self.mask, "mask"
         out, _ = _ops.attention(self.query, key, value, **arguments)
         count_attune(kind)
         return out
@@ -141,10 +141,10 @@ class _Call:
             if hint.keys != self.key.shape[2] or (hint.causal and not _at_the_end(hint, self.query.shape[2])):
                 return None
             first = hint.first
-            arguments.update(_by_hint(hint), mask=hint.key_mask)
-            del arguments["bottom_right"]
+            arguments.update(_by_hint(hint), attn_mask=hint.key_mask)
+            del arguments["causal_align"]
         elif self.mask is not None:
-            arguments["mask"] = self.mask
+            arguments["attn_mask"] = self.mask
         return self.key.attend(self.query, self.value, first, arguments)
 
 
@@ -155,7 +155,7 @@ def _at_the_end(hint: Hint, q_length: int) -> bool:
 def _by_hint(hint: Hint) -> dict:
     return dict(
         is_causal=hint.causal,
-        bottom_right=hint.bottom_right,
+        causal_align="bottom_right" if hint.bottom_right else "top_left",
         window_left=hint.window_left,
         window_right=hint.window_right,
     )

@@ -131,10 +131,10 @@ def test_values_of_another_width():
 
 def test_the_last_query_at_the_end_of_the_keys():
     q, k, v = tensors()
-    found = attention(q, k, v, is_causal=True, bottom_right=True)
+    found = attention(q, k, v, is_causal=True, causal_align="bottom_right")
     close(found, stock(q, k, v, mask=jnp.tril(jnp.ones((7, 11), bool), 4)[None, None]))
     lens = jnp.asarray([9, 11], jnp.int32)
-    found = attention(q, k, v, is_causal=True, bottom_right=True, key_value_seq_lengths=lens)
+    found = attention(q, k, v, is_causal=True, causal_align="bottom_right", key_value_seq_lengths=lens)
     j, i = jnp.arange(11), jnp.arange(7)[:, None]
     close(found, stock(q, k, v, mask=(j <= i + lens[:, None, None] - 7)[:, None]))
 
@@ -146,7 +146,7 @@ def test_cap_and_sinks():
     scores = 2 * jnp.tanh(scores / 2)
     scores = jnp.concatenate([scores, jnp.broadcast_to(sinks[None, :, None, None], (2, 6, 7, 1))], -1)
     expected = jnp.einsum("bnts,bsnh->btnh", jax.nn.softmax(scores, -1)[..., :11], jnp.repeat(v, 3, 2))
-    close(attention(q, k, v, soft_cap=2.0, sinks=sinks), expected, "float64")
+    close(attention(q, k, v, logits_soft_cap=2.0, sinks=sinks), expected, "float64")
 
 
 def test_rows_without_a_key_are_0():
@@ -176,5 +176,5 @@ def test_empty_sizes():
 def test_reproducible_rows_have_the_same_bits():
     q, k, v = tensors(rows=40, keys=40, dim=64)
     whole = attention(q, k, v, is_causal=True, reproducible=True)
-    last = attention(q[:, -1:], k, v, is_causal=True, bottom_right=True, reproducible=True)
+    last = attention(q[:, -1:], k, v, is_causal=True, causal_align="bottom_right", reproducible=True)
     assert (whole[:, -1:] == last).all()

@@ -32,7 +32,8 @@ CASES = {
     "window length": ((Q, K, V), {"local_window_size": (1, 2, 3)}, ValueError, "^local_window_size is .1, 2, 3.;"),
     "sinks": ((Q, K, V), {"sinks": jnp.ones(2)}, ValueError, "^sinks is float64 of the shape"),
     "scale": ((Q, K, V), {"scale": float("inf")}, attune.Error, "softmax_scale is inf"),
-    "cap": ((Q, K, V), {"soft_cap": -1.0}, attune.Error, "logits_soft_cap is -1"),
+    "cap": ((Q, K, V), {"logits_soft_cap": -1.0}, attune.Error, "logits_soft_cap is -1"),
+    "align": ((Q, K, V), {"causal_align": "left"}, ValueError, "^causal_align is 'left'; it must be"),
     "words": ((Q, K, V), {"scale": [1]}, TypeError, "^scale is list; it must be a number"),
 }
 

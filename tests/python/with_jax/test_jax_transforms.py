@@ -159,7 +159,7 @@ def test_gradients_are_those_of_differences():
     mask = jnp.ones((1, 1, 3, 5), bool).at[0, 0, 1].set(False)  # a row without a key
 
     def function(q, k, v, bias):
-        out, residual = attention(q, k, v, bias, mask, is_causal=True, soft_cap=1.5, return_residual=True)
+        out, residual = attention(q, k, v, bias, mask, is_causal=True, logits_soft_cap=1.5, return_residual=True)
         return out.sum() + jnp.where(jnp.isfinite(residual), residual, 0).sum()
 
     grads = jax.grad(function, argnums=(0, 1, 2, 3))(q, k, v, bias)

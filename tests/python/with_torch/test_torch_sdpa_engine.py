@@ -32,9 +32,9 @@ def with_grad(tensors):
     "arguments, options",
     [
         (inputs(), dict(is_causal=True)),
-        (inputs(), dict(soft_cap=5.0, sinks=torch.zeros(4))),
-        (with_grad(inputs()), dict(kv_lens=LENS, is_causal=True, bottom_right=True, window_left=3)),
-        (with_grad(inputs(torch.bfloat16)), dict(mask=torch.ones(5, 9, dtype=torch.bool).tril(3))),
+        (inputs(), dict(logits_soft_cap=5.0, sinks=torch.zeros(4))),
+        (with_grad(inputs()), dict(kv_lens=LENS, is_causal=True, causal_align="bottom_right", window_left=3)),
+        (with_grad(inputs(torch.bfloat16)), dict(attn_mask=torch.ones(5, 9, dtype=torch.bool).tril(3))),
     ],
 )
 def test_opcheck_attention(arguments, options):
@@ -99,9 +99,9 @@ def test_vmap():
     for i in range(3):
         torch.testing.assert_close(out[i], attention(q[i], many[:, :, i], v, kv_lens=LENS)[0])
     masks = torch.rand(3, 5, 9) > 0.2
-    out, _ = torch.vmap(lambda mask: attention(q[0], k, v, mask=mask))(masks)
+    out, _ = torch.vmap(lambda mask: attention(q[0], k, v, attn_mask=mask))(masks)
     for i in range(3):
-        torch.testing.assert_close(out[i], attention(q[0], k, v, mask=masks[i])[0])
+        torch.testing.assert_close(out[i], attention(q[0], k, v, attn_mask=masks[i])[0])
     with pytest.raises(RuntimeError, match="vmap cannot map it"):
         torch.vmap(lambda q: append(q, k, v, k.clone(), v.clone(), None, None, LENS))(q)
 
@@ -223,9 +223,9 @@ attune.torch.enable()
 q, mask = torch.randn(1, 4, 64, 64), torch.rand(64, 64) > 0.5
 def call():
     sdpa(q, q, q, attn_mask=mask, scale=0.3)
-    torch.ops.attune.attention(q, q, q, scale=0.3)
+    torch.ops.attune.attention(q, q, q, softmax_scale=0.3)
     try:
-        torch.ops.attune.attention(q, q, q[:, :, :3], scale=0.3)
+        torch.ops.attune.attention(q, q, q[:, :, :3], softmax_scale=0.3)
     except RuntimeError:
         pass
 for _ in range(200): call()

@@ -34,22 +34,26 @@ def mask_with_an_empty_row():
 RULES = {
     "plain": {},
     "causal": dict(is_causal=True),
-    "top_left": dict(is_causal=True, bottom_right=False),
-    "mask": dict(mask=mask_with_an_empty_row()),
-    "lengths_and_window": dict(kv_lens=LENS, is_causal=True, bottom_right=True, window_left=2),
+    "top_left": dict(is_causal=True, causal_align="top_left"),
+    "mask": dict(attn_mask=mask_with_an_empty_row()),
+    "lengths_and_window": dict(kv_lens=LENS, is_causal=True, causal_align="bottom_right", window_left=2),
     "window": dict(window_left=1, window_right=2),
-    "bias_and_scale": dict(bias=torch.linspace(-1, 1, 2 * 4 * 5 * 9, dtype=torch.float64).view(2, 4, 5, 9), scale=0.3),
+    "bias_and_scale": dict(
+        attn_bias=torch.linspace(-1, 1, 2 * 4 * 5 * 9, dtype=torch.float64).view(2, 4, 5, 9), softmax_scale=0.3
+    ),
 }
 
 
-def by_reference(q, k, v, mask=None, bias=None, kv_lens=None, is_causal=False, bottom_right=True, **rest):
+def by_reference(
+    q, k, v, attn_mask=None, attn_bias=None, kv_lens=None, is_causal=False, causal_align="bottom_right", **rest
+):
     left, right = rest.get("window_left", -1), rest.get("window_right", -1)
-    hidden = _hidden(q, k, mask, kv_lens, is_causal, bottom_right, left, right)
-    return reference(q, k, v, hidden, bias, rest.get("scale"))
+    hidden = _hidden(q, k, attn_mask, kv_lens, is_causal, causal_align == "bottom_right", left, right)
+    return reference(q, k, v, hidden, attn_bias, rest.get("softmax_scale"))
 
 
 def as_dtype(rules, dtype):
-    return {name: x.to(dtype) if name == "bias" else x for name, x in rules.items()}
+    return {name: x.to(dtype) if name == "attn_bias" else x for name, x in rules.items()}
 
 
 @pytest.mark.sample(12)
@@ -83,7 +87,7 @@ def test_a_kernel_that_a_batch_of_one_brought_serves_masks_of_each_entry(mask_he
         mask = torch.rand(batch, mask_heads, 20 if has_rows else 1, 20) > 0.4
         mask[..., 0] = True
         bias = torch.randn(mask.shape).masked_fill(~mask, -torch.inf)
-        out, _ = attention(q, k, v, bias=bias) if is_bias else attention(q, k, v, mask=mask)
+        out, _ = attention(q, k, v, attn_bias=bias) if is_bias else attention(q, k, v, attn_mask=mask)
         torch.testing.assert_close(out.double(), reference(q, k, v, ~mask, bias if is_bias else None), **CLOSE)
 
     def kernels():
@@ -103,7 +107,7 @@ def test_a_kernel_that_a_batch_of_one_brought_serves_masks_of_each_entry(mask_he
 def test_cap_and_sinks():
     q, k, v = inputs(torch.float64)
     sinks = torch.tensor([0.5, -1.0, 2.0, 0.0])
-    out, lse = attention(q, k, v, sinks=sinks, soft_cap=2.0)
+    out, lse = attention(q, k, v, sinks=sinks, logits_soft_cap=2.0)
     scores = q @ k.repeat_interleave(2, 1).transpose(-1, -2) / 4
     scores = torch.cat([2 * torch.tanh(scores / 2), sinks.double()[None, :, None, None].expand(2, 4, 5, 1)], -1)
     torch.testing.assert_close(out, torch.softmax(scores, -1)[..., :9] @ v.repeat_interleave(2, 1))
@@ -144,8 +148,8 @@ def test_gradients_with_a_bias_of_another_type(dtype, bias_dtype):
     exact = [t.detach().double().requires_grad_() for t in ours]
     bias = (300 * torch.rand(5, 1) + torch.rand(5, 9) / 2).to(bias_dtype)
     weights = torch.randn(2, 4, 5, 16, dtype=torch.float64)
-    attention(*ours, bias=bias)[0].backward(weights.to(dtype))
-    by_reference(*exact, bias=bias.double()).backward(weights)
+    attention(*ours, attn_bias=bias)[0].backward(weights.to(dtype))
+    by_reference(*exact, attn_bias=bias.double()).backward(weights)
     for a, b in zip(ours, exact):
         torch.testing.assert_close(a.grad.double(), b.grad, rtol=0.05, atol=0.05)
 
@@ -153,8 +157,8 @@ def test_gradients_with_a_bias_of_another_type(dtype, bias_dtype):
 @pytest.mark.parametrize(
     "arguments, sentence",
     [
-        (dict(soft_cap=2.0), "soft_cap has no backward"),
-        (dict(bias=torch.zeros(5, 9, requires_grad=True)), "gradient of bias"),
+        (dict(logits_soft_cap=2.0), "logits_soft_cap has no backward"),
+        (dict(attn_bias=torch.zeros(5, 9, requires_grad=True)), "gradient of attn_bias"),
         (dict(sinks=torch.zeros(4, requires_grad=True)), "gradient of sinks"),
     ],
 )
@@ -260,16 +264,18 @@ BAD = [
     (lambda: attention(Q, K, V[:, :, :4]), "v has the size 4 in dim 2; it must have 9"),
     (lambda: attention(Q[:, :3], K, V), "q has 3 heads, which is no multiple of the 2 heads of k"),
     (lambda: attention(Q.transpose(2, 3).contiguous().transpose(2, 3), K, V), "q has the innermost stride 5"),
-    (lambda: attention(Q, K, V, mask=torch.zeros(5, 9)), "mask must be bool"),
-    (lambda: attention(Q, K, V, bias=torch.zeros(5, 9, dtype=torch.bool)), "bias must be numbers"),
-    (lambda: attention(Q, K, V, bias=torch.zeros(5, 9, dtype=torch.float64)), "bias is float64; with a q of another"),
+    (lambda: attention(Q, K, V, attn_mask=torch.zeros(5, 9)), "attn_mask must be bool"),
+    (lambda: attention(Q, K, V, attn_bias=torch.zeros(5, 9, dtype=torch.bool)), "attn_bias must be numbers"),
+    (lambda: attention(Q, K, V, attn_bias=torch.zeros(5, 9, dtype=torch.float64)), "attn_bias is float64; with a q of"),
     (lambda: attention(Q, K.double(), V.double()), "k must have the dtype of q"),
-    (lambda: attention(Q, K, V, mask=torch.ones(5, 8, dtype=torch.bool)), r"cannot be broadcast to \[2, 4, 5, 9\]"),
+    (lambda: attention(Q, K, V, attn_mask=torch.ones(5, 8, dtype=torch.bool)), r"be broadcast to \[2, 4, 5, 9\]"),
     (lambda: attention(Q, K, V, kv_lens=LENS.long()), r"kv_lens must be contiguous int32 of \[2\]"),
     (lambda: attention(Q, K, V, kv_lens=LENS + 1), r"kv_lens\[1\] is 10; there are 9 keys"),
     (lambda: attention(Q, K, V, sinks=torch.zeros(3)), r"sinks must be contiguous float32 of \[4\]"),
-    (lambda: attention(Q, K, V, soft_cap=-1.0), "logits_soft_cap is -1"),
-    (lambda: attention(Q, K, V, scale=float("nan")), "scale is -?nan"),
+    (lambda: attention(Q, K, V, logits_soft_cap=-1.0), "logits_soft_cap is -1"),
+    (lambda: attention(Q, K, V, softmax_scale=float("nan")), "softmax_scale is -?nan"),
+    (lambda: attention(Q, K, V, causal_align="left"), 'causal_align is "left"; it must be bottom_right or top_left'),
+    (lambda: attention(Q, K, V, causal_align=""), 'causal_align is ""'),
     (lambda: append(Q, K[:, :, :5], V[:, :, :5], K, V, None, None, LENS), r"kv_lens\[0\] is 3; with the 5 new keys"),
     (lambda: append(Q, K, V, K.to(torch.int8), V.to(torch.int8), None, None, LENS), "int8 need k_scale"),
     (lambda: append(Q, K, V, K, V, torch.zeros(2, 2, 9), None, LENS), "k_scale goes with caches of int8 only"),

@@ -24,20 +24,21 @@ def visible_keys(q_length, keys, lengths, is_causal, bottom_right, window_left, 
     return seen[:, None]
 
 
-def attention(q, k, v, mask=None, bias=None, kv_lens=None, sinks=None, is_causal=False, bottom_right=False,
-              window_left=-1, window_right=-1, soft_cap=0.0, scale=None):  # fmt: skip
-    groups = q.shape[1] // k.shape[1]
+def attention(q, k, v, attn_mask=None, attn_bias=None, kv_lens=None, sinks=None, is_causal=False,
+              causal_align="bottom_right", window_left=-1, window_right=-1, logits_soft_cap=0.0,
+              softmax_scale=None):  # fmt: skip
+    groups, bottom_right = q.shape[1] // k.shape[1], causal_align == "bottom_right"
     keys, values = (rows.double().repeat_interleave(groups, dim=1) for rows in (k, v))
-    scale = q.shape[3] ** -0.5 if scale is None else scale
+    scale = q.shape[3] ** -0.5 if softmax_scale is None else softmax_scale
     scores = q.double() @ keys.transpose(2, 3) * scale
-    if soft_cap:
-        scores = soft_cap * torch.tanh(scores / soft_cap)
-    if bias is not None:
-        scores = scores + bias.double()
+    if logits_soft_cap:
+        scores = logits_soft_cap * torch.tanh(scores / logits_soft_cap)
+    if attn_bias is not None:
+        scores = scores + attn_bias.double()
     lengths = torch.full((q.shape[0],), k.shape[2]) if kv_lens is None else kv_lens
     seen = visible_keys(q.shape[2], k.shape[2], lengths, is_causal, bottom_right, window_left, window_right)
-    if mask is not None:
-        seen = seen & mask
+    if attn_mask is not None:
+        seen = seen & attn_mask
     scores = scores.masked_fill(~seen, -torch.inf)
     if sinks is not None:
         scores = torch.cat([scores, sinks.double().reshape(1, -1, 1, 1).expand(*scores.shape[:3], 1)], dim=3)
@@ -55,8 +56,9 @@ def encode(rows):
     return codes.round().to(torch.int8), scale
 
 
-def attention_append(q, k_new, v_new, k_cache, v_cache, k_scale, v_scale, kv_lens, mask=None, sinks=None,
-                     is_causal=True, window_left=-1, window_right=-1, soft_cap=0.0, scale=None):  # fmt: skip
+def attention_append(q, k_new, v_new, k_cache, v_cache, k_scale, v_scale, kv_lens, attn_mask=None, sinks=None,
+                     is_causal=True, window_left=-1, window_right=-1, logits_soft_cap=0.0,
+                     softmax_scale=None):  # fmt: skip
     count = k_new.shape[2]
     wide = []
     for new, cache, scales in ((k_new, k_cache, k_scale), (v_new, v_cache, v_scale)):
@@ -67,17 +69,18 @@ def attention_append(q, k_new, v_new, k_cache, v_cache, k_scale, v_scale, kv_len
             else:
                 cache[entry, :, place], scales[entry, :, place] = encode(new[entry])
         wide.append(cache.double() if scales is None else cache.double() * scales.double()[..., None])
-    windows = window_left, window_right
-    return attention(q, *wide, mask, None, kv_lens, sinks, is_causal, True, *windows, soft_cap, scale)[0]
+    rest = window_left, window_right, logits_soft_cap, softmax_scale
+    return attention(q, *wide, attn_mask, None, kv_lens, sinks, is_causal, "bottom_right", *rest)[0]
 
 
 _SCHEMAS = (
-    "attention(Tensor q, Tensor k, Tensor v, Tensor? mask=None, Tensor? bias=None, Tensor? kv_lens=None, "
-    "Tensor? sinks=None, bool is_causal=False, bool bottom_right=True, int window_left=-1, int window_right=-1, "
-    "float soft_cap=0.0, float? scale=None) -> (Tensor, Tensor)",
+    "attention(Tensor q, Tensor k, Tensor v, Tensor? attn_mask=None, Tensor? attn_bias=None, Tensor? kv_lens=None, "
+    "Tensor? sinks=None, bool is_causal=False, str causal_align='bottom_right', int window_left=-1, "
+    "int window_right=-1, float logits_soft_cap=0.0, float? softmax_scale=None) -> (Tensor, Tensor)",
     "attention_append(Tensor q, Tensor k_new, Tensor v_new, Tensor(a!) k_cache, Tensor(b!) v_cache, "
-    "Tensor(c!)? k_scale, Tensor(d!)? v_scale, Tensor kv_lens, Tensor? mask=None, Tensor? sinks=None, "
-    "bool is_causal=True, int window_left=-1, int window_right=-1, float soft_cap=0.0, float? scale=None) -> Tensor",
+    "Tensor(c!)? k_scale, Tensor(d!)? v_scale, Tensor kv_lens, Tensor? attn_mask=None, Tensor? sinks=None, "
+    "bool is_causal=True, int window_left=-1, int window_right=-1, float logits_soft_cap=0.0, "
+    "float? softmax_scale=None) -> Tensor",
 )
 _libraries = []
 

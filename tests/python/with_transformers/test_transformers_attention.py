@@ -79,8 +79,8 @@ def fresh_counts():
 def test_causal(sizes, padding, window, dtype):
     qkv = tensors(queries=sizes[0], keys=sizes[1], dtype=dtype)
     mask, full = mask_of(qkv, PADDINGS[padding](sizes[1]), window)
-    close(run(Layer(groups=2), qkv, mask, scaling=0.3), reference(*qkv, mask=full, scale=0.3)[0], dtype)
-    close(run(Layer(groups=2), qkv, full, scaling=0.3), reference(*qkv, mask=full, scale=0.3)[0], dtype)
+    close(run(Layer(groups=2), qkv, mask, scaling=0.3), reference(*qkv, attn_mask=full, softmax_scale=0.3)[0], dtype)
+    close(run(Layer(groups=2), qkv, full, scaling=0.3), reference(*qkv, attn_mask=full, softmax_scale=0.3)[0], dtype)
     assert at.stats()["stock"] == 0 and at.stats()["attune"] == 2
 
 
@@ -90,7 +90,7 @@ def test_causal(sizes, padding, window, dtype):
 def test_bidirectional(sizes, padding):
     qkv = tensors(queries=sizes[0], keys=sizes[1], dim_v=24)
     mask, full = mask_of(qkv, PADDINGS[padding](sizes[1]), causal=False)
-    close(run(Layer(is_causal=False, groups=2), qkv, mask), reference(*qkv, mask=full)[0])
+    close(run(Layer(is_causal=False, groups=2), qkv, mask), reference(*qkv, attn_mask=full)[0])
     forms = {"none": "none", "right": "lengths", "left": "keys", "one entry hidden": "lengths"}
     assert at.stats()["masks"] == {forms[padding]: 1}
 
@@ -101,12 +101,12 @@ def test_caps_sinks_and_biases(queries):
     sinks, bias = torch.randn(4), torch.randn(1, 4, queries, 12)
     mask, full = mask_of(qkv, PADDINGS["left"](12), window=5)
     layer = Layer(groups=2)
-    close(run(layer, qkv, mask, softcap=2.0), reference(*qkv, mask=full, soft_cap=2.0)[0])
-    close(run(layer, qkv, mask, s_aux=sinks.bfloat16()), reference(*qkv, mask=full, sinks=sinks.bfloat16())[0])
-    close(run(layer, qkv, mask, position_bias=bias), reference(*qkv, mask=full, bias=bias)[0])
+    close(run(layer, qkv, mask, softcap=2.0), reference(*qkv, attn_mask=full, logits_soft_cap=2.0)[0])
+    close(run(layer, qkv, mask, s_aux=sinks.bfloat16()), reference(*qkv, attn_mask=full, sinks=sinks.bfloat16())[0])
+    close(run(layer, qkv, mask, position_bias=bias), reference(*qkv, attn_mask=full, attn_bias=bias)[0])
     added = torch.where(full, 0.0, -torch.inf)
-    close(run(layer, qkv, added), reference(*qkv, mask=full)[0])
-    close(run(layer, qkv, added, position_bias=bias), reference(*qkv, mask=full, bias=bias)[0])
+    close(run(layer, qkv, added), reference(*qkv, attn_mask=full)[0])
+    close(run(layer, qkv, added, position_bias=bias), reference(*qkv, attn_mask=full, attn_bias=bias)[0])
     assert at.stats()["stock"] == 0 and at.stats()["attune"] == 5
 
 
@@ -152,7 +152,7 @@ def test_strides_are_kept():
     every_second = [t[..., ::2] for t in tensors(dim=32)]
     close(run(Layer(groups=2), every_second), reference(*every_second, is_causal=True)[0])
     mask = (torch.rand(2, 1, 9, 18) < 0.9)[..., ::2]
-    close(run(Layer(groups=2), batch_first, mask), reference(*batch_first, mask=mask)[0])
+    close(run(Layer(groups=2), batch_first, mask), reference(*batch_first, attn_mask=mask)[0])
     assert at.stats()["reasons"] == {"innermost strides": 1, "innermost stride of the mask": 1}
 
 
@@ -194,7 +194,8 @@ def test_weights_come_from_the_models_eager_attention(padding):
     mask, full = mask_of(qkv, PADDINGS[padding](9))
     out, weights = at.attune_attention(layer, *qkv, mask, scaling=0.25, softcap=5.0, output_attentions=True)
     seen = full.any(-1)[:, :, :, None]
-    close(torch.where(seen, out.transpose(1, 2), 0.0), reference(*qkv, mask=full, soft_cap=5.0, scale=0.25)[0])
+    want = reference(*qkv, attn_mask=full, logits_soft_cap=5.0, softmax_scale=0.25)[0]
+    close(torch.where(seen, out.transpose(1, 2), 0.0), want)
     assert weights.shape == (2, 4, 9, 9) and at.stats()["reasons"] == {"output_attentions": 1}
 
 
@@ -208,13 +209,14 @@ def test_gradients():
         qkv = [t.requires_grad_() for t in tensors()]
         mask, full = mask_of(qkv, PADDINGS["left"](9))
         got = torch.autograd.grad(run(Layer(groups=2), qkv, mask).square().sum(), qkv)
-        want = torch.autograd.grad(reference(*qkv, mask=full)[0].square().sum(), qkv)
+        want = torch.autograd.grad(reference(*qkv, attn_mask=full)[0].square().sum(), qkv)
         for mine, other in zip(got, want):
             close(mine, other)
         layer = gemma_layer().eval()
         out = at.attune_attention(layer, *qkv, mask, scaling=0.25, softcap=5.0)[0]
         got = torch.autograd.grad(out[full.any(-1)[:, 0]].square().sum(), qkv)
-        reference_out = reference(*qkv, mask=full, soft_cap=5.0, scale=0.25)[0].transpose(1, 2)
+        reference_out = reference(*qkv, attn_mask=full, logits_soft_cap=5.0, softmax_scale=0.25)[0]
+        reference_out = reference_out.transpose(1, 2)
         want = torch.autograd.grad(reference_out[full.any(-1)[:, 0]].square().sum(), qkv)
         for mine, other in zip(got, want):
             close(mine, other)
@@ -233,7 +235,7 @@ def test_a_cache_of_another_type_is_read_as_it_is_stored(dtype):
         again = run(layer, (q, keys, values), mask)  # the new rows are stored by now
         stored = [rows.rows.decode(rows.which) for rows in (keys, values)]
         kept.append(got)
-        close(got, reference(q, *stored, mask=full)[0])
+        close(got, reference(q, *stored, attn_mask=full)[0])
         close(again, got)
     assert at.stats()["stock"] == 0 and at.stats()["masks"] == {"append": 4, "codes": 4}
 
