@@ -7,7 +7,7 @@ numerics: all ## the tables of docs/numerics.md: the errors of all combinations 
 	@$(BUILD)/attune-lab check --accuracy $(NUMERICS)
 
 .PHONY: stress test-torch test-ggml test-engines test-engines-short bench-engines asan asan-jit asan-jit-test \
-	asan-jit-random ubsan asan-ubsan tsan fuzz fuzzers mutants check-million check-deps check-lines format \
+	asan-jit-random ubsan asan-ubsan tsan fuzz fuzzers mutants steps check-million check-deps check-lines format \
 	check-format engine engine-static
 
 stress: ## the stress tests at full length: 1,000 kills, 1,000 keys in 32 threads, 10,000 forks
@@ -93,6 +93,8 @@ mutants: all tests ## seed known bugs one by one: each must make a test fail
 # 45 to 70 ms of one processor for each problem: 6 to 10 hours on two of them. It can be stopped, and goes on later.
 RANDOM_CASES ?= 1000000
 RANDOM_SEED ?= 1
+steps: ## STEPS (10,000) random ragged, paged and mixed steps, each in five ways
+	@ATTUNE_STEPS=$(or $(STEPS),10000) TEST_TIMEOUT=7200 $(MAKE) --no-print-directory test TESTS_ONLY=test_steps
 check-million: all ## RANDOM_CASES (1,000,000) random problems of RANDOM_SEED (1) on all processors, resumable
 	@BUILD='$(BUILD)' LOGS='$(BUILD)/random' bash scripts/check_random.sh $(RANDOM_CASES) $(RANDOM_SEED) 5000
 

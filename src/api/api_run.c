@@ -8,13 +8,6 @@
 
 /* ---- Options ---- */
 
-/* The options of one call, settled. */
-typedef struct run_choice {
-    const at_team *team; /* `own`, or the context's */
-    const int *cancel;
-    at_team own;
-} run_choice;
-
 static const at_struct run_options = {"attune_run_options", "start from ATTUNE_RUN_OPTIONS_INIT",
                                       sizeof(attune_run_options), NULL, 32};
 
@@ -24,7 +17,7 @@ attune_status attune_run_options_init(attune_run_options *options, size_t struct
     return at_report(&err);
 }
 
-static attune_status choose(const attune_context *context, const attune_run_options *given, run_choice *choice,
+attune_status at_run_choose(const attune_context *context, const attune_run_options *given, at_run_choice *choice,
                             at_error *err) {
     choice->team = &context->team; /* not a whole struct of zeros, because most calls need no more than this */
     choice->cancel = NULL;
@@ -61,13 +54,13 @@ attune_status attune_workspace_size_with(const attune_context *context, const at
     AT_DEFAULT_FPENV;
     at_error err = {0};
     at_settled settled;
-    run_choice choice;
+    at_run_choice choice;
     int64_t plan[AT_PLAN_WORDS];
     if (!context || !kernel || !arguments || !bytes)
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_workspace_size was given NULL");
     else if (!at_kernel_is_attention(kernel))
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "a kernel of attune_ir_compile takes no attune_arguments");
-    else if (choose(context, options, &choice, &err) == ATTUNE_OK &&
+    else if (at_run_choose(context, options, &choice, &err) == ATTUNE_OK &&
              at_call_settle(&kernel->signature, arguments, &settled, &err) == ATTUNE_OK) {
         *bytes = 0; /* the interpreter needs none */
         if (at_kernel_has_phases(kernel))
@@ -92,7 +85,7 @@ static int64_t falling_heads(const attune_kernel *kernel, const mha_sizes *sizes
 }
 
 static attune_status run_call(attune_context *context, const attune_kernel *kernel, const at_call *call,
-                              const run_choice *choice, at_error *err) {
+                              const at_run_choice *choice, at_error *err) {
     if (!at_kernel_has_phases(kernel)) {
         if (choice->cancel && __atomic_load_n(choice->cancel, __ATOMIC_RELAXED))
             return at_fail(err, ATTUNE_CANCELLED, "the call was cancelled before the interpreter began");
@@ -122,8 +115,8 @@ static attune_status run_call(attune_context *context, const attune_kernel *kern
 attune_status at_run_kernel(attune_context *context, const attune_kernel *kernel, const at_layout *likely,
                             const attune_arguments *arguments, const attune_run_options *options, at_error *err) {
     at_call call;
-    run_choice choice;
-    if (at_check_run(context, kernel, arguments, err) || choose(context, options, &choice, err) ||
+    at_run_choice choice;
+    if (at_check_run(context, kernel, arguments, err) || at_run_choose(context, options, &choice, err) ||
         at_call_make(&kernel->signature, likely, arguments, &call, err) ||
         at_call_check(context, &kernel->signature, &call, err))
         return err->status;

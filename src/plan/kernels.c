@@ -34,9 +34,8 @@ void pl_settle_kinds(attune_plan *plan) {
     /* A call of one query has the kernel of its own that attune_compile would give it, whatever its strategy. */
     if (attends && plan->is_open[PL_SEQ_Q] && !plan->few_rows) plan->few_rows = 1;
     plan->has_one = plan->is_open[PL_SEQ_Q] && plan->few_rows > 1 && p->num_heads / p->num_kv_heads < ROWS_OF_TILE;
-    /* Entries have other numbers in a part of the batch, and functions may ask for them. */
-    plan->may_cut = p->is_ragged && p->op == ATTUNE_ATTENTION && plan->few_rows > 0 && plan->few_rows < most &&
-                    !mha_has_functions(p);
+    /* A table of what a function hides is made for the whole batch. */
+    plan->may_cut = p->is_ragged && p->op == ATTUNE_ATTENTION && !mha_has_functions(p);
     bool has_open = false;
     for (int i = 0; i < PL_NUM_LENGTHS; i++) has_open = has_open || plan->is_open[i];
     /* Short masks have a number of columns of their own, which would be one more length. */

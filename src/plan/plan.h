@@ -41,7 +41,7 @@ struct attune_plan {
     at_signature signature; /* of the problem with its open lengths */
     int64_t few_rows;       /* as in attune_plan_info */
     bool has_one;           /* PL_ONE is used */
-    bool may_cut;           /* ragged batches may be cut */
+    bool may_cut;           /* sequences of a ragged batch may have different kernels */
     bool is_open[PL_NUM_LENGTHS];
     _Atomic(attune_kernel *) kernels[PL_NUM_KINDS];
     _Atomic(attune_kernel *) stopgaps[PL_NUM_KINDS]; /* with a deadline what was there at once, else what stands in */
@@ -73,6 +73,11 @@ static inline int64_t pl_most_of(const attune_plan *plan, pl_kind kind) {
     return kind == PL_MANY ? -1 : kind == PL_ONE ? 1 : plan->few_rows;
 }
 
+/* Whether some number of queries has this kind. */
+static inline bool pl_has_kind(const attune_plan *plan, pl_kind kind) {
+    return kind == PL_MANY || (kind == PL_ONE ? plan->has_one : plan->few_rows > 0);
+}
+
 /* The kernel for a call of a kind, whose own kind it becomes: another one's, or a stopgap, while the background makes
  * it. */
 attune_status pl_kernel_for(attune_plan *plan, pl_kind *kind, attune_kernel **kernel, at_error *err);
@@ -89,9 +94,9 @@ void pl_find_stopgaps(attune_plan *plan);
 attune_status pl_run_kind(attune_plan *plan, pl_kind *kind, attune_kernel *kernel, const attune_arguments *arguments,
                           const attune_run_options *options, at_error *err);
 
-/* Whether the workspace of the call lets pl_run_kind run some kernel. */
-attune_status pl_check_kind(const attune_plan *plan, pl_kind kind, const attune_kernel *kernel,
-                            const attune_arguments *arguments, const attune_run_options *options, at_error *err);
+/* What may have run before the kernel of a kind was there, by a number; *kind becomes its own kind. NULL: nothing. */
+enum { PL_NUM_BEFORE = 3 };
+attune_kernel *pl_before(const attune_plan *plan, int number, pl_kind *kind);
 
 /* A next_try that never comes. */
 #define PL_NEVER INT64_MAX
@@ -139,9 +144,6 @@ void pl_tell_swap(const attune_plan *plan, const attune_kernel *kernel, const at
 /* Checks sizes and the values of index tensors, without a look at other tensors. Where calls bring causal_offsets, with
  * which positions are checked, only pointers are. */
 attune_status pl_check_lengths(const attune_plan *plan, const attune_arguments *arguments, at_error *err);
-
-/* The most runs of sequences that a batch is cut into, if they are short. */
-enum { PL_MOST_SHORT_RUNS = 8 };
 
 attune_status pl_run_ragged(attune_plan *plan, const attune_arguments *arguments, const attune_run_options *options,
                             at_error *err);

@@ -47,9 +47,7 @@ static attune_status run_special(attune_plan *plan, const pl_special *special, c
     return ATTUNE_OK;
 }
 
-/* What may have run before the kernel of this kind was there, by a number; NULL: nothing. */
-enum { NUM_BEFORE = 3 };
-static attune_kernel *before(const attune_plan *plan, int number, pl_kind *kind) {
+attune_kernel *pl_before(const attune_plan *plan, int number, pl_kind *kind) {
     if (number == 0) return plan->stopgaps[*kind];
     if (!plan->is_background) return NULL;
     *kind = PL_MANY;
@@ -59,8 +57,8 @@ static attune_kernel *before(const attune_plan *plan, int number, pl_kind *kind)
 attune_status pl_run_kind(attune_plan *plan, pl_kind *kind, attune_kernel *kernel, const attune_arguments *a,
                           const attune_run_options *options, at_error *err) {
     at_run_kernel(plan->context, kernel, NULL, a, options, err);
-    for (int i = 0; i < NUM_BEFORE && err->status == ATTUNE_WORKSPACE_TOO_SMALL; i++) {
-        attune_kernel *const other = before(plan, i, kind);
+    for (int i = 0; i < PL_NUM_BEFORE && err->status == ATTUNE_WORKSPACE_TOO_SMALL; i++) {
+        attune_kernel *const other = pl_before(plan, i, kind);
         if (!other || other == kernel) continue;
         at_error_clear(err);
         kernel = other;
@@ -68,26 +66,6 @@ attune_status pl_run_kind(attune_plan *plan, pl_kind *kind, attune_kernel *kerne
     }
     if (!err->status && kernel == plan->stopgaps[*kind])
         atomic_fetch_add_explicit(&plan->stopgap_calls, 1, memory_order_relaxed);
-    return err->status;
-}
-
-static attune_status fits(const attune_plan *plan, const attune_kernel *kernel, const attune_arguments *a,
-                          const attune_run_options *options, at_error *err) {
-    size_t needed;
-    const attune_status status = pl_kernel_workspace(plan, kernel, a, options, &needed, err);
-    return status ? status : at_workspace_check(a->workspace, a->workspace_bytes, needed, err);
-}
-
-attune_status pl_check_kind(const attune_plan *plan, pl_kind kind, const attune_kernel *kernel,
-                            const attune_arguments *a, const attune_run_options *options, at_error *err) {
-    if (!a->workspace) return ATTUNE_OK;
-    fits(plan, kernel, a, options, err);
-    for (int i = 0; i < NUM_BEFORE && err->status == ATTUNE_WORKSPACE_TOO_SMALL; i++) {
-        const attune_kernel *const other = before(plan, i, &kind);
-        if (!other || other == kernel) continue;
-        at_error_clear(err);
-        fits(plan, other, a, options, err);
-    }
     return err->status;
 }
 

@@ -1,159 +1,153 @@
-/* Ragged batches: sequences of few queries and sequences of many beside each other. */
+/* Ragged batches: sequences of few queries and sequences of many in one call, by a list of work (work.h). */
 #include "plan/plan.h"
 
-#include <string.h>
+#include "base/integers.h"
+#include "plan/work.h"
 
-/* ---- Runs of sequences ---- */
+/* ---- By one kernel ---- */
 
-/* Neighbouring sequences of one kind. */
-typedef struct run {
-    int64_t first, count;
-    int64_t longest; /* queries */
-    bool is_few;
-} run;
-
-/* The run that begins with sequence `first`. Sequences without queries belong to any. */
-static run run_from(const attune_plan *plan, const int32_t *cu, int64_t batch, int64_t first) {
-    run r = {.first = first};
-    for (int64_t b = first; b < batch; b++, r.count++) {
-        const int64_t queries = (int64_t)cu[b + 1] - cu[b];
-        const bool is_few = queries <= plan->few_rows;
-        if (r.longest && queries && is_few != r.is_few) break;
-        if (queries > r.longest) {
-            r.longest = queries;
-            r.is_few = is_few;
-        }
-    }
-    return r;
+/* Functions may ask for a sequence's number, and the interpreter has no tasks: such a batch is the longest one's. */
+static attune_status run_whole(attune_plan *plan, const attune_arguments *whole, const at_settled *settled,
+                               const attune_run_options *options, at_error *err) {
+    int64_t longest = 0;
+    for (int64_t b = 0; b < whole->batch; b++)
+        longest = max_of(longest, (int64_t)whole->cu_seqlens_q[b + 1] - whole->cu_seqlens_q[b]);
+    attune_arguments a = *whole;
+    attune_kernel *kernel;
+    pl_kind kind = pl_kind_of(plan, longest);
+    pl_bound_queries(plan, settled, kind, &a);
+    if ((plan->deadline_us >= 0 ? pl_kernel_for(plan, &kind, &kernel, err) : pl_kernel(plan, kind, &kernel, err)) ||
+        pl_run_kind(plan, &kind, kernel, &a, options, err))
+        return err->status;
+    pl_count(plan, kind);
+    return ATTUNE_OK;
 }
 
-/* The pointer to the tensor's sequence number `first`. */
-static void move_pointer(attune_arguments *a, const at_signature *s, size_t i, const at_settled *settled,
-                         int64_t first) {
-    char *pointer;
-    memcpy(&pointer, (char *)a + s->tensors[i].pointer, sizeof pointer);
-    if (pointer) pointer += first * settled->strides[i][0] * s->element[i];
-    memcpy((char *)a + s->tensors[i].pointer, &pointer, sizeof pointer);
-}
+/* ---- By a list ---- */
 
-/* A bound of the lengths, which counts for all kinds, may be more than the kernel of one takes. */
-static void bound_queries(const attune_plan *plan, pl_kind kind, attune_arguments *a) {
-    const int64_t most = pl_most_of(plan, kind);
-    if (most >= 0 && a->seq_q > most) a->seq_q = most;
-}
-
-/* The arguments of a run. Strides are set, because contiguous ones depend on the sizes of the whole batch. */
-static void arguments_of_run(const attune_plan *plan, const attune_arguments *whole, const at_settled *settled,
-                             const run *r, attune_arguments *a) {
-    const at_signature *s = &plan->signature;
-    *a = *whole;
-    a->batch = r->count;
-    bound_queries(plan, pl_kind_of(plan, r->longest), a);
-    for (size_t i = 0; i < s->count; i++) {
-        const mha_tensor *t = &s->tensors[i];
-        if (t->dims[0] == MHA_BATCH || t->dims[0] == MHA_ENTRIES) move_pointer(a, s, i, settled, r->first);
-        if (t->has_strides)
-            memcpy((char *)a + t->arguments_strides, settled->strides[i], (size_t)t->rank * sizeof(int64_t));
-    }
-}
-
-static attune_status kernel_of_run(attune_plan *plan, const run *r, pl_kind *kind, attune_kernel **kernel,
-                                   at_error *err) {
-    *kind = pl_kind_of(plan, r->longest);
-    return plan->deadline_us >= 0 ? pl_kernel_for(plan, kind, kernel, err) : pl_kernel(plan, *kind, kernel, err);
-}
-
-/* ---- A batch ---- */
-
-/* One call, cut or whole. */
+/* One call. */
 typedef struct batch {
     attune_plan *plan;
     const attune_arguments *arguments;
-    const attune_run_options *options;
-    const at_settled *settled;
-    int64_t num_runs;
-    int64_t longest;
+    const at_call *call;
+    const at_run_choice *choice;
+    double flops;
 } batch;
 
-static void measure(batch *b) {
-    const int32_t *cu = b->arguments->cu_seqlens_q;
-    for (int64_t at = 0; at < b->arguments->batch; b->num_runs++) {
-        const run r = run_from(b->plan, cu, b->arguments->batch, at);
-        if (r.longest > b->longest) b->longest = r.longest;
-        at += r.count;
+static bool have_phases(const pl_choice choices[PL_NUM_KINDS]) {
+    for (pl_kind kind = PL_ONE; kind < PL_NUM_KINDS; kind++)
+        if (choices[kind].kernel && !at_kernel_has_phases(choices[kind].kernel)) return false;
+    return true;
+}
+
+static size_t bytes_of_list(const pl_work *work) {
+    const size_t bytes = pl_work_most_segments(work) * sizeof(pl_segment);
+    return (bytes + AT_WORKSPACE_ALIGN - 1) / AT_WORKSPACE_ALIGN * AT_WORKSPACE_ALIGN;
+}
+
+static void count(const pl_work *work) {
+    attune_plan *const plan = work->plan;
+    for (uint32_t i = 0; i < work->num_parts; i++) {
+        const pl_choice *const of = &work->parts[i].of;
+        pl_count(plan, of->kind);
+        if (of->kernel == plan->stopgaps[of->kind])
+            atomic_fetch_add_explicit(&plan->stopgap_calls, 1, memory_order_relaxed);
     }
+    if (work->num_parts > 1) atomic_fetch_add_explicit(&plan->cut_calls, 1, memory_order_relaxed);
 }
 
-/* Each run is a call, with checks and threads that join. */
-static bool is_worth_cutting(const batch *b) {
-    static const double SHORT = 2e6; /* operations, some 20 µs */
-    if (!b->plan->may_cut || b->num_runs < 2) return false;
-    return b->num_runs <= PL_MOST_SHORT_RUNS || b->settled->flops >= SHORT * (double)b->num_runs;
-}
-
-/* Runs the kernels of all runs; or only looks whether they can run: compiles them, and checks the workspace. */
-static attune_status for_all_runs(const batch *b, bool only_check, at_error *err) {
-    const attune_arguments *whole = b->arguments;
-    attune_arguments a;
-    attune_kernel *kernel;
-    pl_kind kind;
-    for (int64_t at = 0; at < whole->batch;) {
-        const run r = run_from(b->plan, whole->cu_seqlens_q, whole->batch, at);
-        at += r.count;
-        arguments_of_run(b->plan, whole, b->settled, &r, &a);
-        if (kernel_of_run(b->plan, &r, &kind, &kernel, err)) return err->status;
-        if (only_check ? pl_check_kind(b->plan, kind, kernel, &a, b->options, err)
-                       : pl_run_kind(b->plan, &kind, kernel, &a, b->options, err))
-            return err->status;
-        if (!only_check) pl_count(b->plan, kind);
-    }
-    return ATTUNE_OK;
-}
-
-static attune_status run_whole(const batch *b, at_error *err) {
-    const run all = {.count = b->arguments->batch, .longest = b->longest, .is_few = b->longest <= b->plan->few_rows};
-    attune_kernel *kernel;
-    attune_arguments a;
-    pl_kind kind;
-    arguments_of_run(b->plan, b->arguments, b->settled, &all, &a);
-    if (kernel_of_run(b->plan, &all, &kind, &kernel, err) || pl_run_kind(b->plan, &kind, kernel, &a, b->options, err))
+static attune_status run_in(const batch *b, pl_work *work, char *workspace, at_error *err) {
+    const bool for_many = at_workers_of(b->choice->team, b->flops) > 1;
+    pl_work_list(work, for_many, (pl_segment *)(void *)workspace);
+    workspace += bytes_of_list(work);
+    if (pl_work_run(work, b->call->buffers, b->choice->team, b->flops, b->choice->cancel, workspace, err))
         return err->status;
-    pl_count(b->plan, kind);
+    count(work);
     return ATTUNE_OK;
+}
+
+/* Not inlined: its large struct must not be on the stack while kernels are compiled. */
+static __attribute__((noinline)) attune_status run_chosen(const batch *b, const pl_choice choices[PL_NUM_KINDS],
+                                                          at_error *err) {
+    at_spares *const spares = &b->plan->context->spares;
+    pl_work work;
+    size_t needed;
+    void *workspace = b->call->workspace, *own = NULL;
+    if (pl_work_settle(b->plan, b->arguments, b->call->settled, choices, &work, err) ||
+        pl_work_bytes(&work, at_workers_of(b->choice->team, b->flops), &needed, err))
+        return err->status;
+    needed += bytes_of_list(&work);
+    if (at_workspace_check(workspace, b->call->workspace_bytes, needed, err)) return err->status;
+    if (!workspace) workspace = own = at_spares_take(spares, needed);
+    if (!workspace) return at_fail_memory(err, needed);
+    run_in(b, &work, workspace, err);
+    if (own) at_spares_give(spares, own);
+    return err->status;
 }
 
 attune_status pl_run_ragged(attune_plan *plan, const attune_arguments *arguments, const attune_run_options *options,
                             at_error *err) {
     at_call call;
-    if (at_call_make(&plan->signature, NULL, arguments, &call, err) ||
+    at_run_choice choice;
+    pl_choice choices[PL_NUM_KINDS];
+    if (at_run_choose(plan->context, options, &choice, err) ||
+        at_call_make(&plan->signature, NULL, arguments, &call, err) ||
         at_call_check(plan->context, &plan->signature, &call, err))
         return err->status;
     if (call.settled->is_empty) return ATTUNE_OK;
-    batch b = {plan, arguments, options, call.settled, 0, 0};
-    measure(&b);
-    if (!is_worth_cutting(&b)) return run_whole(&b, err);
-    if (for_all_runs(&b, true, err) || for_all_runs(&b, false, err)) return err->status;
-    atomic_fetch_add_explicit(&plan->cut_calls, 1, memory_order_relaxed);
-    return ATTUNE_OK;
+    if (!plan->may_cut) return run_whole(plan, arguments, call.settled, options, err);
+    const double flops = at_work_of(call.settled->flops, plan->context->target);
+    const batch b = {plan, arguments, &call, &choice, flops};
+    /* A workspace that was measured for the kernels of before may be too small for better ones. */
+    for (int before = 0; before <= PL_NUM_BEFORE; before++) {
+        at_error_clear(err);
+        if (pl_work_choose(plan, arguments, 0, false, before, choices, err)) return err->status;
+        if (!have_phases(choices)) return run_whole(plan, arguments, call.settled, options, err);
+        if (run_chosen(&b, choices, err) != ATTUNE_WORKSPACE_TOO_SMALL) return err->status;
+    }
+    return err->status;
 }
 
 /* ---- Workspace ---- */
 
-attune_status pl_ragged_workspace(attune_plan *plan, const attune_arguments *arguments,
-                                  const attune_run_options *options, size_t *bytes, at_error *err) {
-    *bytes = 0;
+static __attribute__((noinline)) attune_status bytes_of(attune_plan *plan, const attune_arguments *arguments,
+                                                        const at_settled *settled, const at_run_choice *choice,
+                                                        const pl_choice choices[PL_NUM_KINDS], size_t *bytes,
+                                                        at_error *err) {
+    pl_work work;
+    const uint32_t workers = at_workers_of(choice->team, at_work_of(settled->flops, plan->context->target));
+    if (pl_work_settle(plan, arguments, settled, choices, &work, err) || pl_work_bytes(&work, workers, bytes, err))
+        return err->status;
+    *bytes += bytes_of_list(&work);
+    return ATTUNE_OK;
+}
+
+/* The largest kernel's; what runs a batch as a whole is one of them. */
+static attune_status bytes_of_any(attune_plan *plan, const attune_arguments *arguments, const at_settled *settled,
+                                  const attune_run_options *options, const pl_choice choices[PL_NUM_KINDS],
+                                  size_t *bytes, at_error *err) {
     for (pl_kind kind = PL_ONE; kind < PL_NUM_KINDS; kind++) {
-        const bool is_used = kind == PL_ONE ? plan->has_one : kind == PL_MANY || plan->few_rows > 0;
-        attune_kernel *kernel;
+        if (!choices[kind].kernel) continue;
         attune_arguments a = *arguments;
         size_t needed;
-        if (!is_used) continue;
-        bound_queries(plan, kind, &a);
-        pl_kind used = kind;
-        if ((plan->deadline_us >= 0 ? pl_kernel_for(plan, &used, &kernel, err) : pl_kernel(plan, kind, &kernel, err)) ||
-            pl_kernel_workspace(plan, kernel, &a, options, &needed, err))
-            return err->status;
+        pl_bound_queries(plan, settled, choices[kind].kind, &a);
+        if (pl_kernel_workspace(plan, choices[kind].kernel, &a, options, &needed, err)) return err->status;
         if (needed > *bytes) *bytes = needed;
     }
     return ATTUNE_OK;
+}
+
+attune_status pl_ragged_workspace(attune_plan *plan, const attune_arguments *arguments,
+                                  const attune_run_options *options, size_t *bytes, at_error *err) {
+    at_settled settled;
+    at_run_choice choice;
+    pl_choice choices[PL_NUM_KINDS];
+    *bytes = 0;
+    if (at_run_choose(plan->context, options, &choice, err) ||
+        at_call_settle(&plan->signature, arguments, &settled, err) ||
+        pl_work_choose(plan, arguments, settled.sizes.of[MHA_SEQ_KV], true, 0, choices, err))
+        return err->status;
+    if (plan->may_cut && have_phases(choices))
+        return bytes_of(plan, arguments, &settled, &choice, choices, bytes, err);
+    return bytes_of_any(plan, arguments, &settled, options, choices, bytes, err);
 }

@@ -25,9 +25,9 @@ extern "C" {
  * Few rows: calls of one query, and of up to attune_plan_info.few_rows queries, have kernels of their own. A kernel is
  * compiled when the first call needs it.
  *
- * A ragged batch is cut into runs of neighbouring entries of one kind, and each run is computed by its kernel. Where
- * entries of both kinds alternate so often that the runs would be short, one kernel computes the whole batch. That of a
- * ragged block is never cut: its projections gain more by staying together.
+ * Each sequence of a ragged batch is computed by the kernel for its number of queries, in any order of the sequences,
+ * and all of them in one list of work (docs/plans.md). A ragged block, and a batch whose problem has functions, is
+ * computed by one kernel.
  *
  * Lengths that come back: after `repeats` calls in a row with the same lengths the plan compiles a kernel for them,
  * before the last of these calls returns, and uses it from the next call on. Only calls without such a kernel count.
@@ -104,7 +104,7 @@ ATTUNE_API attune_status attune_plan_set_size(const attune_plan *plan, attune_ar
                                               int64_t value);
 
 /* Bytes of workspace that attune_plan_run needs for these arguments with the kernels that the plan has now; compiles
- * those that are missing. Pointers are not read. Of a ragged batch: enough for each way to cut it. A kernel that is
+ * those that are missing. Pointers are not read. Of a ragged batch: enough for any lengths. A kernel that is
  * specialised later and needs more is not used in that workspace. */
 ATTUNE_API attune_status attune_plan_workspace_size(attune_context *context, attune_plan *plan,
                                                     const attune_arguments *arguments,
@@ -128,7 +128,7 @@ typedef struct attune_plan_info {
     uint32_t many_kernels;       /* 0 or 1 */
     uint32_t specialised_kernels;/* 0 to max_specialised */
     uint32_t reserved;
-    uint64_t few_calls, many_calls, specialised_calls; /* by the kind of kernel; each run of a cut batch counts */
+    uint64_t few_calls, many_calls, specialised_calls; /* by the kind of kernel; each kernel of a cut batch counts */
     uint64_t cut_calls;          /* ragged batches that were cut */
     uint64_t stopgap_calls;      /* among few and many: with a deadline, those by a kernel that stands in */
 } attune_plan_info;

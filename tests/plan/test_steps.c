@@ -1,0 +1,295 @@
+/* Random steps: ragged batches of prompts, chunks, verified tokens and decoding in any order, over pages or tensors.
+ * Each is computed in several ways, whose bits must be the same: in one call, by a plan of the step, by threads that a
+ * host cuts otherwise, and sequence by sequence. And all must be near the formula, in double.
+ *
+ * ATTUNE_STEPS: how many (`make steps` has 10,000). */
+#include <attune.h>
+
+#include "support/seed.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { MOST_BATCH = 14, MOST_KEYS = 2600, FEW_KEYS = 160, MOST_TOKENS = 400, MOST_HEADS = 8, MOST_DIM = 24 };
+
+static uint64_t random_state;
+
+static int below(int most) {
+    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
+    return (int)((random_state >> 33) % (uint64_t)most);
+}
+
+#define assert_ok(call)                                                                                                \
+    do {                                                                                                               \
+        if (call) fail_msg("%s", attune_last_message());                                                               \
+    } while (0)
+
+/* ---- What a step is ---- */
+
+typedef struct shape {
+    attune_attention_desc desc;
+    int group, batch, columns, pages;
+    int most_keys; /* many make chunks that are merged */
+    int32_t starts_q[MOST_BATCH + 1], starts_kv[MOST_BATCH + 1], lens[MOST_BATCH];
+    int32_t *table;
+} shape;
+
+typedef struct tensors {
+    float *q, *k, *v, *k_cache, *v_cache, *out, *lse;
+} tensors;
+
+/* Few descriptions, so that few kernels are compiled; any lengths. */
+static const struct {
+    int kv_heads, group, dim, page, window;
+    bool appends;
+} descriptions[] = {
+    {1, 4, 16, 4, -1, true}, {2, 1, 24, 16, -1, false}, {1, 8, 16, 0, -1, false},
+    {2, 2, 16, 0, 20, false}, {1, 3, 24, 5, 9, true},
+};
+enum { NUM_DESCRIPTIONS = sizeof descriptions / sizeof *descriptions };
+
+static attune_attention_desc describe(int i, bool reproducible) {
+    attune_attention_desc d = ATTUNE_ATTENTION_DESC_INIT;
+    d.num_kv_heads = descriptions[i].kv_heads;
+    d.num_heads = d.num_kv_heads * descriptions[i].group;
+    d.head_dim = descriptions[i].dim;
+    d.is_causal = 1;
+    d.has_lse = 1;
+    d.window_left = descriptions[i].window;
+    d.kv = descriptions[i].page ? ATTUNE_KV_PAGED : ATTUNE_KV_TENSORS;
+    d.page_size = descriptions[i].page;
+    d.appends = descriptions[i].appends;
+    d.reproducible = reproducible;
+    return d;
+}
+
+/* Queries of a sequence: none, one, a few, a chunk. */
+static int draw_queries(void) {
+    const int kind = below(8);
+    return kind == 0 ? 0 : kind < 4 ? 1 : kind < 6 ? 2 + below(15) : 17 + below(50);
+}
+
+static void draw_lengths(shape *s) {
+    s->most_keys = below(4) ? FEW_KEYS : MOST_KEYS;
+    s->batch = 1 + below(MOST_BATCH);
+    for (int b = 0; b < s->batch; b++) {
+        int queries = draw_queries();
+        if (s->starts_q[b] + queries > MOST_TOKENS) queries = 0;
+        const int keys = queries + below(s->most_keys - queries);
+        s->starts_q[b + 1] = s->starts_q[b] + queries;
+        s->starts_kv[b + 1] = s->starts_kv[b] + keys;
+        s->lens[b] = keys;
+    }
+}
+
+/* Pages in a random order. */
+static void draw_table(shape *s) {
+    const int size = (int)s->desc.page_size;
+    if (!size) return;
+    s->columns = (s->most_keys + size - 1) / size;
+    s->pages = s->batch * s->columns;
+    s->table = malloc((size_t)s->pages * sizeof *s->table);
+    assert_non_null(s->table);
+    for (int i = 0; i < s->pages; i++) s->table[i] = i;
+    for (int i = s->pages - 1; i > 0; i--) {
+        const int j = below(i + 1), kept = s->table[i];
+        s->table[i] = s->table[j];
+        s->table[j] = kept;
+    }
+}
+
+/* ---- Tensors ---- */
+
+static float *numbers(size_t count, bool is_random) {
+    float *const all = malloc(count * sizeof *all);
+    assert_non_null(all);
+    for (size_t i = 0; i < count; i++) all[i] = is_random ? (float)below(2001) / 1000 - 1 : NAN;
+    return all;
+}
+
+static tensors make_tensors(const shape *s) {
+    const size_t dim = (size_t)s->desc.head_dim, kv = dim * (size_t)s->desc.num_kv_heads;
+    const size_t q = dim * (size_t)s->desc.num_heads, tokens = MOST_TOKENS;
+    const size_t keys = (size_t)s->batch * (size_t)s->most_keys;
+    const size_t fresh = (s->pages ? tokens : keys + tokens) * kv;
+    tensors t = {.q = numbers(tokens * q, true), .k = numbers(fresh, true), .v = numbers(fresh, true)};
+    t.out = numbers(tokens * q, false), t.lse = numbers(tokens * (size_t)s->desc.num_heads, false);
+    if (!s->pages) return t;
+    const size_t cache = (size_t)s->pages * (size_t)s->desc.page_size * kv;
+    t.k_cache = numbers(cache, true), t.v_cache = numbers(cache, true);
+    return t;
+}
+
+static void free_tensors(tensors *t) {
+    float *const all[] = {t->q, t->k, t->v, t->k_cache, t->v_cache, t->out, t->lse};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
+}
+
+static attune_step step_of(const shape *s, const tensors *t) {
+    attune_step step = ATTUNE_STEP_INIT;
+    step.batch = s->batch;
+    step.q.data = t->q, step.k.data = t->k, step.v.data = t->v;
+    step.out.data = t->out, step.lse.data = t->lse;
+    step.cu_seqlens_q = s->starts_q;
+    if (!s->pages) step.cu_seqlens_kv = s->starts_kv;
+    if (!s->pages) return step;
+    step.k_cache.data = t->k_cache, step.v_cache.data = t->v_cache;
+    step.kv_lens = s->lens;
+    step.block_table = s->table, step.max_pages = s->columns, step.num_pages = s->pages;
+    return step;
+}
+
+/* ---- The formula ---- */
+
+/* Row `j` of keys of a sequence: appended ones come from the step. */
+static const float *key_of(const shape *s, const tensors *t, bool is_value, int b, int j, int head) {
+    const int dim = (int)s->desc.head_dim, heads = (int)s->desc.num_kv_heads, size = (int)s->desc.page_size;
+    const int first_new = s->lens[b] - (s->starts_q[b + 1] - s->starts_q[b]);
+    const float *const fresh = is_value ? t->v : t->k, *const cache = is_value ? t->v_cache : t->k_cache;
+    if (!s->pages) return fresh + ((size_t)(s->starts_kv[b] + j) * (size_t)heads + (size_t)head) * (size_t)dim;
+    if (s->desc.appends && j >= first_new)
+        return fresh + ((size_t)(s->starts_q[b] + j - first_new) * (size_t)heads + (size_t)head) * (size_t)dim;
+    const int slot = s->table[b * s->columns + j / size] * size + j % size;
+    return cache + ((size_t)slot * (size_t)heads + (size_t)head) * (size_t)dim;
+}
+
+static double dot(const float *x, const float *y, int count) {
+    double sum = 0;
+    for (int i = 0; i < count; i++) sum += (double)x[i] * y[i];
+    return sum;
+}
+
+static void check_row(const shape *s, const tensors *t, int b, int i, int h) {
+    const int dim = (int)s->desc.head_dim, heads = (int)s->desc.num_heads, kv_head = h / s->group;
+    const int token = s->starts_q[b] + i, position = i + s->lens[b] - (s->starts_q[b + 1] - s->starts_q[b]);
+    const int window = (int)s->desc.window_left, first = window < 0 || position < window ? 0 : position - window;
+    const float *const q = t->q + ((size_t)token * (size_t)heads + (size_t)h) * (size_t)dim;
+    double scores[MOST_KEYS], sum = 0, want[MOST_DIM] = {0};
+    for (int j = first; j <= position; j++) {
+        scores[j] = exp(dot(q, key_of(s, t, false, b, j, kv_head), dim) / sqrt(dim));
+        sum += scores[j];
+        for (int d = 0; d < dim; d++) want[d] += scores[j] * key_of(s, t, true, b, j, kv_head)[d];
+    }
+    for (int d = 0; d < dim; d++) {
+        const double got = t->out[((size_t)token * (size_t)heads + (size_t)h) * (size_t)dim + (size_t)d];
+        if (!(fabs(got - want[d] / sum) < 2e-5))
+            fail_msg("sequence %d, query %d, head %d, column %d: %g, not %g", b, i, h, d, got, want[d] / sum);
+    }
+}
+
+static void check_formula(const shape *s, const tensors *t) {
+    for (int b = 0; b < s->batch; b++)
+        for (int i = 0; i < s->starts_q[b + 1] - s->starts_q[b]; i++)
+            for (int h = 0; h < (int)s->desc.num_heads; h++) check_row(s, t, b, i, h);
+}
+
+/* ---- Ways ---- */
+
+/* A host that cuts a loop from its end, unevenly, with workers in turns. */
+static void cut_otherwise(void *user, attune_range_fn *fn, void *argument, int64_t n) {
+    uint32_t worker = 0;
+    (void)user;
+    for (int64_t end = n; end > 0;) {
+        const int64_t begin = end > 2 ? end - 2 : 0;
+        fn(argument, begin, end, worker++ % 3);
+        end = begin;
+    }
+}
+
+typedef struct world {
+    attune_context *context;
+    attune_attention *attentions[NUM_DESCRIPTIONS][2];
+} world;
+
+/* Appending writes the same numbers again, so a step may be run several times. */
+static void run_in_all_ways(const shape *s, attune_attention *attention, tensors *t) {
+    const size_t rows = (size_t)s->starts_q[s->batch] * (size_t)s->desc.num_heads;
+    const size_t bytes = rows * (size_t)s->desc.head_dim * sizeof(float);
+    float *const first = malloc(bytes + 1);
+    attune_step step = step_of(s, t);
+    attune_runner runner = {.struct_size = sizeof runner, .parallel_for = cut_otherwise, .max_workers = 3};
+    attune_step_plan *plan;
+    assert_non_null(first);
+    assert_ok(attune_attention_run(attention, &step));
+    memcpy(first, t->out, bytes);
+    assert_ok(attune_step_plan_create(attention, &step, &plan));
+    for (int way = 0; way < 4; way++) {
+        step = step_of(s, t);
+        memset(t->out, -1, bytes);
+        void *workspace = NULL;
+        if (way == 0) step.max_threads = 1;
+        if (way == 1) step.max_threads = 3;
+        if (way == 2) step.runner = &runner;
+        if (way == 3) {
+            assert_ok(attune_step_plan_workspace_size(plan, &step, &step.workspace_bytes));
+            step.workspace = workspace = aligned_alloc(64, (step.workspace_bytes + 63) / 64 * 64 + 64);
+        }
+        assert_ok(way % 2 ? attune_step_plan_run(plan, &step) : attune_attention_run(attention, &step));
+        if (memcmp(first, t->out, bytes)) fail_msg("way %d has other bits", way);
+        free(workspace);
+    }
+    attune_step_plan_destroy(plan);
+    free(first);
+}
+
+/* Each sequence as a step of its own; the same bits with `reproducible`. */
+static void run_one_by_one(const shape *s, attune_attention *attention, tensors *t) {
+    const size_t row = (size_t)s->desc.num_heads * (size_t)s->desc.head_dim;
+    float *const alone = numbers(MOST_TOKENS * row, false);
+    for (int b = 0; b < s->batch; b++) {
+        attune_step step = step_of(s, t);
+        const int32_t starts[] = {s->starts_q[b], s->starts_q[b + 1]};
+        const int32_t starts_kv[] = {s->starts_kv[b], s->starts_kv[b + 1]};
+        step.batch = 1;
+        step.out.data = alone;
+        step.cu_seqlens_q = starts;
+        if (!s->pages) step.cu_seqlens_kv = starts_kv;
+        if (s->pages) step.kv_lens = &s->lens[b], step.block_table = s->table + b * s->columns;
+        assert_ok(attune_attention_run(attention, &step));
+    }
+    if (memcmp(alone, t->out, (size_t)s->starts_q[s->batch] * row * sizeof *alone)) fail_msg("alone it has other bits");
+    free(alone);
+}
+
+static void random_step(world *w) {
+    const int description = below(NUM_DESCRIPTIONS);
+    const bool reproducible = below(2);
+    shape s = {.desc = describe(description, reproducible), .group = descriptions[description].group};
+    attune_attention **const attention = &w->attentions[description][reproducible];
+    if (!*attention) assert_ok(attune_attention_create(w->context, &s.desc, attention));
+    draw_lengths(&s);
+    draw_table(&s);
+    tensors t = make_tensors(&s);
+    run_in_all_ways(&s, *attention, &t);
+    if (reproducible) run_one_by_one(&s, *attention, &t);
+    check_formula(&s, &t);
+    free_tensors(&t);
+    free(s.table);
+}
+
+static void random_steps(void **state) {
+    (void)state;
+    const char *const wanted = getenv("ATTUNE_STEPS");
+    const int count = wanted ? atoi(wanted) : 60;
+    attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
+    world w = {0};
+    options.max_workers = 3;
+    random_state = test_seed();
+    assert_ok(attune_context_create(&options, &w.context));
+    for (int i = 0; i < count; i++) random_step(&w);
+    for (int i = 0; i < NUM_DESCRIPTIONS; i++)
+        for (int j = 0; j < 2; j++) attune_attention_destroy(w.attentions[i][j]);
+    attune_context_destroy(w.context);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(random_steps)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
