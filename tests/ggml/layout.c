@@ -6,14 +6,14 @@
 #ifdef GGML_HEADERS
 #include "ggml-backend-impl.h"
 #include "ggml-impl.h"
-#define SIZE(theirs, ours) printf(#ours " %zu\n", sizeof(struct theirs));
+#define SIZE(theirs, ours)         printf(#ours " %zu\n", sizeof(struct theirs));
 #define MEMBER(theirs, a, ours, b) printf(#ours "." #b " %zu\n", offsetof(struct theirs, a));
-#define VALUE(theirs, ours) printf(#ours " %d\n", (int)theirs);
+#define VALUE(theirs, ours)        printf(#ours " %d\n", (int)theirs);
 #else
 #include "ggml/ggml_abi.h"
-#define SIZE(theirs, ours) printf(#ours " %zu\n", sizeof(ours));
+#define SIZE(theirs, ours)         printf(#ours " %zu\n", sizeof(ours));
 #define MEMBER(theirs, a, ours, b) printf(#ours "." #b " %zu\n", offsetof(ours, b));
-#define VALUE(theirs, ours) printf(#ours " %d\n", (int)ours);
+#define VALUE(theirs, ours)        printf(#ours " %d\n", (int)ours);
 #endif
 
 int main(void) {

@@ -1,0 +1,153 @@
+/* ggml_op THREADS SECONDS [CASE…]: FLASH_ATTN_EXT by ggml's CPU backend and by attune (GGML_BACKEND_PATH) in turns, as
+ * a line of JSON for each case: the least microseconds of each, and the normalised error of each against the other. A
+ * CASE is heads/kv_heads/dim/rows/keys/type: rows at the end of the keys under causality, keys padded to 256, as
+ * llama.cpp's caches are. heads < 0: a window of -heads keys … is left out here: see the table below for the cases that
+ * run without arguments. */
+#include "ggml-alloc.h"
+#include "ggml-backend.h"
+#include "ggml-cpu.h"
+#include "ggml.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+typedef struct bench_case {
+    int heads, kv_heads, dim, rows, keys, window; /* window 0: none */
+    const char *type;
+} bench_case;
+
+static const bench_case usual[] = {
+    {32, 8, 128, 1, 512, 0, "f16"},     {32, 8, 128, 1, 512, 0, "q8_0"},      {32, 8, 128, 1, 4096, 0, "f16"},
+    {32, 8, 128, 1, 4096, 0, "q8_0"},   {32, 8, 128, 1, 4096, 0, "q4_0"},     {32, 8, 128, 1, 4096, 0, "q5_0"},
+    {32, 8, 128, 512, 512, 0, "f16"},   {32, 8, 128, 512, 512, 0, "q8_0"},    {32, 8, 128, 512, 4096, 0, "f16"},
+    {32, 8, 128, 512, 4096, 0, "q8_0"}, {32, 8, 128, 512, 4096, 1024, "f16"}, {9, 3, 64, 1, 8192, 0, "f16"},
+    {9, 3, 64, 512, 512, 0, "f16"},     {12, 12, 64, 1, 4096, 0, "f16"},
+};
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e6 + (double)t.tv_nsec * 1e-3;
+}
+
+static enum ggml_type type_of(const char *name) {
+    for (int t = 0; t < GGML_TYPE_COUNT; t++)
+        if (ggml_type_name((enum ggml_type)t) && !strcmp(ggml_type_name((enum ggml_type)t), name))
+            return (enum ggml_type)t;
+    fprintf(stderr, "ggml_op: ggml has no type %s\n", name);
+    exit(2);
+}
+
+static float draw(void) { return (float)rand() / (float)RAND_MAX * 2 - 1; }
+
+static void fill(struct ggml_tensor *t) {
+    const int64_t n = ggml_nelements(t);
+    float *const numbers = malloc((size_t)n * sizeof *numbers);
+    for (int64_t i = 0; i < n; i++) numbers[i] = draw();
+    if (t->type == GGML_TYPE_F32)
+        ggml_backend_tensor_set(t, numbers, 0, ggml_nbytes(t));
+    else
+        ggml_quantize_chunk(t->type, numbers, t->data, 0, n / t->ne[0], t->ne[0], NULL);
+    free(numbers);
+}
+
+static void fill_mask(struct ggml_tensor *t, const bench_case *c) {
+    ggml_fp16_t *const m = t->data;
+    const ggml_fp16_t hidden = ggml_fp32_to_fp16(-INFINITY);
+    for (int64_t row = 0; row < t->ne[1]; row++)
+        for (int64_t key = 0; key < t->ne[0]; key++) {
+            const int64_t age = c->keys - c->rows + row - key;
+            m[row * t->ne[0] + key] = age >= 0 && (!c->window || age < c->window) ? 0 : hidden;
+        }
+}
+
+typedef struct bench_graph {
+    struct ggml_context *ctx;
+    struct ggml_cgraph *graph;
+    struct ggml_tensor *out;
+    ggml_backend_buffer_t buffer;
+} bench_graph;
+
+static bench_graph make(const bench_case *c) {
+    const int64_t padded = (c->keys + 255) / 256 * 256;
+    bench_graph g = {.ctx = ggml_init((struct ggml_init_params){16 << 20, NULL, true})};
+    struct ggml_context *const x = g.ctx;
+    /* As llama.cpp has them: [dim, heads, tokens], seen as [dim, tokens, heads]. */
+    struct ggml_tensor *const q = ggml_new_tensor_3d(x, GGML_TYPE_F32, c->dim, c->heads, c->rows);
+    struct ggml_tensor *const k = ggml_new_tensor_3d(x, type_of(c->type), c->dim, c->kv_heads, padded);
+    struct ggml_tensor *const v = ggml_new_tensor_3d(x, type_of(c->type), c->dim, c->kv_heads, padded);
+    struct ggml_tensor *const mask = ggml_new_tensor_2d(x, GGML_TYPE_F16, padded, (c->rows + 63) / 64 * 64);
+    g.out = ggml_flash_attn_ext(x, ggml_permute(x, q, 0, 2, 1, 3), ggml_permute(x, k, 0, 2, 1, 3),
+                                ggml_permute(x, v, 0, 2, 1, 3), mask, 1 / sqrtf((float)c->dim), 0, 0);
+    g.graph = ggml_new_graph(x);
+    ggml_build_forward_expand(g.graph, g.out);
+    g.buffer = ggml_backend_alloc_ctx_tensors_from_buft(x, ggml_backend_cpu_buffer_type());
+    fill(q), fill(k), fill(v);
+    fill_mask(mask, c);
+    return g;
+}
+
+/* The mean squared difference, relative to the mean square. */
+static double difference(const float *a, const float *b, int64_t n) {
+    double sum = 0, square = 0;
+    for (int64_t i = 0; i < n; i++)
+        sum += (double)(a[i] - b[i]) * (double)(a[i] - b[i]), square += (double)b[i] * (double)b[i];
+    return sum / square;
+}
+
+static void run(const bench_case *c, ggml_backend_t cpu, ggml_backend_t attune, int threads, double seconds) {
+    ggml_backend_t const backends[] = {cpu, attune};
+    const bench_graph g = make(c);
+    const int64_t n = ggml_nelements(g.out);
+    float *const first = malloc((size_t)n * sizeof *first);
+    double least[2] = {INFINITY, INFINITY}, error = 0;
+    const double end = now() + seconds * 1e6;
+    for (int turn = 0; turn < 6 || now() < end; turn++)
+        for (int i = 0; i < 2; i++) {
+            const double began = now();
+            ggml_backend_graph_compute(backends[i], g.graph);
+            const double took = now() - began;
+            if (turn && took < least[i]) least[i] = took;
+            if (!i)
+                memcpy(first, g.out->data, (size_t)n * sizeof *first);
+            else
+                error = difference(first, g.out->data, n);
+        }
+    printf(
+        "{\"heads\": %d, \"kv_heads\": %d, \"dim\": %d, \"rows\": %d, \"keys\": %d, \"window\": %d, \"type\": \"%s\", "
+        "\"threads\": %d, \"ggml_us\": %.0f, \"attune_us\": %.0f, \"ratio\": %.2f, \"difference\": %.1e}\n",
+        c->heads, c->kv_heads, c->dim, c->rows, c->keys, c->window, c->type, threads, least[0], least[1],
+        least[0] / least[1], error);
+    fflush(stdout);
+    free(first);
+    ggml_backend_buffer_free(g.buffer);
+    ggml_free(g.ctx);
+}
+
+static void set_threads(ggml_backend_t backend, int threads) {
+    ggml_backend_reg_t reg = ggml_backend_dev_backend_reg(ggml_backend_get_device(backend));
+    ggml_backend_set_n_threads_t set =
+        (ggml_backend_set_n_threads_t)ggml_backend_reg_get_proc_address(reg, "ggml_backend_set_n_threads");
+    if (set) set(backend, threads);
+}
+
+int main(int argc, char **argv) {
+    const int threads = argc > 1 ? atoi(argv[1]) : 1;
+    const double seconds = argc > 2 ? atof(argv[2]) : 1;
+    ggml_backend_load_all();
+    ggml_backend_t cpu = ggml_backend_init_by_type(GGML_BACKEND_DEVICE_TYPE_CPU, NULL);
+    ggml_backend_t attune = ggml_backend_init_by_name("attune", NULL);
+    if (!cpu || !attune) {
+        fprintf(stderr, "ggml_op: there is no device attune: GGML_BACKEND_PATH names libggml-attune.so\n");
+        return 1;
+    }
+    set_threads(cpu, threads);
+    set_threads(attune, threads);
+    for (size_t i = 0; i < sizeof usual / sizeof *usual; i++) run(&usual[i], cpu, attune, threads, seconds);
+    ggml_backend_free(attune);
+    ggml_backend_free(cpu);
+    return 0;
+}
