@@ -15,16 +15,23 @@
 #include <time.h>
 
 typedef struct bench_case {
-    int heads, kv_heads, dim, rows, keys, window; /* window 0: none */
+    int heads, kv_heads, dim, rows, keys;
+    int window;    /* 0: none */
+    int sequences; /* of one cache: first their prompts, then their tokens in turns; 0: one */
     const char *type;
 } bench_case;
 
 static const bench_case usual[] = {
-    {32, 8, 128, 1, 512, 0, "f16"},     {32, 8, 128, 1, 512, 0, "q8_0"},      {32, 8, 128, 1, 4096, 0, "f16"},
-    {32, 8, 128, 1, 4096, 0, "q8_0"},   {32, 8, 128, 1, 4096, 0, "q4_0"},     {32, 8, 128, 1, 4096, 0, "q5_0"},
-    {32, 8, 128, 512, 512, 0, "f16"},   {32, 8, 128, 512, 512, 0, "q8_0"},    {32, 8, 128, 512, 4096, 0, "f16"},
-    {32, 8, 128, 512, 4096, 0, "q8_0"}, {32, 8, 128, 512, 4096, 1024, "f16"}, {9, 3, 64, 1, 8192, 0, "f16"},
-    {9, 3, 64, 512, 512, 0, "f16"},     {12, 12, 64, 1, 4096, 0, "f16"},
+    {32, 8, 128, 1, 512, 0, 0, "f16"},       {32, 8, 128, 1, 512, 0, 0, "q8_0"},
+    {32, 8, 128, 1, 4096, 0, 0, "f16"},      {32, 8, 128, 1, 4096, 0, 0, "q8_0"},
+    {32, 8, 128, 1, 4096, 0, 0, "q4_0"},     {32, 8, 128, 1, 4096, 0, 0, "q5_0"},
+    {32, 8, 128, 512, 512, 0, 0, "f16"},     {32, 8, 128, 512, 512, 0, 0, "q8_0"},
+    {32, 8, 128, 512, 4096, 0, 0, "f16"},    {32, 8, 128, 512, 4096, 0, 0, "q8_0"},
+    {32, 8, 128, 512, 4096, 1024, 0, "f16"}, {9, 3, 64, 1, 8192, 0, 0, "f16"},
+    {32, 8, 128, 4, 4096, 0, 4, "f16"},      {32, 8, 128, 16, 4096, 0, 16, "f16"},
+    {32, 8, 128, 4, 4096, 0, 4, "q8_0"},     {32, 8, 128, 259, 4096, 0, 4, "f16"},
+    {32, 8, 128, 512, 4096, 0, 1, "f16"},    {9, 3, 64, 4, 4096, 0, 4, "f16"},
+    {9, 3, 64, 512, 512, 0, 0, "f16"},       {12, 12, 64, 1, 4096, 0, 0, "f16"},
 };
 
 static double now(void) {
@@ -54,13 +61,25 @@ static void fill(struct ggml_tensor *t) {
     free(numbers);
 }
 
+/* The sequence of a row: the last rows are a token of each, those before them the prompt of the first one. */
+static int64_t sequence_of(const bench_case *c, int64_t row) {
+    const int64_t left = c->rows - row;
+    return left < c->sequences ? c->sequences - left : 0;
+}
+
+static bool is_visible(const bench_case *c, int64_t row, int64_t key) {
+    const int64_t old = c->keys - c->rows, prompts = old * 3 / 4;
+    if (!c->sequences) return key <= old + row && (!c->window || key > old + row - c->window);
+    if (key >= old) return key <= old + row && sequence_of(c, key - old) == sequence_of(c, row);
+    return (key < prompts ? key * c->sequences / prompts : key % c->sequences) == sequence_of(c, row);
+}
+
 static void fill_mask(struct ggml_tensor *t, const bench_case *c) {
     ggml_fp16_t *const m = t->data;
     const ggml_fp16_t hidden = ggml_fp32_to_fp16(-INFINITY);
     for (int64_t row = 0; row < t->ne[1]; row++)
         for (int64_t key = 0; key < t->ne[0]; key++) {
-            const int64_t age = c->keys - c->rows + row - key;
-            m[row * t->ne[0] + key] = age >= 0 && (!c->window || age < c->window) ? 0 : hidden;
+            m[row * t->ne[0] + key] = is_visible(c, row, key) ? 0 : hidden;
         }
 }
 
@@ -116,11 +135,11 @@ static void run(const bench_case *c, ggml_backend_t cpu, ggml_backend_t attune, 
             else
                 error = difference(first, g.out->data, n);
         }
-    printf(
-        "{\"heads\": %d, \"kv_heads\": %d, \"dim\": %d, \"rows\": %d, \"keys\": %d, \"window\": %d, \"type\": \"%s\", "
-        "\"threads\": %d, \"ggml_us\": %.0f, \"attune_us\": %.0f, \"ratio\": %.2f, \"difference\": %.1e}\n",
-        c->heads, c->kv_heads, c->dim, c->rows, c->keys, c->window, c->type, threads, least[0], least[1],
-        least[0] / least[1], error);
+    printf("{\"heads\": %d, \"kv_heads\": %d, \"dim\": %d, \"rows\": %d, \"keys\": %d, \"window\": %d, \"sequences\": "
+           "%d, \"type\": \"%s\", "
+           "\"threads\": %d, \"ggml_us\": %.0f, \"attune_us\": %.0f, \"ratio\": %.2f, \"difference\": %.1e}\n",
+           c->heads, c->kv_heads, c->dim, c->rows, c->keys, c->window, c->sequences, c->type, threads, least[0],
+           least[1], least[0] / least[1], error);
     fflush(stdout);
     free(first);
     ggml_backend_buffer_free(g.buffer);
@@ -146,7 +165,8 @@ int main(int argc, char **argv) {
     }
     set_threads(cpu, threads);
     set_threads(attune, threads);
-    for (size_t i = 0; i < sizeof usual / sizeof *usual; i++) run(&usual[i], cpu, attune, threads, seconds);
+    for (size_t i = 0; i < sizeof usual / sizeof *usual; i++)
+        if (argc < 4 || (usual[i].sequences != 0) == atoi(argv[3])) run(&usual[i], cpu, attune, threads, seconds);
     ggml_backend_free(attune);
     ggml_backend_free(cpu);
     return 0;

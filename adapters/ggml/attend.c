@@ -61,14 +61,10 @@ static const uint16_t *distances_of(attend_state *s, int64_t count) {
 static bool read_stream(attend_state *s, ggml_call *c) {
     const ggml_node *const n = c->node;
     const ggml_tensor *const m = n->mask;
-    int32_t *const room = reserve(&s->rows, 3 * n->rows * (int64_t)sizeof *room);
+    int32_t *const room = reserve(&s->rows, MASK_ROOM * n->rows * (int64_t)sizeof *room);
     if (!room) return false;
-    c->rows = (mask_rows){.class = MASK_NONE,
-                          .keys = n->keys,
-                          .longest = n->keys,
-                          .lo = room,
-                          .hi = room + n->rows,
-                          .count = room + 2 * n->rows};
+    c->rows = (mask_rows){.class = MASK_NONE, .keys = n->keys, .longest = n->keys};
+    mask_place(&c->rows, room, n->rows);
     if (!m) return true;
     c->mask = (const uint16_t *)((const char *)m->data + (size_t)(c->first % m->ne[3]) * m->nb[3]);
     c->mask_stride = (int64_t)(m->nb[1] / sizeof *c->mask);
@@ -114,10 +110,9 @@ static bool join_streams(attend_state *s, ggml_call *c) {
 }
 
 static bool make_lists(attend_state *s, ggml_call *c) {
-    const ggml_node *const n = c->node;
     if (c->rows.class != MASK_LISTS) return true;
-    int32_t *const table = reserve(&s->table, n->rows * c->rows.longest * (int64_t)sizeof *table);
-    if (table) mask_list(c->mask, n->rows, c->mask_stride, &c->rows, table, c->rows.longest);
+    int32_t *const table = reserve(&s->table, c->rows.groups * c->rows.longest * (int64_t)sizeof *table);
+    if (table) mask_list(c->mask, c->mask_stride, &c->rows, table);
     c->table = table;
     return table != NULL;
 }

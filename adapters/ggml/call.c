@@ -11,7 +11,7 @@ static kernel_class class_of(const ggml_call *c) {
     case MASK_NONE: return KERNEL_PLAIN;
     case MASK_CAUSAL: return KERNEL_CAUSAL;
     case MASK_RANGES: return KERNEL_RANGES;
-    case MASK_LISTS: return KERNEL_LISTS;
+    case MASK_LISTS: return c->rows.groups == n->rows ? KERNEL_LISTS : KERNEL_GROUPS;
     case MASK_DENSE: break;
     }
     return n->mask->ne[2] == 1 ? KERNEL_BIAS : KERNEL_HEADS_BIAS;
@@ -67,19 +67,24 @@ static void set_strides(int64_t *strides, int64_t batch, int64_t head, int64_t t
     strides[0] = batch, strides[1] = head, strides[2] = token, strides[3] = 1;
 }
 
-/* Each row is a sequence of its own, each key a page. */
+/* Each key is a page. Each row is a sequence of its own, or each group of rows. */
 static void bind_lists(const ggml_call *c, attune_arguments *a) {
-    const ggml_node *const n = c->node;
-    a->batch = n->rows;
-    a->seq_q = 1;
+    a->batch = c->rows.groups;
     a->seq_kv = c->rows.longest;
     a->num_pages = c->rows.keys, a->max_pages = c->rows.longest;
-    a->kv_lens = c->rows.count;
+    a->kv_lens = c->rows.lens;
     a->block_table = c->table;
-    set_strides(a->q_strides, a->q_strides[2], a->q_strides[1], a->q_strides[2]);
-    set_strides(a->out_strides, a->out_strides[2], a->out_strides[1], a->out_strides[2]);
     set_strides(a->k_strides, a->k_strides[2], a->k_strides[1], a->k_strides[2]);
     set_strides(a->v_strides, a->v_strides[2], a->v_strides[1], a->v_strides[2]);
+    if (c->rows.groups == c->node->rows) {
+        a->seq_q = 1;
+        set_strides(a->q_strides, a->q_strides[2], a->q_strides[1], a->q_strides[2]);
+        set_strides(a->out_strides, a->out_strides[2], a->out_strides[1], a->out_strides[2]);
+    } else {
+        a->seq_q = ATTUNE_NOT_SET;
+        a->total_q = c->node->rows;
+        a->cu_seqlens_q = c->rows.starts;
+    }
 }
 
 static void bind_tensor(attune_arguments *a, int index, const void *data, int64_t outer) {
@@ -95,7 +100,8 @@ static void bind_mask(const ggml_call *c, const ggml_kind *kind, attune_argument
         bind_tensor(a, 0, c->rows.lo, 1);
         bind_tensor(a, 1, c->rows.hi, 1);
         break;
-    case KERNEL_LISTS: bind_lists(c, a); break;
+    case KERNEL_LISTS:
+    case KERNEL_GROUPS: bind_lists(c, a); break;
     case KERNEL_BIAS:
     case KERNEL_HEADS_BIAS:
         a->attn_bias = mask;

@@ -15,7 +15,7 @@ typedef struct ggml_call {
     int64_t mask_stride;         /* numbers from row to row */
     bool has_alibi;              /* the mask is ALiBi's */
     const int32_t *lens;         /* by stream; NULL: all have rows.keys keys */
-    const int32_t *table;        /* MASK_LISTS: [rows, rows.longest] */
+    const int32_t *table;        /* MASK_LISTS: [rows.groups, rows.longest] */
     const float *slopes;         /* by head */
     const void *k_rows, *v_rows; /* converted, [streams, KV heads, keys of the node, row]; NULL: as they lie */
 } ggml_call;

@@ -23,6 +23,7 @@ static const char *const class_text[KERNEL_NUM_CLASSES] = {
     [KERNEL_CAUSAL] = "seq_q=dynamic,batch=2,is_causal=1",
     [KERNEL_RANGES] = "seq_q=dynamic,tensor=\"lo:i32[q], hi:i32[q]\",mask_mod=\"kv >= lo[q] & kv < hi[q]\"",
     [KERNEL_LISTS] = "seq_q=1,batch=2,page_size=1,kv_lens=1",
+    [KERNEL_GROUPS] = "ragged=1,seq_q=dynamic,batch=2,page_size=1,kv_lens=1,is_causal=1",
     [KERNEL_BIAS] = "seq_q=dynamic,attn_bias=qk,bias_dtype=f16",
     [KERNEL_HEADS_BIAS] = "seq_q=dynamic,attn_bias=hqk,bias_dtype=f16",
     [KERNEL_ALIBI] = "seq_q=dynamic,batch=2,is_causal=1,alibi_slopes=1",

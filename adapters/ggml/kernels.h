@@ -8,7 +8,8 @@ typedef enum kernel_class {
     KERNEL_PLAIN,
     KERNEL_CAUSAL,
     KERNEL_RANGES,     /* tensors lo, hi */
-    KERNEL_LISTS,      /* keys as pages of one key */
+    KERNEL_LISTS,      /* keys as pages of one key; rows are sequences */
+    KERNEL_GROUPS,     /* the same; groups of rows are sequences of a ragged batch, each causal */
     KERNEL_BIAS,       /* the mask as attn_bias */
     KERNEL_HEADS_BIAS, /* the same, one for each head */
     KERNEL_ALIBI,      /* causal; alibi_slopes */

@@ -109,18 +109,53 @@ static summary summarise(int64_t rows, const mask_rows *m) {
     return s;
 }
 
-/* Lists read each row's keys for it alone, so few rows that share no keys gain by them even where these are ranges. */
-static mask_class classify(int64_t rows, const mask_rows *m) {
+/* Whether a row sees what the one before does, and one key after those. */
+static bool continues(const uint16_t *mask, int64_t stride, const mask_rows *m, int64_t r) {
+    const uint16_t *const after = mask + r * stride + m->begin, *const before = after - stride;
+    const int32_t lo = m->lo[r - 1], hi = m->hi[r - 1];
+    return m->count[r - 1] && m->count[r] == m->count[r - 1] + 1 && m->lo[r] == lo && m->hi[r] > hi &&
+           !memcmp(after + lo, before + lo, (size_t)(hi - lo) * sizeof *after);
+}
+
+/* Divides the rows into groups; returns the keys that are read in all, those of each group once for each of its rows.
+ */
+static int64_t find_groups(const uint16_t *mask, int64_t rows, int64_t stride, mask_rows *m) {
+    int64_t read = 0;
+    m->groups = 0;
+    for (int64_t r = 0; r < rows; r++) {
+        if (!r || !continues(mask, stride, m, r)) m->starts[m->groups++] = (int32_t)r;
+        m->lens[m->groups - 1] = m->count[r];
+    }
+    m->starts[m->groups] = (int32_t)rows;
+    for (int64_t g = 0; g < m->groups; g++) read += (int64_t)(m->starts[g + 1] - m->starts[g]) * m->lens[g];
+    return read;
+}
+
+/* Lists gather keys, which costs a row that is alone some four times as much for a key, and rows of a group little. Few
+ * rows that share no keys gain by them even where these are ranges. */
+static bool gains_by_lists(const uint16_t *mask, int64_t rows, int64_t stride, mask_rows *m) {
+    enum { ROWS_OF_GROUP = 8 };
+    const int64_t read = find_groups(mask, rows, stride, m);
+    return (rows >= ROWS_OF_GROUP * m->groups ? 1 : 2) * read <= rows * m->keys;
+}
+
+static mask_class classify(const uint16_t *mask, int64_t rows, int64_t stride, mask_rows *m) {
     enum { FEW = 16 };
     const summary s = summarise(rows, m);
-    const bool is_sparse = 2 * s.seen <= rows * m->keys;
     if (!s.seen) return MASK_EMPTY;
-    if (s.is_contiguous && !m->has_bias) {
+    if (m->has_bias) return MASK_DENSE;
+    if (s.is_contiguous) {
         if (s.is_same) return MASK_NONE;
         if (s.is_step) return MASK_CAUSAL;
-        if (!is_sparse || rows >= FEW) return MASK_RANGES;
+        if (rows >= FEW) return MASK_RANGES;
     }
-    return is_sparse && !m->has_bias ? MASK_LISTS : MASK_DENSE;
+    if (gains_by_lists(mask, rows, stride, m)) return MASK_LISTS;
+    return s.is_contiguous ? MASK_RANGES : MASK_DENSE;
+}
+
+void mask_place(mask_rows *m, int32_t *room, int64_t rows) {
+    m->lo = room, m->hi = room + rows, m->count = room + 2 * rows;
+    m->lens = room + 3 * rows, m->starts = room + 4 * rows; /* one more than rows */
 }
 
 void mask_read(const uint16_t *mask, int64_t rows, int64_t keys, int64_t stride, mask_rows *m) {
@@ -140,17 +175,17 @@ void mask_read(const uint16_t *mask, int64_t rows, int64_t keys, int64_t stride,
     m->keys = end - m->begin;
     for (int64_t i = 0; i < rows; i++)
         if (m->count[i]) m->lo[i] -= (int32_t)m->begin, m->hi[i] -= (int32_t)m->begin;
-    m->class = classify(rows, m);
+    m->class = classify(mask, rows, stride, m);
 }
 
-void mask_list(const uint16_t *mask, int64_t rows, int64_t stride, const mask_rows *m, int32_t *table,
-               int64_t columns) {
-    for (int64_t r = 0; r < rows; r++, table += columns) {
-        const uint16_t *const numbers = mask + r * stride + m->begin;
+void mask_list(const uint16_t *mask, int64_t stride, const mask_rows *m, int32_t *table) {
+    for (int64_t g = 0; g < m->groups; g++, table += m->longest) {
+        const int32_t last = m->starts[g + 1] - 1;
+        const uint16_t *const numbers = mask + last * stride + m->begin;
         int64_t n = 0;
-        for (int32_t j = m->lo[r]; j < m->hi[r]; j++)
+        for (int32_t j = m->lo[last]; j < m->hi[last]; j++)
             if (numbers[j] != HIDDEN) table[n++] = j;
-        memset(table + n, 0, (size_t)(columns - n) * sizeof *table);
+        memset(table + n, 0, (size_t)(m->longest - n) * sizeof *table);
     }
 }
 

@@ -13,7 +13,7 @@ typedef enum mask_class {
     MASK_NONE,   /* all rows see keys 0 to keys - 1 */
     MASK_CAUSAL, /* the last row sees all keys, each row before it one less */
     MASK_RANGES, /* row r sees keys lo[r] to hi[r] - 1 */
-    MASK_LISTS,  /* few keys are seen, row r count[r] of them */
+    MASK_LISTS,  /* few keys are seen, or not side by side; rows of one sequence are a group */
     MASK_DENSE   /* anything else */
 } mask_class;
 
@@ -23,14 +23,22 @@ typedef struct mask_rows {
     int64_t longest;     /* the most keys that a row sees */
     bool has_bias;
     int32_t *lo, *hi, *count; /* by row; lo and hi count from `begin`, and are 0 where a row sees nothing */
+    /* MASK_LISTS: group g has the rows starts[g] to starts[g + 1] - 1. The last one sees lens[g] keys, each row before
+     * it all of these but the last, and so on. */
+    int64_t groups;
+    int32_t *starts, *lens;
 } mask_rows;
 
-/* Reads `rows` rows of `keys` f16 numbers, `stride` numbers apart. lo, hi and count of `m` have room for the rows. */
+/* Numbers for each row that the arrays of a mask_rows need in all, and mask_place makes them of. */
+enum { MASK_ROOM = 6 };
+void mask_place(mask_rows *m, int32_t *room, int64_t rows);
+
+/* Reads `rows` rows of `keys` f16 numbers, `stride` numbers apart, into `m`, whose arrays are placed. */
 void mask_read(const uint16_t *mask, int64_t rows, int64_t keys, int64_t stride, mask_rows *m);
 
-/* The keys that each row sees, counted from `begin`, as a table of `columns` columns, of which the row's first
- * count[r] are written, the others 0. */
-void mask_list(const uint16_t *mask, int64_t rows, int64_t stride, const mask_rows *m, int32_t *table, int64_t columns);
+/* MASK_LISTS: the keys that the last row of each group sees, counted from `begin`, as a table of `longest` columns, of
+ * which the first lens[g] are written, the others 0. */
+void mask_list(const uint16_t *mask, int64_t stride, const mask_rows *m, int32_t *table);
 
 /* Whether each key that a row sees has the bias -|position of the row - key|, rounded to f16, the last row being at
  * the last key: then attune's ALiBi computes it. `distances` has at least as many numbers as there are keys:

@@ -100,6 +100,13 @@ static bool sees_own_part(const fake_case *c, int64_t stream, int64_t row, int64
     (void)c, (void)stream;
     return key >= 30 * row && key < 30 * row + 20;
 }
+/* A prompt of one sequence, and a token of each of three others, whose keys alternate. */
+static bool sees_mixed_step(const fake_case *c, int64_t stream, int64_t row, int64_t key) {
+    (void)stream;
+    const int64_t prompt = c->rows - 3;
+    if (row >= prompt) return key < 120 && key % 4 == row - prompt + 1;
+    return key < 120 ? key % 4 == 0 : key - 120 <= row;
+}
 static bool sees_nothing_in_some_rows(const fake_case *c, int64_t stream, int64_t row, int64_t key) {
     (void)c;
     return row % 3 != 1 && key <= row + 5 && stream != 1;
@@ -153,6 +160,14 @@ static void few_keys_are_lists(void **state) {
     check(&c, "parts of few rows", "page_size=1");
     c.streams = 2, c.dim = 56, c.dim_v = 24;
     check(&c, "parts of two streams", "page_size=1");
+}
+
+static void rows_of_a_sequence_are_a_group(void **state) {
+    (void)state;
+    fake_case c = {.heads = 6, .kv_heads = 2, .rows = 43, .keys = 200, .dim = 40, .sees = sees_mixed_step};
+    check(&c, "a step of a prompt and three tokens", "ragged=1");
+    c.streams = 2, c.k_type = c.v_type = Q8_0, c.dim = 64, c.has_sinks = true;
+    check(&c, "such a step in two streams", "ragged=1");
 }
 
 static void other_masks_are_a_bias(void **state) {
@@ -386,6 +401,7 @@ int main(void) {
         cmocka_unit_test(causality_is_found_at_any_offset),
         cmocka_unit_test(windows_are_ranges),
         cmocka_unit_test(few_keys_are_lists),
+        cmocka_unit_test(rows_of_a_sequence_are_a_group),
         cmocka_unit_test(other_masks_are_a_bias),
         cmocka_unit_test(rows_that_see_nothing_are_0),
         cmocka_unit_test(alibi_is_recognised),
