@@ -16,7 +16,7 @@
 
 typedef struct bench_case {
     int heads, kv_heads, dim, rows, keys;
-    int window;    /* 0: none */
+    int window;    /* 0: none. With sequences < 0 the cache is a ring, whose newest key is in its middle */
     int sequences; /* of one cache: first their prompts, then their tokens in turns; 0: one */
     const char *type;
 } bench_case;
@@ -29,9 +29,11 @@ static const bench_case usual[] = {
     {32, 8, 128, 512, 4096, 0, 0, "f16"},    {32, 8, 128, 512, 4096, 0, 0, "q8_0"},
     {32, 8, 128, 512, 4096, 1024, 0, "f16"}, {9, 3, 64, 1, 8192, 0, 0, "f16"},
     {32, 8, 128, 4, 4096, 0, 4, "f16"},      {32, 8, 128, 16, 4096, 0, 16, "f16"},
-    {32, 8, 128, 4, 4096, 0, 4, "q8_0"},     {32, 8, 128, 259, 4096, 0, 4, "f16"},
-    {32, 8, 128, 512, 4096, 0, 1, "f16"},    {9, 3, 64, 4, 4096, 0, 4, "f16"},
-    {9, 3, 64, 512, 512, 0, 0, "f16"},       {12, 12, 64, 1, 4096, 0, 0, "f16"},
+    {32, 8, 128, 4, 4096, 0, 4, "q8_0"},     {64, 8, 64, 512, 768, 128, -1, "f16"},
+    {64, 8, 64, 1, 768, 500, -1, "f16"},     {32, 16, 128, 512, 1536, 1024, -1, "f16"},
+    {32, 8, 128, 259, 4096, 0, 4, "f16"},    {32, 8, 128, 512, 4096, 0, 1, "f16"},
+    {9, 3, 64, 4, 4096, 0, 4, "f16"},        {9, 3, 64, 512, 512, 0, 0, "f16"},
+    {12, 12, 64, 1, 4096, 0, 0, "f16"},
 };
 
 static double now(void) {
@@ -69,6 +71,10 @@ static int64_t sequence_of(const bench_case *c, int64_t row) {
 
 static bool is_visible(const bench_case *c, int64_t row, int64_t key) {
     const int64_t old = c->keys - c->rows, prompts = old * 3 / 4;
+    if (c->sequences < 0) {
+        const int64_t newest = c->keys / 2 - c->rows + row; /* modulo keys */
+        return ((newest - key) % c->keys + c->keys) % c->keys < c->window;
+    }
     if (!c->sequences) return key <= old + row && (!c->window || key > old + row - c->window);
     if (key >= old) return key <= old + row && sequence_of(c, key - old) == sequence_of(c, row);
     return (key < prompts ? key * c->sequences / prompts : key % c->sequences) == sequence_of(c, row);

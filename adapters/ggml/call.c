@@ -11,6 +11,7 @@ static kernel_class class_of(const ggml_call *c) {
     case MASK_NONE: return KERNEL_PLAIN;
     case MASK_CAUSAL: return KERNEL_CAUSAL;
     case MASK_RANGES: return KERNEL_RANGES;
+    case MASK_HOLES: return KERNEL_HOLES;
     case MASK_LISTS: return c->rows.groups == n->rows ? KERNEL_LISTS : KERNEL_GROUPS;
     case MASK_DENSE: break;
     }
@@ -99,6 +100,12 @@ static void bind_mask(const ggml_call *c, const ggml_kind *kind, attune_argument
     case KERNEL_RANGES:
         bind_tensor(a, 0, c->rows.lo, 1);
         bind_tensor(a, 1, c->rows.hi, 1);
+        break;
+    case KERNEL_HOLES:
+        bind_tensor(a, 0, c->rows.lo, 1);
+        bind_tensor(a, 1, c->rows.mid, 1);
+        bind_tensor(a, 2, c->rows.next, 1);
+        bind_tensor(a, 3, c->rows.hi, 1);
         break;
     case KERNEL_LISTS:
     case KERNEL_GROUPS: bind_lists(c, a); break;

@@ -22,6 +22,8 @@ static const char *const class_text[KERNEL_NUM_CLASSES] = {
     [KERNEL_PLAIN] = "seq_q=dynamic,batch=2",
     [KERNEL_CAUSAL] = "seq_q=dynamic,batch=2,is_causal=1",
     [KERNEL_RANGES] = "seq_q=dynamic,tensor=\"lo:i32[q], hi:i32[q]\",mask_mod=\"kv >= lo[q] & kv < hi[q]\"",
+    [KERNEL_HOLES] = "seq_q=dynamic,tensor=\"lo:i32[q], mid:i32[q], next:i32[q], hi:i32[q]\","
+                     "mask_mod=\"kv >= lo[q] & kv < mid[q] | kv >= next[q] & kv < hi[q]\"",
     [KERNEL_LISTS] = "seq_q=1,batch=2,page_size=1,kv_lens=1",
     [KERNEL_GROUPS] = "ragged=1,seq_q=dynamic,batch=2,page_size=1,kv_lens=1,is_causal=1",
     [KERNEL_BIAS] = "seq_q=dynamic,attn_bias=qk,bias_dtype=f16",

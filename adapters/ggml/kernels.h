@@ -8,6 +8,7 @@ typedef enum kernel_class {
     KERNEL_PLAIN,
     KERNEL_CAUSAL,
     KERNEL_RANGES,     /* tensors lo, hi */
+    KERNEL_HOLES,      /* tensors lo, mid, next, hi */
     KERNEL_LISTS,      /* keys as pages of one key; rows are sequences */
     KERNEL_GROUPS,     /* the same; groups of rows are sequences of a ragged batch, each causal */
     KERNEL_BIAS,       /* the mask as attn_bias */

@@ -13,6 +13,7 @@ typedef uint64_t words __attribute__((vector_size(2 * LANES)));
 /* What one row sees. */
 typedef struct row {
     int64_t first, last; /* visible keys; first == last: none */
+    int64_t mid, next;   /* the hole */
     int64_t count;
     bool has_bias;
 } row;
@@ -65,11 +66,28 @@ static inline __attribute__((always_inline)) void count_visible(const uint16_t *
     }
 }
 
+/* Looks for the hole, if there is exactly one. */
+static inline __attribute__((always_inline)) void find_hole(const uint16_t *m, row *r) {
+    r->mid = r->next = r->last;
+    if (r->count == r->last - r->first) return;
+    int64_t j = r->first;
+    while (r->last - j >= LANES) {
+        const signed_lanes is_hidden = (signed_lanes)(*(const lanes *)(m + j) == HIDDEN);
+        if (is_any(&is_hidden)) break;
+        j += LANES;
+    }
+    while (m[j] != HIDDEN) j++; /* the last key is visible, and not all before it are */
+    r->mid = j;
+    r->next = j + first_visible(m + j, r->last - j);
+    if (r->count != r->last - r->first - (r->next - r->mid)) r->mid = -1;
+}
+
 static inline __attribute__((always_inline)) row read_row(const uint16_t *m, int64_t keys) {
     row r = {.first = first_visible(m, keys)};
     if (r.first == keys) return (row){0};
     r.last = after_visible(m, r.first, keys);
     count_visible(m + r.first, r.last - r.first, &r);
+    find_hole(m, &r);
     return r;
 }
 
@@ -94,15 +112,17 @@ static row_reader *best_reader(void) {
 /* ---- Rows together ---- */
 
 typedef struct summary {
-    bool is_same, is_step, is_contiguous; /* ranges: all the same; each ends one later; none has a gap */
+    bool is_same, is_step;            /* ranges: all the same; each ends one later */
+    bool is_contiguous, has_one_hole; /* no row has a hole; none has more than one */
     int64_t seen;
 } summary;
 
 static summary summarise(int64_t rows, const mask_rows *m) {
-    summary s = {.is_same = true, .is_step = true, .is_contiguous = true};
+    summary s = {.is_same = true, .is_step = true, .is_contiguous = true, .has_one_hole = true};
     for (int64_t r = 0; r < rows; r++) {
         s.seen += m->count[r];
         s.is_contiguous &= m->count[r] == m->hi[r] - m->lo[r];
+        s.has_one_hole &= m->mid[r] >= 0;
         s.is_same &= m->lo[r] == 0 && m->hi[r] == m->keys;
         s.is_step &= m->lo[r] == 0 && m->hi[r] == m->keys - rows + 1 + r && m->hi[r] > 0;
     }
@@ -133,14 +153,8 @@ static int64_t find_groups(const uint16_t *mask, int64_t rows, int64_t stride, m
 
 /* Lists gather keys, which costs a row that is alone some four times as much for a key, and rows of a group little. Few
  * rows that share no keys gain by them even where these are ranges. */
-static bool gains_by_lists(const uint16_t *mask, int64_t rows, int64_t stride, mask_rows *m) {
-    enum { ROWS_OF_GROUP = 8 };
-    const int64_t read = find_groups(mask, rows, stride, m);
-    return (rows >= ROWS_OF_GROUP * m->groups ? 1 : 2) * read <= rows * m->keys;
-}
-
 static mask_class classify(const uint16_t *mask, int64_t rows, int64_t stride, mask_rows *m) {
-    enum { FEW = 16 };
+    enum { FEW = 16, ROWS_OF_GROUP = 8 };
     const summary s = summarise(rows, m);
     if (!s.seen) return MASK_EMPTY;
     if (m->has_bias) return MASK_DENSE;
@@ -149,13 +163,18 @@ static mask_class classify(const uint16_t *mask, int64_t rows, int64_t stride, m
         if (s.is_step) return MASK_CAUSAL;
         if (rows >= FEW) return MASK_RANGES;
     }
-    if (gains_by_lists(mask, rows, stride, m)) return MASK_LISTS;
-    return s.is_contiguous ? MASK_RANGES : MASK_DENSE;
+    const int64_t read = find_groups(mask, rows, stride, m);
+    const bool are_groups = rows >= ROWS_OF_GROUP * m->groups;
+    const bool gain = (are_groups ? 1 : 2) * read <= rows * m->keys;
+    if (gain && (are_groups || (rows > 1 && rows < FEW))) return MASK_LISTS;
+    if (s.is_contiguous) return MASK_RANGES;
+    if (s.has_one_hole) return MASK_HOLES;
+    return gain ? MASK_LISTS : MASK_DENSE;
 }
 
 void mask_place(mask_rows *m, int32_t *room, int64_t rows) {
-    m->lo = room, m->hi = room + rows, m->count = room + 2 * rows;
-    m->lens = room + 3 * rows, m->starts = room + 4 * rows; /* one more than rows */
+    int32_t **const arrays[] = {&m->lo, &m->mid, &m->next, &m->hi, &m->count, &m->lens, &m->starts}; /* one more */
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) *arrays[i] = room + (int64_t)i * rows;
 }
 
 void mask_read(const uint16_t *mask, int64_t rows, int64_t keys, int64_t stride, mask_rows *m) {
@@ -165,7 +184,8 @@ void mask_read(const uint16_t *mask, int64_t rows, int64_t keys, int64_t stride,
     m->longest = 0;
     for (int64_t i = 0; i < rows; i++) {
         const row r = read(mask + i * stride, keys);
-        m->lo[i] = (int32_t)r.first, m->hi[i] = (int32_t)r.last, m->count[i] = (int32_t)r.count;
+        m->lo[i] = (int32_t)r.first, m->mid[i] = (int32_t)r.mid, m->next[i] = (int32_t)r.next;
+        m->hi[i] = (int32_t)r.last, m->count[i] = (int32_t)r.count;
         m->has_bias |= r.has_bias;
         if (r.count > m->longest) m->longest = r.count;
         if (r.count && r.first < begin) begin = r.first;
@@ -173,8 +193,12 @@ void mask_read(const uint16_t *mask, int64_t rows, int64_t keys, int64_t stride,
     }
     m->begin = end ? begin : 0;
     m->keys = end - m->begin;
-    for (int64_t i = 0; i < rows; i++)
-        if (m->count[i]) m->lo[i] -= (int32_t)m->begin, m->hi[i] -= (int32_t)m->begin;
+    const int32_t shift = (int32_t)m->begin;
+    for (int64_t i = 0; i < rows; i++) {
+        if (!m->count[i]) continue;
+        m->lo[i] -= shift, m->next[i] -= shift, m->hi[i] -= shift;
+        if (m->mid[i] >= 0) m->mid[i] -= shift;
+    }
     m->class = classify(mask, rows, stride, m);
 }
 

@@ -13,6 +13,7 @@ typedef enum mask_class {
     MASK_NONE,   /* all rows see keys 0 to keys - 1 */
     MASK_CAUSAL, /* the last row sees all keys, each row before it one less */
     MASK_RANGES, /* row r sees keys lo[r] to hi[r] - 1 */
+    MASK_HOLES,  /* of these row r does not see keys mid[r] to next[r] - 1 */
     MASK_LISTS,  /* few keys are seen, or not side by side; rows of one sequence are a group */
     MASK_DENSE   /* anything else */
 } mask_class;
@@ -22,7 +23,9 @@ typedef struct mask_rows {
     int64_t begin, keys; /* keys before and after are seen by nobody */
     int64_t longest;     /* the most keys that a row sees */
     bool has_bias;
-    int32_t *lo, *hi, *count; /* by row; lo and hi count from `begin`, and are 0 where a row sees nothing */
+    /* By row; all but count count from `begin`, and are 0 where a row sees nothing. A row without a hole has mid = next
+     * = hi, one with several holes mid = -1. */
+    int32_t *lo, *mid, *next, *hi, *count;
     /* MASK_LISTS: group g has the rows starts[g] to starts[g + 1] - 1. The last one sees lens[g] keys, each row before
      * it all of these but the last, and so on. */
     int64_t groups;
@@ -30,7 +33,7 @@ typedef struct mask_rows {
 } mask_rows;
 
 /* Numbers for each row that the arrays of a mask_rows need in all, and mask_place makes them of. */
-enum { MASK_ROOM = 6 };
+enum { MASK_ROOM = 8 };
 void mask_place(mask_rows *m, int32_t *room, int64_t rows);
 
 /* Reads `rows` rows of `keys` f16 numbers, `stride` numbers apart, into `m`, whose arrays are placed. */

@@ -90,6 +90,10 @@ static bool sees_ring(const fake_case *c, int64_t stream, int64_t row, int64_t k
     const int64_t age = ((row + c->at - key) % c->keys + c->keys) % c->keys;
     return age < c->keys - 20;
 }
+static bool sees_holes(const fake_case *c, int64_t stream, int64_t row, int64_t key) {
+    (void)c, (void)stream;
+    return (key + row) % 5 != 0;
+}
 /* The keys of several sequences alternate, and rows are of one each. */
 static bool sees_own_sequence(const fake_case *c, int64_t stream, int64_t row, int64_t key) {
     (void)c, (void)stream;
@@ -170,10 +174,18 @@ static void rows_of_a_sequence_are_a_group(void **state) {
     check(&c, "such a step in two streams", "ragged=1");
 }
 
+static void rings_are_ranges_with_a_hole(void **state) {
+    (void)state;
+    fake_case c = {.heads = 4, .kv_heads = 2, .rows = 30, .keys = 96, .dim = 40, .sees = sees_ring, .at = 30};
+    check(&c, "a ring", "kv >= next[q] & kv < hi[q]");
+    c.rows = 1, c.dim = 48, c.streams = 2;
+    check(&c, "a ring of one row", "kv >= next[q] & kv < hi[q]");
+}
+
 static void other_masks_are_a_bias(void **state) {
     (void)state;
-    fake_case c = {.heads = 4, .kv_heads = 2, .rows = 9, .keys = 96, .dim = 40, .sees = sees_ring, .at = 30};
-    check(&c, "a ring", "attn_bias=qk");
+    fake_case c = {.heads = 4, .kv_heads = 2, .rows = 9, .keys = 96, .dim = 40, .sees = sees_holes};
+    check(&c, "holes", "attn_bias=qk");
     c.sees = sees_past, c.bias = wave, c.dim = 48;
     check(&c, "a bias", "attn_bias=qk");
     c.is_mask_of_heads = true, c.dim = 56, c.streams = 2;
@@ -402,6 +414,7 @@ int main(void) {
         cmocka_unit_test(windows_are_ranges),
         cmocka_unit_test(few_keys_are_lists),
         cmocka_unit_test(rows_of_a_sequence_are_a_group),
+        cmocka_unit_test(rings_are_ranges_with_a_hole),
         cmocka_unit_test(other_masks_are_a_bias),
         cmocka_unit_test(rows_that_see_nothing_are_0),
         cmocka_unit_test(alibi_is_recognised),
