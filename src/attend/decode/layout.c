@@ -33,11 +33,23 @@ static int64_t least_multiple(int64_t x, int64_t y) {
  * cache. */
 enum { MAX_TASK_ROWS = 64 };
 
+/* Where the number of rows is open, a rest of a register tile would be computed as a whole one: 5 rows as 8. So there are
+ * tiles of REST_ROWS for it, unless the heads of a group fill tiles anyway. */
+enum { REST_ROWS = 2 };
+static bool rests_pay(const d_lanes *d) {
+    const attune_schedule *s = d->c->s;
+    const int64_t score = s->score_rows, value = s->value_rows;
+    const bool are_powers = power_below(score) == score && power_below(value) == value;
+    return are_powers && !d->planes && !d->k_by_panels && !d->v_by_panels && d->row_step > REST_ROWS &&
+           d->c->group % d->row_step != 0;
+}
+
 static void derive_rows(d_lanes *d) {
     const attune_problem *p = d->c->p;
     const attune_schedule *s = d->c->s;
     const int64_t most = mha_most_queries(p), group = d->c->group;
     d->row_step = least_multiple(s->score_rows, s->value_rows);
+    if (rests_pay(d)) d->row_step = REST_ROWS;
     if (p->seq_q >= 0 && p->seq_q * group <= MAX_TASK_ROWS) {
         d->max_rows = d->fixed_rows = p->seq_q * group;
         return;
@@ -59,10 +71,10 @@ void dl_derive_sizes(d_lanes *d, mha_context *c) {
     d->k_halves = d->planes && p->k_dtype == ATTUNE_I4 ? 2 : 1;
     d->v_halves = all_quantised && p->v_dtype == ATTUNE_I4 ? 2 : 1;
     d->k_groups = d->planes && mha_is_by_group(p->k_scales) ? p->head_dim / p->k_group : 1;
-    derive_rows(d);
     d->is_serial = p->reproducible && !all_quantised;
     d->k_by_panels = mha_is_paneled(c, c->k);
     d->v_by_panels = mha_is_paneled(c, c->v);
+    derive_rows(d);
     d->tiles_are_fixed = p->reproducible || all_quantised || d->k_by_panels || d->v_by_panels;
     /* Quantised values that are multiplied as they lie need no table. With v_in_k, c->v is c->k. */
     if (!d->planes) d->k_by = dl_conversion_of(d, c->k, p->k_dtype, p->k_scales, p->head_dim);
@@ -126,17 +138,29 @@ void dl_alloc_scratch(d_lanes *d) {
 
 /* ---- rows ---- */
 
+/* Tiles of `step` of an open number of rows, from `first` on. */
+static dl_rows open_rows(const d_lanes *d, const ir_expr *first, int64_t step) {
+    ir_builder *b = d->b;
+    const bool has_rest = step > d->row_step;
+    const ir_expr *end = has_rest ? ir_times(b, ir_div(b, d->padded_rows, ir_idx(b, step)), step) : d->padded_rows;
+    const ir_expr *row = ir_for_begin(b, "row", first, end, step, false);
+    const bool is_rest = !ir_is(first, 0);
+    return (dl_rows){has_rest || is_rest ? dl_first(d, "row", row, ir_idx(b, step), d->padded_rows) : row, step, true};
+}
+
 dl_rows dl_rows_begin(const d_lanes *d, int64_t step) {
     ir_builder *b = d->b;
     const int64_t whole = d->fixed_rows / step * step;
     if (d->fixed_rows && whole <= step) return (dl_rows){ir_idx(b, 0), whole ? whole : d->fixed_rows, false};
-    const ir_expr *end = d->fixed_rows ? ir_idx(b, whole) : d->padded_rows;
-    return (dl_rows){ir_for_begin(b, "row", ir_idx(b, 0), end, step, false), step, true};
+    if (!d->fixed_rows) return open_rows(d, ir_idx(b, 0), step);
+    return (dl_rows){ir_for_begin(b, "row", ir_idx(b, 0), ir_idx(b, whole), step, false), step, true};
 }
 
 dl_rows dl_rows_next(const d_lanes *d, dl_rows rows, int64_t step) {
     const int64_t rest = d->fixed_rows % step;
     if (rows.is_open) ir_for_end(d->b);
+    if (!d->fixed_rows && rows.count > d->row_step)
+        return open_rows(d, ir_times(d->b, ir_div(d->b, d->padded_rows, ir_idx(d->b, step)), step), d->row_step);
     if (rows.count < step || !rest) return (dl_rows){0};
     return (dl_rows){ir_idx(d->b, d->fixed_rows - rest), rest, false};
 }
