@@ -6,14 +6,36 @@
 #include "schedule/schedule.h"
 #include "threads/job.h"
 
-/* Whether d-lanes, the strategy for few rows, is chosen for up to so many queries. */
-static bool is_few(const attune_plan *plan, int64_t queries) {
+/* The schedule for up to so many queries; 0: for any number. */
+static attune_schedule schedule_for(const attune_plan *plan, int64_t queries) {
     attune_problem p = plan->signature.problem;
     attune_schedule schedule;
     p.seq_q = ATTUNE_DYNAMIC;
-    p.max_seq_q = queries;
+    if (queries) p.max_seq_q = queries;
     mha_choose(&p, plan->context->target, &plan->context->machine_class.description, &schedule);
-    return schedule.strategy == ATTUNE_D_LANES;
+    return schedule;
+}
+
+/* Whether d-lanes, the strategy for few rows, is chosen for up to so many queries. */
+static bool is_few(const attune_plan *plan, int64_t queries) {
+    return schedule_for(plan, queries).strategy == ATTUNE_D_LANES;
+}
+
+/* Rows of a register tile are computed whether a sequence has them or not: 20 rows in one of 64 take twice as long as
+ * in one of 32. So up to SOME queries, as verifying and short chunks have, there is a kernel for each height of tile
+ * that is lower than that for many, the highest two if there are more. */
+static void settle_some(attune_plan *plan, int64_t most) {
+    enum { MOST = 16 };
+    const attune_schedule many = schedule_for(plan, 0);
+    int32_t height = 0;
+    for (int64_t queries = plan->few_rows + 1; queries <= MOST && queries < most; queries++) {
+        const attune_schedule s = schedule_for(plan, queries);
+        if (s.strategy != ATTUNE_Q_LANES || s.score_row_vectors >= many.score_row_vectors) break;
+        if (s.score_row_vectors != height && plan->most[PL_MORE]) plan->most[PL_SOME] = plan->most[PL_MORE];
+        const bool is_first = !height || (s.score_row_vectors == height && !plan->most[PL_MORE]);
+        plan->most[is_first ? PL_SOME : PL_MORE] = queries;
+        height = s.score_row_vectors;
+    }
 }
 
 /* A kernel for a few queries has tiles of as many rows as it may get. They fit a call of one query as well, unless that
@@ -33,9 +55,13 @@ void pl_settle_kinds(attune_plan *plan) {
         plan->few_rows++;
     /* A call of one query has the kernel of its own that attune_compile would give it, whatever its strategy. */
     if (attends && plan->is_open[PL_SEQ_Q] && !plan->few_rows) plan->few_rows = 1;
-    plan->has_one = plan->is_open[PL_SEQ_Q] && plan->few_rows > 1 && p->num_heads / p->num_kv_heads < ROWS_OF_TILE;
+    plan->most[PL_FEW] = plan->few_rows;
+    plan->most[PL_MANY] = -1;
+    if (plan->is_open[PL_SEQ_Q] && plan->few_rows > 1 && p->num_heads / p->num_kv_heads < ROWS_OF_TILE)
+        plan->most[PL_ONE] = 1;
     /* A table of what a function hides is made for the whole batch. */
     plan->may_cut = p->is_ragged && p->op == ATTUNE_ATTENTION && !mha_has_functions(p);
+    if (plan->may_cut && plan->is_open[PL_SEQ_Q]) settle_some(plan, most);
     bool has_open = false;
     for (int i = 0; i < PL_NUM_LENGTHS; i++) has_open = has_open || plan->is_open[i];
     /* Short masks have a number of columns of their own, which would be one more length. */
@@ -45,9 +71,11 @@ void pl_settle_kinds(attune_plan *plan) {
 pl_kind pl_kind_of(const attune_plan *plan, int64_t queries) {
     if (!plan->is_open[PL_SEQ_Q])
         return plan->few_rows && plan->signature.problem.seq_q <= plan->few_rows ? PL_FEW : PL_MANY;
-    if (queries < 0 || queries > plan->few_rows) return PL_MANY;
+    if (queries < 0) return PL_MANY;
     /* A call without queries has no kernel that takes none, unless the few may be fewer. */
-    return plan->has_one && queries == 1 ? PL_ONE : PL_FEW;
+    pl_kind kind = queries == 1 ? PL_ONE : PL_FEW;
+    while (kind < PL_MANY && queries > plan->most[kind]) kind++;
+    return kind;
 }
 
 /* The problem of a kind: at most so many queries. Where it is one, the number is fixed; a ragged batch may have
@@ -66,8 +94,7 @@ static void limit_queries(attune_problem *p, int64_t most) {
 /* The problem of a kind's kernel. */
 static attune_problem problem_of(const attune_plan *plan, pl_kind kind) {
     attune_problem p = plan->signature.problem;
-    if (plan->is_open[PL_SEQ_Q] && kind == PL_ONE) limit_queries(&p, 1);
-    if (plan->is_open[PL_SEQ_Q] && kind == PL_FEW) limit_queries(&p, plan->few_rows);
+    if (plan->is_open[PL_SEQ_Q] && kind != PL_MANY) limit_queries(&p, plan->most[kind]);
     return p;
 }
 
@@ -156,8 +183,8 @@ static void find_stopgap(attune_plan *plan, pl_kind kind, bool may_prepare) {
 void pl_find_stopgaps(attune_plan *plan) {
     const bool is_open = plan->is_open[PL_SEQ_Q];
     find_stopgap(plan, is_open ? PL_MANY : pl_kind_of(plan, 0), true);
-    if (is_open && plan->few_rows) find_stopgap(plan, PL_FEW, false);
-    if (plan->has_one) find_stopgap(plan, PL_ONE, false);
+    for (pl_kind kind = PL_ONE; is_open && kind < PL_MANY; kind++)
+        if (plan->most[kind]) find_stopgap(plan, kind, false);
 }
 
 /* The best kernel that is there, whose kind *kind becomes: machine code before the virtual machine, and that for the

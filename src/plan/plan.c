@@ -97,7 +97,8 @@ attune_status attune_plan_prepare(attune_context *context, attune_plan *plan) {
     const bool has_few = is_open ? plan->few_rows > 0 : !has_many;
     if (has_many) pl_kernel(plan, PL_MANY, &kernel, &err);
     if (has_few && !err.status) pl_kernel(plan, PL_FEW, &kernel, &err);
-    if (plan->has_one && !err.status) pl_kernel(plan, PL_ONE, &kernel, &err);
+    for (pl_kind kind = PL_ONE; is_open && kind < PL_MANY; kind++)
+        if (plan->most[kind] && !err.status) pl_kernel(plan, kind, &kernel, &err);
     return at_report(&err);
 }
 
@@ -125,7 +126,8 @@ attune_status attune_plan_get_info(const attune_plan *plan, attune_plan_info *in
     const attune_plan_info full = {
         .few_rows = plan->few_rows,
         .few_kernels = (plan->kernels[PL_ONE] != NULL) + (plan->kernels[PL_FEW] != NULL),
-        .many_kernels = plan->kernels[PL_MANY] != NULL,
+        .many_kernels = (plan->kernels[PL_SOME] != NULL) + (plan->kernels[PL_MORE] != NULL) +
+                        (plan->kernels[PL_MANY] != NULL),
         .specialised_kernels = plan->num_special,
         .few_calls = plan->few_calls,
         .many_calls = plan->many_calls,

@@ -12,9 +12,10 @@
 
 #include <stdatomic.h>
 
-/* Kernels by the number of queries. Where one query gains nothing by a kernel of its own, or a plan has one kind only,
- * the others are not used. */
-typedef enum pl_kind { PL_ONE, PL_FEW, PL_MANY, PL_NUM_KINDS } pl_kind;
+/* Kernels by the number of queries: one; few, by d-lanes; some and more, whose register tiles have fewer rows than
+ * those for many. Where one query gains nothing by a kernel of its own, or a plan has one kind only, the others are not
+ * used. */
+typedef enum pl_kind { PL_ONE, PL_FEW, PL_SOME, PL_MORE, PL_MANY, PL_NUM_KINDS } pl_kind;
 
 /* The key of a kernel for lengths that come back, which depends on plan and key alone. Calls of one key may differ in
  * all else: batch, heads, masks, strides. */
@@ -40,7 +41,7 @@ struct attune_plan {
     bool is_background;     /* kernels are compiled by the context's thread where another one can stand in */
     at_signature signature; /* of the problem with its open lengths */
     int64_t few_rows;       /* as in attune_plan_info */
-    bool has_one;           /* PL_ONE is used */
+    int64_t most[PL_NUM_KINDS]; /* queries of a kind; 0: it is not used; -1: as many as the problem has */
     bool may_cut;           /* sequences of a ragged batch may have different kernels */
     bool is_open[PL_NUM_LENGTHS];
     _Atomic(attune_kernel *) kernels[PL_NUM_KINDS];
@@ -63,20 +64,10 @@ struct attune_plan {
 
 /* ---- Kernels ---- */
 
-/* Settles few_rows, has_one and is_open. */
+/* Settles few_rows, most, may_cut and is_open. */
 void pl_settle_kinds(attune_plan *plan);
 
 pl_kind pl_kind_of(const attune_plan *plan, int64_t queries);
-
-/* The most queries that the kernel of a kind takes; -1: those of the problem. */
-static inline int64_t pl_most_of(const attune_plan *plan, pl_kind kind) {
-    return kind == PL_MANY ? -1 : kind == PL_ONE ? 1 : plan->few_rows;
-}
-
-/* Whether some number of queries has this kind. */
-static inline bool pl_has_kind(const attune_plan *plan, pl_kind kind) {
-    return kind == PL_MANY || (kind == PL_ONE ? plan->has_one : plan->few_rows > 0);
-}
 
 /* The kernel for a call of a kind, whose own kind it becomes: another one's, or a stopgap, while the background makes
  * it. */
@@ -105,7 +96,7 @@ attune_kernel *pl_before(const attune_plan *plan, int number, pl_kind *kind);
 attune_status pl_replace_stopgap(attune_plan *plan, pl_kind kind);
 
 static inline void pl_count(attune_plan *plan, pl_kind kind) {
-    _Atomic uint64_t *const calls = kind == PL_MANY ? &plan->many_calls : &plan->few_calls;
+    _Atomic uint64_t *const calls = kind > PL_FEW ? &plan->many_calls : &plan->few_calls;
     atomic_fetch_add_explicit(calls, 1, memory_order_relaxed);
 }
 

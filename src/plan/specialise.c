@@ -74,7 +74,7 @@ bool pl_key_of(const attune_plan *plan, const attune_arguments *a, pl_kind kind,
     if (atomic_load_explicit(&plan->is_complete, memory_order_relaxed) && !plan->num_special) return false;
     const int64_t given[PL_NUM_LENGTHS] = {a->seq_q, a->seq_kv, a->seq_new, a->num_rows};
     const int64_t queries = plan->is_open[PL_SEQ_Q] ? a->seq_q : plan->signature.problem.seq_q;
-    if (kind != PL_MANY && plan->is_open[PL_SEQ_KV] && a->seq_kv != queries) return false; /* decoding */
+    if (kind <= PL_FEW && plan->is_open[PL_SEQ_KV] && a->seq_kv != queries) return false; /* decoding */
     for (int i = 0; i < PL_NUM_LENGTHS; i++) {
         key->lengths[i] = plan->is_open[i] ? given[i] : -1;
         if (plan->is_open[i] && given[i] < 1) return false;

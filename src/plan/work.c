@@ -37,8 +37,8 @@ static void measure(const attune_plan *plan, const attune_arguments *a, pl_choic
 /* Each kind with as many queries and keys as there may be. */
 static void bound(const attune_plan *plan, const attune_arguments *a, int64_t keys, pl_choice kinds[PL_NUM_KINDS]) {
     for (pl_kind kind = PL_ONE; kind < PL_NUM_KINDS; kind++) {
-        const int64_t most = pl_most_of(plan, kind), given = a->seq_q == ATTUNE_NOT_SET ? a->total_q : a->seq_q;
-        if (!pl_has_kind(plan, kind)) continue;
+        const int64_t most = plan->most[kind], given = a->seq_q == ATTUNE_NOT_SET ? a->total_q : a->seq_q;
+        if (!plan->most[kind]) continue;
         add_sequence_to(&kinds[kind], most >= 0 ? min_of(most, given) : given, keys);
     }
 }
@@ -72,7 +72,7 @@ attune_status pl_work_choose(attune_plan *plan, const attune_arguments *argument
 
 void pl_bound_queries(const attune_plan *plan, const at_settled *settled, pl_kind kind, attune_arguments *a) {
     const at_signature *const s = &plan->signature;
-    const int64_t most = pl_most_of(plan, kind);
+    const int64_t most = plan->most[kind];
     if (most >= 0 && a->seq_q > most) a->seq_q = most;
     for (size_t i = 0; i < s->count; i++)
         if (s->tensors[i].has_strides)

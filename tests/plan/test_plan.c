@@ -89,10 +89,10 @@ static void all_of_an_entry_moves(void **state) {
     static const char masked[] = "batch=4,num_heads=2,head_dim=16,ragged=1,attn_mask=bhqk,reproducible=1";
     const sample calls[] = {
         {served,
-         "total_q=35,num_pages=40,max_pages=6,rotary_positions=40,rotary_batch_stride=160",
-         {1, 13, 1, 20},
+         "total_q=39,num_pages=40,max_pages=6,rotary_positions=40,rotary_batch_stride=160",
+         {1, 17, 1, 20},
          {9, 20, 3, 24}},
-        {masked, "seq_q=20,seq_kv=24,total_q=35,total_kv=60", {1, 13, 1, 20}, {9, 20, 3, 24}},
+        {masked, "seq_q=20,seq_kv=24,total_q=39,total_kv=60", {1, 17, 1, 20}, {9, 20, 3, 24}},
     };
     for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
         attune_plan *plan = plan_of(calls[i].problem, NULL);
@@ -100,6 +100,20 @@ static void all_of_an_entry_moves(void **state) {
         assert_history(plan, "kernels 1 1 0, calls 1 1 0");
         attune_plan_destroy(sample_context, plan);
     }
+}
+
+/* A short chunk has a kernel whose tiles are lower than those for many; the plan is for 8 heads on 2. */
+static void short_chunks_have_lower_tiles(void **state) {
+    (void)state;
+    static const char text[] = "batch=4,num_heads=8,num_kv_heads=2,head_dim=64,ragged=1,reproducible=1";
+    attune_plan *plan = plan_of(text, NULL);
+    const int few = (int)info_of(plan).few_rows;
+    assert_in_range(few, 1, 14);
+    sample call = {text, "total_q=80,total_kv=140", {few + 1, 40, 0, 1}, {35, 40, 35, 30}};
+    assert_runs_as(plan, &call, text);
+    assert_int_equal(info_of(plan).few_kernels, 1);
+    assert_in_range(info_of(plan).many_kernels, 1, 2);
+    attune_plan_destroy(sample_context, plan);
 }
 
 /* ---- Everything else ---- */
@@ -282,6 +296,7 @@ int main(void) {
         cmocka_unit_test(rows_are_those_of_a_group),
         cmocka_unit_test(ragged_batches_are_cut),
         cmocka_unit_test(all_of_an_entry_moves),
+        cmocka_unit_test(short_chunks_have_lower_tiles),
         cmocka_unit_test(reproducible_bits_do_not_depend_on_the_kernel),
         cmocka_unit_test(every_sort_of_problem),
         cmocka_unit_test(a_workspace_is_enough),
