@@ -33,8 +33,8 @@ static int64_t least_multiple(int64_t x, int64_t y) {
  * cache. */
 enum { MAX_TASK_ROWS = 64 };
 
-/* Where the number of rows is open, a rest of a register tile would be computed as a whole one: 5 rows as 8. So there are
- * tiles of REST_ROWS for it, unless the heads of a group fill tiles anyway. */
+/* Where the number of rows is open, a rest of a register tile would be computed as a whole one: 5 rows as 8. So there
+ * are tiles of REST_ROWS for it, unless the heads of a group fill tiles anyway. */
 enum { REST_ROWS = 2 };
 static bool rests_pay(const d_lanes *d) {
     const attune_schedule *s = d->c->s;
