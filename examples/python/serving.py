@@ -53,7 +53,7 @@ def expected(name):
 
 
 def serve(requests):
-    outputs = {name: [] for name in requests}
+    outputs: dict = {name: [] for name in requests}
     attention = attune.Attention(num_heads=HEADS, num_kv_heads=KV_HEADS, head_dim=DIM, dtype="bf16", is_causal=True,
                                  kv="paged", page_size=16, appends=True, deadline_us=0)
     cache = attune.PagedCache(attention, num_pages=64)

@@ -23,7 +23,8 @@ HEADS, KV_HEADS, DIM = 16, 4, 64
 
 def make_tree(branches, depth):
     """The parent of each token (-1: the cache's last), the tokens of a level side by side; and the paths to leaves."""
-    parents, paths = [], []
+    parents: list[int] = []
+    paths: list[list[int]] = []
     for branch in range(branches):
         path = []
         for level in range(depth):

@@ -6,7 +6,7 @@ import ctypes
 import weakref
 from typing import Any, Callable, Iterable, List, Optional, Tuple
 
-from ._library import check, has_block_masks, lib
+from ._library import check, has_block_masks, lib, when_freed
 
 _CAP = 16  # tables that are kept with an object
 
@@ -124,7 +124,7 @@ class _Mask:
                 context._pointer, kernel._pointer, ctypes.byref(arguments), ctypes.byref(self.pointer)
             )
         )
-        weakref.finalize(self, lib.attune_block_mask_destroy, self.pointer).atexit = False
+        when_freed(self, lib.attune_block_mask_destroy, self.pointer)
 
 
 def lasting_mask(kernel: Any, arguments: Any) -> Optional[_Mask]:

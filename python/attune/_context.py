@@ -5,12 +5,11 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-import weakref
 from typing import Any, Callable, Dict, Optional
 
 from ._errors import InvalidArgumentError, InvalidTypeError
 from ._library import check as accept
-from ._library import lib
+from ._library import lib, when_freed
 from ._structs import LOG_FN, ContextOptions, MachineInfo, Statistics, sized
 from ._values import flag, integer, kind, path, text
 
@@ -95,21 +94,20 @@ class Context:
         pointer = ctypes.c_void_p()
         accept(lib.attune_context_create(ctypes.byref(options), ctypes.byref(pointer)))
         self._pointer = pointer
-        finalizer = weakref.finalize(self, _destroy, pointer, callback)
-        finalizer.atexit = False  # the end of the process frees all, and threads may still be in a call
+        when_freed(self, _destroy, pointer, callback)
 
     def statistics(self) -> Dict[str, int]:
         """Counts since the context was made: memory_hits, disk_hits, compiles …"""
         statistics = sized(Statistics)
         accept(lib.attune_get_statistics(self._pointer, ctypes.byref(statistics)))
-        return {name: getattr(statistics, name) for name, _ in Statistics._fields_[1:]}
+        return {name: getattr(statistics, name) for name, *_ in Statistics._fields_[1:]}
 
     def machine(self) -> Dict[str, Any]:
         """The machine and the build: cpu, isa, llvm, cache_dir …"""
         info = sized(MachineInfo)
         accept(lib.attune_get_machine_info(self._pointer, ctypes.byref(info)))
         result = {}
-        for name, _ in MachineInfo._fields_[1:]:
+        for name, *_ in MachineInfo._fields_[1:]:
             value = getattr(info, name)
             result[name] = value if isinstance(value, int) else (value or b"").decode("utf-8", "replace")
         return result

@@ -7,7 +7,7 @@ import math
 import random
 import struct
 from array import array
-from typing import Any, Callable, Dict, List, Mapping, Optional
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 from ._errors import InvalidArgumentError, UnsupportedError
 from ._library import check, lib, quick
@@ -22,7 +22,7 @@ _PACK = {"f32": "f", "f64": "d", "f16": "e", "i32": "i", "i8": "b", "f8": "B", "
 _BLOB_ALIGN = 64
 
 
-def encode(values: List[float], dtype: str) -> bytes:
+def encode(values: Sequence[float], dtype: str) -> bytes:
     """Numbers as elements of a dtype; of i8, f8 and bool they are the codes themselves."""
     if dtype == "bf16":
         words = array("I", struct.pack(f"{len(values)}f", *values))
@@ -168,9 +168,9 @@ class Drawn:
         weights, kept = sized(Weights), []
         size = ctypes.c_size_t()
         check(quick.attune_mha_weights_init_sized(self.problem._struct, 0, ctypes.byref(weights), weights.struct_size))
-        dtype = self._fields.get("w_dtype", "")
+        dtype = str(self._fields.get("w_dtype", ""))
         if dtype in ("", "i8", "i4"):  # codes are made of numbers of any type
-            dtype = self._fields.get("dtype", "f32")
+            dtype = str(self._fields.get("dtype", "f32"))
         for index in range(8):  # separate matrices and biases, not those of qkv in one
             weight = weights.tensor[index]
             if not weight.rank:

@@ -290,15 +290,16 @@ class GraphReader:
             inputs.append(values[name] if name else None)
         attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
         known = all(value is None or value.constant is not None for value in inputs)
-        if node.op_type == "Shape":
-            end = attributes.get("end", len(inputs[0].shape))
-            shape = inputs[0].shape[attributes.get("start", 0):end]
+        first = inputs[0] if inputs else None
+        if node.op_type == "Shape" and first is not None:
+            end = attributes.get("end", len(first.shape))
+            shape = first.shape[attributes.get("start", 0):end]
             values[node.output[0]] = self._known(np.array(shape, np.int64), node.output[0],
                                                  np.array([_origin(size) for size in shape]))
-        elif node.op_type == "Size":
-            count = np.array(math.prod(inputs[0].shape), np.int64)
+        elif node.op_type == "Size" and first is not None:
+            count = np.array(math.prod(first.shape), np.int64)
             values[node.output[0]] = self._known(count, node.output[0],
-                                                 np.array(_MADE if inputs[0].has_open_shape() else _FIXED))
+                                                 np.array(_MADE if first.has_open_shape() else _FIXED))
         elif known:
             self._fold(node, inputs, attributes, values)
         else:
@@ -342,7 +343,7 @@ class GraphReader:
         first, rest = given[0], given[1:]
         if node.op_type == "Range" and all(value.is_fixed() for value in (first, given[2])):
             is_plain = first.constant == 0 and given[2].constant == 1 and result.dtype.kind == "i"
-            if is_plain and int(given[1].origins) == _OPEN:
+            if is_plain and given[1].origins is not None and int(given[1].origins) == _OPEN:
                 return Value([Size.of(result.size, _OPEN)], lambda indices: indices[0], result, True, made)
         if node.op_type == "ConstantOfShape":
             return Value(self._open_sizes(first, "ConstantOfShape"), self.constant(result.reshape(-1)[:1], name).at,
@@ -360,7 +361,7 @@ class GraphReader:
         feeds = {name: value.constant for name, value in zip((n for n in node.input if n), given)}
         for name, value in zip((n for n in node.input if n), given):
             if value is given[0] or node.op_type == "Concat":
-                fixed = np.zeros(value.constant.shape, np.int64)
+                fixed = np.zeros(np.asarray(value.constant).shape, np.int64)
                 feeds[name] = fixed if value.origins is None else value.origins.astype(np.int64)
         return np.asarray(ReferenceEvaluator(node).run(None, feeds)[0])
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-import weakref
 from array import array
 from collections.abc import Mapping
 from typing import Any, Dict, Optional, Tuple, Union
 
 from ._context import Context, as_context
 from ._errors import InvalidArgumentError, InvalidTypeError
-from ._library import check, lib, quick, run_options, schedule_of, schedule_text
+from ._library import check, lib, quick, run_options, schedule_of, schedule_text, when_freed
 from ._problem import _NAMES, Problem, TensorInfo, as_problem, tensors_of
 from ._structs import SIZES, Arguments, KernelInfo, sized
 from ._tensor import address, empty, layout, lend, spread
@@ -58,7 +57,7 @@ class Call:
         is_ragged = "cu_seqlens_q" in self._tensors
         for name in ("cu_seqlens_q",) if is_ragged else ("q", "x", "out"):
             value, info = tensors.get(name), self._tensors.get(name)
-            shape = (len(value),) if isinstance(value, array) else getattr(value, "shape", ())
+            shape = [len(value)] if isinstance(value, array) else [*getattr(value, "shape", ())]
             if info is not None and shape and len(shape) == len(info.shape):
                 return int(shape[0]) - is_ragged
         return 0
@@ -216,7 +215,7 @@ class Kernel(Call):
         chosen = schedule_of(schedule, context, problem)
         check(lib.attune_compile(context._pointer, problem._struct, chosen, _byref(pointer)))
         self._pointer = pointer
-        weakref.finalize(self, _release, pointer, context).atexit = False
+        when_freed(self, _release, pointer, context)
         self._asked = schedule
         self._describe(problem, context)
 

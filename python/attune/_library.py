@@ -9,8 +9,9 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+import weakref
 from ctypes import POINTER, byref, c_char_p, c_double, c_int, c_int64, c_size_t, c_void_p
-from typing import Callable, List, Tuple, Union
+from typing import Any, Callable, List, Tuple, Union
 
 from . import _errors, _tensor, _values
 from ._structs import Arguments, RunOptions, Schedule, Tensor, sized
@@ -119,7 +120,7 @@ def _open() -> str:
     return "libattune.so.0"
 
 
-def _declare(library, functions) -> None:
+def _declare(library: Any, functions: Any) -> None:
     for name, result, arguments in functions:
         try:
             function = getattr(library, name)
@@ -181,7 +182,7 @@ def check(status: int) -> None:
         raise _errors.of_status(status, message or lib.attune_status_name(status).decode())
 
 
-def schedule_of(text: str | None, context, problem):
+def schedule_of(text: str | None, context: Any, problem: Any) -> Any:
     """A pointer to a schedule read from text, or None for attune's own choice.
 
     Text that is no whole schedule changes the one that attune would choose, as the command's --schedule does.
@@ -203,7 +204,14 @@ def schedule_text(schedule: Schedule) -> str:
     return buffer.value.decode()
 
 
-def run_options(threads: int):
+def when_freed(owner: object, function: Callable[..., Any], *arguments: Any) -> None:
+    """Calls function(*arguments) when nobody has `owner` any more. Not at the end of the process, which frees all, and
+    where threads may still be in a call."""
+    finalizer: Any = weakref.finalize(owner, function, *arguments)
+    finalizer.atexit = False
+
+
+def run_options(threads: int) -> Any:
     """A pointer to attune_run_options, or None where nothing is asked for."""
     if type(threads) is int and not threads:
         return None

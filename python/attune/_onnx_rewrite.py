@@ -199,8 +199,9 @@ class _Rewriter:
 
     def _functions(self, graphs: Dict[str, Optional[onnx.GraphProto]], dims: List[Dim],
                    outer: Dict[str, np.ndarray]) -> Functions:
-        if all(isinstance(dim, int) for dim in dims):
-            return functions_of(graphs, dims, outer)
+        known = [dim for dim in dims if isinstance(dim, int)]
+        if len(known) == len(dims):
+            return functions_of(graphs, known, outer)
         opened = [dim or what for dim, what in zip(dims, ("batch", "heads", "queries", "keys"))
                   if not isinstance(dim, int)]
         hint = (f"the model leaves {', '.join(opened)} open, on which the functions may not depend: "

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import weakref
 from typing import Dict
 
 from ._context import Context, as_context
 from ._errors import UnsupportedError
 from ._kernel import Call
-from ._library import check, has_plans, lib, quick, run_options, version
+from ._library import check, has_plans, lib, quick, run_options, version, when_freed
 from ._problem import Problem, as_problem
 from ._structs import Arguments, PlanInfo, PlanOptions, sized
 from ._values import flag, integer, text
@@ -61,7 +60,7 @@ class Plan(Call):
         self._pointer, self._specialise, self._repeats = pointer, specialise, options.repeats
         self._background, self._least_gain = bool(options.background), options.least_gain
         self._deadline_us = deadline_us
-        weakref.finalize(self, _destroy, pointer, context).atexit = False
+        when_freed(self, _destroy, pointer, context)
         self._describe(problem, context)
         check(quick.attune_plan_arguments_init_sized(pointer, _byref(self._blank), _ARGUMENTS_BYTES))
 

@@ -100,8 +100,10 @@ class Problem:
     """
 
     __slots__ = ("_struct", "_text")
+    _struct: Any
+    _text: str
 
-    def __new__(cls, text: str | Problem = "", **fields: Any) -> Problem:
+    def __new__(cls, text: str | Problem = "", /, **fields: Any) -> Problem:
         if not isinstance(text, (str, Problem)):
             raise InvalidTypeError(f"a problem is text or an attune.Problem, not {kind(text)}")
         self = super().__new__(cls)
@@ -115,7 +117,7 @@ class Problem:
         size = quick.attune_problem_print(struct, None, 0) + 1
         canonical = ctypes.create_string_buffer(size)
         quick.attune_problem_print(struct, canonical, size)
-        self._text: str = canonical.value.decode()
+        self._text = canonical.value.decode()
         return self
 
     @property

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-import weakref
 from typing import TYPE_CHECKING, Any, Dict
 
 from ._errors import InvalidArgumentError
-from ._library import check, lib
+from ._library import check, lib, when_freed
 from ._structs import Step
 from ._tensor import address, layout
 from ._values import integer
@@ -34,7 +33,7 @@ class StepPlan:
         pointer = ctypes.c_void_p()
         self._handle = attention._open()
         check(lib.attune_step_plan_create(self._handle.pointer, ctypes.byref(step), ctypes.byref(pointer)))
-        weakref.finalize(self, _destroy, pointer, self._handle).atexit = False
+        when_freed(self, _destroy, pointer, self._handle)
         self._pointer, self._attention, self._sizes = pointer, attention, sizes
         self._tokens = {"q": _last(step.cu_seqlens_q, step.batch)}
         starts_kv = step.cu_seqlens_kv or (step.cu_seqlens_q if attention.kv == "tensors" or attention.appends else 0)
@@ -72,7 +71,8 @@ class StepPlan:
     ) -> Any:
         """Equals Attention.run() of a step with the plan's lists, bit for bit. Caches have at least as many pages as
         the plan was made for. The tensors of each run may lie elsewhere and have other strides."""
-        attention, kept = self._attention, []
+        attention = self._attention
+        kept: list = []
         given = dict(
             q=q, k=k, v=v, k_cache=k_cache, v_cache=v_cache, k_scale=k_scale, v_scale=v_scale, out=out, lse=lse
         )

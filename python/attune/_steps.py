@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import weakref
 from collections.abc import Mapping
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
 
 from ._attention import LAYOUTS, _numbers
 from ._context import Context, as_context
 from ._errors import InvalidArgumentError, UnsupportedError
-from ._library import check, has_attentions, lib, quick, version
+from ._library import check, has_attentions, lib, quick, version, when_freed
 from ._problem import _NAMES, Problem, TensorInfo, _pair, _plain
 from ._step_plan import StepPlan
 from ._structs import AttentionDesc, Binding, CacheBytes, DLTensor, Step, sized
@@ -53,7 +52,7 @@ class _Handle:
         pointer = ctypes.c_void_p()
         check(lib.attune_attention_create(context._pointer, ctypes.byref(desc), ctypes.byref(pointer)))
         self.pointer = pointer
-        weakref.finalize(self, _destroy, pointer, context).atexit = False
+        when_freed(self, _destroy, pointer, context)
 
 
 def _destroy(pointer: ctypes.c_void_p, context: Context) -> None:

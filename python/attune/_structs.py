@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 from ctypes import POINTER, Structure, c_char, c_double, c_int, c_int32, c_int64, c_size_t, c_uint8, c_uint16, c_uint32
 from ctypes import c_char_p, c_uint64, c_void_p
+from typing import Any, ClassVar
 
 # Larger than every attune_problem; bytes that the library does not know are zero, as it asks.
 PROBLEM_BYTES = 8192
@@ -23,7 +24,7 @@ _pointers += " v_new cos sin position_ids row_ids weights parts parts_lse x x_kv
 class Arguments(Structure):
     """attune_arguments."""
 
-    _fields_ = (
+    _fields_: ClassVar[Any] = (
         [("struct_size", c_size_t)]
         + [(name, c_void_p) for name in "q k v k_scale v_scale out lse".split()]
         + [(name, c_int64) for name in "batch num_heads num_kv_heads".split()]
@@ -162,7 +163,7 @@ class Statistics(Structure):
 class MachineInfo(Structure):
     """attune_machine_info."""
 
-    _fields_ = (
+    _fields_: ClassVar[Any] = (
         [("struct_size", c_size_t)]
         + [(name, c_char_p) for name in "cpu isa isas llvm cache_dir codegen_path worker_path generator_id".split()]
         + [("max_workers", c_uint32), ("cache_base", c_char_p), ("cpu_description", c_char_p)]
@@ -231,7 +232,7 @@ class PlanOptions(Structure):
 class PlanInfo(Structure):
     """attune_plan_info."""
 
-    _fields_ = (
+    _fields_: ClassVar[Any] = (
         [("struct_size", c_size_t), ("few_rows", c_int64)]
         + [(name, c_uint32) for name in ("few_kernels", "many_kernels", "specialised_kernels", "reserved")]
         + [(name, c_uint64) for name in ("few_calls", "many_calls", "specialised_calls", "cut_calls", "stopgap_calls")]
@@ -241,7 +242,7 @@ class PlanInfo(Structure):
 class AttentionDesc(Structure):
     """attune_attention_desc."""
 
-    _fields_ = (
+    _fields_: ClassVar[Any] = (
         [("struct_size", c_size_t)]
         + [(name, c_int64) for name in "num_heads num_kv_heads head_dim head_dim_v".split()]
         + [(name, c_int) for name in "dtype layout is_causal".split()]
@@ -274,7 +275,7 @@ class Runner(Structure):
 class Step(Structure):
     """attune_step."""
 
-    _fields_ = (
+    _fields_: ClassVar[Any] = (
         [("struct_size", c_size_t)]
         + [(name, c_int64) for name in "batch seq_q seq_kv".split()]
         + [(name, View) for name in "q k v k_cache v_cache k_scale v_scale out lse".split()]
@@ -289,7 +290,7 @@ class Step(Structure):
 class CacheBytes(Structure):
     """attune_cache_size."""
 
-    _fields_ = (
+    _fields_: ClassVar[Any] = (
         [("struct_size", c_size_t)]
         + [(name, c_size_t) for name in "k_bytes v_bytes k_scale_bytes v_scale_bytes".split()]
         + [("k_row", c_int64), ("v_row", c_int64)]

@@ -54,16 +54,15 @@ _STRIDED_WITH_FORMAT = 0x18 | 0x4
 class _Held:
     """A buffer of the buffer protocol, given back when this object dies."""
 
-    __slots__ = ("view",)
+    __slots__ = ("view", "_is_held")
 
     def __init__(self, value: Any) -> None:
-        self.view: Optional[_Buffer] = None
-        view = _Buffer()
-        _get_buffer(value, ctypes.byref(view), _STRIDED_WITH_FORMAT)
-        self.view = view
+        self.view, self._is_held = _Buffer(), False
+        _get_buffer(value, ctypes.byref(self.view), _STRIDED_WITH_FORMAT)
+        self._is_held = True
 
     def __del__(self) -> None:
-        if self.view is not None:
+        if self._is_held:
             _release_buffer(ctypes.byref(self.view))
 
 

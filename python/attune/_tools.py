@@ -122,7 +122,7 @@ class CheckResult(NamedTuple):
 
 def _in_f64(problem: Problem) -> Optional[Problem]:
     """The same problem with f64 in place of every float, or None if its inputs cannot be widened one by one."""
-    fields = problem.fields
+    fields: Dict[str, Any] = dict(problem.fields)
     if "embed_dim" in fields or fields.get("op", "attention") != "attention" or "seq_new" in fields:
         return None
     types = {name: fields.get(name) for name in ("k_dtype", "v_dtype")}

@@ -207,7 +207,7 @@ class Tracer:
         if isinstance(value, types.FunctionType):
             return self.function(value)
         if isinstance(value, types.MethodType):
-            return functools.partial(self.function(value.__func__), _Self(self, value.__self__))
+            return functools.partial(self.replaced(value.__func__, name), _Self(self, value.__self__))
         if isinstance(value, functools.partial):
             keywords = {key: self.replaced(item, key) for key, item in value.keywords.items()}
             return functools.partial(self.replaced(value.func, name), *self._all(value.args, name), **keywords)

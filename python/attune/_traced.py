@@ -208,6 +208,11 @@ def _opposite(x: Any) -> "Traced":
     return Traced(f"~{x._in(_PRIMARY)}", x._kind, _UNARY)
 
 
+def _floored(x: Any) -> "Traced":
+    x = _traced(x)
+    return _call("floor", x, kind=max(x._kind, _INT))
+
+
 def _as(kind: int) -> Callable[..., "Traced"]:
     def convert(x: Any, *_: Any, **__: Any) -> "Traced":
         x = _traced(x)
@@ -272,7 +277,7 @@ _OPERATIONS: Dict[str, Callable[..., "Traced"]] = {
     "detach": _same, "item": _same, "logical_and": _both("&", _AND), "logical_or": _both("|", _OR),
     "logical_xor": _both("^", _XOR), "rsqrt": lambda x: _divided(1, _call("sqrt", x)),
     "reciprocal": lambda x: _divided(1, x), "sign": _sign_of, "sgn": _sign_of, "trunc": _truncated, "fix": _truncated,
-    "ceil": _ceiling, "floor": lambda x: _call("floor", x, kind=max(_traced(x)._kind, _INT)),
+    "ceil": _ceiling, "floor": _floored,
     "lshift": _shifted("*"), "rshift": _shifted("//"), "bitwise_left_shift": _shifted("*"),
     "bitwise_right_shift": _shifted("//"), "add": _sum("+"), "sub": _sum("-"), "subtract": _sum("-"),
     "rsub": lambda x, y, alpha=1: _sum("-")(y, x, alpha),

@@ -235,7 +235,7 @@ def attention(
                 _repeated(part, group) if i in (1, 2) else _in_groups(part, k.shape[1]) for i, part in enumerate(parts)
             ]
             of_entry = np.ascontiguousarray(of_entry.reshape(k.shape[1], group, *of_entry.shape[1:]).swapaxes(0, 1))
-        kernel = _kernel(*tensors[:3], of_entry, block_size, options)
+        kernel = _kernel(tensors[0], tensors[1], tensors[2], of_entry, block_size, options)
         kernel.run(q=tensors[0], k=tensors[1], v=tensors[2], out=tensors[3], blocks=of_entry, threads=threads)
     return out
 

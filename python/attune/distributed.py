@@ -47,9 +47,9 @@ _SETTINGS = ("schema", "samples", "sizes", "cold_data")
 def _command(named: Optional[str]) -> str:
     """The command: as named, ATTUNE_COMMAND, beside the library, or on the PATH."""
     beside = Path(library_path()).resolve().parent
-    for place in (named, os.environ.get("ATTUNE_COMMAND")):
-        if place:
-            return place
+    asked = named or os.environ.get("ATTUNE_COMMAND")
+    if asked:
+        return asked
     for place in (beside / "attune", beside.parent / "bin" / "attune"):
         if place.is_file() and os.access(place, os.X_OK):
             return str(place)
@@ -82,9 +82,10 @@ def _run(
     """The standard output of the command, or of the program "-lab" beside it. A failure raises its last sentence; so
     does a status that may be good, where nothing was printed."""
     line = [_command(command) + program, *arguments]
-    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     try:
-        done = subprocess.run(line, text=True, pass_fds=lock, check=False, **pipes)
+        done = subprocess.run(
+            line, text=True, pass_fds=lock, check=False, stdin=subprocess.DEVNULL, capture_output=True
+        )
     except OSError as error:
         raise Error(f"{line[0]} cannot be run on {socket.gethostname()}: {error.strerror}") from None
     if done.returncode not in good or (done.returncode and not done.stdout.strip()):

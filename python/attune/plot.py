@@ -16,11 +16,13 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Callable, Dict, List, Optional, Sequence
 
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
+
+__all__ = ["weights", "sweep", "bench", "cliffs", "main"]
 
 # Text stays text in SVG, and equal input gives an equal file.
 STYLE = {"svg.fonttype": "none", "svg.hashsalt": "attune", "font.size": 8, "axes.grid": False}
@@ -191,7 +193,7 @@ def bench(document: Dict[str, Any], y: str = "fraction_of_peak") -> Figure:
         raise ValueError(f"no result has {y!r}")
     figure = _figure(6.4, 0.8 + 0.22 * len(results))
     axes = figure.subplots()
-    values = [result.get(y) if _is_number(result.get(y)) else 0 for result in results]
+    values = [float(result[y]) if _is_number(result.get(y)) else 0.0 for result in results]
     axes.barh(range(len(results)), values, color="#c23b22", height=0.7)
     axes.set_yticks(range(len(results)), [result["problem"] for result in results], fontsize=6)
     axes.set_ylim(len(results) - 0.4, -0.6)
@@ -287,7 +289,8 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     name, path, output, dpi = (options.pop(key) for key in ("kind", "file", "output", "dpi"))
     try:
         data = np.load(path) if name == "weights" else json.loads(Path(path).read_text())
-        {"weights": weights, "sweep": sweep, "bench": bench, "cliffs": cliffs}[name](data, **options).savefig(
+        kinds: Dict[str, Callable[..., Figure]] = dict(weights=weights, sweep=sweep, bench=bench, cliffs=cliffs)
+        kinds[name](data, **options).savefig(
             output, dpi=dpi, metadata={"Date": None} if output.lower().endswith(".svg") else None
         )
     except (OSError, ValueError) as error:

@@ -128,7 +128,7 @@ def _problem(options: _plain.Options, q: Any, k: Any, v: Any, bias: Any, sinks: 
     return ",".join(f"{name}={value}" for name, value in fields.items())
 
 
-def _call(options: _plain.Options, q: Any, k: Any, v: Any, bias: Any, sinks: Any, mask: Any, kv_lens: Any):
+def _call(options: _plain.Options, q: Any, k: Any, v: Any, bias: Any, sinks: Any, mask: Any, kv_lens: Any) -> Any:
     text = str(attune.Problem(_problem(options, q, k, v, bias, sinks, mask, kv_lens)))
     batch, rows, heads, _ = q.shape
     results = [jax.ShapeDtypeStruct((batch, rows, heads, v.shape[3]), q.dtype)]
@@ -141,19 +141,19 @@ def _call(options: _plain.Options, q: Any, k: Any, v: Any, bias: Any, sinks: Any
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attend(options: _plain.Options, *arrays: Any):
+def _attend(options: _plain.Options, *arrays: Any) -> Any:
     return _call(options, *arrays)
 
 
-def _forward(options: _plain.Options, *arrays: Any):
+def _forward(options: _plain.Options, *arrays: Any) -> Any:
     return _attend(options, *arrays), arrays  # not _call, so that gradients have gradients
 
 
-def _backward(options: _plain.Options, arrays: Tuple[Any, ...], cotangents: Tuple[Any, ...]):
+def _backward(options: _plain.Options, arrays: Tuple[Any, ...], cotangents: Tuple[Any, ...]) -> Any:
     """XLA's own, of the same function in JAX's operators."""
     rest = arrays[5:]
 
-    def plain(*differentiable: Any):
+    def plain(*differentiable: Any) -> Any:
         return _plain.attention(options, *differentiable, *rest)[: len(cotangents)]
 
     _, pull = jax.vjp(plain, *arrays[:5])
@@ -180,7 +180,7 @@ def attention(
     logits_soft_cap: Optional[float] = None,
     sinks: Any = None,
     reproducible: bool = False,
-):
+) -> Any:
     """Attention with the arguments of jax.nn.dot_product_attention, on the CPU.
 
     query is [batch, queries, heads, dim], key and value are [batch, keys, kv heads, dim], all of one float type; or all

@@ -35,4 +35,4 @@ def counts() -> Dict[str, int]:
     """The adapter's counters."""
     found = _Counts()
     library.attune_jax_get_counts(ctypes.byref(found))
-    return {name: getattr(found, name) for name, _ in _Counts._fields_}
+    return {name: getattr(found, name) for name, *_ in _Counts._fields_}

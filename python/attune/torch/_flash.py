@@ -253,7 +253,8 @@ def flash_attn_with_kvcache(
         most = capacity * (1 if block_table is None else block_table.shape[1])
         length = most if cache_seqlens is None else integer(cache_seqlens, "cache_seqlens", 0, 2**31 - 1)
         cache_seqlens = torch.full((batch,), length, dtype=torch.int32)
-    lens, new = cache_seqlens, 0 if k is None else k.shape[1]
+    lens: Tensor = cache_seqlens
+    new = 0 if k is None else k.shape[1]
     extra = ""
     rotary: Dict[str, Tensor] = {}
     moves = flag(causal, "causal") or tuple(window_size) != (-1, -1)  # whether queries have positions

@@ -200,7 +200,9 @@ def _fold(tensor: Optional[Tensor], dim: Optional[int], size: int, rank: int, ba
     return tensor.reshape(size * batch, *tensor.shape[2:])
 
 
-def _attention_vmap(info: Any, in_dims: Tuple[Any, ...], q: Tensor, k: Tensor, v: Tensor, *args: Any, **kwargs: Any):
+def _attention_vmap(
+    info: Any, in_dims: Tuple[Any, ...], q: Tensor, k: Tensor, v: Tensor, *args: Any, **kwargs: Any
+) -> Tuple[_Outputs, Tuple[int, int]]:
     names = ["attn_mask", "attn_bias", "kv_lens", "sinks"]
     optional = [args[i] if i < len(args) else kwargs.get(n) for i, n in enumerate(names)]
     dims = list(in_dims) + [None] * (7 - len(in_dims))
@@ -219,7 +221,7 @@ def _attention_vmap(info: Any, in_dims: Tuple[Any, ...], q: Tensor, k: Tensor, v
 torch.library.register_vmap("attune::attention", _attention_vmap)
 
 
-def _append_vmap(info: Any, in_dims: Tuple[Any, ...], *args: Any, **kwargs: Any):
+def _append_vmap(info: Any, in_dims: Tuple[Any, ...], *args: Any, **kwargs: Any) -> Any:
     raise RuntimeError(
         "attune::attention_append writes into its caches: vmap cannot map it; call it with a larger batch"
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from typing import Optional, Tuple
+from typing import Any, Optional, Tuple
 
 import torch
 from transformers.cache_utils import Cache
@@ -229,7 +229,7 @@ def _unsupported_gradients(call: _Call) -> Optional[str]:
     return None
 
 
-def _stock(call: _Call, dropout: float, is_causal: Optional[bool], kwargs: dict):
+def _stock(call: _Call, dropout: float, is_causal: Optional[bool], kwargs: dict) -> Any:
     """Stock attention: the model's own eager function where PyTorch's SDPA lacks something, else SDPA."""
     eager = getattr(sys.modules[type(call.module).__module__], "eager_attention_forward", None)
     lacks = call.soft_cap is not None or call.sinks is not None or kwargs.get("output_attentions")

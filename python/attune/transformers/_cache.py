@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import List, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, List, Optional, Sequence, Tuple, Union
 
 import torch
 from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
@@ -49,7 +49,7 @@ class _Store:
                 for like in self.samples
             ]
 
-    def _take(self, fill, batch: int, capacity: int) -> None:
+    def _take(self, fill: Callable[..., Any], batch: int, capacity: int) -> None:
         """New memory, whose first rows ``fill(old, new)`` writes."""
         tensors = self._allocate(batch, capacity)
         if self.length:
@@ -103,6 +103,11 @@ class _InPlace:
         self._store = _Store(samples, self._capacity)
         self.is_initialized = True
 
+    def _existing(self) -> _Store:
+        """The store, which there is once rows have been appended."""
+        assert self._store is not None
+        return self._store
+
     def _settle(self) -> None:
         if self._rows is not None:
             self._rows.settle()
@@ -117,8 +122,9 @@ class _InPlace:
         count = key_states.shape[-2]
         self._check(key_states, value_states, count)
         self._settle()
-        self._store.extend(count, key_states.shape[0])
-        views = self._store.views()
+        store = self._existing()
+        store.extend(count, key_states.shape[0])
+        views = store.views()
         if self._encoded:
             self._rows = StoredRows(views, (key_states, value_states), self.dtype)
             return CachedTensor(self._rows, 0), CachedTensor(self._rows, 1)
@@ -127,8 +133,9 @@ class _InPlace:
         return views[0], views[1]
 
     def _check(self, key_states: torch.Tensor, value_states: torch.Tensor, count: int) -> None:
-        batch = self._store.batch or key_states.shape[0]
-        for states, sample in zip((key_states, value_states), self._store.samples):
+        store = self._existing()
+        batch = store.batch or key_states.shape[0]
+        for states, sample in zip((key_states, value_states), store.samples):
             want = (batch, sample.shape[1], count, *sample.shape[3:])
             if tuple(states.shape) != want or states.dtype != self.dtype:
                 raise ValueError(
@@ -192,7 +199,7 @@ class _InPlace:
     def _drop(self, count: int) -> None:
         self._settle()
         self._rows = None
-        self._store.drop_last(count)
+        self._existing().drop_last(count)
 
 
 def _refuse_positive(tokens_to_remove: int) -> None:
@@ -240,7 +247,7 @@ class AttuneSlidingLayer(_InPlace, DynamicSlidingWindowLayer):
         kept = self.sliding_window - 1
         keys, values = self._append(key_states, value_states)
         if not self.record_past:
-            self._store.keep_last(kept)
+            self._existing().keep_last(kept)
         elif keys.shape[2] > kept + count:
             keys, values = keys[:, :, -kept - count :], values[:, :, -kept - count :]
         self.cumulative_length += count

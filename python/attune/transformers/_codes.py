@@ -37,7 +37,9 @@ def encode(rows: torch.Tensor, codes: torch.Tensor, scales: Optional[torch.Tenso
 class StoredRows:
     """Keys and values of one layer as stored, up to the newest row, and the new rows that are not written yet."""
 
-    def __init__(self, stored: List[torch.Tensor], new: Optional[Tuple[torch.Tensor, torch.Tensor]], dtype):
+    def __init__(
+        self, stored: List[torch.Tensor], new: Optional[Tuple[torch.Tensor, torch.Tensor]], dtype: torch.dtype
+    ) -> None:
         self.codes, self.scales = stored[:2], (stored[2:] or [None, None])
         self.new, self.dtype = new, dtype
 
@@ -79,7 +81,7 @@ class CachedTensor(torch.Tensor):
     """Stored rows, seen as a tensor [B, H, T, D] of the model's type."""
 
     @staticmethod
-    def __new__(cls, rows: StoredRows, which: int):
+    def __new__(cls, rows: StoredRows, which: int) -> CachedTensor:
         tensor = torch.Tensor._make_wrapper_subclass(cls, rows.codes[which].shape, dtype=rows.dtype)
         tensor.rows, tensor.which = rows, which
         return tensor

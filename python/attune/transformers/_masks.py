@@ -40,11 +40,11 @@ class _Pattern(NamedTuple):
 
 
 def _parts(and_mask: Callable) -> Tuple[Callable, ...]:
-    return next(cell.cell_contents for cell in and_mask.__closure__ if isinstance(cell.cell_contents, tuple))
+    return next(cell.cell_contents for cell in and_mask.__closure__ or () if isinstance(cell.cell_contents, tuple))
 
 
 def _window_of(overlay: Callable) -> int:
-    return next(cell.cell_contents for cell in overlay.__closure__)
+    return next(cell.cell_contents for cell in overlay.__closure__ or ())
 
 
 # The code object of an inner function is the same for every closure, so it identifies the pattern.

@@ -160,9 +160,11 @@ def views(kv_cache: torch.Tensor, head_size: int, dtype: str) -> Cache:
     if any(number % 4 for number in (of_block, of_head, start, 2 * size * head_size)):
         raise ValueError(f"a block of {size} keys of {head_size} columns does not let scales lie at multiples of 4")
     floats = torch.empty(0, dtype=torch.float32).set_(rows.untyped_storage())
-    dims, strides = (blocks, heads, size), (of_block // 4, of_head // 4, 1)
     first = (start + 2 * size * head_size) // 4
-    return Cache(k, v, floats.as_strided(dims, strides, first), floats.as_strided(dims, strides, first + size))
+    k_scale, v_scale = (
+        floats.as_strided((blocks, heads, size), (of_block // 4, of_head // 4, 1), at) for at in (first, first + size)
+    )
+    return Cache(k, v, k_scale, v_scale)
 
 
 def store(
