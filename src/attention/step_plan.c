@@ -2,12 +2,20 @@
 #include "attention/attention.h"
 #include "base/fpenv.h"
 #include "engine/context.h"
-#include "plan/plan.h"
+#include "plan/work.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
+/* The list of work, which the first run makes: it has the strides that others will repeat. A run may find another
+ * thread's. */
+typedef struct kept {
+    _Atomic(pl_step *) step;
+} kept;
+
 struct attune_step_plan {
+    kept *kept;
     attune_attention *attention;
     attune_arguments arguments; /* sizes, and the lists below */
     int64_t tokens[AN_NUM_TOKENS];
@@ -73,11 +81,12 @@ attune_status attune_step_plan_create(attune_attention *attention, const attune_
     if (plan) *plan = NULL;
     if (!plan) at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_step_plan_create was given no pointer to the plan");
     if (err.status || an_take_step(__func__, "attention", attention, step, &whole, &err)) return at_report(&err);
-    attune_step_plan *const made = calloc(1, sizeof *made);
+    attune_step_plan *const made = calloc(1, sizeof *made + sizeof *made->kept);
     if (!made) {
         at_fail_memory(&err, sizeof *made);
         return at_report(&err);
     }
+    made->kept = (kept *)(made + 1);
     made->attention = attention;
     if (make(made, &whole, &err)) {
         attune_step_plan_destroy(made);
@@ -89,6 +98,7 @@ attune_status attune_step_plan_create(attune_attention *attention, const attune_
 
 void attune_step_plan_destroy(attune_step_plan *plan) {
     if (!plan) return;
+    pl_step_destroy(atomic_load(&plan->kept->step));
     free(plan->lists);
     free(plan);
 }
@@ -105,12 +115,36 @@ static attune_status take(const char *function, const attune_step_plan *plan, co
     return ATTUNE_OK;
 }
 
+/* NULL: there is none, and each run is a call of its own. */
+static attune_status list_of(const attune_step_plan *plan, const attune_arguments *arguments, pl_step **step,
+                             at_error *err) {
+    *step = atomic_load_explicit(&plan->kept->step, memory_order_acquire);
+    if (*step || pl_step_create(plan->attention->plan, arguments, step, err) || !*step) return err->status;
+    pl_step *first = NULL;
+    if (atomic_compare_exchange_strong(&plan->kept->step, &first, *step)) return ATTUNE_OK;
+    pl_step_destroy(*step);
+    *step = first;
+    return ATTUNE_OK;
+}
+
+static attune_status run_list(const attune_step_plan *plan, const attune_arguments *arguments,
+                              const attune_run_options *options, bool *was_run, at_error *err) {
+    pl_step *step;
+    *was_run = false;
+    if (list_of(plan, arguments, &step, err) || !step) return err->status;
+    return pl_step_run(step, arguments, options, was_run, err);
+}
+
 attune_status attune_step_plan_run(const attune_step_plan *plan, const attune_step *step) {
+    AT_DEFAULT_FPENV;
     at_error err = {0};
     attune_arguments arguments;
     attune_run_options options;
+    bool was_run;
     if (take(__func__, plan, step, true, &arguments, &options, &err)) return at_report(&err);
     if (!arguments.batch) return ATTUNE_OK;
+    if (run_list(plan, &arguments, &options, &was_run, &err) || was_run) return at_report(&err);
+    if (atomic_load(&plan->kept->step)) arguments.workspace = NULL; /* other strides: it was measured for the list */
     return attune_plan_run(plan->attention->context, plan->attention->plan, &arguments, &options);
 }
 
@@ -118,9 +152,15 @@ attune_status attune_step_plan_workspace_size(const attune_step_plan *plan, cons
     at_error err = {0};
     attune_arguments arguments;
     attune_run_options options;
+    pl_step *list;
     if (!bytes) at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_step_plan_workspace_size was given no pointer to bytes");
     if (bytes) *bytes = 0;
     if (err.status || take(__func__, plan, step, false, &arguments, &options, &err)) return at_report(&err);
     if (!arguments.batch) return ATTUNE_OK;
+    if (list_of(plan, &arguments, &list, &err)) return at_report(&err);
+    if (list) {
+        pl_step_workspace(list, &options, bytes, &err);
+        return at_report(&err);
+    }
     return attune_plan_workspace_size(plan->attention->context, plan->attention->plan, &arguments, &options, bytes);
 }

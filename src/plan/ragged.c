@@ -34,7 +34,7 @@ typedef struct batch {
     double flops;
 } batch;
 
-static bool have_phases(const pl_choice choices[PL_NUM_KINDS]) {
+bool pl_have_phases(const pl_choice choices[PL_NUM_KINDS]) {
     for (pl_kind kind = PL_ONE; kind < PL_NUM_KINDS; kind++)
         if (choices[kind].kernel && !at_kernel_has_phases(choices[kind].kernel)) return false;
     return true;
@@ -45,7 +45,7 @@ static size_t bytes_of_list(const pl_work *work) {
     return (bytes + AT_WORKSPACE_ALIGN - 1) / AT_WORKSPACE_ALIGN * AT_WORKSPACE_ALIGN;
 }
 
-static void count(const pl_work *work) {
+void pl_work_count(const pl_work *work) {
     attune_plan *const plan = work->plan;
     for (uint32_t i = 0; i < work->num_parts; i++) {
         const pl_choice *const of = &work->parts[i].of;
@@ -62,7 +62,7 @@ static attune_status run_in(const batch *b, pl_work *work, char *workspace, at_e
     workspace += bytes_of_list(work);
     if (pl_work_run(work, b->call->buffers, b->choice->team, b->flops, b->choice->cancel, workspace, err))
         return err->status;
-    count(work);
+    pl_work_count(work);
     return ATTUNE_OK;
 }
 
@@ -102,7 +102,7 @@ attune_status pl_run_ragged(attune_plan *plan, const attune_arguments *arguments
     for (int before = 0; before <= PL_NUM_BEFORE; before++) {
         at_error_clear(err);
         if (pl_work_choose(plan, arguments, 0, false, before, choices, err)) return err->status;
-        if (!have_phases(choices)) return run_whole(plan, arguments, call.settled, options, err);
+        if (!pl_have_phases(choices)) return run_whole(plan, arguments, call.settled, options, err);
         if (run_chosen(&b, choices, err) != ATTUNE_WORKSPACE_TOO_SMALL) return err->status;
     }
     return err->status;
@@ -147,7 +147,7 @@ attune_status pl_ragged_workspace(attune_plan *plan, const attune_arguments *arg
         at_call_settle(&plan->signature, arguments, &settled, err) ||
         pl_work_choose(plan, arguments, settled.sizes.of[MHA_SEQ_KV], true, 0, choices, err))
         return err->status;
-    if (plan->may_cut && have_phases(choices))
+    if (plan->may_cut && pl_have_phases(choices))
         return bytes_of(plan, arguments, &settled, &choice, choices, bytes, err);
     return bytes_of_any(plan, arguments, &settled, options, choices, bytes, err);
 }

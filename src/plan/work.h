@@ -91,9 +91,32 @@ void pl_work_list(pl_work *work, bool for_many, pl_segment *memory);
 /* Bytes of shared buffers, and of the scratch of so many workers. */
 attune_status pl_work_bytes(const pl_work *work, uint32_t workers, size_t *bytes, at_error *err);
 
+/* Counts a run. */
+void pl_work_count(const pl_work *work);
+
+/* Whether all kernels have tasks; the interpreter has none. */
+bool pl_have_phases(const pl_choice choices[PL_NUM_KINDS]);
+
 /* Runs the list. buffers: of the call, in the order of the plan's tensors. */
 attune_status pl_work_run(const pl_work *work, void *const *buffers, const at_team *team, double flops,
                           const int *cancel, void *workspace, at_error *err);
+
+/* ---- The list of a step, kept ---- */
+
+/* What all runs of a step with the same strides share. */
+typedef struct pl_step pl_step;
+
+/* For a call of a plan whose index tensors were checked, and stay. *step NULL: the plan has no lists of work, or the
+ * strides are refused, as the call itself will say. */
+attune_status pl_step_create(attune_plan *plan, const attune_arguments *arguments, pl_step **step, at_error *err);
+void pl_step_destroy(pl_step *step);
+
+/* The call, with the index tensors of before. *fits false: it has other strides, and nothing was done. */
+attune_status pl_step_run(const pl_step *step, const attune_arguments *arguments, const attune_run_options *options,
+                          bool *fits, at_error *err);
+attune_status pl_step_workspace(const pl_step *step, const attune_run_options *options, size_t *bytes, at_error *err);
+
+/* ---- Idle time ---- */
 
 /* What `workers` threads that take equally long for equal costs do: the costs of the list, and the time until the last
  * one ends in the same unit. */

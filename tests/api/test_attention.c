@@ -287,10 +287,18 @@ static void a_plan_computes_each_layer(void **state) {
             if (attune_step_plan_run(plan, &step)) fail_msg("form %d: %s", i, attune_last_message());
             check_rows(&kept, true, -1);
         }
+        /* Other strides than before. */
+        form other = forms[i];
+        other.is_strided = !other.is_strided;
+        tensors last = tensors_of(other, lengths_of(&other));
+        step = step_of(&last);
+        step.workspace = workspace, step.workspace_bytes = bytes;
+        if (attune_step_plan_run(plan, &step)) fail_msg("form %d: %s", i, attune_last_message());
+        check_rows(&last, true, -1);
         free(workspace);
         attune_step_plan_destroy(plan);
         attune_attention_destroy(attention);
-        free_tensors(&t), free_tensors(&layer);
+        free_tensors(&t), free_tensors(&layer), free_tensors(&last);
     }
 }
 
