@@ -273,7 +273,8 @@ static attune_status settle_call(const at_signature *s, const at_layout *likely,
         return settle(s, a, &call->own, err);
     }
     call->settled = &layout->settled;
-    return s->has_entry_tables && !layout->has_tables ? at_tables_check_entries(s, a, &layout->settled.sizes, &longest, err) : ATTUNE_OK;
+    if (!s->has_entry_tables || layout->has_tables) return ATTUNE_OK;
+    return at_tables_check_entries(s, a, &layout->settled.sizes, &longest, err);
 }
 
 static __attribute__((noinline)) attune_status make_from_other(const at_signature *s, const at_layout *likely,

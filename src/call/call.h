@@ -24,7 +24,7 @@ typedef struct at_settled {
 typedef struct at_layout {
     attune_arguments arguments;
     bool is_settled; /* false: each call is settled by itself, because its tables matter or because it is refused */
-    bool has_tables; /* the values of its index tensors were checked, and all calls that are said to repeat it have them */
+    bool has_tables; /* its index tensors were checked, and every call that it is given for has these */
     at_settled settled;
 } at_layout;
 
