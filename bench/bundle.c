@@ -29,7 +29,7 @@ static double now(void) {
 #define FUNCTION(name, initial)                                                                                        \
     static int name(const attune_arguments *a) {                                                                       \
         speed_##name##_args args = initial;                                                                            \
-        args.q = a->q, args.k = a->k, args.v = a->v, args.out = a->out;                                                \
+        args.q = a->q.data, args.k = a->k.data, args.v = a->v.data, args.out = a->out.data;                            \
         args.workspace = a->workspace, args.workspace_bytes = a->workspace_bytes;                                      \
         return speed_##name(&args);                                                                                    \
     }
@@ -132,7 +132,7 @@ int main(int argc, char **argv) {
         c.run = kernels[k].run;
         c.kernels[REGISTERED] = find(c.contexts[REGISTERED], &problem, NULL, ATTUNE_FROM_BUNDLE, &info);
         c.kernels[COMPILED] = find(c.contexts[COMPILED], &problem, &info.schedule, ATTUNE_FROM_COMPILER, &compiled);
-        a.q = tensors[0], a.k = tensors[1], a.v = tensors[2], a.out = tensors[3];
+        a.q.data = tensors[0], a.k.data = tensors[1], a.v.data = tensors[2], a.out.data = tensors[3];
         a.workspace = aligned_alloc(64, TENSOR_BYTES);
         a.workspace_bytes = TENSOR_BYTES;
         hold(&c, kernels[k].problem, rounds, &a);

@@ -74,7 +74,7 @@ static void close_site(site s) {
 }
 
 static void point(attune_arguments *a, float *memory) {
-    a->q = memory, a->k = memory, a->v = memory, a->out = memory + (size_t)HEADS * DIM * MOST_KEYS;
+    a->q.data = memory, a->k.data = memory, a->v.data = memory, a->out.data = memory + (size_t)HEADS * DIM * MOST_KEYS;
 }
 
 static double run(site s, int64_t queries, int64_t keys, float *memory) {

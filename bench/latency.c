@@ -86,10 +86,10 @@ static call open_call(attune_context *context, int64_t heads, int64_t rows, int6
     problem.head_dim = dim;
     if (attune_compile(context, &problem, NULL, &c.kernel)) die("no kernel");
     if (attune_arguments_init(&c.arguments, &problem)) die("no arguments");
-    c.arguments.q = memory;
-    c.arguments.k = memory + count;
-    c.arguments.v = memory + 2 * count;
-    c.arguments.out = memory + 3 * count;
+    c.arguments.q.data = memory;
+    c.arguments.k.data = memory + count;
+    c.arguments.v.data = memory + 2 * count;
+    c.arguments.out.data = memory + 3 * count;
     return c;
 }
 

@@ -64,18 +64,18 @@ int main(void) {
 
     attune_arguments arguments;
     TRY(attune_arguments_init(&arguments, &at_once));
-    arguments.x = x;
-    arguments.x_kv = source;
-    arguments.out = whole;
+    arguments.x.data = x;
+    arguments.x_kv.data = source;
+    arguments.out.data = whole;
     TRY(attune_mha_run(context, all, &arguments));
 
     for (int t = 0; t < TOKENS; t++) {
         TRY(attune_arguments_init(&arguments, t ? &later : &first));
-        arguments.x = x[t];
-        arguments.out = steps[t];
-        arguments.k = k_cache;
-        arguments.v = v_cache;
-        if (t == 0) arguments.x_kv = source;
+        arguments.x.data = x[t];
+        arguments.out.data = steps[t];
+        arguments.k.data = k_cache;
+        arguments.v.data = v_cache;
+        if (t == 0) arguments.x_kv.data = source;
         TRY(attune_mha_run(context, t ? step : project, &arguments));
     }
 

@@ -33,14 +33,14 @@ static void attend(attune_context *context, const attune_problem *problem, const
     TRY(attune_arguments_init(&a, problem));
     a.seq_q = a.seq_new = count;
     a.seq_kv = first + count;
-    a.q = q[0][first], a.k_new = k[0][first], a.v_new = v[0][first], a.out = out[0][first];
-    a.k = k_cache, a.v = v_cache;
-    memcpy(a.q_strides, all_tokens, sizeof all_tokens);
-    memcpy(a.out_strides, all_tokens, sizeof all_tokens);
-    memcpy(a.k_new_strides, all_tokens, sizeof all_tokens);
-    memcpy(a.v_new_strides, all_tokens, sizeof all_tokens);
-    memcpy(a.k_strides, cache, sizeof cache);
-    memcpy(a.v_strides, cache, sizeof cache);
+    a.q.data = q[0][first], a.k_new.data = k[0][first], a.v_new.data = v[0][first], a.out.data = out[0][first];
+    a.k.data = k_cache, a.v.data = v_cache;
+    memcpy(a.q.strides, all_tokens, sizeof all_tokens);
+    memcpy(a.out.strides, all_tokens, sizeof all_tokens);
+    memcpy(a.k_new.strides, all_tokens, sizeof all_tokens);
+    memcpy(a.v_new.strides, all_tokens, sizeof all_tokens);
+    memcpy(a.k.strides, cache, sizeof cache);
+    memcpy(a.v.strides, cache, sizeof cache);
     TRY(attune_run(context, kernel, &a));
 }
 

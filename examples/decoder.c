@@ -52,8 +52,8 @@ int main(void) {
     TRY(attune_mha_create(context, &problem, NULL, &weights, &mha));
     attune_arguments arguments;
     TRY(attune_arguments_init(&arguments, &problem));
-    arguments.x = x;
-    arguments.out = whole;
+    arguments.x.data = x;
+    arguments.out.data = whole;
     TRY(attune_mha_run(context, mha, &arguments));
 
     /* One new token: its key and value become the last ones of the caches, whose length is known at run time only. */
@@ -64,14 +64,14 @@ int main(void) {
     TRY(attune_mha_create_packed(context, &problem, NULL, attune_mha_packed_weights(mha, NULL), 0, &step));
     const int64_t cache[4] = {0, TOKENS * DIM, DIM, 1};
     TRY(attune_arguments_init(&arguments, &problem));
-    memcpy(arguments.k_strides, cache, sizeof cache);
-    memcpy(arguments.v_strides, cache, sizeof cache);
-    arguments.k = k_cache;
-    arguments.v = v_cache;
+    memcpy(arguments.k.strides, cache, sizeof cache);
+    memcpy(arguments.v.strides, cache, sizeof cache);
+    arguments.k.data = k_cache;
+    arguments.v.data = v_cache;
     for (int t = 0; t < TOKENS; t++) {
         arguments.seq_kv = t + 1;
-        arguments.x = x[t];
-        arguments.out = steps[t];
+        arguments.x.data = x[t];
+        arguments.out.data = steps[t];
         TRY(attune_mha_run(context, step, &arguments));
     }
 

@@ -66,7 +66,8 @@ int main(void) {
     for (size_t i = 0; i < 3 * count; i++) memory[i] = (float)rand() / (float)RAND_MAX - 0.5f;
     attune_arguments arguments = {0};
     TRY(attune_arguments_init(&arguments, &problem));
-    arguments.q = memory, arguments.k = memory + count, arguments.v = memory + 2 * count, arguments.out = out;
+    arguments.q.data = memory, arguments.k.data = memory + count, arguments.v.data = memory + 2 * count,
+    arguments.out.data = out;
     TRY(attune_workspace_size(context, kernel, &arguments, &bytes));
     arguments.workspace = my_alloc(NULL, bytes ? bytes : 64, 64), arguments.workspace_bytes = bytes;
     TRY(attune_run(context, kernel, &arguments));

@@ -53,8 +53,8 @@ int main(void) {
 
     attune_arguments arguments;
     TRY(attune_arguments_init(&arguments, &problem));
-    arguments.x = x;
-    arguments.out = out;
+    arguments.x.data = x;
+    arguments.out.data = out;
     arguments.kv_lens = lengths;
     TRY(attune_mha_run(context, mha, &arguments));
 
@@ -62,7 +62,7 @@ int main(void) {
     for (int s = 0; s < SENTENCES; s++)
         for (int t = lengths[s]; t < TOKENS; t++)
             for (int e = 0; e < EMBED; e++) x[s][t][e] = NAN;
-    arguments.out = again;
+    arguments.out.data = again;
     TRY(attune_mha_run(context, mha, &arguments));
     int same = 1;
     for (int s = 0; s < SENTENCES; s++) same &= !memcmp(out[s], again[s], (size_t)lengths[s] * sizeof out[s][0]);

@@ -48,9 +48,9 @@ static void attend(attune_context *context, const attention *a, float x[][EMBED]
                    float out[][EMBED]) {
     attune_arguments arguments;
     TRY(attune_arguments_init(&arguments, &a->problem));
-    arguments.x = x;
-    arguments.x_kv = x_kv;
-    arguments.out = out;
+    arguments.x.data = x;
+    arguments.x_kv.data = x_kv;
+    arguments.out.data = out;
     TRY(attune_mha_run(context, a->mha, &arguments));
 }
 

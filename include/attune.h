@@ -21,7 +21,7 @@
  *     attune_compile(context, &problem, NULL, &kernel);
  *     attune_arguments arguments;
  *     attune_arguments_init(&arguments, &problem);
- *     arguments.q = q; arguments.k = k; arguments.v = v; arguments.out = out;
+ *     arguments.q.data = q; arguments.k.data = k; arguments.v.data = v; arguments.out.data = out;
  *     attune_run(context, kernel, &arguments);
  *     attune_kernel_release(kernel);
  *     attune_context_destroy(context);

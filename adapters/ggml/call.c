@@ -75,12 +75,12 @@ static void bind_lists(const ggml_call *c, attune_arguments *a) {
     a->num_pages = c->rows.keys, a->max_pages = c->rows.longest;
     a->kv_lens = c->rows.lens;
     a->block_table = c->table;
-    set_strides(a->k_strides, a->k_strides[2], a->k_strides[1], a->k_strides[2]);
-    set_strides(a->v_strides, a->v_strides[2], a->v_strides[1], a->v_strides[2]);
+    set_strides(a->k.strides, a->k.strides[2], a->k.strides[1], a->k.strides[2]);
+    set_strides(a->v.strides, a->v.strides[2], a->v.strides[1], a->v.strides[2]);
     if (c->rows.groups == c->node->rows) {
         a->seq_q = 1;
-        set_strides(a->q_strides, a->q_strides[2], a->q_strides[1], a->q_strides[2]);
-        set_strides(a->out_strides, a->out_strides[2], a->out_strides[1], a->out_strides[2]);
+        set_strides(a->q.strides, a->q.strides[2], a->q.strides[1], a->q.strides[2]);
+        set_strides(a->out.strides, a->out.strides[2], a->out.strides[1], a->out.strides[2]);
     } else {
         a->seq_q = ATTUNE_NOT_SET;
         a->total_q = c->node->rows;
@@ -89,9 +89,9 @@ static void bind_lists(const ggml_call *c, attune_arguments *a) {
 }
 
 static void bind_tensor(attune_arguments *a, int index, const void *data, int64_t outer) {
-    a->tensors[index] = data;
-    a->tensor_strides[index][0] = outer;
-    if (outer != 1) a->tensor_strides[index][1] = 1;
+    a->tensors[index].data = data;
+    a->tensors[index].strides[0] = outer;
+    if (outer != 1) a->tensors[index].strides[1] = 1;
 }
 
 static void bind_mask(const ggml_call *c, const ggml_kind *kind, attune_arguments *a) {
@@ -111,10 +111,10 @@ static void bind_mask(const ggml_call *c, const ggml_kind *kind, attune_argument
     case KERNEL_GROUPS: bind_lists(c, a); break;
     case KERNEL_BIAS:
     case KERNEL_HEADS_BIAS:
-        a->attn_bias = mask;
-        a->attn_bias_strides[1] = kind->class == KERNEL_HEADS_BIAS ? (int64_t)(c->node->mask->nb[2] / sizeof *mask) : 0;
-        a->attn_bias_strides[2] = c->mask_stride;
-        a->attn_bias_strides[3] = 1;
+        a->attn_bias.data = mask;
+        a->attn_bias.strides[1] = kind->class == KERNEL_HEADS_BIAS ? (int64_t)(c->node->mask->nb[2] / sizeof *mask) : 0;
+        a->attn_bias.strides[2] = c->mask_stride;
+        a->attn_bias.strides[3] = 1;
         break;
     case KERNEL_ALIBI: a->alibi_slopes = c->slopes; break;
     case KERNEL_SLOPES:
@@ -133,13 +133,13 @@ void call_bind(const ggml_call *c, const ggml_kind *kind, attune_arguments *a) {
     const place k = place_of(c, n->k, n->k_cache, c->k_rows), v = place_of(c, n->v, n->v_cache, c->v_rows);
     a->batch = c->count, a->num_heads = n->heads, a->num_kv_heads = n->kv_heads;
     a->seq_q = n->rows, a->seq_kv = c->rows.keys;
-    a->q = (const float *)n->q->data + c->first * q[0];
-    a->out = (float *)n->out->data + c->first * out[0];
-    set_strides(a->q_strides, q[0], q[1], q[2]);
-    set_strides(a->out_strides, out[0], out[1], out[2]);
-    a->k = k.data, a->v = kind->v_in_k ? k.data : v.data;
-    set_strides(a->k_strides, k.strides[0], k.strides[1], k.strides[2]);
-    set_strides(a->v_strides, v.strides[0], v.strides[1], v.strides[2]);
+    a->q.data = (const float *)n->q->data + c->first * q[0];
+    a->out.data = (float *)n->out->data + c->first * out[0];
+    set_strides(a->q.strides, q[0], q[1], q[2]);
+    set_strides(a->out.strides, out[0], out[1], out[2]);
+    a->k.data = k.data, a->v.data = kind->v_in_k ? k.data : v.data;
+    set_strides(a->k.strides, k.strides[0], k.strides[1], k.strides[2]);
+    set_strides(a->v.strides, v.strides[0], v.strides[1], v.strides[2]);
     a->softmax_scale = n->scale;
     a->sinks = n->sinks ? n->sinks->data : NULL;
     if (kind->has_lens) a->kv_lens = c->lens;

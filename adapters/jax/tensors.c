@@ -179,20 +179,21 @@ static void *pointer(const tensors *t, int i, const int64_t *index) {
 
 void tensors_bind(const tensors *t, const int64_t *index, attune_arguments *a) {
     const attune_problem *const p = t->problem;
-    const size_t strides = sizeof a->q_strides;
+    const size_t strides = sizeof a->q.strides;
     int i = 0;
     a->batch = t->batch;
     a->num_heads = t->heads;
     a->num_kv_heads = t->kv_heads;
-    memcpy(a->q_strides, t->list[i].strides, strides), a->q = pointer(t, i++, index);
-    memcpy(a->k_strides, t->list[i].strides, strides), a->k = pointer(t, i++, index);
-    memcpy(a->v_strides, t->list[i].strides, strides), a->v = pointer(t, i++, index);
+    memcpy(a->q.strides, t->list[i].strides, strides), a->q.data = pointer(t, i++, index);
+    memcpy(a->k.strides, t->list[i].strides, strides), a->k.data = pointer(t, i++, index);
+    memcpy(a->v.strides, t->list[i].strides, strides), a->v.data = pointer(t, i++, index);
     if (p->attn_mask_dims[3])
-        memcpy(a->attn_mask_strides, t->list[i].strides, strides), a->attn_mask = pointer(t, i++, index);
+        memcpy(a->attn_mask.strides, t->list[i].strides, strides), a->attn_mask.data = pointer(t, i++, index);
     if (p->attn_bias_dims[3])
-        memcpy(a->attn_bias_strides, t->list[i].strides, strides), a->attn_bias = pointer(t, i++, index);
+        memcpy(a->attn_bias.strides, t->list[i].strides, strides), a->attn_bias.data = pointer(t, i++, index);
     if (p->has_kv_lens) a->kv_lens = pointer(t, i++, index);
     if (p->has_sinks) a->sinks = pointer(t, i++, index);
-    memcpy(a->out_strides, t->list[i].strides, strides), a->out = pointer(t, i++, index);
-    if (p->has_lse) memcpy(a->lse_strides, t->list[i].strides, sizeof a->lse_strides), a->lse = pointer(t, i++, index);
+    memcpy(a->out.strides, t->list[i].strides, strides), a->out.data = pointer(t, i++, index);
+    if (p->has_lse)
+        memcpy(a->lse.strides, t->list[i].strides, sizeof a->lse.strides), a->lse.data = pointer(t, i++, index);
 }

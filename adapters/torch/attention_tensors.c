@@ -33,7 +33,7 @@ bool attention_strides(const torch_view *view, int64_t strides[4]) {
 bool attention_make_lse(const int64_t sizes[3], attune_dtype dtype, torch_tensor *lse, attune_arguments *a) {
     const int64_t heads = sizes[1], rows = sizes[2], strides[3] = {rows * heads, 1, heads};
     const int32_t type = dtype == ATTUNE_F64 ? torch.f64 : torch.f32;
-    memcpy(a->lse_strides, (int64_t[]){strides[0], 1, attention_lse_stride(heads, rows)}, sizeof strides);
+    memcpy(a->lse.strides, (int64_t[]){strides[0], 1, attention_lse_stride(heads, rows)}, sizeof strides);
     return !torch.aoti_torch_empty_strided(3, sizes, strides, type, torch.cpu, 0, lse) &&
-           !torch.aoti_torch_get_data_ptr(*lse, &a->lse);
+           !torch.aoti_torch_get_data_ptr(*lse, &a->lse.data);
 }

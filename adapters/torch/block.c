@@ -168,13 +168,13 @@ static adapter_counter *run(job *j) {
     if (!make_results(j)) return &memory;
     a.batch = j->x.sizes[0];
     a.seq_q = j->x.sizes[1];
-    a.x = j->x.data;
-    memcpy(a.x_strides, (int64_t[]){j->x.strides[0], j->x.strides[1], 1}, sizeof a.x_strides);
+    a.x.data = j->x.data;
+    memcpy(a.x.strides, (int64_t[4]){j->x.strides[0], j->x.strides[1], 1}, sizeof a.x.strides);
     a.packed_weights = weights_packed(j->blob);
     a.kv_lens = j->kind.has_kv_lens ? j->mask.lengths : NULL;
-    a.attn_mask = j->mask.keep;
-    torch.aoti_torch_get_data_ptr(j->out, &a.out);
-    if (j->kind.weights_mode) torch.aoti_torch_get_data_ptr(j->probabilities, &a.weights);
+    a.attn_mask.data = j->mask.keep;
+    torch.aoti_torch_get_data_ptr(j->out, &a.out.data);
+    if (j->kind.weights_mode) torch.aoti_torch_get_data_ptr(j->probabilities, &a.weights.data);
     const attune_runner runner = torch_runner();
     const char *message;
     const attune_status status = common_plan_run(j->plan, &a, &runner, 0, &message);

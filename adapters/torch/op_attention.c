@@ -50,8 +50,8 @@ static bool bind_new(op_call *call, const char *name, const torch_view *fresh, i
     return op_fail(call, "%s has the innermost stride %lld; it must be 1", name, (long long)fresh->strides[3]);
 }
 
-static bool bind_scale(op_call *call, const char *name, bool given, const torch_view *scale, float **data,
-                       int64_t strides[3]) {
+static bool bind_scale(op_call *call, const char *name, bool given, const torch_view *scale,
+                       attune_mutable_view *view) {
     const bool wanted = call->kind.k_dtype == ATTUNE_I8;
     if (!wanted) return !given || op_fail(call, "%s goes with caches of int8 only", name);
     if (!given) return op_fail(call, "caches of int8 need %s, float32 of [batch, kv heads, capacity]", name);
@@ -61,8 +61,8 @@ static bool bind_scale(op_call *call, const char *name, bool given, const torch_
         return false;
     if (scale->strides[2] != 1 && scale->sizes[2] != 1)
         return op_fail(call, "%s has the innermost stride %lld; it must be 1", name, (long long)scale->strides[2]);
-    *data = scale->data;
-    strides[0] = scale->strides[0], strides[1] = scale->strides[1], strides[2] = 1;
+    view->data = scale->data;
+    view->batch = scale->strides[0], view->head = scale->strides[1], view->token = 1;
     return true;
 }
 
@@ -111,13 +111,12 @@ void op_append(torch_value *stack, uint64_t num_arguments, uint64_t num_results)
     a->seq_new = ok ? k_new.sizes[2] : 0;
     call.kind.appends_one = a->seq_new == 1;
     ok = ok && op_check_size(&call, "v_new", &v_new, 2, a->seq_new) &&
-         bind_new(&call, "k_new", &k_new, call.kind.head_dim, a->k_new_strides) &&
-         bind_new(&call, "v_new", &v_new, call.kind.head_dim_v, a->v_new_strides) &&
-         bind_scale(&call, "k_scale", has_k_scale, &k_scale, &a->k_scale, a->k_scale_strides) &&
-         bind_scale(&call, "v_scale", has_v_scale, &v_scale, &a->v_scale, a->v_scale_strides) &&
-         bind_lengths(&call, &kv_lens) && (!has_mask || bind_mask(&call, &mask, k.sizes[2])) &&
-         (!has_sinks || op_bind_sinks(&call, &sinks));
-    if (ok) a->k_new = k_new.data, a->v_new = v_new.data;
+         bind_new(&call, "k_new", &k_new, call.kind.head_dim, a->k_new.strides) &&
+         bind_new(&call, "v_new", &v_new, call.kind.head_dim_v, a->v_new.strides) &&
+         bind_scale(&call, "k_scale", has_k_scale, &k_scale, &a->k_scale) &&
+         bind_scale(&call, "v_scale", has_v_scale, &v_scale, &a->v_scale) && bind_lengths(&call, &kv_lens) &&
+         (!has_mask || bind_mask(&call, &mask, k.sizes[2])) && (!has_sinks || op_bind_sinks(&call, &sinks));
+    if (ok) a->k_new.data = k_new.data, a->v_new.data = v_new.data;
     ok = ok && op_run(&call, &out, NULL);
     if (ok) ADAPTER_COUNT("attention_append.ran");
     finish(&call, ok, stack, out, NULL);

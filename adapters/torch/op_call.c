@@ -78,8 +78,8 @@ static bool check_dtype(op_call *call, const char *name, const torch_view *v, at
 }
 
 bool op_bind_q(op_call *call, const torch_view *q) {
-    if (!check_dtype(call, "q", q, 0) || !bind(call, "q", q, call->arguments.q_strides)) return false;
-    call->arguments.q = q->data;
+    if (!check_dtype(call, "q", q, 0) || !bind(call, "q", q, call->arguments.q.strides)) return false;
+    call->arguments.q.data = q->data;
     call->batch = q->sizes[0];
     call->heads = q->sizes[1];
     call->rows = q->sizes[2];
@@ -113,19 +113,19 @@ bool op_bind_kv(op_call *call, const torch_view *k, const torch_view *v) {
                        (long long)call->kv_heads, k_name);
     if (v->sizes[3] < 1 || v->sizes[3] > INT32_MAX)
         return op_fail(call, "%s has %lld columns, which attune does not support", v_name, (long long)v->sizes[3]);
-    call->arguments.k = k->data;
-    call->arguments.v = v->data;
+    call->arguments.k.data = k->data;
+    call->arguments.v.data = v->data;
     call->kind.head_dim_v = (int32_t)v->sizes[3];
     call->kind.k_dtype = call->kind.v_dtype = (uint8_t)dtype;
     call->kind.group = call->kv_heads ? (int32_t)(call->heads / call->kv_heads) : 1;
-    return bind(call, k_name, k, call->arguments.k_strides) && bind(call, v_name, v, call->arguments.v_strides);
+    return bind(call, k_name, k, call->arguments.k.strides) && bind(call, v_name, v, call->arguments.v.strides);
 }
 
 bool op_bind_mask(op_call *call, const char *name, const torch_view *mask) {
     const int64_t sizes[4] = {call->batch, call->heads, call->rows, call->keys};
     const bool is_mask = adapter_dtype(mask->dtype) == ATTUNE_BOOL;
     common_mask *const described = is_mask ? &call->kind.mask : &call->kind.bias;
-    int64_t *const strides = is_mask ? call->arguments.attn_mask_strides : call->arguments.attn_bias_strides;
+    int64_t *const strides = is_mask ? call->arguments.attn_mask.strides : call->arguments.attn_bias.strides;
     if (!is_mask && !check_dtype(call, name, mask, 0)) return false;
     /* It would make all arithmetic, and lse, float64. */
     if (adapter_dtype(mask->dtype) == ATTUNE_F64 && call->kind.dtype != ATTUNE_F64)
@@ -134,7 +134,7 @@ bool op_bind_mask(op_call *call, const char *name, const torch_view *mask) {
         return op_fail(call,
                        "%s cannot be broadcast to [%lld, %lld, %lld, %lld], or its innermost stride is neither 0 nor 1",
                        name, (long long)sizes[0], (long long)sizes[1], (long long)sizes[2], (long long)sizes[3]);
-    *(is_mask ? &call->arguments.attn_mask : &call->arguments.attn_bias) = mask->data;
+    *(is_mask ? &call->arguments.attn_mask.data : &call->arguments.attn_bias.data) = mask->data;
     return true;
 }
 
@@ -180,9 +180,9 @@ static bool allocate(op_call *call, torch_tensor *out, torch_tensor *lse) {
     const int64_t sizes[4] = {call->batch, heads, rows, dim};
     const int64_t strides[4] = {rows * heads * dim, dim, heads * dim, 1};
     attune_arguments *const a = &call->arguments;
-    memcpy(a->out_strides, strides, sizeof strides);
+    memcpy(a->out.strides, strides, sizeof strides);
     if (torch.aoti_torch_empty_strided(4, sizes, strides, call->torch_dtype, torch.cpu, 0, out) ||
-        torch.aoti_torch_get_data_ptr(*out, &a->out))
+        torch.aoti_torch_get_data_ptr(*out, &a->out.data))
         return op_fail(call, "there is no memory for out");
     if (!lse) return true;
     call->kind.lse_stride = attention_lse_stride(heads, rows);
@@ -193,15 +193,10 @@ static bool allocate(op_call *call, torch_tensor *out, torch_tensor *lse) {
 static void complete(const op_call *call, const common_plan *p, attune_arguments *a) {
     const attune_arguments *const b = &call->arguments;
     *a = p->arguments;
-#define POINTER(name) a->name = b->name
-#define STRIDES(name) memcpy(a->name, b->name, sizeof a->name)
-    POINTER(q), POINTER(k), POINTER(v), POINTER(out), POINTER(lse), POINTER(attn_mask), POINTER(attn_bias);
-    POINTER(sinks), POINTER(kv_lens), POINTER(k_new), POINTER(v_new), POINTER(k_scale), POINTER(v_scale);
-    STRIDES(q_strides), STRIDES(k_strides), STRIDES(v_strides), STRIDES(out_strides), STRIDES(lse_strides);
-    STRIDES(attn_mask_strides), STRIDES(attn_bias_strides), STRIDES(k_new_strides), STRIDES(v_new_strides);
-    STRIDES(k_scale_strides), STRIDES(v_scale_strides);
-#undef POINTER
-#undef STRIDES
+#define TAKE(name) a->name = b->name
+    TAKE(q), TAKE(k), TAKE(v), TAKE(out), TAKE(lse), TAKE(attn_mask), TAKE(attn_bias);
+    TAKE(sinks), TAKE(kv_lens), TAKE(k_new), TAKE(v_new), TAKE(k_scale), TAKE(v_scale);
+#undef TAKE
     a->batch = call->batch, a->num_heads = call->heads, a->num_kv_heads = call->kv_heads;
     a->seq_q = call->rows, a->seq_kv = call->keys;
     if (call->kind.has_scale) a->softmax_scale = b->softmax_scale;

@@ -70,7 +70,7 @@ static bool describe(call *c, common_kind *kind, attune_arguments *mask_strides)
     kind->lse_stride = attention_lse_stride(heads, rows);
     if (!c->has_mask) return true;
     common_mask mask = {0};
-    int64_t *const strides = mask_strides->attn_mask_strides;
+    int64_t *const strides = mask_strides->attn_mask.strides;
     if (!torch_view_of(c->mask, &c->m) ||
         !attention_mask_of(&c->m, (int64_t[]){batch, heads, rows, keys}, &mask, strides))
         STOCK("mask");
@@ -87,10 +87,10 @@ static bool allocate(const call *c, const common_kind *kind, torch_tensor *out, 
                      attune_arguments *a) {
     int64_t out_strides[4];
     torch_strides_like(&c->q, out_strides);
-    memcpy(a->out_strides, out_strides, 3 * sizeof *out_strides);
-    a->out_strides[3] = 1;
+    memcpy(a->out.strides, out_strides, 3 * sizeof *out_strides);
+    a->out.strides[3] = 1;
     return !torch.aoti_torch_empty_strided(4, c->q.sizes, out_strides, c->q.dtype, torch.cpu, 0, out) &&
-           !torch.aoti_torch_get_data_ptr(*out, &a->out) && attention_make_lse(c->q.sizes, kind->dtype, lse, a);
+           !torch.aoti_torch_get_data_ptr(*out, &a->out.data) && attention_make_lse(c->q.sizes, kind->dtype, lse, a);
 }
 
 /* A row that sees no key has the lse -infinity here, and 0 in stock PyTorch, whose backward counts on it. */
@@ -105,19 +105,19 @@ static void clear_empty_rows(void *lse, int64_t count, bool is_f64) {
 }
 
 static bool bind(const call *c, const common_kind *kind, const attune_arguments *mask_strides, attune_arguments *a) {
-    if (!attention_strides(&c->q, a->q_strides) || !attention_strides(&c->k, a->k_strides) ||
-        !attention_strides(&c->v, a->v_strides))
+    if (!attention_strides(&c->q, a->q.strides) || !attention_strides(&c->k, a->k.strides) ||
+        !attention_strides(&c->v, a->v.strides))
         STOCK("strides");
     if (c->has_mask) {
-        const size_t bytes = sizeof a->attn_mask_strides;
-        memcpy(kind->mask.dtype ? a->attn_mask_strides : a->attn_bias_strides, mask_strides->attn_mask_strides, bytes);
+        const size_t bytes = sizeof a->attn_mask.strides;
+        memcpy(kind->mask.dtype ? a->attn_mask.strides : a->attn_bias.strides, mask_strides->attn_mask.strides, bytes);
         if (kind->mask.dtype)
-            a->attn_mask = c->m.data;
+            a->attn_mask.data = c->m.data;
         else
-            a->attn_bias = c->m.data;
+            a->attn_bias.data = c->m.data;
     }
     if (kind->has_scale) a->softmax_scale = c->scale;
-    a->q = c->q.data, a->k = c->k.data, a->v = c->v.data;
+    a->q.data = c->q.data, a->k.data = c->k.data, a->v.data = c->v.data;
     a->batch = c->q.sizes[0], a->num_heads = c->q.sizes[1], a->num_kv_heads = c->k.sizes[1];
     a->seq_q = c->q.sizes[2], a->seq_kv = c->k.sizes[2];
     return true;
@@ -145,7 +145,7 @@ static bool compute(call *c, torch_tensor *out, torch_tensor *lse) {
     status = common_plan_run(p, &a, &runner, 0, &message);
     if (status) return failed(status, message);
     ADAPTER_COUNT("sdpa.ran");
-    if (c->has_mask) clear_empty_rows(a.lse, a.batch * a.num_heads * a.seq_q, kind.dtype == ATTUNE_F64);
+    if (c->has_mask) clear_empty_rows(a.lse.data, a.batch * a.num_heads * a.seq_q, kind.dtype == ATTUNE_F64);
     return true;
 }
 

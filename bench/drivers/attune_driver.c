@@ -165,8 +165,8 @@ static bool call(char text[DRIVER_TEXT]) {
 
 static void output(float *out) {
     const int64_t count = driver_out_count(&now.problem);
-    const uint16_t *const narrow = now.arguments.out;
-    if (!now.problem.is_bf16) memcpy(out, now.arguments.out, (size_t)count * sizeof *out);
+    const uint16_t *const narrow = now.arguments.out.data;
+    if (!now.problem.is_bf16) memcpy(out, now.arguments.out.data, (size_t)count * sizeof *out);
     for (int64_t i = 0; now.problem.is_bf16 && i < count; i++) out[i] = driver_from_bf16(narrow[i]);
 }
 

@@ -49,7 +49,7 @@ void runner_begin(runner *r) {
     r->kernel = *kernel;
     attune_arguments *const a = &r->arguments;
     check(attune_arguments_init(a, &problem));
-    a->x = b->y, a->out = b->attended;
+    a->x.data = b->y, a->out.data = b->attended;
     a->cos = m->cos, a->sin = m->sin, a->rotary_positions = m->positions;
     a->kv_lens = b->lengths;
     a->block_table = b->pages, a->num_pages = m->num_pages, a->max_pages = b->max_pages;
@@ -91,7 +91,7 @@ static void norm(runner *r, const float *added, const float *weights, int64_t ro
 
 static void begin_attention(runner *r, const layer *l) {
     attune_arguments *const a = &r->arguments;
-    a->k = l->k, a->v = l->v;
+    a->k.data = l->k, a->v.data = l->v;
     a->q_norm = l->q_norm, a->k_norm = l->k_norm;
     a->packed_weights = l->attention;
     check(attune_call_begin(r->context, r->kernel, a, (uint32_t)r->team.num_threads, &r->calls[0]));

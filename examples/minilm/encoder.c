@@ -146,8 +146,8 @@ static double attend(attune_context *context, const attune_problem *problem, con
     attune_arguments arguments;
     double best = INFINITY;
     try(attune_arguments_init(&arguments, problem));
-    arguments.x = x;
-    arguments.out = out;
+    arguments.x.data = x;
+    arguments.out.data = out;
     for (int i = 0; i < 10; i++) {
         const double begin = now_us();
         try(attune_mha_run(context, block, &arguments));

@@ -108,25 +108,14 @@ ATTUNE_API size_t attune_attention_problem(const attune_attention *attention, ch
 
 /* ---- A step ---- */
 
-/* A tensor: its first element, and the distances from one sequence (or page), head and token to the next. Elements of a
- * row lie side by side. All three 0: contiguous, in the order of the description's layout. */
-typedef struct attune_view {
-    const void *data;
-    int64_t batch, head, token;
-} attune_view;
-
-/* One that is written. */
-typedef struct attune_mutable_view {
-    void *data;
-    int64_t batch, head, token;
-} attune_mutable_view;
-
 /* A tensor that `extra` asks for, by its name in attune/expert/problem.h: attn_bias, sinks, cos …; dims as there. */
 typedef struct attune_binding {
     const char *name;
     const attune_dltensor *tensor;
 } attune_binding;
 
+/* Tensors are views (attune/types.h). Elements of a row lie side by side, so `column` is 0 or 1. If the other three
+ * strides are 0, too, a tensor is contiguous in the order of the description's layout. */
 typedef struct attune_step {
     size_t struct_size;
     int64_t batch;                  /* sequences */

@@ -112,6 +112,32 @@ typedef enum attune_weights_mode {
 /* A size that is known only at run time: seq_q, seq_kv, seq_new, num_rows, and the last two of a mask's dims. */
 #define ATTUNE_DYNAMIC (-1)
 
+/* ---- Tensors ---- */
+
+/* A tensor: its first element, and for each dim the elements (of some tensors bytes) from one index to the next. All
+ * strides 0: contiguous. The order is always [batch or page, head, token, column], wherever memory has them; tensors
+ * with fewer dims, or with others, use the first of `strides` in the order of their dims. */
+typedef struct attune_view {
+    const void *data;
+    __extension__ union {
+        int64_t strides[4];
+        __extension__ struct {
+            int64_t batch, head, token, column;
+        };
+    };
+} attune_view;
+
+/* One that is written. It has the layout of attune_view. */
+typedef struct attune_mutable_view {
+    void *data;
+    __extension__ union {
+        int64_t strides[4];
+        __extension__ struct {
+            int64_t batch, head, token, column;
+        };
+    };
+} attune_mutable_view;
+
 /* A tensor in DLPack's terms (version 1). It has the layout of DLTensor: a pointer to a DLTensor, in a DLManagedTensor
  * or a capsule, may be cast to a pointer to this. */
 typedef struct attune_dltensor {

@@ -210,15 +210,15 @@ static bool create_outputs(const attention *a) {
 static void set_pointers(const attention *a, const npy_array *mask) {
     attune_arguments *const arguments = &a->call->arguments;
     const npy_array *const outputs = a->call->outputs;
-    arguments->q = a->in[ATTENTION_Q].data;
-    arguments->k = a->appends ? outputs[ATTENTION_PRESENT_KEY].data : a->in[ATTENTION_K].data;
-    arguments->v = a->appends ? outputs[ATTENTION_PRESENT_VALUE].data : a->in[ATTENTION_V].data;
-    arguments->k_new = a->appends ? a->in[ATTENTION_K].data : NULL;
-    arguments->v_new = a->appends ? a->in[ATTENTION_V].data : NULL;
-    arguments->out = outputs[ATTENTION_Y].data;
-    arguments->weights = outputs[ATTENTION_QK_MATMUL].data;
-    arguments->attn_mask = mask && mask->header.type == NPY_B1 ? mask->data : NULL;
-    arguments->attn_bias = mask && mask->header.type != NPY_B1 ? mask->data : NULL;
+    arguments->q.data = a->in[ATTENTION_Q].data;
+    arguments->k.data = a->appends ? outputs[ATTENTION_PRESENT_KEY].data : a->in[ATTENTION_K].data;
+    arguments->v.data = a->appends ? outputs[ATTENTION_PRESENT_VALUE].data : a->in[ATTENTION_V].data;
+    arguments->k_new.data = a->appends ? a->in[ATTENTION_K].data : NULL;
+    arguments->v_new.data = a->appends ? a->in[ATTENTION_V].data : NULL;
+    arguments->out.data = outputs[ATTENTION_Y].data;
+    arguments->weights.data = outputs[ATTENTION_QK_MATMUL].data;
+    arguments->attn_mask.data = mask && mask->header.type == NPY_B1 ? mask->data : NULL;
+    arguments->attn_bias.data = mask && mask->header.type != NPY_B1 ? mask->data : NULL;
 }
 
 bool conform_attention(conform_call *call) {

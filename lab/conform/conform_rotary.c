@@ -51,7 +51,7 @@ bool conform_rotary(conform_call *call) {
     if (!conform_create_output(call, ROTARY_Y, input->header.type, input->header.rank == 3, &x)) return false;
     memcpy(p->out_strides, x.strides, sizeof x.strides);
     if (attune_arguments_init(&call->arguments, p) != ATTUNE_OK) return conform_fail(call, "%s", attune_last_message());
-    call->arguments.q = input->data;
-    call->arguments.out = call->outputs[ROTARY_Y].data;
+    call->arguments.q.data = input->data;
+    call->arguments.out.data = call->outputs[ROTARY_Y].data;
     return map_caches(call, &x, dim / 2);
 }

@@ -14,11 +14,16 @@ from typing import Any, ClassVar
 # Larger than every attune_problem; bytes that the library does not know are zero, as it asks.
 PROBLEM_BYTES = 8192
 
-_strides4 = [name + "_strides" for name in ("q", "k", "v", "out")]
-_strides4_late = [name + "_strides" for name in ("attn_mask", "attn_bias", "k_new", "v_new", "weights")]
+class View(Structure):
+    """attune_view and attune_mutable_view."""
+
+    _fields_ = [("data", c_void_p)] + [(name, c_int64) for name in ("batch", "head", "token", "column")]
+
+
+_views = "q k v k_scale v_scale k_new v_new out lse weights attn_mask attn_bias x x_kv x_v"
+_pointers = "kv_lens causal_offsets cu_seqlens_q cu_seqlens_kv block_table alibi_slopes sinks cos sin position_ids"
+_pointers += " row_ids q_norm k_norm parts parts_lse packed_weights keys_low values_low block_mask workspace"
 _sizes = "seq_q seq_kv seq_new num_rows total_q total_kv num_pages max_pages mask_seq_kv bias_seq_kv rotary_positions"
-_pointers = "attn_mask attn_bias alibi_slopes sinks kv_lens causal_offsets cu_seqlens_q cu_seqlens_kv block_table k_new"
-_pointers += " v_new cos sin position_ids row_ids weights parts parts_lse x x_kv x_v"
 
 
 class Arguments(Structure):
@@ -26,22 +31,13 @@ class Arguments(Structure):
 
     _fields_: ClassVar[Any] = (
         [("struct_size", c_size_t)]
-        + [(name, c_void_p) for name in "q k v k_scale v_scale out lse".split()]
-        + [(name, c_int64) for name in "batch num_heads num_kv_heads".split()]
-        + [(name, c_int64 * 4) for name in _strides4]
-        + [("lse_strides", c_int64 * 3)]
-        + [(name, c_int64 * 4) for name in _strides4_late]
-        + [(name, c_int64 * 3) for name in ("k_scale_strides", "v_scale_strides")]
-        + [(name, c_int64) for name in _sizes.split()]
-        + [("rotary_batch_stride", c_int64)]
+        + [(name, View) for name in _views.split()]
+        + [("tensors", View * 8)]
         + [(name, c_void_p) for name in _pointers.split()]
-        + [(name, c_int64 * 3) for name in ("x_strides", "x_kv_strides", "x_v_strides")]
-        + [(name, c_void_p) for name in ("packed_weights", "keys_low", "values_low", "workspace")]
-        + [("workspace_bytes", c_size_t), ("softmax_scale", c_double)]
-        + [(name, c_void_p) for name in ("q_norm", "k_norm")]
-        + [("tensors", c_void_p * 8), ("tensor_strides", c_int64 * 4 * 8), ("block_mask", c_void_p)]
-        + [(name, c_int64 * 4) for name in ("k_group_strides", "v_group_strides")]
-        + [("block_table_stride", c_int64)]
+        + [("workspace_bytes", c_size_t)]
+        + [(name, c_int64) for name in ["batch", "num_heads", "num_kv_heads"] + _sizes.split()]
+        + [(name, c_int64) for name in ("rotary_batch_stride", "block_table_stride")]
+        + [("softmax_scale", c_double)]
     )
 
 
@@ -251,12 +247,6 @@ class AttentionDesc(Structure):
         + [(name, c_int) for name in "kv_dtype kv_scales appends has_lse reproducible".split()]
         + [("extra", c_char_p), ("deadline_us", c_int64)]
     )
-
-
-class View(Structure):
-    """attune_view and attune_mutable_view."""
-
-    _fields_ = [("data", c_void_p), ("batch", c_int64), ("head", c_int64), ("token", c_int64)]
 
 
 class Binding(Structure):

@@ -15,7 +15,8 @@ typedef enum an_tokens { AN_QUERIES, AN_KEYS, AN_PAGE, AN_NUM_TOKENS } an_tokens
 typedef struct an_place {
     const char *name; /* of the view */
     size_t view;      /* its offset in attune_step */
-    size_t pointer, strides; /* offsets in attune_arguments; strides 0: the tensor has none */
+    size_t pointer;   /* offset in attune_arguments, of a view if has_strides */
+    bool has_strides;
     an_tokens tokens;
     int rank;
     int64_t heads, row; /* of a tensor of rank 3: row is 1 */

@@ -52,7 +52,7 @@ void an_settle_places(attune_attention *attention) {
         an_place *const place = &attention->places[attention->num_places++];
         *place = view_of(t->id, attention->kv);
         place->pointer = t->pointer;
-        place->strides = t->has_strides ? t->arguments_strides : 0;
+        place->has_strides = t->has_strides;
         place->rank = t->rank;
         place->heads = t->id == MHA_Q || t->id == MHA_OUT || t->id == MHA_LSE ? p->num_heads : p->num_kv_heads;
         place->row = t->rank % 2 ? 1 : sizes.of[t->dims[t->rank - 1]];
@@ -80,10 +80,14 @@ static attune_status put(const attune_attention *a, const an_place *place, const
     if (is_run && !view.data && arguments->batch > 0 && tokens > 0)
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "the step's %s.data is NULL", place->name);
     memcpy((char *)arguments + place->pointer, &view.data, sizeof view.data);
-    if (!place->strides) return ATTUNE_OK;
-    int64_t strides[4] = {view.batch, view.head, view.token, 1};
-    if (!view.batch && !view.head && !view.token) contiguous(a, place, tokens, strides);
-    memcpy((char *)arguments + place->strides, strides, (size_t)place->rank * sizeof *strides);
+    if (!place->has_strides) return ATTUNE_OK;
+    if (view.column < 0 || view.column > 1)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "the step's %s.column is %lld; it must be 0 or 1", place->name,
+                       (long long)view.column);
+    view.column = 1;
+    if (!view.batch && !view.head && !view.token) contiguous(a, place, tokens, view.strides);
+    memcpy((char *)arguments + place->pointer + offsetof(attune_view, strides), view.strides,
+           (size_t)place->rank * sizeof *view.strides);
     return ATTUNE_OK;
 }
 

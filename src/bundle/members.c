@@ -114,9 +114,8 @@ static void add_tensor(list *l, const mha_tensor *t) {
 }
 
 static void add_strides(list *l, const mha_tensor *t) {
-    const int64_t *strides =
-        (const int64_t *)(const void *)((const char *)&l->signature->initial.arguments + t->arguments_strides);
-    at_bundle_member *member = add(l, t->arguments_strides, (size_t)t->rank * sizeof *strides);
+    const int64_t *strides = mha_strides_in(&l->signature->initial.arguments, t);
+    at_bundle_member *member = add(l, t->pointer + offsetof(attune_view, strides), (size_t)t->rank * sizeof *strides);
     char name[NAME_BYTES];
     put_name(t, name);
     snprintf(member->declaration, sizeof member->declaration, "int64_t %s_strides[%d]", name, t->rank);
@@ -194,7 +193,7 @@ void at_bundle_signature(at_bundle_part *part, const attune_problem *canonical) 
     for (size_t i = 0; i < s->count; i++) {
         const mha_tensor *t = &s->tensors[i];
         if (!t->has_strides || t->id >= MHA_USER_TENSORS) continue; /* a problem has none of users' tensors */
-        memcpy((char *)&s->initial.arguments + t->arguments_strides, (const char *)part->given + t->problem_strides,
+        memcpy(mha_strides_in(&s->initial.arguments, t), (const char *)part->given + t->problem_strides,
                (size_t)t->rank * sizeof(int64_t));
     }
     at_layout_settle(s, &s->initial);

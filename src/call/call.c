@@ -6,23 +6,13 @@
 #include <math.h>
 #include <string.h>
 
-/* All sizes and strides of a call lie in four parts of attune_arguments. So a few comparisons find out whether a call
- * repeats the problem or must be settled anew. */
+/* All sizes of a call stand side by side. */
 enum {
     SIZES_BEGIN = offsetof(attune_arguments, batch),
-    SIZES_BYTES = offsetof(attune_arguments, rotary_batch_stride) + sizeof(int64_t) - SIZES_BEGIN,
-    INPUTS_BEGIN = offsetof(attune_arguments, x_strides),
-    INPUTS_BYTES = offsetof(attune_arguments, packed_weights) - INPUTS_BEGIN,
-    USER_BEGIN = offsetof(attune_arguments, tensor_strides),
-    USER_BYTES = sizeof(((attune_arguments *)NULL)->tensor_strides),
-    GROUPS_BEGIN = offsetof(attune_arguments, k_group_strides),
-    GROUPS_BYTES = offsetof(attune_arguments, block_table_stride) + sizeof(int64_t) - GROUPS_BEGIN
+    SIZES_BYTES = offsetof(attune_arguments, softmax_scale) - SIZES_BEGIN
 };
-_Static_assert(SIZES_BYTES == 60 * sizeof(int64_t) &&
-                   offsetof(attune_arguments, attn_mask) == SIZES_BEGIN + SIZES_BYTES,
-               "a new size or stride: it must lie between batch and rotary_batch_stride");
-_Static_assert(INPUTS_BYTES == 9 * sizeof(int64_t), "or be one of a block's inputs");
-_Static_assert(GROUPS_BYTES == 9 * sizeof(int64_t), "or come after the strides of scales by group");
+_Static_assert(SIZES_BYTES == 16 * sizeof(int64_t) && sizeof(attune_arguments) == SIZES_BEGIN + SIZES_BYTES + 8,
+               "a new size: it must lie between batch and softmax_scale");
 
 /* Replaces pointers to tensors without elements: kernels and interpreter never see NULL. */
 static _Alignas(64) char nothing[64];
@@ -53,14 +43,13 @@ static void fill_defaults(const at_signature *s, attune_arguments *a) {
     for (size_t i = 0; i < s->count; i++) {
         const mha_tensor *t = &s->tensors[i];
         if (t->problem_strides)
-            memcpy((char *)a + t->arguments_strides, (const char *)p + t->problem_strides,
-                   (size_t)t->rank * sizeof(int64_t));
+            memcpy(mha_strides_in(a, t), (const char *)p + t->problem_strides, (size_t)t->rank * sizeof(int64_t));
     }
 }
 
 at_struct at_arguments_struct(const at_signature *s) {
     return (at_struct){"attune_arguments", "use attune_arguments_init", sizeof(attune_arguments), &s->initial.arguments,
-                       832};
+                       sizeof(attune_arguments)};
 }
 
 /* Makes arguments of another version of the struct whole. */
@@ -252,16 +241,18 @@ static attune_status take_scale(const at_signature *s, const attune_arguments *a
 
 /* ---- The call ---- */
 
-static bool has_late_strides(const at_signature *s) {
-    return s->place[MHA_K_SCALES] >= 0 || s->place[MHA_V_SCALES] >= 0 || s->place[MHA_BLOCK_TABLE] >= 0;
-}
-
 static bool repeats(const at_signature *s, const attune_arguments *a, const at_layout *layout) {
-    const char *own = (const char *)a, *other = (const char *)&layout->arguments;
-    return layout->is_settled && !memcmp(own + SIZES_BEGIN, other + SIZES_BEGIN, SIZES_BYTES) &&
-           (s->place[MHA_X] < 0 || !memcmp(own + INPUTS_BEGIN, other + INPUTS_BEGIN, INPUTS_BYTES)) &&
-           (s->place[MHA_USER_TENSORS] < 0 || !memcmp(own + USER_BEGIN, other + USER_BEGIN, USER_BYTES)) &&
-           (!has_late_strides(s) || !memcmp(own + GROUPS_BEGIN, other + GROUPS_BEGIN, GROUPS_BYTES));
+    const attune_arguments *other = &layout->arguments;
+    if (!layout->is_settled || memcmp((const char *)a + SIZES_BEGIN, (const char *)other + SIZES_BEGIN, SIZES_BYTES))
+        return false;
+    for (size_t i = 0; i < s->count; i++) {
+        const mha_tensor *t = &s->tensors[i];
+        if (!t->has_strides) continue;
+        const int64_t *own = mha_strides_in(a, t), *others = mha_strides_in(other, t);
+        for (int d = 0; d < t->rank; d++)
+            if (own[d] != others[d]) return false;
+    }
+    return true;
 }
 
 static attune_status settle_call(const at_signature *s, const at_layout *likely, const attune_arguments *a,

@@ -9,7 +9,7 @@ static attune_status settle_one(const at_signature *s, const attune_arguments *a
     at_error_clear(&why);
     for (int d = 0; d < t->rank; d++) {
         dims[d] = out->sizes.of[t->dims[d]];
-        strides[d] = t->has_strides ? ((const int64_t *)((const char *)a + t->arguments_strides))[d] : 0;
+        strides[d] = t->has_strides ? mha_strides_in(a, t)[d] : 0;
     }
     if (mha_settle_strides(&s->problem, t, dims, strides, &why))
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s", why.message);

@@ -250,7 +250,7 @@ static attune_status take_strides(binding *b, at_error *err) {
                        (long long)b->strides[last], (long long)b->t->inner_stride);
     if (b->t->has_strides && check_not_repeated(b, err)) return ATTUNE_INVALID_ARGUMENT;
     if (b->t->has_strides)
-        memcpy((char *)&b->arguments + b->t->arguments_strides, b->strides, (size_t)b->t->rank * sizeof *b->strides);
+        memcpy(mha_strides_in(&b->arguments, b->t), b->strides, (size_t)b->t->rank * sizeof *b->strides);
     return ATTUNE_OK;
 }
 

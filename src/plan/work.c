@@ -76,7 +76,7 @@ void pl_bound_queries(const attune_plan *plan, const at_settled *settled, pl_kin
     if (most >= 0 && a->seq_q > most) a->seq_q = most;
     for (size_t i = 0; i < s->count; i++)
         if (s->tensors[i].has_strides)
-            memcpy((char *)a + s->tensors[i].arguments_strides, settled->strides[i],
+            memcpy(mha_strides_in(a, &s->tensors[i]), settled->strides[i],
                    (size_t)s->tensors[i].rank * sizeof(int64_t));
 }
 
@@ -160,8 +160,8 @@ typedef struct sequence {
 static int attention_phase(const attune_kernel *kernel) {
     const attune_problem *const p = &kernel->signature.problem;
     if (kernel->tier0 || p->weights_mode) return -1;
-    const bool merges = kernel->schedule.strategy == ATTUNE_D_LANES && !p->reproducible &&
-                        mha_most_keys(p) > kernel->schedule.kv_chunk;
+    const bool merges =
+        kernel->schedule.strategy == ATTUNE_D_LANES && !p->reproducible && mha_most_keys(p) > kernel->schedule.kv_chunk;
     return (int)kernel->num_phases - 1 - merges;
 }
 

@@ -31,161 +31,109 @@ typedef struct row {
     int rank;
     mha_size dims[4];
     bool ragged; /* with a ragged batch: one sequence of all tokens */
-    size_t pointer, arguments_strides, problem_strides;
+    size_t pointer, problem_strides;
 } row;
 
-#define POINTER(name) offsetof(attune_arguments, name)
-#define STRIDES(name) offsetof(attune_arguments, name), offsetof(attune_problem, name)
+#define POINTER(name)       offsetof(attune_arguments, name)
+#define VIEW(name, strides) offsetof(attune_arguments, name), offsetof(attune_problem, strides)
 
 static const row table[MHA_USER_TENSORS] = {
-    [MHA_Q] =
-        {"q", OF_Q, IR_IN, 4, {MHA_BATCH, MHA_HEADS, MHA_SEQ_Q, MHA_HEAD_DIM}, true, POINTER(q), STRIDES(q_strides)},
-    [MHA_K] = {"k",
-               OF_K,
-               IR_IN,
-               4,
-               {MHA_BATCH, MHA_KV_HEADS, MHA_SEQ_KV, MHA_HEAD_DIM},
-               true,
-               POINTER(k),
-               STRIDES(k_strides)},
-    [MHA_V] = {"v",
-               OF_V,
-               IR_IN,
-               4,
-               {MHA_BATCH, MHA_KV_HEADS, MHA_SEQ_KV, MHA_HEAD_DIM_V},
-               true,
-               POINTER(v),
-               STRIDES(v_strides)},
-    [MHA_OUT] = {"out",
-                 OF_Q,
-                 IR_OUT,
-                 4,
-                 {MHA_BATCH, MHA_HEADS, MHA_SEQ_Q, MHA_HEAD_DIM_V},
-                 true,
-                 POINTER(out),
-                 STRIDES(out_strides)},
-    [MHA_LSE] =
-        {"lse", OF_PRECISION, IR_OUT, 3, {MHA_BATCH, MHA_HEADS, MHA_SEQ_Q}, true, POINTER(lse), STRIDES(lse_strides)},
+    [MHA_Q] = {"q", OF_Q, IR_IN, 4, {MHA_BATCH, MHA_HEADS, MHA_SEQ_Q, MHA_HEAD_DIM}, true, VIEW(q, q_strides)},
+    [MHA_K] = {"k", OF_K, IR_IN, 4, {MHA_BATCH, MHA_KV_HEADS, MHA_SEQ_KV, MHA_HEAD_DIM}, true, VIEW(k, k_strides)},
+    [MHA_V] = {"v", OF_V, IR_IN, 4, {MHA_BATCH, MHA_KV_HEADS, MHA_SEQ_KV, MHA_HEAD_DIM_V}, true, VIEW(v, v_strides)},
+    [MHA_OUT] =
+        {"out", OF_Q, IR_OUT, 4, {MHA_BATCH, MHA_HEADS, MHA_SEQ_Q, MHA_HEAD_DIM_V}, true, VIEW(out, out_strides)},
+    [MHA_LSE] = {"lse", OF_PRECISION, IR_OUT, 3, {MHA_BATCH, MHA_HEADS, MHA_SEQ_Q}, true, VIEW(lse, lse_strides)},
     [MHA_ATTN_MASK] = {"attn_mask",
                        OF_BOOL,
                        IR_IN,
                        4,
                        {MHA_BATCH, MHA_HEADS, MHA_SEQ_Q, MHA_MASK_KV},
                        false,
-                       POINTER(attn_mask),
-                       STRIDES(attn_mask_strides)},
+                       VIEW(attn_mask, attn_mask_strides)},
     [MHA_ATTN_BIAS] = {"attn_bias",
                        OF_BIAS,
                        IR_IN,
                        4,
                        {MHA_BATCH, MHA_HEADS, MHA_SEQ_Q, MHA_BIAS_KV},
                        false,
-                       POINTER(attn_bias),
-                       STRIDES(attn_bias_strides)},
-    [MHA_ALIBI_SLOPES] = {"alibi_slopes", OF_F32, IR_IN, 1, {MHA_HEADS}, false, POINTER(alibi_slopes), 0, 0},
-    [MHA_SINKS] = {"sinks", OF_F32, IR_IN, 1, {MHA_HEADS}, false, POINTER(sinks), 0, 0},
-    [MHA_KV_LENS] = {"kv_lens", OF_I32, IR_IN, 1, {MHA_BATCH}, false, POINTER(kv_lens), 0, 0},
-    [MHA_CAUSAL_OFFSETS] = {"causal_offsets", OF_I32, IR_IN, 1, {MHA_BATCH}, false, POINTER(causal_offsets), 0, 0},
-    [MHA_CU_SEQLENS_Q] = {"cu_seqlens_q", OF_I32, IR_IN, 1, {MHA_ENTRIES}, false, POINTER(cu_seqlens_q), 0, 0},
-    [MHA_CU_SEQLENS_KV] = {"cu_seqlens_kv", OF_I32, IR_IN, 1, {MHA_ENTRIES}, false, POINTER(cu_seqlens_kv), 0, 0},
-    [MHA_BLOCK_TABLE] =
-        {"block_table", OF_I32, IR_IN, 2, {MHA_BATCH, MHA_MAX_PAGES}, false, POINTER(block_table), 0, 0},
+                       VIEW(attn_bias, attn_bias_strides)},
+    [MHA_ALIBI_SLOPES] = {"alibi_slopes", OF_F32, IR_IN, 1, {MHA_HEADS}, false, POINTER(alibi_slopes), 0},
+    [MHA_SINKS] = {"sinks", OF_F32, IR_IN, 1, {MHA_HEADS}, false, POINTER(sinks), 0},
+    [MHA_KV_LENS] = {"kv_lens", OF_I32, IR_IN, 1, {MHA_BATCH}, false, POINTER(kv_lens), 0},
+    [MHA_CAUSAL_OFFSETS] = {"causal_offsets", OF_I32, IR_IN, 1, {MHA_BATCH}, false, POINTER(causal_offsets), 0},
+    [MHA_CU_SEQLENS_Q] = {"cu_seqlens_q", OF_I32, IR_IN, 1, {MHA_ENTRIES}, false, POINTER(cu_seqlens_q), 0},
+    [MHA_CU_SEQLENS_KV] = {"cu_seqlens_kv", OF_I32, IR_IN, 1, {MHA_ENTRIES}, false, POINTER(cu_seqlens_kv), 0},
+    [MHA_BLOCK_TABLE] = {"block_table", OF_I32, IR_IN, 2, {MHA_BATCH, MHA_MAX_PAGES}, false, POINTER(block_table), 0},
     [MHA_K_NEW] = {"k_new",
                    OF_K_NEW,
                    IR_IN,
                    4,
                    {MHA_BATCH, MHA_KV_HEADS, MHA_SEQ_NEW, MHA_HEAD_DIM},
                    true,
-                   POINTER(k_new),
-                   STRIDES(k_new_strides)},
+                   VIEW(k_new, k_new_strides)},
     [MHA_V_NEW] = {"v_new",
                    OF_V_NEW,
                    IR_IN,
                    4,
                    {MHA_BATCH, MHA_KV_HEADS, MHA_SEQ_NEW, MHA_HEAD_DIM_V},
                    true,
-                   POINTER(v_new),
-                   STRIDES(v_new_strides)},
-    [MHA_K_SCALE] = {"k_scale",
-                     OF_F32,
-                     IR_IN,
-                     3,
-                     {MHA_BATCH, MHA_KV_HEADS, MHA_SEQ_KV},
-                     true,
-                     POINTER(k_scale),
-                     STRIDES(k_scale_strides)},
-    [MHA_V_SCALE] = {"v_scale",
-                     OF_F32,
-                     IR_IN,
-                     3,
-                     {MHA_BATCH, MHA_KV_HEADS, MHA_SEQ_KV},
-                     true,
-                     POINTER(v_scale),
-                     STRIDES(v_scale_strides)},
+                   VIEW(v_new, v_new_strides)},
+    [MHA_K_SCALE] =
+        {"k_scale", OF_F32, IR_IN, 3, {MHA_BATCH, MHA_KV_HEADS, MHA_SEQ_KV}, true, VIEW(k_scale, k_scale_strides)},
+    [MHA_V_SCALE] =
+        {"v_scale", OF_F32, IR_IN, 3, {MHA_BATCH, MHA_KV_HEADS, MHA_SEQ_KV}, true, VIEW(v_scale, v_scale_strides)},
     [MHA_K_SCALES] = {"k_scale",
                       OF_F32,
                       IR_IN,
                       4,
                       {MHA_BATCH, MHA_KV_HEADS, MHA_SEQ_KV, MHA_K_GROUPS},
                       true,
-                      POINTER(k_scale),
-                      STRIDES(k_group_strides)},
+                      VIEW(k_scale, k_group_strides)},
     [MHA_V_SCALES] = {"v_scale",
                       OF_F32,
                       IR_IN,
                       4,
                       {MHA_BATCH, MHA_KV_HEADS, MHA_SEQ_KV, MHA_V_GROUPS},
                       true,
-                      POINTER(v_scale),
-                      STRIDES(v_group_strides)},
-    [MHA_COS] = {"cos", OF_Q, IR_IN, 3, {MHA_BATCH, MHA_ROTARY_POSITIONS, MHA_ROTARY_HALF}, false, POINTER(cos), 0, 0},
-    [MHA_SIN] = {"sin", OF_Q, IR_IN, 3, {MHA_BATCH, MHA_ROTARY_POSITIONS, MHA_ROTARY_HALF}, false, POINTER(sin), 0, 0},
-    [MHA_Q_NORM] = {"q_norm", OF_Q, IR_IN, 1, {MHA_HEAD_DIM}, false, POINTER(q_norm), 0, 0},
-    [MHA_K_NORM] = {"k_norm", OF_Q, IR_IN, 1, {MHA_HEAD_DIM}, false, POINTER(k_norm), 0, 0},
-    [MHA_POSITION_IDS] = {"position_ids", OF_I32, IR_IN, 2, {MHA_BATCH, MHA_SEQ_Q}, true, POINTER(position_ids), 0, 0},
-    [MHA_ROW_IDS] = {"row_ids", OF_I32, IR_IN, 1, {MHA_NUM_ROWS}, false, POINTER(row_ids), 0, 0},
+                      VIEW(v_scale, v_group_strides)},
+    [MHA_COS] = {"cos", OF_Q, IR_IN, 3, {MHA_BATCH, MHA_ROTARY_POSITIONS, MHA_ROTARY_HALF}, false, POINTER(cos), 0},
+    [MHA_SIN] = {"sin", OF_Q, IR_IN, 3, {MHA_BATCH, MHA_ROTARY_POSITIONS, MHA_ROTARY_HALF}, false, POINTER(sin), 0},
+    [MHA_Q_NORM] = {"q_norm", OF_Q, IR_IN, 1, {MHA_HEAD_DIM}, false, POINTER(q_norm), 0},
+    [MHA_K_NORM] = {"k_norm", OF_Q, IR_IN, 1, {MHA_HEAD_DIM}, false, POINTER(k_norm), 0},
+    [MHA_POSITION_IDS] = {"position_ids", OF_I32, IR_IN, 2, {MHA_BATCH, MHA_SEQ_Q}, true, POINTER(position_ids), 0},
+    [MHA_ROW_IDS] = {"row_ids", OF_I32, IR_IN, 1, {MHA_NUM_ROWS}, false, POINTER(row_ids), 0},
     [MHA_WEIGHTS_OUT] = {"weights",
                          OF_Q,
                          IR_OUT,
                          4,
                          {MHA_BATCH, MHA_HEADS, MHA_SEQ_Q, MHA_SEQ_KV},
                          false,
-                         POINTER(weights),
-                         STRIDES(weights_strides)},
-    [MHA_PARTS] =
-        {"parts", OF_Q, IR_IN, 3, {MHA_NUM_PARTS, MHA_PART_ROWS, MHA_HEAD_DIM_V}, false, POINTER(parts), 0, 0},
+                         VIEW(weights, weights_strides)},
+    [MHA_PARTS] = {"parts", OF_Q, IR_IN, 3, {MHA_NUM_PARTS, MHA_PART_ROWS, MHA_HEAD_DIM_V}, false, POINTER(parts), 0},
     [MHA_PARTS_LSE] =
-        {"parts_lse", OF_PRECISION, IR_IN, 2, {MHA_NUM_PARTS, MHA_PART_ROWS}, false, POINTER(parts_lse), 0, 0},
-    [MHA_X] = {"x", OF_Q, IR_IN, 3, {MHA_BATCH, MHA_SEQ_Q, MHA_EMBED_DIM}, true, POINTER(x), STRIDES(x_strides)},
-    [MHA_X_KV] =
-        {"x_kv", OF_Q, IR_IN, 3, {MHA_BATCH, MHA_SEQ_KV, MHA_KV_EMBED_DIM}, true, POINTER(x_kv), STRIDES(x_kv_strides)},
-    [MHA_X_V] =
-        {"x_v", OF_Q, IR_IN, 3, {MHA_BATCH, MHA_SEQ_KV, MHA_V_EMBED_DIM}, true, POINTER(x_v), STRIDES(x_v_strides)},
-    [MHA_PACKED_WEIGHTS] = {"packed_weights", OF_PACKED, IR_IN, 1, {MHA_PACKED}, false, POINTER(packed_weights), 0, 0},
+        {"parts_lse", OF_PRECISION, IR_IN, 2, {MHA_NUM_PARTS, MHA_PART_ROWS}, false, POINTER(parts_lse), 0},
+    [MHA_X] = {"x", OF_Q, IR_IN, 3, {MHA_BATCH, MHA_SEQ_Q, MHA_EMBED_DIM}, true, VIEW(x, x_strides)},
+    [MHA_X_KV] = {"x_kv", OF_Q, IR_IN, 3, {MHA_BATCH, MHA_SEQ_KV, MHA_KV_EMBED_DIM}, true, VIEW(x_kv, x_kv_strides)},
+    [MHA_X_V] = {"x_v", OF_Q, IR_IN, 3, {MHA_BATCH, MHA_SEQ_KV, MHA_V_EMBED_DIM}, true, VIEW(x_v, x_v_strides)},
+    [MHA_PACKED_WEIGHTS] = {"packed_weights", OF_PACKED, IR_IN, 1, {MHA_PACKED}, false, POINTER(packed_weights), 0},
     [MHA_KEYS_LOW] =
-        {"keys_low", OF_W, IR_IN, 3, {MHA_LOW_RANK_HEADS, MHA_LOW_RANK, MHA_SEQ_KV}, false, POINTER(keys_low), 0, 0},
-    [MHA_VALUES_LOW] = {"values_low",
-                        OF_W,
-                        IR_IN,
-                        3,
-                        {MHA_LOW_RANK_HEADS, MHA_LOW_RANK, MHA_SEQ_KV},
-                        false,
-                        POINTER(values_low),
-                        0,
-                        0},
+        {"keys_low", OF_W, IR_IN, 3, {MHA_LOW_RANK_HEADS, MHA_LOW_RANK, MHA_SEQ_KV}, false, POINTER(keys_low), 0},
+    [MHA_VALUES_LOW] =
+        {"values_low", OF_W, IR_IN, 3, {MHA_LOW_RANK_HEADS, MHA_LOW_RANK, MHA_SEQ_KV}, false, POINTER(values_low), 0},
 };
 
 /* The output of a block that projects its heads. */
 static const row projected_out = {
-    "out", OF_Q, IR_OUT, 3, {MHA_BATCH, MHA_SEQ_Q, MHA_OUT_DIM}, true, POINTER(out), STRIDES(out_strides)};
+    "out", OF_Q, IR_OUT, 3, {MHA_BATCH, MHA_SEQ_Q, MHA_OUT_DIM}, true, VIEW(out, out_strides)};
 
-static const row head_k_scale = {"k_scale", OF_F32, IR_IN, 1, {MHA_KV_HEADS}, false, POINTER(k_scale), 0, 0};
-static const row head_v_scale = {"v_scale", OF_F32, IR_IN, 1, {MHA_KV_HEADS}, false, POINTER(v_scale), 0, 0};
+static const row head_k_scale = {"k_scale", OF_F32, IR_IN, 1, {MHA_KV_HEADS}, false, POINTER(k_scale), 0};
+static const row head_v_scale = {"v_scale", OF_F32, IR_IN, 1, {MHA_KV_HEADS}, false, POINTER(v_scale), 0};
 
 static const row channel_k_scale = {"k_scale", OF_F32,           IR_IN, 2, {MHA_KV_HEADS, MHA_K_GROUPS},
-                                    false,     POINTER(k_scale), 0,     0};
+                                    false,     POINTER(k_scale), 0};
 static const row channel_v_scale = {"v_scale", OF_F32,           IR_IN, 2, {MHA_KV_HEADS, MHA_V_GROUPS},
-                                    false,     POINTER(v_scale), 0,     0};
+                                    false,     POINTER(v_scale), 0};
 
 static const row *row_of(const attune_problem *p, mha_tensor_id id) {
     if (id == MHA_K_SCALE && p->k_scales == ATTUNE_SCALES_HEAD) return &head_k_scale;
@@ -360,10 +308,7 @@ static mha_tensor user_tensor(const attune_problem *p, int number) {
                     .access = IR_IN,
                     .inner_stride = 1,
                     .has_strides = true,
-                    .arguments_strides = offsetof(attune_arguments, tensor_strides),
-                    .pointer = offsetof(attune_arguments, tensors)};
-    t.arguments_strides += (size_t)number * sizeof((attune_arguments *)NULL)->tensor_strides[0];
-    t.pointer += (size_t)number * sizeof(void *);
+                    .pointer = offsetof(attune_arguments, tensors) + (size_t)number * sizeof(attune_view)};
     for (int i = 0; i < user->rank; i++) t.dims[i] = user_dim(p, number, i);
     return t;
 }
@@ -383,7 +328,6 @@ size_t mha_tensors(const attune_problem *p, mha_tensor tensors[MHA_NUM_TENSORS])
                           .inner_stride = 1,
                           .has_strides = r->problem_strides != 0,
                           .problem_strides = r->problem_strides,
-                          .arguments_strides = r->arguments_strides,
                           .pointer = r->pointer};
         t->elem = elem_of(t->dtype);
         t->is_packed = is_packed(p, id);

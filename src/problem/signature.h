@@ -113,11 +113,15 @@ typedef struct mha_tensor {
     int access;             /* IR_IN, IR_OUT or both: k and v with seq_new are both */
     int64_t inner_stride;   /* as compiled; 0: broadcast */
     bool has_strides;       /* the outer ones are scalar parameters; else contiguous */
-    size_t problem_strides; /* offsets of the stride arrays; 0: has none (cos and sin: rotary_batch_stride; those of a
-                             * user's tensor stand in the arguments alone) */
-    size_t arguments_strides;
-    size_t pointer; /* offset of the pointer in attune_arguments */
+    size_t problem_strides; /* offset of the array; 0: has none (cos and sin: rotary_batch_stride; those of a user's
+                             * tensor stand in the arguments alone) */
+    size_t pointer;         /* offset in attune_arguments: of an attune_view if the tensor has strides */
 } mha_tensor;
+
+/* The strides in a call's arguments of a tensor that has some. */
+static inline int64_t *mha_strides_in(const attune_arguments *arguments, const mha_tensor *t) {
+    return ((attune_view *)(void *)((char *)(uintptr_t)arguments + t->pointer))->strides;
+}
 
 /* The tensors that a canonical problem has, in order; returns how many. */
 size_t mha_tensors(const attune_problem *canonical, mha_tensor tensors[MHA_NUM_TENSORS]);

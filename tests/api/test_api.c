@@ -68,11 +68,11 @@ static call make_call(const char *text) {
     c.v = make_tensor(heads * seq_kv * dim, 3);
     c.out = make_tensor(c.out_count, 4);
     c.lse = make_tensor(c.lse_count, 5);
-    c.arguments.q = c.q;
-    c.arguments.k = c.k;
-    c.arguments.v = c.v;
-    c.arguments.out = c.out;
-    c.arguments.lse = c.lse;
+    c.arguments.q.data = c.q;
+    c.arguments.k.data = c.k;
+    c.arguments.v.data = c.v;
+    c.arguments.out.data = c.out;
+    c.arguments.lse.data = c.lse;
     return c;
 }
 
@@ -90,8 +90,8 @@ static void free_call(call *c) {
 static void assert_right(attune_context *context, call *c) {
     float *out = make_tensor(c->out_count, 6), *lse = make_tensor(c->lse_count, 7);
     attune_arguments arguments = c->arguments;
-    arguments.out = out;
-    arguments.lse = lse;
+    arguments.out.data = out;
+    arguments.lse.data = lse;
     assert_ok(attune_run_interpreted(context, &c->problem, NULL, &arguments));
     assert_memory_equal(c->out, out, c->out_count * sizeof *out);
     if (c->problem.has_lse) assert_memory_equal(c->lse, lse, c->lse_count * sizeof *lse);
@@ -324,23 +324,24 @@ static void bad_arguments(void **state) {
     change;                                                                                                            \
     assert_fails(attune_run(context, kernel, &a), ATTUNE_INVALID_ARGUMENT, part)
     BAD(a.struct_size = 8, "struct_size is 8");
-    BAD(a.q = NULL, "pointer to q is NULL");
-    BAD(a.lse = NULL, "pointer to lse is NULL");
-    BAD(a.k = (char *)a.k + 2, "pointer to k");
-    BAD(a.out = (void *)a.q, "the output out overlaps q");
-    BAD(a.lse = (float *)a.out + 7, "overlaps");
-    BAD(a.out = c.k + 3, "the output out overlaps k");
-    BAD(a.out = c.v + 2 * 2 * 21 * 12 - 1, "the output out overlaps "); /* the last read element of v; k may be next */
-    BAD(a.lse = c.q + 5, "the output lse overlaps q");
-    BAD(a.lse = c.v, "the output lse overlaps v");
+    BAD(a.q.data = NULL, "pointer to q is NULL");
+    BAD(a.lse.data = NULL, "pointer to lse is NULL");
+    BAD(a.k.data = (char *)a.k.data + 2, "pointer to k");
+    BAD(a.out.data = (void *)a.q.data, "the output out overlaps q");
+    BAD(a.lse.data = (float *)a.out.data + 7, "overlaps");
+    BAD(a.out.data = c.k + 3, "the output out overlaps k");
+    BAD(a.out.data = c.v + 2 * 2 * 21 * 12 - 1,
+        "the output out overlaps "); /* the last read element of v; k may be next */
+    BAD(a.lse.data = c.q + 5, "the output lse overlaps q");
+    BAD(a.lse.data = c.v, "the output lse overlaps v");
     BAD(a.batch = 0, "batch is 0");
     BAD(a.num_heads = -4, "num_heads is -4");
     BAD(a.num_kv_heads = 4, "groups of 2");
     BAD(a.num_heads = 3, "groups of 2");
-    BAD(a.q_strides[3] = 2, "innermost stride of q is 2");
-    BAD(a.k_strides[0] = -1, "k_strides[0] is -1");
+    BAD(a.q.strides[3] = 2, "innermost stride of q is 2");
+    BAD(a.k.strides[0] = -1, "k_strides[0] is -1");
     BAD(a.batch = INT64_MAX, "batch is 9223372036854775807");
-    BAD(a.out_strides[0] = 1, "coincide");
+    BAD(a.out.strides[0] = 1, "coincide");
     BAD(a.workspace = (char *)c.lse + 4; a.workspace_bytes = 1 << 20, "not aligned to 64");
 #undef BAD
     size_t bytes = 0;
@@ -381,12 +382,12 @@ static void packed_rows_may_interleave(void **state) {
     for (int place = 0; place < 4; place++) { /* of out among the four */
         const int width = HEADS * DIM;
         memcpy(packed, before, COUNT * sizeof *packed);
-        a.out = packed + place * width;
-        a.q = packed + (place + 1) % 4 * width;
-        a.k = packed + (place + 2) % 4 * width;
-        a.v = packed + (place + 3) % 4 * width;
+        a.out.data = packed + place * width;
+        a.q.data = packed + (place + 1) % 4 * width;
+        a.k.data = packed + (place + 2) % 4 * width;
+        a.v.data = packed + (place + 3) % 4 * width;
         b = a;
-        b.out = apart;
+        b.out.data = apart;
         assert_ok(attune_run(context, kernel, &b));
         assert_ok(attune_run(context, kernel, &a));
         for (int i = 0; i < COUNT; i++) {
@@ -397,16 +398,16 @@ static void packed_rows_may_interleave(void **state) {
         }
         /* One column further is the next tensor's first, or the last of the one before. */
         b = a;
-        b.out = (float *)a.out + 1;
+        b.out.data = (float *)a.out.data + 1;
         assert_fails(attune_run(context, kernel, &b), ATTUNE_INVALID_ARGUMENT, "the output out overlaps");
         if (place > 0) {
-            b.out = (float *)a.out - 1;
+            b.out.data = (float *)a.out.data - 1;
             assert_fails(attune_run(context, kernel, &b), ATTUNE_INVALID_ARGUMENT, "the output out overlaps");
         }
     }
     /* The same pointers with rows of another length in k: columns that meet somewhere. */
     b = a;
-    b.k_strides[2] = 59;
+    b.k.strides[2] = 59;
     assert_fails(attune_run(context, kernel, &b), ATTUNE_INVALID_ARGUMENT, "the output out overlaps k");
     attune_kernel_release(kernel);
     free(packed);

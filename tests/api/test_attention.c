@@ -494,7 +494,8 @@ static void a_quantised_cache_is_filled_and_read(void **state) {
             steps[i].k_cache.data = first.k_cache, steps[i].v_cache.data = first.v_cache;
             steps[i].k_scale.data = k_scale, steps[i].v_scale.data = v_scale;
             if (heads_first) {
-                steps[i].k_cache = (attune_mutable_view){first.k_cache, KV_HEADS * PAGE * DIM, PAGE * DIM, DIM};
+                steps[i].k_cache = (attune_mutable_view){
+                    .data = first.k_cache, .batch = KV_HEADS * PAGE * DIM, .head = PAGE * DIM, .token = DIM};
             }
             assert_ok(attune_attention_run(attention, &steps[i]));
         }

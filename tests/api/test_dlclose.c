@@ -59,10 +59,10 @@ static void threads_survive_the_library(void **state) {
     assert_int_equal(library.create(&options, &context), ATTUNE_OK);
     assert_int_equal(library.compile(context, &problem, NULL, &kernel), ATTUNE_OK);
     assert_int_equal(library.init(&arguments, sizeof arguments, &problem), ATTUNE_OK);
-    arguments.q = memory;
-    arguments.k = memory + FLOATS;
-    arguments.v = memory + 2 * FLOATS;
-    arguments.out = memory + 3 * FLOATS;
+    arguments.q.data = memory;
+    arguments.k.data = memory + FLOATS;
+    arguments.v.data = memory + 2 * FLOATS;
+    arguments.out.data = memory + 3 * FLOATS;
     for (int i = 0; i < 50; i++) assert_int_equal(library.run(context, kernel, &arguments), ATTUNE_OK);
     assert_int_equal(dlclose(handle), 0); /* the context has not been destroyed: its threads sleep or spin */
     usleep(2000);

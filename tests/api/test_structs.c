@@ -257,10 +257,10 @@ static void blocks_of_other_sizes(void **state) {
     free(packed);
     attune_arguments a;
     assert_ok(attune_arguments_init(&a, &p));
-    a.x = x;
-    a.out = out;
+    a.x.data = x;
+    a.out.data = out;
     assert_ok(attune_mha_run(sample_context, mha, &a));
-    a.out = again;
+    a.out.data = again;
     g = as_of(&a, sizeof a, sizeof a + MORE);
     assert_ok(attune_mha_run(sample_context, other, (void *)g.data));
     assert_memory_equal(out, again, sizeof out);

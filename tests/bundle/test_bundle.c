@@ -225,7 +225,7 @@ static void refusals_are_the_library_s(void **state) {
         assert_ok(attune_compile(context, &t.problem, NULL, &jit));
         tensors_arguments(&t, &arguments);
         void *const memory = give_workspace(kernel, &arguments, 1);
-        arguments.out = arguments.weights = NULL;
+        arguments.out.data = arguments.weights.data = NULL;
         damage_and_compare(kernel, context, jit, &arguments);
         free(memory);
         attune_kernel_release(jit);

@@ -62,7 +62,7 @@ static void empty_tensors(void **state) {
         .problem = "batch=2,ragged=1,head_dim=4", .sizes = "total_q=0,total_kv=0", .q = {0, 0}, .kv = {0, 0}};
     sample_call c;
     sample_call_open(&c, &no_queries, ON_THE_HEAP);
-    c.arguments.q = c.arguments.k = c.arguments.v = c.arguments.out = c.arguments.lse = NULL;
+    c.arguments.q.data = c.arguments.k.data = c.arguments.v.data = c.arguments.out.data = c.arguments.lse.data = NULL;
     assert_int_equal(attune_run_interpreted(sample_context, &c.problem, NULL, &c.arguments), ATTUNE_INVALID_ARGUMENT);
     assert_non_null(strstr(attune_last_message(), "the pointer to k is NULL"));
     c.arguments.seq_kv = 0;
@@ -70,7 +70,7 @@ static void empty_tensors(void **state) {
     assert_ok_for(attune_run_interpreted(sample_context, &c.problem, NULL, &c.arguments), "nothing at all");
     sample_call_close(&c);
     sample_call_open(&c, &no_tokens, ON_THE_HEAP);
-    c.arguments.q = c.arguments.k = c.arguments.v = c.arguments.out = NULL;
+    c.arguments.q.data = c.arguments.k.data = c.arguments.v.data = c.arguments.out.data = NULL;
     run(&c, "no tokens");
     sample_call_close(&c);
 }
@@ -82,10 +82,10 @@ static void empty_keys(const char *fields) {
     const sample no_keys = {.problem = problem, .sizes = "seq_q=5,seq_kv=0"};
     sample_call c;
     sample_call_open(&c, &no_keys, ON_THE_HEAP);
-    c.arguments.k = c.arguments.v = NULL;
-    c.arguments.attn_mask = c.arguments.attn_bias = NULL;
+    c.arguments.k.data = c.arguments.v.data = NULL;
+    c.arguments.attn_mask.data = c.arguments.attn_bias.data = NULL;
     for (int engine = 0; engine < 2; engine++) {
-        float *out = c.arguments.out, *lse = c.arguments.lse;
+        float *out = c.arguments.out.data, *lse = c.arguments.lse.data;
         memset(out, 0x55, 2 * 5 * 4 * sizeof *out);
         memset(lse, 0x55, 2 * 5 * sizeof *lse);
         if (engine)

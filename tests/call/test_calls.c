@@ -154,7 +154,7 @@ static void broadcast_strides(void **state) {
     size_t count;
     sample_call c;
     sample_call_open(&c, &from, ON_THE_HEAP);
-    memcpy(c.arguments.attn_mask_strides, ((int64_t[]){0, 0, 7, 0}), sizeof c.arguments.attn_mask_strides);
+    memcpy(c.arguments.attn_mask.strides, ((int64_t[]){0, 0, 7, 0}), sizeof c.arguments.attn_mask.strides);
     assert_ok_for(attune_tensors(&c.problem, &c.arguments, tensors, SAMPLE_TENSORS, &count), "tensors");
     for (size_t i = 0; i < count; i++)
         if (!strcmp(tensors[i].name, "attn_mask"))
@@ -192,7 +192,7 @@ static void rows_of_a_wider_table(void **state) {
     assert_ok_for(attune_compile(sample_context, &c.problem, NULL, &kernel), from.problem);
     assert_ok_for(attune_plan_create(sample_context, &c.problem, NULL, &plan), from.problem);
     attune_arguments a = c.arguments;
-    a.out = expected;
+    a.out.data = expected;
     assert_ok_for(attune_run(sample_context, kernel, &a), from.problem);
     for (int i = 0; i < (int)(sizeof wide / sizeof *wide); i++) wide[i] = INT32_MAX;
     for (int b = 0; b < BATCH; b++)
@@ -200,7 +200,7 @@ static void rows_of_a_wider_table(void **state) {
                COLUMNS * sizeof *wide);
     a.block_table = wide;
     a.block_table_stride = STRIDE;
-    a.out = found;
+    a.out.data = found;
     for (int how = 0; how < 4; how++) { /* twice by the kernel: settled anew, and as the call before */
         memset(found, 0, sizeof found);
         assert_ok_for(how < 2    ? attune_run(sample_context, kernel, &a)
@@ -263,36 +263,36 @@ static void bad_sizes(void **state) {
     BAD_SIZE(c, num_heads = -2, "num_heads is -2");
     BAD_SIZE(c, num_kv_heads = 0, "num_kv_heads is 0");
     BAD_SIZE(c, num_kv_heads = 1, "groups of 1");
-    BAD_SIZE(c, out = NULL, "the pointer to out is NULL");
-    BAD_SIZE(c, q_strides[3] = 2, "the innermost stride of q is 2");
-    BAD_SIZE(c, k_strides[1] = -8, "k_strides[1] is -8");
+    BAD_SIZE(c, out.data = NULL, "the pointer to out is NULL");
+    BAD_SIZE(c, q.strides[3] = 2, "the innermost stride of q is 2");
+    BAD_SIZE(c, k.strides[1] = -8, "k_strides[1] is -8");
     sample_call_close(&c);
     sample_call_open(&c, &samples[HALF], ON_THE_HEAP);
-    BAD_SIZE(c, q = (const char *)a.q + 1, "not aligned to 2 bytes");
-    BAD_SIZE(c, lse = (char *)a.lse + 2, "not aligned to 4 bytes");
+    BAD_SIZE(c, q.data = (const char *)a.q.data + 1, "not aligned to 2 bytes");
+    BAD_SIZE(c, lse.data = (char *)a.lse.data + 2, "not aligned to 4 bytes");
     sample_call_close(&c);
     sample_call_open(&c, &samples[SHORT_MASK], ON_THE_HEAP);
     BAD_SIZE(c, mask_seq_kv = 31, "attn_mask has 31 columns; it must have from 0 to seq_kv = 30");
     BAD_SIZE(c, mask_seq_kv = -5, "attn_mask has -5 columns");
-    BAD_SIZE(c, attn_mask_strides[3] = 2, "the innermost stride of attn_mask is 2");
+    BAD_SIZE(c, attn_mask.strides[3] = 2, "the innermost stride of attn_mask is 2");
     sample_call_close(&c);
     sample_call_open(&c, &samples[CODES], ON_THE_HEAP);
-    BAD_SIZE(c, k_scale = NULL, "the pointer to k_scale is NULL");
-    BAD_SIZE(c, v_scale = NULL, "the pointer to v_scale is NULL");
-    BAD_SIZE(c, k_scale = (float *)(void *)((char *)a.k_scale + 2), "k_scale");
-    BAD_SIZE(c, k_scale_strides[1] = -1, "k_scale_strides[1] is -1");
-    BAD_SIZE(c, k_scale_strides[2] = 2, "the innermost stride of k_scale is 2");
-    BAD_SIZE(c, out = a.v_scale, "the output out overlaps");
+    BAD_SIZE(c, k_scale.data = NULL, "the pointer to k_scale is NULL");
+    BAD_SIZE(c, v_scale.data = NULL, "the pointer to v_scale is NULL");
+    BAD_SIZE(c, k_scale.data = (float *)(void *)((char *)a.k_scale.data + 2), "k_scale");
+    BAD_SIZE(c, k_scale.strides[1] = -1, "k_scale_strides[1] is -1");
+    BAD_SIZE(c, k_scale.strides[2] = 2, "the innermost stride of k_scale is 2");
+    BAD_SIZE(c, out.data = a.v_scale.data, "the output out overlaps");
     sample_call_close(&c);
     sample_call_open(&c, &samples[CODES_SERVED], ON_THE_HEAP);
-    BAD_SIZE(c, v_scale = a.k_scale, "the output k_scale overlaps v_scale");
-    BAD_SIZE(c, k_scale = a.k, "overlaps");
-    BAD_SIZE(c, k_scale_strides[0] = 8; a.k_scale_strides[1] = 3;
-             a.k_scale_strides[2] = 1, "k_scale_strides make two elements of the output coincide");
+    BAD_SIZE(c, v_scale.data = a.k_scale.data, "the output k_scale overlaps v_scale");
+    BAD_SIZE(c, k_scale.data = a.k.data, "overlaps");
+    BAD_SIZE(c, k_scale.strides[0] = 8; a.k_scale.strides[1] = 3;
+             a.k_scale.strides[2] = 1, "k_scale_strides make two elements of the output coincide");
     sample_call_close(&c);
     sample_call_open(&c, &samples[MERGE], ON_THE_HEAP);
     BAD_SIZE(c, parts = NULL, "the pointer to parts is NULL");
-    BAD_SIZE(c, lse = (char *)a.parts_lse + 12, "the output lse overlaps parts_lse");
+    BAD_SIZE(c, lse.data = (char *)a.parts_lse + 12, "the output lse overlaps parts_lse");
     sample_call_close(&c);
 }
 
@@ -307,10 +307,10 @@ static void bad_lengths(void **state) {
     sample_call_close(&c);
     sample_call_open(&c, &samples[APPENDED], ON_THE_HEAP);
     bad_value(&c, "kv_lens", 1, 2, "sequence 1 has 2 keys, fewer than the 3 that are appended");
-    BAD_SIZE(c, out = a.k, "overlaps");
-    BAD_SIZE(c, k_new = a.v, "the output v overlaps k_new");
-    BAD_SIZE(c, k = a.v, "the output k overlaps v");
-    BAD_SIZE(c, k_strides[2] = 0; memcpy(a.k_strides, ((int64_t[]){128, 64, 4, 1}), sizeof a.k_strides),
+    BAD_SIZE(c, out.data = a.k.data, "overlaps");
+    BAD_SIZE(c, k_new.data = a.v.data, "the output v overlaps k_new");
+    BAD_SIZE(c, k.data = a.v.data, "the output k overlaps v");
+    BAD_SIZE(c, k.strides[2] = 0; memcpy(a.k.strides, ((int64_t[]){128, 64, 4, 1}), sizeof a.k.strides),
                                   "k_strides make two elements of the output coincide");
     sample_call_close(&c);
 }
@@ -366,7 +366,7 @@ static void bad_ragged_batches(void **state) {
     BAD_SIZE(c, total_q = -2, "total_q is -2");
     BAD_SIZE(c, total_kv = 22, "there are only 22 tokens (total_kv)");
     BAD_SIZE(c, cu_seqlens_q = NULL, "the pointer to cu_seqlens_q is NULL");
-    BAD_SIZE(c, out = (void *)a.cu_seqlens_kv, "the output out overlaps");
+    BAD_SIZE(c, out.data = (void *)a.cu_seqlens_kv, "the output out overlaps");
     sample_call_close(&c);
     /* The layout of a mask must not depend on the contents of the tables. */
     sample_call_open(&c, &samples[RAGGED_MASK], ON_THE_HEAP);

@@ -121,10 +121,10 @@ static void permuted_tensors(void **state) {
     }
     assert_int_equal(a.seq_q, 5);
     assert_int_equal(a.seq_kv, 7);
-    assert_int_equal(a.out_strides[1], 4);
+    assert_int_equal(a.out.strides[1], 4);
     assert_ok_for(attune_run(sample_context, kernel, &a), "run");
-    a.out = again;
-    memset(a.out_strides, 0, sizeof a.out_strides);
+    a.out.data = again;
+    memset(a.out.strides, 0, sizeof a.out.strides);
     assert_ok_for(attune_run(sample_context, kernel, &a), "run");
     for (int b = 0; b < 2; b++)
         for (int h = 0; h < 3; h++)
@@ -333,10 +333,10 @@ static void no_elements(void **state) {
         assert_ok_for(attune_bind_dlpack(&call.arguments, kernel, names[i], &f.tensor), names[i]);
     }
     assert_int_equal(call.arguments.seq_kv, 0);
-    assert_int_equal(call.arguments.k_strides[3], 1);
-    assert_int_equal(call.arguments.k_strides[1], 8);
+    assert_int_equal(call.arguments.k.strides[3], 1);
+    assert_int_equal(call.arguments.k.strides[1], 8);
     assert_ok_for(attune_run(sample_context, kernel, &call.arguments), "run");
-    assert_true(call.arguments.out && *(const float *)call.arguments.out == 0);
+    assert_true(call.arguments.out.data && *(const float *)call.arguments.out.data == 0);
     close_call();
 }
 

@@ -323,7 +323,7 @@ static void run_block(attune_context *context, const char *text) {
     OK(attune_mha_create_packed(context, &problem, NULL, packed, bytes, &other));
     OK(attune_arguments_init_sized(&arguments, sizeof arguments, &problem));
     for (int i = 0; i < 3 * 16; i++) x[i] = (float)(i % 7 - 3) * 0.3f;
-    arguments.x = x, arguments.out = out;
+    arguments.x.data = x, arguments.out.data = out;
     OK(attune_mha_run(context, mha, &arguments));
     note_bytes("block", out, sizeof out);
     OK(attune_mha_run_with(context, other, &arguments, NULL));

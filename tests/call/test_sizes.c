@@ -226,9 +226,9 @@ static void columns_of_masks(void **state) {
     sample_call_open(&c, &samples[SHORT_MASK], BEFORE_A_GUARD);
     other = c.arguments;
     other.mask_seq_kv = 0; /* every key is hidden */
-    other.attn_mask = NULL;
+    other.attn_mask.data = NULL;
     assert_runs(&c, &other, "no columns");
-    const float *out = c.arguments.out;
+    const float *out = c.arguments.out.data;
     for (int i = 0; i < 2 * 4 * 8; i++) assert_true(out[i] == 0.0f);
     BAD(c, mask_seq_kv = 31, "attn_mask has 31 columns; it must have from 0 to seq_kv = 30");
     sample_call_close(&c);

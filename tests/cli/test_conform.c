@@ -177,7 +177,7 @@ static void test_a_mask_of_one_column_hides_the_others(void **state) {
     assert_dims(call.problem.attn_mask_dims, 2, 1, 1, 2);
     assert_dims(call.problem.attn_bias_dims, 0, 0, 0, 0);
     assert_int_equal(call.problem.short_masks, 1);
-    assert_memory_equal(call.arguments.attn_mask, "\1\0\1\0", 4);
+    assert_memory_equal(call.arguments.attn_mask.data, "\1\0\1\0", 4);
     conform_call_free(&call);
 
     give(&c.inputs[ATTENTION_MASK], NPY_F2, 1, 1, 0, 0, 0);
@@ -186,8 +186,8 @@ static void test_a_mask_of_one_column_hides_the_others(void **state) {
     assert_dims(call.problem.attn_bias_dims, 1, 1, 1, 2);
     assert_dims(call.problem.attn_mask_dims, 0, 0, 0, 0);
     assert_int_equal(call.problem.bias_dtype, ATTUNE_F32);
-    assert_float_equal(((const float *)call.arguments.attn_bias)[0], 1.5f, 0);
-    assert_true(isinf(((const float *)call.arguments.attn_bias)[1]));
+    assert_float_equal(((const float *)call.arguments.attn_bias.data)[0], 1.5f, 0);
+    assert_true(isinf(((const float *)call.arguments.attn_bias.data)[1]));
     conform_call_free(&call);
     conform_case_free(&c);
 }
@@ -199,26 +199,26 @@ static void test_masks_are_taken_as_they_are_where_they_can(void **state) {
     make_attention(&c);
     give(&c.inputs[ATTENTION_MASK], NPY_F2, 3, 4, 1, 4, 0);
     create(&c, &call);
-    assert_ptr_equal(call.arguments.attn_bias, c.inputs[ATTENTION_MASK].data);
+    assert_ptr_equal(call.arguments.attn_bias.data, c.inputs[ATTENTION_MASK].data);
     assert_int_equal(call.problem.bias_dtype, ATTUNE_F16);
     assert_dims(call.problem.attn_bias_dims, 1, 4, 1, 4);
     assert_int_equal(call.problem.short_masks, 1);
     conform_call_free(&call);
     c.inputs[ATTENTION_MASK].header.type = NPY_V2;
     create(&c, &call);
-    assert_ptr_equal(call.arguments.attn_bias, c.inputs[ATTENTION_MASK].data);
+    assert_ptr_equal(call.arguments.attn_bias.data, c.inputs[ATTENTION_MASK].data);
     assert_int_equal(call.problem.bias_dtype, ATTUNE_BF16);
     conform_call_free(&call);
     give(&c.inputs[ATTENTION_MASK], NPY_B1, 2, 3, 5, 0, 0);
     create(&c, &call);
-    assert_ptr_equal(call.arguments.attn_mask, c.inputs[ATTENTION_MASK].data);
+    assert_ptr_equal(call.arguments.attn_mask.data, c.inputs[ATTENTION_MASK].data);
     assert_int_equal(call.problem.short_masks, 0);
     conform_call_free(&call);
     give(&c.inputs[ATTENTION_MASK], NPY_I8, 2, 3, 5, 0, 0);
     ((int64_t *)c.inputs[ATTENTION_MASK].data)[7] = -3;
     create(&c, &call);
     assert_int_equal(call.problem.bias_dtype, ATTUNE_F32);
-    assert_float_equal(((const float *)call.arguments.attn_bias)[7], -3.0f, 0);
+    assert_float_equal(((const float *)call.arguments.attn_bias.data)[7], -3.0f, 0);
     conform_call_free(&call);
     give(&c.inputs[ATTENTION_MASK], NPY_B1, 2, 3, 6, 0, 0);
     assert_refused(&c, "attn_mask is of shape (3, 6), which does not broadcast to (2, 4, 3, 5)");
@@ -267,8 +267,8 @@ static void test_positions_begin_where_onnx_has_them(void **state) {
     assert_int_equal(call.problem.causal_offset, 4);
     assert_int_equal(call.problem.seq_kv, 9);
     assert_int_equal(call.problem.seq_new, 5);
-    assert_ptr_equal(call.arguments.k_new, c.inputs[ATTENTION_K].data);
-    assert_ptr_equal(call.arguments.k, call.outputs[ATTENTION_PRESENT_KEY].data);
+    assert_ptr_equal(call.arguments.k_new.data, c.inputs[ATTENTION_K].data);
+    assert_ptr_equal(call.arguments.k.data, call.outputs[ATTENTION_PRESENT_KEY].data);
     conform_call_free(&call);
     conform_case_free(&c);
 }

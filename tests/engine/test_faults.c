@@ -193,11 +193,11 @@ static void fill(tensors *t, attune_arguments *arguments, const attune_problem *
         t->v[i] = (float)i;
     }
     assert_int_equal(attune_arguments_init(arguments, problem), ATTUNE_OK);
-    arguments->q = t->q;
-    arguments->k = t->k;
-    arguments->v = t->v;
-    arguments->out = t->out;
-    arguments->lse = t->lse;
+    arguments->q.data = t->q;
+    arguments->k.data = t->k;
+    arguments->v.data = t->v;
+    arguments->out.data = t->out;
+    arguments->lse.data = t->lse;
 }
 
 static uint32_t expected_marker; /* that the fake code generator's code writes */

@@ -50,10 +50,10 @@ static bool run_once(work *w, float *out) {
     const attune_problem problem = problem_of(0);
     attune_arguments arguments;
     if (attune_arguments_init(&arguments, &problem)) return false;
-    arguments.q = w->memory;
-    arguments.k = w->memory + FLOATS;
-    arguments.v = w->memory + 2 * FLOATS;
-    arguments.out = out;
+    arguments.q.data = w->memory;
+    arguments.k.data = w->memory + FLOATS;
+    arguments.v.data = w->memory + 2 * FLOATS;
+    arguments.out.data = out;
     return attune_run(w->context, w->kernel, &arguments) == ATTUNE_OK &&
            (!w->expected || !memcmp(out, w->expected, FLOATS * sizeof *out));
 }

@@ -56,8 +56,8 @@ static uint32_t run_once(attune_context *context, int number, int batch) {
     const attune_problem problem = problem_of(number, batch);
     if (attune_compile(context, &problem, NULL, &kernel)) return 0;
     if (attune_arguments_init(&arguments, &problem)) return 0;
-    arguments.q = arguments.k = arguments.v = (void *)input;
-    arguments.out = output;
+    arguments.q.data = arguments.k.data = arguments.v.data = (void *)input;
+    arguments.out.data = output;
     if (attune_run(context, kernel, &arguments) == ATTUNE_OK) memcpy(&marker, output, 4);
     attune_kernel_release(kernel);
     return marker;

@@ -83,7 +83,7 @@ static void test_ragged_entries_are_independent(void **state) {
         a.cos = all.arguments.cos;
         a.sin = all.arguments.sin;
         a.rotary_batch_stride = 0;
-        a.x = tensors_floats(&all, "x") + begin[b] * EMBED;
+        a.x.data = tensors_floats(&all, "x") + begin[b] * EMBED;
         run_call(context, &alone.problem, &a);
         const size_t bytes = (size_t)(tokens * EMBED) * sizeof(float);
         if (bytes) assert_memory_equal(tensors_floats(&alone, "out"), out + begin[b] * EMBED, bytes);
@@ -106,8 +106,8 @@ static void test_cross_attention_from_caches(void **state) {
     tensors_open_call(&filled, text, "", INPUT_ORDINARY, 9);
     attune_arguments a;
     tensors_arguments(&filled, &a);
-    a.x = direct.arguments.x;
-    a.x_kv = direct.arguments.x_kv;
+    a.x.data = direct.arguments.x.data;
+    a.x_kv.data = direct.arguments.x_kv.data;
     a.packed_weights = direct.arguments.packed_weights;
     run_call(context, &filled.problem, &a);
     const size_t bytes = 2 * 3 * 40 * sizeof(float);
@@ -122,10 +122,10 @@ static void test_cross_attention_from_caches(void **state) {
     float out[2 * 3 * 40];
     attune_arguments from_caches;
     assert_int_equal(attune_arguments_init(&from_caches, &later), ATTUNE_OK);
-    from_caches.x = direct.arguments.x;
-    from_caches.k = a.k;
-    from_caches.v = a.v;
-    from_caches.out = out;
+    from_caches.x.data = direct.arguments.x.data;
+    from_caches.k.data = a.k.data;
+    from_caches.v.data = a.v.data;
+    from_caches.out.data = out;
     from_caches.packed_weights = packed;
     run_call(context, &later, &from_caches);
     assert_memory_equal(out, tensors_floats(&direct, "out"), bytes);
@@ -188,8 +188,8 @@ static void test_nan_in_weights(void **state) {
             attune_arguments a;
             if (attune_mha_create(context, &p, NULL, &weights, &mha)) fail_msg("%s", attune_last_message());
             assert_int_equal(attune_arguments_init(&a, &p), ATTUNE_OK);
-            a.x = x;
-            a.out = out;
+            a.x.data = x;
+            a.out.data = out;
             if (attune_mha_run(context, mha, &a)) fail_msg("%s", attune_last_message());
             assert_int_equal(nan_columns(out, 5, 8), projects ? cases[i].out : cases[i].heads);
             attune_mha_destroy(context, mha);

@@ -143,8 +143,8 @@ static bool begin_call(decoding *d, int number) {
     d->call.seq_q = d->way->is_ragged ? MOST_PIECE : d->now[0];
     d->call.seq_new = d->call.seq_q;
     d->call.total_q = d->cu_seqlens_q[BATCH];
-    memset(d->call.x_strides, 0, sizeof d->call.x_strides);
-    memset(d->call.out_strides, 0, sizeof d->call.out_strides);
+    memset(d->call.x.strides, 0, sizeof d->call.x.strides);
+    memset(d->call.out.strides, 0, sizeof d->call.out.strides);
     return left > 0;
 }
 

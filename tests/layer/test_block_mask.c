@@ -243,7 +243,7 @@ static void bad_arguments(void **state) {
     assert_int_equal(attune_block_mask_create(context, c.kernel, &a, NULL), ATTUNE_INVALID_ARGUMENT);
     assert_int_equal(attune_block_mask_create(context, NULL, &a, &mask), ATTUNE_INVALID_ARGUMENT);
     assert_null(mask);
-    a.q = NULL;
+    a.q.data = NULL;
     assert_int_equal(attune_block_mask_create(context, c.kernel, &a, &mask), ATTUNE_INVALID_ARGUMENT);
     assert_string_equal(attune_last_message(), "the pointer to q is NULL");
     attune_block_mask_destroy(NULL);

@@ -187,11 +187,11 @@ static void test_prefill_and_decode_share_a_blob(void **state) {
         assert_ok(attune_problem_parse(part ? step : prompt, &problem));
         assert_ok(attune_mha_create_packed(context, &problem, NULL, m.blob, m.blob_bytes, &mha));
         assert_ok(attune_arguments_init(&a, &problem));
-        a.x = (const float *)c.arguments.x + (part ? 5 * EMBED : 0);
-        a.out = out[part ? 5 : 0];
-        a.k = k, a.v = v;
-        memcpy(a.k_strides, cache, sizeof cache);
-        memcpy(a.v_strides, cache, sizeof cache);
+        a.x.data = (const float *)c.arguments.x.data + (part ? 5 * EMBED : 0);
+        a.out.data = out[part ? 5 : 0];
+        a.k.data = k, a.v.data = v;
+        memcpy(a.k.strides, cache, sizeof cache);
+        memcpy(a.v.strides, cache, sizeof cache);
         assert_ok(attune_mha_run(context, mha, &a));
         attune_mha_destroy(context, mha);
     }
@@ -225,10 +225,10 @@ static void test_projected_keys_share_the_blob(void **state) {
         assert_ptr_equal(attune_mha_packed_weights(shares, &bytes), m.blob);
         assert_int_equal(bytes, m.blob_bytes); /* all of it, so that it can be saved */
         assert_ok(attune_arguments_init(&a, &problem));
-        a.x = (const float *)c.arguments.x + part * EMBED;
-        a.x_kv = c.arguments.x_kv;
-        a.out = out[part];
-        a.k = k, a.v = v;
+        a.x.data = (const float *)c.arguments.x.data + part * EMBED;
+        a.x_kv.data = c.arguments.x_kv.data;
+        a.out.data = out[part];
+        a.k.data = k, a.v.data = v;
         assert_ok(attune_mha_run(context, shares, &a));
         attune_mha_destroy(context, shares);
     }

@@ -95,7 +95,7 @@ static void assert_plain_bits(attune_context *context, const char *text, const c
     void *const packed = pack(&plain.problem, &coded.weights, &bytes);
     tensors_arguments(&plain, &a);
     a.packed_weights = packed;
-    a.x = coded.arguments.x;
+    a.x.data = coded.arguments.x.data;
     assert_ok(attune_compile(context, &plain.problem, NULL, &kernel));
     assert_ok(attune_run(context, kernel, &a));
     attune_kernel_release(kernel);

@@ -205,11 +205,11 @@ static void tensors_are_bound_by_name(void **state) {
     for (size_t t = 0; t < 4; t++) assert_ok(attune_plan_bind(plan, &a, names[t], &tensors[t]));
     assert_int_equal(a.seq_q, 5);
     assert_int_equal(a.seq_kv, 9);
-    assert_ptr_equal(a.v, data[2]);
-    assert_memory_equal(&a.k_strides[1], &strides[1][1], 3 * sizeof strides[1][1]);
+    assert_ptr_equal(a.v.data, data[2]);
+    assert_memory_equal(&a.k.strides[1], &strides[1][1], 3 * sizeof strides[1][1]);
     assert_ok(attune_plan_run(sample_context, plan, &a, NULL));
 
-    a.out = expected;
+    a.out.data = expected;
     attune_problem problem = ATTUNE_PROBLEM_INIT;
     char few[128];
     const int rows = few_rows_of(plan);

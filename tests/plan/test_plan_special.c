@@ -203,7 +203,7 @@ static void the_call_that_brought_a_kernel_is_remembered(void **state) {
     assert_ptr_equal(call.settled, &special->layout.settled);
     assert_int_equal(at_call_make(signature, NULL, &c.arguments, &call, NULL), ATTUNE_OK);
     assert_ptr_equal(call.settled, &call.own);
-    memcpy(c.arguments.q_strides, (int64_t[]){640, 16, 32, 1}, sizeof c.arguments.q_strides);
+    memcpy(c.arguments.q.strides, (int64_t[]){640, 16, 32, 1}, sizeof c.arguments.q.strides);
     assert_int_equal(at_call_make(signature, &special->layout, &c.arguments, &call, NULL), ATTUNE_OK);
     assert_ptr_equal(call.settled, &call.own);
     sample_call_close(&c);
@@ -230,17 +230,17 @@ static void strides_of_the_plan_are_examples(void **state) {
 /* Reasons to refuse a call of the same lengths. */
 typedef void breaker(sample_call *call);
 
-static void without_q(sample_call *c) { c->arguments.q = NULL; }
-static void without_mask(sample_call *c) { c->arguments.attn_mask = NULL; }
+static void without_q(sample_call *c) { c->arguments.q.data = NULL; }
+static void without_mask(sample_call *c) { c->arguments.attn_mask.data = NULL; }
 static void without_lengths(sample_call *c) { c->arguments.kv_lens = NULL; }
-static void odd_pointer(sample_call *c) { c->arguments.k = (char *)c->arguments.k + 1; }
-static void over_its_input(sample_call *c) { c->arguments.out = (void *)(uintptr_t)c->arguments.q; }
+static void odd_pointer(sample_call *c) { c->arguments.k.data = (char *)c->arguments.k.data + 1; }
+static void over_its_input(sample_call *c) { c->arguments.out.data = (void *)(uintptr_t)c->arguments.q.data; }
 static void no_batch(sample_call *c) { c->arguments.batch = 0; }
 static void half_a_group(sample_call *c) { c->arguments.num_heads = 3; }
 static void wide_columns(sample_call *c) {
-    memcpy(c->arguments.v_strides, (int64_t[]){1, 1, 1, 2}, 4 * sizeof(int64_t));
+    memcpy(c->arguments.v.strides, (int64_t[]){1, 1, 1, 2}, 4 * sizeof(int64_t));
 }
-static void rows_that_coincide(sample_call *c) { c->arguments.out_strides[2] = 1, c->arguments.out_strides[3] = 1; }
+static void rows_that_coincide(sample_call *c) { c->arguments.out.strides[2] = 1, c->arguments.out.strides[3] = 1; }
 static void few_angles(sample_call *c) { c->arguments.rotary_positions = 5; }
 static void too_many_keys(sample_call *c) { ((int32_t *)(uintptr_t)c->arguments.kv_lens)[1] = 34; }
 static void no_scale(sample_call *c) { c->arguments.softmax_scale = 1e300; }
@@ -250,7 +250,7 @@ static void a_small_workspace(sample_call *c) {
     c->arguments.workspace = memory, c->arguments.workspace_bytes = 0;
 }
 static void an_odd_workspace(sample_call *c) {
-    c->arguments.workspace = (char *)c->arguments.q + 1, c->arguments.workspace_bytes = 1 << 20;
+    c->arguments.workspace = (char *)c->arguments.q.data + 1, c->arguments.workspace_bytes = 1 << 20;
 }
 
 /* A plan with such a kernel refuses them with the sentence of a plan without it. */

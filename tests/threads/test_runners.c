@@ -83,11 +83,11 @@ static call open_unchecked(const char *text, const attune_runner *runner) {
     fill(c.memory, inputs);
     c.out = c.memory + inputs;
     c.expected = c.out + c.outputs;
-    c.arguments.q = c.memory;
-    c.arguments.k = c.memory + rows * dim;
-    c.arguments.v = c.memory + rows * dim + keys * dim;
-    c.arguments.out = c.out;
-    c.arguments.lse = c.out + rows * dim;
+    c.arguments.q.data = c.memory;
+    c.arguments.k.data = c.memory + rows * dim;
+    c.arguments.v.data = c.memory + rows * dim + keys * dim;
+    c.arguments.out.data = c.out;
+    c.arguments.lse.data = c.out + rows * dim;
     return c;
 }
 
@@ -586,7 +586,7 @@ static void an_empty_call_has_no_parts(void **state) {
     assert_ok(attune_compile(context, &problem, NULL, &kernel));
     assert_ok(attune_arguments_init(&arguments, &problem));
     float keys[64] = {0}, values[64] = {0}, out[8];
-    arguments.k = keys, arguments.v = values, arguments.out = out, arguments.q = &number;
+    arguments.k.data = keys, arguments.v.data = values, arguments.out.data = out, arguments.q.data = &number;
     arguments.seq_q = 0;
     assert_ok(attune_call_begin(context, kernel, &arguments, 1, &parts));
     assert_int_equal(attune_call_num_phases(parts), 0);

@@ -135,8 +135,8 @@ static void later_calls_allocate_nothing(void **state) {
     assert_int_equal(attune_compile(context, &problem, NULL, &kernel), ATTUNE_OK);
     attune_arguments arguments;
     attune_arguments_init(&arguments, &problem);
-    arguments.q = arguments.k = arguments.v = in;
-    arguments.out = out;
+    arguments.q.data = arguments.k.data = arguments.v.data = in;
+    arguments.out.data = out;
     assert_int_equal(attune_run(context, kernel, &arguments), ATTUNE_OK);
     const int before = allocations;
     for (int i = 0; i < 10; i++) assert_int_equal(attune_run(context, kernel, &arguments), ATTUNE_OK);

@@ -472,10 +472,10 @@ static void fill_arguments(attune_problem *problem, attune_arguments *arguments)
         k[i] = (float)noise(1);
         v[i] = (float)noise(1);
     }
-    arguments->q = q;
-    arguments->k = k;
-    arguments->v = v;
-    arguments->out = out;
+    arguments->q.data = q;
+    arguments->k.data = k;
+    arguments->v.data = v;
+    arguments->out.data = out;
 }
 
 static int stop_after_some(void *user, const attune_tune_progress *progress) {
@@ -545,10 +545,10 @@ static void a_search_ends_when_its_time_is_over(void **state) {
     problem = (attune_problem)ATTUNE_PROBLEM_INIT;
     assert_int_equal(attune_problem_parse("num_heads=8,seq_q=64,head_dim=16", &problem), ATTUNE_OK);
     assert_int_equal(attune_arguments_init(&arguments, &problem), ATTUNE_OK);
-    arguments.q = large[0];
-    arguments.k = large[1];
-    arguments.v = large[2];
-    arguments.out = large[3];
+    arguments.q.data = large[0];
+    arguments.k.data = large[1];
+    arguments.v.data = large[2];
+    arguments.out.data = large[3];
     options.cache_dir = dir;
     const attune_runner runner = {
         .struct_size = sizeof runner, .parallel_for = run_slowly, .user = &pool, .max_workers = 2};
@@ -742,7 +742,7 @@ static void bad_arguments_are_refused(void **state) {
     options = (attune_tune_options)ATTUNE_TUNE_OPTIONS_INIT;
     options.struct_size--;
     assert_int_equal(attune_tune(context, &problem, &arguments, &options, &result), ATTUNE_INVALID_ARGUMENT);
-    arguments.q = NULL;
+    arguments.q.data = NULL;
     assert_int_equal(attune_tune(context, &problem, &arguments, NULL, &result), ATTUNE_INVALID_ARGUMENT);
     assert_int_equal(attune_tuning_import(context, other_path, NULL, NULL), ATTUNE_IO_ERROR);
     file_write(other_path, "x", 1);

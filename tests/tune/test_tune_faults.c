@@ -104,10 +104,10 @@ static attune_status search(const char *text, bad_codegen *bad, double budget, a
     context = test_context(&options, &hooks);
     if (slow) begin_slowly(context, &problem, slow);
     assert_int_equal(attune_arguments_init(&arguments, &problem), ATTUNE_OK);
-    arguments.q = memory;
-    arguments.k = memory + elements;
-    arguments.v = memory + 2 * elements;
-    arguments.out = memory + 3 * elements;
+    arguments.q.data = memory;
+    arguments.k.data = memory + elements;
+    arguments.v.data = memory + 2 * elements;
+    arguments.out.data = memory + 3 * elements;
     attune_tune_options how = ATTUNE_TUNE_OPTIONS_INIT;
     how.budget_seconds = budget;
     *result = (attune_tune_result){.struct_size = sizeof *result};
@@ -176,10 +176,10 @@ static void a_winner_is_confirmed_by_whole_calls(void **state) {
     context = test_context(&options, NULL);
     begin_slowly(context, &problem, &slow);
     assert_int_equal(attune_arguments_init(&arguments, &problem), ATTUNE_OK);
-    arguments.q = memory;
-    arguments.k = memory + elements;
-    arguments.v = memory + 2 * elements;
-    arguments.out = memory + 3 * elements;
+    arguments.q.data = memory;
+    arguments.k.data = memory + elements;
+    arguments.v.data = memory + 2 * elements;
+    arguments.out.data = memory + 3 * elements;
     if (tune_search_run(&search, context, &(tune_task){at_attention_of(&problem), .arguments = &arguments}, &slow, &how,
                         &result, &err))
         fail_msg("%s", err.message);

@@ -53,9 +53,9 @@ static double count_pairs(attune_context *context, const attune_problem *p, attu
     if (attune_compile(context, p, NULL, &kernel) != ATTUNE_OK) return -1;
     if (find_lse(p, a, &lse)) {
         for (int d = 0; d < lse.rank; d++) count *= (size_t)lse.dims[d];
-        if ((a->lse = calloc(count + 1, sizeof(double))) && attune_run(context, kernel, a) == ATTUNE_OK)
-            pairs = sum_of(a->lse, lse.dtype, count);
-        free(a->lse);
+        if ((a->lse.data = calloc(count + 1, sizeof(double))) && attune_run(context, kernel, a) == ATTUNE_OK)
+            pairs = sum_of(a->lse.data, lse.dtype, count);
+        free(a->lse.data);
     }
     attune_kernel_release(kernel);
     return pairs;
@@ -67,11 +67,11 @@ void seen_count(attune_context *context, const tensors *t, call_work *work) {
     if (t->problem.op != ATTUNE_ATTENTION || ref_is_block(&t->problem) || !*t->problem.mask_mod) return;
     if (!with_counted_keys(&t->problem, &p)) return;
     tensors_arguments(t, &a);
-    a.attn_mask = a.attn_bias = NULL;
+    a.attn_mask.data = a.attn_bias.data = NULL;
     a.sinks = NULL;
     a.alibi_slopes = NULL;
-    a.weights = NULL;
-    memset(a.lse_strides, 0, sizeof a.lse_strides);
+    a.weights.data = NULL;
+    memset(a.lse.strides, 0, sizeof a.lse.strides);
     const double pairs = count_pairs(context, &p, &a);
     if (pairs < 0) return;
     work->flops += 2.0 * (double)(p.head_dim + p.head_dim_v) * (pairs - work->pairs);

@@ -324,25 +324,25 @@ static bool complete_kind(call *c) {
 
 static void set_tensors(const call *c, attune_arguments *a) {
     if (c->n->block) {
-        a->x = c->x;
+        a->x.data = c->x;
         a->packed_weights = block_packed(c->n->block);
     }
     const heads *const k = c->kind.appends ? &c->k_cache : &c->k, *const v = c->kind.appends ? &c->v_cache : &c->v;
-    a->q = c->q.data, a->k = k->data, a->v = v->data, a->out = c->out.data;
-    memcpy(a->q_strides, c->q.strides, sizeof a->q_strides);
-    memcpy(a->k_strides, k->strides, sizeof a->k_strides);
-    memcpy(a->v_strides, v->strides, sizeof a->v_strides);
-    memcpy(a->out_strides, c->out.strides, sizeof a->out_strides);
+    a->q.data = c->q.data, a->k.data = k->data, a->v.data = v->data, a->out.data = c->out.data;
+    memcpy(a->q.strides, c->q.strides, sizeof a->q.strides);
+    memcpy(a->k.strides, k->strides, sizeof a->k.strides);
+    memcpy(a->v.strides, v->strides, sizeof a->v.strides);
+    memcpy(a->out.strides, c->out.strides, sizeof a->out.strides);
     if (c->kind.appends) {
-        a->k_new = c->k.data, a->v_new = c->v.data;
-        memcpy(a->k_new_strides, c->k.strides, sizeof a->k_new_strides);
-        memcpy(a->v_new_strides, c->v.strides, sizeof a->v_new_strides);
+        a->k_new.data = c->k.data, a->v_new.data = c->v.data;
+        memcpy(a->k_new.strides, c->k.strides, sizeof a->k_new.strides);
+        memcpy(a->v_new.strides, c->v.strides, sizeof a->v_new.strides);
         a->seq_new = c->k.dims[2];
     }
     if (c->users) flex_arguments(c->n->functions, c->users, a);
-    a->attn_mask = c->mask.data, a->attn_bias = c->bias.data;
-    memcpy(a->attn_mask_strides, c->mask.strides, sizeof a->attn_mask_strides);
-    memcpy(a->attn_bias_strides, c->bias.strides, sizeof a->attn_bias_strides);
+    a->attn_mask.data = c->mask.data, a->attn_bias.data = c->bias.data;
+    memcpy(a->attn_mask.strides, c->mask.strides, sizeof a->attn_mask.strides);
+    memcpy(a->attn_bias.strides, c->bias.strides, sizeof a->attn_bias.strides);
     if (c->kind.mask.is_short) a->mask_seq_kv = c->mask.columns;
     if (c->kind.bias.is_short) a->bias_seq_kv = c->bias.columns;
 }
@@ -355,9 +355,9 @@ static bool run(call *c, const common_plan *p) {
     a.seq_q = c->q.dims[2];
     if (!c->n->block) a.seq_kv = c->keys;
     a.kv_lens = c->kv_lens, a.causal_offsets = c->causal_offsets, a.position_ids = c->position_ids;
-    a.sinks = c->sinks, a.cos = c->cos, a.sin = c->sin, a.weights = c->weights;
+    a.sinks = c->sinks, a.cos = c->cos, a.sin = c->sin, a.weights.data = c->weights;
     a.q_norm = c->q_norm, a.k_norm = c->k_norm;
-    a.k_scale = (float *)(uintptr_t)c->k_scale, a.v_scale = (float *)(uintptr_t)c->v_scale; /* only read */
+    a.k_scale.data = (float *)(uintptr_t)c->k_scale, a.v_scale.data = (float *)(uintptr_t)c->v_scale; /* only read */
     if (c->kind.rotary_dim) a.rotary_positions = c->rotary_positions;
     const attune_runner runner = ort_runner(&c->place);
     return !common_plan_run(p, &a, &runner, 0, &message) || call_fail(c, "%s", message);

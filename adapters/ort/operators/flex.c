@@ -76,9 +76,9 @@ attune_problem *flex_create(const node_source *s, char message[ATTUNE_MESSAGE_BY
 void flex_arguments(const attune_problem *functions, const tensor *users, attune_arguments *a) {
     for (int i = 0; i < flex_count_tensors(functions); i++) {
         int64_t stride = 1;
-        a->tensors[i] = users[i].data;
+        a->tensors[i].data = users[i].data;
         for (int d = users[i].rank - 1; d >= 0; d--) {
-            a->tensor_strides[i][d] = stride;
+            a->tensors[i].strides[d] = stride;
             stride *= users[i].dims[d];
         }
     }

@@ -41,21 +41,38 @@ typedef struct attune_block_mask attune_block_mask;
 /* A size in attune_arguments, from seq_q to rotary_positions, that is not set. 0 is a size: empty. */
 #define ATTUNE_NOT_SET (-1)
 
-/* Pointers and run-time sizes of one call. Fill it with attune_arguments_init. Then set the pointers, and the sizes
+/* Tensors and run-time sizes of one call. Fill it with attune_arguments_init. Then set the tensors' data, and the sizes
  * that the problem leaves open: a call names and refuses such a size while it is ATTUNE_NOT_SET. A size that the
  * problem fixes must have that value or be ATTUNE_NOT_SET. Fields that the problem does not use are ignored. */
 typedef struct attune_arguments {
     size_t struct_size;
-    const void *q;
-    void *k, *v;                 /* written to only if the problem has seq_new */
-    float *k_scale, *v_scale;    /* written to only if the problem has seq_new and scales of tokens or groups;
-                                  * least numbers of these lie after them */
-    void *out;
-    void *lse;                   /* read by op = weights */
+    /* Strides are in the order of the tensor's dims in attune/expert/problem.h; the innermost is as compiled. */
+    attune_view q;
+    attune_mutable_view k, v;    /* written to only if the problem has seq_new */
+    attune_mutable_view k_scale, v_scale; /* f32; written to only if the problem has seq_new and scales of tokens or
+                                  * groups; least numbers of these lie after them */
+    attune_view k_new, v_new;
+    attune_mutable_view out;
+    attune_mutable_view lse;     /* read by op = weights */
+    attune_mutable_view weights;
+    attune_view attn_mask, attn_bias;
+    attune_view x, x_kv, x_v;    /* the block: is_cross, v_embed_dim */
+    attune_view tensors[ATTUNE_MAX_USER_TENSORS]; /* those that functions read, in the order of attune_problem.tensors;
+                                  * the innermost stride is 1 */
+    /* Contiguous tensors. */
+    const int32_t *kv_lens, *causal_offsets, *cu_seqlens_q, *cu_seqlens_kv, *block_table;
+    const float *alibi_slopes, *sinks;
+    const void *cos, *sin;       /* each entry contiguous; see rotary_batch_stride */
+    const int32_t *position_ids, *row_ids;
+    const void *q_norm, *k_norm; /* with qk_norm_eps: the factors themselves; where a model stores w and means 1 + w, as
+                                  * Gemma does, add 1 */
+    const void *parts, *parts_lse;
+    const void *packed_weights, *keys_low, *values_low;
+    const attune_block_mask *block_mask; /* NULL, or what attune_block_mask_create made of mask_mod */
+    void *workspace;             /* 64-byte aligned, or NULL: attune allocates it for the call */
+    size_t workspace_bytes;
+    /* Sizes and numbers, to the end. */
     int64_t batch, num_heads, num_kv_heads; /* num_heads / num_kv_heads must be as compiled; in a block, both */
-    int64_t q_strides[4], k_strides[4], v_strides[4], out_strides[4], lse_strides[3]; /* innermost as compiled */
-    int64_t attn_mask_strides[4], attn_bias_strides[4], k_new_strides[4], v_new_strides[4], weights_strides[4];
-    int64_t k_scale_strides[3], v_scale_strides[3];
     int64_t seq_q, seq_kv;       /* if dynamic: at most their bounds. If cu_seqlens, or kv_lens with pages, give the
                                   * lengths: an upper bound of them; ATTUNE_NOT_SET is the longest, provided no mask
                                   * and no weights have such a dim. Keys projected from x: seq_kv need not be set */
@@ -67,30 +84,10 @@ typedef struct attune_arguments {
                                        * seq_kv */
     int64_t rotary_positions;    /* rows of cos and sin */
     int64_t rotary_batch_stride; /* elements between two entries of cos and sin; 0: the same for all */
-    const void *attn_mask, *attn_bias;
-    const float *alibi_slopes, *sinks;
-    const int32_t *kv_lens, *causal_offsets, *cu_seqlens_q, *cu_seqlens_kv, *block_table;
-    const void *k_new, *v_new, *cos, *sin;
-    const int32_t *position_ids, *row_ids;
-    void *weights;
-    const void *parts, *parts_lse;
-    const void *x, *x_kv, *x_v;  /* the block: is_cross, v_embed_dim */
-    int64_t x_strides[3], x_kv_strides[3], x_v_strides[3];
-    const void *packed_weights;
-    const void *keys_low, *values_low;
-    void *workspace;             /* 64-byte aligned, or NULL: attune allocates it for the call */
-    size_t workspace_bytes;
+    int64_t block_table_stride;  /* elements between two rows of block_table, which may be a view of a wider table: at
+                                  * least max_pages. 0: max_pages */
     double softmax_scale;        /* with has_softmax_scale: within +-1e38; ATTUNE_DEFAULT_SCALE, as initialised, is
                                   * 1 / sqrt(head_dim) */
-    const void *q_norm, *k_norm; /* with qk_norm_eps: the factors themselves; where a model stores w and means 1 + w, as
-                                  * Gemma does, add 1 */
-    /* Those that functions read, in the order of attune_problem.tensors; the innermost stride is 1. */
-    const void *tensors[ATTUNE_MAX_USER_TENSORS];
-    int64_t tensor_strides[ATTUNE_MAX_USER_TENSORS][4];
-    const attune_block_mask *block_mask; /* NULL, or what attune_block_mask_create made of mask_mod */
-    int64_t k_group_strides[4], v_group_strides[4]; /* of k_scale and v_scale, if these are of rank 4 */
-    int64_t block_table_stride; /* elements between two rows of block_table, which may be a view of a wider table: at
-                                 * least max_pages. 0: max_pages */
 } attune_arguments;
 
 /* Sets sizes and strides to those of `problem`, and pointers to NULL. Sizes that the problem leaves open or does not

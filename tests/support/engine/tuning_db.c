@@ -173,10 +173,10 @@ static void make_call(attune_problem *problem, attune_arguments *arguments) {
         k[i] = (float)(i % 11) / 11;
         v[i] = (float)(i % 13) / 13;
     }
-    arguments->q = q;
-    arguments->k = k;
-    arguments->v = v;
-    arguments->out = out;
+    arguments->q.data = q;
+    arguments->k.data = k;
+    arguments->v.data = v;
+    arguments->out.data = out;
 }
 
 attune_status tune_there(attune_context *context, attune_tune_progress_fn *progress, attune_tune_result *result) {
