@@ -25,6 +25,7 @@ of its subclasses, with one sentence.
     Plan                       one handle for lengths that vary
     TensorInfo                 a tensor of a problem: name, dtype, shape
     Context, default_context   caches and threads
+    Event                      what a context tells: a miss, a compile, a hit …
     warm                       compiles ahead of time
     tune, TuneResult           searches for a faster schedule
     check, CheckResult         compares a kernel with the interpreter, bit by bit
@@ -46,7 +47,7 @@ import types
 from typing import Any
 
 from ._attention import attention
-from ._context import Context, default_context
+from ._context import Context, Event, default_context
 from ._errors import (
     CancelledError,
     CheckFailedError,
@@ -86,6 +87,7 @@ __all__ = [
     "Kernel",
     "Plan",
     "Context",
+    "Event",
     "default_context",
     "library_path",
     "info",

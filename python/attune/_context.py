@@ -5,16 +5,38 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Dict, NamedTuple, Optional
 
 from ._errors import InvalidArgumentError, InvalidTypeError
 from ._library import check as accept
 from ._library import lib, when_freed
-from ._structs import LOG_FN, ContextOptions, MachineInfo, Statistics, sized
+from ._structs import EVENT_FN, LOG_FN, ContextOptions, EventStruct, MachineInfo, Statistics, sized
 from ._values import flag, integer, kind, path, text
 
-_MODES = {None: 0, "in-process": 1, "worker": 2}
+_MODES = {None: 0, "in-process": 1, "worker": 2, "never": 3}
 _LEVELS = {None: 0, "none": 1, "error": 2, "warning": 3, "info": 4, "debug": 5}
+_EVENTS = "miss disk_hit compile_begin compile_end evicted damaged swapped bundle_hit tier0_hit".split()
+
+
+class Event(NamedTuple):
+    """What a context did: a `kind` ("miss", "disk_hit", "compile_begin", "compile_end", "evicted", "damaged",
+    "swapped", "bundle_hit", "tier0_hit"); the `status` of a compile that ended, 0 if it went well; the `key` of the
+    kernel, 32 hex digits; the `problem`; a `message`; the `milliseconds` of a compile, or of reading and loading."""
+
+    kind: str
+    status: int
+    key: str
+    problem: str
+    message: str
+    milliseconds: float
+
+    @staticmethod
+    def of(one: EventStruct) -> Event:
+        name = _EVENTS[one.kind] if one.kind < len(_EVENTS) else str(one.kind)
+        key, problem, message = (
+            (text or b"").decode("utf-8", "replace") for text in (one.key, one.problem, one.message)
+        )
+        return Event(name, one.status, key, problem, message, one.milliseconds)
 
 
 def _optional(convert: Callable[[Any, str], bytes], value: Any, name: str) -> Optional[bytes]:
@@ -35,7 +57,7 @@ class Context:
     isa, machine: an instruction set and a tuning class other than this CPU's.
     cache_dir, cache_base: directories of the disk cache; "" for none.
     memory_cache_bytes, disk_cache_bytes: their limits; 0 for the defaults.
-    compile_mode: "in-process" or "worker".
+    compile_mode: "in-process", "worker", or "never": the virtual machine runs what no cache has.
     compile_timeout_ms, compile_processes: limits of workers.
     allow_interpreter: run by the interpreter, slowly, where there is no machine code.
     target: an instruction set to interpret for that this CPU may lack.
@@ -44,6 +66,10 @@ class Context:
     stderr_level: "error", "warning", "info" or "debug": lines on stderr about misses, compiles and trouble; "none": no
         lines, whatever ATTUNE_LOG says.
     log: a function of a level (0 error, 1 warning, 2 information) and a message.
+    cache_pack: a signed pack of kernels. cache_keys: the directory of the public keys that may have signed it.
+    machine_code_only: the virtual machine does not run what cannot be compiled: compile() raises instead.
+    background_niceness: of the thread that compiles for plans, 0 (as the thread that starts it) to 19.
+    event: a function of an Event (a miss, a compile, a hit of the disk cache …), called on the thread where it happens.
     """
 
     def __init__(
@@ -64,15 +90,21 @@ class Context:
         log: Callable[[int, str], None] | None = None,
         check: bool = False,
         stderr_level: str | None = None,
+        cache_pack: str | os.PathLike[str] | None = None,
+        cache_keys: str | os.PathLike[str] | None = None,
+        machine_code_only: bool = False,
+        background_niceness: int = 0,
+        event: Callable[[Event], None] | None = None,
     ) -> None:
         if not isinstance(compile_mode, (str, type(None))) or compile_mode not in _MODES:
-            raise InvalidArgumentError(f"compile_mode is {compile_mode!r}; it must be 'in-process' or 'worker'")
+            raise InvalidArgumentError(f"compile_mode is {compile_mode!r}; it must be 'in-process', 'worker' or 'never'")
         if not isinstance(stderr_level, (str, type(None))) or stderr_level not in _LEVELS:
             raise InvalidArgumentError(
                 f"stderr_level is {stderr_level!r}; it must be 'none', 'error', 'warning', 'info' or 'debug'"
             )
-        if log is not None and not callable(log):
-            raise InvalidTypeError(f"log is {kind(log)}; it must be a function")
+        for name, function in (("log", log), ("event", event)):
+            if function is not None and not callable(function):
+                raise InvalidTypeError(f"{name} is {kind(function)}; it must be a function")
         options = sized(ContextOptions)
         callback = None
         if log is not None:
@@ -91,10 +123,18 @@ class Context:
         options.allow_interpreter = flag(allow_interpreter, "allow_interpreter")
         options.check = flag(check, "check")
         options.stderr_level = _LEVELS[stderr_level]
+        options.cache_pack = _optional(path, cache_pack, "cache_pack")
+        options.cache_keys = _optional(path, cache_keys, "cache_keys")
+        options.machine_code_only = flag(machine_code_only, "machine_code_only")
+        options.background_niceness = integer(background_niceness, "background_niceness", 0, 19)
+        told = None
+        if event is not None:
+            told = EVENT_FN(lambda user, one: event(Event.of(one.contents)))
+            options.event = ctypes.cast(told, ctypes.c_void_p)
         pointer = ctypes.c_void_p()
         accept(lib.attune_context_create(ctypes.byref(options), ctypes.byref(pointer)))
         self._pointer = pointer
-        when_freed(self, _destroy, pointer, callback)
+        when_freed(self, _destroy, pointer, (callback, told))
 
     def statistics(self) -> Dict[str, int]:
         """Counts since the context was made: memory_hits, disk_hits, compiles …"""
@@ -115,6 +155,9 @@ class Context:
     def __repr__(self) -> str:
         machine = self.machine()
         return f"<attune.Context of {machine['max_workers']} threads, {machine['isa']}, cache {machine['cache_dir']!r}>"
+
+    def __copy__(self) -> Context:
+        return self  # of which there is one, as of a file
 
     def __deepcopy__(self, memo: dict) -> Context:
         return self

@@ -11,7 +11,7 @@ from ._kernel import Call
 from ._library import check, has_plans, lib, quick, run_options, version, when_freed
 from ._problem import Problem, as_problem
 from ._structs import Arguments, PlanInfo, PlanOptions, sized
-from ._values import flag, integer, text
+from ._values import MOST_DEADLINE_US, flag, integer, text
 
 _byref = ctypes.byref
 _ARGUMENTS_BYTES = ctypes.sizeof(Arguments)
@@ -32,7 +32,7 @@ class Plan(Call):
     more than there are layers; 3 is for a plan of one layer.
     background: a thread of its own compiles; meanwhile calls go on with the kernel that there is.
     least_gain: lengths get a kernel only if it is expected to be so many percent faster.
-    deadline_us: no call waits longer for a compile than so many microseconds; 0: never. Tier 0 computes meanwhile.
+    deadline_us: no call waits longer for a compile than so many microseconds, up to 60,000,000; 0: never. Tier 0 computes meanwhile.
     None: as ATTUNE_DEADLINE_US says, else as long as it takes.
     """
 
@@ -54,7 +54,7 @@ class Plan(Call):
         options.max_specialised, options.repeats = 8 if specialise else 0, integer(repeats, "repeats")
         options.background, options.least_gain = flag(background, "background"), integer(least_gain, "least_gain")
         if deadline_us is not None:
-            options.has_deadline, options.deadline_us = 1, integer(deadline_us, "deadline_us")
+            options.has_deadline, options.deadline_us = 1, integer(deadline_us, "deadline_us", 0, MOST_DEADLINE_US)
         pointer = ctypes.c_void_p()
         check(lib.attune_plan_create(context._pointer, problem._struct, _byref(options), _byref(pointer)))
         self._pointer, self._specialise, self._repeats = pointer, specialise, options.repeats

@@ -15,7 +15,7 @@ from ._problem import _NAMES, Problem, TensorInfo, _pair, _plain
 from ._step_plan import StepPlan
 from ._structs import AttentionDesc, Binding, CacheBytes, DLTensor, Step, sized
 from ._tensor import _DTYPES, PYTHON_NAMES, address, code_name, empty, layout, lend
-from ._values import choice, flag, integer, number, text
+from ._values import MOST_DEADLINE_US, choice, flag, integer, number, text
 
 _KINDS = ("tensors", "cache", "paged")
 _SCALES = tuple("none head token group channel inline inline_min token_min group_min channel_min".split())
@@ -76,6 +76,21 @@ def _nothing() -> None:
     """lend() asks this what a flat buffer stands for."""
 
 
+def _list_of(value: Any, name: str) -> Any:
+    """A list of a step as int32. Rows of a block table may differ in length: they are filled up with -1."""
+    if name != "block_table" or not isinstance(value, (list, tuple)):
+        return _numbers(value, "i", name)
+    for row in value:
+        if not isinstance(row, (list, tuple, range)):
+            raise InvalidArgumentError(f"{name} has the row {row!r}; it must be a list of the pages of each sequence")
+    rows = [[integer(page, name, -1, 2**31 - 1) for page in row] for row in value]
+    longest = max(map(len, rows), default=0) or 1
+    table = (ctypes.c_int32 * longest * len(rows))()
+    for row, pages in zip(table, rows):
+        row[:] = [*pages, *[-1] * (longest - len(pages))]
+    return table
+
+
 class _Lent(NamedTuple):
     data: int
     dtype: Tuple[int, int]
@@ -130,7 +145,7 @@ class Attention:
     has_lse: a step also gives the logarithm of the sum of exponentials.
     reproducible: a row has the same bits in every batch, chunk and kind of step.
     extra: more of the problem, as text ("logits_soft_cap=30,sinks=1") or as a dict of fields.
-    deadline_us: microseconds that a step may wait for a compile; a fallback computes meanwhile. 0: it never waits.
+    deadline_us: microseconds that a step may wait for a compile, up to 60,000,000; a fallback computes meanwhile. 0: it never waits.
         None: as ATTUNE_DEADLINE_US says, else as long as it takes.
 
     Kernels are compiled when the first step of a kind comes, or by prepare(). Any number of threads may run steps at
@@ -180,7 +195,7 @@ class Attention:
         if softmax_scale is not None:
             desc.softmax_scale = number(softmax_scale, "softmax_scale")
         if deadline_us is not None:
-            desc.deadline_us = integer(deadline_us, "deadline_us")
+            desc.deadline_us = integer(deadline_us, "deadline_us", 0, MOST_DEADLINE_US)
         desc.extra = _extra(extra)
         self.context = as_context(context)
         self.layout, self.kv, self.page_size, self.appends = layout, kv, desc.page_size, bool(desc.appends)
@@ -418,7 +433,7 @@ class Attention:
         cu_seqlens_q, cu_seqlens_kv: "thd": [batch + 1]; sequence b has the tokens from cu_seqlens_q[b] on and before
             cu_seqlens_q[b + 1]. cu_seqlens_kv is that of k and v with kv="tensors"; without it the same.
         kv_lens: caches: [batch], the keys of each sequence, appended ones included.
-        block_table: paged: [batch, max_pages], the pages of each sequence.
+        block_table: paged: [batch, max_pages], the pages of each sequence; or a list of lists of any lengths.
         threads: the most threads that may work, the caller included; 0 means all of the context's.
         runner: the host's threads, such as attune.torch.runner(); None: those of the context.
         bindings: the tensors that `extra` asks for, by name: sinks, attn_bias, cos …
@@ -437,7 +452,7 @@ class Attention:
             step = self._again(ready, given)
         else:
             self._refuse(given)
-            lists = {name: _numbers(given[name], "i", name) for name in _LISTS if name in given}
+            lists = {name: _list_of(given[name], name) for name in _LISTS if name in given}
             if any(value is not given[name] for name, value in lists.items()):
                 key = None  # converted anew in each call
             given.update(lists)
@@ -482,7 +497,7 @@ class Attention:
             sequence, and the keys that k or the cache has for each.
         """
         given = dict(cu_seqlens_q=cu_seqlens_q, cu_seqlens_kv=cu_seqlens_kv, kv_lens=kv_lens, block_table=block_table)
-        lists = {name: _numbers(value, "i", name) for name, value in given.items() if value is not None}
+        lists = {name: _list_of(value, name) for name, value in given.items() if value is not None}
         step: Step = sized(Step)
         kept: list = [lists]
         sizes: Dict[str, int] = {}

@@ -92,6 +92,23 @@ class RunOptions(Structure):
 LOG_FN = ctypes.CFUNCTYPE(None, c_void_p, c_int, c_char_p)
 
 
+class EventStruct(Structure):
+    """attune_event."""
+
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("kind", c_int),
+        ("status", c_int),
+        ("key", c_char_p),
+        ("problem", c_char_p),
+        ("message", c_char_p),
+        ("milliseconds", c_double),
+    ]
+
+
+EVENT_FN = ctypes.CFUNCTYPE(None, c_void_p, POINTER(EventStruct))
+
+
 class ContextOptions(Structure):
     """attune_context_options."""
 

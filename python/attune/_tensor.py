@@ -7,6 +7,7 @@ call is done. A DLPack capsule is never consumed: its own destructor gives the t
 from __future__ import annotations
 
 import ctypes
+import math
 import sys
 from ctypes import c_char_p, c_int, c_int64, c_ssize_t, c_void_p, py_object
 from typing import Any, Dict, Optional, Sequence, Tuple
@@ -186,7 +187,11 @@ def _of_buffer(value: Any, name: str, writable: bool, wanted: Any) -> Tuple[int,
         _refuse_read_only(name)
     text = (view.format or b"B").decode().lstrip("@=<" if sys.byteorder == "little" else "@=>")
     code, rank = _FORMATS.get(text), view.ndim
-    shape, strides = view.shape[:rank], view.strides[:rank]
+    shape = view.shape[:rank]
+    if view.strides:
+        strides = view.strides[:rank]
+    else:  # as of ctypes' arrays, which are dense
+        strides = [view.itemsize * math.prod(shape[i + 1 :]) for i in range(rank)]
     info = wanted() if rank <= 1 or text in "BcH" else None
     if info is not None and info.dtype in _DTYPES:
         want, bits = _DTYPES[info.dtype], _DTYPES[info.dtype][1]

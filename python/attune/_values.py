@@ -9,6 +9,9 @@ from typing import Any, Tuple
 from ._errors import InvalidArgumentError, InvalidTypeError
 
 
+MOST_DEADLINE_US = 60_000_000
+
+
 def kind(value: Any) -> str:
     """A value's type for a sentence: "a list", "an int", "bytes", "None"."""
     name = "None" if value is None else type(value).__name__

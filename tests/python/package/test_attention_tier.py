@@ -182,9 +182,18 @@ def test_integers_of_other_types():
     lists = {name: value for name, value in step.given.items() if value.dtype == np.int32}
     for convert in (np.ndarray.tolist, lambda x: x.astype("i8"), lambda x: x.astype("u2"), lambda x: x):
         for _ in range(2):
-            given = {name: convert(x) if name != "block_table" or convert is not np.ndarray.tolist else x
-                     for name, x in lists.items()}
+            given = {name: convert(x) for name, x in lists.items()}
             step.check(attention.run(**{**step.given, **given}))
+
+
+def test_a_block_table_may_be_lists_of_any_lengths():
+    step = Step("thd", "paged", False, MIXED)
+    pages = [-(-length // PAGE) for length in step.given["kv_lens"]]
+    rows = [row[:count].tolist() for row, count in zip(step.given["block_table"], pages)]
+    assert len(set(map(len, rows))) > 1
+    step.check(make(kv="paged").run(**{**step.given, "block_table": rows}))
+    with pytest.raises(attune.InvalidArgumentError, match="block_table has the row 3; it must be a list"):
+        make(kv="paged").run(**{**step.given, "block_table": [3]})
 
 
 def test_a_block_table_may_be_a_view_of_a_wider_one():

@@ -1,5 +1,6 @@
 """attention() and kernels on NumPy arrays and torch tensors, beside plain NumPy in f64."""
 
+import copy
 import pathlib
 import pickle
 import re
@@ -420,3 +421,18 @@ def test_a_block_table_may_be_a_view_of_a_wider_one():
     assert np.array_equal(kernel(**tensors, block_table=wide[:, :3]), expected)
     with pytest.raises(attune.InvalidArgumentError, match="innermost stride of block_table is 2"):
         kernel(**tensors, block_table=wide[:, ::2])
+
+
+def test_a_context_tells_events_and_is_its_own_copy(tmp_path):
+    events = []
+    context = attune.Context(cache_dir=tmp_path, event=events.append, background_niceness=19)
+    assert copy.copy(context) is context and copy.deepcopy(context) is context
+    for _ in range(2):
+        attune.compile("seq_q=1,seq_kv=3,head_dim=8", context=context)
+    assert [event.kind for event in events] == ["miss", "compile_begin", "compile_end"]
+    assert events[2].status == 0 and events[2].milliseconds > 0 and "head_dim=8" in events[0].problem
+    again = attune.Context(cache_dir=tmp_path, event=events.append, compile_mode="never", machine_code_only=True)
+    attune.compile("seq_q=1,seq_kv=3,head_dim=8", context=again)
+    assert events[3].kind == "disk_hit" and events[3].key == events[0].key
+    with pytest.raises(attune.Error, match="no cache has|not cached|nothing is compiled|ATTUNE_COMPILE"):
+        attune.compile("seq_q=1,seq_kv=4,head_dim=8", context=again)

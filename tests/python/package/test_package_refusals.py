@@ -69,6 +69,8 @@ def test_sizes_of_a_plan():
     ("allow_interpreter is 'no'", lambda: attune.Context(allow_interpreter="no")),
     ("cache_dir is an int", lambda: attune.Context(cache_dir=5)),
     ("log is an int", lambda: attune.Context(log=5)),
+    ("event is an int", lambda: attune.Context(event=5)),
+    ("background_niceness is '1'", lambda: attune.Context(background_niceness="1")),
     ("seconds is 'x'", lambda: attune.tune(TEXT, "x")),
     ("the size batch is 1.5", lambda: attune.check(TEXT, sizes={"batch": 1.5})),
     ("the size batch is 1.5", lambda: attune.compile(TEXT)(**tensors(), sizes={"batch": 1.5})),
@@ -83,6 +85,8 @@ def test_wrong_types(sentence, call):
 
 def test_values_out_of_range():
     refused("max_workers is -3; it must be from 0", attune.Context, max_workers=-3)
+    refused("background_niceness is 20; it must be from 0 to 19", attune.Context, background_niceness=20)
+    refused("deadline_us is 60000001; it must be from 0 to 60000000", attune.Plan, TEXT, deadline_us=60_000_001)
     refused("memory_cache_bytes is -1", attune.Context, memory_cache_bytes=-1)
     refused("compile_mode is 'x'", attune.Context, compile_mode="x")
     refused("compile_mode is \\[\\]", attune.Context, compile_mode=[])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Mapping, Optional, Tuple, Union
+from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
 
 import attune
 import attune.blocks
@@ -40,6 +40,8 @@ def steps(q: Any, k: Any, v: Any, starts: Any, context: attune.Context) -> None:
 
 def kernels(q: Any, k: Any, v: Any, out: Any) -> None:
     context: attune.Context = attune.default_context()
+    events: List[attune.Event] = []
+    attune.Context(event=events.append, compile_mode="never", cache_pack="kernels.pack", background_niceness=19)
     problem = attune.Problem("num_heads=8", seq_q=attune.DYNAMIC, head_dim=64, is_causal=True)
     fields: Dict[str, Union[int, str]] = problem.fields
     tensor: attune.TensorInfo = problem.tensors[0]
