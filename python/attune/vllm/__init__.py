@@ -12,13 +12,17 @@ manual.
 
 from __future__ import annotations
 
+import inspect
 import os
 from typing import Any, Dict
 
-__all__ = ["enable", "register", "stats", "TESTED"]
+__all__ = ["disable", "enable", "register", "stats", "TESTED"]
 
 TESTED = ("0.32.0",)
 _BACKEND = "attune.vllm._backend.AttuneBackend"
+_OPTIONS = "num_heads head_size scale num_kv_heads alibi_slopes sliding_window kv_cache_dtype logits_soft_cap"
+_OPTIONS += " attn_type kv_sharing_target_layer_name sinks"
+_TENSORS = "layer query key value kv_cache attn_metadata output output_scale output_block_scale"
 _state: Dict[str, Any] = {"registered": False}
 
 
@@ -34,10 +38,9 @@ def _missing() -> str:
 
     needed = {
         "vllm.v1.attention.backends.registry": ("register_backend", "AttentionBackendEnum"),
-        "vllm.v1.attention.backend": ("AttentionImpl", "AttentionMetadataBuilder", "AttentionType",
-                                      "CommonAttentionMetadata"),
+        "vllm.v1.attention.backend": ("AttentionType", "CommonAttentionMetadata"),
         "vllm.v1.attention.backends.cpu_attn": ("CPUAttentionBackend", "CPUAttentionBackendImpl",
-                                                "CPUAttentionMetadataBuilder"),
+                                                "CPUAttentionMetadata", "CPUAttentionMetadataBuilder"),
     }
     for module, names in needed.items():
         try:
@@ -49,14 +52,30 @@ def _missing() -> str:
                 return f"{module}.{name}"
     if not hasattr(importlib.import_module("vllm.v1.attention.backends.registry").AttentionBackendEnum, "CPU_ATTN"):
         return "AttentionBackendEnum.CPU_ATTN"
+    stock = importlib.import_module("vllm.v1.attention.backends.cpu_attn").CPUAttentionBackendImpl
+    for name, expected in (("__init__", _OPTIONS), ("forward", _TENSORS)):
+        names = list(inspect.signature(getattr(stock, name)).parameters)[1:]
+        if names != expected.split():
+            return f"CPUAttentionBackendImpl as it was: {name} takes {', '.join(names)}"
+    return ""
+
+
+def _broken() -> str:
+    """Why attune cannot compute in this process; "" if it can."""
+    try:
+        from .. import torch
+
+        torch.runner()
+    except Exception as error:  # whatever it is: a server without attune is better than none
+        return str(error)
     return ""
 
 
 def enable() -> bool:
     """Puts attune's backend in the place of vLLM's for CPUs, for engines that this process makes from now on.
 
-    False, and one line in vLLM's log, if this vLLM lacks what the backend needs. Processes that vLLM starts read
-    ATTUNE_VLLM=1, which this sets.
+    False, and one line in vLLM's log, if this vLLM lacks what the backend needs, or if attune itself does not work.
+    Processes that vLLM starts read ATTUNE_VLLM=1, which this sets.
     """
     if _state["registered"]:
         return True
@@ -66,6 +85,10 @@ def enable() -> bool:
     missing = _missing()
     if missing:
         logger.warning("attune stays off: vLLM %s has no %s", version, missing)
+        return False
+    broken = _broken()
+    if broken:
+        logger.warning("attune stays off: %s", broken)
         return False
     if version.split("+")[0] not in TESTED:
         logger.warning("attune was tested with vLLM %s, and this is %s", ", ".join(TESTED), version)
@@ -78,6 +101,16 @@ def enable() -> bool:
     return True
 
 
+def disable() -> None:
+    """Engines that are made from now on have vLLM's own attention."""
+    os.environ.pop("ATTUNE_VLLM", None)
+    if _state["registered"]:
+        from vllm.v1.attention.backends.registry import AttentionBackendEnum
+
+        AttentionBackendEnum.CPU_ATTN.clear_override()
+        _state["registered"] = False
+
+
 def register() -> None:
     """The entry point of vllm.general_plugins: enables attune if ATTUNE_VLLM is 1."""
     if os.environ.get("ATTUNE_VLLM", "0") not in ("", "0"):
@@ -85,8 +118,11 @@ def register() -> None:
 
 
 def stats() -> Dict[str, int]:
-    """Counts of this process: steps, calls (one for each layer of a step), tokens, and kernels compiled. An engine with
-    several processes has them in its workers."""
+    """Counts of this process: steps, calls (one for each layer of a step), tokens, and kernels compiled.
+
+    "steps.stored": those whose keys went to slots one by one. "layers.stock.REASON": layers that vLLM's own kernels
+    compute. An engine with several processes has them in its workers.
+    """
     from . import _attend
 
     return _attend.stats()

@@ -13,6 +13,7 @@ import os
 import threading
 from typing import Any, Dict, NamedTuple, Optional, Tuple
 
+import numpy
 import torch
 
 import attune
@@ -30,9 +31,9 @@ def stats() -> Dict[str, int]:
     return counts
 
 
-def _count(name: str, by: int = 1) -> None:
+def count(name: str, by: int = 1) -> None:
     with _lock:
-        _counts[name] += by
+        _counts[name] = _counts.get(name, 0) + by
 
 
 def is_reproducible() -> bool:
@@ -92,7 +93,11 @@ def attention_of(layer: Layer) -> attune.Attention:
 
 
 class Step:
-    """The lengths and blocks of a step, and what each kind of layer has planned for them. num_blocks: of a cache."""
+    """The lengths and blocks of a step, and what each kind of layer has planned for them.
+
+    slots: where vLLM wants the new keys; None for keys that are no queries. appends: whether these are the places of
+    the last keys of each request, where a step appends.
+    """
 
     def __init__(
         self,
@@ -101,16 +106,21 @@ class Step:
         block_table: Optional[torch.Tensor],
         num_tokens: int,
         is_free: Optional[torch.Tensor] = None,
+        slots: Optional[torch.Tensor] = None,
+        block_size: int = 0,
     ) -> None:
         self.lists = dict(
             cu_seqlens_q=_int32(query_start_loc), kv_lens=_int32(seq_lens),
             block_table=None if block_table is None else _int32(block_table),
         )
         self.num_tokens, self.is_free = num_tokens, is_free
+        self.appends = slots is not None and _are_last(self.lists, slots.numpy(), block_size)
         self.runner = _torch_runner()
         self._plans: Dict[Tuple[int, int], Any] = {}
-        _count("steps")
-        _count("tokens", num_tokens)
+        count("steps")
+        count("tokens", num_tokens)
+        if slots is not None and not self.appends:
+            count("steps.stored")
 
     def plan(self, attention: attune.Attention, num_blocks: int) -> Any:
         key = (id(attention), num_blocks)
@@ -123,6 +133,20 @@ class Step:
                 plan = attention.plan(num_pages=num_blocks, **lists)
             self._plans[key] = plan
         return plan
+
+
+def _are_last(lists: Dict[str, torch.Tensor], slots: numpy.ndarray, block_size: int) -> bool:
+    """Whether the slots of the new keys are those of the last keys of their requests. They are not where a draft runs
+    over the longest request: vLLM then gives its keys no slot."""
+    starts, lens, table = (lists[name].numpy() for name in ("cu_seqlens_q", "kv_lens", "block_table"))
+    first, last = int(starts[0]), int(starts[-1])
+    requests = numpy.repeat(numpy.arange(len(lens)), numpy.diff(starts))
+    positions = numpy.arange(first, last) + numpy.repeat(lens - starts[1:], numpy.diff(starts))
+    blocks = positions // block_size
+    if last > first and (positions.min() < 0 or blocks.max() >= table.shape[1]):
+        return False
+    own = table[requests, blocks].astype(numpy.int64) * block_size + positions % block_size
+    return numpy.array_equal(own, slots[first:last])
 
 
 def _int32(value: torch.Tensor) -> torch.Tensor:
@@ -172,8 +196,8 @@ def store(
 ) -> None:
     """Writes keys and values to the slots of a cache, as a step does that appends: for keys that are no queries, such
     as those of an encoder. Slots below 0 are left out."""
-    count = min(slots.shape[0], key.shape[0])
-    slots, key, value = slots[:count], key[:count], value[:count]
+    most = min(slots.shape[0], key.shape[0])
+    slots, key, value = slots[:most], key[:most], value[:most]
     taken = slots >= 0
     if not bool(taken.all()):
         slots, key, value = slots[taken], key[taken], value[taken]
@@ -204,11 +228,11 @@ def attend(
 ) -> None:
     """One layer of a step, into `out`."""
     attention = attention_of(layer)
-    count = step.num_tokens
+    tokens = step.num_tokens
     given: Dict[str, Any] = {}
     if layer.appends or layer.kv == "tensors":
         assert key is not None and value is not None
-        given.update(k=key[:count], v=value[:count])
+        given.update(k=key[:tokens], v=value[:tokens])
     if cache is not None:
         given.update(k_cache=cache.k, v_cache=cache.v)
         if cache.k_scale is not None:
@@ -216,5 +240,5 @@ def attend(
     if layer.is_causal_by_request:
         bindings = {**bindings, "is_free": step.is_free}
     plan = step.plan(attention, 0 if cache is None else cache.k.shape[0])
-    plan.run(query[:count], out=out[:count], runner=step.runner, **given, **bindings)
-    _count("calls")
+    plan.run(query[:tokens], out=out[:tokens], runner=step.runner, **given, **bindings)
+    count("calls")

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar, Dict, Optional
 
 import torch
+from vllm.config import get_layers_from_vllm_config
 from vllm.logger import init_logger
-from vllm.v1.attention.backend import (
-    AttentionImpl,
-    AttentionMetadataBuilder,
-    AttentionType,
-    CommonAttentionMetadata,
-)
+from vllm.model_executor.layers.attention import Attention
+from vllm.v1.attention.backend import AttentionType, CommonAttentionMetadata
 from vllm.v1.attention.backends.cpu_attn import (
     CPUAttentionBackend,
     CPUAttentionBackendImpl,
+    CPUAttentionMetadata,
     CPUAttentionMetadataBuilder,
 )
 from vllm.v1.kv_cache_interface import CrossAttentionSpec, EncoderOnlyAttentionSpec
 
+from .._errors import Error
 from . import _attend
 
 logger = init_logger("vllm.attune")
@@ -28,21 +27,6 @@ _DTYPES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
 # Types of caches by vLLM's names. Others are the stock backend's.
 _CACHES = {"auto": "", "float16": "", "bfloat16": "", "fp8": "f8", "fp8_e4m3": "f8", "int8_per_token_head": "i8"}
 _ENCODERS = (AttentionType.ENCODER, AttentionType.ENCODER_ONLY)
-
-
-def _left_to_stock() -> str:
-    """Why the stock backend computes a model, by its configuration; "" if it does not."""
-    from vllm.config import get_current_vllm_config_or_none
-
-    config = get_current_vllm_config_or_none()
-    if config is None:
-        return ""
-    cache = config.cache_config.cache_dtype
-    if cache not in _CACHES:
-        return f"a cache of {cache}"
-    if config.model_config is not None and config.model_config.dtype not in _DTYPES:
-        return f"a model of {config.model_config.dtype}"
-    return ""
 
 
 class AttuneBackend(CPUAttentionBackend):
@@ -79,38 +63,38 @@ class AttuneBackend(CPUAttentionBackend):
 
     @staticmethod
     def get_impl_cls() -> type:
-        reason = _left_to_stock()
-        if reason:
-            logger.info_once("attune leaves %s to vLLM's own backend", reason)
-        return CPUAttentionBackendImpl if reason else AttuneImpl
+        return AttuneImpl
 
     @staticmethod
     def get_builder_cls() -> type:
         return AttuneBuilder
 
 
-@dataclass
-class AttuneMetadata:
-    """A step, for all layers of a group."""
+class AttuneMetadata(CPUAttentionMetadata):
+    """What vLLM's own kernels read, and a step for attune's layers of a group."""
 
     step: _attend.Step
-    causal: bool
-    slot_mapping: torch.Tensor
-    causal_by_request: bool = False
+    is_causal: bool
+    is_causal_by_request: bool
 
 
-class AttuneBuilder(AttentionMetadataBuilder[AttuneMetadata]):
-    """Makes a step of what the scheduler says. A group of layers that the stock backend computes has its builder."""
-
-    def __new__(cls, kv_cache_spec: Any, layer_names: list, vllm_config: Any, device: torch.device) -> Any:
-        if vllm_config.cache_config.cache_dtype in _CACHES:
-            return super().__new__(cls)
-        return CPUAttentionMetadataBuilder(kv_cache_spec, layer_names, vllm_config, device)
+class AttuneBuilder(CPUAttentionMetadataBuilder):
+    """Makes a step of what the scheduler says. Metadata of vLLM's own kernels is made where a layer of the group needs
+    it."""
 
     def __init__(self, kv_cache_spec: Any, layer_names: list, vllm_config: Any, device: torch.device) -> None:
-        super().__init__(kv_cache_spec, layer_names, vllm_config, device)
+        try:
+            super().__init__(kv_cache_spec, layer_names, vllm_config, device)
+        except NotImplementedError:  # vLLM has no kernel for such a cache on this CPU; all else is settled before
+            pass
         self.is_cross = isinstance(kv_cache_spec, CrossAttentionSpec)
         self.is_encoder = isinstance(kv_cache_spec, EncoderOnlyAttentionSpec)
+        self.is_cross_attention, self.is_encoder_only_attention = self.is_cross, self.is_encoder
+        found = get_layers_from_vllm_config(vllm_config, Attention, layer_names).values()
+        impls = [layer.impl for layer in found if isinstance(layer.impl, AttuneImpl)]
+        for impl in impls:
+            impl.prepare(vllm_config.model_config.dtype, kv_cache_spec.block_size)
+        self.has_stock = any(impl.stock_reason for impl in impls)
 
     def build(
         self,
@@ -121,19 +105,34 @@ class AttuneBuilder(AttentionMetadataBuilder[AttuneMetadata]):
         common = common_attn_metadata
         requests, causal = common.num_reqs, common.causal
         by_request = isinstance(causal, torch.Tensor)
-        step = _attend.Step(
+        if self.has_stock:
+            metadata = super().build(common_prefix_len, common, fast_build)
+            metadata.__class__ = AttuneMetadata
+        else:
+            metadata = AttuneMetadata(
+                num_actual_tokens=common.num_actual_tokens, max_query_len=common.max_query_len,
+                query_start_loc=common.query_start_loc, max_seq_len=common.max_seq_len, seq_lens=common.seq_lens,
+                block_table=common.block_table_tensor, slot_mapping=common.slot_mapping, scheduler_metadata=None,
+                causal=not by_request and not self.is_cross and bool(causal),
+            )  # fmt: skip
+        metadata.step = _attend.Step(
             common.query_start_loc[: requests + 1],
             common.seq_lens[:requests],
             None if self.is_encoder else common.block_table_tensor[:requests],
             common.num_actual_tokens,
             ~causal[:requests].bool() if by_request else None,
+            None if self.is_encoder or self.is_cross else common.slot_mapping,
+            self.kv_cache_spec.block_size,
         )
-        return AttuneMetadata(step, not by_request and not self.is_cross and bool(causal), common.slot_mapping,
-                              by_request and not self.is_cross)
+        metadata.is_causal = not by_request and not self.is_cross and bool(causal)
+        metadata.is_causal_by_request = by_request and not self.is_cross
+        return metadata
 
 
-class AttuneImpl(AttentionImpl):
-    """Attention of one layer."""
+class AttuneImpl(CPUAttentionBackendImpl):
+    """Attention of one layer. stock_reason: why vLLM's own kernels compute it, or "".
+
+    What writes a layer's cache also reads it: vLLM's kernels have an order of their own within a block."""
 
     def __init__(
         self,
@@ -149,23 +148,43 @@ class AttuneImpl(AttentionImpl):
         kv_sharing_target_layer_name: str | None = None,
         sinks: torch.Tensor | None = None,
     ) -> None:
-        self.num_heads, self.head_size, self.scale = num_heads, head_size, float(scale)
-        self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
-        self.num_queries_per_kv = self.num_heads // self.num_kv_heads
-        self.sliding_window = -1 if sliding_window is None else sliding_window
-        self.kv_cache_dtype, self.attn_type = kv_cache_dtype, attn_type
-        self.logits_soft_cap = float(logits_soft_cap or 0)
-        self.kv_sharing_target_layer_name = kv_sharing_target_layer_name
-        self.alibi_slopes = None if alibi_slopes is None else torch.tensor(alibi_slopes, dtype=torch.float32)
-        if sinks is not None and sinks.shape[0] != num_heads:
-            raise ValueError(f"sinks has {sinks.shape[0]} elements; there are {num_heads} heads")
-        self.sinks = sinks
+        num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+        super().__init__(
+            num_heads, head_size, scale, num_kv_heads, alibi_slopes, sliding_window, kv_cache_dtype, logits_soft_cap,
+            attn_type, kv_sharing_target_layer_name, sinks,
+        )  # fmt: skip
         self._layers: Dict[tuple, _attend.Layer] = {}
         self._cache: Optional[tuple] = None
         self._bindings: Optional[Dict[str, Any]] = None
+        self.stock_reason = "" if kv_cache_dtype in _CACHES else f"a cache of {kv_cache_dtype}"
+        self._say()
 
-    def _kind(self, metadata: AttuneMetadata, dtype: torch.dtype, block_size: int, appends: bool) -> _attend.Layer:
-        key = (metadata.causal, metadata.causal_by_request, dtype, block_size, appends)
+    def _say(self) -> None:
+        if self.stock_reason:
+            _attend.count(f"layers.stock.{self.stock_reason}")
+            logger.info_once("attune leaves %s to vLLM's own backend", self.stock_reason)
+
+    def prepare(self, dtype: torch.dtype, block_size: int) -> None:
+        """Compiles the layer's kernels, or takes them from the cache, before the first request. What attune cannot do
+        is vLLM's from here on: nothing has been written to a cache yet."""
+        if self.stock_reason:
+            return
+        is_encoder, is_cross = self.attn_type in _ENCODERS, self.attn_type == AttentionType.ENCODER_DECODER
+        appends = not is_encoder and not is_cross and self.kv_sharing_target_layer_name is None
+        if dtype not in _DTYPES:
+            self.stock_reason = f"a model of {dtype}"
+        else:
+            kind = self._kind(not is_encoder and not is_cross, False, dtype, 0 if is_encoder else block_size, appends)
+            try:
+                _attend.attention_of(kind).prepare()
+            except Error as error:
+                self.stock_reason = f"a layer ({error})"
+        self._say()
+
+    def _kind(
+        self, is_causal: bool, is_by_request: bool, dtype: torch.dtype, block_size: int, appends: bool
+    ) -> _attend.Layer:
+        key = (is_causal, is_by_request, dtype, block_size, appends)
         layer = self._layers.get(key)
         if layer is None:
             is_encoder = self.attn_type in _ENCODERS
@@ -173,9 +192,10 @@ class AttuneImpl(AttentionImpl):
                 num_heads=self.num_heads, num_kv_heads=self.num_kv_heads, head_size=self.head_size,
                 dtype=_DTYPES[dtype], scale=self.scale, kv="tensors" if is_encoder else "paged", block_size=block_size,
                 cache_dtype="" if is_encoder else _CACHES[self.kv_cache_dtype],
-                is_causal=metadata.causal and not is_encoder, is_causal_by_request=metadata.causal_by_request,
-                window=self.sliding_window, soft_cap=self.logits_soft_cap, has_alibi=self.alibi_slopes is not None,
-                has_sinks=self.sinks is not None, appends=appends, is_reproducible=_attend.is_reproducible(),
+                is_causal=is_causal and not is_encoder, is_causal_by_request=is_by_request,
+                window=self.sliding_window, soft_cap=float(self.logits_soft_cap),
+                has_alibi=self.alibi_slopes is not None, has_sinks=self.sinks is not None, appends=appends,
+                is_reproducible=_attend.is_reproducible(),
             )
         return layer
 
@@ -216,19 +236,23 @@ class AttuneImpl(AttentionImpl):
     ) -> torch.Tensor:
         """query, output [tokens, heads, head_size]; key, value [tokens, kv_heads, head_size]; kv_cache
         [blocks, kv_heads, block_size, content]. Appends keys and values, and attends to them and those before."""
-        if output_scale is not None or output_block_scale is not None:
-            raise NotImplementedError("attune's backend does not quantise its output")
         if attn_metadata is None:  # vLLM warms up
             return output
-        is_encoder, is_cross = self.attn_type in _ENCODERS, self.attn_type == AttentionType.ENCODER_DECODER
-        cache = None if is_encoder else self._views(kv_cache)
         has_new = key is not None and self.kv_sharing_target_layer_name is None
-        tensors = self._tensors(layer)
-        if is_cross and has_new:  # keys of the encoder, which are no queries
-            assert cache is not None and key is not None and value is not None
+        if self.stock_reason or output_scale is not None or output_block_scale is not None:
+            if has_new:  # vLLM's own backend is called for that before
+                self.do_kv_cache_update(layer, key, value, kv_cache, attn_metadata.slot_mapping)
+            return super().forward(
+                layer, query, key, value, kv_cache, attn_metadata, output, output_scale, output_block_scale
+            )
+        is_encoder, step = self.attn_type in _ENCODERS, attn_metadata.step
+        cache = None if is_encoder else self._views(kv_cache)
+        appends = has_new and step.appends
+        if has_new and not appends and cache is not None:  # keys that are no queries, or whose slots are others
             scales = (float(layer._k_scale_float), float(layer._v_scale_float))
             _attend.store(cache, key, value, attn_metadata.slot_mapping, scales)
         block_size = 0 if cache is None else cache.k.shape[1]
-        kind = self._kind(attn_metadata, query.dtype, block_size, has_new and not is_encoder and not is_cross)
-        _attend.attend(attn_metadata.step, kind, query, key, value, cache, output, tensors)
+        by_request = attn_metadata.is_causal_by_request
+        kind = self._kind(attn_metadata.is_causal, by_request, query.dtype, block_size, appends)
+        _attend.attend(step, kind, query, key, value, cache, output, self._tensors(layer))
         return output

@@ -6,6 +6,7 @@ import os
 import random
 import sys
 import types
+from dataclasses import replace
 
 import pytest
 import torch
@@ -20,8 +21,9 @@ def stub():
     before = {name: module for name, module in sys.modules.items() if name.split(".")[0] == "vllm"}
     vllm.install()
     yield
-    for name in [name for name in sys.modules if name.split(".")[0] == "vllm" or name.startswith("attune.vllm._backend")]:
-        del sys.modules[name]
+    for name in list(sys.modules):
+        if name.split(".")[0] == "vllm" or name.startswith("attune.vllm._backend"):
+            del sys.modules[name]
     sys.modules.update(before)
 
 
@@ -125,8 +127,14 @@ def make(backend, r, spec=SPEC, scale=0.2, **options):
     impl = backend.AttuneBackend.get_impl_cls()(r.heads, r.dim, scale, r.kv_heads, options.pop("alibi_slopes", None),
                                                 options.pop("sliding_window", None), options.pop("kv_cache_dtype"),
                                                 **options)
-    config = types.SimpleNamespace(cache_config=types.SimpleNamespace(cache_dtype="auto"))
-    return impl, backend.AttuneBackend.get_builder_cls()(spec, ["layer"], config, torch.device("cpu"))
+    return impl, build_for(backend, [impl], r.dtype, replace(spec, block_size=r.block_size))
+
+
+def build_for(backend, impls, dtype=torch.float32, spec=SPEC, cache_dtype="auto"):
+    layers = {f"layer{i}": vllm.Attention(impl) for i, impl in enumerate(impls)}
+    config = types.SimpleNamespace(cache_config=types.SimpleNamespace(cache_dtype=cache_dtype), layers=layers,
+                                   model_config=types.SimpleNamespace(dtype=dtype))
+    return backend.AttuneBackend.get_builder_cls()(spec, list(layers), config, torch.device("cpu"))
 
 
 def run(impl, builder, r, counts, layer=LAYER, **more):
@@ -149,7 +157,8 @@ CASES = {
     "sinks": ({"sinks": SINKS}, {"sinks": SINKS}),
     "all": ({"sliding_window": 9, "logits_soft_cap": 3.0, "sinks": SINKS}, {"window": 9, "cap": 3.0, "sinks": SINKS}),
 }
-STEPS = [{"a": 37, "b": 1}, {"a": 1, "b": 20, "c": 5}, {"a": 1, "b": 1, "c": 1, "d": 64}, {"a": 4, "b": 5, "c": 1, "d": 1}]
+STEPS = [{"a": 37, "b": 1}, {"a": 1, "b": 20, "c": 5}, {"a": 1, "b": 1, "c": 1, "d": 64},
+         {"a": 4, "b": 5, "c": 1, "d": 1}]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -195,8 +204,8 @@ def test_keys_of_an_earlier_layer(backend):
     for counts in STEPS:
         names, common, query, out = run(impl, builder, r, counts)
         before, again = r.cache.clone(), torch.empty_like(query)
-        sharing.forward(LAYER, query, torch.full((query.shape[0], 2, 32), 9.0), torch.full((query.shape[0], 2, 32), 9.0),
-                        r.cache, builder.build(0, common), again)
+        other = torch.full((query.shape[0], 2, 32), 9.0)
+        sharing.forward(LAYER, query, other, other, r.cache, builder.build(0, common), again)
         torch.testing.assert_close(again[: out.shape[0]], out, rtol=2e-5, atol=2e-6)
         assert torch.equal(before.nan_to_num(3), r.cache.nan_to_num(3))
 
@@ -263,8 +272,8 @@ def test_quantised_caches(backend, cache, tolerance, dtype):
 def test_room_for_scales(backend):
     """A spec of int8 asks for the bytes that a key takes."""
     mode = types.SimpleNamespace(is_per_token_head=True)
-    assert backend.AttuneBackend.customize_spec(vllm.AttentionSpec(64, None, mode)).state_content_bytes == 136
-    plain = vllm.AttentionSpec(64, None, types.SimpleNamespace(is_per_token_head=False))
+    assert backend.AttuneBackend.customize_spec(vllm.AttentionSpec(64, 16, None, mode)).state_content_bytes == 136
+    plain = vllm.AttentionSpec(64, 16, None, types.SimpleNamespace(is_per_token_head=False))
     assert backend.AttuneBackend.customize_spec(plain) is plain
 
 
@@ -274,7 +283,8 @@ def test_bits_of_a_request(backend, monkeypatch):
     generator = torch.Generator().manual_seed(5)
     q, k, v = (torch.randn((50, heads, 32), generator=generator) for heads in (4, 2, 2))
     results = []
-    for chunks, others in (([50], {}), ([20, 20, 5, 1, 1, 1, 1, 1], {}), ([49, 1], {"x": 7, "y": 1}), ([1, 49], {"x": 33})):
+    cases = ([50], {}), ([20, 20, 5, 1, 1, 1, 1, 1], {}), ([49, 1], {"x": 7, "y": 1}), ([1, 49], {"x": 33})
+    for chunks, others in cases:
         r = Requests(4, 2, 32, torch.float32)
         impl, builder = make(backend, r)
         parts, first = [], 0
@@ -299,10 +309,12 @@ def test_random_steps(backend):
         kv_heads, group = draw.choice([(1, 4), (2, 1), (2, 4)])
         dtype = draw.choice(list(DTYPES))
         options, wanted = draw.choice([CASES["plain"], CASES["window"], CASES["soft_cap"]])
-        r = Requests(kv_heads * group, kv_heads, draw.choice([32, 64, 96]), dtype, draw.choice([16, 32]), 200, seed=number)
+        dim, block = draw.choice([32, 64, 96]), draw.choice([16, 32])
+        r = Requests(kv_heads * group, kv_heads, dim, dtype, block, 200, seed=number)
         impl, builder = make(backend, r, **options)
         for _ in range(4):
-            counts = {name: draw.choice([1, 1, 1, 2, 5, draw.randrange(1, 90)]) for name in "abcdefg"[: draw.randrange(1, 8)]}
+            names = "abcdefg"[: draw.randrange(1, 8)]
+            counts = {name: draw.choice([1, 1, 1, 2, 5, draw.randrange(1, 90)]) for name in names}
             names, common, query, out = run(impl, builder, r, counts)
             expected = r.expected(names, common, query, 0.2, **wanted)
             torch.testing.assert_close(out.double(), expected, rtol=DTYPES[dtype][0], atol=DTYPES[dtype][1])
@@ -335,20 +347,135 @@ def test_another_version(monkeypatch):
     assert attune.vllm.enable()
     assert vllm.logged[-2] == "attune was tested with vLLM 0.32.0, and this is 0.40.1"
     attune.vllm._state["registered"] = False
-    monkeypatch.delattr(sys.modules["vllm.v1.attention.backends.cpu_attn"], "CPUAttentionBackendImpl")
+    stock = sys.modules["vllm.v1.attention.backends.cpu_attn"]
+    monkeypatch.setattr(stock, "CPUAttentionBackendImpl", type("CPUAttentionBackendImpl", (vllm.StockImpl,), {
+        "__init__": lambda self, num_heads, head_size: None}))
     vllm.registered.clear()
     assert not attune.vllm.enable() and not vllm.registered
-    assert "stays off: vLLM 0.40.1 has no vllm.v1.attention.backends.cpu_attn.CPUAttentionBackendImpl" in vllm.logged[-1]
+    assert "__init__ takes num_heads, head_size" in vllm.logged[-1]
+    monkeypatch.delattr(sys.modules["vllm.v1.attention.backends.cpu_attn"], "CPUAttentionBackendImpl")
+    assert not attune.vllm.enable() and not vllm.registered
+    missing = "vllm.v1.attention.backends.cpu_attn.CPUAttentionBackendImpl"
+    assert f"stays off: vLLM 0.40.1 has no {missing}" in vllm.logged[-1]
 
 
-def test_what_stock_computes(backend, monkeypatch):
-    monkeypatch.setattr(vllm.config.cache_config, "cache_dtype", "fp8_e5m2")
-    assert backend.AttuneBackend.get_impl_cls() is vllm.StockImpl
+def stock_step(impl, builder, r, key=True, **more):
+    """Runs a step of a layer that vLLM's own kernels compute."""
+    names, common, new_key, value = r.common({"a": 5, "b": 2}, **more)
+    query = r.draw(7, r.heads)
+    metadata = builder.build(0, common)
+    impl.forward(LAYER, query, new_key if key else None, value, r.cache, metadata, torch.empty_like(query))
+    return common
+
+
+def test_a_broken_package(monkeypatch):
+    """An adapter that cannot be loaded leaves vLLM as it is."""
+    import attune.torch
+    import attune.vllm
+
+    monkeypatch.setitem(attune.vllm._state, "registered", False)
+    monkeypatch.setenv("ATTUNE_VLLM", "1")
+
+    def fail():
+        raise RuntimeError("libattune-torch.so is of another version")
+
+    monkeypatch.setattr(attune.torch._native, "Runner", fail)
+    vllm.registered.clear()
+    attune.vllm.register()
+    assert not vllm.registered and vllm.logged[-1] == "attune stays off: libattune-torch.so is of another version"
+
+
+def test_off_again(monkeypatch):
+    import attune.vllm
+
+    monkeypatch.setitem(attune.vllm._state, "registered", False)
+    monkeypatch.setenv("ATTUNE_VLLM", "0")
+    attune.vllm.enable()
+    attune.vllm.disable()
+    assert not vllm.registered and "ATTUNE_VLLM" not in os.environ
+    attune.vllm.disable()
+
+
+def test_what_stock_computes(backend):
+    """A cache of fp8_e5m2: vLLM's kernels write it, because the backend says that attention includes that."""
+    r = Requests(4, 2, 32, torch.float32)
+    impl, builder = make(backend, r, kv_cache_dtype="fp8_e5m2")
     assert vllm.logged[-1] == "attune leaves a cache of fp8_e5m2 to vLLM's own backend"
-    assert isinstance(backend.AttuneBuilder(SPEC, [], vllm.config, None), vllm.StockBuilder)
-    monkeypatch.setattr(vllm.config.cache_config, "cache_dtype", "auto")
-    monkeypatch.setattr(vllm.config.model_config, "dtype", torch.float64)
-    assert backend.AttuneBackend.get_impl_cls() is vllm.StockImpl
+    common = stock_step(impl, builder, r)
+    assert [call[0] for call in impl.calls] == ["update", "forward"]
+    assert impl.calls[0][2] is common.slot_mapping and impl.calls[1][1] == "scheduled"
+    impl.calls.clear()
+    stock_step(impl, builder, r, key=False)
+    assert [call[0] for call in impl.calls] == ["forward"]
+    sharing, builder = make(backend, r, kv_cache_dtype="fp8_e5m2", kv_sharing_target_layer_name="layer")
+    stock_step(sharing, builder, r)
+    assert [call[0] for call in sharing.calls] == ["forward"]
+
+
+def test_layers_of_both_kinds(backend):
+    """One layer that attune computes and one that it does not, in one group, have the same metadata."""
+    r, other = Requests(4, 2, 32, torch.float32), Requests(4, 2, 32, torch.float32)
+    ours, theirs = make(backend, r)[0], make(backend, r, kv_cache_dtype="fp8_e5m2")[0]
+    builder = build_for(backend, [ours, theirs])
+    names, common, query, out = run(ours, builder, r, {"a": 9, "b": 4})
+    torch.testing.assert_close(out.double(), r.expected(names, common, query, 0.2), rtol=3e-5, atol=6e-6)
+    stock_step(theirs, builder, other)
+    assert [call[0] for call in theirs.calls] == ["update", "forward"]
+
+
+def test_layers_that_attune_refuses(backend, monkeypatch):
+    """A model of another type, a failure of the library: vLLM computes, and no cache has been written before."""
+    r = Requests(4, 2, 32, torch.float32)
+    impl = make(backend, r)[0]
+    build_for(backend, [impl], torch.float64)
+    assert impl.stock_reason == "a model of torch.float64" == vllm.logged[-1].split("leaves ")[1].split(" to vLLM")[0]
+    monkeypatch.setattr(backend._attend, "attention_of", lambda kind: attune.Attention(num_heads=3, num_kv_heads=2,
+                                                                                       head_dim=32))
+    impl, builder = make(backend, r)
+    assert "num_kv_heads" in impl.stock_reason
+    stock_step(impl, builder, r)
+    assert [call[0] for call in impl.calls] == ["update", "forward"]
+
+
+def test_caches_without_a_stock_kernel(backend):
+    """vLLM's builder refuses fp8 on some CPUs; attune needs none of its kernels there."""
+    r = Requests(4, 2, 32, torch.float32, cache_dtype="int8_per_token_head")
+    impl = make(backend, r, kv_cache_dtype="int8_per_token_head")[0]
+    builder = build_for(backend, [impl], cache_dtype="no kernel")
+    names, common, query, out = run(impl, builder, r, {"a": 9, "b": 4})
+    torch.testing.assert_close(out.double(), r.expected(names, common, query, 0.2), rtol=0.03, atol=0.03)
+
+
+@pytest.mark.parametrize("cache", ["auto", "fp8", "int8_per_token_head"])
+def test_slots_of_their_own(backend, cache):
+    """A token without a slot is not written, as a draft beyond the longest request; the others are."""
+    r = Requests(4, 2, 32, torch.float32, cache_dtype=cache)
+    impl, builder = make(backend, r, kv_cache_dtype=cache)
+    run(impl, builder, r, {"a": 20, "b": 3})
+    names, common, key, value = r.common({"a": 2, "b": 2})
+    last = common.query_start_loc[names.index("b") + 1] - 1
+    common.slot_mapping[last] = -1
+    before, query = r.cache.clone(), r.draw(4, 4)
+    metadata, out = builder.build(0, common), torch.empty(4, 4, 32)
+    assert not metadata.step.appends
+    impl.forward(LAYER, query, key, value, r.cache, metadata, out)
+    size = r.cache.itemsize * 16 * 32
+    keys = [c.view(torch.uint8).flatten(2)[..., :size].unflatten(2, (16, -1)) for c in (before, r.cache)]
+    changed = {(int(block), int(row)) for block, _, row, _ in (keys[0] != keys[1]).nonzero()}
+    slots = [int(slot) for slot in common.slot_mapping if slot >= 0]
+    assert changed == {(slot // 16, slot % 16) for slot in slots} and len(slots) == 3
+    tolerance = {"auto": 3e-5, "fp8": 0.15, "int8_per_token_head": 0.03}[cache]
+    own = slice(common.query_start_loc[names.index("a")], common.query_start_loc[names.index("a") + 1])
+    expected = r.expected(names, common, query, 0.2)
+    torch.testing.assert_close(out[own].double(), expected[own], rtol=tolerance, atol=tolerance)
+
+
+def test_kernels_before_the_first_request(backend):
+    r = Requests(4, 2, 32, torch.float32, block_size=48)
+    impl, builder = make(backend, r, scale=0.1234)
+    before = attune.info()["statistics"]["compiles"]
+    run(impl, builder, r, {"a": 5, "b": 2})
+    assert attune.info()["statistics"]["compiles"] == before
 
 
 def test_stats(backend):

@@ -4,15 +4,13 @@ import enum
 import sys
 import types
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import torch
 
 VERSION = "0.32.0"
 logged = []
 registered = {}
-config = types.SimpleNamespace(cache_config=types.SimpleNamespace(cache_dtype="auto"),
-                               model_config=types.SimpleNamespace(dtype=torch.float32))
 
 
 class Logger:
@@ -34,18 +32,6 @@ class MultipleOf:
     base: int
 
 
-class AttentionImpl:
-    pass
-
-
-T = TypeVar("T")
-
-
-class AttentionMetadataBuilder(Generic[T]):
-    def __init__(self, kv_cache_spec, layer_names, vllm_config, device):
-        self.kv_cache_spec = kv_cache_spec
-
-
 @dataclass
 class CommonAttentionMetadata:
     query_start_loc: torch.Tensor
@@ -55,6 +41,8 @@ class CommonAttentionMetadata:
     block_table_tensor: torch.Tensor
     slot_mapping: torch.Tensor
     causal: Any = True
+    max_query_len: int = 0
+    max_seq_len: int = 0
 
 
 class CPUAttentionBackend:
@@ -64,23 +52,75 @@ class CPUAttentionBackend:
 
 
 class StockImpl:
-    pass
+    """Notes what is called."""
+
+    def __init__(self, num_heads, head_size, scale, num_kv_heads, alibi_slopes, sliding_window, kv_cache_dtype,
+                 logits_soft_cap=None, attn_type=AttentionType.DECODER, kv_sharing_target_layer_name=None, sinks=None):
+        self.num_heads, self.head_size, self.scale, self.num_kv_heads = num_heads, head_size, scale, num_kv_heads
+        self.alibi_slopes = None if alibi_slopes is None else torch.tensor(alibi_slopes, dtype=torch.float32)
+        self.sliding_window = -1 if sliding_window is None else sliding_window
+        self.kv_cache_dtype, self.logits_soft_cap, self.attn_type = kv_cache_dtype, logits_soft_cap or 0, attn_type
+        self.kv_sharing_target_layer_name, self.sinks = kv_sharing_target_layer_name, sinks
+        self.calls = []
+
+    def do_kv_cache_update(self, layer, key, value, kv_cache, slot_mapping):
+        self.calls.append(("update", key, slot_mapping))
+
+    def forward(self, layer, query, key, value, kv_cache, attn_metadata, output, output_scale=None,
+                output_block_scale=None):
+        self.calls.append(("forward", attn_metadata.scheduler_metadata))
+        return output
+
+
+@dataclass
+class StockMetadata:
+    num_actual_tokens: int
+    max_query_len: int
+    query_start_loc: torch.Tensor
+    max_seq_len: int
+    seq_lens: torch.Tensor
+    block_table: torch.Tensor
+    slot_mapping: torch.Tensor
+    scheduler_metadata: Any
+    causal: bool = True
 
 
 class StockBuilder:
-    def __init__(self, *arguments):
-        pass
+    def __init__(self, kv_cache_spec, layer_names, vllm_config, device):
+        self.kv_cache_spec = kv_cache_spec
+        if vllm_config.cache_config.cache_dtype == "no kernel":
+            raise NotImplementedError("as for fp8 on CPUs without AVX-512")
+
+    def build(self, common_prefix_len, common, fast_build=False):
+        return StockMetadata(common.num_actual_tokens, 0, common.query_start_loc, 0, common.seq_lens,
+                             common.block_table_tensor, common.slot_mapping, "scheduled")
+
+
+class Attention:
+    """A layer of a model."""
+
+    def __init__(self, impl):
+        self.impl = impl
+        self._k_scale_float, self._v_scale_float = 0.05, 0.04
+
+
+def get_layers_from_vllm_config(vllm_config, kind, names):
+    return {name: vllm_config.layers[name] for name in names if name in vllm_config.layers}
 
 
 @dataclass
 class AttentionSpec:
     head_size: int = 0
+    block_size: int = 16
     state_content_bytes: Any = None
     kv_quant_mode: Any = None
 
 
 class AttentionBackendEnum(enum.Enum):
     CPU_ATTN = "stock"
+
+    def clear_override(self):
+        registered.pop(self, None)
 
 
 def register_backend(member, path):
@@ -101,15 +141,19 @@ def install():
     """Puts the classes where vLLM has them."""
     _module("vllm", __version__=VERSION)
     _module("vllm.logger", init_logger=lambda name: Logger())
-    _module("vllm.config", get_current_vllm_config_or_none=lambda: config)
+    _module("vllm.config", get_layers_from_vllm_config=get_layers_from_vllm_config)
+    _module("vllm.model_executor")
+    _module("vllm.model_executor.layers")
+    _module("vllm.model_executor.layers.attention", Attention=Attention)
     _module("vllm.v1")
     _module("vllm.v1.attention")
-    _module("vllm.v1.attention.backend", AttentionImpl=AttentionImpl, AttentionMetadataBuilder=AttentionMetadataBuilder,
-            AttentionType=AttentionType, CommonAttentionMetadata=CommonAttentionMetadata, MultipleOf=MultipleOf)
+    _module("vllm.v1.attention.backend", AttentionType=AttentionType,
+            CommonAttentionMetadata=CommonAttentionMetadata, MultipleOf=MultipleOf)
     _module("vllm.v1.attention.backends")
     _module("vllm.v1.attention.backends.registry", AttentionBackendEnum=AttentionBackendEnum,
             register_backend=register_backend)
     _module("vllm.v1.attention.backends.cpu_attn", CPUAttentionBackend=CPUAttentionBackend,
-            CPUAttentionBackendImpl=StockImpl, CPUAttentionMetadataBuilder=StockBuilder)
+            CPUAttentionBackendImpl=StockImpl, CPUAttentionMetadata=StockMetadata,
+            CPUAttentionMetadataBuilder=StockBuilder)
     _module("vllm.v1.kv_cache_interface", CrossAttentionSpec=type("CrossAttentionSpec", (AttentionSpec,), {}),
             EncoderOnlyAttentionSpec=type("EncoderOnlyAttentionSpec", (AttentionSpec,), {}))
