@@ -43,6 +43,21 @@ attune_status at_operator_add(attune_context *context, const attune_operator_opt
     return err->status;
 }
 
+static attune_operator *find_build(attune_context *context, const attune_operator_options *options) {
+    attune_operator *op = atomic_load(&context->operators);
+    while (op && op->own.build != options->build) op = op->next;
+    return op;
+}
+
+attune_status at_operator_of(attune_context *context, const attune_operator_options *options, attune_operator **op,
+                             at_error *err) {
+    *op = find_build(context, options);
+    if (*op || !at_operator_add(context, options, op, err)) return ATTUNE_OK;
+    if (!(*op = find_build(context, options))) return err->status; /* or another thread was faster */
+    *err = (at_error){0};
+    return ATTUNE_OK;
+}
+
 /* ---- Its schedules ---- */
 
 attune_status at_operator_schedule(const attune_operator *op, const char *problem, const int32_t *numbers,

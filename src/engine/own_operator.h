@@ -15,6 +15,10 @@ struct attune_operator {
 attune_status at_operator_add(attune_context *context, const attune_operator_options *options, attune_operator **op,
                               at_error *err);
 
+/* The operator of the context with the same build, which is attune's own; added if it is not there. */
+attune_status at_operator_of(attune_context *context, const attune_operator_options *options, attune_operator **op,
+                             at_error *err);
+
 /* Ends all of a context. No kernel of theirs may be left. */
 void at_operators_free(attune_context *context);
 

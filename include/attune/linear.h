@@ -1,0 +1,134 @@
+/* Linear attention: a state in place of keys and values, as Qwen3-Next, Kimi Linear, RetNet and GLA have it.
+ *
+ *     attune_linear_desc desc = ATTUNE_LINEAR_DESC_INIT;
+ *     desc.num_heads = 16, desc.num_kv_heads = 32, desc.head_dim = 128, desc.dtype = ATTUNE_BF16;
+ *     desc.rule = ATTUNE_GATED_DELTA, desc.decay = ATTUNE_DECAY_HEAD, desc.has_beta = 1;
+ *     attune_linear *linear;
+ *     attune_linear_create(NULL, &desc, &linear);
+ *
+ *     attune_linear_step step = ATTUNE_LINEAR_STEP_INIT;           // every step, for every layer
+ *     step.batch = sequences, step.cu_seqlens = starts;
+ *     step.q.data = q, step.k.data = k, step.v.data = v, step.decay.data = g, step.beta.data = beta;
+ *     step.state.data = states, step.num_states = slots, step.state_ids = slot_of_sequence, step.out.data = out;
+ *     attune_linear_run(linear, &step);
+ *
+ * Each head of v has a state S of head_dim x head_dim_v numbers. Token after token, with a = exp(decay):
+ *
+ *     linear        S = S + k v^T
+ *     gated         S = a S + k v^T
+ *     delta         S = S + beta k (v - S^T k)^T
+ *     gated_delta   S = a S + beta k (v - a S^T k)^T
+ *     out = scale S^T q
+ *
+ * (Yang et al., "Gated Delta Networks", 2024; ONNX LinearAttention, opset 27.) A row of out, and the state, have the
+ * same bits however the tokens are cut into steps and whatever else is in the batch. Arithmetic is f32.
+ *
+ * Errors: a status, and attune_last_message() has one sentence. Nothing was written then, unless the status is
+ * ATTUNE_CANCELLED. Sizes and strides are in elements. */
+#ifndef ATTUNE_LINEAR_H
+#define ATTUNE_LINEAR_H
+
+#include "attention.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum attune_linear_rule {
+    ATTUNE_LINEAR = 0,
+    ATTUNE_GATED,
+    ATTUNE_DELTA,
+    ATTUNE_GATED_DELTA,
+    ATTUNE_LINEAR_RULE_COUNT
+} attune_linear_rule;
+
+/* What a decay belongs to. */
+typedef enum attune_linear_decay {
+    ATTUNE_DECAY_NONE = 0, /* of the rules linear and delta */
+    ATTUNE_DECAY_HEAD,     /* one for each head of v */
+    ATTUNE_DECAY_KEY,      /* one for each of its head_dim rows of the state */
+    ATTUNE_DECAY_COUNT
+} attune_linear_decay;
+
+typedef struct attune_linear_desc {
+    size_t struct_size;
+    int64_t num_heads;        /* of q; one of num_heads and num_kv_heads divides the other. out has the larger number */
+    int64_t num_kv_heads;     /* of v and of the state; 0: num_heads */
+    int64_t num_k_heads;      /* of k, divides num_kv_heads; 0: num_kv_heads */
+    int64_t head_dim;         /* of q and k, at most 1024 */
+    int64_t head_dim_v;       /* 0: head_dim */
+    attune_dtype dtype;       /* of q, k, v and out: f32 (default), bf16 or f16 */
+    attune_dtype decay_dtype; /* default f32; or bf16, f16 */
+    attune_dtype beta_dtype;  /* the same */
+    attune_dtype state_dtype; /* f32 (default) or bf16, which rounds a state once a step */
+    attune_linear_rule rule;
+    attune_linear_decay decay;
+    int has_beta;       /* delta and gated_delta: there is a beta for each token; 0: it is 1 */
+    double scale;       /* of out; ATTUNE_DEFAULT_SCALE: 1 / sqrt(head_dim) */
+    double qk_norm_eps; /* 0: none. Rows of q and k are divided by sqrt(sum of x^2 + qk_norm_eps) first */
+} attune_linear_desc;
+
+#ifdef __cplusplus
+#define ATTUNE_LINEAR_DESC_INIT attune_initial(attune_linear_desc_init)
+#else
+#define ATTUNE_LINEAR_DESC_INIT {.struct_size = sizeof(attune_linear_desc), .scale = __builtin_nan("")}
+#endif
+
+/* Writes the values of ATTUNE_LINEAR_DESC_INIT, for callers that have no macros. */
+ATTUNE_API attune_status attune_linear_desc_init(attune_linear_desc *desc, size_t struct_size);
+
+typedef struct attune_linear attune_linear;
+
+/* Makes a linear attention, which copies the description. `context` as in attune_attention_create. Compiles nothing. A
+ * failure sets *linear to NULL. */
+ATTUNE_API attune_status attune_linear_create(attune_context *context, const attune_linear_desc *desc,
+                                              attune_linear **linear);
+
+/* Ends it; no step may be running. NULL is fine. */
+ATTUNE_API void attune_linear_destroy(attune_linear *linear);
+
+/* Compiles the kernels for tokens and for prompts now, or takes them from the cache, so that no step waits. */
+ATTUNE_API attune_status attune_linear_prepare(attune_linear *linear);
+
+typedef struct attune_linear_step {
+    size_t struct_size;
+    int64_t batch;               /* sequences */
+    int64_t seq;                 /* tokens of each sequence, without cu_seqlens */
+    const int32_t *cu_seqlens;   /* NULL, or [batch + 1]: sequence b has the tokens cu_seqlens[b] to before
+                                  * cu_seqlens[b + 1] of q, k, v, decay, beta and out. May be empty */
+    attune_view q, k, v;         /* [batch, seq, heads, dim], with cu_seqlens [tokens, heads, dim]; all three strides 0:
+                                  * contiguous in this order. Elements of a row lie side by side */
+    attune_view decay;           /* logarithms, 0 or below: [batch, seq, num_kv_heads], with ATTUNE_DECAY_KEY
+                                  * [.., head_dim] */
+    attune_view beta;            /* [batch, seq, num_kv_heads]; head stride 0 beside other strides: one for all heads */
+    attune_mutable_view out;     /* [batch, seq, heads, head_dim_v] */
+    attune_mutable_view state;   /* read and written: [num_states, num_kv_heads, head_dim, head_dim_v]; `token` is the
+                                  * stride of a row. A new sequence's state must be 0 */
+    int64_t num_states;          /* 0: batch */
+    const int32_t *state_ids;    /* NULL, or [batch]: the state of each sequence, no two the same; otherwise sequence b
+                                  * has state b */
+    uint32_t max_threads;        /* 0: all of the context's */
+    const attune_runner *runner; /* NULL: the context's threads */
+    const int *cancel;           /* NULL, or a flag that another thread sets to end the step */
+} attune_linear_step;
+
+#ifdef __cplusplus
+#define ATTUNE_LINEAR_STEP_INIT attune_initial(attune_linear_step_init)
+#else
+#define ATTUNE_LINEAR_STEP_INIT {.struct_size = sizeof(attune_linear_step)}
+#endif
+
+ATTUNE_API attune_status attune_linear_step_init(attune_linear_step *step, size_t struct_size);
+
+/* Computes out and the new states. Pointers, lengths, ids and strides are checked before anything is written.
+ * Thread-safe, also for steps at once that have no state in common. */
+ATTUNE_API attune_status attune_linear_run(attune_linear *linear, const attune_linear_step *step);
+
+/* The same by the interpreter of the kernel's loop IR: slow, with the same bits. For tests. */
+ATTUNE_API attune_status attune_linear_run_interpreted(attune_linear *linear, const attune_linear_step *step);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

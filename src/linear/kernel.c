@@ -1,0 +1,457 @@
+/* The kernel of linear attention, as loop IR.
+ *
+ * A column of the state depends on no other column. So a task is some vectors of columns of one state, and goes through
+ * all tokens of its sequence:
+ *
+ *                columns of V ►      for each row i of the state, in registers:
+ *        i  ┌───────┬───────┐           S = a S + (beta k)_i r         r = v - u: what delta corrects
+ *        ▼  │ task  │ task  │           o = o + S q_i                  out of this token
+ *    rows   │       │       │           u = u + S (a' k')_i            of the next token: a' S^T k'
+ *    of K   └───────┴───────┘
+ *
+ * One pass over the state serves the update, the output and the next token's u. It has one load and one store of the
+ * state for three multiply-adds, so multiply-adds limit it, and prompts need no form of their own in which chunks of
+ * tokens are matrix products: those have as many multiply-adds, and other bits for each way to cut a prompt.
+ *
+ * o and u are sums over even and odd rows, added up at the end: the order is the same for each number of vectors. A
+ * task of a prompt keeps its columns in scratch, where they lie side by side. */
+#include "linear/kernel.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+const attune_choice lin_choices[LIN_NUM_CHOICES] = {
+    {.name = "vectors", .values = (const int32_t[]){1, 2, 4, 8}, .num_values = 4, .usual = 4}};
+
+static const char *const dtype_words[] = {[ATTUNE_F32] = "f32", [ATTUNE_BF16] = "bf16", [ATTUNE_F16] = "f16"};
+
+void lin_print(const lin_kernel *k, char text[LIN_PROBLEM_BYTES]) {
+    const attune_linear_desc *d = &k->desc;
+    snprintf(text, LIN_PROBLEM_BYTES,
+             "heads=%lld,kv=%lld,k=%lld,dim=%lld,dim_v=%lld,dtype=%s,decay_dtype=%s,beta_dtype=%s,state=%s,rule=%d,"
+             "decay=%d,beta=%d,norm=%a,long=%d",
+             (long long)d->num_heads, (long long)d->num_kv_heads, (long long)d->num_k_heads, (long long)d->head_dim,
+             (long long)d->head_dim_v, dtype_words[d->dtype], dtype_words[d->decay_dtype], dtype_words[d->beta_dtype],
+             dtype_words[d->state_dtype], (int)d->rule, (int)d->decay, d->has_beta, d->qk_norm_eps, k->is_long);
+}
+
+/* ---- What the kernel is written with ---- */
+
+typedef struct writer {
+    attune_ir_writer *w;
+    long long heads, kv, k_heads, dim, dim_v, out_heads;
+    char dtype[8], decay_dtype[8], beta_dtype[8], state[8];
+    int rule, decay, beta, is_long;
+    double norm;
+    int lanes, vectors, has_fma;
+    long long group; /* heads of q for each state, at least 1 */
+    int at_once;     /* of them, in the pass that updates the state */
+    int has_delta, names;
+    int first, now; /* heads of q at hand, of the group */
+} writer;
+
+#define PUT(...) attune_ir_print(x->w, __VA_ARGS__)
+
+static bool read_problem(writer *x, const char *problem) {
+    const int read = sscanf(problem,
+                            "heads=%lld,kv=%lld,k=%lld,dim=%lld,dim_v=%lld,dtype=%7[^,],decay_dtype=%7[^,],beta_dtype="
+                            "%7[^,],state=%7[^,],rule=%d,decay=%d,beta=%d,norm=%la,long=%d",
+                            &x->heads, &x->kv, &x->k_heads, &x->dim, &x->dim_v, x->dtype, x->decay_dtype, x->beta_dtype,
+                            x->state, &x->rule, &x->decay, &x->beta, &x->norm, &x->is_long);
+    return read == 14;
+}
+
+static int registers_of(const char *isa) { return strcmp(isa, "avx2") && strcmp(isa, "x86-64") ? 32 : 16; }
+
+/* Sums of a pass: two of each vector of o and u, and r; beside them a vector of the state and what it is multiplied by.
+ * So many vectors that they fit. */
+static void choose_sizes(writer *x, const attune_build_request *request) {
+    enum { BESIDE = 3, MOST_HEADS = 4 };
+    const int registers = registers_of(request->isa);
+    x->has_fma = request->has_fma;
+    x->lanes = request->vector_bytes / 4;
+    x->vectors = request->schedule[0];
+    x->group = x->heads > x->kv ? x->heads / x->kv : 1;
+    x->at_once = x->group < MOST_HEADS ? (int)x->group : MOST_HEADS;
+    x->has_delta = x->rule >= ATTUNE_DELTA;
+    while (x->vectors > 1 && (x->vectors - 1) * x->lanes >= x->dim_v) x->vectors /= 2;
+    while (x->at_once > 1 && 2 * (x->at_once + x->has_delta) + 1 + BESIDE > registers) x->at_once--;
+    while (x->vectors > 1 && x->vectors * (2 * (x->at_once + x->has_delta) + 2) + BESIDE > registers) x->vectors /= 2;
+}
+
+static bool has_whole_vectors(const writer *x) { return x->dim_v % (x->vectors * x->lanes) == 0; }
+
+/* Expressions. */
+static void put_madd(const writer *x, const char *a, const char *b, const char *c) {
+    if (x->has_fma)
+        PUT("fma(%s, %s, %s)", a, b, c);
+    else
+        PUT("(%s * %s) + %s", a, b, c);
+}
+
+/* A mask of the columns that there are, where a vector may have others. */
+static const char *live(const writer *x, int v) {
+    static _Thread_local char text[32];
+    if (has_whole_vectors(x)) return "";
+    snprintf(text, sizeof text, " ? (live%d)", v);
+    return text;
+}
+
+static bool is_f32(const char *dtype) { return !strcmp(dtype, "f32"); }
+
+static const char *cast(const char *dtype) { return is_f32(dtype) ? "" : "cast.f32"; }
+
+/* ---- The parameters ---- */
+
+static void put_tensor(const writer *x, const char *name, const char *dtype, const char *heads, const char *columns,
+                       const char *way) {
+    PUT("  %s: %s[batches, tokens, %s%s%s] strides [%s_b, %s_t, %s_h%s] %s,\n", name, dtype, heads,
+        *columns ? ", " : "", columns, name, name, name, *columns ? ", 1" : "", way);
+}
+
+static void put_parameters(const writer *x) {
+    char q_heads[24], k_heads[24], kv[24], out_heads[24], dim[24], dim_v[24];
+    snprintf(q_heads, sizeof q_heads, "%lld", x->heads);
+    snprintf(k_heads, sizeof k_heads, "%lld", x->k_heads);
+    snprintf(kv, sizeof kv, "%lld", x->kv);
+    snprintf(out_heads, sizeof out_heads, "%lld", x->out_heads);
+    snprintf(dim, sizeof dim, "%lld", x->dim);
+    snprintf(dim_v, sizeof dim_v, "%lld", x->dim_v);
+    PUT("kernel @linear_attention (\n");
+    put_tensor(x, "q", x->dtype, q_heads, dim, "in");
+    put_tensor(x, "k", x->dtype, k_heads, dim, "in");
+    put_tensor(x, "v", x->dtype, kv, dim_v, "in");
+    if (x->decay) put_tensor(x, "decay", x->decay_dtype, kv, x->decay == ATTUNE_DECAY_KEY ? dim : "", "in");
+    if (x->beta) put_tensor(x, "beta", x->beta_dtype, kv, "", "in");
+    PUT("  state: %s[states, %s, %s, %s] strides [state_b, state_h, state_t, 1] inout,\n", x->state, kv, dim, dim_v);
+    put_tensor(x, "y", x->dtype, out_heads, dim_v, "out");
+    PUT("  parts: i32[batch, 3] in, batch: idx, batches: idx, tokens: idx, states: idx,\n");
+    PUT("  q_b: idx, q_h: idx, q_t: idx, k_b: idx, k_h: idx, k_t: idx, v_b: idx, v_h: idx, v_t: idx,\n");
+    if (x->decay) PUT("  decay_b: idx, decay_h: idx, decay_t: idx,\n");
+    if (x->beta) PUT("  beta_b: idx, beta_h: idx, beta_t: idx,\n");
+    PUT("  state_b: idx, state_h: idx, state_t: idx, y_b: idx, y_h: idx, y_t: idx, scale: f32) {\n");
+}
+
+/* ---- Rows of Q and K, in scratch as f32 ---- */
+
+static void put_lane_sum(const writer *x, const char *from, const char *to) {
+    int lanes = x->lanes;
+    PUT("let %s.%d = %s\n", to, lanes, from);
+    for (; lanes > 1; lanes /= 2) {
+        PUT("let %s.%d = shuffle(%s.%d, %s.%d, [", to, lanes / 2, to, lanes, to, lanes);
+        for (int i = 0; i < lanes / 2; i++) PUT("%s%d", i ? ", " : "", i);
+        PUT("]) + shuffle(%s.%d, %s.%d, [", to, lanes, to, lanes);
+        for (int i = lanes / 2; i < lanes; i++) PUT("%s%d", i > lanes / 2 ? ", " : "", i);
+        PUT("])\n");
+    }
+    PUT("let %s = %s.1\n", to, to);
+}
+
+/* Of row `row`, an access without its last index: `to` gets it times `factor`, a scalar (NULL: 1), and times exp of the
+ * decays of a key's columns at `decay` (NULL: not). Zeros fill the last vector. `ahead`: what is to be read soon. */
+static void put_row(writer *x, const char *row, const char *to, const char *factor, const char *decay,
+                    const char *ahead) {
+    const int n = x->names++, lanes = x->lanes;
+    const char *const scaled = factor ? factor : "1.0";
+    if (x->norm > 0) {
+        PUT("alloc squares%d: f32x%d[] reg\nsquares%d[] = splat.x%d(0.0)\n", n, lanes, n, lanes);
+        PUT("for n%d in 0..%lld by %d {\nlet m%d = ramp.x%d(n%d, 1) < splat.x%d(%lld)\n", n, x->dim, lanes, n, lanes, n,
+            lanes, x->dim);
+        PUT("let e%d = %s(%s, n%d]:x%d ? (m%d))\n", n, cast(x->dtype), row, n, lanes, n);
+        PUT("squares%d[] = (e%d * e%d) + squares%d[]\n}\n", n, n, n, n);
+        char from[32], sum[32];
+        snprintf(from, sizeof from, "squares%d[]", n);
+        snprintf(sum, sizeof sum, "sum%d", n);
+        put_lane_sum(x, from, sum);
+        PUT("let norm%d = %s / sqrt(%s + %.9g)\n", n, scaled, sum, x->norm);
+    }
+    PUT("for d%d in 0..%lld by %d {\nlet l%d = ramp.x%d(d%d, 1) < splat.x%d(%lld)\n", n, x->dim, lanes, n, lanes, n,
+        lanes, x->dim);
+    if (ahead) PUT("prefetch %s, d%d]\n", ahead, n);
+    PUT("let f_%d = %s(%s, d%d]:x%d ? (l%d))\n", n, cast(x->dtype), row, n, lanes, n);
+    if (x->norm > 0)
+        PUT("let g%d = f_%d * splat.x%d(norm%d)\n", n, n, lanes, n);
+    else if (factor)
+        PUT("let g%d = f_%d * splat.x%d(%s)\n", n, n, lanes, factor);
+    else
+        PUT("let g%d = f_%d\n", n, n);
+    if (decay) {
+        PUT("let h%d = exp2(%s(%s, d%d]:x%d ? (l%d)) * splat.x%d(0x1.715476p+0))\n", n, cast(x->decay_dtype), decay, n,
+            lanes, n, lanes);
+        PUT("%s, d%d]:x%d = g%d * h%d\n}\n", to, n, lanes, n, n);
+    } else {
+        PUT("%s, d%d]:x%d = g%d\n}\n", to, n, lanes, n);
+    }
+}
+
+/* The decays of a key's columns. */
+static void put_decays(writer *x, const char *decay, const char *to) {
+    const int n = x->names++, lanes = x->lanes;
+    PUT("for d%d in 0..%lld by %d {\nlet l%d = ramp.x%d(d%d, 1) < splat.x%d(%lld)\n", n, x->dim, lanes, n, lanes, n,
+        lanes, x->dim);
+    PUT("%s, d%d]:x%d = exp2(%s(%s, d%d]:x%d ? (l%d)) * splat.x%d(0x1.715476p+0))\n}\n", to, n, lanes,
+        cast(x->decay_dtype), decay, n, lanes, n, lanes);
+}
+
+/* The row of (a k) that belongs to token `t`. */
+static void put_next_key(writer *x, const char *t, const char *ahead) {
+    char row[64], decay[64], factor[32] = "";
+    snprintf(row, sizeof row, "k[b, %s, k_head", t);
+    snprintf(decay, sizeof decay, "decay[b, %s, head", t);
+    if (x->decay == ATTUNE_DECAY_HEAD) {
+        const int n = x->names++;
+        PUT("let of_next%d = exp2(%s(decay[b, %s, head]) * 0x1.715476p+0)\n", n, cast(x->decay_dtype), t);
+        snprintf(factor, sizeof factor, "of_next%d", n);
+    }
+    put_row(x, row, "next[0", *factor ? factor : NULL, x->decay == ATTUNE_DECAY_KEY ? decay : NULL, ahead);
+}
+
+/* All that token `t` needs: beta k, q of the heads that share the state, and its decays. */
+static void put_token(writer *x) {
+    char row[64], to[32], ahead[64];
+    if (x->beta && x->has_delta) PUT("let strength = %s(beta[b, t, head])\n", cast(x->beta_dtype));
+    put_row(x, "k[b, t, k_head", "key[0", x->beta && x->has_delta ? "strength" : NULL, NULL,
+            x->has_delta ? NULL : "k[b, t_ahead, k_head");
+    for (long long g = 0; g < x->group; g++) {
+        snprintf(row, sizeof row, "q[b, t, q_head + %lld", g);
+        snprintf(to, sizeof to, "query[%lld", g);
+        snprintf(ahead, sizeof ahead, "q[b, t_ahead, q_head + %lld", g);
+        put_row(x, row, to, "scale", NULL, ahead);
+    }
+    if (x->decay == ATTUNE_DECAY_HEAD)
+        PUT("let kept = splat.x%d(exp2(%s(decay[b, t, head]) * 0x1.715476p+0))\n", x->lanes, cast(x->decay_dtype));
+    if (x->decay == ATTUNE_DECAY_KEY) put_decays(x, "decay[b, t, head", "decays[0");
+}
+
+/* ---- The state ---- */
+
+static void put_columns(const writer *x) {
+    PUT("let column = part * %d\n", x->vectors * x->lanes);
+    for (int v = 0; v < x->vectors; v++) {
+        PUT("let c%d = column + %d\n", v, v * x->lanes);
+        if (!has_whole_vectors(x))
+            PUT("let live%d = ramp.x%d(c%d, 1) < splat.x%d(%lld)\n", v, x->lanes, v, x->lanes, x->dim_v);
+    }
+}
+
+static bool has_scratch(const writer *x) { return x->is_long || !is_f32(x->state); }
+
+/* Between the state and its copy in scratch. */
+static void put_copy(const writer *x, bool is_back) {
+    PUT("for row%d in 0..%lld {\n", is_back, x->dim);
+    for (int v = 0; v < x->vectors; v++) {
+        if (is_back && is_f32(x->state))
+            PUT("state[slot, head, row1, c%d]:x%d%s = s[row1, %d]:x%d\n", v, x->lanes, live(x, v), v * x->lanes,
+                x->lanes);
+        else if (is_back)
+            PUT("state[slot, head, row1, c%d]:x%d%s = cast.%s(s[row1, %d]:x%d)\n", v, x->lanes, live(x, v), x->state,
+                v * x->lanes, x->lanes);
+        else
+            PUT("s[row0, %d]:x%d = %s(state[slot, head, row0, c%d]:x%d%s)\n", v * x->lanes, x->lanes, cast(x->state), v,
+                x->lanes, live(x, v));
+    }
+    PUT("}\n");
+}
+
+/* An access to a vector of the state of row `row`. */
+static const char *state_at(const writer *x, const char *row, int v) {
+    static _Thread_local char text[128];
+    if (has_scratch(x))
+        snprintf(text, sizeof text, "s[%s, %d]:x%d", row, v * x->lanes, x->lanes);
+    else
+        snprintf(text, sizeof text, "state[slot, head, %s, c%d]:x%d%s", row, v, x->lanes, live(x, v));
+    return text;
+}
+
+/* ---- Passes over the rows ---- */
+
+typedef void row_body(writer *x, const char *row, int half);
+
+/* Even and odd rows have sums of their own. */
+static void put_rows(writer *x, row_body *body) {
+    const int n = x->names++;
+    char row[32];
+    if (x->dim > 1) {
+        PUT("for i_%d in 0..%lld by 2 {\n", n, x->dim / 2 * 2);
+        for (int half = 0; half < 2; half++) {
+            snprintf(row, sizeof row, half ? "i_%d + 1" : "i_%d", n);
+            body(x, row, half);
+        }
+        PUT("}\n");
+    }
+    if (x->dim % 2) {
+        snprintf(row, sizeof row, "%lld", x->dim - 1);
+        body(x, row, 0);
+    }
+}
+
+static void put_zeros(const writer *x, const char *name, int first, int count) {
+    for (int i = first; i < first + count; i++)
+        for (int v = 0; v < x->vectors; v++)
+            for (int half = 0; half < 2; half++) PUT("%s[%d, %d, %d] = splat.x%d(0.0)\n", name, i, v, half, x->lanes);
+}
+
+/* u = S^T (a k) of the first token. */
+static void row_of_first(writer *x, const char *row, int half) {
+    const int n = x->names++;
+    char key[32], sum[48];
+    PUT("let w%d = splat.x%d(next[0, %s])\n", n, x->lanes, row);
+    snprintf(key, sizeof key, "w%d", n);
+    for (int v = 0; v < x->vectors; v++) {
+        snprintf(sum, sizeof sum, "u[0, %d, %d]", v, half);
+        PUT("%s = ", sum);
+        put_madd(x, state_at(x, row, v), key, sum);
+        PUT("\n");
+    }
+}
+
+/* o of the heads at hand, of the state `made`. */
+static void add_outputs(const writer *x, const char *made, int n, int v, int half) {
+    char query[32], sum[48];
+    for (int g = 0; g < x->now; g++) {
+        snprintf(query, sizeof query, "q%d.%d", n, g);
+        snprintf(sum, sizeof sum, "o[%d, %d, %d]", g, v, half);
+        PUT("%s = ", sum);
+        put_madd(x, made, query, sum);
+        PUT("\n");
+    }
+}
+
+static void put_queries(const writer *x, const char *row, int n) {
+    for (int g = 0; g < x->now; g++) PUT("let q%d.%d = splat.x%d(query[%d, %s])\n", n, g, x->lanes, x->first + g, row);
+}
+
+static void row_of_update(writer *x, const char *row, int half) {
+    const int n = x->names++;
+    char key[32], next[32], sum[48], old[160], right[32], made[32];
+    snprintf(key, sizeof key, "k%d", n);
+    snprintf(next, sizeof next, "w%d", n);
+    PUT("let %s = splat.x%d(key[0, %s])\n", key, x->lanes, row);
+    if (x->has_delta) PUT("let %s = splat.x%d(next[0, %s])\n", next, x->lanes, row);
+    if (x->decay == ATTUNE_DECAY_KEY) PUT("let a%d = splat.x%d(decays[0, %s])\n", n, x->lanes, row);
+    put_queries(x, row, n);
+    for (int v = 0; v < x->vectors; v++) {
+        snprintf(old, sizeof old, "%s", state_at(x, row, v));
+        if (x->decay == ATTUNE_DECAY_KEY) snprintf(old, sizeof old, "(a%d * %s)", n, state_at(x, row, v));
+        if (x->decay == ATTUNE_DECAY_HEAD) snprintf(old, sizeof old, "(kept * %s)", state_at(x, row, v));
+        snprintf(right, sizeof right, "r[%d]", v);
+        snprintf(made, sizeof made, "s%d.%d", n, v);
+        PUT("let %s = ", made);
+        put_madd(x, key, right, old);
+        PUT("\n%s = %s\n", state_at(x, row, v), made);
+        add_outputs(x, made, n, v, half);
+        if (!x->has_delta) continue;
+        snprintf(sum, sizeof sum, "u[0, %d, %d]", v, half);
+        PUT("%s = ", sum);
+        put_madd(x, made, next, sum);
+        PUT("\n");
+    }
+}
+
+/* Heads of q beyond those of the pass that updates. */
+static void row_of_more_heads(writer *x, const char *row, int half) {
+    const int n = x->names++;
+    char made[32];
+    put_queries(x, row, n);
+    for (int v = 0; v < x->vectors; v++) {
+        snprintf(made, sizeof made, "s%d.%d", n, v);
+        PUT("let %s = %s\n", made, state_at(x, row, v));
+        add_outputs(x, made, n, v, half);
+    }
+}
+
+/* ---- A token ---- */
+
+static void put_outputs(const writer *x) {
+    for (int g = 0; g < x->now; g++)
+        for (int v = 0; v < x->vectors; v++) {
+            PUT("y[b, t, out_head + %d, c%d]:x%d%s = %s%s(o[%d, %d, 0] + o[%d, %d, 1])\n", x->first + g, v, x->lanes,
+                live(x, v), is_f32(x->dtype) ? "" : "cast.", is_f32(x->dtype) ? "" : x->dtype, g, v, g, v);
+        }
+}
+
+/* r: what the state is to hold for the key of this token beyond what it holds. */
+static void put_right_side(const writer *x) {
+    for (int v = 0; v < x->vectors; v++) {
+        PUT("prefetch v[b, t_ahead, head, c%d]\n", v);
+        PUT("let value%d = %s(v[b, t, head, c%d]:x%d%s)\n", v, cast(x->dtype), v, x->lanes, live(x, v));
+        if (x->has_delta)
+            PUT("r[%d] = value%d - (u[0, %d, 0] + u[0, %d, 1])\n", v, v, v, v);
+        else
+            PUT("r[%d] = value%d\n", v, v);
+    }
+}
+
+static void put_tokens(writer *x) {
+    enum { AHEAD = 4 }; /* tokens: rows of them lie far apart, where caches do not look by themselves */
+    PUT("for t in first..end {\nlet t_ahead = t + %d\n", AHEAD);
+    put_token(x);
+    put_right_side(x);
+    if (x->has_delta) {
+        PUT("let t_next in 0..tokens = min(t + 1, end - 1)\n");
+        put_next_key(x, "t_next", "k[b, t_ahead, k_head");
+        put_zeros(x, "u", 0, 1);
+    }
+    for (x->first = 0; x->first < x->group; x->first += x->at_once) {
+        const int left = (int)x->group - x->first;
+        x->now = left < x->at_once ? left : x->at_once;
+        put_zeros(x, "o", 0, x->now);
+        put_rows(x, x->first ? row_of_more_heads : row_of_update);
+        put_outputs(x);
+    }
+    PUT("}\n");
+}
+
+/* ---- The kernel ---- */
+
+static void put_memory(const writer *x) {
+    const long long padded = (x->dim + x->lanes - 1) / x->lanes * x->lanes;
+    PUT("alloc key: f32[1, %lld] scratch\nalloc query: f32[%lld, %lld] scratch\n", padded, x->group, padded);
+    if (x->decay == ATTUNE_DECAY_KEY) PUT("alloc decays: f32[1, %lld] scratch\n", padded);
+    PUT("alloc o: f32x%d[%d, %d, 2] reg\nalloc r: f32x%d[%d] reg\n", x->lanes, x->at_once, x->vectors, x->lanes,
+        x->vectors);
+    if (x->has_delta)
+        PUT("alloc next: f32[1, %lld] scratch\nalloc u: f32x%d[1, %d, 2] reg\n", padded, x->lanes, x->vectors);
+    if (has_scratch(x)) PUT("alloc s: f32[%lld, %d] scratch\n", x->dim, x->vectors * x->lanes);
+}
+
+static void put_heads(const writer *x) {
+    PUT("let k_head = head / %lld\n", x->kv / x->k_heads);
+    if (x->heads > x->kv)
+        PUT("let q_head = head * %lld\nlet out_head = head * %lld\n", x->group, x->group);
+    else
+        PUT("let q_head = head / %lld\nlet out_head = head\n", x->kv / x->heads);
+}
+
+int lin_build(void *user, const attune_build_request *request, attune_ir_writer *w) {
+    writer all = {.w = w}, *const x = &all;
+    (void)user;
+    if (!read_problem(x, request->problem)) {
+        PUT("%s is no problem of linear attention", request->problem);
+        return 1;
+    }
+    x->out_heads = x->heads > x->kv ? x->heads : x->kv;
+    choose_sizes(x, request);
+    const long long parts = (x->dim_v + x->vectors * x->lanes - 1) / (x->vectors * x->lanes);
+    put_parameters(x);
+    PUT("assume batches >= 1\nassume tokens >= 1\nassume states >= 1\n");
+    PUT("parallel for number in 0..batch, head in 0..%lld, part in 0..%lld {\n", x->kv, parts);
+    PUT("let first in 0..tokens + 1 = cast.idx(parts[number, 0])\nlet end in 0..tokens + 1 = cast.idx(parts[number, 1])"
+        "\nlet slot in 0..states = cast.idx(parts[number, 2])\nif first < end {\n");
+    PUT("let b in 0..batches = min(number, batches - 1)\n");
+    put_heads(x);
+    put_columns(x);
+    put_memory(x);
+    if (has_scratch(x)) put_copy(x, false);
+    if (x->has_delta) {
+        PUT("let t_ahead.first = first + 1\n");
+        put_next_key(x, "first", "k[b, t_ahead.first, k_head");
+        put_zeros(x, "u", 0, 1);
+        put_rows(x, row_of_first);
+    }
+    put_tokens(x);
+    if (has_scratch(x)) put_copy(x, true);
+    PUT("}\n}\n}\n");
+    return 0;
+}

@@ -1,0 +1,30 @@
+/* What a kernel of linear attention is made for, and the loop IR of it. */
+#ifndef ATTUNE_LINEAR_KERNEL_H
+#define ATTUNE_LINEAR_KERNEL_H
+
+#include <attune.h>
+
+/* The tensors of a kernel in the order of its parameters; those that a kernel lacks are left out. */
+typedef enum lin_tensor { LIN_Q, LIN_K, LIN_V, LIN_DECAY, LIN_BETA, LIN_STATE, LIN_OUT, LIN_NUM_TENSORS } lin_tensor;
+
+/* Everything that a kernel is specialised for. */
+typedef struct lin_kernel {
+    attune_linear_desc desc;
+    int is_long; /* a task keeps its part of the state in scratch: for more than a few tokens */
+} lin_kernel;
+
+static inline int lin_has(const attune_linear_desc *d, lin_tensor t) {
+    return t == LIN_DECAY ? d->decay != ATTUNE_DECAY_NONE : t == LIN_BETA ? d->has_beta : 1;
+}
+
+enum { LIN_PROBLEM_BYTES = 320 };
+
+/* The problem of an operator: one line of text that says all of it. */
+void lin_print(const lin_kernel *k, char text[LIN_PROBLEM_BYTES]);
+
+/* An attune_build_fn, and the numbers of its schedules. */
+int lin_build(void *user, const attune_build_request *request, attune_ir_writer *w);
+extern const attune_choice lin_choices[];
+enum { LIN_NUM_CHOICES = 1 };
+
+#endif

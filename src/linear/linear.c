@@ -1,0 +1,362 @@
+/* The tier for engines: descriptions of linear attention, and steps. */
+#include "attention/attention.h"
+#include "base/fpenv.h"
+#include "base/struct.h"
+#include "engine/own_operator.h"
+#include "linear/kernel.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct attune_linear {
+    attune_context *context;
+    attune_operator *op;
+    attune_linear_desc desc; /* settled: no zeros that stand for something else */
+    float scale;
+    char problem[2][LIN_PROBLEM_BYTES]; /* of a few tokens, and of many */
+    _Atomic(attune_kernel *) kernels[2];
+};
+
+static const attune_linear_desc initial = ATTUNE_LINEAR_DESC_INIT;
+static const at_struct desc_struct = {"attune_linear_desc", "start from ATTUNE_LINEAR_DESC_INIT",
+                                      sizeof(attune_linear_desc), &initial, sizeof(attune_linear_desc)};
+static const at_struct step_struct = {"attune_linear_step", "start from ATTUNE_LINEAR_STEP_INIT",
+                                      sizeof(attune_linear_step), NULL, sizeof(attune_linear_step)};
+
+attune_status attune_linear_desc_init(attune_linear_desc *desc, size_t struct_size) {
+    at_error err = {0};
+    at_struct_init(&desc_struct, desc, struct_size, &err);
+    return at_report(&err);
+}
+
+attune_status attune_linear_step_init(attune_linear_step *step, size_t struct_size) {
+    at_error err = {0};
+    at_struct_init(&step_struct, step, struct_size, &err);
+    return at_report(&err);
+}
+
+/* ---- Descriptions ---- */
+
+static attune_status check_size(const char *name, int64_t value, int64_t most, at_error *err) {
+    if (value >= 1 && value <= most) return ATTUNE_OK;
+    return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s is %lld; it must be from 1 to %lld", name, (long long)value,
+                   (long long)most);
+}
+
+static attune_status check_dtype(const char *name, attune_dtype dtype, bool may_be_f16, at_error *err) {
+    if (dtype == ATTUNE_F32 || dtype == ATTUNE_BF16 || (may_be_f16 && dtype == ATTUNE_F16)) return ATTUNE_OK;
+    return at_fail(err, ATTUNE_UNSUPPORTED, "%s is %d; it must be f32%s bf16%s", name, (int)dtype,
+                   may_be_f16 ? "," : " or", may_be_f16 ? " or f16" : "");
+}
+
+static attune_status check_heads(const attune_linear_desc *d, at_error *err) {
+    enum { MOST_HEADS = 1024, MOST_DIM = 1024 };
+    if (check_size("num_heads", d->num_heads, MOST_HEADS, err) ||
+        check_size("num_kv_heads", d->num_kv_heads, MOST_HEADS, err) ||
+        check_size("num_k_heads", d->num_k_heads, MOST_HEADS, err) ||
+        check_size("head_dim", d->head_dim, MOST_DIM, err) || check_size("head_dim_v", d->head_dim_v, MOST_DIM, err))
+        return err->status;
+    if (d->num_heads % d->num_kv_heads && d->num_kv_heads % d->num_heads)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT,
+                       "num_heads is %lld and num_kv_heads %lld; one of them must divide the other",
+                       (long long)d->num_heads, (long long)d->num_kv_heads);
+    if (d->num_kv_heads % d->num_k_heads)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "num_k_heads is %lld, which does not divide num_kv_heads, %lld",
+                       (long long)d->num_k_heads, (long long)d->num_kv_heads);
+    return ATTUNE_OK;
+}
+
+static attune_status check_rule(const attune_linear_desc *d, at_error *err) {
+    static const char *const rules[] = {"linear", "gated", "delta", "gated_delta"};
+    if ((unsigned)d->rule >= ATTUNE_LINEAR_RULE_COUNT)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "rule is %d, which is no attune_linear_rule", (int)d->rule);
+    if ((unsigned)d->decay >= ATTUNE_DECAY_COUNT)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "decay is %d, which is no attune_linear_decay", (int)d->decay);
+    const bool decays = d->rule == ATTUNE_GATED || d->rule == ATTUNE_GATED_DELTA, has_delta = d->rule >= ATTUNE_DELTA;
+    if (decays != (d->decay != ATTUNE_DECAY_NONE))
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "the rule %s has %s decay, but decay is %d", rules[d->rule],
+                       decays ? "a" : "no", (int)d->decay);
+    if ((unsigned)d->has_beta > has_delta)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "has_beta is %d; of the rule %s it must be 0%s", d->has_beta,
+                       rules[d->rule], has_delta ? " or 1" : "");
+    return ATTUNE_OK;
+}
+
+static attune_status settle(const attune_linear_desc *given, attune_linear_desc *d, at_error *err) {
+    *d = *given;
+    if (!d->num_kv_heads) d->num_kv_heads = d->num_heads;
+    if (!d->num_k_heads) d->num_k_heads = d->num_kv_heads;
+    if (!d->head_dim_v) d->head_dim_v = d->head_dim;
+    attune_dtype *const dtypes[] = {&d->dtype, &d->decay_dtype, &d->beta_dtype, &d->state_dtype};
+    for (int i = 0; i < 4; i++)
+        if (*dtypes[i] == ATTUNE_DTYPE_DEFAULT) *dtypes[i] = ATTUNE_F32;
+    if (check_heads(d, err) || check_dtype("dtype", d->dtype, true, err) ||
+        check_dtype("decay_dtype", d->decay_dtype, true, err) || check_dtype("beta_dtype", d->beta_dtype, true, err) ||
+        check_dtype("state_dtype", d->state_dtype, false, err) || check_rule(d, err))
+        return err->status;
+    if (!isnan(d->scale) && !(fabs(d->scale) <= 1e38))
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "scale is %g; it must be within +-1e38", d->scale);
+    if (d->qk_norm_eps != 0 && !(d->qk_norm_eps >= 1e-12 && d->qk_norm_eps <= 1))
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "qk_norm_eps is %g; it must be 0, or from 1e-12 to 1",
+                       d->qk_norm_eps);
+    return ATTUNE_OK;
+}
+
+attune_status attune_linear_create(attune_context *context, const attune_linear_desc *desc, attune_linear **linear) {
+    AT_DEFAULT_FPENV;
+    static const attune_operator_options options = {.struct_size = sizeof options,
+                                                    .name = "linear_attention",
+                                                    .build = lin_build,
+                                                    .choices = lin_choices,
+                                                    .num_choices = LIN_NUM_CHOICES,
+                                                    .version = 1};
+    at_error err = {0};
+    attune_linear_desc given, d;
+    attune_operator *op;
+    if (linear) *linear = NULL;
+    if (!desc || !linear) {
+        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_linear_create was given no %s",
+                desc ? "pointer to the linear attention" : "description");
+        return at_report(&err);
+    }
+    if (at_copy_in(&desc_struct, desc, &given, &err) || settle(&given, &d, &err)) return at_report(&err);
+    if (!context) {
+        const attune_status status = an_shared_context(&context);
+        if (status) return status;
+    }
+    if (at_operator_of(context, &options, &op, &err)) return at_report(&err);
+    attune_linear *const made = calloc(1, sizeof *made);
+    if (!made) {
+        at_fail_memory(&err, sizeof *made);
+        return at_report(&err);
+    }
+    *made = (attune_linear){.context = context, .op = op, .desc = d};
+    made->scale = (float)(isnan(d.scale) ? 1 / sqrt((double)d.head_dim) : d.scale);
+    for (int i = 0; i < 2; i++) lin_print(&(lin_kernel){.desc = d, .is_long = i}, made->problem[i]);
+    *linear = made;
+    return ATTUNE_OK;
+}
+
+void attune_linear_destroy(attune_linear *linear) {
+    if (!linear) return;
+    for (int i = 0; i < 2; i++) attune_kernel_release(atomic_load(&linear->kernels[i]));
+    free(linear);
+}
+
+/* ---- Kernels ---- */
+
+static attune_status find_kernel(attune_linear *l, int is_long, attune_kernel **kernel) {
+    *kernel = atomic_load(&l->kernels[is_long]);
+    if (*kernel) return ATTUNE_OK;
+    attune_kernel *made, *none = NULL;
+    const attune_status status = attune_operator_compile(l->op, l->problem[is_long], NULL, &made);
+    if (status) return status;
+    *kernel = made;
+    if (!atomic_compare_exchange_strong(&l->kernels[is_long], &none, made)) { /* another thread was faster */
+        attune_kernel_release(made);
+        *kernel = none;
+    }
+    return ATTUNE_OK;
+}
+
+attune_status attune_linear_prepare(attune_linear *linear) {
+    AT_DEFAULT_FPENV;
+    at_error err = {0};
+    attune_kernel *kernel;
+    if (!linear) {
+        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_linear_prepare was given NULL");
+        return at_report(&err);
+    }
+    const attune_status status = find_kernel(linear, 0, &kernel);
+    return status ? status : find_kernel(linear, 1, &kernel);
+}
+
+/* ---- Steps ---- */
+
+/* A call, as the kernel has it. */
+typedef struct call {
+    const attune_linear_desc *d;
+    const attune_linear_step *step;
+    int64_t tokens; /* of a tensor: of all sequences, or of each */
+    int64_t longest, all;
+    int32_t (*parts)[3]; /* of each sequence: the first token, the one after its last, the state */
+    void *buffers[LIN_NUM_TENSORS + 1];
+    int64_t scalars[4 + 3 * LIN_NUM_TENSORS + 1];
+    size_t num_buffers, num_scalars;
+} call;
+
+static attune_status find_lengths(call *c, at_error *err) {
+    const attune_linear_step *s = c->step;
+    c->tokens = s->cu_seqlens ? 0 : s->seq;
+    for (int64_t b = 0; b < s->batch; b++) {
+        const int32_t first = s->cu_seqlens ? s->cu_seqlens[b] : 0;
+        const int32_t end = s->cu_seqlens ? s->cu_seqlens[b + 1] : (int32_t)s->seq;
+        if (first < 0 || end < first || (b == 0 && first && s->cu_seqlens))
+            return at_fail(err, ATTUNE_INVALID_ARGUMENT,
+                           "cu_seqlens[%lld] is %d and cu_seqlens[%lld] %d; it must rise "
+                           "from 0",
+                           (long long)b, first, (long long)b + 1, end);
+        c->parts[b][0] = first, c->parts[b][1] = end, c->parts[b][2] = (int32_t)b;
+        if (end - first > c->longest) c->longest = end - first;
+        c->all += end - first;
+        if (s->cu_seqlens) c->tokens = end;
+    }
+    return ATTUNE_OK;
+}
+
+/* No two sequences have one state. */
+static attune_status find_states(call *c, int64_t states, at_error *err) {
+    const attune_linear_step *s = c->step;
+    if (!s->state_ids) return ATTUNE_OK;
+    uint8_t *const taken = calloc((size_t)(states + 7) / 8, 1);
+    if (!taken) return at_fail_memory(err, (size_t)(states + 7) / 8);
+    for (int64_t b = 0; b < s->batch && !err->status; b++) {
+        const int32_t id = s->state_ids[b];
+        if (id < 0 || id >= states) {
+            at_fail(err, ATTUNE_INVALID_ARGUMENT, "state_ids[%lld] is %d; there are states from 0 to %lld",
+                    (long long)b, id, (long long)states - 1);
+        } else if (taken[id / 8] >> id % 8 & 1) {
+            at_fail(err, ATTUNE_INVALID_ARGUMENT, "state_ids[%lld] is %d, which another sequence has, too",
+                    (long long)b, id);
+        } else {
+            taken[id / 8] |= (uint8_t)(1 << id % 8);
+            c->parts[b][2] = id;
+        }
+    }
+    free(taken);
+    return err->status;
+}
+
+/* One tensor's data and strides; a view of zeros is contiguous. */
+static attune_status add_tensor(call *c, lin_tensor t, at_error *err) {
+    static const char *const names[] = {"q", "k", "v", "decay", "beta", "state", "out"};
+    const attune_linear_step *s = c->step;
+    const attune_linear_desc *d = c->d;
+    const attune_mutable_view views[] = {
+        {(void *)(uintptr_t)s->q.data, s->q.batch, s->q.head, s->q.token},
+        {(void *)(uintptr_t)s->k.data, s->k.batch, s->k.head, s->k.token},
+        {(void *)(uintptr_t)s->v.data, s->v.batch, s->v.head, s->v.token},
+        {(void *)(uintptr_t)s->decay.data, s->decay.batch, s->decay.head, s->decay.token},
+        {(void *)(uintptr_t)s->beta.data, s->beta.batch, s->beta.head, s->beta.token},
+        s->state,
+        s->out};
+    const int64_t out_heads = d->num_heads > d->num_kv_heads ? d->num_heads : d->num_kv_heads;
+    const int64_t columns[] = {
+        d->head_dim, d->head_dim,   d->head_dim_v, d->decay == ATTUNE_DECAY_KEY ? d->head_dim : 1,
+        1,           d->head_dim_v, d->head_dim_v};
+    const int64_t heads[] = {d->num_heads,    d->num_k_heads,  d->num_kv_heads, d->num_kv_heads,
+                             d->num_kv_heads, d->num_kv_heads, out_heads};
+    attune_mutable_view v = views[t];
+    if (!v.data) return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s is NULL", names[t]);
+    const bool is_plain = !v.batch && !v.head && !v.token;
+    if (v.batch < 0 || v.head < 0 || v.token < 0)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s has a negative stride", names[t]);
+    if (t == LIN_STATE && is_plain) {
+        v.token = columns[t], v.head = d->head_dim * v.token, v.batch = heads[t] * v.head;
+    } else if (is_plain) {
+        v.head = columns[t], v.token = heads[t] * v.head, v.batch = c->tokens * v.token;
+    } else if ((t == LIN_OUT || t == LIN_STATE) && (v.token < columns[t] || (heads[t] > 1 && v.head < columns[t]))) {
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT,
+                       "%s has the strides %lld of heads and %lld of %s; rows of %lld "
+                       "numbers would overlap",
+                       names[t], (long long)v.head, (long long)v.token, t == LIN_OUT ? "tokens" : "rows",
+                       (long long)columns[t]);
+    }
+    c->buffers[c->num_buffers++] = v.data;
+    c->scalars[c->num_scalars++] = v.batch;
+    c->scalars[c->num_scalars++] = v.head;
+    c->scalars[c->num_scalars++] = v.token;
+    return ATTUNE_OK;
+}
+
+static attune_status describe(call *c, int64_t states, float scale, at_error *err) {
+    const attune_linear_step *s = c->step;
+    c->scalars[0] = s->batch;
+    c->scalars[1] = s->cu_seqlens ? 1 : s->batch;
+    c->scalars[2] = c->tokens;
+    c->scalars[3] = states;
+    c->num_scalars = 4;
+    for (int t = 0; t < LIN_NUM_TENSORS; t++)
+        if (lin_has(c->d, (lin_tensor)t) && add_tensor(c, (lin_tensor)t, err)) return err->status;
+    c->buffers[c->num_buffers++] = c->parts;
+    int32_t bits;
+    memcpy(&bits, &scale, sizeof bits);
+    c->scalars[c->num_scalars++] = bits;
+    return ATTUNE_OK;
+}
+
+static attune_status check_step(const attune_linear_step *s, at_error *err) {
+    static const int64_t MOST = INT32_MAX;
+    if (s->batch < 0 || s->batch > MOST || s->seq < 0 || s->seq > MOST || s->num_states < 0 || s->num_states > MOST)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT,
+                       "batch is %lld, seq %lld and num_states %lld; each must be from 0 "
+                       "to 2147483647",
+                       (long long)s->batch, (long long)s->seq, (long long)s->num_states);
+    if (!s->state_ids && s->num_states && s->num_states < s->batch)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "num_states is %lld for a batch of %lld without state_ids",
+                       (long long)s->num_states, (long long)s->batch);
+    return ATTUNE_OK;
+}
+
+static attune_status run_kernel(attune_linear *l, const attune_kernel *kernel, const call *c, bool is_interpreted,
+                                at_error *err) {
+    if (is_interpreted || !at_kernel_has_phases(kernel))
+        return at_run_interpreter(l->context, kernel->ir->kernel, c->buffers, c->scalars, err);
+    at_team team = l->context->team;
+    if (c->step->runner) {
+        team.pool = NULL;
+        if (at_runner_take(c->step->runner, &team.runner, err)) return err->status;
+        team.max_workers = team.runner.max_workers;
+    }
+    if (c->step->max_threads && c->step->max_threads < team.max_workers && !team.runner.parallel_for)
+        team.max_workers = c->step->max_threads;
+    const double products = 3 * (double)c->d->head_dim * (double)c->d->head_dim_v * (double)c->d->num_kv_heads;
+    const at_run run = {.buffers = c->buffers,
+                        .num_buffers = c->num_buffers,
+                        .scalars = c->scalars,
+                        .work = at_work_of(2 * products * (double)c->all, kernel->target),
+                        .team = &team,
+                        .cancel = c->step->cancel};
+    return at_run_machine_code(l->context, kernel, &run, err);
+}
+
+static attune_status run_step(attune_linear *l, const attune_linear_step *s, bool is_interpreted, at_error *err) {
+    enum { FEW_TOKENS = 8, FEW_SEQUENCES = 64 };
+    int32_t few[FEW_SEQUENCES][3];
+    call c = {.d = &l->desc, .step = s, .parts = few};
+    const int64_t states = s->num_states ? s->num_states : s->batch;
+    if (check_step(s, err) || !s->batch) return err->status;
+    if (s->batch > FEW_SEQUENCES && !(c.parts = malloc((size_t)s->batch * sizeof *c.parts)))
+        return at_fail_memory(err, (size_t)s->batch * sizeof *c.parts);
+    attune_kernel *kernel;
+    if (!find_lengths(&c, err) && !find_states(&c, states, err) && c.all && !describe(&c, states, l->scale, err)) {
+        const attune_status status = find_kernel(l, c.longest > FEW_TOKENS, &kernel);
+        if (status)
+            err->status = status, snprintf(err->message, sizeof err->message, "%s", attune_last_message());
+        else
+            run_kernel(l, kernel, &c, is_interpreted, err);
+    }
+    if (c.parts != few) free(c.parts);
+    return err->status;
+}
+
+static attune_status run_checked(attune_linear *linear, const attune_linear_step *step, bool is_interpreted) {
+    AT_DEFAULT_FPENV;
+    at_error err = {0};
+    attune_linear_step s;
+    if (!linear || !step)
+        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_linear_run was given no %s",
+                linear ? "step" : "linear attention");
+    else if (!at_copy_in(&step_struct, step, &s, &err))
+        run_step(linear, &s, is_interpreted, &err);
+    return at_report(&err);
+}
+
+attune_status attune_linear_run(attune_linear *linear, const attune_linear_step *step) {
+    return run_checked(linear, step, false);
+}
+
+attune_status attune_linear_run_interpreted(attune_linear *linear, const attune_linear_step *step) {
+    return run_checked(linear, step, true);
+}
