@@ -228,19 +228,19 @@ static attune_status find_states(call *c, int64_t states, at_error *err) {
     return err->status;
 }
 
+static attune_mutable_view written(const attune_view *view) {
+    attune_mutable_view same = {.data = (void *)(uintptr_t)view->data};
+    memcpy(same.strides, view->strides, sizeof same.strides);
+    return same;
+}
+
 /* One tensor's data and strides; a view of zeros is contiguous. */
 static attune_status add_tensor(call *c, lin_tensor t, at_error *err) {
     static const char *const names[] = {"q", "k", "v", "decay", "beta", "state", "out"};
     const attune_linear_step *s = c->step;
     const attune_linear_desc *d = c->d;
-    const attune_mutable_view views[] = {
-        {(void *)(uintptr_t)s->q.data, s->q.batch, s->q.head, s->q.token},
-        {(void *)(uintptr_t)s->k.data, s->k.batch, s->k.head, s->k.token},
-        {(void *)(uintptr_t)s->v.data, s->v.batch, s->v.head, s->v.token},
-        {(void *)(uintptr_t)s->decay.data, s->decay.batch, s->decay.head, s->decay.token},
-        {(void *)(uintptr_t)s->beta.data, s->beta.batch, s->beta.head, s->beta.token},
-        s->state,
-        s->out};
+    const attune_mutable_view views[] = {written(&s->q),    written(&s->k), written(&s->v), written(&s->decay),
+                                         written(&s->beta), s->state,       s->out};
     const int64_t out_heads = d->num_heads > d->num_kv_heads ? d->num_heads : d->num_kv_heads;
     const int64_t columns[] = {
         d->head_dim, d->head_dim,   d->head_dim_v, d->decay == ATTUNE_DECAY_KEY ? d->head_dim : 1,
