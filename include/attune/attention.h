@@ -189,8 +189,8 @@ ATTUNE_API attune_status attune_step_plan_create(attune_attention *attention, co
 
 /* Equals attune_attention_run of a step with the plan's lengths and tables, bit for bit. What may change from run to
  * run: all tensors, their strides, the bindings, max_threads, runner, cancel and workspace. Members that the plan fixes
- * are not read; caches must have at least num_pages pages. The first run divides the work, and compiles kernels that are
- * missing; runs with its strides share that. Thread-safe, also for runs of one plan at once. */
+ * are not read; caches must have at least num_pages pages. The first run divides the work, and compiles missing
+ * kernels; runs with its strides share that. Thread-safe, also for runs of one plan at once. */
 ATTUNE_API attune_status attune_step_plan_run(const attune_step_plan *plan, const attune_step *step);
 
 /* Bytes of workspace with which attune_step_plan_run of this step allocates nothing, if all runs have its strides. Data

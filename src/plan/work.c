@@ -239,7 +239,10 @@ static void add_sequence(pl_work *work, const sequence *q, uint32_t stage, bool 
         (kernel->schedule.strategy == ATTUNE_D_LANES ? add_chunks : add_rows)(work, q, for_many, s))
         return;
     s.run = s.leap = s.count = q->tasks;
-    s.cost = COST_OF_ROW * (double)(q->queries * q->heads * q->group) / (double)q->tasks + 1;
+    /* What comes after attention merges the chunks of each row. */
+    const bool merges = attention_phase(kernel) >= 0 && (int)stage > attention_phase(kernel);
+    const double of_row = merges ? (double)ceil_div(q->keys, kernel->schedule.kv_chunk) : COST_OF_ROW;
+    s.cost = of_row * (double)(q->queries * q->heads * q->group) / (double)q->tasks + 1;
     add(work, for_many, s);
 }
 

@@ -119,7 +119,8 @@ attune_status pl_step_workspace(const pl_step *step, const attune_run_options *o
 /* ---- Idle time ---- */
 
 /* What `workers` threads that take equally long for equal costs do: the costs of the list, and the time until the last
- * one ends in the same unit. */
+ * one ends in the same unit. The tasks of a segment count as alike; the longest of a piece of a prompt is a seventh
+ * longer than the mean. */
 typedef struct pl_idle {
     double cost, time;
 } pl_idle;
