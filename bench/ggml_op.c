@@ -1,8 +1,6 @@
-/* ggml_op THREADS SECONDS [CASE…]: FLASH_ATTN_EXT by ggml's CPU backend and by attune (GGML_BACKEND_PATH) in turns, as
- * a line of JSON for each case: the least microseconds of each, and the normalised error of each against the other. A
- * CASE is heads/kv_heads/dim/rows/keys/type: rows at the end of the keys under causality, keys padded to 256, as
- * llama.cpp's caches are. heads < 0: a window of -heads keys … is left out here: see the table below for the cases that
- * run without arguments. */
+/* ggml_op THREADS SECONDS [TYPE]: FLASH_ATTN_EXT by ggml's CPU backend and by attune (GGML_BACKEND_PATH) in turns, as a
+ * line of JSON for each case, or those of caches of TYPE: the least microseconds of each, and the normalised square of
+ * the difference of their results. Rows are at the end of the keys, and keys are padded to 256, as llama.cpp's are. */
 #include "ggml-alloc.h"
 #include "ggml-backend.h"
 #include "ggml-cpu.h"
@@ -172,7 +170,7 @@ int main(int argc, char **argv) {
     set_threads(cpu, threads);
     set_threads(attune, threads);
     for (size_t i = 0; i < sizeof usual / sizeof *usual; i++)
-        if (argc < 4 || (usual[i].sequences != 0) == atoi(argv[3])) run(&usual[i], cpu, attune, threads, seconds);
+        if (argc < 4 || !strcmp(usual[i].type, argv[3])) run(&usual[i], cpu, attune, threads, seconds);
     ggml_backend_free(attune);
     ggml_backend_free(cpu);
     return 0;

@@ -119,20 +119,36 @@ static bool make_lists(attend_state *s, ggml_call *c) {
 
 /* ---- Rows that are converted ---- */
 
-static bool convert(struct attend_buffer *buffer, const ggml_tensor *t, ggml_cache cache, const void **rows) {
-    const size_t bytes = rows_bytes(cache, t->ne[0]);
+typedef struct conversion {
+    const ggml_call *call;
+    const ggml_tensor *tensor;
+    ggml_cache cache;
+    char *to; /* [streams, KV heads, keys, row], of which the rows that the call reads are written */
+} conversion;
+
+static void convert_rows(void *argument, int64_t begin, int64_t end, uint32_t worker) {
+    (void)worker;
+    const conversion *const c = argument;
+    const ggml_tensor *const t = c->tensor;
+    const int64_t bytes = (int64_t)rows_bytes(c->cache, t->ne[0]), keys = c->call->rows.keys;
+    for (int64_t i = begin; i < end; i++) {
+        const int64_t key = c->call->rows.begin + i % keys, head = i / keys % t->ne[2];
+        const int64_t stream = c->call->first + i / keys / t->ne[2];
+        rows_convert(c->cache,
+                     (const char *)t->data + (size_t)stream * t->nb[3] + (size_t)head * t->nb[2] +
+                         (size_t)key * t->nb[1],
+                     c->to + ((stream * t->ne[2] + head) * t->ne[1] + key) * bytes, t->ne[0]);
+    }
+}
+
+static bool convert(attend_state *s, struct attend_buffer *buffer, const ggml_call *call, const ggml_tensor *t,
+                    ggml_cache cache, const void **rows) {
     if (cache_formats[cache].becomes == cache) return true;
-    char *to = reserve(buffer, (int64_t)bytes * t->ne[1] * t->ne[2] * t->ne[3]);
-    *rows = to;
-    if (!to) return false;
-    for (int64_t stream = 0; stream < t->ne[3]; stream++)
-        for (int64_t head = 0; head < t->ne[2]; head++)
-            for (int64_t key = 0; key < t->ne[1]; key++, to += bytes)
-                rows_convert(cache,
-                             (const char *)t->data + (size_t)stream * t->nb[3] + (size_t)head * t->nb[2] +
-                                 (size_t)key * t->nb[1],
-                             to, t->ne[0]);
-    return true;
+    conversion c = {.call = call, .tensor = t, .cache = cache};
+    c.to = reserve(buffer, (int64_t)rows_bytes(cache, t->ne[0]) * t->ne[1] * t->ne[2] * t->ne[3]);
+    *rows = c.to;
+    if (c.to) runner_loop(s, convert_rows, &c, call->count * t->ne[2] * call->rows.keys);
+    return c.to != NULL;
 }
 
 /* ---- The node ---- */
@@ -164,16 +180,14 @@ static bool attend_streams(attend_state *s, ggml_call *c, const char **reason) {
         clear(c->node, c->first);
         return true;
     }
-    return join_streams(s, c) && make_lists(s, c) && run(s, c, reason);
+    const ggml_node *const n = c->node;
+    return join_streams(s, c) && make_lists(s, c) && convert(s, &s->k_rows, c, n->k, n->k_cache, &c->k_rows) &&
+           convert(s, &s->v_rows, c, n->v, n->v_cache, &c->v_rows) && run(s, c, reason);
 }
 
 bool attend(attend_state *s, const ggml_node *n, const char **reason) {
-    const void *k_rows = NULL, *v_rows = NULL;
-    *reason = "there is no memory";
-    if (!convert(&s->k_rows, n->k, n->k_cache, &k_rows) || !convert(&s->v_rows, n->v, n->v_cache, &v_rows))
-        return false;
     for (int64_t stream = 0; stream < n->streams;) {
-        ggml_call c = {.node = n, .first = stream, .k_rows = k_rows, .v_rows = v_rows};
+        ggml_call c = {.node = n, .first = stream};
         if (!attend_streams(s, &c, reason)) return false;
         stream += c.count;
     }

@@ -25,7 +25,8 @@ size_t rows_bytes(ggml_cache cache, int64_t columns) {
 }
 
 /* The lower halves of bytes are columns 0 to 15, the upper ones 16 to 31; bit i is column i's fifth. */
-static void unpack_five(const uint8_t *halves, const uint8_t *fifth_bits, uint8_t *values) {
+static inline __attribute__((always_inline)) void unpack_five(const uint8_t *halves, const uint8_t *fifth_bits,
+                                                              uint8_t *values) {
     uint32_t bits;
     memcpy(&bits, fifth_bits, sizeof bits);
     for (int i = 0; i < HALF; i++) {
@@ -34,7 +35,7 @@ static void unpack_five(const uint8_t *halves, const uint8_t *fifth_bits, uint8_
     }
 }
 
-static void convert_q5_0(const block_q5_0 *from, block_q8_0 *to, int64_t blocks) {
+static inline __attribute__((always_inline)) void convert_q5_0(const block_q5_0 *from, block_q8_0 *to, int64_t blocks) {
     for (int64_t b = 0; b < blocks; b++) {
         uint8_t values[BLOCK];
         memcpy(to[b].scale, from[b].scale, sizeof to->scale);
@@ -43,7 +44,8 @@ static void convert_q5_0(const block_q5_0 *from, block_q8_0 *to, int64_t blocks)
     }
 }
 
-static void convert_iq4_nl(const block_iq4_nl *from, block_q8_0 *to, int64_t blocks) {
+static inline __attribute__((always_inline)) void convert_iq4_nl(const block_iq4_nl *from, block_q8_0 *to,
+                                                                 int64_t blocks) {
     static const int8_t values[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
     for (int64_t b = 0; b < blocks; b++) {
         memcpy(to[b].scale, from[b].scale, sizeof to->scale);
@@ -54,7 +56,7 @@ static void convert_iq4_nl(const block_iq4_nl *from, block_q8_0 *to, int64_t blo
     }
 }
 
-static float f32_of_f16(const uint8_t bytes[2]) {
+static inline __attribute__((always_inline)) float f32_of_f16(const uint8_t bytes[2]) {
     const uint32_t x = (uint32_t)bytes[0] | (uint32_t)bytes[1] << 8, magnitude = x & 0x7fff;
     const uint32_t sign = (x & 0x8000) << 16;
     float number;
@@ -67,7 +69,7 @@ static float f32_of_f16(const uint8_t bytes[2]) {
     return number;
 }
 
-static void convert_q5_1(const block_q5_1 *from, float *to, int64_t blocks) {
+static inline __attribute__((always_inline)) void convert_q5_1(const block_q5_1 *from, float *to, int64_t blocks) {
     for (int64_t b = 0; b < blocks; b++, to += BLOCK) {
         uint8_t values[BLOCK];
         const float scale = f32_of_f16(from[b].scale), least = f32_of_f16(from[b].least);
@@ -76,11 +78,29 @@ static void convert_q5_1(const block_q5_1 *from, float *to, int64_t blocks) {
     }
 }
 
-void rows_convert(ggml_cache cache, const void *from, void *to, int64_t columns) {
+static inline __attribute__((always_inline)) void convert(ggml_cache cache, const void *from, void *to,
+                                                          int64_t columns) {
     switch (cache) {
     case GGML_Q5_0: convert_q5_0(from, to, columns / BLOCK); break;
     case GGML_IQ4_NL: convert_iq4_nl(from, to, columns / BLOCK); break;
     case GGML_Q5_1: convert_q5_1(from, to, columns / BLOCK); break;
     default: break; /* rows that attune reads as they lie */
     }
+}
+
+#ifdef __x86_64__
+__attribute__((target("avx2"))) static void convert_avx2(ggml_cache cache, const void *from, void *to,
+                                                         int64_t columns) {
+    convert(cache, from, to, columns);
+}
+#endif
+
+void rows_convert(ggml_cache cache, const void *from, void *to, int64_t columns) {
+#ifdef __x86_64__
+    if (__builtin_cpu_supports("avx2")) {
+        convert_avx2(cache, from, to, columns);
+        return;
+    }
+#endif
+    convert(cache, from, to, columns);
 }

@@ -83,3 +83,8 @@ attune_status runner_run(attend_state *state, const common_plan *plan, const att
     if (s->late_calls >= MOST_LATE) s->pool_calls = POOL_CALLS, s->late_calls = 0;
     return status;
 }
+
+void runner_loop(attend_state *state, attune_range_fn *fn, void *argument, int64_t n) {
+    team t = {.threads = openmp() && !state->threads.pool_calls ? state->n_threads : 1};
+    parallel_for(&t, fn, argument, n);
+}

@@ -12,4 +12,7 @@
 attune_status runner_run(attend_state *state, const common_plan *plan, const attune_arguments *arguments,
                          const char **message);
 
+/* fn over ranges that cover [0, n), on the host's OpenMP if it has one, else on this thread. */
+void runner_loop(attend_state *state, attune_range_fn *fn, void *argument, int64_t n);
+
 #endif
