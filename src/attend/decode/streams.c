@@ -69,6 +69,13 @@ static int64_t keys_ahead(const d_lanes *d, const ir_buffer *k_or_v) {
 /* Whether no page has a key that is so many ahead of another one. */
 static bool leaves_page(const d_lanes *d, int64_t keys) { return d->c->p->page_size && keys >= d->c->p->page_size; }
 
+/* Whether a stream that is a page prefetches the next page instead. In a short page a key so far ahead is often beyond
+ * the end, where other sequences lie. */
+static bool prefetches_next_page(const d_lanes *d, int64_t keys) {
+    enum { DISTANCES = 4 };
+    return d->c->p->page_size && DISTANCES * keys >= d->c->p->page_size;
+}
+
 /* The same key of the page that the stream goes on with. */
 static mha_kv_row key_of_next_page(const d_lanes *d, const dl_streams *streams, int64_t stream, const ir_expr *i) {
     mha_kv_row key = streams->next[stream];
@@ -87,8 +94,8 @@ void dl_prefetch_key(const d_lanes *d, const ir_buffer *k_or_v, const dl_streams
     if (d->c->s->kv_prefetch <= 0 || (streams->count == 1 && !d->planes) || !k_or_v) return;
     const int64_t columns = columns_of(d, k_or_v), keys = keys_ahead(d, k_or_v);
     const int64_t step = LINE / ir_elem_get((ir_elem)k_or_v->type.elem)->bytes;
-    const bool leaves = leaves_page(d, keys);
-    if (leaves && !streams->have_next) return;
+    if (leaves_page(d, keys) && !streams->have_next) return;
+    const bool leaves = streams->have_next && prefetches_next_page(d, keys);
     const mha_kv_row key =
         leaves ? key_of_next_page(d, streams, stream, i) : dl_key_at(d, streams, stream, ir_plus(d->b, i, keys));
     for (int64_t column = 0; column < columns; column += step) {
@@ -174,9 +181,8 @@ static void pages_side_by_side(d_lanes *d, const visit *v) {
     const int64_t page_size = d->c->p->page_size, turn = v->count * page_size;
     const ir_expr *turns = dl_part(d, "turns", ir_div(b, tile->keys, ir_idx(b, turn)), 1, tile->keys);
     const mha_context *c = d->c;
-    /* Whether kv_prefetch is a page of K or V, or more. */
-    const bool have_next =
-        (c->k && leaves_page(d, keys_ahead(d, c->k))) || (c->v && leaves_page(d, keys_ahead(d, c->v)));
+    const bool have_next = (c->k && prefetches_next_page(d, keys_ahead(d, c->k))) ||
+                           (c->v && prefetches_next_page(d, keys_ahead(d, c->v)));
     dl_streams streams = {.count = v->count, .keys = ir_idx(b, page_size), .have_next = have_next};
     IR_LOOP(b, at, ir_for_begin(b, "pages", ir_idx(b, 0), turns, 1, false)) {
         const ir_expr *from = ir_times(b, at, turn);
