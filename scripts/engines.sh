@@ -125,7 +125,7 @@ test_files() {
     local file
     for file in tests/python/{,*/}test_*.py; do
         case $file in
-        */test_torch*|*/test_engines*) wants torch || continue ;;
+        */test_torch*|*/test_engines*|*/test_vllm*) wants torch || continue ;;
         */test_transformers*) wants transformers || continue ;;
         */test_ort*) wants onnxruntime || continue ;;
         */test_jax*) wants jax || continue ;;

@@ -54,9 +54,9 @@ def _missing() -> str:
         return "AttentionBackendEnum.CPU_ATTN"
     stock = importlib.import_module("vllm.v1.attention.backends.cpu_attn").CPUAttentionBackendImpl
     for name, expected in (("__init__", _OPTIONS), ("forward", _TENSORS)):
-        names = list(inspect.signature(getattr(stock, name)).parameters)[1:]
-        if names != expected.split():
-            return f"CPUAttentionBackendImpl as it was: {name} takes {', '.join(names)}"
+        own = list(inspect.signature(getattr(stock, name)).parameters)[1:]
+        if own != expected.split():
+            return f"CPUAttentionBackendImpl as it was: {name} takes {', '.join(own)}"
     return ""
 
 
@@ -97,7 +97,6 @@ def enable() -> bool:
     register_backend(AttentionBackendEnum.CPU_ATTN, _BACKEND)
     os.environ["ATTUNE_VLLM"] = "1"
     _state["registered"] = True
-    logger.info("attune computes attention")
     return True
 
 

@@ -95,6 +95,8 @@ class AttuneBuilder(CPUAttentionMetadataBuilder):
         for impl in impls:
             impl.prepare(vllm_config.model_config.dtype, kv_cache_spec.block_size)
         self.has_stock = any(impl.stock_reason for impl in impls)
+        ours = sum(not impl.stock_reason for impl in impls)
+        logger.info_once("attune computes attention of %d of %d layers", ours, len(found))
 
     def build(
         self,

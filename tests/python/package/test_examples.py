@@ -39,6 +39,12 @@ def test_serving():
     assert re.match(r"17 steps, 64 of 64 pages are free again\nlargest difference: \S+$", text)
 
 
+def test_batching_in_torch():
+    pytest.importorskip("attune.torch", reason="attune.torch is missing", exc_type=ImportError)
+    text = ran(sys.executable, EXAMPLES / "torch_batching.py")
+    assert text == "22 steps, 6 of 6 requests have the tokens that they have alone\n"
+
+
 @pytest.mark.skipif(not shutil.which("cc"), reason="there is no C compiler")
 def test_serving_in_c_computes_the_same(tmp_path):
     library = Path(attune.library_path())
