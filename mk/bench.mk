@@ -1,7 +1,8 @@
 # What `make bench` and its kin drive; peers' programs are built by bench/setup.sh.
 
 .PHONY: bench bench-full bench-growth bench-setup bench-drivers bench-table bench-alone bench-latency \
-	bench-call-sites bench-bundle cost-sample cost-judge cost-fit ranking ranking-table cliffs roofline shapes-table
+	bench-call-sites bench-steps bench-bundle cost-sample cost-judge cost-fit ranking ranking-table cliffs roofline \
+	shapes-table
 
 $(call obj,$(call c_in,bench)): INCLUDES = -Itools
 $(BUILD)/bench/attune_driver: $(call obj,$(addprefix bench/drivers/,driver.c attune_driver.c)) $(BUILD)/libattune.so
@@ -87,6 +88,8 @@ LATENCY ?=
 bench-latency: all $(BUILD)/bench/latency ## calls beside busy processes, now and then, and for the first time
 	@ATTUNE_CODEGEN=$(abspath $(BUILD))/libattune-codegen.so $(BUILD)/bench/latency $(LATENCY)
 
+bench-steps: all $(BUILD)/bench/steps ## steps of a server beside their parts; STEP_ROWS: options, rows
+	@ATTUNE_CODEGEN=$(abspath $(BUILD))/libattune-codegen.so $(BUILD)/bench/steps $(STEP_ROWS)
 bench-call-sites: all $(BUILD)/bench/call_sites ## random lengths by a plan that never waits; memory over 100,000 shapes
 	@ATTUNE_CODEGEN=$(abspath $(BUILD))/libattune-codegen.so $(BUILD)/bench/call_sites
 	@ATTUNE_CODEGEN=$(abspath $(BUILD))/libattune-codegen.so $(BUILD)/bench/call_sites --shapes
