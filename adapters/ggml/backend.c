@@ -22,6 +22,10 @@ typedef struct state {
     const char *last_reason; /* of the last node that the CPU computed */
 } state;
 
+static state *state_of(const ggml_backend *backend) {
+    return host.is_0_9 ? ((const ggml_backend_0_9 *)backend)->context : backend->context;
+}
+
 static const char *name_of_reg(ggml_reg *reg) { return (void)reg, "attune"; }
 static const char *name_of_device(ggml_device *device) { return (void)device, "attune"; }
 static const char *name_of_backend(ggml_backend *backend) { return (void)backend, "attune"; }
@@ -98,7 +102,7 @@ static int compute_node(state *s, const ggml_graph *graph, int index) {
 }
 
 static int graph_compute(ggml_backend *backend, ggml_graph *graph) {
-    state *const s = backend->context;
+    state *const s = state_of(backend);
     for (int i = 0; i < graph->n_nodes; i++) {
         const ggml_tensor *const node = graph->nodes[i];
         if (!(node->flags & GGML_ABI_COMPUTE) || is_view(node)) continue;
@@ -112,14 +116,14 @@ static int graph_compute(ggml_backend *backend, ggml_graph *graph) {
 /* ---- Backends ---- */
 
 static void set_n_threads(ggml_backend *backend, int n_threads) {
-    state *const s = backend->context;
+    state *const s = state_of(backend);
     s->attend.n_threads = n_threads < 1 ? 1 : n_threads;
     if (s->cpu_set_n_threads) s->cpu_set_n_threads(s->cpu, n_threads);
     atomic_store(&is_first_graph, false);
 }
 
 static void set_abort_callback(ggml_backend *backend, ggml_abort_callback *callback, void *data) {
-    state *const s = backend->context;
+    state *const s = state_of(backend);
     s->abort = callback;
     s->abort_data = data;
     if (s->cpu_set_abort_callback) s->cpu_set_abort_callback(s->cpu, callback, data);
@@ -127,7 +131,7 @@ static void set_abort_callback(ggml_backend *backend, ggml_abort_callback *callb
 
 static void free_backend(ggml_backend *backend) {
     char text[1024];
-    state *const s = backend->context;
+    state *const s = state_of(backend);
     adapter_counters(text, sizeof text);
     for (char *end = text; (end = strchr(end, '\n'));) *end = end[1] ? ',' : 0;
     host_log(GGML_ABI_LOG_DEBUG, "counted so far: %s", text);
@@ -159,12 +163,20 @@ static ggml_backend *init_backend(ggml_device *device, const char *params) {
     memcpy(&s->cpu_set_n_threads, &found[0], sizeof found[0]);
     memcpy(&s->cpu_set_abort_callback, &found[1], sizeof found[1]);
     s->attend.n_threads = 1;
-    backend->guid = &guid;
-    backend->get_name = name_of_backend;
-    backend->free = free_backend;
-    backend->graph_compute = graph_compute;
-    backend->device = device;
-    backend->context = s;
+    if (host.is_0_9)
+        *(ggml_backend_0_9 *)backend = (ggml_backend_0_9){.guid = &guid,
+                                                          .get_name = name_of_backend,
+                                                          .free = free_backend,
+                                                          .graph_compute = graph_compute,
+                                                          .device = device,
+                                                          .context = s};
+    else
+        *backend = (ggml_backend){.guid = &guid,
+                                  .get_name = name_of_backend,
+                                  .free = free_backend,
+                                  .graph_compute = graph_compute,
+                                  .device = device,
+                                  .context = s};
     atomic_store(&first_tokens, 0);
     atomic_store(&is_first_graph, true);
     return backend;

@@ -1,6 +1,6 @@
 /* ggml's binary interface as far as it is used here: ggml.h, ggml-backend.h, ggml-backend-impl.h and ggml-impl.h of
- * ggml (MIT licence, the ggml authors), versions 0.15.3 to 0.25. These structs have the same layout in all of them;
- * scripts/ggml.sh compares them with the headers of the sources that it tests with.
+ * ggml (MIT licence, the ggml authors), versions 0.9.11 and 0.10 to 0.25. But for ggml_backend these structs have the
+ * same layout in all of them; scripts/ggml.sh compares them with the headers of the sources that it tests with.
  *
  * Numbers of operators and types move between versions: they are found by name. */
 #ifndef ATTUNE_GGML_ABI_H
@@ -42,7 +42,7 @@ typedef struct ggml_graph {
         ggml_tensor **keys;
     } visited;
     int order;
-    uint64_t uid;
+    uint64_t uid; /* from 0.10 on; before that nobody reads it */
 } ggml_graph;
 
 /* ---- A plug-in: reg, device, backend ---- */
@@ -112,5 +112,18 @@ struct ggml_backend {
     ggml_device *device;
     void *context;
 };
+
+/* That of 0.9. */
+typedef struct ggml_backend_0_9 {
+    const uint8_t (*guid)[16];
+    const char *(*get_name)(ggml_backend *backend);
+    void (*free)(ggml_backend *backend);
+    ggml_unused *set_tensor_async, *get_tensor_async, *cpy_tensor_async;
+    ggml_unused *synchronize, *graph_plan_create, *graph_plan_free, *graph_plan_update, *graph_plan_compute;
+    int (*graph_compute)(ggml_backend *backend, ggml_graph *graph);
+    ggml_unused *event_record, *event_wait, *graph_optimize;
+    ggml_device *device;
+    void *context;
+} ggml_backend_0_9;
 
 #endif

@@ -61,8 +61,15 @@ static bool find_functions(const void *caller) {
 
 /* ---- The version ---- */
 
-/* Layouts and meanings that were tested. A patch may come later than attune. */
-static const long oldest[3] = {0, 15, 3}, newest[2] = {0, 25};
+/* Layouts and meanings that were tested, from the oldest to the newest. A patch may come later than attune. */
+static const long oldest[3] = {0, 9, 11}, newest[2] = {0, 25};
+
+/* Less than 0, 0 or more: v is older than w, the same, or newer. */
+static long compare(const long *v, const long *w, int count) {
+    for (int i = 0; i < count; i++)
+        if (v[i] != w[i]) return v[i] - w[i];
+    return 0;
+}
 
 static bool check_version(void) {
     const char *const text = host.ggml_version();
@@ -70,9 +77,8 @@ static bool check_version(void) {
     long v[3] = {-1, -1, -1};
     char *end = (char *)text;
     for (int i = 0; i < 3 && (!i || *end++ == '.'); i++) v[i] = strtol(end, &end, 10);
-    const bool is_old =
-        v[0] < oldest[0] || (v[0] == oldest[0] && (v[1] < oldest[1] || (v[1] == oldest[1] && v[2] < oldest[2])));
-    const bool is_new = v[0] > newest[0] || (v[0] == newest[0] && v[1] > newest[1]);
+    const bool is_old = compare(v, oldest, 3) < 0, is_new = compare(v, newest, 2) > 0;
+    host.is_0_9 = v[0] == 0 && v[1] == 9;
     if (!is_old && !is_new) return true;
     if (is_new && any && !strcmp(any, "1")) return true;
     host_log(GGML_ABI_LOG_WARN, "ggml is of version %s; attune knows %ld.%ld.%ld to %ld.%ld, so it computes nothing%s",

@@ -394,17 +394,40 @@ static size_t devices_of(const char *version) {
 
 static void a_version_that_was_not_tested_has_no_device(void **state) {
     (void)state;
-    static const char *const known[] = {"0.15.3", "0.16.0", "0.25.3", "0.25.9-dirty"};
-    static const char *const foreign[] = {"0.15.2", "0.9.4", "0.26.0", "1.0.0", "later", ""};
+    static const char *const known[] = {"0.9.11", "0.10.0", "0.15.3", "0.25.3", "0.25.9-dirty"};
+    static const char *const foreign[] = {"0.9.10", "0.8.20", "0.26.0", "1.0.0", "later", ""};
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) assert_int_equal(devices_of(known[i]), 1);
     for (size_t i = 0; i < sizeof foreign / sizeof *foreign; i++) {
         assert_int_equal(devices_of(foreign[i]), 0);
-        assert_true(has_logged("attune knows 0.15.3 to 0.25"));
+        assert_true(has_logged("attune knows 0.9.11 to 0.25"));
     }
     setenv("ATTUNE_GGML_ANY", "1", 1);
     assert_int_equal(devices_of("0.26.0"), 1);
-    assert_int_equal(devices_of("0.15.2"), 0);
+    assert_int_equal(devices_of("0.9.10"), 0);
     unsetenv("ATTUNE_GGML_ANY");
+}
+
+/* ggml 0.9 has shorter structs. */
+static void a_backend_has_the_layout_of_its_host(void **state) {
+    (void)state;
+    const fake_case c = {.heads = 4, .kv_heads = 2, .rows = 3, .keys = 33, .dim = 88};
+    float expected[4 * 3 * 88];
+    assert_int_equal(devices_of("0.9.11"), 1);
+    ggml_reg *const reg = ggml_backend_init();
+    ggml_device *const device = reg->get_device(reg, 0);
+    ggml_backend *const backend = device->init_backend(device, NULL);
+    const ggml_backend_0_9 *const old = (const ggml_backend_0_9 *)backend;
+    assert_ptr_equal(old->device, device);
+    assert_string_equal(old->get_name(backend), "attune");
+    ggml_tensor *node = make_node(&c);
+    ggml_graph graph = {.n_nodes = 1, .nodes = &node};
+    reference(node, expected);
+    assert_int_equal(old->graph_compute(backend, &graph), GGML_ABI_SUCCESS);
+    assert_int_equal(fake.cpu_nodes, 0);
+    assert_true(worst_difference(node, expected) < 2e-5);
+    free_node(node);
+    old->free(backend);
+    assert_int_equal(fake.live_backends, 0);
 }
 
 int main(void) {
@@ -425,6 +448,7 @@ int main(void) {
         cmocka_unit_test(the_first_graph_of_a_backend_is_the_hosts),
         cmocka_unit_test(the_host_computes_while_a_kernel_compiles),
         cmocka_unit_test(a_host_may_abort_between_nodes),
+        cmocka_unit_test(a_backend_has_the_layout_of_its_host),
         cmocka_unit_test(a_version_that_was_not_tested_has_no_device),
     };
     setenv("ATTUNE_DEADLINE_US", "60000000", 1); /* so that attune computes each case */
