@@ -125,6 +125,7 @@ bool conform_call_create(const conform_case *c, conform_call *call, char message
     *call = (conform_call){.c = c, .problem = ATTUNE_PROBLEM_INIT, .message = message};
     call->arguments.struct_size = sizeof call->arguments;
     if (c->op == CONFORM_PROBLEM) return conform_problem(call);
+    if (c->op == CONFORM_LINEAR_ATTENTION) return conform_linear(call);
     return c->op == CONFORM_ATTENTION ? conform_attention(call) : conform_rotary(call);
 }
 
@@ -133,7 +134,10 @@ void conform_call_free(conform_call *call) {
     for (int i = 0; i < CONFORM_MAX_OWNED; i++) npy_free(&call->owned[i]);
 }
 
-static attune_status compile_and_run(const conform_call *call, attune_context *context) {
+static attune_status run(conform_call *call, attune_context *context, attune_engine engine) {
+    if (call->c->op == CONFORM_LINEAR_ATTENTION) return conform_linear_run(call, context, engine);
+    if (engine == ATTUNE_ENGINE_INTERPRETER)
+        return attune_run_interpreted(context, &call->problem, NULL, &call->arguments);
     attune_kernel *kernel = NULL;
     attune_status status = attune_compile(context, &call->problem, NULL, &kernel);
     if (status == ATTUNE_OK) status = attune_run(context, kernel, &call->arguments);
@@ -148,8 +152,5 @@ bool conform_call_run(conform_call *call, attune_context *context, attune_engine
         if (call->outputs[i].data) memset(call->outputs[i].data, 0x7a, h->count * npy_type_bytes(h->type));
     }
     if (call->c->op == CONFORM_ATTENTION) conform_attention_prepare(call);
-    const attune_status status = engine == ATTUNE_ENGINE_JIT
-                                     ? compile_and_run(call, context)
-                                     : attune_run_interpreted(context, &call->problem, NULL, &call->arguments);
-    return status == ATTUNE_OK || conform_fail(call, "%s", attune_last_message());
+    return run(call, context, engine) == ATTUNE_OK || conform_fail(call, "%s", attune_last_message());
 }

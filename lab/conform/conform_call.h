@@ -9,7 +9,9 @@ enum { CONFORM_MAX_OWNED = 2 };
 typedef struct conform_call {
     const conform_case *c;
     attune_problem problem;
-    attune_arguments arguments;             /* point into the case, `outputs` and `owned` */
+    attune_arguments arguments; /* point into the case, `outputs` and `owned` */
+    attune_linear_desc linear;  /* of LinearAttention, in place of problem and arguments */
+    attune_linear_step step;
     npy_array outputs[CONFORM_MAX_OUTPUTS]; /* the library writes them; data NULL: not wanted */
     npy_array owned[CONFORM_MAX_OWNED];     /* inputs in a form that the library takes */
     int num_owned;
@@ -30,6 +32,8 @@ bool conform_attention(conform_call *call);         /* conform_attention.c */
 void conform_attention_prepare(conform_call *call); /* before each run */
 bool conform_rotary(conform_call *call);            /* conform_rotary.c */
 bool conform_problem(conform_call *call);           /* conform_problem.c */
+bool conform_linear(conform_call *call);            /* conform_linear.c */
+attune_status conform_linear_run(conform_call *call, attune_context *context, attune_engine engine);
 
 /* An array [batch, heads, tokens, columns], or [batch, tokens, heads * columns] in strides of that order. */
 typedef struct conform_view {

@@ -15,6 +15,7 @@ typedef struct attribute_rule {
     const char *name;
     bool is_real;
     int64_t low, high, standard; /* of whole numbers */
+    const char *const *words;    /* high + 1 of them, if it is a text; else NULL */
 } attribute_rule;
 
 typedef struct op_rule {
@@ -24,28 +25,41 @@ typedef struct op_rule {
     attribute_rule attributes[CONFORM_MAX_ATTRIBUTES];
 } op_rule;
 
+/* In the order of attune_linear_rule. */
+static const char *const update_rules[] = {"linear", "gated", "delta", "gated_delta"};
+
 static const op_rule rules[CONFORM_OP_COUNT] = {
     [CONFORM_ATTENTION] = {"Attention",
                            3,
                            {"Q", "K", "V", "attn_mask", "past_key", "past_value", "nonpad_kv_seqlen"},
                            {"Y", "present_key", "present_value", "qk_matmul_output"},
-                           {[ATTENTION_IS_CAUSAL] = {"is_causal", false, 0, 1, 0},
-                            [ATTENTION_KV_NUM_HEADS] = {"kv_num_heads", false, 1, INT32_MAX, 0},
-                            [ATTENTION_Q_NUM_HEADS] = {"q_num_heads", false, 1, INT32_MAX, 0},
-                            [ATTENTION_QK_MATMUL_MODE] = {"qk_matmul_output_mode", false, 0, 3, 0},
-                            [ATTENTION_SCALE] = {"scale", true, 0, 0, 0},
-                            [ATTENTION_SOFTCAP] = {"softcap", true, 0, 0, 0},
-                            [ATTENTION_SOFTMAX_PRECISION] = {"softmax_precision", false, 1, 16, 0},
-                            [ATTENTION_LEFT_WINDOW] = {"left_window_size", false, -1, INT64_MAX, -1},
-                            [ATTENTION_RIGHT_WINDOW] = {"right_window_size", false, -1, INT64_MAX, -1}}},
+                           {[ATTENTION_IS_CAUSAL] = {"is_causal", false, 0, 1, 0, NULL},
+                            [ATTENTION_KV_NUM_HEADS] = {"kv_num_heads", false, 1, INT32_MAX, 0, NULL},
+                            [ATTENTION_Q_NUM_HEADS] = {"q_num_heads", false, 1, INT32_MAX, 0, NULL},
+                            [ATTENTION_QK_MATMUL_MODE] = {"qk_matmul_output_mode", false, 0, 3, 0, NULL},
+                            [ATTENTION_SCALE] = {"scale", true, 0, 0, 0, NULL},
+                            [ATTENTION_SOFTCAP] = {"softcap", true, 0, 0, 0, NULL},
+                            [ATTENTION_SOFTMAX_PRECISION] = {"softmax_precision", false, 1, 16, 0, NULL},
+                            [ATTENTION_LEFT_WINDOW] = {"left_window_size", false, -1, INT64_MAX, -1, NULL},
+                            [ATTENTION_RIGHT_WINDOW] = {"right_window_size", false, -1, INT64_MAX, -1, NULL}}},
     [CONFORM_ROTARY_EMBEDDING] = {"RotaryEmbedding",
                                   3,
                                   {"X", "cos_cache", "sin_cache", "position_ids"},
                                   {"Y"},
-                                  {[ROTARY_INTERLEAVED] = {"interleaved", false, 0, 1, 0},
-                                   [ROTARY_NUM_HEADS] = {"num_heads", false, 1, INT32_MAX, 0},
-                                   [ROTARY_DIM] = {"rotary_embedding_dim", false, 0, INT32_MAX, 0}}},
-    [CONFORM_PROBLEM] = {"Problem", 0, {NULL}, {"out", "lse", "weights"}, {{NULL, false, 0, 0, 0}}},
+                                  {[ROTARY_INTERLEAVED] = {"interleaved", false, 0, 1, 0, NULL},
+                                   [ROTARY_NUM_HEADS] = {"num_heads", false, 1, INT32_MAX, 0, NULL},
+                                   [ROTARY_DIM] = {"rotary_embedding_dim", false, 0, INT32_MAX, 0, NULL}}},
+    [CONFORM_LINEAR_ATTENTION] = {"LinearAttention",
+                                  3,
+                                  {"query", "key", "value", "past_state", "decay", "beta"},
+                                  {"output", "present_state"},
+                                  {[LINEAR_Q_NUM_HEADS] = {"q_num_heads", false, 1, INT32_MAX, 0, NULL},
+                                   [LINEAR_KV_NUM_HEADS] = {"kv_num_heads", false, 1, INT32_MAX, 0, NULL},
+                                   [LINEAR_SCALE] = {"scale", true, 0, 0, 0, NULL},
+                                   [LINEAR_UPDATE_RULE] = {"update_rule", false, 0, ATTUNE_GATED_DELTA,
+                                                           ATTUNE_GATED_DELTA, update_rules},
+                                   [LINEAR_CHUNK_SIZE] = {"chunk_size", false, 1, INT32_MAX, 64, NULL}}}, /* a hint */
+    [CONFORM_PROBLEM] = {"Problem", 0, {NULL}, {"out", "lse", "weights"}, {{NULL, false, 0, 0, 0, NULL}}},
 };
 
 const char *conform_input_name(const conform_case *c, int input) {
@@ -77,8 +91,15 @@ static bool read_op(const reader *r, const json_t *root) {
             r->c->op = (conform_op)i;
             return true;
         }
-    return fail(r, "the operator '%.100s' is not known; Attention, RotaryEmbedding and Problem are",
+    return fail(r, "the operator '%.100s' is not known; Attention, RotaryEmbedding, LinearAttention and Problem are",
                 json_string_value(op));
+}
+
+static bool read_word(const reader *r, const attribute_rule *rule, const json_t *value, int64_t *number) {
+    if (!json_is_string(value)) return fail(r, "attribute %s is no text", rule->name);
+    for (*number = rule->low; *number <= rule->high; ++*number)
+        if (strcmp(json_string_value(value), rule->words[*number]) == 0) return true;
+    return fail(r, "attribute %s is '%.100s', which it cannot be", rule->name, json_string_value(value));
 }
 
 static bool read_attribute(const reader *r, const char *name, const json_t *value) {
@@ -89,6 +110,7 @@ static bool read_attribute(const reader *r, const char *name, const json_t *valu
     const attribute_rule *const rule = &op->attributes[i];
     conform_attribute *const attribute = &r->c->attributes[i];
     attribute->is_given = true;
+    if (rule->words) return read_word(r, rule, value, &attribute->integer);
     if (rule->is_real) {
         if (!json_is_number(value)) return fail(r, "attribute %s is no number", name);
         attribute->real = json_number_value(value);

@@ -11,7 +11,13 @@
 
 #include "common/npy.h"
 
-typedef enum conform_op { CONFORM_ATTENTION, CONFORM_ROTARY_EMBEDDING, CONFORM_PROBLEM, CONFORM_OP_COUNT } conform_op;
+typedef enum conform_op {
+    CONFORM_ATTENTION,
+    CONFORM_ROTARY_EMBEDDING,
+    CONFORM_LINEAR_ATTENTION,
+    CONFORM_PROBLEM,
+    CONFORM_OP_COUNT
+} conform_op;
 
 /* Places of each operator's inputs, outputs and attributes in the arrays of a conform_case. */
 enum { ATTENTION_Q, ATTENTION_K, ATTENTION_V, ATTENTION_MASK, ATTENTION_PAST_KEY, ATTENTION_PAST_VALUE };
@@ -34,11 +40,14 @@ enum {
 enum { ROTARY_X, ROTARY_COS, ROTARY_SIN, ROTARY_POSITION_IDS };
 enum { ROTARY_Y };
 enum { ROTARY_INTERLEAVED, ROTARY_NUM_HEADS, ROTARY_DIM };
+enum { LINEAR_QUERY, LINEAR_KEY, LINEAR_VALUE, LINEAR_PAST_STATE, LINEAR_DECAY, LINEAR_BETA };
+enum { LINEAR_OUTPUT, LINEAR_PRESENT_STATE };
+enum { LINEAR_Q_NUM_HEADS, LINEAR_KV_NUM_HEADS, LINEAR_SCALE, LINEAR_UPDATE_RULE, LINEAR_CHUNK_SIZE };
 
 /* The value of an attribute, which is the operator's default if the case does not give it. */
 typedef struct conform_attribute {
     bool is_given;
-    int64_t integer; /* of the kind that the attribute has */
+    int64_t integer; /* of the kind that the attribute has; of a word its number */
     double real;
 } conform_attribute;
 

@@ -810,6 +810,15 @@ broken "a window below -1" $window 'attribute left_window_size is -2' edit \
 broken "a mask that does not broadcast" present_f64 \
     'attn_mask is of shape \(2, 2, 3\), which does not broadcast to \(1, 2, 3, 3\)' \
     replace attn_mask.npy '<f8' False '(2, 2, 3)' 96
+linear=linear_past_f16
+broken "an unknown update rule" $linear "attribute update_rule is 'mamba', which it cannot be" \
+    edit 's/"gated_delta"/"mamba"/'
+broken "a rule without its decay" $linear 'interpreter: the rule gated_delta has a decay, but decay is 0' \
+    edit '/"decay":/d'
+broken "a past of another shape" $linear 'past_state is of shape \(1, 4, 4, 3\); it must be of shape \(2, 2, 4, 3\)' \
+    replace past_state.npy '<f2' False '(1, 4, 4, 3)' 96
+broken "betas of some heads" $linear 'beta has 3 numbers for each token; it must have 1 or 2' \
+    replace beta.npy '<f2' False '(2, 3, 3)' 36
 refuse_folder() {
     expect "$1" 1 "$2" "$attune-lab" conform "${@:3}"
     [ "$(tail -n 1 "$work/stdout")" = "0 passed, 0 failed" ]
