@@ -32,8 +32,8 @@ class Plan(Call):
     more than there are layers; 3 is for a plan of one layer.
     background: a thread of its own compiles; meanwhile calls go on with the kernel that there is.
     least_gain: lengths get a kernel only if it is expected to be so many percent faster.
-    deadline_us: no call waits longer for a compile than so many microseconds, up to 60,000,000; 0: never. Tier 0 computes meanwhile.
-    None: as ATTUNE_DEADLINE_US says, else as long as it takes.
+    deadline_us: no call waits longer for a compile than so many microseconds, up to 60,000,000; 0: never. Tier 0
+    computes meanwhile. None: as ATTUNE_DEADLINE_US says, else as long as it takes.
     """
 
     def __init__(

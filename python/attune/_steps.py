@@ -145,8 +145,8 @@ class Attention:
     has_lse: a step also gives the logarithm of the sum of exponentials.
     reproducible: a row has the same bits in every batch, chunk and kind of step.
     extra: more of the problem, as text ("logits_soft_cap=30,sinks=1") or as a dict of fields.
-    deadline_us: microseconds that a step may wait for a compile, up to 60,000,000; a fallback computes meanwhile. 0: it never waits.
-        None: as ATTUNE_DEADLINE_US says, else as long as it takes.
+    deadline_us: microseconds that a step may wait for a compile, up to 60,000,000; a fallback computes meanwhile. 0: it
+        never waits. None: as ATTUNE_DEADLINE_US says, else as long as it takes.
 
     Kernels are compiled when the first step of a kind comes, or by prepare(). Any number of threads may run steps at
     once. close(), or the end of a `with` block, frees it when the last running step has ended.
