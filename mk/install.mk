@@ -127,9 +127,9 @@ release: ## make and test a release of this commit in RELEASE (build/release): s
 deb: ## Debian packages, tried and looked at by lintian, in build/deb/
 	@DEPS='$(DEPS)' bash scripts/deps.sh build release
 	@bash scripts/deb.sh . $(BUILD)/deb
-html: ## all pages of the documentation as HTML, in build/html/
-	@DEPS='$(DEPS)' bash scripts/deps.sh release
-	@rm -rf $(BUILD)/html && DEPS=no BUILD='$(BUILD)' bash scripts/html.sh $(BUILD)/html
+html: ## the documentation as a site with search, in build/html/; pip installs Sphinx into build/site
+	@DEPS='$(DEPS)' bash scripts/deps.sh docs
+	@DEPS='$(DEPS)' BUILD='$(BUILD)' bash scripts/html.sh $(BUILD)/html
 
 uninstall: ## remove what install installed
 	rm -f $(addprefix $(IN_LIB)/attune/,libattune-codegen.so libattune-tier0.so libggml-attune.so \

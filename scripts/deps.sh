@@ -17,9 +17,10 @@ declare -A packages=(
     [bench]="python3-venv"
     [torch]="python3-venv"
     [engines]="python3-venv"
-    [docs]="doxygen"
+    [docs]="doxygen python3-venv"
     [abi]="abigail-tools"
-    [release]="build-essential debhelper dh-python devscripts lintian git pandoc doxygen python3-pip python3-setuptools"
+    [release]="build-essential debhelper dh-python devscripts lintian git doxygen python3-pip python3-setuptools
+        python3-venv"
 )
 
 [ $# -gt 0 ] || { echo "usage: deps.sh PURPOSE…; there are: ${!packages[*]}" >&2; exit 2; }

@@ -112,8 +112,8 @@ in_trailer {
 
 in_comment {
     is_end = $0 ~ /\*\/[ \t]*$/
-    sub(/^[ \t]*\* ?/, "")
     sub(/[ \t]*\*\/[ \t]*$/, "")
+    sub(/^[ \t]*\* ?/, "")
     if (/^    +[^ ]/) {
         printf "%s", verbatim ? "" : " @verbatim "
         verbatim = 1

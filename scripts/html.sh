@@ -1,59 +1,34 @@
 #!/usr/bin/env bash
-# usage: html.sh OUT: all pages of the documentation as HTML, by pandoc, in the same places below OUT, and the manual of
-# attune.h, by Doxygen, in OUT/api. Fails if a link leads nowhere. BUILD and DEPS are passed on to make.
+# usage: html.sh OUT: the documentation as a site with search in OUT: all pages, and a reference of C and of Python from
+# the sources (scripts/site.py, Sphinx with Furo, MyST and Breathe, Doxygen). Fails if a link leads nowhere.
+#   BUILD  where the environment of Sphinx is made, once, by pip (build)
+#   DEPS   no: installs nothing
 set -euo pipefail
 cd "$(dirname "$0")/.."
 [ $# = 1 ] || { echo "usage: html.sh OUT" >&2; exit 2; }
-out=$1
-command -v pandoc >/dev/null || { echo "pandoc was not found: install pandoc" >&2; exit 1; }
+out=$(realpath -m "$1") BUILD=${BUILD:-build}
+packages="sphinx==9.0.4 furo==2025.12.19 myst-parser==5.2.0 breathe==5.1.0"
+python=$BUILD/site/bin/python
+
+if ! "$python" -c 'import breathe, furo, myst_parser' 2>/dev/null; then
+    [ "${DEPS:-}" != no ] || { echo "html: $packages would have to be installed (DEPS=no)" >&2; exit 1; }
+    python3 -m venv "$BUILD/site"
+    # shellcheck disable=SC2086
+    "$python" -m pip install --quiet --disable-pip-version-check --no-input $packages
+fi
+MAKEFLAGS='' make --no-print-directory docs BUILD="$BUILD"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-mkdir -p "$out"
-make --no-print-directory docs
-mv "${BUILD:-build}/docs" "$out/api"
-rm -rf "$out/api/xml"
-
-cat >"$work/links.lua" <<'LUA'
--- Pages are called .html; what has no page of its own stays a file.
-function Link(link)
-    if not link.target:match("^%a+:") then
-        link.target = link.target:gsub("%.md$", ".html"):gsub("%.md#", ".html#"):gsub("attune%.1$", "attune.1.html")
-    end
-    return link
-end
-LUA
-cat >"$work/style.html" <<'STYLE'
-<style>
-body { max-width: 60em; margin: 2em auto; padding: 0 1em; font-family: sans-serif; line-height: 1.5; }
-table { border-collapse: collapse; display: block; overflow-x: auto; }
-td, th { border: 1px solid #ccc; padding: 0.2em 0.6em; text-align: left; vertical-align: top; }
-pre { background: #f4f4f4; padding: 0.8em; overflow-x: auto; } img { max-width: 100%; }
-</style>
-STYLE
-
-page() { # page FILE FORMAT TO: TO is the name of the page
-    mkdir -p "$(dirname "$out/$3")"
-    pandoc -f "$2" -t html5 -s -L "$work/links.lua" -H "$work/style.html" \
-        --metadata pagetitle="$(grep -m 1 '^# ' "$1" | cut -c3- || basename "$1")" -o "$out/$3" "$1"
-}
-pages=(./*.md docs/*.md bench/*.md examples/*/*.md)
-for file in "${pages[@]}"; do page "$file" gfm "${file%.md}.html"; done
-page docs/attune.1 man docs/attune.1.html
-cp docs/*.svg docs/*.png "$out/docs"
-# Files that pages link to.
-files=$(grep -ohE '\]\([^)#:]+' "${pages[@]}" | cut -c3- | grep -vE '\.(md|svg|png|1)$' |
-    sed 's|^\(\.\./\)*||' | sort -u)
-for file in $files; do
-    [ -f "$file" ] || continue
-    mkdir -p "$out/$(dirname "$file")"
-    cp "$file" "$out/$file"
-done
-echo '<meta http-equiv="refresh" content="0; url=docs/index.html">' >"$out/index.html"
-
-broken=0
-while IFS=: read -r from target; do
-    path=${target%%#*}
-    [ -z "$path" ] || [ -e "$out/$(dirname "$from")/$path" ] ||
-        { echo "html: $from: $target leads nowhere" >&2; broken=1; }
-done < <(cd "$out" && grep -roE 'href="[^":]+"' --include=*.html --exclude-dir=api . | sed 's/href="//; s/"$//')
-exit $broken
+mkdir "$work/pages"
+python3 scripts/site.py "$work/pages"
+cp scripts/site_conf.py "$work/pages/conf.py"
+version=$(sed -n 's/^#define ATTUNE_VERSION_STRING "\(.*\)"/\1/p' include/attune.h)
+rm -rf "$out"
+VERSION=$version DOXYGEN_XML=$(realpath "$BUILD/docs/xml") "$python" -m sphinx -q -b html -d "$work/doctrees" \
+    "$work/pages" "$out" 2>"$work/warnings"
+# What Breathe cannot say in C, such as a union without a name, is missing on the page and no failure.
+if grep -E 'myst\.|toc\.|Cannot find|docutils' "$work/warnings" >&2; then
+    echo "html: these lead nowhere" >&2
+    exit 1
+fi
+echo "written to $1/index.html"

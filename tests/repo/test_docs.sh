@@ -24,7 +24,7 @@ bad() {
     report $? "$name"
 }
 
-[ -n "${SANITIZE:-}" ] && echo "1..32" || echo "1..48"
+[ -n "${SANITIZE:-}" ] && echo "1..35" || echo "1..51"
 # What a note says was so on its day.
 mapfile -t pages < <(ls ./*.md docs/*.md notes/*.md examples/*/*.md | sed 's|^\./||')
 mapfile -t current < <(printf '%s\n' "${pages[@]}" | grep -v '^notes/')
@@ -115,6 +115,31 @@ if command -v python3 >/dev/null; then
     done
 else
     for name in architecture layouts; do skip "$name.svg is made by its script" "no python3"; done
+fi
+
+# site_lacks FOLDER: what the pages that are prepared for the site in it lack.
+site_lacks() {
+    local file
+    for file in docs/*.md include/attune/*.h include/attune/expert/*.h; do
+        case $file in
+        *.md) [ -s "$1/$file" ] ;;
+        *) grep -q "doxygenfile:: $(basename "$file")" "$1/reference/c-$(basename "$file" .h).md" ;;
+        esac || echo "$file has no page"
+    done
+    grep -q '^## flash_attn_func$' "$1/reference/attune.torch.md" || echo "attune.torch.flash_attn_func is not there"
+    grep -qF '**kv_lens**: ' "$1/reference/attune.md" || echo "arguments are no list"
+    grep -qx '/docs/getting-started' "$1/index.md" || echo "the pages are in no list"
+}
+if command -v python3 >/dev/null; then
+    good "pages of the site are made" eval "mkdir '$work/site' && python3 scripts/site.py '$work/site'"
+    good "the site has all pages, headers and modules" eval "site_lacks '$work/site' | { ! grep .; }"
+    rm -f "$work/site/reference/c-plan.md"
+    bad "a page that it lacks is found" eval "site_lacks '$work/site' 2>/dev/null | { ! grep .; }"
+else
+    for name in "pages of the site are made" "the site has all pages, headers and modules" \
+        "a page that it lacks is found"; do
+        skip "$name" "no python3"
+    done
 fi
 
 # The manual of the header, where Doxygen is installed: warnings are errors.
