@@ -20,6 +20,7 @@ of its subclasses, with one sentence.
     StepPlan                   a step of it whose lengths are checked once, for all layers
     PagedCache, CacheSize      pages for the sequences of an Attention; how large a cache is
     flex_attention             the same with functions on scores and masks, as PyTorch's
+    linear_attention           a state in place of keys and values, as Qwen3-Next has it
     Problem, DYNAMIC           what is computed; a size that is known only at run time
     compile, Kernel            one problem, compiled
     Plan                       one handle for lengths that vary
@@ -66,6 +67,7 @@ from ._flex import flex_attention
 from ._kernel import Kernel, compile
 from ._library import library_path
 from ._library import version as __version__
+from ._linear import linear_attention
 from ._paged_cache import PagedCache
 from ._plan import Plan
 from ._problem import DYNAMIC, Problem, TensorInfo
@@ -80,6 +82,7 @@ __all__ = [
     "PagedCache",
     "CacheSize",
     "flex_attention",
+    "linear_attention",
     "Problem",
     "DYNAMIC",
     "TensorInfo",

@@ -81,6 +81,12 @@ _QUICK_ATTENTIONS: List[Tuple[str, object, list]] = [
     ("attune_attention_problem", c_size_t, [c_void_p, c_char_p, c_size_t]),
     ("attune_attention_cache_size", c_int, [c_void_p, c_int64, c_int64, c_void_p]),
 ]
+# Of versions that have attune/linear.h.
+_LINEAR: List[Tuple[str, object, list]] = [
+    ("attune_linear_create", c_int, [c_void_p, c_void_p, POINTER(c_void_p)]),
+    ("attune_linear_destroy", None, [c_void_p]),
+    ("attune_linear_run", c_int, [c_void_p, c_void_p]),
+]
 _QUICK_PLANS: List[Tuple[str, object, list]] = [
     ("attune_plan_arguments_init_sized", c_int, [c_void_p, POINTER(Arguments), c_size_t]),
     ("attune_plan_bind", c_int, [c_void_p, POINTER(Arguments), c_char_p, c_void_p]),
@@ -146,6 +152,9 @@ has_attentions = hasattr(lib, "attune_attention_create")
 if has_attentions:
     _declare(lib, _ATTENTIONS)
     _declare(quick, _QUICK_ATTENTIONS)
+has_linear = hasattr(lib, "attune_linear_create")
+if has_linear:
+    _declare(lib, _LINEAR)
 has_block_masks = hasattr(lib, "attune_block_mask_create")
 if has_block_masks:
     _declare(lib, _BLOCK_MASKS)
