@@ -532,10 +532,16 @@ static bool is_bf16_or_default(attune_dtype dtype) { return dtype == ATTUNE_BF16
 /* Elements that bf16 holds. */
 static bool fits_bf16(attune_dtype dtype) { return is_bf16_or_default(dtype) || dtype == ATTUNE_F8; }
 
+bool ref_may_round(const attune_problem *p) {
+    const bool may = p->matmul_precision == ATTUNE_BF16 || (p->dtype == ATTUNE_BF16 && !p->matmul_precision);
+    return may && p->op == ATTUNE_ATTENTION && !p->embed_dim && !p->reproducible && !p->integer && !p->weights_mode;
+}
+
 /* A problem of bf16 throughout has bf16 between its steps as well; a cache of f8 becomes bf16. */
 static bool has_bf16_steps(const reading *r) {
     const attune_problem *const p = r->p;
-    return p->dtype == ATTUNE_BF16 && fits_bf16(p->k_dtype) && fits_bf16(p->v_dtype) && !r->is_double;
+    const bool is_all = p->dtype == ATTUNE_BF16 && fits_bf16(p->k_dtype) && fits_bf16(p->v_dtype);
+    return (is_all || ref_may_round(p)) && !r->is_double;
 }
 
 bool ref_attention_plain(const ref_call *call, ref_result *result) {

@@ -86,6 +86,9 @@ void ref_store(attune_dtype dtype, void *storage, int64_t index, long double val
 long double ref_rounded(attune_dtype dtype, long double value);
 size_t ref_dtype_bytes(attune_dtype dtype);
 
+/* Whether a kernel may round Q, K, V and probabilities to bf16, though they are not all of it. */
+bool ref_may_round(const attune_problem *problem);
+
 static inline bool ref_is_quantised(attune_dtype dtype) {
     return dtype == ATTUNE_I8 || dtype == ATTUNE_F8 || dtype == ATTUNE_I4;
 }

@@ -324,6 +324,20 @@ static void draw_key_codes(draft *d) {
     p->q_planes = chance(d, 50) ? ATTUNE_Q_PLANES_DEFAULT : ATTUNE_Q_PLANES_1;
 }
 
+/* Products of rounded factors, where nothing forbids them. A generator of its own leaves all other draws of a seed what
+ * they were before there was this field. */
+static void draw_matmul_precision(const draft *of) {
+    tool_random own = *of->random;
+    draft copy = *of, *const d = &copy;
+    attune_problem *const p = d->p;
+    d->random = &own;
+    const bool is_f64 = p->dtype == ATTUNE_F64 || p->k_dtype == ATTUNE_F64 || p->v_dtype == ATTUNE_F64 ||
+                        p->bias_dtype == ATTUNE_F64 || p->softmax_precision == ATTUNE_F64;
+    if (p->op != ATTUNE_ATTENTION || d->block || !has_feature(d) || !chance(d, 40)) return;
+    const bool rounds = !is_f64 && !p->reproducible && !p->integer && chance(d, 80);
+    p->matmul_precision = rounds ? ATTUNE_BF16 : ATTUNE_F32;
+}
+
 static attune_dtype panel_dtype(const draft *d) { return chance(d, 50) ? ATTUNE_BF16 : ATTUNE_F32; }
 
 /* Of K or V in panels. Elements of four bytes hold no codes, and codes have scales of heads or tokens. */
@@ -503,6 +517,7 @@ static void draw_any(tool_random *random, check_kind kind, double max_flops, att
     draw_norm(&d);
     draw_hadamard(&d);
     draw_key_codes(&d);
+    draw_matmul_precision(&d);
     if (d.block) draft_leave_out(&d);
     leave_out_parts(p);
 }

@@ -288,8 +288,10 @@ static double weight_loss(const attune_problem *p, double off) {
 /* Whether Q and K are normalised or rotated. */
 static bool is_prepared(const attune_problem *p) { return p->rotary_dim || p->qk_norm_eps > 0 || p->qk_hadamard; }
 
-/* The relative error of Q and K in a problem that is bf16 throughout, and rounds them between its steps. */
+/* The relative error of Q and K in a problem that is bf16 throughout, and rounds them between its steps, or in one that
+ * may round them before they are multiplied. */
 static double lost_between(const attune_problem *p) {
+    if (ref_may_round(p) && p->softmax_precision != ATTUNE_F64) return epsilon_of(ATTUNE_BF16);
     const bool fits = p->k_dtype == ATTUNE_BF16 || p->k_dtype == ATTUNE_F8;
     const bool all = p->dtype == ATTUNE_BF16 && fits && p->softmax_precision != ATTUNE_F64;
     return all && (ref_is_block(p) || is_prepared(p)) ? epsilon_of(ATTUNE_BF16) : 0;

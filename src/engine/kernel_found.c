@@ -57,7 +57,7 @@ void at_make_complete(attune_kernel *kernel, const at_request *request, const at
                       const attune_schedule *schedule, attune_origin origin, double started) {
     kernel->node.key = *key;
     kernel->op = request->operation.op;
-    kernel->arithmetic = kernel->op->arithmetic(request->operation, kernel->target);
+    kernel->arithmetic = kernel->op->arithmetic(request->operation, schedule, kernel->target);
     if (request->signature) kernel->signature = *request->signature;
     at_signature_moved(&kernel->signature);
     kernel->schedule = *schedule;

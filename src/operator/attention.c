@@ -42,9 +42,11 @@ static ir_kernel *build(at_arena *arena, at_operation o, const attune_schedule *
     return mha_build(arena, problem_of(o), schedule, target, err);
 }
 
-static attune_dtype arithmetic(at_operation o, const at_target *target) {
+static attune_dtype arithmetic(at_operation o, const attune_schedule *schedule, const at_target *target) {
     const attune_problem *p = problem_of(o);
-    if (mha_projects_by_pairs(p, target) || mha_attends_by_pairs(p, target)) return ATTUNE_BF16;
+    const bool decodes = schedule->strategy == ATTUNE_D_LANES;
+    const bool attends = decodes ? mha_decodes_by_pairs(p, target) : mha_attends_by_pairs(p, target);
+    if (mha_projects_by_pairs(p, target) || attends) return ATTUNE_BF16;
     return p->softmax_precision == ATTUNE_F64 ? ATTUNE_F64 : ATTUNE_F32;
 }
 

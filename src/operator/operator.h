@@ -46,7 +46,7 @@ struct at_operator {
     ir_kernel *(*build)(at_arena *arena, at_operation operation, const attune_schedule *schedule,
                         const at_target *target, at_error *err);
     /* The type of most multiplications. */
-    attune_dtype (*arithmetic)(at_operation operation, const at_target *target);
+    attune_dtype (*arithmetic)(at_operation operation, const attune_schedule *schedule, const at_target *target);
 };
 
 /* Attention, probabilities, rotary, merge and the block. */

@@ -178,8 +178,9 @@ static ir_kernel *build(at_arena *arena, at_operation o, const attune_schedule *
     return kernel;
 }
 
-static attune_dtype arithmetic(at_operation o, const at_target *target) {
+static attune_dtype arithmetic(at_operation o, const attune_schedule *schedule, const at_target *target) {
     (void)o;
+    (void)schedule;
     (void)target;
     return ATTUNE_F32;
 }

@@ -41,6 +41,13 @@ static void fill_dtypes(attune_problem *p) {
     if (!p->softmax_precision) p->softmax_precision = mha_field_of_f64(p) ? ATTUNE_F64 : ATTUNE_F32;
 }
 
+/* What the types mean by themselves is the default. Arithmetic of f64 and `reproducible` never round. */
+static void settle_matmul_precision(attune_problem *p) {
+    const bool rounds = p->dtype == ATTUNE_BF16 && p->softmax_precision == ATTUNE_F32 && !p->reproducible;
+    const attune_dtype usual = rounds ? ATTUNE_BF16 : ATTUNE_F32;
+    if (p->matmul_precision == usual) p->matmul_precision = ATTUNE_DTYPE_DEFAULT;
+}
+
 /* Scales of numbers that are no codes stay: mha_check_fields refuses them. */
 static void fill_scales(attune_dtype dtype, attune_scales *scales) {
     if (!*scales && !mha_is_quantised(dtype))
@@ -131,6 +138,7 @@ attune_status mha_make_canonical(attune_problem *out, at_error *err) {
                        "page_size is %lld, but nothing says how many keys there are: set kv_lens, is_ragged or seq_kv",
                        (long long)out->page_size);
     fill_dtypes(out);
+    settle_matmul_precision(out);
     fill_all_scales(out);
     fill_planes(out);
     status = mha_fill_block(out, err);

@@ -38,7 +38,6 @@ attune_status mha_check_choices(const attune_problem *p, at_error *err) {
         const attune_status status = check_choice(p, &mha_fields[i], err);
         if (status) return status;
     }
-    if (p->reserved) return at_fail(err, ATTUNE_INVALID_PROBLEM, "reserved is %d; it must be 0", p->reserved);
     if (p->is_ragged && !mha_has_keys(p))
         return at_fail(err, ATTUNE_INVALID_PROBLEM,
                        "op=%s takes no ragged batch: its rows do not depend on each other, so give all tokens as one",
@@ -160,6 +159,16 @@ static attune_status check_precision(const attune_problem *p, at_error *err) {
     const mha_field *const f64 = p->softmax_precision == ATTUNE_F64 ? NULL : mha_field_of_f64(p);
     if (!f64) return ATTUNE_OK;
     return at_fail(err, ATTUNE_INVALID_PROBLEM, "softmax_precision is f32, but %s is f64", f64->member);
+}
+
+/* Factors that must not be rounded. */
+static attune_status check_matmul_precision(const attune_problem *p, at_error *err) {
+    const char *const why = p->softmax_precision == ATTUNE_F64 ? "softmax_precision is f64"
+                            : p->reproducible                  ? "reproducible is 1, which computes in f32 on every CPU"
+                            : p->integer                       ? "integer multiplies quantised values"
+                                                               : NULL;
+    if (p->matmul_precision != ATTUNE_BF16 || !why) return ATTUNE_OK;
+    return at_fail(err, ATTUNE_INVALID_PROBLEM, "matmul_precision is bf16, but %s", why);
 }
 
 static attune_status check_bound(const char *name, int64_t size, const char *bound_name, int64_t bound, at_error *err) {
@@ -416,6 +425,7 @@ static attune_status check_integer_products(const attune_problem *p, at_error *e
 
 attune_status mha_check_fields(const attune_problem *p, at_error *err) {
     attune_status status = check_precision(p, err);
+    if (!status) status = check_matmul_precision(p, err);
     if (!status) status = check_bounds(p, err);
     if (!status) status = check_position_ids(p, err);
     if (!status) status = check_v_in_k(p, err);

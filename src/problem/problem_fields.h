@@ -78,10 +78,10 @@ typedef struct mha_field {
 
 extern const mha_field mha_fields[MHA_NUM_FIELDS];
 
-/* The members together: struct_size, the fields, the flag of softmax_scale, and `reserved`. */
+/* The members together: struct_size, the fields, and the flag of softmax_scale. */
 enum {
 #define FIELD(kind, name, member, ...) +sizeof(((attune_problem *)NULL)->member)
-    MHA_PROBLEM_BYTES = sizeof(size_t) + 2 * sizeof(int)
+    MHA_PROBLEM_BYTES = sizeof(size_t) + sizeof(int)
 #include "fields.def"
 };
 

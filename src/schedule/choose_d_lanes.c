@@ -181,7 +181,7 @@ static void try_held_values(mha_search *t) {
  * of them. */
 static bool holds_few_keys(const mha_cost_context *c, int64_t rows) {
     enum { LEAST_ROWS = 4, FEW_KEYS = 48 };
-    if (c->by_pairs || c->v_bytes != 4 || c->lane_bytes != 4 || c->p->page_size) return false;
+    if (c->decodes_by_pairs || c->v_bytes != 4 || c->lane_bytes != 4 || c->p->page_size) return false;
     return c->few_registers && rows >= LEAST_ROWS && mha_most_keys(c->p) <= FEW_KEYS;
 }
 

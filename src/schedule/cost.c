@@ -60,7 +60,7 @@ mha_cost_context mha_cost_context_of(const attune_problem *p, const mha_machine 
     const double key = (double)p->head_dim * k_bytes + (double)p->head_dim_v * v_bytes;
     const double row = (double)((p->head_dim + p->head_dim_v) * mha_dtype_bytes(p->dtype));
     const double lane = p->softmax_precision == ATTUNE_F64 ? 8 : 4;
-    const bool by_pairs = mha_attends_by_pairs(p, m->target), from_memory = mha_is_from_memory(p);
+    const bool decodes = mha_decodes_by_pairs(p, m->target), from_memory = mha_is_from_memory(p);
     return (mha_cost_context){
         .p = p,
         .machine = *m,
@@ -77,12 +77,13 @@ mha_cost_context mha_cost_context_of(const attune_problem *p, const mha_machine 
         .level = level_of(p, m->description, from_memory, keys * key),
         .is_far = is_far(p, m->description, keys * key + queries * group * row),
         .q_bytes = (double)mha_dtype_bytes(p->dtype),
-        .by_pairs = by_pairs,
+        .by_pairs = mha_attends_by_pairs(p, m->target),
+        .decodes_by_pairs = decodes,
         .has_elements = mha_has_dims(p->attn_mask_dims) || mha_has_dims(p->attn_bias_dims),
         .hides = mha_has_first_key(p) || mha_has_last_key(p),
         .is_from_memory = from_memory,
-        .converts_k = !by_pairs && k_bytes < lane,
-        .converts_v = !by_pairs && v_bytes < lane,
+        .converts_k = !decodes && k_bytes < lane,
+        .converts_v = !decodes && v_bytes < lane,
         .fixed_tile = p->reproducible || p->integer == ATTUNE_INTEGER_ALL ? mha_reproducible_kv_tile(p) : 0,
         .few_registers = at_has_few_registers(m->target),
         .is_wide = m->target->vector_bytes >= WIDE,

@@ -32,7 +32,8 @@ typedef struct mha_cost_context {
     double k_bytes, v_bytes, q_bytes;
     mha_cost_level level;        /* where a call finds K and V */
     bool is_far;                 /* all of a call takes a large part of the last cache */
-    bool by_pairs, has_elements; /* has_elements: a mask or a bias for each score */
+    bool by_pairs, decodes_by_pairs; /* mha_attends_by_pairs, mha_decodes_by_pairs */
+    bool has_elements;               /* a mask or a bias for each score */
     bool hides;                  /* causality or a window hides keys */
     bool is_from_memory;         /* K and V of a head: mha_is_from_memory */
     bool converts_k, converts_v; /* their elements are narrower than those of the arithmetic */

@@ -14,8 +14,8 @@ typedef struct d_head {
 static d_head head_of(const mha_cost_context *c, const attune_schedule *s) {
     enum { MOST_ROWS = 64 };
     d_head h = {.c = c, .s = s, .v = mha_cost_vector(&c->machine, s->lanes * c->lane_bytes)};
-    h.multiply = c->by_pairs ? h.v.dot : h.v.multiply;
-    h.width = c->by_pairs ? 2 * s->lanes : s->lanes;
+    h.multiply = c->decodes_by_pairs ? h.v.dot : h.v.multiply;
+    h.width = c->decodes_by_pairs ? 2 * s->lanes : s->lanes;
     h.row_tasks = cost_steps(c->rows, MOST_ROWS);
     h.rows = c->rows / h.row_tasks;
     h.keys = cost_smaller(c->keys, c->seen + c->ends / 2 * cost_larger(0, h.rows / c->group - 1));
@@ -37,7 +37,7 @@ static double by_tiles(const d_head *h, int step, rows_fn *cost) {
 /* Cycles by which a vector of K or V takes longer, as its elements are converted when they are loaded. */
 static double converting(const d_head *h, attune_dtype dtype) {
     const bool is_lane = !mha_is_quantised(dtype) && (double)mha_dtype_bytes(dtype) == h->c->lane_bytes;
-    if (h->c->by_pairs || is_lane) return 0;
+    if (h->c->decodes_by_pairs || is_lane) return 0;
     const double shuffles = dtype == ATTUNE_F8     ? COST_OF(d_widen_f8)
                             : dtype == ATTUNE_I4   ? 2 * COST_OF(d_widen_i8)
                             : dtype == ATTUNE_I8   ? COST_OF(d_widen_i8)
@@ -70,21 +70,22 @@ static double unrolled(double rows, double times) { return rows > 1 ? 1 + COST_O
 static double score_turn(const d_head *h, double rows) {
     const double keys = h->s->score_keys, times = h->s->score_column_vectors;
     const cost_turn turn = {rows, keys, 0, rows + keys, times};
-    const double columns = mha_cost_turn(h->c, &h->v, &turn, h->c->by_pairs) + keys * converting(h, h->c->p->k_dtype);
+    const double multiplied = mha_cost_turn(h->c, &h->v, &turn, h->c->decodes_by_pairs);
+    const double columns = multiplied + keys * converting(h, h->c->p->k_dtype);
     return h->k_vectors * columns * unrolled(rows, times) + COST_OF(d_start) + lane_sums(h, rows * keys);
 }
 
 /* The same of V, one vector of columns after the other: O is read and written, and pairs are interleaved. Probabilities
  * stay in registers, as far as there are some beside V. */
 static double value_turn(const d_head *h, double rows) {
-    const double keys = h->s->value_keys, vectors = h->s->value_column_vectors, halves = h->c->by_pairs ? 2 : 1;
+    const double keys = h->s->value_keys, vectors = h->s->value_column_vectors, halves = h->c->decodes_by_pairs ? 2 : 1;
     const at_description *d = h->c->machine.description;
     const double held = rows * keys + keys * cost_smaller(vectors, 2) + 1;
     const double spilled = cost_larger(0, held - (double)h->c->machine.target->vector_registers);
     const double sums = rows * halves, operands = keys * halves;
     const double loads = (sums + operands + spilled * COST_OF(d_spill)) * h->v.load;
     const double begun = (sums * (keys + 2) + 2 * operands) / COST_OF(issue);
-    const double shuffled = h->c->by_pairs ? operands * COST_OF(d_pairs) * h->v.shuffle : 0;
+    const double shuffled = h->c->decodes_by_pairs ? operands * COST_OF(d_pairs) * h->v.shuffle : 0;
     const double busy = cost_limit(cost_limit(sums * keys * h->multiply + shuffled, loads),
                                    cost_larger(sums * h->v.store * COST_OF(d_store), begun));
     const double column = busy + keys * converting(h, h->c->p->v_dtype) + COST_OF(d_turn) / vectors;
@@ -153,7 +154,7 @@ static double values_of(const d_head *h) {
     const attune_schedule *s = h->s;
     const bool in_codes = h->c->p->integer == ATTUNE_INTEGER_ALL;
     const bool is_held = !in_codes && mha_variant_of(h->c->p, s, h->c->machine.target).holds_values;
-    const double keys = in_codes ? COST_DOT_CODES : h->c->by_pairs ? 2 * s->value_keys : s->value_keys;
+    const double keys = in_codes ? COST_DOT_CODES : h->c->decodes_by_pairs ? 2 * s->value_keys : s->value_keys;
     rows_fn *const turn = in_codes ? code_values : is_held ? held_turn : value_turn;
     return h->row_tasks * h->keys / keys * by_tiles(h, s->value_rows, turn);
 }

@@ -312,7 +312,8 @@ static double pairing(const mha_q_head *h) {
 static double opening(const mha_q_head *h) {
     const mha_cost_context *c = h->c;
     const double k = c->columns / h->s->lanes, v = c->columns_v / h->s->lanes;
-    const bool converts_k = !c->by_pairs && c->k_bytes != c->lane_bytes;
+    const bool rounds = c->by_pairs && !c->decodes_by_pairs;
+    const bool converts_k = rounds || (!c->by_pairs && c->k_bytes != c->lane_bytes);
     const bool pairs_v = c->by_pairs && h->s->kv_copy != ATTUNE_COPY_ONCE;
     const bool converts_v =
         pairs_v || (!c->by_pairs && c->v_bytes != c->lane_bytes && h->variant.values == MHA_VALUES_TRANSPOSED);

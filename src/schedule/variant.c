@@ -15,11 +15,29 @@ static bool is_half_of_pair(attune_dtype dtype, attune_scales scales) {
     return dtype == ATTUNE_BF16 || (dtype == ATTUNE_F8 && !mha_scales_elements(scales));
 }
 
+static bool has_halves(const attune_problem *p) {
+    return p->dtype == ATTUNE_BF16 && is_half_of_pair(p->k_dtype, p->k_scales) &&
+           is_half_of_pair(p->v_dtype, p->v_scales);
+}
+
+/* Whether Q, K and V that are no bf16 may become it. Integers are multiplied as they are, and probabilities that are
+ * given out are those of the scores that are not rounded. */
+static bool may_round(const attune_problem *p) {
+    const bool may = p->matmul_precision == ATTUNE_BF16 || p->dtype == ATTUNE_BF16;
+    return may && p->op == ATTUNE_ATTENTION && !p->integer && !p->weights_mode && !mha_has_panels(p);
+}
+
+static bool may_pair(const attune_problem *p, const at_target *target) {
+    return has_dot2(target) && mha_attends(p) && !p->reproducible && !p->prob_mod[0] &&
+           p->softmax_precision == ATTUNE_F32 && p->matmul_precision != ATTUNE_F32 && p->head_dim % 2 == 0;
+}
+
 bool mha_attends_by_pairs(const attune_problem *p, const at_target *target) {
-    const bool all =
-        p->dtype == ATTUNE_BF16 && is_half_of_pair(p->k_dtype, p->k_scales) && is_half_of_pair(p->v_dtype, p->v_scales);
-    return has_dot2(target) && all && mha_attends(p) && !p->reproducible && !p->prob_mod[0] &&
-           p->softmax_precision == ATTUNE_F32 && p->head_dim % 2 == 0;
+    return may_pair(p, target) && (has_halves(p) || may_round(p));
+}
+
+bool mha_decodes_by_pairs(const attune_problem *p, const at_target *target) {
+    return may_pair(p, target) && has_halves(p);
 }
 
 bool mha_projects_by_pairs(const attune_problem *p, const at_target *target) {
@@ -122,23 +140,27 @@ static bool sees_some_key(const attune_problem *p) {
     return is_known && !p->has_causal_offsets && first >= 0 && (!mha_has_first_key(p) || first + p->seq_q <= p->seq_kv);
 }
 
-static bool may_keep_rows(const attune_problem *p, const attune_schedule *s) {
-    return p->head_dim_v >= s->lanes && s->lanes >= 4 && is_float(p->v_dtype) && is_float(p->k_dtype) &&
-           !p->short_masks;
+/* Whether values by rows can read K and V: as they lie, or where they have been rounded to pairs in scratch. */
+static bool reads_rows(const attune_problem *p, const at_target *target) {
+    const bool rounds = mha_attends_by_pairs(p, target) && !mha_decodes_by_pairs(p, target);
+    return rounds || (is_float(p->v_dtype) && is_float(p->k_dtype));
+}
+
+static bool may_keep_rows(const attune_problem *p, const attune_schedule *s, const at_target *target) {
+    return p->head_dim_v >= s->lanes && s->lanes >= 4 && reads_rows(p, target) && !p->short_masks;
 }
 
 /* Keys are one tile, all are seen, and rows come out even. */
-static bool may_be_whole(const attune_problem *p, const attune_schedule *s) {
+static bool may_be_whole(const attune_problem *p, const attune_schedule *s, const at_target *target) {
     const int64_t rows = rows_of(p), keys = keys_of(p), stripe = (int64_t)s->score_row_vectors * s->lanes;
     return p->seq_q >= 1 && keys >= 1 && keys <= s->kv_tile && (rows <= stripe || rows % stripe == 0) &&
-           !p->is_ragged && !p->page_size && !p->has_sinks && !hides_keys(p) && is_float(p->v_dtype) &&
-           is_float(p->k_dtype);
+           !p->is_ragged && !p->page_size && !p->has_sinks && !hides_keys(p) && reads_rows(p, target);
 }
 
 /* Keys are one tile, of which each row sees some. */
-static bool may_be_one_tile(const attune_problem *p, const attune_schedule *s) {
-    return keys_of(p) <= s->kv_tile && sees_some_key(p) && may_keep_rows(p, s) && !p->is_ragged && !p->page_size &&
-           !p->has_kv_lens && !p->has_sinks && !p->low_rank;
+static bool may_be_one_tile(const attune_problem *p, const attune_schedule *s, const at_target *target) {
+    return keys_of(p) <= s->kv_tile && sees_some_key(p) && may_keep_rows(p, s, target) &&
+           !p->is_ragged && !p->page_size && !p->has_kv_lens && !p->has_sinks && !p->low_rank;
 }
 
 static bool may_pair_once(const attune_problem *p, const attune_schedule *s) {
@@ -150,13 +172,13 @@ static bool may_pair_once(const attune_problem *p, const attune_schedule *s) {
 
 static void decide_values(const attune_problem *p, const attune_schedule *s, const at_target *target, mha_variant *v) {
     enum { WIDE = 64 };
-    const bool is_whole = may_be_whole(p, s);
-    v->may_keep_rows = may_keep_rows(p, s);
+    const bool is_whole = may_be_whole(p, s, target);
+    v->may_keep_rows = may_keep_rows(p, s, target);
     v->may_go_by_rows = mha_attends(p) && (is_whole || v->may_keep_rows);
     v->usually_by_rows = mha_attends(p) && (is_whole || (target->vector_bytes >= WIDE && v->may_keep_rows));
     v->values = s->value_by != ATTUNE_VALUE_BY_ROWS ? MHA_VALUES_TRANSPOSED
                 : is_whole                          ? MHA_VALUES_WHOLE
-                : may_be_one_tile(p, s)             ? MHA_VALUES_ONE_TILE
+                : may_be_one_tile(p, s, target)             ? MHA_VALUES_ONE_TILE
                                                     : MHA_VALUES_KEPT;
     v->may_pair_once = v->by_pairs && may_pair_once(p, s);
     v->writes_weights = v->values == MHA_VALUES_WHOLE && p->weights_mode == ATTUNE_WEIGHTS_SOFTMAX &&
@@ -231,10 +253,11 @@ static void decide_products(const attune_problem *p, const attune_schedule *s, c
 /* ---- All of it ---- */
 
 mha_variant mha_variant_of(const attune_problem *p, const attune_schedule *s, const at_target *target) {
-    mha_variant v = {.by_pairs = mha_attends_by_pairs(p, target),
+    const bool decodes = s->strategy == ATTUNE_D_LANES;
+    mha_variant v = {.by_pairs = decodes ? mha_decodes_by_pairs(p, target) : mha_attends_by_pairs(p, target),
                      .projects_by_pairs = mha_projects_by_pairs(p, target)};
     if (mha_is_block(p)) decide_products(p, s, target, &v);
-    if (s->strategy == ATTUNE_D_LANES) {
+    if (decodes) {
         decide_decoding(p, s, &v);
         return v;
     }

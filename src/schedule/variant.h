@@ -78,10 +78,12 @@ static inline bool mha_values_at_once(const mha_variant *v) {
 
 /* ---- Parts of the answer that need less than a schedule, or more ---- */
 
-/* Whether Q K^T and P V are products of pairs of bf16: Q, K, V and P are bf16 then, sums and softmax f32. fp8 values
- * become bf16, which holds them. Not with `reproducible`, whose bits are those of f32 on every target, nor where a row
- * of Q has half a pair. */
+/* Whether prefill multiplies pairs of bf16 in Q K^T and P V: Q, K, V and P are bf16 then, sums and softmax f32. fp8
+ * values become bf16, which holds them; others are rounded to it where the problem lets them (matmul_precision). Not
+ * with `reproducible`, whose bits are those of f32 on every target, nor where a row of Q has half a pair. */
 bool mha_attends_by_pairs(const attune_problem *canonical, const at_target *target);
+/* The same of decoding, which rounds nothing: reading K and V takes its time, and so would rounding them. */
+bool mha_decodes_by_pairs(const attune_problem *canonical, const at_target *target);
 /* Whether a block's projections are: inputs, weights and what the products are of are bf16 then, sums f32. */
 bool mha_projects_by_pairs(const attune_problem *canonical, const at_target *target);
 

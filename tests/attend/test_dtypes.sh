@@ -32,6 +32,16 @@ for types in dtype=f64 dtype=f16 dtype=bf16 kv_dtype=bf16 kv_dtype=f16 dtype=bf1
     check $one,$types
 done
 
+# Factors that are rounded to bf16 where the instruction set multiplies pairs, and some that must not be.
+many32=${many/head_dim=24/head_dim=32}
+rounded=matmul_precision=bf16
+for types in $rounded kv_dtype=f16,$rounded kv_dtype=i8,kv_scales=inline,$rounded \
+    kv_dtype=i4,kv_scales=inline,$rounded \
+    kv_dtype=i4,kv_scales=channel_min,$rounded k_dtype=f16,v_dtype=f8,v_scales=token,$rounded \
+    dtype=bf16,kv_dtype=i4,kv_scales=inline_min dtype=bf16,matmul_precision=f32; do
+    check $many32,$types
+done
+
 # Vectors of codes that become numbers by tables, and pairs of codes.
 wide=num_heads=8,num_kv_heads=2,seq_q=1,seq_kv=131,head_dim=64,head_dim_v=128
 for types in kv_dtype=f8 k_dtype=f8 dtype=bf16,kv_dtype=f8,kv_scales=token,kv_lens=1 dtype=bf16,v_dtype=f8,lse=1; do

@@ -371,6 +371,14 @@ static void test_contradictions(void **state) {
         {"seq_q=4,head_dim=4,kv_layout=panels,qk_hadamard=1", "but qk_hadamard prepares all of k in this call"},
         {"seq_q=4,head_dim=4,v_in_k=1,qk_hadamard=1", "v_in_k and qk_hadamard = 1 do not go together"},
         {"seq_q=4,head_dim=12,qk_hadamard=1", "head_dim is 12; with qk_hadamard=1 it must be a power of two"},
+        {"seq_q=4,head_dim=4,matmul_precision=bf16,reproducible=1",
+         "matmul_precision is bf16, but reproducible is 1, which computes in f32 on every CPU"},
+        {"seq_q=4,head_dim=4,matmul_precision=bf16,softmax_precision=f64",
+         "matmul_precision is bf16, but softmax_precision is f64"},
+        {"seq_q=4,head_dim=4,matmul_precision=bf16,kv_dtype=i8,integer=all",
+         "matmul_precision is bf16, but integer multiplies quantised values"},
+        {"embed_dim=8,seq_q=4,num_heads=2,matmul_precision=bf16",
+         "matmul_precision is bf16, but it means nothing with op = mha"},
         {"seq_q=4,head_dim=4,qk_hadamard=2", "qk_hadamard is 2; it must be from 0 to 1"},
         {"seq_q=4,head_dim=32,kv_dtype=i4,qk_hadamard=1",
          "qk_hadamard is 1, k_dtype i4, but keys are rotated before they become codes: set seq_new"},
@@ -443,7 +451,8 @@ static void test_choices(void **state) {
         {offsetof(attune_problem, has_row_ids), 2, "has_row_ids is 2"},
         {offsetof(attune_problem, reproducible), 2, "reproducible is 2"},
         {offsetof(attune_problem, has_softmax_scale), 2, "has_softmax_scale is 2"},
-        {offsetof(attune_problem, reserved), 1, "reserved is 1; it must be 0"},
+        {offsetof(attune_problem, matmul_precision), ATTUNE_F16,
+         "matmul_precision is f16; it must be f32 or bf16"},
     };
     assert_values_refused("seq_q=4,head_dim=4", cases, sizeof cases / sizeof *cases);
 }
@@ -457,6 +466,10 @@ static void test_same_problem(void **state) {
         {"seq_q=4,head_dim=32", "seq_q=4,head_dim=32,softmax_scale=0.17677669"}, /* the same f32 */
         {"seq_q=4,head_dim=16,dtype=f16",
          "seq_q=4,head_dim=16,dtype=f16,k_dtype=f16,v_dtype=f16,softmax_precision=f32"},
+        {"seq_q=4,head_dim=16,dtype=bf16", "seq_q=4,head_dim=16,dtype=bf16,matmul_precision=bf16"},
+        {"seq_q=4,head_dim=16,kv_dtype=f16", "seq_q=4,head_dim=16,kv_dtype=f16,matmul_precision=f32"},
+        {"seq_q=4,head_dim=16,dtype=bf16,reproducible=1",
+         "seq_q=4,head_dim=16,dtype=bf16,reproducible=1,matmul_precision=f32"},
         {"seq_q=4,head_dim=16,dtype=bf16",
          "seq_q=4,head_dim=16,dtype=bf16,k_dtype=bf16,v_dtype=bf16,softmax_precision=f32"},
         {"seq_q=4,head_dim=16,v_dtype=f64", "seq_q=4,head_dim=16,v_dtype=f64,softmax_precision=f64"},

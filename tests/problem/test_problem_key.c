@@ -123,6 +123,8 @@ static void test_key(void **state) {
         "qk_norm_eps=1e-6",
         "qk_norm_eps=1e-5",
         "qk_hadamard=1",
+        "matmul_precision=bf16",
+        "dtype=bf16,matmul_precision=f32",
         "weights=scaled",
         "weights=softmax",
         "weights=softmax,weights_average=1",

@@ -1,6 +1,7 @@
 /* Schedules: text, which are legal, and that the one chosen without measuring is. */
 #include "problem/mha.h"
 #include "schedule/variant.h"
+#include "schedule/choose.h"
 #include "schedule/schedule.h"
 #include "support/problems.h"
 #include "target/target.h"
@@ -527,8 +528,48 @@ static void test_tiles_follow_the_machine(void **state) {
     }
 }
 
+/* Whether each strategy multiplies pairs of bf16 where the instruction set has them; never where it has none. */
+static void test_factors_rounded_to_bf16(void **state) {
+    (void)state;
+    static const struct {
+        const char *problem;
+        bool prefill, decode;
+    } cases[] = {
+        {"dtype=bf16", true, true},
+        {"dtype=bf16,matmul_precision=f32", false, false},
+        {"dtype=bf16,reproducible=1", false, false},
+        {"dtype=bf16,kv_dtype=f16", true, false},
+        {"dtype=bf16,kv_dtype=i8,kv_scales=inline", true, false},
+        {"dtype=bf16,kv_dtype=i4,kv_scales=inline", true, false},
+        {"dtype=bf16,kv_dtype=i8,integer=all", false, false},
+        {"dtype=bf16,kv_dtype=f16,weights=softmax", false, false},
+        {"dtype=f32", false, false},
+        {"kv_dtype=f16", false, false},
+        {"matmul_precision=bf16", true, false},
+        {"kv_dtype=f16,matmul_precision=bf16", true, false},
+        {"kv_dtype=i8,kv_scales=token,matmul_precision=bf16", true, false},
+        {"kv_dtype=i4,kv_scales=inline,matmul_precision=bf16", true, false},
+        {"dtype=f16,matmul_precision=bf16,page_size=16,kv_lens=1,seq_new=1", true, false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[256];
+        snprintf(text, sizeof text, "num_heads=4,seq_q=64,seq_kv=64,head_dim=64,%s", cases[i].problem);
+        const attune_problem p = problem_canonical(text);
+        const at_target *const pairs = at_target_find("avx512_bf16"), *const none = at_target_find("avx512");
+        attune_schedule prefill, decode;
+        mha_choose_q_lanes(&p, pairs, usual_machine(pairs), &prefill);
+        decode = prefill;
+        decode.strategy = ATTUNE_D_LANES;
+        assert_int_equal(mha_variant_of(&p, &prefill, pairs).by_pairs, cases[i].prefill);
+        assert_int_equal(mha_variant_of(&p, &decode, pairs).by_pairs, cases[i].decode);
+        assert_false(mha_variant_of(&p, &prefill, none).by_pairs);
+        assert_false(mha_variant_of(&p, &decode, none).by_pairs);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_factors_rounded_to_bf16),
         cmocka_unit_test(test_choice_follows_the_machine),
         cmocka_unit_test(test_tiles_follow_the_machine),
         cmocka_unit_test(test_round_trip),

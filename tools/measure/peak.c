@@ -158,9 +158,12 @@ static const peak_kernel *find_kernel(const char *isa, attune_dtype dtype) {
 
 attune_dtype peak_that_counts(const attune_problem *p, const char *isa) {
     const attune_dtype parts[] = {p->dtype, p->k_dtype, p->v_dtype, p->w_dtype, p->bias_dtype, p->softmax_precision};
-    bool is_narrow = p->dtype == ATTUNE_BF16 && find_kernel(isa, ATTUNE_BF16);
+    bool is_narrow = find_kernel(isa, ATTUNE_BF16) && p->matmul_precision != ATTUNE_F32;
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         if (parts[i] == ATTUNE_F64) return ATTUNE_F64;
+    if (is_narrow && p->op == ATTUNE_ATTENTION && (p->dtype == ATTUNE_BF16 || p->matmul_precision == ATTUNE_BF16))
+        return ATTUNE_BF16;
+    is_narrow = is_narrow && p->dtype == ATTUNE_BF16;
     for (size_t i = 0; i < 4; i++) is_narrow = is_narrow && parts[i] != ATTUNE_F32 && parts[i] != ATTUNE_F16;
     return is_narrow ? ATTUNE_BF16 : ATTUNE_F32;
 }

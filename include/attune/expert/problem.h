@@ -245,7 +245,9 @@ typedef struct attune_problem {
     int64_t k_scale_strides[3], v_scale_strides[3]; /* of scales of tokens; token_min has k_group_strides */
     int has_softmax_scale; /* 1: each call has its own scale, attune_arguments.softmax_scale; the problem's must be
                             * ATTUNE_DEFAULT_SCALE. The kernel computes as one with that scale compiled in */
-    int reserved;          /* 0 */
+    attune_dtype matmul_precision; /* of the factors of both products, q k and p v; sums are f32. bf16: they may be
+                            * rounded to bf16, where the CPU multiplies pairs of it. f32: they are not. Default: bf16
+                            * if dtype is bf16, else f32. docs/numerics.md: which problems round, what that loses */
     attune_integer integer;
     attune_q_planes q_planes; /* with integer only */
     double qk_norm_eps;    /* 0 = none, else from 1e-12 to 1: rows of q and k are normalised before they are rotated, as

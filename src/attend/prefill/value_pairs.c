@@ -12,10 +12,10 @@ const ir_expr *mha_load_pairs(const mha_context *c, const ir_buffer *from, const
     ir_builder *b = c->b;
     if (!from || from->type.elem == IR_BF16) return ir_load(b, mha_kv_access(c, from, row, column, lanes));
     const ir_expr *x[2];
-    if (lanes == 1) return ir_cast(b, IR_BF16, mha_load(c, mha_kv_access(c, from, row, column, 1)));
+    if (lanes == 1) return ir_cast(b, IR_BF16, mha_load_kv(c, from, row, column, 1));
     for (int i = 0; i < 2; i++) {
         const ir_expr *at = ir_plus(b, column, (int64_t)i * lanes / 2);
-        x[i] = ir_let(b, "x", mha_load(c, mha_kv_access(c, from, row, at, lanes / 2)));
+        x[i] = ir_let(b, "x", mha_load_kv(c, from, row, at, lanes / 2));
     }
     return mha_both_rounded(c, x[0], x[1]);
 }
