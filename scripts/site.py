@@ -187,8 +187,8 @@ def python_page(module, title):
 
 
 def c_page(header):
-    return f"# {header}\n\n```{{eval-rst}}\n.. doxygenfile:: {Path(header).name}\n   :sections: briefdescription detaileddescription" \
-           " define enum typedef innerclass public-attrib func\n```\n"
+    sections = "briefdescription detaileddescription define enum typedef innerclass public-attrib func"
+    return f"# {header}\n\n```{{eval-rst}}\n.. doxygenfile:: {Path(header).name}\n   :sections: {sections}\n```\n"
 
 
 def tree(caption, names):

@@ -1,4 +1,4 @@
-"""Continuous batching in PyTorch: a decoder whose requests come and go, with chunks of prompts and decoding in one step.
+"""Continuous batching in PyTorch: requests come and go, with chunks of prompts and decoding in one step.
 
 A step is planned once and run by each layer on its own paged cache. The tokens are those of each request alone, without
 a cache, by PyTorch's own attention.

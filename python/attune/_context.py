@@ -97,7 +97,9 @@ class Context:
         event: Callable[[Event], None] | None = None,
     ) -> None:
         if not isinstance(compile_mode, (str, type(None))) or compile_mode not in _MODES:
-            raise InvalidArgumentError(f"compile_mode is {compile_mode!r}; it must be 'in-process', 'worker' or 'never'")
+            raise InvalidArgumentError(
+                f"compile_mode is {compile_mode!r}; it must be 'in-process', 'worker' or 'never'"
+            )
         if not isinstance(stderr_level, (str, type(None))) or stderr_level not in _LEVELS:
             raise InvalidArgumentError(
                 f"stderr_level is {stderr_level!r}; it must be 'none', 'error', 'warning', 'info' or 'debug'"

@@ -66,7 +66,8 @@ def _check_fits(block_mask: Any, sizes: Dict[str, int]) -> None:
 def _says_all(block_mask: Any, sizes: Dict[str, int]) -> bool:
     """Whether its mask_mod alone gives the blocks, those of entries and heads that share the first one's among them."""
     shared = {name for have, name in zip(block_mask.kv_num_blocks.shape[:2], "bh") if have < sizes[name]}
-    if shared and shared & set(re.findall(r"\b[bh]\b", Tracer(sizes, False).trace(block_mask.mask_mod, "mask_mod") or "")):
+    mask = Tracer(sizes, False).trace(block_mask.mask_mod, "mask_mod") if shared else ""
+    if shared & set(re.findall(r"\b[bh]\b", mask or "")):
         return False
     return blocks_follow(block_mask)
 

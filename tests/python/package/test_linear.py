@@ -113,7 +113,7 @@ def test_strides_are_kept():
     (dict(beta=np.zeros((2, 18, 4), "f4")), r"beta has the shape \[2, 18, 4\]"),
     (dict(state=np.zeros((2, 4, 16, 24))), "state is float64; it must be f32 or bf16"),
     (dict(state=np.zeros((1, 4, 16, 24), "f4")), r"state has the shape \[1, 4, 16, 24\]; it must be \[2, 4, 16, 24\]"),
-    (dict(state=np.zeros((2, 4, 16, 24), "f4"), state_ids=[0, 2]), r"state_ids\[1\] is 2; there are states from 0 to 1"),
+    (dict(state=np.zeros((2, 4, 16, 24), "f4"), state_ids=[0, 2]), r"state_ids\[1\] is 2; there are states"),
     (dict(out=np.zeros((2, 19, 4, 23), "f4")), r"out has the shape \[2, 19, 4, 23\]"),
 ])
 def test_refusals(change, sentence):
