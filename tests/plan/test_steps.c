@@ -8,6 +8,7 @@
 #include "support/seed.h"
 
 #include <math.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -289,7 +290,120 @@ static void random_steps(void **state) {
     attune_context_destroy(w.context);
 }
 
+/* ---- One plan, many runs ---- */
+
+enum { THREADS = 4, RUNS = 8 };
+
+typedef struct layer {
+    const attune_step_plan *plan;
+    attune_step step;
+    attune_status status;
+    pthread_t thread;
+} layer;
+
+static void *run_layer(void *user) {
+    layer *const l = user;
+    for (int i = 0; i < RUNS && !l->status; i++) l->status = attune_step_plan_run(l->plan, &l->step);
+    return NULL;
+}
+
+/* Also the first run, which makes the list for all. */
+static void threads_share_a_plan(void **state) {
+    (void)state;
+    attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
+    attune_context *context;
+    attune_attention *attention;
+    attune_step_plan *plan;
+    shape s = {.desc = describe(1, false), .group = descriptions[1].group};
+    layer layers[THREADS] = {0};
+    options.max_workers = 2;
+    random_state = test_seed();
+    assert_ok(attune_context_create(&options, &context));
+    assert_ok(attune_attention_create(context, &s.desc, &attention));
+    draw_lengths(&s);
+    draw_table(&s);
+    tensors t = make_tensors(&s);
+    const size_t floats = (size_t)s.starts_q[s.batch] * (size_t)(s.desc.num_heads * s.desc.head_dim);
+    attune_step step = step_of(&s, &t);
+    assert_ok(attune_attention_run(attention, &step));
+    check_formula(&s, &t);
+    assert_ok(attune_step_plan_create(attention, &step, &plan));
+    for (int i = 0; i < THREADS; i++) {
+        layers[i] = (layer){.plan = plan, .step = step};
+        layers[i].step.out.data = numbers(floats + 1, false);
+        layers[i].step.lse.data = numbers(MOST_TOKENS * MOST_HEADS, false);
+        assert_int_equal(pthread_create(&layers[i].thread, NULL, run_layer, &layers[i]), 0);
+    }
+    for (int i = 0; i < THREADS; i++) {
+        assert_int_equal(pthread_join(layers[i].thread, NULL), 0);
+        assert_int_equal(layers[i].status, ATTUNE_OK);
+        assert_memory_equal(layers[i].step.out.data, t.out, floats * sizeof(float));
+        free(layers[i].step.out.data);
+        free(layers[i].step.lse.data);
+    }
+    attune_step_plan_destroy(plan);
+    attune_attention_destroy(attention);
+    attune_context_destroy(context);
+    free_tensors(&t);
+    free(s.table);
+}
+
+/* ---- Hosts that are wrong, and calls that end early ---- */
+
+static void run_nothing(void *user, attune_range_fn *fn, void *argument, int64_t n) {
+    (void)user, (void)fn, (void)argument, (void)n;
+}
+
+static void run_too_far(void *user, attune_range_fn *fn, void *argument, int64_t n) {
+    (void)user;
+    fn(argument, 0, n + 1, 0);
+}
+
+static void run_as_another(void *user, attune_range_fn *fn, void *argument, int64_t n) {
+    (void)user;
+    fn(argument, 0, n, 7);
+}
+
+static void runners_that_are_wrong(void **state) {
+    (void)state;
+    static const struct {
+        void (*parallel_for)(void *user, attune_range_fn *fn, void *argument, int64_t n);
+        const char *message;
+    } cases[] = {{run_nothing, "the runner ran 0 of the 3 of its loop"},
+                 {run_too_far, "the runner passed a range beyond the 3 of its loop"},
+                 {run_as_another, "the runner passed worker 7; max_workers is 3"}};
+    shape s = {.desc = describe(2, false), .group = descriptions[2].group, .most_keys = MOST_KEYS, .batch = 6};
+    attune_attention *attention;
+    const int cancel = 1;
+    random_state = test_seed();
+    for (int b = 0; b < s.batch; b++) { /* enough work for several threads */
+        s.starts_q[b + 1] = s.starts_q[b] + (b % 2 ? 1 : 60);
+        s.starts_kv[b + 1] = s.starts_kv[b] + 1000;
+        s.lens[b] = 1000;
+    }
+    tensors t = make_tensors(&s);
+    assert_ok(attune_attention_create(NULL, &s.desc, &attention));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        attune_runner runner = {.struct_size = sizeof runner, .max_workers = 3};
+        attune_step step = step_of(&s, &t);
+        runner.parallel_for = cases[i].parallel_for;
+        step.runner = &runner;
+        assert_int_equal(attune_attention_run(attention, &step), ATTUNE_INVALID_ARGUMENT);
+        if (!strstr(attune_last_message(), cases[i].message)) fail_msg("%s", attune_last_message());
+    }
+    attune_step step = step_of(&s, &t);
+    step.cancel = &cancel;
+    assert_int_equal(attune_attention_run(attention, &step), ATTUNE_CANCELLED);
+    assert_non_null(strstr(attune_last_message(), "the call was cancelled after 0 of the"));
+    step.cancel = NULL;
+    assert_ok(attune_attention_run(attention, &step));
+    check_formula(&s, &t);
+    attune_attention_destroy(attention);
+    free_tensors(&t);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(random_steps)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(random_steps), cmocka_unit_test(threads_share_a_plan),
+                                       cmocka_unit_test(runners_that_are_wrong)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
