@@ -61,7 +61,8 @@ void pl_settle_kinds(attune_plan *plan) {
         plan->most[PL_ONE] = 1;
     /* A table of what a function hides is made for the whole batch. */
     plan->may_cut = p->is_ragged && p->op == ATTUNE_ATTENTION && !mha_has_functions(p);
-    if (plan->may_cut && plan->is_open[PL_SEQ_Q]) settle_some(plan, most);
+    const bool has_cache = p->op == ATTUNE_ATTENTION && p->has_kv_lens;
+    if ((plan->may_cut || has_cache) && plan->is_open[PL_SEQ_Q]) settle_some(plan, most);
     bool has_open = false;
     for (int i = 0; i < PL_NUM_LENGTHS; i++) has_open = has_open || plan->is_open[i];
     /* Short masks have a number of columns of their own, which would be one more length. */
