@@ -71,6 +71,7 @@ $(foreach source,$(TEST_SRC),$(eval $(BUILD)/tests/$(basename $(notdir $(source)
 # Adapters are no part of an archive.
 $(BUILD)/tests/test_adapter_plans: $(call obj,$(COMMON_SRC))
 $(BUILD)/tests/test_adapter_ggml: $(call obj,$(COMMON_SRC) $(GGML_SRC) tests/adapters/ggml_host.c)
+$(BUILD)/tests/test_adapter_ggml_mask: $(call obj,adapters/ggml/mask.c)
 # The plug-in finds the functions of its host by their names.
 test_adapter_ggml_LDFLAGS = -rdynamic
 $(TESTS): $(BUILD)/tests/%: $(TEST_ARCHIVES)

@@ -1,0 +1,82 @@
+/* What the plug-in of ggml reads of a mask: the keys that its class and its arrays stand for are those that the mask
+ * shows, for random masks of all forms. */
+#include "ggml/mask.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+
+enum { MOST_ROWS = 40, MOST_KEYS = 150, TRIALS = 4000 };
+
+static uint64_t seed = 7;
+static int64_t below(int64_t n) {
+    seed = seed * 6364136223846793005u + 1442695040888963407u;
+    return (int64_t)((seed >> 33) % (uint64_t)n);
+}
+
+/* A mask of one of several forms, at a random place. */
+static void draw_mask(uint16_t *mask, int64_t rows, int64_t keys) {
+    const int64_t form = below(7), a = below(keys), b = below(keys), step = below(2), part = 1 + below(4);
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t j = 0; j < keys; j++) {
+            const int64_t lo = a < b ? a : b, hi = (a < b ? b : a) + step * r;
+            const bool in = j >= lo && j <= hi;
+            const bool sees = form == 0   ? in
+                              : form == 1 ? !in
+                              : form == 2 ? j % part == r % part
+                              : form == 3 ? r < rows / 2 ? in : j % part == 0 && j <= hi
+                              : form == 4 ? j >= a + step * r && j < a + step * r + part
+                              : form == 5 ? j <= a + r && j % 5 != 1
+                                          : below(3) == 0;
+            mask[r * keys + j] = !sees ? 0xfc00 : form == 6 && below(4000) == 0 ? 0x3c00 : 0;
+        }
+}
+
+/* What row r sees of key j according to what was read. */
+static bool is_read_as_seen(const mask_rows *m, const int32_t *table, int64_t rows, int64_t r, int64_t j) {
+    const int64_t key = j - m->begin;
+    int64_t g = 0;
+    if (key < 0 || key >= m->keys) return false;
+    switch (m->class) {
+    case MASK_NONE: return true;
+    case MASK_CAUSAL: return key < m->keys - rows + 1 + r;
+    case MASK_RANGES: return key >= m->lo[r] && key < m->hi[r];
+    case MASK_HOLES: return (key >= m->lo[r] && key < m->mid[r]) || (key >= m->next[r] && key < m->hi[r]);
+    case MASK_LISTS:
+        while (m->starts[g + 1] <= r) g++;
+        for (int64_t i = 0; i < m->lens[g] - (m->starts[g + 1] - 1 - r); i++)
+            if (table[g * m->longest + i] == key) return true;
+        return false;
+    default: return false;
+    }
+}
+
+static void what_is_read_of_a_mask_is_what_it_says(void **state) {
+    (void)state;
+    static uint16_t mask[MOST_ROWS * MOST_KEYS];
+    static int32_t room[MASK_ROOM * MOST_ROWS], table[MOST_ROWS * MOST_KEYS];
+    int classes[MASK_DENSE + 1] = {0};
+    for (int trial = 0; trial < TRIALS; trial++) {
+        const int64_t rows = 1 + below(trial % 2 ? 4 : MOST_ROWS), keys = 1 + below(MOST_KEYS);
+        mask_rows m = {0};
+        draw_mask(mask, rows, keys);
+        mask_place(&m, room, rows);
+        mask_read(mask, rows, keys, keys, &m);
+        if (m.class == MASK_LISTS) mask_list(mask, keys, &m, table);
+        classes[m.class]++;
+        bool has_bias = false;
+        for (int64_t i = 0; i < rows * keys; i++) has_bias |= mask[i] == 0x3c00;
+        assert_int_equal(m.has_bias, has_bias);
+        for (int64_t i = 0; i < rows * keys && m.class != MASK_DENSE; i++)
+            if (is_read_as_seen(&m, table, rows, i / keys, i % keys) != (mask[i] != 0xfc00))
+                fail_msg("trial %d, class %d: row %d, key %d of %d", trial, (int)m.class, (int)(i / keys),
+                         (int)(i % keys), (int)keys);
+    }
+    for (int c = 0; c <= MASK_DENSE; c++) assert_true(classes[c] > 10);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(what_is_read_of_a_mask_is_what_it_says)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
