@@ -4,6 +4,7 @@
 #include "base/struct.h"
 #include "engine/own_operator.h"
 #include "linear/kernel.h"
+#include "problem/problem_fields.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -46,8 +47,9 @@ static attune_status check_size(const char *name, int64_t value, int64_t most, a
 
 static attune_status check_dtype(const char *name, attune_dtype dtype, bool may_be_f16, at_error *err) {
     if (dtype == ATTUNE_F32 || dtype == ATTUNE_BF16 || (may_be_f16 && dtype == ATTUNE_F16)) return ATTUNE_OK;
-    return at_fail(err, ATTUNE_UNSUPPORTED, "%s is %d; it must be f32%s bf16%s", name, (int)dtype,
-                   may_be_f16 ? "," : " or", may_be_f16 ? " or f16" : "");
+    const char *const word = (unsigned)dtype < ATTUNE_DTYPE_COUNT ? mha_dtype_name(dtype) : "no attune_dtype";
+    return at_fail(err, ATTUNE_UNSUPPORTED, "%s is %s; it must be f32%s bf16%s", name, word, may_be_f16 ? "," : " or",
+                   may_be_f16 ? " or f16" : "");
 }
 
 static attune_status check_heads(const attune_linear_desc *d, at_error *err) {
@@ -69,14 +71,16 @@ static attune_status check_heads(const attune_linear_desc *d, at_error *err) {
 
 static attune_status check_rule(const attune_linear_desc *d, at_error *err) {
     static const char *const rules[] = {"linear", "gated", "delta", "gated_delta"};
+    static const char *const decays[] = {"none", "head", "key"};
     if ((unsigned)d->rule >= ATTUNE_LINEAR_RULE_COUNT)
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "rule is %d, which is no attune_linear_rule", (int)d->rule);
     if ((unsigned)d->decay >= ATTUNE_DECAY_COUNT)
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "decay is %d, which is no attune_linear_decay", (int)d->decay);
-    const bool decays = d->rule == ATTUNE_GATED || d->rule == ATTUNE_GATED_DELTA, has_delta = d->rule >= ATTUNE_DELTA;
-    if (decays != (d->decay != ATTUNE_DECAY_NONE))
-        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "the rule %s has %s decay, but decay is %d", rules[d->rule],
-                       decays ? "a" : "no", (int)d->decay);
+    const bool has_decay = d->rule == ATTUNE_GATED || d->rule == ATTUNE_GATED_DELTA,
+               has_delta = d->rule >= ATTUNE_DELTA;
+    if (has_decay != (d->decay != ATTUNE_DECAY_NONE))
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "the rule %s has %s decay, but decay is %s", rules[d->rule],
+                       has_decay ? "a" : "no", decays[d->decay]);
     if ((unsigned)d->has_beta > has_delta)
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "has_beta is %d; of the rule %s it must be 0%s", d->has_beta,
                        rules[d->rule], has_delta ? " or 1" : "");

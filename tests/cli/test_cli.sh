@@ -813,7 +813,7 @@ broken "a mask that does not broadcast" present_f64 \
 linear=linear_past_f16
 broken "an unknown update rule" $linear "attribute update_rule is 'mamba', which it cannot be" \
     edit 's/"gated_delta"/"mamba"/'
-broken "a rule without its decay" $linear 'interpreter: the rule gated_delta has a decay, but decay is 0' \
+broken "a rule without its decay" $linear 'interpreter: the rule gated_delta has a decay, but decay is none' \
     edit '/"decay":/d'
 broken "a past of another shape" $linear 'past_state is of shape \(1, 4, 4, 3\); it must be of shape \(2, 2, 4, 3\)' \
     replace past_state.npy '<f2' False '(1, 4, 4, 3)' 96

@@ -422,13 +422,13 @@ static void wrong_descriptions(void **state) {
     d = good, d.head_dim = 4096;
     refuse_desc(&d, "head_dim is 4096; it must be from 1 to 1024");
     d = good, d.dtype = ATTUNE_I8;
-    refuse_desc(&d, "dtype is 7; it must be f32, bf16 or f16");
+    refuse_desc(&d, "dtype is i8; it must be f32, bf16 or f16");
     d = good, d.state_dtype = ATTUNE_F16;
-    refuse_desc(&d, "state_dtype is 2; it must be f32 or bf16");
+    refuse_desc(&d, "state_dtype is f16; it must be f32 or bf16");
     d = good, d.decay = ATTUNE_DECAY_NONE;
-    refuse_desc(&d, "the rule gated_delta has a decay, but decay is 0");
+    refuse_desc(&d, "the rule gated_delta has a decay, but decay is none");
     d = desc_of(ATTUNE_LINEAR, ATTUNE_DECAY_HEAD, 0);
-    refuse_desc(&d, "the rule linear has no decay, but decay is 1");
+    refuse_desc(&d, "the rule linear has no decay, but decay is head");
     d = desc_of(ATTUNE_GATED, ATTUNE_DECAY_HEAD, 1);
     refuse_desc(&d, "has_beta is 1; of the rule gated it must be 0");
     d = good, d.scale = INFINITY;
