@@ -100,7 +100,7 @@ def linear_attention(
 
     q is [batch, length, heads, dim], k [batch, length, k_heads, dim], v [batch, length, v_heads, dim_v]; with
         cu_seqlens [tokens, heads, dim], sequence b having the tokens from cu_seqlens[b] to before cu_seqlens[b + 1].
-        They are f32, bf16 or f16. One of the numbers of heads of q and v divides the other, and k_heads divides v_heads.
+        They are f32, bf16 or f16. One of the numbers of heads of q and v divides the other; k_heads divides v_heads.
     decay: of the gated rules, logarithms, 0 or below: [batch, length, v_heads], or [.., v_heads, dim] for one of each
         row of the state. f32, bf16 or f16.
     beta: of the delta rules: [batch, length, v_heads], or [.., 1] for all heads. Without it 1.

@@ -1,0 +1,35 @@
+"""attune::linear_attention: attune.linear_attention as an operator, which torch.compile and torch.export keep in the
+graph. It runs on PyTorch's threads and computes no gradients."""
+
+from __future__ import annotations
+
+from typing import Optional
+
+import torch
+from torch import Tensor
+
+from .._linear import linear_attention as _linear_attention
+from . import _native
+
+_SCHEMA = (
+    "(Tensor q, Tensor k, Tensor v, Tensor? decay, Tensor? beta, Tensor(a!) state, str rule='gated_delta', "
+    "float? scale=None, float qk_norm_eps=0.0, Tensor? cu_seqlens=None, Tensor? state_ids=None) -> Tensor"
+)
+
+
+@torch.library.custom_op("attune::linear_attention", mutates_args=("state",), device_types="cpu", schema=_SCHEMA)
+def linear_attention(
+    q: Tensor, k: Tensor, v: Tensor, decay: Optional[Tensor], beta: Optional[Tensor], state: Tensor,
+    rule: str = "gated_delta", scale: Optional[float] = None, qk_norm_eps: float = 0.0,
+    cu_seqlens: Optional[Tensor] = None, state_ids: Optional[Tensor] = None,
+) -> Tensor:  # fmt: skip
+    out, _ = _linear_attention(
+        q, k, v, decay=decay, beta=beta, state=state, rule=rule, scale=scale, qk_norm_eps=qk_norm_eps,
+        cu_seqlens=cu_seqlens, state_ids=state_ids, runner=_native.Runner(),
+    )  # fmt: skip
+    return out
+
+
+@linear_attention.register_fake
+def _fake(q: Tensor, k: Tensor, v: Tensor, *args: object, **kwargs: object) -> Tensor:
+    return q.new_empty((*q.shape[:-2], max(q.shape[-2], v.shape[-2]), v.shape[-1]))
