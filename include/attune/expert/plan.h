@@ -22,8 +22,9 @@ extern "C" {
  *     arguments.seq_q = 1; arguments.seq_kv = 700; arguments.q = q; ...
  *     attune_plan_run(context, plan, &arguments, NULL);
  *
- * Few rows: calls of one query, and of up to attune_plan_info.few_rows queries, have kernels of their own. A kernel is
- * compiled when the first call needs it.
+ * Few rows: calls of one query, and of up to attune_plan_info.few_rows queries, have kernels of their own; so have
+ * calls of up to 16 where sequences are ragged or have a length each (kv_lens). A kernel is compiled when the first
+ * call needs it.
  *
  * Each sequence of a ragged batch is computed by the kernel for its number of queries, in any order of the sequences,
  * and all of them in one list of work (docs/plans.md). A ragged block, and a batch whose problem has functions, is
@@ -125,7 +126,7 @@ typedef struct attune_plan_info {
     size_t struct_size;
     int64_t few_rows;            /* calls with up to so many queries are of the few kind; 0: there is one kind */
     uint32_t few_kernels;        /* compiled (or found in a cache) so far: 0 to 2 */
-    uint32_t many_kernels;       /* 0 or 1 */
+    uint32_t many_kernels;       /* 0 to 3: for any number, and with lower tiles for up to 16 queries */
     uint32_t specialised_kernels;/* 0 to max_specialised */
     uint32_t reserved;
     uint64_t few_calls, many_calls, specialised_calls; /* by the kind of kernel; each kernel of a cut batch counts */
