@@ -367,6 +367,7 @@ private:
         } sizes[] = {{"batch", &batch},         {"num_heads", &num_heads},     {"num_kv_heads", &num_kv_heads},
                      {"seq_q", &seq_q},         {"seq_kv", &seq_kv},           {"seq_new", &seq_new},
                      {"num_rows", &num_rows},   {"total_q", &total_q},         {"total_kv", &total_kv},
+                     {"num_ids", &num_ids},
                      {"num_pages", &num_pages}, {"max_pages", &max_pages},     {"mask_seq_kv", &mask_seq_kv},
                      {"bias_seq_kv", &bias_seq_kv}, {"rotary_positions", &rotary_positions}};
         for (const auto &entry : sizes)

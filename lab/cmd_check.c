@@ -34,7 +34,7 @@ static const struct argp_option options[] = {
     {"first", TOOL_KEY_FIRST, "I", 0, "Begin with the seed's random problem number I (default 0)", 0},
     {"sizes", TOOL_KEY_SIZES, "K=N,...", 0,
      "Run-time sizes of PROBLEM: seq_q, seq_kv, seq_new, num_rows, total_q, total_kv, num_pages, max_pages, "
-     "mask_seq_kv, bias_seq_kv, rotary_positions, rotary_batch_stride",
+     "mask_seq_kv, bias_seq_kv, rotary_positions, rotary_batch_stride, num_ids",
      0},
     {"max-flops", TOOL_KEY_MAX_FLOPS, "X", 0,
      "Largest random problem (default 4e6, functions 1e5), PROBLEM (2e10), or largest of --accuracy", 0},

@@ -18,7 +18,7 @@ typedef struct reading {
     const attune_problem *p;
     const ref_call *call;
     view q, k, v, out, lse, mask, bias, slopes, sinks, kv_lens, offsets, cu_q, cu_kv, table, k_new, v_new, cos, sin,
-        position_ids, row_ids, weights, parts, parts_lse, k_scale, v_scale, q_norm, k_norm;
+        position_ids, row_ids, kv_ids, id_lens, weights, parts, parts_lse, k_scale, v_scale, q_norm, k_norm;
     int64_t heads, group, dim, dim_v, seq_q, seq_kv, seq_new;
     double scale;
     bool is_double;                                  /* the arithmetic is f64 */
@@ -81,6 +81,8 @@ static reading read_call(const ref_call *c) {
         .sin = find(c, "sin"),
         .position_ids = find(c, "position_ids"),
         .row_ids = find(c, "row_ids"),
+        .kv_ids = find(c, "kv_ids"),
+        .id_lens = find(c, "kv_id_lens"),
         .weights = find(c, "weights"),
         .parts = find(c, "parts"),
         .parts_lse = find(c, "parts_lse"),
@@ -189,8 +191,7 @@ static long double scale_of_row(const reading *r, const entry *e, const ref_form
 /* What the code of a column is multiplied by. */
 static long double scale_of_column(const reading *r, const entry *e, const ref_format *f, const view *cache,
                                    const view *scale, int64_t head, int64_t j, int64_t column) {
-    if (f->is_inline)
-        return ref_inline_scale(f, cache->data, key_place(r, e, cache, head, j), column);
+    if (f->is_inline) return ref_inline_scale(f, cache->data, key_place(r, e, cache, head, j), column);
     if (f->by_channel) return scale_of_row(r, e, f, scale, head, j, column);
     if (f->by_group) return scale_of_row(r, e, f, scale, head, j, column / ref_run(f));
     return scale_of_key(r, e, scale, head, j);
@@ -199,8 +200,7 @@ static long double scale_of_column(const reading *r, const entry *e, const ref_f
 /* And what is added then. */
 static long double least_of_column(const reading *r, const entry *e, const ref_format *f, const view *cache,
                                    const view *scale, int64_t head, int64_t j, int64_t column) {
-    if (f->is_inline)
-        return ref_inline_least(f, cache->data, key_place(r, e, cache, head, j), column);
+    if (f->is_inline) return ref_inline_least(f, cache->data, key_place(r, e, cache, head, j), column);
     const int64_t number = ref_row_scales(f) + (f->by_channel ? column : column / ref_run(f));
     return f->has_least ? scale_of_row(r, e, f, scale, head, j, number) : 0;
 }
@@ -243,6 +243,33 @@ static bool is_hidden(const reading *r, const entry *e, int64_t head, int64_t i,
     if (!r->p->mask_mod[0]) return false;
     const ref_place at = function_place(r, e, head, i, j);
     return !ref_function_sees(&at);
+}
+
+/* ---- Lists of keys ---- */
+
+/* Keys in the list of query i of an entry, and key n of it. */
+static int64_t list_row(const reading *r, const entry *e, int64_t i) {
+    return r->p->kv_ids == ATTUNE_KV_IDS_QUERY ? e->first_q + i : 0;
+}
+static int64_t list_batch(const reading *r, const entry *e) {
+    return r->p->kv_ids == ATTUNE_KV_IDS_QUERY ? e->q_batch : e->number;
+}
+static int64_t listed_keys(const reading *r, const entry *e, int64_t i) {
+    if (r->id_lens.tensor) return integer_at(&r->id_lens, list_batch(r, e), list_row(r, e, i));
+    return r->kv_ids.tensor->dims[2];
+}
+static int64_t listed_key(const reading *r, const entry *e, int64_t i, int64_t n) {
+    const attune_tensor *const t = r->kv_ids.tensor;
+    return ((const int32_t *)r->kv_ids.data)[place(t, list_batch(r, e), list_row(r, e, i), n, 0)];
+}
+
+/* Whether key j is in the list of query i, and not hidden there. */
+static bool is_listed(const reading *r, const entry *e, int64_t head, int64_t i, int64_t j) {
+    entry as_list = *e;
+    as_list.keys = listed_keys(r, e, i);
+    for (int64_t n = 0; n < as_list.keys; n++)
+        if (listed_key(r, e, i, n) == j && !is_hidden(r, &as_list, head, i, n)) return true;
+    return false;
 }
 
 static void mark_row(unsigned char *seen, const attune_tensor *t, int64_t at, int64_t columns) {
@@ -297,7 +324,8 @@ void ref_mark_seen(const ref_call *call, const ref_seen *seen) {
             for (int64_t j = 0; j < keys; j++) {
                 bool is_seen = sees_all;
                 for (int64_t h = kv_head * r.group; h < (kv_head + 1) * r.group && !is_seen; h++)
-                    for (int64_t i = 0; i < e.rows && !is_seen; i++) is_seen = !is_hidden(&r, &e, h, i, j);
+                    for (int64_t i = 0; i < e.rows && !is_seen; i++)
+                        is_seen = r.kv_ids.tensor ? is_listed(&r, &e, h, i, j) : !is_hidden(&r, &e, h, i, j);
                 if (is_seen) mark_key(&r, &e, kv_head, j, seen);
             }
     }
@@ -492,7 +520,7 @@ static long double encoded(const coding *c, long double x, int64_t column, long 
 
 /* ---- The loops, in each precision ---- */
 
-enum { NUM_BUFFERS = 9 }; /* of one computation; see attend */
+enum { NUM_BUFFERS = 10 }; /* of one computation; see attend */
 
 #define REAL    float
 #define NAME(x) x##_float

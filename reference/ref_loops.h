@@ -405,6 +405,22 @@ static void NAME(finish_row)(const reading *r, const entry *e, int64_t head, int
         if (integer_at(&r->row_ids, n, 0) == i) NAME(put_weights)(r, e, head, i, n, row, given, result->weights);
 }
 
+/* A row whose keys are those of a list: they count by their places in it. */
+static void NAME(attend_to_list)(const reading *r, const entry *e, int64_t head, int64_t i, NAME(row) * row,
+                                 const REAL *keys, const REAL *values, REAL *listed, ref_result *result) {
+    entry as_list = *e;
+    as_list.keys = listed_keys(r, e, i);
+    as_list.fresh = 0;
+    for (int64_t n = 0; n < as_list.keys; n++) {
+        const int64_t j = listed_key(r, e, i, n);
+        row->dots[n] = 0;
+        for (int64_t c = 0; c < r->dim; c++) row->dots[n] += row->query[c] * keys[j * r->dim + c];
+        for (int64_t c = 0; c < r->dim_v; c++) listed[n * r->dim_v + c] = values[j * r->dim_v + c];
+    }
+    NAME(softmax)(r, &as_list, head, i, row);
+    NAME(finish_row)(r, &as_list, head, i, row, listed, result);
+}
+
 /* All rows of all heads that share one head of K and V. */
 static void NAME(attend)(const reading *r, const entry *e, int64_t kv_head, REAL *const buffers[NUM_BUFFERS],
                          ref_result *result) {
@@ -428,6 +444,10 @@ static void NAME(attend)(const reading *r, const entry *e, int64_t kv_head, REAL
             NAME(load_query)(r, e, head, i, row.query);
             for (int64_t c = 0; c < r->dim && NAME(encodes_keys)(r); c++) of_mean += row.query[c] * mean[c];
             if (NAME(encodes_keys)(r)) NAME(code_row)(r, row.query);
+            if (r->kv_ids.tensor) {
+                NAME(attend_to_list)(r, e, head, i, &row, keys, values, buffers[9], result);
+                continue;
+            }
             for (int64_t j = 0; j < scored; j++) {
                 REAL dot = NAME(encodes_keys)(r) && takes[j] > 0 ? of_mean : 0;
                 for (int64_t c = 0; c < r->dim; c++) dot += row.query[c] * keys[j * r->dim + c];
@@ -484,8 +504,9 @@ static bool NAME(compute)(const reading *r, int64_t batch, ref_result *result) {
         const int64_t keys = open_entry(r, b).keys;
         most = keys > most ? keys : most;
     }
-    const int64_t counts[NUM_BUFFERS] = {most * r->dim, most * r->dim_v, r->dim, most, most, most, r->dim_v,
-                                         r->dim, most};
+    const int64_t listed = r->kv_ids.tensor ? r->kv_ids.tensor->dims[2] : 0, scored = listed > most ? listed : most;
+    const int64_t counts[NUM_BUFFERS] = {most * r->dim, most * r->dim_v, r->dim, scored, scored,
+                                         scored,        r->dim_v,        r->dim, most,   listed * r->dim_v};
     REAL *buffers[NUM_BUFFERS];
     bool good = true;
     for (int n = 0; n < NUM_BUFFERS; n++) good = (buffers[n] = calloc((size_t)counts[n], sizeof(REAL))) != NULL && good;

@@ -170,7 +170,7 @@ typedef struct attune_context_options {
  *     a page to which one sequence appends keys, if the page is in use elsewhere in block_table;
  *     NaN and infinity in floating-point inputs, scales and weights.
  * The call then fails with ATTUNE_INVALID_ARGUMENT, and the sentence names tensor, index and value. Lengths,
- * block_table, position_ids and row_ids that are out of range are refused by every call, with check or without.
+ * block_table, position_ids, row_ids and kv_ids that are out of range are refused by every call, with check or without.
  *
  * An element counts if it can reach an output. So these may hold anything: rows beyond lengths, pages that are not in
  * use, queries that attend to no key, and keys that no query attends to because of causality, window, attn_mask,

@@ -70,6 +70,14 @@ typedef enum attune_q_planes {
     ATTUNE_Q_PLANES_COUNT
 } attune_q_planes;
 
+/* Whether queries attend to keys that a tensor kv_ids lists, and who has a list of its own. */
+typedef enum attune_kv_ids {
+    ATTUNE_KV_IDS_NONE = 0,
+    ATTUNE_KV_IDS_SEQUENCE, /* each sequence: its queries share the list */
+    ATTUNE_KV_IDS_QUERY,    /* each query */
+    ATTUNE_KV_IDS_COUNT
+} attune_kv_ids;
+
 /* How k or v lies. A panel is ATTUNE_PANEL_TOKENS tokens of a KV head, from a multiple of that number on, in the order
  * of docs/panels.md. A tensor of panels has the dims [batch or pages, num_kv_heads, panels, elements of a panel], and
  * the innermost stride is 1. What lies in the place of tokens that do not count may be anything. */

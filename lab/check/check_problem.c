@@ -471,6 +471,38 @@ static void draw_hadamard(draft *d) {
     p->qk_hadamard = has_feature(d) || chance(d, 3);
 }
 
+static void list_columns(int64_t dims[4], int64_t columns) {
+    if (dims[3] && dims[3] != 1) dims[3] = columns;
+}
+
+/* Lists of keys, in the place of whatever else says which keys a query attends to. Their numbers come from a stream of
+ * their own, so that other problems are drawn as they were before there were lists. */
+static void draw_lists(const draft *whole) {
+    tool_random own = {whole->random->state ^ UINT64_C(0x9ae16a3b2f90404f)};
+    draft lists = *whole;
+    draft *const d = &lists;
+    attune_problem *const p = d->p;
+    const bool prepares_all = (p->rotary_dim || p->qk_norm_eps > 0 || p->qk_hadamard) && !p->seq_new;
+    const bool has_functions = p->score_mod[0] || p->mask_mod[0] || p->prob_mod[0];
+    d->random = &own;
+    if (p->op != ATTUNE_ATTENTION || d->block || has_functions || prepares_all || p->weights_mode || p->k_layout ||
+        p->v_layout || p->integer || !chance(d, 8))
+        return;
+    p->is_causal = 0;
+    p->window_left = p->window_right = -1;
+    p->global_tokens = 0;
+    p->has_alibi_slopes = 0;
+    p->kv_ids = chance(d, 70) ? ATTUNE_KV_IDS_QUERY : ATTUNE_KV_IDS_SEQUENCE;
+    p->num_ids = between(d, 1, 2 * d->keys + 3);
+    p->has_kv_id_lens = p->reproducible || p->is_ragged || p->has_kv_lens || !d->keys || chance(d, 50);
+    d->sizes->num_ids = chance(d, 40) ? p->num_ids : ATTUNE_NOT_SET;
+    if (d->sizes->num_ids != ATTUNE_NOT_SET) p->num_ids = ATTUNE_DYNAMIC;
+    p->short_masks = 0;
+    list_columns(p->attn_mask_dims, p->num_ids);
+    list_columns(p->attn_bias_dims, p->num_ids);
+    d->sizes->mask_seq_kv = d->sizes->bias_seq_kv = ATTUNE_NOT_SET;
+}
+
 static attune_op draw_op(const draft *d) {
     const int64_t op = d->block ? 100 : between(d, 1, 100);
     if (op <= 6) return ATTUNE_WEIGHTS;
@@ -518,6 +550,7 @@ static void draw_any(tool_random *random, check_kind kind, double max_flops, att
     draw_hadamard(&d);
     draw_key_codes(&d);
     draw_matmul_precision(&d);
+    draw_lists(&d);
     if (d.block) draft_leave_out(&d);
     leave_out_parts(p);
 }

@@ -65,7 +65,17 @@ def _lift(value: Any, name: str, layout: str = "bhsd") -> Any:
     if name in ("q", "k", "v", "out"):
         value = value[None] if len(value.shape) == 3 else value
         return value.swapaxes(1, 2) if layout != "bhsd" and len(value.shape) == 4 else value
+    if name in ("kv_ids", "kv_id_lens"):
+        return _lift_lists(value, 3 if name == "kv_ids" else 2, name)
     return value[None] if name == "lse" and len(value.shape) == 2 else value
+
+
+def _lift_lists(value: Any, rank: int, name: str) -> Any:
+    """Lists of keys with a batch of one if there is none."""
+    own = len(getattr(value, "shape", ()))
+    if own not in (rank, rank - 1):
+        raise InvalidArgumentError(f"{name} has {own} dimensions; it must have {rank}, or {rank - 1} without a batch")
+    return value[None] if own < rank else value
 
 
 def _wide(value: Any) -> bool:
@@ -114,13 +124,23 @@ def _mask_dims(value: Any, name: str, sizes: Sequence[int], fields: Dict[str, An
     if len(own) > 4:
         raise InvalidArgumentError(f"{name} has {len(own)} dimensions; it may have at most 4")
     dims: list = []
-    names = ("batch", "num_heads", "seq_q", "seq_kv")
+    names = ("batch", "num_heads", "seq_q", "num_ids" if "num_ids" in fields else "seq_kv")
     for dim, size, what in zip([1] * (4 - len(own)) + own, sizes, names):
         if dim != size and dim != 1:
             per_key = f"; for each sequence's keys give {name}[:, None, None, :]" if own == [sizes[0], sizes[3]] else ""
             raise InvalidArgumentError(f"{name} has the shape {own}, but {what} is {size}{per_key}")
         dims.append(fields[what] if dim == size else 1)
     return tuple(dims)
+
+
+def _take_lists(tensors: Dict[str, Any], fields: Dict[str, Any], batch: int, is_ragged: bool) -> int:
+    """The fields of listed keys; returns how many each list may have."""
+    lists = tensors["kv_ids"].shape
+    by_sequence = lists[1] == 1 and lists[0] == batch and (is_ragged or tensors["q"].shape[2] != 1)
+    fields["kv_ids"] = "sequence" if by_sequence else "query"
+    fields["num_ids"] = DYNAMIC
+    fields["kv_id_lens"] = tensors.get("kv_id_lens") is not None
+    return int(lists[2])
 
 
 def _fields(tensors: Dict[str, Any], options: tuple, lse: bool) -> Tuple[Dict[str, Any], bool]:
@@ -145,6 +165,8 @@ def _fields(tensors: Dict[str, Any], options: tuple, lse: bool) -> Tuple[Dict[st
     fields["seq_kv"] = DYNAMIC if by_plan or not seq_kv or starts is not None else seq_kv
     if starts is not None:
         fields["ragged"], batch = True, len(starts) - 1
+    if tensors.get("kv_ids") is not None:
+        sizes = (*sizes[:3], _take_lists(tensors, fields, batch, starts is not None))
     mask, bias = tensors.get("attn_mask"), tensors.get("attn_bias")
     if not by_plan or mask is not None or bias is not None:
         fields["batch"] = batch or 1  # a batch of nothing is checked as one of 1
@@ -233,6 +255,8 @@ def attention(
     cu_seqlens_q: Any = None,
     cu_seqlens_kv: Any = None,
     alibi_slopes: Any = None,
+    kv_ids: Any = None,
+    kv_id_lens: Any = None,
     out: Any = None,
     has_lse: bool = False,
     threads: int = 0,
@@ -261,6 +285,9 @@ def attention(
     sinks: f32 [heads], the logit of one more key, whose value is 0.
     kv_lens: [batch], the number of valid keys of each sequence. Integers other than int32 are converted.
     alibi_slopes: f32 [heads].
+    kv_ids: int32, the keys that a query attends to, in any order: a list for each query, [batch, length, n], with "thd"
+        [tokens, n]; or one for the queries of a sequence, [batch, 1, n]. attn_mask and attn_bias have n columns then.
+    kv_id_lens: int32, the shape of kv_ids without n: how many keys each list has; without it n.
     out: an array or tensor to write to.
     has_lse: the result is (out, lse), with lse the logarithm of the sum of exponentials, [batch, heads, length], with
         "thd" [heads, tokens].
@@ -285,6 +312,7 @@ def attention(
     tensors = dict(
         q=q, k=k, v=v, attn_mask=attn_mask, attn_bias=attn_bias, out=out, kv_lens=_numbers(kv_lens, "i", "kv_lens"),
         sinks=_numbers(sinks, "f", "sinks"), alibi_slopes=_numbers(alibi_slopes, "f", "alibi_slopes"),
+        kv_ids=_numbers(kv_ids, "i", "kv_ids"), kv_id_lens=_numbers(kv_id_lens, "i", "kv_id_lens"),
     )
     if layout == "thd" or cu_seqlens_q is not None or cu_seqlens_kv is not None:
         _take_starts(tensors, layout, cu_seqlens_q, cu_seqlens_kv)

@@ -22,7 +22,8 @@ class View(Structure):
 
 _views = "q k v k_scale v_scale k_new v_new out lse weights attn_mask attn_bias x x_kv x_v"
 _pointers = "kv_lens causal_offsets cu_seqlens_q cu_seqlens_kv block_table alibi_slopes sinks cos sin position_ids"
-_pointers += " row_ids q_norm k_norm parts parts_lse packed_weights keys_low values_low block_mask workspace"
+_pointers += " row_ids kv_ids kv_id_lens q_norm k_norm parts parts_lse packed_weights keys_low values_low block_mask"
+_pointers += " workspace"
 _sizes = "seq_q seq_kv seq_new num_rows total_q total_kv num_pages max_pages mask_seq_kv bias_seq_kv rotary_positions"
 
 
@@ -36,13 +37,13 @@ class Arguments(Structure):
         + [(name, c_void_p) for name in _pointers.split()]
         + [("workspace_bytes", c_size_t)]
         + [(name, c_int64) for name in ["batch", "num_heads", "num_kv_heads"] + _sizes.split()]
-        + [(name, c_int64) for name in ("rotary_batch_stride", "block_table_stride")]
+        + [(name, c_int64) for name in ("rotary_batch_stride", "block_table_stride", "num_ids")]
         + [("softmax_scale", c_double)]
     )
 
 
 # Sizes of a call that a caller may set by name.
-SIZES = frozenset(["batch", "num_heads", "num_kv_heads", "rotary_batch_stride"] + _sizes.split())
+SIZES = frozenset(["batch", "num_heads", "num_kv_heads", "rotary_batch_stride", "num_ids"] + _sizes.split())
 
 
 class DLTensor(Structure):

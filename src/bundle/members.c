@@ -25,6 +25,7 @@ static const struct {
     [MHA_BIAS_KV] = {"bias_seq_kv", offsetof(attune_arguments, bias_seq_kv)},
     [MHA_ROTARY_POSITIONS] = {"rotary_positions", offsetof(attune_arguments, rotary_positions)},
     [MHA_NUM_ROWS] = {"num_rows", offsetof(attune_arguments, num_rows)},
+    [MHA_NUM_IDS] = {"num_ids", offsetof(attune_arguments, num_ids)},
     [MHA_PART_ROWS] = {"batch * num_heads * seq_q", 0},
 };
 

@@ -11,7 +11,7 @@ enum {
     SIZES_BEGIN = offsetof(attune_arguments, batch),
     SIZES_BYTES = offsetof(attune_arguments, softmax_scale) - SIZES_BEGIN
 };
-_Static_assert(SIZES_BYTES == 16 * sizeof(int64_t) && sizeof(attune_arguments) == SIZES_BEGIN + SIZES_BYTES + 8,
+_Static_assert(SIZES_BYTES == 17 * sizeof(int64_t) && sizeof(attune_arguments) == SIZES_BEGIN + SIZES_BYTES + 8,
                "a new size: it must lie between batch and softmax_scale");
 
 /* Replaces pointers to tensors without elements: kernels and interpreter never see NULL. */
@@ -32,6 +32,7 @@ static void fill_defaults(const at_signature *s, attune_arguments *a) {
                             .seq_kv = s->compiled.of[MHA_SEQ_KV],
                             .seq_new = s->compiled.of[MHA_SEQ_NEW],
                             .num_rows = s->compiled.of[MHA_NUM_ROWS],
+                            .num_ids = s->compiled.of[MHA_NUM_IDS],
                             .total_q = ATTUNE_NOT_SET,
                             .total_kv = ATTUNE_NOT_SET,
                             .num_pages = ATTUNE_NOT_SET,
@@ -137,7 +138,7 @@ void at_signature_init(at_signature *s, const attune_problem *canonical) {
     s->has_position = mha_positions_matter(canonical);
     s->has_entry_tables = s->place[MHA_CU_SEQLENS_Q] >= 0 || s->place[MHA_CU_SEQLENS_KV] >= 0 ||
                           s->place[MHA_KV_LENS] >= 0 || s->place[MHA_CAUSAL_OFFSETS] >= 0 ||
-                          s->place[MHA_BLOCK_TABLE] >= 0;
+                          s->place[MHA_BLOCK_TABLE] >= 0 || s->place[MHA_KV_IDS] >= 0;
     fill_defaults(s, &s->initial.arguments);
     at_signature_take(s, &s->parameters, false, false);
 }

@@ -120,6 +120,8 @@ attune_status at_call_debug(const attune_allocator *allocator, const at_signatur
     d.pages = table_of(&d, MHA_BLOCK_TABLE);
     d.ids = table_of(&d, MHA_POSITION_IDS);
     d.wanted_rows = table_of(&d, MHA_ROW_IDS);
+    d.listed = table_of(&d, MHA_KV_IDS);
+    d.list_lens = table_of(&d, MHA_KV_ID_LENS);
     if (d.pages) d.page_stride = d.settled->strides[(int)s->place[MHA_BLOCK_TABLE]][0];
     if (!s->problem.mask_mod[0]) return check_all(&d, allocator, err);
     ex_program *const functions = at_alloc(allocator, sizeof *functions);

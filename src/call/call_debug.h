@@ -23,7 +23,7 @@ typedef struct at_debug {
     const at_settled *settled;
     void *const *buffers;
     const int64_t *size;
-    const int32_t *cu_q, *cu_kv, *kv_lens, *offsets, *pages, *ids, *wanted_rows;
+    const int32_t *cu_q, *cu_kv, *kv_lens, *offsets, *pages, *ids, *wanted_rows, *listed, *list_lens;
     int64_t page_stride; /* of block_table, from sequence to sequence */
     ex_program *functions;
 } at_debug;
@@ -41,6 +41,9 @@ at_debug_sequence at_debug_sequence_of(const at_debug *d, int64_t number);
 
 /* Whether query i of this head attends to key j. */
 bool at_debug_attends(const at_debug *d, const at_debug_sequence *q, int64_t head, int64_t i, int64_t j);
+
+/* The same of key j; if keys are listed, of the one at place j of the query's list. */
+bool at_debug_scores(const at_debug *d, const at_debug_sequence *q, int64_t head, int64_t i, int64_t j);
 
 /* Whether the weights have scores of hidden keys, too, so that all rows of this tensor count. */
 bool at_debug_shows_all(const at_debug *d, mha_tensor_id id);

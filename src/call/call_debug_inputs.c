@@ -55,7 +55,7 @@ attune_status at_debug_check_whole(const at_debug *d, size_t place, at_error *er
 
 /* Whether some query attends to a key by this element; a dim that is the same for all has one index. */
 static bool bias_counts(const at_debug *d, const mha_tensor *t, const at_debug_sequence *q, const int64_t index[4]) {
-    const int64_t whole[4] = {1, d->size[MHA_HEADS], q->queries, q->keys};
+    const int64_t whole[4] = {1, d->size[MHA_HEADS], q->queries, d->p->kv_ids ? d->size[MHA_NUM_IDS] : q->keys};
     box all = {.end = {1, 1, 1, 1}};
     for (int i = 1; i < 4; i++) {
         const bool is_same = mha_is_broadcast(d->p, t, i);
@@ -65,7 +65,7 @@ static bool bias_counts(const at_debug *d, const mha_tensor *t, const at_debug_s
     int64_t at[4] = {0, all.begin[1], all.begin[2], all.begin[3]};
     if (is_empty(&all)) return false;
     do
-        if (at_debug_attends(d, q, at[1], at[2], at[3])) return true;
+        if (at_debug_scores(d, q, at[1], at[2], at[3])) return true;
     while (step(&all, at));
     return false;
 }
@@ -73,7 +73,7 @@ static bool bias_counts(const at_debug *d, const mha_tensor *t, const at_debug_s
 /* What lies within the lengths of one sequence. */
 static attune_status check_bias_of(const at_debug *d, size_t place, const at_debug_sequence *q, at_error *err) {
     const mha_tensor *const t = &d->s->tensors[place];
-    const int64_t columns = min_of(q->keys, d->size[MHA_BIAS_KV]);
+    const int64_t columns = d->p->kv_ids ? d->size[MHA_BIAS_KV] : min_of(q->keys, d->size[MHA_BIAS_KV]);
     const int64_t whole[4] = {1, d->size[MHA_HEADS], q->queries, columns};
     box all = {.end = {1, 1, 1, 1}};
     for (int i = 1; i < 4; i++) all.end[i] = mha_is_broadcast(d->p, t, i) ? min_of(whole[i], 1) : whole[i];

@@ -74,9 +74,34 @@ static bool is_wanted(const at_debug *d, int64_t i) {
     return false;
 }
 
+/* The list of a query: its number among all, and how many keys it has. */
+static int64_t list_of(const at_debug *d, const at_debug_sequence *q, int64_t i, int64_t *count) {
+    const int64_t first = d->cu_q ? d->cu_q[q->number] : q->number * q->queries;
+    const int64_t list = d->p->kv_ids == ATTUNE_KV_IDS_QUERY ? first + i : q->number;
+    *count = d->list_lens ? d->list_lens[list] : d->size[MHA_NUM_IDS];
+    return list;
+}
+
+bool at_debug_scores(const at_debug *d, const at_debug_sequence *q, int64_t h, int64_t i, int64_t j) {
+    int64_t count;
+    if (!d->p->kv_ids) return at_debug_attends(d, q, h, i, j);
+    if (i >= q->queries) return false;
+    list_of(d, q, i, &count);
+    return j < count && !is_masked(d, q->number, h, i, j);
+}
+
+static bool attends_by_list(const at_debug *d, const at_debug_sequence *q, int64_t h, int64_t i, int64_t j) {
+    int64_t count;
+    const int64_t list = list_of(d, q, i, &count);
+    for (int64_t n = 0; n < count; n++)
+        if (d->listed[list * d->size[MHA_NUM_IDS] + n] == j && at_debug_scores(d, q, h, i, n)) return true;
+    return false;
+}
+
 bool at_debug_attends(const at_debug *d, const at_debug_sequence *q, int64_t h, int64_t i, int64_t j) {
     const int64_t offset = d->offsets ? d->offsets[q->number] : 0;
     if (i >= q->queries || j >= q->keys || !is_wanted(d, i)) return false;
+    if (d->p->kv_ids) return attends_by_list(d, q, h, i, j);
     if (d->p->low_rank) return true; /* each of these keys is a sum of all */
     const attune_sight sight = mha_sight_of_queries(d->p, &(mha_queries){q->queries, q->keys, offset, i, i + 1});
     if ((j < sight.some_begin || j >= sight.some_end) && j >= sight.global_end) return false;

@@ -1,11 +1,14 @@
 /* The run-time sizes of a call. */
 #include "call/call.h"
+#include "problem/problem_fields.h"
 
 static const int64_t MAX_SIZE = INT32_MAX;
 
 static attune_status take(mha_sizes *sizes, mha_size size, const char *name, int64_t value, int64_t least, int64_t most,
                           at_error *err) {
-    const char *const bound = most == MAX_SIZE ? "" : size == MHA_SEQ_Q ? " (max_seq_q)" : " (max_seq_kv)";
+    const char *const bound = most == MAX_SIZE || size == MHA_NUM_IDS ? ""
+                              : size == MHA_SEQ_Q                     ? " (max_seq_q)"
+                                                                      : " (max_seq_kv)";
     sizes->of[size] = value;
     if (value >= least && value <= most) return ATTUNE_OK;
     return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s is %lld; this kernel takes %lld to %lld%s", name, (long long)value,
@@ -128,17 +131,21 @@ attune_status at_sizes_begin(const at_signature *s, const attune_arguments *a, m
     const struct {
         mha_size size;
         const char *name;
-        int64_t value;
+        int64_t value, most;
     } plain[] = {
-        {MHA_TOTAL_Q, "total_q", a->total_q},       {MHA_TOTAL_KV, "total_kv", a->total_kv},
-        {MHA_NUM_PAGES, "num_pages", a->num_pages}, {MHA_MAX_PAGES, "max_pages", a->max_pages},
-        {MHA_NUM_ROWS, "num_rows", a->num_rows},    {MHA_ROTARY_POSITIONS, "rotary_positions", a->rotary_positions},
+        {MHA_TOTAL_Q, "total_q", a->total_q, MAX_SIZE},
+        {MHA_TOTAL_KV, "total_kv", a->total_kv, MAX_SIZE},
+        {MHA_NUM_PAGES, "num_pages", a->num_pages, MAX_SIZE},
+        {MHA_MAX_PAGES, "max_pages", a->max_pages, MAX_SIZE},
+        {MHA_NUM_ROWS, "num_rows", a->num_rows, MAX_SIZE},
+        {MHA_ROTARY_POSITIONS, "rotary_positions", a->rotary_positions, MAX_SIZE},
+        {MHA_NUM_IDS, "num_ids", a->num_ids, MHA_MAX_IDS},
     };
     *sizes = s->compiled;
     if (settle_heads(s, a, sizes, err)) return ATTUNE_INVALID_ARGUMENT;
     for (size_t i = 0; i < sizeof plain / sizeof *plain; i++)
         if (s->parameters.has[plain[i].size] &&
-            take_open(sizes, plain[i].size, plain[i].name, plain[i].value, MAX_SIZE, err))
+            take_open(sizes, plain[i].size, plain[i].name, plain[i].value, plain[i].most, err))
             return ATTUNE_INVALID_ARGUMENT;
     const bool ragged_q = s->place[MHA_CU_SEQLENS_Q] >= 0;
     const bool ragged_kv = s->place[MHA_CU_SEQLENS_KV] >= 0 || (p->page_size && s->place[MHA_KV_LENS] >= 0);
@@ -148,6 +155,7 @@ attune_status at_sizes_begin(const at_signature *s, const attune_arguments *a, m
                       &open->kv, err))
         return ATTUNE_INVALID_ARGUMENT;
     if (p->num_rows > 0 && check_fixed("num_rows", a->num_rows, p->num_rows, err)) return ATTUNE_INVALID_ARGUMENT;
+    if (p->num_ids > 0 && check_fixed("num_ids", a->num_ids, p->num_ids, err)) return ATTUNE_INVALID_ARGUMENT;
     if (mha_is_self(p)) return follow_queries(s, a, sizes, open, err);
     if (p->seq_new > 0) return check_fixed("seq_new", a->seq_new, p->seq_new, err);
     if (s->parameters.has[MHA_SEQ_NEW]) return take_open(sizes, MHA_SEQ_NEW, "seq_new", a->seq_new, MAX_SIZE, err);

@@ -9,7 +9,7 @@ typedef struct tables {
     const at_signature *s;
     const attune_arguments *arguments;
     const mha_sizes *sizes;
-    const int32_t *cu_q, *cu_kv, *kv_lens, *offsets, *pages;
+    const int32_t *cu_q, *cu_kv, *kv_lens, *offsets, *pages, *ids, *id_lens;
     int64_t row;  /* elements between two rows of pages */
     bool rotates; /* by the positions of queries and keys */
 } tables;
@@ -128,6 +128,43 @@ static attune_status check_pages(const tables *t, const entry *e, at_error *err)
     return ATTUNE_OK;
 }
 
+/* ---- Lists of keys ---- */
+
+static attune_status check_list(const tables *t, const entry *e, int64_t row, int64_t count, at_error *err) {
+    const int32_t *const ids = t->ids + row * t->sizes->of[MHA_NUM_IDS];
+    const bool is_by_query = t->s->problem.kv_ids == ATTUNE_KV_IDS_QUERY;
+    for (int64_t i = 0; i < count; i++) {
+        if (ids[i] < 0 || ids[i] >= e->keys)
+            return at_fail(err, ATTUNE_INVALID_ARGUMENT,
+                           "kv_ids has key %d at place %lld of the list of %s %lld; sequence %lld has %lld keys",
+                           ids[i], (long long)i, is_by_query ? "query" : "sequence", (long long)row, e->number,
+                           (long long)e->keys);
+        if (t->s->problem.reproducible && i && ids[i] <= ids[i - 1])
+            return at_fail(
+                err, ATTUNE_INVALID_ARGUMENT,
+                "kv_ids has key %d after key %d in the list of %s %lld; with reproducible=1 keys must ascend", ids[i],
+                ids[i - 1], is_by_query ? "query" : "sequence", (long long)row);
+    }
+    return ATTUNE_OK;
+}
+
+/* The lists of a sequence. Ids beyond the length of a list are not read. */
+static attune_status check_lists(const tables *t, const entry *e, at_error *err) {
+    const bool is_by_query = t->s->problem.kv_ids == ATTUNE_KV_IDS_QUERY;
+    const int64_t rows = is_by_query ? e->queries : 1, most = t->sizes->of[MHA_NUM_IDS];
+    const int64_t first = !is_by_query ? e->number : t->cu_q ? t->cu_q[e->number] : e->number * e->queries;
+    for (int64_t row = first; row < first + rows; row++) {
+        const int64_t count = t->id_lens ? t->id_lens[row] : most;
+        if (count < 0 || count > most)
+            return at_fail(err, ATTUNE_INVALID_ARGUMENT,
+                           "kv_id_lens is %lld at list %lld; it must be from 0 to %lld "
+                           "(num_ids)",
+                           (long long)count, (long long)row, (long long)most);
+        if (check_list(t, e, row, count, err)) return ATTUNE_INVALID_ARGUMENT;
+    }
+    return ATTUNE_OK;
+}
+
 /* ---- Positions ---- */
 
 static attune_status check_positions(const tables *t, const entry *e, at_error *err) {
@@ -183,6 +220,8 @@ attune_status at_tables_check_entries(const at_signature *s, const attune_argume
     *longest = (at_longest){0, 0};
     if (find(s, a, MHA_CU_SEQLENS_Q, &t.cu_q, err) || find(s, a, MHA_CU_SEQLENS_KV, &t.cu_kv, err) ||
         find(s, a, MHA_KV_LENS, &t.kv_lens, err) || find(s, a, MHA_CAUSAL_OFFSETS, &t.offsets, err) ||
+        (sizes->of[MHA_NUM_IDS] > 0 && find(s, a, MHA_KV_IDS, &t.ids, err)) ||
+        find(s, a, MHA_KV_ID_LENS, &t.id_lens, err) ||
         (sizes->of[MHA_MAX_PAGES] > 0 &&
          (find(s, a, MHA_BLOCK_TABLE, &t.pages, err) || at_tables_row(a, sizes, &t.row, err))))
         return ATTUNE_INVALID_ARGUMENT;
@@ -190,7 +229,8 @@ attune_status at_tables_check_entries(const at_signature *s, const attune_argume
     for (int64_t b = 0; b < entries; b++) {
         entry e = {.number = b};
         if (measure(&t, &e, err) || (s->problem.page_size && check_pages(&t, &e, err)) ||
-            (s->has_position && check_positions(&t, &e, err)) || check_id_count(&t, &e, err))
+            (s->problem.kv_ids && check_lists(&t, &e, err)) || (s->has_position && check_positions(&t, &e, err)) ||
+            check_id_count(&t, &e, err))
             return ATTUNE_INVALID_ARGUMENT;
         if (e.queries > longest->q) longest->q = e.queries;
         if (e.keys > longest->kv) longest->kv = e.keys;

@@ -110,6 +110,7 @@ static const struct {
     [MHA_BIAS_KV] = FIELD(bias_seq_kv),
     [MHA_ROTARY_POSITIONS] = FIELD(rotary_positions),
     [MHA_NUM_ROWS] = FIELD(num_rows),
+    [MHA_NUM_IDS] = FIELD(num_ids),
 #undef FIELD
     [MHA_ENTRIES] = {"batch + 1", 0},
     [MHA_PART_ROWS] = {"batch * num_heads * seq_q", 0},

@@ -7,7 +7,7 @@ static const char *const size_names[MHA_NUM_SIZES] = {
     [MHA_SEQ_KV] = "seq_kv",       [MHA_SEQ_NEW] = "seq_new",       [MHA_TOTAL_Q] = "total_q",
     [MHA_TOTAL_KV] = "total_kv",   [MHA_NUM_PAGES] = "num_pages",   [MHA_MAX_PAGES] = "max_pages",
     [MHA_MASK_KV] = "mask_seq_kv", [MHA_BIAS_KV] = "bias_seq_kv",   [MHA_ROTARY_POSITIONS] = "rotary_positions",
-    [MHA_NUM_ROWS] = "num_rows",   [MHA_PART_ROWS] = "part_rows",
+    [MHA_NUM_ROWS] = "num_rows",   [MHA_PART_ROWS] = "part_rows",   [MHA_NUM_IDS] = "num_ids",
 };
 
 static void assume(ir_builder *b, ir_op op, const ir_expr *x, const ir_expr *y) {
@@ -17,9 +17,9 @@ static void assume(ir_builder *b, ir_op op, const ir_expr *x, const ir_expr *y) 
 /* Columns of a mask that is no parameter and no constant: those of all keys. */
 static void declare_mask_columns(ir_builder *b, const attune_problem *p, const ir_expr **of, mha_size columns) {
     if (mha_is_parameter(p, columns))
-        assume(b, IR_LE, of[columns], of[MHA_SEQ_KV]);
+        assume(b, IR_LE, of[columns], of[mha_scored_keys(p)]);
     else if (!of[columns])
-        of[columns] = of[MHA_SEQ_KV];
+        of[columns] = of[mha_scored_keys(p)];
 }
 
 static void declare_sizes(ir_builder *b, const attune_problem *p, const ir_expr **of) {

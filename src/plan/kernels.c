@@ -60,8 +60,8 @@ void pl_settle_kinds(attune_plan *plan) {
     if (plan->is_open[PL_SEQ_Q] && plan->few_rows > 1 && p->num_heads / p->num_kv_heads < ROWS_OF_TILE)
         plan->most[PL_ONE] = 1;
     /* A table of what a function hides is made for the whole batch. */
-    plan->may_cut = p->is_ragged && p->op == ATTUNE_ATTENTION && !mha_has_functions(p);
-    const bool has_cache = p->op == ATTUNE_ATTENTION && p->has_kv_lens;
+    plan->may_cut = p->is_ragged && p->op == ATTUNE_ATTENTION && !mha_has_functions(p) && !p->kv_ids;
+    const bool has_cache = p->op == ATTUNE_ATTENTION && p->has_kv_lens && !p->kv_ids;
     if ((plan->may_cut || has_cache) && plan->is_open[PL_SEQ_Q]) settle_some(plan, most);
     bool has_open = false;
     for (int i = 0; i < PL_NUM_LENGTHS; i++) has_open = has_open || plan->is_open[i];

@@ -22,7 +22,7 @@ typedef struct mha_key_word {
 } mha_key_word;
 
 /* The words of a canonical problem; returns how many. */
-enum { MHA_KEY_WORDS = 88 };
+enum { MHA_KEY_WORDS = 96 };
 size_t mha_key_words(const attune_problem *canonical, mha_key_word words[MHA_KEY_WORDS]);
 
 void mha_key_word_name(const mha_key_word *word, mha_writer *writer);

@@ -27,7 +27,7 @@ double mha_problem_flops(const attune_problem *canonical);
 /* The canonical key: everything that the kernel is specialised for, serialised byte by byte. It has no outer strides,
  * no batch and, at equal group size, no num_heads. The key of a block has num_heads and, if its rows are few, their
  * number (mha_few_rows). Returns its length; the buffer must hold MHA_KEY_BYTES. */
-enum { MHA_KEY_BYTES = 4352 };
+enum { MHA_KEY_BYTES = 4608 };
 
 /* The room that any problem's text has enough of: its fields, and functions and tensors of the user. */
 enum { MHA_PROBLEM_TEXT = 5120 };

@@ -92,6 +92,7 @@ static void fill_sizes(attune_problem *p) {
         if (p->seq_new > 0) p->seq_new = ATTUNE_DYNAMIC; /* as many as there are queries */
     }
     if (!p->seq_kv) p->seq_kv = mha_default_keys(p);
+    if (p->kv_ids && !p->num_ids) p->num_ids = ATTUNE_DYNAMIC;
 }
 
 /* A scale that rounds to the default scale becomes the default. */
@@ -108,6 +109,11 @@ int64_t mha_most_queries(const attune_problem *p) {
 
 int64_t mha_usual_size(int64_t size, int64_t bound) {
     return size != ATTUNE_DYNAMIC ? size : bound ? bound : MHA_USUAL_LENGTH;
+}
+
+int64_t mha_most_scored(const attune_problem *p) {
+    if (!p->kv_ids) return mha_most_keys(p);
+    return p->num_ids >= 0 ? p->num_ids : MHA_MAX_IDS;
 }
 
 int64_t mha_most_keys(const attune_problem *p) {

@@ -37,12 +37,14 @@ attune_status mha_settle_band(attune_problem *p, at_error *err);
 attune_status mha_settle_problem_strides(attune_problem *p, at_error *err);
 
 /* What a length is taken to be where only the run tells: its bound, or what is neither short nor long. */
-enum { MHA_USUAL_LENGTH = 512 };
+enum { MHA_USUAL_LENGTH = 512, MHA_USUAL_IDS = 2048 };
 int64_t mha_usual_size(int64_t size, int64_t bound);
 
 /* The largest value that a size can have at run time: itself if known, else its bound, else MHA_MAX_SIZE. */
 int64_t mha_most_queries(const attune_problem *p);
 int64_t mha_most_keys(const attune_problem *p);
+/* Of the keys that a row scores: those of its list, or of its sequence. */
+int64_t mha_most_scored(const attune_problem *p);
 
 /* The meaning of seq_kv = 0: as many keys as queries, or with pages and kv_lens a number that kv_lens gives. */
 static inline int64_t mha_default_keys(const attune_problem *p) {

@@ -423,6 +423,36 @@ static attune_status check_integer_products(const attune_problem *p, at_error *e
     return mha_encodes_keys(p) ? check_key_codes(p, err) : ATTUNE_OK;
 }
 
+/* Who attends to which key is what the list says, so nothing else may say it. What is left needs all keys of a sequence
+ * in a row. */
+static attune_status check_lists(const attune_problem *p, at_error *err) {
+    const struct {
+        bool is_set;
+        const char *name;
+    } hiding[] = {
+        {p->is_causal != 0, "is_causal=1"},         {p->window_left >= 0, "window_left"},
+        {p->window_right >= 0, "window_right"},     {p->global_tokens > 0, "global_tokens"},
+        {p->has_alibi_slopes != 0, "alibi_slopes"}, {p->mask_mod[0] != 0, "mask_mod"},
+        {p->score_mod[0] != 0, "score_mod"},
+    };
+    if (!p->kv_ids) return ATTUNE_OK;
+    for (size_t i = 0; i < sizeof hiding / sizeof *hiding; i++)
+        if (hiding[i].is_set)
+            return at_fail(err, ATTUNE_INVALID_PROBLEM,
+                           "%s depends on where a key is in its sequence, but queries attend to the keys that kv_ids "
+                           "lists, and to no others: leave it out, and list the keys that are to be visible",
+                           hiding[i].name);
+    if (mha_is_block(p)) return refuse(err, "kv_ids lists keys of a cache, but embed_dim makes this a block");
+    if (p->integer) return refuse(err, "kv_ids lists keys, which integer products do not read: leave out integer");
+    if (mha_has_panels(p)) return refuse(err, "kv_ids lists rows of k and v, but their layout is panels");
+    if (p->prob_mod[0]) return refuse(err, "kv_ids and prob_mod do not go together");
+    if (p->weights_mode) return refuse(err, "kv_ids and weights do not go together: there are none of unlisted keys");
+    if (mha_prepares_keys(p) && !p->seq_new)
+        return refuse(err, "kv_ids lists keys of a cache, which are prepared already: set seq_new to append keys with "
+                           "rotary_dim, qk_norm_eps or qk_hadamard, or leave these out");
+    return ATTUNE_OK;
+}
+
 attune_status mha_check_fields(const attune_problem *p, at_error *err) {
     attune_status status = check_precision(p, err);
     if (!status) status = check_matmul_precision(p, err);
@@ -433,6 +463,7 @@ attune_status mha_check_fields(const attune_problem *p, at_error *err) {
     if (!status) status = check_codes(p, err);
     if (!status) status = check_panels(p, err);
     if (!status) status = check_weights(p, err);
+    if (!status) status = check_lists(p, err);
     if (!status) status = check_integer_products(p, err);
     return status;
 }

@@ -8,6 +8,7 @@
 
 enum {
     MHA_MAX_SIZE = INT32_MAX,
+    MHA_MAX_IDS = 1 << 20,   /* of a list of keys */
     MHA_MAX_WIDTH = 1 << 18, /* columns of an input or output of a projection */
     MHA_MAX_HEAD_DIM = 8192,
     MHA_MAX_PARTS = 65536,

@@ -9,6 +9,10 @@ static double all_pairs(const attune_problem *p, const mha_sizes *sizes) {
     const int64_t *of = sizes->of;
     const int64_t seq_kv = p->low_rank ? p->low_rank : of[MHA_SEQ_KV];
     const double keys = known(seq_kv), heads = known(of[MHA_HEADS]);
+    if (p->kv_ids) {
+        const double rows = p->is_ragged ? known(of[MHA_TOTAL_Q]) : known(of[MHA_BATCH]) * known(of[MHA_SEQ_Q]);
+        return heads * rows * known(of[MHA_NUM_IDS]);
+    }
     if (p->is_ragged) return heads * known(of[MHA_TOTAL_Q]) * keys;
     if (p->has_row_ids) return heads * known(of[MHA_BATCH]) * known(of[MHA_NUM_ROWS]) * keys;
     if (of[MHA_SEQ_Q] <= 0 || seq_kv <= 0) return 0;

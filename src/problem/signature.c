@@ -103,6 +103,8 @@ static const row table[MHA_USER_TENSORS] = {
     [MHA_K_NORM] = {"k_norm", OF_Q, IR_IN, 1, {MHA_HEAD_DIM}, false, POINTER(k_norm), 0},
     [MHA_POSITION_IDS] = {"position_ids", OF_I32, IR_IN, 2, {MHA_BATCH, MHA_SEQ_Q}, true, POINTER(position_ids), 0},
     [MHA_ROW_IDS] = {"row_ids", OF_I32, IR_IN, 1, {MHA_NUM_ROWS}, false, POINTER(row_ids), 0},
+    [MHA_KV_IDS] = {"kv_ids", OF_I32, IR_IN, 3, {MHA_BATCH, MHA_SEQ_Q, MHA_NUM_IDS}, true, POINTER(kv_ids), 0},
+    [MHA_KV_ID_LENS] = {"kv_id_lens", OF_I32, IR_IN, 2, {MHA_BATCH, MHA_SEQ_Q}, true, POINTER(kv_id_lens), 0},
     [MHA_WEIGHTS_OUT] = {"weights",
                          OF_Q,
                          IR_OUT,
@@ -180,6 +182,8 @@ static tensor_set tensors_of(const attune_problem *p) {
         [MHA_K_NORM] = p->qk_norm_eps > 0 && mha_prepares_keys(p),
         [MHA_POSITION_IDS] = p->has_position_ids,
         [MHA_ROW_IDS] = p->has_row_ids,
+        [MHA_KV_IDS] = p->kv_ids != ATTUNE_KV_IDS_NONE,
+        [MHA_KV_ID_LENS] = p->has_kv_id_lens,
         [MHA_WEIGHTS_OUT] = p->weights_mode != ATTUNE_WEIGHTS_NONE,
         [MHA_PARTS] = is_merge,
         [MHA_PARTS_LSE] = is_merge,
@@ -227,6 +231,8 @@ static bool is_cached(mha_tensor_id id) {
     return id == MHA_K || id == MHA_V || (id >= MHA_K_SCALE && id <= MHA_V_SCALES);
 }
 
+static bool is_list(mha_tensor_id id) { return id == MHA_KV_IDS || id == MHA_KV_ID_LENS; }
+
 static bool is_packed(const attune_problem *p, mha_tensor_id id) {
     return (id == MHA_K && mha_is_packed(p->k_dtype, p->k_scales)) ||
            (id == MHA_V && mha_is_packed(p->v_dtype, p->v_scales));
@@ -249,6 +255,7 @@ static mha_size dim_of(const attune_problem *p, mha_tensor_id id, mha_size dim) 
     if (dim == MHA_HEAD_DIM && id == MHA_K && is_packed(p, id)) return MHA_K_ROW_BYTES;
     if (dim == MHA_HEAD_DIM_V && id == MHA_V && is_packed(p, id)) return MHA_V_ROW_BYTES;
     if (p->seq_new && (id == MHA_X_KV || id == MHA_X_V) && dim == MHA_SEQ_KV) dim = MHA_SEQ_NEW;
+    if (is_list(id) && p->kv_ids == ATTUNE_KV_IDS_SEQUENCE) return dim == MHA_SEQ_Q ? MHA_ONE : dim;
     if (p->page_size && is_cached(id))
         return dim == MHA_BATCH ? MHA_NUM_PAGES : dim == MHA_SEQ_KV ? MHA_PAGE_SIZE : dim;
     if (p->is_ragged && table[id].ragged) switch (dim) {
@@ -358,8 +365,9 @@ void mha_derive_sizes(const attune_problem *p, mha_sizes *sizes) {
     if (mha_keys_follow_queries(p) && p->is_ragged) of[MHA_TOTAL_KV] = of[MHA_TOTAL_Q];
     of[MHA_PANELS] = of[MHA_SEQ_KV] < 0 ? -1 : mha_panels(of[MHA_SEQ_KV]);
     of[MHA_ENTRIES] = of[MHA_BATCH] < 0 ? -1 : of[MHA_BATCH] + 1;
-    of[MHA_MASK_KV] = mask_columns(p, p->attn_mask_dims, of[MHA_SEQ_KV], of[MHA_MASK_KV]);
-    of[MHA_BIAS_KV] = mask_columns(p, p->attn_bias_dims, of[MHA_SEQ_KV], of[MHA_BIAS_KV]);
+    const int64_t keys = of[mha_scored_keys(p)];
+    of[MHA_MASK_KV] = mask_columns(p, p->attn_mask_dims, keys, of[MHA_MASK_KV]);
+    of[MHA_BIAS_KV] = mask_columns(p, p->attn_bias_dims, keys, of[MHA_BIAS_KV]);
     of[MHA_PART_ROWS] = -1;
     int64_t rows;
     const bool known = p->op == ATTUNE_MERGE && of[MHA_BATCH] >= 0 && of[MHA_HEADS] >= 0 && of[MHA_SEQ_Q] >= 0;
@@ -398,6 +406,7 @@ void mha_compiled_sizes(const attune_problem *p, mha_sizes *sizes) {
     if (mha_has_keys(p)) sizes->of[MHA_SEQ_KV] = p->seq_kv;
     if (p->seq_new) sizes->of[MHA_SEQ_NEW] = p->seq_new;
     if (p->has_row_ids) sizes->of[MHA_NUM_ROWS] = p->num_rows;
+    if (p->kv_ids) sizes->of[MHA_NUM_IDS] = p->num_ids;
     if (p->page_size) sizes->of[MHA_PAGE_SIZE] = p->page_size;
     if (p->page_size) sizes->of[MHA_PAGE_PANELS] = mha_panels(p->page_size);
     sizes->of[MHA_K_PANEL] = elements_of_panel(p->k_dtype, p->head_dim);
@@ -438,6 +447,7 @@ mha_parameters mha_parameters_of(const attune_problem *p) {
                                 [MHA_BIAS_KV] = is_short_and_dynamic(p, p->attn_bias_dims),
                                 [MHA_ROTARY_POSITIONS] = p->rotary_dim != 0,
                                 [MHA_NUM_ROWS] = p->has_row_ids && p->num_rows == ATTUNE_DYNAMIC,
+                                [MHA_NUM_IDS] = p->kv_ids && p->num_ids == ATTUNE_DYNAMIC,
                                 [MHA_PART_ROWS] = p->op == ATTUNE_MERGE,
                             }};
 }

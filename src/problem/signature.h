@@ -30,6 +30,7 @@ typedef enum mha_size {
     MHA_BIAS_KV,
     MHA_ROTARY_POSITIONS,
     MHA_NUM_ROWS,
+    MHA_NUM_IDS,   /* columns of kv_ids */
     MHA_PART_ROWS, /* op = merge: batch * num_heads * seq_q; always a run-time size */
     MHA_PAGE_SIZE, /* from here on always known when compiling */
     MHA_PAGE_PANELS,
@@ -87,6 +88,8 @@ typedef enum mha_tensor_id {
     MHA_K_NORM, /* absent where this call normalises no keys */
     MHA_POSITION_IDS,
     MHA_ROW_IDS,
+    MHA_KV_IDS,
+    MHA_KV_ID_LENS,
     MHA_WEIGHTS_OUT,
     MHA_PARTS,
     MHA_PARTS_LSE,
@@ -143,6 +146,11 @@ typedef struct mha_parameters {
 } mha_parameters;
 mha_parameters mha_parameters_of(const attune_problem *canonical);
 bool mha_is_parameter(const attune_problem *canonical, mha_size size);
+
+/* The size that says how many keys a row scores: those of its list, or of its sequence. */
+static inline mha_size mha_scored_keys(const attune_problem *canonical) {
+    return canonical->kv_ids ? MHA_NUM_IDS : MHA_SEQ_KV;
+}
 
 /* Whether all slices along a dim of a mask are the same: its stride is 0. Never true of other tensors. */
 static inline bool mha_is_broadcast(const attune_problem *canonical, const mha_tensor *t, int dim) {

@@ -147,9 +147,37 @@ void mha_choose_products(const attune_problem *p, const mha_machine *on, attune_
     if (!choose_hardware_tiles(p, on->target, rows, s)) choose_product_tiles(p, on, rows, s);
 }
 
+/* ---- Listed keys ---- */
+
+attune_problem mha_as_unlisted(const attune_problem *p) {
+    attune_problem like = *p;
+    if (!p->kv_ids) return like;
+    like.kv_ids = ATTUNE_KV_IDS_NONE;
+    like.has_kv_id_lens = 0, like.num_ids = 0;
+    like.page_size = 0;
+    like.seq_kv = p->num_ids, like.max_seq_kv = p->num_ids < 0 ? MHA_USUAL_IDS : 0;
+    like.has_kv_lens = p->has_kv_id_lens;
+    like.seq_new = 0;
+    if (p->kv_ids == ATTUNE_KV_IDS_QUERY) like.seq_q = 1, like.max_seq_q = 0, like.is_ragged = 0;
+    return like;
+}
+
+/* As for as many keys side by side. Many queries that have lists of their own are tasks enough, and chunks of their
+ * keys would take too much memory. */
+static void choose_listed(const attune_problem *p, const mha_machine *on, attune_schedule *s) {
+    enum { FEW_QUERIES = 64 };
+    const attune_problem like = mha_as_unlisted(p);
+    mha_choose_d_lanes(&like, on->target, on->description, s);
+    if (p->kv_ids == ATTUNE_KV_IDS_QUERY && mha_most_queries(p) > FEW_QUERIES)
+        s->kv_chunk = (int32_t)(ceil_div(mha_most_scored(p), s->kv_tile) * s->kv_tile);
+}
+
 void mha_choose(const attune_problem *p, const at_target *target, const at_description *machine, attune_schedule *s) {
     *s = (attune_schedule)ATTUNE_SCHEDULE_INIT;
-    choose_strategy(p, &(mha_machine){target, machine}, s);
+    if (p->kv_ids)
+        choose_listed(p, &(mha_machine){target, machine}, s);
+    else
+        choose_strategy(p, &(mha_machine){target, machine}, s);
     mha_choose_products(p, &(mha_machine){target, machine}, s);
     mha_schedule_settle(p, target, machine, s);
 }

@@ -7,6 +7,8 @@
 /* choose.c. Where the order of sums follows from a choice, it is made for one entry and a usual number of heads: a row
  * has the same bits in every batch. */
 attune_problem mha_usual_call(const attune_problem *canonical);
+/* A problem without lists whose queries score as many keys, which lie side by side. */
+attune_problem mha_as_unlisted(const attune_problem *canonical);
 /* Of one head, with what a schedule leaves to attune. */
 double mha_cost_of_choice(const mha_cost_context *context, const attune_schedule *schedule);
 

@@ -82,6 +82,7 @@ static attune_status check_q_lanes(const attune_problem *p, const attune_schedul
          "score_row_vectors must divide task_row_vectors"},
         {s->value_row_vectors <= s->score_row_vectors && s->score_row_vectors % s->value_row_vectors == 0,
          "value_row_vectors must divide score_row_vectors"},
+        {!p->kv_ids, "listed keys (kv_ids) are computed by strategy=d_lanes"},
         {s->score_keys * (int64_t)s->score_row_vectors <= MAX_ACCUMULATORS,
          "score_keys * score_row_vectors must be at most 64"},
         {s->value_columns <= p->head_dim_v, "value_columns must not exceed head_dim_v"},
@@ -151,7 +152,7 @@ static attune_status check_d_lanes(const attune_problem *p, const attune_schedul
          "value_streams must divide value_keys, or value_keys be 1 where sums may stay in registers"},
         {!p->reproducible || (s->score_streams == 1 && s->value_streams == 1),
          "score_streams and value_streams must be 1 with reproducible"},
-        {s->kv_prefetch < 0 || s->score_streams > 1 || s->value_streams > 1 || p->integer,
+        {s->kv_prefetch < 0 || s->score_streams > 1 || s->value_streams > 1 || p->integer || p->kv_ids,
          "kv_prefetch must be none where keys are read in one stream"},
         {s->kv_prefetch <= MAX_PREFETCH, "kv_prefetch must be at most 65536"},
     };

@@ -94,9 +94,18 @@ static void settle_q_lanes(const attune_problem *p, const at_target *target, dou
  * With few registers, which was measured on a Zen 3, nothing is asked for: whatever the distance is, it is in the way
  * there. An exception are short pages, which the prefetchers lose at once: the next one is asked for. */
 static int32_t usual_prefetch(const attune_problem *p, const at_target *target, double last, const attune_schedule *s) {
-    enum { NONE = -1, ONE_ROW = 1024, MORE_ROWS = 2048, CODES = 4096, PANELS = 8192, PAGE = 4096 /* bytes */ };
+    enum {
+        NONE = -1,
+        ONE_ROW = 1024,
+        MORE_ROWS = 2048,
+        CODES = 4096,
+        PANELS = 8192,
+        PAGE = 4096,
+        LISTED = 8192 /* bytes */
+    };
     attune_problem seen = *p;
     if (p->low_rank) seen.seq_kv = p->low_rank;
+    if (p->kv_ids) return LISTED;
     if (!mha_is_from_memory(&seen) && !mha_is_from_afar(&seen, last)) return NONE;
     if (s->score_streams == 1 && s->value_streams == 1 && !p->integer) return NONE;
     if (p->integer) return mha_has_panels(p) ? PANELS : CODES;
@@ -109,9 +118,10 @@ static int32_t usual_prefetch(const attune_problem *p, const at_target *target, 
  * scores of panels have a stream for each vector of keys. */
 static void settle_d_lanes(const attune_problem *p, const at_target *target, double last, attune_schedule *s) {
     enum { STREAMS = 4 };
-    const bool in_order = p->reproducible || p->integer || p->k_layout == ATTUNE_LAYOUT_PANELS;
+    const bool in_order = p->reproducible || p->kv_ids || p->integer || p->k_layout == ATTUNE_LAYOUT_PANELS;
     if (!s->score_streams) s->score_streams = !in_order && mha_variant_of(p, s, target).may_stream_scores ? STREAMS : 1;
-    if (!s->value_streams) s->value_streams = p->reproducible ? 1 : s->value_keys % STREAMS ? s->value_keys : STREAMS;
+    if (!s->value_streams)
+        s->value_streams = p->reproducible || p->kv_ids ? 1 : s->value_keys % STREAMS ? s->value_keys : STREAMS;
     if (!s->kv_prefetch) s->kv_prefetch = usual_prefetch(p, target, last, s);
 }
 

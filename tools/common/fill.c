@@ -344,6 +344,56 @@ static void fill_block_table(tensors *t, tensor *one, tool_random *random) {
     }
 }
 
+/* The sequence that a list belongs to: of one that each sequence has, or of a query's in a batch that may be ragged. */
+static int64_t sequence_of_list(const tensors *t, int64_t list) {
+    const int32_t *const cu = integers(t, "cu_seqlens_q");
+    if (t->problem.kv_ids == ATTUNE_KV_IDS_SEQUENCE) return list;
+    const int64_t rows = entry_rows(t, 0);
+    if (!cu) return rows > 0 ? list / rows : -1;
+    for (int64_t b = 0; b < t->arguments.batch; b++)
+        if (list >= cu[b] && list < cu[b + 1]) return b;
+    return -1;
+}
+
+static int64_t keys_of_list(const tensors *t, int64_t list) {
+    int64_t fresh;
+    const int64_t b = sequence_of_list(t, list);
+    return b < 0 ? 0 : entry_keys(t, b, &fresh);
+}
+
+/* Without keys only an empty list is sound. */
+static void fill_id_lens(tensors *t, tensor *one, tool_random *random) {
+    const int64_t most = tensors_find(t, "kv_ids")->info.dims[2];
+    for (size_t i = 0; i < one->count; i++) {
+        const int64_t keys = keys_of_list(t, (int64_t)i), high = t->problem.reproducible ? smaller(most, keys) : most;
+        const bool is_full = t->fills_up || tool_random_chance(random, 30);
+        const int64_t count = is_full ? high : tool_random_range(random, 0, high);
+        ((int32_t *)one->data)[i] = (int32_t)(keys > 0 ? count : 0);
+    }
+}
+
+/* Any keys, in any order and some twice; with `reproducible` ascending ones. What lies beyond a list is any number. */
+static void fill_ids(tensors *t, tensor *one, tool_random *random) {
+    const int64_t most = one->info.dims[2], lists = most ? (int64_t)one->count / most : 0;
+    const int32_t *const lens = integers(t, "kv_id_lens");
+    for (int64_t list = 0; list < lists; list++) {
+        int32_t *const ids = (int32_t *)one->data + list * most;
+        const int64_t keys = keys_of_list(t, list), count = lens ? lens[list] : most;
+        int64_t at = 0;
+        for (int64_t i = 0; i < most; i++) {
+            const int64_t spare = keys - at - (count - i); /* keys that an ascending list may skip */
+            if (i >= count || keys <= 0)
+                ids[i] = tool_random_chance(random, 50) ? -1 : INT32_MAX;
+            else if (!t->problem.reproducible)
+                ids[i] = (int32_t)tool_random_range(random, 0, keys - 1);
+            else
+                ids[i] =
+                    (int32_t)(at += spare > 0 ? tool_random_range(random, 0, smaller(spare, 2 * keys / count)) : 0);
+            at++;
+        }
+    }
+}
+
 /* ---- All inputs ---- */
 
 /* A tensor that the user's functions read: numbers, small integers and now and then a huge one. */
@@ -389,6 +439,10 @@ static void fill_one(tensors *t, tensor *one, input_kind kind, tool_random *rand
         fill_cu_seqlens(t, one, true, random);
     else if (is_named(one, "block_table"))
         fill_block_table(t, one, random);
+    else if (is_named(one, "kv_ids"))
+        fill_ids(t, one, random);
+    else if (is_named(one, "kv_id_lens"))
+        fill_id_lens(t, one, random);
     else if (is_named(one, "cos") || is_named(one, "sin"))
         fill_angles(one, is_named(one, "sin"), &angles);
     else if (is_named(one, "position_ids"))
@@ -428,11 +482,24 @@ static int64_t key_rows(const tensors *t) {
     return k ? k->info.dims[2] : x_kv ? x_kv->info.dims[1] : x ? x->info.dims[1] : 0;
 }
 
+/* Whether lists have no more keys than there are to list. */
+static bool are_lists_sound(const tensors *t) {
+    const tensor *const ids = tensors_find(t, "kv_ids");
+    const int32_t *const lens = integers(t, "kv_id_lens");
+    const int64_t most = ids ? ids->info.dims[2] : 0, lists = most ? (int64_t)ids->count / most : 0;
+    for (int64_t list = 0; list < lists; list++) {
+        const int64_t keys = keys_of_list(t, list), count = lens ? lens[list] : most;
+        if (sequence_of_list(t, list) >= 0 && count > (t->problem.reproducible ? keys : keys ? most : 0)) return false;
+    }
+    return true;
+}
+
 /* Whether the reference can compute the call. The library refuses those that cannot be filled soundly. */
 static bool is_sound(const tensors *t) {
     const attune_problem *const p = &t->problem;
     const bool has_keys = tensors_find(t, "k") || tensors_find(t, "x");
     const int32_t *const cu = cumulative_keys(t);
+    if (!are_lists_sound(t)) return false;
     for (int64_t b = 0; has_keys && b < t->arguments.batch; b++) {
         int64_t fresh, room = p->page_size ? t->arguments.max_pages * p->page_size : key_rows(t);
         const int64_t rows = entry_rows(t, b), keys = entry_keys(t, b, &fresh);
@@ -465,11 +532,14 @@ static bool fill_lse(tensors *t) {
 bool tensors_fill(tensors *t, input_kind kind, uint64_t seed) {
     /* Lengths of queries come first, those of keys in tokens next: what follows depends on them. Each tensor has a
      * stream of its own, so that one can be dropped without changing the others. */
-    static const char *const first[] = {"cu_seqlens_q", "cu_seqlens_kv"};
-    for (size_t n = 0; n < 2 + t->count; n++) {
-        tensor *const one = n < 2 ? tensors_find(t, first[n]) : &t->list[n - 2];
+    static const char *const first[] = {"cu_seqlens_q", "cu_seqlens_kv", "kv_lens", "kv_id_lens"};
+    enum { FIRST = sizeof first / sizeof *first };
+    for (size_t n = 0; n < FIRST + t->count; n++) {
+        tensor *const one = n < FIRST ? tensors_find(t, first[n]) : &t->list[n - FIRST];
         if (!one || !one->info.is_input || is_named(one, "packed_weights")) continue;
-        if (n >= 2 && (is_named(one, first[0]) || is_named(one, first[1]))) continue;
+        bool is_done = false;
+        for (size_t i = 0; n >= FIRST && i < FIRST; i++) is_done = is_done || is_named(one, first[i]);
+        if (is_done) continue;
         if (t->is_unread && one->info.dtype != ATTUNE_I32) continue;
         uint64_t name = 0;
         for (const char *c = one->info.name; *c; c++) name = name * 131 + (unsigned char)*c;

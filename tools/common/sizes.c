@@ -16,6 +16,7 @@ static const struct {
     FIELD(seq_q),       FIELD(seq_kv),      FIELD(seq_new),          FIELD(num_rows),
     FIELD(total_q),     FIELD(total_kv),    FIELD(num_pages),        FIELD(max_pages),
     FIELD(mask_seq_kv), FIELD(bias_seq_kv), FIELD(rotary_positions), FIELD(rotary_batch_stride),
+    FIELD(num_ids),
 #undef FIELD
 };
 
@@ -51,10 +52,10 @@ static void refuse_name(const char *name) {
     if (nearest.word)
         tool_error("--sizes: '%s' is not a size; did you mean %s?", name, nearest.word);
     else
-        tool_error(
-            "--sizes: '%s' is not a size; there are: seq_q, seq_kv, seq_new, num_rows, total_q, total_kv, "
-            "num_pages, max_pages, mask_seq_kv, bias_seq_kv, rotary_positions, rotary_batch_stride, softmax_scale",
-            name);
+        tool_error("--sizes: '%s' is not a size; there are: seq_q, seq_kv, seq_new, num_rows, total_q, total_kv, "
+                   "num_pages, max_pages, mask_seq_kv, bias_seq_kv, rotary_positions, rotary_batch_stride, num_ids, "
+                   "softmax_scale",
+                   name);
 }
 
 /* `given` has a bit for each size that the same text named before. */
@@ -103,6 +104,7 @@ static int64_t size_of_problem(const attune_problem *p, int index) {
     case offsetof(call_sizes, seq_kv): return p->seq_kv;
     case offsetof(call_sizes, seq_new): return p->seq_new;
     case offsetof(call_sizes, num_rows): return p->num_rows;
+    case offsetof(call_sizes, num_ids): return p->num_ids;
     case offsetof(call_sizes, mask_seq_kv): return p->attn_mask_dims[3];
     case offsetof(call_sizes, bias_seq_kv): return p->attn_bias_dims[3];
     case offsetof(call_sizes, total_q): return p->is_ragged ? ATTUNE_DYNAMIC : 0;

@@ -7,11 +7,11 @@
 /* As the fields of attune_arguments; ATTUNE_NOT_SET where not named. */
 typedef struct call_sizes {
     int64_t seq_q, seq_kv, seq_new, num_rows, total_q, total_kv, num_pages, max_pages, mask_seq_kv, bias_seq_kv,
-        rotary_positions, rotary_batch_stride;
+        rotary_positions, rotary_batch_stride, num_ids;
     double softmax_scale; /* not a size, but left to the call as well; NaN where not named */
 } call_sizes;
 
-#define CALL_SIZES_NONE {-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, ATTUNE_DEFAULT_SCALE}
+#define CALL_SIZES_NONE {-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, ATTUNE_DEFAULT_SCALE}
 
 /* Reads pairs separated by commas; fields not named keep their values. false after a message. */
 bool sizes_parse(const char *text, call_sizes *sizes);

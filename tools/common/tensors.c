@@ -94,6 +94,7 @@ void problem_fill_defaults(attune_problem *p) {
         if (p->seq_new) p->seq_new = ATTUNE_DYNAMIC;
     }
     if (!p->seq_kv && has_keys) p->seq_kv = default_keys(p);
+    if (p->kv_ids && !p->num_ids) p->num_ids = ATTUNE_DYNAMIC;
     if (!p->head_dim_v) p->head_dim_v = p->head_dim;
     if (!p->dtype) p->dtype = ATTUNE_F32;
     if (!p->w_dtype && is_block) p->w_dtype = p->dtype;

@@ -51,6 +51,18 @@ static int64_t read_keys(const attune_problem *p, const entry *e, const attune_s
     return shows_hidden && e->rows > 0 ? e->keys : sight->keys;
 }
 
+/* The keys of the lists of a sequence, each as often as it is listed. */
+static int64_t listed_keys(const tensors *t, int64_t b, int64_t rows) {
+    const attune_arguments *const a = &t->arguments;
+    const bool is_by_query = t->problem.kv_ids == ATTUNE_KV_IDS_QUERY;
+    const int64_t first = !is_by_query ? b : t->problem.is_ragged ? a->cu_seqlens_q[b] : b * rows;
+    const int64_t lists = is_by_query ? rows : 1, most = settled(t->problem.num_ids, a->num_ids);
+    int64_t sum = 0;
+    for (int64_t list = first; list < first + lists; list++)
+        sum += larger(t->problem.has_kv_id_lens ? a->kv_id_lens[list] : most, 0);
+    return sum;
+}
+
 /* The projections of a block: a product for each element of its weights and each row. */
 static double projection_flops(const tensors *t, const entry *e) {
     const attune_problem *const p = &t->problem;
@@ -100,7 +112,12 @@ call_work work_of_call(const tensors *t) {
     call_work work = {0};
     for (int64_t b = 0; b < t->arguments.batch; b++) {
         const entry e = entry_of(t, b);
-        const attune_sight sight = sight_of(p, &e);
+        attune_sight sight = sight_of(p, &e);
+        if (p->kv_ids) {
+            sight.keys = listed_keys(t, b, larger(e.rows, 0));
+            const bool is_by_query = p->kv_ids == ATTUNE_KV_IDS_QUERY;
+            sight.pairs = (double)sight.keys * (is_by_query ? 1 : (double)larger(e.rows, 0));
+        }
         if (has_keys) keys += (double)read_keys(p, &e, &sight);
         work.keys += (double)e.keys;
         most_turns = larger(most_turns, larger(e.rows, turns_keys ? e.keys : e.fresh));

@@ -215,6 +215,7 @@ static bool take_sizes(const run_files *files, const attune_problem *p, const sh
     if (p->page_size) TAKE(num_pages, dim_of(files, "k", 3));
     if (p->page_size) TAKE(max_pages, dim_of(files, "block_table", 0));
     if (p->seq_new == ATTUNE_DYNAMIC) TAKE(seq_new, dim_of(files, "k_new", files->is_bshd ? 2 : 1));
+    if (p->num_ids == ATTUNE_DYNAMIC) TAKE(num_ids, dim_of(files, "kv_ids", 0));
     if (p->num_rows == ATTUNE_DYNAMIC) TAKE(num_rows, dim_of(files, "row_ids", 0));
     if (p->short_masks && p->attn_mask_dims[3] == ATTUNE_DYNAMIC) TAKE(mask_seq_kv, dim_of(files, "attn_mask", 0));
     if (p->short_masks && p->attn_bias_dims[3] == ATTUNE_DYNAMIC) TAKE(bias_seq_kv, dim_of(files, "attn_bias", 0));
@@ -412,6 +413,8 @@ static const char *missing_field(const attune_problem *p, const char *name) {
         {"k_norm", ADD("qk_norm_eps=1e-6")},
         {"position_ids", ADD("position_ids=1")},
         {"row_ids", ADD("op=weights,row_ids=1")},
+        {"kv_ids", ADD("kv_ids=query")},
+        {"kv_id_lens", ADD("kv_ids=query,kv_id_lens=1")},
         {"weights", ADD("weights=softmax")},
         {"lse", ADD("lse=1")},
     };

@@ -63,7 +63,7 @@ typedef struct attune_arguments {
     const int32_t *kv_lens, *causal_offsets, *cu_seqlens_q, *cu_seqlens_kv, *block_table;
     const float *alibi_slopes, *sinks;
     const void *cos, *sin;       /* each entry contiguous; see rotary_batch_stride */
-    const int32_t *position_ids, *row_ids;
+    const int32_t *position_ids, *row_ids, *kv_ids, *kv_id_lens;
     const void *q_norm, *k_norm; /* with qk_norm_eps: the factors themselves; where a model stores w and means 1 + w, as
                                   * Gemma does, add 1 */
     const void *parts, *parts_lse;
@@ -86,6 +86,7 @@ typedef struct attune_arguments {
     int64_t rotary_batch_stride; /* elements between two entries of cos and sin; 0: the same for all */
     int64_t block_table_stride;  /* elements between two rows of block_table, which may be a view of a wider table: at
                                   * least max_pages. 0: max_pages */
+    int64_t num_ids;             /* columns of kv_ids, if dynamic: at most 2^20 */
     double softmax_scale;        /* with has_softmax_scale: within +-1e38; ATTUNE_DEFAULT_SCALE, as initialised, is
                                   * 1 / sqrt(head_dim) */
 } attune_arguments;

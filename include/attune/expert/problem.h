@@ -57,6 +57,9 @@ typedef struct attune_user_tensor {
  *     j < p - window_left (if window_left >= 0) or j > p + window_right (if window_right >= 0); this rule does not
  *         apply where j or p is below global_tokens, or
  *     attn_mask[b,h,i,j] is false, or attn_bias[b,h,i,j] is -infinity.
+ * With kv_ids a query attends to the keys of its list, and to no others: j counts places in the list, k[j] and v[j]
+ * are those of key kv_ids[.., j], and attn_mask and attn_bias have num_ids columns. A key that is listed twice counts
+ * twice. Fields that depend on where a key is in its sequence are refused.
  * A hidden key has the score -infinity, and nothing in its K, its V or their scales can reach the result, not even its
  * last bit. (integer = scores subtracts the mean of all keys of a sequence from unquantised k, hidden ones too.)
  * A row that sees no key gives 0 in `out` and -infinity in `lse` (with sinks: the sink, whatever it is), even if its q
@@ -113,6 +116,11 @@ typedef struct attune_user_tensor {
  *                          [batch, 1, seq_q, seq_kv]. Not ragged
  *     [tensors]            those that functions read, with the dims that the problem declares
  *     [has_row_ids]        row_ids i32 [num_rows]: the rows of q that are wanted; weights then have num_rows rows
+ *     [kv_ids]             kv_ids i32: sequence: [batch, 1, num_ids]; query: [batch, seq_q, num_ids], ragged
+ *                          [1, total_q, num_ids]. Keys of the sequence from 0 to before its number of keys (kv_lens),
+ *                          in any order; with reproducible each above the one before
+ *     [has_kv_id_lens]     kv_id_lens i32, the dims of kv_ids without the last: the keys of each list, from 0 to
+ *                          num_ids. What kv_ids has after them is not read
  *     [op = merge]         parts [num_parts, batch * num_heads * seq_q, head_dim_v] of dtype; parts_lse
  *                          [num_parts, batch * num_heads * seq_q] of the type of lse; out and lse as above
  *
@@ -272,6 +280,9 @@ typedef struct attune_problem {
                             * q . k stay the same, but columns of k that stand out are spread over all of them, so codes
                             * lose less. Where keys are appended, only k_new is: cached keys, and those of
                             * kv_projected, are so already */
+    attune_kv_ids kv_ids;  /* not none: queries attend to the keys that a tensor kv_ids lists */
+    int has_kv_id_lens;    /* 1: kv_id_lens says how many keys each list has; 0: all lists have num_ids */
+    int64_t num_ids;       /* of a list in kv_ids: >= 1, or ATTUNE_DYNAMIC: from 0 at run time; 0 = ATTUNE_DYNAMIC */
 } attune_problem;
 
 /* A NaN: "use 1 / sqrt(head_dim)". */

@@ -49,6 +49,12 @@ static void derive_rows(d_lanes *d) {
     const attune_schedule *s = d->c->s;
     const int64_t most = mha_most_queries(p), group = d->c->group;
     d->row_step = least_multiple(s->score_rows, s->value_rows);
+    if (d->by_query) {
+        d->max_rows = min_of(group, MAX_TASK_ROWS);
+        while (group % d->max_rows) d->max_rows--;
+        d->fixed_rows = d->max_rows;
+        return;
+    }
     if (rests_pay(d)) d->row_step = REST_ROWS;
     if (p->seq_q >= 0 && p->seq_q * group <= MAX_TASK_ROWS) {
         d->max_rows = d->fixed_rows = p->seq_q * group;
@@ -71,6 +77,9 @@ void dl_derive_sizes(d_lanes *d, mha_context *c) {
     d->k_halves = d->planes && p->k_dtype == ATTUNE_I4 ? 2 : 1;
     d->v_halves = all_quantised && p->v_dtype == ATTUNE_I4 ? 2 : 1;
     d->k_groups = d->planes && mha_is_by_group(p->k_scales) ? p->head_dim / p->k_group : 1;
+    d->is_listed = p->kv_ids != ATTUNE_KV_IDS_NONE;
+    d->by_query = p->kv_ids == ATTUNE_KV_IDS_QUERY;
+    d->page_size = d->is_listed ? 0 : p->page_size;
     d->is_serial = p->reproducible && !all_quantised;
     d->k_by_panels = mha_is_paneled(c, c->k);
     d->v_by_panels = mha_is_paneled(c, c->v);
@@ -82,7 +91,7 @@ void dl_derive_sizes(d_lanes *d, mha_context *c) {
     if (d->k_by) d->k_width = dl_columns_at_once(d, d->k_by);
     d->k_columns = dl_round_up(p->head_dim, (int64_t)d->k_width * d->k_halves);
     d->v_columns = dl_round_up(p->head_dim_v, d->width);
-    d->one_chunk = p->reproducible || mha_most_keys(p) <= c->s->kv_chunk;
+    d->one_chunk = p->reproducible || mha_most_scored(p) <= c->s->kv_chunk;
     d->masks_keys = p->attn_mask_dims[3] || p->attn_bias_dims[3] || p->mask_mod[0];
     /* The keys of a lone query are one interval, and only these are read. Exceptions: global keys, and tiles that begin
      * where those of other queries do. */
@@ -119,6 +128,7 @@ void dl_alloc_scratch(d_lanes *d) {
     const int64_t more = max_of(together, max_of(d->width, dl_side_by_side(d)));
     const int64_t keys = dl_round_up(c->s->kv_tile + more, d->width);
     if (!d->planes) d->q = scratch(d, "queries", c->variant.by_pairs ? IR_BF16 : c->elem, d->max_rows, d->k_columns);
+    dl_alloc_places(d);
     d->scores = scratch(d, "scores", c->elem, d->max_rows, keys);
     if (d->planes) alloc_quantised(d, keys);
     if (c->variant.by_pairs) d->rounded = scratch(d, "rounded", IR_BF16, d->max_rows, keys);

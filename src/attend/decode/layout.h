@@ -73,6 +73,9 @@ typedef struct d_lanes {
     bool is_serial;       /* scores are summed as prefill does */
     bool tiles_are_fixed; /* they begin at multiples of kv_tile */
     bool masks_keys;      /* there is a mask, bias or mask_mod: every tile reads it */
+    bool is_listed;       /* keys are those of a list (listed.c) */
+    bool by_query;        /* each query has a list of its own: the rows of a task are of one query */
+    int64_t page_size;    /* keys that lie side by side in a page; 0: those of a sequence do, or keys are listed */
     bool masks_positions; /* keys that one row of a task sees may be hidden from another */
     /* scratch of a task, of c->elem unless it says otherwise */
     const ir_buffer *q; /* [max_rows, k_columns]: times mha_query_sign; bf16 if c->variant.by_pairs. Quantised values:
@@ -102,8 +105,13 @@ typedef struct d_lanes {
     const ir_expr *i4;
     /* [kv_tile + width]: of the tile's keys, 1 beyond them; NULL unless tokens have scales of their own */
     const ir_buffer *k_scales, *v_scales;
+    /* i32 [kv_tile and more]: of the tile's listed keys, page and place in it; NULL: there are none. */
+    const ir_buffer *pages, *slots;
+    const ir_buffer *sum_chunks; /* the same, if is_serial: the chunk of the sequence (MHA_CHUNKS) that the key is in */
     /* variables of the task */
-    mha_sequence sequence;
+    mha_sequence sequence;     /* its keys are the listed ones */
+    mha_sequence cache;        /* if keys are listed: the sequence with all its keys */
+    const ir_expr *list[2];    /* if keys are listed: the first indices of the list */
     mha_values values_of_task; /* of the user's functions */
     const ir_expr *kv_head, *first_row, *chunk;
     const ir_expr *rows;        /* > 0 */
@@ -125,7 +133,7 @@ typedef struct dl_wing {
 /* Keys whose exponentials are quantised side by side: each of these waits for its own operations most of the time.
  * For a vector or two of keys, computing four costs more. */
 static inline int dl_side_by_side(const d_lanes *d) {
-    const bool is_short = mha_most_keys(d->c->p) <= 2 * d->lanes;
+    const bool is_short = mha_most_scored(d->c->p) <= 2 * d->lanes;
     return d->c->p->integer == ATTUNE_INTEGER_ALL && !is_short ? 4 * d->lanes : d->lanes;
 }
 
@@ -204,6 +212,9 @@ void dl_each_unit(d_lanes *d, const dl_tile *tile, const dl_streams *streams, in
                   dl_streams_fn *build, const void *user);
 /* Where key i of a stream lies. */
 mha_kv_row dl_key_at(const d_lanes *d, const dl_streams *streams, int64_t stream, const ir_expr *i);
+/* By how many rows kv_prefetch is ahead; of listed keys at most so many, and as many as value_held.c has in a block. */
+enum { DL_MOST_KEYS_AHEAD = 64 };
+int64_t dl_keys_ahead(const d_lanes *d, const ir_buffer *k_or_v);
 /* Prefetches what comes kv_prefetch after key i of a stream of k or v, if the schedule has that. */
 void dl_prefetch_key(const d_lanes *d, const ir_buffer *k_or_v, const dl_streams *streams, int64_t stream,
                      const ir_expr *i);
@@ -213,6 +224,17 @@ void dl_prefetch_columns(const d_lanes *d, const dl_streams *streams, const ir_e
  * loaded, the others are 0. */
 const ir_expr *dl_load_key(const d_lanes *d, const ir_buffer *k_or_v, const mha_kv_row *key, const ir_expr *column,
                            int64_t count);
+
+/* listed.c: scratch of a task; the task's list, after which d->sequence has its keys; where the keys of a tile lie;
+ * that of key j of the tile. And with `reproducible` how many keys from place `key` of the list on are in the same tile
+ * of a sequence, if the list's key before is in another one; else 0. */
+void dl_alloc_places(d_lanes *d);
+void dl_open_list(d_lanes *d);
+void dl_locate_keys(d_lanes *d, const dl_tile *tile);
+mha_kv_row dl_listed_key(const d_lanes *d, const ir_expr *j);
+const ir_expr *dl_listed_run(const d_lanes *d, const ir_expr *key, const ir_expr *end);
+/* The sum of row r's exponentials in the order in which it is if the other keys are hidden. */
+const ir_expr *dl_listed_sum(d_lanes *d, const dl_tile *tile, const ir_expr *r);
 
 /* conversion_words.c: whether K or V, which lies in rows, is bf16 that becomes f32 by words of two columns; such words;
  * and rows of Q and O in the order of even and odd columns, and back. */

@@ -16,6 +16,10 @@ static void load_scales_of(d_lanes *d, const dl_streams *streams, const void *us
     ir_builder *b = d->b;
     const ir_expr *rest = ir_mod(b, streams->keys, ir_idx(b, d->lanes));
     (void)user;
+    if (d->is_listed) {
+        IR_FOR(b, i, ir_idx(b, 0), streams->keys, 1) load_scales_at(d, streams, i, 1);
+        return;
+    }
     IR_FOR(b, i, ir_idx(b, 0), ir_sub(b, streams->keys, ir_idx(b, d->lanes - 1)), d->lanes) {
         load_scales_at(d, streams, i, d->lanes);
     }

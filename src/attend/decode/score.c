@@ -150,6 +150,8 @@ static void score_streams(d_lanes *d, const dl_streams *streams, const void *use
         t.round = ir_idx(b, 0);
         IR_FOR(b, i, ir_idx(b, 0), streams->keys, keys) {
             t.turn = i;
+            for (int64_t j = 0; d->is_listed && j < keys; j++)
+                dl_prefetch_key(d, d->c->k, streams, 0, ir_plus(b, i, j));
             register_tiles(d, &t);
         }
         return;

@@ -33,7 +33,9 @@ void dl_serial_scores(d_lanes *d, const dl_tile *tile) {
         t.first_key = i;
         for (int l = 0; l < d->lanes; l++) {
             const ir_expr *own = ir_min(b, ir_plus(b, i, l), last);
-            t.key[l] = mha_kv_row_at(d->c, &d->sequence, d->kv_head, ir_let(b, "j", ir_add(b, tile->first, own)));
+            t.key[l] = d->is_listed
+                           ? dl_listed_key(d, ir_let(b, "j", own))
+                           : mha_kv_row_at(d->c, &d->sequence, d->kv_head, ir_let(b, "j", ir_add(b, tile->first, own)));
         }
         DL_ROWS(d, rows, d->c->s->score_rows) {
             mha_product p = mha_product_of(d->c, dl_kind(d), rows.count, 1);

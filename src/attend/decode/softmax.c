@@ -134,7 +134,9 @@ void dl_softmax(d_lanes *d, const dl_tile *tile) {
         const mha_shrink shrink = mha_take_maximum(d->c, row_max, old, dl_largest_score(d, tile, r));
         ir_store(b, ir_at(b, d->factor, 1, 1, r), shrink.factor);
         const ir_expr *sums = exponentials(d, tile, r, shrink.base), *sum = NULL;
-        if (d->is_serial) { /* in the order of prefill */
+        if (d->is_serial && d->is_listed) {
+            sum = dl_listed_sum(d, tile, r);
+        } else if (d->is_serial) { /* in the order of prefill */
             const ir_access *serial = mha_new_sum(d->c, "sum", 1);
             MHA_CHUNKS(d->c, chunk, serial, ir_idx(b, 0), tile->keys) {
                 mha_add_term(d->c, chunk.part, ir_load(b, ir_at(b, d->scores, 1, 2, r, chunk.key)));

@@ -23,17 +23,24 @@ static const ir_expr *tokens_of_caches(const d_lanes *d) {
 /* The place of `keys` keys from key `first` of the tile on, which lie one after the other. */
 static mha_kv_row place(const d_lanes *d, const dl_tile *tile, const ir_expr *first, const ir_expr *keys) {
     const mha_context *c = d->c;
+    if (d->is_listed) return (mha_kv_row){0}; /* each key lies by itself */
     mha_kv_row at = mha_kv_row_at(c, &d->sequence, d->kv_head, ir_add(d->b, tile->first, first));
     at.index[2] = dl_first(d, "token", at.index[2], keys, tokens_of_caches(d));
     if (c->k_is_linear) at.linear[2] = dl_first(d, "token", at.linear[2], keys, mha_kv_tokens(c, c->k));
     return at;
 }
 
-mha_kv_row dl_key_at(const d_lanes *d, const dl_streams *streams, int64_t stream, const ir_expr *i) {
-    mha_kv_row at = streams->at[stream];
+/* The place i keys further. */
+static mha_kv_row further(const d_lanes *d, mha_kv_row at, const ir_expr *i) {
+    if (d->is_listed) return at;
     at.index[2] = ir_let(d->b, "token", ir_add(d->b, at.index[2], i));
     if (d->c->k_is_linear) at.linear[2] = ir_let(d->b, "token", ir_add(d->b, at.linear[2], i));
     return at;
+}
+
+mha_kv_row dl_key_at(const d_lanes *d, const dl_streams *streams, int64_t stream, const ir_expr *i) {
+    if (d->is_listed) return dl_listed_key(d, ir_add(d->b, streams->first[stream], i));
+    return further(d, streams->at[stream], i);
 }
 
 const ir_expr *dl_load_key(const d_lanes *d, const ir_buffer *k_or_v, const mha_kv_row *key, const ir_expr *column,
@@ -56,24 +63,26 @@ const ir_expr *dl_load_key(const d_lanes *d, const ir_buffer *k_or_v, const mha_
     return mha_both_rounded(c, ir_let(d->b, "first", first), ir_let(d->b, "next", next));
 }
 
-/* Elements of a row of k or v, and by how many rows kv_prefetch is ahead. */
+/* Elements of a row of k or v. */
 static int64_t columns_of(const d_lanes *d, const ir_buffer *k_or_v) {
     return mha_row_elements(d->c, k_or_v, k_or_v == d->c->k ? d->c->p->head_dim : d->c->p->head_dim_v);
 }
 
-static int64_t keys_ahead(const d_lanes *d, const ir_buffer *k_or_v) {
+int64_t dl_keys_ahead(const d_lanes *d, const ir_buffer *k_or_v) {
     const int64_t bytes = columns_of(d, k_or_v) * ir_elem_get((ir_elem)k_or_v->type.elem)->bytes;
-    return ceil_div(d->c->s->kv_prefetch, bytes);
+    if (d->c->s->kv_prefetch <= 0) return 0;
+    const int64_t keys = ceil_div(d->c->s->kv_prefetch, bytes);
+    return d->is_listed ? min_of(keys, DL_MOST_KEYS_AHEAD) : keys;
 }
 
 /* Whether no page has a key that is so many ahead of another one. */
-static bool leaves_page(const d_lanes *d, int64_t keys) { return d->c->p->page_size && keys >= d->c->p->page_size; }
+static bool leaves_page(const d_lanes *d, int64_t keys) { return d->page_size && keys >= d->page_size; }
 
 /* Whether a stream that is a page prefetches the next page instead. In a short page a key so far ahead is often beyond
  * the end, where other sequences lie. */
 static bool prefetches_next_page(const d_lanes *d, int64_t keys) {
     enum { DISTANCES = 4 };
-    return d->c->p->page_size && DISTANCES * keys >= d->c->p->page_size;
+    return d->page_size && DISTANCES * keys >= d->page_size;
 }
 
 /* The same key of the page that the stream goes on with. */
@@ -91,8 +100,9 @@ static mha_kv_row key_of_next_page(const d_lanes *d, const dl_streams *streams, 
 void dl_prefetch_key(const d_lanes *d, const ir_buffer *k_or_v, const dl_streams *streams, int64_t stream,
                      const ir_expr *i) {
     enum { LINE = 64 };
-    if (d->c->s->kv_prefetch <= 0 || (streams->count == 1 && !d->planes) || !k_or_v) return;
-    const int64_t columns = columns_of(d, k_or_v), keys = keys_ahead(d, k_or_v);
+    const bool needs_streams = !d->planes && !d->is_listed;
+    if (d->c->s->kv_prefetch <= 0 || (needs_streams && streams->count == 1) || !k_or_v) return;
+    const int64_t columns = columns_of(d, k_or_v), keys = dl_keys_ahead(d, k_or_v);
     const int64_t step = LINE / ir_elem_get((ir_elem)k_or_v->type.elem)->bytes;
     if (leaves_page(d, keys) && !streams->have_next) return;
     const bool leaves = streams->have_next && prefetches_next_page(d, keys);
@@ -100,7 +110,7 @@ void dl_prefetch_key(const d_lanes *d, const ir_buffer *k_or_v, const dl_streams
         leaves ? key_of_next_page(d, streams, stream, i) : dl_key_at(d, streams, stream, ir_plus(d->b, i, keys));
     for (int64_t column = 0; column < columns; column += step) {
         const ir_access *at = mha_kv_line(d->c, k_or_v, &key, ir_idx(d->b, column));
-        if (d->planes)
+        if (d->planes || d->is_listed)
             ir_prefetch(d->b, at);
         else
             ir_prefetch_far(d->b, at);
@@ -138,12 +148,12 @@ static void cut(d_lanes *d, const visit *v, const ir_expr *first, const ir_expr 
     for (int s = 0; s < v->count; s++) {
         const ir_expr *from = ir_times(b, streams.keys, s);
         streams.first[s] = ir_add(b, first, from);
-        streams.at[s] = dl_key_at(d, &(dl_streams){.at = {*at}}, 0, from);
+        streams.at[s] = further(d, *at, from);
     }
     v->build(d, &streams, v->user);
     if (!rest || ir_is(rest, 0)) return;
     const ir_expr *done = dl_first(d, "done", ir_sub(b, keys, rest), rest, keys);
-    const mha_kv_row rest_at = dl_key_at(d, &(dl_streams){.at = {*at}}, 0, done);
+    const mha_kv_row rest_at = further(d, *at, done);
     one_stream(d, v, dl_first(d, "in_tile", ir_add(b, first, done), rest, v->tile->keys), rest, &rest_at);
 }
 
@@ -151,7 +161,7 @@ static void cut(d_lanes *d, const visit *v, const ir_expr *first, const ir_expr 
 static void each_page(d_lanes *d, const visit *v, const ir_expr *first_page) {
     ir_builder *b = d->b;
     const dl_tile *tile = v->tile;
-    const int64_t page_size = d->c->p->page_size;
+    const int64_t page_size = d->page_size;
     const ir_expr *end = ir_add(b, tile->first, tile->keys);
     IR_LOOP(b, page, ir_for_begin(b, "page_number", first_page, ir_ceil_div(b, end, page_size), 1, false)) {
         const ir_expr *begin = ir_times(b, page, page_size);
@@ -169,7 +179,7 @@ static void each_page(d_lanes *d, const visit *v, const ir_expr *first_page) {
 
 /* Whether tiles begin where pages begin, and a stream can be a page. */
 static bool streams_are_pages(const d_lanes *d, const visit *v) {
-    const int64_t page_size = d->c->p->page_size, kv_tile = d->c->s->kv_tile;
+    const int64_t page_size = d->page_size, kv_tile = d->c->s->kv_tile;
     return v->count > 1 && !d->c->has_first && kv_tile % page_size == 0 && page_size % v->step == 0 &&
            v->count * page_size <= kv_tile;
 }
@@ -178,11 +188,11 @@ static bool streams_are_pages(const d_lanes *d, const visit *v) {
 static void pages_side_by_side(d_lanes *d, const visit *v) {
     ir_builder *b = d->b;
     const dl_tile *tile = v->tile;
-    const int64_t page_size = d->c->p->page_size, turn = v->count * page_size;
+    const int64_t page_size = d->page_size, turn = v->count * page_size;
     const ir_expr *turns = dl_part(d, "turns", ir_div(b, tile->keys, ir_idx(b, turn)), 1, tile->keys);
     const mha_context *c = d->c;
-    const bool have_next = (c->k && prefetches_next_page(d, keys_ahead(d, c->k))) ||
-                           (c->v && prefetches_next_page(d, keys_ahead(d, c->v)));
+    const bool have_next = (c->k && prefetches_next_page(d, dl_keys_ahead(d, c->k))) ||
+                           (c->v && prefetches_next_page(d, dl_keys_ahead(d, c->v)));
     dl_streams streams = {.count = v->count, .keys = ir_idx(b, page_size), .have_next = have_next};
     IR_LOOP(b, at, ir_for_begin(b, "pages", ir_idx(b, 0), turns, 1, false)) {
         const ir_expr *from = ir_times(b, at, turn);
@@ -222,7 +232,7 @@ void dl_each_unit(d_lanes *d, const dl_tile *tile, const dl_streams *streams, in
 
 void dl_each_streams(d_lanes *d, const dl_tile *tile, int count, int64_t step, dl_streams_fn *build, const void *user) {
     const visit v = {tile, count, step, build, user};
-    const int64_t page_size = d->c->p->page_size;
+    const int64_t page_size = d->page_size;
     if (page_size && streams_are_pages(d, &v)) {
         pages_side_by_side(d, &v);
     } else if (page_size) {

@@ -17,10 +17,12 @@
 static const ir_expr *all_rows(const d_lanes *d) { return ir_times(d->b, d->c->params.size[MHA_SEQ_Q], d->c->group); }
 
 static const ir_expr *all_chunks(const d_lanes *d) {
-    return d->one_chunk ? ir_idx(d->b, 1) : ir_ceil_div(d->b, d->c->params.size[MHA_SEQ_KV], d->c->s->kv_chunk);
+    const ir_expr *keys = d->c->params.size[mha_scored_keys(d->c->p)];
+    return d->one_chunk ? ir_idx(d->b, 1) : ir_ceil_div(d->b, keys, d->c->s->kv_chunk);
 }
 
 static const ir_expr *row_tasks(const d_lanes *d) {
+    if (d->by_query) return ir_times(d->b, d->c->params.size[MHA_SEQ_Q], d->c->group / d->max_rows);
     return d->fixed_rows ? ir_idx(d->b, 1) : ir_ceil_div(d->b, all_rows(d), d->max_rows);
 }
 
@@ -75,7 +77,7 @@ static const ir_expr *is_partial(const d_lanes *d, const key_range *task, const 
 /* Whether the keys are known to come in whole tiles. */
 static bool tiles_are_whole(const d_lanes *d) {
     const attune_problem *p = d->c->p;
-    return p->seq_kv >= 0 && !p->is_ragged && !p->has_kv_lens && !d->c->has_first && !d->c->has_last &&
+    return p->seq_kv >= 0 && !p->kv_ids && !p->is_ragged && !p->has_kv_lens && !d->c->has_first && !d->c->has_last &&
            p->seq_kv % d->c->s->kv_tile == 0;
 }
 
@@ -93,7 +95,34 @@ static dl_wing wing_of(const d_lanes *d) {
     return wing;
 }
 
-/* The keys that a task visits, and among them the tiles, each with its three steps. */
+/* A tile of `keys` keys from `key` on: its three steps. */
+static void build_tile(d_lanes *d, const dl_wing *wing, const key_range *task, const ir_expr *key,
+                       const ir_expr *keys) {
+    ir_builder *b = d->b;
+    dl_tile tile = {.keys = ir_let_in(b, "keys", ir_idx(b, 1), ir_idx(b, d->c->s->kv_tile + 1), keys)};
+    tile.first = dl_first(d, "first_key", key, tile.keys, d->sequence.seq_kv);
+    tile.is_partial = is_partial(d, task, &tile);
+    const bool has_mask_mod = mha_has_function(d->c, MHA_MASK_FUNCTION);
+    IR_GUARD(b, has_mask_mod, dl_shows_some(d, &tile)) {
+        dl_locate_keys(d, &tile);
+        dl_load_scales(d, &tile);
+        wing->scores(d, &tile);
+        wing->softmax(d, &tile);
+        wing->values(d, &tile);
+    }
+}
+
+/* With `reproducible` listed keys are in the tiles in which their sequence has them. */
+static void build_listed_tiles(d_lanes *d, const dl_wing *wing, const key_range *task, const ir_expr *first,
+                               const ir_expr *end) {
+    ir_builder *b = d->b;
+    IR_FOR(b, key, first, end, 1) {
+        const ir_expr *run = dl_listed_run(d, key, end);
+        IR_IF(b, ir_gt(b, run, ir_idx(b, 0))) build_tile(d, wing, task, key, run);
+    }
+}
+
+/* The keys that a task visits, and among them the tiles. */
 static void build_task(d_lanes *d) {
     ir_builder *b = d->b;
     const dl_wing wing = wing_of(d);
@@ -115,18 +144,12 @@ static void build_task(d_lanes *d) {
         dl_alloc_scratch(d);
         IR_FOR(b, r, ir_idx(b, 0), d->padded_rows, 1) dl_init_row(d, r);
         if (d->planes) dl_quantise_queries(d);
-        IR_FOR(b, key, first, end, most) {
-            dl_tile tile;
-            tile.keys = tiles_are_whole(d) ? ir_idx(b, most) : ir_min(b, ir_sub(b, end, key), ir_idx(b, most));
-            tile.keys = ir_let_in(b, "keys", ir_idx(b, 1), ir_idx(b, most + 1), tile.keys);
-            tile.first = dl_first(d, "first_key", key, tile.keys, d->sequence.seq_kv);
-            tile.is_partial = is_partial(d, &task, &tile);
-            const bool has_mask_mod = mha_has_function(d->c, MHA_MASK_FUNCTION);
-            IR_GUARD(b, has_mask_mod, dl_shows_some(d, &tile)) {
-                dl_load_scales(d, &tile);
-                wing.scores(d, &tile);
-                wing.softmax(d, &tile);
-                wing.values(d, &tile);
+        if (d->is_listed && d->is_serial) {
+            build_listed_tiles(d, &wing, &task, first, end);
+        } else {
+            IR_FOR(b, key, first, end, most) {
+                const ir_expr *left = ir_min(b, ir_sub(b, end, key), ir_idx(b, most));
+                build_tile(d, &wing, &task, key, tiles_are_whole(d) ? ir_idx(b, most) : left);
             }
         }
         dl_finish_rows(d, true);
@@ -137,15 +160,19 @@ static void build_task(d_lanes *d) {
 
 /* ---- phases ---- */
 
-/* Opens the sequence and the rows of a task. If their number is known only at run time, there may be none. */
-static void open_rows(d_lanes *d, const ir_expr *number, const ir_expr *task) {
+/* Opens the sequence and the rows of a task. There are some if the result is above 0. */
+static const ir_expr *open_rows(d_lanes *d, const ir_expr *number, const ir_expr *task) {
     ir_builder *b = d->b;
     d->sequence = mha_sequence_open(d->c, number);
     mha_scale_open(d->c);
     d->first_row = ir_times(b, task, d->max_rows);
     const ir_expr *left = ir_sub(b, ir_times(b, d->sequence.seq_q, d->c->group), d->first_row);
     d->rows = d->fixed_rows ? ir_idx(b, d->fixed_rows) : ir_let(b, "rows", ir_min(b, left, ir_idx(b, d->max_rows)));
+    return d->by_query ? left : d->rows;
 }
+
+/* Whether a task may have no rows: it is beyond the last of its sequence. */
+static bool may_be_idle(const d_lanes *d) { return !d->fixed_rows || (d->by_query && d->c->p->is_ragged); }
 
 /* One phase for the tasks, and if there are several chunks a second one that merges those of each row, in order. */
 void mha_d_lanes(mha_context *c) {
@@ -156,8 +183,9 @@ void mha_d_lanes(mha_context *c) {
         const ir_expr *number = ir_parallel(b, "b", c->params.size[MHA_BATCH]);
         d.kv_head = ir_parallel(b, "h", c->params.size[MHA_KV_HEADS]);
         d.chunk = ir_parallel(b, "chunk", all_chunks(&d));
-        open_rows(&d, number, ir_parallel(b, "t", row_tasks(&d)));
-        IR_GUARD(b, !d.fixed_rows, ir_gt(b, d.rows, ir_idx(b, 0))) {
+        const ir_expr *rows = open_rows(&d, number, ir_parallel(b, "t", row_tasks(&d)));
+        IR_GUARD(b, may_be_idle(&d), ir_gt(b, rows, ir_idx(b, 0))) {
+            dl_open_list(&d);
             const ir_expr *padded = ir_times(b, ir_ceil_div(b, d.rows, d.row_step), d.row_step);
             d.padded_rows = d.fixed_rows ? d.rows : ir_let(b, "padded_rows", padded);
             build_task(&d);
@@ -167,8 +195,9 @@ void mha_d_lanes(mha_context *c) {
     IR_PHASE(b) {
         const ir_expr *number = ir_parallel(b, "merge_b", c->params.size[MHA_BATCH]);
         d.kv_head = ir_parallel(b, "merge_h", c->params.size[MHA_KV_HEADS]);
-        open_rows(&d, number, ir_parallel(b, "merge_t", row_tasks(&d)));
-        IR_GUARD(b, !d.fixed_rows, ir_gt(b, d.rows, ir_idx(b, 0))) {
+        const ir_expr *rows = open_rows(&d, number, ir_parallel(b, "merge_t", row_tasks(&d)));
+        IR_GUARD(b, may_be_idle(&d), ir_gt(b, rows, ir_idx(b, 0))) {
+            dl_open_list(&d);
             IR_FOR(b, r, ir_idx(b, 0), d.rows, 1) dl_merge_row(&d, r);
         }
     }

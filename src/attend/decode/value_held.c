@@ -30,7 +30,7 @@ typedef struct held_tile {
 static int64_t keys_of_block(const d_lanes *d) {
     enum { BYTES = 8192, LEAST = 8, MOST = 64 };
     const int64_t row = mha_row_elements(d->c, d->c->v, d->c->p->head_dim_v) * mha_dtype_bytes(d->c->p->v_dtype);
-    const int64_t keys = max_of(min_of(BYTES / row, MOST), LEAST), page_size = d->c->p->page_size;
+    const int64_t keys = max_of(min_of(BYTES / row, MOST), LEAST), page_size = d->page_size;
     return page_size && page_size <= 2 * keys ? page_size : keys;
 }
 
@@ -64,9 +64,9 @@ typedef struct held_key {
 static void prefetch_next(const d_lanes *d, const held_tile *t, const held_key *key, const ir_expr *column,
                           int64_t count) {
     enum { LINE = 64 };
-    const int64_t page_size = d->c->p->page_size, line = LINE / mha_dtype_bytes(d->c->p->v_dtype);
+    const int64_t page_size = d->page_size, line = LINE / mha_dtype_bytes(d->c->p->v_dtype);
     mha_kv_row ahead = t->next;
-    if (mha_most_keys(d->c->p) <= t->block || count == d->c->p->head_dim_v || t->streams->count > 1) return;
+    if (mha_most_scored(d->c->p) <= t->block || count == d->c->p->head_dim_v || t->streams->count > 1) return;
     if (page_size == t->block)
         ahead.index[2] = ir_add(d->b, ahead.index[2], key->i);
     else
@@ -156,7 +156,7 @@ static void add_strip(d_lanes *d, const held_tile *t, const ir_expr *column, int
 static void add_keys(d_lanes *d, const dl_streams *streams, const void *user) {
     ir_builder *b = d->b;
     held_tile t = {.streams = streams, .block = max_of(keys_of_block(d) / streams->count, 1)};
-    if (streams->count == 1 && d->c->p->page_size == t.block) {
+    if (streams->count == 1 && d->page_size == t.block) {
         /* It may be any key of the tile: the last one, where this page is the last. */
         const dl_tile *tile = user;
         const ir_expr *end = ir_add(b, streams->first[0], streams->keys);

@@ -206,7 +206,8 @@ static const ir_expr *add_turns(d_lanes *d, value_tile *t, const ir_expr *from, 
     t->units = units;
     IR_FOR(b, i, from, ir_sub(b, keys, ir_idx(b, step - 1)), step) {
         t->first = i;
-        for (int s = 0; s < t->streams->count; s++)
+        const bool is_read = d->is_listed && d->c->v == d->c->k; /* by the scores, just before */
+        for (int s = 0; s < t->streams->count && !is_read; s++)
             for (int64_t key = 0; key < step; key++) dl_prefetch_key(d, d->c->v, t->streams, s, ir_plus(b, i, key));
         DL_ROWS(d, rows, d->c->s->value_rows) add_rows(d, t, &rows);
     }

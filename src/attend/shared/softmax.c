@@ -61,10 +61,9 @@ const ir_access *mha_new_sum(const mha_context *c, const char *name, int lanes) 
 }
 
 mha_chunk mha_chunk_begin(const mha_context *c, const ir_access *sum, const ir_expr *from, const ir_expr *to) {
-    enum { CHUNK = 16 };
     ir_builder *b = c->b;
-    const ir_expr *size = ir_idx(b, CHUNK);
-    const ir_expr *first = ir_for_begin(b, "chunk", ir_mul(b, ir_div(b, from, size), size), to, CHUNK, false);
+    const ir_expr *size = ir_idx(b, MHA_CHUNK);
+    const ir_expr *first = ir_for_begin(b, "chunk", ir_mul(b, ir_div(b, from, size), size), to, MHA_CHUNK, false);
     const ir_access *part = mha_new_sum(c, "part", sum ? sum->lanes : 1);
     const ir_expr *begin = ir_is(from, 0) ? first : ir_max(b, first, from);
     return (mha_chunk){ir_for_begin(b, "j", begin, ir_min(b, ir_add(b, first, size), to), 1, false), part, sum};

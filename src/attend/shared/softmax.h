@@ -38,6 +38,7 @@ void mha_add_term(const mha_context *c, const ir_access *sum, const ir_expr *ter
 /* Loops over the keys from … to - 1 of the tile, whose block adds a term for its key to `part`; `sum` is the sum of all
  * parts. Each part is a chunk of keys, because one long serial sum would be the largest rounding error of all. Chunks
  * are counted from the tile's first key, even if the loop begins later. */
+enum { MHA_CHUNK = 16 };
 typedef struct mha_chunk {
     const ir_expr *key;
     const ir_access *part, *sum;
