@@ -14,7 +14,6 @@ from pathlib import Path
 
 TOP = Path(__file__).resolve().parents[1]
 PACKAGE = TOP / "python/attune"
-HEADERS = ["attune.h", *(f"attune/{name}.h" for name in ("attention", "types", "context", "status"))]
 STYLE = """
 table.docutils { font-size: 0.86em; }
 table.docutils td, table.docutils th { vertical-align: top; }
@@ -188,7 +187,7 @@ def python_page(module, title):
 
 def c_page(header):
     sections = "briefdescription detaileddescription define enum typedef innerclass public-attrib func"
-    return f"# {header}\n\n```{{eval-rst}}\n.. doxygenfile:: {Path(header).name}\n   :sections: {sections}\n```\n"
+    return f"# {header}\n\n```{{eval-rst}}\n.. doxygenfile:: {header.name}\n   :sections: {sections}\n```\n"
 
 
 def tree(caption, names):
@@ -222,9 +221,11 @@ def main(out):
         (out / page).write_text(as_page(page, known, out))
     for picture in [*TOP.glob("docs/*.svg"), *TOP.glob("docs/*.png")]:
         shutil.copy(picture, out / "docs")
-    headers = [*HEADERS, *(f"attune/expert/{path.name}" for path in sorted(TOP.glob("include/attune/expert/*.h")))]
+    include = TOP / "include"
+    headers = [path.relative_to(include) for pattern in ("*.h", "attune/*.h", "attune/expert/*.h")
+               for path in sorted(include.glob(pattern))]
     for header in headers:
-        (reference / f"c-{Path(header).stem}.md").write_text(c_page(header))
+        (reference / f"c-{header.stem}.md").write_text(c_page(header))
     modules = {"attune": PACKAGE / "__init__.py"}
     for path in sorted([*PACKAGE.glob("*.py"), *PACKAGE.glob("*/__init__.py")]):
         name = path.parent.name if path.name == "__init__.py" else path.stem
@@ -237,7 +238,7 @@ def main(out):
     text += tree("", ["/docs/index"])
     text += "".join(tree(title, names) for title, names in navigation(index))
     text += tree("", ["/bench/README"])
-    text += tree("C", [f"/reference/c-{Path(header).stem}" for header in headers])
+    text += tree("C", [f"/reference/c-{header.stem}" for header in headers])
     text += tree("Python", [f"/reference/{name}" for name in modules])
     (out / "index.md").write_text(text)
     (out / "files").mkdir(exist_ok=True)

@@ -24,7 +24,7 @@ bad() {
     report $? "$name"
 }
 
-[ -n "${SANITIZE:-}" ] && echo "1..35" || echo "1..51"
+[ -n "${SANITIZE:-}" ] && echo "1..36" || echo "1..52"
 # What a note says was so on its day.
 mapfile -t pages < <(ls ./*.md docs/*.md notes/*.md examples/*/*.md | sed 's|^\./||')
 mapfile -t current < <(printf '%s\n' "${pages[@]}" | grep -v '^notes/')
@@ -75,6 +75,13 @@ good "a message with values is found" unknown_messages "$work/docs/good.md"
 good "the table of features has problems" refused_features docs/features.md
 printf '\n| feature | problem |\n|---|---|\n| none | `sparkle=1` |\n' >>"$work/docs/bad.md"
 bad "a feature that there is not is found" refused_features "$work/docs/bad.md"
+
+if command -v python3 >/dev/null && [ -z "${SANITIZE:-}" ]; then
+    good "its columns are those that its script finds" eval \
+        "ATTUNE_LIBRARY='$BUILD/libattune.so' python3 scripts/features.py <docs/features.md | diff - docs/features.md"
+else
+    skip "its columns are those that its script finds" "no python3, or a sanitizer"
+fi
 
 good "members and constants that pages name are in the headers" \
     unknown_names docs/{coming-from,engine-attention,serving}.md
