@@ -176,7 +176,7 @@ def _lists(given: Dict[str, Any], cu_seqlens: Any) -> Tuple[Dict[str, _Lent], bo
 
 def _gates(lent: Dict[str, _Lent], lead: List[int], v_heads: int, dim: int) -> Dict[str, int]:
     """What a description says of decay and beta."""
-    fields = {}
+    fields: Dict[str, int] = {}
     if "decay" in lent:
         by_key = len(lent["decay"].shape) == len(lead) + 2
         _check_shape("decay", lent["decay"], [*lead, v_heads, dim] if by_key else [*lead, v_heads])
@@ -207,7 +207,8 @@ def _describe(
     fields: Dict[str, Any] = dict(rule=choice(rule, RULES, "rule"), qk_norm_eps=number(qk_norm_eps, "qk_norm_eps"))
     if scale is not None:
         fields["scale"] = number(scale, "scale")
-    lent = {name: _lend(given[name], name, False) for name in ("q", "k", "v", "decay", "beta") if name in given}
+    inputs = ["q", "k", "v", "decay", "beta"]
+    lent = {name: _lend(given[name], name, False) for name in inputs if name in given}
     for name in "qkv":
         if name not in lent:
             raise InvalidArgumentError(f"{name} is missing")

@@ -7,7 +7,8 @@
     model.generate(**inputs, past_key_values=cache)
 
 ``register()`` adds the implementation "attune". Calls that attune does not support run as stock PyTorch, and
-``stats()`` counts them by reason. ``AttuneCache`` works with every attention implementation.
+``stats()`` counts them by reason. ``AttuneCache`` works with every attention implementation. Layers of linear attention
+(Qwen3-Next, Qwen3.5 …) are no part of it: ``replace_linear_attention(model)`` lets attune compute them as well.
 """
 
 from __future__ import annotations
@@ -33,10 +34,21 @@ _check_version()
 
 from ._attention import attune_attention  # noqa: E402  (after the version check)
 from ._cache import AttuneCache  # noqa: E402
+from ._linear import replace_linear_attention, restore_linear_attention  # noqa: E402
 from ._masks import attune_mask  # noqa: E402
 from ._stats import reset_stats, stats  # noqa: E402
 
-__all__ = ["AttuneCache", "NAME", "attune_attention", "attune_mask", "register", "reset_stats", "stats"]
+__all__ = [
+    "AttuneCache",
+    "NAME",
+    "attune_attention",
+    "attune_mask",
+    "register",
+    "replace_linear_attention",
+    "reset_stats",
+    "restore_linear_attention",
+    "stats",
+]
 
 NAME = "attune"
 

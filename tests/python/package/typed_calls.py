@@ -21,6 +21,8 @@ import attune.vllm
 def one_call(q: Any, k: Any, v: Any) -> None:
     attune.attention(q, k, v, layout="thd", cu_seqlens_q=[0, 3, 4], is_causal=True, causal_align="top_left", threads=2)
     attune.attention(q, k, v, attn_mask=q, attn_bias=k, softmax_scale=0.5, window_left=3, logits_soft_cap=30.0)
+    out: Any = attune.linear_attention(q, k, v, decay=q, beta=k, rule="gated_delta", cu_seqlens=[0, 3])[0]
+    attune.linear_attention(q, k, v, state=v, out=out, rule="linear", scale=0.5, qk_norm_eps=1e-6, threads=2)
     attune.flex_attention(q, k, v, score_mod=lambda score, b, h, i, j: score + i - j)
 
 
@@ -100,6 +102,8 @@ def more(q: Any, k: Any, v: Any, model: Any, session_options: Any, client: Any) 
     counts = [attune.ort.stats(), attune.jax.stats(), attune.transformers.stats()]
     attune.transformers.register()
     attune.transformers.reset_stats()
+    layers: int = attune.transformers.replace_linear_attention(session_options)
+    attune.transformers.restore_linear_attention()
     cache = attune.transformers.AttuneCache(dtype="int8")
     functions = [attune.transformers.attune_attention, attune.transformers.attune_mask]
     names: str = attune.transformers.NAME
