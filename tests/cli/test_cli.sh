@@ -68,7 +68,7 @@ done
 [ ! -s "$work/stderr" ]
 report $? "the man page names every option and every variable"
 # Each row of the table of features is a problem, but for the sizes that all of them need.
-rows=$(sed -nE 's/^\|.*\| `([a-z_]+=[^`]*)` \|$/\1/p' docs/features.md)
+rows=$(sed -nE 's/^\|[^|]*\| `([a-z_]+=[^`]*)` \|.*/\1/p' docs/features.md)
 [ "$(wc -l <<<"$rows")" -ge 18 ]
 report $? "there is a table of features"
 while IFS= read -r row; do
@@ -296,13 +296,13 @@ ask_behind_windows() {
 }
 expect "a window in one task asks for the next head" 0 'prefetch q\[next_entry, next_head' \
     ask_behind_windows window_left=30
-# The same key of the next page is asked for where the distance is a page or more; else one of this page.
+# The same key of the next page is asked for where the distance is a quarter of a page or more; else one of this page.
 ask_ahead() {
     "$attune" compile --target=avx2 --emit=ir "num_heads=4,head_dim=64,seq_kv=9999,kv_lens=1,$1" \
         --schedule=kv_prefetch=$2
 }
 expect "asking for the next page" 0 'prefetch.far k\[page.1, h, i \+ turn' ask_ahead seq_q=1,page_size=16 4096
-expect "asking within a page" 0 'prefetch.far k\[page, h, token' ask_ahead seq_q=1,page_size=16 2048
+expect "asking within a page" 0 'prefetch.far k\[page, h, token' ask_ahead seq_q=1,page_size=64 2048
 # Where pages are not read side by side, nothing is known of the next one.
 asks() { ask_ahead "$1" 4096 >"$work/ir" && echo "$(grep -c 'prefetch' "$work/ir") times"; }
 expect "pages that are no part of a tile ask for no others" 0 '^0 times$' asks seq_q=1,page_size=12
