@@ -41,9 +41,12 @@ static void fill_dtypes(attune_problem *p) {
     if (!p->softmax_precision) p->softmax_precision = mha_field_of_f64(p) ? ATTUNE_F64 : ATTUNE_F32;
 }
 
-/* What the types mean by themselves is the default. Arithmetic of f64 and `reproducible` never round. */
+/* What the types mean by themselves is the default. Arithmetic of f64 and `reproducible` never round, and quantised
+ * caches only where it is asked for: hidden keys whose scale is no number may then change last bits. */
 static void settle_matmul_precision(attune_problem *p) {
-    const bool rounds = p->dtype == ATTUNE_BF16 && p->softmax_precision == ATTUNE_F32 && !p->reproducible;
+    const bool is_quantised = mha_is_quantised(p->k_dtype) || mha_is_quantised(p->v_dtype);
+    const bool rounds =
+        p->dtype == ATTUNE_BF16 && p->softmax_precision == ATTUNE_F32 && !p->reproducible && !is_quantised;
     const attune_dtype usual = rounds ? ATTUNE_BF16 : ATTUNE_F32;
     if (p->matmul_precision == usual) p->matmul_precision = ATTUNE_DTYPE_DEFAULT;
 }

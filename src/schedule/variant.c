@@ -23,7 +23,8 @@ static bool has_halves(const attune_problem *p) {
 /* Whether Q, K and V that are no bf16 may become it. Integers are multiplied as they are, and probabilities that are
  * given out are those of the scores that are not rounded. */
 static bool may_round(const attune_problem *p) {
-    const bool may = p->matmul_precision == ATTUNE_BF16 || p->dtype == ATTUNE_BF16;
+    const bool is_quantised = mha_is_quantised(p->k_dtype) || mha_is_quantised(p->v_dtype);
+    const bool may = p->matmul_precision == ATTUNE_BF16 || (p->dtype == ATTUNE_BF16 && !is_quantised);
     return may && p->op == ATTUNE_ATTENTION && !p->integer && !p->weights_mode && !mha_has_panels(p);
 }
 

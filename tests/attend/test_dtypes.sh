@@ -38,7 +38,7 @@ rounded=matmul_precision=bf16
 for types in $rounded kv_dtype=f16,$rounded kv_dtype=i8,kv_scales=inline,$rounded \
     kv_dtype=i4,kv_scales=inline,$rounded \
     kv_dtype=i4,kv_scales=channel_min,$rounded k_dtype=f16,v_dtype=f8,v_scales=token,$rounded \
-    dtype=bf16,kv_dtype=i4,kv_scales=inline_min dtype=bf16,matmul_precision=f32; do
+    dtype=bf16,kv_dtype=i4,kv_scales=inline_min,$rounded dtype=bf16,matmul_precision=f32; do
     check $many32,$types
 done
 

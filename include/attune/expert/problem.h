@@ -255,7 +255,8 @@ typedef struct attune_problem {
                             * ATTUNE_DEFAULT_SCALE. The kernel computes as one with that scale compiled in */
     attune_dtype matmul_precision; /* of the factors of both products, q k and p v; sums are f32. bf16: they may be
                             * rounded to bf16, where the CPU multiplies pairs of it. f32: they are not. Default: bf16
-                            * if dtype is bf16, else f32. docs/numerics.md: which problems round, what that loses */
+                            * if dtype is bf16 and k and v are not quantised, else f32. docs/numerics.md: which problems
+                            * round, what that loses */
     attune_integer integer;
     attune_q_planes q_planes; /* with integer only */
     double qk_norm_eps;    /* 0 = none, else from 1e-12 to 1: rows of q and k are normalised before they are rotated, as
