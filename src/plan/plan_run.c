@@ -27,7 +27,9 @@ attune_status pl_check_lengths(const attune_plan *plan, const attune_arguments *
     mha_sizes sizes;
     at_open open;
     at_longest longest;
-    if (at_sizes_begin(s, arguments, &sizes, &open, err)) return err->status;
+    attune_arguments known = *arguments;
+    if (s->parameters.has[MHA_NUM_IDS] && known.num_ids == ATTUNE_NOT_SET) known.num_ids = 0; /* lists come later */
+    if (at_sizes_begin(s, &known, &sizes, &open, err)) return err->status;
     if (s->place[MHA_CAUSAL_OFFSETS] < 0 && s->place[MHA_KV_IDS] < 0)
         return at_tables_check_entries(s, arguments, &sizes, &longest, err);
     static const mha_tensor_id lists[] = {MHA_CU_SEQLENS_Q, MHA_CU_SEQLENS_KV, MHA_KV_LENS, MHA_BLOCK_TABLE};
