@@ -439,7 +439,38 @@ static void go_through_attentions(attune_context *context) {
     OK(attune_attention_prepare(attention));
     OK(attune_attention_run(attention, &step));
     note_bytes("out", out, sizeof out);
+    attune_step_plan *plan = NULL;
+    OK(attune_step_plan_create(attention, &step, &plan));
+    OK(attune_step_plan_workspace_size(plan, &step, &bytes));
+    OK(attune_step_plan_run(plan, &step));
+    note_bytes("planned out", out, sizeof out);
+    CALL(attune_step_plan_destroy(plan));
     CALL(attune_attention_destroy(attention));
+}
+
+static void go_through_linear_attention(attune_context *context) {
+    attune_linear_desc desc = ATTUNE_LINEAR_DESC_INIT;
+    attune_linear_step step = ATTUNE_LINEAR_STEP_INIT;
+    attune_linear *linear = NULL;
+    float rows[4 * 8], decay[4], beta[4], state[2][8 * 8], out[2][4 * 8];
+    OK(attune_linear_desc_init(&desc, sizeof desc));
+    OK(attune_linear_step_init(&step, sizeof step));
+    for (int i = 0; i < 4 * 8; i++) rows[i] = i % 5 ? (float)(i % 7 - 3) * 0.3f : 1e-41f;
+    for (int i = 0; i < 4; i++) decay[i] = (float)i * -0.1f, beta[i] = 0.7f;
+    for (int i = 0; i < 2 * 8 * 8; i++) state[i / 64][i % 64] = (float)(i % 64) * 1e-40f;
+    desc.num_heads = 1, desc.head_dim = 8;
+    desc.rule = ATTUNE_GATED_DELTA, desc.decay = ATTUNE_DECAY_HEAD, desc.has_beta = 1, desc.qk_norm_eps = 1e-6;
+    OK(attune_linear_create(context, &desc, &linear));
+    OK(attune_linear_prepare(linear));
+    step.batch = 1, step.seq = 4;
+    step.q.data = step.k.data = step.v.data = rows, step.decay.data = decay, step.beta.data = beta;
+    step.state.data = state[0], step.out.data = out[0];
+    OK(attune_linear_run(linear, &step));
+    step.state.data = state[1], step.out.data = out[1];
+    OK(attune_linear_run_interpreted(linear, &step));
+    note_bytes("linear out", out, sizeof out);
+    note_bytes("linear state", state, sizeof state);
+    CALL(attune_linear_destroy(linear));
 }
 
 /* ---- Loop IR, and operators of one's own ---- */
@@ -661,6 +692,7 @@ static void go_through_all(void) {
     go_through_blocks(context);
     go_through_plans(context);
     go_through_attentions(context);
+    go_through_linear_attention(context);
     go_through_ir(context);
     go_through_operators(context);
     go_through_bundles(context);
