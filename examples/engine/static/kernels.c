@@ -81,7 +81,7 @@ static void give_workspace(attune_call *c, size_t bytes) {
 #endif
 #define COPY(args, a)                                                                                                  \
     do {                                                                                                               \
-        (args).x = (a)->x, (args).k = (a)->k, (args).v = (a)->v, (args).out = (a)->out;                                \
+        (args).x = (a)->x.data, (args).k = (a)->k.data, (args).v = (a)->v.data, (args).out = (a)->out.data;            \
         (args).packed_weights = (a)->packed_weights, (args).cos = (a)->cos, (args).sin = (a)->sin;                     \
         (args).kv_lens = (a)->kv_lens, (args).block_table = (a)->block_table;                                          \
         (args).batch = (a)->batch, (args).num_pages = (a)->num_pages, (args).max_pages = (a)->max_pages;               \
