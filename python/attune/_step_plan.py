@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Dict
 from ._errors import InvalidArgumentError
 from ._library import check, lib, when_freed
 from ._structs import Step
-from ._tensor import address, layout
-from ._values import integer
+from ._tensor import layout
 
 if TYPE_CHECKING:
     from ._steps import Attention
@@ -90,17 +89,7 @@ class StepPlan:
                     self._ready.clear()
                 self._ready[key] = Step.from_buffer_copy(step)
         self._check(given)
-        if out is None:
-            out = attention._new_out(q, v)
-            step.out.data = address(out)
-        if lse is None and "lse" in attention._places:
-            lse = attention._new_lse(q)
-            step.lse.data = address(lse)
-        if bindings:
-            step.bindings, step.num_bindings = attention._bind(bindings, kept), len(bindings)
-        step.max_threads = integer(threads, "threads")
-        if runner is not None:
-            step.runner = runner.pointer
+        out, lse = attention._complete(step, (q, v, out, lse), bindings, threads, runner, kept)
         check(lib.attune_step_plan_run(self._pointer, ctypes.byref(step)))
         del kept  # until here they lived
         return out if "lse" not in attention._places else (out, lse)

@@ -400,6 +400,27 @@ class Attention:
             shape[-2:] = shape[:-3:-1]
         return empty((q,), self._places["lse"].info.dtype, shape)
 
+    def _complete(
+        self, step: Step, tensors: Tuple[Any, Any, Any, Any], bindings: Mapping[str, Any], threads: int, runner: Any,
+        kept: list
+    ) -> Tuple[Any, Any]:
+        """Puts what every run has into a step: outputs, which are made if they are missing, bindings and threads.
+
+        tensors: q, v, out and lse. Returns out and lse."""
+        q, v, out, lse = tensors
+        if out is None:
+            out = self._new_out(q, v)
+            step.out.data = address(out)
+        if lse is None and "lse" in self._places:
+            lse = self._new_lse(q)
+            step.lse.data = address(lse)
+        if bindings:
+            step.bindings, step.num_bindings = self._bind(bindings, kept), len(bindings)
+        step.max_threads = integer(threads, "threads")
+        if runner is not None:
+            step.runner = runner.pointer
+        return out, lse
+
     def run(
         self,
         q: Any,
@@ -462,17 +483,7 @@ class Attention:
                     self._ready.clear()
                 self._ready[key] = Step.from_buffer_copy(step)
         self._check_tokens(step, given)
-        if out is None:
-            out = self._new_out(q, v)
-            step.out.data = address(out)
-        if lse is None and "lse" in self._places:
-            lse = self._new_lse(q)
-            step.lse.data = address(lse)
-        if bindings:
-            step.bindings, step.num_bindings = self._bind(bindings, kept), len(bindings)
-        step.max_threads = integer(threads, "threads")
-        if runner is not None:
-            step.runner = runner.pointer
+        out, lse = self._complete(step, (q, v, out, lse), bindings, threads, runner, kept)
         check(lib.attune_attention_run(handle.pointer, ctypes.byref(step)))
         del kept, handle  # until here they lived
         return out if "lse" not in self._places else (out, lse)

@@ -17,7 +17,7 @@ import attune
 
 
 @pytest.fixture(scope="module", autouse=True)
-def stub():
+def faked_classes():
     before = {name: module for name, module in sys.modules.items() if name.split(".")[0] == "vllm"}
     vllm.install()
     yield
@@ -79,7 +79,7 @@ class Requests:
             first += counts[name]
             starts.append(first)
         columns = max(len(self.tables[name]) for name in names) + 2
-        table = torch.full((len(names) + 1, columns), 10**6, dtype=torch.int32)  # what is not used is anything
+        table = torch.full((len(names) + 1, columns), 10**6, dtype=torch.int32)  # no block has such a number
         for row, name in enumerate(names):
             table[row, : len(self.tables[name])] = torch.tensor(self.tables[name])
         lens = torch.tensor([len(self.keys[name]) for name in names], dtype=torch.int32)
