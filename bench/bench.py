@@ -11,6 +11,7 @@ import os
 import pathlib
 import platform
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -42,6 +43,7 @@ def parse_arguments():
     parser.add_argument("--repeats", type=int, help="how often all is prepared anew (3, growth 1)")
     parser.add_argument("--limit", type=float, default=8, help="seconds after which a shape has had enough; 0: none")
     parser.add_argument("--budget", type=float, default=0, help="seconds after which no shape is begun; 0: none")
+    parser.add_argument("--calm", type=float, default=0, help="seconds to wait before a shape for CPUs without work")
     parser.add_argument("--resume", action="store_true", help="go on with the run in the folder of the results")
     parser.add_argument("--sample-ms", type=float, default=20, help="least length of one sample")
     parser.add_argument("--clock", choices=conductor.CLOCKS, default="wall",
@@ -49,7 +51,7 @@ def parse_arguments():
     parser.add_argument("--compare", type=pathlib.Path, metavar="OLD.json", help="say what got faster or slower since")
     parser.add_argument("--results", type=pathlib.Path, metavar="NEW.json", help="measure nothing: show these")
     parser.add_argument("--publish", type=pathlib.Path, metavar="DOCS",
-                        help="measure nothing: tables and plots into DOCS")
+                        help="measure nothing: write DOCS/performance.md and its pictures")
     options = parser.parse_args()
     if options.repeats is None:
         options.repeats = 1 if options.growth else 3
@@ -136,6 +138,33 @@ def jobs(options, cpus):
     return [(shape, dtype, count) for count in counts for shape in chosen for dtype in shape.dtypes(dtypes)]
 
 
+def commit():
+    """Of the sources, with a + where they have been changed since; "" outside of a clone."""
+    here = pathlib.Path(__file__).resolve().parent
+    command = ["git", "-C", here, "describe", "--always", "--exclude=*", "--abbrev=8", "--dirty=+"]
+    return subprocess.run(command, capture_output=True, text=True).stdout.strip()
+
+
+def busy_share(seconds):
+    """How much of the CPUs other processes used, for so long."""
+    def ticks():
+        with open("/proc/stat") as file:
+            numbers = [int(word) for word in file.readline().split()[1:9]]
+        return sum(numbers), numbers[3] + numbers[4]
+
+    before, idle_before = ticks()
+    time.sleep(seconds)
+    after, idle_after = ticks()
+    return 1 - (idle_after - idle_before) / max(1, after - before)
+
+
+def wait_for_calm(seconds):
+    """Until nothing else computes, or for so long."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and busy_share(0.25) > 0.1:
+        pass
+
+
 def new_run(options):
     date = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     names = ("rounds", "repeats", "sample_ms", "limit", "full", "growth", "clock")
@@ -144,6 +173,7 @@ def new_run(options):
     return {
         "schema": SCHEMA,
         "date": date,
+        "commit": commit(),
         "machine": facts | {"load_after": facts["load"]},
         "versions": {},
         "settings": settings,
@@ -163,6 +193,7 @@ def measure_jobs(options, session, chosen, run, out_of_time):
     for shape, dtype, threads in chosen:
         if out_of_time():
             return False
+        wait_for_calm(options.calm)
         living = [driver for driver in session.drivers
                   if driver.is_alive() and shapes.is_for(driver.name, shape, session.threads)]
         entries, bandwidths = conductor.measure(shape, dtype, living, threads, session.probe, options)

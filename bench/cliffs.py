@@ -237,12 +237,6 @@ def parse_arguments():
 def main():
     options = parse_arguments()
     path = options.output or survey.results(options.build, "cliffs")
-    if options.publish:
-        run = survey.load(path, "cliffs")
-        draw(run, options.publish / "cliffs.svg")
-        text = text_of(run, options.most) + "\n![Time against size](cliffs.svg)\n\n"
-        survey.put(options.publish, "cliffs", text)
-        return
     run = measure(options)
     survey.save(path, run)
     print(text_of(run, options.most))

@@ -310,6 +310,8 @@ def environment(threads, cpus):
         "KMP_BLOCKTIME": "infinite",
         "ATTUNE_CACHE_DIR": "",
     }
+    if "avx512f" in pathlib.Path("/proc/cpuinfo").read_text():  # OpenBLAS takes CPUs newer than itself for a Haswell
+        settings["OPENBLAS_CORETYPE"] = os.environ.get("OPENBLAS_CORETYPE", "SkylakeX")
     return os.environ | settings
 
 

@@ -1,4 +1,4 @@
-"""Plots of a run: share of the peak by shape, attune's speed by the best peer's, and how cost grows."""
+"""Plots of a run: share of the peak by shape, and how cost grows."""
 import matplotlib
 
 matplotlib.use("Agg")
@@ -6,6 +6,7 @@ import matplotlib.pyplot as pyplot
 
 import growth
 import report
+import shapes
 
 # Text stays text, which is small and can be searched; equal runs give equal files.
 matplotlib.rcParams |= {"svg.fonttype": "none", "svg.hashsalt": "attune", "font.size": 8}
@@ -31,7 +32,7 @@ def plural(threads):
 
 
 def label(found):
-    return found["shape"]["name"] + (" (bandwidth)" if report.is_memory_bound(found) else "")
+    return shapes.title(found["shape"]) + (" ᵇ" if report.is_memory_bound(found) else "")
 
 
 def shares(axes, chosen, clock):
@@ -48,25 +49,11 @@ def shares(axes, chosen, clock):
             axes.scatter(*zip(*points), marker=MARKERS[name], color=colour, label=name, **style)
     axes.set_xlim(0, 105)
     axes.axvline(100, color="black", linewidth=0.6)
-    axes.set_xlabel("share of the probed peak, or of the bandwidth, %")
+    axes.set_xlabel("share of the peak, or with ᵇ of the bandwidth, %")
     axes.grid(linewidth=0.4)
 
 
-def leads(axes, chosen, clock):
-    """By how much attune is faster than the best peer, in that one's colour."""
-    best = [report.best_ratio(found, clock) for found in chosen]
-    colours = [COLOURS.get(b[1], "#9a9a9a") if b else "#ffffff" for b in best]
-    axes.barh(range(len(chosen)), [b[0] - 1 if b else 0 for b in best], left=1, color=colours, height=0.7)
-    for place, found in enumerate(best):
-        if found:
-            axes.text(max(1, found[0]), place, f"  {found[0]:.2f} {found[1]}", va="center", fontsize=7)
-    axes.set_xlabel("time of the best peer by attune's")
-    axes.axvline(1, color="black", linewidth=0.8)
-    axes.set_xlim(0, 1.4 * max([1, *(b[0] for b in best if b)]))
-    axes.grid(axis="x", linewidth=0.4)
-
-
-def by_shape(run, dtype, plot, clock):
+def by_shape(run, dtype, clock):
     """A panel for each number of threads. None without results of that dtype."""
     measured = [f for f in run["results"] if f["dtype"] == dtype]
     measured = [f for f in measured if any(report.figures(f, entry, clock) for entry in f["entries"])]
@@ -77,9 +64,10 @@ def by_shape(run, dtype, plot, clock):
     height = 1.6 + ROW * max(len(chosen) for chosen in panels)
     figure, all_axes = pyplot.subplots(1, len(counts), figsize=(5.2 * len(counts), height), squeeze=False)
     for axes, chosen, count in zip(all_axes[0], panels, counts):
-        plot(axes, chosen, clock)
+        shares(axes, chosen, clock)
         axes.set_title(f"{dtype}, {plural(count)}")
-        axes.set_yticks(range(len(chosen)), [label(found) for found in chosen], fontsize=7)
+        names = [label(found) for found in chosen] if count == counts[0] else []
+        axes.set_yticks(range(len(names)), names, fontsize=7)
         axes.set_ylim(len(chosen) - 0.4, -0.6)
     handles, names = all_axes[0][0].get_legend_handles_labels()
     if names:
@@ -155,14 +143,13 @@ def figures(run, clock):
         return {"growth.svg": growth_figure(run, clock)}
     found = {}
     for dtype in ("f32", "bf16"):
-        for name, plot in (("share", shares), ("ratio", leads)):
-            figure = by_shape(run, dtype, plot, clock)
-            if figure:
-                found[f"{name}-{dtype}.svg"] = figure
+        figure = by_shape(run, dtype, clock)
+        if figure:
+            found[f"{dtype}.svg"] = figure
     return found
 
 
-def draw(run, folder, clock, prefix=""):
+def draw(run, folder, clock, prefix="share-"):
     """Writes them; the names of their files."""
     written = []
     for name, figure in figures(run, clock).items():

@@ -1,129 +1,134 @@
-"""A run into the documentation: short tables between two lines of performance.md, and the plots beside it."""
+"""docs/performance.md and its pictures from one run, whole: `make performance` (bench/performance.sh)."""
+import json
 import textwrap
 
-import growth
 import report
 import shapes
 
-BEGIN, END = "<!-- bench: begin -->", "<!-- bench: end -->"
 PAGE = "performance.md"
+# What a measured peer is called by its makers.
+NAMES = {"torch": "PyTorch", "zentorch": "zentorch", "onnxruntime": "ONNX Runtime", "openvino": "OpenVINO",
+         "openblas": "OpenBLAS", "onednn": "oneDNN", "onednn_omp": "oneDNN on OpenMP", "ggml": "ggml"}
+DEFINITION = """\
+A case is one shape, in one dtype, on one number of threads. Its ratio is the time of the fastest peer divided by the
+time of attune: the median over rounds in which all of them have a turn. The headline is the geometric mean of the
+ratios of all cases. Below 1, attune is slower."""
+LIMITS = """\
+* One machine. Ratios differ on others; `make performance` measures yours.
+* Two virtual CPUs, shared with other programs, without hardware counters. The run waits for a quiet moment before each
+  case, for some seconds at most. A difference of a few per cent between two runs is noise.
+* Attention, blocks and products on their own. What an engine gains as a whole is less: see the pages of the engines.
+* f32 and bf16. f16 and f64 are not tuned and not measured here.
+* A peer has the method, the layout and the packed weights that are fastest for it ([the bench](bench.md)). One that has
+  no operator for a case is left out of it."""
 
 
-def reached(found, entry, clock):
-    """Share of the bound, marked where that is the bandwidth."""
-    figure = report.figures(found, entry, clock)
-    if not figure:
-        return ""
-    return f"{100 * figure['roof']:.0f} %" + (" ᵇ" if report.is_memory_bound(found) else "")
+def threads_of(count):
+    return f"{count} thread{'' if count == 1 else 's'}"
 
 
-def goal_of(found, figure):
-    """The goal of a shape, and whether it is met."""
-    goal = shapes.goal(found["shape"], found["dtype"])
-    if goal is None:
-        return ""
-    kind, value = goal
-    is_met = figure["median"] <= value if kind == "ns" else 100 * figure["roof"] >= value
-    return (report.duration(value) if kind == "ns" else f"{value} %") + (" ✓" if is_met else "")
+def measured(run, clock, **wanted):
+    return [found for found in run["results"]
+            if all(found[key] == value for key, value in wanted.items()) and report.best_ratio(found, clock)]
 
 
-def row(found, names, clock):
+def mean(results, clock):
+    return report.geometric_mean([report.best_ratio(found, clock)[0] for found in results])
+
+
+def ahead(results, clock):
+    return sum(report.best_ratio(found, clock)[0] >= 1 for found in results)
+
+
+def headline(run, clock):
+    chosen = measured(run, clock)
+    text = f"**attune is faster than the fastest peer in {ahead(chosen, clock)} of {len(chosen)} cases, and "
+    text += f"{mean(chosen, clock):.2f} times as fast in the geometric mean.**\n\n{DEFINITION}\n\n"
+    rows = []
+    parts = {(found["dtype"], found["threads"]) for found in chosen}
+    for dtype, threads in sorted(parts, key=lambda part: (part[0] != "f32", part[1])):
+        part = measured(run, clock, dtype=dtype, threads=threads)
+        lowest = min(part, key=lambda found: report.best_ratio(found, clock))
+        ratio, peer = report.best_ratio(lowest, clock)
+        name = shapes.title(lowest["shape"])
+        rows.append([dtype, str(threads), f"{ahead(part, clock)} of {len(part)}", f"{mean(part, clock):.2f}",
+                     f"{ratio:.2f}, by {NAMES.get(peer, peer)}: {name}"])
+    return text + report.table(["dtype", "threads", "faster in", "mean ratio", "lowest ratio"], rows)
+
+
+def circumstances(run):
+    machine, settings = run["machine"], run["settings"]
+    versions = run["versions"] | {"attune": f"commit {run['commit']}, {run['versions']['attune']}"}
+    rows = [
+        ["machine", f"{machine['cpu']}, {machine['cpus']} CPUs"],
+        ["attune", versions.pop("attune")],
+        ["peers", "; ".join(versions.values()) or "none"],
+        ["date", run["date"][:10]],
+        ["load", f"{machine['load']:.1f} before the run, {machine['load_after']:.1f} after"],
+        ["samples", f"at most {settings['repeats']} preparations of {settings['rounds']} rounds; a sample lasts "
+                    f"{settings['sample_ms']:g} ms or longer"],
+    ]
+    return report.table(["", ""], rows)
+
+
+def row(found, clock):
     entries = {entry["peer"]: entry for entry in found["entries"]}
-    ours = entries.get("attune")
-    figure = report.figures(found, ours, clock) if ours else None
-    best = report.best_ratio(found, clock)
-    cells = [f"`{found['shape']['name']}`"]
-    if figure:
-        cells += [reached(found, ours, clock), goal_of(found, figure), report.duration(figure["median"])]
-    else:
-        cells += [""] * 3
-    cells += [report.duration(figure["min"]) if figure else ""]
-    cells += [reached(found, entries[name], clock) if name in entries else "" for name in names]
-    return [*cells, f"{best[0]:.2f} ({best[1]})" if best else ""]
+    ours = report.figures(found, entries["attune"], clock)
+    ratio, peer = report.best_ratio(found, clock)
+    theirs = report.figures(found, entries[peer], clock)
+    bound = "bandwidth" if report.is_memory_bound(found) else f"{report.peak_of(found)} peak"
+    return [shapes.title(found["shape"]), str(found["threads"]), report.duration(ours["median"]),
+            f"{100 * ours['roof']:.0f} % of {bound}",
+            f"{report.duration(theirs['median'])} ({NAMES.get(peer, peer)})", f"{ratio:.2f}"]
 
 
-def below(results, clock):
-    """Peers whose settings are to be looked at."""
-    found = []
-    for result in results:
-        for entry in result["entries"]:
-            figure = report.figures(result, entry, clock)
-            why = report.suspicion(result, entry, figure) if figure else ""
-            if why:
-                share = f"{entry['peer']} {100 * figure['roof']:.0f} %"
-                found.append(f"{result['shape']['name']} ({share}, {why})")
-    return f"\nPeers below nine tenths of what they are known to reach: {', '.join(found)}.\n" if found else ""
+def by_dtype(run, dtype, clock):
+    chosen = measured(run, clock, dtype=dtype)
+    headers = ["shape", "threads", "attune", "share", "fastest peer", "ratio"]
+    return report.table(headers, [row(found, clock) for found in chosen])
 
 
-def tables(run, clock):
-    text = ""
-    for threads in sorted({found["threads"] for found in run["results"]}):
-        for dtype in ("f32", "bf16"):
-            chosen = [f for f in run["results"] if (f["threads"], f["dtype"]) == (threads, dtype)]
-            chosen = [f for f in chosen if any(entry["repeats"] for entry in f["entries"])]
-            if not chosen:
-                continue
-            names = [name for name in growth.names_of(chosen) if name != "attune"]
-            headers = ["shape", "attune", "goal", "median", "minimum", *names, "ratio to the best"]
-            peaks = sorted({report.peak_of(found) for found in chosen})
-            plural = "" if threads == 1 else "s"
-            text += f"\n### {dtype}, {threads} thread{plural}, of the {' and '.join(peaks)} peak\n\n"
-            text += report.table(headers, [row(found, names, clock) for found in chosen])
-            text += f"\n{report.summary(chosen, clock)}{below(chosen, clock)}"
-    return text
+def around(costs):
+    """What a kernel costs before its first call."""
+    rows = [[f"`{found['problem']}`", f"{found['cold_compile_ms']:.1f} ms", f"{found['warm_disk_us']:.0f} µs",
+             f"{found['memory_hit_ns']:.0f} ns"] for found in costs["results"]]
+    text = "Medians of `attune bench --json`. LLVM was loaded before; the first compilation of a process takes longer."
+    return text + "\n\n" + report.table(["problem", "compile", "load from the disk cache", "find in memory"], rows)
 
 
-def overall(run, clock):
-    """Over both dtypes, by number of threads: the shapes that are the same in all runs, without caches of other
-    dtypes."""
-    text = ""
-    for threads in sorted({found["threads"] for found in run["results"]}):
-        chosen = [f for f in run["results"] if f["threads"] == threads and f["shape"]["group"] != "cache"]
-        text += f"{threads} thread{'' if threads == 1 else 's'}, f32 and bf16: {report.summary(chosen, clock)}\n"
-    return text
-
-
-def page(run, grown, pictures, clock):
-    text = f"{report.circumstances(run)}Measured {run['date'][:10]}; "
-    text += f"{'time on the clock' if clock == 'wall' else 'processor time'}. Shares are of the peak, with ᵇ of the "
-    text += "bandwidth, which is the bound there; both are probed beside every sample. The ratio is the time of "
-    text += "the best peer by "
-    text += "attune's in the same rounds. ✓: the goal is met.\n\n"
-    text += overall(run, clock) + tables(run, clock)
-    text += "".join(f"\n![{name.removesuffix('.svg')}]({name})\n" for name in pictures)
-    if grown:
-        body = growth.markdown(grown, clock).partition("\n")[2].replace("\n## ", "\n#### ")
-        text += f"\n### How cost grows\n{body}"
-    return text
+def page(run, costs, pictures, clock):
+    text = "# Performance\n\n`make performance` measured all of this in one run and wrote this page. "
+    text += "[The bench](bench.md) says how it measures.\n\n"
+    text += circumstances(run) + "\n## The headline\n\n" + headline(run, clock)
+    for dtype in ("f32", "bf16"):
+        if measured(run, clock, dtype=dtype):
+            name = f"performance-{dtype}.svg"
+            picture = f"![Share of the peak in {dtype}, attune and its peers]({name})\n\n" if name in pictures else ""
+            text += f"\n## {dtype}\n\n{picture}{by_dtype(run, dtype, clock)}"
+    text += "\nTimes are medians on the clock. The share is of what the CPU can do at most: its peak, probed before "
+    text += "and after each sample, or its bandwidth where that is the bound.\n"
+    if costs:
+        text += f"\n## Before the first call\n\n{around(costs)}"
+    return text + f"\n## Limits\n\n{LIMITS}\n"
 
 
 def folded(text):
-    """Paragraphs in lines of 120 columns; tables, headings and pictures stay as they are."""
+    """Paragraphs in lines of 120 columns; tables, headings, lists and pictures stay as they are."""
     wrapper = textwrap.TextWrapper(120, break_long_words=False, break_on_hyphens=False)
-    return "\n".join(line if line[:1] in "|#!" else wrapper.fill(line) for line in text.split("\n"))
-
-
-def put(path, text):
-    """Between the two lines; what was there goes."""
-    old = path.read_text()
-    head, begin, rest = old.partition(BEGIN)
-    _, end, tail = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"{path} has no lines '{BEGIN}' and '{END}', between which the tables go")
-    path.write_text(f"{head}{BEGIN}\n\n{folded(text)}\n{END}{tail}")
+    return "\n".join(line if line[:1] in "|#!* " else wrapper.fill(line) for line in text.split("\n"))
 
 
 def publish(results, docs, load, clock):
     """What was written, in words."""
     run = load(results / "bench.json")
-    grown = load(results / "growth.json") if (results / "growth.json").exists() else None
+    costs = results / "costs.json"
     pictures = []
     try:
         import plots
     except ImportError:
         pass
     else:
-        for one in filter(None, (run, grown)):
-            pictures += plots.draw(one, docs, clock, "bench-")
-    put(docs / PAGE, page(run, grown, pictures, clock))
+        pictures = plots.draw(run, docs, clock, "performance-")
+    text = page(run, json.loads(costs.read_text()) if costs.exists() else None, pictures, clock)
+    (docs / PAGE).write_text(folded(text))
     return f"written to {docs}: {', '.join([PAGE, *pictures])}"

@@ -3,10 +3,10 @@
 
     make ranking                            # five problems whose schedules are all timed, the others by a long search
     make ranking RANKING="--only 'vit*'"
-    make ranking-table                      # the tables into docs/tuning.md, a plot beside it
 
-Needs nothing but Python; with matplotlib, as bench/setup.sh installs it, there is a plot too. Results are kept after
-every problem: --resume goes on where a run has ended.
+Needs nothing but Python; with matplotlib, as bench/setup.sh installs it, there is a plot too. Tables and plot are
+ranking.md and ranking.svg in build/bench/results. Results are kept after every problem: --resume goes on where a run
+has ended.
 """
 import argparse
 import fnmatch
@@ -17,8 +17,6 @@ import subprocess
 import sys
 
 import machine
-
-BEGIN, END = "<!-- ranking: begin -->", "<!-- ranking: end -->"
 
 # Those of which every schedule is timed.
 ALL = {
@@ -172,15 +170,6 @@ def draw(run, path):
     figure.savefig(path, metadata={"Date": None})
 
 
-def put(path, text):
-    """Between the two lines; what was there goes."""
-    head, begin, rest = path.read_text().partition(BEGIN)
-    _, end, tail = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"{path} has no lines '{BEGIN}' and '{END}', between which the tables go")
-    path.write_text(f"{head}{BEGIN}\n\n{text}{END}{tail}")
-
-
 def rank(options, group, problem):
     command = [str(options.build / "bench" / "ranking"), f"--threads={options.threads}", f"--budget={options.budget}"]
     command += [f"--runs={options.runs}", f"--seconds={options.seconds}"]
@@ -213,6 +202,7 @@ def measure(options, path):
             cells = row(name, found)
             print(f"{name:28} {cells[1]:>9}  untuned {cells[2]:>7}, tuned {cells[3]} of the best, {cells[5]} schedules",
                   flush=True)
+    return run
 
 
 def main():
@@ -225,21 +215,14 @@ def main():
     parser.add_argument("--longer", type=float, default=20, help="seconds of the search that stands for all schedules")
     parser.add_argument("--seconds", type=float, default=8, help="of the comparison of whole calls at the end")
     parser.add_argument("--resume", action="store_true")
-    parser.add_argument("--publish", type=pathlib.Path, metavar="DOCS",
-                        help="no measurement: the last run into this folder")
     options = parser.parse_args()
     path = options.build / "bench" / "results" / "ranking.json"
-    if not options.publish:
-        measure(options, path)
-        return
-    run = json.loads(path.read_text())
-    text = page(run)
+    run = measure(options, path)
+    path.with_suffix(".md").write_text(page(run))
     try:
-        draw(run, options.publish / "tuning-ranking.svg")
-        text += "![The times of all schedules](tuning-ranking.svg)\n\n"
+        draw(run, path.with_suffix(".svg"))
     except ImportError:
-        print("ranking.py: no matplotlib: the plot is left as it was", file=sys.stderr)
-    put(options.publish / "tuning.md", text)
+        print("ranking.py: no plot: matplotlib is not installed", file=sys.stderr)
 
 
 if __name__ == "__main__":

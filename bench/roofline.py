@@ -312,12 +312,6 @@ def parse_arguments():
 def main():
     options = parse_arguments()
     path = options.output or survey.results(options.build, "roofline")
-    if options.publish:
-        run = judged(survey.load(path, "roofline"), options.best)
-        draw_plot(run, options.publish / "roofline.svg")
-        text = text_of(run, options.most) + "\n![Shares of the roofline](roofline.svg)\n\n"
-        survey.put(options.publish, "roofline", text)
-        return
     run = judged(measure(options, path), options.best)
     print(text_of(run, options.most))
     if options.plot:

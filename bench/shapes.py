@@ -115,8 +115,9 @@ SHAPES = [
     causal("h16d64_s1024_causal", 16, 64, 1024, short=True),
     causal("h16d64_s4096_causal", 16, 64, 4096),
     *DECODE,
-    *(cache(of, kv) for of in DECODE[1:] for kv in ("bf16", "f16")),
-    *(cache(of, "i8", scales) for of in DECODE[1:] for scales in ("head", "token")),
+    *(cache(of, kv, short=kv == "bf16" and of is DECODE[3]) for of in DECODE[1:] for kv in ("bf16", "f16")),
+    *(cache(of, "i8", scales, short=scales == "token" and of is DECODE[3])
+      for of in DECODE[1:] for scales in ("head", "token")),
     *(cache(of, "f8", "head") for of in DECODE[1:]),
     tiny("tiny_16", 16, short=True),
     tiny("tiny_64", 64, short=True),
@@ -127,6 +128,24 @@ SHAPES = [
     products("gemm_512x768", 768, 12, 512, short=True),
     products("gemm_512x1024", 1024, 16, 512),
 ]
+
+
+# By group: a shape in words.
+TITLES = {
+    "prefill": "{heads} heads × {dim}, {rows} tokens",
+    "causal": "{heads} heads × {dim}, {rows} tokens, causal",
+    "decode": "{heads} heads on {kv_heads} × {dim}, 1 token, {keys} keys",
+    "cache": "{heads} heads on {kv_heads} × {dim}, 1 token, {keys} keys, {kv} cache",
+    "tiny": "{heads} heads × {dim}, {rows} tokens",
+    "block": "a block's attention and projections, {embed} columns, {rows} tokens",
+    "products": "two products, {rows} × {embed} × {embed}",
+}
+
+
+def title(shape):
+    """`shape` is as a file of results has it."""
+    name = TITLES.get(shape["group"], "{name}").format(**shape).replace("i8", "int8")
+    return (f"{shape['batch']} × " if shape.get("batch", 1) > 1 else "") + name
 
 
 def growing(what, number, **fields):

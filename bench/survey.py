@@ -1,14 +1,10 @@
-"""What cliffs.py and roofline.py have in common: survey.c as a process, files of results, and the page of both."""
+"""What cliffs.py and roofline.py have in common: survey.c as a process, and files of results."""
 import json
 import os
 import pathlib
 import subprocess
-import textwrap
 
 import machine
-
-PAGE = "performance-shapes.md"
-
 
 class Survey:
     """The process that measures. Kernels stay in a cache of its own, where no tuned schedule is."""
@@ -63,8 +59,6 @@ def add_arguments(parser):
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--output", type=pathlib.Path, help="the file of results (below BUILD/bench/results)")
     parser.add_argument("--plot", type=pathlib.Path, metavar="SVG", help="draw the results there (needs matplotlib)")
-    parser.add_argument("--publish", type=pathlib.Path, metavar="DOCS",
-                        help="no measurement: the last run into this folder, with its plot")
 
 
 def circumstances(run):
@@ -91,16 +85,3 @@ def pyplot():
     import matplotlib.pyplot
 
     return matplotlib.pyplot
-
-
-def put(docs, name, text):
-    """Between two lines of the page; what was there goes."""
-    path = docs / PAGE
-    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
-    head, has_begin, rest = path.read_text().partition(begin)
-    _, has_end, tail = rest.partition(end)
-    if not has_begin or not has_end:
-        raise ValueError(f"{path} has no lines '{begin}' and '{end}', between which the tables go")
-    wrapper = textwrap.TextWrapper(120, break_long_words=False, break_on_hyphens=False)
-    lines = (line if line[:1] in "|#!" else wrapper.fill(line) for line in text.split("\n"))
-    path.write_text(f"{head}{begin}\n\n" + "\n".join(lines) + f"{end}{tail}")

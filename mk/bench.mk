@@ -1,8 +1,7 @@
 # What `make bench` and its kin drive; peers' programs are built by bench/setup.sh.
 
-.PHONY: bench bench-full bench-growth bench-setup bench-drivers bench-table bench-alone bench-latency \
-	bench-call-sites bench-steps bench-bundle cost-sample cost-judge cost-fit ranking ranking-table cliffs roofline \
-	shapes-table
+.PHONY: bench bench-full bench-growth bench-setup bench-drivers performance bench-alone bench-latency \
+	bench-call-sites bench-steps bench-bundle cost-sample cost-judge cost-fit ranking cliffs roofline
 
 $(call obj,$(call c_in,bench)): INCLUDES = -Itools
 $(BUILD)/bench/attune_driver: $(call obj,$(addprefix bench/drivers/,driver.c attune_driver.c)) $(BUILD)/libattune.so
@@ -75,8 +74,8 @@ bench-full: bench-setup ## attune beside its peers: all shapes, then how cost gr
 	$(BENCH_PY) --growth $(BENCH)
 bench-growth: bench-setup ## time by length, heads, batch and threads, and memory by length
 	$(BENCH_PY) --growth $(BENCH)
-bench-table: ## tables and plots of the last full run into docs/
-	$(BENCH_PY) --publish docs $(BENCH)
+performance: bench-setup ## the run of docs/performance.md, and that page anew; a quarter of an hour
+	@BUILD='$(BUILD)' bash bench/performance.sh $(BENCH)
 bench-setup: all bench-drivers
 	@BUILD='$(BUILD)' DEPS='$(DEPS)' CC='$(CC)' CXX='$(CXX)' bash bench/setup.sh
 bench-drivers: $(BUILD)/bench/attune_driver $(BUILD)/bench/probe_driver
@@ -103,8 +102,6 @@ RANKING ?=
 RANKING_PY = @ATTUNE_CODEGEN=$(abspath $(BUILD))/libattune-codegen.so python3 bench/ranking.py --build $(BUILD)
 ranking: all $(BUILD)/bench/ranking ## how near tuning and the first choice come to the best schedule; 45 minutes
 	$(RANKING_PY) $(RANKING)
-ranking-table: ## its tables, and a plot, into docs/
-	$(RANKING_PY) --publish docs $(RANKING)
 
 # COST: options, as --groups=few; bench/cost.py --help. Timings are added to those that are there.
 COST ?=
@@ -123,6 +120,3 @@ cliffs: all $(BUILD)/bench/survey ## time against size in small steps, and where
 	@python3 bench/cliffs.py --build $(BUILD) $(CLIFFS)
 roofline: all $(BUILD)/bench/survey ## random problems of realistic kinds by their share of the roofline; some minutes
 	@python3 bench/roofline.py --build $(BUILD) $(ROOFLINE)
-shapes-table: ## tables and plots of the last runs of both into docs/
-	@python3 bench/cliffs.py --build $(BUILD) --publish docs
-	@python3 bench/roofline.py --build $(BUILD) --publish docs
