@@ -127,7 +127,7 @@ int main(int argc, char **argv) {
         attune_problem problem = ATTUNE_PROBLEM_INIT;
         attune_arguments a;
         attune_kernel_info info, compiled;
-        if (attune_problem_parse(kernels[k].problem, &problem) || attune_arguments_init(&a, &problem))
+        if (attune_problem_parse(&problem, kernels[k].problem) || attune_arguments_init(&a, &problem))
             die("no problem");
         c.run = kernels[k].run;
         c.kernels[REGISTERED] = find(c.contexts[REGISTERED], &problem, NULL, ATTUNE_FROM_BUNDLE, &info);

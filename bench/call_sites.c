@@ -59,17 +59,17 @@ static site open_site(bool never_waits) {
     options.cache_dir = "";
     options.max_workers = 1;
     if (never_waits) options.event = count;
-    how.has_deadline = never_waits;
+    if (never_waits) how.deadline_us = 0;
     if (!never_waits) how.max_specialised = 0;
     if (attune_context_create(&options, &s.context)) die("no context");
-    if (attune_problem_parse(PROBLEM, &problem)) die("no problem");
+    if (attune_problem_parse(&problem, PROBLEM)) die("no problem");
     if (attune_plan_create(s.context, &problem, &how, &s.plan)) die("no plan");
-    if (!never_waits && attune_plan_prepare(s.context, s.plan)) die("no kernels");
+    if (!never_waits && attune_plan_prepare(s.plan)) die("no kernels");
     return s;
 }
 
 static void close_site(site s) {
-    attune_plan_destroy(s.context, s.plan);
+    attune_plan_destroy(s.plan);
     attune_context_destroy(s.context);
 }
 
@@ -83,7 +83,7 @@ static double run(site s, int64_t queries, int64_t keys, float *memory) {
     a.seq_q = queries, a.seq_kv = keys;
     point(&a, memory);
     const double begin = now();
-    if (attune_plan_run(s.context, s.plan, &a, NULL)) die("a call failed");
+    if (attune_plan_run(s.plan, &a, NULL)) die("a call failed");
     return now() - begin;
 }
 
@@ -135,7 +135,7 @@ static double run_exact(attune_context *context, const attune_kernel *kernel, co
 static attune_kernel *exact_kernel(attune_context *context, int64_t queries, int64_t keys, attune_arguments *a) {
     attune_problem problem = ATTUNE_PROBLEM_INIT;
     attune_kernel *kernel;
-    if (attune_problem_parse(PROBLEM, &problem)) die("no problem");
+    if (attune_problem_parse(&problem, PROBLEM)) die("no problem");
     problem.seq_q = queries;
     problem.seq_kv = keys;
     if (attune_compile(context, &problem, NULL, &kernel)) die("no exact kernel");

@@ -170,8 +170,7 @@ static tensors tensors_of(const row *r, const lists *l, attune_dtype dtype) {
     }
     int64_t next = 0;
     for (int b = 0; b < l->batch; b++)
-        for (int64_t c = 0; c < (l->lens[b] + opt.page - 1) / opt.page; c++)
-            t.table[b * t.columns + c] = order[next++];
+        for (int64_t c = 0; c < (l->lens[b] + opt.page - 1) / opt.page; c++) t.table[b * t.columns + c] = order[next++];
     free(order);
     return t;
 }
@@ -198,7 +197,7 @@ typedef struct timed {
 
 static void call(timed *t, what w) {
     if (w == RUN && attune_attention_run(t->attention, &t->steps[w])) die("run");
-    if (w == EXACT && attune_plan_run(t->context, t->exact, &t->arguments, NULL)) die("exact");
+    if (w == EXACT && attune_plan_run(t->exact, &t->arguments, NULL)) die("exact");
     if (w != RUN && w != EXACT && attune_step_plan_run(t->plans[w], &t->steps[w])) die("plan");
 }
 
@@ -222,10 +221,14 @@ static void plan_step(timed *t, const tensors *of, const lists *l, const lists *
 static void bind(timed *t, const char *name, void *data, attune_dtype dtype, int64_t batch, int64_t heads, int64_t seq,
                  int64_t dim) {
     int64_t shape[] = {batch, heads, seq, dim}, strides[] = {seq * heads * dim, dim, heads * dim, 1};
-    const attune_dltensor tensor = {.data = data, .device_type = 1, .ndim = 4, .dtype_lanes = 1,
+    const attune_dltensor tensor = {.data = data,
+                                    .device_type = 1,
+                                    .ndim = 4,
+                                    .dtype_lanes = 1,
                                     .dtype_code = dtype == ATTUNE_BF16 ? 4 : 2,
                                     .dtype_bits = dtype == ATTUNE_BF16 ? 16 : 32,
-                                    .shape = shape, .strides = strides};
+                                    .shape = shape,
+                                    .strides = strides};
     if (attune_plan_bind(t->exact, &t->arguments, name, &tensor)) die(name);
 }
 
@@ -293,7 +296,7 @@ static void measure(const row *r, attune_dtype dtype) {
     fflush(stdout);
     for (what w = 0; w < NUM_WHATS; w++) attune_step_plan_destroy(t->plans[w]);
     attune_attention_destroy(t->attention);
-    if (t->exact) attune_plan_destroy(t->context, t->exact);
+    if (t->exact) attune_plan_destroy(t->exact);
     attune_context_destroy(t->context);
     free(table);
     free_tensors(&of);

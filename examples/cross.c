@@ -52,7 +52,7 @@ int main(void) {
     later.kv_projected = 1; /* and are taken from there */
 
     attune_mha_weights weights;
-    TRY(attune_mha_weights_init(&at_once, ATTUNE_IN_OUT, &weights));
+    TRY(attune_mha_weights_init(&weights, &at_once, ATTUNE_IN_OUT));
     weights.tensor[ATTUNE_Q_WEIGHT].data = q_weight;
     weights.tensor[ATTUNE_K_WEIGHT].data = k_weight;
     weights.tensor[ATTUNE_V_WEIGHT].data = v_weight;
@@ -67,7 +67,7 @@ int main(void) {
     arguments.x.data = x;
     arguments.x_kv.data = source;
     arguments.out.data = whole;
-    TRY(attune_mha_run(context, all, &arguments));
+    TRY(attune_mha_run(all, &arguments, NULL));
 
     for (int t = 0; t < TOKENS; t++) {
         TRY(attune_arguments_init(&arguments, t ? &later : &first));
@@ -76,15 +76,15 @@ int main(void) {
         arguments.k.data = k_cache;
         arguments.v.data = v_cache;
         if (t == 0) arguments.x_kv.data = source;
-        TRY(attune_mha_run(context, t ? step : project, &arguments));
+        TRY(attune_mha_run(t ? step : project, &arguments, NULL));
     }
 
     const int same = !memcmp(whole, steps, sizeof whole);
     printf("%d tokens that see %d, at once and one by one: %s\n", TOKENS, SOURCE,
            same ? "the same bits" : "different bits");
-    attune_mha_destroy(context, step);
-    attune_mha_destroy(context, project);
-    attune_mha_destroy(context, all); /* after those that borrow its weights */
+    attune_mha_destroy(step);
+    attune_mha_destroy(project);
+    attune_mha_destroy(all); /* after those that borrow its weights */
     attune_context_destroy(context);
     return !same;
 }

@@ -43,7 +43,7 @@ int main(void) {
     problem.reproducible = 1;
 
     attune_mha_weights weights;
-    TRY(attune_mha_weights_init(&problem, ATTUNE_OUT_IN, &weights));
+    TRY(attune_mha_weights_init(&weights, &problem, ATTUNE_OUT_IN));
     weights.tensor[ATTUNE_Q_WEIGHT].data = q_weight;
     weights.tensor[ATTUNE_K_WEIGHT].data = k_weight;
     weights.tensor[ATTUNE_V_WEIGHT].data = v_weight;
@@ -54,7 +54,7 @@ int main(void) {
     TRY(attune_arguments_init(&arguments, &problem));
     arguments.x.data = x;
     arguments.out.data = whole;
-    TRY(attune_mha_run(context, mha, &arguments));
+    TRY(attune_mha_run(mha, &arguments, NULL));
 
     /* One new token: its key and value become the last ones of the caches, whose length is known at run time only. */
     problem.seq_q = problem.seq_new = 1;
@@ -72,13 +72,13 @@ int main(void) {
         arguments.seq_kv = t + 1;
         arguments.x.data = x[t];
         arguments.out.data = steps[t];
-        TRY(attune_mha_run(context, step, &arguments));
+        TRY(attune_mha_run(step, &arguments, NULL));
     }
 
     const int same = !memcmp(whole, steps, sizeof whole);
     printf("%d tokens at once and one by one: %s\n", TOKENS, same ? "the same bits" : "different bits");
-    attune_mha_destroy(context, step); /* before the block that owns its weights */
-    attune_mha_destroy(context, mha);
+    attune_mha_destroy(step); /* before the block that owns its weights */
+    attune_mha_destroy(mha);
     attune_context_destroy(context);
     return !same;
 }

@@ -56,7 +56,7 @@ int main(void) {
     TRY(attune_context_create(&options, &context));
 
     attune_problem problem = ATTUNE_PROBLEM_INIT;
-    TRY(attune_problem_parse("num_heads=12,seq_q=200,head_dim=64,is_causal=1", &problem));
+    TRY(attune_problem_parse(&problem, "num_heads=12,seq_q=200,head_dim=64,is_causal=1"));
     attune_kernel *kernel = NULL;
     TRY(attune_compile(context, &problem, NULL, &kernel));
 

@@ -43,7 +43,7 @@ int main(void) {
     problem.has_kv_lens = 1; /* keys beyond a sentence's length are hidden */
 
     attune_mha_weights weights;
-    TRY(attune_mha_weights_init(&problem, ATTUNE_OUT_IN, &weights));
+    TRY(attune_mha_weights_init(&weights, &problem, ATTUNE_OUT_IN));
     weights.tensor[ATTUNE_QKV_WEIGHT].data = in_proj_weight;
     weights.tensor[ATTUNE_QKV_BIAS].data = in_proj_bias;
     weights.tensor[ATTUNE_OUT_WEIGHT].data = out_proj_weight;
@@ -56,19 +56,19 @@ int main(void) {
     arguments.x.data = x;
     arguments.out.data = out;
     arguments.kv_lens = lengths;
-    TRY(attune_mha_run(context, mha, &arguments));
+    TRY(attune_mha_run(mha, &arguments, NULL));
 
     /* Whatever stands in the padding, NaN even, no token of a sentence sees it. */
     for (int s = 0; s < SENTENCES; s++)
         for (int t = lengths[s]; t < TOKENS; t++)
             for (int e = 0; e < EMBED; e++) x[s][t][e] = NAN;
     arguments.out.data = again;
-    TRY(attune_mha_run(context, mha, &arguments));
+    TRY(attune_mha_run(mha, &arguments, NULL));
     int same = 1;
     for (int s = 0; s < SENTENCES; s++) same &= !memcmp(out[s], again[s], (size_t)lengths[s] * sizeof out[s][0]);
     printf("sentences of %d and %d tokens, padded to %d with numbers and with NaN: %s\n", lengths[0], lengths[1],
            TOKENS, same ? "the same bits" : "different bits");
-    attune_mha_destroy(context, mha);
+    attune_mha_destroy(mha);
     attune_context_destroy(context);
     return !same;
 }

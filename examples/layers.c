@@ -32,8 +32,8 @@ typedef struct attention {
 static attention attention_new(attune_context *context, const char *text) {
     attention a = {.problem = ATTUNE_PROBLEM_INIT};
     attune_mha_weights weights;
-    TRY(attune_problem_parse(text, &a.problem));
-    TRY(attune_mha_weights_init(&a.problem, ATTUNE_OUT_IN, &weights));
+    TRY(attune_problem_parse(&a.problem, text));
+    TRY(attune_mha_weights_init(&weights, &a.problem, ATTUNE_OUT_IN));
     static float matrix[4][EMBED * EMBED]; /* packed into the block, so the next one may have it */
     for (int i = ATTUNE_Q_WEIGHT; i <= ATTUNE_OUT_WEIGHT; i++) {
         fill(matrix[i], EMBED * EMBED);
@@ -51,7 +51,7 @@ static void attend(attune_context *context, const attention *a, float x[][EMBED]
     arguments.x.data = x;
     arguments.x_kv.data = x_kv;
     arguments.out.data = out;
-    TRY(attune_mha_run(context, a->mha, &arguments));
+    TRY(attune_mha_run(a->mha, &arguments, NULL));
 }
 
 /* ---- The rest of a layer ---- */
@@ -157,9 +157,9 @@ int main(void) {
     const int unseen = !memcmp(result, other, (TARGET - 1) * sizeof *result);
     const int changed = memcmp(result[TARGET - 1], other[TARGET - 1], sizeof *result) != 0;
     printf("another last token of the target: the tokens before it %s\n", unseen ? "have the same bits" : "change");
-    attune_mha_destroy(m.context, m.encoder_self.mha);
-    attune_mha_destroy(m.context, m.decoder_self.mha);
-    attune_mha_destroy(m.context, m.cross.mha);
+    attune_mha_destroy(m.encoder_self.mha);
+    attune_mha_destroy(m.decoder_self.mha);
+    attune_mha_destroy(m.cross.mha);
     attune_context_destroy(m.context);
     return !(by_order < 1e-5f && by_token > 1e-3f && unseen && changed);
 }

@@ -235,7 +235,7 @@ struct problem : attune_problem {
     /* Of text such as "num_heads=12,seq_q=512,head_dim=64". Not checked as a whole: check() does that. */
     static result<problem> parse(const char *text) {
         problem parsed;
-        const attune::status read = detail::of(attune_problem_parse(text, &parsed));
+        const attune::status read = detail::of(attune_problem_parse(&parsed, text));
         return read ? result<problem>(parsed) : result<problem>(read);
     }
     attune::status check() const { return detail::of(attune_problem_check(this)); }
@@ -444,8 +444,8 @@ private:
 inline void close_context(attune_context *, attune_context *context) { attune_context_destroy(context); }
 inline void close_kernel(attune_context *, attune_kernel *kernel) { attune_kernel_release(kernel); }
 inline void close_block_mask(attune_context *, attune_block_mask *mask) { attune_block_mask_destroy(mask); }
-inline void close_plan(attune_context *context, attune_plan *plan) { attune_plan_destroy(context, plan); }
-inline void close_block(attune_context *context, attune_mha *block) { attune_mha_destroy(context, block); }
+inline void close_plan(attune_context *, attune_plan *plan) { attune_plan_destroy(plan); }
+inline void close_block(attune_context *, attune_mha *block) { attune_mha_destroy(block); }
 } // namespace detail
 
 /* What mask_mod hides, kept for calls that have it as arguments.block_mask: see attune_block_mask_create. */
@@ -522,7 +522,7 @@ public:
         if (!owner_) return owner_.why();
         if (call.plan_ != owner_.get())
             return detail::failed(ATTUNE_INVALID_ARGUMENT, "the arguments are of another plan");
-        return detail::of(attune_plan_run(owner_.context(), owner_.get(), &call, options));
+        return detail::of(attune_plan_run(owner_.get(), &call, options));
     }
     attune_plan *get() const noexcept { return owner_.get(); }
     explicit operator bool() const noexcept { return static_cast<bool>(owner_); }
@@ -539,7 +539,7 @@ private:
 class weights : public attune_mha_weights {
 public:
     weights(const attune_problem &problem, attune_weight_layout layout) : attune_mha_weights() {
-        failure_ = detail::of(attune_mha_weights_init(&problem, layout, this));
+        failure_ = detail::of(attune_mha_weights_init(this, &problem, layout));
     }
     template <typename C> weights &set(attune_weight_id id, const C &elements) {
         typedef typename std::remove_cv<typename std::remove_reference<decltype(*elements.data())>::type>::type T;
@@ -583,7 +583,7 @@ public:
         if (!owner_) return owner_.why();
         if (call.kernel_ != attune_mha_kernel(owner_.get()))
             return detail::failed(ATTUNE_INVALID_ARGUMENT, "the arguments are of another block");
-        return detail::of(attune_mha_run_with(owner_.context(), owner_.get(), &call, options));
+        return detail::of(attune_mha_run(owner_.get(), &call, options));
     }
     attune_mha *get() const noexcept { return owner_.get(); }
     explicit operator bool() const noexcept { return static_cast<bool>(owner_); }

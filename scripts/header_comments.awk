@@ -47,7 +47,7 @@ BEGIN {
     }
     close(ARGV[1])
     while (("cat include/attune.h include/attune/*.h include/attune/expert/*.h" | getline line) > 0)
-        if (line ~ /^(ATTUNE_API|static inline) / && match(line, /attune_[a-z0-9_]+\(/))
+        if (line ~ /^(ATTUNE_API|ATTUNE_CHECKED|static inline) / && match(line, /attune_[a-z0-9_]+\(/))
             functions[substr(line, RSTART, RLENGTH - 1)] = 1
     is_main = ARGV[1] ~ /attune\.h$/
     file = ARGV[1]
@@ -165,7 +165,7 @@ in_comment {
 }
 
 # A function right below another has the same comment.
-/^ATTUNE_API / && was_end && !is_fresh && said != "" { print "/** " said " */ " $0; was_end = /;$/; next }
+/^ATTUNE_(API|CHECKED) / && was_end && !is_fresh && said != "" { print "/** " said " */ " $0; was_end = /;$/; next }
 /^$/ { was_end = 0 }
 /;$/ { was_end = 1; is_fresh = 0 }
 { print }

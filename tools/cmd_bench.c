@@ -66,7 +66,7 @@ static void add_schedule(bench_options *o, const char *text, struct argp_state *
     enum { MAX_SCHEDULES = sizeof o->schedules / sizeof *o->schedules };
     if (o->num_schedules == MAX_SCHEDULES) argp_error(state, "at most %d schedules fit in one run", MAX_SCHEDULES);
     attune_schedule fields = ATTUNE_SCHEDULE_INIT;
-    if (attune_schedule_parse(text, &fields) != ATTUNE_OK) argp_error(state, "%s", attune_last_message());
+    if (attune_schedule_parse(&fields, text) != ATTUNE_OK) argp_error(state, "%s", attune_last_message());
     o->schedules[o->num_schedules++] = text;
 }
 

@@ -146,7 +146,7 @@ static bool drop_if_known(sweep_options *o) {
 /* Whether a combination of values can be a problem. Text that cannot be read is a mistake in all of the grid. */
 static bool is_possible(const char *text) {
     attune_problem problem = ATTUNE_PROBLEM_INIT;
-    return attune_problem_parse(text, &problem) != ATTUNE_OK || attune_problem_check(&problem) == ATTUNE_OK;
+    return attune_problem_parse(&problem, text) != ATTUNE_OK || attune_problem_check(&problem) == ATTUNE_OK;
 }
 
 static bool add_grid(sweep_options *o, const char *text, const char *file, int line) {
@@ -385,8 +385,7 @@ static bool prepare(sweep_run *run) {
         return false;
     }
     run->isa = machine.isa;
-    return sweep_keys_open(&run->keys, &o->list) &&
-           sweep_file_open(&run->file, o->output, &o->settings, &machine);
+    return sweep_keys_open(&run->keys, &o->list) && sweep_file_open(&run->file, o->output, &o->settings, &machine);
 }
 
 static int sweep(sweep_run *run) {

@@ -96,7 +96,7 @@ static void report_wrong(const tune_options *o, const attune_context *context, c
     attune_machine_info info = {.struct_size = sizeof info};
     char sizes[SIZES_TEXT];
     sizes_print(&o->sizes, sizes);
-    attune_get_machine_info(context, &info);
+    if (attune_get_machine_info(context, &info)) tool_library_error(NULL);
     tool_error("a kernel's bits are not the interpreter's; please report: attune-lab check %s%s%s --schedule=%s "
                "--isa=%s --inputs=%s --seed=%d",
                problem, *sizes ? " --sizes=" : "", sizes, schedule, info.isa, input_kind_name(INPUT_ORDINARY), SEED);
@@ -144,7 +144,7 @@ static bool tune_one(const tune_options *o, attune_context *context, const attun
     const call_sizes sizes = sizes_settled(&o->sizes, problem);
     if (!tensors_create_sized(&t, problem, &sizes)) return false;
     t.fills_up = true;
-    attune_get_machine_info(context, &machine);
+    if (attune_get_machine_info(context, &machine)) tool_library_error(NULL);
     tune_report report = {.result = {.struct_size = sizeof report.result},
                           .peak_dtype = peak_that_counts(problem, machine.isa)};
     bool is_good = search(o, context, &t, shows_progress, probe, &report);
@@ -206,7 +206,7 @@ static bool tune_all(tune_options *o, attune_context *context, json_t *list) {
     bool is_good = true;
     size_t done = 0;
     attune_machine_info machine = {.struct_size = sizeof machine};
-    attune_get_machine_info(context, &machine);
+    if (attune_get_machine_info(context, &machine)) tool_library_error(NULL);
     warn_of_schedules(&o->problems);
     drop_repeated(&o->problems);
     const size_t count = o->problems.count;

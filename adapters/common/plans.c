@@ -52,7 +52,7 @@ static common_plan *add(plan_list *list, common_plan *p, const plan_key *key) {
 
 /* Without a plan it leaves attune_last_message() as it is. */
 static void discard(common_plan *p) {
-    if (p->plan) attune_plan_destroy(p->context, p->plan);
+    if (p->plan) attune_plan_destroy(p->plan);
     free(p);
 }
 
@@ -63,7 +63,7 @@ static bool is_refusal(attune_status status) {
 static attune_status describe(const common_plans *all, const plan_key *key, common_plan *p) {
     const attune_problem initial = ATTUNE_PROBLEM_INIT;
     p->problem = initial;
-    if (key->is_text) return attune_problem_parse(p->key, &p->problem);
+    if (key->is_text) return attune_problem_parse(&p->problem, p->key);
     common_describe(key->bytes, all->functions, &p->problem);
     return ATTUNE_OK;
 }
@@ -154,7 +154,7 @@ attune_status common_plan_run(const common_plan *p, const attune_arguments *argu
     attune_run_options options = ATTUNE_RUN_OPTIONS_INIT;
     options.runner = runner;
     options.max_threads = max_threads;
-    const attune_status status = attune_plan_run(p->context, p->plan, arguments, &options);
+    const attune_status status = attune_plan_run(p->plan, arguments, &options);
     if (status) *message = attune_last_message();
     return status;
 }

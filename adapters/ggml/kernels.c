@@ -87,7 +87,7 @@ static kernel_state compile(kernel *k) {
     const char *message;
     describe(&k->kind, text);
     k->plan = common_plan_of_text(&plans, text, strlen(text), &status, &message);
-    if (k->plan && !attune_plan_prepare(k->plan->context, k->plan->plan)) {
+    if (k->plan && !attune_plan_prepare(k->plan->plan)) {
         host_log(GGML_ABI_LOG_DEBUG, "kernels are ready: %s", text);
         return KERNEL_READY;
     }

@@ -139,7 +139,7 @@ static weights_blob *pack(const weights_request *r, attune_status *status) {
     attune_mha_weights weights;
     weights_blob *blob = NULL;
     size_t bytes = 0;
-    *status = attune_mha_weights_init(r->problem, ATTUNE_OUT_IN, &weights);
+    *status = attune_mha_weights_init(&weights, r->problem, ATTUNE_OUT_IN);
     if (!*status) *status = attune_packed_weights_size(r->problem, &bytes);
     if (*status || !(blob = new_blob(bytes))) return NULL;
     weights.tensor[ATTUNE_QKV_WEIGHT].data = r->data[WEIGHTS_QKV];

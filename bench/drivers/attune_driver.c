@@ -53,7 +53,7 @@ static bool say(const driver_problem *p, attune_problem *problem, char text[DRIV
                  ",seq_kv=%d,kv_projected=1",
                  dtype, p->batch, p->embed, p->heads, p->rows, PRODUCT_KEYS);
     *problem = (attune_problem)ATTUNE_PROBLEM_INIT;
-    return attune_problem_parse(words, problem) == ATTUNE_OK || fail(text);
+    return attune_problem_parse(problem, words) == ATTUNE_OK || fail(text);
 }
 
 static void *read_input(const char *name, attune_dtype dtype, int64_t count, char text[DRIVER_TEXT]) {
@@ -103,7 +103,7 @@ static bool read_weights(attune_mha_weights *weights, char text[DRIVER_TEXT]) {
 
 static bool open_block(char text[DRIVER_TEXT]) {
     attune_mha_weights weights = {.struct_size = sizeof weights};
-    if (attune_mha_weights_init(&now.attention, ATTUNE_OUT_IN, &weights) != ATTUNE_OK) return fail(text);
+    if (attune_mha_weights_init(&weights, &now.attention, ATTUNE_OUT_IN) != ATTUNE_OK) return fail(text);
     bool good = read_weights(&weights, text);
     if (good && attune_mha_create(context, &now.attention, NULL, &weights, &now.mha) != ATTUNE_OK) good = fail(text);
     for (int id = 0; id < ATTUNE_NUM_WEIGHTS; id++) free((void *)weights.tensor[id].data);
@@ -139,7 +139,7 @@ static bool ask(const char *line, char text[DRIVER_TEXT]) {
 
 static void drop(void) {
     attune_kernel_release(now.kernel);
-    attune_mha_destroy(context, now.mha);
+    attune_mha_destroy(now.mha);
     for (size_t i = 0; i < now.count; i++) free(now.buffers[i]);
     free(now.workspace);
     memset(&now, 0, sizeof now);
@@ -159,7 +159,7 @@ static bool prepare(const driver_problem *p, char text[DRIVER_TEXT]) {
 
 static bool call(char text[DRIVER_TEXT]) {
     const attune_status status =
-        now.mha ? attune_mha_run(context, now.mha, &now.arguments) : attune_run(context, now.kernel, &now.arguments);
+        now.mha ? attune_mha_run(now.mha, &now.arguments, NULL) : attune_run(context, now.kernel, &now.arguments);
     return status == ATTUNE_OK || fail(text);
 }
 

@@ -119,7 +119,7 @@ static void open_attention(model *m, layer *l, int number) {
     attune_problem problem;
     attune_mha_weights weights;
     model_block(m, &problem);
-    check(attune_mha_weights_init(&problem, ATTUNE_OUT_IN, &weights));
+    check(attune_mha_weights_init(&weights, &problem, ATTUNE_OUT_IN));
     for (int i = 0; i < 4; i++) {
         weights.tensor[ATTUNE_Q_WEIGHT + i].data =
             need(find(m, outputs[i] * width, "model.layers.%d.self_attn.%s_proj.weight", number, names[i]), names[i],

@@ -130,7 +130,7 @@ static attune_mha *make_block(attune_context *context, const attune_problem *pro
     static const char *const names[] = {"self.query", "self.key", "self.value", "output.dense"};
     attune_mha_weights weights;
     attune_mha *block = NULL;
-    try(attune_mha_weights_init(problem, ATTUNE_OUT_IN, &weights));
+    try(attune_mha_weights_init(&weights, problem, ATTUNE_OUT_IN));
     for (int i = 0; i < 4; i++) {
         weights.tensor[ATTUNE_Q_WEIGHT + i].data =
             weight(EMBED * EMBED, "encoder.layer.%d.attention.%s.weight", layer, names[i]);
@@ -150,7 +150,7 @@ static double attend(attune_context *context, const attune_problem *problem, con
     arguments.out.data = out;
     for (int i = 0; i < 10; i++) {
         const double begin = now_us();
-        try(attune_mha_run(context, block, &arguments));
+        try(attune_mha_run(block, &arguments, NULL));
         best = fmin(best, now_us() - begin);
     }
     return best;
@@ -243,7 +243,7 @@ int main(int argc, char **argv) {
         if (layer == written) write_rows(argv[4], x, rows);
         attune_mha *block = make_block(context, &problem, layer);
         const double us = attend(context, &problem, block, x, attended);
-        attune_mha_destroy(context, block);
+        attune_mha_destroy(block);
         const difference d = compare(attended, EVERY, (const float *)blocks.data + layer * recorded * EMBED, recorded);
         wrong |= !(d.largest <= tolerance);
         snprintf(name, sizeof name, "block %d", layer);

@@ -93,14 +93,14 @@ typedef struct attune_attention attune_attention;
 /* Makes an attention, which copies what it needs of `desc`. `context` owns threads and caches and must outlive
  * it. NULL: one that all attentions without a context share, and which stays until the process ends. Compiles nothing;
  * with a deadline it looks for a kernel that is there already. A failure sets *attention to NULL. */
-ATTUNE_API attune_status attune_attention_create(attune_context *context, const attune_attention_desc *desc,
-                                                 attune_attention **attention);
+ATTUNE_CHECKED attune_status attune_attention_create(attune_context *context, const attune_attention_desc *desc,
+                                                     attune_attention **attention);
 
 /* Ends it; no step may be running. NULL is fine. */
 ATTUNE_API void attune_attention_destroy(attune_attention *attention);
 
 /* Compiles the kernels for decoding and for prompts now, or takes them from the cache, so that no step waits. */
-ATTUNE_API attune_status attune_attention_prepare(attune_attention *attention);
+ATTUNE_CHECKED attune_status attune_attention_prepare(attune_attention *attention);
 
 /* The problem's canonical text, which `attune explain` and the other headers take. As snprintf: returns the length,
  * writes at most `capacity` bytes, the last a NUL. */
@@ -159,12 +159,12 @@ ATTUNE_API attune_status attune_step_init(attune_step *step, size_t struct_size)
 /* Computes out (and lse), and appends if the attention does. Everything is checked before anything is written: null
  * pointers, lengths, the block table's entries, strides that make two elements coincide, tensors that overlap.
  * Thread-safe, also for steps of one attention at once. A row has the same bits for every number of threads. */
-ATTUNE_API attune_status attune_attention_run(attune_attention *attention, const attune_step *step);
+ATTUNE_CHECKED attune_status attune_attention_run(attune_attention *attention, const attune_step *step);
 
 /* Bytes of workspace with which attune_attention_run of this step allocates nothing. Tensors and kv_lens may be NULL;
  * cu_seqlens are read. */
-ATTUNE_API attune_status attune_attention_workspace_size(attune_attention *attention, const attune_step *step,
-                                                         size_t *bytes);
+ATTUNE_CHECKED attune_status attune_attention_workspace_size(attune_attention *attention, const attune_step *step,
+                                                             size_t *bytes);
 
 /* ---- A step planned once ---- */
 
@@ -184,19 +184,19 @@ typedef struct attune_step_plan attune_step_plan;
  * block_table with its stride, max_pages and num_pages. They are checked and copied, so the caller may change them
  * afterwards. Other members are not read: of the tensors neither pointers nor strides, and data may be NULL. The
  * attention must outlive the plan. A failure sets *plan to NULL. */
-ATTUNE_API attune_status attune_step_plan_create(attune_attention *attention, const attune_step *step,
-                                                 attune_step_plan **plan);
+ATTUNE_CHECKED attune_status attune_step_plan_create(attune_attention *attention, const attune_step *step,
+                                                     attune_step_plan **plan);
 
 /* Equals attune_attention_run of a step with the plan's lengths and tables, bit for bit. What may change from run to
  * run: all tensors, their strides, the bindings, max_threads, runner, cancel and workspace. Members that the plan fixes
  * are not read; caches must have at least num_pages pages. The first run divides the work, and compiles missing
  * kernels; runs with its strides share that. Thread-safe, also for runs of one plan at once. */
-ATTUNE_API attune_status attune_step_plan_run(const attune_step_plan *plan, const attune_step *step);
+ATTUNE_CHECKED attune_status attune_step_plan_run(const attune_step_plan *plan, const attune_step *step);
 
 /* Bytes of workspace with which attune_step_plan_run of this step allocates nothing, if all runs have its strides. Data
  * may be NULL. */
-ATTUNE_API attune_status attune_step_plan_workspace_size(const attune_step_plan *plan, const attune_step *step,
-                                                         size_t *bytes);
+ATTUNE_CHECKED attune_status attune_step_plan_workspace_size(const attune_step_plan *plan, const attune_step *step,
+                                                             size_t *bytes);
 
 /* Ends it; no run may be under way. NULL is fine. */
 ATTUNE_API void attune_step_plan_destroy(attune_step_plan *plan);
@@ -211,12 +211,12 @@ typedef struct attune_cache_size {
     int64_t k_row, v_row;                /* of one key of one head: elements, or bytes where strides are in bytes */
 } attune_cache_size;
 
-#define ATTUNE_CACHE_SIZE_INIT { .struct_size = sizeof(attune_cache_size) }
+#define ATTUNE_CACHE_SIZE_INIT ATTUNE_RESULT_INIT(attune_cache_size)
 
 /* The sizes of contiguous caches of `pages` pages, or of `pages` sequences of `seq_kv` keys (which a paged attention
  * does not read). ATTUNE_INVALID_ARGUMENT: the attention has no cache. */
-ATTUNE_API attune_status attune_attention_cache_size(const attune_attention *attention, int64_t pages, int64_t seq_kv,
-                                                     attune_cache_size *size);
+ATTUNE_CHECKED attune_status attune_attention_cache_size(const attune_attention *attention, int64_t pages,
+                                                         int64_t seq_kv, attune_cache_size *size);
 
 #ifdef __cplusplus
 }

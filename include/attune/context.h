@@ -65,7 +65,7 @@ ATTUNE_API attune_status attune_runner_init(attune_runner *runner, size_t struct
 
 /* Kinds of events. */
 typedef enum attune_event_kind {
-    ATTUNE_EVENT_MISS = 0,      /* no cache has the kernel: it is compiled next; with ATTUNE_STRICT=1 the call fails */
+    ATTUNE_EVENT_MISS = 0,      /* no cache has the kernel: it is compiled next; in strict mode the call fails */
     ATTUNE_EVENT_DISK_HIT,      /* the kernel came from the disk cache; `message` tells whether it lay in the base or in
                                  * the pack, or is one for another tuning class, which stands in after a MISS */
     ATTUNE_EVENT_COMPILE_BEGIN,
@@ -152,7 +152,7 @@ typedef struct attune_context_options {
     const char *cache_keys;               /* the directory of public keys (*.pub of minisign) that may have signed a
                                            * pack; it and they must belong to root or this user. NULL:
                                            * ATTUNE_CACHE_KEYS, else /etc/attune/keys */
-    uint32_t machine_code_only;           /* 1: the virtual machine does not run what cannot be compiled. attune_compile
+    int machine_code_only;                /* 1: the virtual machine does not run what cannot be compiled. attune_compile
                                            * then returns ATTUNE_CODEGEN_MISSING or ATTUNE_NO_EXEC_MEMORY. For hosts
                                            * that have kernels of their own. It still computes for a plan with a
                                            * deadline until the plan's kernel is there */
@@ -160,8 +160,12 @@ typedef struct attune_context_options {
                                            * (that of the thread whose call starts it) to 19. A busy machine gives
                                            * niceness 19 a 70th of a CPU, so plans get their kernels that much later.
                                            * Ignored with ATTUNE_COMPILE_WORKER, whose processes compile for all */
-    uint32_t check;                       /* 1: the debug mode, see below; 0: only if ATTUNE_CHECK=1 */
+    int check;                            /* 1: the debug mode, see below; 0: only if ATTUNE_CHECK=1 */
     attune_stderr stderr_level;           /* lines on stderr, see below; default: as ATTUNE_LOG says, else none */
+    int strict;                           /* 1: nothing is compiled. A kernel that no cache has is ATTUNE_NOT_CACHED,
+                                           * and the message says why it is not. 0: only if ATTUNE_STRICT=1 */
+    const char *record;                   /* a file to which a line is added for each kernel that had to be compiled, as
+                                           * `attune warm` reads it. NULL: ATTUNE_RECORD, else none; "": none */
 } attune_context_options;
 
 /* The debug mode (check = 1, or ATTUNE_CHECK=1)
@@ -216,7 +220,7 @@ typedef struct attune_context attune_context;
  *
  * exit(): compiling fails from then on. A compile that is under way is abandoned, except in a build with a shared LLVM
  * (LLVM_LINK=shared), whose destructors it must not meet: there exit() waits for it. */
-ATTUNE_API attune_status attune_context_create(const attune_context_options *options, attune_context **context);
+ATTUNE_CHECKED attune_status attune_context_create(const attune_context_options *options, attune_context **context);
 
 /* Destroys a context. Its kernels must have been released, and no call may be under way. NULL is fine. A thread that
  * still finishes an abandoned compile (attune_plan_destroy) uses nothing of the context and of the host's allocator. */

@@ -81,14 +81,14 @@ typedef struct attune_linear attune_linear;
 
 /* Makes a linear attention, which copies the description. `context` as in attune_attention_create. Compiles nothing. A
  * failure sets *linear to NULL. */
-ATTUNE_API attune_status attune_linear_create(attune_context *context, const attune_linear_desc *desc,
-                                              attune_linear **linear);
+ATTUNE_CHECKED attune_status attune_linear_create(attune_context *context, const attune_linear_desc *desc,
+                                                  attune_linear **linear);
 
 /* Ends it; no step may be running. NULL is fine. */
 ATTUNE_API void attune_linear_destroy(attune_linear *linear);
 
 /* Compiles the kernels for tokens and for prompts now, or takes them from the cache, so that no step waits. */
-ATTUNE_API attune_status attune_linear_prepare(attune_linear *linear);
+ATTUNE_CHECKED attune_status attune_linear_prepare(attune_linear *linear);
 
 typedef struct attune_linear_step {
     size_t struct_size;
@@ -122,10 +122,10 @@ ATTUNE_API attune_status attune_linear_step_init(attune_linear_step *step, size_
 
 /* Computes out and the new states. Pointers, lengths, ids and strides are checked before anything is written.
  * Thread-safe, also for steps at once that have no state in common. */
-ATTUNE_API attune_status attune_linear_run(attune_linear *linear, const attune_linear_step *step);
+ATTUNE_CHECKED attune_status attune_linear_run(attune_linear *linear, const attune_linear_step *step);
 
 /* The same by the interpreter of the kernel's loop IR: slow, with the same bits. For tests. */
-ATTUNE_API attune_status attune_linear_run_interpreted(attune_linear *linear, const attune_linear_step *step);
+ATTUNE_CHECKED attune_status attune_linear_run_interpreted(attune_linear *linear, const attune_linear_step *step);
 
 #ifdef __cplusplus
 }

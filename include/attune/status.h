@@ -10,8 +10,10 @@ extern "C" {
 
 #if defined(__GNUC__)
 #define ATTUNE_API __attribute__((visibility("default")))
+#define ATTUNE_CHECKED ATTUNE_API __attribute__((warn_unused_result)) /* a status that must be looked at */
 #else
 #define ATTUNE_API
+#define ATTUNE_CHECKED ATTUNE_API
 #endif
 
 /* ---- Status ---- */
@@ -33,7 +35,7 @@ typedef enum attune_status {
     ATTUNE_NO_EXEC_MEMORY,    /* the system refused executable memory */
     ATTUNE_CHECK_FAILED,      /* the interpreter found an access out of bounds or a read of unwritten memory */
     ATTUNE_INTERNAL,          /* a bug in attune */
-    ATTUNE_NOT_CACHED,        /* ATTUNE_STRICT=1 forbids compiling, and no cache has the kernel */
+    ATTUNE_NOT_CACHED,        /* strict mode forbids compiling, and no cache has the kernel */
     ATTUNE_CANCELLED,         /* the call's cancel flag was set: its outputs hold anything. In an event: a compile of
                                * the background was abandoned, because its plan or its context ends */
     ATTUNE_STATUS_COUNT
@@ -57,8 +59,17 @@ template <typename type> inline type attune_initial(attune_status (*init)(type *
     init(&initial, sizeof initial);
     return initial;
 }
+/* A struct that a function fills in. */
+template <typename type> inline type attune_sized() {
+    type initial = type();
+    initial.struct_size = sizeof initial;
+    return initial;
 }
 }
+}
+#define ATTUNE_RESULT_INIT(type) attune_sized<type>()
+#else
+#define ATTUNE_RESULT_INIT(type) { .struct_size = sizeof(type) }
 #endif
 
 #endif

@@ -80,7 +80,7 @@ static bool by_blocks(const types *t) { return strstr(t->fields, "=i4") || strst
 
 static bool is_possible(const char *text) {
     attune_problem p = ATTUNE_PROBLEM_INIT;
-    return attune_problem_parse(text, &p) == ATTUNE_OK && attune_problem_check(&p) == ATTUNE_OK;
+    return attune_problem_parse(&p, text) == ATTUNE_OK && attune_problem_check(&p) == ATTUNE_OK;
 }
 
 static bool measure(const measuring *m, const work *w, const types *t, input_kind inputs, check_errors *sum) {

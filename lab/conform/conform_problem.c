@@ -70,7 +70,7 @@ static bool knows_inputs(conform_call *call, const attune_tensor *list, size_t c
 bool conform_problem(conform_call *call) {
     attune_tensor list[MOST_TENSORS];
     size_t count = 0;
-    if (attune_problem_parse(call->c->problem, &call->problem) != ATTUNE_OK ||
+    if (attune_problem_parse(&call->problem, call->c->problem) != ATTUNE_OK ||
         attune_arguments_init(&call->arguments, &call->problem) != ATTUNE_OK ||
         attune_tensors(&call->problem, &call->arguments, list, MOST_TENSORS, &count) != ATTUNE_OK)
         return conform_fail(call, "%s", attune_last_message());

@@ -167,7 +167,7 @@ class Drawn:
         """Random weights of a block as a blob."""
         weights, kept = sized(Weights), []
         size = ctypes.c_size_t()
-        check(quick.attune_mha_weights_init_sized(self.problem._struct, 0, ctypes.byref(weights), weights.struct_size))
+        check(quick.attune_mha_weights_init_sized(ctypes.byref(weights), weights.struct_size, self.problem._struct, 0))
         dtype = str(self._fields.get("w_dtype", ""))
         if dtype in ("", "i8", "i4"):  # codes are made of numbers of any type
             dtype = str(self._fields.get("dtype", "f32"))

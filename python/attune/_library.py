@@ -40,26 +40,26 @@ _SLOW: List[Tuple[str, object, list]] = [
 _QUICK: List[Tuple[str, object, list]] = [
     ("attune_last_message", c_char_p, []),
     ("attune_problem_init", c_int, [c_void_p, c_size_t]),
-    ("attune_problem_parse", c_int, [c_char_p, c_void_p]),
+    ("attune_problem_parse", c_int, [c_void_p, c_char_p]),
     ("attune_problem_print", c_size_t, [c_void_p, c_char_p, c_size_t]),
     ("attune_problem_check", c_int, [c_void_p]),
     ("attune_problem_flops", c_double, [c_void_p]),
-    ("attune_schedule_parse", c_int, [c_char_p, POINTER(Schedule)]),
+    ("attune_schedule_parse", c_int, [POINTER(Schedule), c_char_p]),
     ("attune_schedule_print", c_size_t, [POINTER(Schedule), c_char_p, c_size_t]),
     ("attune_arguments_init_sized", c_int, [POINTER(Arguments), c_size_t, c_void_p]),
     ("attune_bind_dlpack", c_int, [POINTER(Arguments), c_void_p, c_char_p, c_void_p]),
     ("attune_tensors", c_int, [c_void_p, POINTER(Arguments), POINTER(Tensor), c_size_t, POINTER(c_size_t)]),
     ("attune_workspace_size_with", c_int, [c_void_p, c_void_p, POINTER(Arguments), c_void_p, POINTER(c_size_t)]),
     ("attune_weight_name", c_char_p, [c_int]),
-    ("attune_mha_weights_init_sized", c_int, [c_void_p, c_int, c_void_p, c_size_t]),
+    ("attune_mha_weights_init_sized", c_int, [c_void_p, c_size_t, c_void_p, c_int]),
     ("attune_packed_weights_size", c_int, [c_void_p, POINTER(c_size_t)]),
 ]
 # Of versions that have plans.
 _PLANS: List[Tuple[str, object, list]] = [
     ("attune_plan_create", c_int, [c_void_p, c_void_p, c_void_p, POINTER(c_void_p)]),
-    ("attune_plan_run", c_int, [c_void_p, c_void_p, POINTER(Arguments), c_void_p]),
+    ("attune_plan_run", c_int, [c_void_p, POINTER(Arguments), c_void_p]),
     ("attune_plan_get_info", c_int, [c_void_p, c_void_p]),
-    ("attune_plan_destroy", None, [c_void_p, c_void_p]),
+    ("attune_plan_destroy", None, [c_void_p]),
 ]
 # Of versions that keep block masks.
 _BLOCK_MASKS: List[Tuple[str, object, list]] = [
@@ -199,10 +199,10 @@ def schedule_of(text: str | None, context: Any, problem: Any) -> Any:
     if text is None:
         return None
     data, schedule = _values.text(text, "schedule"), sized(Schedule)
-    check(quick.attune_schedule_parse(data, byref(schedule)))
+    check(quick.attune_schedule_parse(byref(schedule), data))
     if lib.attune_schedule_check(context._pointer, problem._struct, byref(schedule)):
         check(lib.attune_schedule_choose(context._pointer, problem._struct, byref(schedule)))
-        check(quick.attune_schedule_parse(data, byref(schedule)))
+        check(quick.attune_schedule_parse(byref(schedule), data))
     return byref(schedule)
 
 

@@ -18,7 +18,7 @@ _ARGUMENTS_BYTES = ctypes.sizeof(Arguments)
 
 
 def _destroy(pointer: ctypes.c_void_p, context: Context) -> None:
-    lib.attune_plan_destroy(context._pointer, pointer)
+    lib.attune_plan_destroy(pointer)
 
 
 class Plan(Call):
@@ -53,8 +53,8 @@ class Plan(Call):
         options = sized(PlanOptions)
         options.max_specialised, options.repeats = 8 if specialise else 0, integer(repeats, "repeats")
         options.background, options.least_gain = flag(background, "background"), integer(least_gain, "least_gain")
-        if deadline_us is not None:
-            options.has_deadline, options.deadline_us = 1, integer(deadline_us, "deadline_us", 0, MOST_DEADLINE_US)
+        deadline = -1 if deadline_us is None else integer(deadline_us, "deadline_us", 0, MOST_DEADLINE_US)
+        options.deadline_us = deadline
         pointer = ctypes.c_void_p()
         check(lib.attune_plan_create(context._pointer, problem._struct, _byref(options), _byref(pointer)))
         self._pointer, self._specialise, self._repeats = pointer, specialise, options.repeats
@@ -72,7 +72,7 @@ class Plan(Call):
         check(quick.attune_plan_set_size(self._pointer, _byref(arguments), text(name, "a name in sizes"), value))
 
     def _go(self, arguments: Arguments, threads: int) -> int:
-        return lib.attune_plan_run(self.context._pointer, self._pointer, _byref(arguments), run_options(threads))
+        return lib.attune_plan_run(self._pointer, _byref(arguments), run_options(threads))
 
     @property
     def info(self) -> Dict[str, int]:

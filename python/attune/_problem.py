@@ -111,7 +111,7 @@ class Problem:
         parts += [_pair(name, value) for name, value in fields.items() if value is not None]
         struct = ctypes.create_string_buffer(PROBLEM_BYTES)
         check(quick.attune_problem_init(struct, PROBLEM_BYTES))
-        check(quick.attune_problem_parse(_text(",".join(parts), "a problem"), struct))
+        check(quick.attune_problem_parse(struct, _text(",".join(parts), "a problem")))
         check(quick.attune_problem_check(struct))
         self._struct = struct
         size = quick.attune_problem_print(struct, None, 0) + 1

@@ -139,6 +139,8 @@ class ContextOptions(Structure):
         ("background_niceness", c_uint32),
         ("check", c_uint32),
         ("stderr_level", c_int),
+        ("strict", c_int),
+        ("record", c_char_p),
     ]
 
 
@@ -239,8 +241,8 @@ class PlanOptions(Structure):
     """attune_plan_options."""
 
     _fields_ = [("struct_size", c_size_t)] + [
-        (name, c_uint32) for name in "max_specialised repeats background least_gain has_deadline deadline_us".split()
-    ]
+        (name, c_uint32) for name in "max_specialised repeats background least_gain".split()
+    ] + [("deadline_us", c_int64)]
 
 
 class PlanInfo(Structure):

@@ -8,6 +8,7 @@
 #include <string.h>
 
 struct attune_mha {
+    attune_context *context;
     attune_kernel *kernel;
     const void *packed;
     size_t packed_bytes;
@@ -34,8 +35,8 @@ static size_t packed_size(const attune_problem *canonical) {
     return (size_t)layout.elements * mha_weight_bytes(canonical->w_dtype);
 }
 
-attune_status attune_mha_weights_init_sized(const attune_problem *problem, attune_weight_layout layout,
-                                            attune_mha_weights *weights, size_t struct_size) {
+attune_status attune_mha_weights_init_sized(attune_mha_weights *weights, size_t struct_size,
+                                            const attune_problem *problem, attune_weight_layout layout) {
     AT_DEFAULT_FPENV;
     at_error err = {0};
     attune_problem canonical;
@@ -99,6 +100,7 @@ static attune_status create(attune_context *context, const attune_problem *probl
         at_free(&context->allocator, made);
         return at_fail(err, status, "%s", attune_last_message());
     }
+    made->context = context;
     *mha = made;
     return ATTUNE_OK;
 }
@@ -153,11 +155,11 @@ attune_status attune_mha_create_packed(attune_context *context, const attune_pro
     return at_report(&err);
 }
 
-attune_status attune_mha_run_with(attune_context *context, const attune_mha *mha, const attune_arguments *arguments,
-                                  const attune_run_options *options) {
+attune_status attune_mha_run(const attune_mha *mha, const attune_arguments *arguments,
+                             const attune_run_options *options) {
     AT_DEFAULT_FPENV;
     at_error err = {0};
-    if (!context || !mha || !arguments) {
+    if (!mha || !arguments) {
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_mha_run was given NULL");
         return at_report(&err);
     }
@@ -165,11 +167,7 @@ attune_status attune_mha_run_with(attune_context *context, const attune_mha *mha
     const at_struct kind = at_arguments_struct(&mha->kernel->signature);
     if (at_copy_in(&kind, arguments, &with_weights, &err)) return at_report(&err);
     with_weights.packed_weights = mha->packed;
-    return attune_run_with(context, mha->kernel, &with_weights, options);
-}
-
-attune_status attune_mha_run(attune_context *context, const attune_mha *mha, const attune_arguments *arguments) {
-    return attune_mha_run_with(context, mha, arguments, NULL);
+    return attune_run_with(mha->context, mha->kernel, &with_weights, options);
 }
 
 const attune_kernel *attune_mha_kernel(const attune_mha *mha) { return mha ? mha->kernel : NULL; }
@@ -179,8 +177,9 @@ const void *attune_mha_packed_weights(const attune_mha *mha, size_t *bytes) {
     return mha ? mha->packed : NULL;
 }
 
-void attune_mha_destroy(attune_context *context, attune_mha *mha) {
-    if (!context || !mha) return;
+void attune_mha_destroy(attune_mha *mha) {
+    if (!mha) return;
+    attune_context *const context = mha->context;
     attune_kernel_release(mha->kernel);
     at_free(&context->allocator, mha->owned);
     at_free(&context->allocator, mha);

@@ -12,7 +12,7 @@ attune_status attune_problem_init(attune_problem *problem, size_t struct_size) {
     return at_report(&err);
 }
 
-attune_status attune_problem_parse(const char *text, attune_problem *problem) {
+attune_status attune_problem_parse(attune_problem *problem, const char *text) {
     AT_DEFAULT_FPENV;
     at_error err = {0};
     if (!text || !problem)
@@ -204,7 +204,7 @@ attune_status attune_schedule_check(const attune_context *context, const attune_
     return at_report(&err);
 }
 
-attune_status attune_schedule_parse(const char *text, attune_schedule *schedule) {
+attune_status attune_schedule_parse(attune_schedule *schedule, const char *text) {
     AT_DEFAULT_FPENV;
     at_error err = {0};
     if (!text || !schedule)

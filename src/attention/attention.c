@@ -67,7 +67,7 @@ static void problem_of(const attune_attention_desc *d, attune_problem *p) {
 /* What the text names counts, whatever the members say, except where a step depends on it. */
 static attune_status read_extra(const char *extra, attune_problem *p, at_error *err) {
     const attune_problem before = *p;
-    if (attune_problem_parse(extra, p)) return at_fail(err, ATTUNE_INVALID_PROBLEM, "extra: %s", attune_last_message());
+    if (attune_problem_parse(p, extra)) return at_fail(err, ATTUNE_INVALID_PROBLEM, "extra: %s", attune_last_message());
     const struct {
         const char *name;
         bool is_set;
@@ -102,8 +102,7 @@ static attune_status make_problem(const attune_attention_desc *d, attune_problem
 
 static attune_status make_plan(attune_attention *a, const attune_attention_desc *d) {
     attune_plan_options options = ATTUNE_PLAN_OPTIONS_INIT;
-    options.has_deadline = d->deadline_us >= 0;
-    options.deadline_us = options.has_deadline ? (uint32_t)d->deadline_us : 0;
+    options.deadline_us = d->deadline_us;
     const attune_status status = attune_plan_create(a->context, &a->problem, &options, &a->plan);
     return status ? status : attune_plan_arguments_init(a->plan, &a->arguments);
 }
@@ -150,13 +149,13 @@ attune_status attune_attention_create(attune_context *context, const attune_atte
 
 void attune_attention_destroy(attune_attention *attention) {
     if (!attention) return;
-    attune_plan_destroy(attention->context, attention->plan);
+    attune_plan_destroy(attention->plan);
     free(attention);
 }
 
 attune_status attune_attention_prepare(attune_attention *attention) {
     at_error err = {0};
-    if (attention) return attune_plan_prepare(attention->context, attention->plan);
+    if (attention) return attune_plan_prepare(attention->plan);
     at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_attention_prepare was given NULL");
     return at_report(&err);
 }

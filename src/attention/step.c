@@ -207,7 +207,7 @@ attune_status attune_attention_run(attune_attention *attention, const attune_ste
     attune_run_options options;
     if (take(__func__, attention, step, true, &arguments, &options, &err)) return at_report(&err);
     if (!arguments.batch) return ATTUNE_OK;
-    return attune_plan_run(attention->context, attention->plan, &arguments, &options);
+    return attune_plan_run(attention->plan, &arguments, &options);
 }
 
 attune_status attune_attention_workspace_size(attune_attention *attention, const attune_step *step, size_t *bytes) {
@@ -218,7 +218,7 @@ attune_status attune_attention_workspace_size(attune_attention *attention, const
     if (bytes) *bytes = 0;
     if (err.status || take(__func__, attention, step, false, &arguments, &options, &err)) return at_report(&err);
     if (!arguments.batch) return ATTUNE_OK;
-    return attune_plan_workspace_size(attention->context, attention->plan, &arguments, &options, bytes);
+    return attune_plan_workspace_size(attention->plan, &arguments, &options, bytes);
 }
 
 /* ---- The caches' size ---- */

@@ -42,7 +42,7 @@ static attune_status wanted_schedule(const attune_context *context, const at_bun
     const attune_problem *problem = &part->signature.problem;
     *schedule = (attune_schedule)ATTUNE_SCHEDULE_INIT;
     attune_status status = attune_schedule_choose(context, problem, schedule);
-    if (!status) status = attune_schedule_parse(part->schedule, schedule);
+    if (!status) status = attune_schedule_parse(schedule, part->schedule);
     if (!status) status = attune_schedule_check(context, problem, schedule);
     return status ? at_fail(err, status, "%s", attune_last_message()) : ATTUNE_OK;
 }
@@ -163,8 +163,9 @@ static attune_status check(const attune_context *context, const attune_bundle_op
     if (count < 1 || count > AT_BUNDLE_MOST_KERNELS)
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "a bundle has from 1 to %d kernels, not %zu",
                        AT_BUNDLE_MOST_KERNELS, count);
-    if (options->struct_size == sizeof *options && (options->kernels_only > 1 || options->reserved))
-        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "kernels_only is %u; it must be 0 or 1, and reserved 0",
+    if (options->struct_size == sizeof *options &&
+        ((options->kernels_only != 0 && options->kernels_only != 1) || options->reserved))
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "kernels_only is %d; it must be 0 or 1, and reserved 0",
                        options->kernels_only);
     if (options->targets && *options->targets) return ATTUNE_OK;
     return at_fail(err, ATTUNE_INVALID_ARGUMENT, "the targets of the bundle are not named");

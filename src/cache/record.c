@@ -10,8 +10,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-void at_record_init(at_record *r, const at_io *io, const at_log *log) {
-    const char *path = secure_getenv("ATTUNE_RECORD"), *strict = getenv("ATTUNE_STRICT");
+void at_record_init(at_record *r, const attune_context_options *options, const at_io *io, const at_log *log) {
+    const char *path = options->record ? options->record : secure_getenv("ATTUNE_RECORD");
+    const char *strict = options->strict ? "1" : getenv("ATTUNE_STRICT");
     r->io = io;
     r->log = log;
     r->is_strict = strict && strcmp(strict, "1") == 0;
@@ -24,7 +25,7 @@ void at_record_init(at_record *r, const at_io *io, const at_log *log) {
     if (strlen(path) < sizeof r->path)
         strcpy(r->path, path);
     else
-        at_log_printf(log, ATTUNE_LOG_WARNING, "ATTUNE_RECORD is longer than a path can be: nothing is recorded");
+        at_log_printf(log, ATTUNE_LOG_WARNING, "the path to record to is longer than a path can be: nothing is recorded");
 }
 
 /* "problem" or "problem | schedule"; the length, or 0 if it does not fit. */

@@ -1,8 +1,8 @@
 /* Misses are written down or forbidden, so that a program's kernels are known before it runs.
  *
- * ATTUNE_RECORD=FILE: each kernel that had to be compiled becomes a line of the file, `problem` or `problem | schedule`
+ * ATTUNE_RECORD=FILE, or `record` of the context: each kernel that had to be compiled becomes a line of the file, `problem` or `problem | schedule`
  * if one was given: a manifest for `attune warm`. That cannot make kernels of other operators than attention's, so
- * these become comments. ATTUNE_STRICT=1: nothing is compiled; a miss fails and names the
+ * these become comments. ATTUNE_STRICT=1, or `strict`: nothing is compiled; a miss fails and names the
  * kernel. Both: the kernels that a manifest lacks are written down. */
 #ifndef ATTUNE_CACHE_RECORD_H
 #define ATTUNE_CACHE_RECORD_H
@@ -25,7 +25,7 @@ typedef struct at_record {
 } at_record;
 
 /* Reads the environment; a program with raised privileges records nothing. */
-void at_record_init(at_record *record, const at_io *io, const at_log *log);
+void at_record_init(at_record *record, const attune_context_options *options, const at_io *io, const at_log *log);
 
 /* Adds a line, in one write, so that lines of several processes do not mix. A kernel that is missed again and again,
  * because it may not be compiled or nothing is cached, is one line of this context; with a thousand of them it may be

@@ -31,6 +31,8 @@ static attune_status check_options(const attune_context_options *options, at_err
     if (options->max_workers > AT_MOST_WORKERS)
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "max_workers is %u; it may be at most %d", options->max_workers,
                        AT_MOST_WORKERS);
+    if (options->strict != 0 && options->strict != 1)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "strict is %d; it must be 0 or 1", options->strict);
     if (options->background_niceness > MOST_NICENESS)
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "background_niceness is %u; it may be at most %d",
                        options->background_niceness, MOST_NICENESS);
@@ -68,9 +70,9 @@ static attune_status settle_deadline(attune_context *context, at_error *err) {
     return ATTUNE_OK;
 }
 
-static attune_status settle_checks(attune_context *context, uint32_t check, at_error *err) {
+static attune_status settle_checks(attune_context *context, int check, at_error *err) {
     const char *const named = getenv("ATTUNE_CHECK");
-    if (check > 1) return at_fail(err, ATTUNE_INVALID_ARGUMENT, "check is %u; it must be 0 or 1", check);
+    if (check != 0 && check != 1) return at_fail(err, ATTUNE_INVALID_ARGUMENT, "check is %d; it must be 0 or 1", check);
     context->checks = check;
     if (check || !named || !*named || !strcmp(named, "0")) return ATTUNE_OK;
     context->checks = !strcmp(named, "1");
@@ -122,7 +124,7 @@ static attune_status fill_context(attune_context *context, const attune_context_
     at_probe_recall(&context->disk, context->target, &context->machine_class);
     at_machine_init(&context->machine, context->target, context->machine_class.name);
     context->team.l3_cores = context->pool.l3_cores = (uint32_t)context->machine_class.description.l3_cores;
-    at_record_init(&context->record, context->io, &context->log);
+    at_record_init(&context->record, options, context->io, &context->log);
     at_tuning_init(&context->tuning, &context->disk, &context->allocator);
     at_fork_add(context);
     return ATTUNE_OK;

@@ -8,7 +8,7 @@
 
 static const attune_plan_options initial = ATTUNE_PLAN_OPTIONS_INIT;
 static const at_struct options_struct = {"attune_plan_options", "start from ATTUNE_PLAN_OPTIONS_INIT",
-                                         sizeof(attune_plan_options), &initial, 16};
+                                         sizeof(attune_plan_options), &initial, sizeof(attune_plan_options)};
 
 attune_status attune_plan_options_init(attune_plan_options *options, size_t struct_size) {
     at_error err = {0};
@@ -28,23 +28,21 @@ static attune_status take_options(const attune_plan_options *given, attune_plan_
     if (options->repeats < 1 || options->repeats > MOST_REPEATS)
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "repeats is %u; it must be from 1 to %d", options->repeats,
                        MOST_REPEATS);
-    if (options->background > 1)
-        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "background is %u; it must be 0 or 1", options->background);
+    if (options->background != 0 && options->background != 1)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "background is %d; it must be 0 or 1", options->background);
     if (options->least_gain > MOST_GAIN)
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "least_gain is %u percent; it must be from 0 to %d",
                        options->least_gain, MOST_GAIN);
-    if (options->has_deadline > 1)
-        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "has_deadline is %u; it must be 0 or 1", options->has_deadline);
-    if (options->deadline_us > AT_MOST_DEADLINE_US)
-        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "deadline_us is %u; it must be from 0 to %d", options->deadline_us,
-                       AT_MOST_DEADLINE_US);
+    if (options->deadline_us < -1 || options->deadline_us > AT_MOST_DEADLINE_US)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "deadline_us is %lld; it must be from -1 (none) to %d",
+                       (long long)options->deadline_us, AT_MOST_DEADLINE_US);
     return ATTUNE_OK;
 }
 
 /* The environment's deadline is for programs that set none. With one, only lengths that gain are specialised. */
 static void settle_deadline(attune_plan *plan) {
     enum { LEAST_GAIN = 10 };
-    plan->deadline_us = plan->options.has_deadline ? plan->options.deadline_us : plan->context->deadline_us;
+    plan->deadline_us = plan->options.deadline_us >= 0 ? plan->options.deadline_us : plan->context->deadline_us;
     plan->is_background = plan->options.background || plan->deadline_us >= 0;
     if (plan->deadline_us >= 0 && !plan->options.least_gain) plan->options.least_gain = LEAST_GAIN;
 }
@@ -80,15 +78,12 @@ attune_status attune_plan_create(attune_context *context, const attune_problem *
     return ATTUNE_OK;
 }
 
-attune_status attune_plan_prepare(attune_context *context, attune_plan *plan) {
+attune_status attune_plan_prepare(attune_plan *plan) {
     AT_DEFAULT_FPENV;
     at_error err = {0};
     attune_kernel *kernel;
-    if (!context || !plan || context != plan->context) {
-        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_plan_prepare was given %s",
-                !context ? "no context"
-                : !plan  ? "no plan"
-                         : "the plan of another context");
+    if (!plan) {
+        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_plan_prepare was given no plan");
         return at_report(&err);
     }
     const attune_problem *const p = &plan->signature.problem;
@@ -102,9 +97,10 @@ attune_status attune_plan_prepare(attune_context *context, attune_plan *plan) {
     return at_report(&err);
 }
 
-void attune_plan_destroy(attune_context *context, attune_plan *plan) {
+void attune_plan_destroy(attune_plan *plan) {
     AT_DEFAULT_FPENV;
-    if (!context || !plan) return;
+    if (!plan) return;
+    attune_context *const context = plan->context;
     at_background_withdraw(&context->background, &plan->job);
     for (int i = 0; i < PL_NUM_KINDS; i++) {
         attune_kernel_release(plan->kernels[i]);
@@ -126,8 +122,8 @@ attune_status attune_plan_get_info(const attune_plan *plan, attune_plan_info *in
     const attune_plan_info full = {
         .few_rows = plan->few_rows,
         .few_kernels = (plan->kernels[PL_ONE] != NULL) + (plan->kernels[PL_FEW] != NULL),
-        .many_kernels = (plan->kernels[PL_SOME] != NULL) + (plan->kernels[PL_MORE] != NULL) +
-                        (plan->kernels[PL_MANY] != NULL),
+        .many_kernels =
+            (plan->kernels[PL_SOME] != NULL) + (plan->kernels[PL_MORE] != NULL) + (plan->kernels[PL_MANY] != NULL),
         .specialised_kernels = plan->num_special,
         .few_calls = plan->few_calls,
         .many_calls = plan->many_calls,

@@ -56,7 +56,7 @@ static float *make_tensor(size_t count, unsigned seed) {
 
 static call make_call(const char *text) {
     call c = {.problem = ATTUNE_PROBLEM_INIT};
-    assert_ok(attune_problem_parse(text, &c.problem));
+    assert_ok(attune_problem_parse(&c.problem, text));
     assert_ok(attune_arguments_init(&c.arguments, &c.problem));
     const attune_problem *p = &c.problem;
     const size_t heads = (size_t)(p->batch * p->num_heads), seq_q = (size_t)p->seq_q;
@@ -372,9 +372,9 @@ static void packed_rows_may_interleave(void **state) {
     attune_context *context = open_default();
     attune_kernel *kernel;
     attune_problem problem = ATTUNE_PROBLEM_INIT;
-    assert_ok(attune_problem_parse("batch=2,num_heads=3,seq_q=7,head_dim=5,q_strides=420:5:60:1,k_strides=420:5:60:1,"
-                                   "v_strides=420:5:60:1,out_strides=420:5:60:1",
-                                   &problem));
+    assert_ok(attune_problem_parse(&problem,
+                                   "batch=2,num_heads=3,seq_q=7,head_dim=5,q_strides=420:5:60:1,k_strides=420:5:60:1,"
+                                   "v_strides=420:5:60:1,out_strides=420:5:60:1"));
     float *packed = make_tensor(COUNT, 9), *before = make_tensor(COUNT, 9), *apart = make_tensor(COUNT, 8);
     attune_arguments a, b;
     assert_ok(attune_compile(context, &problem, NULL, &kernel));

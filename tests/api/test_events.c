@@ -59,7 +59,7 @@ static attune_context *open_context(heard *h, const char *cache_dir, uint64_t me
 static attune_status compile(attune_context *context, const char *text) {
     attune_problem problem = ATTUNE_PROBLEM_INIT;
     attune_kernel *kernel;
-    assert_int_equal(attune_problem_parse(text, &problem), ATTUNE_OK);
+    assert_int_equal(attune_problem_parse(&problem, text), ATTUNE_OK);
     const attune_status status = attune_compile(context, &problem, NULL, &kernel);
     attune_kernel_release(kernel);
     return status;
@@ -159,6 +159,32 @@ static void strict_misses_are_told(void **state) {
     attune_context_destroy(context);
 }
 
+static void options_are_strict_and_record(void **state) {
+    (void)state;
+    char path[] = "/tmp/attune-record-XXXXXX", line[256] = "";
+    const int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
+    options.cache_dir = "", options.strict = 1, options.record = path;
+    attune_context *context = test_context(&options, NULL);
+    assert_int_equal(compile(context, ONE), ATTUNE_NOT_CACHED);
+    attune_context_destroy(context);
+    assert_true(read(fd, line, sizeof line - 1) > 0);
+    assert_non_null(strstr(line, "head_dim=8"));
+    setenv("ATTUNE_RECORD", path, 1);
+    options.strict = 0, options.record = "";
+    context = test_context(&options, NULL);
+    unsetenv("ATTUNE_RECORD");
+    assert_int_equal(compile(context, ONE), ATTUNE_OK);
+    attune_context_destroy(context);
+    assert_int_equal(read(fd, line, sizeof line), 0);
+    close(fd);
+    unlink(path);
+    options.strict = 2;
+    assert_int_equal(attune_context_create(&options, &context), ATTUNE_INVALID_ARGUMENT);
+    assert_string_equal(attune_last_message(), "strict is 2; it must be 0 or 1");
+}
+
 static void evictions_are_told(void **state) {
     (void)state;
     heard h = {0};
@@ -212,6 +238,7 @@ int main(void) {
         WITH_DIRECTORY(a_compile_and_a_hit),
         cmocka_unit_test(a_missing_compiler_is_told),
         cmocka_unit_test(strict_misses_are_told),
+        cmocka_unit_test(options_are_strict_and_record),
         cmocka_unit_test(evictions_are_told),
         WITH_DIRECTORY(damaged_entries_are_told),
         cmocka_unit_test(the_worker_is_named),

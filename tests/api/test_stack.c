@@ -115,7 +115,7 @@ static void on_a_small_stack(work *w, work_fn *fn, const char *what) {
 
 static attune_status parse(work *w) {
     const attune_status status = attune_problem_init(&w->problem, sizeof w->problem);
-    return status ? status : attune_problem_parse(w->text, &w->problem);
+    return status ? status : attune_problem_parse(&w->problem, w->text);
 }
 
 static attune_status compile(work *w) { return attune_compile(w->context, &w->problem, NULL, &w->kernel); }
@@ -192,7 +192,7 @@ static attune_status print(work *w) {
     static char text[TEXT_BYTES];
     attune_problem again = ATTUNE_PROBLEM_INIT;
     if (attune_problem_print(&w->problem, text, sizeof text) >= sizeof text) return ATTUNE_INTERNAL;
-    const attune_status status = attune_problem_parse(text, &again);
+    const attune_status status = attune_problem_parse(&again, text);
     return status ? status : attune_problem_check(&again); /* canonical text is no deeper than may be */
 }
 

@@ -60,7 +60,7 @@ static void problems_of_other_sizes(void **state) {
         assert_ok(attune_tensors(p, NULL, tensors, SAMPLE_TENSORS, &count));
         assert_int_equal(count, 5);
         same_key(&whole, p);
-        assert_ok(attune_problem_parse("seq_q=7,softmax_scale=2", p));
+        assert_ok(attune_problem_parse(p, "seq_q=7,softmax_scale=2"));
         assert_int_equal(p->seq_q, 7);
         assert_int_equal(p->struct_size, bytes);
         unguard(&g);
@@ -114,7 +114,7 @@ static attune_status init_arguments(void *o, size_t n) {
 }
 static attune_status init_weights(void *o, size_t n) {
     const attune_problem p = problem_parsed("num_heads=2,seq_q=3,embed_dim=8");
-    return attune_mha_weights_init_sized(&p, ATTUNE_IN_OUT, o, n);
+    return attune_mha_weights_init_sized(o, n, &p, ATTUNE_IN_OUT);
 }
 
 static void check_init(init_fn *init, const void *macro, size_t full) {
@@ -238,7 +238,7 @@ static void blocks_of_other_sizes(void **state) {
     float numbers[DIM * DIM], x[QUERIES][DIM], out[QUERIES][DIM], again[QUERIES][DIM];
     for (int i = 0; i < DIM * DIM; i++) numbers[i] = (float)(i % 7) / 8;
     for (int i = 0; i < QUERIES * DIM; i++) x[i / DIM][i % DIM] = (float)(i % 5) / 4;
-    assert_ok(attune_mha_weights_init(&p, ATTUNE_OUT_IN, &weights));
+    assert_ok(attune_mha_weights_init(&weights, &p, ATTUNE_OUT_IN));
     for (int i = ATTUNE_Q_WEIGHT; i <= ATTUNE_OUT_BIAS; i++) weights.tensor[i].data = numbers;
     attune_mha *mha, *other;
     assert_ok(attune_mha_create(sample_context, &p, NULL, &weights, &mha));
@@ -259,14 +259,14 @@ static void blocks_of_other_sizes(void **state) {
     assert_ok(attune_arguments_init(&a, &p));
     a.x.data = x;
     a.out.data = out;
-    assert_ok(attune_mha_run(sample_context, mha, &a));
+    assert_ok(attune_mha_run(mha, &a, NULL));
     a.out.data = again;
     g = as_of(&a, sizeof a, sizeof a + MORE);
-    assert_ok(attune_mha_run(sample_context, other, (void *)g.data));
+    assert_ok(attune_mha_run(other, (void *)g.data, NULL));
     assert_memory_equal(out, again, sizeof out);
     unguard(&g);
-    attune_mha_destroy(sample_context, other);
-    attune_mha_destroy(sample_context, mha);
+    attune_mha_destroy(other);
+    attune_mha_destroy(mha);
 }
 
 /* ---- Schedules ---- */
@@ -297,7 +297,7 @@ static void schedules_of_other_sizes(void **state) {
         void *data;
         assert_ok(attune_emit(sample_context, &p, s, ATTUNE_STAGE_IR, &data, &(size_t){0}));
         attune_free(sample_context, data);
-        assert_ok(attune_schedule_parse("kv_tile=8", s));
+        assert_ok(attune_schedule_parse(s, "kv_tile=8"));
         assert_int_equal(s->kv_tile, 8);
         unguard(&g);
     }
@@ -413,10 +413,10 @@ static void what_is_older_is_refused(void **state) {
     attune_mha *mha;
     attune_tune_result result = {.struct_size = sizeof result};
     assert_ok(attune_arguments_init(&arguments, &p));
-    assert_ok(attune_mha_weights_init(&block, ATTUNE_IN_OUT, &weights));
+    assert_ok(attune_mha_weights_init(&weights, &block, ATTUNE_IN_OUT));
     guarded g = as_of(&p, sizeof p, 816);
     assert_fails(attune_compile(sample_context, (void *)g.data, NULL, &kernel), ATTUNE_INVALID_ARGUMENT, older);
-    assert_fails(attune_problem_parse("seq_q=9", (void *)g.data), ATTUNE_INVALID_ARGUMENT, older);
+    assert_fails(attune_problem_parse((void *)g.data, "seq_q=9"), ATTUNE_INVALID_ARGUMENT, older);
     unguard(&g);
     g = as_of(&schedule, sizeof schedule, 248);
     assert_fails(attune_compile(sample_context, &p, (void *)g.data, &kernel), ATTUNE_INVALID_ARGUMENT, older);

@@ -90,9 +90,9 @@ static void test_long_sums(void **state) {
 static attune_schedule schedule_by(attune_strategy strategy, const attune_problem *p, attune_context *context) {
     attune_schedule s = ATTUNE_SCHEDULE_INIT;
     if (strategy == ATTUNE_Q_LANES) return schedule_reproducible(p, at_target_find("x86-64"));
-    assert_int_equal(attune_schedule_parse("strategy=d_lanes,lanes=4,score_rows=1,score_keys=4,score_column_vectors=1,"
-                                           "value_rows=1,value_column_vectors=1,value_keys=4,kv_tile=192,kv_chunk=192",
-                                           &s),
+    assert_int_equal(attune_schedule_parse(&s,
+                                           "strategy=d_lanes,lanes=4,score_rows=1,score_keys=4,score_column_vectors=1,"
+                                           "value_rows=1,value_column_vectors=1,value_keys=4,kv_tile=192,kv_chunk=192"),
                      ATTUNE_OK);
     if (p->reproducible) s.kv_tile = s.kv_chunk = mha_reproducible_kv_tile(p);
     assert_int_equal(attune_schedule_check(context, p, &s), ATTUNE_OK);

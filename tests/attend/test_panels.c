@@ -334,7 +334,7 @@ static void tiles_begin_with_pairs(void **state) {
     (void)state;
     attune_problem p = ATTUNE_PROBLEM_INIT;
     attune_schedule s = ATTUNE_SCHEDULE_INIT;
-    assert_int_equal(attune_problem_parse("seq_q=50,seq_kv=41,head_dim=14,dtype=bf16,v_layout=panels", &p), ATTUNE_OK);
+    assert_int_equal(attune_problem_parse(&p, "seq_q=50,seq_kv=41,head_dim=14,dtype=bf16,v_layout=panels"), ATTUNE_OK);
     assert_int_equal(attune_schedule_choose(sample_context, &p, &s), ATTUNE_OK);
     assert_int_equal(s.kv_tile % 2, 0);
     s.score_keys = 1, s.kv_tile = 19;

@@ -370,7 +370,7 @@ static void test_bits_do_not_depend_on_who_keeps_them(void **state) {
 static bool overlaps(const char *problem, int32_t kv_tile) {
     attune_problem p = ATTUNE_PROBLEM_INIT, canonical;
     attune_schedule s = ATTUNE_SCHEDULE_INIT;
-    assert_int_equal(attune_problem_parse(problem, &p), ATTUNE_OK);
+    assert_int_equal(attune_problem_parse(&p, problem), ATTUNE_OK);
     assert_int_equal(mha_canonicalize(&p, &canonical, NULL), ATTUNE_OK);
     s.lanes = s.score_keys = 8;
     s.score_row_vectors = 1;
@@ -437,7 +437,7 @@ static void test_overlapping_tiles_have_the_same_bits(void **state) {
 static int64_t rest_of(const char *problem, int32_t lanes, int32_t vectors) {
     attune_problem p = ATTUNE_PROBLEM_INIT, canonical;
     attune_schedule s = ATTUNE_SCHEDULE_INIT;
-    assert_int_equal(attune_problem_parse(problem, &p), ATTUNE_OK);
+    assert_int_equal(attune_problem_parse(&p, problem), ATTUNE_OK);
     assert_int_equal(mha_canonicalize(&p, &canonical, NULL), ATTUNE_OK);
     s.lanes = lanes;
     s.score_row_vectors = vectors;
@@ -466,7 +466,7 @@ static int by_columns(const char *problem, const char *target_name) {
     const at_target *target = at_target_find(target_name);
     attune_problem p = ATTUNE_PROBLEM_INIT, canonical;
     attune_schedule s = ATTUNE_SCHEDULE_INIT;
-    assert_int_equal(attune_problem_parse(problem, &p), ATTUNE_OK);
+    assert_int_equal(attune_problem_parse(&p, problem), ATTUNE_OK);
     assert_int_equal(mha_canonicalize(&p, &canonical, NULL), ATTUNE_OK);
     s.lanes = s.score_keys = 8;
     s.score_row_vectors = 1;
@@ -516,7 +516,7 @@ static int64_t chosen_columns(const char *problem, int heads, int batch, const a
     attune_problem p = ATTUNE_PROBLEM_INIT, canonical;
     attune_schedule s;
     snprintf(text, sizeof text, "%s,num_heads=%d,batch=%d", problem, heads, batch);
-    assert_int_equal(attune_problem_parse(text, &p), ATTUNE_OK);
+    assert_int_equal(attune_problem_parse(&p, text), ATTUNE_OK);
     assert_int_equal(mha_canonicalize(&p, &canonical, NULL), ATTUNE_OK);
     mha_choose(&canonical, target, at_description_of("zen4", false), &s);
     if (s.strategy == ATTUNE_D_LANES) return -2;

@@ -27,7 +27,7 @@ static attune_schedule schedule_of(const attune_problem *p, attune_task_prefetch
 
 static bool takes_q_lanes(const sample *from) {
     attune_problem p = ATTUNE_PROBLEM_INIT;
-    assert_int_equal(attune_problem_parse(from->problem, &p), ATTUNE_OK);
+    assert_int_equal(attune_problem_parse(&p, from->problem), ATTUNE_OK);
     const attune_schedule s = schedule_of(&p, ATTUNE_PREFETCH_HEAD);
     return p.op == ATTUNE_ATTENTION && attune_schedule_check(sample_context, &p, &s) == ATTUNE_OK;
 }
@@ -63,7 +63,7 @@ static void bits_without(void **state) {
 static attune_task_prefetch chosen_for(const char *isa, const char *text) {
     attune_problem p = ATTUNE_PROBLEM_INIT, canonical;
     attune_schedule s;
-    assert_int_equal(attune_problem_parse(text, &p), ATTUNE_OK);
+    assert_int_equal(attune_problem_parse(&p, text), ATTUNE_OK);
     assert_int_equal(mha_canonicalize(&p, &canonical, NULL), ATTUNE_OK);
     const at_target *const target = at_target_find(isa);
     mha_choose(&canonical, target, usual_machine(target), &s);

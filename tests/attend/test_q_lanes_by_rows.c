@@ -263,7 +263,7 @@ static void weights_that_are_held(void **state) {
 
 static bool may_be_by_rows(const char *text) {
     attune_problem p = ATTUNE_PROBLEM_INIT, canonical;
-    assert_int_equal(attune_problem_parse(text, &p), ATTUNE_OK);
+    assert_int_equal(attune_problem_parse(&p, text), ATTUNE_OK);
     assert_int_equal(mha_canonicalize(&p, &canonical, NULL), ATTUNE_OK);
     attune_schedule s = schedule_of(&canonical, false);
     s.score_row_vectors = s.task_row_vectors = 3;
@@ -316,7 +316,7 @@ static void chosen_for_few_rows(void **state) {
     for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
         attune_problem p = ATTUNE_PROBLEM_INIT, canonical;
         attune_schedule s;
-        assert_int_equal(attune_problem_parse(expected[i].problem, &p), ATTUNE_OK);
+        assert_int_equal(attune_problem_parse(&p, expected[i].problem), ATTUNE_OK);
         assert_int_equal(mha_canonicalize(&p, &canonical, NULL), ATTUNE_OK);
         mha_choose(&canonical, target, usual_machine(target), &s);
         assert_int_equal(mha_schedule_check(&canonical, &s, target, NULL), ATTUNE_OK);

@@ -118,7 +118,7 @@ static void compare_code(const at_bundle_kernel *kernel, const at_bundle_code *c
     char what[120];
     attune_context *const context = tensors_context(code->target, 1);
     tensors_open_call(&t, kernel->problem, sizes_of(kernel), INPUT_ORDINARY, 7);
-    assert_ok(attune_schedule_parse(code->schedule, &schedule));
+    assert_ok(attune_schedule_parse(&schedule, code->schedule));
     for (int in_parts = 0; in_parts <= 1; in_parts++) {
         assert_true(tensors_share(&own, &t));
         tensors_arguments(&own, &arguments);
@@ -282,7 +282,7 @@ static void context_is_the_caller_s(void **state) {
     attune_bundle_files files;
     options.cache_dir = "";
     assert_ok(at_context_create(&options, &hooks, &context));
-    assert_ok(attune_problem_parse("num_heads=2,seq_q=3,head_dim=8", &problem));
+    assert_ok(attune_problem_parse(&problem, "num_heads=2,seq_q=3,head_dim=8"));
     const attune_bundle_kernel kernel = {"attn", &problem, NULL};
     wish.name = "x";
     wish.targets = cases_bundle.kernels[0].codes[0].name;
@@ -386,7 +386,7 @@ static void others_are_not(void **state) {
     attune_problem problem = ATTUNE_PROBLEM_INIT;
     attune_schedule schedule = ATTUNE_SCHEDULE_INIT;
     attune_kernel *kernel = NULL;
-    assert_ok(attune_problem_parse(cases_bundle.kernels[0].problem, &problem));
+    assert_ok(attune_problem_parse(&problem, cases_bundle.kernels[0].problem));
     assert_ok(attune_compile(context, &problem, NULL, &kernel));
     schedule = info_of(kernel).schedule;
     attune_kernel_release(kernel);

@@ -253,9 +253,9 @@ static void assert_sentence(const sample_call *c, const char *sentence) {
     assert_string_equal(attune_last_message(), whole);
     attune_kernel_release(kernel);
     assert_int_equal(attune_plan_create(checking, &c->problem, NULL, &plan), ATTUNE_OK);
-    assert_int_equal(attune_plan_run(checking, plan, &c->arguments, NULL), ATTUNE_INVALID_ARGUMENT);
+    assert_int_equal(attune_plan_run(plan, &c->arguments, NULL), ATTUNE_INVALID_ARGUMENT);
     assert_string_equal(attune_last_message(), whole);
-    attune_plan_destroy(checking, plan);
+    attune_plan_destroy(plan);
     assert_int_equal(attune_run_interpreted(sample_context, &c->problem, NULL, &c->arguments), ATTUNE_OK);
 }
 

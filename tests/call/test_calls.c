@@ -122,7 +122,7 @@ static void tensors_without_arguments(void **state) {
     attune_tensor tensors[SAMPLE_TENSORS];
     size_t count = 7;
     char text[4096];
-    assert_ok_for(attune_problem_parse("seq_q=3,seq_kv=dynamic,head_dim=4,rotary_dim=4", &problem), "parse");
+    assert_ok_for(attune_problem_parse(&problem, "seq_q=3,seq_kv=dynamic,head_dim=4,rotary_dim=4"), "parse");
     assert_ok_for(attune_tensors(&problem, NULL, tensors, SAMPLE_TENSORS, &count), "tensors");
     sample_tensors_text(tensors, count, text, sizeof text);
     assert_string_equal(text, "q f32 1x1x3x4 12:12:4:1 in\n"
@@ -135,7 +135,7 @@ static void tensors_without_arguments(void **state) {
         assert_true(tensors[i].pointer_offset >= offsetof(attune_arguments, q) &&
                     tensors[i].pointer_offset < sizeof(attune_arguments));
     problem = (attune_problem)ATTUNE_PROBLEM_INIT;
-    assert_ok_for(attune_problem_parse("seq_q=1,seq_kv=dynamic,head_dim=4,short_masks=1,attn_mask=9", &problem),
+    assert_ok_for(attune_problem_parse(&problem, "seq_q=1,seq_kv=dynamic,head_dim=4,short_masks=1,attn_mask=9"),
                   "parse");
     assert_ok_for(attune_tensors(&problem, NULL, tensors, SAMPLE_TENSORS, &count), "tensors");
     sample_tensors_text(tensors, count, text, sizeof text);
@@ -205,14 +205,14 @@ static void rows_of_a_wider_table(void **state) {
         memset(found, 0, sizeof found);
         assert_ok_for(how < 2    ? attune_run(sample_context, kernel, &a)
                       : how == 2 ? attune_run_interpreted(sample_context, &c.problem, NULL, &a)
-                                 : attune_plan_run(sample_context, plan, &a, NULL),
+                                 : attune_plan_run(plan, &a, NULL),
                       from.problem);
         assert_memory_equal(found, expected, sizeof expected);
     }
     wide[STRIDE] = 12;
     assert_int_equal(attune_run(sample_context, kernel, &a), ATTUNE_INVALID_ARGUMENT);
     assert_non_null(strstr(attune_last_message(), "block_table[1, 0] is 12; num_pages is 12"));
-    attune_plan_destroy(sample_context, plan);
+    attune_plan_destroy(plan);
     attune_kernel_release(kernel);
     sample_call_close(&c);
 }
@@ -469,7 +469,7 @@ static void bad_problems(void **state) {
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         attune_problem problem = ATTUNE_PROBLEM_INIT;
         attune_kernel *kernel;
-        assert_ok_for(attune_problem_parse(texts[i][0], &problem), texts[i][0]);
+        assert_ok_for(attune_problem_parse(&problem, texts[i][0]), texts[i][0]);
         assert_int_equal(attune_compile(sample_context, &problem, NULL, &kernel), ATTUNE_INVALID_PROBLEM);
         if (!strstr(attune_last_message(), texts[i][1])) fail_msg("%s: %s", texts[i][0], attune_last_message());
     }

@@ -106,7 +106,7 @@ static void permuted_tensors(void **state) {
     float out[2 * 5 * 3 * 4], again[2 * 3 * 5 * 4], q[2 * 5 * 3 * 4], k[2 * 7 * 3 * 4];
     for (int i = 0; i < 120; i++) q[i] = (float)(i % 11) / 8;
     for (int i = 0; i < 168; i++) k[i] = (float)(i % 13) / 8;
-    assert_ok_for(attune_problem_parse(from.problem, &p), "parse");
+    assert_ok_for(attune_problem_parse(&p, from.problem), "parse");
     assert_ok_for(attune_compile(sample_context, &p, NULL, &kernel), "compile");
     assert_ok_for(attune_arguments_init(&a, &p), "init");
     const char *const names[] = {"q", "k", "v", "out"};

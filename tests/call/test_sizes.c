@@ -15,7 +15,7 @@
 static attune_arguments arguments_of(const char *text, attune_problem *problem) {
     attune_arguments arguments;
     *problem = (attune_problem)ATTUNE_PROBLEM_INIT;
-    assert_ok_for(attune_problem_parse(text, problem), text);
+    assert_ok_for(attune_problem_parse(problem, text), text);
     memset(&arguments, 0x5a, sizeof arguments);
     assert_ok_for(attune_arguments_init(&arguments, problem), text);
     return arguments;

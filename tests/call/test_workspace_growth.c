@@ -26,7 +26,7 @@ static size_t workspace(attune_context *context, const char *pattern, int64_t le
         else
             text[at++] = *from;
     text[at] = 0;
-    assert_ok_for(attune_problem_parse(text, &problem), text);
+    assert_ok_for(attune_problem_parse(&problem, text), text);
     assert_ok_for(attune_compile(context, &problem, NULL, &kernel), text);
     assert_ok_for(attune_arguments_init(&arguments, &problem), text);
     if (problem.seq_q == ATTUNE_DYNAMIC) arguments.seq_q = length;

@@ -31,7 +31,7 @@ static attune_problem shrunk(const char *functions, const char *word) {
     char text[2048] = BASE;
     attune_problem p = ATTUNE_PROBLEM_INIT;
     strcat(text, functions);
-    assert_int_equal(attune_problem_parse(text, &p), ATTUNE_OK);
+    assert_int_equal(attune_problem_parse(&p, text), ATTUNE_OK);
     assert_int_equal(attune_problem_check(&p), ATTUNE_OK);
     shrink(&p, word);
     return p;

@@ -243,7 +243,7 @@ static int run_twice(void) {
     attune_drop_memory_cache(context);
     result |= compile_and_run(context);
     uint64_t removed;
-    attune_cache_clear(context, &removed);
+    assert_int_equal(attune_cache_clear(context, &removed), ATTUNE_OK);
     attune_context_destroy(context);
     return result;
 }

@@ -88,7 +88,7 @@ static attune_context *open_from(level first) {
 
 static attune_problem decode(void) {
     attune_problem problem = ATTUNE_PROBLEM_INIT;
-    assert_ok(attune_problem_parse(DECODE, &problem));
+    assert_ok(attune_problem_parse(&problem, DECODE));
     return problem;
 }
 
@@ -173,17 +173,16 @@ static void expect(level first, const char *expected) {
 
 /* The first call of a plan that never waits, and a second one, which asks nobody anew. */
 static void call_twice(attune_context *context) {
-    const attune_plan_options never = {
-        .struct_size = sizeof never, .max_specialised = 0, .repeats = 3, .has_deadline = 1};
+    const attune_plan_options never = {.struct_size = sizeof never, .max_specialised = 0, .repeats = 3};
     const attune_problem problem = decode();
     const sample from = {.problem = DECODE, .sizes = "seq_kv=131"};
     attune_plan *plan;
     sample_call call;
     assert_ok(attune_plan_create(context, &problem, &never, &plan));
     sample_call_open(&call, &from, ON_THE_HEAP);
-    for (int i = 0; i < 2; i++) assert_ok(attune_plan_run(context, plan, &call.arguments, NULL));
+    for (int i = 0; i < 2; i++) assert_ok(attune_plan_run(plan, &call.arguments, NULL));
     sample_call_close(&call);
-    attune_plan_destroy(context, plan);
+    attune_plan_destroy(plan);
 }
 
 static void calls_that_never_wait(void **state) {

@@ -173,7 +173,7 @@ static int use_directory(const char *dir, int rounds, uint64_t seed, uint64_t di
         attune_drop_memory_cache(context);
     }
     attune_statistics statistics = {.struct_size = sizeof statistics};
-    attune_get_statistics(context, &statistics);
+    if (attune_get_statistics(context, &statistics)) wrong = 3;
     if (statistics.damaged_entries || statistics.disk_write_failures) wrong = 3;
     attune_context_destroy(context);
     return wrong;

@@ -141,7 +141,7 @@ static void nested_clamps(void **state) {
     for (int i = 0; i < 40; i++) strcat(text, i % 2 ? ")]" : ", 0, 1)]");
     attune_problem p = ATTUNE_PROBLEM_INIT;
     p.num_heads = 1, p.seq_q = p.seq_kv = 4, p.head_dim = 8;
-    assert_int_equal(attune_problem_parse(strcat(text, " > 0\""), &p), ATTUNE_OK);
+    assert_int_equal(attune_problem_parse(&p, strcat(text, " > 0\"")), ATTUNE_OK);
     assert_int_equal(attune_problem_check(&p), ATTUNE_OK);
 }
 
@@ -166,10 +166,10 @@ static void deep_text_is_canonical(void **state) {
          printed[4 * ATTUNE_FUNCTION_BYTES];
     attune_problem p = ATTUNE_PROBLEM_INIT, again = ATTUNE_PROBLEM_INIT;
     for (int i = 0; i < 100; i++) strcat(text, "-");
-    assert_int_equal(attune_problem_parse(strcat(text, "score\""), &p), ATTUNE_OK);
+    assert_int_equal(attune_problem_parse(&p, strcat(text, "score\"")), ATTUNE_OK);
     if (attune_problem_check(&p)) fail_msg("%s", attune_last_message());
     attune_problem_print(&p, printed, sizeof printed);
-    assert_int_equal(attune_problem_parse(printed, &again), ATTUNE_OK);
+    assert_int_equal(attune_problem_parse(&again, printed), ATTUNE_OK);
     if (attune_problem_check(&again)) fail_msg("%s", attune_last_message());
     assert_non_null(strstr(printed, "-(-(-score))"));
 }

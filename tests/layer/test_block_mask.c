@@ -222,9 +222,9 @@ static void plans_make_their_own(void **state) {
     if (attune_plan_create(context, &c.t.problem, NULL, &plan)) fail_msg("%s", attune_last_message());
     tensors_arguments(&by_plan, &a);
     a.block_mask = mask;
-    if (attune_plan_run(context, plan, &a, NULL)) fail_msg("%s", attune_last_message());
+    if (attune_plan_run(plan, &a, NULL)) fail_msg("%s", attune_last_message());
     tensors_assert_same(&c.t, &by_plan, "by a plan");
-    attune_plan_destroy(context, plan);
+    attune_plan_destroy(plan);
     attune_block_mask_destroy(mask);
     tensors_free(&by_plan);
     close_call(&made);

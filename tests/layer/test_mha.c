@@ -100,7 +100,7 @@ static void test_runs(void **state) {
             block_call c = open_call(&m.problem);
             attune_mha *mha, *by_blob;
             assert_ok(attune_mha_create(context, &m.problem, NULL, &m.weights, &mha));
-            assert_ok(attune_mha_run(context, mha, &c.arguments));
+            assert_ok(attune_mha_run(mha, &c.arguments, NULL));
             assert_is_the_truth(&m, &c);
 
             float *first = malloc(c.out_bytes);
@@ -109,7 +109,7 @@ static void test_runs(void **state) {
             pack_model(&m);
             assert_ok(attune_mha_create_packed(context, &m.problem, NULL, m.blob, m.blob_bytes, &by_blob));
             memset(c.out, 0xff, c.out_bytes);
-            assert_ok(attune_mha_run(context, by_blob, &c.arguments));
+            assert_ok(attune_mha_run(by_blob, &c.arguments, NULL));
             assert_memory_equal(c.out, first, c.out_bytes);
 
             memset(c.out, 0xff, c.out_bytes);
@@ -117,8 +117,8 @@ static void test_runs(void **state) {
             assert_ok(attune_run(context, attune_mha_kernel(mha), &c.arguments));
             assert_memory_equal(c.out, first, c.out_bytes);
             free(first);
-            attune_mha_destroy(context, mha);
-            attune_mha_destroy(context, by_blob);
+            attune_mha_destroy(mha);
+            attune_mha_destroy(by_blob);
             close_call(&c);
             close_model(&m);
         }
@@ -142,7 +142,7 @@ static void test_keeps_its_weights(void **state) {
     close_model(&m);
     m = open_model(problems[0], ATTUNE_OUT_IN, SMALL_NUMBERS);
     c.arguments.packed_weights = other.blob;
-    assert_ok(attune_mha_run(context, mha, &c.arguments));
+    assert_ok(attune_mha_run(mha, &c.arguments, NULL));
     assert_ptr_equal(c.arguments.packed_weights, other.blob);
     assert_is_the_truth(&m, &c);
     pack_model(&m);
@@ -150,13 +150,13 @@ static void test_keeps_its_weights(void **state) {
     assert_int_equal(bytes, m.blob_bytes);
     assert_memory_equal(packed, m.blob, bytes);
     assert_ptr_equal(attune_mha_packed_weights(mha, NULL), packed);
-    attune_mha_destroy(context, mha);
+    attune_mha_destroy(mha);
 
     /* A blob is not copied. */
     assert_ok(attune_mha_create_packed(context, &m.problem, NULL, m.blob, 0, &mha));
     assert_ptr_equal(attune_mha_packed_weights(mha, &bytes), m.blob);
     assert_int_equal(bytes, m.blob_bytes);
-    attune_mha_destroy(context, mha);
+    attune_mha_destroy(mha);
     close_call(&c);
     close_model(&m);
     close_model(&other);
@@ -178,13 +178,13 @@ static void test_prefill_and_decode_share_a_blob(void **state) {
     attune_mha *whole;
     pack_model(&m);
     assert_ok(attune_mha_create_packed(context, &m.problem, NULL, m.blob, m.blob_bytes, &whole));
-    assert_ok(attune_mha_run(context, whole, &c.arguments));
-    attune_mha_destroy(context, whole);
+    assert_ok(attune_mha_run(whole, &c.arguments, NULL));
+    attune_mha_destroy(whole);
     for (int part = 0; part < 2; part++) {
         attune_problem problem = ATTUNE_PROBLEM_INIT;
         attune_arguments a;
         attune_mha *mha;
-        assert_ok(attune_problem_parse(part ? step : prompt, &problem));
+        assert_ok(attune_problem_parse(&problem, part ? step : prompt));
         assert_ok(attune_mha_create_packed(context, &problem, NULL, m.blob, m.blob_bytes, &mha));
         assert_ok(attune_arguments_init(&a, &problem));
         a.x.data = (const float *)c.arguments.x.data + (part ? 5 * EMBED : 0);
@@ -192,8 +192,8 @@ static void test_prefill_and_decode_share_a_blob(void **state) {
         a.k.data = k, a.v.data = v;
         memcpy(a.k.strides, cache, sizeof cache);
         memcpy(a.v.strides, cache, sizeof cache);
-        assert_ok(attune_mha_run(context, mha, &a));
-        attune_mha_destroy(context, mha);
+        assert_ok(attune_mha_run(mha, &a, NULL));
+        attune_mha_destroy(mha);
     }
     assert_memory_equal(out, c.out, sizeof out);
     close_call(&c);
@@ -214,13 +214,13 @@ static void test_projected_keys_share_the_blob(void **state) {
     attune_mha *mha;
     size_t bytes;
     assert_ok(attune_mha_create(context, &m.problem, NULL, &m.weights, &mha));
-    assert_ok(attune_mha_run(context, mha, &c.arguments));
+    assert_ok(attune_mha_run(mha, &c.arguments, NULL));
     pack_model(&m);
     for (int part = 0; part < 2; part++) {
         attune_problem problem = ATTUNE_PROBLEM_INIT;
         attune_arguments a;
         attune_mha *shares;
-        assert_ok(attune_problem_parse(part ? step : fill, &problem));
+        assert_ok(attune_problem_parse(&problem, part ? step : fill));
         assert_ok(attune_mha_create_packed(context, &problem, NULL, m.blob, part * m.blob_bytes, &shares));
         assert_ptr_equal(attune_mha_packed_weights(shares, &bytes), m.blob);
         assert_int_equal(bytes, m.blob_bytes); /* all of it, so that it can be saved */
@@ -229,11 +229,11 @@ static void test_projected_keys_share_the_blob(void **state) {
         a.x_kv.data = c.arguments.x_kv.data;
         a.out.data = out[part];
         a.k.data = k, a.v.data = v;
-        assert_ok(attune_mha_run(context, shares, &a));
-        attune_mha_destroy(context, shares);
+        assert_ok(attune_mha_run(shares, &a, NULL));
+        attune_mha_destroy(shares);
     }
     assert_memory_equal(out, c.out, sizeof out);
-    attune_mha_destroy(context, mha);
+    attune_mha_destroy(mha);
     close_call(&c);
     close_model(&m);
     attune_context_destroy(context);
@@ -257,8 +257,7 @@ static void *run_often(void *r_) {
     r->right = true;
     for (int i = 0; i < RUNS; i++) {
         memset(c.out, 0xff, c.out_bytes);
-        if (attune_mha_run(r->context, r->mha, &c.arguments) || memcmp(c.out, r->expected, c.out_bytes))
-            r->right = false;
+        if (attune_mha_run(r->mha, &c.arguments, NULL) || memcmp(c.out, r->expected, c.out_bytes)) r->right = false;
     }
     close_call(&c);
     return NULL;
@@ -272,7 +271,7 @@ static void test_threads_share_a_block(void **state) {
     pthread_t threads[THREADS];
     runner runners[THREADS];
     assert_ok(attune_mha_create(context, &m.problem, NULL, &m.weights, &mha));
-    assert_ok(attune_mha_run(context, mha, &c.arguments));
+    assert_ok(attune_mha_run(mha, &c.arguments, NULL));
     for (int t = 0; t < THREADS; t++) {
         runners[t] = (runner){context, mha, &m.problem, c.out, false};
         assert_int_equal(pthread_create(&threads[t], NULL, run_often, &runners[t]), 0);
@@ -281,7 +280,7 @@ static void test_threads_share_a_block(void **state) {
         pthread_join(threads[t], NULL);
         assert_true(runners[t].right);
     }
-    attune_mha_destroy(context, mha);
+    attune_mha_destroy(mha);
     close_call(&c);
     close_model(&m);
     attune_context_destroy(context);
@@ -329,19 +328,18 @@ static void test_refusals(void **state) {
     float *before = malloc(c.out_bytes);
     assert_non_null(before);
     memcpy(before, c.out, c.out_bytes);
-    assert_fails(attune_mha_run(NULL, mha, &c.arguments), bad, "attune_mha_run was given NULL");
-    assert_fails(attune_mha_run(context, NULL, &c.arguments), bad, "attune_mha_run was given NULL");
-    assert_fails(attune_mha_run(context, mha, NULL), bad, "attune_mha_run was given NULL");
+    assert_fails(attune_mha_run(NULL, &c.arguments, NULL), bad, "attune_mha_run was given NULL");
+    assert_fails(attune_mha_run(mha, NULL, NULL), bad, "attune_mha_run was given NULL");
     c.arguments.struct_size--;
-    assert_fails(attune_mha_run(context, mha, &c.arguments), bad, "struct_size");
+    assert_fails(attune_mha_run(mha, &c.arguments, NULL), bad, "struct_size");
     c.arguments.struct_size++;
     m.blob[0] ^= 1; /* afterwards: every run looks at the header */
-    assert_fails(attune_mha_run(context, mha, &c.arguments), bad, "packed_weights");
+    assert_fails(attune_mha_run(mha, &c.arguments, NULL), bad, "packed_weights");
     assert_memory_equal(c.out, before, c.out_bytes);
     free(before);
-    attune_mha_destroy(context, mha);
-    attune_mha_destroy(context, NULL);
-    attune_mha_destroy(NULL, NULL);
+    attune_mha_destroy(mha);
+    attune_mha_destroy(NULL);
+    attune_mha_destroy(NULL);
     assert_null(attune_mha_kernel(NULL));
     size_t none = 1;
     assert_null(attune_mha_packed_weights(NULL, &none));
@@ -384,8 +382,8 @@ static bool make_both(attune_context *context, model *m) {
         assert_int_equal(shared, ATTUNE_OUT_OF_MEMORY);
         assert_null(by_blob);
     }
-    attune_mha_destroy(context, mha);
-    attune_mha_destroy(context, by_blob);
+    attune_mha_destroy(mha);
+    attune_mha_destroy(by_blob);
     return !made && !shared;
 }
 

@@ -114,16 +114,16 @@ static void test_wrong_calls(void **state) {
     model m = open_model("embed_dim=24,num_heads=3,seq_q=4", ATTUNE_OUT_IN, RANDOM_BITS);
     attune_problem plain = ATTUNE_PROBLEM_INIT;
     size_t bytes;
-    assert_ok(attune_problem_parse("num_heads=3,seq_q=4,head_dim=8", &plain));
+    assert_ok(attune_problem_parse(&plain, "num_heads=3,seq_q=4,head_dim=8"));
     const attune_status no_block = ATTUNE_INVALID_PROBLEM, bad = ATTUNE_INVALID_ARGUMENT;
     assert_fails(attune_packed_weights_size(&plain, &bytes), no_block, "embed_dim is 0: this problem is no block");
-    assert_fails(attune_mha_weights_init(&plain, ATTUNE_OUT_IN, &m.weights), no_block, "embed_dim is 0");
+    assert_fails(attune_mha_weights_init(&m.weights, &plain, ATTUNE_OUT_IN), no_block, "embed_dim is 0");
     assert_fails(attune_pack_weights(&plain, &m.weights, m.blob, m.blob_bytes), no_block, "embed_dim is 0");
     assert_fails(attune_packed_weights_check(&plain, m.blob, m.blob_bytes), no_block, "embed_dim is 0");
     assert_fails(attune_packed_weights_size(NULL, &bytes), bad, "attune_packed_weights_size was given NULL");
     assert_fails(attune_packed_weights_size(&m.problem, NULL), bad, "attune_packed_weights_size was given NULL");
-    assert_fails(attune_mha_weights_init(&m.problem, ATTUNE_OUT_IN, NULL), bad, "attune_mha_weights_init was given");
-    assert_fails(attune_mha_weights_init(&m.problem, (attune_weight_layout)2, &m.weights), bad, "layout is 2");
+    assert_fails(attune_mha_weights_init(NULL, &m.problem, ATTUNE_OUT_IN), bad, "attune_mha_weights_init was given");
+    assert_fails(attune_mha_weights_init(&m.weights, &m.problem, (attune_weight_layout)2), bad, "layout is 2");
     assert_fails(attune_pack_weights(&m.problem, NULL, m.blob, 64), bad, "attune_pack_weights was given NULL");
     assert_fails(attune_pack_weights(&m.problem, &m.weights, NULL, 64), bad, "attune_pack_weights was given NULL");
     assert_fails(attune_packed_weights_check(&m.problem, NULL, 64), bad, "attune_packed_weights_check was given NULL");
@@ -221,12 +221,12 @@ static void test_who_shares_a_blob(void **state) {
     pack_model(&m);
     for (size_t i = 0; i < sizeof same / sizeof *same; i++) {
         attune_problem p = ATTUNE_PROBLEM_INIT;
-        assert_ok(attune_problem_parse(same[i], &p));
+        assert_ok(attune_problem_parse(&p, same[i]));
         assert_ok(attune_packed_weights_check(&p, m.blob, m.blob_bytes));
     }
     for (size_t i = 0; i < sizeof other / sizeof *other; i++) {
         attune_problem p = ATTUNE_PROBLEM_INIT;
-        assert_ok(attune_problem_parse(other[i], &p));
+        assert_ok(attune_problem_parse(&p, other[i]));
         assert_fails(attune_packed_weights_check(&p, m.blob, m.blob_bytes), ATTUNE_BAD_FILE, "of another problem");
     }
     close_model(&m);

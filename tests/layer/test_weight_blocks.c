@@ -45,7 +45,7 @@ static void draw_weights(attune_dtype dtype, weights *w) {
 static attune_mha_weights weights_of(const attune_problem *p, const weights *w, attune_dtype dtype) {
     attune_mha_weights all;
     const bool codes = dtype == ATTUNE_I8 || dtype == ATTUNE_I4;
-    assert_ok(attune_mha_weights_init(p, ATTUNE_OUT_IN, &all));
+    assert_ok(attune_mha_weights_init(&all, p, ATTUNE_OUT_IN));
     all.tensor[ATTUNE_QKV_WEIGHT].data = codes ? (const void *)w->qkv : w->plain_qkv;
     all.tensor[ATTUNE_OUT_WEIGHT].data = codes ? (const void *)w->out : w->plain_out;
     all.tensor[ATTUNE_QKV_WEIGHT].dtype = all.tensor[ATTUNE_OUT_WEIGHT].dtype = dtype;
@@ -103,7 +103,7 @@ static void test_bits_are_those_of_plain_weights(void **state) {
 static void assert_refused(const char *text, attune_mha_weights *all, const char *message) {
     attune_problem p = ATTUNE_PROBLEM_INIT;
     static _Alignas(64) unsigned char packed[WIDE * WIDE * 4 * 5];
-    assert_ok(attune_problem_parse(text, &p));
+    assert_ok(attune_problem_parse(&p, text));
     assert_int_equal(attune_pack_weights(&p, all, packed, sizeof packed), ATTUNE_INVALID_ARGUMENT);
     assert_string_equal(attune_last_message(), message);
     for (size_t i = 0; i < sizeof packed; i++) assert_int_equal(packed[i], 0);
@@ -115,7 +115,7 @@ static void test_blocks_that_do_not_fit(void **state) {
     static const char i8[] = "embed_dim=64,num_heads=2,seq_q=1,w_dtype=i8";
     attune_problem p = ATTUNE_PROBLEM_INIT;
     draw_weights(ATTUNE_I8, &w);
-    assert_ok(attune_problem_parse(i8, &p));
+    assert_ok(attune_problem_parse(&p, i8));
     attune_mha_weights all = weights_of(&p, &w, ATTUNE_I8);
     all.tensor[ATTUNE_OUT_WEIGHT].dtype = ATTUNE_F32;
     all.tensor[ATTUNE_OUT_WEIGHT].data = w.plain_out;
@@ -145,8 +145,8 @@ static void test_rows_that_end_within_a_block(void **state) {
     static const char text[] = "embed_dim=48,num_heads=2,seq_q=1,w_dtype=i4";
     attune_problem p = ATTUNE_PROBLEM_INIT;
     attune_mha_weights all;
-    assert_ok(attune_problem_parse(text, &p));
-    assert_ok(attune_mha_weights_init(&p, ATTUNE_OUT_IN, &all));
+    assert_ok(attune_problem_parse(&p, text));
+    assert_ok(attune_mha_weights_init(&all, &p, ATTUNE_OUT_IN));
     for (int id = 0; id < ATTUNE_Q_BIAS; id++) {
         all.tensor[id].data = any;
         all.tensor[id].dtype = ATTUNE_I4;

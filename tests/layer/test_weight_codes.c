@@ -167,7 +167,7 @@ static void test_sources_make_one_blob(void **state) {
     attune_problem p = ATTUNE_PROBLEM_INIT;
     attune_mha_weights first, second;
     size_t bytes;
-    assert_ok(attune_problem_parse("embed_dim=64,num_heads=2,seq_q=1,w_dtype=i4", &p));
+    assert_ok(attune_problem_parse(&p, "embed_dim=64,num_heads=2,seq_q=1,w_dtype=i4"));
     for (int o = 0; o < WIDE; o++)
         for (int i = 0; i < WIDE; i++) {
             const float x = (float)((o * 37 + i * 11) % 128 - 60) / 32; /* a bf16 */
@@ -177,7 +177,7 @@ static void test_sources_make_one_blob(void **state) {
             square[o][i] = turned[i][o] = x;
             for (int n = 0; n < 3; n++) three[n * WIDE + o][i] = x;
         }
-    assert_ok(attune_mha_weights_init(&p, ATTUNE_OUT_IN, &first));
+    assert_ok(attune_mha_weights_init(&first, &p, ATTUNE_OUT_IN));
     for (int id = 0; id < ATTUNE_Q_BIAS; id++) first.tensor[id].data = square;
     void *const blob = pack(&p, &first, &bytes);
     second = first;
@@ -188,12 +188,12 @@ static void test_sources_make_one_blob(void **state) {
     void *other = pack(&p, &second, &bytes);
     assert_memory_equal(blob, other, bytes);
     free(other);
-    assert_ok(attune_mha_weights_init(&p, ATTUNE_IN_OUT, &second));
+    assert_ok(attune_mha_weights_init(&second, &p, ATTUNE_IN_OUT));
     for (int id = 0; id < ATTUNE_Q_BIAS; id++) second.tensor[id].data = turned;
     other = pack(&p, &second, &bytes);
     assert_memory_equal(blob, other, bytes);
     free(other);
-    assert_ok(attune_mha_weights_init(&p, ATTUNE_OUT_IN, &second));
+    assert_ok(attune_mha_weights_init(&second, &p, ATTUNE_OUT_IN));
     second.tensor[ATTUNE_QKV_WEIGHT].data = three;
     second.tensor[ATTUNE_OUT_WEIGHT].data = square;
     other = pack(&p, &second, &bytes);
@@ -210,8 +210,8 @@ static void assert_refused(const char *text, float weight, const char *part) {
     attune_problem p = ATTUNE_PROBLEM_INIT;
     attune_mha_weights weights;
     size_t bytes;
-    assert_ok(attune_problem_parse(text, &p));
-    assert_ok(attune_mha_weights_init(&p, ATTUNE_OUT_IN, &weights));
+    assert_ok(attune_problem_parse(&p, text));
+    assert_ok(attune_mha_weights_init(&weights, &p, ATTUNE_OUT_IN));
     for (int id = 0; id < ATTUNE_Q_BIAS; id++) weights.tensor[id].data = square;
     unsigned char *const packed = pack(&p, &weights, &bytes);
     memset(packed, 0x5a, bytes);
@@ -245,7 +245,7 @@ static void test_groups_are_checked(void **state) {
         attune_problem p = ATTUNE_PROBLEM_INIT;
         size_t bytes;
         snprintf(text, sizeof text, "embed_dim=64,num_heads=2,seq_q=1,%s", cases[i].text);
-        assert_ok(attune_problem_parse(text, &p));
+        assert_ok(attune_problem_parse(&p, text));
         assert_int_equal(attune_packed_weights_size(&p, &bytes), ATTUNE_INVALID_PROBLEM);
         assert_string_equal(attune_last_message(), cases[i].message);
     }

@@ -452,7 +452,7 @@ static void assert_sizes(const size_case *c) {
     attune_problem p = ATTUNE_PROBLEM_INIT, expected = ATTUNE_PROBLEM_INIT;
     const int64_t outputs[] = {c->q, c->k, c->v};
     p.num_heads = 0;
-    assert_int_equal(attune_problem_parse(c->text, &p), ATTUNE_OK);
+    assert_int_equal(attune_problem_parse(&p, c->text), ATTUNE_OK);
     for (int i = 0; i < 3; i++)
         if (outputs[i]) file.weights.tensor[i] = (attune_weight){.data = "", .rank = 2, .dims = {outputs[i], EMBED}};
     if (c->packed_outputs)
@@ -463,7 +463,7 @@ static void assert_sizes(const size_case *c) {
     const bool good = weights_file_sizes(&file, &p);
     if (good != (c->expected != NULL)) fail_msg("%s: %d", c->text, good);
     if (!good) return;
-    assert_int_equal(attune_problem_parse(c->expected, &expected), ATTUNE_OK);
+    assert_int_equal(attune_problem_parse(&expected, c->expected), ATTUNE_OK);
     if (p.num_heads != expected.num_heads || p.num_kv_heads != expected.num_kv_heads ||
         p.head_dim != expected.head_dim || p.head_dim_v != expected.head_dim_v || p.out_dim != expected.out_dim)
         fail_msg("%s: num_heads %d, num_kv_heads %d, head_dim %d, head_dim_v %d, out_dim %d", c->text, (int)p.num_heads,

@@ -94,7 +94,7 @@ static void check(const char *target, const char *problem, double most) {
     attune_context *const context = tensors_context_for(at_target_find(target));
     attune_problem p = ATTUNE_PROBLEM_INIT;
     attune_plan *plan;
-    assert_int_equal(attune_problem_parse(problem, &p), ATTUNE_OK);
+    assert_int_equal(attune_problem_parse(&p, problem), ATTUNE_OK);
     if (attune_plan_create(context, &p, NULL, &plan)) fail_msg("%s", attune_last_message());
     for (int i = 0; i < 4; i++) {
         const step s = step_number(i);
@@ -103,7 +103,7 @@ static void check(const char *target, const char *problem, double most) {
         if (idle > most) fail_msg("%s: %.1f %% idle", s.name, 100 * idle);
         assert_true(fabs(idle_of(plan, &s, 1)) < 1e-9);
     }
-    attune_plan_destroy(context, plan);
+    attune_plan_destroy(plan);
     attune_context_destroy(context);
 }
 

@@ -18,7 +18,7 @@
 
 #define SAME       ",reproducible=1"
 #define IN_PLAN    OPEN SAME
-#define BACKGROUND {sizeof(attune_plan_options), .max_specialised = 8, .repeats = 3, .background = 1}
+#define BACKGROUND {sizeof(attune_plan_options), .max_specialised = 8, .repeats = 3, .background = 1, .deadline_us = -1}
 
 static void wait_for_background(void) { at_background_wait(&sample_context->background); }
 
@@ -68,7 +68,7 @@ static void lengths_get_a_kernel_later(void **state) {
     assert_int_equal(compiled_by_caller, 1); /* the first kernel of the plan */
     assert_int_equal(compiled_behind, 1);
     assert_int_equal(swapped, 2);
-    attune_plan_destroy(sample_context, plan);
+    attune_plan_destroy(plan);
 }
 
 /* The kernel for many takes one query too, with the same bits. */
@@ -93,7 +93,7 @@ static void few_queries_do_not_wait(void **state) {
     assert_history(plan, "kernels 2 1 0, calls 2 3 0");
     assert_int_equal(compiled_by_caller, 1);
     assert_int_equal(compiled_behind, 2);
-    attune_plan_destroy(sample_context, plan);
+    attune_plan_destroy(plan);
 }
 
 /* Many different lengths, one after the other: at most eight kernels, and nothing else grows. */
@@ -102,7 +102,7 @@ static void no_call_waits_after_preparation(void **state) {
     attune_plan_options options = BACKGROUND;
     options.repeats = 1;
     attune_plan *plan = plan_of(IN_PLAN, &options);
-    assert_int_equal(attune_plan_prepare(sample_context, plan), ATTUNE_OK);
+    assert_int_equal(attune_plan_prepare(plan), ATTUNE_OK);
     assert_history(plan, "kernels 2 1 0, calls 0 0 0");
     compiled_by_caller = 0;
     for (int i = 0; i < 40; i++) {
@@ -113,7 +113,7 @@ static void no_call_waits_after_preparation(void **state) {
     wait_for_background();
     assert_int_equal(compiled_by_caller, 0);
     assert_true(info_of(plan).specialised_kernels <= 8);
-    attune_plan_destroy(sample_context, plan);
+    attune_plan_destroy(plan);
 }
 
 /* ---- What it is worth ---- */
@@ -129,20 +129,21 @@ static void lengths_that_gain_little_keep_their_kernel(void **state) {
             const attune_plan_options options = {.struct_size = sizeof options,
                                                  .max_specialised = 8,
                                                  .repeats = 2,
-                                                 .background = (uint32_t)background,
-                                                 .least_gain = 10};
+                                                 .background = background,
+                                                 .least_gain = 10,
+                                                 .deadline_us = -1};
             const char *const text = "num_heads=1,head_dim=64,seq_q=dynamic,seq_kv=dynamic";
             attune_plan *plan = plan_of(text, &options);
             const sample from = sized(text, calls[i].sizes);
             sample_call call;
             sample_call_open(&call, &from, ON_THE_HEAP);
             for (int n = 0; n < 5; n++) {
-                assert_int_equal(attune_plan_run(sample_context, plan, &call.arguments, NULL), ATTUNE_OK);
+                assert_int_equal(attune_plan_run(plan, &call.arguments, NULL), ATTUNE_OK);
                 wait_for_background();
             }
             assert_int_equal(info_of(plan).specialised_kernels, calls[i].kernels);
             sample_call_close(&call);
-            attune_plan_destroy(sample_context, plan);
+            attune_plan_destroy(plan);
         }
 }
 
@@ -175,7 +176,7 @@ static void look_at_both(void *user) {
     attune_problem problem = ATTUNE_PROBLEM_INIT;
     attune_kernel *kernel;
     look_at_scheduling(&l->job);
-    if (!attune_problem_parse(IN_PLAN, &problem)) attune_compile(l->context, &problem, NULL, &kernel);
+    if (!attune_problem_parse(&problem, IN_PLAN)) (void)!attune_compile(l->context, &problem, NULL, &kernel);
 }
 
 static looks look(uint32_t niceness, attune_compile_mode mode) {
@@ -228,8 +229,8 @@ static void a_plan_may_end_at_once(void **state) {
             const sample from = sized(IN_PLAN, sizes);
             assert_runs_as(plans[p], &from, IN_PLAN);
         }
-        attune_plan_destroy(sample_context, plans[1]);
-        attune_plan_destroy(sample_context, plans[0]);
+        attune_plan_destroy(plans[1]);
+        attune_plan_destroy(plans[0]);
     }
 }
 
@@ -244,17 +245,17 @@ static void a_small_workspace_keeps_the_old_kernel(void **state) {
     size_t before, after;
     assert_runs_as(plan, &many, IN_PLAN);
     sample_call_open(&call, &one, ON_THE_HEAP);
-    assert_int_equal(attune_plan_workspace_size(sample_context, plan, &call.arguments, NULL, &before), ATTUNE_OK);
+    assert_int_equal(attune_plan_workspace_size(plan, &call.arguments, NULL, &before), ATTUNE_OK);
     wait_for_background();
-    assert_int_equal(attune_plan_workspace_size(sample_context, plan, &call.arguments, NULL, &after), ATTUNE_OK);
+    assert_int_equal(attune_plan_workspace_size(plan, &call.arguments, NULL, &after), ATTUNE_OK);
     assert_int_equal(info_of(plan).few_kernels, 1);
     assert_true(before <= sizeof memory);
     call.arguments.workspace = memory;
     call.arguments.workspace_bytes = before;
-    assert_int_equal(attune_plan_run(sample_context, plan, &call.arguments, NULL), ATTUNE_OK);
+    assert_int_equal(attune_plan_run(plan, &call.arguments, NULL), ATTUNE_OK);
     assert_history(plan, after > before ? "kernels 1 1 0, calls 0 2 0" : "kernels 1 1 0, calls 1 1 0");
     sample_call_close(&call);
-    attune_plan_destroy(sample_context, plan);
+    attune_plan_destroy(plan);
 }
 
 static void options_are_checked(void **state) {
@@ -262,7 +263,7 @@ static void options_are_checked(void **state) {
     attune_problem problem = ATTUNE_PROBLEM_INIT;
     attune_plan *plan;
     attune_plan_options options = BACKGROUND;
-    assert_int_equal(attune_problem_parse(OPEN, &problem), ATTUNE_OK);
+    assert_int_equal(attune_problem_parse(&problem, OPEN), ATTUNE_OK);
     options.background = 2;
     assert_int_equal(attune_plan_create(sample_context, &problem, &options, &plan), ATTUNE_INVALID_ARGUMENT);
     assert_string_equal(attune_last_message(), "background is 2; it must be 0 or 1");
@@ -270,7 +271,7 @@ static void options_are_checked(void **state) {
     options.least_gain = 1001;
     assert_int_equal(attune_plan_create(sample_context, &problem, &options, &plan), ATTUNE_INVALID_ARGUMENT);
     assert_string_equal(attune_last_message(), "least_gain is 1001 percent; it must be from 0 to 1000");
-    assert_int_equal(attune_plan_prepare(sample_context, NULL), ATTUNE_INVALID_ARGUMENT);
+    assert_int_equal(attune_plan_prepare(NULL), ATTUNE_INVALID_ARGUMENT);
     const attune_context_options too_nice = {.struct_size = sizeof too_nice, .background_niceness = 20};
     attune_context *context;
     assert_int_equal(attune_context_create(&too_nice, &context), ATTUNE_INVALID_ARGUMENT);
@@ -284,9 +285,9 @@ static int swaps_here(attune_plan *plan) {
     sample_call call;
     sample_call_open(&call, &from, ON_THE_HEAP);
     for (int i = 0; i < 3; i++)
-        if (attune_plan_run(sample_context, plan, &call.arguments, NULL)) return 1;
+        if (attune_plan_run(plan, &call.arguments, NULL)) return 1;
     wait_for_background();
-    if (attune_plan_run(sample_context, plan, &call.arguments, NULL)) return 2;
+    if (attune_plan_run(plan, &call.arguments, NULL)) return 2;
     return info_of(plan).specialised_calls ? 0 : 3;
 }
 
@@ -314,7 +315,7 @@ static void a_child_has_a_background_of_its_own(void **state) {
         assert_int_equal(status, 0);
         wait_for_background();
         assert_int_equal(info_of(plan).specialised_kernels, 1);
-        attune_plan_destroy(sample_context, plan);
+        attune_plan_destroy(plan);
     }
 }
 

@@ -16,7 +16,7 @@
 #define ANY      USUAL ",seq_q=dynamic,seq_kv=dynamic"
 #define SAME     ",reproducible=1"
 #define OF_VM    ANY SAME ",score_mod=score+0.5*(q-kv)" /* tier 0 has no machine code for it */
-#define DEADLINE {sizeof(attune_plan_options), .max_specialised = 8, .repeats = 3, .has_deadline = 1}
+#define DEADLINE {sizeof(attune_plan_options), .max_specialised = 8, .repeats = 3}
 
 /* ---- Events ---- */
 
@@ -52,7 +52,7 @@ static void wait_for_background(void) { at_background_wait(&sample_context->back
 /* ---- The calls of a plan ---- */
 
 static void run(attune_plan *plan, sample_call *call) {
-    if (attune_plan_run(sample_context, plan, &call->arguments, NULL)) fail_msg("%s", attune_last_message());
+    if (attune_plan_run(plan, &call->arguments, NULL)) fail_msg("%s", attune_last_message());
 }
 
 static void first_calls_are_answered_at_once(void **state) {
@@ -74,7 +74,7 @@ static void first_calls_are_answered_at_once(void **state) {
     assert_int_equal(compiled_by_caller, 0);
     assert_int_equal(compiled_behind, 1);
     sample_call_close(&call);
-    attune_plan_destroy(sample_context, plan);
+    attune_plan_destroy(plan);
 }
 
 static void assert_has_bits(attune_plan *plan, const char *problem, const char *sizes) {
@@ -83,7 +83,7 @@ static void assert_has_bits(attune_plan *plan, const char *problem, const char *
     sample_call call, expected;
     sample_call_open(&call, &from, ON_THE_HEAP);
     sample_call_open(&expected, &from, ON_THE_HEAP);
-    if (attune_plan_run(context, plan, &call.arguments, NULL)) fail_msg("%s", attune_last_message());
+    if (attune_plan_run(plan, &call.arguments, NULL)) fail_msg("%s", attune_last_message());
     assert_int_equal(attune_run_interpreted(context, &expected.problem, NULL, &expected.arguments), ATTUNE_OK);
     if (!sample_calls_agree(&call, &expected)) fail_msg("%s has other bits", sizes);
     sample_call_close(&call);
@@ -107,7 +107,7 @@ static void the_virtual_machine_is_prepared_before_the_first_call(void **state) 
     attune_problem problem = ATTUNE_PROBLEM_INIT;
     options.max_specialised = 0;
     assert_int_equal(attune_context_create(&with, &context), ATTUNE_OK);
-    assert_int_equal(attune_problem_parse(OF_VM, &problem), ATTUNE_OK);
+    assert_int_equal(attune_problem_parse(&problem, OF_VM), ATTUNE_OK);
     assert_int_equal(attune_plan_create(context, &problem, &options, &plan), ATTUNE_OK);
     assert_int_equal(hits_of_tier0, 1);
     assert_true(pl_begin(plan)); /* so that nothing happens behind these calls */
@@ -125,7 +125,7 @@ static void the_virtual_machine_is_prepared_before_the_first_call(void **state) 
     assert_int_equal(info_of(plan).stopgap_calls, 3 * NUM_SIZES);
     assert_int_equal(info_of(plan).many_calls, before.many_calls + 1);
     assert_int_equal(info_of(plan).few_calls, before.few_calls + NUM_SIZES - 1);
-    attune_plan_destroy(context, plan);
+    attune_plan_destroy(plan);
     attune_context_destroy(context);
 }
 
@@ -162,7 +162,7 @@ static void no_bit_changes_across_swaps(void **state) {
     assert_true(swapped >= 4);
     assert_int_equal(compiled_by_caller, 0);
     for (int i = 0; i < NUM_SHAPES; i++) sample_call_close(&expected[i]);
-    attune_plan_destroy(sample_context, plan);
+    attune_plan_destroy(plan);
 }
 
 /* Random lengths: nothing waits, and no more than eight kernels for lengths come of it. */
@@ -180,7 +180,7 @@ static void no_call_waits(void **state) {
     wait_for_background();
     assert_int_equal(compiled_by_caller, 0);
     assert_true(info_of(plan).specialised_kernels <= 8);
-    attune_plan_destroy(sample_context, plan);
+    attune_plan_destroy(plan);
 }
 
 static void a_call_may_wait_a_while(void **state) {
@@ -196,7 +196,7 @@ static void a_call_may_wait_a_while(void **state) {
     assert_int_equal(compiled_by_caller, 0);
     assert_int_equal(compiled_behind, 1);
     sample_call_close(&call);
-    attune_plan_destroy(sample_context, plan);
+    attune_plan_destroy(plan);
 }
 
 /* The next job, too, if the one before made way for it. */
@@ -227,7 +227,7 @@ static void check_workspace(const sample *from) {
     sample_call call;
     size_t bytes;
     sample_call_open(&call, from, ON_THE_HEAP);
-    assert_int_equal(attune_plan_workspace_size(sample_context, plan, &call.arguments, NULL, &bytes), ATTUNE_OK);
+    assert_int_equal(attune_plan_workspace_size(plan, &call.arguments, NULL, &bytes), ATTUNE_OK);
     call.arguments.workspace = aligned_alloc(64, (bytes + 63) / 64 * 64 + 64);
     call.arguments.workspace_bytes = bytes;
     make_kernels(plan, &call);
@@ -237,7 +237,7 @@ static void check_workspace(const sample *from) {
     assert_true(info_of(plan).stopgap_calls > before);
     free(call.arguments.workspace);
     sample_call_close(&call);
-    attune_plan_destroy(sample_context, plan);
+    attune_plan_destroy(plan);
 }
 
 static void a_workspace_stays_large_enough(void **state) {
@@ -296,7 +296,7 @@ static void a_call_waits_for_its_own_kernel_only(void **state) {
     run(plan, &call);
     assert_int_equal(info_of(plan).stopgap_calls, 1);
     sample_call_close(&call);
-    attune_plan_destroy(sample_context, plan);
+    attune_plan_destroy(plan);
 }
 
 /* ---- Compiles that fail ---- */
@@ -318,13 +318,13 @@ static void a_failure_is_told_once(void **state) {
     attune_plan *plan;
     attune_problem problem = ATTUNE_PROBLEM_INIT;
     assert_int_equal(at_context_create(&with, &hooks, &context), ATTUNE_OK);
-    assert_int_equal(attune_problem_parse(ANY, &problem), ATTUNE_OK);
+    assert_int_equal(attune_problem_parse(&problem, ANY), ATTUNE_OK);
     assert_int_equal(attune_plan_create(context, &problem, &options, &plan), ATTUNE_OK);
     const sample from = sized(ANY, "seq_q=30,seq_kv=50");
     sample_call call;
     sample_call_open(&call, &from, ON_THE_HEAP);
     for (int i = 0; i < 10; i++) {
-        assert_int_equal(attune_plan_run(context, plan, &call.arguments, NULL), ATTUNE_OK);
+        assert_int_equal(attune_plan_run(plan, &call.arguments, NULL), ATTUNE_OK);
         at_background_wait(&context->background);
     }
     assert_true(failed >= 1 && failed <= 2); /* the kernel of all lengths, and one for these */
@@ -332,7 +332,7 @@ static void a_failure_is_told_once(void **state) {
     assert_int_equal(compiled_by_caller, 0);
     assert_int_equal(info_of(plan).stopgap_calls, 10);
     sample_call_close(&call);
-    attune_plan_destroy(context, plan);
+    attune_plan_destroy(plan);
     attune_context_destroy(context);
 }
 
@@ -342,15 +342,14 @@ static void bad_deadlines_are_refused(void **state) {
     (void)state;
     attune_problem problem = ATTUNE_PROBLEM_INIT;
     attune_plan *plan;
-    assert_int_equal(attune_problem_parse(ANY, &problem), ATTUNE_OK);
+    assert_int_equal(attune_problem_parse(&problem, ANY), ATTUNE_OK);
     attune_plan_options options = DEADLINE;
-    options.has_deadline = 2;
+    options.deadline_us = -2;
     assert_int_equal(attune_plan_create(sample_context, &problem, &options, &plan), ATTUNE_INVALID_ARGUMENT);
-    assert_string_equal(attune_last_message(), "has_deadline is 2; it must be 0 or 1");
-    options.has_deadline = 1;
+    assert_string_equal(attune_last_message(), "deadline_us is -2; it must be from -1 (none) to 60000000");
     options.deadline_us = 60000001;
     assert_int_equal(attune_plan_create(sample_context, &problem, &options, &plan), ATTUNE_INVALID_ARGUMENT);
-    assert_string_equal(attune_last_message(), "deadline_us is 60000001; it must be from 0 to 60000000");
+    assert_string_equal(attune_last_message(), "deadline_us is 60000001; it must be from -1 (none) to 60000000");
 }
 
 static void the_environment_has_a_deadline(void **state) {
@@ -366,14 +365,14 @@ static void the_environment_has_a_deadline(void **state) {
     unsetenv("ATTUNE_DEADLINE_US");
     attune_problem problem = ATTUNE_PROBLEM_INIT;
     attune_plan *plan;
-    assert_int_equal(attune_problem_parse(ANY, &problem), ATTUNE_OK);
+    assert_int_equal(attune_problem_parse(&problem, ANY), ATTUNE_OK);
     assert_int_equal(attune_plan_create(context, &problem, NULL, &plan), ATTUNE_OK);
     assert_int_equal(plan->deadline_us, 250);
-    attune_plan_destroy(context, plan);
+    attune_plan_destroy(plan);
     const attune_plan_options never = DEADLINE;
     assert_int_equal(attune_plan_create(context, &problem, &never, &plan), ATTUNE_OK);
     assert_int_equal(plan->deadline_us, 0);
-    attune_plan_destroy(context, plan);
+    attune_plan_destroy(plan);
     attune_context_destroy(context);
 }
 

@@ -33,7 +33,7 @@ static void lengths_that_come_back_get_a_kernel(void **state) {
     assert_runs_as(plan, &many, kernels[1]);
     assert_runs_as(plan, &other, kernels[0]);
     assert_history(plan, "kernels 0 1 1, calls 0 7 1");
-    attune_plan_destroy(sample_context, plan);
+    attune_plan_destroy(plan);
 }
 
 /* At every step of decoding there is one more key, and each layer repeats its lengths. */
@@ -51,13 +51,14 @@ static void decoding_is_not_specialised(void **state) {
     for (int i = 0; i < 3; i++) assert_runs_as(plan, &self, bounded);
     assert_runs_as(plan, &self, own);
     assert_history(plan, "kernels 2 0 1, calls 8 0 1");
-    attune_plan_destroy(sample_context, plan);
+    attune_plan_destroy(plan);
 }
 
 static void kernels_for_lengths_are_limited(void **state) {
     (void)state;
-    const attune_plan_options two = {.struct_size = sizeof two, .max_specialised = 2, .repeats = 1},
-                              none = {.struct_size = sizeof none, .max_specialised = 0, .repeats = 1};
+    const attune_plan_options two = {.struct_size = sizeof two, .max_specialised = 2, .repeats = 1, .deadline_us = -1},
+                              none = {
+                                  .struct_size = sizeof none, .max_specialised = 0, .repeats = 1, .deadline_us = -1};
     attune_plan *plan = plan_of(OPEN, &two), *without = plan_of(OPEN, &none);
     const char *const sizes[] = {"seq_q=20,seq_kv=9", "seq_q=21,seq_kv=9", "seq_q=22,seq_kv=9"};
     for (int turn = 0; turn < 2; turn++)
@@ -69,28 +70,30 @@ static void kernels_for_lengths_are_limited(void **state) {
         }
     assert_history(plan, "kernels 0 1 2, calls 0 4 2");
     assert_history(without, "kernels 0 1 0, calls 0 6 0");
-    attune_plan_destroy(sample_context, plan);
-    attune_plan_destroy(sample_context, without);
+    attune_plan_destroy(plan);
+    attune_plan_destroy(without);
 }
 
 /* Other batches and heads of the same lengths share a kernel; a mask has as many entries as the call. */
 static void batches_share_a_kernel(void **state) {
     (void)state;
-    const attune_plan_options at_once = {.struct_size = sizeof at_once, .max_specialised = 8, .repeats = 1};
+    const attune_plan_options at_once = {
+        .struct_size = sizeof at_once, .max_specialised = 8, .repeats = 1, .deadline_us = -1};
     static const char masked[] = "batch=2,num_heads=2,seq_q=dynamic,seq_kv=dynamic,head_dim=16,attn_mask=bqk";
     attune_plan *plan = plan_of("batch=3,num_heads=4,seq_q=dynamic,seq_kv=dynamic,head_dim=16,attn_mask=bqk", &at_once);
     const sample call = sized(masked, "seq_q=20,seq_kv=33");
     assert_runs_as(plan, &call, masked);
     assert_runs_as(plan, &call, "batch=2,num_heads=2,seq_q=20,seq_kv=33,head_dim=16,attn_mask=bqk");
     assert_history(plan, "kernels 0 1 1, calls 0 1 1");
-    attune_plan_destroy(sample_context, plan);
+    attune_plan_destroy(plan);
 }
 
 /* The kernel that a call of one entry and one head brought serves calls of more, which have a mask each. */
 static void one_entry_is_not_all(void **state) {
     (void)state;
     static const char *const fields[] = {"attn_mask", "attn_bias"};
-    const attune_plan_options at_once = {.struct_size = sizeof at_once, .max_specialised = 8, .repeats = 1};
+    const attune_plan_options at_once = {
+        .struct_size = sizeof at_once, .max_specialised = 8, .repeats = 1, .deadline_us = -1};
     for (int i = 0; i < 2; i++) {
         char plans[128], ones[128], twos[128], kernel[128];
         const char *const rest = "seq_q=dynamic,seq_kv=dynamic,head_dim=16";
@@ -103,7 +106,7 @@ static void one_entry_is_not_all(void **state) {
         assert_runs_as(plan, &one, ones);
         assert_runs_as(plan, &two, kernel);
         assert_history(plan, "kernels 0 1 1, calls 0 1 1");
-        attune_plan_destroy(sample_context, plan);
+        attune_plan_destroy(plan);
     }
 }
 
@@ -118,7 +121,8 @@ static void blocks_of_other_batches(void **state) {
         {3, 0, "kernels 1 0 3, calls 3 0 3"},  {1, 20, "kernels 1 1 4, calls 3 1 4"},
         {2, 20, "kernels 1 1 5, calls 3 2 5"}, {3, 20, "kernels 1 1 5, calls 3 2 7"},
     };
-    const attune_plan_options at_once = {.struct_size = sizeof at_once, .max_specialised = 8, .repeats = 1};
+    const attune_plan_options at_once = {
+        .struct_size = sizeof at_once, .max_specialised = 8, .repeats = 1, .deadline_us = -1};
     attune_plan *plan = plan_of(BLOCK_OPEN, &at_once);
     const int few = few_rows_of(plan);
     for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
@@ -130,13 +134,14 @@ static void blocks_of_other_batches(void **state) {
         assert_runs_as(plan, &call, problem);
         assert_history(plan, calls[i].history);
     }
-    attune_plan_destroy(sample_context, plan);
+    attune_plan_destroy(plan);
 }
 
 /* The same with a mask of each entry: one that a batch of one brought is not the same for all. */
 static void masks_of_blocks(void **state) {
     (void)state;
-    const attune_plan_options at_once = {.struct_size = sizeof at_once, .max_specialised = 8, .repeats = 1};
+    const attune_plan_options at_once = {
+        .struct_size = sizeof at_once, .max_specialised = 8, .repeats = 1, .deadline_us = -1};
     attune_plan *plan = plan_of("batch=5,attn_mask=bqk," BLOCK_OPEN, &at_once);
     const int few = few_rows_of(plan) < 6 ? few_rows_of(plan) : 6;
     for (int i = 0; i < 6; i++) {
@@ -148,7 +153,7 @@ static void masks_of_blocks(void **state) {
     }
     /* One entry of few tokens runs in the kernel for two; 40 tokens have one kernel. */
     assert_history(plan, "kernels 1 1 3, calls 2 1 9");
-    attune_plan_destroy(sample_context, plan);
+    attune_plan_destroy(plan);
 }
 
 /* ---- Calls of the same lengths ---- */
@@ -171,7 +176,8 @@ static void lengths_alike_and_nothing_else(void **state) {
         "batch=2,num_heads=4,seq_q=20,seq_kv=33,attn_mask_strides=700:0:35:1," MASKED_REST,
     };
     enum { CALLS = sizeof calls / sizeof *calls };
-    const attune_plan_options at_once = {.struct_size = sizeof at_once, .max_specialised = 8, .repeats = 1};
+    const attune_plan_options at_once = {
+        .struct_size = sizeof at_once, .max_specialised = 8, .repeats = 1, .deadline_us = -1};
     for (int first = 0; first < CALLS; first++) {
         attune_plan *plan = plan_of("batch=3,num_heads=4,seq_q=dynamic,seq_kv=dynamic," MASKED_REST, &at_once);
         const sample one = sized(calls[first], "seq_q=20,seq_kv=33");
@@ -182,7 +188,7 @@ static void lengths_alike_and_nothing_else(void **state) {
             assert_runs_as(plan, &one, calls[first]);
         }
         assert_history(plan, "kernels 0 1 1, calls 0 1 18");
-        attune_plan_destroy(sample_context, plan);
+        attune_plan_destroy(plan);
     }
 }
 
@@ -190,7 +196,8 @@ static void lengths_alike_and_nothing_else(void **state) {
  * Strides of 0, which the plan's arguments have, are not those of the compiled problem. */
 static void the_call_that_brought_a_kernel_is_remembered(void **state) {
     (void)state;
-    const attune_plan_options at_once = {.struct_size = sizeof at_once, .max_specialised = 8, .repeats = 1};
+    const attune_plan_options at_once = {
+        .struct_size = sizeof at_once, .max_specialised = 8, .repeats = 1, .deadline_us = -1};
     attune_plan *plan = plan_of(OPEN, &at_once);
     const sample from = sized(OPEN, "seq_q=20,seq_kv=33");
     assert_runs_as(plan, &from, OPEN);
@@ -207,7 +214,7 @@ static void the_call_that_brought_a_kernel_is_remembered(void **state) {
     assert_int_equal(at_call_make(signature, &special->layout, &c.arguments, &call, NULL), ATTUNE_OK);
     assert_ptr_equal(call.settled, &call.own);
     sample_call_close(&c);
-    attune_plan_destroy(sample_context, plan);
+    attune_plan_destroy(plan);
 }
 
 /* Innermost strides are the plan's. The other strides of the plan fit no length: two elements of out would coincide. */
@@ -215,7 +222,8 @@ static void strides_of_the_plan_are_examples(void **state) {
     (void)state;
     static const char rest[] = "num_heads=2,head_dim=8,reproducible=1";
     char text[256], call[256];
-    const attune_plan_options at_once = {.struct_size = sizeof at_once, .max_specialised = 8, .repeats = 1};
+    const attune_plan_options at_once = {
+        .struct_size = sizeof at_once, .max_specialised = 8, .repeats = 1, .deadline_us = -1};
     snprintf(text, sizeof text, "%s,seq_q=dynamic,seq_kv=dynamic,%s", rest,
              "q_strides=1:1:1:2,k_strides=1:1:1:3,out_strides=1:1:1:2");
     snprintf(call, sizeof call, "%s,seq_q=20,seq_kv=33,%s", rest,
@@ -224,7 +232,7 @@ static void strides_of_the_plan_are_examples(void **state) {
     const sample from = sized(call, "");
     for (int again = 0; again < 3; again++) assert_runs_as(plan, &from, call);
     assert_history(plan, "kernels 0 1 1, calls 0 1 2");
-    attune_plan_destroy(sample_context, plan);
+    attune_plan_destroy(plan);
 }
 
 /* Reasons to refuse a call of the same lengths. */
@@ -281,8 +289,12 @@ static void refusals_stay_the_same(void **state) {
         {an_odd_workspace, "is not aligned to 64 bytes"},
     };
     const sample from = {text, "seq_q=20,seq_kv=33,rotary_positions=40", {0}, {33, 20}};
-    const attune_plan_options at_once = {.struct_size = sizeof at_once, .max_specialised = 8, .repeats = 1},
-                              never = {.struct_size = sizeof never, .max_specialised = 0, .repeats = 1};
+    const attune_plan_options at_once = {.struct_size = sizeof at_once,
+                                         .max_specialised = 8,
+                                         .repeats = 1,
+                                         .deadline_us = -1},
+                              never = {
+                                  .struct_size = sizeof never, .max_specialised = 0, .repeats = 1, .deadline_us = -1};
     attune_plan *special = plan_of(text, &at_once), *plain = plan_of(text, &never);
     for (int again = 0; again < 2; again++) assert_runs_as(special, &from, again ? fixed : text);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -290,16 +302,16 @@ static void refusals_stay_the_same(void **state) {
         sample_call call;
         sample_call_open(&call, &from, ON_THE_HEAP);
         cases[i].breaks(&call);
-        const attune_status status = attune_plan_run(sample_context, plain, &call.arguments, NULL);
+        const attune_status status = attune_plan_run(plain, &call.arguments, NULL);
         assert_int_not_equal(status, ATTUNE_OK);
         snprintf(sentence, sizeof sentence, "%s", attune_last_message());
         if (!strstr(sentence, cases[i].part)) fail_msg("'%s' is not in: %s", cases[i].part, sentence);
-        assert_fails(attune_plan_run(sample_context, special, &call.arguments, NULL), status, sentence);
+        assert_fails(attune_plan_run(special, &call.arguments, NULL), status, sentence);
         sample_call_close(&call);
     }
     assert_history(special, "kernels 0 1 1, calls 0 1 1");
-    attune_plan_destroy(sample_context, special);
-    attune_plan_destroy(sample_context, plain);
+    attune_plan_destroy(special);
+    attune_plan_destroy(plain);
 }
 
 /* ---- Threads ---- */
@@ -313,7 +325,7 @@ static void *run_often(void *argument) {
     for (int i = 0; i < 40; i++) {
         sample_call call;
         sample_call_open(&call, &calls[i / 5 % 2], ON_THE_HEAP);
-        const attune_status status = attune_plan_run(sample_context, plan, &call.arguments, NULL);
+        const attune_status status = attune_plan_run(plan, &call.arguments, NULL);
         sample_call_close(&call);
         if (status) return plan;
     }
@@ -335,7 +347,7 @@ static void threads_share_a_plan(void **state) {
     assert_int_equal(info.few_calls, 20 * THREADS);
     assert_int_equal(info.many_calls + info.specialised_calls, 20 * THREADS);
     assert_true(info.few_kernels == 1 && info.many_kernels == 1 && info.specialised_kernels <= 1);
-    attune_plan_destroy(sample_context, plan);
+    attune_plan_destroy(plan);
 }
 
 /* ---- fork ---- */
@@ -345,7 +357,7 @@ static void *promote(void *plan) {
     sample_call call;
     sample_call_open(&call, &from, ON_THE_HEAP);
     attune_status status = ATTUNE_OK;
-    for (int i = 0; i < 3 && !status; i++) status = attune_plan_run(sample_context, plan, &call.arguments, NULL);
+    for (int i = 0; i < 3 && !status; i++) status = attune_plan_run(plan, &call.arguments, NULL);
     sample_call_close(&call);
     return (void *)(uintptr_t)status;
 }
@@ -357,7 +369,7 @@ static int promotes_here(attune_plan *plan) {
     sample_call call;
     sample_call_open(&call, &from, ON_THE_HEAP);
     for (int i = 0; i < 4; i++)
-        if (attune_plan_run(sample_context, plan, &call.arguments, NULL)) return 1;
+        if (attune_plan_run(plan, &call.arguments, NULL)) return 1;
     return info_of(plan).specialised_kernels == before + 1 && info_of(plan).specialised_calls ? 0 : 2;
 }
 
@@ -386,7 +398,7 @@ static void a_child_promotes_too(void **state) {
         assert_int_equal(pthread_join(thread, &failed), 0);
         assert_null(failed);
         assert_int_equal(info_of(plan).specialised_kernels, 1);
-        attune_plan_destroy(sample_context, plan);
+        attune_plan_destroy(plan);
     }
 }
 

@@ -30,7 +30,7 @@ static void *make_values(size_t bytes, unsigned seed, model_values values) {
 model plan_model(const char *text) {
     model m = {.problem = ATTUNE_PROBLEM_INIT};
     at_error err = {0};
-    assert_ok(attune_problem_parse(text, &m.problem));
+    assert_ok(attune_problem_parse(&m.problem, text));
     if (mha_canonicalize(&m.problem, &m.canonical, &err)) fail_msg("%s: %s", text, err.message);
     mha_pack_layout_of(&m.canonical, &m.layout);
     m.size = mha_weight_bytes(m.canonical.w_dtype);
@@ -41,7 +41,7 @@ model plan_model(const char *text) {
 
 model open_model(const char *text, attune_weight_layout layout, model_values values) {
     model m = plan_model(text);
-    assert_ok(attune_mha_weights_init(&m.problem, layout, &m.weights));
+    assert_ok(attune_mha_weights_init(&m.weights, &m.problem, layout));
     for (int id = 0; id < ATTUNE_QKV_WEIGHT; id++) {
         attune_weight *w = &m.weights.tensor[id];
         assert_null(w->data);

@@ -122,7 +122,7 @@ static void fill(attune_dtype dtype, void *data, size_t bytes, unsigned seed) {
 static void fill_weights(const attune_problem *p, const tensor_memory *m) {
     attune_mha_weights weights;
     void *data[ATTUNE_NUM_WEIGHTS] = {NULL};
-    if (attune_mha_weights_init(p, ATTUNE_OUT_IN, &weights)) fail_msg("%s", attune_last_message());
+    if (attune_mha_weights_init(&weights, p, ATTUNE_OUT_IN)) fail_msg("%s", attune_last_message());
     for (int i = 0; i < ATTUNE_NUM_WEIGHTS; i++) {
         const attune_weight *w = &weights.tensor[i];
         if (w->rank == 0 || i == ATTUNE_QKV_WEIGHT || i == ATTUNE_QKV_BIAS) continue;
@@ -168,7 +168,7 @@ static void fill_table(const attune_tensor *t, void *data, const sample *from, c
 
 void sample_call_open(sample_call *c, const sample *from, placement where) {
     *c = (sample_call){.problem = ATTUNE_PROBLEM_INIT};
-    if (attune_problem_parse(from->problem, &c->problem) || attune_arguments_init(&c->arguments, &c->problem))
+    if (attune_problem_parse(&c->problem, from->problem) || attune_arguments_init(&c->arguments, &c->problem))
         fail_msg("%s: %s", from->problem, attune_last_message());
     set_sizes(&c->arguments, from->sizes);
     if (attune_tensors(&c->problem, &c->arguments, c->tensors, SAMPLE_TENSORS, &c->count))

@@ -10,7 +10,7 @@
 attune_plan *plan_of(const char *text, const attune_plan_options *options) {
     attune_problem problem = ATTUNE_PROBLEM_INIT;
     attune_plan *plan;
-    assert_ok(attune_problem_parse(text, &problem));
+    assert_ok(attune_problem_parse(&problem, text));
     assert_ok(attune_plan_create(sample_context, &problem, options, &plan));
     return plan;
 }
@@ -41,8 +41,8 @@ void assert_runs_as(attune_plan *plan, const sample *from, const char *kernel) {
     attune_problem problem = ATTUNE_PROBLEM_INIT;
     sample_call_open(&here, from, ON_THE_HEAP);
     sample_call_open(&there, from, ON_THE_HEAP);
-    assert_ok(attune_plan_run(sample_context, plan, &here.arguments, NULL));
-    assert_ok(attune_problem_parse(kernel, &problem));
+    assert_ok(attune_plan_run(plan, &here.arguments, NULL));
+    assert_ok(attune_problem_parse(&problem, kernel));
     assert_ok(attune_run_interpreted(sample_context, &problem, NULL, &there.arguments));
     if (!sample_calls_agree(&here, &there))
         fail_msg("%s with %s: not the bits of %s", from->problem, from->sizes, kernel);
@@ -56,6 +56,6 @@ void run_sized(attune_plan *plan, const char *problem, const char *sizes) {
     const sample from = sized(problem, sizes);
     sample_call call;
     sample_call_open(&call, &from, ON_THE_HEAP);
-    assert_ok(attune_plan_run(sample_context, plan, &call.arguments, NULL));
+    assert_ok(attune_plan_run(plan, &call.arguments, NULL));
     sample_call_close(&call);
 }

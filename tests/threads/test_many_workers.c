@@ -93,7 +93,7 @@ static void as_one_thread(void **state) {
     for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) {
         attune_problem problem = ATTUNE_PROBLEM_INIT;
         tensors t;
-        assert_int_equal(attune_problem_parse(problems[i], &problem), ATTUNE_OK);
+        assert_int_equal(attune_problem_parse(&problem, problems[i]), ATTUNE_OK);
         assert_true(tensors_create(&t, &problem) && tensors_fill(&t, INPUT_ORDINARY, i));
         run(&t, &one);
         attune_context_options many = one;

@@ -69,7 +69,7 @@ static const attune_schedule *schedule_of(const char *text) { return strcmp(text
 
 static call open_unchecked(const char *text, const attune_runner *runner) {
     call c = {.problem = ATTUNE_PROBLEM_INIT, .context = open_context(runner, 4)};
-    assert_ok(attune_problem_parse(text, &c.problem));
+    assert_ok(attune_problem_parse(&c.problem, text));
     assert_ok(attune_compile(c.context, &c.problem, schedule_of(text), &c.kernel));
     assert_ok(attune_arguments_init(&c.arguments, &c.problem));
     const attune_problem *p = &c.problem;
@@ -582,7 +582,7 @@ static void an_empty_call_has_no_parts(void **state) {
     attune_arguments arguments;
     attune_call *parts;
     float number = 0;
-    assert_ok(attune_problem_parse("seq_q=dynamic,seq_kv=8,head_dim=8", &problem));
+    assert_ok(attune_problem_parse(&problem, "seq_q=dynamic,seq_kv=8,head_dim=8"));
     assert_ok(attune_compile(context, &problem, NULL, &kernel));
     assert_ok(attune_arguments_init(&arguments, &problem));
     float keys[64] = {0}, values[64] = {0}, out[8];

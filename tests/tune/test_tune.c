@@ -464,7 +464,7 @@ static attune_context *open_context(void) {
 
 static void fill_arguments(attune_problem *problem, attune_arguments *arguments) {
     *problem = (attune_problem)ATTUNE_PROBLEM_INIT;
-    assert_int_equal(attune_problem_parse(small_problem, problem), ATTUNE_OK);
+    assert_int_equal(attune_problem_parse(problem, small_problem), ATTUNE_OK);
     arguments->struct_size = sizeof *arguments;
     assert_int_equal(attune_arguments_init(arguments, problem), ATTUNE_OK);
     for (int i = 0; i < COUNT; i++) {
@@ -543,7 +543,7 @@ static void a_search_ends_when_its_time_is_over(void **state) {
     attune_arguments arguments;
     static float large[4][8 * 64 * 16]; /* a call that is worth more than one thread */
     problem = (attune_problem)ATTUNE_PROBLEM_INIT;
-    assert_int_equal(attune_problem_parse("num_heads=8,seq_q=64,head_dim=16", &problem), ATTUNE_OK);
+    assert_int_equal(attune_problem_parse(&problem, "num_heads=8,seq_q=64,head_dim=16"), ATTUNE_OK);
     assert_int_equal(attune_arguments_init(&arguments, &problem), ATTUNE_OK);
     arguments.q.data = large[0];
     arguments.k.data = large[1];
@@ -654,12 +654,12 @@ static void a_winner_is_used(void **state) {
     /* a neighbour of nearly that length, and one that is not near */
     const attune_problem near = problem_canonical("num_heads=4,seq_q=40,head_dim=16,seq_kv=32");
     assert_int_equal(attune_compile(context, &near, NULL, &kernel), ATTUNE_OK);
-    attune_kernel_get_info(kernel, &info);
+    assert_int_equal(attune_kernel_get_info(kernel, &info), ATTUNE_OK);
     assert_int_equal(info.schedule.score_columns, slow.score_columns);
     attune_kernel_release(kernel);
     const attune_problem far = problem_canonical("num_heads=2,seq_q=512,head_dim=16");
     assert_int_equal(attune_compile(context, &far, NULL, &kernel), ATTUNE_OK);
-    attune_kernel_get_info(kernel, &info);
+    assert_int_equal(attune_kernel_get_info(kernel, &info), ATTUNE_OK);
     attune_schedule expected;
     mha_choose(&far, context->target, &context->machine_class.description, &expected);
     assert_int_equal(info.schedule.score_columns, expected.score_columns);

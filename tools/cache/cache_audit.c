@@ -117,8 +117,8 @@ static bool compile_anew(attune_context *emitter, const attune_cache_entry *entr
     attune_problem problem = ATTUNE_PROBLEM_INIT;
     attune_schedule schedule = ATTUNE_SCHEDULE_INIT;
     if (*entry->ir) return attune_ir_emit(emitter, entry->ir, ATTUNE_STAGE_IMAGE, image, bytes) == ATTUNE_OK;
-    return attune_problem_parse(entry->problem, &problem) == ATTUNE_OK &&
-           attune_schedule_parse(entry->schedule, &schedule) == ATTUNE_OK &&
+    return attune_problem_parse(&problem, entry->problem) == ATTUNE_OK &&
+           attune_schedule_parse(&schedule, entry->schedule) == ATTUNE_OK &&
            attune_emit(emitter, &problem, &schedule, ATTUNE_STAGE_IMAGE, image, bytes) == ATTUNE_OK;
 }
 

@@ -41,7 +41,7 @@ static void look_into_tier0(const attune_problem *problem, why_output *out) {
     attune_kernel_info info = {.struct_size = sizeof info};
     if (attune_context_create(&options, &context)) return;
     if (!attune_compile(context, problem, NULL, &kernel)) {
-        attune_kernel_get_info(kernel, &info);
+        if (attune_kernel_get_info(kernel, &info)) tool_library_error(NULL);
         attune_kernel_release(kernel);
     }
     if (info.origin != ATTUNE_FROM_TIER0) out->tier0[0] = '\0';

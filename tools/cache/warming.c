@@ -89,17 +89,9 @@ static attune_context *open_reader(const attune_machine_info *machine) {
     options.isa = machine->isa;
     options.machine = machine->machine;
     options.max_workers = 1;
-    /* A context reads both when it is made. No other thread runs now that could mind. */
-    const char *const strict = getenv("ATTUNE_STRICT"), *const record = getenv("ATTUNE_RECORD");
-    char *const old_strict = strict ? strdup(strict) : NULL, *const old_record = record ? strdup(record) : NULL;
-    setenv("ATTUNE_STRICT", "1", 1);
-    unsetenv("ATTUNE_RECORD");
+    options.strict = 1;
+    options.record = "";
     if (attune_context_create(&options, &reader) != ATTUNE_OK) tool_library_error(NULL);
-    unsetenv("ATTUNE_STRICT");
-    if (old_strict) setenv("ATTUNE_STRICT", old_strict, 1);
-    if (old_record) setenv("ATTUNE_RECORD", old_record, 1);
-    free(old_strict);
-    free(old_record);
     return reader;
 }
 

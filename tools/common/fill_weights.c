@@ -52,7 +52,7 @@ bool fill_weights(tensors *t, input_kind kind, uint64_t seed) {
     const bool has_biases = tool_random_chance(&choice, 80), has_all = tool_random_chance(&choice, 60);
     if (!tensors_find(t, "packed_weights")) return true;
     const attune_weight_layout layout = by_output ? ATTUNE_OUT_IN : ATTUNE_IN_OUT;
-    if (attune_mha_weights_init(&t->problem, layout, &t->weights) != ATTUNE_OK) {
+    if (attune_mha_weights_init(&t->weights, &t->problem, layout) != ATTUNE_OK) {
         tool_library_error(NULL);
         return false;
     }

@@ -75,8 +75,8 @@ bool manifest_add(manifest *list, const char *given, const char *file, int line)
     const char *const name = take_name(&rest);
     const char *const problem = tool_trimmed(rest), *const schedule = bar ? tool_trimmed(bar) : NULL;
     bool is_good =
-        attune_problem_parse(problem, &entry.problem) == ATTUNE_OK && attune_problem_check(&entry.problem) == ATTUNE_OK;
-    if (is_good && schedule) is_good = attune_schedule_parse(schedule, &fields) == ATTUNE_OK;
+        attune_problem_parse(&entry.problem, problem) == ATTUNE_OK && attune_problem_check(&entry.problem) == ATTUNE_OK;
+    if (is_good && schedule) is_good = attune_schedule_parse(&fields, schedule) == ATTUNE_OK;
     if (!is_good) refuse(problem, file, line);
     if (is_good) is_good = keep(list, &entry, name, problem, schedule);
     free(text);

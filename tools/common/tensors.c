@@ -10,7 +10,7 @@
 
 bool problem_from_text(const char *text, attune_problem *problem) {
     *problem = (attune_problem)ATTUNE_PROBLEM_INIT;
-    if (attune_problem_parse(text, problem) == ATTUNE_OK && attune_problem_check(problem) == ATTUNE_OK) return true;
+    if (attune_problem_parse(problem, text) == ATTUNE_OK && attune_problem_check(problem) == ATTUNE_OK) return true;
     tool_library_error(NULL);
     return false;
 }
@@ -19,7 +19,7 @@ attune_status schedule_from_text(const attune_context *context, const attune_pro
                                  attune_schedule *schedule) {
     *schedule = (attune_schedule)ATTUNE_SCHEDULE_INIT;
     attune_status status = attune_schedule_choose(context, problem, schedule);
-    if (!status && text) status = attune_schedule_parse(text, schedule);
+    if (!status && text) status = attune_schedule_parse(schedule, text);
     if (!status && text) status = attune_schedule_check(context, problem, schedule);
     return status;
 }
@@ -168,7 +168,7 @@ static void settle_self(const attune_problem *p, attune_arguments *a) {
 static bool open_weights(tensors *t) {
     t->weights = (attune_mha_weights){.struct_size = sizeof t->weights};
     if (!ref_is_block(&t->problem)) return true;
-    if (attune_mha_weights_init(&t->problem, ATTUNE_OUT_IN, &t->weights) == ATTUNE_OK) return true;
+    if (attune_mha_weights_init(&t->weights, &t->problem, ATTUNE_OUT_IN) == ATTUNE_OK) return true;
     tool_library_error(NULL);
     return false;
 }

@@ -1,4 +1,5 @@
 #include "explain/explain_tiles.h"
+#include "common/tool.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -38,7 +39,8 @@ typedef struct sights {
 static attune_sight sight_of(const attune_problem *p, const tile_cut *cut, int64_t first, int64_t end) {
     const int64_t group = p->num_heads / p->num_kv_heads;
     attune_sight sight = ATTUNE_SIGHT_INIT;
-    attune_sight_of(p, p->seq_q, cut->keys, 0, first / group, (end - 1) / group + 1, &sight);
+    if (attune_sight_of(p, p->seq_q, cut->keys, 0, first / group, (end - 1) / group + 1, &sight))
+        tool_library_error(NULL);
     return sight;
 }
 

@@ -335,7 +335,8 @@ static double memory_hit_ns(attune_context *context, const bench_entry *e) {
     for (size_t i = 0; i < BATCHES; i++) {
         const double start = tool_now_us();
         for (int hit = 0; hit < HITS; hit++) {
-            attune_compile(context, &e->problem, e->wish, &kernel); /* succeeded right above */
+            if (attune_compile(context, &e->problem, e->wish, &kernel))
+                tool_library_error(NULL); /* succeeded right above */
             attune_kernel_release(kernel);
         }
         samples[i] = (tool_now_us() - start) * 1e3 / HITS;
@@ -354,9 +355,9 @@ static bool measure_acquire(bench_entry *e, attune_context *context) {
     const double cold = median_acquire(context, e, COLD, true);
     if (cold < 0) return false;
     e->cold_compile_ms = cold * 1e-3;
-    attune_get_statistics(context, &before);
+    if (attune_get_statistics(context, &before)) tool_library_error(NULL);
     e->warm_disk_us = median_acquire(context, e, DISK, false);
-    attune_get_statistics(context, &after);
+    if (attune_get_statistics(context, &after)) tool_library_error(NULL);
     if (e->warm_disk_us < 0) return false;
     if (after.disk_hits - before.disk_hits != DISK) {
         tool_error("%s: only %llu of %d kernels came from the disk cache", e->text,

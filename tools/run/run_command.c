@@ -332,7 +332,7 @@ static int run_on(const run_options *o, tensors *t) {
     run_report r = {.info.struct_size = sizeof r.info, .info.isa = ""};
     attune_context *const context = tool_open_context(&o->common, o->threads, NULL);
     if (!context) return TOOL_FAILED;
-    attune_get_machine_info(context, &machine);
+    if (attune_get_machine_info(context, &machine)) tool_library_error(NULL);
     if (!pick_schedule(o, context, &t->problem, &schedule)) goto out;
     /* An explicit schedule has its own cache entry, so only the caller's is passed on. */
     const attune_schedule *const asked = o->schedule ? &schedule : NULL;
@@ -343,7 +343,7 @@ static int run_on(const run_options *o, tensors *t) {
             goto out;
         }
         r.compile_us = tool_now_us() - start;
-        attune_kernel_get_info(kernel, &r.info);
+        if (attune_kernel_get_info(kernel, &r.info)) tool_library_error(NULL);
         schedule = r.info.schedule;
     } else
         r.info.isa = machine.isa;

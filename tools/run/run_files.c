@@ -247,7 +247,7 @@ bool files_complete(const run_files *files, const char *text, attune_problem *pr
     const bool has_text = text && *text;
     const int64_t columns = dim_of(files, "x", 0).size;
     if (columns > 0) said.embed_dim = columns; /* how many out_strides there are depends on it */
-    if (has_text && attune_problem_parse(text, &said) != ATTUNE_OK) {
+    if (has_text && attune_problem_parse(&said, text) != ATTUNE_OK) {
         tool_library_error(NULL);
         return false;
     }
@@ -267,7 +267,7 @@ bool files_complete(const run_files *files, const char *text, attune_problem *pr
     if (files->weights) p.num_heads = 0; /* open: the weights may tell it, and 1 would compute something else */
     take_shapes(&said, &s, &p);
     /* The text overrides the files. Both are compared right below. */
-    if (has_text) attune_problem_parse(text, &p);
+    if (has_text && attune_problem_parse(&p, text)) return false;
     if (files->weights && !files->weights->take_sizes(files->weights->user, &p)) return false;
     if (files_find(files->outputs, files->num_outputs, "lse")) p.has_lse = 1;
     problem_fill_defaults(&p);

@@ -238,7 +238,7 @@ static bool check_norms(const weights_file *file, const attune_problem *p) {
 bool weights_file_pack(const weights_file *file, tensors *t) {
     const tensor *const packed = tensors_find(t, "packed_weights");
     attune_mha_weights expected = {.struct_size = sizeof expected};
-    if (attune_mha_weights_init(&t->problem, file->weights.layout, &expected) != ATTUNE_OK) {
+    if (attune_mha_weights_init(&expected, &t->problem, file->weights.layout) != ATTUNE_OK) {
         tool_library_error(NULL);
         return false;
     }

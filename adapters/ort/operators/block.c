@@ -38,7 +38,7 @@ static attune_status pack(block *b, const tensor given[ATTUNE_NUM_WEIGHTS]) {
     attune_mha_weights weights;
     size_t bytes;
     describe(&b->shape, &problem);
-    attune_status status = attune_mha_weights_init(&problem, b->shape.layout, &weights);
+    attune_status status = attune_mha_weights_init(&weights, &problem, b->shape.layout);
     if (!status) status = attune_packed_weights_size(&problem, &bytes);
     if (status) return status;
     for (int i = 0; i < ATTUNE_NUM_WEIGHTS; i++) {

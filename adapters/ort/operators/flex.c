@@ -64,7 +64,7 @@ attune_problem *flex_create(const node_source *s, char message[ATTUNE_MESSAGE_BY
     snprintf(message, ATTUNE_MESSAGE_BYTES, "there is no memory");
     if (p) *p = (attune_problem)ATTUNE_PROBLEM_INIT;
     for (int i = 0; i < NUM_TEXTS && is_read; i++) is_read = add_text(s, i, text, sizeof text, message);
-    if (is_read && (attune_problem_parse(text, p) || attune_problem_check(p))) {
+    if (is_read && (attune_problem_parse(p, text) || attune_problem_check(p))) {
         snprintf(message, ATTUNE_MESSAGE_BYTES, "%s", attune_last_message());
         is_read = false;
     }

@@ -24,11 +24,11 @@ typedef struct attune_bundle_options {
     const char *name;    /* begins the names of all functions: a C identifier of at most 63 letters: "model" */
     const char *targets; /* instruction sets of one architecture, each perhaps with a tuning class: "avx512,avx2:zen4".
                           * Without a class it is "generic" */
-    uint32_t kernels_only; /* 1: for attune_context_add_bundle alone, so without functions and header: smaller */
+    int kernels_only;    /* 1: for attune_context_add_bundle alone, so without functions and header: smaller */
     uint32_t reserved;
 } attune_bundle_options;
 
-#define ATTUNE_BUNDLE_OPTIONS_INIT { .struct_size = sizeof(attune_bundle_options) }
+#define ATTUNE_BUNDLE_OPTIONS_INIT ATTUNE_RESULT_INIT(attune_bundle_options)
 
 ATTUNE_API attune_status attune_bundle_options_init(attune_bundle_options *options, size_t struct_size);
 
@@ -46,9 +46,9 @@ typedef struct attune_bundle_files {
  * with the same target and schedule. Equal input gives equal bytes. The code is that of the context's code generator,
  * in memory: no cache is read or written, except that results of tuning count. With kernels_only there is no header:
  * files->header is NULL, and NAME_bundle is declared as `extern const struct at_bundle NAME_bundle`. */
-ATTUNE_API attune_status attune_bundle_make(attune_context *context, const attune_bundle_options *options,
-                                            const attune_bundle_kernel *kernels, size_t num_kernels,
-                                            attune_bundle_files *files);
+ATTUNE_CHECKED attune_status attune_bundle_make(attune_context *context, const attune_bundle_options *options,
+                                                const attune_bundle_kernel *kernels, size_t num_kernels,
+                                                attune_bundle_files *files);
 
 /* Lets a context take kernels from a bundle that is part of the program, NAME_bundle of its header: after its own
  * memory, and before the cache on disk. Their code is used where it lies. The kernel must be of the context's
@@ -56,7 +56,7 @@ ATTUNE_API attune_status attune_bundle_make(attune_context *context, const attun
  * that are added later are asked first, and none can be removed. ATTUNE_UNSUPPORTED: another version of attune made
  * it. */
 struct at_bundle;
-ATTUNE_API attune_status attune_context_add_bundle(attune_context *context, const struct at_bundle *bundle);
+ATTUNE_CHECKED attune_status attune_context_add_bundle(attune_context *context, const struct at_bundle *bundle);
 
 #ifdef __cplusplus
 }

@@ -38,10 +38,10 @@ typedef struct attune_cache_entry {
 /* Calls visit for each entry of the cache directory, then of the base and of the pack. The entry is valid during the
  * call only. A non-zero return stops the walk. */
 typedef int attune_cache_visit_fn(void *user, const attune_cache_entry *entry);
-ATTUNE_API attune_status attune_cache_visit(attune_context *context, attune_cache_visit_fn *visit, void *user);
+ATTUNE_CHECKED attune_status attune_cache_visit(attune_context *context, attune_cache_visit_fn *visit, void *user);
 
 /* Removes every entry, except those of base and pack; `removed` may be NULL. */
-ATTUNE_API attune_status attune_cache_clear(attune_context *context, uint64_t *removed);
+ATTUNE_CHECKED attune_status attune_cache_clear(attune_context *context, uint64_t *removed);
 
 /* One part of the key in which an entry differs from the request: a field of the problem by its name in text, or
  * operator (attention, ir, or the name of one of the user's; nothing else is compared then), problem, ir, schedule,
@@ -68,8 +68,9 @@ typedef struct attune_cache_answer {
 /* Tells whether attune_compile would find the kernel in the disk cache, and if not, why it is a miss. Calls `answer`
  * once; its argument is valid during the call only. Compiles nothing. schedule as for attune_compile. */
 typedef void attune_cache_answer_fn(void *user, const attune_cache_answer *answer);
-ATTUNE_API attune_status attune_cache_why(attune_context *context, const attune_problem *problem,
-                                          const attune_schedule *schedule, attune_cache_answer_fn *answer, void *user);
+ATTUNE_CHECKED attune_status attune_cache_why(attune_context *context, const attune_problem *problem,
+                                              const attune_schedule *schedule, attune_cache_answer_fn *answer,
+                                              void *user);
 
 typedef struct attune_cache_collected {
     size_t struct_size;
@@ -78,10 +79,12 @@ typedef struct attune_cache_collected {
     uint64_t left, left_bytes;
 } attune_cache_collected;
 
+#define ATTUNE_CACHE_COLLECTED_INIT ATTUNE_RESULT_INIT(attune_cache_collected)
+
 /* Removes now what a writer would remove in time: orphans, and the least recently used entries while all take more than
  * max_bytes. UINT64_MAX: disk_cache_bytes of the context. `collected` may be NULL. */
-ATTUNE_API attune_status attune_cache_gc(attune_context *context, uint64_t max_bytes,
-                                         attune_cache_collected *collected);
+ATTUNE_CHECKED attune_status attune_cache_gc(attune_context *context, uint64_t max_bytes,
+                                             attune_cache_collected *collected);
 
 typedef struct attune_cache_copied {
     size_t struct_size;
@@ -92,14 +95,16 @@ typedef struct attune_cache_copied {
     uint64_t other_class; /* of those added and known: for a tuning class other than the context's */
 } attune_cache_copied;
 
+#define ATTUNE_CACHE_COPIED_INIT ATTUNE_RESULT_INIT(attune_cache_copied)
+
 /* Export copies all valid entries, those of the base too, into another directory, which is made if necessary. Import
  * copies from such a directory the entries that can be found here. Every entry is verified, and is copied whole or not
  * at all. A directory to import from must belong to root or this user, and others must not be able to write to it:
  * entries are code. After a failure *copied says what was copied before it; `copied` may be NULL. */
-ATTUNE_API attune_status attune_cache_export(attune_context *context, const char *directory,
-                                             attune_cache_copied *copied);
-ATTUNE_API attune_status attune_cache_import(attune_context *context, const char *directory,
-                                             attune_cache_copied *copied);
+ATTUNE_CHECKED attune_status attune_cache_export(attune_context *context, const char *directory,
+                                                 attune_cache_copied *copied);
+ATTUNE_CHECKED attune_status attune_cache_import(attune_context *context, const char *directory,
+                                                 attune_cache_copied *copied);
 
 /* Packs: many entries in one file, for a fleet of machines. A pack has a hash for each entry, and one signature over
  * its header and index, which minisign makes. Contexts use one where it lies (`cache_pack`), if a key of theirs has
@@ -112,15 +117,15 @@ ATTUNE_API attune_status attune_cache_import(attune_context *context, const char
  * signed pack that can be found here into the cache directory, as attune_cache_import does. `copied` may be NULL.
  *
  * ATTUNE_BAD_FILE: the file is no pack, is not signed, or is signed by none of the keys; the message says which. */
-ATTUNE_API attune_status attune_cache_pack(attune_context *context, const char *path, const char *const *keys,
-                                           size_t num_keys, attune_cache_copied *copied);
-ATTUNE_API attune_status attune_cache_seal(attune_context *context, const char *path, const char *signature_path);
-ATTUNE_API attune_status attune_cache_add(attune_context *context, const char *path, attune_cache_copied *copied);
+ATTUNE_CHECKED attune_status attune_cache_pack(attune_context *context, const char *path, const char *const *keys,
+                                               size_t num_keys, attune_cache_copied *copied);
+ATTUNE_CHECKED attune_status attune_cache_seal(attune_context *context, const char *path, const char *signature_path);
+ATTUNE_CHECKED attune_status attune_cache_add(attune_context *context, const char *path, attune_cache_copied *copied);
 
 /* Gives the parts of a pack, signed by anyone or not: its header and index, which minisign signs, and the signature's
  * text, "" if there is none. Both end with a NUL that does not count; free them with attune_free. */
-ATTUNE_API attune_status attune_cache_pack_parts(attune_context *context, const char *path, void **signed_part,
-                                                 size_t *bytes, char **signature);
+ATTUNE_CHECKED attune_status attune_cache_pack_parts(attune_context *context, const char *path, void **signed_part,
+                                                     size_t *bytes, char **signature);
 
 #ifdef __cplusplus
 }

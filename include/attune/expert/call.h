@@ -33,13 +33,13 @@ typedef struct attune_run_options {
 ATTUNE_API attune_status attune_run_options_init(attune_run_options *options, size_t struct_size);
 
 /* attune_run with options, which may be NULL. */
-ATTUNE_API attune_status attune_run_with(attune_context *context, const attune_kernel *kernel,
-                                         const attune_arguments *arguments, const attune_run_options *options);
+ATTUNE_CHECKED attune_status attune_run_with(attune_context *context, const attune_kernel *kernel,
+                                             const attune_arguments *arguments, const attune_run_options *options);
 
 /* Bytes of workspace that attune_run_with needs; they depend on the number of workers that may take part. */
-ATTUNE_API attune_status attune_workspace_size_with(const attune_context *context, const attune_kernel *kernel,
-                                                    const attune_arguments *arguments,
-                                                    const attune_run_options *options, size_t *bytes);
+ATTUNE_CHECKED attune_status attune_workspace_size_with(const attune_context *context, const attune_kernel *kernel,
+                                                        const attune_arguments *arguments,
+                                                        const attune_run_options *options, size_t *bytes);
 
 /* A call in parts, for engines whose threads already run and all execute the same program. One thread begins the call.
  * Then any threads execute ranges of the tasks of phase 0; when all of these are done, those of phase 1; and so on.
@@ -57,8 +57,9 @@ typedef struct attune_call attune_call;
  * point to must stay until the call has ended; the struct itself need not. `max_workers`, 1 to 65536, is the number of
  * worker numbers. A runner with as many workers needs the same workspace (attune_workspace_size_with). A failure sets
  * *call to NULL. */
-ATTUNE_API attune_status attune_call_begin(attune_context *context, const attune_kernel *kernel,
-                                           const attune_arguments *arguments, uint32_t max_workers, attune_call **call);
+ATTUNE_CHECKED attune_status attune_call_begin(attune_context *context, const attune_kernel *kernel,
+                                               const attune_arguments *arguments, uint32_t max_workers,
+                                               attune_call **call);
 
 /* Number of phases; 0 if there is nothing to compute. */
 ATTUNE_API uint32_t attune_call_num_phases(const attune_call *call);
@@ -70,8 +71,8 @@ ATTUNE_API int64_t attune_call_num_tasks(const attune_call *call, uint32_t phase
 /* Executes the tasks from `begin` to before `end` of one phase, on the calling thread. Thread-safe with different
  * worker numbers. Executes nothing and returns ATTUNE_INVALID_ARGUMENT for a phase, range or worker that does not
  * exist, and for a phase before all tasks of the previous one are done. */
-ATTUNE_API attune_status attune_call_execute(attune_call *call, uint32_t phase, int64_t begin, int64_t end,
-                                             uint32_t worker);
+ATTUNE_CHECKED attune_status attune_call_execute(attune_call *call, uint32_t phase, int64_t begin, int64_t end,
+                                                 uint32_t worker);
 
 /* Frees the call; no thread may be executing it. ATTUNE_INVALID_ARGUMENT means that the tasks of some phase were not
  * executed as often as there are tasks: the outputs are then wrong. NULL is fine. */

@@ -45,7 +45,9 @@ typedef struct attune_kernel_info {
                                    * stands in because nothing can be compiled. Static; the context's if "custom-…" */
 } attune_kernel_info;
 
-ATTUNE_API attune_status attune_kernel_get_info(const attune_kernel *kernel, attune_kernel_info *info);
+#define ATTUNE_KERNEL_INFO_INIT ATTUNE_RESULT_INIT(attune_kernel_info)
+
+ATTUNE_CHECKED attune_status attune_kernel_get_info(const attune_kernel *kernel, attune_kernel_info *info);
 
 typedef struct attune_statistics {
     size_t struct_size;
@@ -58,7 +60,9 @@ typedef struct attune_statistics {
     uint64_t tier0_hits;  /* problems that tier 0 has computed, because nothing could be compiled or waited for */
 } attune_statistics;
 
-ATTUNE_API attune_status attune_get_statistics(const attune_context *context, attune_statistics *statistics);
+#define ATTUNE_STATISTICS_INIT ATTUNE_RESULT_INIT(attune_statistics)
+
+ATTUNE_CHECKED attune_status attune_get_statistics(const attune_context *context, attune_statistics *statistics);
 
 /* Drops kernels from memory (kernels in use live until they are released). */
 ATTUNE_API void attune_drop_memory_cache(attune_context *context);
@@ -95,7 +99,9 @@ typedef struct attune_machine_info {
     const char *cache_pack, *cache_pack_refusal; /* as cache_base and cache_base_refusal */
 } attune_machine_info;
 
-ATTUNE_API attune_status attune_get_machine_info(const attune_context *context, attune_machine_info *info);
+#define ATTUNE_MACHINE_INFO_INIT ATTUNE_RESULT_INIT(attune_machine_info)
+
+ATTUNE_CHECKED attune_status attune_get_machine_info(const attune_context *context, attune_machine_info *info);
 
 /* Measurements of a core, as ratios, so that the clock does not matter. */
 typedef struct attune_machine_probe {
@@ -108,13 +114,15 @@ typedef struct attune_machine_probe {
     const char *description; /* of the class: as machine_description above */
 } attune_machine_probe;
 
+#define ATTUNE_MACHINE_PROBE_INIT ATTUNE_RESULT_INIT(attune_machine_probe)
+
 /* Measures this CPU, for at most 50 ms. The result is the newest tuning class of the same maker whose known values are
  * all within a tenth of the measured ones, three times in succession; if there is none, a description of what was
  * measured, rounded, which is a class of its own. It is stored beside the cache.
  * Contexts that are created later on such a CPU use it if family and model are not known. No other function measures
  * for a class. ATTUNE_UNSUPPORTED: the CPU is not an x86-64 CPU with fused multiply-add. ATTUNE_IO_ERROR: the result
  * could not be stored; *probe is filled in all the same. */
-ATTUNE_API attune_status attune_probe_machine(attune_context *context, attune_machine_probe *probe);
+ATTUNE_CHECKED attune_status attune_probe_machine(attune_context *context, attune_machine_probe *probe);
 
 #ifdef __cplusplus
 }

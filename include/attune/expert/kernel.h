@@ -29,8 +29,8 @@ typedef struct attune_schedule attune_schedule;
  * with attune_kernel_release. The calling thread needs 64 KiB of stack, however deeply functions are nested; so it does
  * for reading, checking and printing problems, for attune_emit, attune_run and attune_run_interpreted. pthread_cancel
  * takes effect after the compile. */
-ATTUNE_API attune_status attune_compile(attune_context *context, const attune_problem *problem,
-                                        const attune_schedule *schedule, attune_kernel **kernel);
+ATTUNE_CHECKED attune_status attune_compile(attune_context *context, const attune_problem *problem,
+                                            const attune_schedule *schedule, attune_kernel **kernel);
 
 /* Gives a reference back; no call under this reference may be running. NULL is fine. Thread-safe. */
 ATTUNE_API void attune_kernel_release(attune_kernel *kernel);
@@ -117,8 +117,8 @@ typedef struct attune_tensor {
  * its pointers are not read. With arguments NULL, dims that the problem leaves open are -1, and the strides of such a
  * tensor are the problem's, zeros meaning contiguous at run time. A failure sets *count to 0. The layout of
  * attune_tensor does not change within a major version: it comes in arrays and so has no struct_size. */
-ATTUNE_API attune_status attune_tensors(const attune_problem *problem, const attune_arguments *arguments,
-                                        attune_tensor *tensors, size_t capacity, size_t *count);
+ATTUNE_CHECKED attune_status attune_tensors(const attune_problem *problem, const attune_arguments *arguments,
+                                            attune_tensor *tensors, size_t capacity, size_t *count);
 
 /* Makes a DLPack tensor the argument `name` (a name that attune_tensors gives). Sets its pointer, its strides, and
  * those of its dims that are sizes of the call and ATTUNE_NOT_SET so far. Copies and keeps nothing: the memory must
@@ -133,20 +133,20 @@ ATTUNE_API attune_status attune_tensors(const attune_problem *problem, const att
  * others, set them first. Arguments without strides in attune_arguments (cu_seqlens, kv_lens, block_table …) must be
  * contiguous. cos and sin are [batch or 1, positions, half], each entry contiguous. A tensor that repeats one element
  * along all dims is refused, because strides of 0 mean contiguous. A failure leaves *arguments as it was. */
-ATTUNE_API attune_status attune_bind_dlpack(attune_arguments *arguments, const attune_kernel *kernel, const char *name,
-                                            const attune_dltensor *tensor);
+ATTUNE_CHECKED attune_status attune_bind_dlpack(attune_arguments *arguments, const attune_kernel *kernel,
+                                                const char *name, const attune_dltensor *tensor);
 
 /* Bytes of workspace that attune_run needs for these arguments; their pointers are not read. */
-ATTUNE_API attune_status attune_workspace_size(const attune_context *context, const attune_kernel *kernel,
-                                               const attune_arguments *arguments, size_t *bytes);
+ATTUNE_CHECKED attune_status attune_workspace_size(const attune_context *context, const attune_kernel *kernel,
+                                                   const attune_arguments *arguments, size_t *bytes);
 
 /* Computes the outputs. Inputs are never written. Outputs must not overlap inputs or each other. The check takes the
  * whole range from a tensor's first to its last element, except that tensors may interleave as columns of one packed
  * buffer (for example rows of q, k, v and out one after the other). The bits of the result do not depend on the number
  * of threads. Thread-safe: a kernel may run in many threads at once, each with its own workspace. A call of a few
  * microseconds stays on the caller's thread. */
-ATTUNE_API attune_status attune_run(attune_context *context, const attune_kernel *kernel,
-                                    const attune_arguments *arguments);
+ATTUNE_CHECKED attune_status attune_run(attune_context *context, const attune_kernel *kernel,
+                                        const attune_arguments *arguments);
 
 /* ---- Block masks ---- */
 
@@ -168,8 +168,8 @@ ATTUNE_API attune_status attune_run(attune_context *context, const attune_kernel
  * The mask is the caller's: it must outlive the calls that have it, and is ended by attune_block_mask_destroy, also
  * after kernel and context have ended, provided that the context's allocator lives. Any number of threads may run calls
  * with it at once. A failure sets *mask to NULL. */
-ATTUNE_API attune_status attune_block_mask_create(attune_context *context, const attune_kernel *kernel,
-                                                  const attune_arguments *arguments, attune_block_mask **mask);
+ATTUNE_CHECKED attune_status attune_block_mask_create(attune_context *context, const attune_kernel *kernel,
+                                                      const attune_arguments *arguments, attune_block_mask **mask);
 
 /* NULL is fine. */
 ATTUNE_API void attune_block_mask_destroy(attune_block_mask *mask);

@@ -51,13 +51,13 @@ ATTUNE_API const char *attune_weight_name(attune_weight_id id);
  * pointers next; leave those of biases that the model lacks. Weights that the problem does not have get rank 0: those
  * of missing projections; qkv_weight and qkv_bias unless q, k and v are all projected; and qkv_weight if their numbers
  * of inputs differ (qkv_bias also goes with separate weights). Writes struct_size bytes. */
-ATTUNE_API attune_status attune_mha_weights_init_sized(const attune_problem *problem, attune_weight_layout layout,
-                                                       attune_mha_weights *weights, size_t struct_size);
+ATTUNE_API attune_status attune_mha_weights_init_sized(attune_mha_weights *weights, size_t struct_size,
+                                                       const attune_problem *problem, attune_weight_layout layout);
 
 /* The same for the struct of this header. */
-static inline attune_status attune_mha_weights_init(const attune_problem *problem, attune_weight_layout layout,
-                                                    attune_mha_weights *weights) {
-    return attune_mha_weights_init_sized(problem, layout, weights, sizeof *weights);
+static inline attune_status attune_mha_weights_init(attune_mha_weights *weights, const attune_problem *problem,
+                                                    attune_weight_layout layout) {
+    return attune_mha_weights_init_sized(weights, sizeof *weights, problem, layout);
 }
 
 /* Bytes of the blob that attune_pack_weights makes. It depends on embed_dim, kv_embed_dim, v_embed_dim, out_dim,
@@ -65,7 +65,7 @@ static inline attune_status attune_mha_weights_init(const attune_problem *proble
  * depend on lengths, masks, schedule or instruction set. So prefill and decoding share a blob, and it may be saved and
  * loaded on another machine of the same byte order. A problem with kv_projected also takes the blob of one without, if
  * the projections of queries and output are the same. */
-ATTUNE_API attune_status attune_packed_weights_size(const attune_problem *problem, size_t *bytes);
+ATTUNE_CHECKED attune_status attune_packed_weights_size(const attune_problem *problem, size_t *bytes);
 
 /* Copies weights into the order in which kernels read them. `packed` is 64-byte aligned, has `bytes` bytes, and
  * overlaps no weight. It becomes a blob, with a header that names the layout and holds a checksum; bytes beyond the
@@ -90,43 +90,42 @@ ATTUNE_API attune_status attune_packed_weights_size(const attune_problem *proble
  *     i8   32 codes, from -128 to 127: 34 bytes in all
  *     i4   16 bytes. Byte i has input i in its lower half and input i + 16 in its upper one, as code + 8: 18 bytes
  * A scale that is NaN or infinite is ATTUNE_INVALID_ARGUMENT: the message names it, and nothing is written. */
-ATTUNE_API attune_status attune_pack_weights(const attune_problem *problem, const attune_mha_weights *weights,
-                                             void *packed, size_t bytes);
+ATTUNE_CHECKED attune_status attune_pack_weights(const attune_problem *problem, const attune_mha_weights *weights,
+                                                 void *packed, size_t bytes);
 
 /* Checks whether bytes that were read back (64-byte aligned) begin with an undamaged blob for this problem. If not, the
  * result is ATTUNE_BAD_FILE, and the message says why. Bytes after the blob are ignored. attune_run checks only the
  * header. */
-ATTUNE_API attune_status attune_packed_weights_check(const attune_problem *problem, const void *packed, size_t bytes);
+ATTUNE_CHECKED attune_status attune_packed_weights_check(const attune_problem *problem, const void *packed,
+                                                         size_t bytes);
 
 /* A block with its weights: one kernel and one blob. Destroy it before its context. */
 typedef struct attune_mha attune_mha;
 
 /* Compiles the problem (which must have embed_dim) as attune_compile does, and packs the weights, which are not needed
  * afterwards. A failure sets *mha to NULL. Thread-safe. */
-ATTUNE_API attune_status attune_mha_create(attune_context *context, const attune_problem *problem,
-                                           const attune_schedule *schedule, const attune_mha_weights *weights,
-                                           attune_mha **mha);
+ATTUNE_CHECKED attune_status attune_mha_create(attune_context *context, const attune_problem *problem,
+                                               const attune_schedule *schedule, const attune_mha_weights *weights,
+                                               attune_mha **mha);
 
 /* The same with a blob. It is checked as attune_packed_weights_check does (with `bytes` 0 only the header), not copied,
  * and must outlive the block. So several blocks (prefill and decoding) share one blob. */
-ATTUNE_API attune_status attune_mha_create_packed(attune_context *context, const attune_problem *problem,
-                                                  const attune_schedule *schedule, const void *packed, size_t bytes,
-                                                  attune_mha **mha);
+ATTUNE_CHECKED attune_status attune_mha_create_packed(attune_context *context, const attune_problem *problem,
+                                                      const attune_schedule *schedule, const void *packed, size_t bytes,
+                                                      attune_mha **mha);
 
-/* attune_run and attune_run_with, with arguments->packed_weights set to the block's own. Thread-safe as those are. For
- * a call in parts use attune_call_begin with attune_mha_kernel and attune_mha_packed_weights. */
-ATTUNE_API attune_status attune_mha_run(attune_context *context, const attune_mha *mha,
-                                        const attune_arguments *arguments);
-ATTUNE_API attune_status attune_mha_run_with(attune_context *context, const attune_mha *mha,
-                                             const attune_arguments *arguments, const attune_run_options *options);
+/* attune_run_with, with arguments->packed_weights set to the block's own; options may be NULL. Thread-safe as that is.
+ * For a call in parts use attune_call_begin with attune_mha_kernel and attune_mha_packed_weights. */
+ATTUNE_CHECKED attune_status attune_mha_run(const attune_mha *mha, const attune_arguments *arguments,
+                                            const attune_run_options *options);
 
 /* The block's kernel, which must not be released, and its blob. Both live as long as the block (or the blob's owner).
  * *bytes is the size of the whole blob, ready to be saved; `bytes` may be NULL. */
 ATTUNE_API const attune_kernel *attune_mha_kernel(const attune_mha *mha);
 ATTUNE_API const void *attune_mha_packed_weights(const attune_mha *mha, size_t *bytes);
 
-/* Destroys a block, which must not be running; `context` is the one that made it. NULL is fine. */
-ATTUNE_API void attune_mha_destroy(attune_context *context, attune_mha *mha);
+/* Destroys a block, which must not be running. NULL is fine. */
+ATTUNE_API void attune_mha_destroy(attune_mha *mha);
 
 #ifdef __cplusplus
 }

@@ -83,23 +83,25 @@ typedef struct attune_operator attune_operator;
 /* Makes an operator known to a context, which copies the options and keeps the operator until it is destroyed. Any
  * number of threads may add operators and use them. ATTUNE_INVALID_ARGUMENT: the name is in use by another operator of
  * this context, or an option cannot be as it is. */
-ATTUNE_API attune_status attune_operator_add(attune_context *context, const attune_operator_options *options,
-                                             attune_operator **op);
+ATTUNE_CHECKED attune_status attune_operator_add(attune_context *context, const attune_operator_options *options,
+                                                 attune_operator **op);
 
 /* Gives a kernel for the problem: from memory, else from disk, else newly compiled. `problem` is UTF-8 of
  * 511 bytes at most, without control characters. schedule: a number for each choice, or NULL for the kernel that the
  * cache holds, else the tuned numbers, else the usual ones, which must be legal for the problem. Release the kernel
  * with attune_kernel_release. ATTUNE_INVALID_PROBLEM: build refuses the request. ATTUNE_INVALID_IR: its text is no
  * kernel. The message says which request and why. */
-ATTUNE_API attune_status attune_operator_compile(attune_operator *op, const char *problem, const int32_t *schedule,
-                                                 attune_kernel **kernel);
+ATTUNE_CHECKED attune_status attune_operator_compile(attune_operator *op, const char *problem, const int32_t *schedule,
+                                                     attune_kernel **kernel);
 
 /* The numbers of a kernel of attune_operator_compile; they live as long as the kernel. */
-ATTUNE_API attune_status attune_operator_numbers(const attune_kernel *kernel, const int32_t **numbers, size_t *count);
+ATTUNE_CHECKED attune_status attune_operator_numbers(const attune_kernel *kernel, const int32_t **numbers,
+                                                     size_t *count);
 
 /* As attune_cache_why: whether attune_operator_compile would find the kernel in the disk cache. */
-ATTUNE_API attune_status attune_operator_cache_why(attune_operator *op, const char *problem, const int32_t *schedule,
-                                                   attune_cache_answer_fn *answer, void *user);
+ATTUNE_CHECKED attune_status attune_operator_cache_why(attune_operator *op, const char *problem,
+                                                       const int32_t *schedule, attune_cache_answer_fn *answer,
+                                                       void *user);
 
 /* Searches for faster numbers by measuring, as attune_tune does, with the call that attune_ir_run would make of these
  * buffers and scalars. Outputs are overwritten; buffers that are read and written are so again and again, and do not
@@ -108,9 +110,9 @@ ATTUNE_API attune_status attune_operator_cache_why(attune_operator *op, const ch
  * attune_operator_compile without a schedule gives the winner's kernel. *numbers (NULL, or room for a number for each
  * choice) receives the winner, or the numbers that the search began with. result->schedule stays empty. The usual
  * numbers must be legal for the problem. ATTUNE_CHECK_FAILED: their own kernel has not the interpreter's bits. */
-ATTUNE_API attune_status attune_operator_tune(attune_operator *op, const char *problem, void *const *buffers,
-                                              const int64_t *scalars, const attune_tune_options *options,
-                                              int32_t *numbers, attune_tune_result *result);
+ATTUNE_CHECKED attune_status attune_operator_tune(attune_operator *op, const char *problem, void *const *buffers,
+                                                  const int64_t *scalars, const attune_tune_options *options,
+                                                  int32_t *numbers, attune_tune_result *result);
 
 #ifdef __cplusplus
 }

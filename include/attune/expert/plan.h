@@ -15,12 +15,12 @@ extern "C" {
 /* One handle for calls whose sizes vary. A kernel is made for many queries or for few: its strategy is chosen when it
  * is compiled. A plan has kernels for both, and runs each call by the one that suits it:
  *
- *     attune_problem_parse("num_heads=9,num_kv_heads=3,seq_q=dynamic,seq_kv=dynamic,head_dim=64,is_causal=1",
- *                          &problem);
+ *     attune_problem_parse(&problem,
+ *                          "num_heads=9,num_kv_heads=3,seq_q=dynamic,seq_kv=dynamic,head_dim=64,is_causal=1");
  *     attune_plan_create(context, &problem, NULL, &plan);
  *     attune_plan_arguments_init(plan, &arguments);
- *     arguments.seq_q = 1; arguments.seq_kv = 700; arguments.q = q; ...
- *     attune_plan_run(context, plan, &arguments, NULL);
+ *     arguments.seq_q = 1; arguments.seq_kv = 700; arguments.q.data = q; ...
+ *     attune_plan_run(plan, &arguments, NULL);
  *
  * Few rows: calls of one query, and of up to attune_plan_info.few_rows queries, have kernels of their own; so have
  * calls of up to 16 where sequences are ragged or have a length each (kv_lens). A kernel is compiled when the first
@@ -40,14 +40,14 @@ extern "C" {
  * and, as for all compiles in this process, fork(). With `least_gain` lengths get a kernel only if the model of
  * schedules expects so much of it.
  *
- * With `has_deadline` no call waits for a compile longer than deadline_us, not even the first. A kernel that is there
+ * With `deadline_us` no call waits for a compile longer than deadline_us, not even the first. A kernel that is there
  * at once computes: of a bundle, the cache, another tuning class, or tier 0, which has one for each usual problem.
  * attune_plan_create looks for it, and prepares the virtual machine's program if there is no machine code, which takes
  * some 2 ms. So a first call with deadline_us 0 takes little longer than other calls by that kernel. The thread of
  * `background` compiles the plan's own kernels, and after them those for lengths, by default only if 10 percent are to
  * be gained (least_gain 0). A compile that fails is told by ATTUNE_EVENT_COMPILE_END and not tried again. Bits may
  * change with each kernel unless the problem is reproducible. With ATTUNE_STRICT=1 a missing kernel fails the call.
- * Plans without has_deadline take the one of the environment variable ATTUNE_DEADLINE_US, if it is set.
+ * Plans without a deadline take the one of the environment variable ATTUNE_DEADLINE_US, if it is set.
  *
  * The first max_specialised lengths get one and keep it, so a plan compiles at most max_specialised + 3 kernels in its
  * life. Calls of few queries with another number of keys are not specialised, because decoding has new lengths at
@@ -63,16 +63,17 @@ typedef struct attune_plan_options {
     size_t struct_size;
     uint32_t max_specialised; /* kernels for lengths that come back: 0 (none) to 8 */
     uint32_t repeats;         /* calls in a row with the same lengths before such a kernel is compiled: 1 to 1000 */
-    uint32_t background;      /* 1: calls do not wait for kernels that another one can stand in for */
+    int background;           /* 1: calls do not wait for kernels that another one can stand in for */
     uint32_t least_gain;      /* percent by which a kernel for lengths is expected to be faster: 0 to 1000 */
-    uint32_t has_deadline;    /* 1: no call waits longer for a compile than deadline_us; docs/plans.md */
-    uint32_t deadline_us;     /* microseconds, up to 60,000,000; 0: never */
+    int64_t deadline_us;      /* microseconds that a call may wait for a compile, up to 60,000,000; 0: it never waits;
+                               * -1: ATTUNE_DEADLINE_US, else as long as it takes. docs/plans.md */
 } attune_plan_options;
 
 #ifdef __cplusplus
 #define ATTUNE_PLAN_OPTIONS_INIT attune_initial(attune_plan_options_init)
 #else
-#define ATTUNE_PLAN_OPTIONS_INIT { .struct_size = sizeof(attune_plan_options), .max_specialised = 8, .repeats = 3 }
+#define ATTUNE_PLAN_OPTIONS_INIT { .struct_size = sizeof(attune_plan_options), .max_specialised = 8, .repeats = 3, \
+      .deadline_us = -1 }
 #endif
 
 ATTUNE_API attune_status attune_plan_options_init(attune_plan_options *options, size_t struct_size);
@@ -81,11 +82,11 @@ ATTUNE_API attune_status attune_plan_options_init(attune_plan_options *options, 
  * a deadline it takes the kernels that are there at once.
  * options may be NULL. A failure sets *plan to NULL. A plan may also be that of a block: the caller then sets
  * arguments->packed_weights (attune_pack_weights with the same problem). */
-ATTUNE_API attune_status attune_plan_create(attune_context *context, const attune_problem *problem,
-                                            const attune_plan_options *options, attune_plan **plan);
+ATTUNE_CHECKED attune_status attune_plan_create(attune_context *context, const attune_problem *problem,
+                                                const attune_plan_options *options, attune_plan **plan);
 
 /* Makes the kernels for few and for many queries now, for a program that must not wait for them later. */
-ATTUNE_API attune_status attune_plan_prepare(attune_context *context, attune_plan *plan);
+ATTUNE_CHECKED attune_status attune_plan_prepare(attune_plan *plan);
 
 /* attune_arguments_init for the plan's problem, without the time to check the problem again. */
 ATTUNE_API attune_status attune_plan_arguments_init_sized(const attune_plan *plan, attune_arguments *arguments,
@@ -95,32 +96,31 @@ static inline attune_status attune_plan_arguments_init(const attune_plan *plan, 
 }
 
 /* attune_bind_dlpack for a plan. */
-ATTUNE_API attune_status attune_plan_bind(const attune_plan *plan, attune_arguments *arguments, const char *name,
-                                          const attune_dltensor *tensor);
+ATTUNE_CHECKED attune_status attune_plan_bind(const attune_plan *plan, attune_arguments *arguments, const char *name,
+                                              const attune_dltensor *tensor);
 
 /* Sets a size of the call by the name of its member in attune_arguments: batch, num_heads, num_kv_heads, seq_q, seq_kv,
  * seq_new, num_rows, total_q, total_kv, num_pages, max_pages, mask_seq_kv, bias_seq_kv or rotary_positions. The call
  * checks the value. ATTUNE_INVALID_ARGUMENT: there is no such size. */
-ATTUNE_API attune_status attune_plan_set_size(const attune_plan *plan, attune_arguments *arguments, const char *name,
-                                              int64_t value);
+ATTUNE_CHECKED attune_status attune_plan_set_size(const attune_plan *plan, attune_arguments *arguments,
+                                                  const char *name, int64_t value);
 
 /* Bytes of workspace that attune_plan_run needs for these arguments with the kernels that the plan has now; compiles
  * those that are missing. Pointers are not read. Of a ragged batch: enough for any lengths. A kernel that is
  * specialised later and needs more is not used in that workspace. */
-ATTUNE_API attune_status attune_plan_workspace_size(attune_context *context, attune_plan *plan,
-                                                    const attune_arguments *arguments,
-                                                    const attune_run_options *options, size_t *bytes);
+ATTUNE_CHECKED attune_status attune_plan_workspace_size(attune_plan *plan, const attune_arguments *arguments,
+                                                        const attune_run_options *options, size_t *bytes);
 
 /* Sets a number of the call by name: softmax_scale. ATTUNE_INVALID_ARGUMENT: there is no such number, or the problem
  * does not leave it to the call. */
-ATTUNE_API attune_status attune_plan_set_number(const attune_plan *plan, attune_arguments *arguments, const char *name,
-                                                double value);
+ATTUNE_CHECKED attune_status attune_plan_set_number(const attune_plan *plan, attune_arguments *arguments,
+                                                    const char *name, double value);
 
-/* Computes the outputs as attune_run_with does; options may be NULL. `context` is the one that made the plan.
+/* Computes the outputs as attune_run_with does; options may be NULL.
  * Thread-safe: any number of threads may run a plan at once, and no call waits for another one, unless both need a
  * kernel that is being compiled. Of a ragged batch that is cut, everything is checked before anything is computed. */
-ATTUNE_API attune_status attune_plan_run(attune_context *context, attune_plan *plan, const attune_arguments *arguments,
-                                         const attune_run_options *options);
+ATTUNE_CHECKED attune_status attune_plan_run(attune_plan *plan, const attune_arguments *arguments,
+                                             const attune_run_options *options);
 
 typedef struct attune_plan_info {
     size_t struct_size;
@@ -134,13 +134,15 @@ typedef struct attune_plan_info {
     uint64_t stopgap_calls;      /* among few and many: with a deadline, those by a kernel that stands in */
 } attune_plan_info;
 
+#define ATTUNE_PLAN_INFO_INIT ATTUNE_RESULT_INIT(attune_plan_info)
+
 /* What the plan has done so far. Thread-safe. */
-ATTUNE_API attune_status attune_plan_get_info(const attune_plan *plan, attune_plan_info *info);
+ATTUNE_CHECKED attune_status attune_plan_get_info(const attune_plan *plan, attune_plan_info *info);
 
 /* Destroys a plan, which must not be running, before its context. NULL is fine. A compile for it in the background is
  * abandoned: LLVM in this process finishes on a thread of its own, and the next compile in the background takes the
  * result if it needs the same one; a worker process is killed. The event of its end has the status ATTUNE_CANCELLED. */
-ATTUNE_API void attune_plan_destroy(attune_context *context, attune_plan *plan);
+ATTUNE_API void attune_plan_destroy(attune_plan *plan);
 
 #ifdef __cplusplus
 }

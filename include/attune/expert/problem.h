@@ -320,14 +320,14 @@ ATTUNE_API attune_status attune_problem_init(attune_problem *problem, size_t str
  * initialised; fields not named keep their values. An unknown key and a malformed or repeated value are
  * ATTUNE_INVALID_PROBLEM and leave *problem as it was; the message suggests similar names. The result is not checked as
  * a whole: attune_problem_check does that. */
-ATTUNE_API attune_status attune_problem_parse(const char *text, attune_problem *problem);
+ATTUNE_CHECKED attune_status attune_problem_parse(attune_problem *problem, const char *text);
 
 /* Writes the canonical text: defaults filled in, fields with their default value left out. A NUL ends it. Returns the
  * length without the NUL, as snprintf does; text may be NULL when capacity is 0. */
 ATTUNE_API size_t attune_problem_print(const attune_problem *problem, char *text, size_t capacity);
 
 /* Checks whether a problem can be compiled: ranges, divisibility, overflow of size products, strides. */
-ATTUNE_API attune_status attune_problem_check(const attune_problem *problem);
+ATTUNE_CHECKED attune_status attune_problem_check(const attune_problem *problem);
 
 /* Floating-point operations of the two products: 2 * (head_dim + head_dim_v) for each pair of a query and a key that it
  * sees. A block adds 2 for each row and element of a projection's weights. */
@@ -344,13 +344,13 @@ typedef struct attune_sight {
     double pairs;                 /* of a query and a key that it sees */
 } attune_sight;
 
-#define ATTUNE_SIGHT_INIT { .struct_size = sizeof(attune_sight) }
+#define ATTUNE_SIGHT_INIT ATTUNE_RESULT_INIT(attune_sight)
 
 /* Of queries begin … end - 1 of an entry with seq_q queries and seq_kv keys that count, whatever lengths the problem
  * has. causal_offset: the entry's element of causal_offsets, or 0. Queries out of range, and lengths that are negative
  * or above 2^31 - 1, are ATTUNE_INVALID_ARGUMENT. */
-ATTUNE_API attune_status attune_sight_of(const attune_problem *problem, int64_t seq_q, int64_t seq_kv,
-                                         int64_t causal_offset, int64_t begin, int64_t end, attune_sight *sight);
+ATTUNE_CHECKED attune_status attune_sight_of(const attune_problem *problem, int64_t seq_q, int64_t seq_kv,
+                                             int64_t causal_offset, int64_t begin, int64_t end, attune_sight *sight);
 
 /* Rows of k or v, and the same in panels. */
 typedef struct attune_panels {
@@ -364,12 +364,12 @@ typedef struct attune_panels {
     int64_t row_head_stride, row_stride, panel_head_stride, panel_stride;
 } attune_panels;
 
-#define ATTUNE_PANELS_INIT { .struct_size = sizeof(attune_panels) }
+#define ATTUNE_PANELS_INIT ATTUNE_RESULT_INIT(attune_panels)
 
 /* Copies rows into panels, with zeros in the place of tokens that the last panel has room for; and back. The order of
  * elements changes, and nothing else. The two must not overlap. */
-ATTUNE_API attune_status attune_panels_from_rows(const attune_panels *panels);
-ATTUNE_API attune_status attune_panels_to_rows(const attune_panels *panels);
+ATTUNE_CHECKED attune_status attune_panels_from_rows(const attune_panels *panels);
+ATTUNE_CHECKED attune_status attune_panels_to_rows(const attune_panels *panels);
 
 #ifdef __cplusplus
 }

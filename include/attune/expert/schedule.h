@@ -116,19 +116,19 @@ struct attune_schedule {
 ATTUNE_API attune_status attune_schedule_init(attune_schedule *schedule, size_t struct_size);
 
 /* Chooses a good schedule without measuring, for the context's ISA. */
-ATTUNE_API attune_status attune_schedule_choose(const attune_context *context, const attune_problem *problem,
-                                                attune_schedule *schedule);
+ATTUNE_CHECKED attune_status attune_schedule_choose(const attune_context *context, const attune_problem *problem,
+                                                    attune_schedule *schedule);
 
 /* Checks whether a schedule is legal for the problem and the context's ISA; the message says why not. */
-ATTUNE_API attune_status attune_schedule_check(const attune_context *context, const attune_problem *problem,
-                                               const attune_schedule *schedule);
+ATTUNE_CHECKED attune_status attune_schedule_check(const attune_context *context, const attune_problem *problem,
+                                                   const attune_schedule *schedule);
 
 /* Text form, as for problems: "strategy=q_lanes,lanes=8,score_keys=6,…". Parsing keeps numbers that are not named.
  * Choices that are not named become auto, since good ones depend on the numbers. Three stay as they are while the
  * numbers do that they have to suit: value_by while lanes stay, score_streams while score_keys and lanes do,
  * value_streams while value_keys and lanes do. Fields of the other strategy become 0. A struct that cannot be read
  * prints as "". Text that names a field for which the caller's struct has no room is ATTUNE_INVALID_ARGUMENT. */
-ATTUNE_API attune_status attune_schedule_parse(const char *text, attune_schedule *schedule);
+ATTUNE_CHECKED attune_status attune_schedule_parse(attune_schedule *schedule, const char *text);
 ATTUNE_API size_t attune_schedule_print(const attune_schedule *schedule, char *text, size_t capacity);
 
 #ifdef __cplusplus

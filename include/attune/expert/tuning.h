@@ -67,6 +67,8 @@ typedef struct attune_tune_result {
                                 * repeated. More than 0.05: the machine was busy */
 } attune_tune_result;
 
+#define ATTUNE_TUNE_RESULT_INIT ATTUNE_RESULT_INIT(attune_tune_result)
+
 /* Searches for a faster schedule by measuring, on this machine, with as many threads as the context has workers, on the
  * caller's tensors. `arguments` are as for attune_run, with representative sizes and tables. All outputs are
  * overwritten with partial results. Candidates are compiled on all CPUs between measurements, never during one. Every
@@ -80,9 +82,9 @@ typedef struct attune_tune_result {
  *
  * Without a disk cache only *result tells. If the results cannot be kept, the call fails with *result filled in.
  * options may be NULL. Other threads may use the context meanwhile, but they disturb the measurements. */
-ATTUNE_API attune_status attune_tune(attune_context *context, const attune_problem *problem,
-                                     const attune_arguments *arguments, const attune_tune_options *options,
-                                     attune_tune_result *result);
+ATTUNE_CHECKED attune_status attune_tune(attune_context *context, const attune_problem *problem,
+                                         const attune_arguments *arguments, const attune_tune_options *options,
+                                         attune_tune_result *result);
 
 /* The tuner's model of a schedule, for one thread, in cycles. It is rough and meant to compare schedules of one
  * problem. Cycles are those of the context's machine (attune_machine_info). */
@@ -95,18 +97,20 @@ typedef struct attune_prediction {
     int is_tuned;                   /* with schedule NULL: it comes from tuning, not from attune's rules */
 } attune_prediction;
 
+#define ATTUNE_PREDICTION_INIT ATTUNE_RESULT_INIT(attune_prediction)
+
 /* schedule NULL: the one that attune_compile would choose for a kernel that is not cached. *chosen is the predicted
  * schedule; `chosen` may be NULL. */
-ATTUNE_API attune_status attune_schedule_predict(attune_context *context, const attune_problem *problem,
-                                                 const attune_schedule *schedule, attune_schedule *chosen,
-                                                 attune_prediction *prediction);
+ATTUNE_CHECKED attune_status attune_schedule_predict(attune_context *context, const attune_problem *problem,
+                                                     const attune_schedule *schedule, attune_schedule *chosen,
+                                                     attune_prediction *prediction);
 
 /* Export writes all results to a new file, for other machines of the same kind. Import takes in such a file: `taken`
  * counts searches that were new, `of_here` those of this tuning class and ISA; both may be NULL. ATTUNE_BAD_FILE: the
  * file is of another kind or version. */
-ATTUNE_API attune_status attune_tuning_export(attune_context *context, const char *path);
-ATTUNE_API attune_status attune_tuning_import(attune_context *context, const char *path, uint64_t *taken,
-                                              uint64_t *of_here);
+ATTUNE_CHECKED attune_status attune_tuning_export(attune_context *context, const char *path);
+ATTUNE_CHECKED attune_status attune_tuning_import(attune_context *context, const char *path, uint64_t *taken,
+                                                  uint64_t *of_here);
 
 #ifdef __cplusplus
 }
