@@ -163,7 +163,7 @@ typedef struct attune_context_options {
     int check;                            /* 1: the debug mode, see below; 0: only if ATTUNE_CHECK=1 */
     attune_stderr stderr_level;           /* lines on stderr, see below; default: as ATTUNE_LOG says, else none */
     int strict;                           /* 1: nothing is compiled. A kernel that no cache has is ATTUNE_NOT_CACHED,
-                                           * and the message says why it is not. 0: only if ATTUNE_STRICT=1 */
+                                           * and the message says why. 0: only if ATTUNE_STRICT=1; -1: never */
     const char *record;                   /* a file to which a line is added for each kernel that had to be compiled, as
                                            * `attune warm` reads it. NULL: ATTUNE_RECORD, else none; "": none */
 } attune_context_options;

@@ -69,6 +69,8 @@ class Context:
     cache_pack: a signed pack of kernels. cache_keys: the directory of the public keys that may have signed it.
     machine_code_only: the virtual machine does not run what cannot be compiled: compile() raises instead.
     background_niceness: of the thread that compiles for plans, 0 (as the thread that starts it) to 19.
+    strict: compile nothing: what no cache has raises NotCachedError; also by ATTUNE_STRICT=1.
+    record: a file that gets a line for each kernel that had to be compiled; "" for none, whatever ATTUNE_RECORD says.
     event: a function of an Event (a miss, a compile, a hit of the disk cache …), called on the thread where it happens.
     """
 
@@ -94,6 +96,8 @@ class Context:
         cache_keys: str | os.PathLike[str] | None = None,
         machine_code_only: bool = False,
         background_niceness: int = 0,
+        strict: bool = False,
+        record: str | os.PathLike[str] | None = None,
         event: Callable[[Event], None] | None = None,
     ) -> None:
         if not isinstance(compile_mode, (str, type(None))) or compile_mode not in _MODES:
@@ -129,6 +133,7 @@ class Context:
         options.cache_keys = _optional(path, cache_keys, "cache_keys")
         options.machine_code_only = flag(machine_code_only, "machine_code_only")
         options.background_niceness = integer(background_niceness, "background_niceness", 0, 19)
+        options.strict, options.record = flag(strict, "strict"), _optional(path, record, "record")
         told = None
         if event is not None:
             told = EVENT_FN(lambda user, one: event(Event.of(one.contents)))

@@ -14,6 +14,7 @@ typedef enum an_tokens { AN_QUERIES, AN_KEYS, AN_PAGE, AN_NUM_TOKENS } an_tokens
 /* A view of the step that is a tensor of the problem: where it comes from and goes to. */
 typedef struct an_place {
     const char *name; /* of the view */
+    const char *tensor; /* its name in the problem; static storage */
     size_t view;      /* its offset in attune_step */
     size_t pointer;   /* offset in attune_arguments, of a view if has_strides */
     bool has_strides;
@@ -55,6 +56,9 @@ attune_status an_put_sizes(const attune_attention *attention, const attune_step 
 attune_status an_put_tensors(const attune_attention *attention, const attune_step *step,
                              const int64_t tokens[AN_NUM_TOKENS], bool is_run, attune_arguments *arguments,
                              at_error *err);
+
+/* Reports the status of a call made of a step. Its message names the problem's tensors; here they become views. */
+attune_status an_report_call(const attune_attention *attention, attune_status status);
 
 attune_run_options an_options_of(const attune_step *step);
 

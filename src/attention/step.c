@@ -4,6 +4,7 @@
 #include "base/struct.h"
 #include "engine/context.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static const attune_step initial = ATTUNE_STEP_INIT;
@@ -21,7 +22,7 @@ attune_status attune_step_init(attune_step *step, size_t struct_size) {
 /* The view of a tensor; its name is NULL if it is none: a binding, or a list. */
 static an_place view_of(mha_tensor_id id, attune_kv kv) {
 #define VIEW(member, kind)                                                                                             \
-    (an_place) { #member, offsetof(attune_step, member), .tokens = (kind) }
+    (an_place) { .name = #member, .view = offsetof(attune_step, member), .tokens = (kind) }
     const an_tokens cached = kv == ATTUNE_KV_PAGED ? AN_PAGE : AN_KEYS;
     switch (id) {
     case MHA_Q: return VIEW(q, AN_QUERIES);
@@ -51,6 +52,7 @@ void an_settle_places(attune_attention *attention) {
         if (!view_of(t->id, attention->kv).name) continue;
         an_place *const place = &attention->places[attention->num_places++];
         *place = view_of(t->id, attention->kv);
+        place->tensor = t->name;
         place->pointer = t->pointer;
         place->has_strides = t->has_strides;
         place->rank = t->rank;
@@ -141,13 +143,12 @@ attune_status an_put_sizes(const attune_attention *a, const attune_step *step, a
 }
 
 /* Whether a tensor of a problem comes from the step itself, so that no binding may replace it. */
-static bool is_member(const char *name) {
-    static const char *const members[] = {
-        "q",          "k",       "v",       "out",          "lse",           "k_new",
-        "v_new",      "k_scale", "v_scale", "cu_seqlens_q", "cu_seqlens_kv", "kv_lens",
-        "block_table"};
-    for (size_t i = 0; name && i < sizeof members / sizeof *members; i++)
-        if (!strcmp(name, members[i])) return true;
+static bool is_member(const attune_attention *a, const char *name) {
+    static const char *const lists[] = {"cu_seqlens_q", "cu_seqlens_kv", "kv_lens", "block_table"};
+    for (size_t i = 0; name && i < sizeof lists / sizeof *lists; i++)
+        if (!strcmp(name, lists[i])) return true;
+    for (size_t i = 0; name && i < a->num_places; i++)
+        if (!strcmp(name, a->places[i].tensor)) return true;
     return false;
 }
 
@@ -161,13 +162,45 @@ attune_status an_put_tensors(const attune_attention *a, const attune_step *step,
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "the step's num_bindings is %zu, but bindings is NULL",
                        step->num_bindings);
     for (size_t i = 0; i < step->num_bindings; i++) {
-        if (is_member(step->bindings[i].name))
+        if (is_member(a, step->bindings[i].name))
             return at_fail(err, ATTUNE_INVALID_ARGUMENT,
                            "the step's bindings[%zu] is %s, which has a member of its own", i, step->bindings[i].name);
         if (attune_plan_bind(a->plan, arguments, step->bindings[i].name, step->bindings[i].tensor))
             return at_fail(err, ATTUNE_INVALID_ARGUMENT, "the step's bindings[%zu]: %s", i, attune_last_message());
     }
     return ATTUNE_OK;
+}
+
+/* ---- Messages ---- */
+
+/* Writes what a step calls the word of a message. */
+static size_t print_word(const attune_attention *a, const char *word, size_t length, char *text, size_t capacity) {
+    static const char strides[] = "_strides";
+    for (size_t i = 0; i < a->num_places; i++) {
+        const an_place *const place = &a->places[i];
+        const size_t own = strlen(place->tensor);
+        if (own > length || memcmp(word, place->tensor, own)) continue;
+        if (own == length) return (size_t)snprintf(text, capacity, "%s", place->name);
+        if (length - own == sizeof strides - 1 && !memcmp(word + own, strides, length - own))
+            return (size_t)snprintf(text, capacity, "%s.strides", place->name);
+    }
+    return (size_t)snprintf(text, capacity, "%.*s", (int)length, word);
+}
+
+attune_status an_report_call(const attune_attention *a, attune_status status) {
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_";
+    char text[ATTUNE_MESSAGE_BYTES];
+    at_error err = {0};
+    size_t n = 0;
+    if (status != ATTUNE_INVALID_ARGUMENT) return status;
+    for (const char *at = attune_last_message(); *at && n + 1 < sizeof text;) {
+        const size_t word = strspn(at, letters);
+        n += word ? print_word(a, at, word, text + n, sizeof text - n)
+                  : (size_t)snprintf(text + n, sizeof text - n, "%c", *at);
+        at += word ? word : 1;
+    }
+    at_fail(&err, status, "%s", text);
+    return at_report(&err);
 }
 
 /* ---- Calls ---- */
@@ -207,7 +240,7 @@ attune_status attune_attention_run(attune_attention *attention, const attune_ste
     attune_run_options options;
     if (take(__func__, attention, step, true, &arguments, &options, &err)) return at_report(&err);
     if (!arguments.batch) return ATTUNE_OK;
-    return attune_plan_run(attention->plan, &arguments, &options);
+    return an_report_call(attention, attune_plan_run(attention->plan, &arguments, &options));
 }
 
 attune_status attune_attention_workspace_size(attune_attention *attention, const attune_step *step, size_t *bytes) {
@@ -218,7 +251,7 @@ attune_status attune_attention_workspace_size(attune_attention *attention, const
     if (bytes) *bytes = 0;
     if (err.status || take(__func__, attention, step, false, &arguments, &options, &err)) return at_report(&err);
     if (!arguments.batch) return ATTUNE_OK;
-    return attune_plan_workspace_size(attention->plan, &arguments, &options, bytes);
+    return an_report_call(attention, attune_plan_workspace_size(attention->plan, &arguments, &options, bytes));
 }
 
 /* ---- The caches' size ---- */

@@ -143,9 +143,10 @@ attune_status attune_step_plan_run(const attune_step_plan *plan, const attune_st
     bool was_run;
     if (take(__func__, plan, step, true, &arguments, &options, &err)) return at_report(&err);
     if (!arguments.batch) return ATTUNE_OK;
-    if (run_list(plan, &arguments, &options, &was_run, &err) || was_run) return at_report(&err);
+    if (run_list(plan, &arguments, &options, &was_run, &err) || was_run)
+        return an_report_call(plan->attention, at_report(&err));
     if (atomic_load(&plan->kept->step)) arguments.workspace = NULL; /* other strides: it was measured for the list */
-    return attune_plan_run(plan->attention->plan, &arguments, &options);
+    return an_report_call(plan->attention, attune_plan_run(plan->attention->plan, &arguments, &options));
 }
 
 attune_status attune_step_plan_workspace_size(const attune_step_plan *plan, const attune_step *step, size_t *bytes) {
@@ -162,5 +163,6 @@ attune_status attune_step_plan_workspace_size(const attune_step_plan *plan, cons
         pl_step_workspace(list, &options, bytes, &err);
         return at_report(&err);
     }
-    return attune_plan_workspace_size(plan->attention->plan, &arguments, &options, bytes);
+    return an_report_call(plan->attention,
+                          attune_plan_workspace_size(plan->attention->plan, &arguments, &options, bytes));
 }

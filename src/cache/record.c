@@ -12,7 +12,7 @@
 
 void at_record_init(at_record *r, const attune_context_options *options, const at_io *io, const at_log *log) {
     const char *path = options->record ? options->record : secure_getenv("ATTUNE_RECORD");
-    const char *strict = options->strict ? "1" : getenv("ATTUNE_STRICT");
+    const char *strict = options->strict > 0 ? "1" : options->strict < 0 ? "0" : getenv("ATTUNE_STRICT");
     r->io = io;
     r->log = log;
     r->is_strict = strict && strcmp(strict, "1") == 0;

@@ -31,8 +31,8 @@ static attune_status check_options(const attune_context_options *options, at_err
     if (options->max_workers > AT_MOST_WORKERS)
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "max_workers is %u; it may be at most %d", options->max_workers,
                        AT_MOST_WORKERS);
-    if (options->strict != 0 && options->strict != 1)
-        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "strict is %d; it must be 0 or 1", options->strict);
+    if (options->strict < -1 || options->strict > 1)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "strict is %d; it must be 1, 0 or -1", options->strict);
     if (options->background_niceness > MOST_NICENESS)
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "background_niceness is %u; it may be at most %d",
                        options->background_niceness, MOST_NICENESS);

@@ -632,6 +632,15 @@ static void steps_that_are_wrong(void **state) {
     assert_fails(attune_attention_run(attention, &step), ATTUNE_INVALID_ARGUMENT, "batch is -1; it must be from 0");
     step.batch = INT64_MAX / 8;
     assert_fails(attune_attention_run(attention, &step), ATTUNE_INVALID_ARGUMENT, "batch is 1152921504606846975");
+    step = step_of(&t);
+    step.k_cache.batch = -1; /* k, in the problem */
+    assert_fails(attune_attention_run(attention, &step), ATTUNE_INVALID_ARGUMENT, "k_cache.strides[0] is -1");
+    step = step_of(&t);
+    step.k.token = -1; /* k_new, in the problem */
+    assert_fails(attune_attention_run(attention, &step), ATTUNE_INVALID_ARGUMENT, "k.strides[2] is -1");
+    step = step_of(&t);
+    step.q.column = 2;
+    assert_fails(attune_attention_run(attention, &step), ATTUNE_INVALID_ARGUMENT, "the step's q.column is 2");
     t.table[1][0] = BATCH * COLUMNS;
     step = step_of(&t);
     assert_fails(attune_attention_run(attention, &step), ATTUNE_INVALID_ARGUMENT, "block_table");

@@ -172,9 +172,11 @@ static void options_are_strict_and_record(void **state) {
     assert_true(read(fd, line, sizeof line - 1) > 0);
     assert_non_null(strstr(line, "head_dim=8"));
     setenv("ATTUNE_RECORD", path, 1);
-    options.strict = 0, options.record = "";
+    setenv("ATTUNE_STRICT", "1", 1);
+    options.strict = -1, options.record = "";
     context = test_context(&options, NULL);
     unsetenv("ATTUNE_RECORD");
+    unsetenv("ATTUNE_STRICT");
     assert_int_equal(compile(context, ONE), ATTUNE_OK);
     attune_context_destroy(context);
     assert_int_equal(read(fd, line, sizeof line), 0);
@@ -182,7 +184,7 @@ static void options_are_strict_and_record(void **state) {
     unlink(path);
     options.strict = 2;
     assert_int_equal(attune_context_create(&options, &context), ATTUNE_INVALID_ARGUMENT);
-    assert_string_equal(attune_last_message(), "strict is 2; it must be 0 or 1");
+    assert_string_equal(attune_last_message(), "strict is 2; it must be 1, 0 or -1");
 }
 
 static void evictions_are_told(void **state) {

@@ -34,6 +34,7 @@ expect "warming compiles all" 0 '^2 kernels: 2 compiled, 0 cached already, 0 fai
 expect "warming again compiles nothing" 0 '^2 kernels: 0 compiled, 2 cached already' "$attune" warm "$work/manifest"
 expect "what was warmed is found" 0 'from +the disk cache' env ATTUNE_STRICT=1 "$attune" compile $a
 expect "and with its schedule" 0 'from +the disk cache' env ATTUNE_STRICT=1 "$attune" compile --schedule=$schedule $b
+expect "what was warmed is measured" 0 'of peak' env ATTUNE_STRICT=1 "$attune" bench --samples=1 $a
 refuse "a miss that is forbidden" 'ATTUNE_STRICT: kernel [0-9a-f]{32} is not cached: num_heads=2,seq_q=5' \
     env ATTUNE_STRICT=1 "$attune" compile $b
 ATTUNE_STRICT=1 ATTUNE_RECORD=$work/lacks "$attune" compile $b >"$work/stdout" 2>"$work/stderr"

@@ -436,3 +436,11 @@ def test_a_context_tells_events_and_is_its_own_copy(tmp_path):
     assert events[3].kind == "disk_hit" and events[3].key == events[0].key
     with pytest.raises(attune.Error, match="no cache has|not cached|nothing is compiled|ATTUNE_COMPILE"):
         attune.compile("seq_q=1,seq_kv=4,head_dim=8", context=again)
+
+
+def test_a_context_is_strict_and_records(tmp_path):
+    lacks = tmp_path / "lacks.txt"
+    context = attune.Context(cache_dir="", strict=True, record=lacks)
+    with pytest.raises(attune.NotCachedError):
+        attune.compile("seq_q=1,seq_kv=3,head_dim=8", context=context)
+    assert "head_dim=8" in lacks.read_text()
