@@ -187,7 +187,7 @@ static void problems_are_checked(void **state) {
         char text[300];
         attune_problem p = ATTUNE_PROBLEM_INIT;
         snprintf(text, sizeof text, "num_heads=2,seq_q=3,seq_kv=9,head_dim=8,kv_ids=query,%s", rows[i].fields);
-        assert_int_equal(attune_problem_parse(text, &p), ATTUNE_OK);
+        assert_int_equal(attune_problem_parse(&p, text), ATTUNE_OK);
         assert_int_equal(attune_problem_check(&p), ATTUNE_INVALID_PROBLEM);
         if (!strstr(attune_last_message(), rows[i].part)) fail_msg("%s: %s", text, attune_last_message());
     }
