@@ -25,7 +25,7 @@ void at_record_init(at_record *r, const attune_context_options *options, const a
     if (strlen(path) < sizeof r->path)
         strcpy(r->path, path);
     else
-        at_log_printf(log, ATTUNE_LOG_WARNING, "the path to record to is longer than a path can be: nothing is recorded");
+        at_log_printf(log, ATTUNE_LOG_WARNING, "nothing is recorded: the path is longer than a path can be");
 }
 
 /* "problem" or "problem | schedule"; the length, or 0 if it does not fit. */

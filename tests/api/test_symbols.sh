@@ -25,7 +25,8 @@ nothing() {
 # In the dynamic table a name has its version: attune_run@@ATTUNE_0, malloc@GLIBC_2.2.5.
 defined() { nm -D --defined-only "$1" | awk '{ print $NF }' | sort; }
 imported() { nm -D --undefined-only "$1" | awk '{ print $NF }' | sort; }
-cat include/attune.h include/attune/{,expert/}*.h | grep -oE '^ATTUNE_(API|CHECKED) [^(]*\(' | grep -oE 'attune_[a-z0-9_]+\($' |
+cat include/attune.h include/attune/{,expert/}*.h | grep -oE '^ATTUNE_(API|CHECKED) [^(]*\(' |
+    grep -oE 'attune_[a-z0-9_]+\($' |
     tr -d '(' | sort >"$work/api"
 { cat "$work/api"; echo ATTUNE_0; } | sed '/^attune/s/$/@@ATTUNE_0/' | sort >"$work/wanted"
 

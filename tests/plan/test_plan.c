@@ -137,7 +137,8 @@ static void reproducible_bits_do_not_depend_on_the_kernel(void **state) {
 /* A plan of each sort of problem has the bits of a kernel, once and again. */
 static void every_sort_of_problem(void **state) {
     (void)state;
-    const attune_plan_options at_once = {.struct_size = sizeof at_once, .max_specialised = 8, .repeats = 1, .deadline_us = -1};
+    const attune_plan_options at_once = {
+        .struct_size = sizeof at_once, .max_specialised = 8, .repeats = 1, .deadline_us = -1};
     for (int i = 0; i < NUM_SAMPLES; i++) {
         char text[512];
         snprintf(text, sizeof text, "%s%s", samples[i].problem,
