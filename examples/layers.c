@@ -44,8 +44,7 @@ static attention attention_new(attune_context *context, const char *text) {
 }
 
 /* x_kv NULL: to x itself. */
-static void attend(attune_context *context, const attention *a, float x[][EMBED], float x_kv[][EMBED],
-                   float out[][EMBED]) {
+static void attend(const attention *a, float x[][EMBED], float x_kv[][EMBED], float out[][EMBED]) {
     attune_arguments arguments;
     TRY(attune_arguments_init(&arguments, &a->problem));
     arguments.x.data = x;
@@ -95,7 +94,7 @@ typedef struct model {
 
 static void encode(const model *m, float x[SOURCE][EMBED]) {
     float change[SOURCE][EMBED];
-    attend(m->context, &m->encoder_self, x, NULL, change);
+    attend(&m->encoder_self, x, NULL, change);
     add_and_norm(x, change, SOURCE);
     feed(&m->encoder_feed, x, change, SOURCE);
     add_and_norm(x, change, SOURCE);
@@ -103,9 +102,9 @@ static void encode(const model *m, float x[SOURCE][EMBED]) {
 
 static void decode(const model *m, float x[TARGET][EMBED], float memory[SOURCE][EMBED]) {
     float change[TARGET][EMBED];
-    attend(m->context, &m->decoder_self, x, NULL, change);
+    attend(&m->decoder_self, x, NULL, change);
     add_and_norm(x, change, TARGET);
-    attend(m->context, &m->cross, x, memory, change);
+    attend(&m->cross, x, memory, change);
     add_and_norm(x, change, TARGET);
     feed(&m->decoder_feed, x, change, TARGET);
     add_and_norm(x, change, TARGET);

@@ -66,13 +66,16 @@ static double worst_error(const float *a, const float *b, const float *c, int m,
     return worst;
 }
 
-static void show(const char *when, const attune_kernel *kernel) {
+static attune_status show(const char *when, const attune_kernel *kernel) {
     static const char *const origins[] = {"memory", "disk", "the compiler"};
     attune_kernel_info info = {.struct_size = sizeof info};
     const int32_t *numbers;
-    attune_kernel_get_info(kernel, &info);
-    attune_operator_numbers(kernel, &numbers, NULL);
-    printf("%s: rows=%d, vectors=%d, from %s\n", when, (int)numbers[ROWS], (int)numbers[VECTORS], origins[info.origin]);
+    attune_status status = attune_kernel_get_info(kernel, &info);
+    if (!status) status = attune_operator_numbers(kernel, &numbers, NULL);
+    if (!status)
+        printf("%s: rows=%d, vectors=%d, from %s\n", when, (int)numbers[ROWS], (int)numbers[VECTORS],
+               origins[info.origin]);
+    return status;
 }
 
 int main(int argc, char **argv) {
@@ -92,7 +95,7 @@ int main(int argc, char **argv) {
     TRY(attune_context_create(NULL, &context));
     TRY(attune_operator_add(context, &options, &matmul));
     TRY(attune_operator_compile(matmul, problem, NULL, &kernel));
-    show("before", kernel);
+    TRY(show("before", kernel));
 
     float *a = malloc((size_t)m * k * sizeof *a), *b = malloc((size_t)k * n * sizeof *b);
     float *c = malloc((size_t)m * n * sizeof *c);
@@ -112,7 +115,7 @@ int main(int argc, char **argv) {
     printf("%d of %d schedules timed: %.1f %% of the time before\n", (int)result.measured, (int)result.space,
            100 * result.ratio);
     TRY(attune_operator_compile(matmul, problem, NULL, &kernel));
-    show("after", kernel);
+    TRY(show("after", kernel));
     attune_kernel_release(kernel);
     attune_context_destroy(context);
     free(a), free(b), free(c);
