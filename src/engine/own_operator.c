@@ -68,3 +68,37 @@ attune_status at_operator_schedule(const attune_operator *op, const char *proble
     memcpy(at_own_numbers(schedule), numbers, op->own.num_choices * sizeof *numbers);
     return op->own.row.schedule_check(at_own_operation(&op->own, problem), schedule, op->context->target, err);
 }
+
+/* ---- Attune's own operators ---- */
+
+attune_status at_operator_kernel(attune_operator *op, const char *problem, _Atomic(attune_kernel *) *kept,
+                                 attune_kernel **kernel, at_error *err) {
+    attune_kernel *none = NULL;
+    *kernel = atomic_load(kept);
+    if (*kernel || at_operator_schedule(op, problem, NULL, NULL, err) ||
+        at_kernel_get(op->context, at_own_operation(&op->own, problem), NULL, kernel, err))
+        return err->status;
+    if (!atomic_compare_exchange_strong(kept, &none, *kernel)) { /* another thread was faster */
+        at_cache_node_release(&op->context->memory, &(*kernel)->node);
+        *kernel = none;
+    }
+    return ATTUNE_OK;
+}
+
+attune_status at_operator_team(const attune_context *context, const attune_runner *runner, uint32_t max_threads,
+                               at_team *team, at_error *err) {
+    *team = context->team;
+    if (runner) {
+        team->pool = NULL;
+        if (at_runner_take(runner, &team->runner, err)) return err->status;
+        team->max_workers = team->runner.max_workers;
+    }
+    if (max_threads && max_threads < team->max_workers && !team->runner.parallel_for) team->max_workers = max_threads;
+    return ATTUNE_OK;
+}
+
+attune_status at_operator_run(const attune_kernel *kernel, const at_run *run, bool is_interpreted, at_error *err) {
+    if (is_interpreted || !at_kernel_has_phases(kernel))
+        return at_run_interpreter(kernel->context, kernel->ir->kernel, run->buffers, run->scalars, err);
+    return at_run_machine_code(kernel->context, kernel, run, err);
+}

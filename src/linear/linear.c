@@ -150,30 +150,19 @@ void attune_linear_destroy(attune_linear *linear) {
 
 /* ---- Kernels ---- */
 
-static attune_status find_kernel(attune_linear *l, int is_long, attune_kernel **kernel) {
-    *kernel = atomic_load(&l->kernels[is_long]);
-    if (*kernel) return ATTUNE_OK;
-    attune_kernel *made, *none = NULL;
-    const attune_status status = attune_operator_compile(l->op, l->problem[is_long], NULL, &made);
-    if (status) return status;
-    *kernel = made;
-    if (!atomic_compare_exchange_strong(&l->kernels[is_long], &none, made)) { /* another thread was faster */
-        attune_kernel_release(made);
-        *kernel = none;
-    }
-    return ATTUNE_OK;
+static attune_status find_kernel(attune_linear *l, int is_long, attune_kernel **kernel, at_error *err) {
+    return at_operator_kernel(l->op, l->problem[is_long], &l->kernels[is_long], kernel, err);
 }
 
 attune_status attune_linear_prepare(attune_linear *linear) {
     AT_DEFAULT_FPENV;
     at_error err = {0};
     attune_kernel *kernel;
-    if (!linear) {
+    if (!linear)
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_linear_prepare was given NULL");
-        return at_report(&err);
-    }
-    const attune_status status = find_kernel(linear, 0, &kernel);
-    return status ? status : find_kernel(linear, 1, &kernel);
+    else if (!find_kernel(linear, 0, &kernel, &err))
+        find_kernel(linear, 1, &kernel, &err);
+    return at_report(&err);
 }
 
 /* ---- Steps ---- */
@@ -305,16 +294,8 @@ static attune_status check_step(const attune_linear_step *s, at_error *err) {
 
 static attune_status run_kernel(attune_linear *l, const attune_kernel *kernel, const call *c, bool is_interpreted,
                                 at_error *err) {
-    if (is_interpreted || !at_kernel_has_phases(kernel))
-        return at_run_interpreter(l->context, kernel->ir->kernel, c->buffers, c->scalars, err);
-    at_team team = l->context->team;
-    if (c->step->runner) {
-        team.pool = NULL;
-        if (at_runner_take(c->step->runner, &team.runner, err)) return err->status;
-        team.max_workers = team.runner.max_workers;
-    }
-    if (c->step->max_threads && c->step->max_threads < team.max_workers && !team.runner.parallel_for)
-        team.max_workers = c->step->max_threads;
+    at_team team;
+    if (at_operator_team(l->context, c->step->runner, c->step->max_threads, &team, err)) return err->status;
     const double products = 3 * (double)c->d->head_dim * (double)c->d->head_dim_v * (double)c->d->num_kv_heads;
     const at_run run = {.buffers = c->buffers,
                         .num_buffers = c->num_buffers,
@@ -322,7 +303,7 @@ static attune_status run_kernel(attune_linear *l, const attune_kernel *kernel, c
                         .work = at_work_of(2 * products * (double)c->all, kernel->target),
                         .team = &team,
                         .cancel = c->step->cancel};
-    return at_run_machine_code(l->context, kernel, &run, err);
+    return at_operator_run(kernel, &run, is_interpreted, err);
 }
 
 static attune_status run_step(attune_linear *l, const attune_linear_step *s, bool is_interpreted, at_error *err) {
@@ -335,11 +316,7 @@ static attune_status run_step(attune_linear *l, const attune_linear_step *s, boo
         return at_fail_memory(err, (size_t)s->batch * sizeof *c.parts);
     attune_kernel *kernel;
     if (!find_lengths(&c, err) && !find_states(&c, states, err) && c.all && !describe(&c, states, l->scale, err)) {
-        const attune_status status = find_kernel(l, c.longest > FEW_TOKENS, &kernel);
-        if (status)
-            err->status = status, snprintf(err->message, sizeof err->message, "%s", attune_last_message());
-        else
-            run_kernel(l, kernel, &c, is_interpreted, err);
+        if (!find_kernel(l, c.longest > FEW_TOKENS, &kernel, err)) run_kernel(l, kernel, &c, is_interpreted, err);
     }
     if (c.parts != few) free(c.parts);
     return err->status;

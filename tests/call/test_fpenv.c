@@ -473,6 +473,29 @@ static void go_through_linear_attention(attune_context *context) {
     CALL(attune_linear_destroy(linear));
 }
 
+static void go_through_index(attune_context *context) {
+    attune_index_desc desc = ATTUNE_INDEX_DESC_INIT;
+    attune_index_step step = ATTUNE_INDEX_STEP_INIT;
+    attune_index *index = NULL;
+    float rows[60 * 8], w[2] = {0.7f, 1e-30f}, scores[2][5];
+    int32_t ids[2][5], lens[1];
+    OK(attune_index_desc_init(&desc, sizeof desc));
+    OK(attune_index_step_init(&step, sizeof step));
+    for (int i = 0; i < 60 * 8; i++) rows[i] = i % 5 ? (float)(i % 7 - 3) * 0.3f : 1e-41f;
+    desc.num_heads = 2, desc.head_dim = 8, desc.num_ids = 5, desc.has_scores = 1;
+    OK(attune_index_create(context, &desc, &index));
+    OK(attune_index_prepare(index));
+    step.batch = step.seq_q = 1, step.seq_kv = 60;
+    step.q.data = step.k.data = rows, step.w.data = w, step.lens = lens;
+    step.ids = ids[0], step.scores = scores[0];
+    OK(attune_index_run(index, &step));
+    step.ids = ids[1], step.scores = scores[1];
+    OK(attune_index_run_interpreted(index, &step));
+    note_bytes("index ids", ids, sizeof ids);
+    note_bytes("index scores", scores, sizeof scores);
+    CALL(attune_index_destroy(index));
+}
+
 /* ---- Loop IR, and operators of one's own ---- */
 
 static const char axpy[] = "kernel @axpy (n: i64, x: f32[n] in, y: f32[n] out) {\n"
@@ -693,6 +716,7 @@ static void go_through_all(void) {
     go_through_plans(context);
     go_through_attentions(context);
     go_through_linear_attention(context);
+    go_through_index(context);
     go_through_ir(context);
     go_through_operators(context);
     go_through_bundles(context);
