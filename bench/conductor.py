@@ -24,6 +24,9 @@ HOPELESS = 2  # times as slow as another method, on the first call
 PROBE_S = 0.01  # about what the probes between two turns take
 LEAST_ROUNDS = 3  # of one preparation, where there is only time for few
 ALONE = "@1"  # ends the name of a method that is to use one thread
+# Variables that keep a peer from instructions of this CPU, which the surroundings may have set.
+LIMITING = ("MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR", "MKL_DEBUG_CPU_TYPE", "ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA",
+            "DNNL_MAX_CPU_ISA", "OPENBLAS_L2_SIZE", "OV_CPU_CAPABILITY")
 CLOCKS = ["wall", "cpu"]
 PROBES = {"f32": "peak f32", "bf16": "peak bf16"}
 
@@ -310,9 +313,10 @@ def environment(threads, cpus):
         "KMP_BLOCKTIME": "infinite",
         "ATTUNE_CACHE_DIR": "",
     }
-    if "avx512f" in pathlib.Path("/proc/cpuinfo").read_text():  # OpenBLAS takes CPUs newer than itself for a Haswell
-        settings["OPENBLAS_CORETYPE"] = os.environ.get("OPENBLAS_CORETYPE", "SkylakeX")
-    return os.environ | settings
+    # OpenBLAS takes CPUs newer than itself for a Haswell.
+    if "avx512f" in pathlib.Path("/proc/cpuinfo").read_text():
+        settings["OPENBLAS_CORETYPE"] = "SkylakeX"
+    return {name: value for name, value in os.environ.items() if name not in LIMITING} | settings
 
 
 def commands(build, isa, threads, cpus):

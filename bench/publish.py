@@ -109,7 +109,9 @@ def page(run, costs, pictures, clock):
     text += "and after each sample, or its bandwidth where that is the bound.\n"
     if costs:
         text += f"\n## Before the first call\n\n{around(costs)}"
-    return text + f"\n## Limits\n\n{LIMITS}\n"
+    counts = {found["threads"] for found in run["results"]}
+    one = "* One thread only. Two share a machine with other programs too unevenly to compare.\n"
+    return text + f"\n## Limits\n\n{one if counts == {1} else ''}{LIMITS}\n"
 
 
 def folded(text):

@@ -1,9 +1,10 @@
 /* A good schedule without measuring: the one that costs least.
  *
- *     mha_choose ── choose_strategy ──┬─ decoding (choose_d_lanes.c): its best, and what that costs
- *          │                          └─ prefill (choose_q_lanes.c): its best, if it costs less
- *          ├─ mha_choose_products: the tiles of a block's products
- *          └─ mha_schedule_settle: the choices that are left (settle.c)
+ *     mha_choose ─┬─ calls_of: what costs ask of the problem, once (cost.h)
+ *                 ├─ choose_strategy ──┬─ decoding (choose_d_lanes.c): its best, and what that costs
+ *                 │                    └─ prefill (choose_q_lanes.c): its best, if it costs less
+ *                 ├─ choose_products: the tiles of a block's products
+ *                 └─ mha_schedule_settle: the choices that are left (settle.c)
  *
  * All of them search the same way: begin with a usual schedule, price others by the cost (cost.h) times what timings
  * know better (corrections.def), keep the cheapest. The figures behind it: notes/2026-11-28-schedules.md. */
@@ -24,7 +25,14 @@ double mha_cost_of_choice(const mha_cost_context *c, const attune_schedule *sche
     return mha_costs_sum(&costs);
 }
 
-attune_problem mha_usual_call(const attune_problem *p) {
+/* ---- A call, and a usual one like it ---- */
+
+typedef struct calls {
+    attune_problem usual_problem;
+    mha_cost_context call, usual;
+} calls;
+
+static attune_problem usual_call(const attune_problem *p) {
     enum { USUAL_HEADS = 16 };
     attune_problem usual = *p;
     usual.batch = 1;
@@ -33,43 +41,58 @@ attune_problem mha_usual_call(const attune_problem *p) {
     return usual;
 }
 
+static void calls_of(const attune_problem *p, const mha_machine *on, calls *c) {
+    c->usual_problem = usual_call(p);
+    c->call = mha_cost_context_of(p, on);
+    c->usual = mha_cost_context_of(&c->usual_problem, on);
+}
+
 /* ---- d-lanes or q-lanes ---- */
 
 /* What decoding's strategy costs for a usual call. */
-static double cost_of_decoding(const attune_problem *p, const mha_machine *on) {
-    const attune_problem usual = mha_usual_call(p);
-    const mha_cost_context c = mha_cost_context_of(&usual, on);
+static double cost_of_decoding(const mha_cost_context *usual) {
     attune_schedule s = ATTUNE_SCHEDULE_INIT;
-    mha_choose_d_lanes(&usual, on->target, on->description, &s);
-    return mha_cost_of_choice(&c, &s) * mha_correction(MHA_DECODING, &c, &s, NULL);
+    mha_choose_d_lanes(usual, usual, &s);
+    return mha_cost_of_choice(usual, &s) * mha_correction(MHA_DECODING, usual, &s, NULL);
+}
+
+static void choose_decoding(const calls *c, attune_schedule *s) {
+    *s = (attune_schedule)ATTUNE_SCHEDULE_INIT;
+    mha_choose_d_lanes(&c->call, &c->usual, s);
+    mha_hold_narrow_heads(&c->call, s);
 }
 
 /* Strategies sum in different orders, so they are compared for a usual call; and without panels, of which the cost does
  * not know. Keys that only the run counts are as many as usual, not as many as there may be: d-lanes would pay for
  * reading memory, which q-lanes does not. With more keys d-lanes would be as good for more rows, with fewer it would be
- * worse. */
-static attune_problem compared(const attune_problem *p) {
-    attune_problem like = *p;
-    like.k_layout = like.v_layout = ATTUNE_LAYOUT_ROWS;
-    if (p->seq_kv == ATTUNE_DYNAMIC && !p->max_seq_kv) like.max_seq_kv = MHA_USUAL_LENGTH;
-    return like;
+ * worse. False: as they are. */
+static bool is_compared_otherwise(const attune_problem *p, attune_problem *like) {
+    const bool is_open = p->seq_kv == ATTUNE_DYNAMIC && !p->max_seq_kv;
+    if (!is_open && !mha_has_panels(p)) return false;
+    *like = *p;
+    like->k_layout = like->v_layout = ATTUNE_LAYOUT_ROWS;
+    if (is_open) like->max_seq_kv = MHA_USUAL_LENGTH;
+    return true;
 }
 
 /* Integer products are by d-lanes only. A task of d-lanes has up to 64 rows: of more of them q-lanes fills whole
  * vectors, and costs less. */
-static void choose_strategy(const attune_problem *p, const mha_machine *on, attune_schedule *s) {
+static void choose_strategy(const calls *c, attune_schedule *s) {
     enum { MOST_ROWS = 64 };
-    const attune_problem like = compared(p);
-    const bool is_short = mha_most_queries(p) <= MOST_ROWS / (p->num_heads / p->num_kv_heads);
-    const bool may = mha_may_go_by_d_lanes(p), must = may && p->integer, either = may && is_short && !must;
-    const double most = either ? cost_of_decoding(&like, on) : 0;
-    if (must || (either && !mha_choose_q_lanes_below(&like, on->target, on->description, most, s))) {
-        *s = (attune_schedule)ATTUNE_SCHEDULE_INIT;
-        mha_choose_d_lanes(p, on->target, on->description, s);
-        mha_hold_narrow_heads(p, on, s);
-    } else if (!either || mha_has_panels(p) || like.max_seq_kv != p->max_seq_kv) {
-        mha_choose_q_lanes(p, on->target, on->description, s);
-    }
+    const attune_problem *const p = c->call.p;
+    const bool may = mha_may_go_by_d_lanes(p), must = may && p->integer;
+    const bool either = may && !must && mha_most_queries(p) <= MOST_ROWS / (p->num_heads / p->num_kv_heads);
+    attune_problem like;
+    calls others;
+    const bool is_other = either && is_compared_otherwise(p, &like);
+    if (is_other) calls_of(&like, &c->call.machine, &others);
+    const calls *const compared = is_other ? &others : c;
+    const double most = either ? cost_of_decoding(&compared->usual) : INFINITY;
+    const bool decodes = must || (either && !mha_choose_q_lanes(&compared->call, &compared->usual, most, s));
+    if (decodes)
+        choose_decoding(c, s);
+    else if (!either || is_other)
+        mha_choose_q_lanes(&c->call, &c->usual, INFINITY, s);
 }
 
 /* ---- The products of a block ---- */
@@ -121,15 +144,15 @@ static void set_tile(const attune_problem *p, int64_t call, int64_t rows, int64_
 /* Tiles read whole lines of weights, if registers have room for them, as narrower ones would read each line twice.
  * Tiles of one vector have a load for each multiply-add, and were slower than the cost says. The usual tile has three
  * quarters of the registers; it takes less time to compile than larger ones. */
-static void choose_product_tiles(const attune_problem *p, const mha_machine *on, int64_t rows, attune_schedule *s) {
+static void choose_product_tiles(const mha_cost_context *c, int64_t rows, attune_schedule *s) {
     enum { LINE = 64, USUAL_ROWS = 8, MOST_ROWS = 14 };
-    const mha_cost_context c = mha_cost_context_of(p, on);
+    const attune_problem *const p = c->p;
     const products_search more = {mha_products_of(p), rows};
-    const int64_t registers = on->target->vector_registers;
-    const int64_t sums = on->target->flags & AT_TARGET_FMA ? registers * 3 / 4 : registers / 2;
-    const int64_t narrowest = max_of(min_of(LINE / (int64_t)c.lane_bytes / s->lanes, registers / 8), 2);
+    const int64_t registers = c->machine.target->vector_registers;
+    const int64_t sums = c->machine.target->flags & AT_TARGET_FMA ? registers * 3 / 4 : registers / 2;
+    const int64_t narrowest = max_of(min_of(LINE / (int64_t)c->lane_bytes / s->lanes, registers / 8), 2);
     const int64_t usual = min_of(sums / narrowest, USUAL_ROWS);
-    mha_search t = {.c = &c, .of = MHA_PRODUCT, .price = price_products, .more = &more, .at = *s, .cost = INFINITY};
+    mha_search t = {.c = c, .of = MHA_PRODUCT, .price = price_products, .more = &more, .at = *s, .cost = INFINITY};
     set_tile(p, rows, usual, narrowest, s);
     if (usual <= rows) mha_search_begin(&t, MHA_USUAL_PRODUCT, s);
     for (int64_t r = 1; r <= min_of(rows, MOST_ROWS); r++)
@@ -140,18 +163,20 @@ static void choose_product_tiles(const attune_problem *p, const mha_machine *on,
     *s = t.at;
 }
 
-void mha_choose_products(const attune_problem *p, const mha_machine *on, attune_schedule *s) {
+/* Fills in the gemm fields of a schedule whose lanes are chosen. All 0 without a block. */
+static void choose_products(const mha_cost_context *c, attune_schedule *s) {
+    const attune_problem *const p = c->p;
     s->gemm_rows = s->gemm_column_vectors = s->gemm_task_rows = s->gemm_depth = 0;
     if (!p->embed_dim) return;
     const int64_t rows = mha_product_rows(p, MHA_USUAL_LENGTH);
-    if (!choose_hardware_tiles(p, on->target, rows, s)) choose_product_tiles(p, on, rows, s);
+    if (!choose_hardware_tiles(p, c->machine.target, rows, s)) choose_product_tiles(c, rows, s);
 }
 
 /* ---- Listed keys ---- */
 
-attune_problem mha_as_unlisted(const attune_problem *p) {
+/* A problem without lists whose queries score as many keys, which lie side by side. */
+static attune_problem as_unlisted(const attune_problem *p) {
     attune_problem like = *p;
-    if (!p->kv_ids) return like;
     like.kv_ids = ATTUNE_KV_IDS_NONE;
     like.has_kv_id_lens = 0, like.num_ids = 0;
     like.page_size = 0;
@@ -166,18 +191,39 @@ attune_problem mha_as_unlisted(const attune_problem *p) {
  * keys would take too much memory. */
 static void choose_listed(const attune_problem *p, const mha_machine *on, attune_schedule *s) {
     enum { FEW_QUERIES = 64 };
-    const attune_problem like = mha_as_unlisted(p);
-    mha_choose_d_lanes(&like, on->target, on->description, s);
+    const attune_problem like = as_unlisted(p);
+    calls c;
+    calls_of(&like, on, &c);
+    mha_choose_d_lanes(&c.call, &c.usual, s);
     if (p->kv_ids == ATTUNE_KV_IDS_QUERY && mha_most_queries(p) > FEW_QUERIES)
         s->kv_chunk = (int32_t)(ceil_div(mha_most_scored(p), s->kv_tile) * s->kv_tile);
 }
 
+/* ---- All of it ---- */
+
 void mha_choose(const attune_problem *p, const at_target *target, const at_description *machine, attune_schedule *s) {
+    const mha_machine on = {target, machine};
     *s = (attune_schedule)ATTUNE_SCHEDULE_INIT;
-    if (p->kv_ids)
-        choose_listed(p, &(mha_machine){target, machine}, s);
+    if (p->kv_ids) {
+        choose_listed(p, &on, s);
+    } else {
+        calls c;
+        calls_of(p, &on, &c);
+        choose_strategy(&c, s);
+        choose_products(&c.call, s);
+    }
+    mha_schedule_settle(p, target, machine, s);
+}
+
+void mha_choose_by(attune_strategy strategy, const attune_problem *p, const at_target *target,
+                   const at_description *machine, attune_schedule *s) {
+    calls c;
+    calls_of(p, &(mha_machine){target, machine}, &c);
+    *s = (attune_schedule)ATTUNE_SCHEDULE_INIT;
+    if (strategy == ATTUNE_D_LANES)
+        choose_decoding(&c, s);
     else
-        choose_strategy(p, &(mha_machine){target, machine}, s);
-    mha_choose_products(p, &(mha_machine){target, machine}, s);
+        mha_choose_q_lanes(&c.call, &c.usual, INFINITY, s);
+    choose_products(&c.call, s);
     mha_schedule_settle(p, target, machine, s);
 }

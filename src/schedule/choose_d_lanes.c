@@ -12,7 +12,6 @@
 #include "schedule/choose.h"
 #include "schedule/corrections.h"
 #include "schedule/schedule_fields.h"
-#include "schedule/space.h"
 #include "schedule/variant.h"
 
 #include <math.h>
@@ -33,13 +32,18 @@ static void choose_tiles(const mha_cost_context *c, int64_t rows, attune_schedul
     s->value_keys = (int32_t)min_of(4, probabilities / s->value_rows);
 }
 
+/* Whether vectors of V are converted as they are loaded. i4 has tiles like f32: its rows are dequantised before. */
+static bool is_converted(attune_dtype v) {
+    return v == ATTUNE_BF16 || v == ATTUNE_F16 || v == ATTUNE_I8 || v == ATTUNE_F8;
+}
+
 /* From memory K comes once for four rows; and V in whole rows of f32, for as many as leave registers for that, which is
  * faster although the fourth row finds V in a cache only. */
 static void choose_tiles_from_memory(const attune_problem *p, int64_t rows, attune_schedule *s) {
     enum { ROWS = 4, COLUMNS = 8 };
     if (rows < ROWS) return;
     s->score_rows = ROWS;
-    if (rows > ROWS || mha_dtype_bytes(p->v_dtype) < 4 || p->head_dim_v % (COLUMNS * s->lanes)) return;
+    if (rows > ROWS || is_converted(p->v_dtype) || p->head_dim_v % (COLUMNS * s->lanes)) return;
     s->value_rows = ROWS - 1;
     s->value_column_vectors = COLUMNS;
 }
@@ -68,7 +72,7 @@ static void hold_values(int64_t rows, attune_schedule *s) {
 static void hold_converted_values(const attune_problem *p, const at_target *target, int64_t rows, attune_schedule *s) {
     enum { LEAST_ROWS = 5 };
     attune_schedule held = *s;
-    const bool converts = mha_dtype_bytes(p->v_dtype) < 4 && p->v_dtype != ATTUNE_F16;
+    const bool converts = is_converted(p->v_dtype) && p->v_dtype != ATTUNE_F16;
     if (rows < LEAST_ROWS || !converts || p->softmax_precision != ATTUNE_F32 || mha_has_panels(p)) return;
     if (p->seq_q < 1 || p->is_ragged || p->reproducible) return;
     hold_values(rows, &held);
@@ -153,14 +157,11 @@ static bool values_fit(const mha_search *t, const attune_schedule *s) {
     return has_registers(t, s->value_rows, s->value_keys);
 }
 
-/* As many keys as streams have, twice as many for a lone row, and half as many where registers are few. */
 static void try_tiles(mha_search *t) {
-    static const mha_values score_rows = {ID(score_rows), {1, 2, 3, 4, 6, 8}}, score_keys = {ID(score_keys), {2, 4, 8}};
-    static const mha_values value_rows = {ID(value_rows), {1, 2, 3, 4, 6, 8}}, value_keys = {ID(value_keys), {2, 4, 8}};
     t->fits = scores_fit;
-    mha_search_pairs(t, MHA_SCORE_TILE, &score_rows, &score_keys);
+    mha_search_pairs(t, MHA_SCORE_TILE, ID(score_rows), ID(score_keys));
     t->fits = values_fit;
-    mha_search_pairs(t, MHA_VALUE_TILE, &value_rows, &value_keys);
+    mha_search_pairs(t, MHA_VALUE_TILE, ID(value_rows), ID(value_keys));
     t->fits = NULL;
 }
 
@@ -222,26 +223,12 @@ static bool value_codes_fit(const mha_search *t, const attune_schedule *s) {
     return s->value_rows <= rows_of(t) && !rounds_rows_far(t->c, s);
 }
 
-/* Rows share a vector, so their number is even, or one; eight were faster or slower from run to run on a Zen 3. Sums of
- * integers are exact, so no bit depends on these tiles. */
-static void try_code_scores(mha_search *t) {
-    static const mha_values rows = {ID(score_rows), {1, 2, 4}}, keys = {ID(score_keys), {2, 4, 8}};
-    t->fits = score_codes_fit;
-    mha_search_pairs(t, MHA_QUANTISED_SCORES, &rows, &keys);
-}
-
-static void try_code_values(mha_search *t) {
-    static const mha_values rows = {ID(value_rows), {4, 3, 2, 1}}, keys = {ID(value_keys), {1}};
-    t->fits = value_codes_fit;
-    mha_search_pairs(t, MHA_QUANTISED_VALUES, &rows, &keys);
-}
-
 static bool may_have_values(const mha_cost_context *c, const attune_schedule *s) {
     return !rounds_rows_far(c, s) && !isinf(mha_correction(MHA_QUANTISED_VALUES, c, s, NULL));
 }
 
 /* Of scores a usual tile, of values the one with most rows that is allowed; another one has to promise something. What
- * is in panels has its tiles by now. */
+ * is in panels has its tiles by now. Sums of integers are exact, so no bit depends on these tiles. */
 static void choose_code_tiles(const mha_cost_context *c, int64_t rows, attune_schedule *s) {
     const bool all = c->p->integer == ATTUNE_INTEGER_ALL;
     const bool has_values = all && c->p->v_layout != ATTUNE_LAYOUT_PANELS;
@@ -251,14 +238,16 @@ static void choose_code_tiles(const mha_cost_context *c, int64_t rows, attune_sc
     if (c->p->k_layout != ATTUNE_LAYOUT_PANELS) {
         choose_usual_codes(c, rows, s);
         mha_search_begin(&t, MHA_USUAL_TILE, s);
-        try_code_scores(&t);
+        t.fits = score_codes_fit;
+        mha_search_pairs(&t, MHA_QUANTISED_SCORES, ID(score_rows), ID(score_keys));
         *s = t.at;
     }
     if (!has_values) return;
     s->value_rows = (int32_t)min_of(rows, CODE_ROWS);
     while (!may_have_values(c, s)) s->value_rows--;
     mha_search_begin(&t, MHA_USUAL_TILE, s);
-    try_code_values(&t);
+    t.fits = value_codes_fit;
+    mha_search_pairs(&t, MHA_QUANTISED_VALUES, ID(value_rows), ID(value_keys));
     *s = t.at;
 }
 
@@ -279,53 +268,53 @@ bool mha_may_go_by_d_lanes(const attune_problem *p) {
     return mha_attends(p) && !p->prob_mod[0] && !mha_encodes_keys(p);
 }
 
-void mha_choose_d_lanes(const attune_problem *p, const at_target *target, const at_description *machine,
-                        attune_schedule *s) {
-    const attune_problem usual = mha_usual_call(p); /* streams of values decide in which order sums are */
-    const mha_cost_context c = mha_cost_context_of(&usual, &(mha_machine){target, machine});
+/* Streams of values decide in which order sums are: only the keys of a task depend on the call. */
+void mha_choose_d_lanes(const mha_cost_context *call, const mha_cost_context *c, attune_schedule *s) {
+    const attune_problem *const p = c->p;
     const int64_t rows = mha_most_queries(p) * (p->num_heads / p->num_kv_heads);
     const bool has_panels = mha_has_panels(p);
     s->strategy = ATTUNE_D_LANES;
-    s->lanes = mha_widest_lanes(p, target);
-    choose_tiles(&c, rows, s);
-    if (c.is_from_memory && !p->integer) {
-        if (!c.few_registers)
+    s->lanes = c->widest;
+    choose_tiles(c, rows, s);
+    if (c->is_from_memory && !p->integer) {
+        if (!c->few_registers)
             choose_tiles_from_memory(p, rows, s);
         else {
             choose_streams_of_keys(p, rows, s);
-            hold_converted_values(p, target, rows, s);
+            hold_converted_values(p, c->machine.target, rows, s);
         }
     }
-    s->kv_tile = choose_tile(&c);
-    s->kv_chunk = choose_chunk(p, s->kv_tile);
-    if (has_panels) choose_panel_tiles(&c, rows, s);
-    if (p->integer) choose_code_tiles(&c, max_of(rows, 1), s);
-    if (!p->integer && !p->reproducible && !c.is_from_memory && !has_panels) choose_cheaper(&c, max_of(rows, 1), s);
+    s->kv_tile = choose_tile(c);
+    s->kv_chunk = choose_chunk(call->p, s->kv_tile);
+    if (has_panels) choose_panel_tiles(c, rows, s);
+    if (p->integer) choose_code_tiles(c, max_of(rows, 1), s);
+    if (!p->integer && !p->reproducible && !c->is_from_memory && !has_panels) choose_cheaper(c, max_of(rows, 1), s);
 }
 
 /* ---- Narrow heads, few registers ---- */
 
 /* Numbers of f32 that come from a cache. From afar all of this is slower, and in short pages most of all. */
-static bool is_narrow(const attune_problem *p, const mha_machine *on, const attune_schedule *s) {
+static bool is_narrow(const mha_cost_context *c, const attune_schedule *s) {
     enum { VECTORS = 10 };
+    const attune_problem *const p = c->p;
     const int64_t most = (int64_t)VECTORS * s->lanes;
     const bool is_f32 = p->k_dtype == ATTUNE_F32 && p->v_dtype == ATTUNE_F32 && p->softmax_precision == ATTUNE_F32;
     const bool is_open = p->seq_q < 1 || p->is_ragged;
-    if (!is_f32 || is_open || p->reproducible || mha_has_panels(p)) return false;
-    if (mha_is_from_memory(p) || mha_is_from_afar(p, at_description_last_cache(on->description))) return false;
-    return at_has_few_registers(on->target) && p->head_dim <= most && p->head_dim_v <= most;
+    if (!is_f32 || is_open || p->reproducible || mha_has_panels(p) || c->is_from_memory || c->is_from_afar)
+        return false;
+    return c->few_registers && p->head_dim <= most && p->head_dim_v <= most;
 }
 
 /* Register tiles are two rows of Q by whole rows of V, up to six vectors, or by two stripes of wider rows. Where four
  * divides the rows of Q they are four by three vectors of wider rows, unless a stripe of one vector would be left.
  * Stripes of two rows gain nothing. Three rows take as many instructions with sums in memory. */
-static void hold_narrow_values(const attune_problem *p, const mha_machine *on, int64_t rows, attune_schedule *s) {
+static void hold_narrow_values(const mha_cost_context *c, int64_t rows, attune_schedule *s) {
     enum { WHOLE = 6 };
-    const int64_t vectors = ceil_div(p->head_dim_v, s->lanes), stripes = ceil_div(vectors, WHOLE);
+    const int64_t vectors = ceil_div(c->p->head_dim_v, s->lanes), stripes = ceil_div(vectors, WHOLE);
     const bool by_fours = stripes > 1 && rows % 4 == 0 && vectors % 3 != 1;
     attune_schedule usual = *s;
     if (rows == 3 || s->value_keys == 1 || (stripes > 1 && rows == 2)) return;
-    mha_schedule_settle(p, on->target, on->description, &usual);
+    mha_schedule_settle(c->p, c->machine.target, c->machine.description, &usual);
     if (s->value_keys != usual.value_streams) return; /* the batch decides, and may not change the order of sums */
     s->value_streams = usual.value_streams;
     s->value_keys = 1;
@@ -333,9 +322,9 @@ static void hold_narrow_values(const attune_problem *p, const mha_machine *on, i
     s->value_column_vectors = (int32_t)(by_fours ? 3 : ceil_div(vectors, stripes));
 }
 
-void mha_hold_narrow_heads(const attune_problem *p, const mha_machine *on, attune_schedule *s) {
-    const int64_t rows = mha_most_queries(p) * (p->num_heads / p->num_kv_heads);
-    if (rows < 2 || !is_narrow(p, on, s)) return;
-    s->score_column_vectors = (int32_t)max_of(p->head_dim / s->lanes, 1);
-    hold_narrow_values(p, on, rows, s);
+void mha_hold_narrow_heads(const mha_cost_context *c, attune_schedule *s) {
+    const int64_t rows = mha_most_queries(c->p) * (c->p->num_heads / c->p->num_kv_heads);
+    if (rows < 2 || !is_narrow(c, s)) return;
+    s->score_column_vectors = (int32_t)max_of(c->p->head_dim / s->lanes, 1);
+    hold_narrow_values(c, rows, s);
 }

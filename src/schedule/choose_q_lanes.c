@@ -16,7 +16,7 @@
 #include "schedule/choose.h"
 #include "schedule/corrections.h"
 #include "schedule/cost_parts.h"
-#include "schedule/space.h"
+#include "schedule/schedule_fields.h"
 #include "schedule/variant.h"
 
 #include <math.h>
@@ -62,7 +62,7 @@ static double least_values(const mha_cost_context *c) {
 }
 
 /* Lengths that only the run tells are taken to be what the cost takes them to be. */
-static search search_of(const mha_cost_context *c) {
+static search search_of(const mha_cost_context *c, bool has_gaps) {
     enum { LARGE_HEAD = 96 * 1024, MANY_ROWS = 512, TASK_VECTORS = 16 };
     /* Operations of a task at most, unless it is one stripe: 1.5 to 2 ms of a core, after which a call that was
      * cancelled ends. Pairs do twice as many in that time. */
@@ -84,7 +84,7 @@ static search search_of(const mha_cost_context *c) {
                     .most_task_rows = min_of(usual, fit),
                     .heads = heads,
                     .threads = threads_for(heads * c->rows * row, c->by_pairs),
-                    .has_gaps = p->mask_mod[0] && !mha_shows_intervals(p),
+                    .has_gaps = has_gaps,
                     .least_values = least_values(c),
                     .pairs_fit = heads * c->keys * c->columns_v * c->v_bytes <= last};
 }
@@ -151,11 +151,12 @@ static void set_kv_tile(const search *t, attune_schedule *s, int64_t keys) {
  * where they are all that a stripe has. */
 static bool is_usual(const search *t, const attune_schedule *s) {
     enum { MANY = 64, MOST_KEYS = 8, MOST_FEW = 12 };
-    const int64_t keys = s->score_keys;
+    const int32_t keys = s->score_keys, *usual = mha_schedule_values(MHA_PART_Q_LANES, MHA_SCHEDULE_ID(score_keys));
     const bool is_short = s->value_by == ATTUNE_VALUE_BY_ROWS && t->usual_sums > MOST_FEW;
     if (t->keys <= MANY && (keys <= MOST_KEYS || is_short)) return true;
     if (keys > MOST_KEYS || keys * s->score_row_vectors > t->usual_sums) return false;
-    return keys <= 4 || keys == 6 || keys == 8;
+    while (*usual && *usual != keys) usual++;
+    return *usual;
 }
 
 static void try_score_keys(search *t) {
@@ -210,8 +211,7 @@ static int64_t long_tile(const search *t, const attune_schedule *s) {
 
 /* Equal parts of the keys, and usual numbers of them. */
 static void try_kv_tile(search *t) {
-    enum { LEAST = 32, MOST = 1024, MOST_PARTS = 4 };
-    static const int64_t usual[] = {48, 64, 96, 128, 192, 256, 384, 512};
+    enum { LEAST = 32, MOST = 1024, MOST_PARTS = 4, LEAST_USUAL = 48, MOST_USUAL = 512 };
     const attune_schedule base = t->at;
     if (t->p->reproducible || t->order.kv_tile != ANY_KEYS || has_long_tiles(t, &base)) return;
     attune_schedule s = base;
@@ -221,8 +221,10 @@ static void try_kv_tile(search *t) {
         set_kv_tile(t, &s, keys);
         try(t, &s);
     }
-    for (size_t i = 0; i < sizeof usual / sizeof *usual && usual[i] < t->keys; i++) {
-        set_kv_tile(t, &s, usual[i]);
+    const int32_t *keys = mha_schedule_values(MHA_PART_Q_LANES, MHA_SCHEDULE_ID(kv_tile));
+    for (; *keys && *keys <= MOST_USUAL && *keys < t->keys; keys++) {
+        if (*keys < LEAST_USUAL) continue;
+        set_kv_tile(t, &s, *keys);
         try(t, &s);
     }
 }
@@ -386,13 +388,10 @@ static void try_lanes(search *t, int32_t lanes, best_two *best) {
 /* Of those that keep the order. False: there is none. `order` NULL: any will do, for one thread. */
 static bool cheapest(search t, const sum_order *order, attune_schedule *s) {
     static const sum_order any = {ANY_ROWS, ANY_KEYS};
-    const mha_cost_context *const c = t.c;
-    const int32_t widest = mha_widest_lanes(c->p, c->machine.target),
-                  least = mha_narrowest_lanes(c->p, c->machine.target);
     t.order = order ? *order : any;
     if (!order) t.threads = 1;
     best_two best = {.cost = {NO_COST, NO_COST}};
-    for (int32_t lanes = widest; lanes >= least; lanes /= 2) try_lanes(&t, lanes, &best);
+    for (int32_t lanes = t.c->widest; lanes >= t.c->narrowest; lanes /= 2) try_lanes(&t, lanes, &best);
     const best_two first = best;
     for (int i = 0; i < 2 && first.cost[i] < NO_COST; i++) {
         t.at = first.s[i];
@@ -408,9 +407,7 @@ static bool cheapest(search t, const sum_order *order, attune_schedule *s) {
 /* Whether it is the schedule that decides which rows go by columns. */
 static bool decides_columns(const search *t) {
     enum { KEYS = 8 }; /* of the schedules whose rows all do */
-    const at_target *const target = t->c->machine.target;
-    const int32_t least = mha_narrowest_lanes(t->p, target);
-    for (int32_t lanes = mha_widest_lanes(t->p, target); lanes >= least; lanes /= 2)
+    for (int32_t lanes = t->c->widest; lanes >= t->c->narrowest; lanes /= 2)
         for (int32_t vectors = 1; vectors <= most_vectors(t, lanes); vectors++) {
             const attune_schedule s = {.lanes = lanes, .score_row_vectors = vectors, .score_keys = KEYS};
             if (rows_by_columns(t, &s)) return true;
@@ -434,24 +431,16 @@ static sum_order order_of(const search *t, const attune_schedule *s) {
 
 /* A row has the same bits in every batch. So the order of its sums is decided for a usual call, and then the schedule
  * for the one that there is. */
-bool mha_choose_q_lanes_below(const attune_problem *p, const at_target *target, const at_description *machine,
-                              double most, attune_schedule *s) {
-    const mha_machine on = {target, machine};
-    const attune_problem usual = mha_usual_call(p);
-    const mha_cost_context c = mha_cost_context_of(p, &on), of_usual = mha_cost_context_of(&usual, &on);
-    const search of_call = search_of(&c);
+bool mha_choose_q_lanes(const mha_cost_context *call, const mha_cost_context *usual, double most, attune_schedule *s) {
+    const bool has_gaps = call->p->mask_mod[0] && !mha_shows_intervals(call->p);
+    const search of_call = search_of(call, has_gaps);
     sum_order order = {ANY_ROWS, ANY_KEYS};
     if (most < NO_COST || decides_columns(&of_call) || decides_tiles(&of_call)) {
-        const search t = search_of(&of_usual);
+        const search t = search_of(usual, has_gaps);
         cheapest(t, NULL, s);
-        if (mha_cost_of_choice(&of_usual, s) >= most) return false;
+        if (mha_cost_of_choice(usual, s) >= most) return false;
         order = order_of(&t, s);
     }
     cheapest(of_call, &order, s); /* else the usual one is left, which has that order */
     return true;
-}
-
-void mha_choose_q_lanes(const attune_problem *p, const at_target *target, const at_description *machine,
-                        attune_schedule *s) {
-    mha_choose_q_lanes_below(p, target, machine, INFINITY, s);
 }

@@ -41,13 +41,13 @@ void mha_search_begin(mha_search *t, mha_priced usual, const attune_schedule *s)
     t->cost = mha_correction(usual, t->c, s, NULL) * t->price(t, s);
 }
 
-void mha_search_pairs(mha_search *t, mha_priced of, const mha_values *a, const mha_values *b) {
+void mha_search_pairs(mha_search *t, mha_priced of, int a, int b) {
     attune_schedule s = t->at;
     t->of = of;
-    for (const int8_t *x = a->values; *x; x++)
-        for (const int8_t *y = b->values; *y; y++) {
-            *mha_schedule_at(&s, a->word) = *x;
-            *mha_schedule_at(&s, b->word) = *y;
+    for (const int32_t *x = mha_schedule_values(MHA_PART_D_LANES, a); *x; x++)
+        for (const int32_t *y = mha_schedule_values(MHA_PART_D_LANES, b); *y; y++) {
+            *mha_schedule_at(&s, a) = *x;
+            *mha_schedule_at(&s, b) = *y;
             mha_search_try(t, &s);
         }
 }

@@ -40,11 +40,8 @@ typedef struct mha_search {
 void mha_search_begin(mha_search *search, mha_priced usual, const attune_schedule *schedule);
 /* Takes a schedule that is part of the space and costs less. */
 void mha_search_try(mha_search *search, const attune_schedule *schedule);
-/* Tries the best so far with each pair of values of two fields; 0 ends the values. */
-typedef struct mha_values {
-    int word; /* MHA_SCHEDULE_ID */
-    int8_t values[8];
-} mha_values;
-void mha_search_pairs(mha_search *search, mha_priced of, const mha_values *a, const mha_values *b);
+/* Tries the best so far with each pair of usual values (schedule.def) of two numbers of decoding, by MHA_SCHEDULE_ID.
+ */
+void mha_search_pairs(mha_search *search, mha_priced of, int a, int b);
 
 #endif

@@ -2,6 +2,7 @@
 #include "problem/problem.h"
 #include "problem/problem_sight.h"
 #include "schedule/cost_parts.h"
+#include "schedule/space.h"
 #include "schedule/variant.h"
 
 #include "base/integers.h"
@@ -82,11 +83,14 @@ mha_cost_context mha_cost_context_of(const attune_problem *p, const mha_machine 
         .has_elements = mha_has_dims(p->attn_mask_dims) || mha_has_dims(p->attn_bias_dims),
         .hides = mha_has_first_key(p) || mha_has_last_key(p),
         .is_from_memory = from_memory,
+        .is_from_afar = mha_is_from_afar(p, at_description_last_cache(m->description)),
         .converts_k = !decodes && k_bytes < lane,
         .converts_v = !decodes && v_bytes < lane,
         .fixed_tile = p->reproducible || p->integer == ATTUNE_INTEGER_ALL ? mha_reproducible_kv_tile(p) : 0,
         .few_registers = at_has_few_registers(m->target),
         .is_wide = m->target->vector_bytes >= WIDE,
+        .widest = mha_widest_lanes(p, m->target),
+        .narrowest = mha_narrowest_lanes(p, m->target),
     };
 }
 

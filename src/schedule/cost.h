@@ -36,9 +36,11 @@ typedef struct mha_cost_context {
     bool has_elements;               /* a mask or a bias for each score */
     bool hides;                  /* causality or a window hides keys */
     bool is_from_memory;         /* K and V of a head: mha_is_from_memory */
+    bool is_from_afar;           /* K and V of a call: mha_is_from_afar */
     bool converts_k, converts_v; /* their elements are narrower than those of the arithmetic */
     int32_t fixed_tile;          /* kv_tile of every schedule; 0: it is free */
     bool few_registers, is_wide; /* of the target; wide: vectors of 64 bytes */
+    int32_t widest, narrowest;   /* lanes: mha_widest_lanes, mha_narrowest_lanes */
 } mha_cost_context;
 
 mha_cost_context mha_cost_context_of(const attune_problem *canonical, const mha_machine *machine);

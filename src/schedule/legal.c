@@ -51,9 +51,8 @@ static attune_status check_lanes(const attune_problem *p, const attune_schedule 
 static bool has_products(const attune_schedule *s) { return mha_schedule_parts(s) & MHA_PART_PRODUCTS; }
 
 static attune_status check_gemm(const attune_problem *p, const attune_schedule *s, const at_target *target,
-                                at_error *err) {
+                                const mha_variant *v, at_error *err) {
     const bool is_block = mha_is_block(p);
-    const mha_variant v = mha_variant_of(p, s, target);
     const rule rules[] = {
         {is_block || !has_products(s), "gemm_rows and the other numbers of products must be 0 without embed_dim"},
         {!is_block || (s->gemm_rows && s->gemm_column_vectors && s->gemm_task_rows),
@@ -64,7 +63,7 @@ static attune_status check_gemm(const attune_problem *p, const attune_schedule *
          "gemm_column_vectors * lanes must divide 64"},
         {!is_block || (s->gemm_rows && s->gemm_task_rows % s->gemm_rows == 0), "gemm_rows must divide gemm_task_rows"},
         {s->gemm_task_rows <= MAX_GEMM_TASK, "gemm_task_rows must be at most 4096"},
-        {s->gemm_by != ATTUNE_GEMM_BY_TILES || v.by_tiles,
+        {s->gemm_by != ATTUNE_GEMM_BY_TILES || v->by_tiles,
          "gemm_by=tiles needs an ISA with hardware tiles, bf16 without reproducible, and register tiles of 16 lanes "
          "and 16 or 32 rows that eight of them hold"},
         {s->gemm_prefetch <= MAX_PREFETCH, "gemm_prefetch must be at most 65536"},
@@ -73,8 +72,7 @@ static attune_status check_gemm(const attune_problem *p, const attune_schedule *
 }
 
 static attune_status check_q_lanes(const attune_problem *p, const attune_schedule *s, const at_target *target,
-                                   at_error *err) {
-    const mha_variant v = mha_variant_of(p, s, target);
+                                   const mha_variant *v, at_error *err) {
     const rule rules[] = {
         {!p->integer || mha_encodes_keys(p), "integer=scores and integer=all of codes need strategy=d_lanes"},
         {s->task_row_vectors <= MAX_TASK_VECTORS, "task_row_vectors must be at most 64"},
@@ -94,12 +92,12 @@ static attune_status check_q_lanes(const attune_problem *p, const attune_schedul
         {s->kv_tile % s->score_keys == 0, "score_keys must divide kv_tile"},
         {s->kv_tile % mha_tile_step(p, s) == 0, "kv_tile must be even where v is bf16 in panels"},
         {s->kv_tile <= MAX_KV_TILE, "kv_tile must be at most 4096"},
-        {s->value_by != ATTUNE_VALUE_BY_ROWS || v.may_go_by_rows,
+        {s->value_by != ATTUNE_VALUE_BY_ROWS || v->may_go_by_rows,
          "value_by=rows needs K and V that are no codes, no short masks, and head_dim_v of at least one vector of 4 "
          "lanes or more; or few keys, in one tile and all seen"},
-        {s->kv_copy == ATTUNE_COPY_CONVERTED || s->kv_copy == ATTUNE_COPY_ONCE || !v.by_pairs,
+        {s->kv_copy == ATTUNE_COPY_CONVERTED || s->kv_copy == ATTUNE_COPY_ONCE || !v->by_pairs,
          "kv_copy must be converted or once where products are of pairs of bf16"},
-        {s->kv_copy != ATTUNE_COPY_ONCE || v.may_pair_once,
+        {s->kv_copy != ATTUNE_COPY_ONCE || v->may_pair_once,
          "kv_copy=once needs products of pairs of bf16, an even kv_tile or one tile, and a batch that is neither "
          "ragged nor paged, without short masks"},
         {s->kv_copy != ATTUNE_COPY_NONE || !mha_has_coded_rows(p),
@@ -109,8 +107,7 @@ static attune_status check_q_lanes(const attune_problem *p, const attune_schedul
 }
 
 static attune_status check_d_lanes(const attune_problem *p, const attune_schedule *s, const at_target *target,
-                                   at_error *err) {
-    const mha_variant v = mha_variant_of(p, s, target);
+                                   const mha_variant *v, at_error *err) {
     const rule rules[] = {
         {mha_attends(p), "d_lanes computes attention only"},
         {!p->prob_mod[0], "prob_mod is computed by strategy=q_lanes"},
@@ -122,11 +119,11 @@ static attune_status check_d_lanes(const attune_problem *p, const attune_schedul
          "value_rows * value_column_vectors must be at most 32 for d_lanes"},
         {p->integer != ATTUNE_INTEGER_ALL || s->kv_tile == mha_reproducible_kv_tile(p),
          "kv_tile must be 512 with integer=all"},
-        {p->integer != ATTUNE_INTEGER_ALL || v.has_integer_chunk,
+        {p->integer != ATTUNE_INTEGER_ALL || v->has_integer_chunk,
          "kv_chunk must be kv_tile, or at least all keys, with integer=all"},
         {!p->integer || p->k_layout == ATTUNE_LAYOUT_PANELS || s->score_rows == 1 || s->score_rows % 2 == 0,
          "score_rows must be 1 or even with integer=scores and integer=all"},
-        {!p->integer || s->score_rows % v.query_pack == 0,
+        {!p->integer || s->score_rows % v->query_pack == 0,
          "score_rows must be a multiple of the rows that share a vector of codes: as many as leave it one group of k"},
         {!p->integer || s->score_streams == 1, "score_streams must be 1 with integer=scores and integer=all"},
         {p->integer != ATTUNE_INTEGER_ALL || (s->value_rows <= 4 && s->value_keys == 1),
@@ -146,9 +143,9 @@ static attune_status check_d_lanes(const attune_problem *p, const attune_schedul
         {p->k_layout != ATTUNE_LAYOUT_PANELS || s->score_streams == 1, "score_streams must be 1 with k_layout=panels"},
         {s->kv_chunk >= s->kv_tile && s->kv_chunk % s->kv_tile == 0, "kv_tile must divide kv_chunk"},
         {s->score_streams == 1 || s->score_streams == MAX_STREAMS, "score_streams must be 1 or 4"},
-        {s->score_streams == 1 || v.may_stream_scores,
+        {s->score_streams == 1 || v->may_stream_scores,
          "score_streams=4 needs at least 4 lanes, 4 must divide score_keys, and score_keys / 4 must divide lanes"},
-        {s->value_streams <= MAX_UNROLL && (s->value_keys % s->value_streams == 0 || v.holds_values),
+        {s->value_streams <= MAX_UNROLL && (s->value_keys % s->value_streams == 0 || v->holds_values),
          "value_streams must divide value_keys, or value_keys be 1 where sums may stay in registers"},
         {!p->reproducible || (s->score_streams == 1 && s->value_streams == 1),
          "score_streams and value_streams must be 1 with reproducible"},
@@ -238,13 +235,14 @@ static attune_status check_ranges(const attune_schedule *s, at_error *err) {
 
 static attune_status check_settled(const attune_problem *p, const attune_schedule *s, const at_target *target,
                                    at_error *err) {
+    const mha_variant v = mha_variant_of(p, s, target);
     attune_status status = check_lanes(p, s, target, err);
-    if (!status) status = check_gemm(p, s, target, err);
+    if (!status) status = check_gemm(p, s, target, &v, err);
     if (status) return status;
     if (mha_attends(p) && p->reproducible && check_reproducible(p, s, err)) return ATTUNE_INVALID_SCHEDULE;
-    if (s->strategy == ATTUNE_D_LANES) return check_d_lanes(p, s, target, err);
+    if (s->strategy == ATTUNE_D_LANES) return check_d_lanes(p, s, target, &v, err);
     /* Rotating and merging have no tiles. */
-    return mha_has_keys(p) ? check_q_lanes(p, s, target, err) : ATTUNE_OK;
+    return mha_has_keys(p) ? check_q_lanes(p, s, target, &v, err) : ATTUNE_OK;
 }
 
 attune_status mha_schedule_in(const attune_schedule **schedule, attune_schedule *whole, const attune_problem *p,

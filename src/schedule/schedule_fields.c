@@ -20,6 +20,12 @@ const mha_schedule_field mha_schedule_fields[MHA_NUM_SCHEDULE_FIELDS] = {
 #include "schedule.def"
 };
 
+const int32_t *mha_schedule_values(unsigned part, int word) {
+    const mha_schedule_field *field = mha_schedule_fields;
+    while (field->part != part || field->word != word) field++;
+    return field->values;
+}
+
 unsigned mha_schedule_parts(const attune_schedule *s) {
     unsigned parts = s->strategy == ATTUNE_D_LANES ? MHA_PART_D_LANES : MHA_PART_Q_LANES;
     for (int i = 0; i < MHA_NUM_SCHEDULE_FIELDS; i++) {

@@ -60,6 +60,9 @@ static inline bool mha_schedule_is_choice(const mha_schedule_field *field) {
     return field->kind != MHA_SCHEDULE_NUMBER;
 }
 
+/* The usual values of a part's number, ascending; 0 ends them. */
+const int32_t *mha_schedule_values(unsigned part, int word);
+
 static inline int32_t *mha_schedule_at(attune_schedule *s, int word) { return (int32_t *)(void *)&s->strategy + word; }
 static inline int32_t mha_schedule_value(const attune_schedule *s, int word) {
     return *mha_schedule_at((attune_schedule *)s, word);

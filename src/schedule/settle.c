@@ -80,12 +80,12 @@ static attune_kv_copy usual_kv_copy(const attune_problem *p, const mha_variant *
     return are_shared ? ATTUNE_COPY_ONCE : ATTUNE_COPY_CONVERTED;
 }
 
-static void settle_q_lanes(const attune_problem *p, const at_target *target, double last, attune_schedule *s) {
-    const mha_variant v = mha_variant_of(p, s, target);
-    if (!s->value_by) s->value_by = v.usually_by_rows ? ATTUNE_VALUE_BY_ROWS : ATTUNE_VALUE_BY_COLUMNS;
-    if (!s->kv_copy) s->kv_copy = usual_kv_copy(p, &v, s);
+static void settle_q_lanes(const attune_problem *p, const at_target *target, const mha_variant *v, double last,
+                           attune_schedule *s) {
+    if (!s->value_by) s->value_by = v->usually_by_rows ? ATTUNE_VALUE_BY_ROWS : ATTUNE_VALUE_BY_COLUMNS;
+    if (!s->kv_copy) s->kv_copy = usual_kv_copy(p, v, s);
     if (s->task_prefetch) return;
-    s->task_prefetch = mha_attends(p) ? usual_task_prefetch(p, target, v.by_pairs, last, s) : ATTUNE_PREFETCH_NONE;
+    s->task_prefetch = mha_attends(p) ? usual_task_prefetch(p, target, v->by_pairs, last, s) : ATTUNE_PREFETCH_NONE;
 }
 
 /* Further ahead what was asked for is in the prefetchers' way; with several rows there is more to do for each key, and
@@ -116,10 +116,11 @@ static int32_t usual_prefetch(const attune_problem *p, const at_target *target, 
 
 /* Prefetchers follow four streams well, of panels as of rows. With `reproducible` keys are summed in their order, and
  * scores of panels have a stream for each vector of keys. */
-static void settle_d_lanes(const attune_problem *p, const at_target *target, double last, attune_schedule *s) {
+static void settle_d_lanes(const attune_problem *p, const at_target *target, const mha_variant *v, double last,
+                           attune_schedule *s) {
     enum { STREAMS = 4 };
     const bool in_order = p->reproducible || p->kv_ids || p->integer || p->k_layout == ATTUNE_LAYOUT_PANELS;
-    if (!s->score_streams) s->score_streams = !in_order && mha_variant_of(p, s, target).may_stream_scores ? STREAMS : 1;
+    if (!s->score_streams) s->score_streams = !in_order && v->may_stream_scores ? STREAMS : 1;
     if (!s->value_streams)
         s->value_streams = p->reproducible || p->kv_ids ? 1 : s->value_keys % STREAMS ? s->value_keys : STREAMS;
     if (!s->kv_prefetch) s->kv_prefetch = usual_prefetch(p, target, last, s);
@@ -127,10 +128,10 @@ static void settle_d_lanes(const attune_problem *p, const at_target *target, dou
 
 /* The rows of one register tile make few tasks: narrow ones. With more of them each task would copy its rows for fewer
  * columns. */
-static void settle_products(const attune_problem *p, const at_target *target, attune_schedule *s) {
+static void settle_products(const attune_problem *p, const mha_variant *v, attune_schedule *s) {
     enum { TURNS = 64 };
     const bool few = mha_product_rows(p, MHA_USUAL_LENGTH) <= s->gemm_rows;
-    if (!s->gemm_by) s->gemm_by = mha_variant_of(p, s, target).by_tiles ? ATTUNE_GEMM_BY_TILES : ATTUNE_GEMM_BY_VECTORS;
+    if (!s->gemm_by) s->gemm_by = v->by_tiles ? ATTUNE_GEMM_BY_TILES : ATTUNE_GEMM_BY_VECTORS;
     if (!s->gemm_prefetch) s->gemm_prefetch = TURNS;
     if (!s->gemm_groups) s->gemm_groups = few ? ATTUNE_GROUPS_NARROW : ATTUNE_GROUPS_WHOLE;
     if (!s->gemm_rest) s->gemm_rest = ATTUNE_REST_OWN;
@@ -157,9 +158,10 @@ void mha_schedule_leave_usual(const attune_problem *p, const at_target *target, 
 
 void mha_schedule_settle(const attune_problem *p, const at_target *target, const at_description *machine,
                          attune_schedule *s) {
+    const mha_variant v = mha_variant_of(p, s, target); /* what follows from numbers, not from choices that are left */
     if (s->strategy == ATTUNE_D_LANES)
-        settle_d_lanes(p, target, last_cache(machine), s);
+        settle_d_lanes(p, target, &v, last_cache(machine), s);
     else
-        settle_q_lanes(p, target, last_cache(machine), s);
-    if (mha_is_block(p)) settle_products(p, target, s);
+        settle_q_lanes(p, target, &v, last_cache(machine), s);
+    if (mha_is_block(p)) settle_products(p, &v, s);
 }

@@ -67,8 +67,8 @@ static bool has_elements(const attune_problem *p) {
 /* Whether query number i sees the keys up to number i, in each head by itself. */
 static bool is_causal_square(const attune_problem *p) {
     const bool is_square = p->is_causal && p->num_heads == p->num_kv_heads && p->seq_kv >= p->seq_q;
-    const bool starts_at_0 = mha_is_base_known(p) ? !mha_first_position(p, p->seq_q, p->seq_kv)
-                                                  : !p->causal_offset && p->seq_kv == p->seq_q;
+    const bool starts_at_0 =
+        mha_is_base_known(p) ? !mha_first_position(p, p->seq_q, p->seq_kv) : !p->causal_offset && p->seq_kv == p->seq_q;
     const bool has_offset = !starts_at_0 || p->has_causal_offsets || p->global_tokens;
     return is_square && !has_offset && !p->has_kv_lens && !p->page_size && !p->short_masks && !p->low_rank;
 }
@@ -160,8 +160,8 @@ static bool may_be_whole(const attune_problem *p, const attune_schedule *s, cons
 
 /* Keys are one tile, of which each row sees some. */
 static bool may_be_one_tile(const attune_problem *p, const attune_schedule *s, const at_target *target) {
-    return keys_of(p) <= s->kv_tile && sees_some_key(p) && may_keep_rows(p, s, target) &&
-           !p->is_ragged && !p->page_size && !p->has_kv_lens && !p->has_sinks && !p->low_rank;
+    return keys_of(p) <= s->kv_tile && sees_some_key(p) && may_keep_rows(p, s, target) && !p->is_ragged &&
+           !p->page_size && !p->has_kv_lens && !p->has_sinks && !p->low_rank;
 }
 
 static bool may_pair_once(const attune_problem *p, const attune_schedule *s) {
@@ -179,7 +179,7 @@ static void decide_values(const attune_problem *p, const attune_schedule *s, con
     v->usually_by_rows = mha_attends(p) && (is_whole || (target->vector_bytes >= WIDE && v->may_keep_rows));
     v->values = s->value_by != ATTUNE_VALUE_BY_ROWS ? MHA_VALUES_TRANSPOSED
                 : is_whole                          ? MHA_VALUES_WHOLE
-                : may_be_one_tile(p, s, target)             ? MHA_VALUES_ONE_TILE
+                : may_be_one_tile(p, s, target)     ? MHA_VALUES_ONE_TILE
                                                     : MHA_VALUES_KEPT;
     v->may_pair_once = v->by_pairs && may_pair_once(p, s);
     v->writes_weights = v->values == MHA_VALUES_WHOLE && p->weights_mode == ATTUNE_WEIGHTS_SOFTMAX &&

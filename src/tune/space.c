@@ -92,7 +92,7 @@ static void combine_all(collector *c, bool takes_minor) {
     mha_space_offer(&space, &base);
     mha_schedule_leave_choices(&base);
     if (mha_has_keys(p)) {
-        mha_choose_q_lanes(p, c->m->target, c->m->description, &q); /* with the numbers that matter little */
+        mha_choose_by(ATTUNE_Q_LANES, p, c->m->target, c->m->description, &q); /* with the numbers that matter little */
         q = with_products_of(q, &base);
         mha_space_all(&space, MHA_PART_Q_LANES, &q);
     }

@@ -202,7 +202,7 @@ static void check(const char *fields, hiding how, int rule, int queries, attune_
     for (const at_target *target = at_targets(); target->name; target++) {
         attune_schedule schedule = ATTUNE_SCHEDULE_INIT;
         if (mha_may_go_by_d_lanes(&p) && queries < 9) {
-            mha_choose_d_lanes(&p, target, usual_machine(target), &schedule);
+            mha_choose_by(ATTUNE_D_LANES, &p, target, usual_machine(target), &schedule);
             compare_schedules(&c, target, &schedule);
         }
         mha_choose(&p, target, usual_machine(target), &schedule);

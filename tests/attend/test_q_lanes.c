@@ -229,7 +229,7 @@ static attune_schedule chosen_schedule(const sample_call *call, const at_target 
     attune_problem canonical;
     attune_schedule s = ATTUNE_SCHEDULE_INIT;
     canonical_of(call, &canonical);
-    mha_choose_q_lanes(&canonical, target, usual_machine(target), &s);
+    mha_choose_by(ATTUNE_Q_LANES, &canonical, target, usual_machine(target), &s);
     assert_int_equal(mha_schedule_check(&canonical, &s, target, NULL), ATTUNE_OK);
     return s;
 }

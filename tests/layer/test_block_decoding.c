@@ -102,9 +102,7 @@ static attune_schedule schedule_of(attune_context *context, const attune_problem
     like.max_seq_q = like.max_seq_kv = 0;
     attune_problem c;
     if (mha_canonicalize(&like, &c, NULL)) fail_msg("%s", attune_last_message());
-    (strategy == ATTUNE_D_LANES ? mha_choose_d_lanes : mha_choose_q_lanes)(&c, context->target,
-                                                                           usual_machine(context->target), &s);
-    mha_choose_products(&c, &(mha_machine){context->target, usual_machine(context->target)}, &s);
+    mha_choose_by(strategy, &c, context->target, usual_machine(context->target), &s);
     return s;
 }
 

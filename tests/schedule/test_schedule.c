@@ -558,7 +558,7 @@ static void test_factors_rounded_to_bf16(void **state) {
         const attune_problem p = problem_canonical(text);
         const at_target *const pairs = at_target_find("avx512_bf16"), *const none = at_target_find("avx512");
         attune_schedule prefill, decode;
-        mha_choose_q_lanes(&p, pairs, usual_machine(pairs), &prefill);
+        mha_choose_by(ATTUNE_Q_LANES, &p, pairs, usual_machine(pairs), &prefill);
         decode = prefill;
         decode.strategy = ATTUNE_D_LANES;
         assert_int_equal(mha_variant_of(&p, &prefill, pairs).by_pairs, cases[i].prefill);
