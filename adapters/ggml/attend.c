@@ -3,7 +3,6 @@
 
 #include "call.h"
 #include "rows.h"
-#include "runner.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -147,7 +146,7 @@ static bool convert(attend_state *s, struct attend_buffer *buffer, const ggml_ca
     conversion c = {.call = call, .tensor = t, .cache = cache};
     c.to = reserve(buffer, (int64_t)rows_bytes(cache, t->ne[0]) * t->ne[1] * t->ne[2] * t->ne[3]);
     *rows = c.to;
-    if (c.to) runner_loop(s, convert_rows, &c, call->count * t->ne[2] * call->rows.keys);
+    if (c.to) runner_loop(&s->threads, convert_rows, &c, call->count * t->ne[2] * call->rows.keys);
     return c.to != NULL;
 }
 
@@ -168,7 +167,7 @@ static bool run(attend_state *s, const ggml_call *c, const char **reason) {
     if (!plan) return false;
     attune_arguments a = plan->arguments;
     call_bind(c, &kind, &a);
-    return !runner_run(s, plan, &a, reason);
+    return !runner_run(&s->threads, plan, &a, reason);
 }
 
 /* The streams from c->first on that one call computes. */

@@ -3,10 +3,11 @@
 #define ATTUNE_GGML_ATTEND_H
 
 #include "node.h"
+#include "runner.h"
 
 /* What the calls of one backend share. All zeros is an empty one. */
 typedef struct attend_state {
-    int n_threads;
+    runner threads;
     struct attend_buffer {
         void *data;
         size_t bytes;
@@ -15,10 +16,6 @@ typedef struct attend_state {
     float slopes_bias;
     uint16_t *distances_end; /* of ALiBi, see mask.h */
     int64_t num_distances;
-    struct attend_threads {
-        uint32_t pool_calls; /* left before the host's OpenMP is tried again */
-        uint32_t late_calls; /* of the host's OpenMP, one after the other, that waited for a thread */
-    } threads;
 } attend_state;
 
 /* Computes the node. false: it did not, and may have written a part; *reason says why. */

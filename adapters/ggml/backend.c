@@ -117,7 +117,7 @@ static int graph_compute(ggml_backend *backend, ggml_graph *graph) {
 
 static void set_n_threads(ggml_backend *backend, int n_threads) {
     state *const s = state_of(backend);
-    s->attend.n_threads = n_threads < 1 ? 1 : n_threads;
+    s->attend.threads.n_threads = n_threads < 1 ? 1 : n_threads;
     if (s->cpu_set_n_threads) s->cpu_set_n_threads(s->cpu, n_threads);
     atomic_store(&is_first_graph, false);
 }
@@ -162,7 +162,7 @@ static ggml_backend *init_backend(ggml_device *device, const char *params) {
     s->cpu = cpu;
     memcpy(&s->cpu_set_n_threads, &found[0], sizeof found[0]);
     memcpy(&s->cpu_set_abort_callback, &found[1], sizeof found[1]);
-    s->attend.n_threads = 1;
+    s->attend.threads.n_threads = 1;
     if (host.is_0_9)
         *(ggml_backend_0_9 *)backend = (ggml_backend_0_9){.guid = &guid,
                                                           .get_name = name_of_backend,

@@ -66,25 +66,23 @@ static void parallel_for(void *user, attune_range_fn *fn, void *argument, int64_
     if (waited > LEAST_WAIT_NS && 2 * waited > r.ended - began) t->is_late = true;
 }
 
-attune_status runner_run(attend_state *state, const common_plan *plan, const attune_arguments *arguments,
-                         const char **message) {
+attune_status runner_run(runner *s, const common_plan *plan, const attune_arguments *arguments, const char **message) {
     enum { MOST_LATE = 3, POOL_CALLS = 300 };
-    struct attend_threads *const s = &state->threads;
-    const unsigned threads = (unsigned)state->n_threads;
+    const unsigned threads = (unsigned)s->n_threads;
     if (threads <= 1 || !openmp() || s->pool_calls) {
         if (s->pool_calls) s->pool_calls--;
         return common_plan_run(plan, arguments, NULL, threads, message);
     }
     team t = {.threads = threads};
-    const attune_runner runner = {
-        .struct_size = sizeof runner, .parallel_for = parallel_for, .user = &t, .max_workers = threads};
-    const attune_status status = common_plan_run(plan, arguments, &runner, 0, message);
+    const attune_runner of_team = {
+        .struct_size = sizeof of_team, .parallel_for = parallel_for, .user = &t, .max_workers = threads};
+    const attune_status status = common_plan_run(plan, arguments, &of_team, 0, message);
     s->late_calls = t.is_late ? s->late_calls + 1 : 0;
     if (s->late_calls >= MOST_LATE) s->pool_calls = POOL_CALLS, s->late_calls = 0;
     return status;
 }
 
-void runner_loop(attend_state *state, attune_range_fn *fn, void *argument, int64_t n) {
-    team t = {.threads = openmp() && !state->threads.pool_calls ? state->n_threads : 1};
+void runner_loop(const runner *s, attune_range_fn *fn, void *argument, int64_t n) {
+    team t = {.threads = openmp() && !s->pool_calls ? s->n_threads : 1};
     parallel_for(&t, fn, argument, n);
 }

@@ -6,12 +6,6 @@
 
 #include "schedule/schedule.h"
 
-/* What code is for, and what the core that runs it can do. */
-typedef struct mha_machine {
-    const at_target *target;
-    const at_description *description;
-} mha_machine;
-
 /* Where the cycles of a call go. */
 typedef struct mha_costs {
     double scores, softmax, values; /* the three steps of attention; d-lanes: of which reading memory may take longer */
@@ -30,17 +24,17 @@ typedef struct mha_cost_context {
     double ends;       /* ends of the interval of those that move on from query to query */
     double lane_bytes; /* of the arithmetic */
     double k_bytes, v_bytes, q_bytes;
-    mha_cost_level level;        /* where a call finds K and V */
-    bool is_far;                 /* all of a call takes a large part of the last cache */
+    mha_cost_level level;            /* where a call finds K and V */
+    bool is_far;                     /* all of a call takes a large part of the last cache */
     bool by_pairs, decodes_by_pairs; /* mha_attends_by_pairs, mha_decodes_by_pairs */
     bool has_elements;               /* a mask or a bias for each score */
-    bool hides;                  /* causality or a window hides keys */
-    bool is_from_memory;         /* K and V of a head: mha_is_from_memory */
-    bool is_from_afar;           /* K and V of a call: mha_is_from_afar */
-    bool converts_k, converts_v; /* their elements are narrower than those of the arithmetic */
-    int32_t fixed_tile;          /* kv_tile of every schedule; 0: it is free */
-    bool few_registers, is_wide; /* of the target; wide: vectors of 64 bytes */
-    int32_t widest, narrowest;   /* lanes: mha_widest_lanes, mha_narrowest_lanes */
+    bool hides;                      /* causality or a window hides keys */
+    bool is_from_memory;             /* K and V of a head: mha_is_from_memory */
+    bool is_from_afar;               /* K and V of a call: mha_is_from_afar */
+    bool converts_k, converts_v;     /* their elements are narrower than those of the arithmetic */
+    int32_t fixed_tile;              /* kv_tile of every schedule; 0: it is free */
+    bool few_registers, is_wide;     /* of the target; wide: vectors of 64 bytes */
+    int32_t widest, narrowest;       /* lanes: mha_widest_lanes, mha_narrowest_lanes */
 } mha_cost_context;
 
 mha_cost_context mha_cost_context_of(const attune_problem *canonical, const mha_machine *machine);

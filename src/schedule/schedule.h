@@ -8,6 +8,12 @@
 #include "target/description.h"
 #include "target/target.h"
 
+/* What code is for, and what the core that runs it can do. */
+typedef struct mha_machine {
+    const at_target *target;
+    const at_description *description;
+} mha_machine;
+
 /* The struct of a caller, which may be of another version: mha_schedule_in, mha_schedule_check and the functions on
  * text take it as it is, all others want a whole one. */
 extern const at_struct mha_schedule_struct;

@@ -2,7 +2,7 @@
 #ifndef ATTUNE_SCHEDULE_SPACE_H
 #define ATTUNE_SCHEDULE_SPACE_H
 
-#include "schedule/cost.h"
+#include "schedule/schedule.h"
 
 /* Lanes of a whole vector; and of the narrowest that are worth a thought: vectors of half the width and of a quarter
  * leave fewer lanes empty where rows are few. Products share the lanes of attention, so a block keeps whole vectors,

@@ -1,7 +1,7 @@
 #include "common/sizes.h"
 
 #include "nearest.h"
-#include "common/tensors.h"
+#include "common/problem_text.h"
 
 #include <errno.h>
 #include <math.h>

@@ -2,7 +2,6 @@
 
 #include "common/input.h"
 #include "run/run_masks.h"
-#include "run/run_types.h"
 
 #include <stdlib.h>
 #include <string.h>

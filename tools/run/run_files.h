@@ -2,17 +2,11 @@
 #ifndef ATTUNE_TOOLS_RUN_FILES_H
 #define ATTUNE_TOOLS_RUN_FILES_H
 
-#include "common/npy.h"
 #include "common/tensors.h"
+#include "run/run_types.h"
 
 /* Tensors, and the weights that make one of them. */
 enum { FILES_MAX = REF_MAX_TENSORS + ATTUNE_NUM_WEIGHTS };
-
-/* One file and the tensor or weight (by attune_weight_name) it is for. */
-typedef struct run_file {
-    const char *name, *path;
-    npy_array array; /* of inputs */
-} run_file;
 
 /* Weights of a block that have no files of their own. All functions but `has` return false after a message. */
 typedef struct files_weights {

@@ -1,5 +1,7 @@
 #include "run/run_masks.h"
 
+#include "common/tool.h"
+
 #include <string.h>
 
 run_mask run_mask_of(const attune_problem *p, const char *name) {

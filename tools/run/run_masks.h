@@ -2,7 +2,7 @@
 #ifndef ATTUNE_TOOLS_RUN_MASKS_H
 #define ATTUNE_TOOLS_RUN_MASKS_H
 
-#include "run/run_files.h"
+#include "run/run_types.h"
 
 /* A mask, bool or added, as the problem gives it: the dims that are not 1 have letters. */
 typedef struct run_mask {

@@ -1,5 +1,7 @@
 #include "run/run_types.h"
 
+#include "common/tensors.h"
+
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,8 +1,14 @@
-/* The types of the arrays of attune run, and what attune calls them. */
+/* A file of attune run, the types that its array may have, and what attune calls them. */
 #ifndef ATTUNE_TOOLS_RUN_TYPES_H
 #define ATTUNE_TOOLS_RUN_TYPES_H
 
-#include "run/run_files.h"
+#include "common/npy.h"
+
+/* One file and the tensor or weight (by attune_weight_name) it is for. */
+typedef struct run_file {
+    const char *name, *path;
+    npy_array array; /* of inputs */
+} run_file;
 
 npy_type files_type(attune_dtype dtype);
 
