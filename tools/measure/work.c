@@ -41,8 +41,8 @@ static entry entry_of(const tensors *t, int64_t b) {
 /* The sight of the entry's queries: no key if the tables of the call are not sound, which running it will say. */
 static attune_sight sight_of(const attune_problem *p, const entry *e) {
     attune_sight sight = ATTUNE_SIGHT_INIT;
-    if (attune_sight_of(p, e->rows, e->keys, e->offset, 0, e->rows, &sight)) tool_library_error(NULL);
-    return sight;
+    const bool is_sound = attune_sight_of(p, e->rows, e->keys, e->offset, 0, e->rows, &sight) == ATTUNE_OK;
+    return is_sound ? sight : (attune_sight)ATTUNE_SIGHT_INIT;
 }
 
 /* Keys of the entry that are read. */
