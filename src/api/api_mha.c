@@ -30,8 +30,8 @@ static attune_status canonical_block(const attune_problem *problem, attune_probl
 }
 
 static size_t packed_size(const attune_problem *canonical) {
-    mha_pack_layout layout;
-    mha_pack_layout_of(canonical, &layout);
+    mha_packed_layout layout;
+    mha_packed_layout_of(canonical, &layout);
     return (size_t)layout.elements * mha_weight_bytes(canonical->w_dtype);
 }
 
@@ -73,7 +73,7 @@ attune_status attune_pack_weights(const attune_problem *problem, const attune_mh
     if (!problem || !weights || !packed)
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_pack_weights was given NULL");
     else if (canonical_block(problem, &canonical, &err) == ATTUNE_OK)
-        mha_pack(&canonical, weights, packed, bytes, &err);
+        mha_pack_weights(&canonical, weights, packed, bytes, &err);
     return at_report(&err);
 }
 
@@ -84,7 +84,7 @@ attune_status attune_packed_weights_check(const attune_problem *problem, const v
     if (!problem || !packed)
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_packed_weights_check was given NULL");
     else if (canonical_block(problem, &canonical, &err) == ATTUNE_OK)
-        mha_pack_check(&canonical, packed, bytes, &err);
+        mha_packed_check(&canonical, packed, bytes, &err);
     return at_report(&err);
 }
 
@@ -120,7 +120,7 @@ attune_status attune_mha_create(attune_context *context, const attune_problem *p
     void *packed = at_alloc_aligned(&context->allocator, bytes, PACKED_ALIGN);
     if (!packed) at_fail_memory(&err, bytes);
     /* First the weights, which are more often wrong and sooner looked at. */
-    if (!err.status && !mha_pack(&canonical, weights, packed, bytes, &err) &&
+    if (!err.status && !mha_pack_weights(&canonical, weights, packed, bytes, &err) &&
         !create(context, problem, schedule, mha, &err)) {
         (*mha)->packed = (*mha)->owned = packed;
         (*mha)->packed_bytes = bytes;
@@ -132,8 +132,8 @@ attune_status attune_mha_create(attune_context *context, const attune_problem *p
 
 /* Without its length a blob is taken at its word. */
 static attune_status check_blob(const attune_problem *canonical, const void *packed, size_t bytes, at_error *err) {
-    if (bytes) return mha_pack_check(canonical, packed, bytes, err);
-    return mha_pack_check_header(canonical, packed, err);
+    if (bytes) return mha_packed_check(canonical, packed, bytes, err);
+    return mha_packed_check_header(canonical, packed, err);
 }
 
 attune_status attune_mha_create_packed(attune_context *context, const attune_problem *problem,
@@ -150,7 +150,7 @@ attune_status attune_mha_create_packed(attune_context *context, const attune_pro
     if (!canonical_block(problem, &canonical, &err) && !check_blob(&canonical, packed, bytes, &err) &&
         !create(context, problem, schedule, mha, &err)) {
         (*mha)->packed = packed;
-        (*mha)->packed_bytes = mha_pack_bytes(packed); /* of all of it, if this block needs a part only */
+        (*mha)->packed_bytes = mha_packed_bytes(packed); /* of all of it, if this block needs a part only */
     }
     return at_report(&err);
 }

@@ -131,9 +131,9 @@ void at_signature_init(at_signature *s, const attune_problem *canonical) {
     mha_compiled_sizes(canonical, &s->compiled);
     s->parameters = mha_parameters_of(canonical);
     if (mha_is_block(canonical)) {
-        mha_pack_layout layout;
-        mha_pack_layout_of(canonical, &layout);
-        s->pack_id = mha_pack_id_of(canonical, &layout);
+        mha_packed_layout layout;
+        mha_packed_layout_of(canonical, &layout);
+        s->pack_id = mha_packed_id_of(canonical, &layout);
     }
     s->has_position = mha_positions_matter(canonical);
     s->has_entry_tables = s->place[MHA_CU_SEQLENS_Q] >= 0 || s->place[MHA_CU_SEQLENS_KV] >= 0 ||
@@ -221,13 +221,13 @@ static attune_status take_pointers(const at_signature *s, const attune_arguments
 static attune_status check_packed(const at_signature *s, void *const *buffers, at_error *err) {
     if (s->place[MHA_PACKED_WEIGHTS] < 0) return ATTUNE_OK;
     const void *packed = buffers[(int)s->place[MHA_PACKED_WEIGHTS]];
-    if ((uintptr_t)packed % MHA_PACK_HEADER)
+    if ((uintptr_t)packed % MHA_PACKED_HEADER)
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "the pointer to packed_weights (%p) is not aligned to %d bytes",
-                       packed, MHA_PACK_HEADER);
-    if (mha_pack_header_matches(packed, s->pack_id)) return ATTUNE_OK;
+                       packed, MHA_PACKED_HEADER);
+    if (mha_packed_header_matches(packed, s->pack_id)) return ATTUNE_OK;
     at_error why;
     at_error_clear(&why);
-    mha_pack_check_header(&s->problem, packed, &why);
+    mha_packed_check_header(&s->problem, packed, &why);
     return at_fail(err, ATTUNE_INVALID_ARGUMENT, "packed_weights cannot be used: %s", why.message);
 }
 

@@ -40,7 +40,7 @@ typedef struct at_signature {
     mha_parameters taken;  /* by the code: a kernel of tier 0 is told what the problem fixes */
     bool folds_group;      /* and takes the heads of a group as the queries of one head; the call has one query */
     bool adds_lse;         /* and writes an lse that the problem has not: tensors[count], in the workspace */
-    mha_pack_id pack_id;   /* for a block: the header that its weights must have */
+    mha_packed_id pack_id; /* for a block: the header that its weights must have */
     bool has_position;     /* the positions of queries matter */
     bool has_entry_tables; /* index tensors make batch entries differ */
     at_layout initial;     /* of the arguments from attune_arguments_init */

@@ -136,7 +136,7 @@ attune_status at_debug_check_angles(const at_debug *d, size_t place, at_error *e
 
 /* An element of a blob, by the layout of problem/weights_layout.h. */
 typedef struct packed_place {
-    const mha_pack_section *section;
+    const mha_packed_section *section;
     mha_projection projection;
     const char *row; /* of a panel */
     int64_t number, first_output, outputs;
@@ -147,7 +147,7 @@ static const char *const projections[MHA_NUM_PROJECTIONS] = {
 
 static attune_status fail_packed(const packed_place *at, int64_t column, int64_t half, at_debug_value value,
                                  at_error *err) {
-    const mha_pack_section *const s = at->section;
+    const mha_packed_section *const s = at->section;
     const char *const name = projections[at->projection], *const is = at_debug_value_name(value);
     const long long output = (long long)(at->first_output + column);
     if (at->number == 0)
@@ -180,22 +180,22 @@ static attune_status check_packed_row(const packed_place *at, ir_elem elem, size
 
 /* Rows of a panel that are numbers: of codes only biases and scales. */
 static attune_status check_panel(const at_debug *d, packed_place *at, const char *panel, at_error *err) {
-    const mha_pack_section *const s = at->section;
+    const mha_packed_section *const s = at->section;
     const size_t size = mha_weight_bytes(d->p->w_dtype), word = (size_t)s->unit * size;
     const ir_elem elem = s->group ? IR_F16 : d->s->tensors[(int)d->s->place[MHA_PACKED_WEIGHTS]].elem;
     const int64_t rows = s->group ? 1 + s->scale_rows : s->rows;
     for (at->number = 0; at->number < rows; at->number++) {
-        at->row = panel + (size_t)(at->number * mha_pack_row(s)) * size;
+        at->row = panel + (size_t)(at->number * mha_packed_row(s)) * size;
         if (check_packed_row(at, elem, word, err)) return err->status;
     }
     return ATTUNE_OK;
 }
 
 attune_status at_debug_check_packed(const at_debug *d, size_t place, at_error *err) {
-    mha_pack_layout layout;
-    mha_pack_layout_of(d->p, &layout);
+    mha_packed_layout layout;
+    mha_packed_layout_of(d->p, &layout);
     for (int i = 0; i < MHA_NUM_PROJECTIONS; i++) {
-        const mha_pack_section *const s = &layout.section[i];
+        const mha_packed_section *const s = &layout.section[i];
         packed_place at = {.section = s, .projection = (mha_projection)i};
         if (!s->exists) continue;
         const char *panel = (const char *)d->buffers[place] + (size_t)s->offset * mha_weight_bytes(d->p->w_dtype);
@@ -204,7 +204,7 @@ attune_status at_debug_check_packed(const at_debug *d, size_t place, at_error *e
             at.first_output = group * s->group_columns + column;
             at.outputs = min_of(MHA_PANEL, min_of(s->group_columns - column, s->columns - at.first_output));
             if (check_panel(d, &at, panel, err)) return err->status;
-            panel += (size_t)mha_pack_panel(s) * mha_weight_bytes(d->p->w_dtype);
+            panel += (size_t)mha_packed_panel(s) * mha_weight_bytes(d->p->w_dtype);
         }
     }
     return ATTUNE_OK;

@@ -142,7 +142,7 @@ bool at_debug_row_counts(const at_debug *d, const at_debug_sequence *q, const mh
     if (kind == AT_NEW_KEY_ROW || (is_input && d->p->seq_new)) return true; /* it is written to the cache */
     if (at_debug_shows_all(d, t->id)) return kind != AT_QUERY_ROW || is_wanted(d, row);
     if (!mha_has_keys(d->p)) return true;
-    const int64_t key = is_key(t->id) && mha_encodes_keys(d->p) ? -1 : row; /* the mean of all is subtracted */
+    const int64_t key = is_key(t->id) && mha_quantises_keys(d->p) ? -1 : row; /* the mean of all is subtracted */
     const int64_t group = kind == AT_KEY_ROW ? d->p->num_heads / d->p->num_kv_heads : 1;
     const int64_t begin = head < 0 ? 0 : head * group, end = head < 0 ? d->size[MHA_HEADS] : begin + group;
     for (int64_t h = begin; h < end; h++) {

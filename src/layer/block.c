@@ -44,7 +44,7 @@ static void share_new_keys(mha_block *block, const ir_expr *tokens) {
     const attune_problem *p = c->p;
     block->k = c->k;
     block->v = p->v_in_k ? NULL : c->v;
-    if (!p->is_ragged && !mha_appends_codes(p)) return;
+    if (!p->is_ragged && !mha_appends_quantised(p)) return;
     c->k_new = block->k = share(c, "projected_k", c->elem, MHA_KV_HEADS, tokens, p->head_dim);
     if (!p->v_in_k) c->v_new = block->v = share(c, "projected_v", c->elem, MHA_KV_HEADS, tokens, p->head_dim_v);
 }
@@ -60,7 +60,7 @@ static void see_low_rank(mha_block *block) {
 
 /* gemm_groups=narrow: a task gets no more columns than it must: whole heads and whole register tiles. A column
  * group of the kernel is then a part of a column group of the blob, and lies where a group of that width would. */
-static void narrow_groups(const mha_context *c, mha_pack_section *s) {
+static void narrow_groups(const mha_context *c, mha_packed_section *s) {
     const int64_t width = s->panels * MHA_PANEL;
     if (c->s->gemm_groups != ATTUNE_GROUPS_NARROW || !s->exists || s->columns != s->num_groups * width) return;
     int64_t parts = width / MHA_PANEL_TILE;
@@ -72,16 +72,16 @@ static void narrow_groups(const mha_context *c, mha_pack_section *s) {
 }
 
 bool mha_block_continues(const mha_block *block, mha_projection which, mha_projection next) {
-    const mha_pack_section *a = &block->layout.section[which], *b = &block->layout.section[next];
+    const mha_packed_section *a = &block->layout.section[which], *b = &block->layout.section[next];
     return b->exists && mha_input_of(block->c, which) == mha_input_of(block->c, next) && a->depth == b->depth &&
-           a->panels == b->panels && b->offset == a->offset + a->num_groups * a->panels * mha_pack_panel(a);
+           a->panels == b->panels && b->offset == a->offset + a->num_groups * a->panels * mha_packed_panel(a);
 }
 
 /* x_planes: the inputs of each product, and the heads, quantised. */
 static void share_codes(mha_block *block) {
     mha_context *c = block->c;
     for (mha_projection i = 0; c->p->x_planes && i < MHA_NUM_PROJECTIONS; i++) {
-        const mha_pack_section *s = &block->layout.section[i];
+        const mha_packed_section *s = &block->layout.section[i];
         const bool is_out = i == MHA_PROJECT_OUT;
         if (!s->exists || (i > 0 && !is_out && mha_block_continues(block, i - 1, i))) continue;
         const ir_expr *rows = mha_tokens_of(c, is_out ? c->params.tensor[MHA_OUT] : mha_input_of(c, i));
@@ -93,7 +93,7 @@ void mha_block_shared(mha_block *block, mha_context *c) {
     const attune_problem *p = c->p;
     *block = (mha_block){.c = c};
     if (ir_failed(c->b)) return;
-    mha_pack_layout_of(p, &block->layout);
+    mha_packed_layout_of(p, &block->layout);
     for (int i = 0; i < MHA_NUM_PROJECTIONS; i++) narrow_groups(c, &block->layout.section[i]);
     const ir_expr *queries = c->params.tensor[MHA_X]->dims[1];
     const bool is_prepared_later = mha_prepares(p) && p->is_ragged;
@@ -146,13 +146,13 @@ int64_t mha_whole_tiles(const mha_context *c, int64_t columns) {
 static const ir_access *packed(mha_context *c, const mha_gemm *g, const ir_expr *row, const ir_expr *column,
                                int lanes) {
     ir_builder *b = c->b;
-    const mha_pack_section *s = g->packed;
-    const int64_t panel = mha_pack_panel(s);
+    const mha_packed_section *s = g->packed;
+    const int64_t panel = mha_packed_panel(s);
     const ir_expr *at = ir_times(b, ir_div(b, column, ir_idx(b, MHA_PANEL)), panel);
     const ir_expr *within = ir_times(b, ir_mod(b, column, ir_idx(b, MHA_PANEL)), s->unit);
     if (lanes < MHA_PANEL) at = ir_add(b, at, within);
     at = ir_add(b, at, ir_times(b, g->column_group, s->panels * panel));
-    at = ir_add(b, at, ir_times(b, row, mha_pack_row(s)));
+    at = ir_add(b, at, ir_times(b, row, mha_packed_row(s)));
     at = ir_plus(b, at, s->offset);
     return ir_at(b, c->params.tensor[MHA_PACKED_WEIGHTS], lanes * (int)s->unit, 1, at);
 }
@@ -191,11 +191,11 @@ static const ir_expr *packed_scale(mha_context *c, const mha_gemm *g, const ir_e
     return mha_widened(c, f16_of(c, ir_load(c->b, at), ir_mod(c->b, step, two)));
 }
 
-int64_t mha_inputs_of_step(const mha_pack_section *s) { return s->group ? s->group : s->inputs; }
+int64_t mha_inputs_of_step(const mha_packed_section *s) { return s->group ? s->group : s->inputs; }
 
 const mha_quantised_weights *mha_quantised_weights_of(const mha_block *block, mha_projection projection,
                                                       mha_quantised_weights *codes) {
-    const mha_pack_section *s = &block->layout.section[projection];
+    const mha_packed_section *s = &block->layout.section[projection];
     const mha_quantised_left *left = &block->left[projection];
     if (!s->group) return NULL;
     *codes =

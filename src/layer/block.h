@@ -18,7 +18,7 @@
 
 typedef struct mha_block {
     mha_context *c;
-    mha_pack_layout layout;
+    mha_packed_layout layout;
     /* The projections write these, [batch, head, token, column]; NULL: there is no such projection. k and v are the
      * caches where c->k and c->v are. */
     const ir_buffer *q, *k, *v;
@@ -56,7 +56,7 @@ const ir_expr *mha_packed_bias(mha_context *c, const mha_gemm *g, const ir_expr 
 const ir_expr *mha_packed_weight(mha_context *c, const mha_gemm *g, const ir_expr *k, const ir_expr *column, int lanes);
 /* How the phase of a projection takes its weights: mha_gemm's inputs and codes. NULL: they are not quantised; else the
  * struct that was passed, filled. */
-int64_t mha_inputs_of_step(const mha_pack_section *s);
+int64_t mha_inputs_of_step(const mha_packed_section *s);
 const mha_quantised_weights *mha_quantised_weights_of(const mha_block *block, mha_projection projection,
                                                       mha_quantised_weights *codes);
 

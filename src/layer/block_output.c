@@ -41,7 +41,7 @@ static const ir_access *heads_at(mha_context *c, const mha_gemm *g, const mha_to
 }
 
 static const ir_access *result_at(mha_context *c, const mha_gemm *g, const mha_token *t, const ir_expr *column) {
-    const mha_pack_section *s = g->user;
+    const mha_packed_section *s = g->user;
     const ir_expr *first = ir_times(c->b, g->column_group, s->group_columns);
     return ir_at(c->b, c->params.tensor[MHA_OUT], 1, 3, t->sequence, t->token, ir_add(c->b, first, column));
 }
@@ -49,7 +49,7 @@ static const ir_access *result_at(mha_context *c, const mha_gemm *g, const mha_t
 /* The last group may have fewer columns. */
 static void store_output(mha_context *c, const mha_gemm *g, const ir_expr *row, const mha_row *from) {
     ir_builder *b = c->b;
-    const mha_pack_section *s = g->user;
+    const mha_packed_section *s = g->user;
     const ir_buffer *out = c->params.tensor[MHA_OUT];
     const int64_t whole = s->group_columns, rest = s->columns % whole;
     const mha_token t = mha_token_of(c, out, row);
@@ -66,7 +66,7 @@ static void store_output(mha_context *c, const mha_gemm *g, const ir_expr *row, 
 void mha_block_output(mha_block *block) {
     mha_context *c = block->c;
     if (c->p->no_out_projection) return;
-    mha_pack_section *s = &block->layout.section[MHA_PROJECT_OUT];
+    mha_packed_section *s = &block->layout.section[MHA_PROJECT_OUT];
     mha_quantised_weights codes;
     mha_gemm g = {.name = "concatenated",
                   .rows = mha_tokens_of(c, c->params.tensor[MHA_OUT]),

@@ -10,7 +10,7 @@ typedef struct projections {
     mha_projection first, last;
 } projections;
 
-static const mha_pack_section *section_of(const mha_gemm *g, mha_projection which) {
+static const mha_packed_section *section_of(const mha_gemm *g, mha_projection which) {
     const projections *p = g->user;
     return &p->block->layout.section[which];
 }
@@ -43,7 +43,7 @@ typedef struct heads {
     bool is_prepared;
 } heads;
 
-static const ir_expr *num_heads(mha_context *c, const mha_pack_section *s, int64_t dim, const ir_expr *column_group) {
+static const ir_expr *num_heads(mha_context *c, const mha_packed_section *s, int64_t dim, const ir_expr *column_group) {
     const int64_t all = s->columns / dim;
     if (all % s->heads == 0) return ir_idx(c->b, s->heads);
     const ir_expr *left = ir_sub(c->b, ir_idx(c->b, all), ir_times(c->b, column_group, s->heads));
@@ -59,7 +59,7 @@ static void store_padding(mha_context *c, const heads *h, const mha_row *target)
 }
 
 /* The heads of a column group. */
-static void store_heads(mha_context *c, const mha_pack_section *s, const ir_expr *column_group, const heads *h,
+static void store_heads(mha_context *c, const mha_packed_section *s, const ir_expr *column_group, const heads *h,
                         const mha_row *from) {
     ir_builder *b = c->b;
     IR_FOR(b, n, ir_idx(b, 0), num_heads(c, s, h->dim, column_group), 1) {
@@ -93,7 +93,7 @@ static heads key_heads(mha_context *c, const projections *p, mha_projection whic
     heads h = {.target = {target, {t->sequence, NULL, t->token}, NULL}, .sequence = t->sequence, .norm = MHA_K_NORM};
     h.dim = is_k ? c->p->head_dim : c->p->head_dim_v;
     if (c->p->low_rank) h.padding = mha_whole_tiles(c, h.dim) - h.dim;
-    if (c->p->is_ragged || mha_appends_codes(c->p)) return h;
+    if (c->p->is_ragged || mha_appends_quantised(c->p)) return h;
     const ir_expr *key = t->token;
     if (c->p->seq_new) {
         key = mha_new_key(c, e, t->token, p->x->dims[1]);
@@ -118,7 +118,7 @@ static void store_keys(mha_context *c, const mha_gemm *g, mha_projection which, 
                        const mha_token *t, const mha_row *from) {
     const projections *p = g->user;
     const bool skips = which == MHA_PROJECT_K && c->prepares_keys && c->p->has_kv_lens && !c->p->is_ragged;
-    const bool moves = !c->p->is_ragged && !mha_appends_codes(c->p);
+    const bool moves = !c->p->is_ragged && !mha_appends_quantised(c->p);
     const bool opens = skips || (moves && (c->p->seq_new || c->p->rotary_dim));
     const mha_sequence e = opens ? mha_sequence_open(c, t->sequence) : (mha_sequence){0};
     IR_GUARD(c->b, skips, ir_lt(c->b, t->token, e.seq_kv)) {
@@ -153,7 +153,7 @@ static void store_projected(mha_context *c, const mha_gemm *g, const ir_expr *ro
 static void project(mha_block *block, mha_projection first, mha_projection last) {
     static const char *const names[] = {"x", "x_kv", "x_v"};
     mha_context *c = block->c;
-    const mha_pack_section *s = block->layout.section;
+    const mha_packed_section *s = block->layout.section;
     projections p = {block, mha_input_of(c, first), first, last};
     mha_quantised_weights codes;
     mha_gemm g = {.name = names[first],

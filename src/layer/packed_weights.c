@@ -65,8 +65,8 @@ static void pair_row(unsigned char *to, const unsigned char *from, const unsigne
 /* ---- Projections ---- */
 
 typedef struct packing {
-    const mha_pack_section *section;
-    const mha_pack_source *source;
+    const mha_packed_section *section;
+    const mha_packed_source *source;
     bool out_first;
     size_t size;       /* of a weight */
     size_t unit;       /* of one column in a row of a panel: one weight or two */
@@ -74,12 +74,12 @@ typedef struct packing {
 } packing;
 
 static unsigned char *panel_at(const packing *pk, int64_t group, int64_t panel) {
-    const mha_pack_section *s = pk->section;
-    return pk->to + (size_t)((group * s->panels + panel) * mha_pack_panel(s)) * pk->size;
+    const mha_packed_section *s = pk->section;
+    return pk->to + (size_t)((group * s->panels + panel) * mha_packed_panel(s)) * pk->size;
 }
 
 /* The columns of a panel that count. */
-static int64_t columns_of(const mha_pack_section *s, int64_t group, int64_t panel) {
+static int64_t columns_of(const mha_packed_section *s, int64_t group, int64_t panel) {
     const int64_t rest = s->columns - group * s->group_columns;
     const int64_t n = (rest < s->group_columns ? rest : s->group_columns) - panel * MHA_PANEL;
     return n < 0 ? 0 : n > MHA_PANEL ? MHA_PANEL : n;
@@ -87,7 +87,7 @@ static int64_t columns_of(const mha_pack_section *s, int64_t group, int64_t pane
 
 /* The bias, and zeros where a panel ends with padding. */
 static void begin_panel(const packing *pk, int64_t group, int64_t panel) {
-    const mha_pack_section *s = pk->section;
+    const mha_packed_section *s = pk->section;
     const int64_t columns = columns_of(s, group, panel);
     const size_t row_bytes = MHA_PANEL * pk->unit, first = (size_t)(group * s->group_columns + panel * MHA_PANEL);
     unsigned char *to = panel_at(pk, group, panel);
@@ -105,7 +105,7 @@ static void pack_pairs(const packing *pk, unsigned char *to, const unsigned char
 
 /* Rows from `row` on, at most those of a cache line of inputs; a last input without a partner is no row. */
 static void pack_tile(const packing *pk, int64_t group, int64_t panel, int64_t row) {
-    const mha_pack_section *s = pk->section;
+    const mha_packed_section *s = pk->section;
     const int64_t columns = columns_of(s, group, panel), line = CACHE_LINE / (int64_t)pk->unit;
     const int64_t all = s->depth / s->inputs, rows = all - row < line ? all - row : line;
     const size_t first = (size_t)(group * s->group_columns + panel * MHA_PANEL), stride = pk->source->stride;
@@ -124,7 +124,7 @@ static void pack_tile(const packing *pk, int64_t group, int64_t panel, int64_t r
 
 /* A last input without a partner. */
 static void pack_last(const packing *pk, int64_t group, int64_t panel) {
-    const mha_pack_section *s = pk->section;
+    const mha_packed_section *s = pk->section;
     const size_t first = (size_t)(group * s->group_columns + panel * MHA_PANEL), stride = pk->source->stride;
     const size_t between = pk->out_first ? stride : pk->size, input = (size_t)s->depth - 1;
     const int64_t columns = columns_of(s, group, panel);
@@ -136,7 +136,7 @@ static void pack_last(const packing *pk, int64_t group, int64_t panel) {
 
 /* In the order of the side that is read: the few places where it is written stay in the cache. */
 static void pack_group(const packing *pk, int64_t group) {
-    const mha_pack_section *s = pk->section;
+    const mha_packed_section *s = pk->section;
     const int64_t line = CACHE_LINE / (int64_t)pk->unit, rows = s->depth / s->inputs;
     for (int64_t panel = 0; panel < s->panels; panel++) begin_panel(pk, group, panel);
     if (pk->out_first) {
@@ -149,7 +149,7 @@ static void pack_group(const packing *pk, int64_t group) {
     for (int64_t panel = 0; s->depth % s->inputs && panel < s->panels; panel++) pack_last(pk, group, panel);
 }
 
-static void pack_section(const mha_pack_section *s, const mha_pack_source *source, bool out_first, size_t size,
+static void pack_section(const mha_packed_section *s, const mha_packed_source *source, bool out_first, size_t size,
                          unsigned char *to) {
     const packing pk = {.section = s,
                         .source = source,
@@ -163,9 +163,9 @@ static void pack_section(const mha_pack_section *s, const mha_pack_source *sourc
 /* ---- The blob ---- */
 
 /* Of the header up to its checksum, and of everything after the header. */
-static uint64_t checksum_of(const mha_pack_header *header, const unsigned char *packed) {
-    const uint64_t seed = XXH3_64bits(header, offsetof(mha_pack_header, checksum));
-    return XXH3_64bits_withSeed(packed + MHA_PACK_HEADER, (size_t)header->bytes - MHA_PACK_HEADER, seed);
+static uint64_t checksum_of(const mha_packed_header *header, const unsigned char *packed) {
+    const uint64_t seed = XXH3_64bits(header, offsetof(mha_packed_header, checksum));
+    return XXH3_64bits_withSeed(packed + MHA_PACKED_HEADER, (size_t)header->bytes - MHA_PACKED_HEADER, seed);
 }
 
 static attune_status check_aligned(const void *packed, at_error *err) {
@@ -173,83 +173,84 @@ static attune_status check_aligned(const void *packed, at_error *err) {
     return at_fail(err, ATTUNE_INVALID_ARGUMENT, "packed is at %p; it must be aligned to 64 bytes", packed);
 }
 
-attune_status mha_pack(const attune_problem *p, const attune_mha_weights *weights, void *packed, size_t bytes,
-                       at_error *err) {
-    mha_pack_layout layout;
-    mha_pack_source sources[MHA_NUM_PROJECTIONS];
-    mha_pack_layout_of(p, &layout);
+attune_status mha_pack_weights(const attune_problem *p, const attune_mha_weights *weights, void *packed, size_t bytes,
+                               at_error *err) {
+    mha_packed_layout layout;
+    mha_packed_source sources[MHA_NUM_PROJECTIONS];
+    mha_packed_layout_of(p, &layout);
     const size_t size = mha_weight_bytes(p->w_dtype), needed = (size_t)layout.elements * size;
     attune_status status = check_aligned(packed, err);
     if (!status && bytes < needed)
         status = at_fail(err, ATTUNE_INVALID_ARGUMENT, "packed has %zu bytes; the weights of this problem take %zu",
                          bytes, needed);
-    if (!status) status = mha_pack_sources(p, &layout, weights, sources, err);
-    for (int i = 0; !status && mha_has_weight_codes(p) && i < MHA_NUM_PROJECTIONS; i++)
+    if (!status) status = mha_packed_sources(p, &layout, weights, sources, err);
+    for (int i = 0; !status && mha_has_quantised_weights(p) && i < MHA_NUM_PROJECTIONS; i++)
         if (layout.section[i].exists) status = mha_check_codable(&layout.section[i], &sources[i], err);
     if (status) return status;
     for (int i = 0; i < MHA_NUM_PROJECTIONS; i++) {
-        const mha_pack_section *s = &layout.section[i];
+        const mha_packed_section *s = &layout.section[i];
         if (!s->exists) continue;
         unsigned char *const to = (unsigned char *)packed + (size_t)s->offset * size;
         if (s->group)
-            mha_pack_codes(s, &sources[i], to);
+            mha_pack_quantised(s, &sources[i], to);
         else
             pack_section(s, &sources[i], weights->layout == ATTUNE_OUT_IN, size, to);
     }
-    mha_pack_header header = {.magic = MHA_PACK_MAGIC,
-                              .format = MHA_PACK_FORMAT,
-                              .id = mha_pack_id_of(p, &layout),
-                              .bytes = needed,
-                              .id_without_kv = mha_pack_id_without_kv(p, &layout)};
+    mha_packed_header header = {.magic = MHA_PACKED_MAGIC,
+                                .format = MHA_PACKED_FORMAT,
+                                .id = mha_packed_id_of(p, &layout),
+                                .bytes = needed,
+                                .id_without_kv = mha_packed_id_without_kv(p, &layout)};
     header.checksum = checksum_of(&header, packed);
     memcpy(packed, &header, sizeof header);
     return ATTUNE_OK;
 }
 
-static bool equal(mha_pack_id a, mha_pack_id b) { return a.low == b.low && a.high == b.high; }
+static bool equal(mha_packed_id a, mha_packed_id b) { return a.low == b.low && a.high == b.high; }
 
-bool mha_pack_header_matches(const void *packed, mha_pack_id id) {
-    mha_pack_header header;
+bool mha_packed_header_matches(const void *packed, mha_packed_id id) {
+    mha_packed_header header;
     memcpy(&header, packed, sizeof header);
-    return header.magic == MHA_PACK_MAGIC && header.format == MHA_PACK_FORMAT &&
+    return header.magic == MHA_PACKED_MAGIC && header.format == MHA_PACKED_FORMAT &&
            (equal(header.id, id) || equal(header.id_without_kv, id));
 }
 
-size_t mha_pack_bytes(const void *packed) {
-    mha_pack_header header;
+size_t mha_packed_bytes(const void *packed) {
+    mha_packed_header header;
     memcpy(&header, packed, sizeof header);
     return (size_t)header.bytes;
 }
 
 static attune_status bad(at_error *err, const char *sentence) { return at_fail(err, ATTUNE_BAD_FILE, "%s", sentence); }
 
-attune_status mha_pack_check_header(const attune_problem *p, const void *packed, at_error *err) {
-    mha_pack_layout layout;
-    mha_pack_header header;
+attune_status mha_packed_check_header(const attune_problem *p, const void *packed, at_error *err) {
+    mha_packed_layout layout;
+    mha_packed_header header;
     attune_status status = check_aligned(packed, err);
     if (status) return status;
     memcpy(&header, packed, sizeof header);
-    if (header.magic == __builtin_bswap64(MHA_PACK_MAGIC))
+    if (header.magic == __builtin_bswap64(MHA_PACKED_MAGIC))
         return bad(err, "these weights were packed on a machine of the other byte order: pack them again");
-    if (header.magic != MHA_PACK_MAGIC) return bad(err, "these are no packed weights: they do not begin with attune-w");
-    if (header.format != MHA_PACK_FORMAT)
+    if (header.magic != MHA_PACKED_MAGIC)
+        return bad(err, "these are no packed weights: they do not begin with attune-w");
+    if (header.format != MHA_PACKED_FORMAT)
         return at_fail(err, ATTUNE_BAD_FILE,
                        "the packed weights are of format %llu; this library reads format %llu: pack them again",
-                       (unsigned long long)header.format, (unsigned long long)MHA_PACK_FORMAT);
-    mha_pack_layout_of(p, &layout);
-    if (mha_pack_header_matches(packed, mha_pack_id_of(p, &layout))) return ATTUNE_OK;
+                       (unsigned long long)header.format, (unsigned long long)MHA_PACKED_FORMAT);
+    mha_packed_layout_of(p, &layout);
+    if (mha_packed_header_matches(packed, mha_packed_id_of(p, &layout))) return ATTUNE_OK;
     return bad(err, "the packed weights are those of another problem: sizes, heads, w_dtype or projections differ");
 }
 
-attune_status mha_pack_check(const attune_problem *p, const void *packed, size_t bytes, at_error *err) {
-    mha_pack_layout layout;
-    mha_pack_header header;
+attune_status mha_packed_check(const attune_problem *p, const void *packed, size_t bytes, at_error *err) {
+    mha_packed_layout layout;
+    mha_packed_header header;
     if (bytes < sizeof header)
         return at_fail(err, ATTUNE_BAD_FILE, "packed weights of %zu bytes are cut off: their header alone takes %zu",
                        bytes, sizeof header);
-    const attune_status status = mha_pack_check_header(p, packed, err);
+    const attune_status status = mha_packed_check_header(p, packed, err);
     if (status) return status;
-    mha_pack_layout_of(p, &layout);
+    mha_packed_layout_of(p, &layout);
     const size_t needed = (size_t)layout.elements * mha_weight_bytes(p->w_dtype);
     memcpy(&header, packed, sizeof header);
     if (header.bytes >= needed && bytes < header.bytes)

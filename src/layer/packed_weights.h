@@ -7,30 +7,30 @@
 #include <assert.h>
 
 /* "attune-w", read on a machine whose low byte comes first. */
-#define MHA_PACK_MAGIC  UINT64_C(0x772d656e75747461)
-#define MHA_PACK_FORMAT UINT64_C(3)
+#define MHA_PACKED_MAGIC  UINT64_C(0x772d656e75747461)
+#define MHA_PACKED_FORMAT UINT64_C(3)
 
-typedef struct mha_pack_header {
+typedef struct mha_packed_header {
     uint64_t magic;
     uint64_t format;
-    mha_pack_id id;
+    mha_packed_id id;
     uint64_t bytes; /* of the blob, header included */
-    mha_pack_id id_without_kv;
+    mha_packed_id id_without_kv;
     uint64_t checksum; /* of everything except itself */
-} mha_pack_header;
-static_assert(sizeof(mha_pack_header) == MHA_PACK_HEADER, "the header has no gaps");
+} mha_packed_header;
+static_assert(sizeof(mha_packed_header) == MHA_PACKED_HEADER, "the header has no gaps");
 
 /* Whether a blob's header is one of this layout, or of one that has k and v beside it. A call looks at nothing else. */
-bool mha_pack_header_matches(const void *packed, mha_pack_id id);
+bool mha_packed_header_matches(const void *packed, mha_packed_id id);
 
 /* The length of a blob, by its header. */
-size_t mha_pack_bytes(const void *packed);
+size_t mha_packed_bytes(const void *packed);
 
 /* The public functions of attune.h, for a canonical problem. */
-attune_status mha_pack(const attune_problem *canonical, const attune_mha_weights *weights, void *packed, size_t bytes,
-                       at_error *err);
-attune_status mha_pack_check(const attune_problem *canonical, const void *packed, size_t bytes, at_error *err);
+attune_status mha_pack_weights(const attune_problem *canonical, const attune_mha_weights *weights, void *packed,
+                               size_t bytes, at_error *err);
+attune_status mha_packed_check(const attune_problem *canonical, const void *packed, size_t bytes, at_error *err);
 /* The part of the check that looks at the header alone. */
-attune_status mha_pack_check_header(const attune_problem *canonical, const void *packed, at_error *err);
+attune_status mha_packed_check_header(const attune_problem *canonical, const void *packed, at_error *err);
 
 #endif

@@ -23,14 +23,14 @@ typedef struct expected {
     int64_t in, out; /* out = 0: the problem has no such weight */
 } expected;
 
-static bool same_inputs(const mha_pack_section *s) {
+static bool same_inputs(const mha_packed_section *s) {
     return s[MHA_PROJECT_Q].depth == s[MHA_PROJECT_K].depth && s[MHA_PROJECT_Q].depth == s[MHA_PROJECT_V].depth;
 }
 
-static expected expect(const mha_pack_layout *layout, int id) {
-    const mha_pack_section *s = layout->section;
+static expected expect(const mha_packed_layout *layout, int id) {
+    const mha_packed_section *s = layout->section;
     if (id < ATTUNE_QKV_WEIGHT) {
-        const mha_pack_section *one = &s[id % MHA_NUM_PROJECTIONS];
+        const mha_packed_section *one = &s[id % MHA_NUM_PROJECTIONS];
         return (expected){id < ATTUNE_Q_BIAS, one->depth, one->columns};
     }
     const bool all = s[MHA_PROJECT_K].exists && s[MHA_PROJECT_V].exists;
@@ -43,13 +43,13 @@ static_assert((int)ATTUNE_OUT_WEIGHT == (int)MHA_PROJECT_OUT && (int)ATTUNE_Q_BI
               "the first four weights and the four biases are those of the projections, in their order");
 
 void mha_weights_init(const attune_problem *p, attune_weight_layout storage, attune_mha_weights *weights) {
-    mha_pack_layout layout;
-    mha_pack_layout_of(p, &layout);
+    mha_packed_layout layout;
+    mha_packed_layout_of(p, &layout);
     *weights = (attune_mha_weights){.struct_size = sizeof *weights, .layout = storage};
     for (int id = 0; id < ATTUNE_NUM_WEIGHTS; id++) {
         const expected e = expect(&layout, id);
         attune_weight *w = &weights->tensor[id];
-        w->dtype = mha_has_weight_codes(p) ? p->dtype : p->w_dtype;
+        w->dtype = mha_has_quantised_weights(p) ? p->dtype : p->w_dtype;
         if (!e.out) continue;
         w->rank = e.is_matrix ? 2 : 1;
         w->dims[0] = !e.is_matrix || storage == ATTUNE_OUT_IN ? e.out : e.in;
@@ -133,12 +133,12 @@ static bool multiplies(const attune_weight *w, int64_t rows, int64_t columns) {
 
 /* Any numbers are quantised, or copied as other weights are. */
 static bool has_dtype(const attune_problem *p, const attune_weight *w, bool is_matrix) {
-    if (mha_has_weight_codes(p) && w->dtype >= ATTUNE_F32 && w->dtype <= ATTUNE_F64) return true;
-    return w->dtype == p->w_dtype && (is_matrix || !mha_has_weight_codes(p));
+    if (mha_has_quantised_weights(p) && w->dtype >= ATTUNE_F32 && w->dtype <= ATTUNE_F64) return true;
+    return w->dtype == p->w_dtype && (is_matrix || !mha_has_quantised_weights(p));
 }
 
 static const char *dtypes_for(const attune_problem *p, bool is_matrix) {
-    if (!mha_has_weight_codes(p)) return dtype_name(p->w_dtype);
+    if (!mha_has_quantised_weights(p)) return dtype_name(p->w_dtype);
     if (!is_matrix) return "f32, f16, bf16 or f64";
     return p->w_dtype == ATTUNE_I8 ? "f32, f16, bf16, f64 or i8" : "f32, f16, bf16, f64 or i4";
 }
@@ -182,9 +182,9 @@ static attune_status wrong_shape(const attune_problem *p, const attune_weight *w
 }
 
 /* Why the problem has no such weight. */
-static attune_status too_much(const attune_problem *p, const mha_pack_layout *layout, int id, at_error *err) {
+static attune_status too_much(const attune_problem *p, const mha_packed_layout *layout, int id, at_error *err) {
     const bool is_qkv = id >= ATTUNE_QKV_WEIGHT;
-    const mha_pack_section *s = layout->section;
+    const mha_packed_section *s = layout->section;
     if (is_qkv && s[MHA_PROJECT_K].exists && s[MHA_PROJECT_V].exists)
         return at_fail(err, ATTUNE_INVALID_ARGUMENT,
                        "%s is given, but q has %lld inputs, k %lld and v %lld: give their weights one by one",
@@ -200,7 +200,7 @@ static attune_status too_much(const attune_problem *p, const mha_pack_layout *la
                    field);
 }
 
-static attune_status check_weight(const attune_problem *p, const mha_pack_layout *layout,
+static attune_status check_weight(const attune_problem *p, const mha_packed_layout *layout,
                                   const attune_mha_weights *weights, int id, at_error *err) {
     const attune_weight *w = &weights->tensor[id];
     const expected e = expect(layout, id);
@@ -218,7 +218,7 @@ static attune_status check_weight(const attune_problem *p, const mha_pack_layout
 /* ---- All of them ---- */
 
 /* One of q, k, v beside the packed form of all three, or neither. */
-static attune_status check_choice(const attune_mha_weights *weights, const mha_pack_layout *layout, int projection,
+static attune_status check_choice(const attune_mha_weights *weights, const mha_packed_layout *layout, int projection,
                                   at_error *err) {
     const attune_weight *t = weights->tensor;
     const bool may_pack = projection != MHA_PROJECT_OUT;
@@ -236,7 +236,7 @@ static attune_status check_choice(const attune_mha_weights *weights, const mha_p
 const at_struct mha_weights_struct = {"attune_mha_weights", "start from attune_mha_weights_init",
                                       sizeof(attune_mha_weights), NULL, 496};
 
-static attune_status check_all(const attune_problem *p, const mha_pack_layout *layout,
+static attune_status check_all(const attune_problem *p, const mha_packed_layout *layout,
                                const attune_mha_weights *weights, at_error *err) {
     if (weights->layout != ATTUNE_OUT_IN && weights->layout != ATTUNE_IN_OUT)
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "layout is %d, which is no attune_weight_layout",
@@ -257,10 +257,10 @@ static size_t block_bytes(attune_dtype dtype) {
 
 /* Where a projection's weights are, whose outputs come after `before` others in the packed form. */
 static void find_weight(const attune_mha_weights *weights, int projection, bool out_first,
-                        const mha_pack_layout *layout, int64_t before, mha_pack_source *source) {
+                        const mha_packed_layout *layout, int64_t before, mha_packed_source *source) {
     const bool packed = !weights->tensor[projection].data;
     const int id = packed ? ATTUNE_QKV_WEIGHT : projection;
-    const mha_pack_section *s = &layout->section[projection];
+    const mha_packed_section *s = &layout->section[projection];
     const int64_t outputs = packed ? expect(layout, ATTUNE_QKV_WEIGHT).out : s->columns;
     source->dtype = weights->tensor[id].dtype;
     const size_t size = mha_weight_bytes(source->dtype);
@@ -275,7 +275,7 @@ static void find_weight(const attune_mha_weights *weights, int projection, bool 
     source->weight += (size_t)source->first_output * source->between_outputs;
 }
 
-static void find_bias(const attune_mha_weights *weights, int projection, int64_t before, mha_pack_source *source) {
+static void find_bias(const attune_mha_weights *weights, int projection, int64_t before, mha_packed_source *source) {
     const bool packed = projection != MHA_PROJECT_OUT && weights->tensor[ATTUNE_QKV_BIAS].data;
     const attune_weight *const bias = &weights->tensor[packed ? ATTUNE_QKV_BIAS : ATTUNE_Q_BIAS + projection];
     source->bias_dtype = bias->dtype;
@@ -283,8 +283,9 @@ static void find_bias(const attune_mha_weights *weights, int projection, int64_t
     if (packed) source->bias += (size_t)before * mha_weight_bytes(bias->dtype);
 }
 
-attune_status mha_pack_sources(const attune_problem *p, const mha_pack_layout *layout, const attune_mha_weights *given,
-                               mha_pack_source sources[MHA_NUM_PROJECTIONS], at_error *err) {
+attune_status mha_packed_sources(const attune_problem *p, const mha_packed_layout *layout,
+                                 const attune_mha_weights *given, mha_packed_source sources[MHA_NUM_PROJECTIONS],
+                                 at_error *err) {
     attune_mha_weights whole;
     const attune_mha_weights *const weights = &whole;
     attune_status status = at_copy_in(&mha_weights_struct, given, &whole, err);
@@ -293,7 +294,7 @@ attune_status mha_pack_sources(const attune_problem *p, const mha_pack_layout *l
     const bool out_first = weights->layout == ATTUNE_OUT_IN;
     int64_t before = 0; /* outputs of the packed form that belong to earlier projections */
     for (int i = 0; i < MHA_NUM_PROJECTIONS; i++) {
-        const mha_pack_section *s = &layout->section[i];
+        const mha_packed_section *s = &layout->section[i];
         if (!s->exists) continue;
         find_weight(weights, i, out_first, layout, before, &sources[i]);
         find_bias(weights, i, before, &sources[i]);

@@ -14,7 +14,7 @@ void mha_weights_init(const attune_problem *canonical, attune_weight_layout layo
 enum { MHA_BLOCK = 32 };
 
 /* The weights of one projection, wherever they come from. */
-typedef struct mha_pack_source {
+typedef struct mha_packed_source {
     const char *name;                       /* of the tensor */
     int64_t first_output;                   /* of the tensor's outputs */
     attune_dtype dtype;                     /* of weights: the problem's w_dtype, or numbers to quantise */
@@ -24,14 +24,14 @@ typedef struct mha_pack_source {
     size_t between_outputs, between_inputs; /* bytes from one weight to the next */
     size_t stride;                          /* the larger one */
     size_t block; /* bytes of MHA_BLOCK inputs of an output, which are quantised; 0: numbers */
-} mha_pack_source;
+} mha_packed_source;
 
 /* Checks all weights, and finds those of each projection that the problem has. */
-attune_status mha_pack_sources(const attune_problem *canonical, const mha_pack_layout *layout,
-                               const attune_mha_weights *weights, mha_pack_source sources[MHA_NUM_PROJECTIONS],
-                               at_error *err);
+attune_status mha_packed_sources(const attune_problem *canonical, const mha_packed_layout *layout,
+                                 const attune_mha_weights *weights, mha_packed_source sources[MHA_NUM_PROJECTIONS],
+                                 at_error *err);
 /* The section of a projection, quantised. The check comes first: it refuses weights that have none. */
-attune_status mha_check_codable(const mha_pack_section *s, const mha_pack_source *source, at_error *err);
-void mha_pack_codes(const mha_pack_section *s, const mha_pack_source *source, void *to);
+attune_status mha_check_codable(const mha_packed_section *s, const mha_packed_source *source, at_error *err);
+void mha_pack_quantised(const mha_packed_section *s, const mha_packed_source *source, void *to);
 
 #endif

@@ -88,7 +88,7 @@ static void make_codes(group *g, int64_t count, bool is_i4) {
 
 /* ---- The weights of a column ---- */
 
-static const unsigned char *weight_at(const mha_pack_source *source, int64_t output, int64_t input) {
+static const unsigned char *weight_at(const mha_packed_source *source, int64_t output, int64_t input) {
     return source->weight + (size_t)output * source->between_outputs + (size_t)input * source->between_inputs;
 }
 
@@ -104,11 +104,11 @@ static void take_codes(group *g, const unsigned char *block, bool is_i4) {
     }
 }
 
-static const unsigned char *block_at(const mha_pack_source *source, int64_t output, int64_t input) {
+static const unsigned char *block_at(const mha_packed_source *source, int64_t output, int64_t input) {
     return source->weight + (size_t)output * source->between_outputs + (size_t)(input / MHA_BLOCK) * source->block;
 }
 
-static void find_group(const mha_pack_section *s, const mha_pack_source *source, int64_t output, int64_t first,
+static void find_group(const mha_packed_section *s, const mha_packed_source *source, int64_t output, int64_t first,
                        bool is_i4, group *g) {
     const int64_t rest = s->depth - first, count = rest < s->group ? rest : s->group;
     if (source->block) {
@@ -122,7 +122,7 @@ static void find_group(const mha_pack_section *s, const mha_pack_source *source,
 static void put(uint32_t *row, int shift, uint32_t bits) { *row |= bits << shift; }
 
 /* `to`: the column's word in the bias row of its panel. */
-static void pack_column(const mha_pack_section *s, const mha_pack_source *source, int64_t output, uint32_t *to) {
+static void pack_column(const mha_packed_section *s, const mha_packed_source *source, int64_t output, uint32_t *to) {
     enum { HALF = 16, BYTE = 8, NIBBLE = 4 };
     const bool is_i4 = s->inputs == 2 * NIBBLE;
     uint32_t *const scales = to + MHA_PANEL, *const codes = scales + s->scale_rows * MHA_PANEL;
@@ -145,18 +145,18 @@ static void pack_column(const mha_pack_section *s, const mha_pack_source *source
     memcpy(to, &bias, sizeof bias);
 }
 
-void mha_pack_codes(const mha_pack_section *s, const mha_pack_source *source, void *to) {
-    memset(to, 0, (size_t)(s->num_groups * s->panels * mha_pack_panel(s)) * sizeof(uint32_t));
+void mha_pack_quantised(const mha_packed_section *s, const mha_packed_source *source, void *to) {
+    memset(to, 0, (size_t)(s->num_groups * s->panels * mha_packed_panel(s)) * sizeof(uint32_t));
     for (int64_t output = 0; output < s->columns; output++) {
         const int64_t column = output % s->group_columns;
         const int64_t panel = output / s->group_columns * s->panels + column / MHA_PANEL;
-        pack_column(s, source, output, (uint32_t *)to + panel * mha_pack_panel(s) + column % MHA_PANEL);
+        pack_column(s, source, output, (uint32_t *)to + panel * mha_packed_panel(s) + column % MHA_PANEL);
     }
 }
 
 /* ---- Weights that no code stands for ---- */
 
-static attune_status check_scales(const mha_pack_section *s, const mha_pack_source *source, at_error *err) {
+static attune_status check_scales(const mha_packed_section *s, const mha_packed_source *source, at_error *err) {
     for (int64_t output = 0; output < s->columns; output++)
         for (int64_t input = 0; input < s->depth; input += MHA_BLOCK) {
             const float scale = f16_at(block_at(source, output, input));
@@ -168,7 +168,7 @@ static attune_status check_scales(const mha_pack_section *s, const mha_pack_sour
     return ATTUNE_OK;
 }
 
-attune_status mha_check_codable(const mha_pack_section *s, const mha_pack_source *source, at_error *err) {
+attune_status mha_check_codable(const mha_packed_section *s, const mha_packed_source *source, at_error *err) {
     if (source->block) return check_scales(s, source, err);
     const bool is_i4 = s->inputs == 8;
     const float most = LARGEST_F16 * (is_i4 ? -LEAST_I4 : LARGEST_I8);

@@ -21,7 +21,7 @@ typedef struct mha_format {
 } mha_format;
 
 /* Whether rows of the buffer are such: it is the caller's K or V, and not what mha_load can read. */
-bool mha_is_coded(const mha_context *c, const ir_buffer *buffer);
+bool mha_has_quantised_rows(const mha_context *c, const ir_buffer *buffer);
 mha_format mha_format_of(const mha_context *c, const ir_buffer *buffer);
 
 /* Elements of the IR that a row of `columns` columns is. */
@@ -39,7 +39,7 @@ void mha_load_nibbles(const mha_context *c, const mha_row *row, const ir_expr *c
                       const ir_expr *out[2]);
 
 /* The row, or a copy in scratch as c->elem of one that is quantised, whose columns can be read from anywhere. */
-mha_row mha_decoded_row(const mha_context *c, const mha_row *row);
+mha_row mha_dequantised_row(const mha_context *c, const mha_row *row);
 
 /* The place of a scale: of scales of groups or channels that of `column`, `lanes` of channels. */
 const ir_access *mha_element_scale(const mha_context *c, const mha_format *format, const mha_row *row,

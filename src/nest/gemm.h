@@ -58,7 +58,7 @@ struct mha_gemm {
     int64_t group_columns;               /* columns that a task computes: whole register tiles */
     const ir_expr *column_group;         /* the task's, set when the phase is open */
     void *user;
-    const struct mha_pack_section *packed; /* NULL unless start and right are packed weights (layer/block.h) */
+    const struct mha_packed_section *packed; /* NULL unless start and right are packed weights (layer/block.h) */
     /* Row `row` of A, [0 … depth - 1], into the row `to` of scratch. `row` may be asked for more than once. */
     void (*load_row)(mha_context *c, const mha_gemm *g, const ir_expr *row, const mha_row *to);
     /* A row of A as a token, and its column k: prefetched while the rows before it are multiplied. NULL: not

@@ -93,7 +93,7 @@ const ir_expr *mha_left_scale(const mha_context *c, const mha_quantised_left *le
     return ir_splat(c->b, ir_load(c->b, ir_at(c->b, left->scales, 1, 2, row, step)), c->lanes);
 }
 
-const ir_expr *mha_unsigned_codes(const mha_context *c, const ir_expr *words, int inputs, int input) {
+const ir_expr *mha_unsigned_values(const mha_context *c, const ir_expr *words, int inputs, int input) {
     ir_builder *b = c->b;
     if (!words) return NULL;
     const int lanes = words->type.lanes;

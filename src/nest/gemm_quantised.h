@@ -37,6 +37,6 @@ const ir_expr *mha_left_scale(const mha_context *c, const mha_quantised_left *le
                               const ir_expr *step);
 
 /* Of words with `inputs` values each, the four from `input` on, their sign bits turned. */
-const ir_expr *mha_unsigned_codes(const mha_context *c, const ir_expr *words, int inputs, int input);
+const ir_expr *mha_unsigned_values(const mha_context *c, const ir_expr *words, int inputs, int input);
 
 #endif

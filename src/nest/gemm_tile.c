@@ -124,7 +124,7 @@ static void sum_words(const mha_gemm_task *c, mha_product *sums, const mha_gemm_
         prefetch_left(c, t, column);
         for (int input = 0; input < codes->inputs; input += MHA_DOT4) {
             for (int64_t v = 0; v < sums->vectors; v++)
-                mha_product_vector(sums, "right", v, mha_unsigned_codes(c->m, words[v], codes->inputs, input));
+                mha_product_vector(sums, "right", v, mha_unsigned_values(c->m, words[v], codes->inputs, input));
             for (int64_t r = 0; r < sums->rows; r++)
                 mha_product_repeat(
                     sums, "left", r,

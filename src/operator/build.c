@@ -33,7 +33,7 @@ static void read_problem(mha_context *c) {
     c->has_scalef = !c->is_pinned && c->target->flags & AT_TARGET_SCALEF;
     c->group = p->num_heads / p->num_kv_heads;
     c->is_natural = mha_has_natural_scores(p);
-    c->in_log2 = mha_encodes_keys(p) && !c->is_natural;
+    c->in_log2 = mha_quantises_keys(p) && !c->is_natural;
     c->has_first = mha_has_first_key(p);
     c->has_last = mha_has_last_key(p);
     c->has_global = p->global_tokens > 0;
@@ -64,7 +64,7 @@ static void share_lse(mha_context *c) {
 
 /* The epilogues of a block's projections prepare and append, except in a ragged batch. append.c makes codes. */
 static bool prepares_first(const mha_context *c) { return mha_is_block(c->p) && !c->p->is_ragged; }
-static bool appends_first(const mha_context *c) { return prepares_first(c) && !mha_appends_codes(c->p); }
+static bool appends_first(const mha_context *c) { return prepares_first(c) && !mha_appends_quantised(c->p); }
 
 static void share_attention(mha_context *c) {
     share_lse(c);

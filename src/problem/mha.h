@@ -117,7 +117,7 @@ static inline bool mha_scales_elements(attune_scales scales) {
     return mha_scales_runs(scales) || mha_is_by_channel(scales) || mha_is_inline(scales);
 }
 /* Rows of K or V that must be dequantised by such scales, or unpacked, before they are numbers. */
-static inline bool mha_has_coded_rows(const attune_problem *p) {
+static inline bool mha_dequantises_rows(const attune_problem *p) {
     return mha_is_packed(p->k_dtype, p->k_scales) || mha_is_packed(p->v_dtype, p->v_scales) ||
            mha_scales_elements(p->k_scales) || mha_scales_elements(p->v_scales);
 }
@@ -132,7 +132,7 @@ static inline int64_t mha_query_planes(const attune_problem *p) {
     return p->integer && p->q_planes == ATTUNE_Q_PLANES_2 ? 2 : 1;
 }
 /* Whether each call quantises K, for scores in integers. */
-static inline bool mha_encodes_keys(const attune_problem *p) {
+static inline bool mha_quantises_keys(const attune_problem *p) {
     return p->integer && p->k_dtype != ATTUNE_I8 && p->k_dtype != ATTUNE_I4;
 }
 /* Whether a row has the same bits on every instruction set. A block's projections are sums of floats. */
@@ -140,7 +140,7 @@ static inline bool mha_is_pinned(const attune_problem *p) {
     return p->integer == ATTUNE_INTEGER_ALL && !mha_is_block(p);
 }
 /* Whether appended keys or values must be quantised. */
-static inline bool mha_appends_codes(const attune_problem *p) {
+static inline bool mha_appends_quantised(const attune_problem *p) {
     return p->seq_new && (mha_is_quantised(p->k_dtype) || mha_is_quantised(p->v_dtype));
 }
 static inline bool mha_has_scales(attune_scales scales) {
@@ -161,7 +161,7 @@ static inline int64_t mha_panels(int64_t tokens) { return (tokens + ATTUNE_PANEL
 
 /* ---- Quantised weights of a block ---- */
 
-static inline bool mha_has_weight_codes(const attune_problem *p) {
+static inline bool mha_has_quantised_weights(const attune_problem *p) {
     return p->w_dtype == ATTUNE_I8 || p->w_dtype == ATTUNE_I4;
 }
 

@@ -68,7 +68,7 @@ static void fill_group(attune_scales scales, int64_t *group) {
 }
 
 static void fill_planes(attune_problem *p) {
-    if (p->integer && !p->q_planes) p->q_planes = mha_encodes_keys(p) ? ATTUNE_Q_PLANES_1 : ATTUNE_Q_PLANES_2;
+    if (p->integer && !p->q_planes) p->q_planes = mha_quantises_keys(p) ? ATTUNE_Q_PLANES_1 : ATTUNE_Q_PLANES_2;
 }
 
 static void fill_all_scales(attune_problem *p) {

@@ -36,7 +36,7 @@ attune_status mha_fill_block(attune_problem *p, at_error *err) {
     if (!p->kv_embed_dim) p->kv_embed_dim = p->embed_dim;
     if (p->kv_embed_dim != p->embed_dim) p->is_cross = 1;
     if (!p->w_dtype) p->w_dtype = p->dtype;
-    if (mha_has_weight_codes(p) && !p->w_group) p->w_group = USUAL_GROUP;
+    if (mha_has_quantised_weights(p) && !p->w_group) p->w_group = USUAL_GROUP;
     if (!p->out_dim && !p->no_out_projection) p->out_dim = p->embed_dim;
     return ATTUNE_OK;
 }
@@ -158,11 +158,11 @@ static attune_status check_low_rank(const attune_problem *p, at_error *err) {
 
 static attune_status check_group(const attune_problem *p, at_error *err) {
     const int64_t group = p->w_group;
-    if (p->x_planes && !mha_has_weight_codes(p))
+    if (p->x_planes && !mha_has_quantised_weights(p))
         return at_fail(err, ATTUNE_INVALID_PROBLEM,
                        "x_planes is %lld, but codes are multiplied by codes: w_dtype is %s", (long long)p->x_planes,
                        mha_dtype_name(p->w_dtype));
-    if (group && !mha_has_weight_codes(p))
+    if (group && !mha_has_quantised_weights(p))
         return at_fail(err, ATTUNE_INVALID_PROBLEM, "w_group is %lld, but only codes have groups: w_dtype is %s",
                        (long long)group, mha_dtype_name(p->w_dtype));
     if (!group || group == 32 || group == 64 || group == 128) return ATTUNE_OK;

@@ -410,17 +410,17 @@ static attune_status check_integer_products(const attune_problem *p, at_error *e
     if (p->head_dim > MOST_COLUMNS)
         return at_fail(err, ATTUNE_INVALID_PROBLEM, "head_dim is %lld; with integer=%s it must be at most %d",
                        (long long)p->head_dim, how, MOST_COLUMNS);
-    if (mha_rotates_keys(p) && !p->seq_new && !mha_encodes_keys(p))
+    if (mha_rotates_keys(p) && !p->seq_new && !mha_quantises_keys(p))
         return at_fail(err, ATTUNE_INVALID_PROBLEM,
                        "integer=%s multiplies codes as they lie in k, but rotary_dim rotates them first", how);
     if (p->prob_mod[0] && p->integer == ATTUNE_INTEGER_ALL)
         return refuse(err, "prob_mod changes probabilities before they become codes: leave out prob_mod or integer");
-    if (p->prob_mod[0] && !mha_encodes_keys(p))
+    if (p->prob_mod[0] && !mha_quantises_keys(p))
         return refuse(err, "prob_mod needs the sum of a row before values are added, and integer=scores of codes does "
                            "not know it then: leave out prob_mod or integer");
     if (p->weights_mode)
         return refuse(err, "weights are of scores that are not computed in integers: leave out weights or integer");
-    return mha_encodes_keys(p) ? check_key_codes(p, err) : ATTUNE_OK;
+    return mha_quantises_keys(p) ? check_key_codes(p, err) : ATTUNE_OK;
 }
 
 /* Who attends to which key is what the list says, so nothing else may say it. What is left needs all keys of a sequence

@@ -203,8 +203,8 @@ static attune_dtype dtype_of(const attune_problem *p, element type) {
     case OF_V: return mha_is_packed(p->v_dtype, p->v_scales) ? ATTUNE_I8 : p->v_dtype;
     case OF_K_NEW: return mha_is_quantised(p->k_dtype) ? p->dtype : p->k_dtype;
     case OF_V_NEW: return mha_is_quantised(p->v_dtype) ? p->dtype : p->v_dtype;
-    case OF_W: return mha_has_weight_codes(p) ? p->dtype : p->w_dtype;
-    case OF_PACKED: return mha_has_weight_codes(p) ? ATTUNE_I32 : p->w_dtype;
+    case OF_W: return mha_has_quantised_weights(p) ? p->dtype : p->w_dtype;
+    case OF_PACKED: return mha_has_quantised_weights(p) ? ATTUNE_I32 : p->w_dtype;
     case OF_BIAS: return p->bias_dtype;
     case OF_PRECISION: return p->softmax_precision;
     case OF_BOOL: return ATTUNE_BOOL;
@@ -377,8 +377,8 @@ void mha_derive_sizes(const attune_problem *p, mha_sizes *sizes) {
 }
 
 static void block_sizes(const attune_problem *p, int64_t of[MHA_NUM_SIZES]) {
-    mha_pack_layout layout;
-    mha_pack_layout_of(p, &layout);
+    mha_packed_layout layout;
+    mha_packed_layout_of(p, &layout);
     of[MHA_PACKED] = layout.elements;
     of[MHA_KV_HEADS] = p->num_kv_heads;
     of[MHA_EMBED_DIM] = p->embed_dim;

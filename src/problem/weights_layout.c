@@ -50,21 +50,21 @@ static int64_t inputs_of_row(attune_dtype dtype) {
     return dtype == ATTUNE_BF16 ? 2 : dtype == ATTUNE_I8 ? 4 : dtype == ATTUNE_I4 ? 8 : 1;
 }
 
-static void place(mha_pack_section *s, const attune_problem *p, int64_t *end) {
+static void place(mha_packed_section *s, const attune_problem *p, int64_t *end) {
     s->exists = true;
     s->num_groups = ceil_div(s->columns, s->group_columns);
     s->panels = whole_tiles(s->group_columns) / MHA_PANEL;
     s->inputs = inputs_of_row(p->w_dtype);
-    s->unit = mha_has_weight_codes(p) ? 1 : s->inputs;
+    s->unit = mha_has_quantised_weights(p) ? 1 : s->inputs;
     s->group = p->w_group;
     s->scale_rows = s->group ? ceil_div(ceil_div(s->depth, s->group), 2) : 0;
     const int64_t depth = s->group ? ceil_div(s->depth, s->group) * s->group : s->depth;
     s->rows = 1 + s->scale_rows + ceil_div(depth, s->inputs);
     s->offset = *end;
-    *end += s->num_groups * s->panels * mha_pack_panel(s);
+    *end += s->num_groups * s->panels * mha_packed_panel(s);
 }
 
-static void place_heads(mha_pack_section *s, const attune_problem *p, int64_t depth, int64_t heads, int64_t dim,
+static void place_heads(mha_packed_section *s, const attune_problem *p, int64_t depth, int64_t heads, int64_t dim,
                         int64_t *end) {
     s->depth = depth;
     s->columns = heads * dim;
@@ -73,7 +73,7 @@ static void place_heads(mha_pack_section *s, const attune_problem *p, int64_t de
     place(s, p, end);
 }
 
-static void place_output(mha_pack_section *s, const attune_problem *p, int64_t *end) {
+static void place_output(mha_packed_section *s, const attune_problem *p, int64_t *end) {
     const int64_t tiles = ceil_div(p->out_dim, MHA_PANEL_TILE);
     s->depth = p->num_heads * p->head_dim_v;
     s->columns = p->out_dim;
@@ -86,10 +86,10 @@ size_t mha_weight_bytes(attune_dtype dtype) {
     return dtype == ATTUNE_F64 ? 8 : dtype == ATTUNE_F16 || dtype == ATTUNE_BF16 ? 2 : 4;
 }
 
-void mha_pack_layout_of(const attune_problem *p, mha_pack_layout *layout) {
+void mha_packed_layout_of(const attune_problem *p, mha_packed_layout *layout) {
     memset(layout, 0, sizeof *layout);
-    mha_pack_section *s = layout->section;
-    int64_t end = MHA_PACK_HEADER / (int64_t)mha_weight_bytes(p->w_dtype);
+    mha_packed_section *s = layout->section;
+    int64_t end = MHA_PACKED_HEADER / (int64_t)mha_weight_bytes(p->w_dtype);
     if (!p->no_out_projection) place_output(&s[MHA_PROJECT_OUT], p, &end);
     place_heads(&s[MHA_PROJECT_Q], p, p->embed_dim, p->num_heads, p->head_dim, &end);
     if (!p->kv_projected) {
@@ -100,22 +100,22 @@ void mha_pack_layout_of(const attune_problem *p, mha_pack_layout *layout) {
     layout->elements = end;
 }
 
-mha_pack_id mha_pack_id_of(const attune_problem *p, const mha_pack_layout *layout) {
+mha_packed_id mha_packed_id_of(const attune_problem *p, const mha_packed_layout *layout) {
     enum { NUMBERS = 8 };
     int64_t numbers[1 + MHA_NUM_PROJECTIONS * NUMBERS] = {p->w_dtype | p->w_group << 8};
     for (int i = 0; i < MHA_NUM_PROJECTIONS; i++) {
-        const mha_pack_section *s = &layout->section[i];
+        const mha_packed_section *s = &layout->section[i];
         const int64_t section[NUMBERS] = {s->exists,        s->depth,      s->columns, s->heads,
                                           s->group_columns, s->num_groups, s->panels,  s->offset};
         memcpy(&numbers[1 + i * NUMBERS], section, sizeof section);
     }
     const XXH128_hash_t hash = XXH3_128bits(numbers, sizeof numbers);
-    return (mha_pack_id){hash.low64, hash.high64};
+    return (mha_packed_id){hash.low64, hash.high64};
 }
 
-mha_pack_id mha_pack_id_without_kv(const attune_problem *p, const mha_pack_layout *layout) {
-    mha_pack_layout part = *layout;
+mha_packed_id mha_packed_id_without_kv(const attune_problem *p, const mha_packed_layout *layout) {
+    mha_packed_layout part = *layout;
     memset(&part.section[MHA_PROJECT_K], 0, sizeof *part.section);
     memset(&part.section[MHA_PROJECT_V], 0, sizeof *part.section);
-    return mha_pack_id_of(p, &part);
+    return mha_packed_id_of(p, &part);
 }

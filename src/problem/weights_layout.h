@@ -1,7 +1,7 @@
 /* Packed weights of a block: where each element of each projection lies in the blob that kernels read.
  *
- * A blob is a header of MHA_PACK_HEADER bytes, then the sections of the projections that the problem has: out, q, k, v,
- * all in elements of w_dtype. So the blob of a problem begins with the blob of the same problem with kv_projected.
+ * A blob is a header of MHA_PACKED_HEADER bytes, then the sections of the projections that the problem has: out, q, k,
+ * v, all in elements of w_dtype. So the blob of a problem begins with the blob of the same problem with kv_projected.
  *
  * The columns (outputs) of a projection are cut into column groups, each of whole heads where the columns are heads,
  * and each padded with zeros to whole tiles of 64 columns. A group is a row of panels of 16 columns; a panel is the
@@ -30,7 +30,7 @@
 
 #include "problem/mha.h"
 
-enum { MHA_PACK_HEADER = 64, MHA_PANEL = 16, MHA_PANEL_TILE = 64 };
+enum { MHA_PACKED_HEADER = 64, MHA_PANEL = 16, MHA_PANEL_TILE = 64 };
 
 typedef enum mha_projection {
     MHA_PROJECT_Q,
@@ -40,7 +40,7 @@ typedef enum mha_projection {
     MHA_NUM_PROJECTIONS
 } mha_projection;
 
-typedef struct mha_pack_section {
+typedef struct mha_packed_section {
     bool exists;
     int64_t depth;         /* inputs */
     int64_t columns;       /* outputs that count */
@@ -54,29 +54,29 @@ typedef struct mha_pack_section {
     int64_t scale_rows;
     int64_t rows;   /* of a panel, those of the bias and of scales included */
     int64_t offset; /* of the section, in elements from the start of the blob, header included */
-} mha_pack_section;
+} mha_packed_section;
 
 /* Elements of a row of a panel, and of a panel. */
-static inline int64_t mha_pack_row(const mha_pack_section *s) { return s->unit * MHA_PANEL; }
-static inline int64_t mha_pack_panel(const mha_pack_section *s) { return s->rows * mha_pack_row(s); }
+static inline int64_t mha_packed_row(const mha_packed_section *s) { return s->unit * MHA_PANEL; }
+static inline int64_t mha_packed_panel(const mha_packed_section *s) { return s->rows * mha_packed_row(s); }
 
-typedef struct mha_pack_layout {
-    mha_pack_section section[MHA_NUM_PROJECTIONS];
+typedef struct mha_packed_layout {
+    mha_packed_section section[MHA_NUM_PROJECTIONS];
     int64_t elements; /* of the whole blob, header included: its bytes / size of w_dtype; a multiple of 64 bytes */
-} mha_pack_layout;
+} mha_packed_layout;
 
 /* Layout for a canonical problem with embed_dim. q, k and v have as many heads in a group as num_kv_heads and head_dim
  * (v: head_dim_v) suggest: the same number, unless one of them would be padded much. */
-void mha_pack_layout_of(const attune_problem *canonical, mha_pack_layout *layout);
+void mha_packed_layout_of(const attune_problem *canonical, mha_packed_layout *layout);
 
 /* The header holds this identity of layout and dtype (XXH3-128 of the sections' numbers); blobs of problems that can
  * share one have the same. Beside it stands that of the layout without k and v. */
-typedef struct mha_pack_id {
+typedef struct mha_packed_id {
     uint64_t low, high;
-} mha_pack_id;
-mha_pack_id mha_pack_id_of(const attune_problem *canonical, const mha_pack_layout *layout);
+} mha_packed_id;
+mha_packed_id mha_packed_id_of(const attune_problem *canonical, const mha_packed_layout *layout);
 /* The identity that the same problem's layout has with kv_projected. */
-mha_pack_id mha_pack_id_without_kv(const attune_problem *canonical, const mha_pack_layout *layout);
+mha_packed_id mha_packed_id_without_kv(const attune_problem *canonical, const mha_packed_layout *layout);
 
 size_t mha_weight_bytes(attune_dtype dtype); /* of an element of the blob: one weight, or a word of codes */
 

@@ -265,7 +265,7 @@ static void choose_cheaper(const mha_cost_context *c, int64_t rows, attune_sched
 /* ---- All of it ---- */
 
 bool mha_may_go_by_d_lanes(const attune_problem *p) {
-    return mha_attends(p) && !p->prob_mod[0] && !mha_encodes_keys(p);
+    return mha_attends(p) && !p->prob_mod[0] && !mha_quantises_keys(p);
 }
 
 /* Streams of values decide in which order sums are: only the keys of a task depend on the call. */

@@ -140,13 +140,13 @@ static double reading(const d_head *h, double arithmetic) {
 
 /* ---- All of it ---- */
 
-static double code_scores(const d_head *h, double rows) { return mha_cost_code_scores(h->c, h->s, &h->v, rows); }
-static double code_values(const d_head *h, double rows) { return mha_cost_code_values(h->c, h->s, &h->v, rows); }
+static double code_scores(const d_head *h, double rows) { return mha_cost_quantised_scores(h->c, h->s, &h->v, rows); }
+static double code_values(const d_head *h, double rows) { return mha_cost_quantised_values(h->c, h->s, &h->v, rows); }
 
 static double scores_of(const d_head *h) {
     const attune_schedule *s = h->s;
     const bool in_codes = h->c->p->integer;
-    const double keys = in_codes ? mha_cost_code_keys(h->c, s) : s->score_keys;
+    const double keys = in_codes ? mha_cost_quantised_keys(h->c, s) : s->score_keys;
     return h->row_tasks * cost_steps(h->keys, keys) * by_tiles(h, s->score_rows, in_codes ? code_scores : score_turn);
 }
 

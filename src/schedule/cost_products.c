@@ -27,14 +27,14 @@ typedef struct product {
 /* Vectors of bf16 and f16 are converted as they are loaded, beside multiplications. */
 static double converting(const product *p) {
     const bool is_lane = (double)mha_dtype_bytes(p->c->p->w_dtype) == p->c->lane_bytes;
-    if (p->by_pairs || is_lane || mha_has_weight_codes(p->c->p)) return 0;
+    if (p->by_pairs || is_lane || mha_has_quantised_weights(p->c->p)) return 0;
     return p->s->gemm_column_vectors * COST_OF(widen) * p->v.shuffle;
 }
 
 /* Vectors of codes are multiplied by their scales, too. */
 static double multiplying(const product *p) {
     const double vectors = p->s->gemm_column_vectors, sums = p->s->gemm_rows * vectors;
-    const double scaled = mha_has_weight_codes(p->c->p) ? vectors * COST_OF(gemm_codes) * p->v.shuffle : 0;
+    const double scaled = mha_has_quantised_weights(p->c->p) ? vectors * COST_OF(gemm_codes) * p->v.shuffle : 0;
     return sums * (p->by_pairs ? p->v.dot : p->v.multiply) + scaled;
 }
 
@@ -110,10 +110,10 @@ static double product_cost(const product *p) {
 
 mha_products mha_products_of(const attune_problem *p) {
     mha_products all = {.count = 0};
-    mha_pack_layout layout;
-    mha_pack_layout_of(p, &layout);
+    mha_packed_layout layout;
+    mha_packed_layout_of(p, &layout);
     for (int i = 0; i < MHA_NUM_PROJECTIONS; i++) {
-        const mha_pack_section *s = &layout.section[i];
+        const mha_packed_section *s = &layout.section[i];
         if (!s->exists) continue;
         const int64_t group = s->panels * MHA_PANEL, columns = s->num_groups * group;
         int n = 0;

@@ -90,7 +90,7 @@ static double score_tile(const mha_q_head *h, double whole) {
     const double keys = s->score_keys, sums = keys * s->score_row_vectors;
     const cost_turn turn = {keys, whole, keys, whole, s->score_columns};
     const double key = h->key + looking_up(c, c->k_bytes);
-    const bool by_codes = mha_encodes_keys(c->p), has_dots = c->machine.target->flags & AT_TARGET_BYTE_DOT;
+    const bool by_codes = mha_quantises_keys(c->p), has_dots = c->machine.target->flags & AT_TARGET_BYTE_DOT;
     const double turns = by_codes ? (has_dots ? 0.25 : 1) : h->turns;
     const bool in_dots = by_codes ? has_dots : c->by_pairs;
     const double multiplying = whole > 0 ? c->columns * turns * mha_cost_turn(c, &h->v, &turn, in_dots) : 0;

@@ -74,7 +74,7 @@ static attune_status check_gemm(const attune_problem *p, const attune_schedule *
 static attune_status check_q_lanes(const attune_problem *p, const attune_schedule *s, const at_target *target,
                                    const mha_variant *v, at_error *err) {
     const rule rules[] = {
-        {!p->integer || mha_encodes_keys(p), "integer=scores and integer=all of codes need strategy=d_lanes"},
+        {!p->integer || mha_quantises_keys(p), "integer=scores and integer=all of codes need strategy=d_lanes"},
         {s->task_row_vectors <= MAX_TASK_VECTORS, "task_row_vectors must be at most 64"},
         {s->score_row_vectors <= s->task_row_vectors && s->task_row_vectors % s->score_row_vectors == 0,
          "score_row_vectors must divide task_row_vectors"},
@@ -100,7 +100,7 @@ static attune_status check_q_lanes(const attune_problem *p, const attune_schedul
         {s->kv_copy != ATTUNE_COPY_ONCE || v->may_pair_once,
          "kv_copy=once needs products of pairs of bf16, an even kv_tile or one tile, and a batch that is neither "
          "ragged nor paged, without short masks"},
-        {s->kv_copy != ATTUNE_COPY_NONE || !mha_has_coded_rows(p),
+        {s->kv_copy != ATTUNE_COPY_NONE || !mha_dequantises_rows(p),
          "kv_copy must not be none where codes are packed or have scales of their own"},
     };
     return CHECK(rules);
@@ -111,7 +111,7 @@ static attune_status check_d_lanes(const attune_problem *p, const attune_schedul
     const rule rules[] = {
         {mha_attends(p), "d_lanes computes attention only"},
         {!p->prob_mod[0], "prob_mod is computed by strategy=q_lanes"},
-        {!mha_encodes_keys(p), "integer=scores of k that is no codes needs strategy=q_lanes"},
+        {!mha_quantises_keys(p), "integer=scores of k that is no codes needs strategy=q_lanes"},
         {s->score_keys * (int64_t)s->score_rows * mha_query_planes(p) <= MHA_MAX_D_SUMS,
          p->integer ? "score_keys * score_rows * q_planes must be at most 32 for d_lanes"
                     : "score_keys * score_rows must be at most 32 for d_lanes"},

@@ -86,7 +86,8 @@ static bool scores_by_columns(const attune_problem *p, const attune_schedule *s,
     const int64_t most_rows = has_halves ? 64 : p->head_dim >= 96 ? 32 : 24, least_columns = has_halves ? 40 : 48;
     const bool has_vectors = s->lanes == LANES && s->score_row_vectors == 1 && s->score_keys == LANES;
     if (!(has_halves || has_wholes) || !has_vectors || p->softmax_precision != ATTUNE_F32) return false;
-    if (p->seq_q < 1 || rows_of(p) > most_rows || p->is_ragged || p->reproducible || mha_encodes_keys(p)) return false;
+    if (p->seq_q < 1 || rows_of(p) > most_rows || p->is_ragged || p->reproducible || mha_quantises_keys(p))
+        return false;
     if (p->k_layout == ATTUNE_LAYOUT_PANELS || mha_attends_by_pairs(p, target)) return false;
     return is_float(p->k_dtype) && p->head_dim % LANES == 0 && p->head_dim >= least_columns;
 }
@@ -101,7 +102,7 @@ static int64_t rest_rows(const attune_problem *p, const attune_schedule *s, cons
     const int64_t rows = rows_of(p), rest = rows % s->lanes;
     const int64_t stripes = ceil_div(rows, (int64_t)s->score_row_vectors * s->lanes);
     if (p->seq_q < 1 || p->is_ragged || p->reproducible || mha_attends_by_pairs(p, target)) return 0;
-    if (mha_encodes_keys(p) || p->k_layout == ATTUNE_LAYOUT_PANELS) return 0;
+    if (mha_quantises_keys(p) || p->k_layout == ATTUNE_LAYOUT_PANELS) return 0;
     if (rest == 0 || rows < s->lanes || p->head_dim % LEAST_COLUMNS || p->head_dim < wide) return 0;
     if (stripes > MOST_STRIPES || (stripes > 1 && s->score_row_vectors > 1)) return 0;
     const int64_t by_columns = rest * (ceil_div(p->head_dim, wide) + ADDING) * wide, by_rows = p->head_dim * s->lanes;

@@ -19,32 +19,32 @@ enum { NUM_PROBLEMS = sizeof problems / sizeof *problems };
 /* A blob that is accepted is as long as the problem needs, and its header alone is accepted, too. */
 static bool check(const attune_problem *p, const void *blob, size_t size) {
     at_error err = {0};
-    mha_pack_layout layout;
-    if (mha_pack_check(p, blob, size, &err)) {
+    mha_packed_layout layout;
+    if (mha_packed_check(p, blob, size, &err)) {
         FUZZ_REQUIRE(err.message[0] != '\0');
         return false;
     }
-    mha_pack_layout_of(p, &layout);
-    FUZZ_REQUIRE((size_t)layout.elements * mha_weight_bytes(p->w_dtype) <= mha_pack_bytes(blob));
-    FUZZ_REQUIRE(mha_pack_bytes(blob) <= size && mha_pack_check_header(p, blob, &err) == ATTUNE_OK);
+    mha_packed_layout_of(p, &layout);
+    FUZZ_REQUIRE((size_t)layout.elements * mha_weight_bytes(p->w_dtype) <= mha_packed_bytes(blob));
+    FUZZ_REQUIRE(mha_packed_bytes(blob) <= size && mha_packed_check_header(p, blob, &err) == ATTUNE_OK);
     return true;
 }
 
 static void mend_and_check(const attune_problem *p, unsigned char *blob, size_t size) {
-    mha_pack_header header;
-    mha_pack_layout layout;
-    mha_pack_layout_of(p, &layout);
+    mha_packed_header header;
+    mha_packed_layout layout;
+    mha_packed_layout_of(p, &layout);
     memcpy(&header, blob, sizeof header);
-    header.magic = MHA_PACK_MAGIC;
-    header.format = MHA_PACK_FORMAT;
+    header.magic = MHA_PACKED_MAGIC;
+    header.format = MHA_PACKED_FORMAT;
     memcpy(blob, &header, sizeof header);
     check(p, blob, size);
-    header.id = mha_pack_id_of(p, &layout);
+    header.id = mha_packed_id_of(p, &layout);
     memcpy(blob, &header, sizeof header);
     check(p, blob, size);
     if (header.bytes < sizeof header || header.bytes > size) return;
-    const uint64_t seed = XXH3_64bits(&header, offsetof(mha_pack_header, checksum));
-    header.checksum = XXH3_64bits_withSeed(blob + MHA_PACK_HEADER, (size_t)header.bytes - MHA_PACK_HEADER, seed);
+    const uint64_t seed = XXH3_64bits(&header, offsetof(mha_packed_header, checksum));
+    header.checksum = XXH3_64bits_withSeed(blob + MHA_PACKED_HEADER, (size_t)header.bytes - MHA_PACKED_HEADER, seed);
     memcpy(blob, &header, sizeof header);
     const bool is_long_enough = header.bytes >= (uint64_t)layout.elements * mha_weight_bytes(p->w_dtype);
     FUZZ_REQUIRE(check(p, blob, size) == is_long_enough);
@@ -60,7 +60,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     FUZZ_REQUIRE(blob);
     memcpy(blob, data, size);
     check(&canonical, blob, size);
-    if (size >= sizeof(mha_pack_header)) mend_and_check(&canonical, blob, size);
+    if (size >= sizeof(mha_packed_header)) mend_and_check(&canonical, blob, size);
     at_free(at_default_allocator(), blob);
     return 0;
 }

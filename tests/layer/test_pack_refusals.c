@@ -166,13 +166,13 @@ static void test_saved_and_damaged(void **state) {
     assert_ok(attune_packed_weights_check(&m.problem, read, m.blob_bytes));
     assert_ok(attune_packed_weights_check(&m.problem, read, m.blob_bytes + 64)); /* bytes after it do not matter */
 
-    for (size_t at = 0; at < m.blob_bytes; at += at < 2 * MHA_PACK_HEADER ? 1 : 97) {
+    for (size_t at = 0; at < m.blob_bytes; at += at < 2 * MHA_PACKED_HEADER ? 1 : 97) {
         read[at] ^= (unsigned char)(1 << at % 8);
         const attune_status status = attune_packed_weights_check(&m.problem, read, m.blob_bytes);
         if (status != ATTUNE_BAD_FILE) fail_msg("a change of byte %zu went unnoticed", at);
         read[at] ^= (unsigned char)(1 << at % 8);
     }
-    for (size_t bytes = 0; bytes < m.blob_bytes; bytes += bytes < 2 * MHA_PACK_HEADER ? 1 : 97)
+    for (size_t bytes = 0; bytes < m.blob_bytes; bytes += bytes < 2 * MHA_PACKED_HEADER ? 1 : 97)
         assert_fails(attune_packed_weights_check(&m.problem, read, bytes), ATTUNE_BAD_FILE, "are cut off");
     assert_fails(attune_packed_weights_check(&m.problem, read, m.blob_bytes - 1), ATTUNE_BAD_FILE, "are cut off");
     assert_ok(attune_packed_weights_check(&m.problem, read, m.blob_bytes));

@@ -32,7 +32,7 @@ model plan_model(const char *text) {
     at_error err = {0};
     assert_ok(attune_problem_parse(&m.problem, text));
     if (mha_canonicalize(&m.problem, &m.canonical, &err)) fail_msg("%s: %s", text, err.message);
-    mha_pack_layout_of(&m.canonical, &m.layout);
+    mha_packed_layout_of(&m.canonical, &m.layout);
     m.size = mha_weight_bytes(m.canonical.w_dtype);
     assert_ok(attune_packed_weights_size(&m.problem, &m.blob_bytes));
     assert_int_equal(m.blob_bytes, (size_t)m.layout.elements * m.size);

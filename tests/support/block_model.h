@@ -12,7 +12,7 @@ typedef enum model_values {
 
 typedef struct model {
     attune_problem problem, canonical;
-    mha_pack_layout layout;
+    mha_packed_layout layout;
     attune_mha_weights weights; /* one by one, with biases; each is from malloc */
     size_t size;                /* bytes of a weight */
     unsigned char *blob;        /* as long as the problem's, and 64 bytes of rubbish behind it */

@@ -132,7 +132,7 @@ static void prepare_keys(mha_context *c) {
             const ir_expr *position = c->p->rotary_dim ? mha_token_position(c, &e, key, key) : NULL;
             const mha_kv_row row = mha_kv_row_at(c, &e, kv_head, key);
             const mha_row given = mha_kv_row_of(c, c->given_k, &row), to = mha_kv_row_of(c, c->k, &row);
-            const mha_row from = mha_decoded_row(c, &given);
+            const mha_row from = mha_dequantised_row(c, &given);
             mha_prepare_row(c, MHA_K_NORM, number, position, &from, &to);
         }
     }

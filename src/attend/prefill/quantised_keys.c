@@ -117,7 +117,7 @@ const ir_expr *const *mha_quantised_key_index(const mha_context *c, const mha_kv
 void mha_quantised_keys_shared(mha_context *c) {
     ir_builder *b = c->b;
     const ir_expr *const *size = c->params.size;
-    if (!mha_encodes_keys(c->p) || ir_failed(b)) return;
+    if (!mha_quantises_keys(c->p) || ir_failed(b)) return;
     const bool is_paged = c->p->page_size > 0;
     const ir_expr *batch = is_paged ? size[MHA_BATCH] : c->k->dims[0];
     const ir_expr *heads = is_paged ? size[MHA_KV_HEADS] : c->k->dims[1];

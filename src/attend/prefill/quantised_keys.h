@@ -1,4 +1,4 @@
-/* Scores in integers of keys that are numbers (integer=scores, mha_encodes_keys): two phases before attention
+/* Scores in integers of keys that are numbers (integer=scores, mha_quantises_keys): two phases before attention
  * quantise K into shared memory.
  *
  *     mean[d]    = (sum_j k[j][d]) / keys        over the keys of a sequence; what is not finite counts as 0

@@ -72,18 +72,20 @@ static double panels_turn(const mha_cost_context *c, const attune_schedule *s, c
     return units * turn_cost(c, v, &turn) + rows * planes * keys * (v->load + v->store);
 }
 
-double mha_cost_code_scores(const mha_cost_context *c, const attune_schedule *s, const cost_vector *v, double rows) {
+double mha_cost_quantised_scores(const mha_cost_context *c, const attune_schedule *s, const cost_vector *v,
+                                 double rows) {
     return c->p->k_layout == ATTUNE_LAYOUT_PANELS ? panels_turn(c, s, v, rows) : rows_turn(c, s, v, rows);
 }
 
-double mha_cost_code_keys(const mha_cost_context *c, const attune_schedule *s) {
+double mha_cost_quantised_keys(const mha_cost_context *c, const attune_schedule *s) {
     return c->p->k_layout == ATTUNE_LAYOUT_PANELS ? (double)s->score_keys * s->lanes : s->score_keys;
 }
 
 /* ---- Values ---- */
 
 /* Four keys of V for all columns, and what their part is of the sums' way to O. */
-double mha_cost_code_values(const mha_cost_context *c, const attune_schedule *s, const cost_vector *v, double rows) {
+double mha_cost_quantised_values(const mha_cost_context *c, const attune_schedule *s, const cost_vector *v,
+                                 double rows) {
     enum { UNPACKED = 8, ORDERED = 3, JOINED = 5 };
     const attune_problem *p = c->p;
     const bool has_panels = p->v_layout == ATTUNE_LAYOUT_PANELS;
