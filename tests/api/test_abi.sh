@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# scripts/abi.sh tells growth from changes that break programs. Libraries of the public headers stand for versions:
+# scripts/abi/abi.sh tells growth from changes that break programs. Libraries of the public headers stand for versions:
 # their functions do nothing.
 set -u
 [ -z "${SANITIZE:-}" ] || { echo "1..0"; exit 77; } # nothing there that other tests do not run
@@ -23,9 +23,9 @@ version() {
     } >"$dir/library.c"
     ${CC:-cc} -std=gnu2x -g -shared -fPIC -Wl,-soname,libattune.so.0 -Wl,--version-script=src/api/exports.map \
         "$dir/library.c" -o "$dir/library.so" 2>"$work/stderr" &&
-        bash scripts/abi.sh dump "$dir/library.so" "$work/$1.xml"
+        bash scripts/abi/abi.sh dump "$dir/library.so" "$work/$1.xml"
 }
-compare() { bash scripts/abi.sh compare "$work/base.xml" "$work/$1.xml"; }
+compare() { bash scripts/abi/abi.sh compare "$work/base.xml" "$work/$1.xml"; }
 # grows NAME EDIT PATTERN, breaks NAME EDIT PATTERN: what the edit does to programs, and what is said of it.
 grows() { version "$1" "$2" && expect "$1: growth" 0 "$3" compare "$1" || report 1 "$1: growth"; }
 breaks() { version "$1" "$2" && expect "$1: programs break" 1 "$3" compare "$1" || report 1 "$1: programs break"; }
@@ -35,7 +35,7 @@ version base ''
 report $? "the header gives a dump"
 base=tests/data/abi-$(uname -m).xml
 if [ -e "$base" ]; then
-    bash scripts/abi.sh compare "$base" "$work/base.xml" >"$work/stdout" 2>"$work/stderr"
+    bash scripts/abi/abi.sh compare "$base" "$work/base.xml" >"$work/stdout" 2>"$work/stderr"
     report $? "programs of the last release run with this header"
 else
     skip "programs of the last release run with this header" "there is no $base"
@@ -57,10 +57,10 @@ breaks parameter 's/attune_status_name\(attune_status/attune_status_name(long/' 
 
 objcopy --strip-debug "$work/base/library.so" "$work/bare.so"
 expect "a library without debug information" 2 'has no debug information: compile with -g' \
-    bash scripts/abi.sh dump "$work/bare.so" "$work/bare.xml"
+    bash scripts/abi/abi.sh dump "$work/bare.so" "$work/bare.xml"
 sed "1s/architecture='[^']*'/architecture='elf-other'/" "$work/base.xml" >"$work/other.xml"
 expect "a dump of another architecture" 77 ', .* of elf-other' compare other
 ln -s "$(command -v bash)" "$(command -v dirname)" "$work/base"
 expect "without abidiff a sentence says so" 77 'there is no abidiff here' \
-    env PATH="$work/base" bash scripts/abi.sh compare "$work/base.xml" "$work/base.xml"
+    env PATH="$work/base" bash scripts/abi/abi.sh compare "$work/base.xml" "$work/base.xml"
 echo "1..$number"

@@ -57,7 +57,7 @@ for tool in dh lintian dpkg-buildpackage; do
     chmod +x "$work/tools/$tool"
 done
 expect "who builds may have any name" 1 '^Maintainer: A/B & C\\1 <a@example\.org>$' env PATH="$work/tools:$PATH" \
-    DEBFULLNAME='A/B & C\1' DEBEMAIL=a@example.org bash scripts/deb.sh "$work/little" "$work/debs"
+    DEBFULLNAME='A/B & C\1' DEBEMAIL=a@example.org bash scripts/release/deb.sh "$work/little" "$work/debs"
 
 # ---- What is no release ----
 
@@ -67,16 +67,17 @@ if command -v git >"$work/stdout"; then
     in_clone() { (cd "$work/clone" && git -c user.name=a -c user.email=a@example.org "$@") >"$work/stdout" 2>&1; }
     in_clone init && in_clone add . && in_clone commit -m one
     touch "$work/clone/more"
-    expect "changes that are not committed" 1 'a release is a commit' bash "$work/clone/scripts/release.sh" "$work/out"
+    expect "changes that are not committed" 1 'a release is a commit' \
+        bash "$work/clone/scripts/release/release.sh" "$work/out"
     rm "$work/clone/more"
     sed -i "s/^## $version\$/## $version, not released/" "$work/clone/CHANGELOG.md"
     in_clone commit -am two
     expect "a version without its changes" 1 "CHANGELOG.md has no section '## $version'" \
-        bash "$work/clone/scripts/release.sh" "$work/out"
+        bash "$work/clone/scripts/release/release.sh" "$work/out"
     [ ! -e "$work/out" ]
     report $? "nothing is left of them"
 else
     skip "what is no release" "no git"
 fi
-expect "no packages to try" 1 'there are no packages in' bash scripts/try_debs.sh "$work"
+expect "no packages to try" 1 'there are no packages in' bash scripts/release/try_debs.sh "$work"
 echo "1..$number"

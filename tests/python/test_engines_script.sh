@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# scripts/engines.sh without an engine, a network or pytest: what is missing is said, and never fails the short form.
+# scripts/engines/engines.sh without an engine, a network or pytest: what is missing is said, and never fails the short
+# form.
 # tests/python/run.py with a stand-in for pytest: every case is counted, and so is a process that dies.
 set -u
 [ -z "${SANITIZE:-}" ] || { echo "1..0"; exit 77; } # nothing there that other tests do not run
@@ -12,18 +13,18 @@ python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || exi
 python=$(python3 -c "import sys; print(sys.executable)") # rather than a script that looks for it every time
 unset VENV ENGINES ENGINES_SECONDS PYTHON DEPS
 export BUILD=$work/build
-engines() { bash scripts/engines.sh "$@"; }
+engines() { bash scripts/engines/engines.sh "$@"; }
 
 there="there are: numpy torch transformers onnxruntime jax tvm dask"
 expect "an engine that there is not" 2 "there is no engine 'keras'; $there" \
-    env ENGINES="numpy keras" bash scripts/engines.sh setup
+    env ENGINES="numpy keras" bash scripts/engines/engines.sh setup
 expect "a command that there is not" 2 "there is no command 'tests'" engines tests
 expect "a Python that is none" 1 'needs Python 3.11 or later: PYTHON=false is not' \
-    env PYTHON=false bash scripts/engines.sh test
+    env PYTHON=false bash scripts/engines/engines.sh test
 expect "an environment of the caller's that is not there" 1 "VENV=$work/none: .* is missing" \
-    env VENV="$work/none" bash scripts/engines.sh test
+    env VENV="$work/none" bash scripts/engines/engines.sh test
 expect "the short form without Python" 0 '^0 passed, 0 failed, 1 skipped$' \
-    env PYTHON=false bash scripts/engines.sh short
+    env PYTHON=false bash scripts/engines/engines.sh short
 
 # stand_in FOLDER: an environment with the modules of $work/site.
 stand_in() {
@@ -48,16 +49,17 @@ print("" if has_all else "ERROR: No matching distribution found", file=sys.stder
 sys.exit(0 if has_all else 1)
 END
 expect "nothing is installed with DEPS=no" 1 'no numpy: numpy==[0-9.]+ pytest==[0-9.]+ matplotlib.* would have to be' \
-    env DEPS=no bash scripts/engines.sh test
+    env DEPS=no bash scripts/engines/engines.sh test
 expect "the short form without packages" 0 '^0 passed, 0 failed, 1 skipped$' engines short
 expect "pip's reason" 1 'pip could not install numpy.*: ERROR: No matching distribution' engines test
-expect "no time to install" 1 'pip could not install numpy.* in time' env ENGINES_SECONDS=0 bash scripts/engines.sh test
+expect "no time to install" 1 'pip could not install numpy.* in time' env ENGINES_SECONDS=0 \
+    bash scripts/engines/engines.sh test
 rm -r "$work"/site/numpy-1.dist-info "$work"/site/pytest-1.dist-info
-for pinned in $(sed -n 's/^ *\[numpy\]="\(.*\)"/\1/p' scripts/engines.sh); do
+for pinned in $(sed -n 's/^ *\[numpy\]="\(.*\)"/\1/p' scripts/engines/engines.sh); do
     package "${pinned%==*}" "${pinned#*==}"
 done
 expect "PyTorch comes from its own index if pip has none for the CPU" 0 'asking https://download.pytorch.org/whl/cpu' \
-    env ENGINES=torch bash scripts/engines.sh setup
+    env ENGINES=torch bash scripts/engines/engines.sh setup
 expect "an engine that cannot be had is left out" 0 'no transformers: pip could not install transformers' \
     engines setup
 
@@ -84,7 +86,7 @@ run() { ENGINES=numpy VENV=$work/env ATTUNE_ISA=x86-64 engines test "$@"; }
 expect "cases are counted over files" 0 '^6 passed, 0 failed, 2 skipped$' run test_a.py test_b.py
 expect "a test sees none of the caller's settings" 0 '^ATTUNE_ISA None' run test_a.py
 expect "bytecode is kept, whatever the caller's settings" 0 '^bytecode is kept' \
-    env PYTHONDONTWRITEBYTECODE=1 ENGINES=numpy VENV="$work/env" bash scripts/engines.sh test test_a.py
+    env PYTHONDONTWRITEBYTECODE=1 ENGINES=numpy VENV="$work/env" bash scripts/engines/engines.sh test test_a.py
 expect "failures and errors" 1 '^4 passed, 2 failed, 2 skipped$' run test_a.py test_fails.py
 expect "a process that dies is a failure" 1 '^3 passed, 1 failed, 1 skipped$' run test_dies.py test_a.py
 expect "and says of what" 1 'test_dies.py died of signal 11 \(SIGSEGV\)' run test_dies.py

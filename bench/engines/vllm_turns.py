@@ -14,7 +14,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-GENERATE = Path(__file__).resolve().parents[1] / "tests" / "vllm" / "generate.py"
+GENERATE = Path(__file__).resolve().parents[2] / "tests" / "vllm" / "generate.py"
 # Lengths of prompts, and tokens that each request gets.
 LOADS = {
     "prompts": ([1500] * 12, 2),

@@ -9,7 +9,7 @@
 #   SHA256SUMS
 # The sources are unpacked elsewhere, built, and tested there: by all tests, or those of RELEASE_TESTS.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 [ $# = 1 ] || { echo "usage: release.sh OUT" >&2; exit 2; }
 fail() { echo "release: $*" >&2; exit 1; }
 say() { echo "==== $*"; }
@@ -37,7 +37,7 @@ make abi
 cp build/abi.xml "$out/$name-$(uname -m).abi"
 
 say "Debian packages"
-bash scripts/deb.sh . "$out"
+bash scripts/release/deb.sh . "$out"
 rm "$out/deb.log"
 
 say "wheel"

@@ -6,7 +6,7 @@
 #   bench  llama-bench with and without attune in turns
 # ARGUMENTS of test: for test-backend-ops, as -p REGEX; of bench: for llama-bench.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 build=$(realpath -m "${BUILD:-build}")
 work=$build/ggml version=0.3.36 job=${1:?test or bench}
 shift
@@ -131,7 +131,7 @@ test)
     ;;
 bench)
     build_ggml ggml ggml-cpu
-    ${CC:-cc} -O2 "${headers[@]}" bench/ggml_op.c "${GGML_LIBS[@]}" -lm -o "$work/ggml_op"
+    ${CC:-cc} -O2 "${headers[@]}" bench/engines/ggml_op.c "${GGML_LIBS[@]}" -lm -o "$work/ggml_op"
     for threads in 1 2; do
         ATTUNE_DEADLINE_US=60000000 GGML_BACKEND_PATH=$plugin "$work/ggml_op" $threads "${SECONDS_EACH:-1}" \
             2>"$work/ggml_op.log"
@@ -144,7 +144,7 @@ bench)
         what=(-r 2 -p 512) && [ $depth -lt 4096 ] || what=(-r 1 -p 0)
         with $who "$work/build/bin/llama-bench" -m "$model" "${what[@]}" -n 32 -d $depth -t 2 -ctk $cache -ctv $cache \
             -o jsonl "$@" 2>"$work/llama-bench.log" |
-            python3 bench/ggml_rows.py "$who, turn $turn"
+            python3 bench/engines/ggml_rows.py "$who, turn $turn"
     done; done; done; done
     ;;
 *) echo "usage: ggml.sh test|bench [ARGUMENTS]" >&2; exit 2 ;;

@@ -2,7 +2,7 @@
 # usage: try_debs.sh DIR: unpacks the packages in DIR into a root of their own, and uses each of them there.
 set -euo pipefail
 shopt -s nullglob
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 [ $# = 1 ] || { echo "usage: try_debs.sh DIR" >&2; exit 2; }
 debs=("$1"/*.deb)
 [ ${#debs[@]} -gt 0 ] || { echo "try_debs: there are no packages in $1" >&2; exit 1; }

@@ -13,11 +13,11 @@ import onnx
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from ._errors import InvalidArgumentError, InvalidTypeError, UnsupportedError
-from ._flex import _as_taken
-from ._graph import GraphReader, OpenSizeError, Size
-from ._trace import Tracer
-from ._values import integer, kind, number
+from .._errors import InvalidArgumentError, InvalidTypeError, UnsupportedError
+from .._flex import _as_taken
+from .._graph import GraphReader, OpenSizeError, Size
+from .._trace import Tracer
+from .._values import integer, kind, number
 
 PREVIEW, OWN, OPERATOR = "ai.onnx.preview", "attune", "FlexAttention"
 PRECISIONS = {onnx.TensorProto.FLOAT: "f32", onnx.TensorProto.DOUBLE: "f64", onnx.TensorProto.FLOAT16: "f32",

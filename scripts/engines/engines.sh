@@ -16,7 +16,7 @@
 # pip's own configuration holds: an index or a folder of wheels that it names is used as it is. Only where it has no
 # PyTorch for the CPU, PyTorch's own index is asked too, because PyPI's build has CUDA in it, some gigabytes.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 BUILD=${BUILD:-build}
 all_engines="numpy torch transformers onnxruntime jax tvm dask"
 ENGINES=${ENGINES:-$all_engines}

@@ -18,13 +18,13 @@ import onnx
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
-from . import _library  # noqa: F401  the library is found, or missing, at once
-from ._attention import _look, _shape4
-from ._errors import InvalidArgumentError, InvalidTypeError
-from ._flex import _fields, attend
-from ._onnx_rewrite import PREVIEW, functions_of, precision_of, rewrite
-from ._tensor import dtype_name, empty
-from ._values import integer, number
+from .. import _library  # noqa: F401  the library is found, or missing, at once
+from .._attention import _look, _shape4
+from .._errors import InvalidArgumentError, InvalidTypeError
+from .._flex import _fields, attend
+from .._tensor import dtype_name, empty
+from .._values import integer, number
+from ._rewrite import PREVIEW, functions_of, precision_of, rewrite
 
 __all__ = ["FlexAttention", "evaluator", "flex_attention", "function_text", "rewrite"]
 

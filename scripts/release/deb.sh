@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # usage: deb.sh SOURCES OUT: Debian packages of a source tree, built in a copy of it, into OUT. lintian must find no
-# error and no warning, and the packages must work in a root of their own (scripts/try_debs.sh).
+# error and no warning, and the packages must work in a root of their own (scripts/release/try_debs.sh).
 # DEBFULLNAME and DEBEMAIL name who builds, SOURCE_DATE_EPOCH the time of the release (that of the newest file).
 set -euo pipefail
 [ $# = 2 ] || { echo "usage: deb.sh SOURCES OUT" >&2; exit 2; }
