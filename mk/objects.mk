@@ -6,9 +6,10 @@ $(call obj,src/compiler/codegen_local.c): INCLUDES += $(if $(OWN_LLVM),-DATTUNE_
 $(call obj,$(call c_in,src/sign)): INCLUDES += -isystem $(MONOCYPHER)
 # attune checks signatures by it, and the linker leaves out all else.
 $(call obj,$(MONOCYPHER)/monocypher.c): BASE_CFLAGS += -ffunction-sections
-# Builders run once for each compile and take a few percent of it, so less code is worth more there than faster code.
-# Builds with a sanitizer have a level of their own.
-$(call obj,$(call c_in,$(addprefix src/,attend layer nest operator))): \
+# Builders run once for each compile and take a few percent of it, and searches and bundles wait for kernels, so less
+# code is worth more there than faster code. Builds with a sanitizer have a level of their own.
+$(call obj,$(call c_in,$(addprefix src/,attend bundle layer mla nest operator tune)) \
+		$(addprefix src/,index/kernel.c linear/kernel.c)): \
 	BASE_CFLAGS += $(if $(SANITIZE),,$(patsubst -O2,-Os,$(filter -O2,$(CFLAGS))))
 # A call of attune_run, which may take 0.1 µs in all, enters these a dozen times. Their arrays are indexed by the
 # numbers of tensors; they touch no text and no file.

@@ -21,6 +21,7 @@ of its subclasses, with one sentence.
     PagedCache, CacheSize      pages for the sequences of an Attention; how large a cache is
     flex_attention             the same with functions on scores and masks, as PyTorch's
     linear_attention           a state in place of keys and values, as Qwen3-Next has it
+    MLA                        a block of multi-head latent attention, as DeepSeek-V3 has it
     Problem, DYNAMIC           what is computed; a size that is known only at run time
     compile, Kernel            one problem, compiled
     Plan                       one handle for lengths that vary
@@ -68,6 +69,7 @@ from ._kernel import Kernel, compile
 from ._library import library_path
 from ._library import version as __version__
 from ._linear import linear_attention
+from ._mla import MLA
 from ._paged_cache import PagedCache
 from ._plan import Plan
 from ._problem import DYNAMIC, Problem, TensorInfo
@@ -83,6 +85,7 @@ __all__ = [
     "CacheSize",
     "flex_attention",
     "linear_attention",
+    "MLA",
     "Problem",
     "DYNAMIC",
     "TensorInfo",

@@ -87,6 +87,13 @@ _LINEAR: List[Tuple[str, object, list]] = [
     ("attune_linear_destroy", None, [c_void_p]),
     ("attune_linear_run", c_int, [c_void_p, c_void_p]),
 ]
+# Of versions that have attune/mla.h.
+_MLA: List[Tuple[str, object, list]] = [
+    ("attune_mla_create", c_int, [c_void_p, c_void_p, c_void_p, POINTER(c_void_p)]),
+    ("attune_mla_destroy", None, [c_void_p]),
+    ("attune_mla_prepare", c_int, [c_void_p]),
+    ("attune_mla_run", c_int, [c_void_p, c_void_p]),
+]
 _QUICK_PLANS: List[Tuple[str, object, list]] = [
     ("attune_plan_arguments_init_sized", c_int, [c_void_p, POINTER(Arguments), c_size_t]),
     ("attune_plan_bind", c_int, [c_void_p, POINTER(Arguments), c_char_p, c_void_p]),
@@ -155,6 +162,9 @@ if has_attentions:
 has_linear = hasattr(lib, "attune_linear_create")
 if has_linear:
     _declare(lib, _LINEAR)
+has_mla = hasattr(lib, "attune_mla_create")
+if has_mla:
+    _declare(lib, _MLA)
 has_block_masks = hasattr(lib, "attune_block_mask_create")
 if has_block_masks:
     _declare(lib, _BLOCK_MASKS)

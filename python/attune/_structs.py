@@ -319,6 +319,40 @@ class LinearStep(Structure):
     )
 
 
+class MlaDesc(Structure):
+    """attune_mla_desc."""
+
+    _fields_: ClassVar[Any] = (
+        [("struct_size", c_size_t)]
+        + [(name, c_int64) for name in "embed_dim out_dim num_heads q_lora_rank kv_lora_rank".split()]
+        + [(name, c_int64) for name in "qk_nope_head_dim qk_rope_head_dim v_head_dim".split()]
+        + [("dtype", c_int), ("page_size", c_int64), ("rope_interleaved", c_int)]
+        + [("softmax_scale", c_double), ("norm_eps", c_double), ("form", c_int), ("reproducible", c_int)]
+    )
+
+
+class MlaWeights(Structure):
+    """attune_mla_weights."""
+
+    _fields_: ClassVar[Any] = [("struct_size", c_size_t)] + [
+        (name, c_void_p)
+        for name in "q_proj q_a_proj q_a_bias q_a_layernorm q_b_proj kv_a_proj kv_a_bias kv_a_layernorm kv_b_proj "
+        "o_proj o_bias".split()
+    ]
+
+
+class MlaStep(Structure):
+    """attune_mla_step."""
+
+    _fields_: ClassVar[Any] = (
+        [("struct_size", c_size_t), ("batch", c_int64), ("seq", c_int64), ("cu_seqlens", c_void_p)]
+        + [("kv_lens", c_void_p), ("x", View), ("out", View), ("cache", View), ("num_pages", c_int64)]
+        + [("block_table", c_void_p), ("max_pages", c_int64), ("block_table_stride", c_int64), ("cache_rows", c_int64)]
+        + [("cos", c_void_p), ("sin", c_void_p), ("num_positions", c_int64), ("positions", c_void_p)]
+        + [("max_threads", c_uint32), ("runner", c_void_p), ("cancel", c_void_p)]
+    )
+
+
 class CacheBytes(Structure):
     """attune_cache_size."""
 

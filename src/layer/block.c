@@ -58,9 +58,7 @@ static void see_low_rank(mha_block *block) {
     c->params.size[MHA_SEQ_KV] = c->params.size[MHA_LOW_RANK];
 }
 
-/* gemm_groups=narrow: a task gets no more columns than it must: whole heads and whole register tiles. A column
- * group of the kernel is then a part of a column group of the blob, and lies where a group of that width would. */
-static void narrow_groups(const mha_context *c, mha_packed_section *s) {
+void mha_narrow_groups(const mha_context *c, mha_packed_section *s) {
     const int64_t width = s->panels * MHA_PANEL;
     if (c->s->gemm_groups != ATTUNE_GROUPS_NARROW || !s->exists || s->columns != s->num_groups * width) return;
     int64_t parts = width / MHA_PANEL_TILE;
@@ -94,7 +92,7 @@ void mha_block_shared(mha_block *block, mha_context *c) {
     *block = (mha_block){.c = c};
     if (ir_failed(c->b)) return;
     mha_packed_layout_of(p, &block->layout);
-    for (int i = 0; i < MHA_NUM_PROJECTIONS; i++) narrow_groups(c, &block->layout.section[i]);
+    for (int i = 0; i < MHA_NUM_PROJECTIONS; i++) mha_narrow_groups(c, &block->layout.section[i]);
     const ir_expr *queries = c->params.tensor[MHA_X]->dims[1];
     const bool is_prepared_later = mha_prepares(p) && p->is_ragged;
     c->q = block->q = share(c, "projected_q", is_prepared_later ? c->elem : c->q_elem, MHA_HEADS, queries, p->head_dim);

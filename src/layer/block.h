@@ -50,6 +50,10 @@ const ir_expr *mha_tokens_of(const mha_context *c, const ir_buffer *x);
 /* Columns, rounded up to those of register tiles. */
 int64_t mha_whole_tiles(const mha_context *c, int64_t columns);
 
+/* gemm_groups=narrow: a task gets no more columns than it must: whole heads and whole register tiles. A column
+ * group of the kernel is then a part of a column group of the blob, and lies where a group of that width would. */
+void mha_narrow_groups(const mha_context *c, mha_packed_section *s);
+
 /* start and right of a product whose weights are packed: those of g->packed, or of several sections of the same width
  * that follow it. */
 const ir_expr *mha_packed_bias(mha_context *c, const mha_gemm *g, const ir_expr *column, int lanes);

@@ -149,8 +149,8 @@ static void pack_group(const packing *pk, int64_t group) {
     for (int64_t panel = 0; s->depth % s->inputs && panel < s->panels; panel++) pack_last(pk, group, panel);
 }
 
-static void pack_section(const mha_packed_section *s, const mha_packed_source *source, bool out_first, size_t size,
-                         unsigned char *to) {
+void mha_pack_matrix(const mha_packed_section *s, const mha_packed_source *source, bool out_first, size_t size,
+                     void *to) {
     const packing pk = {.section = s,
                         .source = source,
                         .out_first = out_first,
@@ -194,7 +194,7 @@ attune_status mha_pack_weights(const attune_problem *p, const attune_mha_weights
         if (s->group)
             mha_pack_quantised(s, &sources[i], to);
         else
-            pack_section(s, &sources[i], weights->layout == ATTUNE_OUT_IN, size, to);
+            mha_pack_matrix(s, &sources[i], weights->layout == ATTUNE_OUT_IN, size, to);
     }
     mha_packed_header header = {.magic = MHA_PACKED_MAGIC,
                                 .format = MHA_PACKED_FORMAT,

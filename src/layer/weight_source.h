@@ -34,4 +34,8 @@ attune_status mha_packed_sources(const attune_problem *canonical, const mha_pack
 attune_status mha_check_codable(const mha_packed_section *s, const mha_packed_source *source, at_error *err);
 void mha_pack_quantised(const mha_packed_section *s, const mha_packed_source *source, void *to);
 
+/* packed_weights.c: the section of numbers of `size` bytes. out_first: rows of the matrix are outputs. */
+void mha_pack_matrix(const mha_packed_section *s, const mha_packed_source *source, bool out_first, size_t size,
+                     void *to);
+
 #endif

@@ -50,13 +50,13 @@ static int64_t inputs_of_row(attune_dtype dtype) {
     return dtype == ATTUNE_BF16 ? 2 : dtype == ATTUNE_I8 ? 4 : dtype == ATTUNE_I4 ? 8 : 1;
 }
 
-static void place(mha_packed_section *s, const attune_problem *p, int64_t *end) {
+static void place(mha_packed_section *s, attune_dtype w_dtype, int64_t w_group, int64_t *end) {
     s->exists = true;
     s->num_groups = ceil_div(s->columns, s->group_columns);
     s->panels = whole_tiles(s->group_columns) / MHA_PANEL;
-    s->inputs = inputs_of_row(p->w_dtype);
-    s->unit = mha_has_quantised_weights(p) ? 1 : s->inputs;
-    s->group = p->w_group;
+    s->inputs = inputs_of_row(w_dtype);
+    s->unit = w_group ? 1 : s->inputs; /* quantised values have groups */
+    s->group = w_group;
     s->scale_rows = s->group ? ceil_div(ceil_div(s->depth, s->group), 2) : 0;
     const int64_t depth = s->group ? ceil_div(s->depth, s->group) * s->group : s->depth;
     s->rows = 1 + s->scale_rows + ceil_div(depth, s->inputs);
@@ -70,7 +70,7 @@ static void place_heads(mha_packed_section *s, const attune_problem *p, int64_t 
     s->columns = heads * dim;
     s->heads = heads_of_group(p, heads, dim);
     s->group_columns = s->heads * dim;
-    place(s, p, end);
+    place(s, p->w_dtype, p->w_group, end);
 }
 
 static void place_output(mha_packed_section *s, const attune_problem *p, int64_t *end) {
@@ -79,7 +79,15 @@ static void place_output(mha_packed_section *s, const attune_problem *p, int64_t
     s->columns = p->out_dim;
     s->group_columns = units_of_group(tiles, tiles, MHA_PANEL_TILE) * MHA_PANEL_TILE;
     if (s->group_columns > s->columns) s->group_columns = s->columns;
-    place(s, p, end);
+    place(s, p->w_dtype, p->w_group, end);
+}
+
+void mha_packed_place(mha_packed_section *s, attune_dtype w_dtype, int64_t depth, int64_t units, int64_t width,
+                    int64_t *end) {
+    *s = (mha_packed_section){.depth = depth, .columns = units * width};
+    s->heads = units_of_group(units, units, width);
+    s->group_columns = s->heads * width;
+    place(s, w_dtype, 0, end);
 }
 
 size_t mha_weight_bytes(attune_dtype dtype) {

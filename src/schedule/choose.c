@@ -3,7 +3,7 @@
  *     mha_choose ─┬─ calls_of: what costs ask of the problem, once (cost.h)
  *                 ├─ choose_strategy ──┬─ decoding (choose_d_lanes.c): its best, and what that costs
  *                 │                    └─ prefill (choose_q_lanes.c): its best, if it costs less
- *                 ├─ choose_products: the tiles of a block's products
+ *                 ├─ mha_choose_products: the tiles of a block's products
  *                 └─ mha_schedule_settle: the choices that are left (settle.c)
  *
  * All of them search the same way: begin with a usual schedule, price others by the cost (cost.h) times what timings
@@ -164,7 +164,7 @@ static void choose_product_tiles(const mha_cost_context *c, int64_t rows, attune
 }
 
 /* Fills in the gemm fields of a schedule whose lanes are chosen. All 0 without a block. */
-static void choose_products(const mha_cost_context *c, attune_schedule *s) {
+void mha_choose_products(const mha_cost_context *c, attune_schedule *s) {
     const attune_problem *const p = c->p;
     s->gemm_rows = s->gemm_column_vectors = s->gemm_task_rows = s->gemm_depth = 0;
     if (!p->embed_dim) return;
@@ -210,7 +210,7 @@ void mha_choose(const attune_problem *p, const at_target *target, const at_descr
         calls c;
         calls_of(p, &on, &c);
         choose_strategy(&c, s);
-        choose_products(&c.call, s);
+        mha_choose_products(&c.call, s);
     }
     mha_schedule_settle(p, target, machine, s);
 }
@@ -224,6 +224,6 @@ void mha_choose_by(attune_strategy strategy, const attune_problem *p, const at_t
         choose_decoding(&c, s);
     else
         mha_choose_q_lanes(&c.call, &c.usual, INFINITY, s);
-    choose_products(&c.call, s);
+    mha_choose_products(&c.call, s);
     mha_schedule_settle(p, target, machine, s);
 }

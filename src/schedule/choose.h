@@ -7,6 +7,8 @@
 /* choose.c. The schedule of one strategy that costs least, complete and settled. */
 void mha_choose_by(attune_strategy strategy, const attune_problem *canonical, const at_target *target,
                    const at_description *machine, attune_schedule *schedule);
+/* choose.c. Fills in the gemm fields of a schedule whose lanes are chosen. All 0 without a block. */
+void mha_choose_products(const mha_cost_context *call, attune_schedule *schedule);
 /* What a schedule costs for one head, with the choices that it leaves to attune. */
 double mha_cost_of_choice(const mha_cost_context *context, const attune_schedule *schedule);
 

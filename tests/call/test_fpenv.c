@@ -496,6 +496,32 @@ static void go_through_index(attune_context *context) {
     CALL(attune_index_destroy(index));
 }
 
+static void go_through_mla(attune_context *context) {
+    enum { EMBED = 16, HEADS = 2, RANK = 16, DIM = 8, TOKENS = 3 };
+    attune_mla_desc desc = ATTUNE_MLA_DESC_INIT;
+    attune_mla_weights weights = ATTUNE_MLA_WEIGHTS_INIT;
+    attune_mla_step step = ATTUNE_MLA_STEP_INIT;
+    attune_mla *mla = NULL;
+    float numbers[HEADS * 2 * DIM * EMBED], x[TOKENS * EMBED], angles[TOKENS * DIM / 2], out[TOKENS * EMBED];
+    float cache[TOKENS * (RANK + DIM)];
+    OK(attune_mla_desc_init(&desc, sizeof desc));
+    OK(attune_mla_step_init(&step, sizeof step));
+    for (int i = 0; i < HEADS * 2 * DIM * EMBED; i++) numbers[i] = (float)(i % 11 - 5) * 0.1f;
+    for (int i = 0; i < TOKENS * EMBED; i++) x[i] = i % 5 ? (float)(i % 7 - 3) * 0.3f : 1e-41f;
+    for (int i = 0; i < TOKENS * DIM / 2; i++) angles[i] = 0.7f;
+    desc.embed_dim = EMBED, desc.num_heads = HEADS, desc.kv_lora_rank = RANK;
+    desc.qk_nope_head_dim = desc.qk_rope_head_dim = desc.v_head_dim = DIM;
+    weights.q_proj = weights.kv_a_proj = weights.kv_a_layernorm = weights.kv_b_proj = weights.o_proj = numbers;
+    OK(attune_mla_create(context, &desc, &weights, &mla));
+    OK(attune_mla_prepare(mla));
+    step.batch = 1, step.seq = step.cache_rows = step.num_positions = TOKENS;
+    step.x.data = x, step.cos = step.sin = angles, step.cache.data = cache, step.out.data = out;
+    OK(attune_mla_run(mla, &step));
+    note_bytes("mla out", out, sizeof out);
+    note_bytes("mla cache", cache, sizeof cache);
+    CALL(attune_mla_destroy(mla));
+}
+
 /* ---- Loop IR, and operators of one's own ---- */
 
 static const char axpy[] = "kernel @axpy (n: i64, x: f32[n] in, y: f32[n] out) {\n"
@@ -717,6 +743,7 @@ static void go_through_all(void) {
     go_through_attentions(context);
     go_through_linear_attention(context);
     go_through_index(context);
+    go_through_mla(context);
     go_through_ir(context);
     go_through_operators(context);
     go_through_bundles(context);

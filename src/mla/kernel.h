@@ -1,0 +1,54 @@
+/* The kernels around the attention of an MLA block, as loop IR: products with packed weights. */
+#ifndef ATTUNE_MLA_KERNEL_H
+#define ATTUNE_MLA_KERNEL_H
+
+#include "problem/weights_layout.h"
+
+#include <attune.h>
+
+/* What a kernel computes, and its parameters in their order. All tensors but q_low and kv_low have the dtype. */
+typedef enum mla_kind {
+    MLA_PROJECT, /* x: q of all heads, rotated, and the row of the cache */
+    MLA_ABSORB,  /* q W_UK of each head, beside the rotated part */
+    MLA_VALUES,  /* latent outputs times W_UV of each head */
+    MLA_EXPAND,  /* rows of the cache as keys and values of some heads */
+    MLA_OUT,     /* heads times W_O */
+    MLA_NUM_KINDS
+} mla_kind;
+
+/* The matrices of a block. Those of heads are as many sections of the same size, one after the other. */
+typedef enum mla_matrix {
+    MLA_Q_LOW,   /* x to q_lora_rank */
+    MLA_Q,       /* q_lora_rank, or x, to heads */
+    MLA_KV_LOW,  /* x to kv_lora_rank and the rotated part */
+    MLA_UK,      /* of a head: qk_nope_head_dim to kv_lora_rank */
+    MLA_UK_BACK, /* of a head: kv_lora_rank to qk_nope_head_dim */
+    MLA_UV,      /* of a head: kv_lora_rank to v_head_dim */
+    MLA_O,       /* heads to out_dim */
+    MLA_NUM_MATRICES
+} mla_matrix;
+
+static inline bool mla_is_of_heads(mla_matrix m) { return m == MLA_UK || m == MLA_UK_BACK || m == MLA_UV; }
+
+/* Everything that a kernel is specialised for. */
+typedef struct mla_kernel {
+    attune_mla_desc desc;
+    mla_kind kind;
+    int64_t rows;  /* 1: just one; else: about so many, for the choice of the register tiles */
+    int64_t heads; /* MLA_EXPAND: of a call */
+} mla_kernel;
+
+/* A matrix of a block; its offset is *end, which moves behind the section of the first head. */
+void mla_section_of(const attune_mla_desc *d, mla_matrix which, mha_packed_section *s, int64_t *end);
+
+static inline int64_t mla_width(const attune_mla_desc *d) { return d->kv_lora_rank + d->qk_rope_head_dim; }
+
+enum { MLA_PROBLEM_BYTES = 400 };
+
+/* The problem of an operator: one line of text that says all of it. */
+void mla_print(const mla_kernel *k, char text[MLA_PROBLEM_BYTES]);
+
+/* An attune_build_fn, whose user is the context. */
+int mla_build(void *user, const attune_build_request *request, attune_ir_writer *w);
+
+#endif

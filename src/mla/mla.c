@@ -1,0 +1,314 @@
+/* Descriptions of MLA blocks, and their weights. */
+#include "mla/mla.h"
+
+#include "attention/attention.h"
+#include "base/fpenv.h"
+#include "base/integers.h"
+#include "base/struct.h"
+#include "layer/weight_source.h"
+#include "problem/problem_fields.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+const int64_t mla_rows[MLA_NUM_SIZES] = {1, 4, 16, 512};
+
+static const attune_mla_desc initial = ATTUNE_MLA_DESC_INIT;
+static const at_struct desc_struct = {"attune_mla_desc", "start from ATTUNE_MLA_DESC_INIT", sizeof(attune_mla_desc),
+                                      &initial, sizeof(attune_mla_desc)};
+static const at_struct weights_struct = {"attune_mla_weights", "start from ATTUNE_MLA_WEIGHTS_INIT",
+                                         sizeof(attune_mla_weights), NULL, sizeof(attune_mla_weights)};
+
+attune_status attune_mla_desc_init(attune_mla_desc *desc, size_t struct_size) {
+    at_error err = {0};
+    at_struct_init(&desc_struct, desc, struct_size, &err);
+    return at_report(&err);
+}
+
+/* ---- Descriptions ---- */
+
+static attune_status check_size(const char *name, int64_t value, int64_t least, int64_t most, at_error *err) {
+    if (value >= least && value <= most) return ATTUNE_OK;
+    return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s is %lld; it must be from %lld to %lld", name, (long long)value,
+                   (long long)least, (long long)most);
+}
+
+static attune_status check_sizes(const attune_mla_desc *d, at_error *err) {
+    enum { MOST_EMBED = 1 << 20, MOST_HEADS = 1024, MOST_RANK = 1 << 16, MOST_DIM = 512 };
+    if (check_size("embed_dim", d->embed_dim, 1, MOST_EMBED, err) ||
+        check_size("out_dim", d->out_dim, 1, MOST_EMBED, err) ||
+        check_size("num_heads", d->num_heads, 1, MOST_HEADS, err) ||
+        check_size("q_lora_rank", d->q_lora_rank, 0, MOST_RANK, err) ||
+        check_size("kv_lora_rank", d->kv_lora_rank, 1, 2 * MOST_DIM, err) ||
+        check_size("qk_nope_head_dim", d->qk_nope_head_dim, 1, MOST_DIM, err) ||
+        check_size("qk_rope_head_dim", d->qk_rope_head_dim, 2, MOST_DIM, err) ||
+        check_size("v_head_dim", d->v_head_dim, 1, MOST_DIM, err) ||
+        check_size("page_size", d->page_size, 0, MOST_EMBED, err))
+        return err->status;
+    if (d->qk_rope_head_dim % 2)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "qk_rope_head_dim is %lld; it must be even",
+                       (long long)d->qk_rope_head_dim);
+    if (d->page_size % 16)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "page_size is %lld; it must be a multiple of 16, or 0",
+                       (long long)d->page_size);
+    return ATTUNE_OK;
+}
+
+static attune_status check_choices(const attune_mla_desc *d, at_error *err) {
+    if (d->dtype != ATTUNE_F32 && d->dtype != ATTUNE_BF16 && d->dtype != ATTUNE_F16)
+        return at_fail(err, ATTUNE_UNSUPPORTED, "dtype is %s; it must be f32, bf16 or f16",
+                       (unsigned)d->dtype < ATTUNE_DTYPE_COUNT ? mha_dtype_name(d->dtype) : "no attune_dtype");
+    if ((unsigned)d->rope_interleaved > 1)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "rope_interleaved is %d; it must be 0 or 1", d->rope_interleaved);
+    if ((unsigned)d->reproducible > 1)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "reproducible is %d; it must be 0 or 1", d->reproducible);
+    if ((unsigned)d->form >= ATTUNE_MLA_FORM_COUNT)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "form is %d, which is no attune_mla_form", (int)d->form);
+    if (d->reproducible && d->form == ATTUNE_MLA_BY_COST)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT,
+                       "reproducible is 1 and form ATTUNE_MLA_BY_COST; the two forms have different bits: name one");
+    if (!isnan(d->softmax_scale) && !(fabs(d->softmax_scale) <= 1e6))
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "softmax_scale is %g; it must be within +-1e6", d->softmax_scale);
+    if (!(d->norm_eps >= 1e-12 && d->norm_eps <= 1))
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "norm_eps is %g; it must be 0, or from 1e-12 to 1", d->norm_eps);
+    return ATTUNE_OK;
+}
+
+static attune_status settle(const attune_mla_desc *given, attune_mla_desc *d, at_error *err) {
+    *d = *given;
+    if (!d->out_dim) d->out_dim = d->embed_dim;
+    if (!d->v_head_dim) d->v_head_dim = d->qk_nope_head_dim;
+    if (d->dtype == ATTUNE_DTYPE_DEFAULT) d->dtype = ATTUNE_F32;
+    if (d->norm_eps == 0) d->norm_eps = 1e-6;
+    if (check_sizes(d, err) || check_choices(d, err)) return err->status;
+    if (isnan(d->softmax_scale)) d->softmax_scale = 1 / sqrt((double)(d->qk_nope_head_dim + d->qk_rope_head_dim));
+    return ATTUNE_OK;
+}
+
+/* ---- Weights ---- */
+
+/* A matrix, and where its first output lies in the model's weights. */
+typedef struct source {
+    const char *name;
+    const void *weight, *bias;
+    bool out_first; /* rows are outputs */
+    int64_t head, first; /* rows of the model's matrix from one head to the next; the first one */
+} source;
+
+static source source_of(const attune_mla_desc *d, const attune_mla_weights *w, mla_matrix which) {
+    const int64_t head = d->qk_nope_head_dim + d->v_head_dim;
+    switch (which) {
+    case MLA_Q_LOW: return (source){"q_a_proj", w->q_a_proj, w->q_a_bias, true, 0, 0};
+    case MLA_Q:
+        return d->q_lora_rank ? (source){"q_b_proj", w->q_b_proj, NULL, true, 0, 0}
+                              : (source){"q_proj", w->q_proj, NULL, true, 0, 0};
+    case MLA_KV_LOW: return (source){"kv_a_proj", w->kv_a_proj, w->kv_a_bias, true, 0, 0};
+    case MLA_UK: return (source){"kv_b_proj", w->kv_b_proj, NULL, false, head, 0};
+    case MLA_UK_BACK: return (source){"kv_b_proj", w->kv_b_proj, NULL, true, head, 0};
+    case MLA_UV: return (source){"kv_b_proj", w->kv_b_proj, NULL, true, head, d->qk_nope_head_dim};
+    default: return (source){"o_proj", w->o_proj, w->o_bias, true, 0, 0};
+    }
+}
+
+static bool has_matrix(const attune_mla_desc *d, mla_matrix which) {
+    if (which == MLA_Q_LOW) return d->q_lora_rank > 0;
+    if (which == MLA_UK) return d->form != ATTUNE_MLA_UNABSORBED;
+    return which != MLA_UK_BACK || d->form != ATTUNE_MLA_ABSORBED;
+}
+
+static attune_status check_weights(const attune_mla_desc *d, const attune_mla_weights *w, at_error *err) {
+    for (mla_matrix m = 0; m < MLA_NUM_MATRICES; m++) {
+        const source s = source_of(d, w, m);
+        if (has_matrix(d, m) && !s.weight)
+            return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s of the weights is NULL", s.name);
+    }
+    if (!w->kv_a_layernorm || (d->q_lora_rank && !w->q_a_layernorm))
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s of the weights is NULL",
+                       w->kv_a_layernorm ? "q_a_layernorm" : "kv_a_layernorm");
+    const bool has_low = w->q_a_proj || w->q_b_proj || w->q_a_layernorm || w->q_a_bias;
+    if (d->q_lora_rank ? w->q_proj != NULL : has_low)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "q_lora_rank is %lld, but there are weights of %s",
+                       (long long)d->q_lora_rank, d->q_lora_rank ? "q_proj" : "q_a_proj, q_a_layernorm or q_b_proj");
+    return ATTUNE_OK;
+}
+
+static void pack_matrix(attune_mla *mla, const attune_mla_weights *weights, mla_matrix which) {
+    const attune_mla_desc *d = &mla->desc;
+    const size_t size = mha_weight_bytes(d->dtype);
+    const source from = source_of(d, weights, which);
+    mha_packed_section s;
+    int64_t end = 0;
+    mla_section_of(d, which, &s, &end);
+    const size_t stride = (size_t)(from.out_first ? s.depth : s.columns) * size;
+    for (int64_t head = 0; head < (mla_is_of_heads(which) ? d->num_heads : 1); head++) {
+        const size_t first = (size_t)(head * from.head + from.first);
+        const mha_packed_source one = {.weight = (const unsigned char *)from.weight + first * stride,
+                                     .bias = from.bias,
+                                     .stride = stride};
+        mha_pack_matrix(&s, &one, from.out_first, size, mla->matrix[which] + (size_t)head * mla->head_bytes[which]);
+    }
+}
+
+static float widened(attune_dtype dtype, const void *numbers, int64_t i) {
+    if (dtype == ATTUNE_F32) return ((const float *)numbers)[i];
+    if (dtype == ATTUNE_F16) return (float)((const _Float16 *)numbers)[i];
+    const uint32_t bits = (uint32_t)((const uint16_t *)numbers)[i] << 16;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static void pack_norm(const attune_mla_desc *d, const void *from, int64_t columns, float *to) {
+    for (int64_t i = 0; i < columns; i++) to[i] = widened(d->dtype, from, i);
+}
+
+/* All sections are whole cache lines. */
+static attune_status pack(attune_mla *mla, const attune_mla_weights *weights, at_error *err) {
+    enum { LINE = 64 };
+    const attune_mla_desc *d = &mla->desc;
+    size_t offset[MLA_NUM_MATRICES] = {0}, bytes = 0;
+    for (mla_matrix m = 0; m < MLA_NUM_MATRICES; m++) {
+        mha_packed_section s;
+        int64_t end = 0;
+        if (!has_matrix(d, m)) continue;
+        mla_section_of(d, m, &s, &end);
+        mla->head_bytes[m] = (size_t)end * mha_weight_bytes(d->dtype);
+        offset[m] = bytes;
+        bytes += mla->head_bytes[m] * (size_t)(mla_is_of_heads(m) ? d->num_heads : 1);
+    }
+    const size_t norms = bytes;
+    bytes += (size_t)(d->q_lora_rank + d->kv_lora_rank) * sizeof(float);
+    mla->packed = at_alloc_aligned(&mla->context->allocator, bytes, LINE);
+    if (!mla->packed) return at_fail_memory(err, bytes);
+    mla->kv_norm = (float *)(void *)((char *)mla->packed + norms);
+    mla->q_norm = mla->kv_norm + d->kv_lora_rank;
+    pack_norm(d, weights->kv_a_layernorm, d->kv_lora_rank, mla->kv_norm);
+    pack_norm(d, weights->q_a_layernorm, d->q_lora_rank, mla->q_norm);
+    for (mla_matrix m = 0; m < MLA_NUM_MATRICES; m++) {
+        if (!has_matrix(d, m)) continue;
+        mla->matrix[m] = (unsigned char *)mla->packed + offset[m];
+        pack_matrix(mla, weights, m);
+    }
+    return ATTUNE_OK;
+}
+
+/* ---- Attention ---- */
+
+static attune_status make_attention(attune_mla *mla, bool is_absorbed, at_error *err) {
+    const attune_mla_desc *d = &mla->desc;
+    attune_attention_desc a = ATTUNE_ATTENTION_DESC_INIT;
+    a.dtype = d->dtype;
+    a.is_causal = 1;
+    a.softmax_scale = d->softmax_scale;
+    a.reproducible = d->reproducible;
+    if (is_absorbed) {
+        a.num_heads = d->num_heads, a.num_kv_heads = 1;
+        a.head_dim = mla_width(d), a.head_dim_v = d->kv_lora_rank;
+        a.kv = d->page_size ? ATTUNE_KV_PAGED : ATTUNE_KV_CACHE;
+        a.layout = d->page_size ? ATTUNE_THD : ATTUNE_BSHD;
+        a.page_size = d->page_size;
+        a.extra = "v_in_k=1";
+    } else {
+        a.num_heads = mla->heads_at_once;
+        a.head_dim = d->qk_nope_head_dim + d->qk_rope_head_dim, a.head_dim_v = d->v_head_dim;
+    }
+    const attune_status status =
+        attune_attention_create(mla->context, &a, is_absorbed ? &mla->absorbed : &mla->unabsorbed);
+    return status ? at_fail(err, status, "%s", attune_last_message()) : ATTUNE_OK;
+}
+
+/* Keys and values of all heads would be large: of 128 heads and 4096 tokens 335 MB in bf16. */
+static int64_t heads_at_once(const attune_mla_desc *d) {
+    enum { MOST = 16 };
+    int64_t heads = min_of(d->num_heads, MOST);
+    while (d->num_heads % heads) heads--;
+    return heads;
+}
+
+/* ---- Life ---- */
+
+static attune_status fill(attune_mla *mla, const attune_mla_weights *weights, at_error *err) {
+    static const attune_operator_options options = {.struct_size = sizeof options,
+                                                    .name = "mla",
+                                                    .build = mla_build,
+                                                    .version = 1};
+    attune_operator_options own = options;
+    own.user = mla->context;
+    const attune_mla_desc *d = &mla->desc;
+    mla->heads_at_once = heads_at_once(d);
+    for (mla_kind k = 0; k < MLA_NUM_KINDS; k++)
+        for (int size = 0; size < MLA_NUM_SIZES; size++)
+            mla_print(&(mla_kernel){*d, k, mla_rows[size], k == MLA_EXPAND ? mla->heads_at_once : 0},
+                      mla->problem[k][size]);
+    if (at_operator_of(mla->context, &own, &mla->op, err) || pack(mla, weights, err)) return err->status;
+    if (d->form != ATTUNE_MLA_UNABSORBED && make_attention(mla, true, err)) return err->status;
+    return d->form == ATTUNE_MLA_ABSORBED ? ATTUNE_OK : make_attention(mla, false, err);
+}
+
+attune_status attune_mla_create(attune_context *context, const attune_mla_desc *desc, const attune_mla_weights *weights,
+                                attune_mla **mla) {
+    AT_DEFAULT_FPENV;
+    at_error err = {0};
+    attune_mla_desc given, d;
+    attune_mla_weights w;
+    if (mla) *mla = NULL;
+    if (!desc || !weights || !mla) {
+        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_mla_create was given no %s",
+                !desc ? "description" : !weights ? "weights" : "pointer to the block");
+        return at_report(&err);
+    }
+    if (at_copy_in(&desc_struct, desc, &given, &err) || at_copy_in(&weights_struct, weights, &w, &err) ||
+        settle(&given, &d, &err) || check_weights(&d, &w, &err))
+        return at_report(&err);
+    if (!context) {
+        const attune_status status = an_shared_context(&context);
+        if (status) return status;
+    }
+    attune_mla *const made = calloc(1, sizeof *made);
+    if (!made) {
+        at_fail_memory(&err, sizeof *made);
+        return at_report(&err);
+    }
+    made->context = context, made->desc = d;
+    if (fill(made, &w, &err))
+        attune_mla_destroy(made);
+    else
+        *mla = made;
+    return at_report(&err);
+}
+
+void attune_mla_destroy(attune_mla *mla) {
+    if (!mla) return;
+    for (int k = 0; k < MLA_NUM_KINDS; k++)
+        for (int size = 0; size < MLA_NUM_SIZES; size++) attune_kernel_release(atomic_load(&mla->kernels[k][size]));
+    attune_attention_destroy(mla->absorbed);
+    attune_attention_destroy(mla->unabsorbed);
+    at_free(&mla->context->allocator, mla->packed);
+    free(mla);
+}
+
+static attune_status prepare_kernels(attune_mla *mla, at_error *err) {
+    attune_kernel *kernel;
+    for (mla_kind k = 0; k < MLA_NUM_KINDS; k++) {
+        const bool is_absorbed = k == MLA_ABSORB || k == MLA_VALUES;
+        if (is_absorbed ? !mla->absorbed : k == MLA_EXPAND && !mla->unabsorbed) continue;
+        for (int size = 0; size < MLA_NUM_SIZES; size += MLA_NUM_SIZES - 1)
+            if (at_operator_kernel(mla->op, mla->problem[k][size], &mla->kernels[k][size], &kernel, err))
+                return err->status;
+    }
+    return ATTUNE_OK;
+}
+
+attune_status attune_mla_prepare(attune_mla *mla) {
+    AT_DEFAULT_FPENV;
+    at_error err = {0};
+    if (!mla) at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_mla_prepare was given NULL");
+    if (err.status || prepare_kernels(mla, &err)) return at_report(&err);
+    attune_attention *const attentions[] = {mla->absorbed, mla->unabsorbed};
+    for (int i = 0; i < 2; i++) {
+        const attune_status status = attentions[i] ? attune_attention_prepare(attentions[i]) : ATTUNE_OK;
+        if (status) return status;
+    }
+    return ATTUNE_OK;
+}
