@@ -473,6 +473,22 @@ static void go_through_linear_attention(attune_context *context) {
     CALL(attune_linear_destroy(linear));
 }
 
+static void go_through_index_and_attention(attune_context *context, attune_index *index,
+                                           const attune_index_step *index_step) {
+    attune_attention_desc desc = ATTUNE_ATTENTION_DESC_INIT;
+    attune_step step = ATTUNE_STEP_INIT;
+    attune_attention *attention = NULL;
+    float rows[60 * 8], out[8];
+    for (int i = 0; i < 60 * 8; i++) rows[i] = (float)(i % 11 - 5) * 0.3f;
+    desc.num_heads = 1, desc.head_dim = 8, desc.layout = ATTUNE_BSHD, desc.extra = "kv_ids=query,kv_id_lens=1";
+    OK(attune_attention_create(context, &desc, &attention));
+    step.batch = step.seq_q = 1, step.seq_kv = 60;
+    step.q.data = step.k.data = step.v.data = rows, step.out.data = out;
+    OK(attune_index_attend(index, index_step, attention, &step));
+    note_bytes("attended to the index", out, sizeof out);
+    CALL(attune_attention_destroy(attention));
+}
+
 static void go_through_index(attune_context *context) {
     attune_index_desc desc = ATTUNE_INDEX_DESC_INIT;
     attune_index_step step = ATTUNE_INDEX_STEP_INIT;
@@ -493,6 +509,7 @@ static void go_through_index(attune_context *context) {
     OK(attune_index_run_interpreted(index, &step));
     note_bytes("index ids", ids, sizeof ids);
     note_bytes("index scores", scores, sizeof scores);
+    go_through_index_and_attention(context, index, &step);
     CALL(attune_index_destroy(index));
 }
 

@@ -516,6 +516,70 @@ static void targets(void **state) {
     }
 }
 
+/* ---- The index, and attention to what it chooses ---- */
+
+/* Two sequences on pages: the same as one call after the other, with lists of the caller's or of the call's. */
+static void attend_to_the_best(void **state) {
+    (void)state;
+    enum { PAGE = 8, PAGES = 20, COLUMNS = 10, QUERIES = 4, DIM = 16, HEADS = 2, IDS = 12 };
+    static const int32_t starts[] = {0, 3, 4}, lens[] = {77, 9};
+    attune_index_desc d = desc_of(4, 8, IDS);
+    attune_attention_desc of = ATTUNE_ATTENTION_DESC_INIT;
+    int32_t table[2][COLUMNS], ids[QUERIES * IDS], id_lens[QUERIES];
+    float q[QUERIES * HEADS * DIM], caches[2][PAGES * PAGE * DIM], out[3][QUERIES * HEADS * DIM],
+        slopes[HEADS] = {0.5f, 2};
+    attune_attention *attention;
+    index_case c;
+    d.is_causal = 1, d.page_size = PAGE;
+    of.num_heads = HEADS, of.num_kv_heads = 1, of.head_dim = DIM, of.kv = ATTUNE_KV_PAGED, of.page_size = PAGE;
+    of.extra = "kv_ids=query,kv_id_lens=1,sinks=1";
+    open_case(&c, d, QUERIES, PAGES * PAGE);
+    for (int i = 0; i < 2 * COLUMNS; i++) table[i / COLUMNS][i % COLUMNS] = (i * 7 + 3) % PAGES;
+    fill(q, ATTUNE_F32, QUERIES * HEADS * DIM, 5);
+    for (int i = 0; i < 2; i++) fill(caches[i], ATTUNE_F32, PAGES * PAGE * DIM, 5);
+    attune_index *const index = make_in(NULL, &d);
+    if (attune_attention_create(NULL, &of, &attention)) fail_msg("%s", attune_last_message());
+    attune_index_step s = step_of(&c);
+    s.batch = 2, s.cu_seqlens_q = starts, s.kv_lens = lens;
+    s.block_table = table[0], s.max_pages = COLUMNS, s.num_pages = PAGES;
+    attune_step its = ATTUNE_STEP_INIT;
+    its.batch = 2, its.cu_seqlens_q = starts, its.kv_lens = lens;
+    its.block_table = table[0], its.max_pages = COLUMNS, its.num_pages = PAGES;
+    its.q.data = q, its.k_cache.data = caches[0], its.v_cache.data = caches[1];
+    int64_t dims[] = {HEADS}, list_dims[] = {1, QUERIES, IDS};
+    const attune_dltensor sinks = {slopes, 1, 0, 1, 2, 32, 1, dims, NULL, 0},
+                          kv_ids = {ids, 1, 0, 3, 0, 32, 1, list_dims, NULL, 0},
+                          kv_id_lens = {id_lens, 1, 0, 2, 0, 32, 1, list_dims, NULL, 0};
+    const attune_binding bindings[] = {{"sinks", &sinks}, {"kv_ids", &kv_ids}, {"kv_id_lens", &kv_id_lens}};
+
+    its.bindings = bindings, its.num_bindings = 1, its.out.data = out[0];
+    s.ids = ids, s.lens = id_lens;
+    if (attune_index_attend(index, &s, attention, &its)) fail_msg("%s", attune_last_message());
+    s.ids = c.ids, s.lens = c.lens;
+    run(index, &s);
+    assert_memory_equal(ids, c.ids, sizeof ids);
+    assert_memory_equal(id_lens, c.lens, sizeof id_lens);
+    its.num_bindings = 3, its.out.data = out[1];
+    if (attune_attention_run(attention, &its)) fail_msg("%s", attune_last_message());
+    s.ids = s.lens = NULL;
+    its.num_bindings = 1, its.out.data = out[2];
+    if (attune_index_attend(index, &s, attention, &its)) fail_msg("%s", attune_last_message());
+    assert_memory_equal(out[0], out[1], sizeof out[0]);
+    assert_memory_equal(out[0], out[2], sizeof out[0]);
+
+    static const int32_t short_lens[] = {40, 9};
+    its.kv_lens = short_lens;
+    assert_int_equal(attune_index_attend(index, &s, attention, &its), ATTUNE_INVALID_ARGUMENT);
+    assert_non_null(strstr(attune_last_message(), "kv_ids has key "));
+    assert_int_equal(attune_index_attend(index, &s, NULL, &its), ATTUNE_INVALID_ARGUMENT);
+    assert_string_equal(attune_last_message(), "attune_index_attend was given no attention");
+    assert_int_equal(attune_index_attend(index, NULL, attention, &its), ATTUNE_INVALID_ARGUMENT);
+    assert_string_equal(attune_last_message(), "attune_index_attend was given no step of it");
+    attune_attention_destroy(attention);
+    attune_index_destroy(index);
+    close_case(&c);
+}
+
 static void nothing_to_do(void **state) {
     (void)state;
     attune_index_desc d = desc_of(4, 8, 3);
@@ -648,6 +712,7 @@ int main(void) {
         cmocka_unit_test(strides),
         cmocka_unit_test(divided_keys),
         cmocka_unit_test(targets),
+        cmocka_unit_test(attend_to_the_best),
         cmocka_unit_test(nothing_to_do),
         cmocka_unit_test(wrong_descriptions),
         cmocka_unit_test(wrong_steps),

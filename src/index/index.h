@@ -1,0 +1,29 @@
+/* An index, for the files of this folder. */
+#ifndef ATTUNE_INDEX_INDEX_H
+#define ATTUNE_INDEX_INDEX_H
+
+#include "base/error.h"
+#include "engine/own_operator.h"
+#include "index/kernel.h"
+
+struct attune_index {
+    attune_context *context;
+    attune_operator *op;
+    attune_index_desc desc; /* settled: no zeros that stand for something else */
+    char problem[IDX_PROBLEM_BYTES];
+    _Atomic(attune_kernel *) kernel;
+};
+
+attune_status idx_check_size(const char *name, int64_t value, int64_t least, int64_t most, at_error *err);
+
+/* Copies a caller's step. */
+attune_status idx_take_step(const attune_index_step *given, attune_index_step *step, at_error *err);
+
+/* The queries of a step's sequences, whose starts are checked. */
+attune_status idx_count_queries(const attune_index *index, const attune_index_step *step, int64_t *queries,
+                                at_error *err);
+
+/* Checks and runs one that was copied. */
+attune_status idx_run_step(attune_index *index, const attune_index_step *step, bool is_interpreted, at_error *err);
+
+#endif
