@@ -115,10 +115,10 @@ ATTUNE_CHECKED attune_status attune_index_run(attune_index *index, const attune_
 /* The same by the interpreter of the kernel's loop IR: slow, with the same bits. For tests. */
 ATTUNE_CHECKED attune_status attune_index_run_interpreted(attune_index *index, const attune_index_step *step);
 
-/* Equals attune_index_run of index_step, then attune_attention_run of `step` with two more bindings: kv_ids, the index's
- * ids, and kv_id_lens, its lens. ids and lens of index_step may be NULL; then they are the call's own. The attention has
- * `extra` kv_ids=query,kv_id_lens=1, and thd where index_step has cu_seqlens_q. Where the attention refuses its step,
- * ids, lens and scores were written. */
+/* Equals attune_index_run of index_step, then attune_attention_run of `step` with two more bindings: kv_ids, the ids of
+ * the index, and kv_id_lens, its lens. ids and lens of index_step may be NULL; then they are the call's own. The
+ * attention has `extra` kv_ids=query,kv_id_lens=1, and thd where index_step has cu_seqlens_q. Where the attention
+ * refuses its step, ids, lens and scores were written. */
 ATTUNE_CHECKED attune_status attune_index_attend(attune_index *index, const attune_index_step *index_step,
                                                  attune_attention *attention, const attune_step *step);
 

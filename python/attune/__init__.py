@@ -22,6 +22,7 @@ of its subclasses, with one sentence.
     flex_attention             the same with functions on scores and masks, as PyTorch's
     linear_attention           a state in place of keys and values, as Qwen3-Next has it
     MLA                        a block of multi-head latent attention, as DeepSeek-V3 has it
+    index, IndexResult         which keys a query attends to, as DeepSeek V3.2 chooses them
     Problem, DYNAMIC           what is computed; a size that is known only at run time
     compile, Kernel            one problem, compiled
     Plan                       one handle for lengths that vary
@@ -65,6 +66,7 @@ from ._errors import (
     UnsupportedError,
 )
 from ._flex import flex_attention
+from ._index import IndexResult, index
 from ._kernel import Kernel, compile
 from ._library import library_path
 from ._library import version as __version__
@@ -86,6 +88,8 @@ __all__ = [
     "flex_attention",
     "linear_attention",
     "MLA",
+    "index",
+    "IndexResult",
     "Problem",
     "DYNAMIC",
     "TensorInfo",

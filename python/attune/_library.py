@@ -94,6 +94,12 @@ _MLA: List[Tuple[str, object, list]] = [
     ("attune_mla_prepare", c_int, [c_void_p]),
     ("attune_mla_run", c_int, [c_void_p, c_void_p]),
 ]
+# Of versions that have attune/index.h.
+_INDEX: List[Tuple[str, object, list]] = [
+    ("attune_index_create", c_int, [c_void_p, c_void_p, POINTER(c_void_p)]),
+    ("attune_index_destroy", None, [c_void_p]),
+    ("attune_index_run", c_int, [c_void_p, c_void_p]),
+]
 _QUICK_PLANS: List[Tuple[str, object, list]] = [
     ("attune_plan_arguments_init_sized", c_int, [c_void_p, POINTER(Arguments), c_size_t]),
     ("attune_plan_bind", c_int, [c_void_p, POINTER(Arguments), c_char_p, c_void_p]),
@@ -165,6 +171,9 @@ if has_linear:
 has_mla = hasattr(lib, "attune_mla_create")
 if has_mla:
     _declare(lib, _MLA)
+has_index = hasattr(lib, "attune_index_create")
+if has_index:
+    _declare(lib, _INDEX)
 has_block_masks = hasattr(lib, "attune_block_mask_create")
 if has_block_masks:
     _declare(lib, _BLOCK_MASKS)

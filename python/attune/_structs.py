@@ -353,6 +353,30 @@ class MlaStep(Structure):
     )
 
 
+class IndexDesc(Structure):
+    """attune_index_desc."""
+
+    _fields_: ClassVar[Any] = (
+        [("struct_size", c_size_t)]
+        + [(name, c_int64) for name in "num_heads head_dim num_ids".split()]
+        + [("dtype", c_int), ("w_dtype", c_int), ("is_causal", c_int), ("page_size", c_int64), ("has_scores", c_int)]
+    )
+
+
+class IndexStep(Structure):
+    """attune_index_step."""
+
+    _fields_: ClassVar[Any] = (
+        [("struct_size", c_size_t)]
+        + [(name, c_int64) for name in "batch seq_q seq_kv".split()]
+        + [(name, c_void_p) for name in "cu_seqlens_q cu_seqlens_kv kv_lens block_table".split()]
+        + [(name, c_int64) for name in "block_table_stride max_pages num_pages".split()]
+        + [(name, View) for name in "q k w q_scale k_scale".split()]
+        + [(name, c_void_p) for name in "ids lens scores".split()]
+        + [("max_threads", c_uint32), ("runner", c_void_p), ("cancel", c_void_p)]
+    )
+
+
 class CacheBytes(Structure):
     """attune_cache_size."""
 

@@ -256,24 +256,37 @@ static void put_begin(const writer *x) {
     PUT("}\n}\n");
 }
 
+/* Where key `number` lies; names end with `suffix`. */
+static void put_place(const writer *x, const char *number, const char *suffix) {
+    if (x->page) {
+        PUT("let column%s in 0..columns = %s / %lld\nlet page%s in 0..sequences = cast.idx(table[sequence, "
+            "column%s])\n",
+            suffix, number, x->page, suffix, suffix);
+        PUT("let place%s in 0..%lld = %s %% %lld\n", suffix, x->page, number, x->page);
+    } else {
+        PUT("let place%s in 0..keys = first_key + %s\n", suffix, number);
+    }
+}
+
 /* The tile's keys, in scratch. Past the end the last key is repeated. */
 static void put_stage(const writer *x) {
     PUT("for j in 0..%d {\nlet number = min(first + j, end - 1)\n", TILE);
-    if (x->page) {
-        PUT("let column.t in 0..columns = number / %lld\nlet page in 0..sequences = cast.idx(table[sequence, "
-            "column.t])\n",
-            x->page);
-        PUT("let place in 0..%lld = number %% %lld\n", x->page, x->page);
-    } else {
-        PUT("let place in 0..keys = first_key + number\n");
-    }
-    const char *const row = x->page ? "k[page, place" : "k[sequence, place";
+    put_place(x, "number", ".k");
     PUT("for u.k in 0..%lld by %d {\nkey_units[j, u.k]:x%d = ", x->padded, x->lanes, x->lanes);
-    put_units(x, row, "u.k");
+    put_units(x, x->page ? "k[page.k, place.k" : "k[sequence, place.k", "u.k");
     if (is_i8(x)) PUT(" ^ splat.x%d(-2139062144:i32)", x->lanes); /* a signed byte and 128, without a sign */
     PUT("\n}\n");
-    if (is_i8(x)) PUT("key_scales[j] = k_scale[%s, place]\n", x->page ? "page" : "sequence");
+    if (is_i8(x)) PUT("key_scales[j] = k_scale[%s, place.k]\n", x->page ? "page.k" : "sequence");
     PUT("}\n");
+}
+
+/* Asks for the keys of the next tile that lie where those of the register tile at g do in this one. */
+static void put_ahead(const writer *x) {
+    const int line = 64 / (is_i8(x) ? 1 : is_f32(x->dtype) ? 4 : 2);
+    PUT("if r == 0 {\nfor j.n in 0..%d {\nlet number.n = min((first + %d) + (g + j.n), end - 1)\n", x->keys, TILE);
+    put_place(x, "number.n", ".n");
+    PUT("for d.n in 0..%lld by %d {\nprefetch k[%s, place.n, d.n]\n}\n}\n}\n", x->dim, line,
+        x->page ? "page.n" : "sequence");
 }
 
 /* ---- Products ---- */
@@ -334,6 +347,7 @@ static void put_weighted(const writer *x) {
 
 static void put_products(const writer *x) {
     PUT("for g in 0..%d by %d {\n", TILE, x->keys);
+    put_ahead(x);
     for (int i = 0; i < x->keys; i++) PUT("by_lane[%d] = splat.x%d(0.0)\n", i, x->lanes);
     PUT("for h.k in 0..%lld by %d {\n", x->all_heads, x->vectors * x->lanes);
     put_product(x);

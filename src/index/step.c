@@ -187,7 +187,7 @@ static void add_scalar(call *c, int64_t value) { c->scalars[c->num_scalars++] = 
 static attune_status add_view(call *c, const char *name, const attune_view *view, int64_t tokens, int64_t rows,
                               int64_t columns, bool has_head, at_error *err) {
     attune_view v = *view;
-    if (!v.data) return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s is NULL", name);
+    if (!v.data && tokens) return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s is NULL", name);
     if (v.batch < 0 || v.head < 0 || v.token < 0)
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s has a negative stride", name);
     if (!v.batch && !v.head && !v.token) v.head = columns, v.token = rows * columns, v.batch = tokens * v.token;

@@ -597,6 +597,9 @@ static void nothing_to_do(void **state) {
     s = step_of(&c), s.lens = NULL;
     run(index, &s);
     assert_int_not_equal(c.ids[0], 99);
+    s.k.data = NULL, s.seq_kv = 0;
+    run(index, &s);
+    assert_int_equal(c.ids[0], -1);
     attune_index_destroy(index);
     attune_index_destroy(NULL);
     close_case(&c);

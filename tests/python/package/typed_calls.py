@@ -23,6 +23,8 @@ def one_call(q: Any, k: Any, v: Any) -> None:
     attune.attention(q, k, v, attn_mask=q, attn_bias=k, softmax_scale=0.5, window_left=3, logits_soft_cap=30.0)
     out: Any = attune.linear_attention(q, k, v, decay=q, beta=k, rule="gated_delta", cu_seqlens=[0, 3])[0]
     attune.linear_attention(q, k, v, state=v, out=out, rule="linear", scale=0.5, qk_norm_eps=1e-6, threads=2)
+    chosen: attune.IndexResult = attune.index(q, k, v, 2048, is_causal=True, kv_lens=[3], with_scores=True)
+    attune.attention(q, k, v, kv_ids=chosen.ids, kv_id_lens=chosen.lens)
     attune.flex_attention(q, k, v, score_mod=lambda score, b, h, i, j: score + i - j)
 
 
