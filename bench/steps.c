@@ -2,13 +2,14 @@
  * lengths.
  *
  *     steps [OPTION...] [ROW...]      all rows; or those whose names contain one of the words
- *       --threads=N  --page=N  --seconds=N (for each row; default 2)  --appends
+ *       --threads=N  --page=N  --seconds=N (for each row; default 2)  --appends  --tier0
  *       --fastest                       the fastest samples, for a busy machine
  *
  * One line for each row and type, medians in microseconds of samples taken in turns:
  *     run      attune_attention_run
  *     plan     attune_step_plan_run of a plan that is there
  *     parts    the step's prompts alone and its decoding alone, each by a plan, added up; `x`: plan / parts
+ *     tier0    with --tier0: that plan where nothing is compiled; `x`: plan / tier0, the share of the speed
  *     exact    where all sequences are alike: a kernel compiled for these lengths, without pages; `x`: plan / exact */
 #include <attune.h>
 
@@ -70,8 +71,8 @@ static struct {
     uint32_t threads;
     int page;
     double seconds;
-    int appends, fastest;
-} opt = {1, 16, 2, 0, 0};
+    int appends, fastest, tier0;
+} opt = {1, 16, 2, 0, 0, 0};
 
 static void die(const char *what) {
     fprintf(stderr, "steps: %s: %s\n", what, attune_last_message());
@@ -182,11 +183,11 @@ static void free_tensors(tensors *t) {
 
 /* ---- What is timed ---- */
 
-typedef enum what { RUN, PLAN, PROMPTS, DECODING, EXACT, NUM_WHATS } what;
+typedef enum what { RUN, PLAN, TIER0, PROMPTS, DECODING, EXACT, NUM_WHATS } what;
 
 typedef struct timed {
-    attune_context *context;
-    attune_attention *attention;
+    attune_context *context, *bare; /* the second one compiles nothing */
+    attune_attention *attention, *of_tier0;
     attune_step_plan *plans[NUM_WHATS];
     attune_step steps[NUM_WHATS];
     attune_plan *exact;
@@ -214,7 +215,8 @@ static void plan_step(timed *t, const tensors *of, const lists *l, const lists *
     s->block_table = table, s->max_pages = of->columns, s->num_pages = of->pages;
     s->q.data = of->q, s->k.data = of->k, s->v.data = of->v, s->out.data = of->out;
     s->k_cache.data = of->k_cache, s->v_cache.data = of->v_cache;
-    if (w != RUN && attune_step_plan_create(t->attention, s, &t->plans[w])) die("step plan");
+    attune_attention *const attention = w == TIER0 ? t->of_tier0 : t->attention;
+    if (w != RUN && attune_step_plan_create(attention, s, &t->plans[w])) die("step plan");
     t->is_there[w] = true;
 }
 
@@ -268,10 +270,17 @@ static void measure(const row *r, attune_dtype dtype) {
     if (attune_attention_create(t->context, &d, &t->attention)) die("attention");
     plan_step(t, &of, &whole, &whole, table, RUN);
     plan_step(t, &of, &whole, &whole, table, PLAN);
+    if (opt.tier0) {
+        options.compile_mode = ATTUNE_COMPILE_NEVER;
+        options.cache_dir = "";
+        if (attune_context_create(&options, &t->bare)) die("context");
+        if (attune_attention_create(t->bare, &d, &t->of_tier0)) die("attention");
+        plan_step(t, &of, &whole, &whole, table, TIER0);
+    }
     if (r->is_mixed) {
         plan_step(t, &of, &prompts, &whole, table + whole.batch * of.columns, PROMPTS);
         plan_step(t, &of, &decoding, &whole, table + 2 * whole.batch * of.columns, DECODING);
-    } else if (r->groups[0].least == r->groups[0].most && !opt.appends) {
+    } else if (r->groups[0].least == r->groups[0].most && !opt.appends && !opt.tier0) {
         make_exact(t, r, &of, dtype);
     }
     for (int i = 0; i < 4; i++) /* also lets a plan specialise */
@@ -288,6 +297,7 @@ static void measure(const row *r, attune_dtype dtype) {
     double m[NUM_WHATS];
     for (what w = 0; w < NUM_WHATS; w++) m[w] = t->is_there[w] ? median(t, w, count) : 0;
     printf("%-34s %-4s run %9.1f plan %9.1f", r->name, dtype == ATTUNE_BF16 ? "bf16" : "f32", m[RUN], m[PLAN]);
+    if (opt.tier0) printf(" tier0 %9.1f x %.2f", m[TIER0], m[PLAN] / m[TIER0]);
     if (r->is_mixed)
         printf(" parts %9.1f x %.2f (%.1f + %.1f)", m[PROMPTS] + m[DECODING], m[PLAN] / (m[PROMPTS] + m[DECODING]),
                m[PROMPTS], m[DECODING]);
@@ -296,8 +306,10 @@ static void measure(const row *r, attune_dtype dtype) {
     fflush(stdout);
     for (what w = 0; w < NUM_WHATS; w++) attune_step_plan_destroy(t->plans[w]);
     attune_attention_destroy(t->attention);
+    attune_attention_destroy(t->of_tier0);
     if (t->exact) attune_plan_destroy(t->exact);
     attune_context_destroy(t->context);
+    attune_context_destroy(t->bare);
     free(table);
     free_tensors(&of);
     free(t);
@@ -321,6 +333,8 @@ int main(int argc, char **argv) {
             opt.seconds = atof(value + 1);
         else if (!strcmp(argv[first], "--appends"))
             opt.appends = 1;
+        else if (!strcmp(argv[first], "--tier0"))
+            opt.tier0 = 1;
         else if (!strcmp(argv[first], "--fastest"))
             opt.fastest = 1;
         else

@@ -88,7 +88,8 @@ bench-latency: all $(BUILD)/bench/latency ## calls beside busy processes, now an
 	@ATTUNE_CODEGEN=$(abspath $(BUILD))/libattune-codegen.so $(BUILD)/bench/latency $(LATENCY)
 
 bench-steps: all $(BUILD)/bench/steps ## steps of a server beside their parts; STEP_ROWS: options, rows
-	@ATTUNE_CODEGEN=$(abspath $(BUILD))/libattune-codegen.so $(BUILD)/bench/steps $(STEP_ROWS)
+	@ATTUNE_CODEGEN=$(abspath $(BUILD))/libattune-codegen.so ATTUNE_TIER0=$(abspath $(BUILD))/libattune-tier0.so \
+		$(BUILD)/bench/steps $(STEP_ROWS)
 bench-call-sites: all $(BUILD)/bench/call_sites ## random lengths by a plan that never waits; memory over 100,000 shapes
 	@ATTUNE_CODEGEN=$(abspath $(BUILD))/libattune-codegen.so $(BUILD)/bench/call_sites
 	@ATTUNE_CODEGEN=$(abspath $(BUILD))/libattune-codegen.so $(BUILD)/bench/call_sites --shapes

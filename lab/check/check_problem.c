@@ -503,6 +503,15 @@ static void draw_lists(const draft *whole) {
     d->sizes->mask_seq_kv = d->sizes->bias_seq_kv = ATTUNE_NOT_SET;
 }
 
+/* A kernel for all groups, where there is one. By a stream of its own, too. */
+static void draw_general(const draft *whole) {
+    tool_random own = {whole->random->state ^ UINT64_C(0x5be0cd19137e2179)};
+    const draft d = {.random = &own};
+    attune_problem general = *whole->p;
+    general.is_general = 1;
+    if (whole->p->seq_q == ATTUNE_DYNAMIC && chance(&d, 20) && !attune_problem_check(&general)) *whole->p = general;
+}
+
 static attune_op draw_op(const draft *d) {
     const int64_t op = d->block ? 100 : between(d, 1, 100);
     if (op <= 6) return ATTUNE_WEIGHTS;
@@ -553,6 +562,7 @@ static void draw_any(tool_random *random, check_kind kind, double max_flops, att
     draw_lists(&d);
     if (d.block) draft_leave_out(&d);
     leave_out_parts(p);
+    draw_general(&d);
 }
 
 static bool draw_legal(tool_random *random, check_kind kind, double max_flops, attune_problem *problem,

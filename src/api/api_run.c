@@ -157,33 +157,41 @@ static void take_problem(attune_context *context, const attune_problem *canonica
     at_cache_node *node = at_memory_cache_peek(&context->memory, &key);
     const attune_kernel *const kernel = (const attune_kernel *)node;
     if (kernel && kernel->tier0 && !at_tier0_problem(kernel->tier0, &out->problem, NULL)) {
-        at_signature_take(&out->signature, &kernel->signature.taken, kernel->signature.folds_group,
-                          kernel->signature.adds_lse);
+        at_signature_take(&out->signature, &out->problem, kernel->signature.folds_group);
         out->schedule = kernel->schedule;
         out->wish = &out->schedule;
     }
     if (node) at_cache_node_release(&context->memory, node);
 }
 
-/* The lse that a kernel of tier 0 writes and the problem has not. */
-static attune_status add_lse(at_arena *arena, const at_signature *signature, at_call *call, at_error *err) {
-    if (!signature->adds_lse) return ATTUNE_OK;
-    const int64_t entries = call->settled->sizes.of[MHA_BATCH] * call->settled->strides[signature->count][0];
-    const size_t bytes = (size_t)entries * at_element_bytes(&signature->tensors[signature->count]);
-    call->buffers[signature->count] = at_arena_alloc(arena, bytes);
-    return call->buffers[signature->count] ? ATTUNE_OK : at_fail_memory(err, bytes);
+/* The buffers that the loop IR takes: of a kernel of tier 0 others than the call has. */
+static attune_status take_buffers(at_arena *arena, const at_signature *signature, const at_call *call, void **taken,
+                                  at_error *err) {
+    void *lse = NULL;
+    if (!signature->is_of_other) {
+        memcpy(taken, call->buffers, signature->count * sizeof *taken);
+        return ATTUNE_OK;
+    }
+    if (signature->adds_lse) {
+        const int64_t elements = at_call_lse_elements(signature, call->settled->scalars);
+        lse = elements < 0 ? NULL : at_arena_alloc(arena, (size_t)elements * sizeof(float));
+        if (!lse) return at_fail_memory(err, SIZE_MAX);
+    }
+    at_call_taken_buffers(signature, call->buffers, lse, taken);
+    return ATTUNE_OK;
 }
 
 static attune_status build_and_interpret(attune_context *context, const interpreted *what, at_call *call,
                                          at_error *err) {
     at_arena arena;
     at_built built;
+    void *buffers[MHA_NUM_TENSORS];
     at_arena_init(&arena, &context->allocator);
     attune_status status =
         at_build_as_cached(context, &arena, at_attention_of(&what->problem), what->wish, &built, err);
-    if (!status) status = add_lse(&arena, &what->signature, call, err);
+    if (!status) status = take_buffers(&arena, &what->signature, call, buffers, err);
     if (!status && !call->settled->is_empty)
-        status = at_run_interpreter(context, built.lowered, call->buffers, call->settled->scalars, err);
+        status = at_run_interpreter(context, built.lowered, buffers, call->settled->scalars, err);
     at_arena_free(&arena);
     return status;
 }

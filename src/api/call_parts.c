@@ -69,7 +69,8 @@ static attune_status prepare_code(attune_call *call, char *workspace, size_t wor
         workspace = call->own = at_spares_take(&call->context->spares, needed);
         if (!workspace) return at_fail_memory(err, needed);
     }
-    char *scratch = workspace + at_place_shared(kernel, call->plan, workspace, call->buffers + call->num_buffers);
+    char *scratch = workspace + at_kernel_buffers(kernel, kernel->tier0 ? call->call.buffers : call->buffers,
+                                                  call->num_buffers, call->plan, workspace, call->buffers);
     if (mask_tiles) {
         call->buffers[call->num_buffers + AT_MASK_SHARED] = mask_tiles;
         call->plan[AT_MASK_PHASE] = 0;
@@ -98,7 +99,7 @@ static attune_status prepare_arguments(attune_call *call, const attune_arguments
     attune_status status = at_call_make(signature, NULL, arguments, &call->call, err);
     if (!status) status = at_call_check(call->context, signature, &call->call, err);
     if (status) return status;
-    memcpy(call->buffers, call->call.buffers, call->num_buffers * sizeof *call->buffers);
+    memcpy(call->buffers, call->call.buffers, signature->count * sizeof *call->buffers);
     call->scalars = call->call.settled->scalars;
     if (!call->call.settled->is_empty) return prepare(call, call->call.workspace, call->call.workspace_bytes, err);
     call->num_phases = 0;
@@ -111,7 +112,9 @@ attune_status attune_call_begin(attune_context *context, const attune_kernel *ke
     at_error err = {0};
     if (check_workers(out, "attune_call_begin", max_workers, &err) || at_check_run(context, kernel, arguments, &err))
         return at_report(&err);
-    attune_call *call = new_call(context, kernel, max_workers, kernel->signature.count, 0, &err);
+    const at_signature *const s = &kernel->signature;
+    const size_t num_buffers = s->is_of_other ? s->num_taken : s->count;
+    attune_call *call = new_call(context, kernel, max_workers, num_buffers, 0, &err);
     if (call && prepare_arguments(call, arguments, &err) == ATTUNE_OK) {
         *out = call;
         return ATTUNE_OK;

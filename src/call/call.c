@@ -62,44 +62,55 @@ static attune_status take_arguments(const at_signature *s, const attune_argument
     return status;
 }
 
-static size_t taken_tensors(const at_signature *s) { return s->count + s->adds_lse; }
-
 /* A kernel finds a row of the block table by max_pages, which is the rows' stride here: that the columns between are
- * not used follows from lengths, which were checked against the columns that there are. */
+ * not used follows from lengths, which were checked against the columns that there are. Code that may append appends as
+ * many tokens as there are queries, or none. */
 static mha_sizes sizes_of_code(const at_signature *s, const at_settled *settled) {
     mha_sizes sizes = settled->sizes;
     if (s->place[MHA_BLOCK_TABLE] >= 0) sizes.of[MHA_MAX_PAGES] = settled->strides[(int)s->place[MHA_BLOCK_TABLE]][0];
+    if (s->taken.has[MHA_SEQ_NEW] && s->problem.is_ragged)
+        sizes.of[MHA_SEQ_NEW] = s->problem.seq_new ? sizes.of[MHA_SEQ_Q] : 0;
     return sizes;
 }
 
 /* The heads of a group become the queries of one head, whose only one each of them has. */
-static void take_folded(const at_signature *s, at_settled *out) {
+static void fold_group(const at_signature *s, mha_sizes *sizes, int64_t strides[MHA_NUM_TENSORS][4]) {
     const int64_t group = s->problem.num_heads / s->problem.num_kv_heads;
-    mha_sizes sizes = sizes_of_code(s, out);
-    int64_t strides[MHA_NUM_TENSORS][4];
-    memcpy(strides, out->strides, sizeof strides);
-    sizes.of[MHA_SEQ_Q] = group;
-    for (size_t i = 0; i < taken_tensors(s); i++) {
-        if (s->tensors[i].dims[1] != MHA_HEADS) continue;
-        strides[i][2] = strides[i][1];
-        strides[i][1] *= group;
+    sizes->of[MHA_SEQ_Q] = group;
+    for (size_t i = 0; i < (size_t)s->num_taken; i++) {
+        if (s->tensors[s->order[i]].dims[1] != MHA_HEADS) continue;
+        strides[s->order[i]][2] = strides[s->order[i]][1];
+        strides[s->order[i]][1] *= group;
     }
-    mha_scalars(&s->problem, &s->taken, &sizes, s->tensors, taken_tensors(s), (const int64_t(*)[4])strides,
-                out->scalars);
+}
+
+/* An lse that nobody wants is contiguous. */
+static void place_lse(const at_signature *s, const mha_sizes *sizes, int64_t strides[4]) {
+    strides[2] = 1;
+    strides[1] = sizes->of[s->problem.is_ragged ? MHA_TOTAL_Q : MHA_SEQ_Q];
+    strides[0] = sizes->of[MHA_HEADS] * strides[1];
+}
+
+static size_t scalars_of_other(const at_signature *s, mha_sizes sizes, const int64_t given[][4], int64_t *scalars) {
+    mha_tensor tensors[MHA_NUM_TENSORS];
+    int64_t strides[MHA_NUM_TENSORS][4] = {{0}}, ordered[MHA_NUM_TENSORS][4];
+    memcpy(strides, given, s->count * sizeof *strides);
+    for (size_t i = s->count; i < MHA_NUM_TENSORS && s->adds_lse; i++)
+        if (s->tensors[i].id == MHA_LSE) place_lse(s, &sizes, strides[i]);
+    if (s->folds_group) fold_group(s, &sizes, strides);
+    for (size_t i = 0; i < s->num_taken; i++) {
+        tensors[i] = s->tensors[s->order[i]];
+        memcpy(ordered[i], strides[s->order[i]], sizeof *ordered);
+    }
+    return mha_scalars(&s->problem, &s->taken, &sizes, tensors, s->num_taken, (const int64_t(*)[4])ordered, scalars);
 }
 
 static void take_scalars(const at_signature *s, at_settled *out) {
-    if (s->adds_lse) {
-        int64_t *const strides = out->strides[s->count];
-        strides[2] = 1;
-        strides[1] = out->sizes.of[MHA_SEQ_Q];
-        strides[0] = out->sizes.of[MHA_HEADS] * strides[1];
-    }
     const mha_sizes sizes = sizes_of_code(s, out);
-    if (s->folds_group)
-        take_folded(s, out);
+    if (s->is_of_other)
+        scalars_of_other(s, sizes, (const int64_t(*)[4])out->strides, out->scalars);
     else
-        mha_scalars(&s->problem, &s->taken, &sizes, s->tensors, taken_tensors(s), (const int64_t(*)[4])out->strides,
+        mha_scalars(&s->problem, &s->taken, &sizes, s->tensors, s->count, (const int64_t(*)[4])out->strides,
                     out->scalars);
 }
 
@@ -117,6 +128,16 @@ void at_signature_moved(at_signature *s) {
     for (size_t i = 0; i < s->count; i++)
         if (s->tensors[i].id >= MHA_USER_TENSORS)
             s->tensors[i].name = s->problem.tensors[s->tensors[i].id - MHA_USER_TENSORS].name;
+}
+
+/* Settles what every call without arguments of its own has. */
+static void settle_initial(at_signature *s) {
+    const int64_t zeros[MHA_NUM_TENSORS][4] = {{0}};
+    int64_t scalars[MHA_MAX_SCALARS];
+    s->num_scalars = s->is_of_other ? scalars_of_other(s, s->compiled, zeros, scalars)
+                                    : mha_scalars(&s->problem, &s->taken, &s->compiled, s->tensors, s->count, zeros,
+                                                  scalars);
+    at_layout_settle(s, &s->initial);
 }
 
 void at_signature_init(at_signature *s, const attune_problem *canonical) {
@@ -140,28 +161,50 @@ void at_signature_init(at_signature *s, const attune_problem *canonical) {
                           s->place[MHA_KV_LENS] >= 0 || s->place[MHA_CAUSAL_OFFSETS] >= 0 ||
                           s->place[MHA_BLOCK_TABLE] >= 0 || s->place[MHA_KV_IDS] >= 0;
     fill_defaults(s, &s->initial.arguments);
-    at_signature_take(s, &s->parameters, false, false);
+    s->taken = s->parameters;
+    settle_initial(s);
 }
 
-/* Problems that tier 0 computes have no tensor after it. */
-static void add_lse(at_signature *s) {
+/* The number of a scalar: after the sizes, and after the strides of the tensors before. */
+static uint8_t number_of_lse(const at_signature *s) {
+    size_t n = 0;
+    for (mha_size size = 0; size < MHA_NUM_SIZES; size++) n += s->taken.has[size];
+    for (size_t i = 0; s->tensors[s->order[i]].id != MHA_LSE; i++)
+        n += s->tensors[s->order[i]].has_strides ? (size_t)s->tensors[s->order[i]].rank - 1 : 0;
+    return (uint8_t)n;
+}
+
+void at_signature_take(at_signature *s, const attune_problem *code, bool folds_group) {
     mha_tensor tensors[MHA_NUM_TENSORS];
-    attune_problem with = s->problem;
-    with.has_lse = 1;
-    const size_t count = mha_tensors(&with, tensors);
-    for (size_t i = 0; i < count; i++)
-        if (tensors[i].id == MHA_LSE) s->tensors[s->count] = tensors[i];
+    size_t more = s->count;
+    s->taken = mha_parameters_of(code);
+    s->num_taken = (uint8_t)mha_tensors(code, tensors);
+    s->is_of_other = true;
+    s->folds_group = folds_group;
+    s->adds_lse = false;
+    for (size_t i = 0; i < s->num_taken; i++) {
+        const mha_tensor_id id = tensors[i].id;
+        s->order[i] = (uint8_t)(s->place[id] < 0 ? (int)more : s->place[id]);
+        if (s->place[id] >= 0) continue;
+        s->tensors[more++] = tensors[i];
+        s->adds_lse = s->adds_lse || id == MHA_LSE;
+    }
+    if (s->adds_lse) s->lse_scalar = number_of_lse(s);
+    settle_initial(s);
 }
 
-void at_signature_take(at_signature *s, const mha_parameters *taken, bool folds_group, bool adds_lse) {
-    const int64_t zeros[MHA_NUM_TENSORS][4] = {{0}};
-    int64_t scalars[MHA_MAX_SCALARS];
-    s->taken = *taken;
-    s->folds_group = folds_group;
-    s->adds_lse = adds_lse;
-    if (adds_lse) add_lse(s);
-    s->num_scalars = mha_scalars(&s->problem, taken, &s->compiled, s->tensors, taken_tensors(s), zeros, scalars);
-    at_layout_settle(s, &s->initial);
+size_t at_call_taken_buffers(const at_signature *s, void *const *buffers, void *lse, void **taken) {
+    for (size_t i = 0; i < s->num_taken; i++)
+        taken[i] = s->order[i] < s->count                     ? buffers[s->order[i]]
+                   : s->tensors[s->order[i]].id == MHA_LSE ? lse
+                                                              : nothing;
+    return s->num_taken;
+}
+
+int64_t at_call_lse_elements(const at_signature *s, const int64_t *scalars) {
+    const int64_t batch = s->problem.is_ragged ? 1 : scalars[0];
+    int64_t elements;
+    return __builtin_mul_overflow(batch, scalars[s->lse_scalar], &elements) ? -1 : elements;
 }
 
 /* ---- Settling ---- */

@@ -38,16 +38,26 @@ typedef struct at_signature {
     mha_sizes compiled;
     mha_parameters parameters;
     mha_parameters taken;  /* by the code: a kernel of tier 0 is told what the problem fixes */
-    bool folds_group;      /* and takes the heads of a group as the queries of one head; the call has one query */
-    bool adds_lse;         /* and writes an lse that the problem has not: tensors[count], in the workspace */
+    bool is_of_other;      /* the code is of another problem, and its tensors are tensors[order[0 … num_taken - 1]].
+                            * Those from tensors[count] on the problem has not: lse in the workspace, and new keys, of
+                            * which there are none */
+    bool folds_group;      /* it takes the heads of a group as the queries of one head; the call has one query */
+    bool adds_lse;         /* it writes an lse that the problem has not */
+    uint8_t num_taken, lse_scalar; /* the number of the scalar that is the outermost stride of that lse */
+    uint8_t order[MHA_NUM_TENSORS];
     mha_packed_id pack_id; /* for a block: the header that its weights must have */
     bool has_position;     /* the positions of queries matter */
     bool has_entry_tables; /* index tensors make batch entries differ */
     at_layout initial;     /* of the arguments from attune_arguments_init */
 } at_signature;
 
-/* The same problem, computed by code with other parameters. */
-void at_signature_take(at_signature *signature, const mha_parameters *taken, bool folds_group, bool adds_lse);
+/* The same problem, computed by the code of another one, which leaves open what this one fixes. */
+void at_signature_take(at_signature *signature, const attune_problem *code, bool folds_group);
+
+/* The buffers that such code takes. lse: memory for one that the problem has not. Returns their number. */
+size_t at_call_taken_buffers(const at_signature *signature, void *const *buffers, void *lse, void **taken);
+/* Elements of that lse; -1: too many. */
+int64_t at_call_lse_elements(const at_signature *signature, const int64_t *scalars);
 
 /* A caller's arguments. Members that an older program lacks are as attune_arguments_init sets them. */
 at_struct at_arguments_struct(const at_signature *signature);

@@ -51,7 +51,11 @@ static attune_status settle_heads(const at_signature *s, const attune_arguments 
         const attune_status status = check_heads("num_heads", a->num_heads, p->num_heads, err);
         return status ? status : check_heads("num_kv_heads", a->num_kv_heads, p->num_kv_heads, err);
     }
-    if (a->num_heads % kv_heads || a->num_heads / kv_heads != group)
+    sizes->of[MHA_GROUP] = a->num_heads / kv_heads;
+    if (p->is_general && a->num_heads % kv_heads)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "num_kv_heads is %lld, which does not divide num_heads = %lld",
+                       (long long)kv_heads, (long long)a->num_heads);
+    if (!p->is_general && (a->num_heads % kv_heads || a->num_heads / kv_heads != group))
         return at_fail(err, ATTUNE_INVALID_ARGUMENT,
                        "num_heads is %lld and num_kv_heads %lld; the kernel was compiled for groups of %lld",
                        (long long)a->num_heads, (long long)kv_heads, (long long)group);
@@ -149,8 +153,8 @@ attune_status at_sizes_begin(const at_signature *s, const attune_arguments *a, m
             return ATTUNE_INVALID_ARGUMENT;
     const bool ragged_q = s->place[MHA_CU_SEQLENS_Q] >= 0;
     const bool ragged_kv = s->place[MHA_CU_SEQLENS_KV] >= 0 || (p->page_size && s->place[MHA_KV_LENS] >= 0);
-    if (settle_length(s, MHA_SEQ_Q, "seq_q", a->seq_q, p->max_seq_q, ragged_q, sizes->of[MHA_TOTAL_Q], sizes, &open->q,
-                      err) ||
+    const int64_t most = p->is_general ? 0 : p->max_seq_q;
+    if (settle_length(s, MHA_SEQ_Q, "seq_q", a->seq_q, most, ragged_q, sizes->of[MHA_TOTAL_Q], sizes, &open->q, err) ||
         settle_length(s, MHA_SEQ_KV, "seq_kv", a->seq_kv, p->max_seq_kv, ragged_kv, room_for_keys(s, sizes), sizes,
                       &open->kv, err))
         return ATTUNE_INVALID_ARGUMENT;
@@ -158,7 +162,8 @@ attune_status at_sizes_begin(const at_signature *s, const attune_arguments *a, m
     if (p->num_ids > 0 && check_fixed("num_ids", a->num_ids, p->num_ids, err)) return ATTUNE_INVALID_ARGUMENT;
     if (mha_is_self(p)) return follow_queries(s, a, sizes, open, err);
     if (p->seq_new > 0) return check_fixed("seq_new", a->seq_new, p->seq_new, err);
-    if (s->parameters.has[MHA_SEQ_NEW]) return take_open(sizes, MHA_SEQ_NEW, "seq_new", a->seq_new, MAX_SIZE, err);
+    if (s->parameters.has[MHA_SEQ_NEW] && !p->is_ragged)
+        return take_open(sizes, MHA_SEQ_NEW, "seq_new", a->seq_new, MAX_SIZE, err);
     return ATTUNE_OK;
 }
 

@@ -151,13 +151,24 @@ bool at_kernel_is_own(const attune_kernel *kernel) {
 /* Its extent is the stride of the batch, times the batch; the former is before the stride of the heads and the scale,
  * which are the last scalars of all kernels of tier 0. */
 void at_kernel_plan_lse(const attune_kernel *kernel, const int64_t *scalars, int64_t plan[AT_PLAN_WORDS]) {
-    const at_signature *const s = &kernel->signature;
     int64_t *const shared = plan + kernel->num_phases;
-    const int64_t batch = scalars[0], entry = scalars[s->num_scalars - 3];
+    const int64_t elements = at_call_lse_elements(&kernel->signature, scalars);
     memmove(shared + 1, shared, (kernel->num_shared - 1) * sizeof *shared);
-    if (__builtin_mul_overflow(batch, entry, shared) ||
-        __builtin_mul_overflow(*shared, (int64_t)at_element_bytes(&s->tensors[s->count]), shared))
-        *shared = -1;
+    if (elements < 0 || __builtin_mul_overflow(elements, (int64_t)sizeof(float), shared)) *shared = -1;
+}
+
+size_t at_kernel_buffers(const attune_kernel *kernel, void *const *given, size_t count, const int64_t *plan,
+                         void *workspace, void **all) {
+    const at_signature *const s = &kernel->signature;
+    if (!s->is_of_other) {
+        if (all != given) memcpy(all, given, count * sizeof *given);
+        return at_place_shared(kernel, plan, workspace, all + count);
+    }
+    void *shared[AT_MAX_SHARED + 1] = {NULL};
+    const size_t bytes = at_place_shared(kernel, plan, workspace, shared), first = s->adds_lse;
+    const size_t num = at_call_taken_buffers(s, given, shared[0], all);
+    memcpy(all + num, shared + first, (kernel->num_shared - first) * sizeof *shared);
+    return bytes;
 }
 
 /* ---- Building ---- */

@@ -89,7 +89,7 @@ bool at_kernel_on_disk(attune_context *context, at_operation operation, attune_s
 static inline at_code_shape at_shape_of(const attune_kernel *kernel) {
     return (at_code_shape){kernel->num_phases, kernel->num_shared, kernel->max_scratch};
 }
-/* Puts the lse that nobody wants before the code's own shared buffers: it is the parameter before them. */
+/* Puts the lse that nobody wants before the code's own shared buffers. */
 void at_kernel_plan_lse(const attune_kernel *kernel, const int64_t *scalars, int64_t plan[AT_PLAN_WORDS]);
 static inline void at_kernel_plan(const attune_kernel *kernel, const int64_t *scalars, int64_t plan[AT_PLAN_WORDS]) {
     if (kernel->vm)
@@ -112,6 +112,13 @@ static inline size_t at_place_shared(const attune_kernel *kernel, const int64_t 
     const at_code_shape shape = at_shape_of(kernel);
     return at_code_place_shared(&shape, plan, workspace, shared);
 }
+
+/* All buffers of a call's code: those given, `count` of them, in the code's order, and its shared ones, which are
+ * placed in the workspace. Returns the bytes of these. all: room for AT_MOST_BUFFERS; it may be `given`, unless the
+ * code is of another problem. */
+enum { AT_MOST_BUFFERS = MHA_NUM_TENSORS + AT_MAX_SHARED };
+size_t at_kernel_buffers(const attune_kernel *kernel, void *const *given, size_t count, const int64_t *plan,
+                         void *workspace, void **all);
 
 /* The work of a call for the pool: narrow vectors take four times as long (threads/pool.h has the unit). */
 static inline double at_work_of(double flops, const at_target *target) {

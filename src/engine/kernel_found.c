@@ -2,6 +2,7 @@
 #include "engine/kernel_make.h"
 #include "engine/tier0.h"
 #include "schedule/schedule.h"
+#include "schedule/variant.h"
 
 #include "ir/passes.h"
 #include "ir/text.h"
@@ -150,7 +151,7 @@ static attune_status make_from_entry(const at_request *request, const at_key *ke
 }
 
 /* The level of the cache, as events name it. */
-static const char *const where_it_was[AT_NUM_PLACES] = {"", "it is in the base", "it is in the pack"};
+static const char *const where_it_was[AT_NUM_PLACES] = {"", "it lies in the base", "it lies in the pack"};
 
 attune_status at_make_from_disk(const at_request *request, const at_key *key, attune_kernel **kernel, at_error *err) {
     const double started = at_log_wants_event(&request->context->log, ATTUNE_EVENT_DISK_HIT) ? at_make_clock() : 0;
@@ -203,7 +204,7 @@ bool at_make_from_stand_in(const at_request *request, const at_key *key, const c
     (*kernel)->stands_in = true;
     atomic_fetch_add(&context->stand_ins, 1);
     at_key_name(key, name);
-    snprintf(text, sizeof text, "the one for %s is used, as there is none for %s: %s", found,
+    snprintf(text, sizeof text, "the one for %s stands in, as there is none for %s: %s", found,
              context->machine_class.name, why);
     at_log_printf(&context->log, ATTUNE_LOG_WARNING, "kernel %s: %s", name, text);
     tell_disk_hit(request, key, text, started);
@@ -230,11 +231,11 @@ static attune_status make_from_code(const at_request *request, const at_key *key
             request->operation.op->schedule_parse(at_attention_of(&problem), found->code->schedule, &schedule, err);
     if (!status) status = at_kernel_from_bundle(request->context, found->code, kernel, err);
     if (status) return status;
-    const mha_parameters taken = mha_parameters_of(&problem);
     at_make_complete(*kernel, request, key, &schedule, ATTUNE_FROM_TIER0, 0);
-    at_signature_take(&(*kernel)->signature, &taken, found->folds_group, found->adds_lse);
-    (*kernel)->num_shared += found->adds_lse;
+    at_signature_take(&(*kernel)->signature, &problem, found->folds_group);
+    (*kernel)->num_shared += (*kernel)->signature.adds_lse;
     (*kernel)->tier0 = found->kernel;
+    (*kernel)->merges = mha_merges_chunks(&problem, &schedule);
     return ATTUNE_OK;
 }
 

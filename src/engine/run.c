@@ -95,11 +95,10 @@ static attune_status run_in(const attune_context *context, const attune_kernel *
     _Static_assert((int)FEW >= (int)MHA_NUM_TENSORS, "no call of a problem allocates here");
     const size_t num = run->num_buffers;
     void *few[FEW + AT_MAX_SHARED], **all = few;
-    if (!kernel->num_shared) return run_phases(kernel, run, run->buffers, plan, workspace, err);
+    if (!kernel->num_shared && !kernel->tier0) return run_phases(kernel, run, run->buffers, plan, workspace, err);
     if (num > FEW) all = at_alloc(&context->allocator, (num + AT_MAX_SHARED) * sizeof *all);
     if (!all) return at_fail_memory(err, (num + AT_MAX_SHARED) * sizeof *all);
-    memcpy(all, run->buffers, num * sizeof *all);
-    const size_t offset = at_place_shared(kernel, plan, workspace, all + num);
+    const size_t offset = at_kernel_buffers(kernel, run->buffers, num, plan, workspace, all);
     if (run->mask_tiles) all[num + AT_MASK_SHARED] = run->mask_tiles;
     const attune_status status = run_phases(kernel, run, all, plan, workspace + offset, err);
     if (all != few) at_free(&context->allocator, all);

@@ -197,14 +197,39 @@ static bool has_from(const search *s, attune_problem open, origin from, int64_t 
     return has_for(s, open, most, is_one);
 }
 
+/* ---- Steps of language models ---- */
+
+/* Fewest keys of a page, as in scripts/tier0_kernels.sh; and most rows of a KV head by the kernel for a few queries. */
+enum { PART_OF_PAGE = 16, FEW_ROWS = 31 };
+
+/* Ragged batches over pages, causal or with one query. Group, page and whether tokens are appended are arguments. */
+static bool has_step(const search *s, attune_problem open) {
+    const attune_problem *const p = s->problem;
+    const int64_t group = p->num_heads / p->num_kv_heads, queries = mha_most_queries(p);
+    const bool is_power = p->page_size >= PART_OF_PAGE && (p->page_size & (p->page_size - 1)) == 0;
+    const bool sees_all = !p->is_causal && queries == 1;
+    if (!p->is_ragged || !p->has_kv_lens || !is_power || (!sees_all && origin_of(p) != BOTTOM_RIGHT)) return false;
+    open.is_general = 1;
+    open.is_causal = 1;
+    open.causal_align = ATTUNE_BOTTOM_RIGHT;
+    open.page_size = PART_OF_PAGE;
+    open.seq_new = ATTUNE_DYNAMIC;
+    if (queries <= FEW_ROWS / group) {
+        open.max_seq_q = FEW_QUERIES;
+        if (has_either(s, &open)) return true;
+        open.max_seq_q = 0;
+    }
+    return has_either(s, &open);
+}
+
 bool at_tier0_find(const attune_problem *p, const at_target *target, const at_log *log, at_tier0_kernel *found) {
     const search s = {p, target->name, found};
     const int64_t group = p->num_heads / p->num_kv_heads, queries = mha_most_queries(p);
     const origin from = origin_of(p);
     attune_problem open;
     if (p->op != ATTUNE_ATTENTION || from == NO_ORIGIN || !open_up(p, &open) || !need(log)) return false;
-    found->folds_group = group > 1;
-    found->adds_lse = !p->has_lse;
+    found->folds_group = group > 1 && !p->page_size;
+    if (p->page_size) return has_step(&s, open);
     /* The queries of a group would not be at one position; and a call may place the lse of heads anywhere, but that of
      * queries side by side. */
     if (group > 1) return p->seq_q == 1 && !p->has_lse && from == ANY_ORIGIN && has_from(&s, open, from, group, false);

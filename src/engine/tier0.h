@@ -15,7 +15,6 @@ typedef struct at_tier0_kernel {
     const at_bundle_kernel *kernel;
     const at_bundle_code *code;
     bool folds_group; /* it is told that the heads of a group are queries (call/call.h) */
-    bool adds_lse;    /* it writes an lse that the problem has not */
 } at_tier0_kernel;
 
 /* Whether the environment lets contexts use tier 0: ATTUNE_TIER0=off does not. */

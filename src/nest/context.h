@@ -19,7 +19,7 @@ typedef struct mha_context {
     int lanes;    /* of a vector of elem */
     bool has_fma, has_scalef;
     bool is_pinned; /* arithmetic that every target has (integer=all): no fma, no scalef, no order of float sums */
-    int64_t group;  /* query heads of a KV head */
+    int64_t group;  /* query heads of a KV head; of a general problem those for which the schedule is chosen */
     mha_params params;
     /* Tensors of attention: parameters, or shared memory that an earlier phase has filled. All are indexed
      * [batch, head, token, column] (k and v as attend/shared/sequence.h says), lse [batch, head, token]. */

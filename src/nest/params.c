@@ -8,6 +8,8 @@ static const char *const size_names[MHA_NUM_SIZES] = {
     [MHA_TOTAL_KV] = "total_kv",   [MHA_NUM_PAGES] = "num_pages",   [MHA_MAX_PAGES] = "max_pages",
     [MHA_MASK_KV] = "mask_seq_kv", [MHA_BIAS_KV] = "bias_seq_kv",   [MHA_ROTARY_POSITIONS] = "rotary_positions",
     [MHA_NUM_ROWS] = "num_rows",   [MHA_PART_ROWS] = "part_rows",   [MHA_NUM_IDS] = "num_ids",
+    [MHA_GROUP] = "group",         [MHA_PAGE_SIZE] = "page_size",
+    [MHA_PAGE_SHIFT] = "page_shift",
 };
 
 static void assume(ir_builder *b, ir_op op, const ir_expr *x, const ir_expr *y) {
@@ -22,13 +24,18 @@ static void declare_mask_columns(ir_builder *b, const attune_problem *p, const i
         of[columns] = of[mha_scored_keys(p)];
 }
 
+static int64_t least_of(const attune_problem *p, mha_size size) {
+    if (size == MHA_PAGE_SIZE) return p->page_size;
+    return size == MHA_BATCH || size == MHA_KV_HEADS || size == MHA_GROUP;
+}
+
 static void declare_sizes(ir_builder *b, const attune_problem *p, const ir_expr **of) {
     mha_sizes known;
     mha_compiled_sizes(p, &known);
     for (mha_size size = 0; size < MHA_NUM_SIZES; size++) {
         if (mha_is_parameter(p, size)) {
             of[size] = ir_param_scalar(b, size_names[size], IR_IDX);
-            assume(b, IR_GE, of[size], ir_idx(b, size == MHA_BATCH || size == MHA_KV_HEADS));
+            assume(b, IR_GE, of[size], ir_idx(b, least_of(p, size)));
         } else {
             of[size] = known.of[size] >= 0 ? ir_idx(b, known.of[size]) : NULL;
         }
@@ -37,11 +44,11 @@ static void declare_sizes(ir_builder *b, const attune_problem *p, const ir_expr 
     if (mha_keys_follow_queries(p)) of[MHA_TOTAL_KV] = of[MHA_TOTAL_Q];
     if (mha_is_self(p) && p->seq_new && !p->is_ragged) of[MHA_SEQ_NEW] = of[MHA_SEQ_Q];
     if (mha_has_panels(p)) of[MHA_PANELS] = ir_ceil_div(b, of[MHA_SEQ_KV], ATTUNE_PANEL_TOKENS);
-    of[MHA_HEADS] = ir_mul(b, of[MHA_KV_HEADS], ir_idx(b, p->num_heads / p->num_kv_heads));
+    of[MHA_HEADS] = ir_mul(b, of[MHA_KV_HEADS], of[MHA_GROUP]);
     if (p->is_ragged) of[MHA_ENTRIES] = ir_add(b, of[MHA_BATCH], ir_idx(b, 1));
     if (p->attn_mask_dims[3]) declare_mask_columns(b, p, of, MHA_MASK_KV);
     if (p->attn_bias_dims[3]) declare_mask_columns(b, p, of, MHA_BIAS_KV);
-    if (p->max_seq_q) assume(b, IR_LE, of[MHA_SEQ_Q], ir_idx(b, p->max_seq_q));
+    if (p->max_seq_q && !p->is_general) assume(b, IR_LE, of[MHA_SEQ_Q], ir_idx(b, p->max_seq_q));
     if (p->max_seq_kv && mha_is_parameter(p, MHA_SEQ_KV)) assume(b, IR_LE, of[MHA_SEQ_KV], ir_idx(b, p->max_seq_kv));
 }
 

@@ -4,6 +4,7 @@
 #include "base/integers.h"
 #include "problem/problem.h"
 #include "problem/problem_sight.h"
+#include "schedule/variant.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -159,9 +160,8 @@ typedef struct sequence {
 /* Which phase attends to keys; -1: it is not known. Code of tier 0 is of another problem. */
 static int attention_phase(const attune_kernel *kernel) {
     const attune_problem *const p = &kernel->signature.problem;
-    if (kernel->tier0 || p->weights_mode) return -1;
-    const bool merges =
-        kernel->schedule.strategy == ATTUNE_D_LANES && !p->reproducible && mha_most_keys(p) > kernel->schedule.kv_chunk;
+    if (p->weights_mode) return -1;
+    const bool merges = kernel->tier0 ? kernel->merges : mha_merges_chunks(p, &kernel->schedule);
     return (int)kernel->num_phases - 1 - merges;
 }
 

@@ -4,11 +4,9 @@
 #include <stdatomic.h>
 #include <string.h>
 
-enum { MOST_BUFFERS = MHA_NUM_TENSORS + AT_MAX_SHARED };
-
 typedef struct list_run {
     const pl_work *work;
-    void *buffers[PL_NUM_KINDS][MOST_BUFFERS]; /* of each part: tensors, then its shared buffers */
+    void *buffers[PL_NUM_KINDS][AT_MOST_BUFFERS]; /* of each part: tensors, then its shared buffers */
     char *scratch;
     size_t scratch_stride;
     uint32_t max_workers;
@@ -102,8 +100,7 @@ static void place(list_run *run, void *const *buffers, char *workspace) {
     const size_t count = work->plan->signature.count;
     for (uint32_t i = 0; i < work->num_parts; i++) {
         const attune_kernel *const kernel = work->parts[i].of.kernel;
-        memcpy(run->buffers[i], buffers, count * sizeof *buffers);
-        workspace += at_place_shared(kernel, work->parts[i].plan, workspace, run->buffers[i] + count);
+        workspace += at_kernel_buffers(kernel, buffers, count, work->parts[i].plan, workspace, run->buffers[i]);
         if (kernel->max_scratch > run->scratch_stride) run->scratch_stride = (size_t)kernel->max_scratch;
     }
     run->scratch = workspace;

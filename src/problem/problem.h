@@ -42,6 +42,7 @@ int64_t mha_usual_size(int64_t size, int64_t bound);
 
 /* The largest value that a size can have at run time: itself if known, else its bound, else MHA_MAX_SIZE. */
 int64_t mha_most_queries(const attune_problem *p);
+int64_t mha_likely_queries(const attune_problem *p); /* those for which the schedule is chosen */
 int64_t mha_most_keys(const attune_problem *p);
 /* Of the keys that a row scores: those of its list, or of its sequence. */
 int64_t mha_most_scored(const attune_problem *p);

@@ -357,9 +357,9 @@ static int64_t mask_columns(const attune_problem *p, const int64_t dims[4], int6
 
 void mha_derive_sizes(const attune_problem *p, mha_sizes *sizes) {
     int64_t *of = sizes->of;
-    const int64_t group = p->num_heads / p->num_kv_heads;
+    if (!p->is_general || of[MHA_GROUP] < 0) of[MHA_GROUP] = p->num_heads / p->num_kv_heads;
     of[MHA_ONE] = 1;
-    of[MHA_HEADS] = of[MHA_KV_HEADS] < 0 ? -1 : of[MHA_KV_HEADS] * group;
+    of[MHA_HEADS] = of[MHA_KV_HEADS] < 0 ? -1 : of[MHA_KV_HEADS] * of[MHA_GROUP];
     if (mha_keys_follow_queries(p)) of[MHA_SEQ_KV] = of[MHA_SEQ_Q];
     if (mha_is_self(p) && p->seq_new && !p->is_ragged) of[MHA_SEQ_NEW] = of[MHA_SEQ_Q];
     if (mha_keys_follow_queries(p) && p->is_ragged) of[MHA_TOTAL_KV] = of[MHA_TOTAL_Q];
@@ -408,6 +408,7 @@ void mha_compiled_sizes(const attune_problem *p, mha_sizes *sizes) {
     if (p->has_row_ids) sizes->of[MHA_NUM_ROWS] = p->num_rows;
     if (p->kv_ids) sizes->of[MHA_NUM_IDS] = p->num_ids;
     if (p->page_size) sizes->of[MHA_PAGE_SIZE] = p->page_size;
+    if (p->page_size) sizes->of[MHA_PAGE_SHIFT] = 63 - __builtin_clzll((uint64_t)p->page_size);
     if (p->page_size) sizes->of[MHA_PAGE_PANELS] = mha_panels(p->page_size);
     sizes->of[MHA_K_PANEL] = elements_of_panel(p->k_dtype, p->head_dim);
     sizes->of[MHA_V_PANEL] = elements_of_panel(p->v_dtype, p->head_dim_v);
@@ -436,9 +437,13 @@ mha_parameters mha_parameters_of(const attune_problem *p) {
                             .has = {
                                 [MHA_BATCH] = true,
                                 [MHA_KV_HEADS] = !mha_is_block(p),
+                                [MHA_GROUP] = p->is_general,
+                                [MHA_PAGE_SIZE] = p->is_general && p->page_size,
+                                [MHA_PAGE_SHIFT] = p->is_general && p->page_size,
                                 [MHA_SEQ_Q] = p->seq_q == ATTUNE_DYNAMIC,
                                 [MHA_SEQ_KV] = p->seq_kv == ATTUNE_DYNAMIC && mha_has_keys(p) && !follows,
-                                [MHA_SEQ_NEW] = p->seq_new == ATTUNE_DYNAMIC && !p->is_ragged && !mha_is_self(p),
+                                [MHA_SEQ_NEW] = p->seq_new == ATTUNE_DYNAMIC && !mha_is_self(p) &&
+                                                (!p->is_ragged || p->is_general),
                                 [MHA_TOTAL_Q] = p->is_ragged,
                                 [MHA_TOTAL_KV] = p->is_ragged && !p->page_size && !follows,
                                 [MHA_NUM_PAGES] = p->page_size != 0,

@@ -15,7 +15,8 @@ typedef enum mha_size {
     MHA_ONE,
     MHA_BATCH,    /* always a run-time size */
     MHA_KV_HEADS, /* a run-time size, except in a block */
-    MHA_HEADS,    /* not a parameter: MHA_KV_HEADS * group */
+    MHA_GROUP,    /* query heads of a KV head; a run-time size of a general problem */
+    MHA_HEADS,    /* not a parameter: MHA_KV_HEADS * MHA_GROUP */
     MHA_PANELS,   /* not a parameter: MHA_SEQ_KV in panels, rounded up */
     MHA_ENTRIES,  /* not a parameter: MHA_BATCH + 1, the length of cu_seqlens */
     MHA_SEQ_Q,    /* ragged: the longest */
@@ -32,7 +33,9 @@ typedef enum mha_size {
     MHA_NUM_ROWS,
     MHA_NUM_IDS,   /* columns of kv_ids */
     MHA_PART_ROWS, /* op = merge: batch * num_heads * seq_q; always a run-time size */
-    MHA_PAGE_SIZE, /* from here on always known when compiling */
+    MHA_PAGE_SIZE,  /* of a general problem a run-time size: a power of two, from its page_size on */
+    MHA_PAGE_SHIFT, /* of a general problem: its logarithm; else not used */
+    /* From here on always known when compiling. */
     MHA_PAGE_PANELS,
     MHA_K_PANEL, /* elements of a panel, in the place of head_dim */
     MHA_V_PANEL,

@@ -81,7 +81,7 @@ static void choose_strategy(const calls *c, attune_schedule *s) {
     enum { MOST_ROWS = 64 };
     const attune_problem *const p = c->call.p;
     const bool may = mha_may_go_by_d_lanes(p), must = may && p->integer;
-    const bool either = may && !must && mha_most_queries(p) <= MOST_ROWS / (p->num_heads / p->num_kv_heads);
+    const bool either = may && !must && mha_likely_queries(p) <= MOST_ROWS / (p->num_heads / p->num_kv_heads);
     attune_problem like;
     calls others;
     const bool is_other = either && is_compared_otherwise(p, &like);
@@ -195,7 +195,7 @@ static void choose_listed(const attune_problem *p, const mha_machine *on, attune
     calls c;
     calls_of(&like, on, &c);
     mha_choose_d_lanes(&c.call, &c.usual, s);
-    if (p->kv_ids == ATTUNE_KV_IDS_QUERY && mha_most_queries(p) > FEW_QUERIES)
+    if (p->kv_ids == ATTUNE_KV_IDS_QUERY && mha_likely_queries(p) > FEW_QUERIES)
         s->kv_chunk = (int32_t)(ceil_div(mha_most_scored(p), s->kv_tile) * s->kv_tile);
 }
 

@@ -271,7 +271,7 @@ bool mha_may_go_by_d_lanes(const attune_problem *p) {
 /* Streams of values decide in which order sums are: only the keys of a task depend on the call. */
 void mha_choose_d_lanes(const mha_cost_context *call, const mha_cost_context *c, attune_schedule *s) {
     const attune_problem *const p = c->p;
-    const int64_t rows = mha_most_queries(p) * (p->num_heads / p->num_kv_heads);
+    const int64_t rows = mha_likely_queries(p) * (p->num_heads / p->num_kv_heads);
     const bool has_panels = mha_has_panels(p);
     s->strategy = ATTUNE_D_LANES;
     s->lanes = c->widest;
@@ -323,7 +323,7 @@ static void hold_narrow_values(const mha_cost_context *c, int64_t rows, attune_s
 }
 
 void mha_hold_narrow_heads(const mha_cost_context *c, attune_schedule *s) {
-    const int64_t rows = mha_most_queries(c->p) * (c->p->num_heads / c->p->num_kv_heads);
+    const int64_t rows = mha_likely_queries(c->p) * (c->p->num_heads / c->p->num_kv_heads);
     if (rows < 2 || !is_narrow(c, s)) return;
     s->score_column_vectors = (int32_t)max_of(c->p->head_dim / s->lanes, 1);
     hold_narrow_values(c, rows, s);

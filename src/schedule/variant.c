@@ -254,6 +254,10 @@ static void decide_products(const attune_problem *p, const attune_schedule *s, c
 
 /* ---- All of it ---- */
 
+bool mha_merges_chunks(const attune_problem *p, const attune_schedule *s) {
+    return s->strategy == ATTUNE_D_LANES && !p->reproducible && mha_most_scored(p) > s->kv_chunk;
+}
+
 mha_variant mha_variant_of(const attune_problem *p, const attune_schedule *s, const at_target *target) {
     const bool decodes = s->strategy == ATTUNE_D_LANES;
     mha_variant v = {.by_pairs = decodes ? mha_decodes_by_pairs(p, target) : mha_attends_by_pairs(p, target),

@@ -69,6 +69,9 @@ typedef struct mha_variant {
     bool by_tiles;      /* the register tiles of the schedule can be made of such tiles */
 } mha_variant;
 
+/* Whether chunks of keys are tasks of their own, whose results the last phase of attention merges. */
+bool mha_merges_chunks(const attune_problem *canonical, const attune_schedule *schedule);
+
 mha_variant mha_variant_of(const attune_problem *canonical, const attune_schedule *schedule, const at_target *target);
 
 /* Whether sums of values are the result, without any that are kept from one tile to the next. */

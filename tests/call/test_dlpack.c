@@ -203,7 +203,7 @@ static void bad_tensors(void **state) {
     BAD("q", tensor.dtype_bits = 16, "code 2, 16 bits");
     BAD("q", tensor.dtype_lanes = 4, "4 lanes");
     BAD("q", tensor.dtype_lanes = 0, "0 lanes");
-    BAD("q", tensor.device_type = 2, "q is on a device of DLPack type 2; it must be 1 (CPU)");
+    BAD("q", tensor.device_type = 2, "q lies on a device of DLPack type 2; it must be 1 (CPU)");
     BAD("q", tensor.ndim = 3, "q has 3 dimensions; attune_tensors gives it 4");
     BAD("q", tensor.ndim = -1, "q has -1 dimensions");
     BAD("q", tensor.shape = NULL, "the shape of q is NULL");
@@ -309,8 +309,7 @@ static void bad_angles(void **state) {
     (void)state;
     open_call(&samples[ROTARY]); /* cos 2x5x4, 20 apart */
     BAD("cos", strides[1] = 8, "cos has stride 8 at dimension 1; it must be contiguous: 4");
-    BAD("sin", strides[0] = 40, "sin has 40 elements between two sequences of the batch, but rotary_batch_stride is "
-        "20");
+    BAD("sin", strides[0] = 40, "sin has 40 elements between two entries of the batch, but rotary_batch_stride is 20");
     BAD("cos", shape[0] = 3, "cos has 3 at dimension 0, but batch is 2");
     BAD("cos", shape[1] = 6, "cos has 6 at dimension 1, but rotary_positions is 5");
     BAD("cos", shape[2] = 5, "cos has 5 at dimension 2, but rotary_dim / 2 is 4");

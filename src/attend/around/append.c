@@ -70,7 +70,9 @@ const ir_expr *mha_new_key(const mha_context *c, const mha_sequence *e, const ir
 
 void mha_append(mha_context *c) {
     ir_builder *b = c->b;
-    const ir_expr *most = c->params.size[c->p->is_ragged ? MHA_SEQ_Q : MHA_SEQ_NEW];
+    /* A general kernel is told whether it appends. */
+    const bool has_number = !c->p->is_ragged || c->params.size[MHA_SEQ_NEW];
+    const ir_expr *most = c->params.size[has_number ? MHA_SEQ_NEW : MHA_SEQ_Q];
     IR_PHASE(b) {
         const ir_expr *number = ir_parallel(b, "entry", c->params.size[MHA_BATCH]);
         const ir_expr *kv_head = ir_parallel(b, "kv_head", c->params.size[MHA_KV_HEADS]);

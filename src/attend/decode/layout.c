@@ -47,7 +47,7 @@ static bool rests_pay(const d_lanes *d) {
 static void derive_rows(d_lanes *d) {
     const attune_problem *p = d->c->p;
     const attune_schedule *s = d->c->s;
-    const int64_t most = mha_most_queries(p), group = d->c->group;
+    const int64_t most = mha_likely_queries(p), group = d->c->group;
     d->row_step = least_multiple(s->score_rows, s->value_rows);
     if (d->by_query) {
         d->max_rows = min_of(group, MAX_TASK_ROWS);
@@ -56,7 +56,7 @@ static void derive_rows(d_lanes *d) {
         return;
     }
     if (rests_pay(d)) d->row_step = REST_ROWS;
-    if (p->seq_q >= 0 && p->seq_q * group <= MAX_TASK_ROWS) {
+    if (p->seq_q >= 0 && p->seq_q * group <= MAX_TASK_ROWS) { /* a general problem has no seq_q */
         d->max_rows = d->fixed_rows = p->seq_q * group;
         return;
     }
@@ -209,10 +209,12 @@ void dl_columns_next(const d_lanes *d, dl_columns *c, int64_t unroll) {
 
 dl_row dl_row_at(const d_lanes *d, const ir_expr *row) {
     ir_builder *b = d->b;
-    const ir_expr *group = ir_idx(b, d->c->group), *first_head = ir_mul(b, d->kv_head, group);
+    const ir_expr *group = d->c->params.size[MHA_GROUP], *first_head = ir_mul(b, d->kv_head, group);
     if (!d->fixed_rows) row = ir_min(b, row, ir_plus(b, d->rows, -1));
     row = ir_let(b, "number", ir_add(b, d->first_row, row));
-    dl_row r = {.head = ir_let(b, "head", ir_add(b, first_head, ir_mod(b, row, group))),
+    const ir_expr *head = ir_add(b, first_head, ir_mod(b, row, group));
+    dl_row r = {.head = d->c->p->is_general ? ir_let_index(b, "head", d->c->params.size[MHA_HEADS], head)
+                                            : ir_let(b, "head", head),
                 .query = dl_first(d, "query", ir_div(b, row, group), ir_idx(b, 1), d->sequence.seq_q)};
     r.token = ir_add(b, d->sequence.first_q, r.query);
     return r;

@@ -88,7 +88,7 @@ static bool prefetches_next_page(const d_lanes *d, int64_t keys) {
 /* The same key of the page that the stream goes on with. */
 static mha_kv_row key_of_next_page(const d_lanes *d, const dl_streams *streams, int64_t stream, const ir_expr *i) {
     mha_kv_row key = streams->next[stream];
-    key.index[2] = i;
+    key.index[2] = d->c->p->is_general ? ir_add(d->b, key.index[2], i) : i;
     if (d->c->k_is_linear) key.linear[2] = ir_add(d->b, key.linear[2], i);
     return key;
 }
@@ -184,6 +184,12 @@ static bool streams_are_pages(const d_lanes *d, const visit *v) {
            v->count * page_size <= kv_tile;
 }
 
+/* A page of a general problem is whole parts of page_size keys, each of which counts as a page here. */
+static const ir_expr *first_of_part(const d_lanes *d, const ir_expr *slot) {
+    if (!d->c->p->is_general) return slot;
+    return ir_let(d->b, "part_slot", ir_sub(d->b, slot, ir_mod(d->b, slot, ir_idx(d->b, d->page_size))));
+}
+
 /* Whole pages, one for each stream at once; then the rest, page by page. */
 static void pages_side_by_side(d_lanes *d, const visit *v) {
     ir_builder *b = d->b;
@@ -206,6 +212,7 @@ static void pages_side_by_side(d_lanes *d, const visit *v) {
             key = ir_min(b, key, ir_plus(b, d->sequence.seq_kv, -1));
             key = dl_first(d, "next", key, ir_idx(b, 1), d->sequence.seq_kv);
             streams.next[s] = mha_kv_row_at(c, &d->sequence, d->kv_head, key);
+            streams.next[s].index[2] = first_of_part(d, streams.next[s].index[2]);
         }
         v->build(d, &streams, v->user);
     }

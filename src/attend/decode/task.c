@@ -14,7 +14,9 @@
 #include "schedule/variant.h"
 
 /* Rows of a KV head of the longest sequence. */
-static const ir_expr *all_rows(const d_lanes *d) { return ir_times(d->b, d->c->params.size[MHA_SEQ_Q], d->c->group); }
+static const ir_expr *all_rows(const d_lanes *d) {
+    return ir_mul(d->b, d->c->params.size[MHA_SEQ_Q], d->c->params.size[MHA_GROUP]);
+}
 
 static const ir_expr *all_chunks(const d_lanes *d) {
     const ir_expr *keys = d->c->params.size[mha_scored_keys(d->c->p)];
@@ -45,7 +47,7 @@ typedef struct key_range {
 } key_range;
 
 static const ir_expr *position_of(const d_lanes *d, const ir_expr *row) {
-    const ir_expr *query = ir_div(d->b, ir_add(d->b, d->first_row, row), ir_idx(d->b, d->c->group));
+    const ir_expr *query = ir_div(d->b, ir_add(d->b, d->first_row, row), d->c->params.size[MHA_GROUP]);
     return ir_add(d->b, d->sequence.base, query);
 }
 
@@ -166,7 +168,7 @@ static const ir_expr *open_rows(d_lanes *d, const ir_expr *number, const ir_expr
     d->sequence = mha_sequence_open(d->c, number);
     mha_scale_open(d->c);
     d->first_row = ir_times(b, task, d->max_rows);
-    const ir_expr *left = ir_sub(b, ir_times(b, d->sequence.seq_q, d->c->group), d->first_row);
+    const ir_expr *left = ir_sub(b, ir_mul(b, d->sequence.seq_q, d->c->params.size[MHA_GROUP]), d->first_row);
     d->rows = d->fixed_rows ? ir_idx(b, d->fixed_rows) : ir_let(b, "rows", ir_min(b, left, ir_idx(b, d->max_rows)));
     return d->by_query ? left : d->rows;
 }

@@ -118,10 +118,13 @@ const ir_expr *ql_clamp_row(const q_lanes *c, const ir_expr *row) {
 
 q_lanes_row ql_row(q_lanes *c, const ir_expr *stripe, const ir_expr *in_stripe) {
     ir_builder *b = c->b;
-    const ir_expr *group = ir_idx(b, c->m->group);
+    const ir_expr *group = c->m->params.size[MHA_GROUP];
     const ir_expr *row = ir_let(b, "row", ql_clamp_row(c, ir_add(b, ql_first_row(c, stripe), in_stripe)));
-    return (q_lanes_row){ir_let(b, "head", ir_add(b, ir_mul(b, c->kv_head, group), ir_mod(b, row, group))),
-                         ir_let(b, "query", ir_div(b, row, group))};
+    const ir_expr *head = ir_add(b, ir_mul(b, c->kv_head, group), ir_mod(b, row, group));
+    if (c->m->p->is_general) /* products of sizes are beyond the prover */
+        return (q_lanes_row){ir_let_index(b, "head", c->m->params.size[MHA_HEADS], head),
+                             ir_let_index(b, "query", c->e.seq_q, ir_div(b, row, group))};
+    return (q_lanes_row){ir_let(b, "head", head), ir_let(b, "query", ir_div(b, row, group))};
 }
 
 const ir_expr *ql_clamp_key(const q_lanes *c, const ir_expr *key) {

@@ -21,7 +21,7 @@ static const ir_expr *at_least_0(const q_lanes *c, const ir_expr *x) { return ir
 
 /* The position of a row's query. */
 static const ir_expr *position_of(q_lanes *c, const ir_expr *row) {
-    return ir_add(c->b, ir_div(c->b, ql_clamp_row(c, row), ir_idx(c->b, c->m->group)), c->e.base);
+    return ir_add(c->b, ir_div(c->b, ql_clamp_row(c, row), c->m->params.size[MHA_GROUP]), c->e.base);
 }
 
 /* The sights of rows first_row … end_row - 1. */

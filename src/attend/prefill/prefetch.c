@@ -92,7 +92,7 @@ typedef struct stripe_ahead {
 static void prefetch_rows(q_lanes *c, const ir_buffer *q_or_o, int64_t columns, const stripe_ahead *stripe,
                           const ir_expr *part, int64_t parts) {
     ir_builder *b = c->b;
-    const ir_expr *group = ir_idx(b, c->m->group);
+    const ir_expr *group = c->m->params.size[MHA_GROUP];
     const share s = share_of(c, q_or_o, columns, c->stripe_rows, part, parts);
     IR_LOOP(b, r, each(c, "row_ahead", s.rows)) {
         const ir_expr *row = ir_let(b, "query_ahead", ir_add(b, stripe->first_row, ir_add(b, s.row, r)));

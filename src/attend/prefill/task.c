@@ -161,14 +161,14 @@ void mha_q_lanes(mha_context *m) {
     IR_PHASE(b) {
         const ir_expr *sequence = ir_parallel(b, "b", m->params.size[MHA_BATCH]);
         c.kv_head = ir_parallel(b, "h", m->params.size[MHA_KV_HEADS]);
-        const ir_expr *longest = c.num_tasks ? NULL : ir_times(b, m->params.size[MHA_SEQ_Q], m->group);
+        const ir_expr *longest = c.num_tasks ? NULL : ir_mul(b, m->params.size[MHA_SEQ_Q], m->params.size[MHA_GROUP]);
         const ir_expr *tasks =
             c.num_tasks ? ir_idx(b, c.num_tasks) : ir_ceil_div(b, longest, c.stripe_rows * c.max_stripes);
         const ir_expr *task = ir_parallel(b, "t", tasks);
         c.e = c.whole = mha_sequence_open(m, sequence);
         mha_scale_open(m);
         shorten_sequence(&c);
-        c.rows = ir_let(b, "rows", ir_times(b, c.e.seq_q, m->group));
+        c.rows = ir_let(b, "rows", ir_mul(b, c.e.seq_q, m->params.size[MHA_GROUP]));
         c.e.positions_are_keys = mha_positions_are_keys(m, &c.e);
         c.keys_fill_tiles =
             c.v->score_tiles_overlap || (ir_is_const(c.e.seq_kv) && c.e.seq_kv->value.i % m->s->score_keys == 0);

@@ -96,9 +96,9 @@ static void add_keys(q_lanes *c, const q_lanes_tile *tile, value_tile *t, const 
 /* Page by page, so that the block table is read once for each. */
 static void add_pages(q_lanes *c, const q_lanes_tile *tile, value_tile *t) {
     ir_builder *b = c->b;
-    const ir_expr *size = ir_idx(b, c->m->p->page_size);
-    const ir_expr *first = ir_div(b, ir_add(b, tile->first_key, tile->from), size);
-    const ir_expr *last = ir_div(b, ir_add(b, tile->first_key, ir_plus(b, tile->to, -1)), size);
+    const ir_expr *size = c->m->params.size[MHA_PAGE_SIZE];
+    const ir_expr *first = mha_page_of(c->m, ir_add(b, tile->first_key, tile->from));
+    const ir_expr *last = mha_page_of(c->m, ir_add(b, tile->first_key, ir_plus(b, tile->to, -1)));
     IR_LOOP(b, n, ir_for_begin(b, "column_of_table", first, ir_plus(b, last, 1), 1, false)) {
         t->page_key = ir_let(b, "page_key", ir_mul(b, n, size));
         t->page = mha_kv_row_at(c->m, &c->e, c->kv_head, t->page_key).index[0];

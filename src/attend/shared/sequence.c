@@ -62,14 +62,25 @@ mha_sequence mha_sequence_open(const mha_context *c, const ir_expr *number) {
 
 /* ---- keys ---- */
 
+const ir_expr *mha_page_of(const mha_context *c, const ir_expr *j) {
+    if (c->p->is_general) return ir_apply(c->b, IR_SHR, j, c->params.size[MHA_PAGE_SHIFT], NULL);
+    return ir_div(c->b, j, ir_idx(c->b, c->p->page_size));
+}
+
+static const ir_expr *slot_of(const mha_context *c, const ir_expr *j) {
+    ir_builder *b = c->b;
+    const ir_expr *size = c->params.size[MHA_PAGE_SIZE];
+    if (c->p->is_general) return ir_let_index(b, "slot", size, ir_apply(b, IR_AND, j, ir_plus(b, size, -1), NULL));
+    return ir_let(b, "slot", ir_mod(b, j, size));
+}
+
 mha_kv_row mha_kv_row_at(const mha_context *c, const mha_sequence *e, const ir_expr *kv_head, const ir_expr *j) {
     ir_builder *b = c->b;
     if (!c->p->page_size) return (mha_kv_row){.index = {e->kv_batch, kv_head, ir_add(b, e->first_kv, j)}};
-    const ir_expr *size = ir_idx(b, c->p->page_size);
-    const ir_expr *column = ir_let_index(b, "table_column", c->params.size[MHA_MAX_PAGES], ir_div(b, j, size));
+    const ir_expr *column = ir_let_index(b, "table_column", c->params.size[MHA_MAX_PAGES], mha_page_of(c, j));
     const ir_access *at = ir_at(b, c->params.tensor[MHA_BLOCK_TABLE], 1, 2, e->number, column);
     const ir_expr *page = ir_let_index(b, "page", c->params.size[MHA_NUM_PAGES], ir_cast(b, IR_IDX, ir_load(b, at)));
-    return (mha_kv_row){{page, kv_head, ir_let(b, "slot", ir_mod(b, j, size))}, {e->number, kv_head, j}};
+    return (mha_kv_row){{page, kv_head, slot_of(c, j)}, {e->number, kv_head, j}};
 }
 
 const ir_expr *mha_kv_tokens(const mha_context *c, const ir_buffer *k_or_v) {

@@ -25,6 +25,9 @@ typedef struct mha_kv_row {
 } mha_kv_row;
 mha_kv_row mha_kv_row_at(const mha_context *c, const mha_sequence *e, const ir_expr *kv_head, const ir_expr *j);
 
+/* In which of the sequence's pages key j lies. */
+const ir_expr *mha_page_of(const mha_context *c, const ir_expr *j);
+
 /* Those of the indices that apply to this buffer, and the row of the buffer that they lead to. */
 static inline const ir_expr *const *mha_kv_index(const mha_context *c, const ir_buffer *k_or_v, const mha_kv_row *row) {
     return c->k_is_linear && k_or_v == c->k ? row->linear : row->index;

@@ -1,0 +1,383 @@
+/* Steps of a language model where nothing can be compiled: each is computed by machine code of tier 0, none by the
+ * virtual machine. They have the bits that the interpreter gives their loop IR, and are near the formula in double. */
+#include "engine/create.h"
+#include "support/calls.h"
+
+#include <attune.h>
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { BATCH = 3, KV_HEADS = 2, KEYS = 64, STEPS = 4 };
+
+/* New tokens of each sequence: prompts, a chunk beside decoding, decoding twice. */
+static const int queries[STEPS][BATCH] = {{21, 5, 33}, {1, 17, 1}, {1, 1, 1}, {1, 1, 1}};
+
+static int by_tier0, by_others;
+static char last_hit[512];
+
+static void note(void *user, const attune_event *event) {
+    (void)user;
+    if (event->kind != ATTUNE_EVENT_TIER0_HIT) return;
+    if (strstr(event->message, "the virtual machine"))
+        by_others++;
+    else
+        by_tier0++;
+    snprintf(last_hit, sizeof last_hit, "%s", event->message);
+}
+
+static attune_status no_compiler(void *user, const at_codegen_request *request, const attune_allocator *allocator,
+                                 void **data, size_t *bytes, at_error *err) {
+    (void)user, (void)request, (void)allocator, (void)data, (void)bytes;
+    return at_fail(err, ATTUNE_CODEGEN_MISSING, "nothing compiles here");
+}
+
+static attune_context *open_bare(const char *isa) {
+    const attune_context_options options = {
+        .struct_size = sizeof options, .cache_dir = "", .isa = isa, .max_workers = 2, .event = note};
+    const at_context_hooks hooks = {.compile = no_compiler};
+    attune_context *context;
+    assert_int_equal(at_context_create(&options, &hooks, &context), ATTUNE_OK);
+    by_tier0 = by_others = 0;
+    return context;
+}
+
+static bool runs_here(const char *isa) {
+    const attune_context_options options = {.struct_size = sizeof options, .cache_dir = "", .isa = isa};
+    attune_context *context;
+    const bool runs = !attune_context_create(&options, &context);
+    if (runs) attune_context_destroy(context);
+    return runs;
+}
+
+#if defined(__aarch64__)
+static const char *const isas[] = {"aarch64"};
+#else
+static const char *const isas[] = {"avx512_bf16", "avx512", "avx2", "x86-64"};
+#endif
+enum { NUM_ISAS = sizeof isas / sizeof *isas };
+
+/* ---- Bits ---- */
+
+#define STEP "batch=3,ragged=1,kv_lens=1,is_causal=1,"
+#define SIZES(pages, columns) .sizes = "total_q=27,num_pages=" #pages ",max_pages=" #columns
+#define PROMPTS .q = {5, 1, 21}, .kv = {90, 3, 21}
+#define TOKENS .q = {1, 1, 0}, .kv = {90, 1, 17}
+
+static const struct {
+    sample from;
+    const char *kernel;
+} cases[] = {
+    {{STEP "num_heads=4,num_kv_heads=2,head_dim=64,page_size=16,seq_new=dynamic", SIZES(10, 6), PROMPTS},
+     "step_f32_64_many"},
+    {{STEP "num_heads=6,num_kv_heads=2,head_dim=80,page_size=16,dtype=bf16", SIZES(10, 6), PROMPTS},
+     "step_bf16_80_many"},
+    {{STEP "num_heads=8,num_kv_heads=1,head_dim=128,page_size=32,dtype=bf16,seq_new=dynamic", SIZES(6, 3), PROMPTS},
+     "step_bf16_128_many"},
+    {{STEP "num_heads=2,head_dim=112,page_size=64,dtype=f16,seq_new=dynamic,lse=1", SIZES(4, 2), PROMPTS},
+     "step_f16_112_many"},
+    {{STEP "num_heads=7,num_kv_heads=1,head_dim=64,page_size=128,dtype=bf16,lse=1", SIZES(3, 1), PROMPTS},
+     "step_bf16_64_many"},
+    {{STEP "num_heads=4,num_kv_heads=2,head_dim=64,page_size=16,max_seq_q=1", SIZES(10, 6), TOKENS},
+     "step_f32_64_few"},
+    {{STEP "num_heads=10,num_kv_heads=2,head_dim=128,page_size=256,dtype=bf16,max_seq_q=6,seq_new=dynamic",
+      SIZES(3, 1), TOKENS},
+     "step_bf16_128_few"},
+    {{STEP "num_heads=2,head_dim=96,page_size=32,dtype=f16,max_seq_q=31,seq_new=dynamic", SIZES(6, 3), PROMPTS},
+     "step_f16_96_few"},
+    {{STEP "num_heads=16,num_kv_heads=2,head_dim=256,page_size=16,dtype=bf16,max_seq_q=3,lse=1", SIZES(10, 6), TOKENS},
+     "step_bf16_256_few"},
+    {{"batch=3,ragged=1,kv_lens=1,num_heads=4,num_kv_heads=1,head_dim=128,page_size=64,max_seq_q=1,softmax_scale=0.3",
+      SIZES(4, 2), TOKENS},
+     "step_f32_128_few"},
+    {{STEP "num_heads=4,num_kv_heads=1,head_dim=256,page_size=16,q_strides=0:256:1024:1", SIZES(10, 6), PROMPTS},
+     "step_f32_256_many"},
+};
+enum { NUM_CASES = sizeof cases / sizeof *cases };
+
+static void check_case(const char *isa, int i) {
+    attune_context *const context = open_bare(isa);
+    sample_call run, expected;
+    attune_kernel *kernel;
+    attune_kernel_info info = {.struct_size = sizeof info};
+    sample_call_open(&run, &cases[i].from, BEFORE_A_GUARD);
+    sample_call_open(&expected, &cases[i].from, ON_THE_HEAP);
+    if (attune_compile(context, &run.problem, NULL, &kernel)) fail_msg("%s", attune_last_message());
+    assert_int_equal(attune_kernel_get_info(kernel, &info), ATTUNE_OK);
+    assert_int_equal(info.origin, ATTUNE_FROM_TIER0);
+    if (!strstr(last_hit, cases[i].kernel)) fail_msg("%s: %s", cases[i].from.problem, last_hit);
+    if (attune_run(context, kernel, &run.arguments)) fail_msg("%s", attune_last_message());
+    if (attune_run_interpreted(context, &expected.problem, NULL, &expected.arguments))
+        fail_msg("%s", attune_last_message());
+    if (!sample_calls_agree(&run, &expected)) fail_msg("%s: other bits: %s", isa, cases[i].from.problem);
+    sample_call_close(&run);
+    sample_call_close(&expected);
+    attune_kernel_release(kernel);
+    attune_context_destroy(context);
+}
+
+static void has_the_bits_of_its_ir(void **state) {
+    (void)state;
+    for (int t = 0; t < NUM_ISAS; t++)
+        for (int i = 0; i < NUM_CASES && runs_here(isas[t]); i++) check_case(isas[t], i);
+}
+
+/* By phases, as adapters run it on threads of their engine. */
+static void threads_of_the_caller_run_it(void **state) {
+    (void)state;
+    attune_context *const context = open_bare(NULL);
+    sample_call whole, parts;
+    attune_kernel *kernel;
+    attune_call *call;
+    sample_call_open(&whole, &cases[6].from, ON_THE_HEAP);
+    sample_call_open(&parts, &cases[6].from, ON_THE_HEAP);
+    assert_int_equal(attune_compile(context, &whole.problem, NULL, &kernel), ATTUNE_OK);
+    assert_int_equal(attune_run(context, kernel, &whole.arguments), ATTUNE_OK);
+    assert_int_equal(attune_call_begin(context, kernel, &parts.arguments, 1, &call), ATTUNE_OK);
+    for (uint32_t p = 0; p < attune_call_num_phases(call); p++)
+        assert_int_equal(attune_call_execute(call, p, 0, attune_call_num_tasks(call, p), 0), ATTUNE_OK);
+    assert_int_equal(attune_call_end(call), ATTUNE_OK);
+    assert_true(sample_calls_agree(&whole, &parts));
+    sample_call_close(&whole);
+    sample_call_close(&parts);
+    attune_kernel_release(kernel);
+    attune_context_destroy(context);
+}
+
+static void others_get_none(void **state) {
+    (void)state;
+    static const char *const problems[] = {
+        STEP "num_heads=4,head_dim=64,page_size=8",
+        STEP "num_heads=4,head_dim=64,page_size=48",
+        STEP "num_heads=4,head_dim=72,page_size=16",
+        STEP "num_heads=4,head_dim=64,page_size=16,causal_align=top_left",
+        STEP "num_heads=4,head_dim=64,page_size=16,causal_offset=1",
+        STEP "num_heads=4,head_dim=64,page_size=16,logits_soft_cap=30",
+        STEP "num_heads=4,head_dim=64,page_size=16,kv_dtype=i8,kv_scales=token",
+        "batch=3,ragged=1,kv_lens=1,num_heads=4,head_dim=64,page_size=16",
+    };
+    for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) {
+        attune_context *const context = open_bare(NULL);
+        attune_problem problem = ATTUNE_PROBLEM_INIT;
+        attune_kernel *kernel = NULL;
+        assert_int_equal(attune_problem_parse(&problem, problems[i]), ATTUNE_OK);
+        if (attune_compile(context, &problem, NULL, &kernel)) fail_msg("%s", attune_last_message());
+        if (by_tier0) fail_msg("%s: %s", problems[i], last_hit);
+        attune_kernel_release(kernel);
+        attune_context_destroy(context);
+    }
+}
+
+/* ---- Numbers ---- */
+
+/* An element of q, k or v (0, 1, 2), by its place in a sequence: a multiple of 1/64, which bf16 and f16 hold. */
+static double element(int t, int b, int token, int head, int column) {
+    uint32_t x = (uint32_t)(((t * 8 + b) * 128 + token) * 16 + head) * 256u + (uint32_t)column;
+    x = (x ^ x >> 15) * 0x2c1b3c6du;
+    x = (x ^ x >> 12) * 0x297a2d39u;
+    return (double)((x ^ x >> 15) % 129) / 64 - 1;
+}
+
+static void store(attune_dtype dtype, void *data, size_t i, double value) {
+    const float f = (float)value;
+    uint32_t bits;
+    memcpy(&bits, &f, sizeof bits);
+    if (dtype == ATTUNE_F32)
+        ((float *)data)[i] = f;
+    else if (dtype == ATTUNE_BF16)
+        ((uint16_t *)data)[i] = (uint16_t)(bits >> 16);
+    else
+        ((uint16_t *)data)[i] = isnan(value)  ? 0x7e00
+                                : value == 0 ? 0
+                                             : (uint16_t)((bits >> 16 & 0x8000) | ((bits >> 13 & 0x3ffff) - 0x1c000));
+}
+
+static double load(attune_dtype dtype, const void *data, size_t i) {
+    if (dtype == ATTUNE_F32) return (double)((const float *)data)[i];
+    const uint32_t half = ((const uint16_t *)data)[i], bits = half << 16;
+    float f;
+    memcpy(&f, &bits, sizeof f);
+    if (dtype == ATTUNE_BF16) return (double)f;
+    const int exponent = half >> 10 & 31;
+    const double fraction = (half & 1023) / 1024.0;
+    const double size = exponent ? ldexp(1 + fraction, exponent - 15) : ldexp(fraction, -14);
+    return exponent == 31 ? NAN : half & 0x8000 ? -size : size;
+}
+
+typedef struct run {
+    attune_attention_desc desc;
+    int group, dim, columns;
+    int unseen; /* keys from this one on are NaN, and only rows before it are checked */
+    int32_t lens[BATCH], starts[BATCH + 1];
+    int32_t *table;
+    char *q, *k, *v, *k_cache, *v_cache, *out;
+} run;
+
+static void *numbers(size_t count) {
+    void *const all = calloc(count, sizeof(float));
+    assert_non_null(all);
+    return all;
+}
+
+static run open_run(attune_dtype dtype, int group, int dim, int page) {
+    run r = {.desc = ATTUNE_ATTENTION_DESC_INIT, .group = group, .dim = dim, .columns = (KEYS + page - 1) / page};
+    r.unseen = KEYS;
+    attune_attention_desc *const d = &r.desc;
+    d->num_kv_heads = KV_HEADS, d->num_heads = KV_HEADS * group, d->head_dim = dim, d->dtype = dtype;
+    d->is_causal = 1, d->kv = ATTUNE_KV_PAGED, d->page_size = page, d->appends = 1, d->deadline_us = 0;
+    const size_t tokens = BATCH * KEYS, kv = KV_HEADS * (size_t)dim, cache = (size_t)(BATCH * r.columns * page) * kv;
+    r.q = numbers(tokens * kv * (size_t)group), r.out = numbers(tokens * kv * (size_t)group);
+    r.k = numbers(tokens * kv), r.v = numbers(tokens * kv);
+    r.k_cache = numbers(cache), r.v_cache = numbers(cache);
+    for (size_t i = 0; i < cache; i++) store(dtype, r.k_cache, i, NAN), store(dtype, r.v_cache, i, NAN);
+    r.table = numbers((size_t)(BATCH * r.columns));
+    for (int i = 0; i < BATCH * r.columns; i++) r.table[i] = BATCH * r.columns - 1 - i;
+    return r;
+}
+
+static void close_run(run *r) {
+    void *const all[] = {r->q, r->k, r->v, r->k_cache, r->v_cache, r->out, r->table};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
+}
+
+static void put_tokens(run *r, const int counts[BATCH]) {
+    const int heads[] = {KV_HEADS * r->group, KV_HEADS, KV_HEADS};
+    char *const data[] = {r->q, r->k, r->v};
+    for (int b = 0; b < BATCH; b++) {
+        r->starts[b + 1] = r->starts[b] + counts[b];
+        for (int i = 0; i < counts[b]; i++)
+            for (int t = 0; t < 3; t++)
+                for (int h = 0; h < heads[t]; h++)
+                    for (int d = 0; d < r->dim; d++)
+                        store(r->desc.dtype, data[t],
+                              (size_t)(((r->starts[b] + i) * heads[t] + h) * r->dim + d),
+                              t && r->lens[b] + i >= r->unseen ? NAN : element(t, b, r->lens[b] + i, h, d));
+        r->lens[b] += counts[b];
+    }
+}
+
+static void check_row(const run *r, int b, int position, int token, int h) {
+    double weights[KEYS], sum = 0, largest = -INFINITY;
+    for (int j = 0; j <= position; j++) {
+        double dot = 0;
+        for (int d = 0; d < r->dim; d++) dot += element(0, b, position, h, d) * element(1, b, j, h / r->group, d);
+        weights[j] = dot / sqrt(r->dim);
+        largest = fmax(largest, weights[j]);
+    }
+    for (int j = 0; j <= position; j++) sum += weights[j] = exp(weights[j] - largest);
+    for (int d = 0; d < r->dim; d++) {
+        double wanted = 0;
+        for (int j = 0; j <= position; j++) wanted += weights[j] * element(2, b, j, h / r->group, d) / sum;
+        const size_t at = (size_t)((token * KV_HEADS * r->group + h) * r->dim + d);
+        const double got = load(r->desc.dtype, r->out, at);
+        if (!(fabs(got - wanted) < (r->desc.dtype == ATTUNE_F32 ? 1e-5 : 1e-2)))
+            fail_msg("sequence %d, position %d, head %d, column %d: %g, not %g", b, position, h, d, got, wanted);
+    }
+}
+
+static void take_step(run *r, attune_attention *attention, const int counts[BATCH]) {
+    attune_step step = ATTUNE_STEP_INIT;
+    put_tokens(r, counts);
+    step.batch = BATCH;
+    step.q.data = r->q, step.k.data = r->k, step.v.data = r->v, step.out.data = r->out;
+    step.k_cache.data = r->k_cache, step.v_cache.data = r->v_cache;
+    step.cu_seqlens_q = r->starts, step.kv_lens = r->lens;
+    step.block_table = r->table, step.max_pages = r->columns, step.num_pages = BATCH * r->columns;
+    if (attune_attention_run(attention, &step)) fail_msg("%s", attune_last_message());
+    for (int b = 0; b < BATCH; b++)
+        for (int i = 0; i < counts[b] && r->lens[b] - counts[b] + i < r->unseen; i++)
+            for (int h = 0; h < KV_HEADS * r->group; h++)
+                check_row(r, b, r->lens[b] - counts[b] + i, r->starts[b] + i, h);
+}
+
+static void compute(const char *isa, attune_dtype dtype, int group, int dim, int page) {
+    attune_context *const context = open_bare(isa);
+    attune_attention *attention;
+    run r = open_run(dtype, group, dim, page);
+    if (attune_attention_create(context, &r.desc, &attention)) fail_msg("%s", attune_last_message());
+    for (int s = 0; s < STEPS; s++) take_step(&r, attention, queries[s]);
+    if (!by_tier0 || by_others)
+        fail_msg("%s, %d columns, groups of %d, pages of %d: %d kernels of tier 0, %d of the virtual machine",
+                 isa, dim, group, page, by_tier0, by_others);
+    attune_attention_destroy(attention);
+    attune_context_destroy(context);
+    close_run(&r);
+}
+
+static void every_step_is_machine_code(void **state) {
+    (void)state;
+    static const struct {
+        attune_dtype dtype;
+        int group, dim, page;
+    } models[] = {
+        {ATTUNE_BF16, 4, 128, 16}, {ATTUNE_BF16, 8, 64, 128}, {ATTUNE_BF16, 1, 112, 16}, {ATTUNE_F16, 3, 80, 32},
+        {ATTUNE_BF16, 2, 256, 64}, {ATTUNE_F32, 5, 64, 16},
+    };
+    for (size_t i = 0; i < NUM_ISAS; i++)
+        for (size_t m = 0; m < sizeof models / sizeof *models && runs_here(isas[i]); m++)
+            compute(isas[i], models[m].dtype, models[m].group, models[m].dim, models[m].page);
+}
+
+/* Later keys of the same prompt. Keys beyond the end of a sequence are NaN in all of these tests. */
+static void nan_is_not_seen_by_rows_before_it(void **state) {
+    (void)state;
+    static const int few[BATCH] = {7, 2, 5};
+    for (size_t i = 0; i < NUM_ISAS; i++)
+        for (int dtype = ATTUNE_F32; dtype <= ATTUNE_BF16 && runs_here(isas[i]); dtype++)
+            for (int has_few = 0; has_few < 2; has_few++) {
+                attune_context *const context = open_bare(isas[i]);
+                attune_attention *attention;
+                run r = open_run((attune_dtype)dtype, has_few ? 4 : 1, 64, 16);
+                r.unseen = has_few ? 3 : 20;
+                if (attune_attention_create(context, &r.desc, &attention)) fail_msg("%s", attune_last_message());
+                take_step(&r, attention, has_few ? few : queries[0]);
+                attune_attention_destroy(attention);
+                attune_context_destroy(context);
+                close_run(&r);
+            }
+}
+
+/* While the compiler works behind the first step. */
+static void deadlines_are_met_by_machine_code(void **state) {
+    (void)state;
+    const attune_context_options options = {
+        .struct_size = sizeof options, .cache_dir = "", .max_workers = 1, .event = note};
+    attune_context *context;
+    attune_attention *attention;
+    run r = open_run(ATTUNE_BF16, 4, 128, 16);
+    assert_int_equal(attune_context_create(&options, &context), ATTUNE_OK);
+    by_tier0 = by_others = 0;
+    if (attune_attention_create(context, &r.desc, &attention)) fail_msg("%s", attune_last_message());
+    take_step(&r, attention, queries[0]);
+    assert_true(by_tier0 > 0);
+    assert_int_equal(by_others, 0);
+    attune_attention_destroy(attention);
+    attune_context_destroy(context);
+    close_run(&r);
+}
+
+/* The file of the build directory: a test program has another directory than the library. */
+static int name_file(void **state) {
+    (void)state;
+    char path[4096];
+    snprintf(path, sizeof path, "%s/libattune-tier0.so", getenv("BUILD") ? getenv("BUILD") : "build");
+    return setenv("ATTUNE_TIER0", path, 1);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(has_the_bits_of_its_ir),
+        cmocka_unit_test(threads_of_the_caller_run_it),
+        cmocka_unit_test(others_get_none),
+        cmocka_unit_test(every_step_is_machine_code),
+        cmocka_unit_test(nan_is_not_seen_by_rows_before_it),
+        cmocka_unit_test(deadlines_are_met_by_machine_code),
+    };
+    return cmocka_run_group_tests(tests, name_file, NULL);
+}
