@@ -268,6 +268,21 @@ static void put_place(const writer *x, const char *number, const char *suffix) {
     }
 }
 
+/* Keys that products take as they are are multiplied where they lie: a copy of a tile of f32, beside q, would not fit
+ * into the first cache. */
+static bool is_direct(const writer *x) { return is_f32(x->dtype) || (x->pack == 2 && x->dim % 2 == 0); }
+
+/* The keys of the register tile at g. */
+static void put_direct(const writer *x) {
+    char number[32], suffix[16];
+    for (int i = 0; i < x->keys; i++) {
+        snprintf(number, sizeof number, "number.%d", i);
+        snprintf(suffix, sizeof suffix, ".%d", i);
+        PUT("let %s = min((first + g) + %d, end - 1)\n", number, i);
+        put_place(x, number, suffix);
+    }
+}
+
 /* The tile's keys, in scratch. Past the end the last key is repeated. */
 static void put_stage(const writer *x) {
     PUT("for j in 0..%d {\nlet number = min(first + j, end - 1)\n", TILE);
@@ -291,6 +306,19 @@ static void put_ahead(const writer *x) {
 
 /* ---- Products ---- */
 
+/* A unit of key i, in all lanes. */
+static void put_direct_key(const writer *x, int i) {
+    char row[48];
+    if (x->page)
+        snprintf(row, sizeof row, "k[page.%d, place.%d", i, i);
+    else
+        snprintf(row, sizeof row, "k[sequence, place.%d", i);
+    if (x->pack == 2)
+        PUT("let key%d = splat.x%d(bitcast.i32(%s, d * 2]:x2))\n", i, x->lanes, row);
+    else
+        PUT("let key%d = splat.x%d(%s, d])\n", i, x->lanes, row);
+}
+
 /* sums[keys, vectors] of query r and the keys from g on, for the heads from h on. */
 static void put_product(const writer *x) {
     char key[32], query[32], sum[32];
@@ -303,7 +331,10 @@ static void put_product(const writer *x) {
     PUT("for d in 0..%lld {\n", x->units);
     for (int v = 0; v < x->vectors; v++) PUT("let query%d = packed[r, d, h.k + %d]:x%d\n", v, v * x->lanes, x->lanes);
     for (int i = 0; i < x->keys; i++) {
-        PUT("let key%d = splat.x%d(key_units[g + %d, d])\n", i, x->lanes, i);
+        if (!is_direct(x))
+            PUT("let key%d = splat.x%d(key_units[g + %d, d])\n", i, x->lanes, i);
+        else
+            put_direct_key(x, i);
         for (int v = 0; v < x->vectors; v++) {
             snprintf(key, sizeof key, "key%d", i);
             snprintf(query, sizeof query, "query%d", v);
@@ -348,6 +379,7 @@ static void put_weighted(const writer *x) {
 static void put_products(const writer *x) {
     PUT("for g in 0..%d by %d {\n", TILE, x->keys);
     put_ahead(x);
+    if (is_direct(x)) put_direct(x);
     for (int i = 0; i < x->keys; i++) PUT("by_lane[%d] = splat.x%d(0.0)\n", i, x->lanes);
     PUT("for h.k in 0..%lld by %d {\n", x->all_heads, x->vectors * x->lanes);
     put_product(x);
@@ -521,9 +553,8 @@ static void put_memory(const writer *x) {
     const int lanes = x->lanes;
     PUT("alloc turned: %s[%d, %lld] scratch\nalloc packed: %s[%d, %lld, %lld] scratch\n", unit_type(x), lanes,
         x->padded, unit_type(x), x->rows, x->units, x->all_heads);
-    PUT("alloc weights: f32[%d, %lld] scratch\nalloc key_units: %s[%d, %lld] scratch\nalloc parts: f32[%d, %d] "
-        "scratch\n",
-        x->rows, x->all_heads, unit_type(x), TILE, x->padded, TILE, lanes);
+    if (!is_direct(x)) PUT("alloc key_units: %s[%d, %lld] scratch\n", unit_type(x), TILE, x->padded);
+    PUT("alloc weights: f32[%d, %lld] scratch\nalloc parts: f32[%d, %d] scratch\n", x->rows, x->all_heads, TILE, lanes);
     PUT("alloc new: i32[%d] scratch\nalloc sums: %sx%d[%d, %d] reg\nalloc by_lane: f32x%d[%d] reg\n", lanes,
         is_i8(x) ? "i32" : "f32", lanes, x->keys, x->vectors, lanes, x->keys);
     if (is_i8(x))
@@ -541,7 +572,7 @@ static void put_tiles(writer *x) {
     else
         PUT("(end > begin) & (%s > %lld)", x->causal ? "seen_first + (count - 1)" : "seen_first", x->ids);
     PUT(" {\nfor first in begin..end by %d {\n", TILE);
-    put_stage(x);
+    if (!is_direct(x)) put_stage(x);
     PUT("for r in 0..count {\n");
     put_row(x, "");
     PUT("if (seen > first) & (");
