@@ -2,9 +2,9 @@
 
     python3 bench/index.py [--heads N] [--dim N] [--ids N]        (needs torch; PYTHONPATH=python)
 
-PyTorch computes the same in two ways, and topk follows. "einsum" is how models write it: all products of f32, then relu,
-then the weights. "mm" is as little work as PyTorch can do it with: a product in the type of q, relu_ in place, and a
-product with the weights, query by query. Its product of int8 is torch._int_mm.
+PyTorch computes the same in two ways, and topk follows. "einsum" is how models write it: all products in f32, then
+relu, then the weights. "mm" is as little work as PyTorch can do it with: a product in the type of q, relu_ in place,
+and a product with the weights, query by query. Its product of int8 is torch._int_mm.
 """
 import argparse
 import statistics

@@ -39,6 +39,11 @@ def test_serving():
     assert re.match(r"17 steps, 64 of 64 pages are free again\nlargest difference: \S+$", text)
 
 
+def test_a_sparse_layer():
+    text = ran(sys.executable, EXAMPLES / "sparse_layer.py", "--tokens=150", "--ids=20")
+    assert re.match(r"9 steps, 20 of up to 150 keys: largest difference \S+$", text)
+
+
 def test_batching_in_torch():
     pytest.importorskip("attune.torch", reason="attune.torch is missing", exc_type=ImportError)
     text = ran(sys.executable, EXAMPLES / "torch_batching.py")
