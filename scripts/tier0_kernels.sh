@@ -35,9 +35,11 @@ kernels() {
 }
 
 # Steps of language models: ragged batches over pages, to which they may append. The group of heads and the page are
-# arguments, too.
+# arguments, too, and so are window and sinks, which many calls have not.
+WINDOW=1000000 # stands for any, and for none: ANY_WINDOW in src/engine/tier0.c
 steps() {
 	step="softmax_scale=dynamic,lse=1,ragged=1,page_size=16,kv_lens=1,seq_new=dynamic,is_causal=1,general=1"
+	step="$step,window_left=$WINDOW,sinks=1"
 	step="num_heads=1,seq_q=dynamic,seq_kv=dynamic,head_dim=$dim,dtype=$dtype,$step"
 	echo "step_${dtype}_${dim}_many: $step"
 	echo "step_${dtype}_${dim}_few: $step,max_seq_q=$FEW"

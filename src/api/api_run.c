@@ -80,7 +80,7 @@ attune_status attune_workspace_size(const attune_context *context, const attune_
 /* Heads whose tasks get shorter: those of later rows, which see more, go first. */
 static int64_t falling_heads(const attune_kernel *kernel, const mha_sizes *sizes) {
     const attune_problem *const p = &kernel->signature.problem;
-    if (p->op != ATTUNE_ATTENTION || kernel->schedule.strategy != ATTUNE_Q_LANES || !mha_sees_more_later(p)) return 0;
+    if (p->op != ATTUNE_ATTENTION || kernel->schedule.strategy != ATTUNE_Q_LANES || !at_kernel_falls(kernel)) return 0;
     return sizes->of[MHA_BATCH] * sizes->of[MHA_KV_HEADS];
 }
 
@@ -167,17 +167,21 @@ static void take_problem(attune_context *context, const attune_problem *canonica
 /* The buffers that the loop IR takes: of a kernel of tier 0 others than the call has. */
 static attune_status take_buffers(at_arena *arena, const at_signature *signature, const at_call *call, void **taken,
                                   at_error *err) {
-    void *lse = NULL;
+    const int64_t *const scalars = call->settled->scalars;
+    const int64_t sinks = at_call_sinks(signature, scalars);
+    at_added added = {.num_sinks = sinks};
     if (!signature->is_of_other) {
         memcpy(taken, call->buffers, signature->count * sizeof *taken);
         return ATTUNE_OK;
     }
     if (signature->adds_lse) {
-        const int64_t elements = at_call_lse_elements(signature, call->settled->scalars);
-        lse = elements < 0 ? NULL : at_arena_alloc(arena, (size_t)elements * sizeof(float));
-        if (!lse) return at_fail_memory(err, SIZE_MAX);
+        const int64_t elements = at_call_lse_elements(signature, scalars);
+        added.lse = elements < 0 ? NULL : at_arena_alloc(arena, (size_t)elements * sizeof(float));
+        if (!added.lse) return at_fail_memory(err, SIZE_MAX);
     }
-    at_call_taken_buffers(signature, call->buffers, lse, taken);
+    if (sinks) added.sinks = at_arena_alloc(arena, (size_t)sinks * sizeof(float));
+    if (sinks && !added.sinks) return at_fail_memory(err, (size_t)sinks * sizeof(float));
+    at_call_taken_buffers(signature, call->buffers, &added, taken);
     return ATTUNE_OK;
 }
 

@@ -181,23 +181,29 @@ void at_signature_take(at_signature *s, const attune_problem *code, bool folds_g
     s->num_taken = (uint8_t)mha_tensors(code, tensors);
     s->is_of_other = true;
     s->folds_group = folds_group;
-    s->adds_lse = false;
+    s->adds_lse = s->adds_sinks = false;
     for (size_t i = 0; i < s->num_taken; i++) {
         const mha_tensor_id id = tensors[i].id;
         s->order[i] = (uint8_t)(s->place[id] < 0 ? (int)more : s->place[id]);
         if (s->place[id] >= 0) continue;
         s->tensors[more++] = tensors[i];
         s->adds_lse = s->adds_lse || id == MHA_LSE;
+        s->adds_sinks = s->adds_sinks || id == MHA_SINKS;
     }
     if (s->adds_lse) s->lse_scalar = number_of_lse(s);
     settle_initial(s);
 }
 
-size_t at_call_taken_buffers(const at_signature *s, void *const *buffers, void *lse, void **taken) {
-    for (size_t i = 0; i < s->num_taken; i++)
-        taken[i] = s->order[i] < s->count                     ? buffers[s->order[i]]
-                   : s->tensors[s->order[i]].id == MHA_LSE ? lse
-                                                              : nothing;
+static void *added_tensor(const mha_tensor *t, const at_added *added) {
+    return t->id == MHA_LSE ? added->lse : t->id == MHA_SINKS ? (void *)added->sinks : nothing;
+}
+
+size_t at_call_taken_buffers(const at_signature *s, void *const *buffers, const at_added *added, void **taken) {
+    for (int64_t i = 0; i < added->num_sinks; i++) added->sinks[i] = -INFINITY;
+    for (size_t i = 0; i < s->num_taken; i++) {
+        const size_t from = s->order[i];
+        taken[i] = from < s->count ? buffers[from] : added_tensor(&s->tensors[from], added);
+    }
     return s->num_taken;
 }
 
@@ -205,6 +211,11 @@ int64_t at_call_lse_elements(const at_signature *s, const int64_t *scalars) {
     const int64_t batch = s->problem.is_ragged ? 1 : scalars[0];
     int64_t elements;
     return __builtin_mul_overflow(batch, scalars[s->lse_scalar], &elements) ? -1 : elements;
+}
+
+/* The code is general: its second scalar is the number of KV heads, its third one the group. */
+int64_t at_call_sinks(const at_signature *s, const int64_t *scalars) {
+    return s->adds_sinks ? scalars[1] * scalars[2] : 0;
 }
 
 /* ---- Settling ---- */

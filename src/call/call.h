@@ -39,10 +39,11 @@ typedef struct at_signature {
     mha_parameters parameters;
     mha_parameters taken;  /* by the code: a kernel of tier 0 is told what the problem fixes */
     bool is_of_other;      /* the code is of another problem, and its tensors are tensors[order[0 … num_taken - 1]].
-                            * Those from tensors[count] on the problem has not: lse in the workspace, and new keys, of
-                            * which there are none */
+                            * Those from tensors[count] on the problem has not: lse and sinks are in the workspace,
+                            * and of new keys there are none */
     bool folds_group;      /* it takes the heads of a group as the queries of one head; the call has one query */
     bool adds_lse;         /* it writes an lse that the problem has not */
+    bool adds_sinks;       /* it reads sinks that the problem has not: they are -inf */
     uint8_t num_taken, lse_scalar; /* the number of the scalar that is the outermost stride of that lse */
     uint8_t order[MHA_NUM_TENSORS];
     mha_packed_id pack_id; /* for a block: the header that its weights must have */
@@ -54,10 +55,17 @@ typedef struct at_signature {
 /* The same problem, computed by the code of another one, which leaves open what this one fixes. */
 void at_signature_take(at_signature *signature, const attune_problem *code, bool folds_group);
 
-/* The buffers that such code takes. lse: memory for one that the problem has not. Returns their number. */
-size_t at_call_taken_buffers(const at_signature *signature, void *const *buffers, void *lse, void **taken);
-/* Elements of that lse; -1: too many. */
+/* Memory of such code for tensors that the problem has not. */
+typedef struct at_added {
+    void *lse;
+    float *sinks;
+    int64_t num_sinks;
+} at_added;
+/* Elements of each; -1: too many. */
 int64_t at_call_lse_elements(const at_signature *signature, const int64_t *scalars);
+int64_t at_call_sinks(const at_signature *signature, const int64_t *scalars);
+/* The buffers that it takes. Returns their number. */
+size_t at_call_taken_buffers(const at_signature *signature, void *const *buffers, const at_added *added, void **taken);
 
 /* A caller's arguments. Members that an older program lacks are as attune_arguments_init sets them. */
 at_struct at_arguments_struct(const at_signature *signature);

@@ -89,7 +89,7 @@ struct attune_kernel {
 
     bool stands_in;                /* it is for another tuning class, as nothing could be compiled */
     const at_bundle_kernel *tier0; /* whose code it has; NULL: it has its own */
-    bool merges;                   /* tier 0: its last phase merges chunks of keys */
+    bool merges, falls;            /* tier 0: its last phase merges chunks of keys; later rows go first */
 
     const at_operator *op; /* NULL: a candidate of the tuner */
     attune_dtype arithmetic;

@@ -4,7 +4,9 @@
 #include "ir/passes.h"
 #include "ir/text.h"
 #include "operator/build.h"
+#include "problem/problem_sight.h"
 #include "schedule/schedule.h"
+#include "schedule/variant.h"
 #include "target/tuning_class.h"
 
 #include <string.h>
@@ -150,11 +152,26 @@ bool at_kernel_is_own(const attune_kernel *kernel) {
 
 /* Its extent is the stride of the batch, times the batch; the former is before the stride of the heads and the scale,
  * which are the last scalars of all kernels of tier 0. */
-void at_kernel_plan_lse(const attune_kernel *kernel, const int64_t *scalars, int64_t plan[AT_PLAN_WORDS]) {
-    int64_t *const shared = plan + kernel->num_phases;
-    const int64_t elements = at_call_lse_elements(&kernel->signature, scalars);
-    memmove(shared + 1, shared, (kernel->num_shared - 1) * sizeof *shared);
-    if (elements < 0 || __builtin_mul_overflow(elements, (int64_t)sizeof(float), shared)) *shared = -1;
+bool at_kernel_merges(const attune_kernel *kernel) {
+    return kernel->tier0 ? kernel->merges : mha_merges_chunks(&kernel->signature.problem, &kernel->schedule);
+}
+
+bool at_kernel_falls(const attune_kernel *kernel) {
+    return kernel->tier0 ? kernel->falls : mha_sees_more_later(&kernel->signature.problem);
+}
+
+static int64_t bytes_of(int64_t elements) {
+    int64_t bytes;
+    return elements < 0 || __builtin_mul_overflow(elements, (int64_t)sizeof(float), &bytes) ? -1 : bytes;
+}
+
+void at_kernel_plan_added(const attune_kernel *kernel, const int64_t *scalars, int64_t plan[AT_PLAN_WORDS]) {
+    const at_signature *const s = &kernel->signature;
+    int64_t *shared = plan + kernel->num_phases;
+    const size_t added = at_signature_added(s);
+    memmove(shared + added, shared, (kernel->num_shared - added) * sizeof *shared);
+    if (s->adds_lse) *shared++ = bytes_of(at_call_lse_elements(s, scalars));
+    if (s->adds_sinks) *shared = bytes_of(at_call_sinks(s, scalars));
 }
 
 size_t at_kernel_buffers(const attune_kernel *kernel, void *const *given, size_t count, const int64_t *plan,
@@ -164,10 +181,12 @@ size_t at_kernel_buffers(const attune_kernel *kernel, void *const *given, size_t
         if (all != given) memcpy(all, given, count * sizeof *given);
         return at_place_shared(kernel, plan, workspace, all + count);
     }
-    void *shared[AT_MAX_SHARED + 1] = {NULL};
-    const size_t bytes = at_place_shared(kernel, plan, workspace, shared), first = s->adds_lse;
-    const size_t num = at_call_taken_buffers(s, given, shared[0], all);
-    memcpy(all + num, shared + first, (kernel->num_shared - first) * sizeof *shared);
+    void *shared[AT_MAX_SHARED + 2] = {NULL};
+    const size_t bytes = at_place_shared(kernel, plan, workspace, shared), added = at_signature_added(s);
+    at_added own = {.lse = shared[0], .sinks = shared[s->adds_lse]};
+    if (s->adds_sinks) own.num_sinks = plan[kernel->num_phases + s->adds_lse] / (int64_t)sizeof(float);
+    const size_t num = at_call_taken_buffers(s, given, &own, all);
+    memcpy(all + num, shared + added, (kernel->num_shared - added) * sizeof *shared);
     return bytes;
 }
 

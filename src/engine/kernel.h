@@ -89,14 +89,15 @@ bool at_kernel_on_disk(attune_context *context, at_operation operation, attune_s
 static inline at_code_shape at_shape_of(const attune_kernel *kernel) {
     return (at_code_shape){kernel->num_phases, kernel->num_shared, kernel->max_scratch};
 }
-/* Puts the lse that nobody wants before the code's own shared buffers. */
-void at_kernel_plan_lse(const attune_kernel *kernel, const int64_t *scalars, int64_t plan[AT_PLAN_WORDS]);
+/* Puts what the code has and the problem has not before the code's own shared buffers. */
+static inline size_t at_signature_added(const at_signature *s) { return (size_t)s->adds_lse + s->adds_sinks; }
+void at_kernel_plan_added(const attune_kernel *kernel, const int64_t *scalars, int64_t plan[AT_PLAN_WORDS]);
 static inline void at_kernel_plan(const attune_kernel *kernel, const int64_t *scalars, int64_t plan[AT_PLAN_WORDS]) {
     if (kernel->vm)
         at_vm_plan(kernel->vm, scalars, plan);
     else
         kernel->plan(scalars, plan);
-    if (__builtin_expect(kernel->signature.adds_lse, 0)) at_kernel_plan_lse(kernel, scalars, plan);
+    if (__builtin_expect(kernel->signature.is_of_other, 0)) at_kernel_plan_added(kernel, scalars, plan);
 }
 /* Whether it has phases, which threads share. The interpreter runs a call whole. */
 static inline bool at_kernel_has_phases(const attune_kernel *kernel) {
@@ -112,6 +113,10 @@ static inline size_t at_place_shared(const attune_kernel *kernel, const int64_t 
     const at_code_shape shape = at_shape_of(kernel);
     return at_code_place_shared(&shape, plan, workspace, shared);
 }
+
+/* Of attention's code: whether its last phase merges chunks of keys; whether later rows, which see more, go first. */
+bool at_kernel_merges(const attune_kernel *kernel);
+bool at_kernel_falls(const attune_kernel *kernel);
 
 /* All buffers of a call's code: those given, `count` of them, in the code's order, and its shared ones, which are
  * placed in the workspace. Returns the bytes of these. all: room for AT_MOST_BUFFERS; it may be `given`, unless the

@@ -2,6 +2,7 @@
 #include "engine/kernel_make.h"
 #include "engine/tier0.h"
 #include "schedule/schedule.h"
+#include "problem/problem_sight.h"
 #include "schedule/variant.h"
 
 #include "ir/passes.h"
@@ -233,9 +234,10 @@ static attune_status make_from_code(const at_request *request, const at_key *key
     if (status) return status;
     at_make_complete(*kernel, request, key, &schedule, ATTUNE_FROM_TIER0, 0);
     at_signature_take(&(*kernel)->signature, &problem, found->folds_group);
-    (*kernel)->num_shared += (*kernel)->signature.adds_lse;
+    (*kernel)->num_shared += (uint32_t)at_signature_added(&(*kernel)->signature);
     (*kernel)->tier0 = found->kernel;
     (*kernel)->merges = mha_merges_chunks(&problem, &schedule);
+    (*kernel)->falls = mha_sees_more_later(&problem);
     return ATTUNE_OK;
 }
 

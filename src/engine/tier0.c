@@ -5,6 +5,7 @@
 #include "generator_id.h"
 #include "host/foreign.h"
 #include "problem/problem_fields.h"
+#include "problem/problem_sight.h"
 #include "problem/signature.h"
 
 #include <dlfcn.h>
@@ -199,18 +200,24 @@ static bool has_from(const search *s, attune_problem open, origin from, int64_t 
 
 /* ---- Steps of language models ---- */
 
-/* Fewest keys of a page, as in scripts/tier0_kernels.sh; and most rows of a KV head by the kernel for a few queries. */
-enum { PART_OF_PAGE = 16, FEW_ROWS = 31 };
+/* Fewest keys of a page, and the window that stands for any, as in scripts/tier0_kernels.sh; and most rows of a KV head
+ * by the kernel for a few queries. */
+enum { PART_OF_PAGE = 16, ANY_WINDOW = 1000000, FEW_ROWS = 31 };
 
-/* Ragged batches over pages, causal or with one query. Group, page and whether tokens are appended are arguments. */
+/* Whether the last query is at the last key and sees no key after it: a lone query never does. */
+static bool ends_at_last(const attune_problem *p) {
+    if (p->window_right >= 0 || (!p->is_causal && mha_most_queries(p) != 1)) return false;
+    return !mha_positions_matter(p) || (mha_is_bottom_right(p) && !p->causal_offset && !p->has_causal_offsets);
+}
+
+/* Ragged batches over pages. Group, page, window and whether there are sinks and tokens to append are arguments. */
 static bool has_step(const search *s, attune_problem open) {
     const attune_problem *const p = s->problem;
     const int64_t group = p->num_heads / p->num_kv_heads, queries = mha_most_queries(p);
     const bool is_power = p->page_size >= PART_OF_PAGE && (p->page_size & (p->page_size - 1)) == 0;
-    const bool sees_all = !p->is_causal && queries == 1;
-    if (!p->is_ragged || !p->has_kv_lens || !is_power || (!sees_all && origin_of(p) != BOTTOM_RIGHT)) return false;
-    open.is_general = 1;
-    open.is_causal = 1;
+    if (!p->is_ragged || !p->has_kv_lens || !is_power || !ends_at_last(p)) return false;
+    open.is_general = open.is_causal = open.has_sinks = 1;
+    open.window_left = ANY_WINDOW;
     open.causal_align = ATTUNE_BOTTOM_RIGHT;
     open.page_size = PART_OF_PAGE;
     open.seq_new = ATTUNE_DYNAMIC;
@@ -227,9 +234,10 @@ bool at_tier0_find(const attune_problem *p, const at_target *target, const at_lo
     const int64_t group = p->num_heads / p->num_kv_heads, queries = mha_most_queries(p);
     const origin from = origin_of(p);
     attune_problem open;
-    if (p->op != ATTUNE_ATTENTION || from == NO_ORIGIN || !open_up(p, &open) || !need(log)) return false;
+    if (p->op != ATTUNE_ATTENTION || !open_up(p, &open) || !need(log)) return false;
     found->folds_group = group > 1 && !p->page_size;
     if (p->page_size) return has_step(&s, open);
+    if (from == NO_ORIGIN) return false;
     /* The queries of a group would not be at one position; and a call may place the lse of heads anywhere, but that of
      * queries side by side. */
     if (group > 1) return p->seq_q == 1 && !p->has_lse && from == ANY_ORIGIN && has_from(&s, open, from, group, false);

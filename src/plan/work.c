@@ -4,7 +4,6 @@
 #include "base/integers.h"
 #include "problem/problem.h"
 #include "problem/problem_sight.h"
-#include "schedule/variant.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -161,8 +160,7 @@ typedef struct sequence {
 static int attention_phase(const attune_kernel *kernel) {
     const attune_problem *const p = &kernel->signature.problem;
     if (p->weights_mode) return -1;
-    const bool merges = kernel->tier0 ? kernel->merges : mha_merges_chunks(p, &kernel->schedule);
-    return (int)kernel->num_phases - 1 - merges;
+    return (int)kernel->num_phases - 1 - at_kernel_merges(kernel);
 }
 
 static void add(pl_work *work, bool for_many, pl_segment s) {
@@ -213,7 +211,7 @@ static bool add_rows(pl_work *work, const sequence *q, bool for_many, pl_segment
     const int64_t rows = q->queries * q->group, longest = q->part->settled.sizes.of[MHA_SEQ_Q] * q->group;
     if (task_rows < 1 || q->tasks != q->heads * ceil_div(longest, task_rows)) return false;
     const int64_t all = q->tasks / q->heads, own = ceil_div(rows, task_rows);
-    const bool falls = mha_sees_more_later(&q->part->of.kernel->signature.problem);
+    const bool falls = at_kernel_falls(q->part->of.kernel);
     const int64_t pieces = !for_many || !falls ? 1 : own < PIECES ? own : PIECES, first = s.first;
     for (int64_t i = 0; i < pieces; i++) {
         const int64_t begin = own * i / pieces, end = own * (i + 1) / pieces; /* in the order of the tasks */

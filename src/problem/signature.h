@@ -35,6 +35,7 @@ typedef enum mha_size {
     MHA_PART_ROWS, /* op = merge: batch * num_heads * seq_q; always a run-time size */
     MHA_PAGE_SIZE,  /* of a general problem a run-time size: a power of two, from its page_size on */
     MHA_PAGE_SHIFT, /* of a general problem: its logarithm; else not used */
+    MHA_WINDOW,     /* of a general problem with one: its window_left, a run-time size */
     /* From here on always known when compiling. */
     MHA_PAGE_PANELS,
     MHA_K_PANEL, /* elements of a panel, in the place of head_dim */

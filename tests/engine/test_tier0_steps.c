@@ -96,6 +96,13 @@ static const struct {
     {{"batch=3,ragged=1,kv_lens=1,num_heads=4,num_kv_heads=1,head_dim=128,page_size=64,max_seq_q=1,softmax_scale=0.3",
       SIZES(4, 2), TOKENS},
      "step_f32_128_few"},
+    {{STEP "num_heads=4,num_kv_heads=2,head_dim=64,page_size=16,window_left=17,seq_new=dynamic", SIZES(10, 6), PROMPTS},
+     "step_f32_64_many"},
+    {{STEP "num_heads=8,num_kv_heads=1,head_dim=64,page_size=64,dtype=bf16,max_seq_q=1,window_left=30,sinks=1",
+      SIZES(4, 2), TOKENS},
+     "step_bf16_64_few"},
+    {{STEP "num_heads=2,head_dim=80,page_size=16,dtype=bf16,window_left=3,sinks=1,lse=1", SIZES(10, 6), PROMPTS},
+     "step_bf16_80_many"},
     {{STEP "num_heads=4,num_kv_heads=1,head_dim=256,page_size=16,q_strides=0:256:1024:1", SIZES(10, 6), PROMPTS},
      "step_f32_256_many"},
 };
@@ -158,6 +165,7 @@ static void others_get_none(void **state) {
         STEP "num_heads=4,head_dim=72,page_size=16",
         STEP "num_heads=4,head_dim=64,page_size=16,causal_align=top_left",
         STEP "num_heads=4,head_dim=64,page_size=16,causal_offset=1",
+        STEP "num_heads=4,head_dim=64,page_size=16,window_left=9,global_tokens=1",
         STEP "num_heads=4,head_dim=64,page_size=16,logits_soft_cap=30",
         STEP "num_heads=4,head_dim=64,page_size=16,kv_dtype=i8,kv_scales=token",
         "batch=3,ragged=1,kv_lens=1,num_heads=4,head_dim=64,page_size=16",
@@ -212,7 +220,8 @@ static double load(attune_dtype dtype, const void *data, size_t i) {
 
 typedef struct run {
     attune_attention_desc desc;
-    int group, dim, columns;
+    int group, dim, columns, window; /* -1: all keys */
+    const float *sinks;
     int unseen; /* keys from this one on are NaN, and only rows before it are checked */
     int32_t lens[BATCH], starts[BATCH + 1];
     int32_t *table;
@@ -225,11 +234,24 @@ static void *numbers(size_t count) {
     return all;
 }
 
-static run open_run(attune_dtype dtype, int group, int dim, int page) {
+typedef struct model {
+    attune_dtype dtype;
+    int group, dim, page, window;
+    bool has_sinks;
+} model;
+
+static run open_run(const model *m) {
+    static const float sinks[16] = {0, 1, -1, 0.5f, 2, -2, 0.25f, 3, 0, 1, -1, 0.5f, 2, -2, 0.25f, 3};
+    const attune_dtype dtype = m->dtype;
+    const int group = m->group, dim = m->dim, page = m->page;
     run r = {.desc = ATTUNE_ATTENTION_DESC_INIT, .group = group, .dim = dim, .columns = (KEYS + page - 1) / page};
     r.unseen = KEYS;
+    r.window = m->window ? m->window : -1;
+    if (m->has_sinks) r.sinks = sinks;
     attune_attention_desc *const d = &r.desc;
     d->num_kv_heads = KV_HEADS, d->num_heads = KV_HEADS * group, d->head_dim = dim, d->dtype = dtype;
+    d->window_left = r.window;
+    if (m->has_sinks) d->extra = "sinks=1";
     d->is_causal = 1, d->kv = ATTUNE_KV_PAGED, d->page_size = page, d->appends = 1, d->deadline_us = 0;
     const size_t tokens = BATCH * KEYS, kv = KV_HEADS * (size_t)dim, cache = (size_t)(BATCH * r.columns * page) * kv;
     r.q = numbers(tokens * kv * (size_t)group), r.out = numbers(tokens * kv * (size_t)group);
@@ -263,21 +285,24 @@ static void put_tokens(run *r, const int counts[BATCH]) {
 }
 
 static void check_row(const run *r, int b, int position, int token, int h) {
-    double weights[KEYS], sum = 0, largest = -INFINITY;
-    for (int j = 0; j <= position; j++) {
+    double weights[KEYS], largest = r->sinks ? (double)r->sinks[h] : -INFINITY;
+    const int first = r->window < 0 || position < r->window ? 0 : position - r->window;
+    for (int j = first; j <= position; j++) {
         double dot = 0;
         for (int d = 0; d < r->dim; d++) dot += element(0, b, position, h, d) * element(1, b, j, h / r->group, d);
         weights[j] = dot / sqrt(r->dim);
         largest = fmax(largest, weights[j]);
     }
-    for (int j = 0; j <= position; j++) sum += weights[j] = exp(weights[j] - largest);
+    double sum = r->sinks ? exp((double)r->sinks[h] - largest) : 0;
+    for (int j = first; j <= position; j++) sum += weights[j] = exp(weights[j] - largest);
     for (int d = 0; d < r->dim; d++) {
         double wanted = 0;
-        for (int j = 0; j <= position; j++) wanted += weights[j] * element(2, b, j, h / r->group, d) / sum;
+        for (int j = first; j <= position; j++) wanted += weights[j] * element(2, b, j, h / r->group, d) / sum;
         const size_t at = (size_t)((token * KV_HEADS * r->group + h) * r->dim + d);
         const double got = load(r->desc.dtype, r->out, at);
         if (!(fabs(got - wanted) < (r->desc.dtype == ATTUNE_F32 ? 1e-5 : 1e-2)))
-            fail_msg("sequence %d, position %d, head %d, column %d: %g, not %g", b, position, h, d, got, wanted);
+            fail_msg("%d columns, window %d, %s sinks: sequence %d, position %d, head %d, column %d: %g, not %g",
+                     r->dim, r->window, r->sinks ? "with" : "no", b, position, h, d, got, wanted);
     }
 }
 
@@ -289,6 +314,12 @@ static void take_step(run *r, attune_attention *attention, const int counts[BATC
     step.k_cache.data = r->k_cache, step.v_cache.data = r->v_cache;
     step.cu_seqlens_q = r->starts, step.kv_lens = r->lens;
     step.block_table = r->table, step.max_pages = r->columns, step.num_pages = BATCH * r->columns;
+    int64_t heads = KV_HEADS * r->group;
+    const attune_dltensor sinks = {
+        .data = (void *)(uintptr_t)r->sinks, .device_type = 1, .ndim = 1, .dtype_code = 2, .dtype_bits = 32,
+        .dtype_lanes = 1, .shape = &heads};
+    const attune_binding binding = {"sinks", &sinks};
+    if (r->sinks) step.bindings = &binding, step.num_bindings = 1;
     if (attune_attention_run(attention, &step)) fail_msg("%s", attune_last_message());
     for (int b = 0; b < BATCH; b++)
         for (int i = 0; i < counts[b] && r->lens[b] - counts[b] + i < r->unseen; i++)
@@ -296,15 +327,15 @@ static void take_step(run *r, attune_attention *attention, const int counts[BATC
                 check_row(r, b, r->lens[b] - counts[b] + i, r->starts[b] + i, h);
 }
 
-static void compute(const char *isa, attune_dtype dtype, int group, int dim, int page) {
+static void compute(const char *isa, const model *m) {
     attune_context *const context = open_bare(isa);
     attune_attention *attention;
-    run r = open_run(dtype, group, dim, page);
+    run r = open_run(m);
     if (attune_attention_create(context, &r.desc, &attention)) fail_msg("%s", attune_last_message());
     for (int s = 0; s < STEPS; s++) take_step(&r, attention, queries[s]);
     if (!by_tier0 || by_others)
         fail_msg("%s, %d columns, groups of %d, pages of %d: %d kernels of tier 0, %d of the virtual machine",
-                 isa, dim, group, page, by_tier0, by_others);
+                 isa, m->dim, m->group, m->page, by_tier0, by_others);
     attune_attention_destroy(attention);
     attune_context_destroy(context);
     close_run(&r);
@@ -312,16 +343,14 @@ static void compute(const char *isa, attune_dtype dtype, int group, int dim, int
 
 static void every_step_is_machine_code(void **state) {
     (void)state;
-    static const struct {
-        attune_dtype dtype;
-        int group, dim, page;
-    } models[] = {
-        {ATTUNE_BF16, 4, 128, 16}, {ATTUNE_BF16, 8, 64, 128}, {ATTUNE_BF16, 1, 112, 16}, {ATTUNE_F16, 3, 80, 32},
-        {ATTUNE_BF16, 2, 256, 64}, {ATTUNE_F32, 5, 64, 16},
+    static const model models[] = {
+        {ATTUNE_BF16, 4, 128, 16, 0, false}, {ATTUNE_BF16, 8, 64, 128, 0, false}, {ATTUNE_BF16, 1, 112, 16, 0, false},
+        {ATTUNE_F16, 3, 80, 32, 0, false},   {ATTUNE_BF16, 2, 256, 64, 0, false}, {ATTUNE_F32, 5, 64, 16, 0, false},
+        {ATTUNE_BF16, 8, 64, 16, 13, true},  {ATTUNE_F32, 2, 96, 16, 20, false},  {ATTUNE_F32, 4, 128, 64, 0, true},
+        {ATTUNE_BF16, 40, 64, 16, 0, false},
     };
     for (size_t i = 0; i < NUM_ISAS; i++)
-        for (size_t m = 0; m < sizeof models / sizeof *models && runs_here(isas[i]); m++)
-            compute(isas[i], models[m].dtype, models[m].group, models[m].dim, models[m].page);
+        for (size_t m = 0; m < sizeof models / sizeof *models && runs_here(isas[i]); m++) compute(isas[i], &models[m]);
 }
 
 /* Later keys of the same prompt. Keys beyond the end of a sequence are NaN in all of these tests. */
@@ -333,7 +362,8 @@ static void nan_is_not_seen_by_rows_before_it(void **state) {
             for (int has_few = 0; has_few < 2; has_few++) {
                 attune_context *const context = open_bare(isas[i]);
                 attune_attention *attention;
-                run r = open_run((attune_dtype)dtype, has_few ? 4 : 1, 64, 16);
+                const model m = {(attune_dtype)dtype, has_few ? 4 : 1, 64, 16, 0, false};
+                run r = open_run(&m);
                 r.unseen = has_few ? 3 : 20;
                 if (attune_attention_create(context, &r.desc, &attention)) fail_msg("%s", attune_last_message());
                 take_step(&r, attention, has_few ? few : queries[0]);
@@ -350,7 +380,8 @@ static void deadlines_are_met_by_machine_code(void **state) {
         .struct_size = sizeof options, .cache_dir = "", .max_workers = 1, .event = note};
     attune_context *context;
     attune_attention *attention;
-    run r = open_run(ATTUNE_BF16, 4, 128, 16);
+    const model m = {ATTUNE_BF16, 4, 128, 16, 0, false};
+    run r = open_run(&m);
     assert_int_equal(attune_context_create(&options, &context), ATTUNE_OK);
     by_tier0 = by_others = 0;
     if (attune_attention_create(context, &r.desc, &attention)) fail_msg("%s", attune_last_message());

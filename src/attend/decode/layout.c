@@ -97,6 +97,7 @@ void dl_derive_sizes(d_lanes *d, mha_context *c) {
      * where those of other queries do. */
     const bool one_query = p->seq_q == 1 && !c->has_global && !(d->tiles_are_fixed && c->has_first);
     d->masks_positions = (c->has_first || c->has_last) && !one_query;
+    d->begins_with_page = p->is_general && c->has_first && d->page_size;
 }
 
 /* ---- scratch of a task ---- */

@@ -75,6 +75,7 @@ typedef struct d_lanes {
     bool masks_keys;      /* there is a mask, bias or mask_mod: every tile reads it */
     bool is_listed;       /* keys are those of a list (listed.c) */
     bool by_query;        /* each query has a list of its own: the rows of a task are of one query */
+    bool begins_with_page; /* the first tile does, though the first key in sight need not: it is masked */
     int64_t page_size;    /* keys that lie side by side in a page; 0: those of a sequence do, or keys are listed */
     bool masks_positions; /* keys that one row of a task sees may be hidden from another */
     /* scratch of a task, of c->elem unless it says otherwise */

@@ -180,7 +180,8 @@ static void each_page(d_lanes *d, const visit *v, const ir_expr *first_page) {
 /* Whether tiles begin where pages begin, and a stream can be a page. */
 static bool streams_are_pages(const d_lanes *d, const visit *v) {
     const int64_t page_size = d->page_size, kv_tile = d->c->s->kv_tile;
-    return v->count > 1 && !d->c->has_first && kv_tile % page_size == 0 && page_size % v->step == 0 &&
+    const bool begins_in_page = d->c->has_first && !d->begins_with_page;
+    return v->count > 1 && !begins_in_page && kv_tile % page_size == 0 && page_size % v->step == 0 &&
            v->count * page_size <= kv_tile;
 }
 

@@ -139,6 +139,9 @@ static void build_task(d_lanes *d) {
     if (d->tiles_are_fixed) { /* they are counted from the first key */
         const ir_expr *step = ir_idx(b, most);
         first = ir_mul(b, ir_div(b, first, step), step);
+    } else if (d->begins_with_page) {
+        const ir_expr *size = ir_idx(b, d->page_size);
+        first = ir_mul(b, ir_div(b, first, size), size);
     }
     first = ir_let(b, "first", first);
     end = ir_let(b, "end", end);

@@ -154,7 +154,9 @@ void ql_open_prefetch(q_lanes *c) {
 }
 
 /* Whether a stripe may visit so few keys that what their register tiles prefetch is not all of the shares. */
-static bool sees_part(const q_lanes *c) { return ql_has_table(c) || c->m->has_first; }
+static bool sees_part(const q_lanes *c) {
+    return ql_has_table(c) || (c->m->has_first && !c->m->p->is_general); /* few general calls have one */
+}
 
 /* The same stripe of the next task: of this head, or where it has one task of the next head. */
 static stripe_ahead stripe_of_next_task(q_lanes *c, const ir_expr *stripe) {

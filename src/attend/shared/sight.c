@@ -14,7 +14,7 @@ static const ir_expr *unless_global(const mha_context *c, const ir_expr *positio
 
 static const ir_expr *first_key(const mha_context *c, const ir_expr *position) {
     if (!c->has_first) return ir_idx(c->b, 0);
-    const ir_expr *first = ir_sub(c->b, position, ir_idx(c->b, c->p->window_left));
+    const ir_expr *first = ir_sub(c->b, position, c->params.size[MHA_WINDOW]);
     return ir_max(c->b, ir_idx(c->b, 0), unless_global(c, position, first, ir_idx(c->b, 0)));
 }
 
