@@ -11,9 +11,9 @@ static void draw_choices(attune_context *context, tool_random *random, const att
     const unsigned parts = mha_schedule_parts(s);
     for (int i = 0; i < MHA_NUM_SCHEDULE_FIELDS; i++) {
         const mha_schedule_field *field = &mha_schedule_fields[i];
-        if (!mha_schedule_is_choice(field) || !mha_schedule_has(parts, field) || tool_random_chance(random, 50))
-            continue;
-        int count = 0;
+        if (!mha_schedule_is_choice(field) || !mha_schedule_has(parts, field)) continue;
+        int count = 0; /* of a new choice: none yet */
+        if (!field->values[0] || tool_random_chance(random, 50)) continue;
         while (field->values[count]) count++;
         *mha_schedule_at(s, field->word) = field->values[tool_random_range(random, 0, count - 1)];
         if (attune_schedule_check(context, p, s) != ATTUNE_OK) *mha_schedule_at(s, field->word) = MHA_SCHEDULE_AUTO;

@@ -6,7 +6,7 @@
 #include <attune.h>
 #include <stdbool.h>
 
-/* By the members' names: schedule->…[MHA_WORD_kv_tile], counted from `strategy`. */
+/* By the members' names: MHA_SCHEDULE_ID(kv_tile), counted in words from `strategy`. */
 #define MHA_SCHEDULE_ID(member) ((int)(offsetof(attune_schedule, member) - offsetof(attune_schedule, strategy)) / 4)
 enum { MHA_SCHEDULE_WORDS = MHA_SCHEDULE_ID(reserved) };
 

@@ -1,4 +1,4 @@
-/* task_prefetch (q_lanes_ahead.c): every sort of problem has the same bits with it and without, and by the interpreter;
+/* task_prefetch (attend/prefill/prefetch.c): every sort of problem has the same bits with it and without, and by the interpreter;
  * and attune chooses it where it pays. */
 #include "problem/mha.h"
 #include "schedule/schedule.h"

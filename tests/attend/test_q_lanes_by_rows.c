@@ -1,4 +1,4 @@
-/* Values by rows (q_lanes_by_rows.c): the bits are those of values by columns, and they are used where they may be. */
+/* Values by rows (attend/prefill/value_rows.c): the bits are those of values by columns, and they are used where they may be. */
 #include "attend/prefill/layout.h"
 #include "base/error.h"
 #include "problem/mha.h"

@@ -35,6 +35,18 @@ static void with(char *text, size_t size, const char *base, const char *more) {
     }
 }
 
+/* The word of a field that both keys have, and whether it differs. */
+static bool differs_by(const mha_field *field, const char *a, const char *b) {
+    mha_key_word x[MHA_KEY_WORDS], y[MHA_KEY_WORDS];
+    const attune_problem p = problem_canonical(a), q = problem_canonical(b);
+    const size_t count = mha_key_words(&p, x);
+    if ((size_t)field->key >= count || strcmp(x[field->key].name, field->name))
+        fail_msg("%s: word %d of the key is not its own", field->name, field->key);
+    mha_key_words(&q, y);
+    return x[field->key].value != y[field->key].value ||
+           (field->kind == MHA_FIELD_DIMS && x[field->key + 1].value != y[field->key + 1].value);
+}
+
 static void test_key(void **state) {
     (void)state;
     const char *base = "num_heads=4,seq_q=8,head_dim=16";
@@ -88,7 +100,7 @@ static void test_key(void **state) {
         "is_causal=1",
         "is_causal=1,causal_offset=1",
         "is_causal=1,causal_offsets=1",
-        "is_causal=1,causal_align=bottom_right,kv_lens=1",
+        "is_causal=1,causal_align=top_left,kv_lens=1",
         "kv_lens=1",
         "window_left=3",
         "window_right=3",
@@ -133,6 +145,11 @@ static void test_key(void **state) {
         "kv_ids=sequence",
         "kv_ids=query,num_ids=7",
         "kv_ids=query,kv_id_lens=1",
+        "seq_q=dynamic,general=1",
+        "score_mod=\"score * score\"",
+        "mask_mod=\"(q + kv) % 2 == 0\"",
+        "prob_mod=\"prob * 2\"",
+        "score_mod=\"score + slope[h]\",tensor=\"slope:f32[h]\"",
         "op=weights",
         "op=weights,weights=capped",
         "op=weights,weights=capped,logits_soft_cap=30",
@@ -154,6 +171,14 @@ static void test_key(void **state) {
         if (!has_named_difference(base, texts[i])) fail_msg("nothing tells %s from %s by name", texts[i], base);
         for (int j = 0; j < i; j++)
             if (problems_share_key(texts[i], texts[j])) fail_msg("%s has the key of %s", texts[i], texts[j]);
+    }
+    const unsigned of_blocks = 1u << ATTUNE_MHA;
+    for (int f = 0; f < MHA_NUM_FIELDS; f++) {
+        const mha_field *const field = &mha_fields[f];
+        if (field->key < 0 || !(field->operators & ~of_blocks)) continue;
+        bool is_told = false;
+        for (int i = 0; i < COUNT && !is_told; i++) is_told = differs_by(field, base, texts[i]);
+        if (!is_told) fail_msg("no problem differs in %s", field->name);
     }
 }
 

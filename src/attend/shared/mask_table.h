@@ -9,12 +9,12 @@
 
 #include "attend/shared/sequence.h"
 
-/* Keys of a tile, counted from its first, in units of mha_mask_unit: some row of the stripe sees from … to - 1, none if
- * to is 0, and all rows see full_from … full_to - 1, which may be none; whether those are fewer, 0 or 1. Only the last
- * unit may end before it is whole. */
+/* Keys of a tile, counted from its first, in units of mask_unit (variant.h): some row of the stripe sees from … to - 1,
+ * none if to is 0, and all rows see full_from … full_to - 1, which may be none; whether those are fewer, 0 or 1. Only
+ * the last unit may end before it is whole. */
 enum { MHA_TILE_FROM, MHA_TILE_TO, MHA_TILE_FULL_FROM, MHA_TILE_FULL_TO, MHA_TILE_IS_MIXED, MHA_TILE_MEMBERS };
 
-/* Declares the table, and fills it in; of kernels with mha_tabulates_mask. */
+/* Declares the table, and fills it in; of kernels with has_mask_table. */
 void mha_mask_table_shared(mha_context *c);
 void mha_mask_table(mha_context *c);
 
