@@ -8,7 +8,8 @@
 
 ``register()`` adds the implementation "attune". Calls that attune does not support run as stock PyTorch, and
 ``stats()`` counts them by reason. ``AttuneCache`` works with every attention implementation. Layers of linear attention
-(Qwen3-Next, Qwen3.5 …) are no part of it: ``replace_linear_attention(model)`` lets attune compute them as well.
+(Qwen3-Next, Qwen3.5 …) are no part of it: ``replace_linear_attention(model)`` lets attune compute them as well. So does
+``replace_mla(model)`` for the blocks of multi-head latent attention of DeepSeek-V2, V3 and the like.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from ._attention import attune_attention  # noqa: E402  (after the version check
 from ._cache import AttuneCache  # noqa: E402
 from ._linear import replace_linear_attention, restore_linear_attention  # noqa: E402
 from ._masks import attune_mask  # noqa: E402
+from ._mla import replace_mla, restore_mla  # noqa: E402
 from ._stats import reset_stats, stats  # noqa: E402
 
 __all__ = [
@@ -45,8 +47,10 @@ __all__ = [
     "attune_mask",
     "register",
     "replace_linear_attention",
+    "replace_mla",
     "reset_stats",
     "restore_linear_attention",
+    "restore_mla",
     "stats",
 ]
 

@@ -23,6 +23,9 @@ def one_call(q: Any, k: Any, v: Any) -> None:
     attune.attention(q, k, v, attn_mask=q, attn_bias=k, softmax_scale=0.5, window_left=3, logits_soft_cap=30.0)
     out: Any = attune.linear_attention(q, k, v, decay=q, beta=k, rule="gated_delta", cu_seqlens=[0, 3])[0]
     attune.linear_attention(q, k, v, state=v, out=out, rule="linear", scale=0.5, qk_norm_eps=1e-6, threads=2)
+    block = attune.MLA({"o_proj.weight": q}, num_heads=4, qk_nope_head_dim=32, qk_rope_head_dim=16, form="absorbed")
+    block.prepare()
+    out = block.run(q, k, v, v, kv_lens=[3], block_table=out, cu_seqlens=[0, 3], threads=block.width)
     chosen: attune.IndexResult = attune.index(q, k, v, 2048, is_causal=True, kv_lens=[3], with_scores=True)
     attune.attention(q, k, v, kv_ids=chosen.ids, kv_id_lens=chosen.lens)
     attune.flex_attention(q, k, v, score_mod=lambda score, b, h, i, j: score + i - j)
@@ -106,6 +109,8 @@ def more(q: Any, k: Any, v: Any, model: Any, session_options: Any, client: Any) 
     attune.transformers.reset_stats()
     layers: int = attune.transformers.replace_linear_attention(session_options)
     attune.transformers.restore_linear_attention()
+    layers = attune.transformers.replace_mla(session_options)
+    attune.transformers.restore_mla()
     cache = attune.transformers.AttuneCache(dtype="int8")
     functions = [attune.transformers.attune_attention, attune.transformers.attune_mask]
     names: str = attune.transformers.NAME

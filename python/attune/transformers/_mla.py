@@ -1,0 +1,268 @@
+"""Multi-head latent attention of transformers' models (DeepSeek-V2 and V3 and those that share their code) by attune,
+and its way back."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import threading
+import weakref
+from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
+
+import torch
+from transformers.cache_utils import DynamicLayer
+
+from .._mla import MLA
+from ..torch import runner
+from ._attention import _warn_once
+from ._masks import hint_of
+from ._stats import count_attune, count_stock
+
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+_ROTARY = ("apply_rotary_pos_emb", "apply_rotary_pos_emb_interleave", "apply_rotary_emb")
+_LEAST_ROOM = 256  # tokens that a cache grows by
+
+_replaced: Dict[type, Callable] = {}
+_blocks: "weakref.WeakKeyDictionary[torch.nn.Module, _Block]" = weakref.WeakKeyDictionary()
+_lock = threading.Lock()
+
+
+class _Block(NamedTuple):
+    """A packed copy of a module's weights, and the weights that it is a copy of."""
+
+    mla: MLA
+    weights: Tuple[Tuple[int, int], ...]  # addresses and versions
+
+
+def replace_mla(model: torch.nn.Module) -> int:
+    """Lets attune compute this model's blocks of multi-head latent attention: projections, attention, and W_O.
+
+        model = AutoModelForCausalLM.from_pretrained("deepseek-ai/DeepSeek-V2-Lite")
+        attune.transformers.replace_mla(model)
+
+    Returns how many modules have the forward of DeepSeek-V2 or V3, which other models share; 0: the model has none, or
+    transformers computes it in another way. All models of the same architecture share the function, so it holds for
+    them as well. A module's weights are packed, a copy of them, when it is first called, and again when they change.
+    Calls that attune does not support run as stock, and stats() counts them by reason. restore_mla() ends it.
+    """
+    count = 0
+    for module in model.modules():
+        kind = type(module)
+        with _lock:
+            if kind not in _replaced and _is_known(kind):
+                _replaced[kind] = kind.forward
+                kind.forward = _forward(kind.forward)
+            count += kind in _replaced
+    return count
+
+
+def restore_mla() -> None:
+    """Gives all models transformers' own forward back, and frees the packed weights."""
+    with _lock:
+        for kind, stock in _replaced.items():
+            kind.forward = stock  # type: ignore[attr-defined]
+        _replaced.clear()
+        _blocks.clear()
+
+
+# ---- Which modules ----
+
+
+def _code(function: Any) -> Any:
+    code = getattr(inspect.unwrap(function), "__code__", None) if function else None
+    return (code.co_code, code.co_names) if code else None
+
+
+def _is_known(kind: type) -> bool:
+    """Models that are derived from DeepSeek's have copies of its functions."""
+    home = sys.modules.get(kind.__module__)
+    if not hasattr(kind, "expand_kv") or home is None:
+        return False
+    for name, attention in (("deepseek_v3", "DeepseekV3Attention"), ("deepseek_v2", "DeepseekV2Attention")):
+        try:
+            other = __import__(f"transformers.models.{name}.modeling_{name}", fromlist=[attention])
+        except ImportError:
+            continue
+        origin = getattr(other, attention, None)
+        same = all(_code(getattr(kind, part, None)) == _code(getattr(origin, part, None))
+                   for part in ("forward", "expand_kv"))  # fmt: skip
+        if same and all(_code(getattr(home, part, None)) == _code(getattr(other, part, None)) for part in _ROTARY):
+            return True
+    return False
+
+
+# ---- A call ----
+
+
+def _forward(stock: Callable) -> Callable:
+    @functools.wraps(stock)
+    def forward(self: Any, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> Tuple[Any, ...]:
+        if torch.compiler.is_compiling():
+            return stock(self, hidden_states, *args, **kwargs)
+        reason = _unsupported(self, hidden_states, args, kwargs)
+        if reason is None:
+            try:
+                out = _compute(self, hidden_states, kwargs["position_embeddings"], kwargs.get("past_key_values"))
+                count_attune("mla")
+                return out, None
+            except RuntimeError as error:
+                reason = f"error: {error}"
+                _warn_once(error)
+        count_stock(reason)
+        return stock(self, hidden_states, *args, **kwargs)
+
+    return forward
+
+
+def _unsupported(module: Any, x: torch.Tensor, args: tuple, kwargs: Dict[str, Any]) -> Optional[str]:
+    if args or kwargs.get("position_embeddings") is None:
+        return "mla: arguments by position"
+    if torch.is_grad_enabled() and (x.requires_grad or any(one.requires_grad for one in module.parameters())):
+        return "mla: gradients"
+    if module.training and module.attention_dropout:
+        return "mla: dropout"
+    if kwargs.get("output_attentions") or getattr(module.config, "output_attentions", False):
+        return "mla: output_attentions"
+    dtypes = {x.dtype, *(one.dtype for one in module.parameters())}
+    if not x.is_cpu or torch.is_autocast_enabled("cpu") or x.dtype not in _DTYPES:
+        return "mla: device, autocast or dtype"
+    if len(dtypes) > 1:
+        return "mla: mixed dtypes"
+    past = _past(module, kwargs.get("past_key_values"))
+    if past is None:
+        return f"mla: cache {type(kwargs['past_key_values']).__name__}"
+    tokens = x.shape[1]
+    if not _is_causal(module, kwargs.get("attention_mask"), tokens, past + tokens):
+        return "mla: mask"
+    return None
+
+
+def _layer(module: Any, cache: Any) -> Any:
+    """The layer of a dynamic cache, which keeps latents; None: another kind of cache."""
+    if getattr(cache, "offloading", True):
+        return None
+    kind = getattr(cache, "layer_class_to_replicate", None)
+    while kind is DynamicLayer and len(cache.layers) <= module.layer_idx:
+        cache.layers.append(kind())
+    layer = cache.layers[module.layer_idx] if module.layer_idx < len(cache.layers) else None
+    return layer if type(layer) is DynamicLayer else None
+
+
+def _past(module: Any, cache: Any) -> Optional[int]:
+    if cache is None:
+        return 0
+    layer = _layer(module, cache)
+    return None if layer is None else layer.get_seq_length()
+
+
+def _is_causal(module: Any, mask: Optional[torch.Tensor], tokens: int, keys: int) -> bool:
+    """Whether each token sees all tokens up to itself, and no others."""
+    if mask is None:
+        return tokens == 1 or (tokens == keys and module.config._attn_implementation != "eager")
+    if mask.dim() != 4 or tuple(mask.shape[-2:]) != (tokens, keys):
+        return False
+    hint = hint_of(mask, tokens, keys)
+    if hint is not None and hint.key_mask is None and hint.first == 0 and hint.keys == keys:
+        return hint.window_left < 0 and hint.window_right < 0 and (hint.causal or tokens == 1)
+    version = None if mask.is_inference() else mask._version
+    known = getattr(mask, "_attune_causal", None)  # all layers get the same mask
+    if known is None or version is None or known[0] != version:
+        seen = torch.ones(tokens, keys, dtype=torch.bool).tril(keys - tokens)
+        if mask.dtype == torch.bool:
+            is_same = bool((mask == seen).all())
+        else:
+            hidden = mask <= torch.finfo(mask.dtype).min
+            is_same = bool(torch.where(seen, mask == 0, hidden).all())
+        known = version, is_same
+        mask._attune_causal = known
+    return known[1]
+
+
+def _packable(module: Any, weights: Dict[str, torch.Tensor]) -> Tuple[Dict[str, torch.Tensor], bool]:
+    """The weights, and whether rotated columns are pairs of neighbours. DeepSeek-V3's function rotates neighbours and
+    gives halves, which the cache then holds; so neighbours of the weights are taken apart. That of V2 gives neighbours.
+    """
+    tensors = {name: one.detach() for name, one in weights.items()}
+    if not hasattr(module.config, "rope_interleave") or not module.config.rope_interleave:
+        return tensors, not hasattr(module.config, "rope_interleave")
+    rope, head = module.qk_rope_head_dim, module.qk_head_dim
+    apart = torch.cat([torch.arange(0, rope, 2), torch.arange(1, rope, 2)])
+    of_kv = torch.cat([torch.arange(module.kv_lora_rank), module.kv_lora_rank + apart])
+    of_head = torch.cat([torch.arange(module.qk_nope_head_dim), module.qk_nope_head_dim + apart])
+    of_q = (torch.arange(module.num_heads)[:, None] * head + of_head).flatten()
+    order = {"q_proj": of_q, "q_b_proj": of_q, "kv_a_proj_with_mqa": of_kv}
+    for name, one in tensors.items():
+        if name.split(".")[0] in order:
+            tensors[name] = one[order[name.split(".")[0]]]
+    return tensors, False
+
+
+def _block_of(module: Any) -> MLA:
+    weights = dict(module.named_parameters())
+    now = tuple((one.data_ptr(), 0 if one.is_inference() else one._version) for one in weights.values())
+    block = _blocks.get(module)
+    if block is None or block.weights != now:
+        with torch.no_grad():
+            tensors, is_interleaved = _packable(module, weights)
+            mla = MLA(
+                {name: one.contiguous() for name, one in tensors.items()}, num_heads=module.num_heads,
+                qk_nope_head_dim=module.qk_nope_head_dim, qk_rope_head_dim=module.qk_rope_head_dim,
+                softmax_scale=module.scaling, rope_interleaved=is_interleaved,
+                norm_eps=module.kv_a_layernorm.variance_epsilon,
+            )  # fmt: skip
+        block = _blocks[module] = _Block(mla, now)
+    return block.mla
+
+
+def _room(layer: Any, batch: int, past: int, new: int, rank: int, width: int, like: torch.Tensor) -> torch.Tensor:
+    """Rows [batch, more than past + new, width], of which the layer's keys and values are the first columns and the
+    others. A layer that was changed otherwise is copied."""
+    rows = layer.__dict__.get("_attune_rows") if layer is not None else None
+    if rows is not None and rows.shape[0] == batch and rows.shape[1] >= past + new and rows.dtype == like.dtype:
+        start = rows.data_ptr()
+        if not past or (
+            layer.keys.data_ptr() == start
+            and layer.values.data_ptr() == start + rank * rows.element_size()
+            and layer.keys.stride()[0::2] == layer.values.stride()[0::2] == (rows.stride(0), width)
+        ):
+            return rows
+    more = 0 if layer is None else max(_LEAST_ROOM, (past + new) // 4)
+    rows = like.new_empty(batch, past + new + more, width)
+    if past:
+        rows[:, :past, :rank] = layer.keys[:, 0]
+        rows[:, :past, rank:] = layer.values[:, 0]
+    return rows
+
+
+def _angles(position_embeddings: Any, batch: int) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """cos and sin of the tokens, a row each, and the row of each token."""
+    if isinstance(position_embeddings, torch.Tensor):
+        cos, sin = position_embeddings.real, position_embeddings.imag
+        half = cos.shape[-1]
+    else:
+        cos, sin = position_embeddings
+        half = cos.shape[-1] // 2
+    rows = cos.shape[0] * cos.shape[1]
+    at = torch.arange(rows, dtype=torch.int32)
+    if cos.shape[0] < batch:
+        at = at.repeat(batch)
+    return *(one[..., :half].float().reshape(rows, half).contiguous() for one in (cos, sin)), at
+
+
+def _compute(module: Any, x: torch.Tensor, position_embeddings: Any, cache: Any) -> torch.Tensor:
+    mla, layer = _block_of(module), None if cache is None else _layer(module, cache)
+    batch, new = x.shape[:2]
+    past = 0 if layer is None else layer.get_seq_length()
+    rank = module.kv_lora_rank
+    rows = _room(layer, batch, past, new, rank, mla.width, x)
+    cos, sin, positions = _angles(position_embeddings, batch)
+    lens = torch.full((batch,), past + new, dtype=torch.int32)
+    out = mla.run(x.detach().contiguous(), rows, cos, sin, kv_lens=lens, positions=positions, runner=runner())
+    if layer is not None:
+        if not layer.is_initialized:
+            layer.lazy_initialization(x, x)
+        layer._attune_rows = rows
+        layer.keys = rows[:, None, : past + new, :rank]
+        layer.values = rows[:, None, : past + new, rank:]
+    return out
