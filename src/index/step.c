@@ -75,11 +75,8 @@ static attune_status take_start(const char *name, const int32_t *starts, int64_t
     return ATTUNE_OK;
 }
 
-static attune_status take_range(const call *c, int64_t b, range *r, at_error *err) {
+static attune_status take_keys(const call *c, int64_t b, range *r, at_error *err) {
     const attune_index_step *s = c->step;
-    *r = (range){.queries = s->seq_q, .keys = s->seq_kv};
-    if (s->cu_seqlens_q && take_start("cu_seqlens_q", s->cu_seqlens_q, b, &r->first_query, &r->queries, err))
-        return err->status;
     if (s->cu_seqlens_kv) return take_start("cu_seqlens_kv", s->cu_seqlens_kv, b, &r->first_key, &r->keys, err);
     if (!s->kv_lens) return ATTUNE_OK;
     const int64_t most = c->d->page_size ? s->max_pages * c->d->page_size : s->seq_kv;
@@ -88,6 +85,18 @@ static attune_status take_range(const call *c, int64_t b, range *r, at_error *er
                        (long long)b, s->kv_lens[b], (long long)most);
     r->keys = s->kv_lens[b];
     return ATTUNE_OK;
+}
+
+static attune_status take_range(const call *c, int64_t b, range *r, at_error *err) {
+    static const int64_t MOST_KEYS = 1 << 30; /* so that no number of a tile is too large for i32 */
+    const attune_index_step *s = c->step;
+    *r = (range){.queries = s->seq_q, .keys = s->seq_kv};
+    if (s->cu_seqlens_q && take_start("cu_seqlens_q", s->cu_seqlens_q, b, &r->first_query, &r->queries, err))
+        return err->status;
+    if (take_keys(c, b, r, err)) return err->status;
+    if (r->keys <= MOST_KEYS) return ATTUNE_OK;
+    return at_fail(err, ATTUNE_INVALID_ARGUMENT, "sequence %lld has %lld keys; it may have %lld", (long long)b,
+                   (long long)r->keys, (long long)MOST_KEYS);
 }
 
 static attune_status check_pages(const call *c, int64_t b, int64_t keys, at_error *err) {

@@ -662,6 +662,8 @@ static void wrong_steps(void **state) {
     refuse_step(index, &s, "scores is NULL");
     s = good, s.seq_kv = -1;
     refuse_step(index, &s, "seq_kv is -1; it must be from 0 to 2147483647");
+    s.seq_kv = (1 << 30) + 1;
+    refuse_step(index, &s, "sequence 0 has 1073741825 keys; it may have 1073741824");
     s = good, s.batch = 2, s.cu_seqlens_q = falling;
     refuse_step(index, &s, "cu_seqlens_q[1] is 2 and cu_seqlens_q[2] 1; it must rise from 0");
     s.cu_seqlens_q = late;
