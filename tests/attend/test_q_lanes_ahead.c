@@ -1,5 +1,5 @@
-/* task_prefetch (attend/prefill/prefetch.c): every sort of problem has the same bits with it and without, and by the interpreter;
- * and attune chooses it where it pays. */
+/* task_prefetch (attend/prefill/prefetch.c): every sort of problem has the same bits with it and without, and by the
+ * interpreter; and attune chooses it where it pays. */
 #include "problem/mha.h"
 #include "schedule/schedule.h"
 #include "schedule/schedule_fields.h"

@@ -1,4 +1,5 @@
-/* Values by rows (attend/prefill/value_rows.c): the bits are those of values by columns, and they are used where they may be. */
+/* Values by rows (attend/prefill/value_rows.c): the bits are those of values by columns, and they are used where they
+ * may be. */
 #include "attend/prefill/layout.h"
 #include "base/error.h"
 #include "problem/mha.h"
