@@ -2,7 +2,7 @@
  * lengths.
  *
  *     steps [OPTION...] [ROW...]      all rows; or those whose names contain one of the words
- *       --threads=N  --page=N  --seconds=N (for each row; default 2)  --appends  --tier0
+ *       --threads=N  --page=N  --seconds=N (for each row; default 2)  --appends  --tier0  --i8
  *       --fastest                       the fastest samples, for a busy machine
  *
  * One line for each row and type, medians in microseconds of samples taken in turns:
@@ -71,8 +71,8 @@ static struct {
     uint32_t threads;
     int page;
     double seconds;
-    int appends, fastest, tier0;
-} opt = {1, 16, 2, 0, 0, 0};
+    int appends, fastest, tier0, i8; /* i8: caches of i8 with scales of tokens */
+} opt = {1, 16, 2, 0, 0, 0, 0};
 
 static void die(const char *what) {
     fprintf(stderr, "steps: %s: %s\n", what, attune_last_message());
@@ -94,7 +94,7 @@ static uint32_t random_number(void) {
 /* ---- Tensors ---- */
 
 typedef struct tensors {
-    void *q, *k, *v, *k_cache, *v_cache, *out;
+    void *q, *k, *v, *k_cache, *v_cache, *out, *k_scale, *v_scale;
     int32_t *table;
     int64_t columns, pages;
 } tensors;
@@ -161,6 +161,8 @@ static tensors tensors_of(const row *r, const lists *l, attune_dtype dtype) {
     t.v = random_tensor(tokens * (size_t)(r->kv_heads * r->dim), dtype);
     t.k_cache = random_tensor((size_t)t.pages * (size_t)(opt.page * r->kv_heads * r->dim), dtype);
     t.v_cache = random_tensor((size_t)t.pages * (size_t)(opt.page * r->kv_heads * r->dim), dtype);
+    t.k_scale = random_tensor((size_t)(t.pages * opt.page * r->kv_heads), ATTUNE_F32);
+    t.v_scale = random_tensor((size_t)(t.pages * opt.page * r->kv_heads), ATTUNE_F32);
     t.table = calloc((size_t)(l->batch * t.columns), sizeof *t.table);
     int32_t *const order = malloc((size_t)t.pages * sizeof *order);
     for (int64_t i = 0; i < t.pages; i++) order[i] = (int32_t)i;
@@ -177,7 +179,7 @@ static tensors tensors_of(const row *r, const lists *l, attune_dtype dtype) {
 }
 
 static void free_tensors(tensors *t) {
-    void *const all[] = {t->q, t->k, t->v, t->k_cache, t->v_cache, t->out, t->table};
+    void *const all[] = {t->q, t->k, t->v, t->k_cache, t->v_cache, t->out, t->table, t->k_scale, t->v_scale};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
 }
 
@@ -215,6 +217,7 @@ static void plan_step(timed *t, const tensors *of, const lists *l, const lists *
     s->block_table = table, s->max_pages = of->columns, s->num_pages = of->pages;
     s->q.data = of->q, s->k.data = of->k, s->v.data = of->v, s->out.data = of->out;
     s->k_cache.data = of->k_cache, s->v_cache.data = of->v_cache;
+    if (opt.i8) s->k_scale.data = of->k_scale, s->v_scale.data = of->v_scale;
     attune_attention *const attention = w == TIER0 ? t->of_tier0 : t->attention;
     if (w != RUN && attune_step_plan_create(attention, s, &t->plans[w])) die("step plan");
     t->is_there[w] = true;
@@ -267,6 +270,7 @@ static void measure(const row *r, attune_dtype dtype) {
     attune_attention_desc d = ATTUNE_ATTENTION_DESC_INIT;
     d.num_heads = r->heads, d.num_kv_heads = r->kv_heads, d.head_dim = r->dim, d.dtype = dtype;
     d.is_causal = 1, d.kv = ATTUNE_KV_PAGED, d.page_size = opt.page, d.appends = opt.appends;
+    if (opt.i8) d.kv_dtype = ATTUNE_I8, d.kv_scales = ATTUNE_SCALES_TOKEN;
     if (attune_attention_create(t->context, &d, &t->attention)) die("attention");
     plan_step(t, &of, &whole, &whole, table, RUN);
     plan_step(t, &of, &whole, &whole, table, PLAN);
@@ -280,7 +284,7 @@ static void measure(const row *r, attune_dtype dtype) {
     if (r->is_mixed) {
         plan_step(t, &of, &prompts, &whole, table + whole.batch * of.columns, PROMPTS);
         plan_step(t, &of, &decoding, &whole, table + 2 * whole.batch * of.columns, DECODING);
-    } else if (r->groups[0].least == r->groups[0].most && !opt.appends && !opt.tier0) {
+    } else if (r->groups[0].least == r->groups[0].most && !opt.appends && !opt.tier0 && !opt.i8) {
         make_exact(t, r, &of, dtype);
     }
     for (int i = 0; i < 4; i++) /* also lets a plan specialise */
@@ -333,6 +337,8 @@ int main(int argc, char **argv) {
             opt.seconds = atof(value + 1);
         else if (!strcmp(argv[first], "--appends"))
             opt.appends = 1;
+        else if (!strcmp(argv[first], "--i8"))
+            opt.i8 = 1;
         else if (!strcmp(argv[first], "--tier0"))
             opt.tier0 = 1;
         else if (!strcmp(argv[first], "--fastest"))

@@ -37,17 +37,20 @@ kernels() {
 # Steps of language models: ragged batches over pages, to which they may append. The group of heads and the page are
 # arguments, too, and so are window and sinks, which many calls have not.
 WINDOW=1000000 # stands for any, and for none: ANY_WINDOW in src/engine/tier0.c
-steps() {
+steps() { # suffix, what differs
 	step="softmax_scale=dynamic,lse=1,ragged=1,page_size=16,kv_lens=1,seq_new=dynamic,is_causal=1,general=1"
 	step="$step,window_left=$WINDOW,sinks=1"
-	step="num_heads=1,seq_q=dynamic,seq_kv=dynamic,head_dim=$dim,dtype=$dtype,$step"
-	echo "step_${dtype}_${dim}_many: $step"
-	echo "step_${dtype}_${dim}_few: $step,max_seq_q=$FEW"
+	step="num_heads=1,seq_q=dynamic,seq_kv=dynamic,head_dim=$dim,dtype=$dtype,$step$2"
+	echo "step_${dtype}$1_${dim}_many: $step"
+	echo "step_${dtype}$1_${dim}_few: $step,max_seq_q=$FEW"
 }
 
 for dim in 32 64 80 96 128 256; do
 	case ${1-} in bf16) dots ;; *) kernels ;; esac
 done
 for dim in 64 80 96 112 128 256; do
-	for dtype in bf16 $([ "${1-}" = bf16 ] || echo f32 f16); do steps; done
+	for dtype in bf16 $([ "${1-}" = bf16 ] || echo f32 f16); do
+		steps "" ""
+		[ $dtype = f16 ] || [ "${1-}" = bf16 ] || steps _i8 ,kv_dtype=i8,kv_scales=token
+	done
 done
