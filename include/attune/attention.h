@@ -16,8 +16,8 @@
  *     attune_attention_run(attention, &step);
  *
  * An attention chooses and compiles a kernel for each kind of step (decoding, prompts, both at once) when the first
- * such step comes, or finds it in the cache. What a description cannot say by its members it says by `extra`, in the
- * text of problems (attune/expert/problem.h). docs/plans.md says how kernels are chosen.
+ * such step comes, or finds it in the cache. Whatever members cannot say, `extra` says in the text of problems
+ * (attune/expert/problem.h). docs/plans.md says how kernels are chosen.
  *
  * Errors: a status, and attune_last_message() has one sentence. Nothing was written then, unless the status is
  * ATTUNE_CANCELLED. Sizes and strides are in elements (of i4 and inline scales in bytes: see cache sizes below). */
@@ -57,9 +57,9 @@ typedef struct attune_attention_desc {
     int64_t head_dim_v;     /* 0: head_dim */
     attune_dtype dtype;     /* of q, k, v and out: f32 (default), f16, bf16 or f64 */
     attune_layout layout;
-    int is_causal;          /* 1: a query sees no key after it. The last query of a sequence is at its last key */
-    int64_t window_left;    /* keys before the query that it sees; -1: all */
-    int64_t window_right;   /* keys after the query that it sees; -1: all */
+    int is_causal;          /* 1: a query attends to no key after it. The last query of a sequence is at its last key */
+    int64_t window_left;    /* keys before the query that it attends to; -1: all */
+    int64_t window_right;   /* keys after the query that it attends to; -1: all */
     double softmax_scale;   /* ATTUNE_DEFAULT_SCALE: 1 / sqrt(head_dim) */
     attune_kv kv;
     int64_t page_size;      /* keys of a page, with ATTUNE_KV_PAGED */
@@ -72,9 +72,8 @@ typedef struct attune_attention_desc {
     const char *extra;      /* NULL, or more of the problem: "logits_soft_cap=30,sinks=1". A field that it names counts,
                              * whatever the member above says. What steps depend on (op, batch, lengths, ragged,
                              * kv_lens, page_size, embed_dim) is refused. Its tensors are the step's bindings */
-    int64_t deadline_us;    /* microseconds that a step may wait for a compile; another kernel, slower but there,
-                             * computes the step meanwhile. 0: never waits. -1: ATTUNE_DEADLINE_US, else as long as
-                             * it takes */
+    int64_t deadline_us;    /* microseconds that a step may wait for a compile; until it ends, a slower fallback
+                             * computes. 0: never waits. -1: ATTUNE_DEADLINE_US, else as long as it takes */
 } attune_attention_desc;
 
 #ifdef __cplusplus
@@ -114,7 +113,7 @@ typedef struct attune_binding {
     const attune_dltensor *tensor;
 } attune_binding;
 
-/* Tensors are views (attune/types.h). Elements of a row lie side by side, so `column` is 0 or 1. If the other three
+/* Tensors are views (attune/types.h). Elements of a row are contiguous, so `column` is 0 or 1. If the other three
  * strides are 0, too, a tensor is contiguous in the order of the description's layout. */
 typedef struct attune_step {
     size_t struct_size;
@@ -156,8 +155,8 @@ typedef struct attune_step {
 
 ATTUNE_API attune_status attune_step_init(attune_step *step, size_t struct_size);
 
-/* Computes out (and lse), and appends if the attention does. Everything is checked before anything is written: null
- * pointers, lengths, the block table's entries, strides that make two elements coincide, tensors that overlap.
+/* Computes out (and lse), and appends if `appends` is set. Everything is checked before anything is written: null
+ * pointers, lengths, pages in the block table, strides that make two elements coincide, tensors that overlap.
  * Thread-safe, also for steps of one attention at once. A row has the same bits for every number of threads. */
 ATTUNE_CHECKED attune_status attune_attention_run(attune_attention *attention, const attune_step *step);
 

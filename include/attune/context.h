@@ -66,12 +66,12 @@ ATTUNE_API attune_status attune_runner_init(attune_runner *runner, size_t struct
 /* Kinds of events. */
 typedef enum attune_event_kind {
     ATTUNE_EVENT_MISS = 0,      /* no cache has the kernel: it is compiled next; in strict mode the call fails */
-    ATTUNE_EVENT_DISK_HIT,      /* the kernel came from the disk cache; `message` tells whether it lay in the base or in
-                                 * the pack, or is one for another tuning class, which stands in after a MISS */
+    ATTUNE_EVENT_DISK_HIT,      /* the kernel came from the disk cache; `message` says if from the base or the pack, or
+                                 * if it is for another tuning class, the fallback after a MISS */
     ATTUNE_EVENT_COMPILE_BEGIN,
     ATTUNE_EVENT_COMPILE_END,   /* `status` is the outcome */
     ATTUNE_EVENT_EVICTED,       /* it left the memory cache to make room; users of the kernel keep it */
-    ATTUNE_EVENT_DAMAGED,       /* an entry of the disk cache is damaged: `message` says how */
+    ATTUNE_EVENT_DAMAGED,       /* a cache file is damaged: `message` says how */
     ATTUNE_EVENT_SWAPPED,       /* a plan has a better kernel, and uses it from the next such call on */
     ATTUNE_EVENT_BUNDLE_HIT,    /* the kernel came from a registered bundle */
     ATTUNE_EVENT_TIER0_HIT,     /* tier 0 computes the problem: `message` says by what, and why nothing else does */
@@ -82,7 +82,7 @@ typedef struct attune_event {
     size_t struct_size;
     attune_event_kind kind;
     attune_status status; /* COMPILE_END: the outcome; otherwise ATTUNE_OK */
-    const char *key;      /* the entry's name: 32 hex digits */
+    const char *key;      /* the name of the cache file: 32 hex digits */
     const char *problem;  /* canonical text; "" with EVICTED and DAMAGED */
     const char *message;  /* "" if there is no message */
     double milliseconds;  /* COMPILE_END: of the compile; DISK_HIT: of reading and loading; otherwise 0 */
@@ -147,7 +147,7 @@ typedef struct attune_context_options {
                                            * their turn: where n compiles before them hang, up to n times the timeout
                                            * divided by the processes. 0: as many as the process may use CPUs, at
                                            * most 4 */
-    const char *cache_pack;               /* a signed file of many entries, which is read after the base; NULL:
+    const char *cache_pack;               /* a signed file of many kernels, which is read after the base; NULL:
                                            * ATTUNE_CACHE_PACK, else none; "": none. See attune_cache_pack */
     const char *cache_keys;               /* the directory of public keys (*.pub of minisign) that may have signed a
                                            * pack; it and they must belong to root or this user. NULL:
@@ -182,9 +182,8 @@ typedef struct attune_context_options {
  * are not checked. Three infinities are allowed: a bias of -infinity, infinite sinks, and infinite logarithms (lse,
  * parts_lse).
  *
- * Cost: all inputs are read once, on the caller's thread. On one thread (family 26, model 2) a call of decoding takes
- * five times as long, a call of prefill 1.3 times. Without the debug mode a call pays for one branch. attune_ir_run,
- * and kernels of bundles that run without the library, are not checked.
+ * Cost: all inputs are read once, on the caller's thread, which slows decoding down most. Without the debug mode a call
+ * pays for one branch. attune_ir_run, and kernels of bundles that run without the library, are not checked.
  *
  * Lines on stderr (stderr_level, or ATTUNE_LOG=error, warning, info or debug)
  * --------------------------------------------------------------------------
@@ -209,9 +208,8 @@ typedef struct attune_context attune_context;
  *
  * Threads: attune's own pool starts threads when a call can use them. They take none of the host's signals, sleep when
  * there is nothing to do (after spinning for at most 50 microseconds), and end with the context. Calls that are too
- * short to gain from more threads stay on the caller's thread: always if they take a few microseconds; under about 200
- * microseconds unless another call follows at once. After other processes have taken a helper's CPU in the middle of
- * its work, all calls stay on their caller's thread for a while.
+ * short to gain from more threads stay on the caller's thread. After other processes have taken a helper's CPU in the
+ * middle of its work, all calls stay on their caller's thread for a while.
  *
  * fork(): a child may use the context and its kernels. Calls that other threads had begun do not exist there, and the
  * pool is made anew. Other threads may be anywhere in attune when one of them forks. fork() waits for

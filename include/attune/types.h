@@ -16,28 +16,28 @@ typedef enum attune_dtype {
     ATTUNE_F64,
     ATTUNE_BOOL, /* one byte; anything but 0 is true */
     ATTUNE_I32,
-    ATTUNE_I8,   /* a code: -128 to 127; attune makes codes from -127 */
-    ATTUNE_F8,   /* a code of a quantised cache: E4M3 without infinities, up to 448; 0x7f and 0xff are NaN */
-    ATTUNE_I4,   /* a code of a quantised cache or of a block's weights: -8 to 7 */
+    ATTUNE_I8,   /* -128 to 127; attune quantises to -127 to 127 */
+    ATTUNE_F8,   /* of a quantised cache: E4M3 without infinities, up to 448; 0x7f and 0xff are NaN */
+    ATTUNE_I4,   /* of a quantised cache or of a block's weights: -8 to 7 */
     ATTUNE_DTYPE_COUNT
 } attune_dtype;
 
-/* Scales of a quantised cache. An element of k or v of dtype i8, f8 or i4 has the value code * scale. Arithmetic is f32
- * (or f64) as with any other dtype. With scales of heads and tokens the product of q and the codes is multiplied by k's
- * scale, the probability by v's. With the other ones each element is, which rounds it once. */
+/* Scales of a quantised cache. An element of k or v of dtype i8, f8 or i4 is the quantised value times its scale.
+ * Arithmetic is f32 (or f64) as with any other dtype. With scales of heads and tokens the score is multiplied by k's
+ * scale and the probability by v's. With the others each element is multiplied, which rounds it once. */
 typedef enum attune_scales {
     ATTUNE_SCALES_DEFAULT = 0, /* head for i8, none for f8, group for i4 */
-    ATTUNE_SCALES_NONE,        /* no scale: the codes are the values; f8 only */
+    ATTUNE_SCALES_NONE,        /* no scale; f8 only */
     ATTUNE_SCALES_HEAD,        /* one for each KV head */
     ATTUNE_SCALES_TOKEN,       /* one for each KV head of each key */
     ATTUNE_SCALES_GROUP,       /* one for each k_group (v_group) columns of each KV head of each key */
     ATTUNE_SCALES_CHANNEL,     /* one for each column of each KV head */
-    ATTUNE_SCALES_INLINE,      /* i8 and i4: an f16 for each 32 columns of a key, which lies before their codes. So ggml
-                                * stores rows of q8_0 (i8) and q4_0 (i4) */
-    ATTUNE_SCALES_INLINE_MIN,  /* i4: two f16 for each 32 columns of a key, scale and least number, before their codes.
-                                * The value is code * scale + least, with codes from 0 to 15: ggml's rows of q4_1 */
-    /* i4 with scales and least numbers of the same meaning, but f32 in k_scale and v_scale, with k_group_strides: a
-     * row has all its scales, then all its least numbers. Each scale after inline_min has least numbers. */
+    ATTUNE_SCALES_INLINE,      /* i8 and i4: an f16 for each 32 columns of a key, stored before their values, as in
+                                * ggml's rows of q8_0 (i8) and q4_0 (i4) */
+    ATTUNE_SCALES_INLINE_MIN,  /* i4: two f16 for each 32 columns of a key, scale and minimum, before their values. An
+                                * element is value * scale + minimum, values 0 to 15: ggml's rows of q4_1 */
+    /* i4 with scales and minima of the same meaning, but f32 in k_scale and v_scale, with k_group_strides: a row has
+     * all its scales, then all its minima. All scales after inline_min have minima. */
     ATTUNE_SCALES_TOKEN_MIN,   /* one of each for each KV head of each key */
     ATTUNE_SCALES_GROUP_MIN,   /* one of each for each k_group (v_group) columns of each KV head of each key */
     ATTUNE_SCALES_CHANNEL_MIN, /* one of each for each column of each KV head */
@@ -45,17 +45,16 @@ typedef enum attune_scales {
 } attune_scales;
 
 /* What attention computes in integers, whose sums are exact: the same in any order and on every instruction set.
- *   none    nothing: codes of caches count as the numbers that they stand for
- *   scores  k_dtype = i8 or i4: a row of q becomes codes of its own, q[d] ~ code[d] * max|q| / largest, and a score is
- *           the sum of code[d] * k's code[d]. q_planes says how many bytes a code of q has: with one, largest is 127;
- *           with two 16256, which is more exact than bf16. head_dim is at most 1024. k_scales is head, token, group,
+ *   none    nothing: quantised values are dequantised
+ *   scores  k_dtype = i8 or i4: each row of q is quantised, q[d] ~ value[d] * max|q| / largest, and a score is the sum
+ *           of value[d] * k's value[d]. q_planes is the width of q's values in bytes: with one, largest is 127; with
+ *           two 16256, which is more exact than bf16. head_dim is at most 1024. k_scales is head, token, group,
  *           token_min or group_min; each group has a sum of its own then. weights_mode must be none and prob_mod empty.
- *           k_dtype = f32, f16 or bf16: each call makes codes of one byte of k, too, with a scale for each key, after
- *           it has subtracted the mean of an entry's keys from those that it makes smaller: faster prefill, less exact
- *           (docs/numerics.md). Everything is f32, q_planes is 1, and reproducible must be 0: the mean is of all keys,
- *           seen or not
- *   all     v_dtype = i8 or i4, too, v_scales head or token: probabilities of 512 keys become codes of as many bytes,
- *           relative to the largest, and values are sums of code * v's code. A row has the same bits on every
+ *           k_dtype = f32, f16 or bf16: each call quantises k to int8 with one scale per key; the sequence's mean key
+ *           is subtracted first where that reduces the range. Faster prefill, less exact (docs/numerics.md). Everything
+ *           else is f32, q_planes is 1, and reproducible must be 0: the mean is of all keys, hidden or not
+ *   all     v_dtype = i8 or i4, too, v_scales head or token: the probabilities of 512 keys at a time are quantised to
+ *           as many bytes, relative to the largest, and multiplied by v's values. A row has the same bits on every
  *           instruction set and by any schedule (docs/numerics.md). A token's negative scale of v makes its rows NaN */
 typedef enum attune_integer {
     ATTUNE_INTEGER_NONE = 0,
@@ -64,7 +63,7 @@ typedef enum attune_integer {
     ATTUNE_INTEGER_COUNT
 } attune_integer;
 typedef enum attune_q_planes {
-    ATTUNE_Q_PLANES_DEFAULT = 0, /* two; of k that is no codes 1; integer=all: codes of probabilities have as many */
+    ATTUNE_Q_PLANES_DEFAULT = 0, /* 2 for quantised K, otherwise 1. With integer=all also that of probabilities */
     ATTUNE_Q_PLANES_1,
     ATTUNE_Q_PLANES_2,
     ATTUNE_Q_PLANES_COUNT
@@ -78,15 +77,15 @@ typedef enum attune_kv_ids {
     ATTUNE_KV_IDS_COUNT
 } attune_kv_ids;
 
-/* How k or v lies. A panel is ATTUNE_PANEL_TOKENS tokens of a KV head, from a multiple of that number on, in the order
- * of docs/panels.md. A tensor of panels has the dims [batch or pages, num_kv_heads, panels, elements of a panel], and
- * the innermost stride is 1. What lies in the place of tokens that do not count may be anything. */
+/* How k or v is stored. A panel is ATTUNE_PANEL_TOKENS tokens of a KV head, from a multiple of that number on,
+ * interleaved as docs/panels.md says. A tensor of panels has the dims [batch or pages, num_kv_heads, panels, elements
+ * of a panel], and the innermost stride is 1. Places of tokens that do not count may hold anything. */
 typedef enum attune_kv_layout {
-    ATTUNE_LAYOUT_ROWS = 0, /* the columns of a token side by side: [batch or pages, num_kv_heads, tokens, columns] */
-    ATTUNE_LAYOUT_PANELS,   /* f32, bf16, and i8 and i4 with scales of heads or tokens, of attention alone: what
-                             * products load lies in the order of their lanes. Not with v_in_k, a ragged batch without
-                             * pages, or keys that are prepared in each call; page_size is a multiple of 16, and
-                             * head_dim is even where k is bf16, a multiple of 4 where k is i8 */
+    ATTUNE_LAYOUT_ROWS = 0, /* the columns of a token are contiguous: [batch or pages, num_kv_heads, tokens, columns] */
+    ATTUNE_LAYOUT_PANELS,   /* f32, bf16, and i8 and i4 with scales of heads or tokens, of attention alone: elements in
+                             * the order in which products load them. Not with v_in_k, a ragged batch without pages, or
+                             * keys that are prepared in each call; page_size is a multiple of 16, and head_dim is even
+                             * where k is bf16, a multiple of 4 where k is i8 */
     ATTUNE_LAYOUT_COUNT
 } attune_kv_layout;
 enum { ATTUNE_PANEL_TOKENS = 16 };
@@ -123,8 +122,8 @@ typedef enum attune_weights_mode {
 /* ---- Tensors ---- */
 
 /* A tensor: its first element, and for each dim the elements (of some tensors bytes) from one index to the next. All
- * strides 0: contiguous. The order is always [batch or page, head, token, column], wherever memory has them; tensors
- * with fewer dims, or with others, use the first of `strides` in the order of their dims. */
+ * strides 0: contiguous. The order is always [batch or page, head, token, column], whatever the order in memory;
+ * tensors with fewer dims, or with others, use the first of `strides` in the order of their dims. */
 typedef struct attune_view {
     const void *data;
     __extension__ union {

@@ -69,7 +69,7 @@ static attune_status copy_all(copier *c, const char *from, const char *to, at_er
     if (at_files_walk(c->cache->io, c->from, copy_file, c))
         return at_fail(err, ATTUNE_IO_ERROR, "the directory %s cannot be listed: %s", from, strerror(errno));
     if (!c->failure) return ATTUNE_OK;
-    return at_fail(err, ATTUNE_IO_ERROR, "%s cannot be written: %s (%llu entries were copied before)", to,
+    return at_fail(err, ATTUNE_IO_ERROR, "%s cannot be written: %s (%llu files were copied before)", to,
                    strerror(c->failure), (unsigned long long)c->copied->added);
 }
 
@@ -140,7 +140,7 @@ static attune_status copy_pack(copier *c, const at_pack *pack, at_error *err) {
         at_free(pack->allocator, data);
     }
     if (!c->failure) return ATTUNE_OK;
-    return at_fail(err, ATTUNE_IO_ERROR, "%s cannot be written: %s (%llu entries were copied before)", c->cache->path,
+    return at_fail(err, ATTUNE_IO_ERROR, "%s cannot be written: %s (%llu files were copied before)", c->cache->path,
                    strerror(c->failure), (unsigned long long)c->copied->added);
 }
 

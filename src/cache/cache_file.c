@@ -80,35 +80,38 @@ static bool split_text(const char *text, size_t bytes, at_cache_file *entry) {
 
 const char *at_cache_file_decode(const uint8_t *data, size_t bytes, at_cache_file *entry) {
     memset(entry, 0, sizeof *entry);
-    if (bytes < AT_CACHE_FILE_HEADER_BYTES + AT_CACHE_FILE_CHECKSUM_BYTES) return "the file is too short for an entry";
-    if (bytes > AT_CACHE_FILE_MAX_BYTES) return "the file is too long for an entry";
-    if (memcmp(data, magic, sizeof magic)) return "the file does not start as an entry does";
+    if (bytes < AT_CACHE_FILE_HEADER_BYTES + AT_CACHE_FILE_CHECKSUM_BYTES)
+        return "the file is too short for a cache file";
+    if (bytes > AT_CACHE_FILE_MAX_BYTES) return "the file is too long for a cache file";
+    if (memcmp(data, magic, sizeof magic)) return "the file does not start as a cache file does";
     const uint32_t version = get_u32(data + 8);
     if (version != AT_CACHE_FILE_VERSION && version != AT_CACHE_FILE_IR_VERSION)
-        return "the entry is of another format version";
+        return "the cache file is of another format version";
     const size_t key_bytes = get_u32(data + 16), text_bytes = get_u32(data + 20);
     const uint64_t image_bytes = get_u64(data + 24);
     if (key_bytes > AT_KEY_BYTES || text_bytes > AT_CACHE_FILE_MAX_TEXT || image_bytes > AT_CACHE_FILE_MAX_IMAGE)
-        return "a size in the entry's header is out of range";
+        return "a size in the cache file's header is out of range";
     const size_t offset = image_offset(key_bytes, text_bytes), body = offset + (size_t)image_bytes;
     if (body + AT_CACHE_FILE_CHECKSUM_BYTES != bytes) return "the file is not as long as its header says";
     const XXH128_hash_t hash = XXH3_128bits(data, body);
     if (get_u64(data + body) != hash.low64 || get_u64(data + body + 8) != hash.high64)
-        return "the entry's checksum does not match its content";
+        return "the cache file's checksum does not match its content";
     entry->required = get_u32(data + 12);
     entry->key = data + AT_CACHE_FILE_HEADER_BYTES;
     entry->key_bytes = key_bytes;
     entry->image = data + offset;
     entry->image_bytes = (size_t)image_bytes;
     if (!split_text((const char *)data + AT_CACHE_FILE_HEADER_BYTES + key_bytes, text_bytes, entry))
-        return "the entry's text is not three or four strings";
-    if (!entry->ir != (version == AT_CACHE_FILE_VERSION)) return "the entry's format version does not fit its text";
+        return "the cache file's text is not three or four strings";
+    if (!entry->ir != (version == AT_CACHE_FILE_VERSION))
+        return "the cache file's format version does not fit its text";
     for (const uint8_t *pad = entry->key + key_bytes + text_bytes; pad < entry->image; pad++)
-        if (*pad) return "the padding before the entry's image is not 0";
+        if (*pad) return "the padding before the cache file's image is not 0";
     const char *why = at_image_check(entry->image, entry->image_bytes);
     if (why) return why;
     at_image_header header;
     memcpy(&header, entry->image, sizeof header);
     /* Otherwise the cache file would be found and its kernel refused at every start. */
-    return header.required == entry->required ? NULL : "the entry and its image need different features of the CPU";
+    if (header.required == entry->required) return NULL;
+    return "the cache file and its image need different features of the CPU";
 }

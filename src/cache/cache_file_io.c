@@ -11,7 +11,7 @@ at_found at_cache_file_read(const at_io *io, int dir, const char *name, at_file_
     if (found != AT_FOUND) return found;
     const char *why = at_cache_file_decode(file->data, file->bytes, &got->entry);
     if (!why && at_file_name_of(got->entry.key, got->entry.key_bytes, own) && strcmp(own, name))
-        why = "it is the entry of another kernel";
+        why = "it is the cache file of another kernel";
     if (!why) return AT_FOUND;
     file->why = why;
     return AT_DAMAGED;

@@ -155,13 +155,13 @@ static void drop_damaged(at_disk_cache *cache, at_place place, bool is_unreadabl
     atomic_fetch_add(&cache->damaged, 1);
     at_log_event(cache->log, (attune_event){.kind = ATTUNE_EVENT_DAMAGED, .key = name, .message = why});
     if (place != AT_IN_DIR || is_unreadable) {
-        at_log_printf(cache->log, ATTUNE_LOG_WARNING, "the cache entry %s of %s%s %s: %s", file, words[place],
+        at_log_printf(cache->log, ATTUNE_LOG_WARNING, "the cache file %s of %s%s %s: %s", file, words[place],
                       paths[place], is_unreadable ? "cannot be read" : "is damaged", why);
         return;
     }
     char aside[AT_FILE_CHARS];
     const int failure = at_file_remove(cache->io, at_disk_cache_dir(cache, false), file, aside);
-    at_log_printf(cache->log, ATTUNE_LOG_WARNING, "the cache entry %s is damaged and %s%s: %s", file,
+    at_log_printf(cache->log, ATTUNE_LOG_WARNING, "the cache file %s is damaged and %s%s: %s", file,
                   *aside                          ? "was renamed to "
                   : !failure || failure == ENOENT ? "was removed"
                                                   : "could not be removed",

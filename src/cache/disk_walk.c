@@ -177,6 +177,6 @@ attune_status at_disk_cache_collect(at_disk_cache *cache, uint64_t max_bytes, at
     collected->left = t.left;
     collected->left_bytes = t.left_bytes;
     if (!t.failure) return ATTUNE_OK;
-    return at_fail(err, ATTUNE_IO_ERROR, "not all that should go from %s could be removed: %s (%llu entries were)",
+    return at_fail(err, ATTUNE_IO_ERROR, "not all that should go from %s could be removed: %s (%llu files were)",
                    cache->path, strerror(t.failure), (unsigned long long)t.entries);
 }

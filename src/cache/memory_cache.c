@@ -349,7 +349,7 @@ static attune_status get(at_memory_cache *cache, const at_key *key, at_cache_mak
         cache->hits++;
         *node = found;
     } else if (flight && pthread_equal(flight->maker, pthread_self())) {
-        status = at_fail(err, ATTUNE_INVALID_ARGUMENT, "a callback asked for the very kernel that is being made");
+        status = at_fail(err, ATTUNE_INVALID_ARGUMENT, "a callback needs the kernel that is being made");
     } else if (flight) {
         spare = flight_wait(cache, flight, node, &status, err);
         *is_other = true;

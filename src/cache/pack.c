@@ -177,7 +177,7 @@ static at_found check_copy(const at_pack_record *record, const uint8_t *copy, at
     *why = memcmp(hash, record->hash, sizeof hash) ? "its bytes do not have the hash in the index"
                                                    : at_cache_file_decode(copy, record->bytes, entry);
     if (!*why && at_file_name_of(entry->key, entry->key_bytes, own) && strcmp(own, record->name))
-        *why = "it is the entry of another kernel";
+        *why = "it is the cache file of another kernel";
     return *why ? AT_DAMAGED : AT_FOUND;
 }
 

@@ -35,7 +35,7 @@ const char *at_pack_header_check(const uint8_t header[AT_PACK_HEADER_BYTES], uin
     if (get(header + 8, 4) != AT_PACK_VERSION) return "it is a pack of another format version";
     sizes->count = (uint32_t)get(header + COUNT_AT, 4);
     sizes->file_bytes = get(header + FILE_BYTES_AT, 8);
-    if (sizes->count > AT_PACK_MAX_ENTRIES) return "its number of entries is out of range";
+    if (sizes->count > AT_PACK_MAX_ENTRIES) return "its number of kernels is out of range";
     sizes->signed_bytes = AT_PACK_HEADER_BYTES + (size_t)sizes->count * AT_PACK_RECORD_BYTES;
     if (sizes->file_bytes != file_bytes) return "it is not as long as its header says";
     if (file_bytes < sizes->signed_bytes + AT_SIGNATURE_TEXT) return "it is too short for its index";
@@ -51,16 +51,16 @@ const char *at_pack_index_check(const uint8_t *signed_part, const at_pack_sizes 
         const size_t length = strnlen(name, AT_FILE_CHARS);
         const uint64_t bytes = get(at + BYTES_AT, 8);
         if (length == AT_FILE_CHARS || !is_zero(at + length, AT_FILE_CHARS - length) || !at_file_is_entry(name))
-            return "a name in its index is not an entry's";
+            return "a name in its index is not a cache file's";
         if (strcmp(before, name) >= 0) return "the names in its index are not in order";
-        if (get(at + OFFSET_AT, 8) != next) return "an entry is not where the one before it ends";
+        if (get(at + OFFSET_AT, 8) != next) return "a kernel is not where the one before it ends";
         if (bytes < AT_CACHE_FILE_HEADER_BYTES || bytes > AT_CACHE_FILE_MAX_BYTES || bytes > sizes->file_bytes - next)
-            return "the size of an entry is out of range";
+            return "the size of a kernel is out of range";
         if (!is_zero(at + END_AT, AT_PACK_RECORD_BYTES - END_AT)) return "a reserved field is not 0";
         next += bytes;
         before = name;
     }
-    return next == sizes->file_bytes ? NULL : "it goes on after its last entry";
+    return next == sizes->file_bytes ? NULL : "it goes on after its last kernel";
 }
 
 void at_pack_record_get(const uint8_t *signed_part, uint32_t number, at_pack_record *record) {

@@ -116,9 +116,9 @@ static attune_status collect_all(packer *p, at_error *err) {
     }
     put_in_order(p);
     if (check_keys(p, err)) return err->status;
-    if (!p->count) return at_fail(err, ATTUNE_INVALID_ARGUMENT, "there are no entries to pack");
+    if (!p->count) return at_fail(err, ATTUNE_INVALID_ARGUMENT, "there are no kernels to pack");
     if (p->count > AT_PACK_MAX_ENTRIES)
-        return at_fail(err, ATTUNE_UNSUPPORTED, "a pack holds at most %d entries, not %zu", AT_PACK_MAX_ENTRIES,
+        return at_fail(err, ATTUNE_UNSUPPORTED, "a pack holds at most %d kernels, not %zu", AT_PACK_MAX_ENTRIES,
                        p->count);
     return ATTUNE_OK;
 }
@@ -151,7 +151,7 @@ static attune_status write_entry(const packer *p, const pack_item *item, int fd,
     attune_status status = ATTUNE_OK;
     if (found == AT_FOUND) at_hash(got.file.data, got.file.bytes, hash);
     if (found != AT_FOUND || memcmp(hash, item->record.hash, sizeof hash))
-        status = at_fail(err, ATTUNE_IO_ERROR, "the entry %s changed while it was packed", item->record.name);
+        status = at_fail(err, ATTUNE_IO_ERROR, "the cache file %s changed while it was packed", item->record.name);
     else if (at_io_write_all(p->cache->io, fd, got.file.data, got.file.bytes))
         status = at_fail(err, ATTUNE_IO_ERROR, "the pack cannot be written: %s", strerror(errno));
     if (dir >= 0) at_cache_file_close(&got, p->cache->allocator);

@@ -62,7 +62,7 @@ static attune_status check_place(const binding *b, at_error *err) {
     const attune_dltensor *from = b->from;
     const int rank = b->t->rank - b->first, device = from->device_type;
     if (device != DL_CPU && device != DL_CUDA_HOST && device != DL_ROCM_HOST)
-        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s lies on a device of DLPack type %d; it must be 1 (CPU)",
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s is on a device of DLPack type %d; it must be 1 (CPU)",
                        b->t->name, device);
     if (from->ndim != rank)
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s has %d dimensions; attune_tensors gives it %d", b->t->name,
@@ -121,8 +121,8 @@ static const struct {
     [MHA_V_PANEL] = {"the elements of a panel of v", 0},
     [MHA_HEAD_DIM] = {"head_dim", 0},
     [MHA_HEAD_DIM_V] = {"head_dim_v", 0},
-    [MHA_K_ROW_BYTES] = {"the bytes of a row of head_dim codes", 0},
-    [MHA_V_ROW_BYTES] = {"the bytes of a row of head_dim_v codes", 0},
+    [MHA_K_ROW_BYTES] = {"the bytes of a quantised row of head_dim", 0},
+    [MHA_V_ROW_BYTES] = {"the bytes of a quantised row of head_dim_v", 0},
     [MHA_K_GROUPS] = {"the length of a row of k_scale", 0},
     [MHA_V_GROUPS] = {"the length of a row of v_scale", 0},
     [MHA_ROTARY_HALF] = {"rotary_dim / 2", 0},
@@ -276,7 +276,7 @@ static attune_status take_angles(binding *b, at_error *err) {
     const int64_t stride = b->dims[0] > 1 ? b->strides[0] : 0;
     if (is_second && stride != a->rotary_batch_stride)
         return at_fail(err, ATTUNE_INVALID_ARGUMENT,
-                       "%s has %lld elements between two entries of the batch, but rotary_batch_stride is %lld",
+                       "%s has %lld elements between two sequences of the batch, but rotary_batch_stride is %lld",
                        b->t->name, (long long)stride, (long long)a->rotary_batch_stride);
     a->rotary_batch_stride = stride;
     return ATTUNE_OK;

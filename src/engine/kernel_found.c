@@ -152,7 +152,7 @@ static attune_status make_from_entry(const at_request *request, const at_key *ke
 }
 
 /* The level of the cache, as events name it. */
-static const char *const where_it_was[AT_NUM_PLACES] = {"", "it lies in the base", "it lies in the pack"};
+static const char *const where_it_was[AT_NUM_PLACES] = {"", "it is in the base", "it is in the pack"};
 
 attune_status at_make_from_disk(const at_request *request, const at_key *key, attune_kernel **kernel, at_error *err) {
     const double started = at_log_wants_event(&request->context->log, ATTUNE_EVENT_DISK_HIT) ? at_make_clock() : 0;
@@ -205,7 +205,7 @@ bool at_make_from_stand_in(const at_request *request, const at_key *key, const c
     (*kernel)->stands_in = true;
     atomic_fetch_add(&context->stand_ins, 1);
     at_key_name(key, name);
-    snprintf(text, sizeof text, "the one for %s stands in, as there is none for %s: %s", found,
+    snprintf(text, sizeof text, "the one for %s is used, as there is none for %s: %s", found,
              context->machine_class.name, why);
     at_log_printf(&context->log, ATTUNE_LOG_WARNING, "kernel %s: %s", name, text);
     tell_disk_hit(request, key, text, started);

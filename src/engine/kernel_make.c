@@ -209,7 +209,7 @@ static attune_status make_anew(const at_request *request, const at_key *key, con
                                            : origin == ATTUNE_FROM_VM       ? "the virtual machine runs it"
                                            : origin == ATTUNE_FROM_TIER0
                                                ? "tier 0 computes it"
-                                               : "the kernel of another tuning class stands in",
+                                               : "the kernel of another tuning class is used",
                                 .milliseconds = at_make_clock() - started});
     return status;
 }

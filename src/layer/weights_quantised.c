@@ -178,7 +178,7 @@ attune_status mha_check_codable(const mha_packed_section *s, const mha_packed_so
             if (fabsf(x) <= most) continue;
             return at_fail(
                 err, ATTUNE_INVALID_ARGUMENT,
-                "%s has %g at output %lld and input %lld; codes of %s with scales of f16 stand for numbers of "
+                "%s has %g at output %lld and input %lld; %s with scales of f16 holds numbers of "
                 "at most %g",
                 source->name, (double)x, (long long)(source->first_output + output), (long long)input,
                 is_i4 ? "i4" : "i8", (double)most);

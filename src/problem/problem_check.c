@@ -227,7 +227,7 @@ static attune_status check_hadamard(const attune_problem *p, at_error *err) {
                        (long long)p->head_dim);
     if (mha_is_quantised(p->k_dtype) && mha_prepares_keys(p) && !p->seq_new)
         return at_fail(err, ATTUNE_INVALID_PROBLEM,
-                       "qk_hadamard is 1, k_dtype %s, but keys are rotated before they become codes: %s",
+                       "qk_hadamard is 1, k_dtype %s, but keys are rotated before they are quantised: %s",
                        mha_dtype_name(p->k_dtype),
                        p->op == ATTUNE_WEIGHTS ? "ask the attention call for weights" : "set seq_new");
     return ATTUNE_OK;
@@ -291,7 +291,7 @@ static attune_status check_stored(const stored *s, at_error *err) {
         return at_fail(
             err, ATTUNE_INVALID_PROBLEM, "%s is %s, but %s is none; it must be head, token, group, channel or inline%s",
             s->dtype_name, dtype, s->scales_name,
-            s->dtype == ATTUNE_I4 ? ", or with a least number: inline_min, token_min, group_min, channel_min" : "");
+            s->dtype == ATTUNE_I4 ? ", or with a minimum: inline_min, token_min, group_min, channel_min" : "");
     if (s->dtype == ATTUNE_F8 && s->scales == ATTUNE_SCALES_INLINE)
         return at_fail(err, ATTUNE_INVALID_PROBLEM, "%s is inline, but %s is f8; it must be i8 or i4", s->scales_name,
                        s->dtype_name);
@@ -318,12 +318,12 @@ static attune_status check_codes(const attune_problem *p, at_error *err) {
     if (status) return status;
     if (p->qk_norm_eps > 0 && mha_is_quantised(p->k_dtype) && !p->seq_new && !p->kv_projected)
         return at_fail(err, ATTUNE_INVALID_PROBLEM,
-                       "qk_norm_eps is %g, k_dtype %s, but keys are normalised before they become codes: set seq_new",
+                       "qk_norm_eps is %g, k_dtype %s, but keys are normalised before they are quantised: set seq_new",
                        p->qk_norm_eps, mha_dtype_name(p->k_dtype));
     const bool codes = mha_is_quantised(p->k_dtype) || mha_is_quantised(p->v_dtype);
     if (!codes || mha_has_caches(p)) return ATTUNE_OK;
     return at_fail(err, ATTUNE_INVALID_PROBLEM,
-                   "%s is %s, but codes are those of a cache, and the block has none without seq_new or kv_projected",
+                   "%s is %s, but only a cache is quantised, and the block has none without seq_new or kv_projected",
                    mha_is_quantised(p->k_dtype) ? "k_dtype" : "v_dtype",
                    mha_dtype_name(mha_is_quantised(p->k_dtype) ? p->k_dtype : p->v_dtype));
 }
@@ -378,9 +378,9 @@ static bool is_integer(attune_dtype dtype) { return dtype == ATTUNE_I8 || dtype 
 /* Codes that each call makes of K: a plane of Q beyond the first would be more exact than they are. */
 static attune_status check_key_codes(const attune_problem *p, at_error *err) {
     if (p->q_planes != ATTUNE_Q_PLANES_1)
-        return refuse(err, "q_planes is 2, but codes that integer=scores makes of k have one byte: leave out q_planes");
+        return refuse(err, "q_planes is 2, but integer=scores quantises k to one byte: leave out q_planes");
     if (p->softmax_precision != ATTUNE_F32)
-        return refuse(err, "integer=scores makes codes of k in f32, but softmax_precision is f64");
+        return refuse(err, "integer=scores quantises k in f32, but softmax_precision is f64");
     if (p->reproducible)
         return refuse(err, "integer=scores takes from k the mean of all keys of a call, so no row can be reproducible");
     return ATTUNE_OK;
@@ -394,10 +394,10 @@ static attune_status check_integer_products(const attune_problem *p, at_error *e
     if (p->k_dtype == ATTUNE_F8 && p->integer == ATTUNE_INTEGER_SCORES)
         return refuse(err, "integer=scores takes k of i8, i4, f32, f16 or bf16, but k_dtype is f8");
     if (!is_integer(p->k_dtype) && p->integer == ATTUNE_INTEGER_ALL)
-        return at_fail(err, ATTUNE_INVALID_PROBLEM, "integer=%s multiplies codes of i8 or i4, but k_dtype is %s", how,
+        return at_fail(err, ATTUNE_INVALID_PROBLEM, "integer=%s multiplies quantised i8 or i4, but k_dtype is %s", how,
                        mha_dtype_name(p->k_dtype));
     if (p->integer == ATTUNE_INTEGER_ALL && !is_integer(p->v_dtype))
-        return at_fail(err, ATTUNE_INVALID_PROBLEM, "integer=all multiplies codes of i8 or i4, but v_dtype is %s",
+        return at_fail(err, ATTUNE_INVALID_PROBLEM, "integer=all multiplies quantised i8 or i4, but v_dtype is %s",
                        mha_dtype_name(p->v_dtype));
     if (mha_scales_elements(p->k_scales) && !mha_scales_runs(p->k_scales))
         return at_fail(err, ATTUNE_INVALID_PROBLEM,
@@ -412,12 +412,12 @@ static attune_status check_integer_products(const attune_problem *p, at_error *e
                        (long long)p->head_dim, how, MOST_COLUMNS);
     if (mha_rotates_keys(p) && !p->seq_new && !mha_quantises_keys(p))
         return at_fail(err, ATTUNE_INVALID_PROBLEM,
-                       "integer=%s multiplies codes as they lie in k, but rotary_dim rotates them first", how);
+                       "integer=%s multiplies k as it is stored, but rotary_dim rotates it first", how);
     if (p->prob_mod[0] && p->integer == ATTUNE_INTEGER_ALL)
-        return refuse(err, "prob_mod changes probabilities before they become codes: leave out prob_mod or integer");
+        return refuse(err, "prob_mod changes probabilities before they are quantised: leave out prob_mod or integer");
     if (p->prob_mod[0] && !mha_quantises_keys(p))
-        return refuse(err, "prob_mod needs the sum of a row before values are added, and integer=scores of codes does "
-                           "not know it then: leave out prob_mod or integer");
+        return refuse(err, "prob_mod needs the sum of a row before values are added, and integer=scores of quantised K "
+                           "does not know it then: leave out prob_mod or integer");
     if (p->weights_mode)
         return refuse(err, "weights are of scores that are not computed in integers: leave out weights or integer");
     return mha_quantises_keys(p) ? check_key_codes(p, err) : ATTUNE_OK;

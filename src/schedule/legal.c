@@ -74,7 +74,7 @@ static attune_status check_gemm(const attune_problem *p, const attune_schedule *
 static attune_status check_q_lanes(const attune_problem *p, const attune_schedule *s, const at_target *target,
                                    const mha_variant *v, at_error *err) {
     const rule rules[] = {
-        {!p->integer || mha_quantises_keys(p), "integer=scores and integer=all of codes need strategy=d_lanes"},
+        {!p->integer || mha_quantises_keys(p), "integer=scores and integer=all of quantised K need strategy=d_lanes"},
         {s->task_row_vectors <= MAX_TASK_VECTORS, "task_row_vectors must be at most 64"},
         {s->score_row_vectors <= s->task_row_vectors && s->task_row_vectors % s->score_row_vectors == 0,
          "score_row_vectors must divide task_row_vectors"},
@@ -93,15 +93,15 @@ static attune_status check_q_lanes(const attune_problem *p, const attune_schedul
         {s->kv_tile % mha_tile_step(p, s) == 0, "kv_tile must be even where v is bf16 in panels"},
         {s->kv_tile <= MAX_KV_TILE, "kv_tile must be at most 4096"},
         {s->value_by != ATTUNE_VALUE_BY_ROWS || v->may_go_by_rows,
-         "value_by=rows needs K and V that are no codes, no short masks, and head_dim_v of at least one vector of 4 "
-         "lanes or more; or few keys, in one tile and all seen"},
+         "value_by=rows needs K and V that are not quantised, no short masks, and head_dim_v of at least one vector of "
+         "4 lanes or more; or few keys, in one tile and all visible"},
         {s->kv_copy == ATTUNE_COPY_CONVERTED || s->kv_copy == ATTUNE_COPY_ONCE || !v->by_pairs,
          "kv_copy must be converted or once where products are of pairs of bf16"},
         {s->kv_copy != ATTUNE_COPY_ONCE || v->may_pair_once,
          "kv_copy=once needs products of pairs of bf16, an even kv_tile or one tile, and a batch that is neither "
          "ragged nor paged, without short masks"},
-        {s->kv_copy != ATTUNE_COPY_NONE || !mha_dequantises_rows(p),
-         "kv_copy must not be none where codes are packed or have scales of their own"},
+        {s->kv_copy != ATTUNE_COPY_NONE || !mha_has_coded_rows(p),
+         "kv_copy must not be none where quantised values are packed or have scales of their own"},
     };
     return CHECK(rules);
 }
@@ -111,7 +111,7 @@ static attune_status check_d_lanes(const attune_problem *p, const attune_schedul
     const rule rules[] = {
         {mha_attends(p), "d_lanes computes attention only"},
         {!p->prob_mod[0], "prob_mod is computed by strategy=q_lanes"},
-        {!mha_quantises_keys(p), "integer=scores of k that is no codes needs strategy=q_lanes"},
+        {!mha_quantises_keys(p), "integer=scores of k that is not quantised needs strategy=q_lanes"},
         {s->score_keys * (int64_t)s->score_rows * mha_query_planes(p) <= MHA_MAX_D_SUMS,
          p->integer ? "score_keys * score_rows * q_planes must be at most 32 for d_lanes"
                     : "score_keys * score_rows must be at most 32 for d_lanes"},
@@ -124,7 +124,8 @@ static attune_status check_d_lanes(const attune_problem *p, const attune_schedul
         {!p->integer || p->k_layout == ATTUNE_LAYOUT_PANELS || s->score_rows == 1 || s->score_rows % 2 == 0,
          "score_rows must be 1 or even with integer=scores and integer=all"},
         {!p->integer || s->score_rows % v->query_pack == 0,
-         "score_rows must be a multiple of the rows that share a vector of codes: as many as leave it one group of k"},
+         "score_rows must be a multiple of the rows that share a vector of quantised values: as many as leave it one "
+         "group of k"},
         {!p->integer || s->score_streams == 1, "score_streams must be 1 with integer=scores and integer=all"},
         {p->integer != ATTUNE_INTEGER_ALL || (s->value_rows <= 4 && s->value_keys == 1),
          "value_rows must be at most 4 with integer=all, and value_keys 1"},

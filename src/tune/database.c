@@ -490,7 +490,7 @@ static attune_status check_beside(const char *path, const char *resolved, at_err
         snprintf(beside, sizeof beside, "%s%s", resolved, endings[i]);
         if (!lstat(beside, &file) && (file.st_size || !S_ISREG(file.st_mode)))
             return at_fail(err, ATTUNE_BAD_FILE,
-                           "%s is not read, because %s%s lies beside it: the file is being written, or was not closed; "
+                           "%s is not read, because there is %s%s: the file is being written, or was not closed; "
                            "export the results to a file of their own",
                            path, path, endings[i]);
     }

@@ -100,7 +100,7 @@ static attune_status open_own(attune_context *context, int flags, tune_database 
     *database = NULL;
     if (!*t->own.path)
         return at_fail(err, ATTUNE_UNSUPPORTED,
-                       "tuning results are kept beside cached kernels, and the disk cache is off");
+                       "tuning results are kept with cached kernels, and the disk cache is off");
     if (flags & TUNE_CREATE && !at_disk_cache_refresh(&context->disk, true, err)) return ATTUNE_IO_ERROR;
     at_foreign_enter(AT_FOREIGN_DATABASE, err);
     const attune_status status = tune_database_open(t->own.path, flags, t->allocator, database, err);

@@ -97,7 +97,7 @@ refuse "exporting into a file" 'README.md cannot be opened' "$attune" cache expo
 cp -r "$work/out" "$work/shared" && chmod 777 "$work/shared"
 refuse "importing what others can write" 'can be written by others' "$attune" cache import "$work/shared"
 full() { (trap '' XFSZ && ulimit -f 0 && "$attune" cache export "$work/full") 2>&1 | cat; }
-expect "exporting to a full disk" 0 'full cannot be written: .* \(0 entries were copied before\)' full
+expect "exporting to a full disk" 0 'full cannot be written: .* \(0 files were copied before\)' full
 holds "$work/full" 0 "leaves nothing half"
 if [ "$(id -u)" -ne 0 ]; then
     mkdir -m 500 "$work/readonly"
@@ -260,10 +260,10 @@ ATTUNE_MACHINE=zen3 "$attune" warm $a >"$work/stdout" 2>"$work/stderr"
 holds "$work/classes" 1 "an entry for zen3"
 export ATTUNE_MACHINE=zen5
 expect "is none for zen5" 0 '^machine +zen3 +zen5$' "$attune" cache why $a
-expect "and would stand in" 0 "^zen3's entry would stand in" "$attune" cache why $a
+expect "and would stand in" 0 "^zen3's kernel would be used" "$attune" cache why $a
 expect "as JSON, too" 0 '"stand_in": "zen3"' "$attune" cache why --json $a
 expect "no other kernel's does" 0 '"stand_in": null' "$attune" cache why --json $b
-expect "it stands in" 0 'the one for zen3 stands in' env ATTUNE_STRICT=1 "$attune" compile $a
+expect "it stands in" 0 'the one for zen3 is used' env ATTUNE_STRICT=1 "$attune" compile $a
 expect "and says so" 0 '"machine": "zen3"' env ATTUNE_STRICT=1 "$attune" compile --json $a
 expect "also without a code generator" 0 '"machine": "zen3"' env ATTUNE_CODEGEN=/nowhere "$attune" compile --json $a
 expect "or with a worker that does not start" 0 '"machine": "zen3"' env ATTUNE_COMPILE=worker \

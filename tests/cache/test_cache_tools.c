@@ -515,7 +515,7 @@ static void a_disk_that_fills_during_an_export(void **state) {
         attune_context *context = open_both(*state, "", &io);
         attune_cache_copied c = {.struct_size = sizeof c};
         assert_int_equal(attune_cache_export(context, other_dir, &c), ATTUNE_IO_ERROR);
-        assert_non_null(strstr(attune_last_message(), "No space left on device (2 entries were copied before)"));
+        assert_non_null(strstr(attune_last_message(), "No space left on device (2 files were copied before)"));
         assert_int_equal(c.added, 2);
         assert_int_equal(temp_dir_count(other_dir, "", ""), 2); /* nothing half */
         writes_left = 100;

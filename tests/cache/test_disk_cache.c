@@ -110,7 +110,7 @@ static void loop_ir_has_a_format_version(void **state) {
         assert_null(at_cache_file_decode(data, bytes, &got));
         assert_int_equal(got.ir != NULL, version == 2);
         data[8] = 3;
-        assert_string_equal(at_cache_file_decode(data, bytes, &got), "the entry is of another format version");
+        assert_string_equal(at_cache_file_decode(data, bytes, &got), "the cache file is of another format version");
         at_free(NULL, data);
     }
 }

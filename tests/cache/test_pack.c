@@ -172,7 +172,7 @@ static void events_name_it(void **state) {
     context->log.event = keep_event;
     context->log.event_user = message;
     assert_int_equal(get(context, 0, NULL), ATTUNE_OK);
-    assert_string_equal(message, "it lies in the pack");
+    assert_string_equal(message, "it is in the pack");
     attune_context_destroy(context);
 }
 

@@ -25,5 +25,5 @@ refuse "d-lanes" 'prob_mod is computed by strategy=q_lanes' "$ATTUNE" compile \
 check "scores in integers, of keys that are numbers" "$sizes,seq_kv=150,integer=scores,prob_mod=\"prob * (1 - prob)\""
 codes=$sizes,seq_kv=150,kv_dtype=i8,kv_scales=token,prob_mod=\"prob*2\"
 refuse "scores of codes" 'prob_mod needs the sum of a row before values' "$ATTUNE" compile "$codes,integer=scores"
-refuse "all of codes" 'prob_mod changes probabilities before they become codes' "$ATTUNE" compile "$codes,integer=all"
+refuse "all of codes" 'prob_mod changes probabilities before they are quantised' "$ATTUNE" compile "$codes,integer=all"
 echo "1..$number"

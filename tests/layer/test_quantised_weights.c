@@ -227,10 +227,10 @@ static void test_weights_without_codes_are_refused(void **state) {
     (void)state;
     const char *const i8 = "embed_dim=40,num_heads=2,seq_q=1,w_dtype=i8";
     const char *const i4 = "embed_dim=40,num_heads=2,seq_q=1,w_dtype=i4";
-    assert_refused(i8, NAN, "q_weight has nan at output 7 and input 33; codes of i8");
+    assert_refused(i8, NAN, "q_weight has nan at output 7 and input 33; i8 with scales of f16 holds numbers of at most");
     assert_refused(i8, -INFINITY, "q_weight has -inf at output 7 and input 33");
-    assert_refused(i8, 8.4e6F, "stand for numbers of at most 8.31901e+06");
-    assert_refused(i4, 8.4e6F, "codes of i4 with scales of f16 stand for numbers of at most 524032");
+    assert_refused(i8, 8.4e6F, "holds numbers of at most 8.31901e+06");
+    assert_refused(i4, 8.4e6F, "i4 with scales of f16 holds numbers of at most 524032");
 }
 
 static void test_groups_are_checked(void **state) {
@@ -238,7 +238,7 @@ static void test_groups_are_checked(void **state) {
     static const struct {
         const char *text, *message;
     } cases[] = {{"w_dtype=i8,w_group=48", "w_group is 48; it must be 32, 64 or 128"},
-                 {"w_dtype=bf16,x_planes=1", "x_planes is 1, but codes are multiplied by codes: w_dtype is bf16"},
+                 {"w_dtype=bf16,x_planes=1", "x_planes is 1, but it is for quantised weights: w_dtype is bf16"},
                  {"w_dtype=i4,w_group=256", "w_group is 256; it must be from 0 to 128"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char text[128];

@@ -300,7 +300,7 @@ static void test_choices_that_cannot_be(void **state) {
         const char *problem, *target, *base, *change, *says;
     } cases[] = {
         {"seq_q=100,seq_kv=dynamic,head_dim=40,attn_mask=k,short_masks=1", "avx512", "q", "value_by=rows",
-         "value_by=rows needs K and V that are no codes, no short masks"},
+         "value_by=rows needs K and V that are not quantised, no short masks"},
         {"seq_q=100,head_dim=40,kv_dtype=i8,kv_scales=token", "avx512", "q", "value_by=rows", "value_by=rows needs"},
         {"seq_q=100,head_dim=40", "avx512", "q", "value_by=rows,lanes=2", "value_by=rows needs"},
         {"op=weights,seq_q=100,head_dim=40", "avx512", "q", "value_by=rows", "value_by=rows needs"},

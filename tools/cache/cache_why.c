@@ -123,7 +123,7 @@ static void print(void *user, const attune_cache_answer *a) {
     else
         printf("there are no entries\n");
     if (a->stand_in)
-        printf("%s's entry would stand in where nothing can be compiled (ATTUNE_STRICT=1, no code generator)\n",
+        printf("%s's kernel would be used where nothing can be compiled (ATTUNE_STRICT=1, no code generator)\n",
                a->stand_in);
     if (tier0) printf("tier 0 computes it where nothing can be compiled, by its kernel %s\n", tier0);
 }

@@ -1,6 +1,7 @@
 /* Expert tier: most programs need attune/attention.h alone.
  *
- * The disk cache: its entries, why a kernel is missing, and moving entries to other machines; packs. */
+ * The disk cache: its files, why a kernel is missing, and moving kernels to other machines; packs. An entry is a cache
+ * file, or a kernel in a pack. */
 #ifndef ATTUNE_CACHE_H
 #define ATTUNE_CACHE_H
 
@@ -23,7 +24,7 @@ typedef struct attune_cache_entry {
     const char *isa;
     int64_t used_at;      /* seconds since the epoch */
     const char *directory;
-    int is_base;          /* it lies in the read-only base */
+    int is_base;          /* from the read-only base */
     int is_usable;        /* made by this build, for an instruction set that this CPU has (any of them). An entry for
                            * another tuning class is used only where nothing can be compiled */
     const char *machine, *llvm, *generator; /* the tuning class it was made for, and its makers; "" if unreadable */
@@ -32,7 +33,7 @@ typedef struct attune_cache_entry {
     const void *key;      /* the full key; its hash without the tuning class is the name; NULL if unreadable */
     size_t key_bytes;
     const char *ir;       /* of a kernel that was written in loop IR: its canonical text. "" for all others */
-    const char *pack;     /* the pack that it lies in, which is `directory`, too; NULL: it is a file by itself */
+    const char *pack;     /* the pack that it is in, which is `directory`, too; NULL: it is a file by itself */
 } attune_cache_entry;
 
 /* Calls visit for each entry of the cache directory, then of the base and of the pack. The entry is valid during the
@@ -61,7 +62,7 @@ typedef struct attune_cache_answer {
                                         * least. NULL if there are no entries */
     const attune_cache_difference *differences; /* of the nearest */
     size_t num_differences;
-    const char *stand_in; /* the tuning class whose entry would be used where nothing can be compiled; NULL: none, or
+    const char *stand_in; /* the tuning class whose entry is the fallback where nothing can be compiled; NULL: none, or
                            * the kernel is cached */
 } attune_cache_answer;
 
@@ -107,8 +108,8 @@ ATTUNE_CHECKED attune_status attune_cache_import(attune_context *context, const 
                                                  attune_cache_copied *copied);
 
 /* Packs: many entries in one file, for a fleet of machines. A pack has a hash for each entry, and one signature over
- * its header and index, which minisign makes. Contexts use one where it lies (`cache_pack`), if a key of theirs has
- * signed it. An entry's hash is compared with a copy of it, and that copy runs. docs/packs.md has the format.
+ * its header and index, which minisign makes. Contexts read it in place (`cache_pack`), if a key of theirs has signed
+ * it. An entry's hash is compared with a copy of it, and that copy runs. docs/packs.md has the format.
  *
  * Pack writes all valid entries of the cache directory and the base into a new file, whole or not at all, without a
  * signature; if `keys` is not NULL only those with one of these num_keys names (32 hex digits, as in

@@ -35,7 +35,7 @@ ATTUNE_CHECKED attune_status attune_compile(attune_context *context, const attun
 /* Gives a reference back; no call under this reference may be running. NULL is fine. Thread-safe. */
 ATTUNE_API void attune_kernel_release(attune_kernel *kernel);
 
-/* Which keys mask_mod lets which queries see, tile by tile; see attune_block_mask_create. */
+/* Which keys mask_mod shows to which queries, tile by tile; see attune_block_mask_create. */
 typedef struct attune_block_mask attune_block_mask;
 
 /* A size in attune_arguments, from seq_q to rotary_positions, that is not set. 0 is a size: empty. */
@@ -50,7 +50,7 @@ typedef struct attune_arguments {
     attune_view q;
     attune_mutable_view k, v;    /* written to only if the problem has seq_new */
     attune_mutable_view k_scale, v_scale; /* f32; written to only if the problem has seq_new and scales of tokens or
-                                  * groups; least numbers of these lie after them */
+                                  * groups; minima come after them */
     attune_view k_new, v_new;
     attune_mutable_view out;
     attune_mutable_view lse;     /* read by op = weights */
@@ -62,7 +62,7 @@ typedef struct attune_arguments {
     /* Contiguous tensors. */
     const int32_t *kv_lens, *causal_offsets, *cu_seqlens_q, *cu_seqlens_kv, *block_table;
     const float *alibi_slopes, *sinks;
-    const void *cos, *sin;       /* each entry contiguous; see rotary_batch_stride */
+    const void *cos, *sin;       /* contiguous for each sequence; see rotary_batch_stride */
     const int32_t *position_ids, *row_ids, *kv_ids, *kv_id_lens;
     const void *q_norm, *k_norm; /* with qk_norm_eps: the factors themselves; where a model stores w and means 1 + w, as
                                   * Gemma does, add 1 */
@@ -83,9 +83,9 @@ typedef struct attune_arguments {
                                        * dim: from 0 to seq_kv; otherwise those of the problem. ATTUNE_NOT_SET:
                                        * seq_kv */
     int64_t rotary_positions;    /* rows of cos and sin */
-    int64_t rotary_batch_stride; /* elements between two entries of cos and sin; 0: the same for all */
-    int64_t block_table_stride;  /* elements between two rows of block_table, which may be a view of a wider table: at
-                                  * least max_pages. 0: max_pages */
+    int64_t rotary_batch_stride; /* elements from one sequence's cos and sin to the next; 0: the same for all */
+    int64_t block_table_stride;  /* elements from one row of block_table to the next, which may be a view of a wider
+                                  * table: at least max_pages. 0: max_pages */
     int64_t num_ids;             /* columns of kv_ids, if dynamic: at most 2^20 */
     double softmax_scale;        /* with has_softmax_scale: within +-1e38; ATTUNE_DEFAULT_SCALE, as initialised, is
                                   * 1 / sqrt(head_dim) */
@@ -131,8 +131,8 @@ ATTUNE_CHECKED attune_status attune_tensors(const attune_problem *problem, const
  *
  * batch, num_heads and num_kv_heads are never filled in, because attune_arguments_init has set them. If the call has
  * others, set them first. Arguments without strides in attune_arguments (cu_seqlens, kv_lens, block_table …) must be
- * contiguous. cos and sin are [batch or 1, positions, half], each entry contiguous. A tensor that repeats one element
- * along all dims is refused, because strides of 0 mean contiguous. A failure leaves *arguments as it was. */
+ * contiguous. cos and sin are [batch or 1, positions, half], contiguous for each sequence. A tensor that repeats one
+ * element along all dims is refused, because strides of 0 mean contiguous. A failure leaves *arguments as it was. */
 ATTUNE_CHECKED attune_status attune_bind_dlpack(attune_arguments *arguments, const attune_kernel *kernel,
                                                 const char *name, const attune_dltensor *tensor);
 
@@ -150,24 +150,24 @@ ATTUNE_CHECKED attune_status attune_run(attune_context *context, const attune_ke
 
 /* ---- Block masks ---- */
 
-/* A call with a mask_mod first makes a table of which keys some rows of a tile see, and which all of them do (where
- * there are many queries). This makes the table once, for all calls that have it as arguments.block_mask: of one layer
- * or of all, as long as mask_mod gives the same. Outputs have the same bits with and without it.
+/* With many queries, a call with a mask_mod first makes a table: which keys any row of a tile attends to, and which all
+ * rows do. This makes the table once, for all calls that have it as arguments.block_mask, as long as mask_mod gives the
+ * same. Outputs have the same bits with and without it.
  *
  * `arguments` are those of such a call. They are checked as attune_run does; only the tensors that mask_mod reads, and
- * lengths, are read, and nothing is written. The table is [entries, KV heads, tiles of rows, tiles of keys] of 20 bytes
- * each, with one entry and one head unless mask_mod depends on them; tiles are those of the kernel's schedule. A kernel
- * that needs no table (few queries or keys, a mask_mod that is causality or a window, the interpreter) gives a mask
- * without one, which is fine as well.
+ * lengths, are read, and nothing is written. The table is [sequences, KV heads, tiles of rows, tiles of keys] of 20
+ * bytes each, with one sequence and one head unless mask_mod depends on them; tiles are those of the kernel's schedule.
+ * A kernel that needs no table (few queries or keys, a mask_mod that is causality or a window, the interpreter) gives a
+ * mask without one, which is fine as well.
  *
  * A call refuses a mask that was made for another mask_mod, other lengths, another batch or number of heads that
  * mask_mod depends on, or by a kernel with another schedule. It cannot know whether the tensors of mask_mod still hold
  * what they did: make a new mask if they changed, or if lengths in cu_seqlens and kv_lens did and mask_mod has b, seq_q
- * or seq_kv. A plan leaves it aside, as it may change its kernels.
+ * or seq_kv. A plan ignores it, as it may change its kernels.
  *
- * The mask is the caller's: it must outlive the calls that have it, and is ended by attune_block_mask_destroy, also
- * after kernel and context have ended, provided that the context's allocator lives. Any number of threads may run calls
- * with it at once. A failure sets *mask to NULL. */
+ * The mask is the caller's: it must outlive the calls that have it. attune_block_mask_destroy may come after the end of
+ * kernel and context, as long as the context's allocator works. Any number of threads may run calls with it at once. A
+ * failure sets *mask to NULL. */
 ATTUNE_CHECKED attune_status attune_block_mask_create(attune_context *context, const attune_kernel *kernel,
                                                       const attune_arguments *arguments, attune_block_mask **mask);
 

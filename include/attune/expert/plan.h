@@ -37,15 +37,14 @@ extern "C" {
  * compiles the kernels for few queries, while the one for many, which takes any number, computes their calls. So only
  * the first kernel of a plan is waited for, and not even that after attune_plan_prepare. attune_plan_destroy abandons a
  * compile for its plan that is under way. What waits for such a compile: calls of other plans that need that kernel
- * and, as for all compiles in this process, fork(). With `least_gain` lengths get a kernel only if the model of
- * schedules expects so much of it.
+ * and, as for all compiles in this process, fork(). With `least_gain` lengths get a kernel only if the cost model
+ * expects so much of it.
  *
- * With `deadline_us` no call waits for a compile longer than deadline_us, not even the first. A kernel that is there
- * at once computes: of a bundle, the cache, another tuning class, or tier 0, which has one for each usual problem.
- * attune_plan_create looks for it, and prepares the virtual machine's program if there is no machine code, which takes
- * some 2 ms. So a first call with deadline_us 0 takes little longer than other calls by that kernel. The thread of
+ * With `deadline_us` no call waits for a compile longer than deadline_us, not even the first. Until its own kernel has
+ * been compiled, a plan uses a fallback: of a bundle, the cache, another tuning class, tier 0, or the virtual machine.
+ * attune_plan_create looks for it, so a first call with deadline_us 0 takes little longer than others. The thread of
  * `background` compiles the plan's own kernels, and after them those for lengths, by default only if 10 percent are to
- * be gained (least_gain 0). A compile that fails is told by ATTUNE_EVENT_COMPILE_END and not tried again. Bits may
+ * be gained (least_gain 0). A compile that fails is reported by ATTUNE_EVENT_COMPILE_END and not tried again. Bits may
  * change with each kernel unless the problem is reproducible. With ATTUNE_STRICT=1 a missing kernel fails the call.
  * Plans without a deadline take the one of the environment variable ATTUNE_DEADLINE_US, if it is set.
  *
@@ -63,7 +62,7 @@ typedef struct attune_plan_options {
     size_t struct_size;
     uint32_t max_specialised; /* kernels for lengths that come back: 0 (none) to 8 */
     uint32_t repeats;         /* calls in a row with the same lengths before such a kernel is compiled: 1 to 1000 */
-    int background;           /* 1: calls do not wait for kernels that another one can stand in for */
+    int background;           /* 1: calls do not wait for kernels for which there is a fallback */
     uint32_t least_gain;      /* percent by which a kernel for lengths is expected to be faster: 0 to 1000 */
     int64_t deadline_us;      /* microseconds that a call may wait for a compile, up to 60,000,000; 0: it never waits;
                                * -1: ATTUNE_DEADLINE_US, else as long as it takes. docs/plans.md */
@@ -79,9 +78,8 @@ typedef struct attune_plan_options {
 ATTUNE_API attune_status attune_plan_options_init(attune_plan_options *options, size_t struct_size);
 
 /* Makes a plan for the problem, whose seq_q, seq_kv, seq_new and num_rows may be ATTUNE_DYNAMIC. Compiles nothing; with
- * a deadline it takes the kernels that are there at once.
- * options may be NULL. A failure sets *plan to NULL. A plan may also be that of a block: the caller then sets
- * arguments->packed_weights (attune_pack_weights with the same problem). */
+ * a deadline it looks for kernels that are there already. options may be NULL. A failure sets *plan to NULL. A plan may
+ * also be that of a block: the caller then sets arguments->packed_weights (attune_pack_weights of the same problem). */
 ATTUNE_CHECKED attune_status attune_plan_create(attune_context *context, const attune_problem *problem,
                                                 const attune_plan_options *options, attune_plan **plan);
 
@@ -131,7 +129,7 @@ typedef struct attune_plan_info {
     uint32_t reserved;
     uint64_t few_calls, many_calls, specialised_calls; /* by the kind of kernel; each kernel of a cut batch counts */
     uint64_t cut_calls;          /* ragged batches that were cut */
-    uint64_t stopgap_calls;      /* among few and many: with a deadline, those by a kernel that stands in */
+    uint64_t stopgap_calls;      /* among few and many: with a deadline, those by a fallback */
 } attune_plan_info;
 
 #define ATTUNE_PLAN_INFO_INIT ATTUNE_RESULT_INIT(attune_plan_info)

@@ -1,7 +1,7 @@
 /* Expert tier: most programs need attune/attention.h alone.
  *
- * One attention problem: what is computed, on which tensors; its text; what it costs and which keys its queries see;
- * rows of K and V as panels. */
+ * One attention problem: what is computed, on which tensors; its text; what it costs and which keys its queries attend
+ * to; rows of K and V as panels. */
 #ifndef ATTUNE_PROBLEM_H
 #define ATTUNE_PROBLEM_H
 
@@ -62,10 +62,10 @@ typedef struct attune_user_tensor {
  * twice. Fields that depend on where a key is in its sequence are refused.
  * A hidden key has the score -infinity, and nothing in its K, its V or their scales can reach the result, not even its
  * last bit. (integer = scores subtracts the mean of all keys of a sequence from unquantised k, hidden ones too.)
- * A row that sees no key gives 0 in `out` and -infinity in `lse` (with sinks: the sink, whatever it is), even if its q
- * holds NaN. A sink of +infinity gives other rows 0 and an `lse` of +infinity, one of NaN makes them NaN. In any row
- * that sees a key a NaN in q gives NaN. Values are summed first and then divided by the sum of the exponentials: where
- * |v| exceeds the largest f32 (f64) divided by the number of keys, the result may be infinite.
+ * A row without a visible key gives 0 in `out` and -infinity in `lse` (with sinks: the sink, whatever it is), even if
+ * its q holds NaN. A sink of +infinity gives other rows 0 and an `lse` of +infinity, one of NaN makes them NaN. In any
+ * row with a visible key a NaN in q gives NaN. Values are summed first and then divided by the sum of the exponentials:
+ * where |v| exceeds the largest f32 (f64) divided by the number of keys, the result may be infinite.
  *
  * Tensors
  * -------
@@ -73,7 +73,7 @@ typedef struct attune_user_tensor {
  * attune_tensors lists the tensors of a problem.
  *     q   [batch, num_heads,    seq_q,  head_dim]    k [batch, num_kv_heads, seq_kv, head_dim]
  *     out [batch, num_heads,    seq_q,  head_dim_v]  v [batch, num_kv_heads, seq_kv, head_dim_v]
- *     [has_lse]            lse [batch, num_heads, seq_q]: natural logarithm of the sum of exponentials; f32, or f64
+ *     [has_lse]            lse [batch, num_heads, seq_q]: logarithm to base e of the sum of exponentials; f32, or f64
  *                          if softmax_precision is f64
  *     [attn_mask_dims]     attn_mask, bool: true = keep
  *     [attn_bias_dims]     attn_bias, of bias_dtype
@@ -81,26 +81,26 @@ typedef struct attune_user_tensor {
  *     [has_sinks]          sinks f32 [num_heads]: the logit of one more key, whose value is 0
  *     [has_kv_lens]        kv_lens i32 [batch]: number of valid keys, at most seq_kv; appended keys (seq_new) count
  *     [has_causal_offsets] causal_offsets i32 [batch]
- *     [is_ragged]          cu_seqlens_q, cu_seqlens_kv i32 [batch + 1]: entry b owns the tokens from cu_seqlens[b] to
- *                          before cu_seqlens[b+1]. q, out and lse then have one batch entry of total_q tokens, k and v
- *                          one of total_kv. Contiguous means [tokens, heads, dim], and [heads, tokens] for lse. seq_q
+ *     [is_ragged]          cu_seqlens_q, cu_seqlens_kv i32 [batch + 1]: sequence b has the tokens from cu_seqlens[b] to
+ *                          before cu_seqlens[b+1]. q, out and lse then have a batch of 1 with total_q tokens, k and v
+ *                          one with total_kv. Contiguous means [tokens, heads, dim], and [heads, tokens] for lse. seq_q
  *                          and seq_kv are ATTUNE_DYNAMIC; at run time they are the longest lengths. With pages, k and
  *                          v keep their shape. With pages and kv_lens there is no cu_seqlens_kv
  *     [page_size]          k, v [num_pages, num_kv_heads, page_size, …]; block_table i32 [batch, max_pages]: key j of
- *                          entry b is row j % page_size of page block_table[b, j / page_size]. Needs kv_lens or
- *                          cu_seqlens_kv, unless every entry has seq_kv keys
+ *                          sequence b is row j % page_size of page block_table[b, j / page_size]. Needs kv_lens or
+ *                          cu_seqlens_kv, unless every sequence has seq_kv keys
  *     [seq_new]            k_new, v_new [batch, num_kv_heads, seq_new, …]: written over the last seq_new keys in k and
  *                          v before anything is read there. k and v are then outputs, too. A page that is written to
- *                          must belong to one entry only: entries that share such a page overwrite each
- *                          other's keys. Only the debug mode (attune/context.h) checks it. Ragged: [total_q tokens],
- *                          as many as there are queries
+ *                          must belong to one sequence only: sequences that share such a page overwrite each other's
+ *                          keys. Only the debug mode (attune/context.h) checks it. Ragged: [total_q tokens], as many as
+ *                          there are queries
  *     [k_dtype, v_dtype]   k, v as bytes where a row is not as many elements: the last dim, and all strides, are in
  *                          bytes, and the last stride is 1. With i4, and with scales of groups, of channels or inline,
  *                          head_dim (head_dim_v) is a multiple of 32
  *                          i4: head_dim / 2 bytes; byte i of each 16 has column i of 32 in its lower half and column
- *                          i + 16 in its upper one, as code + 8. Scales inline: for each 32 columns the scale, an f16,
- *                          and their codes: 34 bytes (i8) or 18 (i4). inline_min: scale and least number, each an
- *                          f16, and codes that begin with 0: 20 bytes
+ *                          i + 16 in its upper one, as value + 8. Scales inline: for each 32 columns the scale, an f16,
+ *                          and their values: 34 bytes (i8) or 18 (i4). inline_min: scale and minimum, each an f16, and
+ *                          values from 0: 20 bytes
  *     [k_scales, v_scales] k_scale, v_scale f32. Scales of heads: [num_kv_heads]. Scales of tokens: the dims of k and
  *                          v without the last one: [batch, num_kv_heads, seq_kv]; ragged [1, num_kv_heads, total_kv],
  *                          contiguous in this order; with pages [num_pages, num_kv_heads, page_size]. Scales of groups:
@@ -108,7 +108,7 @@ typedef struct attune_user_tensor {
  *                          are. Scales of channels: [num_kv_heads, head_dim or head_dim_v]. Scales of tokens and of
  *                          groups are written where k and v are. Scales inline are no tensor. token_min, group_min
  *                          and channel_min have twice as many numbers in the last dim: all scales of the row, then its
- *                          least numbers in the same order; token_min is [batch, num_kv_heads, seq_kv, 2]
+ *                          minima in the same order; token_min is [batch, num_kv_heads, seq_kv, 2]
  *     [rotary_dim]         cos, sin [batch or 1, rotary_positions, rotary_dim / 2] of dtype
  *     [has_position_ids]   position_ids i32 [batch, seq_q], ragged [1, total_q]
  *     [qk_norm_eps]        q_norm, k_norm [head_dim] of dtype; no k_norm with kv_projected
@@ -126,20 +126,20 @@ typedef struct attune_user_tensor {
  *
  * Appending to a quantised cache
  * ------------------------------
- * With seq_new and a cache of codes, the rows of k_new and v_new (of dtype) are rounded to codes, to nearest even.
+ * With seq_new and a quantised cache, the rows of k_new and v_new (of dtype) are quantised, rounding to nearest even.
  * largest is 127 for i8, 448 for f8 and 7 for i4:
- *     head    code = clamp(x / scale, -largest, largest); all 0 where the scale is 0 or not finite
- *     token   scale = max|x| / largest over the row; the scale is written, and the code is computed as for heads. A row
- *             that holds a NaN or an infinity gets the scale NaN. A row of zeros gets the scale 0 and the codes 0
+ *     head    value = clamp(x / scale, -largest, largest); all 0 where the scale is 0 or not finite
+ *     token   scale = max|x| / largest over the row; the scale is written, and values are computed as for heads. A row
+ *             that holds a NaN or an infinity gets the scale NaN. A row of zeros gets the scale 0 and the values 0
  *     channel as head, each column by its own scale
  *     group   as token, over the columns of a group; inline as well, where the scale is rounded to f16 first. In i4 the
- *             scale is x / -8 for the element of the largest |x|, a positive one rather than a negative one, and codes
+ *             scale is x / -8 for the element of the largest |x|, a positive one rather than a negative one, and values
  *             are from -8 to 7
- *     inline_min  least = min x and scale = (max x - min x) / 15 of 32 columns, both rounded to f16;
- *             code = clamp((x - least) / scale, 0, 15). A NaN or an infinity makes both NaN
+ *     inline_min  minimum = min x and scale = (max x - min x) / 15 of 32 columns, both rounded to f16;
+ *             value = clamp((x - minimum) / scale, 0, 15). A NaN or an infinity makes both NaN
  *     token_min, group_min  the same of a row or of a group, both rounded to f32
- *     channel_min  code as for inline_min, each column by its own numbers, which are given
- *     none    code = clamp(x, -448, 448)
+ *     channel_min  value as for inline_min, each column by its own numbers, which are given
+ *     none    value = clamp(x, -448, 448)
  * NaN becomes 0 in i8 and i4 and stays NaN in f8. Keys are rotated (rotary_dim, qk_hadamard) before they are rounded.
  *
  * The block
@@ -163,7 +163,7 @@ typedef struct attune_user_tensor {
  *                     [batch, seq_q, num_heads, head_dim_v]
  *     [low_rank]      keys_low [low_rank, seq_kv], with low_rank_heads [num_kv_heads, low_rank, seq_kv]; values_low
  *                     alike. With low_rank_shared, keys_low serves as both. K and V of each head are multiplied by them
- *                     from the left, and attention sees low_rank keys (Wang et al., "Linformer", 2020, equation 7).
+ *                     from the left, and attention has low_rank keys (Wang et al., "Linformer", 2020, equation 7).
  *                     `weights` has one column for each of those
  *
  * Strides
@@ -174,13 +174,13 @@ typedef struct attune_user_tensor {
  *
  * Fields that mean nothing
  * ------------------------
- * A field that cannot matter is refused by name: fields of the block without embed_dim, scales without codes, parts of
- * a feature that the problem does not have (q_planes without integer, rotary_interleaved without rotary_dim, num_rows
- * without has_row_ids, bias_dtype without attn_bias …). There are four exceptions. op = weights, rotary and merge take
- * the problem of the attention to which they belong, and ignore what they have no use for. A block with kv_projected
- * may be the one that filled its caches: kv_embed_dim, v_embed_dim and is_cross are ignored. Strides of a tensor that
- * the problem does not have are ignored. So are causal_align, causal_offset, causal_offsets and global_tokens where no
- * position counts. */
+ * A field that cannot matter is refused by name: fields of the block without embed_dim, scales without a quantised
+ * cache, parts of a feature that the problem does not have (q_planes without integer, rotary_interleaved without
+ * rotary_dim, num_rows without has_row_ids, bias_dtype without attn_bias …). There are four exceptions. op = weights,
+ * rotary and merge take the problem of the attention to which they belong, and ignore what they have no use for. A
+ * block with kv_projected may be the one that filled its caches: kv_embed_dim, v_embed_dim and is_cross are ignored.
+ * Strides of a tensor that the problem does not have are ignored. So are causal_align, causal_offset, causal_offsets
+ * and global_tokens where no position counts. */
 typedef struct attune_problem {
     size_t struct_size;    /* sizeof(attune_problem): lets the struct grow */
     attune_op op;
@@ -199,15 +199,15 @@ typedef struct attune_problem {
     attune_causal_align causal_align; /* where positions begin, for causality, windows, ALiBi and rotary alike;
                                        * default bottom_right */
     int64_t causal_offset; /* added to the position of every query; any sign */
-    int64_t window_left, window_right; /* keys seen before and after the position; -1 = all */
-    int64_t global_tokens; /* the first tokens: every query sees these keys, and these queries see every key, whatever
-                            * the window */
+    int64_t window_left, window_right; /* keys before and after the position that a query attends to; -1 = all */
+    int64_t global_tokens; /* the first tokens: every query attends to these keys, and these queries attend to every
+                            * key, whatever the window */
     int has_lse;           /* 1: `lse` is written too */
     int has_alibi_slopes, has_sinks, has_kv_lens, has_causal_offsets, is_ragged;
     attune_dtype k_dtype, v_dtype;   /* default dtype. In a block: the caches' types. A block without a cache uses them
-                                      * only with reproducible: it rounds K and V as such a cache would, and codes
+                                      * only with reproducible: it rounds K and V as such a cache would; quantised types
                                       * are refused */
-    attune_scales k_scales, v_scales;/* with codes only; with v_in_k, v_scales is k_scales */
+    attune_scales k_scales, v_scales;/* quantised caches only; with v_in_k, v_scales is k_scales */
     attune_dtype bias_dtype;         /* of attn_bias; default dtype */
     attune_dtype softmax_precision;  /* of all arithmetic: f32 or f64; default f32, or f64 where dtype is f64 */
     int64_t page_size;               /* 0 = k and v are not paged */
@@ -236,9 +236,9 @@ typedef struct attune_problem {
     int64_t k_new_strides[4], v_new_strides[4], weights_strides[4];
     /* The block. Without embed_dim the fields below are refused; op = weights, rotary and merge refuse embed_dim.
      * With it, head_dim may be 0: it is then embed_dim / num_heads, which must divide. dtype is that of x, x_kv, x_v
-     * and out. Low-rank keys have no order: low_rank goes with no causality, window, ALiBi, mask, kv_lens, rotary,
-     * cache, ragged batch or dynamic seq_kv, and not with qk_norm_eps or qk_hadamard. All widths, num_heads * head_dim
-     * among them, are at most 262144. */
+     * and out. Low-rank keys have no order: low_rank cannot be combined with causality, window, ALiBi, mask, kv_lens,
+     * rotary, cache, ragged batch, dynamic seq_kv, qk_norm_eps or qk_hadamard. All widths, num_heads *
+     * head_dim among them, are at most 262144. */
     int64_t embed_dim;     /* columns of x; 0 = attention alone */
     int64_t kv_embed_dim;  /* columns of x_kv; 0 = embed_dim; a value other than embed_dim makes is_cross 1 */
     int64_t v_embed_dim;   /* columns of x_v; 0 = there is no x_v */
@@ -247,8 +247,8 @@ typedef struct attune_problem {
     int low_rank_heads, low_rank_shared;
     int is_cross;          /* 1: x_kv is a tensor of its own; seq_kv (or seq_new) is its length */
     int kv_projected, no_out_projection;
-    attune_dtype w_dtype;  /* of packed_weights, keys_low and values_low; default dtype. i8, i4: packed_weights holds
-                            * codes, with a scale for each output of w_group inputs; the other two are of dtype */
+    attune_dtype w_dtype;  /* of packed_weights, keys_low and values_low; default dtype. i8, i4: packed_weights is
+                            * quantised, with a scale for each output of w_group inputs; the other two are of dtype */
     int64_t x_strides[3], x_kv_strides[3], x_v_strides[3];
     int64_t k_scale_strides[3], v_scale_strides[3]; /* of scales of tokens; token_min has k_group_strides */
     int has_softmax_scale; /* 1: each call has its own scale, attune_arguments.softmax_scale; the problem's must be
@@ -268,18 +268,18 @@ typedef struct attune_problem {
     char score_mod[ATTUNE_FUNCTION_BYTES], mask_mod[ATTUNE_FUNCTION_BYTES];
     char prob_mod[ATTUNE_FUNCTION_BYTES]; /* what the values are multiplied by: a function of each probability */
     int64_t w_group;       /* with w_dtype = i8 or i4: 32, 64 or 128 inputs share a scale; 0 = 32 */
-    int64_t x_planes;      /* with w_dtype = i8 or i4: 0, or 1: the inputs of projections become codes of one byte, too,
-                            * each w_group of a row with a scale of its own, largest |x| / 127. Sums of products of
-                            * codes are exact integers; then they are multiplied by both scales. Faster and less exact.
-                            * An input that is NaN or infinite makes its rows of the product NaN */
+    int64_t x_planes;      /* with w_dtype = i8 or i4: 0, or 1: the inputs of projections are quantised to int8, too,
+                            * each w_group of a row with a scale of its own, largest |x| / 127. Sums of products are
+                            * exact integers; then they are multiplied by both scales. Faster and less exact. An input
+                            * that is NaN or infinite makes its rows of the product NaN */
     int64_t k_group, v_group; /* with scales of groups (group, group_min) only: 32, 64 or 128 columns, which divide
                                * head_dim (head_dim_v), share a scale; 0 = 32. With v_in_k, v_group is k_group */
     int64_t k_group_strides[4], v_group_strides[4]; /* of scales of groups, and of token_min */
     attune_kv_layout k_layout, v_layout; /* of k and v, which are appended to in it; k_new and v_new are rows */
     int64_t qk_hadamard;   /* 0, or 1: rows of q and k are multiplied by the Hadamard matrix of head_dim, a power of
                             * two, after norm and rotary: x H, H[i][j] = (-1)^(ones in i & j) / sqrt(head_dim). Products
-                            * q . k stay the same, but columns of k that stand out are spread over all of them, so codes
-                            * lose less. Where keys are appended, only k_new is: cached keys, and those of
+                            * q . k stay the same, but columns of k that stand out are spread over all of them, so
+                            * quantising loses less. Where keys are appended, only k_new is: cached keys, and those of
                             * kv_projected, are so already */
     attune_kv_ids kv_ids;  /* not none: queries attend to the keys that a tensor kv_ids lists */
     int has_kv_id_lens;    /* 1: kv_id_lens says how many keys each list has; 0: all lists have num_ids */
@@ -333,26 +333,26 @@ ATTUNE_API size_t attune_problem_print(const attune_problem *problem, char *text
 /* Checks whether a problem can be compiled: ranges, divisibility, overflow of size products, strides. */
 ATTUNE_CHECKED attune_status attune_problem_check(const attune_problem *problem);
 
-/* Floating-point operations of the two products: 2 * (head_dim + head_dim_v) for each pair of a query and a key that it
- * sees. A block adds 2 for each row and element of a projection's weights. */
+/* Floating-point operations of the two products: 2 * (head_dim + head_dim_v) for each visible pair of query and key. A
+ * block adds 2 for each row and element of a projection's weights. */
 ATTUNE_API double attune_problem_flops(const attune_problem *problem);
 
-/* The keys that some queries of a batch entry see by causality, window, global tokens and length. Masks and biases are
+/* The visible range of some queries of a sequence, by causality, window, global tokens and length. Masks and biases are
  * not looked at. Keys begin … end - 1; begin and end are 0 if there is no such key. */
 typedef struct attune_sight {
     size_t struct_size;
-    int64_t some_begin, some_end; /* what single queries see apart from global keys lies in here */
-    int64_t all_begin, all_end;   /* all of the queries see these */
-    int64_t global_end;           /* the keys before are seen as well, because they are global */
+    int64_t some_begin, some_end; /* holds the visible range of each query, apart from global keys */
+    int64_t all_begin, all_end;   /* all of the queries attend to these */
+    int64_t global_end;           /* the keys before are visible as well, because they are global */
     int64_t keys;                 /* how many that are: from some_begin on, and global ones */
-    double pairs;                 /* of a query and a key that it sees */
+    double pairs;                 /* visible pairs of query and key */
 } attune_sight;
 
 #define ATTUNE_SIGHT_INIT ATTUNE_RESULT_INIT(attune_sight)
 
-/* Of queries begin … end - 1 of an entry with seq_q queries and seq_kv keys that count, whatever lengths the problem
- * has. causal_offset: the entry's element of causal_offsets, or 0. Queries out of range, and lengths that are negative
- * or above 2^31 - 1, are ATTUNE_INVALID_ARGUMENT. */
+/* Of queries begin … end - 1 of a sequence with seq_q queries and seq_kv keys, whatever lengths the problem has.
+ * causal_offset: the sequence's element of causal_offsets, or 0. Queries out of range, and lengths that are negative or
+ * above 2^31 - 1, are ATTUNE_INVALID_ARGUMENT. */
 ATTUNE_CHECKED attune_status attune_sight_of(const attune_problem *problem, int64_t seq_q, int64_t seq_kv,
                                              int64_t causal_offset, int64_t begin, int64_t end, attune_sight *sight);
 
@@ -361,7 +361,7 @@ typedef struct attune_panels {
     size_t struct_size;
     attune_dtype dtype;       /* of both: f32, bf16, i8 or i4, whose strides are in bytes */
     int is_value;             /* 0: k, 1: v */
-    int64_t heads;            /* that lie at equal distances: KV heads, or these times batch entries or pages */
+    int64_t heads;            /* at equal distances: KV heads, or these times sequences or pages */
     int64_t tokens, columns;  /* of a head; of a token */
     void *rows, *panels;
     /* In elements. 0: contiguous, [heads, tokens, columns] and [heads, panels, elements of a panel]. */
@@ -370,7 +370,7 @@ typedef struct attune_panels {
 
 #define ATTUNE_PANELS_INIT ATTUNE_RESULT_INIT(attune_panels)
 
-/* Copies rows into panels, with zeros in the place of tokens that the last panel has room for; and back. The order of
+/* Copies rows into panels, and pads the last one with zeros; and back. The order of
  * elements changes, and nothing else. The two must not overlap. */
 ATTUNE_CHECKED attune_status attune_panels_from_rows(const attune_panels *panels);
 ATTUNE_CHECKED attune_status attune_panels_to_rows(const attune_panels *panels);

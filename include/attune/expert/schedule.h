@@ -3,8 +3,8 @@
  * Schedules: how a kernel computes. attune chooses one unless a program passes its own.
  *
  * A schedule has numbers and choices. The choices of a schedule that attune has chosen, or printed, are settled. AUTO,
- * 0, leaves one to attune: it takes what it would choose for the schedule's numbers, task_prefetch and kv_prefetch as
- * on a machine whose last cache has 32 MB. */
+ * 0, leaves one to attune, which chooses it for the schedule's numbers; task_prefetch and kv_prefetch as on a machine
+ * whose last-level cache has 32 MB. */
 #ifndef ATTUNE_SCHEDULE_H
 #define ATTUNE_SCHEDULE_H
 
@@ -18,13 +18,13 @@ extern "C" {
 
 typedef enum attune_strategy { ATTUNE_Q_LANES = 0, ATTUNE_D_LANES, ATTUNE_STRATEGY_COUNT } attune_strategy;
 
-/* The lanes of the values' product in q_lanes: query rows, one column of V after the other; or the columns of V as they
- * lie, one query row after the other, which is for problems that hide no key. */
+/* What the lanes of the values' product run along in q_lanes: query rows, for one column of V after the other (by
+ * columns); or columns of V, for one query row after the other (by rows). */
 typedef enum attune_value_by { ATTUNE_VALUE_AUTO = 0, ATTUNE_VALUE_BY_COLUMNS, ATTUNE_VALUE_BY_ROWS } attune_value_by;
 
-/* What of K and V a task of q_lanes copies, tile by tile, in the type of the arithmetic: nothing, what has another
- * type, or all. Values by rows read V as it lies, unless products are of pairs of bf16: V is put in pairs by each task
- * (converted); or once, in the workspace, for all tasks of a KV head. */
+/* Which of K and V a task of q_lanes copies, tile by tile, in the type of the arithmetic: none, those of another type,
+ * or all. Values by rows read V in place, unless products are of pairs of bf16: then each task packs V in pairs
+ * (converted); or it is packed once, in the workspace, for all tasks of a KV head. */
 typedef enum attune_kv_copy {
     ATTUNE_COPY_AUTO = 0,
     ATTUNE_COPY_NONE,
@@ -33,8 +33,8 @@ typedef enum attune_kv_copy {
     ATTUNE_COPY_ONCE
 } attune_kv_copy;
 
-/* What a task of q_lanes prefetches while it computes: nothing; or the next head, of which a batch of short sequences
- * finds little in a near cache. */
+/* What a task of q_lanes prefetches while it computes: nothing; or the next head, which helps batches of short
+ * sequences. */
 typedef enum attune_task_prefetch {
     ATTUNE_PREFETCH_AUTO = 0,
     ATTUNE_PREFETCH_NONE,
@@ -53,8 +53,8 @@ typedef enum attune_gemm_groups {
     ATTUNE_GROUPS_NARROW
 } attune_gemm_groups;
 
-/* Rows that fill no register tile of a block's products: the last row is computed several times to fill it; or they get
- * a smaller register tile, if their number is known and that saves a fiftieth of the rows. */
+/* Rows that fill no register tile of a block's products: the last row is computed several times to fill it; or a
+ * smaller register tile computes them, if their number is known and that saves a fiftieth of the rows. */
 typedef enum attune_gemm_rest { ATTUNE_REST_AUTO = 0, ATTUNE_REST_FILLED, ATTUNE_REST_OWN } attune_gemm_rest;
 
 /* How a kernel computes. Programs read and write it as text (attune_schedule_parse, attune_schedule_print), copy it and
@@ -64,7 +64,8 @@ typedef enum attune_gemm_rest { ATTUNE_REST_AUTO = 0, ATTUNE_REST_FILLED, ATTUNE
  * Strategy q_lanes (many query rows): vector lanes run along query rows. Strategy d_lanes (few query rows): lanes run
  * along head_dim, and the keys are cut into tasks of kv_chunk, whose results are merged in order. The query rows of a
  * KV head are those of all heads of its group. Fields of the other strategy are 0. attune_schedule_check says which
- * values are legal. A register tile is what a product has in registers at a time; a turn is one of its inner loop. */
+ * values are legal. A register tile is what a product has in registers at a time; an iteration is one of its inner
+ * loop. */
 struct attune_schedule {
     size_t struct_size;
     attune_strategy strategy;
@@ -73,21 +74,21 @@ struct attune_schedule {
     int32_t score_rows;           /* d_lanes: query rows in a register tile */
     int32_t score_row_vectors;    /* q_lanes: vectors of query rows in it */
     int32_t score_keys;           /* keys in it */
-    int32_t score_columns;        /* q_lanes: elements of head_dim in a turn, divides head_dim */
-    int32_t score_column_vectors; /* d_lanes: vectors of head_dim in a turn */
-    int32_t score_streams;        /* d_lanes: places of a tile that keys are read from at once, 1 or 4; 0: auto */
+    int32_t score_columns;        /* q_lanes: elements of head_dim in an iteration, divides head_dim */
+    int32_t score_column_vectors; /* d_lanes: vectors of head_dim in an iteration */
+    int32_t score_streams;        /* d_lanes: streams of keys that are read at once, 1 or 4; 0: auto */
     /* The values, P.V. */
     attune_value_by value_by;     /* q_lanes */
     int32_t value_rows;           /* d_lanes: query rows in a register tile */
     int32_t value_row_vectors;    /* q_lanes: vectors of query rows in it, divides score_row_vectors */
-    int32_t value_columns;        /* q_lanes: columns of V in it. By rows it has as many sums, value_row_vectors *
-                                   * value_columns, of query rows and vectors of columns */
-    int32_t value_column_vectors; /* d_lanes: vectors of columns of V in a turn */
-    int32_t value_keys;           /* keys, or pairs of keys, in a turn; d_lanes: in a register tile; 1: sums stay in
-                                   * registers, and a turn has a key of each stream (not with pairs of bf16, V in panels
-                                   * or i4, scales of its elements, or integer products) */
-    int32_t value_streams;        /* d_lanes: places that they come from, divides value_keys, unless sums stay in
-                                   * registers; 0: auto */
+    int32_t value_columns;        /* q_lanes: columns of V in it. By rows it has value_row_vectors * value_columns
+                                   * accumulators, of query rows by vectors of columns */
+    int32_t value_column_vectors; /* d_lanes: vectors of columns of V in an iteration */
+    int32_t value_keys;           /* keys, or pairs of keys, in an iteration; d_lanes: in a register tile. 1:
+                                   * accumulators stay in registers, and an iteration has a key of each stream (not with
+                                   * pairs of bf16, V in panels or i4, scales of its elements, or integer products) */
+    int32_t value_streams;        /* d_lanes: streams that they come from, divides value_keys, unless accumulators stay
+                                   * in registers; 0: auto */
     /* Tasks, and K and V. */
     int32_t task_row_vectors;     /* q_lanes: vectors of query rows in a task, a multiple of score_row_vectors */
     int32_t kv_tile;              /* keys between two rescalings, a multiple of score_keys */
@@ -101,7 +102,7 @@ struct attune_schedule {
     int32_t gemm_task_rows;       /* rows in a task, at most; a multiple of gemm_rows */
     int32_t gemm_depth;           /* columns of the left factor after which a register tile is stored; 0: all */
     attune_gemm_by gemm_by;
-    int32_t gemm_prefetch;        /* turns by which weights are prefetched ahead; -1: none; 0: auto */
+    int32_t gemm_prefetch;        /* iterations by which weights are prefetched ahead; -1: none; 0: auto */
     attune_gemm_groups gemm_groups;
     attune_gemm_rest gemm_rest;
     int32_t reserved[33];         /* 0 */

@@ -61,8 +61,8 @@ typedef struct attune_tune_result {
                                 * 1 % more or less */
     double noise;              /* standard deviation of the ratio of two times that were measured one after the other;
                                 * 0: too few were compared to tell */
-    double detectable;         /* a schedule that takes less time by this part (0.05 for 5 %) wins nine times in ten,
-                                * with this noise and budget; smaller gains are often missed. 1: nothing can be said */
+    double detectable;         /* a gain of this part of the time (0.05 for 5 %) is found nine times in ten, with this
+                                * noise and budget; smaller gains are often missed. 1: nothing can be said */
     double interrupted;        /* the part of the measurements during which another program took a CPU away; they were
                                 * repeated. More than 0.05: the machine was busy */
 } attune_tune_result;
@@ -105,7 +105,7 @@ ATTUNE_CHECKED attune_status attune_schedule_predict(attune_context *context, co
                                                      const attune_schedule *schedule, attune_schedule *chosen,
                                                      attune_prediction *prediction);
 
-/* Export writes all results to a new file, for other machines of the same kind. Import takes in such a file: `taken`
+/* Export writes all results to a new file, for other machines of the same kind. Import reads such a file: `taken`
  * counts searches that were new, `of_here` those of this tuning class and ISA; both may be NULL. ATTUNE_BAD_FILE: the
  * file is of another kind or version. */
 ATTUNE_CHECKED attune_status attune_tuning_export(attune_context *context, const char *path);
