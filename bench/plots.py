@@ -46,10 +46,11 @@ def shares(axes, chosen, clock):
                 points.append((100 * figure["roof"], place))
         if points:
             style = {"zorder": 3, "s": 26} if name == "attune" else {"zorder": 2, "s": 18}
-            axes.scatter(*zip(*points), marker=MARKERS[name], color=colour, label=name, **style)
+            axes.scatter(*zip(*points), marker=MARKERS[name], color=colour, label=report.NAMES.get(name, name),
+                         **style)
     axes.set_xlim(0, 105)
     axes.axvline(100, color="black", linewidth=0.6)
-    axes.set_xlabel("share of the peak, or with ᵇ of the bandwidth, %")
+    axes.set_xlabel("share of the peak (ᵇ: of the bandwidth), %")
     axes.grid(linewidth=0.4)
 
 
@@ -61,8 +62,8 @@ def by_shape(run, dtype, clock):
     if not counts:
         return None
     panels = [[found for found in measured if found["threads"] == count] for count in counts]
-    height = 1.6 + ROW * max(len(chosen) for chosen in panels)
-    figure, all_axes = pyplot.subplots(1, len(counts), figsize=(5.2 * len(counts), height), squeeze=False)
+    height = 1.8 + ROW * max(len(chosen) for chosen in panels)
+    figure, all_axes = pyplot.subplots(1, len(counts), figsize=(2.2 + 3.8 * len(counts), height), squeeze=False)
     for axes, chosen, count in zip(all_axes[0], panels, counts):
         shares(axes, chosen, clock)
         axes.set_title(f"{dtype}, {plural(count)}")
@@ -71,7 +72,7 @@ def by_shape(run, dtype, clock):
         axes.set_ylim(len(chosen) - 0.4, -0.6)
     handles, names = all_axes[0][0].get_legend_handles_labels()
     if names:
-        figure.legend(handles, names, ncols=len(names), loc="outside upper center", frameon=False)
+        figure.legend(handles, names, ncols=4 * len(counts), loc="outside upper center", frameon=False)
     return figure
 
 

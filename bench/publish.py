@@ -6,9 +6,6 @@ import report
 import shapes
 
 PAGE = "performance.md"
-# What a measured peer is called by its makers.
-NAMES = {"torch": "PyTorch", "zentorch": "zentorch", "onnxruntime": "ONNX Runtime", "openvino": "OpenVINO",
-         "openblas": "OpenBLAS", "onednn": "oneDNN", "onednn_omp": "oneDNN on OpenMP", "ggml": "ggml"}
 DEFINITION = """\
 A case is one shape, in one dtype, on one number of threads. Its ratio is the time of the fastest peer divided by the
 time of attune: the median over rounds in which all of them have a turn. The headline is the geometric mean of the
@@ -52,7 +49,7 @@ def headline(run, clock):
         ratio, peer = report.best_ratio(lowest, clock)
         name = shapes.title(lowest["shape"])
         rows.append([dtype, str(threads), f"{ahead(part, clock)} of {len(part)}", f"{mean(part, clock):.2f}",
-                     f"{ratio:.2f}, by {NAMES.get(peer, peer)}: {name}"])
+                     f"{ratio:.2f}, by {report.NAMES.get(peer, peer)}: {name}"])
     return text + report.table(["dtype", "threads", "faster in", "mean ratio", "lowest ratio"], rows)
 
 
@@ -79,7 +76,7 @@ def row(found, clock):
     bound = "bandwidth" if report.is_memory_bound(found) else f"{report.peak_of(found)} peak"
     return [shapes.title(found["shape"]), str(found["threads"]), report.duration(ours["median"]),
             f"{100 * ours['roof']:.0f} % of {bound}",
-            f"{report.duration(theirs['median'])} ({NAMES.get(peer, peer)})", f"{ratio:.2f}"]
+            f"{report.duration(theirs['median'])} ({report.NAMES.get(peer, peer)})", f"{ratio:.2f}"]
 
 
 def by_dtype(run, dtype, clock):

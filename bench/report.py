@@ -8,6 +8,10 @@ import shapes
 CLOCKS = {"wall": "ns", "cpu": "cpu_ns"}
 SUSPECT = 0.9  # of its known share
 
+# What a measured peer is called by its makers.
+NAMES = {"torch": "PyTorch", "zentorch": "zentorch", "onnxruntime": "ONNX Runtime", "openvino": "OpenVINO",
+         "openblas": "OpenBLAS", "onednn": "oneDNN", "onednn_omp": "oneDNN on OpenMP", "ggml": "ggml"}
+
 
 def result(shape, dtype, threads, entries, bandwidths):
     """What is kept of one shape."""

@@ -203,7 +203,7 @@ static void bad_tensors(void **state) {
     BAD("q", tensor.dtype_bits = 16, "code 2, 16 bits");
     BAD("q", tensor.dtype_lanes = 4, "4 lanes");
     BAD("q", tensor.dtype_lanes = 0, "0 lanes");
-    BAD("q", tensor.device_type = 2, "q lies on a device of DLPack type 2; it must be 1 (CPU)");
+    BAD("q", tensor.device_type = 2, "q is on a device of DLPack type 2; it must be 1 (CPU)");
     BAD("q", tensor.ndim = 3, "q has 3 dimensions; attune_tensors gives it 4");
     BAD("q", tensor.ndim = -1, "q has -1 dimensions");
     BAD("q", tensor.shape = NULL, "the shape of q is NULL");
