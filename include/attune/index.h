@@ -1,4 +1,4 @@
-/* The index of sparse attention: which keys of all that it sees a query attends to, as DeepSeek V3.2 and GLM 5 choose
+/* The index of sparse attention: which of its visible keys a query attends to, as DeepSeek V3.2 and GLM 5 choose
  * them.
  *
  *     attune_index_desc desc = ATTUNE_INDEX_DESC_INIT;
@@ -18,7 +18,7 @@
  *     score = sum of w_h max(0, q_h . k)          of i8: k_scale * sum of (w_h q_scale_h) max(0, q_h . k)
  *
  * (DeepSeek-AI, "DeepSeek-V3.2: Pushing the Frontier of Open Large Language Models", 2025.) The num_ids keys with the
- * best scores are chosen; if a query sees no more than num_ids, all of them are. The choice is exact: of equal scores
+ * best scores are chosen, or all visible keys if there are no more. The choice is exact: of equal scores
  * the key that comes first is better, -0 equals 0, and NaN is below all numbers. ids are numbers of keys in their
  * sequence and ascend, so attention takes them as kv_ids, with lens as kv_id_lens.
  *
@@ -44,7 +44,7 @@ typedef struct attune_index_desc {
     int64_t num_ids;      /* keys that are chosen, at most 65536 */
     attune_dtype dtype;   /* of q and k: f32 (default), bf16, f16, or i8 with scales */
     attune_dtype w_dtype; /* f32 (default), bf16 or f16 */
-    int is_causal;        /* 1: a query sees no key after it. The last query of a sequence is at its last key */
+    int is_causal;        /* 1: no key after a query is visible. The last query of a sequence is at its last key */
     int64_t page_size;    /* keys of a page; 0: keys are no pages */
     int has_scores;       /* 1: scores are written, too */
 } attune_index_desc;

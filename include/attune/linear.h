@@ -100,7 +100,7 @@ typedef struct attune_linear_step {
                                   * contiguous in this order. Elements of a row lie side by side */
     attune_view decay;           /* logarithms, 0 or below: [batch, seq, num_kv_heads], with ATTUNE_DECAY_KEY
                                   * [.., head_dim] */
-    attune_view beta;            /* [batch, seq, num_kv_heads]; head stride 0 beside other strides: one for all heads */
+    attune_view beta;            /* [batch, seq, num_kv_heads]; head stride 0, others set: one for all heads */
     attune_mutable_view out;     /* [batch, seq, heads, head_dim_v] */
     attune_mutable_view state;   /* read and written: [num_states, num_kv_heads, head_dim, head_dim_v]; `token` is the
                                   * stride of a row. A new sequence's state must be 0 */

@@ -273,14 +273,14 @@ def attention(
         "thd": [tokens, heads, dim]: one sequence, or several of different lengths, one after the other.
     cu_seqlens_q, cu_seqlens_kv: "thd": [batch + 1]; sequence b has the tokens from cu_seqlens_q[b] to before
         cu_seqlens_q[b + 1]. cu_seqlens_kv is that of k and v; without it the same.
-    attn_mask: bool, True where a key is seen; it broadcasts to [batch, heads, length, keys].
+    attn_mask: bool, True where a key is visible; it broadcasts to [batch, heads, length, keys].
     attn_bias: added to the scores; it broadcasts in the same way.
-    is_causal: a query sees no key after its own position. causal_align: "bottom_right" (the last query is at the last
+    is_causal: a query attends to no key after its position. causal_align: "bottom_right" (the last query is at the last
         key, as with a cache and in FlashAttention) or "top_left" (the first query is at the first key, as with
         is_causal of torch's scaled_dot_product_attention). With as many queries as keys the two are the same. Windows
         and ALiBi go by it, too.
     softmax_scale: by default 1 / sqrt(dim).
-    window_left, window_right: the number of keys seen before and after the position, -1 for all.
+    window_left, window_right: the number of keys before and after the position that a query attends to; -1: all.
     logits_soft_cap: scores become logits_soft_cap * tanh(score / logits_soft_cap).
     sinks: f32 [heads], the logit of one more key, whose value is 0.
     kv_lens: [batch], the number of valid keys of each sequence. Integers other than int32 are converted.
@@ -293,7 +293,7 @@ def attention(
         "thd" [heads, tokens].
     threads: the most threads that may work, the caller included; 0 means all.
 
-    A row that sees no key gives 0, and -infinity in lse. Returns `out`: a torch tensor if q is one, otherwise a NumPy
+    A row without visible keys gives 0, -infinity in lse. Returns `out`: a torch tensor if q is one, otherwise a NumPy
     array. Nothing is differentiated: torch tensors that require grad are refused unless grad mode is off.
     """
     choice(layout, LAYOUTS, "layout")

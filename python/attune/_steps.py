@@ -133,8 +133,8 @@ class Attention:
     dtype: of q, k, v and out: "f32", "f16", "bf16" or "f64", or a dtype of NumPy or torch.
     layout: the order of dimensions. "thd": [tokens, heads, dim], sequences one after the other as cu_seqlens_q says.
         "bshd": [batch, seq, heads, dim]. "bhsd": [batch, heads, seq, dim].
-    is_causal: a query sees no key after it; the last query of a sequence is at its last key.
-    window_left, window_right: keys before and after the query that it sees; -1: all.
+    is_causal: a query attends to no key after it; the last query of a sequence is at its last key.
+    window_left, window_right: keys before and after the query that it attends to; -1: all.
     softmax_scale: by default 1 / sqrt(head_dim).
     kv: where keys and values are. "tensors": k and v of the step are all of them. "cache": k_cache and v_cache,
         [batch, seq, kv_heads, dim], with "bhsd" [batch, kv_heads, seq, dim]; not with "thd". "paged": the same in

@@ -113,8 +113,8 @@ def _shown(blocks: Any, batch: int, heads: int, rows: int, columns: int) -> np.n
     if shown.ndim != 4 or shown.shape[2:] != wanted[2:] or any(a not in (1, b) for a, b in zip(shown.shape, wanted)):
         given = shown if isinstance(blocks, tuple) else _array(blocks)
         raise InvalidArgumentError(
-            f"blocks has the shape {list(given.shape)}; there are {batch} entries, {heads} heads, {rows} row blocks and"
-            f" {columns} key blocks"
+            f"blocks has the shape {list(given.shape)}; there are {batch} sequences, {heads} heads, {rows} row blocks "
+            f"and {columns} key blocks"
         )
     return shown
 
@@ -195,15 +195,15 @@ def attention(
 ) -> Any:
     """softmax(softmax_scale * q k^T) v, of the keys in the chosen blocks only. The others are not read.
 
-    blocks: which key blocks each row block sees, in one of three forms.
+    blocks: which key blocks each row block attends to, in one of three forms.
         bool [heads, row blocks, key blocks]; heads may be 1, and a batch may stand before them.
         Integers [heads, row blocks, n]: the numbers of key blocks, in any order; -1 fills a list up.
         (indptr, indices), as in CSR: row block r of head h has the key blocks indices[indptr[i]] to before
             indices[indptr[i + 1]], with i = h * row_blocks + r. With row_blocks + 1 elements it is of all heads.
-    is_causal: a query also sees no key after its own position; the last query is at the last key.
+    is_causal: also, a query attends to no key after its own position; the last query is at the last key.
     softmax_scale, out, threads: as in attune.attention.
 
-    A query that sees no key gives 0. Returns out: a torch tensor if q is one, otherwise a NumPy array. The result is
+    A query without visible keys gives 0. Returns out: a torch tensor if q is one, else a NumPy array. The result is
     that of attune.attention with the same blocks as attn_mask. Heads that share keys have lists of their own; a call
     takes a time in proportion to the blocks that are shown.
     """
@@ -342,7 +342,7 @@ def choose(shares: Any, *, share: float = 0.9, is_causal: bool = False) -> np.nd
     """The fewest key blocks of each row block whose `shares` add up to at least `share` of their sum.
 
     shares: of attune.blocks.scores, [..., row blocks, key blocks]. Of equal shares the first block is taken. The first
-    key block, and with is_causal the last one that a row block sees, are always among them. Returns bool of the same
+    key block, and with is_causal the last visible one of a row block, are always among them. Returns bool of the same
     shape, a NumPy array, which attune.blocks.attention takes.
     """
     share = number(share, "share")

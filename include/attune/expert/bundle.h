@@ -51,9 +51,9 @@ ATTUNE_CHECKED attune_status attune_bundle_make(attune_context *context, const a
                                                 attune_bundle_files *files);
 
 /* Lets a context take kernels from a bundle that is part of the program, NAME_bundle of its header: after its own
- * memory, and before the cache on disk. Their code is used where it lies. The kernel must be of the context's
+ * memory, and before the cache on disk. Their code is used in place. The kernel must be of the context's
  * instruction set; without an explicit schedule it may be of another tuning class, and the nearest is taken. Bundles
- * that are added later are asked first, and none can be removed. ATTUNE_UNSUPPORTED: another version of attune made
+ * that are added later are searched first, and none can be removed. ATTUNE_UNSUPPORTED: another version of attune made
  * it. */
 struct at_bundle;
 ATTUNE_CHECKED attune_status attune_context_add_bundle(attune_context *context, const struct at_bundle *bundle);

@@ -40,9 +40,9 @@ typedef struct attune_kernel_info {
     double compile_ms;            /* 0 unless compiled by this process */
     attune_dtype arithmetic;      /* of most multiplications: f32, f64, or bf16 for dot products of bf16. f32 for
                                    * kernels of attune_ir_compile */
-    char key[33];                 /* the entry's name: 32 hex digits */
+    char key[33];                 /* the cache file's name: 32 hex digits */
     const char *machine;          /* the tuning class that it is for: the context's, unless a kernel for another class
-                                   * stands in because nothing can be compiled. Static; the context's if "custom-…" */
+                                   * is used because nothing can be compiled. Static; the context's if "custom-…" */
 } attune_kernel_info;
 
 #define ATTUNE_KERNEL_INFO_INIT ATTUNE_RESULT_INIT(attune_kernel_info)
@@ -110,7 +110,7 @@ typedef struct attune_machine_probe {
     double fma_wide; /* the same of 512 bits; 0: the CPU has none */
     double add;      /* time of an addition that waits / of a multiply-add that waits */
     const char *machine; /* the resulting class. As the next string, valid until this thread probes again */
-    int is_kept;     /* 1: stored beside the cache, for later contexts */
+    int is_kept;     /* 1: stored with the cache, for later contexts */
     const char *description; /* of the class: as machine_description above */
 } attune_machine_probe;
 
@@ -118,7 +118,7 @@ typedef struct attune_machine_probe {
 
 /* Measures this CPU, for at most 50 ms. The result is the newest tuning class of the same maker whose known values are
  * all within a tenth of the measured ones, three times in succession; if there is none, a description of what was
- * measured, rounded, which is a class of its own. It is stored beside the cache.
+ * measured, rounded, which is a class of its own. It is stored with the cache.
  * Contexts that are created later on such a CPU use it if family and model are not known. No other function measures
  * for a class. ATTUNE_UNSUPPORTED: the CPU is not an x86-64 CPU with fused multiply-add. ATTUNE_IO_ERROR: the result
  * could not be stored; *probe is filled in all the same. */

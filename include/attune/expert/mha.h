@@ -73,22 +73,22 @@ ATTUNE_CHECKED attune_status attune_packed_weights_size(const attune_problem *pr
  * ATTUNE_INVALID_ARGUMENT: the message names it, and nothing is written. Values are not inspected: a NaN takes part in
  * the computation.
  *
- * With w_dtype = i8 or i4 the blob holds codes, and products are computed with code * scale in the place of a weight:
+ * With w_dtype = i8 or i4 the blob is quantised, and products are computed with value * scale in place of a weight:
  * the bits are those of w_dtype = f32 (f64, if that is the precision) with these products as weights. The inputs of an
  * output are cut into groups of w_group, the last of which may be shorter. Each group has a scale of f16, the nearest
  * one to
- *     i8   largest |weight| / 127;   codes from -127 to 127
- *     i4   weight / -8 for the first weight of the largest |weight|;   codes from -8 to 7
- * and a code is weight / scale, rounded to the nearest integer (even ones in the middle). All of this is computed in
- * f32, and weights of f64 are rounded to it first. A group whose scale is rounded to 0 has codes of 0. A weight that
+ *     i8   largest |weight| / 127;   values from -127 to 127
+ *     i4   weight / -8 for the first weight of the largest |weight|;   values from -8 to 7
+ * and a value is weight / scale, rounded to the nearest integer (even ones in the middle). All of this is computed in
+ * f32, and weights of f64 are rounded to it first. A group whose scale is rounded to 0 has values of 0. A weight that
  * is NaN or infinite, or so large that its scale is no f16, is ATTUNE_INVALID_ARGUMENT: the message names it, and
  * nothing is written. Biases become f32.
  *
- * A matrix may also be given as codes, of the dtype w_dtype, as ggml stores rows of q8_0 (i8) and q4_0 (i4). Then the
- * codes and scales are copied. It needs w_group = 32, ATTUNE_OUT_IN and a multiple of 32 inputs. Its dims are those of
+ * A matrix may also be quantised already, of dtype w_dtype, as ggml stores rows of q8_0 (i8) and q4_0 (i4). Then the
+ * values and scales are copied. It needs w_group = 32, ATTUNE_OUT_IN and a multiple of 32 inputs. Its dims are those of
  * the matrix. An output takes for each 32 inputs a scale of f16, and after it
- *     i8   32 codes, from -128 to 127: 34 bytes in all
- *     i4   16 bytes. Byte i has input i in its lower half and input i + 16 in its upper one, as code + 8: 18 bytes
+ *     i8   32 values, from -128 to 127: 34 bytes in all
+ *     i4   16 bytes. Byte i has input i in its lower half and input i + 16 in its upper one, as value + 8: 18 bytes
  * A scale that is NaN or infinite is ATTUNE_INVALID_ARGUMENT: the message names it, and nothing is written. */
 ATTUNE_CHECKED attune_status attune_pack_weights(const attune_problem *problem, const attune_mha_weights *weights,
                                                  void *packed, size_t bytes);

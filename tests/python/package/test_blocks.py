@@ -147,7 +147,7 @@ def test_a_needle_is_found():
 
 
 @pytest.mark.parametrize("change, sentence", [
-    (dict(blocks=np.ones((H, 7, 6), bool)), r"blocks has the shape \[4, 7, 6\]; there are 2 entries, 4 heads, 7 row"),
+    (dict(blocks=np.ones((H, 7, 6), bool)), r"blocks has the shape \[4, 7, 6\]; there are 2 sequences, 4 heads, 7 row"),
     (dict(blocks=np.full((H, 7, 2), 7)), "blocks has the key block 7; there are key blocks from 0 to 6"),
     (dict(blocks=np.full((H, 7, 2), -2)), "blocks has the key block -2"),
     (dict(blocks=np.ones((H, 7, 7))), "blocks has the dtype float64; it must be bool"),
