@@ -100,7 +100,7 @@ static attune_status check_q_lanes(const attune_problem *p, const attune_schedul
         {s->kv_copy != ATTUNE_COPY_ONCE || v->may_pair_once,
          "kv_copy=once needs products of pairs of bf16, an even kv_tile or one tile, and a batch that is neither "
          "ragged nor paged, without short masks"},
-        {s->kv_copy != ATTUNE_COPY_NONE || !(p),
+        {s->kv_copy != ATTUNE_COPY_NONE || !mha_dequantises_rows(p),
          "kv_copy must not be none where quantised values are packed or have scales of their own"},
     };
     return CHECK(rules);
