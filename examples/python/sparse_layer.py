@@ -98,7 +98,7 @@ class Layer:
         self.latent[page, row, 0] = latents(x, positions)
         self.keys[page, row], self.scales[page, row] = index_keys(x)
         self.length += len(x)
-        lists = dict(cu_seqlens_q=[0, len(x)], kv_lens=[self.length], block_table=self.table)
+        lists: dict = dict(cu_seqlens_q=[0, len(x)], kv_lens=[self.length], block_table=self.table)
         q, scale, w = index_queries(x)
         chosen = attune.index(q, self.keys, w, self.num_ids, q_scale=scale, k_scale=self.scales, is_causal=True,
                               **lists)  # fmt: skip

@@ -9,7 +9,8 @@
 ``register()`` adds the implementation "attune". Calls that attune does not support run as stock PyTorch, and
 ``stats()`` counts them by reason. ``AttuneCache`` works with every attention implementation. Layers of linear attention
 (Qwen3-Next, Qwen3.5 …) are no part of it: ``replace_linear_attention(model)`` lets attune compute them as well. So does
-``replace_mla(model)`` for the blocks of multi-head latent attention of DeepSeek-V2, V3 and the like.
+``replace_mla(model)`` for the blocks of multi-head latent attention of DeepSeek-V2, V3 and the like, and
+``replace_index(model)`` for the index of sparse attention of DeepSeek-V3.2 and GLM-5.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ _check_version()
 
 from ._attention import attune_attention  # noqa: E402  (after the version check)
 from ._cache import AttuneCache  # noqa: E402
+from ._index import replace_index, restore_index  # noqa: E402
 from ._linear import replace_linear_attention, restore_linear_attention  # noqa: E402
 from ._masks import attune_mask  # noqa: E402
 from ._mla import replace_mla, restore_mla  # noqa: E402
@@ -46,9 +48,11 @@ __all__ = [
     "attune_attention",
     "attune_mask",
     "register",
+    "replace_index",
     "replace_linear_attention",
     "replace_mla",
     "reset_stats",
+    "restore_index",
     "restore_linear_attention",
     "restore_mla",
     "stats",

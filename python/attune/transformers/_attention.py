@@ -10,6 +10,7 @@ import torch
 from transformers.cache_utils import Cache
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
+from .._attention import attention
 from . import _ops
 from ._codes import CachedTensor
 from ._masks import Hint, hint_of
@@ -25,8 +26,9 @@ _IGNORED = frozenset(
     "num_items_in_batch output_hidden_states output_router_logits past_key_values position_embeddings position_ids "
     "return_dict seq_idx sliding_window use_cache".split()
 )
-# Models with sparse attention pass their choice of keys so to implementations other than "eager" and "sdpa".
-_CHOICES = ("indices", "block_indices")
+# Models with sparse attention pass their choice of keys as `indices` to implementations other than "eager" and "sdpa".
+# Of more queries than these a mask of the chosen keys is faster than a list for each query.
+_MOST_LISTS = 16
 
 _warned = False
 
@@ -50,12 +52,12 @@ def attune_attention(
     As in transformers, causality counts only without a mask and with more than one query; windows are in the mask. A
     call that attune does not support runs as stock; ``stats()`` names the reason.
     """
-    for name in _CHOICES:
-        if kwargs.get(name) is not None:
-            raise NotImplementedError(
-                f"{type(module).__name__} passes its choice of keys as '{name}' and not as a mask, which the "
-                f"attention implementation 'attune' does not know; use 'sdpa' or 'eager' for this model"
-            )
+    if kwargs.get("block_indices") is not None:
+        raise NotImplementedError(
+            f"{type(module).__name__} passes its choice of keys as 'block_indices' and not as a mask, which the "
+            f"attention implementation 'attune' does not know; use 'sdpa' or 'eager' for this model"
+        )
+    choice = kwargs.pop("indices", None)
     causal = is_causal if is_causal is not None else getattr(module, "is_causal", True)
     causal = bool(causal) and attention_mask is None and query.shape[2] > 1
     if causal and query.shape[2] != key.shape[2]:
@@ -64,6 +66,8 @@ def attune_attention(
             f"without a mask, which does not say where the queries stand; pass a mask"
         )
     call = _Call(module, query, key, value, attention_mask, scaling, softcap, s_aux, position_bias, causal)
+    if choice is not None:
+        call.choose(choice)
     reason = _unsupported(call, dropout, kwargs)
     if reason is None:
         try:
@@ -89,8 +93,41 @@ class _Call:
         self.module, self.query, self.key, self.value = module, query, key, value
         self.mask, self.scaling, self.soft_cap, self.sinks = mask, scaling, soft_cap, sinks
         self.position_bias, self.causal = position_bias, causal
+        self.choice: Optional[torch.Tensor] = None
+
+    def choose(self, choice: torch.Tensor) -> None:
+        """Queries see these keys alone, [batch, queries, keys]: as a list where they are few, and in the mask."""
+        keys, queries = self.key.shape[2], self.query.shape[2]
+        if choice.shape[-1] >= keys:
+            return  # all of them
+        hidden = torch.ones(*choice.shape[:2], keys, dtype=torch.bool).scatter_(-1, choice.long(), False)[:, None]
+        if self.mask is None and self.causal:
+            hidden |= torch.ones(queries, keys, dtype=torch.bool).triu(keys - queries + 1)
+        if self.mask is None:
+            self.mask = ~hidden
+        elif self.mask.dtype == torch.bool:
+            self.mask = self.mask & ~hidden
+        else:
+            self.mask = self.mask.masked_fill(hidden, torch.finfo(self.mask.dtype).min)
+        self.causal = False
+        if queries <= _MOST_LISTS and self.mask.dtype == torch.bool and self.mask.shape[1] == 1:
+            self.choice = choice
+
+    def _run_listed(self, choice: torch.Tensor) -> torch.Tensor:
+        seen = self.mask[:, 0].expand(choice.shape[0], -1, -1).gather(-1, choice.long())
+        order = (~seen).to(torch.uint8).argsort(dim=-1, stable=True)  # hidden keys come last
+        out = attention(
+            self.query, self.key, self.value, kv_ids=choice.gather(-1, order).to(torch.int32),
+            kv_id_lens=seen.sum(-1, dtype=torch.int32), softmax_scale=self.scaling,
+            logits_soft_cap=self.soft_cap or None, threads=torch.get_num_threads(),
+        )  # fmt: skip
+        count_attune("listed")
+        return out
 
     def run(self) -> torch.Tensor:
+        if self.choice is not None and self.sinks is None and self.position_bias is None:
+            if not isinstance(self.key, CachedTensor):
+                return self._run_listed(self.choice).transpose(1, 2).contiguous()
         hint = None
         if self.mask is not None and self.mask.dtype == torch.bool:
             hint = hint_of(self.mask, self.query.shape[2], self.key.shape[2])

@@ -34,8 +34,8 @@ def stats() -> Dict[str, object]:
     ``attune`` and ``stock`` are numbers of calls. ``masks`` splits the former by the form of the mask: "none",
     "lengths" (padding as ``kv_lens``), "keys" (one boolean for each key), "window", "mask" (a 4-D boolean mask),
     "bias" (a float mask); "append" and "codes" are calls on a cache of another type, "linear" those of linear
-    attention, "mla" whole blocks of latent attention. ``reasons`` splits the latter. Calls from code that torch.compile
-    made are not counted.
+    attention, "mla" whole blocks of latent attention, "index" choices of keys, "listed" attention to chosen keys.
+    ``reasons`` splits the latter. Calls from code that torch.compile made are not counted.
     """
     with _lock:
         return {

@@ -111,6 +111,8 @@ def more(q: Any, k: Any, v: Any, model: Any, session_options: Any, client: Any) 
     attune.transformers.restore_linear_attention()
     layers = attune.transformers.replace_mla(session_options)
     attune.transformers.restore_mla()
+    layers = attune.transformers.replace_index(session_options)
+    attune.transformers.restore_index()
     cache = attune.transformers.AttuneCache(dtype="int8")
     functions = [attune.transformers.attune_attention, attune.transformers.attune_mask]
     names: str = attune.transformers.NAME
