@@ -70,13 +70,13 @@ def circumstances(run):
 
 def row(found, clock):
     entries = {entry["peer"]: entry for entry in found["entries"]}
-    ours = report.figures(found, entries["attune"], clock)
+    ns, share = report.fastest(found, entries["attune"], clock)
     ratio, peer = report.best_ratio(found, clock)
-    theirs = report.figures(found, entries[peer], clock)
+    theirs, _ = report.fastest(found, entries[peer], clock)
     bound = "bandwidth" if report.is_memory_bound(found) else f"{report.peak_of(found)} peak"
-    return [shapes.title(found["shape"]), str(found["threads"]), report.duration(ours["median"]),
-            f"{100 * ours['roof']:.0f} % of {bound}",
-            f"{report.duration(theirs['median'])} ({report.NAMES.get(peer, peer)})", f"{ratio:.2f}"]
+    return [shapes.title(found["shape"]), str(found["threads"]), report.duration(ns),
+            f"{100 * share:.0f} % of {bound}",
+            f"{report.duration(theirs)} ({report.NAMES.get(peer, peer)})", f"{ratio:.2f}"]
 
 
 def by_dtype(run, dtype, clock):
@@ -102,8 +102,9 @@ def page(run, costs, pictures, clock):
             name = f"performance-{dtype}.svg"
             picture = f"![Share of the peak in {dtype}, attune and its peers]({name})\n\n" if name in pictures else ""
             text += f"\n## {dtype}\n\n{picture}{by_dtype(run, dtype, clock)}"
-    text += "\nTimes are medians on the clock. The share is of what the CPU can do at most: its peak, probed before "
-    text += "and after each sample, or its bandwidth where that is the bound.\n"
+    text += "\nTimes are those of the fastest samples, which other programs disturb least; ratios are medians of pairs, so "
+    text += "they differ from the quotient of two times. The share is of what the CPU can do at most: its peak, or its "
+    text += "bandwidth where that is the bound, as probed in the same minutes.\n"
     if costs:
         text += f"\n## Before the first call\n\n{around(costs)}"
     counts = {found["threads"] for found in run["results"]}
