@@ -165,25 +165,16 @@ static void try_tiles(mha_search *t) {
     t->fits = NULL;
 }
 
-/* Sums that stay in registers, with two vectors of columns: where vectors of V are converted and registers are few, so
- * that only a vector of sums for two keys would fit beside them. */
+/* Sums that stay in registers: the usual tile of them, and others. */
 static void try_held_values(mha_search *t) {
-    enum { LEAST_ROWS = 4, MOST_ROWS = 6, VECTORS = 2 };
+    enum { LEAST_ROWS = 4, MOST_ROWS = 6 };
     attune_schedule s = t->at;
     t->of = MHA_HELD_TILE;
-    s.value_keys = 1;
-    s.value_column_vectors = VECTORS;
+    if (rows_of(t) < LEAST_ROWS) return;
+    hold_values(rows_of(t), &s);
+    mha_search_try(t, &s);
     for (s.value_rows = LEAST_ROWS; s.value_rows <= MOST_ROWS && s.value_rows <= rows_of(t); s.value_rows++)
         mha_search_try(t, &s);
-}
-
-/* Numbers of f32 are not converted, so that of many keys sums in memory are as fast: their loads and stores take other
- * pipes. Few keys have hardly a turn of several keys; and the keys that are left over have O loaded and stored for each
- * of them. */
-static bool holds_few_keys(const mha_cost_context *c, int64_t rows) {
-    enum { LEAST_ROWS = 4, FEW_KEYS = 48 };
-    if (c->decodes_by_pairs || c->v_bytes != 4 || c->lane_bytes != 4 || c->p->page_size) return false;
-    return c->few_registers && rows >= LEAST_ROWS && mha_most_keys(c->p) <= FEW_KEYS;
 }
 
 enum { CODE_ROWS = 4, CODE_KEYS = 4 }; /* usual ones */
@@ -259,7 +250,6 @@ static void choose_cheaper(const mha_cost_context *c, int64_t rows, attune_sched
     try_tiles(&t);
     try_held_values(&t);
     *s = t.at;
-    if (holds_few_keys(c, rows)) hold_values(rows, s);
 }
 
 /* ---- All of it ---- */

@@ -11,12 +11,20 @@
 
 #include <math.h>
 
-#define NEVER ((double)INFINITY)
+#define NEVER  ((double)INFINITY)
+#define ALWAYS 0.0
 
 /* Whether a multiply-add of the widest vectors takes the core a cycle or more. */
 static bool multiplies_slowly(const mha_cost_context *c) {
     const at_description *const d = c->machine.description;
     return d->fma <= at_description_slots(d, (double)c->machine.target->vector_bytes);
+}
+
+/* Decoding of a few keys in f32, with few registers. */
+static bool has_few_keys(const mha_cost_context *c) {
+    enum { FEW_KEYS = 48 };
+    const bool converts = c->decodes_by_pairs || c->v_bytes != 4 || c->lane_bytes != 4;
+    return c->few_registers && !converts && !c->p->page_size && mha_most_keys(c->p) <= FEW_KEYS;
 }
 
 double mha_correction(mha_priced of, const mha_cost_context *c, const attune_schedule *s, const mha_variant *v) {
