@@ -122,6 +122,11 @@ ATTUNE_CHECKED attune_status attune_index_run_interpreted(attune_index *index, c
 ATTUNE_CHECKED attune_status attune_index_attend(attune_index *index, const attune_index_step *index_step,
                                                  attune_attention *attention, const attune_step *step);
 
+/* The same with a planned step: equals attune_index_run of index_step, then attune_step_plan_run of `step` with these
+ * two bindings. The plan is made once for all layers, before there are lists. */
+ATTUNE_CHECKED attune_status attune_index_attend_plan(attune_index *index, const attune_index_step *index_step,
+                                                      const attune_step_plan *plan, const attune_step *step);
+
 #ifdef __cplusplus
 }
 #endif

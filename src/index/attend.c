@@ -32,8 +32,14 @@ static void describe_lists(lists *l, const attune_index_step *s, int64_t queries
     l->lens = list_of(s->lens, 2, l->dims);
 }
 
+/* Who attends: an attention, or a plan of its step. */
+typedef struct follower {
+    attune_attention *attention; /* NULL: the plan */
+    const attune_step_plan *plan;
+} follower;
+
 /* The step of the attention with the lists, which its other bindings come before. */
-static attune_status attend(attune_attention *attention, const attune_step *given, const lists *l, at_error *err) {
+static attune_status attend(const follower *f, const attune_step *given, const lists *l, at_error *err) {
     attune_step step = *given;
     const size_t own = step.bindings ? step.num_bindings : 0;
     attune_binding *const bindings = calloc(own + LISTS, sizeof *bindings);
@@ -42,13 +48,14 @@ static attune_status attend(attune_attention *attention, const attune_step *give
     bindings[own] = (attune_binding){"kv_ids", &l->ids};
     bindings[own + 1] = (attune_binding){"kv_id_lens", &l->lens};
     step.bindings = bindings, step.num_bindings = own + LISTS;
-    const attune_status status = attune_attention_run(attention, &step);
+    const attune_status status =
+        f->attention ? attune_attention_run(f->attention, &step) : attune_step_plan_run(f->plan, &step);
     if (status) at_fail(err, status, "%s", attune_last_message());
     free(bindings);
     return err->status;
 }
 
-static attune_status choose_and_attend(attune_index *index, const attune_index_step *given, attune_attention *attention,
+static attune_status choose_and_attend(attune_index *index, const attune_index_step *given, const follower *f,
                                        const attune_step *step, at_error *err) {
     const int64_t num_ids = index->desc.num_ids;
     attune_index_step s = *given;
@@ -61,21 +68,32 @@ static attune_status choose_and_attend(attune_index *index, const attune_index_s
     if (!s.ids) s.ids = memory;
     if (!s.lens) s.lens = memory + queries * num_ids;
     describe_lists(&l, &s, queries, num_ids);
-    if (!idx_run_step(index, &s, false, err)) attend(attention, step, &l, err);
+    if (!idx_run_step(index, &s, false, err)) attend(f, step, &l, err);
     free(memory);
     return err->status;
 }
 
-attune_status attune_index_attend(attune_index *index, const attune_index_step *index_step, attune_attention *attention,
-                                  const attune_step *step) {
+static attune_status run(const char *function, attune_index *index, const attune_index_step *index_step,
+                         const follower *f, const attune_step *step) {
     AT_DEFAULT_FPENV;
     at_error err = {0};
     attune_index_step own;
     attune_step its;
+    const void *const second = f->attention ? (const void *)f->attention : f->plan;
     if (!index || !index_step)
-        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_index_attend was given no %s", index ? "step of it" : "index");
+        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "%s was given no %s", function, index ? "step of it" : "index");
     else if (!idx_take_step(index_step, &own, &err) &&
-             !an_take_step("attune_index_attend", "attention", attention, step, &its, &err))
-        choose_and_attend(index, &own, attention, &its, &err);
+             !an_take_step(function, "attention or plan", second, step, &its, &err))
+        choose_and_attend(index, &own, f, &its, &err);
     return at_report(&err);
+}
+
+attune_status attune_index_attend(attune_index *index, const attune_index_step *index_step, attune_attention *attention,
+                                  const attune_step *step) {
+    return run("attune_index_attend", index, index_step, &(follower){.attention = attention}, step);
+}
+
+attune_status attune_index_attend_plan(attune_index *index, const attune_index_step *index_step,
+                                       const attune_step_plan *plan, const attune_step *step) {
+    return run("attune_index_attend_plan", index, index_step, &(follower){.plan = plan}, step);
 }

@@ -486,6 +486,11 @@ static void go_through_index_and_attention(attune_context *context, attune_index
     step.q.data = step.k.data = step.v.data = rows, step.out.data = out;
     OK(attune_index_attend(index, index_step, attention, &step));
     note_bytes("attended to the index", out, sizeof out);
+    attune_step_plan *plan = NULL;
+    OK(attune_step_plan_create(attention, &step, &plan));
+    OK(attune_index_attend_plan(index, index_step, plan, &step));
+    CALL(attune_step_plan_destroy(plan));
+    note_bytes("attended to the index", out, sizeof out);
     CALL(attune_attention_destroy(attention));
 }
 

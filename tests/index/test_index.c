@@ -567,12 +567,21 @@ static void attend_to_the_best(void **state) {
     assert_memory_equal(out[0], out[1], sizeof out[0]);
     assert_memory_equal(out[0], out[2], sizeof out[0]);
 
+    attune_step_plan *plan;
+    memset(out[2], 0, sizeof out[2]);
+    if (attune_step_plan_create(attention, &its, &plan)) fail_msg("%s", attune_last_message());
+    if (attune_index_attend_plan(index, &s, plan, &its)) fail_msg("%s", attune_last_message());
+    assert_memory_equal(out[0], out[2], sizeof out[0]);
+    attune_step_plan_destroy(plan);
+    assert_int_equal(attune_index_attend_plan(index, &s, NULL, &its), ATTUNE_INVALID_ARGUMENT);
+    assert_string_equal(attune_last_message(), "attune_index_attend_plan was given no attention or plan");
+
     static const int32_t short_lens[] = {40, 9};
     its.kv_lens = short_lens;
     assert_int_equal(attune_index_attend(index, &s, attention, &its), ATTUNE_INVALID_ARGUMENT);
     assert_non_null(strstr(attune_last_message(), "kv_ids has key "));
     assert_int_equal(attune_index_attend(index, &s, NULL, &its), ATTUNE_INVALID_ARGUMENT);
-    assert_string_equal(attune_last_message(), "attune_index_attend was given no attention");
+    assert_string_equal(attune_last_message(), "attune_index_attend was given no attention or plan");
     assert_int_equal(attune_index_attend(index, NULL, attention, &its), ATTUNE_INVALID_ARGUMENT);
     assert_string_equal(attune_last_message(), "attune_index_attend was given no step of it");
     attune_attention_destroy(attention);
