@@ -102,10 +102,9 @@ def page(run, costs, pictures, clock):
             name = f"performance-{dtype}.svg"
             picture = f"![Share of the peak in {dtype}, attune and its peers]({name})\n\n" if name in pictures else ""
             text += f"\n## {dtype}\n\n{picture}{by_dtype(run, dtype, clock)}"
-    text += "\nTimes are those of the fastest samples, which other programs disturb least. Ratios are medians of "
+    text += "\nTimes are those of the fastest samples, which other programs disturb least; ratios are medians of "
     text += "pairs, so they differ from the quotient of two times. The share is of what the CPU can do at most: its "
-    text += "peak, or its "
-    text += "bandwidth where that is the bound, as probed in the same minutes.\n"
+    text += "peak, or its bandwidth where that is the bound, as probed in the same minutes.\n"
     if costs:
         text += f"\n## Before the first call\n\n{around(costs)}"
     counts = {found["threads"] for found in run["results"]}
