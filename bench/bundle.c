@@ -59,7 +59,7 @@ static attune_context *open_context(void) {
     return context;
 }
 
-static attune_kernel *find(attune_context *context, const attune_problem *problem, const attune_schedule *schedule,
+static attune_kernel *find(attune_context *context, const attune_problem *problem, const mha_schedule *schedule,
                            attune_origin origin, attune_kernel_info *info) {
     attune_kernel *kernel;
     if (attune_compile(context, problem, schedule, &kernel)) die("no kernel");

@@ -23,7 +23,7 @@
 enum { MOST_CASES = 10000, MOST_PROBLEMS = 4000, MOST_TIMED = 400, FEWEST = 4, LINE_BYTES = 1 << 14 };
 
 typedef struct timed {
-    attune_schedule schedule;
+    mha_schedule schedule;
     double us, cost;
 } timed;
 
@@ -102,15 +102,15 @@ static problem *find_problem(fitter *f, const char *target, const char *class_na
     return p;
 }
 
-static void add_time(problem *p, const attune_schedule *schedule, double us) {
+static void add_time(problem *p, const mha_schedule *schedule, double us) {
     if (p->count < MOST_TIMED) p->list[p->count++] = (timed){*schedule, us, 0};
 }
 
 /* Whether it asks ahead for what settle.c would have it ask for. Samples do not say what asking is worth: they find
  * data nearer than a call does. */
-static bool asks_as_usual(const problem *p, const attune_schedule *schedule) {
-    attune_schedule usual = *schedule;
-    usual.task_prefetch = ATTUNE_PREFETCH_AUTO;
+static bool asks_as_usual(const problem *p, const mha_schedule *schedule) {
+    mha_schedule usual = *schedule;
+    usual.task_prefetch = MHA_PREFETCH_AUTO;
     usual.kv_prefetch = MHA_SCHEDULE_AUTO;
     mha_schedule_settle(&p->canonical, p->context.machine.target, p->context.machine.description, &usual);
     return mha_schedule_same(&usual, schedule);
@@ -119,8 +119,8 @@ static bool asks_as_usual(const problem *p, const attune_schedule *schedule) {
 /* Lines that attune would not take any more are left out. */
 static void read_line(fitter *f, char *line) {
     char *columns[5];
-    attune_schedule parsed = ATTUNE_SCHEDULE_INIT, settled;
-    const attune_schedule *schedule = &parsed;
+    mha_schedule parsed = ATTUNE_SCHEDULE_INIT, settled;
+    const mha_schedule *schedule = &parsed;
     at_error err = {0};
     for (int i = 0; i < 5; i++)
         if (!(columns[i] = strtok(i ? NULL : line, "\t\n"))) return;
@@ -267,11 +267,11 @@ typedef struct summary {
 
 static const char *word_of(unsigned strategies) {
     static const char *const words[] = {"", "q", "d", "q+d"};
-    return words[strategies >> ATTUNE_Q_LANES];
+    return words[strategies >> MHA_Q_LANES];
 }
 
 static const timed *choice_of(const comparison *c) {
-    attune_schedule choice;
+    mha_schedule choice;
     const mha_machine *machine = &c->of->context.machine;
     mha_choose(&c->of->canonical, machine->target, machine->description, &choice);
     for (size_t i = 0; i < c->count; i++)
@@ -328,7 +328,7 @@ static double microseconds(void) {
 static void time_choices(const fitter *f) {
     double sum = 0, longest = 0;
     for (size_t i = 0; i < f->num_problems; i++) {
-        attune_schedule s;
+        mha_schedule s;
         double least = INFINITY;
         const problem *p = f->problems[i];
         for (int k = 0; k < 3; k++) {
@@ -348,7 +348,7 @@ static void print_choices(const fitter *f) {
     for (size_t i = 0; i < f->num_problems; i++) {
         const problem *p = f->problems[i];
         const mha_machine *m = &p->context.machine;
-        attune_schedule choice;
+        mha_schedule choice;
         char text[600];
         double last = 0;
         if (strcmp(m->target->name, f->choices)) continue;
@@ -393,7 +393,7 @@ int main(int argc, char **argv) {
     };
     static const struct argp argp = {options, parse, NULL, "Fits the cost of schedules to timings on stdin.",
                                      NULL,    NULL,  NULL};
-    enum { Q = 1U << ATTUNE_Q_LANES, D = 1U << ATTUNE_D_LANES };
+    enum { Q = 1U << MHA_Q_LANES, D = 1U << MHA_D_LANES };
     static const unsigned kinds[] = {Q, D, Q | D};
     fitter f = {.only = "", .passes = 20};
     char *const line = allocate(LINE_BYTES);

@@ -27,7 +27,7 @@
 enum { MOST = 400, MOST_PROBLEMS = 1000, MOST_SCHEDULES = 1 << 18, LINE_BYTES = 1 << 16 };
 
 typedef struct entry {
-    attune_schedule schedule;
+    mha_schedule schedule;
     attune_kernel *kernel; /* NULL: it did not compile */
     double ratio;          /* to the time of the choice; infinite: not timed */
 } entry;
@@ -61,7 +61,7 @@ static void *allocate(size_t bytes) {
 
 /* ---- Which schedules ---- */
 
-static void add(subject *j, const attune_schedule *schedule) {
+static void add(subject *j, const mha_schedule *schedule) {
     if (j->count == j->most) return;
     for (size_t i = 0; i < j->count; i++)
         if (mha_schedule_same(&j->entries[i].schedule, schedule)) return;
@@ -74,14 +74,14 @@ static double next_random(sampler *s) {
 }
 
 /* Whether a strategy may be worth its time: d-lanes of up to 64 rows for each head of K and V. */
-static bool is_of_use(const subject *j, const attune_schedule *schedule) {
+static bool is_of_use(const subject *j, const mha_schedule *schedule) {
     enum { MOST_ROWS = 64 };
     const attune_problem *p = &j->canonical;
     const int64_t rows = p->seq_q > 0 ? p->seq_q * (p->num_heads / p->num_kv_heads) : INT32_MAX;
-    return schedule->strategy == ATTUNE_Q_LANES || rows <= MOST_ROWS || p->integer;
+    return schedule->strategy == MHA_Q_LANES || rows <= MOST_ROWS || p->integer;
 }
 
-static void add_neighbours(sampler *s, subject *j, const attune_schedule *schedule) {
+static void add_neighbours(sampler *s, subject *j, const mha_schedule *schedule) {
     enum { ROOM = 512 };
     tune_candidate around[ROOM];
     const size_t count = tune_neighbours(&j->canonical, &s->machine, schedule, around, ROOM);
@@ -90,7 +90,7 @@ static void add_neighbours(sampler *s, subject *j, const attune_schedule *schedu
 
 /* Of one strategy, up to `most` in all: the cheapest, its neighbours, the next cheap ones, and others, more of the
  * cheaper ones. The list is in the order of costs. */
-static void add_strategy(sampler *s, subject *j, attune_strategy strategy, size_t legal, size_t most) {
+static void add_strategy(sampler *s, subject *j, mha_strategy strategy, size_t legal, size_t most) {
     size_t count = 0;
     for (size_t i = 0; i < legal; i++)
         if (s->list[i].schedule.strategy == strategy && is_of_use(j, &s->list[i].schedule))
@@ -109,18 +109,18 @@ static void add_strategy(sampler *s, subject *j, attune_strategy strategy, size_
 }
 
 static void add_schedules(sampler *s, subject *j) {
-    const attune_schedule choice = j->entries[0].schedule;
+    const mha_schedule choice = j->entries[0].schedule;
     add_neighbours(s, j, &choice);
-    for (int strategy = ATTUNE_Q_LANES; strategy <= ATTUNE_D_LANES; strategy++) {
+    for (int strategy = MHA_Q_LANES; strategy <= MHA_D_LANES; strategy++) {
         const size_t legal = tune_space(&j->canonical, &s->machine, s->list, MOST_SCHEDULES);
-        add_strategy(s, j, (attune_strategy)strategy, legal, s->most / 2);
+        add_strategy(s, j, (mha_strategy)strategy, legal, s->most / 2);
     }
 }
 
 static void add_given(const sampler *s, subject *j, char *schedules) {
     for (char *text = strtok(schedules, "\t"); text; text = strtok(NULL, "\t")) {
-        attune_schedule parsed = ATTUNE_SCHEDULE_INIT, settled;
-        const attune_schedule *schedule = &parsed;
+        mha_schedule parsed = ATTUNE_SCHEDULE_INIT, settled;
+        const mha_schedule *schedule = &parsed;
         at_error err = {0};
         if (mha_schedule_parse(text, &parsed, &err) ||
             mha_schedule_in(&schedule, &settled, &j->canonical, s->machine.target, &err))
@@ -169,7 +169,7 @@ static void open_subject(sampler *s, char *line) {
         fprintf(stderr, "cost_sample: %s: %s\n", line, err.message);
         exit(2);
     }
-    attune_schedule choice;
+    mha_schedule choice;
     mha_choose(&j->canonical, s->machine.target, s->machine.description, &choice);
     add(j, &choice);
     if (tab)

@@ -24,7 +24,7 @@
 enum { BATCH = 16, FINE = 64, FINAL = 8, MOST_RUNS = 16, MOST_SCHEDULES = 1 << 18, MOST_ROUNDS = 201 };
 
 typedef struct ranked {
-    attune_schedule schedule;
+    mha_schedule schedule;
     double cost;   /* as the model has it */
     bool is_other; /* left out by the model */
     double ratio;  /* to the time without tuning, by the last stage that it took part in; infinite: failed */
@@ -37,7 +37,7 @@ typedef struct ranking {
     tensors tensors;
     tune_runner runner;
     mha_machine machine;
-    attune_schedule untuned;
+    mha_schedule untuned;
     attune_kernel *reference; /* of that */
     ranked *all;              /* in the order of the last stage */
     size_t count, legal;      /* `legal`: how many schedules there are in all, without the hopeless ones */
@@ -269,7 +269,7 @@ static void list_schedules(ranking *r, size_t most, size_t others) {
 }
 
 /* What a search finds that knows nothing before. */
-static attune_schedule tuned_schedule(const ranking *r, uint32_t threads, double budget, uint64_t *measured) {
+static mha_schedule tuned_schedule(const ranking *r, uint32_t threads, double budget, uint64_t *measured) {
     attune_context_options options = {
         .struct_size = sizeof options, .cache_dir = "", .cache_base = "", .max_workers = threads};
     attune_context *context;

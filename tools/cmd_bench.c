@@ -17,7 +17,7 @@ typedef struct bench_options {
     size_t num_problems;
     const char *schedules[16];
     size_t num_schedules;    /* 0: each problem has the one that attune chooses */
-    attune_schedule *wishes; /* of each problem, what the schedules make of the chosen one */
+    mha_schedule *wishes; /* of each problem, what the schedules make of the chosen one */
     uint32_t threads;
     size_t samples;
     attune_engine engine;
@@ -65,7 +65,7 @@ static const struct argp_option options[] = {
 static void add_schedule(bench_options *o, const char *text, struct argp_state *state) {
     enum { MAX_SCHEDULES = sizeof o->schedules / sizeof *o->schedules };
     if (o->num_schedules == MAX_SCHEDULES) argp_error(state, "at most %d schedules fit in one run", MAX_SCHEDULES);
-    attune_schedule fields = ATTUNE_SCHEDULE_INIT;
+    mha_schedule fields = ATTUNE_SCHEDULE_INIT;
     if (attune_schedule_parse(&fields, text) != ATTUNE_OK) argp_error(state, "%s", attune_last_message());
     o->schedules[o->num_schedules++] = text;
 }

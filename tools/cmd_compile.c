@@ -51,7 +51,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
 }
 
 static int emit(const compile_options *o, attune_context *context, const attune_problem *problem,
-                const attune_schedule *schedule) {
+                const mha_schedule *schedule) {
     void *data = NULL;
     size_t bytes = 0;
     int code = TOOL_OK;
@@ -113,7 +113,7 @@ static int show(const compile_options *o, const attune_context *context, const a
 }
 
 static int compile(const compile_options *o, attune_context *context, const attune_problem *problem,
-                   const attune_schedule *schedule) {
+                   const mha_schedule *schedule) {
     attune_kernel *kernel = NULL;
     attune_kernel_info info = {.struct_size = sizeof info};
     const double start = tool_now_us();
@@ -140,10 +140,10 @@ int cmd_compile(int argc, char **argv) {
     if (!problem_from_text(o.problem, &problem)) return TOOL_FAILED;
     attune_context *const context = tool_open_context(&o.common, 0, NULL);
     if (!context) return TOOL_FAILED;
-    attune_schedule schedule = ATTUNE_SCHEDULE_INIT;
+    mha_schedule schedule = ATTUNE_SCHEDULE_INIT;
     const bool good = !o.schedule || schedule_from_text(context, &problem, o.schedule, &schedule) == ATTUNE_OK;
     int code = good ? TOOL_OK : tool_library_error(NULL);
-    const attune_schedule *const asked = o.schedule ? &schedule : NULL;
+    const mha_schedule *const asked = o.schedule ? &schedule : NULL;
     if (good && (o.emits || o.dumps))
         code = emit(&o, context, &problem, asked);
     else if (good)

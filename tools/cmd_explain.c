@@ -60,7 +60,7 @@ static void settle(attune_problem *p, const call_sizes *sizes) {
     if (p->seq_kv == ATTUNE_DYNAMIC && sizes->seq_kv > 0) p->seq_kv = sizes->seq_kv;
 }
 
-static bool is_same(const attune_schedule *a, const attune_schedule *b) {
+static bool is_same(const mha_schedule *a, const mha_schedule *b) {
     char *const one = schedule_text(a), *const other = schedule_text(b);
     const bool same = one && other && strcmp(one, other) == 0;
     free(one);
@@ -73,7 +73,7 @@ static bool is_same(const attune_schedule *a, const attune_schedule *b) {
 static bool find_schedule(const explain_options *o, attune_context *context, const attune_problem *problem,
                           explanation *e) {
     if (o->common.target) return true;
-    const attune_schedule chosen = e->schedule;
+    const mha_schedule chosen = e->schedule;
     attune_kernel *kernel = NULL;
     attune_kernel_info info = {.struct_size = sizeof info};
     const bool good = attune_compile(context, problem, NULL, &kernel) == ATTUNE_OK &&
@@ -93,7 +93,7 @@ static bool parse_schedule(const explain_options *o, attune_context *context, co
 }
 
 static bool choose(const explain_options *o, attune_context *context, const attune_problem *problem, explanation *e) {
-    e->schedule = (attune_schedule)ATTUNE_SCHEDULE_INIT;
+    e->schedule = (mha_schedule)ATTUNE_SCHEDULE_INIT;
     e->prediction.struct_size = sizeof e->prediction;
     e->has_schedule = o->schedule != NULL;
     if (attune_schedule_predict(context, problem, NULL, &e->schedule, &e->prediction) != ATTUNE_OK ||

@@ -77,7 +77,7 @@ static bool run_references(const check_case *c, case_data *d, char *reason) {
     return false;
 }
 
-static check_outcome run_jit(check_machine *machine, const check_case *c, const attune_schedule *schedule,
+static check_outcome run_jit(check_machine *machine, const check_case *c, const mha_schedule *schedule,
                              const tensors *t, char *reason) {
     attune_context *const context = check_context(machine, c->isa, c->threads);
     attune_kernel *kernel = NULL;
@@ -111,7 +111,7 @@ static check_outcome run_interpreter(check_machine *machine, const check_case *c
 /* Runs a reproducible problem by the schedule that attune would choose, too: the bits must be the same. */
 static check_outcome run_again(check_machine *machine, const check_case *c, const tensors *expected, char *reason) {
     char difference[DIFFERENCE_TEXT];
-    attune_schedule chosen = ATTUNE_SCHEDULE_INIT;
+    mha_schedule chosen = ATTUNE_SCHEDULE_INIT;
     tensors again;
     attune_context *const context = check_context(machine, c->isa, c->threads);
     if (!c->problem.reproducible) return CHECK_PASSED;

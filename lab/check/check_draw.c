@@ -7,7 +7,7 @@ static int64_t between(void *random, int64_t low, int64_t high) { return tool_ra
 /* ---- Choices ---- */
 
 /* Half of them stay with attune; so do those that would not be legal. */
-static void draw_choices(attune_context *context, tool_random *random, const attune_problem *p, attune_schedule *s) {
+static void draw_choices(attune_context *context, tool_random *random, const attune_problem *p, mha_schedule *s) {
     const unsigned parts = mha_schedule_parts(s);
     for (int i = 0; i < MHA_NUM_SCHEDULE_FIELDS; i++) {
         const mha_schedule_field *field = &mha_schedule_fields[i];
@@ -23,20 +23,20 @@ static void draw_choices(attune_context *context, tool_random *random, const att
 /* ---- Schedules ---- */
 
 /* Those that all schedules of a problem with integer=all share. */
-static void set_integer_numbers(attune_schedule *s, const check_case *c) {
+static void set_integer_numbers(mha_schedule *s, const check_case *c) {
     s->kv_tile = s->kv_chunk = c->schedule.kv_tile;
     s->value_keys = 1;
     if (!c->problem.v_layout) s->value_column_vectors = 1;
 }
 
 /* Whether a random schedule of this strategy was found. */
-static bool try_strategy(attune_context *context, tool_random *random, attune_strategy strategy, check_case *c) {
+static bool try_strategy(attune_context *context, tool_random *random, mha_strategy strategy, check_case *c) {
     const int32_t lanes = c->schedule.lanes;
     for (int attempt = 0; attempt < 200; attempt++) {
-        attune_schedule s = {.struct_size = sizeof s, .lanes = lanes};
+        mha_schedule s = {.struct_size = sizeof s, .lanes = lanes};
         if (tool_random_chance(random, 30)) s.lanes = 1 << tool_random_range(random, 0, 4);
         s.strategy = strategy;
-        mha_schedule_draw_numbers(strategy == ATTUNE_D_LANES ? MHA_PART_D_LANES : MHA_PART_Q_LANES, between, random,
+        mha_schedule_draw_numbers(strategy == MHA_D_LANES ? MHA_PART_D_LANES : MHA_PART_Q_LANES, between, random,
                                   &s);
         if (c->problem.embed_dim) mha_schedule_draw_numbers(MHA_PART_PRODUCTS, between, random, &s);
         if (c->problem.integer == ATTUNE_INTEGER_ALL) set_integer_numbers(&s, c);
@@ -51,14 +51,14 @@ static bool try_strategy(attune_context *context, tool_random *random, attune_st
 bool check_draw_schedule(check_machine *machine, tool_random *random, check_case *c) {
     attune_context *const context = check_context(machine, c->isa, c->threads);
     if (!context) return false;
-    c->schedule = (attune_schedule)ATTUNE_SCHEDULE_INIT;
+    c->schedule = (mha_schedule)ATTUNE_SCHEDULE_INIT;
     if (attune_schedule_choose(context, &c->problem, &c->schedule) != ATTUNE_OK) {
         tool_library_error("choosing a schedule");
         return false;
     }
     if (tool_random_chance(random, 25)) return true;
-    const attune_strategy first = tool_random_chance(random, 50) ? ATTUNE_D_LANES : ATTUNE_Q_LANES;
-    const attune_strategy second = first == ATTUNE_D_LANES ? ATTUNE_Q_LANES : ATTUNE_D_LANES;
+    const mha_strategy first = tool_random_chance(random, 50) ? MHA_D_LANES : MHA_Q_LANES;
+    const mha_strategy second = first == MHA_D_LANES ? MHA_Q_LANES : MHA_D_LANES;
     if (!try_strategy(context, random, first, c)) try_strategy(context, random, second, c);
     return true;
 }

@@ -148,7 +148,7 @@ static bool shares_written_pages(const check_case *c) {
     return p->page_size && p->seq_new && c->sizes.num_pages < p->batch * c->sizes.max_pages;
 }
 
-static void leave_choices(attune_schedule *s) {
+static void leave_choices(mha_schedule *s) {
     for (int i = 0; i < MHA_NUM_SCHEDULE_FIELDS; i++)
         if (mha_schedule_is_choice(&mha_schedule_fields[i]))
             *mha_schedule_at(s, mha_schedule_fields[i].word) = MHA_SCHEDULE_AUTO;
@@ -157,7 +157,7 @@ static void leave_choices(attune_schedule *s) {
 /* A smaller problem may need a smaller schedule; a case is only worth running if it is legal. */
 static bool make_legal(check_machine *machine, check_case *c) {
     attune_context *const context = check_context(machine, c->isa, c->threads);
-    attune_schedule *const s = &c->schedule;
+    mha_schedule *const s = &c->schedule;
     const attune_problem *const p = &c->problem;
     if (!context || attune_problem_check(p) != ATTUNE_OK || !has_tensors(c) || shares_written_pages(c)) return false;
     if (attune_schedule_check(context, p, s) == ATTUNE_OK) return true;

@@ -5,14 +5,14 @@
 
 /* Apart, so that a hit needs no room for a message on the stack. */
 static attune_status compile_slowly(attune_context *context, const attune_problem *problem,
-                                    const attune_schedule *schedule, const at_raw_key *raw, uint64_t hash,
+                                    const mha_schedule *schedule, const at_raw_key *raw, uint64_t hash,
                                     attune_kernel **kernel) {
     at_error err = {0};
     at_kernel_find_or_make(context, problem, schedule, raw, hash, kernel, &err);
     return at_report(&err);
 }
 
-attune_status attune_compile(attune_context *context, const attune_problem *problem, const attune_schedule *schedule,
+attune_status attune_compile(attune_context *context, const attune_problem *problem, const mha_schedule *schedule,
                              attune_kernel **kernel) {
     AT_DEFAULT_FPENV;
     if (__builtin_expect(!context || !problem || !kernel, 0)) {
@@ -49,7 +49,7 @@ attune_status attune_kernel_get_info(const attune_kernel *kernel, attune_kernel_
     attune_kernel_info full = {
         .engine = kernel->engine,
         .origin = kernel->origin,
-        .schedule = at_kernel_is_attention(kernel) ? kernel->schedule : (attune_schedule)ATTUNE_SCHEDULE_INIT,
+        .schedule = at_kernel_is_attention(kernel) ? kernel->schedule : (mha_schedule)ATTUNE_SCHEDULE_INIT,
         .isa = kernel->target->name,
         .num_phases = kernel->num_phases,
         .code_bytes = kernel->code_bytes,
@@ -63,12 +63,12 @@ attune_status attune_kernel_get_info(const attune_kernel *kernel, attune_kernel_
     return at_report(&err);
 }
 
-attune_status attune_emit(attune_context *context, const attune_problem *problem, const attune_schedule *schedule,
+attune_status attune_emit(attune_context *context, const attune_problem *problem, const mha_schedule *schedule,
                           attune_stage stage, void **data, size_t *bytes) {
     AT_DEFAULT_FPENV;
     at_error err = {0};
     attune_problem canonical;
-    attune_schedule whole;
+    mha_schedule whole;
     if (!context || !problem || !data || !bytes) {
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_emit was given NULL");
         return at_report(&err);

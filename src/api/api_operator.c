@@ -30,7 +30,7 @@ attune_status attune_operator_compile(attune_operator *op, const char *problem, 
                                       attune_kernel **kernel) {
     AT_DEFAULT_FPENV;
     at_error err = {0};
-    attune_schedule schedule;
+    mha_schedule schedule;
     if (!op || !problem || !kernel) {
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_operator_compile was given NULL");
         return at_report(&err);

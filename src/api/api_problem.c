@@ -171,18 +171,18 @@ attune_status attune_tensors(const attune_problem *problem, const attune_argumen
     return ATTUNE_OK;
 }
 
-attune_status attune_schedule_init(attune_schedule *schedule, size_t struct_size) {
+attune_status attune_schedule_init(mha_schedule *schedule, size_t struct_size) {
     at_error err = {0};
     at_struct_init(&mha_schedule_struct, schedule, struct_size, &err);
     return at_report(&err);
 }
 
 attune_status attune_schedule_choose(const attune_context *context, const attune_problem *problem,
-                                     attune_schedule *schedule) {
+                                     mha_schedule *schedule) {
     AT_DEFAULT_FPENV;
     at_error err = {0};
     attune_problem canonical;
-    attune_schedule chosen = ATTUNE_SCHEDULE_INIT;
+    mha_schedule chosen = ATTUNE_SCHEDULE_INIT;
     if (!context || !problem || !schedule) {
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_schedule_choose was given NULL");
     } else if (mha_canonicalize(problem, &canonical, &err) == ATTUNE_OK) {
@@ -193,7 +193,7 @@ attune_status attune_schedule_choose(const attune_context *context, const attune
 }
 
 attune_status attune_schedule_check(const attune_context *context, const attune_problem *problem,
-                                    const attune_schedule *schedule) {
+                                    const mha_schedule *schedule) {
     AT_DEFAULT_FPENV;
     at_error err = {0};
     attune_problem canonical;
@@ -204,7 +204,7 @@ attune_status attune_schedule_check(const attune_context *context, const attune_
     return at_report(&err);
 }
 
-attune_status attune_schedule_parse(attune_schedule *schedule, const char *text) {
+attune_status attune_schedule_parse(mha_schedule *schedule, const char *text) {
     AT_DEFAULT_FPENV;
     at_error err = {0};
     if (!text || !schedule)
@@ -214,7 +214,7 @@ attune_status attune_schedule_parse(attune_schedule *schedule, const char *text)
     return at_report(&err);
 }
 
-size_t attune_schedule_print(const attune_schedule *schedule, char *text, size_t capacity) {
+size_t attune_schedule_print(const mha_schedule *schedule, char *text, size_t capacity) {
     AT_DEFAULT_FPENV;
     if (capacity) text[0] = '\0';
     return schedule ? mha_schedule_print(schedule, text, capacity) : 0;

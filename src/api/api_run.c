@@ -80,7 +80,7 @@ attune_status attune_workspace_size(const attune_context *context, const attune_
 /* Heads whose tasks get shorter: those of later rows, which see more, go first. */
 static int64_t falling_heads(const attune_kernel *kernel, const mha_sizes *sizes) {
     const attune_problem *const p = &kernel->signature.problem;
-    if (p->op != ATTUNE_ATTENTION || kernel->schedule.strategy != ATTUNE_Q_LANES || !at_kernel_falls(kernel)) return 0;
+    if (p->op != ATTUNE_ATTENTION || kernel->schedule.strategy != MHA_Q_LANES || !at_kernel_falls(kernel)) return 0;
     return sizes->of[MHA_BATCH] * sizes->of[MHA_KV_HEADS];
 }
 
@@ -141,12 +141,12 @@ attune_status attune_run(attune_context *context, const attune_kernel *kernel, c
 /* What the interpreter runs: the kernel of the problem, or the one of tier 0 that stands in for it. */
 typedef struct interpreted {
     attune_problem problem; /* canonical */
-    attune_schedule schedule;
-    const attune_schedule *wish; /* NULL: as chosen, or cached */
+    mha_schedule schedule;
+    const mha_schedule *wish; /* NULL: as chosen, or cached */
     at_signature signature;
 } interpreted;
 
-static void take_problem(attune_context *context, const attune_problem *canonical, const attune_schedule *wish,
+static void take_problem(attune_context *context, const attune_problem *canonical, const mha_schedule *wish,
                          interpreted *out) {
     at_key key;
     out->problem = *canonical;
@@ -201,11 +201,11 @@ static attune_status build_and_interpret(attune_context *context, const interpre
 }
 
 attune_status attune_run_interpreted(attune_context *context, const attune_problem *problem,
-                                     const attune_schedule *schedule, const attune_arguments *arguments) {
+                                     const mha_schedule *schedule, const attune_arguments *arguments) {
     AT_DEFAULT_FPENV;
     at_error err = {0};
     attune_problem canonical;
-    attune_schedule whole;
+    mha_schedule whole;
     at_call call;
     if (!context || !problem || !arguments) {
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_run_interpreted was given NULL");

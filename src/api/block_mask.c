@@ -21,7 +21,7 @@ struct attune_block_mask {
 
 static void describe(const attune_kernel *kernel, const at_call *call, const int64_t *plan, attune_block_mask *mask) {
     const attune_problem *p = &kernel->signature.problem;
-    const attune_schedule *s = &kernel->schedule;
+    const mha_schedule *s = &kernel->schedule;
     const mha_variant v = mha_variant_of(p, s, kernel->target);
     memcpy(mask->mask_mod, p->mask_mod, sizeof mask->mask_mod);
     mask->seq_q = call->settled->sizes.of[MHA_SEQ_Q];

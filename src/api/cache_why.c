@@ -254,7 +254,7 @@ static int tell(void *user, const attune_cache_entry *entry) {
     return 1;
 }
 
-static attune_status search(attune_context *context, const attune_schedule *schedule, why_search *s, at_error *err) {
+static attune_status search(attune_context *context, const mha_schedule *schedule, why_search *s, at_error *err) {
     const at_operation o = s->operation;
     char problem[MHA_PROBLEM_TEXT], schedule_text[VALUE_CHARS] = "";
     o.op->print(o, problem, sizeof problem);
@@ -273,7 +273,7 @@ static attune_status search(attune_context *context, const attune_schedule *sche
     return status;
 }
 
-static void ask(attune_context *context, at_operation operation, const attune_schedule *schedule,
+static void ask(attune_context *context, at_operation operation, const mha_schedule *schedule,
                 attune_cache_answer_fn *answer_fn, void *user, at_error *err) {
     at_key key;
     at_key_make(&key, operation, schedule, &context->machine);
@@ -284,12 +284,12 @@ static void ask(attune_context *context, at_operation operation, const attune_sc
 
 /* ---- Public ---- */
 
-attune_status attune_cache_why(attune_context *context, const attune_problem *problem, const attune_schedule *schedule,
+attune_status attune_cache_why(attune_context *context, const attune_problem *problem, const mha_schedule *schedule,
                                attune_cache_answer_fn *answer_fn, void *user) {
     AT_DEFAULT_FPENV;
     at_error err = {0};
     attune_problem canonical;
-    attune_schedule whole;
+    mha_schedule whole;
     if (!context || !problem || !answer_fn) {
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_cache_why was given NULL");
         return at_report(&err);
@@ -321,7 +321,7 @@ attune_status attune_operator_cache_why(attune_operator *op, const char *problem
                                         attune_cache_answer_fn *answer_fn, void *user) {
     AT_DEFAULT_FPENV;
     at_error err = {0};
-    attune_schedule schedule;
+    mha_schedule schedule;
     if (!op || !problem || !answer_fn) {
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_operator_cache_why was given NULL");
         return at_report(&err);

@@ -38,9 +38,9 @@ static attune_status open_context(const attune_context *caller, const at_bundle_
 
 /* The schedule that the manifest wants, if it wants any. */
 static attune_status wanted_schedule(const attune_context *context, const at_bundle_part *part,
-                                     attune_schedule *schedule, at_error *err) {
+                                     mha_schedule *schedule, at_error *err) {
     const attune_problem *problem = &part->signature.problem;
-    *schedule = (attune_schedule)ATTUNE_SCHEDULE_INIT;
+    *schedule = (mha_schedule)ATTUNE_SCHEDULE_INIT;
     attune_status status = attune_schedule_choose(context, problem, schedule);
     if (!status) status = attune_schedule_parse(schedule, part->schedule);
     if (!status) status = attune_schedule_check(context, problem, schedule);
@@ -49,8 +49,8 @@ static attune_status wanted_schedule(const attune_context *context, const at_bun
 
 static attune_status build(attune_context *context, at_bundle_part *part, at_bundle_image *out, at_error *err) {
     const at_operation operation = at_attention_of(&part->signature.problem);
-    const attune_schedule *wish = NULL;
-    attune_schedule wanted, whole;
+    const mha_schedule *wish = NULL;
+    mha_schedule wanted, whole;
     at_arena arena;
     at_built built;
     attune_status status = ATTUNE_OK;

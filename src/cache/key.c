@@ -39,7 +39,7 @@ void at_machine_init(at_machine *machine, const at_target *target, const char *t
 
 /* All fields are 32 bits wide and follow struct_size without a gap (asserted below), so that a new one cannot be
  * forgotten here. */
-static size_t put_schedule(uint8_t *bytes, size_t size, size_t cap, const attune_schedule *s) {
+static size_t put_schedule(uint8_t *bytes, size_t size, size_t cap, const mha_schedule *s) {
     enum { COUNT = (AT_SCHEDULE_BYTES - sizeof s->struct_size) / sizeof(uint32_t) };
     uint32_t fields[COUNT];
     memcpy(fields, &s->strategy, sizeof fields);
@@ -48,7 +48,7 @@ static size_t put_schedule(uint8_t *bytes, size_t size, size_t cap, const attune
     return size;
 }
 
-void at_key_make(at_key *key, at_operation operation, const attune_schedule *schedule, const at_machine *machine) {
+void at_key_make(at_key *key, at_operation operation, const mha_schedule *schedule, const at_machine *machine) {
     const size_t cap = sizeof key->bytes;
     uint8_t part[AT_OPERATION_KEY_BYTES];
     const size_t problem_bytes = operation.op->key(operation, part);
@@ -150,7 +150,7 @@ bool at_key_is_of_here(const at_key_parts *parts) {
            !strncmp(parts->generator, ATTUNE_GENERATOR_ID, AT_KEY_TEXT) && parts->image_version == AT_IMAGE_VERSION;
 }
 
-_Static_assert(offsetof(attune_schedule, strategy) == sizeof(size_t), "a schedule has no padding after its size");
+_Static_assert(offsetof(mha_schedule, strategy) == sizeof(size_t), "a schedule has no padding after its size");
 
 /* Raw keys are hashed and compared as bytes. */
 _Static_assert(sizeof(attune_problem) == MHA_PROBLEM_BYTES, "a problem has no padding, and each member has a field");

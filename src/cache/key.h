@@ -32,7 +32,7 @@ typedef struct at_key {
 void at_machine_init(at_machine *machine, const at_target *target, const char *tuning_class);
 
 /* schedule: the explicit one, or NULL. */
-void at_key_make(at_key *key, at_operation operation, const attune_schedule *schedule, const at_machine *machine);
+void at_key_make(at_key *key, at_operation operation, const mha_schedule *schedule, const at_machine *machine);
 
 bool at_key_equal(const at_key *a, const at_key *b);
 
@@ -66,7 +66,7 @@ bool at_key_is_of_here(const at_key_parts *parts);
  * canonicalise. It borrows both structs. Different raw keys may mean the same kernel, never the other way round. */
 typedef struct at_raw_key {
     const attune_problem *problem;
-    const attune_schedule *schedule; /* NULL if none was given */
+    const mha_schedule *schedule; /* NULL if none was given */
 } at_raw_key;
 
 /* The functions of a problem and their tensors lie between the other members. They are long, and most problems have
@@ -85,11 +85,11 @@ static inline bool at_raw_has_functions(const attune_problem *p) {
 
 /* The part of a schedule that is in use; the rest is for later versions. Results hold schedules by value, so the size
  * of a schedule can never change. */
-enum { AT_SCHEDULE_BYTES = offsetof(attune_schedule, reserved) };
-_Static_assert(sizeof(attune_schedule) == 256, "reserved shrinks by what a new field takes");
+enum { AT_SCHEDULE_BYTES = offsetof(mha_schedule, reserved) };
+_Static_assert(sizeof(mha_schedule) == 256, "reserved shrinks by what a new field takes");
 
 /* false if the structs are not of this version's size: the slow path makes whole ones of them. */
-static inline bool at_raw_key_make(at_raw_key *raw, const attune_problem *problem, const attune_schedule *schedule) {
+static inline bool at_raw_key_make(at_raw_key *raw, const attune_problem *problem, const mha_schedule *schedule) {
     *raw = (at_raw_key){problem, schedule};
     return problem->struct_size == sizeof *problem && (!schedule || schedule->struct_size == sizeof *schedule);
 }

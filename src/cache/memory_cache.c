@@ -16,7 +16,7 @@ struct at_cache_alias {
     uint64_t hash;
     at_raw_key raw; /* of the copies below */
     attune_problem problem;
-    attune_schedule schedule;
+    mha_schedule schedule;
 };
 
 /* A key that one thread is making while others wait. Lives until the last of them has looked. */

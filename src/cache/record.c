@@ -29,7 +29,7 @@ void at_record_init(at_record *r, const attune_context_options *options, const a
 }
 
 /* "problem" or "problem | schedule"; the length, or 0 if it does not fit. */
-static size_t print_line(at_operation operation, const attune_schedule *schedule, char *line, size_t capacity) {
+static size_t print_line(at_operation operation, const mha_schedule *schedule, char *line, size_t capacity) {
     size_t length = operation.op->print(operation, line, capacity);
     if (length >= capacity || !schedule) return length < capacity ? length : 0;
     length += (size_t)snprintf(line + length, capacity - length, " | ");
@@ -61,7 +61,7 @@ static bool is_first_miss(at_record *r, const at_key *key) {
     return atomic_exchange(&r->recorded[key->high % AT_RECORD_SLOTS], key->low) != key->low;
 }
 
-void at_record_miss(at_record *r, const at_key *key, at_operation operation, const attune_schedule *schedule) {
+void at_record_miss(at_record *r, const at_key *key, at_operation operation, const mha_schedule *schedule) {
     char text[MHA_PROBLEM_TEXT + AT_SCHEDULE_TEXT + 8], *const line = text + 1;
     if (!r->path[0] || !is_first_miss(r, key)) return;
     const size_t comment = operation.op == &at_attention ? 0 : 2;
@@ -80,7 +80,7 @@ void at_record_miss(at_record *r, const at_key *key, at_operation operation, con
 }
 
 attune_status at_record_allow(const at_record *r, const at_key *key, at_operation operation,
-                              const attune_schedule *schedule, at_error *err) {
+                              const mha_schedule *schedule, at_error *err) {
     char name[AT_NAME_CHARS + 1], line[400];
     if (!r->is_strict) return ATTUNE_OK;
     at_key_name(key, name);

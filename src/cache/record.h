@@ -30,10 +30,10 @@ void at_record_init(at_record *record, const attune_context_options *options, co
 /* Adds a line, in one write, so that lines of several processes do not mix. A kernel that is missed again and again,
  * because it may not be compiled or nothing is cached, is one line of this context; with a thousand of them it may be
  * several. A failure is logged. `schedule` is the explicit one, or NULL. */
-void at_record_miss(at_record *record, const at_key *key, at_operation operation, const attune_schedule *schedule);
+void at_record_miss(at_record *record, const at_key *key, at_operation operation, const mha_schedule *schedule);
 
 /* ATTUNE_OK, or ATTUNE_NOT_CACHED with the name of the missing kernel. */
 attune_status at_record_allow(const at_record *record, const at_key *key, at_operation operation,
-                              const attune_schedule *schedule, at_error *err);
+                              const mha_schedule *schedule, at_error *err);
 
 #endif

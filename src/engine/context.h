@@ -94,7 +94,7 @@ struct attune_kernel {
     const at_operator *op; /* NULL: a candidate of the tuner */
     attune_dtype arithmetic;
     at_signature signature; /* attention: of the first caller's problem; batch, heads, outer strides are examples */
-    attune_schedule schedule;
+    mha_schedule schedule;
 
     at_code code;
     at_plan_fn *plan;

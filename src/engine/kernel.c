@@ -192,7 +192,7 @@ size_t at_kernel_buffers(const attune_kernel *kernel, void *const *given, size_t
 
 /* ---- Building ---- */
 
-attune_status at_build(attune_context *context, at_arena *arena, at_operation operation, const attune_schedule *wish,
+attune_status at_build(attune_context *context, at_arena *arena, at_operation operation, const mha_schedule *wish,
                        at_built *built, at_error *err) {
     const at_operator *const op = operation.op;
     *built = (at_built){.schedule = ATTUNE_SCHEDULE_INIT};
@@ -216,17 +216,17 @@ attune_status at_build(attune_context *context, at_arena *arena, at_operation op
 }
 
 static bool schedule_on_disk(attune_context *context, at_operation operation, const at_key *key,
-                             attune_schedule *schedule) {
+                             mha_schedule *schedule) {
     uint8_t *data = NULL;
     at_cache_file entry;
     if (!at_disk_cache_read(&context->disk, key, &data, &entry)) return false;
-    *schedule = (attune_schedule)ATTUNE_SCHEDULE_INIT;
+    *schedule = (mha_schedule)ATTUNE_SCHEDULE_INIT;
     const bool good = !operation.op->schedule_parse(operation, entry.schedule, schedule, NULL);
     at_free(&context->allocator, data);
     return good;
 }
 
-static bool cached_schedule(attune_context *context, at_operation operation, attune_schedule *schedule) {
+static bool cached_schedule(attune_context *context, at_operation operation, mha_schedule *schedule) {
     at_key key;
     at_key_make(&key, operation, NULL, &context->machine);
     at_cache_node *node = at_memory_cache_peek(&context->memory, &key);
@@ -239,8 +239,8 @@ static bool cached_schedule(attune_context *context, at_operation operation, att
 }
 
 attune_status at_build_as_cached(attune_context *context, at_arena *arena, at_operation operation,
-                                 const attune_schedule *wish, at_built *built, at_error *err) {
-    attune_schedule cached;
+                                 const mha_schedule *wish, at_built *built, at_error *err) {
+    mha_schedule cached;
     if (!wish && cached_schedule(context, operation, &cached)) wish = &cached;
     return at_build(context, arena, operation, wish, built, err);
 }
@@ -275,7 +275,7 @@ attune_status at_emit_stage(attune_context *context, const ir_kernel *scheduled,
 }
 
 attune_status at_build_image(attune_context *context, at_arena *arena, at_operation operation,
-                             const attune_schedule *wish, at_built *built, void **image, size_t *bytes, at_error *err) {
+                             const mha_schedule *wish, at_built *built, void **image, size_t *bytes, at_error *err) {
     const attune_status status = at_build(context, arena, operation, wish, built, err);
     if (status) return status;
     return at_emit_stage(context, built->scheduled, built->lowered, ATTUNE_STAGE_IMAGE, image, bytes, err);
@@ -283,7 +283,7 @@ attune_status at_build_image(attune_context *context, at_arena *arena, at_operat
 
 /* ---- For tuning ---- */
 
-attune_status at_kernel_make_uncached(attune_context *context, at_operation operation, const attune_schedule *schedule,
+attune_status at_kernel_make_uncached(attune_context *context, at_operation operation, const mha_schedule *schedule,
                                       attune_kernel **kernel, at_error *err) {
     at_arena arena;
     at_built built;
@@ -304,7 +304,7 @@ attune_status at_kernel_make_uncached(attune_context *context, at_operation oper
     return status;
 }
 
-bool at_kernel_on_disk(attune_context *context, at_operation operation, attune_schedule *schedule) {
+bool at_kernel_on_disk(attune_context *context, at_operation operation, mha_schedule *schedule) {
     at_key key;
     at_key_make(&key, operation, NULL, &context->machine);
     return schedule_on_disk(context, operation, &key, schedule);

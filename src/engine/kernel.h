@@ -8,14 +8,14 @@
 
 /* The kernel of an operation that is not attention's, with a reference for the caller: from memory, else from disk,
  * else compiled. schedule: an explicit one, which was checked, or NULL. */
-attune_status at_kernel_get(attune_context *context, at_operation operation, const attune_schedule *schedule,
+attune_status at_kernel_get(attune_context *context, at_operation operation, const mha_schedule *schedule,
                             attune_kernel **kernel, at_error *err);
 
 /* The same for attention: canonicalises the problem, and checks the schedule. raw: what the memory cache is to find it
  * by from now on, with its hash, or NULL. If a thread were cancelled (pthread_cancel) in the middle, others would wait
  * for its kernel forever: it is not. */
 attune_status at_kernel_find_or_make(attune_context *context, const attune_problem *problem,
-                                     const attune_schedule *schedule, const at_raw_key *raw, uint64_t hash,
+                                     const mha_schedule *schedule, const at_raw_key *raw, uint64_t hash,
                                      attune_kernel **kernel, at_error *err);
 
 /* A kernel of attention that is there without a compile and without waiting for one: from memory, a bundle, the disk,
@@ -34,16 +34,16 @@ bool at_kernel_is_own(const attune_kernel *kernel);
 /* The loop IR of a problem, scheduled and lowered. *schedule becomes the schedule in use: `wish`, or a chosen one if
  * that is NULL. */
 typedef struct at_built {
-    attune_schedule schedule;
+    mha_schedule schedule;
     ir_kernel *scheduled, *lowered;
 } at_built;
-attune_status at_build(attune_context *context, at_arena *arena, at_operation operation, const attune_schedule *wish,
+attune_status at_build(attune_context *context, at_arena *arena, at_operation operation, const mha_schedule *wish,
                        at_built *built, at_error *err);
 
 /* The same, except that without a schedule it uses the one of the cached kernel. So the interpreter and the listings
  * show the kernel that runs, although a faster schedule may have been tuned since. */
 attune_status at_build_as_cached(attune_context *context, at_arena *arena, at_operation operation,
-                                 const attune_schedule *wish, at_built *built, at_error *err);
+                                 const mha_schedule *wish, at_built *built, at_error *err);
 
 /* One stage of a kernel, as attune_emit gives it. */
 attune_status at_emit_stage(attune_context *context, const ir_kernel *scheduled, const ir_kernel *lowered,
@@ -51,7 +51,7 @@ attune_status at_emit_stage(attune_context *context, const ir_kernel *scheduled,
 
 /* Builds and compiles a problem: gives the image, in a block of the allocator, and its IR. */
 attune_status at_build_image(attune_context *context, at_arena *arena, at_operation operation,
-                             const attune_schedule *wish, at_built *built, void **image, size_t *bytes, at_error *err);
+                             const mha_schedule *wish, at_built *built, void **image, size_t *bytes, at_error *err);
 
 /* A kernel from an image, or one for the interpreter (image NULL). It has one reference. */
 attune_status at_kernel_new(attune_context *context, const void *image, size_t image_bytes, const char *name,
@@ -74,16 +74,16 @@ attune_status at_kernel_from_bundle(attune_context *context, const at_bundle_cod
 attune_status at_kernel_keep_ir(attune_kernel *kernel, at_arena *arena, ir_kernel *lowered, at_error *err);
 
 /* A kernel with this schedule that is in no cache, with its IR. End it with at_kernel_destroy(&kernel->node). */
-attune_status at_kernel_make_uncached(attune_context *context, at_operation operation, const attune_schedule *schedule,
+attune_status at_kernel_make_uncached(attune_context *context, at_operation operation, const mha_schedule *schedule,
                                       attune_kernel **kernel, at_error *err);
 
 /* Makes the kernel of this schedule the one that attune_compile gives without a schedule, by way of the disk cache,
  * which must be on. */
-attune_status at_kernel_replace(attune_context *context, at_operation operation, const attune_schedule *schedule,
+attune_status at_kernel_replace(attune_context *context, at_operation operation, const mha_schedule *schedule,
                                 at_error *err);
 
 /* The schedule of the disk cache's kernel for a problem without a schedule; false: there is none. */
-bool at_kernel_on_disk(attune_context *context, at_operation operation, attune_schedule *schedule);
+bool at_kernel_on_disk(attune_context *context, at_operation operation, mha_schedule *schedule);
 
 /* at_code_size and at_code_place_shared for a kernel. */
 static inline at_code_shape at_shape_of(const attune_kernel *kernel) {

@@ -56,7 +56,7 @@ void at_make_tell(const at_request *request, const at_key *key, attune_event eve
 }
 
 void at_make_complete(attune_kernel *kernel, const at_request *request, const at_key *key,
-                      const attune_schedule *schedule, attune_origin origin, double started) {
+                      const mha_schedule *schedule, attune_origin origin, double started) {
     kernel->node.key = *key;
     kernel->op = request->operation.op;
     kernel->arithmetic = kernel->op->arithmetic(request->operation, schedule, kernel->target);
@@ -105,7 +105,7 @@ static bool has_schedule(const at_request *request, const at_cache_file *entry) 
 
 /* Reads the parts of a cache file. NULL, or a sentence about the part that cannot be used. */
 static const char *read_entry(const at_request *request, const at_cache_file *entry, at_arena *arena,
-                              attune_schedule *schedule, ir_kernel **lowered) {
+                              mha_schedule *schedule, ir_kernel **lowered) {
     const at_operator *const op = request->operation.op;
     const char *const source = op->source(request->operation);
     if (op->schedule_parse(request->operation, entry->schedule, schedule, NULL)) return "its schedule cannot be read";
@@ -125,7 +125,7 @@ static const char *read_entry(const at_request *request, const at_cache_file *en
 static attune_status make_from_entry(const at_request *request, const at_key *key, const at_cache_file *entry,
                                      attune_kernel **kernel, at_error *err) {
     attune_context *context = request->context;
-    attune_schedule schedule = ATTUNE_SCHEDULE_INIT;
+    mha_schedule schedule = ATTUNE_SCHEDULE_INIT;
     ir_kernel *lowered = NULL;
     attune_status status = ATTUNE_OK;
     at_arena arena;
@@ -170,7 +170,7 @@ attune_status at_make_from_disk(const at_request *request, const at_key *key, at
 attune_status at_make_from_bundle(const at_request *request, const at_key *key, attune_kernel **kernel, at_error *err) {
     attune_context *context = request->context;
     const at_operator *const op = request->operation.op;
-    attune_schedule schedule = ATTUNE_SCHEDULE_INIT;
+    mha_schedule schedule = ATTUNE_SCHEDULE_INIT;
     char text[AT_SCHEDULE_TEXT];
     if (op != &at_attention) return ATTUNE_OK;
     if (request->schedule) op->schedule_print(request->operation, request->schedule, text, sizeof text);
@@ -225,7 +225,7 @@ void at_make_tell_tier0(const at_request *request, const at_key *key, const char
 static attune_status make_from_code(const at_request *request, const at_key *key, const at_tier0_kernel *found,
                                     attune_kernel **kernel, at_error *err) {
     attune_problem problem;
-    attune_schedule schedule = ATTUNE_SCHEDULE_INIT;
+    mha_schedule schedule = ATTUNE_SCHEDULE_INIT;
     attune_status status = at_tier0_problem(found->kernel, &problem, err);
     if (!status)
         status =

@@ -292,7 +292,7 @@ static attune_status make_at_once(void *user, const at_key *key_at_once, at_cach
 
 /* Into the disk cache only. */
 static attune_status replace_on_disk(attune_context *context, const at_key *key, at_operation operation,
-                                     const attune_schedule *schedule, at_error *err) {
+                                     const mha_schedule *schedule, at_error *err) {
     at_arena arena;
     at_built built;
     void *image = NULL;
@@ -305,10 +305,10 @@ static attune_status replace_on_disk(attune_context *context, const at_key *key,
     return status;
 }
 
-attune_status at_kernel_replace(attune_context *context, at_operation operation, const attune_schedule *schedule,
+attune_status at_kernel_replace(attune_context *context, at_operation operation, const mha_schedule *schedule,
                                 at_error *err) {
     at_key key;
-    attune_schedule cached;
+    mha_schedule cached;
     at_key_make(&key, operation, NULL, &context->machine);
     attune_status status = ATTUNE_OK;
     if (!at_kernel_on_disk(context, operation, &cached) || memcmp(&cached, schedule, AT_SCHEDULE_BYTES))
@@ -322,13 +322,13 @@ attune_status at_kernel_replace(attune_context *context, at_operation operation,
 /* Some 9 KB. They are not on the stack because LLVM needs it next (attune/expert/kernel.h has the limit). */
 typedef struct miss {
     attune_problem canonical;
-    attune_schedule schedule;
+    mha_schedule schedule;
     at_key key;
     at_signature signature;
     at_request request;
 } miss;
 
-static attune_status get(attune_context *context, at_operation operation, const attune_schedule *schedule, miss *m,
+static attune_status get(attune_context *context, at_operation operation, const mha_schedule *schedule, miss *m,
                          at_cache_node **node, at_error *err) {
     at_key_make(&m->key, operation, schedule, &context->machine);
     m->request =
@@ -337,7 +337,7 @@ static attune_status get(attune_context *context, at_operation operation, const 
 }
 
 static attune_status find_or_make(attune_context *context, const attune_problem *problem,
-                                  const attune_schedule *schedule, miss *m, at_cache_node **node, at_error *err) {
+                                  const mha_schedule *schedule, miss *m, at_cache_node **node, at_error *err) {
     attune_status status = mha_canonicalize(problem, &m->canonical, err);
     if (!status) status = mha_schedule_in(&schedule, &m->schedule, &m->canonical, context->target, err);
     return status ? status : get(context, at_attention_of(&m->canonical), schedule, m, node, err);
@@ -370,7 +370,7 @@ attune_status at_kernel_at_once(attune_context *context, const attune_problem *p
 }
 
 attune_status at_kernel_find_or_make(attune_context *context, const attune_problem *problem,
-                                     const attune_schedule *schedule, const at_raw_key *raw, uint64_t hash,
+                                     const mha_schedule *schedule, const at_raw_key *raw, uint64_t hash,
                                      attune_kernel **kernel, at_error *err) {
     at_cache_node *node = NULL;
     int cancellation;
@@ -387,7 +387,7 @@ attune_status at_kernel_find_or_make(attune_context *context, const attune_probl
     return status;
 }
 
-attune_status at_kernel_get(attune_context *context, at_operation operation, const attune_schedule *schedule,
+attune_status at_kernel_get(attune_context *context, at_operation operation, const mha_schedule *schedule,
                             attune_kernel **kernel, at_error *err) {
     at_cache_node *node = NULL;
     int cancellation;

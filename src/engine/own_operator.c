@@ -61,10 +61,10 @@ attune_status at_operator_of(attune_context *context, const attune_operator_opti
 /* ---- Its schedules ---- */
 
 attune_status at_operator_schedule(const attune_operator *op, const char *problem, const int32_t *numbers,
-                                   attune_schedule *schedule, at_error *err) {
+                                   mha_schedule *schedule, at_error *err) {
     const attune_status status = at_own_check_problem(&op->own, problem, err);
     if (status || !numbers) return status;
-    *schedule = (attune_schedule)ATTUNE_SCHEDULE_INIT;
+    *schedule = (mha_schedule)ATTUNE_SCHEDULE_INIT;
     memcpy(at_own_numbers(schedule), numbers, op->own.num_choices * sizeof *numbers);
     return op->own.row.schedule_check(at_own_operation(&op->own, problem), schedule, op->context->target, err);
 }

@@ -24,7 +24,7 @@ void at_operators_free(attune_context *context);
 
 /* Checks a problem, and the numbers of a schedule unless they are NULL; these become *schedule. */
 attune_status at_operator_schedule(const attune_operator *op, const char *problem, const int32_t *numbers,
-                                   attune_schedule *schedule, at_error *err);
+                                   mha_schedule *schedule, at_error *err);
 
 /* ---- Attune's own operators ---- */
 

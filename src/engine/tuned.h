@@ -31,6 +31,6 @@ void at_tuning_free(at_tuning *tuning);
  * number, else that of a problem which differs little, if the model expects it to suit this one. If there is none,
  * *schedule is left alone and the result is false. A database that cannot be used is logged once, and counts as
  * missing. */
-typedef bool at_find_tuned_fn(attune_context *context, at_operation operation, attune_schedule *schedule);
+typedef bool at_find_tuned_fn(attune_context *context, at_operation operation, mha_schedule *schedule);
 
 #endif

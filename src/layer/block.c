@@ -60,7 +60,7 @@ static void see_low_rank(mha_block *block) {
 
 void mha_narrow_groups(const mha_context *c, mha_packed_section *s) {
     const int64_t width = s->panels * MHA_PANEL;
-    if (c->s->gemm_groups != ATTUNE_GROUPS_NARROW || !s->exists || s->columns != s->num_groups * width) return;
+    if (c->s->gemm_groups != MHA_GROUPS_NARROW || !s->exists || s->columns != s->num_groups * width) return;
     int64_t parts = width / MHA_PANEL_TILE;
     while (width / MHA_PANEL_TILE % parts || s->heads % parts) parts--;
     s->heads /= parts;

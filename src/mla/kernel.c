@@ -63,7 +63,7 @@ void mla_section_of(const attune_mla_desc *d, mla_matrix which, mha_packed_secti
 typedef struct writer {
     mha_context c;
     attune_problem p; /* of c: what the functions on rows read */
-    attune_schedule s;
+    mha_schedule s;
     const mla_kernel *k;
     const attune_mla_desc *d;
     const ir_expr *rows;

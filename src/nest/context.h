@@ -11,7 +11,7 @@
 typedef struct mha_context {
     ir_builder *b;
     const attune_problem *p;
-    const attune_schedule *s;
+    const mha_schedule *s;
     const at_target *target;
     /* How this kernel computes. by_pairs: q_elem, k_elem and v_elem are bf16, and so are q, k and v; or k, v f8. */
     mha_variant variant;

@@ -191,13 +191,13 @@ static void several_passes(const mha_gemm_task *c, const ir_expr *tiles) {
 
 /* A smaller register tile costs compile time: it must save a fiftieth of the whole. */
 static int64_t rest_of(const mha_gemm_task *c) {
-    if (c->m->s->gemm_rest != ATTUNE_REST_OWN || !ir_is_const(c->g->rows)) return 0;
+    if (c->m->s->gemm_rest != MHA_REST_OWN || !ir_is_const(c->g->rows)) return 0;
     const int64_t rows = c->g->rows->value.i, rest = rows % c->rows;
     return (c->rows - rest) * 50 >= rows ? rest : 0;
 }
 
 static mha_gemm_task task_of(mha_context *m, mha_gemm *g) {
-    const attune_schedule *s = m->s;
+    const mha_schedule *s = m->s;
     mha_gemm_task c = {.m = m,
                        .b = m->b,
                        .g = g,

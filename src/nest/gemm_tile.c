@@ -191,7 +191,7 @@ static void multiply(const mha_gemm_task *c, mha_gemm_tile *t, const ir_expr *fr
 enum { TILE = 16, TILE_DEPTH = 32, NUM_TILES = 8 }; /* rows, and columns of C; columns of A and rows of B */
 
 bool mha_gemm_goes_by_tiles(const mha_gemm_task *c, int64_t rows) {
-    return c->m->s->gemm_by == ATTUNE_GEMM_BY_TILES && c->kind == MHA_DOT2 && c->one_pass && c->m->lanes == TILE &&
+    return c->m->s->gemm_by == MHA_GEMM_BY_TILES && c->kind == MHA_DOT2 && c->one_pass && c->m->lanes == TILE &&
            mha_gemm_tiles(rows, c->vectors, c->g->depth);
 }
 

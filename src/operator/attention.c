@@ -17,34 +17,34 @@ static const char *source(at_operation o) {
     return NULL;
 }
 
-static attune_status schedule_check(at_operation o, const attune_schedule *schedule, const at_target *target,
+static attune_status schedule_check(at_operation o, const mha_schedule *schedule, const at_target *target,
                                     at_error *err) {
     return mha_schedule_check(problem_of(o), schedule, target, err);
 }
 
 static void schedule_choose(at_operation o, const at_target *target, const at_description *machine,
-                            attune_schedule *schedule) {
+                            mha_schedule *schedule) {
     mha_choose(problem_of(o), target, machine, schedule);
 }
 
-static attune_status schedule_parse(at_operation o, const char *text, attune_schedule *schedule, at_error *err) {
+static attune_status schedule_parse(at_operation o, const char *text, mha_schedule *schedule, at_error *err) {
     (void)o;
     return mha_schedule_parse(text, schedule, err);
 }
 
-static size_t schedule_print(at_operation o, const attune_schedule *schedule, char *text, size_t capacity) {
+static size_t schedule_print(at_operation o, const mha_schedule *schedule, char *text, size_t capacity) {
     (void)o;
     return mha_schedule_print(schedule, text, capacity);
 }
 
-static ir_kernel *build(at_arena *arena, at_operation o, const attune_schedule *schedule, const at_target *target,
+static ir_kernel *build(at_arena *arena, at_operation o, const mha_schedule *schedule, const at_target *target,
                         at_error *err) {
     return mha_build(arena, problem_of(o), schedule, target, err);
 }
 
-static attune_dtype arithmetic(at_operation o, const attune_schedule *schedule, const at_target *target) {
+static attune_dtype arithmetic(at_operation o, const mha_schedule *schedule, const at_target *target) {
     const attune_problem *p = problem_of(o);
-    const bool decodes = schedule->strategy == ATTUNE_D_LANES;
+    const bool decodes = schedule->strategy == MHA_D_LANES;
     const bool attends = decodes ? mha_decodes_by_pairs(p, target) : mha_attends_by_pairs(p, target);
     if (mha_projects_by_pairs(p, target) || attends) return ATTUNE_BF16;
     return p->softmax_precision == ATTUNE_F64 ? ATTUNE_F64 : ATTUNE_F32;

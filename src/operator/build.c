@@ -69,7 +69,7 @@ static bool appends_first(const mha_context *c) { return prepares_first(c) && !m
 static void share_attention(mha_context *c) {
     share_lse(c);
     if (mha_prepares(c->p) && !prepares_first(c)) mha_prepare_shared(c);
-    if (c->s->strategy == ATTUNE_D_LANES) mha_d_lanes_shared(c);
+    if (c->s->strategy == MHA_D_LANES) mha_d_lanes_shared(c);
     mha_quantised_keys_shared(c);
     mha_value_pairs_shared(c);
 }
@@ -79,7 +79,7 @@ static void build_attention(mha_context *c) {
     if (c->p->seq_new && !appends_first(c)) mha_append(c);
     mha_quantised_keys(c);
     mha_value_pairs(c);
-    if (c->s->strategy == ATTUNE_D_LANES)
+    if (c->s->strategy == MHA_D_LANES)
         mha_d_lanes(c);
     else
         mha_q_lanes(c);
@@ -120,9 +120,9 @@ static void build_phases(void *user) {
     }
 }
 
-ir_kernel *mha_build(at_arena *arena, const attune_problem *canonical, const attune_schedule *schedule,
+ir_kernel *mha_build(at_arena *arena, const attune_problem *canonical, const mha_schedule *schedule,
                      const at_target *target, at_error *err) {
-    attune_schedule settled = *schedule;
+    mha_schedule settled = *schedule;
     mha_schedule_settle(canonical, target, NULL, &settled);
     mha_context c = {.p = canonical, .s = &settled, .target = target};
     c.b = ir_builder_new(arena, mha_op_name(canonical->op));

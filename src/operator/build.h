@@ -7,7 +7,7 @@
 #include "target/target.h"
 
 /* Scheduled IR of the kernel. Its parameters are those of problem/signature.h, in that order. */
-ir_kernel *mha_build(at_arena *arena, const attune_problem *canonical, const attune_schedule *schedule,
+ir_kernel *mha_build(at_arena *arena, const attune_problem *canonical, const mha_schedule *schedule,
                      const at_target *target, at_error *err);
 
 #endif

@@ -35,18 +35,18 @@ struct at_operator {
     /* The loop IR, if the problem is just that; else NULL. */
     const char *(*source)(at_operation operation);
 
-    attune_status (*schedule_check)(at_operation operation, const attune_schedule *schedule, const at_target *target,
+    attune_status (*schedule_check)(at_operation operation, const mha_schedule *schedule, const at_target *target,
                                     at_error *err);
     void (*schedule_choose)(at_operation operation, const at_target *target, const at_description *machine,
-                            attune_schedule *schedule);
-    attune_status (*schedule_parse)(at_operation operation, const char *text, attune_schedule *schedule, at_error *err);
-    size_t (*schedule_print)(at_operation operation, const attune_schedule *schedule, char *text, size_t capacity);
+                            mha_schedule *schedule);
+    attune_status (*schedule_parse)(at_operation operation, const char *text, mha_schedule *schedule, at_error *err);
+    size_t (*schedule_print)(at_operation operation, const mha_schedule *schedule, char *text, size_t capacity);
 
     /* Scheduled IR, or NULL with *err filled. */
-    ir_kernel *(*build)(at_arena *arena, at_operation operation, const attune_schedule *schedule,
+    ir_kernel *(*build)(at_arena *arena, at_operation operation, const mha_schedule *schedule,
                         const at_target *target, at_error *err);
     /* The type of most multiplications. */
-    attune_dtype (*arithmetic)(at_operation operation, const attune_schedule *schedule, const at_target *target);
+    attune_dtype (*arithmetic)(at_operation operation, const mha_schedule *schedule, const at_target *target);
 };
 
 /* Attention, probabilities, rotary, merge and the block. */

@@ -56,7 +56,7 @@ static const char *list_values(const attune_choice *choice, char *text, size_t c
     return text;
 }
 
-static attune_status schedule_check(at_operation o, const attune_schedule *schedule, const at_target *target,
+static attune_status schedule_check(at_operation o, const mha_schedule *schedule, const at_target *target,
                                     at_error *err) {
     const at_own *const own = own_of(o);
     (void)target;
@@ -71,14 +71,14 @@ static attune_status schedule_check(at_operation o, const attune_schedule *sched
 }
 
 static void schedule_choose(at_operation o, const at_target *target, const at_description *machine,
-                            attune_schedule *schedule) {
+                            mha_schedule *schedule) {
     (void)target;
     (void)machine;
-    *schedule = (attune_schedule)ATTUNE_SCHEDULE_INIT;
+    *schedule = (mha_schedule)ATTUNE_SCHEDULE_INIT;
     for (size_t i = 0; i < own_of(o)->num_choices; i++) at_own_numbers(schedule)[i] = own_of(o)->choices[i].usual;
 }
 
-static size_t schedule_print(at_operation o, const attune_schedule *schedule, char *text, size_t capacity) {
+static size_t schedule_print(at_operation o, const mha_schedule *schedule, char *text, size_t capacity) {
     const at_own *const own = own_of(o);
     size_t n = 0;
     if (capacity) *text = '\0';
@@ -89,7 +89,7 @@ static size_t schedule_print(at_operation o, const attune_schedule *schedule, ch
 }
 
 /* As it was printed: all numbers in their order. */
-static attune_status schedule_parse(at_operation o, const char *text, attune_schedule *schedule, at_error *err) {
+static attune_status schedule_parse(at_operation o, const char *text, mha_schedule *schedule, at_error *err) {
     const at_own *const own = own_of(o);
     const char *at = text;
     for (size_t i = 0; i < own->num_choices; i++) {
@@ -133,14 +133,14 @@ void attune_ir_print(attune_ir_writer *writer, const char *format, ...) {
 }
 
 /* "matmul.1 m=3 with tile=8" */
-static const char *describe(at_operation o, const attune_schedule *schedule, char *text, size_t capacity) {
+static const char *describe(at_operation o, const mha_schedule *schedule, char *text, size_t capacity) {
     size_t n = print(o, text, capacity);
     if (own_of(o)->num_choices && n < capacity) n += (size_t)snprintf(text + n, capacity - n, " with ");
     if (own_of(o)->num_choices && n < capacity) schedule_print(o, schedule, text + n, capacity - n);
     return text;
 }
 
-static attune_status write(at_operation o, const attune_schedule *schedule, const at_target *target,
+static attune_status write(at_operation o, const mha_schedule *schedule, const at_target *target,
                            attune_ir_writer *writer, at_error *err) {
     const at_own *const own = own_of(o);
     char what[300];
@@ -161,7 +161,7 @@ static attune_status write(at_operation o, const attune_schedule *schedule, cons
                    describe(o, schedule, what, sizeof what));
 }
 
-static ir_kernel *build(at_arena *arena, at_operation o, const attune_schedule *schedule, const at_target *target,
+static ir_kernel *build(at_arena *arena, at_operation o, const mha_schedule *schedule, const at_target *target,
                         at_error *err) {
     attune_ir_writer writer;
     ir_kernel *kernel = NULL;
@@ -178,7 +178,7 @@ static ir_kernel *build(at_arena *arena, at_operation o, const attune_schedule *
     return kernel;
 }
 
-static attune_dtype arithmetic(at_operation o, const attune_schedule *schedule, const at_target *target) {
+static attune_dtype arithmetic(at_operation o, const mha_schedule *schedule, const at_target *target) {
     (void)o;
     (void)schedule;
     (void)target;

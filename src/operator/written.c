@@ -51,7 +51,7 @@ static attune_status refuse_schedule(at_operation o, at_error *err) {
     return at_fail(err, ATTUNE_INVALID_SCHEDULE, "%s is written in loop IR, which has no schedule", name);
 }
 
-static attune_status schedule_check(at_operation o, const attune_schedule *schedule, const at_target *target,
+static attune_status schedule_check(at_operation o, const mha_schedule *schedule, const at_target *target,
                                     at_error *err) {
     (void)schedule;
     (void)target;
@@ -59,26 +59,26 @@ static attune_status schedule_check(at_operation o, const attune_schedule *sched
 }
 
 static void schedule_choose(at_operation o, const at_target *target, const at_description *machine,
-                            attune_schedule *schedule) {
+                            mha_schedule *schedule) {
     (void)o;
     (void)target;
     (void)machine;
     (void)schedule;
 }
 
-static attune_status schedule_parse(at_operation o, const char *text, attune_schedule *schedule, at_error *err) {
+static attune_status schedule_parse(at_operation o, const char *text, mha_schedule *schedule, at_error *err) {
     (void)schedule;
     return *text ? refuse_schedule(o, err) : ATTUNE_OK;
 }
 
-static size_t schedule_print(at_operation o, const attune_schedule *schedule, char *text, size_t capacity) {
+static size_t schedule_print(at_operation o, const mha_schedule *schedule, char *text, size_t capacity) {
     (void)o;
     (void)schedule;
     if (capacity) *text = '\0';
     return 0;
 }
 
-static ir_kernel *build(at_arena *arena, at_operation o, const attune_schedule *schedule, const at_target *target,
+static ir_kernel *build(at_arena *arena, at_operation o, const mha_schedule *schedule, const at_target *target,
                         at_error *err) {
     const at_written *w = written_of(o);
     (void)schedule;
@@ -86,7 +86,7 @@ static ir_kernel *build(at_arena *arena, at_operation o, const attune_schedule *
     return ir_parse(arena, w->text, w->length, err);
 }
 
-static attune_dtype arithmetic(at_operation o, const attune_schedule *schedule, const at_target *target) {
+static attune_dtype arithmetic(at_operation o, const mha_schedule *schedule, const at_target *target) {
     (void)o;
     (void)schedule;
     (void)target;

@@ -7,9 +7,9 @@
 #include "threads/job.h"
 
 /* The schedule for up to so many queries; 0: for any number. */
-static attune_schedule schedule_for(const attune_plan *plan, int64_t queries) {
+static mha_schedule schedule_for(const attune_plan *plan, int64_t queries) {
     attune_problem p = plan->signature.problem;
-    attune_schedule schedule;
+    mha_schedule schedule;
     p.seq_q = ATTUNE_DYNAMIC;
     if (queries) p.max_seq_q = queries;
     mha_choose(&p, plan->context->target, &plan->context->machine_class.description, &schedule);
@@ -18,7 +18,7 @@ static attune_schedule schedule_for(const attune_plan *plan, int64_t queries) {
 
 /* Whether d-lanes, the strategy for few rows, is chosen for up to so many queries. */
 static bool is_few(const attune_plan *plan, int64_t queries) {
-    return schedule_for(plan, queries).strategy == ATTUNE_D_LANES;
+    return schedule_for(plan, queries).strategy == MHA_D_LANES;
 }
 
 /* Rows of a register tile are computed whether a sequence has them or not: 20 rows in one of 64 take twice as long as
@@ -26,11 +26,11 @@ static bool is_few(const attune_plan *plan, int64_t queries) {
  * that is lower than that for many, the highest two if there are more. */
 static void settle_some(attune_plan *plan, int64_t most) {
     enum { MOST = 16 };
-    const attune_schedule many = schedule_for(plan, 0);
+    const mha_schedule many = schedule_for(plan, 0);
     int32_t height = 0;
     for (int64_t queries = plan->few_rows + 1; queries <= MOST && queries < most; queries++) {
-        const attune_schedule s = schedule_for(plan, queries);
-        if (s.strategy != ATTUNE_Q_LANES || s.score_row_vectors >= many.score_row_vectors) break;
+        const mha_schedule s = schedule_for(plan, queries);
+        if (s.strategy != MHA_Q_LANES || s.score_row_vectors >= many.score_row_vectors) break;
         if (s.score_row_vectors != height && plan->most[PL_MORE]) plan->most[PL_SOME] = plan->most[PL_MORE];
         const bool is_first = !height || (s.score_row_vectors == height && !plan->most[PL_MORE]);
         plan->most[is_first ? PL_SOME : PL_MORE] = queries;

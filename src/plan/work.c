@@ -205,7 +205,7 @@ static double cost_of_rows(const sequence *q, int64_t first_row, int64_t end_row
 
 /* Rows of a prompt: the longest tasks of all heads, then shorter ones. */
 static bool add_rows(pl_work *work, const sequence *q, bool for_many, pl_segment s) {
-    const attune_schedule *const k = &q->part->of.kernel->schedule;
+    const mha_schedule *const k = &q->part->of.kernel->schedule;
     if (k->score_row_vectors < 1) return false;
     const int64_t task_rows = k->task_row_vectors / k->score_row_vectors * k->score_row_vectors * k->lanes;
     const int64_t rows = q->queries * q->group, longest = q->part->settled.sizes.of[MHA_SEQ_Q] * q->group;
@@ -234,7 +234,7 @@ static void add_sequence(pl_work *work, const sequence *q, uint32_t stage, bool 
     pl_segment s = {.part = (uint16_t)(q->part - work->parts), .phase = (uint16_t)stage};
     s.first = q->number * q->tasks;
     if (attention_phase(kernel) == (int)stage &&
-        (kernel->schedule.strategy == ATTUNE_D_LANES ? add_chunks : add_rows)(work, q, for_many, s))
+        (kernel->schedule.strategy == MHA_D_LANES ? add_chunks : add_rows)(work, q, for_many, s))
         return;
     s.run = s.leap = s.count = q->tasks;
     /* What comes after attention merges the chunks of each row. */

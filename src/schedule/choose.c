@@ -18,8 +18,8 @@
 
 #include <math.h>
 
-double mha_cost_of_choice(const mha_cost_context *c, const attune_schedule *schedule) {
-    attune_schedule s = *schedule;
+double mha_cost_of_choice(const mha_cost_context *c, const mha_schedule *schedule) {
+    mha_schedule s = *schedule;
     mha_schedule_settle(c->p, c->machine.target, c->machine.description, &s);
     const mha_costs costs = mha_costs_of_head(c, &s);
     return mha_costs_sum(&costs);
@@ -51,13 +51,13 @@ static void calls_of(const attune_problem *p, const mha_machine *on, calls *c) {
 
 /* What decoding's strategy costs for a usual call. */
 static double cost_of_decoding(const mha_cost_context *usual) {
-    attune_schedule s = ATTUNE_SCHEDULE_INIT;
+    mha_schedule s = ATTUNE_SCHEDULE_INIT;
     mha_choose_d_lanes(usual, usual, &s);
     return mha_cost_of_choice(usual, &s) * mha_correction(MHA_DECODING, usual, &s, NULL);
 }
 
-static void choose_decoding(const calls *c, attune_schedule *s) {
-    *s = (attune_schedule)ATTUNE_SCHEDULE_INIT;
+static void choose_decoding(const calls *c, mha_schedule *s) {
+    *s = (mha_schedule)ATTUNE_SCHEDULE_INIT;
     mha_choose_d_lanes(&c->call, &c->usual, s);
     mha_hold_narrow_heads(&c->call, s);
 }
@@ -77,7 +77,7 @@ static bool is_compared_otherwise(const attune_problem *p, attune_problem *like)
 
 /* Integer products are by d-lanes only. A task of d-lanes has up to 64 rows: of more of them q-lanes fills whole
  * vectors, and costs less. */
-static void choose_strategy(const calls *c, attune_schedule *s) {
+static void choose_strategy(const calls *c, mha_schedule *s) {
     enum { MOST_ROWS = 64 };
     const attune_problem *const p = c->call.p;
     const bool may = mha_may_go_by_d_lanes(p), must = may && p->integer;
@@ -108,7 +108,7 @@ static int32_t choose_block(const attune_problem *p, int64_t rows, int64_t tile_
 
 /* Whether all products are of whole tiles of hardware, for many rows. They sum in another order than vectors, so the
  * number of rows decides, and not the cost. */
-static bool choose_hardware_tiles(const attune_problem *p, const at_target *target, int64_t rows, attune_schedule *s) {
+static bool choose_hardware_tiles(const attune_problem *p, const at_target *target, int64_t rows, mha_schedule *s) {
     enum { FEW = 14, HIGH = 32, WIDE = 2 };
     const int64_t depths[] = {p->embed_dim, p->kv_projected ? 0 : p->kv_embed_dim, p->v_embed_dim,
                               p->num_heads * p->head_dim_v};
@@ -128,14 +128,14 @@ typedef struct products_search {
     int64_t rows; /* of a call */
 } products_search;
 
-static double price_products(const mha_search *t, const attune_schedule *tile) {
+static double price_products(const mha_search *t, const mha_schedule *tile) {
     const products_search *const more = t->more;
-    attune_schedule s = *tile;
+    mha_schedule s = *tile;
     mha_schedule_settle(t->c->p, t->c->machine.target, t->c->machine.description, &s);
     return mha_cost_products(t->c, &more->products, &s);
 }
 
-static void set_tile(const attune_problem *p, int64_t call, int64_t rows, int64_t vectors, attune_schedule *s) {
+static void set_tile(const attune_problem *p, int64_t call, int64_t rows, int64_t vectors, mha_schedule *s) {
     s->gemm_rows = (int32_t)rows;
     s->gemm_column_vectors = (int32_t)vectors;
     s->gemm_task_rows = choose_block(p, call, rows);
@@ -144,7 +144,7 @@ static void set_tile(const attune_problem *p, int64_t call, int64_t rows, int64_
 /* Tiles read whole lines of weights, if registers have room for them, as narrower ones would read each line twice.
  * Tiles of one vector have a load for each multiply-add, and were slower than the cost says. The usual tile has three
  * quarters of the registers; it takes less time to compile than larger ones. */
-static void choose_product_tiles(const mha_cost_context *c, int64_t rows, attune_schedule *s) {
+static void choose_product_tiles(const mha_cost_context *c, int64_t rows, mha_schedule *s) {
     enum { LINE = 64, USUAL_ROWS = 8, MOST_ROWS = 14 };
     const attune_problem *const p = c->p;
     const products_search more = {mha_products_of(p), rows};
@@ -164,7 +164,7 @@ static void choose_product_tiles(const mha_cost_context *c, int64_t rows, attune
 }
 
 /* Fills in the gemm fields of a schedule whose lanes are chosen. All 0 without a block. */
-void mha_choose_products(const mha_cost_context *c, attune_schedule *s) {
+void mha_choose_products(const mha_cost_context *c, mha_schedule *s) {
     const attune_problem *const p = c->p;
     s->gemm_rows = s->gemm_column_vectors = s->gemm_task_rows = s->gemm_depth = 0;
     if (!p->embed_dim) return;
@@ -189,7 +189,7 @@ static attune_problem as_unlisted(const attune_problem *p) {
 
 /* As for as many keys side by side. Many queries that have lists of their own are tasks enough, and chunks of their
  * keys would take too much memory. */
-static void choose_listed(const attune_problem *p, const mha_machine *on, attune_schedule *s) {
+static void choose_listed(const attune_problem *p, const mha_machine *on, mha_schedule *s) {
     enum { FEW_QUERIES = 64 };
     const attune_problem like = as_unlisted(p);
     calls c;
@@ -201,9 +201,9 @@ static void choose_listed(const attune_problem *p, const mha_machine *on, attune
 
 /* ---- All of it ---- */
 
-void mha_choose(const attune_problem *p, const at_target *target, const at_description *machine, attune_schedule *s) {
+void mha_choose(const attune_problem *p, const at_target *target, const at_description *machine, mha_schedule *s) {
     const mha_machine on = {target, machine};
-    *s = (attune_schedule)ATTUNE_SCHEDULE_INIT;
+    *s = (mha_schedule)ATTUNE_SCHEDULE_INIT;
     if (p->kv_ids) {
         choose_listed(p, &on, s);
     } else {
@@ -215,12 +215,12 @@ void mha_choose(const attune_problem *p, const at_target *target, const at_descr
     mha_schedule_settle(p, target, machine, s);
 }
 
-void mha_choose_by(attune_strategy strategy, const attune_problem *p, const at_target *target,
-                   const at_description *machine, attune_schedule *s) {
+void mha_choose_by(mha_strategy strategy, const attune_problem *p, const at_target *target,
+                   const at_description *machine, mha_schedule *s) {
     calls c;
     calls_of(p, &(mha_machine){target, machine}, &c);
-    *s = (attune_schedule)ATTUNE_SCHEDULE_INIT;
-    if (strategy == ATTUNE_D_LANES)
+    *s = (mha_schedule)ATTUNE_SCHEDULE_INIT;
+    if (strategy == MHA_D_LANES)
         choose_decoding(&c, s);
     else
         mha_choose_q_lanes(&c.call, &c.usual, INFINITY, s);

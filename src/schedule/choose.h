@@ -5,12 +5,12 @@
 #include "schedule/cost.h"
 
 /* choose.c. The schedule of one strategy that costs least, complete and settled. */
-void mha_choose_by(attune_strategy strategy, const attune_problem *canonical, const at_target *target,
-                   const at_description *machine, attune_schedule *schedule);
+void mha_choose_by(mha_strategy strategy, const attune_problem *canonical, const at_target *target,
+                   const at_description *machine, mha_schedule *schedule);
 /* choose.c. Fills in the gemm fields of a schedule whose lanes are chosen. All 0 without a block. */
-void mha_choose_products(const mha_cost_context *call, attune_schedule *schedule);
+void mha_choose_products(const mha_cost_context *call, mha_schedule *schedule);
 /* What a schedule costs for one head, with the choices that it leaves to attune. */
-double mha_cost_of_choice(const mha_cost_context *context, const attune_schedule *schedule);
+double mha_cost_of_choice(const mha_cost_context *context, const mha_schedule *schedule);
 
 /* Both strategies choose for a call, and what decides the order of sums for a usual one like it, of one sequence and 16
  * heads: a row has the same bits in every batch. Neither fills in products. */
@@ -18,16 +18,16 @@ double mha_cost_of_choice(const mha_cost_context *context, const attune_schedule
 /* choose_q_lanes.c: the schedule of prefill that costs least. If that is `most` or more for the usual call: false, and
  * the schedule is no choice. */
 bool mha_choose_q_lanes(const mha_cost_context *call, const mha_cost_context *usual, double most,
-                        attune_schedule *schedule);
+                        mha_schedule *schedule);
 
 /* choose_d_lanes.c. Whether decoding's strategy computes this problem; and the schedule of it that costs least. */
 bool mha_may_go_by_d_lanes(const attune_problem *canonical);
-void mha_choose_d_lanes(const mha_cost_context *call, const mha_cost_context *usual, attune_schedule *schedule);
+void mha_choose_d_lanes(const mha_cost_context *call, const mha_cost_context *usual, mha_schedule *schedule);
 /* Makes such a schedule one with fewer instructions, if heads are narrow and registers few. Instructions count beside a
  * busy thread on the same core: each of the two begins half as many in a cycle. Scores go through the columns without a
  * loop, and sums of values stay in registers. Keys come from the same streams, so no sum changes. Strategies are
  * compared without it: with it, d-lanes was chosen for 8 and 13 rows that took up to 1.2 times as long. */
-void mha_hold_narrow_heads(const mha_cost_context *call, attune_schedule *schedule);
+void mha_hold_narrow_heads(const mha_cost_context *call, mha_schedule *schedule);
 
 /* settle.c. Whether V is put in pairs once for all tasks for any call: lengths are known, so no call has many keys for
  * few queries; tasks see nearly all keys, and not those of a window; and V in pairs is not large. */

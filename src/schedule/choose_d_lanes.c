@@ -21,7 +21,7 @@
 /* Four keys at once: each is a stream of its own to the memory. Few rows then: more would need more registers, and find
  * K and V in the first cache next time. Scores of more than two have no shorter time, and take longer to compile; a
  * turn of several is long enough not to be unrolled. */
-static void choose_tiles(const mha_cost_context *c, int64_t rows, attune_schedule *s) {
+static void choose_tiles(const mha_cost_context *c, int64_t rows, mha_schedule *s) {
     const bool many = !c->few_registers;
     const int64_t probabilities = many ? 16 : 10;
     s->score_rows = (int32_t)(rows <= 3 ? rows : 2);
@@ -39,7 +39,7 @@ static bool is_converted(attune_dtype v) {
 
 /* From memory K comes once for four rows; and V in whole rows of f32, for as many as leave registers for that, which is
  * faster although the fourth row finds V in a cache only. */
-static void choose_tiles_from_memory(const attune_problem *p, int64_t rows, attune_schedule *s) {
+static void choose_tiles_from_memory(const attune_problem *p, int64_t rows, mha_schedule *s) {
     enum { ROWS = 4, COLUMNS = 8 };
     if (rows < ROWS) return;
     s->score_rows = ROWS;
@@ -51,7 +51,7 @@ static void choose_tiles_from_memory(const attune_problem *p, int64_t rows, attu
 /* The same with few registers. Tiles of three rows have room for two keys, which are no streams; two rows and then the
  * third find K in the first cache. What is converted would be so for each of these tiles, and an open number of rows
  * would be rounded up to a multiple of six. With `reproducible` scores have one stream whatever the tile is. */
-static void choose_streams_of_keys(const attune_problem *p, int64_t rows, attune_schedule *s) {
+static void choose_streams_of_keys(const attune_problem *p, int64_t rows, mha_schedule *s) {
     enum { ROWS = 2, KEYS = 4 };
     const bool converts = p->k_dtype != ATTUNE_F32 || p->softmax_precision != ATTUNE_F32;
     if (rows != ROWS + 1 || converts || p->seq_q < 1 || p->is_ragged || p->reproducible) return;
@@ -60,7 +60,7 @@ static void choose_streams_of_keys(const attune_problem *p, int64_t rows, attune
 }
 
 /* Sums of values that stay in registers: as many rows as there is room for, which leave few over. */
-static void hold_values(int64_t rows, attune_schedule *s) {
+static void hold_values(int64_t rows, mha_schedule *s) {
     enum { USUAL = 4, MORE = 6, VECTORS = 2 };
     s->value_rows = (int32_t)(rows == USUAL + 1 || rows % MORE == 0 ? min_of(rows, MORE) : USUAL);
     s->value_column_vectors = VECTORS;
@@ -69,9 +69,9 @@ static void hold_values(int64_t rows, attune_schedule *s) {
 
 /* The same with few registers: a vector of V that is converted then serves more rows than two. f16, which takes one
  * instruction, was no faster, and of four rows bf16 was slower. An open number of rows would be rounded up. */
-static void hold_converted_values(const attune_problem *p, const at_target *target, int64_t rows, attune_schedule *s) {
+static void hold_converted_values(const attune_problem *p, const at_target *target, int64_t rows, mha_schedule *s) {
     enum { LEAST_ROWS = 5 };
-    attune_schedule held = *s;
+    mha_schedule held = *s;
     const bool converts = is_converted(p->v_dtype) && p->v_dtype != ATTUNE_F16;
     if (rows < LEAST_ROWS || !converts || p->softmax_precision != ATTUNE_F32 || mha_has_panels(p)) return;
     if (p->seq_q < 1 || p->is_ragged || p->reproducible) return;
@@ -82,7 +82,7 @@ static void hold_converted_values(const attune_problem *p, const at_target *targ
 
 /* Codes of panels from memory, which are used up faster than others: a panel at a time, as memory has them, if that
  * leaves more sums than a product takes cycles. */
-static void choose_panel_by_panel(int64_t planes, attune_schedule *s) {
+static void choose_panel_by_panel(int64_t planes, mha_schedule *s) {
     enum { SUMS = 8, UNITS = 4, MOST_SUMS = 32 };
     const int64_t in_panel = max_of(ATTUNE_PANEL_TOKENS / s->lanes, 1), of_key = s->score_rows * planes;
     s->score_keys = (int32_t)min_of(max_of(in_panel, SUMS / of_key), MOST_SUMS / of_key);
@@ -91,7 +91,7 @@ static void choose_panel_by_panel(int64_t planes, attune_schedule *s) {
 
 /* Scores of panels have a sum for each vector of keys: enough of them that none waits for the one before. From memory
  * each vector of a lone row is a stream of its own; in the caches eight are faster than sixteen. */
-static void choose_panel_tiles(const mha_cost_context *c, int64_t rows, attune_schedule *s) {
+static void choose_panel_tiles(const mha_cost_context *c, int64_t rows, mha_schedule *s) {
     enum { SUMS = 16, FEW_SUMS = 8, ROWS = 4, FEW_ROWS = 2, VECTORS = 8 };
     const attune_problem *const p = c->p;
     const bool many = !c->few_registers, all_codes = p->integer == ATTUNE_INTEGER_ALL;
@@ -139,7 +139,7 @@ static int32_t choose_chunk(const attune_problem *p, int32_t tile) {
 
 static int64_t rows_of(const mha_search *t) { return *(const int64_t *)t->more; } /* of a head of K and V */
 
-static double price(const mha_search *t, const attune_schedule *s) { return mha_cost_of_choice(t->c, s); }
+static double price(const mha_search *t, const mha_schedule *s) { return mha_cost_of_choice(t->c, s); }
 
 static mha_search search_of(const mha_cost_context *c, const int64_t *rows) {
     return (mha_search){.c = c, .price = price, .more = rows};
@@ -149,11 +149,11 @@ static bool has_registers(const mha_search *t, int64_t rows, int64_t keys) {
     return rows * keys + keys + 1 <= t->c->machine.target->vector_registers && rows <= rows_of(t);
 }
 
-static bool scores_fit(const mha_search *t, const attune_schedule *s) {
+static bool scores_fit(const mha_search *t, const mha_schedule *s) {
     return has_registers(t, s->score_rows, s->score_keys);
 }
 
-static bool values_fit(const mha_search *t, const attune_schedule *s) {
+static bool values_fit(const mha_search *t, const mha_schedule *s) {
     return has_registers(t, s->value_rows, s->value_keys);
 }
 
@@ -168,7 +168,7 @@ static void try_tiles(mha_search *t) {
 /* Sums that stay in registers: the usual tile of them, and others. */
 static void try_held_values(mha_search *t) {
     enum { LEAST_ROWS = 4, MOST_ROWS = 6 };
-    attune_schedule s = t->at;
+    mha_schedule s = t->at;
     t->of = MHA_HELD_TILE;
     if (rows_of(t) < LEAST_ROWS) return;
     hold_values(rows_of(t), &s);
@@ -180,23 +180,23 @@ static void try_held_values(mha_search *t) {
 enum { CODE_ROWS = 4, CODE_KEYS = 4 }; /* usual ones */
 
 /* An open number of rows is rounded up to what both kinds of tiles divide: three and four would make it twelve. */
-static bool rounds_rows_far(const mha_cost_context *c, const attune_schedule *s) {
+static bool rounds_rows_far(const mha_cost_context *c, const mha_schedule *s) {
     const int64_t larger = max_of(s->score_rows, s->value_rows), smaller = min_of(s->score_rows, s->value_rows);
     return (c->p->seq_q < 1 || c->p->is_ragged) && larger % smaller;
 }
 
-static int query_pack(const mha_cost_context *c, const attune_schedule *s) {
+static int query_pack(const mha_cost_context *c, const mha_schedule *s) {
     return mha_variant_of(c->p, s, c->machine.target).query_pack;
 }
 
-static bool quantised_scores_fit(const mha_cost_context *c, const attune_schedule *s) {
+static bool quantised_scores_fit(const mha_cost_context *c, const mha_schedule *s) {
     if (s->score_rows % query_pack(c, s) || rounds_rows_far(c, s)) return false;
     return s->score_rows * s->score_keys * mha_query_planes(c->p) <= MHA_MAX_D_SUMS;
 }
 
 /* Where to begin: with many registers by eight keys, which were 3 % faster on a Zen 4 where the cost says that they are
  * equal. */
-static void choose_usual_codes(const mha_cost_context *c, int64_t rows, attune_schedule *s) {
+static void choose_usual_codes(const mha_cost_context *c, int64_t rows, mha_schedule *s) {
     s->score_rows = (int32_t)(rows <= 2 ? rows : CODE_ROWS);
     if (rounds_rows_far(c, s)) s->score_rows = 1;
     s->score_rows = (int32_t)max_of(s->score_rows, query_pack(c, s));
@@ -206,21 +206,21 @@ static void choose_usual_codes(const mha_cost_context *c, int64_t rows, attune_s
     if (c->few_registers || !may) s->score_keys = CODE_KEYS;
 }
 
-static bool score_codes_fit(const mha_search *t, const attune_schedule *s) {
+static bool score_codes_fit(const mha_search *t, const mha_schedule *s) {
     return s->score_rows < 2 * rows_of(t) && quantised_scores_fit(t->c, s);
 }
 
-static bool value_codes_fit(const mha_search *t, const attune_schedule *s) {
+static bool value_codes_fit(const mha_search *t, const mha_schedule *s) {
     return s->value_rows <= rows_of(t) && !rounds_rows_far(t->c, s);
 }
 
-static bool may_have_values(const mha_cost_context *c, const attune_schedule *s) {
+static bool may_have_values(const mha_cost_context *c, const mha_schedule *s) {
     return !rounds_rows_far(c, s) && !isinf(mha_correction(MHA_QUANTISED_VALUES, c, s, NULL));
 }
 
 /* Of scores a usual tile, of values the one with most rows that is allowed; another one has to promise something. What
  * is in panels has its tiles by now. Sums of integers are exact, so no bit depends on these tiles. */
-static void choose_code_tiles(const mha_cost_context *c, int64_t rows, attune_schedule *s) {
+static void choose_code_tiles(const mha_cost_context *c, int64_t rows, mha_schedule *s) {
     const bool all = c->p->integer == ATTUNE_INTEGER_ALL;
     const bool has_values = all && c->p->v_layout != ATTUNE_LAYOUT_PANELS;
     if (all) s->value_keys = 1;
@@ -244,7 +244,7 @@ static void choose_code_tiles(const mha_cost_context *c, int64_t rows, attune_sc
 
 /* From memory what streams do matters more than what is multiplied: there the rules' stay, as they do where bits are
  * promised. */
-static void choose_cheaper(const mha_cost_context *c, int64_t rows, attune_schedule *s) {
+static void choose_cheaper(const mha_cost_context *c, int64_t rows, mha_schedule *s) {
     mha_search t = search_of(c, &rows);
     mha_search_begin(&t, MHA_USUAL_TILE, s);
     try_tiles(&t);
@@ -259,11 +259,11 @@ bool mha_may_go_by_d_lanes(const attune_problem *p) {
 }
 
 /* Streams of values decide in which order sums are: only the keys of a task depend on the call. */
-void mha_choose_d_lanes(const mha_cost_context *call, const mha_cost_context *c, attune_schedule *s) {
+void mha_choose_d_lanes(const mha_cost_context *call, const mha_cost_context *c, mha_schedule *s) {
     const attune_problem *const p = c->p;
     const int64_t rows = mha_likely_queries(p) * (p->num_heads / p->num_kv_heads);
     const bool has_panels = mha_has_panels(p);
-    s->strategy = ATTUNE_D_LANES;
+    s->strategy = MHA_D_LANES;
     s->lanes = c->widest;
     choose_tiles(c, rows, s);
     if (c->is_from_memory && !p->integer) {
@@ -284,7 +284,7 @@ void mha_choose_d_lanes(const mha_cost_context *call, const mha_cost_context *c,
 /* ---- Narrow heads, few registers ---- */
 
 /* Numbers of f32 that come from a cache. From afar all of this is slower, and in short pages most of all. */
-static bool is_narrow(const mha_cost_context *c, const attune_schedule *s) {
+static bool is_narrow(const mha_cost_context *c, const mha_schedule *s) {
     enum { VECTORS = 10 };
     const attune_problem *const p = c->p;
     const int64_t most = (int64_t)VECTORS * s->lanes;
@@ -298,11 +298,11 @@ static bool is_narrow(const mha_cost_context *c, const attune_schedule *s) {
 /* Register tiles are two rows of Q by whole rows of V, up to six vectors, or by two stripes of wider rows. Where four
  * divides the rows of Q they are four by three vectors of wider rows, unless a stripe of one vector would be left.
  * Stripes of two rows gain nothing. Three rows take as many instructions with sums in memory. */
-static void hold_narrow_values(const mha_cost_context *c, int64_t rows, attune_schedule *s) {
+static void hold_narrow_values(const mha_cost_context *c, int64_t rows, mha_schedule *s) {
     enum { WHOLE = 6 };
     const int64_t vectors = ceil_div(c->p->head_dim_v, s->lanes), stripes = ceil_div(vectors, WHOLE);
     const bool by_fours = stripes > 1 && rows % 4 == 0 && vectors % 3 != 1;
-    attune_schedule usual = *s;
+    mha_schedule usual = *s;
     if (rows == 3 || s->value_keys == 1 || (stripes > 1 && rows == 2)) return;
     mha_schedule_settle(c->p, c->machine.target, c->machine.description, &usual);
     if (s->value_keys != usual.value_streams) return; /* the batch decides, and may not change the order of sums */
@@ -312,7 +312,7 @@ static void hold_narrow_values(const mha_cost_context *c, int64_t rows, attune_s
     s->value_column_vectors = (int32_t)(by_fours ? 3 : ceil_div(vectors, stripes));
 }
 
-void mha_hold_narrow_heads(const mha_cost_context *c, attune_schedule *s) {
+void mha_hold_narrow_heads(const mha_cost_context *c, mha_schedule *s) {
     const int64_t rows = mha_likely_queries(c->p) * (c->p->num_heads / c->p->num_kv_heads);
     if (rows < 2 || !is_narrow(c, s)) return;
     s->score_column_vectors = (int32_t)max_of(c->p->head_dim / s->lanes, 1);

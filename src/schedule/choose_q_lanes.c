@@ -41,7 +41,7 @@ typedef struct search {
     bool pairs_fit;         /* V in pairs, of all heads, fits the last cache */
     sum_order order;        /* that it has to keep */
     double least_values;    /* cycles of their multiplications, whatever the schedule */
-    attune_schedule at;     /* the best so far of this stripe */
+    mha_schedule at;     /* the best so far of this stripe */
     double cost, scores;    /* of that one, scores with their softmax */
     mha_q_costs tried;      /* the last one */
 } search;
@@ -93,7 +93,7 @@ static const double NO_COST = 1e300;
 
 /* The share of their time that so many threads are idle. Tasks are as long as each other; or, where later rows see
  * more, the longest takes twice the mean, and the last of those begins when others end. */
-static double idle_of(const search *t, const attune_schedule *s) {
+static double idle_of(const search *t, const mha_schedule *s) {
     const int64_t stripes = ceil_div(t->rows, (int64_t)s->score_row_vectors * s->lanes);
     const double tasks = t->heads * (double)ceil_div(stripes, s->task_row_vectors / s->score_row_vectors);
     const double share = tasks / t->threads, even = (double)ceil_div((int64_t)tasks, (int64_t)t->threads);
@@ -101,29 +101,29 @@ static double idle_of(const search *t, const attune_schedule *s) {
     return t->threads > 1 ? 1 - share / end : 0;
 }
 
-static mha_variant variant_of(const search *t, const attune_schedule *s) {
+static mha_variant variant_of(const search *t, const mha_schedule *s) {
     return mha_variant_of(t->p, s, t->c->machine.target);
 }
 
-static int32_t tile_step(const search *t, const attune_schedule *s) { return mha_tile_step(t->p, s); }
+static int32_t tile_step(const search *t, const mha_schedule *s) { return mha_tile_step(t->p, s); }
 
-static int64_t rows_by_columns(const search *t, const attune_schedule *s) {
+static int64_t rows_by_columns(const search *t, const mha_schedule *s) {
     const mha_variant v = variant_of(t, s);
     return v.scores_by_columns ? ALL_ROWS : v.rest_rows;
 }
 
-static bool keeps_order(const search *t, const attune_schedule *s) {
+static bool keeps_order(const search *t, const mha_schedule *s) {
     const sum_order *o = &t->order;
     if (o->kv_tile > 0 && o->kv_tile % tile_step(t, s)) return false;
     return o->by_columns == ANY_ROWS || o->by_columns == rows_by_columns(t, s);
 }
 
 /* Takes the schedule if it is legal and costs less. One thread counts most. */
-static void try(search *t, const attune_schedule *s) {
+static void try(search *t, const mha_schedule *s) {
     static const double IDLE = 0.1;
     const mha_variant v = variant_of(t, s);
     const double factor = mha_correction(MHA_PREFILL, t->c, s, &v);
-    if (isinf(factor) || (s->value_by == ATTUNE_VALUE_BY_ROWS && !v.may_go_by_rows)) return;
+    if (isinf(factor) || (s->value_by == MHA_VALUE_BY_ROWS && !v.may_go_by_rows)) return;
     mha_cost_q_lanes_next(t->c, s, &v, &t->tried);
     const double cost = mha_costs_sum(&t->tried.costs) * factor * (1 + IDLE * idle_of(t, s));
     if (cost >= t->cost) return;
@@ -134,7 +134,7 @@ static void try(search *t, const attune_schedule *s) {
 
 /* ---- One number after the other ---- */
 
-static void set_kv_tile(const search *t, attune_schedule *s, int64_t keys) {
+static void set_kv_tile(const search *t, mha_schedule *s, int64_t keys) {
     enum { MOST = 4096 };
     const int32_t step = tile_step(t, s);
     if (t->p->reproducible)
@@ -149,10 +149,10 @@ static void set_kv_tile(const search *t, attune_schedule *s, int64_t keys) {
 /* Of many keys a few left over do not matter. Tiles of usual numbers of them do, with as many sums as hide latency and
  * loads: more of them only take longer to compile. Of few keys any number may come out even; tiles of more than 8 pay
  * where they are all that a stripe has. */
-static bool is_usual(const search *t, const attune_schedule *s) {
+static bool is_usual(const search *t, const mha_schedule *s) {
     enum { MANY = 64, MOST_KEYS = 8, MOST_FEW = 12 };
     const int32_t keys = s->score_keys, *usual = mha_schedule_values(MHA_PART_Q_LANES, MHA_SCHEDULE_ID(score_keys));
-    const bool is_short = s->value_by == ATTUNE_VALUE_BY_ROWS && t->usual_sums > MOST_FEW;
+    const bool is_short = s->value_by == MHA_VALUE_BY_ROWS && t->usual_sums > MOST_FEW;
     if (t->keys <= MANY && (keys <= MOST_KEYS || is_short)) return true;
     if (keys > MOST_KEYS || keys * s->score_row_vectors > t->usual_sums) return false;
     while (*usual && *usual != keys) usual++;
@@ -161,9 +161,9 @@ static bool is_usual(const search *t, const attune_schedule *s) {
 
 static void try_score_keys(search *t) {
     enum { MOST = 16 };
-    const attune_schedule base = t->at;
+    const mha_schedule base = t->at;
     for (int64_t keys = min_of(MOST, t->keys); keys >= 1; keys--) {
-        attune_schedule s = base;
+        mha_schedule s = base;
         s.score_keys = (int32_t)keys;
         if (!is_usual(t, &s) || (keys > 1 && keys * s.score_row_vectors > t->room)) continue;
         if (t->p->reproducible && t->c->fixed_tile % keys) continue;
@@ -176,12 +176,12 @@ static void try_score_keys(search *t) {
  * for. By rows it is the number of sums that counts. */
 static void try_value_columns(search *t) {
     enum { STEP = 4 };
-    const attune_schedule base = t->at;
-    const bool by_rows = base.value_by == ATTUNE_VALUE_BY_ROWS;
+    const mha_schedule base = t->at;
+    const bool by_rows = base.value_by == MHA_VALUE_BY_ROWS;
     const int64_t dim = t->p->head_dim_v;
     for (int32_t vectors = by_rows ? 1 : base.score_row_vectors; vectors >= 1; vectors--) {
         const int64_t most = min_of(t->room / vectors, dim);
-        attune_schedule s = base;
+        mha_schedule s = base;
         if (base.score_row_vectors % vectors) continue;
         s.value_row_vectors = vectors;
         for (int64_t columns = most; columns >= 1; columns -= by_rows ? STEP : 1) {
@@ -196,13 +196,13 @@ static void try_value_columns(search *t) {
 
 /* Whether tiles of keys are as long as they can be: with vectors of 64 bytes values go by rows (corrections.def). One
  * tile is best for them, and where O is kept from tile to tile a long one. */
-static bool has_long_tiles(const search *t, const attune_schedule *s) {
+static bool has_long_tiles(const search *t, const mha_schedule *s) {
     return mha_attends(t->p) && t->c->is_wide && variant_of(t, s).may_keep_rows;
 }
 
 /* Of a tile each stripe computes all that lies between the first and the last key that mask_mod lets it see. Where
  * there may be gaps, a tile is what is left out. */
-static int64_t long_tile(const search *t, const attune_schedule *s) {
+static int64_t long_tile(const search *t, const mha_schedule *s) {
     enum { ONE_TILE = 1024, LONG_TILE = 512, MASKED_TILE = 64, MASKED_PAIRS = 128 };
     if (t->has_gaps && variant_of(t, s).has_mask_table)
         return min_of(t->keys, t->c->by_pairs ? MASKED_PAIRS : MASKED_TILE);
@@ -212,9 +212,9 @@ static int64_t long_tile(const search *t, const attune_schedule *s) {
 /* Equal parts of the keys, and usual numbers of them. */
 static void try_kv_tile(search *t) {
     enum { LEAST = 32, MOST = 1024, MOST_PARTS = 4, LEAST_USUAL = 48, MOST_USUAL = 512 };
-    const attune_schedule base = t->at;
+    const mha_schedule base = t->at;
     if (t->p->reproducible || t->order.kv_tile != ANY_KEYS || has_long_tiles(t, &base)) return;
-    attune_schedule s = base;
+    mha_schedule s = base;
     for (int64_t parts = 1; parts <= MOST_PARTS; parts++) {
         const int64_t keys = ceil_div(t->keys, parts);
         if (keys > MOST || (parts > 1 && keys < LEAST)) continue;
@@ -231,16 +231,16 @@ static void try_kv_tile(search *t) {
 
 /* Whether a task does nothing once for all its stripes: K and V are read as they lie, or V in pairs that are there, and
  * V is not searched. Then short tasks are as fast as long ones, and more threads have work. */
-static bool has_equal_stripes(const attune_problem *p, const attune_schedule *s) {
+static bool has_equal_stripes(const attune_problem *p, const mha_schedule *s) {
     const bool is_plain = p->softmax_precision == ATTUNE_F32 && p->k_dtype == ATTUNE_F32 && p->v_dtype == ATTUNE_F32;
-    return (is_plain || s->kv_copy == ATTUNE_COPY_ONCE) && s->value_by == ATTUNE_VALUE_BY_ROWS && !p->global_tokens &&
+    return (is_plain || s->kv_copy == MHA_COPY_ONCE) && s->value_by == MHA_VALUE_BY_ROWS && !p->global_tokens &&
            !mha_has_dims(p->attn_mask_dims) && !mha_has_dims(p->attn_bias_dims);
 }
 
 /* What a stripe sees of a window, or of many tiles, is little beside their beginnings; under mask_mod V is searched.
  * Measured, short tasks cost less than the cost says, so it stays what it was. Where rows are few and heads are not, a
  * head is one task. */
-static void set_short_task(const search *t, attune_schedule *s) {
+static void set_short_task(const search *t, mha_schedule *s) {
     enum { ONE_TILE = 1024, FEW = 4, FEW_ROWS = 64 };
     const int64_t vectors = s->score_row_vectors, fit = t->most_task_rows / (s->lanes * vectors);
     const bool is_one = t->keys <= ONE_TILE && !mha_has_first_key(t->p) && !variant_of(t, s).has_mask_table;
@@ -251,8 +251,8 @@ static void set_short_task(const search *t, attune_schedule *s) {
 }
 
 /* Short tasks, which share the pairs of V. */
-static void try_pairs_once(search *t, attune_schedule s) {
-    s.kv_copy = ATTUNE_COPY_ONCE;
+static void try_pairs_once(search *t, mha_schedule s) {
+    s.kv_copy = MHA_COPY_ONCE;
     if (!t->pairs_fit || !mha_pairs_are_shared(t->p)) return;
     if (!variant_of(t, &s).may_pair_once || !has_equal_stripes(t->p, &s)) return;
     set_short_task(t, &s);
@@ -261,16 +261,16 @@ static void try_pairs_once(search *t, attune_schedule s) {
 
 /* Stripes of a task: all of them, a half, a third …, as far as a task may be so long. */
 static void try_task_rows(search *t) {
-    attune_schedule base = t->at;
+    mha_schedule base = t->at;
     if (!t->c->by_pairs && has_equal_stripes(t->p, &base)) {
         set_short_task(t, &t->at);
         return;
     }
-    if (t->c->by_pairs) base.kv_copy = ATTUNE_COPY_CONVERTED;
+    if (t->c->by_pairs) base.kv_copy = MHA_COPY_CONVERTED;
     const int64_t stripe = (int64_t)base.lanes * base.score_row_vectors, all = ceil_div(t->rows, stripe);
     const int64_t most = min_of(max_of(t->most_task_rows / stripe, 1), 64 / base.score_row_vectors);
     for (int64_t stripes = min_of(all, most); stripes >= 1; stripes /= 2) {
-        attune_schedule s = base;
+        mha_schedule s = base;
         s.task_row_vectors = (int32_t)(stripes * base.score_row_vectors);
         try(t, &s);
     }
@@ -278,7 +278,7 @@ static void try_task_rows(search *t) {
 }
 
 typedef struct best_two {
-    attune_schedule s[2];
+    mha_schedule s[2];
     double cost[2];
 } best_two;
 
@@ -303,28 +303,28 @@ static int32_t score_columns(const search *t) {
 /* By rows a register tile is some rows by a strip of V. Strips have up to four vectors: 16 registers hold the sums of
  * two rows by such a strip, eight. Where rows see different keys strips can have three vectors: then the sums of four
  * rows fit, twelve. */
-static int64_t first_sums(const search *t, attune_value_by by) {
+static int64_t first_sums(const search *t, mha_value_by by) {
     enum { MOST_SUMS = 8, THREE = 3 };
     const at_target *target = t->c->machine.target;
-    const attune_schedule widest = {.value_columns = (int32_t)t->room, .value_row_vectors = 1};
+    const mha_schedule widest = {.value_columns = (int32_t)t->room, .value_row_vectors = 1};
     const int64_t vectors = t->p->head_dim_v * (int64_t)t->c->lane_bytes / target->vector_bytes;
-    if (by != ATTUNE_VALUE_BY_ROWS || !t->c->few_registers) return t->room;
+    if (by != MHA_VALUE_BY_ROWS || !t->c->few_registers) return t->room;
     if (t->c->hides && vectors > 0 && mha_next_strips(t->p, &widest, target, vectors).vectors == THREE) return t->room;
     return min_of(t->room, MOST_SUMS);
 }
 
 /* By rows a register tile for 16 registers is small: counting and addresses take a fifth of the instructions of a key.
  * Several keys in a turn share them. Where few keys are seen, the rest of many takes longer than that. */
-static int32_t value_keys(const search *t, attune_value_by by) {
+static int32_t value_keys(const search *t, mha_value_by by) {
     enum { MANY_SEEN = 48 };
     const bool is_narrow = t->c->few_registers;
-    return by != ATTUNE_VALUE_BY_ROWS || !is_narrow ? 1 : t->c->seen >= MANY_SEEN ? 4 : 2;
+    return by != MHA_VALUE_BY_ROWS || !is_narrow ? 1 : t->c->seen >= MANY_SEEN ? 4 : 2;
 }
 
-static bool begin(search *t, int32_t lanes, int32_t vectors, attune_value_by by) {
+static bool begin(search *t, int32_t lanes, int32_t vectors, mha_value_by by) {
     enum { ONE_TILE = 1024, SUMS = 8 };
-    attune_schedule s = ATTUNE_SCHEDULE_INIT;
-    s.strategy = ATTUNE_Q_LANES;
+    mha_schedule s = ATTUNE_SCHEDULE_INIT;
+    s.strategy = MHA_Q_LANES;
     s.lanes = lanes;
     s.score_row_vectors = s.task_row_vectors = vectors;
     s.score_keys = (int32_t)min_of(max_of(SUMS / vectors, 1), t->keys);
@@ -332,13 +332,13 @@ static bool begin(search *t, int32_t lanes, int32_t vectors, attune_value_by by)
     while (!keeps_order(t, &s) && s.score_keys > 1) s.score_keys--;
     if (!keeps_order(t, &s)) return false;
     s.score_columns = score_columns(t);
-    s.value_row_vectors = by == ATTUNE_VALUE_BY_ROWS ? 1 : vectors;
+    s.value_row_vectors = by == MHA_VALUE_BY_ROWS ? 1 : vectors;
     s.value_columns = (int32_t)min_of(first_sums(t, by) / s.value_row_vectors, t->p->head_dim_v);
     s.value_keys = value_keys(t, by);
     set_kv_tile(t, &s, has_long_tiles(t, &s) ? long_tile(t, &s) : min_of(t->keys, ONE_TILE));
-    attune_schedule settled = s;
+    mha_schedule settled = s;
     mha_schedule_settle(t->p, t->c->machine.target, t->c->machine.description, &settled);
-    s.kv_copy = t->c->by_pairs ? ATTUNE_COPY_CONVERTED : settled.kv_copy;
+    s.kv_copy = t->c->by_pairs ? MHA_COPY_CONVERTED : settled.kv_copy;
     s.task_prefetch = settled.task_prefetch;
     s.value_by = by;
     t->at = s;
@@ -361,7 +361,7 @@ static void keep(best_two *best, const search *t) {
  * last of them takes none of 16 registers. */
 static bool leaves_few_rows(const search *t, int32_t lanes, int64_t vectors) {
     enum { MOST_ROWS = 2 };
-    const attune_schedule s = {.lanes = lanes, .score_row_vectors = (int32_t)vectors};
+    const mha_schedule s = {.lanes = lanes, .score_row_vectors = (int32_t)vectors};
     if (!t->c->few_registers || t->c->hides) return false;
     const int64_t rest = variant_of(t, &s).rest_rows;
     return rest > 0 && rest <= MOST_ROWS;
@@ -378,15 +378,15 @@ static int64_t most_vectors(const search *t, int32_t lanes) {
 static void try_lanes(search *t, int32_t lanes, best_two *best) {
     const int64_t most = most_vectors(t, lanes);
     for (int32_t vectors = 1; vectors <= most; vectors++)
-        for (int by = ATTUNE_VALUE_BY_COLUMNS; by <= ATTUNE_VALUE_BY_ROWS; by++) {
-            if (!begin(t, lanes, vectors, (attune_value_by)by)) continue;
+        for (int by = MHA_VALUE_BY_COLUMNS; by <= MHA_VALUE_BY_ROWS; by++) {
+            if (!begin(t, lanes, vectors, (mha_value_by)by)) continue;
             improve(t, best);
             keep(best, t);
         }
 }
 
 /* Of those that keep the order. False: there is none. `order` NULL: any will do, for one thread. */
-static bool cheapest(search t, const sum_order *order, attune_schedule *s) {
+static bool cheapest(search t, const sum_order *order, mha_schedule *s) {
     static const sum_order any = {ANY_ROWS, ANY_KEYS};
     t.order = order ? *order : any;
     if (!order) t.threads = 1;
@@ -409,7 +409,7 @@ static bool decides_columns(const search *t) {
     enum { KEYS = 8 }; /* of the schedules whose rows all do */
     for (int32_t lanes = t->c->widest; lanes >= t->c->narrowest; lanes /= 2)
         for (int32_t vectors = 1; vectors <= most_vectors(t, lanes); vectors++) {
-            const attune_schedule s = {.lanes = lanes, .score_row_vectors = vectors, .score_keys = KEYS};
+            const mha_schedule s = {.lanes = lanes, .score_row_vectors = vectors, .score_keys = KEYS};
             if (rows_by_columns(t, &s)) return true;
         }
     return false;
@@ -421,7 +421,7 @@ static bool decides_tiles(const search *t) {
     return t->c->keys > LEAST && !t->p->reproducible;
 }
 
-static sum_order order_of(const search *t, const attune_schedule *s) {
+static sum_order order_of(const search *t, const mha_schedule *s) {
     sum_order order = {.by_columns = ANY_ROWS, .kv_tile = ANY_KEYS};
     const bool is_known = t->p->seq_kv != ATTUNE_DYNAMIC || t->p->max_seq_kv || t->p->low_rank;
     if (decides_columns(t)) order.by_columns = rows_by_columns(t, s);
@@ -431,7 +431,7 @@ static sum_order order_of(const search *t, const attune_schedule *s) {
 
 /* A row has the same bits in every batch. So the order of its sums is decided for a usual call, and then the schedule
  * for the one that there is. */
-bool mha_choose_q_lanes(const mha_cost_context *call, const mha_cost_context *usual, double most, attune_schedule *s) {
+bool mha_choose_q_lanes(const mha_cost_context *call, const mha_cost_context *usual, double most, mha_schedule *s) {
     const bool has_gaps = call->p->mask_mod[0] && !mha_shows_intervals(call->p);
     const search of_call = search_of(call, has_gaps);
     sum_order order = {ANY_ROWS, ANY_KEYS};

@@ -27,7 +27,7 @@ static bool has_few_keys(const mha_cost_context *c) {
     return c->few_registers && !converts && !c->p->page_size && mha_most_keys(c->p) <= FEW_KEYS;
 }
 
-double mha_correction(mha_priced of, const mha_cost_context *c, const attune_schedule *s, const mha_variant *v) {
+double mha_correction(mha_priced of, const mha_cost_context *c, const mha_schedule *s, const mha_variant *v) {
     double factor = 1;
 #define CORRECTION(what, when, times, evidence)                                                                        \
     if (of == MHA_##what && (when)) factor *= (times);
@@ -35,7 +35,7 @@ double mha_correction(mha_priced of, const mha_cost_context *c, const attune_sch
     return factor;
 }
 
-void mha_search_try(mha_search *t, const attune_schedule *s) {
+void mha_search_try(mha_search *t, const mha_schedule *s) {
     const double factor = mha_correction(t->of, t->c, s, NULL);
     if (isinf(factor) || (t->fits && !t->fits(t, s))) return;
     const double cost = t->price(t, s) * factor;
@@ -44,13 +44,13 @@ void mha_search_try(mha_search *t, const attune_schedule *s) {
     t->at = *s;
 }
 
-void mha_search_begin(mha_search *t, mha_priced usual, const attune_schedule *s) {
+void mha_search_begin(mha_search *t, mha_priced usual, const mha_schedule *s) {
     t->at = *s;
     t->cost = mha_correction(usual, t->c, s, NULL) * t->price(t, s);
 }
 
 void mha_search_pairs(mha_search *t, mha_priced of, int a, int b) {
-    attune_schedule s = t->at;
+    mha_schedule s = t->at;
     t->of = of;
     for (const int32_t *x = mha_schedule_values(MHA_PART_D_LANES, a); *x; x++)
         for (const int32_t *y = mha_schedule_values(MHA_PART_D_LANES, b); *y; y++) {

@@ -22,24 +22,24 @@ typedef enum mha_priced {
 
 /* What the cost is multiplied by: the product of all rows that hold; INFINITY: it is not chosen. `schedule` may be NULL
  * where no row asks about it, `variant` for all but MHA_PREFILL. */
-double mha_correction(mha_priced of, const mha_cost_context *context, const attune_schedule *schedule,
+double mha_correction(mha_priced of, const mha_cost_context *context, const mha_schedule *schedule,
                       const mha_variant *variant);
 
 /* A search for the schedule that costs least: the best so far, and how the next one is priced. */
 typedef struct mha_search {
     const mha_cost_context *c;
     mha_priced of;
-    double (*price)(const struct mha_search *search, const attune_schedule *schedule);
-    bool (*fits)(const struct mha_search *search, const attune_schedule *schedule); /* part of the space */
+    double (*price)(const struct mha_search *search, const mha_schedule *schedule);
+    bool (*fits)(const struct mha_search *search, const mha_schedule *schedule); /* part of the space */
     const void *more;                                                               /* of price and fits */
-    attune_schedule at;
+    mha_schedule at;
     double cost; /* of that one, corrected */
 } mha_search;
 
 /* Begins with a usual schedule, priced as `usual`. */
-void mha_search_begin(mha_search *search, mha_priced usual, const attune_schedule *schedule);
+void mha_search_begin(mha_search *search, mha_priced usual, const mha_schedule *schedule);
 /* Takes a schedule that is part of the space and costs less. */
-void mha_search_try(mha_search *search, const attune_schedule *schedule);
+void mha_search_try(mha_search *search, const mha_schedule *schedule);
 /* Tries the best so far with each pair of usual values (schedule.def) of two numbers of decoding, by MHA_SCHEDULE_ID.
  */
 void mha_search_pairs(mha_search *search, mha_priced of, int a, int b);

@@ -124,11 +124,11 @@ double mha_cost_turn(const mha_cost_context *c, const cost_vector *v, const cost
 
 /* ---- All of it ---- */
 
-mha_costs mha_costs_of_head(const mha_cost_context *c, const attune_schedule *s) {
-    return s->strategy == ATTUNE_D_LANES ? mha_cost_d_lanes(c, s) : mha_cost_q_lanes(c, s);
+mha_costs mha_costs_of_head(const mha_cost_context *c, const mha_schedule *s) {
+    return s->strategy == MHA_D_LANES ? mha_cost_d_lanes(c, s) : mha_cost_q_lanes(c, s);
 }
 
-mha_costs mha_costs_of_call(const mha_cost_context *c, const attune_schedule *s) {
+mha_costs mha_costs_of_call(const mha_cost_context *c, const mha_schedule *s) {
     const double heads = (double)c->p->num_kv_heads * (double)min_of(c->p->batch, 1 << 16);
     mha_costs costs = mha_costs_of_head(c, s);
     costs.scores *= heads;
@@ -141,14 +141,14 @@ mha_costs mha_costs_of_call(const mha_cost_context *c, const attune_schedule *s)
     return costs;
 }
 
-mha_costs mha_costs_of(const attune_problem *p, const mha_machine *m, const attune_schedule *s) {
+mha_costs mha_costs_of(const attune_problem *p, const mha_machine *m, const mha_schedule *s) {
     const mha_cost_context c = mha_cost_context_of(p, m);
     return mha_costs_of_call(&c, s);
 }
 
 double mha_costs_sum(const mha_costs *c) { return c->scores + c->softmax + c->values + c->tasks + c->products; }
 
-double mha_cost(const attune_problem *p, const mha_machine *m, const attune_schedule *s) {
+double mha_cost(const attune_problem *p, const mha_machine *m, const mha_schedule *s) {
     const mha_costs costs = mha_costs_of(p, m, s);
     return mha_costs_sum(&costs);
 }

@@ -40,13 +40,13 @@ typedef struct mha_cost_context {
 mha_cost_context mha_cost_context_of(const attune_problem *canonical, const mha_machine *machine);
 
 /* Cycles of one thread for attention of one head of K and V. The schedule is legal and settled. */
-mha_costs mha_costs_of_head(const mha_cost_context *context, const attune_schedule *schedule);
+mha_costs mha_costs_of_head(const mha_cost_context *context, const mha_schedule *schedule);
 
 /* Cycles of one thread for a call. */
-mha_costs mha_costs_of_call(const mha_cost_context *context, const attune_schedule *schedule);
+mha_costs mha_costs_of_call(const mha_cost_context *context, const mha_schedule *schedule);
 
 /* Cycles that one thread is expected to take for a call of the canonical problem. The schedule is legal and settled. */
-mha_costs mha_costs_of(const attune_problem *canonical, const mha_machine *machine, const attune_schedule *schedule);
+mha_costs mha_costs_of(const attune_problem *canonical, const mha_machine *machine, const mha_schedule *schedule);
 
 /* Whether K and V of a head are so large that they come from memory rather than from a cache. */
 bool mha_is_from_memory(const attune_problem *canonical);
@@ -57,7 +57,7 @@ bool mha_is_from_afar(const attune_problem *canonical, double last);
 double mha_costs_sum(const mha_costs *costs);
 
 /* The sum of them. */
-double mha_cost(const attune_problem *canonical, const mha_machine *machine, const attune_schedule *schedule);
+double mha_cost(const attune_problem *canonical, const mha_machine *machine, const mha_schedule *schedule);
 
 /* Operations that the machine does in a cycle at most: with the target's whole vectors, as a measured peak has them,
  * and by dot products where the kernel has them. */

@@ -3,7 +3,7 @@
 
 typedef struct d_head {
     const mha_cost_context *c;
-    const attune_schedule *s;
+    const mha_schedule *s;
     cost_vector v;
     double multiply, width; /* width: columns of a vector */
     double rows, row_tasks; /* rows of a task, and tasks of the same keys */
@@ -11,7 +11,7 @@ typedef struct d_head {
     double k_vectors, v_vectors;
 } d_head;
 
-static d_head head_of(const mha_cost_context *c, const attune_schedule *s) {
+static d_head head_of(const mha_cost_context *c, const mha_schedule *s) {
     enum { MOST_ROWS = 64 };
     d_head h = {.c = c, .s = s, .v = mha_cost_vector(&c->machine, s->lanes * c->lane_bytes)};
     h.multiply = c->decodes_by_pairs ? h.v.dot : h.v.multiply;
@@ -126,7 +126,7 @@ static double disorder(double streams, double keys) {
 static double reading(const d_head *h, double arithmetic) {
     const mha_cost_context *c = h->c;
     const at_description *d = c->machine.description;
-    const attune_schedule *s = h->s;
+    const mha_schedule *s = h->s;
     const double k = c->columns * c->k_bytes, v = c->columns_v * c->v_bytes, keys = h->row_tasks * h->keys;
     if (c->level == MHA_COST_L2) return keys * (k + v) / d->l2_rate * COST_OF(d_from);
     const double rate = c->level == MHA_COST_L3 ? d->l3_rate : d->memory_rate, time = keys * (k + v) / rate;
@@ -144,14 +144,14 @@ static double code_scores(const d_head *h, double rows) { return mha_cost_quanti
 static double code_values(const d_head *h, double rows) { return mha_cost_quantised_values(h->c, h->s, &h->v, rows); }
 
 static double scores_of(const d_head *h) {
-    const attune_schedule *s = h->s;
+    const mha_schedule *s = h->s;
     const bool in_codes = h->c->p->integer;
     const double keys = in_codes ? mha_cost_quantised_keys(h->c, s) : s->score_keys;
     return h->row_tasks * cost_steps(h->keys, keys) * by_tiles(h, s->score_rows, in_codes ? code_scores : score_turn);
 }
 
 static double values_of(const d_head *h) {
-    const attune_schedule *s = h->s;
+    const mha_schedule *s = h->s;
     const bool in_codes = h->c->p->integer == ATTUNE_INTEGER_ALL;
     const bool is_held = !in_codes && mha_variant_of(h->c->p, s, h->c->machine.target).holds_values;
     const double keys = in_codes ? COST_DOT_CODES : h->c->decodes_by_pairs ? 2 * s->value_keys : s->value_keys;
@@ -159,7 +159,7 @@ static double values_of(const d_head *h) {
     return h->row_tasks * h->keys / keys * by_tiles(h, s->value_rows, turn);
 }
 
-mha_costs mha_cost_d_lanes(const mha_cost_context *c, const attune_schedule *s) {
+mha_costs mha_cost_d_lanes(const mha_cost_context *c, const mha_schedule *s) {
     const d_head h = head_of(c, s);
     const double scores = scores_of(&h), values = values_of(&h);
     const double vectors = h.keys / s->lanes + h.tiles;

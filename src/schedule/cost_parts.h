@@ -56,12 +56,12 @@ typedef struct cost_turn {
 
 double mha_cost_turn(const mha_cost_context *c, const cost_vector *v, const cost_turn *t, bool pairs);
 
-mha_costs mha_cost_q_lanes(const mha_cost_context *context, const attune_schedule *schedule);
+mha_costs mha_cost_q_lanes(const mha_cost_context *context, const mha_schedule *schedule);
 
 /* A schedule's numbers for a head. A stripe is what a register tile of scores spans, rows of one or more vectors. */
 typedef struct mha_q_head {
     const mha_cost_context *c;
-    const attune_schedule *s;
+    const mha_schedule *s;
     mha_variant variant;
     cost_vector v;
     double turns;                   /* of a product: by pairs half as many */
@@ -78,24 +78,24 @@ typedef struct mha_q_head {
 
 /* The costs of a schedule of q-lanes, and what they follow from. */
 typedef struct mha_q_costs {
-    attune_schedule schedule;
+    mha_schedule schedule;
     mha_q_head head;
     mha_costs costs;
 } mha_q_costs;
 
 /* Those of another schedule, and its variant, in their place. What both have in common is not computed again. Zeros are
  * a beginning. */
-void mha_cost_q_lanes_next(const mha_cost_context *context, const attune_schedule *schedule, const mha_variant *variant,
+void mha_cost_q_lanes_next(const mha_cost_context *context, const mha_schedule *schedule, const mha_variant *variant,
                            mha_q_costs *costs);
 
-mha_costs mha_cost_d_lanes(const mha_cost_context *context, const attune_schedule *schedule);
+mha_costs mha_cost_d_lanes(const mha_cost_context *context, const mha_schedule *schedule);
 
 /* d-lanes, integer products, for some rows: a register tile of scores, and the keys that it has; and four keys of
  * values, which are integers as well. */
-double mha_cost_quantised_scores(const mha_cost_context *c, const attune_schedule *s, const cost_vector *v,
+double mha_cost_quantised_scores(const mha_cost_context *c, const mha_schedule *s, const cost_vector *v,
                                  double rows);
-double mha_cost_quantised_keys(const mha_cost_context *c, const attune_schedule *s);
-double mha_cost_quantised_values(const mha_cost_context *c, const attune_schedule *s, const cost_vector *v,
+double mha_cost_quantised_keys(const mha_cost_context *c, const mha_schedule *s);
+double mha_cost_quantised_values(const mha_cost_context *c, const mha_schedule *s, const cost_vector *v,
                                  double rows);
 
 /* The products of a block: projections whose inputs are as deep, and whose groups of columns as wide, are one. */
@@ -109,6 +109,6 @@ typedef struct mha_products {
 } mha_products;
 
 mha_products mha_products_of(const attune_problem *canonical);
-double mha_cost_products(const mha_cost_context *context, const mha_products *products, const attune_schedule *s);
+double mha_cost_products(const mha_cost_context *context, const mha_products *products, const mha_schedule *s);
 
 #endif

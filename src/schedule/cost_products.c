@@ -14,7 +14,7 @@ enum { LINE = 64 };
 /* A projection, or several with inputs as deep. */
 typedef struct product {
     const mha_cost_context *c;
-    const attune_schedule *s;
+    const mha_schedule *s;
     cost_vector v;
     double inputs;  /* of a turn: 2 by pairs */
     double turns;   /* of a register tile */
@@ -41,7 +41,7 @@ static double multiplying(const product *p) {
 /* Lines that a turn asks for: those of B some turns later, and of rows of A or C that come next. */
 static double lines_asked(const product *p) {
     enum { MOST_NEXT = 2 };
-    const attune_schedule *s = p->s;
+    const mha_schedule *s = p->s;
     const double columns = (double)s->gemm_column_vectors * s->lanes;
     const double next = cost_smaller(MOST_NEXT, cost_steps(s->gemm_rows, cost_larger(1, p->group / columns)));
     return next + (s->gemm_prefetch > 0 ? cost_steps(columns * p->c->lane_bytes, LINE) : 0);
@@ -91,12 +91,12 @@ static double product_cost(const product *p) {
     enum { TILE_ROWS = 16, PASS = 20 };
     const mha_cost_context *c = p->c;
     const at_description *d = c->machine.description;
-    const attune_schedule *s = p->s;
+    const mha_schedule *s = p->s;
     const double rows = s->gemm_rows, sums = rows * s->gemm_column_vectors, of_pass = s->gemm_depth / p->inputs;
     const double tiles = cost_steps(mha_product_rows(c->p, MHA_USUAL_LENGTH), rows), groups = p->columns / p->group;
     const double columns = p->columns / (s->gemm_column_vectors * s->lanes), moved = p->v.load + p->v.store;
     const double a = rows * (p->by_pairs ? 4 : c->lane_bytes), held = a * p->turns;
-    const bool by_tiles = s->gemm_by == ATTUNE_GEMM_BY_TILES;
+    const bool by_tiles = s->gemm_by == MHA_GEMM_BY_TILES;
     /* By hardware tiles one of 16 x 16 takes a cycle. */
     double turn = by_tiles ? rows / TILE_ROWS * s->gemm_column_vectors : turn_of(p);
     turn += cost_beyond(held, d->l1) * a / d->l2_rate * COST_OF(row_from_l2);
@@ -124,7 +124,7 @@ mha_products mha_products_of(const attune_problem *p) {
     return all;
 }
 
-double mha_cost_products(const mha_cost_context *c, const mha_products *all, const attune_schedule *s) {
+double mha_cost_products(const mha_cost_context *c, const mha_products *all, const mha_schedule *s) {
     const attune_problem *p = c->p;
     const bool by_pairs = mha_projects_by_pairs(p, c->machine.target);
     const double inputs = by_pairs ? 2 : 1;
@@ -132,7 +132,7 @@ double mha_cost_products(const mha_cost_context *c, const mha_products *all, con
     double cost = 0;
     for (int i = 0; i < all->count; i++) {
         const mha_depth *of = &all->of[i];
-        const bool is_narrow = s->gemm_groups == ATTUNE_GROUPS_NARROW;
+        const bool is_narrow = s->gemm_groups == MHA_GROUPS_NARROW;
         const product one = {.c = c,
                              .s = s,
                              .v = mha_cost_vector(&c->machine, s->lanes * c->lane_bytes),

@@ -67,7 +67,7 @@ static double score_tiles(const mha_q_head *h) {
 
 /* Of a key of a register tile. If one may reach beyond the last key, each key's address is one of its own. What a tile
  * saves that begins earlier was timed with few registers only. */
-static double key_cost(const mha_cost_context *c, const attune_schedule *s, const mha_variant *v) {
+static double key_cost(const mha_cost_context *c, const mha_schedule *s, const mha_variant *v) {
     const attune_problem *p = c->p;
     const bool is_known = p->seq_kv >= 0 && !p->has_kv_lens && !p->is_ragged && !p->page_size && !p->short_masks;
     if (is_known && p->seq_kv % s->score_keys == 0) return COST_OF(score_key);
@@ -85,7 +85,7 @@ static double looking_up(const mha_cost_context *c, double bytes) {
 
 /* Cycles of a register tile of which so many vectors have lanes along the rows. */
 static double score_tile(const mha_q_head *h, double whole) {
-    const attune_schedule *s = h->s;
+    const mha_schedule *s = h->s;
     const mha_cost_context *c = h->c;
     const double keys = s->score_keys, sums = keys * s->score_row_vectors;
     const cost_turn turn = {keys, whole, keys, whole, s->score_columns};
@@ -102,7 +102,7 @@ static double score_tile(const mha_q_head *h, double whole) {
 
 /* The products of a stripe, with so many cycles for a register tile. */
 static double scores_of_stripe(const mha_q_head *h, double tile) {
-    const attune_schedule *s = h->s;
+    const mha_schedule *s = h->s;
     const mha_cost_context *c = h->c;
     const double keys = s->score_keys, vectors = s->score_row_vectors, sums = keys * vectors;
     const double q = h->stripe_rows * c->columns * h->bytes;
@@ -165,7 +165,7 @@ static double lines_of(const mha_q_head *h, double columns) {
 }
 
 static double values_by_columns(const mha_q_head *h) {
-    const attune_schedule *s = h->s;
+    const mha_schedule *s = h->s;
     const mha_cost_context *c = h->c;
     const int64_t all = c->p->head_dim_v, whole = all / s->value_columns, rest = all % s->value_columns;
     const double passes = (double)s->score_row_vectors / s->value_row_vectors;
@@ -268,7 +268,7 @@ static double rows_cost(const mha_q_head *h) {
     return q * h->v.shuffle * 4 + o + rows * COST_OF(row);
 }
 
-static bool asks_ahead(const mha_q_head *h) { return h->s->task_prefetch == ATTUNE_PREFETCH_HEAD; }
+static bool asks_ahead(const mha_q_head *h) { return h->s->task_prefetch == MHA_PREFETCH_HEAD; }
 
 /* What is waited for where a call is from afar. Prefetchers follow the keys of a register tile if these are few. Each
  * register tile of the scores asks ahead for its share of the lines at once: the more there are, the longer it waits
@@ -304,7 +304,7 @@ static double pairing(const mha_q_head *h) {
     const mha_cost_context *c = h->c;
     const at_description *d = c->machine.description;
     const double bytes = c->keys * c->columns_v * c->v_bytes, far = d->l3 > 0 ? d->l3_rate : d->memory_rate;
-    if (h->s->kv_copy != ATTUNE_COPY_ONCE) return 0;
+    if (h->s->kv_copy != MHA_COPY_ONCE) return 0;
     return c->keys * c->columns_v / h->s->lanes * COST_OF(convert) * h->v.shuffle + 2 * bytes / far * COST_OF(from_l3);
 }
 
@@ -314,7 +314,7 @@ static double opening(const mha_q_head *h) {
     const double k = c->columns / h->s->lanes, v = c->columns_v / h->s->lanes;
     const bool rounds = c->by_pairs && !c->decodes_by_pairs;
     const bool converts_k = rounds || (!c->by_pairs && c->k_bytes != c->lane_bytes);
-    const bool pairs_v = c->by_pairs && h->s->kv_copy != ATTUNE_COPY_ONCE;
+    const bool pairs_v = c->by_pairs && h->s->kv_copy != MHA_COPY_ONCE;
     const bool converts_v =
         pairs_v || (!c->by_pairs && c->v_bytes != c->lane_bytes && h->variant.values == MHA_VALUES_TRANSPOSED);
     const double converted = h->task_seen * ((converts_k ? k : 0) + (converts_v ? v : 0));
@@ -334,11 +334,11 @@ static double opening(const mha_q_head *h) {
 /* What does not depend on the tiles of keys. */
 static void set_rows(mha_q_head *h) {
     const mha_cost_context *c = h->c;
-    const attune_schedule *s = h->s;
+    const mha_schedule *s = h->s;
     h->v = mha_cost_vector(&c->machine, s->lanes * c->lane_bytes);
     h->turns = c->by_pairs ? 0.5 : 1;
     h->bytes = c->by_pairs ? 2 : c->lane_bytes;
-    h->k_bytes = s->kv_copy == ATTUNE_COPY_NONE ? c->k_bytes : h->bytes;
+    h->k_bytes = s->kv_copy == MHA_COPY_NONE ? c->k_bytes : h->bytes;
     h->stripe_rows = (double)s->score_row_vectors * s->lanes;
     h->stripes = cost_steps(c->rows, h->stripe_rows);
     h->seen = seen_by(c, h->stripe_rows);
@@ -351,9 +351,9 @@ static void set_rows(mha_q_head *h) {
 
 static void set_tiles(mha_q_head *h) {
     const mha_cost_context *c = h->c;
-    const attune_schedule *s = h->s;
+    const mha_schedule *s = h->s;
     const bool by_rows = h->variant.values != MHA_VALUES_TRANSPOSED;
-    h->v_bytes = s->kv_copy == ATTUNE_COPY_NONE || by_rows ? c->v_bytes : h->bytes;
+    h->v_bytes = s->kv_copy == MHA_COPY_NONE || by_rows ? c->v_bytes : h->bytes;
     h->tile = cost_smaller(s->kv_tile, c->keys);
     h->tiles = tiles_of(c, h->seen, h->tile);
     h->score_tiles = score_tiles(h);
@@ -367,23 +367,23 @@ static void set_tasks(mha_q_head *h) {
     h->task_tiles = tiles_of(c, h->task_seen, h->tile);
 }
 
-static bool has_same_rows(const attune_schedule *a, const attune_schedule *b) {
+static bool has_same_rows(const mha_schedule *a, const mha_schedule *b) {
     return a->lanes == b->lanes && a->score_row_vectors == b->score_row_vectors && a->score_keys == b->score_keys &&
            a->score_columns == b->score_columns && a->kv_copy == b->kv_copy;
 }
 
-static bool has_same_values(const attune_schedule *a, const attune_schedule *b) {
+static bool has_same_values(const mha_schedule *a, const mha_schedule *b) {
     return a->lanes == b->lanes && a->score_row_vectors == b->score_row_vectors && a->kv_copy == b->kv_copy &&
            a->value_by == b->value_by && a->value_row_vectors == b->value_row_vectors &&
            a->value_columns == b->value_columns && a->value_keys == b->value_keys;
 }
 
-static bool has_same_tasks(const attune_schedule *a, const attune_schedule *b) {
+static bool has_same_tasks(const mha_schedule *a, const mha_schedule *b) {
     return a->task_row_vectors == b->task_row_vectors && a->task_prefetch == b->task_prefetch;
 }
 
 /* Values do not care how much longer a tile is than all keys. */
-void mha_cost_q_lanes_next(const mha_cost_context *c, const attune_schedule *s, const mha_variant *v, mha_q_costs *of) {
+void mha_cost_q_lanes_next(const mha_cost_context *c, const mha_schedule *s, const mha_variant *v, mha_q_costs *of) {
     mha_q_head *h = &of->head;
     mha_costs *costs = &of->costs;
     const double tile = h->tile;
@@ -413,7 +413,7 @@ void mha_cost_q_lanes_next(const mha_cost_context *c, const attune_schedule *s, 
     costs->tasks = h->tasks * (COST_OF(task) + opening(h)) + rows_cost(h) + reading(h) + pairing(h);
 }
 
-mha_costs mha_cost_q_lanes(const mha_cost_context *c, const attune_schedule *s) {
+mha_costs mha_cost_q_lanes(const mha_cost_context *c, const mha_schedule *s) {
     const mha_variant v = mha_variant_of(c->p, s, c->machine.target);
     mha_q_costs of = {.head.c = NULL};
     mha_cost_q_lanes_next(c, s, &v, &of);

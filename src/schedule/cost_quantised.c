@@ -50,7 +50,7 @@ static double code_lane_sums(const cost_vector *v, double sums, int64_t lanes) {
     return steps * COST_OF(code_sum) * v->shuffle + COST_OF(code_start);
 }
 
-static double rows_turn(const mha_cost_context *c, const attune_schedule *s, const cost_vector *v, double rows) {
+static double rows_turn(const mha_cost_context *c, const mha_schedule *s, const cost_vector *v, double rows) {
     const attune_problem *p = c->p;
     const int64_t pack = mha_variant_of(p, s, c->machine.target).query_pack, halves = p->k_dtype == ATTUNE_I4 ? 2 : 1;
     const int64_t groups = mha_is_by_group(p->k_scales) ? p->head_dim / p->k_group : 1;
@@ -63,7 +63,7 @@ static double rows_turn(const mha_cost_context *c, const attune_schedule *s, con
 }
 
 /* Lanes run along keys: nothing is added up. */
-static double panels_turn(const mha_cost_context *c, const attune_schedule *s, const cost_vector *v, double rows) {
+static double panels_turn(const mha_cost_context *c, const mha_schedule *s, const cost_vector *v, double rows) {
     const attune_problem *p = c->p;
     const double halves = p->k_dtype == ATTUNE_I4 ? 2 : 1, planes = (double)mha_query_planes(p);
     const double keys = s->score_keys, units = (double)p->head_dim / COST_DOT_CODES;
@@ -72,19 +72,19 @@ static double panels_turn(const mha_cost_context *c, const attune_schedule *s, c
     return units * turn_cost(c, v, &turn) + rows * planes * keys * (v->load + v->store);
 }
 
-double mha_cost_quantised_scores(const mha_cost_context *c, const attune_schedule *s, const cost_vector *v,
+double mha_cost_quantised_scores(const mha_cost_context *c, const mha_schedule *s, const cost_vector *v,
                                  double rows) {
     return c->p->k_layout == ATTUNE_LAYOUT_PANELS ? panels_turn(c, s, v, rows) : rows_turn(c, s, v, rows);
 }
 
-double mha_cost_quantised_keys(const mha_cost_context *c, const attune_schedule *s) {
+double mha_cost_quantised_keys(const mha_cost_context *c, const mha_schedule *s) {
     return c->p->k_layout == ATTUNE_LAYOUT_PANELS ? (double)s->score_keys * s->lanes : s->score_keys;
 }
 
 /* ---- Values ---- */
 
 /* Four keys of V for all columns, and what their part is of the sums' way to O. */
-double mha_cost_quantised_values(const mha_cost_context *c, const attune_schedule *s, const cost_vector *v,
+double mha_cost_quantised_values(const mha_cost_context *c, const mha_schedule *s, const cost_vector *v,
                                  double rows) {
     enum { UNPACKED = 8, ORDERED = 3, JOINED = 5 };
     const attune_problem *p = c->p;

@@ -24,7 +24,7 @@ typedef struct rule {
     const char *sentence;
 } rule;
 
-static attune_status check_rules(const attune_problem *p, const attune_schedule *s, const at_target *target,
+static attune_status check_rules(const attune_problem *p, const mha_schedule *s, const at_target *target,
                                  const rule *rules, size_t count, at_error *err) {
     for (size_t i = 0; i < count; i++) {
         if (rules[i].kept) continue;
@@ -39,7 +39,7 @@ static attune_status check_rules(const attune_problem *p, const attune_schedule 
 
 #define CHECK(rules) check_rules(p, s, target, rules, sizeof(rules) / sizeof *(rules), err)
 
-static attune_status check_lanes(const attune_problem *p, const attune_schedule *s, const at_target *target,
+static attune_status check_lanes(const attune_problem *p, const mha_schedule *s, const at_target *target,
                                  at_error *err) {
     const rule rules[] = {
         {s->lanes <= mha_widest_lanes(p, target) && !(s->lanes & (s->lanes - 1)),
@@ -48,9 +48,9 @@ static attune_status check_lanes(const attune_problem *p, const attune_schedule 
     return CHECK(rules);
 }
 
-static bool has_products(const attune_schedule *s) { return mha_schedule_parts(s) & MHA_PART_PRODUCTS; }
+static bool has_products(const mha_schedule *s) { return mha_schedule_parts(s) & MHA_PART_PRODUCTS; }
 
-static attune_status check_gemm(const attune_problem *p, const attune_schedule *s, const at_target *target,
+static attune_status check_gemm(const attune_problem *p, const mha_schedule *s, const at_target *target,
                                 const mha_variant *v, at_error *err) {
     const bool is_block = mha_is_block(p);
     const rule rules[] = {
@@ -63,7 +63,7 @@ static attune_status check_gemm(const attune_problem *p, const attune_schedule *
          "gemm_column_vectors * lanes must divide 64"},
         {!is_block || (s->gemm_rows && s->gemm_task_rows % s->gemm_rows == 0), "gemm_rows must divide gemm_task_rows"},
         {s->gemm_task_rows <= MAX_GEMM_TASK, "gemm_task_rows must be at most 4096"},
-        {s->gemm_by != ATTUNE_GEMM_BY_TILES || v->by_tiles,
+        {s->gemm_by != MHA_GEMM_BY_TILES || v->by_tiles,
          "gemm_by=tiles needs an ISA with hardware tiles, bf16 without reproducible, and register tiles of 16 lanes "
          "and 16 or 32 rows that eight of them hold"},
         {s->gemm_prefetch <= MAX_PREFETCH, "gemm_prefetch must be at most 65536"},
@@ -71,7 +71,7 @@ static attune_status check_gemm(const attune_problem *p, const attune_schedule *
     return CHECK(rules);
 }
 
-static attune_status check_q_lanes(const attune_problem *p, const attune_schedule *s, const at_target *target,
+static attune_status check_q_lanes(const attune_problem *p, const mha_schedule *s, const at_target *target,
                                    const mha_variant *v, at_error *err) {
     const rule rules[] = {
         {!p->integer || mha_quantises_keys(p), "integer=scores and integer=all of quantised K need strategy=d_lanes"},
@@ -92,21 +92,21 @@ static attune_status check_q_lanes(const attune_problem *p, const attune_schedul
         {s->kv_tile % s->score_keys == 0, "score_keys must divide kv_tile"},
         {s->kv_tile % mha_tile_step(p, s) == 0, "kv_tile must be even where v is bf16 in panels"},
         {s->kv_tile <= MAX_KV_TILE, "kv_tile must be at most 4096"},
-        {s->value_by != ATTUNE_VALUE_BY_ROWS || v->may_go_by_rows,
+        {s->value_by != MHA_VALUE_BY_ROWS || v->may_go_by_rows,
          "value_by=rows needs K and V that are not quantised, no short masks, and head_dim_v of at least one vector of "
          "4 lanes or more; or few keys, in one tile and all visible"},
-        {s->kv_copy == ATTUNE_COPY_CONVERTED || s->kv_copy == ATTUNE_COPY_ONCE || !v->by_pairs,
+        {s->kv_copy == MHA_COPY_CONVERTED || s->kv_copy == MHA_COPY_ONCE || !v->by_pairs,
          "kv_copy must be converted or once where products are of pairs of bf16"},
-        {s->kv_copy != ATTUNE_COPY_ONCE || v->may_pair_once,
+        {s->kv_copy != MHA_COPY_ONCE || v->may_pair_once,
          "kv_copy=once needs products of pairs of bf16, an even kv_tile or one tile, and a batch that is neither "
          "ragged nor paged, without short masks"},
-        {s->kv_copy != ATTUNE_COPY_NONE || !mha_dequantises_rows(p),
+        {s->kv_copy != MHA_COPY_NONE || !mha_dequantises_rows(p),
          "kv_copy must not be none where quantised values are packed or have scales of their own"},
     };
     return CHECK(rules);
 }
 
-static attune_status check_d_lanes(const attune_problem *p, const attune_schedule *s, const at_target *target,
+static attune_status check_d_lanes(const attune_problem *p, const mha_schedule *s, const at_target *target,
                                    const mha_variant *v, at_error *err) {
     const rule rules[] = {
         {mha_attends(p), "d_lanes computes attention only"},
@@ -158,7 +158,7 @@ static attune_status check_d_lanes(const attune_problem *p, const attune_schedul
 }
 
 /* Rows are the same bits in every schedule only if all schedules rescale after the same keys. */
-static attune_status check_reproducible(const attune_problem *p, const attune_schedule *s, at_error *err) {
+static attune_status check_reproducible(const attune_problem *p, const mha_schedule *s, at_error *err) {
     const int32_t kv_tile = mha_reproducible_kv_tile(p);
     if (s->kv_tile == kv_tile) return ATTUNE_OK;
     return at_fail(err, ATTUNE_INVALID_SCHEDULE, "kv_tile is %d; a reproducible problem of these head sizes needs %d",
@@ -194,7 +194,7 @@ static attune_status check_range(const mha_schedule_field *field, int32_t value,
 }
 
 /* The field of the other strategy that is not 0; NULL: there is none. */
-static const mha_schedule_field *stranger(const attune_schedule *s) {
+static const mha_schedule_field *stranger(const mha_schedule *s) {
     bool is_here[MHA_SCHEDULE_WORDS] = {false};
     const unsigned parts = mha_schedule_parts(s) | MHA_PART_PRODUCTS;
     for (int i = 0; i < MHA_NUM_SCHEDULE_FIELDS; i++)
@@ -207,7 +207,7 @@ static const mha_schedule_field *stranger(const attune_schedule *s) {
 }
 
 /* A newer version's member that is set is refused as what lies beyond a struct of this version. */
-static attune_status check_reserved(const attune_schedule *s, at_error *err) {
+static attune_status check_reserved(const mha_schedule *s, at_error *err) {
     enum { COUNT = sizeof s->reserved / sizeof *s->reserved };
     for (int i = 0; i < COUNT; i++)
         if (s->reserved[i])
@@ -216,9 +216,9 @@ static attune_status check_reserved(const attune_schedule *s, at_error *err) {
     return ATTUNE_OK;
 }
 
-static attune_status check_ranges(const attune_schedule *s, at_error *err) {
-    if ((unsigned)s->strategy >= ATTUNE_STRATEGY_COUNT)
-        return at_fail(err, ATTUNE_INVALID_SCHEDULE, "strategy is %d, which is no attune_strategy", (int)s->strategy);
+static attune_status check_ranges(const mha_schedule *s, at_error *err) {
+    if ((unsigned)s->strategy >= MHA_STRATEGY_COUNT)
+        return at_fail(err, ATTUNE_INVALID_SCHEDULE, "strategy is %d, which is no mha_strategy", (int)s->strategy);
     const unsigned parts = mha_schedule_parts(s);
     attune_status status = ATTUNE_OK;
     for (int i = 0; !status && i < MHA_NUM_SCHEDULE_FIELDS; i++) {
@@ -234,19 +234,19 @@ static attune_status check_ranges(const attune_schedule *s, at_error *err) {
 
 /* ---- All of it ---- */
 
-static attune_status check_settled(const attune_problem *p, const attune_schedule *s, const at_target *target,
+static attune_status check_settled(const attune_problem *p, const mha_schedule *s, const at_target *target,
                                    at_error *err) {
     const mha_variant v = mha_variant_of(p, s, target);
     attune_status status = check_lanes(p, s, target, err);
     if (!status) status = check_gemm(p, s, target, &v, err);
     if (status) return status;
     if (mha_attends(p) && p->reproducible && check_reproducible(p, s, err)) return ATTUNE_INVALID_SCHEDULE;
-    if (s->strategy == ATTUNE_D_LANES) return check_d_lanes(p, s, target, &v, err);
+    if (s->strategy == MHA_D_LANES) return check_d_lanes(p, s, target, &v, err);
     /* Rotating and merging have no tiles. */
     return mha_has_keys(p) ? check_q_lanes(p, s, target, &v, err) : ATTUNE_OK;
 }
 
-attune_status mha_schedule_in(const attune_schedule **schedule, attune_schedule *whole, const attune_problem *p,
+attune_status mha_schedule_in(const mha_schedule **schedule, mha_schedule *whole, const attune_problem *p,
                               const at_target *target, at_error *err) {
     if (!*schedule) return ATTUNE_OK;
     attune_status status = at_copy_in(&mha_schedule_struct, *schedule, whole, err);
@@ -258,12 +258,12 @@ attune_status mha_schedule_in(const attune_schedule **schedule, attune_schedule 
     return check_settled(p, whole, target, err);
 }
 
-attune_status mha_schedule_check(const attune_problem *p, const attune_schedule *s, const at_target *target,
+attune_status mha_schedule_check(const attune_problem *p, const mha_schedule *s, const at_target *target,
                                  at_error *err) {
-    attune_schedule whole;
+    mha_schedule whole;
     return mha_schedule_in(&s, &whole, p, target, err);
 }
 
-bool mha_schedule_same(const attune_schedule *a, const attune_schedule *b) {
+bool mha_schedule_same(const mha_schedule *a, const mha_schedule *b) {
     return !memcmp(&a->strategy, &b->strategy, MHA_SCHEDULE_WORDS * sizeof(int32_t));
 }

@@ -20,34 +20,34 @@ extern const at_struct mha_schedule_struct;
 
 /* Reads a caller's schedule into `whole`, settles its choices, checks it, and lets *schedule point there; NULL stays
  * NULL. */
-attune_status mha_schedule_in(const attune_schedule **schedule, attune_schedule *whole, const attune_problem *canonical,
+attune_status mha_schedule_in(const mha_schedule **schedule, mha_schedule *whole, const attune_problem *canonical,
                               const at_target *target, at_error *err);
 
 /* Whether two have the same values. */
-bool mha_schedule_same(const attune_schedule *a, const attune_schedule *b);
+bool mha_schedule_same(const mha_schedule *a, const mha_schedule *b);
 
 /* Whether it is legal once its choices are settled. */
-attune_status mha_schedule_check(const attune_problem *canonical, const attune_schedule *schedule,
+attune_status mha_schedule_check(const attune_problem *canonical, const mha_schedule *schedule,
                                  const at_target *target, at_error *err);
 /* A good schedule without measuring; it follows from these three alone. */
 void mha_choose(const attune_problem *canonical, const at_target *target, const at_description *machine,
-                attune_schedule *schedule);
+                mha_schedule *schedule);
 /* Gives choices that are auto the value that attune chooses for these numbers, which are in range. Kernels are built of
  * settled schedules, and keys and text have these. What a caller's text leaves out is the same on all machines of a
  * target: machine NULL. */
 void mha_schedule_settle(const attune_problem *canonical, const at_target *target, const at_description *machine,
-                         attune_schedule *schedule);
+                         mha_schedule *schedule);
 /* The other way: leaves all choices to attune, or those that it would make so. These follow when something changes. */
-void mha_schedule_leave_choices(attune_schedule *schedule);
+void mha_schedule_leave_choices(mha_schedule *schedule);
 void mha_schedule_leave_usual(const attune_problem *canonical, const at_target *target, const at_description *machine,
-                              attune_schedule *schedule);
+                              mha_schedule *schedule);
 /* The kv_tile of every schedule with integer=all. The sum of a plane of codes is exact in f32: 512 * 255 * 128 < 2^24.
  */
 enum { MHA_INTEGER_KEYS = 512 };
 
 /* The kv_tile that every schedule of a problem with `reproducible` has, or with integer=all. */
 int32_t mha_reproducible_kv_tile(const attune_problem *canonical);
-attune_status mha_schedule_parse(const char *text, attune_schedule *schedule, at_error *err);
-size_t mha_schedule_print(const attune_schedule *schedule, char *text, size_t capacity);
+attune_status mha_schedule_parse(const char *text, mha_schedule *schedule, at_error *err);
+size_t mha_schedule_print(const mha_schedule *schedule, char *text, size_t capacity);
 
 #endif

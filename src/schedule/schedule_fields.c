@@ -26,8 +26,8 @@ const int32_t *mha_schedule_values(unsigned part, int word) {
     return field->values;
 }
 
-unsigned mha_schedule_parts(const attune_schedule *s) {
-    unsigned parts = s->strategy == ATTUNE_D_LANES ? MHA_PART_D_LANES : MHA_PART_Q_LANES;
+unsigned mha_schedule_parts(const mha_schedule *s) {
+    unsigned parts = s->strategy == MHA_D_LANES ? MHA_PART_D_LANES : MHA_PART_Q_LANES;
     for (int i = 0; i < MHA_NUM_SCHEDULE_FIELDS; i++) {
         const mha_schedule_field *field = &mha_schedule_fields[i];
         if (field->part == MHA_PART_PRODUCTS && mha_schedule_value(s, field->word)) parts |= MHA_PART_PRODUCTS;
@@ -57,13 +57,13 @@ static int32_t draw_number(mha_random_fn *between, void *random, const mha_sched
 }
 
 /* What it must divide, or be a multiple of, is an earlier number. */
-static int32_t fitting(const attune_schedule *s, const mha_schedule_field *field, int32_t x) {
+static int32_t fitting(const mha_schedule *s, const mha_schedule_field *field, int32_t x) {
     if (field->multiple_of) x *= mha_schedule_value(s, field->multiple_of);
     while (field->divides && mha_schedule_value(s, field->divides) % x) x--;
     return x;
 }
 
-void mha_schedule_draw_numbers(unsigned part, mha_random_fn *between, void *random, attune_schedule *s) {
+void mha_schedule_draw_numbers(unsigned part, mha_random_fn *between, void *random, mha_schedule *s) {
     for (int i = 0; i < MHA_NUM_SCHEDULE_FIELDS; i++) {
         const mha_schedule_field *field = &mha_schedule_fields[i];
         if (field->part != part || !field->draw) continue;

@@ -1,4 +1,4 @@
-/* The fields of attune_schedule as a table, made of schedule.def. Text, checks, the tuner's space and random schedules
+/* The fields of mha_schedule as a table, made of schedule.def. Text, checks, the tuner's space and random schedules
  * go by it. It depends on attune.h alone, so the command links it, too. */
 #ifndef ATTUNE_SCHEDULE_FIELDS_H
 #define ATTUNE_SCHEDULE_FIELDS_H
@@ -7,7 +7,7 @@
 #include <stdbool.h>
 
 /* By the members' names: MHA_SCHEDULE_ID(kv_tile), counted in words from `strategy`. */
-#define MHA_SCHEDULE_ID(member) ((int)(offsetof(attune_schedule, member) - offsetof(attune_schedule, strategy)) / 4)
+#define MHA_SCHEDULE_ID(member) ((int)(offsetof(mha_schedule, member) - offsetof(mha_schedule, strategy)) / 4)
 enum { MHA_SCHEDULE_WORDS = MHA_SCHEDULE_ID(reserved) };
 
 typedef enum mha_schedule_kind {
@@ -63,13 +63,13 @@ static inline bool mha_schedule_is_choice(const mha_schedule_field *field) {
 /* The usual values of a part's number, ascending; 0 ends them. */
 const int32_t *mha_schedule_values(unsigned part, int word);
 
-static inline int32_t *mha_schedule_at(attune_schedule *s, int word) { return (int32_t *)(void *)&s->strategy + word; }
-static inline int32_t mha_schedule_value(const attune_schedule *s, int word) {
-    return *mha_schedule_at((attune_schedule *)s, word);
+static inline int32_t *mha_schedule_at(mha_schedule *s, int word) { return (int32_t *)(void *)&s->strategy + word; }
+static inline int32_t mha_schedule_value(const mha_schedule *s, int word) {
+    return *mha_schedule_at((mha_schedule *)s, word);
 }
 
 /* The parts that a schedule has, as MHA_PART bits: its strategy, and products if one of their numbers is not 0. */
-unsigned mha_schedule_parts(const attune_schedule *s);
+unsigned mha_schedule_parts(const mha_schedule *s);
 
 /* Whether a schedule with these parts has the field. */
 static inline bool mha_schedule_has(unsigned parts, const mha_schedule_field *field) { return field->part & parts; }
@@ -78,6 +78,6 @@ static inline bool mha_schedule_has(unsigned parts, const mha_schedule_field *fi
 typedef int64_t mha_random_fn(void *random, int64_t low, int64_t high);
 /* Draws the numbers of a part of a schedule: those that must divide one another do. Whether it is legal is to be
  * checked. */
-void mha_schedule_draw_numbers(unsigned part, mha_random_fn *between, void *random, attune_schedule *schedule);
+void mha_schedule_draw_numbers(unsigned part, mha_random_fn *between, void *random, mha_schedule *schedule);
 
 #endif

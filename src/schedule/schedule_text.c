@@ -6,28 +6,28 @@
 
 #include <string.h>
 
-static const char *const strategy_names[ATTUNE_STRATEGY_COUNT] = {
-    [ATTUNE_Q_LANES] = "q_lanes", [ATTUNE_D_LANES] = "d_lanes"};
+static const char *const strategy_names[MHA_STRATEGY_COUNT] = {
+    [MHA_Q_LANES] = "q_lanes", [MHA_D_LANES] = "d_lanes"};
 
-const at_struct mha_schedule_struct = {"attune_schedule", "start from ATTUNE_SCHEDULE_INIT", sizeof(attune_schedule),
+const at_struct mha_schedule_struct = {"mha_schedule", "start from ATTUNE_SCHEDULE_INIT", sizeof(mha_schedule),
                                        NULL, 256};
 
 /* ---- Reading ---- */
 
 typedef struct reading {
-    attune_schedule s;
+    mha_schedule s;
     bool is_named[MHA_SCHEDULE_WORDS];
 } reading;
 
-static attune_status parse_strategy(const mha_pair *pair, attune_strategy *out, at_error *err) {
-    for (int i = 0; i < ATTUNE_STRATEGY_COUNT; i++)
+static attune_status parse_strategy(const mha_pair *pair, mha_strategy *out, at_error *err) {
+    for (int i = 0; i < MHA_STRATEGY_COUNT; i++)
         if (mha_value_is(pair, strategy_names[i])) {
-            *out = (attune_strategy)i;
+            *out = (mha_strategy)i;
             return ATTUNE_OK;
         }
     return at_fail(err, ATTUNE_INVALID_SCHEDULE, "strategy is '%.*s'; it must be q_lanes or d_lanes%s",
                    pair->value_length > 80 ? 80 : pair->value_length, pair->value,
-                   mha_suggest_value(pair, strategy_names, ATTUNE_STRATEGY_COUNT).text);
+                   mha_suggest_value(pair, strategy_names, MHA_STRATEGY_COUNT).text);
 }
 
 /* The fields' names, each once, after that of the strategy. */
@@ -109,7 +109,7 @@ static attune_status parse_pair(void *user, const mha_pair *pair, at_error *err)
 /* What three choices say of the numbers beside them: by rows the numbers of values are other ones than by columns.
  * Where the number that such a choice has to suit stays, it stays, too: text that names what is there changes nothing
  * else. */
-static bool stays(const reading *r, const attune_schedule *before, int choice) {
+static bool stays(const reading *r, const mha_schedule *before, int choice) {
     static const int suits[][2] = {{MHA_SCHEDULE_ID(value_by), MHA_SCHEDULE_ID(lanes)},
                                    {MHA_SCHEDULE_ID(score_streams), MHA_SCHEDULE_ID(score_keys)},
                                    {MHA_SCHEDULE_ID(value_streams), MHA_SCHEDULE_ID(value_keys)}};
@@ -121,7 +121,7 @@ static bool stays(const reading *r, const attune_schedule *before, int choice) {
 }
 
 /* What was not named, and is of the other strategy or a choice that does not stay, is 0. */
-static void forget_unnamed(reading *r, const attune_schedule *before) {
+static void forget_unnamed(reading *r, const mha_schedule *before) {
     const unsigned strategy = mha_schedule_parts(&r->s) & ~(unsigned)MHA_PART_PRODUCTS;
     bool is_kept[MHA_SCHEDULE_WORDS] = {true};
     for (int i = 0; i < MHA_NUM_SCHEDULE_FIELDS; i++) {
@@ -134,10 +134,10 @@ static void forget_unnamed(reading *r, const attune_schedule *before) {
         if (!is_kept[word]) *mha_schedule_at(&r->s, word) = 0;
 }
 
-attune_status mha_schedule_parse(const char *text, attune_schedule *schedule, at_error *err) {
+attune_status mha_schedule_parse(const char *text, mha_schedule *schedule, at_error *err) {
     reading r = {.is_named = {false}};
     attune_status status = at_copy_in(&mha_schedule_struct, schedule, &r.s, err);
-    const attune_schedule before = r.s;
+    const mha_schedule before = r.s;
     if (!status) status = mha_for_each_pair(text, ATTUNE_INVALID_SCHEDULE, parse_pair, &r, err);
     if (status) return status;
     forget_unnamed(&r, &before);
@@ -159,12 +159,12 @@ static void write_value(mha_writer *w, const mha_schedule_field *field, int32_t 
         mha_write(w, "%d", (int)value);
 }
 
-size_t mha_schedule_print(const attune_schedule *schedule, char *text, size_t capacity) {
+size_t mha_schedule_print(const mha_schedule *schedule, char *text, size_t capacity) {
     mha_writer w = {text, capacity, 0};
-    attune_schedule copy;
+    mha_schedule copy;
     if (capacity) *text = '\0';
     if (at_copy_in(&mha_schedule_struct, schedule, &copy, NULL)) return 0;
-    if ((unsigned)copy.strategy < ATTUNE_STRATEGY_COUNT) {
+    if ((unsigned)copy.strategy < MHA_STRATEGY_COUNT) {
         mha_write_key(&w, "strategy");
         mha_write(&w, "%s", strategy_names[copy.strategy]);
     }

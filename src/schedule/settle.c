@@ -47,8 +47,8 @@ static double paying_work(const attune_problem *p, const at_target *target, bool
  * second cache would be gone before the next head begins. Pairs are multiplied in half the time, those of lanes that
  * are filled up, too. Under causality and windows only what is seen counts, but for larger calls with many registers.
  */
-static attune_task_prefetch usual_task_prefetch(const attune_problem *p, const at_target *target, bool by_pairs,
-                                                double last, const attune_schedule *s) {
+static mha_task_prefetch usual_task_prefetch(const attune_problem *p, const at_target *target, bool by_pairs,
+                                                double last, const mha_schedule *s) {
     enum { LINE = 64 };
     const int64_t queries = p->seq_q == ATTUNE_DYNAMIC ? MHA_USUAL_LENGTH : p->seq_q;
     const int64_t rows = queries * (p->num_heads / p->num_kv_heads), columns = p->head_dim + p->head_dim_v;
@@ -60,7 +60,7 @@ static attune_task_prefetch usual_task_prefetch(const attune_problem *p, const a
     const bool counts_seen = at_has_few_registers(target) || (call <= NEAR && !by_pairs);
     const double seen = counts_seen ? keys_seen(p, queries, keys) : (double)keys;
     const bool pays = computed * seen * (double)columns * LINE >= paying_work(p, target, by_pairs, last, call) * bytes;
-    return pays && keys * (k + v) < LARGE ? ATTUNE_PREFETCH_HEAD : ATTUNE_PREFETCH_NONE;
+    return pays && keys * (k + v) < LARGE ? MHA_PREFETCH_HEAD : MHA_PREFETCH_NONE;
 }
 
 bool mha_pairs_are_shared(const attune_problem *p) {
@@ -74,18 +74,18 @@ bool mha_pairs_are_shared(const attune_problem *p) {
 
 /* Pairs of a head's V that several tasks share are made once; a lone task makes them tile by tile, for a nearer
  * cache. */
-static attune_kv_copy usual_kv_copy(const attune_problem *p, const mha_variant *v, const attune_schedule *s) {
+static mha_kv_copy usual_kv_copy(const attune_problem *p, const mha_variant *v, const mha_schedule *s) {
     const bool has_tasks = p->seq_q * (p->num_heads / p->num_kv_heads) > (int64_t)s->task_row_vectors * s->lanes;
     const bool are_shared = has_tasks && mha_pairs_are_shared(p) && v->may_pair_once;
-    return are_shared ? ATTUNE_COPY_ONCE : ATTUNE_COPY_CONVERTED;
+    return are_shared ? MHA_COPY_ONCE : MHA_COPY_CONVERTED;
 }
 
 static void settle_q_lanes(const attune_problem *p, const at_target *target, const mha_variant *v, double last,
-                           attune_schedule *s) {
-    if (!s->value_by) s->value_by = v->usually_by_rows ? ATTUNE_VALUE_BY_ROWS : ATTUNE_VALUE_BY_COLUMNS;
+                           mha_schedule *s) {
+    if (!s->value_by) s->value_by = v->usually_by_rows ? MHA_VALUE_BY_ROWS : MHA_VALUE_BY_COLUMNS;
     if (!s->kv_copy) s->kv_copy = usual_kv_copy(p, v, s);
     if (s->task_prefetch) return;
-    s->task_prefetch = mha_attends(p) ? usual_task_prefetch(p, target, v->by_pairs, last, s) : ATTUNE_PREFETCH_NONE;
+    s->task_prefetch = mha_attends(p) ? usual_task_prefetch(p, target, v->by_pairs, last, s) : MHA_PREFETCH_NONE;
 }
 
 /* Further ahead what was asked for is in the prefetchers' way; with several rows there is more to do for each key, and
@@ -93,7 +93,7 @@ static void settle_q_lanes(const attune_problem *p, const at_target *target, con
  *
  * With few registers, which was measured on a Zen 3, nothing is asked for: whatever the distance is, it is in the way
  * there. An exception are short pages, which the prefetchers lose at once: the next one is asked for. */
-static int32_t usual_prefetch(const attune_problem *p, const at_target *target, double last, const attune_schedule *s) {
+static int32_t usual_prefetch(const attune_problem *p, const at_target *target, double last, const mha_schedule *s) {
     enum {
         NONE = -1,
         ONE_ROW = 1024,
@@ -117,7 +117,7 @@ static int32_t usual_prefetch(const attune_problem *p, const at_target *target, 
 /* Prefetchers follow four streams well, of panels as of rows. With `reproducible` keys are summed in their order, and
  * scores of panels have a stream for each vector of keys. */
 static void settle_d_lanes(const attune_problem *p, const at_target *target, const mha_variant *v, double last,
-                           attune_schedule *s) {
+                           mha_schedule *s) {
     enum { STREAMS = 4 };
     const bool in_order = p->reproducible || p->kv_ids || p->integer || p->k_layout == ATTUNE_LAYOUT_PANELS;
     if (!s->score_streams) s->score_streams = !in_order && v->may_stream_scores ? STREAMS : 1;
@@ -128,26 +128,26 @@ static void settle_d_lanes(const attune_problem *p, const at_target *target, con
 
 /* The rows of one register tile make few tasks: narrow ones. With more of them each task would copy its rows for fewer
  * columns. */
-static void settle_products(const attune_problem *p, const mha_variant *v, attune_schedule *s) {
+static void settle_products(const attune_problem *p, const mha_variant *v, mha_schedule *s) {
     enum { TURNS = 64 };
     const bool few = mha_product_rows(p, MHA_USUAL_LENGTH) <= s->gemm_rows;
-    if (!s->gemm_by) s->gemm_by = v->by_tiles ? ATTUNE_GEMM_BY_TILES : ATTUNE_GEMM_BY_VECTORS;
+    if (!s->gemm_by) s->gemm_by = v->by_tiles ? MHA_GEMM_BY_TILES : MHA_GEMM_BY_VECTORS;
     if (!s->gemm_prefetch) s->gemm_prefetch = TURNS;
-    if (!s->gemm_groups) s->gemm_groups = few ? ATTUNE_GROUPS_NARROW : ATTUNE_GROUPS_WHOLE;
-    if (!s->gemm_rest) s->gemm_rest = ATTUNE_REST_OWN;
+    if (!s->gemm_groups) s->gemm_groups = few ? MHA_GROUPS_NARROW : MHA_GROUPS_WHOLE;
+    if (!s->gemm_rest) s->gemm_rest = MHA_REST_OWN;
 }
 
-void mha_schedule_leave_choices(attune_schedule *s) {
+void mha_schedule_leave_choices(mha_schedule *s) {
     for (int i = 0; i < MHA_NUM_SCHEDULE_FIELDS; i++)
         if (mha_schedule_is_choice(&mha_schedule_fields[i]))
             *mha_schedule_at(s, mha_schedule_fields[i].word) = MHA_SCHEDULE_AUTO;
 }
 
 void mha_schedule_leave_usual(const attune_problem *p, const at_target *target, const at_description *machine,
-                              attune_schedule *s) {
+                              mha_schedule *s) {
     for (int i = 0; i < MHA_NUM_SCHEDULE_FIELDS; i++) {
         const int word = mha_schedule_fields[i].word;
-        attune_schedule left = *s, settled;
+        mha_schedule left = *s, settled;
         if (!mha_schedule_is_choice(&mha_schedule_fields[i])) continue;
         *mha_schedule_at(&left, word) = MHA_SCHEDULE_AUTO;
         settled = left;
@@ -157,9 +157,9 @@ void mha_schedule_leave_usual(const attune_problem *p, const at_target *target, 
 }
 
 void mha_schedule_settle(const attune_problem *p, const at_target *target, const at_description *machine,
-                         attune_schedule *s) {
+                         mha_schedule *s) {
     const mha_variant v = mha_variant_of(p, s, target); /* what follows from numbers, not from choices that are left */
-    if (s->strategy == ATTUNE_D_LANES)
+    if (s->strategy == MHA_D_LANES)
         settle_d_lanes(p, target, &v, last_cache(machine), s);
     else
         settle_q_lanes(p, target, &v, last_cache(machine), s);

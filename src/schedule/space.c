@@ -54,8 +54,8 @@ static void to_multiple(int32_t *x, int32_t step, int32_t most) {
 }
 
 /* Numbers that must divide one another are rounded so that they do; values that make no difference become one. */
-static void normalise(const attune_problem *p, attune_schedule *s) {
-    if (s->strategy == ATTUNE_D_LANES) {
+static void normalise(const attune_problem *p, mha_schedule *s) {
+    if (s->strategy == MHA_D_LANES) {
         to_multiple(&s->kv_tile, s->score_keys > s->lanes ? s->score_keys : s->lanes, 4096);
         if (p->integer == ATTUNE_INTEGER_ALL) s->kv_tile = s->kv_chunk = MHA_INTEGER_KEYS;
         to_multiple(&s->kv_chunk, s->kv_tile, INT32_MAX);
@@ -73,27 +73,27 @@ static void normalise(const attune_problem *p, attune_schedule *s) {
     }
     /* Nothing is to be converted. */
     const bool is_plain = p->k_dtype == p->softmax_precision && p->v_dtype == p->softmax_precision;
-    if (is_plain && s->kv_copy == ATTUNE_COPY_NONE) s->kv_copy = ATTUNE_COPY_CONVERTED;
+    if (is_plain && s->kv_copy == MHA_COPY_NONE) s->kv_copy = MHA_COPY_CONVERTED;
     if (!mha_is_block(p)) return;
     to_multiple(&s->gemm_task_rows, s->gemm_rows, 4096);
     if (s->gemm_depth >= p->embed_dim) s->gemm_depth = 0;
 }
 
 /* Register tiles that only spill, or that leave the multipliers waiting although more rows and keys are there. */
-static bool is_hopeless(const mha_machine *m, const attune_schedule *s, int64_t rows_at_most) {
+static bool is_hopeless(const mha_machine *m, const mha_schedule *s, int64_t rows_at_most) {
     const int registers = m->target->vector_registers;
-    const bool q = s->strategy == ATTUNE_Q_LANES;
+    const bool q = s->strategy == MHA_Q_LANES;
     const int score = s->score_keys * (q ? s->score_row_vectors : s->score_rows);
     const int value = q ? s->value_columns * s->value_row_vectors : s->value_rows * s->value_column_vectors;
     if (score + 2 > registers || value + 2 > registers) return true;
     return q && rows_at_most >= 4 * s->lanes && (score < 4 || value < 4);
 }
 
-static bool is_candidate(const attune_problem *p, const mha_machine *m, const attune_schedule *s) {
+static bool is_candidate(const attune_problem *p, const mha_machine *m, const mha_schedule *s) {
     return !is_hopeless(m, s, query_rows(p)) && mha_schedule_check(p, s, m->target, NULL) == ATTUNE_OK;
 }
 
-static void offer(const mha_space *c, attune_schedule s) {
+static void offer(const mha_space *c, mha_schedule s) {
     normalise(c->p, &s);
     if (!is_candidate(c->p, c->machine, &s)) return;
     mha_schedule_settle(c->p, c->machine->target, c->machine->description, &s);
@@ -103,7 +103,7 @@ static void offer(const mha_space *c, attune_schedule s) {
 /* ---- All combinations ---- */
 
 /* From which value on all larger ones come to the same. */
-static int64_t largest_value(const attune_problem *p, const mha_schedule_field *field, const attune_schedule *s) {
+static int64_t largest_value(const attune_problem *p, const mha_schedule_field *field, const mha_schedule *s) {
     const int64_t keys = p->low_rank ? p->low_rank : p->seq_kv;
     switch (field->word) {
     case ID(task_row_vectors): return p->seq_q > 0 ? ceil_div(query_rows(p), s->lanes) : INT32_MAX;
@@ -114,7 +114,7 @@ static int64_t largest_value(const attune_problem *p, const mha_schedule_field *
 }
 
 /* The value of the number after normalising, which depends on earlier numbers only. */
-static int32_t normalised(const attune_problem *p, const mha_schedule_field *field, attune_schedule s) {
+static int32_t normalised(const attune_problem *p, const mha_schedule_field *field, mha_schedule s) {
     normalise(p, &s);
     return mha_schedule_value(&s, field->word);
 }
@@ -122,9 +122,9 @@ static int32_t normalised(const attune_problem *p, const mha_schedule_field *fie
 /* Schedules that cannot become legal: most of the product of all values. */
 typedef enum hope { SOME_HOPE, NOT_THIS, NONE_OF_THE_REST } hope;
 
-static hope hope_of(const mha_space *c, const mha_schedule_field *field, const attune_schedule *s) {
+static hope hope_of(const mha_space *c, const mha_schedule_field *field, const mha_schedule *s) {
     const int registers = c->machine->target->vector_registers;
-    const bool q = s->strategy == ATTUNE_Q_LANES;
+    const bool q = s->strategy == MHA_Q_LANES;
     switch (field->word) {
     case ID(score_keys):
         return s->score_keys * (q ? s->score_row_vectors : s->score_rows) + 2 > registers ? NONE_OF_THE_REST
@@ -147,7 +147,7 @@ static bool is_combined(const mha_space *c, unsigned part, const mha_schedule_fi
 
 /* All combinations of the values of the fields of `part` from number `i` of the list on, each once: of values that come
  * to the same the first. */
-static void combine(const mha_space *c, int i, unsigned part, attune_schedule s) {
+static void combine(const mha_space *c, int i, unsigned part, mha_schedule s) {
     while (i < MHA_NUM_SCHEDULE_FIELDS && !is_combined(c, part, &mha_schedule_fields[i])) i++;
     if (i == MHA_NUM_SCHEDULE_FIELDS) {
         offer(c, s);
@@ -167,8 +167,8 @@ static void combine(const mha_space *c, int i, unsigned part, attune_schedule s)
     }
 }
 
-void mha_space_all(const mha_space *c, unsigned part, const attune_schedule *from) {
-    attune_schedule s = *from;
+void mha_space_all(const mha_space *c, unsigned part, const mha_schedule *from) {
+    mha_schedule s = *from;
     const int32_t widest = mha_widest_lanes(c->p, c->machine->target);
     /* kv_chunk is made a multiple of kv_tile before it is set. */
     if (part == MHA_PART_D_LANES) s.lanes = s.kv_tile = widest;
@@ -194,21 +194,21 @@ static bool is_step(const mha_schedule_field *field, int32_t x, int32_t value) {
 }
 
 /* A step of one of two numbers, of which one divides the other, takes the other along. */
-static void take_along(int word, attune_schedule *s) {
+static void take_along(int word, mha_schedule *s) {
     if (word == ID(score_row_vectors) && s->score_row_vectors % s->value_row_vectors)
         s->value_row_vectors = s->score_row_vectors;
     if (word == ID(value_keys) && s->value_streams > 0 && s->value_keys % s->value_streams)
         s->value_streams = MHA_SCHEDULE_AUTO;
 }
 
-static void try_steps(const mha_space *c, unsigned part, const attune_schedule *s) {
-    attune_schedule from = *s;
+static void try_steps(const mha_space *c, unsigned part, const mha_schedule *s) {
+    mha_schedule from = *s;
     mha_schedule_leave_usual(c->p, c->machine->target, c->machine->description, &from);
     for (int i = 0; i < MHA_NUM_SCHEDULE_FIELDS; i++) {
         const mha_schedule_field *const field = &mha_schedule_fields[i];
         if (field->part != part) continue;
         for (const int32_t *value = field->values; *value; value++) {
-            attune_schedule other = from;
+            mha_schedule other = from;
             if (!is_step(field, mha_schedule_value(s, field->word), *value)) continue;
             *mha_schedule_at(&other, field->word) = *value;
             take_along(field->word, &other);
@@ -217,9 +217,9 @@ static void try_steps(const mha_space *c, unsigned part, const attune_schedule *
     }
 }
 
-void mha_space_steps(const mha_space *c, const attune_schedule *s) {
-    if (mha_has_keys(c->p)) try_steps(c, s->strategy == ATTUNE_D_LANES ? MHA_PART_D_LANES : MHA_PART_Q_LANES, s);
+void mha_space_steps(const mha_space *c, const mha_schedule *s) {
+    if (mha_has_keys(c->p)) try_steps(c, s->strategy == MHA_D_LANES ? MHA_PART_D_LANES : MHA_PART_Q_LANES, s);
     if (mha_is_block(c->p)) try_steps(c, MHA_PART_PRODUCTS, s);
 }
 
-void mha_space_offer(const mha_space *c, const attune_schedule *s) { offer(c, *s); }
+void mha_space_offer(const mha_space *c, const mha_schedule *s) { offer(c, *s); }

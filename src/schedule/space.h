@@ -12,7 +12,7 @@ int32_t mha_narrowest_lanes(const attune_problem *canonical, const at_target *ta
 
 /* Gets a schedule of the space: normalised, legal, not hopeless, and with its choices settled. The same schedule may
  * come more than once. */
-typedef void mha_space_fn(void *to, const attune_schedule *schedule);
+typedef void mha_space_fn(void *to, const mha_schedule *schedule);
 
 typedef struct mha_space {
     const attune_problem *p;
@@ -23,12 +23,12 @@ typedef struct mha_space {
 } mha_space;
 
 /* The schedule itself, normalised, unless it is illegal or hopeless. */
-void mha_space_offer(const mha_space *space, const attune_schedule *schedule);
+void mha_space_offer(const mha_space *space, const mha_schedule *schedule);
 /* All combinations of the values of the fields of `part` (MHA_PART_ of schedule_fields.h), and for prefill of the
  * lanes. All else is as in `from`. */
-void mha_space_all(const mha_space *space, unsigned part, const attune_schedule *from);
+void mha_space_all(const mha_space *space, unsigned part, const mha_schedule *from);
 /* What differs from the schedule in one number, which is the next larger or smaller one, or in one choice. Choices that
  * attune would make follow when a number changes. */
-void mha_space_steps(const mha_space *space, const attune_schedule *schedule);
+void mha_space_steps(const mha_space *space, const mha_schedule *schedule);
 
 #endif

@@ -79,7 +79,7 @@ static bool is_causal_square(const attune_problem *p) {
  * and rows after the last vector cost no more than others. Eight sums are added up together, one for each lane. With
  * fewer columns adding up takes longer than multiplying. Vectors of 8 lanes have 16 registers, which hold the sums of
  * four rows: there only causal squares gain. */
-static bool scores_by_columns(const attune_problem *p, const attune_schedule *s, const at_target *target) {
+static bool scores_by_columns(const attune_problem *p, const mha_schedule *s, const at_target *target) {
     enum { LANES = 8 };
     const bool has_halves = target->vector_bytes == 2 * LANES * 4 && !at_has_few_registers(target);
     const bool has_wholes = target->vector_bytes == LANES * 4 && is_causal_square(p);
@@ -96,7 +96,7 @@ static bool scores_by_columns(const attune_problem *p, const attune_schedule *s,
  * lanes; of lanes along the rows, one of the schedule's vectors for each column. Where it gains, it gains a part of one
  * stripe. Quantised values of a lane are those of four columns, and columns of a key in panels lie apart: neither can.
  */
-static int64_t rest_rows(const attune_problem *p, const attune_schedule *s, const at_target *target) {
+static int64_t rest_rows(const attune_problem *p, const mha_schedule *s, const at_target *target) {
     enum { ADDING = 5, MOST_STRIPES = 20, LEAST_COLUMNS = 8 };
     const int64_t wide = target->vector_bytes / (p->softmax_precision == ATTUNE_F64 ? 8 : 4);
     const int64_t rows = rows_of(p), rest = rows % s->lanes;
@@ -109,19 +109,19 @@ static int64_t rest_rows(const attune_problem *p, const attune_schedule *s, cons
     return 2 * by_columns <= by_rows ? rest : 0;
 }
 
-static bool score_tiles_overlap(const attune_problem *p, const attune_schedule *s) {
+static bool score_tiles_overlap(const attune_problem *p, const mha_schedule *s) {
     const bool is_known = p->seq_kv >= 1 && !p->low_rank && !p->is_ragged && !p->has_kv_lens && !p->page_size;
     if (!is_known || has_elements(p) || p->score_mod[0] || p->mask_mod[0]) return false;
     if (s->score_keys < 1 || s->kv_tile < 1 || p->seq_kv % s->score_keys == 0) return false;
     return p->seq_kv - (ceil_div(p->seq_kv, s->kv_tile) - 1) * s->kv_tile >= s->score_keys;
 }
 
-int32_t mha_tile_step(const attune_problem *p, const attune_schedule *s) {
+int32_t mha_tile_step(const attune_problem *p, const mha_schedule *s) {
     const bool has_pairs = p->v_layout == ATTUNE_LAYOUT_PANELS && p->v_dtype == ATTUNE_BF16;
     return has_pairs && s->score_keys % 2 ? 2 * s->score_keys : s->score_keys;
 }
 
-static void decide_scores(const attune_problem *p, const attune_schedule *s, const at_target *target, mha_variant *v) {
+static void decide_scores(const attune_problem *p, const mha_schedule *s, const at_target *target, mha_variant *v) {
     v->scores_by_columns = scores_by_columns(p, s, target);
     v->is_square = v->scores_by_columns && is_causal_square(p) && p->seq_kv <= s->kv_tile;
     v->rest_rows = v->scores_by_columns ? 0 : rest_rows(p, s, target);
@@ -148,37 +148,37 @@ static bool reads_rows(const attune_problem *p, const at_target *target) {
     return rounds || (is_float(p->v_dtype) && is_float(p->k_dtype));
 }
 
-static bool may_keep_rows(const attune_problem *p, const attune_schedule *s, const at_target *target) {
+static bool may_keep_rows(const attune_problem *p, const mha_schedule *s, const at_target *target) {
     return p->head_dim_v >= s->lanes && s->lanes >= 4 && reads_rows(p, target) && !p->short_masks;
 }
 
 /* Keys are one tile, all are seen, and rows come out even. */
-static bool may_be_whole(const attune_problem *p, const attune_schedule *s, const at_target *target) {
+static bool may_be_whole(const attune_problem *p, const mha_schedule *s, const at_target *target) {
     const int64_t rows = rows_of(p), keys = keys_of(p), stripe = (int64_t)s->score_row_vectors * s->lanes;
     return p->seq_q >= 1 && keys >= 1 && keys <= s->kv_tile && (rows <= stripe || rows % stripe == 0) &&
            !p->is_ragged && !p->page_size && !p->has_sinks && !hides_keys(p) && reads_rows(p, target);
 }
 
 /* Keys are one tile, of which each row sees some. */
-static bool may_be_one_tile(const attune_problem *p, const attune_schedule *s, const at_target *target) {
+static bool may_be_one_tile(const attune_problem *p, const mha_schedule *s, const at_target *target) {
     return keys_of(p) <= s->kv_tile && sees_some_key(p) && may_keep_rows(p, s, target) && !p->is_ragged &&
            !p->page_size && !p->has_kv_lens && !p->has_sinks && !p->low_rank;
 }
 
-static bool may_pair_once(const attune_problem *p, const attune_schedule *s) {
+static bool may_pair_once(const attune_problem *p, const mha_schedule *s) {
     const int64_t keys = keys_of(p);
     const bool is_one_tile = keys >= 1 && keys <= s->kv_tile;
     if (p->v_layout == ATTUNE_LAYOUT_PANELS) return false; /* V is in pairs */
     return !p->is_ragged && !p->page_size && !p->short_masks && (s->kv_tile % 2 == 0 || is_one_tile);
 }
 
-static void decide_values(const attune_problem *p, const attune_schedule *s, const at_target *target, mha_variant *v) {
+static void decide_values(const attune_problem *p, const mha_schedule *s, const at_target *target, mha_variant *v) {
     enum { WIDE = 64 };
     const bool is_whole = may_be_whole(p, s, target);
     v->may_keep_rows = may_keep_rows(p, s, target);
     v->may_go_by_rows = mha_attends(p) && (is_whole || v->may_keep_rows);
     v->usually_by_rows = mha_attends(p) && (is_whole || (target->vector_bytes >= WIDE && v->may_keep_rows));
-    v->values = s->value_by != ATTUNE_VALUE_BY_ROWS ? MHA_VALUES_TRANSPOSED
+    v->values = s->value_by != MHA_VALUE_BY_ROWS ? MHA_VALUES_TRANSPOSED
                 : is_whole                          ? MHA_VALUES_WHOLE
                 : may_be_one_tile(p, s, target)     ? MHA_VALUES_ONE_TILE
                                                     : MHA_VALUES_KEPT;
@@ -187,14 +187,14 @@ static void decide_values(const attune_problem *p, const attune_schedule *s, con
                         !p->weights_average && !p->low_rank && !p->reproducible && !v->by_pairs;
 }
 
-static void decide_mask_table(const attune_problem *p, const attune_schedule *s, mha_variant *v) {
+static void decide_mask_table(const attune_problem *p, const mha_schedule *s, mha_variant *v) {
     enum { FEW_KEYS = 64 };
     const bool attends = p->op == ATTUNE_ATTENTION || p->op == ATTUNE_MHA;
     v->has_mask_table = attends && p->mask_mod[0] && mha_most_keys(p) > FEW_KEYS;
     v->mask_unit = s->score_keys % 2 && v->by_pairs ? 2 * s->score_keys : s->score_keys;
 }
 
-mha_strips mha_next_strips(const attune_problem *p, const attune_schedule *s, const at_target *target, int64_t left) {
+mha_strips mha_next_strips(const attune_problem *p, const mha_schedule *s, const at_target *target, int64_t left) {
     enum { MANY_SUMS = 12, NARROW = 3, WIDE = 4 };
     const bool has_few = at_has_few_registers(target) && (target->flags & AT_TARGET_FMA);
     const bool is_narrow = has_few && has_bounds(p) && s->value_columns * (int64_t)s->value_row_vectors >= MANY_SUMS;
@@ -206,19 +206,19 @@ mha_strips mha_next_strips(const attune_problem *p, const attune_schedule *s, co
 
 /* ---- Decoding ---- */
 
-static bool may_stream_scores(const attune_schedule *s) {
+static bool may_stream_scores(const mha_schedule *s) {
     enum { QUARTERS = 4 };
     return s->lanes >= QUARTERS && s->score_keys >= QUARTERS && s->score_keys % QUARTERS == 0 &&
            s->lanes % (s->score_keys / QUARTERS) == 0;
 }
 
-static bool holds_values(const attune_problem *p, const attune_schedule *s, bool by_pairs) {
+static bool holds_values(const attune_problem *p, const mha_schedule *s, bool by_pairs) {
     if (s->value_keys != 1 || by_pairs) return false;
     if (p->integer || p->v_layout == ATTUNE_LAYOUT_PANELS || mha_scales_elements(p->v_scales)) return false;
     return p->v_dtype != ATTUNE_I4;
 }
 
-static int query_pack(const attune_problem *p, const attune_schedule *s) {
+static int query_pack(const attune_problem *p, const mha_schedule *s) {
     enum { WORD = 4, BYTE_BITS = 8 };
     const int64_t bits = p->k_dtype == ATTUNE_I4 ? BYTE_BITS / 2 : BYTE_BITS;
     int pack = s->lanes >= 8 && s->score_rows > 1 ? 2 : 1;
@@ -228,7 +228,7 @@ static int query_pack(const attune_problem *p, const attune_schedule *s) {
     return pack;
 }
 
-static void decide_decoding(const attune_problem *p, const attune_schedule *s, mha_variant *v) {
+static void decide_decoding(const attune_problem *p, const mha_schedule *s, mha_variant *v) {
     v->may_stream_scores = may_stream_scores(s);
     v->holds_values = holds_values(p, s, v->by_pairs);
     v->query_pack = query_pack(p, s);
@@ -244,7 +244,7 @@ bool mha_gemm_tiles(int64_t rows, int64_t vectors, int64_t depth) {
 }
 
 /* Not with `reproducible`: sums by hardware tiles have another order, and schedules for few rows have no tiles. */
-static void decide_products(const attune_problem *p, const attune_schedule *s, const at_target *target,
+static void decide_products(const attune_problem *p, const mha_schedule *s, const at_target *target,
                             mha_variant *v) {
     enum { TILE_LANES = 16, TILE_DEPTH = 32 };
     v->may_use_tiles = target->flags & AT_TARGET_TILES && v->projects_by_pairs && !p->reproducible;
@@ -254,12 +254,12 @@ static void decide_products(const attune_problem *p, const attune_schedule *s, c
 
 /* ---- All of it ---- */
 
-bool mha_merges_chunks(const attune_problem *p, const attune_schedule *s) {
-    return s->strategy == ATTUNE_D_LANES && !p->reproducible && mha_most_scored(p) > s->kv_chunk;
+bool mha_merges_chunks(const attune_problem *p, const mha_schedule *s) {
+    return s->strategy == MHA_D_LANES && !p->reproducible && mha_most_scored(p) > s->kv_chunk;
 }
 
-mha_variant mha_variant_of(const attune_problem *p, const attune_schedule *s, const at_target *target) {
-    const bool decodes = s->strategy == ATTUNE_D_LANES;
+mha_variant mha_variant_of(const attune_problem *p, const mha_schedule *s, const at_target *target) {
+    const bool decodes = s->strategy == MHA_D_LANES;
     mha_variant v = {.by_pairs = decodes ? mha_decodes_by_pairs(p, target) : mha_attends_by_pairs(p, target),
                      .projects_by_pairs = mha_projects_by_pairs(p, target)};
     if (mha_is_block(p)) decide_products(p, s, target, &v);

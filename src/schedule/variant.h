@@ -70,9 +70,9 @@ typedef struct mha_variant {
 } mha_variant;
 
 /* Whether chunks of keys are tasks of their own, whose results the last phase of attention merges. */
-bool mha_merges_chunks(const attune_problem *canonical, const attune_schedule *schedule);
+bool mha_merges_chunks(const attune_problem *canonical, const mha_schedule *schedule);
 
-mha_variant mha_variant_of(const attune_problem *canonical, const attune_schedule *schedule, const at_target *target);
+mha_variant mha_variant_of(const attune_problem *canonical, const mha_schedule *schedule, const at_target *target);
 
 /* Whether sums of values are the result, without any that are kept from one tile to the next. */
 static inline bool mha_values_at_once(const mha_variant *v) {
@@ -92,7 +92,7 @@ bool mha_projects_by_pairs(const attune_problem *canonical, const at_target *tar
 
 /* Prefill: kv_tile is a multiple of so many keys. V of bf16 in panels has pairs of tokens, and a tile must not begin
  * between them. */
-int32_t mha_tile_step(const attune_problem *canonical, const attune_schedule *schedule);
+int32_t mha_tile_step(const attune_problem *canonical, const mha_schedule *schedule);
 
 /* Whether a register tile of rows x vectors of 16 lanes is made of hardware tiles, of which there are eight, and a
  * depth of whole ones. */
@@ -106,7 +106,7 @@ typedef struct mha_strips {
 
 /* The next ones, where `left` vectors of columns are left. Under causality and windows strips of three vectors by four
  * rows just fit 16 registers where multiply-adds are fused, if there are to be so many sums. */
-mha_strips mha_next_strips(const attune_problem *canonical, const attune_schedule *schedule, const at_target *target,
+mha_strips mha_next_strips(const attune_problem *canonical, const mha_schedule *schedule, const at_target *target,
                            int64_t left);
 
 enum {

@@ -106,7 +106,7 @@ static attune_status read_usual(tune_runner *r, ir_kernel *scheduled, at_error *
  * have in common. */
 static attune_status take_own(tune_runner *r, const tune_task *task, at_error *err) {
     at_arena arena;
-    attune_schedule usual;
+    mha_schedule usual;
     const at_operation o = task->operation;
     r->operation = o;
     r->buffers = task->buffers;

@@ -88,7 +88,7 @@ size_t tune_own_space(const at_own *own, tune_candidate *candidates, size_t capa
     return count;
 }
 
-size_t tune_own_neighbours(const at_own *own, const attune_schedule *schedule, tune_candidate *candidates,
+size_t tune_own_neighbours(const at_own *own, const mha_schedule *schedule, tune_candidate *candidates,
                            size_t capacity) {
     size_t count = 0;
     for (size_t i = 0; i < own->num_choices; i++) {

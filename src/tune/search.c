@@ -59,14 +59,14 @@ static void report(tune_search *s) {
 
 /* ---- Schedules that have been tried ---- */
 
-static bool was_seen(const tune_search *s, const attune_schedule *schedule) {
+static bool was_seen(const tune_search *s, const mha_schedule *schedule) {
     for (size_t i = 0; i < s->num_seen; i++)
         if (mha_schedule_same(&s->seen[i], schedule)) return true;
     return false;
 }
 
 /* false: seen already, or there is no more room. */
-static bool mark(tune_search *s, const attune_schedule *schedule) {
+static bool mark(tune_search *s, const mha_schedule *schedule) {
     if (s->num_seen == MAX_TRIALS || was_seen(s, schedule)) return false;
     s->seen[s->num_seen++] = *schedule;
     return true;
@@ -75,7 +75,7 @@ static bool mark(tune_search *s, const attune_schedule *schedule) {
 /* ---- A batch ---- */
 
 typedef struct batch_entry {
-    attune_schedule schedule;
+    mha_schedule schedule;
     attune_kernel *kernel;
     at_error error;
 } batch_entry;
@@ -87,7 +87,7 @@ typedef struct batch {
     atomic_int next;
 } batch;
 
-static size_t neighbours(at_operation o, const mha_machine *machine, const attune_schedule *schedule,
+static size_t neighbours(at_operation o, const mha_machine *machine, const mha_schedule *schedule,
                          tune_candidate *around, size_t capacity) {
     const at_own *const own = at_own_of(o.op);
     return own ? tune_own_neighbours(own, schedule, around, capacity)
@@ -99,7 +99,7 @@ static size_t space(at_operation o, const mha_machine *machine, tune_candidate *
     return own ? tune_own_space(own, candidates, capacity) : tune_space(o.problem, machine, candidates, capacity);
 }
 
-static void choose(const tune_search *s, attune_schedule *usual) {
+static void choose(const tune_search *s, mha_schedule *usual) {
     s->runner.operation.op->schedule_choose(s->runner.operation, s->machine.target, s->machine.description, usual);
 }
 
@@ -116,14 +116,14 @@ static void add_neighbours(tune_search *s, batch *b, int most) {
 static void fill_batch(tune_search *s, batch *b) {
     enum { FIRST = 4 };
     const int most = s->num_seen > 1 ? BATCH : FIRST;
-    attune_schedule usual;
+    mha_schedule usual;
     memset(b, 0, sizeof *b);
     b->search = s;
     /* A search that began with an earlier winner, of here or nearby, compares it with the usual choice first. */
     choose(s, &usual);
     if (mark(s, &usual)) b->entries[b->count++].schedule = usual;
     for (int wanted = most / 3; wanted > 0 && s->space_next < s->space_count; s->space_next++) {
-        const attune_schedule *schedule = &s->space[s->space_next].schedule;
+        const mha_schedule *schedule = &s->space[s->space_next].schedule;
         if (!mark(s, schedule)) continue;
         b->entries[b->count++].schedule = *schedule;
         wanted--;
@@ -200,7 +200,7 @@ static double median(double *values, size_t count) {
     return values[count / 2];
 }
 
-static void keep_trial(tune_search *s, const attune_schedule *schedule, comparison *c, double incumbent_ratio) {
+static void keep_trial(tune_search *s, const mha_schedule *schedule, comparison *c, double incumbent_ratio) {
     s->trials[s->num_trials++] = (tune_trial){.schedule = *schedule,
                                               .seconds = median(c->candidate_seconds, c->pairs.count),
                                               .ratio = tune_pairs_ratio(&c->pairs).ratio * incumbent_ratio,
@@ -391,7 +391,7 @@ static attune_status allocate(tune_search *s, at_error *err) {
 }
 
 /* Makes the kernel that the others are compared with, and looks at it. */
-static attune_status begin_with(tune_search *s, const attune_schedule *begin, bool *right, at_error *err) {
+static attune_status begin_with(tune_search *s, const mha_schedule *begin, bool *right, at_error *err) {
     double late;
     s->best = NULL;
     free_kernel(&s->first);
@@ -418,8 +418,8 @@ static attune_status fail_usual(const tune_search *s, at_error *err) {
 }
 
 /* The kernel of a known winner may be wrong, like any other; that of the usual schedule must not be. */
-static attune_status begin_search(tune_search *s, const attune_schedule *begin, at_error *err) {
-    attune_schedule usual;
+static attune_status begin_search(tune_search *s, const mha_schedule *begin, at_error *err) {
+    mha_schedule usual;
     bool right = false;
     attune_status status = allocate(s, err);
     if (!status) status = begin_with(s, begin, &right, err);
@@ -437,7 +437,7 @@ static attune_status begin_search(tune_search *s, const attune_schedule *begin, 
 }
 
 attune_status tune_search_run(tune_search *s, attune_context *context, const tune_task *task,
-                              const attune_schedule *begin, const attune_tune_options *options,
+                              const mha_schedule *begin, const attune_tune_options *options,
                               attune_tune_result *result, at_error *err) {
     *s = (tune_search){.options = options, .result = result, .began = now()};
     s->machine = tune_machine_of(context);
@@ -458,7 +458,7 @@ attune_status tune_search_run(tune_search *s, attune_context *context, const tun
 }
 
 double tune_search_ratio_to_usual(const tune_search *s) {
-    attune_schedule usual;
+    mha_schedule usual;
     choose(s, &usual);
     for (size_t i = 0; i < s->num_trials; i++)
         if (mha_schedule_same(&s->trials[i].schedule, &usual)) return s->result->ratio / s->trials[i].ratio;

@@ -15,7 +15,7 @@
 #include "tune/space.h"
 
 typedef struct tune_trial {
-    attune_schedule schedule;
+    mha_schedule schedule;
     double seconds; /* of a sample, median */
     double ratio;   /* to the schedule that the search began with */
     uint32_t pairs;
@@ -31,10 +31,10 @@ typedef struct tune_search {
     size_t space_count, space_next;
     tune_trial *trials; /* all that were timed, in order */
     size_t num_trials, capacity;
-    attune_schedule *seen;
+    mha_schedule *seen;
     size_t num_seen;
     attune_kernel *first, *best; /* first: of the schedule that the search began with */
-    attune_schedule best_schedule, first_schedule;
+    mha_schedule best_schedule, first_schedule;
     double best_ratio;   /* to `first` */
     double pair_seconds; /* that the longest pair so far took */
     tune_noise noise;
@@ -45,7 +45,7 @@ typedef struct tune_search {
 
 /* Searches from `begin` on and fills in the result; *search holds the trials until tune_search_free. */
 attune_status tune_search_run(tune_search *search, attune_context *context, const tune_task *task,
-                              const attune_schedule *begin, const attune_tune_options *options,
+                              const mha_schedule *begin, const attune_tune_options *options,
                               attune_tune_result *result, at_error *err);
 /* Time of the best by that of the schedule which attune's rules choose, as far as it was measured. */
 double tune_search_ratio_to_usual(const tune_search *search);

@@ -17,7 +17,7 @@ typedef struct collector {
     size_t count, capacity;
 } collector;
 
-static int compare_schedules(const attune_schedule *a, const attune_schedule *b) {
+static int compare_schedules(const mha_schedule *a, const mha_schedule *b) {
     return memcmp(&a->strategy, &b->strategy, MHA_SCHEDULE_WORDS * sizeof(int32_t));
 }
 
@@ -49,7 +49,7 @@ static void sift_up(tune_candidate *heap, size_t at) {
     }
 }
 
-static void collect(void *to, const attune_schedule *s) {
+static void collect(void *to, const mha_schedule *s) {
     collector *const c = to;
     const tune_candidate candidate = {*s, mha_cost(c->p, c->m, s)};
     if (c->count < c->capacity) {
@@ -76,7 +76,7 @@ static size_t finish(collector *c) {
 }
 
 /* A schedule of another strategy, with the same products. */
-static attune_schedule with_products_of(attune_schedule s, const attune_schedule *base) {
+static mha_schedule with_products_of(mha_schedule s, const mha_schedule *base) {
     for (int i = 0; i < MHA_NUM_SCHEDULE_FIELDS; i++) {
         const mha_schedule_field *field = &mha_schedule_fields[i];
         if (field->part == MHA_PART_PRODUCTS) *mha_schedule_at(&s, field->word) = mha_schedule_value(base, field->word);
@@ -87,12 +87,12 @@ static attune_schedule with_products_of(attune_schedule s, const attune_schedule
 static void combine_all(collector *c, bool takes_minor) {
     const attune_problem *p = c->p;
     const mha_space space = space_for(c, takes_minor);
-    attune_schedule base, q, d = {.struct_size = sizeof d, .strategy = ATTUNE_D_LANES};
+    mha_schedule base, q, d = {.struct_size = sizeof d, .strategy = MHA_D_LANES};
     mha_choose(p, c->m->target, c->m->description, &base);
     mha_space_offer(&space, &base);
     mha_schedule_leave_choices(&base);
     if (mha_has_keys(p)) {
-        mha_choose_by(ATTUNE_Q_LANES, p, c->m->target, c->m->description, &q); /* with the numbers that matter little */
+        mha_choose_by(MHA_Q_LANES, p, c->m->target, c->m->description, &q); /* with the numbers that matter little */
         q = with_products_of(q, &base);
         mha_space_all(&space, MHA_PART_Q_LANES, &q);
     }
@@ -112,7 +112,7 @@ size_t tune_space(const attune_problem *p, const mha_machine *m, tune_candidate 
     return finish(&c);
 }
 
-size_t tune_neighbours(const attune_problem *p, const mha_machine *m, const attune_schedule *s,
+size_t tune_neighbours(const attune_problem *p, const mha_machine *m, const mha_schedule *s,
                        tune_candidate *candidates, size_t capacity) {
     collector c = {.p = p, .m = m, .list = candidates, .capacity = capacity};
     const mha_space space = space_for(&c, false);

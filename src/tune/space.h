@@ -8,7 +8,7 @@
 #include "schedule/cost.h"
 
 typedef struct tune_candidate {
-    attune_schedule schedule;
+    mha_schedule schedule;
     double cost; /* cycles, as the model has it; comparable among schedules of one problem only */
 } tune_candidate;
 
@@ -22,14 +22,14 @@ size_t tune_space(const attune_problem *canonical, const mha_machine *machine, t
 
 /* The legal schedules that differ from `schedule` in one number, and that to the next larger or smaller value which
  * tune_space knows of, or in one choice. Choices that attune would make follow when a number changes. */
-size_t tune_neighbours(const attune_problem *canonical, const mha_machine *machine, const attune_schedule *schedule,
+size_t tune_neighbours(const attune_problem *canonical, const mha_machine *machine, const mha_schedule *schedule,
                        tune_candidate *candidates, size_t capacity);
 
 /* The same of an operator of the user: all combinations of the values of its choices, those with fewest steps from the
  * usual values first. If there are too many, some from everywhere: among them the usual one, and every value of every
  * choice, provided that `capacity` is no less than the values of a choice. */
 size_t tune_own_space(const at_own *own, tune_candidate *candidates, size_t capacity);
-size_t tune_own_neighbours(const at_own *own, const attune_schedule *schedule, tune_candidate *candidates,
+size_t tune_own_neighbours(const at_own *own, const mha_schedule *schedule, tune_candidate *candidates,
                            size_t capacity);
 
 #endif

@@ -119,21 +119,21 @@ typedef struct lookup {
     const attune_context *context;
     at_operation wanted;
     tune_place place;
-    attune_schedule *schedule;
+    mha_schedule *schedule;
     bool found;
     at_error complaints[2]; /* of the two files, at most one each */
     int num_complaints;
 } lookup;
 
 /* One that cannot be read or is not legal any more is passed over. */
-static bool parse_legal(const lookup *l, const char *text, at_operation o, attune_schedule *schedule) {
-    *schedule = (attune_schedule)ATTUNE_SCHEDULE_INIT;
+static bool parse_legal(const lookup *l, const char *text, at_operation o, mha_schedule *schedule) {
+    *schedule = (mha_schedule)ATTUNE_SCHEDULE_INIT;
     return !o.op->schedule_parse(o, text, schedule, NULL) &&
            !o.op->schedule_check(o, schedule, l->context->target, NULL);
 }
 
 /* The winner of there, here: what attune would choose there it chooses anew. */
-static bool move_here(const lookup *l, const attune_problem *there, attune_schedule *schedule) {
+static bool move_here(const lookup *l, const attune_problem *there, mha_schedule *schedule) {
     const attune_problem *const here = l->wanted.problem;
     const at_description *const machine = &l->context->machine_class.description;
     mha_schedule_leave_usual(there, l->context->target, machine, schedule);
@@ -142,7 +142,7 @@ static bool move_here(const lookup *l, const attune_problem *there, attune_sched
     return true;
 }
 
-static int take(lookup *l, const attune_schedule *schedule) {
+static int take(lookup *l, const mha_schedule *schedule) {
     *l->schedule = *schedule;
     l->found = true;
     return 1;
@@ -150,7 +150,7 @@ static int take(lookup *l, const attune_schedule *schedule) {
 
 static int take_same(void *user, const tune_winner *winner) {
     lookup *l = user;
-    attune_schedule schedule;
+    mha_schedule schedule;
     return parse_legal(l, winner->schedule, l->wanted, &schedule) ? take(l, &schedule) : 0;
 }
 
@@ -159,9 +159,9 @@ mha_machine tune_machine_of(const attune_context *context) {
 }
 
 /* The model's cycles over those of the schedule that the rules choose. */
-static double modelled_ratio(const lookup *l, const attune_problem *p, const attune_schedule *schedule) {
+static double modelled_ratio(const lookup *l, const attune_problem *p, const mha_schedule *schedule) {
     const mha_machine machine = tune_machine_of(l->context);
-    attune_schedule usual;
+    mha_schedule usual;
     mha_choose(p, machine.target, machine.description, &usual);
     return mha_cost(p, &machine, schedule) / mha_cost(p, &machine, &usual);
 }
@@ -171,7 +171,7 @@ static double modelled_ratio(const lookup *l, const attune_problem *p, const att
 static int take_near(void *user, const tune_winner *winner) {
     lookup *l = user;
     attune_problem there = ATTUNE_PROBLEM_INIT;
-    attune_schedule schedule;
+    mha_schedule schedule;
     if (l->wanted.op != &at_attention || mha_problem_parse(winner->problem, &there, NULL) ||
         mha_make_canonical(&there, NULL) || !parse_legal(l, winner->schedule, at_attention_of(&there), &schedule))
         return 0;
@@ -230,7 +230,7 @@ static void find(lookup *l, at_tuning *t) {
 
 /* SQLite is entered before the mutex is taken, as fork() wants it, and complaints come after both: the log function
  * may do anything. */
-bool at_tuning_find(attune_context *context, at_operation operation, attune_schedule *schedule) {
+bool at_tuning_find(attune_context *context, at_operation operation, mha_schedule *schedule) {
     at_tuning *t = &context->tuning;
     lookup l = {.context = context, .wanted = operation, .schedule = schedule};
     if (operation.op == &at_written_ir) return false;
@@ -300,13 +300,13 @@ static attune_status check_options(const attune_tune_options *options, at_error 
 typedef struct incumbent {
     at_operation operation;
     bool is_cached;
-    attune_schedule schedule;
+    mha_schedule schedule;
     uint32_t threads; /* 0: not known */
 } incumbent;
 
 static int recognise(void *user, const tune_winner *winner) {
     incumbent *i = user;
-    attune_schedule schedule = ATTUNE_SCHEDULE_INIT;
+    mha_schedule schedule = ATTUNE_SCHEDULE_INIT;
     if (i->operation.op->schedule_parse(i->operation, winner->schedule, &schedule, NULL) ||
         memcmp(&schedule, &i->schedule, AT_SCHEDULE_BYTES))
         return 0;
@@ -330,7 +330,7 @@ static attune_status look_ahead(attune_context *context, at_operation operation,
 }
 
 /* There is one cached kernel for all numbers of threads, and it is the one that was tuned last. */
-static void put_into_place(attune_context *context, at_operation operation, const attune_schedule *schedule,
+static void put_into_place(attune_context *context, at_operation operation, const mha_schedule *schedule,
                            const incumbent *cached, at_error *err) {
     const bool stays = cached->is_cached && !memcmp(&cached->schedule, schedule, AT_SCHEDULE_BYTES);
     if (at_kernel_replace(context, operation, schedule, err) || stays) return;
@@ -344,7 +344,7 @@ static void put_into_place(attune_context *context, at_operation operation, cons
 static attune_status tune(attune_context *context, const tune_task *task, const attune_tune_options *options,
                           attune_tune_result *result, bool *searched, at_error *err) {
     const at_operation operation = task->operation;
-    attune_schedule begin = ATTUNE_SCHEDULE_INIT;
+    mha_schedule begin = ATTUNE_SCHEDULE_INIT;
     tune_search search;
     incumbent cached = {.operation = operation};
     const bool keeps = *context->tuning.own.path;
@@ -399,7 +399,7 @@ attune_status attune_operator_tune(attune_operator *op, const char *problem, voi
         !at_own_check_problem(&op->own, problem, &err))
         tune(op->context, &task, &whole, &full, &searched, &err);
     if (searched && numbers) memcpy(numbers, at_own_numbers(&full.schedule), op->own.num_choices * sizeof *numbers);
-    full.schedule = (attune_schedule)ATTUNE_SCHEDULE_INIT;
+    full.schedule = (mha_schedule)ATTUNE_SCHEDULE_INIT;
     at_error misfit = {0};
     if (searched && at_copy_out(result, &full, sizeof full, "attune_tune_result", &misfit) && !err.status) err = misfit;
     return at_report(&err);
@@ -444,13 +444,13 @@ attune_status attune_tuning_import(attune_context *context, const char *path, ui
 /* ---- Predictions ---- */
 
 attune_status attune_schedule_predict(attune_context *context, const attune_problem *problem,
-                                      const attune_schedule *schedule, attune_schedule *chosen,
+                                      const mha_schedule *schedule, mha_schedule *chosen,
                                       attune_prediction *prediction) {
     AT_DEFAULT_FPENV;
     at_error err = {0};
     attune_problem canonical;
-    attune_schedule own = ATTUNE_SCHEDULE_INIT;
-    const attune_schedule *given = schedule;
+    mha_schedule own = ATTUNE_SCHEDULE_INIT;
+    const mha_schedule *given = schedule;
     if (!context || !problem || !prediction) {
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_schedule_predict was given NULL");
         return at_report(&err);

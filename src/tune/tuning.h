@@ -6,7 +6,7 @@
 #include "tune/database.h"
 
 /* An at_find_tuned_fn. */
-bool at_tuning_find(attune_context *context, at_operation operation, attune_schedule *schedule);
+bool at_tuning_find(attune_context *context, at_operation operation, mha_schedule *schedule);
 
 /* The place in the database of results for a problem. It points to `text`. */
 void at_tuning_place(const attune_context *context, at_operation operation, char *text, size_t capacity,

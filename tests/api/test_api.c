@@ -267,7 +267,7 @@ static void kernels_are_shared(void **state) {
     assert_ptr_not_equal(a, b);
     attune_kernel_release(b);
 
-    attune_schedule schedule = ATTUNE_SCHEDULE_INIT;
+    mha_schedule schedule = ATTUNE_SCHEDULE_INIT;
     assert_ok(attune_schedule_choose(context, &c.problem, &schedule));
     assert_ok(attune_compile(context, &c.problem, &schedule, &b));
     assert_ptr_not_equal(a, b); /* an explicit schedule is part of the key */
@@ -279,11 +279,11 @@ static void kernels_are_shared(void **state) {
     assert_ok(attune_compile(context, &c.problem, &schedule, &b));
     assert_ok(attune_kernel_get_info(b, &base));
     attune_kernel_release(b);
-    enum { END = offsetof(attune_schedule, gemm_rows) }; /* what follows is for blocks */
+    enum { END = offsetof(mha_schedule, gemm_rows) }; /* what follows is for blocks */
     int legal = 0;
-    for (size_t at = offsetof(attune_schedule, lanes); at < END; at += sizeof(int32_t)) {
+    for (size_t at = offsetof(mha_schedule, lanes); at < END; at += sizeof(int32_t)) {
         for (int32_t value = 1; value <= 16; value++) {
-            attune_schedule changed = schedule;
+            mha_schedule changed = schedule;
             memcpy((char *)&changed + at, &value, sizeof value);
             if (!memcmp(&changed, &schedule, END)) continue;
             if (attune_compile(context, &c.problem, &changed, &b)) continue;

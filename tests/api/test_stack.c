@@ -197,7 +197,7 @@ static attune_status print(work *w) {
 }
 
 static attune_status choose(work *w) {
-    attune_schedule schedule = ATTUNE_SCHEDULE_INIT;
+    mha_schedule schedule = ATTUNE_SCHEDULE_INIT;
     attune_prediction prediction = {.struct_size = sizeof prediction};
     const attune_status status = attune_schedule_choose(w->context, &w->problem, &schedule);
     return status ? status : attune_schedule_predict(w->context, &w->problem, NULL, NULL, &prediction);
@@ -239,7 +239,7 @@ static void near_a_winner(void **state) {
     attune_context *const context = open_context(own_dir, "", 1);
     for (int i = 0; i < DEEP; i++) {
         work w = {.context = context, .text = deep[i]};
-        attune_schedule schedule = ATTUNE_SCHEDULE_INIT;
+        mha_schedule schedule = ATTUNE_SCHEDULE_INIT;
         char near[TEXT_BYTES];
         assert_int_equal(parse(&w), ATTUNE_OK);
         assert_int_equal(attune_schedule_choose(context, &w.problem, &schedule), ATTUNE_OK);

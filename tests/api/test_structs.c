@@ -142,7 +142,7 @@ static void defaults_of_any_size(void **state) {
     static const attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
     static const attune_runner runner = ATTUNE_RUNNER_INIT;
     static const attune_run_options run = ATTUNE_RUN_OPTIONS_INIT;
-    static const attune_schedule schedule = ATTUNE_SCHEDULE_INIT;
+    static const mha_schedule schedule = ATTUNE_SCHEDULE_INIT;
     static const attune_tune_options tune = ATTUNE_TUNE_OPTIONS_INIT;
     static const attune_attention_desc desc = ATTUNE_ATTENTION_DESC_INIT;
     static const attune_step step = ATTUNE_STEP_INIT;
@@ -274,14 +274,14 @@ static void blocks_of_other_sizes(void **state) {
 static void schedules_of_other_sizes(void **state) {
     (void)state;
     const attune_problem p = problem_parsed("num_heads=2,seq_q=30,seq_kv=50,head_dim=16");
-    attune_schedule whole = ATTUNE_SCHEDULE_INIT;
+    mha_schedule whole = ATTUNE_SCHEDULE_INIT;
     char expected[512], text[512];
     assert_ok(attune_schedule_choose(sample_context, &p, &whole));
     attune_schedule_print(&whole, expected, sizeof expected);
     const size_t sizes[] = {sizeof whole + sizeof(size_t), sizeof whole + MORE};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         guarded g = as_of(&whole, sizeof whole, sizes[i]);
-        attune_schedule *const s = (attune_schedule *)(void *)g.data;
+        mha_schedule *const s = (mha_schedule *)(void *)g.data;
         attune_prediction prediction = {.struct_size = sizeof prediction};
         attune_kernel *kernel, *same;
         assert_ok(attune_schedule_check(sample_context, &p, s));
@@ -304,7 +304,7 @@ static void schedules_of_other_sizes(void **state) {
     guarded g = as_of(&whole, sizeof whole, sizeof whole + MORE);
     g.data[sizeof whole] = 1;
     attune_kernel *kernel;
-    assert_fails(attune_compile(sample_context, &p, (void *)g.data, &kernel), ATTUNE_UNSUPPORTED, "attune_schedule");
+    assert_fails(attune_compile(sample_context, &p, (void *)g.data, &kernel), ATTUNE_UNSUPPORTED, "mha_schedule");
     assert_int_equal(attune_schedule_print((void *)g.data, text, sizeof text), 0);
     unguard(&g);
 }
@@ -403,7 +403,7 @@ static void what_is_older_is_refused(void **state) {
     static const char older[] = "the program was made with an older header; compile it again";
     const attune_problem p = problem_parsed("num_heads=2,seq_q=3,head_dim=4"),
                          block = problem_parsed("num_heads=2,seq_q=3,embed_dim=8");
-    const attune_schedule schedule = ATTUNE_SCHEDULE_INIT;
+    const mha_schedule schedule = ATTUNE_SCHEDULE_INIT;
     const attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
     const attune_tune_options tune = ATTUNE_TUNE_OPTIONS_INIT;
     attune_arguments arguments;

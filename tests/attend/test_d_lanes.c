@@ -153,10 +153,10 @@ static int32_t one_of(int32_t low, int32_t high) { return (int32_t)tool_random_r
 
 /* ---- Problems, schedules and calls ---- */
 
-static attune_schedule random_schedule(const attune_problem *p, const at_target *target) {
+static mha_schedule random_schedule(const attune_problem *p, const at_target *target) {
     for (;;) {
-        attune_schedule s = ATTUNE_SCHEDULE_INIT;
-        s.strategy = ATTUNE_D_LANES;
+        mha_schedule s = ATTUNE_SCHEDULE_INIT;
+        s.strategy = MHA_D_LANES;
         s.lanes = 1 << one_of(0, 4);
         s.score_keys = one_of(0, 1) ? 1 << one_of(0, 3) : one_of(1, 8);
         s.score_rows = one_of(1, 5);
@@ -178,7 +178,7 @@ static const input_kind kinds[] = {INPUT_ORDINARY, INPUT_CONSTANT, INPUT_NONFINI
 enum { NUM_KINDS = sizeof kinds / sizeof *kinds };
 
 /* Once by machine code and once by the interpreter, which checks every access. */
-static void check_one(attune_context *context, const sample *from, const attune_schedule *schedule, uint64_t seed) {
+static void check_one(attune_context *context, const sample *from, const mha_schedule *schedule, uint64_t seed) {
     const input_kind kind = kinds[seed % NUM_KINDS];
     tensors t, again;
     tensors_open_sample(&t, from, kind, seed);
@@ -214,7 +214,7 @@ static void test_every_sort_of_problem(void **state) {
             if (is_covered(&p, target)) continue;
             random_source.state = (uint64_t)i;
             for (uint64_t n = 0; n < NUM_KINDS; n++) {
-                const attune_schedule schedule = random_schedule(&p, target);
+                const mha_schedule schedule = random_schedule(&p, target);
                 if (tests_are_short() && n != (uint64_t)i % NUM_KINDS) continue;
                 check_one(context, &cases[i], &schedule, n);
             }
@@ -229,8 +229,8 @@ static void test_chosen_schedules_of_all_targets(void **state) {
         const attune_problem p = problem_canonical(cases[i].problem);
         if (cases[i].sizes || p.seq_new) continue;
         for (const at_target *target = at_targets(); target->name; target++) {
-            attune_schedule schedule = ATTUNE_SCHEDULE_INIT;
-            mha_choose_by(ATTUNE_D_LANES, &p, target, usual_machine(target), &schedule);
+            mha_schedule schedule = ATTUNE_SCHEDULE_INIT;
+            mha_choose_by(MHA_D_LANES, &p, target, usual_machine(target), &schedule);
             assert_int_equal(mha_schedule_check(&p, &schedule, target, NULL), ATTUNE_OK);
             tensors t;
             tensors_open_sample(&t, &cases[i], INPUT_HIDDEN, 3);
@@ -248,7 +248,7 @@ static void test_bits_do_not_depend_on_threads(void **state) {
     const attune_problem p = problem_canonical(many.problem);
     tensors first, other;
     random_source.state = 1;
-    const attune_schedule schedule = random_schedule(&p, at_target_find("x86-64"));
+    const mha_schedule schedule = random_schedule(&p, at_target_find("x86-64"));
     for (uint32_t workers = 1; workers <= 3; workers++) {
         attune_context *context = tensors_context(NULL, workers);
         if (workers == 1) tensors_open_sample(&first, &many, INPUT_ORDINARY, 1);
@@ -291,11 +291,11 @@ static void test_reproducible_bits_are_those_of_q_lanes(void **state) {
         for (int i = 0; i < NUM_REPRODUCIBLE * NUM_KINDS; i++) {
             const sample *from = &reproducible[i / NUM_KINDS];
             const attune_problem p = problem_canonical(from->problem);
-            const attune_schedule q_lanes = schedule_reproducible(&p, target);
+            const mha_schedule q_lanes = schedule_reproducible(&p, target);
             tensors t, other;
             if (tests_are_short() && i % NUM_KINDS != i / NUM_KINDS % NUM_KINDS) continue;
             random_source.state = (uint64_t)i;
-            const attune_schedule schedule = random_schedule(&p, target);
+            const mha_schedule schedule = random_schedule(&p, target);
             tensors_open_sample(&t, from, kinds[i % NUM_KINDS], (uint64_t)i);
             assert_true(tensors_share(&other, &t));
             tensors_run_chosen(context, &t, &q_lanes);
@@ -321,7 +321,7 @@ static void test_decoding_gives_the_rows_of_the_whole(void **state) {
     while (!at_target_runs_here(target)) target++;
     attune_context *context = tensors_context(target->name, 1);
     random_source.state = 5;
-    const attune_schedule schedule = random_schedule(&p, target);
+    const mha_schedule schedule = random_schedule(&p, target);
     tensors t, one;
     tensors_open_sample(&t, &whole, INPUT_ORDINARY, 5);
     tensors_run_chosen(context, &t, NULL);
@@ -359,8 +359,8 @@ static void test_integer_scores_have_the_same_bits_everywhere(void **state) {
         memset(codes, -128, (size_t)p.head_dim);
         memset(codes + p.head_dim / 2, 127, (size_t)p.head_dim / 4);
         for (const at_target *target = at_targets(); target->name; target++) {
-            attune_schedule schedule = ATTUNE_SCHEDULE_INIT;
-            mha_choose_by(ATTUNE_D_LANES, &p, target, usual_machine(target), &schedule);
+            mha_schedule schedule = ATTUNE_SCHEDULE_INIT;
+            mha_choose_by(MHA_D_LANES, &p, target, usual_machine(target), &schedule);
             if (target == at_targets()) tensors_interpret_for(&first, target, &schedule);
             tensors other;
             assert_true(tensors_share(&other, &first));
@@ -422,7 +422,7 @@ static void test_merge(void **state) {
         attune_context *context = tensors_context(target->name, 2);
         for (size_t i = 0; i < sizeof merges / sizeof *merges; i++) {
             const attune_problem p = problem_canonical(merges[i].problem);
-            attune_schedule schedule;
+            mha_schedule schedule;
             mha_choose(&p, target, usual_machine(target), &schedule);
             check_one(context, &merges[i], &schedule, 0);
             check_one(context, &merges[i], &schedule, 1);
@@ -462,8 +462,8 @@ static void test_sinks_count_once(void **state) {
     (void)state;
     attune_context *context = tensors_context(NULL, 1);
     const attune_problem p = problem_canonical(from.problem);
-    attune_schedule schedule = ATTUNE_SCHEDULE_INIT;
-    mha_choose_by(ATTUNE_D_LANES, &p, context->target, usual_machine(context->target), &schedule);
+    mha_schedule schedule = ATTUNE_SCHEDULE_INIT;
+    mha_choose_by(MHA_D_LANES, &p, context->target, usual_machine(context->target), &schedule);
     schedule.kv_tile = schedule.kv_chunk = 64;
     check_one(context, &from, &schedule, 0);
     attune_context_destroy(context);

@@ -134,7 +134,7 @@ typedef struct trial {
     tensors clean, spoilt[NUM_POISONS];
 } trial;
 
-static void compare(const trial *c, const at_target *target, const attune_schedule *schedule, attune_context *context) {
+static void compare(const trial *c, const at_target *target, const mha_schedule *schedule, attune_context *context) {
     static const char *const held[NUM_POISONS] = {"other numbers", "NaN", "infinity"};
     char text[512], what[1200];
     attune_schedule_print(schedule, text, sizeof text);
@@ -152,12 +152,12 @@ static void compare(const trial *c, const at_target *target, const attune_schedu
 }
 
 /* The chosen schedule, and others that sum values in other orders. */
-static void compare_schedules(const trial *c, const at_target *target, const attune_schedule *chosen) {
+static void compare_schedules(const trial *c, const at_target *target, const mha_schedule *chosen) {
     static const int orders[][2] = {{1, 1}, {4, 1}, {4, 4}, {4, 2}, {2, 2}, {1, 4}, {8, 8}}; /* value_keys, streams */
     const attune_problem p = problem_canonical(c->problem);
     compare(c, target, chosen, NULL);
-    for (size_t i = 0; chosen->strategy == ATTUNE_D_LANES && i < sizeof orders / sizeof *orders; i++) {
-        attune_schedule s = *chosen;
+    for (size_t i = 0; chosen->strategy == MHA_D_LANES && i < sizeof orders / sizeof *orders; i++) {
+        mha_schedule s = *chosen;
         if ((i + (size_t)(target - at_targets())) % 3) continue;
         s.value_keys = orders[i][0];
         s.value_streams = orders[i][1];
@@ -184,7 +184,7 @@ static void close_trial(trial *c) {
 /* On this CPU: machine code, and the virtual machine. */
 static void compare_engines(const trial *c, attune_context *const contexts[2]) {
     for (int i = 0; i < 2; i++) {
-        attune_schedule chosen = ATTUNE_SCHEDULE_INIT;
+        mha_schedule chosen = ATTUNE_SCHEDULE_INIT;
         assert_int_equal(attune_schedule_choose(contexts[i], &c->clean.problem, &chosen), ATTUNE_OK);
         compare(c, NULL, &chosen, contexts[i]);
     }
@@ -200,13 +200,13 @@ static void check(const char *fields, hiding how, int rule, int queries, attune_
     const attune_problem p = problem_canonical(problem);
     open_trial(&c);
     for (const at_target *target = at_targets(); target->name; target++) {
-        attune_schedule schedule = ATTUNE_SCHEDULE_INIT;
+        mha_schedule schedule = ATTUNE_SCHEDULE_INIT;
         if (mha_may_go_by_d_lanes(&p) && queries < 9) {
-            mha_choose_by(ATTUNE_D_LANES, &p, target, usual_machine(target), &schedule);
+            mha_choose_by(MHA_D_LANES, &p, target, usual_machine(target), &schedule);
             compare_schedules(&c, target, &schedule);
         }
         mha_choose(&p, target, usual_machine(target), &schedule);
-        if (schedule.strategy == ATTUNE_Q_LANES) compare_schedules(&c, target, &schedule);
+        if (schedule.strategy == MHA_Q_LANES) compare_schedules(&c, target, &schedule);
     }
     if (contexts) compare_engines(&c, contexts);
     close_trial(&c);

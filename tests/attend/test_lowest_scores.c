@@ -37,7 +37,7 @@ static void check(const char *more, int64_t rows, int64_t keys, double lowest) {
     const tensor *const bias = tensors_find(&t, "attn_bias");
     for (int64_t i = 0; i < rows * keys; i++) ref_store(bias->info.dtype, bias->data, i, lowest);
     for (const at_target *target = at_targets(); target->name; target++) {
-        attune_schedule schedule;
+        mha_schedule schedule;
         char what[300];
         mha_choose(&p, target, usual_machine(target), &schedule);
         tensors_interpret_for(&t, target, &schedule);

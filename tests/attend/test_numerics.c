@@ -46,7 +46,7 @@ static void assert_close(const tensors *t, int64_t rows, int64_t keys, int64_t d
 }
 
 /* By the schedule, and if `interpreted` once more by the interpreter, with the same bits. */
-static void check_long_sums(attune_context *context, const char *text, const attune_schedule *schedule,
+static void check_long_sums(attune_context *context, const char *text, const mha_schedule *schedule,
                             bool interpreted, double most, double most_lse) {
     const attune_problem p = problem_canonical(text);
     tensors t, again;
@@ -74,9 +74,9 @@ static void test_long_sums(void **state) {
     for (const at_target *target = at_targets(); target->name; target++) {
         if (!target_can_run(target)) continue;
         attune_context *context = tensors_context(target->name, 1);
-        attune_schedule by_columns = ATTUNE_SCHEDULE_INIT;
-        attune_schedule by_rows = schedule_reproducible(&p, target), others = schedule_reproducible(&other, target);
-        mha_choose_by(ATTUNE_D_LANES, &p, target, usual_machine(target), &by_columns);
+        mha_schedule by_columns = ATTUNE_SCHEDULE_INIT;
+        mha_schedule by_rows = schedule_reproducible(&p, target), others = schedule_reproducible(&other, target);
+        mha_choose_by(MHA_D_LANES, &p, target, usual_machine(target), &by_columns);
         check_long_sums(context, reproducible_text, &by_columns, interpreted, 1e-5, 4e-6);
         check_long_sums(context, reproducible_text, &by_rows, interpreted, 1e-5, 4e-6);
         check_long_sums(context, other_text, &others, false, 1e-4, 1e-4);
@@ -87,9 +87,9 @@ static void test_long_sums(void **state) {
 
 /* ---- Numbers at the ends of f32 ---- */
 
-static attune_schedule schedule_by(attune_strategy strategy, const attune_problem *p, attune_context *context) {
-    attune_schedule s = ATTUNE_SCHEDULE_INIT;
-    if (strategy == ATTUNE_Q_LANES) return schedule_reproducible(p, at_target_find("x86-64"));
+static mha_schedule schedule_by(mha_strategy strategy, const attune_problem *p, attune_context *context) {
+    mha_schedule s = ATTUNE_SCHEDULE_INIT;
+    if (strategy == MHA_Q_LANES) return schedule_reproducible(p, at_target_find("x86-64"));
     assert_int_equal(attune_schedule_parse(&s,
                                            "strategy=d_lanes,lanes=4,score_rows=1,score_keys=4,score_column_vectors=1,"
                                            "value_rows=1,value_column_vectors=1,value_keys=4,kv_tile=192,kv_chunk=192"),
@@ -106,7 +106,7 @@ static void check_value(int keys, float value, float wanted) {
         char text[128];
         snprintf(text, sizeof text, "seq_q=2,seq_kv=%d,head_dim=9,softmax_scale=0,reproducible=%d", keys, i / 2);
         const attune_problem p = problem_canonical(text);
-        const attune_schedule schedule = schedule_by(i % 2 ? ATTUNE_D_LANES : ATTUNE_Q_LANES, &p, context);
+        const mha_schedule schedule = schedule_by(i % 2 ? MHA_D_LANES : MHA_Q_LANES, &p, context);
         tensors t;
         tensors_open_call(&t, text, "", INPUT_ORDINARY, 1);
         float *const v = tensors_find(&t, "v")->data;
@@ -140,7 +140,7 @@ static void test_nan_in_q(void **state) {
     const attune_problem p = problem_canonical(text);
     attune_context *context = tensors_context(NULL, 1);
     for (int i = 0; i < 2; i++) {
-        const attune_schedule schedule = schedule_by(i ? ATTUNE_D_LANES : ATTUNE_Q_LANES, &p, context);
+        const mha_schedule schedule = schedule_by(i ? MHA_D_LANES : MHA_Q_LANES, &p, context);
         tensors t;
         tensors_open_call(&t, text, "", INPUT_ORDINARY, 1);
         float *const q = tensors_find(&t, "q")->data;

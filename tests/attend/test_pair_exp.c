@@ -91,8 +91,8 @@ static void fill_call(tensors *t, const char *problem, float least, float unit) 
 static void open_call(tensors *t) { fill_call(t, PROBLEM, 0.03F, 1); }
 
 static void run(const tensors *t) {
-    attune_schedule s = ATTUNE_SCHEDULE_INIT;
-    s.strategy = ATTUNE_Q_LANES;
+    mha_schedule s = ATTUNE_SCHEDULE_INIT;
+    s.strategy = MHA_Q_LANES;
     s.lanes = 16;
     s.score_row_vectors = s.task_row_vectors = 2;
     s.score_keys = s.score_columns = s.value_row_vectors = s.value_columns = s.value_keys = 1;

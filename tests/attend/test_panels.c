@@ -234,7 +234,7 @@ static void same_bits_as_rows(void **state) {
     };
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         pair p;
-        attune_schedule s = ATTUNE_SCHEDULE_INIT;
+        mha_schedule s = ATTUNE_SCHEDULE_INIT;
         open_pair(texts[i], &p);
         assert_int_equal(attune_schedule_choose(sample_context, &p.panels.problem, &s), ATTUNE_OK);
         sample_call_run(sample_context, &p.rows,
@@ -333,7 +333,7 @@ static void nothing_beyond_the_last(void **state) {
 static void tiles_begin_with_pairs(void **state) {
     (void)state;
     attune_problem p = ATTUNE_PROBLEM_INIT;
-    attune_schedule s = ATTUNE_SCHEDULE_INIT;
+    mha_schedule s = ATTUNE_SCHEDULE_INIT;
     assert_int_equal(attune_problem_parse(&p, "seq_q=50,seq_kv=41,head_dim=14,dtype=bf16,v_layout=panels"), ATTUNE_OK);
     assert_int_equal(attune_schedule_choose(sample_context, &p, &s), ATTUNE_OK);
     assert_int_equal(s.kv_tile % 2, 0);

@@ -186,14 +186,14 @@ static void close_call(call *c) {
 
 /* ---- Running it ---- */
 
-static attune_schedule schedule_of(const call *c, const at_target *target, attune_strategy strategy) {
-    attune_schedule s = ATTUNE_SCHEDULE_INIT;
+static mha_schedule schedule_of(const call *c, const at_target *target, mha_strategy strategy) {
+    mha_schedule s = ATTUNE_SCHEDULE_INIT;
     at_error err = {0};
     mha_choose(&c->p, target, usual_machine(target), &s);
-    if (strategy == ATTUNE_D_LANES) {
+    if (strategy == MHA_D_LANES) {
         const int32_t lanes = target->vector_bytes / (c->p.softmax_precision == ATTUNE_F64 ? 8 : 4);
-        s = (attune_schedule){.struct_size = sizeof s,
-                              .strategy = ATTUNE_D_LANES,
+        s = (mha_schedule){.struct_size = sizeof s,
+                              .strategy = MHA_D_LANES,
                               .lanes = lanes,
                               .score_rows = 2,
                               .score_keys = 4,
@@ -208,8 +208,8 @@ static attune_schedule schedule_of(const call *c, const at_target *target, attun
     return s;
 }
 
-static ir_kernel *build(const call *c, at_arena *arena, const at_target *target, attune_strategy strategy) {
-    const attune_schedule schedule = schedule_of(c, target, strategy);
+static ir_kernel *build(const call *c, at_arena *arena, const at_target *target, mha_strategy strategy) {
+    const mha_schedule schedule = schedule_of(c, target, strategy);
     at_error err = {0};
     ir_kernel *kernel = mha_build(arena, &c->p, &schedule, target, &err);
     if (kernel) kernel = ir_lower(kernel, target, NULL, NULL, &err);
@@ -279,7 +279,7 @@ static const long double *expected(const ref_result *r, mha_tensor_id id) {
                                    : NULL;
 }
 
-static void check_target(const call *c, const ref_result *want, const at_target *target, attune_strategy strategy) {
+static void check_target(const call *c, const ref_result *want, const at_target *target, mha_strategy strategy) {
     if (!target_is_tested(target)) return;
     void *interpreted[MHA_NUM_TENSORS], *compiled[MHA_NUM_TENSORS];
     at_arena arena;
@@ -325,8 +325,8 @@ static void check_sample(const sample *s) {
         &(ref_call){.problem = &c.p, .arguments = &c.arguments, .tensors = c.public, .count = c.count}, &want));
     for (const at_target *t = at_targets(); t->name; t++) {
         const int only = has_both && tests_are_short() ? (turn + (int)(t - at_targets())) % 2 : -1;
-        if (only != ATTUNE_D_LANES) check_target(&c, &want, t, ATTUNE_Q_LANES);
-        if (has_both && only != ATTUNE_Q_LANES) check_target(&c, &want, t, ATTUNE_D_LANES);
+        if (only != MHA_D_LANES) check_target(&c, &want, t, MHA_Q_LANES);
+        if (has_both && only != MHA_Q_LANES) check_target(&c, &want, t, MHA_D_LANES);
     }
     ref_result_free(&want);
     close_call(&c);
@@ -440,7 +440,7 @@ static void test_weights_of_empty_rows(void **state) {
         void *copies[MHA_NUM_TENSORS];
         at_arena arena;
         at_arena_init(&arena, NULL);
-        run(&c, build(&c, &arena, target, ATTUNE_Q_LANES), target, false, copies);
+        run(&c, build(&c, &arena, target, MHA_Q_LANES), target, false, copies);
         for (size_t i = 0; i < c.count; i++) {
             for (int64_t n = 0; c.tensors[i].id == MHA_WEIGHTS_OUT && n < c.elements[MHA_WEIGHTS_OUT]; n++)
                 assert_true(ref_load(ATTUNE_F32, copies[i], n) == 0);

@@ -164,7 +164,7 @@ static void canonical_of(const sample_call *call, attune_problem *canonical) {
 }
 
 /* The kernel of a call, interpreted as lowered for the target. */
-static void interpret(const sample_call *call, const attune_schedule *schedule, const at_target *target) {
+static void interpret(const sample_call *call, const mha_schedule *schedule, const at_target *target) {
     at_arena arena;
     at_error err = {0};
     attune_problem canonical;
@@ -210,7 +210,7 @@ static void compare(const sample_call *call, const char *name, const long double
     }
 }
 
-static void check(const sample_call *call, const attune_schedule *schedule, const at_target *target) {
+static void check(const sample_call *call, const mha_schedule *schedule, const at_target *target) {
     const attune_problem *p = &call->problem;
     const ref_call asked = {
         .problem = p, .arguments = &call->arguments, .tensors = call->tensors, .count = call->count};
@@ -225,20 +225,20 @@ static void check(const sample_call *call, const attune_schedule *schedule, cons
     ref_result_free(&want);
 }
 
-static attune_schedule chosen_schedule(const sample_call *call, const at_target *target) {
+static mha_schedule chosen_schedule(const sample_call *call, const at_target *target) {
     attune_problem canonical;
-    attune_schedule s = ATTUNE_SCHEDULE_INIT;
+    mha_schedule s = ATTUNE_SCHEDULE_INIT;
     canonical_of(call, &canonical);
-    mha_choose_by(ATTUNE_Q_LANES, &canonical, target, usual_machine(target), &s);
+    mha_choose_by(MHA_Q_LANES, &canonical, target, usual_machine(target), &s);
     assert_int_equal(mha_schedule_check(&canonical, &s, target, NULL), ATTUNE_OK);
     return s;
 }
 
-static attune_schedule random_schedule(const sample_call *call, const at_target *target) {
+static mha_schedule random_schedule(const sample_call *call, const at_target *target) {
     attune_problem canonical;
     canonical_of(call, &canonical);
     for (;;) {
-        attune_schedule s = ATTUNE_SCHEDULE_INIT;
+        mha_schedule s = ATTUNE_SCHEDULE_INIT;
         s.lanes = 1 << random_below(5);
         s.score_keys = 1 + random_below(8);
         s.score_row_vectors = 1 + random_below(4);
@@ -261,7 +261,7 @@ static void test_chosen_schedules(void **state) {
         sample_call_open(&call, &cases[i], ON_THE_HEAP);
         for (const at_target *target = at_targets(); target->name; target++) {
             if (!target_is_tested(target)) continue;
-            const attune_schedule schedule = chosen_schedule(&call, target);
+            const mha_schedule schedule = chosen_schedule(&call, target);
             check(&call, &schedule, target);
         }
         sample_call_close(&call);
@@ -275,7 +275,7 @@ static void test_random_schedules(void **state) {
         sample_call_open(&call, random_sample(i), ON_THE_HEAP);
         for (const at_target *target = at_targets(); target->name; target++) {
             if (!target_is_tested(target)) continue;
-            const attune_schedule schedule = random_schedule(&call, target);
+            const mha_schedule schedule = random_schedule(&call, target);
             check(&call, &schedule, target);
         }
         sample_call_close(&call);
@@ -292,7 +292,7 @@ static void test_sinks_that_are_no_numbers(void **state) {
         sample_call call;
         sample_call_open(&call, &problem, ON_THE_HEAP);
         memcpy(sample_call_data(&call, "sinks"), sinks, sizeof sinks);
-        attune_schedule schedule = chosen_schedule(&call, target);
+        mha_schedule schedule = chosen_schedule(&call, target);
         check(&call, &schedule, target);
         schedule.score_row_vectors = schedule.value_row_vectors = schedule.task_row_vectors = 1;
         check(&call, &schedule, target);
@@ -306,9 +306,9 @@ static void check_tasks(const at_target *target) {
         sample_call a, b;
         sample_call_open(&a, &cases[i], ON_THE_HEAP);
         sample_call_open(&b, &cases[i], ON_THE_HEAP);
-        attune_schedule one = chosen_schedule(&a, target);
+        mha_schedule one = chosen_schedule(&a, target);
         one.score_row_vectors = one.value_row_vectors = one.task_row_vectors = 1;
-        attune_schedule other = one;
+        mha_schedule other = one;
         other.task_row_vectors = 3;
         other.score_columns = 1;
         interpret(&a, &one, target);
@@ -350,13 +350,13 @@ static void test_bits_do_not_depend_on_who_keeps_them(void **state) {
         sample_call_open(&rows, &problems[i], ON_THE_HEAP);
         sample_call_open(&columns, &problems[i], ON_THE_HEAP);
         canonical_of(&rows, &canonical);
-        attune_schedule s = chosen_schedule(&rows, target);
+        mha_schedule s = chosen_schedule(&rows, target);
         s.kv_tile = canonical.reproducible ? mha_reproducible_kv_tile(&canonical) : 2 * s.score_keys;
         s.lanes = 16;
         assert_false(mha_variant_of(&canonical, &s, target).may_go_by_rows);
         interpret(&columns, &s, target);
         s.lanes = 8;
-        s.value_by = ATTUNE_VALUE_BY_ROWS;
+        s.value_by = MHA_VALUE_BY_ROWS;
         const mha_variant variant = mha_variant_of(&canonical, &s, target);
         assert_true(variant.may_keep_rows && variant.values != MHA_VALUES_WHOLE);
         interpret(&rows, &s, target);
@@ -369,7 +369,7 @@ static void test_bits_do_not_depend_on_who_keeps_them(void **state) {
 /* Whether the last register tile of 8 keys begins earlier. */
 static bool overlaps(const char *problem, int32_t kv_tile) {
     attune_problem p = ATTUNE_PROBLEM_INIT, canonical;
-    attune_schedule s = ATTUNE_SCHEDULE_INIT;
+    mha_schedule s = ATTUNE_SCHEDULE_INIT;
     assert_int_equal(attune_problem_parse(&p, problem), ATTUNE_OK);
     assert_int_equal(mha_canonicalize(&p, &canonical, NULL), ATTUNE_OK);
     s.lanes = s.score_keys = 8;
@@ -419,11 +419,11 @@ static void test_overlapping_tiles_have_the_same_bits(void **state) {
         sample_call_open(&a, &problems[i / 4], ON_THE_HEAP);
         sample_call_open(&b, &problems[i / 4], ON_THE_HEAP);
         canonical_of(&a, &canonical);
-        attune_schedule one = chosen_schedule(&a, target);
-        one.strategy = ATTUNE_Q_LANES;
+        mha_schedule one = chosen_schedule(&a, target);
+        one.strategy = MHA_Q_LANES;
         one.score_keys = one.score_row_vectors = one.value_row_vectors = one.task_row_vectors = 1;
         one.kv_tile = i / 2 % 2 ? 16 : 48; /* some tiles of keys, or one */
-        attune_schedule other = one;
+        mha_schedule other = one;
         other.score_keys = canonical.seq_kv % 16 > 8 ? 8 : 4;
         assert_true(mha_variant_of(&canonical, &other, target).score_tiles_overlap);
         interpret(&a, &one, target);
@@ -436,7 +436,7 @@ static void test_overlapping_tiles_have_the_same_bits(void **state) {
 
 static int64_t rest_of(const char *problem, int32_t lanes, int32_t vectors) {
     attune_problem p = ATTUNE_PROBLEM_INIT, canonical;
-    attune_schedule s = ATTUNE_SCHEDULE_INIT;
+    mha_schedule s = ATTUNE_SCHEDULE_INIT;
     assert_int_equal(attune_problem_parse(&p, problem), ATTUNE_OK);
     assert_int_equal(mha_canonicalize(&p, &canonical, NULL), ATTUNE_OK);
     s.lanes = lanes;
@@ -465,7 +465,7 @@ static void test_few_rows_go_by_columns(void **state) {
 static int by_columns(const char *problem, const char *target_name) {
     const at_target *target = at_target_find(target_name);
     attune_problem p = ATTUNE_PROBLEM_INIT, canonical;
-    attune_schedule s = ATTUNE_SCHEDULE_INIT;
+    mha_schedule s = ATTUNE_SCHEDULE_INIT;
     assert_int_equal(attune_problem_parse(&p, problem), ATTUNE_OK);
     assert_int_equal(mha_canonicalize(&p, &canonical, NULL), ATTUNE_OK);
     s.lanes = s.score_keys = 8;
@@ -514,12 +514,12 @@ static void test_short_problems_go_by_columns(void **state) {
 static int64_t chosen_columns(const char *problem, int heads, int batch, const at_target *target) {
     char text[200];
     attune_problem p = ATTUNE_PROBLEM_INIT, canonical;
-    attune_schedule s;
+    mha_schedule s;
     snprintf(text, sizeof text, "%s,num_heads=%d,batch=%d", problem, heads, batch);
     assert_int_equal(attune_problem_parse(&p, text), ATTUNE_OK);
     assert_int_equal(mha_canonicalize(&p, &canonical, NULL), ATTUNE_OK);
     mha_choose(&canonical, target, at_description_of("zen4", false), &s);
-    if (s.strategy == ATTUNE_D_LANES) return -2;
+    if (s.strategy == MHA_D_LANES) return -2;
     const mha_variant variant = mha_variant_of(&canonical, &s, target);
     return variant.scores_by_columns ? -1 : variant.rest_rows;
 }
@@ -561,8 +561,8 @@ static void test_scores_by_columns_are_right(void **state) {
             snprintf(text, sizeof text, "num_heads=2,head_dim=40,seq_q=%d,%s", rows, more[i]);
             const sample one = {text, .kv = {19}};
             sample_call_open(&call, &one, ON_THE_HEAP);
-            attune_schedule s = chosen_schedule(&call, target);
-            s.strategy = ATTUNE_Q_LANES;
+            mha_schedule s = chosen_schedule(&call, target);
+            s.strategy = MHA_Q_LANES;
             s.lanes = s.score_keys = 8;
             s.score_row_vectors = s.value_row_vectors = s.task_row_vectors = 1;
             s.kv_tile = 40;
@@ -602,7 +602,7 @@ static void test_hidden_keys_do_not_leak(void **state) {
         sample_call_open(&spoilt, &cases[i], ON_THE_HEAP);
         spoil_unseen(&spoilt);
         for (const at_target *target = at_targets(); target->name; target++) {
-            const attune_schedule schedule = chosen_schedule(&clean, target);
+            const mha_schedule schedule = chosen_schedule(&clean, target);
             interpret(&clean, &schedule, target);
             interpret(&spoilt, &schedule, target);
             assert_true(sample_calls_agree(&clean, &spoilt));
@@ -664,7 +664,7 @@ static void test_nan_reaches_who_sees_it(void **state) {
             sample_call clean, spoilt;
             sample_call_open(&clean, &h->problem, ON_THE_HEAP);
             sample_call_open(&spoilt, &h->problem, ON_THE_HEAP);
-            attune_schedule schedule = chosen_schedule(&clean, target);
+            mha_schedule schedule = chosen_schedule(&clean, target);
             schedule.kv_tile = 24 / schedule.score_keys * schedule.score_keys; /* the key's tile is not the last */
             spoil_row(&spoilt, "k", hidden);
             spoil_row(&spoilt, "v", hidden);
@@ -693,7 +693,7 @@ static void test_reproducible_rows(void **state) {
             memcpy(q, sample_call_data(&calls[0], "q"), 7 * 64 * sizeof *q);
             memcpy(sample_call_data(&calls[i], "k"), sample_call_data(&calls[0], "k"), 101 * 64 * sizeof *q);
             memcpy(sample_call_data(&calls[i], "v"), sample_call_data(&calls[0], "v"), 101 * 64 * sizeof *q);
-            attune_schedule schedule = chosen_schedule(&calls[i], target);
+            mha_schedule schedule = chosen_schedule(&calls[i], target);
             if (i) schedule.score_keys = 1;
             if (i) schedule.value_keys = 3;
             interpret(&calls[i], &schedule, target);

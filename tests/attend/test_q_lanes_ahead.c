@@ -13,9 +13,9 @@
 
 #include <cmocka.h>
 
-static attune_schedule schedule_of(const attune_problem *p, attune_task_prefetch prefetch) {
-    attune_schedule s = ATTUNE_SCHEDULE_INIT;
-    s.strategy = ATTUNE_Q_LANES;
+static mha_schedule schedule_of(const attune_problem *p, mha_task_prefetch prefetch) {
+    mha_schedule s = ATTUNE_SCHEDULE_INIT;
+    s.strategy = MHA_Q_LANES;
     s.lanes = p->softmax_precision == ATTUNE_F64 ? 2 : 4;
     s.score_row_vectors = s.score_columns = s.value_row_vectors = s.value_columns = s.value_keys = 1;
     s.score_keys = 4;
@@ -28,7 +28,7 @@ static attune_schedule schedule_of(const attune_problem *p, attune_task_prefetch
 static bool takes_q_lanes(const sample *from) {
     attune_problem p = ATTUNE_PROBLEM_INIT;
     assert_int_equal(attune_problem_parse(&p, from->problem), ATTUNE_OK);
-    const attune_schedule s = schedule_of(&p, ATTUNE_PREFETCH_HEAD);
+    const mha_schedule s = schedule_of(&p, MHA_PREFETCH_HEAD);
     return p.op == ATTUNE_ATTENTION && attune_schedule_check(sample_context, &p, &s) == ATTUNE_OK;
 }
 
@@ -37,12 +37,12 @@ static void compare(const sample *from) {
     sample_call ahead, plain, interpreted;
     sample_call *all[] = {&ahead, &plain, &interpreted};
     for (int i = 0; i < 3; i++) sample_call_open(all[i], from, BEFORE_A_GUARD);
-    const attune_schedule with = schedule_of(&ahead.problem, ATTUNE_PREFETCH_HEAD);
-    const attune_schedule without = schedule_of(&plain.problem, ATTUNE_PREFETCH_NONE);
+    const mha_schedule with = schedule_of(&ahead.problem, MHA_PREFETCH_HEAD);
+    const mha_schedule without = schedule_of(&plain.problem, MHA_PREFETCH_NONE);
     sample_call_run(sample_context, &ahead, &with);
     sample_call_run(sample_context, &plain, &without);
     if (!sample_calls_agree(&ahead, &plain)) fail_msg("%s: other bits with task_prefetch", from->problem);
-    const attune_schedule s = schedule_of(&interpreted.problem, ATTUNE_PREFETCH_HEAD);
+    const mha_schedule s = schedule_of(&interpreted.problem, MHA_PREFETCH_HEAD);
     if (attune_run_interpreted(sample_context, &interpreted.problem, &s, &interpreted.arguments))
         fail_msg("%s", attune_last_message());
     if (!sample_calls_agree(&ahead, &interpreted)) fail_msg("%s: other bits by the interpreter", from->problem);
@@ -60,28 +60,28 @@ static void bits_without(void **state) {
     assert_true(compared >= 20);
 }
 
-static attune_task_prefetch chosen_for(const char *isa, const char *text) {
+static mha_task_prefetch chosen_for(const char *isa, const char *text) {
     attune_problem p = ATTUNE_PROBLEM_INIT, canonical;
-    attune_schedule s;
+    mha_schedule s;
     assert_int_equal(attune_problem_parse(&p, text), ATTUNE_OK);
     assert_int_equal(mha_canonicalize(&p, &canonical, NULL), ATTUNE_OK);
     const at_target *const target = at_target_find(isa);
     mha_choose(&canonical, target, usual_machine(target), &s);
-    assert_int_equal(s.strategy, ATTUNE_Q_LANES);
+    assert_int_equal(s.strategy, MHA_Q_LANES);
     return s.task_prefetch;
 }
 
-static attune_task_prefetch chosen(const char *text) { return chosen_for("avx512", text); }
+static mha_task_prefetch chosen(const char *text) { return chosen_for("avx512", text); }
 
 static void chosen_where_it_pays(void **state) {
     (void)state;
-    assert_int_equal(chosen("num_heads=12,seq_q=128,seq_kv=128,head_dim=64"), ATTUNE_PREFETCH_HEAD);
-    assert_int_equal(chosen("num_heads=6,seq_q=49,seq_kv=49,head_dim=32"), ATTUNE_PREFETCH_HEAD);
-    assert_int_equal(chosen("num_heads=6,seq_q=dynamic,seq_kv=dynamic,head_dim=64"), ATTUNE_PREFETCH_HEAD);
+    assert_int_equal(chosen("num_heads=12,seq_q=128,seq_kv=128,head_dim=64"), MHA_PREFETCH_HEAD);
+    assert_int_equal(chosen("num_heads=6,seq_q=49,seq_kv=49,head_dim=32"), MHA_PREFETCH_HEAD);
+    assert_int_equal(chosen("num_heads=6,seq_q=dynamic,seq_kv=dynamic,head_dim=64"), MHA_PREFETCH_HEAD);
     /* little to compute for each line; a head that no cache near by holds */
-    assert_int_equal(chosen("num_heads=6,seq_q=16,seq_kv=16,head_dim=64"), ATTUNE_PREFETCH_NONE);
-    assert_int_equal(chosen("num_heads=6,seq_q=32,seq_kv=32,head_dim=32"), ATTUNE_PREFETCH_NONE);
-    assert_int_equal(chosen("num_heads=6,seq_q=4096,seq_kv=4096,head_dim=64"), ATTUNE_PREFETCH_NONE);
+    assert_int_equal(chosen("num_heads=6,seq_q=16,seq_kv=16,head_dim=64"), MHA_PREFETCH_NONE);
+    assert_int_equal(chosen("num_heads=6,seq_q=32,seq_kv=32,head_dim=32"), MHA_PREFETCH_NONE);
+    assert_int_equal(chosen("num_heads=6,seq_q=4096,seq_kv=4096,head_dim=64"), MHA_PREFETCH_NONE);
 }
 
 /* With few registers it is the size of a call that counts: up to 1 MiB asking cost up to 13 % of the time, and from 4
@@ -89,16 +89,16 @@ static void chosen_where_it_pays(void **state) {
 static void chosen_by_the_size_of_a_call(void **state) {
     static const struct {
         const char *problem;
-        attune_task_prefetch asks;
-    } cases[] = {{"num_heads=4,seq_q=64,seq_kv=64,head_dim=64", ATTUNE_PREFETCH_NONE},
-                 {"num_heads=8,seq_q=64,seq_kv=16,head_dim=64,dtype=bf16", ATTUNE_PREFETCH_NONE},
-                 {"num_heads=24,seq_q=49,seq_kv=49,head_dim=32", ATTUNE_PREFETCH_NONE},
-                 {"num_heads=12,seq_q=128,seq_kv=128,head_dim=64", ATTUNE_PREFETCH_HEAD},
-                 {"batch=15,num_heads=8,seq_q=16,seq_kv=16,head_dim=64", ATTUNE_PREFETCH_NONE},
-                 {"batch=38,num_heads=8,seq_q=16,seq_kv=16,head_dim=64", ATTUNE_PREFETCH_HEAD},
-                 {"batch=32,num_heads=16,seq_q=32,seq_kv=32,head_dim=32,is_causal=1", ATTUNE_PREFETCH_HEAD},
+        mha_task_prefetch asks;
+    } cases[] = {{"num_heads=4,seq_q=64,seq_kv=64,head_dim=64", MHA_PREFETCH_NONE},
+                 {"num_heads=8,seq_q=64,seq_kv=16,head_dim=64,dtype=bf16", MHA_PREFETCH_NONE},
+                 {"num_heads=24,seq_q=49,seq_kv=49,head_dim=32", MHA_PREFETCH_NONE},
+                 {"num_heads=12,seq_q=128,seq_kv=128,head_dim=64", MHA_PREFETCH_HEAD},
+                 {"batch=15,num_heads=8,seq_q=16,seq_kv=16,head_dim=64", MHA_PREFETCH_NONE},
+                 {"batch=38,num_heads=8,seq_q=16,seq_kv=16,head_dim=64", MHA_PREFETCH_HEAD},
+                 {"batch=32,num_heads=16,seq_q=32,seq_kv=32,head_dim=32,is_causal=1", MHA_PREFETCH_HEAD},
                  {"batch=16,num_heads=12,seq_q=16,seq_kv=403,head_dim=64,is_causal=1,causal_align=top_left",
-                  ATTUNE_PREFETCH_NONE}};
+                  MHA_PREFETCH_NONE}};
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         if (chosen_for("avx2", cases[i].problem) != cases[i].asks) fail_msg("%s", cases[i].problem);
@@ -113,8 +113,8 @@ static void last_caches_say_what_is_far(void **state) {
     static const struct {
         const char *problem;
         int usual, l3, task_prefetch, kv_prefetch; /* l3: MB. 0: the schedule has none */
-    } cases[] = {{"batch=128,num_heads=6,seq_q=32,seq_kv=32,head_dim=32", true, 32, ATTUNE_PREFETCH_NONE, 0},
-                 {"batch=128,num_heads=6,seq_q=32,seq_kv=32,head_dim=32", false, 16, ATTUNE_PREFETCH_HEAD, 0},
+    } cases[] = {{"batch=128,num_heads=6,seq_q=32,seq_kv=32,head_dim=32", true, 32, MHA_PREFETCH_NONE, 0},
+                 {"batch=128,num_heads=6,seq_q=32,seq_kv=32,head_dim=32", false, 16, MHA_PREFETCH_HEAD, 0},
                  {"num_heads=64,num_kv_heads=16,seq_q=1,seq_kv=700,head_dim=128", true, 32, 0, 2048},
                  {"num_heads=64,num_kv_heads=16,seq_q=1,seq_kv=700,head_dim=128", false, 96, 0, MHA_SCHEDULE_NONE}};
     const at_target *const target = at_target_find("avx512");
@@ -122,7 +122,7 @@ static void last_caches_say_what_is_far(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const attune_problem p = problem_canonical(cases[i].problem);
         at_description machine = *at_description_of("zen4", false);
-        attune_schedule s, left;
+        mha_schedule s, left;
         machine.l3 = (double)cases[i].l3 * MEGABYTE;
         mha_choose(&p, target, &machine, &s);
         if ((int)s.task_prefetch != cases[i].task_prefetch || s.kv_prefetch != cases[i].kv_prefetch)

@@ -41,9 +41,9 @@ enum { NUM_CASES = sizeof cases / sizeof *cases };
 
 static int32_t rows_of(const attune_problem *p) { return (int32_t)(p->seq_q * (p->num_heads / p->num_kv_heads)); }
 
-static attune_schedule schedule_of(const attune_problem *p, bool by_rows) {
-    attune_schedule s = ATTUNE_SCHEDULE_INIT;
-    s.strategy = ATTUNE_Q_LANES;
+static mha_schedule schedule_of(const attune_problem *p, bool by_rows) {
+    mha_schedule s = ATTUNE_SCHEDULE_INIT;
+    s.strategy = MHA_Q_LANES;
     s.lanes = p->softmax_precision == ATTUNE_F64 ? 2 : 4;
     s.score_row_vectors = by_rows ? (rows_of(p) + s.lanes - 1) / s.lanes : 1;
     s.task_row_vectors = by_rows ? s.score_row_vectors : 3;
@@ -57,9 +57,9 @@ static attune_schedule schedule_of(const attune_problem *p, bool by_rows) {
 }
 
 /* Whether values would be whole rows at once, if they went by rows. Every target says the same. */
-static bool may_be_whole(const attune_problem *p, const attune_schedule *schedule) {
-    attune_schedule s = *schedule;
-    s.value_by = ATTUNE_VALUE_BY_ROWS;
+static bool may_be_whole(const attune_problem *p, const mha_schedule *schedule) {
+    mha_schedule s = *schedule;
+    s.value_by = MHA_VALUE_BY_ROWS;
     return mha_variant_of(p, &s, at_target_find("avx2")).values == MHA_VALUES_WHOLE;
 }
 
@@ -79,7 +79,7 @@ static void compare(const sample *from, bool spoilt) {
     }
     attune_problem canonical;
     canonical_of(&rows, &canonical);
-    const attune_schedule by_rows = schedule_of(&canonical, true), by_columns = schedule_of(&canonical, false);
+    const mha_schedule by_rows = schedule_of(&canonical, true), by_columns = schedule_of(&canonical, false);
     assert_true(may_be_whole(&canonical, &by_rows));
     assert_false(may_be_whole(&canonical, &by_columns));
     sample_call_run(sample_context, &rows, &by_rows);
@@ -103,7 +103,7 @@ static void values_that_are_no_numbers(void **state) {
 
 static void check_strips(const char *problem, const char *isa, int32_t sums, int most, bool may_leave_one) {
     const attune_problem p = problem_canonical(problem);
-    attune_schedule s = ATTUNE_SCHEDULE_INIT;
+    mha_schedule s = ATTUNE_SCHEDULE_INIT;
     s.value_columns = sums;
     s.value_row_vectors = 1;
     for (int64_t all = 1; all <= 64; all++)
@@ -149,11 +149,11 @@ static narrow_engines open_engines(const at_target *target) {
 }
 
 /* Twelve sums, and stripes of two vectors of rows. */
-static attune_schedule narrow_schedule(const attune_problem *p, const at_target *target, int kv_tile,
-                                       attune_value_by value_by) {
-    attune_schedule s = ATTUNE_SCHEDULE_INIT;
+static mha_schedule narrow_schedule(const attune_problem *p, const at_target *target, int kv_tile,
+                                       mha_value_by value_by) {
+    mha_schedule s = ATTUNE_SCHEDULE_INIT;
     at_error err = {0};
-    s.strategy = ATTUNE_Q_LANES;
+    s.strategy = MHA_Q_LANES;
     s.lanes = p->softmax_precision == ATTUNE_F64 ? 4 : 8;
     s.score_row_vectors = s.task_row_vectors = 2;
     s.score_keys = 3;
@@ -168,9 +168,9 @@ static attune_schedule narrow_schedule(const attune_problem *p, const at_target 
 }
 
 /* Rows are kept, or written from one tile of all keys, and with fewer sums strips would be wider. */
-static void assert_narrow(const attune_problem *p, const attune_schedule *s, const at_target *target) {
+static void assert_narrow(const attune_problem *p, const mha_schedule *s, const at_target *target) {
     const int64_t vectors = p->head_dim_v / (target->vector_bytes / (p->softmax_precision == ATTUNE_F64 ? 8 : 4));
-    attune_schedule fewer = *s;
+    mha_schedule fewer = *s;
     fewer.value_columns = 8;
     const mha_variant variant = mha_variant_of(p, s, target);
     assert_true(variant.may_keep_rows);
@@ -182,8 +182,8 @@ static void assert_narrow(const attune_problem *p, const attune_schedule *s, con
 static void check_narrow(const char *problem, int kv_tile, int value_keys, const narrow_engines *engines) {
     const at_target *target = at_target_find("avx2");
     const attune_problem p = problem_canonical(problem);
-    const attune_schedule by_columns = narrow_schedule(&p, target, kv_tile, ATTUNE_VALUE_BY_COLUMNS);
-    attune_schedule by_rows = narrow_schedule(&p, target, kv_tile, ATTUNE_VALUE_BY_ROWS);
+    const mha_schedule by_columns = narrow_schedule(&p, target, kv_tile, MHA_VALUE_BY_COLUMNS);
+    mha_schedule by_rows = narrow_schedule(&p, target, kv_tile, MHA_VALUE_BY_ROWS);
     tensors rows, columns;
     char what[256];
     by_rows.value_keys = value_keys;
@@ -232,10 +232,10 @@ static void compare_weights(const sample *from) {
     attune_problem canonical;
     for (int i = 0; i < 3; i++) sample_call_open(all[i], from, ON_THE_HEAP);
     canonical_of(&at_once, &canonical);
-    attune_schedule by_rows = schedule_of(&canonical, true);
-    const attune_schedule by_columns = schedule_of(&canonical, false);
+    mha_schedule by_rows = schedule_of(&canonical, true);
+    const mha_schedule by_columns = schedule_of(&canonical, false);
     const at_target *target = at_target_find("x86-64");
-    by_rows.value_by = ATTUNE_VALUE_BY_ROWS;
+    by_rows.value_by = MHA_VALUE_BY_ROWS;
     assert_true(mha_variant_of(&canonical, &by_rows, target).writes_weights);
     assert_false(mha_variant_of(&canonical, &by_columns, target).writes_weights);
     sample_call_run(sample_context, &at_once, &by_rows);
@@ -266,7 +266,7 @@ static bool may_be_by_rows(const char *text) {
     attune_problem p = ATTUNE_PROBLEM_INIT, canonical;
     assert_int_equal(attune_problem_parse(&p, text), ATTUNE_OK);
     assert_int_equal(mha_canonicalize(&p, &canonical, NULL), ATTUNE_OK);
-    attune_schedule s = schedule_of(&canonical, false);
+    mha_schedule s = schedule_of(&canonical, false);
     s.score_row_vectors = s.task_row_vectors = 3;
     return may_be_whole(&canonical, &s);
 }
@@ -298,25 +298,25 @@ static void chosen_for_few_rows(void **state) {
     (void)state;
     static const struct {
         const char *problem;
-        attune_strategy strategy;
+        mha_strategy strategy;
         int lanes, by_rows;
     } expected[] = {
-        {"num_heads=8,seq_q=16,head_dim=32", ATTUNE_Q_LANES, 16, 1},
-        {"num_heads=8,seq_q=64,head_dim=32", ATTUNE_Q_LANES, 16, 1},
-        {"num_heads=8,seq_q=7,head_dim=64", ATTUNE_Q_LANES, 8, 1},
-        {"num_heads=8,seq_q=20,head_dim=64", ATTUNE_Q_LANES, 8, 1},
-        {"num_heads=8,seq_q=50,head_dim=64", ATTUNE_Q_LANES, 16, 1}, /* two rest rows */
-        {"num_heads=8,seq_q=4,seq_kv=4,head_dim=64", ATTUNE_Q_LANES, 4, 1},
-        {"num_heads=8,num_kv_heads=2,seq_q=5,head_dim=64", ATTUNE_Q_LANES, 8, 1},
-        {"num_heads=8,seq_q=16,head_dim=32,is_causal=1", ATTUNE_Q_LANES, 8, 0},
-        {"num_heads=8,seq_q=4,seq_kv=64,head_dim=64", ATTUNE_D_LANES, 16, 0},
-        {"num_heads=8,seq_q=1,seq_kv=5,head_dim=64", ATTUNE_D_LANES, 16, 0},
-        {"num_heads=8,seq_q=12,seq_kv=512,head_dim=64,kv_lens=1", ATTUNE_D_LANES, 16, 0},
+        {"num_heads=8,seq_q=16,head_dim=32", MHA_Q_LANES, 16, 1},
+        {"num_heads=8,seq_q=64,head_dim=32", MHA_Q_LANES, 16, 1},
+        {"num_heads=8,seq_q=7,head_dim=64", MHA_Q_LANES, 8, 1},
+        {"num_heads=8,seq_q=20,head_dim=64", MHA_Q_LANES, 8, 1},
+        {"num_heads=8,seq_q=50,head_dim=64", MHA_Q_LANES, 16, 1}, /* two rest rows */
+        {"num_heads=8,seq_q=4,seq_kv=4,head_dim=64", MHA_Q_LANES, 4, 1},
+        {"num_heads=8,num_kv_heads=2,seq_q=5,head_dim=64", MHA_Q_LANES, 8, 1},
+        {"num_heads=8,seq_q=16,head_dim=32,is_causal=1", MHA_Q_LANES, 8, 0},
+        {"num_heads=8,seq_q=4,seq_kv=64,head_dim=64", MHA_D_LANES, 16, 0},
+        {"num_heads=8,seq_q=1,seq_kv=5,head_dim=64", MHA_D_LANES, 16, 0},
+        {"num_heads=8,seq_q=12,seq_kv=512,head_dim=64,kv_lens=1", MHA_D_LANES, 16, 0},
     };
     const at_target *target = at_target_find("avx512");
     for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
         attune_problem p = ATTUNE_PROBLEM_INIT, canonical;
-        attune_schedule s;
+        mha_schedule s;
         assert_int_equal(attune_problem_parse(&p, expected[i].problem), ATTUNE_OK);
         assert_int_equal(mha_canonicalize(&p, &canonical, NULL), ATTUNE_OK);
         mha_choose(&canonical, target, usual_machine(target), &s);

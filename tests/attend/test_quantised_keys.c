@@ -215,9 +215,9 @@ static void test_extreme_sums(void **state) {
         tensors_floats(&t, "k")[COLUMNS + d] = d < HALF ? -1 : 1;
     }
     for (const at_target *target = at_targets(); target->name; target++) {
-        attune_schedule schedule = ATTUNE_SCHEDULE_INIT;
+        mha_schedule schedule = ATTUNE_SCHEDULE_INIT;
         mha_choose(&p, target, usual_machine(target), &schedule);
-        assert_int_equal(schedule.strategy, ATTUNE_Q_LANES);
+        assert_int_equal(schedule.strategy, MHA_Q_LANES);
         tensors_interpret_for(&t, target, &schedule);
         assert_true(fabsf(tensors_floats(&t, "lse")[0] - 32) < 1e-4f);
         assert_true(fabsf(tensors_floats(&t, "out")[0] - tensors_floats(&t, "v")[0]) < 1e-4f);

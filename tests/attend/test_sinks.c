@@ -41,7 +41,7 @@ static void assert_rows(const tensors *t, int64_t first, const char *what) {
 }
 
 /* The bits of the interpreter, where this CPU has the instruction set. */
-static void run_on(const tensors *from, const char *isa, const attune_schedule *schedule, attune_compile_mode mode,
+static void run_on(const tensors *from, const char *isa, const mha_schedule *schedule, attune_compile_mode mode,
                    const char *problem) {
     attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
     attune_context *context = NULL;
@@ -64,7 +64,7 @@ static void check(const char *problem, int64_t first) {
     tensors_open_call(&t, problem, "", INPUT_ORDINARY, 3);
     memcpy(tensors_find(&t, "sinks")->data, sinks, sizeof sinks);
     for (const at_target *target = at_targets(); target->name; target++) {
-        attune_schedule schedule;
+        mha_schedule schedule;
         char what[400];
         mha_choose(&p, target, usual_machine(target), &schedule);
         for (int chunks = 0; chunks < 2; chunks++) {
@@ -74,7 +74,7 @@ static void check(const char *problem, int64_t first) {
             assert_rows(&t, first, what);
             if (p.seq_kv > 8) run_on(&t, target->name, &schedule, ATTUNE_COMPILE_IN_PROCESS, problem);
             if (p.seq_kv == 8) run_on(&t, target->name, &schedule, ATTUNE_COMPILE_NEVER, problem);
-            if (schedule.strategy != ATTUNE_D_LANES) break;
+            if (schedule.strategy != MHA_D_LANES) break;
         }
     }
     tensors_free(&t);

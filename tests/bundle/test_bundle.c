@@ -113,7 +113,7 @@ static bool runs_here(const at_bundle_code *code) { return !(code->required & ~a
 
 static void compare_code(const at_bundle_kernel *kernel, const at_bundle_code *code) {
     tensors t, own;
-    attune_schedule schedule = ATTUNE_SCHEDULE_INIT;
+    mha_schedule schedule = ATTUNE_SCHEDULE_INIT;
     attune_arguments arguments;
     char what[120];
     attune_context *const context = tensors_context(code->target, 1);
@@ -337,7 +337,7 @@ static void registered_kernels_are_found(void **state) {
         assert_int_equal(info_of(kernel).origin, ATTUNE_FROM_BUNDLE);
         assert_true(info_of(kernel).code_bytes > 0);
         assert_ok(tensors_run(&own, context, kernel, NULL, ATTUNE_ENGINE_JIT));
-        const attune_schedule schedule = info_of(kernel).schedule;
+        const mha_schedule schedule = info_of(kernel).schedule;
         tensors_run_chosen(other, &t, &schedule);
         tensors_assert_same(&own, &t, bundle->kernels[k].name);
         assert_ok(attune_compile(context, &t.problem, NULL, &again));
@@ -384,7 +384,7 @@ static void others_are_not(void **state) {
     (void)state;
     attune_context *const context = strict_context(NULL);
     attune_problem problem = ATTUNE_PROBLEM_INIT;
-    attune_schedule schedule = ATTUNE_SCHEDULE_INIT;
+    mha_schedule schedule = ATTUNE_SCHEDULE_INIT;
     attune_kernel *kernel = NULL;
     assert_ok(attune_problem_parse(&problem, cases_bundle.kernels[0].problem));
     assert_ok(attune_compile(context, &problem, NULL, &kernel));

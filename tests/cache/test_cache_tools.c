@@ -49,7 +49,7 @@ static attune_context *open_both(const char *dir, const char *base, const at_io 
 
 static attune_context *open_one(const char *dir) { return open_both(dir, "", NULL); }
 
-static void fill(attune_context *context, const char *text, const attune_schedule *schedule) {
+static void fill(attune_context *context, const char *text, const mha_schedule *schedule) {
     const attune_problem problem = problem_parsed(text);
     attune_kernel *kernel;
     if (attune_compile(context, &problem, schedule, &kernel)) fail_msg("%s", attune_last_message());
@@ -131,7 +131,7 @@ static void a_key_comes_apart(void **state) {
     at_key_parts parts;
     char name[2][AT_NAME_CHARS + 1];
     uint8_t part[MHA_KEY_BYTES];
-    attune_schedule schedule = ATTUNE_SCHEDULE_INIT;
+    mha_schedule schedule = ATTUNE_SCHEDULE_INIT;
     const attune_problem p = problem_canonical(SMALL);
     const at_target *target;
     assert_int_equal(at_target_select(NULL, &target, NULL), ATTUNE_OK);
@@ -180,7 +180,7 @@ static void keep_answer(void *user, const attune_cache_answer *a) {
                                    a->differences[i].field, a->differences[i].there, a->differences[i].here);
 }
 
-static answer why(attune_context *context, const char *text, const attune_schedule *schedule) {
+static answer why(attune_context *context, const char *text, const mha_schedule *schedule) {
     const attune_problem problem = problem_parsed(text);
     answer a = {.compared = UINT64_MAX};
     if (attune_cache_why(context, &problem, schedule, keep_answer, &a)) fail_msg("%s", attune_last_message());
@@ -219,7 +219,7 @@ static void fields_are_named(void **state) {
 static void an_explicit_schedule_is_named(void **state) {
     attune_context *context = open_one(*state);
     const attune_problem problem = problem_parsed(SMALL);
-    attune_schedule chosen = ATTUNE_SCHEDULE_INIT, other;
+    mha_schedule chosen = ATTUNE_SCHEDULE_INIT, other;
     assert_int_equal(attune_schedule_choose(context, &problem, &chosen), ATTUNE_OK);
     other = chosen;
     other.kv_tile = chosen.kv_chunk ? chosen.kv_tile / 2 : chosen.kv_tile * 2; /* tiles divide a chunk */
@@ -247,7 +247,7 @@ static void plant(attune_context *context, const char *text, const char *const p
     at_machine machine = {0};
     uint8_t _Alignas(64) image[FAKE_IMAGE_BYTES];
     char problem[512], schedule[512];
-    attune_schedule chosen = ATTUNE_SCHEDULE_INIT;
+    mha_schedule chosen = ATTUNE_SCHEDULE_INIT;
     at_key key;
     const int order[4] = {0, 2, 3, 1}; /* the class comes last */
     for (int i = 0; i < 4; i++) {

@@ -115,7 +115,7 @@ static void go_through_texts(attune_context *context) {
     char text[4096];
     for (int i = 0; i < TEXTS; i++) {
         attune_problem problem = ATTUNE_PROBLEM_INIT;
-        attune_schedule schedule = ATTUNE_SCHEDULE_INIT;
+        mha_schedule schedule = ATTUNE_SCHEDULE_INIT;
         attune_prediction prediction = {.struct_size = sizeof prediction};
         attune_sight sight = ATTUNE_SIGHT_INIT;
         double flops;
@@ -725,7 +725,7 @@ static void go_through_structs(void) {
     attune_operator_options op;
     attune_plan_options plan;
     attune_problem problem;
-    attune_schedule schedule;
+    mha_schedule schedule;
     attune_tune_options tune;
     OK(attune_bundle_options_init(&bundle, sizeof bundle));
     OK(attune_run_options_init(&run, sizeof run));

@@ -209,7 +209,7 @@ static void entries_that_contradict_their_key(void **state) {
     const int32_t asked[] = {1, AS_USUAL}, other[] = {100, AS_USUAL};
     for (int is_problem = 0; is_problem < 2; is_problem++) {
         at_error err = {0};
-        attune_schedule schedule;
+        mha_schedule schedule;
         at_key here, there;
         uint8_t *data;
         at_cache_file entry;

@@ -241,9 +241,9 @@ static void test_bits(void **state) {
 
 /* ---- Blocks ---- */
 
-static attune_schedule chosen(const char *problem, const at_target *target) {
+static mha_schedule chosen(const char *problem, const at_target *target) {
     const attune_problem p = problem_canonical(problem);
-    attune_schedule schedule = ATTUNE_SCHEDULE_INIT;
+    mha_schedule schedule = ATTUNE_SCHEDULE_INIT;
     mha_choose(&p, target, usual_machine(target), &schedule);
     return schedule;
 }
@@ -266,7 +266,7 @@ static void test_which_blocks_have_tiles(void **state) {
     const at_target *amx = at_target_find("amx");
     for (size_t n = 0; n < sizeof cases / sizeof *cases; n++) {
         const attune_problem p = problem_canonical(cases[n].problem);
-        const attune_schedule s = chosen(cases[n].problem, amx);
+        const mha_schedule s = chosen(cases[n].problem, amx);
         at_error err = {0};
         at_arena arena;
         at_string text;
@@ -292,7 +292,7 @@ static void test_blocks(void **state) {
     (void)state;
     const at_target *amx = at_target_find("amx");
     for (size_t n = 0; n < sizeof problems / sizeof *problems; n++) {
-        const attune_schedule schedule = chosen(problems[n], amx);
+        const mha_schedule schedule = chosen(problems[n], amx);
         tensors t;
         assert_int_equal(schedule.gemm_rows % 16, 0);
         tensors_open_call(&t, problems[n], "", INPUT_ORDINARY, n);

@@ -149,10 +149,10 @@ static int32_t one_of(int32_t low, int32_t high) { return (int32_t)tool_random_r
 
 /* ---- Problems, schedules and calls ---- */
 
-static attune_schedule random_schedule(const attune_problem *p, const at_target *target, attune_strategy strategy) {
-    const bool by_q = strategy == ATTUNE_Q_LANES;
+static mha_schedule random_schedule(const attune_problem *p, const at_target *target, mha_strategy strategy) {
+    const bool by_q = strategy == MHA_Q_LANES;
     for (;;) {
-        attune_schedule s = ATTUNE_SCHEDULE_INIT;
+        mha_schedule s = ATTUNE_SCHEDULE_INIT;
         s.strategy = strategy;
         s.lanes = 1 << one_of(0, 4);
         s.score_keys = 1 << one_of(0, 3);
@@ -177,7 +177,7 @@ static attune_schedule random_schedule(const attune_problem *p, const at_target 
 /* Once by machine code, where this CPU can run it, and once by the interpreter, which checks every access. The
  * reference needs the old contents of caches: its copy is one that was not yet written to. */
 static void check_one(const at_target *target, attune_context *context, const sample *from,
-                      const attune_schedule *schedule, input_kind kind, uint64_t seed) {
+                      const mha_schedule *schedule, input_kind kind, uint64_t seed) {
     tensors t, again;
     tensors_open_sample(&t, from, kind, seed);
     assert_true(tensors_share(&again, &t));
@@ -228,10 +228,10 @@ static void test_any_schedule(void **state) {
         attune_context *context =
             target_can_run(target) ? tensors_context(target->name, 2) : tensors_context_for(target);
         const attune_problem p = problem_canonical(cases[i].problem);
-        for (int strategy = 0; strategy < ATTUNE_STRATEGY_COUNT; strategy++) {
-            if (tests_are_short() && strategy != i / 2 % ATTUNE_STRATEGY_COUNT) continue;
+        for (int strategy = 0; strategy < MHA_STRATEGY_COUNT; strategy++) {
+            if (tests_are_short() && strategy != i / 2 % MHA_STRATEGY_COUNT) continue;
             random_source.state = (uint64_t)(2 * i + strategy);
-            const attune_schedule s = random_schedule(&p, target, (attune_strategy)strategy);
+            const mha_schedule s = random_schedule(&p, target, (mha_strategy)strategy);
             check_one(target, context, &cases[i], &s, INPUT_ORDINARY, (uint64_t)i);
         }
         attune_context_destroy(context);

@@ -92,11 +92,11 @@ static void open_call(decoding *d) {
 }
 
 /* The schedule chosen for few or for many queries, which is of this strategy. */
-static attune_schedule schedule_of(attune_context *context, const attune_problem *p, attune_strategy strategy) {
+static mha_schedule schedule_of(attune_context *context, const attune_problem *p, mha_strategy strategy) {
     enum { MANY = 600 };
-    attune_schedule s = ATTUNE_SCHEDULE_INIT;
+    mha_schedule s = ATTUNE_SCHEDULE_INIT;
     attune_problem like = *p;
-    like.seq_q = strategy == ATTUNE_D_LANES ? 1 : MANY;
+    like.seq_q = strategy == MHA_D_LANES ? 1 : MANY;
     if (like.seq_new) like.seq_new = like.seq_q;
     like.seq_kv = like.seq_new ? MANY : like.seq_q;
     like.max_seq_q = like.max_seq_kv = 0;
@@ -146,7 +146,7 @@ static bool begin_call(decoding *d, int number) {
     return left > 0;
 }
 
-static void decode(decoding *d, attune_context *context, const attune_schedule *schedule, char *out) {
+static void decode(decoding *d, attune_context *context, const mha_schedule *schedule, char *out) {
     attune_kernel *kernel = NULL;
     const tensor *const ids = tensors_find(&d->whole, "position_ids");
     if (attune_compile(context, &d->step.problem, schedule, &kernel)) fail_msg("%s", attune_last_message());
@@ -162,9 +162,9 @@ static void decode(decoding *d, attune_context *context, const attune_schedule *
 
 /* strategies: of the whole and of the steps; NULL: as chosen. */
 static void check(attune_context *context, const char *common, int tokens, const decoding_way *way,
-                  const attune_strategy strategies[2]) {
+                  const mha_strategy strategies[2]) {
     decoding d = {.way = way, .tokens = tokens};
-    attune_schedule schedules[2];
+    mha_schedule schedules[2];
     open_whole(&d, common);
     open_step(&d, common);
     open_call(&d);
@@ -234,7 +234,7 @@ static void test_either_strategy(void **state) {
     attune_context *context = tensors_context(NULL, 2);
     for (size_t i = 0; i < sizeof problems / sizeof *problems; i++)
         for (int both = 0; both < 4; both++) {
-            const attune_strategy strategies[2] = {(attune_strategy)(both & 1), (attune_strategy)(both >> 1)};
+            const mha_strategy strategies[2] = {(mha_strategy)(both & 1), (mha_strategy)(both >> 1)};
             check(context, problems[i], 60, &ways[(i + (size_t)both) % NUM_WAYS], strategies);
         }
     attune_context_destroy(context);

@@ -18,7 +18,7 @@ typedef struct one_call {
 } one_call;
 
 static void open_call(attune_context *context, one_call *c, const char *problem, const char *sizes,
-                      const attune_schedule *schedule) {
+                      const mha_schedule *schedule) {
     tensors_open_call(&c->t, problem, sizes, INPUT_ORDINARY, 7);
     if (attune_compile(context, &c->t.problem, schedule, &c->kernel)) fail_msg("%s", attune_last_message());
 }
@@ -127,11 +127,11 @@ static void other_calls_refuse(void **state) {
 }
 
 /* Two lanes: every target has them, in f64 too. */
-static attune_schedule small_tiles(void) {
-    attune_schedule s = {.struct_size = sizeof s, .lanes = 2, .score_keys = 4, .value_keys = 4, .kv_tile = 32};
+static mha_schedule small_tiles(void) {
+    mha_schedule s = {.struct_size = sizeof s, .lanes = 2, .score_keys = 4, .value_keys = 4, .kv_tile = 32};
     s.score_row_vectors = s.value_row_vectors = s.task_row_vectors = 4;
     s.score_columns = s.value_columns = 2;
-    s.value_by = ATTUNE_VALUE_BY_COLUMNS;
+    s.value_by = MHA_VALUE_BY_COLUMNS;
     return s;
 }
 
@@ -139,7 +139,7 @@ static void other_schedules_refuse(void **state) {
     (void)state;
     attune_context *context = tensors_context(NULL, 1);
     one_call made, c;
-    attune_schedule s = small_tiles();
+    mha_schedule s = small_tiles();
     open_call(context, &made, "num_heads=2,seq_q=90,head_dim=16,mask_mod=\"q % 3 == kv % 3\"", "", &s);
     s.kv_tile = 64;
     open_call(context, &c, "num_heads=2,seq_q=90,head_dim=16,mask_mod=\"q % 3 == kv % 3\"", "", &s);
@@ -156,7 +156,7 @@ static void other_schedules_refuse(void **state) {
 static void expect_misfit(const char *made_for, const char *problem, const char *message) {
     attune_context *context = tensors_context(NULL, 1);
     one_call made, c;
-    attune_schedule s = small_tiles();
+    mha_schedule s = small_tiles();
     open_call(context, &made, made_for, "", &s);
     open_call(context, &c, problem, "", &s);
     attune_block_mask *mask = mask_of(context, &made);

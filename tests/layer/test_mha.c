@@ -309,7 +309,7 @@ static void test_refusals(void **state) {
     REFUSED(attune_mha_create(context, NULL, NULL, &m.weights, &mha), bad, "attune_mha_create was given NULL");
     REFUSED(attune_mha_create(context, &m.problem, NULL, NULL, &mha), bad, "attune_mha_create was given NULL");
     REFUSED(attune_mha_create(context, &m.problem, NULL, &other.weights, &mha), bad, "q_weight is [120, 40] f32");
-    attune_schedule schedule = ATTUNE_SCHEDULE_INIT;
+    mha_schedule schedule = ATTUNE_SCHEDULE_INIT;
     REFUSED(attune_mha_create(context, &m.problem, &schedule, &m.weights, &mha), ATTUNE_INVALID_SCHEDULE, "lanes");
     assert_fails(attune_mha_create(context, &m.problem, NULL, &m.weights, NULL), bad, "was given NULL");
 

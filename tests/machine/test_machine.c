@@ -111,7 +111,7 @@ static attune_statistics counts_of(const attune_context *context) {
     return s;
 }
 
-static attune_status try_compile(attune_context *context, const char *text, const attune_schedule *schedule,
+static attune_status try_compile(attune_context *context, const char *text, const mha_schedule *schedule,
                                  attune_kernel_info *info) {
     const attune_problem problem = problem_parsed(text);
     attune_kernel *kernel;
@@ -548,7 +548,7 @@ static void its_whole_key_is_compared(void **state) {
 }
 
 static void an_explicit_schedule(void **state) {
-    attune_schedule schedule = ATTUNE_SCHEDULE_INIT;
+    mha_schedule schedule = ATTUNE_SCHEDULE_INIT;
     attune_kernel_info info;
     attune_context *context = open_one((opening){.dir = *state, .machine = OLDER});
     const attune_problem problem = problem_parsed(SMALL);
@@ -670,7 +670,7 @@ static void peak_of_the_machine(void **state) {
     attune_context *const context = open_one((opening){.machine = "zen4", .target = "avx512"});
     const attune_problem problem = problem_parsed("num_heads=2,seq_q=100,head_dim=64");
     attune_prediction wide = {.struct_size = sizeof wide}, narrow = wide;
-    attune_schedule schedule = ATTUNE_SCHEDULE_INIT;
+    mha_schedule schedule = ATTUNE_SCHEDULE_INIT;
     assert_int_equal(attune_schedule_predict(context, &problem, NULL, &schedule, &wide), ATTUNE_OK);
     assert_int_equal(schedule.lanes, 16);
     schedule.lanes = 4;

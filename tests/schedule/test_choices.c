@@ -39,8 +39,8 @@ static const struct {
 };
 
 /* Numbers that are legal for all of them. */
-static void set_numbers(attune_schedule *s, const char *parts) {
-    *s = (attune_schedule){.struct_size = sizeof *s, .lanes = 4, .score_keys = 4, .value_keys = 4, .kv_tile = 16};
+static void set_numbers(mha_schedule *s, const char *parts) {
+    *s = (mha_schedule){.struct_size = sizeof *s, .lanes = 4, .score_keys = 4, .value_keys = 4, .kv_tile = 16};
     if (strchr(parts, 'R')) s->kv_tile = 192;
     if (*parts == 'Q') {
         s->score_row_vectors = s->value_row_vectors = 2;
@@ -48,7 +48,7 @@ static void set_numbers(attune_schedule *s, const char *parts) {
         s->score_columns = 2;
         s->value_columns = 3;
     } else {
-        s->strategy = ATTUNE_D_LANES;
+        s->strategy = MHA_D_LANES;
         s->score_rows = s->value_rows = 2;
         s->score_column_vectors = s->value_column_vectors = 1;
         s->kv_chunk = 64;
@@ -80,7 +80,7 @@ static void close_engines(engines *e) {
     attune_context_destroy(e->machine_code);
 }
 
-static void assert_same(const engines *e, size_t i, const attune_schedule *s, const tensors *a, const tensors *b) {
+static void assert_same(const engines *e, size_t i, const mha_schedule *s, const tensors *a, const tensors *b) {
     char difference[DIFFERENCE_TEXT], text[512];
     attune_schedule_print(s, text, sizeof text);
     if (!tensors_same_outputs(a, b, difference))
@@ -88,7 +88,7 @@ static void assert_same(const engines *e, size_t i, const attune_schedule *s, co
 }
 
 /* Runs the case by the schedule; false if that is not legal for the target. The caller frees *t. */
-static bool run(const engines *e, size_t i, const attune_schedule *s, tensors *t) {
+static bool run(const engines *e, size_t i, const mha_schedule *s, tensors *t) {
     tensors compiled;
     tensors_open_call(t, cases[i].problem, cases[i].sizes, INPUT_ORDINARY, 1);
     if (attune_schedule_check(e->interpreter, &t->problem, s)) return false;
@@ -105,7 +105,7 @@ static bool run(const engines *e, size_t i, const attune_schedule *s, tensors *t
 static int compare(const engines *e, size_t i, const mha_schedule_field *field, const tensors *expected) {
     int legal = 0;
     for (const int32_t *value = field->values; *value; value++) {
-        attune_schedule s;
+        mha_schedule s;
         tensors t;
         set_numbers(&s, cases[i].schedule);
         if (!mha_schedule_has(mha_schedule_parts(&s), field)) return 0;
@@ -122,7 +122,7 @@ static int compare(const engines *e, size_t i, const mha_schedule_field *field, 
 static void bits_are_the_same_on(const at_target *target, int legal[MHA_NUM_SCHEDULE_FIELDS]) {
     engines e = open_engines(target);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        attune_schedule s;
+        mha_schedule s;
         tensors expected;
         set_numbers(&s, cases[i].schedule);
         assert_true(run(&e, i, &s, &expected));
@@ -152,7 +152,7 @@ static void compare_held(const engines *e, size_t i, int streams) {
     enum { MOST_VECTORS = 4 };
     tensors t[MOST_VECTORS + 1];
     attune_problem canonical;
-    attune_schedule s;
+    mha_schedule s;
     for (int vectors = 0; vectors <= MOST_VECTORS; vectors++) {
         set_numbers(&s, cases[i].schedule);
         s.value_streams = streams;

@@ -61,8 +61,8 @@ static void check_next_costs(const char *text, const attune_problem *p, const mh
     const size_t count = tune_space(p, machine, list, LIST);
     mha_q_costs next = {.head.c = NULL};
     for (size_t i = 0; i < 2 * count; i++) {
-        const attune_schedule *s = &list[i < count ? i : 2 * count - 1 - i].schedule;
-        if (s->strategy != ATTUNE_Q_LANES) continue;
+        const mha_schedule *s = &list[i < count ? i : 2 * count - 1 - i].schedule;
+        if (s->strategy != MHA_Q_LANES) continue;
         const mha_costs all = mha_cost_q_lanes(&c, s);
         const mha_variant variant = mha_variant_of(c.p, s, c.machine.target);
         mha_cost_q_lanes_next(&c, s, &variant, &next);
@@ -108,7 +108,7 @@ static void more_costs_more(void **state) {
         double last = 0;
         for (int n = 32; n <= 1024; n *= 2) {
             char text[200];
-            attune_schedule s;
+            mha_schedule s;
             snprintf(text, sizeof text, "num_heads=%d,seq_q=%d,seq_kv=%d,head_dim=%d", i == 3 ? n : 8, i == 0 ? n : 100,
                      i == 1 ? n : 100, i == 2 ? n : 64);
             const attune_problem p = problem_canonical(text);
@@ -129,7 +129,7 @@ static void a_cost_is_a_function(void **state) {
             const attune_problem p = problem_canonical(shapes[i]);
             attune_problem twice = p;
             const mha_machine machine = {target, usual_machine(target)};
-            attune_schedule s;
+            mha_schedule s;
             mha_choose(&p, target, machine.description, &s);
             const double cost = mha_cost(&p, &machine, &s);
             twice.batch = 2;
@@ -152,7 +152,7 @@ static void better_machines_cost_no_more(void **state) {
                 const attune_problem p = problem_canonical(shapes[i]);
                 at_description description = *usual_machine(target);
                 const mha_machine before = {target, usual_machine(target)}, after = {target, &description};
-                attune_schedule s;
+                mha_schedule s;
                 mha_choose(&p, target, before.description, &s);
                 *(double *)(void *)((char *)&description + better[k]) *= 2;
                 const double slow = mha_cost(&p, &before, &s), fast = mha_cost(&p, &after, &s);
@@ -170,14 +170,14 @@ static void corrections_are_factors(void **state) {
             const attune_problem p = problem_canonical(shapes[i]);
             const mha_machine machine = {target, usual_machine(target)};
             const mha_cost_context c = mha_cost_context_of(&p, &machine);
-            attune_schedule s;
+            mha_schedule s;
             mha_choose(&p, target, machine.description, &s);
             const mha_variant v = mha_variant_of(&p, &s, target);
             for (int of = MHA_DECODING; of <= MHA_PRODUCT; of++) assert_true(mha_correction(of, &c, &s, &v) > 0);
             assert_true(mha_correction(MHA_USUAL_TILE, &c, &s, &v) < 1);
             assert_true(mha_correction(MHA_USUAL_PRODUCT, &c, &s, &v) < 1);
             assert_true(mha_correction(MHA_PRODUCT, &c, &s, &v) == 1);
-            if (s.strategy == ATTUNE_Q_LANES && mha_attends(&p))
+            if (s.strategy == MHA_Q_LANES && mha_attends(&p))
                 assert_true(mha_correction(MHA_PREFILL, &c, &s, &v) == 1);
         }
 }
@@ -193,7 +193,7 @@ static void choices_are_legal(void **state) {
     for (int i = 0; i < problems; i++, target++) {
         attune_problem problem, p;
         call_sizes sizes;
-        attune_schedule s, again;
+        mha_schedule s, again;
         at_error err = {0};
         if (!target->name) target = at_targets();
         const bool is_arm = target->required & AT_CPU_AARCH64;
@@ -217,17 +217,17 @@ static void products_have_many_tasks(void **state) {
     for (const at_target *target = at_targets(); target->name; target++)
         for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++) {
             const attune_problem p = problem_canonical(blocks[i]);
-            attune_schedule s;
+            mha_schedule s;
             mha_choose(&p, target, usual_machine(target), &s);
             assert_int_equal(s.gemm_task_rows, s.gemm_rows);
-            assert_int_equal(s.gemm_groups, p.seq_q == 1 ? ATTUNE_GROUPS_NARROW : ATTUNE_GROUPS_WHOLE);
+            assert_int_equal(s.gemm_groups, p.seq_q == 1 ? MHA_GROUPS_NARROW : MHA_GROUPS_WHOLE);
         }
 }
 
 static void low_wide_products_cost_more(void **state) {
     const attune_problem p = problem_canonical("embed_dim=768,num_heads=12,seq_q=256");
     const mha_machine machine = {at_target_find("avx2"), at_description_of("zen3", false)};
-    attune_schedule s;
+    mha_schedule s;
     (void)state;
     mha_choose(&p, machine.target, machine.description, &s);
     const mha_costs chosen = mha_costs_of(&p, &machine, &s);
@@ -241,11 +241,11 @@ static void low_wide_products_cost_more(void **state) {
 static void values_by_rows_leave_out_what_is_hidden(void **state) {
     const attune_problem p = problem_canonical("num_heads=8,seq_q=96,seq_kv=96,head_dim=32,is_causal=1");
     const mha_machine machine = {at_target_find("avx2"), at_description_of("zen3", false)};
-    attune_schedule one;
+    mha_schedule one;
     (void)state;
     mha_choose(&p, machine.target, machine.description, &one);
-    assert_int_equal(one.value_by, ATTUNE_VALUE_BY_ROWS);
-    attune_schedule four = one;
+    assert_int_equal(one.value_by, MHA_VALUE_BY_ROWS);
+    mha_schedule four = one;
     one.score_row_vectors = one.task_row_vectors = 1;
     four.score_row_vectors = four.task_row_vectors = 4;
     assert_true(mha_costs_of(&p, &machine, &four).values < 1.02 * mha_costs_of(&p, &machine, &one).values);
@@ -257,7 +257,7 @@ static void keys_in_a_turn_share_its_end(void **state) {
     (void)state;
     for (int64_t keys = 3; keys <= 96; keys *= 32) {
         attune_problem p = problem_canonical("num_heads=8,seq_q=96,seq_kv=96,head_dim=64,is_causal=1");
-        attune_schedule s;
+        mha_schedule s;
         mha_choose(&p, machine.target, machine.description, &s);
         p.is_causal = keys > 3;
         p.seq_kv = keys;

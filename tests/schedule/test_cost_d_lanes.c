@@ -25,7 +25,7 @@ static void keys_of_three_rows_come_in_streams(void **state) {
                  {"num_heads=24,num_kv_heads=8,ragged=1,max_seq_q=1,max_seq_kv=4096,head_dim=128", 3, 1}};
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const attune_schedule s = schedule_chosen(cases[i].problem, "avx2");
+        const mha_schedule s = schedule_chosen(cases[i].problem, "avx2");
         assert_int_equal(s.score_rows, cases[i].rows);
         assert_int_equal(s.score_streams, cases[i].streams);
     }
@@ -50,7 +50,7 @@ static void converted_values_are_held(void **state) {
                  {"num_heads=48,num_kv_heads=8,seq_q=1,seq_kv=16384,head_dim=128,kv_dtype=i8,kv_scales=group", 2, 1}};
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const attune_schedule s = schedule_chosen(cases[i].problem, "avx2");
+        const mha_schedule s = schedule_chosen(cases[i].problem, "avx2");
         if (s.value_rows != cases[i].rows || s.value_column_vectors != cases[i].vectors)
             fail_msg("%s: value_rows=%d, value_column_vectors=%d", cases[i].problem, s.value_rows,
                      s.value_column_vectors);
@@ -74,7 +74,7 @@ static void narrow_heads_are_held(void **state) {
                  {"num_heads=32,num_kv_heads=8,seq_q=1,seq_kv=248,head_dim=64", "avx512", 1, 4, 1, 4, 4}};
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const attune_schedule s = schedule_chosen(cases[i].problem, cases[i].isa);
+        const mha_schedule s = schedule_chosen(cases[i].problem, cases[i].isa);
         const bool has_order = s.value_keys == cases[i].value_keys && s.value_streams == cases[i].value_streams;
         const bool has_rows = s.value_rows == cases[i].value_rows;
         const bool has_columns = s.value_column_vectors == cases[i].value_column_vectors &&
@@ -101,7 +101,7 @@ static void panels_come_in_streams(void **state) {
         char text[160];
         snprintf(text, sizeof text, "%s,kv_layout=panels,dtype=%s", cases[i / 2].sizes, i % 2 ? "bf16" : "f32");
         const attune_problem p = problem_canonical(text);
-        attune_schedule s;
+        mha_schedule s;
         mha_choose(&p, at_target_find("avx512_bf16"), at_description_of("zen4", false), &s);
         assert_int_equal(s.value_streams, 4);
         assert_int_equal(s.score_keys, cases[i / 2].score_keys);

@@ -39,7 +39,7 @@ static void codes_are_multiplied_by_many_rows(void **state) {
         char text[200];
         snprintf(text, sizeof text, "num_kv_heads=8,seq_q=1,head_dim=128,kv_dtype=i8,%s", cases[i].fields);
         const attune_problem p = problem_canonical(text);
-        attune_schedule s;
+        mha_schedule s;
         mha_choose(&p, at_target_find(cases[i].target), at_description_of(cases[i].machine, false), &s);
         const bool has_values = !cases[i].value_rows || s.value_rows == cases[i].value_rows;
         if (s.score_rows != cases[i].score_rows || s.score_keys != cases[i].score_keys || !has_values)
@@ -66,7 +66,7 @@ static void open_rows_of_codes_are_not_rounded_up_far(void **state) {
                 char text[200];
                 snprintf(text, sizeof text, "num_heads=%d,num_kv_heads=8,seq_q=dynamic,max_seq_q=1,seq_kv=512,%s%s",
                          heads, "head_dim=64,kv_dtype=i8,", fields[f]);
-                const attune_schedule s = schedule_chosen(text, targets[i]);
+                const mha_schedule s = schedule_chosen(text, targets[i]);
                 if (s.score_rows % s.value_rows && s.value_rows % s.score_rows)
                     fail_msg("%s, %s: rows %d and %d", text, targets[i], s.score_rows, s.value_rows);
             }
@@ -79,7 +79,7 @@ static void byte_dots_cost_what_they_take(void **state) {
     const at_description *zen4 = at_description_of("zen4", false);
     const mha_machine with = {at_target_find("avx512_bf16"), zen4}, without = {at_target_find("avx2"), zen4};
     at_description slow = *zen4;
-    attune_schedule s;
+    mha_schedule s;
     (void)state;
     slow.i8 /= 2;
     mha_choose(&p, without.target, zen4, &s);
@@ -105,7 +105,7 @@ static void panels_of_codes_come_in_turn(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char text[160];
         snprintf(text, sizeof text, "%s,seq_q=1,head_dim=128,kv_dtype=i8,integer=all,kv_layout=panels", cases[i].sizes);
-        const attune_schedule s = schedule_chosen(text, cases[i].target);
+        const mha_schedule s = schedule_chosen(text, cases[i].target);
         assert_int_equal(s.score_keys, cases[i].score_keys);
         assert_int_equal(s.kv_prefetch, cases[i].prefetch);
     }

@@ -14,8 +14,8 @@
 
 #include <cmocka.h>
 
-static attune_schedule parse(const char *text) {
-    attune_schedule s = ATTUNE_SCHEDULE_INIT;
+static mha_schedule parse(const char *text) {
+    mha_schedule s = ATTUNE_SCHEDULE_INIT;
     at_error err = {0};
     if (mha_schedule_parse(text, &s, &err)) fail_msg("%s: %s", text, err.message);
     return s;
@@ -34,12 +34,12 @@ typedef struct wrong {
     const char *change, *says;
 } wrong;
 
-static void assert_refused(const attune_problem *p, const attune_schedule *legal, const at_target *target,
+static void assert_refused(const attune_problem *p, const mha_schedule *legal, const at_target *target,
                            const wrong *cases, size_t count) {
     at_error none = {0};
     if (mha_schedule_check(p, legal, target, &none)) fail_msg("%s", none.message);
     for (size_t i = 0; i < count; i++) {
-        attune_schedule s = *legal;
+        mha_schedule s = *legal;
         at_error why = {0};
         attune_status status = mha_schedule_parse(cases[i].change, &s, &why);
         if (!status) status = mha_schedule_check(p, &s, target, &why);
@@ -60,7 +60,7 @@ static void test_round_trip(void **state) {
                              "kv_tile=64,kv_chunk=512,kv_prefetch=auto";
     const char *const texts[] = {q_lanes, d_lanes, of_block, left};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
-        const attune_schedule s = parse(texts[i]);
+        const mha_schedule s = parse(texts[i]);
         char text[512];
         mha_schedule_print(&s, text, sizeof text);
         assert_string_equal(text, texts[i]);
@@ -95,7 +95,7 @@ static void test_q_lanes(void **state) {
         {"strategy=dlanes", "strategy is 'dlanes'; it must be q_lanes or d_lanes; did you mean d_lanes?"},
     };
     const attune_problem p = problem_canonical("num_heads=4,seq_q=100,head_dim=40");
-    const attune_schedule s = parse(q_lanes);
+    const mha_schedule s = parse(q_lanes);
     for (const at_target *target = at_targets(); target->name; target++)
         assert_refused(&p, &s, target, cases, sizeof cases / sizeof *cases);
 }
@@ -132,11 +132,11 @@ static void test_d_lanes(void **state) {
         {"kv_prefetch=-1", "kv_prefetch is -1; it must be from 1 to 2147483647, none or auto"},
     };
     const attune_problem p = problem_canonical("num_heads=4,seq_q=1,seq_kv=100,head_dim=40");
-    const attune_schedule s = parse(d_lanes);
+    const mha_schedule s = parse(d_lanes);
     for (const at_target *target = at_targets(); target->name; target++)
         assert_refused(&p, &s, target, cases, sizeof cases / sizeof *cases);
     const attune_problem weights = problem_canonical("op=weights,num_heads=4,seq_q=1,seq_kv=100,head_dim=40");
-    const attune_schedule legal = parse(q_lanes);
+    const mha_schedule legal = parse(q_lanes);
     at_error err = {0};
     assert_int_equal(mha_schedule_check(&weights, &legal, at_targets(), &err), ATTUNE_OK);
     assert_int_equal(mha_schedule_check(&weights, &s, at_targets(), &err), ATTUNE_INVALID_SCHEDULE);
@@ -149,7 +149,7 @@ static void test_lanes_of_f64(void **state) {
     const attune_problem f32 = problem_canonical("seq_q=100,head_dim=40"),
                          f64 = problem_canonical("seq_q=100,head_dim=40,dtype=f64");
     for (const at_target *target = at_targets(); target->name; target++) {
-        attune_schedule s = parse(q_lanes);
+        mha_schedule s = parse(q_lanes);
         s.lanes = target->vector_bytes / 4;
         assert_int_equal(mha_schedule_check(&f32, &s, target, NULL), ATTUNE_OK);
         assert_int_equal(mha_schedule_check(&f64, &s, target, NULL), ATTUNE_INVALID_SCHEDULE);
@@ -178,7 +178,7 @@ static void test_products_of_a_block(void **state) {
     };
     const attune_problem block = problem_canonical("embed_dim=80,num_heads=2,seq_q=30");
     const attune_problem alone = problem_canonical("num_heads=2,seq_q=30,head_dim=40");
-    attune_schedule s = parse(q_lanes);
+    mha_schedule s = parse(q_lanes);
     assert_int_equal(mha_schedule_check(&block, &s, at_targets(), NULL), ATTUNE_INVALID_SCHEDULE);
     assert_int_equal(mha_schedule_parse("gemm_rows=6,gemm_column_vectors=2,gemm_task_rows=12", &s, NULL), ATTUNE_OK);
     for (const at_target *target = at_targets(); target->name; target++)
@@ -195,7 +195,7 @@ static void test_kv_tile_of_reproducible_problems(void **state) {
     const attune_problem weights = problem_canonical("op=weights,seq_q=1,seq_kv=100,head_dim=40,reproducible=1");
     const char *const texts[] = {q_lanes, d_lanes};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
-        attune_schedule s = parse(texts[i]);
+        mha_schedule s = parse(texts[i]);
         at_error err = {0};
         s.kv_tile = 144;
         if (i) s.kv_chunk = 576;
@@ -218,13 +218,13 @@ static void test_ops_without_tiles(void **state) {
                                       "op=merge,seq_q=5,head_dim=8,num_parts=3"};
     for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) {
         const attune_problem p = problem_canonical(ops[i]);
-        attune_schedule s = parse("lanes=4,score_row_vectors=3,score_keys=99,score_columns=7,value_row_vectors=5,"
+        mha_schedule s = parse("lanes=4,score_row_vectors=3,score_keys=99,score_columns=7,value_row_vectors=5,"
                                   "value_columns=99,value_keys=99,task_row_vectors=99,kv_tile=1");
         assert_int_equal(mha_schedule_check(&p, &s, at_targets(), NULL), ATTUNE_OK);
         s.lanes = 3;
         assert_int_equal(mha_schedule_check(&p, &s, at_targets(), NULL), ATTUNE_INVALID_SCHEDULE);
         s.lanes = 4;
-        s.strategy = ATTUNE_D_LANES;
+        s.strategy = MHA_D_LANES;
         assert_int_equal(mha_schedule_check(&p, &s, at_targets(), NULL), ATTUNE_INVALID_SCHEDULE);
     }
 }
@@ -232,9 +232,9 @@ static void test_ops_without_tiles(void **state) {
 /* ---- Choices ---- */
 
 /* What attune would choose, for numbers that it would not. */
-static attune_schedule settled(const attune_problem *p, const char *target, const char *text) {
-    attune_schedule s = parse(text), copy;
-    const attune_schedule *whole = &s;
+static mha_schedule settled(const attune_problem *p, const char *target, const char *text) {
+    mha_schedule s = parse(text), copy;
+    const mha_schedule *whole = &s;
     at_error err = {0};
     if (mha_schedule_in(&whole, &copy, p, at_target_find(target), &err)) fail_msg("%s", err.message);
     return copy;
@@ -249,18 +249,18 @@ static void test_choices_follow_the_numbers(void **state) {
         problem_canonical("num_heads=4,seq_q=8,seq_kv=90,head_dim=40,kv_dtype=i8,kv_scales=token");
     static const char numbers[] = "strategy=q_lanes,lanes=4,score_row_vectors=4,score_keys=6,score_columns=4,"
                                   "value_row_vectors=4,value_columns=5,value_keys=1,task_row_vectors=8,kv_tile=96";
-    assert_int_equal(settled(&few, "avx2", numbers).value_by, ATTUNE_VALUE_BY_ROWS); /* one tile */
-    assert_int_equal(settled(&many, "avx2", numbers).value_by, ATTUNE_VALUE_BY_COLUMNS);
-    assert_int_equal(settled(&many, "avx512", numbers).value_by, ATTUNE_VALUE_BY_ROWS);
-    assert_int_equal(settled(&causal, "avx512", numbers).value_by, ATTUNE_VALUE_BY_ROWS);
-    assert_int_equal(settled(&causal, "avx2", numbers).value_by, ATTUNE_VALUE_BY_COLUMNS);
-    assert_int_equal(settled(&codes, "avx512", numbers).value_by, ATTUNE_VALUE_BY_COLUMNS);
-    assert_int_equal(settled(&few, "avx2", numbers).kv_copy, ATTUNE_COPY_CONVERTED);
+    assert_int_equal(settled(&few, "avx2", numbers).value_by, MHA_VALUE_BY_ROWS); /* one tile */
+    assert_int_equal(settled(&many, "avx2", numbers).value_by, MHA_VALUE_BY_COLUMNS);
+    assert_int_equal(settled(&many, "avx512", numbers).value_by, MHA_VALUE_BY_ROWS);
+    assert_int_equal(settled(&causal, "avx512", numbers).value_by, MHA_VALUE_BY_ROWS);
+    assert_int_equal(settled(&causal, "avx2", numbers).value_by, MHA_VALUE_BY_COLUMNS);
+    assert_int_equal(settled(&codes, "avx512", numbers).value_by, MHA_VALUE_BY_COLUMNS);
+    assert_int_equal(settled(&few, "avx2", numbers).kv_copy, MHA_COPY_CONVERTED);
     const attune_problem one_task = problem_canonical("num_heads=4,seq_q=32,seq_kv=90,head_dim=40,dtype=bf16");
     const attune_problem tasks = problem_canonical("num_heads=4,seq_q=33,seq_kv=90,head_dim=40,dtype=bf16");
-    assert_int_equal(settled(&one_task, "avx512_bf16", numbers).kv_copy, ATTUNE_COPY_CONVERTED);
-    assert_int_equal(settled(&tasks, "avx512_bf16", numbers).kv_copy, ATTUNE_COPY_ONCE);
-    assert_int_equal(settled(&tasks, "avx512", numbers).kv_copy, ATTUNE_COPY_CONVERTED);
+    assert_int_equal(settled(&one_task, "avx512_bf16", numbers).kv_copy, MHA_COPY_CONVERTED);
+    assert_int_equal(settled(&tasks, "avx512_bf16", numbers).kv_copy, MHA_COPY_ONCE);
+    assert_int_equal(settled(&tasks, "avx512", numbers).kv_copy, MHA_COPY_CONVERTED);
     /* A call may have few queries, or see few of the keys, and V in pairs must not take more room than V. */
     static const char *const unshared[] = {
         "num_heads=4,seq_q=dynamic,seq_kv=90,head_dim=40,dtype=bf16",
@@ -270,14 +270,14 @@ static void test_choices_follow_the_numbers(void **state) {
         "batch=3,num_heads=4,seq_q=99,seq_kv=90,head_dim=40,dtype=bf16,v_strides=0:3600:40:1"};
     for (size_t i = 0; i < sizeof unshared / sizeof *unshared; i++) {
         const attune_problem one = problem_canonical(unshared[i]);
-        if (settled(&one, "avx512_bf16", numbers).kv_copy != ATTUNE_COPY_CONVERTED) fail_msg("%s", unshared[i]);
+        if (settled(&one, "avx512_bf16", numbers).kv_copy != MHA_COPY_CONVERTED) fail_msg("%s", unshared[i]);
     }
     const attune_problem large = problem_canonical("num_heads=4,seq_q=1,seq_kv=100000,head_dim=40");
     const attune_problem small = problem_canonical("num_heads=4,seq_q=1,seq_kv=100,head_dim=40");
     const attune_problem serial = problem_canonical("num_heads=4,seq_q=1,seq_kv=100000,head_dim=40,reproducible=1");
     static const char four[] = "strategy=d_lanes,lanes=4,score_rows=2,score_keys=4,score_column_vectors=3,value_rows=2,"
                                "value_column_vectors=4,value_keys=4,kv_tile=144,kv_chunk=576";
-    attune_schedule s = settled(&large, "avx512", four);
+    mha_schedule s = settled(&large, "avx512", four);
     assert_true(s.score_streams == 4 && s.value_streams == 4 && s.kv_prefetch == 1024);
     assert_int_equal(settled(&small, "avx512", four).kv_prefetch, -1);
     assert_int_equal(settled(&large, "avx2", four).kv_prefetch, -1);
@@ -325,7 +325,7 @@ static void test_choices_that_cannot_be(void **state) {
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const attune_problem p = problem_canonical(cases[i].problem);
-        attune_schedule s = parse(*cases[i].base == 'q' ? q_lanes : d_lanes);
+        mha_schedule s = parse(*cases[i].base == 'q' ? q_lanes : d_lanes);
         at_error err = {0};
         assert_int_equal(mha_schedule_parse(cases[i].change, &s, &err), ATTUNE_OK);
         assert_int_equal(mha_schedule_check(&p, &s, at_target_find(cases[i].target), &err), ATTUNE_INVALID_SCHEDULE);
@@ -337,14 +337,14 @@ static void test_choices_that_cannot_be(void **state) {
 static void test_members_out_of_range(void **state) {
     (void)state;
     const attune_problem p = problem_canonical("num_heads=4,seq_q=100,head_dim=40");
-    attune_schedule s = parse(q_lanes);
+    mha_schedule s = parse(q_lanes);
     at_error err = {0};
-    s.value_by = (attune_value_by)3;
+    s.value_by = (mha_value_by)3;
     assert_int_equal(mha_schedule_check(&p, &s, at_targets(), &err), ATTUNE_INVALID_SCHEDULE);
-    assert_string_equal(err.message, "value_by is 3, which is no attune_value_by");
+    assert_string_equal(err.message, "value_by is 3, which is no mha_value_by");
     err = (at_error){0};
     s = parse(q_lanes);
-    s.kv_copy = (attune_kv_copy)-1;
+    s.kv_copy = (mha_kv_copy)-1;
     assert_int_equal(mha_schedule_check(&p, &s, at_targets(), &err), ATTUNE_INVALID_SCHEDULE);
     assert_string_equal(err.message, "kv_copy is -1; it must be at least 0");
     err = (at_error){0};
@@ -358,9 +358,9 @@ static void test_members_out_of_range(void **state) {
 static void test_what_is_reserved_must_be_0(void **state) {
     (void)state;
     const attune_problem p = problem_canonical("num_heads=4,seq_q=100,head_dim=40");
-    enum { COUNT = sizeof((attune_schedule){0}.reserved) / sizeof(int32_t) };
+    enum { COUNT = sizeof((mha_schedule){0}.reserved) / sizeof(int32_t) };
     for (int i = 0; i < COUNT; i++) {
-        attune_schedule s = parse(q_lanes);
+        mha_schedule s = parse(q_lanes);
         at_error err = {0};
         char says[64];
         s.reserved[i] = -7;
@@ -373,15 +373,15 @@ static void test_what_is_reserved_must_be_0(void **state) {
 /* What a text does not name: numbers stay, most choices are attune's again, and the other strategy's fields go. */
 static void test_text_changes_a_schedule(void **state) {
     (void)state;
-    attune_schedule s = parse(q_lanes);
-    s.value_by = ATTUNE_VALUE_BY_ROWS;
+    mha_schedule s = parse(q_lanes);
+    s.value_by = MHA_VALUE_BY_ROWS;
     assert_int_equal(mha_schedule_parse("kv_tile=48", &s, NULL), ATTUNE_OK);
     assert_int_equal(s.kv_tile, 48);
     assert_int_equal(s.score_keys, 6);
-    assert_int_equal(s.kv_copy, ATTUNE_COPY_AUTO);
-    assert_int_equal(s.value_by, ATTUNE_VALUE_BY_ROWS);
+    assert_int_equal(s.kv_copy, MHA_COPY_AUTO);
+    assert_int_equal(s.value_by, MHA_VALUE_BY_ROWS);
     assert_int_equal(mha_schedule_parse("value_keys=2,lanes=8", &s, NULL), ATTUNE_OK);
-    assert_int_equal(s.value_by, ATTUNE_VALUE_AUTO);
+    assert_int_equal(s.value_by, MHA_VALUE_AUTO);
     assert_int_equal(mha_schedule_parse("strategy=d_lanes,score_rows=2", &s, NULL), ATTUNE_OK);
     assert_int_equal(s.score_keys, 6);
     assert_int_equal(s.score_rows, 2);
@@ -398,7 +398,7 @@ static void test_text_that_changes_nothing(void **state) {
         static const char *const targets[] = {"avx2", "avx512", "aarch64"};
         const attune_problem p = problem_canonical(problems[i / 3]);
         const at_target *target = at_target_find(targets[i % 3]);
-        attune_schedule chosen, named;
+        mha_schedule chosen, named;
         char text[32];
         mha_choose(&p, target, usual_machine(target), &chosen);
         named = chosen;
@@ -414,7 +414,7 @@ static void test_text_that_changes_nothing(void **state) {
 /* A struct whose size no version can have is neither read nor written beyond it. */
 static void test_struct_size_is_checked(void **state) {
     (void)state;
-    attune_schedule s = ATTUNE_SCHEDULE_INIT;
+    mha_schedule s = ATTUNE_SCHEDULE_INIT;
     const size_t sizes[] = {0, 8, sizeof s - 1, sizeof s + 4, (size_t)1 << 20, SIZE_MAX};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         char text[16] = "before";
@@ -439,7 +439,7 @@ static void test_choice_is_legal(void **state) {
                 for (int d = 0; d < N; d++) {
                     attune_problem p = ATTUNE_PROBLEM_INIT, c;
                     p.seq_q = sizes[q], p.seq_kv = sizes[k], p.head_dim = 8, p.head_dim_v = sizes[d];
-                    attune_schedule s;
+                    mha_schedule s;
                     at_error err = {0};
                     assert_int_equal(mha_canonicalize(&p, &c, &err), ATTUNE_OK);
                     mha_choose(&c, target, usual_machine(target), &s);
@@ -457,7 +457,7 @@ static void test_tasks_are_short(void **state) {
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         for (const at_target *target = at_targets(); target->name; target++) {
             const attune_problem p = problem_canonical(texts[i]);
-            attune_schedule s;
+            mha_schedule s;
             mha_choose(&p, target, usual_machine(target), &s);
             const double most = mha_attends_by_pairs(&p, target) ? 400e6 : 200e6;
             const double row = 2.0 * (double)p.seq_kv * (double)(p.head_dim + p.head_dim_v);
@@ -475,7 +475,7 @@ static void test_choice_for_blocks_is_legal(void **state) {
                 snprintf(text, sizeof text, "embed_dim=24,num_heads=3,batch=%d,seq_q=%d,dtype=%s", rows % 7 ? 1 : 7,
                          rows % 7 ? rows : rows / 7, wide ? "f64" : "f32");
                 const attune_problem p = problem_canonical(text);
-                attune_schedule s;
+                mha_schedule s;
                 at_error err = {0};
                 mha_choose(&p, target, usual_machine(target), &s);
                 if (mha_schedule_check(&p, &s, target, &err)) fail_msg("%s: %s", text, err.message);
@@ -500,7 +500,7 @@ static void test_choice_follows_the_machine(void **state) {
             for (size_t k = 0; k < count; k++) {
                 const bool is_arm = target->required & AT_CPU_AARCH64;
                 const attune_problem p = problem_canonical(texts[i]);
-                attune_schedule s;
+                mha_schedule s;
                 at_error err = {0};
                 if (!at_class_is_of(order[k], is_arm)) continue;
                 mha_choose(&p, target, at_description_of(order[k], is_arm), &s);
@@ -518,7 +518,7 @@ static void test_tiles_follow_the_machine(void **state) {
     (void)state;
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         const attune_problem p = problem_canonical(texts[i]);
-        attune_schedule zen4, zen5;
+        mha_schedule zen4, zen5;
         mha_choose(&p, avx512, at_description_of("zen4", false), &zen4);
         mha_choose(&p, avx512, at_description_of("zen5", false), &zen5);
         assert_int_equal(zen4.score_row_vectors, 1);
@@ -557,10 +557,10 @@ static void test_factors_rounded_to_bf16(void **state) {
         snprintf(text, sizeof text, "num_heads=4,seq_q=64,seq_kv=64,head_dim=64,%s", cases[i].problem);
         const attune_problem p = problem_canonical(text);
         const at_target *const pairs = at_target_find("avx512_bf16"), *const none = at_target_find("avx512");
-        attune_schedule prefill, decode;
-        mha_choose_by(ATTUNE_Q_LANES, &p, pairs, usual_machine(pairs), &prefill);
+        mha_schedule prefill, decode;
+        mha_choose_by(MHA_Q_LANES, &p, pairs, usual_machine(pairs), &prefill);
         decode = prefill;
-        decode.strategy = ATTUNE_D_LANES;
+        decode.strategy = MHA_D_LANES;
         assert_int_equal(mha_variant_of(&p, &prefill, pairs).by_pairs, cases[i].prefill);
         assert_int_equal(mha_variant_of(&p, &decode, pairs).by_pairs, cases[i].decode);
         assert_false(mha_variant_of(&p, &prefill, none).by_pairs);

@@ -37,9 +37,9 @@ static void test_every_member_has_a_line(void **state) {
         owners[field->word] |= field->part;
     }
     for (int word = 0; word < MHA_SCHEDULE_WORDS; word++)
-        if (!owners[word]) fail_msg("word %d of attune_schedule has no line", word);
-    assert_int_equal(sizeof(attune_schedule),
-                     sizeof(size_t) + (MHA_SCHEDULE_WORDS + sizeof((attune_schedule){0}.reserved) / 4) * 4);
+        if (!owners[word]) fail_msg("word %d of mha_schedule has no line", word);
+    assert_int_equal(sizeof(mha_schedule),
+                     sizeof(size_t) + (MHA_SCHEDULE_WORDS + sizeof((mha_schedule){0}.reserved) / 4) * 4);
 }
 
 /* A name is one member, of one kind, and its first word is a part that there is. */
@@ -81,9 +81,9 @@ static void test_columns_agree(void **state) {
 
 /* ---- Text and key ---- */
 
-static attune_schedule sample_of(unsigned part) {
-    attune_schedule s = {.struct_size = sizeof s};
-    s.strategy = part == MHA_PART_D_LANES ? ATTUNE_D_LANES : ATTUNE_Q_LANES;
+static mha_schedule sample_of(unsigned part) {
+    mha_schedule s = {.struct_size = sizeof s};
+    s.strategy = part == MHA_PART_D_LANES ? MHA_D_LANES : MHA_Q_LANES;
     EACH_FIELD(field) {
         if (!(field->part & (part | (s.strategy ? MHA_PART_D_LANES : MHA_PART_Q_LANES)))) continue;
         *mha_schedule_at(&s, field->word) = 3;
@@ -92,17 +92,17 @@ static attune_schedule sample_of(unsigned part) {
     return s;
 }
 
-static void read_back(const char *text, const attune_schedule *expected) {
-    attune_schedule read = ATTUNE_SCHEDULE_INIT;
+static void read_back(const char *text, const mha_schedule *expected) {
+    mha_schedule read = ATTUNE_SCHEDULE_INIT;
     at_error err = {0};
     if (mha_schedule_parse(text, &read, &err)) fail_msg("%s", err.message);
     if (!mha_schedule_same(&read, expected)) fail_msg("%s is not read as it was printed", text);
 }
 
-static void assert_changes(const mha_schedule_field *field, const attune_schedule *before, int32_t value) {
+static void assert_changes(const mha_schedule_field *field, const mha_schedule *before, int32_t value) {
     static at_machine machine;
     const attune_problem p = problem_canonical("seq_q=4,head_dim=8");
-    attune_schedule after = *before;
+    mha_schedule after = *before;
     char texts[2][AT_SCHEDULE_TEXT], expected[64];
     at_key keys[2];
     at_machine_init(&machine, at_targets(), "none");
@@ -124,7 +124,7 @@ static void assert_changes(const mha_schedule_field *field, const attune_schedul
 static void test_each_field_changes_text_and_key(void **state) {
     (void)state;
     EACH_FIELD(field) {
-        const attune_schedule s = sample_of(field->part == MHA_PART_ANY ? MHA_PART_Q_LANES : field->part);
+        const mha_schedule s = sample_of(field->part == MHA_PART_ANY ? MHA_PART_Q_LANES : field->part);
         assert_changes(field, &s, 5 < num_words(field) || !field->words ? 5 : 0);
         for (const int32_t *value = field->values; *value; value++) assert_changes(field, &s, *value);
         for (int value = 0; value < num_words(field); value++) assert_changes(field, &s, value);

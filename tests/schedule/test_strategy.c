@@ -13,24 +13,24 @@
 
 #include <cmocka.h>
 
-#define Q ATTUNE_Q_LANES
-#define D ATTUNE_D_LANES
+#define Q MHA_Q_LANES
+#define D MHA_D_LANES
 
-static attune_strategy strategy_of(const attune_problem *p, const at_target *target, const char *class_name) {
-    attune_schedule s;
+static mha_strategy strategy_of(const attune_problem *p, const at_target *target, const char *class_name) {
+    mha_schedule s;
     mha_choose(p, target, at_description_of(class_name, false), &s);
     return s.strategy;
 }
 
 typedef struct chosen {
     const char *problem;
-    attune_strategy strategy;
+    mha_strategy strategy;
 } chosen;
 
 static void assert_chosen(const char *target, const char *class_name, const chosen *cases, size_t count) {
     for (size_t i = 0; i < count; i++) {
         const attune_problem p = problem_canonical(cases[i].problem);
-        const attune_strategy strategy = strategy_of(&p, at_target_find(target), class_name);
+        const mha_strategy strategy = strategy_of(&p, at_target_find(target), class_name);
         if (strategy != cases[i].strategy) fail_msg("%s", cases[i].problem);
     }
 }
@@ -93,18 +93,18 @@ static void wide_vectors_keep_to_what_was_measured(void **state) {
     assert_chosen("avx512_bf16", "zen4", cases, sizeof cases / sizeof *cases);
 }
 
-static bool has_one_tile(const attune_problem *p, const attune_schedule *s) {
+static bool has_one_tile(const attune_problem *p, const mha_schedule *s) {
     const int64_t keys = p->low_rank ? p->low_rank : p->seq_kv == ATTUNE_DYNAMIC ? p->max_seq_kv : p->seq_kv;
     return keys && s->kv_tile >= keys;
 }
 
 /* Whether sums of a row are in the same order by both; integer ones are in any. */
-static bool sums_alike(const attune_problem *p, const at_target *target, const attune_schedule *a,
-                       const attune_schedule *b) {
+static bool sums_alike(const attune_problem *p, const at_target *target, const mha_schedule *a,
+                       const mha_schedule *b) {
     if (a->strategy != b->strategy) return false;
     if (p->integer == ATTUNE_INTEGER_ALL || p->reproducible) return true;
     if (a->kv_tile != b->kv_tile && !(has_one_tile(p, a) && has_one_tile(p, b))) return false;
-    if (a->strategy == ATTUNE_D_LANES)
+    if (a->strategy == MHA_D_LANES)
         return a->kv_chunk == b->kv_chunk && a->value_streams == b->value_streams && a->lanes == b->lanes;
     const mha_variant of_a = mha_variant_of(p, a, target), of_b = mha_variant_of(p, b, target);
     return of_a.scores_by_columns == of_b.scores_by_columns && of_a.rest_rows == of_b.rest_rows;
@@ -120,7 +120,7 @@ static void batch_does_not_decide(void **state) {
     (void)state;
     for (int i = 0; i < PROBLEMS; i++, target++) {
         attune_problem problem, p;
-        attune_schedule first, s;
+        mha_schedule first, s;
         call_sizes sizes;
         at_error err = {0};
         if (!target->name) target = at_targets();
@@ -128,7 +128,7 @@ static void batch_does_not_decide(void **state) {
         assert_true(check_draw_problem(&random, 1e9, &problem, &sizes));
         if (mha_canonicalize(&problem, &p, &err) || p.embed_dim || (target->required & AT_CPU_AARCH64)) continue;
         mha_choose(&p, target, machine, &first);
-        by_d_lanes += first.strategy == ATTUNE_D_LANES;
+        by_d_lanes += first.strategy == MHA_D_LANES;
         for (size_t k = 0; k < 3; k++) {
             attune_problem other = p;
             other.batch = batches[k];
@@ -156,7 +156,7 @@ static void many_heads_keep_the_tiles_of_few(void **state) {
     (void)state;
     for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) {
         attune_problem p = problem_canonical(problems[i]);
-        attune_schedule first, s;
+        mha_schedule first, s;
         mha_choose(&p, target, machine, &first);
         for (p.batch = 2; p.batch <= 64; p.batch *= 2) {
             mha_choose(&p, target, machine, &s);
@@ -180,7 +180,7 @@ static void one_stripe_has_a_few_rows_more(void **state) {
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const attune_problem p = problem_canonical(cases[i].problem);
-        attune_schedule s;
+        mha_schedule s;
         mha_choose(&p, target, at_description_of("zen3", false), &s);
         const bool is_one = s.score_row_vectors * s.lanes >= p.seq_q && mha_variant_of(&p, &s, target).rest_rows > 0;
         if (is_one != cases[i].is_one) fail_msg("%s: %d vectors", cases[i].problem, s.score_row_vectors);

@@ -201,7 +201,7 @@ void sample_call_close(sample_call *c) {
     }
 }
 
-void sample_call_run(attune_context *context, const sample_call *call, const attune_schedule *schedule) {
+void sample_call_run(attune_context *context, const sample_call *call, const mha_schedule *schedule) {
     attune_kernel *kernel = NULL;
     attune_status status = attune_compile(context, &call->problem, schedule, &kernel);
     if (!status) status = attune_run(context, kernel, &call->arguments);

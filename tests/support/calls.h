@@ -87,7 +87,7 @@ void sample_call_open(sample_call *call, const sample *from, placement where);
 void sample_call_close(sample_call *call);
 
 /* Compiles and runs it; schedule NULL: the chosen one. The test fails if that fails. */
-void sample_call_run(attune_context *context, const sample_call *call, const attune_schedule *schedule);
+void sample_call_run(attune_context *context, const sample_call *call, const mha_schedule *schedule);
 
 /* The memory of a tensor by its name; the test fails if there is none. */
 void *sample_call_data(const sample_call *call, const char *name);

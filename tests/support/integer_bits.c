@@ -89,7 +89,7 @@ static bool fail(const run *r, const char *why) {
     return false;
 }
 
-static bool compute(const run *r, attune_context *context, const attune_schedule *schedule, attune_engine engine,
+static bool compute(const run *r, attune_context *context, const mha_schedule *schedule, attune_engine engine,
                     const tensors *t) {
     char difference[DIFFERENCE_TEXT];
     attune_kernel *kernel = NULL;
@@ -117,7 +117,7 @@ static bool make_tensors(const run *r, tensors *t) {
     return true;
 }
 
-static bool again(const run *r, attune_context *context, const attune_schedule *schedule, attune_engine engine) {
+static bool again(const run *r, attune_context *context, const mha_schedule *schedule, attune_engine engine) {
     tensors t;
     if (!make_tensors(r, &t)) return false;
     const bool same = compute(r, context, schedule, engine, &t);

@@ -31,9 +31,9 @@ bool problems_share_key(const char *a, const char *b) {
     return n == m && !memcmp(x, y, n);
 }
 
-attune_schedule schedule_reproducible(const attune_problem *p, const at_target *target) {
-    attune_schedule s = ATTUNE_SCHEDULE_INIT;
-    s.strategy = ATTUNE_Q_LANES;
+mha_schedule schedule_reproducible(const attune_problem *p, const at_target *target) {
+    mha_schedule s = ATTUNE_SCHEDULE_INIT;
+    s.strategy = MHA_Q_LANES;
     s.lanes = target->vector_bytes / (p->softmax_precision == ATTUNE_F64 ? 8 : 4);
     s.score_row_vectors = s.score_keys = s.score_columns = s.task_row_vectors = 1;
     s.value_row_vectors = s.value_columns = s.value_keys = 1;
@@ -41,10 +41,10 @@ attune_schedule schedule_reproducible(const attune_problem *p, const at_target *
     return s;
 }
 
-attune_schedule schedule_chosen(const char *problem, const char *target) {
+mha_schedule schedule_chosen(const char *problem, const char *target) {
     const attune_problem p = problem_canonical(problem);
     const at_target *found = at_target_find(target);
-    attune_schedule s;
+    mha_schedule s;
     mha_choose(&p, found, usual_machine(found), &s);
     return s;
 }

@@ -14,10 +14,10 @@ attune_problem problem_canonical(const char *text);
 bool problems_share_key(const char *a, const char *b);
 
 /* The smallest schedule of q-lanes whose sums are in the order of reproducible kernels. */
-attune_schedule schedule_reproducible(const attune_problem *canonical, const at_target *target);
+mha_schedule schedule_reproducible(const attune_problem *canonical, const at_target *target);
 
 /* What is chosen for the problem and the usual machine of a target. */
-attune_schedule schedule_chosen(const char *problem, const char *target);
+mha_schedule schedule_chosen(const char *problem, const char *target);
 
 /* The machine whose schedules tests take where none is asked for. */
 static inline const at_description *usual_machine(const at_target *target) {

@@ -48,14 +48,14 @@ attune_context *tensors_context_for(const at_target *target) {
     return open_context(options);
 }
 
-void tensors_run_chosen(attune_context *context, const tensors *t, const attune_schedule *schedule) {
+void tensors_run_chosen(attune_context *context, const tensors *t, const mha_schedule *schedule) {
     attune_kernel *kernel = NULL;
     if (attune_compile(context, &t->problem, schedule, &kernel)) fail_msg("%s", attune_last_message());
     if (tensors_run(t, context, kernel, NULL, ATTUNE_ENGINE_JIT)) fail_msg("%s", attune_last_message());
     attune_kernel_release(kernel);
 }
 
-void tensors_interpret(attune_context *context, const tensors *t, const attune_schedule *schedule) {
+void tensors_interpret(attune_context *context, const tensors *t, const mha_schedule *schedule) {
     if (tensors_run(t, context, NULL, schedule, ATTUNE_ENGINE_INTERPRETER)) fail_msg("%s", attune_last_message());
 }
 
@@ -82,7 +82,7 @@ float *tensors_floats(const tensors *t, const char *name) {
     return found->data;
 }
 
-void tensors_interpret_for(const tensors *t, const at_target *target, const attune_schedule *schedule) {
+void tensors_interpret_for(const tensors *t, const at_target *target, const mha_schedule *schedule) {
     attune_problem p;
     at_error err = {0};
     mha_tensor list[MHA_NUM_TENSORS];

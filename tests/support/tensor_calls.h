@@ -19,9 +19,9 @@ attune_context *tensors_context(const char *isa, uint32_t workers);
 attune_context *tensors_context_for(const at_target *target);
 
 /* Compiles and runs; schedule NULL: the chosen one. */
-void tensors_run_chosen(attune_context *context, const tensors *t, const attune_schedule *schedule);
+void tensors_run_chosen(attune_context *context, const tensors *t, const mha_schedule *schedule);
 
-void tensors_interpret(attune_context *context, const tensors *t, const attune_schedule *schedule);
+void tensors_interpret(attune_context *context, const tensors *t, const mha_schedule *schedule);
 
 void tensors_assert_same(const tensors *a, const tensors *b, const char *what);
 
@@ -33,6 +33,6 @@ float *tensors_floats(const tensors *t, const char *name);
 
 /* By the interpreter, as lowered for a target that need not be this CPU's. Sizes that the
  * problem leaves open are those of the tensors. No appended keys. */
-void tensors_interpret_for(const tensors *t, const at_target *target, const attune_schedule *schedule);
+void tensors_interpret_for(const tensors *t, const at_target *target, const mha_schedule *schedule);
 
 #endif

@@ -53,8 +53,8 @@ static void fill(float *at, size_t count) {
 }
 
 /* Splits the keys of DECODE on every CPU. */
-static const attune_schedule split = {.struct_size = sizeof split,
-                                      .strategy = ATTUNE_D_LANES,
+static const mha_schedule split = {.struct_size = sizeof split,
+                                      .strategy = MHA_D_LANES,
                                       .lanes = 4,
                                       .score_rows = 2,
                                       .score_keys = 4,
@@ -65,7 +65,7 @@ static const attune_schedule split = {.struct_size = sizeof split,
                                       .kv_tile = 16,
                                       .kv_chunk = 64};
 
-static const attune_schedule *schedule_of(const char *text) { return strcmp(text, DECODE) ? NULL : &split; }
+static const mha_schedule *schedule_of(const char *text) { return strcmp(text, DECODE) ? NULL : &split; }
 
 static call open_unchecked(const char *text, const attune_runner *runner) {
     call c = {.problem = ATTUNE_PROBLEM_INIT, .context = open_context(runner, 4)};

@@ -72,7 +72,7 @@ static void a_small_list_holds_the_best_of_a_large_one(void **state) {
     for (size_t k = 0; k < count; k++) assert_memory_equal(&few[k].schedule, &list[k].schedule, sizeof few->schedule);
 }
 
-static int numbers_that_differ(const attune_schedule *a, const attune_schedule *b) {
+static int numbers_that_differ(const mha_schedule *a, const mha_schedule *b) {
     const int32_t *x = &a->lanes, *y = &b->lanes;
     int count = 0;
     for (; x < a->reserved; x++, y++) count += *x != *y;
@@ -85,7 +85,7 @@ static void neighbours_differ_by_a_step(void **state) {
         const attune_problem p = problem_canonical(shapes[i]);
         const at_target *target = at_target_find("avx512");
         const mha_machine machine = {target, usual_machine(target)};
-        attune_schedule from;
+        mha_schedule from;
         mha_choose(&p, target, usual_machine(target), &from);
         const size_t count = tune_neighbours(&p, &machine, &from, around, sizeof around / sizeof *around);
         assert_true(count >= 5);
@@ -102,7 +102,7 @@ static void held_values_have_neighbours_in_memory(void **state) {
     (void)state;
     const attune_problem p = problem_canonical("num_heads=32,num_kv_heads=8,seq_q=1,seq_kv=512,head_dim=48");
     const mha_machine machine = {at_target_find("avx2"), usual_machine(at_target_find("avx2"))};
-    attune_schedule from;
+    mha_schedule from;
     mha_choose(&p, machine.target, machine.description, &from);
     assert_true(from.value_keys == 1 && from.value_streams > 1);
     const size_t count = tune_neighbours(&p, &machine, &from, around, sizeof around / sizeof *around);
@@ -116,7 +116,7 @@ static void the_model_knows_what_is_bad(void **state) {
     const attune_problem p = problem_canonical("num_heads=12,seq_q=512,head_dim=64");
     const at_target *target = at_target_find("avx2");
     const mha_machine machine = {target, usual_machine(target)};
-    attune_schedule good, bad;
+    mha_schedule good, bad;
     mha_choose(&p, target, usual_machine(target), &good);
     const double cost = mha_cost(&p, &machine, &good);
     static const char *const worse[] = {"score_keys=1,score_row_vectors=1,task_row_vectors=1,value_row_vectors=1",
@@ -615,7 +615,7 @@ static void a_winner_is_used(void **state) {
     const attune_problem canonical = problem_canonical(small_problem);
     attune_kernel *kernel;
     at_error err = {0};
-    attune_schedule slow;
+    mha_schedule slow;
     mha_choose(&canonical, context->target, &context->machine_class.description, &slow);
     assert_int_equal(attune_compile(context, &canonical, NULL, &kernel), ATTUNE_OK);
     attune_kernel_release(kernel);
@@ -660,7 +660,7 @@ static void a_winner_is_used(void **state) {
     const attune_problem far = problem_canonical("num_heads=2,seq_q=512,head_dim=16");
     assert_int_equal(attune_compile(context, &far, NULL, &kernel), ATTUNE_OK);
     assert_int_equal(attune_kernel_get_info(kernel, &info), ATTUNE_OK);
-    attune_schedule expected;
+    mha_schedule expected;
     mha_choose(&far, context->target, &context->machine_class.description, &expected);
     assert_int_equal(info.schedule.score_columns, expected.score_columns);
     attune_kernel_release(kernel);
@@ -671,7 +671,7 @@ static void a_replaced_kernel_is_found_by_all(void **state) {
     (void)state;
     attune_context *context = open_context();
     const attune_problem canonical = problem_canonical(small_problem);
-    attune_schedule other;
+    mha_schedule other;
     attune_kernel *kernel;
     attune_kernel_info info = {.struct_size = sizeof info};
     at_error err = {0};

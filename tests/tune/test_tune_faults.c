@@ -71,7 +71,7 @@ static attune_status compile_badly(void *user, const at_codegen_request *request
 }
 
 /* The search begins with a schedule that nearly all are faster than. */
-static void begin_slowly(attune_context *context, const attune_problem *canonical, attune_schedule *slow) {
+static void begin_slowly(attune_context *context, const attune_problem *canonical, mha_schedule *slow) {
     char text[512], problem_text[2048];
     at_error err = {0};
     tune_place place;
@@ -88,7 +88,7 @@ static void begin_slowly(attune_context *context, const attune_problem *canonica
     tune_database_close(d);
 }
 
-static attune_status search(const char *text, bad_codegen *bad, double budget, attune_schedule *slow,
+static attune_status search(const char *text, bad_codegen *bad, double budget, mha_schedule *slow,
                             attune_tune_result *result) {
     attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
     const at_context_hooks hooks = {.compile = compile_badly, .compile_user = bad};
@@ -126,7 +126,7 @@ static void wrong_kernels_are_not_adopted(void **state) {
         attune_tune_result result = {0};
         for (double budget = 2; budget < 60 && !result.wrong; budget *= 2) {
             bad_codegen bad = {.first_wrong = 1, .last_wrong = INT_MAX, .missing = INT_MAX};
-            attune_schedule slow;
+            mha_schedule slow;
             if (search(problems[i], &bad, budget, &slow, &result)) fail_msg("%s", attune_last_message());
             assert_false(result.is_faster);
             assert_int_equal(result.schedule.task_row_vectors, slow.task_row_vectors);
@@ -140,7 +140,7 @@ static void wrong_kernels_are_not_adopted(void **state) {
 static void a_wrong_winner_of_before_is_dropped(void **state) {
     (void)state;
     bad_codegen bad = {.first_wrong = 0, .last_wrong = 0, .missing = INT_MAX};
-    attune_schedule slow;
+    mha_schedule slow;
     attune_tune_result result;
     if (search(small_problem, &bad, 1, &slow, &result)) fail_msg("%s", attune_last_message());
     assert_int_equal(result.wrong, 1);
@@ -166,7 +166,7 @@ static void a_winner_is_confirmed_by_whole_calls(void **state) {
     attune_arguments arguments = {.struct_size = sizeof arguments};
     attune_tune_options how = ATTUNE_TUNE_OPTIONS_INIT;
     attune_tune_result result = {.struct_size = sizeof result};
-    attune_schedule slow;
+    mha_schedule slow;
     tune_search search;
     at_error err = {0};
     float *const memory = calloc(4 * elements, sizeof *memory);

@@ -103,7 +103,7 @@ typedef struct case_of {
 static void open_case(case_of *c, const char *problem, const char *sizes, const char *schedule) {
     at_error err = {0};
     call_sizes run_time = CALL_SIZES_NONE;
-    attune_schedule s;
+    mha_schedule s;
     attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
     options.cache_dir = "";
     options.max_workers = 2;
@@ -243,7 +243,7 @@ static void phases_hand_on_nothing_but_numbers(void **state) {
         const attune_problem p = problem_canonical(i < first ? more[i] : blocks[i - first].problem);
         at_arena arena;
         at_error err = {0};
-        attune_schedule s;
+        mha_schedule s;
         at_arena_init(&arena, NULL);
         mha_choose(&p, target, usual_machine(target), &s);
         const ir_kernel *kernel = mha_build(&arena, &p, &s, target, &err);

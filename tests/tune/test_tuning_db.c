@@ -32,8 +32,8 @@ static void plant_text(const attune_context *context, const char *problem, const
 static void only_lengths_and_heads_may_differ(void **state) {
     (void)state;
     attune_context *context = open_context(own_dir, "", 1);
-    const attune_schedule s = unusual(context, 0);
-    attune_schedule schedule;
+    const mha_schedule s = unusual(context, 0);
+    mha_schedule schedule;
     static const char *const alike[] = {THERE ",batch=3", "num_heads=2,seq_q=40,seq_kv=32,head_dim=16",
                                         "num_heads=7,seq_q=24,seq_kv=32,head_dim=16"};
     static const char *const unlike[] = {THERE ",is_causal=1",
@@ -65,14 +65,14 @@ static void only_lengths_and_heads_may_differ(void **state) {
 static void schedules_of_before_are_passed_over(void **state) {
     (void)state;
     attune_context *context = open_context(own_dir, "", 1);
-    attune_schedule schedule;
+    mha_schedule schedule;
     plant_text(context, THERE,
                "strategy=q_lanes,lanes=4,score_rows=6,score_vectors=2,score_unroll=4,value_rows=6,"
                "value_vectors=2,value_unroll=1,q_vectors=4,kv_tile=48,kv_chunk=0");
     assert_false(finds(context, THERE, &schedule));
     assert_false(finds(context, "num_heads=2,seq_q=40,seq_kv=32,head_dim=16", &schedule));
     assert_int_equal(messages, 0);
-    const attune_schedule s = unusual(context, 0);
+    const mha_schedule s = unusual(context, 0);
     plant(context, own_db, THERE, &s, 0.5);
     assert_finds(context, THERE, &s);
     attune_context_destroy(context);
@@ -84,15 +84,15 @@ static void usual_choices_are_made_anew(void **state) {
     attune_context *context = open_context(own_dir, "", 1);
     static const char there[] = "num_heads=2,seq_q=32,seq_kv=32,head_dim=16";
     static const char here[] = "num_heads=2,seq_q=32,seq_kv=36,head_dim=16";
-    attune_schedule schedule;
+    mha_schedule schedule;
     plant_text(context, there,
                "strategy=q_lanes,lanes=2,score_row_vectors=4,score_keys=2,score_columns=4,value_by=rows,"
                "value_row_vectors=4,value_columns=2,value_keys=2,task_row_vectors=4,kv_tile=32,kv_copy=converted,task_"
                "prefetch=none");
     assert_true(finds(context, there, &schedule));
-    assert_int_equal(schedule.value_by, ATTUNE_VALUE_BY_ROWS);
+    assert_int_equal(schedule.value_by, MHA_VALUE_BY_ROWS);
     assert_true(finds(context, here, &schedule));
-    assert_int_equal(schedule.value_by, ATTUNE_VALUE_BY_COLUMNS);
+    assert_int_equal(schedule.value_by, MHA_VALUE_BY_COLUMNS);
     attune_context_destroy(context);
 }
 
@@ -100,8 +100,8 @@ static void open_lengths_are_near_by_their_bounds(void **state) {
     (void)state;
     attune_context *context = open_context(own_dir, "", 1);
     const char *const there = "num_heads=2,seq_q=32,seq_kv=dynamic,max_seq_kv=512,head_dim=16";
-    const attune_schedule s = unusual(context, 0);
-    attune_schedule schedule;
+    const mha_schedule s = unusual(context, 0);
+    mha_schedule schedule;
     plant(context, own_db, there, &s, 0.5);
     assert_finds(context, "num_heads=2,seq_q=32,seq_kv=dynamic,max_seq_kv=640,head_dim=16", &s);
     assert_false(finds(context, "num_heads=2,seq_q=32,seq_kv=dynamic,max_seq_kv=1024,head_dim=16", &schedule));
@@ -112,9 +112,9 @@ static void open_lengths_are_near_by_their_bounds(void **state) {
 
 /* Whether the usual choices of one problem are those of the other. */
 static bool is_the_same_here(const attune_problem *there, const attune_problem *here, const attune_context *context,
-                             const attune_schedule *s) {
+                             const mha_schedule *s) {
     const at_description *const machine = &context->machine_class.description;
-    attune_schedule carried = *s;
+    mha_schedule carried = *s;
     mha_schedule_leave_usual(there, context->target, machine, &carried);
     mha_schedule_settle(here, context->target, machine, &carried);
     return !memcmp(&carried, s, AT_SCHEDULE_BYTES);
@@ -131,8 +131,8 @@ static void a_neighbour_has_to_suit(void **state) {
     const attune_problem there = problem_canonical(there_text), here = problem_canonical(here_text);
     const mha_machine machine = tune_machine_of(context);
     const size_t count = tune_space(&there, &machine, list, SPACE);
-    attune_schedule usual_there, usual_here, schedule;
-    const attune_schedule *worse = NULL;
+    mha_schedule usual_there, usual_here, schedule;
+    const mha_schedule *worse = NULL;
     double change = 1.03;
     mha_choose(&there, context->target, &context->machine_class.description, &usual_there);
     mha_choose(&here, context->target, &context->machine_class.description, &usual_here);
@@ -294,8 +294,8 @@ static void an_older_import_does_not_override(void **state) {
 static void a_base_is_found_and_not_touched(void **state) {
     (void)state;
     attune_context *context = open_context(base_dir, "", 1);
-    const attune_schedule s = unusual(context, 0);
-    attune_schedule schedule;
+    const mha_schedule s = unusual(context, 0);
+    mha_schedule schedule;
     plant(context, base_db, THERE, &s, 0.5);
     attune_context_destroy(context);
     assert_int_equal(chmod(base_dir, 0500), 0);
@@ -317,7 +317,7 @@ static void a_base_is_found_and_not_touched(void **state) {
 static void an_exported_file_makes_a_base(void **state) {
     (void)state;
     attune_context *context = open_context(own_dir, "", 1);
-    const attune_schedule s = unusual(context, 0);
+    const mha_schedule s = unusual(context, 0);
     plant(context, own_db, THERE, &s, 0.5);
     if (attune_tuning_export(context, base_db)) fail_msg("%s", attune_last_message());
     attune_context_destroy(context);
@@ -330,7 +330,7 @@ static void an_exported_file_makes_a_base(void **state) {
 static void a_read_only_directory_is_read(void **state) {
     (void)state;
     attune_context *context = open_context(own_dir, "", 1);
-    const attune_schedule s = unusual(context, 0);
+    const mha_schedule s = unusual(context, 0);
     plant(context, own_db, THERE, &s, 0.5);
     attune_context_destroy(context);
     assert_int_equal(chmod(own_dir, 0500), 0);
@@ -351,7 +351,7 @@ static void the_problem_itself_in_a_base_comes_before_neighbours(void **state) {
     (void)state;
     attune_context *context = open_context(own_dir, base_dir, 1);
     static const char near[] = "num_heads=2,seq_q=40,seq_kv=32,head_dim=16";
-    const attune_schedule of_base = unusual(context, 0), of_own = unusual(context, 1), of_near = unusual(context, 2);
+    const mha_schedule of_base = unusual(context, 0), of_own = unusual(context, 1), of_near = unusual(context, 2);
     plant(context, own_db, near, &of_near, 0.5);
     assert_finds(context, THERE, &of_near);
     plant(context, base_db, THERE, &of_base, 0.5);
@@ -367,8 +367,8 @@ static void the_problem_itself_in_a_base_comes_before_neighbours(void **state) {
 static void a_base_that_others_can_write_is_not_read(void **state) {
     (void)state;
     attune_context *context = open_context(base_dir, "", 1);
-    const attune_schedule s = unusual(context, 0);
-    attune_schedule schedule;
+    const mha_schedule s = unusual(context, 0);
+    mha_schedule schedule;
     plant(context, base_db, THERE, &s, 0.5);
     attune_context_destroy(context);
     assert_int_equal(chmod(base_db, 0666), 0);

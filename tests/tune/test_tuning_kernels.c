@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-static attune_schedule compiled(attune_context *context, const char *text) {
+static mha_schedule compiled(attune_context *context, const char *text) {
     const attune_problem problem = problem_parsed(text);
     attune_kernel *kernel;
     attune_kernel_info info = {.struct_size = sizeof info};
@@ -19,8 +19,8 @@ static attune_schedule compiled(attune_context *context, const char *text) {
     return info.schedule;
 }
 
-static void assert_compiled(attune_context *context, const attune_schedule *expected) {
-    const attune_schedule schedule = compiled(context, THERE);
+static void assert_compiled(attune_context *context, const mha_schedule *expected) {
+    const mha_schedule schedule = compiled(context, THERE);
     assert_memory_equal(&schedule, expected, AT_SCHEDULE_BYTES);
 }
 
@@ -34,7 +34,7 @@ static void other_kernels_stay_in_memory(void **state) {
     (void)state;
     attune_context *context = open_context(own_dir, "", 1);
     const attune_problem canonical = problem_canonical(THERE);
-    const attune_schedule s = unusual(context, 0);
+    const mha_schedule s = unusual(context, 0);
     at_error err = {0};
     compiled(context, THERE);
     compiled(context, "num_heads=2,seq_q=9,head_dim=16");
@@ -50,7 +50,7 @@ static void a_kernel_that_cannot_be_replaced_stays(void **state) {
     (void)state;
     attune_context *context = open_context(own_dir, "", 1);
     const attune_problem canonical = problem_canonical(THERE);
-    const attune_schedule s = unusual(context, 0), before = compiled(context, THERE);
+    const mha_schedule s = unusual(context, 0), before = compiled(context, THERE);
     at_error err = {0};
     limit_files(1024);
     const attune_status status = at_kernel_replace(context, at_attention_of(&canonical), &s, &err);
@@ -79,7 +79,7 @@ static void without_a_disk_cache_kernels_stay(void **state) {
 static void the_last_tuning_wins_and_says_so(void **state) {
     (void)state;
     attune_context *one = open_context(own_dir, "", 1), *two = open_context(own_dir, "", 2);
-    const attune_schedule of_one = unusual(one, 0), of_two = unusual(one, 1);
+    const mha_schedule of_one = unusual(one, 0), of_two = unusual(one, 1);
     attune_tune_result result;
     plant(one, own_db, THERE, &of_one, 0.5);
     assert_compiled(one, &of_one);
@@ -104,7 +104,7 @@ static void the_last_tuning_wins_and_says_so(void **state) {
 static void winners_of_other_numbers_of_threads_count(void **state) {
     (void)state;
     attune_context *one = open_context(own_dir, "", 1), *two = open_context(own_dir, "", 2);
-    const attune_schedule of_one = unusual(one, 0), of_two = unusual(one, 1);
+    const mha_schedule of_one = unusual(one, 0), of_two = unusual(one, 1);
     plant(one, own_db, THERE, &of_one, 0.5);
     assert_finds(two, THERE, &of_one);
     plant(two, own_db, THERE, &of_two, 0.5);

@@ -31,7 +31,7 @@ static bool list_keys(attune_context *context, const manifest *kernels, key_list
     list->names = calloc(kernels->count, sizeof *list->names);
     for (size_t i = 0; list->keys && list->names && i < kernels->count; i++) {
         const manifest_entry *const entry = &kernels->entries[i];
-        attune_schedule schedule = ATTUNE_SCHEDULE_INIT;
+        mha_schedule schedule = ATTUNE_SCHEDULE_INIT;
         attune_kernel *kernel = NULL;
         attune_kernel_info info = {.struct_size = sizeof info};
         if ((entry->schedule && schedule_from_text(context, &entry->problem, entry->schedule, &schedule)) ||

@@ -152,7 +152,7 @@ static int explain_file(const cache_options *o, attune_context *context, why_out
 
 int cache_why(const cache_options *o, attune_context *context, const attune_machine_info *machine) {
     attune_problem problem;
-    attune_schedule schedule = ATTUNE_SCHEDULE_INIT;
+    mha_schedule schedule = ATTUNE_SCHEDULE_INIT;
     why_output out = {.options = o, .machine = machine};
     if (!access(o->argument, F_OK)) return explain_file(o, context, &out);
     if (o->numbers.count) {

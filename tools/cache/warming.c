@@ -40,7 +40,7 @@ static void show_progress(const warm_run *run) {
 }
 
 static bool acquire(attune_context *context, const manifest_entry *entry, attune_kernel **kernel) {
-    attune_schedule schedule = ATTUNE_SCHEDULE_INIT;
+    mha_schedule schedule = ATTUNE_SCHEDULE_INIT;
     if (entry->schedule && schedule_from_text(context, &entry->problem, entry->schedule, &schedule) != ATTUNE_OK)
         return false;
     return attune_compile(context, &entry->problem, entry->schedule ? &schedule : NULL, kernel) == ATTUNE_OK;

@@ -63,7 +63,7 @@ static char *find_bar(char *text) {
 
 bool manifest_add(manifest *list, const char *given, const char *file, int line) {
     manifest_entry entry = {.problem = ATTUNE_PROBLEM_INIT, .line = line};
-    attune_schedule fields = ATTUNE_SCHEDULE_INIT; /* only whether they can be read: the rest needs a context */
+    mha_schedule fields = ATTUNE_SCHEDULE_INIT; /* only whether they can be read: the rest needs a context */
     char *const text = grow(list) ? strdup(given) : NULL;
     if (!text) {
         tool_error("out of memory");

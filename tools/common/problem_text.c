@@ -16,8 +16,8 @@ bool problem_from_text(const char *text, attune_problem *problem) {
 }
 
 attune_status schedule_from_text(const attune_context *context, const attune_problem *problem, const char *text,
-                                 attune_schedule *schedule) {
-    *schedule = (attune_schedule)ATTUNE_SCHEDULE_INIT;
+                                 mha_schedule *schedule) {
+    *schedule = (mha_schedule)ATTUNE_SCHEDULE_INIT;
     attune_status status = attune_schedule_choose(context, problem, schedule);
     if (!status && text) status = attune_schedule_parse(schedule, text);
     if (!status && text) status = attune_schedule_check(context, problem, schedule);
@@ -47,7 +47,7 @@ char *problem_text(const attune_problem *problem) {
     return text;
 }
 
-char *schedule_text(const attune_schedule *schedule) {
+char *schedule_text(const mha_schedule *schedule) {
     const size_t length = attune_schedule_print(schedule, NULL, 0);
     char *const text = malloc(length + 1);
     if (text) attune_schedule_print(schedule, text, length + 1);

@@ -180,7 +180,7 @@ ref_call tensors_call(const tensors *t, attune_tensor list[REF_MAX_TENSORS]) {
 }
 
 attune_status tensors_run(const tensors *t, attune_context *context, const attune_kernel *kernel,
-                          const attune_schedule *schedule, attune_engine engine) {
+                          const mha_schedule *schedule, attune_engine engine) {
     if (engine != ATTUNE_ENGINE_INTERPRETER) return attune_run(context, kernel, &t->arguments);
     return attune_run_interpreted(context, &t->problem, schedule, &t->arguments);
 }

@@ -12,7 +12,7 @@ enum { EXPLAIN_LOOPS = 6 };
 typedef struct explanation {
     attune_problem problem;     /* canonical, with the lengths of the call where it leaves them open */
     char *text, *schedule_text; /* of the problem as it was given, and of its schedule */
-    attune_schedule schedule;
+    mha_schedule schedule;
     attune_prediction prediction;
     bool has_schedule; /* the caller's */
     bool is_kept;      /* the cached kernel's, and another one than would be chosen today */

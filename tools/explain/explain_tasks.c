@@ -211,11 +211,11 @@ static int64_t falling_heads(const attune_problem *problem, const attune_kernel 
     attune_problem p = *problem;
     attune_kernel_info info = {.struct_size = sizeof info};
     problem_fill_defaults(&p);
-    if (attune_kernel_get_info(kernel, &info) != ATTUNE_OK || info.schedule.strategy != ATTUNE_Q_LANES) return 0;
+    if (attune_kernel_get_info(kernel, &info) != ATTUNE_OK || info.schedule.strategy != MHA_Q_LANES) return 0;
     return p.op == ATTUNE_ATTENTION && p.is_causal ? p.batch * p.num_kv_heads : 0;
 }
 
-bool tasks_find(attune_context *context, const attune_problem *problem, const attune_schedule *schedule,
+bool tasks_find(attune_context *context, const attune_problem *problem, const mha_schedule *schedule,
                 const call_sizes *sizes, uint32_t threads, bool measured, task_report *report) {
     tensors t;
     attune_arguments arguments;

@@ -36,7 +36,7 @@ typedef struct task_shares {
 
 /* Finds out about a call of the problem with these sizes. `schedule` NULL: the usual one. Measuring runs each task
  * alone on this thread. false, and a message, if that cannot be. */
-bool tasks_find(attune_context *context, const attune_problem *problem, const attune_schedule *schedule,
+bool tasks_find(attune_context *context, const attune_problem *problem, const mha_schedule *schedule,
                 const call_sizes *sizes, uint32_t threads, bool measured, task_report *report);
 
 /* `threads` take tasks of these lengths as attune's pool hands them out: in ranges, in their order, those of a part for

@@ -38,7 +38,7 @@ static int registers_of(const char *isa) {
 
 /* Of d_lanes. Several streams of one key each are legal only where sums stay in registers; of one stream they do where
  * V is of single elements. */
-static void print_sums(const attune_schedule *s) {
+static void print_sums(const mha_schedule *s) {
     printf("%*svalues: %d x %d = %d sums, ", INDENT, "", s->value_rows, s->value_column_vectors,
            s->value_rows * s->value_column_vectors);
     if (s->value_keys > 1)
@@ -48,8 +48,8 @@ static void print_sums(const attune_schedule *s) {
 }
 
 static void print_attention(const explanation *e) {
-    const attune_schedule *const s = &e->schedule;
-    const bool q = s->strategy == ATTUNE_Q_LANES;
+    const mha_schedule *const s = &e->schedule;
+    const bool q = s->strategy == MHA_Q_LANES;
     if (e->has_tiles)
         printf("%*s%lld row%s for each KV head: %s\n", INDENT, "", (long long)e->tiles.rows,
                e->tiles.rows == 1 ? "" : "s",
@@ -61,7 +61,7 @@ static void print_attention(const explanation *e) {
     if (q)
         printf("%*svalues: %d x %d = %d accumulators at most, by %s\n", INDENT, "", s->value_columns,
                s->value_row_vectors, s->value_columns * s->value_row_vectors,
-               s->value_by == ATTUNE_VALUE_BY_ROWS ? "rows" : "columns");
+               s->value_by == MHA_VALUE_BY_ROWS ? "rows" : "columns");
     else
         print_sums(s);
     if (s->gemm_rows)
@@ -176,7 +176,7 @@ void explain_print(const explanation *e) {
     printf("%-*s%s, %s, %s, %u thread%s\n", INDENT, "machine", e->machine.cpu_description, e->machine.machine,
            e->machine.isa, e->threads, e->threads == 1 ? "" : "s");
     print_why(e);
-    if (e->has_tiles) tile_print(&e->problem, &e->tiles, e->schedule.strategy == ATTUNE_Q_LANES);
+    if (e->has_tiles) tile_print(&e->problem, &e->tiles, e->schedule.strategy == MHA_Q_LANES);
     if (e->has_model) print_model(e);
     if (e->threads > 1) print_tasks(&e->tasks);
     if (e->is_measured) print_measured(e);

@@ -8,8 +8,8 @@ static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-bool tile_cut_of(const attune_problem *p, const attune_schedule *s, tile_cut *cut) {
-    const bool q = s->strategy == ATTUNE_Q_LANES;
+bool tile_cut_of(const attune_problem *p, const mha_schedule *s, tile_cut *cut) {
+    const bool q = s->strategy == MHA_Q_LANES;
     const int64_t keys = p->low_rank ? p->low_rank : p->seq_kv;
     *cut =
         (tile_cut){.rows = p->seq_q > 0 ? p->seq_q * (p->num_heads / p->num_kv_heads) : 0, .keys = keys > 0 ? keys : 0};

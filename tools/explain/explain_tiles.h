@@ -13,7 +13,7 @@ typedef struct tile_cut {
 } tile_cut;
 
 /* Of a canonical problem. false if its lengths are open, or are none. */
-bool tile_cut_of(const attune_problem *p, const attune_schedule *s, tile_cut *cut);
+bool tile_cut_of(const attune_problem *p, const mha_schedule *s, tile_cut *cut);
 
 /* A line for stripes that see the same, a letter for each tile. */
 void tile_print(const attune_problem *p, const tile_cut *cut, bool lanes_along_rows);

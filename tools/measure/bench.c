@@ -77,7 +77,7 @@ static bool open_kernel(bench_entry *e, attune_context *context) {
     attune_kernel_info info = {.struct_size = sizeof info};
     size_t bytes = 0;
     if (e->engine == ATTUNE_ENGINE_INTERPRETER) {
-        e->schedule = (attune_schedule)ATTUNE_SCHEDULE_INIT;
+        e->schedule = (mha_schedule)ATTUNE_SCHEDULE_INIT;
         return attune_schedule_choose(context, &e->problem, &e->schedule) == ATTUNE_OK;
     }
     if (attune_compile(context, &e->problem, e->wish, &e->kernel) != ATTUNE_OK ||
@@ -298,7 +298,7 @@ void bench_warn_of_disturbances(long disturbances, size_t samples, size_t above_
 /* ---- Acquiring ---- */
 
 /* Time of one attune_compile, in µs; negative after a message. */
-static double time_acquire(attune_context *context, const attune_problem *problem, const attune_schedule *wish) {
+static double time_acquire(attune_context *context, const attune_problem *problem, const mha_schedule *wish) {
     attune_kernel *kernel = NULL;
     const double start = tool_now_us();
     const attune_status status = attune_compile(context, problem, wish, &kernel);

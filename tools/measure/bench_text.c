@@ -38,7 +38,7 @@ static void print_row(table *t, const bench_entry *e) {
     table_cell(t, "%s", e->is_compiled ? table_time(e->memory_hit_ns * 1e-3, number) : "-");
 }
 
-void bench_print(const bench_entry *entries, size_t count, const attune_schedule *wishes, size_t num_schedules) {
+void bench_print(const bench_entry *entries, size_t count, const mha_schedule *wishes, size_t num_schedules) {
     static const char *const headers[] = {
         "problem", "median", "min",     "spread",       "GFLOP/s",   "peak",       "of peak",  "touches",
         "GB/s",    "bound",  "of roof", "cold compile", "warm disk", "memory hit", "schedule",

@@ -116,7 +116,7 @@ const struct argp_child run_command_children[] = {{&run_argp, 0, NULL, 0}, {0}};
 /* ---- Measuring and checking ---- */
 
 static bool measure(const run_options *o, const tensors *t, attune_context *context, const attune_kernel *kernel,
-                    const attune_schedule *schedule, double flops, run_report *r) {
+                    const mha_schedule *schedule, double flops, run_report *r) {
     enum { MAX_SAMPLES = 25 };
     double samples[MAX_SAMPLES];
     size_t count = 0;
@@ -199,7 +199,7 @@ static bool has_reference(const tensors *t) {
            t->weights.tensor[ATTUNE_QKV_WEIGHT].data;
 }
 
-static bool check(const tensors *t, attune_context *context, const attune_schedule *schedule, run_report *r) {
+static bool check(const tensors *t, attune_context *context, const mha_schedule *schedule, run_report *r) {
     char difference[DIFFERENCE_TEXT];
     tensors other;
     /* The copies include the gaps between rows, which must not change either. Appending twice equals appending once. */
@@ -317,7 +317,7 @@ static int print_json(const run_options *o, const char *problem, const char *sch
 /* ---- The command ---- */
 
 static bool pick_schedule(const run_options *o, const attune_context *context, const attune_problem *problem,
-                          attune_schedule *schedule) {
+                          mha_schedule *schedule) {
     if (schedule_from_text(context, problem, o->schedule, schedule) == ATTUNE_OK) return true;
     tool_library_error(NULL);
     return false;
@@ -325,7 +325,7 @@ static bool pick_schedule(const run_options *o, const attune_context *context, c
 
 static int run_on(const run_options *o, tensors *t) {
     attune_machine_info machine = {.struct_size = sizeof machine};
-    attune_schedule schedule = ATTUNE_SCHEDULE_INIT;
+    mha_schedule schedule = ATTUNE_SCHEDULE_INIT;
     attune_kernel *kernel = NULL;
     char *problem = NULL, *schedule_name = NULL;
     int code = TOOL_FAILED;
@@ -335,7 +335,7 @@ static int run_on(const run_options *o, tensors *t) {
     if (attune_get_machine_info(context, &machine)) tool_library_error(NULL);
     if (!pick_schedule(o, context, &t->problem, &schedule)) goto out;
     /* An explicit schedule has its own cache entry, so only the caller's is passed on. */
-    const attune_schedule *const asked = o->schedule ? &schedule : NULL;
+    const mha_schedule *const asked = o->schedule ? &schedule : NULL;
     if (o->engine != ATTUNE_ENGINE_INTERPRETER) {
         const double start = tool_now_us();
         if (attune_compile(context, &t->problem, asked, &kernel) != ATTUNE_OK) {

@@ -32,7 +32,7 @@ typedef struct attune_kernel_info {
     size_t struct_size;
     attune_engine engine;
     attune_origin origin;         /* of the first acquisition in this process */
-    attune_schedule schedule;
+    mha_schedule schedule;
     const char *isa;              /* static storage */
     uint32_t num_phases;
     uint64_t code_bytes;

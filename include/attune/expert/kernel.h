@@ -16,7 +16,7 @@ extern "C" {
 typedef struct attune_kernel attune_kernel;
 
 /* How a kernel computes; see attune/expert/schedule.h. */
-typedef struct attune_schedule attune_schedule;
+typedef struct mha_schedule mha_schedule;
 
 /* Gives a kernel for the problem: from memory, else from disk, else newly compiled. With schedule NULL attune chooses
  * one, or takes the kernel that the cache holds. An explicit schedule is part of the cache key.
@@ -30,7 +30,7 @@ typedef struct attune_schedule attune_schedule;
  * for reading, checking and printing problems, for attune_emit, attune_run and attune_run_interpreted. pthread_cancel
  * takes effect after the compile. */
 ATTUNE_CHECKED attune_status attune_compile(attune_context *context, const attune_problem *problem,
-                                            const attune_schedule *schedule, attune_kernel **kernel);
+                                            const mha_schedule *schedule, attune_kernel **kernel);
 
 /* Gives a reference back; no call under this reference may be running. NULL is fine. Thread-safe. */
 ATTUNE_API void attune_kernel_release(attune_kernel *kernel);

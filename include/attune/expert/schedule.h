@@ -16,46 +16,46 @@ extern "C" {
 
 /* ---- Schedules ---- */
 
-typedef enum attune_strategy { ATTUNE_Q_LANES = 0, ATTUNE_D_LANES, ATTUNE_STRATEGY_COUNT } attune_strategy;
+typedef enum mha_strategy { MHA_Q_LANES = 0, MHA_D_LANES, MHA_STRATEGY_COUNT } mha_strategy;
 
 /* What the lanes of the values' product run along in q_lanes: query rows, for one column of V after the other (by
  * columns); or columns of V, for one query row after the other (by rows). */
-typedef enum attune_value_by { ATTUNE_VALUE_AUTO = 0, ATTUNE_VALUE_BY_COLUMNS, ATTUNE_VALUE_BY_ROWS } attune_value_by;
+typedef enum mha_value_by { MHA_VALUE_AUTO = 0, MHA_VALUE_BY_COLUMNS, MHA_VALUE_BY_ROWS } mha_value_by;
 
 /* Which of K and V a task of q_lanes copies, tile by tile, in the type of the arithmetic: none, those of another type,
  * or all. Values by rows read V in place, unless products are of pairs of bf16: then each task packs V in pairs
  * (converted); or it is packed once, in the workspace, for all tasks of a KV head. */
-typedef enum attune_kv_copy {
-    ATTUNE_COPY_AUTO = 0,
-    ATTUNE_COPY_NONE,
-    ATTUNE_COPY_CONVERTED,
-    ATTUNE_COPY_ALL,
-    ATTUNE_COPY_ONCE
-} attune_kv_copy;
+typedef enum mha_kv_copy {
+    MHA_COPY_AUTO = 0,
+    MHA_COPY_NONE,
+    MHA_COPY_CONVERTED,
+    MHA_COPY_ALL,
+    MHA_COPY_ONCE
+} mha_kv_copy;
 
 /* What a task of q_lanes prefetches while it computes: nothing; or the next head, which helps batches of short
  * sequences. */
-typedef enum attune_task_prefetch {
-    ATTUNE_PREFETCH_AUTO = 0,
-    ATTUNE_PREFETCH_NONE,
-    ATTUNE_PREFETCH_HEAD
-} attune_task_prefetch;
+typedef enum mha_task_prefetch {
+    MHA_PREFETCH_AUTO = 0,
+    MHA_PREFETCH_NONE,
+    MHA_PREFETCH_HEAD
+} mha_task_prefetch;
 
 /* The instructions of a block's products: those on vectors; or on hardware tiles (AMX), for all products whose depth
  * has whole ones. */
-typedef enum attune_gemm_by { ATTUNE_GEMM_AUTO = 0, ATTUNE_GEMM_BY_VECTORS, ATTUNE_GEMM_BY_TILES } attune_gemm_by;
+typedef enum mha_gemm_by { MHA_GEMM_AUTO = 0, MHA_GEMM_BY_VECTORS, MHA_GEMM_BY_TILES } mha_gemm_by;
 
 /* Columns in a task of a block's products: a column group of the packed weights; or the fewest that are whole heads and
  * whole register tiles, for more tasks. */
-typedef enum attune_gemm_groups {
-    ATTUNE_GROUPS_AUTO = 0,
-    ATTUNE_GROUPS_WHOLE,
-    ATTUNE_GROUPS_NARROW
-} attune_gemm_groups;
+typedef enum mha_gemm_groups {
+    MHA_GROUPS_AUTO = 0,
+    MHA_GROUPS_WHOLE,
+    MHA_GROUPS_NARROW
+} mha_gemm_groups;
 
 /* Rows that fill no register tile of a block's products: the last row is computed several times to fill it; or a
  * smaller register tile computes them, if their number is known and that saves a fiftieth of the rows. */
-typedef enum attune_gemm_rest { ATTUNE_REST_AUTO = 0, ATTUNE_REST_FILLED, ATTUNE_REST_OWN } attune_gemm_rest;
+typedef enum mha_gemm_rest { MHA_REST_AUTO = 0, MHA_REST_FILLED, MHA_REST_OWN } mha_gemm_rest;
 
 /* How a kernel computes. Programs read and write it as text (attune_schedule_parse, attune_schedule_print), copy it and
  * pass it on. Its size never changes, but the fields may change with every version: today they are what the autotuner
@@ -66,9 +66,9 @@ typedef enum attune_gemm_rest { ATTUNE_REST_AUTO = 0, ATTUNE_REST_FILLED, ATTUNE
  * KV head are those of all heads of its group. Fields of the other strategy are 0. attune_schedule_check says which
  * values are legal. A register tile is what a product has in registers at a time; an iteration is one of its inner
  * loop. */
-struct attune_schedule {
+struct mha_schedule {
     size_t struct_size;
-    attune_strategy strategy;
+    mha_strategy strategy;
     int32_t lanes;                /* elements of a vector */
     /* The scores, Q.K^T. */
     int32_t score_rows;           /* d_lanes: query rows in a register tile */
@@ -78,7 +78,7 @@ struct attune_schedule {
     int32_t score_column_vectors; /* d_lanes: vectors of head_dim in an iteration */
     int32_t score_streams;        /* d_lanes: streams of keys that are read at once, 1 or 4; 0: auto */
     /* The values, P.V. */
-    attune_value_by value_by;     /* q_lanes */
+    mha_value_by value_by;     /* q_lanes */
     int32_t value_rows;           /* d_lanes: query rows in a register tile */
     int32_t value_row_vectors;    /* q_lanes: vectors of query rows in it, divides score_row_vectors */
     int32_t value_columns;        /* q_lanes: columns of V in it. By rows it has value_row_vectors * value_columns
@@ -93,44 +93,44 @@ struct attune_schedule {
     int32_t task_row_vectors;     /* q_lanes: vectors of query rows in a task, a multiple of score_row_vectors */
     int32_t kv_tile;              /* keys between two rescalings, a multiple of score_keys */
     int32_t kv_chunk;             /* d_lanes: keys in a task, a multiple of kv_tile */
-    attune_kv_copy kv_copy;       /* q_lanes */
-    attune_task_prefetch task_prefetch; /* q_lanes */
+    mha_kv_copy kv_copy;       /* q_lanes */
+    mha_task_prefetch task_prefetch; /* q_lanes */
     int32_t kv_prefetch;          /* d_lanes: bytes of a stream that are prefetched ahead; -1: none; 0: auto */
     /* A block's projections; all 0 where there is no embed_dim. */
     int32_t gemm_rows;            /* rows in a register tile */
     int32_t gemm_column_vectors;  /* vectors of columns in it: gemm_column_vectors * lanes divides 64 */
     int32_t gemm_task_rows;       /* rows in a task, at most; a multiple of gemm_rows */
     int32_t gemm_depth;           /* columns of the left factor after which a register tile is stored; 0: all */
-    attune_gemm_by gemm_by;
+    mha_gemm_by gemm_by;
     int32_t gemm_prefetch;        /* iterations by which weights are prefetched ahead; -1: none; 0: auto */
-    attune_gemm_groups gemm_groups;
-    attune_gemm_rest gemm_rest;
+    mha_gemm_groups gemm_groups;
+    mha_gemm_rest gemm_rest;
     int32_t reserved[33];         /* 0 */
 };
 
 #ifdef __cplusplus
 #define ATTUNE_SCHEDULE_INIT attune_initial(attune_schedule_init)
 #else
-#define ATTUNE_SCHEDULE_INIT { .struct_size = sizeof(attune_schedule) }
+#define ATTUNE_SCHEDULE_INIT { .struct_size = sizeof(mha_schedule) }
 #endif
 
-ATTUNE_API attune_status attune_schedule_init(attune_schedule *schedule, size_t struct_size);
+ATTUNE_API attune_status attune_schedule_init(mha_schedule *schedule, size_t struct_size);
 
 /* Chooses a good schedule without measuring, for the context's ISA. */
 ATTUNE_CHECKED attune_status attune_schedule_choose(const attune_context *context, const attune_problem *problem,
-                                                    attune_schedule *schedule);
+                                                    mha_schedule *schedule);
 
 /* Checks whether a schedule is legal for the problem and the context's ISA; the message says why not. */
 ATTUNE_CHECKED attune_status attune_schedule_check(const attune_context *context, const attune_problem *problem,
-                                                   const attune_schedule *schedule);
+                                                   const mha_schedule *schedule);
 
 /* Text form, as for problems: "strategy=q_lanes,lanes=8,score_keys=6,…". Parsing keeps numbers that are not named.
  * Choices that are not named become auto, since good ones depend on the numbers. Three stay as they are while the
  * numbers do that they have to suit: value_by while lanes stay, score_streams while score_keys and lanes do,
  * value_streams while value_keys and lanes do. Fields of the other strategy become 0. A struct that cannot be read
  * prints as "". Text that names a field for which the caller's struct has no room is ATTUNE_INVALID_ARGUMENT. */
-ATTUNE_CHECKED attune_status attune_schedule_parse(attune_schedule *schedule, const char *text);
-ATTUNE_API size_t attune_schedule_print(const attune_schedule *schedule, char *text, size_t capacity);
+ATTUNE_CHECKED attune_status attune_schedule_parse(mha_schedule *schedule, const char *text);
+ATTUNE_API size_t attune_schedule_print(const mha_schedule *schedule, char *text, size_t capacity);
 
 #ifdef __cplusplus
 }

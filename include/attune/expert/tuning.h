@@ -42,7 +42,7 @@ ATTUNE_API attune_status attune_tune_options_init(attune_tune_options *options, 
 
 typedef struct attune_tune_result {
     size_t struct_size;
-    attune_schedule schedule;  /* the best one: the first one unless is_faster */
+    mha_schedule schedule;  /* the best one: the first one unless is_faster */
     int is_faster;             /* 1: faster than the first one beyond doubt: the whole interval below is less than 1 */
     double ratio;              /* time of the best one found / time of the first one */
     double ratio_low, ratio_high;
@@ -102,7 +102,7 @@ typedef struct attune_prediction {
 /* schedule NULL: the one that attune_compile would choose for a kernel that is not cached. *chosen is the predicted
  * schedule; `chosen` may be NULL. */
 ATTUNE_CHECKED attune_status attune_schedule_predict(attune_context *context, const attune_problem *problem,
-                                                     const attune_schedule *schedule, attune_schedule *chosen,
+                                                     const mha_schedule *schedule, mha_schedule *chosen,
                                                      attune_prediction *prediction);
 
 /* Export writes all results to a new file, for other machines of the same kind. Import reads such a file: `taken`

@@ -37,7 +37,7 @@ enum { MAX_TASK_ROWS = 64 };
  * are tiles of REST_ROWS for it, unless the heads of a group fill tiles anyway. */
 enum { REST_ROWS = 2 };
 static bool rests_pay(const d_lanes *d) {
-    const attune_schedule *s = d->c->s;
+    const mha_schedule *s = d->c->s;
     const int64_t score = s->score_rows, value = s->value_rows;
     const bool are_powers = power_below(score) == score && power_below(value) == value;
     return are_powers && !d->planes && !d->k_by_panels && !d->v_by_panels && d->row_step > REST_ROWS &&
@@ -46,7 +46,7 @@ static bool rests_pay(const d_lanes *d) {
 
 static void derive_rows(d_lanes *d) {
     const attune_problem *p = d->c->p;
-    const attune_schedule *s = d->c->s;
+    const mha_schedule *s = d->c->s;
     const int64_t most = mha_likely_queries(p), group = d->c->group;
     d->row_step = least_multiple(s->score_rows, s->value_rows);
     if (d->by_query) {

@@ -29,7 +29,7 @@ static const ir_buffer *by_vectors(q_lanes *c, const char *name, ir_elem elem, i
 
 /* Whether K or V is copied in the type of the arithmetic. */
 static bool is_copied(const mha_context *m, const ir_buffer *k_or_v) {
-    return m->s->kv_copy == ATTUNE_COPY_ALL || (m->s->kv_copy == ATTUNE_COPY_CONVERTED && k_or_v->type.elem != m->elem);
+    return m->s->kv_copy == MHA_COPY_ALL || (m->s->kv_copy == MHA_COPY_CONVERTED && k_or_v->type.elem != m->elem);
 }
 
 static void alloc_quantised(q_lanes *c) {

@@ -139,7 +139,7 @@ static stripe_ahead next_stripe(q_lanes *c, const ir_expr *stripe) {
  * all sequences are alike; otherwise the last one again. */
 void ql_open_prefetch(q_lanes *c) {
     ir_builder *b = c->b;
-    if (c->m->s->task_prefetch != ATTUNE_PREFETCH_HEAD) return;
+    if (c->m->s->task_prefetch != MHA_PREFETCH_HEAD) return;
     const ir_expr *heads = c->m->params.size[MHA_KV_HEADS], *next = ir_plus(b, c->kv_head, 1);
     c->next_batch = c->e.batch;
     c->next_kv_batch = c->e.kv_batch;

@@ -56,7 +56,7 @@ void mha_pair_values(const mha_context *c, const mha_sequence *e, const ir_expr 
 
 void mha_value_pairs_shared(mha_context *c) {
     const ir_buffer *v = c->v;
-    if (c->s->kv_copy != ATTUNE_COPY_ONCE || ir_failed(c->b)) return;
+    if (c->s->kv_copy != MHA_COPY_ONCE || ir_failed(c->b)) return;
     const ir_expr *const dims[] = {v->dims[0], v->dims[1], ir_ceil_div(c->b, v->dims[2], 2),
                                    ir_idx(c->b, 2 * c->p->head_dim_v)};
     c->v_pairs = ir_shared(c->b, "value_pairs", IR_BF16, 4, dims);

@@ -81,15 +81,15 @@ void obey_permissions(bool obeys) {
 
 /* A usual choice is made anew for a neighbour. It is the same there, as stripes of one vector leave no rest of its
  * rows. */
-static void take_short_stripes(const attune_problem *p, const attune_context *context, attune_schedule *s) {
+static void take_short_stripes(const attune_problem *p, const attune_context *context, mha_schedule *s) {
     s->score_row_vectors = s->value_row_vectors = s->task_row_vectors = 1;
-    s->value_by = ATTUNE_VALUE_AUTO;
+    s->value_by = MHA_VALUE_AUTO;
     mha_schedule_settle(p, context->target, &context->machine_class.description, s);
 }
 
-attune_schedule unusual(const attune_context *context, int which) {
+mha_schedule unusual(const attune_context *context, int which) {
     const attune_problem p = problem_canonical(THERE);
-    attune_schedule schedule;
+    mha_schedule schedule;
     mha_choose(&p, context->target, &context->machine_class.description, &schedule);
     take_short_stripes(&p, context, &schedule);
     if (which != 1) schedule.score_columns = schedule.score_columns == 1 ? 2 : 1;
@@ -98,7 +98,7 @@ attune_schedule unusual(const attune_context *context, int which) {
     return schedule;
 }
 
-void plant(const attune_context *context, const char *file, const char *problem, const attune_schedule *schedule,
+void plant(const attune_context *context, const char *file, const char *problem, const mha_schedule *schedule,
            double ratio) {
     const attune_problem p = problem_canonical(problem);
     char problem_text[2048], schedule_text[512];
@@ -112,14 +112,14 @@ void plant(const attune_context *context, const char *file, const char *problem,
     tune_database_close(d);
 }
 
-bool finds(attune_context *context, const char *problem, attune_schedule *schedule) {
+bool finds(attune_context *context, const char *problem, mha_schedule *schedule) {
     const attune_problem p = problem_canonical(problem);
-    *schedule = (attune_schedule)ATTUNE_SCHEDULE_INIT;
+    *schedule = (mha_schedule)ATTUNE_SCHEDULE_INIT;
     return at_tuning_find(context, at_attention_of(&p), schedule);
 }
 
-void assert_finds(attune_context *context, const char *problem, const attune_schedule *expected) {
-    attune_schedule schedule;
+void assert_finds(attune_context *context, const char *problem, const mha_schedule *expected) {
+    mha_schedule schedule;
     if (!finds(context, problem, &schedule)) fail_msg("nothing for %s: %s", problem, last_message);
     assert_memory_equal(&schedule, expected, AT_SCHEDULE_BYTES);
 }

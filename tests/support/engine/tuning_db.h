@@ -36,13 +36,13 @@ void obey_permissions(bool obeys);
 #define THERE "num_heads=2,seq_q=32,head_dim=16"
 
 /* Schedules 0 to 2 of THERE that would not be chosen. */
-attune_schedule unusual(const attune_context *context, int which);
+mha_schedule unusual(const attune_context *context, int which);
 
 /* Adds a search to the file whose winner took `ratio` of the usual schedule's time. */
-void plant(const attune_context *context, const char *file, const char *problem, const attune_schedule *schedule,
+void plant(const attune_context *context, const char *file, const char *problem, const mha_schedule *schedule,
            double ratio);
-bool finds(attune_context *context, const char *problem, attune_schedule *schedule);
-void assert_finds(attune_context *context, const char *problem, const attune_schedule *expected);
+bool finds(attune_context *context, const char *problem, mha_schedule *schedule);
+void assert_finds(attune_context *context, const char *problem, const mha_schedule *expected);
 
 /* A place of no real problem, and a search there that one schedule has won; then runs SQL unless it is NULL. */
 extern const tune_place a_place;
