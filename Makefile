@@ -80,7 +80,9 @@ TEST_SRC := $(filter-out $(if $(JIT_ASAN),,$(JIT_ASAN_SRC)),$(call tests_in,test
 # What kernels are compared with: plain loops that share no code with the library.
 REFERENCE_SRC := $(wildcard reference/*.c)
 # What the library and the command both link.
-BOTH_SRC := src/base/nearest.c src/base/trusted.c src/problem/problem_fields.c src/schedule/schedule_fields.c
+BOTH_SRC := src/base/nearest.c src/base/trusted.c src/base/error.c src/base/plain_text.c \
+	$(addprefix src/problem/,problem_fields.c fields_text.c suggest.c) \
+	$(addprefix src/schedule/,schedule_fields.c schedule_text.c)
 SUPPORT_SRC := $(call c_in,tests/support)
 FUZZ_SRC := $(wildcard tests/fuzz/fuzz_*.c)
 

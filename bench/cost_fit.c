@@ -119,7 +119,7 @@ static bool asks_as_usual(const problem *p, const mha_schedule *schedule) {
 /* Lines that attune would not take any more are left out. */
 static void read_line(fitter *f, char *line) {
     char *columns[5];
-    mha_schedule parsed = ATTUNE_SCHEDULE_INIT, settled;
+    mha_schedule parsed = {0}, settled;
     const mha_schedule *schedule = &parsed;
     at_error err = {0};
     for (int i = 0; i < 5; i++)

@@ -119,7 +119,7 @@ static void add_schedules(sampler *s, subject *j) {
 
 static void add_given(const sampler *s, subject *j, char *schedules) {
     for (char *text = strtok(schedules, "\t"); text; text = strtok(NULL, "\t")) {
-        mha_schedule parsed = ATTUNE_SCHEDULE_INIT, settled;
+        mha_schedule parsed = {0}, settled;
         const mha_schedule *schedule = &parsed;
         at_error err = {0};
         if (mha_schedule_parse(text, &parsed, &err) ||
@@ -236,10 +236,8 @@ static void print_entries(const sampler *s, const subject *j, double microsecond
     for (size_t i = 0; i < j->count; i++) {
         const entry *e = &j->entries[i];
         if (!isfinite(e->ratio)) continue;
-        char *const schedule = schedule_text(&e->schedule);
-        printf("%s\t%s\t%s\t%s\t%.4f\n", s->machine.target->name, s->context->machine_class.name, j->text, schedule,
-               e->ratio * microseconds);
-        free(schedule);
+        printf("%s\t%s\t%s\t%s\t%.4f\n", s->machine.target->name, s->context->machine_class.name, j->text,
+               mha_schedule_text(&e->schedule).text, e->ratio * microseconds);
     }
     fflush(stdout);
 }

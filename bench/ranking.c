@@ -219,7 +219,7 @@ static void open_ranking(ranking *r, const char *text, const ranking_options *o)
         .struct_size = sizeof options, .cache_dir = "", .cache_base = "", .max_workers = o->threads};
     attune_problem problem;
     at_error err = {0};
-    *r = (ranking){.untuned = ATTUNE_SCHEDULE_INIT};
+    *r = (ranking){.untuned = {0}};
     if (!problem_from_text(text, &problem)) exit(2);
     if (attune_context_create(&options, &r->context)) die("creating a context");
     check(mha_canonicalize(&problem, &r->canonical, &err), &err, text);
@@ -282,14 +282,14 @@ static mha_schedule tuned_schedule(const ranking *r, uint32_t threads, double bu
     if (attune_tune(context, &r->tensors.problem, &arguments, &how, &result)) die("tuning");
     attune_context_destroy(context);
     *measured = result.measured;
-    return result.schedule;
+    mha_schedule winner = {0};
+    if (mha_schedule_parse(result.schedule, &winner, NULL)) die("reading the winner");
+    return winner;
 }
 
 static json_t *describe(const ranked *e) {
-    char *const schedule = schedule_text(&e->schedule);
-    json_t *const object = json_pack("{s:f, s:s, s:f, s:b}", "ratio", e->ratio, "schedule", schedule, "cost", e->cost,
-                                     "is_other", e->is_other);
-    free(schedule);
+    json_t *const object = json_pack("{s:f, s:s, s:f, s:b}", "ratio", e->ratio, "schedule",
+                                     mha_schedule_text(&e->schedule).text, "cost", e->cost, "is_other", e->is_other);
     return object;
 }
 

@@ -86,12 +86,10 @@ static json_t *numbers(const double *values, size_t count) {
 
 static json_t *describe(const survey *s, const char *line, const bench_entry *e) {
     if (!e->count) return json_pack("{s:s, s:s}", "problem", line, "error", "it could not be measured");
-    char *const schedule = schedule_text(&e->schedule);
     json_t *const object =
-        json_pack("{s:s, s:s, s:s, s:f, s:f, s:I, s:o}", "problem", line, "canonical", e->text, "schedule",
-                  schedule ? schedule : "", "flops", e->work.flops, "bytes", e->work.bytes, "workspace",
-                  (json_int_t)e->workspace_bytes, "us", numbers(e->samples_us, e->count));
-    free(schedule);
+        json_pack("{s:s, s:s, s:s, s:f, s:f, s:I, s:o}", "problem", line, "canonical", e->text, "schedule", e->schedule,
+                  "flops", e->work.flops, "bytes", e->work.bytes, "workspace", (json_int_t)e->workspace_bytes, "us",
+                  numbers(e->samples_us, e->count));
     if (!s->has_probes || !object) return object;
     json_t *const probed = json_pack("{s:s, s:o, s:o}", "peak_dtype", tool_dtype_name(e->peak_dtype), "peaks",
                                      numbers(e->peaks, e->count), "bandwidths", numbers(e->bandwidths, e->count));

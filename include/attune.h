@@ -71,7 +71,7 @@
  *     attune/expert/call.h      attune_run_with: threads and cancelling of one call; calls in parts
  *     attune/expert/plan.h      attune_plan: kernels for calls whose sizes vary
  *     attune/expert/mha.h       weights of a block, packing them; attune_mha: a block with its weights
- *     attune/expert/schedule.h  mha_schedule: how a kernel computes
+ *     attune/expert/schedule.h  how a kernel computes, as text
  *     attune/expert/tuning.h    attune_tune: a search for a faster schedule; the model; results of searches
  *     attune/expert/info.h      what a kernel is, statistics, the machine
  *     attune/expert/cache.h     the disk cache and packs

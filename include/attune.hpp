@@ -609,7 +609,7 @@ public:
     }
     static result<context> create(const attune_context_options &options) { return create(&options); }
 
-    result<kernel> compile(const attune_problem &problem, const attune_schedule *schedule = nullptr) const {
+    result<kernel> compile(const attune_problem &problem, const char *schedule = nullptr) const {
         attune_kernel *handle = nullptr;
         if (!owner_) return owner_.why();
         const attune::status made = detail::of(attune_compile(owner_.get(), &problem, schedule, &handle));

@@ -295,7 +295,7 @@ static bool run_problem(const check_options *o, check_machine *machine, check_to
                 one.inputs = (input_kind)kind;
                 attune_context *const context = check_context(machine, c.isa, threads);
                 if (!context) return false;
-                if (schedule_from_text(context, &c.problem, o->schedule, &one.schedule) != ATTUNE_OK) {
+                if (!check_take_schedule(context, &one, o->schedule)) {
                     tool_library_error(NULL);
                     return false;
                 }

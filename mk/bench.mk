@@ -30,7 +30,7 @@ $(BUILD)/bench/survey: $(call obj,bench/survey.c) \
 
 # They call internal functions of the library, as test programs do.
 COST_BENCH := $(BUILD)/bench/ranking $(BUILD)/bench/cost_sample
-$(call obj,bench/ranking.c bench/cost_sample.c): INCLUDES = -Isrc -Itools -Ilab -Ireference -Itests -I$(BUILD)/gen
+$(call obj,bench/ranking.c bench/cost_sample.c): INCLUDES = $(TEST_INCLUDES)
 $(call obj,bench/cost_fit.c): INCLUDES = -Isrc -I$(BUILD)/gen
 $(COST_BENCH): $(addprefix $(BUILD)/libattune,-lab.a -tool.a -support.a -reference.a -internal.a)
 $(COST_BENCH): $(BUILD)/bench/%: $(call obj,bench/%.c)

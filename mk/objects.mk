@@ -47,8 +47,8 @@ $(call obj,$(ORT_SRC)): BASE_CFLAGS += -fexceptions
 $(call obj,$(JAX_SRC)): INCLUDES = -Iadapters/jax -Iadapters
 $(call obj,$(TVM_SRC)): INCLUDES = -Iadapters/tvm -Iadapters
 $(call obj,$(GGML_SRC)): INCLUDES = -Iadapters/ggml -Iadapters -Isrc/base
-$(call obj,$(TEST_SRC) $(SUPPORT_SRC)): INCLUDES = -Isrc -Itests -Itools -Ilab -Ireference -I$(BUILD)/gen \
-	-isystem $(MONOCYPHER)
+TEST_INCLUDES = -Isrc -Isrc/schedule -Itests -Itools -Ilab -Ireference -I$(BUILD)/gen
+$(call obj,$(TEST_SRC) $(SUPPORT_SRC)): INCLUDES = $(TEST_INCLUDES) -isystem $(MONOCYPHER)
 $(call obj,$(call tests_in,test_adapter_*.c) tests/adapters/ggml_host.c): INCLUDES = -Iadapters
 # Sanitizers watch the library; of the programs that call it, half the time to compile is worth more. TEST_CFLAGS is for
 # the same without a sanitizer.
@@ -58,7 +58,7 @@ $(call obj,$(TEST_SRC) $(SUPPORT_SRC) $(REFERENCE_SRC)): WARN += -Wno-missing-fi
 $(call obj,$(TEST_SRC)): BASE_CFLAGS += $(if $(SANITIZE),$(patsubst -O%,-O0,$(filter -O%,$(SANITIZE))),$(TEST_CFLAGS))
 $(call obj,$(TEST_SRC)): $(if $(SANITIZE),,$(call flags,TEST_CFLAGS))
 $(call obj,$(call tests_in,test_codegen*.c test_object_link*.c)): INCLUDES += $(LLVM_CFLAGS)
-$(call obj,$(FUZZ_SRC) $(wildcard tests/aarch64/*.c)): INCLUDES = -Isrc -Itests -Itools -Ilab -Ireference -I$(BUILD)/gen
+$(call obj,$(FUZZ_SRC) $(wildcard tests/aarch64/*.c)): INCLUDES = $(TEST_INCLUDES)
 
 $(BUILD)/obj/%.o: %.c $(call flags,COMPILER) $(if $(SANITIZE),$(call flags,SANITIZE)) | $(GENERATOR_ID)
 	@mkdir -p $(@D)

@@ -96,7 +96,7 @@ $(BUILD)/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(TEST_ARCHIVES)
 
 # ---- The hashes of lowered IR (docs/testing.md, "Golden IR") ----
 
-$(call obj,tests/golden/golden_ir.c): INCLUDES = -Isrc -Itests -Itools -Ilab -Ireference -I$(BUILD)/gen
+$(call obj,tests/golden/golden_ir.c): INCLUDES = $(TEST_INCLUDES)
 $(BUILD)/golden_ir: $(call obj,tests/golden/golden_ir.c)
 $(BUILD)/golden_ir: $(addprefix $(BUILD)/libattune,-support.a -lab.a -tool.a -reference.a -internal.a)
 	$(call say,link $@)
@@ -104,7 +104,7 @@ $(BUILD)/golden_ir: $(addprefix $(BUILD)/libattune,-support.a -lab.a -tool.a -re
 
 # ---- The digest of integer problems (docs/numerics.md, "The same bits on every instruction set") ----
 
-$(call obj,tests/golden/integer_digest.c): INCLUDES = -Isrc -Itests -Itools -Ilab -Ireference -I$(BUILD)/gen
+$(call obj,tests/golden/integer_digest.c): INCLUDES = $(TEST_INCLUDES)
 $(BUILD)/integer_digest: $(call obj,tests/golden/integer_digest.c)
 $(BUILD)/integer_digest: $(addprefix $(BUILD)/libattune,-support.a -lab.a -tool.a -reference.a -internal.a)
 	$(call say,link $@)

@@ -6,6 +6,8 @@
 #include "measure/report.h"
 #include "common/interruption.h"
 #include "common/json_output.h"
+#include "error.h"
+#include "schedule_fields.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -16,8 +18,7 @@ typedef struct bench_options {
     const char *problems[64];
     size_t num_problems;
     const char *schedules[16];
-    size_t num_schedules;    /* 0: each problem has the one that attune chooses */
-    mha_schedule *wishes; /* of each problem, what the schedules make of the chosen one */
+    size_t num_schedules; /* 0: each problem has the one that attune chooses */
     uint32_t threads;
     size_t samples;
     attune_engine engine;
@@ -65,8 +66,9 @@ static const struct argp_option options[] = {
 static void add_schedule(bench_options *o, const char *text, struct argp_state *state) {
     enum { MAX_SCHEDULES = sizeof o->schedules / sizeof *o->schedules };
     if (o->num_schedules == MAX_SCHEDULES) argp_error(state, "at most %d schedules fit in one run", MAX_SCHEDULES);
-    mha_schedule fields = ATTUNE_SCHEDULE_INIT;
-    if (attune_schedule_parse(&fields, text) != ATTUNE_OK) argp_error(state, "%s", attune_last_message());
+    mha_schedule fields = {0};
+    at_error error = {0};
+    if (mha_schedule_parse(text, &fields, &error) != ATTUNE_OK) argp_error(state, "%s", error.message);
     o->schedules[o->num_schedules++] = text;
 }
 
@@ -128,7 +130,7 @@ static void print_text(const bench_options *o, const bench_entry *entries, size_
            o->threads, o->threads == 1 ? "" : "s", machine->llvm, attune_version());
     if (*sizes_print(&o->sizes, sizes)) printf("run-time sizes: %s\n", sizes);
     printf("\n");
-    bench_print(entries, count, o->wishes, o->num_schedules);
+    bench_print(entries, count, o->schedules, o->num_schedules);
     for (size_t i = 0; i < o->num_schedules; i++) printf("%sschedule %zu: %s\n", i ? "" : "\n", i + 1, o->schedules[i]);
 }
 
@@ -164,9 +166,7 @@ static void drop(bench_entry *entries, size_t *count, size_t i) {
 }
 
 static bool open_entry(const bench_options *o, bench_entry *e, attune_context *context) {
-    const size_t number = o->num_schedules ? (size_t)(e->wish - o->wishes) : 0;
-    if (o->num_schedules && schedule_from_text(context, &e->problem, o->schedules[number % o->num_schedules],
-                                               &o->wishes[number]) != ATTUNE_OK) {
+    if (e->wish && attune_schedule_choose(context, &e->problem, e->wish, NULL, 0) != ATTUNE_OK) {
         char *const text = problem_text(&e->problem);
         tool_library_error(text);
         free(text);
@@ -223,7 +223,7 @@ static bool sizes_are_used(const bench_options *o, const bench_entry *entries, s
 static bool parse_problems(const bench_options *o, const char *const *problems, bench_entry *entries, size_t count) {
     const size_t each = o->num_schedules ? o->num_schedules : 1;
     for (size_t i = 0; i < count; i++) {
-        if (o->num_schedules) entries[i].wish = &o->wishes[i];
+        if (o->num_schedules) entries[i].wish = o->schedules[i % each];
         entries[i].given = problems[i / each];
         if (problem_from_text(entries[i].given, &entries[i].problem)) continue;
         if (tool_looks_cut(entries[i].given, o->num_problems))
@@ -264,8 +264,7 @@ int cmd_bench(int argc, char **argv) {
     attune_context *context = NULL;
     attune_machine_info machine = {.struct_size = sizeof machine};
     int code = TOOL_FAILED;
-    o.wishes = calloc(count, sizeof *o.wishes);
-    bool good = entries && o.wishes;
+    bool good = entries != NULL;
     if (!good) tool_error("out of memory");
     good = good && (!o.output || tool_can_write(o.output));
     good = good && parse_problems(&o, problems, entries, count) && sizes_are_used(&o, entries, count) &&
@@ -280,7 +279,6 @@ int cmd_bench(int argc, char **argv) {
     }
     for (size_t i = 0; entries && i < count; i++) bench_close(&entries[i]);
     free(entries);
-    free(o.wishes);
     attune_context_destroy(context);
     return code;
 }

@@ -51,7 +51,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
 }
 
 static int emit(const compile_options *o, attune_context *context, const attune_problem *problem,
-                const mha_schedule *schedule) {
+                const char *schedule) {
     void *data = NULL;
     size_t bytes = 0;
     int code = TOOL_OK;
@@ -73,17 +73,17 @@ static int show(const compile_options *o, const attune_context *context, const a
     size_t packed = 0; /* bytes of a block's weights */
     if (problem->embed_dim && attune_packed_weights_size(problem, &packed) != ATTUNE_OK)
         return tool_library_error(NULL);
-    char *const text = problem_text(problem), *const schedule = schedule_text(&info->schedule);
+    char *const text = problem_text(problem);
     char a[TABLE_NUMBER_BYTES], b[TABLE_NUMBER_BYTES];
     int code = TOOL_OK;
-    if (!text || !schedule) {
+    if (!text) {
         tool_error("out of memory");
         code = TOOL_FAILED;
     } else if (o->json) {
         json_t *const j = json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:f, s:f, s:i, s:I, s:I}", "problem", text,
-                                    "schedule", schedule, "key", info->key, "isa", info->isa, "machine", info->machine,
-                                    "origin", tool_origin_name(info->origin), "acquire_ms", us * 1e-3, "compile_ms",
-                                    info->compile_ms, "phases", (int)info->num_phases, "code_bytes",
+                                    "schedule", info->schedule, "key", info->key, "isa", info->isa, "machine",
+                                    info->machine, "origin", tool_origin_name(info->origin), "acquire_ms", us * 1e-3,
+                                    "compile_ms", info->compile_ms, "phases", (int)info->num_phases, "code_bytes",
                                     (json_int_t)info->code_bytes, "scratch_bytes", (json_int_t)info->scratch_bytes);
         if (j && packed) json_object_set_new(j, "packed_weights_bytes", json_integer((json_int_t)packed));
         code = json_print_for(context, 0, j);
@@ -102,18 +102,17 @@ static int show(const compile_options *o, const attune_context *context, const a
             table_cell(t, "%s packed", table_bytes(packed, a));
         }
         table_cell(t, "schedule");
-        table_cell(t, "%s", schedule);
+        table_cell(t, "%s", info->schedule);
         table_cell(t, "from");
         table_cell(t, "%s in %s", tool_origin_place(info->origin), table_time(us, a));
         table_finish(t, stdout);
     }
     free(text);
-    free(schedule);
     return code;
 }
 
 static int compile(const compile_options *o, attune_context *context, const attune_problem *problem,
-                   const mha_schedule *schedule) {
+                   const char *schedule) {
     attune_kernel *kernel = NULL;
     attune_kernel_info info = {.struct_size = sizeof info};
     const double start = tool_now_us();
@@ -140,14 +139,11 @@ int cmd_compile(int argc, char **argv) {
     if (!problem_from_text(o.problem, &problem)) return TOOL_FAILED;
     attune_context *const context = tool_open_context(&o.common, 0, NULL);
     if (!context) return TOOL_FAILED;
-    mha_schedule schedule = ATTUNE_SCHEDULE_INIT;
-    const bool good = !o.schedule || schedule_from_text(context, &problem, o.schedule, &schedule) == ATTUNE_OK;
-    int code = good ? TOOL_OK : tool_library_error(NULL);
-    const mha_schedule *const asked = o.schedule ? &schedule : NULL;
-    if (good && (o.emits || o.dumps))
-        code = emit(&o, context, &problem, asked);
-    else if (good)
-        code = compile(&o, context, &problem, asked);
+    int code;
+    if (o.emits || o.dumps)
+        code = emit(&o, context, &problem, o.schedule);
+    else
+        code = compile(&o, context, &problem, o.schedule);
     attune_context_destroy(context);
     return code;
 }

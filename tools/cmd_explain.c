@@ -60,47 +60,31 @@ static void settle(attune_problem *p, const call_sizes *sizes) {
     if (p->seq_kv == ATTUNE_DYNAMIC && sizes->seq_kv > 0) p->seq_kv = sizes->seq_kv;
 }
 
-static bool is_same(const mha_schedule *a, const mha_schedule *b) {
-    char *const one = schedule_text(a), *const other = schedule_text(b);
-    const bool same = one && other && strcmp(one, other) == 0;
-    free(one);
-    free(other);
-    return same;
-}
-
 /* The schedule of the kernel that a program gets. One that is cached has kept its own, whatever would be chosen today.
  * Nothing is cached for a target that this CPU may lack. */
 static bool find_schedule(const explain_options *o, attune_context *context, const attune_problem *problem,
                           explanation *e) {
     if (o->common.target) return true;
-    const mha_schedule chosen = e->schedule;
     attune_kernel *kernel = NULL;
     attune_kernel_info info = {.struct_size = sizeof info};
     const bool good = attune_compile(context, problem, NULL, &kernel) == ATTUNE_OK &&
                       attune_kernel_get_info(kernel, &info) == ATTUNE_OK;
     attune_kernel_release(kernel);
     if (!good) return false;
-    e->schedule = info.schedule;
-    e->is_kept = !is_same(&chosen, &e->schedule);
-    return !e->is_kept || attune_schedule_predict(context, problem, &e->schedule, NULL, &e->prediction) == ATTUNE_OK;
-}
-
-/* Numbers that are not named are those of the chosen schedule. */
-static bool parse_schedule(const explain_options *o, attune_context *context, const attune_problem *problem,
-                           explanation *e) {
-    return schedule_from_text(context, problem, o->schedule, &e->schedule) == ATTUNE_OK &&
-           attune_schedule_predict(context, problem, &e->schedule, NULL, &e->prediction) == ATTUNE_OK;
+    e->is_kept = strcmp(e->prediction.schedule, info.schedule) != 0;
+    return !e->is_kept || attune_schedule_predict(context, problem, info.schedule, &e->prediction) == ATTUNE_OK;
 }
 
 static bool choose(const explain_options *o, attune_context *context, const attune_problem *problem, explanation *e) {
-    e->schedule = (mha_schedule)ATTUNE_SCHEDULE_INIT;
     e->prediction.struct_size = sizeof e->prediction;
     e->has_schedule = o->schedule != NULL;
-    if (attune_schedule_predict(context, problem, NULL, &e->schedule, &e->prediction) != ATTUNE_OK ||
-        !(o->schedule ? parse_schedule(o, context, problem, e) : find_schedule(o, context, problem, e))) {
+    if (attune_schedule_predict(context, problem, o->schedule, &e->prediction) != ATTUNE_OK ||
+        !(o->schedule || find_schedule(o, context, problem, e)) ||
+        mha_schedule_parse(e->prediction.schedule, &e->schedule, NULL)) {
         tool_library_error(NULL);
         return false;
     }
+    strcpy(e->schedule_text, e->prediction.schedule);
     e->problem = *problem;
     problem_fill_defaults(&e->problem);
     settle(&e->problem, &o->sizes);
@@ -108,7 +92,7 @@ static bool choose(const explain_options *o, attune_context *context, const attu
     e->has_tiles = e->has_model && tile_cut_of(&e->problem, &e->schedule, &e->tiles);
     /* With open lengths the model has made up some; where it takes the real ones, those are better. */
     attune_prediction settled = {.struct_size = sizeof settled};
-    if (attune_schedule_predict(context, &e->problem, &e->schedule, NULL, &settled) == ATTUNE_OK) {
+    if (attune_schedule_predict(context, &e->problem, e->schedule_text, &settled) == ATTUNE_OK) {
         settled.is_tuned = e->prediction.is_tuned;
         e->prediction = settled;
     }
@@ -118,7 +102,7 @@ static bool choose(const explain_options *o, attune_context *context, const attu
 static bool look_at_code(attune_context *context, const attune_problem *problem, explanation *e) {
     void *text = NULL;
     size_t bytes;
-    if (attune_emit(context, problem, &e->schedule, ATTUNE_STAGE_ASM, &text, &bytes) != ATTUNE_OK) {
+    if (attune_emit(context, problem, e->schedule_text, ATTUNE_STAGE_ASM, &text, &bytes) != ATTUNE_OK) {
         tool_library_error("compiling");
         return false;
     }
@@ -132,7 +116,7 @@ static bool measure(const explain_options *o, attune_context *context, const att
     enum { SAMPLES = 12 };
     bench_probes probes = {0};
     e->bench.problem = *problem;
-    e->bench.wish = e->has_schedule ? &e->schedule : NULL;
+    e->bench.wish = e->has_schedule ? e->schedule_text : NULL;
     const bool good = bench_open(&e->bench, context, ATTUNE_ENGINE_JIT, &o->sizes, SAMPLES) &&
                       bench_open_probes(&probes, &e->bench, 1, e->machine.isa, e->measured_threads) &&
                       bench_rounds(&e->bench, 1, context, &probes, e->measured_threads, SAMPLES) &&
@@ -237,14 +221,13 @@ static int explain(const explain_options *o, attune_context *context, const attu
     if (attune_get_machine_info(context, &e->machine) != ATTUNE_OK) return tool_library_error(NULL);
     if (!choose(o, context, given, e) || !look_at_code(context, given, e)) return TOOL_FAILED;
     if (!o->is_dry && (!bench_pin(e->measured_threads) || !measure(o, context, given, e))) return TOOL_FAILED;
-    if (o->threads > 1 && !tasks_find(context, given, e->has_schedule ? &e->schedule : NULL, &o->sizes, o->threads,
+    if (o->threads > 1 && !tasks_find(context, given, e->has_schedule ? e->schedule_text : NULL, &o->sizes, o->threads,
                                       !o->is_dry, &e->tasks))
         return TOOL_FAILED;
     e->is_measured = !o->is_dry;
     e->predicted_us = o->is_dry ? 0 : predicted_us(e, e->measured_threads);
     e->text = problem_text(given);
-    e->schedule_text = schedule_text(&e->schedule);
-    if (!e->text || !e->schedule_text) {
+    if (!e->text) {
         tool_error("out of memory");
         return TOOL_FAILED;
     }
@@ -275,7 +258,6 @@ int cmd_explain(int argc, char **argv) {
     const int code = context ? explain(&o, context, &problem, &e) : TOOL_FAILED;
     bench_close(&e.bench);
     free(e.text);
-    free(e.schedule_text);
     if (context) attune_context_destroy(context);
     return code;
 }

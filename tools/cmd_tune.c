@@ -150,11 +150,9 @@ static bool tune_one(const tune_options *o, attune_context *context, const attun
     bool is_good = search(o, context, &t, shows_progress, probe, &report);
     const bool searched = is_good || report.result.space;
     char *const name = searched ? problem_text(problem) : NULL;
-    char *const schedule = name ? schedule_text(&report.result.schedule) : NULL;
     report.problem = name;
-    report.schedule = schedule;
-    is_good = schedule && tell(o, context, &report, list) && is_good;
-    free(schedule);
+    report.schedule = report.result.schedule;
+    is_good = name && tell(o, context, &report, list) && is_good;
     free(name);
     tensors_free(&t);
     return is_good;

@@ -77,8 +77,8 @@ static bool run_references(const check_case *c, case_data *d, char *reason) {
     return false;
 }
 
-static check_outcome run_jit(check_machine *machine, const check_case *c, const mha_schedule *schedule,
-                             const tensors *t, char *reason) {
+static check_outcome run_jit(check_machine *machine, const check_case *c, const char *schedule, const tensors *t,
+                             char *reason) {
     attune_context *const context = check_context(machine, c->isa, c->threads);
     attune_kernel *kernel = NULL;
     if (!context || attune_compile(context, &c->problem, schedule, &kernel) != ATTUNE_OK) {
@@ -102,7 +102,8 @@ static check_outcome run_jit(check_machine *machine, const check_case *c, const 
 
 static check_outcome run_interpreter(check_machine *machine, const check_case *c, const tensors *t, char *reason) {
     attune_context *const context = check_context(machine, c->isa, c->threads);
-    if (context && tensors_run(t, context, NULL, &c->schedule, ATTUNE_ENGINE_INTERPRETER) == ATTUNE_OK)
+    if (context &&
+        tensors_run(t, context, NULL, mha_schedule_text(&c->schedule).text, ATTUNE_ENGINE_INTERPRETER) == ATTUNE_OK)
         return CHECK_PASSED;
     snprintf(reason, ATTUNE_MESSAGE_BYTES, "the interpreter failed: %.480s", attune_last_message());
     return CHECK_NOT_INTERPRETED;
@@ -111,18 +112,16 @@ static check_outcome run_interpreter(check_machine *machine, const check_case *c
 /* Runs a reproducible problem by the schedule that attune would choose, too: the bits must be the same. */
 static check_outcome run_again(check_machine *machine, const check_case *c, const tensors *expected, char *reason) {
     char difference[DIFFERENCE_TEXT];
-    mha_schedule chosen = ATTUNE_SCHEDULE_INIT;
     tensors again;
     attune_context *const context = check_context(machine, c->isa, c->threads);
     if (!c->problem.reproducible) return CHECK_PASSED;
-    if (!context || attune_schedule_choose(context, &c->problem, &chosen) != ATTUNE_OK ||
-        !tensors_create_sized(&again, &c->problem, &c->sizes)) {
+    if (!context || !tensors_create_sized(&again, &c->problem, &c->sizes)) {
         snprintf(reason, ATTUNE_MESSAGE_BYTES, "no second run: %.480s", attune_last_message());
         return CHECK_NOT_CREATED;
     }
     check_outcome outcome = tensors_fill(&again, c->inputs, c->seed) ? CHECK_PASSED : CHECK_NOT_CREATED;
     tensors_clear_outputs(&again);
-    if (!outcome) outcome = run_jit(machine, c, &chosen, &again, reason);
+    if (!outcome) outcome = run_jit(machine, c, "", &again, reason);
     if (!outcome && !tensors_same_outputs(&again, expected, difference)) {
         outcome = CHECK_NOT_REPRODUCED;
         snprintf(reason, ATTUNE_MESSAGE_BYTES, "reproducible=1, with the chosen schedule instead: %s", difference);
@@ -134,7 +133,7 @@ static check_outcome run_again(check_machine *machine, const check_case *c, cons
 static check_outcome run_all(check_machine *machine, const check_case *c, case_data *d, check_errors *errors,
                              char *reason) {
     char difference[DIFFERENCE_TEXT];
-    check_outcome outcome = run_jit(machine, c, &c->schedule, &d->jit, reason);
+    check_outcome outcome = run_jit(machine, c, mha_schedule_text(&c->schedule).text, &d->jit, reason);
     if (!outcome && !run_references(c, d, reason)) outcome = CHECK_NOT_CREATED;
     if (!outcome) outcome = run_interpreter(machine, c, &d->interp, reason);
     if (outcome) return outcome;
@@ -176,17 +175,17 @@ check_outcome check_measure(check_machine *machine, const check_case *c, check_e
 }
 
 char *check_command(const check_machine *machine, const check_case *c) {
-    char *const problem = problem_text(&c->problem), *const schedule = schedule_text(&c->schedule);
+    char *const problem = problem_text(&c->problem);
     char *command = NULL, sizes[SIZES_TEXT];
     sizes_print(&c->sizes, sizes);
     const char *const quote = problem && strchr(problem, '"') ? "'" : ""; /* functions and tensors, for a shell */
-    if (!problem || !schedule ||
+    if (!problem ||
         asprintf(&command,
-                 "attune-lab check %s%s%s%s%s --schedule=%s --isa=%s --threads=%u --inputs=%s%s%s --seed=%llu",
-                 quote, problem, quote, *sizes ? " --sizes=" : "", sizes, schedule, machine->isas[c->isa], c->threads,
-                 input_kind_name(c->inputs), c->ftz ? " --ftz" : "", tool_vm_option(), (unsigned long long)c->seed) < 0)
+                 "attune-lab check %s%s%s%s%s --schedule=%s --isa=%s --threads=%u --inputs=%s%s%s --seed=%llu", quote,
+                 problem, quote, *sizes ? " --sizes=" : "", sizes, mha_schedule_text(&c->schedule).text,
+                 machine->isas[c->isa], c->threads, input_kind_name(c->inputs), c->ftz ? " --ftz" : "",
+                 tool_vm_option(), (unsigned long long)c->seed) < 0)
         command = NULL;
     free(problem);
-    free(schedule);
     return command;
 }

@@ -3,13 +3,14 @@
 #define ATTUNE_TOOLS_CHECK_CASE_H
 
 #include "common/tensors.h"
+#include "schedule_fields.h"
 
 enum { CHECK_MAX_ISAS = 8, CHECK_MAX_THREADS = 3 };
 
 typedef struct check_case {
     attune_problem problem;
     call_sizes sizes;         /* at run time */
-    mha_schedule schedule; /* all numbers set */
+    mha_schedule schedule;    /* all numbers set */
     uint32_t isa;             /* index into check_machine.isas */
     uint32_t threads;         /* 1 to CHECK_MAX_THREADS */
     input_kind inputs;
@@ -46,6 +47,9 @@ bool check_draw_problem(tool_random *random, double max_flops, attune_problem *p
 
 /* The same with functions. */
 bool check_draw_functions(tool_random *random, double max_flops, attune_problem *problem, call_sizes *sizes);
+
+/* The chosen schedule with what `text` changes (NULL: nothing). false: the library's last message says why. */
+bool check_take_schedule(const attune_context *context, check_case *c, const char *text);
 
 /* A legal schedule for the problem: mostly random, else the chosen one. false after a message. */
 bool check_draw_schedule(check_machine *machine, tool_random *random, check_case *c);

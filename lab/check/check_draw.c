@@ -16,7 +16,8 @@ static void draw_choices(attune_context *context, tool_random *random, const att
         if (!field->values[0] || tool_random_chance(random, 50)) continue;
         while (field->values[count]) count++;
         *mha_schedule_at(s, field->word) = field->values[tool_random_range(random, 0, count - 1)];
-        if (attune_schedule_check(context, p, s) != ATTUNE_OK) *mha_schedule_at(s, field->word) = MHA_SCHEDULE_AUTO;
+        if (attune_schedule_choose(context, p, mha_schedule_text(s).text, NULL, 0) != ATTUNE_OK)
+            *mha_schedule_at(s, field->word) = MHA_SCHEDULE_AUTO;
     }
 }
 
@@ -33,14 +34,13 @@ static void set_integer_numbers(mha_schedule *s, const check_case *c) {
 static bool try_strategy(attune_context *context, tool_random *random, mha_strategy strategy, check_case *c) {
     const int32_t lanes = c->schedule.lanes;
     for (int attempt = 0; attempt < 200; attempt++) {
-        mha_schedule s = {.struct_size = sizeof s, .lanes = lanes};
+        mha_schedule s = {.lanes = lanes};
         if (tool_random_chance(random, 30)) s.lanes = 1 << tool_random_range(random, 0, 4);
         s.strategy = strategy;
-        mha_schedule_draw_numbers(strategy == MHA_D_LANES ? MHA_PART_D_LANES : MHA_PART_Q_LANES, between, random,
-                                  &s);
+        mha_schedule_draw_numbers(strategy == MHA_D_LANES ? MHA_PART_D_LANES : MHA_PART_Q_LANES, between, random, &s);
         if (c->problem.embed_dim) mha_schedule_draw_numbers(MHA_PART_PRODUCTS, between, random, &s);
         if (c->problem.integer == ATTUNE_INTEGER_ALL) set_integer_numbers(&s, c);
-        if (attune_schedule_check(context, &c->problem, &s) != ATTUNE_OK) continue;
+        if (attune_schedule_choose(context, &c->problem, mha_schedule_text(&s).text, NULL, 0) != ATTUNE_OK) continue;
         draw_choices(context, random, &c->problem, &s);
         c->schedule = s;
         return true;
@@ -48,11 +48,17 @@ static bool try_strategy(attune_context *context, tool_random *random, mha_strat
     return false;
 }
 
+bool check_take_schedule(const attune_context *context, check_case *c, const char *text) {
+    char all[ATTUNE_SCHEDULE_BYTES];
+    c->schedule = (mha_schedule){0};
+    return attune_schedule_choose(context, &c->problem, text, all, sizeof all) == ATTUNE_OK &&
+           mha_schedule_parse(all, &c->schedule, NULL) == ATTUNE_OK;
+}
+
 bool check_draw_schedule(check_machine *machine, tool_random *random, check_case *c) {
     attune_context *const context = check_context(machine, c->isa, c->threads);
     if (!context) return false;
-    c->schedule = (mha_schedule)ATTUNE_SCHEDULE_INIT;
-    if (attune_schedule_choose(context, &c->problem, &c->schedule) != ATTUNE_OK) {
+    if (!check_take_schedule(context, c, NULL)) {
         tool_library_error("choosing a schedule");
         return false;
     }

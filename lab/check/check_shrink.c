@@ -160,7 +160,7 @@ static bool make_legal(check_machine *machine, check_case *c) {
     mha_schedule *const s = &c->schedule;
     const attune_problem *const p = &c->problem;
     if (!context || attune_problem_check(p) != ATTUNE_OK || !has_tensors(c) || shares_written_pages(c)) return false;
-    if (attune_schedule_check(context, p, s) == ATTUNE_OK) return true;
+    if (attune_schedule_choose(context, p, mha_schedule_text(s).text, NULL, 0) == ATTUNE_OK) return true;
     if (p->seq_kv > 0 && s->score_keys > p->seq_kv) {
         s->score_keys = (int32_t)p->seq_kv;
         s->kv_tile = s->kv_tile / s->score_keys * s->score_keys;
@@ -168,8 +168,8 @@ static bool make_legal(check_machine *machine, check_case *c) {
     while (s->score_columns > 1 && p->head_dim % s->score_columns) s->score_columns--;
     if (p->head_dim_v && s->value_columns > p->head_dim_v) s->value_columns = (int32_t)p->head_dim_v;
     leave_choices(s);
-    if (attune_schedule_check(context, p, s) == ATTUNE_OK) return true;
-    return attune_schedule_choose(context, p, s) == ATTUNE_OK;
+    if (attune_schedule_choose(context, p, mha_schedule_text(s).text, NULL, 0) == ATTUNE_OK) return true;
+    return check_take_schedule(context, c, NULL);
 }
 
 /* Whether two messages of the library are equal except for their numbers. With another message the smaller case fails

@@ -9,7 +9,7 @@ from typing import Any, Dict, Optional, Tuple, Union
 
 from ._context import Context, as_context
 from ._errors import InvalidArgumentError, InvalidTypeError
-from ._library import check, lib, quick, run_options, schedule_of, schedule_text, when_freed
+from ._library import check, lib, quick, run_options, schedule_of, when_freed
 from ._problem import _NAMES, Problem, TensorInfo, as_problem, tensors_of
 from ._structs import SIZES, Arguments, KernelInfo, sized
 from ._tensor import address, empty, layout, lend, spread
@@ -212,8 +212,7 @@ class Kernel(Call):
 
     def __init__(self, problem: Problem, schedule: str | None, context: Context) -> None:
         pointer = ctypes.c_void_p()
-        chosen = schedule_of(schedule, context, problem)
-        check(lib.attune_compile(context._pointer, problem._struct, chosen, _byref(pointer)))
+        check(lib.attune_compile(context._pointer, problem._struct, schedule_of(schedule), _byref(pointer)))
         self._pointer = pointer
         when_freed(self, _release, pointer, context)
         self._asked = schedule
@@ -245,7 +244,7 @@ class Kernel(Call):
             "origin": _ORIGINS[info.origin],
             "isa": (info.isa or b"").decode(),
             "machine": (info.machine or b"").decode(),
-            "schedule": schedule_text(info.schedule),
+            "schedule": info.schedule.decode(),
             "arithmetic": _NAMES[info.arithmetic],
             "num_phases": info.num_phases,
             "code_bytes": info.code_bytes,

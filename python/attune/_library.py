@@ -14,7 +14,7 @@ from ctypes import POINTER, byref, c_char_p, c_double, c_int, c_int64, c_size_t,
 from typing import Any, Callable, List, Tuple, Union
 
 from . import _errors, _tensor, _values
-from ._structs import Arguments, RunOptions, Schedule, Tensor, sized
+from ._structs import Arguments, RunOptions, Tensor, sized
 
 OLDEST = (0, 2)
 
@@ -24,15 +24,13 @@ _SLOW: List[Tuple[str, object, list]] = [
     ("attune_status_name", c_char_p, [c_int]),
     ("attune_context_create", c_int, [c_void_p, POINTER(c_void_p)]),
     ("attune_context_destroy", None, [c_void_p]),
-    ("attune_compile", c_int, [c_void_p, c_void_p, c_void_p, POINTER(c_void_p)]),
+    ("attune_compile", c_int, [c_void_p, c_void_p, c_char_p, POINTER(c_void_p)]),
     ("attune_kernel_release", None, [c_void_p]),
     ("attune_kernel_get_info", c_int, [c_void_p, c_void_p]),
     ("attune_run_with", c_int, [c_void_p, c_void_p, POINTER(Arguments), c_void_p]),
-    ("attune_run_interpreted", c_int, [c_void_p, c_void_p, c_void_p, POINTER(Arguments)]),
+    ("attune_run_interpreted", c_int, [c_void_p, c_void_p, c_char_p, POINTER(Arguments)]),
     ("attune_tune", c_int, [c_void_p, c_void_p, POINTER(Arguments), c_void_p, c_void_p]),
-    ("attune_schedule_predict", c_int, [c_void_p, c_void_p, c_void_p, c_void_p, c_void_p]),
-    ("attune_schedule_choose", c_int, [c_void_p, c_void_p, POINTER(Schedule)]),
-    ("attune_schedule_check", c_int, [c_void_p, c_void_p, POINTER(Schedule)]),
+    ("attune_schedule_predict", c_int, [c_void_p, c_void_p, c_char_p, c_void_p]),
     ("attune_get_statistics", c_int, [c_void_p, c_void_p]),
     ("attune_get_machine_info", c_int, [c_void_p, c_void_p]),
     ("attune_pack_weights", c_int, [c_void_p, c_void_p, c_void_p, c_size_t]),
@@ -44,8 +42,6 @@ _QUICK: List[Tuple[str, object, list]] = [
     ("attune_problem_print", c_size_t, [c_void_p, c_char_p, c_size_t]),
     ("attune_problem_check", c_int, [c_void_p]),
     ("attune_problem_flops", c_double, [c_void_p]),
-    ("attune_schedule_parse", c_int, [POINTER(Schedule), c_char_p]),
-    ("attune_schedule_print", c_size_t, [POINTER(Schedule), c_char_p, c_size_t]),
     ("attune_arguments_init_sized", c_int, [POINTER(Arguments), c_size_t, c_void_p]),
     ("attune_bind_dlpack", c_int, [POINTER(Arguments), c_void_p, c_char_p, c_void_p]),
     ("attune_tensors", c_int, [c_void_p, POINTER(Arguments), POINTER(Tensor), c_size_t, POINTER(c_size_t)]),
@@ -210,26 +206,9 @@ def check(status: int) -> None:
         raise _errors.of_status(status, message or lib.attune_status_name(status).decode())
 
 
-def schedule_of(text: str | None, context: Any, problem: Any) -> Any:
-    """A pointer to a schedule read from text, or None for attune's own choice.
-
-    Text that is no whole schedule changes the one that attune would choose, as the command's --schedule does.
-    """
-    if text is None:
-        return None
-    data, schedule = _values.text(text, "schedule"), sized(Schedule)
-    check(quick.attune_schedule_parse(byref(schedule), data))
-    if lib.attune_schedule_check(context._pointer, problem._struct, byref(schedule)):
-        check(lib.attune_schedule_choose(context._pointer, problem._struct, byref(schedule)))
-        check(quick.attune_schedule_parse(byref(schedule), data))
-    return byref(schedule)
-
-
-def schedule_text(schedule: Schedule) -> str:
-    """A schedule as text."""
-    buffer = ctypes.create_string_buffer(4096)
-    quick.attune_schedule_print(byref(schedule), buffer, len(buffer))
-    return buffer.value.decode()
+def schedule_of(text: str | None) -> bytes | None:
+    """A schedule as the library takes it; None is attune's own choice."""
+    return None if text is None else _values.text(text, "schedule")
 
 
 def when_freed(owner: object, function: Callable[..., Any], *arguments: Any) -> None:

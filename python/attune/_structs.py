@@ -13,6 +13,8 @@ from typing import Any, ClassVar
 
 # Larger than every attune_problem; bytes that the library does not know are zero, as it asks.
 PROBLEM_BYTES = 8192
+SCHEDULE_BYTES = 1024  # ATTUNE_SCHEDULE_BYTES
+
 
 class View(Structure):
     """attune_view and attune_mutable_view."""
@@ -76,12 +78,6 @@ class Tensor(Structure):
         ("is_output", c_int),
         ("pointer_offset", c_size_t),
     ]
-
-
-class Schedule(Structure):
-    """attune_schedule, whose size never changes. Read and written as text."""
-
-    _fields_ = [("struct_size", c_size_t), ("fields", c_int32 * 62)]
 
 
 class RunOptions(Structure):
@@ -151,7 +147,7 @@ class KernelInfo(Structure):
         ("struct_size", c_size_t),
         ("engine", c_int),
         ("origin", c_int),
-        ("schedule", Schedule),
+        ("schedule", c_char * SCHEDULE_BYTES),
         ("isa", c_char_p),
         ("num_phases", c_uint32),
         ("code_bytes", c_uint64),
@@ -206,7 +202,7 @@ class TuneOutcome(Structure):
 
     _fields_ = [
         ("struct_size", c_size_t),
-        ("schedule", Schedule),
+        ("schedule", c_char * SCHEDULE_BYTES),
         ("is_faster", c_int),
         ("ratio", c_double),
         ("ratio_low", c_double),
@@ -215,7 +211,7 @@ class TuneOutcome(Structure):
         ("measured", c_uint64),
         ("failed", c_uint64),
         ("wrong", c_uint64),
-        ("wrong_schedule", c_char * 512),
+        ("wrong_schedule", c_char * SCHEDULE_BYTES),
         ("seconds", c_double),
         ("threads", c_uint32),
         ("reserved", c_uint32),
@@ -232,7 +228,7 @@ class TuneOutcome(Structure):
 class Prediction(Structure):
     """attune_prediction."""
 
-    _fields_ = [("struct_size", c_size_t)] + [
+    _fields_ = [("struct_size", c_size_t), ("schedule", c_char * SCHEDULE_BYTES)] + [
         (name, c_double) for name in "scores softmax values tasks products flops_per_cycle".split()
     ] + [("is_tuned", c_int)]
 

@@ -13,9 +13,9 @@ from ._draw import Drawn, decode, encode
 from ._errors import CheckFailedError, FileError, InvalidTypeError
 from ._kernel import Kernel
 from ._library import check as _check
-from ._library import lib, library_path, schedule_of, schedule_text, version
+from ._library import lib, library_path, schedule_of, version
 from ._problem import Problem, TensorInfo, as_problem
-from ._structs import Prediction, Schedule, TuneOptions, TuneOutcome, sized
+from ._structs import Prediction, TuneOptions, TuneOutcome, sized
 from ._tensor import BYTES
 from ._values import kind, number
 
@@ -107,7 +107,7 @@ def tune(
         schedule = outcome.wrong_schedule.decode()
         raise CheckFailedError(f"{outcome.wrong} schedules gave wrong bits, a bug in attune; the first is {schedule}")
     return TuneResult(
-        schedule_text(outcome.schedule), bool(outcome.is_faster), outcome.ratio, outcome.ratio_low, outcome.ratio_high,
+        outcome.schedule.decode(), bool(outcome.is_faster), outcome.ratio, outcome.ratio_low, outcome.ratio_high,
         outcome.measured, outcome.space, outcome.seconds, outcome.threads, outcome.seconds_before,
         outcome.seconds_after, outcome.interrupted,
     )
@@ -171,8 +171,7 @@ def check(
     used = str(kernel.info["schedule"])
     drawn, defined = Drawn(problem, sizes, seed), Drawn(problem, sizes, seed)
     _check(lib.attune_run_with(context._pointer, kernel._pointer, drawn.arguments, None))
-    schedule_used = schedule_of(used, context, problem)
-    _check(lib.attune_run_interpreted(context._pointer, problem._struct, schedule_used, defined.arguments))
+    _check(lib.attune_run_interpreted(context._pointer, problem._struct, used.encode(), defined.arguments))
     right = defined.outputs()
     for name, data in drawn.outputs().items():
         if data != right[name]:
@@ -185,15 +184,15 @@ def check(
 def explain(problem: str | Problem, schedule: str | None = None, context: Context | None = None) -> str:
     """Text about how a problem is computed: schedule, model of its cost, work and tensors. Compiles nothing."""
     problem, context = as_problem(problem), as_context(context)
-    chosen, prediction = sized(Schedule), sized(Prediction)
-    _check(lib.attune_schedule_predict(
-        context._pointer, problem._struct, schedule_of(schedule, context, problem), _byref(chosen), _byref(prediction)))
+    prediction = sized(Prediction)
+    arguments = (context._pointer, problem._struct, schedule_of(schedule), _byref(prediction))
+    _check(lib.attune_schedule_predict(*arguments))
     machine = context.machine()
     parts = {name: getattr(prediction, name) for name in ("scores", "softmax", "values", "tasks", "products")}
     cycles = sum(parts.values())
     lines = [
         f"problem   {problem}",
-        f"schedule  {schedule_text(chosen)}",
+        f"schedule  {prediction.schedule.decode()}",
         "why       " + ("tuned" if prediction.is_tuned else "as named" if schedule else "attune's own choice"),
         f"machine   {machine['cpu_description']}, {machine['machine']}, {machine['isa']}",
     ]

@@ -4,15 +4,14 @@
 #include "schedule/schedule.h"
 
 /* Apart, so that a hit needs no room for a message on the stack. */
-static attune_status compile_slowly(attune_context *context, const attune_problem *problem,
-                                    const mha_schedule *schedule, const at_raw_key *raw, uint64_t hash,
-                                    attune_kernel **kernel) {
+static attune_status compile_slowly(attune_context *context, const attune_problem *problem, const char *schedule,
+                                    const uint64_t *hash, attune_kernel **kernel) {
     at_error err = {0};
-    at_kernel_find_or_make(context, problem, schedule, raw, hash, kernel, &err);
+    at_kernel_find_or_make(context, problem, schedule, hash, kernel, &err);
     return at_report(&err);
 }
 
-attune_status attune_compile(attune_context *context, const attune_problem *problem, const mha_schedule *schedule,
+attune_status attune_compile(attune_context *context, const attune_problem *problem, const char *schedule,
                              attune_kernel **kernel) {
     AT_DEFAULT_FPENV;
     if (__builtin_expect(!context || !problem || !kernel, 0)) {
@@ -24,15 +23,13 @@ attune_status attune_compile(attune_context *context, const attune_problem *prob
         return at_report(&err);
     }
     *kernel = NULL;
-    at_raw_key raw;
-    uint64_t hash = 0;
-    const bool is_raw = at_raw_key_make(&raw, problem, schedule);
+    const bool is_raw = !schedule && at_is_raw_key(problem);
+    const uint64_t hash = is_raw ? at_raw_key_hash(problem) : 0;
     if (__builtin_expect(is_raw, 1)) {
-        hash = at_raw_key_hash(&raw);
-        *kernel = (attune_kernel *)at_memory_cache_find(&context->memory, &raw, hash);
+        *kernel = (attune_kernel *)at_memory_cache_find(&context->memory, problem, hash);
         if (*kernel) return ATTUNE_OK;
     }
-    return compile_slowly(context, problem, schedule, is_raw ? &raw : NULL, hash, kernel);
+    return compile_slowly(context, problem, schedule, is_raw ? &hash : NULL, kernel);
 }
 
 void attune_kernel_release(attune_kernel *kernel) {
@@ -49,7 +46,6 @@ attune_status attune_kernel_get_info(const attune_kernel *kernel, attune_kernel_
     attune_kernel_info full = {
         .engine = kernel->engine,
         .origin = kernel->origin,
-        .schedule = at_kernel_is_attention(kernel) ? kernel->schedule : (mha_schedule)ATTUNE_SCHEDULE_INIT,
         .isa = kernel->target->name,
         .num_phases = kernel->num_phases,
         .code_bytes = kernel->code_bytes,
@@ -58,30 +54,31 @@ attune_status attune_kernel_get_info(const attune_kernel *kernel, attune_kernel_
         .arithmetic = kernel->arithmetic,
         .machine = kernel->tuning_class,
     };
+    if (at_kernel_is_attention(kernel)) mha_schedule_print(&kernel->schedule, full.schedule, sizeof full.schedule);
     if (kernel->op) at_key_name(&kernel->node.key, full.key);
     at_copy_out(info, &full, sizeof full, "attune_kernel_info", &err);
     return at_report(&err);
 }
 
-attune_status attune_emit(attune_context *context, const attune_problem *problem, const mha_schedule *schedule,
+attune_status attune_emit(attune_context *context, const attune_problem *problem, const char *schedule,
                           attune_stage stage, void **data, size_t *bytes) {
     AT_DEFAULT_FPENV;
     at_error err = {0};
     attune_problem canonical;
-    mha_schedule whole;
+    mha_schedule wish;
     if (!context || !problem || !data || !bytes) {
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_emit was given NULL");
         return at_report(&err);
     }
     *data = NULL;
     *bytes = 0;
-    if (mha_canonicalize(problem, &canonical, &err) ||
-        mha_schedule_in(&schedule, &whole, &canonical, context->target, &err))
+    if (mha_canonicalize(problem, &canonical, &err) || at_wish(context, &canonical, schedule, &wish, &err))
         return at_report(&err);
     at_arena arena;
     at_built built;
     at_arena_init(&arena, &context->allocator);
-    if (at_build_as_cached(context, &arena, at_attention_of(&canonical), schedule, &built, &err) == ATTUNE_OK)
+    if (at_build_as_cached(context, &arena, at_attention_of(&canonical), schedule ? &wish : NULL, &built, &err) ==
+        ATTUNE_OK)
         at_emit_stage(context, built.scheduled, built.lowered, stage, data, bytes, &err);
     at_arena_free(&arena);
     return at_report(&err);

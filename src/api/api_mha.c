@@ -91,7 +91,7 @@ attune_status attune_packed_weights_check(const attune_problem *problem, const v
 /* ---- Blocks ---- */
 
 /* A block with everything but its weights; those are the caller's to give it. */
-static attune_status create(attune_context *context, const attune_problem *problem, const mha_schedule *schedule,
+static attune_status create(attune_context *context, const attune_problem *problem, const char *schedule,
                             attune_mha **mha, at_error *err) {
     attune_mha *made = at_alloc(&context->allocator, sizeof *made);
     if (!made) return at_fail_memory(err, sizeof *made);
@@ -105,7 +105,7 @@ static attune_status create(attune_context *context, const attune_problem *probl
     return ATTUNE_OK;
 }
 
-attune_status attune_mha_create(attune_context *context, const attune_problem *problem, const mha_schedule *schedule,
+attune_status attune_mha_create(attune_context *context, const attune_problem *problem, const char *schedule,
                                 const attune_mha_weights *weights, attune_mha **mha) {
     AT_DEFAULT_FPENV;
     at_error err = {0};
@@ -136,9 +136,8 @@ static attune_status check_blob(const attune_problem *canonical, const void *pac
     return mha_packed_check_header(canonical, packed, err);
 }
 
-attune_status attune_mha_create_packed(attune_context *context, const attune_problem *problem,
-                                       const mha_schedule *schedule, const void *packed, size_t bytes,
-                                       attune_mha **mha) {
+attune_status attune_mha_create_packed(attune_context *context, const attune_problem *problem, const char *schedule,
+                                       const void *packed, size_t bytes, attune_mha **mha) {
     AT_DEFAULT_FPENV;
     at_error err = {0};
     attune_problem canonical;

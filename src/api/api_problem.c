@@ -171,51 +171,26 @@ attune_status attune_tensors(const attune_problem *problem, const attune_argumen
     return ATTUNE_OK;
 }
 
-attune_status attune_schedule_init(mha_schedule *schedule, size_t struct_size) {
-    at_error err = {0};
-    at_struct_init(&mha_schedule_struct, schedule, struct_size, &err);
-    return at_report(&err);
-}
-
-attune_status attune_schedule_choose(const attune_context *context, const attune_problem *problem,
-                                     mha_schedule *schedule) {
+attune_status attune_schedule_choose(const attune_context *context, const attune_problem *problem, const char *schedule,
+                                     char *text, size_t capacity) {
     AT_DEFAULT_FPENV;
     at_error err = {0};
     attune_problem canonical;
-    mha_schedule chosen = ATTUNE_SCHEDULE_INIT;
-    if (!context || !problem || !schedule) {
+    mha_schedule chosen;
+    char all[ATTUNE_SCHEDULE_BYTES];
+    if (!context || !problem || (capacity && !text)) {
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_schedule_choose was given NULL");
-    } else if (mha_canonicalize(problem, &canonical, &err) == ATTUNE_OK) {
-        mha_choose(&canonical, context->target, &context->machine_class.description, &chosen);
-        at_copy_back(&mha_schedule_struct, &chosen, schedule, &err);
+        return at_report(&err);
     }
+    if (mha_canonicalize(problem, &canonical, &err) ||
+        mha_schedule_of(schedule ? schedule : "", &canonical, context->target, &context->machine_class.description,
+                        &chosen, &err))
+        return at_report(&err);
+    const size_t length = mha_schedule_print(&chosen, all, sizeof all);
+    if (capacity && length >= capacity)
+        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "the schedule's text needs %zu bytes, and there are %zu", length + 1,
+                capacity);
+    else if (capacity)
+        memcpy(text, all, length + 1);
     return at_report(&err);
-}
-
-attune_status attune_schedule_check(const attune_context *context, const attune_problem *problem,
-                                    const mha_schedule *schedule) {
-    AT_DEFAULT_FPENV;
-    at_error err = {0};
-    attune_problem canonical;
-    if (!context || !problem || !schedule)
-        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_schedule_check was given NULL");
-    else if (mha_canonicalize(problem, &canonical, &err) == ATTUNE_OK)
-        mha_schedule_check(&canonical, schedule, context->target, &err);
-    return at_report(&err);
-}
-
-attune_status attune_schedule_parse(mha_schedule *schedule, const char *text) {
-    AT_DEFAULT_FPENV;
-    at_error err = {0};
-    if (!text || !schedule)
-        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_schedule_parse was given NULL");
-    else
-        mha_schedule_parse(text, schedule, &err);
-    return at_report(&err);
-}
-
-size_t attune_schedule_print(const mha_schedule *schedule, char *text, size_t capacity) {
-    AT_DEFAULT_FPENV;
-    if (capacity) text[0] = '\0';
-    return schedule ? mha_schedule_print(schedule, text, capacity) : 0;
 }

@@ -200,26 +200,25 @@ static attune_status build_and_interpret(attune_context *context, const interpre
     return status;
 }
 
-attune_status attune_run_interpreted(attune_context *context, const attune_problem *problem,
-                                     const mha_schedule *schedule, const attune_arguments *arguments) {
+attune_status attune_run_interpreted(attune_context *context, const attune_problem *problem, const char *schedule,
+                                     const attune_arguments *arguments) {
     AT_DEFAULT_FPENV;
     at_error err = {0};
     attune_problem canonical;
-    mha_schedule whole;
+    mha_schedule wish;
     at_call call;
     if (!context || !problem || !arguments) {
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_run_interpreted was given NULL");
         return at_report(&err);
     }
-    if (mha_canonicalize(problem, &canonical, &err) ||
-        mha_schedule_in(&schedule, &whole, &canonical, context->target, &err))
+    if (mha_canonicalize(problem, &canonical, &err) || at_wish(context, &canonical, schedule, &wish, &err))
         return at_report(&err);
     interpreted *what = at_alloc(&context->allocator, sizeof *what);
     if (!what) {
         at_fail_memory(&err, sizeof *what);
         return at_report(&err);
     }
-    take_problem(context, &canonical, schedule, what);
+    take_problem(context, &canonical, schedule ? &wish : NULL, what);
     if (at_call_make(&what->signature, NULL, arguments, &call, &err) == ATTUNE_OK &&
         at_call_check(context, &what->signature, &call, &err) == ATTUNE_OK)
         build_and_interpret(context, what, &call, &err);

@@ -284,19 +284,19 @@ static void ask(attune_context *context, at_operation operation, const mha_sched
 
 /* ---- Public ---- */
 
-attune_status attune_cache_why(attune_context *context, const attune_problem *problem, const mha_schedule *schedule,
+attune_status attune_cache_why(attune_context *context, const attune_problem *problem, const char *schedule,
                                attune_cache_answer_fn *answer_fn, void *user) {
     AT_DEFAULT_FPENV;
     at_error err = {0};
     attune_problem canonical;
-    mha_schedule whole;
+    mha_schedule wish;
     if (!context || !problem || !answer_fn) {
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_cache_why was given NULL");
         return at_report(&err);
     }
     attune_status status = mha_canonicalize(problem, &canonical, &err);
-    if (!status) status = mha_schedule_in(&schedule, &whole, &canonical, context->target, &err);
-    if (!status) ask(context, at_attention_of(&canonical), schedule, answer_fn, user, &err);
+    if (!status) status = at_wish(context, &canonical, schedule, &wish, &err);
+    if (!status) ask(context, at_attention_of(&canonical), schedule ? &wish : NULL, answer_fn, user, &err);
     return at_report(&err);
 }
 

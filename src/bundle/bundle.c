@@ -36,35 +36,19 @@ static attune_status open_context(const attune_context *caller, const at_bundle_
     return status ? at_fail(err, status, "%s", attune_last_message()) : ATTUNE_OK;
 }
 
-/* The schedule that the manifest wants, if it wants any. */
-static attune_status wanted_schedule(const attune_context *context, const at_bundle_part *part,
-                                     mha_schedule *schedule, at_error *err) {
-    const attune_problem *problem = &part->signature.problem;
-    *schedule = (mha_schedule)ATTUNE_SCHEDULE_INIT;
-    attune_status status = attune_schedule_choose(context, problem, schedule);
-    if (!status) status = attune_schedule_parse(schedule, part->schedule);
-    if (!status) status = attune_schedule_check(context, problem, schedule);
-    return status ? at_fail(err, status, "%s", attune_last_message()) : ATTUNE_OK;
-}
-
 static attune_status build(attune_context *context, at_bundle_part *part, at_bundle_image *out, at_error *err) {
     const at_operation operation = at_attention_of(&part->signature.problem);
-    const mha_schedule *wish = NULL;
-    mha_schedule wanted, whole;
+    mha_schedule wish;
     at_arena arena;
     at_built built;
-    attune_status status = ATTUNE_OK;
-    if (part->schedule) {
-        status = wanted_schedule(context, part, &wanted, err);
-        wish = &wanted;
-    }
+    attune_status status = at_wish(context, &part->signature.problem, part->schedule, &wish, err);
     if (status) return status;
     at_arena_init(&arena, &context->allocator);
-    mha_schedule_in(&wish, &whole, &part->signature.problem, context->target, err);
-    if (!err->status) status = at_build_image(context, &arena, operation, wish, &built, &out->image, &out->bytes, err);
-    if (!err->status) attune_schedule_print(&built.schedule, out->schedule, sizeof out->schedule);
+    status = at_build_image(context, &arena, operation, part->schedule ? &wish : NULL, &built, &out->image, &out->bytes,
+                            err);
+    if (!status) mha_schedule_print(&built.schedule, out->schedule, sizeof out->schedule);
     at_arena_free(&arena);
-    return err->status ? err->status : status;
+    return status;
 }
 
 static attune_status build_for(at_bundle_plan *plan, const attune_context *caller, size_t aim, at_error *err) {

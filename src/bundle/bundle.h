@@ -22,7 +22,7 @@ typedef struct at_bundle_aim {
 typedef struct at_bundle_image {
     void *image; /* at_image_header and so on; of the default allocator of the context */
     size_t bytes;
-    char schedule[512];
+    char schedule[ATTUNE_SCHEDULE_BYTES];
 } at_bundle_image;
 
 typedef struct at_bundle_part {

@@ -37,14 +37,13 @@ void at_machine_init(at_machine *machine, const at_target *target, const char *t
     machine->size = put_text(machine->bytes, machine->shared, cap, tuning_class);
 }
 
-/* All fields are 32 bits wide and follow struct_size without a gap (asserted below), so that a new one cannot be
- * forgotten here. */
+/* All fields are 32 bits wide, so that a new one cannot be forgotten here. */
 static size_t put_schedule(uint8_t *bytes, size_t size, size_t cap, const mha_schedule *s) {
-    enum { COUNT = (AT_SCHEDULE_BYTES - sizeof s->struct_size) / sizeof(uint32_t) };
-    uint32_t fields[COUNT];
-    memcpy(fields, &s->strategy, sizeof fields);
-    size = put_u32(bytes, size, cap, COUNT);
-    for (size_t i = 0; i < COUNT; i++) size = put_u32(bytes, size, cap, fields[i]);
+    uint32_t fields[MHA_SCHEDULE_WORDS];
+    _Static_assert(sizeof fields == sizeof *s, "fields of 32 bits");
+    memcpy(fields, s, sizeof fields);
+    size = put_u32(bytes, size, cap, MHA_SCHEDULE_WORDS);
+    for (size_t i = 0; i < MHA_SCHEDULE_WORDS; i++) size = put_u32(bytes, size, cap, fields[i]);
     return size;
 }
 
@@ -150,8 +149,6 @@ bool at_key_is_of_here(const at_key_parts *parts) {
            !strncmp(parts->generator, ATTUNE_GENERATOR_ID, AT_KEY_TEXT) && parts->image_version == AT_IMAGE_VERSION;
 }
 
-_Static_assert(offsetof(mha_schedule, strategy) == sizeof(size_t), "a schedule has no padding after its size");
-
 /* Raw keys are hashed and compared as bytes. */
 _Static_assert(sizeof(attune_problem) == MHA_PROBLEM_BYTES, "a problem has no padding, and each member has a field");
 
@@ -185,18 +182,17 @@ static uint64_t mix(uint64_t hash, uint64_t part, uint64_t number) {
     return (hash + number) * UINT64_C(0x9e3779b97f4a7c15) + part;
 }
 
-uint64_t at_raw_key_hash(const at_raw_key *raw) {
-    const char *bytes = (const char *)raw->problem;
+uint64_t at_raw_key_hash(const attune_problem *problem) {
+    const char *bytes = (const char *)problem;
     uint64_t hash = XXH3_64bits(bytes, PART);
     for (size_t i = 1; i < NUM_PARTS; i++)
         if (!is_zero(bytes + i * PART)) hash = mix(hash, XXH3_64bits(bytes + i * PART, PART), i);
     const char *rest = bytes + NUM_PARTS * PART;
     if (!is_rest_zero(rest)) hash = mix(hash, XXH3_64bits(rest, REST), NUM_PARTS);
-    if (at_raw_has_functions(raw->problem))
+    if (at_raw_has_functions(problem))
         hash = mix(hash, XXH3_64bits(bytes + AT_FUNCTIONS_BEGIN, AT_FUNCTIONS_BYTES), NUM_PARTS + 1);
     static const char none[AT_LATER_BYTES];
     if (memcmp(bytes + AT_FUNCTIONS_END, none, AT_LATER_BYTES))
         hash = mix(hash, XXH3_64bits(bytes + AT_FUNCTIONS_END, AT_LATER_BYTES), NUM_PARTS + 2);
-    if (raw->schedule) hash ^= XXH3_64bits(raw->schedule, AT_SCHEDULE_BYTES);
     return hash ^ hash >> 32;
 }

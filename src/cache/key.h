@@ -62,12 +62,8 @@ void at_key_name_of(const uint8_t *bytes, const at_key_parts *parts, char name[A
 /* Whether the kernel was made by this build, for whichever machine. */
 bool at_key_is_of_here(const at_key_parts *parts);
 
-/* The caller's problem and schedule as they lie in memory. The first lookup uses this key, so that a hit need not
- * canonicalise. It borrows both structs. Different raw keys may mean the same kernel, never the other way round. */
-typedef struct at_raw_key {
-    const attune_problem *problem;
-    const mha_schedule *schedule; /* NULL if none was given */
-} at_raw_key;
+/* A problem as it lies in the caller's memory is a raw key. The first lookup of a kernel without a schedule uses it, so
+ * that a hit need not canonicalise. Different raw keys may mean the same kernel, never the other way round. */
 
 /* The functions of a problem and their tensors lie between the other members. They are long, and most problems have
  * none: then their bytes are not looked at. */
@@ -83,30 +79,18 @@ static inline bool at_raw_has_functions(const attune_problem *p) {
     return p->score_mod[0] || p->mask_mod[0] || p->prob_mod[0] || p->tensors[0].name[0];
 }
 
-/* The part of a schedule that is in use; the rest is for later versions. Results hold schedules by value, so the size
- * of a schedule can never change. */
-enum { AT_SCHEDULE_BYTES = offsetof(mha_schedule, reserved) };
-_Static_assert(sizeof(mha_schedule) == 256, "reserved shrinks by what a new field takes");
+/* false: the struct is not of this version's size. The slow path makes a whole one of it. */
+static inline bool at_is_raw_key(const attune_problem *problem) { return problem->struct_size == sizeof *problem; }
 
-/* false if the structs are not of this version's size: the slow path makes whole ones of them. */
-static inline bool at_raw_key_make(at_raw_key *raw, const attune_problem *problem, const mha_schedule *schedule) {
-    *raw = (at_raw_key){problem, schedule};
-    return problem->struct_size == sizeof *problem && (!schedule || schedule->struct_size == sizeof *schedule);
-}
+uint64_t at_raw_key_hash(const attune_problem *problem);
 
-uint64_t at_raw_key_hash(const at_raw_key *raw);
-
-/* Compares as bytes: -0.0 and 0.0, or two NaNs, may be two keys. The whole schedule, though its hash is of the part in
- * use: a hit must not hide that `reserved` is set. */
-static inline bool at_raw_key_equal(const at_raw_key *a, const at_raw_key *b) {
-    const char *const x = (const char *)a->problem, *const y = (const char *)b->problem;
+/* Compares as bytes: -0.0 and 0.0, or two NaNs, may be two keys. */
+static inline bool at_raw_key_equal(const attune_problem *a, const attune_problem *b) {
+    const char *const x = (const char *)a, *const y = (const char *)b;
     if (memcmp(x, y, AT_FUNCTIONS_BEGIN) || memcmp(x + AT_FUNCTIONS_END, y + AT_FUNCTIONS_END, AT_LATER_BYTES))
         return false;
-    if ((at_raw_has_functions(a->problem) || at_raw_has_functions(b->problem)) &&
-        memcmp(x + AT_FUNCTIONS_BEGIN, y + AT_FUNCTIONS_BEGIN, AT_FUNCTIONS_BYTES))
-        return false;
-    if (!a->schedule || !b->schedule) return a->schedule == b->schedule;
-    return !memcmp(a->schedule, b->schedule, sizeof *a->schedule);
+    return (!at_raw_has_functions(a) && !at_raw_has_functions(b)) ||
+           !memcmp(x + AT_FUNCTIONS_BEGIN, y + AT_FUNCTIONS_BEGIN, AT_FUNCTIONS_BYTES);
 }
 
 #endif

@@ -14,9 +14,7 @@ struct at_cache_alias {
     at_cache_alias *next;  /* of the same node; guarded by the cache's mutex */
     at_cache_node *node;
     uint64_t hash;
-    at_raw_key raw; /* of the copies below */
-    attune_problem problem;
-    mha_schedule schedule;
+    attune_problem raw;
 };
 
 /* A key that one thread is making while others wait. Lives until the last of them has looked. */
@@ -62,14 +60,14 @@ static bool is_over(const at_cache_node *node) {
 
 static void add_reference(at_cache_node *node) { atomic_fetch_add_explicit(&node->refs, 1, memory_order_relaxed); }
 
-static at_cache_alias *shard_search(const at_cache_shard *shard, const at_raw_key *raw, uint64_t hash) {
+static at_cache_alias *shard_search(const at_cache_shard *shard, const attune_problem *raw, uint64_t hash) {
     if (!shard->num_buckets) return NULL;
     for (at_cache_alias *alias = *bucket_of(shard, hash); alias; alias = alias->chain)
         if (alias->hash == hash && at_raw_key_equal(&alias->raw, raw)) return alias;
     return NULL;
 }
 
-at_cache_node *at_memory_cache_find(at_memory_cache *cache, const at_raw_key *raw, uint64_t hash) {
+at_cache_node *at_memory_cache_find(at_memory_cache *cache, const attune_problem *raw, uint64_t hash) {
     at_cache_shard *shard = shard_of(cache, hash);
     at_cache_node *node = NULL;
     shard_lock(shard);
@@ -130,12 +128,10 @@ static void drop_oldest_alias(at_memory_cache *cache, at_cache_node *node) {
     alias_remove(cache, oldest);
 }
 
-void at_memory_cache_alias(at_memory_cache *cache, at_cache_node *node, const at_raw_key *raw, uint64_t hash) {
+void at_memory_cache_alias(at_memory_cache *cache, at_cache_node *node, const attune_problem *raw, uint64_t hash) {
     at_cache_alias *alias = at_alloc(cache->allocator, sizeof *alias);
     if (!alias) return;
-    *alias = (at_cache_alias){.node = node, .hash = hash, .problem = *raw->problem};
-    if (raw->schedule) alias->schedule = *raw->schedule;
-    alias->raw = (at_raw_key){&alias->problem, raw->schedule ? &alias->schedule : NULL};
+    *alias = (at_cache_alias){.node = node, .hash = hash, .raw = *raw};
     at_cache_shard *shard = shard_of(cache, hash);
     pthread_mutex_lock(&cache->mutex);
     shard_grow(cache, shard);

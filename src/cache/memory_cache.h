@@ -64,10 +64,10 @@ attune_status at_memory_cache_init(at_memory_cache *cache, const attune_allocato
 void at_memory_cache_free(at_memory_cache *cache);
 
 /* First level: a node with a reference for the caller, or NULL. One whose time is over does not count. */
-at_cache_node *at_memory_cache_find(at_memory_cache *cache, const at_raw_key *raw, uint64_t hash);
+at_cache_node *at_memory_cache_find(at_memory_cache *cache, const attune_problem *raw, uint64_t hash);
 
 /* Remembers that `raw` means this node. Does nothing when memory is short or the node is no longer in the table. */
-void at_memory_cache_alias(at_memory_cache *cache, at_cache_node *node, const at_raw_key *raw, uint64_t hash);
+void at_memory_cache_alias(at_memory_cache *cache, at_cache_node *node, const attune_problem *raw, uint64_t hash);
 
 /* Makes the object of a key: fills *node with one reference, or fails. */
 typedef attune_status at_cache_make_fn(void *user, const at_key *key, at_cache_node **node, at_error *err);

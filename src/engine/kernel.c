@@ -195,7 +195,7 @@ size_t at_kernel_buffers(const attune_kernel *kernel, void *const *given, size_t
 attune_status at_build(attune_context *context, at_arena *arena, at_operation operation, const mha_schedule *wish,
                        at_built *built, at_error *err) {
     const at_operator *const op = operation.op;
-    *built = (at_built){.schedule = ATTUNE_SCHEDULE_INIT};
+    *built = (at_built){.schedule = {0}};
     if (wish) {
         const attune_status status = op->schedule_check(operation, wish, context->target, err);
         if (status) return status;
@@ -220,7 +220,7 @@ static bool schedule_on_disk(attune_context *context, at_operation operation, co
     uint8_t *data = NULL;
     at_cache_file entry;
     if (!at_disk_cache_read(&context->disk, key, &data, &entry)) return false;
-    *schedule = (mha_schedule)ATTUNE_SCHEDULE_INIT;
+    *schedule = (mha_schedule){0};
     const bool good = !operation.op->schedule_parse(operation, entry.schedule, schedule, NULL);
     at_free(&context->allocator, data);
     return good;
@@ -274,8 +274,8 @@ attune_status at_emit_stage(attune_context *context, const ir_kernel *scheduled,
     return status;
 }
 
-attune_status at_build_image(attune_context *context, at_arena *arena, at_operation operation,
-                             const mha_schedule *wish, at_built *built, void **image, size_t *bytes, at_error *err) {
+attune_status at_build_image(attune_context *context, at_arena *arena, at_operation operation, const mha_schedule *wish,
+                             at_built *built, void **image, size_t *bytes, at_error *err) {
     const attune_status status = at_build(context, arena, operation, wish, built, err);
     if (status) return status;
     return at_emit_stage(context, built->scheduled, built->lowered, ATTUNE_STAGE_IMAGE, image, bytes, err);

@@ -11,12 +11,15 @@
 attune_status at_kernel_get(attune_context *context, at_operation operation, const mha_schedule *schedule,
                             attune_kernel **kernel, at_error *err);
 
-/* The same for attention: canonicalises the problem, and checks the schedule. raw: what the memory cache is to find it
- * by from now on, with its hash, or NULL. If a thread were cancelled (pthread_cancel) in the middle, others would wait
- * for its kernel forever: it is not. */
-attune_status at_kernel_find_or_make(attune_context *context, const attune_problem *problem,
-                                     const mha_schedule *schedule, const at_raw_key *raw, uint64_t hash,
-                                     attune_kernel **kernel, at_error *err);
+/* A caller's schedule, read and checked; NULL leaves *wish alone, and is none. */
+attune_status at_wish(const attune_context *context, const attune_problem *canonical, const char *text,
+                      mha_schedule *wish, at_error *err);
+
+/* The same for attention: canonicalises the problem, and reads the schedule. hash: of the raw key by which the memory
+ * cache is to find it from now on, or NULL. If a thread were cancelled (pthread_cancel) in the middle, others would
+ * wait for its kernel forever: it is not. */
+attune_status at_kernel_find_or_make(attune_context *context, const attune_problem *problem, const char *schedule,
+                                     const uint64_t *hash, attune_kernel **kernel, at_error *err);
 
 /* A kernel of attention that is there without a compile and without waiting for one: from memory, a bundle, the disk,
  * another tuning class, tier 0. may_prepare: also by the virtual machine, whose program takes 2 ms to make.
@@ -50,8 +53,8 @@ attune_status at_emit_stage(attune_context *context, const ir_kernel *scheduled,
                             attune_stage stage, void **data, size_t *bytes, at_error *err);
 
 /* Builds and compiles a problem: gives the image, in a block of the allocator, and its IR. */
-attune_status at_build_image(attune_context *context, at_arena *arena, at_operation operation,
-                             const mha_schedule *wish, at_built *built, void **image, size_t *bytes, at_error *err);
+attune_status at_build_image(attune_context *context, at_arena *arena, at_operation operation, const mha_schedule *wish,
+                             at_built *built, void **image, size_t *bytes, at_error *err);
 
 /* A kernel from an image, or one for the interpreter (image NULL). It has one reference. */
 attune_status at_kernel_new(attune_context *context, const void *image, size_t image_bytes, const char *name,

@@ -55,8 +55,8 @@ void at_make_tell(const at_request *request, const at_key *key, attune_event eve
     at_log_event(log, event);
 }
 
-void at_make_complete(attune_kernel *kernel, const at_request *request, const at_key *key,
-                      const mha_schedule *schedule, attune_origin origin, double started) {
+void at_make_complete(attune_kernel *kernel, const at_request *request, const at_key *key, const mha_schedule *schedule,
+                      attune_origin origin, double started) {
     kernel->node.key = *key;
     kernel->op = request->operation.op;
     kernel->arithmetic = kernel->op->arithmetic(request->operation, schedule, kernel->target);
@@ -125,7 +125,7 @@ static const char *read_entry(const at_request *request, const at_cache_file *en
 static attune_status make_from_entry(const at_request *request, const at_key *key, const at_cache_file *entry,
                                      attune_kernel **kernel, at_error *err) {
     attune_context *context = request->context;
-    mha_schedule schedule = ATTUNE_SCHEDULE_INIT;
+    mha_schedule schedule = {0};
     ir_kernel *lowered = NULL;
     attune_status status = ATTUNE_OK;
     at_arena arena;
@@ -170,7 +170,7 @@ attune_status at_make_from_disk(const at_request *request, const at_key *key, at
 attune_status at_make_from_bundle(const at_request *request, const at_key *key, attune_kernel **kernel, at_error *err) {
     attune_context *context = request->context;
     const at_operator *const op = request->operation.op;
-    mha_schedule schedule = ATTUNE_SCHEDULE_INIT;
+    mha_schedule schedule = {0};
     char text[AT_SCHEDULE_TEXT];
     if (op != &at_attention) return ATTUNE_OK;
     if (request->schedule) op->schedule_print(request->operation, request->schedule, text, sizeof text);
@@ -225,7 +225,7 @@ void at_make_tell_tier0(const at_request *request, const at_key *key, const char
 static attune_status make_from_code(const at_request *request, const at_key *key, const at_tier0_kernel *found,
                                     attune_kernel **kernel, at_error *err) {
     attune_problem problem;
-    mha_schedule schedule = ATTUNE_SCHEDULE_INIT;
+    mha_schedule schedule = {0};
     attune_status status = at_tier0_problem(found->kernel, &problem, err);
     if (!status)
         status =

@@ -311,13 +311,19 @@ attune_status at_kernel_replace(attune_context *context, at_operation operation,
     mha_schedule cached;
     at_key_make(&key, operation, NULL, &context->machine);
     attune_status status = ATTUNE_OK;
-    if (!at_kernel_on_disk(context, operation, &cached) || memcmp(&cached, schedule, AT_SCHEDULE_BYTES))
+    if (!at_kernel_on_disk(context, operation, &cached) || !mha_schedule_same(&cached, schedule))
         status = replace_on_disk(context, &key, operation, schedule, err);
     if (!status) at_memory_cache_remove(&context->memory, &key);
     return status;
 }
 
 /* ---- From a request to a kernel ---- */
+
+attune_status at_wish(const attune_context *context, const attune_problem *canonical, const char *text,
+                      mha_schedule *wish, at_error *err) {
+    if (!text) return ATTUNE_OK;
+    return mha_schedule_of(text, canonical, context->target, &context->machine_class.description, wish, err);
+}
 
 /* Some 9 KB. They are not on the stack because LLVM needs it next (attune/expert/kernel.h has the limit). */
 typedef struct miss {
@@ -336,11 +342,12 @@ static attune_status get(attune_context *context, at_operation operation, const 
     return at_memory_cache_get(&context->memory, &m->key, make_kernel, &m->request, node, err);
 }
 
-static attune_status find_or_make(attune_context *context, const attune_problem *problem,
-                                  const mha_schedule *schedule, miss *m, at_cache_node **node, at_error *err) {
+static attune_status find_or_make(attune_context *context, const attune_problem *problem, const char *schedule, miss *m,
+                                  at_cache_node **node, at_error *err) {
     attune_status status = mha_canonicalize(problem, &m->canonical, err);
-    if (!status) status = mha_schedule_in(&schedule, &m->schedule, &m->canonical, context->target, err);
-    return status ? status : get(context, at_attention_of(&m->canonical), schedule, m, node, err);
+    if (!status) status = at_wish(context, &m->canonical, schedule, &m->schedule, err);
+    if (status) return status;
+    return get(context, at_attention_of(&m->canonical), schedule ? &m->schedule : NULL, m, node, err);
 }
 
 static attune_status get_at_once(attune_context *context, bool may_prepare, miss *m, at_cache_node **node,
@@ -369,9 +376,8 @@ attune_status at_kernel_at_once(attune_context *context, const attune_problem *p
     return status;
 }
 
-attune_status at_kernel_find_or_make(attune_context *context, const attune_problem *problem,
-                                     const mha_schedule *schedule, const at_raw_key *raw, uint64_t hash,
-                                     attune_kernel **kernel, at_error *err) {
+attune_status at_kernel_find_or_make(attune_context *context, const attune_problem *problem, const char *schedule,
+                                     const uint64_t *hash, attune_kernel **kernel, at_error *err) {
     at_cache_node *node = NULL;
     int cancellation;
     miss *m = at_alloc(&context->allocator, sizeof *m);
@@ -379,7 +385,7 @@ attune_status at_kernel_find_or_make(attune_context *context, const attune_probl
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancellation);
     const attune_status status = find_or_make(context, problem, schedule, m, &node, err);
     if (!status) {
-        if (raw) at_memory_cache_alias(&context->memory, node, raw, hash);
+        if (hash) at_memory_cache_alias(&context->memory, node, problem, *hash);
         *kernel = (attune_kernel *)node;
     }
     at_free(&context->allocator, m);

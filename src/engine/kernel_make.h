@@ -11,7 +11,7 @@
 typedef struct at_request {
     attune_context *context;
     at_operation operation;
-    const mha_schedule *schedule; /* explicit, or NULL */
+    const mha_schedule *schedule;    /* explicit, or NULL */
     at_signature *signature;         /* of attention, filled in by the maker; else NULL */
     bool no_vm;                      /* at once: not by the virtual machine, whose program takes 2 ms to make */
 } at_request;
@@ -25,8 +25,8 @@ size_t at_make_print(const at_request *request, char *text, size_t capacity);
 bool at_make_fits(const void *image, const at_request *request, const ir_kernel *kernel);
 void at_make_name(const at_request *request, char *name, size_t capacity);
 void at_make_tell(const at_request *request, const at_key *key, attune_event event);
-void at_make_complete(attune_kernel *kernel, const at_request *request, const at_key *key,
-                      const mha_schedule *schedule, attune_origin origin, double started);
+void at_make_complete(attune_kernel *kernel, const at_request *request, const at_key *key, const mha_schedule *schedule,
+                      attune_origin origin, double started);
 attune_status at_make_keep_ir(const at_request *request, at_arena *arena, ir_kernel *lowered, attune_kernel **kernel,
                               at_error *err);
 

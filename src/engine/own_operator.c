@@ -64,7 +64,7 @@ attune_status at_operator_schedule(const attune_operator *op, const char *proble
                                    mha_schedule *schedule, at_error *err) {
     const attune_status status = at_own_check_problem(&op->own, problem, err);
     if (status || !numbers) return status;
-    *schedule = (mha_schedule)ATTUNE_SCHEDULE_INIT;
+    *schedule = (mha_schedule){0};
     memcpy(at_own_numbers(schedule), numbers, op->own.num_choices * sizeof *numbers);
     return op->own.row.schedule_check(at_own_operation(&op->own, problem), schedule, op->context->target, err);
 }

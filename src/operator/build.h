@@ -4,6 +4,7 @@
 
 #include "ir/ir.h"
 #include "problem/mha.h"
+#include "schedule/schedule_fields.h"
 #include "target/target.h"
 
 /* Scheduled IR of the kernel. Its parameters are those of problem/signature.h, in that order. */

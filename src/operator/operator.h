@@ -8,6 +8,7 @@
 
 #include "ir/ir.h"
 #include "problem/mha.h"
+#include "schedule/schedule_fields.h"
 #include "target/description.h"
 #include "target/target.h"
 
@@ -43,8 +44,8 @@ struct at_operator {
     size_t (*schedule_print)(at_operation operation, const mha_schedule *schedule, char *text, size_t capacity);
 
     /* Scheduled IR, or NULL with *err filled. */
-    ir_kernel *(*build)(at_arena *arena, at_operation operation, const mha_schedule *schedule,
-                        const at_target *target, at_error *err);
+    ir_kernel *(*build)(at_arena *arena, at_operation operation, const mha_schedule *schedule, const at_target *target,
+                        at_error *err);
     /* The type of most multiplications. */
     attune_dtype (*arithmetic)(at_operation operation, const mha_schedule *schedule, const at_target *target);
 };

@@ -74,7 +74,7 @@ static void schedule_choose(at_operation o, const at_target *target, const at_de
                             mha_schedule *schedule) {
     (void)target;
     (void)machine;
-    *schedule = (mha_schedule)ATTUNE_SCHEDULE_INIT;
+    *schedule = (mha_schedule){0};
     for (size_t i = 0; i < own_of(o)->num_choices; i++) at_own_numbers(schedule)[i] = own_of(o)->choices[i].usual;
 }
 

@@ -43,13 +43,10 @@ static inline at_operation at_own_operation(const at_own *own, const char *probl
 }
 
 /* The numbers of a schedule, which lie where attention has its own. */
-static inline int32_t *at_own_numbers(mha_schedule *schedule) {
-    return (int32_t *)(void *)((char *)schedule + offsetof(mha_schedule, strategy));
-}
+static inline int32_t *at_own_numbers(mha_schedule *schedule) { return (int32_t *)(void *)schedule; }
 static inline const int32_t *at_own_numbers_of(const mha_schedule *schedule) {
     return at_own_numbers((mha_schedule *)schedule);
 }
-_Static_assert(offsetof(mha_schedule, reserved) >= sizeof(size_t) + AT_OWN_CHOICES * sizeof(int32_t),
-               "they are among the fields that a key holds");
+_Static_assert(sizeof(mha_schedule) >= AT_OWN_CHOICES * sizeof(int32_t), "they are among the fields that a key holds");
 
 #endif

@@ -60,8 +60,8 @@ bool pl_is_worth(const attune_plan *plan, pl_kind kind, const attune_problem *ex
     const attune_kernel *const kernel = plan->kernels[kind];
     if (!plan->options.least_gain || !kernel) return true;
     /* A schedule that is illegal for these lengths, or no model: it is tried. */
-    if (attune_schedule_predict(plan->context, exact, NULL, NULL, &then) ||
-        attune_schedule_predict(plan->context, exact, &kernel->schedule, NULL, &now))
+    if (attune_schedule_predict(plan->context, exact, NULL, &then) ||
+        attune_schedule_predict(plan->context, exact, mha_schedule_text(&kernel->schedule).text, &now))
         return true;
     const double open = cycles(&then, OPEN_TASKS, OPEN_REST), own = cycles(&now, OPEN_TASKS, OPEN_REST);
     const double least = 1 + plan->options.least_gain / 100.0;

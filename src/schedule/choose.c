@@ -51,13 +51,13 @@ static void calls_of(const attune_problem *p, const mha_machine *on, calls *c) {
 
 /* What decoding's strategy costs for a usual call. */
 static double cost_of_decoding(const mha_cost_context *usual) {
-    mha_schedule s = ATTUNE_SCHEDULE_INIT;
+    mha_schedule s = {0};
     mha_choose_d_lanes(usual, usual, &s);
     return mha_cost_of_choice(usual, &s) * mha_correction(MHA_DECODING, usual, &s, NULL);
 }
 
 static void choose_decoding(const calls *c, mha_schedule *s) {
-    *s = (mha_schedule)ATTUNE_SCHEDULE_INIT;
+    *s = (mha_schedule){0};
     mha_choose_d_lanes(&c->call, &c->usual, s);
     mha_hold_narrow_heads(&c->call, s);
 }
@@ -203,7 +203,7 @@ static void choose_listed(const attune_problem *p, const mha_machine *on, mha_sc
 
 void mha_choose(const attune_problem *p, const at_target *target, const at_description *machine, mha_schedule *s) {
     const mha_machine on = {target, machine};
-    *s = (mha_schedule)ATTUNE_SCHEDULE_INIT;
+    *s = (mha_schedule){0};
     if (p->kv_ids) {
         choose_listed(p, &on, s);
     } else {
@@ -219,7 +219,7 @@ void mha_choose_by(mha_strategy strategy, const attune_problem *p, const at_targ
                    const at_description *machine, mha_schedule *s) {
     calls c;
     calls_of(p, &(mha_machine){target, machine}, &c);
-    *s = (mha_schedule)ATTUNE_SCHEDULE_INIT;
+    *s = (mha_schedule){0};
     if (strategy == MHA_D_LANES)
         choose_decoding(&c, s);
     else

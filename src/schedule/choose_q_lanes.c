@@ -41,7 +41,7 @@ typedef struct search {
     bool pairs_fit;         /* V in pairs, of all heads, fits the last cache */
     sum_order order;        /* that it has to keep */
     double least_values;    /* cycles of their multiplications, whatever the schedule */
-    mha_schedule at;     /* the best so far of this stripe */
+    mha_schedule at;        /* the best so far of this stripe */
     double cost, scores;    /* of that one, scores with their softmax */
     mha_q_costs tried;      /* the last one */
 } search;
@@ -323,7 +323,7 @@ static int32_t value_keys(const search *t, mha_value_by by) {
 
 static bool begin(search *t, int32_t lanes, int32_t vectors, mha_value_by by) {
     enum { ONE_TILE = 1024, SUMS = 8 };
-    mha_schedule s = ATTUNE_SCHEDULE_INIT;
+    mha_schedule s = {0};
     s.strategy = MHA_Q_LANES;
     s.lanes = lanes;
     s.score_row_vectors = s.task_row_vectors = vectors;

@@ -92,11 +92,9 @@ mha_costs mha_cost_d_lanes(const mha_cost_context *context, const mha_schedule *
 
 /* d-lanes, integer products, for some rows: a register tile of scores, and the keys that it has; and four keys of
  * values, which are integers as well. */
-double mha_cost_quantised_scores(const mha_cost_context *c, const mha_schedule *s, const cost_vector *v,
-                                 double rows);
+double mha_cost_quantised_scores(const mha_cost_context *c, const mha_schedule *s, const cost_vector *v, double rows);
 double mha_cost_quantised_keys(const mha_cost_context *c, const mha_schedule *s);
-double mha_cost_quantised_values(const mha_cost_context *c, const mha_schedule *s, const cost_vector *v,
-                                 double rows);
+double mha_cost_quantised_values(const mha_cost_context *c, const mha_schedule *s, const cost_vector *v, double rows);
 
 /* The products of a block: projections whose inputs are as deep, and whose groups of columns as wide, are one. */
 typedef struct mha_depth {

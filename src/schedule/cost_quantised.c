@@ -72,8 +72,7 @@ static double panels_turn(const mha_cost_context *c, const mha_schedule *s, cons
     return units * turn_cost(c, v, &turn) + rows * planes * keys * (v->load + v->store);
 }
 
-double mha_cost_quantised_scores(const mha_cost_context *c, const mha_schedule *s, const cost_vector *v,
-                                 double rows) {
+double mha_cost_quantised_scores(const mha_cost_context *c, const mha_schedule *s, const cost_vector *v, double rows) {
     return c->p->k_layout == ATTUNE_LAYOUT_PANELS ? panels_turn(c, s, v, rows) : rows_turn(c, s, v, rows);
 }
 
@@ -84,8 +83,7 @@ double mha_cost_quantised_keys(const mha_cost_context *c, const mha_schedule *s)
 /* ---- Values ---- */
 
 /* Four keys of V for all columns, and what their part is of the sums' way to O. */
-double mha_cost_quantised_values(const mha_cost_context *c, const mha_schedule *s, const cost_vector *v,
-                                 double rows) {
+double mha_cost_quantised_values(const mha_cost_context *c, const mha_schedule *s, const cost_vector *v, double rows) {
     enum { UNPACKED = 8, ORDERED = 3, JOINED = 5 };
     const attune_problem *p = c->p;
     const bool has_panels = p->v_layout == ATTUNE_LAYOUT_PANELS;

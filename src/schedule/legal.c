@@ -188,7 +188,7 @@ static attune_status check_range(const mha_schedule_field *field, int32_t value,
                                                                  : field->least;
     if (value < least) return too_small(field, value, least, err);
     if (field->words && value >= count)
-        return at_fail(err, ATTUNE_INVALID_SCHEDULE, "%s is %d, which is no attune_%s", field->name, (int)value,
+        return at_fail(err, ATTUNE_INVALID_SCHEDULE, "%s is %d, which is no mha_%s", field->name, (int)value,
                        field->name);
     return ATTUNE_OK;
 }
@@ -204,16 +204,6 @@ static const mha_schedule_field *stranger(const mha_schedule *s) {
         if (!is_here[field->word] && mha_schedule_value(s, field->word)) return field;
     }
     return NULL;
-}
-
-/* A newer version's member that is set is refused as what lies beyond a struct of this version. */
-static attune_status check_reserved(const mha_schedule *s, at_error *err) {
-    enum { COUNT = sizeof s->reserved / sizeof *s->reserved };
-    for (int i = 0; i < COUNT; i++)
-        if (s->reserved[i])
-            return at_fail(err, ATTUNE_UNSUPPORTED, "reserved[%d] of the schedule is %d; attune %s needs 0", i,
-                           (int)s->reserved[i], ATTUNE_VERSION_STRING);
-    return ATTUNE_OK;
 }
 
 static attune_status check_ranges(const mha_schedule *s, at_error *err) {
@@ -249,10 +239,8 @@ static attune_status check_settled(const attune_problem *p, const mha_schedule *
 attune_status mha_schedule_in(const mha_schedule **schedule, mha_schedule *whole, const attune_problem *p,
                               const at_target *target, at_error *err) {
     if (!*schedule) return ATTUNE_OK;
-    attune_status status = at_copy_in(&mha_schedule_struct, *schedule, whole, err);
-    if (!status) status = check_reserved(whole, err);
-    if (!status) status = check_ranges(whole, err);
-    if (status) return status;
+    *whole = **schedule;
+    if (check_ranges(whole, err)) return ATTUNE_INVALID_SCHEDULE;
     mha_schedule_settle(p, target, NULL, whole);
     *schedule = whole;
     return check_settled(p, whole, target, err);
@@ -264,6 +252,14 @@ attune_status mha_schedule_check(const attune_problem *p, const mha_schedule *s,
     return mha_schedule_in(&s, &whole, p, target, err);
 }
 
-bool mha_schedule_same(const mha_schedule *a, const mha_schedule *b) {
-    return !memcmp(&a->strategy, &b->strategy, MHA_SCHEDULE_WORDS * sizeof(int32_t));
+attune_status mha_schedule_of(const char *text, const attune_problem *p, const at_target *target,
+                              const at_description *machine, mha_schedule *schedule, at_error *err) {
+    mha_choose(p, target, machine, schedule);
+    if (!*text) return ATTUNE_OK;
+    mha_schedule asked = *schedule;
+    const mha_schedule *settled = &asked;
+    const attune_status status = mha_schedule_parse(text, &asked, err);
+    return status ? status : mha_schedule_in(&settled, schedule, p, target, err);
 }
+
+bool mha_schedule_same(const mha_schedule *a, const mha_schedule *b) { return !memcmp(a, b, sizeof *a); }

@@ -5,6 +5,7 @@
 #define ATTUNE_SCHEDULE_SCHEDULE_H
 
 #include "problem/mha.h"
+#include "schedule/schedule_fields.h"
 #include "target/description.h"
 #include "target/target.h"
 
@@ -14,21 +15,21 @@ typedef struct mha_machine {
     const at_description *description;
 } mha_machine;
 
-/* The struct of a caller, which may be of another version: mha_schedule_in, mha_schedule_check and the functions on
- * text take it as it is, all others want a whole one. */
-extern const at_struct mha_schedule_struct;
-
-/* Reads a caller's schedule into `whole`, settles its choices, checks it, and lets *schedule point there; NULL stays
+/* Settles the choices of a schedule and checks it: `whole` is the result, and *schedule points there. NULL stays
  * NULL. */
 attune_status mha_schedule_in(const mha_schedule **schedule, mha_schedule *whole, const attune_problem *canonical,
                               const at_target *target, at_error *err);
+
+/* A caller's text over attune's own choice, settled and checked. */
+attune_status mha_schedule_of(const char *text, const attune_problem *canonical, const at_target *target,
+                              const at_description *machine, mha_schedule *schedule, at_error *err);
 
 /* Whether two have the same values. */
 bool mha_schedule_same(const mha_schedule *a, const mha_schedule *b);
 
 /* Whether it is legal once its choices are settled. */
-attune_status mha_schedule_check(const attune_problem *canonical, const mha_schedule *schedule,
-                                 const at_target *target, at_error *err);
+attune_status mha_schedule_check(const attune_problem *canonical, const mha_schedule *schedule, const at_target *target,
+                                 at_error *err);
 /* A good schedule without measuring; it follows from these three alone. */
 void mha_choose(const attune_problem *canonical, const at_target *target, const at_description *machine,
                 mha_schedule *schedule);
@@ -47,7 +48,5 @@ enum { MHA_INTEGER_KEYS = 512 };
 
 /* The kv_tile that every schedule of a problem with `reproducible` has, or with integer=all. */
 int32_t mha_reproducible_kv_tile(const attune_problem *canonical);
-attune_status mha_schedule_parse(const char *text, mha_schedule *schedule, at_error *err);
-size_t mha_schedule_print(const mha_schedule *schedule, char *text, size_t capacity);
 
 #endif

@@ -6,11 +6,7 @@
 
 #include <string.h>
 
-static const char *const strategy_names[MHA_STRATEGY_COUNT] = {
-    [MHA_Q_LANES] = "q_lanes", [MHA_D_LANES] = "d_lanes"};
-
-const at_struct mha_schedule_struct = {"mha_schedule", "start from ATTUNE_SCHEDULE_INIT", sizeof(mha_schedule),
-                                       NULL, 256};
+static const char *const strategy_names[MHA_STRATEGY_COUNT] = {[MHA_Q_LANES] = "q_lanes", [MHA_D_LANES] = "d_lanes"};
 
 /* ---- Reading ---- */
 
@@ -135,13 +131,12 @@ static void forget_unnamed(reading *r, const mha_schedule *before) {
 }
 
 attune_status mha_schedule_parse(const char *text, mha_schedule *schedule, at_error *err) {
-    reading r = {.is_named = {false}};
-    attune_status status = at_copy_in(&mha_schedule_struct, schedule, &r.s, err);
-    const mha_schedule before = r.s;
-    if (!status) status = mha_for_each_pair(text, ATTUNE_INVALID_SCHEDULE, parse_pair, &r, err);
+    reading r = {.s = *schedule};
+    const attune_status status = mha_for_each_pair(text, ATTUNE_INVALID_SCHEDULE, parse_pair, &r, err);
     if (status) return status;
-    forget_unnamed(&r, &before);
-    return at_copy_back(&mha_schedule_struct, &r.s, schedule, err);
+    forget_unnamed(&r, schedule);
+    *schedule = r.s;
+    return ATTUNE_OK;
 }
 
 /* ---- Writing ---- */
@@ -161,19 +156,23 @@ static void write_value(mha_writer *w, const mha_schedule_field *field, int32_t 
 
 size_t mha_schedule_print(const mha_schedule *schedule, char *text, size_t capacity) {
     mha_writer w = {text, capacity, 0};
-    mha_schedule copy;
     if (capacity) *text = '\0';
-    if (at_copy_in(&mha_schedule_struct, schedule, &copy, NULL)) return 0;
-    if ((unsigned)copy.strategy < MHA_STRATEGY_COUNT) {
+    if ((unsigned)schedule->strategy < MHA_STRATEGY_COUNT) {
         mha_write_key(&w, "strategy");
-        mha_write(&w, "%s", strategy_names[copy.strategy]);
+        mha_write(&w, "%s", strategy_names[schedule->strategy]);
     }
-    const unsigned parts = mha_schedule_parts(&copy);
+    const unsigned parts = mha_schedule_parts(schedule);
     for (int i = 0; i < MHA_NUM_SCHEDULE_FIELDS; i++) {
         const mha_schedule_field *field = &mha_schedule_fields[i];
         if (!mha_schedule_has(parts, field)) continue;
         mha_write_key(&w, field->name);
-        write_value(&w, field, mha_schedule_value(&copy, field->word));
+        write_value(&w, field, mha_schedule_value(schedule, field->word));
     }
     return w.length;
+}
+
+mha_schedule_string mha_schedule_text(const mha_schedule *schedule) {
+    mha_schedule_string string;
+    mha_schedule_print(schedule, string.text, sizeof string.text);
+    return string;
 }

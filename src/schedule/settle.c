@@ -48,7 +48,7 @@ static double paying_work(const attune_problem *p, const at_target *target, bool
  * are filled up, too. Under causality and windows only what is seen counts, but for larger calls with many registers.
  */
 static mha_task_prefetch usual_task_prefetch(const attune_problem *p, const at_target *target, bool by_pairs,
-                                                double last, const mha_schedule *s) {
+                                             double last, const mha_schedule *s) {
     enum { LINE = 64 };
     const int64_t queries = p->seq_q == ATTUNE_DYNAMIC ? MHA_USUAL_LENGTH : p->seq_q;
     const int64_t rows = queries * (p->num_heads / p->num_kv_heads), columns = p->head_dim + p->head_dim_v;

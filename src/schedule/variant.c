@@ -179,9 +179,9 @@ static void decide_values(const attune_problem *p, const mha_schedule *s, const 
     v->may_go_by_rows = mha_attends(p) && (is_whole || v->may_keep_rows);
     v->usually_by_rows = mha_attends(p) && (is_whole || (target->vector_bytes >= WIDE && v->may_keep_rows));
     v->values = s->value_by != MHA_VALUE_BY_ROWS ? MHA_VALUES_TRANSPOSED
-                : is_whole                          ? MHA_VALUES_WHOLE
-                : may_be_one_tile(p, s, target)     ? MHA_VALUES_ONE_TILE
-                                                    : MHA_VALUES_KEPT;
+                : is_whole                       ? MHA_VALUES_WHOLE
+                : may_be_one_tile(p, s, target)  ? MHA_VALUES_ONE_TILE
+                                                 : MHA_VALUES_KEPT;
     v->may_pair_once = v->by_pairs && may_pair_once(p, s);
     v->writes_weights = v->values == MHA_VALUES_WHOLE && p->weights_mode == ATTUNE_WEIGHTS_SOFTMAX &&
                         !p->weights_average && !p->low_rank && !p->reproducible && !v->by_pairs;
@@ -244,8 +244,7 @@ bool mha_gemm_tiles(int64_t rows, int64_t vectors, int64_t depth) {
 }
 
 /* Not with `reproducible`: sums by hardware tiles have another order, and schedules for few rows have no tiles. */
-static void decide_products(const attune_problem *p, const mha_schedule *s, const at_target *target,
-                            mha_variant *v) {
+static void decide_products(const attune_problem *p, const mha_schedule *s, const at_target *target, mha_variant *v) {
     enum { TILE_LANES = 16, TILE_DEPTH = 32 };
     v->may_use_tiles = target->flags & AT_TARGET_TILES && v->projects_by_pairs && !p->reproducible;
     v->by_tiles =

@@ -4,6 +4,7 @@
 #define ATTUNE_SCHEDULE_VARIANT_H
 
 #include "problem/mha.h"
+#include "schedule/schedule_fields.h"
 #include "target/target.h"
 
 /* Prefill, O = P V: what a vector's lanes run along, and where sums of values are between two tiles of keys. */

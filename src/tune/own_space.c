@@ -21,7 +21,7 @@ __extension__ typedef unsigned __int128 combination_number;
 
 /* The combination with this number, the first choice counting fastest. */
 static tune_candidate combination(const at_own *own, combination_number number) {
-    tune_candidate c = {.schedule = ATTUNE_SCHEDULE_INIT};
+    tune_candidate c = {.schedule = {0}};
     for (size_t i = 0; i < own->num_choices; i++) {
         const attune_choice *const choice = &own->choices[i];
         const size_t place = (size_t)(number % choice->num_values), usual = place_of(choice, choice->usual);

@@ -371,7 +371,7 @@ static attune_status confirm(tune_search *s, at_error *err) {
     result->ratio = r.ratio;
     result->ratio_low = r.low;
     result->ratio_high = r.high;
-    result->schedule = result->is_faster ? s->best_schedule : s->first_schedule;
+    s->winner = result->is_faster ? s->best_schedule : s->first_schedule;
     tell_noise(s, &c);
     tell_times(s, c.incumbent_seconds, c.pairs.count, &result->seconds_before, &result->spread_before);
     result->seconds_after = result->seconds_before;
@@ -436,9 +436,8 @@ static attune_status begin_search(tune_search *s, const mha_schedule *begin, at_
     return ATTUNE_OK;
 }
 
-attune_status tune_search_run(tune_search *s, attune_context *context, const tune_task *task,
-                              const mha_schedule *begin, const attune_tune_options *options,
-                              attune_tune_result *result, at_error *err) {
+attune_status tune_search_run(tune_search *s, attune_context *context, const tune_task *task, const mha_schedule *begin,
+                              const attune_tune_options *options, attune_tune_result *result, at_error *err) {
     *s = (tune_search){.options = options, .result = result, .began = now()};
     s->machine = tune_machine_of(context);
     attune_status status = tune_runner_init(&s->runner, context, task, err);

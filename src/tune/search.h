@@ -34,7 +34,7 @@ typedef struct tune_search {
     mha_schedule *seen;
     size_t num_seen;
     attune_kernel *first, *best; /* first: of the schedule that the search began with */
-    mha_schedule best_schedule, first_schedule;
+    mha_schedule best_schedule, first_schedule, winner; /* winner: when the search has ended */
     double best_ratio;   /* to `first` */
     double pair_seconds; /* that the longest pair so far took */
     tune_noise noise;
@@ -45,8 +45,8 @@ typedef struct tune_search {
 
 /* Searches from `begin` on and fills in the result; *search holds the trials until tune_search_free. */
 attune_status tune_search_run(tune_search *search, attune_context *context, const tune_task *task,
-                              const mha_schedule *begin, const attune_tune_options *options,
-                              attune_tune_result *result, at_error *err);
+                              const mha_schedule *begin, const attune_tune_options *options, attune_tune_result *result,
+                              at_error *err);
 /* Time of the best by that of the schedule which attune's rules choose, as far as it was measured. */
 double tune_search_ratio_to_usual(const tune_search *search);
 void tune_search_free(tune_search *search);

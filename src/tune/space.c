@@ -17,9 +17,7 @@ typedef struct collector {
     size_t count, capacity;
 } collector;
 
-static int compare_schedules(const mha_schedule *a, const mha_schedule *b) {
-    return memcmp(&a->strategy, &b->strategy, MHA_SCHEDULE_WORDS * sizeof(int32_t));
-}
+static int compare_schedules(const mha_schedule *a, const mha_schedule *b) { return memcmp(a, b, sizeof *a); }
 
 static int by_cost(const void *x, const void *y) {
     const tune_candidate *a = x, *b = y;
@@ -87,7 +85,7 @@ static mha_schedule with_products_of(mha_schedule s, const mha_schedule *base) {
 static void combine_all(collector *c, bool takes_minor) {
     const attune_problem *p = c->p;
     const mha_space space = space_for(c, takes_minor);
-    mha_schedule base, q, d = {.struct_size = sizeof d, .strategy = MHA_D_LANES};
+    mha_schedule base, q, d = {.strategy = MHA_D_LANES};
     mha_choose(p, c->m->target, c->m->description, &base);
     mha_space_offer(&space, &base);
     mha_schedule_leave_choices(&base);
@@ -112,8 +110,8 @@ size_t tune_space(const attune_problem *p, const mha_machine *m, tune_candidate 
     return finish(&c);
 }
 
-size_t tune_neighbours(const attune_problem *p, const mha_machine *m, const mha_schedule *s,
-                       tune_candidate *candidates, size_t capacity) {
+size_t tune_neighbours(const attune_problem *p, const mha_machine *m, const mha_schedule *s, tune_candidate *candidates,
+                       size_t capacity) {
     collector c = {.p = p, .m = m, .list = candidates, .capacity = capacity};
     const mha_space space = space_for(&c, false);
     mha_space_steps(&space, s);

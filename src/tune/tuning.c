@@ -127,7 +127,7 @@ typedef struct lookup {
 
 /* One that cannot be read or is not legal any more is passed over. */
 static bool parse_legal(const lookup *l, const char *text, at_operation o, mha_schedule *schedule) {
-    *schedule = (mha_schedule)ATTUNE_SCHEDULE_INIT;
+    *schedule = (mha_schedule){0};
     return !o.op->schedule_parse(o, text, schedule, NULL) &&
            !o.op->schedule_check(o, schedule, l->context->target, NULL);
 }
@@ -264,7 +264,7 @@ static attune_status keep(attune_context *context, at_operation operation, const
         const tune_trial *trial = &s->trials[i];
         operation.op->schedule_print(operation, &trial->schedule, texts[i], sizeof texts[i]);
         timings[i] = (tune_timing){texts[i], trial->seconds, trial->ratio, trial->pairs};
-        if (!s->result->is_faster || !mha_schedule_same(&trial->schedule, &s->result->schedule)) continue;
+        if (!s->result->is_faster || !mha_schedule_same(&trial->schedule, &s->winner)) continue;
         winner = (ptrdiff_t)i;
         timings[i].ratio = tune_search_ratio_to_usual(s);
     }
@@ -306,9 +306,9 @@ typedef struct incumbent {
 
 static int recognise(void *user, const tune_winner *winner) {
     incumbent *i = user;
-    mha_schedule schedule = ATTUNE_SCHEDULE_INIT;
+    mha_schedule schedule = {0};
     if (i->operation.op->schedule_parse(i->operation, winner->schedule, &schedule, NULL) ||
-        memcmp(&schedule, &i->schedule, AT_SCHEDULE_BYTES))
+        !mha_schedule_same(&schedule, &i->schedule))
         return 0;
     i->threads = winner->threads;
     return 1;
@@ -332,7 +332,7 @@ static attune_status look_ahead(attune_context *context, at_operation operation,
 /* There is one cached kernel for all numbers of threads, and it is the one that was tuned last. */
 static void put_into_place(attune_context *context, at_operation operation, const mha_schedule *schedule,
                            const incumbent *cached, at_error *err) {
-    const bool stays = cached->is_cached && !memcmp(&cached->schedule, schedule, AT_SCHEDULE_BYTES);
+    const bool stays = cached->is_cached && mha_schedule_same(&cached->schedule, schedule);
     if (at_kernel_replace(context, operation, schedule, err) || stays) return;
     if (cached->threads && cached->threads != context->team.max_workers)
         at_log_printf(&context->log, ATTUNE_LOG_WARNING,
@@ -342,9 +342,9 @@ static void put_into_place(attune_context *context, at_operation operation, cons
 
 /* *searched: the result is there, even if it could not be kept; then the kernel takes its place all the same. */
 static attune_status tune(attune_context *context, const tune_task *task, const attune_tune_options *options,
-                          attune_tune_result *result, bool *searched, at_error *err) {
+                          mha_schedule *winner, attune_tune_result *result, bool *searched, at_error *err) {
     const at_operation operation = task->operation;
-    mha_schedule begin = ATTUNE_SCHEDULE_INIT;
+    mha_schedule begin = {0};
     tune_search search;
     incumbent cached = {.operation = operation};
     const bool keeps = *context->tuning.own.path;
@@ -356,7 +356,8 @@ static attune_status tune(attune_context *context, const tune_task *task, const 
     /* Timings from before a failure are kept, too; the caller is told of the failure. */
     at_error failure = {0};
     if (keeps && (!status || search.num_trials)) keep(context, operation, &search, status ? &failure : err);
-    if (!status && keeps && result->measured) put_into_place(context, operation, &result->schedule, &cached, err);
+    if (!status && keeps && result->measured) put_into_place(context, operation, &search.winner, &cached, err);
+    *winner = search.winner;
     tune_search_free(&search);
     return err->status;
 }
@@ -367,7 +368,8 @@ attune_status attune_tune(attune_context *context, const attune_problem *problem
     attune_tune_options whole = usual;
     at_error err = {0};
     attune_problem canonical;
-    attune_tune_result full = {.struct_size = sizeof full, .schedule = ATTUNE_SCHEDULE_INIT};
+    attune_tune_result full = {.struct_size = sizeof full};
+    mha_schedule winner;
     if (!context || !problem || !arguments || !result) {
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_tune was given NULL");
         return at_report(&err);
@@ -375,8 +377,9 @@ attune_status attune_tune(attune_context *context, const attune_problem *problem
     bool searched = false;
     if ((!options || !at_copy_in(&tune_options, options, &whole, &err)) && !check_options(&whole, &err) &&
         !mha_canonicalize(problem, &canonical, &err))
-        tune(context, &(tune_task){at_attention_of(&canonical), .arguments = arguments}, &whole, &full, &searched,
-             &err);
+        tune(context, &(tune_task){at_attention_of(&canonical), .arguments = arguments}, &whole, &winner, &full,
+             &searched, &err);
+    if (searched) mha_schedule_print(&winner, full.schedule, sizeof full.schedule);
     at_error misfit = {0};
     if (searched && at_copy_out(result, &full, sizeof full, "attune_tune_result", &misfit) && !err.status) err = misfit;
     return at_report(&err);
@@ -388,7 +391,8 @@ attune_status attune_operator_tune(attune_operator *op, const char *problem, voi
     AT_DEFAULT_FPENV;
     attune_tune_options whole = usual;
     at_error err = {0};
-    attune_tune_result full = {.struct_size = sizeof full, .schedule = ATTUNE_SCHEDULE_INIT};
+    attune_tune_result full = {.struct_size = sizeof full};
+    mha_schedule winner;
     if (!op || !problem || !result) {
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_operator_tune was given NULL");
         return at_report(&err);
@@ -397,9 +401,8 @@ attune_status attune_operator_tune(attune_operator *op, const char *problem, voi
     bool searched = false;
     if ((!options || !at_copy_in(&tune_options, options, &whole, &err)) && !check_options(&whole, &err) &&
         !at_own_check_problem(&op->own, problem, &err))
-        tune(op->context, &task, &whole, &full, &searched, &err);
-    if (searched && numbers) memcpy(numbers, at_own_numbers(&full.schedule), op->own.num_choices * sizeof *numbers);
-    full.schedule = (mha_schedule)ATTUNE_SCHEDULE_INIT;
+        tune(op->context, &task, &whole, &winner, &full, &searched, &err);
+    if (searched && numbers) memcpy(numbers, at_own_numbers(&winner), op->own.num_choices * sizeof *numbers);
     at_error misfit = {0};
     if (searched && at_copy_out(result, &full, sizeof full, "attune_tune_result", &misfit) && !err.status) err = misfit;
     return at_report(&err);
@@ -443,25 +446,23 @@ attune_status attune_tuning_import(attune_context *context, const char *path, ui
 
 /* ---- Predictions ---- */
 
-attune_status attune_schedule_predict(attune_context *context, const attune_problem *problem,
-                                      const mha_schedule *schedule, mha_schedule *chosen,
+attune_status attune_schedule_predict(attune_context *context, const attune_problem *problem, const char *schedule,
                                       attune_prediction *prediction) {
     AT_DEFAULT_FPENV;
     at_error err = {0};
     attune_problem canonical;
-    mha_schedule own = ATTUNE_SCHEDULE_INIT;
-    const mha_schedule *given = schedule;
+    mha_schedule own = {0};
     if (!context || !problem || !prediction) {
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_schedule_predict was given NULL");
         return at_report(&err);
     }
-    if (mha_canonicalize(problem, &canonical, &err) || mha_schedule_in(&given, &own, &canonical, context->target, &err))
-        return at_report(&err);
+    if (mha_canonicalize(problem, &canonical, &err)) return at_report(&err);
     attune_prediction full = {.struct_size = sizeof full};
-    if (!given) {
-        full.is_tuned = at_tuning_find(context, at_attention_of(&canonical), &own);
-        if (!full.is_tuned) mha_choose(&canonical, context->target, &context->machine_class.description, &own);
-    }
+    full.is_tuned = !schedule && at_tuning_find(context, at_attention_of(&canonical), &own);
+    if (!full.is_tuned && mha_schedule_of(schedule ? schedule : "", &canonical, context->target,
+                                          &context->machine_class.description, &own, &err))
+        return at_report(&err);
+    mha_schedule_print(&own, full.schedule, sizeof full.schedule);
     const mha_machine machine = tune_machine_of(context);
     const mha_costs costs = mha_costs_of(&canonical, &machine, &own);
     full.scores = costs.scores;
@@ -470,7 +471,6 @@ attune_status attune_schedule_predict(attune_context *context, const attune_prob
     full.tasks = costs.tasks;
     full.products = costs.products;
     full.flops_per_cycle = mha_peak_flops(&canonical, &machine);
-    if (chosen && at_copy_back(&mha_schedule_struct, &own, chosen, &err)) return at_report(&err);
     at_copy_out(prediction, &full, sizeof full, "attune_prediction", &err);
     return at_report(&err);
 }

@@ -21,7 +21,7 @@ enum { HEADS = 16, ROWS = 64, DIM = 32, FLOATS = HEADS * ROWS * DIM };
  * test. */
 static struct {
     attune_status (*create)(const attune_context_options *, attune_context **);
-    attune_status (*compile)(attune_context *, const attune_problem *, const mha_schedule *, attune_kernel **);
+    attune_status (*compile)(attune_context *, const attune_problem *, const char *, attune_kernel **);
     attune_status (*init)(attune_arguments *, size_t, const attune_problem *);
     attune_status (*run)(attune_context *, const attune_kernel *, const attune_arguments *);
 } library;

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include <attune.h>
 
+#include "support/problems.h"
 #include "support/calls.h"
 #include "support/engine/contexts.h"
 #include "support/engine/tuning_db.h"
@@ -197,10 +198,9 @@ static attune_status print(work *w) {
 }
 
 static attune_status choose(work *w) {
-    mha_schedule schedule = ATTUNE_SCHEDULE_INIT;
     attune_prediction prediction = {.struct_size = sizeof prediction};
-    const attune_status status = attune_schedule_choose(w->context, &w->problem, &schedule);
-    return status ? status : attune_schedule_predict(w->context, &w->problem, NULL, NULL, &prediction);
+    const attune_status status = attune_schedule_choose(w->context, &w->problem, NULL, NULL, 0);
+    return status ? status : attune_schedule_predict(w->context, &w->problem, "", &prediction);
 }
 
 static attune_status emit(work *w) {
@@ -239,10 +239,9 @@ static void near_a_winner(void **state) {
     attune_context *const context = open_context(own_dir, "", 1);
     for (int i = 0; i < DEEP; i++) {
         work w = {.context = context, .text = deep[i]};
-        mha_schedule schedule = ATTUNE_SCHEDULE_INIT;
         char near[TEXT_BYTES];
         assert_int_equal(parse(&w), ATTUNE_OK);
-        assert_int_equal(attune_schedule_choose(context, &w.problem, &schedule), ATTUNE_OK);
+        const mha_schedule schedule = schedule_chosen_by(context, &w.problem);
         plant(context, own_db, deep[i], &schedule, 0.5);
         strcpy(near, deep[i]);
         memcpy(strstr(near, "seq_kv="), i < 3 ? "seq_kv=95" : "seq_kv=48", 9);

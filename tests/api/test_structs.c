@@ -103,7 +103,6 @@ static attune_status init_problem(void *o, size_t n) { return attune_problem_ini
 static attune_status init_options(void *o, size_t n) { return attune_context_options_init(o, n); }
 static attune_status init_runner(void *o, size_t n) { return attune_runner_init(o, n); }
 static attune_status init_run(void *o, size_t n) { return attune_run_options_init(o, n); }
-static attune_status init_schedule(void *o, size_t n) { return attune_schedule_init(o, n); }
 static attune_status init_operator(void *o, size_t n) { return attune_operator_options_init(o, n); }
 static attune_status init_desc(void *o, size_t n) { return attune_attention_desc_init(o, n); }
 static attune_status init_step(void *o, size_t n) { return attune_step_init(o, n); }
@@ -142,7 +141,6 @@ static void defaults_of_any_size(void **state) {
     static const attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
     static const attune_runner runner = ATTUNE_RUNNER_INIT;
     static const attune_run_options run = ATTUNE_RUN_OPTIONS_INIT;
-    static const mha_schedule schedule = ATTUNE_SCHEDULE_INIT;
     static const attune_tune_options tune = ATTUNE_TUNE_OPTIONS_INIT;
     static const attune_attention_desc desc = ATTUNE_ATTENTION_DESC_INIT;
     static const attune_step step = ATTUNE_STEP_INIT;
@@ -155,7 +153,6 @@ static void defaults_of_any_size(void **state) {
     check_init(init_options, &options, sizeof options);
     check_init(init_runner, &runner, sizeof runner);
     check_init(init_run, &run, sizeof run);
-    check_init(init_schedule, &schedule, sizeof schedule);
     check_init(init_tune, &tune, sizeof tune);
     check_init(init_operator, &op, sizeof op);
     check_init(init_desc, &desc, sizeof desc);
@@ -271,42 +268,37 @@ static void blocks_of_other_sizes(void **state) {
 
 /* ---- Schedules ---- */
 
-static void schedules_of_other_sizes(void **state) {
+/* Fields that are not named are attune's own, and the whole text is the same schedule. */
+static void schedules_are_text(void **state) {
     (void)state;
     const attune_problem p = problem_parsed("num_heads=2,seq_q=30,seq_kv=50,head_dim=16");
-    mha_schedule whole = ATTUNE_SCHEDULE_INIT;
-    char expected[512], text[512];
-    assert_ok(attune_schedule_choose(sample_context, &p, &whole));
-    attune_schedule_print(&whole, expected, sizeof expected);
-    const size_t sizes[] = {sizeof whole + sizeof(size_t), sizeof whole + MORE};
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        guarded g = as_of(&whole, sizeof whole, sizes[i]);
-        mha_schedule *const s = (mha_schedule *)(void *)g.data;
+    char all[ATTUNE_SCHEDULE_BYTES], again[ATTUNE_SCHEDULE_BYTES], small[4] = "abc", field[40];
+    attune_kernel *kernel, *same;
+    assert_ok(attune_schedule_choose(sample_context, &p, NULL, all, sizeof all));
+    const mha_schedule chosen = schedule_read(all);
+    const char *const texts[] = {"", all, field};
+    snprintf(field, sizeof field, "score_keys=%d", (int)chosen.score_keys);
+    assert_ok(attune_compile(sample_context, &p, "", &kernel));
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         attune_prediction prediction = {.struct_size = sizeof prediction};
-        attune_kernel *kernel, *same;
-        assert_ok(attune_schedule_check(sample_context, &p, s));
-        assert_true(attune_schedule_print(s, text, sizeof text) > 0);
-        assert_string_equal(text, expected);
-        assert_ok(attune_compile(sample_context, &p, s, &kernel));
-        assert_ok(attune_compile(sample_context, &p, &whole, &same));
-        assert_ptr_equal(kernel, same);
-        attune_kernel_release(kernel);
-        attune_kernel_release(same);
-        assert_ok(attune_schedule_predict(sample_context, &p, s, s, &prediction));
-        assert_ok(attune_schedule_choose(sample_context, &p, s));
         void *data;
-        assert_ok(attune_emit(sample_context, &p, s, ATTUNE_STAGE_IR, &data, &(size_t){0}));
+        assert_ok(attune_schedule_choose(sample_context, &p, texts[i], again, sizeof again));
+        assert_string_equal(again, all);
+        assert_ok(attune_compile(sample_context, &p, texts[i], &same));
+        assert_ptr_equal(kernel, same);
+        attune_kernel_release(same);
+        assert_ok(attune_schedule_predict(sample_context, &p, texts[i], &prediction));
+        assert_string_equal(prediction.schedule, all);
+        assert_ok(attune_emit(sample_context, &p, texts[i], ATTUNE_STAGE_IR, &data, &(size_t){0}));
         attune_free(sample_context, data);
-        assert_ok(attune_schedule_parse(s, "kv_tile=8"));
-        assert_int_equal(s->kv_tile, 8);
-        unguard(&g);
     }
-    guarded g = as_of(&whole, sizeof whole, sizeof whole + MORE);
-    g.data[sizeof whole] = 1;
-    attune_kernel *kernel;
-    assert_fails(attune_compile(sample_context, &p, (void *)g.data, &kernel), ATTUNE_UNSUPPORTED, "mha_schedule");
-    assert_int_equal(attune_schedule_print((void *)g.data, text, sizeof text), 0);
-    unguard(&g);
+    attune_kernel_release(kernel);
+    assert_fails(attune_schedule_choose(sample_context, &p, NULL, small, sizeof small), ATTUNE_INVALID_ARGUMENT,
+                 "and there are 4");
+    assert_string_equal(small, "abc");
+    assert_fails(attune_schedule_choose(sample_context, &p, "score_key=4", NULL, 0), ATTUNE_INVALID_SCHEDULE,
+                 "did you mean score_keys?");
+    assert_fails(attune_schedule_choose(sample_context, &p, "lanes=3", NULL, 0), ATTUNE_INVALID_SCHEDULE, "lanes");
 }
 
 /* ---- Options ---- */
@@ -403,7 +395,6 @@ static void what_is_older_is_refused(void **state) {
     static const char older[] = "the program was made with an older header; compile it again";
     const attune_problem p = problem_parsed("num_heads=2,seq_q=3,head_dim=4"),
                          block = problem_parsed("num_heads=2,seq_q=3,embed_dim=8");
-    const mha_schedule schedule = ATTUNE_SCHEDULE_INIT;
     const attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
     const attune_tune_options tune = ATTUNE_TUNE_OPTIONS_INIT;
     attune_arguments arguments;
@@ -417,9 +408,6 @@ static void what_is_older_is_refused(void **state) {
     guarded g = as_of(&p, sizeof p, 816);
     assert_fails(attune_compile(sample_context, (void *)g.data, NULL, &kernel), ATTUNE_INVALID_ARGUMENT, older);
     assert_fails(attune_problem_parse((void *)g.data, "seq_q=9"), ATTUNE_INVALID_ARGUMENT, older);
-    unguard(&g);
-    g = as_of(&schedule, sizeof schedule, 248);
-    assert_fails(attune_compile(sample_context, &p, (void *)g.data, &kernel), ATTUNE_INVALID_ARGUMENT, older);
     unguard(&g);
     g = as_of(&options, sizeof options, 112);
     assert_fails(attune_context_create((void *)g.data, &context), ATTUNE_INVALID_ARGUMENT, older);
@@ -494,7 +482,7 @@ static attune_status machine_info(void *r) { return attune_get_machine_info(samp
 static attune_status collected(void *r) { return attune_cache_gc(sample_context, UINT64_MAX, r); }
 static attune_status prediction(void *r) {
     const attune_problem p = problem_parsed("seq_q=3,head_dim=4");
-    return attune_schedule_predict(sample_context, &p, NULL, NULL, r);
+    return attune_schedule_predict(sample_context, &p, NULL, r);
 }
 
 static void results_of_other_sizes(void **state) {
@@ -545,7 +533,7 @@ int main(void) {
         cmocka_unit_test(problems_of_other_sizes),  cmocka_unit_test(what_is_unknown_of_a_problem),
         cmocka_unit_test(zeros_are_refused),        cmocka_unit_test(defaults_of_any_size),
         cmocka_unit_test(arguments_of_other_sizes), cmocka_unit_test(what_is_unknown_of_arguments),
-        cmocka_unit_test(blocks_of_other_sizes),    cmocka_unit_test(schedules_of_other_sizes),
+        cmocka_unit_test(blocks_of_other_sizes),    cmocka_unit_test(schedules_are_text),
         cmocka_unit_test(options_of_other_sizes),   cmocka_unit_test(run_options_of_other_sizes),
         cmocka_unit_test(what_is_older_is_refused), cmocka_unit_test(a_struct_that_grew),
         cmocka_unit_test(tuning_of_other_sizes),    cmocka_unit_test(results_of_other_sizes),

@@ -155,7 +155,7 @@ static int32_t one_of(int32_t low, int32_t high) { return (int32_t)tool_random_r
 
 static mha_schedule random_schedule(const attune_problem *p, const at_target *target) {
     for (;;) {
-        mha_schedule s = ATTUNE_SCHEDULE_INIT;
+        mha_schedule s = {0};
         s.strategy = MHA_D_LANES;
         s.lanes = 1 << one_of(0, 4);
         s.score_keys = one_of(0, 1) ? 1 << one_of(0, 3) : one_of(1, 8);
@@ -184,7 +184,7 @@ static void check_one(attune_context *context, const sample *from, const mha_sch
     tensors_open_sample(&t, from, kind, seed);
     assert_true(tensors_share(&again, &t));
     char what[1024], text[256];
-    attune_schedule_print(schedule, text, sizeof text);
+    mha_schedule_print(schedule, text, sizeof text);
     snprintf(what, sizeof what, "%s %s %s, %s inputs", from->problem, from->sizes ? from->sizes : "", text,
              input_kind_name(kind));
     tensors_run_chosen(context, &t, schedule);
@@ -229,7 +229,7 @@ static void test_chosen_schedules_of_all_targets(void **state) {
         const attune_problem p = problem_canonical(cases[i].problem);
         if (cases[i].sizes || p.seq_new) continue;
         for (const at_target *target = at_targets(); target->name; target++) {
-            mha_schedule schedule = ATTUNE_SCHEDULE_INIT;
+            mha_schedule schedule = {0};
             mha_choose_by(MHA_D_LANES, &p, target, usual_machine(target), &schedule);
             assert_int_equal(mha_schedule_check(&p, &schedule, target, NULL), ATTUNE_OK);
             tensors t;
@@ -359,7 +359,7 @@ static void test_integer_scores_have_the_same_bits_everywhere(void **state) {
         memset(codes, -128, (size_t)p.head_dim);
         memset(codes + p.head_dim / 2, 127, (size_t)p.head_dim / 4);
         for (const at_target *target = at_targets(); target->name; target++) {
-            mha_schedule schedule = ATTUNE_SCHEDULE_INIT;
+            mha_schedule schedule = {0};
             mha_choose_by(MHA_D_LANES, &p, target, usual_machine(target), &schedule);
             if (target == at_targets()) tensors_interpret_for(&first, target, &schedule);
             tensors other;
@@ -462,7 +462,7 @@ static void test_sinks_count_once(void **state) {
     (void)state;
     attune_context *context = tensors_context(NULL, 1);
     const attune_problem p = problem_canonical(from.problem);
-    mha_schedule schedule = ATTUNE_SCHEDULE_INIT;
+    mha_schedule schedule = {0};
     mha_choose_by(MHA_D_LANES, &p, context->target, usual_machine(context->target), &schedule);
     schedule.kv_tile = schedule.kv_chunk = 64;
     check_one(context, &from, &schedule, 0);

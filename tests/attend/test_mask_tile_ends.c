@@ -24,8 +24,7 @@ static void fill_hidden(const tensors *t, float value) {
 }
 
 /* By the interpreter, as for the target, and by machine code where that runs here. */
-static void compare(const at_target *target, attune_context *context, const char *dtype,
-                    const mha_schedule *schedule) {
+static void compare(const at_target *target, attune_context *context, const char *dtype, const mha_schedule *schedule) {
     char problem[256];
     tensors with_nan, with_numbers;
     snprintf(problem, sizeof problem,
@@ -50,7 +49,7 @@ static void neighbours_are_hidden_on(const at_target *target) {
     static const char *const dtypes[] = {"f32", "bf16", "f64"};
     attune_context *context = target_can_run(target) ? tensors_context(target->name, 2) : tensors_context_for(target);
     for (int i = 0; i < 24; i++) {
-        mha_schedule s = {.struct_size = sizeof s, .score_columns = 2, .value_columns = 3};
+        mha_schedule s = {.score_columns = 2, .value_columns = 3};
         s.lanes = i % 3 == 2 && target->vector_bytes < 32 ? 2 : 4;
         s.score_row_vectors = s.value_row_vectors = s.task_row_vectors = 1;
         s.value_keys = 4;

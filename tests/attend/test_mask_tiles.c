@@ -81,7 +81,7 @@ static void spoil(const mask_case *m, const tensors *t) {
 
 /* Tiles of 16 keys, or one of all, and stripes of 8 rows, one or two of them in a task. */
 static mha_schedule schedule_with(mha_value_by value_by, int task_row_vectors, int kv_tile) {
-    mha_schedule s = {.struct_size = sizeof s, .lanes = 4, .score_keys = 4, .value_keys = 4, .kv_tile = kv_tile};
+    mha_schedule s = {.lanes = 4, .score_keys = 4, .value_keys = 4, .kv_tile = kv_tile};
     s.score_row_vectors = s.value_row_vectors = 2;
     s.task_row_vectors = task_row_vectors;
     s.score_columns = 2;
@@ -115,7 +115,7 @@ static void compare_schedules(const mask_case *m) {
     for (int i = 0; i < 12; i++) {
         const int task = i % 2 ? 2 : 4, kv_tile = i / 2 % 2 ? 16 : 152;
         const mha_schedule by_columns = schedule_with(MHA_VALUE_BY_COLUMNS, task, kv_tile),
-                              by_rows = schedule_with(MHA_VALUE_BY_ROWS, task, kv_tile);
+                           by_rows = schedule_with(MHA_VALUE_BY_ROWS, task, kv_tile);
         compare(context, m, options[i / 4], &by_columns);
         compare(context, m, options[i / 4], &by_rows);
     }

@@ -46,8 +46,8 @@ static void assert_close(const tensors *t, int64_t rows, int64_t keys, int64_t d
 }
 
 /* By the schedule, and if `interpreted` once more by the interpreter, with the same bits. */
-static void check_long_sums(attune_context *context, const char *text, const mha_schedule *schedule,
-                            bool interpreted, double most, double most_lse) {
+static void check_long_sums(attune_context *context, const char *text, const mha_schedule *schedule, bool interpreted,
+                            double most, double most_lse) {
     const attune_problem p = problem_canonical(text);
     tensors t, again;
     tensors_open_call(&t, text, "", INPUT_ORDINARY, 3);
@@ -56,7 +56,7 @@ static void check_long_sums(attune_context *context, const char *text, const mha
     tensors_run_chosen(context, &t, schedule);
     assert_close(&t, p.seq_q, p.seq_kv, p.head_dim, most, most_lse);
     if (interpreted) {
-        if (tensors_run(&again, context, NULL, schedule, ATTUNE_ENGINE_INTERPRETER))
+        if (tensors_run(&again, context, NULL, TEXT_OF(schedule), ATTUNE_ENGINE_INTERPRETER))
             fail_msg("%s", attune_last_message());
         tensors_assert_same(&t, &again, text);
     }
@@ -74,7 +74,7 @@ static void test_long_sums(void **state) {
     for (const at_target *target = at_targets(); target->name; target++) {
         if (!target_can_run(target)) continue;
         attune_context *context = tensors_context(target->name, 1);
-        mha_schedule by_columns = ATTUNE_SCHEDULE_INIT;
+        mha_schedule by_columns = {0};
         mha_schedule by_rows = schedule_reproducible(&p, target), others = schedule_reproducible(&other, target);
         mha_choose_by(MHA_D_LANES, &p, target, usual_machine(target), &by_columns);
         check_long_sums(context, reproducible_text, &by_columns, interpreted, 1e-5, 4e-6);
@@ -88,14 +88,11 @@ static void test_long_sums(void **state) {
 /* ---- Numbers at the ends of f32 ---- */
 
 static mha_schedule schedule_by(mha_strategy strategy, const attune_problem *p, attune_context *context) {
-    mha_schedule s = ATTUNE_SCHEDULE_INIT;
     if (strategy == MHA_Q_LANES) return schedule_reproducible(p, at_target_find("x86-64"));
-    assert_int_equal(attune_schedule_parse(&s,
-                                           "strategy=d_lanes,lanes=4,score_rows=1,score_keys=4,score_column_vectors=1,"
-                                           "value_rows=1,value_column_vectors=1,value_keys=4,kv_tile=192,kv_chunk=192"),
-                     ATTUNE_OK);
+    mha_schedule s = schedule_read("strategy=d_lanes,lanes=4,score_rows=1,score_keys=4,score_column_vectors=1,"
+                                   "value_rows=1,value_column_vectors=1,value_keys=4,kv_tile=192,kv_chunk=192");
     if (p->reproducible) s.kv_tile = s.kv_chunk = mha_reproducible_kv_tile(p);
-    assert_int_equal(attune_schedule_check(context, p, &s), ATTUNE_OK);
+    assert_int_equal(attune_schedule_choose(context, p, mha_schedule_text(&s).text, NULL, 0), ATTUNE_OK);
     return s;
 }
 

@@ -91,7 +91,7 @@ static void fill_call(tensors *t, const char *problem, float least, float unit) 
 static void open_call(tensors *t) { fill_call(t, PROBLEM, 0.03F, 1); }
 
 static void run(const tensors *t) {
-    mha_schedule s = ATTUNE_SCHEDULE_INIT;
+    mha_schedule s = {0};
     s.strategy = MHA_Q_LANES;
     s.lanes = 16;
     s.score_row_vectors = s.task_row_vectors = 2;

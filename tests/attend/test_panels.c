@@ -12,6 +12,7 @@
 
 #include <cmocka.h>
 
+#include "support/problems.h"
 #include "support/calls.h"
 
 /* ---- The format ---- */
@@ -234,9 +235,8 @@ static void same_bits_as_rows(void **state) {
     };
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         pair p;
-        mha_schedule s = ATTUNE_SCHEDULE_INIT;
         open_pair(texts[i], &p);
-        assert_int_equal(attune_schedule_choose(sample_context, &p.panels.problem, &s), ATTUNE_OK);
+        const mha_schedule s = schedule_chosen_by(sample_context, &p.panels.problem);
         sample_call_run(sample_context, &p.rows,
                         strstr(texts[i], "reproducible") || strstr(texts[i], "integer") ? NULL : &s);
         sample_call_run(sample_context, &p.panels, &s);
@@ -333,12 +333,11 @@ static void nothing_beyond_the_last(void **state) {
 static void tiles_begin_with_pairs(void **state) {
     (void)state;
     attune_problem p = ATTUNE_PROBLEM_INIT;
-    mha_schedule s = ATTUNE_SCHEDULE_INIT;
     assert_int_equal(attune_problem_parse(&p, "seq_q=50,seq_kv=41,head_dim=14,dtype=bf16,v_layout=panels"), ATTUNE_OK);
-    assert_int_equal(attune_schedule_choose(sample_context, &p, &s), ATTUNE_OK);
+    mha_schedule s = schedule_chosen_by(sample_context, &p);
     assert_int_equal(s.kv_tile % 2, 0);
     s.score_keys = 1, s.kv_tile = 19;
-    assert_int_not_equal(attune_schedule_check(sample_context, &p, &s), ATTUNE_OK);
+    assert_int_not_equal(attune_schedule_choose(sample_context, &p, mha_schedule_text(&s).text, NULL, 0), ATTUNE_OK);
     assert_non_null(strstr(attune_last_message(), "kv_tile must be even where v is bf16 in panels"));
 }
 

@@ -187,22 +187,21 @@ static void close_call(call *c) {
 /* ---- Running it ---- */
 
 static mha_schedule schedule_of(const call *c, const at_target *target, mha_strategy strategy) {
-    mha_schedule s = ATTUNE_SCHEDULE_INIT;
+    mha_schedule s = {0};
     at_error err = {0};
     mha_choose(&c->p, target, usual_machine(target), &s);
     if (strategy == MHA_D_LANES) {
         const int32_t lanes = target->vector_bytes / (c->p.softmax_precision == ATTUNE_F64 ? 8 : 4);
-        s = (mha_schedule){.struct_size = sizeof s,
-                              .strategy = MHA_D_LANES,
-                              .lanes = lanes,
-                              .score_rows = 2,
-                              .score_keys = 4,
-                              .score_column_vectors = 1,
-                              .value_rows = 2,
-                              .value_column_vectors = 2,
-                              .value_keys = 1,
-                              .kv_tile = 16,
-                              .kv_chunk = 32};
+        s = (mha_schedule){.strategy = MHA_D_LANES,
+                           .lanes = lanes,
+                           .score_rows = 2,
+                           .score_keys = 4,
+                           .score_column_vectors = 1,
+                           .value_rows = 2,
+                           .value_column_vectors = 2,
+                           .value_keys = 1,
+                           .kv_tile = 16,
+                           .kv_chunk = 32};
     }
     if (mha_schedule_check(&c->p, &s, target, &err)) fail_msg("%s: %s", c->from->problem, err.message);
     return s;

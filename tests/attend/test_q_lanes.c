@@ -227,7 +227,7 @@ static void check(const sample_call *call, const mha_schedule *schedule, const a
 
 static mha_schedule chosen_schedule(const sample_call *call, const at_target *target) {
     attune_problem canonical;
-    mha_schedule s = ATTUNE_SCHEDULE_INIT;
+    mha_schedule s = {0};
     canonical_of(call, &canonical);
     mha_choose_by(MHA_Q_LANES, &canonical, target, usual_machine(target), &s);
     assert_int_equal(mha_schedule_check(&canonical, &s, target, NULL), ATTUNE_OK);
@@ -238,7 +238,7 @@ static mha_schedule random_schedule(const sample_call *call, const at_target *ta
     attune_problem canonical;
     canonical_of(call, &canonical);
     for (;;) {
-        mha_schedule s = ATTUNE_SCHEDULE_INIT;
+        mha_schedule s = {0};
         s.lanes = 1 << random_below(5);
         s.score_keys = 1 + random_below(8);
         s.score_row_vectors = 1 + random_below(4);
@@ -369,7 +369,7 @@ static void test_bits_do_not_depend_on_who_keeps_them(void **state) {
 /* Whether the last register tile of 8 keys begins earlier. */
 static bool overlaps(const char *problem, int32_t kv_tile) {
     attune_problem p = ATTUNE_PROBLEM_INIT, canonical;
-    mha_schedule s = ATTUNE_SCHEDULE_INIT;
+    mha_schedule s = {0};
     assert_int_equal(attune_problem_parse(&p, problem), ATTUNE_OK);
     assert_int_equal(mha_canonicalize(&p, &canonical, NULL), ATTUNE_OK);
     s.lanes = s.score_keys = 8;
@@ -436,7 +436,7 @@ static void test_overlapping_tiles_have_the_same_bits(void **state) {
 
 static int64_t rest_of(const char *problem, int32_t lanes, int32_t vectors) {
     attune_problem p = ATTUNE_PROBLEM_INIT, canonical;
-    mha_schedule s = ATTUNE_SCHEDULE_INIT;
+    mha_schedule s = {0};
     assert_int_equal(attune_problem_parse(&p, problem), ATTUNE_OK);
     assert_int_equal(mha_canonicalize(&p, &canonical, NULL), ATTUNE_OK);
     s.lanes = lanes;
@@ -465,7 +465,7 @@ static void test_few_rows_go_by_columns(void **state) {
 static int by_columns(const char *problem, const char *target_name) {
     const at_target *target = at_target_find(target_name);
     attune_problem p = ATTUNE_PROBLEM_INIT, canonical;
-    mha_schedule s = ATTUNE_SCHEDULE_INIT;
+    mha_schedule s = {0};
     assert_int_equal(attune_problem_parse(&p, problem), ATTUNE_OK);
     assert_int_equal(mha_canonicalize(&p, &canonical, NULL), ATTUNE_OK);
     s.lanes = s.score_keys = 8;

@@ -14,7 +14,7 @@
 #include <cmocka.h>
 
 static mha_schedule schedule_of(const attune_problem *p, mha_task_prefetch prefetch) {
-    mha_schedule s = ATTUNE_SCHEDULE_INIT;
+    mha_schedule s = {0};
     s.strategy = MHA_Q_LANES;
     s.lanes = p->softmax_precision == ATTUNE_F64 ? 2 : 4;
     s.score_row_vectors = s.score_columns = s.value_row_vectors = s.value_columns = s.value_keys = 1;
@@ -29,7 +29,8 @@ static bool takes_q_lanes(const sample *from) {
     attune_problem p = ATTUNE_PROBLEM_INIT;
     assert_int_equal(attune_problem_parse(&p, from->problem), ATTUNE_OK);
     const mha_schedule s = schedule_of(&p, MHA_PREFETCH_HEAD);
-    return p.op == ATTUNE_ATTENTION && attune_schedule_check(sample_context, &p, &s) == ATTUNE_OK;
+    return p.op == ATTUNE_ATTENTION &&
+           attune_schedule_choose(sample_context, &p, mha_schedule_text(&s).text, NULL, 0) == ATTUNE_OK;
 }
 
 /* Memory ends where a page cannot be read: the lines that are asked for beyond it must touch nothing. */
@@ -43,7 +44,8 @@ static void compare(const sample *from) {
     sample_call_run(sample_context, &plain, &without);
     if (!sample_calls_agree(&ahead, &plain)) fail_msg("%s: other bits with task_prefetch", from->problem);
     const mha_schedule s = schedule_of(&interpreted.problem, MHA_PREFETCH_HEAD);
-    if (attune_run_interpreted(sample_context, &interpreted.problem, &s, &interpreted.arguments))
+    if (attune_run_interpreted(sample_context, &interpreted.problem, mha_schedule_text(&s).text,
+                               &interpreted.arguments))
         fail_msg("%s", attune_last_message());
     if (!sample_calls_agree(&ahead, &interpreted)) fail_msg("%s: other bits by the interpreter", from->problem);
     for (int i = 0; i < 3; i++) sample_call_close(all[i]);
@@ -90,15 +92,15 @@ static void chosen_by_the_size_of_a_call(void **state) {
     static const struct {
         const char *problem;
         mha_task_prefetch asks;
-    } cases[] = {{"num_heads=4,seq_q=64,seq_kv=64,head_dim=64", MHA_PREFETCH_NONE},
-                 {"num_heads=8,seq_q=64,seq_kv=16,head_dim=64,dtype=bf16", MHA_PREFETCH_NONE},
-                 {"num_heads=24,seq_q=49,seq_kv=49,head_dim=32", MHA_PREFETCH_NONE},
-                 {"num_heads=12,seq_q=128,seq_kv=128,head_dim=64", MHA_PREFETCH_HEAD},
-                 {"batch=15,num_heads=8,seq_q=16,seq_kv=16,head_dim=64", MHA_PREFETCH_NONE},
-                 {"batch=38,num_heads=8,seq_q=16,seq_kv=16,head_dim=64", MHA_PREFETCH_HEAD},
-                 {"batch=32,num_heads=16,seq_q=32,seq_kv=32,head_dim=32,is_causal=1", MHA_PREFETCH_HEAD},
-                 {"batch=16,num_heads=12,seq_q=16,seq_kv=403,head_dim=64,is_causal=1,causal_align=top_left",
-                  MHA_PREFETCH_NONE}};
+    } cases[] = {
+        {"num_heads=4,seq_q=64,seq_kv=64,head_dim=64", MHA_PREFETCH_NONE},
+        {"num_heads=8,seq_q=64,seq_kv=16,head_dim=64,dtype=bf16", MHA_PREFETCH_NONE},
+        {"num_heads=24,seq_q=49,seq_kv=49,head_dim=32", MHA_PREFETCH_NONE},
+        {"num_heads=12,seq_q=128,seq_kv=128,head_dim=64", MHA_PREFETCH_HEAD},
+        {"batch=15,num_heads=8,seq_q=16,seq_kv=16,head_dim=64", MHA_PREFETCH_NONE},
+        {"batch=38,num_heads=8,seq_q=16,seq_kv=16,head_dim=64", MHA_PREFETCH_HEAD},
+        {"batch=32,num_heads=16,seq_q=32,seq_kv=32,head_dim=32,is_causal=1", MHA_PREFETCH_HEAD},
+        {"batch=16,num_heads=12,seq_q=16,seq_kv=403,head_dim=64,is_causal=1,causal_align=top_left", MHA_PREFETCH_NONE}};
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         if (chosen_for("avx2", cases[i].problem) != cases[i].asks) fail_msg("%s", cases[i].problem);

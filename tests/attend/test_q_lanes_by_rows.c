@@ -42,7 +42,7 @@ enum { NUM_CASES = sizeof cases / sizeof *cases };
 static int32_t rows_of(const attune_problem *p) { return (int32_t)(p->seq_q * (p->num_heads / p->num_kv_heads)); }
 
 static mha_schedule schedule_of(const attune_problem *p, bool by_rows) {
-    mha_schedule s = ATTUNE_SCHEDULE_INIT;
+    mha_schedule s = {0};
     s.strategy = MHA_Q_LANES;
     s.lanes = p->softmax_precision == ATTUNE_F64 ? 2 : 4;
     s.score_row_vectors = by_rows ? (rows_of(p) + s.lanes - 1) / s.lanes : 1;
@@ -85,7 +85,8 @@ static void compare(const sample *from, bool spoilt) {
     sample_call_run(sample_context, &rows, &by_rows);
     sample_call_run(sample_context, &columns, &by_columns);
     if (!sample_calls_agree(&rows, &columns)) fail_msg("%s: other bits by rows", from->problem);
-    if (attune_run_interpreted(sample_context, &interpreted.problem, &by_rows, &interpreted.arguments))
+    if (attune_run_interpreted(sample_context, &interpreted.problem, mha_schedule_text(&by_rows).text,
+                               &interpreted.arguments))
         fail_msg("%s", attune_last_message());
     if (!sample_calls_agree(&rows, &interpreted)) fail_msg("%s: other bits by the interpreter", from->problem);
     for (int i = 0; i < 3; i++) sample_call_close(all[i]);
@@ -103,7 +104,7 @@ static void values_that_are_no_numbers(void **state) {
 
 static void check_strips(const char *problem, const char *isa, int32_t sums, int most, bool may_leave_one) {
     const attune_problem p = problem_canonical(problem);
-    mha_schedule s = ATTUNE_SCHEDULE_INIT;
+    mha_schedule s = {0};
     s.value_columns = sums;
     s.value_row_vectors = 1;
     for (int64_t all = 1; all <= 64; all++)
@@ -150,8 +151,8 @@ static narrow_engines open_engines(const at_target *target) {
 
 /* Twelve sums, and stripes of two vectors of rows. */
 static mha_schedule narrow_schedule(const attune_problem *p, const at_target *target, int kv_tile,
-                                       mha_value_by value_by) {
-    mha_schedule s = ATTUNE_SCHEDULE_INIT;
+                                    mha_value_by value_by) {
+    mha_schedule s = {0};
     at_error err = {0};
     s.strategy = MHA_Q_LANES;
     s.lanes = p->softmax_precision == ATTUNE_F64 ? 4 : 8;
@@ -240,7 +241,8 @@ static void compare_weights(const sample *from) {
     assert_false(mha_variant_of(&canonical, &by_columns, target).writes_weights);
     sample_call_run(sample_context, &at_once, &by_rows);
     sample_call_run(sample_context, &later, &by_columns);
-    if (attune_run_interpreted(sample_context, &interpreted.problem, &by_rows, &interpreted.arguments))
+    if (attune_run_interpreted(sample_context, &interpreted.problem, mha_schedule_text(&by_rows).text,
+                               &interpreted.arguments))
         fail_msg("%s", attune_last_message());
     if (!sample_calls_agree(&at_once, &interpreted)) fail_msg("%s: other bits by the interpreter", from->problem);
     const int64_t count = canonical.batch * canonical.num_heads * canonical.seq_q * canonical.seq_kv;

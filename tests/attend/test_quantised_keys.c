@@ -215,7 +215,7 @@ static void test_extreme_sums(void **state) {
         tensors_floats(&t, "k")[COLUMNS + d] = d < HALF ? -1 : 1;
     }
     for (const at_target *target = at_targets(); target->name; target++) {
-        mha_schedule schedule = ATTUNE_SCHEDULE_INIT;
+        mha_schedule schedule = {0};
         mha_choose(&p, target, usual_machine(target), &schedule);
         assert_int_equal(schedule.strategy, MHA_Q_LANES);
         tensors_interpret_for(&t, target, &schedule);

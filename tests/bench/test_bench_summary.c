@@ -134,7 +134,7 @@ static void printed(void (*print)(const bench_entry *), const bench_entry *e, ch
 static void print_table(const bench_entry *e) { bench_print(e, 1, NULL, 0); }
 
 static void print_explanation(const bench_entry *e) {
-    explanation all = {.text = (char *)"num_heads=1", .schedule_text = (char *)"lanes=8", .threads = 1};
+    explanation all = {.text = (char *)"num_heads=1", .schedule_text = "lanes=8", .threads = 1};
     all.machine.cpu_description = all.machine.machine = all.machine.isa = "x";
     all.measured_threads = 1;
     all.is_measured = true;

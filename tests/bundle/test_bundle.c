@@ -1,5 +1,6 @@
 /* Bundles: all kernels of tests/data/bundle.txt, which `attune bundle` has compiled when the tests were built, beside
  * the library. Results have equal bits with each target that this CPU runs, and refusals have equal sentences. */
+#include "support/problems.h"
 #include "call/call.h"
 #include "cases.h"
 #include "engine/create.h"
@@ -113,12 +114,12 @@ static bool runs_here(const at_bundle_code *code) { return !(code->required & ~a
 
 static void compare_code(const at_bundle_kernel *kernel, const at_bundle_code *code) {
     tensors t, own;
-    mha_schedule schedule = ATTUNE_SCHEDULE_INIT;
+    mha_schedule schedule = {0};
     attune_arguments arguments;
     char what[120];
     attune_context *const context = tensors_context(code->target, 1);
     tensors_open_call(&t, kernel->problem, sizes_of(kernel), INPUT_ORDINARY, 7);
-    assert_ok(attune_schedule_parse(&schedule, code->schedule));
+    if (*code->schedule) schedule = schedule_read(code->schedule);
     for (int in_parts = 0; in_parts <= 1; in_parts++) {
         assert_true(tensors_share(&own, &t));
         tensors_arguments(&own, &arguments);
@@ -337,7 +338,7 @@ static void registered_kernels_are_found(void **state) {
         assert_int_equal(info_of(kernel).origin, ATTUNE_FROM_BUNDLE);
         assert_true(info_of(kernel).code_bytes > 0);
         assert_ok(tensors_run(&own, context, kernel, NULL, ATTUNE_ENGINE_JIT));
-        const mha_schedule schedule = info_of(kernel).schedule;
+        const mha_schedule schedule = schedule_read(info_of(kernel).schedule);
         tensors_run_chosen(other, &t, &schedule);
         tensors_assert_same(&own, &t, bundle->kernels[k].name);
         assert_ok(attune_compile(context, &t.problem, NULL, &again));
@@ -384,17 +385,19 @@ static void others_are_not(void **state) {
     (void)state;
     attune_context *const context = strict_context(NULL);
     attune_problem problem = ATTUNE_PROBLEM_INIT;
-    mha_schedule schedule = ATTUNE_SCHEDULE_INIT;
+    mha_schedule schedule = {0};
     attune_kernel *kernel = NULL;
     assert_ok(attune_problem_parse(&problem, cases_bundle.kernels[0].problem));
     assert_ok(attune_compile(context, &problem, NULL, &kernel));
-    schedule = info_of(kernel).schedule;
+    schedule = schedule_read(info_of(kernel).schedule);
     attune_kernel_release(kernel);
-    assert_ok(attune_compile(context, &problem, &schedule, &kernel)); /* the very schedule of the bundle */
+    assert_ok(attune_compile(context, &problem, mha_schedule_text(&schedule).text,
+                             &kernel)); /* the very schedule of the bundle */
     assert_int_equal(info_of(kernel).origin, ATTUNE_FROM_BUNDLE);
     attune_kernel_release(kernel);
     schedule.kv_tile += schedule.score_keys;
-    assert_fails(attune_compile(context, &problem, &schedule, &kernel), ATTUNE_NOT_CACHED, "is not cached");
+    assert_fails(attune_compile(context, &problem, mha_schedule_text(&schedule).text, &kernel), ATTUNE_NOT_CACHED,
+                 "is not cached");
     problem.seq_q++;
     assert_fails(attune_compile(context, &problem, NULL, &kernel), ATTUNE_NOT_CACHED, "is not cached");
     attune_context_destroy(context);

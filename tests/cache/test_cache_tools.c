@@ -52,7 +52,7 @@ static attune_context *open_one(const char *dir) { return open_both(dir, "", NUL
 static void fill(attune_context *context, const char *text, const mha_schedule *schedule) {
     const attune_problem problem = problem_parsed(text);
     attune_kernel *kernel;
-    if (attune_compile(context, &problem, schedule, &kernel)) fail_msg("%s", attune_last_message());
+    if (attune_compile(context, &problem, TEXT_OF(schedule), &kernel)) fail_msg("%s", attune_last_message());
     attune_kernel_release(kernel);
 }
 
@@ -131,7 +131,7 @@ static void a_key_comes_apart(void **state) {
     at_key_parts parts;
     char name[2][AT_NAME_CHARS + 1];
     uint8_t part[MHA_KEY_BYTES];
-    mha_schedule schedule = ATTUNE_SCHEDULE_INIT;
+    mha_schedule schedule = {0};
     const attune_problem p = problem_canonical(SMALL);
     const at_target *target;
     assert_int_equal(at_target_select(NULL, &target, NULL), ATTUNE_OK);
@@ -141,7 +141,7 @@ static void a_key_comes_apart(void **state) {
         assert_true(at_key_split(key.bytes, key.size, &parts));
         assert_int_equal(parts.problem_bytes, mha_key(&p, part));
         assert_memory_equal(parts.problem, part, parts.problem_bytes);
-        assert_int_equal(parts.schedule_bytes, round ? AT_SCHEDULE_BYTES - sizeof(size_t) : 0);
+        assert_int_equal(parts.schedule_bytes, round ? sizeof(mha_schedule) : 0);
         assert_string_equal(parts.isa, target->name);
         assert_string_equal(parts.generator, ATTUNE_GENERATOR_ID);
         assert_int_equal(parts.image_version, AT_IMAGE_VERSION);
@@ -183,7 +183,7 @@ static void keep_answer(void *user, const attune_cache_answer *a) {
 static answer why(attune_context *context, const char *text, const mha_schedule *schedule) {
     const attune_problem problem = problem_parsed(text);
     answer a = {.compared = UINT64_MAX};
-    if (attune_cache_why(context, &problem, schedule, keep_answer, &a)) fail_msg("%s", attune_last_message());
+    if (attune_cache_why(context, &problem, TEXT_OF(schedule), keep_answer, &a)) fail_msg("%s", attune_last_message());
     assert_int_not_equal(a.compared, UINT64_MAX);
     return a;
 }
@@ -219,15 +219,14 @@ static void fields_are_named(void **state) {
 static void an_explicit_schedule_is_named(void **state) {
     attune_context *context = open_one(*state);
     const attune_problem problem = problem_parsed(SMALL);
-    mha_schedule chosen = ATTUNE_SCHEDULE_INIT, other;
-    assert_int_equal(attune_schedule_choose(context, &problem, &chosen), ATTUNE_OK);
-    other = chosen;
+    const mha_schedule chosen = schedule_chosen_by(context, &problem);
+    mha_schedule other = chosen;
     other.kv_tile = chosen.kv_chunk ? chosen.kv_tile / 2 : chosen.kv_tile * 2; /* tiles divide a chunk */
     char here[600], expected[64];
     fill(context, SMALL, NULL);
     answer a = why(context, SMALL, &chosen);
     assert_false(a.is_cached);
-    attune_schedule_print(&chosen, here, sizeof here);
+    mha_schedule_print(&chosen, here, sizeof here);
     assert_non_null(strstr(a.differences, here));
     assert_non_null(strstr(a.differences, "schedule: chosen by attune "));
     assert_int_equal(attune_cache_clear(context, NULL), ATTUNE_OK);
@@ -247,7 +246,7 @@ static void plant(attune_context *context, const char *text, const char *const p
     at_machine machine = {0};
     uint8_t _Alignas(64) image[FAKE_IMAGE_BYTES];
     char problem[512], schedule[512];
-    mha_schedule chosen = ATTUNE_SCHEDULE_INIT;
+    mha_schedule chosen = {0};
     at_key key;
     const int order[4] = {0, 2, 3, 1}; /* the class comes last */
     for (int i = 0; i < 4; i++) {

@@ -75,14 +75,12 @@ static object *get(at_memory_cache *cache, uint32_t number, maker *m) {
 
 static void alias(at_memory_cache *cache, object *o, int64_t number) {
     const attune_problem problem = problem_of(number);
-    const at_raw_key raw = {.problem = &problem};
-    at_memory_cache_alias(cache, &o->node, &raw, at_raw_key_hash(&raw));
+    at_memory_cache_alias(cache, &o->node, &problem, at_raw_key_hash(&problem));
 }
 
 static object *find(at_memory_cache *cache, int64_t number) {
     const attune_problem problem = problem_of(number);
-    const at_raw_key raw = {.problem = &problem};
-    return (object *)at_memory_cache_find(cache, &raw, at_raw_key_hash(&raw));
+    return (object *)at_memory_cache_find(cache, &problem, at_raw_key_hash(&problem));
 }
 
 static void hits_share_one_object(void **state) {

@@ -115,7 +115,7 @@ static void go_through_texts(attune_context *context) {
     char text[4096];
     for (int i = 0; i < TEXTS; i++) {
         attune_problem problem = ATTUNE_PROBLEM_INIT;
-        mha_schedule schedule = ATTUNE_SCHEDULE_INIT;
+        char schedule[ATTUNE_SCHEDULE_BYTES];
         attune_prediction prediction = {.struct_size = sizeof prediction};
         attune_sight sight = ATTUNE_SIGHT_INIT;
         double flops;
@@ -128,12 +128,9 @@ static void go_through_texts(attune_context *context) {
         note_double("flops", flops);
         STATUS(attune_sight_of(&problem, 4, 9, 0, 1, 3, &sight));
         note_bytes("sight", &sight, sizeof sight);
-        STATUS(attune_schedule_choose(context, &problem, &schedule));
-        STATUS(attune_schedule_check(context, &problem, &schedule));
-        CALL(length = attune_schedule_print(&schedule, text, sizeof text));
-        note("%zu %s\n", length, text);
-        STATUS(attune_schedule_parse(&schedule, text));
-        STATUS(attune_schedule_predict(context, &problem, NULL, NULL, &prediction));
+        STATUS(attune_schedule_choose(context, &problem, NULL, schedule, sizeof schedule));
+        note("%s\n", schedule);
+        STATUS(attune_schedule_predict(context, &problem, NULL, &prediction));
         note_bytes("prediction", &prediction, sizeof prediction);
     }
 }
@@ -725,7 +722,6 @@ static void go_through_structs(void) {
     attune_operator_options op;
     attune_plan_options plan;
     attune_problem problem;
-    mha_schedule schedule;
     attune_tune_options tune;
     OK(attune_bundle_options_init(&bundle, sizeof bundle));
     OK(attune_run_options_init(&run, sizeof run));
@@ -734,7 +730,6 @@ static void go_through_structs(void) {
     OK(attune_operator_options_init(&op, sizeof op));
     OK(attune_plan_options_init(&plan, sizeof plan));
     OK(attune_problem_init(&problem, sizeof problem));
-    OK(attune_schedule_init(&schedule, sizeof schedule));
     OK(attune_tune_options_init(&tune, sizeof tune));
 }
 

@@ -37,7 +37,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     else
         FUZZ_REQUIRE(err.message[0] != '\0' && memcmp(&before, &problem, sizeof before) == 0);
 
-    mha_schedule schedule = ATTUNE_SCHEDULE_INIT;
+    mha_schedule schedule = {0};
     at_error schedule_err = {0};
     if (mha_schedule_parse(text, &schedule, &schedule_err) != ATTUNE_OK) FUZZ_REQUIRE(schedule_err.message[0] != '\0');
     free(text);

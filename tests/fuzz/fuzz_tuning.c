@@ -139,7 +139,7 @@ static const uint8_t *empty_database(const place *here, size_t *size) {
 /* ---- Reading ---- */
 
 static void find(const place *here) {
-    mha_schedule schedule = ATTUNE_SCHEDULE_INIT;
+    mha_schedule schedule = {0};
     at_error err = {0};
     const attune_problem canonical = wanted();
     if (at_tuning_find(here->context, at_attention_of(&canonical), &schedule))

@@ -54,7 +54,7 @@ int main() {
     attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
     const attune_runner runner = ATTUNE_RUNNER_INIT;
     const attune_run_options run = ATTUNE_RUN_OPTIONS_INIT;
-    const attune_schedule schedule = ATTUNE_SCHEDULE_INIT;
+    char schedule[ATTUNE_SCHEDULE_BYTES];
     const attune_tune_options tune = ATTUNE_TUNE_OPTIONS_INIT;
     attune_arguments arguments;
     options.max_workers = 1;
@@ -62,10 +62,12 @@ int main() {
     if (problem.struct_size != sizeof problem || problem.batch != 1 || problem.window_left != -1) return 2;
     if (!std::isnan(problem.softmax_scale)) return 3;
     if (runner.struct_size != sizeof runner || run.struct_size != sizeof run) return 3;
-    if (schedule.struct_size != sizeof schedule || tune.budget_seconds <= 0) return 4;
+    if (tune.budget_seconds <= 0) return 4;
     if (attune_problem_init(&same, sizeof same) || same.num_heads != 1) return 5;
     if (attune_arguments_init(&arguments, &problem)) return 6;
-    if (attune_context_create(&options, &context) || attune_compile(context, &problem, nullptr, &kernel))
+    if (attune_context_create(&options, &context) ||
+        attune_schedule_choose(context, &problem, nullptr, schedule, sizeof schedule) ||
+        attune_compile(context, &problem, schedule, &kernel))
         return std::fprintf(stderr, "%s\n", attune_last_message()), 1;
     attune_kernel_release(kernel);
     attune_context_destroy(context);

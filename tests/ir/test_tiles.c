@@ -243,7 +243,7 @@ static void test_bits(void **state) {
 
 static mha_schedule chosen(const char *problem, const at_target *target) {
     const attune_problem p = problem_canonical(problem);
-    mha_schedule schedule = ATTUNE_SCHEDULE_INIT;
+    mha_schedule schedule = {0};
     mha_choose(&p, target, usual_machine(target), &schedule);
     return schedule;
 }

@@ -152,7 +152,7 @@ static int32_t one_of(int32_t low, int32_t high) { return (int32_t)tool_random_r
 static mha_schedule random_schedule(const attune_problem *p, const at_target *target, mha_strategy strategy) {
     const bool by_q = strategy == MHA_Q_LANES;
     for (;;) {
-        mha_schedule s = ATTUNE_SCHEDULE_INIT;
+        mha_schedule s = {0};
         s.strategy = strategy;
         s.lanes = 1 << one_of(0, 4);
         s.score_keys = 1 << one_of(0, 3);
@@ -182,7 +182,7 @@ static void check_one(const at_target *target, attune_context *context, const sa
     tensors_open_sample(&t, from, kind, seed);
     assert_true(tensors_share(&again, &t));
     char what[1024], text[320] = "chosen";
-    if (schedule) attune_schedule_print(schedule, text, sizeof text);
+    if (schedule) mha_schedule_print(schedule, text, sizeof text);
     snprintf(what, sizeof what, "%s %s %s, %s inputs", from->problem, from->sizes ? from->sizes : "", text,
              input_kind_name(kind));
     if (at_target_runs_here(target))

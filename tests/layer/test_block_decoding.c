@@ -94,7 +94,7 @@ static void open_call(decoding *d) {
 /* The schedule chosen for few or for many queries, which is of this strategy. */
 static mha_schedule schedule_of(attune_context *context, const attune_problem *p, mha_strategy strategy) {
     enum { MANY = 600 };
-    mha_schedule s = ATTUNE_SCHEDULE_INIT;
+    mha_schedule s = {0};
     attune_problem like = *p;
     like.seq_q = strategy == MHA_D_LANES ? 1 : MANY;
     if (like.seq_new) like.seq_new = like.seq_q;
@@ -149,7 +149,7 @@ static bool begin_call(decoding *d, int number) {
 static void decode(decoding *d, attune_context *context, const mha_schedule *schedule, char *out) {
     attune_kernel *kernel = NULL;
     const tensor *const ids = tensors_find(&d->whole, "position_ids");
-    if (attune_compile(context, &d->step.problem, schedule, &kernel)) fail_msg("%s", attune_last_message());
+    if (attune_compile(context, &d->step.problem, TEXT_OF(schedule), &kernel)) fail_msg("%s", attune_last_message());
     for (int number = 0; begin_call(d, number); number++) {
         move_rows(d, "x", true, tensors_find(&d->whole, "x")->data);
         if (ids) move_rows(d, "position_ids", true, ids->data);

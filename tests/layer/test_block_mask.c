@@ -1,4 +1,5 @@
 /* Block masks that callers keep: the same bits as without, a phase less, and a sentence where one does not fit. */
+#include "support/problems.h"
 #include "support/tensor_calls.h"
 
 #include <setjmp.h>
@@ -20,7 +21,7 @@ typedef struct one_call {
 static void open_call(attune_context *context, one_call *c, const char *problem, const char *sizes,
                       const mha_schedule *schedule) {
     tensors_open_call(&c->t, problem, sizes, INPUT_ORDINARY, 7);
-    if (attune_compile(context, &c->t.problem, schedule, &c->kernel)) fail_msg("%s", attune_last_message());
+    if (attune_compile(context, &c->t.problem, TEXT_OF(schedule), &c->kernel)) fail_msg("%s", attune_last_message());
 }
 
 static void close_call(one_call *c) {
@@ -128,7 +129,7 @@ static void other_calls_refuse(void **state) {
 
 /* Two lanes: every target has them, in f64 too. */
 static mha_schedule small_tiles(void) {
-    mha_schedule s = {.struct_size = sizeof s, .lanes = 2, .score_keys = 4, .value_keys = 4, .kv_tile = 32};
+    mha_schedule s = {.lanes = 2, .score_keys = 4, .value_keys = 4, .kv_tile = 32};
     s.score_row_vectors = s.value_row_vectors = s.task_row_vectors = 4;
     s.score_columns = s.value_columns = 2;
     s.value_by = MHA_VALUE_BY_COLUMNS;

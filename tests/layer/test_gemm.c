@@ -119,15 +119,14 @@ static int64_t panel_elements(const product *p) {
 
 static ir_kernel *build(at_arena *arena, const product *p, const at_target *target, at_error *err) {
     const bool pairs = by_pairs(p, target), tiles = pairs && target->flags & AT_TARGET_TILES;
-    const mha_schedule schedule = {.struct_size = sizeof schedule,
-                                      .lanes = p->lanes,
-                                      .gemm_rows = p->tile_rows,
-                                      .gemm_column_vectors = p->vectors,
-                                      .gemm_task_rows = p->block,
-                                      .gemm_depth = p->pass,
-                                      .gemm_by = tiles ? MHA_GEMM_BY_TILES : MHA_GEMM_BY_VECTORS,
-                                      .gemm_prefetch = 64,
-                                      .gemm_rest = MHA_REST_OWN};
+    const mha_schedule schedule = {.lanes = p->lanes,
+                                   .gemm_rows = p->tile_rows,
+                                   .gemm_column_vectors = p->vectors,
+                                   .gemm_task_rows = p->block,
+                                   .gemm_depth = p->pass,
+                                   .gemm_by = tiles ? MHA_GEMM_BY_TILES : MHA_GEMM_BY_VECTORS,
+                                   .gemm_prefetch = 64,
+                                   .gemm_rest = MHA_REST_OWN};
     ir_builder *b = ir_builder_new(arena, "product");
     mha_context c = {.b = b, .s = &schedule, .target = target, .elem = p->elem, .lanes = p->lanes};
     c.has_fma = target->flags & AT_TARGET_FMA;

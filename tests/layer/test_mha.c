@@ -309,8 +309,9 @@ static void test_refusals(void **state) {
     REFUSED(attune_mha_create(context, NULL, NULL, &m.weights, &mha), bad, "attune_mha_create was given NULL");
     REFUSED(attune_mha_create(context, &m.problem, NULL, NULL, &mha), bad, "attune_mha_create was given NULL");
     REFUSED(attune_mha_create(context, &m.problem, NULL, &other.weights, &mha), bad, "q_weight is [120, 40] f32");
-    mha_schedule schedule = ATTUNE_SCHEDULE_INIT;
-    REFUSED(attune_mha_create(context, &m.problem, &schedule, &m.weights, &mha), ATTUNE_INVALID_SCHEDULE, "lanes");
+    mha_schedule schedule = {0};
+    REFUSED(attune_mha_create(context, &m.problem, mha_schedule_text(&schedule).text, &m.weights, &mha),
+            ATTUNE_INVALID_SCHEDULE, "lanes");
     assert_fails(attune_mha_create(context, &m.problem, NULL, &m.weights, NULL), bad, "was given NULL");
 
     const size_t bytes = m.blob_bytes;

@@ -115,7 +115,7 @@ static attune_status try_compile(attune_context *context, const char *text, cons
                                  attune_kernel_info *info) {
     const attune_problem problem = problem_parsed(text);
     attune_kernel *kernel;
-    const attune_status status = attune_compile(context, &problem, schedule, &kernel);
+    const attune_status status = attune_compile(context, &problem, TEXT_OF(schedule), &kernel);
     if (status) return status;
     *info = (attune_kernel_info){.struct_size = sizeof *info};
     assert_int_equal(attune_kernel_get_info(kernel, info), ATTUNE_OK);
@@ -548,17 +548,16 @@ static void its_whole_key_is_compared(void **state) {
 }
 
 static void an_explicit_schedule(void **state) {
-    mha_schedule schedule = ATTUNE_SCHEDULE_INIT;
     attune_kernel_info info;
     attune_context *context = open_one((opening){.dir = *state, .machine = OLDER});
     const attune_problem problem = problem_parsed(SMALL);
-    assert_int_equal(attune_schedule_choose(context, &problem, &schedule), ATTUNE_OK);
+    const mha_schedule schedule = schedule_chosen_by(context, &problem);
     assert_int_equal(try_compile(context, SMALL, &schedule, &info), ATTUNE_OK);
     attune_context_destroy(context);
     context = open_strict((opening){.dir = *state, .machine = OWN});
     assert_int_equal(try_compile(context, SMALL, &schedule, &info), ATTUNE_OK);
     assert_string_equal(info.machine, OLDER);
-    assert_memory_equal(&info.schedule, &schedule, AT_SCHEDULE_BYTES);
+    assert_string_equal(info.schedule, mha_schedule_text(&schedule).text);
     assert_int_equal(try_compile(context, SMALL, NULL, &info), ATTUNE_NOT_CACHED);
     attune_context_destroy(context);
 }
@@ -670,11 +669,10 @@ static void peak_of_the_machine(void **state) {
     attune_context *const context = open_one((opening){.machine = "zen4", .target = "avx512"});
     const attune_problem problem = problem_parsed("num_heads=2,seq_q=100,head_dim=64");
     attune_prediction wide = {.struct_size = sizeof wide}, narrow = wide;
-    mha_schedule schedule = ATTUNE_SCHEDULE_INIT;
-    assert_int_equal(attune_schedule_predict(context, &problem, NULL, &schedule, &wide), ATTUNE_OK);
-    assert_int_equal(schedule.lanes, 16);
-    schedule.lanes = 4;
-    assert_int_equal(attune_schedule_predict(context, &problem, &schedule, NULL, &narrow), ATTUNE_OK);
+    assert_int_equal(attune_schedule_predict(context, &problem, NULL, &wide), ATTUNE_OK);
+    assert_int_equal(schedule_read(wide.schedule).lanes, 16);
+    assert_int_equal(attune_schedule_predict(context, &problem, "lanes=4", &narrow), ATTUNE_OK);
+    assert_int_equal(schedule_read(narrow.schedule).lanes, 4);
     assert_true(narrow.scores > wide.scores);
     assert_true(narrow.flops_per_cycle == wide.flops_per_cycle && wide.flops_per_cycle == 32);
     attune_context_destroy(context);

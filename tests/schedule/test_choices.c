@@ -40,7 +40,7 @@ static const struct {
 
 /* Numbers that are legal for all of them. */
 static void set_numbers(mha_schedule *s, const char *parts) {
-    *s = (mha_schedule){.struct_size = sizeof *s, .lanes = 4, .score_keys = 4, .value_keys = 4, .kv_tile = 16};
+    *s = (mha_schedule){.lanes = 4, .score_keys = 4, .value_keys = 4, .kv_tile = 16};
     if (strchr(parts, 'R')) s->kv_tile = 192;
     if (*parts == 'Q') {
         s->score_row_vectors = s->value_row_vectors = 2;
@@ -82,7 +82,7 @@ static void close_engines(engines *e) {
 
 static void assert_same(const engines *e, size_t i, const mha_schedule *s, const tensors *a, const tensors *b) {
     char difference[DIFFERENCE_TEXT], text[512];
-    attune_schedule_print(s, text, sizeof text);
+    mha_schedule_print(s, text, sizeof text);
     if (!tensors_same_outputs(a, b, difference))
         fail_msg("%s, %s, %s: %s", e->target->name, cases[i].problem, text, difference);
 }
@@ -91,7 +91,7 @@ static void assert_same(const engines *e, size_t i, const mha_schedule *s, const
 static bool run(const engines *e, size_t i, const mha_schedule *s, tensors *t) {
     tensors compiled;
     tensors_open_call(t, cases[i].problem, cases[i].sizes, INPUT_ORDINARY, 1);
-    if (attune_schedule_check(e->interpreter, &t->problem, s)) return false;
+    if (attune_schedule_choose(e->interpreter, &t->problem, mha_schedule_text(s).text, NULL, 0)) return false;
     tensors_interpret(e->interpreter, t, s);
     if (!e->machine_code) return true;
     tensors_open_call(&compiled, cases[i].problem, cases[i].sizes, INPUT_ORDINARY, 1);

@@ -177,8 +177,7 @@ static void corrections_are_factors(void **state) {
             assert_true(mha_correction(MHA_USUAL_TILE, &c, &s, &v) < 1);
             assert_true(mha_correction(MHA_USUAL_PRODUCT, &c, &s, &v) < 1);
             assert_true(mha_correction(MHA_PRODUCT, &c, &s, &v) == 1);
-            if (s.strategy == MHA_Q_LANES && mha_attends(&p))
-                assert_true(mha_correction(MHA_PREFILL, &c, &s, &v) == 1);
+            if (s.strategy == MHA_Q_LANES && mha_attends(&p)) assert_true(mha_correction(MHA_PREFILL, &c, &s, &v) == 1);
         }
 }
 

@@ -99,8 +99,7 @@ static bool has_one_tile(const attune_problem *p, const mha_schedule *s) {
 }
 
 /* Whether sums of a row are in the same order by both; integer ones are in any. */
-static bool sums_alike(const attune_problem *p, const at_target *target, const mha_schedule *a,
-                       const mha_schedule *b) {
+static bool sums_alike(const attune_problem *p, const at_target *target, const mha_schedule *a, const mha_schedule *b) {
     if (a->strategy != b->strategy) return false;
     if (p->integer == ATTUNE_INTEGER_ALL || p->reproducible) return true;
     if (a->kv_tile != b->kv_tile && !(has_one_tile(p, a) && has_one_tile(p, b))) return false;

@@ -1,4 +1,5 @@
 #define _GNU_SOURCE
+#include "support/problems.h"
 #include "support/calls.h"
 
 #include <setjmp.h>
@@ -203,7 +204,7 @@ void sample_call_close(sample_call *c) {
 
 void sample_call_run(attune_context *context, const sample_call *call, const mha_schedule *schedule) {
     attune_kernel *kernel = NULL;
-    attune_status status = attune_compile(context, &call->problem, schedule, &kernel);
+    attune_status status = attune_compile(context, &call->problem, TEXT_OF(schedule), &kernel);
     if (!status) status = attune_run(context, kernel, &call->arguments);
     if (status) fail_msg("%s", attune_last_message());
     attune_kernel_release(kernel);

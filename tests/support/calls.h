@@ -2,6 +2,7 @@
 #ifndef ATTUNE_TESTS_CALLS_H
 #define ATTUNE_TESTS_CALLS_H
 
+#include "schedule/schedule_fields.h"
 #include "support/sample.h"
 
 #include <attune.h>

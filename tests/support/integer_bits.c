@@ -1,4 +1,5 @@
 #define XXH_INLINE_ALL
+#include "support/problems.h"
 #include "support/integer_bits.h"
 
 #include "common/tool.h"
@@ -94,13 +95,14 @@ static bool compute(const run *r, attune_context *context, const mha_schedule *s
     char difference[DIFFERENCE_TEXT];
     attune_kernel *kernel = NULL;
     const bool interprets = engine == ATTUNE_ENGINE_INTERPRETER;
-    if (!interprets && attune_compile(context, &t->problem, schedule, &kernel)) return fail(r, attune_last_message());
+    if (!interprets && attune_compile(context, &t->problem, TEXT_OF(schedule), &kernel))
+        return fail(r, attune_last_message());
     attune_kernel_info info = {.struct_size = sizeof info};
     if (r->is_code && (attune_kernel_get_info(kernel, &info) || info.engine != ATTUNE_ENGINE_JIT)) {
         attune_kernel_release(kernel);
         return fail(r, "nothing was compiled");
     }
-    const attune_status status = tensors_run(t, context, kernel, schedule, engine);
+    const attune_status status = tensors_run(t, context, kernel, TEXT_OF(schedule), engine);
     attune_kernel_release(kernel);
     if (status) return fail(r, attune_last_message());
     return !r->first || tensors_same_outputs(r->first, t, difference) || fail(r, difference);

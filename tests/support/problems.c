@@ -32,7 +32,7 @@ bool problems_share_key(const char *a, const char *b) {
 }
 
 mha_schedule schedule_reproducible(const attune_problem *p, const at_target *target) {
-    mha_schedule s = ATTUNE_SCHEDULE_INIT;
+    mha_schedule s = {0};
     s.strategy = MHA_Q_LANES;
     s.lanes = target->vector_bytes / (p->softmax_precision == ATTUNE_F64 ? 8 : 4);
     s.score_row_vectors = s.score_keys = s.score_columns = s.task_row_vectors = 1;
@@ -47,6 +47,19 @@ mha_schedule schedule_chosen(const char *problem, const char *target) {
     mha_schedule s;
     mha_choose(&p, found, usual_machine(found), &s);
     return s;
+}
+
+mha_schedule schedule_read(const char *text) {
+    mha_schedule s = {0};
+    at_error err = {0};
+    if (mha_schedule_parse(text, &s, &err)) fail_msg("%s: %s", text, err.message);
+    return s;
+}
+
+mha_schedule schedule_chosen_by(const attune_context *context, const attune_problem *problem) {
+    char text[ATTUNE_SCHEDULE_BYTES];
+    if (attune_schedule_choose(context, problem, NULL, text, sizeof text)) fail_msg("%s", attune_last_message());
+    return schedule_read(text);
 }
 
 static void assert_refused(const refusal *r, attune_status status, const at_error *err) {

@@ -2,6 +2,7 @@
 #ifndef ATTUNE_TESTS_PROBLEMS_H
 #define ATTUNE_TESTS_PROBLEMS_H
 
+#include "schedule/schedule_fields.h"
 #include "problem/mha.h"
 #include "target/description.h"
 #include "target/target.h"
@@ -43,5 +44,12 @@ typedef struct wrong_value {
 
 /* The test fails unless the problem is refused with each of these values. */
 void assert_values_refused(const char *problem, const wrong_value *cases, size_t count);
+
+/* For calls of the API: NULL stays NULL. */
+#define TEXT_OF(schedule) ((schedule) ? mha_schedule_text(schedule).text : NULL)
+
+/* A schedule with all fields, and attune_schedule_choose's. */
+mha_schedule schedule_read(const char *text);
+mha_schedule schedule_chosen_by(const attune_context *context, const attune_problem *problem);
 
 #endif

@@ -1,3 +1,4 @@
+#include "support/problems.h"
 #include "operator/build.h"
 #include "support/engine/contexts.h"
 #include "support/tensor_calls.h"
@@ -50,13 +51,14 @@ attune_context *tensors_context_for(const at_target *target) {
 
 void tensors_run_chosen(attune_context *context, const tensors *t, const mha_schedule *schedule) {
     attune_kernel *kernel = NULL;
-    if (attune_compile(context, &t->problem, schedule, &kernel)) fail_msg("%s", attune_last_message());
+    if (attune_compile(context, &t->problem, TEXT_OF(schedule), &kernel)) fail_msg("%s", attune_last_message());
     if (tensors_run(t, context, kernel, NULL, ATTUNE_ENGINE_JIT)) fail_msg("%s", attune_last_message());
     attune_kernel_release(kernel);
 }
 
 void tensors_interpret(attune_context *context, const tensors *t, const mha_schedule *schedule) {
-    if (tensors_run(t, context, NULL, schedule, ATTUNE_ENGINE_INTERPRETER)) fail_msg("%s", attune_last_message());
+    if (tensors_run(t, context, NULL, TEXT_OF(schedule), ATTUNE_ENGINE_INTERPRETER))
+        fail_msg("%s", attune_last_message());
 }
 
 void tensors_assert_same(const tensors *a, const tensors *b, const char *what) {

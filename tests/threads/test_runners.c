@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include <attune.h>
 
+#include "support/problems.h"
 #include "support/engine/contexts.h"
 #include "support/statuses.h"
 #include "support/temp_dir.h"
@@ -53,24 +54,23 @@ static void fill(float *at, size_t count) {
 }
 
 /* Splits the keys of DECODE on every CPU. */
-static const mha_schedule split = {.struct_size = sizeof split,
-                                      .strategy = MHA_D_LANES,
-                                      .lanes = 4,
-                                      .score_rows = 2,
-                                      .score_keys = 4,
-                                      .score_column_vectors = 1,
-                                      .value_rows = 2,
-                                      .value_column_vectors = 1,
-                                      .value_keys = 4,
-                                      .kv_tile = 16,
-                                      .kv_chunk = 64};
+static const mha_schedule split = {.strategy = MHA_D_LANES,
+                                   .lanes = 4,
+                                   .score_rows = 2,
+                                   .score_keys = 4,
+                                   .score_column_vectors = 1,
+                                   .value_rows = 2,
+                                   .value_column_vectors = 1,
+                                   .value_keys = 4,
+                                   .kv_tile = 16,
+                                   .kv_chunk = 64};
 
 static const mha_schedule *schedule_of(const char *text) { return strcmp(text, DECODE) ? NULL : &split; }
 
 static call open_unchecked(const char *text, const attune_runner *runner) {
     call c = {.problem = ATTUNE_PROBLEM_INIT, .context = open_context(runner, 4)};
     assert_ok(attune_problem_parse(&c.problem, text));
-    assert_ok(attune_compile(c.context, &c.problem, schedule_of(text), &c.kernel));
+    assert_ok(attune_compile(c.context, &c.problem, TEXT_OF(schedule_of(text)), &c.kernel));
     assert_ok(attune_arguments_init(&c.arguments, &c.problem));
     const attune_problem *p = &c.problem;
     const size_t rows = (size_t)(p->batch * p->num_heads * p->seq_q), dim = (size_t)p->head_dim;
@@ -94,7 +94,7 @@ static call open_unchecked(const char *text, const attune_runner *runner) {
 /* The same with the expected result, by the interpreter. */
 static call open_call(const char *text, const attune_runner *runner) {
     call c = open_unchecked(text, runner);
-    assert_ok(attune_run_interpreted(c.context, &c.problem, schedule_of(text), &c.arguments));
+    assert_ok(attune_run_interpreted(c.context, &c.problem, TEXT_OF(schedule_of(text)), &c.arguments));
     memcpy(c.expected, c.out, c.outputs * sizeof(float));
     return c;
 }
@@ -606,7 +606,7 @@ static void parts_of_the_interpreter(void **state) {
     attune_kernel_release(c.kernel);
     attune_context_destroy(c.context);
     assert_ok(attune_context_create(&options, &c.context));
-    assert_ok(attune_compile(c.context, &c.problem, &split, &c.kernel));
+    assert_ok(attune_compile(c.context, &c.problem, mha_schedule_text(&split).text, &c.kernel));
     run_in_parts(&c);
     const int set = 1;
     const attune_run_options cancelled = {.struct_size = sizeof cancelled, .cancel = &set};

@@ -23,8 +23,7 @@ static at_own make(const size_t *counts, size_t num_choices) {
 }
 
 static int by_schedule(const void *a, const void *b) {
-    return memcmp(&((const tune_candidate *)a)->schedule, &((const tune_candidate *)b)->schedule,
-                  sizeof(mha_schedule));
+    return memcmp(&((const tune_candidate *)a)->schedule, &((const tune_candidate *)b)->schedule, sizeof(mha_schedule));
 }
 
 static void assert_each_value(const at_own *own, size_t count) {
@@ -79,7 +78,7 @@ static void neighbours_differ_in_one_number(void **state) {
     (void)state;
     static const size_t counts[] = {3, 1, 4};
     const at_own own = make(counts, 3);
-    mha_schedule middle = ATTUNE_SCHEDULE_INIT;
+    mha_schedule middle = {0};
     tune_candidate around[8];
     const int32_t numbers[] = {20, 10, 40}, expected[][3] = {{10, 10, 40}, {30, 10, 40}, {20, 10, 30}};
     memcpy(at_own_numbers(&middle), numbers, sizeof numbers);

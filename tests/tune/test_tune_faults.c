@@ -129,7 +129,7 @@ static void wrong_kernels_are_not_adopted(void **state) {
             mha_schedule slow;
             if (search(problems[i], &bad, budget, &slow, &result)) fail_msg("%s", attune_last_message());
             assert_false(result.is_faster);
-            assert_int_equal(result.schedule.task_row_vectors, slow.task_row_vectors);
+            assert_int_equal(schedule_read(result.schedule).task_row_vectors, slow.task_row_vectors);
             unlink(path);
         }
         assert_true(result.wrong > 0 && *result.wrong_schedule);
@@ -144,7 +144,7 @@ static void a_wrong_winner_of_before_is_dropped(void **state) {
     attune_tune_result result;
     if (search(small_problem, &bad, 1, &slow, &result)) fail_msg("%s", attune_last_message());
     assert_int_equal(result.wrong, 1);
-    assert_false(mha_schedule_same(&result.schedule, &slow));
+    assert_string_not_equal(result.schedule, mha_schedule_text(&slow).text);
 }
 
 static void a_wrong_choice_is_refused(void **state) {

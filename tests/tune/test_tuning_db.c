@@ -117,7 +117,7 @@ static bool is_the_same_here(const attune_problem *there, const attune_problem *
     mha_schedule carried = *s;
     mha_schedule_leave_usual(there, context->target, machine, &carried);
     mha_schedule_settle(here, context->target, machine, &carried);
-    return !memcmp(&carried, s, AT_SCHEDULE_BYTES);
+    return mha_schedule_same(&carried, s);
 }
 
 /* What a neighbour won must be more than what the model sees it lose on the way. */

@@ -115,11 +115,9 @@ static void compare(const attune_cache_entry *entry, const unsigned char *anew, 
 /* From the loop IR that it holds, or else from its problem and schedule. */
 static bool compile_anew(attune_context *emitter, const attune_cache_entry *entry, void **image, size_t *bytes) {
     attune_problem problem = ATTUNE_PROBLEM_INIT;
-    mha_schedule schedule = ATTUNE_SCHEDULE_INIT;
     if (*entry->ir) return attune_ir_emit(emitter, entry->ir, ATTUNE_STAGE_IMAGE, image, bytes) == ATTUNE_OK;
     return attune_problem_parse(&problem, entry->problem) == ATTUNE_OK &&
-           attune_schedule_parse(&schedule, entry->schedule) == ATTUNE_OK &&
-           attune_emit(emitter, &problem, &schedule, ATTUNE_STAGE_IMAGE, image, bytes) == ATTUNE_OK;
+           attune_emit(emitter, &problem, entry->schedule, ATTUNE_STAGE_IMAGE, image, bytes) == ATTUNE_OK;
 }
 
 static void check(audit *a, const attune_cache_entry *entry, char text[ATTUNE_MESSAGE_BYTES]) {

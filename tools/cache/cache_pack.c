@@ -31,11 +31,9 @@ static bool list_keys(attune_context *context, const manifest *kernels, key_list
     list->names = calloc(kernels->count, sizeof *list->names);
     for (size_t i = 0; list->keys && list->names && i < kernels->count; i++) {
         const manifest_entry *const entry = &kernels->entries[i];
-        mha_schedule schedule = ATTUNE_SCHEDULE_INIT;
         attune_kernel *kernel = NULL;
         attune_kernel_info info = {.struct_size = sizeof info};
-        if ((entry->schedule && schedule_from_text(context, &entry->problem, entry->schedule, &schedule)) ||
-            attune_compile(context, &entry->problem, entry->schedule ? &schedule : NULL, &kernel) ||
+        if (attune_compile(context, &entry->problem, entry->schedule, &kernel) ||
             attune_kernel_get_info(kernel, &info)) {
             attune_kernel_release(kernel);
             return tool_library_error(entry->text), false;

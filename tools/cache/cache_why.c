@@ -152,7 +152,6 @@ static int explain_file(const cache_options *o, attune_context *context, why_out
 
 int cache_why(const cache_options *o, attune_context *context, const attune_machine_info *machine) {
     attune_problem problem;
-    mha_schedule schedule = ATTUNE_SCHEDULE_INIT;
     why_output out = {.options = o, .machine = machine};
     if (!access(o->argument, F_OK)) return explain_file(o, context, &out);
     if (o->numbers.count) {
@@ -160,10 +159,7 @@ int cache_why(const cache_options *o, attune_context *context, const attune_mach
         return TOOL_FAILED;
     }
     if (!problem_from_text(o->argument, &problem)) return TOOL_FAILED;
-    if (o->schedule && schedule_from_text(context, &problem, o->schedule, &schedule) != ATTUNE_OK)
-        return tool_library_error(NULL);
     if (!o->schedule) look_into_tier0(&problem, &out);
-    if (attune_cache_why(context, &problem, o->schedule ? &schedule : NULL, print, &out) != ATTUNE_OK)
-        return tool_library_error(NULL);
+    if (attune_cache_why(context, &problem, o->schedule, print, &out) != ATTUNE_OK) return tool_library_error(NULL);
     return out.code;
 }

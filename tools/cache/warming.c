@@ -40,10 +40,7 @@ static void show_progress(const warm_run *run) {
 }
 
 static bool acquire(attune_context *context, const manifest_entry *entry, attune_kernel **kernel) {
-    mha_schedule schedule = ATTUNE_SCHEDULE_INIT;
-    if (entry->schedule && schedule_from_text(context, &entry->problem, entry->schedule, &schedule) != ATTUNE_OK)
-        return false;
-    return attune_compile(context, &entry->problem, entry->schedule ? &schedule : NULL, kernel) == ATTUNE_OK;
+    return attune_compile(context, &entry->problem, entry->schedule, kernel) == ATTUNE_OK;
 }
 
 static void warm_one(warm_run *run, size_t number) {

@@ -1,6 +1,8 @@
 #include "common/manifest.h"
 
 #include "common/input.h"
+#include "error.h"
+#include "schedule_fields.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -15,11 +17,11 @@ static bool grow(manifest *list) {
     return true;
 }
 
-static void refuse(const char *text, const char *file, int line) {
+static void refuse(const char *text, const char *file, int line, const char *why) {
     if (line)
-        tool_error("%s, line %d: %.200s: %s", file, line, text, attune_last_message());
+        tool_error("%s, line %d: %.200s: %s", file, line, text, why);
     else
-        tool_error("%.200s: %s", text, attune_last_message());
+        tool_error("%.200s: %s", text, why);
 }
 
 static void free_entry(manifest_entry *entry) {
@@ -63,7 +65,8 @@ static char *find_bar(char *text) {
 
 bool manifest_add(manifest *list, const char *given, const char *file, int line) {
     manifest_entry entry = {.problem = ATTUNE_PROBLEM_INIT, .line = line};
-    mha_schedule fields = ATTUNE_SCHEDULE_INIT; /* only whether they can be read: the rest needs a context */
+    mha_schedule fields = {0}; /* only whether they can be read: the rest needs a context */
+    at_error error = {0};
     char *const text = grow(list) ? strdup(given) : NULL;
     if (!text) {
         tool_error("out of memory");
@@ -76,8 +79,8 @@ bool manifest_add(manifest *list, const char *given, const char *file, int line)
     const char *const problem = tool_trimmed(rest), *const schedule = bar ? tool_trimmed(bar) : NULL;
     bool is_good =
         attune_problem_parse(&entry.problem, problem) == ATTUNE_OK && attune_problem_check(&entry.problem) == ATTUNE_OK;
-    if (is_good && schedule) is_good = attune_schedule_parse(&fields, schedule) == ATTUNE_OK;
-    if (!is_good) refuse(problem, file, line);
+    if (is_good && schedule) is_good = mha_schedule_parse(schedule, &fields, &error) == ATTUNE_OK;
+    if (!is_good) refuse(problem, file, line, error.status ? error.message : attune_last_message());
     if (is_good) is_good = keep(list, &entry, name, problem, schedule);
     free(text);
     return is_good;

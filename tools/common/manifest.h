@@ -9,7 +9,7 @@ typedef struct manifest_entry {
     bool has_failed; /* its kernel could not be compiled */
     char *name;      /* of a line `name: problem`; NULL: it has none */
     char *text;      /* of the problem, as it was given */
-    char *schedule;  /* changes the chosen one: see schedule_from_text; NULL: there is none */
+    char *schedule;  /* as attune_compile takes it; NULL: there is none */
     int line;        /* in its file, from 1; 0: it was an argument */
 } manifest_entry;
 

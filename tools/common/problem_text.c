@@ -15,15 +15,6 @@ bool problem_from_text(const char *text, attune_problem *problem) {
     return false;
 }
 
-attune_status schedule_from_text(const attune_context *context, const attune_problem *problem, const char *text,
-                                 mha_schedule *schedule) {
-    *schedule = (mha_schedule)ATTUNE_SCHEDULE_INIT;
-    attune_status status = attune_schedule_choose(context, problem, schedule);
-    if (!status && text) status = attune_schedule_parse(schedule, text);
-    if (!status && text) status = attune_schedule_check(context, problem, schedule);
-    return status;
-}
-
 bool problem_text_has(const char *text, const char *pair) {
     const char *wanted = pair;
     for (const char *at = text; at; at++) {
@@ -44,13 +35,6 @@ char *problem_text(const attune_problem *problem) {
     const size_t length = attune_problem_print(problem, NULL, 0);
     char *const text = malloc(length + 1);
     if (text) attune_problem_print(problem, text, length + 1);
-    return text;
-}
-
-char *schedule_text(const mha_schedule *schedule) {
-    const size_t length = attune_schedule_print(schedule, NULL, 0);
-    char *const text = malloc(length + 1);
-    if (text) attune_schedule_print(schedule, text, length + 1);
     return text;
 }
 

@@ -1,4 +1,4 @@
-/* Problems and schedules as text, and the defaults of a problem. */
+/* Problems as text, and the defaults of a problem. */
 #ifndef ATTUNE_TOOLS_PROBLEM_TEXT_H
 #define ATTUNE_TOOLS_PROBLEM_TEXT_H
 
@@ -8,17 +8,11 @@
 /* Reads and checks a problem given on the command line. An error message is printed on failure. */
 bool problem_from_text(const char *text, attune_problem *problem);
 
-/* The schedule that is chosen for the problem, with what `text` changes (NULL: nothing), and checked. The library's
- * status, whose message is attune_last_message(). Every --schedule goes this way. */
-attune_status schedule_from_text(const attune_context *context, const attune_problem *problem, const char *text,
-                                 mha_schedule *schedule);
-
 /* Whether a problem's text has this pair, "layout=bshd": blanks do not count. text may be NULL. */
 bool problem_text_has(const char *text, const char *pair);
 
-/* Canonical text of a problem or a schedule; free it. NULL when out of memory. */
+/* Canonical text of a problem; free it. NULL when out of memory. */
 char *problem_text(const attune_problem *problem);
-char *schedule_text(const mha_schedule *schedule);
 
 /* Fills in the fields whose default depends on others: num_kv_heads, seq_kv, head_dim_v, dtypes and sizes of a block.
  */

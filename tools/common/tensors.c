@@ -179,8 +179,8 @@ ref_call tensors_call(const tensors *t, attune_tensor list[REF_MAX_TENSORS]) {
         .problem = &t->problem, .arguments = &t->arguments, .tensors = list, .count = t->count, .weights = &t->weights};
 }
 
-attune_status tensors_run(const tensors *t, attune_context *context, const attune_kernel *kernel,
-                          const mha_schedule *schedule, attune_engine engine) {
+attune_status tensors_run(const tensors *t, attune_context *context, const attune_kernel *kernel, const char *schedule,
+                          attune_engine engine) {
     if (engine != ATTUNE_ENGINE_INTERPRETER) return attune_run(context, kernel, &t->arguments);
     return attune_run_interpreted(context, &t->problem, schedule, &t->arguments);
 }

@@ -54,8 +54,8 @@ void tensors_arguments(const tensors *t, attune_arguments *arguments);
 ref_call tensors_call(const tensors *t, attune_tensor list[REF_MAX_TENSORS]);
 
 /* Runs the kernel, or the interpreter, over them. `schedule` is for the interpreter only; NULL: the chosen one. */
-attune_status tensors_run(const tensors *t, attune_context *context, const attune_kernel *kernel,
-                          const mha_schedule *schedule, attune_engine engine);
+attune_status tensors_run(const tensors *t, attune_context *context, const attune_kernel *kernel, const char *schedule,
+                          attune_engine engine);
 
 /* Fills outputs that are no inputs with a pattern that no kernel computes. */
 void tensors_clear_outputs(tensors *t);

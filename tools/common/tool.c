@@ -161,7 +161,7 @@ attune_context *tool_open_context(const tool_common *common, uint32_t max_worker
     options.target = common->target;
     options.cache_dir = cache_dir ? cache_dir : common->cache_dir;
     if (cache_dir) options.cache_base = ""; /* a cache that begins empty must have no base, and no pack by itself */
-    if (cache_dir) options.strict = -1;     /* nor is there anything in it to be strict about */
+    if (cache_dir && *cache_dir) options.strict = -1; /* nor is there anything in it to be strict about */
     options.cache_pack = common->cache_pack ? common->cache_pack : cache_dir ? "" : NULL;
     if (uses_vm) {
         setenv("ATTUNE_TIER0", "off", 1);

@@ -11,8 +11,9 @@ enum { EXPLAIN_LOOPS = 6 };
 
 typedef struct explanation {
     attune_problem problem;     /* canonical, with the lengths of the call where it leaves them open */
-    char *text, *schedule_text; /* of the problem as it was given, and of its schedule */
-    mha_schedule schedule;
+    char *text;                 /* of the problem as it was given */
+    char schedule_text[ATTUNE_SCHEDULE_BYTES]; /* with all fields */
+    mha_schedule schedule;                     /* the same */
     attune_prediction prediction;
     bool has_schedule; /* the caller's */
     bool is_kept;      /* the cached kernel's, and another one than would be chosen today */

@@ -1,6 +1,7 @@
 #include "explain/explain_tasks.h"
 
 #include "common/tool.h"
+#include "schedule_fields.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -211,12 +212,15 @@ static int64_t falling_heads(const attune_problem *problem, const attune_kernel 
     attune_problem p = *problem;
     attune_kernel_info info = {.struct_size = sizeof info};
     problem_fill_defaults(&p);
-    if (attune_kernel_get_info(kernel, &info) != ATTUNE_OK || info.schedule.strategy != MHA_Q_LANES) return 0;
+    mha_schedule schedule = {0};
+    if (attune_kernel_get_info(kernel, &info) != ATTUNE_OK || mha_schedule_parse(info.schedule, &schedule, NULL) ||
+        schedule.strategy != MHA_Q_LANES)
+        return 0;
     return p.op == ATTUNE_ATTENTION && p.is_causal ? p.batch * p.num_kv_heads : 0;
 }
 
-bool tasks_find(attune_context *context, const attune_problem *problem, const mha_schedule *schedule,
-                const call_sizes *sizes, uint32_t threads, bool measured, task_report *report) {
+bool tasks_find(attune_context *context, const attune_problem *problem, const char *schedule, const call_sizes *sizes,
+                uint32_t threads, bool measured, task_report *report) {
     tensors t;
     attune_arguments arguments;
     attune_kernel *kernel = NULL;

@@ -36,8 +36,8 @@ typedef struct task_shares {
 
 /* Finds out about a call of the problem with these sizes. `schedule` NULL: the usual one. Measuring runs each task
  * alone on this thread. false, and a message, if that cannot be. */
-bool tasks_find(attune_context *context, const attune_problem *problem, const mha_schedule *schedule,
-                const call_sizes *sizes, uint32_t threads, bool measured, task_report *report);
+bool tasks_find(attune_context *context, const attune_problem *problem, const char *schedule, const call_sizes *sizes,
+                uint32_t threads, bool measured, task_report *report);
 
 /* `threads` take tasks of these lengths as attune's pool hands them out: in ranges, in their order, those of a part for
  * each third cache first, which `cores` of them share (0: all); and by quarters, where a head has `falling` tasks, each

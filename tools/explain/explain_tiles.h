@@ -2,6 +2,8 @@
 #ifndef ATTUNE_TOOLS_EXPLAIN_TILES_H
 #define ATTUNE_TOOLS_EXPLAIN_TILES_H
 
+#include "schedule_fields.h"
+
 #include <attune.h>
 #include <jansson.h>
 #include <stdbool.h>

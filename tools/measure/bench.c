@@ -50,7 +50,7 @@ static bool run_calls(const bench_entry *e, attune_context *context, int64_t cal
         const attune_status status =
             e->engine != ATTUNE_ENGINE_INTERPRETER
                 ? attune_run(context, e->kernel, &e->arguments)
-                : attune_run_interpreted(context, &e->tensors.problem, &e->schedule, &e->arguments);
+                : attune_run_interpreted(context, &e->tensors.problem, e->schedule, &e->arguments);
         if (status == ATTUNE_OK) continue;
         tool_library_error(e->text);
         return false;
@@ -77,14 +77,13 @@ static bool open_kernel(bench_entry *e, attune_context *context) {
     attune_kernel_info info = {.struct_size = sizeof info};
     size_t bytes = 0;
     if (e->engine == ATTUNE_ENGINE_INTERPRETER) {
-        e->schedule = (mha_schedule)ATTUNE_SCHEDULE_INIT;
-        return attune_schedule_choose(context, &e->problem, &e->schedule) == ATTUNE_OK;
+        return attune_schedule_choose(context, &e->problem, e->wish, e->schedule, sizeof e->schedule) == ATTUNE_OK;
     }
     if (attune_compile(context, &e->problem, e->wish, &e->kernel) != ATTUNE_OK ||
         attune_kernel_get_info(e->kernel, &info) != ATTUNE_OK ||
         attune_workspace_size(context, e->kernel, &e->arguments, &bytes) != ATTUNE_OK)
         return false;
-    e->schedule = info.schedule;
+    strcpy(e->schedule, info.schedule);
     e->is_compiled = info.origin != ATTUNE_FROM_VM && info.origin != ATTUNE_FROM_TIER0;
     e->workspace_bytes = bytes;
     e->workspace = pages_alloc(bytes ? bytes : 1);
@@ -298,7 +297,7 @@ void bench_warn_of_disturbances(long disturbances, size_t samples, size_t above_
 /* ---- Acquiring ---- */
 
 /* Time of one attune_compile, in µs; negative after a message. */
-static double time_acquire(attune_context *context, const attune_problem *problem, const mha_schedule *wish) {
+static double time_acquire(attune_context *context, const attune_problem *problem, const char *wish) {
     attune_kernel *kernel = NULL;
     const double start = tool_now_us();
     const attune_status status = attune_compile(context, problem, wish, &kernel);
@@ -325,7 +324,8 @@ static double median_acquire(attune_context *context, const bench_entry *e, size
 }
 
 static double memory_hit_ns(attune_context *context, const bench_entry *e) {
-    enum { BATCHES = 15, HITS = 20000 };
+    enum { BATCHES = 15 };
+    const int hits = e->wish ? 200 : 20000; /* a schedule is read each time */
     double samples[BATCHES];
     attune_kernel *kept = NULL, *kernel = NULL;
     if (attune_compile(context, &e->problem, e->wish, &kept) != ATTUNE_OK) {
@@ -334,12 +334,12 @@ static double memory_hit_ns(attune_context *context, const bench_entry *e) {
     }
     for (size_t i = 0; i < BATCHES; i++) {
         const double start = tool_now_us();
-        for (int hit = 0; hit < HITS; hit++) {
+        for (int hit = 0; hit < hits; hit++) {
             if (attune_compile(context, &e->problem, e->wish, &kernel))
                 tool_library_error(NULL); /* succeeded right above */
             attune_kernel_release(kernel);
         }
-        samples[i] = (tool_now_us() - start) * 1e3 / HITS;
+        samples[i] = (tool_now_us() - start) * 1e3 / hits;
     }
     attune_kernel_release(kept);
     return tool_median(samples, BATCHES);

@@ -11,8 +11,8 @@ typedef struct bench_entry {
     attune_problem problem;
     char *text;                  /* canonical */
     const char *given;           /* as the user wrote it; NULL: unknown */
-    const mha_schedule *wish; /* NULL: the chosen one */
-    mha_schedule schedule;    /* that the kernel has */
+    const char *wish;            /* a schedule; NULL: the chosen one */
+    char schedule[ATTUNE_SCHEDULE_BYTES]; /* that the kernel has */
     tensors tensors;
     call_work work;
     size_t probed_bytes; /* by the bandwidth probe: as many, or with cold data more than the caches hold */

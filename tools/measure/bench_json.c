@@ -50,15 +50,14 @@ json_t *bench_busy_json(const bench_entry *e, json_t *result) {
 }
 
 json_t *bench_result_json(const bench_entry *e, const call_sizes *run_sizes, uint32_t threads) {
-    char *const schedule = schedule_text(&e->schedule);
     char sizes[SIZES_TEXT];
     json_t *const samples = json_array();
     for (size_t k = 0; k < e->count; k++) json_array_append_new(samples, json_real(e->samples_us[k]));
     json_t *const result = json_pack(
         "{s:s, s:o, s:s, s:s, s:s, s:i, s:f, s:f, s:f, s:o, s:f, s:f, s:s, s:f, s:I, s:I, s:f, s:s, s:f, s:f}",
         "problem", e->text, "fields", bench_fields_json(e->text, e->given), "sizes", sizes_print(run_sizes, sizes),
-        "schedule", schedule ? schedule : "", "engine", tool_engine_option(e->engine), "threads", (int)threads,
-        "median_us", e->median_us, "min_us", e->min_us, "spread", e->spread, "samples_us", samples, "gflops", e->gflops,
+        "schedule", e->schedule, "engine", tool_engine_option(e->engine), "threads", (int)threads, "median_us",
+        e->median_us, "min_us", e->min_us, "spread", e->spread, "samples_us", samples, "gflops", e->gflops,
         "peak_gflops", e->peak_gflops, "peak_dtype", tool_dtype_name(e->peak_dtype), "fraction_of_peak", e->fraction,
         "footprint_bytes", (json_int_t)e->work.bytes, "workspace_bytes", (json_int_t)e->workspace_bytes,
         "bandwidth_gbs", e->bandwidth_gbs, "bound", e->is_memory_bound ? "memory" : "compute", "roofline_gflops",
@@ -72,6 +71,5 @@ json_t *bench_result_json(const bench_entry *e, const call_sizes *run_sizes, uin
         json_object_set_new(result, "warm_disk_us", json_real(e->warm_disk_us));
         json_object_set_new(result, "memory_hit_ns", json_real(e->memory_hit_ns));
     }
-    free(schedule);
     return result;
 }

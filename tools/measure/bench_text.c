@@ -38,7 +38,7 @@ static void print_row(table *t, const bench_entry *e) {
     table_cell(t, "%s", e->is_compiled ? table_time(e->memory_hit_ns * 1e-3, number) : "-");
 }
 
-void bench_print(const bench_entry *entries, size_t count, const mha_schedule *wishes, size_t num_schedules) {
+void bench_print(const bench_entry *entries, size_t count, const char *const *schedules, size_t num_schedules) {
     static const char *const headers[] = {
         "problem", "median", "min",     "spread",       "GFLOP/s",   "peak",       "of peak",  "touches",
         "GB/s",    "bound",  "of roof", "cold compile", "warm disk", "memory hit", "schedule",
@@ -46,7 +46,9 @@ void bench_print(const bench_entry *entries, size_t count, const mha_schedule *w
     table *const t = table_create(num_schedules ? "lrrrrrrrrlrrrrr" : "lrrrrrrrrlrrrr", headers);
     for (size_t i = 0; i < count; i++) {
         print_row(t, &entries[i]);
-        if (num_schedules) table_cell(t, "%zu", (size_t)(entries[i].wish - wishes) % num_schedules + 1);
+        size_t number = 0;
+        while (number < num_schedules && entries[i].wish != schedules[number]) number++;
+        if (num_schedules) table_cell(t, "%zu", number + 1);
     }
     table_finish(t, stdout);
 }

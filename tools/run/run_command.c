@@ -116,7 +116,7 @@ const struct argp_child run_command_children[] = {{&run_argp, 0, NULL, 0}, {0}};
 /* ---- Measuring and checking ---- */
 
 static bool measure(const run_options *o, const tensors *t, attune_context *context, const attune_kernel *kernel,
-                    const mha_schedule *schedule, double flops, run_report *r) {
+                    const char *schedule, double flops, run_report *r) {
     enum { MAX_SAMPLES = 25 };
     double samples[MAX_SAMPLES];
     size_t count = 0;
@@ -199,7 +199,7 @@ static bool has_reference(const tensors *t) {
            t->weights.tensor[ATTUNE_QKV_WEIGHT].data;
 }
 
-static bool check(const tensors *t, attune_context *context, const mha_schedule *schedule, run_report *r) {
+static bool check(const tensors *t, attune_context *context, const char *schedule, run_report *r) {
     char difference[DIFFERENCE_TEXT];
     tensors other;
     /* The copies include the gaps between rows, which must not change either. Appending twice equals appending once. */
@@ -316,40 +316,34 @@ static int print_json(const run_options *o, const char *problem, const char *sch
 
 /* ---- The command ---- */
 
-static bool pick_schedule(const run_options *o, const attune_context *context, const attune_problem *problem,
-                          mha_schedule *schedule) {
-    if (schedule_from_text(context, problem, o->schedule, schedule) == ATTUNE_OK) return true;
-    tool_library_error(NULL);
-    return false;
-}
-
 static int run_on(const run_options *o, tensors *t) {
     attune_machine_info machine = {.struct_size = sizeof machine};
-    mha_schedule schedule = ATTUNE_SCHEDULE_INIT;
+    char schedule[ATTUNE_SCHEDULE_BYTES];
     attune_kernel *kernel = NULL;
-    char *problem = NULL, *schedule_name = NULL;
+    char *problem = NULL;
     int code = TOOL_FAILED;
     run_report r = {.info.struct_size = sizeof r.info, .info.isa = ""};
     attune_context *const context = tool_open_context(&o->common, o->threads, NULL);
     if (!context) return TOOL_FAILED;
     if (attune_get_machine_info(context, &machine)) tool_library_error(NULL);
-    if (!pick_schedule(o, context, &t->problem, &schedule)) goto out;
-    /* An explicit schedule has its own cache entry, so only the caller's is passed on. */
-    const mha_schedule *const asked = o->schedule ? &schedule : NULL;
+    if (attune_schedule_choose(context, &t->problem, o->schedule, schedule, sizeof schedule) != ATTUNE_OK) {
+        tool_library_error(NULL);
+        goto out;
+    }
     if (o->engine != ATTUNE_ENGINE_INTERPRETER) {
         const double start = tool_now_us();
-        if (attune_compile(context, &t->problem, asked, &kernel) != ATTUNE_OK) {
+        if (attune_compile(context, &t->problem, o->schedule, &kernel) != ATTUNE_OK) {
             tool_library_error(NULL);
             goto out;
         }
         r.compile_us = tool_now_us() - start;
         if (attune_kernel_get_info(kernel, &r.info)) tool_library_error(NULL);
-        schedule = r.info.schedule;
+        strcpy(schedule, r.info.schedule);
     } else
         r.info.isa = machine.isa;
     call_work work = work_of_call(t);
     seen_count(context, t, &work);
-    if (!measure(o, t, context, kernel, &schedule, work.flops, &r)) {
+    if (!measure(o, t, context, kernel, schedule, work.flops, &r)) {
         tool_library_error(NULL);
         goto out;
     }
@@ -358,21 +352,19 @@ static int run_on(const run_options *o, tensors *t) {
         r.peak_gflops = probe_peak(r.info.isa, machine.max_workers, r.peak_dtype);
     /* Other programs took the CPU away from a probe whose peak is below the speed of the call. */
     if (r.peak_gflops * 1.1 < r.gflops) r.peak_gflops = 0;
-    if (o->check && !check(t, context, &schedule, &r)) goto out;
+    if (o->check && !check(t, context, schedule, &r)) goto out;
     if (o->expect && !compare_expected(o, t, &r)) goto out;
     if (!files_write(&o->files, t)) goto out;
     problem = problem_text(&t->problem);
-    schedule_name = schedule_text(&schedule);
-    if (!problem || !schedule_name) goto out;
+    if (!problem) goto out;
     code = TOOL_OK;
     if (o->json)
-        code = print_json(o, problem, schedule_name, &r, &machine);
+        code = print_json(o, problem, schedule, &r, &machine);
     else
-        print_text(o, takes_stdout(o) ? stderr : stdout, problem, schedule_name, &r, machine.max_workers);
+        print_text(o, takes_stdout(o) ? stderr : stdout, problem, schedule, &r, machine.max_workers);
     if (o->check && !r.same_bits) code = TOOL_FAILED;
 out:
     free(problem);
-    free(schedule_name);
     attune_kernel_release(kernel);
     attune_context_destroy(context);
     return code;

@@ -38,7 +38,7 @@ void attune_context_destroy(attune_context *context) {
 }
 
 /* A kernel is only told from others by its address. */
-attune_status attune_compile(attune_context *context, const attune_problem *problem, const mha_schedule *schedule,
+attune_status attune_compile(attune_context *context, const attune_problem *problem, const char *schedule,
                              attune_kernel **kernel) {
     static char names[2];
     (void)context, (void)schedule;

@@ -70,8 +70,7 @@ typedef struct attune_cache_answer {
  * once; its argument is valid during the call only. Compiles nothing. schedule as for attune_compile. */
 typedef void attune_cache_answer_fn(void *user, const attune_cache_answer *answer);
 ATTUNE_CHECKED attune_status attune_cache_why(attune_context *context, const attune_problem *problem,
-                                              const mha_schedule *schedule, attune_cache_answer_fn *answer,
-                                              void *user);
+                                              const char *schedule, attune_cache_answer_fn *answer, void *user);
 
 typedef struct attune_cache_collected {
     size_t struct_size;

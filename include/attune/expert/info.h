@@ -32,7 +32,7 @@ typedef struct attune_kernel_info {
     size_t struct_size;
     attune_engine engine;
     attune_origin origin;         /* of the first acquisition in this process */
-    mha_schedule schedule;
+    char schedule[ATTUNE_SCHEDULE_BYTES]; /* "" for kernels of attune_ir_compile and of operators */
     const char *isa;              /* static storage */
     uint32_t num_phases;
     uint64_t code_bytes;

@@ -27,15 +27,14 @@ typedef enum attune_stage {
  * NUL after its last byte, which *bytes does not count. schedule NULL: that of the cached kernel, else as
  * attune_compile chooses. A stand-in of another tuning class counts only while it is in memory: pass its schedule
  * (attune_kernel_info) to be sure. */
-ATTUNE_CHECKED attune_status attune_emit(attune_context *context, const attune_problem *problem,
-                                         const mha_schedule *schedule, attune_stage stage, void **data,
-                                         size_t *bytes);
+ATTUNE_CHECKED attune_status attune_emit(attune_context *context, const attune_problem *problem, const char *schedule,
+                                         attune_stage stage, void **data, size_t *bytes);
 ATTUNE_API void attune_free(attune_context *context, void *data);
 
 /* Runs a problem by the interpreter of its own IR: slow, checks every access, gives the bits of the machine code.
  * schedule NULL: as for attune_emit. */
 ATTUNE_CHECKED attune_status attune_run_interpreted(attune_context *context, const attune_problem *problem,
-                                                    const mha_schedule *schedule, const attune_arguments *arguments);
+                                                    const char *schedule, const attune_arguments *arguments);
 
 /* The loop IR (docs/ir.md) as an input language. `text` is scheduled IR. */
 ATTUNE_CHECKED attune_status attune_ir_emit(attune_context *context, const char *text, attune_stage stage, void **data,

@@ -15,11 +15,9 @@ extern "C" {
 
 typedef struct attune_kernel attune_kernel;
 
-/* How a kernel computes; see attune/expert/schedule.h. */
-typedef struct mha_schedule mha_schedule;
-
-/* Gives a kernel for the problem: from memory, else from disk, else newly compiled. With schedule NULL attune chooses
- * one, or takes the kernel that the cache holds. An explicit schedule is part of the cache key.
+/* Gives a kernel for the problem: from memory, else from disk, else newly compiled. `schedule` is
+ * text (attune/expert/schedule.h) and part of the cache key. NULL: attune takes the kernel that the cache holds, else
+ * the tuner's schedule, else its own choice.
  *
  * Problems share a kernel if they differ only in batch, in the number of heads at equal group size, or in strides other
  * than the innermost: those are arguments of the kernel. A block's number of heads is compiled in, and so is the batch
@@ -30,7 +28,7 @@ typedef struct mha_schedule mha_schedule;
  * for reading, checking and printing problems, for attune_emit, attune_run and attune_run_interpreted. pthread_cancel
  * takes effect after the compile. */
 ATTUNE_CHECKED attune_status attune_compile(attune_context *context, const attune_problem *problem,
-                                            const mha_schedule *schedule, attune_kernel **kernel);
+                                            const char *schedule, attune_kernel **kernel);
 
 /* Gives a reference back; no call under this reference may be running. NULL is fine. Thread-safe. */
 ATTUNE_API void attune_kernel_release(attune_kernel *kernel);

@@ -105,13 +105,13 @@ typedef struct attune_mha attune_mha;
 /* Compiles the problem (which must have embed_dim) as attune_compile does, and packs the weights, which are not needed
  * afterwards. A failure sets *mha to NULL. Thread-safe. */
 ATTUNE_CHECKED attune_status attune_mha_create(attune_context *context, const attune_problem *problem,
-                                               const mha_schedule *schedule, const attune_mha_weights *weights,
+                                               const char *schedule, const attune_mha_weights *weights,
                                                attune_mha **mha);
 
 /* The same with a blob. It is checked as attune_packed_weights_check does (with `bytes` 0 only the header), not copied,
  * and must outlive the block. So several blocks (prefill and decoding) share one blob. */
 ATTUNE_CHECKED attune_status attune_mha_create_packed(attune_context *context, const attune_problem *problem,
-                                                      const mha_schedule *schedule, const void *packed, size_t bytes,
+                                                      const char *schedule, const void *packed, size_t bytes,
                                                       attune_mha **mha);
 
 /* attune_run_with, with arguments->packed_weights set to the block's own; options may be NULL. Thread-safe as that is.

@@ -42,7 +42,7 @@ ATTUNE_API attune_status attune_tune_options_init(attune_tune_options *options, 
 
 typedef struct attune_tune_result {
     size_t struct_size;
-    mha_schedule schedule;  /* the best one: the first one unless is_faster */
+    char schedule[ATTUNE_SCHEDULE_BYTES]; /* the best one: the first one unless is_faster */
     int is_faster;             /* 1: faster than the first one beyond doubt: the whole interval below is less than 1 */
     double ratio;              /* time of the best one found / time of the first one */
     double ratio_low, ratio_high;
@@ -50,7 +50,7 @@ typedef struct attune_tune_result {
     uint64_t failed;           /* schedules that did not compile */
     uint64_t wrong;            /* schedules whose bits were not the interpreter's: a bug in attune, or in an operator
                                 * of the user. Never adopted */
-    char wrong_schedule[512];  /* the first of these */
+    char wrong_schedule[ATTUNE_SCHEDULE_BYTES]; /* the first of these */
     double seconds;            /* that the search took */
     uint32_t threads;          /* that were measured with: the context's workers */
     uint32_t reserved;
@@ -90,6 +90,7 @@ ATTUNE_CHECKED attune_status attune_tune(attune_context *context, const attune_p
  * problem. Cycles are those of the context's machine (attune_machine_info). */
 typedef struct attune_prediction {
     size_t struct_size;
+    char schedule[ATTUNE_SCHEDULE_BYTES]; /* that is predicted */
     double scores, softmax, values; /* of attention */
     double tasks;                   /* beginning tasks, bringing Q in and O out, merging chunks */
     double products;                /* projections of a block */
@@ -99,11 +100,9 @@ typedef struct attune_prediction {
 
 #define ATTUNE_PREDICTION_INIT ATTUNE_RESULT_INIT(attune_prediction)
 
-/* schedule NULL: the one that attune_compile would choose for a kernel that is not cached. *chosen is the predicted
- * schedule; `chosen` may be NULL. */
+/* schedule NULL: the one that attune_compile would choose for a kernel that is not cached. */
 ATTUNE_CHECKED attune_status attune_schedule_predict(attune_context *context, const attune_problem *problem,
-                                                     const mha_schedule *schedule, mha_schedule *chosen,
-                                                     attune_prediction *prediction);
+                                                     const char *schedule, attune_prediction *prediction);
 
 /* Export writes all results to a new file, for other machines of the same kind. Import reads such a file: `taken`
  * counts searches that were new, `of_here` those of this tuning class and ISA; both may be NULL. ATTUNE_BAD_FILE: the

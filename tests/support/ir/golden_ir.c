@@ -152,10 +152,10 @@ static bool draw_problem(const char *name, bool has_pairs, attune_problem *p) {
 /* The streams are apart, so that a change of how schedules are drawn leaves the problems as they are. */
 static bool draw_case(check_machine *machine, size_t number, const char *name, check_case *c) {
     const size_t own = number % CASES;
-    *c = (check_case){.isa = (uint32_t)(number / CASES), .threads = 1, .schedule = ATTUNE_SCHEDULE_INIT};
+    *c = (check_case){.isa = (uint32_t)(number / CASES), .threads = 1, .schedule = {0}};
     if (own < USUAL) {
         if (!problem_from_text(usual[own], &c->problem)) return false;
-        if (attune_schedule_choose(machine->contexts[c->isa][0], &c->problem, &c->schedule) == ATTUNE_OK) return true;
+        if (check_take_schedule(machine->contexts[c->isa][0], c, NULL)) return true;
         tool_library_error(usual[own]);
         return false;
     }
@@ -170,12 +170,12 @@ bool golden_make(check_machine *machine, size_t number, golden_case *c) {
     name_case(number, c->line.name);
     if (!draw_case(machine, number, c->line.name, &drawn)) return false;
     c->problem = problem_text(&drawn.problem);
-    c->schedule = schedule_text(&drawn.schedule);
+    c->schedule = strdup(mha_schedule_text(&drawn.schedule).text);
     if (!c->problem || !c->schedule) {
         tool_error("out of memory");
         return false;
     }
-    if (attune_emit(c->context, &drawn.problem, &drawn.schedule, ATTUNE_STAGE_LOWERED, &c->ir, &bytes) != ATTUNE_OK) {
+    if (attune_emit(c->context, &drawn.problem, c->schedule, ATTUNE_STAGE_LOWERED, &c->ir, &bytes) != ATTUNE_OK) {
         tool_library_error(c->problem);
         return false;
     }
