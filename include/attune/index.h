@@ -15,16 +15,16 @@
  *
  * A query has num_heads vectors q_h and weights w_h, and a key one vector k that all heads share. Its score is
  *
- *     score = sum of w_h max(0, q_h . k)          of i8: k_scale * sum of (w_h q_scale_h) max(0, q_h . k)
+ *     score = sum of w_h max(0, q_h . k)          of i8 and f8: k_scale * sum of (w_h q_scale_h) max(0, q_h . k)
  *
  * (DeepSeek-AI, "DeepSeek-V3.2: Pushing the Frontier of Open Large Language Models", 2025.) The num_ids keys with the
  * best scores are chosen, or all visible keys if there are no more. The choice is exact: of equal scores
  * the key that comes first is better, -0 equals 0, and NaN is below all numbers. ids are numbers of keys in their
  * sequence and ascend, so attention takes them as kv_ids, with lens as kv_id_lens.
  *
- * Sums are f32. With dtype f32 and f16 products are, too; of bf16 they are of pairs, where the CPU has the instruction;
- * of i8 products and their sums are exact. Scores and ids have the same bits in every batch, for every number of
- * threads, and however keys lie; other instruction sets may add up in another order.
+ * Sums are f32. With dtype f32 and f16 products are, too; of bf16 and f8 they are of pairs of bf16, where the CPU has
+ * the instruction; of i8 products and their sums are exact. Scores and ids have the same bits in every batch, for every
+ * number of threads, and however keys lie; other instruction sets may add up in another order.
  *
  * Errors: a status, and attune_last_message() has one sentence. Nothing was written then, unless the status is
  * ATTUNE_CANCELLED. Sizes and strides are in elements. */
@@ -42,7 +42,7 @@ typedef struct attune_index_desc {
     int64_t num_heads;    /* of q and w, at most 256 */
     int64_t head_dim;     /* of q and k, at most 512 */
     int64_t num_ids;      /* keys that are chosen, at most 65536 */
-    attune_dtype dtype;   /* of q and k: f32 (default), bf16, f16, or i8 with scales */
+    attune_dtype dtype;   /* of q and k: f32 (default), bf16, f16, or i8 or f8 (E4M3) with scales */
     attune_dtype w_dtype; /* f32 (default), bf16 or f16 */
     int is_causal;        /* 1: no key after a query is visible. The last query of a sequence is at its last key */
     int64_t page_size;    /* keys of a page; 0: keys are no pages */
@@ -90,8 +90,8 @@ typedef struct attune_index_step {
     attune_view k;                  /* [batch, seq_kv, head_dim], [keys, head_dim], or [num_pages, page_size,
                                      * head_dim]: batch, token */
     attune_view w;                  /* [batch, seq_q, num_heads], or [queries, num_heads]: batch, token */
-    attune_view q_scale;            /* of i8, f32, as w; 0 or above */
-    attune_view k_scale;            /* of i8, f32, as k without head_dim; 0 or above */
+    attune_view q_scale;            /* of i8 and f8: f32, as w; 0 or above */
+    attune_view k_scale;            /* of i8 and f8: f32, as k without head_dim; 0 or above */
     int32_t *ids;                   /* [batch, seq_q, num_ids], or [queries, num_ids]; contiguous. -1 fills it up */
     int32_t *lens;                  /* NULL, or [batch, seq_q], or [queries]: how many ids there are */
     float *scores;                  /* has_scores: as ids. -infinity fills it up */

@@ -82,12 +82,12 @@ def index(
     """The num_ids best keys of each query, of NumPy arrays and torch CPU tensors: (ids, lens, scores).
 
     The score of a key is the sum of w[h] max(0, q[h] . k) over the heads h; of int8 it is
-    k_scale times the sum of (w[h] q_scale[h]) max(0, q[h] . k).
+    k_scale times the sum of (w[h] q_scale[h]) max(0, q[h] . k), and so it is of f8 (E4M3).
 
-    q: [batch, queries, heads, dim], with cu_seqlens_q [queries, heads, dim]; f32, bf16, f16, or int8 with scales.
+    q: [batch, queries, heads, dim], with cu_seqlens_q [queries, heads, dim]; f32, bf16, f16, or int8 or f8 with scales.
     k: of the same dtype, [batch, keys, dim], with cu_seqlens_kv [keys, dim], with block_table [pages, page_size, dim].
     w: [batch, queries, heads], or [queries, heads]; f32, bf16 or f16.
-    q_scale: of int8, f32, as w. k_scale: of int8, f32, as k without dim. 0 or above.
+    q_scale: of int8 and f8; f32, as w. k_scale: of int8 and f8; f32, as k without dim. 0 or above.
     is_causal: a query sees no key after it; the last query of a sequence is at its last key.
     cu_seqlens_q, cu_seqlens_kv: [batch + 1], where each sequence begins.
     kv_lens: [batch], the keys of each sequence. block_table: [batch, pages of a sequence].
@@ -147,12 +147,13 @@ def _fields(lent: Dict[str, _Lent], lists: Dict[str, _Lent], num_ids: int) -> Di
     dims: List[Optional[int]] = [None] if "cu_seqlens_kv" in lists else [None if is_paged else batch, None]
     _check_shape("k", lent["k"], [*dims, dim])
     _check_shape("w", lent["w"], [*lead, heads])
-    dtype = _name_of(lent["q"], "q", ("f32", "bf16", "f16", "i8"))
+    dtype = _name_of(lent["q"], "q", ("f32", "bf16", "f16", "i8", "f8"))
+    has_scales = dtype in ("i8", "f8")
     _name_of(lent["k"], "k", (dtype,))
     for name, shape in (("q_scale", lent["w"].shape), ("k_scale", lent["k"].shape[:-1])):
-        if (name in lent) != (dtype == "i8"):
-            state = "missing" if dtype == "i8" else "given"
-            raise InvalidArgumentError(f"{name} is {state}; int8 has it, and no other")
+        if (name in lent) != has_scales:
+            state = "missing" if has_scales else "given"
+            raise InvalidArgumentError(f"{name} is {state}; int8 and f8 have it, and no other")
         if name in lent:
             _check_shape(name, lent[name], shape)
             _name_of(lent[name], name, ("f32",))

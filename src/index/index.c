@@ -18,12 +18,12 @@ attune_status attune_index_desc_init(attune_index_desc *desc, size_t struct_size
     return at_report(&err);
 }
 
-static attune_status check_dtype(const char *name, attune_dtype dtype, bool may_be_i8, at_error *err) {
-    if (dtype == ATTUNE_F32 || dtype == ATTUNE_BF16 || dtype == ATTUNE_F16 || (may_be_i8 && dtype == ATTUNE_I8))
-        return ATTUNE_OK;
+static attune_status check_dtype(const char *name, attune_dtype dtype, bool may_be_bytes, at_error *err) {
+    if (dtype == ATTUNE_F32 || dtype == ATTUNE_BF16 || dtype == ATTUNE_F16) return ATTUNE_OK;
+    if (may_be_bytes && (dtype == ATTUNE_I8 || dtype == ATTUNE_F8)) return ATTUNE_OK;
     const char *const word = (unsigned)dtype < ATTUNE_DTYPE_COUNT ? mha_dtype_name(dtype) : "no attune_dtype";
     return at_fail(err, ATTUNE_UNSUPPORTED, "%s is %s; it must be f32, bf16%s", name, word,
-                   may_be_i8 ? ", f16 or i8" : " or f16");
+                   may_be_bytes ? ", f16, i8 or f8" : " or f16");
 }
 
 static attune_status settle(const attune_index_desc *given, attune_index_desc *d, at_error *err) {

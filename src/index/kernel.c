@@ -27,7 +27,7 @@ const attune_choice idx_choices[IDX_NUM_CHOICES] = {
     {.name = "keys", .values = (const int32_t[]){4, 6, 12}, .num_values = 3, .usual = 6}};
 
 static const char *const dtype_words[] = {
-    [ATTUNE_F32] = "f32", [ATTUNE_BF16] = "bf16", [ATTUNE_F16] = "f16", [ATTUNE_I8] = "i8"};
+    [ATTUNE_F32] = "f32", [ATTUNE_BF16] = "bf16", [ATTUNE_F16] = "f16", [ATTUNE_I8] = "i8", [ATTUNE_F8] = "f8"};
 
 void idx_print(const attune_index_desc *d, char text[IDX_PROBLEM_BYTES]) {
     snprintf(text, IDX_PROBLEM_BYTES,
@@ -44,7 +44,7 @@ typedef struct writer {
     char dtype[8], w_dtype[8];
     int causal, scores, rows;
     int lanes, has_fma, has_dot2;
-    int pack;                /* numbers of a row that are one unit: a pair of bf16, four of i8 */
+    int pack;                /* numbers of a row that are one unit: a pair of bf16 (of f8 as such), four of i8 */
     long long units, padded; /* of a row, and what scratch has of them */
     int vectors, keys;       /* of a register tile */
     long long all_heads;     /* with those that fill the last tile */
@@ -80,6 +80,10 @@ static int registers_of(const char *isa) { return strcmp(isa, "avx2") && strcmp(
 
 static bool is_i8(const writer *x) { return !strcmp(x->dtype, "i8"); }
 
+static bool is_f8(const writer *x) { return !strcmp(x->dtype, "f8"); }
+
+static bool has_scales(const writer *x) { return is_i8(x) || is_f8(x); }
+
 static bool is_f32(const char *dtype) { return !strcmp(dtype, "f32"); }
 
 /* A register tile has keys x vectors sums, a vector of q for each of its vectors, and a key. */
@@ -88,7 +92,7 @@ static void choose_sizes(writer *x, const attune_build_request *request) {
     x->has_fma = request->has_fma;
     x->has_dot2 = !strcmp(request->isa, "avx512_bf16") || !strcmp(request->isa, "amx");
     x->lanes = request->vector_bytes / 4;
-    x->pack = is_i8(x) ? 4 : x->has_dot2 && !strcmp(x->dtype, "bf16") ? 2 : 1;
+    x->pack = is_i8(x) ? 4 : x->has_dot2 && (is_f8(x) || !strcmp(x->dtype, "bf16")) ? 2 : 1;
     x->units = (x->dim + x->pack - 1) / x->pack;
     x->padded = (x->units + x->lanes - 1) / x->lanes * x->lanes;
     long long vectors = (x->heads + x->lanes - 1) / x->lanes;
@@ -145,7 +149,7 @@ static void put_parameters(const writer *x) {
     else
         PUT("  k: %s[sequences, keys, %lld] strides [k_b, k_t, 1] in,\n", x->dtype, x->dim);
     PUT("  w: %s[batches, tokens, %lld] strides [w_b, w_t, 1] in,\n", x->w_dtype, x->heads);
-    if (is_i8(x)) {
+    if (has_scales(x)) {
         PUT("  q_scale: f32[batches, tokens, %lld] strides [q_scale_b, q_scale_t, 1] in,\n", x->heads);
         if (x->page)
             PUT("  k_scale: f32[sequences, %lld] strides [k_scale_b, k_scale_t] in,\n", x->page);
@@ -159,7 +163,7 @@ static void put_parameters(const writer *x) {
     PUT("  batches: idx, tokens: idx, queries: idx, sequences: idx,%s\n",
         x->page ? " batch: idx, columns: idx," : " keys: idx,");
     PUT("  q_b: idx, q_t: idx, q_h: idx, k_b: idx, k_t: idx, w_b: idx, w_t: idx,\n");
-    if (is_i8(x)) PUT("  q_scale_b: idx, q_scale_t: idx, k_scale_b: idx, k_scale_t: idx,\n");
+    if (has_scales(x)) PUT("  q_scale_b: idx, q_scale_t: idx, k_scale_b: idx, k_scale_t: idx,\n");
     if (x->page) PUT("  table_b: idx,\n");
     PUT("  items: idx, chunks: idx, chunk_keys: idx, merged: idx, merged_rows: idx) {\n");
     PUT("assume batches >= 1\nassume tokens >= 1\nassume queries >= 1\nassume sequences >= 1\nassume chunks >= "
@@ -208,16 +212,31 @@ static void put_is_long(const writer *x, const char *suffix) {
 
 /* ---- Rows of q and k, as units ---- */
 
-/* The units u to before u + lanes of the row that `access` begins with. */
-static void put_units(const writer *x, const char *access, const char *u) {
+/* Every second number of `raw`, from number `first` on. */
+static void put_half(const writer *x, const char *raw, int first) {
+    PUT("cast.f32(shuffle(%s, %s, [", raw, raw);
+    for (int i = 0; i < x->lanes; i++) PUT("%s%d", i ? ", " : "", 2 * i + first);
+    PUT("]))");
+}
+
+/* `to` = the units u to before u + lanes of the row that `access` begins with. Names begin with `name`. */
+static void put_units(const writer *x, const char *access, const char *u, const char *name, const char *to) {
     const int n = x->lanes * x->pack;
-    if (x->pack > 1)
-        PUT("bitcast.i32(");
-    else if (!is_f32(x->dtype))
-        PUT("cast.f32(");
-    PUT("%s, %s * %d]:x%d", access, u, x->pack, n);
+    PUT("let %s = %s, %s * %d]:x%d", name, access, u, x->pack, n);
     if (x->dim % n) PUT(" ? (ramp.x%d(%s * %d, 1) < splat.x%d(%lld))", n, u, x->pack, n, x->dim);
-    if (x->pack > 1 || !is_f32(x->dtype)) PUT(")");
+    PUT("\n%s = ", to);
+    if (x->pack == 2 && is_f8(x)) {
+        PUT("bitcast.i32(pack2(");
+        put_half(x, name, 0);
+        PUT(", ");
+        put_half(x, name, 1);
+        PUT("))");
+    } else {
+        PUT("%s(%s)", x->pack > 1 ? "bitcast.i32" : cast(x->dtype), name);
+    }
+    /* a signed byte of k and 128, without a sign */
+    if (is_i8(x) && *access == 'k') PUT(" ^ splat.x%d(-2139062144:i32)", x->lanes);
+    PUT("\n");
 }
 
 /* Heads side by side: packed[r, unit, head]. Heads that fill up repeat the last one. */
@@ -225,9 +244,11 @@ static void put_pack_row(const writer *x) {
     const int lanes = x->lanes;
     PUT("for h in 0..%lld by %d {\nfor i in 0..%d {\nlet head = min(h + i, %lld)\n", x->all_heads, lanes, lanes,
         x->heads - 1);
-    PUT("for u in 0..%lld by %d {\nturned[i, u]:x%d = ", x->padded, lanes, lanes);
-    put_units(x, "q[b, token.p, head", "u");
-    PUT("\n}\n}\n");
+    char to[48];
+    snprintf(to, sizeof to, "turned[i, u]:x%d", lanes);
+    PUT("for u in 0..%lld by %d {\n", x->padded, lanes);
+    put_units(x, "q[b, token.p, head", "u", "of_q", to);
+    PUT("}\n}\n");
     if (is_i8(x)) PUT("offset[] = splat.x%d(0:i32)\n", lanes);
     PUT("for u.1 in 0..%lld {\nlet column = turned[0, u.1]:x%d @0\npacked[r.p, u.1, h]:x%d = column\n", x->units, lanes,
         lanes);
@@ -238,7 +259,7 @@ static void put_pack_row(const writer *x) {
     if (x->heads % lanes || x->all_heads != x->heads)
         snprintf(mask, sizeof mask, " ? (ramp.x%d(h, 1) < splat.x%d(%lld))", lanes, lanes, x->heads);
     PUT("let weight = %s(w[b, token.p, h]:x%d%s)\n", cast(x->w_dtype), lanes, mask);
-    if (is_i8(x))
+    if (has_scales(x))
         PUT("weights[r.p, h]:x%d = weight * q_scale[b, token.p, h]:x%d%s\n", lanes, lanes, mask);
     else
         PUT("weights[r.p, h]:x%d = weight\n", lanes);
@@ -270,7 +291,7 @@ static void put_place(const writer *x, const char *number, const char *suffix) {
 
 /* Keys that products take as they are are multiplied where they lie: a copy of a tile of f32, beside q, would not fit
  * into the first cache. */
-static bool is_direct(const writer *x) { return is_f32(x->dtype) || (x->pack == 2 && x->dim % 2 == 0); }
+static bool is_direct(const writer *x) { return is_f32(x->dtype) || (x->pack == 2 && !is_f8(x) && x->dim % 2 == 0); }
 
 /* The keys of the register tile at g. */
 static void put_direct(const writer *x) {
@@ -287,17 +308,18 @@ static void put_direct(const writer *x) {
 static void put_stage(const writer *x) {
     PUT("for j in 0..%d {\nlet number = min(first + j, end - 1)\n", TILE);
     put_place(x, "number", ".k");
-    PUT("for u.k in 0..%lld by %d {\nkey_units[j, u.k]:x%d = ", x->padded, x->lanes, x->lanes);
-    put_units(x, x->page ? "k[page.k, place.k" : "k[sequence, place.k", "u.k");
-    if (is_i8(x)) PUT(" ^ splat.x%d(-2139062144:i32)", x->lanes); /* a signed byte and 128, without a sign */
-    PUT("\n}\n");
-    if (is_i8(x)) PUT("key_scales[j] = k_scale[%s, place.k]\n", x->page ? "page.k" : "sequence");
+    char to[48];
+    snprintf(to, sizeof to, "key_units[j, u.k]:x%d", x->lanes);
+    PUT("for u.k in 0..%lld by %d {\n", x->padded, x->lanes);
+    put_units(x, x->page ? "k[page.k, place.k" : "k[sequence, place.k", "u.k", "of_k", to);
+    PUT("}\n");
+    if (has_scales(x)) PUT("key_scales[j] = k_scale[%s, place.k]\n", x->page ? "page.k" : "sequence");
     PUT("}\n");
 }
 
 /* Asks for the keys of the next tile that lie where those of the register tile at g do in this one. */
 static void put_ahead(const writer *x) {
-    const int line = 64 / (is_i8(x) ? 1 : is_f32(x->dtype) ? 4 : 2);
+    const int line = 64 / (has_scales(x) ? 1 : is_f32(x->dtype) ? 4 : 2);
     PUT("if r == 0 {\nfor j.n in 0..%d {\nlet number.n = min((first + %d) + (g + j.n), end - 1)\n", x->keys, TILE);
     put_place(x, "number.n", ".n");
     PUT("for d.n in 0..%lld by %d {\nprefetch k[%s, place.n, d.n]\n}\n}\n}\n", x->dim, line,
@@ -406,8 +428,9 @@ static void put_row_sums(writer *x) {
             put_pick(x, a, b, x->lanes, block, 1);
             PUT("\n");
         }
-    PUT("let score = t%d.1.0%s", n, is_i8(x) ? "" : "\n");
-    if (is_i8(x)) PUT(" * key_scales[j.s]:x%d\n", x->lanes);
+    PUT("let score = t%d.1.0", n);
+    if (has_scales(x)) PUT(" * key_scales[j.s]:x%d", x->lanes);
+    PUT("\n");
 }
 
 /* The rank of a score: of -0 that of 0, of NaN the least. A key that the query does not see is below all. */
@@ -557,9 +580,9 @@ static void put_memory(const writer *x) {
     PUT("alloc weights: f32[%d, %lld] scratch\nalloc parts: f32[%d, %d] scratch\n", x->rows, x->all_heads, TILE, lanes);
     PUT("alloc new: i32[%d] scratch\nalloc sums: %sx%d[%d, %d] reg\nalloc by_lane: f32x%d[%d] reg\n", lanes,
         is_i8(x) ? "i32" : "f32", lanes, x->keys, x->vectors, lanes, x->keys);
+    if (has_scales(x)) PUT("alloc key_scales: f32[%d] scratch\n", TILE);
     if (is_i8(x))
-        PUT("alloc offset: i32x%d[] reg\nalloc offsets: i32[%d, %lld] scratch\nalloc key_scales: f32[%d] scratch\n",
-            lanes, x->rows, x->all_heads, TILE);
+        PUT("alloc offset: i32x%d[] reg\nalloc offsets: i32[%d, %lld] scratch\n", lanes, x->rows, x->all_heads);
 }
 
 /* Keys of a chunk, tile by tile. */

@@ -20,7 +20,7 @@ typedef enum idx_tensor {
 } idx_tensor;
 
 static inline int idx_has(const attune_index_desc *d, idx_tensor t) {
-    return t == IDX_Q_SCALE || t == IDX_K_SCALE ? d->dtype == ATTUNE_I8
+    return t == IDX_Q_SCALE || t == IDX_K_SCALE ? d->dtype == ATTUNE_I8 || d->dtype == ATTUNE_F8
            : t == IDX_TABLE                     ? d->page_size > 0
            : t == IDX_SCORES                    ? d->has_scores
                                                 : 1;

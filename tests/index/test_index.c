@@ -27,7 +27,12 @@ static int next_integer(int most) {
     return (int)((state_of_numbers >> 8) % (uint32_t)(2 * most + 1)) - most;
 }
 
-static size_t bytes_of(attune_dtype dtype) { return dtype == ATTUNE_F32 ? 4 : dtype == ATTUNE_I8 ? 1 : 2; }
+static bool is_of_bytes(attune_dtype dtype) { return dtype == ATTUNE_I8 || dtype == ATTUNE_F8; }
+
+static size_t bytes_of(attune_dtype dtype) { return dtype == ATTUNE_F32 ? 4 : is_of_bytes(dtype) ? 1 : 2; }
+
+/* E4M3 of small integers. */
+static const uint8_t f8_codes[] = {0x00, 0x38, 0x40, 0x44, 0x48};
 
 static void write_number(void *data, attune_dtype dtype, int64_t i, float value) {
     uint32_t bits;
@@ -36,12 +41,18 @@ static void write_number(void *data, attune_dtype dtype, int64_t i, float value)
     if (dtype == ATTUNE_F16) ((_Float16 *)data)[i] = (_Float16)value;
     if (dtype == ATTUNE_BF16) ((uint16_t *)data)[i] = (uint16_t)(bits >> 16); /* of the numbers here exact */
     if (dtype == ATTUNE_I8) ((int8_t *)data)[i] = (int8_t)value;
+    if (dtype == ATTUNE_F8) ((uint8_t *)data)[i] = (uint8_t)(f8_codes[abs((int)value)] | (value < 0 ? 0x80 : 0));
 }
 
 static float read_number(const void *data, attune_dtype dtype, int64_t i) {
     float value = 0;
     if (dtype == ATTUNE_F16) return (float)((const _Float16 *)data)[i];
     if (dtype == ATTUNE_I8) return ((const int8_t *)data)[i];
+    if (dtype == ATTUNE_F8) {
+        const uint8_t code = ((const uint8_t *)data)[i];
+        while (f8_codes[(int)value] != (code & 0x7f)) value++;
+        return code & 0x80 ? -value : value;
+    }
     if (dtype == ATTUNE_F32) return ((const float *)data)[i];
     const uint32_t bits = (uint32_t)((const uint16_t *)data)[i] << 16;
     memcpy(&value, &bits, sizeof value);
@@ -106,10 +117,10 @@ static float score_of(const index_case *c, int64_t query, int64_t key) {
         for (int64_t i = 0; i < d->head_dim; i++)
             product += (double)read_number(c->q, d->dtype, (query * d->num_heads + h) * d->head_dim + i) *
                        (double)read_number(c->k, d->dtype, key * d->head_dim + i);
-        const float scale = d->dtype == ATTUNE_I8 ? c->q_scale[query * d->num_heads + h] : 1;
+        const float scale = is_of_bytes(d->dtype) ? c->q_scale[query * d->num_heads + h] : 1;
         score += (double)(read_number(c->w, d->w_dtype, query * d->num_heads + h) * scale) * fmax(product, 0);
     }
-    return (float)(score * (double)(d->dtype == ATTUNE_I8 ? c->k_scale[key] : 1));
+    return (float)(score * (double)(is_of_bytes(d->dtype) ? c->k_scale[key] : 1));
 }
 
 typedef struct candidate {
@@ -220,7 +231,7 @@ static void sizes(void **state) {
 
 static void types(void **state) {
     (void)state;
-    static const attune_dtype dtypes[] = {ATTUNE_BF16, ATTUNE_F16, ATTUNE_I8};
+    static const attune_dtype dtypes[] = {ATTUNE_BF16, ATTUNE_F16, ATTUNE_I8, ATTUNE_F8};
     for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++) {
         attune_index_desc d = desc_of(6, 32, 9);
         d.dtype = dtypes[i], d.has_scores = 1;
@@ -408,6 +419,7 @@ static void pages(void **state) {
     compare_pages(ATTUNE_F32, 16);
     compare_pages(ATTUNE_BF16, 13);
     compare_pages(ATTUNE_I8, 48);
+    compare_pages(ATTUNE_F8, 15);
 }
 
 /* Rows of q and k far apart, and q by heads first. */
@@ -487,18 +499,18 @@ static void build_for(attune_context *context, const attune_index_desc *desc) {
 /* All targets choose the same keys where scores are exact. */
 static void targets(void **state) {
     (void)state;
-    static const attune_dtype dtypes[] = {ATTUNE_F32, ATTUNE_BF16, ATTUNE_I8};
+    static const attune_dtype dtypes[] = {ATTUNE_F32, ATTUNE_BF16, ATTUNE_I8, ATTUNE_F8};
     for (const at_target *target = at_targets(); target->name; target++) {
         attune_context *const context = tensors_context_for(target);
-        for (int t = 0; t < 6; t++) {
-            attune_index_desc d = desc_of(t < 3 ? 19 : 40, 10, 9);
-            d.dtype = dtypes[t % 3], d.w_dtype = ATTUNE_F32, d.has_scores = t < 3, d.page_size = t < 3 ? 0 : 5;
+        for (int t = 0; t < 8; t++) {
+            attune_index_desc d = desc_of(t < 4 ? 19 : 40, 10, 9);
+            d.dtype = dtypes[t % 4], d.w_dtype = ATTUNE_F32, d.has_scores = t < 4, d.page_size = t < 4 ? 0 : 5;
             build_for(context, &d);
         }
         attune_context_destroy(context);
         if (!target_can_run(target)) continue;
         attune_context *const runs = tensors_context(target->name, 1);
-        for (int t = 0; t < 3; t++) {
+        for (int t = 0; t < 4; t++) {
             attune_index_desc d = desc_of(19, 10, 9);
             index_case c;
             d.dtype = dtypes[t], d.has_scores = 1;
@@ -634,7 +646,7 @@ static void wrong_descriptions(void **state) {
     d = good, d.num_ids = 0;
     refuse_desc(d, "num_ids is 0; it must be from 1 to 65536");
     d = good, d.dtype = ATTUNE_F64;
-    refuse_desc(d, "dtype is f64; it must be f32, bf16, f16 or i8");
+    refuse_desc(d, "dtype is f64; it must be f32, bf16, f16, i8 or f8");
     d = good, d.w_dtype = ATTUNE_I8;
     refuse_desc(d, "w_dtype is i8; it must be f32, bf16 or f16");
     d = good, d.is_causal = 2;

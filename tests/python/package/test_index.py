@@ -115,7 +115,7 @@ def test_attention_takes_the_lists():
     (dict(k=np.zeros((2, 90, 12), "f2")), "k is float16; it must be f32"),
     (dict(w=np.zeros((2, 3, 4), "f4")), r"w has the shape \[2, 3, 4\]; it must be \[2, 3, 5\]"),
     (dict(w=np.zeros((2, 3, 5))), "w is float64; it must be f32, bf16 or f16"),
-    (dict(q_scale=np.zeros((2, 3, 5), "f4")), "q_scale is given; int8 has it, and no other"),
+    (dict(q_scale=np.zeros((2, 3, 5), "f4")), "q_scale is given; int8 and f8 have it, and no other"),
     (dict(kv_lens=[90, 91]), r"kv_lens\[1\] is 91; there is room for 0 to 90 keys"),
     (dict(kv_lens=[90]), r"kv_lens has the shape \[1\]; it must be \[2\]"),
     (dict(ids=np.zeros((2, 3, 8), "i4")), r"ids has the shape \[2, 3, 8\]; it must be \[2, 3, 9\]"),

@@ -33,6 +33,17 @@ def test_values(dtype):
     torch.testing.assert_close(own, scores.topk(40).values, rtol=1e-4, atol=1e-4)
 
 
+def test_bytes_of_floats():
+    """E4M3 with scales of rows, as DeepSeek-V3.2's own index has them."""
+    q, k, w = draw()
+    scales = [x.abs().amax(-1) / 448 for x in (q, k)]
+    q, k = ((x / scale[..., None]).to(torch.float8_e4m3fn) for x, scale in zip((q, k), scales))
+    ids, _ = index(q, k, w, 40, q_scale=scales[0], k_scale=scales[1])
+    scores = scores_of(q, k, w * scales[0]) * scales[1][:, None]
+    own = scores.gather(-1, ids.long()).sort(-1, descending=True).values
+    torch.testing.assert_close(own, scores.topk(40).values, rtol=1e-4, atol=1e-4)
+
+
 def test_causal_and_short_lists():
     q, k, w = draw(keys=20)
     ids, lens = index(q, k, w, 18, is_causal=True)
