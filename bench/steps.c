@@ -4,6 +4,7 @@
  *     steps [OPTION...] [ROW...]      all rows; or those whose names contain one of the words
  *       --threads=N  --page=N  --seconds=N (for each row; default 2)  --appends  --tier0  --i8
  *       --fastest                       the fastest samples, for a busy machine
+ *       --processor-time                instead of wall time, for a busy machine and one thread
  *
  * One line for each row and type, medians in microseconds of samples taken in turns:
  *     run      attune_attention_run
@@ -72,7 +73,8 @@ static struct {
     int page;
     double seconds;
     int appends, fastest, tier0, i8; /* i8: caches of i8 with scales of tokens */
-} opt = {1, 16, 2, 0, 0, 0, 0};
+    clockid_t clock;
+} opt = {1, 16, 2, 0, 0, 0, 0, CLOCK_MONOTONIC};
 
 static void die(const char *what) {
     fprintf(stderr, "steps: %s: %s\n", what, attune_last_message());
@@ -81,7 +83,7 @@ static void die(const char *what) {
 
 static double now(void) {
     struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    clock_gettime(opt.clock, &t);
     return (double)t.tv_sec * 1e6 + (double)t.tv_nsec * 1e-3;
 }
 
@@ -337,6 +339,8 @@ int main(int argc, char **argv) {
             opt.seconds = atof(value + 1);
         else if (!strcmp(argv[first], "--appends"))
             opt.appends = 1;
+        else if (!strcmp(argv[first], "--processor-time"))
+            opt.clock = CLOCK_PROCESS_CPUTIME_ID;
         else if (!strcmp(argv[first], "--i8"))
             opt.i8 = 1;
         else if (!strcmp(argv[first], "--tier0"))

@@ -167,21 +167,18 @@ static void take_problem(attune_context *context, const attune_problem *canonica
 /* The buffers that the loop IR takes: of a kernel of tier 0 others than the call has. */
 static attune_status take_buffers(at_arena *arena, const at_signature *signature, const at_call *call, void **taken,
                                   at_error *err) {
-    const int64_t *const scalars = call->settled->scalars;
-    const int64_t sinks = at_call_sinks(signature, scalars);
-    at_added added = {.num_sinks = sinks};
+    void *added[AT_NUM_ADDED] = {NULL};
     if (!signature->is_of_other) {
         memcpy(taken, call->buffers, signature->count * sizeof *taken);
         return ATTUNE_OK;
     }
-    if (signature->adds_lse) {
-        const int64_t elements = at_call_lse_elements(signature, scalars);
-        added.lse = elements < 0 ? NULL : at_arena_alloc(arena, (size_t)elements * sizeof(float));
-        if (!added.lse) return at_fail_memory(err, SIZE_MAX);
+    for (int which = 0; which < AT_NUM_ADDED; which++) {
+        if (!signature->adds[which]) continue;
+        const int64_t bytes = at_call_added_bytes(signature, (at_added)which, call->settled->scalars);
+        added[which] = bytes < 0 ? NULL : at_arena_alloc(arena, (size_t)bytes);
+        if (!added[which]) return at_fail_memory(err, bytes < 0 ? SIZE_MAX : (size_t)bytes);
     }
-    if (sinks) added.sinks = at_arena_alloc(arena, (size_t)sinks * sizeof(float));
-    if (sinks && !added.sinks) return at_fail_memory(err, (size_t)sinks * sizeof(float));
-    at_call_taken_buffers(signature, call->buffers, &added, taken);
+    at_call_taken_buffers(signature, call->buffers, call->settled->scalars, added, taken);
     return ATTUNE_OK;
 }
 

@@ -69,8 +69,8 @@ static attune_status prepare_code(attune_call *call, char *workspace, size_t wor
         workspace = call->own = at_spares_take(&call->context->spares, needed);
         if (!workspace) return at_fail_memory(err, needed);
     }
-    char *scratch = workspace + at_kernel_buffers(kernel, kernel->tier0 ? call->call.buffers : call->buffers,
-                                                  call->num_buffers, call->plan, workspace, call->buffers);
+    const at_given given = {kernel->tier0 ? call->call.buffers : call->buffers, call->num_buffers, call->scalars};
+    char *scratch = workspace + at_kernel_buffers(kernel, &given, call->plan, workspace, call->buffers);
     if (mask_tiles) {
         call->buffers[call->num_buffers + AT_MASK_SHARED] = mask_tiles;
         call->plan[AT_MASK_PHASE] = 0;

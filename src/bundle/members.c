@@ -14,6 +14,8 @@ static const struct {
     [MHA_KV_HEADS] = {"num_kv_heads", offsetof(attune_arguments, num_kv_heads)},
     [MHA_HEADS] = {"num_heads", offsetof(attune_arguments, num_heads)},
     [MHA_ENTRIES] = {"batch + 1", 0},
+    [MHA_Q_ENTRIES] = {"batch + 1", 0},
+    [MHA_Q_BATCH] = {"1", 0},
     [MHA_SEQ_Q] = {"seq_q", offsetof(attune_arguments, seq_q)},
     [MHA_SEQ_KV] = {"seq_kv", offsetof(attune_arguments, seq_kv)},
     [MHA_SEQ_NEW] = {"seq_new", offsetof(attune_arguments, seq_new)},

@@ -62,14 +62,34 @@ static attune_status take_arguments(const at_signature *s, const attune_argument
     return status;
 }
 
+/* Keys that are in no pages are in one: of the sequence's tensor or, in a ragged batch, from the sequence's first token
+ * on, where each token begins a page. It is as large as a power of two must be. */
+static void take_as_pages(const at_signature *s, mha_sizes *sizes) {
+    int64_t *const of = sizes->of;
+    of[MHA_PAGE_SHIFT] = 4;
+    while (((int64_t)1 << of[MHA_PAGE_SHIFT]) < of[MHA_SEQ_KV]) of[MHA_PAGE_SHIFT]++;
+    of[MHA_PAGE_SIZE] = (int64_t)1 << of[MHA_PAGE_SHIFT];
+    of[MHA_MAX_PAGES] = 1;
+    of[MHA_NUM_PAGES] = s->problem.is_ragged ? of[MHA_TOTAL_KV] : of[MHA_BATCH];
+}
+
 /* A kernel finds a row of the block table by max_pages, which is the rows' stride here: that the columns between are
- * not used follows from lengths, which were checked against the columns that there are. Code that may append appends as
- * many tokens as there are queries, or none. */
+ * not used follows from lengths, which were checked against the columns that there are. General code that may append
+ * appends as many tokens as there are queries, or none. */
 static mha_sizes sizes_of_code(const at_signature *s, const at_settled *settled) {
+    const attune_problem *const p = &s->problem;
     mha_sizes sizes = settled->sizes;
-    if (s->place[MHA_BLOCK_TABLE] >= 0) sizes.of[MHA_MAX_PAGES] = settled->strides[(int)s->place[MHA_BLOCK_TABLE]][0];
-    if (s->taken.has[MHA_SEQ_NEW] && s->problem.is_ragged)
-        sizes.of[MHA_SEQ_NEW] = s->problem.seq_new ? sizes.of[MHA_SEQ_Q] : 0;
+    int64_t *const of = sizes.of;
+    if (s->place[MHA_BLOCK_TABLE] >= 0)
+        of[MHA_MAX_PAGES] = settled->strides[(int)s->place[MHA_BLOCK_TABLE]][0];
+    else if (s->taken.has[MHA_MAX_PAGES])
+        take_as_pages(s, &sizes);
+    if (!s->taken.has[MHA_STARTS]) return sizes;
+    of[MHA_Q_BATCH] = p->is_ragged ? 1 : of[MHA_BATCH];
+    of[MHA_STARTS] = p->is_ragged ? of[MHA_BATCH] : 0;
+    if (!p->seq_new) of[MHA_SEQ_NEW] = 0;
+    if (p->seq_new && p->is_ragged) of[MHA_SEQ_NEW] = of[MHA_SEQ_Q];
+    if (!p->is_ragged) of[MHA_TOTAL_Q] = of[MHA_SEQ_Q] > of[MHA_SEQ_NEW] ? of[MHA_SEQ_Q] : of[MHA_SEQ_NEW];
     return sizes;
 }
 
@@ -91,12 +111,20 @@ static void place_lse(const at_signature *s, const mha_sizes *sizes, int64_t str
     strides[0] = sizes->of[MHA_HEADS] * strides[1];
 }
 
+static bool is_cache(mha_tensor_id id) { return id == MHA_K || id == MHA_V || id == MHA_K_SCALE || id == MHA_V_SCALE; }
+
+static void begin_page_with_token(const at_signature *s, int64_t strides[MHA_NUM_TENSORS][4]) {
+    for (size_t i = 0; i < s->count; i++)
+        if (is_cache(s->tensors[i].id)) strides[i][0] = s->tensors[i].rank == 4 ? strides[i][2] : 1;
+}
+
 static size_t scalars_of_other(const at_signature *s, mha_sizes sizes, const int64_t given[][4], int64_t *scalars) {
     mha_tensor tensors[MHA_NUM_TENSORS];
     int64_t strides[MHA_NUM_TENSORS][4] = {{0}}, ordered[MHA_NUM_TENSORS][4];
     memcpy(strides, given, s->count * sizeof *strides);
-    for (size_t i = s->count; i < MHA_NUM_TENSORS && s->adds_lse; i++)
+    for (size_t i = s->count; i < MHA_NUM_TENSORS && s->adds[AT_ADDED_LSE]; i++)
         if (s->tensors[i].id == MHA_LSE) place_lse(s, &sizes, strides[i]);
+    if (s->adds[AT_ADDED_TABLE] && s->problem.is_ragged) begin_page_with_token(s, strides);
     if (s->folds_group) fold_group(s, &sizes, strides);
     for (size_t i = 0; i < s->num_taken; i++) {
         tensors[i] = s->tensors[s->order[i]];
@@ -174,6 +202,9 @@ static uint8_t number_of_lse(const at_signature *s) {
     return (uint8_t)n;
 }
 
+static const mha_tensor_id added_ids[AT_NUM_ADDED] = {MHA_LSE, MHA_SINKS, MHA_KV_LENS, MHA_CU_SEQLENS_Q,
+                                                      MHA_BLOCK_TABLE};
+
 void at_signature_take(at_signature *s, const attune_problem *code, bool folds_group) {
     mha_tensor tensors[MHA_NUM_TENSORS];
     size_t more = s->count;
@@ -181,41 +212,67 @@ void at_signature_take(at_signature *s, const attune_problem *code, bool folds_g
     s->num_taken = (uint8_t)mha_tensors(code, tensors);
     s->is_of_other = true;
     s->folds_group = folds_group;
-    s->adds_lse = s->adds_sinks = false;
+    memset(s->adds, 0, sizeof s->adds);
     for (size_t i = 0; i < s->num_taken; i++) {
         const mha_tensor_id id = tensors[i].id;
         s->order[i] = (uint8_t)(s->place[id] < 0 ? (int)more : s->place[id]);
         if (s->place[id] >= 0) continue;
         s->tensors[more++] = tensors[i];
-        s->adds_lse = s->adds_lse || id == MHA_LSE;
-        s->adds_sinks = s->adds_sinks || id == MHA_SINKS;
+        for (int which = 0; which < AT_NUM_ADDED; which++) s->adds[which] = s->adds[which] || id == added_ids[which];
     }
-    if (s->adds_lse) s->lse_scalar = number_of_lse(s);
+    if (s->adds[AT_ADDED_LSE]) s->lse_scalar = number_of_lse(s);
     settle_initial(s);
 }
 
-static void *added_tensor(const mha_tensor *t, const at_added *added) {
-    return t->id == MHA_LSE ? added->lse : t->id == MHA_SINKS ? (void *)added->sinks : nothing;
+static int64_t size_of(const at_signature *s, const int64_t *scalars, mha_size wanted) {
+    size_t n = 0;
+    for (mha_size size = 0; size < wanted; size++) n += s->taken.has[size];
+    return scalars[n];
 }
 
-size_t at_call_taken_buffers(const at_signature *s, void *const *buffers, const at_added *added, void **taken) {
-    for (int64_t i = 0; i < added->num_sinks; i++) added->sinks[i] = -INFINITY;
+int64_t at_call_added_bytes(const at_signature *s, at_added which, const int64_t *scalars) {
+    const int64_t batch = scalars[0];
+    int64_t elements = which == AT_ADDED_STARTS ? 2 : batch;
+    if (which == AT_ADDED_SINKS)
+        elements = size_of(s, scalars, MHA_KV_HEADS) * size_of(s, scalars, MHA_GROUP);
+    else if (which == AT_ADDED_LSE &&
+             __builtin_mul_overflow(s->problem.is_ragged ? 1 : batch, scalars[s->lse_scalar], &elements))
+        return -1;
+    return elements > INT64_MAX / 4 ? -1 : elements * 4;
+}
+
+static void fill_added(const at_signature *s, void *const *buffers, const int64_t *scalars,
+                       void *const added[AT_NUM_ADDED]) {
+    float *const sinks = added[AT_ADDED_SINKS];
+    int32_t *const lens = added[AT_ADDED_LENS], *const starts = added[AT_ADDED_STARTS];
+    int32_t *const table = added[AT_ADDED_TABLE];
+    const int place = s->place[MHA_CU_SEQLENS_KV];
+    const int32_t *const begin = place < 0 ? NULL : buffers[place];
+    const int64_t batch = scalars[0];
+    for (int64_t i = 0; s->adds[AT_ADDED_SINKS] && i < at_call_added_bytes(s, AT_ADDED_SINKS, scalars) / 4; i++)
+        sinks[i] = -INFINITY;
+    for (int64_t b = 0; s->adds[AT_ADDED_LENS] && b < batch; b++)
+        lens[b] = begin ? begin[b + 1] - begin[b] : (int32_t)size_of(s, scalars, MHA_SEQ_KV);
+    for (int64_t b = 0; s->adds[AT_ADDED_TABLE] && b < batch; b++) table[b] = begin ? begin[b] : (int32_t)b;
+    if (!s->adds[AT_ADDED_STARTS]) return;
+    starts[0] = 0;
+    starts[1] = (int32_t)size_of(s, scalars, MHA_SEQ_Q);
+}
+
+static void *added_tensor(mha_tensor_id id, void *const added[AT_NUM_ADDED]) {
+    for (int which = 0; which < AT_NUM_ADDED; which++)
+        if (id == added_ids[which]) return added[which];
+    return nothing;
+}
+
+size_t at_call_taken_buffers(const at_signature *s, void *const *buffers, const int64_t *scalars,
+                             void *const added[AT_NUM_ADDED], void **taken) {
+    fill_added(s, buffers, scalars, added);
     for (size_t i = 0; i < s->num_taken; i++) {
         const size_t from = s->order[i];
-        taken[i] = from < s->count ? buffers[from] : added_tensor(&s->tensors[from], added);
+        taken[i] = from < s->count ? buffers[from] : added_tensor(s->tensors[from].id, added);
     }
     return s->num_taken;
-}
-
-int64_t at_call_lse_elements(const at_signature *s, const int64_t *scalars) {
-    const int64_t batch = s->problem.is_ragged ? 1 : scalars[0];
-    int64_t elements;
-    return __builtin_mul_overflow(batch, scalars[s->lse_scalar], &elements) ? -1 : elements;
-}
-
-/* The code is general: its second scalar is the number of KV heads, its third one the group. */
-int64_t at_call_sinks(const at_signature *s, const int64_t *scalars) {
-    return s->adds_sinks ? scalars[1] * scalars[2] : 0;
 }
 
 /* ---- Settling ---- */

@@ -28,6 +28,17 @@ typedef struct at_layout {
     at_settled settled;
 } at_layout;
 
+/* Tensors that code of another problem has and a problem has not: an lse that nobody reads, sinks of -inf, and lists
+ * that say what a batch that is not ragged, or has no pages, has by itself. Of new keys there are none. */
+typedef enum at_added {
+    AT_ADDED_LSE,
+    AT_ADDED_SINKS,
+    AT_ADDED_LENS,
+    AT_ADDED_STARTS,
+    AT_ADDED_TABLE,
+    AT_NUM_ADDED
+} at_added;
+
 /* Data that all calls of a problem share. */
 typedef struct at_signature {
     attune_problem problem; /* canonical */
@@ -39,12 +50,10 @@ typedef struct at_signature {
     mha_parameters parameters;
     mha_parameters taken;  /* by the code: a kernel of tier 0 is told what the problem fixes */
     bool is_of_other;      /* the code is of another problem, and its tensors are tensors[order[0 … num_taken - 1]].
-                            * Those from tensors[count] on the problem has not: lse and sinks are in the workspace,
-                            * and of new keys there are none */
+                            * Those from tensors[count] on the problem has not: they are made for the call */
     bool folds_group;      /* it takes the heads of a group as the queries of one head; the call has one query */
-    bool adds_lse;         /* it writes an lse that the problem has not */
-    bool adds_sinks;       /* it reads sinks that the problem has not: they are -inf */
-    uint8_t num_taken, lse_scalar; /* the number of the scalar that is the outermost stride of that lse */
+    bool adds[AT_NUM_ADDED];
+    uint8_t num_taken, lse_scalar; /* the number of the scalar that is the outermost stride of an added lse */
     uint8_t order[MHA_NUM_TENSORS];
     mha_packed_id pack_id; /* for a block: the header that its weights must have */
     bool has_position;     /* the positions of queries matter */
@@ -55,17 +64,12 @@ typedef struct at_signature {
 /* The same problem, computed by the code of another one, which leaves open what this one fixes. */
 void at_signature_take(at_signature *signature, const attune_problem *code, bool folds_group);
 
-/* Memory of such code for tensors that the problem has not. */
-typedef struct at_added {
-    void *lse;
-    float *sinks;
-    int64_t num_sinks;
-} at_added;
-/* Elements of each; -1: too many. */
-int64_t at_call_lse_elements(const at_signature *signature, const int64_t *scalars);
-int64_t at_call_sinks(const at_signature *signature, const int64_t *scalars);
-/* The buffers that it takes. Returns their number. */
-size_t at_call_taken_buffers(const at_signature *signature, void *const *buffers, const at_added *added, void **taken);
+/* Bytes of an added tensor, of which there is one if adds[which]; -1: too many. */
+int64_t at_call_added_bytes(const at_signature *signature, at_added which, const int64_t *scalars);
+
+/* The buffers that such code takes. added: memory for each added tensor, which is filled. Returns their number. */
+size_t at_call_taken_buffers(const at_signature *signature, void *const *buffers, const int64_t *scalars,
+                             void *const added[AT_NUM_ADDED], void **taken);
 
 /* A caller's arguments. Members that an older program lacks are as attune_arguments_init sets them. */
 at_struct at_arguments_struct(const at_signature *signature);

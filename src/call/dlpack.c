@@ -113,6 +113,8 @@ static const struct {
     [MHA_NUM_IDS] = FIELD(num_ids),
 #undef FIELD
     [MHA_ENTRIES] = {"batch + 1", 0},
+    [MHA_Q_ENTRIES] = {"batch + 1", 0},
+    [MHA_Q_BATCH] = {"1", 0},
     [MHA_PART_ROWS] = {"batch * num_heads * seq_q", 0},
     [MHA_PAGE_SIZE] = {"page_size", 0},
     [MHA_PANELS] = {"the number of panels of 16 keys", 0},
@@ -196,7 +198,7 @@ static attune_status take_dim(binding *b, int d, at_error *err) {
                            (long long)b->dims[d], d);
     }
     if (b->s->compiled.of[size] >= 0) return expect(b, d, size, b->s->compiled.of[size], err);
-    if (size == MHA_ENTRIES) return take_entries(b, d, err);
+    if (size == MHA_ENTRIES || size == MHA_Q_ENTRIES) return take_entries(b, d, err);
     if (size == MHA_PART_ROWS) return take_part_rows(b, d, err);
     if (size == MHA_PANELS) return take_panels(b, d, err);
     int64_t *const of_call = (int64_t *)(void *)((char *)&b->arguments + sizes[size].field);

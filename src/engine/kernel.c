@@ -160,9 +160,10 @@ bool at_kernel_falls(const attune_kernel *kernel) {
     return kernel->tier0 ? kernel->falls : mha_sees_more_later(&kernel->signature.problem);
 }
 
-static int64_t bytes_of(int64_t elements) {
-    int64_t bytes;
-    return elements < 0 || __builtin_mul_overflow(elements, (int64_t)sizeof(float), &bytes) ? -1 : bytes;
+size_t at_signature_added(const at_signature *s) {
+    size_t count = 0;
+    for (int which = 0; which < AT_NUM_ADDED; which++) count += s->adds[which];
+    return count;
 }
 
 void at_kernel_plan_added(const attune_kernel *kernel, const int64_t *scalars, int64_t plan[AT_PLAN_WORDS]) {
@@ -170,23 +171,23 @@ void at_kernel_plan_added(const attune_kernel *kernel, const int64_t *scalars, i
     int64_t *shared = plan + kernel->num_phases;
     const size_t added = at_signature_added(s);
     memmove(shared + added, shared, (kernel->num_shared - added) * sizeof *shared);
-    if (s->adds_lse) *shared++ = bytes_of(at_call_lse_elements(s, scalars));
-    if (s->adds_sinks) *shared = bytes_of(at_call_sinks(s, scalars));
+    for (int which = 0; which < AT_NUM_ADDED; which++)
+        if (s->adds[which]) *shared++ = at_call_added_bytes(s, (at_added)which, scalars);
 }
 
-size_t at_kernel_buffers(const attune_kernel *kernel, void *const *given, size_t count, const int64_t *plan,
-                         void *workspace, void **all) {
+size_t at_kernel_buffers(const attune_kernel *kernel, const at_given *given, const int64_t *plan, void *workspace,
+                         void **all) {
     const at_signature *const s = &kernel->signature;
     if (!s->is_of_other) {
-        if (all != given) memcpy(all, given, count * sizeof *given);
-        return at_place_shared(kernel, plan, workspace, all + count);
+        if (all != given->buffers) memcpy(all, given->buffers, given->count * sizeof *all);
+        return at_place_shared(kernel, plan, workspace, all + given->count);
     }
-    void *shared[AT_MAX_SHARED + 2] = {NULL};
-    const size_t bytes = at_place_shared(kernel, plan, workspace, shared), added = at_signature_added(s);
-    at_added own = {.lse = shared[0], .sinks = shared[s->adds_lse]};
-    if (s->adds_sinks) own.num_sinks = plan[kernel->num_phases + s->adds_lse] / (int64_t)sizeof(float);
-    const size_t num = at_call_taken_buffers(s, given, &own, all);
-    memcpy(all + num, shared + added, (kernel->num_shared - added) * sizeof *shared);
+    void *shared[AT_MAX_SHARED + AT_NUM_ADDED], *added[AT_NUM_ADDED] = {NULL};
+    const size_t bytes = at_place_shared(kernel, plan, workspace, shared), count = at_signature_added(s);
+    for (int which = 0, n = 0; which < AT_NUM_ADDED; which++)
+        if (s->adds[which]) added[which] = shared[n++];
+    const size_t num = at_call_taken_buffers(s, given->buffers, given->scalars, added, all);
+    memcpy(all + num, shared + count, (kernel->num_shared - count) * sizeof *shared);
     return bytes;
 }
 

@@ -93,7 +93,7 @@ static inline at_code_shape at_shape_of(const attune_kernel *kernel) {
     return (at_code_shape){kernel->num_phases, kernel->num_shared, kernel->max_scratch};
 }
 /* Puts what the code has and the problem has not before the code's own shared buffers. */
-static inline size_t at_signature_added(const at_signature *s) { return (size_t)s->adds_lse + s->adds_sinks; }
+size_t at_signature_added(const at_signature *signature);
 void at_kernel_plan_added(const attune_kernel *kernel, const int64_t *scalars, int64_t plan[AT_PLAN_WORDS]);
 static inline void at_kernel_plan(const attune_kernel *kernel, const int64_t *scalars, int64_t plan[AT_PLAN_WORDS]) {
     if (kernel->vm)
@@ -121,12 +121,18 @@ static inline size_t at_place_shared(const attune_kernel *kernel, const int64_t 
 bool at_kernel_merges(const attune_kernel *kernel);
 bool at_kernel_falls(const attune_kernel *kernel);
 
-/* All buffers of a call's code: those given, `count` of them, in the code's order, and its shared ones, which are
- * placed in the workspace. Returns the bytes of these. all: room for AT_MOST_BUFFERS; it may be `given`, unless the
- * code is of another problem. */
+/* What a call gives: `count` buffers and the scalars. */
+typedef struct at_given {
+    void *const *buffers;
+    size_t count;
+    const int64_t *scalars;
+} at_given;
+
+/* All buffers of a call's code, in its order, with its shared ones, which are placed in the workspace. Returns the
+ * bytes of these. all: room for AT_MOST_BUFFERS; it may be given->buffers, unless the code is of another problem. */
 enum { AT_MOST_BUFFERS = MHA_NUM_TENSORS + AT_MAX_SHARED };
-size_t at_kernel_buffers(const attune_kernel *kernel, void *const *given, size_t count, const int64_t *plan,
-                         void *workspace, void **all);
+size_t at_kernel_buffers(const attune_kernel *kernel, const at_given *given, const int64_t *plan, void *workspace,
+                         void **all);
 
 /* The work of a call for the pool: narrow vectors take four times as long (threads/pool.h has the unit). */
 static inline double at_work_of(double flops, const at_target *target) {

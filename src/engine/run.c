@@ -98,7 +98,7 @@ static attune_status run_in(const attune_context *context, const attune_kernel *
     if (!kernel->num_shared && !kernel->tier0) return run_phases(kernel, run, run->buffers, plan, workspace, err);
     if (num > FEW) all = at_alloc(&context->allocator, (num + AT_MAX_SHARED) * sizeof *all);
     if (!all) return at_fail_memory(err, (num + AT_MAX_SHARED) * sizeof *all);
-    const size_t offset = at_kernel_buffers(kernel, run->buffers, num, plan, workspace, all);
+    const size_t offset = at_kernel_buffers(kernel, &(at_given){run->buffers, num, run->scalars}, plan, workspace, all);
     if (run->mask_tiles) all[num + AT_MASK_SHARED] = run->mask_tiles;
     const attune_status status = run_phases(kernel, run, all, plan, workspace + offset, err);
     if (all != few) at_free(&context->allocator, all);

@@ -210,13 +210,15 @@ static bool ends_at_last(const attune_problem *p) {
     return !mha_positions_matter(p) || (mha_is_bottom_right(p) && !p->causal_offset && !p->has_causal_offsets);
 }
 
-/* Ragged batches over pages. Group, page, window and whether there are sinks and tokens to append are arguments. */
+/* Group, page, window and whether there are sinks and tokens to append are arguments. Of batches that are not ragged,
+ * and of keys that are in no pages, lists are made for the call that say so. */
 static bool has_step(const search *s, attune_problem open) {
     const attune_problem *const p = s->problem;
     const int64_t group = p->num_heads / p->num_kv_heads, queries = mha_most_queries(p);
     const bool is_power = p->page_size >= PART_OF_PAGE && (p->page_size & (p->page_size - 1)) == 0;
-    if (!p->is_ragged || !p->has_kv_lens || !is_power || !ends_at_last(p)) return false;
-    open.is_general = open.is_causal = open.has_sinks = 1;
+    if ((p->page_size && !is_power) || !ends_at_last(p)) return false;
+    s->found->folds_group = false;
+    open.is_general = open.is_causal = open.has_sinks = open.is_ragged = open.has_kv_lens = 1;
     open.window_left = ANY_WINDOW;
     open.causal_align = ATTUNE_BOTTOM_RIGHT;
     open.page_size = PART_OF_PAGE;
@@ -229,20 +231,25 @@ static bool has_step(const search *s, attune_problem open) {
     return has_either(s, &open);
 }
 
-bool at_tier0_find(const attune_problem *p, const at_target *target, const at_log *log, at_tier0_kernel *found) {
-    const search s = {p, target->name, found};
+/* Whole batches, of one query or without groups. */
+static bool has_plain(const search *s, attune_problem open) {
+    const attune_problem *const p = s->problem;
     const int64_t group = p->num_heads / p->num_kv_heads, queries = mha_most_queries(p);
     const origin from = origin_of(p);
-    attune_problem open;
-    if (p->op != ATTUNE_ATTENTION || !open_up(p, &open) || !need(log)) return false;
-    found->folds_group = group > 1 && !p->page_size;
-    if (p->page_size) return has_step(&s, open);
+    s->found->folds_group = group > 1;
     if (from == NO_ORIGIN) return false;
     /* The queries of a group would not be at one position; and a call may place the lse of heads anywhere, but that of
      * queries side by side. */
-    if (group > 1) return p->seq_q == 1 && !p->has_lse && from == ANY_ORIGIN && has_from(&s, open, from, group, false);
-    if (has_from(&s, open, from, queries, p->seq_q == 1)) return true;
+    if (group > 1) return p->seq_q == 1 && !p->has_lse && from == ANY_ORIGIN && has_from(s, open, from, group, false);
+    if (has_from(s, open, from, queries, p->seq_q == 1)) return true;
     /* With as many queries as keys, positions begin at 0 by either alignment. */
     return from == TOP_LEFT && p->seq_q >= 0 && p->seq_q == p->seq_kv &&
-           has_from(&s, open, BOTTOM_RIGHT, queries, false);
+           has_from(s, open, BOTTOM_RIGHT, queries, false);
+}
+
+bool at_tier0_find(const attune_problem *p, const at_target *target, const at_log *log, at_tier0_kernel *found) {
+    const search s = {p, target->name, found};
+    attune_problem open;
+    if (p->op != ATTUNE_ATTENTION || !open_up(p, &open) || !need(log)) return false;
+    return has_plain(&s, open) || has_step(&s, open);
 }

@@ -9,6 +9,7 @@ static const char *const size_names[MHA_NUM_SIZES] = {
     [MHA_MASK_KV] = "mask_seq_kv", [MHA_BIAS_KV] = "bias_seq_kv",   [MHA_ROTARY_POSITIONS] = "rotary_positions",
     [MHA_NUM_ROWS] = "num_rows",   [MHA_PART_ROWS] = "part_rows",   [MHA_NUM_IDS] = "num_ids",
     [MHA_GROUP] = "group",         [MHA_PAGE_SIZE] = "page_size",
+    [MHA_Q_BATCH] = "q_batch",     [MHA_STARTS] = "starts",
     [MHA_PAGE_SHIFT] = "page_shift", [MHA_WINDOW] = "window",
 };
 
@@ -26,7 +27,7 @@ static void declare_mask_columns(ir_builder *b, const attune_problem *p, const i
 
 static int64_t least_of(const attune_problem *p, mha_size size) {
     if (size == MHA_PAGE_SIZE) return p->page_size;
-    return size == MHA_BATCH || size == MHA_KV_HEADS || size == MHA_GROUP;
+    return size == MHA_BATCH || size == MHA_KV_HEADS || size == MHA_GROUP || size == MHA_Q_BATCH;
 }
 
 static void declare_sizes(ir_builder *b, const attune_problem *p, const ir_expr **of) {
@@ -46,6 +47,7 @@ static void declare_sizes(ir_builder *b, const attune_problem *p, const ir_expr 
     if (mha_has_panels(p)) of[MHA_PANELS] = ir_ceil_div(b, of[MHA_SEQ_KV], ATTUNE_PANEL_TOKENS);
     of[MHA_HEADS] = ir_mul(b, of[MHA_KV_HEADS], of[MHA_GROUP]);
     if (p->is_ragged) of[MHA_ENTRIES] = ir_add(b, of[MHA_BATCH], ir_idx(b, 1));
+    if (p->is_ragged && p->is_general) of[MHA_Q_ENTRIES] = ir_plus(b, of[MHA_STARTS], 2);
     if (p->attn_mask_dims[3]) declare_mask_columns(b, p, of, MHA_MASK_KV);
     if (p->attn_bias_dims[3]) declare_mask_columns(b, p, of, MHA_BIAS_KV);
     if (p->max_seq_q && !p->is_general) assume(b, IR_LE, of[MHA_SEQ_Q], ir_idx(b, p->max_seq_q));

@@ -100,7 +100,8 @@ static void place(list_run *run, void *const *buffers, char *workspace) {
     const size_t count = work->plan->signature.count;
     for (uint32_t i = 0; i < work->num_parts; i++) {
         const attune_kernel *const kernel = work->parts[i].of.kernel;
-        workspace += at_kernel_buffers(kernel, buffers, count, work->parts[i].plan, workspace, run->buffers[i]);
+        const at_given given = {buffers, count, work->parts[i].settled.scalars};
+        workspace += at_kernel_buffers(kernel, &given, work->parts[i].plan, workspace, run->buffers[i]);
         if (kernel->max_scratch > run->scratch_stride) run->scratch_stride = (size_t)kernel->max_scratch;
     }
     run->scratch = workspace;

@@ -255,11 +255,12 @@ static mha_size dim_of(const attune_problem *p, mha_tensor_id id, mha_size dim) 
     if (dim == MHA_HEAD_DIM && id == MHA_K && is_packed(p, id)) return MHA_K_ROW_BYTES;
     if (dim == MHA_HEAD_DIM_V && id == MHA_V && is_packed(p, id)) return MHA_V_ROW_BYTES;
     if (p->seq_new && (id == MHA_X_KV || id == MHA_X_V) && dim == MHA_SEQ_KV) dim = MHA_SEQ_NEW;
+    if (id == MHA_CU_SEQLENS_Q && p->is_general) return MHA_Q_ENTRIES;
     if (is_list(id) && p->kv_ids == ATTUNE_KV_IDS_SEQUENCE) return dim == MHA_SEQ_Q ? MHA_ONE : dim;
     if (p->page_size && is_cached(id))
         return dim == MHA_BATCH ? MHA_NUM_PAGES : dim == MHA_SEQ_KV ? MHA_PAGE_SIZE : dim;
     if (p->is_ragged && table[id].ragged) switch (dim) {
-        case MHA_BATCH: return MHA_ONE;
+        case MHA_BATCH: return p->is_general ? MHA_Q_BATCH : MHA_ONE;
         case MHA_SEQ_KV: return MHA_TOTAL_KV;
         case MHA_SEQ_Q:
         case MHA_SEQ_NEW: return MHA_TOTAL_Q;
@@ -364,7 +365,10 @@ void mha_derive_sizes(const attune_problem *p, mha_sizes *sizes) {
     if (mha_is_self(p) && p->seq_new && !p->is_ragged) of[MHA_SEQ_NEW] = of[MHA_SEQ_Q];
     if (mha_keys_follow_queries(p) && p->is_ragged) of[MHA_TOTAL_KV] = of[MHA_TOTAL_Q];
     of[MHA_PANELS] = of[MHA_SEQ_KV] < 0 ? -1 : mha_panels(of[MHA_SEQ_KV]);
+    if (p->is_general && p->is_ragged) of[MHA_Q_BATCH] = 1;
+    if (p->is_general && p->is_ragged) of[MHA_STARTS] = of[MHA_BATCH];
     of[MHA_ENTRIES] = of[MHA_BATCH] < 0 ? -1 : of[MHA_BATCH] + 1;
+    of[MHA_Q_ENTRIES] = of[MHA_ENTRIES];
     const int64_t keys = of[mha_scored_keys(p)];
     of[MHA_MASK_KV] = mask_columns(p, p->attn_mask_dims, keys, of[MHA_MASK_KV]);
     of[MHA_BIAS_KV] = mask_columns(p, p->attn_bias_dims, keys, of[MHA_BIAS_KV]);
@@ -439,6 +443,8 @@ mha_parameters mha_parameters_of(const attune_problem *p) {
                                 [MHA_BATCH] = true,
                                 [MHA_KV_HEADS] = !mha_is_block(p),
                                 [MHA_GROUP] = p->is_general,
+                                [MHA_Q_BATCH] = p->is_general && p->is_ragged,
+                                [MHA_STARTS] = p->is_general && p->is_ragged,
                                 [MHA_PAGE_SIZE] = p->is_general && p->page_size,
                                 [MHA_PAGE_SHIFT] = p->is_general && p->page_size,
                                 [MHA_WINDOW] = p->is_general && p->window_left >= 0,

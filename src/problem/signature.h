@@ -18,6 +18,10 @@ typedef enum mha_size {
     MHA_GROUP,    /* query heads of a KV head; a run-time size of a general problem */
     MHA_HEADS,    /* not a parameter: MHA_KV_HEADS * MHA_GROUP */
     MHA_PANELS,   /* not a parameter: MHA_SEQ_KV in panels, rounded up */
+    MHA_Q_BATCH,  /* of a general ragged problem a run-time size: tensors of tokens have one batch or, called for a
+                   * batch that is not ragged, those of MHA_BATCH sequences */
+    MHA_STARTS,   /* the same: MHA_BATCH, or 0; then cu_seqlens_q has the one length of all sequences */
+    MHA_Q_ENTRIES, /* not a parameter: in the place of the next one for cu_seqlens_q of such a problem */
     MHA_ENTRIES,  /* not a parameter: MHA_BATCH + 1, the length of cu_seqlens */
     MHA_SEQ_Q,    /* ragged: the longest */
     MHA_SEQ_KV, /* ragged or paged with run-time lengths: the longest. Where keys follow queries it is MHA_SEQ_Q and no

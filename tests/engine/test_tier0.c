@@ -312,7 +312,6 @@ static void others_get_none(void **state) {
     (void)state;
     static const char *const problems[] = {
         "num_heads=2,seq_q=9,seq_kv=9,head_dim=63",
-        "num_heads=4,num_kv_heads=2,seq_q=1,seq_kv=9,head_dim=64,lse=1",
         "num_heads=2,seq_q=9,seq_kv=9,head_dim=64,window_left=3",
         "num_heads=4,num_kv_heads=2,seq_q=9,seq_kv=9,head_dim=64",
         "num_heads=4,num_kv_heads=2,seq_q=1,seq_kv=9,head_dim=64,is_causal=1,causal_align=top_left",

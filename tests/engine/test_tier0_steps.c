@@ -63,6 +63,20 @@ static const char *const isas[] = {"avx512_bf16", "avx512", "avx2", "x86-64"};
 #endif
 enum { NUM_ISAS = sizeof isas / sizeof *isas };
 
+/* ---- Numbers of three types ---- */
+
+static double load(attune_dtype dtype, const void *data, size_t i) {
+    if (dtype == ATTUNE_F32) return (double)((const float *)data)[i];
+    const uint32_t half = ((const uint16_t *)data)[i], bits = half << 16;
+    float f;
+    memcpy(&f, &bits, sizeof f);
+    if (dtype == ATTUNE_BF16) return (double)f;
+    const int exponent = half >> 10 & 31;
+    const double fraction = (half & 1023) / 1024.0;
+    const double size = exponent ? ldexp(1 + fraction, exponent - 15) : ldexp(fraction, -14);
+    return exponent == 31 ? NAN : half & 0x8000 ? -size : size;
+}
+
 /* ---- Bits ---- */
 
 #define STEP "batch=3,ragged=1,kv_lens=1,is_causal=1,"
@@ -109,10 +123,58 @@ static const struct {
     {{STEP "num_heads=8,num_kv_heads=2,head_dim=128,page_size=16,kv_dtype=i8,kv_scales=token,max_seq_q=5",
       SIZES(10, 6), TOKENS},
      "step_f32_i8_128_few"},
+    /* Batches that are not ragged, and keys without pages. */
+    {{"batch=3,num_heads=4,num_kv_heads=2,seq_q=dynamic,seq_kv=dynamic,head_dim=64,kv_lens=1,is_causal=1,"
+      "seq_new=dynamic",
+      .sizes = "seq_q=5,seq_kv=70,seq_new=5", .kv = {70, 5, 33}},
+     "step_f32_64_many"},
+    {{"batch=3,num_heads=6,num_kv_heads=2,seq_q=1,seq_kv=dynamic,head_dim=128,dtype=bf16,kv_lens=1,seq_new=2,lse=1",
+      .sizes = "seq_kv=70", .kv = {70, 5, 33}},
+     "step_bf16_128_few"},
+    {{"batch=2,num_heads=6,num_kv_heads=2,seq_q=dynamic,seq_kv=dynamic,head_dim=80,dtype=f16,is_causal=1,lse=1",
+      .sizes = "seq_q=9,seq_kv=40"},
+     "step_f16_80_many"},
+    {{"batch=2,num_heads=6,num_kv_heads=2,seq_q=3,seq_kv=50,head_dim=96,is_causal=1,causal_align=bottom_right,"
+      "window_left=20,sinks=1,kv_dtype=i8,kv_scales=token"},
+     "step_f32_i8_96_few"},
+    {{"batch=3,ragged=1,num_heads=4,num_kv_heads=2,head_dim=64,dtype=bf16,is_causal=1",
+      .sizes = "total_q=27,total_kv=114", PROMPTS},
+     "step_bf16_64_many"},
+    {{"batch=3,ragged=1,num_heads=4,num_kv_heads=2,head_dim=64,is_causal=1,kv_dtype=i8,kv_scales=token,max_seq_q=1",
+      .sizes = "total_q=2,total_kv=108", TOKENS},
+     "step_f32_i8_64_few"},
+    {{"batch=3,num_heads=4,num_kv_heads=2,seq_q=3,head_dim=256,dtype=bf16,is_causal=1,page_size=64,kv_lens=1",
+      .sizes = "num_pages=5,max_pages=2", .kv = {90, 3, 21}},
+     "step_bf16_256_few"},
     {{STEP "num_heads=4,num_kv_heads=1,head_dim=256,page_size=16,q_strides=0:256:1024:1", SIZES(10, 6), PROMPTS},
      "step_f32_256_many"},
 };
 enum { NUM_CASES = sizeof cases / sizeof *cases };
+
+/* What the call's own loop IR gives: the code has another order of sums. */
+static void check_numbers(const char *isa, int i, const sample_call *run) {
+    const attune_context_options options = {.struct_size = sizeof options, .cache_dir = "", .isa = isa};
+    attune_context *context;
+    sample_call own;
+    assert_int_equal(attune_context_create(&options, &context), ATTUNE_OK);
+    sample_call_open(&own, &cases[i].from, ON_THE_HEAP);
+    if (attune_run_interpreted(context, &own.problem, NULL, &own.arguments)) fail_msg("%s", attune_last_message());
+    for (size_t t = 0; t < own.count; t++) {
+        const attune_dtype dtype = own.tensors[t].dtype;
+        const double most = dtype == ATTUNE_BF16 ? 2e-2 : dtype == ATTUNE_F16 ? 2e-3 : 1e-5;
+        const bool is_result = !strcmp(own.tensors[t].name, "out") || !strcmp(own.tensors[t].name, "lse");
+        if (!is_result && memcmp(run->memory[t].data, own.memory[t].data, own.memory[t].bytes)) /* appended to */
+            fail_msg("%s, %s: %s differs", isa, cases[i].from.problem, own.tensors[t].name);
+        if (!is_result) continue;
+        for (size_t e = 0; e < own.memory[t].bytes / (dtype == ATTUNE_F32 ? 4 : 2); e++) {
+            const double x = load(dtype, run->memory[t].data, e), y = load(dtype, own.memory[t].data, e);
+            if (!(fabs(x - y) <= most * fmax(1, fabs(y))) && memcmp(&x, &y, sizeof x))
+                fail_msg("%s, %s: %s[%zu] is %g, not %g", isa, cases[i].from.problem, own.tensors[t].name, e, x, y);
+        }
+    }
+    sample_call_close(&own);
+    attune_context_destroy(context);
+}
 
 static void check_case(const char *isa, int i) {
     attune_context *const context = open_bare(isa);
@@ -129,6 +191,7 @@ static void check_case(const char *isa, int i) {
     if (attune_run_interpreted(context, &expected.problem, NULL, &expected.arguments))
         fail_msg("%s", attune_last_message());
     if (!sample_calls_agree(&run, &expected)) fail_msg("%s: other bits: %s", isa, cases[i].from.problem);
+    check_numbers(isa, i, &run);
     sample_call_close(&run);
     sample_call_close(&expected);
     attune_kernel_release(kernel);
@@ -211,18 +274,6 @@ static void store(attune_dtype dtype, void *data, size_t i, double value) {
         ((uint16_t *)data)[i] = isnan(value)  ? 0x7e00
                                 : value == 0 ? 0
                                              : (uint16_t)((bits >> 16 & 0x8000) | ((bits >> 13 & 0x3ffff) - 0x1c000));
-}
-
-static double load(attune_dtype dtype, const void *data, size_t i) {
-    if (dtype == ATTUNE_F32) return (double)((const float *)data)[i];
-    const uint32_t half = ((const uint16_t *)data)[i], bits = half << 16;
-    float f;
-    memcpy(&f, &bits, sizeof f);
-    if (dtype == ATTUNE_BF16) return (double)f;
-    const int exponent = half >> 10 & 31;
-    const double fraction = (half & 1023) / 1024.0;
-    const double size = exponent ? ldexp(1 + fraction, exponent - 15) : ldexp(fraction, -14);
-    return exponent == 31 ? NAN : half & 0x8000 ? -size : size;
 }
 
 typedef struct run {

@@ -68,6 +68,15 @@ const ir_expr *mha_new_key(const mha_context *c, const mha_sequence *e, const ir
     return ir_let_index(b, "key", e->seq_kv, key);
 }
 
+/* As many as queries, unless it is not called for a ragged batch. */
+static const ir_expr *tokens_of_general(const mha_context *c, const mha_sequence *e) {
+    ir_builder *b = c->b;
+    const ir_expr *is_ragged = ir_gt(b, c->params.size[MHA_STARTS], ir_idx(b, 0));
+    const ir_expr *count = ir_select(b, is_ragged, e->seq_q, c->params.size[MHA_SEQ_NEW]);
+    const ir_expr *most = ir_sub(b, c->params.size[MHA_TOTAL_Q], e->first_q);
+    return ir_let_in(b, "count", ir_idx(b, 0), ir_plus(b, most, 1), count);
+}
+
 void mha_append(mha_context *c) {
     ir_builder *b = c->b;
     /* A general kernel is told whether it appends. */
@@ -79,6 +88,7 @@ void mha_append(mha_context *c) {
         const ir_expr *task = ir_parallel(b, "task", mha_row_tasks(c, most));
         const mha_sequence e = mha_sequence_open(c, number);
         const ir_expr *count = c->p->is_ragged ? e.seq_q : most;
+        if (c->p->is_ragged && has_number) count = tokens_of_general(c, &e);
         MHA_ROWS(c, token, task, count) append_token(c, &e, kv_head, token, mha_new_key(c, &e, token, count));
     }
 }

@@ -26,13 +26,23 @@ static void open_ragged(const mha_context *c, const ir_expr *number, mha_tensor_
     *length = ir_let(b, names[1], *length);
 }
 
+/* Where cu_seqlens_q tells of a sequence. General kernels also take batches whose sequences have their own tensors. */
+static const ir_expr *start_of(const mha_context *c, mha_sequence *e) {
+    ir_builder *b = c->b;
+    if (!c->p->is_general) return e->number;
+    const ir_expr *batches = c->params.size[MHA_Q_BATCH], *starts = c->params.size[MHA_STARTS];
+    e->batch = ir_let_index(b, "entry", batches, ir_min(b, e->number, ir_plus(b, batches, -1)));
+    const ir_expr *last = ir_max(b, ir_idx(b, 0), ir_plus(b, starts, -1));
+    return ir_let_index(b, "start", ir_plus(b, starts, 1), ir_min(b, e->number, last));
+}
+
 static void open_queries(const mha_context *c, mha_sequence *e) {
     static const char *const names[2] = {"first_q", "entry_q"};
     e->first_q = ir_idx(c->b, 0);
     e->seq_q = c->params.size[MHA_SEQ_Q];
     if (!c->p->is_ragged) return;
     e->batch = ir_idx(c->b, 0);
-    open_ragged(c, e->number, MHA_CU_SEQLENS_Q, MHA_TOTAL_Q, MHA_SEQ_Q, names, &e->first_q, &e->seq_q);
+    open_ragged(c, start_of(c, e), MHA_CU_SEQLENS_Q, MHA_TOTAL_Q, MHA_SEQ_Q, names, &e->first_q, &e->seq_q);
 }
 
 static void open_keys(const mha_context *c, mha_sequence *e) {
