@@ -41,9 +41,9 @@ def shares(axes, chosen, clock):
         points = []
         for place, found in enumerate(chosen):
             entry = next((entry for entry in found["entries"] if entry["peer"] == name), None)
-            best = report.fastest(found, entry, clock) if entry else None
-            if best:
-                points.append((100 * best[1], place))
+            figure = report.figures(found, entry, clock) if entry else None
+            if figure:
+                points.append((100 * figure["roof"], place))
         if points:
             style = {"zorder": 3, "s": 26} if name == "attune" else {"zorder": 2, "s": 18}
             axes.scatter(*zip(*points), marker=MARKERS[name], color=colour, label=report.NAMES.get(name, name),

@@ -10,10 +10,16 @@ DEFINITION = """\
 A case is one shape, in one dtype, on one number of threads. Its ratio is the time of the fastest peer divided by the
 time of attune: the median over rounds in which all of them have a turn. The headline is the geometric mean of the
 ratios of all cases. Below 1, attune is slower."""
+BUSY = """\
+* Other programs ran on the same core (see the load), so times are up to three times those of a quiet machine. Ratios
+  and shares are of neighbouring samples, which have the same neighbours.
+"""
+ONE_THREAD = """\
+* One thread only. Two share a machine with other programs too unevenly to compare.
+"""
 LIMITS = """\
 * One machine. Ratios differ on others; `make performance` measures yours.
-* Two virtual CPUs, shared with other programs, without hardware counters. The run waits for a quiet moment before each
-  case, for some seconds at most. A difference of a few per cent between two runs is noise.
+* Two virtual CPUs without hardware counters. A difference of a few per cent between two runs is noise.
 * Attention, blocks and products on their own. What an engine gains as a whole is less: see the pages of the engines.
 * f32 and bf16. f16 and f64 are not tuned and not measured here.
 * A peer has the method, the layout and the packed weights that are fastest for it ([the bench](bench.md)). One that has
@@ -70,13 +76,13 @@ def circumstances(run):
 
 def row(found, clock):
     entries = {entry["peer"]: entry for entry in found["entries"]}
-    ns, share = report.fastest(found, entries["attune"], clock)
+    ours = report.figures(found, entries["attune"], clock)
     ratio, peer = report.best_ratio(found, clock)
-    theirs, _ = report.fastest(found, entries[peer], clock)
+    theirs = report.figures(found, entries[peer], clock)
     bound = "bandwidth" if report.is_memory_bound(found) else f"{report.peak_of(found)} peak"
-    return [shapes.title(found["shape"]), str(found["threads"]), report.duration(ns),
-            f"{100 * share:.0f} % of {bound}",
-            f"{report.duration(theirs)} ({report.NAMES.get(peer, peer)})", f"{ratio:.2f}"]
+    return [shapes.title(found["shape"]), str(found["threads"]), report.duration(ours["median"]),
+            f"{100 * ours['roof']:.0f} % of {bound}",
+            f"{report.duration(theirs['median'])} ({report.NAMES.get(peer, peer)})", f"{ratio:.2f}"]
 
 
 def by_dtype(run, dtype, clock):
@@ -102,14 +108,13 @@ def page(run, costs, pictures, clock):
             name = f"performance-{dtype}.svg"
             picture = f"![Share of the peak in {dtype}, attune and its peers]({name})\n\n" if name in pictures else ""
             text += f"\n## {dtype}\n\n{picture}{by_dtype(run, dtype, clock)}"
-    text += "\nTimes are those of the fastest samples, which other programs disturb least; ratios are medians of "
-    text += "pairs, so they differ from the quotient of two times. The share is of what the CPU can do at most: its "
-    text += "peak, or its bandwidth where that is the bound, as probed in the same minutes.\n"
+    text += "\nTimes are medians on the clock; ratios are medians of pairs. The share is of what the CPU can do at "
+    text += "most: its peak, probed before and after each sample, or its bandwidth where that is the bound.\n"
     if costs:
         text += f"\n## Before the first call\n\n{around(costs)}"
-    counts = {found["threads"] for found in run["results"]}
-    one = "* One thread only. Two share a machine with other programs too unevenly to compare.\n"
-    return text + f"\n## Limits\n\n{one if counts == {1} else ''}{LIMITS}\n"
+    load = max(run["machine"]["load"], run["machine"]["load_after"])
+    limits = (BUSY if load > 2 else "") + (ONE_THREAD if {found["threads"] for found in run["results"]} == {1} else "")
+    return text + f"\n## Limits\n\n{limits}{LIMITS}\n"
 
 
 def folded(text):

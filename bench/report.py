@@ -79,17 +79,6 @@ def figures(found, entry, clock):
     }
 
 
-def fastest(found, entry, clock):
-    """The fastest sample in nanoseconds, and its share of the highest peak and bandwidth that were probed: what a busy
-    machine changes least. None without samples."""
-    if not entry["repeats"] or not samples(entry):
-        return None
-    divisor = found["threads"] if clock == "cpu" else 1
-    ns = min(s[CLOCKS[clock]] for s in samples(entry)) / divisor
-    peak = max(s["peaks"][peak_of(found)] for s in samples(entry))
-    return ns, max(found["flops"] / peak, found["bytes"] / max(found["bandwidths"])) / ns
-
-
 def ratios(found, clock):
     """Of each peer with samples: the median over the rounds of its time by attune's."""
     by_round = {}
