@@ -1,5 +1,6 @@
 /* A block of MLA beside f64, in both forms, all types and shapes; the same bits by the interpreter and any number of
- * threads; prompts in chunks and token by token through pages; ragged batches; the choice of the form; and a sentence for what is wrong. */
+ * threads; prompts in chunks and token by token through pages; ragged batches; the choice of the form; and a sentence
+ * for what is wrong. */
 #include "mla/mla.h"
 
 #include <attune/mla.h>
