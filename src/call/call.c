@@ -162,9 +162,9 @@ void at_signature_moved(at_signature *s) {
 static void settle_initial(at_signature *s) {
     const int64_t zeros[MHA_NUM_TENSORS][4] = {{0}};
     int64_t scalars[MHA_MAX_SCALARS];
-    s->num_scalars = s->is_of_other ? scalars_of_other(s, s->compiled, zeros, scalars)
-                                    : mha_scalars(&s->problem, &s->taken, &s->compiled, s->tensors, s->count, zeros,
-                                                  scalars);
+    s->num_scalars = s->is_of_other
+                         ? scalars_of_other(s, s->compiled, zeros, scalars)
+                         : mha_scalars(&s->problem, &s->taken, &s->compiled, s->tensors, s->count, zeros, scalars);
     at_layout_settle(s, &s->initial);
 }
 
@@ -182,7 +182,7 @@ void at_signature_init(at_signature *s, const attune_problem *canonical) {
     if (mha_is_block(canonical)) {
         mha_packed_layout layout;
         mha_packed_layout_of(canonical, &layout);
-        s->pack_id = mha_packed_id_of(canonical, &layout);
+        s->packed_id = mha_packed_id_of(canonical, &layout);
     }
     s->has_position = mha_positions_matter(canonical);
     s->has_entry_tables = s->place[MHA_CU_SEQLENS_Q] >= 0 || s->place[MHA_CU_SEQLENS_KV] >= 0 ||
@@ -335,7 +335,7 @@ static attune_status check_packed(const at_signature *s, void *const *buffers, a
     if ((uintptr_t)packed % MHA_PACKED_HEADER)
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "the pointer to packed_weights (%p) is not aligned to %d bytes",
                        packed, MHA_PACKED_HEADER);
-    if (mha_packed_header_matches(packed, s->pack_id)) return ATTUNE_OK;
+    if (mha_packed_header_matches(packed, s->packed_id)) return ATTUNE_OK;
     at_error why;
     at_error_clear(&why);
     mha_packed_check_header(&s->problem, packed, &why);

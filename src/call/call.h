@@ -48,17 +48,17 @@ typedef struct at_signature {
     uint8_t element[MHA_NUM_TENSORS];   /* bytes of an element, by place in the table; a power of two */
     mha_sizes compiled;
     mha_parameters parameters;
-    mha_parameters taken;  /* by the code: a kernel of tier 0 is told what the problem fixes */
-    bool is_of_other;      /* the code is of another problem, and its tensors are tensors[order[0 … num_taken - 1]].
-                            * Those from tensors[count] on the problem has not: they are made for the call */
-    bool folds_group;      /* it takes the heads of a group as the queries of one head; the call has one query */
+    mha_parameters taken; /* by the code: a kernel of tier 0 is told what the problem fixes */
+    bool is_of_other;     /* the code is of another problem, and its tensors are tensors[order[0 … num_taken - 1]].
+                           * Those from tensors[count] on the problem has not: they are made for the call */
+    bool folds_group;     /* it takes the heads of a group as the queries of one head; the call has one query */
     bool adds[AT_NUM_ADDED];
     uint8_t num_taken, lse_scalar; /* the number of the scalar that is the outermost stride of an added lse */
     uint8_t order[MHA_NUM_TENSORS];
-    mha_packed_id pack_id; /* for a block: the header that its weights must have */
-    bool has_position;     /* the positions of queries matter */
-    bool has_entry_tables; /* index tensors make batch entries differ */
-    at_layout initial;     /* of the arguments from attune_arguments_init */
+    mha_packed_id packed_id; /* for a block: the header that its weights must have */
+    bool has_position;       /* the positions of queries matter */
+    bool has_entry_tables;   /* index tensors make batch entries differ */
+    at_layout initial;       /* of the arguments from attune_arguments_init */
 } at_signature;
 
 /* The same problem, computed by the code of another one, which leaves open what this one fixes. */

@@ -57,7 +57,7 @@ static void read_problem(mha_context *c) {
 /* The phase of probabilities computes them from the LSE. An output cannot be read, so the LSE is kept in shared memory;
  * that phase copies it to the caller's memory if it is wanted. */
 static void share_lse(mha_context *c) {
-    if (c->p->weights_mode != ATTUNE_WEIGHTS_SOFTMAX || c->variant.writes_weights) return;
+    if (c->p->weights_mode != ATTUNE_WEIGHTS_SOFTMAX || c->variant.writes_probabilities) return;
     const ir_expr *const dims[] = {c->params.size[MHA_BATCH], c->params.size[MHA_HEADS], c->params.size[MHA_SEQ_Q]};
     c->lse = ir_shared(c->b, "kept_lse", c->elem, 3, dims);
 }
@@ -83,7 +83,7 @@ static void build_attention(mha_context *c) {
         mha_d_lanes(c);
     else
         mha_q_lanes(c);
-    if (c->p->weights_mode && !c->variant.writes_weights) mha_probabilities(c);
+    if (c->p->weights_mode && !c->variant.writes_probabilities) mha_probabilities(c);
 }
 
 static void build_block(mha_context *c) {

@@ -185,12 +185,12 @@ static bool rounds_rows_far(const mha_cost_context *c, const mha_schedule *s) {
     return (c->p->seq_q < 1 || c->p->is_ragged) && larger % smaller;
 }
 
-static int query_pack(const mha_cost_context *c, const mha_schedule *s) {
-    return mha_variant_of(c->p, s, c->machine.target).query_pack;
+static int rows_in_vector(const mha_cost_context *c, const mha_schedule *s) {
+    return mha_variant_of(c->p, s, c->machine.target).rows_in_vector;
 }
 
 static bool quantised_scores_fit(const mha_cost_context *c, const mha_schedule *s) {
-    if (s->score_rows % query_pack(c, s) || rounds_rows_far(c, s)) return false;
+    if (s->score_rows % rows_in_vector(c, s) || rounds_rows_far(c, s)) return false;
     return s->score_rows * s->score_keys * mha_query_planes(c->p) <= MHA_MAX_D_SUMS;
 }
 
@@ -199,7 +199,7 @@ static bool quantised_scores_fit(const mha_cost_context *c, const mha_schedule *
 static void choose_usual_codes(const mha_cost_context *c, int64_t rows, mha_schedule *s) {
     s->score_rows = (int32_t)(rows <= 2 ? rows : CODE_ROWS);
     if (rounds_rows_far(c, s)) s->score_rows = 1;
-    s->score_rows = (int32_t)max_of(s->score_rows, query_pack(c, s));
+    s->score_rows = (int32_t)max_of(s->score_rows, rows_in_vector(c, s));
     s->score_column_vectors = 1;
     s->score_keys = 2 * CODE_KEYS;
     const bool may = quantised_scores_fit(c, s) && !isinf(mha_correction(MHA_QUANTISED_SCORES, c, s, NULL));

@@ -30,8 +30,8 @@ typedef struct mha_search {
     const mha_cost_context *c;
     mha_priced of;
     double (*price)(const struct mha_search *search, const mha_schedule *schedule);
-    bool (*fits)(const struct mha_search *search, const mha_schedule *schedule);    /* part of the space */
-    const void *more;                                                               /* of price and fits */
+    bool (*fits)(const struct mha_search *search, const mha_schedule *schedule); /* part of the space */
+    const void *more;                                                            /* of price and fits */
     mha_schedule at;
     double cost; /* of that one, corrected */
 } mha_search;

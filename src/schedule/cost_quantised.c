@@ -52,7 +52,8 @@ static double code_lane_sums(const cost_vector *v, double sums, int64_t lanes) {
 
 static double rows_turn(const mha_cost_context *c, const mha_schedule *s, const cost_vector *v, double rows) {
     const attune_problem *p = c->p;
-    const int64_t pack = mha_variant_of(p, s, c->machine.target).query_pack, halves = p->k_dtype == ATTUNE_I4 ? 2 : 1;
+    const int64_t pack = mha_variant_of(p, s, c->machine.target).rows_in_vector,
+                  halves = p->k_dtype == ATTUNE_I4 ? 2 : 1;
     const int64_t groups = mha_is_by_group(p->k_scales) ? p->head_dim / p->k_group : 1;
     const double planes = (double)mha_query_planes(p), vectors = cost_steps(rows, (double)pack);
     const double width = COST_DOT_CODES * (double)(s->lanes / pack), keys = s->score_keys;

@@ -123,7 +123,7 @@ static attune_status check_d_lanes(const attune_problem *p, const mha_schedule *
          "kv_chunk must be kv_tile, or at least all keys, with integer=all"},
         {!p->integer || p->k_layout == ATTUNE_LAYOUT_PANELS || s->score_rows == 1 || s->score_rows % 2 == 0,
          "score_rows must be 1 or even with integer=scores and integer=all"},
-        {!p->integer || s->score_rows % v->query_pack == 0,
+        {!p->integer || s->score_rows % v->rows_in_vector == 0,
          "score_rows must be a multiple of the rows that share a vector of quantised values: as many as leave it one "
          "group of k"},
         {!p->integer || s->score_streams == 1, "score_streams must be 1 with integer=scores and integer=all"},

@@ -25,11 +25,7 @@ typedef enum mha_kv_copy {
 
 /* What a task of q_lanes prefetches while it computes: nothing; or the next head, which helps batches of short
  * sequences. */
-typedef enum mha_task_prefetch {
-    MHA_PREFETCH_AUTO = 0,
-    MHA_PREFETCH_NONE,
-    MHA_PREFETCH_HEAD
-} mha_task_prefetch;
+typedef enum mha_task_prefetch { MHA_PREFETCH_AUTO = 0, MHA_PREFETCH_NONE, MHA_PREFETCH_HEAD } mha_task_prefetch;
 
 /* The instructions of a block's products: those on vectors; or on hardware tiles (AMX), for all products whose depth
  * has whole ones. */
@@ -37,11 +33,7 @@ typedef enum mha_gemm_by { MHA_GEMM_AUTO = 0, MHA_GEMM_BY_VECTORS, MHA_GEMM_BY_T
 
 /* Columns in a task of a block's products: a column group of the packed weights; or the fewest that are whole heads and
  * whole register tiles, for more tasks. */
-typedef enum mha_gemm_groups {
-    MHA_GROUPS_AUTO = 0,
-    MHA_GROUPS_WHOLE,
-    MHA_GROUPS_NARROW
-} mha_gemm_groups;
+typedef enum mha_gemm_groups { MHA_GROUPS_AUTO = 0, MHA_GROUPS_WHOLE, MHA_GROUPS_NARROW } mha_gemm_groups;
 
 /* Rows that fill no register tile of a block's products: the last row is computed several times to fill it; or a
  * smaller register tile computes them, if their number is known and that saves a fiftieth of the rows. */
@@ -55,7 +47,7 @@ typedef enum mha_gemm_rest { MHA_REST_AUTO = 0, MHA_REST_FILLED, MHA_REST_OWN } 
  * values are legal. A register tile is what a product has in registers at a time; a turn is one of its inner loop. */
 typedef struct mha_schedule {
     mha_strategy strategy;
-    int32_t lanes;                /* elements of a vector */
+    int32_t lanes; /* elements of a vector */
     /* The scores, Q.K^T. */
     int32_t score_rows;           /* d_lanes: query rows in a register tile */
     int32_t score_row_vectors;    /* q_lanes: vectors of query rows in it */
@@ -64,7 +56,7 @@ typedef struct mha_schedule {
     int32_t score_column_vectors; /* d_lanes: vectors of head_dim in an iteration */
     int32_t score_streams;        /* d_lanes: streams of keys that are read at once, 1 or 4; 0: auto */
     /* The values, P.V. */
-    mha_value_by value_by;     /* q_lanes */
+    mha_value_by value_by;        /* q_lanes */
     int32_t value_rows;           /* d_lanes: query rows in a register tile */
     int32_t value_row_vectors;    /* q_lanes: vectors of query rows in it, divides score_row_vectors */
     int32_t value_columns;        /* q_lanes: columns of V in it. By rows it has value_row_vectors * value_columns
@@ -76,19 +68,19 @@ typedef struct mha_schedule {
     int32_t value_streams;        /* d_lanes: streams that they come from, divides value_keys, unless accumulators stay
                                    * in registers; 0: auto */
     /* Tasks, and K and V. */
-    int32_t task_row_vectors;     /* q_lanes: vectors of query rows in a task, a multiple of score_row_vectors */
-    int32_t kv_tile;              /* keys between two rescalings, a multiple of score_keys */
-    int32_t kv_chunk;             /* d_lanes: keys in a task, a multiple of kv_tile */
-    mha_kv_copy kv_copy;       /* q_lanes */
+    int32_t task_row_vectors;        /* q_lanes: vectors of query rows in a task, a multiple of score_row_vectors */
+    int32_t kv_tile;                 /* keys between two rescalings, a multiple of score_keys */
+    int32_t kv_chunk;                /* d_lanes: keys in a task, a multiple of kv_tile */
+    mha_kv_copy kv_copy;             /* q_lanes */
     mha_task_prefetch task_prefetch; /* q_lanes */
-    int32_t kv_prefetch;          /* d_lanes: bytes of a stream that are prefetched ahead; -1: none; 0: auto */
+    int32_t kv_prefetch;             /* d_lanes: bytes of a stream that are prefetched ahead; -1: none; 0: auto */
     /* A block's projections; all 0 where there is no embed_dim. */
-    int32_t gemm_rows;            /* rows in a register tile */
-    int32_t gemm_column_vectors;  /* vectors of columns in it: gemm_column_vectors * lanes divides 64 */
-    int32_t gemm_task_rows;       /* rows in a task, at most; a multiple of gemm_rows */
-    int32_t gemm_depth;           /* columns of the left factor after which a register tile is stored; 0: all */
+    int32_t gemm_rows;           /* rows in a register tile */
+    int32_t gemm_column_vectors; /* vectors of columns in it: gemm_column_vectors * lanes divides 64 */
+    int32_t gemm_task_rows;      /* rows in a task, at most; a multiple of gemm_rows */
+    int32_t gemm_depth;          /* columns of the left factor after which a register tile is stored; 0: all */
     mha_gemm_by gemm_by;
-    int32_t gemm_prefetch;        /* iterations by which weights are prefetched ahead; -1: none; 0: auto */
+    int32_t gemm_prefetch; /* iterations by which weights are prefetched ahead; -1: none; 0: auto */
     mha_gemm_groups gemm_groups;
     mha_gemm_rest gemm_rest;
 } mha_schedule;

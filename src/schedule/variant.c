@@ -183,8 +183,8 @@ static void decide_values(const attune_problem *p, const mha_schedule *s, const 
                 : may_be_one_tile(p, s, target)  ? MHA_VALUES_ONE_TILE
                                                  : MHA_VALUES_KEPT;
     v->may_pair_once = v->by_pairs && may_pair_once(p, s);
-    v->writes_weights = v->values == MHA_VALUES_WHOLE && p->weights_mode == ATTUNE_WEIGHTS_SOFTMAX &&
-                        !p->weights_average && !p->low_rank && !p->reproducible && !v->by_pairs;
+    v->writes_probabilities = v->values == MHA_VALUES_WHOLE && p->weights_mode == ATTUNE_WEIGHTS_SOFTMAX &&
+                              !p->weights_average && !p->low_rank && !p->reproducible && !v->by_pairs;
 }
 
 static void decide_mask_table(const attune_problem *p, const mha_schedule *s, mha_variant *v) {
@@ -218,7 +218,7 @@ static bool holds_values(const attune_problem *p, const mha_schedule *s, bool by
     return p->v_dtype != ATTUNE_I4;
 }
 
-static int query_pack(const attune_problem *p, const mha_schedule *s) {
+static int rows_in_vector(const attune_problem *p, const mha_schedule *s) {
     enum { WORD = 4, BYTE_BITS = 8 };
     const int64_t bits = p->k_dtype == ATTUNE_I4 ? BYTE_BITS / 2 : BYTE_BITS;
     int pack = s->lanes >= 8 && s->score_rows > 1 ? 2 : 1;
@@ -231,7 +231,7 @@ static int query_pack(const attune_problem *p, const mha_schedule *s) {
 static void decide_decoding(const attune_problem *p, const mha_schedule *s, mha_variant *v) {
     v->may_stream_scores = may_stream_scores(s);
     v->holds_values = holds_values(p, s, v->by_pairs);
-    v->query_pack = query_pack(p, s);
+    v->rows_in_vector = rows_in_vector(p, s);
     v->has_integer_chunk = s->kv_chunk == s->kv_tile || mha_most_keys(p) <= s->kv_chunk;
 }
 

@@ -44,7 +44,7 @@ typedef struct mha_variant {
     bool may_pair_once;
     /* The phase of attention writes the probabilities that are an output, as it holds all of a row at once. Otherwise a
      * later phase computes them again. */
-    bool writes_weights;
+    bool writes_probabilities;
     /* A table says which tiles mask_mod hides (attend/shared/mask_table.h): the kernel's first phase fills its first
      * shared buffer. Not for a handful of keys, which a phase more does not pay for. */
     bool has_mask_table;
@@ -60,7 +60,7 @@ typedef struct mha_variant {
     bool holds_values;
     /* Integer products: rows of Q that share a vector, a power of two. With scales of K by group no vector holds
      * columns of two groups. */
-    int query_pack;
+    int rows_in_vector;
     /* All keys are one chunk, or a chunk is a tile, as integer=all needs: tiles then join in their order. */
     bool has_integer_chunk;
 

@@ -237,8 +237,8 @@ static void compare_weights(const sample *from) {
     const mha_schedule by_columns = schedule_of(&canonical, false);
     const at_target *target = at_target_find("x86-64");
     by_rows.value_by = MHA_VALUE_BY_ROWS;
-    assert_true(mha_variant_of(&canonical, &by_rows, target).writes_weights);
-    assert_false(mha_variant_of(&canonical, &by_columns, target).writes_weights);
+    assert_true(mha_variant_of(&canonical, &by_rows, target).writes_probabilities);
+    assert_false(mha_variant_of(&canonical, &by_columns, target).writes_probabilities);
     sample_call_run(sample_context, &at_once, &by_rows);
     sample_call_run(sample_context, &later, &by_columns);
     if (attune_run_interpreted(sample_context, &interpreted.problem, mha_schedule_text(&by_rows).text,

@@ -72,7 +72,7 @@ void dl_derive_sizes(d_lanes *d, mha_context *c) {
     d->lanes = c->lanes;
     d->width = c->variant.by_pairs ? 2 * c->lanes : c->lanes;
     d->planes = p->integer ? (int)mha_query_planes(p) : 0;
-    d->pack = d->planes ? c->variant.query_pack : 1;
+    d->pack = d->planes ? c->variant.rows_in_vector : 1;
     d->k_width = d->planes ? 4 * c->lanes / d->pack : d->width;
     d->k_halves = d->planes && p->k_dtype == ATTUNE_I4 ? 2 : 1;
     d->v_halves = all_quantised && p->v_dtype == ATTUNE_I4 ? 2 : 1;

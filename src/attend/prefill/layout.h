@@ -336,7 +336,7 @@ mha_shrink ql_take_maximum(q_lanes *c, const ql_row_vector *at);
 /* A probability of key j times the scale of its value, if V has scales. */
 const ir_expr *ql_times_v_scale(q_lanes *c, const q_lanes_tile *tile, const ir_expr *j, const ir_expr *probability);
 
-/* store_probabilities.c: writes the output of probabilities, if mha_variant.writes_weights */
+/* store_probabilities.c: writes the output of probabilities, if mha_variant.writes_probabilities */
 void ql_store_probabilities(q_lanes *c, const ir_expr *stripe);
 
 /* prob_mod.c: prob_mod, which is evaluated on probabilities that are divided by their sum. Where the keys are one tile

@@ -33,7 +33,7 @@ static ql_wing wing_of(const q_lanes *c) {
 static void softmax_at_once(q_lanes *c, const q_lanes_tile *tile) {
     c->wing.softmax(c, tile);
     ql_close_rows(c, tile->stripe);
-    if (c->v->writes_weights) ql_store_probabilities(c, tile->stripe);
+    if (c->v->writes_probabilities) ql_store_probabilities(c, tile->stripe);
     if (!ql_has_prob(c)) return;
     ql_modify_probabilities(c, tile);
     ql_end_division(c, tile->stripe);
