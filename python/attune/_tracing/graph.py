@@ -2,7 +2,7 @@
 
 A subgraph computes whole tensors [batch, heads, queries, keys]; a function of attune computes one element of them. So
 each value of the subgraph is kept as what its element is, by the element's indices: broadcasting, reshaping and slicing
-change indices, and other operators are written down (_trace.py). What follows from constants and shapes alone ONNX's
+change indices, and other operators are written down (trace.py). What follows from constants and shapes alone ONNX's
 own reference computes here; positions that are counted are written down all the same, because q >= kv says more than a
 tensor does.
 """
@@ -17,9 +17,9 @@ import onnx
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from ._errors import InvalidArgumentError, UnsupportedError
-from ._trace import Captured, Tracer
-from ._traced import _BOOL, _FLOAT, _INT, _OPERATIONS, Traced, _constant, _traced
+from .._errors import InvalidArgumentError, UnsupportedError
+from .trace import Captured, Tracer
+from .traced import _BOOL, _FLOAT, _INT, _OPERATIONS, Traced, _constant, _traced
 
 _POSITIONS = ("b", "h", "q", "kv")
 _Element = Callable[[Tuple[Traced, ...]], Traced]

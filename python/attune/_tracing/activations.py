@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ._traced import _OPERATIONS, Traced, _refuse, _traced
+from .traced import _OPERATIONS, Traced, _refuse, _traced
 
 
 def _op(name: str, *operands: Any) -> Traced:
