@@ -3,13 +3,23 @@
  * This header has no code of its own to link. Each class owns one object of attune.h, is moved and never copied, and
  * gives the object back when it ends. get() lends it, so every function of attune.h can be mixed in.
  *
+ *     attune::attention_desc desc;
+ *     desc.num_heads = 32, desc.num_kv_heads = 8, desc.head_dim = 128, desc.layout = ATTUNE_BHSD;
+ *     attune::result<attune::attention> attention = attune::attention::create(desc);
+ *     attune::step step;
+ *     step.batch = 1, step.seq_q = step.seq_kv = 512;
+ *     step.q.data = q, step.k.data = k, step.v.data = v, step.out.data = out;
+ *     attune::status status = attention->run(step);
+ *     if (!status) std::fprintf(stderr, "%s\n", status.message());
+ *
+ * The expert tier:
+ *
  *     attune::result<attune::context> context = attune::context::create();
  *     attune::result<attune::problem> problem = attune::problem::parse("num_heads=12,seq_q=512,head_dim=64");
  *     attune::result<attune::kernel> kernel = context->compile(*problem);
  *     attune::arguments arguments = kernel->arguments();
  *     arguments.bind("q", q).bind("k", k).bind("v", v).bind("out", out);      // spans, vectors or arrays
  *     attune::status status = kernel->run(arguments);
- *     if (!status) std::fprintf(stderr, "%s\n", status.message());
  *
  * Errors: nothing here throws. A function returns a status, or a result that holds a status and, after success, a
  * value. Both are true after success. The value of a failed result is an empty owner that remembers the failure: calls
@@ -21,8 +31,8 @@
  * returned. Files with and without it may be linked into one program. Without it the header needs neither exceptions
  * nor run-time type information (-fno-exceptions, -fno-rtti).
  *
- * Lifetimes are those of attune.h: a context must outlive its kernels, plans and blocks. Threads, too: any number of
- * threads may run one kernel, each with arguments of its own. */
+ * Lifetimes are those of attune.h: a context must outlive its attentions, kernels, plans and blocks. Threads, too: any
+ * number of threads may run one attention or kernel, each with a step or arguments of its own. */
 #ifndef ATTUNE_HPP
 #define ATTUNE_HPP
 
@@ -446,7 +456,71 @@ inline void close_kernel(attune_context *, attune_kernel *kernel) { attune_kerne
 inline void close_block_mask(attune_context *, attune_block_mask *mask) { attune_block_mask_destroy(mask); }
 inline void close_plan(attune_context *, attune_plan *plan) { attune_plan_destroy(plan); }
 inline void close_block(attune_context *, attune_mha *block) { attune_mha_destroy(block); }
+inline void close_attention(attune_context *, attune_attention *attention) { attune_attention_destroy(attention); }
+inline void close_step_plan(attune_context *, attune_step_plan *plan) { attune_step_plan_destroy(plan); }
 } // namespace detail
+
+/* ---- Steps of an engine: attune/attention.h ---- */
+
+/* What attention is, and one step of it, as initialised. Their members are those of C. */
+struct attention_desc : attune_attention_desc {
+    attention_desc() noexcept : attune_attention_desc(ATTUNE_ATTENTION_DESC_INIT) {}
+};
+struct step : attune_step {
+    step() noexcept : attune_step(ATTUNE_STEP_INIT) {}
+};
+
+/* A step whose lengths and tables are checked and divided once, for all layers of a model. */
+class step_plan {
+public:
+    step_plan() = default;
+    explicit step_plan(const attune::status &failure) : owner_(failure) {} /* empty, and says why */
+
+    attune::status run(const attune_step &step) const {
+        return owner_ ? detail::of(attune_step_plan_run(owner_.get(), &step)) : owner_.why();
+    }
+    attune_step_plan *get() const noexcept { return owner_.get(); }
+    explicit operator bool() const noexcept { return static_cast<bool>(owner_); }
+
+private:
+    friend class attention;
+    explicit step_plan(attune_step_plan *handle) : owner_(nullptr, handle) {}
+    detail::owner<attune_step_plan, detail::close_step_plan> owner_;
+};
+
+/* Attention, described once. It must outlive its plans. */
+class attention {
+public:
+    attention() = default;
+    explicit attention(const attune::status &failure) : owner_(failure) {} /* empty, and says why */
+
+    /* context NULL: the one that all attentions without a context share. */
+    static result<attention> create(const attune_attention_desc &desc, attune_context *context = nullptr) {
+        attune_attention *handle = nullptr;
+        const attune::status made = detail::of(attune_attention_create(context, &desc, &handle));
+        return made ? result<attention>(attention(context, handle)) : result<attention>(made);
+    }
+    attune::status prepare() const {
+        return owner_ ? detail::of(attune_attention_prepare(owner_.get())) : owner_.why();
+    }
+    attune::status run(const attune_step &step) const {
+        return owner_ ? detail::of(attune_attention_run(owner_.get(), &step)) : owner_.why();
+    }
+    result<step_plan> plan(const attune_step &step) const {
+        attune_step_plan *handle = nullptr;
+        if (!owner_) return owner_.why();
+        const attune::status made = detail::of(attune_step_plan_create(owner_.get(), &step, &handle));
+        return made ? result<step_plan>(step_plan(handle)) : result<step_plan>(made);
+    }
+    attune_attention *get() const noexcept { return owner_.get(); }
+    explicit operator bool() const noexcept { return static_cast<bool>(owner_); }
+
+private:
+    attention(attune_context *context, attune_attention *handle) : owner_(context, handle) {}
+    detail::owner<attune_attention, detail::close_attention> owner_;
+};
+
+/* ---- Kernels, plans and blocks: attune/expert ---- */
 
 /* What mask_mod hides, kept for calls that have it as arguments.block_mask: see attune_block_mask_create. */
 class block_mask {

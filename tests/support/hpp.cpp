@@ -206,11 +206,43 @@ static void chains(attune::context &context) {
 #endif
 }
 
+// One query after five, by a step and by a plan of it.
+static void attentions() {
+    std::vector<float> ones(COUNT, 1), out(COUNT), again(COUNT);
+    attune::attention_desc desc;
+    desc.num_heads = HEADS;
+    desc.head_dim = DIM;
+    desc.layout = ATTUNE_BHSD;
+    attune::result<attune::attention> created = attune::attention::create(desc);
+    attune::attention attention = std::move(created).value();
+    CHECK(attention && !*created && attention.get());
+    attune::step step;
+    step.batch = 1;
+    step.seq_q = step.seq_kv = ROWS;
+    step.q.data = step.k.data = step.v.data = ones.data();
+    step.out.data = out.data();
+    CHECK(attention.prepare());
+    CHECK(attention.run(step));
+    CHECK(out == ones);
+    const attune::result<attune::step_plan> plan = attention.plan(step);
+    step.out.data = again.data();
+    CHECK(plan && plan->run(step));
+    CHECK(again == ones);
+    step.q.data = nullptr;
+    FAILS(attention.run(step), ATTUNE_INVALID_ARGUMENT, "q");
+    desc.head_dim = -3;
+    FAILS(attune::attention::create(desc), ATTUNE_INVALID_PROBLEM, "-3");
+#ifndef ATTUNE_EXCEPTIONS
+    FAILS(attune::attention::create(desc)->plan(step)->run(step), ATTUNE_INVALID_PROBLEM, "-3");
+#endif
+}
+
 int main() {
     attune::result<attune::context> made = attune::context::create();
     attune::context context;
     context = std::move(made).value();
     CHECK(context && context.get() && !*made);
+    attentions();
     kernels(context);
     block_masks(context);
     other_arguments(context);
