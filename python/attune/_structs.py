@@ -228,9 +228,11 @@ class TuneOutcome(Structure):
 class Prediction(Structure):
     """attune_prediction."""
 
-    _fields_ = [("struct_size", c_size_t), ("schedule", c_char * SCHEDULE_BYTES)] + [
-        (name, c_double) for name in "scores softmax values tasks products flops_per_cycle".split()
-    ] + [("is_tuned", c_int)]
+    _fields_: ClassVar[Any] = (
+        [("struct_size", c_size_t), ("schedule", c_char * SCHEDULE_BYTES)]
+        + [(name, c_double) for name in "scores softmax values tasks products flops_per_cycle".split()]
+        + [("is_tuned", c_int)]
+    )
 
 
 class PlanOptions(Structure):
