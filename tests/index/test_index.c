@@ -3,6 +3,7 @@
  * of them equal. */
 #include "engine/own_operator.h"
 #include "index/kernel.h"
+#include "support/guarded.h"
 #include "support/ir/jit_run.h"
 #include "support/tensor_calls.h"
 
@@ -444,6 +445,48 @@ static void strides(void **state) {
     close_case(&c);
 }
 
+/* Nothing is read or written beyond the tensors, which end where memory does. */
+static void ends_of_tensors(void **state) {
+    (void)state;
+    static const attune_dtype dtypes[] = {ATTUNE_F32, ATTUNE_BF16, ATTUNE_I8, ATTUNE_F8};
+    enum { HEADS = 5, DIM = 13, QUERIES = 3, KEYS = 50, IDS = 7 };
+    for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++) {
+        attune_index_desc d = desc_of(HEADS, DIM, IDS);
+        index_case c;
+        d.dtype = dtypes[i], d.is_causal = 1, d.has_scores = 1;
+        open_case(&c, d, QUERIES, KEYS);
+        const struct {
+            void **data;
+            size_t bytes;
+        } all[] = {{&c.q, QUERIES * HEADS * DIM * bytes_of(d.dtype)},
+                   {&c.k, KEYS * DIM * bytes_of(d.dtype)},
+                   {&c.w, QUERIES * HEADS * sizeof(float)},
+                   {(void **)&c.q_scale, QUERIES * HEADS * sizeof(float)},
+                   {(void **)&c.k_scale, KEYS * sizeof(float)},
+                   {(void **)&c.ids, QUERIES * IDS * sizeof(int32_t)},
+                   {(void **)&c.scores, QUERIES * IDS * sizeof(float)},
+                   {(void **)&c.lens, QUERIES * sizeof(int32_t)}};
+        enum { TENSORS = sizeof all / sizeof *all };
+        guarded copies[TENSORS];
+        void *own[TENSORS];
+        for (int t = 0; t < TENSORS; t++) {
+            copies[t] = guard(all[t].bytes);
+            memcpy(copies[t].data, *all[t].data, all[t].bytes);
+            own[t] = *all[t].data, *all[t].data = copies[t].data;
+        }
+        attune_index *const index = make_in(NULL, &d);
+        const attune_index_step s = step_of(&c);
+        run(index, &s);
+        assert_lists("ends", &c, 0, QUERIES, 0, KEYS);
+        attune_index_destroy(index);
+        for (int t = 0; t < TENSORS; t++) {
+            *all[t].data = own[t];
+            unguard(&copies[t]);
+        }
+        close_case(&c);
+    }
+}
+
 /* ---- The same for every division of the work ---- */
 
 static void run_in_one(void *user, attune_range_fn *fn, void *argument, int64_t n) {
@@ -736,6 +779,7 @@ int main(void) {
         cmocka_unit_test(lengths_of_keys),
         cmocka_unit_test(pages),
         cmocka_unit_test(strides),
+        cmocka_unit_test(ends_of_tensors),
         cmocka_unit_test(divided_keys),
         cmocka_unit_test(targets),
         cmocka_unit_test(attend_to_the_best),
