@@ -12,7 +12,7 @@ time of attune: the median over rounds in which all of them have a turn. The hea
 ratios of all cases. Below 1, attune is slower."""
 BUSY = """\
 * Other programs ran on the same core (see the load), so times are up to three times those of a quiet machine. Ratios
-  and shares are of neighbouring samples, which have the same neighbours.
+  and shares are of neighbouring samples, which meet the same load; yet single ratios vary by a third from run to run.
 """
 ONE_THREAD = """\
 * One thread only. Two share a machine with other programs too unevenly to compare.
