@@ -207,6 +207,7 @@ static void test_names_of_members(void **state) {
     static const refusal cases[] = {
         {"lse=1,has_lse=1", "'has_lse' gives lse, which is given already"},
         {"has_lse=2", "has_lse is '2'; it must be 0 or 1"},
+        {"qk_hadamard=2", "qk_hadamard is '2'; it must be 0 or 1"},
     };
     assert_texts_refused(cases, sizeof cases / sizeof *cases);
     for (int i = 0; i < MHA_NUM_FIELDS; i++)
@@ -379,7 +380,6 @@ static void test_contradictions(void **state) {
          "matmul_precision is bf16, but integer multiplies quantised values"},
         {"embed_dim=8,seq_q=4,num_heads=2,matmul_precision=bf16",
          "matmul_precision is bf16, but it means nothing with op = mha"},
-        {"seq_q=4,head_dim=4,qk_hadamard=2", "qk_hadamard is 2; it must be from 0 to 1"},
         {"seq_q=4,head_dim=32,kv_dtype=i4,qk_hadamard=1",
          "qk_hadamard is 1, k_dtype i4, but keys are rotated before they are quantised: set seq_new"},
         {"op=weights,seq_q=4,head_dim=8,qk_hadamard=1,k_dtype=i8",

@@ -276,18 +276,18 @@ typedef struct attune_problem {
                                * head_dim (head_dim_v), share a scale; 0 = 32. With v_in_k, v_group is k_group */
     int64_t k_group_strides[4], v_group_strides[4]; /* of scales of groups, and of token_min */
     attune_kv_layout k_layout, v_layout; /* of k and v, which are appended to in it; k_new and v_new are rows */
-    int64_t qk_hadamard;   /* 0, or 1: rows of q and k are multiplied by the Hadamard matrix of head_dim, a power of
+    int qk_hadamard;       /* 1: rows of q and k are multiplied by the Hadamard matrix of head_dim, a power of
                             * two, after norm and rotary: x H, H[i][j] = (-1)^(ones in i & j) / sqrt(head_dim). Products
                             * q . k stay the same, but columns of k that stand out are spread over all of them, so
                             * quantising loses less. Where keys are appended, only k_new is: cached keys, and those of
                             * kv_projected, are so already */
-    attune_kv_ids kv_ids;  /* not none: queries attend to the keys that a tensor kv_ids lists */
-    int has_kv_id_lens;    /* 1: kv_id_lens says how many keys each list has; 0: all lists have num_ids */
-    int64_t num_ids;       /* of a list in kv_ids: >= 1, or ATTUNE_DYNAMIC: from 0 at run time; 0 = ATTUNE_DYNAMIC */
-    int64_t is_general;    /* 0, or 1: the kernel takes any whole number of query heads for each KV head. Those of the
+    int is_general;        /* 1: the kernel takes any whole number of query heads for each KV head. Those of the
                             * problem, and max_seq_q, only help to choose a schedule. seq_q must be ATTUNE_DYNAMIC, and
                             * page_size a power of two. Not for blocks, functions, masks, lists of keys, weights,
                             * panels, integer products, and keys that are rotated or normalised */
+    attune_kv_ids kv_ids;  /* not none: queries attend to the keys that a tensor kv_ids lists */
+    int has_kv_id_lens;    /* 1: kv_id_lens says how many keys each list has; 0: all lists have num_ids */
+    int64_t num_ids;       /* of a list in kv_ids: >= 1, or ATTUNE_DYNAMIC: from 0 at run time; 0 = ATTUNE_DYNAMIC */
 } attune_problem;
 
 /* A NaN: "use 1 / sqrt(head_dim)". */
