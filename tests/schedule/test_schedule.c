@@ -2,6 +2,7 @@
 #include "problem/mha.h"
 #include "schedule/variant.h"
 #include "schedule/choose.h"
+#include "schedule/corrections.h"
 #include "schedule/schedule.h"
 #include "support/problems.h"
 #include "target/target.h"
@@ -535,10 +536,24 @@ static void test_factors_rounded_to_bf16(void **state) {
     }
 }
 
+/* On a Zen 4 a multiply-add of 64 bytes takes a cycle, so wider stripes have to promise more; on a Zen 5 half of one.
+ */
+static void test_wider_stripes_by_machine(void **state) {
+    (void)state;
+    const attune_problem p = problem_canonical("num_heads=12,seq_q=512,head_dim=64");
+    const mha_schedule s = {.strategy = MHA_Q_LANES};
+    const at_target *const target = at_target_find("avx512");
+    const mha_cost_context zen4 = mha_cost_context_of(&p, &(mha_machine){target, at_description_of("zen4", false)});
+    const mha_cost_context zen5 = mha_cost_context_of(&p, &(mha_machine){target, at_description_of("zen5", false)});
+    assert_true(mha_correction(MHA_WIDER_STRIPE, &zen4, &s, NULL) < 1);
+    assert_true(mha_correction(MHA_WIDER_STRIPE, &zen5, &s, NULL) == 1);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_factors_rounded_to_bf16),
         cmocka_unit_test(test_choice_follows_the_machine),
+        cmocka_unit_test(test_wider_stripes_by_machine),
         cmocka_unit_test(test_tiles_follow_the_machine),
         cmocka_unit_test(test_round_trip),
         cmocka_unit_test(test_q_lanes),
