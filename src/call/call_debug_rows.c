@@ -59,7 +59,7 @@ static void place_row(const at_debug *d, const rows *r, const at_debug_sequence 
     if (is_cache && d->pages) {
         index[0] = d->pages[q->number * d->page_stride + row / d->p->page_size];
         index[dim] = row % d->p->page_size;
-    } else if (d->p->is_ragged && r->t->dims[0] == MHA_ONE) {
+    } else if (d->p->is_ragged && mha_is_of_tokens(r->t)) {
         const int32_t *const first = r->kind == AT_KEY_ROW && d->cu_kv ? d->cu_kv : d->cu_q;
         index[0] = 0;
         index[dim] = first[q->number] + row;

@@ -114,7 +114,7 @@ static const struct {
 #undef FIELD
     [MHA_ENTRIES] = {"batch + 1", 0},
     [MHA_Q_ENTRIES] = {"batch + 1", 0},
-    [MHA_Q_BATCH] = {"1", 0},
+    [MHA_Q_BATCH] = {"that dimension", 0},
     [MHA_PART_ROWS] = {"batch * num_heads * seq_q", 0},
     [MHA_PAGE_SIZE] = {"page_size", 0},
     [MHA_PANELS] = {"the number of panels of 16 keys", 0},

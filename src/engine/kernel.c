@@ -150,8 +150,6 @@ bool at_kernel_is_own(const attune_kernel *kernel) {
     return kernel->origin != ATTUNE_FROM_TIER0 && kernel->origin != ATTUNE_FROM_VM && !kernel->stands_in;
 }
 
-/* Its extent is the stride of the batch, times the batch; the former is before the stride of the heads and the scale,
- * which are the last scalars of all kernels of tier 0. */
 bool at_kernel_merges(const attune_kernel *kernel) {
     return kernel->tier0 ? kernel->merges : mha_merges_chunks(&kernel->signature.problem, &kernel->schedule);
 }

@@ -59,6 +59,9 @@ static attune_status check_sizes(const attune_index_desc *d, const attune_index_
                        s->kv_lens ? "block_table" : "kv_lens");
     if (s->batch && s->block_table && !d->page_size)
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "there is a block_table, but page_size of the index is 0");
+    if (d->page_size && s->block_table_stride && s->block_table_stride < s->max_pages)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "block_table_stride is %lld; rows have %lld pages",
+                       (long long)s->block_table_stride, (long long)s->max_pages);
     if (s->cu_seqlens_kv && (d->page_size || s->kv_lens))
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "cu_seqlens_kv and %s are both given",
                        s->kv_lens ? "kv_lens" : "page_size");
@@ -142,6 +145,7 @@ static attune_status find_work(call *c, at_error *err) {
         if (take_range(c, b, &r, err) || (c->d->page_size && check_pages(c, b, r.keys, err))) return err->status;
         items += (r.queries + rows - 1) / rows;
         c->queries += r.queries;
+        if (idx_check_size("the number of queries", c->queries, 0, INT32_MAX, err)) return err->status;
         if (r.queries && seen_by(c->d, &r, r.queries - 1) > c->most_keys)
             c->most_keys = seen_by(c->d, &r, r.queries - 1);
     }
@@ -167,6 +171,7 @@ attune_status idx_count_queries(const attune_index *index, const attune_index_st
     for (int64_t b = 0; b < step->batch; b++) {
         if (take_range(&c, b, &r, err)) return err->status;
         *queries += r.queries;
+        if (idx_check_size("the number of queries", *queries, 0, INT32_MAX, err)) return err->status;
     }
     return ATTUNE_OK;
 }
@@ -199,6 +204,8 @@ static attune_status add_view(call *c, const char *name, const attune_view *view
     if (!v.data && tokens) return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s is NULL", name);
     if (v.batch < 0 || v.head < 0 || v.token < 0)
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s has a negative stride", name);
+    if (v.column != 0 && v.column != 1)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s.column is %lld; it must be 0 or 1", name, (long long)v.column);
     if (!v.batch && !v.head && !v.token) v.head = columns, v.token = rows * columns, v.batch = tokens * v.token;
     c->buffers[c->num_buffers++] = (void *)(uintptr_t)v.data;
     add_scalar(c, v.batch);

@@ -17,7 +17,7 @@ static bool all_zero(const int64_t *strides, int rank) {
  * together, and the heads that a block gives side by side. Tensors without columns (lse) stay [heads, tokens]. */
 static void contiguous(const attune_problem *p, const mha_tensor *t, const int64_t dims[4], int64_t strides[4]) {
     int order[4] = {0, 1, 2, 3};
-    const bool is_ragged = p->is_ragged && t->rank == 4 && t->dims[0] == MHA_ONE;
+    const bool is_ragged = p->is_ragged && t->rank == 4 && mha_is_of_tokens(t);
     if (is_ragged || (mha_is_block(p) && t->rank == 4 && t->id == MHA_OUT)) {
         order[1] = 2;
         order[2] = 1;

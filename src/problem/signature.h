@@ -143,6 +143,11 @@ bool mha_is_tensor_name(const char *name);
 /* The sizes that are known when compiling. */
 void mha_compiled_sizes(const attune_problem *canonical, mha_sizes *sizes);
 
+/* Whether a ragged problem has the tokens of all sequences in this tensor, one after the other. */
+static inline bool mha_is_of_tokens(const mha_tensor *t) {
+    return t->dims[0] == MHA_ONE || t->dims[0] == MHA_Q_BATCH;
+}
+
 /* Fills in the sizes that follow from others: MHA_ONE, MHA_HEADS, MHA_ENTRIES, MHA_PART_ROWS, and the columns of masks
  * that are not short. -1 where those are not known. */
 void mha_derive_sizes(const attune_problem *canonical, mha_sizes *sizes);

@@ -241,6 +241,29 @@ static void test_chosen_schedules_of_all_targets(void **state) {
     }
 }
 
+/* Groups of heads under a window, over caches of open length: many facts are about the keys that a tile has. */
+static void test_bounds_of_windows_are_proved(void **state) {
+    static const int windows[] = {1, 57, 100, 255}, groups[] = {1, 4, 8};
+    (void)state;
+    for (const at_target *target = at_targets(); target->name; target++) {
+        attune_context *context = tensors_context_for(target);
+        for (size_t w = 0; w < sizeof windows / sizeof *windows; w++)
+            for (size_t g = 0; g < sizeof groups / sizeof *groups; g++) {
+                char text[200];
+                void *data;
+                snprintf(text, sizeof text,
+                         "num_heads=8,num_kv_heads=%d,head_dim=64,seq_q=dynamic,seq_kv=dynamic,kv_lens=1,is_causal=1,"
+                         "window_left=%d",
+                         8 / groups[g], windows[w]);
+                const attune_problem p = problem_canonical(text);
+                if (attune_emit(context, &p, NULL, ATTUNE_STAGE_LOWERED, &data, &(size_t){0}))
+                    fail_msg("%s: %s: %s", target->name, text, attune_last_message());
+                attune_free(context, data);
+            }
+        attune_context_destroy(context);
+    }
+}
+
 /* The caller's thread alone, and with one and two others. */
 static void test_bits_do_not_depend_on_threads(void **state) {
     (void)state;
@@ -473,6 +496,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_sort_of_problem),
         cmocka_unit_test(test_chosen_schedules_of_all_targets),
+        cmocka_unit_test(test_bounds_of_windows_are_proved),
         cmocka_unit_test(test_bits_do_not_depend_on_threads),
         cmocka_unit_test(test_reproducible_bits_are_those_of_q_lanes),
         cmocka_unit_test(test_decoding_gives_the_rows_of_the_whole),

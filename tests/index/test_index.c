@@ -720,6 +720,10 @@ static void wrong_steps(void **state) {
     refuse_step(index, &s, "q is NULL");
     s = good, s.k.token = -8;
     refuse_step(index, &s, "k has a negative stride");
+    s = good, s.q.column = 2;
+    refuse_step(index, &s, "q.column is 2; it must be 0 or 1");
+    s = good, s.batch = 1 << 16, s.seq_q = 1 << 15;
+    refuse_step(index, &s, "the number of queries is 2147483648; it must be from 0 to 2147483647");
     s = good, s.ids = NULL;
     refuse_step(index, &s, "ids is NULL");
     s = good, s.scores = NULL;
@@ -761,7 +765,9 @@ static void wrong_pages(void **state) {
     refuse_step(index, &s, "block_table[0, 1] is 4; there are pages from 0 to 3");
     s.max_pages = 2;
     refuse_step(index, &s, "kv_lens[0] is 18; there is room for 0 to 16 keys");
-    s.block_table = NULL;
+    s.block_table_stride = 1;
+    refuse_step(index, &s, "block_table_stride is 1; rows have 2 pages");
+    s.block_table_stride = 0, s.block_table = NULL;
     refuse_step(index, &s, "block_table is NULL; pages need it");
     attune_index_destroy(index);
     close_case(&c);

@@ -245,6 +245,7 @@ static void test_strides(void **state) {
         {"num_heads=3,seq_q=dynamic,head_dim=8", MHA_Q, {2, 3, 5, 8}, {120, 40, 8, 1}},
         {"num_heads=3,seq_q=dynamic,head_dim=8", MHA_OUT, {2, 3, 0, 8}, {24, 8, 8, 1}},
         {"num_heads=3,ragged=1,head_dim=8", MHA_Q, {1, 3, 5, 8}, {120, 8, 24, 1}},
+        {"num_heads=3,ragged=1,head_dim=8,is_causal=1,general=1", MHA_Q, {1, 3, 5, 8}, {120, 8, 24, 1}},
         {"num_heads=3,ragged=1,head_dim=8,page_size=4", MHA_K, {7, 3, 4, 8}, {96, 32, 8, 1}},
         {"num_heads=3,ragged=1,head_dim=8,lse=1", MHA_LSE, {1, 3, 5}, {15, 5, 1}},
         {"num_heads=3,seq_q=dynamic,head_dim=8,attn_mask=hk", MHA_ATTN_MASK, {2, 3, 5, 6}, {0, 6, 0, 1}},

@@ -32,7 +32,8 @@ typedef struct attune_kernel_info {
     size_t struct_size;
     attune_engine engine;
     attune_origin origin;         /* of the first acquisition in this process */
-    char schedule[ATTUNE_SCHEDULE_BYTES]; /* "" for kernels of attune_ir_compile and of operators */
+    char schedule[ATTUNE_SCHEDULE_BYTES]; /* "" for kernels of attune_ir_compile and of operators;
+                                   * of tier 0: for the problem that it was compiled for */
     const char *isa;              /* static storage */
     uint32_t num_phases;
     uint64_t code_bytes;

@@ -1,7 +1,7 @@
 /* The search of the bounds prover: is a form never negative? */
 #include "ir/verify/bounds_internal.h"
 
-enum { PROOF_STEPS = 256, SCOPED_FACTS_IN_A_PROOF = 3 };
+enum { PROOF_STEPS = 512, SCOPED_FACTS_IN_A_PROOF = 3 };
 
 /* ---- Constant ranges ---- */
 
