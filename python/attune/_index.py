@@ -12,7 +12,7 @@ from ._errors import InvalidArgumentError, UnsupportedError
 from ._library import check, has_index, lib, version
 from ._linear import _check_shape, _name_of
 from ._problem import _NAMES
-from ._steps import _lend, _Lent, _list_of
+from ._steps import _check_list, _lend, _Lent, _list_of, _refuse_repeats
 from ._structs import IndexDesc, IndexStep, sized
 from ._tensor import empty
 from ._values import flag, integer
@@ -53,6 +53,8 @@ def _set_view(view: Any, name: str, lent: _Lent, lead: int, has_rows: bool) -> N
                                    f" {lent.strides[-1]}")
     if any(stride < 0 for stride in lent.strides):
         raise InvalidArgumentError(f"{name} has negative strides")
+    if len(lent.strides) == lead + 2:
+        _refuse_repeats(lent, name, range(lead + 1))
     view.data = lent.data
     view.batch, view.token = lent.strides[0] if lead == 2 else 0, lent.strides[lead - 1]
     view.head = lent.strides[lead] if len(lent.strides) == lead + 2 else 1  # all 0 would mean contiguous
@@ -105,6 +107,8 @@ def index(
     lists = dict(cu_seqlens_q=cu_seqlens_q, cu_seqlens_kv=cu_seqlens_kv, kv_lens=kv_lens, block_table=block_table)
     lent = {name: _lend(value, name, False) for name, value in tensors.items() if value is not None}
     numbers = {name: _lend(_list_of(value, name), name, False) for name, value in lists.items() if value is not None}
+    for name, values in numbers.items():
+        _check_list(values, name)
     fields = _fields(lent, numbers, integer(num_ids, "num_ids", 1, _MOST_IDS))
     fields.update(is_causal=flag(is_causal, "is_causal"), has_scores=flag(with_scores, "with_scores"))
     step = _step_of(lent, numbers, fields)
@@ -181,8 +185,6 @@ def _step_of(lent: Dict[str, _Lent], lists: Dict[str, _Lent], fields: Dict[str, 
         if name in lent:
             _set_view(getattr(step, name), name, lent[name], lent_dims, has_rows)
     for name, values in lists.items():
-        if name != "block_table" and values.shape[0] > 1 and values.strides[0] != 1:
-            raise InvalidArgumentError(f"{name} must be contiguous")
         setattr(step, name, values.data)
     step.batch = lists["cu_seqlens_q"].shape[0] - 1 if is_ragged else lent["q"].shape[0]
     if is_ragged:
@@ -194,7 +196,7 @@ def _step_of(lent: Dict[str, _Lent], lists: Dict[str, _Lent], fields: Dict[str, 
     elif is_paged:
         table = lists["block_table"]
         step.num_pages, step.max_pages = lent["k"].shape[0], table.shape[1]
-        step.block_table_stride = table.strides[0]
+        step.block_table_stride = table.strides[0] if table.shape[0] > 1 else 0
     else:
         step.seq_kv = lent["k"].shape[1]
     return step

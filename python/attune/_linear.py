@@ -12,7 +12,7 @@ from ._context import Context, as_context
 from ._errors import InvalidArgumentError, UnsupportedError
 from ._library import check, has_linear, lib, version
 from ._problem import _NAMES
-from ._steps import _lend, _Lent
+from ._steps import _check_list, _lend, _Lent, _refuse_repeats
 from ._structs import LinearDesc, LinearStep, sized
 from ._tensor import _DTYPES, address, code_name, empty, layout
 from ._values import choice, integer, number
@@ -65,9 +65,13 @@ def _set_view(view: Any, name: str, lent: _Lent, has_rows: bool) -> None:
     if any(stride < 0 for stride in strides):
         raise InvalidArgumentError(f"{name} has negative strides")
     outer = strides[:-1] if has_rows else strides
+    is_shared = name == "beta" and lent.shape[-1] == 1  # by all heads
+    _refuse_repeats(lent, name, range(len(outer) - is_shared))
     view.data = lent.data
     view.batch = outer[0] if len(outer) == 3 else 0
-    view.token, view.head = outer[-2], outer[-1] if name != "beta" or lent.shape[-1] > 1 else 0
+    view.token, view.head = outer[-2], 0 if is_shared else outer[-1]
+    if is_shared and not view.batch and not view.token:
+        view.token = 1  # of one token: all 0 would mean contiguous
 
 
 def linear_attention(
@@ -171,6 +175,7 @@ def _lists(given: Dict[str, Any], cu_seqlens: Any) -> Tuple[Dict[str, _Lent], bo
             numbers = _numbers(value, "i", name)
             is_converted |= numbers is not value
             lists[name] = _lend(numbers, name, False)
+            _check_list(lists[name], name)
     return lists, is_converted
 
 

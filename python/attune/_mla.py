@@ -11,7 +11,7 @@ from ._context import Context, as_context
 from ._errors import InvalidArgumentError, UnsupportedError
 from ._library import check, has_mla, lib, version
 from ._problem import _NAMES
-from ._steps import _lend, _Lent
+from ._steps import _check_list, _lend, _Lent
 from ._structs import MlaDesc, MlaStep, MlaWeights, sized
 from ._tensor import _DTYPES, code_name, empty
 from ._values import choice, flag, integer, number
@@ -60,7 +60,10 @@ def _rows(lent: _Lent, name: str) -> int:
         raise InvalidArgumentError(f"{name}: the elements of a row must lie side by side")
     if len(shape) == 3 and shape[0] > 1 and shape[1] > 1 and strides[0] != shape[1] * strides[1]:
         raise InvalidArgumentError(f"{name}: the rows of all sequences must be equally far apart")
-    return strides[0] if len(shape) == 3 and shape[1] == 1 else strides[-2]
+    stride = strides[0] if len(shape) == 3 and shape[1] == 1 else strides[-2]
+    if stride <= 0 and 0 not in shape and any(dim > 1 for dim in shape[:-1]):
+        raise InvalidArgumentError(f"{name} has a row stride of {stride}; copy it")
+    return stride
 
 
 class MLA:
@@ -151,6 +154,8 @@ class MLA:
             _check(lent[name], name, dtype, [None, None])
         embed, rank = lent["kv_a_proj_with_mqa.weight"].shape[1], lent["kv_a_proj_with_mqa.weight"].shape[0] - rope
         out, v_dim = lent["o_proj.weight"].shape[0], lent["o_proj.weight"].shape[1] // heads
+        if not out or not v_dim:
+            raise InvalidArgumentError(f"o_proj.weight has the shape {lent['o_proj.weight'].shape}: it has no elements")
         low = lent["q_a_proj.weight"].shape[0] if has_low else 0
         shapes: Dict[str, List[Optional[int]]] = {
             "q_proj.weight": [heads * (nope + rope), embed],
@@ -231,8 +236,7 @@ class MLA:
         lent = _lend(_numbers(value, "i", name), name, False)
         kept.append(lent)
         _check(lent, name, "i32", shape)
-        if len(shape) == 1 and not _is_contiguous(lent):
-            raise InvalidArgumentError(f"{name} is not contiguous")
+        _check_list(lent, name)
         return lent
 
     def _starts(self, step: MlaStep, cu_seqlens: Any, tokens: int, kept: List[Any]) -> int:
@@ -248,6 +252,9 @@ class MLA:
         _check(cache, "cache", self.dtype, [None if rows else step.batch, rows, self.width])
         if cache.shape[2] > 1 and cache.strides[2] != 1:
             raise InvalidArgumentError("cache: the elements of a row must lie side by side")
+        for axis, stride in enumerate(cache.strides[:2]):
+            if cache.shape[axis] > 1 and stride <= 0 and 0 not in cache.shape:
+                raise InvalidArgumentError(f"cache has a stride of {stride} at dimension {axis}; copy it")
         step.cache.data, step.cache.batch, step.cache.token = cache.data, cache.strides[0], cache.strides[1]
         if kv_lens is not None:
             step.kv_lens = self._list(kv_lens, "kv_lens", [step.batch], kept).data
@@ -257,18 +264,17 @@ class MLA:
             step.cache_rows = cache.shape[1]
             return
         table = self._list(block_table, "block_table", [step.batch, None], kept)
-        if table.shape[1] > 1 and table.strides[1] != 1:
-            raise InvalidArgumentError("block_table: the pages of a sequence must lie side by side")
         step.num_pages, step.block_table, step.max_pages = cache.shape[0], table.data, table.shape[1]
         step.block_table_stride = table.strides[0] if step.batch > 1 else 0
 
     def _set_rotary(self, step: MlaStep, cos: Any, sin: Any, positions: Any, tokens: int, kept: List[Any]) -> None:
+        rows: Optional[int] = None
         for name, value in (("cos", cos), ("sin", sin)):
             lent = _lend(value, name, False)
-            _check(lent, name, "f32", [step.num_positions or None, self._half])
+            _check(lent, name, "f32", [rows, self._half])
             if not _is_contiguous(lent):
                 raise InvalidArgumentError(f"{name} is not contiguous")
-            step.num_positions = lent.shape[0]
+            rows = step.num_positions = lent.shape[0]
             setattr(step, name, lent.data)
             kept.append(lent)
         if positions is not None:

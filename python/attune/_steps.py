@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Mapping
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from ._attention import LAYOUTS, _numbers
 from ._context import Context, as_context
@@ -119,6 +119,24 @@ def _check_dtype(lent: _Lent, dtype: str, name: str) -> None:
     if lent.dtype == _DTYPES[dtype] or (dtype in ("i8", "f8") and lent.dtype == (1, 8)):  # bytes may be unsigned
         return
     raise InvalidArgumentError(f"{name} is {code_name(*lent.dtype)}; it must be {PYTHON_NAMES[dtype]}")
+
+
+def _refuse_repeats(lent: _Lent, name: str, axes: Sequence[int]) -> None:
+    """The library takes strides that are all 0 for those of a contiguous tensor."""
+    if 0 not in lent.shape and not any(lent.strides[i] for i in axes) and any(lent.shape[i] > 1 for i in axes):
+        raise InvalidArgumentError(f"{name} repeats one row by strides of 0; copy it")
+
+
+def _check_list(lent: _Lent, name: str) -> None:
+    """Numbers as the library reads them: [n], and a block table [n, pages], whose rows may lie apart."""
+    _check_dtype(lent, "i32", name)
+    rank = 2 if name == "block_table" else 1
+    if len(lent.shape) != rank:
+        raise InvalidArgumentError(f"{name} has {len(lent.shape)} dimensions; it must have {rank}")
+    if lent.shape[-1] > 1 and lent.strides[-1] != 1:
+        raise InvalidArgumentError(f"{name}: its innermost stride is {lent.strides[-1]}; it must be 1")
+    if rank == 2 and lent.shape[0] > 1 and lent.strides[0] <= 0:
+        raise InvalidArgumentError(f"{name} has a row stride of {lent.strides[0]}; copy it")
 
 
 class Attention:
@@ -296,30 +314,21 @@ class Attention:
                 raise InvalidArgumentError(f"{name} must be contiguous")
         elif any(stride < 0 for _, stride in wide):
             raise InvalidArgumentError(f"{name} has negative strides")
-        elif not any(distances) and any(axis in place.axes for axis, _ in wide):
-            raise InvalidArgumentError(f"{name} repeats one row by strides of 0; copy it")
+        else:
+            _refuse_repeats(lent, name, [axis for axis in place.axes if axis is not None])
         view.batch, view.head, view.token = distances
 
     def _list(self, step: Step, name: str, value: Any, sizes: Dict[str, int], kept: list) -> None:
         lent = _lend(value, name, False)
         kept.append(lent.kept)
-        _check_dtype(lent, "i32", name)
-        if len(lent.shape) != (2 if name == "block_table" else 1):
-            raise InvalidArgumentError(f"{name} has {len(lent.shape)} dimensions; it must have"
-                                       f" {2 if name == 'block_table' else 1}")
-        if lent.shape[-1] > 1 and lent.strides[-1] != 1:
-            raise InvalidArgumentError(f"{name}: its innermost stride is {lent.strides[-1]}; it must be 1")
+        _check_list(lent, name)
         count = lent.shape[0] - name.startswith("cu_")
         if count < 0 or count != sizes.setdefault("batch", count):
             raise InvalidArgumentError(f"{name} has {lent.shape[0]} elements at dimension 0, but the batch is"
                                        f" {sizes.get('batch', 0)}")
         setattr(step, name, lent.data)
         if name == "block_table":
-            step.max_pages, step.block_table_stride = lent.shape[1], lent.strides[0]
-            if count > 1 and lent.strides[0] <= 0:
-                raise InvalidArgumentError(f"block_table has a row stride of {lent.strides[0]}; copy it")
-            if count == 1:
-                step.block_table_stride = 0
+            step.max_pages, step.block_table_stride = lent.shape[1], lent.strides[0] if count > 1 else 0
 
     def _fill(self, given: Mapping[str, Any], kept: list, sizes: Dict[str, int]) -> Step:
         step: Step = sized(Step)

@@ -85,6 +85,7 @@ def _forward(stock: Callable, rotary: Callable) -> Callable:
                          past_key_values)
         reason = _unsupported(self, hidden_states, attention_mask)
         if reason is None:
+            queries: Optional[_Queries] = None
             try:
                 with torch.no_grad():
                     queries = _Queries(self, hidden_states, q_resid, position_embeddings, rotary)
@@ -94,7 +95,8 @@ def _forward(stock: Callable, rotary: Callable) -> Callable:
             except RuntimeError as error:
                 reason = f"error: {error}"
                 _warn_once(error)
-                past_key_values = _Taken(past_key_values, queries.keys) if past_key_values is not None else None
+                if queries is not None and past_key_values is not None:
+                    past_key_values = _Taken(past_key_values, queries.keys)
         count_stock(reason)
         return stock(self, hidden_states, q_resid, position_embeddings, attention_mask, position_ids, past_key_values)
 

@@ -129,6 +129,8 @@ def _unsupported(module: Any, x: torch.Tensor, args: tuple, kwargs: Dict[str, An
         return "mla: device, autocast or dtype"
     if len(dtypes) > 1:
         return "mla: mixed dtypes"
+    if any(one._forward_hooks or one._forward_pre_hooks for one in module.children()):
+        return "mla: hooks"
     past = _past(module, kwargs.get("past_key_values"))
     if past is None:
         return f"mla: cache {type(kwargs['past_key_values']).__name__}"

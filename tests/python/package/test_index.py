@@ -122,6 +122,14 @@ def test_attention_takes_the_lists():
     (dict(ids=np.zeros((2, 3, 18), "i4")[..., ::2]), "ids must be contiguous"),
     (dict(ids=np.zeros((2, 3, 9), "i8")), "ids is int64; it must be i32"),
     (dict(is_causal=3), "is_causal is 3"),
+    (dict(q=np.broadcast_to(np.zeros(12, "f4"), (2, 3, 5, 12))), "q repeats one row by strides of 0; copy it"),
+    (dict(kv_lens=np.zeros(2, "f4")), "kv_lens is float32"),
+    (dict(kv_lens=np.zeros(2, bool)), "kv_lens is bool"),
+    (dict(kv_lens=np.zeros(4, "i4")[::2]), "kv_lens: its innermost stride is 2"),
+    (dict(k=np.zeros((5, 18, 12), "f4"), kv_lens=[18, 18], block_table=np.zeros((2, 4), "i4")[:, ::2]),
+     "block_table: its innermost stride is 2"),
+    (dict(k=np.zeros((5, 18, 12), "f4"), kv_lens=[18, 18], block_table=np.broadcast_to(np.zeros(2, "i4"), (2, 2))),
+     "block_table has a row stride of 0"),
 ])
 def test_refusals(change, sentence):
     q, k, w = draw()

@@ -122,6 +122,32 @@ def test_refusals(change, sentence):
         attune.linear_attention(**(call | gates(call) | change))
 
 
+def repeated(shape, dtype="f4"):
+    return np.broadcast_to(np.zeros(shape[-1], dtype), shape)
+
+
+@pytest.mark.parametrize("change, sentence", [
+    (dict(q=repeated((2, 19, 4, 16))), "q repeats one row by strides of 0; copy it"),
+    (dict(decay=np.broadcast_to(np.float32(-0.1), (2, 19, 4))), "decay repeats one row by strides of 0"),
+    (dict(beta=np.broadcast_to(np.float32(0.1), (2, 19, 1))), "beta repeats one row by strides of 0"),
+    (dict(state=np.zeros((4, 4, 16, 24), "f4"), state_ids=np.arange(4, dtype="i4")[::2]), "innermost stride is 2"),
+    (dict(state=np.zeros((4, 4, 16, 24), "f4"), state_ids=np.zeros(2, "f4")), "state_ids is float32"),
+])
+def test_views_that_repeat_or_skip(change, sentence):
+    call = draw()
+    with pytest.raises(attune.InvalidArgumentError, match=sentence):
+        attune.linear_attention(**(call | gates(call) | change))
+
+
+def test_one_beta_of_one_token_is_for_all_heads():
+    call = draw(batch=1, length=1)
+    one = RNG.random((1, 1, 4)).astype("f4")
+    beta, decay = one[0, 0, :1][None, None], gates(call)["decay"]
+    out, state = attune.linear_attention(**call, decay=decay, beta=beta)
+    wanted, wanted_state = reference(**call, decay=decay, beta=np.repeat(beta, 4, -1))
+    assert np.abs(out - wanted).max() < 1e-5 and np.abs(state - wanted_state).max() < 1e-5
+
+
 def test_tokens_beyond_the_tensors():
     call = {name: x[0] for name, x in draw(batch=1).items()}
     with pytest.raises(attune.InvalidArgumentError, match="cu_seqlens ends beyond the 19 tokens of q"):
