@@ -22,7 +22,7 @@ _attune_options() {
 _attune_values() {
     case $1 in
         op) echo attention weights rotary merge mha ;;
-        cross | is_causal | lse | alibi_slopes | sinks | kv_lens | causal_offsets | ragged | kv_id_lens | kv_projected | v_in_k | no_out_projection | low_rank_heads | low_rank_shared | short_masks | rotary_interleaved | position_ids | weights_average | row_ids | reproducible) echo 0 1 ;;
+        cross | is_causal | lse | alibi_slopes | sinks | kv_lens | causal_offsets | ragged | kv_id_lens | general | kv_projected | v_in_k | no_out_projection | low_rank_heads | low_rank_shared | short_masks | rotary_interleaved | position_ids | qk_hadamard | weights_average | row_ids | reproducible) echo 0 1 ;;
         seq_q | seq_kv | num_ids | seq_new | num_rows) echo dynamic ;;
         dtype | bias_dtype) echo f32 f16 bf16 f64 ;;
         k_dtype | v_dtype | kv_dtype) echo f32 f16 bf16 f64 i8 f8 i4 ;;

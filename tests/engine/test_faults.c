@@ -242,8 +242,7 @@ static int run_twice(void) {
     int result = compile_and_run(context);
     attune_drop_memory_cache(context);
     result |= compile_and_run(context);
-    uint64_t removed;
-    assert_int_equal(attune_cache_clear(context, &removed), ATTUNE_OK);
+    (void)!attune_cache_clear(context, NULL); /* it, too, may meet a fault */
     attune_context_destroy(context);
     return result;
 }
