@@ -45,8 +45,8 @@ typedef struct sampler {
     tune_candidate *list;
     subject *subjects[MOST_PROBLEMS];
     size_t count, most; /* most: schedules of a problem */
-    const char *alone; /* a command while which nothing else runs; NULL: none is needed */
-    int64_t piece;     /* seconds of a run of it */
+    const char *alone;  /* a command while which nothing else runs; NULL: none is needed */
+    int64_t piece;      /* seconds of a run of it */
     uint64_t random;
 } sampler;
 

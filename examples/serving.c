@@ -55,8 +55,7 @@ static double difference(int request, int token, int head) {
         sum += p;
         for (int d = 0; d < DIM; d++) expected[d] += p * value(V, request, j, head / 4, d);
     }
-    for (int d = 0; d < DIM; d++)
-        largest = fmax(largest, fabs(expected[d] / sum - outputs[request][token][head][d]));
+    for (int d = 0; d < DIM; d++) largest = fmax(largest, fabs(expected[d] / sum - outputs[request][token][head][d]));
     return largest;
 }
 
@@ -124,7 +123,6 @@ int main(int argc, char **argv) {
             for (int head = 0; head < HEADS; head++) largest = fmax(largest, difference(r, token, head));
     printf("largest difference from the formula: %.1e\n", largest);
     FILE *const file = argc > 1 ? fopen(argv[1], "wb") : NULL;
-    if (argc > 1 && (!file || fwrite(outputs, sizeof outputs, 1, file) != 1 || fclose(file)))
-        return perror(argv[1]), 1;
+    if (argc > 1 && (!file || fwrite(outputs, sizeof outputs, 1, file) != 1 || fclose(file))) return perror(argv[1]), 1;
     return largest > 4e-3; /* bf16 keeps 8 bits */
 }

@@ -30,9 +30,7 @@ ref_format ref_format_of(const attune_problem *p, bool is_k) {
     return f;
 }
 
-int64_t ref_run(const ref_format *f) {
-    return has_groups(f) ? f->group : f->is_inline ? BLOCK : f->columns;
-}
+int64_t ref_run(const ref_format *f) { return has_groups(f) ? f->group : f->is_inline ? BLOCK : f->columns; }
 
 int64_t ref_row_scales(const ref_format *f) { return f->by_channel ? f->columns : f->columns / ref_run(f); }
 
@@ -125,8 +123,7 @@ long double ref_cached(const ref_format *f, const attune_tensor *cache, const vo
     for (int d = 0; d < 2; d++) row += index[d] * cache->strides[d];
     row += ref_token_place(f, index[2], cache->strides[2]);
     const long double code = ref_code(f, data, row, cache->strides[3], column);
-    if (f->is_inline)
-        return code * ref_inline_scale(f, data, row, column) + ref_inline_least(f, data, row, column);
+    if (f->is_inline) return code * ref_inline_scale(f, data, row, column) + ref_inline_least(f, data, row, column);
     if (!scale) return code;
     const int last = scale->rank - 1;
     if (scale->rank <= 2) at = index[1] * scale->strides[0] + (scale->rank == 2 ? column * scale->strides[1] : 0);

@@ -12,8 +12,8 @@ typedef struct common_engine_info {
     bool has_threads; /* calls pass the engine's threads. Otherwise attune's context has threads of its own */
     bool has_stock; /* the engine computes a call by itself where attune has no machine code for it. Otherwise attune's
                      * virtual machine does, which is slower than an engine's kernels */
-    unsigned max_plans; /* in one table, see common/plans.h */
-    unsigned repeats;   /* attune_plan_options.repeats of each plan; 0: the default */
+    unsigned max_plans;          /* in one table, see common/plans.h */
+    unsigned repeats;            /* attune_plan_options.repeats of each plan; 0: the default */
     bool compiles_in_background; /* attune_plan_options.background of each plan */
 } common_engine_info;
 extern const common_engine_info common_engine;

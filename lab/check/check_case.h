@@ -9,10 +9,10 @@ enum { CHECK_MAX_ISAS = 8, CHECK_MAX_THREADS = 3 };
 
 typedef struct check_case {
     attune_problem problem;
-    call_sizes sizes;         /* at run time */
-    mha_schedule schedule;    /* all numbers set */
-    uint32_t isa;             /* index into check_machine.isas */
-    uint32_t threads;         /* 1 to CHECK_MAX_THREADS */
+    call_sizes sizes;      /* at run time */
+    mha_schedule schedule; /* all numbers set */
+    uint32_t isa;          /* index into check_machine.isas */
+    uint32_t threads;      /* 1 to CHECK_MAX_THREADS */
     input_kind inputs;
     bool ftz;      /* the caller flushes denormals */
     uint64_t seed; /* of the inputs */

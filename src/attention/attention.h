@@ -13,10 +13,10 @@ typedef enum an_tokens { AN_QUERIES, AN_KEYS, AN_PAGE, AN_NUM_TOKENS } an_tokens
 
 /* A view of the step that is a tensor of the problem: where it comes from and goes to. */
 typedef struct an_place {
-    const char *name; /* of the view */
+    const char *name;   /* of the view */
     const char *tensor; /* its name in the problem; static storage */
-    size_t view;      /* its offset in attune_step */
-    size_t pointer;   /* offset in attune_arguments, of a view if has_strides */
+    size_t view;        /* its offset in attune_step */
+    size_t pointer;     /* offset in attune_arguments, of a view if has_strides */
     bool has_strides;
     an_tokens tokens;
     int rank;

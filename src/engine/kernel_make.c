@@ -207,9 +207,8 @@ static attune_status make_anew(const at_request *request, const at_key *key, con
                                 .message = status                           ? err->message
                                            : origin == ATTUNE_FROM_COMPILER ? ""
                                            : origin == ATTUNE_FROM_VM       ? "the virtual machine runs it"
-                                           : origin == ATTUNE_FROM_TIER0
-                                               ? "tier 0 computes it"
-                                               : "the kernel of another tuning class is used",
+                                           : origin == ATTUNE_FROM_TIER0    ? "tier 0 computes it"
+                                                                         : "the kernel of another tuning class is used",
                                 .milliseconds = at_make_clock() - started});
     return status;
 }

@@ -11,9 +11,9 @@
 typedef struct at_request {
     attune_context *context;
     at_operation operation;
-    const mha_schedule *schedule;    /* explicit, or NULL */
-    at_signature *signature;         /* of attention, filled in by the maker; else NULL */
-    bool no_vm;                      /* at once: not by the virtual machine, whose program takes 2 ms to make */
+    const mha_schedule *schedule; /* explicit, or NULL */
+    at_signature *signature;      /* of attention, filled in by the maker; else NULL */
+    bool no_vm;                   /* at once: not by the virtual machine, whose program takes 2 ms to make */
 } at_request;
 
 /* Milliseconds of a clock that only goes forward. */

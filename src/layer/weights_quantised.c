@@ -176,12 +176,11 @@ attune_status mha_check_codable(const mha_packed_section *s, const mha_packed_so
         for (int64_t input = 0; input < s->depth; input++) {
             const float x = number_at(source->dtype, weight_at(source, output, input));
             if (fabsf(x) <= most) continue;
-            return at_fail(
-                err, ATTUNE_INVALID_ARGUMENT,
-                "%s has %g at output %lld and input %lld; %s with scales of f16 holds numbers of "
-                "at most %g",
-                source->name, (double)x, (long long)(source->first_output + output), (long long)input,
-                is_i4 ? "i4" : "i8", (double)most);
+            return at_fail(err, ATTUNE_INVALID_ARGUMENT,
+                           "%s has %g at output %lld and input %lld; %s with scales of f16 holds numbers of "
+                           "at most %g",
+                           source->name, (double)x, (long long)(source->first_output + output), (long long)input,
+                           is_i4 ? "i4" : "i8", (double)most);
         }
     return ATTUNE_OK;
 }

@@ -78,12 +78,12 @@ typedef void store_fn(writer *w, const product *p, const mha_gemm *g, const ir_e
 struct product {
     writer *w;
     const char *name;
-    mha_packed_section s;       /* of all, or of each head */
+    mha_packed_section s; /* of all, or of each head */
     const ir_buffer *weights;
-    const ir_buffer *left;    /* [rows, depth], [rows, heads, depth …], or the cache */
-    const ir_buffer *norm;    /* NULL: rows are multiplied as they are */
+    const ir_buffer *left; /* [rows, depth], [rows, heads, depth …], or the cache */
+    const ir_buffer *norm; /* NULL: rows are multiplied as they are */
     const ir_buffer *target;
-    int64_t heads;            /* 0: no product of heads */
+    int64_t heads; /* 0: no product of heads */
     store_fn *store;
 };
 
@@ -162,9 +162,7 @@ static mha_row cache_row(writer *w, const ir_expr *row) {
     return (mha_row){w->cache, {page, place(w, "slot", row, 1, w->cache->dims[1])}, NULL};
 }
 
-static const ir_expr *position_of(writer *w, const ir_expr *row) {
-    return place(w, "position", row, 2, w->positions);
-}
+static const ir_expr *position_of(writer *w, const ir_expr *row) { return place(w, "position", row, 2, w->positions); }
 
 static void normalise(writer *w, const ir_buffer *norm, int64_t columns, const mha_row *from, const mha_row *to) {
     w->p.head_dim = columns;

@@ -92,7 +92,7 @@ static attune_status settle(const attune_mla_desc *given, attune_mla_desc *d, at
 typedef struct source {
     const char *name;
     const void *weight, *bias;
-    bool out_first; /* rows are outputs */
+    bool out_first;      /* rows are outputs */
     int64_t head, first; /* rows of the model's matrix from one head to the next; the first one */
 } source;
 
@@ -143,9 +143,8 @@ static void pack_matrix(attune_mla *mla, const attune_mla_weights *weights, mla_
     const size_t stride = (size_t)(from.out_first ? s.depth : s.columns) * size;
     for (int64_t head = 0; head < (mla_is_of_heads(which) ? d->num_heads : 1); head++) {
         const size_t first = (size_t)(head * from.head + from.first);
-        const mha_packed_source one = {.weight = (const unsigned char *)from.weight + first * stride,
-                                     .bias = from.bias,
-                                     .stride = stride};
+        const mha_packed_source one = {
+            .weight = (const unsigned char *)from.weight + first * stride, .bias = from.bias, .stride = stride};
         mha_pack_matrix(&s, &one, from.out_first, size, mla->matrix[which] + (size_t)head * mla->head_bytes[which]);
     }
 }
@@ -229,10 +228,8 @@ static int64_t heads_at_once(const attune_mla_desc *d) {
 /* ---- Life ---- */
 
 static attune_status fill(attune_mla *mla, const attune_mla_weights *weights, at_error *err) {
-    static const attune_operator_options options = {.struct_size = sizeof options,
-                                                    .name = "mla",
-                                                    .build = mla_build,
-                                                    .version = 1};
+    static const attune_operator_options options = {
+        .struct_size = sizeof options, .name = "mla", .build = mla_build, .version = 1};
     attune_operator_options own = options;
     own.user = mla->context;
     const attune_mla_desc *d = &mla->desc;
@@ -255,7 +252,9 @@ attune_status attune_mla_create(attune_context *context, const attune_mla_desc *
     if (mla) *mla = NULL;
     if (!desc || !weights || !mla) {
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_mla_create was given no %s",
-                !desc ? "description" : !weights ? "weights" : "pointer to the block");
+                !desc      ? "description"
+                : !weights ? "weights"
+                           : "pointer to the block");
         return at_report(&err);
     }
     if (at_copy_in(&desc_struct, desc, &given, &err) || at_copy_in(&weights_struct, weights, &w, &err) ||

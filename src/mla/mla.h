@@ -16,9 +16,9 @@ struct attune_mla {
     /* Of the cache's rows; and of keys and values of heads_at_once heads. */
     attune_attention *absorbed, *unabsorbed;
     int64_t heads_at_once;
-    void *packed;                           /* all matrices, and the weights of the norms */
-    unsigned char *matrix[MLA_NUM_MATRICES];/* NULL: there is none */
-    size_t head_bytes[MLA_NUM_MATRICES];    /* from one head's section to the next */
+    void *packed;                            /* all matrices, and the weights of the norms */
+    unsigned char *matrix[MLA_NUM_MATRICES]; /* NULL: there is none */
+    size_t head_bytes[MLA_NUM_MATRICES];     /* from one head's section to the next */
     float *q_norm, *kv_norm;
     char problem[MLA_NUM_KINDS][MLA_NUM_SIZES][MLA_PROBLEM_BYTES];
     _Atomic(attune_kernel *) kernels[MLA_NUM_KINDS][MLA_NUM_SIZES];

@@ -52,9 +52,12 @@ static attune_status check_sizes(const call *c, at_error *err) {
     const struct {
         const char *name;
         int64_t value;
-    } sizes[] = {{"batch", s->batch},         {"seq", s->seq},
-                 {"num_pages", s->num_pages}, {"max_pages", s->max_pages},
-                 {"cache_rows", s->cache_rows}, {"num_positions", s->num_positions},
+    } sizes[] = {{"batch", s->batch},
+                 {"seq", s->seq},
+                 {"num_pages", s->num_pages},
+                 {"max_pages", s->max_pages},
+                 {"cache_rows", s->cache_rows},
+                 {"num_positions", s->num_positions},
                  {"block_table_stride", s->block_table_stride}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         if (sizes[i].value < 0 || sizes[i].value > INT32_MAX)
@@ -75,8 +78,12 @@ static attune_status check_pointers(const call *c, at_error *err) {
         const char *name;
         const void *pointer;
         bool is_needed;
-    } all[] = {{"x", s->x.data, true},      {"out", s->out.data, true}, {"cache", s->cache.data, true},
-               {"cos", s->cos, true},       {"sin", s->sin, true},      {"block_table", s->block_table, has_pages},
+    } all[] = {{"x", s->x.data, true},
+               {"out", s->out.data, true},
+               {"cache", s->cache.data, true},
+               {"cos", s->cos, true},
+               {"sin", s->sin, true},
+               {"block_table", s->block_table, has_pages},
                {"kv_lens", s->kv_lens, has_pages}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (all[i].is_needed && !all[i].pointer)

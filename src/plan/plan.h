@@ -37,12 +37,12 @@ typedef struct pl_special {
 struct attune_plan {
     attune_context *context;
     attune_plan_options options;
-    int64_t deadline_us;    /* a call waits no longer for a compile; -1: as long as it takes */
-    bool is_background;     /* kernels are compiled by the context's thread where another one can stand in */
-    at_signature signature; /* of the problem with its open lengths */
-    int64_t few_rows;       /* as in attune_plan_info */
+    int64_t deadline_us;        /* a call waits no longer for a compile; -1: as long as it takes */
+    bool is_background;         /* kernels are compiled by the context's thread where another one can stand in */
+    at_signature signature;     /* of the problem with its open lengths */
+    int64_t few_rows;           /* as in attune_plan_info */
     int64_t most[PL_NUM_KINDS]; /* queries of a kind; 0: it is not used; -1: as many as the problem has */
-    bool may_cut;           /* sequences of a ragged batch may have different kernels */
+    bool may_cut;               /* sequences of a ragged batch may have different kernels */
     bool is_open[PL_NUM_LENGTHS];
     _Atomic(attune_kernel *) kernels[PL_NUM_KINDS];
     _Atomic(attune_kernel *) stopgaps[PL_NUM_KINDS]; /* with a deadline what was there at once, else what stands in */

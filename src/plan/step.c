@@ -78,8 +78,7 @@ static attune_status run(const pl_step *step, const at_call *call, const at_run_
     const pl_work *const work = workers > 1 ? &step->many : &step->one;
     void *workspace = call->workspace, *own = NULL;
     size_t needed;
-    if (pl_work_bytes(work, workers, &needed, err) ||
-        at_workspace_check(workspace, call->workspace_bytes, needed, err))
+    if (pl_work_bytes(work, workers, &needed, err) || at_workspace_check(workspace, call->workspace_bytes, needed, err))
         return err->status;
     if (!workspace && needed) {
         workspace = own = at_spares_take(spares, needed);

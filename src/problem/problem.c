@@ -110,9 +110,7 @@ int64_t mha_likely_queries(const attune_problem *p) {
     return p->seq_q >= 0 ? p->seq_q : p->max_seq_q ? p->max_seq_q : MHA_MAX_SIZE;
 }
 
-int64_t mha_most_queries(const attune_problem *p) {
-    return p->is_general ? MHA_MAX_SIZE : mha_likely_queries(p);
-}
+int64_t mha_most_queries(const attune_problem *p) { return p->is_general ? MHA_MAX_SIZE : mha_likely_queries(p); }
 
 int64_t mha_usual_size(int64_t size, int64_t bound) {
     return size != ATTUNE_DYNAMIC ? size : bound ? bound : MHA_USUAL_LENGTH;

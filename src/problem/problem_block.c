@@ -159,13 +159,12 @@ static attune_status check_low_rank(const attune_problem *p, at_error *err) {
 static attune_status check_group(const attune_problem *p, at_error *err) {
     const int64_t group = p->w_group;
     if (p->x_planes && !mha_has_quantised_weights(p))
-        return at_fail(err, ATTUNE_INVALID_PROBLEM,
-                       "x_planes is %lld, but it is for quantised weights: w_dtype is %s", (long long)p->x_planes,
-                       mha_dtype_name(p->w_dtype));
+        return at_fail(err, ATTUNE_INVALID_PROBLEM, "x_planes is %lld, but it is for quantised weights: w_dtype is %s",
+                       (long long)p->x_planes, mha_dtype_name(p->w_dtype));
     if (group && !mha_has_quantised_weights(p))
         return at_fail(err, ATTUNE_INVALID_PROBLEM,
-                       "w_group is %lld, but only quantised weights have groups: w_dtype is %s",
-                       (long long)group, mha_dtype_name(p->w_dtype));
+                       "w_group is %lld, but only quantised weights have groups: w_dtype is %s", (long long)group,
+                       mha_dtype_name(p->w_dtype));
     if (!group || group == 32 || group == 64 || group == 128) return ATTUNE_OK;
     return at_fail(err, ATTUNE_INVALID_PROBLEM, "w_group is %lld; it must be 32, 64 or 128", (long long)group);
 }

@@ -438,31 +438,31 @@ static bool is_short_and_dynamic(const attune_problem *p, const int64_t dims[4])
 
 mha_parameters mha_parameters_of(const attune_problem *p) {
     const bool follows = mha_keys_follow_queries(p);
-    return (mha_parameters){.has_scale = p->has_softmax_scale,
-                            .has = {
-                                [MHA_BATCH] = true,
-                                [MHA_KV_HEADS] = !mha_is_block(p),
-                                [MHA_GROUP] = p->is_general,
-                                [MHA_Q_BATCH] = p->is_general && p->is_ragged,
-                                [MHA_STARTS] = p->is_general && p->is_ragged,
-                                [MHA_PAGE_SIZE] = p->is_general && p->page_size,
-                                [MHA_PAGE_SHIFT] = p->is_general && p->page_size,
-                                [MHA_WINDOW] = p->is_general && p->window_left >= 0,
-                                [MHA_SEQ_Q] = p->seq_q == ATTUNE_DYNAMIC,
-                                [MHA_SEQ_KV] = p->seq_kv == ATTUNE_DYNAMIC && mha_has_keys(p) && !follows,
-                                [MHA_SEQ_NEW] = p->seq_new == ATTUNE_DYNAMIC && !mha_is_self(p) &&
-                                                (!p->is_ragged || p->is_general),
-                                [MHA_TOTAL_Q] = p->is_ragged,
-                                [MHA_TOTAL_KV] = p->is_ragged && !p->page_size && !follows,
-                                [MHA_NUM_PAGES] = p->page_size != 0,
-                                [MHA_MAX_PAGES] = p->page_size != 0,
-                                [MHA_MASK_KV] = is_short_and_dynamic(p, p->attn_mask_dims),
-                                [MHA_BIAS_KV] = is_short_and_dynamic(p, p->attn_bias_dims),
-                                [MHA_ROTARY_POSITIONS] = p->rotary_dim != 0,
-                                [MHA_NUM_ROWS] = p->has_row_ids && p->num_rows == ATTUNE_DYNAMIC,
-                                [MHA_NUM_IDS] = p->kv_ids && p->num_ids == ATTUNE_DYNAMIC,
-                                [MHA_PART_ROWS] = p->op == ATTUNE_MERGE,
-                            }};
+    return (mha_parameters){
+        .has_scale = p->has_softmax_scale,
+        .has = {
+            [MHA_BATCH] = true,
+            [MHA_KV_HEADS] = !mha_is_block(p),
+            [MHA_GROUP] = p->is_general,
+            [MHA_Q_BATCH] = p->is_general && p->is_ragged,
+            [MHA_STARTS] = p->is_general && p->is_ragged,
+            [MHA_PAGE_SIZE] = p->is_general && p->page_size,
+            [MHA_PAGE_SHIFT] = p->is_general && p->page_size,
+            [MHA_WINDOW] = p->is_general && p->window_left >= 0,
+            [MHA_SEQ_Q] = p->seq_q == ATTUNE_DYNAMIC,
+            [MHA_SEQ_KV] = p->seq_kv == ATTUNE_DYNAMIC && mha_has_keys(p) && !follows,
+            [MHA_SEQ_NEW] = p->seq_new == ATTUNE_DYNAMIC && !mha_is_self(p) && (!p->is_ragged || p->is_general),
+            [MHA_TOTAL_Q] = p->is_ragged,
+            [MHA_TOTAL_KV] = p->is_ragged && !p->page_size && !follows,
+            [MHA_NUM_PAGES] = p->page_size != 0,
+            [MHA_MAX_PAGES] = p->page_size != 0,
+            [MHA_MASK_KV] = is_short_and_dynamic(p, p->attn_mask_dims),
+            [MHA_BIAS_KV] = is_short_and_dynamic(p, p->attn_bias_dims),
+            [MHA_ROTARY_POSITIONS] = p->rotary_dim != 0,
+            [MHA_NUM_ROWS] = p->has_row_ids && p->num_rows == ATTUNE_DYNAMIC,
+            [MHA_NUM_IDS] = p->kv_ids && p->num_ids == ATTUNE_DYNAMIC,
+            [MHA_PART_ROWS] = p->op == ATTUNE_MERGE,
+        }};
 }
 
 bool mha_is_parameter(const attune_problem *p, mha_size size) { return mha_parameters_of(p).has[size]; }

@@ -13,17 +13,17 @@
 
 typedef enum mha_size {
     MHA_ONE,
-    MHA_BATCH,    /* always a run-time size */
-    MHA_KV_HEADS, /* a run-time size, except in a block */
-    MHA_GROUP,    /* query heads of a KV head; a run-time size of a general problem */
-    MHA_HEADS,    /* not a parameter: MHA_KV_HEADS * MHA_GROUP */
-    MHA_PANELS,   /* not a parameter: MHA_SEQ_KV in panels, rounded up */
-    MHA_Q_BATCH,  /* of a general ragged problem a run-time size: tensors of tokens have one batch or, called for a
-                   * batch that is not ragged, those of MHA_BATCH sequences */
-    MHA_STARTS,   /* the same: MHA_BATCH, or 0; then cu_seqlens_q has the one length of all sequences */
+    MHA_BATCH,     /* always a run-time size */
+    MHA_KV_HEADS,  /* a run-time size, except in a block */
+    MHA_GROUP,     /* query heads of a KV head; a run-time size of a general problem */
+    MHA_HEADS,     /* not a parameter: MHA_KV_HEADS * MHA_GROUP */
+    MHA_PANELS,    /* not a parameter: MHA_SEQ_KV in panels, rounded up */
+    MHA_Q_BATCH,   /* of a general ragged problem a run-time size: tensors of tokens have one batch or, called for a
+                    * batch that is not ragged, those of MHA_BATCH sequences */
+    MHA_STARTS,    /* the same: MHA_BATCH, or 0; then cu_seqlens_q has the one length of all sequences */
     MHA_Q_ENTRIES, /* not a parameter: in the place of the next one for cu_seqlens_q of such a problem */
-    MHA_ENTRIES,  /* not a parameter: MHA_BATCH + 1, the length of cu_seqlens */
-    MHA_SEQ_Q,    /* ragged: the longest */
+    MHA_ENTRIES,   /* not a parameter: MHA_BATCH + 1, the length of cu_seqlens */
+    MHA_SEQ_Q,     /* ragged: the longest */
     MHA_SEQ_KV, /* ragged or paged with run-time lengths: the longest. Where keys follow queries it is MHA_SEQ_Q and no
                  * parameter; the same holds for the next one and for totals */
     MHA_SEQ_NEW,
@@ -35,8 +35,8 @@ typedef enum mha_size {
     MHA_BIAS_KV,
     MHA_ROTARY_POSITIONS,
     MHA_NUM_ROWS,
-    MHA_NUM_IDS,   /* columns of kv_ids */
-    MHA_PART_ROWS, /* op = merge: batch * num_heads * seq_q; always a run-time size */
+    MHA_NUM_IDS,    /* columns of kv_ids */
+    MHA_PART_ROWS,  /* op = merge: batch * num_heads * seq_q; always a run-time size */
     MHA_PAGE_SIZE,  /* of a general problem a run-time size: a power of two, from its page_size on */
     MHA_PAGE_SHIFT, /* of a general problem: its logarithm; else not used */
     MHA_WINDOW,     /* of a general problem with one: its window_left, a run-time size */
@@ -144,9 +144,7 @@ bool mha_is_tensor_name(const char *name);
 void mha_compiled_sizes(const attune_problem *canonical, mha_sizes *sizes);
 
 /* Whether a ragged problem has the tokens of all sequences in this tensor, one after the other. */
-static inline bool mha_is_of_tokens(const mha_tensor *t) {
-    return t->dims[0] == MHA_ONE || t->dims[0] == MHA_Q_BATCH;
-}
+static inline bool mha_is_of_tokens(const mha_tensor *t) { return t->dims[0] == MHA_ONE || t->dims[0] == MHA_Q_BATCH; }
 
 /* Fills in the sizes that follow from others: MHA_ONE, MHA_HEADS, MHA_ENTRIES, MHA_PART_ROWS, and the columns of masks
  * that are not short. -1 where those are not known. */

@@ -83,7 +83,7 @@ static void place_output(mha_packed_section *s, const attune_problem *p, int64_t
 }
 
 void mha_packed_place(mha_packed_section *s, attune_dtype w_dtype, int64_t depth, int64_t units, int64_t width,
-                    int64_t *end) {
+                      int64_t *end) {
     *s = (mha_packed_section){.depth = depth, .columns = units * width};
     s->heads = units_of_group(units, units, width);
     s->group_columns = s->heads * width;

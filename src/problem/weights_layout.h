@@ -72,7 +72,7 @@ void mha_packed_layout_of(const attune_problem *canonical, mha_packed_layout *la
 /* A section of one matrix that is no part of a blob of attention, at element *end, which moves behind it. Columns of a
  * unit (a head) are not parted among groups: `units` of `width` columns. */
 void mha_packed_place(mha_packed_section *s, attune_dtype w_dtype, int64_t depth, int64_t units, int64_t width,
-                    int64_t *end);
+                      int64_t *end);
 
 /* The header holds this identity of layout and dtype (XXH3-128 of the sections' numbers); blobs of problems that can
  * share one have the same. Beside it stands that of the layout without k and v. */

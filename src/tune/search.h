@@ -33,10 +33,10 @@ typedef struct tune_search {
     size_t num_trials, capacity;
     mha_schedule *seen;
     size_t num_seen;
-    attune_kernel *first, *best; /* first: of the schedule that the search began with */
+    attune_kernel *first, *best;                        /* first: of the schedule that the search began with */
     mha_schedule best_schedule, first_schedule, winner; /* winner: when the search has ended */
-    double best_ratio;   /* to `first` */
-    double pair_seconds; /* that the longest pair so far took */
+    double best_ratio;                                  /* to `first` */
+    double pair_seconds;                                /* that the longest pair so far took */
     tune_noise noise;
     double late_check; /* seconds that checking `best` is going to take, which is left to the end; 0: it was checked */
     bool checks_all;   /* before they are timed, as that takes little */

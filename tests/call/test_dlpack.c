@@ -309,7 +309,8 @@ static void bad_angles(void **state) {
     (void)state;
     open_call(&samples[ROTARY]); /* cos 2x5x4, 20 apart */
     BAD("cos", strides[1] = 8, "cos has stride 8 at dimension 1; it must be contiguous: 4");
-    BAD("sin", strides[0] = 40, "sin has 40 elements between two sequences of the batch, but rotary_batch_stride is "
+    BAD("sin", strides[0] = 40,
+        "sin has 40 elements between two sequences of the batch, but rotary_batch_stride is "
         "20");
     BAD("cos", shape[0] = 3, "cos has 3 at dimension 0, but batch is 2");
     BAD("cos", shape[1] = 6, "cos has 6 at dimension 1, but rotary_positions is 5");

@@ -79,10 +79,10 @@ static double load(attune_dtype dtype, const void *data, size_t i) {
 
 /* ---- Bits ---- */
 
-#define STEP "batch=3,ragged=1,kv_lens=1,is_causal=1,"
+#define STEP                  "batch=3,ragged=1,kv_lens=1,is_causal=1,"
 #define SIZES(pages, columns) .sizes = "total_q=27,num_pages=" #pages ",max_pages=" #columns
-#define PROMPTS .q = {5, 1, 21}, .kv = {90, 3, 21}
-#define TOKENS .q = {1, 1, 0}, .kv = {90, 1, 17}
+#define PROMPTS               .q = {5, 1, 21}, .kv = {90, 3, 21}
+#define TOKENS                .q = {1, 1, 0}, .kv = {90, 1, 17}
 
 static const struct {
     sample from;
@@ -98,10 +98,9 @@ static const struct {
      "step_f16_112_many"},
     {{STEP "num_heads=7,num_kv_heads=1,head_dim=64,page_size=128,dtype=bf16,lse=1", SIZES(3, 1), PROMPTS},
      "step_bf16_64_many"},
-    {{STEP "num_heads=4,num_kv_heads=2,head_dim=64,page_size=16,max_seq_q=1", SIZES(10, 6), TOKENS},
-     "step_f32_64_few"},
-    {{STEP "num_heads=10,num_kv_heads=2,head_dim=128,page_size=256,dtype=bf16,max_seq_q=6,seq_new=dynamic",
-      SIZES(3, 1), TOKENS},
+    {{STEP "num_heads=4,num_kv_heads=2,head_dim=64,page_size=16,max_seq_q=1", SIZES(10, 6), TOKENS}, "step_f32_64_few"},
+    {{STEP "num_heads=10,num_kv_heads=2,head_dim=128,page_size=256,dtype=bf16,max_seq_q=6,seq_new=dynamic", SIZES(3, 1),
+      TOKENS},
      "step_bf16_128_few"},
     {{STEP "num_heads=2,head_dim=96,page_size=32,dtype=f16,max_seq_q=31,seq_new=dynamic", SIZES(6, 3), PROMPTS},
      "step_f16_96_few"},
@@ -120,8 +119,8 @@ static const struct {
     {{STEP "num_heads=6,num_kv_heads=2,head_dim=64,page_size=32,dtype=bf16,kv_dtype=i8,kv_scales=token,seq_new=dynamic",
       SIZES(6, 3), PROMPTS},
      "step_bf16_i8_64_many"},
-    {{STEP "num_heads=8,num_kv_heads=2,head_dim=128,page_size=16,kv_dtype=i8,kv_scales=token,max_seq_q=5",
-      SIZES(10, 6), TOKENS},
+    {{STEP "num_heads=8,num_kv_heads=2,head_dim=128,page_size=16,kv_dtype=i8,kv_scales=token,max_seq_q=5", SIZES(10, 6),
+      TOKENS},
      "step_f32_i8_128_few"},
     /* Batches that are not ragged, and keys without pages. */
     {{"batch=3,num_heads=4,num_kv_heads=2,seq_q=dynamic,seq_kv=dynamic,head_dim=64,kv_lens=1,is_causal=1,"
@@ -271,7 +270,7 @@ static void store(attune_dtype dtype, void *data, size_t i, double value) {
     else if (dtype == ATTUNE_BF16)
         ((uint16_t *)data)[i] = (uint16_t)(bits >> 16);
     else
-        ((uint16_t *)data)[i] = isnan(value)  ? 0x7e00
+        ((uint16_t *)data)[i] = isnan(value) ? 0x7e00
                                 : value == 0 ? 0
                                              : (uint16_t)((bits >> 16 & 0x8000) | ((bits >> 13 & 0x3ffff) - 0x1c000));
 }
@@ -341,8 +340,7 @@ static void put_tokens(run *r, const int counts[BATCH]) {
             for (int t = 0; t < 3; t++)
                 for (int h = 0; h < heads[t]; h++)
                     for (int d = 0; d < r->dim; d++)
-                        store(r->desc.dtype, data[t],
-                              (size_t)(((r->starts[b] + i) * heads[t] + h) * r->dim + d),
+                        store(r->desc.dtype, data[t], (size_t)(((r->starts[b] + i) * heads[t] + h) * r->dim + d),
                               t && r->lens[b] + i >= r->unseen ? NAN : element(t, b, r->lens[b] + i, h, d));
         r->lens[b] += counts[b];
     }
@@ -400,9 +398,13 @@ static void take_step(run *r, attune_attention *attention, const int counts[BATC
     step.cu_seqlens_q = r->starts, step.kv_lens = r->lens;
     step.block_table = r->table, step.max_pages = r->columns, step.num_pages = BATCH * r->columns;
     int64_t heads = KV_HEADS * r->group;
-    const attune_dltensor sinks = {
-        .data = (void *)(uintptr_t)r->sinks, .device_type = 1, .ndim = 1, .dtype_code = 2, .dtype_bits = 32,
-        .dtype_lanes = 1, .shape = &heads};
+    const attune_dltensor sinks = {.data = (void *)(uintptr_t)r->sinks,
+                                   .device_type = 1,
+                                   .ndim = 1,
+                                   .dtype_code = 2,
+                                   .dtype_bits = 32,
+                                   .dtype_lanes = 1,
+                                   .shape = &heads};
     const attune_binding binding = {"sinks", &sinks};
     if (r->sinks) step.bindings = &binding, step.num_bindings = 1;
     run_step(r, attention, &step);

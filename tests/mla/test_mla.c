@@ -61,8 +61,7 @@ typedef struct model {
 
 static void fill(model *m, matrix which, int64_t count, double middle, double size) {
     m->array[which] = calloc((size_t)count + 1, bytes_of(m->d.dtype));
-    for (int64_t i = 0; i < count; i++)
-        write_number(m->array[which], m->d.dtype, i, middle + size * next_number());
+    for (int64_t i = 0; i < count; i++) write_number(m->array[which], m->d.dtype, i, middle + size * next_number());
 }
 
 static double at(const model *m, matrix which, int64_t i) { return read_number(m->array[which], m->d.dtype, i); }
@@ -120,8 +119,7 @@ static void reference(const model *m, int64_t sequence) {
             double p[LENGTH], most = -INFINITY, sum = 0;
             for (int64_t j = 0; j <= t; j++) {
                 p[j] = 0;
-                for (int64_t i = 0; i < n; i++)
-                    p[j] += q[(t * h + head) * dim + i] * kv[(j * h + head) * (n + v) + i];
+                for (int64_t i = 0; i < n; i++) p[j] += q[(t * h + head) * dim + i] * kv[(j * h + head) * (n + v) + i];
                 for (int64_t i = 0; i < e; i++) p[j] += q[(t * h + head) * dim + n + i] * rows[j * (r + e) + r + i];
                 p[j] *= d->softmax_scale;
                 most = fmax(most, p[j]);
@@ -256,8 +254,8 @@ static const int32_t none[SEQUENCES] = {0, 0, 0}, all[SEQUENCES] = {LENGTH, LENG
 
 /* Chunks of different lengths, some sequences without a token in some steps, and single tokens at the end. */
 static void run_chunks(run *r) {
-    static const int32_t ends[][SEQUENCES] = {{5, 0, 21}, {6, 17, 22}, {23, 17, 23}, {34, 34, 34}, {35, 35, 35},
-                                              {36, 36, 36}, {LENGTH, LENGTH, LENGTH}};
+    static const int32_t ends[][SEQUENCES] = {
+        {5, 0, 21}, {6, 17, 22}, {23, 17, 23}, {34, 34, 34}, {35, 35, 35}, {36, 36, 36}, {LENGTH, LENGTH, LENGTH}};
     run_ragged(r, none, ends[0]);
     for (size_t i = 1; i < sizeof ends / sizeof *ends; i++) run_ragged(r, ends[i - 1], ends[i]);
 }
@@ -457,8 +455,7 @@ static void wrong_descriptions_have_a_sentence(void **unused) {
     d = m->d, d.dtype = ATTUNE_I8;
     check_desc(d, &w, "dtype is i8; it must be f32, bf16 or f16");
     d = m->d, d.reproducible = 1;
-    check_desc(d, &w,
-               "reproducible is 1 and form ATTUNE_MLA_BY_COST; the two forms have different bits: name one");
+    check_desc(d, &w, "reproducible is 1 and form ATTUNE_MLA_BY_COST; the two forms have different bits: name one");
     d = m->d, d.q_lora_rank = 0;
     check_desc(d, &w, "q_proj of the weights is NULL");
     w.q_proj = w.o_proj;

@@ -51,7 +51,7 @@ static const struct {
     int kv_heads, group, dim, page, window;
     bool appends;
 } descriptions[] = {
-    {1, 4, 16, 4, -1, true}, {2, 1, 24, 16, -1, false}, {1, 8, 16, 0, -1, false},
+    {1, 4, 16, 4, -1, true},  {2, 1, 24, 16, -1, false}, {1, 8, 16, 0, -1, false},
     {2, 2, 16, 0, 20, false}, {1, 3, 24, 5, 9, true},
 };
 enum { NUM_DESCRIPTIONS = sizeof descriptions / sizeof *descriptions };

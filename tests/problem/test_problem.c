@@ -451,8 +451,7 @@ static void test_choices(void **state) {
         {offsetof(attune_problem, has_row_ids), 2, "has_row_ids is 2"},
         {offsetof(attune_problem, reproducible), 2, "reproducible is 2"},
         {offsetof(attune_problem, has_softmax_scale), 2, "has_softmax_scale is 2"},
-        {offsetof(attune_problem, matmul_precision), ATTUNE_F16,
-         "matmul_precision is f16; it must be f32 or bf16"},
+        {offsetof(attune_problem, matmul_precision), ATTUNE_F16, "matmul_precision is f16; it must be f32 or bf16"},
     };
     assert_values_refused("seq_q=4,head_dim=4", cases, sizeof cases / sizeof *cases);
 }

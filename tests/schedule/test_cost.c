@@ -161,8 +161,8 @@ static void better_machines_cost_no_more(void **state) {
             }
 }
 
-/* Corrections are positive, but for what is always chosen, and what is promised less than 1. NEVER leaves something in each part: all choices are
- * legal. */
+/* Corrections are positive, but for what is always chosen, and what is promised less than 1. NEVER leaves something in
+ * each part: all choices are legal. */
 static void corrections_are_factors(void **state) {
     (void)state;
     for (size_t i = 0; i < SHAPES; i++)

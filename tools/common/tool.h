@@ -118,8 +118,7 @@ int tool_library_error(const char *doing);
  * `needs` names them. Call tool_check_target at the end of the arguments. */
 #define TOOL_TARGET_OPTION                                                                                             \
     {"target", TOOL_KEY_TARGET, "NAME", 0, "Emit code for this instruction set, which this CPU need not have", 0}
-void tool_check_target(struct argp_state *state, const tool_common *common, bool runs_nothing,
-                       const char *needs);
+void tool_check_target(struct argp_state *state, const tool_common *common, bool runs_nothing, const char *needs);
 
 /* A context with the common options; the library's messages go to stderr. max_workers 0: all. `cache_dir` overrides
  * the common option when not NULL, and leaves out the base. NULL after an error message. */

@@ -10,8 +10,8 @@
 enum { EXPLAIN_LOOPS = 6 };
 
 typedef struct explanation {
-    attune_problem problem;     /* canonical, with the lengths of the call where it leaves them open */
-    char *text;                 /* of the problem as it was given */
+    attune_problem problem;                    /* canonical, with the lengths of the call where it leaves them open */
+    char *text;                                /* of the problem as it was given */
     char schedule_text[ATTUNE_SCHEDULE_BYTES]; /* with all fields */
     mha_schedule schedule;                     /* the same */
     attune_prediction prediction;

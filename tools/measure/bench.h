@@ -9,9 +9,9 @@
 
 typedef struct bench_entry {
     attune_problem problem;
-    char *text;                  /* canonical */
-    const char *given;           /* as the user wrote it; NULL: unknown */
-    const char *wish;            /* a schedule; NULL: the chosen one */
+    char *text;                           /* canonical */
+    const char *given;                    /* as the user wrote it; NULL: unknown */
+    const char *wish;                     /* a schedule; NULL: the chosen one */
     char schedule[ATTUNE_SCHEDULE_BYTES]; /* that the kernel has */
     tensors tensors;
     call_work work;

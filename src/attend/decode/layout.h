@@ -70,14 +70,14 @@ typedef struct d_lanes {
     int64_t max_rows;              /* of a task, rounded up */
     int64_t k_columns, v_columns;  /* rounded up to vectors of k_width and width */
     bool one_chunk;
-    bool is_serial;       /* scores are summed as prefill does */
-    bool tiles_are_fixed; /* they begin at multiples of kv_tile */
-    bool masks_keys;      /* there is a mask, bias or mask_mod: every tile reads it */
-    bool is_listed;       /* keys are those of a list (listed.c) */
-    bool by_query;        /* each query has a list of its own: the rows of a task are of one query */
+    bool is_serial;        /* scores are summed as prefill does */
+    bool tiles_are_fixed;  /* they begin at multiples of kv_tile */
+    bool masks_keys;       /* there is a mask, bias or mask_mod: every tile reads it */
+    bool is_listed;        /* keys are those of a list (listed.c) */
+    bool by_query;         /* each query has a list of its own: the rows of a task are of one query */
     bool begins_with_page; /* the first tile does, though the first key in sight need not: it is masked */
-    int64_t page_size;    /* keys that lie side by side in a page; 0: those of a sequence do, or keys are listed */
-    bool masks_positions; /* keys that one row of a task sees may be hidden from another */
+    int64_t page_size;     /* keys that lie side by side in a page; 0: those of a sequence do, or keys are listed */
+    bool masks_positions;  /* keys that one row of a task sees may be hidden from another */
     /* scratch of a task, of c->elem unless it says otherwise */
     const ir_buffer *q; /* [max_rows, k_columns]: times mha_query_sign; bf16 if c->variant.by_pairs. Quantised values:
                          * i8 [vectors of rows * planes, k_columns / k_width, 4 * lanes], see dl_quantised_query */
