@@ -141,8 +141,7 @@ static attune_mha *make_block(attune_context *context, const attune_problem *pro
 }
 
 /* Runs it a few times; the best time in microseconds. */
-static double attend(attune_context *context, const attune_problem *problem, const attune_mha *block, const float *x,
-                     float *out) {
+static double attend(const attune_problem *problem, const attune_mha *block, const float *x, float *out) {
     attune_arguments arguments;
     double best = INFINITY;
     try(attune_arguments_init(&arguments, problem));
@@ -242,7 +241,7 @@ int main(int argc, char **argv) {
         char name[24];
         if (layer == written) write_rows(argv[4], x, rows);
         attune_mha *block = make_block(context, &problem, layer);
-        const double us = attend(context, &problem, block, x, attended);
+        const double us = attend(&problem, block, x, attended);
         attune_mha_destroy(block);
         const difference d = compare(attended, EVERY, (const float *)blocks.data + layer * recorded * EMBED, recorded);
         wrong |= !(d.largest <= tolerance);
