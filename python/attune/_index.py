@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import weakref
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from ._context import Context, as_context
 from ._errors import InvalidArgumentError, UnsupportedError
 from ._library import check, has_index, lib, version
-from ._linear import _check_shape, _name_of
+from ._linear import _check_shape, _Handle, _name_of
 from ._problem import _NAMES
 from ._steps import _check_list, _lend, _Lent, _list_of, _refuse_repeats
 from ._structs import IndexDesc, IndexStep, sized
@@ -28,22 +27,12 @@ class IndexResult(NamedTuple):
     scores: Any
 
 
-class _Handle:
-    """What the library made for one description. It lives as long as the process, as few descriptions do."""
-
-    def __init__(self, context: Context, desc: IndexDesc) -> None:
-        pointer = ctypes.c_void_p()
-        check(lib.attune_index_create(context._pointer, ctypes.byref(desc), ctypes.byref(pointer)))
-        self.pointer, self.context = pointer, context
-        weakref.finalize(self, lib.attune_index_destroy, pointer).atexit = False
-
-
 @functools.lru_cache(maxsize=64)
 def _handle_of(context: Context, fields: Tuple[Tuple[str, Any], ...]) -> _Handle:
     desc = sized(IndexDesc)
     for name, value in fields:
         setattr(desc, name, value)
-    return _Handle(context, desc)
+    return _Handle(context, desc, lib.attune_index_create, lib.attune_index_destroy)
 
 
 def _set_view(view: Any, name: str, lent: _Lent, lead: int, has_rows: bool) -> None:

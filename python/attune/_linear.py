@@ -25,11 +25,11 @@ _CAP = 64  # calls that are remembered
 class _Handle:
     """What the library made for one description. It lives as long as the process, as few descriptions do."""
 
-    def __init__(self, context: Context, desc: LinearDesc) -> None:
+    def __init__(self, context: Context, desc: ctypes.Structure, create: Any, destroy: Any) -> None:
         pointer = ctypes.c_void_p()
-        check(lib.attune_linear_create(context._pointer, ctypes.byref(desc), ctypes.byref(pointer)))
+        check(create(context._pointer, ctypes.byref(desc), ctypes.byref(pointer)))
         self.pointer, self.context = pointer, context
-        weakref.finalize(self, lib.attune_linear_destroy, pointer).atexit = False
+        weakref.finalize(self, destroy, pointer).atexit = False
 
 
 @functools.lru_cache(maxsize=64)
@@ -38,7 +38,7 @@ def _handle_of(context: Context, fields: Tuple[Tuple[str, Any], ...]) -> _Handle
     desc.scale = float("nan")
     for name, value in fields:
         setattr(desc, name, value)
-    return _Handle(context, desc)
+    return _Handle(context, desc, lib.attune_linear_create, lib.attune_linear_destroy)
 
 
 def _name_of(lent: _Lent, name: str, allowed: Sequence[str]) -> str:
