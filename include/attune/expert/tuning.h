@@ -61,7 +61,7 @@ typedef struct attune_tune_result {
                                 * 1 % more or less */
     double noise;              /* standard deviation of the ratio of two times that were measured one after the other;
                                 * 0: too few were compared to tell */
-    double detectable;         /* a gain of this part of the time (0.05 for 5 %) is found nine times in ten, with this
+    double detectable;         /* a gain of this share (0.05 for 5 %) is found nine times in ten, with this
                                 * noise and budget; smaller gains are often missed. 1: nothing can be said */
     double interrupted;        /* the part of the measurements during which another program took a CPU away; they were
                                 * repeated. More than 0.05: the machine was busy */
