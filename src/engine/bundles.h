@@ -1,5 +1,5 @@
-/* Bundles that a program has registered: kernels that are in the program already, asked after the memory cache and
- * before the disk. Their code is neither loaded nor copied. */
+/* Bundles that a program has registered. Their kernels are part of the program, so their code is neither loaded nor
+ * copied. They are looked up after the memory cache and before the disk cache. */
 #ifndef ATTUNE_ENGINE_BUNDLES_H
 #define ATTUNE_ENGINE_BUNDLES_H
 
@@ -19,8 +19,8 @@ void at_bundles_init(at_bundles *bundles, const attune_allocator *allocator);
 void at_bundles_free(at_bundles *bundles);
 attune_status at_bundles_add(at_bundles *bundles, const at_bundle *bundle, at_error *err);
 
-/* The code for a target, of the nearest tuning class; with a schedule (as text) the code that has it. NULL: none.
- * Bundles that were added later come first. */
+/* Finds the kernel for a target: with a schedule (as text) the one compiled with it, otherwise the one of the nearest
+ * tuning class. NULL: none. The bundle added last is searched first. */
 const at_bundle_code *at_bundles_find(const at_bundles *bundles, const attune_problem *canonical, const char *target,
                                       const char *machine, const char *schedule);
 

@@ -35,9 +35,9 @@ struct attune_context {
     bool machine_code_only;
     bool has_tier0;      /* it may be used */
     bool checks;         /* every call (call/call_debug.h) */
-    int64_t deadline_us; /* of plans whose options have none: ATTUNE_DEADLINE_US, or -1 */
+    int64_t deadline_us; /* default of plans: ATTUNE_DEADLINE_US, or -1 */
     at_pool pool;
-    at_team team; /* works for calls that name no runner */
+    at_team team; /* runs the calls that have no runner */
     at_spares spares;
     at_background background;
     at_codegen codegen;
@@ -48,9 +48,8 @@ struct attune_context {
     at_find_tuned_fn *find_tuned; /* NULL: nobody */
     at_bundles bundles;
     at_record record;
-    _Atomic(attune_operator *) operators; /* of the user, the last one first */
-    _Atomic int64_t
-        failing_since; /* at_nanoseconds() when kernels began to be stood in for, one after the other; 0: none */
+    _Atomic(attune_operator *) operators; /* registered by the user, the newest first */
+    _Atomic int64_t failing_since; /* at_nanoseconds() when compiles began to fail, without a success since; 0: none */
     atomic_ullong disk_hits, compiles, compile_failures, stand_ins, pack_hits, bundle_hits, tier0_hits;
     char isas[64];
 };
@@ -70,7 +69,7 @@ static inline void at_kernel_phase_run(const at_kernel_phase *phase, void *const
         phase->run(buffers, scalars, begin, end, scratch);
 }
 
-/* The parsed form, for kernels that the interpreter may have to run, and whose parameters people ask for. */
+/* A kernel's loop IR, kept if the interpreter may run it or the caller may list its parameters. */
 typedef struct at_kernel_ir {
     at_arena arena;
     ir_kernel *kernel; /* lowered */
@@ -85,20 +84,20 @@ struct attune_kernel {
     attune_origin origin;
     const at_target *target;
     double compile_ms;
-    const char *tuning_class; /* that it was chosen or tuned for */
+    const char *tuning_class; /* for which the schedule was chosen or tuned */
 
-    bool stands_in;                /* it is for another tuning class, as nothing could be compiled */
-    const at_bundle_kernel *tier0; /* whose code it has; NULL: it has its own */
-    bool merges, falls;            /* tier 0: its last phase merges chunks of keys; later rows go first */
+    bool stands_in;                /* a fallback for another tuning class, because nothing could be compiled */
+    const at_bundle_kernel *tier0; /* the tier-0 kernel whose code it runs, or NULL */
+    bool merges, falls;            /* tier 0: the last phase merges chunks of keys; later rows are computed first */
 
     const at_operator *op; /* NULL: a candidate of the tuner */
     attune_dtype arithmetic;
-    at_signature signature; /* attention: of the first caller's problem; batch, heads, outer strides are examples */
+    at_signature signature; /* attention: of the first caller; others may differ in batch, heads and outer strides */
     mha_schedule schedule;
 
     at_code code;
     at_plan_fn *plan;
-    at_vm_program *vm; /* instead of code and plan, or NULL */
+    at_vm_program *vm; /* NULL, or what runs in place of code and plan */
     uint32_t num_phases, num_shared;
     uint64_t max_scratch, code_bytes;
     at_symbol_handle *symbol;
@@ -106,7 +105,7 @@ struct attune_kernel {
     at_kernel_phase phases[];
 };
 
-/* Whether it is run with attune_arguments, and not with buffers and scalars. */
+/* Whether the kernel takes attune_arguments. Others take buffers and scalars. */
 static inline bool at_kernel_is_attention(const attune_kernel *kernel) { return kernel->op == &at_attention; }
 
 enum { AT_MOST_DEADLINE_US = 60000000 };

@@ -54,7 +54,7 @@ static attune_status select_target(const attune_context_options *options, const 
     return at_target_select(options->isa ? options->isa : getenv("ATTUNE_ISA"), target, err);
 }
 
-/* The deadline of plans that set none. */
+/* The default deadline of plans. */
 static attune_status settle_deadline(attune_context *context, at_error *err) {
     const char *named = getenv("ATTUNE_DEADLINE_US");
     context->deadline_us = -1;

@@ -9,7 +9,7 @@ typedef struct at_context_hooks {
     const at_io *io;
     at_compile_fn *compile;
     void *compile_user;
-    at_find_tuned_fn *find_tuned; /* not replaced, but given by whoever is above: NULL means that none is tuned */
+    at_find_tuned_fn *find_tuned; /* set by the caller, as src/tune is above; NULL: no schedule is tuned */
 } at_context_hooks;
 
 extern const at_struct at_context_options;

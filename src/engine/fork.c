@@ -25,7 +25,7 @@ static void lock_all(attune_context *c) {
     at_pool_before_fork(&c->pool);
 }
 
-/* In the child the context is whole, although the parent's other threads are gone, perhaps in the middle of something.
+/* Makes the context of the child whole again: the parent's other threads do not exist there, and may have been at work.
  */
 static void unlock_all(attune_context *c, bool is_child) {
     at_pool_after_fork(&c->pool, is_child);

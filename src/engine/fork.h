@@ -5,7 +5,7 @@
 
 struct attune_context;
 
-/* A context begins and ends. In between, its locks are taken around fork(). */
+/* Called when a context is created and destroyed. In between, its locks are taken around fork(). */
 void at_fork_add(struct attune_context *context);
 void at_fork_remove(struct attune_context *context);
 

@@ -60,7 +60,7 @@ static int by_begin(const void *a, const void *b) {
     return (x->name[0] == '\0') - (y->name[0] == '\0');
 }
 
-/* An entry is found twice: its name in the header, its size in the table. */
+/* An entry point is found twice: the header has its name, the unwind table its size. */
 static void merge(at_image_functions *f) {
     uint32_t count = 0;
     for (uint32_t i = 0; i < f->count; i++) {

@@ -1,5 +1,5 @@
-/* The functions of an image, as profilers and debuggers are told of them. An image names its entries only; what its
- * unwind table describes besides are functions that these call. */
+/* The functions of an image, as profilers and debuggers need them. An image has the names of its entry points only. The
+ * other functions in its unwind table are helpers that these call. */
 #ifndef ATTUNE_ENGINE_IMAGE_FUNCTIONS_H
 #define ATTUNE_ENGINE_IMAGE_FUNCTIONS_H
 

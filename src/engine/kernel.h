@@ -6,36 +6,36 @@
 #include "call/workspace.h"
 #include "engine/context.h"
 
-/* The kernel of an operation that is not attention's, with a reference for the caller: from memory, else from disk,
- * else compiled. schedule: an explicit one, which was checked, or NULL. */
+/* The kernel of an operation other than attention, with a reference for the caller: from memory, else from disk, else
+ * compiled. schedule: NULL, or an explicit one that was checked. */
 attune_status at_kernel_get(attune_context *context, at_operation operation, const mha_schedule *schedule,
                             attune_kernel **kernel, at_error *err);
 
-/* A caller's schedule, read and checked; NULL leaves *wish alone, and is none. */
+/* Parses and checks a caller's schedule. NULL is no schedule, and leaves *wish alone. */
 attune_status at_wish(const attune_context *context, const attune_problem *canonical, const char *text,
                       mha_schedule *wish, at_error *err);
 
-/* The same for attention: canonicalises the problem, and reads the schedule. hash: of the raw key by which the memory
- * cache is to find it from now on, or NULL. If a thread were cancelled (pthread_cancel) in the middle, others would
- * wait for its kernel forever: it is not. */
+/* As at_kernel_get, for attention: canonicalises the problem, and parses the schedule. hash: NULL, or the hash of the
+ * raw key by which the memory cache also finds the kernel from now on. Disables cancellation (pthread_cancel), as other
+ * threads would wait forever for the kernel of a cancelled one. */
 attune_status at_kernel_find_or_make(attune_context *context, const attune_problem *problem, const char *schedule,
                                      const uint64_t *hash, attune_kernel **kernel, at_error *err);
 
-/* A kernel of attention that is there without a compile and without waiting for one: from memory, a bundle, the disk,
- * another tuning class, tier 0. may_prepare: also by the virtual machine, whose program takes 2 ms to make.
- * ATTUNE_NOT_CACHED: strict mode refuses the last two. */
+/* A kernel of attention that needs no compile and waits for none: from memory, a bundle, the disk, another tuning class
+ * or tier 0. may_prepare: also one of the virtual machine, whose program takes 2 ms to make. ATTUNE_NOT_CACHED: strict
+ * mode refuses the last two. */
 attune_status at_kernel_at_once(attune_context *context, const attune_problem *problem, bool may_prepare,
                                 attune_kernel **kernel, at_error *err);
 
-/* For the memory cache: nobody has it any more; it is no longer there to be found. */
+/* For the memory cache: frees a kernel that has no reference and can no longer be found. */
 void at_kernel_destroy(at_cache_node *node);
 void at_kernel_evicted(const at_cache_node *node);
 
-/* Whether a kernel is what attune_compile would give, and not one that stands in. */
+/* Whether a kernel is what attune_compile would give, and no fallback. */
 bool at_kernel_is_own(const attune_kernel *kernel);
 
-/* The loop IR of a problem, scheduled and lowered. *schedule becomes the schedule in use: `wish`, or a chosen one if
- * that is NULL. */
+/* Builds, schedules and lowers the loop IR of a problem. *schedule becomes the schedule used: `wish`, or the chosen one
+ * if that is NULL. */
 typedef struct at_built {
     mha_schedule schedule;
     ir_kernel *scheduled, *lowered;
@@ -43,8 +43,8 @@ typedef struct at_built {
 attune_status at_build(attune_context *context, at_arena *arena, at_operation operation, const mha_schedule *wish,
                        at_built *built, at_error *err);
 
-/* The same, except that without a schedule it uses the one of the cached kernel. So the interpreter and the listings
- * show the kernel that runs, although a faster schedule may have been tuned since. */
+/* The same, but without a schedule it uses that of the cached kernel. So the interpreter and the listings show the
+ * kernel that runs, even if a faster schedule was tuned since. */
 attune_status at_build_as_cached(attune_context *context, at_arena *arena, at_operation operation,
                                  const mha_schedule *wish, at_built *built, at_error *err);
 
@@ -65,10 +65,10 @@ attune_status at_kernel_new(attune_context *context, const void *image, size_t i
 attune_status at_kernel_from_vm(attune_context *context, const ir_kernel *lowered, attune_kernel **kernel,
                                 at_error *err);
 
-/* Everything of a kernel but its code, with one reference; zeros there. */
+/* A kernel without its code, whose members are zero. It has one reference. */
 attune_status at_kernel_blank(attune_context *context, uint32_t num_phases, attune_kernel **kernel, at_error *err);
 
-/* A kernel whose code is in the program already. It has one reference. */
+/* A kernel whose code is part of the program. It has one reference. */
 attune_status at_kernel_from_bundle(attune_context *context, const at_bundle_code *code, attune_kernel **kernel,
                                     at_error *err);
 
@@ -80,8 +80,8 @@ attune_status at_kernel_keep_ir(attune_kernel *kernel, at_arena *arena, ir_kerne
 attune_status at_kernel_make_uncached(attune_context *context, at_operation operation, const mha_schedule *schedule,
                                       attune_kernel **kernel, at_error *err);
 
-/* Makes the kernel of this schedule the one that attune_compile gives without a schedule, by way of the disk cache,
- * which must be on. */
+/* Makes attune_compile without a schedule give the kernel of this schedule, by writing it to the disk cache, which must
+ * be on. */
 attune_status at_kernel_replace(attune_context *context, at_operation operation, const mha_schedule *schedule,
                                 at_error *err);
 
@@ -92,7 +92,7 @@ bool at_kernel_on_disk(attune_context *context, at_operation operation, mha_sche
 static inline at_code_shape at_shape_of(const attune_kernel *kernel) {
     return (at_code_shape){kernel->num_phases, kernel->num_shared, kernel->max_scratch};
 }
-/* Puts what the code has and the problem has not before the code's own shared buffers. */
+/* Inserts the tensors that the code has and the problem lacks before the code's own shared buffers. */
 size_t at_signature_added(const at_signature *signature);
 void at_kernel_plan_added(const attune_kernel *kernel, const int64_t *scalars, int64_t plan[AT_PLAN_WORDS]);
 static inline void at_kernel_plan(const attune_kernel *kernel, const int64_t *scalars, int64_t plan[AT_PLAN_WORDS]) {
@@ -102,7 +102,7 @@ static inline void at_kernel_plan(const attune_kernel *kernel, const int64_t *sc
         kernel->plan(scalars, plan);
     if (__builtin_expect(kernel->signature.is_of_other, 0)) at_kernel_plan_added(kernel, scalars, plan);
 }
-/* Whether it has phases, which threads share. The interpreter runs a call whole. */
+/* Whether it has phases, whose tasks threads share. The interpreter runs a call as a whole. */
 static inline bool at_kernel_has_phases(const attune_kernel *kernel) {
     return kernel->engine != ATTUNE_ENGINE_INTERPRETER;
 }
@@ -117,11 +117,12 @@ static inline size_t at_place_shared(const attune_kernel *kernel, const int64_t 
     return at_code_place_shared(&shape, plan, workspace, shared);
 }
 
-/* Of attention's code: whether its last phase merges chunks of keys; whether later rows, which see more, go first. */
+/* For attention: whether the last phase merges chunks of keys, and whether later rows, which attend to more keys, are
+ * computed first. */
 bool at_kernel_merges(const attune_kernel *kernel);
 bool at_kernel_falls(const attune_kernel *kernel);
 
-/* What a call gives: `count` buffers and the scalars. */
+/* The caller's `count` buffers and the scalars. */
 typedef struct at_given {
     void *const *buffers;
     size_t count;
@@ -139,8 +140,8 @@ static inline double at_work_of(double flops, const at_target *target) {
     return target->vector_bytes < 32 ? 4 * flops : flops;
 }
 
-/* Some tasks of the phases from `begin` to before `end`: runs of `run` tasks each that are `step` apart, where each run
- * begins `leap` tasks after the run before it. There must be `count` such tasks. count 0: all tasks. */
+/* Some tasks of the phases [begin, end): runs of `run` tasks, `step` apart within a run; a run begins `leap` tasks
+ * after the one before. `count`: how many tasks that are; 0: all tasks. */
 typedef struct at_run_part {
     uint32_t begin, end;
     int64_t first, step, run, leap, count;
@@ -178,7 +179,7 @@ typedef struct at_phase_job {
     size_t scratch_stride;
     int64_t tasks;
     uint32_t max_workers;
-    _Atomic uint32_t bad_worker; /* a number from a runner that is not below max_workers, else 0 */
+    _Atomic uint32_t bad_worker; /* a worker number from a runner that is not below max_workers, or 0 */
     _Atomic bool has_bad_range;  /* a runner passed a range beyond the tasks */
     _Atomic bool was_cancelled;
     bool counts;          /* count finished tasks: attune's own loops do not need it, and threads would wait for it */

@@ -1,4 +1,4 @@
-/* Kernels that are there already: in a registered bundle, on disk, for another tuning class, in tier 0. */
+/* Kernels that need no compile: in a registered bundle, on disk, for another tuning class, in tier 0. */
 #include "engine/kernel_make.h"
 #include "engine/tier0.h"
 #include "schedule/schedule.h"
@@ -24,8 +24,8 @@ size_t at_make_print(const at_request *request, char *text, size_t capacity) {
     return request->operation.op->print(request->operation, text, capacity);
 }
 
-/* Whether an image takes the buffers and scalars of the problem's calls. `kernel` is its IR, where a call is made
- * according to that. */
+/* Whether an image takes the buffers and scalars of the problem's calls. `kernel`: its IR, if calls are checked by it.
+ */
 bool at_make_fits(const void *bytes, const at_request *request, const ir_kernel *kernel) {
     const at_image_header *image = bytes;
     const at_signature *const signature = request->signature;
@@ -43,7 +43,7 @@ void at_make_name(const at_request *request, char *name, size_t capacity) {
         if (*c == ' ') *c = '_';
 }
 
-/* Tells the host an event of the request's kernel. */
+/* Reports an event of the request's kernel to the host. */
 void at_make_tell(const at_request *request, const at_key *key, attune_event event) {
     char name[AT_NAME_CHARS + 1], problem[MHA_PROBLEM_TEXT];
     const at_log *log = &request->context->log;
@@ -67,7 +67,7 @@ void at_make_complete(attune_kernel *kernel, const at_request *request, const at
     if (origin == ATTUNE_FROM_COMPILER) kernel->compile_ms = at_make_clock() - started;
 }
 
-/* Keeps the IR if calls are made according to it, and ends the kernel if that fails. */
+/* Keeps the IR if calls are checked by it, and destroys the kernel if that fails. */
 attune_status at_make_keep_ir(const at_request *request, at_arena *arena, ir_kernel *lowered, attune_kernel **kernel,
                               at_error *err) {
     const attune_status status =
@@ -120,8 +120,8 @@ static const char *read_entry(const at_request *request, const at_cache_file *en
     return at_make_fits(entry->image, request, *lowered) ? NULL : "its code takes other arguments";
 }
 
-/* From a verified cache file. ATTUNE_OK with a kernel or without one; otherwise it cannot be loaded, or memory is
- * short. */
+/* Loads a verified cache file. ATTUNE_OK with a kernel or without one. Otherwise the file cannot be loaded, or memory
+ * is short. */
 static attune_status make_from_entry(const at_request *request, const at_key *key, const at_cache_file *entry,
                                      attune_kernel **kernel, at_error *err) {
     attune_context *context = request->context;
@@ -221,7 +221,7 @@ void at_make_tell_tier0(const at_request *request, const at_key *key, const char
     at_make_tell(request, key, (attune_event){.kind = ATTUNE_EVENT_TIER0_HIT, .message = text});
 }
 
-/* The code of another problem, which leaves open what this one fixes. */
+/* Code that was compiled for a more general problem. */
 static attune_status make_from_code(const at_request *request, const at_key *key, const at_tier0_kernel *found,
                                     attune_kernel **kernel, at_error *err) {
     attune_problem problem;

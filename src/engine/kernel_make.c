@@ -12,7 +12,8 @@
 
 /* ---- Requests ---- */
 
-/* A line for each compile. All other lines are warnings. Its text shall not be on the stack during a compile. */
+/* Logs a line for each compile. All other lines are warnings. Its own function, so that its text is not on the stack
+ * during a compile. */
 static __attribute__((noinline)) void log_compile(const at_request *request, const at_key *key, double ms) {
     char name[AT_NAME_CHARS + 1], problem[MHA_PROBLEM_TEXT];
     const attune_context *context = request->context;
@@ -71,7 +72,7 @@ static attune_status make_by_compiling(const at_request *request, const at_key *
     return status;
 }
 
-/* Whether no code could be made, or none may be executed, which is no fault of the problem. */
+/* Whether the machine, not the problem, is why no code could be made or executed. */
 static bool has_no_code(attune_status status) {
     return status == ATTUNE_CODEGEN_MISSING || status == ATTUNE_NO_EXEC_MEMORY;
 }
@@ -85,7 +86,7 @@ static attune_status make_interpreted(const at_request *request, at_arena *arena
     return status;
 }
 
-/* A context that never compiles has them on purpose. */
+/* In a context that never compiles, fallbacks are intended. */
 static attune_log_level level_of_fallbacks(const attune_context *context) {
     return context->codegen.is_off ? ATTUNE_LOG_INFO : ATTUNE_LOG_WARNING;
 }
@@ -105,8 +106,8 @@ static attune_status make_without_code(const at_request *request, const at_key *
     return status;
 }
 
-/* The code generator fails on one problem, so a report must name it. Its text, too, shall not be on the
- * stack during a compile. */
+/* The code generator fails on one problem, so a report must name it. This text, too, must not be on the stack during a
+ * compile. */
 static __attribute__((noinline)) void fail_to_compile(const at_request *request, attune_status status,
                                                       const at_error *why, at_error *err) {
     char problem[MHA_PROBLEM_TEXT] = "";
@@ -126,7 +127,7 @@ static bool make_without_compiler(const at_request *request, const at_key *key, 
     return true;
 }
 
-/* *disk: why a cache file could not be loaded, or no error. */
+/* *disk: why a cache file could not be loaded, or empty. */
 static attune_status compile(const at_request *request, const at_key *key, const at_error *disk, attune_kernel **kernel,
                              at_error *err) {
     attune_context *context = request->context;
@@ -162,9 +163,8 @@ static attune_status compile(const at_request *request, const at_key *key, const
     return ATTUNE_OK;
 }
 
-/* What stands in for a kernel that could not be made now is made again later: file descriptors or memory for code may
- * be there by then. Trying takes at most a hundredth of the time, and a failure that lasts is tried ever more seldom.
- */
+/* When a fallback runs because a compile failed, the compile is tried again later: file descriptors or memory for code
+ * may be free by then. Attempts take at most 1 % of the time, and become rarer while they fail. */
 static void settle_time(attune_context *context, attune_kernel *kernel, int64_t began) {
     enum { SECOND = 1000000000, SHARE = 100 };
     const int64_t now = at_nanoseconds();
@@ -237,8 +237,7 @@ static attune_status make_kernel(void *user, const at_key *key, at_cache_node **
 
 /* ---- At once ---- */
 
-/* The key of a kernel that is there at once, beside that of the one that is compiled meanwhile. It names no cache file.
- */
+/* The key of a fallback that runs while the kernel is compiled. It names no cache file. */
 static void turn_into_key_at_once(at_key *key, bool may_prepare) {
     key->bytes[key->size++] = may_prepare ? 1 : 2;
     key->high = ~key->high;
@@ -259,7 +258,7 @@ static attune_status make_by_vm(const at_request *request, const at_key *key, at
     return ATTUNE_OK;
 }
 
-/* What stands in for a kernel that is compiled. Strict mode refuses what was not compiled for this problem. */
+/* The fallback of a compiled kernel. Strict mode refuses whatever was not compiled for this problem. */
 static attune_status make_stopgap(const at_request *request, const at_key *key, attune_kernel **kernel, at_error *err) {
     attune_context *const context = request->context;
     if (at_make_from_stand_in(request, key, meanwhile, kernel)) return ATTUNE_OK;
@@ -324,7 +323,7 @@ attune_status at_wish(const attune_context *context, const attune_problem *canon
     return mha_schedule_of(text, canonical, context->target, &context->machine_class.description, wish, err);
 }
 
-/* Some 9 KB. They are not on the stack because LLVM needs it next (attune/expert/kernel.h has the limit). */
+/* Some 9 KB, allocated because LLVM needs the stack next (attune/expert/kernel.h has the limit). */
 typedef struct miss {
     attune_problem canonical;
     mha_schedule schedule;

@@ -1,6 +1,6 @@
-/* A kernel is looked for level by level: in memory, in registered bundles, in the cache, its base and its pack; then it
- * is compiled, if that may be waited for; else a cache file for another tuning class stands in, then tier 0, its
- * machine code before the virtual machine. kernel_make.c has the order, kernel_found.c all levels that compile nothing.
+/* Finds or makes a kernel, level by level: memory, registered bundles, the disk cache with its base and its pack, then
+ * a compile, if the caller may wait for it. Otherwise the fallbacks follow: a cache file for another tuning class, tier
+ * 0's machine code, the virtual machine. kernel_make.c has the order, kernel_found.c all levels that compile nothing.
  */
 #ifndef ATTUNE_ENGINE_KERNEL_MAKE_H
 #define ATTUNE_ENGINE_KERNEL_MAKE_H
@@ -13,10 +13,10 @@ typedef struct at_request {
     at_operation operation;
     const mha_schedule *schedule; /* explicit, or NULL */
     at_signature *signature;      /* of attention, filled in by the maker; else NULL */
-    bool no_vm;                   /* at once: not by the virtual machine, whose program takes 2 ms to make */
+    bool no_vm;                   /* no virtual machine, whose program takes 2 ms to make */
 } at_request;
 
-/* Milliseconds of a clock that only goes forward. */
+/* Milliseconds of CLOCK_MONOTONIC. */
 double at_make_clock(void);
 
 /* The request's problem as text. */
@@ -35,10 +35,10 @@ attune_status at_make_keep_ir(const at_request *request, at_arena *arena, ir_ker
 attune_status at_make_from_bundle(const at_request *request, const at_key *key, attune_kernel **kernel, at_error *err);
 attune_status at_make_from_disk(const at_request *request, const at_key *key, attune_kernel **kernel, at_error *err);
 
-/* From the nearest other tuning class that has a usable one. `why` nothing is compiled. */
+/* From the nearest other tuning class that has a usable one. why: the reason that nothing is compiled. */
 bool at_make_from_stand_in(const at_request *request, const at_key *key, const char *why, attune_kernel **kernel);
 
-/* Counts a kernel of tier 0, and tells of it: what computes, and why nothing else does. */
+/* Counts a kernel of tier 0, and reports that it computes and why. */
 void at_make_tell_tier0(const at_request *request, const at_key *key, const char *what, const char *why);
 
 /* From the machine code of tier 0. The virtual machine comes after it (kernel_make.c). */

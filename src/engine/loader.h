@@ -1,7 +1,7 @@
 /* Executable memory, never writable and executable at once. The code of an image is copied into private pages, which
  * then become executable. Where the system refuses that, the code goes into a memfd, which is mapped a second time for
- * execution. Each image has its own pages: they survive fork() unchanged, whichever process frees them first, and a
- * process that runs one kernel from the cache pays for no arena. */
+ * execution. Each image has its own pages. So they survive fork() unchanged, whichever process frees them first, and a
+ * process that runs one kernel from the cache needs no arena. */
 #ifndef ATTUNE_ENGINE_LOADER_H
 #define ATTUNE_ENGINE_LOADER_H
 

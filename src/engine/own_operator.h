@@ -11,11 +11,11 @@ struct attune_operator {
     attune_operator *next; /* that was added before it */
 };
 
-/* Adds one to the context, from options that are whole. *op is written only if that succeeds. */
+/* Adds one to the context, from complete options. *op is written only on success. */
 attune_status at_operator_add(attune_context *context, const attune_operator_options *options, attune_operator **op,
                               at_error *err);
 
-/* The operator of the context with the same build, which is attune's own; added if it is not there. */
+/* The context's operator with this build function, which is one of attune's own. It is added if it is missing. */
 attune_status at_operator_of(attune_context *context, const attune_operator_options *options, attune_operator **op,
                              at_error *err);
 
@@ -28,16 +28,15 @@ attune_status at_operator_schedule(const attune_operator *op, const char *proble
 
 /* ---- Attune's own operators ---- */
 
-/* The kernel of a problem: *kept once it was asked for, and its owner releases it. */
+/* The kernel of a problem, made at the first call and kept in *kept. The owner of *kept releases it. */
 attune_status at_operator_kernel(attune_operator *op, const char *problem, _Atomic(attune_kernel *) *kept,
                                  attune_kernel **kernel, at_error *err);
 
-/* Who works for a call: the context's threads, at most max_threads (0: all), or a runner (NULL: none). */
+/* What runs a call: a runner, or if that is NULL at most max_threads (0: all) of the context's threads. */
 attune_status at_operator_team(const attune_context *context, const attune_runner *runner, uint32_t max_threads,
                                at_team *team, at_error *err);
 
-/* Runs the kernel on checked arguments: by machine code, or by the interpreter if that is asked for, or if it is what
- * the context has. */
+/* Runs the kernel on checked arguments: machine code, or the interpreter where the caller or the context wants that. */
 attune_status at_operator_run(const attune_kernel *kernel, const at_run *run, bool is_interpreted, at_error *err);
 
 #endif

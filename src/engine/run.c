@@ -13,8 +13,8 @@ static bool is_cancelled(at_phase_job *job) {
     return true;
 }
 
-/* Runs task by task, because the tasks are not a prefix of all, or because the call may be cancelled between two.
- * Returns how many were run. */
+/* Runs task by task: the tasks are not a prefix of all, or the call may be cancelled between two. Returns how many ran.
+ */
 static int64_t run_singly(at_phase_job *job, int64_t begin, int64_t end, char *scratch) {
     for (int64_t i = begin; i < end; i++) {
         if (job->cancel && is_cancelled(job)) return i - begin;

@@ -123,8 +123,8 @@ static at_symbol_handle *make_object(const named_code *code, const attune_alloca
 
 /* ---- perf ---- */
 
-/* perf sets the path, and everybody can write there. So no link is followed, no file of another user is written, and no
- * FIFO is waited for. */
+/* perf prescribes the path, where everybody can write. So the file is opened without following links or waiting for a
+ * FIFO, and not written if another user owns it. */
 static void write_perf_map(const named_code *code) {
     char path[64], name[NAME_BYTES];
     snprintf(path, sizeof path, "/tmp/perf-%ld.map", (long)getpid());

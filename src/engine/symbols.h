@@ -1,5 +1,5 @@
-/* Names for machine code, when ATTUNE_PERF=1 asks for them: lines in /tmp/perf-PID.map for perf, and a small ELF
- * object for each kernel, offered to gdb through its JIT interface. */
+/* Names for machine code, if ATTUNE_PERF=1 is set: lines in /tmp/perf-PID.map for perf, and a small ELF object for each
+ * kernel, registered by gdb's JIT interface. */
 #ifndef ATTUNE_ENGINE_SYMBOLS_H
 #define ATTUNE_ENGINE_SYMBOLS_H
 

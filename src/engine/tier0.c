@@ -25,7 +25,7 @@ bool at_tier0_is_on(void) {
 
 enum { MOST_KERNELS = 512, NUM_BUNDLES = 2 };
 
-/* Whole keys are long. Two problems with one hash of 128 bits would need 2^64 problems. */
+/* Hashes in place of whole keys, which are long. A collision of 128 bits is expected among 2^64 problems. */
 typedef struct listed {
     XXH128_hash_t key;
     const at_bundle_kernel *kernel;
@@ -35,7 +35,7 @@ static struct {
     pthread_once_t once;
     uint32_t count;
     listed kernels[MOST_KERNELS];
-    char why[512]; /* the file is there and is not used */
+    char why[512]; /* the file exists but cannot be used */
     atomic_bool was_told;
 } tier0 = {.once = PTHREAD_ONCE_INIT};
 
@@ -101,8 +101,8 @@ static bool need(const at_log *log) {
 /* FEW_QUERIES: as in scripts/tier0_kernels.sh. */
 enum { FEW_QUERIES = 12 };
 
-/* The problem without all that kernels of tier 0 leave open, and with what they write whether or not it is wanted.
- * false: the innermost stride of some tensor is not 1. */
+/* Generalises the problem to one that tier 0 has: removes what its kernels take as arguments, and adds the outputs that
+ * they always write. false: the innermost stride of some tensor is not 1. */
 static bool open_up(const attune_problem *p, attune_problem *open) {
     mha_tensor tensors[MHA_NUM_TENSORS];
     const size_t count = mha_tensors(p, tensors);
@@ -146,7 +146,7 @@ static bool has_for_target(const search *s, XXH128_hash_t key, const char *targe
     return false;
 }
 
-/* Dot products of bf16 make other code of few kernels. The file has the others once, for the same registers without. */
+/* bf16 dot products change the code of few kernels. The file has all others only for the class without them. */
 static bool has(const search *s, const attune_problem *open) {
     attune_problem canonical;
     if (mha_canonicalize(open, &canonical, NULL)) return false;
@@ -155,7 +155,7 @@ static bool has(const search *s, const attune_problem *open) {
     return !strcmp(s->target, "avx512_bf16") && has_for_target(s, key, "avx512");
 }
 
-/* Kernels without `reproducible` are faster, and come first where they will do. */
+/* Kernels without `reproducible` are faster, so they come first if the problem allows them. */
 static bool has_either(const search *s, attune_problem *open) {
     for (int reproducible = s->problem->reproducible; reproducible <= 1; reproducible++) {
         open->reproducible = reproducible;
@@ -200,8 +200,8 @@ static bool has_from(const search *s, attune_problem open, origin from, int64_t 
 
 /* ---- Steps of language models ---- */
 
-/* Fewest keys of a page, and the window that stands for any, as in scripts/tier0_kernels.sh; and most rows of a KV head
- * by the kernel for a few queries. */
+/* The smallest page size, and the window that means any window, as in scripts/tier0_kernels.sh, and the most rows of a
+ * KV head that the kernel for a few queries computes. */
 enum { PART_OF_PAGE = 16, ANY_WINDOW = 1000000, FEW_ROWS = 31 };
 
 /* Whether the last query is at the last key and sees no key after it: a lone query never does. */
@@ -210,8 +210,8 @@ static bool ends_at_last(const attune_problem *p) {
     return !mha_positions_matter(p) || (mha_is_bottom_right(p) && !p->causal_offset && !p->has_causal_offsets);
 }
 
-/* Group, page, window and whether there are sinks and tokens to append are arguments. Of batches that are not ragged,
- * and of keys that are in no pages, lists are made for the call that say so. */
+/* Group size, page size, window, sinks and appending are arguments. A batch that is not ragged and keys without pages
+ * get lists, made for the call, that say the same. */
 static bool has_step(const search *s, attune_problem open) {
     const attune_problem *const p = s->problem;
     const int64_t group = p->num_heads / p->num_kv_heads, queries = mha_most_queries(p);
@@ -238,8 +238,8 @@ static bool has_plain(const search *s, attune_problem open) {
     const origin from = origin_of(p);
     s->found->folds_group = group > 1;
     if (from == NO_ORIGIN) return false;
-    /* The queries of a group would not be at one position; and a call may place the lse of heads anywhere, but that of
-     * queries side by side. */
+    /* The heads of a group become queries at one position: so there must be one query. Not with lse, whose queries are
+     * contiguous in the kernel while a call may give its heads any stride. */
     if (group > 1) return p->seq_q == 1 && !p->has_lse && from == ANY_ORIGIN && has_from(s, open, from, group, false);
     if (has_from(s, open, from, queries, p->seq_q == 1)) return true;
     /* With as many queries as keys, positions begin at 0 by either alignment. */

@@ -1,6 +1,6 @@
-/* Tier 0: kernels that were compiled when attune was built, for problems that nobody has compiled yet. They lie beside
- * the library, in libattune-tier0.so, as bundles (docs/bundles.md) whose kernels leave open all that a kernel can leave
- * open. A process loads the file once, when it first needs it, and goes on without it where there is none. */
+/* Tier 0: kernels that were compiled when attune was built, for problems that are not compiled yet. They are bundles
+ * (docs/bundles.md) in libattune-tier0.so, next to the library, and take as run-time arguments whatever a kernel can. A
+ * process loads the file when it first needs it, and goes on without it if it is missing. */
 #ifndef ATTUNE_ENGINE_TIER0_H
 #define ATTUNE_ENGINE_TIER0_H
 
@@ -14,7 +14,7 @@
 typedef struct at_tier0_kernel {
     const at_bundle_kernel *kernel;
     const at_bundle_code *code;
-    bool folds_group; /* it is told that the heads of a group are queries (call/call.h) */
+    bool folds_group; /* it computes the heads of a group as queries (call/call.h) */
 } at_tier0_kernel;
 
 /* Whether the environment lets contexts use tier 0: ATTUNE_TIER0=off does not. */

@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* SQLite is told to follow no links, and means those on the way to the directory as well. The cache has looked at the
- * links: meanwhile no other may have taken their place. */
+/* SQLite's option against links also refuses links in the directory's path. The cache has resolved these; this checks
+ * that they have not changed since. */
 static void init_file(at_tuning_file *file, const char *directory, const struct stat *opened) {
     static const char name[] = "/tuning.db";
     struct stat status;

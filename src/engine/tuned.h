@@ -1,4 +1,5 @@
-/* Schedules that were measured, as a miss sees them: where their databases lie, and one question. */
+/* Tuned schedules for a kernel that is about to be compiled: where the databases are, and the function that looks one
+ * up. */
 #ifndef ATTUNE_ENGINE_TUNED_H
 #define ATTUNE_ENGINE_TUNED_H
 
@@ -17,7 +18,7 @@ typedef struct at_tuning_file {
 
 typedef struct at_tuning {
     const attune_allocator *allocator;
-    pthread_mutex_t mutex; /* of misses: one opens the databases at a time, and guards is_absent */
+    pthread_mutex_t mutex; /* held while a cache miss opens the databases; guards is_absent */
     at_tuning_file own, base;
 } at_tuning;
 
@@ -25,7 +26,7 @@ typedef struct at_tuning {
 void at_tuning_init(at_tuning *tuning, const at_disk_cache *cache, const attune_allocator *allocator);
 void at_tuning_free(at_tuning *tuning);
 
-/* How a miss asks src/tune, which is above: at_tuning_find (tune/tuning.h), or NULL.
+/* at_tuning_find (tune/tuning.h) or NULL. A pointer, as src/tune is a higher layer.
  *
  * The best schedule that was measured for this problem on this machine, with as many threads or else the nearest
  * number, else that of a problem which differs little, if the model expects it to suit this one. If there is none,
