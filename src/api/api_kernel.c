@@ -3,7 +3,7 @@
 #include "engine/kernel.h"
 #include "schedule/schedule.h"
 
-/* Apart, so that a hit needs no room for a message on the stack. */
+/* A function of its own, so that a hit needs no stack for a message. */
 static attune_status compile_slowly(attune_context *context, const attune_problem *problem, const char *schedule,
                                     const uint64_t *hash, attune_kernel **kernel) {
     at_error err = {0};

@@ -90,7 +90,7 @@ attune_status attune_packed_weights_check(const attune_problem *problem, const v
 
 /* ---- Blocks ---- */
 
-/* A block with everything but its weights; those are the caller's to give it. */
+/* A block without its weights, which the caller adds. */
 static attune_status create(attune_context *context, const attune_problem *problem, const char *schedule,
                             attune_mha **mha, at_error *err) {
     attune_mha *made = at_alloc(&context->allocator, sizeof *made);
@@ -119,7 +119,7 @@ attune_status attune_mha_create(attune_context *context, const attune_problem *p
     const size_t bytes = packed_size(&canonical);
     void *packed = at_alloc_aligned(&context->allocator, bytes, PACKED_ALIGN);
     if (!packed) at_fail_memory(&err, bytes);
-    /* First the weights, which are more often wrong and sooner looked at. */
+    /* Weights first: they are wrong more often, and checking them is cheaper. */
     if (!err.status && !mha_pack_weights(&canonical, weights, packed, bytes, &err) &&
         !create(context, problem, schedule, mha, &err)) {
         (*mha)->packed = (*mha)->owned = packed;
@@ -130,7 +130,7 @@ attune_status attune_mha_create(attune_context *context, const attune_problem *p
     return at_report(&err);
 }
 
-/* Without its length a blob is taken at its word. */
+/* Without a length a blob's header is believed. */
 static attune_status check_blob(const attune_problem *canonical, const void *packed, size_t bytes, at_error *err) {
     if (bytes) return mha_packed_check(canonical, packed, bytes, err);
     return mha_packed_check_header(canonical, packed, err);
@@ -149,7 +149,7 @@ attune_status attune_mha_create_packed(attune_context *context, const attune_pro
     if (!canonical_block(problem, &canonical, &err) && !check_blob(&canonical, packed, bytes, &err) &&
         !create(context, problem, schedule, mha, &err)) {
         (*mha)->packed = packed;
-        (*mha)->packed_bytes = mha_packed_bytes(packed); /* of all of it, if this block needs a part only */
+        (*mha)->packed_bytes = mha_packed_bytes(packed); /* of the whole blob, if this block needs only a part */
     }
     return at_report(&err);
 }

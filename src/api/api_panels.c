@@ -1,4 +1,5 @@
-/* Rows of k or v, and the panels that hold the same numbers (docs/panels.md). Nothing is converted but the order. */
+/* Conversion between rows of K or V and packed panels (docs/panels.md), which have the same elements in another order.
+ */
 #include "base/error.h"
 #include "base/struct.h"
 #include "engine/context.h"
@@ -20,7 +21,7 @@ static attune_status check_number(const char *name, int64_t value, int64_t least
                    (long long)least, (long long)most);
 }
 
-/* Zeros become contiguous strides. */
+/* Replaces strides of 0 by contiguous ones. */
 static attune_status settle(attune_panels *p, at_error *err) {
     const int64_t most = INT64_C(1) << 40, panel = TOKENS * p->columns;
     const struct {
@@ -53,7 +54,7 @@ static attune_status take(const attune_panels *given, attune_panels *p, at_error
         if (p->columns % MHA_BLOCK_COLUMNS)
             return at_fail(err, ATTUNE_INVALID_ARGUMENT, "columns is %lld; rows of i4 need a multiple of %d",
                            (long long)p->columns, MHA_BLOCK_COLUMNS);
-        p->columns /= 2; /* bytes, which go into panels as codes of i8 do */
+        p->columns /= 2; /* bytes, which panels store like i8 values */
         p->dtype = ATTUNE_I8;
     }
     if (!p->is_value && p->columns % mha_unit_of_dtype(p->dtype))
@@ -73,7 +74,7 @@ static int64_t token_at(const attune_panels *p, int64_t unit, int64_t token) {
     return token / unit * unit * p->columns + token % unit;
 }
 
-/* Elements of a token that lie side by side in a panel as they do in a row, and how far apart those begin there. */
+/* How many elements of a token are contiguous in a panel, and the distance from one such run to the next. */
 static int64_t side_by_side(const attune_panels *p, int64_t unit) {
     if (!p->is_value) return unit;
     return unit == 1 ? p->columns : 1;
@@ -83,7 +84,7 @@ static int64_t apart(const attune_panels *p, int64_t unit) { return p->is_value 
 
 /* ---- Copies ---- */
 
-/* A call of memcpy takes longer than a few bytes do. */
+/* For a few bytes, a loop is faster than a call of memcpy. */
 static void copy(char *to, const char *from, size_t bytes) {
     if (bytes == 1)
         *to = *from;

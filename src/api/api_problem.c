@@ -1,4 +1,4 @@
-/* The public functions on problems, schedules and arguments: mha does the work. */
+/* The public functions on problems, schedules and arguments. src/problem and src/schedule do the work. */
 #include "base/fpenv.h"
 #include "engine/context.h"
 #include "problem/problem_sight.h"

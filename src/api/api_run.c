@@ -19,7 +19,8 @@ attune_status attune_run_options_init(attune_run_options *options, size_t struct
 
 attune_status at_run_choose(const attune_context *context, const attune_run_options *given, at_run_choice *choice,
                             at_error *err) {
-    choice->team = &context->team; /* not a whole struct of zeros, because most calls need no more than this */
+    /* Member by member: most calls need no other, and a whole struct takes longer to clear. */
+    choice->team = &context->team;
     choice->cancel = NULL;
     if (!given) return ATTUNE_OK;
     attune_run_options whole;
@@ -77,7 +78,7 @@ attune_status attune_workspace_size(const attune_context *context, const attune_
 
 /* ---- Running ---- */
 
-/* Heads whose tasks get shorter: those of later rows, which see more, go first. */
+/* Tasks of a head get shorter: those of later rows, which attend to more keys, come first. */
 static int64_t falling_heads(const attune_kernel *kernel, const mha_sizes *sizes) {
     const attune_problem *const p = &kernel->signature.problem;
     if (p->op != ATTUNE_ATTENTION || kernel->schedule.strategy != MHA_Q_LANES || !at_kernel_falls(kernel)) return 0;
@@ -138,7 +139,7 @@ attune_status attune_run(attune_context *context, const attune_kernel *kernel, c
 
 /* ---- The interpreter ---- */
 
-/* What the interpreter runs: the kernel of the problem, or the one of tier 0 that stands in for it. */
+/* What the interpreter runs: the kernel of the problem, or the tier-0 kernel that is its fallback. */
 typedef struct interpreted {
     attune_problem problem; /* canonical */
     mha_schedule schedule;
@@ -164,7 +165,7 @@ static void take_problem(attune_context *context, const attune_problem *canonica
     if (node) at_cache_node_release(&context->memory, node);
 }
 
-/* The buffers that the loop IR takes: of a kernel of tier 0 others than the call has. */
+/* The buffers that the loop IR takes. A tier-0 kernel takes others than the call has. */
 static attune_status take_buffers(at_arena *arena, const at_signature *signature, const at_call *call, void **taken,
                                   at_error *err) {
     void *added[AT_NUM_ADDED] = {NULL};

@@ -1,4 +1,4 @@
-/* Running a kernel, as the public functions do it and plans do, and making arguments by name. */
+/* Running a kernel, for the public functions and for plans, and making arguments by name. */
 #ifndef ATTUNE_API_API_RUN_H
 #define ATTUNE_API_API_RUN_H
 
@@ -8,7 +8,7 @@
 attune_status at_run_kernel(attune_context *context, const attune_kernel *kernel, const at_layout *likely,
                             const attune_arguments *arguments, const attune_run_options *options, at_error *err);
 
-/* The options of one call, settled. */
+/* The options of one call, with defaults filled in. */
 typedef struct at_run_choice {
     const at_team *team; /* `own`, or the context's */
     const int *cancel;

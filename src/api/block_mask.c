@@ -10,9 +10,9 @@ struct attune_block_mask {
     attune_allocator allocator;
     char mask_mod[ATTUNE_FUNCTION_BYTES]; /* in canonical form */
     int64_t seq_q, seq_kv;                /* of the longest sequences */
-    int64_t rows, keys, unit;             /* of a tile, and the keys that it tells apart */
+    int64_t rows, keys, unit;             /* of a tile, and keys of one entry of the table */
     int64_t batch, kv_heads, group;
-    bool is_f64;    /* what mask_mod's floats are computed in */
+    bool is_f64;    /* of mask_mod's floating-point values */
     uint64_t bytes; /* of the table; 0: the kernel has none */
     void *tiles;
 };
@@ -37,8 +37,8 @@ static void describe(const attune_kernel *kernel, const at_call *call, const int
     mask->bytes = (uint64_t)plan[kernel->num_phases + AT_MASK_SHARED];
 }
 
-/* Tables of the same mask_mod and of as many bytes may be of three sequences and two heads, or of two and three. If
- * only one of both numbers differs, as many bytes say that mask_mod does not depend on it. */
+/* Two tables of one mask_mod may have the same size and other dims: 3 sequences × 2 heads, or 2 × 3. If only one of the
+ * two numbers differs and the size does not, mask_mod does not depend on that number. */
 static bool has_other_places(const attune_block_mask *have, const attune_block_mask *wanted) {
     const int64_t stripes = ceil_div(have->seq_q * have->group, have->rows), tiles = ceil_div(have->seq_kv, have->keys);
     const uint64_t bytes_of_one = (uint64_t)(stripes * tiles) * MHA_MASK_TILE_BYTES;

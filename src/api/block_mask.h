@@ -5,8 +5,8 @@
 
 #include "engine/kernel.h"
 
-/* The table of a call's block mask, in *tiles; NULL: there is none, or this kernel does without. Fails where the mask
- * is not one of this call. plan: the kernel's, for the sizes of the call. */
+/* Sets *tiles to the table of a call's block mask; NULL: there is none, or this kernel needs none. Fails if the mask is
+ * of another call. plan: the kernel's, for the sizes of the call. */
 attune_status at_block_mask_take(const attune_kernel *kernel, const at_call *call, const int64_t *plan, void **tiles,
                                  at_error *err);
 

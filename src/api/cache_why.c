@@ -10,8 +10,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A cache file of the same problem is nearer than one of another, whatever machine made it, and one of another operator
- * is farther than any. */
+/* A cache file of the same problem is nearer than one of any other, whichever machine made it. One of another operator
+ * is farther than all others. */
 enum { WEIGHT_PROBLEM = 16, WEIGHT_SCHEDULE = 8, WEIGHT_MACHINE = 1, WEIGHT_OPERATOR = WEIGHT_PROBLEM * MHA_KEY_WORDS };
 enum { MAX_DIFFERENCES = MHA_KEY_WORDS + 8, VALUE_CHARS = 1024 };
 
@@ -73,7 +73,7 @@ static void add_word(difference_list *list, const mha_key_word *there, const mha
     add(list, WEIGHT_PROBLEM, text[0], text[1], text[2]);
 }
 
-/* A word that only one of the two has needs no mention: its tensor follows from a field, which differs as well. */
+/* A word that only one of them has is not reported: its tensor follows from a field, which differs as well. */
 static void compare_words(const why_search *s, const mha_key_word *there, size_t count, difference_list *list) {
     for (size_t i = 0; i < s->num_words; i++) {
         const mha_key_word *const here = &s->words[i];
@@ -83,7 +83,7 @@ static void compare_words(const why_search *s, const mha_key_word *there, size_t
     }
 }
 
-/* The cache file's problem is read from its text: another version of attune may have had other words in its keys. */
+/* Reads the cache file's problem from its text: keys of another version of attune may have other words. */
 static void compare_attention(const why_search *s, const attune_cache_entry *entry, difference_list *list) {
     attune_problem problem = ATTUNE_PROBLEM_INIT, canonical;
     mha_key_word words[MHA_KEY_WORDS];
@@ -197,7 +197,7 @@ static bool is_nearer(const why_search *s, uint64_t weight, const attune_cache_e
     return strcmp(entry->file, s->nearest) < 0;
 }
 
-/* Finds the cache file of this kernel for another class that would stand in. */
+/* Finds the fallback: this kernel's cache file for another class. */
 static void look_for_stand_in(why_search *s, const attune_cache_entry *entry) {
     if (entry->status || !entry->is_usable || !at_key_is_near(s->key, entry->key, entry->key_bytes)) return;
     for (size_t i = 0; i < s->stand_in; i++)
@@ -240,7 +240,7 @@ static void answer(const why_search *s, const attune_cache_entry *nearest, diffe
     s->answer(s->user, &full);
 }
 
-/* Second walk: tells about that one. */
+/* Second walk: reports that one. */
 static int tell(void *user, const attune_cache_entry *entry) {
     why_search *s = user;
     if (strcmp(entry->file, s->nearest) || entry->directory != s->nearest_directory) return 0;
@@ -268,7 +268,7 @@ static attune_status search(attune_context *context, const mha_schedule *schedul
     s->num_neighbours = s->stand_in = at_class_neighbours(s->parts.tuning_class, s->neighbours);
     attune_status status = at_disk_cache_visit(&context->disk, weigh, s, err);
     if (!status && s->is_found) status = at_disk_cache_visit(&context->disk, tell, s, err);
-    /* There was none, or it was evicted in between. */
+    /* There was none, or it was evicted meanwhile. */
     if (!status && !s->is_told) answer(s, NULL, &(difference_list){0});
     return status;
 }

@@ -15,7 +15,7 @@ typedef struct copier {
     int from, to;
     at_file_trust trust; /* in the files of `from` */
     const char *machine; /* the context's tuning class */
-    bool is_import;      /* leaves out cache files that cannot be found here; an export is for other machines */
+    bool is_import;      /* skips cache files that this machine would never find; an export has them for others */
     attune_cache_copied *copied;
     int failure; /* errno */
 } copier;
@@ -58,7 +58,7 @@ static int copy_file(void *user, int dir, const char *file, const struct stat *s
     if (!at_file_is_entry(file)) return 0;
     const at_found found = at_cache_file_read(c->cache->io, dir, file, c->trust, c->cache->allocator, &got);
     if (found == AT_FOUND) copy_entry(c, file, &got.entry, got.file.data, got.file.bytes);
-    /* Another process may have evicted a missing one a moment ago. */
+    /* A file that is missing now was evicted by another process. */
     c->copied->damaged += found != AT_FOUND && found != AT_MISSING;
     at_cache_file_close(&got, c->cache->allocator);
     return c->failure != 0;

@@ -73,7 +73,7 @@ static int make_parents(const char *path, mode_t mode, const at_io *io) {
     return failure;
 }
 
-/* A path on the way: what lies before `at` is `dir`, without links. */
+/* A path that is being walked: `dir` is what lies before `at`, free of links. */
 typedef struct walk {
     const char *what; /* names the directory in messages */
     char path[PATH_MAX];

@@ -1,5 +1,4 @@
-/* A cache file of a directory. It is read and checked in one place, so that a hit, `verify` and `export`
- * find the same. */
+/* A cache file of a directory. Reading and checking it is one function, so that a hit, `verify` and `export` agree. */
 #ifndef ATTUNE_CACHE_CACHE_FILE_IO_H
 #define ATTUNE_CACHE_CACHE_FILE_IO_H
 
@@ -18,11 +17,11 @@ at_found at_cache_file_read(const at_io *io, int dir, const char *name, at_file_
 void at_cache_file_close(at_opened_cache_file *got, const attune_allocator *allocator);
 
 /* Writes a cache file: 0, or the errno. A whole cache file of the same key stays, the first writer's. Anything else
- * that has the name gives way. */
+ * with that name is replaced. */
 int at_cache_file_write(const at_io *io, int dir, const char *name, mode_t mode, const at_cache_file *entry,
                         const attune_allocator *allocator, const void *data, size_t bytes);
 
-/* The same, but another cache file of the same key gives way, too. */
+/* The same, but replaces a cache file of the same key, too. */
 int at_cache_file_replace(const at_io *io, int dir, const char *name, mode_t mode, const void *data, size_t bytes);
 
 #endif

@@ -106,9 +106,9 @@ static bool take_place(at_disk_cache *cache, bool is_base, int fd) {
 }
 
 /* Someone may have removed the directory, or put another one in its place, since it was opened. The one that is there
- * now gets the old one's number in one step, since other threads may be using that. A directory that exists still and
- * is only out of sight (for its parents' permissions, or after a chroot) stays in use. Returns whether it is another.
- */
+ * now gets the old one's number in one step, since other threads may be using that. A directory that still exists but
+ * cannot be reached by its path (for its parents' permissions, or after a chroot) stays in use. Returns whether it was
+ * replaced. */
 static bool refresh(at_disk_cache *cache, bool is_base, bool makes, at_error *err) {
     const int dir = at_disk_cache_dir(cache, is_base);
     const char *const path = cache->from_root[is_base];
@@ -283,8 +283,8 @@ static bool writes_paused(at_disk_cache *cache) {
     return paused;
 }
 
-/* A full or read-only disk stays so for a while: later writes pause, twice as long each time, and say so once.
- * `why` NULL: it was written. */
+/* A full or read-only disk stays so for a while. So writes pause after a failure, twice as long each time, with one log
+ * message. `why` NULL: the write succeeded. */
 static void note_write(at_disk_cache *cache, const char *why, size_t bytes, bool *sweep) {
     pthread_mutex_lock(&cache->mutex);
     bool say = false;
@@ -299,7 +299,7 @@ static void note_write(at_disk_cache *cache, const char *why, size_t bytes, bool
         cache->pause = 0;
         cache->write_logged = false;
         cache->written_since_sweep += bytes;
-        /* The caller also lets one write in sixteen sweep: otherwise short processes never would. */
+        /* The caller also sweeps at one write in sixteen: otherwise short processes would never sweep. */
         *sweep = *sweep || cache->written_since_sweep > cache->capacity / 16;
         if (*sweep) cache->written_since_sweep = 0;
     }

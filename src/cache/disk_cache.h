@@ -22,8 +22,8 @@ typedef struct at_disk_cache {
     char base_path[PATH_MAX];
     at_pack pack; /* a file that is only read, after the base */
     char pack_path[PATH_MAX], keys[PATH_MAX];
-    char from_root[2][PATH_MAX];            /* both paths again, wherever the host's working directory is */
-    char refusals[3][ATTUNE_MESSAGE_BYTES]; /* why they or the pack are not used although they were asked for; "" */
+    char from_root[2][PATH_MAX]; /* both paths, absolute, so that the host may change its working directory */
+    char refusals[3][ATTUNE_MESSAGE_BYTES]; /* why they or the pack cannot be used; "" */
     uint64_t capacity;
     atomic_ullong evictions, damaged, write_failures;
 
@@ -34,8 +34,8 @@ typedef struct at_disk_cache {
     uint64_t written_since_sweep;
 } at_disk_cache;
 
-/* Opens the directory, and makes it if need be. `dir` NULL: the environment names it; "": off. If it cannot be used the
- * cache is off, with one log message. */
+/* Opens the directory, and makes it if it is missing. `dir` NULL: the environment names it; "": off. If it cannot be
+ * used the cache is off, with one log message. */
 void at_disk_cache_init(at_disk_cache *cache, const char *dir, uint64_t capacity, const attune_allocator *allocator,
                         const at_io *io, const at_log *log);
 /* Opens the read-only base, which works without the other directory too. NULL: the environment names it; "": none. A
@@ -75,7 +75,7 @@ void at_disk_cache_write(at_disk_cache *cache, const at_key *key, const at_cache
 /* Writes a cache file in the place of an older one, which stays if that fails. */
 void at_disk_cache_replace(at_disk_cache *cache, const at_key *key, const at_cache_file *entry);
 
-/* Removes what is too much, as a writer does now and then. */
+/* Evicts down to the capacity, as writers do from time to time. */
 void at_disk_cache_sweep(at_disk_cache *cache);
 
 attune_status at_disk_cache_visit(at_disk_cache *cache, attune_cache_visit_fn *visit, void *user, at_error *err);

@@ -45,7 +45,7 @@ void at_file_close(at_file *file, const attune_allocator *allocator);
  * except on a file system without hard links: there it may be replaced, as whole as before. */
 int at_file_write(const at_io *io, int dir, const char *file, mode_t mode, const void *data, size_t bytes);
 
-/* The same, but a file that exists gives way, in one step and only to a whole one. */
+/* The same, but replaces a file that exists, in one step and only by a whole one. */
 int at_file_replace(const at_io *io, int dir, const char *file, mode_t mode, const void *data, size_t bytes);
 
 /* Removes whatever has this name: 0, or the errno. A directory that is not empty is renamed to aside-*: `aside` is its

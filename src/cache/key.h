@@ -36,7 +36,7 @@ void at_key_make(at_key *key, at_operation operation, const mha_schedule *schedu
 
 bool at_key_equal(const at_key *a, const at_key *b);
 
-/* Its name as 32 hex digits and a NUL. */
+/* The kernel's name as 32 hex digits and a NUL. */
 void at_key_name(const at_key *key, char name[AT_NAME_CHARS + 1]);
 
 /* Whether a full key is this one, or this one for another tuning class. */
@@ -53,10 +53,10 @@ typedef struct at_key_parts {
     size_t shared_bytes; /* all before the tuning class; the name is their hash */
 } at_key_parts;
 
-/* false, and all parts empty, if the bytes are no key. The tuning class is one that a file's name can hold. */
+/* false, and all parts empty, if the bytes are no key. A tuning class that no file name can hold makes them no key. */
 bool at_key_split(const uint8_t *bytes, size_t size, at_key_parts *parts);
 
-/* The name of a full key that was taken apart. */
+/* The kernel's name, from the parts of its full key. */
 void at_key_name_of(const uint8_t *bytes, const at_key_parts *parts, char name[AT_NAME_CHARS + 1]);
 
 /* Whether the kernel was made by this build, for whichever machine. */
@@ -65,8 +65,8 @@ bool at_key_is_of_here(const at_key_parts *parts);
 /* A problem as it lies in the caller's memory is a raw key. The first lookup of a kernel without a schedule uses it, so
  * that a hit need not canonicalise. Different raw keys may mean the same kernel, never the other way round. */
 
-/* The functions of a problem and their tensors lie between the other members. They are long, and most problems have
- * none: then their bytes are not looked at. */
+/* The functions of a problem and their tensors lie between the other members. They are long and most problems have
+ * none, so their bytes are hashed and compared only where a problem has them. */
 enum {
     AT_FUNCTIONS_BEGIN = offsetof(attune_problem, tensors),
     AT_FUNCTIONS_END = offsetof(attune_problem, prob_mod) + ATTUNE_FUNCTION_BYTES,

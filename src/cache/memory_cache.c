@@ -258,7 +258,7 @@ static at_flight *flight_search(at_memory_cache *cache, const at_key *key) {
     return NULL;
 }
 
-/* The last user frees the flight; what it gives back is the flight's own reference, to be released without the lock. */
+/* The last user frees the flight, and gets the flight's own reference to release without the lock. */
 static at_cache_node *flight_leave(at_memory_cache *cache, at_flight *flight) {
     if (--flight->users) return NULL;
     at_cache_node *node = flight->node;
@@ -292,8 +292,8 @@ static void flight_land(at_memory_cache *cache, at_flight *flight) {
     pthread_cond_broadcast(&flight->landed);
 }
 
-/* Makes the node without the lock, while others may come to wait. The flight holds a reference of its own until the
- * last waiter has taken one, so that an eviction in between cannot pull the node away. */
+/* Makes the node without the lock, so others may begin to wait. The flight holds a reference until the last waiter has
+ * its own, so that an eviction meanwhile cannot free the node. */
 static attune_status flight_make(at_memory_cache *cache, at_flight *flight, at_cache_make_fn *make, void *user,
                                  at_cache_node **node, at_error *err) {
     at_cache_node *made = NULL, *victims = NULL;
@@ -318,8 +318,8 @@ static attune_status flight_make(at_memory_cache *cache, at_flight *flight, at_c
     return status;
 }
 
-/* Takes a node whose time is over out of both levels, and gives it to the caller, as node_remove does. No other thread
- * makes it then, as its flight would have begun with this. */
+/* Removes a node whose time is over from both levels, and gives it to the caller, as node_remove does. No other thread
+ * can be making it: that thread's flight would have removed it. */
 static at_cache_node *take_stale(at_memory_cache *cache, const at_key *key) {
     at_cache_node *const node = node_search(cache, key);
     if (!node || !is_over(node)) return NULL;

@@ -26,9 +26,9 @@ typedef struct at_cache_node {
     atomic_uint refs;
     atomic_bool used; /* since the clock's hand last passed */
     at_key key;
-    uint64_t bytes;                        /* that count towards the capacity */
-    int64_t made_again_at;                 /* it only stands in until this at_nanoseconds(); 0: it stays */
-    struct at_cache_node *chain;           /* of its hash bucket */
+    uint64_t bytes;              /* that count towards the capacity */
+    int64_t made_again_at;       /* a fallback until this at_nanoseconds(), when it is made again; 0: no fallback */
+    struct at_cache_node *chain; /* of its hash bucket */
     struct at_cache_node *next, *previous; /* of the clock; NULL when in no table */
     at_cache_alias *aliases;
     uint32_t num_aliases;

@@ -1,9 +1,9 @@
-/* Misses are written down or forbidden, so that a program's kernels are known before it runs.
+/* Records or forbids cache misses, so that a program's kernels can be known before it runs.
  *
  * ATTUNE_RECORD=FILE, or `record` of the context: each kernel that had to be compiled becomes a line of the file,
  * `problem`, or `problem | schedule` if one was given: a manifest for `attune warm`. That cannot make kernels of other
  * operators than attention's, so these become comments. ATTUNE_STRICT=1, or `strict`: nothing is compiled; a miss fails
- * and names the kernel. Both: the kernels that a manifest lacks are written down. */
+ * and names the kernel. Both: records the kernels that a manifest lacks. */
 #ifndef ATTUNE_CACHE_RECORD_H
 #define ATTUNE_CACHE_RECORD_H
 

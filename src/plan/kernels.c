@@ -1,4 +1,4 @@
-/* The kernels of a plan by the number of queries. */
+/* The kernels of a plan, one for each range of numbers of queries. */
 #include "host/clock.h"
 #include "plan/plan.h"
 
@@ -53,7 +53,7 @@ void pl_settle_kinds(attune_plan *plan) {
     plan->is_open[PL_NUM_ROWS] = p->num_rows == ATTUNE_DYNAMIC;
     while (attends && plan->few_rows < MOST && plan->few_rows < most && is_few(plan, plan->few_rows + 1))
         plan->few_rows++;
-    /* A call of one query has the kernel of its own that attune_compile would give it, whatever its strategy. */
+    /* For one query, the plan uses the kernel that attune_compile would give, whatever its strategy. */
     if (attends && plan->is_open[PL_SEQ_Q] && !plan->few_rows) plan->few_rows = 1;
     plan->most[PL_FEW] = plan->few_rows;
     plan->most[PL_MANY] = -1;
@@ -73,7 +73,7 @@ pl_kind pl_kind_of(const attune_plan *plan, int64_t queries) {
     if (!plan->is_open[PL_SEQ_Q])
         return plan->few_rows && plan->signature.problem.seq_q <= plan->few_rows ? PL_FEW : PL_MANY;
     if (queries < 0) return PL_MANY;
-    /* A call without queries has no kernel that takes none, unless the few may be fewer. */
+    /* No queries: only a kernel for a variable number takes that. */
     pl_kind kind = queries == 1 ? PL_ONE : PL_FEW;
     while (kind < PL_MANY && queries > plan->most[kind]) kind++;
     return kind;
@@ -99,7 +99,7 @@ static attune_problem problem_of(const attune_plan *plan, pl_kind kind) {
     return p;
 }
 
-/* Makes a kernel the plan's; *kernel becomes the one that is. false: another thread was faster. */
+/* Adds a kernel to the plan. false: another thread has added one, which *kernel becomes. */
 static bool publish(_Atomic(attune_kernel *) *place, attune_kernel **kernel) {
     attune_kernel *none = NULL;
     if (atomic_compare_exchange_strong(place, &none, *kernel)) return true;
@@ -113,7 +113,7 @@ static bool is_time(const attune_plan *plan, pl_kind kind) {
     return !next || (next != PL_NEVER && at_nanoseconds() >= next);
 }
 
-/* Whether the kernel only stands in because of a failure that may pass. */
+/* Whether the kernel is a fallback because of a failure that may pass. */
 static bool settle_next_try(attune_plan *plan, pl_kind kind, const attune_kernel *kernel) {
     if (!kernel->node.made_again_at) return false;
     plan->next_try[kind] = kernel->node.made_again_at;
@@ -136,7 +136,7 @@ attune_status pl_kernel(attune_plan *plan, pl_kind kind, attune_kernel **kernel,
     return ATTUNE_OK;
 }
 
-/* A kernel that is not the plan's own stands in from here on, if nothing else does. */
+/* Keeps a kernel as the fallback from here on, unless there is one. */
 attune_status pl_replace_stopgap(attune_plan *plan, pl_kind kind) {
     const attune_problem p = problem_of(plan, kind);
     attune_kernel *kernel;
@@ -157,7 +157,7 @@ attune_status pl_replace_stopgap(attune_plan *plan, pl_kind kind) {
 
 /* ---- While it is not there ---- */
 
-/* Lets the background make it, once. */
+/* Submits a job that makes the kernel, once. */
 static void ask_for(attune_plan *plan, pl_kind kind) {
     if (!is_time(plan, kind) || !pl_begin(plan)) return;
     plan->job_is_special = false;
@@ -172,7 +172,7 @@ static void wait_for(attune_plan *plan, pl_kind kind) {
         at_background_wait_for(&plan->context->background, &plan->job, plan->deadline_us);
 }
 
-/* What there is without a compiler. If that is what a compile would give, it is the plan's. */
+/* Finds a kernel without compiling. If it is what a compile would give, the plan keeps it. */
 static void find_stopgap(attune_plan *plan, pl_kind kind, bool may_prepare) {
     const attune_problem p = problem_of(plan, kind);
     attune_kernel *kernel;
@@ -180,7 +180,8 @@ static void find_stopgap(attune_plan *plan, pl_kind kind, bool may_prepare) {
     publish(at_kernel_is_own(kernel) ? &plan->kernels[kind] : &plan->stopgaps[kind], &kernel);
 }
 
-/* The virtual machine's program takes some 2 ms, so there is one for all calls: that for many queries takes any. */
+/* Making a program of the virtual machine takes some 2 ms. So all calls share the one for many queries, which takes any
+ * number. */
 void pl_find_stopgaps(attune_plan *plan) {
     const bool is_open = plan->is_open[PL_SEQ_Q];
     find_stopgap(plan, is_open ? PL_MANY : pl_kind_of(plan, 0), true);
@@ -188,8 +189,8 @@ void pl_find_stopgaps(attune_plan *plan) {
         if (plan->most[kind]) find_stopgap(plan, kind, false);
 }
 
-/* The best kernel that is there, whose kind *kind becomes: machine code before the virtual machine, and that for the
- * kind before that for many. NULL: there is none. */
+/* The best kernel that exists, whose kind *kind becomes: machine code before the virtual machine, and then the kernel
+ * of the kind before that for many queries. NULL: there is none. */
 static attune_kernel *stand_in(const attune_plan *plan, pl_kind *kind) {
     attune_kernel *const own = atomic_load_explicit(&plan->stopgaps[*kind], memory_order_acquire);
     if ((own && own->engine == ATTUNE_ENGINE_JIT) || !plan->is_open[PL_SEQ_Q]) return own;

@@ -17,8 +17,8 @@
  * used. */
 typedef enum pl_kind { PL_ONE, PL_FEW, PL_SOME, PL_MORE, PL_MANY, PL_NUM_KINDS } pl_kind;
 
-/* The key of a kernel for lengths that come back, which depends on plan and key alone. Calls of one key may differ in
- * all else: batch, heads, masks, strides. */
+/* The key of a specialised kernel: lengths that recur. The kernel depends on plan and key only. Calls of one key may
+ * differ in everything else: batch, heads, masks, strides. */
 enum { PL_SEQ_Q, PL_SEQ_KV, PL_SEQ_NEW, PL_NUM_ROWS, PL_NUM_LENGTHS };
 typedef struct pl_key {
     int64_t lengths[PL_NUM_LENGTHS]; /* those that the problem leaves open; -1: it fixes this one */
@@ -32,25 +32,24 @@ typedef struct pl_special {
     at_layout layout; /* of the call that brought the kernel, which many others repeat */
 } pl_special;
 
-/* Any number of threads read a plan while some add kernels to it. A kernel that is there stays until the end, so
- * nothing is ever waited for. */
+/* Threads read a plan without locks while others add kernels to it. A kernel, once added, stays until the plan ends. */
 struct attune_plan {
     attune_context *context;
     attune_plan_options options;
-    int64_t deadline_us;        /* a call waits no longer for a compile; -1: as long as it takes */
-    bool is_background;         /* kernels are compiled by the context's thread where another one can stand in */
+    int64_t deadline_us;        /* longest wait of a call for a compile; -1: no limit */
+    bool is_background;         /* the context's background thread compiles if there is a fallback meanwhile */
     at_signature signature;     /* of the problem with its open lengths */
     int64_t few_rows;           /* as in attune_plan_info */
-    int64_t most[PL_NUM_KINDS]; /* queries of a kind; 0: it is not used; -1: as many as the problem has */
+    int64_t most[PL_NUM_KINDS]; /* most queries of each kind; 0: the kind is not used; -1: those of the problem */
     bool may_cut;               /* sequences of a ragged batch may have different kernels */
     bool is_open[PL_NUM_LENGTHS];
     _Atomic(attune_kernel *) kernels[PL_NUM_KINDS];
-    _Atomic(attune_kernel *) stopgaps[PL_NUM_KINDS]; /* with a deadline what was there at once, else what stands in */
+    _Atomic(attune_kernel *) stopgaps[PL_NUM_KINDS]; /* fallbacks: with a deadline the kernels that existed at once */
     pl_special *special[PL_MOST_SPECIALISED];        /* those below num_special are complete */
     _Atomic uint32_t num_special;
     _Atomic uint64_t streak;                /* the key of the last calls, hashed, and how many calls they were */
     _Atomic int32_t promoter;               /* the process of the thread that adds to `special`; 0: none */
-    _Atomic bool is_complete;               /* nothing is specialised any more */
+    _Atomic bool is_complete;               /* stops specialising */
     _Atomic int64_t next_try[PL_NUM_KINDS]; /* at_nanoseconds() from which a kernel that failed is tried again */
     at_background_job job;                  /* the rest is the promoter's, and then the job's */
     pl_kind job_kind;

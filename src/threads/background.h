@@ -40,7 +40,7 @@ void at_background_init(at_background *background, uint32_t niceness);
 /* Abandons the job that is running, and waits until it returns; the others never run. A fork() may still find it. */
 void at_background_end(at_background *background);
 
-/* After its end, when no fork() finds it any more. */
+/* Frees it after its end, when no fork() can find it. */
 void at_background_free(at_background *background);
 
 /* Appends a job, which must not be in the list. It may be submitted again from its own function's end on. false: there

@@ -33,7 +33,7 @@ bool at_spin_while(_Atomic uint32_t *word, uint32_t seen) {
 
 /* ---- Jobs ---- */
 
-/* A part for each third cache that the workers fill. */
+/* One part for each last-level cache that the workers fill. */
 static uint32_t parts_for(int64_t workers, uint32_t cores) {
     if (!cores || workers <= cores) return 1;
     const int64_t parts = (workers - 1) / cores + 1;
@@ -130,7 +130,7 @@ static int64_t work_on(at_job *job, at_job_part *part, uint32_t worker) {
     }
 }
 
-/* The part of the third cache that this thread runs at. Linux gives neighbouring numbers to the CPUs of a cache, and
+/* The part of the last-level cache of this thread's CPU. Linux gives neighbouring numbers to the CPUs of a cache, and
  * second threads of their cores the numbers after all first ones. A wrong guess costs locality and nothing else. */
 static uint32_t part_here(const at_job *job) {
     if (job->num_parts == 1) return 0;

@@ -1,11 +1,11 @@
 /* A parallel loop that threads join and leave at any time.
  *
- * An atomic counter hands out its tasks in ranges, which get shorter towards the end. Where there are more threads than
- * cores share a third cache, the tasks are cut into parts, one for each cache that the threads fill, with a counter
- * each. A thread begins with the part of its CPU's cache, so that neighbouring tasks, which read the same keys and
- * values, are near each other. Who finds nothing there helps with the other parts. Parts are counted by cores, threads
- * by CPUs: with two threads on each core a chip of one third cache has two parts, which costs a little of that nearness
- * and nothing else.
+ * An atomic counter hands out its tasks in ranges, which get shorter towards the end. With more threads than cores that
+ * share a last-level cache, the tasks are divided into parts, one for each such cache, with a counter each. A thread
+ * begins with the part of its CPU's cache, so that neighbouring tasks, which read the same keys and values, are near
+ * each other. A thread that finds nothing left there continues with the other parts. Parts are counted by cores,
+ * threads by CPUs: with two threads on each core a chip with one last-level cache has two parts, which costs a little
+ * locality and nothing else.
  *
  * Under causality the tasks of a head get shorter, from the first to the last. Where each worker gets few of them,
  * those of a part are handed out by quarters: the longest quarter of all its heads, then the next one. Otherwise the
@@ -40,7 +40,7 @@ typedef struct at_job {
 
     _Alignas(64) _Atomic uint32_t workers; /* worker numbers that were given out; the caller has 0 */
     _Alignas(64) _Atomic int64_t done;     /* finished tasks */
-    _Atomic uint32_t state;                /* a futex: running, running with the caller asleep, finished */
+    _Atomic uint32_t state;                /* a futex: running; running and the caller sleeps; finished */
     at_job_part parts[];
 } at_job;
 

@@ -126,7 +126,7 @@ static void start_another(at_pool *pool) {
     pthread_mutex_unlock(&pool->starting);
 }
 
-/* ---- Whether helpers are worth having ---- */
+/* ---- Whether helpers pay ---- */
 
 static bool is_anybody_awake(const at_pool *pool) {
     return atomic_load_explicit(&pool->num_threads, memory_order_relaxed) >

@@ -1,4 +1,4 @@
-/* The threads that work for a call: the context's pool or a runner of the host. */
+/* What runs the tasks of a call: the context's pool, or a runner of the host. */
 #ifndef ATTUNE_THREADS_TEAM_H
 #define ATTUNE_THREADS_TEAM_H
 
@@ -21,7 +21,7 @@ extern const at_struct at_runner_struct;
 /* Refuses a runner that cannot work. Completes the struct of an older program. */
 attune_status at_runner_take(const attune_runner *runner, attune_runner *taken, at_error *err);
 
-/* Another thread is worth having for this much work (threads/pool.h has the unit): some 3 µs. */
+/* Work that pays for another thread (threads/pool.h has the unit): some 3 µs. */
 enum { AT_SMALL_WORK = 300 * 1000 };
 
 /* How many worker numbers a run may see. A runner with parallel_for may use all of its numbers; otherwise there are no
