@@ -93,18 +93,30 @@ bool call_expect(call *c, const char *name, const tensor *t, int rank, const int
                              call_print_dims(t->rank, t->dims, have), call_print_dims(rank, dims, want));
 }
 
-bool call_output(call *c, size_t index, int rank, const int64_t *dims, void **data) {
+/* Present is as quantised as past, and a state of the type of the one before. */
+static bool has_own_type(const call *c, size_t index) {
+    const node_spec *const spec = &c->n->spec;
+    return index && (spec->attributes.cache_bits || node_is_linear(spec->op));
+}
+
+bool call_output_tensor(call *c, size_t index, int rank, const int64_t *dims, tensor *t) {
     const ort_api *const api = c->n->api;
     ort_value *value = NULL;
-    *data = NULL;
-    const bool has_own_type = index && c->n->spec.attributes.cache_bits; /* present is as quantised as past */
+    memset(t, 0, sizeof *t);
+    const bool is_own = has_own_type(c, index);
     if (c->n->places) index = (size_t)(ptrdiff_t)c->n->places->outputs[index];
     if (!c->num_outputs && !done(c, api->KernelContext_GetOutputCount(c->context, &c->num_outputs))) return false;
     if (index >= c->num_outputs) return true;
     if (!done(c, api->KernelContext_GetOutput(c->context, index, dims, (size_t)rank, &value))) return false;
-    if (!value || !done(c, api->GetTensorMutableData(value, data))) return !value;
+    return !value ||
+           (done(c, tensor_read(api, value, t)) && (!c->n->places || is_own || has_its_type(c, "an output", t)));
+}
+
+bool call_output(call *c, size_t index, int rank, const int64_t *dims, void **data) {
     tensor t;
-    return !c->n->places || has_own_type || (done(c, tensor_read(api, value, &t)) && has_its_type(c, "an output", &t));
+    const bool is_read = call_output_tensor(c, index, rank, dims, &t);
+    *data = t.data;
+    return is_read;
 }
 
 void *call_scratch(call *c, size_t bytes) {

@@ -53,6 +53,7 @@ bool call_multi_head(call *c);
 bool call_group_query(call *c);
 bool call_block(call *c);
 bool call_flex(call *c);
+bool call_linear(call *c);
 
 void call_begin(call *c, node *n, ort_kernel_context *context);
 void call_free(call *c);
@@ -76,6 +77,9 @@ const char *call_print_dims(int rank, const int64_t *dims, char text[128]);
 
 /* Makes an output; *data is NULL if the model does not want it. */
 bool call_output(call *c, size_t index, int rank, const int64_t *dims, void **data);
+
+/* The same with its type, which is the first input's unless it has one of its own. t->is_given: the model wants it. */
+bool call_output_tensor(call *c, size_t index, int rank, const int64_t *dims, tensor *t);
 
 /* Memory for the rest of the call, aligned to 64 bytes; NULL after a failure. */
 void *call_scratch(call *c, size_t bytes);

@@ -2,6 +2,7 @@
 
 #include "flex.h"
 #include "fpenv.h"
+#include "linear.h"
 #include "ort/model/note.h"
 #include "plain_text.h"
 #include "projected.h"
@@ -20,6 +21,8 @@ static const node_rule rules[NODE_KIND_COUNT] = {
     [NODE_MULTI_HEAD] = {"com.microsoft", "MultiHeadAttention", 1, 1, 10, 1, 4},
     [NODE_GROUP_QUERY] = {"com.microsoft", "GroupQueryAttention", 1, 1, 17, 1, 4},
     [NODE_PROJECTED] = {"com.microsoft", "Attention", 1, 1, 7, 2, 2},
+    [NODE_LINEAR] = {"", "LinearAttention", 27, 27, LINEAR_NUM_INPUTS, 3, 2},
+    [NODE_MS_LINEAR] = {"com.microsoft", "LinearAttention", 1, 1, LINEAR_NUM_INPUTS, 3, 2},
     [NODE_BLOCK] = {.domain = "", .type = "block"},
     [NODE_FLEX] = {"attune", "FlexAttention", 1, 1, FLEX_NUM_INPUTS, FLEX_TENSORS, 1},
 };
@@ -40,10 +43,15 @@ typedef struct attribute_rule {
     const char *name;
     bool is_real;
     size_t offset;
+    const char *const *words; /* that a text may be, up to a NULL: the member gets which one. NULL: it is a number */
 } attribute_rule;
 
-#define WHOLE(name, member) {name, false, offsetof(node_attributes, member)}
-#define REAL(name, member)  {name, true, offsetof(node_attributes, member)}
+#define WHOLE(name, member)       {name, false, offsetof(node_attributes, member), NULL}
+#define REAL(name, member)        {name, true, offsetof(node_attributes, member), NULL}
+#define WORD(name, member, words) {name, false, offsetof(node_attributes, member), words}
+#define OF_LINEAR                                                                                                      \
+    {WHOLE("q_num_heads", num_heads), WHOLE("kv_num_heads", kv_num_heads), REAL("scale", scale),                       \
+     WORD("update_rule", update_rule, linear_rules)}
 enum { MAX_ATTRIBUTES = 16 };
 static const attribute_rule attributes[NODE_KIND_COUNT][MAX_ATTRIBUTES] = {
     [NODE_ATTENTION] = {WHOLE("is_causal", is_causal), WHOLE("q_num_heads", num_heads),
@@ -61,6 +69,8 @@ static const attribute_rule attributes[NODE_KIND_COUNT][MAX_ATTRIBUTES] = {
                           REAL("k_norm_epsilon", k_norm_eps)},
     [NODE_PROJECTED] = {WHOLE("num_heads", num_heads), REAL("mask_filter_value", mask_filter_value),
                         REAL("scale", scale), WHOLE("unidirectional", is_causal), WHOLE("do_rotary", do_rotary)},
+    [NODE_LINEAR] = OF_LINEAR,
+    [NODE_MS_LINEAR] = OF_LINEAR,
     [NODE_FLEX] = {REAL("scale", scale), WHOLE("softmax_precision", precision)}, /* and texts: flex.c */
 };
 
@@ -78,7 +88,10 @@ static const later_rule later[] = {{NODE_GROUP_QUERY, "sliding_window_cache", NU
                                    {NODE_GROUP_QUERY, "v_quant_type", NULL, 0, true},
                                    {NODE_PROJECTED, "rotary_embedding_dim", NULL, 0, true},
                                    {NODE_PROJECTED, "past_present_share_buffer", NULL, 0, true},
-                                   {NODE_PROJECTED, "qkv_hidden_sizes", NULL, 0, true}};
+                                   {NODE_PROJECTED, "qkv_hidden_sizes", NULL, 0, true},
+                                   {NODE_LINEAR, "chunk_size", NULL, 0, true}, /* a hint that changes no result */
+                                   {NODE_MS_LINEAR, "chunk_size", NULL, 0, true},
+                                   {NODE_MS_LINEAR, "state_window", NULL, 0, false}};
 enum { NUM_LATER = sizeof later / sizeof *later };
 
 static const attribute_rule *find_rule(node_op op, const char *name) {
@@ -116,6 +129,24 @@ static bool check_later(const node_source *s, const later_rule *rule, char *mess
                                           (long long)whole, (long long)rule->whole);
 }
 
+/* A note has the number of a word. */
+static bool read_word(const node_source *s, const attribute_rule *rule, int64_t *which, char *message) {
+    char text[16];
+    int64_t count = 0, found = -1;
+    for (; rule->words[count]; count++) {
+    }
+    if (!source_text(s, rule->name, text, sizeof text)) {
+        if (source_has_text(s, rule->name))
+            return refuse(message, "%s is a long text, which attune does not know", rule->name);
+        source_whole(s, rule->name, which);
+        return (*which >= 0 && *which < count) || refuse(message, "%s is word %lld", rule->name, (long long)*which);
+    }
+    for (int64_t i = 0; i < count; i++)
+        if (!strcmp(text, rule->words[i])) found = i;
+    *which = found;
+    return found >= 0 || refuse(message, "%s is %s, which attune does not know", rule->name, text);
+}
+
 static bool read_attributes(const node_source *s, node_op op, node_attributes *a, char *message) {
     const char *name;
     for (size_t i = 0; (name = source_attribute(s, i)); i++)
@@ -125,6 +156,8 @@ static bool read_attributes(const node_source *s, node_op op, node_attributes *a
         if (later[i].op == op && !check_later(s, &later[i], message)) return false;
     for (size_t i = 0; i < MAX_ATTRIBUTES && attributes[op][i].name; i++) {
         void *const member = (char *)a + attributes[op][i].offset;
+        if (attributes[op][i].words && !read_word(s, &attributes[op][i], member, message)) return false;
+        if (attributes[op][i].words) continue;
         if (attributes[op][i].is_real)
             source_real(s, attributes[op][i].name, member);
         else
@@ -133,15 +166,15 @@ static bool read_attributes(const node_source *s, node_op op, node_attributes *a
     return true;
 }
 
-/* The operators of com.microsoft. */
-static bool is_contributed(node_op op) { return op != NODE_ATTENTION && op != NODE_FLEX; }
+/* The operators whose number of heads must be given, and whose scale 0 is the default one. */
+static bool needs_heads(node_op op) { return op != NODE_ATTENTION && op != NODE_FLEX; }
 
 static bool check_heads(node_op op, const node_attributes *a, char *message) {
-    const bool needed = is_contributed(op);
-    if (a->num_heads < needed || a->num_heads > INT32_MAX)
+    if (a->num_heads < needs_heads(op) || a->num_heads > INT32_MAX)
         return refuse(message, "its number of heads is %lld", (long long)a->num_heads);
-    if (a->kv_num_heads < (op == NODE_GROUP_QUERY) || a->kv_num_heads > INT32_MAX)
+    if (a->kv_num_heads < (op == NODE_GROUP_QUERY || node_is_linear(op)) || a->kv_num_heads > INT32_MAX)
         return refuse(message, "kv_num_heads is %lld", (long long)a->kv_num_heads);
+    if (op == NODE_MS_LINEAR && a->kv_num_heads % a->num_heads == 0) return true;
     if (a->num_heads && a->kv_num_heads && a->num_heads % a->kv_num_heads)
         return refuse(message, "its number of heads, %lld, is no multiple of kv_num_heads, %lld",
                       (long long)a->num_heads, (long long)a->kv_num_heads);
@@ -157,8 +190,7 @@ static bool check_numbers(node_op op, node_attributes *a, char *message) {
                                                : "unidirectional",
                       (long long)a->is_causal);
     if (!isnan(a->scale) && !(fabsf(a->scale) <= 1e38f)) return refuse(message, "scale is %g", (double)a->scale);
-    /* The contributed operators take 0 for the default. */
-    if (is_contributed(op) && a->scale == 0) a->scale = NAN;
+    if (needs_heads(op) && a->scale == 0) a->scale = NAN;
     if (!(a->soft_cap >= 0) || isinf(a->soft_cap)) return refuse(message, "softcap is %g", (double)a->soft_cap);
     if (a->window_left < -1 || a->window_right < -1 || (op == NODE_GROUP_QUERY && a->window_left == 0))
         return refuse(message, "its window is %lld, %lld", (long long)a->window_left, (long long)a->window_right);
@@ -295,7 +327,7 @@ static bool check_projected(const node_source *s, node_spec *spec, char *message
 
 static bool check_tensors(const node_source *s, node_spec *spec, char *message) {
     static bool (*const check[NODE_OP_COUNT])(const node_source *, node_spec *, char *) = {
-        check_attention, check_multi_head, check_group_query, check_projected};
+        check_attention, check_multi_head, check_group_query, check_projected, linear_check, linear_check};
     if (spec->op == NODE_FLEX) return true; /* flex_create looks at them */
     spec->wants_weights = source_has_output(s, 3);
     return check[spec->op](s, spec, message);
@@ -308,10 +340,16 @@ uint32_t node_own_types(node_op op) {
         [NODE_ATTENTION] = 1u << 3 | 1u << 6,
         [NODE_MULTI_HEAD] = 1u << 4 | 1u << 8 | 1u << 9,
         [NODE_PROJECTED] = 1u << 3 | 1u << 6,
-        [NODE_GROUP_QUERY] = NODE_CACHES | 1u << 5 | 1u << 6 | 1u << 9 | 1u << 12 | 1u << 13,
+        [NODE_GROUP_QUERY] = 1u << 3 | 1u << 4 | 1u << 5 | 1u << 6 | 1u << 9 | 1u << 12 | 1u << 13,
+        [NODE_LINEAR] = 1u << LINEAR_PAST,
+        [NODE_MS_LINEAR] = 1u << LINEAR_PAST,
         [NODE_FLEX] = ~0u << FLEX_TENSORS,
     };
     return own[op];
+}
+
+uint32_t node_carried(node_op op) {
+    return op == NODE_GROUP_QUERY ? 1u << 3 | 1u << 4 : node_is_linear(op) ? 1u << LINEAR_PAST : 0;
 }
 
 /* As they stand in the model, so that they are read and checked once more as a model's. */
@@ -319,9 +357,12 @@ void node_save(const node_source *s, node_op op, note *n) {
     int64_t sizes[3];
     for (size_t i = 0; i < MAX_ATTRIBUTES && attributes[op][i].name; i++) {
         const attribute_rule *const rule = &attributes[op][i];
-        int64_t whole;
+        int64_t whole = 0;
         float real;
-        if (rule->is_real && source_real(s, rule->name, &real))
+        char message[ATTUNE_MESSAGE_BYTES];
+        if (rule->words && read_word(s, rule, &whole, message))
+            note_put(n, rule->name, &whole, 1);
+        else if (rule->is_real && source_real(s, rule->name, &real))
             note_put_real(n, rule->name, real);
         else if (!rule->is_real && source_whole(s, rule->name, &whole))
             note_put(n, rule->name, &whole, 1);
@@ -358,6 +399,7 @@ node_attributes node_default_attributes(void) {
                              .window_right = -1,
                              .mask_filter_value = -10000,
                              .smooth_softmax = -1,
+                             .update_rule = ATTUNE_GATED_DELTA,
                              .norm_eps = 1e-6f,
                              .q_norm_eps = NAN,
                              .k_norm_eps = NAN};

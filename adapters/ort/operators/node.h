@@ -10,6 +10,8 @@ typedef enum node_op {
     NODE_MULTI_HEAD,    /* com.microsoft MultiHeadAttention */
     NODE_GROUP_QUERY,   /* com.microsoft GroupQueryAttention */
     NODE_PROJECTED,     /* com.microsoft Attention */
+    NODE_LINEAR,        /* ai.onnx LinearAttention, opset 27 */
+    NODE_MS_LINEAR,     /* com.microsoft LinearAttention */
     NODE_OP_COUNT,
     NODE_BLOCK = NODE_OP_COUNT, /* a whole block, which the provider has found in a graph */
     NODE_FLEX,                  /* attune FlexAttention, which no provider has: a custom operator only */
@@ -30,6 +32,7 @@ typedef struct node_attributes {
     float mask_filter_value;
     int64_t cache_bits;                     /* of the elements of quantised caches, 8 or 4; 0: they are not quantised */
     float norm_eps, q_norm_eps, k_norm_eps; /* of norms of queries and keys; NaN: norm_eps */
+    int64_t update_rule;                    /* an attune_linear_rule */
 } node_attributes;
 
 typedef struct node_spec {
@@ -41,6 +44,8 @@ typedef struct node_spec {
 
 /* The operator with this domain and name that attune computes; NODE_OP_COUNT if it computes none. */
 node_op node_op_of(const char *domain, const char *type);
+
+static inline bool node_is_linear(node_op op) { return op == NODE_LINEAR || op == NODE_MS_LINEAR; }
 
 /* What is registered of an operator. */
 typedef struct node_rule {
@@ -61,13 +66,16 @@ typedef struct node {
     common_plans plans;
     struct block *block;       /* weights and inputs of a block; otherwise NULL */
     attune_problem *functions; /* of NODE_FLEX: what its functions and their tensors are; otherwise NULL */
+    struct linear *linear;     /* of LinearAttention: what runs its steps; otherwise NULL */
     node_places *places;       /* of an EPContext node; otherwise NULL: they are in order */
 } node;
 
-/* The inputs of an operator that have types of their own: lengths, positions, masks, and caches that may be quantised.
- */
+/* The inputs of an operator that have types of their own: lengths, positions, masks, caches that may be quantised, and
+ * states. */
 uint32_t node_own_types(node_op op);
-enum { NODE_CACHES = 1u << 3 | 1u << 4 }; /* past_key and past_value of GroupQueryAttention */
+
+/* Those of them whose type an output has, too: caches of GroupQueryAttention, the state of LinearAttention. */
+uint32_t node_carried(node_op op);
 
 /* Puts the attributes of an operator's node, or those of a block, into the note of an EPContext node. */
 void node_save(const node_source *source, node_op op, note *n);

@@ -30,11 +30,11 @@ static const char *get_provider(const ort_custom_op *op) {
 static size_t input_count(const ort_custom_op *op) { return rule_of(op)->num_inputs; }
 static size_t output_count(const ort_custom_op *op) { return rule_of(op)->num_outputs; }
 
-/* Inputs of lengths, positions and masks have types of their own, which each call checks. Caches have not: an operator
- * of this form cannot say that of its outputs, so quantised caches are the execution provider's only. */
+/* Inputs of lengths, positions and masks have types of their own, which each call checks. Caches and states have not:
+ * an operator of this form cannot say that of its outputs, so quantised caches, and states of another type, are the
+ * execution provider's only. */
 static int input_type(const ort_custom_op *op, size_t index) {
-    const uint32_t caches = typed(op)->op == NODE_GROUP_QUERY ? NODE_CACHES : 0;
-    const uint32_t own = node_own_types(typed(op)->op) & ~caches;
+    const uint32_t own = node_own_types(typed(op)->op) & ~node_carried(typed(op)->op);
     return own >> index & 1 ? ORT_UNDEFINED : typed(op)->type;
 }
 

@@ -69,7 +69,7 @@ static ort_status *create_kernel(void *state, const ort_kernel_info *info, ort_k
 typedef struct constraint {
     const char *name;
     bool is_own; /* the element type of the kernel; otherwise the types below */
-    int types[2];
+    int types[3];
 } constraint;
 
 enum { MAX_CONSTRAINTS = 3, NUM_TYPES = 4 };
@@ -78,16 +78,18 @@ static const constraint constraints[NODE_OP_COUNT][MAX_CONSTRAINTS] = {
     [NODE_MULTI_HEAD] = {{"T", true, {0}}, {"M", false, {ORT_INT32}}},
     [NODE_GROUP_QUERY] = {{"T", true, {0}}, {"M", false, {ORT_INT32}}},
     [NODE_PROJECTED] = {{"T", true, {0}}, {"M", false, {ORT_INT32}}},
+    [NODE_LINEAR] = {{"T", true, {0}}, {"S", false, {ORT_FLOAT, ORT_FLOAT16, ORT_BFLOAT16}}},
+    [NODE_MS_LINEAR] = {{"T", true, {0}}, {"S", false, {ORT_FLOAT, ORT_FLOAT16, ORT_BFLOAT16}}},
 };
 
 static ort_status *constrain(const ort_ep_api *api, ort_def_builder *builder, node_op op, int type) {
     ort_status *status = NULL;
     for (int i = 0; i < MAX_CONSTRAINTS && constraints[op][i].name && !status; i++) {
         const constraint *const c = &constraints[op][i];
-        const ort_data_type *allowed[3];
+        const ort_data_type *allowed[4];
         size_t count = 0;
         if (c->is_own) status = api->GetTensorDataType(type, &allowed[count++]);
-        for (int t = 0; t < 2 && c->types[t] && !status; t++)
+        for (int t = 0; t < 3 && c->types[t] && !status; t++)
             status = api->GetTensorDataType(c->types[t], &allowed[count++]);
         if (!status) status = api->KernelDefBuilder_AddTypeConstraint(builder, c->name, allowed, count);
     }

@@ -14,6 +14,8 @@ import pytest
 from onnx import helper, numpy_helper
 from test_ort_blocks import X, Block
 from test_ort_group_query import CASES, make
+from test_ort_linear import inputs as linear_inputs
+from test_ort_linear import make as make_linear
 from test_ort_quantised_cache import make as make_quantised
 from test_ort_quantised_cache import quantised
 
@@ -106,6 +108,14 @@ def place(tmp_path, monkeypatch):
     return made
 
 
+def plain(place, name):
+    """A model as a file, and what it is fed with."""
+    model, feeds = models()[name]
+    path = place.folder / "plain.onnx"
+    path.write_bytes(model)
+    return path, feeds
+
+
 def write_context(place, model, pack, embeds=True):
     path, written = place.folder / "model.onnx", place.folder / "model_ctx.onnx"
     path.write_bytes(model)
@@ -127,11 +137,9 @@ NO_COMPILER = {"ATTUNE_CODEGEN": "/nonexistent", "ATTUNE_CODEGEN_WORKER": "/none
 @pytest.mark.parametrize("embeds", [True, False])
 @pytest.mark.parametrize("name", list(models()))
 def test_runs_without_a_compiler(place, name, embeds):
-    model, feeds = models()[name]
-    path = place.folder / "plain.onnx"
-    path.write_bytes(model)
+    path, feeds = plain(place, name)
     pack, wanted = place.pack(path, feeds)
-    written = write_context(place, model, pack, embeds)
+    written = write_context(place, path.read_bytes(), pack, embeds)
     nodes = [node for node in onnx.load(written).graph.node if node.op_type == "EPContext"]
     assert nodes and {helper.get_node_attr_value(node, "source") for node in nodes} == {b"AttuneExecutionProvider"}
     assert (place.folder / "model_ctx_attune.pack").exists() != embeds
@@ -140,6 +148,18 @@ def test_runs_without_a_compiler(place, name, embeds):
     for have, want in zip(results, wanted):
         np.testing.assert_array_equal(have, want)
     assert counters.get("compiles", 0) == 0 and counters["disk_hits"] > 0 and counters["ep.contexts"] == len(nodes)
+
+
+def test_linear_attention_in_a_context(place):
+    """Its rule is a text in a model, and a number in a note. The state has a type of its own."""
+    pack, _ = place.pack(*plain(place, "GroupQueryAttention"))
+    given = linear_inputs("gated", dtype=np.float16, state=np.float32)
+    model = make_linear(given, rule="gated")
+    wanted = support.session(model, "ep").run(None, support.feeds(given))
+    written = write_context(place, model, pack)
+    assert [node.op_type for node in onnx.load(written).graph.node] == ["EPContext"]
+    for have, want in zip(support.session(str(written), "ep").run(None, support.feeds(given)), wanted, strict=True):
+        np.testing.assert_array_equal(have, want)
 
 
 RUN_SHARED = """

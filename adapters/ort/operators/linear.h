@@ -1,0 +1,28 @@
+/* LinearAttention, ONNX's and com.microsoft's: attune's, by the attributes and shapes of a node. */
+#ifndef ATTUNE_ORT_LINEAR_H
+#define ATTUNE_ORT_LINEAR_H
+
+#include "ort/model/source.h"
+
+enum {
+    LINEAR_QUERY,
+    LINEAR_KEY,
+    LINEAR_VALUE,
+    LINEAR_PAST,
+    LINEAR_DECAY,
+    LINEAR_BETA,
+    LINEAR_NUM_INPUTS,
+};
+
+/* Values of update_rule in the order of attune_linear_rule, and a NULL. */
+extern const char *const linear_rules[];
+
+/* Whether attune can compute a node, whose attributes were read: message is a sentence otherwise. */
+struct node_spec;
+bool linear_check(const node_source *source, struct node_spec *spec, char *message);
+
+/* What a node keeps between calls. NULL: there is no memory. */
+struct linear *linear_create(void);
+void linear_free(struct linear *l);
+
+#endif
