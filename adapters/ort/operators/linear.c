@@ -68,15 +68,14 @@ static bool divide(step *s, int input, int64_t unit, int64_t *count) {
     const int64_t *const dims = s->in[LINEAR_QUERY].dims;
     if (!call_expect(s->c, names[input], t, 3, (int64_t[]){dims[0], dims[1], -1})) return false;
     if (t->dims[2] < 1 || t->dims[2] % unit)
-        return call_fail(s->c, "%s has %lld columns, which is no multiple of %lld", names[input],
-                         (long long)t->dims[2], (long long)unit);
+        return call_fail(s->c, "%s has %lld columns, which is no multiple of %lld", names[input], (long long)t->dims[2],
+                         (long long)unit);
     *count = t->dims[2] / unit;
     return true;
 }
 
 static attune_view view_of(const tensor *t, int64_t columns) {
-    return (attune_view){
-        .data = t->data, .batch = t->dims[1] * t->dims[2], .token = t->dims[2], .head = columns};
+    return (attune_view){.data = t->data, .batch = t->dims[1] * t->dims[2], .token = t->dims[2], .head = columns};
 }
 
 static bool take_rows(step *s) {
@@ -205,8 +204,8 @@ bool call_linear(call *c) {
     const int64_t out_heads = d->num_heads > d->num_kv_heads ? d->num_heads : d->num_kv_heads;
     const int64_t dims[3] = {s.step.batch, s.step.seq, out_heads * d->head_dim_v};
     const size_t bytes = (size_t)(dims[0] * dims[1] * dims[2]) * adapter_type_bytes(d->dtype);
-    if (!call_output_tensor(c, 0, 3, dims, &s.out) ||
-        (!s.out.is_given && !(s.out.data = call_scratch(c, bytes))) || !begin_state(&s))
+    if (!call_output_tensor(c, 0, 3, dims, &s.out) || (!s.out.is_given && !(s.out.data = call_scratch(c, bytes))) ||
+        !begin_state(&s))
         return false;
     s.step.out.data = s.out.data;
     c->code = ORT_FAIL;

@@ -39,12 +39,11 @@ def inputs(rule="gated_delta", batch=2, tokens=7, heads=(4, 2, 2), dims=(24, 40)
     }
 
 
-def make(given, heads=(4, 2, 2), rule="gated_delta", domain="com.microsoft", is_fixed=False, outputs=None, **attributes):
+def make(given, heads=(4, 2, 2), rule="gated_delta", domain="com.microsoft", **attributes):
     kind = support.TYPES[given["query"].dtype]
     state = kind if given["past_state"] is None else support.TYPES[given["past_state"].dtype]
-    return support.model("LinearAttention", given, outputs or {"output": kind, "present_state": state}, domain=domain,
-                         opset=27, is_fixed=is_fixed, q_num_heads=heads[0], kv_num_heads=heads[2], update_rule=rule,
-                         **attributes)
+    return support.model("LinearAttention", given, {"output": kind, "present_state": state}, domain=domain, opset=27,
+                         q_num_heads=heads[0], kv_num_heads=heads[2], update_rule=rule, **attributes)
 
 
 def loop(given, heads, rule, scale=None):
@@ -160,7 +159,7 @@ def test_state_of_f32_with_f16():
 @pytest.mark.parametrize("entry", support.ENTRIES)
 def test_bfloat16(entry):
     given = inputs()
-    rounded = {name: None if a is None else a.astype(ml_dtypes.bfloat16).astype(np.float32) for name, a in given.items()}
+    rounded = {name: array.astype(ml_dtypes.bfloat16).astype(np.float32) for name, array in given.items()}
     model = support.within(make(given), TensorProto.BFLOAT16)
     compare(run(model, rounded, entry), loop(rounded, (4, 2, 2), "gated_delta"), 4e-2)
 
