@@ -75,13 +75,11 @@ static bool is_compared_otherwise(const attune_problem *p, attune_problem *like)
     return true;
 }
 
-/* Integer products are by d-lanes only. A task of d-lanes has up to 64 rows: of more of them q-lanes fills whole
- * vectors, and costs less. */
+/* Integer products are by d-lanes only. */
 static void choose_strategy(const calls *c, mha_schedule *s) {
-    enum { MOST_ROWS = 64 };
     const attune_problem *const p = c->call.p;
     const bool may = mha_may_go_by_d_lanes(p), must = may && p->integer;
-    const bool either = may && !must && mha_likely_queries(p) <= MOST_ROWS / (p->num_heads / p->num_kv_heads);
+    const bool either = may && !must && !isinf(mha_correction(MHA_DECODING, &c->call, NULL, NULL));
     attune_problem like;
     calls others;
     const bool is_other = either && is_compared_otherwise(p, &like);
@@ -106,14 +104,15 @@ static int32_t choose_block(const attune_problem *p, int64_t rows, int64_t tile_
     return (int32_t)(min_of(ceil_div(LEAST_WORK, row * tile_rows), most) * tile_rows);
 }
 
-/* Whether all products are of whole tiles of hardware, for many rows. They sum in another order than vectors, so the
- * number of rows decides, and not the cost. */
-static bool choose_hardware_tiles(const attune_problem *p, const at_target *target, int64_t rows, mha_schedule *s) {
-    enum { FEW = 14, HIGH = 32, WIDE = 2 };
+/* Whether all products are of whole tiles of hardware. */
+static bool choose_hardware_tiles(const mha_cost_context *c, int64_t rows, mha_schedule *s) {
+    enum { HIGH = 32, WIDE = 2 };
+    const attune_problem *const p = c->p;
+    const mha_variant v = mha_variant_of(p, s, c->machine.target);
     const int64_t depths[] = {p->embed_dim, p->kv_projected ? 0 : p->kv_embed_dim, p->v_embed_dim,
                               p->num_heads * p->head_dim_v};
-    bool fits =
-        mha_variant_of(p, s, target).may_use_tiles && s->lanes * WIDE <= MHA_PANEL_TILE && !p->low_rank && rows > FEW;
+    bool fits = v.may_use_tiles && s->lanes * WIDE <= MHA_PANEL_TILE && !p->low_rank;
+    fits = fits && mha_is_chosen(MHA_TILES, c, s, &v);
     for (size_t i = 0; i < sizeof depths / sizeof *depths; i++) fits = fits && mha_gemm_tiles(HIGH, WIDE, depths[i]);
     if (!fits) return false;
     s->gemm_rows = rows <= HIGH / 2 ? HIGH / 2 : HIGH;
@@ -141,22 +140,19 @@ static void set_tile(const attune_problem *p, int64_t call, int64_t rows, int64_
     s->gemm_task_rows = choose_block(p, call, rows);
 }
 
-/* Tiles read whole lines of weights, if registers have room for them, as narrower ones would read each line twice.
- * Tiles of one vector have a load for each multiply-add, and were slower than the cost says. The usual tile has three
- * quarters of the registers; it takes less time to compile than larger ones. */
+/* The usual tile has three quarters of the registers; it takes less time to compile than larger ones. */
 static void choose_product_tiles(const mha_cost_context *c, int64_t rows, mha_schedule *s) {
-    enum { LINE = 64, USUAL_ROWS = 8, MOST_ROWS = 14 };
+    enum { USUAL_ROWS = 8, MOST_ROWS = 14 };
     const attune_problem *const p = c->p;
     const products_search more = {mha_products_of(p), rows};
     const int64_t registers = c->machine.target->vector_registers;
     const int64_t sums = c->machine.target->flags & AT_TARGET_FMA ? registers * 3 / 4 : registers / 2;
-    const int64_t narrowest = max_of(min_of(LINE / (int64_t)c->lane_bytes / s->lanes, registers / 8), 2);
-    const int64_t usual = min_of(sums / narrowest, USUAL_ROWS);
+    const int64_t narrowest = mha_vectors_of_line(c, s), usual = min_of(sums / narrowest, USUAL_ROWS);
     mha_search t = {.c = c, .of = MHA_PRODUCT, .price = price_products, .more = &more, .at = *s, .cost = INFINITY};
     set_tile(p, rows, usual, narrowest, s);
     if (usual <= rows) mha_search_begin(&t, MHA_USUAL_PRODUCT, s);
     for (int64_t r = 1; r <= min_of(rows, MOST_ROWS); r++)
-        for (int64_t v = narrowest; v <= MHA_PANEL_TILE / s->lanes && r * v <= registers; v *= 2) {
+        for (int64_t v = 1; v <= MHA_PANEL_TILE / s->lanes && r * v <= registers; v *= 2) {
             set_tile(p, rows, r, v, s);
             mha_search_try(&t, s);
         }
@@ -169,7 +165,7 @@ void mha_choose_products(const mha_cost_context *c, mha_schedule *s) {
     s->gemm_rows = s->gemm_column_vectors = s->gemm_task_rows = s->gemm_depth = 0;
     if (!p->embed_dim) return;
     const int64_t rows = mha_product_rows(p, MHA_USUAL_LENGTH);
-    if (!choose_hardware_tiles(p, c->machine.target, rows, s)) choose_product_tiles(c, rows, s);
+    if (!choose_hardware_tiles(c, rows, s)) choose_product_tiles(c, rows, s);
 }
 
 /* ---- Listed keys ---- */

@@ -1,12 +1,9 @@
 /* Decoding: a usual schedule by what the problem is, then the register tiles that cost less.
  *
- *     usual tiles ► from memory? streams ► kv_tile, kv_chunk ► panels? their vectors ► search (caches, integers)
+ *     usual tiles ► others, by a rule ► kv_tile, kv_chunk ► panels: their vectors ► search
  *
- * The search knows two tiles, of scores and of values, each rows by keys. Where K and V come from memory, in panels and
- * with `reproducible` the usual numbers stay: the cost does not know how streams share prefetchers and the core's
- * outstanding lines, nor that vectors of keys lie side by side, and adding in order was never fitted. Narrow heads of
- * f32 have a rule of their own after that with few registers, which the comparison of strategies does not see. Figures:
- * notes/2026-11-28-schedules.md. */
+ * The search knows two tiles, of scores and of values, each rows by keys. Where it is not asked, and which tiles are
+ * taken without it, is said by corrections.def. Figures: notes/2026-11-28-schedules.md. */
 #include "base/integers.h"
 #include "problem/problem.h"
 #include "schedule/choose.h"
@@ -37,48 +34,70 @@ static bool is_converted(attune_dtype v) {
     return v == ATTUNE_BF16 || v == ATTUNE_F16 || v == ATTUNE_I8 || v == ATTUNE_F8;
 }
 
-/* From memory K comes once for four rows; and V in whole rows of f32, for as many as leave registers for that, which is
- * faster although the fourth row finds V in a cache only. */
-static void choose_tiles_from_memory(const attune_problem *p, int64_t rows, mha_schedule *s) {
+/* ---- Other tiles, where a row of corrections.def says so ---- */
+
+/* K once for four rows, and whole rows of V that is not converted for as many as leave registers for that. */
+static void take_rows(const mha_cost_context *c, int64_t rows, mha_schedule *s) {
     enum { ROWS = 4, COLUMNS = 8 };
-    if (rows < ROWS) return;
     s->score_rows = ROWS;
-    if (rows > ROWS || is_converted(p->v_dtype) || p->head_dim_v % (COLUMNS * s->lanes)) return;
+    if (rows > ROWS || is_converted(c->p->v_dtype) || c->p->head_dim_v % (COLUMNS * s->lanes)) return;
     s->value_rows = ROWS - 1;
     s->value_column_vectors = COLUMNS;
 }
 
-/* The same with few registers. Tiles of three rows have room for two keys, which are no streams; two rows and then the
- * third find K in the first cache. What is converted would be so for each of these tiles, and an open number of rows
- * would be rounded up to a multiple of six. With `reproducible` scores have one stream whatever the tile is. */
-static void choose_streams_of_keys(const attune_problem *p, int64_t rows, mha_schedule *s) {
-    enum { ROWS = 2, KEYS = 4 };
-    const bool converts = p->k_dtype != ATTUNE_F32 || p->softmax_precision != ATTUNE_F32;
-    if (rows != ROWS + 1 || converts || p->seq_q < 1 || p->is_ragged || p->reproducible) return;
-    s->score_rows = ROWS;
-    s->score_keys = KEYS;
+/* Two rows of four keys, which are streams, and then the third. */
+static void take_streams_of_keys(const mha_cost_context *c, int64_t rows, mha_schedule *s) {
+    (void)c, (void)rows;
+    s->score_rows = 2;
+    s->score_keys = 4;
 }
 
 /* Sums of values that stay in registers: as many rows as there is room for, which leave few over. */
-static void hold_values(int64_t rows, mha_schedule *s) {
+static void hold_values(const mha_cost_context *c, int64_t rows, mha_schedule *s) {
     enum { USUAL = 4, MORE = 6, VECTORS = 2 };
+    (void)c;
     s->value_rows = (int32_t)(rows == USUAL + 1 || rows % MORE == 0 ? min_of(rows, MORE) : USUAL);
     s->value_column_vectors = VECTORS;
     s->value_keys = 1;
 }
 
-/* The same with few registers: a vector of V that is converted then serves more rows than two. f16, which takes one
- * instruction, was no faster, and of four rows bf16 was slower. An open number of rows would be rounded up. */
-static void hold_converted_values(const attune_problem *p, const at_target *target, int64_t rows, mha_schedule *s) {
-    enum { LEAST_ROWS = 5 };
-    mha_schedule held = *s;
-    const bool converts = is_converted(p->v_dtype) && p->v_dtype != ATTUNE_F16;
-    if (rows < LEAST_ROWS || !converts || p->softmax_precision != ATTUNE_F32 || mha_has_panels(p)) return;
-    if (p->seq_q < 1 || p->is_ragged || p->reproducible) return;
-    hold_values(rows, &held);
-    held.value_streams = 1;
-    if (mha_variant_of(p, &held, target).holds_values) *s = held;
+static void hold_converted_values(const mha_cost_context *c, int64_t rows, mha_schedule *s) {
+    hold_values(c, rows, s);
+    s->value_streams = 1;
 }
+
+/* Two rows of Q by whole rows of V, up to six vectors, or by two stripes of wider rows. Where four divides the rows of
+ * Q they are four by three vectors of wider rows, unless a stripe of one vector would be left. Stripes of two rows gain
+ * nothing. Three rows take as many instructions with sums in memory. */
+static void hold_narrow_values(const mha_cost_context *c, int64_t rows, mha_schedule *s) {
+    enum { WHOLE = 6 };
+    const int64_t vectors = ceil_div(c->p->head_dim_v, s->lanes), stripes = ceil_div(vectors, WHOLE);
+    const bool by_fours = stripes > 1 && rows % 4 == 0 && vectors % 3 != 1;
+    mha_schedule usual = *s;
+    if (rows == 3 || s->value_keys == 1 || (stripes > 1 && rows == 2)) return;
+    mha_schedule_settle(c->p, c->machine.target, c->machine.description, &usual);
+    if (s->value_keys != usual.value_streams) return; /* the batch decides, and may not change the order of sums */
+    s->value_streams = usual.value_streams;
+    s->value_keys = 1;
+    s->value_rows = by_fours ? 4 : 2;
+    s->value_column_vectors = (int32_t)(by_fours ? 3 : ceil_div(vectors, stripes));
+}
+
+static void take_narrow_heads(const mha_cost_context *c, int64_t rows, mha_schedule *s) {
+    s->score_column_vectors = (int32_t)max_of(c->p->head_dim / s->lanes, 1);
+    hold_narrow_values(c, rows, s);
+}
+
+typedef void tile_fn(const mha_cost_context *c, int64_t rows, mha_schedule *s);
+
+static void take_if_chosen(mha_priced of, tile_fn *tile, const mha_cost_context *c, int64_t rows, mha_schedule *s) {
+    mha_schedule other = *s;
+    tile(c, rows, &other);
+    const mha_variant v = mha_variant_of(c->p, &other, c->machine.target);
+    if (mha_is_chosen(of, c, &other, &v)) *s = other;
+}
+
+/* ---- Panels ---- */
 
 /* Codes of panels from memory, which are used up faster than others: a panel at a time, as memory has them, if that
  * leaves more sums than a product takes cycles. */
@@ -171,7 +190,7 @@ static void try_held_values(mha_search *t) {
     mha_schedule s = t->at;
     t->of = MHA_HELD_TILE;
     if (rows_of(t) < LEAST_ROWS) return;
-    hold_values(rows_of(t), &s);
+    hold_values(t->c, rows_of(t), &s);
     mha_search_try(t, &s);
     for (s.value_rows = LEAST_ROWS; s.value_rows <= MOST_ROWS && s.value_rows <= rows_of(t); s.value_rows++)
         mha_search_try(t, &s);
@@ -242,8 +261,6 @@ static void choose_code_tiles(const mha_cost_context *c, int64_t rows, mha_sched
     *s = t.at;
 }
 
-/* From memory what streams do matters more than what is multiplied: there the rules' stay, as they do where bits are
- * promised. */
 static void choose_cheaper(const mha_cost_context *c, int64_t rows, mha_schedule *s) {
     mha_search t = search_of(c, &rows);
     mha_search_begin(&t, MHA_USUAL_TILE, s);
@@ -258,63 +275,28 @@ bool mha_may_go_by_d_lanes(const attune_problem *p) {
     return mha_attends(p) && !p->prob_mod[0] && !mha_quantises_keys(p);
 }
 
+static int64_t rows_of_head(const attune_problem *p) {
+    return mha_likely_queries(p) * (p->num_heads / p->num_kv_heads);
+}
+
 /* Streams of values decide in which order sums are: only the keys of a task depend on the call. */
 void mha_choose_d_lanes(const mha_cost_context *call, const mha_cost_context *c, mha_schedule *s) {
-    const attune_problem *const p = c->p;
-    const int64_t rows = mha_likely_queries(p) * (p->num_heads / p->num_kv_heads);
-    const bool has_panels = mha_has_panels(p);
+    const int64_t rows = rows_of_head(c->p);
     s->strategy = MHA_D_LANES;
     s->lanes = c->widest;
     choose_tiles(c, rows, s);
-    if (c->is_from_memory && !p->integer) {
-        if (!c->few_registers)
-            choose_tiles_from_memory(p, rows, s);
-        else {
-            choose_streams_of_keys(p, rows, s);
-            hold_converted_values(p, c->machine.target, rows, s);
-        }
-    }
+    take_if_chosen(MHA_FAR_ROWS, take_rows, c, rows, s);
+    take_if_chosen(MHA_FAR_KEYS, take_streams_of_keys, c, rows, s);
+    take_if_chosen(MHA_FAR_HELD, hold_converted_values, c, rows, s);
     s->kv_tile = choose_tile(c);
     s->kv_chunk = choose_chunk(call->p, s->kv_tile);
-    if (has_panels) choose_panel_tiles(c, rows, s);
-    if (p->integer) choose_code_tiles(c, max_of(rows, 1), s);
-    if (!p->integer && !p->reproducible && !c->is_from_memory && !has_panels) choose_cheaper(c, max_of(rows, 1), s);
-}
-
-/* ---- Narrow heads, few registers ---- */
-
-/* Numbers of f32 that come from a cache. From afar all of this is slower, and in short pages most of all. */
-static bool is_narrow(const mha_cost_context *c, const mha_schedule *s) {
-    enum { VECTORS = 10 };
-    const attune_problem *const p = c->p;
-    const int64_t most = (int64_t)VECTORS * s->lanes;
-    const bool is_f32 = p->k_dtype == ATTUNE_F32 && p->v_dtype == ATTUNE_F32 && p->softmax_precision == ATTUNE_F32;
-    const bool is_open = p->seq_q < 1 || p->is_ragged;
-    if (!is_f32 || is_open || p->reproducible || mha_has_panels(p) || c->is_from_memory || c->is_from_afar)
-        return false;
-    return c->few_registers && p->head_dim <= most && p->head_dim_v <= most;
-}
-
-/* Register tiles are two rows of Q by whole rows of V, up to six vectors, or by two stripes of wider rows. Where four
- * divides the rows of Q they are four by three vectors of wider rows, unless a stripe of one vector would be left.
- * Stripes of two rows gain nothing. Three rows take as many instructions with sums in memory. */
-static void hold_narrow_values(const mha_cost_context *c, int64_t rows, mha_schedule *s) {
-    enum { WHOLE = 6 };
-    const int64_t vectors = ceil_div(c->p->head_dim_v, s->lanes), stripes = ceil_div(vectors, WHOLE);
-    const bool by_fours = stripes > 1 && rows % 4 == 0 && vectors % 3 != 1;
-    mha_schedule usual = *s;
-    if (rows == 3 || s->value_keys == 1 || (stripes > 1 && rows == 2)) return;
-    mha_schedule_settle(c->p, c->machine.target, c->machine.description, &usual);
-    if (s->value_keys != usual.value_streams) return; /* the batch decides, and may not change the order of sums */
-    s->value_streams = usual.value_streams;
-    s->value_keys = 1;
-    s->value_rows = by_fours ? 4 : 2;
-    s->value_column_vectors = (int32_t)(by_fours ? 3 : ceil_div(vectors, stripes));
+    choose_panel_tiles(c, rows, s);
+    if (c->p->integer)
+        choose_code_tiles(c, max_of(rows, 1), s);
+    else
+        choose_cheaper(c, max_of(rows, 1), s);
 }
 
 void mha_hold_narrow_heads(const mha_cost_context *c, mha_schedule *s) {
-    const int64_t rows = mha_likely_queries(c->p) * (c->p->num_heads / c->p->num_kv_heads);
-    if (rows < 2 || !is_narrow(c, s)) return;
-    s->score_column_vectors = (int32_t)max_of(c->p->head_dim / s->lanes, 1);
-    hold_narrow_values(c, rows, s);
+    take_if_chosen(MHA_NARROW, take_narrow_heads, c, rows_of_head(c->p), s);
 }

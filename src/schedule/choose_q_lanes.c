@@ -34,7 +34,6 @@ typedef struct search {
     const attune_problem *p;
     int64_t rows, keys;
     int64_t room;           /* sums of a register tile, beside what they are multiplied by */
-    int64_t usual_sums;     /* of scores, where keys are many */
     int64_t most_task_rows; /* beyond the first stripe */
     double heads, threads;  /* KV heads of a call, and threads that could share it */
     bool has_gaps;          /* a query may see keys on both sides of some that mask_mod hides from it */
@@ -42,6 +41,7 @@ typedef struct search {
     sum_order order;        /* that it has to keep */
     double least_values;    /* cycles of their multiplications, whatever the schedule */
     mha_schedule at;        /* the best so far of this stripe */
+    mha_variant variant;    /* of that one */
     double cost, scores;    /* of that one, scores with their softmax */
     mha_q_costs tried;      /* the last one */
 } search;
@@ -80,7 +80,6 @@ static search search_of(const mha_cost_context *c, bool has_gaps) {
                     .rows = (int64_t)c->rows,
                     .keys = max_of((int64_t)c->keys, 1),
                     .room = c->machine.target->vector_registers * 3 / 4,
-                    .usual_sums = c->few_registers ? 12 : 16,
                     .most_task_rows = min_of(usual, fit),
                     .heads = heads,
                     .threads = threads_for(heads * c->rows * row, c->by_pairs),
@@ -107,29 +106,26 @@ static mha_variant variant_of(const search *t, const mha_schedule *s) {
 
 static int32_t tile_step(const search *t, const mha_schedule *s) { return mha_tile_step(t->p, s); }
 
-static int64_t rows_by_columns(const search *t, const mha_schedule *s) {
-    const mha_variant v = variant_of(t, s);
-    return v.scores_by_columns ? ALL_ROWS : v.rest_rows;
-}
+static int64_t rows_by_columns(const mha_variant *v) { return v->scores_by_columns ? ALL_ROWS : v->rest_rows; }
 
-static bool keeps_order(const search *t, const mha_schedule *s) {
+static bool keeps_order(const search *t, const mha_schedule *s, const mha_variant *v) {
     const sum_order *o = &t->order;
     if (o->kv_tile > 0 && o->kv_tile % tile_step(t, s)) return false;
-    return o->by_columns == ANY_ROWS || o->by_columns == rows_by_columns(t, s);
+    return o->by_columns == ANY_ROWS || o->by_columns == rows_by_columns(v);
 }
 
-/* Takes the schedule if it is legal and costs less. One thread counts most. */
+/* Takes the schedule if it is legal, keeps the order and costs less. One thread counts most. */
 static void try(search *t, const mha_schedule *s) {
-    static const double IDLE = 0.1;
     const mha_variant v = variant_of(t, s);
     const double factor = mha_correction(MHA_PREFILL, t->c, s, &v);
-    if (isinf(factor) || (s->value_by == MHA_VALUE_BY_ROWS && !v.may_go_by_rows)) return;
+    if (isinf(factor) || (s->value_by == MHA_VALUE_BY_ROWS && !v.may_go_by_rows) || !keeps_order(t, s, &v)) return;
     mha_cost_q_lanes_next(t->c, s, &v, &t->tried);
-    const double cost = mha_costs_sum(&t->tried.costs) * factor * (1 + IDLE * idle_of(t, s));
+    const double cost = mha_costs_sum(&t->tried.costs) * factor * (1 + COST_OF(idle) * idle_of(t, s));
     if (cost >= t->cost) return;
     t->cost = cost;
     t->scores = t->tried.costs.scores + t->tried.costs.softmax;
     t->at = *s;
+    t->variant = v;
 }
 
 /* ---- One number after the other ---- */
@@ -146,29 +142,17 @@ static void set_kv_tile(const search *t, mha_schedule *s, int64_t keys) {
     s->kv_tile = (int32_t)keys;
 }
 
-/* Of many keys a few left over do not matter. Tiles of usual numbers of them do, with as many sums as hide latency and
- * loads: more of them only take longer to compile. Of few keys any number may come out even; tiles of more than 8 pay
- * where they are all that a stripe has. */
-static bool is_usual(const search *t, const mha_schedule *s) {
-    enum { MANY = 64, MOST_KEYS = 8, MOST_FEW = 12 };
-    const int32_t keys = s->score_keys, *usual = mha_schedule_values(MHA_PART_Q_LANES, MHA_SCHEDULE_ID(score_keys));
-    const bool is_short = s->value_by == MHA_VALUE_BY_ROWS && t->usual_sums > MOST_FEW;
-    if (t->keys <= MANY && (keys <= MOST_KEYS || is_short)) return true;
-    if (keys > MOST_KEYS || keys * s->score_row_vectors > t->usual_sums) return false;
-    while (*usual && *usual != keys) usual++;
-    return *usual;
-}
-
 static void try_score_keys(search *t) {
     enum { MOST = 16 };
     const mha_schedule base = t->at;
     for (int64_t keys = min_of(MOST, t->keys); keys >= 1; keys--) {
         mha_schedule s = base;
         s.score_keys = (int32_t)keys;
-        if (!is_usual(t, &s) || (keys > 1 && keys * s.score_row_vectors > t->room)) continue;
+        if (isinf(mha_correction(MHA_SCORE_KEYS, t->c, &s, NULL))) continue;
+        if (keys > 1 && keys * s.score_row_vectors > t->room) continue;
         if (t->p->reproducible && t->c->fixed_tile % keys) continue;
         set_kv_tile(t, &s, base.kv_tile);
-        if (keeps_order(t, &s)) try(t, &s);
+        try(t, &s);
     }
 }
 
@@ -194,18 +178,11 @@ static void try_value_columns(search *t) {
     }
 }
 
-/* Whether tiles of keys are as long as they can be: with vectors of 64 bytes values go by rows (corrections.def). One
- * tile is best for them, and where O is kept from tile to tile a long one. */
-static bool has_long_tiles(const search *t, const mha_schedule *s) {
-    return mha_attends(t->p) && t->c->is_wide && variant_of(t, s).may_keep_rows;
-}
-
 /* Of a tile each stripe computes all that lies between the first and the last key that mask_mod lets it see. Where
  * there may be gaps, a tile is what is left out. */
-static int64_t long_tile(const search *t, const mha_schedule *s) {
+static int64_t long_tile(const search *t, const mha_variant *v) {
     enum { ONE_TILE = 1024, LONG_TILE = 512, MASKED_TILE = 64, MASKED_PAIRS = 128 };
-    if (t->has_gaps && variant_of(t, s).has_mask_table)
-        return min_of(t->keys, t->c->by_pairs ? MASKED_PAIRS : MASKED_TILE);
+    if (t->has_gaps && v->has_mask_table) return min_of(t->keys, t->c->by_pairs ? MASKED_PAIRS : MASKED_TILE);
     return t->keys <= ONE_TILE ? t->keys : LONG_TILE;
 }
 
@@ -213,7 +190,8 @@ static int64_t long_tile(const search *t, const mha_schedule *s) {
 static void try_kv_tile(search *t) {
     enum { LEAST = 32, MOST = 1024, MOST_PARTS = 4, LEAST_USUAL = 48, MOST_USUAL = 512 };
     const mha_schedule base = t->at;
-    if (t->p->reproducible || t->order.kv_tile != ANY_KEYS || has_long_tiles(t, &base)) return;
+    if (t->p->reproducible || t->order.kv_tile != ANY_KEYS) return;
+    if (mha_is_chosen(MHA_LONG_TILE, t->c, &base, &t->variant)) return;
     mha_schedule s = base;
     for (int64_t parts = 1; parts <= MOST_PARTS; parts++) {
         const int64_t keys = ceil_div(t->keys, parts);
@@ -229,21 +207,13 @@ static void try_kv_tile(search *t) {
     }
 }
 
-/* Whether a task does nothing once for all its stripes: K and V are read as they lie, or V in pairs that are there, and
- * V is not searched. Then short tasks are as fast as long ones, and more threads have work. */
-static bool has_equal_stripes(const attune_problem *p, const mha_schedule *s) {
-    const bool is_plain = p->softmax_precision == ATTUNE_F32 && p->k_dtype == ATTUNE_F32 && p->v_dtype == ATTUNE_F32;
-    return (is_plain || s->kv_copy == MHA_COPY_ONCE) && s->value_by == MHA_VALUE_BY_ROWS && !p->global_tokens &&
-           !mha_has_dims(p->attn_mask_dims) && !mha_has_dims(p->attn_bias_dims);
-}
-
 /* What a stripe sees of a window, or of many tiles, is little beside their beginnings; under mask_mod V is searched.
  * Measured, short tasks cost less than the cost says, so it stays what it was. Where rows are few and heads are not, a
  * head is one task. */
 static void set_short_task(const search *t, mha_schedule *s) {
     enum { ONE_TILE = 1024, FEW = 4, FEW_ROWS = 64 };
     const int64_t vectors = s->score_row_vectors, fit = t->most_task_rows / (s->lanes * vectors);
-    const bool is_one = t->keys <= ONE_TILE && !mha_has_first_key(t->p) && !variant_of(t, s).has_mask_table;
+    const bool is_one = t->keys <= ONE_TILE && !mha_has_first_key(t->p) && !t->variant.has_mask_table;
     const bool is_little = t->rows <= FEW_ROWS && t->heads >= t->threads;
     const int64_t all = ceil_div(t->rows, s->lanes * vectors);
     const int64_t stripes = is_one && is_little ? all : is_one ? 1 : max_of(min_of(FEW / vectors, fit), 1);
@@ -253,8 +223,8 @@ static void set_short_task(const search *t, mha_schedule *s) {
 /* Short tasks, which share the pairs of V. */
 static void try_pairs_once(search *t, mha_schedule s) {
     s.kv_copy = MHA_COPY_ONCE;
-    if (!t->pairs_fit || !mha_pairs_are_shared(t->p)) return;
-    if (!variant_of(t, &s).may_pair_once || !has_equal_stripes(t->p, &s)) return;
+    if (!t->pairs_fit || !mha_pairs_are_shared(t->p) || !t->variant.may_pair_once) return;
+    if (isinf(mha_correction(MHA_SHORT_TASK, t->c, &s, &t->variant))) return;
     set_short_task(t, &s);
     if (t->rows > (int64_t)s.task_row_vectors * s.lanes) try(t, &s);
 }
@@ -262,7 +232,7 @@ static void try_pairs_once(search *t, mha_schedule s) {
 /* Stripes of a task: all of them, a half, a third …, as far as a task may be so long. */
 static void try_task_rows(search *t) {
     mha_schedule base = t->at;
-    if (!t->c->by_pairs && has_equal_stripes(t->p, &base)) {
+    if (mha_is_chosen(MHA_SHORT_TASK, t->c, &base, &t->variant)) {
         set_short_task(t, &t->at);
         return;
     }
@@ -329,13 +299,18 @@ static bool begin(search *t, int32_t lanes, int32_t vectors, mha_value_by by) {
     s.score_row_vectors = s.task_row_vectors = vectors;
     s.score_keys = (int32_t)min_of(max_of(SUMS / vectors, 1), t->keys);
     while (t->p->reproducible && t->c->fixed_tile % s.score_keys) s.score_keys--;
-    while (!keeps_order(t, &s) && s.score_keys > 1) s.score_keys--;
-    if (!keeps_order(t, &s)) return false;
+    mha_variant v = variant_of(t, &s);
+    while (!keeps_order(t, &s, &v) && s.score_keys > 1) {
+        s.score_keys--;
+        v = variant_of(t, &s);
+    }
+    if (!keeps_order(t, &s, &v)) return false;
     s.score_columns = score_columns(t);
     s.value_row_vectors = by == MHA_VALUE_BY_ROWS ? 1 : vectors;
     s.value_columns = (int32_t)min_of(first_sums(t, by) / s.value_row_vectors, t->p->head_dim_v);
     s.value_keys = value_keys(t, by);
-    set_kv_tile(t, &s, has_long_tiles(t, &s) ? long_tile(t, &s) : min_of(t->keys, ONE_TILE));
+    const bool is_long = mha_is_chosen(MHA_LONG_TILE, t->c, &s, &v);
+    set_kv_tile(t, &s, is_long ? long_tile(t, &v) : min_of(t->keys, ONE_TILE));
     mha_schedule settled = s;
     mha_schedule_settle(t->p, t->c->machine.target, t->c->machine.description, &settled);
     s.kv_copy = t->c->by_pairs ? MHA_COPY_CONVERTED : settled.kv_copy;
@@ -395,6 +370,7 @@ static bool cheapest(search t, const sum_order *order, mha_schedule *s) {
     const best_two first = best;
     for (int i = 0; i < 2 && first.cost[i] < NO_COST; i++) {
         t.at = first.s[i];
+        t.variant = variant_of(&t, &t.at);
         t.cost = first.cost[i];
         improve(&t, &best);
         keep(&best, &t);
@@ -410,7 +386,8 @@ static bool decides_columns(const search *t) {
     for (int32_t lanes = t->c->widest; lanes >= t->c->narrowest; lanes /= 2)
         for (int32_t vectors = 1; vectors <= most_vectors(t, lanes); vectors++) {
             const mha_schedule s = {.lanes = lanes, .score_row_vectors = vectors, .score_keys = KEYS};
-            if (rows_by_columns(t, &s)) return true;
+            const mha_variant v = variant_of(t, &s);
+            if (rows_by_columns(&v)) return true;
         }
     return false;
 }
@@ -424,7 +401,8 @@ static bool decides_tiles(const search *t) {
 static sum_order order_of(const search *t, const mha_schedule *s) {
     sum_order order = {.by_columns = ANY_ROWS, .kv_tile = ANY_KEYS};
     const bool is_known = t->p->seq_kv != ATTUNE_DYNAMIC || t->p->max_seq_kv || t->p->low_rank;
-    if (decides_columns(t)) order.by_columns = rows_by_columns(t, s);
+    const mha_variant v = variant_of(t, s);
+    if (decides_columns(t)) order.by_columns = rows_by_columns(&v);
     if (decides_tiles(t)) order.kv_tile = is_known && s->kv_tile >= t->c->keys ? ALL_KEYS : s->kv_tile;
     return order;
 }

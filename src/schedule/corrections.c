@@ -6,7 +6,9 @@
  * timings know better stands in one table and not in choosers. */
 #include "schedule/corrections.h"
 
+#include "base/integers.h"
 #include "problem/problem.h"
+#include "problem/problem_sight.h"
 #include "schedule/schedule_fields.h"
 
 #include <math.h>
@@ -20,6 +22,56 @@ static bool multiplies_slowly(const mha_cost_context *c) {
     return d->fma <= at_description_slots(d, (double)c->machine.target->vector_bytes);
 }
 
+/* ---- Prefill ---- */
+
+/* Of many keys a few left over do not matter. Tiles of usual numbers of them do, with as many sums as hide latency and
+ * loads. Of few keys any number may come out even; tiles of more than 8 pay where they are all that a stripe has. */
+static bool has_usual_keys(const mha_cost_context *c, const mha_schedule *s) {
+    enum { MANY = 64, MOST_KEYS = 8, FEW_SUMS = 12, SUMS = 16 };
+    const int32_t keys = s->score_keys, *usual = mha_schedule_values(MHA_PART_Q_LANES, MHA_SCHEDULE_ID(score_keys));
+    const bool is_short = s->value_by == MHA_VALUE_BY_ROWS && !c->few_registers;
+    if (c->keys <= MANY && (keys <= MOST_KEYS || is_short)) return true;
+    if (keys > MOST_KEYS || keys * s->score_row_vectors > (c->few_registers ? FEW_SUMS : SUMS)) return false;
+    while (*usual && *usual != keys) usual++;
+    return *usual;
+}
+
+/* Whether a task does nothing once for all its stripes: K and V are read as they lie, or V in pairs that are there, and
+ * V is not searched. */
+static bool has_equal_stripes(const attune_problem *p, const mha_schedule *s) {
+    const bool is_plain = p->softmax_precision == ATTUNE_F32 && p->k_dtype == ATTUNE_F32 && p->v_dtype == ATTUNE_F32;
+    return (is_plain || s->kv_copy == MHA_COPY_ONCE) && s->value_by == MHA_VALUE_BY_ROWS && !p->global_tokens &&
+           !mha_has_dims(p->attn_mask_dims) && !mha_has_dims(p->attn_bias_dims);
+}
+
+/* ---- Decoding ---- */
+
+static int64_t decoded_rows(const mha_cost_context *c) {
+    return mha_likely_queries(c->p) * (c->p->num_heads / c->p->num_kv_heads);
+}
+
+/* A number of rows that only the run tells, which is rounded up to a multiple of those of the register tiles. */
+static bool has_open_rows(const attune_problem *p) { return p->seq_q < 1 || p->is_ragged; }
+
+static bool is_all_f32(const attune_problem *p) {
+    return p->k_dtype == ATTUNE_F32 && p->v_dtype == ATTUNE_F32 && p->softmax_precision == ATTUNE_F32;
+}
+
+/* Heads of up to ten vectors, of f32 that comes from a near cache, with few registers. */
+static bool has_narrow_heads(const mha_cost_context *c, const mha_schedule *s) {
+    enum { VECTORS = 10 };
+    const attune_problem *const p = c->p;
+    const int64_t most = (int64_t)VECTORS * s->lanes;
+    const bool is_near = !c->is_from_memory && !c->is_from_afar, is_plain = !p->reproducible && !mha_has_panels(p);
+    return c->few_registers && is_near && is_plain && is_all_f32(p) && p->head_dim <= most && p->head_dim_v <= most;
+}
+
+/* V of bf16 or narrower numbers whose vectors are converted for each register tile, in f32. */
+static bool converts_for_each_tile(const attune_problem *p) {
+    return (p->v_dtype == ATTUNE_BF16 || p->v_dtype == ATTUNE_I8 || p->v_dtype == ATTUNE_F8) &&
+           p->softmax_precision == ATTUNE_F32 && !p->reproducible && !mha_has_panels(p);
+}
+
 /* Decoding of a few keys in f32, with few registers. */
 static bool has_few_keys(const mha_cost_context *c) {
     enum { FEW_KEYS = 48 };
@@ -27,10 +79,22 @@ static bool has_few_keys(const mha_cost_context *c) {
     return c->few_registers && !converts && !c->p->page_size && mha_most_keys(c->p) <= FEW_KEYS;
 }
 
+/* ---- Products of a block ---- */
+
+int64_t mha_vectors_of_line(const mha_cost_context *c, const mha_schedule *s) {
+    enum { LINE = 64 };
+    return max_of(min_of(LINE / (int64_t)c->lane_bytes / s->lanes, c->machine.target->vector_registers / 8), 2);
+}
+
+/* ---- The table, and the search ---- */
+
+static double times(double factor, double other) { return isinf(factor) || isinf(other) ? NEVER : factor * other; }
+
 double mha_correction(mha_priced of, const mha_cost_context *c, const mha_schedule *s, const mha_variant *v) {
     double factor = 1;
-#define CORRECTION(what, when, times, evidence)                                                                        \
-    if (of == MHA_##what && (when)) factor *= (times);
+#define CORRECTION(what, when, by, evidence)                                                                           \
+    if (of == MHA_##what && (when)) factor = times(factor, by);
+#define RULE(what, when, evidence) CORRECTION(what, true, (when) ? ALWAYS : NEVER, evidence)
 #include "schedule/corrections.def"
     return factor;
 }
@@ -38,7 +102,7 @@ double mha_correction(mha_priced of, const mha_cost_context *c, const mha_schedu
 void mha_search_try(mha_search *t, const mha_schedule *s) {
     const double factor = mha_correction(t->of, t->c, s, NULL);
     if (isinf(factor) || (t->fits && !t->fits(t, s))) return;
-    const double cost = t->price(t, s) * factor;
+    const double cost = factor > 0 ? t->price(t, s) * factor : 0;
     if (cost >= t->cost) return;
     t->cost = cost;
     t->at = *s;

@@ -10,20 +10,38 @@ typedef enum mha_priced {
     MHA_DECODING,     /* the best of decoding, compared with the best of prefill */
     MHA_PREFILL,      /* a schedule of prefill */
     MHA_WIDER_STRIPE, /* the best with more vectors of rows in a stripe, compared with one that has fewer */
+    MHA_SCORE_KEYS,   /* prefill: keys of a register tile of scores, another number than the usual one */
+    MHA_LONG_TILE,    /* prefill: as many keys between two rescalings as there may be */
+    MHA_SHORT_TASK,   /* prefill: one stripe in a task, or a few */
     MHA_USUAL_TILE,   /* decoding: register tiles of scores and values; HELD: sums stay in registers */
     MHA_SCORE_TILE,
     MHA_VALUE_TILE,
     MHA_HELD_TILE,
+    MHA_FAR_ROWS, /* the same from memory: K for four rows at once, and whole rows of V */
+    MHA_FAR_KEYS, /* four keys of two rows, and the third row by itself */
+    MHA_FAR_HELD, /* sums stay in registers */
+    MHA_NARROW,   /* heads of a few vectors: no loop over their columns */
     MHA_QUANTISED_SCORES,
     MHA_QUANTISED_VALUES,
     MHA_USUAL_PRODUCT, /* register tiles of a block's products */
-    MHA_PRODUCT
+    MHA_PRODUCT,
+    MHA_TILES /* all of them by hardware tiles */
 } mha_priced;
 
-/* What the cost is multiplied by: the product of all rows that hold; INFINITY: it is not chosen. `schedule` may be NULL
- * where no row asks about it, `variant` for all but MHA_PREFILL. */
+/* What the cost is multiplied by: the product of all rows that hold; INFINITY: it is not chosen; 0: it is, whatever it
+ * costs. `schedule` may be NULL where no row asks about it, and so may `variant`, which is the schedule's. */
 double mha_correction(mha_priced of, const mha_cost_context *context, const mha_schedule *schedule,
                       const mha_variant *variant);
+
+/* Whether a row says so without asking the cost. */
+static inline bool mha_is_chosen(mha_priced of, const mha_cost_context *context, const mha_schedule *schedule,
+                                 const mha_variant *variant) {
+    return mha_correction(of, context, schedule, variant) <= 0;
+}
+
+/* Register tiles of a block's products: vectors of columns that read whole lines of weights, as far as registers have
+ * room for them. */
+int64_t mha_vectors_of_line(const mha_cost_context *context, const mha_schedule *schedule);
 
 /* A search for the schedule that costs least: the best so far, and how the next one is priced. */
 typedef struct mha_search {
