@@ -65,7 +65,7 @@ IN_DOC = $(DESTDIR)$(DOCDIR)
 DOCS = $(wildcard docs/*.md docs/*.svg docs/*.png) docs/attune.1
 # What those pages link to, in the same places. Examples come without their data, which is large.
 DOCS_TOP = LICENSE README.md CHANGELOG.md CONTRIBUTING.md
-EXAMPLES = $(wildcard examples/*.c examples/*.cpp examples/ir/*.air examples/python/*.py \
+EXAMPLES = $(wildcard examples/*.c examples/*.h examples/*.cpp examples/ir/*.air examples/python/*.py \
 	$(addprefix examples/minilm/*.,md c py txt) $(addprefix examples/engine/*.,md c h py) \
 	$(addprefix examples/engine/static/*.,c h sh))
 LINKED_DIRS = examples/engine/static examples/engine examples/ir examples/minilm examples/python include

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, Dict, Hashable, List, Sequence, Tuple
+from typing import Any, Dict, Hashable, Iterable, List, Sequence, Tuple
 
 from ._errors import InvalidArgumentError, InvalidTypeError, OutOfMemoryError
 from ._steps import Attention
@@ -152,7 +152,7 @@ class PagedCache:
         result.reshape(-1)[:] = sys.modules["torch"].tensor(values) if is_torch(result) else values
         return result
 
-    def batch(self, seqs: Sequence[Hashable]) -> Dict[str, Any]:
+    def batch(self, seqs: Iterable[Hashable]) -> Dict[str, Any]:
         """What `Attention.run` needs of the cache for these sequences, by name: the caches, kv_lens, block_table."""
         those = [self._of(seq) for seq in seqs]
         columns = max([len(one.pages) for one in those], default=0) or 1

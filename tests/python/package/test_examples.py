@@ -39,6 +39,11 @@ def test_serving():
     assert re.match(r"17 steps, 64 of 64 pages are free again\nlargest difference: \S+$", text)
 
 
+@pytest.mark.parametrize("path, lines", [("../serving.c", 60), ("serving.py", 30)])
+def test_serving_fits_a_screen(path, lines):
+    assert len((EXAMPLES / path).read_text().splitlines()) <= lines
+
+
 def test_a_sparse_layer():
     text = ran(sys.executable, EXAMPLES / "sparse_layer.py", "--tokens=150", "--ids=20")
     assert re.match(r"9 steps, 20 of up to 150 keys: largest difference \S+$", text)
