@@ -253,10 +253,10 @@ def _groups(value: Any, stride: int, is_reversed: bool) -> Any:
         out = torch.nn.functional.pad(value, (0, 0, 0, count * stride - length))
         out = out.reshape(batch, heads, count, stride, dim)
         return (out.flip(3) if is_reversed else out).reshape(batch, heads, count, stride * dim)
-    out = np.zeros((batch, heads, count * stride, dim), value.dtype)
-    out[:, :, :length] = value
-    out = out.reshape(batch, heads, count, stride, dim)
-    return np.ascontiguousarray(out[:, :, :, ::-1] if is_reversed else out).reshape(batch, heads, count, stride * dim)
+    rows = np.zeros((batch, heads, count * stride, dim), value.dtype)
+    rows[:, :, :length] = value
+    rows = rows.reshape(batch, heads, count, stride, dim)
+    return np.ascontiguousarray(rows[:, :, :, ::-1] if is_reversed else rows).reshape(batch, heads, count, stride * dim)
 
 
 def scores(

@@ -25,7 +25,7 @@ from matplotlib.figure import Figure
 __all__ = ["weights", "sweep", "bench", "cliffs", "main"]
 
 # Text stays text in SVG, and equal input gives an equal file.
-STYLE = {"svg.fonttype": "none", "svg.hashsalt": "attune", "font.size": 8, "axes.grid": False}
+STYLE: Dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "attune", "font.size": 8, "axes.grid": False}
 MANY_KEYS = 32  # from here on few keys have most of the weight
 MOST_LINES = 24
 MEASURES = {

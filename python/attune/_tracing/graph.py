@@ -358,12 +358,13 @@ class GraphReader:
     @staticmethod
     def _moved(node: onnx.NodeProto, given: List[Value]) -> np.ndarray:
         """The origins of sizes that an operator picks and puts together: it does the same to them."""
-        feeds = {name: value.constant for name, value in zip((n for n in node.input if n), given)}
+        feeds: Dict[str, Any] = {name: value.constant for name, value in zip((n for n in node.input if n), given)}
         for name, value in zip((n for n in node.input if n), given):
             if value is given[0] or node.op_type == "Concat":
                 fixed = np.zeros(np.asarray(value.constant).shape, np.int64)
                 feeds[name] = fixed if value.origins is None else value.origins.astype(np.int64)
-        return np.asarray(ReferenceEvaluator(node).run(None, feeds)[0])
+        made: Any = ReferenceEvaluator(node).run(None, feeds)
+        return np.asarray(made[0])
 
     def _symbolic(self, node: onnx.NodeProto, inputs: List[Optional[Value]], attributes: Dict[str, Any]) -> Value:
         op = node.op_type

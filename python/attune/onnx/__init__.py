@@ -89,9 +89,9 @@ class FlexAttention(OpRun):
 
     def _run(self, Q: Any, K: Any, V: Any, scale: Any = None, score_mod: Any = None, prob_mod: Any = None,
              softmax_precision: Any = None, **_: Any) -> tuple:
-        graphs = [None if mod is None else mod.proto_ for mod in (score_mod, prob_mod)]
-        return (flex_attention(*map(np.ascontiguousarray, (Q, K, V)), *graphs, scale=scale,
-                               softmax_precision=softmax_precision),)
+        graphs: Any = [None if mod is None else mod.proto_ for mod in (score_mod, prob_mod)]
+        q, k, v = map(np.ascontiguousarray, (Q, K, V))
+        return (flex_attention(q, k, v, *graphs, scale=scale, softmax_precision=softmax_precision),)
 
 
 def evaluator(model: onnx.ModelProto, **options: Any) -> ReferenceEvaluator:

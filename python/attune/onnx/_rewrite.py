@@ -20,8 +20,8 @@ from .._tracing.trace import Tracer
 from .._values import integer, kind, number
 
 PREVIEW, OWN, OPERATOR = "ai.onnx.preview", "attune", "FlexAttention"
-PRECISIONS = {onnx.TensorProto.FLOAT: "f32", onnx.TensorProto.DOUBLE: "f64", onnx.TensorProto.FLOAT16: "f32",
-              onnx.TensorProto.BFLOAT16: "f32"}
+PRECISIONS: Dict[int, str] = {onnx.TensorProto.FLOAT: "f32", onnx.TensorProto.DOUBLE: "f64",
+                              onnx.TensorProto.FLOAT16: "f32", onnx.TensorProto.BFLOAT16: "f32"}
 
 # Sizes that stand for those that a model leaves open. The reader refuses functions that depend on them; what broadcasts
 # with one of them by chance does not do so with all.
@@ -237,5 +237,6 @@ def _outer(graphs: Dict[str, Optional[onnx.GraphProto]], constants: Dict[str, An
             raise UnsupportedError(f"'{name}' is an input of the model with a default, which a call may replace; "
                                    "take it from the inputs", 5)
         is_tensor = isinstance(value, onnx.TensorProto)
-        found[name] = numpy_helper.to_array(value) if is_tensor else ReferenceEvaluator(value).run(None, {})[0]
+        made: Any = None if is_tensor else ReferenceEvaluator(value).run(None, {})
+        found[name] = numpy_helper.to_array(value) if is_tensor else made[0]
     return found

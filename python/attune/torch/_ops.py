@@ -173,9 +173,10 @@ def _append_autocast(
     q: Tensor, k_new: Tensor, v_new: Tensor, k_cache: Tensor, v_cache: Tensor, *args: Any, **kwargs: Any
 ) -> Tensor:
     with torch._C._ExcludeDispatchKeyGuard(_AUTOCAST):
-        (q,) = _cast(q)
-        dtype = q.dtype if k_cache.dtype == torch.int8 else k_cache.dtype
-        return attention_append(q, k_new.to(dtype), v_new.to(dtype), k_cache, v_cache, *args, **kwargs)
+        (narrow,) = _cast(q)
+        assert narrow is not None  # as q
+        dtype = narrow.dtype if k_cache.dtype == torch.int8 else k_cache.dtype
+        return attention_append(narrow, k_new.to(dtype), v_new.to(dtype), k_cache, v_cache, *args, **kwargs)
 
 
 _AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)

@@ -64,7 +64,7 @@ def _run(q: Tensor, keys: Tensor, values: Tensor, options: _Options, fields: Any
         num_heads=q.shape[-2], num_kv_heads=keys.shape[-2], head_dim=q.shape[-1], head_dim_v=values.shape[-1],
         dtype=q.dtype, layout="thd", has_lse=True, **options.fields, **fields,
     )  # fmt: skip
-    given = {name: one for name, one in {**tensors, **options.tensors}.items() if one is not None}
+    given: Dict[str, Any] = {name: one for name, one in {**tensors, **options.tensors}.items() if one is not None}
     out, lse = attention.run(q, runner=_native.Runner(), **given)
     return out, lse
 

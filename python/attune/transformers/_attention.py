@@ -57,7 +57,7 @@ def attune_attention(
             f"{type(module).__name__} passes its choice of keys as 'block_indices' and not as a mask, which the "
             f"attention implementation 'attune' does not know; use 'sdpa' or 'eager' for this model"
         )
-    choice = kwargs.pop("indices", None)
+    choice: Any = kwargs.pop("indices", None)
     causal = is_causal if is_causal is not None else getattr(module, "is_causal", True)
     causal = bool(causal) and attention_mask is None and query.shape[2] > 1
     if causal and query.shape[2] != key.shape[2]:

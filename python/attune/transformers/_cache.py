@@ -289,18 +289,19 @@ class AttuneCache(DynamicCache):
 
     def __init__(
         self,
-        config: Optional[object] = None,
+        config: Any = None,
         dtype: Union[None, str, torch.dtype] = None,
         capacity: Optional[int] = None,
     ):
-        stored = _DTYPES.get(dtype, dtype) if isinstance(dtype, str) else dtype
+        stored: Any = _DTYPES.get(dtype, dtype) if isinstance(dtype, str) else dtype
         if stored is not None and stored not in _DTYPES.values():
             raise ValueError(f"dtype of AttuneCache is None, 'f32', 'bf16' or 'i8', not {dtype!r}")
         if capacity is not None and (not isinstance(capacity, int) or capacity < 1):
             raise ValueError(f"capacity of AttuneCache is a positive number of tokens, not {capacity!r}")
         super().__init__(config=config)
         if config is None:
-            self.layer_class_to_replicate = functools.partial(AttuneLayer, dtype=stored, capacity=capacity)
+            layer_class: Any = functools.partial(AttuneLayer, dtype=stored, capacity=capacity)
+            self.layer_class_to_replicate = layer_class
         # Other layers (linear attention, shared ones) stay as transformers makes them.
         for index, layer in enumerate(self.layers):
             if type(layer) is DynamicLayer:

@@ -6,7 +6,7 @@ other operation of PyTorch gets them widened first, so models and other attentio
 
 from __future__ import annotations
 
-from typing import List, Optional, Tuple
+from typing import Any, List, Optional, Sequence, Tuple
 
 import torch
 from torch.utils._pytree import tree_map
@@ -40,7 +40,8 @@ class StoredRows:
     def __init__(
         self, stored: List[torch.Tensor], new: Optional[Tuple[torch.Tensor, torch.Tensor]], dtype: torch.dtype
     ) -> None:
-        self.codes, self.scales = stored[:2], (stored[2:] or [None, None])
+        self.codes = stored[:2]
+        self.scales: Sequence[Optional[torch.Tensor]] = stored[2:] or [None, None]
         self.new, self.dtype = new, dtype
 
     def settle(self) -> None:
@@ -67,9 +68,9 @@ class StoredRows:
         new, kind = self.new, "append"
         if new is None or new[0].shape[2] > k.shape[2]:
             self.settle()
-            new, kind = tuple(codes[:, :, :0].to(self.dtype) for codes in (k, v)), "codes"
+            new, kind = (k[:, :, :0].to(self.dtype), v[:, :, :0].to(self.dtype)), "codes"
         if k_scale is None:
-            new = tuple(rows.to(codes.dtype) for rows, codes in zip(new, (k, v)))
+            new = new[0].to(k.dtype), new[1].to(v.dtype)
         lengths = torch.full((k.shape[0],), k.shape[2], dtype=torch.int32)
         out = _ops.attention_append(query, *new, k, v, k_scale, v_scale, lengths, **arguments)
         self.new = None
@@ -79,6 +80,9 @@ class StoredRows:
 
 class CachedTensor(torch.Tensor):
     """Stored rows, seen as a tensor [B, H, T, D] of the model's type."""
+
+    rows: StoredRows
+    which: int
 
     @staticmethod
     def __new__(cls, rows: StoredRows, which: int) -> CachedTensor:

@@ -8,7 +8,7 @@ function uses it in the place of the mask. A model that makes another tensor of 
 
 from __future__ import annotations
 
-from typing import Callable, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
 
 import torch
 from transformers import masking_utils as stock
@@ -127,7 +127,7 @@ def _hint(
     if hint is None or attention_mask is None:
         return hint
     padding = stock.prepare_padding_mask(attention_mask, kv_length, kv_offset)
-    if padding.dim() != 2 or padding.shape[0] != batch_size:
+    if padding is None or padding.dim() != 2 or padding.shape[0] != batch_size:
         return None
     return _with_padding(hint, padding[:, kv_offset : kv_offset + kv_length].to(torch.bool))
 
@@ -157,7 +157,7 @@ def attune_mask(
     None stands for causal attention of as many queries as keys, for one query that sees every key, and for
     bidirectional attention without padding.
     """
-    arguments = dict(
+    arguments: Dict[str, Any] = dict(
         batch_size=batch_size, q_length=q_length, kv_length=kv_length, q_offset=q_offset, kv_offset=kv_offset,
         mask_function=mask_function, attention_mask=attention_mask, local_size=local_size, use_vmap=use_vmap,
         device=device, **kwargs,
@@ -179,7 +179,7 @@ def attune_mask(
     # Tensors of inference_mode() count no versions, so changes in place could not be noticed.
     with torch.inference_mode(False):
         mask = stock.sdpa_mask(allow_is_causal_skip=False, allow_is_bidirectional_skip=False, **arguments)
-    if hint is not None and not mask.is_inference():
+    if hint is not None and mask is not None and not mask.is_inference():
         setattr(mask, _HINT, hint._replace(version=mask._version))
     return mask
 

@@ -177,7 +177,7 @@ def _is_causal(module: Any, mask: Optional[torch.Tensor], tokens: int, keys: int
             hidden = mask <= torch.finfo(mask.dtype).min
             is_same = bool(torch.where(seen, mask == 0, hidden).all())
         known = version, is_same
-        mask._attune_causal = known
+        setattr(mask, "_attune_causal", known)
     return known[1]
 
 
@@ -249,7 +249,8 @@ def _angles(position_embeddings: Any, batch: int) -> Tuple[torch.Tensor, torch.T
     at = torch.arange(rows, dtype=torch.int32)
     if cos.shape[0] < batch:
         at = at.repeat(batch)
-    return *(one[..., :half].float().reshape(rows, half).contiguous() for one in (cos, sin)), at
+    cos, sin = (one[..., :half].float().reshape(rows, half).contiguous() for one in (cos, sin))
+    return cos, sin, at
 
 
 def _compute(module: Any, x: torch.Tensor, position_embeddings: Any, cache: Any) -> torch.Tensor:

@@ -109,7 +109,7 @@ class Step:
         slots: Optional[torch.Tensor] = None,
         block_size: int = 0,
     ) -> None:
-        self.lists = dict(
+        self.lists: Dict[str, Any] = dict(
             cu_seqlens_q=_int32(query_start_loc), kv_lens=_int32(seq_lens),
             block_table=None if block_table is None else _int32(block_table),
         )
@@ -135,7 +135,7 @@ class Step:
         return plan
 
 
-def _are_last(lists: Dict[str, torch.Tensor], slots: numpy.ndarray, block_size: int) -> bool:
+def _are_last(lists: Dict[str, Any], slots: numpy.ndarray, block_size: int) -> bool:
     """Whether the slots of the new keys are those of the last keys of their requests. They are not where a draft runs
     over the longest request: vLLM then gives its keys no slot."""
     starts, lens, table = (lists[name].numpy() for name in ("cu_seqlens_q", "kv_lens", "block_table"))

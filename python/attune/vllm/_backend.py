@@ -251,6 +251,7 @@ class AttuneImpl(CPUAttentionBackendImpl):
         cache = None if is_encoder else self._views(kv_cache)
         appends = has_new and step.appends
         if has_new and not appends and cache is not None:  # keys that are no queries, or whose slots are others
+            assert key is not None and value is not None
             scales = (float(layer._k_scale_float), float(layer._v_scale_float))
             _attend.store(cache, key, value, attn_metadata.slot_mapping, scales)
         block_size = 0 if cache is None else cache.k.shape[1]

@@ -14,8 +14,8 @@ if importlib.util.find_spec("mypy") is None:
     pytest.skip("mypy is not installed", allow_module_level=True)
 
 
-def mypy(*arguments):
-    command = [sys.executable, "-m", "mypy", "--config-file", str(TOP / "python/mypy.ini"), *map(str, arguments)]
+def mypy(*arguments, config="mypy.ini"):
+    command = [sys.executable, "-m", "mypy", "--config-file", str(TOP / "python" / config), *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return done.returncode, done.stdout + done.stderr
 
@@ -27,6 +27,15 @@ def cache(tmp_path_factory):
 
 def test_the_package_passes(cache):
     assert mypy(cache, "--package=attune") == (0, mypy_success(len(list(PACKAGE.rglob("*.py")))))
+
+
+@pytest.mark.slow  # half a minute: PyTorch is large
+def test_the_package_passes_with_the_types_of_engines(cache):
+    for engine in "torch", "transformers", "onnx", "jax", "matplotlib":
+        if importlib.util.find_spec(engine) is None:
+            pytest.skip(f"{engine} is not installed")
+    passed = (0, mypy_success(len(list(PACKAGE.rglob("*.py")))))
+    assert mypy(f"{cache}-engines", "--package=attune", config="mypy_engines.ini") == passed
 
 
 def mypy_success(count):
