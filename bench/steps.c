@@ -3,6 +3,7 @@
  *
  *     steps [OPTION...] [ROW...]      all rows; or those whose names contain one of the words
  *       --threads=N  --page=N  --seconds=N (for each row; default 2)  --appends  --tier0  --i8
+ *       --extra=FIELDS                  more of the problem, as logits_soft_cap=50
  *       --fastest                       the fastest samples, for a busy machine
  *       --processor-time                instead of wall time, for a busy machine and one thread
  *
@@ -66,6 +67,8 @@ static const row rows[] = {
     {"verify 8 x 5 at 1024, group 8", 32, 4, 128, {{8, 5, 1024, 1024}}, false},
     {"verify 8 x 16 at 1024, group 8", 32, 4, 128, {{8, 16, 1024, 1024}}, false},
     {"verify 8 x 5 at 1024, 9/3x64", 9, 3, 64, {{8, 5, 1024, 1024}}, false},
+    {"decode 8 x 2048, 8/4x256", 8, 4, 256, {{8, 1, 2048, 2048}}, false},
+    {"chunk 256 at 2048, 8/4x256", 8, 4, 256, {{1, 256, 2304, 2304}}, false},
 };
 
 static struct {
@@ -74,7 +77,8 @@ static struct {
     double seconds;
     int appends, fastest, tier0, i8; /* i8: caches of i8 with scales of tokens */
     clockid_t clock;
-} opt = {1, 16, 2, 0, 0, 0, 0, CLOCK_MONOTONIC};
+    const char *extra; /* more of the problem; NULL: nothing */
+} opt = {1, 16, 2, 0, 0, 0, 0, CLOCK_MONOTONIC, NULL};
 
 static void die(const char *what) {
     fprintf(stderr, "steps: %s: %s\n", what, attune_last_message());
@@ -272,6 +276,7 @@ static void measure(const row *r, attune_dtype dtype) {
     attune_attention_desc d = ATTUNE_ATTENTION_DESC_INIT;
     d.num_heads = r->heads, d.num_kv_heads = r->kv_heads, d.head_dim = r->dim, d.dtype = dtype;
     d.is_causal = 1, d.kv = ATTUNE_KV_PAGED, d.page_size = opt.page, d.appends = opt.appends;
+    d.extra = opt.extra;
     if (opt.i8) d.kv_dtype = ATTUNE_I8, d.kv_scales = ATTUNE_SCALES_TOKEN;
     if (attune_attention_create(t->context, &d, &t->attention)) die("attention");
     plan_step(t, &of, &whole, &whole, table, RUN);
@@ -286,7 +291,7 @@ static void measure(const row *r, attune_dtype dtype) {
     if (r->is_mixed) {
         plan_step(t, &of, &prompts, &whole, table + whole.batch * of.columns, PROMPTS);
         plan_step(t, &of, &decoding, &whole, table + 2 * whole.batch * of.columns, DECODING);
-    } else if (r->groups[0].least == r->groups[0].most && !opt.appends && !opt.tier0 && !opt.i8) {
+    } else if (r->groups[0].least == r->groups[0].most && !opt.appends && !opt.tier0 && !opt.i8 && !opt.extra) {
         make_exact(t, r, &of, dtype);
     }
     for (int i = 0; i < 4; i++) /* also lets a plan specialise */
@@ -337,6 +342,8 @@ int main(int argc, char **argv) {
             opt.page = atoi(value + 1);
         else if (!strncmp(argv[first], "--seconds=", 10))
             opt.seconds = atof(value + 1);
+        else if (!strncmp(argv[first], "--extra=", 8))
+            opt.extra = value + 1;
         else if (!strcmp(argv[first], "--appends"))
             opt.appends = 1;
         else if (!strcmp(argv[first], "--processor-time"))

@@ -44,6 +44,7 @@ steps() { # suffix, what differs
 	echo "step_${dtype}$1_${dim}_many: $step"
 	echo "step_${dtype}$1_${dim}_few: $step,max_seq_q=$FEW"
 }
+CAP=1 # stands for any soft cap: ANY_CAP in src/engine/tier0.c
 
 for dim in 32 64 80 96 128 256; do
 	case ${1-} in bf16) dots ;; *) kernels ;; esac
@@ -52,5 +53,7 @@ for dim in 64 80 96 112 128 256; do
 	for dtype in bf16 $([ "${1-}" = bf16 ] || echo f32 f16); do
 		steps "" ""
 		[ $dtype = f16 ] || [ "${1-}" = bf16 ] || steps _i8 ,kv_dtype=i8,kv_scales=token
+		# Models with caps have these widths. Their numbers go beyond those of f16.
+		case ${dtype}_$dim in bf16_128 | bf16_256 | f32_128 | f32_256) steps _cap ",logits_soft_cap=$CAP" ;; esac
 	done
 done

@@ -200,9 +200,10 @@ static bool has_from(const search *s, attune_problem open, origin from, int64_t 
 
 /* ---- Steps of language models ---- */
 
-/* The smallest page size, and the window that means any window, as in scripts/tier0_kernels.sh, and the most rows of a
- * KV head that the kernel for a few queries computes. */
+/* The smallest page size, and the window and soft cap that mean any, as in scripts/tier0_kernels.sh, and the most rows
+ * of a KV head that the kernel for a few queries computes. */
 enum { PART_OF_PAGE = 16, ANY_WINDOW = 1000000, FEW_ROWS = 31 };
+static const double ANY_CAP = 1, LARGE_CAP = 1e37; /* caps below the second have an inverse in f32 */
 
 /* Whether the last query is at the last key and sees no key after it: a lone query never does. */
 static bool ends_at_last(const attune_problem *p) {
@@ -210,16 +211,17 @@ static bool ends_at_last(const attune_problem *p) {
     return !mha_positions_matter(p) || (mha_is_bottom_right(p) && !p->causal_offset && !p->has_causal_offsets);
 }
 
-/* Group size, page size, window, sinks and appending are arguments. A batch that is not ragged and keys without pages
- * get lists, made for the call, that say the same. */
+/* Group size, page size, window, soft cap, sinks and appending are arguments. A batch that is not ragged and keys
+ * without pages get lists, made for the call, that say the same. */
 static bool has_step(const search *s, attune_problem open) {
     const attune_problem *const p = s->problem;
     const int64_t group = p->num_heads / p->num_kv_heads, queries = mha_most_queries(p);
     const bool is_power = p->page_size >= PART_OF_PAGE && (p->page_size & (p->page_size - 1)) == 0;
-    if ((p->page_size && !is_power) || !ends_at_last(p)) return false;
+    if ((p->page_size && !is_power) || !ends_at_last(p) || p->logits_soft_cap >= LARGE_CAP) return false;
     s->found->folds_group = false;
     open.is_general = open.is_causal = open.has_sinks = open.is_ragged = open.has_kv_lens = 1;
     open.window_left = ANY_WINDOW;
+    if (p->logits_soft_cap > 0) open.logits_soft_cap = ANY_CAP;
     open.causal_align = ATTUNE_BOTTOM_RIGHT;
     open.page_size = PART_OF_PAGE;
     open.seq_new = ATTUNE_DYNAMIC;

@@ -55,6 +55,7 @@ typedef struct mha_context {
     const ir_buffer *mask_table; /* which keys mask_mod hides, in shared memory (attend/shared/mask_table.h); or NULL */
     /* Of a scale that each call has, in the phase that is being built (mha_scale_open); NULL: constants. */
     const ir_expr *score_scale, *query_sign;
+    const ir_expr *cap, *inverse_cap; /* the same of the soft cap of a general problem */
 } mha_context;
 
 /* ---- Arithmetic ---- */

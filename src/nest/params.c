@@ -10,6 +10,7 @@ static const char *const size_names[MHA_NUM_SIZES] = {
     [MHA_NUM_ROWS] = "num_rows",   [MHA_PART_ROWS] = "part_rows",   [MHA_NUM_IDS] = "num_ids",
     [MHA_GROUP] = "group",         [MHA_PAGE_SIZE] = "page_size",   [MHA_Q_BATCH] = "q_batch",
     [MHA_STARTS] = "starts",       [MHA_PAGE_SHIFT] = "page_shift", [MHA_WINDOW] = "window",
+    [MHA_SOFT_CAP] = "soft_cap",
 };
 
 static void assume(ir_builder *b, ir_op op, const ir_expr *x, const ir_expr *y) {

@@ -414,6 +414,7 @@ void mha_compiled_sizes(const attune_problem *p, mha_sizes *sizes) {
     if (p->page_size) sizes->of[MHA_PAGE_SIZE] = p->page_size;
     if (p->page_size) sizes->of[MHA_PAGE_SHIFT] = 63 - __builtin_clzll((uint64_t)p->page_size);
     if (p->page_size) sizes->of[MHA_PAGE_PANELS] = mha_panels(p->page_size);
+    memcpy(&sizes->of[MHA_SOFT_CAP], &p->logits_soft_cap, sizeof p->logits_soft_cap);
     sizes->of[MHA_WINDOW] = p->window_left >= 0 ? p->window_left : INT32_MAX;
     sizes->of[MHA_K_PANEL] = elements_of_panel(p->k_dtype, p->head_dim);
     sizes->of[MHA_V_PANEL] = elements_of_panel(p->v_dtype, p->head_dim_v);
@@ -449,6 +450,7 @@ mha_parameters mha_parameters_of(const attune_problem *p) {
             [MHA_PAGE_SIZE] = p->is_general && p->page_size,
             [MHA_PAGE_SHIFT] = p->is_general && p->page_size,
             [MHA_WINDOW] = p->is_general && p->window_left >= 0,
+            [MHA_SOFT_CAP] = p->is_general && p->logits_soft_cap > 0,
             [MHA_SEQ_Q] = p->seq_q == ATTUNE_DYNAMIC,
             [MHA_SEQ_KV] = p->seq_kv == ATTUNE_DYNAMIC && mha_has_keys(p) && !follows,
             [MHA_SEQ_NEW] = p->seq_new == ATTUNE_DYNAMIC && !mha_is_self(p) && (!p->is_ragged || p->is_general),

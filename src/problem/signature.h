@@ -40,6 +40,7 @@ typedef enum mha_size {
     MHA_PAGE_SIZE,  /* of a general problem a run-time size: a power of two, from its page_size on */
     MHA_PAGE_SHIFT, /* of a general problem: its logarithm; else not used */
     MHA_WINDOW,     /* of a general problem with one: its window_left, a run-time size */
+    MHA_SOFT_CAP,   /* the same: the bits of its logits_soft_cap in f64 */
     /* From here on always known when compiling. */
     MHA_PAGE_PANELS,
     MHA_K_PANEL, /* elements of a panel, in the place of head_dim */

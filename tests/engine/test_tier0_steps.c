@@ -122,6 +122,15 @@ static const struct {
     {{STEP "num_heads=8,num_kv_heads=2,head_dim=128,page_size=16,kv_dtype=i8,kv_scales=token,max_seq_q=5", SIZES(10, 6),
       TOKENS},
      "step_f32_i8_128_few"},
+    {{STEP "num_heads=4,num_kv_heads=2,head_dim=256,page_size=16,dtype=bf16,logits_soft_cap=50,seq_new=dynamic",
+      SIZES(10, 6), PROMPTS},
+     "step_bf16_cap_256_many"},
+    {{STEP "num_heads=8,num_kv_heads=1,head_dim=256,page_size=32,logits_soft_cap=0.3,window_left=9,max_seq_q=1",
+      SIZES(6, 3), TOKENS},
+     "step_f32_cap_256_few"},
+    {{STEP "num_heads=4,num_kv_heads=2,head_dim=128,page_size=16,dtype=bf16,logits_soft_cap=30,max_seq_q=5",
+      SIZES(10, 6), TOKENS},
+     "step_bf16_cap_128_few"},
     /* Batches that are not ragged, and keys without pages. */
     {{"batch=3,num_heads=4,num_kv_heads=2,seq_q=dynamic,seq_kv=dynamic,head_dim=64,kv_lens=1,is_causal=1,"
       "seq_new=dynamic",
@@ -235,6 +244,7 @@ static void others_get_none(void **state) {
         STEP "num_heads=4,head_dim=64,page_size=16,causal_offset=1",
         STEP "num_heads=4,head_dim=64,page_size=16,window_left=9,global_tokens=1",
         STEP "num_heads=4,head_dim=64,page_size=16,logits_soft_cap=30",
+        STEP "num_heads=4,head_dim=256,page_size=16,dtype=bf16,logits_soft_cap=2e37",
         STEP "num_heads=4,head_dim=64,page_size=16,kv_dtype=i8,kv_scales=head",
         STEP "num_heads=4,head_dim=64,page_size=16,kv_dtype=f16,dtype=bf16",
         "batch=3,ragged=1,kv_lens=1,num_heads=4,head_dim=64,page_size=16",
@@ -278,6 +288,8 @@ static void store(attune_dtype dtype, void *data, size_t i, double value) {
 typedef struct run {
     attune_attention_desc desc;
     int group, dim, columns, window; /* -1: all keys */
+    double cap;                      /* 0: none */
+    char extra[64];
     const float *sinks;
     int unseen; /* keys from this one on are NaN, and only rows before it are checked */
     int32_t lens[BATCH], starts[BATCH + 1];
@@ -296,6 +308,7 @@ typedef struct model {
     attune_dtype dtype;
     int group, dim, page, window;
     bool has_sinks, in_i8;
+    double cap;
 } model;
 
 static run open_run(const model *m) {
@@ -310,6 +323,8 @@ static run open_run(const model *m) {
     d->num_kv_heads = KV_HEADS, d->num_heads = KV_HEADS * group, d->head_dim = dim, d->dtype = dtype;
     d->window_left = r.window;
     if (m->has_sinks) d->extra = "sinks=1";
+    r.cap = m->cap;
+    if (r.cap > 0) snprintf(r.extra, sizeof r.extra, "logits_soft_cap=%g%s", r.cap, m->has_sinks ? ",sinks=1" : "");
     d->is_causal = 1, d->kv = ATTUNE_KV_PAGED, d->page_size = page, d->appends = 1, d->deadline_us = 0;
     const size_t tokens = BATCH * KEYS, kv = KV_HEADS * (size_t)dim, cache = (size_t)(BATCH * r.columns * page) * kv;
     r.q = numbers(tokens * kv * (size_t)group), r.out = numbers(tokens * kv * (size_t)group);
@@ -353,6 +368,7 @@ static void check_row(const run *r, int b, int position, int token, int h) {
         double dot = 0;
         for (int d = 0; d < r->dim; d++) dot += element(0, b, position, h, d) * element(1, b, j, h / r->group, d);
         weights[j] = dot / sqrt(r->dim);
+        if (r->cap > 0) weights[j] = r->cap * tanh(weights[j] / r->cap);
         largest = fmax(largest, weights[j]);
     }
     double sum = r->sinks ? exp((double)r->sinks[h] - largest) : 0;
@@ -418,6 +434,7 @@ static void compute(const char *isa, const model *m) {
     attune_context *const context = open_bare(isa);
     attune_attention *attention;
     run r = open_run(m);
+    if (r.cap > 0) r.desc.extra = r.extra;
     if (attune_attention_create(context, &r.desc, &attention)) fail_msg("%s", attune_last_message());
     for (int s = 0; s < STEPS; s++) take_step(&r, attention, queries[s]);
     if (!by_tier0 || by_others)
@@ -436,6 +453,7 @@ static void every_step_is_machine_code(void **state) {
         {ATTUNE_BF16, 8, 64, 16, 13, true, false},  {ATTUNE_F32, 2, 96, 16, 20, false, false},
         {ATTUNE_F32, 4, 128, 64, 0, true, false},   {ATTUNE_BF16, 40, 64, 16, 0, false, false},
         {ATTUNE_BF16, 4, 64, 32, 0, false, true},   {ATTUNE_F32, 2, 128, 16, 9, true, true},
+        {ATTUNE_BF16, 2, 256, 16, 0, .cap = 50},    {ATTUNE_F32, 4, 128, 64, 12, true, .cap = 0.5},
     };
     for (size_t i = 0; i < NUM_ISAS; i++)
         for (size_t m = 0; m < sizeof models / sizeof *models && runs_here(isas[i]); m++) compute(isas[i], &models[m]);

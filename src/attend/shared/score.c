@@ -10,17 +10,35 @@ static const ir_expr *scaled(const mha_context *c, const ir_expr *z) {
     return ir_mul(c->b, z, mha_in_lanes(c, scale, z->type.lanes));
 }
 
-/* cap tanh(z / cap). Where products need not be pinned the inverse of a cap that has one takes the place of a division,
- * which costs as much as ten multiplications. */
-static const ir_expr *capped(const mha_context *c, const ir_expr *z) {
+/* Where products need not be pinned the inverse of a cap that has one takes the place of a division, which costs as
+ * much as ten multiplications. */
+static bool caps_by_inverse(const mha_context *c) {
     static const double LARGE = 1e37;
+    return c->elem == IR_F32 && c->has_fma && c->p->logits_soft_cap < LARGE;
+}
+
+/* cap tanh(z / cap) */
+static const ir_expr *capped(const mha_context *c, const ir_expr *z) {
     const double soft_cap = c->p->logits_soft_cap;
     if (!z || soft_cap == 0) return z;
     const int lanes = z->type.lanes;
-    const ir_expr *cap = mha_number(c, soft_cap, lanes);
-    const bool by_inverse = c->elem == IR_F32 && c->has_fma && soft_cap < LARGE;
-    const ir_expr *x = by_inverse ? ir_mul(c->b, z, mha_number(c, 1 / soft_cap, lanes)) : ir_div(c->b, z, cap);
+    const ir_expr *cap = mha_in_lanes(c, c->cap ? c->cap : mha_number(c, soft_cap, 1), lanes), *x;
+    if (caps_by_inverse(c))
+        x = ir_mul(c->b, z, mha_in_lanes(c, c->inverse_cap ? c->inverse_cap : mha_number(c, 1 / soft_cap, 1), lanes));
+    else
+        x = ir_div(c->b, z, cap);
     return ir_mul(c->b, mha_math(c, IR_TANH, x), cap);
+}
+
+/* A general kernel is told the bits of its cap, so it has the numbers that a constant would give. */
+static void open_cap(mha_context *c) {
+    ir_builder *b = c->b;
+    if (!c->p->is_general || c->p->logits_soft_cap == 0) return;
+    const ir_expr *bits = ir_cast(b, IR_I64, c->params.size[MHA_SOFT_CAP]);
+    const ir_expr *cap = ir_let(b, "exact_cap", ir_bitcast(b, IR_F64, bits));
+    c->cap = ir_let(b, "cap", ir_cast(b, c->elem, cap));
+    if (!caps_by_inverse(c)) return;
+    c->inverse_cap = ir_let(b, "inverse_cap", ir_cast(b, c->elem, ir_div(b, ir_float(b, IR_F64, 1), cap)));
 }
 
 static const ir_expr *with_alibi(const mha_context *c, const mha_score_operands *o, const ir_expr *z) {
@@ -66,6 +84,7 @@ static double score_scale(const mha_context *c) {
 
 void mha_scale_open(mha_context *c) {
     ir_builder *b = c->b;
+    open_cap(c);
     const ir_expr *scale = c->params.softmax_scale;
     if (!scale || c->is_natural) return;
     const ir_expr *zero = mha_number(c, 0, 1), *one = mha_number(c, 1, 1);

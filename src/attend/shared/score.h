@@ -45,7 +45,7 @@ const ir_expr *mha_score_log2e(const mha_context *c);
 /* Q is multiplied by this: the sign of softmax_scale, or 0 if that is 0 in c->elem. It is only the sign, so that Q is
  * not rounded a second time. NULL where it is 1, as it is for natural scores. */
 const ir_expr *mha_query_sign(const mha_context *c);
-/* Opens both in a phase, before anything uses them. Without has_softmax_scale it does nothing. */
+/* Opens both in a phase, before anything uses them, where calls have scales; and the soft cap of a general problem. */
 void mha_scale_open(mha_context *c);
 
 #endif
