@@ -61,6 +61,7 @@
  *     attune/attention.h        attention for engines: describe it once, run steps. Start here
  *     attune/linear.h           linear attention: a state in place of keys and values
  *     attune/index.h            the index of sparse attention: which keys a query attends to
+ *     attune/blocks.h           which blocks of keys matter to which queries, and lists of blocks
  *     attune/mla.h              multi-head latent attention: a block with its weights, as DeepSeek has it
  *     attune/context.h          attune_context: allocator, log, threads, events, caches
  *     attune/types.h            attune_dtype, attune_scales …; a tensor in DLPack's terms
@@ -84,6 +85,7 @@
 #include "attune/attention.h"
 #include "attune/linear.h"
 #include "attune/index.h"
+#include "attune/blocks.h"
 #include "attune/mla.h"
 #include "attune/context.h"
 #include "attune/status.h"

@@ -96,6 +96,12 @@ _INDEX: List[Tuple[str, object, list]] = [
     ("attune_index_destroy", None, [c_void_p]),
     ("attune_index_run", c_int, [c_void_p, c_void_p]),
 ]
+# Of versions that have attune/blocks.h.
+_BLOCKS: List[Tuple[str, object, list]] = [
+    ("attune_blocks_create", c_int, [c_void_p, c_void_p, POINTER(c_void_p)]),
+    ("attune_blocks_destroy", None, [c_void_p]),
+    ("attune_blocks_run", c_int, [c_void_p, c_void_p]),
+]
 _QUICK_PLANS: List[Tuple[str, object, list]] = [
     ("attune_plan_arguments_init_sized", c_int, [c_void_p, POINTER(Arguments), c_size_t]),
     ("attune_plan_bind", c_int, [c_void_p, POINTER(Arguments), c_char_p, c_void_p]),
@@ -170,6 +176,9 @@ if has_mla:
 has_index = hasattr(lib, "attune_index_create")
 if has_index:
     _declare(lib, _INDEX)
+has_blocks = hasattr(lib, "attune_blocks_create")
+if has_blocks:
+    _declare(lib, _BLOCKS)
 has_block_masks = hasattr(lib, "attune_block_mask_create")
 if has_block_masks:
     _declare(lib, _BLOCK_MASKS)

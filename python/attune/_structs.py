@@ -317,6 +317,27 @@ class LinearStep(Structure):
     )
 
 
+class BlocksDesc(Structure):
+    """attune_blocks_desc."""
+
+    _fields_: ClassVar[Any] = (
+        [("struct_size", c_size_t)]
+        + [(name, c_int64) for name in "num_heads num_kv_heads head_dim block_size stride".split()]
+        + [("dtype", c_int), ("is_causal", c_int), ("softmax_scale", c_double)]
+    )
+
+
+class BlocksStep(Structure):
+    """attune_blocks_step."""
+
+    _fields_: ClassVar[Any] = (
+        [("struct_size", c_size_t)]
+        + [(name, c_int64) for name in "batch seq_q seq_kv".split()]
+        + [("q", View), ("k", View), ("shares", c_void_p), ("max_threads", c_uint32)]
+        + [("runner", c_void_p), ("cancel", c_void_p)]
+    )
+
+
 class MlaDesc(Structure):
     """attune_mla_desc."""
 

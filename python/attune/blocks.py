@@ -13,20 +13,24 @@ functions are thread-safe.
 
 from __future__ import annotations
 
+import ctypes
 import functools
 from typing import Any, Optional, Tuple
 
 import numpy as np
 
-from ._errors import InvalidArgumentError, InvalidTypeError
+from ._context import Context, as_context
+from ._errors import InvalidArgumentError, InvalidTypeError, UnsupportedError
 from ._kernel import Kernel, compile
-from ._problem import DYNAMIC, Problem
+from ._library import check, has_blocks, lib, version
+from ._linear import _Handle
+from ._problem import _NAMES, DYNAMIC, Problem
+from ._steps import _lend, _Lent
+from ._structs import BlocksDesc, BlocksStep, sized
 from ._tensor import dtype_name, empty
 from ._values import flag, integer, number
 
 __all__ = ["attention", "scores", "choose"]
-
-_ROWS_AT_ONCE = 1 << 24  # elements of the shares that one call makes
 
 
 def _sizes(q: Any, k: Any, v: Optional[Any], block_size: Any) -> Tuple[int, int]:
@@ -243,20 +247,27 @@ def attention(
 # ---- The estimator ----
 
 
-def _groups(value: Any, stride: int, is_reversed: bool) -> Any:
-    """[batch, heads, length, dim] as rows of `stride` tokens side by side: [batch, heads, groups, stride * dim]."""
-    batch, heads, length, dim = value.shape
-    count = _ceil(length, stride)
-    if _is_torch(value):
-        import torch
+@functools.lru_cache(maxsize=64)
+def _estimator(context: Context, fields: Tuple[Tuple[str, Any], ...]) -> _Handle:
+    desc = sized(BlocksDesc)
+    for name, value in fields:
+        setattr(desc, name, value)
+    return _Handle(context, desc, lib.attune_blocks_create, lib.attune_blocks_destroy)
 
-        out = torch.nn.functional.pad(value, (0, 0, 0, count * stride - length))
-        out = out.reshape(batch, heads, count, stride, dim)
-        return (out.flip(3) if is_reversed else out).reshape(batch, heads, count, stride * dim)
-    rows = np.zeros((batch, heads, count * stride, dim), value.dtype)
-    rows[:, :, :length] = value
-    rows = rows.reshape(batch, heads, count, stride, dim)
-    return np.ascontiguousarray(rows[:, :, :, ::-1] if is_reversed else rows).reshape(batch, heads, count, stride * dim)
+
+def _in_type(value: Any, dtype: str) -> Any:
+    """The values in f32, if they have another type, or rows whose elements lie apart."""
+    strides = value.stride() if _is_torch(value) else value.strides
+    is_same, step = dtype_name(value) == dtype, 1 if _is_torch(value) else value.itemsize
+    if is_same and (value.shape[3] == 1 or strides[3] == step) and min(strides) >= 0 and any(strides[:3]):
+        return value
+    if _is_torch(value):
+        return (value if is_same else value.float()).contiguous()
+    return np.array(value, value.dtype if is_same else np.float32, order="C")
+
+
+def _set_view(view: Any, lent: _Lent) -> None:
+    view.data, (view.batch, view.head, view.token, _) = lent.data, lent.strides
 
 
 def scores(
@@ -279,63 +290,33 @@ def scores(
     stride divides block_size. With is_causal the last query is at the last key, and the difference of both lengths must
     be a multiple of stride. softmax_scale: of the attention that is estimated, by default 1 / sqrt(dim).
     """
+    if not has_blocks:
+        raise UnsupportedError(f"the loaded library, attune {version}, has no attune/blocks.h", 5)
     queries, keys = _sizes(q, k, None, block_size)
-    if block_size % integer(stride, "stride", 1, block_size):
-        raise InvalidArgumentError(f"stride is {stride}; it must divide block_size, {block_size}")
-    causal = flag(is_causal, "is_causal")
-    if causal and (keys - queries) % stride:
-        raise InvalidArgumentError(
-            f"{queries} queries and {keys} keys differ by {keys - queries}; with is_causal that must be a multiple of"
-            f" stride, {stride}"
-        )
-    scale = q.shape[3] ** -0.5 if softmax_scale is None else number(softmax_scale, "softmax_scale")
-    of_queries, of_keys = _groups(q, stride, True), _groups(k, stride, False)
-    rows, columns, in_block = _ceil(queries, block_size), _ceil(keys, block_size), block_size // stride
-    shares = empty((q,), "f32", (*q.shape[:2], rows, columns))
-    if not rows or not columns:
+    shares = empty((q,), "f32", (*q.shape[:2], _ceil(queries, block_size), _ceil(keys, block_size)))
+    if not shares.shape[2] or not shares.shape[3]:
         return shares
-    kernel = _estimator(of_queries, of_keys, columns, causal, scale / stride)
-    chunk = max(_ROWS_AT_ONCE // max(q.shape[0] * q.shape[1] * columns, 1) // in_block, 1) * in_block
-    # Values that say of a key which block it is in: attention sums the probabilities of each block.
-    of_block = (np.arange(of_keys.shape[2])[:, None] // in_block == np.arange(columns)).astype(np.float32)
-    for first in range(0, of_queries.shape[2], chunk):
-        last = min(first + chunk, of_queries.shape[2])
-        seen = of_keys.shape[2] - (of_queries.shape[2] - last if causal else 0)
-        values = np.broadcast_to(of_block[: max(seen, 0)], (*k.shape[:2], max(seen, 0), columns))
-        part = _estimate(kernel, of_queries[:, :, first:last], of_keys[:, :, : max(seen, 0)], values, threads)
-        for row in range(first, last, in_block):
-            shares[:, :, row // in_block] = part[:, :, row - first : row - first + in_block].mean(2)
-    return shares
-
-
-def _estimator(q: Any, k: Any, columns: int, is_causal: bool, scale: float) -> Kernel:
-    # Products of numbers that are f16 or bf16 in f32: the sums of probabilities would be too rough otherwise.
-    wide = "f64" if dtype_name(q) == "f64" else "f32"
-    return _kernel_of(
-        (
-            ("batch", q.shape[0]),
-            ("num_heads", q.shape[1]),
-            ("num_kv_heads", k.shape[1]),
-            ("seq_q", DYNAMIC),
-            ("seq_kv", DYNAMIC),
-            ("head_dim", q.shape[3]),
-            ("head_dim_v", columns),
-            ("is_causal", int(is_causal)),
-            ("softmax_scale", scale),
-            ("dtype", wide),
-            ("k_dtype", dtype_name(k)),
-            ("v_dtype", "f32"),
-        )
+    dtype = dtype_name(q) if dtype_name(q) == dtype_name(k) != "f64" else "f32"
+    of_q, of_k = (_lend(_in_type(value, dtype), name, False) for name, value in (("q", q), ("k", k)))
+    fields = dict(
+        num_heads=q.shape[1],
+        num_kv_heads=k.shape[1],
+        head_dim=q.shape[3],
+        block_size=block_size,
+        stride=integer(stride, "stride", 1, block_size),
+        dtype=_NAMES.index(dtype),
+        is_causal=flag(is_causal, "is_causal"),
+        softmax_scale=q.shape[3] ** -0.5 if softmax_scale is None else number(softmax_scale, "softmax_scale"),
     )
-
-
-def _estimate(kernel: Kernel, q: Any, k: Any, values: np.ndarray, threads: int) -> Any:
-    wide = "f64" if dtype_name(q) == "f64" else "f32"
-    if dtype_name(q) != wide:
-        q = q.float() if _is_torch(q) else q.astype(np.float32)
-    out = empty((q,), wide, (*q.shape[:3], values.shape[3]))
-    kernel.run(q=q, k=k, v=values, out=out, threads=threads)
-    return out
+    step = sized(BlocksStep)
+    step.batch, step.seq_q, step.seq_kv = q.shape[0], queries, keys
+    _set_view(step.q, of_q)
+    _set_view(step.k, of_k)
+    into = _lend(shares, "shares", True)
+    step.shares, step.max_threads = into.data, integer(threads, "threads")
+    handle = _estimator(as_context(None), tuple(fields.items()))
+    check(lib.attune_blocks_run(handle.pointer, ctypes.byref(step)))
+    return shares
 
 
 def choose(shares: Any, *, share: float = 0.9, is_causal: bool = False) -> np.ndarray:

@@ -1,0 +1,119 @@
+/* Which blocks of keys matter to which queries: an estimate, as XAttention makes it, for attention over blocks of keys.
+ *
+ *     attune_blocks_desc desc = ATTUNE_BLOCKS_DESC_INIT;
+ *     desc.num_heads = 32, desc.num_kv_heads = 8, desc.head_dim = 128, desc.is_causal = 1;
+ *     desc.block_size = 128, desc.stride = 16;
+ *     attune_blocks *blocks;
+ *     attune_blocks_create(NULL, &desc, &blocks);
+ *
+ *     attune_blocks_step step = ATTUNE_BLOCKS_STEP_INIT;
+ *     step.batch = 1, step.seq_q = queries, step.seq_kv = keys;
+ *     step.q.data = q, step.k.data = k, step.shares = shares;
+ *     attune_blocks_run(blocks, &step);
+ *
+ * The scores of stride x stride queries and keys are a square. Of each square only those on the antidiagonal are
+ * summed:
+ *
+ *     sum(i, j) = sum of q[i stride + stride - 1 - u] . k[j stride + u] over u from 0 to before stride
+ *
+ * softmax(softmax_scale / stride * sum) over j stands for the probabilities of keys. The share of a key block is the
+ * sum of those in it, and the mean of that over the squares of the row block. So the shares of a row block add up to 1.
+ * It takes 1 / stride of the products of all scores (Xu et al., "XAttention: Block Sparse Attention with Antidiagonal
+ * Scoring", 2025). Tokens that fill the last square up count as zeros. Sums are f32; of bf16 they are of pairs, where
+ * the CPU has the instruction. The result is the same for every number of threads.
+ *
+ * An attention over the blocks that are chosen has `extra` with their table, which attune_blocks_from_lists and
+ * attune_blocks_from_csr make of lists:
+ *
+ *     tensor="blocks:bool[h, 64, 64]",mask_mod="blocks[h, q // 128, kv // 128]"
+ *
+ * Errors: a status, and attune_last_message() has one sentence. Nothing was written then, unless the status is
+ * ATTUNE_CANCELLED. Sizes and strides are in elements. */
+#ifndef ATTUNE_BLOCKS_H
+#define ATTUNE_BLOCKS_H
+
+#include "attention.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct attune_blocks_desc {
+    size_t struct_size;
+    int64_t num_heads;    /* of q, at most 1024 */
+    int64_t num_kv_heads; /* of k; divides num_heads. 0: as many */
+    int64_t head_dim;     /* of q and k, at most 512 */
+    int64_t block_size;   /* queries of a row block, and keys of a key block; at most 65536 */
+    int64_t stride;       /* divides block_size; stride * head_dim is at most 32768 */
+    attune_dtype dtype;   /* of q and k: f32 (default), bf16 or f16 */
+    int is_causal;        /* 1: the last query is at the last key, and no key after a query is visible */
+    double softmax_scale; /* of the attention; ATTUNE_DEFAULT_SCALE: 1 / sqrt(head_dim) */
+} attune_blocks_desc;
+
+#ifdef __cplusplus
+#define ATTUNE_BLOCKS_DESC_INIT attune_initial(attune_blocks_desc_init)
+#else
+#define ATTUNE_BLOCKS_DESC_INIT {.struct_size = sizeof(attune_blocks_desc), .softmax_scale = __builtin_nan("")}
+#endif
+
+/* Writes the values of ATTUNE_BLOCKS_DESC_INIT, for callers that have no macros. */
+ATTUNE_API attune_status attune_blocks_desc_init(attune_blocks_desc *desc, size_t struct_size);
+
+typedef struct attune_blocks attune_blocks;
+
+/* Makes an estimator, which copies the description. `context` as in attune_attention_create. Compiles nothing. A
+ * failure sets *blocks to NULL. */
+ATTUNE_CHECKED attune_status attune_blocks_create(attune_context *context, const attune_blocks_desc *desc,
+                                                  attune_blocks **blocks);
+
+/* Ends it; no step may be running. NULL is fine. */
+ATTUNE_API void attune_blocks_destroy(attune_blocks *blocks);
+
+/* Compiles the kernel for about seq_kv keys now, or takes it from the cache, so that such a step does not wait. There
+ * is a kernel for up to 64, 512, 4096 and 32768 key blocks. */
+ATTUNE_CHECKED attune_status attune_blocks_prepare(attune_blocks *blocks, int64_t seq_kv);
+
+/* Of views with all three strides 0 the tensor is contiguous, [batch, heads, tokens, head_dim]. Elements of a row lie
+ * side by side. */
+typedef struct attune_blocks_step {
+    size_t struct_size;
+    int64_t batch;               /* sequences */
+    int64_t seq_q, seq_kv;       /* tokens of each sequence. With is_causal their difference is a multiple of stride */
+    attune_view q;               /* [batch, num_heads, seq_q, head_dim] */
+    attune_view k;               /* [batch, num_kv_heads, seq_kv, head_dim] */
+    float *shares;               /* [batch, num_heads, row blocks, key blocks], contiguous: seq_q and seq_kv divided by
+                                  * block_size, rounded up. A row block that no key is visible to has 0 */
+    uint32_t max_threads;        /* 0: all of the context's */
+    const attune_runner *runner; /* NULL: the context's threads */
+    const int *cancel;           /* NULL, or a flag that another thread sets to end the step */
+} attune_blocks_step;
+
+#ifdef __cplusplus
+#define ATTUNE_BLOCKS_STEP_INIT attune_initial(attune_blocks_step_init)
+#else
+#define ATTUNE_BLOCKS_STEP_INIT {.struct_size = sizeof(attune_blocks_step)}
+#endif
+
+ATTUNE_API attune_status attune_blocks_step_init(attune_blocks_step *step, size_t struct_size);
+
+/* Writes shares. Thread-safe, also for steps at once. */
+ATTUNE_CHECKED attune_status attune_blocks_run(attune_blocks *blocks, const attune_blocks_step *step);
+
+/* The same by the interpreter of the kernel's loop IR: slow, with the same bits. For tests. */
+ATTUNE_CHECKED attune_status attune_blocks_run_interpreted(attune_blocks *blocks, const attune_blocks_step *step);
+
+/* The table [rows, columns] of lists [rows, places]: 1 for each key block that a list names, otherwise 0. A row is a
+ * row block of a head. -1 fills a list up; the order does not matter. Writes nothing if a number is out of range. */
+ATTUNE_CHECKED attune_status attune_blocks_from_lists(const int32_t *lists, int64_t rows, int64_t places,
+                                                      int64_t columns, uint8_t *table);
+
+/* The same of CSR: row r has the key blocks indices[indptr[r]] to before indices[indptr[r + 1]]. indptr is [rows + 1],
+ * and rises from 0. */
+ATTUNE_CHECKED attune_status attune_blocks_from_csr(const int32_t *indptr, const int32_t *indices, int64_t rows,
+                                                    int64_t columns, uint8_t *table);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,66 @@
+/* Tables of key blocks, made of lists. */
+#include "base/error.h"
+#include "base/fpenv.h"
+#include "engine/own_operator.h"
+
+#include <string.h>
+
+static attune_status check_table(const char *function, int64_t rows, int64_t places, int64_t columns,
+                                 const uint8_t *table, at_error *err) {
+    if (rows < 0 || places < 0 || columns < 0 || rows > INT32_MAX || places > INT32_MAX || columns > INT32_MAX)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT,
+                       "%s: rows is %lld, places %lld and columns %lld; each must be from 0 to 2147483647", function,
+                       (long long)rows, (long long)places, (long long)columns);
+    if (rows && columns && !table) return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s: table is NULL", function);
+    return ATTUNE_OK;
+}
+
+static attune_status check_number(const char *name, int64_t place, int32_t number, int64_t columns, at_error *err) {
+    if (number >= 0 && number < columns) return ATTUNE_OK;
+    return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s[%lld] is the key block %d; there are key blocks from 0 to %lld",
+                   name, (long long)place, number, (long long)columns - 1);
+}
+
+static attune_status from_lists(const int32_t *lists, int64_t rows, int64_t places, int64_t columns, uint8_t *table,
+                                at_error *err) {
+    if (check_table("attune_blocks_from_lists", rows, places, columns, table, err)) return err->status;
+    if (rows && places && !lists) return at_fail(err, ATTUNE_INVALID_ARGUMENT, "lists is NULL");
+    for (int64_t i = 0; i < rows * places; i++)
+        if (lists[i] != -1 && check_number("lists", i, lists[i], columns, err)) return err->status;
+    if (rows && columns) memset(table, 0, (size_t)(rows * columns));
+    for (int64_t i = 0; i < rows * places; i++)
+        if (lists[i] != -1) table[i / places * columns + lists[i]] = 1;
+    return ATTUNE_OK;
+}
+
+static attune_status from_csr(const int32_t *indptr, const int32_t *indices, int64_t rows, int64_t columns,
+                              uint8_t *table, at_error *err) {
+    if (check_table("attune_blocks_from_csr", rows, 0, columns, table, err)) return err->status;
+    if (!indptr) return at_fail(err, ATTUNE_INVALID_ARGUMENT, "indptr is NULL");
+    if (indptr[0]) return at_fail(err, ATTUNE_INVALID_ARGUMENT, "indptr[0] is %d; it must rise from 0", indptr[0]);
+    for (int64_t r = 0; r < rows; r++)
+        if (indptr[r + 1] < indptr[r])
+            return at_fail(err, ATTUNE_INVALID_ARGUMENT, "indptr[%lld] is %d and indptr[%lld] %d; it must rise from 0",
+                           (long long)r, indptr[r], (long long)r + 1, indptr[r + 1]);
+    if (indptr[rows] && !indices) return at_fail(err, ATTUNE_INVALID_ARGUMENT, "indices is NULL");
+    for (int64_t i = 0; i < indptr[rows]; i++)
+        if (check_number("indices", i, indices[i], columns, err)) return err->status;
+    if (rows && columns) memset(table, 0, (size_t)(rows * columns));
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t i = indptr[r]; i < indptr[r + 1]; i++) table[r * columns + indices[i]] = 1;
+    return ATTUNE_OK;
+}
+
+attune_status attune_blocks_from_lists(const int32_t *lists, int64_t rows, int64_t places, int64_t columns,
+                                       uint8_t *table) {
+    at_error err = {0};
+    from_lists(lists, rows, places, columns, table, &err);
+    return at_report(&err);
+}
+
+attune_status attune_blocks_from_csr(const int32_t *indptr, const int32_t *indices, int64_t rows, int64_t columns,
+                                     uint8_t *table) {
+    at_error err = {0};
+    from_csr(indptr, indices, rows, columns, table, &err);
+    return at_report(&err);
+}
