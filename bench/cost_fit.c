@@ -52,7 +52,7 @@ typedef struct fitter {
     const char *target, *only; /* that is fitted to; the beginning of the names of constants that may change */
     const char *choices;       /* target whose choices are printed */
     int passes;
-    bool is_verbose;
+    bool is_verbose, weighs;
 } fitter;
 
 static const char *const names[] = {
@@ -273,7 +273,7 @@ static const char *word_of(unsigned strategies) {
 static const timed *choice_of(const comparison *c) {
     mha_schedule choice;
     const mha_machine *machine = &c->of->context.machine;
-    mha_choose(&c->of->canonical, machine->target, machine->description, &choice);
+    mha_choose(mha_read(&c->of->canonical), machine->target, machine->description, &choice);
     for (size_t i = 0; i < c->count; i++)
         if (mha_schedule_same(&c->list[i]->schedule, &choice)) return c->list[i];
     return NULL;
@@ -333,13 +333,37 @@ static void time_choices(const fitter *f) {
         const problem *p = f->problems[i];
         for (int k = 0; k < 3; k++) {
             const double from = microseconds();
-            mha_choose(&p->canonical, p->context.machine.target, p->context.machine.description, &s);
+            mha_choose(mha_read(&p->canonical), p->context.machine.target, p->context.machine.description, &s);
             least = fmin(least, microseconds() - from);
         }
         sum += least;
         longest = fmax(longest, least);
     }
     printf("a choice takes %.0f us in the mean, %.0f at most\n", sum / (double)f->num_problems, longest);
+}
+
+/* How far the choices of a target are from the best schedule timed, of any strategy, and the problem of the worst. A
+ * choice that was not timed is named: nobody knows what it takes. */
+static void weigh_choices(const fitter *f, const char *target) {
+    size_t count = 0, unknown = 0;
+    double sum = 0, worst = -INFINITY;
+    const char *where = "";
+    for (size_t i = 0; i < f->num_problems; i++) {
+        problem *const p = f->problems[i];
+        if (strcmp(p->context.machine.target->name, target)) continue;
+        comparison all = {.of = p};
+        for (; all.count < p->count; all.count++) all.list[all.count] = &p->list[all.count];
+        const timed *const choice = choice_of(&all);
+        const double excess = choice ? choice->us / second_fastest(&all) - 1 : 0;
+        if (!choice) printf("not timed\t%s\t%s\n", target, p->text);
+        count++;
+        unknown += !choice;
+        sum += excess;
+        if (choice && excess > worst) worst = excess, where = p->text;
+    }
+    if (count > unknown)
+        printf("choices\t%s\t%zu\t%.3f\t%.2f\t%s\n", target, count - unknown, 100 * sum / (double)(count - unknown),
+               100 * worst, where);
 }
 
 /* Lines for cost_sample: each problem of a target, its choice, and the best three that are known. */
@@ -352,7 +376,7 @@ static void print_choices(const fitter *f) {
         char text[600];
         double last = 0;
         if (strcmp(m->target->name, f->choices)) continue;
-        mha_choose(&p->canonical, m->target, m->description, &choice);
+        mha_choose(mha_read(&p->canonical), m->target, m->description, &choice);
         mha_schedule_print(&choice, text, sizeof text);
         printf("%s\t%s", p->text, text);
         for (int k = 0; k < BEST; k++) {
@@ -378,6 +402,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
     case 'o': f->only = argument; return 0;
     case 'p': f->passes = atoi(argument); return 0;
     case 'v': f->is_verbose = true; return 0;
+    case 'w': f->weighs = true; return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
 }
@@ -389,6 +414,7 @@ int main(int argc, char **argv) {
         {"only", 'o', "PREFIX", 0, "Constants that may change, by the beginning of their names", 0},
         {"passes", 'p', "N", 0, "Passes over the constants at most (default 20)", 0},
         {"verbose", 'v', NULL, 0, "Each case", 0},
+        {"weigh", 'w', NULL, 0, "Of each target only how far its choices are from the best, in columns", 0},
         {0},
     };
     static const struct argp argp = {options, parse, NULL, "Fits the cost of schedules to timings on stdin.",
@@ -406,8 +432,10 @@ int main(int argc, char **argv) {
         print_choices(&f);
         return 0;
     }
-    for (const at_target *target = at_targets(); target->name; target++)
-        for (size_t k = 0; k < 3; k++) judge(&f, target->name, kinds[k]);
+    for (const at_target *target = at_targets(); target->name; target++) {
+        for (size_t k = 0; !f.weighs && k < 3; k++) judge(&f, target->name, kinds[k]);
+        if (f.weighs) weigh_choices(&f, target->name);
+    }
     if (f.num_problems) time_choices(&f);
     return 0;
 }

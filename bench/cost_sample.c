@@ -170,7 +170,7 @@ static void open_subject(sampler *s, char *line) {
         exit(2);
     }
     mha_schedule choice;
-    mha_choose(&j->canonical, s->machine.target, s->machine.description, &choice);
+    mha_choose(mha_read(&j->canonical), s->machine.target, s->machine.description, &choice);
     add(j, &choice);
     if (tab)
         add_given(s, j, tab + 1);

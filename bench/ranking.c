@@ -229,7 +229,7 @@ static void open_ranking(ranking *r, const char *text, const ranking_options *o)
     attune_arguments arguments;
     tensors_arguments(&r->tensors, &arguments);
     r->machine = tune_machine_of(r->context);
-    mha_choose(&r->canonical, r->machine.target, r->machine.description, &r->untuned);
+    mha_choose(mha_read(&r->canonical), r->machine.target, r->machine.description, &r->untuned);
     check(tune_runner_init(&r->runner, r->context,
                            &(tune_task){at_attention_of(&r->canonical), .arguments = &arguments}, &err),
           &err, "preparing");

@@ -422,7 +422,7 @@ static attune_status choose(writer *w, const at_target *target, const at_descrip
     like.reproducible = w->d->reproducible;
     if (mha_canonicalize(&like, &w->p, err)) return err->status;
     const mha_machine on = {target, machine};
-    mha_choose(&w->p, target, machine, &w->s);
+    mha_choose(mha_read(&w->p), target, machine, &w->s);
     w->s.lanes = target->vector_bytes / 4;
     w->s.gemm_by = 0, w->s.gemm_prefetch = 0, w->s.gemm_groups = 0, w->s.gemm_rest = 0;
     const mha_cost_context cost = mha_cost_context_of(&w->p, &on);

@@ -24,7 +24,7 @@ static attune_status schedule_check(at_operation o, const mha_schedule *schedule
 
 static void schedule_choose(at_operation o, const at_target *target, const at_description *machine,
                             mha_schedule *schedule) {
-    mha_choose(problem_of(o), target, machine, schedule);
+    mha_choose(mha_read(problem_of(o)), target, machine, schedule);
 }
 
 static attune_status schedule_parse(at_operation o, const char *text, mha_schedule *schedule, at_error *err) {

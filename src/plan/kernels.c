@@ -12,7 +12,7 @@ static mha_schedule schedule_for(const attune_plan *plan, int64_t queries) {
     mha_schedule schedule;
     p.seq_q = ATTUNE_DYNAMIC;
     if (queries) p.max_seq_q = queries;
-    mha_choose(&p, plan->context->target, &plan->context->machine_class.description, &schedule);
+    mha_choose(mha_read(&p), plan->context->target, &plan->context->machine_class.description, &schedule);
     return schedule;
 }
 

@@ -35,10 +35,12 @@ attune_status mha_read_functions(const attune_problem *p, ex_program *program, a
     return status ? status : ex_parse_prob(program, p->prob_mod, err);
 }
 
-bool mha_shows_intervals(const attune_problem *p) {
+static bool has_gaps(const attune_problem *p) {
     ex_program program;
-    return mha_read_functions(p, &program, &(at_error){0}) == ATTUNE_OK && ex_shows_intervals(&program);
+    return mha_read_functions(p, &program, &(at_error){0}) != ATTUNE_OK || !ex_shows_intervals(&program);
 }
+
+mha_problem mha_read(const attune_problem *p) { return (mha_problem){p, p->mask_mod[0] && has_gaps(p)}; }
 
 /* ---- Canonical text ---- */
 

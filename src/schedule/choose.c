@@ -20,17 +20,12 @@
 
 double mha_cost_of_choice(const mha_cost_context *c, const mha_schedule *schedule) {
     mha_schedule s = *schedule;
-    mha_schedule_settle(c->p, c->machine.target, c->machine.description, &s);
+    mha_settle(&c->usual, c->p, c->machine.target, &s);
     const mha_costs costs = mha_costs_of_head(c, &s);
     return mha_costs_sum(&costs);
 }
 
 /* ---- A call, and a usual one like it ---- */
-
-typedef struct calls {
-    attune_problem usual_problem;
-    mha_cost_context call, usual;
-} calls;
 
 static attune_problem usual_call(const attune_problem *p) {
     enum { USUAL_HEADS = 16 };
@@ -41,7 +36,9 @@ static attune_problem usual_call(const attune_problem *p) {
     return usual;
 }
 
-static void calls_of(const attune_problem *p, const mha_machine *on, calls *c) {
+static void calls_of(const attune_problem *p, bool has_gaps, const mha_machine *on, mha_calls *c) {
+    c->p = p;
+    c->has_gaps = has_gaps;
     c->usual_problem = usual_call(p);
     c->call = mha_cost_context_of(p, on);
     c->usual = mha_cost_context_of(&c->usual_problem, on);
@@ -56,7 +53,7 @@ static double cost_of_decoding(const mha_cost_context *usual) {
     return mha_cost_of_choice(usual, &s) * mha_correction(MHA_DECODING, usual, &s, NULL);
 }
 
-static void choose_decoding(const calls *c, mha_schedule *s) {
+static void choose_decoding(const mha_calls *c, mha_schedule *s) {
     *s = (mha_schedule){0};
     mha_choose_d_lanes(&c->call, &c->usual, s);
     mha_hold_narrow_heads(&c->call, s);
@@ -76,21 +73,15 @@ static bool is_compared_otherwise(const attune_problem *p, attune_problem *like)
 }
 
 /* Integer products are by d-lanes only. */
-static void choose_strategy(const calls *c, mha_schedule *s) {
-    const attune_problem *const p = c->call.p;
-    const bool may = mha_may_go_by_d_lanes(p), must = may && p->integer;
+static void choose_strategy(const mha_calls *c, const mha_calls *compared, mha_schedule *s) {
+    const bool may = mha_may_go_by_d_lanes(c->p), must = may && c->p->integer;
     const bool either = may && !must && !isinf(mha_correction(MHA_DECODING, &c->call, NULL, NULL));
-    attune_problem like;
-    calls others;
-    const bool is_other = either && is_compared_otherwise(p, &like);
-    if (is_other) calls_of(&like, &c->call.machine, &others);
-    const calls *const compared = is_other ? &others : c;
     const double most = either ? cost_of_decoding(&compared->usual) : INFINITY;
-    const bool decodes = must || (either && !mha_choose_q_lanes(&compared->call, &compared->usual, most, s));
+    const bool decodes = must || (either && !mha_choose_q_lanes(compared, most, s));
     if (decodes)
         choose_decoding(c, s);
-    else if (!either || is_other)
-        mha_choose_q_lanes(&c->call, &c->usual, INFINITY, s);
+    else if (!either || compared != c)
+        mha_choose_q_lanes(c, INFINITY, s);
 }
 
 /* ---- The products of a block ---- */
@@ -130,7 +121,7 @@ typedef struct products_search {
 static double price_products(const mha_search *t, const mha_schedule *tile) {
     const products_search *const more = t->more;
     mha_schedule s = *tile;
-    mha_schedule_settle(t->c->p, t->c->machine.target, t->c->machine.description, &s);
+    mha_settle(&t->c->usual, t->c->p, t->c->machine.target, &s);
     return mha_cost_products(t->c, &more->products, &s);
 }
 
@@ -188,8 +179,8 @@ static attune_problem as_unlisted(const attune_problem *p) {
 static void choose_listed(const attune_problem *p, const mha_machine *on, mha_schedule *s) {
     enum { FEW_QUERIES = 64 };
     const attune_problem like = as_unlisted(p);
-    calls c;
-    calls_of(&like, on, &c);
+    mha_calls c;
+    calls_of(&like, false, on, &c);
     mha_choose_d_lanes(&c.call, &c.usual, s);
     if (p->kv_ids == ATTUNE_KV_IDS_QUERY && mha_likely_queries(p) > FEW_QUERIES)
         s->kv_chunk = (int32_t)(ceil_div(mha_most_scored(p), s->kv_tile) * s->kv_tile);
@@ -197,29 +188,33 @@ static void choose_listed(const attune_problem *p, const mha_machine *on, mha_sc
 
 /* ---- All of it ---- */
 
-void mha_choose(const attune_problem *p, const at_target *target, const at_description *machine, mha_schedule *s) {
+void mha_choose(mha_problem problem, const at_target *target, const at_description *machine, mha_schedule *s) {
+    const attune_problem *const p = problem.p;
     const mha_machine on = {target, machine};
     *s = (mha_schedule){0};
     if (p->kv_ids) {
         choose_listed(p, &on, s);
     } else {
-        calls c;
-        calls_of(p, &on, &c);
-        choose_strategy(&c, s);
+        mha_calls c, others;
+        attune_problem like;
+        const bool is_other = is_compared_otherwise(p, &like);
+        calls_of(p, problem.has_gaps, &on, &c);
+        if (is_other) calls_of(&like, problem.has_gaps, &on, &others);
+        choose_strategy(&c, is_other ? &others : &c, s);
         mha_choose_products(&c.call, s);
     }
     mha_schedule_settle(p, target, machine, s);
 }
 
-void mha_choose_by(mha_strategy strategy, const attune_problem *p, const at_target *target,
-                   const at_description *machine, mha_schedule *s) {
-    calls c;
-    calls_of(p, &(mha_machine){target, machine}, &c);
+void mha_choose_by(mha_strategy strategy, mha_problem problem, const at_target *target, const at_description *machine,
+                   mha_schedule *s) {
+    mha_calls c;
+    calls_of(problem.p, problem.has_gaps, &(mha_machine){target, machine}, &c);
     *s = (mha_schedule){0};
     if (strategy == MHA_D_LANES)
         choose_decoding(&c, s);
     else
-        mha_choose_q_lanes(&c.call, &c.usual, INFINITY, s);
+        mha_choose_q_lanes(&c, INFINITY, s);
     mha_choose_products(&c.call, s);
-    mha_schedule_settle(p, target, machine, s);
+    mha_schedule_settle(problem.p, target, machine, s);
 }

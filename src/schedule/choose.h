@@ -5,8 +5,8 @@
 #include "schedule/cost.h"
 
 /* choose.c. The schedule of one strategy that costs least, complete and settled. */
-void mha_choose_by(mha_strategy strategy, const attune_problem *canonical, const at_target *target,
-                   const at_description *machine, mha_schedule *schedule);
+void mha_choose_by(mha_strategy strategy, mha_problem problem, const at_target *target, const at_description *machine,
+                   mha_schedule *schedule);
 /* choose.c. Fills in the gemm fields of a schedule whose lanes are chosen. All 0 without a block. */
 void mha_choose_products(const mha_cost_context *call, mha_schedule *schedule);
 /* What a schedule costs for one head, with the choices that it leaves to attune. */
@@ -15,10 +15,17 @@ double mha_cost_of_choice(const mha_cost_context *context, const mha_schedule *s
 /* Both strategies choose for a call, and what decides the order of sums for a usual one like it, of one sequence and 16
  * heads: a row has the same bits in every batch. Neither fills in products. */
 
+/* A call, and a usual one like it. */
+typedef struct mha_calls {
+    const attune_problem *p;
+    attune_problem usual_problem;
+    mha_cost_context call, usual;
+    bool has_gaps; /* mha_problem */
+} mha_calls;
+
 /* choose_q_lanes.c: the schedule of prefill that costs least. If that is `most` or more for the usual call: false, and
  * the schedule is no choice. */
-bool mha_choose_q_lanes(const mha_cost_context *call, const mha_cost_context *usual, double most,
-                        mha_schedule *schedule);
+bool mha_choose_q_lanes(const mha_calls *calls, double most, mha_schedule *schedule);
 
 /* choose_d_lanes.c. Whether decoding's strategy computes this problem; and the schedule of it that costs least. */
 bool mha_may_go_by_d_lanes(const attune_problem *canonical);
@@ -28,9 +35,5 @@ void mha_choose_d_lanes(const mha_cost_context *call, const mha_cost_context *us
  * loop, and sums of values stay in registers. Keys come from the same streams, so no sum changes. Strategies are
  * compared without it: with it, d-lanes was chosen for 8 and 13 rows that took up to 1.2 times as long. */
 void mha_hold_narrow_heads(const mha_cost_context *call, mha_schedule *schedule);
-
-/* settle.c. Whether V is put in pairs once for all tasks for any call: lengths are known, so no call has many keys for
- * few queries; tasks see nearly all keys, and not those of a window; and V in pairs is not large. */
-bool mha_pairs_are_shared(const attune_problem *canonical);
 
 #endif

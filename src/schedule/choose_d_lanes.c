@@ -75,7 +75,7 @@ static void hold_narrow_values(const mha_cost_context *c, int64_t rows, mha_sche
     const bool by_fours = stripes > 1 && rows % 4 == 0 && vectors % 3 != 1;
     mha_schedule usual = *s;
     if (rows == 3 || s->value_keys == 1 || (stripes > 1 && rows == 2)) return;
-    mha_schedule_settle(c->p, c->machine.target, c->machine.description, &usual);
+    mha_settle(&c->usual, c->p, c->machine.target, &usual);
     if (s->value_keys != usual.value_streams) return; /* the batch decides, and may not change the order of sums */
     s->value_streams = usual.value_streams;
     s->value_keys = 1;

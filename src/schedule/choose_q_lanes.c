@@ -11,7 +11,6 @@
  * timings know better than the cost stands in corrections.def. */
 #include "base/integers.h"
 #include "problem/problem.h"
-#include "problem/problem_functions.h"
 #include "problem/problem_sight.h"
 #include "schedule/choose.h"
 #include "schedule/corrections.h"
@@ -223,7 +222,7 @@ static void set_short_task(const search *t, mha_schedule *s) {
 /* Short tasks, which share the pairs of V. */
 static void try_pairs_once(search *t, mha_schedule s) {
     s.kv_copy = MHA_COPY_ONCE;
-    if (!t->pairs_fit || !mha_pairs_are_shared(t->p) || !t->variant.may_pair_once) return;
+    if (!t->pairs_fit || !t->c->usual.shares_pairs || !t->variant.may_pair_once) return;
     if (isinf(mha_correction(MHA_SHORT_TASK, t->c, &s, &t->variant))) return;
     set_short_task(t, &s);
     if (t->rows > (int64_t)s.task_row_vectors * s.lanes) try(t, &s);
@@ -312,7 +311,7 @@ static bool begin(search *t, int32_t lanes, int32_t vectors, mha_value_by by) {
     const bool is_long = mha_is_chosen(MHA_LONG_TILE, t->c, &s, &v);
     set_kv_tile(t, &s, is_long ? long_tile(t, &v) : min_of(t->keys, ONE_TILE));
     mha_schedule settled = s;
-    mha_schedule_settle(t->p, t->c->machine.target, t->c->machine.description, &settled);
+    mha_settle(&t->c->usual, t->p, t->c->machine.target, &settled);
     s.kv_copy = t->c->by_pairs ? MHA_COPY_CONVERTED : settled.kv_copy;
     s.task_prefetch = settled.task_prefetch;
     s.value_by = by;
@@ -409,14 +408,13 @@ static sum_order order_of(const search *t, const mha_schedule *s) {
 
 /* A row has the same bits in every batch. So the order of its sums is decided for a usual call, and then the schedule
  * for the one that there is. */
-bool mha_choose_q_lanes(const mha_cost_context *call, const mha_cost_context *usual, double most, mha_schedule *s) {
-    const bool has_gaps = call->p->mask_mod[0] && !mha_shows_intervals(call->p);
-    const search of_call = search_of(call, has_gaps);
+bool mha_choose_q_lanes(const mha_calls *calls, double most, mha_schedule *s) {
+    const search of_call = search_of(&calls->call, calls->has_gaps);
     sum_order order = {ANY_ROWS, ANY_KEYS};
     if (most < NO_COST || decides_columns(&of_call) || decides_tiles(&of_call)) {
-        const search t = search_of(usual, has_gaps);
+        const search t = search_of(&calls->usual, calls->has_gaps);
         cheapest(t, NULL, s);
-        if (mha_cost_of_choice(usual, s) >= most) return false;
+        if (mha_cost_of_choice(&calls->usual, s) >= most) return false;
         order = order_of(&t, s);
     }
     cheapest(of_call, &order, s); /* else the usual one is left, which has that order */

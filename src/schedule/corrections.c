@@ -99,6 +99,10 @@ double mha_correction(mha_priced of, const mha_cost_context *c, const mha_schedu
     return factor;
 }
 
+bool mha_is_chosen(mha_priced of, const mha_cost_context *c, const mha_schedule *s, const mha_variant *v) {
+    return mha_correction(of, c, s, v) <= 0;
+}
+
 void mha_search_try(mha_search *t, const mha_schedule *s) {
     const double factor = mha_correction(t->of, t->c, s, NULL);
     if (isinf(factor) || (t->fits && !t->fits(t, s))) return;

@@ -34,10 +34,8 @@ double mha_correction(mha_priced of, const mha_cost_context *context, const mha_
                       const mha_variant *variant);
 
 /* Whether a row says so without asking the cost. */
-static inline bool mha_is_chosen(mha_priced of, const mha_cost_context *context, const mha_schedule *schedule,
-                                 const mha_variant *variant) {
-    return mha_correction(of, context, schedule, variant) <= 0;
-}
+bool mha_is_chosen(mha_priced of, const mha_cost_context *context, const mha_schedule *schedule,
+                   const mha_variant *variant);
 
 /* Register tiles of a block's products: vectors of columns that read whole lines of weights, as far as registers have
  * room for them. */

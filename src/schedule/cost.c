@@ -91,6 +91,7 @@ mha_cost_context mha_cost_context_of(const attune_problem *p, const mha_machine 
         .is_wide = m->target->vector_bytes >= WIDE,
         .widest = mha_widest_lanes(p, m->target),
         .narrowest = mha_narrowest_lanes(p, m->target),
+        .usual = mha_usual_of(p, m->target, m->description),
     };
 }
 

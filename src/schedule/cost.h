@@ -15,6 +15,28 @@ typedef struct mha_costs {
 
 typedef enum mha_cost_level { MHA_COST_L2, MHA_COST_L3, MHA_COST_MEMORY } mha_cost_level;
 
+/* settle.c. What settling asks of a problem, a target and a machine, so that the schedules of a search do not ask it
+ * again. */
+typedef struct mha_usual {
+    int64_t known_rows;   /* of a head of K and V, where they are known */
+    bool shares_pairs;    /* V is put in pairs once for all tasks for any call: lengths are known, so no call has many
+                             keys for few queries; tasks see nearly all keys, not those of a window; V in pairs is not
+                             large */
+    bool scores_in_order; /* of decoding: not from several streams */
+    bool values_in_order;
+    bool asks_of_one_stream; /* kv_prefetch is for one stream as well */
+    int32_t kv_prefetch;     /* bytes, or MHA_SCHEDULE_NONE */
+    bool may_prefetch_task;  /* asking for the next head is possible, and pays if it computes … */
+    int64_t task_rows;
+    double seen, columns, paying; /* … so much for each line */
+    int64_t product_rows;         /* of a block; else 0 */
+} mha_usual;
+
+mha_usual mha_usual_of(const attune_problem *canonical, const at_target *target, const at_description *machine);
+/* As mha_schedule_settle, which makes a mha_usual for it. */
+void mha_settle(const mha_usual *usual, const attune_problem *canonical, const at_target *target,
+                mha_schedule *schedule);
+
 /* A problem as costs see it: per head of K and V, with lengths that are expected where only the run tells. */
 typedef struct mha_cost_context {
     const attune_problem *p;
@@ -35,6 +57,7 @@ typedef struct mha_cost_context {
     int32_t fixed_tile;              /* kv_tile of every schedule; 0: it is free */
     bool few_registers, is_wide;     /* of the target; wide: vectors of 64 bytes */
     int32_t widest, narrowest;       /* lanes: mha_widest_lanes, mha_narrowest_lanes */
+    mha_usual usual;                 /* how its schedules are settled */
 } mha_cost_context;
 
 mha_cost_context mha_cost_context_of(const attune_problem *canonical, const mha_machine *machine);

@@ -254,7 +254,7 @@ attune_status mha_schedule_check(const attune_problem *p, const mha_schedule *s,
 
 attune_status mha_schedule_of(const char *text, const attune_problem *p, const at_target *target,
                               const at_description *machine, mha_schedule *schedule, at_error *err) {
-    mha_choose(p, target, machine, schedule);
+    mha_choose(mha_read(p), target, machine, schedule);
     if (!*text) return ATTUNE_OK;
     mha_schedule asked = *schedule;
     const mha_schedule *settled = &asked;

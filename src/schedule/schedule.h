@@ -4,7 +4,7 @@
 #ifndef ATTUNE_SCHEDULE_SCHEDULE_H
 #define ATTUNE_SCHEDULE_SCHEDULE_H
 
-#include "problem/mha.h"
+#include "problem/problem_functions.h"
 #include "schedule/schedule_fields.h"
 #include "target/description.h"
 #include "target/target.h"
@@ -31,8 +31,7 @@ bool mha_schedule_same(const mha_schedule *a, const mha_schedule *b);
 attune_status mha_schedule_check(const attune_problem *canonical, const mha_schedule *schedule, const at_target *target,
                                  at_error *err);
 /* A good schedule without measuring; it follows from these three alone. */
-void mha_choose(const attune_problem *canonical, const at_target *target, const at_description *machine,
-                mha_schedule *schedule);
+void mha_choose(mha_problem problem, const at_target *target, const at_description *machine, mha_schedule *schedule);
 /* Gives choices that are auto the value that attune chooses for these numbers, which are in range. Kernels are built of
  * settled schedules, and keys and text have these. What a caller's text leaves out is the same on all machines of a
  * target: machine NULL. */

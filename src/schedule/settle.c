@@ -44,26 +44,34 @@ static double paying_work(const attune_problem *p, const at_target *target, bool
 }
 
 /* A prefetch takes a slot of a load, so a head has to compute enough for each of its lines. What is larger than the
- * second cache would be gone before the next head begins. Pairs are multiplied in half the time, those of lanes that
- * are filled up, too. Under causality and windows only what is seen counts, but for larger calls with many registers.
- */
-static mha_task_prefetch usual_task_prefetch(const attune_problem *p, const at_target *target, bool by_pairs,
-                                             double last, const mha_schedule *s) {
-    enum { LINE = 64 };
+ * second cache would be gone before the next head begins. Under causality and windows only what is seen counts, but for
+ * larger calls with many registers. */
+static void decide_task_prefetch(const attune_problem *p, const at_target *target, double last, mha_usual *u) {
     const int64_t queries = p->seq_q == ATTUNE_DYNAMIC ? MHA_USUAL_LENGTH : p->seq_q;
     const int64_t rows = queries * (p->num_heads / p->num_kv_heads), columns = p->head_dim + p->head_dim_v;
-    const double computed = (double)(by_pairs ? ceil_div(rows, s->lanes) * s->lanes / 2 : rows);
+    const bool by_pairs = mha_attends_by_pairs(p, target);
     const int64_t keys = p->seq_kv == ATTUNE_DYNAMIC ? MHA_USUAL_LENGTH : p->seq_kv;
     const int64_t k = mha_k_row_bytes(p), v = mha_v_row_bytes(p);
     const double bytes = (double)(rows * columns * mha_dtype_bytes(p->dtype) + keys * (k + v));
     const double call = (double)max_of(p->batch, 1) * (double)p->num_kv_heads * bytes;
     const bool counts_seen = at_has_few_registers(target) || (call <= NEAR && !by_pairs);
-    const double seen = counts_seen ? keys_seen(p, queries, keys) : (double)keys;
-    const bool pays = computed * seen * (double)columns * LINE >= paying_work(p, target, by_pairs, last, call) * bytes;
-    return pays && keys * (k + v) < LARGE ? MHA_PREFETCH_HEAD : MHA_PREFETCH_NONE;
+    u->task_rows = rows;
+    u->seen = counts_seen ? keys_seen(p, queries, keys) : (double)keys;
+    u->columns = (double)columns;
+    u->paying = paying_work(p, target, by_pairs, last, call) * bytes;
+    u->may_prefetch_task = mha_attends(p) && keys * (k + v) < LARGE;
 }
 
-bool mha_pairs_are_shared(const attune_problem *p) {
+/* Pairs are multiplied in half the time, those of lanes that are filled up, too. */
+static mha_task_prefetch usual_task_prefetch(const mha_usual *u, bool by_pairs, const mha_schedule *s) {
+    enum { LINE = 64 };
+    const int64_t rows = u->task_rows;
+    const double computed = (double)(by_pairs ? ceil_div(rows, s->lanes) * s->lanes / 2 : rows);
+    const bool pays = computed * u->seen * u->columns * LINE >= u->paying;
+    return u->may_prefetch_task && pays ? MHA_PREFETCH_HEAD : MHA_PREFETCH_NONE;
+}
+
+static bool pairs_are_shared(const attune_problem *p) {
     enum { MOST_BYTES = 32 << 20, PAIR_BYTES = 2 };
     const int64_t *const strides = p->v_strides;
     const bool is_broadcast = strides[3] && (!strides[0] || !strides[1]);
@@ -74,18 +82,15 @@ bool mha_pairs_are_shared(const attune_problem *p) {
 
 /* Pairs of a head's V that several tasks share are made once; a lone task makes them tile by tile, for a nearer
  * cache. */
-static mha_kv_copy usual_kv_copy(const attune_problem *p, const mha_variant *v, const mha_schedule *s) {
-    const bool has_tasks = p->seq_q * (p->num_heads / p->num_kv_heads) > (int64_t)s->task_row_vectors * s->lanes;
-    const bool are_shared = has_tasks && mha_pairs_are_shared(p) && v->may_pair_once;
-    return are_shared ? MHA_COPY_ONCE : MHA_COPY_CONVERTED;
+static mha_kv_copy usual_kv_copy(const mha_usual *u, const mha_variant *v, const mha_schedule *s) {
+    const bool has_tasks = u->known_rows > (int64_t)s->task_row_vectors * s->lanes;
+    return has_tasks && u->shares_pairs && v->may_pair_once ? MHA_COPY_ONCE : MHA_COPY_CONVERTED;
 }
 
-static void settle_q_lanes(const attune_problem *p, const at_target *target, const mha_variant *v, double last,
-                           mha_schedule *s) {
+static void settle_q_lanes(const mha_usual *u, const mha_variant *v, mha_schedule *s) {
     if (!s->value_by) s->value_by = v->usually_by_rows ? MHA_VALUE_BY_ROWS : MHA_VALUE_BY_COLUMNS;
-    if (!s->kv_copy) s->kv_copy = usual_kv_copy(p, v, s);
-    if (s->task_prefetch) return;
-    s->task_prefetch = mha_attends(p) ? usual_task_prefetch(p, target, v->by_pairs, last, s) : MHA_PREFETCH_NONE;
+    if (!s->kv_copy) s->kv_copy = usual_kv_copy(u, v, s);
+    if (!s->task_prefetch) s->task_prefetch = usual_task_prefetch(u, v->by_pairs, s);
 }
 
 /* Further ahead what was asked for is in the prefetchers' way; with several rows there is more to do for each key, and
@@ -93,9 +98,9 @@ static void settle_q_lanes(const attune_problem *p, const at_target *target, con
  *
  * With few registers, which was measured on a Zen 3, nothing is asked for: whatever the distance is, it is in the way
  * there. An exception are short pages, which the prefetchers lose at once: the next one is asked for. */
-static int32_t usual_prefetch(const attune_problem *p, const at_target *target, double last, const mha_schedule *s) {
+static int32_t usual_prefetch(const attune_problem *p, const at_target *target, double last) {
     enum {
-        NONE = -1,
+        NONE = MHA_SCHEDULE_NONE,
         ONE_ROW = 1024,
         MORE_ROWS = 2048,
         CODES = 4096,
@@ -107,7 +112,6 @@ static int32_t usual_prefetch(const attune_problem *p, const at_target *target, 
     if (p->low_rank) seen.seq_kv = p->low_rank;
     if (p->kv_ids) return LISTED;
     if (!mha_is_from_memory(&seen) && !mha_is_from_afar(&seen, last)) return NONE;
-    if (s->score_streams == 1 && s->value_streams == 1 && !p->integer) return NONE;
     if (p->integer) return mha_has_panels(p) ? PANELS : CODES;
     const int64_t page = p->page_size * max_of(mha_k_row_bytes(p), mha_v_row_bytes(p));
     if (at_has_few_registers(target)) return page > 0 && page <= PAGE ? PAGE : NONE;
@@ -115,25 +119,23 @@ static int32_t usual_prefetch(const attune_problem *p, const at_target *target, 
 }
 
 /* Prefetchers follow four streams well, of panels as of rows. With `reproducible` keys are summed in their order, and
- * scores of panels have a stream for each vector of keys. */
-static void settle_d_lanes(const attune_problem *p, const at_target *target, const mha_variant *v, double last,
-                           mha_schedule *s) {
+ * scores of panels have a stream for each vector of keys. Of one stream nothing is asked for. */
+static void settle_d_lanes(const mha_usual *u, const mha_variant *v, mha_schedule *s) {
     enum { STREAMS = 4 };
-    const bool in_order = p->reproducible || p->kv_ids || p->integer || p->k_layout == ATTUNE_LAYOUT_PANELS;
-    if (!s->score_streams) s->score_streams = !in_order && v->may_stream_scores ? STREAMS : 1;
+    if (!s->score_streams) s->score_streams = !u->scores_in_order && v->may_stream_scores ? STREAMS : 1;
     if (!s->value_streams)
-        s->value_streams = p->reproducible || p->kv_ids ? 1 : s->value_keys % STREAMS ? s->value_keys : STREAMS;
-    if (!s->kv_prefetch) s->kv_prefetch = usual_prefetch(p, target, last, s);
+        s->value_streams = u->values_in_order ? 1 : s->value_keys % STREAMS ? s->value_keys : STREAMS;
+    const bool asks = s->score_streams > 1 || s->value_streams > 1 || u->asks_of_one_stream;
+    if (!s->kv_prefetch) s->kv_prefetch = asks ? u->kv_prefetch : MHA_SCHEDULE_NONE;
 }
 
 /* The rows of one register tile make few tasks: narrow ones. With more of them each task would copy its rows for fewer
  * columns. */
-static void settle_products(const attune_problem *p, const mha_variant *v, mha_schedule *s) {
+static void settle_products(const mha_usual *u, const mha_variant *v, mha_schedule *s) {
     enum { TURNS = 64 };
-    const bool few = mha_product_rows(p, MHA_USUAL_LENGTH) <= s->gemm_rows;
     if (!s->gemm_by) s->gemm_by = v->by_tiles ? MHA_GEMM_BY_TILES : MHA_GEMM_BY_VECTORS;
     if (!s->gemm_prefetch) s->gemm_prefetch = TURNS;
-    if (!s->gemm_groups) s->gemm_groups = few ? MHA_GROUPS_NARROW : MHA_GROUPS_WHOLE;
+    if (!s->gemm_groups) s->gemm_groups = u->product_rows <= s->gemm_rows ? MHA_GROUPS_NARROW : MHA_GROUPS_WHOLE;
     if (!s->gemm_rest) s->gemm_rest = MHA_REST_OWN;
 }
 
@@ -156,12 +158,31 @@ void mha_schedule_leave_usual(const attune_problem *p, const at_target *target, 
     }
 }
 
-void mha_schedule_settle(const attune_problem *p, const at_target *target, const at_description *machine,
-                         mha_schedule *s) {
+mha_usual mha_usual_of(const attune_problem *p, const at_target *target, const at_description *machine) {
+    const double last = last_cache(machine);
+    const bool in_order = p->reproducible || p->kv_ids;
+    mha_usual u = {.known_rows = p->seq_q * (p->num_heads / p->num_kv_heads),
+                   .shares_pairs = pairs_are_shared(p),
+                   .scores_in_order = in_order || p->integer || p->k_layout == ATTUNE_LAYOUT_PANELS,
+                   .values_in_order = in_order,
+                   .asks_of_one_stream = p->integer || p->kv_ids,
+                   .kv_prefetch = usual_prefetch(p, target, last),
+                   .product_rows = mha_is_block(p) ? mha_product_rows(p, MHA_USUAL_LENGTH) : 0};
+    decide_task_prefetch(p, target, last, &u);
+    return u;
+}
+
+void mha_settle(const mha_usual *u, const attune_problem *p, const at_target *target, mha_schedule *s) {
     const mha_variant v = mha_variant_of(p, s, target); /* what follows from numbers, not from choices that are left */
     if (s->strategy == MHA_D_LANES)
-        settle_d_lanes(p, target, &v, last_cache(machine), s);
+        settle_d_lanes(u, &v, s);
     else
-        settle_q_lanes(p, target, &v, last_cache(machine), s);
-    if (mha_is_block(p)) settle_products(p, &v, s);
+        settle_q_lanes(u, &v, s);
+    if (u->product_rows) settle_products(u, &v, s);
+}
+
+void mha_schedule_settle(const attune_problem *p, const at_target *target, const at_description *machine,
+                         mha_schedule *s) {
+    const mha_usual u = mha_usual_of(p, target, machine);
+    mha_settle(&u, p, target, s);
 }

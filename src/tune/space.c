@@ -86,11 +86,12 @@ static void combine_all(collector *c, bool takes_minor) {
     const attune_problem *p = c->p;
     const mha_space space = space_for(c, takes_minor);
     mha_schedule base, q, d = {.strategy = MHA_D_LANES};
-    mha_choose(p, c->m->target, c->m->description, &base);
+    mha_choose(mha_read(p), c->m->target, c->m->description, &base);
     mha_space_offer(&space, &base);
     mha_schedule_leave_choices(&base);
     if (mha_has_keys(p)) {
-        mha_choose_by(MHA_Q_LANES, p, c->m->target, c->m->description, &q); /* with the numbers that matter little */
+        mha_choose_by(MHA_Q_LANES, mha_read(p), c->m->target, c->m->description,
+                      &q); /* with the numbers that matter little */
         q = with_products_of(q, &base);
         mha_space_all(&space, MHA_PART_Q_LANES, &q);
     }

@@ -162,7 +162,7 @@ mha_machine tune_machine_of(const attune_context *context) {
 static double modelled_ratio(const lookup *l, const attune_problem *p, const mha_schedule *schedule) {
     const mha_machine machine = tune_machine_of(l->context);
     mha_schedule usual;
-    mha_choose(p, machine.target, machine.description, &usual);
+    mha_choose(mha_read(p), machine.target, machine.description, &usual);
     return mha_cost(p, &machine, schedule) / mha_cost(p, &machine, &usual);
 }
 

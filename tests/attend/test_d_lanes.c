@@ -230,7 +230,7 @@ static void test_chosen_schedules_of_all_targets(void **state) {
         if (cases[i].sizes || p.seq_new) continue;
         for (const at_target *target = at_targets(); target->name; target++) {
             mha_schedule schedule = {0};
-            mha_choose_by(MHA_D_LANES, &p, target, usual_machine(target), &schedule);
+            mha_choose_by(MHA_D_LANES, mha_read(&p), target, usual_machine(target), &schedule);
             assert_int_equal(mha_schedule_check(&p, &schedule, target, NULL), ATTUNE_OK);
             tensors t;
             tensors_open_sample(&t, &cases[i], INPUT_HIDDEN, 3);
@@ -383,7 +383,7 @@ static void test_integer_scores_have_the_same_bits_everywhere(void **state) {
         memset(codes + p.head_dim / 2, 127, (size_t)p.head_dim / 4);
         for (const at_target *target = at_targets(); target->name; target++) {
             mha_schedule schedule = {0};
-            mha_choose_by(MHA_D_LANES, &p, target, usual_machine(target), &schedule);
+            mha_choose_by(MHA_D_LANES, mha_read(&p), target, usual_machine(target), &schedule);
             if (target == at_targets()) tensors_interpret_for(&first, target, &schedule);
             tensors other;
             assert_true(tensors_share(&other, &first));
@@ -446,7 +446,7 @@ static void test_merge(void **state) {
         for (size_t i = 0; i < sizeof merges / sizeof *merges; i++) {
             const attune_problem p = problem_canonical(merges[i].problem);
             mha_schedule schedule;
-            mha_choose(&p, target, usual_machine(target), &schedule);
+            mha_choose(mha_read(&p), target, usual_machine(target), &schedule);
             check_one(context, &merges[i], &schedule, 0);
             check_one(context, &merges[i], &schedule, 1);
         }
@@ -486,7 +486,7 @@ static void test_sinks_count_once(void **state) {
     attune_context *context = tensors_context(NULL, 1);
     const attune_problem p = problem_canonical(from.problem);
     mha_schedule schedule = {0};
-    mha_choose_by(MHA_D_LANES, &p, context->target, usual_machine(context->target), &schedule);
+    mha_choose_by(MHA_D_LANES, mha_read(&p), context->target, usual_machine(context->target), &schedule);
     schedule.kv_tile = schedule.kv_chunk = 64;
     check_one(context, &from, &schedule, 0);
     attune_context_destroy(context);

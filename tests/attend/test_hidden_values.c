@@ -201,10 +201,10 @@ static void check(const char *fields, hiding how, int rule, int queries, attune_
     for (const at_target *target = at_targets(); target->name; target++) {
         mha_schedule schedule = {0};
         if (mha_may_go_by_d_lanes(&p) && queries < 9) {
-            mha_choose_by(MHA_D_LANES, &p, target, usual_machine(target), &schedule);
+            mha_choose_by(MHA_D_LANES, mha_read(&p), target, usual_machine(target), &schedule);
             compare_schedules(&c, target, &schedule);
         }
-        mha_choose(&p, target, usual_machine(target), &schedule);
+        mha_choose(mha_read(&p), target, usual_machine(target), &schedule);
         if (schedule.strategy == MHA_Q_LANES) compare_schedules(&c, target, &schedule);
     }
     if (contexts) compare_engines(&c, contexts);

@@ -36,7 +36,7 @@ static void test_targets_have_the_same_bits(void **state) {
         tensors_open_call(&first, problems[i], "", INPUT_ORDINARY, 9);
         for (const at_target *target = at_targets(); target->name; target++) {
             mha_schedule schedule;
-            mha_choose(&p, target, usual_machine(target), &schedule);
+            mha_choose(mha_read(&p), target, usual_machine(target), &schedule);
             if (target == at_targets()) tensors_interpret_for(&first, target, &schedule);
             assert_true(tensors_share(&other, &first));
             tensors_interpret_for(&other, target, &schedule);

@@ -39,7 +39,7 @@ static void check(const char *more, int64_t rows, int64_t keys, double lowest) {
     for (const at_target *target = at_targets(); target->name; target++) {
         mha_schedule schedule;
         char what[300];
-        mha_choose(&p, target, usual_machine(target), &schedule);
+        mha_choose(mha_read(&p), target, usual_machine(target), &schedule);
         tensors_interpret_for(&t, target, &schedule);
         snprintf(what, sizeof what, "%s with %g for %s", text, lowest, target->name);
         assert_mean_of_values(&t, rows, keys, what);

@@ -76,7 +76,7 @@ static void test_long_sums(void **state) {
         attune_context *context = tensors_context(target->name, 1);
         mha_schedule by_columns = {0};
         mha_schedule by_rows = schedule_reproducible(&p, target), others = schedule_reproducible(&other, target);
-        mha_choose_by(MHA_D_LANES, &p, target, usual_machine(target), &by_columns);
+        mha_choose_by(MHA_D_LANES, mha_read(&p), target, usual_machine(target), &by_columns);
         check_long_sums(context, reproducible_text, &by_columns, interpreted, 1e-5, 4e-6);
         check_long_sums(context, reproducible_text, &by_rows, interpreted, 1e-5, 4e-6);
         check_long_sums(context, other_text, &others, false, 1e-4, 1e-4);

@@ -189,7 +189,7 @@ static void close_call(call *c) {
 static mha_schedule schedule_of(const call *c, const at_target *target, mha_strategy strategy) {
     mha_schedule s = {0};
     at_error err = {0};
-    mha_choose(&c->p, target, usual_machine(target), &s);
+    mha_choose(mha_read(&c->p), target, usual_machine(target), &s);
     if (strategy == MHA_D_LANES) {
         const int32_t lanes = target->vector_bytes / (c->p.softmax_precision == ATTUNE_F64 ? 8 : 4);
         s = (mha_schedule){.strategy = MHA_D_LANES,

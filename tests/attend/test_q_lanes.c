@@ -229,7 +229,7 @@ static mha_schedule chosen_schedule(const sample_call *call, const at_target *ta
     attune_problem canonical;
     mha_schedule s = {0};
     canonical_of(call, &canonical);
-    mha_choose_by(MHA_Q_LANES, &canonical, target, usual_machine(target), &s);
+    mha_choose_by(MHA_Q_LANES, mha_read(&canonical), target, usual_machine(target), &s);
     assert_int_equal(mha_schedule_check(&canonical, &s, target, NULL), ATTUNE_OK);
     return s;
 }
@@ -518,7 +518,7 @@ static int64_t chosen_columns(const char *problem, int heads, int batch, const a
     snprintf(text, sizeof text, "%s,num_heads=%d,batch=%d", problem, heads, batch);
     assert_int_equal(attune_problem_parse(&p, text), ATTUNE_OK);
     assert_int_equal(mha_canonicalize(&p, &canonical, NULL), ATTUNE_OK);
-    mha_choose(&canonical, target, at_description_of("zen4", false), &s);
+    mha_choose(mha_read(&canonical), target, at_description_of("zen4", false), &s);
     if (s.strategy == MHA_D_LANES) return -2;
     const mha_variant variant = mha_variant_of(&canonical, &s, target);
     return variant.scores_by_columns ? -1 : variant.rest_rows;

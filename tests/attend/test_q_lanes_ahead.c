@@ -68,7 +68,7 @@ static mha_task_prefetch chosen_for(const char *isa, const char *text) {
     assert_int_equal(attune_problem_parse(&p, text), ATTUNE_OK);
     assert_int_equal(mha_canonicalize(&p, &canonical, NULL), ATTUNE_OK);
     const at_target *const target = at_target_find(isa);
-    mha_choose(&canonical, target, usual_machine(target), &s);
+    mha_choose(mha_read(&canonical), target, usual_machine(target), &s);
     assert_int_equal(s.strategy, MHA_Q_LANES);
     return s.task_prefetch;
 }
@@ -126,7 +126,7 @@ static void last_caches_say_what_is_far(void **state) {
         at_description machine = *at_description_of("zen4", false);
         mha_schedule s, left;
         machine.l3 = (double)cases[i].l3 * MEGABYTE;
-        mha_choose(&p, target, &machine, &s);
+        mha_choose(mha_read(&p), target, &machine, &s);
         if ((int)s.task_prefetch != cases[i].task_prefetch || s.kv_prefetch != cases[i].kv_prefetch)
             fail_msg("%s, %d MB: %d, %d", cases[i].problem, cases[i].l3, (int)s.task_prefetch, (int)s.kv_prefetch);
         left = s;

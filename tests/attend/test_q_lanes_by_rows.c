@@ -321,7 +321,7 @@ static void chosen_for_few_rows(void **state) {
         mha_schedule s;
         assert_int_equal(attune_problem_parse(&p, expected[i].problem), ATTUNE_OK);
         assert_int_equal(mha_canonicalize(&p, &canonical, NULL), ATTUNE_OK);
-        mha_choose(&canonical, target, usual_machine(target), &s);
+        mha_choose(mha_read(&canonical), target, usual_machine(target), &s);
         assert_int_equal(mha_schedule_check(&canonical, &s, target, NULL), ATTUNE_OK);
         const bool by_rows = mha_variant_of(&canonical, &s, target).values == MHA_VALUES_WHOLE;
         if (s.strategy != expected[i].strategy || s.lanes != expected[i].lanes || by_rows != !!expected[i].by_rows)

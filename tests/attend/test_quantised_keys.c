@@ -216,7 +216,7 @@ static void test_extreme_sums(void **state) {
     }
     for (const at_target *target = at_targets(); target->name; target++) {
         mha_schedule schedule = {0};
-        mha_choose(&p, target, usual_machine(target), &schedule);
+        mha_choose(mha_read(&p), target, usual_machine(target), &schedule);
         assert_int_equal(schedule.strategy, MHA_Q_LANES);
         tensors_interpret_for(&t, target, &schedule);
         assert_true(fabsf(tensors_floats(&t, "lse")[0] - 32) < 1e-4f);

@@ -66,7 +66,7 @@ static void check(const char *problem, int64_t first) {
     for (const at_target *target = at_targets(); target->name; target++) {
         mha_schedule schedule;
         char what[400];
-        mha_choose(&p, target, usual_machine(target), &schedule);
+        mha_choose(mha_read(&p), target, usual_machine(target), &schedule);
         for (int chunks = 0; chunks < 2; chunks++) {
             if (chunks) schedule.kv_chunk = schedule.kv_tile; /* more parts to merge */
             tensors_interpret_for(&t, target, &schedule);

@@ -263,7 +263,7 @@ static void plant(attune_context *context, const char *text, const char *const p
     const size_t bytes = fake_image(image, 4, 0, 1);
     memcpy(image + offsetof(at_image_header, required), &required, sizeof required);
     mha_problem_print(&p, problem, sizeof problem);
-    mha_choose(&p, context->target, &context->machine_class.description, &chosen);
+    mha_choose(mha_read(&p), context->target, &context->machine_class.description, &chosen);
     mha_schedule_print(&chosen, schedule, sizeof schedule);
     at_key_make(&key, at_attention_of(&p), NULL, &machine);
     const at_cache_file entry = {.required = required,

@@ -244,7 +244,7 @@ static void test_bits(void **state) {
 static mha_schedule chosen(const char *problem, const at_target *target) {
     const attune_problem p = problem_canonical(problem);
     mha_schedule schedule = {0};
-    mha_choose(&p, target, usual_machine(target), &schedule);
+    mha_choose(mha_read(&p), target, usual_machine(target), &schedule);
     return schedule;
 }
 

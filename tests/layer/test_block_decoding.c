@@ -102,7 +102,7 @@ static mha_schedule schedule_of(attune_context *context, const attune_problem *p
     like.max_seq_q = like.max_seq_kv = 0;
     attune_problem c;
     if (mha_canonicalize(&like, &c, NULL)) fail_msg("%s", attune_last_message());
-    mha_choose_by(strategy, &c, context->target, usual_machine(context->target), &s);
+    mha_choose_by(strategy, mha_read(&c), context->target, usual_machine(context->target), &s);
     return s;
 }
 

@@ -112,7 +112,7 @@ static void more_costs_more(void **state) {
             snprintf(text, sizeof text, "num_heads=%d,seq_q=%d,seq_kv=%d,head_dim=%d", i == 3 ? n : 8, i == 0 ? n : 100,
                      i == 1 ? n : 100, i == 2 ? n : 64);
             const attune_problem p = problem_canonical(text);
-            mha_choose(&p, target, machine.description, &s);
+            mha_choose(mha_read(&p), target, machine.description, &s);
             const double cost = mha_cost(&p, &machine, &s);
             if (cost <= last) fail_msg("%s costs %g, no more than half as much work", text, cost);
             last = cost;
@@ -130,7 +130,7 @@ static void a_cost_is_a_function(void **state) {
             attune_problem twice = p;
             const mha_machine machine = {target, usual_machine(target)};
             mha_schedule s;
-            mha_choose(&p, target, machine.description, &s);
+            mha_choose(mha_read(&p), target, machine.description, &s);
             const double cost = mha_cost(&p, &machine, &s);
             twice.batch = 2;
             const mha_costs more = mha_costs_of(&twice, &machine, &s), once = mha_costs_of(&p, &machine, &s);
@@ -153,7 +153,7 @@ static void better_machines_cost_no_more(void **state) {
                 at_description description = *usual_machine(target);
                 const mha_machine before = {target, usual_machine(target)}, after = {target, &description};
                 mha_schedule s;
-                mha_choose(&p, target, before.description, &s);
+                mha_choose(mha_read(&p), target, before.description, &s);
                 *(double *)(void *)((char *)&description + better[k]) *= 2;
                 const double slow = mha_cost(&p, &before, &s), fast = mha_cost(&p, &after, &s);
                 /* Two limits that come near each other delay each other (cost.def: soft). */
@@ -180,7 +180,7 @@ static void corrections_are_factors(void **state) {
             const mha_machine machine = {target, usual_machine(target)};
             const mha_cost_context c = mha_cost_context_of(&p, &machine);
             mha_schedule s;
-            mha_choose(&p, target, machine.description, &s);
+            mha_choose(mha_read(&p), target, machine.description, &s);
             const mha_variant v = mha_variant_of(&p, &s, target);
             for (int of = MHA_DECODING; of <= MHA_TILES; of++) {
                 const double factor = mha_correction(of, &c, &s, &v);
@@ -212,9 +212,9 @@ static void choices_are_legal(void **state) {
         const at_description *machine = at_description_of(at_class_is_of(name, is_arm) ? name : "generic", is_arm);
         assert_true(check_draw_problem(&random, 1e9, &problem, &sizes));
         if (mha_canonicalize(&problem, &p, &err)) continue;
-        mha_choose(&p, target, machine, &s);
+        mha_choose(mha_read(&p), target, machine, &s);
         if (mha_schedule_check(&p, &s, target, &err)) fail_msg("%s, %s: %s", name, target->name, err.message);
-        mha_choose(&p, target, machine, &again);
+        mha_choose(mha_read(&p), target, machine, &again);
         assert_true(mha_schedule_same(&s, &again));
     }
 }
@@ -229,7 +229,7 @@ static void products_have_many_tasks(void **state) {
         for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++) {
             const attune_problem p = problem_canonical(blocks[i]);
             mha_schedule s;
-            mha_choose(&p, target, usual_machine(target), &s);
+            mha_choose(mha_read(&p), target, usual_machine(target), &s);
             assert_int_equal(s.gemm_task_rows, s.gemm_rows);
             assert_int_equal(s.gemm_groups, p.seq_q == 1 ? MHA_GROUPS_NARROW : MHA_GROUPS_WHOLE);
         }
@@ -240,7 +240,7 @@ static void low_wide_products_cost_more(void **state) {
     const mha_machine machine = {at_target_find("avx2"), at_description_of("zen3", false)};
     mha_schedule s;
     (void)state;
-    mha_choose(&p, machine.target, machine.description, &s);
+    mha_choose(mha_read(&p), machine.target, machine.description, &s);
     const mha_costs chosen = mha_costs_of(&p, &machine, &s);
     s.gemm_rows = 2;
     s.gemm_column_vectors = 4;
@@ -254,7 +254,7 @@ static void values_by_rows_leave_out_what_is_hidden(void **state) {
     const mha_machine machine = {at_target_find("avx2"), at_description_of("zen3", false)};
     mha_schedule one;
     (void)state;
-    mha_choose(&p, machine.target, machine.description, &one);
+    mha_choose(mha_read(&p), machine.target, machine.description, &one);
     assert_int_equal(one.value_by, MHA_VALUE_BY_ROWS);
     mha_schedule four = one;
     one.score_row_vectors = one.task_row_vectors = 1;
@@ -269,7 +269,7 @@ static void keys_in_a_turn_share_its_end(void **state) {
     for (int64_t keys = 3; keys <= 96; keys *= 32) {
         attune_problem p = problem_canonical("num_heads=8,seq_q=96,seq_kv=96,head_dim=64,is_causal=1");
         mha_schedule s;
-        mha_choose(&p, machine.target, machine.description, &s);
+        mha_choose(mha_read(&p), machine.target, machine.description, &s);
         p.is_causal = keys > 3;
         p.seq_kv = keys;
         s.value_keys = 1;

@@ -102,7 +102,7 @@ static void panels_come_in_streams(void **state) {
         snprintf(text, sizeof text, "%s,kv_layout=panels,dtype=%s", cases[i / 2].sizes, i % 2 ? "bf16" : "f32");
         const attune_problem p = problem_canonical(text);
         mha_schedule s;
-        mha_choose(&p, at_target_find("avx512_bf16"), at_description_of("zen4", false), &s);
+        mha_choose(mha_read(&p), at_target_find("avx512_bf16"), at_description_of("zen4", false), &s);
         assert_int_equal(s.value_streams, 4);
         assert_int_equal(s.score_keys, cases[i / 2].score_keys);
         assert_int_equal(s.kv_prefetch > 0, cases[i / 2].asks);

@@ -40,7 +40,7 @@ static void codes_are_multiplied_by_many_rows(void **state) {
         snprintf(text, sizeof text, "num_kv_heads=8,seq_q=1,head_dim=128,kv_dtype=i8,%s", cases[i].fields);
         const attune_problem p = problem_canonical(text);
         mha_schedule s;
-        mha_choose(&p, at_target_find(cases[i].target), at_description_of(cases[i].machine, false), &s);
+        mha_choose(mha_read(&p), at_target_find(cases[i].target), at_description_of(cases[i].machine, false), &s);
         const bool has_values = !cases[i].value_rows || s.value_rows == cases[i].value_rows;
         if (s.score_rows != cases[i].score_rows || s.score_keys != cases[i].score_keys || !has_values)
             fail_msg("%s, %s: scores %d x %d, values %d", cases[i].fields, cases[i].target, s.score_rows, s.score_keys,
@@ -82,9 +82,9 @@ static void byte_dots_cost_what_they_take(void **state) {
     mha_schedule s;
     (void)state;
     slow.i8 /= 2;
-    mha_choose(&p, without.target, zen4, &s);
+    mha_choose(mha_read(&p), without.target, zen4, &s);
     const mha_costs by_halves = mha_costs_of(&p, &without, &s);
-    mha_choose(&p, with.target, zen4, &s);
+    mha_choose(mha_read(&p), with.target, zen4, &s);
     const mha_costs by_dots = mha_costs_of(&p, &with, &s);
     const mha_costs by_slow_dots = mha_costs_of(&p, &(mha_machine){with.target, &slow}, &s);
     assert_true(by_halves.scores > 1.5 * by_dots.scores && by_halves.values > 1.5 * by_dots.values);

@@ -385,7 +385,7 @@ static void test_text_that_changes_nothing(void **state) {
         const at_target *target = at_target_find(targets[i % 3]);
         mha_schedule chosen, named;
         char text[32];
-        mha_choose(&p, target, usual_machine(target), &chosen);
+        mha_choose(mha_read(&p), target, usual_machine(target), &chosen);
         named = chosen;
         snprintf(text, sizeof text, "score_keys=%d", (int)chosen.score_keys);
         assert_int_equal(mha_schedule_parse(text, &named, NULL), ATTUNE_OK);
@@ -410,7 +410,7 @@ static void test_choice_is_legal(void **state) {
                     mha_schedule s;
                     at_error err = {0};
                     assert_int_equal(mha_canonicalize(&p, &c, &err), ATTUNE_OK);
-                    mha_choose(&c, target, usual_machine(target), &s);
+                    mha_choose(mha_read(&c), target, usual_machine(target), &s);
                     if (mha_schedule_check(&c, &s, target, &err)) fail_msg("%s", err.message);
                 }
 }
@@ -426,7 +426,7 @@ static void test_tasks_are_short(void **state) {
         for (const at_target *target = at_targets(); target->name; target++) {
             const attune_problem p = problem_canonical(texts[i]);
             mha_schedule s;
-            mha_choose(&p, target, usual_machine(target), &s);
+            mha_choose(mha_read(&p), target, usual_machine(target), &s);
             const double most = mha_attends_by_pairs(&p, target) ? 400e6 : 200e6;
             const double row = 2.0 * (double)p.seq_kv * (double)(p.head_dim + p.head_dim_v);
             if (row * s.lanes * s.task_row_vectors > most && s.task_row_vectors > s.score_row_vectors)
@@ -445,7 +445,7 @@ static void test_choice_for_blocks_is_legal(void **state) {
                 const attune_problem p = problem_canonical(text);
                 mha_schedule s;
                 at_error err = {0};
-                mha_choose(&p, target, usual_machine(target), &s);
+                mha_choose(mha_read(&p), target, usual_machine(target), &s);
                 if (mha_schedule_check(&p, &s, target, &err)) fail_msg("%s: %s", text, err.message);
                 if (rows <= 4) assert_int_equal(s.gemm_rows, rows);
             }
@@ -471,7 +471,7 @@ static void test_choice_follows_the_machine(void **state) {
                 mha_schedule s;
                 at_error err = {0};
                 if (!at_class_is_of(order[k], is_arm)) continue;
-                mha_choose(&p, target, at_description_of(order[k], is_arm), &s);
+                mha_choose(mha_read(&p), target, at_description_of(order[k], is_arm), &s);
                 if (mha_schedule_check(&p, &s, target, &err))
                     fail_msg("%s, %s, %s: %s", order[k], target->name, texts[i], err.message);
             }
@@ -487,8 +487,8 @@ static void test_tiles_follow_the_machine(void **state) {
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         const attune_problem p = problem_canonical(texts[i]);
         mha_schedule zen4, zen5;
-        mha_choose(&p, avx512, at_description_of("zen4", false), &zen4);
-        mha_choose(&p, avx512, at_description_of("zen5", false), &zen5);
+        mha_choose(mha_read(&p), avx512, at_description_of("zen4", false), &zen4);
+        mha_choose(mha_read(&p), avx512, at_description_of("zen5", false), &zen5);
         assert_int_equal(zen4.score_row_vectors, 1);
         assert_in_range(zen4.score_keys, 6, 16);
         assert_in_range(zen5.score_row_vectors, 2, 4);
@@ -526,7 +526,7 @@ static void test_factors_rounded_to_bf16(void **state) {
         const attune_problem p = problem_canonical(text);
         const at_target *const pairs = at_target_find("avx512_bf16"), *const none = at_target_find("avx512");
         mha_schedule prefill, decode;
-        mha_choose_by(MHA_Q_LANES, &p, pairs, usual_machine(pairs), &prefill);
+        mha_choose_by(MHA_Q_LANES, mha_read(&p), pairs, usual_machine(pairs), &prefill);
         decode = prefill;
         decode.strategy = MHA_D_LANES;
         assert_int_equal(mha_variant_of(&p, &prefill, pairs).by_pairs, cases[i].prefill);

@@ -18,7 +18,7 @@
 
 static mha_strategy strategy_of(const attune_problem *p, const at_target *target, const char *class_name) {
     mha_schedule s;
-    mha_choose(p, target, at_description_of(class_name, false), &s);
+    mha_choose(mha_read(p), target, at_description_of(class_name, false), &s);
     return s.strategy;
 }
 
@@ -126,14 +126,14 @@ static void batch_does_not_decide(void **state) {
         const at_description *machine = at_description_of(i % 2 ? "zen3" : "zen4", false);
         assert_true(check_draw_problem(&random, 1e9, &problem, &sizes));
         if (mha_canonicalize(&problem, &p, &err) || p.embed_dim || (target->required & AT_CPU_AARCH64)) continue;
-        mha_choose(&p, target, machine, &first);
+        mha_choose(mha_read(&p), target, machine, &first);
         by_d_lanes += first.strategy == MHA_D_LANES;
         for (size_t k = 0; k < 3; k++) {
             attune_problem other = p;
             other.batch = batches[k];
             other.num_heads = p.num_heads / p.num_kv_heads * batches[2 - k];
             other.num_kv_heads = batches[2 - k];
-            mha_choose(&other, target, machine, &s);
+            mha_choose(mha_read(&other), target, machine, &s);
             if (sums_alike(&p, target, &first, &s)) continue;
             char text[2048];
             attune_problem_print(&p, text, sizeof text);
@@ -156,9 +156,9 @@ static void many_heads_keep_the_tiles_of_few(void **state) {
     for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) {
         attune_problem p = problem_canonical(problems[i]);
         mha_schedule first, s;
-        mha_choose(&p, target, machine, &first);
+        mha_choose(mha_read(&p), target, machine, &first);
         for (p.batch = 2; p.batch <= 64; p.batch *= 2) {
-            mha_choose(&p, target, machine, &s);
+            mha_choose(mha_read(&p), target, machine, &s);
             if (!sums_alike(&p, target, &first, &s)) fail_msg("%s, batch %d", problems[i], (int)p.batch);
         }
     }
@@ -180,7 +180,7 @@ static void one_stripe_has_a_few_rows_more(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const attune_problem p = problem_canonical(cases[i].problem);
         mha_schedule s;
-        mha_choose(&p, target, at_description_of("zen3", false), &s);
+        mha_choose(mha_read(&p), target, at_description_of("zen3", false), &s);
         const bool is_one = s.score_row_vectors * s.lanes >= p.seq_q && mha_variant_of(&p, &s, target).rest_rows > 0;
         if (is_one != cases[i].is_one) fail_msg("%s: %d vectors", cases[i].problem, s.score_row_vectors);
     }

@@ -45,7 +45,7 @@ mha_schedule schedule_chosen(const char *problem, const char *target) {
     const attune_problem p = problem_canonical(problem);
     const at_target *found = at_target_find(target);
     mha_schedule s;
-    mha_choose(&p, found, usual_machine(found), &s);
+    mha_choose(mha_read(&p), found, usual_machine(found), &s);
     return s;
 }
 

@@ -86,7 +86,7 @@ static void neighbours_differ_by_a_step(void **state) {
         const at_target *target = at_target_find("avx512");
         const mha_machine machine = {target, usual_machine(target)};
         mha_schedule from;
-        mha_choose(&p, target, usual_machine(target), &from);
+        mha_choose(mha_read(&p), target, usual_machine(target), &from);
         const size_t count = tune_neighbours(&p, &machine, &from, around, sizeof around / sizeof *around);
         assert_true(count >= 5);
         for (size_t k = 0; k < count; k++) {
@@ -103,7 +103,7 @@ static void held_values_have_neighbours_in_memory(void **state) {
     const attune_problem p = problem_canonical("num_heads=32,num_kv_heads=8,seq_q=1,seq_kv=512,head_dim=48");
     const mha_machine machine = {at_target_find("avx2"), usual_machine(at_target_find("avx2"))};
     mha_schedule from;
-    mha_choose(&p, machine.target, machine.description, &from);
+    mha_choose(mha_read(&p), machine.target, machine.description, &from);
     assert_true(from.value_keys == 1 && from.value_streams > 1);
     const size_t count = tune_neighbours(&p, &machine, &from, around, sizeof around / sizeof *around);
     size_t others = 0;
@@ -117,7 +117,7 @@ static void the_model_knows_what_is_bad(void **state) {
     const at_target *target = at_target_find("avx2");
     const mha_machine machine = {target, usual_machine(target)};
     mha_schedule good, bad;
-    mha_choose(&p, target, usual_machine(target), &good);
+    mha_choose(mha_read(&p), target, usual_machine(target), &good);
     const double cost = mha_cost(&p, &machine, &good);
     static const char *const worse[] = {"score_keys=1,score_row_vectors=1,task_row_vectors=1,value_row_vectors=1",
                                         "value_columns=1,value_row_vectors=1", "kv_tile=8", "score_keys=12,kv_tile=96"};
@@ -616,7 +616,7 @@ static void a_winner_is_used(void **state) {
     attune_kernel *kernel;
     at_error err = {0};
     mha_schedule slow;
-    mha_choose(&canonical, context->target, &context->machine_class.description, &slow);
+    mha_choose(mha_read(&canonical), context->target, &context->machine_class.description, &slow);
     assert_int_equal(attune_compile(context, &canonical, NULL, &kernel), ATTUNE_OK);
     attune_kernel_release(kernel);
     const int32_t usual = slow.score_columns;
@@ -661,7 +661,7 @@ static void a_winner_is_used(void **state) {
     assert_int_equal(attune_compile(context, &far, NULL, &kernel), ATTUNE_OK);
     assert_int_equal(attune_kernel_get_info(kernel, &info), ATTUNE_OK);
     mha_schedule expected;
-    mha_choose(&far, context->target, &context->machine_class.description, &expected);
+    mha_choose(mha_read(&far), context->target, &context->machine_class.description, &expected);
     assert_int_equal(schedule_read(info.schedule).score_columns, expected.score_columns);
     attune_kernel_release(kernel);
     attune_context_destroy(context);
@@ -677,7 +677,7 @@ static void a_replaced_kernel_is_found_by_all(void **state) {
     at_error err = {0};
     assert_int_equal(attune_compile(context, &canonical, NULL, &kernel), ATTUNE_OK);
     attune_kernel_release(kernel);
-    mha_choose(&canonical, context->target, &context->machine_class.description, &other);
+    mha_choose(mha_read(&canonical), context->target, &context->machine_class.description, &other);
     other.score_columns = other.score_columns == 1 ? 2 : 1;
     if (at_kernel_replace(context, at_attention_of(&canonical), &other, &err)) fail_msg("%s", err.message);
     for (int round = 0; round < 2; round++) {

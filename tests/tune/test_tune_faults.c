@@ -76,7 +76,7 @@ static void begin_slowly(attune_context *context, const attune_problem *canonica
     at_error err = {0};
     tune_place place;
     tune_database *d;
-    mha_choose(canonical, context->target, &context->machine_class.description, slow);
+    mha_choose(mha_read(canonical), context->target, &context->machine_class.description, slow);
     if (mha_schedule_parse("score_keys=1,score_row_vectors=1,task_row_vectors=1,value_columns=1,value_row_vectors=1",
                            slow, &err))
         fail_msg("%s", err.message);

@@ -113,7 +113,7 @@ static void open_case(case_of *c, const char *problem, const char *sizes, const 
     assert_true(tensors_create_sized(&c->tensors, &c->canonical, &run_time));
     assert_true(tensors_fill(&c->tensors, INPUT_ORDINARY, 1));
     tensors_arguments(&c->tensors, &c->arguments);
-    mha_choose(&c->canonical, c->context->target, &c->context->machine_class.description, &s);
+    mha_choose(mha_read(&c->canonical), c->context->target, &c->context->machine_class.description, &s);
     if (schedule && mha_schedule_parse(schedule, &s, &err)) fail_msg("%s", err.message);
     if (at_kernel_make_uncached(c->context, at_attention_of(&c->canonical), &s, &c->kernel, &err))
         fail_msg("%s", err.message);
@@ -245,7 +245,7 @@ static void phases_hand_on_nothing_but_numbers(void **state) {
         at_error err = {0};
         mha_schedule s;
         at_arena_init(&arena, NULL);
-        mha_choose(&p, target, usual_machine(target), &s);
+        mha_choose(mha_read(&p), target, usual_machine(target), &s);
         const ir_kernel *kernel = mha_build(&arena, &p, &s, target, &err);
         if (!kernel) fail_msg("%s", err.message);
         for (uint32_t n = 0; n < kernel->num_shared; n++) {

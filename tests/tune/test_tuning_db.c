@@ -134,8 +134,8 @@ static void a_neighbour_has_to_suit(void **state) {
     mha_schedule usual_there, usual_here, schedule;
     const mha_schedule *worse = NULL;
     double change = 1.03;
-    mha_choose(&there, context->target, &context->machine_class.description, &usual_there);
-    mha_choose(&here, context->target, &context->machine_class.description, &usual_here);
+    mha_choose(mha_read(&there), context->target, &context->machine_class.description, &usual_there);
+    mha_choose(mha_read(&here), context->target, &context->machine_class.description, &usual_here);
     for (size_t i = 0; i < count; i++) {
         if (mha_schedule_check(&here, &list[i].schedule, context->target, NULL)) continue;
         if (!is_the_same_here(&there, &here, context, &list[i].schedule)) continue;

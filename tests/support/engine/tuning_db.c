@@ -90,7 +90,7 @@ static void take_short_stripes(const attune_problem *p, const attune_context *co
 mha_schedule unusual(const attune_context *context, int which) {
     const attune_problem p = problem_canonical(THERE);
     mha_schedule schedule;
-    mha_choose(&p, context->target, &context->machine_class.description, &schedule);
+    mha_choose(mha_read(&p), context->target, &context->machine_class.description, &schedule);
     take_short_stripes(&p, context, &schedule);
     if (which != 1) schedule.score_columns = schedule.score_columns == 1 ? 2 : 1;
     if (which != 0) schedule.value_keys = schedule.value_keys == 1 ? 2 : 1;
