@@ -111,14 +111,15 @@ def around(costs):
 def page(run, costs, pictures, clock):
     text = "# Performance\n\n`make performance` measured all of this in one run and wrote this page. "
     text += "[The bench](bench.md) says how it measures.\n\n"
+    text += "Times are medians on the clock. Ratios are medians of pairs of neighbouring samples, so a ratio is not "
+    text += "exactly the quotient of the two times in its row. A share is of what the CPU can do at most: its peak, "
+    text += "probed before and after each sample, or its bandwidth where that is the bound.\n\n"
     text += circumstances(run) + "\n## The headline\n\n" + headline(run, clock)
     for dtype in ("f32", "bf16"):
         if measured(run, clock, dtype=dtype):
             name = f"performance-{dtype}.svg"
             picture = f"![Share of the peak in {dtype}, attune and its peers]({name})\n\n" if name in pictures else ""
             text += f"\n## {dtype}\n\n{picture}{by_dtype(run, dtype, clock)}"
-    text += "\nTimes are medians on the clock; ratios are medians of pairs. The share is of what the CPU can do at "
-    text += "most: its peak, probed before and after each sample, or its bandwidth where that is the bound.\n"
     if costs:
         text += f"\n## Before the first call\n\n{around(costs)}"
     load = max(run["machine"]["load"], run["machine"]["load_after"])
