@@ -7,6 +7,7 @@
 #include "problem/signature.h"
 #include "schedule/choose.h"
 #include "schedule/variant.h"
+#include "support/attend_samples.h"
 #include "support/ir/jit_run.h"
 #include "support/problems.h"
 #include "support/tensor_calls.h"
@@ -18,134 +19,6 @@
 #include <string.h>
 
 #include <cmocka.h>
-
-static const sample cases[] = {
-    {"num_heads=2,seq_q=1,seq_kv=1,head_dim=1,lse=1"},
-    {"num_heads=6,num_kv_heads=2,seq_q=3,seq_kv=77,head_dim=7,head_dim_v=5,lse=1"},
-    {"num_heads=5,num_kv_heads=1,seq_q=1,seq_kv=150,head_dim=40,head_dim_v=72"},
-    {"num_heads=2,seq_q=2,seq_kv=300,head_dim=20,is_causal=1,causal_align=bottom_right,lse=1"},
-    {"num_heads=2,seq_q=5,seq_kv=100,head_dim=12,is_causal=1,causal_align=bottom_right,window_left=20"},
-    {"num_heads=2,seq_q=9,seq_kv=100,head_dim=12,window_left=20,window_right=3,global_tokens=4,lse=1"},
-    {"num_heads=2,seq_q=1,seq_kv=400,head_dim=12,window_left=20,is_causal=1,causal_align=bottom_right"},
-    {"num_heads=2,seq_q=1,seq_kv=120,head_dim=12,window_left=20,causal_offset=90,global_tokens=4,lse=1"},
-    {"num_heads=2,seq_q=3,seq_kv=40,head_dim=9,is_causal=1,causal_offset=-2,lse=1"},
-    {"num_heads=4,num_kv_heads=2,seq_q=2,seq_kv=100,head_dim=12,logits_soft_cap=5,alibi_slopes=1,is_causal=1"},
-    {"num_heads=4,num_kv_heads=2,seq_q=2,seq_kv=200,head_dim=12,attn_mask=bqk,sinks=1,lse=1"},
-    {"batch=2,num_heads=4,num_kv_heads=2,seq_q=2,seq_kv=130,head_dim=12,attn_bias=hqk,attn_mask=k,lse=1"},
-    {"num_heads=2,seq_q=2,seq_kv=99,head_dim=20,attn_bias=qk,short_masks=1,attn_mask=1:1:2:60,window_right=2"},
-    {"num_heads=2,seq_q=2,seq_kv=99,head_dim=20,short_masks=1,attn_bias=1:1:2:61,lse=1"},
-    {"batch=3,num_heads=4,num_kv_heads=2,seq_q=1,seq_kv=300,head_dim=24,kv_lens=1,lse=1,sinks=1"},
-    {"batch=2,num_heads=4,num_kv_heads=2,seq_q=1,seq_kv=200,head_dim=24,dtype=f16,lse=1"},
-    {"batch=2,num_heads=4,num_kv_heads=2,seq_q=2,seq_kv=200,head_dim=26,head_dim_v=13,dtype=bf16,attn_bias=k"},
-    {"num_heads=2,seq_q=2,seq_kv=99,head_dim=20,k_dtype=bf16,v_dtype=f16,softmax_precision=f64,lse=1"},
-    {"num_heads=2,seq_q=2,seq_kv=99,head_dim=20,dtype=f64,is_causal=1,causal_align=bottom_right"},
-    {"num_heads=2,seq_q=2,seq_kv=99,head_dim=20,k_dtype=f16,v_dtype=f64,softmax_precision=f64,lse=1"},
-    {"num_heads=4,num_kv_heads=1,seq_q=1,seq_kv=200,head_dim=24,head_dim_v=16,v_in_k=1"},
-    {"num_heads=2,seq_q=2,seq_kv=99,head_dim=20,k_strides=10000:4000:40:2,v_strides=10000:5000:50:1"},
-    {"num_heads=4,num_kv_heads=2,seq_q=70,seq_kv=120,head_dim=10,is_causal=1"},
-    {"num_heads=2,seq_q=4,seq_kv=20,head_dim=4,softmax_scale=-3.5,lse=1"},
-    {"num_heads=2,seq_q=4,seq_kv=20,head_dim=4,softmax_scale=0"},
-    {"batch=3,num_heads=4,num_kv_heads=2,seq_q=dynamic,seq_kv=dynamic,head_dim=24,lse=1,kv_lens=1,is_causal=1",
-     "seq_q=3,seq_kv=155"},
-    {"batch=3,num_heads=4,num_kv_heads=2,seq_q=dynamic,seq_kv=dynamic,head_dim=8,lse=1,sinks=1", "seq_q=3,seq_kv=0"},
-    {"batch=3,num_heads=4,num_kv_heads=2,seq_q=dynamic,seq_kv=dynamic,head_dim=8,lse=1", "seq_q=0,seq_kv=10"},
-    {"batch=3,num_heads=4,num_kv_heads=2,seq_q=1,seq_kv=dynamic,max_seq_kv=200,head_dim=24,attn_mask=k", "seq_kv=111"},
-    {"batch=3,num_heads=4,num_kv_heads=2,seq_q=1,seq_kv=dynamic,head_dim=20,page_size=16,kv_lens=1",
-     "seq_kv=111,num_pages=40,max_pages=10"},
-    {"batch=2,num_heads=4,num_kv_heads=2,seq_q=2,seq_kv=dynamic,head_dim=20,page_size=5,kv_lens=1,is_causal=1,"
-     "causal_align=bottom_right",
-     "seq_kv=201,num_pages=200,max_pages=50"},
-    {"batch=2,num_heads=2,seq_q=2,seq_kv=dynamic,head_dim=9,page_size=1,kv_lens=1",
-     "seq_kv=60,num_pages=300,max_pages=60"},
-    {"batch=3,num_heads=4,num_kv_heads=2,seq_q=dynamic,seq_kv=dynamic,head_dim=20,ragged=1,is_causal=1,"
-     "causal_align=bottom_right,lse=1",
-     "seq_q=13,seq_kv=101,total_q=30,total_kv=250"},
-    {"num_heads=2,seq_q=6,seq_kv=dynamic,head_dim=20,reproducible=1,is_causal=1,window_left=30,"
-     "causal_align=bottom_right",
-     "seq_kv=300"},
-    {"batch=2,num_heads=4,num_kv_heads=2,seq_q=2,seq_kv=99,head_dim=20,seq_new=2,is_causal=1,"
-     "causal_align=bottom_right"},
-    /* Pages side by side, whole ones and parts. */
-    {"batch=2,num_heads=4,num_kv_heads=2,seq_q=1,seq_kv=dynamic,head_dim=20,page_size=4,kv_lens=1",
-     "seq_kv=101,num_pages=200,max_pages=90"},
-    {"batch=2,num_heads=2,num_kv_heads=2,seq_q=1,seq_kv=dynamic,head_dim=20,page_size=64,kv_lens=1,rotary_dim=8",
-     "seq_kv=301,num_pages=30,max_pages=9,rotary_positions=400"},
-    /* Codes. */
-    {"num_heads=4,num_kv_heads=2,seq_q=1,seq_kv=150,head_dim=24,kv_dtype=i8,lse=1"},
-    {"num_heads=4,num_kv_heads=2,seq_q=3,seq_kv=150,head_dim=24,kv_dtype=i8,kv_scales=token,is_causal=1,lse=1"},
-    {"num_heads=4,num_kv_heads=2,seq_q=1,seq_kv=150,head_dim=21,dtype=bf16,kv_dtype=f8,attn_mask=k"},
-    {"batch=2,num_heads=4,num_kv_heads=2,seq_q=2,seq_kv=dynamic,head_dim=20,page_size=5,kv_lens=1,is_causal=1,"
-     "causal_align=bottom_right,kv_dtype=f8,kv_scales=token,seq_new=2",
-     "seq_kv=61,num_pages=40,max_pages=13"},
-    {"num_heads=2,seq_q=3,seq_kv=70,head_dim=20,kv_dtype=i8,kv_scales=token,reproducible=1,is_causal=1,sinks=1"},
-    {"num_heads=4,num_kv_heads=1,seq_q=1,seq_kv=100,head_dim=24,head_dim_v=16,v_in_k=1,k_dtype=i8,k_scales=token"},
-    {"num_heads=2,seq_q=2,seq_kv=99,head_dim=20,k_dtype=i8,v_dtype=f64,attn_bias=k"},
-    {"num_heads=4,num_kv_heads=2,seq_q=2,seq_kv=99,head_dim=26,head_dim_v=13,kv_dtype=bf16,lse=1"},
-    /* Scores of integers. */
-    {"num_heads=8,num_kv_heads=2,seq_q=1,seq_kv=150,head_dim=64,kv_dtype=i8,lse=1,integer=scores"},
-    {"num_heads=4,num_kv_heads=2,seq_q=3,seq_kv=99,head_dim=21,k_dtype=i8,k_scales=token,softmax_scale=-0.3,"
-     "is_causal=1,causal_align=bottom_right,integer=scores,q_planes=1"},
-    {"num_heads=2,seq_q=37,seq_kv=45,head_dim=3,dtype=bf16,k_dtype=i8,attn_bias=k,lse=1,integer=scores"},
-    {"num_heads=8,num_kv_heads=2,seq_q=1,seq_kv=301,head_dim=64,kv_dtype=i8,lse=1,integer=all"},
-    {"num_heads=4,num_kv_heads=2,seq_q=3,seq_kv=99,head_dim=21,head_dim_v=70,kv_dtype=i8,kv_scales=token,is_causal=1,"
-     "causal_align=bottom_right,sinks=1,integer=all,q_planes=1"},
-    {"num_heads=2,seq_q=5,seq_kv=70,head_dim=20,kv_dtype=i8,v_scales=token,reproducible=1,is_causal=1,integer=all"},
-    {"num_heads=4,num_kv_heads=1,seq_q=1,seq_kv=100,head_dim=24,head_dim_v=16,v_in_k=1,k_dtype=i8,integer=all"},
-    {"num_heads=2,seq_q=2,seq_kv=99,head_dim=20,dtype=f64,kv_dtype=i8,integer=all"},
-    {"batch=2,num_heads=4,num_kv_heads=2,seq_q=1,seq_kv=dynamic,head_dim=20,page_size=5,kv_lens=1,kv_dtype=i8,"
-     "kv_scales=token,seq_new=1,integer=all",
-     "seq_kv=61,num_pages=40,max_pages=13"},
-    {"num_heads=2,seq_q=2,seq_kv=33,head_dim=1024,head_dim_v=4,k_dtype=i8,lse=1,integer=scores"},
-    {"num_heads=2,seq_q=2,seq_kv=70,head_dim=9,dtype=f64,k_dtype=i8,lse=1,integer=scores,q_planes=1"},
-    {"batch=2,num_heads=4,num_kv_heads=2,seq_q=2,seq_kv=dynamic,head_dim=20,page_size=5,kv_lens=1,is_causal=1,"
-     "causal_align=bottom_right,kv_dtype=i8,kv_scales=token,seq_new=2,rotary_dim=8,integer=scores",
-     "seq_kv=61,num_pages=40,max_pages=13,rotary_positions=80"},
-    /* The same of codes of four bits, and with scales of K by group. */
-    {"num_heads=8,num_kv_heads=2,seq_q=1,seq_kv=301,head_dim=96,kv_dtype=i4,kv_scales=head,lse=1,integer=all"},
-    {"num_heads=4,num_kv_heads=2,seq_q=3,seq_kv=99,head_dim=32,head_dim_v=160,kv_dtype=i4,kv_scales=token,is_causal=1,"
-     "causal_align=bottom_right,sinks=1,integer=all,q_planes=1"},
-    {"num_heads=4,num_kv_heads=2,seq_q=2,seq_kv=99,head_dim=128,k_dtype=i4,v_dtype=i8,integer=all,q_planes=1"},
-    {"num_heads=6,num_kv_heads=2,seq_q=2,seq_kv=77,head_dim=96,kv_dtype=i4,lse=1,integer=scores"},
-    {"num_heads=4,num_kv_heads=1,seq_q=1,seq_kv=70,head_dim=256,head_dim_v=3,k_dtype=i4,k_group=64,softmax_scale=-0.3,"
-     "is_causal=1,causal_align=bottom_right,integer=scores,q_planes=1"},
-    {"num_heads=2,seq_q=2,seq_kv=70,head_dim=64,head_dim_v=9,dtype=f64,k_dtype=i8,k_scales=group,lse=1,integer=scores"},
-    {"num_heads=6,num_kv_heads=2,seq_q=1,seq_kv=77,head_dim=128,kv_dtype=i4,k_scales=group_min,v_scales=token,lse=1,"
-     "integer=all"},
-    {"num_heads=6,num_kv_heads=2,seq_q=2,seq_kv=71,head_dim=96,kv_dtype=i4,k_scales=token_min,v_scales=group_min,lse=1,"
-     "integer=scores,q_planes=1"},
-    {"batch=2,num_heads=4,num_kv_heads=2,seq_q=1,seq_kv=dynamic,head_dim=128,page_size=5,kv_lens=1,k_dtype=i4,"
-     "v_dtype=i4,v_scales=token,seq_new=1,integer=all",
-     "seq_kv=61,num_pages=40,max_pages=13"},
-    /* By pairs where the target has dot products. */
-    {"num_heads=2,seq_q=1,seq_kv=1,head_dim=2,head_dim_v=1,dtype=bf16,lse=1"},
-    {"num_heads=4,num_kv_heads=1,seq_q=1,seq_kv=131,head_dim=6,head_dim_v=80,dtype=bf16,lse=1"},
-    {"num_heads=3,num_kv_heads=1,seq_q=1,seq_kv=133,head_dim=64,head_dim_v=7,dtype=bf16,softmax_scale=-0.2"},
-    {"num_heads=6,num_kv_heads=2,seq_q=3,seq_kv=77,head_dim=80,head_dim_v=33,dtype=bf16,lse=1"},
-    {"num_heads=2,num_kv_heads=2,seq_q=33,seq_kv=35,head_dim=16,head_dim_v=48,dtype=bf16,is_causal=1,lse=1"},
-    {"num_heads=8,num_kv_heads=1,seq_q=1,seq_kv=75,head_dim=128,dtype=bf16,sinks=1,lse=1"},
-    {"num_heads=8,num_kv_heads=1,seq_q=1,seq_kv=50,head_dim=72,head_dim_v=64,v_in_k=1,dtype=bf16"},
-    {"num_heads=2,seq_q=5,seq_kv=201,head_dim=20,is_causal=1,causal_align=bottom_right,window_left=20,dtype=bf16"},
-    {"num_heads=2,seq_q=1,seq_kv=401,head_dim=12,window_left=21,is_causal=1,causal_align=bottom_right,dtype=bf16"},
-    {"num_heads=2,seq_q=1,seq_kv=121,head_dim=12,window_left=20,causal_offset=90,global_tokens=3,dtype=bf16"},
-    {"batch=2,num_heads=4,num_kv_heads=2,seq_q=2,seq_kv=131,head_dim=12,attn_bias=hqk,attn_mask=k,dtype=bf16"},
-    {"num_heads=2,seq_q=2,seq_kv=99,head_dim=20,short_masks=1,attn_mask=1:1:2:61,dtype=bf16,lse=1"},
-    {"num_heads=4,num_kv_heads=2,seq_q=2,seq_kv=101,head_dim=12,logits_soft_cap=5,alibi_slopes=1,dtype=bf16"},
-    {"batch=3,num_heads=4,num_kv_heads=2,seq_q=dynamic,seq_kv=dynamic,head_dim=24,kv_lens=1,is_causal=1,dtype=bf16",
-     "seq_q=3,seq_kv=155"},
-    {"batch=3,num_heads=4,num_kv_heads=2,seq_q=1,seq_kv=dynamic,head_dim=20,page_size=16,kv_lens=1,dtype=bf16",
-     "seq_kv=211,num_pages=90,max_pages=30"},
-    {"batch=2,num_heads=4,num_kv_heads=2,seq_q=2,seq_kv=dynamic,head_dim=20,page_size=5,kv_lens=1,is_causal=1,"
-     "causal_align=bottom_right,dtype=bf16",
-     "seq_kv=201,num_pages=200,max_pages=50"},
-    {"batch=3,num_heads=4,num_kv_heads=2,seq_q=dynamic,seq_kv=dynamic,head_dim=20,ragged=1,is_causal=1,"
-     "causal_align=bottom_right,lse=1,dtype=bf16",
-     "seq_q=13,seq_kv=101,total_q=30,total_kv=250"},
-    {"num_heads=2,seq_q=2,seq_kv=99,head_dim=20,k_strides=10000:4000:40:2,v_strides=10000:5000:50:2,dtype=bf16"},
-    {"batch=2,num_heads=4,num_kv_heads=2,seq_q=2,seq_kv=99,head_dim=20,seq_new=2,rotary_dim=8,is_causal=1,"
-     "causal_align=bottom_right,dtype=bf16",
-     "rotary_positions=120"},
-};
-enum { NUM_CASES = sizeof cases / sizeof *cases };
 
 static tool_random random_source;
 
@@ -209,14 +82,14 @@ static void test_every_sort_of_problem(void **state) {
     for (const at_target *target = at_targets(); target->name; target++) {
         if (!target_is_tested(target) || !target_can_run(target)) continue;
         attune_context *context = tensors_context(target->name, 2);
-        for (int i = 0; i < NUM_CASES; i++) {
-            const attune_problem p = problem_canonical(cases[i].problem);
+        for (int i = 0; i < NUM_DECODING; i++) {
+            const attune_problem p = problem_canonical(attend_decoding[i].problem);
             if (is_covered(&p, target)) continue;
             random_source.state = (uint64_t)i;
             for (uint64_t n = 0; n < NUM_KINDS; n++) {
                 const mha_schedule schedule = random_schedule(&p, target);
                 if (tests_are_short() && n != (uint64_t)i % NUM_KINDS) continue;
-                check_one(context, &cases[i], &schedule, n);
+                check_one(context, &attend_decoding[i], &schedule, n);
             }
         }
         attune_context_destroy(context);
@@ -225,17 +98,17 @@ static void test_every_sort_of_problem(void **state) {
 
 static void test_chosen_schedules_of_all_targets(void **state) {
     (void)state;
-    for (int i = 0; i < NUM_CASES; i++) {
-        const attune_problem p = problem_canonical(cases[i].problem);
-        if (cases[i].sizes || p.seq_new) continue;
+    for (int i = 0; i < NUM_DECODING; i++) {
+        const attune_problem p = problem_canonical(attend_decoding[i].problem);
+        if (attend_decoding[i].sizes || p.seq_new) continue;
         for (const at_target *target = at_targets(); target->name; target++) {
             mha_schedule schedule = {0};
             mha_choose_by(MHA_D_LANES, mha_read(&p), target, usual_machine(target), &schedule);
             assert_int_equal(mha_schedule_check(&p, &schedule, target, NULL), ATTUNE_OK);
             tensors t;
-            tensors_open_sample(&t, &cases[i], INPUT_HIDDEN, 3);
+            tensors_open_sample(&t, &attend_decoding[i], INPUT_HIDDEN, 3);
             tensors_interpret_for(&t, target, &schedule);
-            tensors_assert_right(&t, INPUT_HIDDEN, cases[i].problem);
+            tensors_assert_right(&t, INPUT_HIDDEN, attend_decoding[i].problem);
             tensors_free(&t);
         }
     }

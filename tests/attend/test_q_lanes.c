@@ -10,6 +10,7 @@
 #include "ref_attention.h"
 #include "schedule/choose.h"
 #include "schedule/variant.h"
+#include "support/attend_samples.h"
 #include "support/calls.h"
 #include "support/ir/jit_run.h"
 #include "support/ir/random_ir.h"
@@ -28,132 +29,9 @@ static random_ir random_source;
 
 static int random_below(int n) { return (int)(random_ir_bits(&random_source) % (uint64_t)n); }
 
-static const sample cases[] = {
-    {"num_heads=2,seq_q=16,seq_kv=24,head_dim=8"},
-    {"seq_q=1,seq_kv=1,head_dim=1"},
-    {"seq_q=3,seq_kv=9,head_dim=4,attn_bias=1:1:1:5,short_masks=1,mask_mod=\"seq_kv > 8 & kv != 1\""},
-    {"seq_q=1,seq_kv=1,head_dim=1,is_causal=1,causal_offset=-1,lse=1"},
-    {"num_heads=2,seq_q=37,seq_kv=41,head_dim=7,head_dim_v=19,lse=1"},
-    {"batch=2,num_heads=6,num_kv_heads=2,seq_q=13,seq_kv=29,head_dim=17,lse=1"},
-    {"num_heads=4,num_kv_heads=1,seq_q=3,seq_kv=70,head_dim=12,head_dim_v=5"},
-    {"seq_q=50,head_dim=16,is_causal=1,lse=1"},
-    {"num_heads=2,seq_q=33,seq_kv=61,head_dim=9,is_causal=1,causal_align=bottom_right,lse=1"},
-    {"num_heads=2,seq_q=40,seq_kv=21,head_dim=9,is_causal=1,causal_align=bottom_right,lse=1"},
-    {"num_heads=4,num_kv_heads=2,seq_q=30,seq_kv=35,head_dim=10,is_causal=1,causal_offset=-9,lse=1"},
-    {"seq_q=20,seq_kv=30,head_dim=11,is_causal=1,causal_offset=-20,lse=1"},
-    {"num_heads=2,seq_q=20,seq_kv=300,head_dim=4,softmax_scale=-3.5,lse=1"},
-    {"num_heads=2,seq_q=20,seq_kv=5,head_dim=4,softmax_scale=0"},
-    {"num_heads=2,seq_q=20,head_dim=4,softmax_scale=1e-50,is_causal=1,lse=1"},
-    {"num_heads=2,seq_q=20,head_dim=4,softmax_scale=-1e-50,attn_mask=qk,lse=1"},
-    /* A few rows after whole vectors of them. */
-    {"num_heads=2,seq_q=17,seq_kv=21,head_dim=32,softmax_scale=-0.5,lse=1"},
-    {"num_heads=2,seq_q=35,seq_kv=35,head_dim=64,head_dim_v=24,is_causal=1,lse=1"},
-    {"num_heads=6,num_kv_heads=2,seq_q=11,seq_kv=23,head_dim=72,dtype=f16,attn_bias=hqk"},
-    {"num_heads=2,seq_q=33,seq_kv=19,head_dim=40,dtype=f64,window_left=9,window_right=9"},
-    {"num_heads=2,seq_q=17,seq_kv=37,head_dim=32,kv_dtype=i8,kv_scales=token,alibi_slopes=1"},
-    {"batch=2,num_heads=2,seq_q=65,seq_kv=40,head_dim=64,page_size=16,kv_lens=1,lse=1", "num_pages=6,max_pages=3",
-     .kv = {40, 17}},
-    /* Keys that become codes. */
-    {"num_heads=4,num_kv_heads=2,seq_q=30,seq_kv=37,head_dim=10,lse=1,integer=scores"},
-    {"num_heads=2,seq_q=35,seq_kv=35,head_dim=64,dtype=bf16,is_causal=1,lse=1,integer=scores"},
-    {"num_heads=2,seq_q=20,head_dim=3,dtype=f16,softmax_scale=-0.5,window_left=7,integer=scores"},
-    {"num_heads=2,seq_q=20,seq_kv=29,head_dim=33,logits_soft_cap=3,sinks=1,attn_bias=hqk,lse=1,integer=scores"},
-    {"batch=2,num_heads=2,seq_q=65,seq_kv=40,head_dim=64,page_size=16,kv_lens=1,lse=1,integer=scores",
-     "num_pages=6,max_pages=3", .kv = {40, 17}},
-    /* Codes. */
-    {"num_heads=4,num_kv_heads=2,seq_q=30,seq_kv=37,head_dim=10,kv_dtype=i8,lse=1"},
-    {"num_heads=2,seq_q=30,seq_kv=37,head_dim=10,kv_dtype=i8,kv_scales=token,is_causal=1"},
-    {"num_heads=2,seq_q=30,seq_kv=37,head_dim=10,kv_dtype=f8,v_scales=token,attn_mask=qk"},
-    {"num_heads=2,seq_q=30,seq_kv=37,head_dim=10,dtype=f64,kv_dtype=i8,kv_scales=token,window_left=5"},
-    /* Windows, global keys, positions. */
-    {"seq_q=70,head_dim=5,window_left=9,lse=1"},
-    {"num_heads=2,num_kv_heads=1,seq_q=70,seq_kv=60,head_dim=5,window_left=0,window_right=7,lse=1"},
-    {"seq_q=70,seq_kv=90,head_dim=5,window_left=11,is_causal=1,causal_align=bottom_right"},
-    {"seq_q=70,head_dim=5,window_left=6,window_right=2,global_tokens=5,lse=1"},
-    {"seq_q=70,head_dim=5,window_left=6,is_causal=1,global_tokens=60"},
-    {"seq_q=20,seq_kv=90,head_dim=5,window_right=3,causal_offset=25,global_tokens=30"},
-    {"batch=2,num_heads=2,seq_q=20,head_dim=6,alibi_slopes=1,sinks=1,logits_soft_cap=3,causal_offsets=1,is_causal=1,"
-     "lse=1"},
-    {"num_heads=2,seq_q=9,seq_kv=21,head_dim=6,alibi_slopes=1,causal_offset=5,lse=1"},
-    /* Masks and biases. */
-    {"batch=2,num_heads=2,seq_q=19,seq_kv=37,head_dim=6,attn_mask=qk,lse=1"},
-    {"batch=2,num_heads=4,num_kv_heads=2,seq_q=19,seq_kv=37,head_dim=6,attn_mask=bhqk"},
-    {"batch=2,num_heads=2,seq_q=19,seq_kv=37,head_dim=6,attn_mask=bk,is_causal=1"},
-    {"batch=2,num_heads=2,seq_q=19,seq_kv=37,head_dim=6,attn_bias=hqk,lse=1"},
-    {"num_heads=2,seq_q=19,seq_kv=37,head_dim=6,attn_bias=k,attn_mask=q,window_left=9"},
-    {"num_heads=2,seq_q=19,seq_kv=37,head_dim=6,attn_mask=qk,attn_mask_strides=0:0:1:19"},
-    {"num_heads=2,seq_q=19,seq_kv=37,head_dim=6,attn_mask=qk,attn_bias=hqk,attn_bias_strides=0:703:1:19"},
-    {"batch=2,num_heads=4,num_kv_heads=2,seq_q=19,seq_kv=37,head_dim=6,attn_mask=bhk,attn_bias=hq,is_causal=1"},
-    {"batch=2,num_heads=4,seq_q=19,seq_kv=37,head_dim=6,attn_mask=qk,attn_bias=bhk,bias_dtype=f16"},
-    {"num_heads=4,num_kv_heads=2,seq_q=19,seq_kv=37,head_dim=6,attn_bias=4:1:1,attn_mask=k,lse=1"},
-    {"num_heads=2,seq_q=9,seq_kv=30,head_dim=6,short_masks=1,attn_mask=1:1:30,attn_bias=1:1:17"},
-    {"num_heads=2,seq_q=9,seq_kv=30,head_dim=6,short_masks=1,attn_mask=1:1:9:17,is_causal=1"},
-    /* Sizes that only the run tells. */
-    {"num_heads=2,seq_q=dynamic,seq_kv=dynamic,head_dim=6,lse=1", "seq_q=45,seq_kv=29"},
-    {"num_heads=2,seq_q=dynamic,seq_kv=dynamic,head_dim=6,lse=1", "seq_q=3,seq_kv=1"},
-    {"num_heads=2,seq_q=dynamic,seq_kv=dynamic,head_dim=6,lse=1", "seq_q=3,seq_kv=0"},
-    {"seq_q=dynamic,seq_kv=dynamic,head_dim=6,is_causal=1,causal_align=bottom_right", "seq_q=45,seq_kv=50"},
-    {"num_heads=2,seq_q=dynamic,seq_kv=dynamic,head_dim=6,attn_mask=qk,short_masks=1",
-     "seq_q=20,seq_kv=33,mask_seq_kv=21"},
-    {"batch=3,num_heads=2,seq_q=9,seq_kv=40,head_dim=6,kv_lens=1,is_causal=1,causal_align=bottom_right,lse=1",
-     .kv = {40, 0, 13}},
-    {"batch=3,ragged=1,num_heads=2,head_dim=6,lse=1", "total_q=60,total_kv=80", {45, 0, 14}, {3, 20, 50}},
-    {"batch=3,ragged=1,num_heads=4,num_kv_heads=2,head_dim=6,window_left=7,is_causal=1,causal_align=bottom_right",
-     "total_q=60,total_kv=80",
-     {45, 0, 14},
-     {30, 20, 29}},
-    {"batch=2,ragged=1,num_heads=2,head_dim=8,attn_mask=bqk",
-     "total_q=9,total_kv=16,seq_q=6,seq_kv=12",
-     {6, 3},
-     {5, 11}},
-    /* Pages. */
-    {"batch=2,seq_q=9,seq_kv=40,num_heads=2,head_dim=6,page_size=16", "num_pages=6,max_pages=3", .kv = {40, 40}},
-    {"batch=2,seq_q=9,seq_kv=dynamic,num_heads=2,head_dim=6,page_size=7,kv_lens=1,window_left=9",
-     "num_pages=9,max_pages=6", .kv = {40, 15}},
-    {"batch=3,ragged=1,num_heads=2,head_dim=6,page_size=4,kv_lens=1,is_causal=1,causal_align=bottom_right",
-     "total_q=12,num_pages=8,max_pages=3",
-     {5, 1, 6},
-     {9, 3, 11}},
-    /* Element types. */
-    {"num_heads=2,seq_q=19,seq_kv=37,head_dim=10,dtype=f16,is_causal=1,lse=1"},
-    {"num_heads=2,seq_q=19,seq_kv=37,head_dim=10,k_dtype=f16,v_dtype=f16,attn_bias=qk,bias_dtype=f16"},
-    {"num_heads=2,seq_q=19,seq_kv=37,head_dim=10,dtype=bf16,attn_bias=qk,is_causal=1,lse=1"},
-    {"num_heads=2,seq_q=19,seq_kv=37,head_dim=10,k_dtype=bf16,v_dtype=f64,lse=1"},
-    {"num_heads=2,seq_q=19,seq_kv=37,head_dim=10,dtype=f64,attn_mask=qk,lse=1"},
-    {"num_heads=2,seq_q=19,seq_kv=37,head_dim=10,softmax_precision=f64,window_left=3,lse=1"},
-    {"num_heads=4,num_kv_heads=1,seq_q=9,seq_kv=31,head_dim=12,head_dim_v=7,v_in_k=1"},
-    /* Pairs of bf16, where the target has them: whole and half pairs of columns, keys and rows. */
-    {"dtype=bf16,seq_q=1,seq_kv=1,head_dim=2,head_dim_v=1,lse=1"},
-    {"dtype=bf16,num_heads=2,seq_q=37,seq_kv=41,head_dim=6,head_dim_v=19,lse=1"},
-    {"dtype=bf16,num_heads=2,seq_q=9,seq_kv=23,head_dim=128,head_dim_v=80"},
-    {"dtype=bf16,num_heads=6,num_kv_heads=2,seq_q=13,seq_kv=29,head_dim=80,head_dim_v=64,lse=1"},
-    {"dtype=bf16,num_heads=2,seq_q=20,seq_kv=131,head_dim=4,softmax_scale=-3.5"},
-    {"dtype=bf16,seq_q=20,seq_kv=5,head_dim=10,softmax_scale=0,lse=1"},
-    {"dtype=bf16,num_heads=2,seq_q=33,seq_kv=61,head_dim=8,is_causal=1,causal_align=bottom_right"},
-    {"dtype=bf16,num_heads=4,num_kv_heads=2,seq_q=30,seq_kv=35,head_dim=8,is_causal=1,causal_offset=-9,lse=1"},
-    {"dtype=bf16,seq_q=70,head_dim=8,window_left=6,window_right=2,global_tokens=5,lse=1"},
-    {"dtype=bf16,seq_q=70,seq_kv=90,head_dim=8,window_left=11,is_causal=1,causal_align=bottom_right"},
-    {"dtype=bf16,batch=2,num_heads=2,seq_q=19,seq_kv=37,head_dim=6,attn_mask=qk,attn_bias=hqk,is_causal=1"},
-    {"dtype=bf16,batch=2,num_heads=2,seq_q=19,seq_kv=37,head_dim=6,attn_mask=bhqk,lse=1"},
-    {"dtype=bf16,num_heads=2,seq_q=20,head_dim=6,alibi_slopes=1,sinks=1,logits_soft_cap=3,lse=1"},
-    {"dtype=bf16,num_heads=2,seq_q=dynamic,seq_kv=dynamic,head_dim=6", "seq_q=45,seq_kv=29"},
-    {"dtype=bf16,num_heads=2,seq_q=dynamic,seq_kv=dynamic,head_dim=6,lse=1", "seq_q=3,seq_kv=0"},
-    {"dtype=bf16,batch=3,num_heads=2,seq_q=9,seq_kv=40,head_dim=8,kv_lens=1,lse=1", .kv = {40, 0, 13}},
-    {"dtype=bf16,batch=3,ragged=1,num_heads=4,num_kv_heads=2,head_dim=6,window_left=7,is_causal=1",
-     "total_q=60,total_kv=80",
-     {45, 0, 14},
-     {30, 20, 29}},
-    {"dtype=bf16,batch=2,seq_q=9,seq_kv=40,num_heads=2,head_dim=6,page_size=7,kv_lens=1", "num_pages=12,max_pages=6",
-     .kv = {40, 15}},
-    {"dtype=bf16,num_heads=4,num_kv_heads=1,seq_q=9,seq_kv=31,head_dim=12,head_dim_v=7,v_in_k=1"},
-    {"dtype=bf16,num_heads=2,seq_q=9,seq_kv=11,head_dim=8,q_strides=144:8:16:1,k_strides=176:88:1:11,v_strides=176:88:"
-     "1:11"},
-};
-enum { NUM_CASES = sizeof cases / sizeof *cases };
-
 static const sample *random_sample(int i) {
     random_source.state = (uint64_t)i;
-    return &cases[i % NUM_CASES];
+    return &attend_prefill[i % NUM_PREFILL];
 }
 
 /* ---- Running ---- */
@@ -256,9 +134,9 @@ static mha_schedule random_schedule(const sample_call *call, const at_target *ta
 
 static void test_chosen_schedules(void **state) {
     (void)state;
-    for (int i = 0; i < NUM_CASES; i++) {
+    for (int i = 0; i < NUM_PREFILL; i++) {
         sample_call call;
-        sample_call_open(&call, &cases[i], ON_THE_HEAP);
+        sample_call_open(&call, &attend_prefill[i], ON_THE_HEAP);
         for (const at_target *target = at_targets(); target->name; target++) {
             if (!target_is_tested(target)) continue;
             const mha_schedule schedule = chosen_schedule(&call, target);
@@ -270,7 +148,7 @@ static void test_chosen_schedules(void **state) {
 
 static void test_random_schedules(void **state) {
     (void)state;
-    for (int i = 0; i < 4 * NUM_CASES; i++) {
+    for (int i = 0; i < 4 * NUM_PREFILL; i++) {
         sample_call call;
         sample_call_open(&call, random_sample(i), ON_THE_HEAP);
         for (const at_target *target = at_targets(); target->name; target++) {
@@ -302,10 +180,10 @@ static void test_sinks_that_are_no_numbers(void **state) {
 
 /* A row's bits depend only on the row and its keys: cutting rows into other tasks must not change them. */
 static void check_tasks(const at_target *target) {
-    for (int i = 0; i < NUM_CASES; i++) {
+    for (int i = 0; i < NUM_PREFILL; i++) {
         sample_call a, b;
-        sample_call_open(&a, &cases[i], ON_THE_HEAP);
-        sample_call_open(&b, &cases[i], ON_THE_HEAP);
+        sample_call_open(&a, &attend_prefill[i], ON_THE_HEAP);
+        sample_call_open(&b, &attend_prefill[i], ON_THE_HEAP);
         mha_schedule one = chosen_schedule(&a, target);
         one.score_row_vectors = one.value_row_vectors = one.task_row_vectors = 1;
         mha_schedule other = one;
@@ -596,10 +474,10 @@ static void spoil_unseen(const sample_call *call) {
 /* NaN and infinity in keys that no row sees, or that some rows do not see, must not change a bit of the others. */
 static void test_hidden_keys_do_not_leak(void **state) {
     (void)state;
-    for (int i = 0; i < NUM_CASES; i++) {
+    for (int i = 0; i < NUM_PREFILL; i++) {
         sample_call clean, spoilt;
-        sample_call_open(&clean, &cases[i], ON_THE_HEAP);
-        sample_call_open(&spoilt, &cases[i], ON_THE_HEAP);
+        sample_call_open(&clean, &attend_prefill[i], ON_THE_HEAP);
+        sample_call_open(&spoilt, &attend_prefill[i], ON_THE_HEAP);
         spoil_unseen(&spoilt);
         for (const at_target *target = at_targets(); target->name; target++) {
             const mha_schedule schedule = chosen_schedule(&clean, target);

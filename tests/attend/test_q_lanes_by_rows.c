@@ -5,6 +5,7 @@
 #include "problem/mha.h"
 #include "schedule/schedule.h"
 #include "schedule/variant.h"
+#include "support/attend_samples.h"
 #include "support/calls.h"
 #include "support/engine/contexts.h"
 #include "support/ir/jit_run.h"
@@ -18,26 +19,6 @@
 #include <string.h>
 
 #include <cmocka.h>
-
-/* No number of rows here is a multiple of 4. */
-static const sample cases[] = {
-    {.problem = "batch=2,num_heads=2,seq_q=5,seq_kv=9,head_dim=8,lse=1"},
-    {.problem = "num_heads=6,num_kv_heads=2,seq_q=7,seq_kv=21,head_dim=20,head_dim_v=33,lse=1"},
-    {.problem = "num_heads=2,seq_q=33,seq_kv=1,head_dim=3,head_dim_v=1"},
-    {.problem = "num_heads=1,seq_q=9,seq_kv=30,head_dim=16,head_dim_v=80,softmax_scale=-0.3"},
-    {.problem = "num_heads=1,seq_q=7,seq_kv=30,head_dim=16,head_dim_v=107"},
-    {.problem = "num_heads=2,seq_q=10,seq_kv=17,head_dim=12,head_dim_v=7,softmax_scale=0"},
-    {.problem = "num_heads=4,num_kv_heads=2,seq_q=11,seq_kv=13,head_dim=40,alibi_slopes=1,logits_soft_cap=5"},
-    {.problem = "num_heads=2,seq_q=6,seq_kv=12,head_dim=24,dtype=f16,lse=1"},
-    {.problem = "num_heads=2,seq_q=6,seq_kv=12,head_dim=24,dtype=f32,k_dtype=bf16,v_dtype=f16"},
-    {.problem = "num_heads=2,seq_q=5,seq_kv=12,head_dim=24,dtype=f64"},
-    /* pairs, where the target has products of them; an odd key, and an odd column */
-    {.problem = "batch=2,num_heads=4,num_kv_heads=2,seq_q=5,seq_kv=13,head_dim=24,dtype=bf16,lse=1"},
-    {.problem = "num_heads=2,seq_q=9,seq_kv=30,head_dim=16,head_dim_v=70,dtype=bf16"},
-    {.problem = "num_heads=2,seq_q=5,seq_kv=1,head_dim=8,head_dim_v=9,dtype=bf16"},
-    {.problem = "num_heads=2,seq_q=7,seq_kv=8,head_dim=8,dtype=bf16,softmax_scale=-2"},
-};
-enum { NUM_CASES = sizeof cases / sizeof *cases };
 
 static int32_t rows_of(const attune_problem *p) { return (int32_t)(p->seq_q * (p->num_heads / p->num_kv_heads)); }
 
@@ -94,12 +75,12 @@ static void compare(const sample *from, bool spoilt) {
 
 static void bits_of_columns(void **state) {
     (void)state;
-    for (int i = 0; i < NUM_CASES; i++) compare(&cases[i], false);
+    for (int i = 0; i < NUM_BY_ROWS; i++) compare(&attend_by_rows[i], false);
 }
 
 static void values_that_are_no_numbers(void **state) {
     (void)state;
-    for (int i = 0; i < 6; i++) compare(&cases[i], true);
+    for (int i = 0; i < 6; i++) compare(&attend_by_rows[i], true);
 }
 
 static void check_strips(const char *problem, const char *isa, int32_t sums, int most, bool may_leave_one) {
