@@ -7,7 +7,7 @@
 #include "problem/signature.h"
 #include "schedule/choose.h"
 #include "schedule/variant.h"
-#include "support/attend_samples.h"
+#include "support/attend/attend_samples.h"
 #include "support/ir/jit_run.h"
 #include "support/problems.h"
 #include "support/tensor_calls.h"

@@ -1,5 +1,5 @@
 /* integer=all: the same bits on every instruction set, by any schedule and engine. */
-#include "support/integer_bits.h"
+#include "support/attend/integer_bits.h"
 #include "schedule/choose.h"
 #include "support/problems.h"
 #include "support/tensor_calls.h"

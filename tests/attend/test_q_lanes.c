@@ -10,7 +10,7 @@
 #include "ref_attention.h"
 #include "schedule/choose.h"
 #include "schedule/variant.h"
-#include "support/attend_samples.h"
+#include "support/attend/attend_samples.h"
 #include "support/calls.h"
 #include "support/ir/jit_run.h"
 #include "support/ir/random_ir.h"

@@ -5,7 +5,7 @@
 #include "problem/mha.h"
 #include "schedule/schedule.h"
 #include "schedule/variant.h"
-#include "support/attend_samples.h"
+#include "support/attend/attend_samples.h"
 #include "support/calls.h"
 #include "support/engine/contexts.h"
 #include "support/ir/jit_run.h"

@@ -1,5 +1,5 @@
 /* The digest of problems with integer=all, which is the same on every machine: `make integer-digest`. */
-#include "support/integer_bits.h"
+#include "support/attend/integer_bits.h"
 
 #include "common/tool.h"
 

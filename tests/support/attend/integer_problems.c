@@ -1,4 +1,4 @@
-#include "support/integer_problems.h"
+#include "support/attend/integer_problems.h"
 
 #include <math.h>
 #include <stdarg.h>

@@ -1,9 +1,9 @@
 #define XXH_INLINE_ALL
 #include "support/problems.h"
-#include "support/integer_bits.h"
+#include "support/attend/integer_bits.h"
 
 #include "common/tool.h"
-#include "support/integer_problems.h"
+#include "support/attend/integer_problems.h"
 
 #include <math.h>
 #include <stdlib.h>

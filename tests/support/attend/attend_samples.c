@@ -1,4 +1,4 @@
-#include "support/attend_samples.h"
+#include "support/attend/attend_samples.h"
 
 const sample attend_prefill[] = {
     {"num_heads=2,seq_q=16,seq_kv=24,head_dim=8"},
