@@ -226,6 +226,9 @@ static attune_status make_from_code(const at_request *request, const at_key *key
                                     attune_kernel **kernel, at_error *err) {
     attune_problem problem;
     mha_schedule schedule = {0};
+    /* Sizes of added tensors stand before those of the code's own buffers in a plan of AT_PLAN_WORDS. */
+    if (found->code->num_phases + found->code->num_shared + AT_NUM_ADDED > AT_PLAN_WORDS)
+        return at_fail(err, ATTUNE_UNSUPPORTED, "%s has too many phases and buffers", found->code->name);
     attune_status status = at_tier0_problem(found->kernel, &problem, err);
     if (!status)
         status =

@@ -47,7 +47,7 @@ static void declare_sizes(ir_builder *b, const attune_problem *p, const ir_expr 
     if (mha_has_panels(p)) of[MHA_PANELS] = ir_ceil_div(b, of[MHA_SEQ_KV], ATTUNE_PANEL_TOKENS);
     of[MHA_HEADS] = ir_mul(b, of[MHA_KV_HEADS], of[MHA_GROUP]);
     if (p->is_ragged) of[MHA_ENTRIES] = ir_add(b, of[MHA_BATCH], ir_idx(b, 1));
-    if (p->is_ragged && p->is_general) of[MHA_Q_ENTRIES] = ir_plus(b, of[MHA_STARTS], 2);
+    if (p->is_ragged && p->is_general) of[MHA_Q_ENTRIES] = ir_max(b, ir_plus(b, of[MHA_STARTS], 1), ir_idx(b, 2));
     if (p->attn_mask_dims[3]) declare_mask_columns(b, p, of, MHA_MASK_KV);
     if (p->attn_bias_dims[3]) declare_mask_columns(b, p, of, MHA_BIAS_KV);
     if (p->max_seq_q && !p->is_general) assume(b, IR_LE, of[MHA_SEQ_Q], ir_idx(b, p->max_seq_q));

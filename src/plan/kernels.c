@@ -73,9 +73,10 @@ pl_kind pl_kind_of(const attune_plan *plan, int64_t queries) {
     if (!plan->is_open[PL_SEQ_Q])
         return plan->few_rows && plan->signature.problem.seq_q <= plan->few_rows ? PL_FEW : PL_MANY;
     if (queries < 0) return PL_MANY;
-    /* No queries: only a kernel for a variable number takes that. */
+    /* No queries: only a kernel for a variable number takes that, and where the most is one it is fixed. */
     pl_kind kind = queries == 1 ? PL_ONE : PL_FEW;
-    while (kind < PL_MANY && queries > plan->most[kind]) kind++;
+    const int64_t room = queries || plan->signature.problem.is_ragged ? queries : 2;
+    while (kind < PL_MANY && room > plan->most[kind]) kind++;
     return kind;
 }
 

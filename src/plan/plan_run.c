@@ -22,7 +22,10 @@ attune_status pl_check_lengths(const attune_plan *plan, const attune_arguments *
     at_open open;
     at_longest longest;
     attune_arguments known = *arguments;
-    if (s->parameters.has[MHA_NUM_IDS] && known.num_ids == ATTUNE_NOT_SET) known.num_ids = 0; /* lists come later */
+    /* Lists of keys and angles come later, with sizes that are theirs. */
+    if (s->parameters.has[MHA_NUM_IDS] && known.num_ids == ATTUNE_NOT_SET) known.num_ids = 0;
+    if (s->parameters.has[MHA_ROTARY_POSITIONS] && known.rotary_positions == ATTUNE_NOT_SET)
+        known.rotary_positions = INT32_MAX;
     if (at_sizes_begin(s, &known, &sizes, &open, err)) return err->status;
     if (s->place[MHA_CAUSAL_OFFSETS] < 0 && s->place[MHA_KV_IDS] < 0)
         return at_tables_check_entries(s, arguments, &sizes, &longest, err);

@@ -334,6 +334,52 @@ static void plans_that_are_wrong(void **state) {
     free_tensors(&t);
 }
 
+/* Angles are bound in each run, and with them their number. */
+static void a_plan_of_rotated_rows(void **state) {
+    (void)state;
+    enum { HALF = DIM / 4, POSITIONS = MOST };
+    const form f = {ATTUNE_THD, ATTUNE_KV_PAGED, 1, 0};
+    tensors t = tensors_of(f, &mixed), again = tensors_of(f, &mixed);
+    attune_attention_desc desc = desc_of(&f);
+    float cos_of[1][POSITIONS][HALF], sin_of[1][POSITIONS][HALF];
+    for (int i = 0; i < POSITIONS * HALF; i++) {
+        cos_of[0][i / HALF][i % HALF] = cosf((float)i / 7);
+        sin_of[0][i / HALF][i % HALF] = sinf((float)i / 7);
+    }
+    int64_t shape[3] = {1, POSITIONS, HALF};
+    const attune_dltensor cosines = {.data = cos_of,
+                                     .device_type = 1,
+                                     .ndim = 3,
+                                     .dtype_code = 2,
+                                     .dtype_bits = 32,
+                                     .dtype_lanes = 1,
+                                     .shape = shape};
+    attune_dltensor sines = cosines;
+    sines.data = sin_of;
+    const attune_binding bindings[] = {{"cos", &cosines}, {"sin", &sines}};
+    desc.extra = "rotary_dim=8";
+    attune_attention *const attention = attention_of(&desc);
+    attune_step step = step_of(&t), lists = step;
+    attune_step_plan *plan;
+    step.bindings = bindings, step.num_bindings = 2;
+    assert_ok(attune_attention_run(attention, &step));
+    assert_ok(attune_step_plan_create(attention, &lists, &plan));
+    shape[1] = 20; /* the longest sequence has 21 keys */
+    step = step_of(&again);
+    step.bindings = bindings, step.num_bindings = 2;
+    assert_fails(attune_step_plan_run(plan, &step), ATTUNE_INVALID_ARGUMENT, "rotary_positions is 20");
+    for (int n = 0; n < 2; n++) {
+        shape[1] = POSITIONS;
+        assert_ok(attune_step_plan_run(plan, &step));
+        for (int i = 0; i < again.starts_q[BATCH] * HEADS * DIM_V; i++) assert_true(again.out[i] == t.out[i]);
+        shape[1] = 20;
+        assert_fails(attune_step_plan_run(plan, &step), ATTUNE_INVALID_ARGUMENT, "rotary_positions is 20");
+    }
+    attune_step_plan_destroy(plan);
+    attune_attention_destroy(attention);
+    free_tensors(&t), free_tensors(&again);
+}
+
 /* What was appended lies in the cache, where the next step finds it. */
 static void appended_keys_stay(void **state) {
     (void)state;
@@ -684,6 +730,7 @@ int main(void) {
         cmocka_unit_test(every_form_computes_the_same),
         cmocka_unit_test(a_plan_computes_each_layer),
         cmocka_unit_test(plans_that_are_wrong),
+        cmocka_unit_test(a_plan_of_rotated_rows),
         cmocka_unit_test(appended_keys_stay),
         cmocka_unit_test(reproducible_rows_have_the_same_bits),
         cmocka_unit_test(masks_and_more),

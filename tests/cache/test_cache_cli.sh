@@ -32,6 +32,13 @@ fi
 usual=num_heads=2,seq_q=90,seq_kv=9,head_dim=64
 expect "tier 0 has a kernel" 0 '^tier 0 computes it where .* by its kernel f32_64_many_all$' "$attune" cache why $usual
 expect "as JSON, too" 0 '"tier0": "f32_64_many_all"' "$attune" cache why --json $usual
+# Its code is of another problem, whose order of sums the interpreter follows.
+make_npy "$work/q8.npy" '<f4' False '(8, 1, 64)' 2048
+make_npy "$work/k2.npy" '<f4' False '(2, 100, 64)' 51200
+expect "tier 0 has the bits of the interpreter" 0 "the same bits" env ATTUNE_CODEGEN=/none "$attune" run \
+    window_left=20 --check --cache-dir= --q "$work/q8.npy" --k "$work/k2.npy" --v "$work/k2.npy"
+grep -q 'from tier 0' "$work/stdout"
+report $? "and computes a step's grouped heads and window"
 expect "none for head_dim 8" 0 '"tier0": null' "$attune" cache why --json ${usual%64}8
 expect "as JSON" 0 '"field": "is_causal"' "$attune" cache why $a,is_causal=1 --json
 expect "what is cached, as JSON" 0 '"cached": true' "$attune" cache why $b --json

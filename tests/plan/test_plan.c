@@ -52,6 +52,22 @@ static void rows_are_those_of_a_group(void **state) {
     attune_plan_destroy(plan);
 }
 
+/* The kernel of at most one query has exactly one. */
+static void calls_without_queries(void **state) {
+    (void)state;
+    static const char *const problems[] = {OPEN ",reproducible=1,max_seq_q=1",
+                                           OPEN ",reproducible=1,max_seq_q=1,kv_lens=1",
+                                           OPEN ",reproducible=1,max_seq_q=3", OPEN ",reproducible=1"};
+    for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) {
+        attune_plan *plan = plan_of(problems[i], NULL);
+        const sample none = {problems[i], "seq_q=0,seq_kv=50", {0}, {50}},
+                     one = {problems[i], "seq_q=1,seq_kv=50", {0}, {50}};
+        assert_runs_as(plan, &none, problems[i]);
+        assert_runs_as(plan, &one, problems[i]);
+        attune_plan_destroy(plan);
+    }
+}
+
 /* ---- Ragged batches ---- */
 
 #define RAGGED_TEXT                                                                                                    \
@@ -291,6 +307,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(few_and_many_queries_have_their_kernels),
         cmocka_unit_test(rows_are_those_of_a_group),
+        cmocka_unit_test(calls_without_queries),
         cmocka_unit_test(ragged_batches_are_cut),
         cmocka_unit_test(all_of_an_entry_moves),
         cmocka_unit_test(short_chunks_have_lower_tiles),
