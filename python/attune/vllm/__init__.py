@@ -12,18 +12,21 @@ manual.
 
 from __future__ import annotations
 
+import functools
+import importlib
 import inspect
 import os
-from typing import Any, Dict
+from typing import Any, Dict, Tuple
 
 __all__ = ["disable", "enable", "register", "stats", "TESTED"]
 
 TESTED = ("0.32.0",)
 _BACKEND = "attune.vllm._backend.AttuneBackend"
+_MLA_BACKEND, _MLA_PREFILL = "attune.vllm._mla.AttuneMLABackend", "attune.vllm._mla.AttuneMLAPrefill"
 _OPTIONS = "num_heads head_size scale num_kv_heads alibi_slopes sliding_window kv_cache_dtype logits_soft_cap"
 _OPTIONS += " attn_type kv_sharing_target_layer_name sinks"
 _TENSORS = "layer query key value kv_cache attn_metadata output output_scale output_block_scale"
-_state: Dict[str, Any] = {"registered": False}
+_state: Dict[str, Any] = {"registered": False, "mla": False}
 
 
 def _logger() -> Any:
@@ -32,26 +35,42 @@ def _logger() -> Any:
     return init_logger("vllm.attune")
 
 
-def _missing() -> str:
-    """What this vLLM lacks of what the backend needs, in a few words; "" if nothing."""
-    import importlib
+_NEEDED = {
+    "vllm.v1.attention.backends.registry": ("register_backend", "AttentionBackendEnum.CPU_ATTN"),
+    "vllm.v1.attention.backend": ("AttentionType", "CommonAttentionMetadata"),
+    "vllm.v1.attention.backends.cpu_attn": ("CPUAttentionBackend", "CPUAttentionBackendImpl", "CPUAttentionMetadata",
+                                            "CPUAttentionMetadataBuilder"),
+}  # fmt: skip
+_NEEDED_BY_MLA = {
+    "vllm.v1.attention.backends.registry": ("AttentionBackendEnum.CPU_MLA",),
+    "vllm.v1.attention.backends.mla.cpu_mla": ("CPUMLABackend", "CPUMLAImpl.forward_mqa"),
+    "vllm.v1.attention.backends.mla.prefill.cpu_sdpa": ("CPUSDPAMLAPrefillBackend._ragged_sdpa",),
+    "vllm.v1.attention.backends.mla.prefill.registry": ("MLAPrefillBackendEnum.CPU", "register_mla_prefill_backend"),
+    "vllm.model_executor.layers.attention.mla_attention": ("MLACommonMetadataBuilder._build_decode",
+                                                           "QueryLenSupport.VARLEN"),
+}  # fmt: skip
 
-    needed = {
-        "vllm.v1.attention.backends.registry": ("register_backend", "AttentionBackendEnum"),
-        "vllm.v1.attention.backend": ("AttentionType", "CommonAttentionMetadata"),
-        "vllm.v1.attention.backends.cpu_attn": ("CPUAttentionBackend", "CPUAttentionBackendImpl",
-                                                "CPUAttentionMetadata", "CPUAttentionMetadataBuilder"),
-    }
+
+def _lacking(needed: Dict[str, Tuple[str, ...]]) -> str:
+    """What this vLLM lacks of that, in a few words; "" if nothing."""
     for module, names in needed.items():
         try:
             found = importlib.import_module(module)
         except ImportError as error:
             return f"{module} ({error})"
         for name in names:
-            if not hasattr(found, name):
+            try:
+                functools.reduce(getattr, name.split("."), found)
+            except AttributeError:
                 return f"{module}.{name}"
-    if not hasattr(importlib.import_module("vllm.v1.attention.backends.registry").AttentionBackendEnum, "CPU_ATTN"):
-        return "AttentionBackendEnum.CPU_ATTN"
+    return ""
+
+
+def _missing() -> str:
+    """What this vLLM lacks of what the backend needs, in a few words; "" if nothing."""
+    lacking = _lacking(_NEEDED)
+    if lacking:
+        return lacking
     stock = importlib.import_module("vllm.v1.attention.backends.cpu_attn").CPUAttentionBackendImpl
     for name, expected in (("__init__", _OPTIONS), ("forward", _TENSORS)):
         own = list(inspect.signature(getattr(stock, name)).parameters)[1:]
@@ -95,6 +114,15 @@ def enable() -> bool:
     from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
 
     register_backend(AttentionBackendEnum.CPU_ATTN, _BACKEND)
+    lacking = _lacking(_NEEDED_BY_MLA)
+    if lacking:
+        logger.warning("attune leaves latent attention to vLLM: %s has no %s", version, lacking)
+    else:
+        from vllm.v1.attention.backends.mla.prefill.registry import MLAPrefillBackendEnum, register_mla_prefill_backend
+
+        register_backend(AttentionBackendEnum.CPU_MLA, _MLA_BACKEND)
+        register_mla_prefill_backend(MLAPrefillBackendEnum.CPU, _MLA_PREFILL)
+        _state["mla"] = True
     os.environ["ATTUNE_VLLM"] = "1"
     _state["registered"] = True
     return True
@@ -107,7 +135,12 @@ def disable() -> None:
         from vllm.v1.attention.backends.registry import AttentionBackendEnum
 
         AttentionBackendEnum.CPU_ATTN.clear_override()
-        _state["registered"] = False
+        if _state["mla"]:
+            from vllm.v1.attention.backends.mla.prefill.registry import MLAPrefillBackendEnum
+
+            AttentionBackendEnum.CPU_MLA.clear_override()
+            MLAPrefillBackendEnum.CPU.clear_override()
+        _state.update(registered=False, mla=False)
 
 
 def register() -> None:

@@ -18,8 +18,9 @@ import torch
 
 import attune
 
-from ..torch import runner as _torch_runner
+from ..torch import runner
 
+DTYPES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
 _lock = threading.Lock()
 _counts: Dict[str, int] = {"steps": 0, "calls": 0, "tokens": 0}
 
@@ -34,6 +35,11 @@ def stats() -> Dict[str, int]:
 def count(name: str, by: int = 1) -> None:
     with _lock:
         _counts[name] = _counts.get(name, 0) + by
+
+
+def count_step(tokens: int) -> None:
+    count("steps")
+    count("tokens", tokens)
 
 
 def is_reproducible() -> bool:
@@ -58,6 +64,9 @@ class Layer(NamedTuple):
     has_alibi: bool = False
     has_sinks: bool = False
     appends: bool = False
+    has_lse: bool = False
+    head_size_v: int = 0  # 0: head_size
+    is_latent: bool = False  # the first columns of a key are its value
     is_reproducible: bool = False
 
 
@@ -80,12 +89,15 @@ def attention_of(layer: Layer) -> attune.Attention:
         extra["alibi_slopes"] = 1
     if layer.has_sinks:
         extra["sinks"] = 1
+    if layer.is_latent:
+        extra["v_in_k"] = 1
     has_window = layer.window > 0 and not layer.is_causal_by_request
     causal = layer.is_causal and not layer.is_causal_by_request
     scales = {"f8": "head", "i8": "token"}.get(layer.cache_dtype)
     return attune.Attention(
-        num_heads=layer.num_heads, num_kv_heads=layer.num_kv_heads, head_dim=layer.head_size, dtype=layer.dtype,
-        layout="thd", is_causal=causal, window_left=layer.window - 1 if has_window else -1,
+        num_heads=layer.num_heads, num_kv_heads=layer.num_kv_heads, head_dim=layer.head_size,
+        head_dim_v=layer.head_size_v, dtype=layer.dtype, layout="thd", has_lse=layer.has_lse, is_causal=causal,
+        window_left=layer.window - 1 if has_window else -1,
         window_right=layer.window - 1 if has_window and not causal else -1, softmax_scale=layer.scale, kv=layer.kv,
         page_size=layer.block_size if layer.kv == "paged" else 0, kv_dtype=layer.cache_dtype or None, kv_scales=scales,
         appends=layer.appends, reproducible=layer.is_reproducible, extra=extra,
@@ -115,10 +127,8 @@ class Step:
         )
         self.num_tokens, self.is_free = num_tokens, is_free
         self.appends = slots is not None and _are_last(self.lists, slots.numpy(), block_size)
-        self.runner = _torch_runner()
+        self.runner = runner()
         self._plans: Dict[Tuple[int, int], Any] = {}
-        count("steps")
-        count("tokens", num_tokens)
         if slots is not None and not self.appends:
             count("steps.stored")
 
@@ -133,6 +143,12 @@ class Step:
                 plan = attention.plan(num_pages=num_blocks, **lists)
             self._plans[key] = plan
         return plan
+
+
+def ragged_plan(layer: Layer, starts_q: torch.Tensor, starts_kv: torch.Tensor) -> Any:
+    """A step whose keys are tensors: sequence b has the queries, and the keys, from starts[b] to before
+    starts[b + 1]."""
+    return attention_of(layer).plan(cu_seqlens_q=_int32(starts_q), cu_seqlens_kv=_int32(starts_kv))
 
 
 def _are_last(lists: Dict[str, Any], slots: numpy.ndarray, block_size: int) -> bool:
@@ -158,7 +174,7 @@ def _int32(value: torch.Tensor) -> torch.Tensor:
 
 class Cache(NamedTuple):
     k: torch.Tensor  # [blocks, block_size, kv_heads, head_size]
-    v: torch.Tensor
+    v: Optional[torch.Tensor]  # None: in k
     k_scale: Optional[torch.Tensor]  # i8: f32 [blocks, kv_heads, block_size]
     v_scale: Optional[torch.Tensor]
 
@@ -192,28 +208,47 @@ def views(kv_cache: torch.Tensor, head_size: int, dtype: str) -> Cache:
 
 
 def store(
-    cache: Cache, key: torch.Tensor, value: torch.Tensor, slots: torch.Tensor, scales: Tuple[float, float]
+    step: Step,
+    layer: Layer,
+    cache: Cache,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    slots: torch.Tensor,
+    bindings: Dict[str, Any],
 ) -> None:
-    """Writes keys and values to the slots of a cache, as a step does that appends: for keys that are no queries, such
-    as those of an encoder. Slots below 0 are left out."""
+    """Writes keys and values to the slots of a cache, for keys that are no queries, such as those of an encoder, and
+    for slots that are not where a step appends. Slots below 0 are left out.
+
+    A step that appends does it: each run of slots in a block is a sequence, whose queries see their own key only."""
     most = min(slots.shape[0], key.shape[0])
     slots, key, value = slots[:most], key[:most], value[:most]
     taken = slots >= 0
     if not bool(taken.all()):
         slots, key, value = slots[taken], key[taken], value[taken]
-    size = cache.k.shape[1]
-    block, row = slots // size, slots % size
-    parts = (key, cache.k, cache.k_scale, scales[0]), (value, cache.v, cache.v_scale, scales[1])
-    for rows, into, of_token, scale in parts:
-        if of_token is not None:
-            own = rows.float().abs().amax(-1) / 127
-            of_token[block, :, row] = own
-            codes = torch.where(own[..., None] > 0, rows.float() / own[..., None], torch.zeros(())).round()
-            into[block, row] = codes.clamp(-127, 127).to(torch.int8)
-        elif into.dtype == torch.float8_e4m3fn:
-            into[block, row] = (rows.float() / scale).clamp(-448, 448).to(torch.float8_e4m3fn)
-        else:
-            into[block, row] = rows.to(into.dtype)
+    if slots.shape[0] == 0:
+        return
+    writer = attention_of(Layer(
+        num_heads=layer.num_kv_heads, num_kv_heads=layer.num_kv_heads, head_size=layer.head_size, dtype=layer.dtype,
+        scale=1.0, block_size=layer.block_size, cache_dtype=layer.cache_dtype, window=1, appends=True,
+    ))  # fmt: skip
+    scales: Dict[str, Any] = {name: bindings[name] for name in ("k_scale", "v_scale") if name in bindings}
+    plan = writer.plan(**_runs(slots.numpy(), layer.block_size), num_pages=cache.k.shape[0])
+    plan.run(key, key, value, out=torch.empty_like(key), runner=step.runner, **_tensors_of(cache), **scales)
+
+
+def _runs(slots: numpy.ndarray, block_size: int) -> Dict[str, Any]:
+    """The lists of a step in which each run of slots in a block is a sequence."""
+    begins = numpy.flatnonzero(numpy.diff(slots, prepend=slots[0]) != 1)
+    begins = numpy.union1d(begins, numpy.flatnonzero(slots % block_size == 0))
+    ends = numpy.append(begins[1:], len(slots))
+    lists = numpy.append(begins, len(slots)), slots[ends - 1] % block_size + 1, slots[begins, None] // block_size
+    names = ("cu_seqlens_q", "kv_lens", "block_table")
+    return {name: torch.from_numpy(one.astype(numpy.int32)) for name, one in zip(names, lists)}
+
+
+def _tensors_of(cache: Cache) -> Dict[str, Any]:
+    given = dict(k_cache=cache.k, v_cache=cache.v, k_scale=cache.k_scale, v_scale=cache.v_scale)
+    return {name: one for name, one in given.items() if one is not None}
 
 
 def attend(
@@ -234,9 +269,7 @@ def attend(
         assert key is not None and value is not None
         given.update(k=key[:tokens], v=value[:tokens])
     if cache is not None:
-        given.update(k_cache=cache.k, v_cache=cache.v)
-        if cache.k_scale is not None:
-            given.update(k_scale=cache.k_scale, v_scale=cache.v_scale)
+        given.update(_tensors_of(cache))
     if layer.is_causal_by_request:
         bindings = {**bindings, "is_free": step.is_free}
     plan = step.plan(attention, 0 if cache is None else cache.k.shape[0])

@@ -23,7 +23,6 @@ from . import _attend
 
 logger = init_logger("vllm.attune")
 
-_DTYPES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
 # Types of caches by vLLM's names. Others are the stock backend's.
 _CACHES = {"auto": "", "float16": "", "bfloat16": "", "fp8": "f8", "fp8_e4m3": "f8", "int8_per_token_head": "i8"}
 _ENCODERS = (AttentionType.ENCODER, AttentionType.ENCODER_ONLY)
@@ -117,6 +116,7 @@ class AttuneBuilder(CPUAttentionMetadataBuilder):
                 block_table=common.block_table_tensor, slot_mapping=common.slot_mapping, scheduler_metadata=None,
                 causal=not by_request and not self.is_cross and bool(causal),
             )  # fmt: skip
+        _attend.count_step(common.num_actual_tokens)
         metadata.step = _attend.Step(
             common.query_start_loc[: requests + 1],
             common.seq_lens[:requests],
@@ -173,7 +173,7 @@ class AttuneImpl(CPUAttentionBackendImpl):
             return
         is_encoder, is_cross = self.attn_type in _ENCODERS, self.attn_type == AttentionType.ENCODER_DECODER
         appends = not is_encoder and not is_cross and self.kv_sharing_target_layer_name is None
-        if dtype not in _DTYPES:
+        if dtype not in _attend.DTYPES:
             self.stock_reason = f"a model of {dtype}"
         else:
             kind = self._kind(not is_encoder and not is_cross, False, dtype, 0 if is_encoder else block_size, appends)
@@ -192,8 +192,8 @@ class AttuneImpl(CPUAttentionBackendImpl):
             is_encoder = self.attn_type in _ENCODERS
             layer = self._layers[key] = _attend.Layer(
                 num_heads=self.num_heads, num_kv_heads=self.num_kv_heads, head_size=self.head_size,
-                dtype=_DTYPES[dtype], scale=self.scale, kv="tensors" if is_encoder else "paged", block_size=block_size,
-                cache_dtype="" if is_encoder else _CACHES[self.kv_cache_dtype],
+                dtype=_attend.DTYPES[dtype], scale=self.scale, kv="tensors" if is_encoder else "paged",
+                block_size=block_size, cache_dtype="" if is_encoder else _CACHES[self.kv_cache_dtype],
                 is_causal=is_causal and not is_encoder, is_causal_by_request=is_by_request,
                 window=self.sliding_window, soft_cap=float(self.logits_soft_cap),
                 has_alibi=self.alibi_slopes is not None, has_sinks=self.sinks is not None, appends=appends,
@@ -249,13 +249,12 @@ class AttuneImpl(CPUAttentionBackendImpl):
             )
         is_encoder, step = self.attn_type in _ENCODERS, attn_metadata.step
         cache = None if is_encoder else self._views(kv_cache)
-        appends = has_new and step.appends
-        if has_new and not appends and cache is not None:  # keys that are no queries, or whose slots are others
-            assert key is not None and value is not None
-            scales = (float(layer._k_scale_float), float(layer._v_scale_float))
-            _attend.store(cache, key, value, attn_metadata.slot_mapping, scales)
+        appends, tensors = has_new and step.appends, self._tensors(layer)
         block_size = 0 if cache is None else cache.k.shape[1]
         by_request = attn_metadata.is_causal_by_request
         kind = self._kind(attn_metadata.is_causal, by_request, query.dtype, block_size, appends)
-        _attend.attend(step, kind, query, key, value, cache, output, self._tensors(layer))
+        if has_new and not appends and cache is not None:  # keys that are no queries, or whose slots are others
+            assert key is not None and value is not None
+            _attend.store(step, kind, cache, key, value, attn_metadata.slot_mapping, tensors)
+        _attend.attend(step, kind, query, key, value, cache, output, tensors)
         return output

@@ -108,6 +108,62 @@ def get_layers_from_vllm_config(vllm_config, kind, names):
     return {name: vllm_config.layers[name] for name in names if name in vllm_config.layers}
 
 
+# ---- Multi-head latent attention ----
+
+
+class QueryLenSupport(enum.Enum):
+    SINGLE_ONLY = "single_only"
+    VARLEN = "varlen"
+
+
+class MLABuilder:
+    """Gives the metadata of decoding to those requests that get one token, which come first, and of prompts to the
+    others."""
+
+    query_len_support = QueryLenSupport.SINGLE_ONLY
+
+    def __init__(self, kv_cache_spec, layer_names, vllm_config, device):
+        self.prefill_backend = vllm_config.prefill_backend
+
+    def _build_decode(self, block_table_tensor, seq_lens_device, **rest):
+        return types.SimpleNamespace(block_table=block_table_tensor, seq_lens=seq_lens_device)
+
+    def build(self, common_prefix_len, common, fast_build=False):
+        starts = common.query_start_loc
+        decodes = int((starts.diff() == 1).sum())
+        tokens = int(starts[decodes])
+        prefill = types.SimpleNamespace(query_start_loc=starts[decodes:] - tokens)
+        self.prefill_backend.prepare_metadata(prefill)
+        decode = self._build_decode(
+            block_table_tensor=common.block_table_tensor[:decodes], seq_lens_device=common.seq_lens[:decodes],
+            query_start_loc_device=starts[: decodes + 1], num_decode_tokens=tokens)  # fmt: skip
+        return types.SimpleNamespace(decode=decode, prefill=prefill, num_decode_tokens=tokens)
+
+
+class MLAImpl:
+    def __init__(self, num_heads, head_size, scale, kv_lora_rank):
+        self.num_heads, self.head_size, self.scale, self.kv_lora_rank = num_heads, head_size, scale, kv_lora_rank
+
+    def forward_mqa(self, q, kv_c_and_k_pe_cache, attn_metadata, layer):
+        return "stock", None
+
+
+class MLABackend:
+    pass
+
+
+class MLAPrefill:
+    def __init__(self, num_heads, scale, qk_nope_head_dim, qk_rope_head_dim, v_head_dim, vllm_config):
+        self.num_heads, self.scale, self.v_head_dim, self.vllm_config = num_heads, scale, v_head_dim, vllm_config
+        self.qk_nope_head_dim, self.qk_rope_head_dim = qk_nope_head_dim, qk_rope_head_dim
+
+    def prepare_metadata(self, prefill_metadata):
+        self._prefill_metadata = prefill_metadata
+
+    def _ragged_sdpa(self, q, k, v, q_cu_seq_lens, kv_cu_seq_lens, causal, return_softmax_lse):
+        return "stock"
+
+
 @dataclass
 class AttentionSpec:
     head_size: int = 0
@@ -118,6 +174,14 @@ class AttentionSpec:
 
 class AttentionBackendEnum(enum.Enum):
     CPU_ATTN = "stock"
+    CPU_MLA = "stock MLA"
+
+    def clear_override(self):
+        registered.pop(self, None)
+
+
+class MLAPrefillBackendEnum(enum.Enum):
+    CPU = "stock prompts"
 
     def clear_override(self):
         registered.pop(self, None)
@@ -155,5 +219,13 @@ def install():
     _module("vllm.v1.attention.backends.cpu_attn", CPUAttentionBackend=CPUAttentionBackend,
             CPUAttentionBackendImpl=StockImpl, CPUAttentionMetadata=StockMetadata,
             CPUAttentionMetadataBuilder=StockBuilder)
+    _module("vllm.v1.attention.backends.mla")
+    _module("vllm.v1.attention.backends.mla.cpu_mla", CPUMLABackend=MLABackend, CPUMLAImpl=MLAImpl)
+    _module("vllm.v1.attention.backends.mla.prefill")
+    _module("vllm.v1.attention.backends.mla.prefill.cpu_sdpa", CPUSDPAMLAPrefillBackend=MLAPrefill)
+    _module("vllm.v1.attention.backends.mla.prefill.registry", MLAPrefillBackendEnum=MLAPrefillBackendEnum,
+            register_mla_prefill_backend=register_backend)
+    _module("vllm.model_executor.layers.attention.mla_attention", MLACommonMetadataBuilder=MLABuilder,
+            QueryLenSupport=QueryLenSupport)
     _module("vllm.v1.kv_cache_interface", CrossAttentionSpec=type("CrossAttentionSpec", (AttentionSpec,), {}),
             EncoderOnlyAttentionSpec=type("EncoderOnlyAttentionSpec", (AttentionSpec,), {}))

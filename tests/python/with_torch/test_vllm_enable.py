@@ -1,0 +1,157 @@
+"""attune in vLLM, whose classes are faked: how it is switched on, and what it leaves to vLLM's own kernels."""
+
+import os
+import sys
+
+import pytest
+import torch
+
+import vllm_stub as vllm
+from vllm_requests import LAYER, SINKS, Requests, backend, build_for, faked_classes, make, run  # noqa: F401
+
+import attune
+
+
+def test_entry_point(monkeypatch):
+    import attune.vllm
+
+    monkeypatch.setitem(attune.vllm._state, "registered", False)
+    monkeypatch.setattr(vllm, "registered", vllm.registered)
+    monkeypatch.delenv("ATTUNE_VLLM", raising=False)
+    vllm.registered.clear()
+    attune.vllm.register()
+    assert not vllm.registered
+    monkeypatch.setenv("ATTUNE_VLLM", "1")
+    attune.vllm.register()
+    assert {member.name: path.removeprefix("attune.vllm.") for member, path in vllm.registered.items()} == {
+        "CPU_ATTN": "_backend.AttuneBackend", "CPU_MLA": "_mla.AttuneMLABackend", "CPU": "_mla.AttuneMLAPrefill"}
+    assert attune.vllm.enable() and os.environ["ATTUNE_VLLM"] == "1"
+
+
+def test_another_version(monkeypatch):
+    import attune.vllm
+
+    monkeypatch.setitem(attune.vllm._state, "registered", False)
+    monkeypatch.setenv("ATTUNE_VLLM", "0")
+    monkeypatch.setattr(sys.modules["vllm"], "__version__", "0.40.1")
+    assert attune.vllm.enable()
+    assert vllm.logged[-1] == "attune was tested with vLLM 0.32.0, and this is 0.40.1"
+    attune.vllm._state["registered"] = False
+    stock = sys.modules["vllm.v1.attention.backends.cpu_attn"]
+    monkeypatch.setattr(stock, "CPUAttentionBackendImpl", type("CPUAttentionBackendImpl", (vllm.StockImpl,), {
+        "__init__": lambda self, num_heads, head_size: None}))
+    vllm.registered.clear()
+    assert not attune.vllm.enable() and not vllm.registered
+    assert "__init__ takes num_heads, head_size" in vllm.logged[-1]
+    monkeypatch.delattr(sys.modules["vllm.v1.attention.backends.cpu_attn"], "CPUAttentionBackendImpl")
+    assert not attune.vllm.enable() and not vllm.registered
+    missing = "vllm.v1.attention.backends.cpu_attn.CPUAttentionBackendImpl"
+    assert f"stays off: vLLM 0.40.1 has no {missing}" in vllm.logged[-1]
+
+
+def stock_step(impl, builder, r, key=True, **more):
+    """Runs a step of a layer that vLLM's own kernels compute."""
+    names, common, new_key, value = r.common({"a": 5, "b": 2}, **more)
+    query = r.draw(7, r.heads)
+    metadata = builder.build(0, common)
+    impl.forward(LAYER, query, new_key if key else None, value, r.cache, metadata, torch.empty_like(query))
+    return common
+
+
+def test_a_broken_package(monkeypatch):
+    """An adapter that cannot be loaded leaves vLLM as it is."""
+    import attune.torch
+    import attune.vllm
+
+    monkeypatch.setitem(attune.vllm._state, "registered", False)
+    monkeypatch.setenv("ATTUNE_VLLM", "1")
+
+    def fail():
+        raise RuntimeError("libattune-torch.so is of another version")
+
+    monkeypatch.setattr(attune.torch._native, "Runner", fail)
+    vllm.registered.clear()
+    attune.vllm.register()
+    assert not vllm.registered and vllm.logged[-1] == "attune stays off: libattune-torch.so is of another version"
+
+
+def test_off_again(monkeypatch):
+    import attune.vllm
+
+    monkeypatch.setitem(attune.vllm._state, "registered", False)
+    monkeypatch.setenv("ATTUNE_VLLM", "0")
+    attune.vllm.enable()
+    attune.vllm.disable()
+    assert not vllm.registered and "ATTUNE_VLLM" not in os.environ
+    attune.vllm.disable()
+
+
+def test_what_stock_computes(backend):
+    """A cache of fp8_e5m2: vLLM's kernels write it, because the backend says that attention includes that."""
+    r = Requests(4, 2, 32, torch.float32)
+    impl, builder = make(backend, r, kv_cache_dtype="fp8_e5m2")
+    assert "attune leaves a cache of fp8_e5m2 to vLLM's own backend" in vllm.logged
+    common = stock_step(impl, builder, r)
+    assert [call[0] for call in impl.calls] == ["update", "forward"]
+    assert impl.calls[0][2] is common.slot_mapping and impl.calls[1][1] == "scheduled"
+    impl.calls.clear()
+    stock_step(impl, builder, r, key=False)
+    assert [call[0] for call in impl.calls] == ["forward"]
+    sharing, builder = make(backend, r, kv_cache_dtype="fp8_e5m2", kv_sharing_target_layer_name="layer")
+    stock_step(sharing, builder, r)
+    assert [call[0] for call in sharing.calls] == ["forward"]
+
+
+def test_layers_of_both_kinds(backend):
+    """One layer that attune computes and one that it does not, in one group, have the same metadata."""
+    r, other = Requests(4, 2, 32, torch.float32), Requests(4, 2, 32, torch.float32)
+    ours, theirs = make(backend, r)[0], make(backend, r, kv_cache_dtype="fp8_e5m2")[0]
+    builder = build_for(backend, [ours, theirs])
+    names, common, query, out = run(ours, builder, r, {"a": 9, "b": 4})
+    torch.testing.assert_close(out.double(), r.expected(names, common, query, 0.2), rtol=3e-5, atol=6e-6)
+    assert vllm.logged[-1] == "attune computes attention of 1 of 2 layers"
+    stock_step(theirs, builder, other)
+    assert [call[0] for call in theirs.calls] == ["update", "forward"]
+
+
+def test_layers_that_attune_refuses(backend, monkeypatch):
+    """A model of another type, a failure of the library: vLLM computes, and no cache has been written before."""
+    r = Requests(4, 2, 32, torch.float32)
+    impl = make(backend, r)[0]
+    build_for(backend, [impl], torch.float64)
+    assert impl.stock_reason == "a model of torch.float64" and vllm.logged[-2].startswith("attune leaves a model of")
+    monkeypatch.setattr(backend._attend, "attention_of", lambda kind: attune.Attention(num_heads=3, num_kv_heads=2,
+                                                                                       head_dim=32))
+    impl, builder = make(backend, r)
+    assert "num_kv_heads" in impl.stock_reason
+    stock_step(impl, builder, r)
+    assert [call[0] for call in impl.calls] == ["update", "forward"]
+
+
+def test_caches_without_a_stock_kernel(backend):
+    """vLLM's builder refuses fp8 on some CPUs; attune needs none of its kernels there."""
+    r = Requests(4, 2, 32, torch.float32, cache_dtype="int8_per_token_head")
+    impl = make(backend, r, kv_cache_dtype="int8_per_token_head")[0]
+    builder = build_for(backend, [impl], cache_dtype="no kernel")
+    names, common, query, out = run(impl, builder, r, {"a": 9, "b": 4})
+    torch.testing.assert_close(out.double(), r.expected(names, common, query, 0.2), rtol=0.03, atol=0.03)
+
+
+def test_kernels_before_the_first_request(backend):
+    r = Requests(4, 2, 32, torch.float32, block_size=48)
+    impl, builder = make(backend, r, scale=0.1234)
+    before = attune.info()["statistics"]["compiles"]
+    run(impl, builder, r, {"a": 5, "b": 2})
+    assert attune.info()["statistics"]["compiles"] == before
+
+
+def test_stats(backend):
+    import attune.vllm
+
+    before = attune.vllm.stats()
+    r = Requests(4, 2, 32, torch.float32)
+    impl, builder = make(backend, r)
+    run(impl, builder, r, {"a": 5, "b": 2})
+    after = attune.vllm.stats()
+    assert [after[name] - before[name] for name in ("steps", "calls", "tokens")] == [1, 1, 7]
+    assert impl.forward(LAYER, None, None, None, None, None, SINKS) is SINKS  # vLLM warms up
