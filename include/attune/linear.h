@@ -127,6 +127,75 @@ ATTUNE_CHECKED attune_status attune_linear_run(attune_linear *linear, const attu
 /* The same by the interpreter of the kernel's loop IR: slow, with the same bits. For tests. */
 ATTUNE_CHECKED attune_status attune_linear_run_interpreted(attune_linear *linear, const attune_linear_step *step);
 
+/* ---- The convolution before it ----
+ *
+ * Depthwise, causal, over some tokens of each channel (Mamba, Qwen3-Next; ONNX CausalConvWithState, opset 27):
+ *
+ *     y = bias[c] + sum over i of weights[c, i] x[t - (taps - 1 - i) dilation, c]
+ *     out[t, c] = y, or SiLU of it, y / (1 + exp(-y))
+ *
+ * The state has the (taps - 1) dilation tokens before the first one. Out and the state have the same bits however the
+ * tokens are cut into steps. Arithmetic is f32. */
+
+typedef struct attune_conv_desc {
+    size_t struct_size;
+    int64_t channels;
+    int64_t taps;       /* 1 to 64 */
+    int64_t dilation;   /* 1 to 64; 0: 1 */
+    attune_dtype dtype; /* of all tensors: f32 (default), bf16 or f16 */
+    int has_bias;
+    int has_silu;
+} attune_conv_desc;
+
+#ifdef __cplusplus
+#define ATTUNE_CONV_DESC_INIT attune_initial(attune_conv_desc_init)
+#else
+#define ATTUNE_CONV_DESC_INIT {.struct_size = sizeof(attune_conv_desc)}
+#endif
+
+ATTUNE_API attune_status attune_conv_desc_init(attune_conv_desc *desc, size_t struct_size);
+
+typedef struct attune_conv attune_conv;
+
+/* Makes a convolution, which copies the description. `context` as in attune_attention_create. Compiles nothing. A
+ * failure sets *conv to NULL. */
+ATTUNE_CHECKED attune_status attune_conv_create(attune_context *context, const attune_conv_desc *desc,
+                                                attune_conv **conv);
+
+/* Ends it; no step may be running. NULL is fine. */
+ATTUNE_API void attune_conv_destroy(attune_conv *conv);
+
+typedef struct attune_conv_step {
+    size_t struct_size;
+    int64_t batch;               /* sequences */
+    int64_t seq;                 /* tokens of each */
+    attune_view x;               /* [batch, seq, channels]; `head` is the stride of a channel. All three strides 0:
+                                  * contiguous in this order */
+    const void *weights;         /* [channels, taps], contiguous */
+    const void *bias;            /* [channels]; NULL without has_bias */
+    attune_mutable_view out;     /* [batch, seq, channels], as x */
+    attune_mutable_view state;   /* [batch, (taps - 1) dilation, channels], as x, read and written: the tokens before.
+                                  * 0 before the first one */
+    uint32_t max_threads;        /* 0: all of the context's */
+    const attune_runner *runner; /* NULL: the context's threads */
+    const int *cancel;           /* NULL, or a flag that another thread sets to end the step */
+} attune_conv_step;
+
+#ifdef __cplusplus
+#define ATTUNE_CONV_STEP_INIT attune_initial(attune_conv_step_init)
+#else
+#define ATTUNE_CONV_STEP_INIT {.struct_size = sizeof(attune_conv_step)}
+#endif
+
+ATTUNE_API attune_status attune_conv_step_init(attune_conv_step *step, size_t struct_size);
+
+/* Computes out and the new state. Pointers and strides are checked before anything is written. Thread-safe, also for
+ * steps at once that have no state in common. */
+ATTUNE_CHECKED attune_status attune_conv_run(attune_conv *conv, const attune_conv_step *step);
+
+/* The same by the interpreter of the kernel's loop IR: slow, with the same bits. For tests. */
+ATTUNE_CHECKED attune_status attune_conv_run_interpreted(attune_conv *conv, const attune_conv_step *step);
+
 #ifdef __cplusplus
 }
 #endif

@@ -17,6 +17,9 @@ attune_status at_fail(at_error *err, attune_status status, const char *format, .
 /* The sentence for an allocation that was refused. It names the size. */
 attune_status at_fail_memory(at_error *err, size_t bytes);
 
+/* Fails unless a number that the caller calls `name` is within these bounds. */
+attune_status at_check_size(const char *name, int64_t value, int64_t least, int64_t most, at_error *err);
+
 void at_error_clear(at_error *err);
 
 #endif

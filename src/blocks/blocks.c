@@ -41,19 +41,14 @@ attune_status attune_blocks_step_init(attune_blocks_step *step, size_t struct_si
 
 /* ---- Descriptions ---- */
 
-static attune_status check_size(const char *name, int64_t value, int64_t least, int64_t most, at_error *err) {
-    if (value >= least && value <= most) return ATTUNE_OK;
-    return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s is %lld; it must be from %lld to %lld", name, (long long)value,
-                   (long long)least, (long long)most);
-}
-
 static attune_status check_sizes(const attune_blocks_desc *d, at_error *err) {
     enum { MOST_HEADS = 1024, MOST_DIM = 512, MOST_BLOCK = 65536, MOST_SQUARE = 32768 };
-    if (check_size("num_heads", d->num_heads, 1, MOST_HEADS, err) ||
-        check_size("num_kv_heads", d->num_kv_heads, 1, MOST_HEADS, err) ||
-        check_size("head_dim", d->head_dim, 1, MOST_DIM, err) ||
-        check_size("block_size", d->block_size, 1, MOST_BLOCK, err) ||
-        check_size("stride", d->stride, 1, d->block_size, err) || check_size("is_causal", d->is_causal, 0, 1, err))
+    if (at_check_size("num_heads", d->num_heads, 1, MOST_HEADS, err) ||
+        at_check_size("num_kv_heads", d->num_kv_heads, 1, MOST_HEADS, err) ||
+        at_check_size("head_dim", d->head_dim, 1, MOST_DIM, err) ||
+        at_check_size("block_size", d->block_size, 1, MOST_BLOCK, err) ||
+        at_check_size("stride", d->stride, 1, d->block_size, err) ||
+        at_check_size("is_causal", d->is_causal, 0, 1, err))
         return err->status;
     if (d->num_heads % d->num_kv_heads)
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "num_kv_heads is %lld, which does not divide num_heads, %lld",
@@ -144,7 +139,7 @@ attune_status attune_blocks_prepare(attune_blocks *blocks, int64_t seq_kv) {
     attune_kernel *kernel;
     if (!blocks)
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_blocks_prepare was given NULL");
-    else if (!check_size("seq_kv", seq_kv, 1, INT32_MAX, &err))
+    else if (!at_check_size("seq_kv", seq_kv, 1, INT32_MAX, &err))
         find_kernel(blocks, seq_kv, &kernel, &err);
     return at_report(&err);
 }
@@ -161,8 +156,8 @@ typedef struct call {
 } call;
 
 static attune_status check_step(const attune_blocks_desc *d, const attune_blocks_step *s, at_error *err) {
-    if (check_size("batch", s->batch, 0, INT32_MAX, err) || check_size("seq_q", s->seq_q, 0, INT32_MAX, err) ||
-        check_size("seq_kv", s->seq_kv, 0, INT32_MAX, err))
+    if (at_check_size("batch", s->batch, 0, INT32_MAX, err) || at_check_size("seq_q", s->seq_q, 0, INT32_MAX, err) ||
+        at_check_size("seq_kv", s->seq_kv, 0, INT32_MAX, err))
         return err->status;
     if (d->is_causal && (s->seq_kv - s->seq_q) % d->stride)
         return at_fail(err, ATTUNE_INVALID_ARGUMENT,

@@ -31,13 +31,13 @@ static attune_status settle(const attune_index_desc *given, attune_index_desc *d
     *d = *given;
     if (d->dtype == ATTUNE_DTYPE_DEFAULT) d->dtype = ATTUNE_F32;
     if (d->w_dtype == ATTUNE_DTYPE_DEFAULT) d->w_dtype = ATTUNE_F32;
-    if (idx_check_size("num_heads", d->num_heads, 1, MOST_HEADS, err) ||
-        idx_check_size("head_dim", d->head_dim, 1, MOST_DIM, err) ||
-        idx_check_size("num_ids", d->num_ids, 1, MOST_IDS, err) || check_dtype("dtype", d->dtype, true, err) ||
-        check_dtype("w_dtype", d->w_dtype, false, err) || idx_check_size("is_causal", d->is_causal, 0, 1, err) ||
-        idx_check_size("page_size", d->page_size, 0, MOST_PAGE, err))
+    if (at_check_size("num_heads", d->num_heads, 1, MOST_HEADS, err) ||
+        at_check_size("head_dim", d->head_dim, 1, MOST_DIM, err) ||
+        at_check_size("num_ids", d->num_ids, 1, MOST_IDS, err) || check_dtype("dtype", d->dtype, true, err) ||
+        check_dtype("w_dtype", d->w_dtype, false, err) || at_check_size("is_causal", d->is_causal, 0, 1, err) ||
+        at_check_size("page_size", d->page_size, 0, MOST_PAGE, err))
         return err->status;
-    return idx_check_size("has_scores", d->has_scores, 0, 1, err);
+    return at_check_size("has_scores", d->has_scores, 0, 1, err);
 }
 
 attune_status attune_index_create(attune_context *context, const attune_index_desc *desc, attune_index **index) {

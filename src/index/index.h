@@ -14,8 +14,6 @@ struct attune_index {
     _Atomic(attune_kernel *) kernel;
 };
 
-attune_status idx_check_size(const char *name, int64_t value, int64_t least, int64_t most, at_error *err);
-
 /* Copies a caller's step. */
 attune_status idx_take_step(const attune_index_step *given, attune_index_step *step, at_error *err);
 

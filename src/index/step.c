@@ -15,12 +15,6 @@ attune_status attune_index_step_init(attune_index_step *step, size_t struct_size
     return at_report(&err);
 }
 
-attune_status idx_check_size(const char *name, int64_t value, int64_t least, int64_t most, at_error *err) {
-    if (value >= least && value <= most) return ATTUNE_OK;
-    return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s is %lld; it must be from %lld to %lld", name, (long long)value,
-                   (long long)least, (long long)most);
-}
-
 /* ---- Lengths ---- */
 
 /* What a step computes for one sequence. */
@@ -53,7 +47,7 @@ static attune_status check_sizes(const attune_index_desc *d, const attune_index_
                  {"seq_kv", s->seq_kv},       {"max_pages", s->max_pages},
                  {"num_pages", s->num_pages}, {"block_table_stride", s->block_table_stride}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        if (idx_check_size(sizes[i].name, sizes[i].value, 0, INT32_MAX, err)) return err->status;
+        if (at_check_size(sizes[i].name, sizes[i].value, 0, INT32_MAX, err)) return err->status;
     if (s->batch && d->page_size && (!s->kv_lens || !s->block_table))
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s is NULL; pages need it",
                        s->kv_lens ? "block_table" : "kv_lens");
@@ -145,7 +139,7 @@ static attune_status find_work(call *c, at_error *err) {
         if (take_range(c, b, &r, err) || (c->d->page_size && check_pages(c, b, r.keys, err))) return err->status;
         items += (r.queries + rows - 1) / rows;
         c->queries += r.queries;
-        if (idx_check_size("the number of queries", c->queries, 0, INT32_MAX, err)) return err->status;
+        if (at_check_size("the number of queries", c->queries, 0, INT32_MAX, err)) return err->status;
         if (r.queries && seen_by(c->d, &r, r.queries - 1) > c->most_keys)
             c->most_keys = seen_by(c->d, &r, r.queries - 1);
     }
@@ -171,7 +165,7 @@ attune_status idx_count_queries(const attune_index *index, const attune_index_st
     for (int64_t b = 0; b < step->batch; b++) {
         if (take_range(&c, b, &r, err)) return err->status;
         *queries += r.queries;
-        if (idx_check_size("the number of queries", *queries, 0, INT32_MAX, err)) return err->status;
+        if (at_check_size("the number of queries", *queries, 0, INT32_MAX, err)) return err->status;
     }
     return ATTUNE_OK;
 }

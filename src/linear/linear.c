@@ -39,12 +39,6 @@ attune_status attune_linear_step_init(attune_linear_step *step, size_t struct_si
 
 /* ---- Descriptions ---- */
 
-static attune_status check_size(const char *name, int64_t value, int64_t most, at_error *err) {
-    if (value >= 1 && value <= most) return ATTUNE_OK;
-    return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s is %lld; it must be from 1 to %lld", name, (long long)value,
-                   (long long)most);
-}
-
 static attune_status check_dtype(const char *name, attune_dtype dtype, bool may_be_f16, at_error *err) {
     if (dtype == ATTUNE_F32 || dtype == ATTUNE_BF16 || (may_be_f16 && dtype == ATTUNE_F16)) return ATTUNE_OK;
     const char *const word = (unsigned)dtype < ATTUNE_DTYPE_COUNT ? mha_dtype_name(dtype) : "no attune_dtype";
@@ -54,10 +48,11 @@ static attune_status check_dtype(const char *name, attune_dtype dtype, bool may_
 
 static attune_status check_heads(const attune_linear_desc *d, at_error *err) {
     enum { MOST_HEADS = 1024, MOST_DIM = 1024 };
-    if (check_size("num_heads", d->num_heads, MOST_HEADS, err) ||
-        check_size("num_kv_heads", d->num_kv_heads, MOST_HEADS, err) ||
-        check_size("num_k_heads", d->num_k_heads, MOST_HEADS, err) ||
-        check_size("head_dim", d->head_dim, MOST_DIM, err) || check_size("head_dim_v", d->head_dim_v, MOST_DIM, err))
+    if (at_check_size("num_heads", d->num_heads, 1, MOST_HEADS, err) ||
+        at_check_size("num_kv_heads", d->num_kv_heads, 1, MOST_HEADS, err) ||
+        at_check_size("num_k_heads", d->num_k_heads, 1, MOST_HEADS, err) ||
+        at_check_size("head_dim", d->head_dim, 1, MOST_DIM, err) ||
+        at_check_size("head_dim_v", d->head_dim_v, 1, MOST_DIM, err))
         return err->status;
     if (d->num_heads % d->num_kv_heads && d->num_kv_heads % d->num_heads)
         return at_fail(err, ATTUNE_INVALID_ARGUMENT,

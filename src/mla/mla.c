@@ -28,23 +28,17 @@ attune_status attune_mla_desc_init(attune_mla_desc *desc, size_t struct_size) {
 
 /* ---- Descriptions ---- */
 
-static attune_status check_size(const char *name, int64_t value, int64_t least, int64_t most, at_error *err) {
-    if (value >= least && value <= most) return ATTUNE_OK;
-    return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s is %lld; it must be from %lld to %lld", name, (long long)value,
-                   (long long)least, (long long)most);
-}
-
 static attune_status check_sizes(const attune_mla_desc *d, at_error *err) {
     enum { MOST_EMBED = 1 << 20, MOST_HEADS = 1024, MOST_RANK = 1 << 16, MOST_DIM = 512 };
-    if (check_size("embed_dim", d->embed_dim, 1, MOST_EMBED, err) ||
-        check_size("out_dim", d->out_dim, 1, MOST_EMBED, err) ||
-        check_size("num_heads", d->num_heads, 1, MOST_HEADS, err) ||
-        check_size("q_lora_rank", d->q_lora_rank, 0, MOST_RANK, err) ||
-        check_size("kv_lora_rank", d->kv_lora_rank, 1, 2 * MOST_DIM, err) ||
-        check_size("qk_nope_head_dim", d->qk_nope_head_dim, 1, MOST_DIM, err) ||
-        check_size("qk_rope_head_dim", d->qk_rope_head_dim, 2, MOST_DIM, err) ||
-        check_size("v_head_dim", d->v_head_dim, 1, MOST_DIM, err) ||
-        check_size("page_size", d->page_size, 0, MOST_EMBED, err))
+    if (at_check_size("embed_dim", d->embed_dim, 1, MOST_EMBED, err) ||
+        at_check_size("out_dim", d->out_dim, 1, MOST_EMBED, err) ||
+        at_check_size("num_heads", d->num_heads, 1, MOST_HEADS, err) ||
+        at_check_size("q_lora_rank", d->q_lora_rank, 0, MOST_RANK, err) ||
+        at_check_size("kv_lora_rank", d->kv_lora_rank, 1, 2 * MOST_DIM, err) ||
+        at_check_size("qk_nope_head_dim", d->qk_nope_head_dim, 1, MOST_DIM, err) ||
+        at_check_size("qk_rope_head_dim", d->qk_rope_head_dim, 2, MOST_DIM, err) ||
+        at_check_size("v_head_dim", d->v_head_dim, 1, MOST_DIM, err) ||
+        at_check_size("page_size", d->page_size, 0, MOST_EMBED, err))
         return err->status;
     if (d->qk_rope_head_dim % 2)
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "qk_rope_head_dim is %lld; it must be even",

@@ -54,6 +54,7 @@ bool call_group_query(call *c);
 bool call_block(call *c);
 bool call_flex(call *c);
 bool call_linear(call *c);
+bool call_conv(call *c);
 
 void call_begin(call *c, node *n, ort_kernel_context *context);
 void call_free(call *c);

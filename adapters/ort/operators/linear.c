@@ -5,39 +5,14 @@
  * A state of f16 is one of f32 during the call. */
 #include "linear.h"
 
-#include "call.h"
 #include "fpenv.h"
+#include "kept.h"
 
 #include <math.h>
-#include <stdatomic.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 const char *const linear_rules[] = {"linear", "gated", "delta", "gated_delta", NULL};
-
-/* Calls of a node differ in lengths only, unless its model leaves other dims open: what differs from the first call is
- * made for one call. */
-typedef struct made {
-    attune_linear_desc desc;
-    attune_linear *linear;
-} made;
-
-struct linear {
-    _Atomic(made *) first;
-};
-
-struct linear *linear_create(void) { return calloc(1, sizeof(struct linear)); }
-
-static void free_made(made *m) {
-    if (m) attune_linear_destroy(m->linear);
-    free(m);
-}
-
-void linear_free(struct linear *l) {
-    if (l) free_made(atomic_load(&l->first));
-    free(l);
-}
 
 static bool has_decay(int64_t rule) { return rule == ATTUNE_GATED || rule == ATTUNE_GATED_DELTA; }
 
@@ -160,38 +135,23 @@ static void end_state(const step *s) {
 
 /* ---- Running ---- */
 
-static made *make(call *c, const attune_linear_desc *desc) {
-    made *const m = calloc(1, sizeof *m);
-    if (!m) {
-        call_fail(c, "there is no memory");
-        return NULL;
-    }
-    memcpy(&m->desc, desc, sizeof m->desc);
-    if (!attune_linear_create(c->n->plans.context, desc, &m->linear)) return m;
-    call_fail(c, "%s", attune_last_message());
-    free(m);
-    return NULL;
+static attune_status create(attune_context *context, const void *desc, void **object) {
+    attune_linear *linear;
+    const attune_status status = attune_linear_create(context, desc, &linear);
+    *object = linear;
+    return status;
 }
 
-/* Those of the first call if they fit; otherwise *own, which the caller frees. */
-static attune_linear *find(call *c, const attune_linear_desc *desc, made **own) {
-    made *first = atomic_load(&c->n->linear->first);
-    if (first && !memcmp(&first->desc, desc, sizeof *desc)) return first->linear;
-    made *const m = make(c, desc);
-    if (m && (first || !atomic_compare_exchange_strong(&c->n->linear->first, &first, m))) *own = m;
-    return m ? m->linear : NULL;
-}
-
-static void free_own(made **m) { free_made(*m); }
+static void destroy(void *object) { attune_linear_destroy(object); }
+static void release(kept **k) { kept_release(*k); }
 
 static bool run(step *s) {
-    call *const c = s->c;
-    __attribute__((cleanup(free_own))) made *own = NULL; /* also when ONNX Runtime throws */
-    const attune_runner runner = ort_runner(&c->place);
+    static const kept_kind kind = {sizeof s->desc, create, destroy};
+    const attune_runner runner = ort_runner(&s->c->place);
     s->step.runner = &runner;
-    attune_linear *const linear = find(c, &s->desc, &own);
-    const bool is_done = linear && !attune_linear_run(linear, &s->step);
-    return is_done || call_fail(c, "%s", attune_last_message());
+    /* Released also when ONNX Runtime throws. */
+    __attribute__((cleanup(release))) kept *k = kept_find(s->c, &kind, &s->desc);
+    return k && (!attune_linear_run(k->object, &s->step) || call_fail(s->c, "%s", attune_last_message()));
 }
 
 bool call_linear(call *c) {

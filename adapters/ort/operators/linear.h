@@ -21,8 +21,4 @@ extern const char *const linear_rules[];
 struct node_spec;
 bool linear_check(const node_source *source, struct node_spec *spec, char *message);
 
-/* What a node keeps between calls. NULL: there is no memory. */
-struct linear *linear_create(void);
-void linear_free(struct linear *l);
-
 #endif

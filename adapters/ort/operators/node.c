@@ -1,5 +1,6 @@
 #include "node.h"
 
+#include "conv.h"
 #include "flex.h"
 #include "fpenv.h"
 #include "linear.h"
@@ -23,6 +24,8 @@ static const node_rule rules[NODE_KIND_COUNT] = {
     [NODE_PROJECTED] = {"com.microsoft", "Attention", 1, 1, 7, 2, 2},
     [NODE_LINEAR] = {"", "LinearAttention", 27, 27, LINEAR_NUM_INPUTS, 3, 2},
     [NODE_MS_LINEAR] = {"com.microsoft", "LinearAttention", 1, 1, LINEAR_NUM_INPUTS, 3, 2},
+    [NODE_CONV] = {"", "CausalConvWithState", 27, 27, CONV_NUM_INPUTS, 2, 2},
+    [NODE_MS_CONV] = {"com.microsoft", "CausalConvWithState", 1, 1, CONV_NUM_INPUTS, 2, 2},
     [NODE_BLOCK] = {.domain = "", .type = "block"},
     [NODE_FLEX] = {"attune", "FlexAttention", 1, 1, FLEX_NUM_INPUTS, FLEX_TENSORS, 1},
 };
@@ -71,6 +74,9 @@ static const attribute_rule attributes[NODE_KIND_COUNT][MAX_ATTRIBUTES] = {
                         REAL("scale", scale), WHOLE("unidirectional", is_causal), WHOLE("do_rotary", do_rotary)},
     [NODE_LINEAR] = OF_LINEAR,
     [NODE_MS_LINEAR] = OF_LINEAR,
+    [NODE_CONV] = {WORD("activation", activation, conv_activations)},
+    [NODE_MS_CONV] = {WORD("activation", activation, conv_activations), WHOLE("dilation", dilation),
+                      WHOLE("channels_last", channels_last)},
     [NODE_FLEX] = {REAL("scale", scale), WHOLE("softmax_precision", precision)}, /* and texts: flex.c */
 };
 
@@ -91,7 +97,14 @@ static const later_rule later[] = {{NODE_GROUP_QUERY, "sliding_window_cache", NU
                                    {NODE_PROJECTED, "qkv_hidden_sizes", NULL, 0, true},
                                    {NODE_LINEAR, "chunk_size", NULL, 0, true}, /* a hint that changes no result */
                                    {NODE_MS_LINEAR, "chunk_size", NULL, 0, true},
-                                   {NODE_MS_LINEAR, "state_window", NULL, 0, false}};
+                                   {NODE_MS_LINEAR, "state_window", NULL, 0, false},
+                                   {NODE_MS_CONV, "ndim", NULL, 1, false},
+                                   {NODE_MS_CONV, "state_window", NULL, 0, false},
+                                   {NODE_MS_CONV, "state_update_capacity", NULL, 0, false},
+                                   {NODE_MS_CONV, "state_channels_last", NULL, -1, false},
+                                   {NODE_MS_CONV, "state_length", NULL, 0, false},
+                                   {NODE_MS_CONV, "input_channel_offset", NULL, 0, false},
+                                   {NODE_MS_CONV, "input_channels", NULL, 0, false}};
 enum { NUM_LATER = sizeof later / sizeof *later };
 
 static const attribute_rule *find_rule(node_op op, const char *name) {
@@ -167,7 +180,7 @@ static bool read_attributes(const node_source *s, node_op op, node_attributes *a
 }
 
 /* The operators whose number of heads must be given, and whose scale 0 is the default one. */
-static bool needs_heads(node_op op) { return op != NODE_ATTENTION && op != NODE_FLEX; }
+static bool needs_heads(node_op op) { return op != NODE_ATTENTION && op != NODE_FLEX && !node_is_conv(op); }
 
 static bool check_heads(node_op op, const node_attributes *a, char *message) {
     if (a->num_heads < needs_heads(op) || a->num_heads > INT32_MAX)
@@ -327,7 +340,8 @@ static bool check_projected(const node_source *s, node_spec *spec, char *message
 
 static bool check_tensors(const node_source *s, node_spec *spec, char *message) {
     static bool (*const check[NODE_OP_COUNT])(const node_source *, node_spec *, char *) = {
-        check_attention, check_multi_head, check_group_query, check_projected, linear_check, linear_check};
+        check_attention, check_multi_head, check_group_query, check_projected,
+        linear_check,    linear_check,     conv_check,        conv_check};
     if (spec->op == NODE_FLEX) return true; /* flex_create looks at them */
     spec->wants_weights = source_has_output(s, 3);
     return check[spec->op](s, spec, message);
@@ -400,6 +414,7 @@ node_attributes node_default_attributes(void) {
                              .mask_filter_value = -10000,
                              .smooth_softmax = -1,
                              .update_rule = ATTUNE_GATED_DELTA,
+                             .dilation = 1,
                              .norm_eps = 1e-6f,
                              .q_norm_eps = NAN,
                              .k_norm_eps = NAN};

@@ -12,6 +12,8 @@ typedef enum node_op {
     NODE_PROJECTED,     /* com.microsoft Attention */
     NODE_LINEAR,        /* ai.onnx LinearAttention, opset 27 */
     NODE_MS_LINEAR,     /* com.microsoft LinearAttention */
+    NODE_CONV,          /* ai.onnx CausalConvWithState, opset 27 */
+    NODE_MS_CONV,       /* com.microsoft CausalConvWithState */
     NODE_OP_COUNT,
     NODE_BLOCK = NODE_OP_COUNT, /* a whole block, which the provider has found in a graph */
     NODE_FLEX,                  /* attune FlexAttention, which no provider has: a custom operator only */
@@ -33,6 +35,7 @@ typedef struct node_attributes {
     int64_t cache_bits;                     /* of the elements of quantised caches, 8 or 4; 0: they are not quantised */
     float norm_eps, q_norm_eps, k_norm_eps; /* of norms of queries and keys; NaN: norm_eps */
     int64_t update_rule;                    /* an attune_linear_rule */
+    int64_t activation, dilation, channels_last;
 } node_attributes;
 
 typedef struct node_spec {
@@ -46,6 +49,7 @@ typedef struct node_spec {
 node_op node_op_of(const char *domain, const char *type);
 
 static inline bool node_is_linear(node_op op) { return op == NODE_LINEAR || op == NODE_MS_LINEAR; }
+static inline bool node_is_conv(node_op op) { return op == NODE_CONV || op == NODE_MS_CONV; }
 
 /* What is registered of an operator. */
 typedef struct node_rule {
@@ -64,10 +68,10 @@ typedef struct node {
     const ort_api *api;
     node_spec spec;
     common_plans plans;
-    struct block *block;       /* weights and inputs of a block; otherwise NULL */
-    attune_problem *functions; /* of NODE_FLEX: what its functions and their tensors are; otherwise NULL */
-    struct linear *linear;     /* of LinearAttention: what runs its steps; otherwise NULL */
-    node_places *places;       /* of an EPContext node; otherwise NULL: they are in order */
+    struct block *block;         /* weights and inputs of a block; otherwise NULL */
+    attune_problem *functions;   /* of NODE_FLEX: what its functions and their tensors are; otherwise NULL */
+    _Atomic(struct kept *) kept; /* of LinearAttention and CausalConvWithState: attune's object */
+    node_places *places;         /* of an EPContext node; otherwise NULL: they are in order */
 } node;
 
 /* The inputs of an operator that have types of their own: lengths, positions, masks, caches that may be quantised, and

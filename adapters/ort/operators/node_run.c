@@ -4,7 +4,7 @@
 #include "call.h"
 #include "common/context.h"
 #include "flex.h"
-#include "linear.h"
+#include "kept.h"
 #include "projected.h"
 
 #include <stdio.h>
@@ -25,7 +25,6 @@ node *node_create_from(const node_source *source, node_op op, const char *name, 
     if (is_made && op == NODE_PROJECTED)
         is_made = (n->block = projected_create(source, n->spec.attributes.num_heads, message));
     if (is_made && op == NODE_FLEX) is_made = (n->functions = flex_create(source, message));
-    if (is_made && node_is_linear(op)) is_made = (n->linear = linear_create());
     if (is_made) {
         n->api = source->api;
         n->plans.context = common_context(NULL, NULL);
@@ -60,20 +59,23 @@ void node_destroy(node *n) {
     common_plans_free(&n->plans);
     block_free(n->block);
     free(n->functions);
-    linear_free(n->linear);
+    kept_free(n);
     free(n->places);
     free(n);
 }
 
 ort_status *node_compute(node *n, ort_kernel_context *context) {
     static bool (*const compute[NODE_KIND_COUNT])(call *) = {
-        call_attention, call_multi_head, call_group_query, call_block, call_linear, call_linear, call_block, call_flex};
+        call_attention, call_multi_head, call_group_query, call_block, call_linear,
+        call_linear,    call_conv,       call_conv,        call_block, call_flex};
     static adapter_counter ran[NODE_KIND_COUNT] = {{.name = "Attention.ran"},
                                                    {.name = "MultiHeadAttention.ran"},
                                                    {.name = "GroupQueryAttention.ran"},
                                                    {.name = "com.microsoft.Attention.ran"},
                                                    {.name = "LinearAttention.ran"},
                                                    {.name = "com.microsoft.LinearAttention.ran"},
+                                                   {.name = "CausalConvWithState.ran"},
+                                                   {.name = "com.microsoft.CausalConvWithState.ran"},
                                                    {.name = "block.ran"},
                                                    {.name = "FlexAttention.ran"}};
     __attribute__((cleanup(call_free))) call c; /* also when ONNX Runtime throws */

@@ -80,6 +80,8 @@ static const constraint constraints[NODE_OP_COUNT][MAX_CONSTRAINTS] = {
     [NODE_PROJECTED] = {{"T", true, {0}}, {"M", false, {ORT_INT32}}},
     [NODE_LINEAR] = {{"T", true, {0}}, {"S", false, {ORT_FLOAT, ORT_FLOAT16, ORT_BFLOAT16}}},
     [NODE_MS_LINEAR] = {{"T", true, {0}}, {"S", false, {ORT_FLOAT, ORT_FLOAT16, ORT_BFLOAT16}}},
+    [NODE_CONV] = {{"T", true, {0}}},
+    [NODE_MS_CONV] = {{"T", true, {0}}},
 };
 
 static ort_status *constrain(const ort_ep_api *api, ort_def_builder *builder, node_op op, int type) {

@@ -1,4 +1,4 @@
-/* What engines describe: attention, linear attention, the index, latent attention. */
+/* What engines describe: attention, linear attention and its convolution, the index, latent attention. */
 #include "support/every_function/every_function.h"
 #include "support/every_function/record.h"
 
@@ -73,6 +73,28 @@ void go_through_linear_attention(attune_context *context) {
     note_bytes("linear out", out, sizeof out);
     note_bytes("linear state", state, sizeof state);
     CALL(attune_linear_destroy(linear));
+}
+
+void go_through_convolution(attune_context *context) {
+    attune_conv_desc desc = ATTUNE_CONV_DESC_INIT;
+    attune_conv_step step = ATTUNE_CONV_STEP_INIT;
+    attune_conv *conv = NULL;
+    float x[5 * 8], weights[8 * 3], state[2][2 * 8], out[2][5 * 8];
+    OK(attune_conv_desc_init(&desc, sizeof desc));
+    OK(attune_conv_step_init(&step, sizeof step));
+    for (int i = 0; i < 5 * 8; i++) x[i] = i % 5 ? (float)(i % 7 - 3) * 0.3f : 1e-41f;
+    for (int i = 0; i < 8 * 3; i++) weights[i] = (float)(i % 4) * 1e-20f + 0.1f;
+    for (int i = 0; i < 2 * 2 * 8; i++) state[i / 16][i % 16] = (float)(i % 16) * 1e-40f;
+    desc.channels = 8, desc.taps = 3, desc.has_silu = 1;
+    OK(attune_conv_create(context, &desc, &conv));
+    step.batch = 1, step.seq = 5, step.x.data = x, step.weights = weights;
+    step.state.data = state[0], step.out.data = out[0];
+    OK(attune_conv_run(conv, &step));
+    step.state.data = state[1], step.out.data = out[1];
+    OK(attune_conv_run_interpreted(conv, &step));
+    note_bytes("convolution's out", out, sizeof out);
+    note_bytes("convolution's state", state, sizeof state);
+    CALL(attune_conv_destroy(conv));
 }
 
 static void go_through_index_and_attention(attune_context *context, attune_index *index,

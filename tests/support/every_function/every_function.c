@@ -19,6 +19,7 @@ void go_through_all(void) {
     go_through_plans(context);
     go_through_attentions(context);
     go_through_linear_attention(context);
+    go_through_convolution(context);
     go_through_index(context);
     go_through_key_blocks(context);
     go_through_mla(context);

@@ -18,6 +18,7 @@ void go_through_blocks(attune_context *context);
 void go_through_plans(attune_context *context);
 void go_through_attentions(attune_context *context);
 void go_through_linear_attention(attune_context *context);
+void go_through_convolution(attune_context *context);
 void go_through_index(attune_context *context);
 void go_through_key_blocks(attune_context *context);
 void go_through_mla(attune_context *context);

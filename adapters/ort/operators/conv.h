@@ -1,0 +1,15 @@
+/* CausalConvWithState, ONNX's and com.microsoft's: attune's convolution, by the attributes and shapes of a node. */
+#ifndef ATTUNE_ORT_CONV_H
+#define ATTUNE_ORT_CONV_H
+
+#include "ort/model/source.h"
+
+enum { CONV_INPUT, CONV_WEIGHT, CONV_BIAS, CONV_PAST, CONV_NUM_INPUTS };
+
+/* Values of activation, and a NULL. Only the first one is none. */
+extern const char *const conv_activations[];
+
+struct node_spec;
+bool conv_check(const node_source *source, struct node_spec *spec, char *message);
+
+#endif

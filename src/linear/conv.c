@@ -1,0 +1,199 @@
+/* The tier for engines: descriptions of causal convolutions, and steps. */
+#include "attention/attention.h"
+#include "base/fpenv.h"
+#include "base/struct.h"
+#include "engine/own_operator.h"
+#include "linear/conv_kernel.h"
+#include "problem/problem_fields.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct attune_conv {
+    attune_context *context;
+    attune_operator *op;
+    attune_conv_desc desc; /* settled: no zeros that stand for something else */
+    char problem[CONV_NUM_FORMS][CONV_PROBLEM_BYTES];
+    _Atomic(attune_kernel *) kernels[CONV_NUM_FORMS];
+};
+
+static const at_struct desc_struct = {"attune_conv_desc", "start from ATTUNE_CONV_DESC_INIT", sizeof(attune_conv_desc),
+                                      NULL, sizeof(attune_conv_desc)};
+static const at_struct step_struct = {"attune_conv_step", "start from ATTUNE_CONV_STEP_INIT", sizeof(attune_conv_step),
+                                      NULL, sizeof(attune_conv_step)};
+
+attune_status attune_conv_desc_init(attune_conv_desc *desc, size_t struct_size) {
+    at_error err = {0};
+    at_struct_init(&desc_struct, desc, struct_size, &err);
+    return at_report(&err);
+}
+
+attune_status attune_conv_step_init(attune_conv_step *step, size_t struct_size) {
+    at_error err = {0};
+    at_struct_init(&step_struct, step, struct_size, &err);
+    return at_report(&err);
+}
+
+/* ---- Descriptions ---- */
+
+static attune_status settle(const attune_conv_desc *given, attune_conv_desc *d, at_error *err) {
+    *d = *given;
+    if (!d->dilation) d->dilation = 1;
+    if (d->dtype == ATTUNE_DTYPE_DEFAULT) d->dtype = ATTUNE_F32;
+    if (d->dtype != ATTUNE_F32 && d->dtype != ATTUNE_BF16 && d->dtype != ATTUNE_F16)
+        return at_fail(err, ATTUNE_UNSUPPORTED, "dtype is %s; it must be f32, bf16 or f16",
+                       (unsigned)d->dtype < ATTUNE_DTYPE_COUNT ? mha_dtype_name(d->dtype) : "no attune_dtype");
+    if (at_check_size("channels", d->channels, 1, INT32_MAX, err) || at_check_size("taps", d->taps, 1, 64, err) ||
+        at_check_size("dilation", d->dilation, 1, 64, err) || at_check_size("has_bias", d->has_bias, 0, 1, err))
+        return err->status;
+    return at_check_size("has_silu", d->has_silu, 0, 1, err);
+}
+
+static attune_status make(attune_context *context, const attune_conv_desc *desc, attune_conv **conv, at_error *err) {
+    static const attune_operator_options options = {
+        .struct_size = sizeof options, .name = "causal_conv", .build = conv_build, .version = 1};
+    attune_conv_desc given, d;
+    attune_operator *op;
+    if (at_copy_in(&desc_struct, desc, &given, err) || settle(&given, &d, err) ||
+        at_operator_of(context, &options, &op, err))
+        return err->status;
+    attune_conv *const made = calloc(1, sizeof *made);
+    if (!made) return at_fail_memory(err, sizeof *made);
+    *made = (attune_conv){.context = context, .op = op, .desc = d};
+    for (int i = 0; i < CONV_NUM_FORMS; i++) conv_print(&d, (conv_form)i, made->problem[i]);
+    *conv = made;
+    return ATTUNE_OK;
+}
+
+attune_status attune_conv_create(attune_context *context, const attune_conv_desc *desc, attune_conv **conv) {
+    AT_DEFAULT_FPENV;
+    at_error err = {0};
+    if (conv) *conv = NULL;
+    const attune_status status = context || !desc || !conv ? ATTUNE_OK : an_shared_context(&context);
+    if (status) return status;
+    if (desc && conv)
+        make(context, desc, conv, &err);
+    else
+        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_conv_create was given no %s",
+                desc ? "pointer to the convolution" : "description");
+    return at_report(&err);
+}
+
+void attune_conv_destroy(attune_conv *conv) {
+    if (!conv) return;
+    for (int i = 0; i < CONV_NUM_FORMS; i++) attune_kernel_release(atomic_load(&conv->kernels[i]));
+    free(conv);
+}
+
+/* ---- Steps ---- */
+
+/* A call, as the kernel has it. */
+typedef struct call {
+    void *buffers[CONV_NUM_TENSORS];
+    int64_t scalars[3 + 3 * CONV_NUM_TENSORS];
+    size_t num_buffers, num_scalars;
+} call;
+
+/* A view of zeros is contiguous. */
+static attune_status settle_view(const char *name, const attune_mutable_view *given, int64_t tokens, int64_t channels,
+                                 attune_mutable_view *v, at_error *err) {
+    *v = *given;
+    if (!v->data) return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s is NULL", name);
+    if (v->batch < 0 || v->head < 0 || v->token < 0)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s has a negative stride", name);
+    if (!v->batch && !v->head && !v->token) v->head = 1, v->token = channels, v->batch = tokens * channels;
+    return ATTUNE_OK;
+}
+
+/* What is written must have a place for each number. */
+static attune_status check_apart(const char *name, const attune_mutable_view *v, int64_t tokens, int64_t channels,
+                                 at_error *err) {
+    const int64_t inner = v->head < v->token ? v->head : v->token, outer = v->head < v->token ? v->token : v->head;
+    const int64_t count = v->head < v->token ? channels : tokens;
+    if ((channels == 1 || v->head) && (tokens == 1 || v->token) &&
+        (channels == 1 || tokens == 1 || outer >= inner * count))
+        return ATTUNE_OK;
+    return at_fail(err, ATTUNE_INVALID_ARGUMENT,
+                   "%s has the strides %lld of channels and %lld of tokens; %lld channels of %lld tokens would overlap",
+                   name, (long long)v->head, (long long)v->token, (long long)channels, (long long)tokens);
+}
+
+static void add_tensor(call *c, const attune_mutable_view *v) {
+    c->buffers[c->num_buffers++] = v->data;
+    const int64_t strides[] = {v->batch, v->head, v->token};
+    memcpy(&c->scalars[c->num_scalars], strides, sizeof strides);
+    c->num_scalars += 3;
+}
+
+static conv_form form_of(const attune_mutable_view *x, const attune_mutable_view *out, const attune_mutable_view *state,
+                         int64_t tokens) {
+    enum { FEW_TOKENS = 8 };
+    if (x->head == 1 && out->head == 1) return !state->data || state->head == 1 ? CONV_CHANNELS : CONV_STATE_APART;
+    return x->token == 1 && out->token == 1 && tokens >= FEW_TOKENS ? CONV_TOKENS : CONV_APART;
+}
+
+static attune_status describe(const attune_conv_desc *d, const attune_conv_step *s, call *c, conv_form *form,
+                              at_error *err) {
+    const int64_t kept = conv_kept(d);
+    const attune_mutable_view given = {
+        .data = (void *)(uintptr_t)s->x.data, .batch = s->x.batch, .head = s->x.head, .token = s->x.token};
+    attune_mutable_view x, out, state = {0};
+    if (settle_view("x", &given, s->seq, d->channels, &x, err) ||
+        settle_view("out", &s->out, s->seq, d->channels, &out, err) ||
+        check_apart("out", &out, s->seq, d->channels, err))
+        return err->status;
+    if (kept && (settle_view("state", &s->state, kept, d->channels, &state, err) ||
+                 check_apart("state", &state, kept, d->channels, err)))
+        return err->status;
+    if (!s->weights || (d->has_bias && !s->bias))
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s is NULL", s->weights ? "bias" : "weights");
+    memcpy(c->scalars, (int64_t[]){s->batch, s->seq, d->channels}, 3 * sizeof *c->scalars);
+    c->num_scalars = 3;
+    add_tensor(c, &x);
+    c->buffers[c->num_buffers++] = (void *)(uintptr_t)s->weights;
+    if (d->has_bias) c->buffers[c->num_buffers++] = (void *)(uintptr_t)s->bias;
+    if (kept) add_tensor(c, &state);
+    add_tensor(c, &out);
+    *form = form_of(&x, &out, &state, s->seq);
+    return ATTUNE_OK;
+}
+
+static attune_status run_step(attune_conv *conv, const attune_conv_step *s, bool is_interpreted, at_error *err) {
+    const attune_conv_desc *const d = &conv->desc;
+    call c = {0};
+    at_team team;
+    conv_form form = CONV_CHANNELS;
+    attune_kernel *kernel;
+    if (at_check_size("batch", s->batch, 0, INT32_MAX, err) || at_check_size("seq", s->seq, 0, INT32_MAX, err) ||
+        !s->batch || !s->seq || describe(d, s, &c, &form, err) ||
+        at_operator_kernel(conv->op, conv->problem[form], &conv->kernels[form], &kernel, err) ||
+        at_operator_team(conv->context, s->runner, s->max_threads, &team, err))
+        return err->status;
+    const double flops = (double)(2 * d->taps + (d->has_silu ? 16 : 0)) * (double)d->channels;
+    const at_run run = {.buffers = c.buffers,
+                        .num_buffers = c.num_buffers,
+                        .scalars = c.scalars,
+                        .work = at_work_of(flops * (double)s->batch * (double)s->seq, kernel->target),
+                        .team = &team,
+                        .cancel = s->cancel};
+    return at_operator_run(kernel, &run, is_interpreted, err);
+}
+
+static attune_status run_checked(attune_conv *conv, const attune_conv_step *step, bool is_interpreted) {
+    AT_DEFAULT_FPENV;
+    at_error err = {0};
+    attune_conv_step s;
+    if (!conv || !step)
+        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_conv_run was given no %s", conv ? "step" : "convolution");
+    else if (!at_copy_in(&step_struct, step, &s, &err))
+        run_step(conv, &s, is_interpreted, &err);
+    return at_report(&err);
+}
+
+attune_status attune_conv_run(attune_conv *conv, const attune_conv_step *step) {
+    return run_checked(conv, step, false);
+}
+
+attune_status attune_conv_run_interpreted(attune_conv *conv, const attune_conv_step *step) {
+    return run_checked(conv, step, true);
+}

@@ -1,0 +1,188 @@
+/* The kernel of the causal convolution, as loop IR.
+ *
+ * Lanes are channels. A task has some tokens and some channels of a sequence; each token is a sum over its taps, which
+ * are rows of x, or of the state where they lie before the first token. A second phase writes the new state.
+ *
+ * Where the tokens of a channel lie side by side, and there are many, lanes are tokens. A task has a channel: a line in
+ * scratch begins with its state, pieces of x follow it, and each tap is a vector of the line that begins elsewhere. */
+#include "linear/conv_kernel.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+static const char *const dtype_words[] = {[ATTUNE_F32] = "f32", [ATTUNE_BF16] = "bf16", [ATTUNE_F16] = "f16"};
+
+void conv_print(const attune_conv_desc *d, conv_form form, char text[CONV_PROBLEM_BYTES]) {
+    snprintf(text, CONV_PROBLEM_BYTES, "taps=%lld,dilation=%lld,dtype=%s,bias=%d,silu=%d,form=%d", (long long)d->taps,
+             (long long)d->dilation, dtype_words[d->dtype], d->has_bias, d->has_silu, (int)form);
+}
+
+typedef struct writer {
+    attune_ir_writer *w;
+    long long taps, dilation, kept;
+    char dtype[8];
+    int bias, silu, form, lanes, has_fma;
+} writer;
+
+#define PUT(...) attune_ir_print(x->w, __VA_ARGS__)
+
+static bool read_problem(writer *x, const char *problem) {
+    const int read = sscanf(problem, "taps=%lld,dilation=%lld,dtype=%7[^,],bias=%d,silu=%d,form=%d", &x->taps,
+                            &x->dilation, x->dtype, &x->bias, &x->silu, &x->form);
+    return read == 6;
+}
+
+static bool is_f32(const writer *x) { return !strcmp(x->dtype, "f32"); }
+static const char *cast(const writer *x) { return is_f32(x) ? "" : "cast.f32"; }
+
+/* The value of a number that is stored. */
+static void put_store(const writer *x, const char *value) {
+    if (is_f32(x))
+        PUT("%s\n", value);
+    else
+        PUT("cast.%s(%s)\n", x->dtype, value);
+}
+
+static void put_madd(const writer *x, const char *a, const char *b, const char *sum) {
+    PUT(x->has_fma ? "%s = fma(%s, %s, %s)\n" : "%s = (%s * %s) + %s\n", sum, a, b, sum);
+}
+
+static void put_parameters(const writer *x) {
+    const char *const inner = x->form == CONV_TOKENS ? "1" : "x_t", *const y_inner =
+                                                                        x->form == CONV_TOKENS ? "1" : "y_t";
+    const bool is_unit = x->form < CONV_APART;
+    PUT("kernel @causal_conv (\n  x: %s[batches, length, channels] strides [x_b, %s, %s] in,\n", x->dtype, inner,
+        is_unit ? "1" : "x_c");
+    PUT("  weights: %s[channels, %lld] in,\n", x->dtype, x->taps);
+    if (x->bias) PUT("  bias: %s[channels] in,\n", x->dtype);
+    if (x->kept)
+        PUT("  state: %s[batches, %lld, channels] strides [s_b, s_t, %s] inout,\n", x->dtype, x->kept,
+            x->form == CONV_CHANNELS ? "1" : "s_c");
+    PUT("  y: %s[batches, length, channels] strides [y_b, %s, %s] out,\n", x->dtype, y_inner, is_unit ? "1" : "y_c");
+    PUT("  batches: idx, length: idx, channels: idx, x_b: idx, x_c: idx, x_t: idx,\n");
+    if (x->kept) PUT("  s_b: idx, s_c: idx, s_t: idx,\n");
+    PUT("  y_b: idx, y_c: idx, y_t: idx) {\nassume batches >= 1\nassume channels >= 1\nassume length >= 0\n");
+}
+
+/* let result = what the sum becomes. */
+static void put_result(const writer *x) {
+    if (x->silu)
+        PUT("let y_ = sum[]\nlet result = y_ / (splat.x%d(1.0) + exp2(y_ * splat.x%d(-0x1.715476p+0)))\n", x->lanes,
+            x->lanes);
+    else
+        PUT("let result = sum[]\n");
+}
+
+/* ---- Lanes are channels ---- */
+
+/* value0[] or value1[], of a phase: the token `at` of the state and x, one after the other. */
+static void put_token(const writer *x, int phase, int number, const char *at) {
+    if (!x->kept) {
+        PUT("value%d[] = %s(x[b%d, %s, c%d]:x%d ? (live%d))\n", phase, cast(x), phase, at, phase, x->lanes, phase);
+        return;
+    }
+    PUT("let at%d = %s\nif at%d < %lld {\n", number, at, number, x->kept);
+    PUT("value%d[] = %s(state[b%d, at%d, c%d]:x%d ? (live%d))\n} else {\n", phase, cast(x), phase, number, phase,
+        x->lanes, phase);
+    PUT("value%d[] = %s(x[b%d, at%d - %lld, c%d]:x%d ? (live%d))\n}\n", phase, cast(x), phase, number, x->kept, phase,
+        x->lanes, phase);
+}
+
+static void put_channels_phase(const writer *x) {
+    enum { TOKENS = 16, VECTORS = 8 };
+    const int width = VECTORS * x->lanes;
+    char at[48], weight[16];
+    PUT("parallel for b0 in 0..batches, part in 0..(length + %d) / %d, block in 0..(channels + %d) / %d {\n",
+        TOKENS - 1, TOKENS, width - 1, width);
+    PUT("for c0 in block * %d..min(block * %d + %d, channels) by %d {\n", width, width, width, x->lanes);
+    PUT("let live0 = ramp.x%d(c0, 1) < splat.x%d(channels)\nalloc sum: f32x%d[] reg\nalloc value0: f32x%d[] reg\n",
+        x->lanes, x->lanes, x->lanes, x->lanes);
+    for (long long i = 0; i < x->taps; i++)
+        PUT("let w%lld = %s(weights[c0, %lld]:x%d @0 ? (live0))\n", i, cast(x), i, x->lanes);
+    if (x->bias) PUT("let begin = %s(bias[c0]:x%d ? (live0))\n", cast(x), x->lanes);
+    PUT("for t in part * %d..min(part * %d + %d, length) {\n", TOKENS, TOKENS, TOKENS);
+    if (x->bias)
+        PUT("sum[] = begin\n");
+    else
+        PUT("sum[] = splat.x%d(0.0)\n", x->lanes);
+    for (int i = 0; i < (int)x->taps; i++) {
+        snprintf(at, sizeof at, "t + %lld", i * x->dilation);
+        snprintf(weight, sizeof weight, "w%d", i);
+        put_token(x, 0, i, at);
+        put_madd(x, weight, "value0[]", "sum[]");
+    }
+    put_result(x);
+    PUT("y[b0, t, c0]:x%d ? (live0) = ", x->lanes);
+    put_store(x, "result");
+    PUT("}\n}\n}\n");
+}
+
+/* The rows of the new state come from later ones, so they are written in order. */
+static void put_state_phase(const writer *x) {
+    PUT("parallel for b1 in 0..batches, block1 in 0..(channels + %d) / %d {\n", x->lanes - 1, x->lanes);
+    PUT("let c1 = block1 * %d\nlet live1 = ramp.x%d(c1, 1) < splat.x%d(channels)\nalloc value1: f32x%d[] reg\n",
+        x->lanes, x->lanes, x->lanes, x->lanes);
+    PUT("for row in 0..%lld {\n", x->kept);
+    put_token(x, 1, (int)x->taps, "length + row");
+    PUT("state[b1, row, c1]:x%d ? (live1) = ", x->lanes);
+    put_store(x, "value1[]");
+    PUT("}\n}\n");
+}
+
+/* ---- Lanes are tokens ---- */
+
+static void put_line(const writer *x) {
+    enum { PIECE = 512 };
+    char tap[64], weight[16];
+    PUT("parallel for b in 0..batches, c in 0..channels {\nalloc line: f32[%lld] scratch\nalloc sum: f32x%d[] reg\n",
+        x->kept + PIECE + x->lanes, x->lanes);
+    for (long long i = 0; i < x->taps; i++)
+        PUT("let w%lld = splat.x%d(%s(weights[c, %lld]))\n", i, x->lanes, cast(x), i);
+    if (x->kept) PUT("for k0 in 0..%lld {\nline[k0] = %s(state[b, k0, c])\n}\n", x->kept, cast(x));
+    PUT("for first in 0..length by %d {\nlet count = min(length - first, %d)\n", PIECE, PIECE);
+    PUT("for i in 0..count by %d {\nlet t0 = first + i\n", x->lanes);
+    PUT("line[%lld + i]:x%d = %s(x[b, t0, c]:x%d @1 ? (ramp.x%d(t0, 1) < splat.x%d(length)))\n}\n", x->kept, x->lanes,
+        cast(x), x->lanes, x->lanes, x->lanes);
+    PUT("for j in 0..count by %d {\nlet t = first + j\n", x->lanes);
+    if (x->bias)
+        PUT("sum[] = splat.x%d(%s(bias[c]))\n", x->lanes, cast(x));
+    else
+        PUT("sum[] = splat.x%d(0.0)\n", x->lanes);
+    for (int i = 0; i < (int)x->taps; i++) {
+        snprintf(tap, sizeof tap, "line[j + %lld]:x%d", i * x->dilation, x->lanes);
+        snprintf(weight, sizeof weight, "w%d", i);
+        put_madd(x, weight, tap, "sum[]");
+    }
+    put_result(x);
+    PUT("y[b, t, c]:x%d @1 ? (ramp.x%d(t, 1) < splat.x%d(length)) = ", x->lanes, x->lanes, x->lanes);
+    put_store(x, "result");
+    PUT("}\n");
+    if (x->kept) PUT("for k1 in 0..%lld {\nline[k1] = line[count + k1]\n}\n", x->kept);
+    PUT("}\n");
+    if (x->kept) {
+        PUT("for k2 in 0..%lld {\nstate[b, k2, c] = ", x->kept);
+        put_store(x, "line[k2]");
+        PUT("}\n");
+    }
+    PUT("}\n");
+}
+
+int conv_build(void *user, const attune_build_request *request, attune_ir_writer *w) {
+    writer all = {.w = w, .lanes = request->vector_bytes / 4, .has_fma = request->has_fma}, *const x = &all;
+    (void)user;
+    if (!read_problem(x, request->problem)) {
+        PUT("%s is no problem of a causal convolution", request->problem);
+        return 1;
+    }
+    x->kept = (x->taps - 1) * x->dilation;
+    put_parameters(x);
+    if (x->form == CONV_TOKENS) {
+        put_line(x);
+    } else {
+        put_channels_phase(x);
+        if (x->kept) put_state_phase(x);
+    }
+    PUT("}\n");
+    return 0;
+}
