@@ -5,12 +5,18 @@
     make cost-judge                             # each choice beside the best schedule known; constants from one
                                                 # instruction set judged on the other
     make cost-fit                               # new constants for cost.def, and what they are worth
+    make cost-gate                              # whether choices are as good as when bench/samples was recorded,
+                                                # and take 200 us at most
 
 Timings are added to BUILD/bench/results/cost.tsv, a line each: target, class of machine, problem, schedule,
-microseconds. Delete it when kernels have changed.
+microseconds. Delete it when kernels have changed. `cost.py record --samples=FILE` makes a file of bench/samples of
+them: the same lines, with what choices may exceed the best schedule by at their head. What is there was timed with
+--groups=gate --schedules=10.
 """
 import argparse
+import datetime
 import fnmatch
+import lzma
 import os
 import pathlib
 import subprocess
@@ -100,8 +106,14 @@ def block_problems(_):
     return found
 
 
+def gate_problems(seed):
+    """Some of each kind: what bench/samples has."""
+    steps = ((bench_shapes, 2), (random_problems, 6), (decode_problems, 4), (biased_problems, 5), (block_problems, 9))
+    return {name: text for group, step in steps for name, text in list(group(seed).items())[::step]}
+
+
 GROUPS = {"bench": bench_shapes, "random": random_problems, "few": decode_problems, "biased": biased_problems,
-          "block": block_problems}
+          "block": block_problems, "gate": gate_problems}
 
 
 def chosen(options):
@@ -148,15 +160,22 @@ def sample(options):
 # ---- Fitting and judging ----
 
 
-def run_fit(options, *arguments):
-    if not options.times.exists():
-        sys.exit(f"cost.py: {options.times} is not there; make cost-sample writes it")
+def cost_fit(options, times, *arguments):
     command = [options.build / "bench" / "cost_fit", *arguments] + ["--verbose"] * options.verbose
-    with options.times.open() as times:
-        done = subprocess.run(command, stdin=times, stdout=subprocess.PIPE, text=True)
+    done = subprocess.run(command, input=times, stdout=subprocess.PIPE, text=True)
     if done.returncode:
         sys.exit(f"cost.py: cost_fit ended with {done.returncode}")
     return done.stdout.splitlines()
+
+
+def read_times(options):
+    if not options.times.exists():
+        sys.exit(f"cost.py: {options.times} is not there; make cost-sample writes it")
+    return options.times.read_text()
+
+
+def run_fit(options, *arguments):
+    return cost_fit(options, read_times(options), *arguments)
 
 
 def judge(options):
@@ -186,11 +205,73 @@ def fit(options):
         options.definitions.write_text(text)
 
 
+# ---- The gate ----
+
+POINTS = 0.5  # by which the mean excess of choices may grow
+LONGEST = 200  # microseconds of a choice
+
+
+def weighed(options, times):
+    """Of each target the number of choices, their mean and largest excess in percent, and where that is; choices that
+    were not timed; and what the slowest choice took, in microseconds."""
+    found, unknown = {}, []
+    for line in cost_fit(options, times, "--weigh"):
+        columns = line.split("\t")
+        if columns[0] == "choices":
+            found[columns[1]] = int(columns[2]), float(columns[3]), float(columns[4]), columns[5]
+        elif columns[0] == "not timed":
+            unknown.append(columns[1:])
+        elif line.startswith("a choice takes"):
+            longest = float(line.split()[-3])
+    return found, unknown, longest
+
+
+def cpu_name():
+    lines = pathlib.Path("/proc/cpuinfo").read_text().partition("\n\n")[0].splitlines()
+    fields = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    return f"{fields['model name']}, family {fields['cpu family']}, model {fields['model']}"
+
+
+def record(options):
+    times = read_times(options)
+    found, unknown, _ = weighed(options, times)
+    head = [f"# {cpu_name()}, {datetime.date.today()}, one thread: target, class, problem, schedule, microseconds"]
+    head += [f"# limits\t{target}\t{mean + POINTS:.2f}\t{worst:.2f}" for target, (_, mean, worst, _) in found.items()]
+    options.samples.write_bytes(lzma.compress("\n".join([*head, times]).encode(), preset=9))
+    print(f"{options.samples}: {len(times.splitlines())} timings, {options.samples.stat().st_size} bytes; "
+          f"{len(unknown)} choices have no time")
+
+
+def gate(options):
+    """Fails where choices are worse than the limits of a recorded file, or take too long."""
+    paths = sorted(options.samples.parent.glob("*.tsv.xz"))
+    failed = not paths
+    for path in paths:
+        lines = lzma.decompress(path.read_bytes()).decode().splitlines(keepends=True)
+        limits = {row[1]: (float(row[2]), float(row[3])) for row in (line.split("\t") for line in lines)
+                  if row[0] == "# limits"}
+        found, unknown, longest = weighed(options, "".join(line for line in lines if line[0] != "#"))
+        print(f"{path.name}: {lines[0][2:].partition(':')[0]}")
+        for target, (count, mean, worst, where) in found.items():
+            most_mean, most_worst = limits[target]
+            is_worse = mean > most_mean or worst > most_worst + 0.005
+            failed |= is_worse
+            print(f"{'worse' if is_worse else 'good'}: {target}: {count} choices, beyond the best by {mean:.2f} % in "
+                  f"the mean (at most {most_mean:.2f}) and {worst:.1f} % at worst (at most {most_worst:.1f}), {where}")
+        for target, problem in unknown:
+            print(f"not known: {target}: the choice was not timed: {problem}")
+        failed |= bool(unknown) or longest > LONGEST
+        print(f"{'good' if longest <= LONGEST else 'worse'}: a choice takes {longest:.0f} us at most (limit {LONGEST})")
+    sys.exit(failed)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("command", choices=("sample", "judge", "fit"))
+    parser.add_argument("command", choices=("sample", "judge", "fit", "record", "gate"))
     parser.add_argument("--build", type=pathlib.Path, default=pathlib.Path("build"))
     parser.add_argument("--times", type=pathlib.Path, help="the file of timings (BUILD/bench/results/cost.tsv)")
+    parser.add_argument("--samples", type=pathlib.Path, default=pathlib.Path(__file__).parent / "samples/new.tsv.xz",
+                        help="record: the file that is written; gate: all files beside it are judged")
     parser.add_argument("--groups", default="bench,random,few", help=f"of problems: some of {','.join(GROUPS)}")
     parser.add_argument("--only", default="*", help="names of problems, as a pattern")
     parser.add_argument("--seed", type=int, default=16, help="of random problems; the constants were fitted to 16")
@@ -207,7 +288,7 @@ def main():
     options = parser.parse_args()
     options.times = options.times or options.build / "bench" / "results" / "cost.tsv"
     options.definitions = pathlib.Path(__file__).parent.parent / "src" / "schedule" / "cost.def"
-    {"sample": sample, "judge": judge, "fit": fit}[options.command](options)
+    {"sample": sample, "judge": judge, "fit": fit, "record": record, "gate": gate}[options.command](options)
 
 
 if __name__ == "__main__":

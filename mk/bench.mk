@@ -1,7 +1,8 @@
 # What `make bench` and its kin drive; peers' programs are built by bench/setup.sh.
 
 .PHONY: bench bench-full bench-growth bench-setup bench-drivers performance bench-alone bench-latency \
-	bench-call-sites bench-steps bench-step-peers bench-bundle cost-sample cost-judge cost-fit ranking cliffs roofline
+	bench-call-sites bench-steps bench-step-peers bench-bundle cost-sample cost-judge cost-fit cost-gate ranking \
+	cliffs roofline
 
 $(call obj,$(call c_in,bench)): INCLUDES = -Itools
 $(BUILD)/bench/attune_driver: $(call obj,$(addprefix bench/drivers/,driver.c attune_driver.c)) $(BUILD)/libattune.so
@@ -118,6 +119,8 @@ cost-sample: all $(BUILD)/bench/cost_sample ## times schedules, to fit and judge
 	$(COST_PY) sample --build $(BUILD) $(COST)
 cost-judge: $(BUILD)/bench/cost_fit ## how far choices are from the best schedule timed, also with a machine left out
 	$(COST_PY) judge --build $(BUILD) $(COST)
+cost-gate: $(BUILD)/bench/cost_fit ## whether choices are as good as those of bench/samples, and made in 200 us
+	$(COST_PY) gate --build $(BUILD) $(COST)
 cost-fit: $(BUILD)/bench/cost_fit ## constants for src/schedule/cost.def; with COST=--write puts them there
 	$(COST_PY) fit --build $(BUILD) $(COST)
 

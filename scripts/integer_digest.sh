@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # usage: integer_digest.sh COUNT [FILE]: the digests of the first COUNT problems with integer=all (tests/support/
-# integer_problems.h), in chunks of 1,000, a process for each chunk, as many at a time as there are processors (JOBS).
+# attend/integer_problems.h), in chunks of 1,000, a process for each chunk, as many at a time as there are processors
+# (JOBS).
 # Compares them with those that are published, tests/data/integer_digests.txt or FILE. The last line is
 # "N as published, N differ, N not published", the one before the digest of all digests; the exit status is 1 if any
 # chunk differs or fails.
