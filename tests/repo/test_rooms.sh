@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Rooms of tests: each test is in one, under a name that no other has, since make and tests/run.sh find it by its name
-# alone. And no folder of the repository has more than 30 source files.
+# alone. No folder of the repository has more than 30 source files, and what docs/folders.md names is there.
 set -u
 [ -z "${SANITIZE:-}" ] || { echo "1..0"; exit 77; }
 cd "$(dirname "$0")/../.." || exit 1
@@ -27,4 +27,9 @@ none "no folder has more than 30 source files" < <(
     find adapters bench examples include lab python reference scripts src tests tools \
         -regextype posix-extended -regex '.*\.(awk|c|h|cpp|hpp|def|py|sh)' ! -path '*/build/*' -printf '%h\n' |
         LC_ALL=C sort | uniq -c | awk '$1 > 30 { print $2 ": " $1 " files" }')
+# "Where do I change" is how a newcomer finds a place; test_docs.sh looks for its files.
+places() { sed -n '/^## Where do I change/,$p' docs/folders.md | grep -oE '`[a-z][a-z0-9_]+`' | tr -d '`' | sort -u; }
+[ "$(places | wc -l)" -gt 10 ]
+report $? "docs/folders.md names functions"
+none "each is there" < <(places | while read -r name; do grep -rqw "$name" src || echo "$name"; done)
 echo "1..$number"
