@@ -19,7 +19,7 @@ static _Alignas(64) char nothing[64];
 
 /* ---- The signature ---- */
 
-/* The same number stands for a size that is not compiled and for one that the problem does not have: not set. */
+/* The same number means that a size is not compiled and that the problem lacks it: not set. */
 _Static_assert(ATTUNE_NOT_SET == -1 && ATTUNE_DYNAMIC == -1, "compiled sizes are -1 where they are not known");
 
 static void fill_defaults(const at_signature *s, attune_arguments *a) {
@@ -62,8 +62,8 @@ static attune_status take_arguments(const at_signature *s, const attune_argument
     return status;
 }
 
-/* Keys that are in no pages are in one: of the sequence's tensor or, in a ragged batch, from the sequence's first token
- * on, where each token begins a page. It is as large as a power of two must be. */
+/* Keys without pages count as one page: the sequence's tensor or, in a ragged batch, the tensor from the sequence's
+ * first token on, where each token begins a page. Its size is rounded up to a power of two. */
 static void take_as_pages(const at_signature *s, mha_sizes *sizes) {
     int64_t *const of = sizes->of;
     of[MHA_PAGE_SHIFT] = 4;
@@ -73,9 +73,9 @@ static void take_as_pages(const at_signature *s, mha_sizes *sizes) {
     of[MHA_NUM_PAGES] = s->problem.is_ragged ? of[MHA_TOTAL_KV] : of[MHA_BATCH];
 }
 
-/* A kernel finds a row of the block table by max_pages, which is the rows' stride here: that the columns between are
- * not used follows from lengths, which were checked against the columns that there are. General code that may append
- * appends as many tokens as there are queries, or none. */
+/* A kernel finds a row of the block table by max_pages, which here is the stride of the rows. It reads no column beyond
+ * the sequence's length, which was checked against the real number of columns. General code that may append appends as
+ * many tokens as there are queries, or none. */
 static mha_sizes sizes_of_code(const at_signature *s, const at_settled *settled) {
     const attune_problem *const p = &s->problem;
     mha_sizes sizes = settled->sizes;
@@ -93,7 +93,7 @@ static mha_sizes sizes_of_code(const at_signature *s, const at_settled *settled)
     return sizes;
 }
 
-/* The heads of a group become the queries of one head, whose only one each of them has. */
+/* The heads of a group become the queries of one head. Each of them must have one query. */
 static void fold_group(const at_signature *s, mha_sizes *sizes, int64_t strides[MHA_NUM_TENSORS][4]) {
     const int64_t group = s->problem.num_heads / s->problem.num_kv_heads;
     sizes->of[MHA_SEQ_Q] = group;
@@ -328,7 +328,7 @@ static attune_status take_pointers(const at_signature *s, const attune_arguments
     return ATTUNE_OK;
 }
 
-/* Kernels do not check the weights of a block. Only the header says of which block they are. */
+/* Kernels do not check the packed weights of a block. Their header says for which block they were packed. */
 static attune_status check_packed(const at_signature *s, void *const *buffers, at_error *err) {
     if (s->place[MHA_PACKED_WEIGHTS] < 0) return ATTUNE_OK;
     const void *packed = buffers[(int)s->place[MHA_PACKED_WEIGHTS]];
@@ -342,7 +342,7 @@ static attune_status check_packed(const at_signature *s, void *const *buffers, a
     return at_fail(err, ATTUNE_INVALID_ARGUMENT, "packed_weights cannot be used: %s", why.message);
 }
 
-/* Puts the scale of a call in its place, which is the last one. */
+/* Stores the call's scale, which is the last scalar. */
 static attune_status take_scale(const at_signature *s, const attune_arguments *a, at_settled *settled, at_error *err) {
     if (!isnan(a->softmax_scale) && !(fabs(a->softmax_scale) <= MHA_MAX_SCALE))
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "softmax_scale is %g; it must be from -%g to %g", a->softmax_scale,

@@ -28,8 +28,8 @@ typedef struct at_layout {
     at_settled settled;
 } at_layout;
 
-/* Tensors that code of another problem has and a problem has not: an lse that nobody reads, sinks of -inf, and lists
- * that say what a batch that is not ragged, or has no pages, has by itself. Of new keys there are none. */
+/* Tensors of tier 0's code that the problem lacks: an lse that nobody reads, sinks of -inf, and lists that describe a
+ * batch which is not ragged, or has no pages. They have no new keys. */
 typedef enum at_added {
     AT_ADDED_LSE,
     AT_ADDED_SINKS,
@@ -61,25 +61,25 @@ typedef struct at_signature {
     at_layout initial;       /* of the arguments from attune_arguments_init */
 } at_signature;
 
-/* The same problem, computed by the code of another one, which leaves open what this one fixes. */
+/* The same problem, computed by the code of another problem that leaves open what this one fixes. */
 void at_signature_take(at_signature *signature, const attune_problem *code, bool folds_group);
 
-/* Bytes of an added tensor, of which there is one if adds[which]; -1: too many. */
+/* Bytes of an added tensor, which exists if adds[which]. -1: too many. */
 int64_t at_call_added_bytes(const at_signature *signature, at_added which, const int64_t *scalars);
 
 /* The buffers that such code takes. added: memory for each added tensor, which is filled. Returns their number. */
 size_t at_call_taken_buffers(const at_signature *signature, void *const *buffers, const int64_t *scalars,
                              void *const added[AT_NUM_ADDED], void **taken);
 
-/* A caller's arguments. Members that an older program lacks are as attune_arguments_init sets them. */
+/* A caller's arguments. Members that an older program lacks have the values of attune_arguments_init. */
 at_struct at_arguments_struct(const at_signature *signature);
 
 void at_signature_init(at_signature *signature, const attune_problem *canonical);
 /* After a copy: the names of a user's tensors are those in the signature's own problem. */
 void at_signature_moved(at_signature *signature);
 
-/* The sizes and strides of a call, without a look at its pointers. Sizes that only index tensors know are at their
- * upper bounds. */
+/* Settles the sizes and strides of a call, and reads no pointer. Sizes that only index tensors give are at their upper
+ * bounds. */
 attune_status at_call_settle(const at_signature *signature, const attune_arguments *arguments, at_settled *settled,
                              at_error *err);
 

@@ -1,4 +1,4 @@
-/* The door of the debug mode, pages, and which check a tensor gets. */
+/* The entry point of the debug mode, the check of pages, and which check each tensor gets. */
 #include "call/call_debug.h"
 #include "base/plain_text.h"
 
@@ -31,8 +31,8 @@ static attune_status fail_page(page_use a, page_use b, int32_t page, int64_t wri
                    (long long)writer);
 }
 
-/* writers[page]: the place in block_table, plus 1, that appends to it; 0: none does. The first pass finds the writers,
- * the second one those that read what another place writes. */
+/* writers[page]: 1 + the place in block_table that appends to it, or 0. The first pass finds these; the second finds
+ * other places that read such a page. */
 static attune_status check_page(const at_debug *d, int64_t *writers, const at_debug_sequence *q, int64_t column,
                                 bool only_writers, at_error *err) {
     const int64_t columns = d->size[MHA_MAX_PAGES], own = q->number * columns + column + 1;

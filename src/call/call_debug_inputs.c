@@ -1,4 +1,4 @@
-/* Tensors that are no rows of queries or keys: biases, angles, weights, and whatever counts as a whole. */
+/* Tensors without rows of queries or keys: biases, angles, weights, and tensors that count as a whole. */
 #include "base/integers.h"
 #include "base/plain_text.h"
 #include "call/call_debug.h"
@@ -53,7 +53,7 @@ attune_status at_debug_check_whole(const at_debug *d, size_t place, at_error *er
 
 /* ---- The bias ---- */
 
-/* Whether some query attends to a key by this element; a dim that is the same for all has one index. */
+/* Whether an element belongs to a query that attends to the key. A dim that all share has one index. */
 static bool bias_counts(const at_debug *d, const mha_tensor *t, const at_debug_sequence *q, const int64_t index[4]) {
     const int64_t whole[4] = {1, d->size[MHA_HEADS], q->queries, d->p->kv_ids ? d->size[MHA_NUM_IDS] : q->keys};
     box all = {.end = {1, 1, 1, 1}};
@@ -178,7 +178,7 @@ static attune_status check_packed_row(const packed_place *at, ir_elem elem, size
     return ATTUNE_OK;
 }
 
-/* Rows of a panel that are numbers: of codes only biases and scales. */
+/* Rows of a panel that are floats; of quantised weights only biases and scales are. */
 static attune_status check_panel(const at_debug *d, packed_place *at, const char *panel, at_error *err) {
     const mha_packed_section *const s = at->section;
     const size_t size = mha_weight_bytes(d->p->w_dtype), word = (size_t)s->unit * size;

@@ -32,10 +32,10 @@ static uint64_t reach(const range *r, uint64_t period) {
     return bytes;
 }
 
-/* Whether two tensors in one range of memory share no element, like columns of one packed buffer. The test tries each
- * stride of the output as a period. All dimensions whose stride is no multiple of it must reach less far, and the
- * addresses of both tensors, modulo the period, must be in intervals that do not meet. The test may miss tensors that
- * are apart. */
+/* Whether two tensors in one range of memory share no element, like columns of one packed buffer. The test takes each
+ * stride of the output as a period. All dimensions whose stride is no multiple of the period must span less than it,
+ * and the addresses of both tensors, modulo the period, must be in disjoint intervals. The test may not recognise some
+ * tensors that share nothing. */
 static bool interleaved(const range *output, const range *other) {
     for (int d = 0; d < output->tensor->rank; d++) {
         const uint64_t period = (uint64_t)output->strides[d] * output->element;

@@ -198,8 +198,8 @@ static attune_status settle_columns(const at_signature *s, const columns *c, mha
                    (long long)c->given, c->mask, (long long)seq_kv);
 }
 
-/* Position ids belong to the queries and to the keys that are rotated with them, so there must be as many of these as
- * of those. */
+/* Position ids belong to the queries, and to the keys that are rotated with them: so there must be as many such keys as
+ * queries. */
 static attune_status check_id_count(const at_signature *s, const mha_sizes *sizes, at_error *err) {
     if (s->place[MHA_POSITION_IDS] < 0 || !mha_rotates_keys(&s->problem) || s->problem.is_ragged) return ATTUNE_OK;
     const bool appends = s->problem.seq_new != 0;

@@ -49,7 +49,7 @@ static dl_type type_of(attune_dtype dtype) {
 static attune_status check_type(const binding *b, at_error *err) {
     const attune_dltensor *from = b->from;
     const dl_type want = type_of(b->t->dtype);
-    /* Some libraries have no type for truth values, and bytes have no sign. */
+    /* Some libraries have no type for booleans, and bytes have no sign. */
     const bool is_byte = (b->t->dtype == ATTUNE_BOOL || b->t->is_packed) && from->dtype_code == DL_UINT;
     if (from->dtype_lanes == 1 && from->dtype_bits == want.bits && (from->dtype_code == want.code || is_byte))
         return ATTUNE_OK;
@@ -224,7 +224,7 @@ static attune_status check_not_repeated(const binding *b, at_error *err) {
         b->t->name, repeated);
 }
 
-/* Without elements strides are anything, and 0 in some libraries: they become contiguous ones. */
+/* Tensors without elements may have any strides, and 0 in some libraries: they become contiguous ones. */
 static void take_no_elements(binding *b) {
     const int last = b->t->rank - 1;
     int64_t stride = b->t->inner_stride;

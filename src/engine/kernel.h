@@ -135,7 +135,7 @@ enum { AT_MOST_BUFFERS = MHA_NUM_TENSORS + AT_MAX_SHARED };
 size_t at_kernel_buffers(const attune_kernel *kernel, const at_given *given, const int64_t *plan, void *workspace,
                          void **all);
 
-/* The work of a call for the pool: narrow vectors take four times as long (threads/pool.h has the unit). */
+/* The work of a call in the pool's unit (threads/pool.h). Narrow vectors take four times as long. */
 static inline double at_work_of(double flops, const at_target *target) {
     return target->vector_bytes < 32 ? 4 * flops : flops;
 }
@@ -205,14 +205,14 @@ static inline attune_status at_check_run(const attune_context *context, const at
     return at_fail(err, ATTUNE_INVALID_ARGUMENT, "a kernel of attune_ir_compile is run by attune_ir_run");
 }
 
-/* What a context with `check` asks of a call, before anything is written. */
+/* The checks that a context with `check` makes of a call, before anything is written. */
 static inline attune_status at_call_check(const attune_context *context, const at_signature *signature,
                                           const at_call *call, at_error *err) {
     if (__builtin_expect(!context->checks, 1)) return ATTUNE_OK;
     return at_call_debug(&context->allocator, signature, call, err);
 }
 
-/* A run by the interpreter, with tasks in shuffled order, so that bits that depend on the order are found. */
+/* Runs the interpreter, with tasks in shuffled order, so that results which depend on the order are found. */
 attune_status at_run_interpreter(const attune_context *context, const ir_kernel *kernel, void *const *buffers,
                                  const int64_t *scalars, at_error *err);
 

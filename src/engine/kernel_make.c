@@ -91,7 +91,7 @@ static attune_log_level level_of_fallbacks(const attune_context *context) {
     return context->codegen.is_off ? ATTUNE_LOG_INFO : ATTUNE_LOG_WARNING;
 }
 
-/* By the virtual machine, or by the interpreter for those who prefer its checks. */
+/* Uses the virtual machine, or the interpreter if the caller wants its checks. */
 static attune_status make_without_code(const at_request *request, const at_key *key, at_arena *arena,
                                        const at_built *built, const char *why, attune_kernel **kernel, at_error *err) {
     attune_context *context = request->context;
@@ -117,7 +117,7 @@ static __attribute__((noinline)) void fail_to_compile(const at_request *request,
     at_log_line(&request->context->log, level, "a kernel could not be compiled: %s", err->message);
 }
 
-/* Where nothing can be compiled, or what is compiled cannot be executed. */
+/* Used if nothing can be compiled, or compiled code cannot be executed. */
 static bool make_without_compiler(const at_request *request, const at_key *key, attune_status status, const char *why,
                                   attune_kernel **kernel) {
     if (status == ATTUNE_CODEGEN_MISSING && at_make_from_stand_in(request, key, why, kernel)) return true;

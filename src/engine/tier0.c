@@ -164,7 +164,7 @@ static bool has_either(const search *s, attune_problem *open) {
     return false;
 }
 
-/* By the number of queries: exactly one, a few, any. `most`: of the call. */
+/* Chooses by the number of queries: exactly one, a few, any. `most`: the call's number. */
 static bool has_for(const search *s, attune_problem open, int64_t most, bool is_one) {
     const attune_problem any = open;
     if (is_one) {
@@ -205,7 +205,7 @@ static bool has_from(const search *s, attune_problem open, origin from, int64_t 
 enum { PART_OF_PAGE = 16, ANY_WINDOW = 1000000, FEW_ROWS = 31 };
 static const double ANY_CAP = 1, LARGE_CAP = 1e37; /* caps below the second have an inverse in f32 */
 
-/* Whether the last query is at the last key and sees no key after it: a lone query never does. */
+/* Whether the last query is at the last key and attends to no key after it. A single query always is. */
 static bool ends_at_last(const attune_problem *p) {
     if (p->window_right >= 0 || (!p->is_causal && mha_most_queries(p) != 1)) return false;
     return !mha_positions_matter(p) || (mha_is_bottom_right(p) && !p->causal_offset && !p->has_causal_offsets);
@@ -240,8 +240,8 @@ static bool has_plain(const search *s, attune_problem open) {
     const origin from = origin_of(p);
     s->found->folds_group = group > 1;
     if (from == NO_ORIGIN) return false;
-    /* The heads of a group become queries at one position: so there must be one query. Not with lse, whose queries are
-     * contiguous in the kernel while a call may give its heads any stride. */
+    /* The heads of a group become queries at one position, so each may have one query only. Not with lse: its queries
+     * are contiguous in the kernel, while a call may give its heads any stride. */
     if (group > 1) return p->seq_q == 1 && !p->has_lse && from == ANY_ORIGIN && has_from(s, open, from, group, false);
     if (has_from(s, open, from, queries, p->seq_q == 1)) return true;
     /* With as many queries as keys, positions begin at 0 by either alignment. */

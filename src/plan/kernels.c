@@ -21,9 +21,9 @@ static bool is_few(const attune_plan *plan, int64_t queries) {
     return schedule_for(plan, queries).strategy == MHA_D_LANES;
 }
 
-/* Rows of a register tile are computed whether a sequence has them or not: 20 rows in one of 64 take twice as long as
- * in one of 32. So up to SOME queries, as verifying and short chunks have, there is a kernel for each height of tile
- * that is lower than that for many, the highest two if there are more. */
+/* A register tile computes all its rows, even if a sequence has fewer: 20 rows take twice as long in a tile of 64 as in
+ * one of 32. So for up to SOME queries, as in verification and short chunks, there is a kernel for each height of tile
+ * below that for many queries. Of more than two heights the highest two are used. */
 static void settle_some(attune_plan *plan, int64_t most) {
     enum { MOST = 16 };
     const mha_schedule many = schedule_for(plan, 0);
@@ -38,8 +38,8 @@ static void settle_some(attune_plan *plan, int64_t most) {
     }
 }
 
-/* A kernel for a few queries has tiles of as many rows as it may get. They fit a call of one query as well, unless that
- * has fewer rows than such a tile. */
+/* A kernel for a few queries has tiles of as many rows as it may get. It also computes calls of one query well, unless
+ * these have fewer rows than such a tile. */
 enum { ROWS_OF_TILE = 4 };
 
 void pl_settle_kinds(attune_plan *plan) {
@@ -59,13 +59,13 @@ void pl_settle_kinds(attune_plan *plan) {
     plan->most[PL_MANY] = -1;
     if (plan->is_open[PL_SEQ_Q] && plan->few_rows > 1 && p->num_heads / p->num_kv_heads < ROWS_OF_TILE)
         plan->most[PL_ONE] = 1;
-    /* A table of what a function hides is made for the whole batch. */
+    /* The table of what a mask function hides is made for the whole batch. */
     plan->may_cut = p->is_ragged && p->op == ATTUNE_ATTENTION && !mha_has_functions(p) && !p->kv_ids;
     const bool has_cache = p->op == ATTUNE_ATTENTION && p->has_kv_lens && !p->kv_ids;
     if ((plan->may_cut || has_cache) && plan->is_open[PL_SEQ_Q]) settle_some(plan, most);
     bool has_open = false;
     for (int i = 0; i < PL_NUM_LENGTHS; i++) has_open = has_open || plan->is_open[i];
-    /* Short masks have a number of columns of their own, which would be one more length. */
+    /* Short masks have their own number of columns, which would be one more open length. */
     plan->is_complete = p->is_ragged || p->short_masks || !has_open || !plan->options.max_specialised;
 }
 
@@ -73,14 +73,15 @@ pl_kind pl_kind_of(const attune_plan *plan, int64_t queries) {
     if (!plan->is_open[PL_SEQ_Q])
         return plan->few_rows && plan->signature.problem.seq_q <= plan->few_rows ? PL_FEW : PL_MANY;
     if (queries < 0) return PL_MANY;
-    /* No queries: only a kernel for a variable number takes that, and where the most is one it is fixed. */
+    /* A call without queries needs a kernel for a variable number of them. Where one query is the most, the number is
+     * fixed. */
     pl_kind kind = queries == 1 ? PL_ONE : PL_FEW;
     const int64_t room = queries || plan->signature.problem.is_ragged ? queries : 2;
     while (kind < PL_MANY && room > plan->most[kind]) kind++;
     return kind;
 }
 
-/* The problem of a kind: at most so many queries. Where it is one, the number is fixed; a ragged batch may have
+/* The problem of a kind: at most that many queries. If that is one, the number is fixed; but a ragged batch may have
  * sequences without queries. */
 static void limit_queries(attune_problem *p, int64_t most) {
     if (most > 1 || p->is_ragged) {
@@ -167,13 +168,14 @@ static void ask_for(attune_plan *plan, pl_kind kind) {
     pl_submit(plan);
 }
 
-/* Only for a job that makes this kernel: the plan's one job may be for something else, which may take long. */
+/* Waits only for a job that makes this kernel. The plan has one job, and one that makes something else may take long.
+ * */
 static void wait_for(attune_plan *plan, pl_kind kind) {
     if (plan->deadline_us > 0 && plan->awaited == (int32_t)kind + 1)
         at_background_wait_for(&plan->context->background, &plan->job, plan->deadline_us);
 }
 
-/* Finds a kernel without compiling. If it is what a compile would give, the plan keeps it. */
+/* Finds a kernel without compiling. If it equals what a compile would give, the plan keeps it. */
 static void find_stopgap(attune_plan *plan, pl_kind kind, bool may_prepare) {
     const attune_problem p = problem_of(plan, kind);
     attune_kernel *kernel;
@@ -181,8 +183,8 @@ static void find_stopgap(attune_plan *plan, pl_kind kind, bool may_prepare) {
     publish(at_kernel_is_own(kernel) ? &plan->kernels[kind] : &plan->stopgaps[kind], &kernel);
 }
 
-/* Making a program of the virtual machine takes some 2 ms. So all calls share the one for many queries, which takes any
- * number. */
+/* Making a program for the virtual machine takes some 2 ms. So all calls share the program for many queries, which
+ * computes any number. */
 void pl_find_stopgaps(attune_plan *plan) {
     const bool is_open = plan->is_open[PL_SEQ_Q];
     find_stopgap(plan, is_open ? PL_MANY : pl_kind_of(plan, 0), true);
@@ -190,8 +192,8 @@ void pl_find_stopgaps(attune_plan *plan) {
         if (plan->most[kind]) find_stopgap(plan, kind, false);
 }
 
-/* The best kernel that exists, whose kind *kind becomes: machine code before the virtual machine, and then the kernel
- * of the kind before that for many queries. NULL: there is none. */
+/* The best kernel that exists; *kind becomes its kind. Machine code comes before the virtual machine, and then the
+ * kernel for this kind before the one for many queries. NULL: there is none. */
 static attune_kernel *stand_in(const attune_plan *plan, pl_kind *kind) {
     attune_kernel *const own = atomic_load_explicit(&plan->stopgaps[*kind], memory_order_acquire);
     if ((own && own->engine == ATTUNE_ENGINE_JIT) || !plan->is_open[PL_SEQ_Q]) return own;

@@ -39,7 +39,8 @@ static attune_status take_options(const attune_plan_options *given, attune_plan_
     return ATTUNE_OK;
 }
 
-/* The environment's deadline is for programs that set none. With one, only lengths that gain are specialised. */
+/* The environment's deadline applies to programs that set none. With a deadline, only lengths that gain by it are
+ * specialised. */
 static void settle_deadline(attune_plan *plan) {
     enum { LEAST_GAIN = 10 };
     plan->deadline_us = plan->options.deadline_us >= 0 ? plan->options.deadline_us : plan->context->deadline_us;

@@ -12,9 +12,9 @@
 
 #include <stdatomic.h>
 
-/* Kernels by the number of queries: one; few, by d-lanes; some and more, whose register tiles have fewer rows than
- * those for many. Where one query gains nothing by a kernel of its own, or a plan has one kind only, the others are not
- * used. */
+/* Kernels by the number of queries. One; few, by d-lanes; some and more, with fewer rows in a register tile than many.
+ * Kinds that a plan does not need are not used: one query if it gains nothing from a kernel of its own, and all but one
+ * if the plan has one kernel. */
 typedef enum pl_kind { PL_ONE, PL_FEW, PL_SOME, PL_MORE, PL_MANY, PL_NUM_KINDS } pl_kind;
 
 /* The key of a specialised kernel: lengths that recur. The kernel depends on plan and key only. Calls of one key may
@@ -68,30 +68,32 @@ void pl_settle_kinds(attune_plan *plan);
 
 pl_kind pl_kind_of(const attune_plan *plan, int64_t queries);
 
-/* The kernel for a call of a kind, whose own kind it becomes: another one's, or a stopgap, while the background makes
- * it. */
+/* Gives the kernel for a call of this kind. While the background compiles it, that is the kernel of another kind, or a
+ * fallback; *kind becomes the kind of the kernel given. */
 attune_status pl_kernel_for(attune_plan *plan, pl_kind *kind, attune_kernel **kernel, at_error *err);
 
-/* The kernel of a kind; the first call compiles it. What stands in because that failed is a stopgap, until it is time
- * to try again. */
+/* Gives the kernel of a kind; the first call compiles it. If that failed, it gives the fallback until it is time to try
+ * again. */
 attune_status pl_kernel(attune_plan *plan, pl_kind kind, attune_kernel **kernel, at_error *err);
 
-/* For a plan with a deadline: finds what computes until its own kernels are compiled, so that no call has to. */
+/* For a plan with a deadline: finds the fallbacks that compute until its own kernels are compiled, so that no call has
+ * to. */
 void pl_find_stopgaps(attune_plan *plan);
 
-/* Runs it. A workspace that was measured for the kernel of before may be too small for a better one: then the one of
- * before runs, whose kind *kind becomes. */
+/* Runs a kernel. A workspace that was sized for the previous kernel may be too small for a better one. Then the
+ * previous kernel runs, and *kind becomes its kind. */
 attune_status pl_run_kind(attune_plan *plan, pl_kind *kind, attune_kernel *kernel, const attune_arguments *arguments,
                           const attune_run_options *options, at_error *err);
 
-/* What may have run before the kernel of a kind was there, by a number; *kind becomes its own kind. NULL: nothing. */
+/* A kernel that may have run before the kernel of this kind was compiled, by number; *kind becomes its kind. NULL:
+ * there is none. */
 enum { PL_NUM_BEFORE = 3 };
 attune_kernel *pl_before(const attune_plan *plan, int number, pl_kind *kind);
 
 /* A next_try that never comes. */
 #define PL_NEVER INT64_MAX
 
-/* The kernel of a kind, except one that stands in: the plan has that already. Otherwise settles next_try. */
+/* Compiles the kernel of a kind in place of its fallback, which stays if that fails: next_try is set then. */
 attune_status pl_replace_stopgap(attune_plan *plan, pl_kind kind);
 
 static inline void pl_count(attune_plan *plan, pl_kind kind) {
@@ -107,32 +109,33 @@ bool pl_key_of(const attune_plan *plan, const attune_arguments *arguments, pl_ki
 /* The kernel of this key, or NULL. */
 const pl_special *pl_find_special(const attune_plan *plan, const pl_key *key);
 
-/* After a successful call without such a kernel: counts it, and compiles one if it is time. */
+/* After a successful call without such a kernel: counts the key, and compiles a kernel if it has come often enough. */
 void pl_count_key(attune_plan *plan, const attune_arguments *arguments, pl_kind kind, const pl_key *key);
 
 /* ---- The background ---- */
 
-/* Makes the caller the promoter, who alone adds kernels for lengths and uses the plan's job. pl_end is the end of it.
- */
+/* Makes the caller the promoter: only this thread may add kernels for lengths and use the plan's job. pl_end ends that.
+ * */
 bool pl_begin(attune_plan *plan);
 static inline void pl_end(attune_plan *plan) { atomic_store(&plan->promoter, 0); }
 
-/* Compiles later what the job says, which the promoter has filled in, and ends being the promoter. */
+/* Hands the job, which the promoter has filled in, to the background. The promoter's role ends with it. */
 void pl_submit(attune_plan *plan);
 
 /* Compiles a kernel for lengths, as the promoter. */
 void pl_specialise(attune_plan *plan, const attune_arguments *arguments, pl_kind kind, const pl_key *key);
 
-/* Whether the model expects a kernel for these lengths to be so much faster than the kernel of a kind. */
+/* Whether the model expects a kernel for these lengths to be faster than the kernel of a kind by enough to be worth a
+ * compile. */
 bool pl_is_worth(const attune_plan *plan, pl_kind kind, const attune_problem *exact);
 
-/* Tells the host that calls have a better kernel from now on. */
+/* Tells the host that calls use a better kernel from now on. */
 void pl_tell_swap(const attune_plan *plan, const attune_kernel *kernel, const attune_problem *problem);
 
 /* ---- Ragged batches ---- */
 
-/* Checks sizes and the values of index tensors, without a look at other tensors. Where calls bring causal_offsets, with
- * which positions are checked, only pointers are. */
+/* Checks sizes and the values of index tensors, and reads no other tensor. If calls bring causal_offsets, which are
+ * needed to check positions, only pointers are checked. */
 attune_status pl_check_lengths(const attune_plan *plan, const attune_arguments *arguments, at_error *err);
 
 attune_status pl_run_ragged(attune_plan *plan, const attune_arguments *arguments, const attune_run_options *options,

@@ -22,7 +22,7 @@ attune_status pl_check_lengths(const attune_plan *plan, const attune_arguments *
     at_open open;
     at_longest longest;
     attune_arguments known = *arguments;
-    /* Lists of keys and angles come later, with sizes that are theirs. */
+    /* Lists of keys and angles come with a later call, which gives their sizes. */
     if (s->parameters.has[MHA_NUM_IDS] && known.num_ids == ATTUNE_NOT_SET) known.num_ids = 0;
     if (s->parameters.has[MHA_ROTARY_POSITIONS] && known.rotary_positions == ATTUNE_NOT_SET)
         known.rotary_positions = INT32_MAX;
@@ -77,7 +77,7 @@ static attune_status run_dense(attune_plan *plan, const attune_arguments *a, con
     const bool has_key = pl_key_of(plan, a, kind, &key);
     const pl_special *special = has_key ? pl_find_special(plan, &key) : NULL;
     if (special && run_special(plan, special, a, options, err) != ATTUNE_WORKSPACE_TOO_SMALL) return err->status;
-    /* The caller may have allocated the workspace before there was such a kernel. */
+    /* The caller may have sized the workspace before this kernel existed. */
     if (special) at_error_clear(err);
     if (pl_kernel_for(plan, &kind, &kernel, err)) return err->status;
     if (pl_run_kind(plan, &kind, kernel, a, options, err)) return err->status;
@@ -86,7 +86,8 @@ static attune_status run_dense(attune_plan *plan, const attune_arguments *a, con
     return ATTUNE_OK;
 }
 
-/* The plan may change its kernels at any time, and a block mask is of one schedule: each kernel makes its own table. */
+/* The plan may change its kernels at any time, and a block mask fits one schedule: so each kernel makes its own table.
+ * */
 static attune_status run(attune_plan *plan, const attune_arguments *a, const attune_run_options *options,
                          at_error *err) {
     attune_arguments without;

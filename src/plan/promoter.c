@@ -1,11 +1,11 @@
-/* Kernels that are made while calls go on, and what they are expected to gain. */
+/* Kernels that are compiled while calls go on, and how much faster they are expected to be. */
 #include "plan/plan.h"
 
 #include <unistd.h>
 
 /* ---- The promoter ---- */
 
-/* One thread at a time. A child of fork() may be without the thread that was at it. */
+/* Only one thread is the promoter. In a child of fork() the promoter's thread may be missing. */
 bool pl_begin(attune_plan *plan) {
     const int32_t self = (int32_t)getpid();
     int32_t found = atomic_load(&plan->promoter);
@@ -53,13 +53,13 @@ static double cycles(const attune_prediction *p, double tasks, double rest) {
     return tasks * p->tasks + rest * (p->scores + p->softmax + p->values + p->products);
 }
 
-/* The model compares schedules of large problems better than of small ones. So the kernel with open lengths counts with
- * its own schedule only where that looks worse. */
+/* The model compares schedules of large problems better than those of small ones. So another schedule for the open
+ * lengths counts only if the model rates it worse. */
 bool pl_is_worth(const attune_plan *plan, pl_kind kind, const attune_problem *exact) {
     attune_prediction now = {.struct_size = sizeof now}, then = {.struct_size = sizeof then};
     const attune_kernel *const kernel = plan->kernels[kind];
     if (!plan->options.least_gain || !kernel) return true;
-    /* A schedule that is illegal for these lengths, or no model: it is tried. */
+    /* If the schedule is illegal for these lengths, or there is no model, the kernel is tried. */
     if (attune_schedule_predict(plan->context, exact, NULL, &then) ||
         attune_schedule_predict(plan->context, exact, mha_schedule_text(&kernel->schedule).text, &now))
         return true;

@@ -6,7 +6,8 @@
 
 /* ---- By one kernel ---- */
 
-/* Functions may ask for a sequence's number, and the interpreter has no tasks: such a batch is the longest one's. */
+/* A function may read the number of the sequence, and the interpreter has no tasks. Such a batch gets one kernel, that
+ * for its longest sequence. */
 static attune_status run_whole(attune_plan *plan, const attune_arguments *whole, const at_settled *settled,
                                const attune_run_options *options, at_error *err) {
     int64_t longest = 0;
@@ -98,7 +99,7 @@ attune_status pl_run_ragged(attune_plan *plan, const attune_arguments *arguments
     if (!plan->may_cut) return run_whole(plan, arguments, call.settled, options, err);
     const double flops = at_work_of(call.settled->flops, plan->context->target);
     const batch b = {plan, arguments, &call, &choice, flops};
-    /* A workspace that was measured for the kernels of before may be too small for better ones. */
+    /* A workspace that was sized for the previous kernels may be too small for better ones. */
     for (int before = 0; before <= PL_NUM_BEFORE; before++) {
         at_error_clear(err);
         if (pl_work_choose(plan, arguments, 0, false, before, choices, err)) return err->status;
@@ -122,7 +123,7 @@ static __attribute__((noinline)) attune_status bytes_of(attune_plan *plan, const
     return ATTUNE_OK;
 }
 
-/* The largest kernel's; what runs a batch as a whole is one of them. */
+/* The size for the largest of the kernels; a batch that runs as a whole uses one of them. */
 static attune_status bytes_of_any(attune_plan *plan, const attune_arguments *arguments, const at_settled *settled,
                                   const attune_run_options *options, const pl_choice choices[PL_NUM_KINDS],
                                   size_t *bytes, at_error *err) {

@@ -47,7 +47,7 @@ static attune_status lay_out(const at_signature *s, attune_problem *p) {
     return ATTUNE_OK;
 }
 
-/* The problem follows from plan and key, so any call of the key may bring the kernel. */
+/* The problem follows from plan and key, so any call with the key may provide the kernel. */
 static attune_status problem_of(const attune_plan *plan, const pl_key *key, attune_problem *p) {
     fix_lengths(plan, key, p);
     if (key->batch > 0) p->batch = key->batch;
@@ -124,8 +124,8 @@ void pl_specialise(attune_plan *plan, const attune_arguments *a, pl_kind kind, c
     if (count >= plan->options.max_specialised || pl_find_special(plan, key)) return;
     const attune_status status = make(plan, a, kind, key, &plan->special[count]);
     if (!status) atomic_store_explicit(&plan->num_special, count + 1, memory_order_release);
-    /* A kernel that strict mode refuses costs little, and other lengths may be cached, or worth more. After other
-     * failures the plan does not try again: a worker that hangs would hang every time. */
+    /* If strict mode refuses a kernel, little is lost, and other lengths may be cached: the plan goes on. After other
+     * failures it does not try again, because a worker that hangs would hang every time. */
     const bool may_go_on =
         !status || status == ATTUNE_NOT_CACHED || status == ATTUNE_INVALID_PROBLEM || status == ATTUNE_UNSUPPORTED;
     if (!may_go_on || plan->num_special == plan->options.max_specialised) atomic_store(&plan->is_complete, true);
@@ -155,7 +155,7 @@ static void promote(attune_plan *plan, const attune_arguments *a, pl_kind kind, 
     }
 }
 
-/* Counts of several threads at once may be lost: the kernel then comes a call later. */
+/* Counts of several threads at once may be lost: the kernel then comes one call later. */
 void pl_count_key(attune_plan *plan, const attune_arguments *a, pl_kind kind, const pl_key *key) {
     if (atomic_load_explicit(&plan->is_complete, memory_order_relaxed)) return;
     /* The kernel of all lengths comes first. */

@@ -38,7 +38,7 @@ attune_status pl_step_create(attune_plan *plan, const attune_arguments *given, p
     pl_choice choices[PL_NUM_KINDS];
     *out = NULL;
     if (!s->problem.is_ragged || !plan->may_cut || s->place[MHA_CAUSAL_OFFSETS] >= 0) return ATTUNE_OK;
-    /* There may be fewer angles than the plan of the step took for granted. */
+    /* A run may have fewer angles than the step plan assumed. */
     if (s->parameters.has[MHA_ROTARY_POSITIONS] && pl_check_lengths(plan, given, err)) return err->status;
     if (pl_work_choose(plan, given, 0, false, 0, choices, err)) return err->status;
     if (!pl_have_phases(choices)) return ATTUNE_OK;

@@ -43,7 +43,7 @@ static void bound(const attune_plan *plan, const attune_arguments *a, int64_t ke
     }
 }
 
-/* The kernel that there was before, if the caller wants that. */
+/* Chooses the kernel of a kind, or, with `number`, one that ran before it. */
 static attune_status kernel_of(attune_plan *plan, int number, pl_choice *choice, at_error *err) {
     const attune_status status = plan->deadline_us >= 0 ? pl_kernel_for(plan, &choice->kind, &choice->kernel, err)
                                                         : pl_kernel(plan, choice->kind, &choice->kernel, err);
@@ -95,7 +95,7 @@ static attune_status settle_part(const attune_plan *plan, const attune_arguments
     return ATTUNE_OK;
 }
 
-/* One kernel may be there for several kinds while another one is being compiled. */
+/* Several kinds may share one kernel while another is being compiled. */
 static void add_part(pl_work *work, pl_kind kind, const pl_choice *choice) {
     uint32_t i = 0;
     while (i < work->num_parts && work->parts[i].of.kernel != choice->kernel) i++;
@@ -156,7 +156,7 @@ typedef struct sequence {
     int64_t group;
 } sequence;
 
-/* Which phase attends to keys; -1: it is not known. Code of tier 0 is of another problem. */
+/* The phase that attends to keys; -1: unknown, because tier 0's code is for another problem. */
 static int attention_phase(const attune_kernel *kernel) {
     const attune_problem *const p = &kernel->signature.problem;
     if (p->weights_mode) return -1;
@@ -176,7 +176,8 @@ static void add(pl_work *work, bool for_many, pl_segment s) {
     work->segments[work->num_segments++] = s;
 }
 
-/* Chunks of keys: those beyond a sequence's end are left out. They are all alike; a lone row costs as reading does. */
+/* Chunks of keys: chunks beyond a sequence's end are skipped. All others cost the same; a single row costs as much as
+ * reading them. */
 static bool add_chunks(pl_work *work, const sequence *q, bool for_many, pl_segment s) {
     enum { ROWS_OF_READING = 8 };
     const attune_kernel *const kernel = q->part->of.kernel;
@@ -195,7 +196,7 @@ static bool add_chunks(pl_work *work, const sequence *q, bool for_many, pl_segme
     return true;
 }
 
-/* Pairs of a row and a key that some tasks of a head compute, for each of them. */
+/* Pairs of a row and a key that some tasks of a head compute, per task. */
 static double cost_of_rows(const sequence *q, int64_t first_row, int64_t end_row, int64_t tasks, int64_t task_rows) {
     const mha_queries of = {q->queries, q->keys, 0, first_row / q->group, ceil_div(end_row, q->group)};
     const attune_sight sight = mha_sight_of_queries(&q->part->of.kernel->signature.problem, &of);
@@ -251,7 +252,7 @@ static int compare(const void *first, const void *second) {
     return a->first < b->first ? -1 : a->first > b->first;
 }
 
-/* Longest first; then each segment knows what comes before it and after it. */
+/* Sorts the longest first. Then each segment stores what comes before it and after it. */
 static void close_stage(pl_work *work, uint32_t stage, bool for_many) {
     pl_segment *const begin = work->segments + work->stage_begin[stage];
     const size_t count = work->num_segments - work->stage_begin[stage];

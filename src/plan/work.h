@@ -52,8 +52,8 @@ typedef struct pl_work {
 attune_status pl_work_choose(attune_plan *plan, const attune_arguments *arguments, int64_t keys, bool is_bound,
                              int before, pl_choice choices[PL_NUM_KINDS], at_error *err);
 
-/* A bound of the lengths, which counts for all kinds, may be more than the kernel of one takes. Strides are set because
- * contiguous ones depend on the sizes of the whole batch. */
+/* An upper bound of the lengths holds for all kinds, and may exceed what the kernel of one kind takes. Strides are set,
+ * because contiguous ones depend on the sizes of the whole batch. */
 void pl_bound_queries(const attune_plan *plan, const at_settled *settled, pl_kind kind, attune_arguments *arguments);
 
 /* Their calls. settled: of the whole call. */
@@ -66,14 +66,14 @@ static inline int64_t pl_stage_tasks(const pl_work *work, uint32_t stage) {
     return begin < end ? work->segments[end - 1].begin + work->segments[end - 1].count : 0;
 }
 
-/* The segment of a stage's task; `from`: one that is not after it. */
+/* Finds the segment of a stage's task. `from`: a segment that is not after it. */
 static inline const pl_segment *pl_segment_at(const pl_segment *from, int64_t task) {
     while (task >= from->begin + from->count) from++;
     return from;
 }
 
-/* How many tasks from number `task` of a segment on a thread takes at once: a part of the cost that is left, so towards
- * the end ever less, and threads end together. */
+/* How many tasks a thread takes at once, from number `task` of a segment on: a share of the cost that is left. It
+ * shrinks towards the end, so that all threads end at about the same time. */
 static inline int64_t pl_tasks_at_once(const pl_segment *s, int64_t task, uint32_t workers) {
     enum { RANGES_PER_WORKER = 8 };
     const int64_t left = s->begin + s->count - task;
@@ -106,12 +106,12 @@ attune_status pl_work_run(const pl_work *work, void *const *buffers, const at_te
 /* What all runs of a step with the same strides share. */
 typedef struct pl_step pl_step;
 
-/* For a call of a plan whose index tensors were checked, and stay. *step NULL: the plan has no lists of work, or the
- * strides are refused, as the call itself will say. */
+/* For a call whose index tensors were checked and do not change. *step NULL: the plan has no lists of work, or the
+ * strides are refused, for which the call itself gives the reason. */
 attune_status pl_step_create(attune_plan *plan, const attune_arguments *arguments, pl_step **step, at_error *err);
 void pl_step_destroy(pl_step *step);
 
-/* The call, with the index tensors of before. *fits false: it has other strides, and nothing was done. */
+/* Runs the call with the index tensors of the plan. *fits false: the strides differ, and nothing was done. */
 attune_status pl_step_run(const pl_step *step, const attune_arguments *arguments, const attune_run_options *options,
                           bool *fits, at_error *err);
 attune_status pl_step_workspace(const pl_step *step, const attune_run_options *options, size_t *bytes, at_error *err);

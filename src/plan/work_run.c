@@ -62,8 +62,8 @@ static void work_on(list_run *run, uint32_t worker) {
     atomic_fetch_add_explicit(&run->done, finished, memory_order_release);
 }
 
-/* A range of the loop over threads. Whoever comes takes tasks of the whole list, so it does not matter how a host cuts
- * the loop, and a thread that never comes is not missed. */
+/* One range of the loop over threads. Every range takes tasks from the whole list. So it does not matter how the host
+ * cuts the loop, and a thread that never starts is not missed. */
 static void run_range(void *argument, int64_t begin, int64_t end, uint32_t worker) {
     list_run *const run = argument;
     if (worker >= run->max_workers) {

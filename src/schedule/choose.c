@@ -59,10 +59,10 @@ static void choose_decoding(const mha_calls *c, mha_schedule *s) {
     mha_hold_narrow_heads(&c->call, s);
 }
 
-/* Strategies sum in different orders, so they are compared for a usual call; and without panels, of which the cost does
- * not know. Keys that only the run counts are as many as usual, not as many as there may be: d-lanes would pay for
- * reading memory, which q-lanes does not. With more keys d-lanes would be as good for more rows, with fewer it would be
- * worse. False: as they are. */
+/* Strategies add in different orders, so they are compared for a usual call, and without panels, which the cost does
+ * not model. A number of keys that only the call gives counts as its usual value, not as the largest: otherwise d-lanes
+ * would pay for reading memory, and q-lanes would not. With more keys d-lanes would be chosen for more rows, with fewer
+ * keys for fewer. False: the numbers stay as they are. */
 static bool is_compared_otherwise(const attune_problem *p, attune_problem *like) {
     const bool is_open = p->seq_kv == ATTUNE_DYNAMIC && !p->max_seq_kv;
     if (!is_open && !mha_has_panels(p)) return false;
@@ -86,8 +86,8 @@ static void choose_strategy(const mha_calls *c, const mha_calls *compared, mha_s
 
 /* ---- The products of a block ---- */
 
-/* Rows of a task: those of one register tile, if that is some 10 us of work. Longer tasks read the same weights for
- * each of their tiles, as neighbouring ones do, so many threads have work and one pays nothing. */
+/* Rows of a task: those of one register tile, if that is some 10 us of work. Many threads then have work, and one
+ * thread loses nothing: neighbouring tasks read the same weights, as the tiles of a longer task would. */
 static int32_t choose_block(const attune_problem *p, int64_t rows, int64_t tile_rows) {
     enum { MOST = 32, GROUP_COLUMNS = 256, LEAST_WORK = 500 * 1000 };
     const int64_t columns = min_of(p->num_heads * p->head_dim, GROUP_COLUMNS), row = p->embed_dim * columns;
@@ -131,7 +131,7 @@ static void set_tile(const attune_problem *p, int64_t call, int64_t rows, int64_
     s->gemm_task_rows = choose_block(p, call, rows);
 }
 
-/* The usual tile has three quarters of the registers; it takes less time to compile than larger ones. */
+/* The usual tile uses three quarters of the registers, and compiles faster than larger ones. */
 static void choose_product_tiles(const mha_cost_context *c, int64_t rows, mha_schedule *s) {
     enum { USUAL_ROWS = 8, MOST_ROWS = 14 };
     const attune_problem *const p = c->p;
@@ -161,7 +161,7 @@ void mha_choose_products(const mha_cost_context *c, mha_schedule *s) {
 
 /* ---- Listed keys ---- */
 
-/* A problem without lists whose queries score as many keys, which lie side by side. */
+/* A problem without lists, whose queries score as many keys as a list has. These keys are contiguous. */
 static attune_problem as_unlisted(const attune_problem *p) {
     attune_problem like = *p;
     like.kv_ids = ATTUNE_KV_IDS_NONE;
@@ -174,8 +174,8 @@ static attune_problem as_unlisted(const attune_problem *p) {
     return like;
 }
 
-/* As for as many keys side by side. Many queries that have lists of their own are tasks enough, and chunks of their
- * keys would take too much memory. */
+/* A listed problem gets the schedule for as many contiguous keys. If each query has a list of its own, the queries are
+ * tasks enough, and chunks of keys would take too much memory. */
 static void choose_listed(const attune_problem *p, const mha_machine *on, mha_schedule *s) {
     enum { FEW_QUERIES = 64 };
     const attune_problem like = as_unlisted(p);

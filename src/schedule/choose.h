@@ -12,8 +12,8 @@ void mha_choose_products(const mha_cost_context *call, mha_schedule *schedule);
 /* What a schedule costs for one head, with the choices that it leaves to attune. */
 double mha_cost_of_choice(const mha_cost_context *context, const mha_schedule *schedule);
 
-/* Both strategies choose for a call, and what decides the order of sums for a usual one like it, of one sequence and 16
- * heads: a row has the same bits in every batch. Neither fills in products. */
+/* Both strategies choose for the given call. Whatever decides the order of sums they choose for a usual call like it,
+ * of one sequence and 16 heads: so a row has the same bits in every batch. Neither chooses the schedule of products. */
 
 /* A call, and a usual one like it. */
 typedef struct mha_calls {
@@ -27,13 +27,15 @@ typedef struct mha_calls {
  * the schedule is no choice. */
 bool mha_choose_q_lanes(const mha_calls *calls, double most, mha_schedule *schedule);
 
-/* choose_d_lanes.c. Whether decoding's strategy computes this problem; and the schedule of it that costs least. */
+/* choose_d_lanes.c. Returns whether decoding's strategy can compute this problem. *schedule is the cheapest schedule of
+ * it. */
 bool mha_may_go_by_d_lanes(const attune_problem *canonical);
 void mha_choose_d_lanes(const mha_cost_context *call, const mha_cost_context *usual, mha_schedule *schedule);
-/* Makes such a schedule one with fewer instructions, if heads are narrow and registers few. Instructions count beside a
- * busy thread on the same core: each of the two begins half as many in a cycle. Scores go through the columns without a
- * loop, and sums of values stay in registers. Keys come from the same streams, so no sum changes. Strategies are
- * compared without it: with it, d-lanes was chosen for 8 and 13 rows that took up to 1.2 times as long. */
+/* Changes such a schedule so that it has fewer instructions, if heads are narrow and registers few. Instructions cost
+ * more beside a busy thread on the same core, because each of the two threads then issues half as many per cycle. The
+ * loop over the columns of scores is unrolled, and sums of values stay in registers. The streams of keys do not change,
+ * so no sum does. Strategies are compared without this step: with it, d-lanes was chosen for 8 and 13 rows, and took up
+ * to 1.2 times as long. */
 void mha_hold_narrow_heads(const mha_cost_context *call, mha_schedule *schedule);
 
 #endif

@@ -15,9 +15,9 @@
 
 #define ID(member) MHA_SCHEDULE_ID(member)
 
-/* Four keys at once: each is a stream of its own to the memory. Few rows then: more would need more registers, and find
- * K and V in the first cache next time. Scores of more than two have no shorter time, and take longer to compile; a
- * turn of several is long enough not to be unrolled. */
+/* Four keys at once, each a stream of its own to memory. With four streams there are few rows in a tile: more would
+ * need more registers, and the next rows find K and V in the first cache anyway. Tiles of scores for more than two rows
+ * are no faster, and take longer to compile. An iteration over several keys is long enough without unrolling. */
 static void choose_tiles(const mha_cost_context *c, int64_t rows, mha_schedule *s) {
     const bool many = !c->few_registers;
     const int64_t probabilities = many ? 16 : 10;
@@ -29,14 +29,16 @@ static void choose_tiles(const mha_cost_context *c, int64_t rows, mha_schedule *
     s->value_keys = (int32_t)min_of(4, probabilities / s->value_rows);
 }
 
-/* Whether vectors of V are converted as they are loaded. i4 has tiles like f32: its rows are dequantised before. */
+/* Whether vectors of V are converted as they are loaded. i4 uses the tiles of f32, because its rows are dequantised
+ * before. */
 static bool is_converted(attune_dtype v) {
     return v == ATTUNE_BF16 || v == ATTUNE_F16 || v == ATTUNE_I8 || v == ATTUNE_F8;
 }
 
 /* ---- Other tiles, where a row of corrections.def says so ---- */
 
-/* K once for four rows, and whole rows of V that is not converted for as many as leave registers for that. */
+/* K is loaded once for four rows. V that needs no conversion is read in whole rows, for as many query rows as registers
+ * allow. */
 static void take_rows(const mha_cost_context *c, int64_t rows, mha_schedule *s) {
     enum { ROWS = 4, COLUMNS = 8 };
     s->score_rows = ROWS;
@@ -52,7 +54,7 @@ static void take_streams_of_keys(const mha_cost_context *c, int64_t rows, mha_sc
     s->score_keys = 4;
 }
 
-/* Sums of values that stay in registers: as many rows as there is room for, which leave few over. */
+/* Sums of values stay in registers: for as many rows as fit, such that the last tile has few rows left over. */
 static void hold_values(const mha_cost_context *c, int64_t rows, mha_schedule *s) {
     enum { USUAL = 4, MORE = 6, VECTORS = 2 };
     (void)c;
@@ -66,9 +68,9 @@ static void hold_converted_values(const mha_cost_context *c, int64_t rows, mha_s
     s->value_streams = 1;
 }
 
-/* Two rows of Q by whole rows of V, up to six vectors, or by two stripes of wider rows. Where four divides the rows of
- * Q they are four by three vectors of wider rows, unless a stripe of one vector would be left. Stripes of two rows gain
- * nothing. Three rows take as many instructions with sums in memory. */
+/* Two rows of Q by whole rows of V of up to six vectors, or by two stripes of wider rows. If four divides the rows of
+ * Q, wider rows get tiles of four rows by three vectors, unless a stripe of one vector would remain. Stripes of two
+ * rows gain nothing. Three rows take as many instructions as sums in memory. */
 static void hold_narrow_values(const mha_cost_context *c, int64_t rows, mha_schedule *s) {
     enum { WHOLE = 6 };
     const int64_t vectors = ceil_div(c->p->head_dim_v, s->lanes), stripes = ceil_div(vectors, WHOLE);
@@ -99,8 +101,8 @@ static void take_if_chosen(mha_priced of, tile_fn *tile, const mha_cost_context 
 
 /* ---- Panels ---- */
 
-/* Codes of panels from memory, which are used up faster than others: a panel at a time, as memory has them, if that
- * leaves more sums than a product takes cycles. */
+/* Quantised values of panels from memory are used up faster than others. So a tile is a panel, in the order of memory,
+ * if that leaves more sums than a product has cycles of latency. */
 static void choose_panel_by_panel(int64_t planes, mha_schedule *s) {
     enum { SUMS = 8, UNITS = 4, MOST_SUMS = 32 };
     const int64_t in_panel = max_of(ATTUNE_PANEL_TOKENS / s->lanes, 1), of_key = s->score_rows * planes;
@@ -108,8 +110,8 @@ static void choose_panel_by_panel(int64_t planes, mha_schedule *s) {
     s->score_column_vectors = UNITS;
 }
 
-/* Scores of panels have a sum for each vector of keys: enough of them that none waits for the one before. From memory
- * each vector of a lone row is a stream of its own; in the caches eight are faster than sixteen. */
+/* Scores of panels have a sum for each vector of keys: enough sums that none waits for the one before. From memory each
+ * vector of a single row is a stream of its own; in the caches eight vectors are faster than sixteen. */
 static void choose_panel_tiles(const mha_cost_context *c, int64_t rows, mha_schedule *s) {
     enum { SUMS = 16, FEW_SUMS = 8, ROWS = 4, FEW_ROWS = 2, VECTORS = 8 };
     const attune_problem *const p = c->p;
@@ -129,8 +131,8 @@ static void choose_panel_tiles(const mha_cost_context *c, int64_t rows, mha_sche
     if (p->integer && c->is_from_memory) choose_panel_by_panel(planes, s);
 }
 
-/* Keys between two rescalings: many, as the streams of a tile are the longer, but a tile of K and V should fit the
- * second cache, unless they come from memory anyway. */
+/* Keys between two rescalings: many, because the streams of a tile are longer then. But K and V of a tile should fit
+ * the second cache, unless they come from memory anyway. */
 static int32_t choose_tile(const mha_cost_context *c) {
     enum { ELEMENTS = 65536, LEAST = 32, MOST = 512 };
     const int64_t times = c->is_from_memory ? 2 : 1, columns = max_of(c->p->head_dim, c->p->head_dim_v);
@@ -138,15 +140,15 @@ static int32_t choose_tile(const mha_cost_context *c) {
     return power_below(max_of(min_of(times * ELEMENTS / columns, times * MOST), LEAST));
 }
 
-/* Whether heads that are as long as each other make as many tasks as threads usually want. */
+/* Whether heads of equal length make as many tasks as threads usually need. */
 static bool heads_are_tasks(const attune_problem *p) {
     enum { MANY_TASKS = 32 };
     if (p->batch < 1 || p->seq_kv < 1 || p->is_ragged || p->has_kv_lens) return false;
     return p->batch >= MANY_TASKS || p->batch * p->num_kv_heads >= MANY_TASKS;
 }
 
-/* Keys in a task: few enough to have tasks for many threads, many enough for merging to cost little. With integer=all
- * it is a tile, or all. */
+/* Keys in a task: few enough to make tasks for many threads, many enough that merging costs little. With integer=all a
+ * task has one tile, or all keys. */
 static int32_t choose_chunk(const attune_problem *p, int32_t tile) {
     enum { KEYS = 512, MANY_KEYS = 4096, MOST_KEYS = 1 << 20 };
     if (p->integer == ATTUNE_INTEGER_ALL)
@@ -184,7 +186,7 @@ static void try_tiles(mha_search *t) {
     t->fits = NULL;
 }
 
-/* Sums that stay in registers: the usual tile of them, and others. */
+/* Sums that stay in registers: the usual tile for them, and others. */
 static void try_held_values(mha_search *t) {
     enum { LEAST_ROWS = 4, MOST_ROWS = 6 };
     mha_schedule s = t->at;
@@ -198,7 +200,7 @@ static void try_held_values(mha_search *t) {
 
 enum { CODE_ROWS = 4, CODE_KEYS = 4 }; /* usual ones */
 
-/* An open number of rows is rounded up to what both kinds of tiles divide: three and four would make it twelve. */
+/* An open number of rows is rounded up to a multiple of both kinds of tiles; three and four would make it twelve. */
 static bool rounds_rows_far(const mha_cost_context *c, const mha_schedule *s) {
     const int64_t larger = max_of(s->score_rows, s->value_rows), smaller = min_of(s->score_rows, s->value_rows);
     return (c->p->seq_q < 1 || c->p->is_ragged) && larger % smaller;
@@ -213,8 +215,8 @@ static bool quantised_scores_fit(const mha_cost_context *c, const mha_schedule *
     return s->score_rows * s->score_keys * mha_query_planes(c->p) <= MHA_MAX_D_SUMS;
 }
 
-/* Where to begin: with many registers by eight keys, which were 3 % faster on a Zen 4 where the cost says that they are
- * equal. */
+/* The search begins, with many registers, at tiles of eight keys. They were 3 % faster on a Zen 4 in cases in which the
+ * cost is equal. */
 static void choose_usual_codes(const mha_cost_context *c, int64_t rows, mha_schedule *s) {
     s->score_rows = (int32_t)(rows <= 2 ? rows : CODE_ROWS);
     if (rounds_rows_far(c, s)) s->score_rows = 1;
@@ -237,8 +239,8 @@ static bool may_have_values(const mha_cost_context *c, const mha_schedule *s) {
     return !rounds_rows_far(c, s) && !isinf(mha_correction(MHA_QUANTISED_VALUES, c, s, NULL));
 }
 
-/* Of scores a usual tile, of values the one with most rows that is allowed; another one has to promise something. What
- * is in panels has its tiles by now. Sums of integers are exact, so no bit depends on these tiles. */
+/* Begins with a usual tile of scores, and with the legal tile of values that has most rows. Another tile has to be
+ * cheaper by a margin. Panels have their tiles already. Sums of integers are exact, so these tiles change no bit. */
 static void choose_code_tiles(const mha_cost_context *c, int64_t rows, mha_schedule *s) {
     const bool all = c->p->integer == ATTUNE_INTEGER_ALL;
     const bool has_values = all && c->p->v_layout != ATTUNE_LAYOUT_PANELS;
@@ -279,7 +281,8 @@ static int64_t rows_of_head(const attune_problem *p) {
     return mha_likely_queries(p) * (p->num_heads / p->num_kv_heads);
 }
 
-/* Streams of values decide in which order sums are: only the keys of a task depend on the call. */
+/* The streams of values decide the order of sums. So of what is chosen for the given call, only the keys of a task may
+ * differ. */
 void mha_choose_d_lanes(const mha_cost_context *call, const mha_cost_context *c, mha_schedule *s) {
     const int64_t rows = rows_of_head(c->p);
     s->strategy = MHA_D_LANES;

@@ -45,7 +45,7 @@ typedef struct search {
     mha_q_costs tried;      /* the last one */
 } search;
 
-/* Threads of a large machine, as far as each of them has some 10 us to do. Pairs do twice as much in that time. */
+/* Threads of a large machine, if each of them has some 10 us of work. Pairs of bf16 do twice as much in that time. */
 static double threads_for(double operations, bool by_pairs) {
     enum { MOST = 64 };
     static const double WORTH = 1e6;
@@ -60,11 +60,11 @@ static double least_values(const mha_cost_context *c) {
     return products * (c->by_pairs ? v.dot / 2 : v.multiply);
 }
 
-/* Lengths that only the run tells are taken to be what the cost takes them to be. */
+/* Lengths that only the call gives count as the cost takes them. */
 static search search_of(const mha_cost_context *c, bool has_gaps) {
     enum { LARGE_HEAD = 96 * 1024, MANY_ROWS = 512, TASK_VECTORS = 16 };
-    /* Operations of a task at most, unless it is one stripe: 1.5 to 2 ms of a core, after which a call that was
-     * cancelled ends. Pairs do twice as many in that time. */
+    /* The most operations of a task, unless it is one stripe: 1.5 to 2 ms of a core. A cancelled call ends after that
+     * time. Pairs of bf16 do twice as many operations in it. */
     static const double LONGEST = 200e6;
     const attune_problem *p = c->p;
     const double row = 2 * c->keys * (c->columns + c->columns_v);
@@ -89,8 +89,8 @@ static search search_of(const mha_cost_context *c, bool has_gaps) {
 
 static const double NO_COST = 1e300;
 
-/* The share of their time that so many threads are idle. Tasks are as long as each other; or, where later rows see
- * more, the longest takes twice the mean, and the last of those begins when others end. */
+/* The share of time in which that many threads are idle. Tasks are equally long. If later rows attend to more keys, the
+ * longest task takes twice the mean, and begins when others end. */
 static double idle_of(const search *t, const mha_schedule *s) {
     const int64_t stripes = ceil_div(t->rows, (int64_t)s->score_row_vectors * s->lanes);
     const double tasks = t->heads * (double)ceil_div(stripes, s->task_row_vectors / s->score_row_vectors);
@@ -113,7 +113,8 @@ static bool keeps_order(const search *t, const mha_schedule *s, const mha_varian
     return o->by_columns == ANY_ROWS || o->by_columns == rows_by_columns(v);
 }
 
-/* Takes the schedule if it is legal, keeps the order and costs less. One thread counts most. */
+/* Keeps the schedule as the best if it is legal, keeps the order of sums, and costs less. The cost for one thread
+ * counts most. */
 static void try(search *t, const mha_schedule *s) {
     const mha_variant v = variant_of(t, s);
     const double factor = mha_correction(MHA_PREFILL, t->c, s, &v);
@@ -155,8 +156,8 @@ static void try_score_keys(search *t) {
     }
 }
 
-/* By columns: those that take all columns in as few tiles as that, as evenly as can be, and as many as there is room
- * for. By rows it is the number of sums that counts. */
+/* By columns: the numbers that cover all columns in as few tiles, as evenly as possible, and the largest that fits the
+ * registers. By rows the number of sums counts. */
 static void try_value_columns(search *t) {
     enum { STEP = 4 };
     const mha_schedule base = t->at;
@@ -177,8 +178,8 @@ static void try_value_columns(search *t) {
     }
 }
 
-/* Of a tile each stripe computes all that lies between the first and the last key that mask_mod lets it see. Where
- * there may be gaps, a tile is what is left out. */
+/* Of a tile, each stripe computes all keys between the first and the last that mask_mod leaves visible to it. If there
+ * may be gaps between them, only whole tiles can be skipped. */
 static int64_t long_tile(const search *t, const mha_variant *v) {
     enum { ONE_TILE = 1024, LONG_TILE = 512, MASKED_TILE = 64, MASKED_PAIRS = 128 };
     if (t->has_gaps && v->has_mask_table) return min_of(t->keys, t->c->by_pairs ? MASKED_PAIRS : MASKED_TILE);
@@ -206,9 +207,9 @@ static void try_kv_tile(search *t) {
     }
 }
 
-/* What a stripe sees of a window, or of many tiles, is little beside their beginnings; under mask_mod V is searched.
- * Measured, short tasks cost less than the cost says, so it stays what it was. Where rows are few and heads are not, a
- * head is one task. */
+/* With a window or with many tiles, per-tile set-up dominates; under mask_mod V is searched for NaN, too. The cost
+ * overestimates short tasks there: they were faster in measurements. So this is a rule. If there are few rows and not
+ * few heads, a task is a whole head. */
 static void set_short_task(const search *t, mha_schedule *s) {
     enum { ONE_TILE = 1024, FEW = 4, FEW_ROWS = 64 };
     const int64_t vectors = s->score_row_vectors, fit = t->most_task_rows / (s->lanes * vectors);
@@ -228,7 +229,7 @@ static void try_pairs_once(search *t, mha_schedule s) {
     if (t->rows > (int64_t)s.task_row_vectors * s.lanes) try(t, &s);
 }
 
-/* Stripes of a task: all of them, a half, a third …, as far as a task may be so long. */
+/* Stripes of a task: all of them, a half, a third and so on, up to the longest task that is allowed. */
 static void try_task_rows(search *t) {
     mha_schedule base = t->at;
     if (mha_is_chosen(MHA_SHORT_TASK, t->c, &base, &t->variant)) {
@@ -251,7 +252,7 @@ typedef struct best_two {
     double cost[2];
 } best_two;
 
-/* The last steps leave the scores as they are, which may alone cost more than either of the best. */
+/* The last steps do not change the scores, whose cost alone may exceed that of the best two leaves. */
 static void improve(search *t, const best_two *best) {
     try_kv_tile(t);
     try_score_keys(t);
@@ -262,16 +263,16 @@ static void improve(search *t, const best_two *best) {
 
 /* ---- Where to begin ---- */
 
-/* AArch64 multiplies by an element of a register: those of several columns at once would not leave the tile enough
- * registers. */
+/* AArch64 multiplies by an element of a register. Elements of several columns at once would leave too few registers for
+ * the tile. */
 static int32_t score_columns(const search *t) {
     const bool by_element = t->c->machine.target->required & AT_CPU_AARCH64;
     return by_element || t->p->head_dim % 2 ? 1 : t->p->head_dim % 4 ? 2 : 4;
 }
 
-/* By rows a register tile is some rows by a strip of V. Strips have up to four vectors: 16 registers hold the sums of
- * two rows by such a strip, eight. Where rows see different keys strips can have three vectors: then the sums of four
- * rows fit, twelve. */
+/* By rows, a register tile is some rows by a strip of V of up to four vectors. 16 registers hold the eight sums of two
+ * rows by four vectors. If rows attend to different keys, strips may have three vectors: then the twelve sums of four
+ * rows fit. */
 static int64_t first_sums(const search *t, mha_value_by by) {
     enum { MOST_SUMS = 8, THREE = 3 };
     const at_target *target = t->c->machine.target;
@@ -282,8 +283,9 @@ static int64_t first_sums(const search *t, mha_value_by by) {
     return min_of(t->room, MOST_SUMS);
 }
 
-/* By rows a register tile for 16 registers is small: counting and addresses take a fifth of the instructions of a key.
- * Several keys in a turn share them. Where few keys are seen, the rest of many takes longer than that. */
+/* By rows, register tiles for 16 registers are small: counting and addresses are a fifth of the instructions for a key.
+ * Several keys in an iteration share these. If rows attend to few keys, the remainder of such an iteration takes longer
+ * than it saves. */
 static int32_t value_keys(const search *t, mha_value_by by) {
     enum { MANY_SEEN = 48 };
     const bool is_narrow = t->c->few_registers;
@@ -331,8 +333,8 @@ static void keep(best_two *best, const search *t) {
     best->cost[at] = t->cost;
 }
 
-/* Whether a row or two beyond whole vectors go by columns in a stripe of so many vectors, which has all rows. Then the
- * last of them takes none of 16 registers. */
+/* Whether one or two rows beyond whole vectors are computed by columns, in a stripe of that many vectors which has all
+ * rows. The last vector then needs none of the 16 registers. */
 static bool leaves_few_rows(const search *t, int32_t lanes, int64_t vectors) {
     enum { MOST_ROWS = 2 };
     const mha_schedule s = {.lanes = lanes, .score_row_vectors = (int32_t)vectors};
@@ -359,7 +361,7 @@ static void try_lanes(search *t, int32_t lanes, best_two *best) {
         }
 }
 
-/* Of those that keep the order. False: there is none. `order` NULL: any will do, for one thread. */
+/* The cheapest schedule that keeps the order of sums. False: there is none. `order` NULL: any order, for one thread. */
 static bool cheapest(search t, const sum_order *order, mha_schedule *s) {
     static const sum_order any = {ANY_ROWS, ANY_KEYS};
     t.order = order ? *order : any;
@@ -379,7 +381,7 @@ static bool cheapest(search t, const sum_order *order, mha_schedule *s) {
     return true;
 }
 
-/* Whether it is the schedule that decides which rows go by columns. */
+/* Whether the schedule decides which rows are computed by columns. */
 static bool decides_columns(const search *t) {
     enum { KEYS = 8 }; /* of the schedules whose rows all do */
     for (int32_t lanes = t->c->widest; lanes >= t->c->narrowest; lanes /= 2)
@@ -406,8 +408,8 @@ static sum_order order_of(const search *t, const mha_schedule *s) {
     return order;
 }
 
-/* A row has the same bits in every batch. So the order of its sums is decided for a usual call, and then the schedule
- * for the one that there is. */
+/* A row has the same bits in every batch. So the order of its sums is chosen for a usual call, and then the schedule
+ * for the given call. */
 bool mha_choose_q_lanes(const mha_calls *calls, double most, mha_schedule *s) {
     const search of_call = search_of(&calls->call, calls->has_gaps);
     sum_order order = {ANY_ROWS, ANY_KEYS};

@@ -16,7 +16,7 @@
 #define NEVER  ((double)INFINITY)
 #define ALWAYS 0.0
 
-/* Whether a multiply-add of the widest vectors takes the core a cycle or more. */
+/* Whether a multiply-add of the widest vectors occupies the core for a cycle or more. */
 static bool multiplies_slowly(const mha_cost_context *c) {
     const at_description *const d = c->machine.description;
     return d->fma <= at_description_slots(d, (double)c->machine.target->vector_bytes);
@@ -24,8 +24,9 @@ static bool multiplies_slowly(const mha_cost_context *c) {
 
 /* ---- Prefill ---- */
 
-/* Of many keys a few left over do not matter. Tiles of usual numbers of them do, with as many sums as hide latency and
- * loads. Of few keys any number may come out even; tiles of more than 8 pay where they are all that a stripe has. */
+/* With many keys a partial last tile is negligible. What matters then is that tiles have a usual number of keys, with
+ * enough sums to hide latency and loads. With few keys any number may divide them; tiles of more than 8 keys pay if
+ * they are all that a stripe has. */
 static bool has_usual_keys(const mha_cost_context *c, const mha_schedule *s) {
     enum { MANY = 64, MOST_KEYS = 8, FEW_SUMS = 12, SUMS = 16 };
     const int32_t keys = s->score_keys, *usual = mha_schedule_values(MHA_PART_Q_LANES, MHA_SCHEDULE_ID(score_keys));
@@ -36,8 +37,8 @@ static bool has_usual_keys(const mha_cost_context *c, const mha_schedule *s) {
     return *usual;
 }
 
-/* Whether a task does nothing once for all its stripes: K and V are read as they lie, or V in pairs that are there, and
- * V is not searched. */
+/* Whether a task has no work that all its stripes share: K and V are read in place, or V in pairs that exist already,
+ * and V is not searched for NaN. */
 static bool has_equal_stripes(const attune_problem *p, const mha_schedule *s) {
     const bool is_plain = p->softmax_precision == ATTUNE_F32 && p->k_dtype == ATTUNE_F32 && p->v_dtype == ATTUNE_F32;
     return (is_plain || s->kv_copy == MHA_COPY_ONCE) && s->value_by == MHA_VALUE_BY_ROWS && !p->global_tokens &&
@@ -50,14 +51,14 @@ static int64_t decoded_rows(const mha_cost_context *c) {
     return mha_likely_queries(c->p) * (c->p->num_heads / c->p->num_kv_heads);
 }
 
-/* A number of rows that only the run tells, which is rounded up to a multiple of those of the register tiles. */
+/* A number of rows that only the call gives is rounded up to a multiple of the register tiles' rows. */
 static bool has_open_rows(const attune_problem *p) { return p->seq_q < 1 || p->is_ragged; }
 
 static bool is_all_f32(const attune_problem *p) {
     return p->k_dtype == ATTUNE_F32 && p->v_dtype == ATTUNE_F32 && p->softmax_precision == ATTUNE_F32;
 }
 
-/* Heads of up to ten vectors, of f32 that comes from a near cache, with few registers. */
+/* Heads of up to ten vectors of f32 that are in a near cache, with few registers. */
 static bool has_narrow_heads(const mha_cost_context *c, const mha_schedule *s) {
     enum { VECTORS = 10 };
     const attune_problem *const p = c->p;

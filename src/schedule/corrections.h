@@ -5,7 +5,7 @@
 #include "schedule/cost.h"
 #include "schedule/variant.h"
 
-/* What is priced. USUAL_: the schedule that a search begins with, so that another one has to promise something. */
+/* What is priced. USUAL_: the schedule that a search begins with; another one has to be cheaper by a margin. */
 typedef enum mha_priced {
     MHA_DECODING,     /* the best of decoding, compared with the best of prefill */
     MHA_PREFILL,      /* a schedule of prefill */
@@ -28,8 +28,8 @@ typedef enum mha_priced {
     MHA_TILES /* all of them by hardware tiles */
 } mha_priced;
 
-/* What the cost is multiplied by: the product of all rows that hold; INFINITY: it is not chosen; 0: it is, whatever it
- * costs. `schedule` may be NULL where no row asks about it, and so may `variant`, which is the schedule's. */
+/* The factor of the cost: the product of all rows that hold. INFINITY: the schedule is never chosen. 0: it is chosen
+ * whatever it costs. `schedule` may be NULL if no row reads it, and so may `variant`, which is the schedule's. */
 double mha_correction(mha_priced of, const mha_cost_context *context, const mha_schedule *schedule,
                       const mha_variant *variant);
 

@@ -17,7 +17,7 @@ const
 
 /* ---- A problem ---- */
 
-/* Keys that a query sees by its position, in the mean of all queries. */
+/* Keys that a query attends to by its position: the mean of all queries. */
 static double seen_of(const attune_problem *p, double queries, double keys) {
     if (!mha_has_first_key(p) && !mha_has_last_key(p)) return keys;
     if (queries < 1 || keys < 1) return keys;
@@ -37,8 +37,8 @@ bool mha_is_from_afar(const attune_problem *p, double last) {
     return (double)heads * (double)min_of(mha_most_keys(p), MOST) * (double)(k + v) >= last / 4;
 }
 
-/* Heads follow each other, so what is nearer is gone when a head comes again. What one head has in memory is streamed
- * whatever the size of the cache. */
+/* Heads follow one another, so data in near caches are evicted before the head's next call. A head in memory is
+ * streamed from there, whatever the size of the cache. */
 static mha_cost_level level_of(const attune_problem *p, const at_description *d, bool from_memory, double head_bytes) {
     const double all = head_bytes * (double)p->num_kv_heads * (double)min_of(p->batch, 1 << 16);
     if (from_memory) return MHA_COST_MEMORY;
@@ -105,9 +105,9 @@ cost_vector mha_cost_vector(const mha_machine *m, double bytes) {
                          slots / d->store,        slots / d->shuffle, slots / d->i8};
 }
 
-/* An element that all lanes share is an operand in memory where one vector is multiplied by it; for more of them it is
- * an instruction. Accumulators beyond the registers go to memory and come back. With 16 registers sums that just hide
- * the latency are as fast as more of them, in a loop that is unrolled and has few such elements. */
+/* An element that all lanes share is a memory operand if it is multiplied by one vector, and an instruction of its own
+ * for more. Accumulators beyond the registers are stored and loaded again. With 16 registers, sums that just hide the
+ * latency are as fast as more of them, in an unrolled loop with few such elements. */
 double mha_cost_turn(const mha_cost_context *c, const cost_vector *v, const cost_turn *t, bool pairs) {
     const at_description *d = c->machine.description;
     const at_target *target = c->machine.target;

@@ -37,7 +37,7 @@ mha_usual mha_usual_of(const attune_problem *canonical, const at_target *target,
 void mha_settle(const mha_usual *usual, const attune_problem *canonical, const at_target *target,
                 mha_schedule *schedule);
 
-/* A problem as costs see it: per head of K and V, with lengths that are expected where only the run tells. */
+/* A problem as the costs use it: per head of K and V. Lengths that only the call gives have expected values. */
 typedef struct mha_cost_context {
     const attune_problem *p;
     mha_machine machine;
@@ -73,8 +73,9 @@ mha_costs mha_costs_of(const attune_problem *canonical, const mha_machine *machi
 
 /* Whether K and V of a head are so large that they come from memory rather than from a cache. */
 bool mha_is_from_memory(const attune_problem *canonical);
-/* Whether K and V of a call are so many that each head finds its own out of the caches that are near, however small it
- * is; `last`: bytes of the machine's last cache. No sum may depend on it, as it depends on the batch. */
+/* Whether K and V of a call are so large that each head finds its own evicted from the near caches, however small the
+ * head is. `last`: bytes of the machine's last cache. The order of sums must not depend on this, because it depends on
+ * the batch. */
 bool mha_is_from_afar(const attune_problem *canonical, double last);
 
 double mha_costs_sum(const mha_costs *costs);
@@ -82,8 +83,8 @@ double mha_costs_sum(const mha_costs *costs);
 /* The sum of them. */
 double mha_cost(const attune_problem *canonical, const mha_machine *machine, const mha_schedule *schedule);
 
-/* Operations that the machine does in a cycle at most: with the target's whole vectors, as a measured peak has them,
- * and by dot products where the kernel has them. */
+/* The most operations per cycle: with whole vectors of the target, as a measured peak has them, and with dot products
+ * if the kernel uses them. */
 double mha_peak_flops(const attune_problem *canonical, const mha_machine *machine);
 
 #endif

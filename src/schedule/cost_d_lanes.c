@@ -26,7 +26,7 @@ static d_head head_of(const mha_cost_context *c, const mha_schedule *s) {
     return h;
 }
 
-/* Rows go by whole register tiles, and then one of those that are left. */
+/* Rows are computed in whole register tiles, and then in one tile for the remaining rows. */
 typedef double rows_fn(const d_head *h, double rows);
 
 static double by_tiles(const d_head *h, int step, rows_fn *cost) {
@@ -34,7 +34,7 @@ static double by_tiles(const d_head *h, int step, rows_fn *cost) {
     return (double)whole * cost(h, step) + (rest ? cost(h, (double)rest) : 0);
 }
 
-/* Cycles by which a vector of K or V takes longer, as its elements are converted when they are loaded. */
+/* Extra cycles per vector of K or V for converting its elements as they are loaded. */
 static double converting(const d_head *h, attune_dtype dtype) {
     const bool is_lane = !mha_is_quantised(dtype) && (double)mha_dtype_bytes(dtype) == h->c->lane_bytes;
     if (h->c->decodes_by_pairs || is_lane) return 0;
@@ -48,7 +48,7 @@ static double converting(const d_head *h, attune_dtype dtype) {
 
 /* ---- Register tiles ---- */
 
-/* Adding up the lanes of sums, eight at once: those of two are halves of one vector after a step. */
+/* Adding up the lanes of eight sums at once: after a step, two sums are the halves of one vector. */
 static double lane_sums(const d_head *h, double sums) {
     enum { AT_ONCE = 8 };
     double shuffles = 0;
@@ -63,7 +63,7 @@ static double lane_sums(const d_head *h, double sums) {
     return shuffles * COST_OF(d_sum) * h->v.shuffle;
 }
 
-/* Loops that are written several times keep more of what they load, if there are several rows. */
+/* Unrolled loops keep more of their loads in registers if there are several rows. */
 static double unrolled(double rows, double times) { return rows > 1 ? 1 + COST_OF(d_unroll) * (times - 1) : 1; }
 
 /* The keys of a turn, for some rows. */
@@ -93,8 +93,8 @@ static double value_turn(const d_head *h, double rows) {
            COST_OF(d_value_start) + keys * d->latency * COST_OF(d_chain);
 }
 
-/* A key of values whose sums are held, for some rows: stripe after stripe. O comes and goes once for a block. What
- * there is less of stays in registers beside the sums, rows or vectors. */
+/* The cost of a key of values whose sums stay in registers, for some rows, stripe by stripe. O is loaded and stored
+ * once for a block. Rows or vectors, whichever are fewer, stay in registers as well. */
 static double held_turn(const d_head *h, double rows) {
     enum { BLOCK = 32 };
     const double vectors = h->s->value_column_vectors, stripes = cost_steps(h->v_vectors, vectors);
@@ -114,15 +114,16 @@ static double ordering(const d_head *h) {
 
 /* ---- Memory ---- */
 
-/* By how much keys that are read at once are not as prefetchers like them: four streams, each of one key. */
+/* How far the keys that are read at once differ from what hardware prefetchers follow best: four streams, each of one
+ * key. */
 static double disorder(double streams, double keys) {
     enum { BEST = 4 };
     const double lacking = cost_larger(0, BEST - streams), crowded = cost_larger(0, keys / BEST - 1);
     return lacking * COST_OF(d_streams) + crowded * COST_OF(d_crowded);
 }
 
-/* What reading K and V once takes, beside arithmetic: caches and prefetchers give it meanwhile, but for a share; and
- * what takes longer than arithmetic is waited for, as is what prefetchers do not bring. */
+/* The time of reading K and V once, in addition to arithmetic. Caches and prefetchers deliver during arithmetic, except
+ * for a share. The call waits for whatever takes longer than arithmetic, and for what prefetchers do not bring. */
 static double reading(const d_head *h, double arithmetic) {
     const mha_cost_context *c = h->c;
     const at_description *d = c->machine.description;

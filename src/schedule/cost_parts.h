@@ -21,7 +21,7 @@ extern const cost_constants mha_cost_constants;
 static inline double cost_larger(double x, double y) { return x > y ? x : y; }
 static inline double cost_smaller(double x, double y) { return x < y ? x : y; }
 
-/* Two limits of a loop: near each other, each is in the other's way. */
+/* Two limits of one loop. If they are close to each other, the loop takes longer than either. */
 static inline double cost_limit(double x, double y) {
     const double longer = cost_larger(x, y), shorter = cost_smaller(x, y);
     return longer + COST_OF(soft) * cost_larger(0, 4 * shorter - 3 * longer);
@@ -33,8 +33,8 @@ static inline double cost_steps(double x, double step) {
     return (double)(((int64_t)x + s - 1) / s);
 }
 
-/* The share of what loops read again and again that a cache does not hold. What is a little too large for it is gone
- * each time before it is read again. */
+/* The share of repeatedly read data that a cache does not hold. Data slightly larger than the cache are always evicted
+ * before they are read again. */
 static inline double cost_beyond(double bytes, double cache) {
     return cost_smaller(1, cost_larger(0, (bytes - cache) / cache * 2));
 }
@@ -48,8 +48,8 @@ enum { COST_DOT_CODES = 4 }; /* that a lane of a dot of bytes multiplies */
 
 cost_vector mha_cost_vector(const mha_machine *machine, double bytes);
 
-/* A turn of an innermost loop: a register tile of rows x vectors, the loads of `elements` that all lanes share and of
- * `operands`. */
+/* An iteration of an innermost loop: a register tile of rows x vectors, with loads of `elements` that all lanes share
+ * and of `operands`. */
 typedef struct cost_turn {
     double rows, vectors, elements, operands, unroll;
 } cost_turn;
@@ -83,8 +83,8 @@ typedef struct mha_q_costs {
     mha_costs costs;
 } mha_q_costs;
 
-/* Those of another schedule, and its variant, in their place. What both have in common is not computed again. Zeros are
- * a beginning. */
+/* Computes the costs of another schedule and its variant in place. Parts that both have in common are not computed
+ * again. Begin with zeros. */
 void mha_cost_q_lanes_next(const mha_cost_context *context, const mha_schedule *schedule, const mha_variant *variant,
                            mha_q_costs *costs);
 
@@ -96,7 +96,7 @@ double mha_cost_quantised_scores(const mha_cost_context *c, const mha_schedule *
 double mha_cost_quantised_keys(const mha_cost_context *c, const mha_schedule *s);
 double mha_cost_quantised_values(const mha_cost_context *c, const mha_schedule *s, const cost_vector *v, double rows);
 
-/* The products of a block: projections whose inputs are as deep, and whose groups of columns as wide, are one. */
+/* The products of a block. Projections with the same depth and the same width of column groups count as one. */
 typedef struct mha_depth {
     int64_t depth, group, columns;
 } mha_depth;

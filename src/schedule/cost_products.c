@@ -24,7 +24,7 @@ typedef struct product {
     bool by_pairs;
 } product;
 
-/* Vectors of bf16 and f16 are converted as they are loaded, beside multiplications. */
+/* Vectors of bf16 and f16 are converted as they are loaded, in addition to the multiplications. */
 static double converting(const product *p) {
     const bool is_lane = (double)mha_dtype_bytes(p->c->p->w_dtype) == p->c->lane_bytes;
     if (p->by_pairs || is_lane || mha_has_quantised_weights(p->c->p)) return 0;
@@ -38,7 +38,7 @@ static double multiplying(const product *p) {
     return sums * (p->by_pairs ? p->v.dot : p->v.multiply) + scaled;
 }
 
-/* Lines that a turn asks for: those of B some turns later, and of rows of A or C that come next. */
+/* Cache lines that an iteration prefetches: lines of B for some iterations later, and of the next rows of A or C. */
 static double lines_asked(const product *p) {
     enum { MOST_NEXT = 2 };
     const mha_schedule *s = p->s;
@@ -47,8 +47,8 @@ static double lines_asked(const product *p) {
     return next + (s->gemm_prefetch > 0 ? cost_steps(columns * p->c->lane_bytes, LINE) : 0);
 }
 
-/* A turn whose B and A are in the first cache. A sum without a register waits in each turn until what was stored can be
- * loaded again. With 32 registers an element that is multiplied by one vector is an operand in memory. */
+/* An iteration whose A and B are in the first cache. A sum without a register waits in each iteration until the stored
+ * value can be loaded again. With 32 registers an element that is multiplied by one vector is a memory operand. */
 static double turn_of(const product *p) {
     const at_description *d = p->c->machine.description;
     const double rows = p->s->gemm_rows, vectors = p->s->gemm_column_vectors, sums = rows * vectors;

@@ -5,7 +5,7 @@
 
 enum { LINE = 64, WAY = 4096 };
 
-/* Keys that some of neighbouring rows see, if a row sees `seen`. */
+/* Keys that at least one of some neighbouring rows attends to, if a row attends to `seen`. */
 static double seen_by(const mha_cost_context *c, double rows) {
     const double queries = cost_larger(0, cost_smaller(rows, c->rows) / c->group - 1);
     return cost_smaller(c->keys, c->seen + c->ends / 2 * queries);
@@ -16,15 +16,14 @@ static double tiles_of(const mha_cost_context *c, double seen, double tile) {
     return c->ends > 0 ? cost_smaller(all, seen / tile + c->ends / 2) : all;
 }
 
-/* The time of bytes of which those that the first cache does not hold, beside all that is `held`, come from the second.
- */
+/* The time of reading bytes. The part that the first cache cannot hold in addition to `held` comes from the second. */
 static double from_l2(const mha_cost_context *c, double bytes, double held) {
     const at_description *d = c->machine.description;
     return cost_beyond(held, d->l1 * COST_OF(l1_share)) * bytes / d->l2_rate;
 }
 
-/* What a strip of `bytes` of each row takes of a cache, for a row: rows a power of two apart fall into few of its sets,
- * and the rest of these is as good as taken. */
+/* The space that a strip of `bytes` of each row takes in a cache, per row. Rows a power of two apart map to few of its
+ * sets, so the other sets are as good as occupied. */
 static double crowded(double bytes, double row) {
     int64_t x = WAY, y = (int64_t)row;
     while (y) {
@@ -37,8 +36,8 @@ static double crowded(double bytes, double row) {
 
 /* ---- Scores ---- */
 
-/* Register tiles of a stripe under causality, in the mean, where stripes are so few that their ends matter: vectors of
- * 8 rows see 8, 16, 24 … keys. Otherwise -1. */
+/* The mean number of register tiles of a stripe under causality, if stripes are so few that their ends matter: vectors
+ * of 8 rows attend to 8, 16, 24 … keys. Otherwise -1. */
 static double causal_tiles(const mha_q_head *h) {
     enum { FEW_STRIPES = 8 };
     const attune_problem *p = h->c->p;
@@ -55,7 +54,7 @@ static double causal_tiles(const mha_q_head *h) {
     return tiles / h->stripes;
 }
 
-/* Register tiles of a stripe. Those at a moving end are computed whole. */
+/* Register tiles of a stripe. Tiles at a moving end are computed whole. */
 static double score_tiles(const mha_q_head *h) {
     const mha_cost_context *c = h->c;
     const double ends = c->ends + (c->p->has_kv_lens ? 1 : 0);
@@ -65,8 +64,8 @@ static double score_tiles(const mha_q_head *h) {
     return whole / h->s->score_keys + cost_steps(c->keys - whole, h->s->score_keys);
 }
 
-/* Of a key of a register tile. If one may reach beyond the last key, each key's address is one of its own. What a tile
- * saves that begins earlier was timed with few registers only. */
+/* The cost of a key of a register tile. If a tile may reach beyond the last key, each key's address is computed. The
+ * saving of tiles that begin earlier was measured with few registers only. */
 static double key_cost(const mha_cost_context *c, const mha_schedule *s, const mha_variant *v) {
     const attune_problem *p = c->p;
     const bool is_known = p->seq_kv >= 0 && !p->has_kv_lens && !p->is_ragged && !p->page_size && !p->short_masks;
@@ -75,15 +74,15 @@ static double key_cost(const mha_cost_context *c, const mha_schedule *s, const m
     return overlaps ? COST_OF(overlapped_key) : COST_OF(clamped_key);
 }
 
-/* What each register tile does for a key in a page, unless K or V, whose element has so many bytes, is copied. (With
- * d-lanes a page is looked up once for its keys.) With many registers it was not timed. */
+/* The cost of a key in a page for each register tile, unless K or V, whose element has that many bytes, is copied.
+ * (d-lanes looks a page up once for its keys.) With many registers it was not measured. */
 static double looking_up(const mha_cost_context *c, double bytes) {
     const bool is_copied = c->by_pairs || bytes != c->lane_bytes;
     const bool looks = c->p->page_size && !is_copied && at_has_few_registers(c->machine.target);
     return looks ? COST_OF(page_key) : 0;
 }
 
-/* Cycles of a register tile of which so many vectors have lanes along the rows. */
+/* Cycles of a register tile with that many vectors, whose lanes run along the rows. */
 static double score_tile(const mha_q_head *h, double whole) {
     const mha_schedule *s = h->s;
     const mha_cost_context *c = h->c;
@@ -100,7 +99,7 @@ static double score_tile(const mha_q_head *h, double whole) {
            sums * (h->v.store + COST_OF(score_end) * h->v.multiply);
 }
 
-/* The products of a stripe, with so many cycles for a register tile. */
+/* The products of a stripe, with that many cycles per register tile. */
 static double scores_of_stripe(const mha_q_head *h, double tile) {
     const mha_schedule *s = h->s;
     const mha_cost_context *c = h->c;
@@ -115,7 +114,7 @@ static double scores_of_stripe(const mha_q_head *h, double tile) {
            (c->has_elements ? h->seen * vectors * COST_OF(mask) * h->v.shuffle : 0);
 }
 
-/* Scores on the diagonal that are left out: of each two keys, those of the rows before them. */
+/* Scores on the diagonal that are skipped: for every second key, those of the rows before it. */
 static double hidden_by_square(const mha_q_head *h) {
     const double rows = h->s->lanes, last = h->c->rows - (h->stripes - 1) * rows;
     return h->variant.is_square ? (h->stripes - 1) * rows * (rows - 2) / 2 + last * (rows - (last + 2) / 2) : 0;
@@ -147,7 +146,7 @@ static double softmax_of_stripe(const mha_q_head *h) {
 
 /* ---- Values ---- */
 
-/* A register tile of columns of V, and what it reads: P of its rows, and its part of V. */
+/* A register tile of columns of V, and what it reads: P of its rows, and its columns of V. */
 static double value_tile(const mha_q_head *h, double columns) {
     const double vectors = h->s->value_row_vectors, sums = columns * vectors;
     const cost_turn turn = {columns, vectors, columns, vectors, h->s->value_keys};
@@ -157,7 +156,8 @@ static double value_tile(const mha_q_head *h, double columns) {
            h->tiles * (COST_OF(value_start) + sums * end * COST_OF(value_end));
 }
 
-/* Bytes of the lines that a key's columns lie in, each as often as a register tile of so many columns reads it. */
+/* Bytes of the cache lines that hold a key's columns, each counted as often as a register tile of that many columns
+ * reads it. */
 static double lines_of(const mha_q_head *h, double columns) {
     const mha_cost_context *c = h->c;
     const double tiles = cost_steps(c->columns_v, columns);
@@ -178,8 +178,8 @@ static double values_by_columns(const mha_q_head *h) {
            from_l2(c, v_read, h->tile * (p + v)) * COST_OF(v_from_l2);
 }
 
-/* Of keys that all rows of a register tile see, those in whole turns; the others have a loop of their own. Where an end
- * moves they are half a turn in the mean. */
+/* Keys that all rows of a register tile attend to and that fill whole iterations; the others have a loop of their own.
+ * If an end moves, half an iteration is left over in the mean. */
 static double in_whole_turns(const mha_q_head *h, double keys) {
     const int64_t turn = (int64_t)(h->s->value_keys / h->turns);
     const bool is_known = h->c->ends <= 0 && !h->c->p->has_kv_lens;
@@ -187,8 +187,8 @@ static double in_whole_turns(const mha_q_head *h, double keys) {
     return cost_larger(0, keys - h->tiles * left);
 }
 
-/* The products of a register tile of neighbouring rows with all keys that they see: those that all of them do, and at
- * each end that moves on from row to row a few of one row after the other. Rows do not wait for each other's sums. */
+/* The products of a register tile of neighbouring rows with all keys that the rows attend to: first the keys common to
+ * all rows, then at each moving end some keys row by row. Rows do not wait for one another's sums. */
 static double products_of_rows(const mha_q_head *h, double rows, double vectors, const cost_vector *v) {
     const mha_cost_context *c = h->c;
     const double widened = c->by_pairs || h->v_bytes == c->lane_bytes ? 0 : vectors * COST_OF(widen) * v->shuffle;
@@ -211,11 +211,11 @@ static double strip_of_rows(const mha_q_head *h, double rows, double step, doubl
     const double sums = step * vectors;
     const double end = mha_values_at_once(&h->variant) ? (v.store + v.multiply) * COST_OF(once_end)
                                                        : (v.load + v.multiply + v.store) * COST_OF(kept_end);
-    /* Of a key, its columns of V; and the line of its P, where neighbouring keys' do not lie side by side. */
+    /* Reads a key's columns of V, and the line of its P if P of neighbouring keys is not contiguous. */
     const bool is_strided = h->variant.values == MHA_VALUES_WHOLE && h->s->score_row_vectors > 1;
     const double v_row = vectors * lanes * h->v_bytes, p_row = h->stripe_rows * h->bytes;
     const double v_held = cost_smaller(h->tile, h->seen) * (crowded(v_row, c->columns_v * h->v_bytes) + LINE);
-    /* Where stripes see more and more keys, those of the first ones fit. */
+    /* If stripes attend to more and more keys, the keys of the first stripes fit. */
     const double beyond = c->ends > 0 ? cost_beyond(v_held, d->l1) : v_held > d->l1;
     const double v_read = h->seen * v_row / d->l2_rate * COST_OF(l2_reached);
     const double p_read = from_l2(c, h->seen * LINE, h->tile * (v_row + p_row)) * COST_OF(row_from_l2) * is_strided;
@@ -270,9 +270,9 @@ static double rows_cost(const mha_q_head *h) {
 
 static bool asks_ahead(const mha_q_head *h) { return h->s->task_prefetch == MHA_PREFETCH_HEAD; }
 
-/* What is waited for where a call is from afar. Prefetchers follow the keys of a register tile if these are few. Each
- * register tile of the scores asks ahead for its share of the lines at once: the more there are, the longer it waits
- * until a core's outstanding requests have room for them. */
+/* The time that a call from memory waits. Hardware prefetchers follow the keys of a register tile if these are few.
+ * Each register tile of the scores prefetches its share of the lines at once: the more lines, the longer it waits until
+ * the core has room for the outstanding requests. */
 static double waiting(const mha_q_head *h, double lines) {
     enum { FOLLOWED = 4, MANY = 16, OUTSTANDING = 32 };
     const mha_cost_context *c = h->c;
@@ -283,8 +283,8 @@ static double waiting(const mha_q_head *h, double lines) {
     return c->keys * c->columns * c->k_bytes / LINE * crowded * line * COST_OF(keys_far);
 }
 
-/* K and V, once for each task: the first finds them in the third cache, or asked for; others in the second if that is
- * large enough. */
+/* Reading K and V once for each task. The first task finds them in the third cache, or prefetched; the others find them
+ * in the second if that is large enough. */
 static double reading(const mha_q_head *h) {
     const mha_cost_context *c = h->c;
     const at_description *d = c->machine.description;
@@ -322,7 +322,7 @@ static double opening(const mha_q_head *h) {
         c->has_elements
             ? h->task_seen
             : cost_smaller(h->task_seen, c->ends * (h->tile + h->stripes_of_task * h->stripe_rows / c->group));
-    /* By rows no hidden key of a causal or windowed problem is multiplied, so nothing is searched. */
+    /* By rows, a causal or windowed problem multiplies no hidden key, so V is not searched. */
     const bool searches = c->has_elements || (c->ends > 0 && h->variant.values == MHA_VALUES_TRANSPOSED);
     const double searched = searches ? partial * v : 0;
     return h->task_tiles * COST_OF(tile) + converted * COST_OF(convert) * h->v.shuffle +
@@ -382,7 +382,7 @@ static bool has_same_tasks(const mha_schedule *a, const mha_schedule *b) {
     return a->task_row_vectors == b->task_row_vectors && a->task_prefetch == b->task_prefetch;
 }
 
-/* Values do not care how much longer a tile is than all keys. */
+/* For values it does not matter how much longer than all keys a tile is. */
 void mha_cost_q_lanes_next(const mha_cost_context *c, const mha_schedule *s, const mha_variant *v, mha_q_costs *of) {
     mha_q_head *h = &of->head;
     mha_costs *costs = &of->costs;

@@ -8,7 +8,7 @@
 
 #include "base/integers.h"
 
-/* A turn of an innermost loop: some rows by some vectors of codes. */
+/* An iteration of an innermost loop: some rows by some vectors of quantised values. */
 typedef struct code_turn {
     double rows, vectors;    /* of the register tile; a plane is a row */
     double factors;          /* instructions for a vector until it can be a factor, beside the widening of halves */
@@ -83,7 +83,7 @@ double mha_cost_quantised_keys(const mha_cost_context *c, const mha_schedule *s)
 
 /* ---- Values ---- */
 
-/* Four keys of V for all columns, and what their part is of the sums' way to O. */
+/* The cost of four keys of V for all columns, with their share of bringing the sums to O. */
 double mha_cost_quantised_values(const mha_cost_context *c, const mha_schedule *s, const cost_vector *v, double rows) {
     enum { UNPACKED = 8, ORDERED = 3, JOINED = 5 };
     const attune_problem *p = c->p;

@@ -43,9 +43,9 @@ static double paying_work(const attune_problem *p, const at_target *target, bool
     return !hides && bytes >= last / 2 ? PAYS_FAR : PAYS;
 }
 
-/* A prefetch takes a slot of a load, so a head has to compute enough for each of its lines. What is larger than the
- * second cache would be gone before the next head begins. Under causality and windows only what is seen counts, but for
- * larger calls with many registers. */
+/* A prefetch uses a slot of a load, so a head needs enough arithmetic for each of its lines. What is larger than the
+ * second cache would be evicted before the next head begins. Under causality and windows only visible scores count,
+ * except for larger calls with many registers. */
 static void decide_task_prefetch(const attune_problem *p, const at_target *target, double last, mha_usual *u) {
     const int64_t queries = p->seq_q == ATTUNE_DYNAMIC ? MHA_USUAL_LENGTH : p->seq_q;
     const int64_t rows = queries * (p->num_heads / p->num_kv_heads), columns = p->head_dim + p->head_dim_v;
@@ -62,7 +62,7 @@ static void decide_task_prefetch(const attune_problem *p, const at_target *targe
     u->may_prefetch_task = mha_attends(p) && keys * (k + v) < LARGE;
 }
 
-/* Pairs are multiplied in half the time, those of lanes that are filled up, too. */
+/* Pairs are multiplied in half the time; so are the pairs in padded lanes. */
 static mha_task_prefetch usual_task_prefetch(const mha_usual *u, bool by_pairs, const mha_schedule *s) {
     enum { LINE = 64 };
     const int64_t rows = u->task_rows;
@@ -80,7 +80,7 @@ static bool pairs_are_shared(const attune_problem *p) {
     return heads * (double)p->seq_kv * (double)p->head_dim_v * PAIR_BYTES <= MOST_BYTES;
 }
 
-/* Pairs of a head's V that several tasks share are made once; a lone task makes them tile by tile, for a nearer
+/* If several tasks share a head's V, its pairs are made once. A single task makes them tile by tile, for a nearer
  * cache. */
 static mha_kv_copy usual_kv_copy(const mha_usual *u, const mha_variant *v, const mha_schedule *s) {
     const bool has_tasks = u->known_rows > (int64_t)s->task_row_vectors * s->lanes;
@@ -118,8 +118,8 @@ static int32_t usual_prefetch(const attune_problem *p, const at_target *target, 
     return p->seq_q * (p->num_heads / p->num_kv_heads) == 1 ? ONE_ROW : MORE_ROWS;
 }
 
-/* Prefetchers follow four streams well, of panels as of rows. With `reproducible` keys are summed in their order, and
- * scores of panels have a stream for each vector of keys. Of one stream nothing is asked for. */
+/* Hardware prefetchers follow four streams well, of panels as of rows. With `reproducible` keys are summed in their
+ * order, and scores of panels have a stream for each vector of keys. A single stream needs no prefetch. */
 static void settle_d_lanes(const mha_usual *u, const mha_variant *v, mha_schedule *s) {
     enum { STREAMS = 4 };
     if (!s->score_streams) s->score_streams = !u->scores_in_order && v->may_stream_scores ? STREAMS : 1;
@@ -129,8 +129,8 @@ static void settle_d_lanes(const mha_usual *u, const mha_variant *v, mha_schedul
     if (!s->kv_prefetch) s->kv_prefetch = asks ? u->kv_prefetch : MHA_SCHEDULE_NONE;
 }
 
-/* The rows of one register tile make few tasks: narrow ones. With more of them each task would copy its rows for fewer
- * columns. */
+/* If all rows fit one register tile there are few tasks, so tasks are narrow. With more rows, each task would copy its
+ * rows for fewer columns. */
 static void settle_products(const mha_usual *u, const mha_variant *v, mha_schedule *s) {
     enum { TURNS = 64 };
     if (!s->gemm_by) s->gemm_by = v->by_tiles ? MHA_GEMM_BY_TILES : MHA_GEMM_BY_VECTORS;

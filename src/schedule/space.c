@@ -79,7 +79,8 @@ static void normalise(const attune_problem *p, mha_schedule *s) {
     if (s->gemm_depth >= p->embed_dim) s->gemm_depth = 0;
 }
 
-/* Register tiles that only spill, or that leave the multipliers waiting although more rows and keys are there. */
+/* Excludes register tiles that would only spill, and those that leave the multipliers idle although there are more rows
+ * and keys. */
 static bool is_hopeless(const mha_machine *m, const mha_schedule *s, int64_t rows_at_most) {
     const int registers = m->target->vector_registers;
     const bool q = s->strategy == MHA_Q_LANES;
@@ -119,7 +120,7 @@ static int32_t normalised(const attune_problem *p, const mha_schedule_field *fie
     return mha_schedule_value(&s, field->word);
 }
 
-/* Schedules that cannot become legal: most of the product of all values. */
+/* Excludes schedules that cannot become legal: most of the product of all values. */
 typedef enum hope { SOME_HOPE, NOT_THIS, NONE_OF_THE_REST } hope;
 
 static hope hope_of(const mha_space *c, const mha_schedule_field *field, const mha_schedule *s) {
@@ -138,15 +139,15 @@ static hope hope_of(const mha_space *c, const mha_schedule_field *field, const m
     }
 }
 
-/* Whether the values of a field are combined with those of others: not those of choices, which attune makes for the
+/* Whether the values of a field are combined with those of other fields. Choices are not: attune makes them for the
  * numbers. */
 static bool is_combined(const mha_space *c, unsigned part, const mha_schedule_field *field) {
     if (field->part != part || mha_schedule_is_choice(field)) return false;
     return !field->is_minor || c->takes_minor;
 }
 
-/* All combinations of the values of the fields of `part` from number `i` of the list on, each once: of values that come
- * to the same the first. */
+/* Visits all combinations of the values of the fields of `part`, from number `i` of the list on. Of equal combinations
+ * only the first counts. */
 static void combine(const mha_space *c, int i, unsigned part, mha_schedule s) {
     while (i < MHA_NUM_SCHEDULE_FIELDS && !is_combined(c, part, &mha_schedule_fields[i])) i++;
     if (i == MHA_NUM_SCHEDULE_FIELDS) {
@@ -182,7 +183,7 @@ void mha_space_all(const mha_space *c, unsigned part, const mha_schedule *from) 
 
 /* ---- Steps ---- */
 
-/* Whether `value` is a step from x: the next one of a number, any other one of a choice. */
+/* Whether `value` is a step from x: the next value of a number, or any other value of a choice. */
 static bool is_step(const mha_schedule_field *field, int32_t x, int32_t value) {
     if (mha_schedule_is_choice(field)) return value != x;
     int32_t below = 0, above = 0;
@@ -193,7 +194,7 @@ static bool is_step(const mha_schedule_field *field, int32_t x, int32_t value) {
     return value == below || value == above;
 }
 
-/* A step of one of two numbers, of which one divides the other, takes the other along. */
+/* If one number must divide another, a step of either changes the other with it. */
 static void take_along(int word, mha_schedule *s) {
     if (word == ID(score_row_vectors) && s->score_row_vectors % s->value_row_vectors)
         s->value_row_vectors = s->score_row_vectors;

@@ -20,8 +20,8 @@ static bool has_halves(const attune_problem *p) {
            is_half_of_pair(p->v_dtype, p->v_scales);
 }
 
-/* Whether Q, K and V that are no bf16 may become it. Integers are multiplied as they are, and probabilities that are
- * given out are those of the scores that are not rounded. */
+/* Whether Q, K and V of other types may be rounded to bf16. Integers are multiplied as they are, and probabilities that
+ * are an output must be those of unrounded scores. */
 static bool may_round(const attune_problem *p) {
     const bool is_quantised = mha_is_quantised(p->k_dtype) || mha_is_quantised(p->v_dtype);
     const bool may = p->matmul_precision == ATTUNE_BF16 || (p->dtype == ATTUNE_BF16 && !is_quantised);
@@ -75,10 +75,10 @@ static bool is_causal_square(const attune_problem *p) {
 
 /* ---- Prefill: scores ---- */
 
-/* Vectors of 8 rows are for few rows, and so is this: Q is not transposed, what is hidden on a diagonal is left out,
- * and rows after the last vector cost no more than others. Eight sums are added up together, one for each lane. With
- * fewer columns adding up takes longer than multiplying. Vectors of 8 lanes have 16 registers, which hold the sums of
- * four rows: there only causal squares gain. */
+/* Like vectors of 8 rows, this is for few rows: Q is not transposed, hidden scores on the diagonal are skipped, and
+ * rows after the last vector cost no more than others. Eight sums are added up together, one for each lane. With fewer
+ * columns, adding up takes longer than multiplying. Vectors of 8 lanes have 16 registers, which hold the sums of four
+ * rows: there only causal squares gain. */
 static bool scores_by_columns(const attune_problem *p, const mha_schedule *s, const at_target *target) {
     enum { LANES = 8 };
     const bool has_halves = target->vector_bytes == 2 * LANES * 4 && !at_has_few_registers(target);
@@ -92,10 +92,10 @@ static bool scores_by_columns(const attune_problem *p, const mha_schedule *s, co
     return is_float(p->k_dtype) && p->head_dim % LANES == 0 && p->head_dim >= least_columns;
 }
 
-/* A score of lanes along the columns takes so many multiply-adds of whole vectors, and some shuffles for the sum of its
- * lanes; of lanes along the rows, one of the schedule's vectors for each column. Where it gains, it gains a part of one
- * stripe. Quantised values of a lane are those of four columns, and columns of a key in panels lie apart: neither can.
- */
+/* A score with lanes along the columns takes some multiply-adds of whole vectors, and shuffles to add up the lanes.
+ * With lanes along the rows it takes one vector of the schedule for each column. The gain is at most a part of one
+ * stripe. It does not work for quantised values, of which a lane has four columns, nor for panels, in which the columns
+ * of a key lie apart. */
 static int64_t rest_rows(const attune_problem *p, const mha_schedule *s, const at_target *target) {
     enum { ADDING = 5, MOST_STRIPES = 20, LEAST_COLUMNS = 8 };
     const int64_t wide = target->vector_bytes / (p->softmax_precision == ATTUNE_F64 ? 8 : 4);
@@ -199,7 +199,7 @@ mha_strips mha_next_strips(const attune_problem *p, const mha_schedule *s, const
     const bool has_few = at_has_few_registers(target) && (target->flags & AT_TARGET_FMA);
     const bool is_narrow = has_few && has_bounds(p) && s->value_columns * (int64_t)s->value_row_vectors >= MANY_SUMS;
     const int64_t vectors = ceil_div(left, ceil_div(left, is_narrow ? NARROW : WIDE)), alike = left / vectors;
-    /* A vector alone has as many loads of P as products: the last four are two and two. */
+    /* A single vector has as many loads of P as products, so the last four vectors are split into two and two. */
     const bool leaves_one = is_narrow && alike > 1 && left - alike * vectors == 1;
     return (mha_strips){.vectors = (int)vectors, .alike = alike - leaves_one};
 }

@@ -24,7 +24,7 @@ static bool by_group(const mha_quantising *row) {
     return mha_scales_runs(row->format.scales) || mha_is_inline(row->format.scales);
 }
 
-/* Differences to the minimum are quantised, which are not negative. */
+/* Quantises differences to the minimum, which are not negative. */
 static bool is_from_least(const mha_quantising *row) { return mha_has_least(row->format.scales); }
 
 /* ---- Scales ---- */
@@ -111,7 +111,7 @@ static const ir_expr *clamp(const mha_context *c, const mha_quantising *row, con
     return ir_min(c->b, mha_number(c, largest_quantised(row), lanes), x);
 }
 
-/* x over its scale, not yet a whole number, of `lanes` columns from number `at` of the run on. */
+/* x divided by its scale, not yet rounded, for `lanes` columns from number `at` of the run on. */
 static const ir_expr *quotient(const mha_context *c, const run *r, const ir_expr *at, int lanes) {
     const mha_quantising *row = r->row;
     const ir_expr *x = mha_load(c, mha_row_access(c, &r->source, at, lanes));

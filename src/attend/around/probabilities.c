@@ -89,7 +89,7 @@ static const ir_access *along_keys(const probabilities *w, const ir_buffer *tens
     return ir_access_make(w->b, tensor, w->lanes, -1, 4, indices, mask);
 }
 
-/* Of a mask or bias. If it is the same for all keys, a single element. */
+/* An access to a mask or bias: a single element if it is the same for all keys. */
 static const ir_access *mask_at(const probabilities *w, mha_tensor_id id, const probabilities_row *row,
                                 const probabilities_keys *k) {
     const ir_buffer *tensor = w->c->params.tensor[id];

@@ -3,7 +3,7 @@
  * first: the sum is 0, or NaN. */
 #include "attend/prefill/layout.h"
 
-/* Whether some row of the task does not see all of the tile, as far as window and causality go. */
+/* Whether window or causality hides a part of the tile from some row of the task. */
 static const ir_expr *is_partial(q_lanes *c, const q_lanes_tile *t) {
     ir_builder *b = c->b;
     const mha_sights s = ql_sights_of_task(c);
@@ -14,7 +14,8 @@ static const ir_expr *is_partial(q_lanes *c, const q_lanes_tile *t) {
     return partial ? ir_or(b, partial, begins) : begins;
 }
 
-/* Whether a key of the tile is hidden from a row that sees others of it, as far as that is known; NULL: it is not. */
+/* Whether a key of the tile is hidden from a row to which other keys of it are visible, as far as that is known. NULL:
+ * unknown. */
 static const ir_expr *hides_some(q_lanes *c, const q_lanes_tile *t) {
     if (ql_has_elements(c) || c->m->has_global || (ql_may_hide_any(c) && !ql_has_table(c))) return NULL;
     const ir_expr *partial = ql_has_edges(c) ? is_partial(c, t) : NULL;

@@ -1,5 +1,5 @@
-/* The ground of prefill: how many rows, stripes and tasks there are, the scratch of a task, and where a row, a key, a
- * score and a probability lie in it. All other files of the folder stand on this one. */
+/* The layout of prefill: how many rows, stripes and tasks there are, the scratch of a task, and where a row, a key, a
+ * score and a probability lie in it. All other files of the folder use it. */
 #include "attend/prefill/layout.h"
 #include "attend/prefill/quantised_keys.h"
 #include "base/integers.h"

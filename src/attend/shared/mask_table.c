@@ -65,7 +65,7 @@ static bool has_equal_keys(const mha_context *c) {
     return run_length(c, EX_V_KV) % unit == 0 && c->s->kv_tile % unit == 0;
 }
 
-/* And of all rows of a stripe, of which each query has `group`. */
+/* And whether it says the same of all rows of a stripe, of which each query has `group`. */
 static bool has_equal_rows(const mha_context *c) {
     const bool has_one_head = c->group == 1 || !depends(c, 1U << EX_V_H);
     return has_one_head && run_length(c, EX_V_Q) * c->group % stripe_rows(c) == 0;
@@ -82,7 +82,7 @@ static mha_place place_of_task(const tile_builder *t) {
     return (mha_place){.sequence = &t->e, .kv_head = t->kv_head, .head = has_one_head ? t->kv_head : NULL, .lanes = 1};
 }
 
-/* What the mask needs of each row. Rows beyond the last are the last one again. */
+/* The values that the mask needs for each row. Rows beyond the last repeat the last one. */
 static void keep_rows(tile_builder *t) {
     ir_builder *b = t->b;
     const ir_expr *group = ir_idx(b, t->c->group), *last = ir_plus(b, rows_of_sequence(t), -1);
@@ -113,8 +113,8 @@ static mha_values values_of_rows(const tile_builder *t, const mha_values *of_key
     return values;
 }
 
-/* How many rows see the keys of a unit, each of them: `rows` times the keys if all do. Keys or rows that are alike are
- * asked once, and counted as often as there are any. */
+/* How many rows the keys of a unit are visible to, added up: `rows` times the keys if all are visible. Equal keys or
+ * rows are evaluated once and counted as often as they occur. */
 static const ir_expr *count_unit(const tile_builder *t, const ir_expr *first) {
     ir_builder *b = t->b;
     const int lanes = t->c->lanes;

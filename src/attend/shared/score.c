@@ -73,7 +73,7 @@ bool mha_has_natural_scores(const attune_problem *p) {
            p->op == ATTUNE_MERGE || p->op == ATTUNE_WEIGHTS;
 }
 
-/* As it is in c->elem, where it may be 0: the difference of hidden keys is infinite, and 0 times that is NaN. */
+/* The scale as c->elem, which may round it to 0: the difference of hidden keys is infinite, and 0 times that is NaN. */
 static double softmax_scale(const mha_context *c) {
     return c->elem == IR_F32 ? (double)(float)c->p->softmax_scale : c->p->softmax_scale;
 }

@@ -7,8 +7,8 @@ static const ir_expr *table_at(const mha_context *c, mha_tensor_id id, const ir_
     return ir_cast(c->b, IR_IDX, ir_load(c->b, ir_at(c->b, c->params.tensor[id], 1, 1, index)));
 }
 
-/* A value between 0 and a size, as the runtime has checked. It is written as a clamp: that costs next to nothing, once
- * for each task, and gives the prover every bound. */
+/* A value between 0 and a size, which the runtime has checked. It is written as a clamp, which gives the prover both
+ * bounds and costs next to nothing once per task. */
 static const ir_expr *within(const mha_context *c, const ir_expr *value, const ir_expr *most) {
     value = ir_max(c->b, ir_idx(c->b, 0), value);
     return most ? ir_min(c->b, most, value) : value;
@@ -26,7 +26,8 @@ static void open_ragged(const mha_context *c, const ir_expr *number, mha_tensor_
     *length = ir_let(b, names[1], *length);
 }
 
-/* Where cu_seqlens_q tells of a sequence. General kernels also take batches whose sequences have their own tensors. */
+/* Where cu_seqlens_q has the sequence. General kernels also compute batches whose sequences have tensors of their own.
+ * */
 static const ir_expr *start_of(const mha_context *c, mha_sequence *e) {
     ir_builder *b = c->b;
     if (!c->p->is_general) return e->number;

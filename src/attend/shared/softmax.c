@@ -5,7 +5,7 @@
 
 /* ---- Exponentials ---- */
 
-/* The exponent of 2. The difference first, so that equal scores weigh exactly alike. */
+/* The exponent of 2. The difference is computed first, so that equal scores have exactly equal weights. */
 static const ir_expr *exponent(const mha_context *c, const ir_expr *score, const ir_expr *base) {
     if (!score) return NULL;
     const ir_expr *difference = ir_sub(c->b, score, base);
