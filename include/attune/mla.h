@@ -71,6 +71,8 @@ typedef struct attune_mla_desc {
     double norm_eps;          /* of both RMS norms; 0: 1e-6 */
     attune_mla_form form;
     int reproducible;         /* 1: a row has the same bits in every batch and chunk. Needs a form other than by cost */
+    int has_ids;              /* 1: steps may list the keys of their tokens (DeepSeek-V3.2). Not with
+                               * ATTUNE_MLA_UNABSORBED */
 } attune_mla_desc;
 
 #ifdef __cplusplus
@@ -139,6 +141,12 @@ typedef struct attune_mla_step {
     uint32_t max_threads;        /* 0: all of the context's */
     const attune_runner *runner; /* NULL: the context's threads */
     const int *cancel;           /* NULL, or a flag that another thread sets to end the step */
+    const int32_t *kv_ids;       /* NULL: a token attends to itself and all before it. With has_ids: [tokens, num_ids],
+                                  * the keys that it attends to, numbers of tokens of its sequence, new ones included;
+                                  * contiguous. With reproducible they ascend. Computed in the absorbed form */
+    int64_t num_ids;             /* from 1 on */
+    const int32_t *kv_id_lens;   /* NULL, or [tokens]: how many keys each list has; otherwise num_ids. A token without
+                                  * keys has a zero for each head */
 } attune_mla_step;
 
 #ifdef __cplusplus

@@ -85,6 +85,7 @@ class MLA:
         mscale^2.
     form: "absorbed", "unabsorbed", or "by_cost": the one with fewer multiply-adds, for each sequence (attune/mla.h).
     reproducible: a row has the same bits in every batch and chunk. Needs a form other than by cost.
+    has_ids: steps may list the keys of their tokens, as DeepSeek-V3.2 does. Not with form="unabsorbed".
 
     width is the number of columns of a row of the cache, kv_lora_rank + qk_rope_head_dim.
     """
@@ -102,6 +103,7 @@ class MLA:
         norm_eps: float = 1e-6,
         form: str = "by_cost",
         reproducible: bool = False,
+        has_ids: bool = False,
         context: Context | None = None,
     ) -> None:
         if not has_mla:
@@ -116,6 +118,7 @@ class MLA:
         desc.norm_eps = number(norm_eps, "norm_eps")
         desc.form = choice(form, FORMS, "form")
         desc.reproducible = flag(reproducible, "reproducible")
+        desc.has_ids = flag(has_ids, "has_ids")
         lent = self._read_weights(weights, desc)
         given = sized(MlaWeights)
         for name, one in lent.items():
@@ -193,6 +196,8 @@ class MLA:
         block_table: Any = None,
         cu_seqlens: Any = None,
         positions: Any = None,
+        kv_ids: Any = None,
+        kv_id_lens: Any = None,
         out: Any = None,
         threads: int = 0,
         runner: Any = None,
@@ -206,6 +211,9 @@ class MLA:
         kv_lens: [batch], the tokens of each sequence, new ones included. None without pages: all rows of the cache.
         block_table: [batch, pages], the pages of each sequence.
         positions: [tokens], each new token's row of cos and sin; None: its place in its sequence.
+        kv_ids: int32 [batch, length, ids], with cu_seqlens [tokens, ids]: the keys that each token attends to, numbers
+            of tokens of its sequence, new ones included. None: a token attends to itself and all before it.
+        kv_id_lens: int32, as kv_ids without its last dim: how many keys each list has. None: lists are full.
         threads, runner: as in attune.Attention.run.
         """
         step = sized(MlaStep)
@@ -225,6 +233,7 @@ class MLA:
         step.seq = lead[1] if rank == 3 else 0
         self._set_cache(step, rows, kv_lens, block_table, kept)
         self._set_rotary(step, cos, sin, positions, tokens, kept)
+        self._set_lists(step, kv_ids, kv_id_lens, lead, kept)
         step.max_threads = integer(threads, "threads")
         if runner is not None:
             step.runner = runner.pointer
@@ -266,6 +275,20 @@ class MLA:
         table = self._list(block_table, "block_table", [step.batch, None], kept)
         step.num_pages, step.block_table, step.max_pages = cache.shape[0], table.data, table.shape[1]
         step.block_table_stride = table.strides[0] if step.batch > 1 else 0
+
+    @staticmethod
+    def _set_lists(step: MlaStep, kv_ids: Any, kv_id_lens: Any, lead: List[int], kept: List[Any]) -> None:
+        for name, value, dims in (("kv_ids", kv_ids, [*lead, None]), ("kv_id_lens", kv_id_lens, lead)):
+            if value is None:
+                continue
+            lent = _lend(_numbers(value, "i", name), name, False)
+            _check(lent, name, "i32", list(dims))
+            if not _is_contiguous(lent):
+                raise InvalidArgumentError(f"{name} is not contiguous")
+            kept.append(lent)
+            setattr(step, name, lent.data)
+            if name == "kv_ids":
+                step.num_ids = lent.shape[-1]
 
     def _set_rotary(self, step: MlaStep, cos: Any, sin: Any, positions: Any, tokens: int, kept: List[Any]) -> None:
         rows: Optional[int] = None

@@ -346,7 +346,8 @@ class MlaDesc(Structure):
         + [(name, c_int64) for name in "embed_dim out_dim num_heads q_lora_rank kv_lora_rank".split()]
         + [(name, c_int64) for name in "qk_nope_head_dim qk_rope_head_dim v_head_dim".split()]
         + [("dtype", c_int), ("page_size", c_int64), ("rope_interleaved", c_int)]
-        + [("softmax_scale", c_double), ("norm_eps", c_double), ("form", c_int), ("reproducible", c_int)]
+        + [("softmax_scale", c_double), ("norm_eps", c_double)]
+        + [(name, c_int) for name in "form reproducible has_ids".split()]
     )
 
 
@@ -369,6 +370,7 @@ class MlaStep(Structure):
         + [("block_table", c_void_p), ("max_pages", c_int64), ("block_table_stride", c_int64), ("cache_rows", c_int64)]
         + [("cos", c_void_p), ("sin", c_void_p), ("num_positions", c_int64), ("positions", c_void_p)]
         + [("max_threads", c_uint32), ("runner", c_void_p), ("cancel", c_void_p)]
+        + [("kv_ids", c_void_p), ("num_ids", c_int64), ("kv_id_lens", c_void_p)]
     )
 
 

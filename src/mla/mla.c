@@ -9,6 +9,7 @@
 #include "problem/problem_fields.h"
 
 #include <math.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,7 +17,7 @@ const int64_t mla_rows[MLA_NUM_SIZES] = {1, 4, 16, 512};
 
 static const attune_mla_desc initial = ATTUNE_MLA_DESC_INIT;
 static const at_struct desc_struct = {"attune_mla_desc", "start from ATTUNE_MLA_DESC_INIT", sizeof(attune_mla_desc),
-                                      &initial, sizeof(attune_mla_desc)};
+                                      &initial, offsetof(attune_mla_desc, has_ids)};
 static const at_struct weights_struct = {"attune_mla_weights", "start from ATTUNE_MLA_WEIGHTS_INIT",
                                          sizeof(attune_mla_weights), NULL, sizeof(attune_mla_weights)};
 
@@ -62,6 +63,11 @@ static attune_status check_choices(const attune_mla_desc *d, at_error *err) {
     if (d->reproducible && d->form == ATTUNE_MLA_BY_COST)
         return at_fail(err, ATTUNE_INVALID_ARGUMENT,
                        "reproducible is 1 and form ATTUNE_MLA_BY_COST; the two forms have different bits: name one");
+    if ((unsigned)d->has_ids > 1)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "has_ids is %d; it must be 0 or 1", d->has_ids);
+    if (d->has_ids && d->form == ATTUNE_MLA_UNABSORBED)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT,
+                       "has_ids is 1 and form ATTUNE_MLA_UNABSORBED; listed keys are attended to in the absorbed form");
     if (!isnan(d->softmax_scale) && !(fabs(d->softmax_scale) <= 1e6))
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "softmax_scale is %g; it must be within +-1e6", d->softmax_scale);
     if (!(d->norm_eps >= 1e-12 && d->norm_eps <= 1))
@@ -188,26 +194,26 @@ static attune_status pack(attune_mla *mla, const attune_mla_weights *weights, at
 
 /* ---- Attention ---- */
 
-static attune_status make_attention(attune_mla *mla, bool is_absorbed, at_error *err) {
+static attune_status make_attention(attune_mla *mla, attune_attention **made, at_error *err) {
     const attune_mla_desc *d = &mla->desc;
+    const bool is_listed = made == &mla->listed;
     attune_attention_desc a = ATTUNE_ATTENTION_DESC_INIT;
     a.dtype = d->dtype;
-    a.is_causal = 1;
+    a.is_causal = !is_listed;
     a.softmax_scale = d->softmax_scale;
     a.reproducible = d->reproducible;
-    if (is_absorbed) {
+    if (made != &mla->unabsorbed) {
         a.num_heads = d->num_heads, a.num_kv_heads = 1;
         a.head_dim = mla_width(d), a.head_dim_v = d->kv_lora_rank;
         a.kv = d->page_size ? ATTUNE_KV_PAGED : ATTUNE_KV_CACHE;
         a.layout = d->page_size ? ATTUNE_THD : ATTUNE_BSHD;
         a.page_size = d->page_size;
-        a.extra = "v_in_k=1";
+        a.extra = is_listed ? "v_in_k=1,kv_ids=query,kv_id_lens=1" : "v_in_k=1";
     } else {
         a.num_heads = mla->heads_at_once;
         a.head_dim = d->qk_nope_head_dim + d->qk_rope_head_dim, a.head_dim_v = d->v_head_dim;
     }
-    const attune_status status =
-        attune_attention_create(mla->context, &a, is_absorbed ? &mla->absorbed : &mla->unabsorbed);
+    const attune_status status = attune_attention_create(mla->context, &a, made);
     return status ? at_fail(err, status, "%s", attune_last_message()) : ATTUNE_OK;
 }
 
@@ -233,8 +239,9 @@ static attune_status fill(attune_mla *mla, const attune_mla_weights *weights, at
             mla_print(&(mla_kernel){*d, k, mla_rows[size], k == MLA_EXPAND ? mla->heads_at_once : 0},
                       mla->problem[k][size]);
     if (at_operator_of(mla->context, &own, &mla->op, err) || pack(mla, weights, err)) return err->status;
-    if (d->form != ATTUNE_MLA_UNABSORBED && make_attention(mla, true, err)) return err->status;
-    return d->form == ATTUNE_MLA_ABSORBED ? ATTUNE_OK : make_attention(mla, false, err);
+    if (d->form != ATTUNE_MLA_UNABSORBED && make_attention(mla, &mla->absorbed, err)) return err->status;
+    if (d->has_ids && make_attention(mla, &mla->listed, err)) return err->status;
+    return d->form == ATTUNE_MLA_ABSORBED ? ATTUNE_OK : make_attention(mla, &mla->unabsorbed, err);
 }
 
 attune_status attune_mla_create(attune_context *context, const attune_mla_desc *desc, const attune_mla_weights *weights,
@@ -277,6 +284,7 @@ void attune_mla_destroy(attune_mla *mla) {
         for (int size = 0; size < MLA_NUM_SIZES; size++) attune_kernel_release(atomic_load(&mla->kernels[k][size]));
     attune_attention_destroy(mla->absorbed);
     attune_attention_destroy(mla->unabsorbed);
+    attune_attention_destroy(mla->listed);
     at_free(&mla->context->allocator, mla->packed);
     free(mla);
 }
@@ -298,8 +306,8 @@ attune_status attune_mla_prepare(attune_mla *mla) {
     at_error err = {0};
     if (!mla) at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_mla_prepare was given NULL");
     if (err.status || prepare_kernels(mla, &err)) return at_report(&err);
-    attune_attention *const attentions[] = {mla->absorbed, mla->unabsorbed};
-    for (int i = 0; i < 2; i++) {
+    attune_attention *const attentions[] = {mla->absorbed, mla->unabsorbed, mla->listed};
+    for (int i = 0; i < 3; i++) {
         const attune_status status = attentions[i] ? attune_attention_prepare(attentions[i]) : ATTUNE_OK;
         if (status) return status;
     }

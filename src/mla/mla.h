@@ -15,6 +15,7 @@ struct attune_mla {
     attune_mla_desc desc; /* settled: no zeros that stand for something else */
     /* Of the cache's rows; and of keys and values of heads_at_once heads. */
     attune_attention *absorbed, *unabsorbed;
+    attune_attention *listed; /* of the cache's rows that lists name; NULL without has_ids */
     int64_t heads_at_once;
     void *packed;                            /* all matrices, and the weights of the norms */
     unsigned char *matrix[MLA_NUM_MATRICES]; /* NULL: there is none */

@@ -8,10 +8,11 @@
 #include "base/integers.h"
 #include "base/struct.h"
 
+#include <stddef.h>
 #include <string.h>
 
 static const at_struct step_struct = {"attune_mla_step", "start from ATTUNE_MLA_STEP_INIT", sizeof(attune_mla_step),
-                                      NULL, sizeof(attune_mla_step)};
+                                      NULL, offsetof(attune_mla_step, kv_ids)};
 
 attune_status attune_mla_step_init(attune_mla_step *step, size_t struct_size) {
     at_error err = {0};
@@ -32,13 +33,14 @@ typedef struct call {
     int64_t pages, page_rows; /* of the cache: pages, or sequences */
     int64_t page_stride, row_stride, x_stride, out_stride, table_stride;
     /* In the workspace. */
-    int32_t *starts; /* [batch + 1] */
-    int32_t *lens;   /* [batch] */
-    int32_t *run;    /* [batch + 1]: starts of the sequences of a run */
-    int32_t *places; /* [tokens, PLACE] */
-    int32_t *keys;   /* [longest unabsorbed sequence, PLACE] */
-    char *q, *heads; /* [tokens, heads, dim] */
-    char *part;      /* what a run needs */
+    int32_t *starts;    /* [batch + 1] */
+    int32_t *lens;      /* [batch] */
+    int32_t *run;       /* [batch + 1]: starts of the sequences of a run */
+    int32_t *places;    /* [tokens, PLACE] */
+    int32_t *keys;      /* [longest unabsorbed sequence, PLACE] */
+    int32_t *list_lens; /* [tokens], of lists that are all whole */
+    char *q, *heads;    /* [tokens, heads, dim] */
+    char *part;         /* what a run needs */
 } call;
 
 /* ---- Checks ---- */
@@ -58,13 +60,17 @@ static attune_status check_sizes(const call *c, at_error *err) {
                  {"max_pages", s->max_pages},
                  {"cache_rows", s->cache_rows},
                  {"num_positions", s->num_positions},
-                 {"block_table_stride", s->block_table_stride}};
+                 {"block_table_stride", s->block_table_stride},
+                 {"num_ids", s->num_ids}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         if (sizes[i].value < 0 || sizes[i].value > INT32_MAX)
             return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s is %lld; it must be from 0 to 2147483647", sizes[i].name,
                            (long long)sizes[i].value);
     if (!c->d->page_size && s->cu_seqlens)
         return fail(err, "there are cu_seqlens, but page_size is 0: sequences of different lengths need pages");
+    if (s->kv_ids && !c->mla->listed) return fail(err, "there are kv_ids, but has_ids of the description is 0");
+    if (!s->kv_ids && s->kv_id_lens) return fail(err, "there are kv_id_lens, but kv_ids is NULL");
+    if (s->kv_ids && !s->num_ids) return fail(err, "num_ids is 0; lists have at least one place");
     if (c->d->page_size && s->block_table_stride && s->block_table_stride < s->max_pages)
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "block_table_stride is %lld; rows have %lld pages",
                        (long long)s->block_table_stride, (long long)s->max_pages);
@@ -158,6 +164,38 @@ static attune_status check_table(const call *c, at_error *err) {
     return ATTUNE_OK;
 }
 
+/* ---- Lists of keys ---- */
+
+static attune_status check_list(const call *c, int64_t b, int64_t token, int32_t count, at_error *err) {
+    const attune_mla_step *s = c->step;
+    const int32_t *const ids = s->kv_ids + token * s->num_ids;
+    if (count < 0 || count > s->num_ids)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "kv_id_lens[%lld] is %d; it must be from 0 to %lld (num_ids)",
+                       (long long)token, count, (long long)s->num_ids);
+    for (int32_t i = 0; i < count; i++) {
+        if (ids[i] < 0 || ids[i] >= c->lens[b])
+            return at_fail(err, ATTUNE_INVALID_ARGUMENT,
+                           "kv_ids has key %d at place %d of the list of token %lld; sequence %lld has %d tokens",
+                           ids[i], i, (long long)token, (long long)b, c->lens[b]);
+        if (c->d->reproducible && i && ids[i] <= ids[i - 1])
+            return at_fail(err, ATTUNE_INVALID_ARGUMENT,
+                           "kv_ids has key %d after key %d in the list of token %lld; with reproducible they must "
+                           "ascend",
+                           ids[i], ids[i - 1], (long long)token);
+    }
+    return ATTUNE_OK;
+}
+
+/* Before anything is written: attention checks them again, but after rows of the cache. */
+static attune_status check_lists(const call *c, at_error *err) {
+    const attune_mla_step *s = c->step;
+    for (int64_t b = 0; s->kv_ids && b < s->batch; b++)
+        for (int64_t token = c->starts[b]; token < c->starts[b + 1]; token++)
+            if (check_list(c, b, token, s->kv_id_lens ? s->kv_id_lens[token] : (int32_t)s->num_ids, err))
+                return err->status;
+    return ATTUNE_OK;
+}
+
 /* ---- Places ---- */
 
 static void place_key(const call *c, int64_t b, int64_t key, int32_t place[PLACE]) {
@@ -188,6 +226,7 @@ static attune_status place_tokens(const call *c, at_error *err) {
 
 static bool is_absorbed(const call *c, int64_t b) {
     const attune_mla_desc *d = c->d;
+    if (c->step->kv_ids) return true;
     if (d->form != ATTUNE_MLA_BY_COST) return d->form == ATTUNE_MLA_ABSORBED;
     const double tokens = (double)new_tokens(c, b), all = c->lens[b], pairs = tokens * all - tokens * (tokens - 1) / 2;
     const double rank = (double)d->kv_lora_rank, rope = (double)d->qk_rope_head_dim;
@@ -232,13 +271,15 @@ static void *take(char **at, size_t bytes) {
 }
 
 static void *take_memory(call *c, at_error *err) {
-    enum { PARTS = 5, LINE = 64 };
+    enum { PARTS = 6, LINE = 64 };
     const attune_mla_desc *d = c->d;
     int64_t longest;
     const size_t part = part_bytes(c, &longest), places = sizeof(int32_t) * PLACE;
     const size_t q = (size_t)(c->tokens * d->num_heads * head_dim(d)) * c->size;
     const size_t heads = (size_t)(c->tokens * d->num_heads * d->v_head_dim) * c->size;
-    const size_t bytes = part + q + heads + places * (size_t)(c->tokens + longest) + PARTS * LINE;
+    const bool has_whole_lists = c->step->kv_ids && !c->step->kv_id_lens;
+    const size_t list_lens = has_whole_lists ? sizeof(int32_t) * (size_t)c->tokens : 0;
+    const size_t bytes = part + q + heads + list_lens + places * (size_t)(c->tokens + longest) + PARTS * LINE;
     void *const memory = at_spares_take(&c->mla->context->spares, bytes);
     if (!memory) {
         at_fail_memory(err, bytes);
@@ -247,6 +288,8 @@ static void *take_memory(call *c, at_error *err) {
     char *at = memory;
     c->q = take(&at, q), c->heads = take(&at, heads);
     c->places = take(&at, places * (size_t)c->tokens), c->keys = take(&at, places * (size_t)longest);
+    c->list_lens = take(&at, list_lens);
+    for (int64_t i = 0; has_whole_lists && i < c->tokens; i++) c->list_lens[i] = (int32_t)c->step->num_ids;
     c->part = take(&at, part);
     return memory;
 }
@@ -364,6 +407,33 @@ static attune_status attend(attune_attention *attention, const call *c, attune_s
     return status ? at_fail(err, status, "%s", attune_last_message()) : ATTUNE_OK;
 }
 
+/* The lists of a run: [1, tokens, num_ids] with pages, and [batch, tokens, num_ids] without. */
+typedef struct key_lists {
+    int64_t dims[3];
+    attune_dltensor tensor[2];
+    attune_binding binding[2];
+} key_lists;
+
+static void bind_lists(const call *c, key_lists *l, attune_step *step) {
+    enum { SIGNED = 0, ON_CPU = 1 };
+    const attune_mla_step *s = c->step;
+    const void *const data[] = {s->kv_ids, s->kv_id_lens ? s->kv_id_lens : c->list_lens};
+    static const char *const names[] = {"kv_ids", "kv_id_lens"};
+    l->dims[0] = c->d->page_size ? 1 : s->batch, l->dims[1] = c->d->page_size ? c->tokens : s->seq;
+    l->dims[2] = s->num_ids;
+    for (int i = 0; i < 2; i++) {
+        l->tensor[i] = (attune_dltensor){.data = (void *)(uintptr_t)data[i],
+                                         .device_type = ON_CPU,
+                                         .ndim = 3 - i,
+                                         .dtype_code = SIGNED,
+                                         .dtype_bits = 32,
+                                         .dtype_lanes = 1,
+                                         .shape = l->dims};
+        l->binding[i] = (attune_binding){names[i], &l->tensor[i]};
+    }
+    step->bindings = l->binding, step->num_bindings = 2;
+}
+
 static attune_status attend_absorbed(const call *c, int64_t first, int64_t end, at_error *err) {
     const attune_mla_desc *d = c->d;
     const int64_t token = c->starts[first], rows = c->starts[end] - token;
@@ -387,7 +457,9 @@ static attune_status attend_absorbed(const call *c, int64_t first, int64_t end, 
         s.k_cache.data = (char *)s.k_cache.data + (size_t)(first * c->page_stride) * c->size;
     }
     s.v_cache = s.k_cache;
-    if (attend(c->mla->absorbed, c, &s, err)) return err->status;
+    key_lists l;
+    if (c->step->kv_ids) bind_lists(c, &l, &s);
+    if (attend(c->step->kv_ids ? c->mla->listed : c->mla->absorbed, c, &s, err)) return err->status;
     char *const to = c->heads + (size_t)(token * d->num_heads * d->v_head_dim) * c->size;
     return multiply_heads(c, MLA_VALUES, rows, latent, to, err);
 }
@@ -441,7 +513,8 @@ attune_status mla_run_step(attune_mla *mla, const attune_mla_step *step, bool is
     int32_t *const lists = at_spares_take(&mla->context->spares, bytes);
     if (!lists) return at_fail_memory(err, bytes);
     c.starts = lists, c.run = lists + step->batch + 1, c.lens = c.run + step->batch + 1;
-    if (!check_pointers(&c, err) && !check_views(&c, err) && !find_lengths(&c, err) && !check_table(&c, err))
+    if (!check_pointers(&c, err) && !check_views(&c, err) && !find_lengths(&c, err) && !check_table(&c, err) &&
+        !check_lists(&c, err))
         if (c.tokens) compute(&c, err);
     at_spares_give(&mla->context->spares, lists);
     return err->status;

@@ -193,12 +193,14 @@ typedef struct run {
     char *out; /* [SEQUENCES, LENGTH, out_dim] */
     bool is_interpreted;
     uint32_t max_threads;
+    int lists; /* each token lists itself and all before it: 1 in order, -1 the last one first; 0: there are no lists */
 } run;
 
 static void open_run(run *r, const model *m, attune_mla_form form, int64_t page_size, bool is_reproducible) {
     const attune_mla_weights w = weights_of(m);
     attune_mla_desc d = m->d;
     d.form = form, d.page_size = page_size, d.reproducible = is_reproducible;
+    d.has_ids = form != ATTUNE_MLA_UNABSORBED;
     *r = (run){.m = m};
     r->cache = calloc(NUM_PAGES * PAGE * (size_t)(d.kv_lora_rank + d.qk_rope_head_dim), 4);
     r->out = calloc(SEQUENCES * LENGTH * (size_t)d.out_dim, 4);
@@ -224,6 +226,17 @@ static attune_mla_step step_of(const run *r) {
     return s;
 }
 
+/* The lists of tokens from[b] to before to[b], and their lengths behind them. */
+static void list_keys(attune_mla_step *s, const run *r, const int32_t *from, int32_t *lists) {
+    int32_t *lens = lists + SEQUENCES * LENGTH * LENGTH;
+    s->kv_ids = lists, s->kv_id_lens = lens, s->num_ids = LENGTH;
+    for (int b = 0; b < SEQUENCES; b++)
+        for (int32_t t = from[b]; t < s->kv_lens[b]; t++, lists += LENGTH, lens++) {
+            *lens = t + 1;
+            for (int32_t i = 0; i < LENGTH; i++) lists[i] = i > t ? INT32_MAX : r->lists > 0 ? i : t - i;
+        }
+}
+
 /* Tokens from[b] to before to[b] of each sequence, through pages, in one ragged step. */
 static void run_ragged(run *r, const int32_t *from, const int32_t *to) {
     const attune_mla_desc *d = &r->m->d;
@@ -240,6 +253,8 @@ static void run_ragged(run *r, const int32_t *from, const int32_t *to) {
     s.batch = SEQUENCES, s.cu_seqlens = starts, s.kv_lens = to;
     s.block_table = &table[0][0];
     s.x.data = x, s.out.data = out, s.max_threads = r->max_threads;
+    int32_t *const lists = calloc(SEQUENCES * LENGTH * (LENGTH + 1), sizeof *lists);
+    if (r->lists) list_keys(&s, r, from, lists);
     if (r->is_interpreted)
         assert_int_equal(mla_run_step(r->mla, &s, true, &err), ATTUNE_OK);
     else
@@ -247,7 +262,7 @@ static void run_ragged(run *r, const int32_t *from, const int32_t *to) {
     for (int b = 0; b < SEQUENCES; b++)
         memcpy(r->out + (size_t)(b * LENGTH + from[b]) * out_row, out + (size_t)starts[b] * out_row,
                (size_t)(to[b] - from[b]) * out_row);
-    free(x), free(out);
+    free(x), free(out), free(lists);
 }
 
 static const int32_t none[SEQUENCES] = {0, 0, 0}, all[SEQUENCES] = {LENGTH, LENGTH, LENGTH};
@@ -441,6 +456,27 @@ static void check_desc(attune_mla_desc d, const attune_mla_weights *w, const cha
     assert_string_equal(attune_last_message(), sentence);
 }
 
+/* In any order they are all keys; in their order, and reproducible, with the bits of a step without lists. */
+static void lists_of_all_keys(void **unused) {
+    (void)unused;
+    run listed, plain, interpreted;
+    open_run(&listed, shared_model(), ATTUNE_MLA_BY_COST, PAGE, false);
+    listed.lists = -1;
+    run_chunks(&listed);
+    assert_true(error_of(&listed) <= limit_of(shared_model()));
+    close_run(&listed);
+    open_run(&listed, shared_model(), ATTUNE_MLA_ABSORBED, PAGE, true);
+    open_run(&plain, shared_model(), ATTUNE_MLA_ABSORBED, PAGE, true);
+    open_run(&interpreted, shared_model(), ATTUNE_MLA_ABSORBED, PAGE, true);
+    listed.lists = interpreted.lists = 1, interpreted.is_interpreted = true;
+    run_chunks(&listed);
+    run_ragged(&plain, none, all);
+    run_ragged(&interpreted, none, all);
+    assert_memory_equal(listed.out, plain.out, out_bytes(shared_model()));
+    assert_memory_equal(interpreted.out, plain.out, out_bytes(shared_model()));
+    close_run(&listed), close_run(&plain), close_run(&interpreted);
+}
+
 static void wrong_descriptions_have_a_sentence(void **unused) {
     (void)unused;
     const model *m = shared_model();
@@ -456,6 +492,8 @@ static void wrong_descriptions_have_a_sentence(void **unused) {
     check_desc(d, &w, "dtype is i8; it must be f32, bf16 or f16");
     d = m->d, d.reproducible = 1;
     check_desc(d, &w, "reproducible is 1 and form ATTUNE_MLA_BY_COST; the two forms have different bits: name one");
+    d = m->d, d.has_ids = 1, d.form = ATTUNE_MLA_UNABSORBED;
+    check_desc(d, &w, "has_ids is 1 and form ATTUNE_MLA_UNABSORBED; listed keys are attended to in the absorbed form");
     d = m->d, d.q_lora_rank = 0;
     check_desc(d, &w, "q_proj of the weights is NULL");
     w.q_proj = w.o_proj;
@@ -494,6 +532,15 @@ static void wrong_steps_have_a_sentence(void **unused) {
     check_step(&r, s, "out has rows 5 elements apart; they would overlap below 48");
     s = good, s.cache.token = 80, s.cache.batch = 81;
     check_step(&r, s, "cache has pages 81 elements apart; they would overlap below 1280");
+    static const int32_t ids[] = {0, 19, 20, 0, 1, 1, 0, 1}, id_lens[] = {2, 2, 3, 2};
+    s = good, s.kv_ids = ids, s.num_ids = 2;
+    check_step(&r, s, "kv_ids has key 20 at place 0 of the list of token 1; sequence 0 has 20 tokens");
+    s.kv_id_lens = id_lens, s.kv_ids = ids + 4;
+    check_step(&r, s, "kv_id_lens[2] is 3; it must be from 0 to 2 (num_ids)");
+    s = good, s.kv_ids = ids;
+    check_step(&r, s, "num_ids is 0; lists have at least one place");
+    s = good, s.kv_id_lens = id_lens;
+    check_step(&r, s, "there are kv_id_lens, but kv_ids is NULL");
     s = good, s.batch = -1;
     check_step(&r, s, "batch is -1; it must be from 0 to 2147483647");
     s = good, s.batch = 0;
@@ -502,6 +549,14 @@ static void wrong_steps_have_a_sentence(void **unused) {
     close_run(&r);
     open_run(&r, shared_model(), ATTUNE_MLA_BY_COST, 0, false);
     check_step(&r, good, "there are cu_seqlens, but page_size is 0: sequences of different lengths need pages");
+    close_run(&r);
+    open_run(&r, shared_model(), ATTUNE_MLA_UNABSORBED, PAGE, false);
+    s = good, s.kv_ids = ids, s.num_ids = 2;
+    check_step(&r, s, "there are kv_ids, but has_ids of the description is 0");
+    close_run(&r);
+    open_run(&r, shared_model(), ATTUNE_MLA_ABSORBED, PAGE, true);
+    s = good, s.kv_ids = ids + 4, s.num_ids = 2;
+    check_step(&r, s, "kv_ids has key 1 after key 1 in the list of token 0; with reproducible they must ascend");
     close_run(&r);
 }
 
@@ -519,6 +574,7 @@ int main(void) {
         cmocka_unit_test(threads_change_no_bit),
         cmocka_unit_test(form_follows_from_cost),
         cmocka_unit_test(contiguous_caches_and_strides),
+        cmocka_unit_test(lists_of_all_keys),
         cmocka_unit_test(wrong_descriptions_have_a_sentence),
         cmocka_unit_test(wrong_steps_have_a_sentence),
     };

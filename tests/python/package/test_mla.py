@@ -31,7 +31,7 @@ def angles():
     return np.cos(angle).astype("f4"), np.sin(angle).astype("f4")
 
 
-def reference(weights, x, eps=1e-6):
+def reference(weights, x, eps=1e-6, shown=None):
     w = {name: value.astype("f8") for name, value in weights.items()}
     cos, sin = (a.astype("f8") for a in angles())
     x = x.astype("f8")
@@ -58,6 +58,8 @@ def reference(weights, x, eps=1e-6):
     scores = scores + np.einsum("bqhd,bkd->bhqk", rotate(q[..., NOPE:]), rotated[:, :, 0])
     scores = scores * (NOPE + ROPE) ** -0.5
     scores[:, :, np.triu(np.ones((length, length), bool), 1)] = -np.inf
+    if shown is not None:
+        scores[np.broadcast_to(~shown[:, None], scores.shape)] = -np.inf
     p = np.exp(scores - scores.max(-1, keepdims=True))
     p /= p.sum(-1, keepdims=True)
     out = np.einsum("bhqk,bkhd->bqhd", p, heads[..., NOPE:]).reshape(batch, length, -1)
@@ -97,6 +99,36 @@ def test_pages():
     np.testing.assert_allclose(mixed, wanted[1, 20:], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("reproducible", [False, True])
+def test_listed_keys(reproducible):
+    """Each token attends to itself and some tokens before it."""
+    weights, x = draw(), tokens()
+    rng = np.random.default_rng(5)
+    shown = np.tril(rng.random((2, LENGTH, LENGTH)) < 0.4) | np.eye(LENGTH, dtype=bool)
+    lens = shown.sum(-1).astype("i4")
+    ids = np.full((2, LENGTH, lens.max()), 10**6, "i4")
+    for at in np.ndindex(2, LENGTH):
+        keys = np.flatnonzero(shown[at])
+        ids[at][: lens[at]] = keys if reproducible else rng.permutation(keys)
+    wanted = reference(weights, x, shown=shown)
+    form = "absorbed" if reproducible else "by_cost"
+    mla = block(weights, form=form, reproducible=reproducible, has_ids=True)
+    cache = np.zeros((2, LENGTH, mla.width), "f4")
+    got = [mla.run(np.ascontiguousarray(x[:, at]), cache, *angles(), kv_lens=[at.stop] * 2,
+                   kv_ids=np.ascontiguousarray(ids[:, at]), kv_id_lens=np.ascontiguousarray(lens[:, at]))
+           for at in (slice(0, 20), slice(20, 28), slice(28, 29))]  # fmt: skip
+    np.testing.assert_allclose(np.concatenate(got, 1), wanted, rtol=1e-4, atol=1e-5)
+
+    paged = block(weights, form=form, reproducible=reproducible, has_ids=True, page_size=16)
+    pages, table = np.zeros((5, 16, mla.width), "f4"), np.array([[4, 1], [0, 2]], "i4")
+    got = paged.run(x.reshape(-1, EMBED), pages, *angles(), kv_lens=[LENGTH] * 2, block_table=table,
+                    cu_seqlens=[0, LENGTH, 2 * LENGTH], kv_ids=ids.reshape(2 * LENGTH, -1), kv_id_lens=lens.reshape(-1))
+    np.testing.assert_allclose(got.reshape(2, LENGTH, -1), wanted, rtol=1e-4, atol=1e-5)
+    full = paged.run(x.reshape(-1, EMBED), pages, *angles(), kv_lens=[LENGTH] * 2, block_table=table,
+                     cu_seqlens=[0, LENGTH, 2 * LENGTH], kv_ids=np.arange(LENGTH)[None].repeat(2 * LENGTH, 0))
+    np.testing.assert_allclose(full.reshape(2, LENGTH, -1)[:, -1], reference(weights, x)[:, -1], rtol=1e-4, atol=1e-5)
+
+
 def test_f16():
     weights, x = draw(dtype="f2"), tokens(dtype="f2")
     mla = block(weights)
@@ -134,6 +166,9 @@ def test_what_is_wrong():
     refuses("cache has a stride of 0 at dimension 0", lambda: mla.run(x, one_row, *angles()))
     out = np.lib.stride_tricks.as_strided(np.zeros(EMBED, "f4"), x.shape, (0, 0, 4))
     refuses("out has a row stride of 0", lambda: mla.run(x, cache, *angles(), out=out))
+    lists = np.zeros((2, LENGTH, 1), "i4")
+    refuses("has_ids of the description is 0", lambda: mla.run(x, cache, *angles(), kv_ids=lists))
+    refuses(r"kv_ids has the shape \[2, 1\]", lambda: mla.run(x, cache, *angles(), kv_ids=np.zeros((2, 1), "i4")))
     cos, sin = angles()
     refuses("sin has the shape", lambda: mla.run(x, cache, cos[:0], sin))
     refuses("it has no elements", lambda: block({**weights, "o_proj.weight": weights["o_proj.weight"][:0]}))
