@@ -49,7 +49,7 @@ $(call obj,$(TVM_SRC)): INCLUDES = -Iadapters/tvm -Iadapters
 $(call obj,$(GGML_SRC)): INCLUDES = -Iadapters/ggml -Iadapters -Isrc/base
 TEST_INCLUDES = -Isrc -Isrc/schedule -Itests -Itools -Ilab -Ireference -I$(BUILD)/gen
 $(call obj,$(TEST_SRC) $(SUPPORT_SRC)): INCLUDES = $(TEST_INCLUDES) -isystem $(MONOCYPHER)
-$(call obj,$(call tests_in,test_adapter_*.c) tests/adapters/ggml_host.c): INCLUDES = -Iadapters
+$(call obj,$(call tests_in,test_adapter_*.c) $(addprefix tests/adapters/ggml_,check.c host.c)): INCLUDES = -Iadapters
 # Sanitizers watch the library; of the programs that call it, half the time to compile is worth more. TEST_CFLAGS is for
 # the same without a sanitizer.
 TEST_CFLAGS ?=

@@ -51,13 +51,22 @@ BEFORE_BUILT = . tests/sanitizers.sh; LD_LIBRARY_PATH='$(BUILD)'"$${LD_LIBRARY_P
 TIER0_TARGETS_x86_64 = avx512,avx2,x86-64
 TIER0_DOTS_x86_64 = avx512_bf16
 TIER0_TARGETS_aarch64 = aarch64
+TIER0_MAKERS = scripts/tier0_bundle.sh scripts/tier0_kernels.sh $(if $(filter $(BUILD)/%,$(TIER0_ATTUNE)),\
+	$(BUILD)/attune $(BUILD)/libattune-codegen.so,$(wildcard $(TIER0_ATTUNE) $(dir $(TIER0_ATTUNE))libattune-codegen.so))
 tier0: $(BUILD)/libattune-tier0.so
-$(BUILD)/libattune-tier0.so: scripts/tier0.sh scripts/tier0_kernels.sh src/engine/tier0.map \
-		$(if $(filter $(BUILD)/%,$(TIER0_ATTUNE)),$(BUILD)/attune $(BUILD)/libattune-codegen.so,$(wildcard \
-			$(TIER0_ATTUNE) $(dir $(TIER0_ATTUNE))libattune-codegen.so))
+$(BUILD)/libattune-tier0.so: scripts/tier0.sh src/engine/tier0.map $(TIER0_MAKERS)
 	$(call say,link $@)
 	$(Q)$(BEFORE_BUILT) ATTUNE='$(TIER0_ATTUNE)' LINK='$(CC) -shared -nostdlib $(HARDENED_LINK)' sh scripts/tier0.sh $@ \
 		'$(TIER0_TARGETS_$(ARCH))' '$(TIER0_DOTS_$(ARCH))'
+
+# Those for ggml's caches are a part of the plug-in of ggml, which is not for the baseline of x86-64: ggml itself is
+# fast enough there.
+GGML_TARGETS_x86_64 = avx512,avx2
+GGML_TARGETS_aarch64 = aarch64
+$(BUILD)/ggml-kernels.a: $(TIER0_MAKERS)
+	$(call say,bundle $@)
+	$(Q)$(BEFORE_BUILT) ATTUNE='$(TIER0_ATTUNE)' sh scripts/tier0_bundle.sh $@ attune_ggml \
+		'$(GGML_TARGETS_$(ARCH))' ggml
 
 # The same library for the Python wheel. It loads with glibc 2.28, where libpthread and libdl are apart.
 OLD_GLIBC = exp log dlopen dlsym dlclose dlerror dladdr1 pthread_create pthread_join pthread_once pthread_sigmask \
@@ -74,7 +83,7 @@ $(call adapters_in,$(BUILD)/wheel): $(call obj,src/wheel/old_glibc.c) $(BUILD)/w
 	@mkdir -p $(@D)
 	$(call say,link $@)
 	$(Q)$(LINK) $(SHARED) -z nodelete -Wl,-rpath,'$$ORIGIN' -Wl,-Bsymbolic \
-		-Wl,--version-script=$(filter %/exports.map,$^) $(filter %.o,$^) $(OLD_GLIBC_LINK) \
+		-Wl,--version-script=$(filter %/exports.map,$^) $(filter %.o %.a,$^) $(OLD_GLIBC_LINK) \
 		-L$(BUILD)/wheel -l:libattune.so.0 $(CORE_LIBS) -o $@
 
 # A small program, which loads the plug-in.
@@ -100,7 +109,7 @@ COMMA := ,
 define link_adapter
 $(call say,link $@)
 $(Q)$(LINK) $(SHARED) -z nodelete $(if $(1),-Wl$(COMMA)-rpath$(COMMA)'$(1)') -Wl,-Bsymbolic \
-	-Wl,--version-script=$(filter %/exports.map,$^) $(filter %.o,$^) -L$(BUILD) -lattune $(CORE_LIBS) -o $@
+	-Wl,--version-script=$(filter %/exports.map,$^) $(filter %.o %.a,$^) -L$(BUILD) -lattune $(CORE_LIBS) -o $@
 endef
 $(call adapters_in,$(BUILD)): $(BUILD)/libattune.so
 	$(call link_adapter,$$ORIGIN)
@@ -113,7 +122,7 @@ $(call built_adapter,libattune-ort.so): $(call obj,$(COMMON_SRC) $(ORT_SRC) src/
 $(call built_adapter,libattune-jax.so): $(call obj,$(COMMON_SRC) $(JAX_SRC)) adapters/jax/exports.map
 $(call built_adapter,libattune-tvm.so): $(call obj,$(COMMON_SRC) $(TVM_SRC)) adapters/tvm/exports.map
 $(call built_adapter,libggml-attune.so) $(BUILD)/installed/libggml-attune.so: \
-	$(call obj,$(COMMON_SRC) $(GGML_SRC) src/base/plain_text.c) adapters/ggml/exports.map
+	$(call obj,$(COMMON_SRC) $(GGML_SRC) src/base/plain_text.c) adapters/ggml/exports.map $(BUILD)/ggml-kernels.a
 
 define link_command
 $(call say,link $@)

@@ -9,15 +9,8 @@ rm -rf "$work"
 mkdir -p "$work"
 trap 'rm -rf "$work"' EXIT
 
-# Nothing of this machine may count: no cache, no results of tuning.
-bundle() { # name, targets, word for the list
-	[ -n "$2" ] || return 0
-	sh "$here/tier0_kernels.sh" $3 > "$work/$1.txt"
-	env -u ATTUNE_ISA -u ATTUNE_MACHINE -u ATTUNE_STRICT -u ATTUNE_RECORD ATTUNE_CACHE_DIR= ATTUNE_CACHE_BASE= \
-		"$ATTUNE" bundle --kernels-only -o "$work/$1.a" --name "$1" --targets "$2" "$work/$1.txt"
-}
-bundle attune_tier0 "$targets" ""
-bundle attune_tier0_dots "$dots" bf16
+sh "$here/tier0_bundle.sh" "$work/attune_tier0.a" attune_tier0 "$targets"
+[ -z "$dots" ] || sh "$here/tier0_bundle.sh" "$work/attune_tier0_dots.a" attune_tier0_dots "$dots" bf16
 # Without debug information there is nothing to strip but the names of kernels, which profilers show.
 $LINK -Wl,-soname,libattune-tier0.so -Wl,--version-script="$here/../src/engine/tier0.map" -Wl,--build-id=none \
 	-Wl,-z,separate-code -Wl,--whole-archive "$work"/*.a -Wl,--no-whole-archive -o "$output"

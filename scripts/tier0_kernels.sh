@@ -1,6 +1,7 @@
 #!/bin/sh
-# tier0_kernels.sh [bf16]: prints the kernels of tier 0 as a manifest for `attune bundle`. bf16: those that instruction
-# sets with dot products of bf16 have beside the kernels of the same registers without; the others would be the same.
+# tier0_kernels.sh [bf16|ggml]: prints the kernels of tier 0 as a manifest for `attune bundle`. bf16: those that
+# instruction sets with dot products of bf16 have beside the kernels of the same registers without; the others would be
+# the same. ggml: those of libggml-attune.so, which engines without ggml do not need.
 #
 # They leave open all that a kernel can leave open: lengths, batch, heads, strides, scale. Of a problem that fixes some
 # of it, the library gives them the rest in each call (src/engine/tier0.c). All write lse, which costs less room than
@@ -37,8 +38,9 @@ kernels() {
 # Steps of language models: ragged batches over pages, to which they may append. The group of heads and the page are
 # arguments, too, and so are window and sinks, which many calls have not.
 WINDOW=1000000 # stands for any, and for none: ANY_WINDOW in src/engine/tier0.c
+page=16
 steps() { # suffix, what differs
-	step="softmax_scale=dynamic,lse=1,ragged=1,page_size=16,kv_lens=1,seq_new=dynamic,is_causal=1,general=1"
+	step="softmax_scale=dynamic,lse=1,ragged=1,page_size=$page,kv_lens=1,seq_new=dynamic,is_causal=1,general=1"
 	step="$step,window_left=$WINDOW,sinks=1"
 	step="num_heads=1,seq_q=dynamic,seq_kv=dynamic,head_dim=$dim,dtype=$dtype,$step$2"
 	echo "step_${dtype}$1_${dim}_many: $step"
@@ -46,6 +48,28 @@ steps() { # suffix, what differs
 }
 CAP=1 # stands for any soft cap: ANY_CAP in src/engine/tier0.c
 
+# By ggml's caches, which are of other types than queries. Lists of keys have pages of one.
+caches() { # suffix, what differs
+	steps _f16$1 ",k_dtype=f16,v_dtype=f16${2-}"
+	steps _bf16$1 ",k_dtype=bf16,v_dtype=bf16${2-}"
+	case $dim in 80 | 112) return ;; esac # no whole blocks of 32 columns
+	steps _q8_0$1 ",kv_dtype=i8,kv_scales=inline${2-}"
+	steps _q4_0$1 ",kv_dtype=i4,kv_scales=inline${2-}"
+}
+ggml() {
+	dtype=f32
+	for dim in 64 80 96 112 128 256; do
+		page=16
+		caches ""
+		case $dim in 128 | 256) caches _cap ,logits_soft_cap=$CAP ;; esac
+		page=1
+		caches _listed
+	done
+}
+if [ "${1-}" = ggml ]; then
+	ggml
+	exit
+fi
 for dim in 32 64 80 96 128 256; do
 	case ${1-} in bf16) dots ;; *) kernels ;; esac
 done

@@ -27,7 +27,7 @@ static attune_status create(const char *pack, attune_context **made) {
     if (common_engine.has_threads) options.runner = &alone;
     options.event = on_event;
     options.cache_pack = pack;
-    options.machine_code_only = common_engine.has_stock;
+    options.machine_code_only = common_engine.never_waits ? 2 : common_engine.has_stock;
     return attune_context_create(&options, made);
 }
 

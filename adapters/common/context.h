@@ -15,6 +15,8 @@ typedef struct common_engine_info {
     unsigned max_plans;          /* in one table, see common/plans.h */
     unsigned repeats;            /* attune_plan_options.repeats of each plan; 0: the default */
     bool compiles_in_background; /* attune_plan_options.background of each plan */
+    bool never_waits; /* plans have a deadline of 0, unless ATTUNE_DEADLINE_US names one, and the virtual machine
+                       * computes nothing: the engine asks attune_plan_get_info whether it may call a plan */
 } common_engine_info;
 extern const common_engine_info common_engine;
 

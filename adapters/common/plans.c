@@ -73,6 +73,8 @@ static void fill(const common_plans *all, const plan_key *key, common_plan *p) {
     attune_plan_options options = ATTUNE_PLAN_OPTIONS_INIT;
     if (common_engine.repeats) options.repeats = common_engine.repeats;
     options.background = common_engine.compiles_in_background;
+    const char *const named = getenv("ATTUNE_DEADLINE_US");
+    if (common_engine.never_waits && !(named && *named)) options.deadline_us = 0;
     p->status = describe(all, key, p);
     if (!p->status) p->status = attune_plan_create(p->context, &p->problem, &options, &p->plan);
     if (!p->status) p->status = attune_plan_arguments_init(p->plan, &p->arguments);

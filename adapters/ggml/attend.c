@@ -20,7 +20,8 @@ static void *reserve(struct attend_buffer *b, int64_t bytes) {
 }
 
 void attend_free(attend_state *s) {
-    struct attend_buffer *const buffers[] = {&s->rows, &s->table, &s->slopes, &s->k_rows, &s->v_rows, &s->lens};
+    struct attend_buffer *const buffers[] = {&s->rows,   &s->table,  &s->list_bias, &s->slopes,
+                                             &s->k_rows, &s->v_rows, &s->lens};
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++) free(buffers[i]->data);
     free(s->distances_end ? s->distances_end - s->num_distances : NULL);
 }
@@ -74,13 +75,13 @@ static bool read_stream(attend_state *s, ggml_call *c) {
     mask_read(c->mask, n->rows, n->keys, c->mask_stride, &c->rows);
     if (!c->rows.has_bias || n->max_bias <= 0) return true;
     const uint16_t *const distances = distances_of(s, c->rows.keys);
-    c->has_alibi = distances && mask_is_alibi(c->mask, n->rows, c->mask_stride, &c->rows, distances);
+    if (distances) c->alibi = mask_alibi_of(c->mask, n->rows, c->mask_stride, &c->rows, distances);
     c->slopes = slopes_of(s, n);
     return c->slopes != NULL;
 }
 
 static bool is_simple(const ggml_call *c) {
-    return c->rows.class == MASK_NONE || c->rows.class == MASK_CAUSAL || c->has_alibi;
+    return c->rows.class == MASK_NONE || c->rows.class == MASK_CAUSAL || c->alibi;
 }
 
 /* Adds the streams behind the first one that one call may compute with it. */
@@ -99,8 +100,7 @@ static bool join_streams(attend_state *s, ggml_call *c) {
     while (c->first + c->count < n->streams) {
         ggml_call next = {.node = n, .first = c->first + c->count};
         if (!read_stream(s, &next)) return false;
-        if (next.rows.class != one.rows.class || next.has_alibi != one.has_alibi || next.rows.begin != one.rows.begin)
-            break;
+        if (next.rows.class != one.rows.class || next.alibi != one.alibi || next.rows.begin != one.rows.begin) break;
         if (next.rows.keys != one.rows.keys) c->lens = lens;
         if (next.rows.keys > c->rows.keys) c->rows.keys = next.rows.keys;
         lens[c->count++] = (int32_t)next.rows.keys;
@@ -108,12 +108,26 @@ static bool join_streams(attend_state *s, ggml_call *c) {
     return true;
 }
 
+/* Biases of listed keys; with slopes those of each head, by products of f32 as ggml has them. They lie behind those
+ * without slopes. */
+static void add_slopes(const ggml_call *c, int64_t listed, const uint16_t *bias, float *of_heads) {
+    for (int64_t h = 0; h < c->node->heads; h++)
+        for (int64_t i = 0; i < listed; i++) *of_heads++ = c->slopes[h] * rows_number(bias[i]);
+}
+
 static bool make_lists(attend_state *s, ggml_call *c) {
-    if (c->rows.class != MASK_LISTS) return true;
-    int32_t *const table = reserve(&s->table, c->rows.groups * c->rows.longest * (int64_t)sizeof *table);
-    if (table) mask_list(c->mask, c->mask_stride, &c->rows, table);
+    if (c->rows.class != MASK_LISTS && c->rows.class != MASK_GROUPS) return true;
+    const int64_t rows = c->node->rows, listed = rows * c->rows.longest;
+    const int64_t heads_bytes = c->slopes ? c->node->heads * listed * (int64_t)sizeof(float) : 0;
+    int32_t *const table = reserve(&s->table, listed * (int64_t)sizeof *table);
+    char *const biases = c->rows.has_bias ? reserve(&s->list_bias, heads_bytes + 2 * listed) : NULL;
+    if (!table || (c->rows.has_bias && !biases)) return false;
+    uint16_t *const bias = biases ? (uint16_t *)(biases + heads_bytes) : NULL;
+    mask_list(c->mask, rows, c->mask_stride, &c->rows, table, bias);
+    if (heads_bytes) add_slopes(c, listed, bias, (float *)biases);
     c->table = table;
-    return table != NULL;
+    c->list_bias = biases;
+    return true;
 }
 
 /* ---- Rows that are converted ---- */
@@ -163,7 +177,11 @@ static void clear(const ggml_node *n, int64_t stream) {
 static bool run(attend_state *s, const ggml_call *c, const char **reason) {
     ggml_kind kind;
     call_kind(c, &kind);
-    const common_plan *const plan = kernel_of(&kind, reason);
+    const common_plan *plan = kernel_of(&kind, reason);
+    if (!plan && kind.class == KERNEL_LISTS) {
+        kind.class = KERNEL_PAGES;
+        plan = kernel_of(&kind, reason);
+    }
     if (!plan) return false;
     attune_arguments a = plan->arguments;
     call_bind(c, &kind, &a);

@@ -11,7 +11,7 @@ typedef struct attend_state {
     struct attend_buffer {
         void *data;
         size_t bytes;
-    } rows, table, slopes, k_rows, v_rows, lens; /* they only grow */
+    } rows, table, list_bias, slopes, k_rows, v_rows, lens; /* they only grow */
     int64_t slopes_heads;
     float slopes_bias;
     uint16_t *distances_end; /* of ALiBi, see mask.h */

@@ -4,15 +4,18 @@
 
 static kernel_class class_of(const ggml_call *c) {
     const ggml_node *const n = c->node;
-    if (c->has_alibi) return KERNEL_ALIBI;
-    if (n->max_bias > 0 && c->rows.has_bias) return KERNEL_SLOPES;
+    const bool has_slopes = n->max_bias > 0 && c->rows.has_bias;
+    if (c->alibi) return c->alibi == MASK_CAUSAL_ALIBI ? KERNEL_ALIBI : KERNEL_WHOLE_ALIBI;
+    if (has_slopes) return c->rows.class == MASK_LISTS ? KERNEL_LISTS_HEADS_BIAS : KERNEL_SLOPES;
     switch (c->rows.class) {
     case MASK_EMPTY:
-    case MASK_NONE: return KERNEL_PLAIN;
+    case MASK_NONE: return n->rows == 1 ? KERNEL_ONE : KERNEL_PLAIN;
     case MASK_CAUSAL: return KERNEL_CAUSAL;
+    case MASK_WINDOW: return KERNEL_WINDOW;
     case MASK_RANGES: return KERNEL_RANGES;
     case MASK_HOLES: return KERNEL_HOLES;
-    case MASK_LISTS: return c->rows.groups == n->rows ? KERNEL_LISTS : KERNEL_GROUPS;
+    case MASK_LISTS: return c->rows.has_bias ? KERNEL_LISTS_BIAS : KERNEL_LISTS;
+    case MASK_GROUPS: return KERNEL_GROUPS;
     case MASK_DENSE: break;
     }
     return n->mask->ne[2] == 1 ? KERNEL_BIAS : KERNEL_HEADS_BIAS;
@@ -33,6 +36,7 @@ void call_kind(const ggml_call *c, ggml_kind *kind) {
         .dim_v = (int32_t)n->dim_v,
         .group = (int32_t)(n->heads / n->kv_heads),
         .heads = class == KERNEL_SLOPES ? (int32_t)n->heads : 0,
+        .window = class == KERNEL_WINDOW ? (int32_t)c->rows.longest : 0,
         .soft_cap = n->soft_cap,
         .class = (uint8_t)class,
         .k_cache = (uint8_t)cache_formats[n->k_cache].becomes,
@@ -68,23 +72,34 @@ static void set_strides(int64_t *strides, int64_t batch, int64_t head, int64_t t
     strides[0] = batch, strides[1] = head, strides[2] = token, strides[3] = 1;
 }
 
-/* Each key is a page. Each row is a sequence of its own, or each group of rows. */
+/* A list of keys for each row, and perhaps their biases. */
 static void bind_lists(const ggml_call *c, attune_arguments *a) {
-    a->batch = c->rows.groups;
+    const int64_t list = c->rows.longest;
+    a->num_ids = list;
+    a->kv_ids = c->table;
+    a->kv_id_lens = c->rows.count;
+    if (!c->list_bias) return;
+    a->attn_bias.data = c->list_bias;
+    set_strides(a->attn_bias.strides, 0, c->slopes ? c->node->rows * list : 0, list);
+}
+
+/* Each key is a page. Each row is a sequence of its own, or each group of rows. */
+static void bind_pages(const ggml_call *c, bool has_groups, attune_arguments *a) {
+    a->batch = has_groups ? c->rows.groups : c->node->rows;
     a->seq_kv = c->rows.longest;
     a->num_pages = c->rows.keys, a->max_pages = c->rows.longest;
-    a->kv_lens = c->rows.lens;
+    a->kv_lens = has_groups ? c->rows.lens : c->rows.count;
     a->block_table = c->table;
     set_strides(a->k.strides, a->k.strides[2], a->k.strides[1], a->k.strides[2]);
     set_strides(a->v.strides, a->v.strides[2], a->v.strides[1], a->v.strides[2]);
-    if (c->rows.groups == c->node->rows) {
-        a->seq_q = 1;
-        set_strides(a->q.strides, a->q.strides[2], a->q.strides[1], a->q.strides[2]);
-        set_strides(a->out.strides, a->out.strides[2], a->out.strides[1], a->out.strides[2]);
-    } else {
+    if (has_groups) {
         a->seq_q = ATTUNE_NOT_SET;
         a->total_q = c->node->rows;
         a->cu_seqlens_q = c->rows.starts;
+    } else {
+        a->seq_q = 1;
+        set_strides(a->q.strides, a->q.strides[2], a->q.strides[1], a->q.strides[2]);
+        set_strides(a->out.strides, a->out.strides[2], a->out.strides[1], a->out.strides[2]);
     }
 }
 
@@ -108,15 +123,19 @@ static void bind_mask(const ggml_call *c, const ggml_kind *kind, attune_argument
         bind_tensor(a, 3, c->rows.hi, 1);
         break;
     case KERNEL_LISTS:
-    case KERNEL_GROUPS: bind_lists(c, a); break;
+    case KERNEL_LISTS_BIAS:
+    case KERNEL_LISTS_HEADS_BIAS: bind_lists(c, a); break;
+    case KERNEL_PAGES: bind_pages(c, false, a); break;
+    case KERNEL_GROUPS: bind_pages(c, true, a); break;
     case KERNEL_BIAS:
     case KERNEL_HEADS_BIAS:
         a->attn_bias.data = mask;
-        a->attn_bias.strides[1] = kind->class == KERNEL_HEADS_BIAS ? (int64_t)(c->node->mask->nb[2] / sizeof *mask) : 0;
-        a->attn_bias.strides[2] = c->mask_stride;
-        a->attn_bias.strides[3] = 1;
+        set_strides(a->attn_bias.strides, 0,
+                    kind->class == KERNEL_HEADS_BIAS ? (int64_t)(c->node->mask->nb[2] / sizeof *mask) : 0,
+                    c->mask_stride);
         break;
-    case KERNEL_ALIBI: a->alibi_slopes = c->slopes; break;
+    case KERNEL_ALIBI:
+    case KERNEL_WHOLE_ALIBI: a->alibi_slopes = c->slopes; break;
     case KERNEL_SLOPES:
         bind_tensor(a, 0, c->slopes, 1);
         bind_tensor(a, 1, mask, c->mask_stride);

@@ -13,9 +13,10 @@ typedef struct ggml_call {
     int64_t first, count;        /* streams */
     const uint16_t *mask;        /* of the first stream; NULL: none */
     int64_t mask_stride;         /* numbers from row to row */
-    bool has_alibi;              /* the mask is ALiBi's */
+    mask_alibi alibi;            /* whether the mask is ALiBi's */
     const int32_t *lens;         /* by stream; NULL: all have rows.keys keys */
-    const int32_t *table;        /* MASK_LISTS: [rows.groups, rows.longest] */
+    const int32_t *table;        /* MASK_LISTS: [rows of the node, rows.longest]; MASK_GROUPS: [rows.groups, …] */
+    const void *list_bias;       /* MASK_LISTS with biases: as `table`, f16; with slopes one for each head, f32 */
     const float *slopes;         /* by head */
     const void *k_rows, *v_rows; /* converted, [streams, KV heads, keys of the node, row]; NULL: as they lie */
 } ggml_call;

@@ -14,21 +14,29 @@
 
 /* Lengths that come back get a kernel of their own, but not before all layers of a model have run twice. */
 const common_engine_info common_engine = {
-    .has_stock = true, .max_plans = 1024, .repeats = 100, .compiles_in_background = true};
+    .has_stock = true, .max_plans = 1024, .repeats = 100, .compiles_in_background = true, .never_waits = true};
+
+extern const struct at_bundle attune_ggml_bundle; /* by scripts/tier0_bundle.sh */
 
 /* ---- The problem of a kind ---- */
 
 static const char *const class_text[KERNEL_NUM_CLASSES] = {
+    [KERNEL_ONE] = "seq_q=1,batch=2",
     [KERNEL_PLAIN] = "seq_q=dynamic,batch=2",
     [KERNEL_CAUSAL] = "seq_q=dynamic,batch=2,is_causal=1",
+    [KERNEL_WINDOW] = "seq_q=dynamic,batch=2,is_causal=1",
     [KERNEL_RANGES] = "seq_q=dynamic,tensor=\"lo:i32[q], hi:i32[q]\",mask_mod=\"kv >= lo[q] & kv < hi[q]\"",
     [KERNEL_HOLES] = "seq_q=dynamic,tensor=\"lo:i32[q], mid:i32[q], next:i32[q], hi:i32[q]\","
                      "mask_mod=\"kv >= lo[q] & kv < mid[q] | kv >= next[q] & kv < hi[q]\"",
-    [KERNEL_LISTS] = "seq_q=1,batch=2,page_size=1,kv_lens=1",
+    [KERNEL_LISTS] = "seq_q=dynamic,kv_ids=query,kv_id_lens=1",
+    [KERNEL_LISTS_BIAS] = "seq_q=dynamic,kv_ids=query,kv_id_lens=1,attn_bias=qk,bias_dtype=f16",
+    [KERNEL_LISTS_HEADS_BIAS] = "seq_q=dynamic,kv_ids=query,kv_id_lens=1,attn_bias=hqk",
+    [KERNEL_PAGES] = "seq_q=1,batch=2,page_size=1,kv_lens=1",
     [KERNEL_GROUPS] = "ragged=1,seq_q=dynamic,batch=2,page_size=1,kv_lens=1,is_causal=1",
     [KERNEL_BIAS] = "seq_q=dynamic,attn_bias=qk,bias_dtype=f16",
     [KERNEL_HEADS_BIAS] = "seq_q=dynamic,attn_bias=hqk,bias_dtype=f16",
     [KERNEL_ALIBI] = "seq_q=dynamic,batch=2,is_causal=1,alibi_slopes=1",
+    [KERNEL_WHOLE_ALIBI] = "seq_q=dynamic,batch=2,alibi_slopes=1",
     [KERNEL_SLOPES] = "seq_q=dynamic,tensor=\"slope:f32[h], mask:f16[q, kv]\","
                       "score_mod=\"score + slope[h] * mask[q, kv]\",mask_mod=\"mask[q, kv] > -inf\"",
 };
@@ -51,6 +59,10 @@ static void describe(const ggml_kind *k, char text[TEXT_BYTES]) {
              "softmax_scale=dynamic,%s%s%s%s",
              heads, heads / k->group, (int)k->dim, (int)k->dim_v, class_text[k->class], k->has_sinks ? ",sinks=1" : "",
              k->v_in_k ? ",v_in_k=1" : "", k->has_lens ? ",kv_lens=1" : "");
+    if (k->window) {
+        const size_t length = strlen(text);
+        snprintf(text + length, TEXT_BYTES - length, ",window_left=%d", (int)k->window - 1);
+    }
     if (k->soft_cap > 0) {
         const size_t length = strlen(text);
         at_print(text + length, TEXT_BYTES - length, ",logits_soft_cap=%.9g", (double)k->soft_cap);
@@ -81,13 +93,19 @@ static kernel *look(kernel *k, const ggml_kind *kind) {
 
 /* ---- Compiling ---- */
 
+static bool is_ready(const common_plan *p) {
+    attune_plan_info info = ATTUNE_PLAN_INFO_INIT;
+    return !attune_plan_get_info(p->plan, &info) && info.is_ready;
+}
+
+/* A plan that is ready compiles what it lacks by itself. */
 static kernel_state compile(kernel *k) {
     char text[TEXT_BYTES];
     attune_status status;
     const char *message;
     describe(&k->kind, text);
     k->plan = common_plan_of_text(&plans, text, strlen(text), &status, &message);
-    if (k->plan && !attune_plan_prepare(k->plan->plan)) {
+    if (k->plan && (is_ready(k->plan) || !attune_plan_prepare(k->plan->plan))) {
         host_log(GGML_ABI_LOG_DEBUG, "kernels are ready: %s", text);
         return KERNEL_READY;
     }
@@ -96,11 +114,21 @@ static kernel_state compile(kernel *k) {
     return KERNEL_REFUSED;
 }
 
+/* Kernels of the plug-in. One that is of another build than the library is refused, and its log says so. */
+static void add_bundle(void) {
+    attune_context *const context = common_context(NULL, NULL);
+    if (context && attune_context_add_bundle(context, &attune_ggml_bundle))
+        host_log(GGML_ABI_LOG_WARN, "its kernels are not used: %s", attune_last_message());
+}
+
 /* One after the other. Only these threads take the lock. */
 static void *compile_later(void *argument) {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static bool has_bundle;
     kernel *const k = argument;
     pthread_mutex_lock(&lock);
+    if (!has_bundle) add_bundle();
+    has_bundle = true;
     atomic_store(&k->state, compile(k));
     pthread_mutex_unlock(&lock);
     return NULL;

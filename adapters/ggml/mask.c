@@ -113,18 +113,21 @@ static row_reader *best_reader(void) {
 
 typedef struct summary {
     bool is_same, is_step;            /* ranges: all the same; each ends one later */
+    bool is_window;                   /* each ends one later, and has the last `longest` keys before its end */
     bool is_contiguous, has_one_hole; /* no row has a hole; none has more than one */
     int64_t seen;
 } summary;
 
 static summary summarise(int64_t rows, const mask_rows *m) {
-    summary s = {.is_same = true, .is_step = true, .is_contiguous = true, .has_one_hole = true};
+    summary s = {.is_same = true, .is_step = true, .is_window = true, .is_contiguous = true, .has_one_hole = true};
     for (int64_t r = 0; r < rows; r++) {
+        const int64_t end = m->keys - rows + 1 + r, first = end > m->longest ? end - m->longest : 0;
         s.seen += m->count[r];
         s.is_contiguous &= m->count[r] == m->hi[r] - m->lo[r];
         s.has_one_hole &= m->mid[r] >= 0;
         s.is_same &= m->lo[r] == 0 && m->hi[r] == m->keys;
-        s.is_step &= m->lo[r] == 0 && m->hi[r] == m->keys - rows + 1 + r && m->hi[r] > 0;
+        s.is_step &= m->lo[r] == 0 && m->hi[r] == end && end > 0;
+        s.is_window &= m->lo[r] == first && m->hi[r] == end && end > 0;
     }
     return s;
 }
@@ -151,23 +154,24 @@ static int64_t find_groups(const uint16_t *mask, int64_t rows, int64_t stride, m
     return read;
 }
 
-/* Lists gather keys, which costs a row that is alone some four times as much for a key, and rows of a group little. Few
- * rows that share no keys gain by them even where these are ranges. */
+/* Rows that are listed one by one share no keys, and so gain where they see at most half of them; many rows would gain
+ * more by tiles. Lists of groups gather keys once for all rows of a group, which costs little. */
 static mask_class classify(const uint16_t *mask, int64_t rows, int64_t stride, mask_rows *m) {
-    enum { FEW = 16, ROWS_OF_GROUP = 8 };
+    enum { FEW = 16, ROWS_OF_GROUP = 8, TILES_GAIN = 8 };
     const summary s = summarise(rows, m);
+    const int64_t all = rows * m->keys;
     if (!s.seen) return MASK_EMPTY;
-    if (m->has_bias) return MASK_DENSE;
+    if (m->has_bias) return (rows < FEW ? 2 : TILES_GAIN) * s.seen <= all ? MASK_LISTS : MASK_DENSE;
     if (s.is_contiguous) {
         if (s.is_same) return MASK_NONE;
         if (s.is_step) return MASK_CAUSAL;
-        if (rows >= FEW) return MASK_RANGES;
+        if (rows >= FEW) return s.is_window ? MASK_WINDOW : MASK_RANGES;
     }
     const int64_t read = find_groups(mask, rows, stride, m);
-    const bool are_groups = rows >= ROWS_OF_GROUP * m->groups;
-    const bool gain = (are_groups ? 1 : 2) * read <= rows * m->keys;
-    if (gain && (are_groups || (rows > 1 && rows < FEW))) return MASK_LISTS;
-    if (s.is_contiguous) return MASK_RANGES;
+    if (rows >= ROWS_OF_GROUP * m->groups && read <= all) return MASK_GROUPS;
+    const bool gain = 2 * s.seen <= all;
+    if (gain && rows > 1 && rows < FEW) return MASK_LISTS;
+    if (s.is_contiguous) return s.is_window ? MASK_WINDOW : MASK_RANGES;
     if (s.has_one_hole) return MASK_HOLES;
     return gain ? MASK_LISTS : MASK_DENSE;
 }
@@ -202,14 +206,22 @@ void mask_read(const uint16_t *mask, int64_t rows, int64_t keys, int64_t stride,
     m->class = classify(mask, rows, stride, m);
 }
 
-void mask_list(const uint16_t *mask, int64_t stride, const mask_rows *m, int32_t *table) {
-    for (int64_t g = 0; g < m->groups; g++, table += m->longest) {
-        const int32_t last = m->starts[g + 1] - 1;
+void mask_list(const uint16_t *mask, int64_t rows, int64_t stride, const mask_rows *m, int32_t *table, uint16_t *bias) {
+    const bool has_groups = m->class == MASK_GROUPS;
+    const int64_t lists = has_groups ? m->groups : rows;
+    for (int64_t i = 0; i < lists; i++, table += m->longest) {
+        const int64_t last = has_groups ? m->starts[i + 1] - 1 : i;
         const uint16_t *const numbers = mask + last * stride + m->begin;
         int64_t n = 0;
-        for (int32_t j = m->lo[last]; j < m->hi[last]; j++)
-            if (numbers[j] != HIDDEN) table[n++] = j;
+        for (int32_t j = m->lo[last]; j < m->hi[last]; j++) {
+            if (numbers[j] == HIDDEN) continue;
+            if (bias) bias[n] = numbers[j];
+            table[n++] = j;
+        }
         memset(table + n, 0, (size_t)(m->longest - n) * sizeof *table);
+        if (!bias) continue;
+        memset(bias + n, 0, (size_t)(m->longest - n) * sizeof *bias);
+        bias += m->longest;
     }
 }
 
@@ -231,14 +243,22 @@ void mask_distances(uint16_t *end, int64_t count) {
     for (int64_t i = 0; i < count; i++) end[-1 - i] = minus((uint32_t)i);
 }
 
-/* The row's own key may be 0 or -0. */
-bool mask_is_alibi(const uint16_t *mask, int64_t rows, int64_t stride, const mask_rows *m,
-                   const uint16_t *distances_end) {
-    for (int64_t r = 0; r < rows; r++) {
-        const uint16_t *const numbers = mask + r * stride + m->begin;
-        const int64_t n = m->keys - rows + 1 + r;
-        if (m->lo[r] || m->hi[r] != n || m->count[r] != n || n < 1 || (numbers[n - 1] & 0x7fff)) return false;
-        if (memcmp(numbers, distances_end - n, (size_t)(n - 1) * sizeof *numbers) != 0) return false;
-    }
+/* Of a row at a position, which sees the first `end` keys. Its own key may have 0 or -0. */
+static bool has_distances(const uint16_t *numbers, int64_t position, int64_t end, const uint16_t *distances_end) {
+    if (numbers[position] & 0x7fff) return false;
+    if (memcmp(numbers, distances_end - position - 1, (size_t)position * sizeof *numbers) != 0) return false;
+    for (int64_t j = position + 1; j < end; j++)
+        if (numbers[j] != distances_end[position - j - 1]) return false;
     return true;
+}
+
+mask_alibi mask_alibi_of(const uint16_t *mask, int64_t rows, int64_t stride, const mask_rows *m,
+                         const uint16_t *distances_end) {
+    const bool is_whole = rows > 1 && m->hi[0] == m->keys;
+    for (int64_t r = 0; r < rows; r++) {
+        const int64_t position = m->keys - rows + r, end = is_whole ? m->keys : position + 1;
+        if (position < 0 || m->lo[r] || m->hi[r] != end || m->count[r] != end) return MASK_NO_ALIBI;
+        if (!has_distances(mask + r * stride + m->begin, position, end, distances_end)) return MASK_NO_ALIBI;
+    }
+    return is_whole ? MASK_WHOLE_ALIBI : MASK_CAUSAL_ALIBI;
 }

@@ -12,9 +12,11 @@ typedef enum mask_class {
     MASK_EMPTY,  /* nobody sees a key */
     MASK_NONE,   /* all rows see keys 0 to keys - 1 */
     MASK_CAUSAL, /* the last row sees all keys, each row before it one less */
+    MASK_WINDOW, /* the same, and no row sees more than its last `longest` keys */
     MASK_RANGES, /* row r sees keys lo[r] to hi[r] - 1 */
     MASK_HOLES,  /* of these row r does not see keys mid[r] to next[r] - 1 */
-    MASK_LISTS,  /* few keys are seen, or not side by side; rows of one sequence are a group */
+    MASK_LISTS,  /* few keys are seen, each perhaps with a bias */
+    MASK_GROUPS, /* few keys are seen; rows of one sequence are a group */
     MASK_DENSE   /* anything else */
 } mask_class;
 
@@ -26,7 +28,7 @@ typedef struct mask_rows {
     /* By row; all but count count from `begin`, and are 0 where a row sees nothing. A row without a hole has mid = next
      * = hi, one with several holes mid = -1. */
     int32_t *lo, *mid, *next, *hi, *count;
-    /* MASK_LISTS: group g has the rows starts[g] to starts[g + 1] - 1. The last one sees lens[g] keys, each row before
+    /* MASK_GROUPS: group g has the rows starts[g] to starts[g + 1] - 1. The last one sees lens[g] keys, each row before
      * it all of these but the last, and so on. */
     int64_t groups;
     int32_t *starts, *lens;
@@ -39,15 +41,17 @@ void mask_place(mask_rows *m, int32_t *room, int64_t rows);
 /* Reads `rows` rows of `keys` f16 numbers, `stride` numbers apart, into `m`, whose arrays are placed. */
 void mask_read(const uint16_t *mask, int64_t rows, int64_t keys, int64_t stride, mask_rows *m);
 
-/* MASK_LISTS: the keys that the last row of each group sees, counted from `begin`, as a table of `longest` columns, of
- * which the first lens[g] are written, the others 0. */
-void mask_list(const uint16_t *mask, int64_t stride, const mask_rows *m, int32_t *table);
+/* MASK_LISTS: the keys that each row sees; MASK_GROUPS: those that the last row of each group sees. They count from
+ * `begin`, in a table of `longest` columns, in which 0 follows the keys of a row. `bias`, if not NULL, has the same
+ * columns: the biases of these keys. */
+void mask_list(const uint16_t *mask, int64_t rows, int64_t stride, const mask_rows *m, int32_t *table, uint16_t *bias);
 
 /* Whether each key that a row sees has the bias -|position of the row - key|, rounded to f16, the last row being at
- * the last key: then attune's ALiBi computes it. `distances` has at least as many numbers as there are keys:
- * -0, -1, -2 … in f16, backwards from its end. */
-bool mask_is_alibi(const uint16_t *mask, int64_t rows, int64_t stride, const mask_rows *m,
-                   const uint16_t *distances_end);
+ * the last key: then attune's ALiBi computes it, by causality or for all keys. `distances` has at least as many numbers
+ * as there are keys: -0, -1, -2 … in f16, backwards from its end. */
+typedef enum mask_alibi { MASK_NO_ALIBI, MASK_CAUSAL_ALIBI, MASK_WHOLE_ALIBI } mask_alibi;
+mask_alibi mask_alibi_of(const uint16_t *mask, int64_t rows, int64_t stride, const mask_rows *m,
+                         const uint16_t *distances_end);
 
 /* -0, -1, -2 … as f16 into end[-1], end[-2] …; `count` of them. */
 void mask_distances(uint16_t *end, int64_t count);

@@ -56,9 +56,8 @@ static inline __attribute__((always_inline)) void convert_iq4_nl(const block_iq4
     }
 }
 
-static inline __attribute__((always_inline)) float f32_of_f16(const uint8_t bytes[2]) {
-    const uint32_t x = (uint32_t)bytes[0] | (uint32_t)bytes[1] << 8, magnitude = x & 0x7fff;
-    const uint32_t sign = (x & 0x8000) << 16;
+static inline __attribute__((always_inline)) float f32_of_f16(uint32_t x) {
+    const uint32_t magnitude = x & 0x7fff, sign = (x & 0x8000) << 16;
     float number;
     if (magnitude < 0x400) { /* a multiple of 2^-24 */
         number = (float)magnitude * 0x1p-24F;
@@ -69,10 +68,16 @@ static inline __attribute__((always_inline)) float f32_of_f16(const uint8_t byte
     return number;
 }
 
+float rows_number(uint16_t half) { return f32_of_f16(half); }
+
+static inline __attribute__((always_inline)) float f32_of_bytes(const uint8_t bytes[2]) {
+    return f32_of_f16((uint32_t)bytes[0] | (uint32_t)bytes[1] << 8);
+}
+
 static inline __attribute__((always_inline)) void convert_q5_1(const block_q5_1 *from, float *to, int64_t blocks) {
     for (int64_t b = 0; b < blocks; b++, to += BLOCK) {
         uint8_t values[BLOCK];
-        const float scale = f32_of_f16(from[b].scale), least = f32_of_f16(from[b].least);
+        const float scale = f32_of_bytes(from[b].scale), least = f32_of_bytes(from[b].least);
         unpack_five(from[b].halves, from[b].fifth_bits, values);
         for (int i = 0; i < BLOCK; i++) to[i] = (float)values[i] * scale + least;
     }

@@ -1,12 +1,14 @@
-/* ggml_op THREADS SECONDS [TYPE]: FLASH_ATTN_EXT by ggml's CPU backend and by attune (GGML_BACKEND_PATH) in turns, as a
- * line of JSON for each case, or those of caches of TYPE: the least microseconds of each, and the normalised square of
- * the difference of their results. Rows are at the end of the keys, and keys are padded to 256, as llama.cpp's are. */
+/* ggml_op THREADS SECONDS [FIRST [LAST]]: FLASH_ATTN_EXT by ggml's CPU backend, by attune (GGML_BACKEND_PATH), and by
+ * the CPU backend again, in turns, as a line of JSON for each case (or those with these numbers): the least
+ * microseconds of each, and the normalised square of the difference of their results. Rows are at the end of the keys,
+ * and keys are padded to 256, as llama.cpp's are. */
 #include "ggml-alloc.h"
 #include "ggml-backend.h"
 #include "ggml-cpu.h"
 #include "ggml.h"
 
 #include <math.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,21 +19,38 @@ typedef struct bench_case {
     int window;    /* 0: none. With sequences < 0 the cache is a ring, whose newest key is in its middle */
     int sequences; /* of one cache: first their prompts, then their tokens in turns; 0: one */
     const char *type;
+    int chosen;               /* so many keys of each row, anywhere; 0: all */
+    bool has_alibi, is_whole; /* rows see keys after them, too */
 } bench_case;
 
 static const bench_case usual[] = {
-    {32, 8, 128, 1, 512, 0, 0, "f16"},       {32, 8, 128, 1, 512, 0, 0, "q8_0"},
-    {32, 8, 128, 1, 4096, 0, 0, "f16"},      {32, 8, 128, 1, 4096, 0, 0, "q8_0"},
-    {32, 8, 128, 1, 4096, 0, 0, "q4_0"},     {32, 8, 128, 1, 4096, 0, 0, "q5_0"},
-    {32, 8, 128, 512, 512, 0, 0, "f16"},     {32, 8, 128, 512, 512, 0, 0, "q8_0"},
-    {32, 8, 128, 512, 4096, 0, 0, "f16"},    {32, 8, 128, 512, 4096, 0, 0, "q8_0"},
-    {32, 8, 128, 512, 4096, 1024, 0, "f16"}, {9, 3, 64, 1, 8192, 0, 0, "f16"},
-    {32, 8, 128, 4, 4096, 0, 4, "f16"},      {32, 8, 128, 16, 4096, 0, 16, "f16"},
-    {32, 8, 128, 4, 4096, 0, 4, "q8_0"},     {64, 8, 64, 512, 768, 128, -1, "f16"},
-    {64, 8, 64, 1, 768, 500, -1, "f16"},     {32, 16, 128, 512, 1536, 1024, -1, "f16"},
-    {32, 8, 128, 259, 4096, 0, 4, "f16"},    {32, 8, 128, 512, 4096, 0, 1, "f16"},
-    {9, 3, 64, 4, 4096, 0, 4, "f16"},        {9, 3, 64, 512, 512, 0, 0, "f16"},
+    {32, 8, 128, 1, 512, 0, 0, "f16"},
+    {32, 8, 128, 1, 512, 0, 0, "q8_0"},
+    {32, 8, 128, 1, 4096, 0, 0, "f16"},
+    {32, 8, 128, 1, 4096, 0, 0, "q8_0"},
+    {32, 8, 128, 1, 4096, 0, 0, "q4_0"},
+    {32, 8, 128, 1, 4096, 0, 0, "q5_0"},
+    {32, 8, 128, 512, 512, 0, 0, "f16"},
+    {32, 8, 128, 512, 512, 0, 0, "q8_0"},
+    {32, 8, 128, 512, 4096, 0, 0, "f16"},
+    {32, 8, 128, 512, 4096, 0, 0, "q8_0"},
+    {32, 8, 128, 512, 4096, 1024, 0, "f16"},
+    {9, 3, 64, 1, 8192, 0, 0, "f16"},
+    {32, 8, 128, 4, 4096, 0, 4, "f16"},
+    {32, 8, 128, 16, 4096, 0, 16, "f16"},
+    {32, 8, 128, 4, 4096, 0, 4, "q8_0"},
+    {64, 8, 64, 512, 768, 128, -1, "f16"},
+    {64, 8, 64, 1, 768, 500, -1, "f16"},
+    {32, 16, 128, 512, 1536, 1024, -1, "f16"},
+    {32, 8, 128, 259, 4096, 0, 4, "f16"},
+    {32, 8, 128, 512, 4096, 0, 1, "f16"},
+    {9, 3, 64, 4, 4096, 0, 4, "f16"},
+    {9, 3, 64, 512, 512, 0, 0, "f16"},
     {12, 12, 64, 1, 4096, 0, 0, "f16"},
+    {12, 12, 64, 512, 512, 0, 0, "f16", .is_whole = true, .has_alibi = true},
+    {32, 8, 128, 1, 16384, 0, 0, "f16", .chosen = 2048},
+    {32, 8, 128, 4, 16384, 0, 0, "q8_0", .chosen = 2048},
+    {32, 8, 128, 4, 16384, 0, 0, "f16", .chosen = 2048, .has_alibi = true},
 };
 
 static double now(void) {
@@ -68,6 +87,10 @@ static int64_t sequence_of(const bench_case *c, int64_t row) {
 }
 
 static bool is_visible(const bench_case *c, int64_t row, int64_t key) {
+    if (c->chosen &&
+        (uint64_t)(key * 2654435761 + row * 40503) % (1u << 20) * (uint64_t)c->keys >> 20 >= (uint64_t)c->chosen)
+        return false;
+    if (c->is_whole) return true;
     const int64_t old = c->keys - c->rows, prompts = old * 3 / 4;
     if (c->sequences < 0) {
         const int64_t newest = c->keys / 2 - c->rows + row; /* modulo keys */
@@ -83,7 +106,8 @@ static void fill_mask(struct ggml_tensor *t, const bench_case *c) {
     const ggml_fp16_t hidden = ggml_fp32_to_fp16(-INFINITY);
     for (int64_t row = 0; row < t->ne[1]; row++)
         for (int64_t key = 0; key < t->ne[0]; key++) {
-            m[row * t->ne[0] + key] = is_visible(c, row, key) ? 0 : hidden;
+            const float bias = c->has_alibi ? -fabsf((float)(c->keys - c->rows + row - key)) : 0;
+            m[row * t->ne[0] + key] = is_visible(c, row, key) && key < c->keys ? ggml_fp32_to_fp16(bias) : hidden;
         }
 }
 
@@ -103,8 +127,9 @@ static bench_graph make(const bench_case *c) {
     struct ggml_tensor *const k = ggml_new_tensor_3d(x, type_of(c->type), c->dim, c->kv_heads, padded);
     struct ggml_tensor *const v = ggml_new_tensor_3d(x, type_of(c->type), c->dim, c->kv_heads, padded);
     struct ggml_tensor *const mask = ggml_new_tensor_2d(x, GGML_TYPE_F16, padded, (c->rows + 63) / 64 * 64);
-    g.out = ggml_flash_attn_ext(x, ggml_permute(x, q, 0, 2, 1, 3), ggml_permute(x, k, 0, 2, 1, 3),
-                                ggml_permute(x, v, 0, 2, 1, 3), mask, 1 / sqrtf((float)c->dim), 0, 0);
+    g.out =
+        ggml_flash_attn_ext(x, ggml_permute(x, q, 0, 2, 1, 3), ggml_permute(x, k, 0, 2, 1, 3),
+                            ggml_permute(x, v, 0, 2, 1, 3), mask, 1 / sqrtf((float)c->dim), c->has_alibi ? 8 : 0, 0);
     g.graph = ggml_new_graph(x);
     ggml_build_forward_expand(g.graph, g.out);
     g.buffer = ggml_backend_alloc_ctx_tensors_from_buft(x, ggml_backend_cpu_buffer_type());
@@ -121,29 +146,28 @@ static double difference(const float *a, const float *b, int64_t n) {
     return sum / square;
 }
 
-static void run(const bench_case *c, ggml_backend_t cpu, ggml_backend_t attune, int threads, double seconds) {
-    ggml_backend_t const backends[] = {cpu, attune};
+static void run(const bench_case *c, ggml_backend_t const backends[3], int threads, double seconds) {
     const bench_graph g = make(c);
     const int64_t n = ggml_nelements(g.out);
     float *const first = malloc((size_t)n * sizeof *first);
-    double least[2] = {INFINITY, INFINITY}, error = 0;
+    double least[3] = {INFINITY, INFINITY, INFINITY}, error = 0;
     const double end = now() + seconds * 1e6;
     for (int turn = 0; turn < 6 || now() < end; turn++)
-        for (int i = 0; i < 2; i++) {
+        for (int i = 0; i < 3; i++) {
             const double began = now();
             ggml_backend_graph_compute(backends[i], g.graph);
             const double took = now() - began;
             if (turn && took < least[i]) least[i] = took;
             if (!i)
                 memcpy(first, g.out->data, (size_t)n * sizeof *first);
-            else
-                error = difference(first, g.out->data, n);
+            if (i == 1) error = difference(first, g.out->data, n);
         }
-    printf("{\"heads\": %d, \"kv_heads\": %d, \"dim\": %d, \"rows\": %d, \"keys\": %d, \"window\": %d, \"sequences\": "
-           "%d, \"type\": \"%s\", "
-           "\"threads\": %d, \"ggml_us\": %.0f, \"attune_us\": %.0f, \"ratio\": %.2f, \"difference\": %.1e}\n",
-           c->heads, c->kv_heads, c->dim, c->rows, c->keys, c->window, c->sequences, c->type, threads, least[0],
-           least[1], least[0] / least[1], error);
+    printf(
+        "{\"heads\": %d, \"kv_heads\": %d, \"dim\": %d, \"rows\": %d, \"keys\": %d, \"window\": %d, \"sequences\": "
+        "%d, \"chosen\": %d, \"alibi\": %d, \"type\": \"%s\", \"threads\": %d, \"ggml_us\": %.0f, \"attune_us\": %.0f, "
+        "\"ratio\": %.2f, \"ggml_to_itself\": %.2f, \"difference\": %.1e}\n",
+        c->heads, c->kv_heads, c->dim, c->rows, c->keys, c->window, c->sequences, c->chosen, c->has_alibi, c->type,
+        threads, least[0], least[1], least[0] / least[1], least[0] / least[2], error);
     fflush(stdout);
     free(first);
     ggml_backend_buffer_free(g.buffer);
@@ -163,14 +187,19 @@ int main(int argc, char **argv) {
     ggml_backend_load_all();
     ggml_backend_t cpu = ggml_backend_init_by_type(GGML_BACKEND_DEVICE_TYPE_CPU, NULL);
     ggml_backend_t attune = ggml_backend_init_by_name("attune", NULL);
-    if (!cpu || !attune) {
+    ggml_backend_t again = ggml_backend_init_by_type(GGML_BACKEND_DEVICE_TYPE_CPU, NULL);
+    if (!cpu || !attune || !again) {
         fprintf(stderr, "ggml_op: there is no device attune: GGML_BACKEND_PATH names libggml-attune.so\n");
         return 1;
     }
     set_threads(cpu, threads);
     set_threads(attune, threads);
-    for (size_t i = 0; i < sizeof usual / sizeof *usual; i++)
-        if (argc < 4 || !strcmp(usual[i].type, argv[3])) run(&usual[i], cpu, attune, threads, seconds);
+    set_threads(again, threads);
+    ggml_backend_t const backends[] = {cpu, attune, again};
+    const int count = sizeof usual / sizeof *usual;
+    const int first = argc > 3 ? atoi(argv[3]) : 0, last = argc > 4 ? atoi(argv[4]) : count - 1;
+    for (int i = first; i <= last && i < count; i++) run(&usual[i], backends, threads, seconds);
+    ggml_backend_free(again);
     ggml_backend_free(attune);
     ggml_backend_free(cpu);
     return 0;

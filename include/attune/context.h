@@ -155,7 +155,8 @@ typedef struct attune_context_options {
     int machine_code_only;                /* 1: the virtual machine does not run what cannot be compiled. attune_compile
                                            * then returns ATTUNE_CODEGEN_MISSING or ATTUNE_NO_EXEC_MEMORY. For hosts
                                            * that have kernels of their own. It still computes for a plan with a
-                                           * deadline until the plan's kernel is there */
+                                           * deadline until the plan's kernel is there; with 2 it does not: a call
+                                           * whose plan is not ready (attune_plan_info) then waits for a compile */
     uint32_t background_niceness;         /* of the thread that compiles for plans with `background` or a deadline: 0
                                            * (that of the thread whose call starts it) to 19. A busy machine gives
                                            * niceness 19 a 70th of a CPU, so plans get their kernels that much later.

@@ -79,7 +79,7 @@ class Plan(Call):
         """Counts: kernels compiled and calls, by kind."""
         info = sized(PlanInfo)
         check(lib.attune_plan_get_info(self._pointer, _byref(info)))
-        return {name: getattr(info, name) for name, _ in PlanInfo._fields_[1:] if name != "reserved"}
+        return {name: getattr(info, name) for name, _ in PlanInfo._fields_[1:]}
 
     def __reduce__(self):
         options = (self._repeats, self._background, self._least_gain, self._deadline_us)

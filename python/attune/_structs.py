@@ -248,7 +248,7 @@ class PlanInfo(Structure):
 
     _fields_: ClassVar[Any] = (
         [("struct_size", c_size_t), ("few_rows", c_int64)]
-        + [(name, c_uint32) for name in ("few_kernels", "many_kernels", "specialised_kernels", "reserved")]
+        + [(name, c_uint32) for name in ("few_kernels", "many_kernels", "specialised_kernels", "is_ready")]
         + [(name, c_uint64) for name in ("few_calls", "many_calls", "specialised_calls", "cut_calls", "stopgap_calls")]
     )
 

@@ -74,6 +74,8 @@ attune_status at_bundles_add(at_bundles *bundles, const at_bundle *bundle, at_er
 
 /* ---- Finding ---- */
 
+bool at_bundles_are_empty(const at_bundles *bundles) { return !atomic_load(&bundles->first); }
+
 static const at_bundle_code *find_code(const at_bundle_kernel *kernel, const char *target, const char *machine,
                                        const char *schedule) {
     const at_bundle_code *const end = kernel->codes + kernel->num_codes;
@@ -86,16 +88,17 @@ static const at_bundle_code *find_code(const at_bundle_kernel *kernel, const cha
 }
 
 const at_bundle_code *at_bundles_find(const at_bundles *bundles, const attune_problem *canonical, const char *target,
-                                      const char *machine, const char *schedule) {
+                                      const char *machine, const char *schedule, const at_bundle_kernel **kernel) {
     const at_registered *r = atomic_load(&bundles->first);
     uint8_t key[MHA_KEY_BYTES];
     if (!r) return NULL;
     const size_t bytes = mha_key(canonical, key);
     for (; r; r = r->next)
         for (uint32_t k = 0; k < r->count; k++) {
-            const registered_kernel *kernel = &r->kernels[k];
-            if (kernel->key_bytes != bytes || memcmp(kernel->key, key, bytes) != 0) continue;
-            const at_bundle_code *code = find_code(kernel->kernel, target, machine, schedule);
+            const registered_kernel *const known = &r->kernels[k];
+            if (known->key_bytes != bytes || memcmp(known->key, key, bytes) != 0) continue;
+            const at_bundle_code *code = find_code(known->kernel, target, machine, schedule);
+            if (code && kernel) *kernel = known->kernel;
             if (code) return code;
         }
     return NULL;

@@ -33,6 +33,7 @@ struct attune_context {
     at_machine_class machine_class;
     int allow_interpreter;
     bool machine_code_only;
+    bool never_by_vm;    /* not for plans with a deadline either */
     bool has_tier0;      /* it may be used */
     bool checks;         /* every call (call/call_debug.h) */
     int64_t deadline_us; /* default of plans: ATTUNE_DEADLINE_US, or -1 */

@@ -85,6 +85,7 @@ static attune_status fill_context(attune_context *context, const attune_context_
     context->io = hooks && hooks->io ? hooks->io : at_default_io();
     context->allow_interpreter = options->allow_interpreter;
     context->machine_code_only = options->machine_code_only;
+    context->never_by_vm = options->machine_code_only > 1;
     context->has_tier0 = at_tier0_is_on();
     context->find_tuned = hooks ? hooks->find_tuned : NULL;
     context->team = (at_team){.pool = options->runner ? NULL : &context->pool, .allocator = &context->allocator};

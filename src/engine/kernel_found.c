@@ -175,7 +175,7 @@ attune_status at_make_from_bundle(const at_request *request, const at_key *key, 
     if (op != &at_attention) return ATTUNE_OK;
     if (request->schedule) op->schedule_print(request->operation, request->schedule, text, sizeof text);
     const at_bundle_code *code = at_bundles_find(&context->bundles, request->operation.problem, context->target->name,
-                                                 context->machine_class.name, request->schedule ? text : NULL);
+                                                 context->machine_class.name, request->schedule ? text : NULL, NULL);
     if (!code || op->schedule_parse(request->operation, code->schedule, &schedule, NULL)) return ATTUNE_OK;
     const attune_status status = at_kernel_from_bundle(context, code, kernel, err);
     if (status == ATTUNE_OUT_OF_MEMORY) return status;
@@ -249,7 +249,11 @@ bool at_make_from_tier0(const at_request *request, const at_key *key, const char
     at_tier0_kernel found;
     *kernel = NULL;
     if (!context->has_tier0 || !request->signature || request->schedule) return false;
-    if (!at_tier0_find(request->operation.problem, context->target, &context->log, &found)) return false;
+    const at_tier0_place place = {.target = context->target,
+                                  .machine = context->machine_class.name,
+                                  .registered = &context->bundles,
+                                  .log = &context->log};
+    if (!at_tier0_find(request->operation.problem, &place, &found)) return false;
     if (make_from_code(request, key, &found, kernel, NULL)) return false;
     at_make_tell_tier0(request, key, found.kernel->name, why);
     return true;

@@ -355,7 +355,7 @@ static attune_status get_at_once(attune_context *context, bool may_prepare, miss
     *node = at_memory_cache_peek(&context->memory, &m->key);
     if (*node) return ATTUNE_OK;
     turn_into_key_at_once(&m->key, may_prepare);
-    m->request = (at_request){context, operation, NULL, &m->signature, !may_prepare};
+    m->request = (at_request){context, operation, NULL, &m->signature, !may_prepare || context->never_by_vm};
     return at_memory_cache_get(&context->memory, &m->key, make_at_once, &m->request, node, err);
 }
 

@@ -126,7 +126,8 @@ static bool open_up(const attune_problem *p, attune_problem *open) {
 
 typedef struct search {
     const attune_problem *problem;
-    const char *target;
+    const at_tier0_place *place;
+    bool has_file;
     at_tier0_kernel *found;
 } search;
 
@@ -136,23 +137,26 @@ static const at_bundle_code *code_for(const at_bundle_kernel *kernel, const char
     return NULL;
 }
 
-static bool has_for_target(const search *s, XXH128_hash_t key, const char *target) {
-    for (uint32_t i = 0; i < tier0.count; i++) {
+static bool has_for_target(const search *s, const attune_problem *canonical, const char *target) {
+    const at_tier0_place *const place = s->place;
+    const XXH128_hash_t key = hash_of(canonical);
+    for (uint32_t i = 0; s->has_file && i < tier0.count; i++) {
         if (!XXH128_isEqual(key, tier0.kernels[i].key)) continue;
         s->found->kernel = tier0.kernels[i].kernel;
         s->found->code = code_for(s->found->kernel, target);
         if (s->found->code) return true;
     }
-    return false;
+    s->found->code = at_bundles_find(place->registered, canonical, target, place->machine, NULL, &s->found->kernel);
+    return s->found->code != NULL;
 }
 
 /* bf16 dot products change the code of few kernels. The file has all others only for the class without them. */
 static bool has(const search *s, const attune_problem *open) {
     attune_problem canonical;
+    const char *const target = s->place->target->name;
     if (mha_canonicalize(open, &canonical, NULL)) return false;
-    const XXH128_hash_t key = hash_of(&canonical);
-    if (has_for_target(s, key, s->target)) return true;
-    return !strcmp(s->target, "avx512_bf16") && has_for_target(s, key, "avx512");
+    if (has_for_target(s, &canonical, target)) return true;
+    return !strcmp(target, "avx512_bf16") && has_for_target(s, &canonical, "avx512");
 }
 
 /* Kernels without `reproducible` are faster, so they come first if the problem allows them. */
@@ -201,7 +205,7 @@ static bool has_from(const search *s, attune_problem open, origin from, int64_t 
 /* ---- Steps of language models ---- */
 
 /* The smallest page size, and the window and soft cap that mean any, as in scripts/tier0_kernels.sh, and the most rows
- * of a KV head that the kernel for a few queries computes. */
+ * of a KV head that the kernel for a few queries computes. Smaller pages need kernels for pages of one key. */
 enum { PART_OF_PAGE = 16, ANY_WINDOW = 1000000, FEW_ROWS = 31 };
 static const double ANY_CAP = 1, LARGE_CAP = 1e37; /* caps below the second have an inverse in f32 */
 
@@ -216,14 +220,13 @@ static bool ends_at_last(const attune_problem *p) {
 static bool has_step(const search *s, attune_problem open) {
     const attune_problem *const p = s->problem;
     const int64_t group = p->num_heads / p->num_kv_heads, queries = mha_most_queries(p);
-    const bool is_power = p->page_size >= PART_OF_PAGE && (p->page_size & (p->page_size - 1)) == 0;
-    if ((p->page_size && !is_power) || !ends_at_last(p) || p->logits_soft_cap >= LARGE_CAP) return false;
+    if ((p->page_size & (p->page_size - 1)) || !ends_at_last(p) || p->logits_soft_cap >= LARGE_CAP) return false;
     s->found->folds_group = false;
     open.is_general = open.is_causal = open.has_sinks = open.is_ragged = open.has_kv_lens = 1;
     open.window_left = ANY_WINDOW;
     if (p->logits_soft_cap > 0) open.logits_soft_cap = ANY_CAP;
     open.causal_align = ATTUNE_BOTTOM_RIGHT;
-    open.page_size = PART_OF_PAGE;
+    open.page_size = !p->page_size || p->page_size >= PART_OF_PAGE ? PART_OF_PAGE : 1;
     open.seq_new = ATTUNE_DYNAMIC;
     if (queries <= FEW_ROWS / group) {
         open.max_seq_q = FEW_QUERIES;
@@ -249,9 +252,10 @@ static bool has_plain(const search *s, attune_problem open) {
            has_from(s, open, BOTTOM_RIGHT, queries, false);
 }
 
-bool at_tier0_find(const attune_problem *p, const at_target *target, const at_log *log, at_tier0_kernel *found) {
-    const search s = {p, target->name, found};
+bool at_tier0_find(const attune_problem *p, const at_tier0_place *place, at_tier0_kernel *found) {
+    const search s = {p, place, need(place->log), found};
     attune_problem open;
-    if (p->op != ATTUNE_ATTENTION || !open_up(p, &open) || !need(log)) return false;
+    if (p->op != ATTUNE_ATTENTION || !open_up(p, &open)) return false;
+    if (!s.has_file && at_bundles_are_empty(place->registered)) return false;
     return has_plain(&s, open) || has_step(&s, open);
 }

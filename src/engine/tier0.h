@@ -4,6 +4,7 @@
 #ifndef ATTUNE_ENGINE_TIER0_H
 #define ATTUNE_ENGINE_TIER0_H
 
+#include "engine/bundles.h"
 #include "host/log.h"
 #include "target/bundle_abi.h"
 #include "target/target.h"
@@ -20,8 +21,16 @@ typedef struct at_tier0_kernel {
 /* Whether the environment lets contexts use tier 0: ATTUNE_TIER0=off does not. */
 bool at_tier0_is_on(void);
 
+/* Where kernels are looked for. */
+typedef struct at_tier0_place {
+    const at_target *target;
+    const char *machine;          /* tuning class */
+    const at_bundles *registered; /* bundles of the program: general kernels in them belong to tier 0, too */
+    const at_log *log;
+} at_tier0_place;
+
 /* The fastest kernel of tier 0 for a problem. `reproducible` problems get such kernels only. false: there is none. */
-bool at_tier0_find(const attune_problem *canonical, const at_target *target, const at_log *log, at_tier0_kernel *found);
+bool at_tier0_find(const attune_problem *canonical, const at_tier0_place *place, at_tier0_kernel *found);
 
 /* The canonical problem that a kernel was compiled for. */
 attune_status at_tier0_problem(const at_bundle_kernel *kernel, attune_problem *problem, at_error *err);

@@ -79,6 +79,13 @@ attune_status attune_plan_create(attune_context *context, const attune_problem *
     return ATTUNE_OK;
 }
 
+/* Whether some call needs the kernel of a kind. */
+static bool needs(const attune_plan *plan, pl_kind kind) {
+    const attune_problem *const p = &plan->signature.problem;
+    if (!plan->is_open[PL_SEQ_Q]) return kind == pl_kind_of(plan, p->seq_q);
+    return kind == PL_MANY ? plan->few_rows < mha_most_queries(p) : plan->most[kind] != 0;
+}
+
 attune_status attune_plan_prepare(attune_plan *plan) {
     AT_DEFAULT_FPENV;
     at_error err = {0};
@@ -87,14 +94,8 @@ attune_status attune_plan_prepare(attune_plan *plan) {
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_plan_prepare was given no plan");
         return at_report(&err);
     }
-    const attune_problem *const p = &plan->signature.problem;
-    const bool is_open = plan->is_open[PL_SEQ_Q];
-    const bool has_many = is_open ? plan->few_rows < mha_most_queries(p) : pl_kind_of(plan, p->seq_q) == PL_MANY;
-    const bool has_few = is_open ? plan->few_rows > 0 : !has_many;
-    if (has_many) pl_kernel(plan, PL_MANY, &kernel, &err);
-    if (has_few && !err.status) pl_kernel(plan, PL_FEW, &kernel, &err);
-    for (pl_kind kind = PL_ONE; is_open && kind < PL_MANY; kind++)
-        if (plan->most[kind] && !err.status) pl_kernel(plan, kind, &kernel, &err);
+    for (int kind = PL_MANY; kind >= PL_ONE && !err.status; kind--)
+        if (needs(plan, (pl_kind)kind)) pl_kernel(plan, (pl_kind)kind, &kernel, &err);
     return at_report(&err);
 }
 
@@ -114,6 +115,17 @@ void attune_plan_destroy(attune_plan *plan) {
     at_free(&context->allocator, plan);
 }
 
+/* By a deadline, what serves many queries is the fallback for few. */
+static bool is_ready(const attune_plan *plan) {
+    const bool may_stand_in = plan->deadline_us >= 0;
+    const bool has_many = plan->is_open[PL_SEQ_Q] && (plan->kernels[PL_MANY] || plan->stopgaps[PL_MANY]);
+    for (pl_kind kind = PL_ONE; kind < PL_NUM_KINDS; kind++) {
+        if (!needs(plan, kind) || plan->kernels[kind]) continue;
+        if (!may_stand_in || (!plan->stopgaps[kind] && !has_many)) return false;
+    }
+    return true;
+}
+
 attune_status attune_plan_get_info(const attune_plan *plan, attune_plan_info *info) {
     at_error err = {0};
     if (!plan || !info) {
@@ -126,6 +138,7 @@ attune_status attune_plan_get_info(const attune_plan *plan, attune_plan_info *in
         .many_kernels =
             (plan->kernels[PL_SOME] != NULL) + (plan->kernels[PL_MORE] != NULL) + (plan->kernels[PL_MANY] != NULL),
         .specialised_kernels = plan->num_special,
+        .is_ready = is_ready(plan),
         .few_calls = plan->few_calls,
         .many_calls = plan->many_calls,
         .specialised_calls = plan->special_calls,

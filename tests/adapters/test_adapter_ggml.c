@@ -1,6 +1,6 @@
 /* The plug-in of ggml in a host of its own (ggml_host.h): every form of mask and every type of cache against f64, with
  * NaN in all that nobody sees; what is left to the host; versions. */
-#include "ggml_host.h"
+#include "ggml_check.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -9,64 +9,6 @@
 #include <string.h>
 
 #include <cmocka.h>
-
-ggml_reg *ggml_backend_init(void);
-
-static ggml_device *open_device(void) {
-    fake_reset();
-    ggml_reg *const reg = ggml_backend_init();
-    assert_non_null(reg);
-    assert_int_equal(reg->api_version, GGML_ABI_API_VERSION);
-    assert_int_equal(reg->get_device_count(reg), 1);
-    assert_null(reg->get_device(reg, 1));
-    return reg->get_device(reg, 0);
-}
-
-static void set_threads(ggml_backend *backend, int threads) {
-    ggml_reg *const reg = backend->device->reg;
-    void *const found = reg->get_proc_address(reg, "ggml_backend_set_n_threads");
-    ggml_set_n_threads *set;
-    memcpy(&set, &found, sizeof set);
-    set(backend, threads);
-}
-
-static ggml_backend *open_backend(void) {
-    ggml_device *const device = open_device();
-    ggml_backend *const backend = device->init_backend(device, NULL);
-    assert_non_null(backend);
-    set_threads(backend, 2);
-    return backend;
-}
-
-static int compute(ggml_backend *backend, ggml_tensor *node) {
-    ggml_graph graph = {.n_nodes = 1, .nodes = &node};
-    return backend->graph_compute(backend, &graph);
-}
-
-static bool has_logged(const char *text) { return strstr(fake.log, text) != NULL; }
-
-/* attune computes the case, as f64 does. */
-static void check_case(ggml_backend *backend, const fake_case *c, const char *name) {
-    ggml_tensor *const node = make_node(c);
-    float *const expected = malloc((size_t)(node->ne[0] * node->ne[1] * node->ne[2] * node->ne[3]) * sizeof *expected);
-    reference(node, expected);
-    fake.cpu_nodes = 0;
-    if (!backend->device->supports_op(backend->device, node)) fail_msg("%s is not supported: %s", name, fake.log);
-    assert_int_equal(compute(backend, node), GGML_ABI_SUCCESS);
-    if (fake.cpu_nodes) fail_msg("%s was computed by the CPU: %s", name, fake.log);
-    const double worst = worst_difference(node, expected);
-    if (!(worst < 2e-5)) fail_msg("%s differs by %g: %s", name, worst, fake.log);
-    free(expected);
-    free_node(node);
-}
-
-static void check(const fake_case *c, const char *name, const char *kernel) {
-    ggml_backend *const backend = open_backend();
-    check_case(backend, c, name);
-    if (!has_logged(kernel)) fail_msg("%s ran by another kernel: %s", name, fake.log);
-    backend->free(backend);
-    assert_int_equal(fake.live_backends, 0);
-}
 
 /* ---- Masks. Each test has a head size of its own, so that its kernels are new and the log names them ---- */
 
@@ -80,6 +22,11 @@ static bool sees_past(const fake_case *c, int64_t stream, int64_t row, int64_t k
 }
 static bool sees_past_of_stream(const fake_case *c, int64_t stream, int64_t row, int64_t key) {
     return key <= row + c->at + 9 * stream;
+}
+/* The row itself is no key that it sees. */
+static bool sees_before(const fake_case *c, int64_t stream, int64_t row, int64_t key) {
+    (void)stream;
+    return key < row + c->at && key >= row + c->at - 20 - row % 2;
 }
 static bool sees_window(const fake_case *c, int64_t stream, int64_t row, int64_t key) {
     return sees_past(c, stream, row, key) && key > row + c->at - 24;
@@ -100,6 +47,11 @@ static bool sees_own_sequence(const fake_case *c, int64_t stream, int64_t row, i
     return key % 4 == row % 4 && key < 90 + row;
 }
 /* Each row sees a part of its own. */
+/* As a mask with n_kv_max has them: few keys, anywhere. */
+static bool sees_chosen(const fake_case *c, int64_t stream, int64_t row, int64_t key) {
+    (void)c, (void)stream;
+    return (7 * key + 3 * row) % 11 < 2;
+}
 static bool sees_own_part(const fake_case *c, int64_t stream, int64_t row, int64_t key) {
     (void)c, (void)stream;
     return key >= 30 * row && key < 30 * row + 20;
@@ -129,7 +81,7 @@ static void a_mask_that_is_absent_or_a_length_is_no_mask(void **state) {
     const fake_case none = {.heads = 4, .kv_heads = 2, .rows = 3, .keys = 50, .dim = 40, .has_no_mask = true};
     check(&none, "no mask", "head_dim=40,head_dim_v=40,seq_kv=dynamic,softmax_scale=dynamic,seq_q=dynamic,batch=2,k");
     fake_case c = {.heads = 4, .kv_heads = 2, .keys = 256, .dim = 48, .sees = sees_first, .at = 77, .mask_rows = 64};
-    check(&c, "padding", "head_dim=48,head_dim_v=48,seq_kv=dynamic,softmax_scale=dynamic,seq_q=dynamic,batch=2,k");
+    check(&c, "padding", "head_dim=48,head_dim_v=48,seq_kv=dynamic,softmax_scale=dynamic,seq_q=1,batch=2,k");
     c.rows = 5, c.streams = 2, c.dim = 56;
     check(&c, "padding of two streams", "seq_q=dynamic,batch=2,k");
 }
@@ -146,24 +98,44 @@ static void causality_is_found_at_any_offset(void **state) {
     check(&c, "one mask for two streams", "is_causal=1");
 }
 
-static void windows_are_ranges(void **state) {
+static void windows_and_ranges_are_found(void **state) {
     (void)state;
     fake_case c = {.heads = 4, .kv_heads = 1, .rows = 60, .keys = 160, .dim = 40, .sees = sees_window, .at = 80};
-    check(&c, "a window", "mask_mod=\"kv >= lo[q] & kv < hi[q]\"");
+    check(&c, "a window", "is_causal=1,window_left=23");
     c.streams = 2, c.dim = 48;
-    check(&c, "a window in two streams", "mask_mod=\"kv >= lo[q] & kv < hi[q]\"");
+    check(&c, "a window in two streams", "is_causal=1,window_left=23");
+    c.at = 3, c.dim = 56;
+    check(&c, "a window that begins with the keys", "is_causal=1,window_left=23");
+    c.at = 40, c.dim = 64, c.sees = sees_before;
+    check(&c, "ranges", "mask_mod=\"kv >= lo[q] & kv < hi[q]\"");
+    c.sees = sees_window, c.dim_v = 32;
+    check(&c, "a window whose values are of another width", "is_causal=1,window_left=23");
     c = (fake_case){.heads = 4, .kv_heads = 1, .keys = 160, .dim = 80, .sees = sees_window, .at = 80};
-    check(&c, "a window of one row", "seq_q=dynamic,batch=2,k");
+    check(&c, "a window of one row", "seq_q=1,batch=2,k");
 }
 
 static void few_keys_are_lists(void **state) {
     (void)state;
     fake_case c = {.heads = 6, .kv_heads = 2, .rows = 8, .keys = 200, .dim = 40, .sees = sees_own_sequence};
-    check(&c, "sequences in one cache", "page_size=1");
+    check(&c, "sequences in one cache", "kv_ids=query");
     c.rows = 5, c.sees = sees_own_part, c.dim = 48, c.has_sinks = true;
-    check(&c, "parts of few rows", "page_size=1");
+    check(&c, "parts of few rows", "kv_ids=query");
     c.streams = 2, c.dim = 56, c.dim_v = 24;
-    check(&c, "parts of two streams", "page_size=1");
+    check(&c, "parts of two streams", "kv_ids=query");
+    c = (fake_case){.heads = 8, .rows = 1, .keys = 500, .dim = 96, .dim_v = 64, .v_in_k = true, .sees = sees_chosen};
+    check(&c, "chosen keys of multi-head latent attention", "kv_ids=query");
+}
+
+static void few_keys_with_biases_are_lists_too(void **state) {
+    (void)state;
+    fake_case c = {.heads = 6, .kv_heads = 2, .rows = 3, .keys = 200, .dim = 40, .sees = sees_chosen, .bias = wave};
+    check(&c, "chosen keys with biases", "kv_id_lens=1,attn_bias=qk");
+    c.max_bias = 8, c.dim = 48, c.streams = 2, c.has_sinks = true;
+    check(&c, "chosen keys with slopes", "kv_id_lens=1,attn_bias=hqk");
+    c.rows = 1, c.dim = 64, c.k_type = c.v_type = Q4_0;
+    check(&c, "chosen keys of a token with slopes", "kv_id_lens=1,attn_bias=hqk");
+    c = (fake_case){.heads = 2, .rows = 40, .keys = 80, .dim = 56, .sees = sees_past, .bias = wave, .at = 40};
+    check(&c, "biases of many rows", "attn_bias=qk,bias_dtype=f16");
 }
 
 static void rows_of_a_sequence_are_a_group(void **state) {
@@ -214,6 +186,13 @@ static void alibi_is_recognised(void **state) {
     check(&c, "ALiBi of a prompt", "is_causal=1,alibi_slopes=1");
     c.rows = 1, c.dim = 48;
     check(&c, "ALiBi of a token", "is_causal=1,alibi_slopes=1");
+    c.rows = 30, c.dim = 72, c.sees = NULL, c.at = 66;
+    check(&c, "ALiBi that sees all keys", "batch=2,alibi_slopes=1");
+    c.rows = c.keys = 50, c.dim = 80, c.at = 0, c.streams = 2;
+    check(&c, "ALiBi of an encoder", "batch=2,alibi_slopes=1");
+    c.dim = 88, c.at = 1;
+    check(&c, "distances to a key of another place", "score_mod=\"score + slope[h] * mask[q, kv]\"");
+    c.keys = 96, c.streams = 1, c.sees = sees_past, c.at = 40;
     c.rows = 10, c.bias = wave, c.dim = 56;
     check(&c, "a mask times slopes", "score_mod=\"score + slope[h] * mask[q, kv]\"");
     c.bias = NULL, c.dim = 64;
@@ -434,8 +413,9 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_mask_that_is_absent_or_a_length_is_no_mask),
         cmocka_unit_test(causality_is_found_at_any_offset),
-        cmocka_unit_test(windows_are_ranges),
+        cmocka_unit_test(windows_and_ranges_are_found),
         cmocka_unit_test(few_keys_are_lists),
+        cmocka_unit_test(few_keys_with_biases_are_lists_too),
         cmocka_unit_test(rows_of_a_sequence_are_a_group),
         cmocka_unit_test(rings_are_ranges_with_a_hole),
         cmocka_unit_test(other_masks_are_a_bias),

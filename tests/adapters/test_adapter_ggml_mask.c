@@ -15,9 +15,10 @@ static int64_t below(int64_t n) {
     return (int64_t)((seed >> 33) % (uint64_t)n);
 }
 
-/* A mask of one of several forms, at a random place. */
+/* A mask of one of several forms, at a random place; one of eight has biases. */
 static void draw_mask(uint16_t *mask, int64_t rows, int64_t keys) {
-    const int64_t form = below(7), a = below(keys), b = below(keys), step = below(2), part = 1 + below(4);
+    const int64_t biased = below(8), form = below(9), a = below(keys), b = below(keys), step = below(2),
+                  part = 1 + below(4);
     for (int64_t r = 0; r < rows; r++)
         for (int64_t j = 0; j < keys; j++) {
             const int64_t lo = a < b ? a : b, hi = (a < b ? b : a) + step * r;
@@ -28,22 +29,33 @@ static void draw_mask(uint16_t *mask, int64_t rows, int64_t keys) {
                               : form == 3 ? r < rows / 2 ? in : j % part == 0 && j <= hi
                               : form == 4 ? j >= a + step * r && j < a + step * r + part
                               : form == 5 ? j <= a + r && j % 5 != 1
+                              : form == 7 ? in && part == 4
+                              : form == 6 ? j < lo ? j % 2 == r * 2 / rows /* prompts of two sequences */
+                                                   : j - lo <= r && (j - lo) * 2 / rows == r * 2 / rows
                                           : below(3) == 0;
-            mask[r * keys + j] = !sees ? 0xfc00 : form == 6 && below(4000) == 0 ? 0x3c00 : 0;
+            mask[r * keys + j] = !sees ? 0xfc00 : !biased && below(4) == 0 ? (uint16_t)(0x3c00 + below(900)) : 0;
         }
 }
 
-/* What row r sees of key j according to what was read. */
-static bool is_read_as_seen(const mask_rows *m, const int32_t *table, int64_t rows, int64_t r, int64_t j) {
+static uint16_t listed_bias[MOST_ROWS * MOST_KEYS];
+
+/* What row r sees of key j according to what was read; with lists *bias becomes its bias. */
+static bool is_read_as_seen(const mask_rows *m, const int32_t *table, int64_t rows, int64_t r, int64_t j,
+                            uint16_t *bias) {
     const int64_t key = j - m->begin;
     int64_t g = 0;
     if (key < 0 || key >= m->keys) return false;
     switch (m->class) {
     case MASK_NONE: return true;
     case MASK_CAUSAL: return key < m->keys - rows + 1 + r;
+    case MASK_WINDOW: return key <= m->keys - rows + r && key > m->keys - rows + r - m->longest;
     case MASK_RANGES: return key >= m->lo[r] && key < m->hi[r];
     case MASK_HOLES: return (key >= m->lo[r] && key < m->mid[r]) || (key >= m->next[r] && key < m->hi[r]);
     case MASK_LISTS:
+        for (int64_t i = r * m->longest; i < r * m->longest + m->count[r]; i++)
+            if (table[i] == key) return *bias = listed_bias[i], true;
+        return false;
+    case MASK_GROUPS:
         while (m->starts[g + 1] <= r) g++;
         for (int64_t i = 0; i < m->lens[g] - (m->starts[g + 1] - 1 - r); i++)
             if (table[g * m->longest + i] == key) return true;
@@ -63,17 +75,22 @@ static void what_is_read_of_a_mask_is_what_it_says(void **state) {
         draw_mask(mask, rows, keys);
         mask_place(&m, room, rows);
         mask_read(mask, rows, keys, keys, &m);
-        if (m.class == MASK_LISTS) mask_list(mask, keys, &m, table);
+        const bool is_listed = m.class == MASK_LISTS || m.class == MASK_GROUPS;
+        if (is_listed) mask_list(mask, rows, keys, &m, table, m.class == MASK_LISTS ? listed_bias : NULL);
         classes[m.class]++;
         bool has_bias = false;
-        for (int64_t i = 0; i < rows * keys; i++) has_bias |= mask[i] == 0x3c00;
+        for (int64_t i = 0; i < rows * keys; i++) has_bias |= mask[i] != 0xfc00 && mask[i];
         assert_int_equal(m.has_bias, has_bias);
-        for (int64_t i = 0; i < rows * keys && m.class != MASK_DENSE; i++)
-            if (is_read_as_seen(&m, table, rows, i / keys, i % keys) != (mask[i] != 0xfc00))
+        for (int64_t i = 0; i < rows * keys && m.class != MASK_DENSE; i++) {
+            uint16_t bias = 0;
+            const bool sees = is_read_as_seen(&m, table, rows, i / keys, i % keys, &bias);
+            if (sees != (mask[i] != 0xfc00) || (sees && bias != mask[i]))
                 fail_msg("trial %d, class %d: row %d, key %d of %d", trial, (int)m.class, (int)(i / keys),
                          (int)(i % keys), (int)keys);
+        }
     }
-    for (int c = 0; c <= MASK_DENSE; c++) assert_true(classes[c] > 10);
+    for (int c = 0; c <= MASK_DENSE; c++)
+        if (classes[c] <= 10) fail_msg("class %d was drawn %d times", c, classes[c]);
 }
 
 int main(void) {

@@ -77,6 +77,39 @@ static void first_calls_are_answered_at_once(void **state) {
     attune_plan_destroy(plan);
 }
 
+/* Without a deadline nothing stands in. Where the virtual machine must not compute, only machine code does. */
+static void a_plan_says_whether_it_needs_a_compiler(void **state) {
+    (void)state;
+    const attune_plan_options options = DEADLINE;
+    attune_plan *plan = plan_of(ANY, &options);
+    assert_int_equal(info_of(plan).is_ready, 1);
+    attune_plan_destroy(plan);
+    plan = plan_of(ANY, NULL);
+    assert_int_equal(info_of(plan).is_ready, 0);
+    assert_int_equal(attune_plan_prepare(plan), ATTUNE_OK);
+    assert_int_equal(info_of(plan).is_ready, 1);
+    attune_plan_destroy(plan);
+    for (int least = 1; least <= 2; least++) {
+        const attune_context_options with = {.struct_size = sizeof with,
+                                             .cache_dir = "",
+                                             .max_workers = 1,
+                                             .compile_mode = ATTUNE_COMPILE_NEVER,
+                                             .machine_code_only = least};
+        attune_context *context;
+        attune_problem of_vm = ATTUNE_PROBLEM_INIT, any = ATTUNE_PROBLEM_INIT;
+        assert_int_equal(attune_context_create(&with, &context), ATTUNE_OK);
+        assert_int_equal(attune_problem_parse(&of_vm, OF_VM), ATTUNE_OK);
+        assert_int_equal(attune_plan_create(context, &of_vm, &options, &plan), ATTUNE_OK);
+        assert_int_equal(info_of(plan).is_ready, least == 1);
+        attune_plan_destroy(plan);
+        assert_int_equal(attune_problem_parse(&any, ANY), ATTUNE_OK);
+        assert_int_equal(attune_plan_create(context, &any, &options, &plan), ATTUNE_OK);
+        assert_int_equal(info_of(plan).is_ready, 1);
+        attune_plan_destroy(plan);
+        attune_context_destroy(context);
+    }
+}
+
 static void assert_has_bits(attune_plan *plan, const char *problem, const char *sizes) {
     const sample from = sized(problem, sizes);
     attune_context *const context = plan->context;
@@ -386,6 +419,7 @@ static int open_all(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(first_calls_are_answered_at_once, watch, look_away),
+        cmocka_unit_test_setup_teardown(a_plan_says_whether_it_needs_a_compiler, watch, look_away),
         cmocka_unit_test_setup_teardown(the_virtual_machine_is_prepared_before_the_first_call, watch, look_away),
         cmocka_unit_test_setup_teardown(no_bit_changes_across_swaps, watch, look_away),
         cmocka_unit_test_setup_teardown(no_call_waits, watch, look_away),

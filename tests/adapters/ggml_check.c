@@ -1,0 +1,64 @@
+#include "ggml_check.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+ggml_device *open_device(void) {
+    fake_reset();
+    ggml_reg *const reg = ggml_backend_init();
+    assert_non_null(reg);
+    assert_int_equal(reg->api_version, GGML_ABI_API_VERSION);
+    assert_int_equal(reg->get_device_count(reg), 1);
+    assert_null(reg->get_device(reg, 1));
+    return reg->get_device(reg, 0);
+}
+
+void set_threads(ggml_backend *backend, int threads) {
+    ggml_reg *const reg = backend->device->reg;
+    void *const found = reg->get_proc_address(reg, "ggml_backend_set_n_threads");
+    ggml_set_n_threads *set;
+    memcpy(&set, &found, sizeof set);
+    set(backend, threads);
+}
+
+ggml_backend *open_backend(void) {
+    ggml_device *const device = open_device();
+    ggml_backend *const backend = device->init_backend(device, NULL);
+    assert_non_null(backend);
+    set_threads(backend, 2);
+    return backend;
+}
+
+int compute(ggml_backend *backend, ggml_tensor *node) {
+    ggml_graph graph = {.n_nodes = 1, .nodes = &node};
+    return backend->graph_compute(backend, &graph);
+}
+
+bool has_logged(const char *text) { return strstr(fake.log, text) != NULL; }
+
+/* attune computes the case, as f64 does. */
+void check_case(ggml_backend *backend, const fake_case *c, const char *name) {
+    ggml_tensor *const node = make_node(c);
+    float *const expected = malloc((size_t)(node->ne[0] * node->ne[1] * node->ne[2] * node->ne[3]) * sizeof *expected);
+    reference(node, expected);
+    fake.cpu_nodes = 0;
+    if (!backend->device->supports_op(backend->device, node)) fail_msg("%s is not supported: %s", name, fake.log);
+    assert_int_equal(compute(backend, node), GGML_ABI_SUCCESS);
+    if (fake.cpu_nodes) fail_msg("%s was computed by the CPU: %s", name, fake.log);
+    const double worst = worst_difference(node, expected);
+    if (!(worst < 2e-5)) fail_msg("%s differs by %g: %s", name, worst, fake.log);
+    free(expected);
+    free_node(node);
+}
+
+void check(const fake_case *c, const char *name, const char *kernel) {
+    ggml_backend *const backend = open_backend();
+    check_case(backend, c, name);
+    if (!has_logged(kernel)) fail_msg("%s ran by another kernel: %s", name, fake.log);
+    backend->free(backend);
+    assert_int_equal(fake.live_backends, 0);
+}

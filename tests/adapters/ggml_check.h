@@ -1,0 +1,25 @@
+/* The plug-in in the host of ggml_host.h, case by case, for tests by cmocka. */
+#ifndef ATTUNE_TEST_GGML_CHECK_H
+#define ATTUNE_TEST_GGML_CHECK_H
+
+#include "ggml_host.h"
+
+ggml_reg *ggml_backend_init(void); /* the plug-in's */
+
+/* Loads the plug-in anew. */
+ggml_device *open_device(void);
+ggml_backend *open_backend(void);
+void set_threads(ggml_backend *backend, int threads);
+
+/* A graph of one node. */
+int compute(ggml_backend *backend, ggml_tensor *node);
+
+bool has_logged(const char *text);
+
+/* attune computes the case, as f64 does. */
+void check_case(ggml_backend *backend, const fake_case *c, const char *name);
+
+/* The same by a backend of its own, whose log has `kernel`. */
+void check(const fake_case *c, const char *name, const char *kernel);
+
+#endif

@@ -1,0 +1,99 @@
+/* The plug-in of ggml where nothing can be compiled: its own kernels compute what language models need, by caches of
+ * the usual types, and the host the rest. */
+#include "ggml_check.h"
+
+#include "attune.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* The plug-in has no kernels for CPUs without vectors of 256 bits. */
+static void skip_without_kernels(void) {
+    attune_context *context;
+    attune_machine_info info = {.struct_size = sizeof info};
+    assert_int_equal(attune_context_create(NULL, &context), ATTUNE_OK);
+    assert_int_equal(attune_get_machine_info(context, &info), ATTUNE_OK);
+    const bool is_bare = !strcmp(info.isa, "x86-64");
+    attune_context_destroy(context);
+    if (is_bare) skip();
+}
+
+static bool sees_past(const fake_case *c, int64_t stream, int64_t row, int64_t key) {
+    return key <= row + c->at + 3 * stream;
+}
+static bool sees_window(const fake_case *c, int64_t stream, int64_t row, int64_t key) {
+    return sees_past(c, stream, row, key) && key > row + c->at + 3 * stream - 24;
+}
+/* The keys of four sequences alternate, and each row is of one. */
+static bool sees_own_sequence(const fake_case *c, int64_t stream, int64_t row, int64_t key) {
+    (void)stream;
+    return key % 4 == row % 4 && key < c->at;
+}
+/* A prompt of one sequence, and a token of each of three others. */
+static bool sees_mixed_step(const fake_case *c, int64_t stream, int64_t row, int64_t key) {
+    (void)stream;
+    const int64_t prompt = c->rows - 3;
+    if (row >= prompt) return key < 120 && key % 4 == row - prompt + 1;
+    return key < 120 ? key % 4 == 0 : key - 120 <= row;
+}
+
+static void usual_models_need_no_compiler(void **state) {
+    (void)state;
+    skip_without_kernels();
+    static const int types[] = {F16, BF16, Q8_0, Q4_0}, dims[] = {64, 96, 128, 256}, groups[] = {1, 3, 8, 16};
+    ggml_backend *const backend = open_backend();
+    for (int t = 0; t < 4; t++)
+        for (int d = 0; d < 4; d++) {
+            fake_case c = {.kv_heads = 2, .heads = 2 * groups[(t + d) % 4], .dim = dims[d], .k_type = types[t]};
+            c.v_type = c.k_type, c.has_sinks = d % 2, c.sees = sees_past;
+            c.keys = 96, c.rows = 1, c.at = 70;
+            check_case(backend, &c, "a token");
+            c.rows = 37, c.at = 40;
+            check_case(backend, &c, "a prompt");
+            c.soft_cap = dims[d] >= 128 ? 2.5F : 0;
+            check_case(backend, &c, "a prompt, with a cap for wide heads");
+            c.soft_cap = 0, c.rows = 4, c.streams = 2;
+            check_case(backend, &c, "a few tokens of two streams");
+            c.streams = 1, c.rows = 30, c.sees = sees_window;
+            check_case(backend, &c, "a window");
+            c.rows = 5, c.keys = 200, c.at = 180, c.sees = sees_own_sequence;
+            check_case(backend, &c, "tokens of sequences in one cache");
+            c.rows = 43, c.sees = sees_mixed_step;
+            check_case(backend, &c, "a step of a prompt and three tokens");
+        }
+    backend->free(backend);
+}
+
+static void other_nodes_are_the_hosts(void **state) {
+    (void)state;
+    fake_case cases[] = {{.heads = 2, .rows = 20, .keys = 60, .dim = 64, .soft_cap = 3, .sees = sees_past, .at = 40},
+                         {.heads = 2, .rows = 20, .keys = 60, .dim = 64, .k_type = Q4_1, .v_type = Q4_1},
+                         {.heads = 2, .rows = 20, .keys = 60, .dim = 72, .sees = sees_past, .at = 40}};
+    ggml_backend *const backend = open_backend();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        float expected[2 * 20 * 72];
+        ggml_tensor *const node = make_node(&cases[i]);
+        reference(node, expected);
+        fake.cpu_nodes = 0;
+        assert_int_equal(compute(backend, node), GGML_ABI_SUCCESS);
+        assert_int_equal(fake.cpu_nodes, 1);
+        assert_true(worst_difference(node, expected) < 2e-5);
+        free_node(node);
+    }
+    assert_true(has_logged("attune has no kernel for it"));
+    backend->free(backend);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(usual_models_need_no_compiler),
+                                       cmocka_unit_test(other_nodes_are_the_hosts)};
+    setenv("ATTUNE_COMPILE", "never", 1);
+    setenv("ATTUNE_DEADLINE_US", "60000000", 1); /* for a thread that looks for kernels */
+    setenv("ATTUNE_CACHE_DIR", "", 1);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
