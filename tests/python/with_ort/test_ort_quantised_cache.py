@@ -165,6 +165,38 @@ def test_norms_with_a_quantised_cache(bits):
     np.testing.assert_allclose(got[0], wanted[0], rtol=2e-2, atol=2e-2)  # a number beside a half may go either way
 
 
+def dequantised(cache, scale, bits):
+    """ONNX Runtime's bytes as numbers, [batch, KV heads, keys, dim]. With 4 bits the lower half is the first column."""
+    if bits == 4:
+        cache = np.stack([cache & 15, cache >> 4], -1).reshape(*cache.shape[:3], DIM).astype("f8") - 8
+    return cache.astype("f8") * scale.astype("f8").reshape(1, -1, 1, DIM if scale.size > 1 else 1)
+
+
+@pytest.mark.parametrize("norms", [False, True])
+@pytest.mark.parametrize("name", ["prompt", "token", "prompt_goes_on"])
+@pytest.mark.parametrize("mode", SCALES)
+@pytest.mark.parametrize("bits", [8, 4])
+def test_against_f64(bits, mode, name, norms):
+    """Attention in f64 to the numbers that the present caches hold."""
+    given = quantised(CASES[name][0], bits, mode)
+    attributes = ROTARY | {"qk_norm_epsilon": 1e-5} if norms else ROTARY
+    if norms:
+        given = with_norms(given)
+    out, *present = run(make(given, attributes, bits, mode), given, "ep")
+    q = split(given["query"], HEADS)
+    past = given["past_key"].shape[2]
+    if norms:
+        q = normalised(q, given["q_norm_weight"].astype("f8"), 1e-5)
+    q = rotated(q, past, given)
+    k, v = (dequantised(cache, given[scale], bits).repeat(HEADS // KV_HEADS, 1)
+            for cache, scale in zip(present, ("k_scale", "v_scale")))
+    scores = q @ k.transpose(0, 1, 3, 2) / np.sqrt(DIM)
+    scores[..., np.arange(k.shape[2]) > np.arange(q.shape[2])[:, None] + past] = -np.inf
+    p = np.exp(scores - scores.max(-1, keepdims=True))
+    wanted = (p / p.sum(-1, keepdims=True) @ v).transpose(0, 2, 1, 3).reshape(out.shape)
+    np.testing.assert_allclose(out, wanted, rtol=3e-5, atol=3e-6)
+
+
 # ---- causal=0 ----
 
 @pytest.mark.parametrize("name", ["prompt", "token", "prompt_goes_on", "tokens_of_other_lengths_large"])
