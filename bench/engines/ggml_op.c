@@ -158,8 +158,7 @@ static void run(const bench_case *c, ggml_backend_t const backends[3], int threa
             ggml_backend_graph_compute(backends[i], g.graph);
             const double took = now() - began;
             if (turn && took < least[i]) least[i] = took;
-            if (!i)
-                memcpy(first, g.out->data, (size_t)n * sizeof *first);
+            if (!i) memcpy(first, g.out->data, (size_t)n * sizeof *first);
             if (i == 1) error = difference(first, g.out->data, n);
         }
     printf(
