@@ -17,6 +17,11 @@ BUSY = """\
 ONE_THREAD = """\
 * One thread only. Two share a machine with other programs too unevenly to compare.
 """
+NO_GAIN = """\
+* In {cases} neither attune nor its fastest peer was faster with {threads} than with one, so another program probably
+  had a CPU then. The ratio counts all the same.
+"""
+LONG_NS = 1e6  # shorter calls may not be worth a second thread
 LIMITS = """\
 * One machine. Ratios differ on others; `make performance` measures yours.
 * Two virtual CPUs without hardware counters. A difference of a few per cent between two runs is noise.
@@ -108,6 +113,32 @@ def around(costs):
     return text + "\n\n" + report.table(["problem", "compile", "load from the disk cache", "find in memory"], rows)
 
 
+def without_gain(run, clock):
+    """Cases of several threads that gained nothing over one thread, for attune and for its fastest peer alike."""
+    alone = {(found["shape"]["name"], found["dtype"]): found for found in measured(run, clock, threads=1)}
+    for found in measured(run, clock):
+        one = alone.get((found["shape"]["name"], found["dtype"]))
+        if one is None or found["threads"] == 1:
+            continue
+        names = {"attune", report.best_ratio(found, clock)[1]}
+        times = [[report.figures(which, entry, clock)["median"] for entry in which["entries"] if entry["peer"] in names]
+                 for which in (found, one)]
+        if len(times[0]) == len(times[1]) and min(times[0]) > LONG_NS and all(
+                0.9 * before < after for after, before in zip(*times)):
+            yield found
+
+
+def limits_of(run, clock):
+    # What ran before the run is others'; after it the run's own threads count, too.
+    most = max(found["threads"] for found in run["results"])
+    text = BUSY if max(run["machine"]["load"], run["machine"]["load_after"] - most) > 2 else ""
+    lost = [f"{shapes.title(found['shape'])} ({found['dtype']})" for found in without_gain(run, clock)]
+    if lost:
+        text += textwrap.fill(" ".join(NO_GAIN.format(cases="; ".join(lost), threads=threads_of(most)).split()), 120,
+                              subsequent_indent="  ", break_on_hyphens=False) + "\n"
+    return text + (ONE_THREAD if most == 1 else "") + LIMITS
+
+
 def page(run, costs, pictures, clock):
     text = "# Performance\n\n`make performance` measured all of this in one run and wrote this page. "
     text += "[The bench](bench.md) says how it measures.\n\n"
@@ -122,9 +153,7 @@ def page(run, costs, pictures, clock):
             text += f"\n## {dtype}\n\n{picture}{by_dtype(run, dtype, clock)}"
     if costs:
         text += f"\n## Before the first call\n\n{around(costs)}"
-    load = max(run["machine"]["load"], run["machine"]["load_after"])
-    limits = (BUSY if load > 2 else "") + (ONE_THREAD if {found["threads"] for found in run["results"]} == {1} else "")
-    return text + f"\n## Limits\n\n{limits}{LIMITS}\n"
+    return text + f"\n## Limits\n\n{limits_of(run, clock)}\n"
 
 
 def folded(text):
