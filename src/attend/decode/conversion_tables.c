@@ -44,7 +44,7 @@ static const ir_expr *raw_columns(const d_lanes *d, const ir_buffer *k_or_v, con
     return ir_let(d->b, "codes", mha_load_raw_columns(d->c, k_or_v, index, column, TOGETHER, TOGETHER));
 }
 
-/* Columns whose numbers are those of keys by themselves, not of pairs of keys. */
+/* Columns in vectors of single keys, not of pairs of keys. */
 static void convert(const d_lanes *d, const ir_buffer *k_or_v, dl_conversion by, const mha_kv_row *key,
                     const ir_expr *column, const ir_expr **out) {
     const mha_row row = mha_kv_row_of(d->c, k_or_v, key);
@@ -98,7 +98,8 @@ static const ir_expr *gathered(const d_lanes *d, const ir_expr *const *vectors, 
     return ir_shuffle(d->b, ir_let(d->b, "x", x), ir_let(d->b, "y", y), lanes, pick);
 }
 
-/* Columns of a row of scratch, in vectors of so many: column i of each 64 becomes column from[i] of them. */
+/* Reorders the columns of a row of scratch, in vectors of that many: column i of each 64 becomes column from[i] of
+ * them. */
 static void reorder(const d_lanes *d, const ir_buffer *rows, const ir_expr *row, int64_t columns, int lanes,
                     const int *from) {
     ir_builder *b = d->b;

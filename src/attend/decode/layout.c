@@ -1,5 +1,5 @@
-/* The ground of decoding: how many rows, columns and keys a task has, its scratch, where a row lies, and loops over
- * rows and columns. All other files of the folder stand on this one. */
+/* The layout of decoding: how many rows, columns and keys a task has, its scratch, where a row lies, and loops over
+ * rows and columns. All other files of the folder use it. */
 #include "attend/decode/layout.h"
 #include "base/integers.h"
 #include "schedule/variant.h"
@@ -29,12 +29,12 @@ static int64_t least_multiple(int64_t x, int64_t y) {
     return multiple;
 }
 
-/* More rows than this are shared by several tasks. Up to it, all of them use each key as long as it is in the first
+/* More rows than this are divided among several tasks. Up to this number all rows use each key while it is in the first
  * cache. */
 enum { MAX_TASK_ROWS = 64 };
 
-/* Where the number of rows is open, a rest of a register tile would be computed as a whole one: 5 rows as 8. So there
- * are tiles of REST_ROWS for it, unless the heads of a group fill tiles anyway. */
+/* With an open number of rows, the rest after whole register tiles would be computed as a whole one: 5 rows as 8. So
+ * there are tiles of REST_ROWS for it, unless the heads of a group fill whole tiles anyway. */
 enum { REST_ROWS = 2 };
 static bool rests_pay(const d_lanes *d) {
     const mha_schedule *s = d->c->s;
@@ -93,8 +93,8 @@ void dl_derive_sizes(d_lanes *d, mha_context *c) {
     d->v_columns = dl_round_up(p->head_dim_v, d->width);
     d->one_chunk = p->reproducible || mha_most_scored(p) <= c->s->kv_chunk;
     d->masks_keys = p->attn_mask_dims[3] || p->attn_bias_dims[3] || p->mask_mod[0];
-    /* The keys of a lone query are one interval, and only these are read. Exceptions: global keys, and tiles that begin
-     * where those of other queries do. */
+    /* The keys of a single query are one interval, and only these are read. Exceptions are global keys, and tiles that
+     * begin where those of other queries do. */
     const bool one_query = p->seq_q == 1 && !c->has_global && !(d->tiles_are_fixed && c->has_first);
     d->masks_positions = (c->has_first || c->has_last) && !one_query;
     d->begins_with_page = p->is_general && c->has_first && d->page_size;

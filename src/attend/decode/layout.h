@@ -131,8 +131,8 @@ typedef struct dl_wing {
     dl_step *scores, *softmax, *values;
 } dl_wing;
 
-/* Keys whose exponentials are quantised side by side: each of these waits for its own operations most of the time.
- * For a vector or two of keys, computing four costs more. */
+/* How many exponentials are quantised side by side: each waits for its own operations most of the time. For one or two
+ * vectors of keys, computing four costs more. */
 static inline int dl_side_by_side(const d_lanes *d) {
     const bool is_short = mha_most_scored(d->c->p) <= 2 * d->lanes;
     return d->c->p->integer == ATTUNE_INTEGER_ALL && !is_short ? 4 * d->lanes : d->lanes;
@@ -157,8 +157,8 @@ typedef struct dl_row {
 } dl_row;
 dl_row dl_row_at(const d_lanes *d, const ir_expr *row);
 
-/* rows.c: a row before its first key; all rows of a task after the last one, where `seen` says that there was
- * some; and the parts that the chunks have left of a row become the row. */
+/* rows.c: a row before its first key; all rows of a task after the last one, where `seen` says whether there was a
+ * visible key; and the merge of a row's parts, which the chunks have stored. */
 void dl_init_row(d_lanes *d, const ir_expr *r);
 void dl_finish_rows(d_lanes *d, bool seen);
 void dl_merge_row(d_lanes *d, const ir_expr *r);
@@ -213,10 +213,10 @@ void dl_each_unit(d_lanes *d, const dl_tile *tile, const dl_streams *streams, in
                   dl_streams_fn *build, const void *user);
 /* Where key i of a stream lies. */
 mha_kv_row dl_key_at(const d_lanes *d, const dl_streams *streams, int64_t stream, const ir_expr *i);
-/* By how many rows kv_prefetch is ahead; of listed keys at most so many, and as many as value_held.c has in a block. */
+/* How many rows kv_prefetch is ahead; for listed keys it is limited, also to the rows of a block of value_held.c. */
 enum { DL_MOST_KEYS_AHEAD = 64 };
 int64_t dl_keys_ahead(const d_lanes *d, const ir_buffer *k_or_v);
-/* Prefetches what comes kv_prefetch after key i of a stream of k or v, if the schedule has that. */
+/* Prefetches the row that follows key i of a stream of k or v after kv_prefetch bytes, if the schedule has that. */
 void dl_prefetch_key(const d_lanes *d, const ir_buffer *k_or_v, const dl_streams *streams, int64_t stream,
                      const ir_expr *i);
 /* The same for quantised V, of a line that begins with this column. */
@@ -324,7 +324,8 @@ const ir_expr *dl_bias(const d_lanes *d, const dl_sight *sight, const ir_expr *j
 /* Whether the row sees these keys, whose bias is `bias`: `lanes` of bool. */
 const ir_expr *dl_sees(const d_lanes *d, const dl_sight *sight, const ir_expr *j, int lanes, const ir_expr *bias);
 
-/* Whether mask_mod shows some row a key of the tile. A tile that it hides is left out, as p of all its keys is 0. */
+/* Whether mask_mod leaves a key of the tile visible to some row. Otherwise the tile is skipped, because p of all its
+ * keys is 0. */
 const ir_expr *dl_shows_some(d_lanes *d, const dl_tile *tile);
 
 /* The user's functions at a row of the task, and at the keys from j on. */
@@ -338,7 +339,7 @@ void dl_quantised_values(d_lanes *d, const dl_tile *tile);
 const ir_expr *dl_value_factors(const d_lanes *d, const ir_expr *bytes, int half);
 const ir_expr *dl_value_sum(const d_lanes *d, const ir_expr *sum);
 const ir_expr *dl_output_column(const d_lanes *d, const ir_expr *byte, int half);
-/* How the values of a tile join those before it: row r, and factors in all lanes. */
+/* How the values of a tile are added to those before it: row r, and factors in all lanes. */
 typedef struct dl_joined_row {
     const ir_expr *r, *unit, *kept, *share;
 } dl_joined_row;
@@ -359,7 +360,7 @@ void dl_add_values(d_lanes *d, const dl_tile *tile, dl_step *add, dl_step *add_c
 /* value_streams.c */
 void dl_values(d_lanes *d, const dl_tile *tile);
 void dl_add_carefully(d_lanes *d, const dl_tile *tile);
-/* The columns of O that dl_values has left interleaved, in order. */
+/* Puts the columns of O in order, which dl_values has left interleaved. */
 void dl_restore_order(d_lanes *d, const ir_expr *row);
 /* value_held.c: the same, with sums in registers. */
 void dl_held_values(d_lanes *d, const dl_tile *tile);

@@ -4,8 +4,8 @@
  * tile, and these are what dl_prefetch_key prefetches while the tile's last keys are read. */
 #include "attend/decode/layout.h"
 
-/* How many keys beyond a tile are looked up: those that are prefetched, of which a register tile has some beyond the
- * last key of the tile. */
+/* How many keys beyond a tile are looked up: those that are prefetched while a register tile reads the tile's last
+ * keys. */
 enum { KEYS_BEYOND = DL_MOST_KEYS_AHEAD + DL_MAX_STREAMS };
 
 void dl_alloc_places(d_lanes *d) {
@@ -112,7 +112,7 @@ const ir_expr *dl_listed_run(const d_lanes *d, const ir_expr *key, const ir_expr
     return ir_let(b, "run_keys", ir_cast(b, IR_IDX, ir_load(b, run)));
 }
 
-/* Chunks of which no key is listed add 0 in dense attention, which changes no bit. */
+/* In dense attention a chunk without a listed key adds 0, which changes no bit. */
 const ir_expr *dl_listed_sum(d_lanes *d, const dl_tile *tile, const ir_expr *r) {
     ir_builder *b = d->b;
     const ir_access *sum = mha_new_sum(d->c, "sum", 1), *part = mha_new_sum(d->c, "part", 1);

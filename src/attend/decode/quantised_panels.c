@@ -16,7 +16,7 @@
 
 enum { FOUR = 4, TOKENS = ATTUNE_PANEL_TOKENS };
 
-/* Asks for an element some panels further on, if the schedule has kv_prefetch. */
+/* Prefetches an element some panels ahead, if the schedule has kv_prefetch. */
 static void fetch_panel(const d_lanes *d, const mha_row *row, const ir_expr *element) {
     const int64_t ahead = d->c->s->kv_prefetch, columns = mha_panel_columns(d->c, row->buffer);
     if (ahead > 0) ir_prefetch(d->b, mha_panel_ahead(d->c, row, ceil_div(ahead, TOKENS * columns), element));

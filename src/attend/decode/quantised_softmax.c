@@ -171,7 +171,7 @@ void dl_quantised_softmax(d_lanes *d, const dl_tile *tile) {
             unit = ir_select(b, empty, zero, unit);
         }
         ir_store(b, ir_at(b, d->p_units, 1, 1, r), unit);
-        /* A last key that is alone is multiplied with its three neighbours and zeros. */
+        /* The last key may be multiplied together with three neighbours: their probabilities are 0. */
         for (int64_t plane = 0; plane < d->planes; plane++)
             ir_store(b, dl_quantised_probabilities(d, r, plane, tile->keys, FOUR),
                      ir_bitcast(b, IR_I8, ir_int(b, IR_I32, 0)));

@@ -76,7 +76,7 @@ static void store_row(d_lanes *d, const ir_expr *r) {
     mha_store_divided(c, c->out, index, d->o, r, c->p->head_dim_v, sum);
 }
 
-/* Leaves a row's part for the merge. `seen`: o, row_max and row_sum hold something. */
+/* Stores a row's part for the merge. `seen`: o, row_max and row_sum hold something. */
 static void share_row(d_lanes *d, const ir_expr *r, bool seen) {
     ir_builder *b = d->b;
     const mha_context *c = d->c;

@@ -94,8 +94,8 @@ const ir_expr *dl_largest_score(d_lanes *d, const dl_tile *tile, const ir_expr *
     return ir_reduce(b, IR_MAX, ir_let(b, "best_lanes", ir_load(b, best)));
 }
 
-/* P = exp(S - base) of the keys from j on, in place; their sum is added. Short where P is rounded and no LSE wanted.
- * Before it is rounded it is multiplied by the scales of V. */
+/* P = exp(S - base) for the keys from j on, in place; adds their sum. Uses the short exponential if P is rounded and no
+ * LSE is an output. P is multiplied by the scales of V before it is rounded. */
 static const ir_expr *exponential(d_lanes *d, const ir_expr *r, const ir_expr *j, const ir_expr *bases,
                                   const ir_access *sum) {
     const ir_access *at = ir_at(d->b, d->scores, d->lanes, 2, r, j);

@@ -75,7 +75,7 @@ int64_t dl_keys_ahead(const d_lanes *d, const ir_buffer *k_or_v) {
     return d->is_listed ? min_of(keys, DL_MOST_KEYS_AHEAD) : keys;
 }
 
-/* Whether no page has a key that is so many ahead of another one. */
+/* Whether no page has two keys that are that far apart. */
 static bool leaves_page(const d_lanes *d, int64_t keys) { return d->page_size && keys >= d->page_size; }
 
 /* Whether a stream that is a page prefetches the next page instead. In a short page a key so far ahead is often beyond
@@ -93,10 +93,10 @@ static mha_kv_row key_of_next_page(const d_lanes *d, const dl_streams *streams, 
     return key;
 }
 
-/* Some keys ahead, into the second cache: into the first one prefetching costs more than it gains; but not of quantised
- * values that are multiplied as they lie, which are used up faster than they come. Beyond a page lie other heads and
- * sequences: where no key of the page is so far ahead, that of the next page is prefetched, or none where the next one
- * is not known. */
+/* Prefetches some keys ahead into the second cache; into the first one prefetching costs more than it gains. Quantised
+ * values that are multiplied as they lie go into the first cache, because they are used up faster than they arrive.
+ * Other heads and sequences lie behind a page. So if no key of the page is that far ahead, the next page is prefetched,
+ * or nothing if that is not known. */
 void dl_prefetch_key(const d_lanes *d, const ir_buffer *k_or_v, const dl_streams *streams, int64_t stream,
                      const ir_expr *i) {
     enum { LINE = 64 };
@@ -185,7 +185,7 @@ static bool streams_are_pages(const d_lanes *d, const visit *v) {
            v->count * page_size <= kv_tile;
 }
 
-/* A page of a general problem is whole parts of page_size keys, each of which counts as a page here. */
+/* A page of a general problem consists of whole parts of page_size keys; each part counts as a page here. */
 static const ir_expr *first_of_part(const d_lanes *d, const ir_expr *slot) {
     if (!d->c->p->is_general) return slot;
     return ir_let(d->b, "part_slot", ir_sub(d->b, slot, ir_mod(d->b, slot, ir_idx(d->b, d->page_size))));
@@ -208,7 +208,7 @@ static void pages_side_by_side(d_lanes *d, const visit *v) {
             streams.first[s] = dl_first(d, "in_tile", first, streams.keys, tile->keys);
             streams.at[s] = place(d, tile, streams.first[s], streams.keys);
             if (!have_next) continue;
-            /* The page of a key of the sequence; of its last one, if it has no such key. */
+            /* The page of a key of the sequence, or of its last key if it has no such key. */
             const ir_expr *key = ir_plus(b, ir_add(b, tile->first, first), turn);
             key = ir_min(b, key, ir_plus(b, d->sequence.seq_kv, -1));
             key = dl_first(d, "next", key, ir_idx(b, 1), d->sequence.seq_kv);
@@ -221,7 +221,7 @@ static void pages_side_by_side(d_lanes *d, const visit *v) {
     each_page(d, v, ir_add(b, ir_div(b, tile->first, ir_idx(b, page_size)), done));
 }
 
-/* Streams lie one after the other in the tile, and are as long as each other. */
+/* Streams follow one another in the tile, and are equally long. */
 void dl_each_unit(d_lanes *d, const dl_tile *tile, const dl_streams *streams, int64_t units, int64_t keys,
                   dl_streams_fn *build, const void *user) {
     ir_builder *b = d->b;

@@ -66,7 +66,7 @@ static key_range keys_of_task(const d_lanes *d) {
     return keys;
 }
 
-/* Whether some row sees none of a tile's keys, or not all of them. */
+/* Whether the tile has keys that are hidden from some row. */
 static const ir_expr *is_partial(const d_lanes *d, const key_range *task, const dl_tile *tile) {
     ir_builder *b = d->b;
     if (d->masks_keys || (d->masks_positions && d->c->has_global)) return ir_int(b, IR_BOOL, 1);
@@ -114,7 +114,7 @@ static void build_tile(d_lanes *d, const dl_wing *wing, const key_range *task, c
     }
 }
 
-/* With `reproducible` listed keys are in the tiles in which their sequence has them. */
+/* With `reproducible` each listed key is in the tile in which its sequence has it. */
 static void build_listed_tiles(d_lanes *d, const dl_wing *wing, const key_range *task, const ir_expr *first,
                                const ir_expr *end) {
     ir_builder *b = d->b;

@@ -81,7 +81,7 @@ static const ir_expr *has_nonfinite(d_lanes *d, const dl_tile *tile) {
 
 /* ---- the frame ---- */
 
-/* O += P V. Values that rows do not see and that are NaN or infinite are rare: little code adds up all keys of their
+/* O += P V, where a hidden value of the tile is NaN or infinite. That is rare, so little code adds up all keys of the
  * tile, in the same order. */
 static void add_tile(d_lanes *d, const dl_tile *tile, dl_step *add, dl_step *add_carefully) {
     ir_builder *b = d->b;

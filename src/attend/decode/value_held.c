@@ -75,8 +75,8 @@ static void prefetch_next(const d_lanes *d, const held_tile *t, const held_key *
         ir_prefetch(d->b, mha_kv_line(d->c, d->c->v, &ahead, ir_plus(d->b, column, done)));
 }
 
-/* Sums of a register tile. Their product keeps the factors of its vectors in registers while those of its rows come
- * one by one. So its vectors are what the tile has fewer of: vectors of V, or where these are more, rows of P. */
+/* Sums of a register tile. Their product keeps the factors of one side in registers, while those of the other side come
+ * one by one. It keeps the side that the tile has fewer of: vectors of V, or rows of P. */
 typedef struct held_sums {
     mha_product product;
     bool keeps_rows;

@@ -235,7 +235,7 @@ const ir_access *ql_pair_at(const q_lanes *c, const ir_expr *pair, const ir_expr
 const ir_expr *ql_begin_tiles(q_lanes *c);
 /* Fills in the members of a tile that hold for the task (is_finite apart), and those that hold for its stripe. */
 void ql_open_tile(q_lanes *c, q_lanes_tile *tile);
-/* Keys of the tile, numbered within it, among which are all that stripes of the task compute. Where products are of
+/* Keys of the tile, numbered within it, that include all keys which stripes of the task compute. Where products are of
  * pairs, `from` is even. */
 typedef struct q_lanes_keys {
     const ir_expr *from, *to;
@@ -250,7 +250,7 @@ mha_sights ql_sights_of_task(q_lanes *c);
 void ql_find_finite(q_lanes *c, q_lanes_tile *tile);
 /* mask_elements.c: transposes masks into c->keep or c->bias, for the register tiles up to key number `to`. */
 void ql_load_elements(q_lanes *c, const q_lanes_tile *tile, const ir_expr *to);
-/* What a vector of rows sees: by window and causality, and what mask_mod needs of the rows. */
+/* The visible range of a vector of rows by window and causality, and what mask_mod needs of the rows. */
 typedef struct q_lanes_sight {
     mha_sight by_position;
     mha_values values;
@@ -341,9 +341,9 @@ void ql_store_probabilities(q_lanes *c, const ir_expr *stripe);
 
 /* prob_mod.c: prob_mod, which is evaluated on probabilities that are divided by their sum. Where the keys are one tile
  * they are there after its softmax; else the tiles are visited twice, first for the sums alone. */
-/* The sums of a stripe are complete: keeps what its probabilities are made of. Before ql_close_rows. */
+/* Called when the sums of a stripe are complete, and before ql_close_rows: keeps what its probabilities are made of. */
 void ql_keep_base(q_lanes *c, const ir_expr *stripe);
-/* The scores of a tile, or its exponentials, become what the values are multiplied by. */
+/* Turns the scores of a tile, or its exponentials, into the factors of the values. */
 void ql_modify_probabilities(q_lanes *c, const q_lanes_tile *tile);
 /* O is not to be divided any more. */
 void ql_end_division(q_lanes *c, const ir_expr *stripe);

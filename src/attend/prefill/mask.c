@@ -55,7 +55,7 @@ const ir_expr *ql_begin_tiles(q_lanes *c) {
     return ir_let(b, "tile", ir_select(b, ir_lt(b, n, globals), n, at_least_0(c, other)));
 }
 
-/* A member of the table of what a stripe sees of the tile by mask_mod. */
+/* An element of the table which says what mask_mod leaves visible of a tile to a stripe. */
 static const ir_expr *by_mask(q_lanes *c, const q_lanes_tile *t, const ir_expr *stripe, int member) {
     return mha_mask_table_member(c->m, &c->e, c->kv_head, ir_add(c->b, c->first_stripe, stripe), t->number, member);
 }
@@ -70,7 +70,7 @@ static const ir_expr *round_down(const q_lanes *c, const ir_expr *key) {
     return ir_mul(c->b, ir_div(c->b, key, unit), unit);
 }
 
-/* By window and causality. Register tiles that are seen in part are computed whole. */
+/* Visible by window and causality. Partly visible register tiles are computed whole. */
 q_lanes_keys ql_keys_of_task(q_lanes *c, const q_lanes_tile *t) {
     ir_builder *b = c->b;
     q_lanes_keys keys = {ir_idx(b, 0), t->room};
@@ -111,7 +111,7 @@ void ql_open_tile(q_lanes *c, q_lanes_tile *t) {
 
 /* ---- a tile and a stripe ---- */
 
-/* Takes in the global keys of the tile: all before `end`, which may be none. */
+/* Adds the global keys of the tile: all before `end`, which may be none. */
 static void widen(q_lanes *c, q_lanes_tile *t, const ir_expr *end) {
     ir_builder *b = c->b;
     end = ir_let(b, "end_globals", ir_sub(b, end, t->first_key));

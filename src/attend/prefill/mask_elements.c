@@ -152,7 +152,7 @@ void ql_load_elements(q_lanes *c, const q_lanes_tile *t, const ir_expr *to) {
     const ir_expr *end = ir_let(b, "columns_end", ir_min(b, t->room, to));
     load_columns(c, t, mask, bias, t->from, end);
     const ir_expr *steps = ir_div(b, ir_max(b, ir_idx(b, 0), ir_sub(b, end, t->from)), quarter);
-    /* The few keys that are left go row by row, which is little code. */
+    /* The few remaining keys are done row by row, which needs little code. */
     mask.lanes = bias.lanes = 1;
     load_keys(c, t, mask, bias, ir_let(b, "columns_done", ir_add(b, t->from, ir_mul(b, steps, quarter))), to);
 }

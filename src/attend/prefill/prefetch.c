@@ -42,7 +42,7 @@ static share share_of(const q_lanes *c, const ir_buffer *buffer, int64_t columns
     return s;
 }
 
-/* A loop over so many rows or lines. Copied out, they would take longer to compile and be no faster. */
+/* A loop over that many rows or lines. Unrolled it would take longer to compile and be no faster. */
 static const ir_expr *each(const q_lanes *c, const char *name, int64_t count) {
     return ir_for_begin(c->b, name, ir_idx(c->b, 0), ir_idx(c->b, count), 1, count == 1);
 }
@@ -121,7 +121,7 @@ static bool prefetches_next_stripe(const q_lanes *c) {
     return c->num_stripes * c->stripe_rows * in_row >= LONG_BYTES;
 }
 
-/* The stripe of the head that is computed next, and after its last one the next head's. Where later rows see more,
+/* The next stripe of the head, and after its last one the first of the next head. Where later rows attend to more keys,
  * tasks go from the last rows to the first. */
 static stripe_ahead next_stripe(q_lanes *c, const ir_expr *stripe) {
     ir_builder *b = c->b;
@@ -153,7 +153,7 @@ void ql_open_prefetch(q_lanes *c) {
     c->next_kv_batch = c->next_batch;
 }
 
-/* Whether a stripe may visit so few keys that what their register tiles prefetch is not all of the shares. */
+/* Whether a stripe may visit so few keys that its register tiles do not prefetch all shares. */
 static bool sees_part(const q_lanes *c) {
     return ql_has_table(c) || (c->m->has_first && !c->m->p->is_general); /* few general calls have one */
 }
@@ -169,8 +169,8 @@ static stripe_ahead stripe_of_next_task(q_lanes *c, const ir_expr *stripe) {
     return (stripe_ahead){c->e.batch, c->kv_head, ir_let(b, "row_ahead", row)};
 }
 
-/* Of a stripe that sees a part of the keys, whichever they are: each run of SHARED_TILES register tiles prefetches all
- * of the lines of the same stripe of the next task. */
+/* For a stripe that attends to a part of the keys: each run of SHARED_TILES register tiles prefetches all lines of the
+ * same stripe of the next task. */
 static void prefetch_next_task(q_lanes *c, const q_lanes_tile *tile, const ir_expr *first) {
     enum { SHARED_TILES = 16 };
     ir_builder *b = c->b;

@@ -146,7 +146,7 @@ static const ir_expr *total_with_sink(q_lanes *c, const ir_expr *sum, const ir_e
     return ir_let(c->b, "total", mha_sum_with_sink(c->m, sum, sink));
 }
 
-/* row_sum becomes 1 / sum, and row_max the LSE. A row that saw no key gets 0, and so an output of 0. */
+/* row_sum becomes 1 / sum, and row_max the LSE. A row without a visible key gets 0, and so an output of 0. */
 static void invert_sums(q_lanes *c, const ir_expr *stripe) {
     ir_builder *b = c->b;
     const int lanes = c->m->lanes;

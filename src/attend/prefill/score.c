@@ -84,7 +84,7 @@ static void hide(q_lanes *c, const q_lanes_tile *tile, const ql_score_tile *t) {
     }
 }
 
-/* Whether a row's sight may begin or end within the register tile; NULL: not in any. */
+/* Whether the visible range of a row may begin or end within the register tile; NULL: it does not in any. */
 static const ir_expr *crosses(const q_lanes *c, const q_lanes_tile *tile, const ql_score_tile *t) {
     ir_builder *b = c->b;
     if (ql_has_elements(c) || c->m->has_global || (ql_may_hide_any(c) && !ql_has_table(c)))
@@ -148,7 +148,7 @@ static void close_tile(q_lanes *c, const q_lanes_tile *tile, const ql_score_tile
     IR_ELSE(b) finish(c, t, false, true);
 }
 
-/* The number after the last register tile with a key that the stripe sees. */
+/* The number after the last register tile with a key that is visible to the stripe. */
 static const ir_expr *end_of_tiles(q_lanes *c, const q_lanes_tile *tile) {
     ir_builder *b = c->b;
     const int64_t rows = c->m->s->score_keys;

@@ -163,7 +163,7 @@ static void multiply_diagonal(q_lanes *c, const q_lanes_tile *tile, const ql_sco
     }
 }
 
-/* By way of scratch: then a loop goes through the keys with which all rows are multiplied, and is compiled once. */
+/* Uses scratch: a loop then goes through the keys that all rows are multiplied with, and is compiled once. */
 static void multiply_many(q_lanes *c, const q_lanes_tile *tile, const ql_score_tile *t, int64_t vector, int64_t count,
                           const ir_expr *is_diagonal) {
     ir_builder *b = c->b;
@@ -183,7 +183,7 @@ static void multiply_many(q_lanes *c, const q_lanes_tile *tile, const ql_score_t
 
 /* ---- A vector of rows ---- */
 
-/* The last row's products in a vector of rows that do not exist. */
+/* Puts the last row's products into a vector whose other rows do not exist. */
 static void repeat_row(q_lanes *c, const ql_score_tile *t, int64_t vector) {
     ir_builder *b = c->b;
     const int lanes = c->m->lanes;
@@ -214,7 +214,7 @@ static void multiply_columns(q_lanes *c, const q_lanes_tile *tile, ql_score_tile
     mha_product_clear(&t->product);
     if (first) ql_multiply_rows(c, tile, t, first);
     if (first == t->product.vectors) return;
-    /* The number of a stripe is that of the register tile in which its rows' sights end. */
+    /* A stripe has the number of the register tile in which the visible ranges of its rows end. */
     if (v->is_square) is_diagonal = ir_eq(b, t->number, ir_add(b, c->first_stripe, tile->stripe));
     if (is_diagonal) is_diagonal = ir_let(b, "is_diagonal", is_diagonal);
     for (int64_t vector = first; vector < t->product.vectors; vector++) {

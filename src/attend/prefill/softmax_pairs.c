@@ -78,7 +78,7 @@ static void pairs_of_exponentials(q_lanes *c, const q_lanes_tile *tile, const ir
     }
 }
 
-/* Sums in registers. They go on with those in memory, if there are any. */
+/* Sums in registers, which continue those in memory if there are any. */
 static pair_sums sums_from(q_lanes *c, const ir_expr *base, const ir_access *rounded, const ir_access *exact) {
     ir_builder *b = c->b;
     const bool has_lse = c->lse_sum != c->row_sum;
@@ -103,7 +103,7 @@ void ql_pair_softmax(q_lanes *c, const q_lanes_tile *tile) {
     }
 }
 
-/* All vectors, a few keys of each in turn: where a key's scores of all of them lie side by side, one vector after the
+/* All vectors, some keys of each in turns. Where a key's scores of all vectors are contiguous, one vector after the
  * other would read lines that are far apart, and each page several times. The tile is the only one. */
 void ql_pair_softmax_by_turns(q_lanes *c, const q_lanes_tile *tile) {
     enum { TURN = 8 };

@@ -28,7 +28,7 @@ static ql_wing wing_of(const q_lanes *c) {
     return wing;
 }
 
-/* Where the keys are one tile, its sums are those of the rows: the division, and what follows it, comes before the
+/* If the keys are one tile, its sums are those of the rows: so the division, and what follows it, comes before the
  * values. */
 static void softmax_at_once(q_lanes *c, const q_lanes_tile *tile) {
     c->wing.softmax(c, tile);
@@ -45,8 +45,8 @@ static void no_values(q_lanes *c, const q_lanes_tile *tile) {
     (void)tile;
 }
 
-/* The tiles of a task, and for each tile the stripes of the task, each with its three steps. Tiles and stripes that see
- * nothing of each other are left out. */
+/* The tiles of a task, and for each tile the stripes of the task, each with its three steps. Tiles that are hidden from
+ * a stripe are skipped. */
 static void visit_tiles(q_lanes *c, const ql_wing *wing) {
     ir_builder *b = c->b;
     const bool leaves_out = !mha_values_at_once(c->v), wants_values = wing->values != no_values;
@@ -106,7 +106,7 @@ static void build_stripes(q_lanes *c) {
     }
 }
 
-/* Where later rows see more, their long tasks go first, so that threads end together. */
+/* Where later rows attend to more keys, their long tasks go first, so that threads end together. */
 static const ir_expr *task_of(q_lanes *c, const ir_expr *task, const ir_expr *tasks) {
     ir_builder *b = c->b;
     if (!mha_sees_more_later(c->m->p)) return task;
@@ -114,8 +114,7 @@ static const ir_expr *task_of(q_lanes *c, const ir_expr *task, const ir_expr *ta
     return ir_is_const(tasks) ? ir_let(b, "task", mirrored) : ir_let_index(b, "task", tasks, mirrored);
 }
 
-/* The stripes of a task where their number is known. If tasks cannot have equally many, the first ones take one more.
- */
+/* The stripes of a task if their number is known. If tasks cannot have equally many, the first ones get one more. */
 static void share_stripes(q_lanes *c, const ir_expr *task) {
     ir_builder *b = c->b;
     const int64_t base = c->num_stripes / c->num_tasks, extra = c->num_stripes % c->num_tasks;
@@ -130,8 +129,7 @@ static void share_stripes(q_lanes *c, const ir_expr *task) {
     build_stripes(c);
 }
 
-/* The same where the number is known only at run time: a task has max_stripes stripes, or those that are left, or none.
- */
+/* The same if the number is known at run time only: a task has max_stripes stripes, or the remaining ones, or none. */
 static void take_stripes(q_lanes *c, const ir_expr *task) {
     ir_builder *b = c->b;
     c->first_stripe = ir_let(b, "first_stripe", ir_times(b, task, c->max_stripes));

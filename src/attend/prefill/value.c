@@ -108,7 +108,7 @@ static void add_pages(q_lanes *c, const q_lanes_tile *tile, value_tile *t) {
     }
 }
 
-/* Some columns of V for all rows of the stripe; their sums join those of the tiles before. */
+/* Some columns of V for all rows of the stripe; adds their sums to those of the tiles before. */
 static void register_tiles(q_lanes *c, const q_lanes_tile *tile, const ir_expr *first, int64_t columns, bool masked) {
     ir_builder *b = c->b;
     const int lanes = c->m->lanes;
@@ -143,7 +143,8 @@ static void all_columns(q_lanes *c, const q_lanes_tile *tile, int64_t columns, b
     if (rest) register_tiles(c, tile, ir_idx(b, whole * columns), rest, masked);
 }
 
-/* Hidden values that are NaN or infinite are rare. Their tiles go column by column, which is slow and little code. */
+/* Hidden values that are NaN or infinite are rare. Their tiles are computed column by column, which is slow and little
+ * code. */
 void ql_values(q_lanes *c, const q_lanes_tile *tile) {
     IR_GUARD(c->b, tile->is_finite, tile->is_finite) all_columns(c, tile, c->m->s->value_columns, false);
     if (!tile->is_finite) return;

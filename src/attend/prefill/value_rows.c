@@ -45,9 +45,9 @@ static const ir_access *probability_at(const q_lanes *c, const row_tile *t, cons
     return ir_at(b, c->probabilities, ql_width(c), 3, ir_div(b, t->first, lanes), j, ir_mul(b, in_vector, width));
 }
 
-/* Key j of the tile. Assumptions say what a computed end does not show. So the key stays a sum with the loop's
- * variable, and its row in V is found by an addition. A let in an interval is any value, and takes a multiplication for
- * each key; but the tokens of sequences that lie one behind the other are proved by that alone. */
+/* Key j of the tile. Assumptions give the prover what a computed end hides. So the key stays a sum with the loop's
+ * variable, and an addition finds its row in V. ir_let_in hides the expression, so codegen multiplies for the address
+ * of every key; but for sequences whose tokens follow one another only that can be proved. */
 static const ir_expr *key_at(const q_lanes *c, const q_lanes_tile *tile, const ir_expr *j) {
     ir_builder *b = c->b;
     const ir_expr *sum = ir_add(b, tile->first_key, j);
@@ -93,7 +93,7 @@ static void add_keys(q_lanes *c, const q_lanes_tile *tile, row_tile *t, const ir
 
 /* ---- rows that see different keys ---- */
 
-/* The keys of the tile that a row sees by causality and window: from … to - 1. */
+/* The keys of the tile that are visible to a row by window and causality: from … to - 1. */
 typedef struct row_sight {
     const ir_expr *from, *to;
 } row_sight;
@@ -116,7 +116,7 @@ static row_sight sight_of(q_lanes *c, const q_lanes_tile *tile, const ir_expr *r
     return sight;
 }
 
-/* Of pair j the bits that are seen; NULL where there are no pairs. */
+/* The bits of pair j that are visible; NULL where there are no pairs. */
 static const ir_expr *seen_of(q_lanes *c, const row_sight *sight, const ir_expr *j) {
     ir_builder *b = c->b;
     const ir_expr *seen[2];
@@ -134,7 +134,7 @@ static const ir_expr *end_of(q_lanes *c, const ir_expr *end) {
     return ir_let_index(c->b, "end", ir_idx(c->b, most + 1), end);
 }
 
-/* Keys, or pairs, of one row that not all rows of the tile see. */
+/* Keys, or pairs, that are visible to one row and not to all rows of the tile. */
 static void add_rest(q_lanes *c, const q_lanes_tile *tile, row_tile *t, int64_t r, const row_sight *sight,
                      const ir_expr *from, const ir_expr *to) {
     IR_FOR(c->b, j, from, end_of(c, to), 1) {
@@ -210,7 +210,7 @@ static void multiply_all(q_lanes *c, const q_lanes_tile *tile, row_tile *t, bool
 
 /* ---- where the sums go ---- */
 
-/* Where columns of the output come in pairs, other kernels round them by pack2; so does this one. */
+/* Where columns of the output come in pairs, other kernels round them by pack2; this one does the same. */
 static void store_vector(const q_lanes *c, const ir_access *to, const ir_expr *value) {
     if (!c->v->by_pairs || to->buffer->type.elem != IR_BF16 || c->m->p->head_dim_v % 2)
         mha_store(c->m, to, value);
@@ -311,8 +311,8 @@ static void all_columns(q_lanes *c, const q_lanes_tile *tile, bool careful) {
     }
 }
 
-/* Hidden values that are NaN or infinite are rare. Their tiles go row by row and vector by vector, which is slow and
- * little code. */
+/* Hidden values that are NaN or infinite are rare. Their tiles are computed row by row and vector by vector, which is
+ * slow and little code. */
 void ql_values_by_rows(q_lanes *c, const q_lanes_tile *tile) {
     IR_GUARD(c->b, tile->is_finite, tile->is_finite) all_columns(c, tile, false);
     if (!tile->is_finite) return;
