@@ -90,6 +90,18 @@ def _broken() -> str:
     return ""
 
 
+def _forget_choices() -> None:
+    """vLLM remembers which backend it chose for engines that this process has made before."""
+    for module in ("vllm.v1.attention.selector", "vllm.v1.attention.backends.mla.prefill.selector"):
+        try:
+            functions = vars(importlib.import_module(module)).values()
+        except ImportError:
+            continue
+        for function in functions:
+            if getattr(function, "__module__", "") == module and hasattr(function, "cache_clear"):
+                function.cache_clear()
+
+
 def enable() -> bool:
     """Puts attune's backend in the place of vLLM's for CPUs, for engines that this process makes from now on.
 
@@ -123,6 +135,7 @@ def enable() -> bool:
         register_backend(AttentionBackendEnum.CPU_MLA, _MLA_BACKEND)
         register_mla_prefill_backend(MLAPrefillBackendEnum.CPU, _MLA_PREFILL)
         _state["mla"] = True
+    _forget_choices()
     os.environ["ATTUNE_VLLM"] = "1"
     _state["registered"] = True
     return True
@@ -140,6 +153,7 @@ def disable() -> None:
 
             AttentionBackendEnum.CPU_MLA.clear_override()
             MLAPrefillBackendEnum.CPU.clear_override()
+        _forget_choices()
         _state.update(registered=False, mla=False)
 
 

@@ -1,5 +1,6 @@
 """attune's backend for vLLM with vLLM's classes faked: steps of many requests beside f64, request by request."""
 
+import itertools
 import os
 import random
 import sys
@@ -128,29 +129,49 @@ def test_room_for_scales(backend):
     assert backend.AttuneBackend.customize_spec(plain) is plain
 
 
-def test_bits_of_a_request(backend, monkeypatch):
-    """ATTUNE_VLLM_REPRODUCIBLE=1: a request has the same bits alone, in a batch, and in chunks."""
+@pytest.fixture
+def threads():
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("dtype, cache", [(torch.float32, "auto"), (torch.bfloat16, "auto"), (torch.bfloat16, "fp8"),
+                                          (torch.float32, "int8_per_token_head")])  # fmt: skip
+def test_bits_of_a_request(backend, monkeypatch, threads, dtype, cache):
+    """ATTUNE_VLLM_REPRODUCIBLE=1: a request has the same bits alone, in a batch, in chunks, behind a cached prefix, in
+    blocks of any size and on any number of threads."""
     monkeypatch.setenv("ATTUNE_VLLM_REPRODUCIBLE", "1")
     generator = torch.Generator().manual_seed(5)
-    q, k, v = (torch.randn((50, heads, 32), generator=generator) for heads in (4, 2, 2))
-    results = []
-    cases = ([50], {}), ([20, 20, 5, 1, 1, 1, 1, 1], {}), ([49, 1], {"x": 7, "y": 1}), ([1, 49], {"x": 33})
-    for chunks, others in cases:
-        r = Requests(4, 2, 32, torch.float32)
-        impl, builder = make(backend, r)
-        parts, first = [], 0
+    q, k, v = (torch.randn((50, heads, 32), generator=generator).to(dtype) for heads in (4, 2, 2))
+
+    def compute(r, name, first, chunks, others):
+        """The tokens of a request from `first` on, in chunks, beside others."""
+        impl, builder = make(backend, r, kv_cache_dtype=cache)
+        parts = []
         for count in chunks:
-            names, common, key, value = r.common({"a": count, **others})
+            names, common, key, value = r.common({name: count, **others})
             query = r.draw(key.shape[0], 4)
-            start = common.query_start_loc[names.index("a")]
+            start = common.query_start_loc[names.index(name)]
             for mine, own in ((query, q), (key, k), (value, v)):
                 mine[start : start + count] = own[first : first + count]
-            out = torch.empty(query.shape[0], 4, 32)
+            out = torch.empty(query.shape[0], 4, 32, dtype=dtype)
             impl.forward(LAYER, query, key, value, r.cache, builder.build(0, common), out)
             parts.append(out[start : start + count])
             first += count
-        results.append(torch.cat(parts))
-    assert all(torch.equal(results[0], other) for other in results[1:])
+        return torch.cat(parts)
+
+    cases = [([50], {}, 16), ([20, 20, 5, 1, 1, 1, 1, 1], {}, 32), ([49, 1], {"x": 7, "y": 1}, 16),
+             ([1, 49], {"x": 33}, 48)]  # fmt: skip
+    whole = None
+    for (chunks, others, block_size), count in itertools.product(cases, (1, 2)):
+        threads(count)
+        r = Requests(4, 2, 32, dtype, block_size, cache_dtype=cache)
+        out = compute(r, "a", 0, chunks, others)
+        whole = out if whole is None else whole
+        assert torch.equal(out, whole), (chunks, others, block_size, count)
+    r.keys["b"], r.values["b"], r.tables["b"] = r.keys["a"][:48], r.values["a"][:48], r.tables["a"][:1]
+    assert torch.equal(compute(r, "b", 48, [2], {"y": 3}), whole[48:])
 
 
 @pytest.mark.parametrize("cache", ["auto", "fp8", "int8_per_token_head"])

@@ -80,8 +80,13 @@ def test_off_again(monkeypatch):
 
     monkeypatch.setitem(attune.vllm._state, "registered", False)
     monkeypatch.setenv("ATTUNE_VLLM", "0")
+    member, chosen = vllm.AttentionBackendEnum.CPU_ATTN, vllm._cached_get_attn_backend
+    chosen.cache_clear()
+    assert chosen(member) == "stock"  # of an engine before, which vLLM remembers
     attune.vllm.enable()
+    assert chosen(member) == "attune.vllm._backend.AttuneBackend"
     attune.vllm.disable()
+    assert chosen(member) == "stock"
     assert not vllm.registered and "ATTUNE_VLLM" not in os.environ
     attune.vllm.disable()
 

@@ -31,7 +31,8 @@ def mla_parts(mla, dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_latents(mla, dtype):
-    """Decoding attends to pages of latents, prompts to keys and values of their own, whose rows lie apart."""
+    """Decoding and verifying attend to pages of latents, prompts to keys and values of their own, whose rows lie
+    apart."""
     generator, tolerance = torch.Generator().manual_seed(3), DTYPES[dtype][1]
 
     def draw(*shape):
@@ -40,16 +41,16 @@ def test_latents(mla, dtype):
     impl, builder = mla_parts(mla, dtype)
     cache, table = draw(9, PAGE, RANK + ROPE), torch.tensor([[5, 2, 8], [7, 10**6, 10**6], [0, 1, 3], [4, 6, 6]])
     common = vllm.CommonAttentionMetadata(
-        torch.tensor([0, 1, 2, 22, 27], dtype=torch.int32), torch.tensor([41, 3, 20, 5], dtype=torch.int32), 4, 27,
-        table.int(), torch.arange(27))  # fmt: skip
-    metadata, nope, rope = builder.build(0, common), draw(2, HEADS, RANK), draw(2, HEADS, ROPE)
+        torch.tensor([0, 1, 4, 24, 29], dtype=torch.int32), torch.tensor([41, 7, 20, 5], dtype=torch.int32), 4, 29,
+        table.int(), torch.arange(29))  # fmt: skip
+    metadata, nope, rope = builder.build(0, common), draw(4, HEADS, RANK), draw(4, HEADS, ROPE)
     out, lse = impl.forward_mqa((nope, rope), cache, metadata, None)
-    assert lse is None and out.shape == (2, HEADS, RANK)
-    for request, length in enumerate((41, 3)):
+    assert lse is None and out.shape == (4, HEADS, RANK)
+    for request, (new, length) in enumerate(((slice(0, 1), 41), (slice(1, 4), 7))):
         rows = cache[table[request][: -(-length // PAGE)]].flatten(0, 1)[:length].double()
-        q = torch.cat([nope, rope], 2)[request, :, None].double()
-        expected = attend(q, rows[None], rows[None, :, :RANK], 0.11, True, 0, 0, None, None)
-        torch.testing.assert_close(out[request].double(), expected[:, 0], rtol=tolerance, atol=tolerance)
+        q = torch.cat([nope, rope], 2)[new].double().transpose(0, 1)
+        expected = attend(q, rows[None], rows[None, :, :RANK], 0.11, True, 0, 0, None, None).transpose(0, 1)
+        torch.testing.assert_close(out[new].double(), expected, rtol=tolerance, atol=tolerance)
     q, k, both = draw(25, HEADS, NOPE + ROPE), draw(25, HEADS, NOPE + ROPE), draw(25, HEADS, NOPE + OWN)
     starts, backend = metadata.prefill.query_start_loc, builder.prefill_backend
     for causal in (True, False):

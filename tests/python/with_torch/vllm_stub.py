@@ -1,6 +1,7 @@
 """The few classes of vLLM that attune's backend is written against, so that it is tested without vLLM."""
 
 import enum
+import functools
 import sys
 import types
 from dataclasses import dataclass
@@ -117,8 +118,8 @@ class QueryLenSupport(enum.Enum):
 
 
 class MLABuilder:
-    """Gives the metadata of decoding to those requests that get one token, which come first, and of prompts to the
-    others."""
+    """Gives the metadata of decoding to those requests that get one token, or three where drafts may be verified, and
+    of prompts to the others. The first of them come first."""
 
     query_len_support = QueryLenSupport.SINGLE_ONLY
 
@@ -130,7 +131,8 @@ class MLABuilder:
 
     def build(self, common_prefix_len, common, fast_build=False):
         starts = common.query_start_loc
-        decodes = int((starts.diff() == 1).sum())
+        most = 1 if self.query_len_support is QueryLenSupport.SINGLE_ONLY else 3
+        decodes = int((starts.diff() <= most).sum())
         tokens = int(starts[decodes])
         prefill = types.SimpleNamespace(query_start_loc=starts[decodes:] - tokens)
         self.prefill_backend.prepare_metadata(prefill)
@@ -191,6 +193,14 @@ def register_backend(member, path):
     registered[member] = path
 
 
+@functools.cache
+def _cached_get_attn_backend(member):
+    return registered.get(member, "stock")
+
+
+_cached_get_attn_backend.__module__ = "vllm.v1.attention.selector"
+
+
 def _module(name, **members):
     module = types.ModuleType(name)
     module.__dict__.update(members)
@@ -213,6 +223,7 @@ def install():
     _module("vllm.v1.attention")
     _module("vllm.v1.attention.backend", AttentionType=AttentionType,
             CommonAttentionMetadata=CommonAttentionMetadata, MultipleOf=MultipleOf)
+    _module("vllm.v1.attention.selector", _cached_get_attn_backend=_cached_get_attn_backend)
     _module("vllm.v1.attention.backends")
     _module("vllm.v1.attention.backends.registry", AttentionBackendEnum=AttentionBackendEnum,
             register_backend=register_backend)
