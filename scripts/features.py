@@ -1,10 +1,11 @@
-"""Fills in the columns of the table in docs/features.md: usage: features.py [--run] < docs/features.md. Needs a build.
+"""Fills in the two tables of docs/features.md: usage: features.py [--run] < docs/features.md. Needs a build.
 
 Each row's problem is tried with a quantised cache, with integer products and with reproducible=1, and without a
 compiler: "tier 0" if a built-in kernel computes it, "vm" if the virtual machine does.
 
---run fills in the columns of instruction sets, too, in some minutes; without it they stay. "r": its machine code ran on
-this CPU and gave the interpreter's bits. "e": the same under qemu-user, which needs `make aarch64`. "c": it compiles.
+The second table has the instruction sets. --run fills it in, in some minutes; without it its cells stay. "ran": machine
+code ran on this CPU and gave the interpreter's bits. "emulated": the same under qemu-user, which needs `make aarch64`.
+"compiles": it has not run.
 """
 
 import os
@@ -22,7 +23,7 @@ os.environ["ATTUNE_CACHE_DIR"] = ""
 import attune  # noqa: E402
 
 SETS = ("x86-64", "avx2", "avx512", "avx512_bf16", "amx", "aarch64")
-COLUMNS = ("feature", "problem", "i8 cache", "integer", "reproducible", "no compiler", *SETS)
+HEADS = ["feature", "problem", "i8 cache", "integer", "reproducible", "no compiler"], ["feature", *SETS]
 USUAL = {"num_heads": 8, "seq_q": 64, "head_dim": 64}
 # Sizes for a run of a problem that leaves them open, and smaller ones for what is long to interpret.
 SIZES = {"seq_q": 20, "seq_kv": 70, "seq_new": 20, "total_q": 50, "total_kv": 50, "num_pages": 40, "max_pages": 8,
@@ -99,45 +100,55 @@ def on_sets(text):
     for target in SETS:
         cell = "–"
         if ran(BUILD / "attune", "compile", problem, f"--target={target}", "--emit=obj", "-o", os.devnull)[0] == 0:
-            cell = "c"
+            cell = "compiles"
         if target in can_run:
             good, said = agrees(problem, [BUILD / "attune-lab", "check", f"--isa={target}"])
-            cell = "r" if good else "?"
+            cell = "ran" if good else "?"
         elif target == "aarch64" and emulated.exists():
             good, said = agrees(problem, ["qemu-aarch64", emulated, "check"], ATTUNE_COMPILE="worker",
                                 QEMU_LD_PREFIX=os.environ.get("QEMU_LD_PREFIX", "/usr/aarch64-linux-gnu"),
                                 ATTUNE_CODEGEN_WORKER=str(BUILD / "attune-codegen-worker"))
-            cell = "e" if good else "?"
+            cell = "emulated" if good else "?"
         if cell in "–?":
             raise SystemExit(f"features: {target}: {problem}: {said if cell == '?' else 'does not compile'}")
         yield cell
 
 
-def row(line, with_sets):
-    cells = line.strip("| \n").split(" | ")
+def problem_row(cells):
     problem = ",".join(re.findall("`(.*?)`", cells[1]))
     i8 = is_taken(problem, kv_dtype="i8", kv_scales="token")
     integer = is_taken(problem, kv_dtype="i8", kv_scales="token", integer="all") if "integer" not in problem else "yes"
     columns = [i8, integer, is_taken(problem, reproducible=1) if "reproducible" not in problem else "yes",
                without_compiler(problem)]
-    sets = list(on_sets(problem)) if with_sets else cells[len(COLUMNS) - len(SETS):]
-    return "| " + " | ".join([*cells[:2], *columns, *sets]) + " |\n"
+    return problem, [*cells[:2], *columns]
+
+
+def write_table(rows):
+    for cells in rows:
+        print(f"| {' | '.join(cells)} |", flush=True)
 
 
 def main():
-    lines, is_table = sys.stdin.readlines(), False
-    for line in lines:
-        if line.startswith("| feature |"):
-            is_table = True
-            sys.stdout.write(f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|\n")
-        elif is_table and line.startswith("|---"):
+    problems, known, head = {}, {}, None
+    for line in [*sys.stdin.read().splitlines(), None]:
+        cells = line.strip("| ").split(" | ") if line and line.startswith("| ") else None
+        if head is None and cells in HEADS:
+            head = cells
+            print(f"{line}\n{'|---' * len(cells)}|")
+        elif head and line and line.startswith("|---"):
             continue
-        elif is_table and line.startswith("| "):
-            sys.stdout.write(row(line, "--run" in sys.argv[1:]))
-            sys.stdout.flush()
+        elif head and cells and "problem" in head:
+            problems[cells[0]], row = problem_row(cells)
+            write_table([row])
+        elif head and cells:
+            known[cells[0]] = cells
         else:
-            is_table = False
-            sys.stdout.write(line)
+            if head and "problem" not in head:  # as many rows as the first table has, in its order
+                write_table([name, *(on_sets(problem) if "--run" in sys.argv[1:] else known.get(name, ["–"])[1:])]
+                            for name, problem in problems.items())
+            head = None
+            if line is not None:
+                print(line)
 
 
 if __name__ == "__main__":

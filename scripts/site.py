@@ -17,6 +17,8 @@ PACKAGE = TOP / "python/attune"
 STYLE = """
 table.docutils { font-size: 0.86em; }
 table.docutils td, table.docutils th { vertical-align: top; }
+table.docutils td:first-child { min-width: 9em; }
+table.docutils td code { overflow-wrap: anywhere; }
 .content { width: 54em; }
 .highlight .err { border: 0; color: inherit; }
 article img[src$=".svg"] { background: #fff; border-radius: 4px; padding: 0.4em; }

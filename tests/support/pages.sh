@@ -166,7 +166,7 @@ refused_features() {
         [[ ,$problem == *,seq_q=* ]] || problem+=,seq_q=$([[ ,$problem == *,ragged=1* ]] && echo dynamic || echo 64)
         [[ ,$problem == *,head_dim=* || ,$problem == *,embed_dim=* ]] || problem+=,head_dim=64
         "$ATTUNE" compile "$problem" --emit=ir 2>&1 >/dev/null </dev/null || status=1
-    done < <(awk -F '|' '/^\| feature \|/ { table = 1; getline; next } !/^\|/ { table = 0 }
+    done < <(awk -F '|' '/^\| feature \| problem \|/ { table = 1; getline; next } !/^\|/ { table = 0 }
                          table { gsub(/[ `]/, "", $3); print $3 }' "$1")
     [ $rows -gt 0 ] && [ $status -eq 0 ]
 }
