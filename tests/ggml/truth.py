@@ -1,6 +1,6 @@
-"""truth.py MODEL TOKENS MODEL_F32 LOGITS: the logits (f32) of the last 32 of these tokens (i32), computed in f64 from the
-weights of MODEL, of the architecture llama. MODEL_F32 becomes the same model with weights in f32: by others ggml rounds
-activations to 8 bits, which is more than attention does. Needs gguf and numpy."""
+"""truth.py MODEL TOKENS MODEL_F32 LOGITS: the logits (f32) of the last 32 of these tokens (i32), computed in f64 from
+the weights of MODEL, of the architecture llama. MODEL_F32 becomes the same model with weights in f32: by others ggml
+rounds activations to 8 bits, which changes more than attention does. Needs gguf and numpy."""
 
 import sys
 
