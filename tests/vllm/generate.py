@@ -1,9 +1,10 @@
 """Runs of vLLM in one process: generate.py attune|stock RUNS, as JSON, {name: options}; a line of JSON for each.
 
 model: the folder. lens: of the prompts, whose tokens are drawn by `seed`. tokens: how many each request gets. repeat:
-runs the prompts so often. profile: also gives the seconds within attention. engine: arguments of vllm.LLM.
+runs the prompts so often. engine: arguments of vllm.LLM. variables: of the environment.
 """
 
+import functools
 import gc
 import json
 import os
@@ -29,6 +30,7 @@ class Clock:
             setattr(kind, name, self._timed(getattr(kind, name)))
 
     def _timed(self, function):
+        @functools.wraps(function)  # attune looks at the parameters of vLLM's functions
         def timed(*arguments, **options):
             begin = time.perf_counter()
             try:
@@ -39,32 +41,50 @@ class Clock:
         return timed
 
 
-def watched():
+def watch_attention(llm):
+    """llm.clock adds up the seconds in its attention."""
     from vllm.v1.attention.backends.registry import AttentionBackendEnum
 
-    clock, backend = Clock(), AttentionBackendEnum.CPU_ATTN.get_class()
-    own = ["forward"] if backend.forward_includes_kv_cache_update else ["forward", "do_kv_cache_update"]
-    clock.watch(backend.get_impl_cls(), own)
-    clock.watch(backend.get_builder_cls(), ["build"])
-    return clock
+    backend = AttentionBackendEnum.CPU_ATTN.get_class()
+    if "clock" not in vars(backend):
+        backend.clock = Clock()
+        own = ["forward"] if backend.forward_includes_kv_cache_update else ["forward", "do_kv_cache_update"]
+        backend.clock.watch(backend.get_impl_cls(), own)
+        backend.clock.watch(backend.get_builder_cls(), ["build"])
+    llm.clock = backend.clock
 
 
-def run(o):
-    from vllm import LLM, SamplingParams
-    from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
+def start(model, engine, profile=False):
+    from vllm import LLM
 
     options = {"enforce_eager": True, "skip_tokenizer_init": True, "max_model_len": 2048, "max_num_seqs": 16,
                "disable_log_stats": False, "seed": 0, "enable_prefix_caching": False}  # fmt: skip
-    clock = watched() if o.get("profile") else Clock()
-    llm = LLM(model=o["model"], **options | o["engine"])
-    sampling = SamplingParams(temperature=0, max_tokens=o["tokens"], ignore_eos=True, detokenize=False)
-    result = {"tokens": [], "seconds": [], "attention_seconds": []}
+    llm = LLM(model=model, **options | engine)
+    llm.clock = Clock()
+    if profile:
+        watch_attention(llm)
+    return llm
+
+
+def once(llm, lens, tokens, seed=0):
+    """Greedy tokens of prompts of these lengths: seconds, seconds of attention, and the tokens."""
+    from vllm import SamplingParams
+
+    sampling = SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True, detokenize=False)
+    prompts, llm.clock.seconds = prompts_of(lens, seed), 0.0
+    begin = time.perf_counter()
+    outputs = llm.generate(prompts, sampling, use_tqdm=False)
+    seconds = time.perf_counter() - begin
+    return seconds, llm.clock.seconds, [list(output.outputs[0].token_ids) for output in outputs]
+
+
+def run(o):
+    from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
+
+    llm = start(o["model"], o["engine"])
+    result = {"tokens": []}
     for _ in range(o.get("repeat", 1)):
-        begin, clock.seconds = time.perf_counter(), 0.0
-        outputs = llm.generate(prompts_of(o["lens"], o.get("seed", 0)), sampling, use_tqdm=False)
-        result["seconds"].append(time.perf_counter() - begin)
-        result["attention_seconds"].append(clock.seconds)
-        result["tokens"].append([list(output.outputs[0].token_ids) for output in outputs])
+        result["tokens"].append(once(llm, o["lens"], o["tokens"], o.get("seed", 0))[2])
     metrics = {metric.name: metric for metric in llm.get_metrics()}
     for name in ("num_preemptions", "prefix_cache_hits"):
         result[name] = metrics[f"vllm:{name}"].value

