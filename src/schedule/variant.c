@@ -228,9 +228,22 @@ static int rows_in_vector(const attune_problem *p, const mha_schedule *s) {
     return pack;
 }
 
+static mha_score_form scores_of_keys(const attune_problem *p) {
+    const bool has_panels = p->k_layout == ATTUNE_LAYOUT_PANELS;
+    if (p->integer) return has_panels ? MHA_SCORES_QUANTISED_PANELS : MHA_SCORES_QUANTISED;
+    return has_panels ? MHA_SCORES_PANELS : p->reproducible ? MHA_SCORES_SERIAL : MHA_SCORES_BY_COLUMNS;
+}
+
+static mha_sum_form sums_of_values(const attune_problem *p, bool holds_values) {
+    if (p->integer != ATTUNE_INTEGER_ALL) return holds_values ? MHA_SUMS_HELD : MHA_SUMS_IN_MEMORY;
+    return p->v_layout == ATTUNE_LAYOUT_PANELS ? MHA_SUMS_QUANTISED_PANELS : MHA_SUMS_QUANTISED;
+}
+
 static void decide_decoding(const attune_problem *p, const mha_schedule *s, mha_variant *v) {
     v->may_stream_scores = may_stream_scores(s);
+    v->scores_of_keys = scores_of_keys(p);
     v->holds_values = holds_values(p, s, v->by_pairs);
+    v->sums_of_values = sums_of_values(p, v->holds_values);
     v->rows_in_vector = rows_in_vector(p, s);
     v->has_integer_chunk = s->kv_chunk == s->kv_tile || mha_most_keys(p) <= s->kv_chunk;
 }

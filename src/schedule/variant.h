@@ -16,6 +16,23 @@ typedef enum mha_value_form {
     MHA_VALUES_KEPT        /* along columns of V: O in scratch from tile to tile */
 } mha_value_form;
 
+/* Decoding, S = Q K^T. */
+typedef enum mha_score_form {
+    MHA_SCORES_BY_COLUMNS,      /* lanes run along columns of a key, several keys side by side */
+    MHA_SCORES_SERIAL,          /* each is summed as prefill sums it (reproducible) */
+    MHA_SCORES_PANELS,          /* lanes run along keys, as panels hold them */
+    MHA_SCORES_QUANTISED,       /* in integers, K as it lies (integer=scores or all) */
+    MHA_SCORES_QUANTISED_PANELS /* the same of panels */
+} mha_score_form;
+
+/* Decoding, O = P V. */
+typedef enum mha_sum_form {
+    MHA_SUMS_IN_MEMORY, /* of a block of keys, from several streams */
+    MHA_SUMS_HELD,      /* in registers while a block of keys is added */
+    MHA_SUMS_QUANTISED, /* in integers, as are probabilities (integer=all) */
+    MHA_SUMS_QUANTISED_PANELS
+} mha_sum_form;
+
 typedef struct mha_variant {
     /* Arithmetic by pairs of bf16 (dot2), sums and softmax in f32; mha_attends_by_pairs, mha_projects_by_pairs. */
     bool by_pairs, projects_by_pairs;
@@ -53,6 +70,8 @@ typedef struct mha_variant {
 
     /* ---- Decoding (d_lanes) ---- */
 
+    mha_score_form scores_of_keys;
+    mha_sum_form sums_of_values;
     bool may_stream_scores; /* from four streams of keys, whose blocks are transposed by quarters of a vector */
     /* Sums of values stay in registers while a block of keys is added (attend/decode/value_held.c): those of one key
      * of each stream at a time, where these are no pairs. fp8 values that are widened by a table are an exception that

@@ -85,16 +85,23 @@ static bool tiles_are_whole(const d_lanes *d) {
 
 /* ---- one task ---- */
 
-/* Each step of a tile is one of a few loop nests. Which one follows from the problem, the schedule and the target. */
+/* Each step of a tile is one of a few loop nests. Which one follows from the variant. fp8 that is widened by a table is
+ * an exception: its sums go through memory all the same. */
 static dl_wing wing_of(const d_lanes *d) {
-    dl_wing wing = {d->is_serial ? dl_serial_scores : dl_scores, dl_softmax, dl_values};
-    if (d->k_by_panels) wing.scores = dl_panel_scores;
-    if (d->planes) wing.scores = d->k_by_panels ? dl_quantised_panel_scores : dl_quantised_scores;
-    if (d->c->variant.holds_values && (d->v_by == DL_SINGLE || d->v_by == DL_WORDS)) wing.values = dl_held_values;
-    if (d->c->p->integer != ATTUNE_INTEGER_ALL) return wing;
-    wing.softmax = dl_quantised_softmax;
-    wing.values = d->v_by_panels ? dl_quantised_panel_values : dl_quantised_values;
-    return wing;
+    static dl_step *const scores[] = {[MHA_SCORES_BY_COLUMNS] = dl_scores,
+                                      [MHA_SCORES_SERIAL] = dl_serial_scores,
+                                      [MHA_SCORES_PANELS] = dl_panel_scores,
+                                      [MHA_SCORES_QUANTISED] = dl_quantised_scores,
+                                      [MHA_SCORES_QUANTISED_PANELS] = dl_quantised_panel_scores};
+    static dl_step *const values[] = {[MHA_SUMS_IN_MEMORY] = dl_values,
+                                      [MHA_SUMS_HELD] = dl_held_values,
+                                      [MHA_SUMS_QUANTISED] = dl_quantised_values,
+                                      [MHA_SUMS_QUANTISED_PANELS] = dl_quantised_panel_values};
+    const mha_variant *const v = &d->c->variant;
+    const bool is_widened = v->sums_of_values == MHA_SUMS_HELD && d->v_by != DL_SINGLE && d->v_by != DL_WORDS;
+    const bool quantises = v->sums_of_values >= MHA_SUMS_QUANTISED;
+    return (dl_wing){scores[v->scores_of_keys], quantises ? dl_quantised_softmax : dl_softmax,
+                     is_widened ? dl_values : values[v->sums_of_values]};
 }
 
 /* A tile of `keys` keys from `key` on: its three steps. */
