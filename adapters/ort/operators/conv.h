@@ -9,7 +9,7 @@ enum { CONV_INPUT, CONV_WEIGHT, CONV_BIAS, CONV_PAST, CONV_NUM_INPUTS };
 /* Values of activation, and a NULL. Only the first one is none. */
 extern const char *const conv_activations[];
 
-struct node_spec;
-bool conv_check(const node_source *source, struct node_spec *spec, char *message);
+/* Whether attune can compute a node with these attributes: message is a sentence otherwise. */
+bool conv_check(const node_source *source, int64_t dilation, int64_t channels_last, char *message);
 
 #endif

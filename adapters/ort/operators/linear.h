@@ -17,8 +17,10 @@ enum {
 /* Values of update_rule in the order of attune_linear_rule, and a NULL. */
 extern const char *const linear_rules[];
 
-/* Whether attune can compute a node, whose attributes were read: message is a sentence otherwise. */
-struct node_spec;
-bool linear_check(const node_source *source, struct node_spec *spec, char *message);
+/* Whether the rule has a decay. */
+bool linear_has_decay(int64_t rule);
+
+/* Whether attune can compute a node with this update_rule: message is a sentence otherwise. */
+bool linear_check(const node_source *source, int64_t rule, char *message);
 
 #endif

@@ -338,10 +338,18 @@ static bool check_projected(const node_source *s, node_spec *spec, char *message
            projected_sizes(s, spec->attributes.num_heads, sizes, message);
 }
 
+static bool check_linear(const node_source *s, node_spec *spec, char *message) {
+    return linear_check(s, spec->attributes.update_rule, message);
+}
+
+static bool check_conv(const node_source *s, node_spec *spec, char *message) {
+    return conv_check(s, spec->attributes.dilation, spec->attributes.channels_last, message);
+}
+
 static bool check_tensors(const node_source *s, node_spec *spec, char *message) {
     static bool (*const check[NODE_OP_COUNT])(const node_source *, node_spec *, char *) = {
         check_attention, check_multi_head, check_group_query, check_projected,
-        linear_check,    linear_check,     conv_check,        conv_check};
+        check_linear,    check_linear,     check_conv,        check_conv};
     if (spec->op == NODE_FLEX) return true; /* flex_create looks at them */
     spec->wants_weights = source_has_output(s, 3);
     return check[spec->op](s, spec, message);
