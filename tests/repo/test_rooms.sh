@@ -32,4 +32,13 @@ places() { sed -n '/^## Where do I change/,$p' docs/folders.md | grep -oE '`[a-z
 [ "$(places | wc -l)" -gt 10 ]
 report $? "docs/folders.md names functions"
 none "each is there" < <(places | while read -r name; do grep -rqw "$name" src || echo "$name"; done)
+# Files that include each other: rows of caches, plain, in panels and quantised; a product and its register tile; a cost
+# and its parts; the bounds of the verifier; the reference.
+if command -v python3 >/dev/null; then
+    none "no circles of files but five, each one thought" < <(
+        python3 scripts/circles.py src tools lab reference adapters | grep -vxF \
+            -e "reference/ref_attention reference/ref_codes reference/ref_functions" \
+            -e "src/ir/verify/bounds src/ir/verify/bounds_internal" -e "src/nest/gemm src/nest/gemm_tile" \
+            -e "src/nest/cached src/nest/panel_rows src/nest/rows" -e "src/schedule/cost src/schedule/cost_parts")
+fi
 echo "1..$number"
