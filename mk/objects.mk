@@ -9,7 +9,7 @@ $(call obj,$(MONOCYPHER)/monocypher.c): BASE_CFLAGS += -ffunction-sections
 # Builders run once for each compile and take a few percent of it, and searches and bundles wait for kernels, so less
 # code is worth more there than faster code. Builds with a sanitizer have a level of their own.
 $(call obj,$(call c_in,$(addprefix src/,attend bundle layer mla nest operator tune)) \
-		$(addprefix src/,$(addsuffix kernel.c,index/ linear/ linear/conv_ blocks/))): \
+		$(wildcard $(addprefix src/,$(addsuffix kernel*.c,index/ linear/ linear/conv_ blocks/)))): \
 	BASE_CFLAGS += $(if $(SANITIZE),,$(patsubst -O2,-Os,$(filter -O2,$(CFLAGS))))
 # A call of attune_run, which may take 0.1 µs in all, enters these a dozen times. Their arrays are indexed by the
 # numbers of tensors; they touch no text and no file.
