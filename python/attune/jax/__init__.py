@@ -12,8 +12,9 @@ from typing import Dict
 
 from . import _native
 from ._attention import attention
+from ._linear import linear_attention
 
-__all__ = ["attention", "stats"]
+__all__ = ["attention", "linear_attention", "stats"]
 
 
 def stats() -> Dict[str, int]:
