@@ -18,7 +18,7 @@
  *     gated         S = a S + k v^T
  *     delta         S = S + beta k (v - S^T k)^T
  *     gated_delta   S = a S + beta k (v - a S^T k)^T
- *     out = scale S^T q
+ *     out = scale S^T q, then, if the description says so, RMS norm and gate
  *
  * (Yang et al., "Gated Delta Networks", 2024; ONNX LinearAttention, opset 27.) A row of out, and the state, have the
  * same bits however the tokens are cut into steps and whatever else is in the batch. Arithmetic is f32.
@@ -50,6 +50,14 @@ typedef enum attune_linear_decay {
     ATTUNE_DECAY_COUNT
 } attune_linear_decay;
 
+/* What an element of out is multiplied by at the end. */
+typedef enum attune_linear_gate {
+    ATTUNE_GATE_NONE = 0,
+    ATTUNE_GATE_SILU,    /* g / (1 + exp(-g)) of the gate's element g: Qwen3-Next */
+    ATTUNE_GATE_SIGMOID, /* 1 / (1 + exp(-g)): Kimi Linear */
+    ATTUNE_GATE_COUNT
+} attune_linear_gate;
+
 typedef struct attune_linear_desc {
     size_t struct_size;
     int64_t num_heads;        /* of q; one of num_heads and num_kv_heads divides the other. out has the larger number */
@@ -63,9 +71,13 @@ typedef struct attune_linear_desc {
     attune_dtype state_dtype; /* f32 (default) or bf16, which rounds a state once a step */
     attune_linear_rule rule;
     attune_linear_decay decay;
-    int has_beta;       /* delta and gated_delta: there is a beta for each token; 0: it is 1 */
-    double scale;       /* of out; ATTUNE_DEFAULT_SCALE: 1 / sqrt(head_dim) */
-    double qk_norm_eps; /* 0: none. Rows of q and k are divided by sqrt(sum of x^2 + qk_norm_eps) first */
+    int has_beta;            /* delta and gated_delta: there is a beta for each token; 0: it is 1 */
+    double scale;            /* of out; ATTUNE_DEFAULT_SCALE: 1 / sqrt(head_dim) */
+    double qk_norm_eps;      /* 0: none. Rows of q and k are divided by sqrt(sum of x^2 + qk_norm_eps) first */
+    double out_norm_eps;     /* 0: none. Rows of out are divided by sqrt(mean of x^2 + out_norm_eps) and multiplied by
+                              * norm_weights at the end: an RMS norm */
+    attune_linear_gate gate; /* after it */
+    uint32_t reserved;       /* 0 */
 } attune_linear_desc;
 
 #ifdef __cplusplus
@@ -92,24 +104,26 @@ ATTUNE_CHECKED attune_status attune_linear_prepare(attune_linear *linear);
 
 typedef struct attune_linear_step {
     size_t struct_size;
-    int64_t batch;               /* sequences */
-    int64_t seq;                 /* tokens of each sequence, without cu_seqlens */
-    const int32_t *cu_seqlens;   /* NULL, or [batch + 1]: sequence b has the tokens cu_seqlens[b] to before
-                                  * cu_seqlens[b + 1] of q, k, v, decay, beta and out. May be empty */
-    attune_view q, k, v;         /* [batch, seq, heads, dim], with cu_seqlens [tokens, heads, dim]; all three strides 0:
-                                  * contiguous in this order. Elements of a row lie side by side */
-    attune_view decay;           /* logarithms, 0 or below: [batch, seq, num_kv_heads], with ATTUNE_DECAY_KEY
-                                  * [.., head_dim] */
-    attune_view beta;            /* [batch, seq, num_kv_heads]; head stride 0, others set: one for all heads */
-    attune_mutable_view out;     /* [batch, seq, heads, head_dim_v] */
-    attune_mutable_view state;   /* read and written: [num_states, num_kv_heads, head_dim, head_dim_v]; `token` is the
-                                  * stride of a row. A new sequence's state must be 0 */
-    int64_t num_states;          /* 0: batch */
-    const int32_t *state_ids;    /* NULL, or [batch]: the state of each sequence, no two the same; otherwise sequence b
-                                  * has state b */
-    uint32_t max_threads;        /* 0: all of the context's */
+    int64_t batch;             /* sequences */
+    int64_t seq;               /* tokens of each sequence, without cu_seqlens */
+    const int32_t *cu_seqlens; /* NULL, or [batch + 1]: sequence b has the tokens cu_seqlens[b] to before
+                                * cu_seqlens[b + 1] of q, k, v, decay, beta and out. May be empty */
+    attune_view q, k, v;       /* [batch, seq, heads, dim], with cu_seqlens [tokens, heads, dim]; all three strides 0:
+                                * contiguous in this order. Elements of a row lie side by side */
+    attune_view decay;           /* logarithms; above 0 the state grows. [batch, seq, num_kv_heads], or for
+                                  * ATTUNE_DECAY_KEY [.., head_dim] */
+    attune_view beta;          /* [batch, seq, num_kv_heads]; head stride 0, others set: one for all heads */
+    attune_mutable_view out;   /* [batch, seq, heads, head_dim_v] */
+    attune_mutable_view state; /* read and written: [num_states, num_kv_heads, head_dim, head_dim_v]; `token` is the
+                                * stride of a row. A new sequence's state must be 0 */
+    int64_t num_states;        /* 0: batch */
+    const int32_t *state_ids;  /* NULL, or [batch]: the state of each sequence, no two the same; otherwise sequence b
+                                * has state b */
+    uint32_t max_threads;      /* 0: all of the context's */
     const attune_runner *runner; /* NULL: the context's threads */
     const int *cancel;           /* NULL, or a flag that another thread sets to end the step */
+    attune_view gate;            /* with a gate: [batch, seq, heads, head_dim_v], as out */
+    const void *norm_weights;    /* with out_norm_eps: [head_dim_v], of the type of out */
 } attune_linear_step;
 
 #ifdef __cplusplus

@@ -18,6 +18,7 @@ from ._tensor import _DTYPES, address, code_name, empty, layout
 from ._values import choice, integer, number
 
 RULES = ("linear", "gated", "delta", "gated_delta")
+GATES = ("none", "silu", "sigmoid")
 _FLOATS = ("f32", "bf16", "f16")
 _CAP = 64  # calls that are remembered
 
@@ -85,6 +86,10 @@ def linear_attention(
     rule: str = "gated_delta",
     scale: float | None = None,
     qk_norm_eps: float = 0,
+    norm_weights: Any = None,
+    norm_eps: float = 1e-6,
+    gate: Any = None,
+    gate_function: str = "silu",
     cu_seqlens: Any = None,
     state_ids: Any = None,
     out: Any = None,
@@ -100,18 +105,22 @@ def linear_attention(
         gated         S = a S + k v^T
         delta         S = S + beta k (v - S^T k)^T
         gated_delta   S = a S + beta k (v - a S^T k)^T
-        out = scale S^T q
+        out = scale S^T q, then norm and gate if they are given
 
     q is [batch, length, heads, dim], k [batch, length, k_heads, dim], v [batch, length, v_heads, dim_v]; with
         cu_seqlens [tokens, heads, dim], sequence b having the tokens from cu_seqlens[b] to before cu_seqlens[b + 1].
         They are f32, bf16 or f16. One of the numbers of heads of q and v divides the other; k_heads divides v_heads.
-    decay: of the gated rules, logarithms, 0 or below: [batch, length, v_heads], or [.., v_heads, dim] for one of each
-        row of the state. f32, bf16 or f16.
+    decay: of the gated rules, logarithms, above 0 the state grows: [batch, length, v_heads], or [.., v_heads, dim] for
+        one of each row of the state. f32, bf16 or f16.
     beta: of the delta rules: [batch, length, v_heads], or [.., 1] for all heads. Without it 1.
     state: f32 or bf16, [batch, v_heads, dim, dim_v], with state_ids [states, …]. It is changed in place. None: zeros,
         in a new f32 tensor.
     scale: by default 1 / sqrt(dim).
     qk_norm_eps: rows of q and k are divided by sqrt(sum of x^2 + qk_norm_eps) first; 0: they are not.
+    norm_weights, norm_eps: rows of out are divided by sqrt(mean of x^2 + norm_eps) and multiplied by the weights
+        [dim_v], which are of the type of q: an RMS norm. Without weights there is none.
+    gate: of the shape and type of out, which is multiplied by gate_function of it: "silu", g / (1 + exp(-g)), as in
+        Qwen3-Next, or "sigmoid", 1 / (1 + exp(-g)), as in Kimi Linear.
     state_ids: [batch], which state each sequence has; no two the same.
     out: [batch, length, max(heads, v_heads), dim_v]; allocated if it is not given, torch's if q is a torch tensor.
     threads, runner: as in attune.Attention.run.
@@ -120,18 +129,20 @@ def linear_attention(
     """
     if not has_linear:
         raise UnsupportedError(f"the loaded library, attune {version}, has no attune/linear.h", 5)
-    tensors = dict(q=q, k=k, v=v, decay=decay, beta=beta, state=state, state_ids=state_ids, out=out)
+    tensors = dict(q=q, k=k, v=v, decay=decay, beta=beta, state=state, state_ids=state_ids, out=out, gate=gate,
+                   norm_weights=norm_weights)  # fmt: skip
+    numbers = (scale, qk_norm_eps, norm_eps, gate_function)
     given = {name: value for name, value in tensors.items() if value is not None}
     parts = [(name, layout(value)) for name, value in given.items()]
     is_plain = state is not None and cu_seqlens is None and all([known is not None for _, known in parts])
-    key = (tuple(parts), rule, scale, qk_norm_eps, context) if is_plain else None
+    key = (tuple(parts), rule, numbers, context) if is_plain else None
     ready = _ready.get(key) if key else None
     if ready is not None:
         if out is None:
             out = given["out"] = empty((q,), ready.dtype, ready.shape)
         step = _again(ready.step, given)
     else:
-        ready, state, out = _describe(given, rule, scale, qk_norm_eps, cu_seqlens, as_context(context))
+        ready, state, out = _describe(given, rule, numbers, cu_seqlens, as_context(context))
         step = LinearStep.from_buffer_copy(ready.step)
         if key and not ready.is_converted:
             if len(_ready) >= _CAP:
@@ -161,8 +172,8 @@ _ready: Dict[tuple, _Call] = {}
 def _again(known: LinearStep, given: Dict[str, Any]) -> LinearStep:
     step = LinearStep.from_buffer_copy(known)
     for name, value in given.items():
-        if name == "state_ids":
-            step.state_ids = address(value)
+        if name in ("state_ids", "norm_weights"):
+            setattr(step, name, address(value))
         else:
             getattr(step, name).data = address(value)
     return step
@@ -206,13 +217,14 @@ def _heads(lent: Dict[str, _Lent], rank: int) -> Dict[str, int]:
 
 
 def _describe(
-    given: Dict[str, Any], rule: str, scale: Optional[float], qk_norm_eps: float, cu_seqlens: Any, context: Context
+    given: Dict[str, Any], rule: str, numbers: Tuple[Any, Any, Any, str], cu_seqlens: Any, context: Context
 ) -> Tuple[_Call, Any, Any]:
     """The call, its state and its output."""
+    scale, qk_norm_eps, norm_eps, gate_function = numbers
     fields: Dict[str, Any] = dict(rule=choice(rule, RULES, "rule"), qk_norm_eps=number(qk_norm_eps, "qk_norm_eps"))
     if scale is not None:
         fields["scale"] = number(scale, "scale")
-    inputs = ["q", "k", "v", "decay", "beta"]
+    inputs = ["q", "k", "v", "decay", "beta", "gate", "norm_weights"]
     lent = {name: _lend(given[name], name, False) for name in inputs if name in given}
     for name in "qkv":
         if name not in lent:
@@ -236,6 +248,16 @@ def _describe(
     lent["out"] = _lend(out, "out", True)
     _check_shape("out", lent["out"], shape)
     _name_of(lent["out"], "out", (dtype,))
+    if "gate" in lent:
+        fields["gate"] = 1 + choice(gate_function, GATES[1:], "gate_function")
+        _check_shape("gate", lent["gate"], shape)
+        _name_of(lent["gate"], "gate", (dtype,))
+    if "norm_weights" in lent:
+        fields["out_norm_eps"] = number(norm_eps, "norm_eps")
+        _check_shape("norm_weights", lent["norm_weights"], [dim_v])
+        _name_of(lent["norm_weights"], "norm_weights", (dtype,))
+        if dim_v > 1 and lent["norm_weights"].strides[0] != 1:
+            raise InvalidArgumentError("norm_weights must lie side by side")
     step = _step_of(lent, lists, batch, lead, has_ids)
     handle = _handle_of(context, tuple(sorted(fields.items())))
     return _Call(handle, step, dtype, shape, is_converted, [lists]), state, out
@@ -244,12 +266,14 @@ def _describe(
 def _step_of(lent: Dict[str, _Lent], lists: Dict[str, _Lent], batch: int, lead: List[int], has_ids: bool) -> LinearStep:
     step = sized(LinearStep)
     step.batch, step.seq = batch, lead[-1] if len(lead) == 2 else 0
-    for name in ("q", "k", "v", "out"):
+    for name in ("q", "k", "v", "out", *(["gate"] if "gate" in lent else [])):
         _set_view(getattr(step, name), name, lent[name], True)
     if "decay" in lent:
         _set_view(step.decay, "decay", lent["decay"], len(lent["decay"].shape) == len(lead) + 2)
     if "beta" in lent:
         _set_view(step.beta, "beta", lent["beta"], False)
+    if "norm_weights" in lent:
+        step.norm_weights = lent["norm_weights"].data
     states = lent["state"]
     if states.shape[-1] > 1 and states.strides[-1] != 1:
         raise InvalidArgumentError("state: the elements of a row must lie side by side")

@@ -302,7 +302,8 @@ class LinearDesc(Structure):
         [("struct_size", c_size_t)]
         + [(name, c_int64) for name in "num_heads num_kv_heads num_k_heads head_dim head_dim_v".split()]
         + [(name, c_int) for name in "dtype decay_dtype beta_dtype state_dtype rule decay has_beta".split()]
-        + [("scale", c_double), ("qk_norm_eps", c_double)]
+        + [("scale", c_double), ("qk_norm_eps", c_double), ("out_norm_eps", c_double)]
+        + [("gate", c_int), ("reserved", c_uint32)]
     )
 
 
@@ -313,7 +314,7 @@ class LinearStep(Structure):
         [("struct_size", c_size_t), ("batch", c_int64), ("seq", c_int64), ("cu_seqlens", c_void_p)]
         + [(name, View) for name in "q k v decay beta out state".split()]
         + [("num_states", c_int64), ("state_ids", c_void_p), ("max_threads", c_uint32)]
-        + [("runner", c_void_p), ("cancel", c_void_p)]
+        + [("runner", c_void_p), ("cancel", c_void_p), ("gate", View), ("norm_weights", c_void_p)]
     )
 
 

@@ -15,11 +15,9 @@
  *
  * o and u are sums over even and odd rows, added up at the end: the order is the same for each number of vectors. A
  * task of a prompt keeps its columns in scratch, where they lie side by side. */
-#include "linear/kernel.h"
+#include "linear/writer.h"
 
-#include <stdbool.h>
 #include <stdio.h>
-#include <string.h>
 
 const attune_choice lin_choices[LIN_NUM_CHOICES] = {
     {.name = "vectors", .values = (const int32_t[]){1, 2, 4, 8}, .num_values = 4, .usual = 4}};
@@ -30,36 +28,22 @@ void lin_print(const lin_kernel *k, char text[LIN_PROBLEM_BYTES]) {
     const attune_linear_desc *d = &k->desc;
     snprintf(text, LIN_PROBLEM_BYTES,
              "heads=%lld,kv=%lld,k=%lld,dim=%lld,dim_v=%lld,dtype=%s,decay_dtype=%s,beta_dtype=%s,state=%s,rule=%d,"
-             "decay=%d,beta=%d,norm=%a,long=%d",
+             "decay=%d,beta=%d,norm=%a,long=%d,out_norm=%a,gate=%d",
              (long long)d->num_heads, (long long)d->num_kv_heads, (long long)d->num_k_heads, (long long)d->head_dim,
              (long long)d->head_dim_v, dtype_words[d->dtype], dtype_words[d->decay_dtype], dtype_words[d->beta_dtype],
-             dtype_words[d->state_dtype], (int)d->rule, (int)d->decay, d->has_beta, d->qk_norm_eps, k->is_long);
+             dtype_words[d->state_dtype], (int)d->rule, (int)d->decay, d->has_beta, d->qk_norm_eps, k->is_long,
+             d->out_norm_eps, (int)d->gate);
 }
 
 /* ---- What the kernel is written with ---- */
 
-typedef struct writer {
-    attune_ir_writer *w;
-    long long heads, kv, k_heads, dim, dim_v, out_heads;
-    char dtype[8], decay_dtype[8], beta_dtype[8], state[8];
-    int rule, decay, beta, is_long;
-    double norm;
-    int lanes, vectors, has_fma;
-    long long group; /* heads of q for each state, at least 1 */
-    int at_once;     /* of them, in the pass that updates the state */
-    int has_delta, names;
-    int first, now; /* heads of q at hand, of the group */
-} writer;
-
-#define PUT(...) attune_ir_print(x->w, __VA_ARGS__)
-
 static bool read_problem(writer *x, const char *problem) {
     const int read = sscanf(problem,
                             "heads=%lld,kv=%lld,k=%lld,dim=%lld,dim_v=%lld,dtype=%7[^,],decay_dtype=%7[^,],beta_dtype="
-                            "%7[^,],state=%7[^,],rule=%d,decay=%d,beta=%d,norm=%la,long=%d",
+                            "%7[^,],state=%7[^,],rule=%d,decay=%d,beta=%d,norm=%la,long=%d,out_norm=%la,gate=%d",
                             &x->heads, &x->kv, &x->k_heads, &x->dim, &x->dim_v, x->dtype, x->decay_dtype, x->beta_dtype,
-                            x->state, &x->rule, &x->decay, &x->beta, &x->norm, &x->is_long);
-    return read == 14;
+                            x->state, &x->rule, &x->decay, &x->beta, &x->norm, &x->is_long, &x->out_norm, &x->gate);
+    return read == 16;
 }
 
 static int registers_of(const char *isa) { return strcmp(isa, "avx2") && strcmp(isa, "x86-64") ? 32 : 16; }
@@ -98,10 +82,6 @@ static const char *live(const writer *x, int v) {
     return text;
 }
 
-static bool is_f32(const char *dtype) { return !strcmp(dtype, "f32"); }
-
-static const char *cast(const char *dtype) { return is_f32(dtype) ? "" : "cast.f32"; }
-
 /* ---- The parameters ---- */
 
 static void put_tensor(const writer *x, const char *name, const char *dtype, const char *heads, const char *columns,
@@ -125,28 +105,19 @@ static void put_parameters(const writer *x) {
     if (x->decay) put_tensor(x, "decay", x->decay_dtype, kv, x->decay == ATTUNE_DECAY_KEY ? dim : "", "in");
     if (x->beta) put_tensor(x, "beta", x->beta_dtype, kv, "", "in");
     PUT("  state: %s[states, %s, %s, %s] strides [state_b, state_h, state_t, 1] inout,\n", x->state, kv, dim, dim_v);
-    put_tensor(x, "y", x->dtype, out_heads, dim_v, "out");
+    put_tensor(x, "y", x->dtype, out_heads, dim_v, lin_has_finish(x) ? "inout" : "out");
+    if (x->gate) put_tensor(x, "gate", x->dtype, out_heads, dim_v, "in");
+    if (x->out_norm > 0) PUT("  norm: %s[%s] in,\n", x->dtype, dim_v);
     PUT("  parts: i32[batch, 3] in, batch: idx, batches: idx, tokens: idx, states: idx,\n");
     PUT("  q_b: idx, q_h: idx, q_t: idx, k_b: idx, k_h: idx, k_t: idx, v_b: idx, v_h: idx, v_t: idx,\n");
     if (x->decay) PUT("  decay_b: idx, decay_h: idx, decay_t: idx,\n");
     if (x->beta) PUT("  beta_b: idx, beta_h: idx, beta_t: idx,\n");
-    PUT("  state_b: idx, state_h: idx, state_t: idx, y_b: idx, y_h: idx, y_t: idx, scale: f32) {\n");
+    PUT("  state_b: idx, state_h: idx, state_t: idx, y_b: idx, y_h: idx, y_t: idx,\n");
+    if (x->gate) PUT("  gate_b: idx, gate_h: idx, gate_t: idx,\n");
+    PUT("  scale: f32) {\n");
 }
 
 /* ---- Rows of Q and K, in scratch as f32 ---- */
-
-static void put_lane_sum(const writer *x, const char *from, const char *to) {
-    int lanes = x->lanes;
-    PUT("let %s.%d = %s\n", to, lanes, from);
-    for (; lanes > 1; lanes /= 2) {
-        PUT("let %s.%d = shuffle(%s.%d, %s.%d, [", to, lanes / 2, to, lanes, to, lanes);
-        for (int i = 0; i < lanes / 2; i++) PUT("%s%d", i ? ", " : "", i);
-        PUT("]) + shuffle(%s.%d, %s.%d, [", to, lanes, to, lanes);
-        for (int i = lanes / 2; i < lanes; i++) PUT("%s%d", i > lanes / 2 ? ", " : "", i);
-        PUT("])\n");
-    }
-    PUT("let %s = %s.1\n", to, to);
-}
 
 /* Of row `row`, an access without its last index: `to` gets it times `factor`, a scalar (NULL: 1), and times exp of the
  * decays of a key's columns at `decay` (NULL: not). Zeros fill the last vector. `ahead`: what is to be read soon. */
@@ -158,18 +129,18 @@ static void put_row(writer *x, const char *row, const char *to, const char *fact
         PUT("alloc squares%d: f32x%d[] reg\nsquares%d[] = splat.x%d(0.0)\n", n, lanes, n, lanes);
         PUT("for n%d in 0..%lld by %d {\nlet m%d = ramp.x%d(n%d, 1) < splat.x%d(%lld)\n", n, x->dim, lanes, n, lanes, n,
             lanes, x->dim);
-        PUT("let e%d = %s(%s, n%d]:x%d ? (m%d))\n", n, cast(x->dtype), row, n, lanes, n);
+        PUT("let e%d = %s(%s, n%d]:x%d ? (m%d))\n", n, lin_cast(x->dtype), row, n, lanes, n);
         PUT("squares%d[] = (e%d * e%d) + squares%d[]\n}\n", n, n, n, n);
         char from[32], sum[32];
         snprintf(from, sizeof from, "squares%d[]", n);
         snprintf(sum, sizeof sum, "sum%d", n);
-        put_lane_sum(x, from, sum);
+        lin_put_lane_sum(x, from, sum);
         PUT("let norm%d = %s / sqrt(%s + %.9g)\n", n, scaled, sum, x->norm);
     }
     PUT("for d%d in 0..%lld by %d {\nlet l%d = ramp.x%d(d%d, 1) < splat.x%d(%lld)\n", n, x->dim, lanes, n, lanes, n,
         lanes, x->dim);
     if (ahead) PUT("prefetch %s, d%d]\n", ahead, n);
-    PUT("let f_%d = %s(%s, d%d]:x%d ? (l%d))\n", n, cast(x->dtype), row, n, lanes, n);
+    PUT("let f_%d = %s(%s, d%d]:x%d ? (l%d))\n", n, lin_cast(x->dtype), row, n, lanes, n);
     if (x->norm > 0)
         PUT("let g%d = f_%d * splat.x%d(norm%d)\n", n, n, lanes, n);
     else if (factor)
@@ -177,8 +148,8 @@ static void put_row(writer *x, const char *row, const char *to, const char *fact
     else
         PUT("let g%d = f_%d\n", n, n);
     if (decay) {
-        PUT("let h%d = exp2(%s(%s, d%d]:x%d ? (l%d)) * splat.x%d(0x1.715476p+0))\n", n, cast(x->decay_dtype), decay, n,
-            lanes, n, lanes);
+        PUT("let h%d = exp2(%s(%s, d%d]:x%d ? (l%d)) * splat.x%d(0x1.715476p+0))\n", n, lin_cast(x->decay_dtype), decay,
+            n, lanes, n, lanes);
         PUT("%s, d%d]:x%d = g%d * h%d\n}\n", to, n, lanes, n, n);
     } else {
         PUT("%s, d%d]:x%d = g%d\n}\n", to, n, lanes, n);
@@ -191,7 +162,7 @@ static void put_decays(writer *x, const char *decay, const char *to) {
     PUT("for d%d in 0..%lld by %d {\nlet l%d = ramp.x%d(d%d, 1) < splat.x%d(%lld)\n", n, x->dim, lanes, n, lanes, n,
         lanes, x->dim);
     PUT("%s, d%d]:x%d = exp2(%s(%s, d%d]:x%d ? (l%d)) * splat.x%d(0x1.715476p+0))\n}\n", to, n, lanes,
-        cast(x->decay_dtype), decay, n, lanes, n, lanes);
+        lin_cast(x->decay_dtype), decay, n, lanes, n, lanes);
 }
 
 /* The row of (a k) that belongs to token `t`. */
@@ -201,7 +172,7 @@ static void put_next_key(writer *x, const char *t, const char *ahead) {
     snprintf(decay, sizeof decay, "decay[b, %s, head", t);
     if (x->decay == ATTUNE_DECAY_HEAD) {
         const int n = x->names++;
-        PUT("let of_next%d = exp2(%s(decay[b, %s, head]) * 0x1.715476p+0)\n", n, cast(x->decay_dtype), t);
+        PUT("let of_next%d = exp2(%s(decay[b, %s, head]) * 0x1.715476p+0)\n", n, lin_cast(x->decay_dtype), t);
         snprintf(factor, sizeof factor, "of_next%d", n);
     }
     put_row(x, row, "next[0", *factor ? factor : NULL, x->decay == ATTUNE_DECAY_KEY ? decay : NULL, ahead);
@@ -210,7 +181,7 @@ static void put_next_key(writer *x, const char *t, const char *ahead) {
 /* All that token `t` needs: beta k, q of the heads that share the state, and its decays. */
 static void put_token(writer *x) {
     char row[64], to[32], ahead[64];
-    if (x->beta && x->has_delta) PUT("let strength = %s(beta[b, t, head])\n", cast(x->beta_dtype));
+    if (x->beta && x->has_delta) PUT("let strength = %s(beta[b, t, head])\n", lin_cast(x->beta_dtype));
     put_row(x, "k[b, t, k_head", "key[0", x->beta && x->has_delta ? "strength" : NULL, NULL,
             x->has_delta ? NULL : "k[b, t_ahead, k_head");
     for (long long g = 0; g < x->group; g++) {
@@ -220,7 +191,7 @@ static void put_token(writer *x) {
         put_row(x, row, to, "scale", NULL, ahead);
     }
     if (x->decay == ATTUNE_DECAY_HEAD)
-        PUT("let kept = splat.x%d(exp2(%s(decay[b, t, head]) * 0x1.715476p+0))\n", x->lanes, cast(x->decay_dtype));
+        PUT("let kept = splat.x%d(exp2(%s(decay[b, t, head]) * 0x1.715476p+0))\n", x->lanes, lin_cast(x->decay_dtype));
     if (x->decay == ATTUNE_DECAY_KEY) put_decays(x, "decay[b, t, head", "decays[0");
 }
 
@@ -235,21 +206,21 @@ static void put_columns(const writer *x) {
     }
 }
 
-static bool has_scratch(const writer *x) { return x->is_long || !is_f32(x->state); }
+static bool has_scratch(const writer *x) { return x->is_long || !lin_is_f32(x->state); }
 
 /* Between the state and its copy in scratch. */
 static void put_copy(const writer *x, bool is_back) {
     PUT("for row%d in 0..%lld {\n", is_back, x->dim);
     for (int v = 0; v < x->vectors; v++) {
-        if (is_back && is_f32(x->state))
+        if (is_back && lin_is_f32(x->state))
             PUT("state[slot, head, row1, c%d]:x%d%s = s[row1, %d]:x%d\n", v, x->lanes, live(x, v), v * x->lanes,
                 x->lanes);
         else if (is_back)
             PUT("state[slot, head, row1, c%d]:x%d%s = cast.%s(s[row1, %d]:x%d)\n", v, x->lanes, live(x, v), x->state,
                 v * x->lanes, x->lanes);
         else
-            PUT("s[row0, %d]:x%d = %s(state[slot, head, row0, c%d]:x%d%s)\n", v * x->lanes, x->lanes, cast(x->state), v,
-                x->lanes, live(x, v));
+            PUT("s[row0, %d]:x%d = %s(state[slot, head, row0, c%d]:x%d%s)\n", v * x->lanes, x->lanes,
+                lin_cast(x->state), v, x->lanes, live(x, v));
     }
     PUT("}\n");
 }
@@ -367,7 +338,7 @@ static void put_outputs(const writer *x) {
     for (int g = 0; g < x->now; g++)
         for (int v = 0; v < x->vectors; v++) {
             PUT("y[b, t, out_head + %d, c%d]:x%d%s = %s%s(o[%d, %d, 0] + o[%d, %d, 1])\n", x->first + g, v, x->lanes,
-                live(x, v), is_f32(x->dtype) ? "" : "cast.", is_f32(x->dtype) ? "" : x->dtype, g, v, g, v);
+                live(x, v), lin_is_f32(x->dtype) ? "" : "cast.", lin_is_f32(x->dtype) ? "" : x->dtype, g, v, g, v);
         }
 }
 
@@ -375,7 +346,7 @@ static void put_outputs(const writer *x) {
 static void put_right_side(const writer *x) {
     for (int v = 0; v < x->vectors; v++) {
         PUT("prefetch v[b, t_ahead, head, c%d]\n", v);
-        PUT("let value%d = %s(v[b, t, head, c%d]:x%d%s)\n", v, cast(x->dtype), v, x->lanes, live(x, v));
+        PUT("let value%d = %s(v[b, t, head, c%d]:x%d%s)\n", v, lin_cast(x->dtype), v, x->lanes, live(x, v));
         if (x->has_delta)
             PUT("r[%d] = value%d - (u[0, %d, 0] + u[0, %d, 1])\n", v, v, v, v);
         else
@@ -452,6 +423,8 @@ int lin_build(void *user, const attune_build_request *request, attune_ir_writer 
     }
     put_tokens(x);
     if (has_scratch(x)) put_copy(x, true);
-    PUT("}\n}\n}\n");
+    PUT("}\n}\n");
+    if (lin_has_finish(x)) lin_put_finish(x);
+    PUT("}\n");
     return 0;
 }

@@ -5,7 +5,18 @@
 #include <attune.h>
 
 /* The tensors of a kernel in the order of its parameters; those that a kernel lacks are left out. */
-typedef enum lin_tensor { LIN_Q, LIN_K, LIN_V, LIN_DECAY, LIN_BETA, LIN_STATE, LIN_OUT, LIN_NUM_TENSORS } lin_tensor;
+typedef enum lin_tensor {
+    LIN_Q,
+    LIN_K,
+    LIN_V,
+    LIN_DECAY,
+    LIN_BETA,
+    LIN_STATE,
+    LIN_OUT,
+    LIN_GATE,
+    LIN_NORM,
+    LIN_NUM_TENSORS
+} lin_tensor;
 
 /* Everything that a kernel is specialised for. */
 typedef struct lin_kernel {
@@ -14,10 +25,14 @@ typedef struct lin_kernel {
 } lin_kernel;
 
 static inline int lin_has(const attune_linear_desc *d, lin_tensor t) {
-    return t == LIN_DECAY ? d->decay != ATTUNE_DECAY_NONE : t == LIN_BETA ? d->has_beta : 1;
+    return t == LIN_DECAY  ? d->decay != ATTUNE_DECAY_NONE
+           : t == LIN_BETA ? d->has_beta
+           : t == LIN_GATE ? d->gate != ATTUNE_GATE_NONE
+           : t == LIN_NORM ? d->out_norm_eps > 0
+                           : 1;
 }
 
-enum { LIN_PROBLEM_BYTES = 320 };
+enum { LIN_PROBLEM_BYTES = 384 };
 
 /* The problem of an operator: one line of text that says all of it. */
 void lin_print(const lin_kernel *k, char text[LIN_PROBLEM_BYTES]);

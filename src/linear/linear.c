@@ -82,6 +82,11 @@ static attune_status check_rule(const attune_linear_desc *d, at_error *err) {
     return ATTUNE_OK;
 }
 
+static attune_status check_eps(const char *name, double eps, at_error *err) {
+    if (eps == 0 || (eps >= 1e-12 && eps <= 1)) return ATTUNE_OK;
+    return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s is %g; it must be 0, or from 1e-12 to 1", name, eps);
+}
+
 static attune_status settle(const attune_linear_desc *given, attune_linear_desc *d, at_error *err) {
     *d = *given;
     if (!d->num_kv_heads) d->num_kv_heads = d->num_heads;
@@ -96,10 +101,10 @@ static attune_status settle(const attune_linear_desc *given, attune_linear_desc 
         return err->status;
     if (!isnan(d->scale) && !(fabs(d->scale) <= 1e38))
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "scale is %g; it must be within +-1e38", d->scale);
-    if (d->qk_norm_eps != 0 && !(d->qk_norm_eps >= 1e-12 && d->qk_norm_eps <= 1))
-        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "qk_norm_eps is %g; it must be 0, or from 1e-12 to 1",
-                       d->qk_norm_eps);
-    return ATTUNE_OK;
+    if ((unsigned)d->gate >= ATTUNE_GATE_COUNT)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "gate is %d, which is no attune_linear_gate", (int)d->gate);
+    if (check_eps("qk_norm_eps", d->qk_norm_eps, err)) return err->status;
+    return check_eps("out_norm_eps", d->out_norm_eps, err);
 }
 
 attune_status attune_linear_create(attune_context *context, const attune_linear_desc *desc, attune_linear **linear) {
@@ -224,17 +229,17 @@ static attune_mutable_view written(const attune_view *view) {
 
 /* One tensor's data and strides; a view of zeros is contiguous. */
 static attune_status add_tensor(call *c, lin_tensor t, at_error *err) {
-    static const char *const names[] = {"q", "k", "v", "decay", "beta", "state", "out"};
+    static const char *const names[] = {"q", "k", "v", "decay", "beta", "state", "out", "gate"};
     const attune_linear_step *s = c->step;
     const attune_linear_desc *d = c->d;
     const attune_mutable_view views[] = {written(&s->q),    written(&s->k), written(&s->v), written(&s->decay),
-                                         written(&s->beta), s->state,       s->out};
+                                         written(&s->beta), s->state,       s->out,         written(&s->gate)};
     const int64_t out_heads = d->num_heads > d->num_kv_heads ? d->num_heads : d->num_kv_heads;
     const int64_t columns[] = {
         d->head_dim, d->head_dim,   d->head_dim_v, d->decay == ATTUNE_DECAY_KEY ? d->head_dim : 1,
-        1,           d->head_dim_v, d->head_dim_v};
+        1,           d->head_dim_v, d->head_dim_v, d->head_dim_v};
     const int64_t heads[] = {d->num_heads,    d->num_k_heads,  d->num_kv_heads, d->num_kv_heads,
-                             d->num_kv_heads, d->num_kv_heads, out_heads};
+                             d->num_kv_heads, d->num_kv_heads, out_heads,       out_heads};
     attune_mutable_view v = views[t];
     if (!v.data) return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s is NULL", names[t]);
     const bool is_plain = !v.batch && !v.head && !v.token;
@@ -265,8 +270,12 @@ static attune_status describe(call *c, int64_t states, float scale, at_error *er
     c->scalars[2] = c->tokens;
     c->scalars[3] = states;
     c->num_scalars = 4;
-    for (int t = 0; t < LIN_NUM_TENSORS; t++)
+    for (int t = 0; t < LIN_NORM; t++)
         if (lin_has(c->d, (lin_tensor)t) && add_tensor(c, (lin_tensor)t, err)) return err->status;
+    if (lin_has(c->d, LIN_NORM)) {
+        if (!s->norm_weights) return at_fail(err, ATTUNE_INVALID_ARGUMENT, "norm_weights is NULL");
+        c->buffers[c->num_buffers++] = (void *)(uintptr_t)s->norm_weights;
+    }
     c->buffers[c->num_buffers++] = c->parts;
     int32_t bits;
     memcpy(&bits, &scale, sizeof bits);

@@ -46,13 +46,13 @@ static void write_number(void *data, attune_dtype dtype, int64_t i, double x) {
 
 /* ---- A call: dense tensors of [tokens, heads, columns] ---- */
 
-enum { Q, K, V, DECAY, BETA, OUT, NUM_TENSORS };
+enum { Q, K, V, DECAY, BETA, OUT, GATE, NUM_TENSORS };
 
 typedef struct linear_case {
     attune_linear_desc desc;
     int64_t tokens, states, columns[NUM_TENSORS], heads[NUM_TENSORS];
     attune_dtype dtypes[NUM_TENSORS];
-    void *data[NUM_TENSORS], *state;
+    void *data[NUM_TENSORS], *state, *norm;
 } linear_case;
 
 static int64_t state_numbers(const linear_case *c) {
@@ -69,10 +69,10 @@ static void open_case(linear_case *c, attune_linear_desc desc, int64_t tokens, i
     *c = (linear_case){.desc = desc, .tokens = tokens, .states = states};
     const int64_t out_heads = desc.num_heads > desc.num_kv_heads ? desc.num_heads : desc.num_kv_heads;
     const int64_t columns[] = {
-        desc.head_dim,  desc.head_dim, desc.head_dim_v, desc.decay == ATTUNE_DECAY_KEY ? desc.head_dim : 1, 1,
-        desc.head_dim_v};
-    const int64_t heads[] = {desc.num_heads,    desc.num_k_heads,  desc.num_kv_heads,
-                             desc.num_kv_heads, desc.num_kv_heads, out_heads};
+        desc.head_dim,   desc.head_dim,  desc.head_dim_v, desc.decay == ATTUNE_DECAY_KEY ? desc.head_dim : 1, 1,
+        desc.head_dim_v, desc.head_dim_v};
+    const int64_t heads[] = {desc.num_heads,    desc.num_k_heads, desc.num_kv_heads, desc.num_kv_heads,
+                             desc.num_kv_heads, out_heads,        out_heads};
     state_of_numbers = (uint32_t)(tokens * 31 + desc.head_dim);
     for (int t = 0; t < NUM_TENSORS; t++) {
         const int64_t count = tokens * heads[t] * columns[t];
@@ -87,11 +87,14 @@ static void open_case(linear_case *c, attune_linear_desc desc, int64_t tokens, i
     }
     c->state = calloc((size_t)state_numbers(c), bytes_of(desc.state_dtype));
     for (int64_t i = 0; i < state_numbers(c); i++) write_number(c->state, desc.state_dtype, i, next_number());
+    c->norm = calloc((size_t)desc.head_dim_v, bytes_of(desc.dtype));
+    for (int64_t i = 0; i < desc.head_dim_v; i++) write_number(c->norm, desc.dtype, i, 1 + next_number() / 2);
 }
 
 static void close_case(linear_case *c) {
     for (int t = 0; t < NUM_TENSORS; t++) free(c->data[t]);
     free(c->state);
+    free(c->norm);
 }
 
 static attune_linear_step step_of(const linear_case *c) {
@@ -99,14 +102,14 @@ static attune_linear_step step_of(const linear_case *c) {
     s.batch = 1, s.seq = c->tokens, s.num_states = c->states;
     s.q.data = c->data[Q], s.k.data = c->data[K], s.v.data = c->data[V];
     s.decay.data = c->data[DECAY], s.beta.data = c->data[BETA], s.out.data = c->data[OUT];
-    s.state.data = c->state;
+    s.state.data = c->state, s.gate.data = c->data[GATE], s.norm_weights = c->norm;
     return s;
 }
 
 /* The same step from a token on. */
 static void shift(attune_linear_step *s, const linear_case *c, int64_t token) {
-    const void **const views[] = {&s->q.data,     &s->k.data,    &s->v.data,
-                                  &s->decay.data, &s->beta.data, (const void **)&s->out.data};
+    const void **const views[] = {
+        &s->q.data, &s->k.data, &s->v.data, &s->decay.data, &s->beta.data, (const void **)&s->out.data, &s->gate.data};
     for (int t = 0; t < NUM_TENSORS; t++)
         *views[t] = (char *)c->data[t] + (size_t)(token * c->heads[t] * c->columns[t]) * bytes_of(c->dtypes[t]);
 }
@@ -161,12 +164,27 @@ static void reference_token(const reference *r, int64_t token, int64_t slot, int
     }
 }
 
+/* RMS norm and gate of a row of out. */
+static void reference_finish(const linear_case *c, int64_t token, int64_t head, double *row) {
+    const attune_linear_desc *d = &c->desc;
+    double squares = 0;
+    for (int64_t j = 0; j < d->head_dim_v; j++) squares += row[j] * row[j];
+    for (int64_t j = 0; j < d->head_dim_v; j++) {
+        const double g = number_at(c, GATE, token, head, j);
+        if (d->out_norm_eps > 0)
+            row[j] *= read_number(c->norm, d->dtype, j) / sqrt(squares / (double)d->head_dim_v + d->out_norm_eps);
+        if (d->gate) row[j] *= (d->gate == ATTUNE_GATE_SILU ? g : 1) / (1 + exp(-g));
+    }
+}
+
 static double *reference_of(const linear_case *c, double **state) {
     double *const out = calloc((size_t)(c->tokens * c->heads[OUT] * c->columns[OUT]) + 1, sizeof *out);
     reference r = {c, calloc((size_t)state_numbers(c), sizeof(double))};
     for (int64_t i = 0; i < state_numbers(c); i++) r.state[i] = read_number(c->state, c->desc.state_dtype, i);
     for (int64_t t = 0; t < c->tokens; t++)
         for (int64_t h = 0; h < c->desc.num_kv_heads; h++) reference_token(&r, t, 0, h, out);
+    for (int64_t row = 0; row < c->tokens * c->heads[OUT]; row++)
+        reference_finish(c, row / c->heads[OUT], row % c->heads[OUT], out + row * c->columns[OUT]);
     *state = r.state;
     return out;
 }
@@ -282,6 +300,24 @@ static void norms_and_scale(void **state) {
     d.qk_norm_eps = 1e-6, d.scale = 0.3;
     compare("norms", d, 1, -1);
     compare("norms of a prompt", d, 14, -1);
+}
+
+static void norm_and_gate_of_out(void **state) {
+    (void)state;
+    for (int gate = 0; gate < ATTUNE_GATE_COUNT; gate++)
+        for (int has_norm = gate == 0; has_norm < 2; has_norm++) {
+            attune_linear_desc d = desc_of(ATTUNE_GATED_DELTA, ATTUNE_DECAY_HEAD, 1);
+            d.gate = (attune_linear_gate)gate, d.out_norm_eps = has_norm ? 1e-5 : 0;
+            compare("a finished token", d, 1, -1);
+            d.num_heads = 4, d.num_kv_heads = 2, d.dtype = gate == 1 ? ATTUNE_BF16 : ATTUNE_F32;
+            compare("a finished prompt", d, 13, -1);
+        }
+}
+
+/* Decays above 0 are not refused: the state grows. */
+static void growing_decay(void **state) {
+    (void)state;
+    compare("growing", desc_of(ATTUNE_GATED, ATTUNE_DECAY_HEAD, 0), 9, 0.5);
 }
 
 /* Decays to exp(-80) forget the state, and none keeps it; nothing overflows. */
@@ -435,6 +471,10 @@ static void wrong_descriptions(void **state) {
     refuse_desc(&d, "scale is inf; it must be within +-1e38");
     d = good, d.qk_norm_eps = 2;
     refuse_desc(&d, "qk_norm_eps is 2; it must be 0, or from 1e-12 to 1");
+    d = good, d.out_norm_eps = -1;
+    refuse_desc(&d, "out_norm_eps is -1; it must be 0, or from 1e-12 to 1");
+    d = good, d.gate = (attune_linear_gate)3;
+    refuse_desc(&d, "gate is 3, which is no attune_linear_gate");
 }
 
 static void refuse_step(attune_linear *linear, const attune_linear_step *s, const char *sentence) {
@@ -467,6 +507,13 @@ static void wrong_steps(void **state) {
     refuse_step(linear, &s, "out has the strides 40 of heads and 4 of tokens; rows of 40 numbers would overlap");
     s = good, s.v.head = -1;
     refuse_step(linear, &s, "v has a negative stride");
+    d.gate = ATTUNE_GATE_SILU, d.out_norm_eps = 1e-6;
+    attune_linear *const finished = make(&d);
+    s = good, s.gate.data = NULL;
+    refuse_step(finished, &s, "gate is NULL");
+    s = good, s.norm_weights = NULL;
+    refuse_step(finished, &s, "norm_weights is NULL");
+    attune_linear_destroy(finished);
     s = good, s.seq = -1;
     refuse_step(linear, &s, "batch is 1, seq -1 and num_states 2; each must be from 0 to 2147483647");
     close_case(&c);
@@ -480,6 +527,8 @@ int main(void) {
         cmocka_unit_test(sizes),
         cmocka_unit_test(types),
         cmocka_unit_test(norms_and_scale),
+        cmocka_unit_test(norm_and_gate_of_out),
+        cmocka_unit_test(growing_decay),
         cmocka_unit_test(strong_decay),
         cmocka_unit_test(bits_of_cuts),
         cmocka_unit_test(ragged_batches),

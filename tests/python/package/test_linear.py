@@ -80,6 +80,25 @@ def test_heads_and_types(heads, k_heads, v_heads, dtype, tolerance):
     np.testing.assert_allclose(state, wanted[1], rtol=tolerance * 10, atol=tolerance)
 
 
+@pytest.mark.parametrize("function", [None, "silu", "sigmoid"])
+@pytest.mark.parametrize("dtype, tolerance", [("f4", 1e-5), ("f2", 1e-2)])
+def test_norm_and_gate_of_out(function, dtype, tolerance):
+    """As Qwen3-Next's and Kimi Linear's layers have them after the rule."""
+    call = draw(heads=2, k_heads=2, dtype=dtype)
+    more = gates(call)
+    weights, gate = (RNG.standard_normal(dims).astype(dtype) for dims in ((24,), (2, 19, 4, 24)))
+    opened = dict(gate=gate, gate_function=function) if function else {}
+    out, _ = attune.linear_attention(**call, **more, norm_weights=weights, norm_eps=1e-5, **opened)
+    wanted = reference(**call, **more)[0]
+    wanted = wanted / np.sqrt((wanted * wanted).mean(-1, keepdims=True) + 1e-5) * weights.astype("f8")
+    if function:
+        g = gate.astype("f8")
+        wanted = wanted * (g if function == "silu" else 1) / (1 + np.exp(-g))
+    np.testing.assert_allclose(out, wanted, rtol=tolerance * 10, atol=tolerance * 10)
+    parts = attune.linear_attention(**call, **more, **opened)[0] if function else None
+    assert function is None or not np.allclose(parts, out)
+
+
 def test_ragged_and_states_by_index():
     """The same as one by one, and other states are left alone."""
     call = {name: x[0] for name, x in draw(batch=1, length=23).items()}
@@ -115,6 +134,10 @@ def test_strides_are_kept():
     (dict(state=np.zeros((1, 4, 16, 24), "f4")), r"state has the shape \[1, 4, 16, 24\]; it must be \[2, 4, 16, 24\]"),
     (dict(state=np.zeros((2, 4, 16, 24), "f4"), state_ids=[0, 2]), r"state_ids\[1\] is 2; there are states"),
     (dict(out=np.zeros((2, 19, 4, 23), "f4")), r"out has the shape \[2, 19, 4, 23\]"),
+    (dict(gate=np.zeros((2, 19, 4), "f4")), r"gate has the shape \[2, 19, 4\]; it must be \[2, 19, 4, 24\]"),
+    (dict(gate=np.zeros((2, 19, 4, 24), "f4"), gate_function="tanh"), "gate_function is 'tanh'"),
+    (dict(norm_weights=np.zeros(24, "f2")), "norm_weights is float16; it must be f32"),
+    (dict(norm_weights=np.zeros(24, "f4"), norm_eps=2), "out_norm_eps is 2; it must be 0, or from 1e-12 to 1"),
 ])
 def test_refusals(change, sentence):
     call = draw()

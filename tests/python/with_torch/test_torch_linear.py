@@ -57,8 +57,19 @@ def test_ragged_with_states_by_index():
     assert not pool[[0, 2, 4]].any()
 
 
+def test_norm_and_gate_of_out():
+    """As transformers' Qwen3NextRMSNormGated after the rule."""
+    given, weights, gate = draw(), torch.rand(DIM_V), torch.randn(2, 7, V_HEADS, DIM_V)
+    want, _ = reference(*given)
+    want = want * torch.rsqrt(want.pow(2).mean(-1, keepdim=True) + 1e-6) * weights * torch.nn.functional.silu(gate)
+    out = linear(*given, norm_weights=weights, gate=gate)
+    torch.testing.assert_close(out.double(), want, rtol=1e-4, atol=1e-4)
+
+
 def test_the_schema_and_the_fake_agree():
     torch.library.opcheck(linear, draw(), test_utils=("test_schema", "test_faketensor"))
+    finish = dict(norm_weights=torch.rand(DIM_V), gate=torch.randn(2, 7, V_HEADS, DIM_V), gate_function="sigmoid")
+    torch.library.opcheck(linear, draw(), finish, test_utils=("test_schema", "test_faketensor"))
 
 
 def test_compile_and_export_keep_it():
