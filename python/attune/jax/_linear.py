@@ -48,7 +48,7 @@ def linear_attention(
                                           f"{list(given['state'].shape)}")  # fmt: skip
     numbers: Dict[str, Any] = dict(rule=rule, scale=scale, qk_norm_eps=qk_norm_eps, norm_eps=norm_eps)
 
-    def compute(*values: Any) -> Tuple[np.ndarray, np.ndarray]:
+    def compute(*values: Any) -> Tuple[Any, Any]:
         call = dict(zip(given, (np.ascontiguousarray(value) for value in values)))
         call["state"] = call["state"].copy()
         return _linear_attention(**call, **numbers, gate_function=gate_function)
