@@ -174,9 +174,12 @@ def is_right(call, expected, limit):
     return None if error <= limit else f"wrong by {error:.0e}"
 
 
-def sample(call, seconds=0.02):
-    """Microseconds of a call: the mean of as many as last so long, after one that does not count."""
-    call()
+def sample(call, seconds=0.03):
+    """Microseconds of a call: the mean of as many as last so long, after some that do not count: until then threads of
+    the one before may still wait by spinning."""
+    begun = time.perf_counter()
+    while time.perf_counter() < begun + seconds / 2:
+        call()
     count, begun = 0, time.perf_counter()
     while True:
         call()

@@ -42,7 +42,7 @@ static void fill_dtypes(attune_problem *p) {
 }
 
 /* What the types mean by themselves is the default. Arithmetic of f64 and `reproducible` never round, and quantised
- * caches only where it is asked for: hidden keys whose scale is no number may then change last bits. */
+ * caches only where it is asked for: those in panels are not rounded, and have the bits of rows. */
 static void settle_matmul_precision(attune_problem *p) {
     const bool is_quantised = mha_is_quantised(p->k_dtype) || mha_is_quantised(p->v_dtype);
     const bool rounds =

@@ -242,6 +242,13 @@ static const char *const kinds[] = {
     ",kv_dtype=i8,kv_scales=token,integer=all",
     ",kv_dtype=i4,kv_scales=token,integer=all,page_size=16",
     ",prob_mod=\"prob * 2.0\"",
+    ",kv_dtype=i8,kv_scales=token,matmul_precision=bf16",
+    ",kv_dtype=i4,kv_scales=group,matmul_precision=bf16,dtype=bf16",
+    ",kv_dtype=i8,matmul_precision=bf16",
+    ",kv_dtype=i8,kv_scales=inline,matmul_precision=bf16",
+    ",kv_dtype=i4,kv_scales=token_min,matmul_precision=bf16",
+    ",kv_dtype=i8,kv_scales=token,matmul_precision=bf16,page_size=16",
+    ",kv_dtype=f8,kv_scales=token,dtype=bf16",
 };
 enum { NUM_KINDS = sizeof kinds / sizeof *kinds };
 

@@ -26,6 +26,20 @@ static void store_rounded(q_lanes *c, const ir_expr *v, const ir_expr *pair, con
     ir_store(b, sum, ir_dot2(b, rounded, ones, ir_load(b, sum)));
 }
 
+/* The score of key i of a pair. */
+static const ir_expr *score_of_pair(q_lanes *c, const ir_expr *v, const ir_expr *pair, int i) {
+    return ir_load(c->b, ql_score_at(c, v, ir_plus(c->b, ir_times(c->b, pair, 2), i)));
+}
+
+/* A probability times the scale of V. That of a hidden key may be NaN, and 0 times it. */
+static const ir_expr *scaled_of_pair(q_lanes *c, const q_lanes_tile *tile, const ir_expr *v, const ir_expr *pair, int i,
+                                     const ir_expr *p) {
+    ir_builder *b = c->b;
+    const ir_expr *scaled = ql_times_v_scale(c, tile, ir_plus(b, ir_times(b, pair, 2), i), p);
+    const ir_expr *is_hidden = ir_eq(b, score_of_pair(c, v, pair, i), ql_splat(c, -INFINITY));
+    return ir_select(b, is_hidden, ql_splat(c, 0), scaled);
+}
+
 /* The probabilities of a pair of keys, rounded, and their sum: of the rounded ones, by which values are multiplied;
  * where V has scales, by which they are multiplied before, of the others. */
 static void store_pair(q_lanes *c, const q_lanes_tile *tile, const ir_expr *v, const ir_expr *pair,
@@ -33,17 +47,12 @@ static void store_pair(q_lanes *c, const q_lanes_tile *tile, const ir_expr *v, c
     ir_builder *b = c->b;
     if (c->m->params.tensor[MHA_V_SCALE]) {
         const ir_expr *scaled[2];
-        for (int i = 0; i < 2; i++) scaled[i] = ql_times_v_scale(c, tile, ir_plus(b, ir_times(b, pair, 2), i), p[i]);
+        for (int i = 0; i < 2; i++) scaled[i] = scaled_of_pair(c, tile, v, pair, i, p[i]);
         ir_store(b, ql_probability_at(c, v, pair), ir_pack2(b, scaled[0], scaled[1]));
         ir_store(b, sum, ir_add(b, ir_load(b, sum), ir_add(b, p[0], p[1])));
         return;
     }
     store_rounded(c, v, pair, ir_pack2(b, p[0], p[1]), sum);
-}
-
-/* The score of key i of a pair. */
-static const ir_expr *score_of_pair(q_lanes *c, const ir_expr *v, const ir_expr *pair, int i) {
-    return ir_load(c->b, ql_score_at(c, v, ir_plus(c->b, ir_times(c->b, pair, 2), i)));
 }
 
 /* P of the pairs from … to - 1 for vector `v` of the rows, as bf16 at once. */
