@@ -1,6 +1,7 @@
 /* Random steps: ragged batches of prompts, chunks, verified tokens and decoding in any order, over pages or tensors.
  * Each is computed in several ways, whose bits must be the same: in one call, by a plan of the step, by threads that a
- * host cuts otherwise, and sequence by sequence. And all must be near the formula, in double.
+ * host cuts otherwise, and with `reproducible` sequence by sequence and, of short ones, by the interpreter. And all
+ * must be near the formula, in double.
  *
  * ATTUNE_STEPS: how many (`make steps` has 10,000). */
 #include <attune.h>
@@ -259,6 +260,42 @@ static void run_one_by_one(const shape *s, attune_attention *attention, tensors 
     free(alone);
 }
 
+/* Tokens of so many heads, in pages if there are any. */
+static void set_strides(int64_t strides[4], int64_t heads, int64_t dim, int64_t page) {
+    strides[0] = page * heads * dim, strides[1] = dim, strides[2] = heads * dim, strides[3] = 1;
+}
+
+/* The whole step by the interpreter, with the loop IR for its longest sequence. */
+static void interpret(const shape *s, attune_context *context, attune_attention *attention, tensors *t) {
+    const int64_t heads = s->desc.num_heads, kv_heads = s->desc.num_kv_heads, dim = s->desc.head_dim;
+    const size_t count = (size_t)(s->starts_q[s->batch] * heads * dim);
+    const int64_t page = s->desc.page_size;
+    char text[1024];
+    attune_problem problem = ATTUNE_PROBLEM_INIT;
+    attune_arguments a;
+    float *const out = numbers(count + 1, false), *const lse = numbers(MOST_TOKENS * MOST_HEADS, false);
+    attune_attention_problem(attention, text, sizeof text);
+    assert_ok(attune_problem_parse(&problem, text));
+    assert_ok(attune_arguments_init(&a, &problem));
+    a.batch = s->batch, a.total_q = s->starts_q[s->batch];
+    a.cu_seqlens_q = s->starts_q;
+    a.q.data = t->q, a.out.data = out, a.lse.data = lse;
+    a.k.data = page ? t->k_cache : t->k, a.v.data = page ? t->v_cache : t->v;
+    a.k_new.data = t->k, a.v_new.data = t->v;
+    set_strides(a.q.strides, heads, dim, 0), set_strides(a.out.strides, heads, dim, 0);
+    set_strides(a.k.strides, kv_heads, dim, page), set_strides(a.v.strides, kv_heads, dim, page);
+    set_strides(a.k_new.strides, kv_heads, dim, 0), set_strides(a.v_new.strides, kv_heads, dim, 0);
+    if (page) {
+        a.kv_lens = s->lens, a.block_table = s->table, a.max_pages = s->columns, a.num_pages = s->pages;
+    } else {
+        a.cu_seqlens_kv = s->starts_kv, a.total_kv = s->starts_kv[s->batch];
+    }
+    assert_ok(attune_run_interpreted(context, &problem, NULL, &a));
+    if (memcmp(out, t->out, count * sizeof *out)) fail_msg("the interpreter has other bits");
+    free(out);
+    free(lse);
+}
+
 static void random_step(world *w) {
     const int description = below(NUM_DESCRIPTIONS);
     const bool reproducible = below(2);
@@ -270,6 +307,7 @@ static void random_step(world *w) {
     tensors t = make_tensors(&s);
     run_in_all_ways(&s, *attention, &t);
     if (reproducible) run_one_by_one(&s, *attention, &t);
+    if (reproducible && s.most_keys == FEW_KEYS) interpret(&s, w->context, *attention, &t);
     check_formula(&s, &t);
     free_tensors(&t);
     free(s.table);
