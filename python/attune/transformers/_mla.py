@@ -11,6 +11,7 @@ import weakref
 from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
 
 import torch
+from transformers import cache_utils
 from transformers.cache_utils import DynamicLayer
 
 from .._mla import MLA
@@ -20,7 +21,14 @@ from ._masks import hint_of
 from ._stats import count_attune, count_stock
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+_ORIGINS = (
+    ("deepseek_v3", "DeepseekV3Attention"),
+    ("deepseek_v2", "DeepseekV2Attention"),
+    ("deepseek_v32", "DeepseekV32Attention"),
+)
 _ROTARY = ("apply_rotary_pos_emb", "apply_rotary_pos_emb_interleave", "apply_rotary_emb")
+# Layers of a cache that keep latents; those of an index keep its keys, too.
+_LAYERS = (DynamicLayer, getattr(cache_utils, "DynamicIndexedLayer", DynamicLayer))
 _LEAST_ROOM = 256  # tokens that a cache grows by
 
 _replaced: Dict[type, Callable] = {}
@@ -79,7 +87,7 @@ def _is_known(kind: type) -> bool:
     home = sys.modules.get(kind.__module__)
     if not hasattr(kind, "expand_kv") or home is None:
         return False
-    for name, attention in (("deepseek_v3", "DeepseekV3Attention"), ("deepseek_v2", "DeepseekV2Attention")):
+    for name, attention in _ORIGINS:
         try:
             other = __import__(f"transformers.models.{name}.modeling_{name}", fromlist=[attention])
         except ImportError:
@@ -103,7 +111,7 @@ def _forward(stock: Callable) -> Callable:
         reason = _unsupported(self, hidden_states, args, kwargs)
         if reason is None:
             try:
-                out = _compute(self, hidden_states, kwargs["position_embeddings"], kwargs.get("past_key_values"))
+                out = _compute(self, hidden_states, kwargs)
                 count_attune("mla")
                 return out, None
             except RuntimeError as error:
@@ -124,7 +132,7 @@ def _unsupported(module: Any, x: torch.Tensor, args: tuple, kwargs: Dict[str, An
         return "mla: dropout"
     if kwargs.get("output_attentions") or getattr(module.config, "output_attentions", False):
         return "mla: output_attentions"
-    dtypes = {x.dtype, *(one.dtype for one in module.parameters())}
+    dtypes = {x.dtype, *(one.dtype for one in _weights_of(module).values())}
     if not x.is_cpu or torch.is_autocast_enabled("cpu") or x.dtype not in _DTYPES:
         return "mla: device, autocast or dtype"
     if len(dtypes) > 1:
@@ -135,6 +143,8 @@ def _unsupported(module: Any, x: torch.Tensor, args: tuple, kwargs: Dict[str, An
     if past is None:
         return f"mla: cache {type(kwargs['past_key_values']).__name__}"
     tokens = x.shape[1]
+    if _has_index(module) and kwargs.get("attention_mask") is None:
+        return "mla: mask"
     if not _is_causal(module, kwargs.get("attention_mask"), tokens, past + tokens):
         return "mla: mask"
     return None
@@ -148,7 +158,7 @@ def _layer(module: Any, cache: Any) -> Any:
     while kind is DynamicLayer and len(cache.layers) <= module.layer_idx:
         cache.layers.append(kind())
     layer = cache.layers[module.layer_idx] if module.layer_idx < len(cache.layers) else None
-    return layer if type(layer) is DynamicLayer else None
+    return layer if type(layer) in _LAYERS else None
 
 
 def _past(module: Any, cache: Any) -> Optional[int]:
@@ -181,13 +191,24 @@ def _is_causal(module: Any, mask: Optional[torch.Tensor], tokens: int, keys: int
     return known[1]
 
 
+def _has_index(module: Any) -> bool:
+    """DeepSeek-V3.2: a module within the block chooses the keys of each token."""
+    return hasattr(module, "indexer")
+
+
+def _weights_of(module: Any) -> Dict[str, torch.Tensor]:
+    """Of the block alone."""
+    return {name: one for name, one in module.named_parameters() if not name.startswith("indexer.")}
+
+
 def _packable(module: Any, weights: Dict[str, torch.Tensor]) -> Tuple[Dict[str, torch.Tensor], bool]:
     """The weights, and whether rotated columns are pairs of neighbours. DeepSeek-V3's function rotates neighbours and
     gives halves, which the cache then holds; so neighbours of the weights are taken apart. That of V2 gives neighbours.
     """
     tensors = {name: one.detach() for name, one in weights.items()}
-    if not hasattr(module.config, "rope_interleave") or not module.config.rope_interleave:
-        return tensors, not hasattr(module.config, "rope_interleave")
+    is_apart = True if _has_index(module) else getattr(module.config, "rope_interleave", None)
+    if not is_apart:
+        return tensors, is_apart is None
     rope, head = module.qk_rope_head_dim, module.qk_head_dim
     apart = torch.cat([torch.arange(0, rope, 2), torch.arange(1, rope, 2)])
     of_kv = torch.cat([torch.arange(module.kv_lora_rank), module.kv_lora_rank + apart])
@@ -201,7 +222,7 @@ def _packable(module: Any, weights: Dict[str, torch.Tensor]) -> Tuple[Dict[str, 
 
 
 def _block_of(module: Any) -> MLA:
-    weights = dict(module.named_parameters())
+    weights = _weights_of(module)
     now = tuple((one.data_ptr(), 0 if one.is_inference() else one._version) for one in weights.values())
     block = _blocks.get(module)
     if block is None or block.weights != now:
@@ -211,7 +232,7 @@ def _block_of(module: Any) -> MLA:
                 {name: one.contiguous() for name, one in tensors.items()}, num_heads=module.num_heads,
                 qk_nope_head_dim=module.qk_nope_head_dim, qk_rope_head_dim=module.qk_rope_head_dim,
                 softmax_scale=module.scaling, rope_interleaved=is_interleaved,
-                norm_eps=module.kv_a_layernorm.variance_epsilon,
+                norm_eps=module.kv_a_layernorm.variance_epsilon, has_ids=_has_index(module),
             )  # fmt: skip
         block = _blocks[module] = _Block(mla, now)
     return block.mla
@@ -219,8 +240,9 @@ def _block_of(module: Any) -> MLA:
 
 def _room(layer: Any, batch: int, past: int, new: int, rank: int, width: int, like: torch.Tensor) -> torch.Tensor:
     """Rows [batch, more than past + new, width], of which the layer's keys and values are the first columns and the
-    others. A layer that was changed otherwise is copied."""
-    rows = layer.__dict__.get("_attune_rows") if layer is not None else None
+    others. A layer that was changed otherwise is copied, and so is one that is a copy: it has the rows of another."""
+    rows, owner = layer.__dict__.get("_attune_rows", (None, 0)) if layer is not None else (None, 0)
+    rows = rows if owner == id(layer) else None
     if rows is not None and rows.shape[0] == batch and rows.shape[1] >= past + new and rows.dtype == like.dtype:
         start = rows.data_ptr()
         if not past or (
@@ -253,19 +275,46 @@ def _angles(position_embeddings: Any, batch: int) -> Tuple[torch.Tensor, torch.T
     return cos, sin, at
 
 
-def _compute(module: Any, x: torch.Tensor, position_embeddings: Any, cache: Any) -> torch.Tensor:
-    mla, layer = _block_of(module), None if cache is None else _layer(module, cache)
+def _lists(module: Any, x: torch.Tensor, kwargs: Dict[str, Any], past: int) -> Dict[str, torch.Tensor]:
+    """The keys that the module's index chooses. Its lists are filled up with hidden keys, which come off here."""
+    q_resid = module.q_a_layernorm(module.q_a_proj(x))
+    chosen = module.indexer(x, q_resid, kwargs["position_embeddings"], kwargs["attention_mask"][:, 0],
+                            kwargs.get("position_ids"), past_key_values=kwargs.get("past_key_values"))  # fmt: skip
+    batch, new, count = chosen.shape
+    if past + new <= count:
+        return {}  # all keys that a token sees
+    seen = past + 1 + torch.arange(new, dtype=torch.int32)
+    first = torch.arange(count, dtype=torch.int32)
+    ids = torch.where(seen[:, None] <= count, first, chosen.to(torch.int32)).contiguous()
+    return dict(kv_ids=ids, kv_id_lens=seen.clamp(max=count).repeat(batch, 1))
+
+
+def _compute(module: Any, x: torch.Tensor, kwargs: Dict[str, Any]) -> torch.Tensor:
+    cache = kwargs.get("past_key_values")
+    layer = None if cache is None else _layer(module, cache)
+    before = getattr(layer, "indexer_keys", None)
+    try:
+        return _run(module, x, kwargs, layer)
+    except RuntimeError:
+        if _has_index(module) and layer is not None:  # stock appends them again
+            layer.indexer_keys, layer.is_indexer_initialized = before, before is not None
+        raise
+
+
+def _run(module: Any, x: torch.Tensor, kwargs: Dict[str, Any], layer: Any) -> torch.Tensor:
+    mla = _block_of(module)
     batch, new = x.shape[:2]
     past = 0 if layer is None else layer.get_seq_length()
     rank = module.kv_lora_rank
     rows = _room(layer, batch, past, new, rank, mla.width, x)
-    cos, sin, positions = _angles(position_embeddings, batch)
+    cos, sin, positions = _angles(kwargs["position_embeddings"], batch)
     lens = torch.full((batch,), past + new, dtype=torch.int32)
-    out = mla.run(x.detach().contiguous(), rows, cos, sin, kv_lens=lens, positions=positions, runner=runner())
+    lists = _lists(module, x, kwargs, past) if _has_index(module) else {}
+    out = mla.run(x.detach().contiguous(), rows, cos, sin, kv_lens=lens, positions=positions, runner=runner(), **lists)
     if layer is not None:
         if not layer.is_initialized:
             layer.lazy_initialization(x, x)
-        layer._attune_rows = rows
+        layer._attune_rows = rows, id(layer)
         layer.keys = rows[:, None, : past + new, :rank]
         layer.values = rows[:, None, : past + new, rank:]
     return out

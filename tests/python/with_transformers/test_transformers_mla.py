@@ -25,6 +25,7 @@ MODELS = {
     "v3": ("DeepseekV3", dict(q_lora_rank=48, attention_bias=True)),
     "v3-yarn-halves": ("DeepseekV3", dict(q_lora_rank=None, rope_interleave=False, rope_parameters=YARN)),
     "v2": ("DeepseekV2", dict(q_lora_rank=48)),
+    "v32": ("DeepseekV32", dict(q_lora_rank=48, index_topk=12, index_n_heads=8, index_head_dim=32)),
 }
 
 
@@ -102,6 +103,24 @@ def test_a_prompt_in_parts_beside_stock(model):
     at.restore_mla()
     whole = model(torch.cat([ids, more], 1)).logits[:, -1]
     torch.testing.assert_close(got, whole, rtol=1e-3, atol=1e-3)
+
+
+def test_shallow_copies_have_rows_of_their_own(model):
+    """Two continuations of one prompt."""
+    ids = prompt(20)
+    at.replace_mla(model)
+    cache = transformers.DynamicCache(config=model.config)
+    model(ids, past_key_values=cache)
+    copied = copy.copy(cache)
+    copied.layers = [copy.copy(layer) for layer in cache.layers]
+    ends = [ids[:, :4], ids[:, 5:9]]
+    for one, end in zip((cache, copied), ends):
+        model(end, past_key_values=one)
+    got = [model(ids[:, :1], past_key_values=one).logits for one in (cache, copied)]
+    at.restore_mla()
+    for end, logits in zip(ends, got):
+        want = model(torch.cat([ids, end, ids[:, :1]], 1)).logits[:, -1:]
+        torch.testing.assert_close(logits, want, rtol=1e-3, atol=1e-3)
 
 
 def test_changed_weights_are_packed_again(model):
