@@ -15,6 +15,7 @@
  *
  * Where queries are few, the keys are divided among tasks. A second phase makes one list of theirs by the same steps.
  * The choice is exact, so it is the same for every division. */
+#include "index/kernel.h"
 #include "index/writer.h"
 
 #include <stdio.h>

@@ -2,7 +2,7 @@
 #ifndef ATTUNE_INDEX_WRITER_H
 #define ATTUNE_INDEX_WRITER_H
 
-#include "index/kernel.h"
+#include <attune.h>
 
 #include <stdbool.h>
 #include <string.h>

@@ -15,6 +15,7 @@
  *
  * o and u are sums over even and odd rows, added up at the end: the order is the same for each number of vectors. A
  * task of a prompt keeps its columns in scratch, where they lie side by side. */
+#include "linear/kernel.h"
 #include "linear/writer.h"
 
 #include <stdio.h>

@@ -2,7 +2,7 @@
 #ifndef ATTUNE_LINEAR_WRITER_H
 #define ATTUNE_LINEAR_WRITER_H
 
-#include "linear/kernel.h"
+#include <attune.h>
 
 #include <stdbool.h>
 #include <string.h>
