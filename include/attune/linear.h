@@ -203,8 +203,8 @@ typedef struct attune_conv_step {
 
 ATTUNE_API attune_status attune_conv_step_init(attune_conv_step *step, size_t struct_size);
 
-/* Computes out and the new state. Pointers and strides are checked before anything is written. Thread-safe, also for
- * steps at once that have no state in common. */
+/* Computes out and the new state, which share no memory with each other or with x. Pointers, strides and that are
+ * checked before anything is written. Thread-safe, also for steps at once that have no state in common. */
 ATTUNE_CHECKED attune_status attune_conv_run(attune_conv *conv, const attune_conv_step *step);
 
 /* The same by the interpreter of the kernel's loop IR: slow, with the same bits. For tests. */

@@ -4,6 +4,7 @@
 #include "base/struct.h"
 #include "engine/own_operator.h"
 #include "linear/conv_kernel.h"
+#include "linear/places.h"
 #include "problem/problem_fields.h"
 
 #include <stdlib.h>
@@ -101,21 +102,30 @@ static attune_status settle_view(const char *name, const attune_mutable_view *gi
     if (!v->data) return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s is NULL", name);
     if (v->batch < 0 || v->head < 0 || v->token < 0)
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s has a negative stride", name);
+    if (v->column != 0 && v->column != 1)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s has the column stride %lld; it must be 0 or 1", name,
+                       (long long)v->column);
     if (!v->batch && !v->head && !v->token) v->head = 1, v->token = channels, v->batch = tokens * channels;
     return ATTUNE_OK;
 }
 
-/* What is written must have a place for each number. */
-static attune_status check_apart(const char *name, const attune_mutable_view *v, int64_t tokens, int64_t channels,
-                                 at_error *err) {
-    const int64_t inner = v->head < v->token ? v->head : v->token, outer = v->head < v->token ? v->token : v->head;
-    const int64_t count = v->head < v->token ? channels : tokens;
-    if ((channels == 1 || v->head) && (tokens == 1 || v->token) &&
-        (channels == 1 || tokens == 1 || outer >= inner * count))
-        return ATTUNE_OK;
-    return at_fail(err, ATTUNE_INVALID_ARGUMENT,
-                   "%s has the strides %lld of channels and %lld of tokens; %lld channels of %lld tokens would overlap",
-                   name, (long long)v->head, (long long)v->token, (long long)channels, (long long)tokens);
+static lin_places places_of(const char *name, const attune_conv_desc *d, const attune_conv_step *s, int64_t tokens,
+                            const attune_mutable_view *v) {
+    return (lin_places){.name = name,
+                        .data = v->data,
+                        .dims = {s->batch, tokens, d->channels},
+                        .strides = {v->batch, v->token, v->head},
+                        .bytes = mha_dtype_bytes(d->dtype)};
+}
+
+/* A part of the tokens is written while others still read x and the state before it. */
+static attune_status check_places(const attune_conv_desc *d, const attune_conv_step *s, const attune_mutable_view *x,
+                                  const attune_mutable_view *out, const attune_mutable_view *state, at_error *err) {
+    const lin_places of_x = places_of("x", d, s, s->seq, x), of_out = places_of("out", d, s, s->seq, out);
+    if (lin_check_places(&of_out, err) || lin_check_ranges(&of_out, &of_x, err) || !conv_kept(d)) return err->status;
+    const lin_places of_state = places_of("state", d, s, conv_kept(d), state);
+    if (lin_check_places(&of_state, err) || lin_check_ranges(&of_state, &of_x, err)) return err->status;
+    return lin_check_ranges(&of_out, &of_state, err);
 }
 
 static void add_tensor(call *c, const attune_mutable_view *v) {
@@ -135,15 +145,13 @@ static conv_form form_of(const attune_mutable_view *x, const attune_mutable_view
 static attune_status describe(const attune_conv_desc *d, const attune_conv_step *s, call *c, conv_form *form,
                               at_error *err) {
     const int64_t kept = conv_kept(d);
-    const attune_mutable_view given = {
-        .data = (void *)(uintptr_t)s->x.data, .batch = s->x.batch, .head = s->x.head, .token = s->x.token};
+    attune_mutable_view given = {.data = (void *)(uintptr_t)s->x.data};
+    memcpy(given.strides, s->x.strides, sizeof given.strides);
     attune_mutable_view x, out, state = {0};
     if (settle_view("x", &given, s->seq, d->channels, &x, err) ||
         settle_view("out", &s->out, s->seq, d->channels, &out, err) ||
-        check_apart("out", &out, s->seq, d->channels, err))
-        return err->status;
-    if (kept && (settle_view("state", &s->state, kept, d->channels, &state, err) ||
-                 check_apart("state", &state, kept, d->channels, err)))
+        (kept && settle_view("state", &s->state, kept, d->channels, &state, err)) ||
+        check_places(d, s, &x, &out, &state, err))
         return err->status;
     if (!s->weights || (d->has_bias && !s->bias))
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s is NULL", s->weights ? "bias" : "weights");

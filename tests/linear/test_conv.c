@@ -10,6 +10,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -238,6 +239,39 @@ static void bits_of_cuts(void **state) {
     attune_conv_destroy(conv);
 }
 
+/* The state by channels, x and out by tokens, and the other way round. */
+static void state_of_another_layout(void **state) {
+    (void)state;
+    const attune_conv_desc d = desc_of(4, 2, 1, 1);
+    attune_conv *const conv = make(&d);
+    for (int64_t tokens = 3; tokens <= 20; tokens += 17) {
+        conv_case c, other;
+        open_case(&c, d, tokens);
+        turn(&c, &other);
+        attune_conv_step mixed = step_of(&c), turned_mixed = step_of(&other);
+        void *const out = c.out, *const kept = turned(&c, c.state, c.kept);
+        void *const out_turned = other.out, *const kept_turned = turned(&other, other.state, c.kept);
+        const attune_mutable_view by_tokens = step_of(&c).state, by_channels = step_of(&other).state;
+        mixed.state = by_channels, mixed.state.data = kept;
+        turned_mixed.state = by_tokens, turned_mixed.state.data = kept_turned;
+        run(conv, &mixed);
+        run(conv, &turned_mixed);
+        attune_conv_step same = step_of(&c);
+        void *const wanted_out = calloc((size_t)(BATCH * tokens * CHANNELS) + 1, 4);
+        same.out.data = wanted_out;
+        run(conv, &same);
+        void *const wanted_kept = turned(&c, c.state, c.kept), *const wanted_turned = turned(&c, wanted_out, tokens);
+        assert_memory_equal(out, wanted_out, sizeof(float) * (size_t)(BATCH * tokens * CHANNELS));
+        assert_memory_equal(kept, wanted_kept, sizeof(float) * (size_t)(BATCH * c.kept * CHANNELS));
+        assert_memory_equal(out_turned, wanted_turned, sizeof(float) * (size_t)(BATCH * tokens * CHANNELS));
+        assert_memory_equal(kept_turned, c.state, sizeof(float) * (size_t)(BATCH * c.kept * CHANNELS));
+        free(kept), free(kept_turned), free(wanted_out), free(wanted_kept), free(wanted_turned);
+        close_tensors(&other);
+        close_case(&c);
+    }
+    attune_conv_destroy(conv);
+}
+
 static void nothing_to_do(void **state) {
     (void)state;
     const attune_conv_desc d = desc_of(4, 1, 0, 0);
@@ -280,12 +314,21 @@ static void refuse_step(attune_conv *conv, const attune_conv_step *s, const char
     assert_string_equal(attune_last_message(), sentence);
 }
 
+static const char *overlap(const char *name, int64_t tokens, int64_t batch, int64_t token, int64_t channel) {
+    static char sentence[256];
+    snprintf(sentence, sizeof sentence,
+             "%s has the dims [%d, %lld, %d] and the strides [%lld, %lld, %lld]; its elements would overlap", name,
+             BATCH, (long long)tokens, CHANNELS, (long long)batch, (long long)token, (long long)channel);
+    return sentence;
+}
+
 static void wrong_steps(void **state) {
     (void)state;
     const attune_conv_desc d = desc_of(4, 1, 1, 0);
     attune_conv *const conv = make(&d);
-    conv_case c;
+    conv_case c, before;
     open_case(&c, d, 6);
+    open_case(&before, d, 6);
     const attune_conv_step good = step_of(&c);
     attune_conv_step s = good;
     s.x.data = NULL;
@@ -299,8 +342,25 @@ static void wrong_steps(void **state) {
     s = good, s.x.token = -1;
     refuse_step(conv, &s, "x has a negative stride");
     s = good, s.out.head = 1, s.out.token = 30;
-    refuse_step(conv, &s, "out has the strides 1 of channels and 30 of tokens; 37 channels of 6 tokens would overlap");
+    refuse_step(conv, &s, overlap("out", 6, 0, 30, 1));
+    s = good, s.out.head = 1, s.out.token = 37, s.out.batch = 0;
+    refuse_step(conv, &s, overlap("out", 6, 0, 37, 1));
+    s = good, s.state.head = 1, s.state.token = 37, s.state.batch = 5;
+    refuse_step(conv, &s, overlap("state", 3, 5, 37, 1));
+    s = good, s.out.batch = 1, s.out.head = s.out.token = (int64_t)1 << 62;
+    refuse_step(conv, &s, overlap("out", 6, 1, (int64_t)1 << 62, (int64_t)1 << 62));
+    s = good, s.x.column = 7;
+    refuse_step(conv, &s, "x has the column stride 7; it must be 0 or 1");
+    s = good, s.out = (attune_mutable_view){.data = (void *)(uintptr_t)good.x.data};
+    refuse_step(conv, &s, "out overlaps x; they must not share memory");
+    s = good, s.out.data = good.state.data;
+    refuse_step(conv, &s, "out overlaps state; they must not share memory");
+    s = good, s.state.data = (void *)(uintptr_t)good.x.data;
+    refuse_step(conv, &s, "state overlaps x; they must not share memory");
     refuse_step(conv, NULL, "attune_conv_run was given no step");
+    assert_memory_equal(c.out, before.out, sizeof(float) * BATCH * 6 * CHANNELS);
+    assert_memory_equal(c.state, before.state, sizeof(float) * BATCH * 3 * CHANNELS);
+    close_case(&before);
     close_case(&c);
     attune_conv_destroy(conv);
 }
@@ -310,6 +370,7 @@ int main(void) {
         cmocka_unit_test(taps_and_tokens),    cmocka_unit_test(types),
         cmocka_unit_test(bits_of_cuts),       cmocka_unit_test(nothing_to_do),
         cmocka_unit_test(wrong_descriptions), cmocka_unit_test(wrong_steps),
+        cmocka_unit_test(state_of_another_layout),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,44 @@
+#include "linear/places.h"
+
+#include <inttypes.h>
+
+/* Dims by ascending strides: each stride must be beyond all elements of the dims before it. */
+static bool is_nested(const lin_places *t) {
+    bool is_done[LIN_PLACES] = {false};
+    int64_t extent = 1, step;
+    for (int i = 0; i < LIN_PLACES; i++) {
+        int next = -1;
+        for (int d = 0; d < LIN_PLACES; d++)
+            if (!is_done[d] && (next < 0 || t->strides[d] < t->strides[next])) next = d;
+        is_done[next] = true;
+        if (t->dims[next] == 1) continue;
+        if (t->strides[next] < extent || __builtin_mul_overflow(t->strides[next], t->dims[next] - 1, &step) ||
+            __builtin_add_overflow(extent, step, &extent))
+            return false;
+    }
+    return !__builtin_mul_overflow(extent, t->bytes, &step);
+}
+
+attune_status lin_check_places(const lin_places *t, at_error *err) {
+    if (is_nested(t)) return ATTUNE_OK;
+    return at_fail(err, ATTUNE_INVALID_ARGUMENT,
+                   "%s has the dims [%" PRId64 ", %" PRId64 ", %" PRId64 "] and the strides [%" PRId64 ", %" PRId64
+                   ", %" PRId64 "]; its elements would overlap",
+                   t->name, t->dims[0], t->dims[1], t->dims[2], t->strides[0], t->strides[1], t->strides[2]);
+}
+
+/* Bytes from the first element to the end of the last; the largest number if there are more. */
+static uintptr_t bytes_of(const lin_places *t) {
+    uintptr_t elements = 1, step;
+    for (int d = 0; d < LIN_PLACES; d++)
+        if (__builtin_mul_overflow(t->strides[d], t->dims[d] - 1, &step) ||
+            __builtin_add_overflow(elements, step, &elements))
+            return UINTPTR_MAX;
+    return __builtin_mul_overflow(elements, t->bytes, &step) ? UINTPTR_MAX : step;
+}
+
+attune_status lin_check_ranges(const lin_places *a, const lin_places *b, at_error *err) {
+    const uintptr_t of_a = (uintptr_t)a->data, of_b = (uintptr_t)b->data;
+    if (of_a <= of_b ? of_b - of_a >= bytes_of(a) : of_a - of_b >= bytes_of(b)) return ATTUNE_OK;
+    return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s overlaps %s; they must not share memory", a->name, b->name);
+}
