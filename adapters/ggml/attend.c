@@ -57,6 +57,8 @@ static const uint16_t *distances_of(attend_state *s, int64_t count) {
 
 /* ---- Masks ---- */
 
+enum { MOST_LISTED = 1 << 22 };
+
 /* What the rows of a stream see. */
 static bool read_stream(attend_state *s, ggml_call *c) {
     const ggml_node *const n = c->node;
@@ -77,6 +79,8 @@ static bool read_stream(attend_state *s, ggml_call *c) {
     const uint16_t *const distances = distances_of(s, c->rows.keys);
     if (distances) c->alibi = mask_alibi_of(c->mask, n->rows, c->mask_stride, &c->rows, distances);
     c->slopes = slopes_of(s, n);
+    /* Lists with slopes have a bias for each head, which takes memory and one thread's time. */
+    if (c->rows.class == MASK_LISTS && n->heads * n->rows * c->rows.longest > MOST_LISTED) c->rows.class = MASK_DENSE;
     return c->slopes != NULL;
 }
 
@@ -108,8 +112,7 @@ static bool join_streams(attend_state *s, ggml_call *c) {
     return true;
 }
 
-/* Biases of listed keys; with slopes those of each head, by products of f32 as ggml has them. They lie behind those
- * without slopes. */
+/* Biases of listed keys with slopes: those of each head, by products of f32 as ggml has them. */
 static void add_slopes(const ggml_call *c, int64_t listed, const uint16_t *bias, float *of_heads) {
     for (int64_t h = 0; h < c->node->heads; h++)
         for (int64_t i = 0; i < listed; i++) *of_heads++ = c->slopes[h] * rows_number(bias[i]);
@@ -126,7 +129,7 @@ static bool make_lists(attend_state *s, ggml_call *c) {
     mask_list(c->mask, rows, c->mask_stride, &c->rows, table, bias);
     if (heads_bytes) add_slopes(c, listed, bias, (float *)biases);
     c->table = table;
-    c->list_bias = biases;
+    c->list_bias = biases; /* with slopes those of the heads, before the mask's own */
     return true;
 }
 

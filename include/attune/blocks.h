@@ -17,7 +17,8 @@
  *     sum(i, j) = sum of q[i stride + stride - 1 - u] . k[j stride + u] over u from 0 to before stride
  *
  * softmax(softmax_scale / stride * sum) over j stands for the probabilities of keys. The share of a key block is the
- * sum of those in it, and the mean of that over the squares of the row block. So the shares of a row block add up to 1.
+ * sum of those in it, and the mean of that over the squares of the row block. So the shares of a row block add up to 1
+ * if each of its squares sees a key: one that sees none counts as 0 in the mean.
  * It takes 1 / stride of the products of all scores (Xu et al., "XAttention: Block Sparse Attention with Antidiagonal
  * Scoring", 2025). Tokens that fill the last square up count as zeros. Sums are f32; of bf16 they are of pairs, where
  * the CPU has the instruction. The result is the same for every number of threads.
@@ -82,7 +83,7 @@ typedef struct attune_blocks_step {
     attune_view q;               /* [batch, num_heads, seq_q, head_dim] */
     attune_view k;               /* [batch, num_kv_heads, seq_kv, head_dim] */
     float *shares;               /* [batch, num_heads, row blocks, key blocks], contiguous: seq_q and seq_kv divided by
-                                  * block_size, rounded up. A row block that no key is visible to has 0 */
+                                  * block_size, rounded up. A row block that sees no key has 0 */
     uint32_t max_threads;        /* 0: all of the context's */
     const attune_runner *runner; /* NULL: the context's threads */
     const int *cancel;           /* NULL, or a flag that another thread sets to end the step */

@@ -73,6 +73,7 @@ typedef struct attune_mla_desc {
     int reproducible;         /* 1: a row has the same bits in every batch and chunk. Needs a form other than by cost */
     int has_ids;              /* 1: steps may list the keys of their tokens (DeepSeek-V3.2). Not with
                                * ATTUNE_MLA_UNABSORBED */
+    uint32_t reserved;        /* 0 */
 } attune_mla_desc;
 
 #ifdef __cplusplus

@@ -349,6 +349,7 @@ class MlaDesc(Structure):
         + [("dtype", c_int), ("page_size", c_int64), ("rope_interleaved", c_int)]
         + [("softmax_scale", c_double), ("norm_eps", c_double)]
         + [(name, c_int) for name in "form reproducible has_ids".split()]
+        + [("reserved", c_uint32)]
     )
 
 

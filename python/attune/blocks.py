@@ -71,7 +71,7 @@ def _scatter(rows: np.ndarray, ids: np.ndarray, shape: Tuple[int, ...]) -> np.nd
     """The blocks `ids` of the flattened rows `rows`."""
     if ids.size and (ids.min() < 0 or ids.max() >= shape[-1]):
         worst = ids[(ids < 0) | (ids >= shape[-1])][0]
-        raise InvalidArgumentError(f"blocks has the key block {worst}; there are key blocks from 0 to {shape[-1] - 1}")
+        raise InvalidArgumentError(f"blocks has the key block {worst}; it must be at least 0 and below {shape[-1]}")
     shown = np.zeros((int(np.prod(shape[:-1])), shape[-1]), bool)
     shown[rows, ids] = True
     return shown.reshape(shape)
@@ -284,8 +284,8 @@ def scores(
 
     It is the one of XAttention (Xu et al., 2025): in each square of stride x stride queries and keys only the scores of
     the antidiagonal are summed, softmax over those sums stands for softmax over the scores, and an element is the mean
-    of its probabilities over the rows of the block. So each row of blocks adds up to 1. It costs 1 / stride of the
-    products of all scores. Tokens that fill the last square up count as zeros.
+    of its probabilities over the squares of the row block. So a row block adds up to 1 if each of its squares sees a
+    key. It costs 1 / stride of the products of all scores. Tokens that fill the last square up count as zeros.
 
     stride divides block_size. With is_causal the last query is at the last key, and the difference of both lengths must
     be a multiple of stride. softmax_scale: of the attention that is estimated, by default 1 / sqrt(dim).
@@ -323,8 +323,8 @@ def choose(shares: Any, *, share: float = 0.9, is_causal: bool = False) -> np.nd
     """The fewest key blocks of each row block whose `shares` add up to at least `share` of their sum.
 
     shares: of attune.blocks.scores, [..., row blocks, key blocks]. Of equal shares the first block is taken. The first
-    key block, and with is_causal the last visible one of a row block, are always among them. Returns bool of the same
-    shape, a NumPy array, which attune.blocks.attention takes.
+    key block, and with is_causal the last one of a row block that has a share or lies on the diagonal, are always among
+    them. Returns bool of the same shape, a NumPy array, which attune.blocks.attention takes.
     """
     share = number(share, "share")
     if not 0 <= share <= 1:
@@ -342,6 +342,7 @@ def choose(shares: Any, *, share: float = 0.9, is_causal: bool = False) -> np.nd
     if columns:
         shown[..., 0] = True
     if flag(is_causal, "is_causal") and columns:
-        last = np.clip(np.arange(rows) + columns - rows, 0, columns - 1)
-        shown[..., np.arange(rows), last] = True
+        diagonal = np.clip(np.arange(rows) + columns - rows, 0, columns - 1)
+        last = np.where(values > 0, np.arange(columns), 0).max(-1)
+        np.put_along_axis(shown, np.maximum(last, diagonal)[..., None], True, -1)
     return shown

@@ -68,8 +68,8 @@ static long long worth_of(const writer *x, int vectors) {
     return of_loads[vectors] * used / (turns * rows);
 }
 
-/* Queries of a task, packed, lie in the second cache. The number of keys makes no difference: bits depend on vectors.
- */
+/* As many vectors as the packed queries of a task fit in the L2 cache with. The result's bits depend on this number, so
+ * it does not depend on the number of keys, which schedules vary. */
 static void choose_vectors(writer *x) {
     enum { MOST = 3, BYTES = 512 * 1024 };
     x->vectors = 1;

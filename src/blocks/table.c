@@ -17,8 +17,8 @@ static attune_status check_table(const char *function, int64_t rows, int64_t pla
 
 static attune_status check_number(const char *name, int64_t place, int32_t number, int64_t columns, at_error *err) {
     if (number >= 0 && number < columns) return ATTUNE_OK;
-    return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s[%lld] is the key block %d; there are key blocks from 0 to %lld",
-                   name, (long long)place, number, (long long)columns - 1);
+    return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s[%lld] is the key block %d; it must be at least 0 and below %lld",
+                   name, (long long)place, number, (long long)columns);
 }
 
 static attune_status from_lists(const int32_t *lists, int64_t rows, int64_t places, int64_t columns, uint8_t *table,

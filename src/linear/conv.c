@@ -113,6 +113,7 @@ static lin_places places_of(const char *name, const attune_conv_desc *d, const a
                             const attune_mutable_view *v) {
     return (lin_places){.name = name,
                         .data = v->data,
+                        .rank = 3,
                         .dims = {s->batch, tokens, d->channels},
                         .strides = {v->batch, v->token, v->head},
                         .bytes = mha_dtype_bytes(d->dtype)};

@@ -4,6 +4,7 @@
 #include "base/struct.h"
 #include "engine/own_operator.h"
 #include "linear/kernel.h"
+#include "linear/places.h"
 #include "problem/problem_fields.h"
 
 #include <math.h>
@@ -249,13 +250,16 @@ static attune_status add_tensor(call *c, lin_tensor t, at_error *err) {
         v.token = columns[t], v.head = d->head_dim * v.token, v.batch = heads[t] * v.head;
     } else if (is_plain) {
         v.head = columns[t], v.token = heads[t] * v.head, v.batch = c->tokens * v.token;
-    } else if ((t == LIN_OUT || t == LIN_STATE) && (v.token < columns[t] || (heads[t] > 1 && v.head < columns[t]))) {
-        return at_fail(err, ATTUNE_INVALID_ARGUMENT,
-                       "%s has the strides %lld of heads and %lld of %s; rows of %lld "
-                       "numbers would overlap",
-                       names[t], (long long)v.head, (long long)v.token, t == LIN_OUT ? "tokens" : "rows",
-                       (long long)columns[t]);
     }
+    const bool is_state = t == LIN_STATE;
+    const lin_places places = {
+        .name = names[t],
+        .data = v.data,
+        .rank = 4,
+        .dims = {c->scalars[is_state ? 3 : 1], heads[t], is_state ? d->head_dim : c->tokens, columns[t]},
+        .strides = {v.batch, v.head, v.token, 1},
+        .bytes = 1};
+    if ((t == LIN_OUT || is_state) && lin_check_places(&places, err)) return err->status;
     c->buffers[c->num_buffers++] = v.data;
     c->scalars[c->num_scalars++] = v.batch;
     c->scalars[c->num_scalars++] = v.head;

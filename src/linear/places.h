@@ -7,13 +7,14 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { LIN_PLACES = 3 };
+enum { LIN_MOST_DIMS = 4 };
 
 /* A tensor [dims], none of them 0, with strides of at least 0, all in elements of so many bytes. */
 typedef struct lin_places {
     const char *name;
     const void *data;
-    int64_t dims[LIN_PLACES], strides[LIN_PLACES], bytes;
+    int rank;
+    int64_t dims[LIN_MOST_DIMS], strides[LIN_MOST_DIMS], bytes;
 } lin_places;
 
 /* Refuses strides by which two elements would coincide, or that are beyond the address space. It may also refuse

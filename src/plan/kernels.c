@@ -168,8 +168,7 @@ static void ask_for(attune_plan *plan, pl_kind kind) {
     pl_submit(plan);
 }
 
-/* Waits only for a job that makes this kernel. The plan has one job, and one that makes something else may take long.
- * */
+/* Waits only for a job that makes this kernel. The plan has one job, which may take long for something else. */
 static void wait_for(attune_plan *plan, pl_kind kind) {
     if (plan->deadline_us > 0 && plan->awaited == (int32_t)kind + 1)
         at_background_wait_for(&plan->context->background, &plan->job, plan->deadline_us);

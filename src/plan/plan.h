@@ -114,8 +114,7 @@ void pl_count_key(attune_plan *plan, const attune_arguments *arguments, pl_kind 
 
 /* ---- The background ---- */
 
-/* Makes the caller the promoter: only this thread may add kernels for lengths and use the plan's job. pl_end ends that.
- * */
+/* Makes the caller the promoter: until pl_end only this thread may add kernels for lengths and use the plan's job. */
 bool pl_begin(attune_plan *plan);
 static inline void pl_end(attune_plan *plan) { atomic_store(&plan->promoter, 0); }
 

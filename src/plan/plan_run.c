@@ -86,8 +86,7 @@ static attune_status run_dense(attune_plan *plan, const attune_arguments *a, con
     return ATTUNE_OK;
 }
 
-/* The plan may change its kernels at any time, and a block mask fits one schedule: so each kernel makes its own table.
- * */
+/* The plan may change its kernels at any time, and a block mask fits one schedule. So each kernel makes its table. */
 static attune_status run(attune_plan *plan, const attune_arguments *a, const attune_run_options *options,
                          at_error *err) {
     attune_arguments without;

@@ -248,9 +248,9 @@ static void tables(void **state) {
 
     memset(table, 7, sizeof table);
     assert_int_equal(attune_blocks_from_lists(lists, 3, 3, 3, table), ATTUNE_INVALID_ARGUMENT);
-    assert_string_equal(attune_last_message(), "lists[6] is the key block 3; there are key blocks from 0 to 2");
+    assert_string_equal(attune_last_message(), "lists[6] is the key block 3; it must be at least 0 and below 3");
     assert_int_equal(attune_blocks_from_csr(indptr, indices, 3, 3, table), ATTUNE_INVALID_ARGUMENT);
-    assert_string_equal(attune_last_message(), "indices[2] is the key block 3; there are key blocks from 0 to 2");
+    assert_string_equal(attune_last_message(), "indices[2] is the key block 3; it must be at least 0 and below 3");
     assert_int_equal(attune_blocks_from_csr(lists, indices, 2, 4, table), ATTUNE_INVALID_ARGUMENT);
     assert_string_equal(attune_last_message(), "indptr[0] is 2; it must rise from 0");
     assert_int_equal(attune_blocks_from_csr(indptr, NULL, 3, 4, table), ATTUNE_INVALID_ARGUMENT);

@@ -504,7 +504,13 @@ static void wrong_steps(void **state) {
     s = good, s.batch = 3, s.seq = 2;
     refuse_step(linear, &s, "num_states is 2 for a batch of 3 without state_ids");
     s = good, s.out.token = 4, s.out.head = 40;
-    refuse_step(linear, &s, "out has the strides 40 of heads and 4 of tokens; rows of 40 numbers would overlap");
+    refuse_step(linear, &s, "out has the dims [1, 2, 6, 40] and the strides [0, 40, 4, 1]; its elements would overlap");
+    s = good, s.batch = 2, s.seq = 3, s.out.token = 80, s.out.head = 40, s.out.batch = 80;
+    refuse_step(linear, &s,
+                "out has the dims [2, 2, 3, 40] and the strides [80, 40, 80, 1]; its elements would overlap");
+    s = good, s.state.token = 40, s.state.head = 40 * 80, s.state.batch = 40;
+    refuse_step(linear, &s,
+                "state has the dims [2, 2, 24, 40] and the strides [40, 3200, 40, 1]; its elements would overlap");
     s = good, s.v.head = -1;
     refuse_step(linear, &s, "v has a negative stride");
     d.gate = ATTUNE_GATE_SILU, d.out_norm_eps = 1e-6;

@@ -81,8 +81,8 @@ static const ir_expr *has_nonfinite(d_lanes *d, const dl_tile *tile) {
 
 /* ---- the frame ---- */
 
-/* O += P V, where a hidden value of the tile is NaN or infinite. That is rare, so little code adds up all keys of the
- * tile, in the same order. */
+/* O += P V. Where a hidden value of the tile is NaN or infinite, `add_carefully` leaves it out. That is rare, so it is
+ * little code, which adds the keys in the same order. */
 static void add_tile(d_lanes *d, const dl_tile *tile, dl_step *add, dl_step *add_carefully) {
     ir_builder *b = d->b;
     const ir_expr *partial = tile->is_partial;

@@ -26,8 +26,7 @@ static void open_ragged(const mha_context *c, const ir_expr *number, mha_tensor_
     *length = ir_let(b, names[1], *length);
 }
 
-/* Where cu_seqlens_q has the sequence. General kernels also compute batches whose sequences have tensors of their own.
- * */
+/* Where cu_seqlens_q has the sequence. General kernels also compute batches whose sequences have their own tensors. */
 static const ir_expr *start_of(const mha_context *c, mha_sequence *e) {
     ir_builder *b = c->b;
     if (!c->p->is_general) return e->number;

@@ -129,9 +129,17 @@ def test_choose():
     shares = np.array([[0.5, 0.3, 0.2, 0], [0.1, 0.1, 0.7, 0.1], [0.25, 0.25, 0.25, 0.25]])
     shown = blocks.choose(shares, share=0.75)
     assert shown.tolist() == [[True, True, False, False], [True, False, True, False], [True, True, True, False]]
-    shown = blocks.choose(shares, share=0, is_causal=True)  # the first, and the last that each row sees
-    assert shown.tolist() == [[True, True, False, False], [True, False, True, False], [True, False, False, True]]
     assert blocks.choose(shares, share=1).sum(-1).tolist() == [3, 4, 4]
+    causal = np.array([[0.6, 0, 0, 0], [0.1, 0.2, 0.7, 0], [0.25, 0.25, 0.25, 0.25]])
+    shown = blocks.choose(causal, share=0, is_causal=True)  # the first, and the last that each row sees
+    assert shown.tolist() == [[True, True, False, False], [True, False, True, False], [True, False, False, True]]
+
+
+def test_the_last_visible_block_is_chosen_for_any_lengths():
+    """130 queries and 194 keys: query 127, the last of row block 0, sees key 191, which is in key block 1."""
+    q, k, _ = tensors(130, 194)
+    shown = blocks.choose(blocks.scores(q, k, block_size=128, stride=16, is_causal=True), share=0, is_causal=True)
+    assert shown[..., 0, 1].all() and shown[..., 1, 1].all()
 
 
 def test_a_needle_is_found():
@@ -146,7 +154,7 @@ def test_a_needle_is_found():
 
 @pytest.mark.parametrize("change, sentence", [
     (dict(blocks=np.ones((H, 7, 6), bool)), r"blocks has the shape \[4, 7, 6\]; there are 2 sequences, 4 heads, 7 row"),
-    (dict(blocks=np.full((H, 7, 2), 7)), "blocks has the key block 7; there are key blocks from 0 to 6"),
+    (dict(blocks=np.full((H, 7, 2), 7)), "blocks has the key block 7; it must be at least 0 and below 7"),
     (dict(blocks=np.full((H, 7, 2), -2)), "blocks has the key block -2"),
     (dict(blocks=np.ones((H, 7, 7))), "blocks has the dtype float64; it must be bool"),
     (dict(blocks=(np.arange(5), np.arange(4))), r"indptr has the shape \[5\]; for 7 row blocks"),
