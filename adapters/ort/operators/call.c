@@ -121,8 +121,8 @@ bool call_output(call *c, size_t index, int rank, const int64_t *dims, void **da
 
 void *call_scratch(call *c, size_t bytes) {
     enum { ALIGN = 64 };
-    void *const memory =
-        c->num_scratch < CALL_MAX_SCRATCH ? aligned_alloc(ALIGN, (bytes + ALIGN) / ALIGN * ALIGN) : NULL;
+    const bool has_room = c->num_scratch < CALL_MAX_SCRATCH && bytes <= SIZE_MAX - ALIGN;
+    void *const memory = has_room ? aligned_alloc(ALIGN, (bytes + ALIGN) / ALIGN * ALIGN) : NULL;
     if (!memory) {
         c->code = ORT_FAIL;
         call_fail(c, "there is no memory for %zu bytes", bytes);

@@ -10,9 +10,10 @@ bool conv_check(const node_source *s, int64_t dilation, int64_t channels_last, c
         snprintf(message, ATTUNE_MESSAGE_BYTES, "dilation is %lld; attune computes 1 to 64", (long long)dilation);
     else if (channels_last < 0 || channels_last > 1)
         snprintf(message, ATTUNE_MESSAGE_BYTES, "channels_last is %lld; it must be 0 or 1", (long long)channels_last);
-    else if (source_shape(s, CONV_WEIGHT, &weight) && weight.dims[weight.rank - 1] > 64)
-        snprintf(message, ATTUNE_MESSAGE_BYTES, "weight has %lld taps; attune computes 1 to 64",
-                 (long long)weight.dims[weight.rank - 1]);
+    else if (source_shape(s, CONV_WEIGHT, &weight) && weight.rank &&
+             (!weight.dims[weight.rank - 1] || weight.dims[weight.rank - 1] > CONV_MOST_TAPS))
+        snprintf(message, ATTUNE_MESSAGE_BYTES, "weight has %lld taps; attune computes 1 to %d",
+                 (long long)weight.dims[weight.rank - 1], CONV_MOST_TAPS);
     else
         return true;
     return false;

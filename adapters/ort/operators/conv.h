@@ -4,7 +4,7 @@
 
 #include "ort/model/source.h"
 
-enum { CONV_INPUT, CONV_WEIGHT, CONV_BIAS, CONV_PAST, CONV_NUM_INPUTS };
+enum { CONV_INPUT, CONV_WEIGHT, CONV_BIAS, CONV_PAST, CONV_NUM_INPUTS, CONV_MOST_TAPS = 64 };
 
 /* Values of activation, and a NULL. Only the first one is none. */
 extern const char *const conv_activations[];

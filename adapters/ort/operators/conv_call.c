@@ -57,6 +57,9 @@ static bool take_weights(step *s) {
     const tensor *const weight = &s->in[CONV_WEIGHT], *const bias = &s->in[CONV_BIAS], *const past = &s->in[CONV_PAST];
     int64_t dims[TENSOR_MAX_RANK];
     if (!call_expect(c, "weight", weight, 3, (int64_t[]){s->desc.channels, 1, -1})) return false;
+    if (weight->dims[2] < 1 || weight->dims[2] > CONV_MOST_TAPS)
+        return call_fail(c, "weight has %lld taps; attune computes 1 to %d", (long long)weight->dims[2],
+                         CONV_MOST_TAPS);
     s->desc.taps = weight->dims[2], s->desc.dilation = a->dilation;
     s->desc.dtype = s->in[CONV_INPUT].dtype;
     s->desc.has_bias = bias->is_given, s->desc.has_silu = a->activation != 0;

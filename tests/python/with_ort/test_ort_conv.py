@@ -173,3 +173,12 @@ def test_bad_shapes(name):
     given = inputs()
     with pytest.raises(Exception, match=f"attune, node 'the_node' .CausalConvWithState.: {sentence}"):
         support.session(make(given), "ep").run(None, given | {name: np.zeros(shape, np.float32)})
+
+
+@pytest.mark.parametrize("taps", (0, 65))
+@pytest.mark.parametrize("entry", ("ep", "ops"))
+def test_numbers_of_taps(entry, taps):
+    given = inputs(past=False)
+    with pytest.raises(Exception, match=f"weight has {taps} taps; attune computes 1 to 64"):
+        support.session(make(given), entry).run(
+            None, support.feeds(given) | {"weight": np.zeros((21, 1, taps), np.float32)})
