@@ -52,7 +52,7 @@ int main(int argc, char **argv) {
         step.block_table = table[0], step.max_pages = COLUMNS;
         need(attune_attention_run(attention, &step));
         for (int r = 0; r < REQUESTS; r++)
-            for (int i = starts[r]; i < starts[r + 1]; i++) keep(out[i], r, lens[r] - starts[r + 1] + i);
+            for (int i = starts[r]; i < starts[r + 1]; i++) keep(out[i], r, lens[r] - (starts[r + 1] - i));
     } while (starts[REQUESTS]);
     attune_attention_destroy(attention);
     return check(argc > 1 ? argv[1] : NULL);

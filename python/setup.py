@@ -36,6 +36,7 @@ SOURCES = (
     "scripts/bundle_run.sh",
     "scripts/generator_id.sh",
     "scripts/tier0.sh",
+    "scripts/tier0_bundle.sh",
     "scripts/tier0_kernels.sh",
     "tests/sanitizers.sh",
     "tests/support",

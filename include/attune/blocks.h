@@ -18,15 +18,19 @@
  *
  * softmax(softmax_scale / stride * sum) over j stands for the probabilities of keys. The share of a key block is the
  * sum of those in it, and the mean of that over the squares of the row block. So the shares of a row block add up to 1
- * if each of its squares sees a key: one that sees none counts as 0 in the mean.
- * It takes 1 / stride of the products of all scores (Xu et al., "XAttention: Block Sparse Attention with Antidiagonal
- * Scoring", 2025). Tokens that fill the last square up count as zeros. Sums are f32; of bf16 they are of pairs, where
- * the CPU has the instruction. The result is the same for every number of threads.
+ * if each of its squares has a visible key: one that has none counts as 0 in the mean. It takes 1 / stride of the
+ * products of all scores (Xu et al., "XAttention: Block Sparse Attention with Antidiagonal Scoring", 2025). Tokens that
+ * fill the last square up count as zeros. Sums are f32; of bf16 they are of pairs, where the CPU has the instruction.
+ * The result is the same for every number of threads.
  *
  * An attention over the blocks that are chosen has `extra` with their table, which attune_blocks_from_lists and
  * attune_blocks_from_csr make of lists:
  *
- *     tensor="blocks:bool[h, 64, 64]",mask_mod="blocks[h, q // 128, kv // 128]"
+ *     tensor="blocks:bool[h, 64, 64]",
+ *     mask_mod="blocks[h, clamp((q + seq_kv - seq_q) // 128), clamp(kv // 128)]"
+ *
+ * with 64 for the most blocks of 128 that a sequence may have. q counts from the first query of the step: its position
+ * is that sum.
  *
  * Errors: a status, and attune_last_message() has one sentence. Nothing was written then, unless the status is
  * ATTUNE_CANCELLED. Sizes and strides are in elements. */
@@ -83,7 +87,7 @@ typedef struct attune_blocks_step {
     attune_view q;               /* [batch, num_heads, seq_q, head_dim] */
     attune_view k;               /* [batch, num_kv_heads, seq_kv, head_dim] */
     float *shares;               /* [batch, num_heads, row blocks, key blocks], contiguous: seq_q and seq_kv divided by
-                                  * block_size, rounded up. A row block that sees no key has 0 */
+                                  * block_size, rounded up. 0 for a row block without a visible key */
     uint32_t max_threads;        /* 0: all of the context's */
     const attune_runner *runner; /* NULL: the context's threads */
     const int *cancel;           /* NULL, or a flag that another thread sets to end the step */
@@ -104,7 +108,7 @@ ATTUNE_CHECKED attune_status attune_blocks_run(attune_blocks *blocks, const attu
 ATTUNE_CHECKED attune_status attune_blocks_run_interpreted(attune_blocks *blocks, const attune_blocks_step *step);
 
 /* The table [rows, columns] of lists [rows, places]: 1 for each key block that a list names, otherwise 0. A row is a
- * row block of a head. -1 fills a list up; the order does not matter. Writes nothing if a number is out of range. */
+ * row block of a head. -1 is padding; the order does not matter. Writes nothing if a number is out of range. */
 ATTUNE_CHECKED attune_status attune_blocks_from_lists(const int32_t *lists, int64_t rows, int64_t places,
                                                       int64_t columns, uint8_t *table);
 

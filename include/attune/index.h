@@ -1,5 +1,5 @@
-/* The index of sparse attention: which of its visible keys a query attends to, as DeepSeek V3.2 and GLM 5 choose
- * them.
+/* The index of sparse attention (the "lightning indexer"): the top-k keys that a query attends to, as DeepSeek V3.2 and
+ * GLM 5 choose them.
  *
  *     attune_index_desc desc = ATTUNE_INDEX_DESC_INIT;
  *     desc.num_heads = 64, desc.head_dim = 128, desc.num_ids = 2048, desc.dtype = ATTUNE_BF16;
@@ -41,11 +41,11 @@ typedef struct attune_index_desc {
     size_t struct_size;
     int64_t num_heads;    /* of q and w, at most 256 */
     int64_t head_dim;     /* of q and k, at most 512 */
-    int64_t num_ids;      /* keys that are chosen, at most 65536 */
+    int64_t num_ids;      /* the k of the top-k, at most 65536 */
     attune_dtype dtype;   /* of q and k: f32 (default), bf16, f16, or i8 or f8 (E4M3) with scales */
     attune_dtype w_dtype; /* f32 (default), bf16 or f16 */
     int is_causal;        /* 1: no key after a query is visible. The last query of a sequence is at its last key */
-    int64_t page_size;    /* keys of a page; 0: keys are no pages */
+    int64_t page_size;    /* keys of a page; 0: keys are contiguous */
     int has_scores;       /* 1: scores are written, too */
 } attune_index_desc;
 

@@ -1,7 +1,8 @@
 /* Linear attention: a state in place of keys and values, as Qwen3-Next, Kimi Linear, RetNet and GLA have it.
  *
  *     attune_linear_desc desc = ATTUNE_LINEAR_DESC_INIT;
- *     desc.num_heads = 16, desc.num_kv_heads = 32, desc.head_dim = 128, desc.dtype = ATTUNE_BF16;
+ *     desc.num_heads = 16, desc.num_k_heads = 16, desc.num_kv_heads = 32;   // as Qwen3-Next: of q, of k, of v
+ *     desc.head_dim = 128, desc.dtype = ATTUNE_BF16;
  *     desc.rule = ATTUNE_GATED_DELTA, desc.decay = ATTUNE_DECAY_HEAD, desc.has_beta = 1;
  *     attune_linear *linear;
  *     attune_linear_create(NULL, &desc, &linear);
@@ -21,7 +22,8 @@
  *     out = scale S^T q, then, if the description says so, RMS norm and gate
  *
  * (Yang et al., "Gated Delta Networks", 2024; ONNX LinearAttention, opset 27.) A row of out, and the state, have the
- * same bits however the tokens are cut into steps and whatever else is in the batch. Arithmetic is f32.
+ * same bits however the tokens are cut into steps and whatever else is in the batch. Arithmetic is f32. A state in bf16
+ * is rounded at the end of each step, so there cuts change the result.
  *
  * Errors: a status, and attune_last_message() has one sentence. Nothing was written then, unless the status is
  * ATTUNE_CANCELLED. Sizes and strides are in elements. */
@@ -42,9 +44,9 @@ typedef enum attune_linear_rule {
     ATTUNE_LINEAR_RULE_COUNT
 } attune_linear_rule;
 
-/* What a decay belongs to. */
+/* The granularity of the decay. */
 typedef enum attune_linear_decay {
-    ATTUNE_DECAY_NONE = 0, /* of the rules linear and delta */
+    ATTUNE_DECAY_NONE = 0, /* the rules linear and delta need it */
     ATTUNE_DECAY_HEAD,     /* one for each head of v */
     ATTUNE_DECAY_KEY,      /* one for each of its head_dim rows of the state */
     ATTUNE_DECAY_COUNT

@@ -19,8 +19,8 @@
  * A token x becomes, with N for the RMS norm and R for the rotary embedding,
  *
  *     [q_nope, q_rope] = W_QB N(W_QA x)    for each head; without q_lora_rank W_Q x
- *     [c, k_rope]      = W_KVA x           one for all heads; the cache gets the row [N(c), R(k_rope)]
- *     k = [W_UK c, k_rope], v = W_UV c     for each head and each row of the cache; W_UK and W_UV are W_KVB
+ *     [c, k_rope]      = W_KVA x           one for all heads; the cache gets the row [c', k'] = [N(c), R(k_rope)]
+ *     k = [W_UK c', k'], v = W_UV c'       for each head and each row of the cache; W_UK and W_UV are W_KVB
  *     out = W_O (attention of [q_nope, R(q_rope)] to the tokens up to this one, softmax_scale q k)
  *
  * There are two forms of the same, and each sequence of a step gets the one with fewer multiply-adds:
@@ -102,7 +102,7 @@ typedef struct attune_mla_weights {
     const void *o_bias;        /* [out_dim] */
 } attune_mla_weights;
 
-#define ATTUNE_MLA_WEIGHTS_INIT {.struct_size = sizeof(attune_mla_weights)}
+#define ATTUNE_MLA_WEIGHTS_INIT ATTUNE_RESULT_INIT(attune_mla_weights)
 
 typedef struct attune_mla attune_mla;
 

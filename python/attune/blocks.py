@@ -100,7 +100,7 @@ def _from_lists(lists: np.ndarray, columns: int) -> np.ndarray:
     return _scatter(rows, flat[rows, places], (*lists.shape[:-1], columns))
 
 
-def _shown(blocks: Any, batch: int, heads: int, rows: int, columns: int) -> np.ndarray:
+def _shown(blocks: Any, batch: int, heads: int, rows: int, columns: int, block_size: int) -> np.ndarray:
     """The blocks as bool [batch or 1, heads or 1, rows, columns]."""
     if isinstance(blocks, tuple):
         if len(blocks) != 2:
@@ -118,7 +118,7 @@ def _shown(blocks: Any, batch: int, heads: int, rows: int, columns: int) -> np.n
         given = shown if isinstance(blocks, tuple) else _array(blocks)
         raise InvalidArgumentError(
             f"blocks has the shape {list(given.shape)}; there are {batch} sequences, {heads} heads, {rows} row blocks "
-            f"and {columns} key blocks"
+            f"and {columns} key blocks of block_size {block_size}"
         )
     return shown
 
@@ -217,7 +217,7 @@ def attention(
     if softmax_scale is not None:
         options += (("softmax_scale", number(softmax_scale, "softmax_scale")),)
     rows, columns = _ceil(queries, block_size), _ceil(keys, block_size)
-    shown = _shown(blocks, q.shape[0], q.shape[1], rows, columns)
+    shown = _shown(blocks, q.shape[0], q.shape[1], rows, columns, block_size)
     shape = (*q.shape[:3], v.shape[3])
     if out is None:
         out = empty((q, k, v), dtype_name(q), shape)

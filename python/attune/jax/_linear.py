@@ -49,7 +49,7 @@ def linear_attention(
     numbers: Dict[str, Any] = dict(rule=rule, scale=scale, qk_norm_eps=qk_norm_eps, norm_eps=norm_eps)
 
     def compute(*values: Any) -> Tuple[Any, Any]:
-        call = dict(zip(given, (np.ascontiguousarray(value) for value in values)))
+        call: Dict[str, Any] = dict(zip(given, (np.ascontiguousarray(value) for value in values)))
         call["state"] = call["state"].copy()
         return _linear_attention(**call, **numbers, gate_function=gate_function)
 

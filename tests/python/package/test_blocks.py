@@ -180,3 +180,18 @@ def test_refusals_of_the_estimator():
         blocks.scores(q, k, block_size=16, stride=8, is_causal=True)
     with pytest.raises(attune.InvalidArgumentError, match="share is 1.5"):
         blocks.choose(np.ones((2, 2)), share=1.5)
+
+
+@pytest.mark.parametrize("queries", (1024, 100, 1))
+def test_an_attention_takes_the_table_as_the_header_says(queries):
+    """Prompts and later steps: q counts from the first query of the step."""
+    q, k, v = tensors(1024, 1024)
+    table = RNG.random((q.shape[1], 16, 16)) < 0.5
+    extra = ('tensor="blocks:bool[h, 16, 16]",'
+             'mask_mod="blocks[h, clamp((q + seq_kv - seq_q) // 64), clamp(kv // 64)]"')
+    attention = attune.Attention(num_heads=q.shape[1], num_kv_heads=k.shape[1], head_dim=D, head_dim_v=16,
+                                 layout="bhsd", is_causal=True, extra=extra)
+    rows = np.ascontiguousarray(q[:, :, -queries:])
+    mask = table.repeat(64, 1).repeat(64, 2)[None, :, -queries:]
+    wanted = attune.attention(rows, k, v, attn_mask=mask, is_causal=True)
+    np.testing.assert_allclose(attention.run(rows, k, v, blocks=table), wanted, rtol=1e-5, atol=1e-5)

@@ -88,6 +88,7 @@ def engines(q: Any, k: Any, v: Any) -> None:
     attune.torch.flash_attn_varlen_func(q, k, v, q, q, 3, 3)
     attune.torch.flash_attn_with_kvcache(q, k, v, cache_seqlens=3)
     attune.jax.attention(q, k, v, is_causal=True, causal_align="bottom_right", logits_soft_cap=30.0)
+    attune.jax.linear_attention(q, k, v, decay=q, beta=k, qk_norm_eps=1e-6)
     paths: str = attune.tvm.library_path()
     del counts, paths
 
