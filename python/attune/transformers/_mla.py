@@ -309,7 +309,7 @@ def _run(module: Any, x: torch.Tensor, kwargs: Dict[str, Any], layer: Any) -> to
     rows = _room(layer, batch, past, new, rank, mla.width, x)
     cos, sin, positions = _angles(kwargs["position_embeddings"], batch)
     lens = torch.full((batch,), past + new, dtype=torch.int32)
-    lists = _lists(module, x, kwargs, past) if _has_index(module) else {}
+    lists: Dict[str, Any] = _lists(module, x, kwargs, past) if _has_index(module) else {}
     out = mla.run(x.detach().contiguous(), rows, cos, sin, kv_lens=lens, positions=positions, runner=runner(), **lists)
     if layer is not None:
         if not layer.is_initialized:
