@@ -189,7 +189,8 @@ void ql_prefetch(q_lanes *c, const q_lanes_tile *tile, const ir_expr *first) {
         prefetch_next_task(c, tile, first);
         return;
     }
-    const int64_t rows = m->s->score_keys, usual = ceil_div(MHA_USUAL_LENGTH * m->group, c->stripe_rows);
+    const int64_t most = mha_likely_queries(m->p), queries = most < MHA_USUAL_LENGTH ? most : MHA_USUAL_LENGTH;
+    const int64_t rows = m->s->score_keys, usual = ceil_div(queries * m->group, c->stripe_rows);
     const int64_t stripes = c->num_stripes ? c->num_stripes : usual;
     const int64_t tiles = ceil_div(ir_is_const(c->e.seq_kv) ? c->e.seq_kv->value.i : MHA_USUAL_LENGTH, rows);
     const ir_expr *stripe = ir_let(b, "stripe_of_head", ir_add(b, c->first_stripe, tile->stripe));
