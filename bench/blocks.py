@@ -6,11 +6,11 @@ PyTorch multiplies reshaped tensors in their type: rows of `stride` queries, the
 """
 import argparse
 import statistics
-import time
 
 import torch
 
 import attune.blocks
+from machine import seconds
 
 DIM = 128
 
@@ -24,12 +24,6 @@ def by_torch(q, k, block_size, stride):
     scores.masked_fill_(torch.ones(groups, groups, dtype=torch.bool).triu(1), float("-inf"))
     blocks = groups // in_block
     return scores.softmax(-1).view(batch, heads, blocks, in_block, blocks, in_block).sum(-1).mean(3)
-
-
-def seconds(call):
-    start = time.thread_time()
-    call()
-    return time.thread_time() - start
 
 
 def main():

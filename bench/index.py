@@ -8,11 +8,11 @@ and a product with the weights, query by query. Its product of int8 is torch._in
 """
 import argparse
 import statistics
-import time
 
 import torch
 
 import attune
+from machine import seconds
 
 
 def draw(dtype, queries, keys, heads, dim):
@@ -43,12 +43,6 @@ def written_plainly(q, k, w, scales):
     scores = torch.einsum("qhd,kd->qhk", q[0].float(), k[0].float()).relu()
     scores = torch.einsum("qh,qhk->qk", w, scores)
     return scores * scales["k_scale"][0] if scales else scores
-
-
-def seconds(call):
-    start = time.thread_time()
-    call()
-    return time.thread_time() - start
 
 
 def main():

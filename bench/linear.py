@@ -4,13 +4,13 @@
 """
 import argparse
 import statistics
-import time
 
 import numpy as np
 import onnxruntime
 from onnx import TensorProto, helper
 
 import attune
+from machine import seconds
 
 
 def draw(tokens, heads, dim):
@@ -36,12 +36,6 @@ def stock(rows, gates, state, heads):
     session = onnxruntime.InferenceSession(helper.make_model(graph, opset_imports=opsets, ir_version=10)
                                            .SerializeToString(), options, providers=["CPUExecutionProvider"])
     return lambda: session.run(None, feeds)
-
-
-def seconds(call):
-    start = time.thread_time()
-    call()
-    return time.thread_time() - start
 
 
 def main():

@@ -4,13 +4,13 @@
 """
 import argparse
 import statistics
-import time
 
 import torch
 import transformers
 from transformers.models.deepseek_v3 import modeling_deepseek_v3 as deepseek
 
 import attune
+from machine import seconds
 
 
 def layer_of(options):
@@ -27,12 +27,6 @@ def block_of(config, layer, **more):
     return attune.MLA(layer.state_dict(), num_heads=config.num_attention_heads, page_size=64,
                       qk_nope_head_dim=config.qk_nope_head_dim, qk_rope_head_dim=config.qk_rope_head_dim,
                       softmax_scale=layer.scaling, norm_eps=config.rms_norm_eps, **more)
-
-
-def seconds(call):
-    start = time.thread_time()
-    call()
-    return time.thread_time() - start
 
 
 class Turn:
