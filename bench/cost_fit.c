@@ -353,7 +353,7 @@ static void weigh_choices(const fitter *f, const char *target) {
         if (strcmp(p->context.machine.target->name, target)) continue;
         comparison all = {.of = p};
         for (; all.count < p->count; all.count++) all.list[all.count] = &p->list[all.count];
-        const timed *const choice = choice_of(&all);
+        const timed *const choice = all.count < 2 ? NULL : choice_of(&all); /* one timing has nothing to be held to */
         const double excess = choice ? choice->us / second_fastest(&all) - 1 : 0;
         if (!choice) printf("not timed\t%s\t%s\n", target, p->text);
         count++;
