@@ -82,6 +82,9 @@ static attune_status settle_checks(attune_context *context, int check, at_error 
 
 static attune_status fill_context(attune_context *context, const attune_context_options *options,
                                   const at_context_hooks *hooks, at_error *err) {
+    if (options->machine_code_only < 0 || options->machine_code_only > 2)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "machine_code_only is %d; it must be 0, 1 or 2",
+                       options->machine_code_only);
     context->io = hooks && hooks->io ? hooks->io : at_default_io();
     context->allow_interpreter = options->allow_interpreter;
     context->machine_code_only = options->machine_code_only;

@@ -246,6 +246,11 @@ static void missing_plugin(void **state) {
     assert_fails(attune_compile(context, &problem, NULL, &kernel), ATTUNE_CODEGEN_MISSING, "no code generator");
     attune_context_destroy(context);
     unsetenv("ATTUNE_CODEGEN");
+    options.machine_code_only = 3;
+    assert_fails(attune_context_create(&options, &context), ATTUNE_INVALID_ARGUMENT,
+                 "machine_code_only is 3; it must be 0, 1 or 2");
+    options.machine_code_only = -1;
+    assert_fails(attune_context_create(&options, &context), ATTUNE_INVALID_ARGUMENT, "machine_code_only is -1");
 }
 
 /* ---- Keys ---- */
