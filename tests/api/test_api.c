@@ -56,8 +56,7 @@ static float *make_tensor(size_t count, unsigned seed) {
 }
 
 static call make_call(const char *text) {
-    call c = {.problem = ATTUNE_PROBLEM_INIT};
-    assert_ok(attune_problem_parse(&c.problem, text));
+    call c = {.problem = problem_parsed(text)};
     assert_ok(attune_arguments_init(&c.arguments, &c.problem));
     const attune_problem *p = &c.problem;
     const size_t heads = (size_t)(p->batch * p->num_heads), seq_q = (size_t)p->seq_q;
@@ -101,11 +100,9 @@ static void assert_right(attune_context *context, call *c) {
 }
 
 static void compile_run_check(attune_context *context, attune_engine engine, attune_origin origin) {
-    attune_kernel *kernel;
-    attune_kernel_info info = {.struct_size = sizeof info};
     call c = make_call(SMALL);
-    assert_ok(attune_compile(context, &c.problem, NULL, &kernel));
-    assert_ok(attune_kernel_get_info(kernel, &info));
+    attune_kernel *kernel = kernel_of(context, &c.problem);
+    const attune_kernel_info info = kernel_info_of(kernel);
     assert_int_equal(info.engine, engine);
     assert_int_equal(info.origin, origin);
     assert_int_equal(strlen(info.key), 32);
@@ -142,8 +139,7 @@ static void hits_need_no_llvm(void **state) {
     assert_int_equal(status, 0);
     attune_context *context = open_default();
     compile_run_check(context, ATTUNE_ENGINE_JIT, ATTUNE_FROM_DISK);
-    attune_statistics statistics = {.struct_size = sizeof statistics};
-    assert_ok(attune_get_statistics(context, &statistics));
+    const attune_statistics statistics = statistics_of(context);
     assert_int_equal(statistics.disk_hits, 1);
     assert_int_equal(statistics.compiles, 0);
     assert_false(maps_llvm());
@@ -154,9 +150,8 @@ static void worker_survives_its_death(void **state) {
     (void)state;
     attune_context *context = open_with((attune_context_options){
         .struct_size = sizeof(attune_context_options), .compile_mode = ATTUNE_COMPILE_WORKER, .cache_dir = ""});
-    attune_kernel *kernel;
     call c = make_call(SMALL);
-    assert_ok(attune_compile(context, &c.problem, NULL, &kernel));
+    attune_kernel *kernel = kernel_of(context, &c.problem);
     assert_ok(attune_run(context, kernel, &c.arguments));
     assert_right(context, &c);
     attune_kernel_release(kernel);
@@ -171,10 +166,9 @@ static void worker_survives_its_death(void **state) {
         close(fd);
         assert_int_equal(kill(atoi(children), SIGKILL), 0);
         attune_drop_memory_cache(context);
-        assert_ok(attune_compile(context, &c.problem, NULL, &kernel));
+        kernel = kernel_of(context, &c.problem);
         attune_kernel_release(kernel);
-        attune_statistics statistics = {.struct_size = sizeof statistics};
-        assert_ok(attune_get_statistics(context, &statistics));
+        const attune_statistics statistics = statistics_of(context);
         assert_int_equal(statistics.worker_restarts, 1);
     }
     free_call(&c);
@@ -261,15 +255,15 @@ static void kernels_are_shared(void **state) {
     attune_kernel *a, *b;
     call c = make_call(SMALL), d = make_call("batch=5,num_heads=6,num_kv_heads=3,seq_q=13,seq_kv=21,head_dim=12,"
                                              "is_causal=1,lse=1,layout=bshd");
-    assert_ok(attune_compile(context, &c.problem, NULL, &a));
-    assert_ok(attune_compile(context, &d.problem, NULL, &b));
+    a = kernel_of(context, &c.problem);
+    b = kernel_of(context, &d.problem);
     assert_ptr_equal(a, b);
     assert_ok(attune_run(context, a, &d.arguments));
     assert_right(context, &d);
     attune_kernel_release(b);
     attune_problem other = c.problem;
     other.head_dim = 13;
-    assert_ok(attune_compile(context, &other, NULL, &b));
+    b = kernel_of(context, &other);
     assert_ptr_not_equal(a, b);
     attune_kernel_release(b);
 
@@ -318,10 +312,9 @@ static void kernels_are_shared(void **state) {
 static void bad_arguments(void **state) {
     (void)state;
     attune_context *context = open_default();
-    attune_kernel *kernel;
     call c = make_call(SMALL);
     attune_arguments a;
-    assert_ok(attune_compile(context, &c.problem, NULL, &kernel));
+    attune_kernel *kernel = kernel_of(context, &c.problem);
 #define BAD(change, part)                                                                                              \
     a = c.arguments;                                                                                                   \
     change;                                                                                                            \
@@ -360,7 +353,7 @@ static void bad_arguments(void **state) {
     assert_fails(attune_run(NULL, kernel, &c.arguments), ATTUNE_INVALID_ARGUMENT, "no context");
     assert_fails(attune_compile(context, NULL, NULL, &kernel), ATTUNE_INVALID_ARGUMENT, "no problem");
     attune_kernel_release(NULL);
-    assert_ok(attune_compile(context, &c.problem, NULL, &kernel));
+    kernel = kernel_of(context, &c.problem);
     attune_kernel_release(kernel);
     attune_kernel_release(kernel);
     free_call(&c);
@@ -373,14 +366,13 @@ static void packed_rows_may_interleave(void **state) {
     (void)state;
     enum { BATCH = 2, HEADS = 3, SEQ = 7, DIM = 5, ROW = 4 * HEADS * DIM, COUNT = BATCH * SEQ * ROW };
     attune_context *context = open_default();
-    attune_kernel *kernel;
     attune_problem problem = ATTUNE_PROBLEM_INIT;
     assert_ok(attune_problem_parse(&problem,
                                    "batch=2,num_heads=3,seq_q=7,head_dim=5,q_strides=420:5:60:1,k_strides=420:5:60:1,"
                                    "v_strides=420:5:60:1,out_strides=420:5:60:1"));
     float *packed = make_tensor(COUNT, 9), *before = make_tensor(COUNT, 9), *apart = make_tensor(COUNT, 8);
     attune_arguments a, b;
-    assert_ok(attune_compile(context, &problem, NULL, &kernel));
+    attune_kernel *kernel = kernel_of(context, &problem);
     assert_ok(attune_arguments_init(&a, &problem));
     for (int place = 0; place < 4; place++) { /* of out among the four */
         const int width = HEADS * DIM;
@@ -502,9 +494,8 @@ static void parallel_for_of_the_caller(void **state) {
         .struct_size = sizeof runner, .parallel_for = odd_parallel_for, .user = &workers, .max_workers = 4};
     options.runner = &runner;
     attune_context *context = open_with(options);
-    attune_kernel *kernel;
     call c = make_call("batch=3,num_heads=5,seq_q=70,head_dim=16");
-    assert_ok(attune_compile(context, &c.problem, NULL, &kernel));
+    attune_kernel *kernel = kernel_of(context, &c.problem);
     assert_ok(attune_run(context, kernel, &c.arguments));
     assert_right(context, &c);
     workers = 5; /* one more than promised */
@@ -540,7 +531,7 @@ static void many_runs_at_once(void **state) {
     pthread_t threads[RUNNERS];
     for (int r = 0; r < RUNNERS; r++) {
         runners[r] = (runner){.context = context, .c = make_call("batch=3,num_heads=5,seq_q=70,head_dim=16")};
-        assert_ok(attune_compile(context, &runners[r].c.problem, NULL, &kernel));
+        kernel = kernel_of(context, &runners[r].c.problem);
         runners[r].kernel = kernel;
         assert_int_equal(pthread_create(&threads[r], NULL, run_often, &runners[r]), 0);
     }
@@ -559,14 +550,13 @@ static void flags_of_the_caller(void **state) {
     (void)state;
 #if defined(__x86_64__)
     attune_context *context = open_default();
-    attune_kernel *kernel;
     call c = make_call(SMALL);
     for (size_t i = 0; i < c.out_count; i++) c.q[i] *= 1e-20f;
     for (size_t i = 0; i < 2 * 2 * 21 * 12; i++) {
         c.k[i] *= 1e-20f;
         c.v[i] *= 1e-39f;
     }
-    assert_ok(attune_compile(context, &c.problem, NULL, &kernel));
+    attune_kernel *kernel = kernel_of(context, &c.problem);
     const unsigned saved = _mm_getcsr();
     _mm_setcsr(saved | 0x8040 | 0x6000); /* flush to zero, denormals are zero, round towards zero */
     const attune_status status = attune_run(context, kernel, &c.arguments);

@@ -3,6 +3,7 @@
 #include <attune.h>
 
 #include "support/engine/contexts.h"
+#include "support/problems.h"
 #include "support/temp_dir.h"
 
 #include <fcntl.h>
@@ -57,9 +58,8 @@ static attune_context *open_context(heard *h, const char *cache_dir, uint64_t me
 }
 
 static attune_status compile(attune_context *context, const char *text) {
-    attune_problem problem = ATTUNE_PROBLEM_INIT;
     attune_kernel *kernel;
-    assert_int_equal(attune_problem_parse(&problem, text), ATTUNE_OK);
+    const attune_problem problem = problem_parsed(text);
     const attune_status status = attune_compile(context, &problem, NULL, &kernel);
     attune_kernel_release(kernel);
     return status;

@@ -6,6 +6,7 @@
 #include "support/calls.h"
 #include "support/engine/contexts.h"
 #include "support/engine/tuning_db.h"
+#include "support/statuses.h"
 
 #include <pthread.h>
 #include <setjmp.h>
@@ -140,7 +141,6 @@ static void compile_all(attune_compile_mode mode, const char *isa, const char *c
     skip(); /* their frames are several times as large */
 #endif
     attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
-    attune_statistics statistics = {.struct_size = sizeof statistics};
     options.compile_mode = mode;
     options.isa = isa;
     options.cache_dir = cache_dir;
@@ -150,7 +150,7 @@ static void compile_all(attune_compile_mode mode, const char *isa, const char *c
         attune_context *context = NULL;
         context = test_context(&options, NULL);
         for (int i = 0; i < PROBLEMS + DEEP; i++) compile_on_a_small_stack(context, problem_at(i));
-        assert_int_equal(attune_get_statistics(context, &statistics), ATTUNE_OK);
+        const attune_statistics statistics = statistics_of(context);
         assert_int_equal(round ? statistics.disk_hits : statistics.compiles, PROBLEMS + DEEP);
         attune_context_destroy(context);
     }

@@ -30,14 +30,13 @@ enum { MORE = 64 }; /* bytes of a newer version's struct beyond this one's */
 /* ---- Problems ---- */
 
 static void same_key(const attune_problem *a, const attune_problem *b) {
-    attune_kernel *kernel;
     attune_kernel_info info = {.struct_size = sizeof info};
     char key[33];
-    assert_ok(attune_compile(sample_context, a, NULL, &kernel));
+    attune_kernel *kernel = kernel_of(sample_context, a);
     assert_ok(attune_kernel_get_info(kernel, &info));
     memcpy(key, info.key, sizeof key);
     attune_kernel_release(kernel);
-    assert_ok(attune_compile(sample_context, b, NULL, &kernel));
+    kernel = kernel_of(sample_context, b);
     assert_ok(attune_kernel_get_info(kernel, &info));
     assert_string_equal(info.key, key);
     attune_kernel_release(kernel);
@@ -166,11 +165,10 @@ static void defaults_of_any_size(void **state) {
 
 static void run_of_size(const sample *from, size_t bytes, bool with_workspace) {
     sample_call whole, other;
-    attune_kernel *kernel;
     size_t needed, needed_by_other;
     sample_call_open(&whole, from, ON_THE_HEAP);
     sample_call_open(&other, from, ON_THE_HEAP);
-    assert_ok(attune_compile(sample_context, &whole.problem, NULL, &kernel));
+    attune_kernel *kernel = kernel_of(sample_context, &whole.problem);
     assert_ok(attune_run(sample_context, kernel, &whole.arguments));
     assert_ok(attune_workspace_size(sample_context, kernel, &whole.arguments, &needed));
     if (with_workspace) {
@@ -210,9 +208,8 @@ static void arguments_of_other_sizes(void **state) {
 static void what_is_unknown_of_arguments(void **state) {
     (void)state;
     sample_call c;
-    attune_kernel *kernel;
     sample_call_open(&c, &samples[DYNAMIC], ON_THE_HEAP);
-    assert_ok(attune_compile(sample_context, &c.problem, NULL, &kernel));
+    attune_kernel *kernel = kernel_of(sample_context, &c.problem);
     guarded g = as_of(&c.arguments, sizeof c.arguments, sizeof c.arguments + MORE);
     g.data[sizeof c.arguments + MORE - 1] = 1;
     attune_tensor tensors[SAMPLE_TENSORS];
@@ -337,13 +334,12 @@ static void options_of_other_sizes(void **state) {
 static void run_options_of_other_sizes(void **state) {
     (void)state;
     sample_call c;
-    attune_kernel *kernel;
     int calls = 0;
     const attune_runner runner = {
         .struct_size = sizeof runner, .parallel_for = backwards, .user = &calls, .max_workers = 2};
     const attune_run_options options = {.struct_size = sizeof options, .runner = &runner};
     sample_call_open(&c, &samples[PLAIN], ON_THE_HEAP);
-    assert_ok(attune_compile(sample_context, &c.problem, NULL, &kernel));
+    attune_kernel *kernel = kernel_of(sample_context, &c.problem);
     for (int round = 0; round < 2; round++) {
         guarded g = as_of(&options, sizeof options, sizeof options + (round ? MORE : 0));
         assert_ok(attune_run_with(sample_context, kernel, &c.arguments, (void *)g.data));
@@ -419,7 +415,7 @@ static void what_is_older_is_refused(void **state) {
     assert_fails(attune_tune(sample_context, &p, &arguments, (void *)g.data, &result), ATTUNE_INVALID_ARGUMENT, older);
     unguard(&g);
     g = as_of(&arguments, sizeof arguments, 816);
-    assert_ok(attune_compile(sample_context, &p, NULL, &kernel));
+    kernel = kernel_of(sample_context, &p);
     assert_fails(attune_run(sample_context, kernel, (void *)g.data), ATTUNE_INVALID_ARGUMENT, older);
     attune_kernel_release(kernel);
     unguard(&g);
@@ -496,7 +492,7 @@ static void results_of_other_sizes(void **state) {
                {collected, sizeof(attune_cache_collected)},
                {prediction, sizeof(attune_prediction)}};
     const attune_problem p = problem_parsed("seq_q=3,head_dim=4");
-    assert_ok(attune_compile(sample_context, &p, NULL, &one_kernel));
+    one_kernel = kernel_of(sample_context, &p);
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         for (size_t bytes = 0; bytes <= all[i].bytes + MORE; bytes += sizeof(size_t)) {
             guarded g = guard(bytes + sizeof(size_t));

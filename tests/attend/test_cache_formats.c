@@ -89,24 +89,14 @@ static float value_at(const format *f, const uint8_t *row_of, const float *scale
 
 /* ---- Calls ---- */
 
-static void *find(const sample_call *c, const char *name) {
-    for (size_t i = 0; i < c->count; i++)
-        if (!strcmp(c->tensors[i].name, name)) return c->memory[i].data;
-    return NULL;
-}
-
-static size_t bytes_of(const sample_call *c, const char *name) {
-    for (size_t i = 0; i < c->count; i++)
-        if (!strcmp(c->tensors[i].name, name)) return c->memory[i].bytes;
-    return 0;
-}
-
 /* ---- Reading ---- */
 
 static const float odd_scales[] = {0, -0.017F, 0x1p-140F, 3e-6F, 65504};
 
-static void fill_scales(const format *f, float *scales, size_t bytes) {
-    for (size_t i = 0; scales && i < bytes / sizeof *scales; i++) {
+static void fill_scales(const format *f, const sample_call *c, const char *name) {
+    size_t bytes;
+    float *const scales = sample_call_find(c, name, &bytes);
+    for (size_t i = 0; i < bytes / sizeof *scales; i++) {
         scales[i] = f->by_row ? ldexpf(1, (int)(i % 5) - 4) : 0.01F + 0.0037F * (float)(i % 11);
         if (!f->by_row && i % 13 == 5) scales[i] = odd_scales[i / 13 % 5];
         const size_t count = (size_t)row_scales(f);
@@ -144,14 +134,17 @@ static void assert_read(const format *f, const char *more) {
     sample_call a, b;
     sample_call_open(&a, &(sample){.problem = coded}, ON_THE_HEAP);
     sample_call_open(&b, &(sample){.problem = plain}, ON_THE_HEAP);
-    fill_scales(f, find(&a, "k_scale"), bytes_of(&a, "k_scale"));
-    fill_scales(f, find(&a, "v_scale"), bytes_of(&a, "v_scale"));
-    assert_int_equal(bytes_of(&a, "k"), HEADS * KEYS * row_bytes(f));
-    fill_cache(f, find(&a, "k"), find(&a, "k_scale"), find(&b, "k"), 1);
-    fill_cache(f, find(&a, "v"), find(&a, "v_scale"), find(&b, "v"), 2);
+    fill_scales(f, &a, "k_scale");
+    fill_scales(f, &a, "v_scale");
+    size_t bytes;
+    sample_call_find(&a, "k", &bytes);
+    assert_int_equal(bytes, HEADS * KEYS * row_bytes(f));
+    fill_cache(f, sample_call_data(&a, "k"), sample_call_find(&a, "k_scale", NULL), sample_call_data(&b, "k"), 1);
+    fill_cache(f, sample_call_data(&a, "v"), sample_call_find(&a, "v_scale", NULL), sample_call_data(&b, "v"), 2);
     sample_call_run(sample_context, &a, NULL);
     sample_call_run(sample_context, &b, NULL);
-    if (memcmp(find(&a, "out"), find(&b, "out"), bytes_of(&a, "out"))) fail_msg("%s: other bits than f32", coded);
+    const void *const out = sample_call_find(&a, "out", &bytes);
+    if (memcmp(out, sample_call_data(&b, "out"), bytes)) fail_msg("%s: other bits than f32", coded);
     sample_call_close(&a);
     sample_call_close(&b);
 }
@@ -245,18 +238,18 @@ static void assert_appended(const format *f, bool interpreted) {
     sample_call c;
     sample_call_open(&c, &(sample){.problem = text}, ON_THE_HEAP);
     fill_rows(rows);
-    memcpy(find(&c, "k_new"), rows, sizeof rows);
-    memcpy(find(&c, "v_new"), rows, sizeof rows);
-    if (f->by_channel) fill_scales(f, find(&c, "k_scale"), bytes_of(&c, "k_scale"));
-    if (f->by_channel) fill_scales(f, find(&c, "v_scale"), bytes_of(&c, "v_scale"));
+    memcpy(sample_call_data(&c, "k_new"), rows, sizeof rows);
+    memcpy(sample_call_data(&c, "v_new"), rows, sizeof rows);
+    if (f->by_channel) fill_scales(f, &c, "k_scale");
+    if (f->by_channel) fill_scales(f, &c, "v_scale");
     if (!interpreted)
         sample_call_run(sample_context, &c, NULL);
     else if (attune_run_interpreted(sample_context, &c.problem, NULL, &c.arguments))
         fail_msg("%s", attune_last_message());
     for (int row = 0; row < HEADS * NEW; row++) {
-        const uint8_t *const k = find(&c, "k"), *const v = find(&c, "v");
-        assert_row(f, rows + row * DIM, k + row * row_bytes(f), find(&c, "k_scale"), row);
-        assert_row(f, rows + row * DIM, v + row * row_bytes(f), find(&c, "v_scale"), row);
+        const uint8_t *const k = sample_call_data(&c, "k"), *const v = sample_call_data(&c, "v");
+        assert_row(f, rows + row * DIM, k + row * row_bytes(f), sample_call_find(&c, "k_scale", NULL), row);
+        assert_row(f, rows + row * DIM, v + row * row_bytes(f), sample_call_find(&c, "v_scale", NULL), row);
     }
     sample_call_close(&c);
 }

@@ -18,20 +18,13 @@
 
 enum { MOST_COLUMNS = 256 };
 
-static size_t place_of(const sample_call *c, const char *name) {
-    for (size_t i = 0; i < c->count; i++)
-        if (!strcmp(c->tensors[i].name, name)) return i;
-    fail_msg("there is no %s", name);
-    return 0;
-}
-
 /* Numbers; of keys column 3 stands out, as in models. */
 static void fill(const sample_call *c, const char *name, uint32_t seed) {
-    const size_t at = place_of(c, name);
-    const int64_t columns = c->tensors[at].dims[3];
+    const int64_t columns = sample_call_tensor(c, name)->dims[3];
     const float most = name[0] == 'k' ? 30 : 1;
-    float *const x = c->memory[at].data;
-    for (size_t i = 0; i < c->memory[at].bytes / sizeof *x; i++) {
+    size_t bytes;
+    float *const x = sample_call_find(c, name, &bytes);
+    for (size_t i = 0; i < bytes / sizeof *x; i++) {
         seed = seed * 1664525 + 1013904223;
         x[i] = (float)(int32_t)seed * 0x1p-31f * ((int64_t)i % columns == 3 ? most : 1);
     }
@@ -78,15 +71,16 @@ static float *results(const char *text, const char *fields, size_t *count) {
     sample_call c;
     snprintf(whole, sizeof whole, "%s,%s", text, fields);
     sample_call_open(&c, &(sample){.problem = whole, .sizes = ""}, ON_THE_HEAP);
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        for (size_t t = 0; t < c.count; t++)
-            if (!strcmp(c.tensors[t].name, names[i]) && c.tensors[t].dtype == ATTUNE_F32)
-                fill(&c, names[i], (uint32_t)i);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const attune_tensor *const t = sample_call_tensor(&c, names[i]);
+        if (t && t->dtype == ATTUNE_F32) fill(&c, names[i], (uint32_t)i);
+    }
     sample_call_run(sample_context, &c, NULL);
-    const size_t bytes = c.memory[place_of(&c, "out")].bytes;
+    size_t bytes;
+    const void *const result = sample_call_find(&c, "out", &bytes);
     float *const out = malloc(bytes);
     assert_non_null(out);
-    memcpy(out, sample_call_data(&c, "out"), bytes);
+    memcpy(out, result, bytes);
     *count = bytes / sizeof *out;
     sample_call_close(&c);
     return out;

@@ -11,6 +11,7 @@
 
 #include "support/calls.h"
 #include "support/ir/jit_run.h"
+#include "support/problems.h"
 #include "support/tensor_calls.h"
 
 /* ---- Results ---- */
@@ -71,20 +72,13 @@ static void results_are_right(void **state) {
 
 /* ---- The same bits as a mask ---- */
 
-static size_t place_of(const sample_call *c, const char *name) {
-    for (size_t i = 0; i < c->count; i++)
-        if (!strcmp(c->tensors[i].name, name)) return i;
-    fail_msg("there is no %s", name);
-    return 0;
-}
-
 static uint32_t next(uint32_t *seed) { return *seed = *seed * 1664525 + 1013904223; }
 
 /* Shows some of the keys to each query: about one of `of`; to the last query none. And lists them. */
 static void hide_keys(const sample_call *dense, const sample_call *listed, int64_t queries, int64_t keys, uint32_t of) {
     unsigned char *const mask = sample_call_data(dense, "attn_mask");
     int32_t *const ids = sample_call_data(listed, "kv_ids"), *const lens = sample_call_data(listed, "kv_id_lens");
-    const int64_t columns = listed->tensors[place_of(listed, "kv_ids")].dims[2];
+    const int64_t columns = sample_call_tensor(listed, "kv_ids")->dims[2];
     uint32_t seed = 7;
     for (int64_t i = 0; i < queries; i++) {
         lens[i] = 0;
@@ -99,17 +93,16 @@ static void hide_keys(const sample_call *dense, const sample_call *listed, int64
 
 /* Gives one call the numbers of another. */
 static void copy_numbers(const sample_call *to, const sample_call *from) {
-    for (size_t i = 0; i < to->count; i++)
-        for (size_t n = 0; n < from->count; n++)
-            if (!strcmp(to->tensors[i].name, from->tensors[n].name))
-                memcpy(to->memory[i].data, from->memory[n].data, to->memory[i].bytes);
+    for (size_t i = 0; i < to->count; i++) {
+        const void *const numbers = sample_call_find(from, to->tensors[i].name, NULL);
+        if (numbers) memcpy(to->memory[i].data, numbers, to->memory[i].bytes);
+    }
 }
 
 static bool outputs_agree(const sample_call *a, const sample_call *b) {
     for (size_t i = 0; i < a->count; i++) {
-        const size_t other = a->tensors[i].is_output ? place_of(b, a->tensors[i].name) : 0;
-        if (a->tensors[i].is_output && memcmp(a->memory[i].data, b->memory[other].data, a->memory[i].bytes))
-            return false;
+        if (!a->tensors[i].is_output) continue;
+        if (memcmp(a->memory[i].data, sample_call_data(b, a->tensors[i].name), a->memory[i].bytes)) return false;
     }
     return true;
 }
@@ -144,8 +137,9 @@ static void bits_are_those_of_a_mask(void **state) {
 static void refused(const char *problem, const char *name, int64_t at, int32_t value, const char *part) {
     sample_call c;
     sample_call_open(&c, &(sample){.problem = problem, .sizes = ""}, ON_THE_HEAP);
-    int32_t *const ids = sample_call_data(&c, "kv_ids");
-    for (size_t i = 0; i < c.memory[place_of(&c, "kv_ids")].bytes / sizeof *ids; i++) ids[i] = (int32_t)i % 5;
+    size_t bytes;
+    int32_t *const ids = sample_call_find(&c, "kv_ids", &bytes);
+    for (size_t i = 0; i < bytes / sizeof *ids; i++) ids[i] = (int32_t)i % 5;
     int32_t *const lens = c.problem.has_kv_id_lens ? sample_call_data(&c, "kv_id_lens") : NULL;
     for (int i = 0; lens && i < 3; i++) lens[i] = 5;
     sample_call_run(sample_context, &c, NULL);
@@ -185,9 +179,8 @@ static void problems_are_checked(void **state) {
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char text[300];
-        attune_problem p = ATTUNE_PROBLEM_INIT;
         snprintf(text, sizeof text, "num_heads=2,seq_q=3,seq_kv=9,head_dim=8,kv_ids=query,%s", rows[i].fields);
-        assert_int_equal(attune_problem_parse(&p, text), ATTUNE_OK);
+        const attune_problem p = problem_parsed(text);
         assert_int_equal(attune_problem_check(&p), ATTUNE_INVALID_PROBLEM);
         if (!strstr(attune_last_message(), rows[i].part)) fail_msg("%s: %s", text, attune_last_message());
     }

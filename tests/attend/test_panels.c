@@ -148,24 +148,9 @@ typedef struct pair {
     sample_call rows, panels; /* of one problem, with the same numbers */
 } pair;
 
-static void *data_of(const sample_call *c, const char *name, size_t *bytes) {
-    for (size_t i = 0; i < c->count; i++)
-        if (!strcmp(c->tensors[i].name, name)) {
-            *bytes = c->memory[i].bytes;
-            return c->memory[i].data;
-        }
-    return NULL;
-}
-
-static const attune_tensor *tensor_of(const sample_call *c, const char *name) {
-    for (size_t i = 0; i < c->count; i++)
-        if (!strcmp(c->tensors[i].name, name)) return &c->tensors[i];
-    return NULL;
-}
-
 /* The caches of the call with rows, as panels. */
 static void to_panels(const pair *p, bool is_value, void *panels) {
-    const attune_tensor *rows = tensor_of(&p->rows, is_value ? "v" : "k");
+    const attune_tensor *rows = sample_call_tensor(&p->rows, is_value ? "v" : "k");
     attune_panels all = ATTUNE_PANELS_INIT;
     const attune_problem *const problem = &p->rows.problem;
     const bool is_i4 = (is_value ? problem->v_dtype : problem->k_dtype) == ATTUNE_I4;
@@ -185,8 +170,8 @@ static void open_pair(const char *text, pair *p) {
     sample_call_open(&p->panels, &(sample){.problem = with_panels, .sizes = "", .kv = {33, 21}}, ON_THE_HEAP);
     for (size_t i = 0; i < sizeof shared / sizeof *shared; i++) {
         size_t bytes = 0;
-        void *const from = data_of(&p->rows, shared[i], &bytes);
-        if (from) memcpy(data_of(&p->panels, shared[i], &bytes), from, bytes);
+        void *const from = sample_call_find(&p->rows, shared[i], &bytes);
+        if (from) memcpy(sample_call_find(&p->panels, shared[i], &bytes), from, bytes);
     }
     for (int i = 0; i < 2; i++) to_panels(p, i, sample_call_data(&p->panels, i ? "v" : "k"));
 }
@@ -198,7 +183,8 @@ static void close_pair(pair *p) {
 
 static void assert_same(const pair *p, const char *name, const char *text) {
     size_t bytes = 0, others = 0;
-    const void *const a = data_of(&p->rows, name, &bytes), *const b = data_of(&p->panels, name, &others);
+    const void *const a = sample_call_find(&p->rows, name, &bytes), *const b =
+                                                                        sample_call_find(&p->panels, name, &others);
     if (bytes != others || memcmp(a, b, bytes)) fail_msg("%s of %s has other bits in panels", name, text);
 }
 
@@ -273,9 +259,9 @@ static void appended_rows(void **state) {
         assert_same(&p, "out", texts[i]);
         for (int v = 0; v < 2; v++) {
             size_t bytes = 0;
-            if (data_of(&p.rows, v ? "v_scale" : "k_scale", &bytes))
+            if (sample_call_find(&p.rows, v ? "v_scale" : "k_scale", &bytes))
                 assert_same(&p, v ? "v_scale" : "k_scale", texts[i]);
-            const void *const found = data_of(&p.panels, v ? "v" : "k", &bytes);
+            const void *const found = sample_call_find(&p.panels, v ? "v" : "k", &bytes);
             void *const wanted = malloc(bytes);
             assert_non_null(wanted);
             to_panels(&p, v, wanted);
@@ -305,12 +291,12 @@ static void nothing_beyond_the_last(void **state) {
         open_pair(texts[i], &p);
         sample_call_run(sample_context, &p.panels, NULL);
         size_t bytes = 0;
-        const void *const out = data_of(&p.panels, "out", &bytes);
+        const void *const out = sample_call_find(&p.panels, "out", &bytes);
         void *const before = malloc(bytes);
         assert_non_null(before);
         memcpy(before, out, bytes);
         for (int v = 0; v < 2; v++) {
-            const attune_tensor *t = tensor_of(&p.panels, v ? "v" : "k");
+            const attune_tensor *t = sample_call_tensor(&p.panels, v ? "v" : "k");
             const int width = t->dtype == ATTUNE_I8 ? 1 : t->dtype == ATTUNE_BF16 ? 2 : 4, unit = 4 / width;
             const int columns = (int)t->dims[3] / 16; /* or bytes */
             unsigned char *const bytes_of = sample_call_data(&p.panels, v ? "v" : "k");
@@ -332,8 +318,7 @@ static void nothing_beyond_the_last(void **state) {
 /* A tile of q-lanes must not begin with the second token of a pair; those that are chosen do not. */
 static void tiles_begin_with_pairs(void **state) {
     (void)state;
-    attune_problem p = ATTUNE_PROBLEM_INIT;
-    assert_int_equal(attune_problem_parse(&p, "seq_q=50,seq_kv=41,head_dim=14,dtype=bf16,v_layout=panels"), ATTUNE_OK);
+    const attune_problem p = problem_parsed("seq_q=50,seq_kv=41,head_dim=14,dtype=bf16,v_layout=panels");
     mha_schedule s = schedule_chosen_by(sample_context, &p);
     assert_int_equal(s.kv_tile % 2, 0);
     s.score_keys = 1, s.kv_tile = 19;

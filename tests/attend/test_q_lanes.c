@@ -64,15 +64,9 @@ static void interpret(const sample_call *call, const mha_schedule *schedule, con
     at_arena_free(&arena);
 }
 
-static const attune_tensor *tensor_of(const sample_call *call, const char *name) {
-    for (size_t i = 0; i < call->count; i++)
-        if (!strcmp(call->tensors[i].name, name)) return &call->tensors[i];
-    return NULL;
-}
-
 /* All elements of an output against the dense numbers of the reference. */
 static void compare(const sample_call *call, const char *name, const long double *want, long double tolerance) {
-    const attune_tensor *t = tensor_of(call, name);
+    const attune_tensor *t = sample_call_tensor(call, name);
     const void *data = sample_call_data(call, name);
     int64_t index[4] = {0}, n = 0;
     for (int d = 0; d < t->rank; d++)
@@ -246,10 +240,8 @@ static void test_bits_do_not_depend_on_who_keeps_them(void **state) {
 
 /* Whether the last register tile of 8 keys begins earlier. */
 static bool overlaps(const char *problem, int32_t kv_tile) {
-    attune_problem p = ATTUNE_PROBLEM_INIT, canonical;
     mha_schedule s = {0};
-    assert_int_equal(attune_problem_parse(&p, problem), ATTUNE_OK);
-    assert_int_equal(mha_canonicalize(&p, &canonical, NULL), ATTUNE_OK);
+    const attune_problem canonical = problem_canonical(problem);
     s.lanes = s.score_keys = 8;
     s.score_row_vectors = 1;
     s.kv_tile = kv_tile;
@@ -313,10 +305,8 @@ static void test_overlapping_tiles_have_the_same_bits(void **state) {
 }
 
 static int64_t rest_of(const char *problem, int32_t lanes, int32_t vectors) {
-    attune_problem p = ATTUNE_PROBLEM_INIT, canonical;
     mha_schedule s = {0};
-    assert_int_equal(attune_problem_parse(&p, problem), ATTUNE_OK);
-    assert_int_equal(mha_canonicalize(&p, &canonical, NULL), ATTUNE_OK);
+    const attune_problem canonical = problem_canonical(problem);
     s.lanes = lanes;
     s.score_row_vectors = vectors;
     return mha_variant_of(&canonical, &s, at_target_find("avx512_bf16")).rest_rows;
@@ -342,10 +332,8 @@ static void test_few_rows_go_by_columns(void **state) {
 /* In half vectors: whether scores of all rows go by columns, and whether what is hidden on a diagonal is left out. */
 static int by_columns(const char *problem, const char *target_name) {
     const at_target *target = at_target_find(target_name);
-    attune_problem p = ATTUNE_PROBLEM_INIT, canonical;
     mha_schedule s = {0};
-    assert_int_equal(attune_problem_parse(&p, problem), ATTUNE_OK);
-    assert_int_equal(mha_canonicalize(&p, &canonical, NULL), ATTUNE_OK);
+    const attune_problem canonical = problem_canonical(problem);
     s.lanes = s.score_keys = 8;
     s.score_row_vectors = 1;
     s.kv_tile = 32;
@@ -391,11 +379,9 @@ static void test_short_problems_go_by_columns(void **state) {
 /* Rows whose scores go by columns in the schedule that is chosen, -1 for all, -2 for d-lanes. */
 static int64_t chosen_columns(const char *problem, int heads, int batch, const at_target *target) {
     char text[200];
-    attune_problem p = ATTUNE_PROBLEM_INIT, canonical;
     mha_schedule s;
     snprintf(text, sizeof text, "%s,num_heads=%d,batch=%d", problem, heads, batch);
-    assert_int_equal(attune_problem_parse(&p, text), ATTUNE_OK);
-    assert_int_equal(mha_canonicalize(&p, &canonical, NULL), ATTUNE_OK);
+    const attune_problem canonical = problem_canonical(text);
     mha_choose(mha_read(&canonical), target, at_description_of("zen4", false), &s);
     if (s.strategy == MHA_D_LANES) return -2;
     const mha_variant variant = mha_variant_of(&canonical, &s, target);
@@ -451,7 +437,7 @@ static void test_scores_by_columns_are_right(void **state) {
 
 /* Puts NaN and infinity wherever the reference does not look. */
 static void spoil(const sample_call *call, const char *name, const unsigned char *seen) {
-    const attune_tensor *t = tensor_of(call, name);
+    const attune_tensor *t = sample_call_tensor(call, name);
     const size_t i = (size_t)(t - call->tensors), bytes = ref_dtype_bytes(t->dtype);
     for (size_t at = 0; at < call->memory[i].bytes / bytes; at++)
         if (!seen[at]) ref_store(t->dtype, call->memory[i].data, (int64_t)at, at % 2 ? (long double)NAN : -HUGE_VALL);
@@ -460,8 +446,8 @@ static void spoil(const sample_call *call, const char *name, const unsigned char
 static void spoil_unseen(const sample_call *call) {
     const ref_call asked = {
         .problem = &call->problem, .arguments = &call->arguments, .tensors = call->tensors, .count = call->count};
-    const attune_tensor *v = tensor_of(call, "v");
-    const size_t k_bytes = call->memory[tensor_of(call, "k") - call->tensors].bytes;
+    const attune_tensor *v = sample_call_tensor(call, "v");
+    const size_t k_bytes = call->memory[sample_call_tensor(call, "k") - call->tensors].bytes;
     const size_t v_bytes = v ? call->memory[v - call->tensors].bytes : 0;
     const ref_seen seen = {.k = calloc(k_bytes + 1, 1), .v = calloc(v_bytes + 1, 1)};
     ref_mark_seen(&asked, &seen);
@@ -511,9 +497,9 @@ enum { NUM_HIDINGS = sizeof hidings / sizeof *hidings };
 
 static void check_hiding(const hiding *h, int hidden, const sample_call *clean, const sample_call *spoilt) {
     const void *good = sample_call_data(clean, "out"), *got = sample_call_data(spoilt, "out");
-    const unsigned char *mask = tensor_of(clean, "attn_mask") ? sample_call_data(clean, "attn_mask") : NULL;
-    const attune_dtype dtype = tensor_of(clean, "out")->dtype;
-    const int64_t dim = tensor_of(clean, "out")->dims[3];
+    const unsigned char *mask = sample_call_tensor(clean, "attn_mask") ? sample_call_data(clean, "attn_mask") : NULL;
+    const attune_dtype dtype = sample_call_tensor(clean, "out")->dtype;
+    const int64_t dim = sample_call_tensor(clean, "out")->dims[3];
     for (int i = 0; i < 30; i++) {
         const bool in_window = i - h->left <= hidden && hidden <= i + h->right;
         const bool sees = mask ? mask[i * 30 + hidden] != 0 : in_window || i < h->globals;
@@ -527,7 +513,7 @@ static void check_hiding(const hiding *h, int hidden, const sample_call *clean, 
 
 /* Puts NaN and infinities into a row of a tensor whose rows lie one after the other. */
 static void spoil_row(const sample_call *call, const char *name, int row) {
-    const attune_tensor *t = tensor_of(call, name);
+    const attune_tensor *t = sample_call_tensor(call, name);
     for (int64_t d = 0; d < t->dims[3]; d++)
         ref_store(t->dtype, sample_call_data(call, name), row * t->dims[3] + d, d % 2 ? (long double)NAN : -HUGE_VALL);
 }

@@ -26,8 +26,7 @@ static mha_schedule schedule_of(const attune_problem *p, mha_task_prefetch prefe
 }
 
 static bool takes_q_lanes(const sample *from) {
-    attune_problem p = ATTUNE_PROBLEM_INIT;
-    assert_int_equal(attune_problem_parse(&p, from->problem), ATTUNE_OK);
+    const attune_problem p = problem_parsed(from->problem);
     const mha_schedule s = schedule_of(&p, MHA_PREFETCH_HEAD);
     return p.op == ATTUNE_ATTENTION &&
            attune_schedule_choose(sample_context, &p, mha_schedule_text(&s).text, NULL, 0) == ATTUNE_OK;
@@ -63,10 +62,8 @@ static void bits_without(void **state) {
 }
 
 static mha_task_prefetch chosen_for(const char *isa, const char *text) {
-    attune_problem p = ATTUNE_PROBLEM_INIT, canonical;
     mha_schedule s;
-    assert_int_equal(attune_problem_parse(&p, text), ATTUNE_OK);
-    assert_int_equal(mha_canonicalize(&p, &canonical, NULL), ATTUNE_OK);
+    const attune_problem canonical = problem_canonical(text);
     const at_target *const target = at_target_find(isa);
     mha_choose(mha_read(&canonical), target, usual_machine(target), &s);
     assert_int_equal(s.strategy, MHA_Q_LANES);

@@ -246,9 +246,7 @@ static void weights_that_are_held(void **state) {
 }
 
 static bool may_be_by_rows(const char *text) {
-    attune_problem p = ATTUNE_PROBLEM_INIT, canonical;
-    assert_int_equal(attune_problem_parse(&p, text), ATTUNE_OK);
-    assert_int_equal(mha_canonicalize(&p, &canonical, NULL), ATTUNE_OK);
+    const attune_problem canonical = problem_canonical(text);
     mha_schedule s = schedule_of(&canonical, false);
     s.score_row_vectors = s.task_row_vectors = 3;
     return may_be_whole(&canonical, &s);
@@ -298,10 +296,8 @@ static void chosen_for_few_rows(void **state) {
     };
     const at_target *target = at_target_find("avx512");
     for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
-        attune_problem p = ATTUNE_PROBLEM_INIT, canonical;
         mha_schedule s;
-        assert_int_equal(attune_problem_parse(&p, expected[i].problem), ATTUNE_OK);
-        assert_int_equal(mha_canonicalize(&p, &canonical, NULL), ATTUNE_OK);
+        const attune_problem canonical = problem_canonical(expected[i].problem);
         mha_choose(mha_read(&canonical), target, usual_machine(target), &s);
         assert_int_equal(mha_schedule_check(&canonical, &s, target, NULL), ATTUNE_OK);
         const bool by_rows = mha_variant_of(&canonical, &s, target).values == MHA_VALUES_WHOLE;

@@ -81,22 +81,10 @@ static void fill_rows(float rows[NEW][COLUMNS]) {
     rows[6][2] = INFINITY;
 }
 
-static const tensor_memory *memory_of(const sample_call *c, const char *name) {
-    for (size_t i = 0; i < c->count; i++)
-        if (!strcmp(c->tensors[i].name, name)) return &c->memory[i];
-    return NULL;
-}
-
-/* NULL if there is no such tensor. */
-static void *find(const sample_call *c, const char *name) {
-    const tensor_memory *m = memory_of(c, name);
-    return m ? m->data : NULL;
-}
-
 static void assert_appended(const sample_call *c, attune_dtype dtype, attune_scales scales, float rows[NEW][COLUMNS],
                             const float given, const char *engine) {
-    const uint8_t *codes = find(c, "k");
-    const float *scale = find(c, "k_scale");
+    const uint8_t *codes = sample_call_data(c, "k");
+    const float *scale = sample_call_find(c, "k_scale", NULL);
     for (int r = 0; r < NEW; r++) {
         const int key = KEYS - NEW + r;
         float of_row = given;
@@ -121,8 +109,8 @@ static void append_once(attune_dtype dtype, attune_scales scales, float given) {
         sample_call c;
         attune_kernel *kernel = NULL;
         sample_call_open(&c, &(sample){.problem = text}, ON_THE_HEAP);
-        memcpy(find(&c, "k_new"), rows, sizeof rows);
-        if (scales == ATTUNE_SCALES_HEAD) memcpy(find(&c, "k_scale"), &given, sizeof given);
+        memcpy(sample_call_data(&c, "k_new"), rows, sizeof rows);
+        if (scales == ATTUNE_SCALES_HEAD) memcpy(sample_call_data(&c, "k_scale"), &given, sizeof given);
         attune_status status = ATTUNE_OK;
         if (engine) {
             status = attune_run_interpreted(sample_context, &c.problem, NULL, &c.arguments);
@@ -160,10 +148,10 @@ static void codes_are_read(const char *more, bool by_token) {
     sample_call a, b;
     sample_call_open(&a, &(sample){.problem = coded}, ON_THE_HEAP);
     sample_call_open(&b, &(sample){.problem = plain}, ON_THE_HEAP);
-    int8_t *k = find(&a, "k");
-    uint8_t *v = find(&a, "v");
-    float *k_scale = find(&a, "k_scale"), *v_scale = find(&a, "v_scale"), *wide_k = find(&b, "k"),
-          *wide_v = find(&b, "v");
+    int8_t *k = sample_call_data(&a, "k");
+    uint8_t *v = sample_call_data(&a, "v");
+    float *k_scale = sample_call_data(&a, "k_scale"), *v_scale = sample_call_data(&a, "v_scale"),
+          *wide_k = sample_call_data(&b, "k"), *wide_v = sample_call_data(&b, "v");
     for (int row = 0; row < HEADS * LONG; row++) {
         const int at = by_token ? row : row / LONG;
         k_scale[at] = ldexpf(1, -7 + at % 3);
@@ -189,8 +177,9 @@ static void codes_are_read(const char *more, bool by_token) {
         if (status) fail_msg("%s: %s", coded, attune_last_message());
         attune_kernel_release(kernel);
     }
-    if (memcmp(find(&a, "out"), find(&b, "out"), memory_of(&a, "out")->bytes))
-        fail_msg("%s: other bits than f32", coded);
+    size_t bytes;
+    const void *const out = sample_call_find(&a, "out", &bytes);
+    if (memcmp(out, sample_call_data(&b, "out"), bytes)) fail_msg("%s: other bits than f32", coded);
     sample_call_close(&a);
     sample_call_close(&b);
 }

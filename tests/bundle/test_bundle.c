@@ -220,10 +220,9 @@ static void refusals_are_the_library_s(void **state) {
     for (uint32_t k = 0; k < bundle->num_kernels; k++) {
         const at_bundle_kernel *kernel = &bundle->kernels[k];
         tensors t;
-        attune_kernel *jit = NULL;
         attune_arguments arguments;
         tensors_open_call(&t, kernel->problem, sizes_of(kernel), INPUT_ORDINARY, 7);
-        assert_ok(attune_compile(context, &t.problem, NULL, &jit));
+        attune_kernel *jit = kernel_of(context, &t.problem);
         tensors_arguments(&t, &arguments);
         void *const memory = give_workspace(kernel, &arguments, 1);
         arguments.out.data = arguments.weights.data = NULL;
@@ -278,12 +277,11 @@ static void context_is_the_caller_s(void **state) {
     const at_context_hooks hooks = {.compile = refuse_to_compile, .compile_user = &calls};
     attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
     attune_context *context;
-    attune_problem problem = ATTUNE_PROBLEM_INIT;
     attune_bundle_options wish = ATTUNE_BUNDLE_OPTIONS_INIT;
     attune_bundle_files files;
     options.cache_dir = "";
     assert_ok(at_context_create(&options, &hooks, &context));
-    assert_ok(attune_problem_parse(&problem, "num_heads=2,seq_q=3,head_dim=8"));
+    const attune_problem problem = problem_parsed("num_heads=2,seq_q=3,head_dim=8");
     const attune_bundle_kernel kernel = {"attn", &problem, NULL};
     wish.name = "x";
     wish.targets = cases_bundle.kernels[0].codes[0].name;
@@ -304,15 +302,8 @@ static void context_is_the_caller_s(void **state) {
 
 /* ---- Registered with the library ---- */
 
-static attune_kernel_info info_of(const attune_kernel *kernel) {
-    attune_kernel_info info = {.struct_size = sizeof info};
-    assert_ok(attune_kernel_get_info(kernel, &info));
-    return info;
-}
-
 static uint64_t bundle_hits(const attune_context *context) {
-    attune_statistics statistics = {.struct_size = sizeof statistics};
-    assert_ok(attune_get_statistics(context, &statistics));
+    const attune_statistics statistics = statistics_of(context);
     return statistics.bundle_hits;
 }
 
@@ -334,14 +325,14 @@ static void registered_kernels_are_found(void **state) {
         attune_kernel *kernel = NULL, *again = NULL;
         tensors_open_call(&t, bundle->kernels[k].problem, sizes_of(&bundle->kernels[k]), INPUT_ORDINARY, 7);
         assert_true(tensors_share(&own, &t));
-        assert_ok(attune_compile(context, &t.problem, NULL, &kernel));
-        assert_int_equal(info_of(kernel).origin, ATTUNE_FROM_BUNDLE);
-        assert_true(info_of(kernel).code_bytes > 0);
+        kernel = kernel_of(context, &t.problem);
+        assert_int_equal(kernel_info_of(kernel).origin, ATTUNE_FROM_BUNDLE);
+        assert_true(kernel_info_of(kernel).code_bytes > 0);
         assert_ok(tensors_run(&own, context, kernel, NULL, ATTUNE_ENGINE_JIT));
-        const mha_schedule schedule = schedule_read(info_of(kernel).schedule);
+        const mha_schedule schedule = schedule_read(kernel_info_of(kernel).schedule);
         tensors_run_chosen(other, &t, &schedule);
         tensors_assert_same(&own, &t, bundle->kernels[k].name);
-        assert_ok(attune_compile(context, &t.problem, NULL, &again));
+        again = kernel_of(context, &t.problem);
         assert_ptr_equal(kernel, again);
         attune_kernel_release(again);
         attune_kernel_release(kernel);
@@ -359,14 +350,13 @@ static void a_block_mask_is_kept(void **state) {
     uint32_t k = 0;
     while (strcmp(cases_bundle.kernels[k].name, "documents") != 0) assert_true(++k < cases_bundle.num_kernels);
     attune_context *const context = strict_context(NULL);
-    attune_kernel *kernel = NULL;
     attune_block_mask *mask = NULL;
     attune_arguments arguments;
     tensors t, own;
     tensors_open_call(&t, cases_bundle.kernels[k].problem, "", INPUT_ORDINARY, 7);
     assert_true(tensors_share(&own, &t));
-    assert_ok(attune_compile(context, &t.problem, NULL, &kernel));
-    assert_int_equal(info_of(kernel).origin, ATTUNE_FROM_BUNDLE);
+    attune_kernel *kernel = kernel_of(context, &t.problem);
+    assert_int_equal(kernel_info_of(kernel).origin, ATTUNE_FROM_BUNDLE);
     assert_ok(tensors_run(&t, context, kernel, NULL, ATTUNE_ENGINE_JIT));
     tensors_arguments(&own, &arguments);
     assert_ok(attune_block_mask_create(context, kernel, &arguments, &mask));
@@ -384,16 +374,14 @@ static void a_block_mask_is_kept(void **state) {
 static void others_are_not(void **state) {
     (void)state;
     attune_context *const context = strict_context(NULL);
-    attune_problem problem = ATTUNE_PROBLEM_INIT;
     mha_schedule schedule = {0};
-    attune_kernel *kernel = NULL;
-    assert_ok(attune_problem_parse(&problem, cases_bundle.kernels[0].problem));
-    assert_ok(attune_compile(context, &problem, NULL, &kernel));
-    schedule = schedule_read(info_of(kernel).schedule);
+    attune_problem problem = problem_parsed(cases_bundle.kernels[0].problem);
+    attune_kernel *kernel = kernel_of(context, &problem);
+    schedule = schedule_read(kernel_info_of(kernel).schedule);
     attune_kernel_release(kernel);
     assert_ok(attune_compile(context, &problem, mha_schedule_text(&schedule).text,
                              &kernel)); /* the very schedule of the bundle */
-    assert_int_equal(info_of(kernel).origin, ATTUNE_FROM_BUNDLE);
+    assert_int_equal(kernel_info_of(kernel).origin, ATTUNE_FROM_BUNDLE);
     attune_kernel_release(kernel);
     schedule.kv_tile += schedule.score_keys;
     assert_fails(attune_compile(context, &problem, mha_schedule_text(&schedule).text, &kernel), ATTUNE_NOT_CACHED,

@@ -6,6 +6,7 @@
 #include "support/engine/contexts.h"
 #include "support/engine/fake_codegen.h"
 #include "support/problems.h"
+#include "support/statuses.h"
 #include "support/temp_dir.h"
 
 #include <errno.h>
@@ -44,10 +45,8 @@ static attune_context *open_with(const char *dir, const char *base, const at_io 
 
 static attune_origin origin_in(attune_context *context, const char *text) {
     const attune_problem problem = problem_parsed(text);
-    attune_kernel_info info = {.struct_size = sizeof info};
-    attune_kernel *kernel;
-    if (attune_compile(context, &problem, NULL, &kernel)) fail_msg("%s", attune_last_message());
-    assert_int_equal(attune_kernel_get_info(kernel, &info), ATTUNE_OK);
+    attune_kernel *kernel = kernel_of(context, &problem);
+    const attune_kernel_info info = kernel_info_of(kernel);
     attune_kernel_release(kernel);
     attune_drop_memory_cache(context);
     return info.origin;
@@ -276,12 +275,11 @@ static void what_is_not_there_is_not_damaged(void **state) {
     io.openat = failing_openat;
     for (size_t i = 0; i < sizeof failures / sizeof *failures; i++) {
         attune_context *context = open_with(*state, "", &io);
-        attune_statistics s = {.struct_size = sizeof s};
         forget_messages();
         open_failure = failures[i];
         origin_in(context, SMALL);
         open_failure = 0;
-        assert_int_equal(attune_get_statistics(context, &s), ATTUNE_OK);
+        const attune_statistics s = statistics_of(context);
         attune_context_destroy(context);
         assert_string_equal(last_message, "");
         assert_int_equal(s.damaged_entries, 0);
@@ -525,8 +523,7 @@ static int write_entries(const char *dir, int heads) {
         snprintf(text, sizeof text, "num_heads=1,seq_q=%d,head_dim=%d", i, heads);
         if (origin_in(context, text) != ATTUNE_FROM_COMPILER) return 1;
     }
-    attune_statistics s = {.struct_size = sizeof s};
-    assert_int_equal(attune_get_statistics(context, &s), ATTUNE_OK);
+    const attune_statistics s = statistics_of(context);
     attune_context_destroy(context);
     return s.disk_write_failures ? 2 : 0;
 }

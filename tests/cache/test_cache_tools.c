@@ -8,6 +8,7 @@
 #include "support/engine/contexts.h"
 #include "support/engine/fake_codegen.h"
 #include "support/problems.h"
+#include "support/statuses.h"
 #include "support/temp_dir.h"
 #include "target/kernel_abi.h"
 
@@ -54,12 +55,6 @@ static void fill(attune_context *context, const char *text, const mha_schedule *
     attune_kernel *kernel;
     if (attune_compile(context, &problem, TEXT_OF(schedule), &kernel)) fail_msg("%s", attune_last_message());
     attune_kernel_release(kernel);
-}
-
-static attune_statistics counts_of(const attune_context *context) {
-    attune_statistics s = {.struct_size = sizeof s};
-    assert_int_equal(attune_get_statistics(context, &s), ATTUNE_OK);
-    return s;
 }
 
 static void fill_directory(const char *dir, int entries) {
@@ -586,8 +581,8 @@ static void a_base_is_read_and_never_changed(void **state) {
         assert_string_equal(machine.cache_base, other_dir);
         fill(context, "num_heads=2,seq_q=1,head_dim=8", NULL);
         fill(context, "num_heads=2,seq_q=2,head_dim=8", NULL);
-        assert_int_equal(counts_of(context).disk_hits, 1);
-        assert_int_equal(counts_of(context).compiles, 1);
+        assert_int_equal(statistics_of(context).disk_hits, 1);
+        assert_int_equal(statistics_of(context).compiles, 1);
         const answer a = why(context, "num_heads=2,seq_q=1,head_dim=8", NULL);
         assert_true(a.is_cached && a.is_base);
         assert_int_equal(attune_cache_clear(context, NULL), ATTUNE_OK);
@@ -608,8 +603,8 @@ static void a_damaged_base_stays_as_it_is(void **state) {
     for (uint64_t round = 0; round < 2; round++) { /* the second finds the directory's own */
         attune_context *context = open_both(*state, other_dir, NULL);
         fill(context, "num_heads=2,seq_q=1,head_dim=8", NULL);
-        assert_int_equal(counts_of(context).damaged_entries, 1 - round);
-        assert_int_equal(counts_of(context).disk_hits, round);
+        assert_int_equal(statistics_of(context).damaged_entries, 1 - round);
+        assert_int_equal(statistics_of(context).disk_hits, round);
         assert_true(why(context, "num_heads=2,seq_q=1,head_dim=8", NULL).is_cached);
         attune_context_destroy(context);
     }
@@ -625,8 +620,8 @@ static void a_base_that_contradicts_its_keys_stays(void **state) {
     attune_context_destroy(context);
     context = open_both(*state, other_dir, NULL);
     fill(context, "num_heads=2,seq_q=1,head_dim=8,lse=1", NULL);
-    assert_int_equal(counts_of(context).compiles, 1);
-    assert_int_equal(counts_of(context).damaged_entries, 1);
+    assert_int_equal(statistics_of(context).compiles, 1);
+    assert_int_equal(statistics_of(context).damaged_entries, 1);
     assert_int_equal(temp_dir_count(other_dir, "", ".attune"), 1);
     assert_int_equal(temp_dir_count(*state, "", ".attune"), 1);
     attune_context_destroy(context);
@@ -670,7 +665,7 @@ static void a_base_must_be_trusted(void **state) {
     assert_int_equal(chmod(file, 0666), 0);
     attune_context *context = open_both(*state, other_dir, NULL);
     fill(context, "num_heads=2,seq_q=1,head_dim=8", NULL);
-    assert_int_equal(counts_of(context).disk_hits, 0);
+    assert_int_equal(statistics_of(context).disk_hits, 0);
     assert_non_null(strstr(last_message, "others can write to it"));
     attune_context_destroy(context);
 }
@@ -692,13 +687,13 @@ static void a_base_may_be_roots_and_no_other_users(void **state) {
     attune_context *context = open_both("", other_dir, &io);
     assert_non_null(strstr(last_message, "belongs to user"));
     fill(context, "num_heads=2,seq_q=1,head_dim=8", NULL);
-    assert_int_equal(counts_of(context).disk_hits, 0);
+    assert_int_equal(statistics_of(context).disk_hits, 0);
     attune_context_destroy(context);
     pretended_owner = 0;
     messages = 0;
     context = open_both("", other_dir, &io);
     fill(context, "num_heads=2,seq_q=1,head_dim=8", NULL);
-    assert_int_equal(counts_of(context).disk_hits, 1);
+    assert_int_equal(statistics_of(context).disk_hits, 1);
     assert_int_equal(messages, 0);
     attune_context_destroy(context);
 }

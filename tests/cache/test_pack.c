@@ -6,6 +6,7 @@
 #include "support/engine/fake_codegen.h"
 #include "support/engine/sign.h"
 #include "support/problems.h"
+#include "support/statuses.h"
 #include "support/temp_dir.h"
 
 #include <errno.h>
@@ -48,10 +49,9 @@ static attune_status get(attune_context *context, int number, attune_origin *ori
     snprintf(text, sizeof text, "num_heads=2,seq_q=%d,head_dim=8", number + 1);
     const attune_problem problem = problem_parsed(text);
     attune_kernel *kernel;
-    attune_kernel_info info = {.struct_size = sizeof info};
     const attune_status status = attune_compile(context, &problem, NULL, &kernel);
     if (status) return status;
-    assert_int_equal(attune_kernel_get_info(kernel, &info), ATTUNE_OK);
+    const attune_kernel_info info = kernel_info_of(kernel);
     if (origin) *origin = info.origin;
     attune_kernel_release(kernel);
     return ATTUNE_OK;
@@ -62,12 +62,6 @@ static int count_there(attune_context *context) {
     int there = 0;
     for (int i = 0; i < ENTRIES; i++) there += get(context, i, NULL) == ATTUNE_OK;
     return there;
-}
-
-static attune_statistics counts_of(const attune_context *context) {
-    attune_statistics s = {.struct_size = sizeof s};
-    assert_int_equal(attune_get_statistics(context, &s), ATTUNE_OK);
-    return s;
 }
 
 static size_t read_pack(uint8_t bytes[MOST_BYTES]) {
@@ -154,7 +148,7 @@ static void kernels_come_from_it(void **state) {
         assert_int_equal(origin, ATTUNE_FROM_PACK);
     }
     assert_int_equal(get(context, ENTRIES, NULL), ATTUNE_NOT_CACHED);
-    assert_int_equal(counts_of(context).pack_hits, ENTRIES);
+    assert_int_equal(statistics_of(context).pack_hits, ENTRIES);
     assert_int_equal(attune_get_machine_info(context, &info), ATTUNE_OK);
     assert_string_equal(info.cache_pack, pack);
     assert_string_equal(info.cache_pack_refusal, "");
@@ -187,13 +181,11 @@ static void the_directory_comes_first(void **state) {
 
 static void chosen_entries_are_packed_alone(void **state) {
     attune_cache_copied copied = {.struct_size = sizeof copied};
-    attune_kernel *kernel;
-    attune_kernel_info info = {.struct_size = sizeof info};
     const attune_problem problem = problem_parsed("num_heads=2,seq_q=2,head_dim=8");
     (void)state;
     attune_context *context = open_context(cache, "", false);
-    assert_int_equal(attune_compile(context, &problem, NULL, &kernel), ATTUNE_OK);
-    assert_int_equal(attune_kernel_get_info(kernel, &info), ATTUNE_OK);
+    attune_kernel *kernel = kernel_of(context, &problem);
+    const attune_kernel_info info = kernel_info_of(kernel);
     const char *const names[] = {info.key};
     assert_int_equal(attune_cache_pack(context, pack, names, 1, &copied), ATTUNE_OK);
     assert_int_equal(copied.added, 1);
@@ -209,15 +201,13 @@ static void chosen_entries_are_packed_alone(void **state) {
 /* A fleet that relies on a pack must not find out on its own that a kernel is not in it. */
 static void a_missing_kernel_fails_the_whole(void **state) {
     attune_cache_copied copied = {.struct_size = sizeof copied};
-    attune_kernel *kernel;
-    attune_kernel_info info = {.struct_size = sizeof info};
     const attune_problem problem = problem_parsed("num_heads=2,seq_q=2,head_dim=8");
     const char *const absent = "0123456789abcdef0123456789abcdef";
     struct stat status;
     (void)state;
     attune_context *context = open_context(cache, "", false);
-    assert_int_equal(attune_compile(context, &problem, NULL, &kernel), ATTUNE_OK);
-    assert_int_equal(attune_kernel_get_info(kernel, &info), ATTUNE_OK);
+    attune_kernel *kernel = kernel_of(context, &problem);
+    const attune_kernel_info info = kernel_info_of(kernel);
     const char *const names[] = {info.key, absent};
     unlink(pack);
     assert_int_equal(attune_cache_pack(context, pack, names, 2, &copied), ATTUNE_INVALID_ARGUMENT);
@@ -434,7 +424,7 @@ static void no_byte_can_be_changed(void **state) {
         bytes[i] = before;
         attune_context *context = open_context("", pack, true);
         const int there = count_there(context);
-        const uint64_t damaged = counts_of(context).damaged_entries;
+        const uint64_t damaged = statistics_of(context).damaged_entries;
         attune_context_destroy(context);
         if (i < entries ? there : there != ENTRIES - 1 || damaged != 1)
             fail_msg("byte %zu of %zu: %d kernels, %d damaged", i, count, there, (int)damaged);
@@ -471,7 +461,7 @@ static void it_may_change_while_it_is_open(void **state) {
     assert_int_equal(truncate(moved, 100), 0);
     assert_int_equal(get(context, 2, NULL), ATTUNE_NOT_CACHED);
     assert_non_null(strstr(last_message, "the pack has become shorter"));
-    assert_int_equal(counts_of(context).damaged_entries, 2);
+    assert_int_equal(statistics_of(context).damaged_entries, 2);
     attune_context_destroy(context);
 }
 

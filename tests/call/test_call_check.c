@@ -1,6 +1,7 @@
 /* The debug mode: what it refuses is what reaches an output, and its sentences name tensor, index and value. */
 #define _GNU_SOURCE
 #include "support/calls.h"
+#include "support/statuses.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -240,13 +241,12 @@ static void set_f32(const sample_call *c, const char *tensor, size_t at, float v
 
 /* The call is refused with this sentence by every way to make it, and nothing is written; without the check it runs. */
 static void assert_sentence(const sample_call *c, const char *sentence) {
-    attune_kernel *kernel;
     attune_call *parts;
     attune_plan *plan;
     char whole[ATTUNE_MESSAGE_BYTES];
     snprintf(whole, sizeof whole, "ATTUNE_CHECK: %s", sentence);
     sample_call_assert_refused(checking, c, &c->arguments, whole);
-    assert_int_equal(attune_compile(checking, &c->problem, NULL, &kernel), ATTUNE_OK);
+    attune_kernel *kernel = kernel_of(checking, &c->problem);
     assert_int_equal(attune_run(checking, kernel, &c->arguments), ATTUNE_INVALID_ARGUMENT);
     assert_string_equal(attune_last_message(), whole);
     assert_int_equal(attune_call_begin(checking, kernel, &c->arguments, 1, &parts), ATTUNE_INVALID_ARGUMENT);

@@ -1,6 +1,7 @@
 /* Calls: the tensors of every sort of problem, and calls that must be refused. */
 #define _GNU_SOURCE
 #include "support/calls.h"
+#include "support/problems.h"
 #include "support/statuses.h"
 
 #include <setjmp.h>
@@ -118,11 +119,10 @@ static void tensors_of_problems(void **state) {
 /* Without arguments, sizes that only a call has are -1; a failure leaves no tensors. */
 static void tensors_without_arguments(void **state) {
     (void)state;
-    attune_problem problem = ATTUNE_PROBLEM_INIT;
     attune_tensor tensors[SAMPLE_TENSORS];
     size_t count = 7;
     char text[4096];
-    assert_ok_for(attune_problem_parse(&problem, "seq_q=3,seq_kv=dynamic,head_dim=4,rotary_dim=4"), "parse");
+    attune_problem problem = problem_parsed("seq_q=3,seq_kv=dynamic,head_dim=4,rotary_dim=4");
     assert_ok_for(attune_tensors(&problem, NULL, tensors, SAMPLE_TENSORS, &count), "tensors");
     sample_tensors_text(tensors, count, text, sizeof text);
     assert_string_equal(text, "q f32 1x1x3x4 12:12:4:1 in\n"
@@ -467,9 +467,8 @@ static void bad_problems(void **state) {
         {"seq_q=-2,head_dim=4", "seq_q is -2"},
     };
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
-        attune_problem problem = ATTUNE_PROBLEM_INIT;
         attune_kernel *kernel;
-        assert_ok_for(attune_problem_parse(&problem, texts[i][0]), texts[i][0]);
+        const attune_problem problem = problem_parsed(texts[i][0]);
         assert_int_equal(attune_compile(sample_context, &problem, NULL, &kernel), ATTUNE_INVALID_PROBLEM);
         if (!strstr(attune_last_message(), texts[i][1])) fail_msg("%s: %s", texts[i][0], attune_last_message());
     }

@@ -1,6 +1,7 @@
 /* DLPack tensors as arguments: of every sort of problem, and refusals. */
 #include "support/calls.h"
 #include "support/guarded.h"
+#include "support/problems.h"
 #include "support/statuses.h"
 
 #include <setjmp.h>
@@ -34,17 +35,6 @@ static void describe(foreign *f, const attune_tensor *t, void *data) {
     memcpy(f->strides, t->strides, sizeof f->strides);
     f->tensor.shape = f->shape;
     f->tensor.strides = f->strides;
-}
-
-static const attune_tensor *tensor_of(const sample_call *c, const char *name, void **data) {
-    *data = NULL;
-    for (size_t i = 0; i < c->count; i++)
-        if (!strcmp(c->tensors[i].name, name)) {
-            *data = c->memory[i].data;
-            return &c->tensors[i];
-        }
-    fail_msg("there is no tensor %s", name);
-    return NULL;
 }
 
 /* ---- What is bound is what is set by hand ---- */
@@ -100,13 +90,12 @@ static void every_sort_of_problem(void **state) {
 static void permuted_tensors(void **state) {
     (void)state;
     static const sample from = {.problem = "batch=2,num_heads=3,seq_q=dynamic,seq_kv=dynamic,head_dim=4"};
-    attune_problem p = ATTUNE_PROBLEM_INIT;
     attune_arguments a;
     attune_kernel *kernel;
     float out[2 * 5 * 3 * 4], again[2 * 3 * 5 * 4], q[2 * 5 * 3 * 4], k[2 * 7 * 3 * 4];
     for (int i = 0; i < 120; i++) q[i] = (float)(i % 11) / 8;
     for (int i = 0; i < 168; i++) k[i] = (float)(i % 13) / 8;
-    assert_ok_for(attune_problem_parse(&p, from.problem), "parse");
+    const attune_problem p = problem_parsed(from.problem);
     assert_ok_for(attune_compile(sample_context, &p, NULL, &kernel), "compile");
     assert_ok_for(attune_arguments_init(&a, &p), "init");
     const char *const names[] = {"q", "k", "v", "out"};
@@ -140,11 +129,9 @@ static void masks(void **state) {
     sample_call c;
     attune_kernel *kernel;
     foreign f;
-    void *data;
     sample_call_open(&c, &from, ON_THE_HEAP);
     assert_ok_for(attune_compile(sample_context, &c.problem, NULL, &kernel), from.problem);
-    const attune_tensor *mask = tensor_of(&c, "attn_mask", &data);
-    describe(&f, mask, data);
+    describe(&f, sample_call_tensor(&c, "attn_mask"), sample_call_data(&c, "attn_mask"));
     f.shape[0] = f.shape[1] = 1;
     f.tensor.strides = NULL;
     f.tensor.dtype_code = 1;
@@ -174,9 +161,7 @@ static void close_call(void) {
 
 static foreign foreign_of(const char *name) {
     foreign f;
-    void *data;
-    const attune_tensor *t = tensor_of(&call, name, &data);
-    describe(&f, t, data);
+    describe(&f, sample_call_tensor(&call, name), sample_call_data(&call, name));
     return f;
 }
 

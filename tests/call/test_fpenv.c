@@ -5,6 +5,7 @@
 #include "base/fpenv.h"
 #include "support/every_function/every_function.h"
 #include "support/every_function/record.h"
+#include "support/statuses.h"
 
 #include <glob.h>
 #include <pthread.h>
@@ -141,7 +142,6 @@ static int host_submit(void *user, attune_task_fn *task, void *argument) {
 static void run_by_host(const sample_call *c, environment where, bool submits) {
     attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
     attune_context *context = NULL;
-    attune_kernel *kernel = NULL;
     attune_runner runner = ATTUNE_RUNNER_INIT;
     host h = {.where = where, .submits = submits};
     runner.user = &h;
@@ -153,7 +153,7 @@ static void run_by_host(const sample_call *c, environment where, bool submits) {
     options.runner = &runner;
     options.cache_dir = "";
     assert_int_equal(attune_context_create(&options, &context), ATTUNE_OK);
-    assert_int_equal(attune_compile(context, &c->problem, NULL, &kernel), ATTUNE_OK);
+    attune_kernel *kernel = kernel_of(context, &c->problem);
     if (attune_run(context, kernel, &c->arguments)) fail_msg("%s", attune_last_message());
     assert_true(h.num_threads || h.argument);
     attune_kernel_release(kernel);

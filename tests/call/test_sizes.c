@@ -1,6 +1,7 @@
 /* Run-time sizes of a call: sizes that are not set, sizes that contradict the compiled problem, and masks that end
  * before the keys do. */
 #include "support/calls.h"
+#include "support/problems.h"
 #include "support/statuses.h"
 
 #include <math.h>
@@ -14,8 +15,7 @@
 
 static attune_arguments arguments_of(const char *text, attune_problem *problem) {
     attune_arguments arguments;
-    *problem = (attune_problem)ATTUNE_PROBLEM_INIT;
-    assert_ok_for(attune_problem_parse(problem, text), text);
+    *problem = problem_parsed(text);
     memset(&arguments, 0x5a, sizeof arguments);
     assert_ok_for(attune_arguments_init(&arguments, problem), text);
     return arguments;

@@ -1,6 +1,7 @@
 /* Memory stays linear in the length: four times as long needs at most four times as much workspace. */
 #define _GNU_SOURCE
 #include <attune.h>
+#include "support/problems.h"
 #include "support/statuses.h"
 
 #include <inttypes.h>
@@ -17,7 +18,6 @@ enum { SHORT = 4096, LONG = 16384 };
 static size_t workspace(attune_context *context, const char *pattern, int64_t length) {
     char text[256];
     size_t at = 0, bytes = 0;
-    attune_problem problem = ATTUNE_PROBLEM_INIT;
     attune_arguments arguments;
     attune_kernel *kernel;
     for (const char *from = pattern; *from && at < sizeof text - 24; from++)
@@ -26,7 +26,7 @@ static size_t workspace(attune_context *context, const char *pattern, int64_t le
         else
             text[at++] = *from;
     text[at] = 0;
-    assert_ok_for(attune_problem_parse(&problem, text), text);
+    const attune_problem problem = problem_parsed(text);
     assert_ok_for(attune_compile(context, &problem, NULL, &kernel), text);
     assert_ok_for(attune_arguments_init(&arguments, &problem), text);
     if (problem.seq_q == ATTUNE_DYNAMIC) arguments.seq_q = length;

@@ -1,5 +1,6 @@
 /* Functions that shrink as long as a word is in them: what is left is the least that the library takes. */
 #include "check/check_case.h"
+#include "support/problems.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -29,9 +30,8 @@ static void shrink(attune_problem *p, const char *word) {
 
 static attune_problem shrunk(const char *functions, const char *word) {
     char text[2048] = BASE;
-    attune_problem p = ATTUNE_PROBLEM_INIT;
     strcat(text, functions);
-    assert_int_equal(attune_problem_parse(&p, text), ATTUNE_OK);
+    attune_problem p = problem_parsed(text);
     assert_int_equal(attune_problem_check(&p), ATTUNE_OK);
     shrink(&p, word);
     return p;

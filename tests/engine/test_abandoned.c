@@ -5,6 +5,7 @@
 #include "support/engine/contexts.h"
 #include "support/engine/stand_in.h"
 #include "support/plans.h"
+#include "support/problems.h"
 
 #include <dirent.h>
 #include <pthread.h>
@@ -88,7 +89,7 @@ static void counting_free(void *user, void *block) {
     at_default_allocator()->free(user, block);
 }
 
-static void count_event(void *user, const attune_event *event) {
+static void count_compile(void *user, const attune_event *event) {
     (void)user;
     if (event->kind == ATTUNE_EVENT_COMPILE_BEGIN) begun++;
     if (event->kind != ATTUNE_EVENT_COMPILE_END) return;
@@ -103,7 +104,7 @@ static attune_context *open_context(at_compile_fn *compile, attune_compile_mode 
                                             .allocator = &counting,
                                             .cache_dir = "",
                                             .max_workers = 1,
-                                            .event = count_event,
+                                            .event = count_compile,
                                             .compile_mode = mode,
                                             .compile_processes = 1,
                                             .compile_timeout_ms = SECONDS * 1000};
@@ -112,11 +113,10 @@ static attune_context *open_context(at_compile_fn *compile, attune_compile_mode 
 
 static attune_plan *open_plan(attune_context *context, const char *text) {
     attune_plan_options options = ATTUNE_PLAN_OPTIONS_INIT;
-    attune_problem problem = ATTUNE_PROBLEM_INIT;
     attune_plan *plan;
     options.deadline_us = 0;
     options.max_specialised = 0;
-    assert_int_equal(attune_problem_parse(&problem, text), ATTUNE_OK);
+    const attune_problem problem = problem_parsed(text);
     if (attune_plan_create(context, &problem, &options, &plan)) fail_msg("%s", attune_last_message());
     return plan;
 }
@@ -163,8 +163,7 @@ static void a_plan_ends_without_its_compile(void **state) {
     attune_plan_destroy(open_busy_plan(context));
     assert_int_equal(count_of(&gate.left), 0);
     assert_int_equal(abandoned, 1);
-    attune_statistics counts = {.struct_size = sizeof counts};
-    assert_int_equal(attune_get_statistics(context, &counts), ATTUNE_OK);
+    const attune_statistics counts = statistics_of(context);
     assert_int_equal(counts.compile_failures, 0);
     attune_plan *const next = open_plan(context, ANY ",is_causal=1");
     call(next, ANY ",is_causal=1");

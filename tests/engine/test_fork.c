@@ -4,6 +4,7 @@
 #include <attune.h>
 
 #include "support/engine/contexts.h"
+#include "support/statuses.h"
 #include "support/temp_dir.h"
 
 #include <pthread.h>
@@ -150,8 +151,7 @@ static void fork_often(attune_compile_mode mode, const char *cache_dir) {
     pthread_join(compiler, NULL);
     assert_int_equal(w.failures, 0);
     assert_true(w.runs > 0 && w.compiles > 0);
-    attune_statistics statistics = {.struct_size = sizeof statistics};
-    assert_int_equal(attune_get_statistics(w.context, &statistics), ATTUNE_OK);
+    const attune_statistics statistics = statistics_of(w.context);
     assert_true(statistics.compiles >= (uint64_t)w.compiles); /* to the end, and none of them a hit */
     assert_true(compile_once(&w, 999999));
     close_work(&w);

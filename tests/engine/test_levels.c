@@ -7,7 +7,9 @@
 #include "support/engine/contexts.h"
 #include "support/engine/fake_codegen.h"
 #include "support/engine/sign.h"
+#include "support/engine/tier0.h"
 #include "support/plans.h"
+#include "support/problems.h"
 #include "support/temp_dir.h"
 
 #include <pthread.h>
@@ -87,8 +89,7 @@ static attune_context *open_from(level first) {
 }
 
 static attune_problem decode(void) {
-    attune_problem problem = ATTUNE_PROBLEM_INIT;
-    assert_ok(attune_problem_parse(&problem, DECODE));
+    const attune_problem problem = problem_parsed(DECODE);
     return problem;
 }
 
@@ -100,12 +101,11 @@ static void put_entry(const char *directory, const char *machine) {
     attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
     const attune_problem problem = decode();
     attune_context *context;
-    attune_kernel *kernel;
     options.machine = machine;
     options.cache_dir = directory;
     options.cache_base = options.cache_pack = "";
     context = test_context(&options, &hooks);
-    assert_ok(attune_compile(context, &problem, NULL, &kernel));
+    attune_kernel *kernel = kernel_of(context, &problem);
     attune_kernel_release(kernel);
     attune_context_destroy(context);
 }
@@ -140,10 +140,7 @@ static void make_pack(void) {
 }
 
 static int setup(void **state) {
-    (void)state;
-    char tier0[4096];
-    snprintf(tier0, sizeof tier0, "%s/libattune-tier0.so", getenv("BUILD") ? getenv("BUILD") : "build");
-    setenv("ATTUNE_TIER0", tier0, 1);
+    tier0_setup(state);
     temp_dir_make(dir);
     snprintf(cache, sizeof cache, "%s/cache", dir);
     snprintf(base, sizeof base, "%s/base", dir);
@@ -202,10 +199,10 @@ static void memory_comes_first(void **state) {
     const attune_problem problem = decode();
     attune_context *context = open_from(BUNDLE);
     attune_kernel *kernel, *again;
-    assert_ok(attune_compile(context, &problem, NULL, &kernel));
+    kernel = kernel_of(context, &problem);
     answers[0] = '\0';
     call_twice(context);
-    assert_ok(attune_compile(context, &problem, NULL, &again));
+    again = kernel_of(context, &problem);
     assert_ptr_equal(kernel, again);
     expect(BUNDLE, "");
     attune_kernel_release(kernel);
@@ -238,8 +235,7 @@ static void where_nothing_compiles(void **state) {
     failure = ATTUNE_CODEGEN_MISSING;
     for (level first = BUNDLE; first < NUM_LEVELS; first++) {
         attune_context *context = open_from(first);
-        attune_kernel *kernel = NULL;
-        assert_ok(attune_compile(context, &problem, NULL, &kernel));
+        attune_kernel *kernel = kernel_of(context, &problem);
         expect(first, expected[first]);
         attune_kernel_release(kernel);
         attune_context_destroy(context);

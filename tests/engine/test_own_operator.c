@@ -4,6 +4,7 @@
 #include "engine/own_operator.h"
 #include "operator/own.h"
 #include "support/engine/contexts.h"
+#include "support/statuses.h"
 
 #include "support/temp_dir.h"
 
@@ -75,8 +76,7 @@ static attune_kernel *compile(attune_operator *op, const char *problem, const in
 
 /* Where it came from; the kernel is released. */
 static attune_origin origin_of(attune_kernel *kernel) {
-    attune_kernel_info info = {.struct_size = sizeof info};
-    assert_int_equal(attune_kernel_get_info(kernel, &info), ATTUNE_OK);
+    const attune_kernel_info info = kernel_info_of(kernel);
     attune_kernel_release(kernel);
     return info.origin;
 }
@@ -153,8 +153,7 @@ static void another_version_is_another_kernel(void **state) {
 }
 
 static uint64_t damaged_entries(attune_context *context) {
-    attune_statistics stats = {.struct_size = sizeof stats};
-    assert_int_equal(attune_get_statistics(context, &stats), ATTUNE_OK);
+    const attune_statistics stats = statistics_of(context);
     return stats.damaged_entries;
 }
 

@@ -5,6 +5,7 @@
 #include "engine/create.h"
 #include "support/engine/contexts.h"
 #include "support/engine/fake_codegen.h"
+#include "support/statuses.h"
 #include "support/temp_dir.h"
 
 #include <errno.h>
@@ -135,8 +136,7 @@ static void each_problem_is_compiled_once(void **state) {
     assert_non_null(context);
     run_threads(context, run_each, keys, 0);
     assert_int_equal(atomic_load(&fake.compiles), keys);
-    attune_statistics statistics = {.struct_size = sizeof statistics};
-    assert_int_equal(attune_get_statistics(context, &statistics), ATTUNE_OK);
+    const attune_statistics statistics = statistics_of(context);
     assert_int_equal(statistics.compiles, keys);
     assert_int_equal(statistics.memory_kernels, keys);
     print_message("%d threads, %d keys: %d compiles\n", THREADS, keys, atomic_load(&fake.compiles));
@@ -149,8 +149,7 @@ static void eviction_while_kernels_run(void **state) {
     attune_context *context = context_with(&fake, *state, 40000);
     assert_non_null(context);
     run_threads(context, run_many, KEYS, 300 * stress);
-    attune_statistics statistics = {.struct_size = sizeof statistics};
-    assert_int_equal(attune_get_statistics(context, &statistics), ATTUNE_OK);
+    const attune_statistics statistics = statistics_of(context);
     assert_true(statistics.memory_evictions > 0);
     assert_true(statistics.disk_hits > 0);
     assert_int_equal(statistics.damaged_entries, 0);

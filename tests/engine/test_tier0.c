@@ -1,7 +1,9 @@
 /* Kernels that were compiled when attune was built (engine/tier0.h), and who gets them. */
 #include "engine/create.h"
 #include "engine/kernel.h"
-#include "support/calls.h"
+#include "support/engine/tier0.h"
+#include "support/problems.h"
+#include "support/statuses.h"
 
 #include <errno.h>
 #include <setjmp.h>
@@ -16,33 +18,6 @@
 
 /* ---- Contexts ---- */
 
-static char last_hit[512];
-static int tier0_hits;
-
-static void note_hit(void *user, const attune_event *event) {
-    (void)user;
-    if (event->kind != ATTUNE_EVENT_TIER0_HIT || !strncmp(event->message, "the virtual machine", 19)) return;
-    tier0_hits++;
-    snprintf(last_hit, sizeof last_hit, "%s", event->message);
-}
-
-static attune_status no_compiler(void *user, const at_codegen_request *request, const attune_allocator *allocator,
-                                 void **data, size_t *bytes, at_error *err) {
-    (void)user, (void)request, (void)allocator, (void)data, (void)bytes;
-    return at_fail(err, ATTUNE_CODEGEN_MISSING, "nothing compiles here");
-}
-
-/* Nothing is cached, and nothing can be compiled. */
-static attune_context *open_bare(const char *isa) {
-    const attune_context_options options = {
-        .struct_size = sizeof options, .cache_dir = "", .isa = isa, .max_workers = 2, .event = note_hit};
-    const at_context_hooks hooks = {.compile = no_compiler};
-    attune_context *context;
-    assert_int_equal(at_context_create(&options, &hooks, &context), ATTUNE_OK);
-    tier0_hits = 0;
-    return context;
-}
-
 static attune_context *open_compiling(const char *isa) {
     const attune_context_options options = {
         .struct_size = sizeof options, .cache_dir = "", .isa = isa, .max_workers = 1};
@@ -51,36 +26,10 @@ static attune_context *open_compiling(const char *isa) {
     return context;
 }
 
-static attune_kernel *compile(attune_context *context, const attune_problem *problem) {
-    attune_kernel *kernel = NULL;
-    if (attune_compile(context, problem, NULL, &kernel)) {
-        char text[1024];
-        attune_problem_print(problem, text, sizeof text);
-        fail_msg("%s: %s: %s", context->target->name, text, attune_last_message());
-    }
-    return kernel;
-}
-
 static attune_origin origin_of(const attune_kernel *kernel) {
-    attune_kernel_info info = {.struct_size = sizeof info};
-    assert_int_equal(attune_kernel_get_info(kernel, &info), ATTUNE_OK);
+    const attune_kernel_info info = kernel_info_of(kernel);
     return info.origin;
 }
-
-static bool runs_here(const char *isa) {
-    const attune_context_options options = {.struct_size = sizeof options, .cache_dir = "", .isa = isa};
-    attune_context *context;
-    if (attune_context_create(&options, &context)) return false;
-    attune_context_destroy(context);
-    return true;
-}
-
-#if defined(__aarch64__)
-static const char *const isas[] = {"aarch64"};
-#else
-static const char *const isas[] = {"avx512_bf16", "avx512", "avx2", "x86-64"};
-#endif
-enum { NUM_ISAS = sizeof isas / sizeof *isas };
 
 /* ---- Problems ---- */
 
@@ -121,17 +70,16 @@ static void check_interpreted(attune_context *context, const sample *from, const
 
 static void check_case(const char *isa, int i) {
     const sample from = {.problem = cases[i].problem};
-    attune_context *context = open_bare(isa);
+    attune_context *context = tier0_context(isa);
     sample_call run;
     sample_call_open(&run, &from, BEFORE_A_GUARD);
-    attune_kernel *kernel = compile(context, &run.problem);
+    attune_kernel *kernel = kernel_of(context, &run.problem);
     assert_int_equal(origin_of(kernel), ATTUNE_FROM_TIER0);
     assert_int_equal(tier0_hits, 1);
     if (!strstr(last_hit, cases[i].kernel)) fail_msg("%s: %s", cases[i].problem, last_hit);
     if (attune_run(context, kernel, &run.arguments)) fail_msg("%s", attune_last_message());
     check_interpreted(context, &from, &run);
-    attune_statistics counts = {.struct_size = sizeof counts};
-    assert_int_equal(attune_get_statistics(context, &counts), ATTUNE_OK);
+    const attune_statistics counts = statistics_of(context);
     assert_int_equal(counts.tier0_hits, 1);
     assert_int_equal(counts.compiles, 0);
     sample_call_close(&run);
@@ -141,8 +89,8 @@ static void check_case(const char *isa, int i) {
 
 static void computes_what_its_ir_says(void **state) {
     (void)state;
-    for (int t = 0; t < NUM_ISAS; t++)
-        for (int i = 0; i < NUM_CASES && runs_here(isas[t]); i++) check_case(isas[t], i);
+    for (int t = 0; t < TIER0_NUM_ISAS; t++)
+        for (int i = 0; i < NUM_CASES && tier0_runs_here(tier0_isas[t]); i++) check_case(tier0_isas[t], i);
 }
 
 /* The promise of reproducible=1: no bit depends on the kernel. */
@@ -150,11 +98,11 @@ static void check_bits(const char *isa, int i) {
     char problem[256];
     snprintf(problem, sizeof problem, "%s,reproducible=1", cases[i].problem);
     const sample from = {.problem = problem};
-    attune_context *bare = open_bare(isa), *compiling = open_compiling(isa);
+    attune_context *bare = tier0_context(isa), *compiling = open_compiling(isa);
     sample_call a, b;
     sample_call_open(&a, &from, ON_THE_HEAP);
     sample_call_open(&b, &from, ON_THE_HEAP);
-    attune_kernel *of_tier0 = compile(bare, &a.problem), *own = compile(compiling, &b.problem);
+    attune_kernel *of_tier0 = kernel_of(bare, &a.problem), *own = kernel_of(compiling, &b.problem);
     assert_int_equal(origin_of(of_tier0), ATTUNE_FROM_TIER0);
     assert_null(strstr(last_hit, "fast"));
     assert_int_equal(origin_of(own), ATTUNE_FROM_COMPILER);
@@ -171,8 +119,8 @@ static void check_bits(const char *isa, int i) {
 
 static void reproducible_problems_have_the_same_bits(void **state) {
     (void)state;
-    for (int t = 0; t < NUM_ISAS; t++)
-        for (int i = 0; i < NUM_CASES && runs_here(isas[t]); i++) check_bits(isas[t], i);
+    for (int t = 0; t < TIER0_NUM_ISAS; t++)
+        for (int i = 0; i < NUM_CASES && tier0_runs_here(tier0_isas[t]); i++) check_bits(tier0_isas[t], i);
 }
 
 /* ---- A call by phases ---- */
@@ -180,22 +128,7 @@ static void reproducible_problems_have_the_same_bits(void **state) {
 static void threads_of_the_caller_run_it(void **state) {
     (void)state;
     const sample from = {.problem = cases[5].problem};
-    attune_context *context = open_bare(NULL);
-    sample_call whole, parts;
-    attune_call *call;
-    sample_call_open(&whole, &from, ON_THE_HEAP);
-    sample_call_open(&parts, &from, ON_THE_HEAP);
-    attune_kernel *kernel = compile(context, &whole.problem);
-    assert_int_equal(attune_run(context, kernel, &whole.arguments), ATTUNE_OK);
-    assert_int_equal(attune_call_begin(context, kernel, &parts.arguments, 1, &call), ATTUNE_OK);
-    for (uint32_t p = 0; p < attune_call_num_phases(call); p++)
-        assert_int_equal(attune_call_execute(call, p, 0, attune_call_num_tasks(call, p), 0), ATTUNE_OK);
-    assert_int_equal(attune_call_end(call), ATTUNE_OK);
-    assert_true(sample_calls_agree(&whole, &parts));
-    sample_call_close(&whole);
-    sample_call_close(&parts);
-    attune_kernel_release(kernel);
-    attune_context_destroy(context);
+    tier0_assert_phases_agree(&from);
 }
 
 /* ---- Failures that pass ---- */
@@ -237,12 +170,11 @@ static void what_stands_in_is_made_again_later(void **state) {
     enum { CALLS = 1000, FEW = 30 };
     for (int has_tier0 = 0; has_tier0 < 2; has_tier0++) {
         at_io io;
-        attune_problem problem = ATTUNE_PROBLEM_INIT;
         attune_context *context = open_failing(&io, has_tier0);
-        assert_int_equal(attune_problem_parse(&problem, cases[0].problem), ATTUNE_OK);
+        const attune_problem problem = problem_parsed(cases[0].problem);
         attune_origin origin = ATTUNE_FROM_COMPILER;
         for (int i = 0; i < CALLS; i++) {
-            attune_kernel *kernel = compile(context, &problem);
+            attune_kernel *kernel = kernel_of(context, &problem);
             origin = origin_of(kernel);
             attune_kernel_release(kernel);
             assert_int_equal(origin, has_tier0 ? ATTUNE_FROM_TIER0 : ATTUNE_FROM_VM);
@@ -250,7 +182,7 @@ static void what_stands_in_is_made_again_later(void **state) {
         assert_in_range(tries, 1, FEW);
         int moments = 0;
         for (failing = 0; origin != ATTUNE_FROM_COMPILER; wait_a_moment(&moments)) {
-            attune_kernel *kernel = compile(context, &problem);
+            attune_kernel *kernel = kernel_of(context, &problem);
             origin = origin_of(kernel);
             attune_kernel_release(kernel);
         }
@@ -295,12 +227,11 @@ static void strict_mode_refuses_both(void **state) {
     (void)state;
     for (int has_tier0 = 0; has_tier0 < 2; has_tier0++) {
         setenv("ATTUNE_STRICT", "1", 1);
-        attune_context *context = open_bare(NULL);
+        attune_context *context = tier0_context(NULL);
         unsetenv("ATTUNE_STRICT");
         context->has_tier0 = has_tier0;
-        attune_problem problem = ATTUNE_PROBLEM_INIT;
         attune_kernel *kernel = NULL;
-        assert_int_equal(attune_problem_parse(&problem, cases[0].problem), ATTUNE_OK);
+        const attune_problem problem = problem_parsed(cases[0].problem);
         assert_int_equal(attune_compile(context, &problem, NULL, &kernel), ATTUNE_NOT_CACHED);
         attune_context_destroy(context);
     }
@@ -317,25 +248,15 @@ static void others_get_none(void **state) {
         "num_heads=4,num_kv_heads=2,seq_q=1,seq_kv=9,head_dim=64,is_causal=1,causal_align=top_left",
         "num_heads=2,seq_q=9,seq_kv=9,head_dim=64,q_strides=2304:1152:128:2",
     };
-    for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) {
-        attune_context *context = open_bare(NULL);
-        attune_problem problem = ATTUNE_PROBLEM_INIT;
-        attune_kernel *kernel = NULL;
-        assert_int_equal(attune_problem_parse(&problem, problems[i]), ATTUNE_OK);
-        (void)!attune_compile(context, &problem, NULL, &kernel);
-        if (tier0_hits) fail_msg("%s: %s", problems[i], last_hit);
-        attune_kernel_release(kernel);
-        attune_context_destroy(context);
-    }
+    for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) tier0_assert_none(problems[i]);
 }
 
 /* An explicit schedule is another kernel. */
 static void a_schedule_gets_none(void **state) {
     (void)state;
-    attune_context *context = open_bare(NULL);
-    attune_problem problem = ATTUNE_PROBLEM_INIT;
+    attune_context *context = tier0_context(NULL);
     attune_kernel *kernel = NULL;
-    assert_int_equal(attune_problem_parse(&problem, cases[0].problem), ATTUNE_OK);
+    const attune_problem problem = problem_parsed(cases[0].problem);
     (void)!attune_compile(context, &problem, "", &kernel);
     assert_int_equal(tier0_hits, 0);
     attune_kernel_release(kernel);
@@ -348,23 +269,14 @@ static void a_variable_switches_it_off(void **state) {
     char kept[4096];
     snprintf(kept, sizeof kept, "%s", file);
     setenv("ATTUNE_TIER0", "off", 1);
-    attune_context *context = open_bare(NULL);
+    attune_context *context = tier0_context(NULL);
     setenv("ATTUNE_TIER0", kept, 1);
-    attune_problem problem = ATTUNE_PROBLEM_INIT;
     attune_kernel *kernel = NULL;
-    assert_int_equal(attune_problem_parse(&problem, cases[0].problem), ATTUNE_OK);
+    const attune_problem problem = problem_parsed(cases[0].problem);
     (void)!attune_compile(context, &problem, NULL, &kernel);
     assert_int_equal(tier0_hits, 0);
     attune_kernel_release(kernel);
     attune_context_destroy(context);
-}
-
-/* The file of the build directory: a test program has another directory than the library. */
-static int name_file(void **state) {
-    (void)state;
-    char path[4096];
-    snprintf(path, sizeof path, "%s/libattune-tier0.so", getenv("BUILD") ? getenv("BUILD") : "build");
-    return setenv("ATTUNE_TIER0", path, 1);
 }
 
 int main(void) {
@@ -379,5 +291,5 @@ int main(void) {
         cmocka_unit_test(a_schedule_gets_none),
         cmocka_unit_test(a_variable_switches_it_off),
     };
-    return cmocka_run_group_tests(tests, name_file, NULL);
+    return cmocka_run_group_tests(tests, tier0_setup, NULL);
 }

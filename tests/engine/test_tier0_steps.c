@@ -1,7 +1,8 @@
 /* Steps of a language model where nothing can be compiled: each is computed by machine code of tier 0, none by the
  * virtual machine. They have the bits that the interpreter gives their loop IR, and are near the formula in double. */
-#include "engine/create.h"
-#include "support/calls.h"
+#include "ref_attention.h"
+#include "support/engine/tier0.h"
+#include "support/statuses.h"
 
 #include <attune.h>
 
@@ -18,64 +19,6 @@ enum { BATCH = 3, KV_HEADS = 2, KEYS = 64, STEPS = 4 };
 
 /* New tokens of each sequence: prompts, a chunk beside decoding, decoding twice. */
 static const int queries[STEPS][BATCH] = {{21, 5, 33}, {1, 17, 1}, {1, 1, 1}, {1, 1, 1}};
-
-static int by_tier0, by_others;
-static char last_hit[512];
-
-static void note(void *user, const attune_event *event) {
-    (void)user;
-    if (event->kind != ATTUNE_EVENT_TIER0_HIT) return;
-    if (strstr(event->message, "the virtual machine"))
-        by_others++;
-    else
-        by_tier0++;
-    snprintf(last_hit, sizeof last_hit, "%s", event->message);
-}
-
-static attune_status no_compiler(void *user, const at_codegen_request *request, const attune_allocator *allocator,
-                                 void **data, size_t *bytes, at_error *err) {
-    (void)user, (void)request, (void)allocator, (void)data, (void)bytes;
-    return at_fail(err, ATTUNE_CODEGEN_MISSING, "nothing compiles here");
-}
-
-static attune_context *open_bare(const char *isa) {
-    const attune_context_options options = {
-        .struct_size = sizeof options, .cache_dir = "", .isa = isa, .max_workers = 2, .event = note};
-    const at_context_hooks hooks = {.compile = no_compiler};
-    attune_context *context;
-    assert_int_equal(at_context_create(&options, &hooks, &context), ATTUNE_OK);
-    by_tier0 = by_others = 0;
-    return context;
-}
-
-static bool runs_here(const char *isa) {
-    const attune_context_options options = {.struct_size = sizeof options, .cache_dir = "", .isa = isa};
-    attune_context *context;
-    const bool runs = !attune_context_create(&options, &context);
-    if (runs) attune_context_destroy(context);
-    return runs;
-}
-
-#if defined(__aarch64__)
-static const char *const isas[] = {"aarch64"};
-#else
-static const char *const isas[] = {"avx512_bf16", "avx512", "avx2", "x86-64"};
-#endif
-enum { NUM_ISAS = sizeof isas / sizeof *isas };
-
-/* ---- Numbers of three types ---- */
-
-static double load(attune_dtype dtype, const void *data, size_t i) {
-    if (dtype == ATTUNE_F32) return (double)((const float *)data)[i];
-    const uint32_t half = ((const uint16_t *)data)[i], bits = half << 16;
-    float f;
-    memcpy(&f, &bits, sizeof f);
-    if (dtype == ATTUNE_BF16) return (double)f;
-    const int exponent = half >> 10 & 31;
-    const double fraction = (half & 1023) / 1024.0;
-    const double size = exponent ? ldexp(1 + fraction, exponent - 15) : ldexp(fraction, -14);
-    return exponent == 31 ? NAN : half & 0x8000 ? -size : size;
-}
 
 /* ---- Bits ---- */
 
@@ -175,7 +118,8 @@ static void check_numbers(const char *isa, int i, const sample_call *run) {
             fail_msg("%s, %s: %s differs", isa, cases[i].from.problem, own.tensors[t].name);
         if (!is_result) continue;
         for (size_t e = 0; e < own.memory[t].bytes / (dtype == ATTUNE_F32 ? 4 : 2); e++) {
-            const double x = load(dtype, run->memory[t].data, e), y = load(dtype, own.memory[t].data, e);
+            const double x = (double)ref_load(dtype, run->memory[t].data, e),
+                         y = (double)ref_load(dtype, own.memory[t].data, e);
             if (!(fabs(x - y) <= most * fmax(1, fabs(y))) && memcmp(&x, &y, sizeof x))
                 fail_msg("%s, %s: %s[%zu] is %g, not %g", isa, cases[i].from.problem, own.tensors[t].name, e, x, y);
         }
@@ -185,14 +129,12 @@ static void check_numbers(const char *isa, int i, const sample_call *run) {
 }
 
 static void check_case(const char *isa, int i) {
-    attune_context *const context = open_bare(isa);
+    attune_context *const context = tier0_context(isa);
     sample_call run, expected;
-    attune_kernel *kernel;
-    attune_kernel_info info = {.struct_size = sizeof info};
     sample_call_open(&run, &cases[i].from, BEFORE_A_GUARD);
     sample_call_open(&expected, &cases[i].from, ON_THE_HEAP);
-    if (attune_compile(context, &run.problem, NULL, &kernel)) fail_msg("%s", attune_last_message());
-    assert_int_equal(attune_kernel_get_info(kernel, &info), ATTUNE_OK);
+    attune_kernel *kernel = kernel_of(context, &run.problem);
+    const attune_kernel_info info = kernel_info_of(kernel);
     assert_int_equal(info.origin, ATTUNE_FROM_TIER0);
     if (!strstr(last_hit, cases[i].kernel)) fail_msg("%s: %s", cases[i].from.problem, last_hit);
     if (attune_run(context, kernel, &run.arguments)) fail_msg("%s", attune_last_message());
@@ -208,30 +150,14 @@ static void check_case(const char *isa, int i) {
 
 static void has_the_bits_of_its_ir(void **state) {
     (void)state;
-    for (int t = 0; t < NUM_ISAS; t++)
-        for (int i = 0; i < NUM_CASES && runs_here(isas[t]); i++) check_case(isas[t], i);
+    for (int t = 0; t < TIER0_NUM_ISAS; t++)
+        for (int i = 0; i < NUM_CASES && tier0_runs_here(tier0_isas[t]); i++) check_case(tier0_isas[t], i);
 }
 
 /* By phases, as adapters run it on threads of their engine. */
 static void threads_of_the_caller_run_it(void **state) {
     (void)state;
-    attune_context *const context = open_bare(NULL);
-    sample_call whole, parts;
-    attune_kernel *kernel;
-    attune_call *call;
-    sample_call_open(&whole, &cases[6].from, ON_THE_HEAP);
-    sample_call_open(&parts, &cases[6].from, ON_THE_HEAP);
-    assert_int_equal(attune_compile(context, &whole.problem, NULL, &kernel), ATTUNE_OK);
-    assert_int_equal(attune_run(context, kernel, &whole.arguments), ATTUNE_OK);
-    assert_int_equal(attune_call_begin(context, kernel, &parts.arguments, 1, &call), ATTUNE_OK);
-    for (uint32_t p = 0; p < attune_call_num_phases(call); p++)
-        assert_int_equal(attune_call_execute(call, p, 0, attune_call_num_tasks(call, p), 0), ATTUNE_OK);
-    assert_int_equal(attune_call_end(call), ATTUNE_OK);
-    assert_true(sample_calls_agree(&whole, &parts));
-    sample_call_close(&whole);
-    sample_call_close(&parts);
-    attune_kernel_release(kernel);
-    attune_context_destroy(context);
+    tier0_assert_phases_agree(&cases[6].from);
 }
 
 static void others_get_none(void **state) {
@@ -249,16 +175,7 @@ static void others_get_none(void **state) {
         STEP "num_heads=4,head_dim=64,page_size=16,kv_dtype=f16,dtype=bf16",
         "batch=3,ragged=1,kv_lens=1,num_heads=4,head_dim=64,page_size=16",
     };
-    for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) {
-        attune_context *const context = open_bare(NULL);
-        attune_problem problem = ATTUNE_PROBLEM_INIT;
-        attune_kernel *kernel = NULL;
-        assert_int_equal(attune_problem_parse(&problem, problems[i]), ATTUNE_OK);
-        if (attune_compile(context, &problem, NULL, &kernel)) fail_msg("%s", attune_last_message());
-        if (by_tier0) fail_msg("%s: %s", problems[i], last_hit);
-        attune_kernel_release(kernel);
-        attune_context_destroy(context);
-    }
+    for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) tier0_assert_none(problems[i]);
 }
 
 /* ---- Numbers ---- */
@@ -269,20 +186,6 @@ static double element(int t, int b, int token, int head, int column) {
     x = (x ^ x >> 15) * 0x2c1b3c6du;
     x = (x ^ x >> 12) * 0x297a2d39u;
     return (double)((x ^ x >> 15) % 129) / 64 - 1;
-}
-
-static void store(attune_dtype dtype, void *data, size_t i, double value) {
-    const float f = (float)value;
-    uint32_t bits;
-    memcpy(&bits, &f, sizeof bits);
-    if (dtype == ATTUNE_F32)
-        ((float *)data)[i] = f;
-    else if (dtype == ATTUNE_BF16)
-        ((uint16_t *)data)[i] = (uint16_t)(bits >> 16);
-    else
-        ((uint16_t *)data)[i] = isnan(value) ? 0x7e00
-                                : value == 0 ? 0
-                                             : (uint16_t)((bits >> 16 & 0x8000) | ((bits >> 13 & 0x3ffff) - 0x1c000));
 }
 
 typedef struct run {
@@ -330,7 +233,7 @@ static run open_run(const model *m) {
     r.q = numbers(tokens * kv * (size_t)group), r.out = numbers(tokens * kv * (size_t)group);
     r.k = numbers(tokens * kv), r.v = numbers(tokens * kv);
     r.k_cache = numbers(cache), r.v_cache = numbers(cache);
-    for (size_t i = 0; i < cache; i++) store(dtype, r.k_cache, i, NAN), store(dtype, r.v_cache, i, NAN);
+    for (size_t i = 0; i < cache; i++) ref_store(dtype, r.k_cache, i, NAN), ref_store(dtype, r.v_cache, i, NAN);
     if (m->in_i8) {
         d->kv_dtype = ATTUNE_I8, d->kv_scales = ATTUNE_SCALES_TOKEN;
         r.k_scale = numbers(cache), r.v_scale = numbers(cache);
@@ -355,8 +258,8 @@ static void put_tokens(run *r, const int counts[BATCH]) {
             for (int t = 0; t < 3; t++)
                 for (int h = 0; h < heads[t]; h++)
                     for (int d = 0; d < r->dim; d++)
-                        store(r->desc.dtype, data[t], (size_t)(((r->starts[b] + i) * heads[t] + h) * r->dim + d),
-                              t && r->lens[b] + i >= r->unseen ? NAN : element(t, b, r->lens[b] + i, h, d));
+                        ref_store(r->desc.dtype, data[t], (size_t)(((r->starts[b] + i) * heads[t] + h) * r->dim + d),
+                                  t && r->lens[b] + i >= r->unseen ? NAN : element(t, b, r->lens[b] + i, h, d));
         r->lens[b] += counts[b];
     }
 }
@@ -377,7 +280,7 @@ static void check_row(const run *r, int b, int position, int token, int h) {
         double wanted = 0;
         for (int j = first; j <= position; j++) wanted += weights[j] * element(2, b, j, h / r->group, d) / sum;
         const size_t at = (size_t)((token * KV_HEADS * r->group + h) * r->dim + d);
-        const double got = load(r->desc.dtype, r->out, at);
+        const double got = (double)ref_load(r->desc.dtype, r->out, at);
         if (!(fabs(got - wanted) < (r->k_scale ? 2e-2 : r->desc.dtype == ATTUNE_F32 ? 1e-5 : 1e-2)))
             fail_msg("%d columns, window %d, %s sinks: sequence %d, position %d, head %d, column %d: %g, not %g",
                      r->dim, r->window, r->sinks ? "with" : "no", b, position, h, d, got, wanted);
@@ -431,13 +334,13 @@ static void take_step(run *r, attune_attention *attention, const int counts[BATC
 }
 
 static void compute(const char *isa, const model *m) {
-    attune_context *const context = open_bare(isa);
+    attune_context *const context = tier0_context(isa);
     attune_attention *attention;
     run r = open_run(m);
     if (r.cap > 0) r.desc.extra = r.extra;
     if (attune_attention_create(context, &r.desc, &attention)) fail_msg("%s", attune_last_message());
     for (int s = 0; s < STEPS; s++) take_step(&r, attention, queries[s]);
-    if (!by_tier0 || by_others)
+    if (!tier0_hits || vm_hits)
         fail_msg("%s, %d columns, groups of %d, pages of %d: the virtual machine", isa, m->dim, m->group, m->page);
     attune_attention_destroy(attention);
     attune_context_destroy(context);
@@ -455,18 +358,19 @@ static void every_step_is_machine_code(void **state) {
         {ATTUNE_BF16, 4, 64, 32, 0, false, true},   {ATTUNE_F32, 2, 128, 16, 9, true, true},
         {ATTUNE_BF16, 2, 256, 16, 0, .cap = 50},    {ATTUNE_F32, 4, 128, 64, 12, true, .cap = 0.5},
     };
-    for (size_t i = 0; i < NUM_ISAS; i++)
-        for (size_t m = 0; m < sizeof models / sizeof *models && runs_here(isas[i]); m++) compute(isas[i], &models[m]);
+    for (size_t i = 0; i < TIER0_NUM_ISAS; i++)
+        for (size_t m = 0; m < sizeof models / sizeof *models && tier0_runs_here(tier0_isas[i]); m++)
+            compute(tier0_isas[i], &models[m]);
 }
 
 /* Later keys of the same prompt. Keys beyond the end of a sequence are NaN in all of these tests. */
 static void nan_is_not_seen_by_rows_before_it(void **state) {
     (void)state;
     static const int few[BATCH] = {7, 2, 5};
-    for (size_t i = 0; i < NUM_ISAS; i++)
-        for (int dtype = ATTUNE_F32; dtype <= ATTUNE_BF16 && runs_here(isas[i]); dtype++)
+    for (size_t i = 0; i < TIER0_NUM_ISAS; i++)
+        for (int dtype = ATTUNE_F32; dtype <= ATTUNE_BF16 && tier0_runs_here(tier0_isas[i]); dtype++)
             for (int has_few = 0; has_few < 2; has_few++) {
-                attune_context *const context = open_bare(isas[i]);
+                attune_context *const context = tier0_context(tier0_isas[i]);
                 attune_attention *attention;
                 const model m = {(attune_dtype)dtype, has_few ? 4 : 1, 64, 16, 0, false, false};
                 run r = open_run(&m);
@@ -483,28 +387,20 @@ static void nan_is_not_seen_by_rows_before_it(void **state) {
 static void deadlines_are_met_by_machine_code(void **state) {
     (void)state;
     const attune_context_options options = {
-        .struct_size = sizeof options, .cache_dir = "", .max_workers = 1, .event = note};
+        .struct_size = sizeof options, .cache_dir = "", .max_workers = 1, .event = tier0_note};
     attune_context *context;
     attune_attention *attention;
     const model m = {ATTUNE_BF16, 4, 128, 16, 0, false, false};
     run r = open_run(&m);
     assert_int_equal(attune_context_create(&options, &context), ATTUNE_OK);
-    by_tier0 = by_others = 0;
+    tier0_forget();
     if (attune_attention_create(context, &r.desc, &attention)) fail_msg("%s", attune_last_message());
     take_step(&r, attention, queries[0]);
-    assert_true(by_tier0 > 0);
-    assert_int_equal(by_others, 0);
+    assert_true(tier0_hits > 0);
+    assert_int_equal(vm_hits, 0);
     attune_attention_destroy(attention);
     attune_context_destroy(context);
     close_run(&r);
-}
-
-/* The file of the build directory: a test program has another directory than the library. */
-static int name_file(void **state) {
-    (void)state;
-    char path[4096];
-    snprintf(path, sizeof path, "%s/libattune-tier0.so", getenv("BUILD") ? getenv("BUILD") : "build");
-    return setenv("ATTUNE_TIER0", path, 1);
 }
 
 int main(void) {
@@ -516,5 +412,5 @@ int main(void) {
         cmocka_unit_test(nan_is_not_seen_by_rows_before_it),
         cmocka_unit_test(deadlines_are_met_by_machine_code),
     };
-    return cmocka_run_group_tests(tests, name_file, NULL);
+    return cmocka_run_group_tests(tests, tier0_setup, NULL);
 }

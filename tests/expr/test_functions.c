@@ -164,12 +164,11 @@ static void deep_text_is_canonical(void **state) {
     (void)state;
     char text[ATTUNE_FUNCTION_BYTES] = "num_heads=1,seq_q=4,head_dim=8,score_mod=\"",
          printed[4 * ATTUNE_FUNCTION_BYTES];
-    attune_problem p = ATTUNE_PROBLEM_INIT, again = ATTUNE_PROBLEM_INIT;
     for (int i = 0; i < 100; i++) strcat(text, "-");
-    assert_int_equal(attune_problem_parse(&p, strcat(text, "score\"")), ATTUNE_OK);
+    const attune_problem p = problem_parsed(strcat(text, "score\""));
     if (attune_problem_check(&p)) fail_msg("%s", attune_last_message());
     attune_problem_print(&p, printed, sizeof printed);
-    assert_int_equal(attune_problem_parse(&again, printed), ATTUNE_OK);
+    const attune_problem again = problem_parsed(printed);
     if (attune_problem_check(&again)) fail_msg("%s", attune_last_message());
     assert_non_null(strstr(printed, "-(-(-score))"));
 }

@@ -3,6 +3,7 @@
 #include "cache/disk_cache.h"
 #include "engine/create.h"
 #include "support/engine/contexts.h"
+#include "support/statuses.h"
 
 #include "support/temp_dir.h"
 
@@ -65,22 +66,10 @@ static attune_context *open_context(const char *dir, at_compile_fn *compile, hea
     return test_context(&options, &hooks);
 }
 
-static attune_statistics count(const attune_context *context) {
-    attune_statistics s = {.struct_size = sizeof s};
-    assert_int_equal(attune_get_statistics(context, &s), ATTUNE_OK);
-    return s;
-}
-
 static attune_kernel *compile(attune_context *context, const char *text) {
     attune_kernel *kernel = NULL;
     if (attune_ir_compile(context, text, &kernel)) fail_msg("%s", attune_last_message());
     return kernel;
-}
-
-static attune_kernel_info info_of(const attune_kernel *kernel) {
-    attune_kernel_info info = {.struct_size = sizeof info};
-    assert_int_equal(attune_kernel_get_info(kernel, &info), ATTUNE_OK);
-    return info;
 }
 
 static void assert_multiplies(attune_context *context, const attune_kernel *kernel, float factor) {
@@ -101,10 +90,10 @@ static void one_text_is_one_kernel(void **state) {
     attune_kernel *other = compile(context, tripling);
     assert_ptr_equal(first, second);
     assert_ptr_not_equal(first, other);
-    assert_int_equal(count(context).compiles, 2);
-    assert_int_equal(count(context).memory_hits, 1);
-    assert_int_equal(strlen(info_of(first).key), 32);
-    assert_string_not_equal(info_of(first).key, info_of(other).key);
+    assert_int_equal(statistics_of(context).compiles, 2);
+    assert_int_equal(statistics_of(context).memory_hits, 1);
+    assert_int_equal(strlen(kernel_info_of(first).key), 32);
+    assert_string_not_equal(kernel_info_of(first).key, kernel_info_of(other).key);
     assert_multiplies(context, first, 2);
     assert_multiplies(context, other, 3);
     attune_kernel_release(first);
@@ -124,8 +113,8 @@ static void a_hit_needs_no_code_generator(void **state) {
     heard h = {0};
     attune_context *context = open_context(*state, no_code_generator, &h);
     attune_kernel *kernel = compile(context, doubling_again);
-    assert_int_equal(info_of(kernel).origin, ATTUNE_FROM_DISK);
-    assert_int_equal(count(context).disk_hits, 1);
+    assert_int_equal(kernel_info_of(kernel).origin, ATTUNE_FROM_DISK);
+    assert_int_equal(statistics_of(context).disk_hits, 1);
     assert_multiplies(context, kernel, 2);
     const attune_ir_parameter *parameters;
     size_t num_parameters;
@@ -138,7 +127,7 @@ static void a_hit_needs_no_code_generator(void **state) {
     assert_int_equal(h.kinds[0], ATTUNE_EVENT_DISK_HIT);
     assert_string_equal(h.problems[0], "@doubling");
     assert_int_equal(attune_ir_compile(context, tripling, &kernel), ATTUNE_OK); /* by the virtual machine */
-    assert_int_equal(info_of(kernel).engine, ATTUNE_ENGINE_VM);
+    assert_int_equal(kernel_info_of(kernel).engine, ATTUNE_ENGINE_VM);
     assert_multiplies(context, kernel, 3);
     attune_kernel_release(kernel);
     attune_context_destroy(context);
@@ -194,8 +183,8 @@ static void a_damaged_entry_is_compiled_anew(void **state) {
     fputc('!', file);
     fclose(file);
     attune_kernel *kernel = compile(context, doubling);
-    assert_int_equal(info_of(kernel).origin, ATTUNE_FROM_COMPILER);
-    assert_int_equal(count(context).damaged_entries, 1);
+    assert_int_equal(kernel_info_of(kernel).origin, ATTUNE_FROM_COMPILER);
+    assert_int_equal(statistics_of(context).damaged_entries, 1);
     assert_multiplies(context, kernel, 2);
     attune_kernel_release(kernel);
     attune_context_destroy(context);
@@ -227,7 +216,7 @@ static void an_entry_with_another_text_is_refused(void **state) {
         forge(context, doubling, texts[i], &entry);
         attune_drop_memory_cache(context);
         attune_kernel *kernel = compile(context, doubling);
-        assert_int_equal(count(context).damaged_entries, i + 1);
+        assert_int_equal(statistics_of(context).damaged_entries, i + 1);
         assert_multiplies(context, kernel, 2);
         attune_kernel_release(kernel);
     }
@@ -263,7 +252,7 @@ static void bad_text_gets_a_sentence(void **state) {
     const char *const outside = "kernel @outside(y: f32[n] out, n: idx) { parallel for i in 0..n { y[i + 1] = 0.0 } }";
     assert_int_equal(attune_ir_compile(context, outside, &kernel), ATTUNE_INVALID_IR);
     assert_non_null(strstr(attune_last_message(), "y[i + 1]"));
-    assert_int_equal(count(context).memory_kernels, 0);
+    assert_int_equal(statistics_of(context).memory_kernels, 0);
     attune_context_destroy(context);
 }
 

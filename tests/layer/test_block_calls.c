@@ -1,5 +1,6 @@
 /* The promise about a block's bits: they depend neither on the threads, nor on the rest of the batch, nor on whether
  * keys come out of a cache (test_block_decoding.c). Also errors of a call. */
+#include "support/statuses.h"
 #include "support/tensor_calls.h"
 
 #include <math.h>
@@ -49,8 +50,7 @@ static void *pack_again(const attune_problem *p, const tensors *from) {
 }
 
 static void run_call(attune_context *context, const attune_problem *p, const attune_arguments *a) {
-    attune_kernel *kernel = NULL;
-    if (attune_compile(context, p, NULL, &kernel)) fail_msg("%s", attune_last_message());
+    attune_kernel *kernel = kernel_of(context, p);
     if (attune_run(context, kernel, a)) fail_msg("%s", attune_last_message());
     attune_kernel_release(kernel);
 }
@@ -202,12 +202,11 @@ static void test_workspace_too_small(void **state) {
     attune_context *context = tensors_context(NULL, 2);
     tensors t;
     tensors_open_call(&t, "batch=2,embed_dim=40,num_heads=4,seq_q=9", "", INPUT_ORDINARY, 1);
-    attune_kernel *kernel = NULL;
     attune_arguments a;
     tensors_arguments(&t, &a);
     size_t bytes = 0;
     char number[32];
-    assert_int_equal(attune_compile(context, &t.problem, NULL, &kernel), ATTUNE_OK);
+    attune_kernel *kernel = kernel_of(context, &t.problem);
     assert_int_equal(attune_workspace_size(context, kernel, &a, &bytes), ATTUNE_OK);
     assert_true(bytes >= 2 * 9 * 40 * 4 * sizeof(float)); /* q, k, v and the heads */
     a.workspace = aligned_alloc(64, (bytes + 63) / 64 * 64);

@@ -4,6 +4,7 @@
 #include "support/block_model.h"
 #include "support/engine/contexts.h"
 #include "support/engine/fake_codegen.h"
+#include "support/problems.h"
 #include "support/temp_dir.h"
 
 #include <math.h>
@@ -181,10 +182,9 @@ static void test_prefill_and_decode_share_a_blob(void **state) {
     assert_ok(attune_mha_run(whole, &c.arguments, NULL));
     attune_mha_destroy(whole);
     for (int part = 0; part < 2; part++) {
-        attune_problem problem = ATTUNE_PROBLEM_INIT;
         attune_arguments a;
         attune_mha *mha;
-        assert_ok(attune_problem_parse(&problem, part ? step : prompt));
+        const attune_problem problem = problem_parsed(part ? step : prompt);
         assert_ok(attune_mha_create_packed(context, &problem, NULL, m.blob, m.blob_bytes, &mha));
         assert_ok(attune_arguments_init(&a, &problem));
         a.x.data = (const float *)c.arguments.x.data + (part ? 5 * EMBED : 0);
@@ -217,10 +217,9 @@ static void test_projected_keys_share_the_blob(void **state) {
     assert_ok(attune_mha_run(mha, &c.arguments, NULL));
     pack_model(&m);
     for (int part = 0; part < 2; part++) {
-        attune_problem problem = ATTUNE_PROBLEM_INIT;
         attune_arguments a;
         attune_mha *shares;
-        assert_ok(attune_problem_parse(&problem, part ? step : fill));
+        const attune_problem problem = problem_parsed(part ? step : fill);
         assert_ok(attune_mha_create_packed(context, &problem, NULL, m.blob, part * m.blob_bytes, &shares));
         assert_ptr_equal(attune_mha_packed_weights(shares, &bytes), m.blob);
         assert_int_equal(bytes, m.blob_bytes); /* all of it, so that it can be saved */

@@ -1,5 +1,6 @@
 /* Weights that are wrong, each with its sentence, and blobs that come back from a file. */
 #include "support/block_model.h"
+#include "support/problems.h"
 #include "support/temp_dir.h"
 
 #include <setjmp.h>
@@ -112,9 +113,8 @@ static void test_wrong_weights(void **state) {
 static void test_wrong_calls(void **state) {
     (void)state;
     model m = open_model("embed_dim=24,num_heads=3,seq_q=4", ATTUNE_OUT_IN, RANDOM_BITS);
-    attune_problem plain = ATTUNE_PROBLEM_INIT;
     size_t bytes;
-    assert_ok(attune_problem_parse(&plain, "num_heads=3,seq_q=4,head_dim=8"));
+    const attune_problem plain = problem_parsed("num_heads=3,seq_q=4,head_dim=8");
     const attune_status no_block = ATTUNE_INVALID_PROBLEM, bad = ATTUNE_INVALID_ARGUMENT;
     assert_fails(attune_packed_weights_size(&plain, &bytes), no_block, "embed_dim is 0: this problem is no block");
     assert_fails(attune_mha_weights_init(&m.weights, &plain, ATTUNE_OUT_IN), no_block, "embed_dim is 0");
@@ -220,13 +220,11 @@ static void test_who_shares_a_blob(void **state) {
     model m = open_model("embed_dim=24,num_heads=6,num_kv_heads=3,seq_q=4", ATTUNE_OUT_IN, RANDOM_BITS);
     pack_model(&m);
     for (size_t i = 0; i < sizeof same / sizeof *same; i++) {
-        attune_problem p = ATTUNE_PROBLEM_INIT;
-        assert_ok(attune_problem_parse(&p, same[i]));
+        attune_problem p = problem_parsed(same[i]);
         assert_ok(attune_packed_weights_check(&p, m.blob, m.blob_bytes));
     }
     for (size_t i = 0; i < sizeof other / sizeof *other; i++) {
-        attune_problem p = ATTUNE_PROBLEM_INIT;
-        assert_ok(attune_problem_parse(&p, other[i]));
+        const attune_problem p = problem_parsed(other[i]);
         assert_fails(attune_packed_weights_check(&p, m.blob, m.blob_bytes), ATTUNE_BAD_FILE, "of another problem");
     }
     close_model(&m);

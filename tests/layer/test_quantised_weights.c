@@ -1,4 +1,5 @@
 /* Weights of blocks as codes: their bits are those of the plain numbers that codes and scales stand for. */
+#include "support/problems.h"
 #include "support/statuses.h"
 #include "support/tensor_calls.h"
 
@@ -91,12 +92,11 @@ static void assert_plain_bits(attune_context *context, const char *text, const c
         if (is_matrix(id) && coded.weights.tensor[id].data) round_matrix(&coded.weights, id, group, is_i4);
     size_t bytes;
     attune_arguments a;
-    attune_kernel *kernel = NULL;
     void *const packed = pack(&plain.problem, &coded.weights, &bytes);
     tensors_arguments(&plain, &a);
     a.packed_weights = packed;
     a.x.data = coded.arguments.x.data;
-    assert_ok(attune_compile(context, &plain.problem, NULL, &kernel));
+    attune_kernel *kernel = kernel_of(context, &plain.problem);
     assert_ok(attune_run(context, kernel, &a));
     attune_kernel_release(kernel);
     tensors_assert_same(&coded, &plain, all);
@@ -164,10 +164,9 @@ static void test_sources_make_one_blob(void **state) {
     enum { WIDE = 64, THREE = 3 * WIDE };
     static float square[WIDE][WIDE], turned[WIDE][WIDE], three[THREE][WIDE];
     static uint16_t half[WIDE][WIDE];
-    attune_problem p = ATTUNE_PROBLEM_INIT;
     attune_mha_weights first, second;
     size_t bytes;
-    assert_ok(attune_problem_parse(&p, "embed_dim=64,num_heads=2,seq_q=1,w_dtype=i4"));
+    const attune_problem p = problem_parsed("embed_dim=64,num_heads=2,seq_q=1,w_dtype=i4");
     for (int o = 0; o < WIDE; o++)
         for (int i = 0; i < WIDE; i++) {
             const float x = (float)((o * 37 + i * 11) % 128 - 60) / 32; /* a bf16 */
@@ -207,10 +206,9 @@ static void test_sources_make_one_blob(void **state) {
 static void assert_refused(const char *text, float weight, const char *part) {
     enum { WIDE = 40, OUTPUT = 7, INPUT = 33 };
     static float square[WIDE][WIDE];
-    attune_problem p = ATTUNE_PROBLEM_INIT;
     attune_mha_weights weights;
     size_t bytes;
-    assert_ok(attune_problem_parse(&p, text));
+    const attune_problem p = problem_parsed(text);
     assert_ok(attune_mha_weights_init(&weights, &p, ATTUNE_OUT_IN));
     for (int id = 0; id < ATTUNE_Q_BIAS; id++) weights.tensor[id].data = square;
     unsigned char *const packed = pack(&p, &weights, &bytes);
@@ -242,10 +240,9 @@ static void test_groups_are_checked(void **state) {
                  {"w_dtype=i4,w_group=256", "w_group is 256; it must be from 0 to 128"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char text[128];
-        attune_problem p = ATTUNE_PROBLEM_INIT;
         size_t bytes;
         snprintf(text, sizeof text, "embed_dim=64,num_heads=2,seq_q=1,%s", cases[i].text);
-        assert_ok(attune_problem_parse(&p, text));
+        const attune_problem p = problem_parsed(text);
         assert_int_equal(attune_packed_weights_size(&p, &bytes), ATTUNE_INVALID_PROBLEM);
         assert_string_equal(attune_last_message(), cases[i].message);
     }

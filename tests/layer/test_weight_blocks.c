@@ -1,4 +1,5 @@
 /* Weights that are codes already, in rows of ggml's q8_0 and q4_0: packing takes them as they are. */
+#include "support/problems.h"
 #include "support/statuses.h"
 #include "support/tensor_calls.h"
 
@@ -63,12 +64,11 @@ static void *pack(const attune_problem *p, const attune_mha_weights *all, size_t
 static void run(attune_context *context, tensors *t, const weights *w, attune_dtype dtype) {
     size_t bytes;
     attune_arguments a;
-    attune_kernel *kernel = NULL;
     const attune_mha_weights all = weights_of(&t->problem, w, dtype);
     void *const packed = pack(&t->problem, &all, &bytes);
     tensors_arguments(t, &a);
     a.packed_weights = packed;
-    assert_ok(attune_compile(context, &t->problem, NULL, &kernel));
+    attune_kernel *kernel = kernel_of(context, &t->problem);
     assert_ok(attune_run(context, kernel, &a));
     attune_kernel_release(kernel);
     free(packed);
@@ -101,9 +101,8 @@ static void test_bits_are_those_of_plain_weights(void **state) {
 /* ---- Refusals ---- */
 
 static void assert_refused(const char *text, attune_mha_weights *all, const char *message) {
-    attune_problem p = ATTUNE_PROBLEM_INIT;
     static _Alignas(64) unsigned char packed[WIDE * WIDE * 4 * 5];
-    assert_ok(attune_problem_parse(&p, text));
+    const attune_problem p = problem_parsed(text);
     assert_int_equal(attune_pack_weights(&p, all, packed, sizeof packed), ATTUNE_INVALID_ARGUMENT);
     assert_string_equal(attune_last_message(), message);
     for (size_t i = 0; i < sizeof packed; i++) assert_int_equal(packed[i], 0);
@@ -113,9 +112,8 @@ static void test_blocks_that_do_not_fit(void **state) {
     (void)state;
     static weights w;
     static const char i8[] = "embed_dim=64,num_heads=2,seq_q=1,w_dtype=i8";
-    attune_problem p = ATTUNE_PROBLEM_INIT;
     draw_weights(ATTUNE_I8, &w);
-    assert_ok(attune_problem_parse(&p, i8));
+    const attune_problem p = problem_parsed(i8);
     attune_mha_weights all = weights_of(&p, &w, ATTUNE_I8);
     all.tensor[ATTUNE_OUT_WEIGHT].dtype = ATTUNE_F32;
     all.tensor[ATTUNE_OUT_WEIGHT].data = w.plain_out;
@@ -143,9 +141,8 @@ static void test_rows_that_end_within_a_block(void **state) {
     (void)state;
     static const uint8_t any[48 * 48 * 2];
     static const char text[] = "embed_dim=48,num_heads=2,seq_q=1,w_dtype=i4";
-    attune_problem p = ATTUNE_PROBLEM_INIT;
     attune_mha_weights all;
-    assert_ok(attune_problem_parse(&p, text));
+    const attune_problem p = problem_parsed(text);
     assert_ok(attune_mha_weights_init(&all, &p, ATTUNE_OUT_IN));
     for (int id = 0; id < ATTUNE_Q_BIAS; id++) {
         all.tensor[id].data = any;

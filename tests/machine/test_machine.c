@@ -6,6 +6,7 @@
 #include "support/engine/contexts.h"
 #include "support/engine/fake_codegen.h"
 #include "support/problems.h"
+#include "support/statuses.h"
 #include "support/temp_dir.h"
 #include "target/kernel_abi.h"
 
@@ -103,12 +104,6 @@ static attune_machine_info info_of(const attune_context *context) {
     attune_machine_info info = {.struct_size = sizeof info};
     assert_int_equal(attune_get_machine_info(context, &info), ATTUNE_OK);
     return info;
-}
-
-static attune_statistics counts_of(const attune_context *context) {
-    attune_statistics s = {.struct_size = sizeof s};
-    assert_int_equal(attune_get_statistics(context, &s), ATTUNE_OK);
-    return s;
 }
 
 static attune_status try_compile(attune_context *context, const char *text, const mha_schedule *schedule,
@@ -417,7 +412,7 @@ static void where_nothing_may_be_compiled(void **state) {
     assert_non_null(strstr(last_message, "ATTUNE_STRICT"));
     assert_int_equal(disk_hits_told, 1);
     assert_non_null(strstr(told, "the one for " OLDER " is used"));
-    const attune_statistics counts = counts_of(context);
+    const attune_statistics counts = statistics_of(context);
     assert_int_equal(counts.stand_ins, 1);
     assert_int_equal(counts.disk_hits, 1);
     assert_int_equal(counts.compiles + counts.compile_failures, 0);
@@ -440,12 +435,12 @@ static void where_nothing_can_be_compiled(void **state) {
         assert_int_equal(compile_ended, ATTUNE_CODEGEN_MISSING);
         compile_ended = ATTUNE_OK;
         assert_int_equal(info.engine, ATTUNE_ENGINE_JIT);
-        assert_int_equal(counts_of(context).stand_ins, 1);
+        assert_int_equal(statistics_of(context).stand_ins, 1);
         attune_context_destroy(context);
         codegen.failure = ATTUNE_OK;
         context = open_one((opening){.dir = *state, .machine = OWN}); /* the compiler is there again */
         assert_string_equal(compiled(context, SMALL).machine, OWN);
-        assert_int_equal(counts_of(context).compiles, 1);
+        assert_int_equal(statistics_of(context).compiles, 1);
         attune_context_destroy(context);
         char path[TEMP_DIR_CHARS + AT_FILE_CHARS];
         path_of(*state, OWN, path);

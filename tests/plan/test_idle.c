@@ -2,6 +2,7 @@
  * The chosen schedules are those of named targets, so the outcome does not depend on this CPU. */
 #include "base/integers.h"
 #include "plan/work.h"
+#include "support/problems.h"
 #include "support/tensor_calls.h"
 
 #include <math.h>
@@ -92,9 +93,8 @@ static double idle_of(attune_plan *plan, const step *s, uint32_t threads) {
 
 static void check(const char *target, const char *problem, double most) {
     attune_context *const context = tensors_context_for(at_target_find(target));
-    attune_problem p = ATTUNE_PROBLEM_INIT;
     attune_plan *plan;
-    assert_int_equal(attune_problem_parse(&p, problem), ATTUNE_OK);
+    const attune_problem p = problem_parsed(problem);
     if (attune_plan_create(context, &p, NULL, &plan)) fail_msg("%s", attune_last_message());
     for (int i = 0; i < 4; i++) {
         const step s = step_number(i);

@@ -1,6 +1,7 @@
 /* Plans: calls of few and of many queries, ragged batches, arguments. test_plan_special.c: lengths that come back. */
 #include "support/engine/contexts.h"
 #include "support/plans.h"
+#include "support/problems.h"
 #include "support/temp_dir.h"
 
 #include <setjmp.h>
@@ -227,11 +228,10 @@ static void tensors_are_bound_by_name(void **state) {
     assert_ok(attune_plan_run(plan, &a, NULL));
 
     a.out.data = expected;
-    attune_problem problem = ATTUNE_PROBLEM_INIT;
     char few[128];
     const int rows = few_rows_of(plan);
     snprintf(few, sizeof few, OPEN ",max_seq_q=%d", rows);
-    assert_ok(attune_problem_parse(&problem, a.seq_q > rows ? OPEN : few));
+    const attune_problem problem = problem_parsed(a.seq_q > rows ? OPEN : few);
     assert_ok(attune_run_interpreted(sample_context, &problem, NULL, &a));
     assert_memory_equal(data[3], expected, 5 * 32 * sizeof(float));
 
@@ -278,10 +278,9 @@ static void strict_mode_costs_only_speed(void **state) {
 
 static void bad_input_is_refused(void **state) {
     (void)state;
-    attune_problem problem = ATTUNE_PROBLEM_INIT;
     attune_plan_options options = ATTUNE_PLAN_OPTIONS_INIT;
     attune_plan *plan;
-    assert_ok(attune_problem_parse(&problem, OPEN));
+    const attune_problem problem = problem_parsed(OPEN);
     options.max_specialised = 9;
     assert_fails(attune_plan_create(sample_context, &problem, &options, &plan), ATTUNE_INVALID_ARGUMENT,
                  "max_specialised is 9; it must be from 0 to 8");

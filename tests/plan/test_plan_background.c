@@ -2,6 +2,7 @@
 #include "engine/create.h"
 #include "plan/plan.h"
 #include "support/plans.h"
+#include "support/problems.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -19,39 +20,6 @@
 #define SAME       ",reproducible=1"
 #define IN_PLAN    OPEN SAME
 #define BACKGROUND {sizeof(attune_plan_options), .max_specialised = 8, .repeats = 3, .background = 1, .deadline_us = -1}
-
-static void wait_for_background(void) { at_background_wait(&sample_context->background); }
-
-/* ---- Events ---- */
-
-static pthread_t caller;
-static atomic_int compiled_by_caller, compiled_behind, swapped; /* events come from several threads */
-
-static void count_event(void *user, const attune_event *event) {
-    (void)user;
-    const bool is_caller = pthread_equal(pthread_self(), caller);
-    if (event->kind == ATTUNE_EVENT_COMPILE_BEGIN) ++*(is_caller ? &compiled_by_caller : &compiled_behind);
-    if (event->kind == ATTUNE_EVENT_SWAPPED) {
-        assert_int_equal(strlen(event->key), 32);
-        assert_non_null(strstr(event->problem, "head_dim="));
-        swapped++;
-    }
-}
-
-static int watch(void **state) {
-    (void)state;
-    caller = pthread_self();
-    compiled_by_caller = compiled_behind = swapped = 0;
-    attune_drop_memory_cache(sample_context);
-    sample_context->log.event = count_event;
-    return 0;
-}
-
-static int look_away(void **state) {
-    (void)state;
-    sample_context->log.event = NULL;
-    return 0;
-}
 
 /* ---- Lengths that come back ---- */
 
@@ -260,10 +228,9 @@ static void a_small_workspace_keeps_the_old_kernel(void **state) {
 
 static void options_are_checked(void **state) {
     (void)state;
-    attune_problem problem = ATTUNE_PROBLEM_INIT;
     attune_plan *plan;
     attune_plan_options options = BACKGROUND;
-    assert_int_equal(attune_problem_parse(&problem, OPEN), ATTUNE_OK);
+    const attune_problem problem = problem_parsed(OPEN);
     options.background = 2;
     assert_int_equal(attune_plan_create(sample_context, &problem, &options, &plan), ATTUNE_INVALID_ARGUMENT);
     assert_string_equal(attune_last_message(), "background is 2; it must be 0 or 1");
@@ -320,17 +287,16 @@ static void a_child_has_a_background_of_its_own(void **state) {
 }
 
 int main(void) {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, watch, look_away)
     const struct CMUnitTest tests[] = {
-        TEST(lengths_get_a_kernel_later),
-        TEST(few_queries_do_not_wait),
-        TEST(no_call_waits_after_preparation),
-        TEST(lengths_that_gain_little_keep_their_kernel),
-        TEST(its_priority_is_that_of_the_caller_or_of_the_options),
-        TEST(a_plan_may_end_at_once),
-        TEST(a_small_workspace_keeps_the_old_kernel),
-        TEST(options_are_checked),
-        TEST(a_child_has_a_background_of_its_own),
+        WATCHED(lengths_get_a_kernel_later),
+        WATCHED(few_queries_do_not_wait),
+        WATCHED(no_call_waits_after_preparation),
+        WATCHED(lengths_that_gain_little_keep_their_kernel),
+        WATCHED(its_priority_is_that_of_the_caller_or_of_the_options),
+        WATCHED(a_plan_may_end_at_once),
+        WATCHED(a_small_workspace_keeps_the_old_kernel),
+        WATCHED(options_are_checked),
+        WATCHED(a_child_has_a_background_of_its_own),
     };
     return cmocka_run_group_tests(tests, sample_context_open, sample_context_close);
 }

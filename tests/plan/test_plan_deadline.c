@@ -1,7 +1,9 @@
 /* Plans whose calls wait for no compile: tier 0 computes until the kernel is there (docs/plans.md). */
 #include "engine/create.h"
 #include "plan/plan.h"
+#include "support/engine/tier0.h"
 #include "support/plans.h"
+#include "support/problems.h"
 
 #include <pthread.h>
 #include <setjmp.h>
@@ -18,37 +20,6 @@
 #define OF_VM    ANY SAME ",score_mod=score+0.5*(q-kv)" /* tier 0 has no machine code for it */
 #define DEADLINE {sizeof(attune_plan_options), .max_specialised = 8, .repeats = 3}
 
-/* ---- Events ---- */
-
-static pthread_t caller;
-static int compiled_by_caller, compiled_behind, swapped, failed, hits_of_tier0;
-
-static void count_event(void *user, const attune_event *event) {
-    (void)user;
-    const bool is_caller = pthread_equal(pthread_self(), caller);
-    if (event->kind == ATTUNE_EVENT_COMPILE_BEGIN) ++*(is_caller ? &compiled_by_caller : &compiled_behind);
-    if (event->kind == ATTUNE_EVENT_COMPILE_END && event->status) failed++;
-    if (event->kind == ATTUNE_EVENT_SWAPPED) swapped++;
-    if (event->kind == ATTUNE_EVENT_TIER0_HIT) hits_of_tier0++;
-}
-
-static int watch(void **state) {
-    (void)state;
-    caller = pthread_self();
-    compiled_by_caller = compiled_behind = swapped = failed = hits_of_tier0 = 0;
-    attune_drop_memory_cache(sample_context);
-    sample_context->log.event = count_event;
-    return 0;
-}
-
-static int look_away(void **state) {
-    (void)state;
-    sample_context->log.event = NULL;
-    return 0;
-}
-
-static void wait_for_background(void) { at_background_wait(&sample_context->background); }
-
 /* ---- The calls of a plan ---- */
 
 static void run(attune_plan *plan, sample_call *call) {
@@ -62,9 +33,9 @@ static void first_calls_are_answered_at_once(void **state) {
     const sample from = sized(ANY, "seq_q=30,seq_kv=50");
     sample_call call;
     sample_call_open(&call, &from, ON_THE_HEAP);
-    assert_int_equal(hits_of_tier0, 3); /* one query, few, many: found when the plan was made */
+    assert_int_equal(tier0_found, 3); /* one query, few, many: found when the plan was made */
     run(plan, &call);
-    assert_int_equal(hits_of_tier0, 3);
+    assert_int_equal(tier0_found, 3);
     wait_for_background();
     assert_int_equal(swapped, 1);
     assert_int_equal(info_of(plan).stopgap_calls, 1);
@@ -95,14 +66,12 @@ static void a_plan_says_whether_it_needs_a_compiler(void **state) {
                                              .max_workers = 1,
                                              .compile_mode = ATTUNE_COMPILE_NEVER,
                                              .machine_code_only = least};
+        const attune_problem of_vm = problem_parsed(OF_VM), any = problem_parsed(ANY);
         attune_context *context;
-        attune_problem of_vm = ATTUNE_PROBLEM_INIT, any = ATTUNE_PROBLEM_INIT;
         assert_int_equal(attune_context_create(&with, &context), ATTUNE_OK);
-        assert_int_equal(attune_problem_parse(&of_vm, OF_VM), ATTUNE_OK);
         assert_int_equal(attune_plan_create(context, &of_vm, &options, &plan), ATTUNE_OK);
         assert_int_equal(info_of(plan).is_ready, least == 1);
         attune_plan_destroy(plan);
-        assert_int_equal(attune_problem_parse(&any, ANY), ATTUNE_OK);
         assert_int_equal(attune_plan_create(context, &any, &options, &plan), ATTUNE_OK);
         assert_int_equal(info_of(plan).is_ready, 1);
         attune_plan_destroy(plan);
@@ -137,16 +106,15 @@ static void the_virtual_machine_is_prepared_before_the_first_call(void **state) 
     attune_plan_options options = DEADLINE;
     attune_context *context;
     attune_plan *plan;
-    attune_problem problem = ATTUNE_PROBLEM_INIT;
     options.max_specialised = 0;
     assert_int_equal(attune_context_create(&with, &context), ATTUNE_OK);
-    assert_int_equal(attune_problem_parse(&problem, OF_VM), ATTUNE_OK);
+    const attune_problem problem = problem_parsed(OF_VM);
     assert_int_equal(attune_plan_create(context, &problem, &options, &plan), ATTUNE_OK);
-    assert_int_equal(hits_of_tier0, 1);
+    assert_int_equal(tier0_found, 1);
     assert_true(pl_begin(plan)); /* so that nothing happens behind these calls */
     for (int i = 0; i < NUM_SIZES; i++) assert_has_bits(plan, OF_VM, sizes[i]);
     pl_end(plan);
-    assert_int_equal(hits_of_tier0, 1);
+    assert_int_equal(tier0_found, 1);
     assert_int_equal(info_of(plan).stopgap_calls, NUM_SIZES);
     assert_int_equal(info_of(plan).many_calls, NUM_SIZES);
     for (int i = 0; i < NUM_SIZES; i++) {
@@ -349,9 +317,8 @@ static void a_failure_is_told_once(void **state) {
     const attune_plan_options options = DEADLINE;
     attune_context *context;
     attune_plan *plan;
-    attune_problem problem = ATTUNE_PROBLEM_INIT;
     assert_int_equal(at_context_create(&with, &hooks, &context), ATTUNE_OK);
-    assert_int_equal(attune_problem_parse(&problem, ANY), ATTUNE_OK);
+    const attune_problem problem = problem_parsed(ANY);
     assert_int_equal(attune_plan_create(context, &problem, &options, &plan), ATTUNE_OK);
     const sample from = sized(ANY, "seq_q=30,seq_kv=50");
     sample_call call;
@@ -360,8 +327,8 @@ static void a_failure_is_told_once(void **state) {
         assert_int_equal(attune_plan_run(plan, &call.arguments, NULL), ATTUNE_OK);
         at_background_wait(&context->background);
     }
-    assert_true(failed >= 1 && failed <= 2); /* the kernel of all lengths, and one for these */
-    assert_int_equal(compiled_behind, failed);
+    assert_true(compiles_failed >= 1 && compiles_failed <= 2); /* the kernel of all lengths, and one for these */
+    assert_int_equal(compiled_behind, compiles_failed);
     assert_int_equal(compiled_by_caller, 0);
     assert_int_equal(info_of(plan).stopgap_calls, 10);
     sample_call_close(&call);
@@ -373,9 +340,8 @@ static void a_failure_is_told_once(void **state) {
 
 static void bad_deadlines_are_refused(void **state) {
     (void)state;
-    attune_problem problem = ATTUNE_PROBLEM_INIT;
     attune_plan *plan;
-    assert_int_equal(attune_problem_parse(&problem, ANY), ATTUNE_OK);
+    const attune_problem problem = problem_parsed(ANY);
     attune_plan_options options = DEADLINE;
     options.deadline_us = -2;
     assert_int_equal(attune_plan_create(sample_context, &problem, &options, &plan), ATTUNE_INVALID_ARGUMENT);
@@ -396,9 +362,8 @@ static void the_environment_has_a_deadline(void **state) {
     setenv("ATTUNE_DEADLINE_US", "250", 1);
     assert_int_equal(attune_context_create(&with, &context), ATTUNE_OK);
     unsetenv("ATTUNE_DEADLINE_US");
-    attune_problem problem = ATTUNE_PROBLEM_INIT;
     attune_plan *plan;
-    assert_int_equal(attune_problem_parse(&problem, ANY), ATTUNE_OK);
+    const attune_problem problem = problem_parsed(ANY);
     assert_int_equal(attune_plan_create(context, &problem, NULL, &plan), ATTUNE_OK);
     assert_int_equal(plan->deadline_us, 250);
     attune_plan_destroy(plan);
@@ -409,24 +374,19 @@ static void the_environment_has_a_deadline(void **state) {
     attune_context_destroy(context);
 }
 
-/* A test program has another directory than the library. */
-static int open_all(void **state) {
-    char path[4096];
-    snprintf(path, sizeof path, "%s/libattune-tier0.so", getenv("BUILD") ? getenv("BUILD") : "build");
-    return setenv("ATTUNE_TIER0", path, 1) || sample_context_open(state);
-}
+static int open_all(void **state) { return tier0_setup(state) || sample_context_open(state); }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(first_calls_are_answered_at_once, watch, look_away),
-        cmocka_unit_test_setup_teardown(a_plan_says_whether_it_needs_a_compiler, watch, look_away),
-        cmocka_unit_test_setup_teardown(the_virtual_machine_is_prepared_before_the_first_call, watch, look_away),
-        cmocka_unit_test_setup_teardown(no_bit_changes_across_swaps, watch, look_away),
-        cmocka_unit_test_setup_teardown(no_call_waits, watch, look_away),
-        cmocka_unit_test_setup_teardown(a_call_may_wait_a_while, watch, look_away),
-        cmocka_unit_test_setup_teardown(a_workspace_stays_large_enough, watch, look_away),
-        cmocka_unit_test_setup_teardown(a_call_waits_for_its_own_kernel_only, watch, look_away),
-        cmocka_unit_test_setup_teardown(a_failure_is_told_once, watch, look_away),
+        WATCHED(first_calls_are_answered_at_once),
+        WATCHED(a_plan_says_whether_it_needs_a_compiler),
+        WATCHED(the_virtual_machine_is_prepared_before_the_first_call),
+        WATCHED(no_bit_changes_across_swaps),
+        WATCHED(no_call_waits),
+        WATCHED(a_call_may_wait_a_while),
+        WATCHED(a_workspace_stays_large_enough),
+        WATCHED(a_call_waits_for_its_own_kernel_only),
+        WATCHED(a_failure_is_told_once),
         cmocka_unit_test(bad_deadlines_are_refused),
         cmocka_unit_test(the_environment_has_a_deadline),
     };

@@ -6,6 +6,7 @@
  * ATTUNE_STEPS: how many (`make steps` has 10,000). */
 #include <attune.h>
 
+#include "support/problems.h"
 #include "support/seed.h"
 
 #include <math.h>
@@ -271,11 +272,10 @@ static void interpret(const shape *s, attune_context *context, attune_attention 
     const size_t count = (size_t)(s->starts_q[s->batch] * heads * dim);
     const int64_t page = s->desc.page_size;
     char text[1024];
-    attune_problem problem = ATTUNE_PROBLEM_INIT;
     attune_arguments a;
     float *const out = numbers(count + 1, false), *const lse = numbers(MOST_TOKENS * MOST_HEADS, false);
     attune_attention_problem(attention, text, sizeof text);
-    assert_ok(attune_problem_parse(&problem, text));
+    const attune_problem problem = problem_parsed(text);
     assert_ok(attune_arguments_init(&a, &problem));
     a.batch = s->batch, a.total_q = s->starts_q[s->batch];
     a.cu_seqlens_q = s->starts_q;

@@ -1,5 +1,7 @@
 #include "support/block_model.h"
 
+#include "support/problems.h"
+
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -28,9 +30,8 @@ static void *make_values(size_t bytes, unsigned seed, model_values values) {
 }
 
 model plan_model(const char *text) {
-    model m = {.problem = ATTUNE_PROBLEM_INIT};
+    model m = {.problem = problem_parsed(text)};
     at_error err = {0};
-    assert_ok(attune_problem_parse(&m.problem, text));
     if (mha_canonicalize(&m.problem, &m.canonical, &err)) fail_msg("%s: %s", text, err.message);
     mha_packed_layout_of(&m.canonical, &m.layout);
     m.size = mha_weight_bytes(m.canonical.w_dtype);

@@ -210,11 +210,23 @@ void sample_call_run(attune_context *context, const sample_call *call, const mha
     attune_kernel_release(kernel);
 }
 
-void *sample_call_data(const sample_call *c, const char *name) {
+const attune_tensor *sample_call_tensor(const sample_call *c, const char *name) {
     for (size_t i = 0; i < c->count; i++)
-        if (!strcmp(c->tensors[i].name, name)) return c->memory[i].data;
-    fail_msg("there is no tensor %s", name);
+        if (!strcmp(c->tensors[i].name, name)) return &c->tensors[i];
     return NULL;
+}
+
+void *sample_call_find(const sample_call *c, const char *name, size_t *bytes) {
+    const attune_tensor *const tensor = sample_call_tensor(c, name);
+    const tensor_memory *const memory = tensor ? &c->memory[tensor - c->tensors] : NULL;
+    if (bytes) *bytes = memory ? memory->bytes : 0;
+    return memory ? memory->data : NULL;
+}
+
+void *sample_call_data(const sample_call *c, const char *name) {
+    void *const data = sample_call_find(c, name, NULL);
+    if (!data) fail_msg("there is no tensor %s", name);
+    return data;
 }
 
 void sample_tensors_text(const attune_tensor *tensors, size_t count, char *text, size_t capacity) {

@@ -93,6 +93,10 @@ void sample_call_run(attune_context *context, const sample_call *call, const mha
 /* The memory of a tensor by its name; the test fails if there is none. */
 void *sample_call_data(const sample_call *call, const char *name);
 
+/* NULL if there is no such tensor; bytes, which may be NULL, is 0 then. */
+const attune_tensor *sample_call_tensor(const sample_call *call, const char *name);
+void *sample_call_find(const sample_call *call, const char *name, size_t *bytes);
+
 /* "q f32 2x4x13x12 624:156:12:1 in", and so on, a line for each tensor. */
 void sample_tensors_text(const attune_tensor *tensors, size_t count, char *text, size_t capacity);
 

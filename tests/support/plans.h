@@ -5,6 +5,8 @@
 #include "support/calls.h"
 #include "support/statuses.h"
 
+#include <stdatomic.h>
+
 #define HEADS  "num_heads=2,head_dim=16"
 #define OPEN   HEADS ",seq_q=dynamic,seq_kv=dynamic"
 #define GROUPS "num_heads=8,num_kv_heads=2,head_dim=16,seq_q=dynamic,seq_kv=dynamic"
@@ -22,6 +24,16 @@ void assert_history(const attune_plan *plan, const char *expected);
 /* Runs a call of the plan. Its outputs must have the bits that the interpreter gives for the problem `kernel`, which is
  * that of the kernel that is expected to run. */
 void assert_runs_as(attune_plan *plan, const sample *from, const char *kernel);
+
+/* The events of sample_context in a test of its own: what the test's thread compiled, what others did, and so on. */
+#define WATCHED(test) cmocka_unit_test_setup_teardown(test, watch, look_away)
+int watch(void **state);
+int look_away(void **state);
+void count_event(void *user, const attune_event *event);
+extern atomic_int compiled_by_caller, compiled_behind, compiles_failed, swapped, tier0_found;
+
+/* Until sample_context has no work left in the background. */
+void wait_for_background(void);
 
 /* Runs a call of these sizes, whatever computes it. */
 void run_sized(attune_plan *plan, const char *problem, const char *sizes);

@@ -1,6 +1,8 @@
 /* Many more workers than there are CPUs, in one group and in several: the bits are those of one thread. */
 #include "problem/mha.h"
 #include "support/engine/contexts.h"
+#include "support/problems.h"
+#include "support/statuses.h"
 #include "support/tensor_calls.h"
 
 #include <pthread.h>
@@ -61,10 +63,9 @@ static void parallel_for(void *user, attune_range_fn *fn, void *argument, int64_
 
 static void run(const tensors *t, const attune_context_options *options) {
     attune_context *context;
-    attune_kernel *kernel;
     attune_arguments arguments;
     context = test_context(options, NULL);
-    if (attune_compile(context, &t->problem, NULL, &kernel)) fail_msg("%s", attune_last_message());
+    attune_kernel *kernel = kernel_of(context, &t->problem);
     tensors_arguments(t, &arguments);
     for (int times = 0; times < 3; times++)
         if (attune_run(context, kernel, &arguments)) fail_msg("%s", attune_last_message());
@@ -91,9 +92,8 @@ static void as_one_thread(void **state) {
     one.machine = "generic,l3_cores=0"; /* one kernel for all: l3_cores is no part of a choice, but of the class */
     one.max_workers = 1;
     for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) {
-        attune_problem problem = ATTUNE_PROBLEM_INIT;
         tensors t;
-        assert_int_equal(attune_problem_parse(&problem, problems[i]), ATTUNE_OK);
+        const attune_problem problem = problem_parsed(problems[i]);
         assert_true(tensors_create(&t, &problem) && tensors_fill(&t, INPUT_ORDINARY, i));
         run(&t, &one);
         attune_context_options many = one;

@@ -68,8 +68,7 @@ static const mha_schedule split = {.strategy = MHA_D_LANES,
 static const mha_schedule *schedule_of(const char *text) { return strcmp(text, DECODE) ? NULL : &split; }
 
 static call open_unchecked(const char *text, const attune_runner *runner) {
-    call c = {.problem = ATTUNE_PROBLEM_INIT, .context = open_context(runner, 4)};
-    assert_ok(attune_problem_parse(&c.problem, text));
+    call c = {.problem = problem_parsed(text), .context = open_context(runner, 4)};
     assert_ok(attune_compile(c.context, &c.problem, TEXT_OF(schedule_of(text)), &c.kernel));
     assert_ok(attune_arguments_init(&c.arguments, &c.problem));
     const attune_problem *p = &c.problem;
@@ -577,13 +576,11 @@ static void parts_out_of_order_are_refused(void **state) {
 static void an_empty_call_has_no_parts(void **state) {
     (void)state;
     attune_context *context = open_context(NULL, 1);
-    attune_kernel *kernel;
-    attune_problem problem = ATTUNE_PROBLEM_INIT;
     attune_arguments arguments;
     attune_call *parts;
     float number = 0;
-    assert_ok(attune_problem_parse(&problem, "seq_q=dynamic,seq_kv=8,head_dim=8"));
-    assert_ok(attune_compile(context, &problem, NULL, &kernel));
+    const attune_problem problem = problem_parsed("seq_q=dynamic,seq_kv=8,head_dim=8");
+    attune_kernel *kernel = kernel_of(context, &problem);
     assert_ok(attune_arguments_init(&arguments, &problem));
     float keys[64] = {0}, values[64] = {0}, out[8];
     arguments.k.data = keys, arguments.v.data = values, arguments.out.data = out, arguments.q.data = &number;

@@ -1,5 +1,6 @@
 /* Workspaces that calls leave for the next: each has one user at a time, and a call that finds one allocates nothing.
  */
+#include "support/statuses.h"
 #include "threads/spare.h"
 
 #include <attune.h>
@@ -126,13 +127,12 @@ static void later_calls_allocate_nothing(void **state) {
     options.cache_dir = "";
     options.max_workers = 1;
     attune_context *context;
-    attune_kernel *kernel;
     attune_problem problem = ATTUNE_PROBLEM_INIT;
     problem.num_heads = HEADS;
     problem.seq_q = ROWS;
     problem.head_dim = WIDTH;
     assert_int_equal(attune_context_create(&options, &context), ATTUNE_OK);
-    assert_int_equal(attune_compile(context, &problem, NULL, &kernel), ATTUNE_OK);
+    attune_kernel *kernel = kernel_of(context, &problem);
     attune_arguments arguments;
     attune_arguments_init(&arguments, &problem);
     arguments.q.data = arguments.k.data = arguments.v.data = in;

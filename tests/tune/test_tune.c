@@ -4,6 +4,7 @@
 #include "schedule/schedule.h"
 #include "support/engine/contexts.h"
 #include "support/problems.h"
+#include "support/statuses.h"
 #include "support/temp_dir.h"
 #include "tune/database.h"
 #include "tune/paired_times.h"
@@ -463,8 +464,7 @@ static attune_context *open_context(void) {
 }
 
 static void fill_arguments(attune_problem *problem, attune_arguments *arguments) {
-    *problem = (attune_problem)ATTUNE_PROBLEM_INIT;
-    assert_int_equal(attune_problem_parse(problem, small_problem), ATTUNE_OK);
+    *problem = problem_parsed(small_problem);
     arguments->struct_size = sizeof *arguments;
     assert_int_equal(attune_arguments_init(arguments, problem), ATTUNE_OK);
     for (int i = 0; i < COUNT; i++) {
@@ -539,11 +539,9 @@ static void a_search_ends_when_its_time_is_over(void **state) {
     slow_pool pool = {0};
     attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
     attune_context *context;
-    attune_problem problem;
+    const attune_problem problem = problem_parsed("num_heads=8,seq_q=64,head_dim=16");
     attune_arguments arguments;
     static float large[4][8 * 64 * 16]; /* a call that is worth more than one thread */
-    problem = (attune_problem)ATTUNE_PROBLEM_INIT;
-    assert_int_equal(attune_problem_parse(&problem, "num_heads=8,seq_q=64,head_dim=16"), ATTUNE_OK);
     assert_int_equal(attune_arguments_init(&arguments, &problem), ATTUNE_OK);
     arguments.q.data = large[0];
     arguments.k.data = large[1];
@@ -613,11 +611,10 @@ static void a_winner_is_used(void **state) {
     (void)state;
     attune_context *context = open_context();
     const attune_problem canonical = problem_canonical(small_problem);
-    attune_kernel *kernel;
     at_error err = {0};
     mha_schedule slow;
     mha_choose(mha_read(&canonical), context->target, &context->machine_class.description, &slow);
-    assert_int_equal(attune_compile(context, &canonical, NULL, &kernel), ATTUNE_OK);
+    attune_kernel *kernel = kernel_of(context, &canonical);
     attune_kernel_release(kernel);
     const int32_t usual = slow.score_columns;
     slow.score_columns = usual == 1 ? 2 : 1;
@@ -635,7 +632,7 @@ static void a_winner_is_used(void **state) {
 
     context = open_context();
     attune_kernel_info info = {.struct_size = sizeof info};
-    assert_int_equal(attune_compile(context, &canonical, NULL, &kernel), ATTUNE_OK);
+    kernel = kernel_of(context, &canonical);
     assert_int_equal(attune_kernel_get_info(kernel, &info), ATTUNE_OK);
     assert_int_equal(info.origin, ATTUNE_FROM_DISK); /* a hit asks no database */
     assert_int_equal(schedule_read(info.schedule).score_columns, usual);
@@ -645,7 +642,7 @@ static void a_winner_is_used(void **state) {
     assert_int_equal(shown_unroll(context, &canonical), usual); /* and from disk */
     assert_int_equal(attune_cache_clear(context, NULL), ATTUNE_OK);
     assert_int_equal(shown_unroll(context, &canonical), slow.score_columns); /* what a miss is going to be */
-    assert_int_equal(attune_compile(context, &canonical, NULL, &kernel), ATTUNE_OK);
+    kernel = kernel_of(context, &canonical);
     assert_int_equal(attune_kernel_get_info(kernel, &info), ATTUNE_OK);
     assert_int_equal(info.origin, ATTUNE_FROM_COMPILER);
     assert_int_equal(schedule_read(info.schedule).score_columns, slow.score_columns);
@@ -653,12 +650,12 @@ static void a_winner_is_used(void **state) {
 
     /* a neighbour of nearly that length, and one that is not near */
     const attune_problem near = problem_canonical("num_heads=4,seq_q=40,head_dim=16,seq_kv=32");
-    assert_int_equal(attune_compile(context, &near, NULL, &kernel), ATTUNE_OK);
+    kernel = kernel_of(context, &near);
     assert_int_equal(attune_kernel_get_info(kernel, &info), ATTUNE_OK);
     assert_int_equal(schedule_read(info.schedule).score_columns, slow.score_columns);
     attune_kernel_release(kernel);
     const attune_problem far = problem_canonical("num_heads=2,seq_q=512,head_dim=16");
-    assert_int_equal(attune_compile(context, &far, NULL, &kernel), ATTUNE_OK);
+    kernel = kernel_of(context, &far);
     assert_int_equal(attune_kernel_get_info(kernel, &info), ATTUNE_OK);
     mha_schedule expected;
     mha_choose(mha_read(&far), context->target, &context->machine_class.description, &expected);
@@ -672,17 +669,15 @@ static void a_replaced_kernel_is_found_by_all(void **state) {
     attune_context *context = open_context();
     const attune_problem canonical = problem_canonical(small_problem);
     mha_schedule other;
-    attune_kernel *kernel;
-    attune_kernel_info info = {.struct_size = sizeof info};
     at_error err = {0};
-    assert_int_equal(attune_compile(context, &canonical, NULL, &kernel), ATTUNE_OK);
+    attune_kernel *kernel = kernel_of(context, &canonical);
     attune_kernel_release(kernel);
     mha_choose(mha_read(&canonical), context->target, &context->machine_class.description, &other);
     other.score_columns = other.score_columns == 1 ? 2 : 1;
     if (at_kernel_replace(context, at_attention_of(&canonical), &other, &err)) fail_msg("%s", err.message);
     for (int round = 0; round < 2; round++) {
-        assert_int_equal(attune_compile(context, &canonical, NULL, &kernel), ATTUNE_OK);
-        assert_int_equal(attune_kernel_get_info(kernel, &info), ATTUNE_OK);
+        kernel = kernel_of(context, &canonical);
+        const attune_kernel_info info = kernel_info_of(kernel);
         assert_int_equal(info.origin, ATTUNE_FROM_DISK);
         assert_int_equal(schedule_read(info.schedule).score_columns, other.score_columns);
         attune_kernel_release(kernel);

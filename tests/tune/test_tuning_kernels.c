@@ -3,6 +3,7 @@
 #include "schedule/schedule.h"
 #include "support/problems.h"
 #include "support/engine/tuning_db.h"
+#include "support/statuses.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,10 +13,8 @@
 
 static mha_schedule compiled(attune_context *context, const char *text) {
     const attune_problem problem = problem_parsed(text);
-    attune_kernel *kernel;
-    attune_kernel_info info = {.struct_size = sizeof info};
-    if (attune_compile(context, &problem, NULL, &kernel)) fail_msg("%s", attune_last_message());
-    assert_int_equal(attune_kernel_get_info(kernel, &info), ATTUNE_OK);
+    attune_kernel *kernel = kernel_of(context, &problem);
+    const attune_kernel_info info = kernel_info_of(kernel);
     attune_kernel_release(kernel);
     return schedule_read(info.schedule);
 }
@@ -26,8 +25,7 @@ static void assert_compiled(attune_context *context, const mha_schedule *expecte
 }
 
 static uint64_t memory_kernels(const attune_context *context) {
-    attune_statistics s = {.struct_size = sizeof s};
-    assert_int_equal(attune_get_statistics(context, &s), ATTUNE_OK);
+    const attune_statistics s = statistics_of(context);
     return s.memory_kernels;
 }
 

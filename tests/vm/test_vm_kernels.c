@@ -1,5 +1,6 @@
 /* The virtual machine beside the interpreter, on kernels that attune's builders do not write. */
 #include "attune.h"
+#include "support/statuses.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -34,11 +35,10 @@ static void check_on(const char *isa, const char *text) {
         .struct_size = sizeof options, .cache_dir = "", .isa = isa, .compile_mode = ATTUNE_COMPILE_NEVER};
     attune_context *context;
     attune_kernel *kernel;
-    attune_kernel_info info = {.struct_size = sizeof info};
     float by_vm[NUMBERS], expected[NUMBERS];
     if (attune_context_create(&options, &context)) return; /* this CPU lacks it */
     if (attune_ir_compile(context, text, &kernel)) fail_msg("%s: %s", isa, attune_last_message());
-    assert_int_equal(attune_kernel_get_info(kernel, &info), ATTUNE_OK);
+    const attune_kernel_info info = kernel_info_of(kernel);
     assert_int_equal(info.engine, ATTUNE_ENGINE_VM);
     run(context, kernel, ATTUNE_ENGINE_JIT, by_vm);
     run(context, kernel, ATTUNE_ENGINE_INTERPRETER, expected);
