@@ -1,10 +1,14 @@
-/* Exponentials of pairs of keys, as bf16 at once. 2^x of two scores is made in the two halves of an i32: x + 127 rounds
- * to a number of 7 bits before and 9 bits after the point, which is exponent and fraction of 2^x but for the
- * difference between f and 2^f - 1. A table has that difference for the first 7 bits of f. What is left is rounded to
- * the 7 bits of bf16's fraction. So two scores cost one instruction where a polynomial costs two.
+/* Exponentials of pairs of keys, directly as bf16. 2^x of two scores is computed in the two halves of an i32:
  *
- * Adding ONLY_INTEGERS to a number leaves its integer part in the lowest bits. The exponent of that sum is the same for
- * all exponentials that are numbers, so it tells later whether one was NaN. */
+ *     x + 127, fixed point       [ 7 bits of integer | 9 bits of fraction f ]      rounded
+ *     2^x as bf16 would be       [ exponent          | 2^f - 1              ]
+ *
+ * So only the fraction is wrong, by f - (2^f - 1). A table has that difference for the first 7 bits of f. It is
+ * subtracted, and the 9 bits are rounded to the 7 of bf16's fraction. So two scores cost one instruction where a
+ * polynomial costs two.
+ *
+ * Adding ONLY_INTEGERS to a number leaves its integer part in the lowest bits. That sum has the same exponent for every
+ * score that is a number, so the exponent bits tell after the loop whether a score was NaN. */
 #include "attend/prefill/layout.h"
 #include "problem/problem.h"
 
@@ -12,16 +16,17 @@
 
 enum {
     FRACTION = 9,   /* bits of f, of which bf16 keeps 7 */
-    ROUNDING = 2,   /* half of the 2 bits that go */
-    BYTES = 64,     /* of a vector of 16 lanes */
+    ROUNDING = 2,   /* half of the 2 bits that are dropped */
+    BYTES = 64,     /* a vector of 16 lanes */
     TABLE = 128,    /* two such vectors */
-    LEAST_KEYS = 64 /* fewer do not pay for the table */
+    LEAST_KEYS = 64 /* fewer keys do not pay for the table */
 };
 static const float ONLY_INTEGERS = 0x1.8p23F;
-static const float HUGE_SCALE = 1e30F;             /* times the steps it might be infinite */
+static const float HUGE_SCALE = 1e30F;             /* a larger scale times 2^FRACTION might be infinite */
 static const int32_t ONLY_INTEGERS_UPPER = 0x4b40; /* the upper half of its bits */
 
-/* In steps of 2^-9; of all tables the one with the least mean square of relative errors after rounding. */
+/* f - (2^f - 1) in steps of 2^-9. Of all tables, this one has the least mean square of relative errors after rounding.
+ */
 static const uint8_t corrections[TABLE] = {
     1,  1,  3,  4,  5,  6,  8,  8,  10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 24, 25, 26,
     27, 28, 28, 29, 30, 31, 32, 32, 33, 33, 34, 35, 36, 36, 36, 37, 38, 38, 39, 39, 40, 40, 40, 41, 41, 42,
@@ -54,8 +59,9 @@ static const ir_expr *shift(const q_lanes *c, ir_op by, const ir_expr *x, int32_
     return ir_apply(c->b, by, x, int_lanes(c, bits), NULL);
 }
 
-/* Steps of the exponent for one of a score. Those of a huge scale are taken in two factors; the first is a power of
- * two, so that it changes no bits. A scale of the call may be huge or not, and the bits are those of a compiled one. */
+/* The factor from scores to fixed-point exponents: scale * 2^FRACTION. If that might be infinite, scores are multiplied
+ * by 2^FRACTION first and by the scale after; a power of two changes no bits. A scale that the call passes is tested at
+ * run time, so its results have the bits of a compiled-in scale. */
 static void open_scale(q_lanes *c, ql_pair_exp *e) {
     const attune_problem *p = c->m->p;
     ir_builder *b = c->b;
@@ -82,7 +88,9 @@ ql_pair_exp ql_open_pair_exp(q_lanes *c, const ir_expr *base) {
     return e;
 }
 
-/* The bits of 127 + exponent, in the lower half of each lane; `upper` is added to the upper one. */
+/* 127 + exponent in fixed point, minus `less`, in the lower half of each lane. The upper half is ONLY_INTEGERS_UPPER:
+ * the second score of a pair subtracts that as `less`, which cancels the first one's upper half when both are joined.
+ */
 static const ir_expr *fixed_point(q_lanes *c, const ql_pair_exp *e, const ir_expr *score, int32_t less) {
     enum { BIAS = 127 << FRACTION };
     const double zero = (double)ONLY_INTEGERS + ROUNDING - less;

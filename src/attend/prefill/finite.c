@@ -1,6 +1,6 @@
-/* Whether the values of a tile are finite. A hidden key has the probability 0, and 0 times a finite value is 0; but 0
- * times a NaN or an infinity is NaN. So where a key of the tile may be hidden from a row, 0 * V is summed over the tile
- * first: the sum is 0, or NaN. */
+/* Whether the values of a tile are finite. A hidden key has the probability 0, and 0 times a finite value is 0, but 0
+ * times NaN or infinity is NaN. So if a key of the tile may be hidden from a row, 0 * V is summed over the tile first:
+ * the sum is 0 if V is finite, else NaN. */
 #include "attend/prefill/layout.h"
 
 /* Whether window or causality hides a part of the tile from some row of the task. */
@@ -14,17 +14,16 @@ static const ir_expr *is_partial(q_lanes *c, const q_lanes_tile *t) {
     return partial ? ir_or(b, partial, begins) : begins;
 }
 
-/* Whether a key of the tile is hidden from a row to which other keys of it are visible, as far as that is known. NULL:
- * unknown. */
+/* Whether some row may attend to a part of the tile only. NULL: unknown. */
 static const ir_expr *hides_some(q_lanes *c, const q_lanes_tile *t) {
     if (ql_has_elements(c) || c->m->has_global || (ql_may_hide_any(c) && !ql_has_table(c))) return NULL;
     const ir_expr *partial = ql_has_edges(c) ? is_partial(c, t) : NULL;
     return !t->is_mixed ? partial : partial ? ir_or(c->b, partial, t->is_mixed) : t->is_mixed;
 }
 
-/* Whether the sums of 0 * V over the tile are 0; the sums begin with 0, and get nothing where no key is hidden. Lanes
- * run along the columns; vectors overlap at the end of a row that they do not fill. There are up to two sums, because
- * each waits for its own last addition. */
+/* Whether the sums of 0 * V over the tile are 0. They stay 0 if no key is hidden, and V is not read. Lanes run along
+ * the columns of V; the last vector of a row overlaps the one before if vectors do not fill the row. Two sums hide the
+ * latency of an addition. */
 static const ir_expr *sums_are_zero(q_lanes *c, const q_lanes_tile *t) {
     ir_builder *b = c->b;
     const int64_t columns = c->m->p->head_dim_v;

@@ -19,15 +19,15 @@ void ql_derive_sizes(q_lanes *c) {
     c->rows_fill_tasks = rows % c->stripe_rows == 0 && c->num_stripes % c->num_tasks == 0;
 }
 
-/* A row of the tile's keys, or of pairs of them, for each vector of the stripe's rows; where tiles of values span
- * these, it is transposed. */
+/* Scratch with an element for each key (or pair of keys) and row: each vector of rows is contiguous, except for
+ * MHA_VALUES_WHOLE, where each key is. */
 static const ir_buffer *by_vectors(q_lanes *c, const char *name, ir_elem elem, int64_t keys) {
     const int64_t lanes = elem == IR_BF16 ? 2 * c->m->lanes : c->m->lanes, vectors = c->m->s->score_row_vectors;
     if (c->v->values == MHA_VALUES_WHOLE) return ir_scratch(c->b, name, elem, 2, (int64_t[]){keys, vectors * lanes});
     return ir_scratch(c->b, name, elem, 3, (int64_t[]){vectors, keys, lanes});
 }
 
-/* Whether K or V is copied in the type of the arithmetic. */
+/* Whether a tile of K or V is copied to scratch, in the type of the arithmetic. */
 static bool is_copied(const mha_context *m, const ir_buffer *k_or_v) {
     return m->s->kv_copy == MHA_COPY_ALL || (m->s->kv_copy == MHA_COPY_CONVERTED && k_or_v->type.elem != m->elem);
 }

@@ -1,5 +1,5 @@
-/* Prefill: attention with many query rows. Vector lanes run along query rows, so the softmax of a row needs no sum over
- * lanes, and K and V are read as they lie, one number at a time that is repeated in all lanes.
+/* Prefill: attention with many query rows. Vector lanes run along query rows. So the softmax of a row needs no
+ * reduction over lanes. K and V are read in place, one element at a time, which is broadcast to all lanes.
  *
  *     S^T = K Q^T                  a register tile: score_keys by score_row_vectors accumulators
  *
@@ -13,29 +13,31 @@
  *     O   = O^T / sum              transposed at the end
  *
  *   row     one query row of one KV head; a sequence has seq_q * group of them, the heads of a group interleaved (row r
- *           is query r / group of head r % group), so that neighbours see nearly the same keys
+ *           is query r / group of head r % group), so that neighbours attend to nearly
+ *           the same keys
  *   stripe  score_row_vectors * lanes rows: what a register tile spans
  *   task    up to task_row_vectors / score_row_vectors stripes of one KV head of one sequence; spread evenly where
- *           their number is known when compiling. Else there are tasks for the longest sequence, and those without a
- *           stripe end at once
+ *           their number is known when compiling. Otherwise there are tasks for the longest sequence, and a task
+ *           without a stripe does nothing
  *   tile    the keys from t * kv_tile on, kv_tile of them or as many as there are
  *
- * Each step has a few nests, of which task.c picks one (ql_wing):
+ * Each step has a few loop nests. task.c picks one of them (ql_wing):
  *
  *   scores   score.c              as above
- *            score_columns.c      lanes run along the columns of Q and K, and Q is not transposed: for rows that fill
- *                                 no vector, or all of them (mha_variant.rest_rows, .scores_by_columns)
+ *            score_columns.c      lanes run along the columns of Q and K, and Q is not transposed: for the rows after
+ *                                 the last whole vector, or for all rows (mha_variant.rest_rows, .scores_by_columns)
  *            score_quantised.c    in integers (integer=scores)
  *   softmax  softmax.c, softmax_pairs.c
  *   values   value.c              as above
  *            value_rows.c         O = P V, lanes along the columns of V: the same order of arithmetic, the same bits
  *
- * Rows beyond the last are clamped to it: they compute and write the same bits again. The last register tile of scores
- * begins earlier where that lets it end at the last key (mha_variant.score_tiles_overlap). Elsewhere its keys beyond
- * the last are clamped, and nothing after the scores looks at them. mask.c has the hidden keys.
+ * Row numbers beyond the last row are clamped to it: such a lane computes and writes the last row's bits again. The
+ * last register tile of scores begins some keys earlier if it can then end at the last key
+ * (mha_variant.score_tiles_overlap). Otherwise its keys beyond the last one are clamped, and the steps after the scores
+ * skip them. mask.c has the hidden keys.
  *
- * The order of all arithmetic, for tiles t = 0, 1, …, keys j of a tile and columns d. `reproducible` promises it, so
- * that other kernels give the same bits of a row:
+ * The order of all arithmetic, for tiles t = 0, 1, …, keys j of a tile and columns d. `reproducible` promises this
+ * order, so that all kernels give the same bits for a row:
  *
  * - score: acc = 0; acc = madd(k[j][d], q[d], acc) for d = 0, 1, …, with q times mha_query_sign and madd as in
  *   mha_madd. s[j] = mha_score of acc; -inf where hidden.
@@ -51,11 +53,12 @@
  *   mha_v_scale; at the end 1 takes the place of inverse (prob_mod.c).
  * - end: inverse = 1 / sum, or 0 if sum is 0; out[d] = madd(o[d], inverse, 0); lse = mha_log_sum(max, sum).
  *
- * A hidden key, or a whole tile of them, may be left out: p is 0 there. Adding 0 changes only the sign of an o[d] that
- * is 0, and the last addition of 0 makes that sign the same again.
+ * A hidden key, or a tile of hidden keys, may be skipped, as its p is 0. Adding 0 changes only the sign of an o[d] that
+ * is 0, and the final addition of 0 makes that sign the same again.
  *
- * By pairs of bf16 (mha_variant.by_pairs) each product is a dot2: of columns 2d and 2d + 1 in the scores, of keys 2i
- * and 2i + 1 of the tile in the values. A key beyond the last one counts as 0. Q^T, P^T and V lie in pairs for it. */
+ * With pairs of bf16 (mha_variant.by_pairs) each product is a dot2: of columns 2d and 2d + 1 in the scores, of keys 2i
+ * and 2i + 1 of the tile in the values. A key beyond the last one counts as 0. Q^T, P^T and V are stored interleaved in
+ * pairs for it. */
 #ifndef ATTUNE_ATTEND_PREFILL_LAYOUT_H
 #define ATTUNE_ATTEND_PREFILL_LAYOUT_H
 
@@ -69,7 +72,7 @@
 typedef struct q_lanes q_lanes;
 typedef struct q_lanes_tile q_lanes_tile;
 
-/* The three steps of a tile and stripe: S^T = K Q^T, P = exp(S - max), O = O * factor + P V. task.c picks them once. */
+/* The three steps of a tile and stripe: S^T = K Q^T, P = exp(S - max), O = O * factor + P V. */
 typedef void ql_step(q_lanes *c, const q_lanes_tile *tile);
 typedef struct ql_wing {
     ql_step *scores, *softmax, *values;
@@ -81,35 +84,35 @@ struct q_lanes {
     ir_builder *b;
     ql_wing wing;
     int64_t stripe_rows, max_stripes; /* rows of a stripe, stripes of a task at most */
-    int64_t num_stripes, num_tasks;   /* of a KV head; 0: known only at run time */
-    bool rows_fill_tasks;             /* no row number is ever beyond the last row */
-    bool keys_fill_tiles;             /* no register tile of scores reaches beyond the last key */
-    /* scratch of a task; elem is that of the arithmetic. Operands of products are elem, one to a lane (width 1), or
-     * pairs of bf16, two to a lane (width 2). */
+    int64_t num_stripes, num_tasks;   /* of a KV head; 0: known at run time only */
+    bool rows_fill_tasks;             /* no row number exceeds the last row's */
+    bool keys_fill_tiles;             /* no register tile of scores extends beyond the last key */
+    /* Scratch of a task. elem is the type of the arithmetic. A lane of a product's operands holds one elem (width 1) or
+     * a pair of bf16 (width 2). */
     const ir_buffer *qt; /* operand [stripe, head_dim / width, stripe_rows * width]: Q^T times mha_query_sign */
-    /* elem [score_row_vectors, kv_tile, lanes]: S^T; of pairs one key more. Each vector of rows is by itself: the
-     * softmax goes from key to key, and its accesses do not compete for the same sets of the cache. spans: elem
-     * [kv_tile, stripe_rows], and probabilities like them. */
+    /* elem [score_row_vectors, kv_tile, lanes]: S^T; with pairs it has one key more. Each vector of rows is contiguous:
+     * the softmax reads it key by key, and with a larger stride its accesses would compete for the same sets of the
+     * cache. With MHA_VALUES_WHOLE: elem [kv_tile, stripe_rows], and so are the probabilities. */
     const ir_buffer *scores;
     /* operand [score_row_vectors, kv_tile / width, lanes * width]: P^T; width 1: the scores */
     const ir_buffer *probabilities;
-    const ir_buffer *row_scale, *row_mean; /* quantised: elem [stripe, stripe_rows], of a row and of its q . mean key */
-    const ir_buffer *row_quantised, *row_numbers; /* quantised: i8 and elem [padded columns], of the row at hand */
-    const ir_buffer *keys;    /* elem [kv_tile, head_dim]: K of the tile; NULL: read where it lies */
-    const ir_buffer *values;  /* operand [kv_tile / width, head_dim_v * width]: V of the tile; NULL: the same, or
-                               * the context's v_pairs */
-    const ir_buffer *ot;      /* elem [stripe, head_dim_v, stripe_rows]: O^T, not yet divided */
+    const ir_buffer *row_scale, *row_mean;        /* integer=scores: elem [stripe, stripe_rows]: scale, q · mean key */
+    const ir_buffer *row_quantised, *row_numbers; /* integer=scores: i8 and elem [padded columns], of the current row */
+    const ir_buffer *keys;                        /* elem [kv_tile, head_dim]: K of the tile; NULL: read in place */
+    const ir_buffer *values;  /* operand [kv_tile / width, head_dim_v * width]: V of the tile; NULL: read in place, or
+                                 from the context's v_pairs */
+    const ir_buffer *ot;      /* elem [stripe, head_dim_v, stripe_rows]: O^T, before the division */
     const ir_buffer *o;       /* elem [stripe, stripe_rows, head_dim_v]: O, if MHA_VALUES_KEPT */
     const ir_buffer *row_max; /* elem [stripe, stripe_rows]: running maximum of the scores; at the end the LSE */
-    const ir_buffer *row_sum; /* elem [stripe, stripe_rows]: of the probabilities that the values are multiplied by */
+    const ir_buffer *row_sum; /* elem [stripe, stripe_rows]: sum of the exponentials that multiply V */
     const ir_buffer *lse_sum; /* the same before rounding, for the LSE; row_sum if nothing is rounded, or no LSE */
-    /* As ot, o and row_sum: mha_sum.lost of each. NULL unless the problem is reproducible. */
+    /* Lost parts of the sums in ot, o and row_sum (shared/softmax.h). NULL unless the problem is reproducible. */
     const ir_buffer *ot_lost, *o_lost, *row_sum_lost;
-    const ir_buffer
-        *row_base; /* elem [stripe, stripe_rows]: of the exponentials of all keys; prob_mod, not mha_values_at_once */
-    const ir_buffer *tile_max;    /* elem [stripe_rows]: maximum over the tile, for the stripe at hand */
-    const ir_buffer *factor;      /* elem [stripe_rows]: by which ot is rescaled, for the stripe at hand */
-    const ir_buffer *first_key;   /* i32 [stripe, stripe_rows], where the problem needs it: the sight of each row */
+    const ir_buffer *row_base;    /* elem [stripe, stripe_rows]: base of the exponentials of all keys; prob_mod, not
+                                     mha_values_at_once */
+    const ir_buffer *tile_max;    /* elem [stripe_rows]: maximum over the tile, for the current stripe */
+    const ir_buffer *factor;      /* elem [stripe_rows]: by which O is rescaled, for the current stripe */
+    const ir_buffer *first_key;   /* i32 [stripe, stripe_rows], if the problem needs it: each row's visible range */
     const ir_buffer *last_key;    /* the same */
     const ir_buffer *last_global; /* the same */
     const ir_buffer *position;    /* elem [stripe, stripe_rows], for ALiBi */
@@ -119,14 +122,14 @@ struct q_lanes {
     const ir_buffer *keep;        /* i8 [kv_tile, stripe_rows]: attn_mask of the tile and stripe, if there is no bias */
     const ir_buffer *bias;        /* elem [kv_tile, stripe_rows]: attn_bias, -inf where attn_mask is false */
     /* variables of the task */
-    mha_sequence e;     /* ends where a short mask does */
-    mha_sequence whole; /* as users' functions see it */
+    mha_sequence e;     /* ends where a mask with fewer keys does */
+    mha_sequence whole; /* the sequence that users' functions are passed */
     const ir_expr *kv_head, *rows, *first_stripe, *stripes;
     const ir_expr *next_head, *next_batch, *next_kv_batch; /* task_prefetch=head; else NULL */
-    /* the user's functions: values that all rows share; those of rows, by node [stripe, stripe_rows] */
+    /* Users' functions: values that all rows share; values of each row, for each node: [stripe, stripe_rows]. */
     mha_values values_of_task;
     const ir_buffer *kept[EX_MAX_NODES];
-    const ir_buffer *by_distance[EX_MAX_NODES]; /* mods_distance.c, for the tile and stripe at hand */
+    const ir_buffer *by_distance[EX_MAX_NODES]; /* mods_distance.c, for the current tile and stripe */
 };
 
 /* Row of a tensor that is indexed [batch, head, token, column]. */
@@ -134,21 +137,20 @@ typedef struct q_lanes_row {
     const ir_expr *head, *query;
 } q_lanes_row;
 
-/* A tile, and its keys that one stripe sees: computed once, used by scores and values. Keys are numbered within the
- * tile. */
+/* A tile, and which of its keys a stripe attends to: computed once, used by scores and values. Keys are numbered within
+ * the tile. */
 struct q_lanes_tile {
     const ir_expr *number;
     const ir_expr *stripe;     /* within the task */
     const ir_expr *first_key;  /* of the tile */
-    const ir_expr *first_pair; /* the same in pairs of keys; of one tile 0 */
-    const ir_expr *room;       /* keys that the tile holds */
-    const ir_expr *from,
-        *to; /* keys that some row of the stripe sees lie in here; score_keys and width divide `from` */
-    /* Keys that all rows see, by window, causality and ql_has_table(c). NULL without any of these. */
+    const ir_expr *first_pair; /* the same in pairs of keys; 0 if there is one tile */
+    const ir_expr *room;       /* keys in the tile */
+    const ir_expr *from, *to;  /* keys that some row of the stripe attends to; score_keys and width divide `from` */
+    /* Keys that all rows attend to, by window, causality and ql_has_table(c). NULL without any of these. */
     const ir_expr *full_from, *full_to;
-    const ir_expr *is_visited; /* whether a stripe sees a key, by ql_has_table(c); NULL without that */
-    const ir_expr *is_mixed;   /* the same: whether a row of a stripe that does sees not all of what others see */
-    /* Whether a hidden key's value may be multiplied by its probability of 0. NULL where no key is hidden. */
+    const ir_expr *is_visited; /* whether a stripe attends to a key, by ql_has_table(c); NULL without that */
+    const ir_expr *is_mixed;   /* likewise: whether rows of a visited stripe attend to different keys */
+    /* Whether a hidden key's value may be multiplied by its probability, 0. NULL if no key is hidden. */
     const ir_expr *is_finite;
 };
 
@@ -156,12 +158,12 @@ struct q_lanes_tile {
 void ql_derive_sizes(q_lanes *c);
 void ql_alloc_scratch(q_lanes *c);
 
-/* Numbers in a lane of a product's operands: 1, or the 2 of a pair of bf16. */
+/* Elements in a lane of a product's operands: 1, or 2 for a pair of bf16. */
 static inline int ql_width(const q_lanes *c) { return c->v->by_pairs ? 2 : 1; }
 static inline mha_kind ql_kind(const q_lanes *c) { return mha_kind_of(c->v->by_pairs); }
 
-/* Whether rows have a first or last key of their own; there is an attn_mask or attn_bias; any key may be hidden, by
- * these or by mask_mod; a table says what mask_mod hides (shared/mask_table.h). */
+/* Whether rows have their own first or last key; there is an attn_mask or attn_bias; these or mask_mod may hide any
+ * key; a table says what mask_mod hides (shared/mask_table.h). */
 static inline bool ql_has_edges(const q_lanes *c) { return c->m->has_first || c->m->has_last; }
 static inline bool ql_has_elements(const q_lanes *c) {
     return c->m->params.tensor[MHA_ATTN_MASK] || c->m->params.tensor[MHA_ATTN_BIAS];
@@ -171,17 +173,18 @@ static inline bool ql_may_hide_any(const q_lanes *c) {
 }
 static inline bool ql_has_table(const q_lanes *c) { return c->m->mask_table != NULL; }
 
-/* Scores are sums of integers: qt holds quantised rows (score_quantised.c). */
+/* Scores are integer products: qt holds quantised rows (score_quantised.c). */
 static inline bool ql_is_quantised(const q_lanes *c) { return c->m->quantised_k.values != NULL; }
 
-/* A vector of `lanes` equal numbers. */
+/* `value` in all lanes. */
 static inline const ir_expr *ql_splat(const q_lanes *c, double value) { return mha_number(c->m, value, c->m->lanes); }
 
-/* Scores of vector `v` of the stripe's rows and key j of the tile; probabilities of the j-th operand. */
+/* Scores of vector `v` of the stripe's rows and key j of the tile; probabilities likewise, where j counts pairs of keys
+ * if products are of pairs. */
 const ir_access *ql_score_at(const q_lanes *c, const ir_expr *v, const ir_expr *j);
 const ir_access *ql_probability_at(const q_lanes *c, const ir_expr *v, const ir_expr *j);
 
-/* Vectors of rows of a stripe whose scores have lanes along the rows; the others hold the rest rows. */
+/* Vectors of rows of a stripe whose scores have lanes along the rows. Scores of the remaining rows go by columns. */
 static inline int64_t ql_whole_vectors(const q_lanes *c, bool is_last) {
     if (c->v->scores_by_columns) return 0;
     if (!c->v->rest_rows || !is_last) return c->m->s->score_row_vectors;
@@ -196,9 +199,9 @@ const ir_expr *ql_is_last(q_lanes *c, const ir_expr *stripe);
 
 /* Row number of the first row of the task's stripe `stripe`. */
 const ir_expr *ql_first_row(const q_lanes *c, const ir_expr *stripe);
-const ir_expr *ql_clamp_row(const q_lanes *c, const ir_expr *row); /* a row number, not beyond the last row */
+const ir_expr *ql_clamp_row(const q_lanes *c, const ir_expr *row); /* at most the last row's number */
 q_lanes_row ql_row(q_lanes *c, const ir_expr *stripe, const ir_expr *in_stripe);
-const ir_expr *ql_clamp_key(const q_lanes *c, const ir_expr *key); /* not beyond the sequence's last key */
+const ir_expr *ql_clamp_key(const q_lanes *c, const ir_expr *key); /* at most the sequence's last key */
 
 /* rows.c */
 void ql_init_rows(q_lanes *c, const ir_expr *stripe);
@@ -207,12 +210,12 @@ void ql_close_rows(q_lanes *c, const ir_expr *stripe); /* row_sum becomes its in
 void ql_store_rows(q_lanes *c, const ir_expr *stripe);
 
 /* transposed_rows.c */
-/* A tensor that rows are read from or written to, indexed [batch, head, token, column]. */
+/* A tensor whose rows are read or written, indexed [batch, head, token, column]. */
 typedef struct q_lanes_tensor {
     const ir_buffer *buffer;
     const ir_expr *batch, *first_token;
     bool is_pairs;       /* columns are pairs of bf16, as i32 */
-    const ir_expr *sign; /* factor of all that is read; NULL: 1 */
+    const ir_expr *sign; /* factor of all elements that are read; NULL: 1 */
 } q_lanes_tensor;
 /* Rows x columns to columns x rows: the mha_quarter columns from `column` on of `lanes` rows of a tensor, as c->elem
  * or i32. */
@@ -220,31 +223,32 @@ void ql_load_transposed(q_lanes *c, const q_lanes_tensor *tensor, const q_lanes_
                         const ir_expr *columns[4]);
 void ql_store_transposed(q_lanes *c, const q_lanes_tensor *tensor, const q_lanes_row *rows, const ir_expr *column,
                          const ir_expr *columns[4]);
-/* The same of a tensor of i8, which stays i8. */
+/* The same for a tensor of i8, which stays i8. */
 void ql_load_bytes_transposed(q_lanes *c, const ir_buffer *tensor, const ir_expr *batch, const q_lanes_row *rows,
                               const ir_expr *column, const ir_expr *columns[4]);
 
-/* tile_copy.c: fills c->keys and, if wanted, c->values, where there are those. */
+/* tile_copy.c: fills c->keys and, if `values`, c->values, unless they are NULL. */
 void ql_load_tile(q_lanes *c, const q_lanes_tile *tile, bool values);
-/* width 2: where the tile's pair j lies, and `lanes` columns of its values. */
+/* width 2: the number of the tile's pair j in the buffer that has V, and `lanes` columns of its values. */
 const ir_expr *ql_pair_of(q_lanes *c, const q_lanes_tile *tile, const ir_expr *j);
 const ir_access *ql_pair_at(const q_lanes *c, const ir_expr *pair, const ir_expr *column, int lanes);
 
 /* mask.c */
-/* Tiles of the task: opens the loop over them and returns the tile's number. Close it with ir_for_end. */
+/* Opens the loop over the tiles of the task, and returns the tile's number. Close it with ir_for_end. */
 const ir_expr *ql_begin_tiles(q_lanes *c);
-/* Fills in the members of a tile that hold for the task (is_finite apart), and those that hold for its stripe. */
+/* ql_open_tile fills in the members of a tile that hold for the task, except is_finite; ql_open_stripe those that hold
+ * for tile->stripe. */
 void ql_open_tile(q_lanes *c, q_lanes_tile *tile);
-/* Keys of the tile, numbered within it, that include all keys which stripes of the task compute. Where products are of
- * pairs, `from` is even. */
+/* A range of keys of the tile, numbered within it, that has all keys which the task's stripes compute. If products are
+ * of pairs, `from` is even. */
 typedef struct q_lanes_keys {
     const ir_expr *from, *to;
 } q_lanes_keys;
 q_lanes_keys ql_keys_of_task(q_lanes *c, const q_lanes_tile *tile);
 void ql_open_stripe(q_lanes *c, q_lanes_tile *tile);
-/* Writes the sight of each row, by window and causality. */
+/* Writes each row's visible range, by window and causality. */
 void ql_init_sight(q_lanes *c, const ir_expr *stripe);
-/* The sights of all rows of the task. */
+/* The visible ranges of all rows of the task. */
 mha_sights ql_sights_of_task(q_lanes *c);
 /* finite.c: sets tile->is_finite. */
 void ql_find_finite(q_lanes *c, q_lanes_tile *tile);
@@ -255,12 +259,12 @@ typedef struct q_lanes_sight {
     mha_sight by_position;
     mha_values values;
 } q_lanes_sight;
-/* That of the rows from `at` on. */
+/* The visible ranges of the rows from `at` on. */
 q_lanes_sight ql_sight(q_lanes *c, const q_lanes_tile *tile, const ir_expr *at);
-/* Whether it sees a key, which is `j` within the tile. */
+/* Whether each row of `sight` attends to `key`, which is key `j` of the tile. */
 const ir_expr *ql_sees(q_lanes *c, const q_lanes_sight *sight, const ir_expr *at, const ir_expr *key, const ir_expr *j);
 
-/* mods.c: the user's functions. Values of the task; of its rows; of `lanes` rows; of a key. */
+/* mods.c: users' functions: values of the task, of its rows, of `lanes` rows, of a key. */
 enum { QL_KEY_VALUES = 12 };
 typedef struct q_lanes_key_values {
     int count, node[QL_KEY_VALUES];
@@ -270,8 +274,9 @@ void ql_open_functions(q_lanes *c);
 void ql_alloc_functions(q_lanes *c);
 void ql_init_functions(q_lanes *c, const ir_expr *stripe);
 mha_values ql_values_of_rows(q_lanes *c, mha_function f, const ir_expr *stripe, const ir_expr *at, int lanes);
-/* Values of a vector of rows and a quarter of keys that lie side by side in the user's tensors; count 0: there are
- * none, or keys do not come by quarters. ql_fill_pairs loads those from `key` on. */
+/* Elements of users' tensors for a vector of rows and a quarter of a vector of keys, where neighbouring keys are
+ * contiguous. count is 0 if there are none, or if the keys of a register tile are no whole quarters. ql_fill_pairs
+ * loads the quarter from `key` on. */
 enum { QL_PAIR_VALUES = 2 };
 typedef struct q_lanes_pair_values {
     int count, node[QL_PAIR_VALUES];
@@ -283,19 +288,19 @@ void ql_fill_pairs(q_lanes *c, const ir_expr *key, q_lanes_pair_values *pairs);
 /* Puts the values of key `key` of the quarter into those of the rows. */
 void ql_put_pairs(const q_lanes_pair_values *pairs, int key, mha_values *of_rows);
 void ql_fill_key(q_lanes *c, mha_function f, const ir_expr *key, q_lanes_key_values *of_key);
-/* The score or probability z as the function has it, and whether mask_mod lets the rows see the key; z and NULL where
- * there is none. */
+/* The score or probability z after the function (z itself if there is no function), and whether mask_mod shows the key
+ * to the rows (NULL if there is no mask_mod). */
 const ir_expr *ql_modified(q_lanes *c, mha_function f, const mha_values *of_rows, const q_lanes_key_values *of_key,
                            const ir_expr *key, const ir_expr *z);
 const ir_expr *ql_function_sees(q_lanes *c, const mha_values *of_rows, const ir_expr *key, int lanes);
 
-/* mods_distance.c: values that depend on kv - q are computed for a tile and stripe at once, and put to those of the
- * `lanes` rows from `at` on, for key j of the tile. */
+/* mods_distance.c: ql_fill_distances computes the values that depend on kv - q for a tile and stripe at once;
+ * ql_put_distances adds those of key j of the tile to the values of the `lanes` rows from `at` on. */
 void ql_alloc_distances(q_lanes *c);
 void ql_fill_distances(q_lanes *c, const q_lanes_tile *tile);
 void ql_put_distances(q_lanes *c, mha_function f, const ir_expr *at, const ir_expr *j, mha_values *of_rows);
 
-/* prefetch.c: what the head after this one needs, prefetched with the scores of the keys from `first` on */
+/* prefetch.c: a share of what the next head needs, prefetched with the scores of the keys from `first` on. */
 void ql_open_prefetch(q_lanes *c);
 void ql_prefetch(q_lanes *c, const q_lanes_tile *tile, const ir_expr *first);
 
@@ -307,12 +312,12 @@ void ql_quantised_scores(q_lanes *c, const q_lanes_tile *tile);
 /* score_quantised.c: quantised Q. */
 void ql_quantise_queries(q_lanes *c, const ir_expr *stripe);
 
-/* exp_pairs.c: exponentials of pairs as bf16 at once, of exponents rounded to multiples of 2^-9. Open it before
- * the loop; the sum after the loop is NaN if a score was. */
+/* exp_pairs.c: exponentials of pairs, directly as bf16, with exponents rounded to multiples of 2^-9. Open it before the
+ * loop. Closing it gives the sum, or NaN if a score was NaN. */
 typedef struct ql_pair_exp {
     const ir_expr *base, *scale, *table[2];
     const ir_expr *before; /* a factor of scores, so that the scale stays finite; NULL: 1 */
-    const ir_access *bits; /* of all fixed-point numbers so far, joined */
+    const ir_access *bits; /* bitwise OR of all fixed-point numbers so far */
 } ql_pair_exp;
 bool ql_has_pair_exp(const q_lanes *c);
 void ql_fill_corrections(q_lanes *c);
@@ -320,13 +325,13 @@ ql_pair_exp ql_open_pair_exp(q_lanes *c, const ir_expr *base);
 const ir_expr *ql_pair_exp_of(q_lanes *c, const ql_pair_exp *e, const ir_expr *first, const ir_expr *second);
 const ir_expr *ql_close_pair_exp(q_lanes *c, const ql_pair_exp *e, const ir_expr *sum);
 
-/* softmax.c and softmax_pairs.c: scores become probabilities. They write row_max, row_sum and factor, by which earlier
- * sums are to be multiplied. */
+/* softmax.c and softmax_pairs.c: scores become probabilities. They write row_max, row_sum and factor, which rescales
+ * the sums of earlier tiles. */
 void ql_softmax(q_lanes *c, const q_lanes_tile *tile);
 void ql_pair_softmax(q_lanes *c, const q_lanes_tile *tile);
 void ql_pair_softmax_by_turns(q_lanes *c, const q_lanes_tile *tile);
 
-/* What belongs to vector `v` of a stripe's rows, in memory. */
+/* The softmax's state in memory of vector `v` of a stripe's rows. */
 typedef struct ql_row_vector {
     const ir_access *max, *tile_max, *sum, *lse_sum, *factor;
 } ql_row_vector;
@@ -336,23 +341,23 @@ mha_shrink ql_take_maximum(q_lanes *c, const ql_row_vector *at);
 /* A probability of key j times the scale of its value, if V has scales. */
 const ir_expr *ql_times_v_scale(q_lanes *c, const q_lanes_tile *tile, const ir_expr *j, const ir_expr *probability);
 
-/* store_probabilities.c: writes the output of probabilities, if mha_variant.writes_probabilities */
+/* store_probabilities.c: writes the probabilities that are an output (mha_variant.writes_probabilities). */
 void ql_store_probabilities(q_lanes *c, const ir_expr *stripe);
 
-/* prob_mod.c: prob_mod, which is evaluated on probabilities that are divided by their sum. Where the keys are one tile
- * they are there after its softmax; else the tiles are visited twice, first for the sums alone. */
-/* Called when the sums of a stripe are complete, and before ql_close_rows: keeps what its probabilities are made of. */
+/* prob_mod.c: prob_mod is evaluated on normalised probabilities. If the keys are one tile, its softmax gives them;
+ * otherwise the tiles are visited twice, first for the sums alone. */
+/* Called when the sums of a stripe are complete, and before ql_close_rows: saves the base of its exponentials. */
 void ql_keep_base(q_lanes *c, const ir_expr *stripe);
-/* Turns the scores of a tile, or its exponentials, into the factors of the values. */
+/* Turns the scores of a tile, or its exponentials, into the factors of V. */
 void ql_modify_probabilities(q_lanes *c, const q_lanes_tile *tile);
-/* O is not to be divided any more. */
+/* Sets row_sum to 1: the factors of V were normalised, so O is not divided. */
 void ql_end_division(q_lanes *c, const ir_expr *stripe);
 
 /* value.c: ot = ot * factor + V^T P^T */
 void ql_values(q_lanes *c, const q_lanes_tile *tile);
 
-/* value_rows.c: the same, and O / sum stored, unless MHA_VALUES_TRANSPOSED. The schedule's value_columns *
- * value_row_vectors is how many accumulators a register tile has at most, in the strips that mha_next_strips gives. */
+/* value_rows.c: O = O * factor + P V, and O / sum to memory, unless MHA_VALUES_TRANSPOSED. A register tile has at most
+ * value_columns * value_row_vectors accumulators, in the strips that mha_next_strips gives. */
 void ql_clear_kept(q_lanes *c, const ir_expr *stripe);
 void ql_store_kept(q_lanes *c, const ir_expr *stripe);
 void ql_values_by_rows(q_lanes *c, const q_lanes_tile *tile);

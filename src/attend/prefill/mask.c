@@ -1,15 +1,15 @@
-/* Hidden keys, at three levels. Causality, windows and key lengths are intervals (shared/sight.h), and so is what the
- * table of mask_mod says (shared/mask_table.h):
+/* Hidden keys, at three levels. Causality, windows, key lengths and the table of mask_mod (shared/mask_table.h) give
+ * intervals of keys (shared/sight.h):
  *
- *     keys of a tile    |- - - -|=========|xxxxxxxxxxx|=========|- - - -|
- *     seen by             no row    some rows   all rows    some rows   no row        of the stripe
- *                         left out  compared    computed    compared    left out
+ *     keys of a tile    |- - - - |===========|xxxxxxxxxx|===========|- - - - |
+ *     visible to         no row   some rows   all rows   some rows   no row      of the stripe
+ *                        skipped  compared    computed   compared    skipped
  *
- *   task           tiles that no row sees are not visited
- *   stripe         register tiles that none of its rows sees are not computed
- *   register tile  rows compare, unless all of them see all of its keys
+ *   task           skips tiles that are hidden from all of its rows
+ *   stripe         skips register tiles that are hidden from all of its rows
+ *   register tile  compares each key with each row's range, unless all of its keys are visible to all rows
  *
- * Without a table each score evaluates mask_mod. mask_elements.c has attn_mask and attn_bias. */
+ * Without a table, mask_mod is evaluated for each score. mask_elements.c has attn_mask and attn_bias. */
 #include "attend/shared/mask_table.h"
 #include "attend/prefill/layout.h"
 
@@ -24,7 +24,7 @@ static const ir_expr *position_of(q_lanes *c, const ir_expr *row) {
     return ir_add(c->b, ir_div(c->b, ql_clamp_row(c, row), c->m->params.size[MHA_GROUP]), c->e.base);
 }
 
-/* The sights of rows first_row … end_row - 1. */
+/* The visible ranges of rows first_row … end_row - 1. */
 static mha_sights sights_of(q_lanes *c, const ir_expr *first_row, const ir_expr *end_row) {
     const ir_expr *first = ir_let(c->b, "first_position", position_of(c, first_row));
     const ir_expr *last = ir_let(c->b, "last_position", position_of(c, plus(c, end_row, -1)));
@@ -55,7 +55,7 @@ const ir_expr *ql_begin_tiles(q_lanes *c) {
     return ir_let(b, "tile", ir_select(b, ir_lt(b, n, globals), n, at_least_0(c, other)));
 }
 
-/* An element of the table which says what mask_mod leaves visible of a tile to a stripe. */
+/* What mask_mod shows of a tile to a stripe: a member of their element of the table. */
 static const ir_expr *by_mask(q_lanes *c, const q_lanes_tile *t, const ir_expr *stripe, int member) {
     return mha_mask_table_member(c->m, &c->e, c->kv_head, ir_add(c->b, c->first_stripe, stripe), t->number, member);
 }
@@ -64,13 +64,13 @@ static const ir_expr *end_by_mask(q_lanes *c, const q_lanes_tile *t, int member)
     return ir_cast(c->b, IR_IDX, by_mask(c, t, t->stripe, member));
 }
 
-/* Register tiles, and pairs, begin at multiples of it. */
+/* To a multiple of mask_unit, at which register tiles, and pairs, begin. */
 static const ir_expr *round_down(const q_lanes *c, const ir_expr *key) {
     const ir_expr *unit = ir_idx(c->b, c->m->variant.mask_unit);
     return ir_mul(c->b, ir_div(c->b, key, unit), unit);
 }
 
-/* Visible by window and causality. Partly visible register tiles are computed whole. */
+/* By window and causality, rounded to whole register tiles. */
 q_lanes_keys ql_keys_of_task(q_lanes *c, const q_lanes_tile *t) {
     ir_builder *b = c->b;
     q_lanes_keys keys = {ir_idx(b, 0), t->room};
@@ -89,7 +89,7 @@ q_lanes_keys ql_keys_of_task(q_lanes *c, const q_lanes_tile *t) {
     return keys;
 }
 
-/* What the stripes of the task see of the tile. */
+/* Joins what the table says of the tile for each stripe of the task. */
 static void collect_stripes(q_lanes *c, q_lanes_tile *t) {
     ir_builder *b = c->b;
     const ir_expr *no = ir_int(b, IR_I32, 0);
@@ -111,7 +111,7 @@ void ql_open_tile(q_lanes *c, q_lanes_tile *t) {
 
 /* ---- a tile and a stripe ---- */
 
-/* Adds the global keys of the tile: all before `end`, which may be none. */
+/* Adds the tile's global keys, those before `end`, to the stripe's range. The tile may have none. */
 static void widen(q_lanes *c, q_lanes_tile *t, const ir_expr *end) {
     ir_builder *b = c->b;
     end = ir_let(b, "end_globals", ir_sub(b, end, t->first_key));
@@ -121,8 +121,9 @@ static void widen(q_lanes *c, q_lanes_tile *t, const ir_expr *end) {
     if (c->m->has_first) t->from = ir_select(b, none, t->from, ir_idx(b, 0));
 }
 
-/* Register tiles begin at whole units, and those that all rows see in full compare nothing. `s`: the sights of the
- * stripe's rows; NULL without ql_has_edges(c). */
+/* Narrows the stripe's range by the table, rounds its beginning down to a register tile, and finds the keys that all
+ * rows attend to, whose register tiles compare nothing. `s`: the visible ranges of the stripe's rows; NULL without
+ * ql_has_edges(c). */
 static void find_keys(q_lanes *c, q_lanes_tile *t, const mha_sights *s) {
     ir_builder *b = c->b;
     const mha_context *m = c->m;
@@ -139,7 +140,7 @@ static void find_keys(q_lanes *c, q_lanes_tile *t, const mha_sights *s) {
     t->full_to = ir_let(b, "full_to", ir_min(b, t->full_to, end_by_mask(c, t, MHA_TILE_FULL_TO)));
 }
 
-/* By window and causality. */
+/* The stripe's keys by window and causality, and then by the table. */
 static void find_sight(q_lanes *c, q_lanes_tile *t) {
     ir_builder *b = c->b;
     const mha_context *m = c->m;
@@ -162,7 +163,7 @@ void ql_open_stripe(q_lanes *c, q_lanes_tile *t) {
 
 /* ---- one row ---- */
 
-/* A key number, -1, or the number after the last one: 32 bits, whatever the position. */
+/* Stores a key number, clamped to -1 … seq_kv: it fits into 32 bits at any position. */
 static void store_key(q_lanes *c, const ir_buffer *table, const ir_expr *stripe, const ir_expr *at,
                       const ir_expr *key) {
     if (!table) return;

@@ -1,10 +1,10 @@
-/* attn_mask and attn_bias, which vary along the lanes: the part of them that belongs to a tile and stripe is brought
- * into scratch, [key][row], before its scores. How depends on what they vary along:
+/* attn_mask and attn_bias, which vary along the lanes: before the scores of a tile and stripe, their part is copied to
+ * scratch as [key][row]. How it is read depends on what they vary along:
  *
- *     keys     alike for all rows, such as padding     one element for each key, in all lanes
- *     rows     alike for all keys                      one vector for all keys
- *     both     keys side by side in memory             transposed, a quarter of a vector of keys at a time
- *     both     otherwise                               element by element */
+ *     keys     the same for all rows, such as padding     one element for each key, broadcast
+ *     rows     the same for all keys                      one vector for all keys
+ *     both     neighbouring keys contiguous in memory     transposed, a quarter of a vector of keys at a time
+ *     both     otherwise                                  element by element */
 #include "attend/prefill/layout.h"
 
 #include <math.h>
@@ -25,17 +25,17 @@ static void store_element(q_lanes *c, const ir_expr *j, const ir_expr *at, const
 
 /* How a mask or bias changes along the rows of a stripe and along the keys. */
 typedef enum variation {
-    ALONG_KEYS, /* alike for all rows, such as padding: one element for each key */
-    ALONG_ROWS, /* alike for all keys: one vector for all of them */
-    ALONG_BOTH, /* and its keys lie side by side: transposed */
-    SCATTERED   /* the same, element by element */
+    ALONG_KEYS, /* the same for all rows: one element for each key */
+    ALONG_ROWS, /* the same for all keys: one vector for all of them */
+    ALONG_BOTH, /* along both, and neighbouring keys are contiguous: transposed */
+    SCATTERED   /* along both, otherwise: element by element */
 } variation;
 
 typedef struct elements {
     const ir_buffer *tensor; /* NULL: the problem has none */
     variation varies;
-    int lanes;              /* rows that are loaded at once */
-    const ir_expr *of_rows; /* their vector, if it varies ALONG_ROWS */
+    int lanes;              /* rows that are loaded together */
+    const ir_expr *of_rows; /* the elements of these rows, if ALONG_ROWS */
 } elements;
 
 static elements elements_of(const q_lanes *c, mha_tensor_id id) {
@@ -54,7 +54,7 @@ static elements elements_of(const q_lanes *c, mha_tensor_id id) {
     return e;
 }
 
-/* Rows at a key, each element loaded by itself, or one for all. */
+/* The elements of the rows at a key: one load for each row, or one for all rows. */
 static const ir_expr *load_rows(q_lanes *c, const elements *e, const q_lanes_row *rows, const ir_expr *key) {
     ir_builder *b = c->b;
     const ir_expr *parts[IR_MAX_LANES];
@@ -67,7 +67,8 @@ static const ir_expr *load_rows(q_lanes *c, const elements *e, const q_lanes_row
     return ir_let(b, "elements", count == 1 ? ir_splat(b, parts[0], e->lanes) : mha_join(b, parts, count, 1));
 }
 
-/* Prefetches the same rows of the next tile: the hardware does not foresee accesses of a few bytes here and there. */
+/* Prefetches the same rows of the next tile: the hardware prefetcher does not predict accesses of a few bytes to many
+ * rows. */
 static void prefetch_next(q_lanes *c, const q_lanes_tile *t, const ir_buffer *tensor, const q_lanes_row *rows) {
     enum { LINE_BYTES = 64 };
     ir_builder *b = c->b;
@@ -79,7 +80,7 @@ static void prefetch_next(q_lanes *c, const q_lanes_tile *t, const ir_buffer *te
     }
 }
 
-/* Opens the loop over the stripe's rows, mask->lanes at once, and loads elements that all keys share. */
+/* Opens the loop over the stripe's rows, mask->lanes at a time, and loads elements that all keys share. */
 static const ir_expr *begin_rows(q_lanes *c, const q_lanes_tile *t, elements *mask, elements *bias, q_lanes_row *rows) {
     const ir_expr *at = ir_for_begin(c->b, "at", ir_idx(c->b, 0), ir_idx(c->b, c->stripe_rows), mask->lanes, false);
     elements *const both[2] = {mask, bias};
@@ -96,7 +97,7 @@ static const ir_expr *load_key(q_lanes *c, const elements *e, const q_lanes_row 
     return e->of_rows ? e->of_rows : load_rows(c, e, rows, key);
 }
 
-/* Keys lo … hi - 1, one by one; those beyond the last one repeat it, as in the register tile. */
+/* Keys lo … hi - 1, one by one. Keys beyond the last one repeat it, as in the register tile. */
 static void load_keys(q_lanes *c, const q_lanes_tile *t, elements mask, elements bias, const ir_expr *lo,
                       const ir_expr *hi) {
     ir_builder *b = c->b;
@@ -109,7 +110,7 @@ static void load_keys(q_lanes *c, const q_lanes_tile *t, elements mask, elements
     }
 }
 
-/* A quarter of keys from `column` on. */
+/* The elements of a quarter of a vector of keys from `column` on, a vector of rows for each key. */
 static void load_quarter(q_lanes *c, const elements *e, const q_lanes_row *rows, const ir_expr *column,
                          const ir_expr *vectors[4]) {
     if (!e->tensor) return;
@@ -152,7 +153,7 @@ void ql_load_elements(q_lanes *c, const q_lanes_tile *t, const ir_expr *to) {
     const ir_expr *end = ir_let(b, "columns_end", ir_min(b, t->room, to));
     load_columns(c, t, mask, bias, t->from, end);
     const ir_expr *steps = ir_div(b, ir_max(b, ir_idx(b, 0), ir_sub(b, end, t->from)), quarter);
-    /* The few remaining keys are done row by row, which needs little code. */
+    /* The few remaining keys go one row at a time, which needs little code. */
     mask.lanes = bias.lanes = 1;
     load_keys(c, t, mask, bias, ir_let(b, "columns_done", ir_add(b, t->from, ir_mul(b, steps, quarter))), to);
 }

@@ -1,8 +1,15 @@
-/* The user's functions along query rows. What depends on a row alone is computed once for each row of a task and kept
- * in scratch; what depends on a key alone, once for each key of a register tile; the rest for each vector of scores. */
+/* Users' functions (score_mod, mask_mod, prob_mod), with lanes along query rows. Each subexpression is computed as
+ * seldom as it can be:
+ *
+ *     depends on   computed                                 kept in
+ *     neither      once for each task                       values_of_task
+ *     the row      once for each row of a task              scratch; a vector of rows is loaded
+ *     the key      once for each key of a register tile     q_lanes_key_values
+ *     kv - q       once for each tile and stripe            scratch (mods_distance.c)
+ *     both         for each vector of scores */
 #include "attend/prefill/layout.h"
 
-/* Heads of a group are different rows. */
+/* Whether rows differ in their head: the heads of a group are rows of the same task. */
 static bool has_heads(const q_lanes *c) { return c->m->group > 1; }
 
 static mha_place place_of_task(const q_lanes *c) {
@@ -76,8 +83,8 @@ void ql_fill_key(q_lanes *c, mha_function f, const ir_expr *key, q_lanes_key_val
 
 /* ---- Elements of rows and keys ---- */
 
-/* The columns of an element that is read at `lanes` rows from `at` on and the quarter of keys from `key` on: each
- * row's keys are loaded at once and transposed, as one by one they would be gathered. */
+/* Elements of a user's tensor at `lanes` rows and the quarter of a vector of keys from `key` on, as a vector of rows
+ * for each key. Each row's keys are loaded together and transposed; a vector of rows alone would be a gather. */
 static void load_quarter(q_lanes *c, int node, const q_lanes_row *rows, const ir_expr *key, const ir_expr *columns[4]) {
     const int lanes = c->m->lanes, quarter = mha_quarter(lanes);
     const ir_expr *parts[IR_MAX_LANES];

@@ -1,11 +1,15 @@
-/* Values of the user's functions that depend on kv - q, for a tile and a stripe: in scratch, so that lanes along the
- * rows read them side by side, beginning one element earlier from key to key.
+/* Values of users' functions that depend on kv - q alone. A table in scratch has them for a tile and a stripe, by
+ * falling distance. Then a vector of rows is contiguous, and begins one element earlier for each key:
  *
- * Rows and keys must be whole tiles: a row beyond the last has the last one's number, and so another distance. */
+ *     table         [ … d+2  d+1  d  d-1  d-2 … ]
+ *     key j               rows r, r+1, r+2, …             row r has the distance j - r
+ *     key j + 1     the same, one element to the left
+ *
+ * Rows and keys must fill their tiles: a row number beyond the last row is clamped, which changes its distance. */
 #include "attend/prefill/layout.h"
 #include "base/integers.h"
 
-/* The values of one tile and stripe, and some that fill the last vector. */
+/* The distances of one tile and stripe, rounded up to whole vectors. */
 static int64_t table_length(const q_lanes *c) {
     return ceil_div(c->stripe_rows + c->m->s->kv_tile - 1, c->m->lanes) * c->m->lanes;
 }
@@ -37,8 +41,8 @@ static const ir_expr *reversed(ir_builder *b, const ir_expr *x) {
     return ir_shuffle(b, x, x, x->type.lanes, pick);
 }
 
-/* Element t from the end has the distance of the stripe's last row from the tile's key t. For later elements, the
- * distances from earlier rows, there is no such key in the tile, nor perhaps at all. */
+/* Element t from the end has the distance of the tile's key t from the stripe's last row. Elements before the tile's
+ * last key are distances from earlier rows: their `key` lies beyond the tile, and perhaps beyond the sequence. */
 void ql_fill_distances(q_lanes *c, const q_lanes_tile *tile) {
     ir_builder *b = c->b;
     const int lanes = c->m->lanes;

@@ -1,14 +1,17 @@
-/* Prefetches the next head (task_prefetch=head), a few lines with each register tile of scores: its K and V, its Q, and
- * the lines of O that its tasks will write; of long heads Q and O of the next stripe instead. A CPU's prefetchers begin
- * anew with each head and are late for short ones.
+/* Prefetches the next head (task_prefetch=head), a few lines with each register tile of scores: its K, V and Q, and the
+ * lines of O that its tasks will write. Hardware prefetchers start anew with each head, which is late for short heads.
+ * With long heads, Q and O of the next stripe are prefetched instead of the next head's.
  *
- * Who prefetches what: the lines of a few keys are shared out among the stripes, and those of a stripe's rows among the
- * register tiles. A task of the same head finds them in the cache, so it does not matter which of the head's tasks
- * prefetches. Where lengths are known at run time only, the shares are those of the usual length. Lines beyond the last
- * row touch nothing.
+ * Who prefetches what:
  *
- * Where stripes see a part of the keys only, a task begins by prefetching Q and O of the next one. By pairs, loading Q
- * does so. */
+ *     K, V of a register tile's keys    shared out among the stripes of the head
+ *     Q, O of a stripe's rows           shared out among the register tiles of the head
+ *
+ * Tasks of the next head find the lines in the cache, whichever task prefetched them. If lengths are known at run time
+ * only, shares are those of the usual length. Addresses beyond the last row are prefetched and never used.
+ *
+ * If stripes attend to a part of the keys only, each prefetches Q and O of the next task instead. With pairs, loading Q
+ * does that (rows.c). */
 #include "attend/prefill/layout.h"
 
 #include "base/integers.h"
@@ -17,14 +20,14 @@
 
 enum { LINE_BYTES = 64 };
 
-/* A share of lines that one register tile prefetches: `lines` neighbouring ones of each of `rows` rows. */
+/* The share of one register tile: `lines` neighbouring cache lines of each of `rows` rows. */
 typedef struct share {
-    int64_t rows, lines, step;   /* step: elements of a line */
-    const ir_expr *row, *column; /* the first */
+    int64_t rows, lines, step;   /* step: elements in a line */
+    const ir_expr *row, *column; /* the first ones */
 } share;
 
-/* Number `part` of the `parts` shares of `rows` rows. It is a part of a row, or whole rows, so that an address is a few
- * additions; where that does not come out even, shares are larger than they must be. */
+/* Share number `part` of `parts`, of `rows` rows. A share is a part of a row, or whole rows, so that an address is a
+ * few additions. If lines do not divide evenly, shares are larger than necessary and overlap. */
 static share share_of(const q_lanes *c, const ir_buffer *buffer, int64_t columns, int64_t rows, const ir_expr *part,
                       int64_t parts) {
     ir_builder *b = c->b;
@@ -42,7 +45,7 @@ static share share_of(const q_lanes *c, const ir_buffer *buffer, int64_t columns
     return s;
 }
 
-/* A loop over that many rows or lines. Unrolled it would take longer to compile and be no faster. */
+/* A loop over `count` rows or lines. Unrolling it would take compile time and be no faster. */
 static const ir_expr *each(const q_lanes *c, const char *name, int64_t count) {
     return ir_for_begin(c->b, name, ir_idx(c->b, 0), ir_idx(c->b, count), 1, count == 1);
 }
@@ -51,7 +54,8 @@ static const ir_expr *column_at(const q_lanes *c, const share *s, const ir_expr 
     return ir_add(c->b, s->column, ir_times(c->b, line, s->step));
 }
 
-/* The share `part` of `parts` of the keys from `first` on that a register tile has. */
+/* Prefetches share `part` of `parts` of K or V of the next head: of the keys from `first` on that a register tile has.
+ */
 static void prefetch_keys(q_lanes *c, const ir_buffer *k_or_v, int64_t columns, const ir_expr *first,
                           const ir_expr *part, int64_t parts) {
     ir_builder *b = c->b;
@@ -68,7 +72,7 @@ static void prefetch_keys(q_lanes *c, const ir_buffer *k_or_v, int64_t columns, 
     }
 }
 
-/* The same of V in pairs of keys. */
+/* The same for V in pairs of keys. */
 static void prefetch_pairs(q_lanes *c, const ir_expr *first, const ir_expr *part, int64_t parts) {
     ir_builder *b = c->b;
     const ir_buffer *pairs = c->m->v_pairs;
@@ -88,7 +92,7 @@ typedef struct stripe_ahead {
     const ir_expr *batch, *head, *first_row;
 } stripe_ahead;
 
-/* The same of the rows of a stripe, in Q or O. */
+/* The same for the rows of a stripe, in Q or O. */
 static void prefetch_rows(q_lanes *c, const ir_buffer *q_or_o, int64_t columns, const stripe_ahead *stripe,
                           const ir_expr *part, int64_t parts) {
     ir_builder *b = c->b;
@@ -135,8 +139,8 @@ static stripe_ahead next_stripe(q_lanes *c, const ir_expr *stripe) {
                           ir_let(b, "row_ahead", ir_times(b, next, c->stripe_rows))};
 }
 
-/* The next head of the sequence. After the last one the first of the next sequence, whose place is simple to tell if
- * all sequences are alike; otherwise the last one again. */
+/* The next head of the sequence. After the last head it is the first one of the next sequence, if sequences are at
+ * fixed strides, and the last head again otherwise. */
 void ql_open_prefetch(q_lanes *c) {
     ir_builder *b = c->b;
     if (c->m->s->task_prefetch != MHA_PREFETCH_HEAD) return;
@@ -153,12 +157,13 @@ void ql_open_prefetch(q_lanes *c) {
     c->next_kv_batch = c->next_batch;
 }
 
-/* Whether a stripe may visit so few keys that its register tiles do not prefetch all shares. */
+/* Whether a stripe may skip so many keys that its register tiles do not prefetch all shares. */
 static bool sees_part(const q_lanes *c) {
-    return ql_has_table(c) || (c->m->has_first && !c->m->p->is_general); /* few general calls have one */
+    return ql_has_table(c) ||
+           (c->m->has_first && !c->m->p->is_general); /* general kernels are rarely called with a window */
 }
 
-/* The same stripe of the next task: of this head, or where it has one task of the next head. */
+/* The same stripe of the next task: of this head, or of the next head if a head has one task. */
 static stripe_ahead stripe_of_next_task(q_lanes *c, const ir_expr *stripe) {
     ir_builder *b = c->b;
     const bool downwards = c->num_tasks && mha_sees_more_later(c->m->p);

@@ -1,4 +1,4 @@
-/* Attention with many query rows (strategy=q_lanes): writes c->out, and c->lse where it is set. */
+/* Attention with many query rows (strategy=q_lanes): writes c->out, and c->lse unless it is NULL. */
 #ifndef ATTUNE_ATTEND_PREFILL_PREFILL_H
 #define ATTUNE_ATTEND_PREFILL_PREFILL_H
 

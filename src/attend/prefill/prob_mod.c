@@ -1,7 +1,9 @@
-/* prob_mod: the values are multiplied by a function of each probability, which needs the sum of all keys first. If the
- * keys are one tile, its softmax has that sum. Else the tiles are visited twice: for maximum and sum, and again for the
- * values, with the same scores. A score of -infinity may be that of a hidden key or of a visible one, for which
- * prob_mod is evaluated; so the second pass asks again which keys are hidden. */
+/* prob_mod: V is multiplied by a function of each probability, so the sum over all keys is needed first. If the keys
+ * are one tile, its softmax has that sum. Otherwise the tiles are visited twice, with the same scores: for maximum and
+ * sum, and again for the values.
+ *
+ * A score of -inf may belong to a hidden key, or to a visible one, for which prob_mod is evaluated. So the second pass
+ * tests again which keys are hidden. */
 #include "attend/prefill/layout.h"
 
 #include <math.h>
@@ -16,7 +18,8 @@ void ql_keep_base(q_lanes *c, const ir_expr *stripe) {
     }
 }
 
-/* A vector of rows: what is known of them. base: NULL where exponentials are there already. */
+/* A vector of rows, and what their probabilities are computed from. base is NULL if scratch has exponentials already.
+ */
 typedef struct prob_rows {
     const ir_expr *vector, *at, *base, *inverse;
     mha_values values;

@@ -1,5 +1,6 @@
-/* The two phases of quantised_keys.h: the mean key of each sequence and KV head, in the first; rows of K less the mean,
- * as i8 with a scale and the start of their sums, in the second. */
+/* The two phases of quantised_keys.h. The first computes the mean key of each sequence and KV head. The second writes
+ * the rows of K, less that mean, as i8, with a scale and the start of the sums of each key. Lanes run along the columns
+ * of K in both. */
 #include "attend/prefill/quantised_keys.h"
 
 #include "base/integers.h"
@@ -12,7 +13,7 @@ enum { LARGEST = 127, TURNED = 128 };
 
 /* ---- Quantised rows ---- */
 
-/* A vector of any target divides it, and so do the four columns of a lane. */
+/* head_dim rounded up to a multiple of the lanes of any target, and of a lane's four columns. */
 int64_t mha_quantised_columns(const mha_context *c) {
     enum { STEP = 16 };
     return ceil_div(c->p->head_dim, STEP) * STEP;
@@ -31,7 +32,7 @@ const ir_buffer *mha_row_numbers(const mha_context *c) {
     return numbers;
 }
 
-/* Turns of a loop over so many vectors. */
+/* By how much a loop over `vectors` vectors is unrolled. */
 static int64_t unrolling(int64_t vectors) { return divisor_below(vectors, 4); }
 
 const ir_expr *mha_quantised_columns_begin(const mha_context *c) {
@@ -40,15 +41,15 @@ const ir_expr *mha_quantised_columns_begin(const mha_context *c) {
     return ir_times(c->b, vector, c->lanes);
 }
 
-/* The bits of |x| as i32 have the order of the numbers; NaN is above infinity. */
+/* The bits of |x| as i32 are ordered as the numbers are, with NaN above infinity. */
 static const ir_expr *size_bits(const mha_context *c, const ir_expr *x) {
     return x ? ir_bitcast(c->b, IR_I32, ir_abs(c->b, x)) : NULL;
 }
 
-/* A row that is loaded, and the largest size bits so far: of its numbers, and of those less the mean. */
+/* A row that is loaded, and the largest size_bits so far: `most` of x, `most_less` of x less the mean. */
 typedef struct loading {
     const ir_buffer *numbers;
-    const mha_row *from, *mean; /* mean: or NULL */
+    const mha_row *from, *mean; /* mean may be NULL */
     const ir_access *most, *most_less;
     int lanes;
 } loading;
@@ -113,7 +114,7 @@ const ir_expr *const *mha_quantised_key_index(const mha_context *c, const mha_kv
     return c->p->page_size ? row->linear : row->index;
 }
 
-/* Pages lie anywhere, and quantised values of a sequence side by side. */
+/* With pages, quantised keys are indexed by sequence and token, and not by page. */
 void mha_quantised_keys_shared(mha_context *c) {
     ir_builder *b = c->b;
     const ir_expr *const *size = c->params.size;
@@ -134,7 +135,7 @@ void mha_quantised_keys_shared(mha_context *c) {
 
 /* ---- The phases ---- */
 
-/* The finite one of x and 0. */
+/* x if it is finite, else 0. */
 static const ir_expr *if_finite(const mha_context *c, const ir_expr *x) {
     ir_builder *b = c->b;
     if (!x) return NULL;
@@ -142,7 +143,7 @@ static const ir_expr *if_finite(const mha_context *c, const ir_expr *x) {
     return ir_select(b, ir_lt(b, ir_abs(b, x), mha_number(c, INFINITY, lanes)), x, mha_number(c, 0, lanes));
 }
 
-/* The mean of `count` vectors of columns, in a lap over all keys. */
+/* The mean of `count` vectors of columns, in one loop over all keys. */
 static void average_columns(mha_context *c, const mha_sequence *e, const mha_row *mean, const ir_expr *column,
                             int lanes, int64_t count) {
     ir_builder *b = c->b;

@@ -1,12 +1,13 @@
-/* The rows of a task, before the first tile and after the last one: Q becomes Q^T in scratch, O^T / sum becomes O in
+/* The rows of a task before the first tile and after the last one: Q becomes Q^T in scratch, O^T / sum becomes O in
  * memory.
  *
  *     memory    row 0  [ d0 d1 d2 d3 … ]              scratch   d0  [ row 0  row 1  … ]
  *               row 1  [ d0 d1 d2 d3 … ]     <->                d1  [ row 0  row 1  … ]
  *               …                                               …
  *
- * Both go by `lanes` rows and a quarter of as many columns at a time (transposed_rows.c). Where the step does not
- * divide the columns, the last one overlaps the one before. Narrower heads are copied one element at a time. */
+ * Both transpose `lanes` rows and a quarter of as many columns at a time (transposed_rows.c). If that step does not
+ * divide the columns, the last step overlaps the one before. Heads narrower than a step are copied one element at a
+ * time. */
 #include "attend/prefill/layout.h"
 
 #include <math.h>
@@ -22,7 +23,7 @@ static const ir_expr *begin_rows(q_lanes *c, bool vectors) {
 
 /* ---- the beginning of rows ---- */
 
-/* What differs from row to row. */
+/* Positions and slopes for ALiBi, and sinks, which differ from row to row. */
 static void init_single_rows(q_lanes *c, const ir_expr *stripe) {
     const mha_context *m = c->m;
     const ir_buffer *slopes = m->params.tensor[MHA_ALIBI_SLOPES], *sinks = m->params.tensor[MHA_SINKS];
@@ -74,8 +75,8 @@ void ql_init_rows(q_lanes *c, const ir_expr *stripe) {
 
 /* ---- Q ---- */
 
-/* Prefetches the rows that come `lanes` rows later: the hardware does not foresee the few lines of each. By pairs there
- * is too little work to hide the wait. */
+/* Prefetches the rows `lanes` rows further on: the hardware prefetcher does not predict the few lines of each row, and
+ * with pairs there is too little work to hide the latency. */
 static void prefetch_next(q_lanes *c, const q_lanes_row *rows) {
     enum { LINE_BYTES = 64 };
     ir_builder *b = c->b;
@@ -146,7 +147,8 @@ static const ir_expr *total_with_sink(q_lanes *c, const ir_expr *sum, const ir_e
     return ir_let(c->b, "total", mha_sum_with_sink(c->m, sum, sink));
 }
 
-/* row_sum becomes 1 / sum, and row_max the LSE. A row without a visible key gets 0, and so an output of 0. */
+/* row_sum becomes 1 / sum, and row_max the LSE. A row without a visible key gets 0 for 1 / sum, and so an output of 0.
+ */
 static void invert_sums(q_lanes *c, const ir_expr *stripe) {
     ir_builder *b = c->b;
     const int lanes = c->m->lanes;
@@ -166,15 +168,16 @@ static void invert_sums(q_lanes *c, const ir_expr *stripe) {
     }
 }
 
-/* o * inverse + 0, for `lanes` rows from `at` on and column d. Of a sum that is 0, the sign depends on what hidden keys
- * were added to it; adding 0 makes it the same. */
+/* o * inverse + 0, for `lanes` rows from `at` on and column d. The sign of a sum that is 0 depends on which hidden keys
+ * were added to it; adding 0 makes the sign the same. */
 static const ir_expr *result(q_lanes *c, const ir_expr *stripe, const ir_expr *d, const ir_expr *at, int lanes,
                              const ir_expr *inverse) {
     const ir_expr *o = mha_load_sum(c->m, ir_at(c->b, c->ot, lanes, 3, stripe, d, at), c->ot_lost);
     return o ? mha_madd(c->m, o, inverse, mha_number(c->m, 0, lanes)) : NULL;
 }
 
-/* `lanes` rows from `at` on, a quarter of columns after the other; by pairs of columns, which pack2 rounds. */
+/* Stores `lanes` rows from `at` on, a quarter of a vector of columns at a time; with `pairs`, pairs of columns, which
+ * pack2 rounds. */
 static void store_vectors(q_lanes *c, const ir_expr *stripe, const ir_expr *at, bool pairs) {
     ir_builder *b = c->b;
     const int lanes = c->m->lanes, quarter = mha_quarter(c->m->lanes), width = pairs ? 2 : 1;

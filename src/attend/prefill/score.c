@@ -3,11 +3,12 @@
  * scores (scale, soft cap, ALiBi, bias, score_mod), hidden ones -inf, and the maximum of each row is taken:
  *
  *     for each register tile of keys
- *       multiply                   one of three (ql_products): by rows here, by columns, in integers
+ *       multiply                   one of three (ql_products): lanes along rows, along columns, in integers
  *       score                      in registers
  *       hide, store, maximum       compares only where the visible range of a row begins or ends in the register tile
  *
- * Keys beyond the last one repeat it, and where all rows see it, so do their scores: the maximum is right. */
+ * Keys beyond the last one repeat it, so their scores repeat its score (or are hidden with it): the maximum is right.
+ */
 #include "attend/prefill/score_tile.h"
 #include "base/integers.h"
 
@@ -37,7 +38,7 @@ void ql_multiply_rows(q_lanes *c, const q_lanes_tile *tile, const ql_score_tile 
 
 /* ---- From products to scores ---- */
 
-/* Products become scores where they are. Often there is nothing to do: the scale is applied by the softmax. */
+/* Products become scores in the accumulators. Often there is nothing to do, as the softmax applies the scale. */
 static void score(q_lanes *c, const q_lanes_tile *tile, const ql_score_tile *t) {
     ir_builder *b = c->b;
     const int lanes = c->m->lanes;
@@ -70,7 +71,7 @@ static void score(q_lanes *c, const q_lanes_tile *tile, const ql_score_tile *t) 
     }
 }
 
-/* Keys that a row does not see become -inf. */
+/* Scores of keys that are hidden from a row become -inf. */
 static void hide(q_lanes *c, const q_lanes_tile *tile, const ql_score_tile *t) {
     ir_builder *b = c->b;
     for (int v = 0; v < t->product.vectors; v++) {
@@ -100,7 +101,7 @@ static void take_maximum(q_lanes *c, const ql_score_tile *t, int64_t v, const ir
     ir_store(c->b, max, ir_max(c->b, ir_load(c->b, max), z));
 }
 
-/* Stores the scores of the register tile, and folds them into the maximum. */
+/* Stores the scores of the register tile (`stores`), and folds them into the maximum (`folds`). */
 static void finish(q_lanes *c, const ql_score_tile *t, bool stores, bool folds) {
     ir_builder *b = c->b;
     for (int v = 0; v < t->product.vectors; v++)
@@ -111,7 +112,8 @@ static void finish(q_lanes *c, const ql_score_tile *t, bool stores, bool folds) 
         }
 }
 
-/* The same of scores in memory, where mask_mod hides keys: it may be a long expression, and is evaluated in a loop. */
+/* Hides keys by mask_mod, in scores that were stored, and takes the maximum. mask_mod may be a long expression: in a
+ * loop its code is emitted once. */
 static void hide_stored(q_lanes *c, const q_lanes_tile *tile, const ql_score_tile *t) {
     ir_builder *b = c->b;
     q_lanes_sight *const sights = ir_build_alloc(b, (size_t)t->product.vectors * sizeof *sights);
@@ -130,8 +132,8 @@ static void hide_stored(q_lanes *c, const q_lanes_tile *tile, const ql_score_til
     }
 }
 
-/* Scores of the register tile to memory, those of hidden keys as -inf. Where no row's sight begins or ends, nothing
- * compares. */
+/* Stores the scores of the register tile, -inf for hidden keys, and takes the maximum. Rows compare keys only if a
+ * visible range begins or ends in the tile. */
 static void close_tile(q_lanes *c, const q_lanes_tile *tile, const ql_score_tile *t) {
     ir_builder *b = c->b;
     const ir_expr *hides = crosses(c, tile, t);
@@ -173,7 +175,8 @@ static void all_tiles(q_lanes *c, const q_lanes_tile *tile, ql_score_tile t, con
     const int lanes = c->m->lanes;
     const int64_t keys = c->m->s->score_keys;
     const bool overlap = c->v->score_tiles_overlap;
-    /* A maximum of its own, so that the code of either kind of stripe can be compiled by itself (codegen/cut.c). */
+    /* The maximum is this loop's own, so that the loops of both kinds of stripe can be separate functions
+     * (codegen/cut.c). */
     if (!t.max) t.max = open_maximum(c);
     IR_LOOP(b, n, ir_for_begin(b, "score_tile", ir_div(b, tile->from, ir_idx(b, keys)), end, 1, false)) {
         const ir_expr *first = ir_times(b, n, keys);

@@ -1,24 +1,24 @@
-/* Scores whose lanes run along the columns of Q and K: each product of a row and a key is a vector whose lanes are
- * added up, several together. Q is not transposed, and rows need not fill a vector.
+/* Scores whose lanes run along the columns of Q and K: the product of a row and a key is a vector of partial sums, and
+ * several such vectors are reduced together. Q is not transposed, and rows need not fill a vector.
  *
  *     sums     Q[r][d…]  *  K[j][d…]             one vector for each row r and key j
- *     few      up to 3 rows: those of a row and up to 8 keys are added up together, so lanes become keys
- *     many     more rows: those of a key and all rows, so lanes become rows, as scores are stored
+ *     few      up to 3 rows: a row's sums for up to 8 keys are reduced together, so lanes become keys
+ *     many     more rows: a key's sums for all rows are reduced together, so lanes become rows, as in scratch
  *
- * On the diagonal of a causal square, row r sees the first r + 1 keys: products of hidden keys are left out. */
+ * On the diagonal of a causal square, row r attends to the first r + 1 keys: products of hidden keys are skipped. */
 #include "attend/prefill/score_tile.h"
 #include "base/integers.h"
 
-enum { SUMS = 8 }; /* of a row that are added up together */
+enum { SUMS = 8 }; /* of a row that are reduced together */
 
-/* Of Q and K, a part of the columns. */
+/* Columns of Q and K in a vector; divides head_dim. */
 static int lanes_of_columns(const q_lanes *c) {
     int64_t lanes = c->m->target->vector_bytes / ir_elem_get(c->m->elem)->bytes;
     while (c->m->p->head_dim % lanes) lanes /= 2;
     return (int)lanes;
 }
 
-/* Of a stripe, or of a register tile. */
+/* The rows of one vector. */
 typedef struct column_rows {
     q_lanes_row at[IR_MAX_LANES];
 } column_rows;
@@ -29,7 +29,7 @@ static column_rows rows_from(q_lanes *c, const q_lanes_tile *tile, int64_t first
     return rows;
 }
 
-/* Products of rows with the keys that lie at `key`, or `j` of c->keys, with a sum in each lane. */
+/* Partial sums, one in each lane, of the products of rows with the keys at `key` in memory, or at `j` in c->keys. */
 static void multiply(q_lanes *c, const q_lanes_row *rows, const mha_kv_row *key, const ir_expr *const *j,
                      mha_product *sums) {
     ir_builder *b = c->b;
@@ -51,7 +51,7 @@ static void multiply(q_lanes *c, const q_lanes_row *rows, const mha_kv_row *key,
 
 /* ---- A few rows: the keys of each side by side ---- */
 
-/* The products of row r, key by key in a vector. */
+/* The dot products of row r: a vector with one key in each lane. */
 static const ir_expr *sums_of_row(q_lanes *c, const mha_product *sums, int64_t r) {
     const ir_expr *x[IR_MAX_LANES];
     int count = 1;
@@ -61,7 +61,7 @@ static const ir_expr *sums_of_row(q_lanes *c, const mha_product *sums, int64_t r
     return ir_let(c->b, "dots", mha_sum_lanes(c->b, sums->lanes, count, x));
 }
 
-/* The products of one key with `rows` rows, in lanes. */
+/* Stores the dot products of one key with `rows` rows, one row in each lane. */
 static void store_dots(q_lanes *c, const ql_score_tile *t, int64_t jj, int64_t vector, int64_t rows,
                        const ir_expr *const *dots) {
     ir_builder *b = c->b;
@@ -92,8 +92,8 @@ static void multiply_few(q_lanes *c, const q_lanes_tile *tile, const ql_score_ti
 
 /* ---- Many rows: those of each key side by side ---- */
 
-/* The products of key jj with `count` rows. The sums have rows from number `first` on; the lanes of other rows hold the
- * product of the nearest one. */
+/* The dot products of key jj with `count` rows, one row in each lane. `sums` begins with row `first`; the lanes of
+ * other rows repeat the nearest one that it has. */
 static const ir_expr *sums_of_key(q_lanes *c, const mha_product *sums, int64_t first, int64_t jj, int64_t count) {
     const ir_expr *x[IR_MAX_LANES];
     for (int64_t r = 0; r < count; r++)
@@ -101,9 +101,9 @@ static const ir_expr *sums_of_key(q_lanes *c, const mha_product *sums, int64_t f
     return ir_let(c->b, "dots", mha_sum_lanes(c->b, sums->lanes, (int)count, x));
 }
 
-enum { TOGETHER = 2 }; /* keys that are multiplied at once */
+enum { TOGETHER = 2 }; /* keys that are multiplied together */
 
-/* Keys from number `first` of the tile on. */
+/* A few neighbouring keys of the tile: their numbers within it, where they are in c->keys, and where in K. */
 typedef struct key_pair {
     int64_t count;
     const ir_expr *number[TOGETHER], *j[TOGETHER];
@@ -123,11 +123,11 @@ static key_pair pair_at(q_lanes *c, const q_lanes_tile *tile, const ir_expr *fir
     return pair;
 }
 
-/* Their products with the `count` rows of the vector, from row `from` on. */
+/* Stores the dot products of a pair of keys with rows `from` … `count` - 1 of the vector. */
 static void multiply_pair(q_lanes *c, const key_pair *pair, const column_rows *rows, int64_t vector, int64_t from,
                           int64_t count) {
     enum { FEW_ROWS = 4 };
-    /* Rows whose sums with two keys, and operands, are in registers. */
+    /* As many rows as have their sums with two keys, and their operands, in registers. */
     const int64_t together = at_has_few_registers(c->m->target) ? min_of(c->m->lanes, FEW_ROWS) : c->m->lanes;
     const int64_t first = from / together, last = (count - 1) / together;
     const ir_expr *dots[TOGETHER][IR_MAX_LANES], *parts[IR_MAX_LANES];
@@ -146,8 +146,8 @@ static void multiply_pair(q_lanes *c, const key_pair *pair, const column_rows *r
     }
 }
 
-/* The diagonal: row r sees keys up to number r, so rows before a key need no product with it. Keys after the last row's
- * have the scores of that row's one. */
+/* The diagonal: row r attends to keys 0 … r, so rows before a key need no product with it. Keys after the last row
+ * repeat the scores of that row's key. */
 static void multiply_diagonal(q_lanes *c, const q_lanes_tile *tile, const ql_score_tile *t, const column_rows *rows,
                               int64_t vector, int64_t count) {
     ir_builder *b = c->b;
@@ -163,7 +163,7 @@ static void multiply_diagonal(q_lanes *c, const q_lanes_tile *tile, const ql_sco
     }
 }
 
-/* Uses scratch: a loop then goes through the keys that all rows are multiplied with, and is compiled once. */
+/* Sums go through scratch, so that one loop multiplies all pairs of keys, and its code is emitted once. */
 static void multiply_many(q_lanes *c, const q_lanes_tile *tile, const ql_score_tile *t, int64_t vector, int64_t count,
                           const ir_expr *is_diagonal) {
     ir_builder *b = c->b;
@@ -183,7 +183,7 @@ static void multiply_many(q_lanes *c, const q_lanes_tile *tile, const ql_score_t
 
 /* ---- A vector of rows ---- */
 
-/* Puts the last row's products into a vector whose other rows do not exist. */
+/* A vector without rows repeats the products of the last row. */
 static void repeat_row(q_lanes *c, const ql_score_tile *t, int64_t vector) {
     ir_builder *b = c->b;
     const int lanes = c->m->lanes;
@@ -201,8 +201,8 @@ static void multiply_few_seen(q_lanes *c, const q_lanes_tile *tile, const ql_sco
         ir_store(c->b, mha_product_at(&t->product, jj, vector), mha_product_sum(&t->product, seen - 1, vector));
 }
 
-/* Rows of the stripe from vector `first` on; the first row sees the keys up to the register tile's first one if it is
- * the diagonal of a square, each later one a key more, and what is hidden need not be right. */
+/* Vectors before `first` have lanes along rows; the others go by columns. In the register tile on the diagonal of a
+ * square, row r attends to the first r + 1 keys, and the products of hidden keys may be anything. */
 static void multiply_columns(q_lanes *c, const q_lanes_tile *tile, ql_score_tile *t) {
     enum { FEW = 3 };
     ir_builder *b = c->b;
@@ -214,7 +214,7 @@ static void multiply_columns(q_lanes *c, const q_lanes_tile *tile, ql_score_tile
     mha_product_clear(&t->product);
     if (first) ql_multiply_rows(c, tile, t, first);
     if (first == t->product.vectors) return;
-    /* A stripe has the number of the register tile in which the visible ranges of its rows end. */
+    /* Register tile n is on the diagonal of stripe n. */
     if (v->is_square) is_diagonal = ir_eq(b, t->number, ir_add(b, c->first_stripe, tile->stripe));
     if (is_diagonal) is_diagonal = ir_let(b, "is_diagonal", is_diagonal);
     for (int64_t vector = first; vector < t->product.vectors; vector++) {

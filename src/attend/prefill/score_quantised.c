@@ -1,18 +1,18 @@
-/* Scores in integers (integer=scores) of K that is not quantised: rows of Q are quantised here, K in a phase before
+/* Integer scores (integer=scores) of a K that is not quantised: rows of Q are quantised here, K in an earlier phase
  * (quantised_keys.h), and dot4 multiplies four columns of both at once.
  *
  *     Q^T     [ d0-d3 of row 0 ][ d0-d3 of row 1 ] …          i8, a lane holds four columns of a row
  *     K[j]    [ d0-d3 ] in all lanes
  *
- *     score = dot * scale of the key * scale of the row + q · mean        the last product and the sum by mha_madd;
- *                                                                         + 0 for a key that keeps its mean */
+ *     score = dot * scale of the key * scale of the row + q · mean        the last product and the sum by mha_madd; + 0
+ * for keys whose mean was not subtracted */
 #include "attend/prefill/quantised_keys.h"
 #include "attend/prefill/score_tile.h"
 #include "base/integers.h"
 
 enum { TURNED = 128 };
 
-/* Quantised values of the row in c->row_numbers. Returns its product with the mean key. */
+/* Quantises the row in c->row_numbers. Returns its dot product with the mean key. */
 static const ir_expr *quantise(q_lanes *c, const ir_expr *factor) {
     ir_builder *b = c->b;
     const int lanes = c->m->lanes;
@@ -28,7 +28,7 @@ static const ir_expr *quantise(q_lanes *c, const ir_expr *factor) {
     return ir_reduce(b, IR_ADD, ir_let(b, "mean_lanes", ir_load(b, dot)));
 }
 
-/* What a row's sums are multiplied by. */
+/* The factor of a row's scores. */
 static const ir_expr *row_factor(q_lanes *c) {
     const ir_expr *sign = mha_query_sign(c->m), *factor = c->m->in_log2 ? mha_score_log2e(c->m) : NULL;
     return sign && factor ? ir_mul(c->b, sign, factor) : sign ? sign : factor;

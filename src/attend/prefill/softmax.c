@@ -1,6 +1,6 @@
 /* The softmax of one tile and stripe: P = exp(S - max) in place, one vector of query rows after the other, key by key.
- * Lanes are rows, so nothing is added up over lanes. A register tile would save nothing here, and the code of exp2 is
- * long. */
+ * Lanes are rows, so nothing is reduced over lanes. There is no register tile: it would save nothing here, and the code
+ * of exp2 is long. */
 #include "attend/prefill/layout.h"
 
 #include <math.h>
@@ -36,7 +36,6 @@ const ir_expr *ql_times_v_scale(q_lanes *c, const q_lanes_tile *tile, const ir_e
     return ir_mul(c->b, probability, ir_splat(c->b, mha_v_scale(c->m, &row), c->m->lanes));
 }
 
-/* P = exp(S - base) in place. */
 void ql_softmax(q_lanes *c, const q_lanes_tile *tile) {
     ir_builder *b = c->b;
     const bool is_last_step = !ql_has_prob(c);

@@ -1,7 +1,7 @@
-/* The softmax where products are of pairs of bf16: P is rounded to pairs of neighbouring keys, which the values
- * multiply at once.
+/* The softmax if products are of pairs of bf16: P is rounded to bf16 and stored in pairs of neighbouring keys, which
+ * one dot2 of the values multiplies.
  *
- *     scores          f32  [key 0][rows]  [key 1][rows]  [key 2][rows] …       a vector of rows each
+ *     scores          f32  [rows of key 0]  [rows of key 1]  [rows of key 2] …     a vector each
  *     probabilities   bf16 [key 0, key 1 of row 0][key 0, key 1 of row 1] …    a pair in each lane
  */
 #include "attend/prefill/layout.h"
@@ -10,13 +10,13 @@
 
 /* ---- by pairs ---- */
 
-/* Of one vector of rows: what its scores are relative to, and its sums over the tile so far. */
+/* For one vector of rows: the base of its exponentials, and its sums over the tile so far. */
 typedef struct pair_sums {
     const ir_expr *base;
-    const ir_access *rounded, *exact; /* exact: where the LSE needs it, else NULL */
+    const ir_access *rounded, *exact; /* exact: of unrounded probabilities, for the LSE; else NULL */
 } pair_sums;
 
-/* The probabilities of a pair of keys, which are bf16, and their sum. */
+/* Stores the probabilities of a pair of keys, which are bf16, and adds them to the sum. */
 static void store_rounded(q_lanes *c, const ir_expr *v, const ir_expr *pair, const ir_expr *probabilities,
                           const ir_access *sum) {
     ir_builder *b = c->b;
@@ -31,7 +31,7 @@ static const ir_expr *score_of_pair(q_lanes *c, const ir_expr *v, const ir_expr 
     return ir_load(c->b, ql_score_at(c, v, ir_plus(c->b, ir_times(c->b, pair, 2), i)));
 }
 
-/* A probability times the scale of V. That of a hidden key may be NaN, and 0 times it. */
+/* A probability times the scale of V. A hidden key's scale may be NaN, and so 0 times it: the result is 0 there. */
 static const ir_expr *scaled_of_pair(q_lanes *c, const q_lanes_tile *tile, const ir_expr *v, const ir_expr *pair, int i,
                                      const ir_expr *p) {
     ir_builder *b = c->b;
@@ -40,8 +40,8 @@ static const ir_expr *scaled_of_pair(q_lanes *c, const q_lanes_tile *tile, const
     return ir_select(b, is_hidden, ql_splat(c, 0), scaled);
 }
 
-/* The probabilities of a pair of keys, rounded, and their sum: of the rounded ones, by which values are multiplied;
- * where V has scales, by which they are multiplied before, of the others. */
+/* Stores the probabilities of a pair of keys, rounded, and adds them to the sum. The sum is of the rounded
+ * probabilities, as these multiply V. If V has scales, it is of the unrounded ones: scale and rounding come after. */
 static void store_pair(q_lanes *c, const q_lanes_tile *tile, const ir_expr *v, const ir_expr *pair,
                        const ir_expr *const *p, const ir_access *sum) {
     ir_builder *b = c->b;
@@ -55,7 +55,7 @@ static void store_pair(q_lanes *c, const q_lanes_tile *tile, const ir_expr *v, c
     store_rounded(c, v, pair, ir_pack2(b, p[0], p[1]), sum);
 }
 
-/* P of the pairs from … to - 1 for vector `v` of the rows, as bf16 at once. */
+/* P of the pairs from … to - 1 for vector `v` of the rows, directly as bf16 (exp_pairs.c). */
 static void rounded_exponentials(q_lanes *c, const ir_expr *v, const ir_expr *from, const ir_expr *to,
                                  const pair_sums *sums) {
     ir_builder *b = c->b;
@@ -67,7 +67,7 @@ static void rounded_exponentials(q_lanes *c, const ir_expr *v, const ir_expr *fr
     ir_store(b, sums->rounded, ql_close_pair_exp(c, &e, ir_load(b, sums->rounded)));
 }
 
-/* The same, rounded after they were f32 where they must be. */
+/* The same, by whichever way is legal: directly as bf16, or as f32 and then rounded. */
 static void pairs_of_exponentials(q_lanes *c, const q_lanes_tile *tile, const ir_expr *v, const ir_expr *from,
                                   const ir_expr *to, const pair_sums *sums) {
     ir_builder *b = c->b;
@@ -87,7 +87,7 @@ static void pairs_of_exponentials(q_lanes *c, const q_lanes_tile *tile, const ir
     }
 }
 
-/* Sums in registers, which continue those in memory if there are any. */
+/* Sums in registers. They continue those in memory (`rounded`, `exact`), or begin with 0 if these are NULL. */
 static pair_sums sums_from(q_lanes *c, const ir_expr *base, const ir_access *rounded, const ir_access *exact) {
     ir_builder *b = c->b;
     const bool has_lse = c->lse_sum != c->row_sum;
@@ -98,7 +98,7 @@ static pair_sums sums_from(q_lanes *c, const ir_expr *base, const ir_access *rou
     return sums;
 }
 
-/* One vector of rows after the other. A key after the last one is hidden. */
+/* One vector of rows after the other. The key after the last one, which may be half of a pair, is hidden. */
 void ql_pair_softmax(q_lanes *c, const q_lanes_tile *tile) {
     ir_builder *b = c->b;
     IR_FOR(b, v, ir_idx(b, 0), ir_idx(b, c->m->s->score_row_vectors), 1) {
@@ -112,8 +112,9 @@ void ql_pair_softmax(q_lanes *c, const q_lanes_tile *tile) {
     }
 }
 
-/* All vectors, some keys of each in turns. Where a key's scores of all vectors are contiguous, one vector after the
- * other would read lines that are far apart, and each page several times. The tile is the only one. */
+/* The same for MHA_VALUES_WHOLE, where a key's scores of all vectors are contiguous: a few keys of each vector in turn.
+ * Whole vectors one after the other would read lines that are far apart, and each page several times. The tile is the
+ * only one, so sums begin with 0. */
 void ql_pair_softmax_by_turns(q_lanes *c, const q_lanes_tile *tile) {
     enum { TURN = 8 };
     ir_builder *b = c->b;

@@ -1,6 +1,6 @@
-/* The output of probabilities, where the keys are one tile: P is in scratch already, and is divided by its sum and
- * transposed into place, a few keys at a time as in rows.c. Otherwise a phase of its own computes them again
- * (around/probabilities.h). */
+/* The output of probabilities if the keys are one tile: scratch has P^T, which is multiplied by 1 / sum and transposed
+ * to memory, a quarter of a vector of keys at a time, as O is in rows.c. Otherwise a later phase computes the
+ * probabilities again (around/probabilities.h). */
 #include "attend/prefill/layout.h"
 
 static const ir_expr *quotient(const q_lanes *c, const ir_expr *v, const ir_expr *key, const ir_expr *inverse) {

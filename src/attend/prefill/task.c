@@ -28,8 +28,8 @@ static ql_wing wing_of(const q_lanes *c) {
     return wing;
 }
 
-/* If the keys are one tile, its sums are those of the rows: so the division, and what follows it, comes before the
- * values. */
+/* If the keys are one tile, its sums are the rows' sums: so the rows are closed, and P is normalised for its users,
+ * before the values. */
 static void softmax_at_once(q_lanes *c, const q_lanes_tile *tile) {
     c->wing.softmax(c, tile);
     ql_close_rows(c, tile->stripe);
@@ -39,14 +39,14 @@ static void softmax_at_once(q_lanes *c, const q_lanes_tile *tile) {
     ql_end_division(c, tile->stripe);
 }
 
-/* The values of a pass that only sums are wanted of. */
+/* The values of a pass that computes only the sums. */
 static void no_values(q_lanes *c, const q_lanes_tile *tile) {
     (void)c;
     (void)tile;
 }
 
-/* The tiles of a task, and for each tile the stripes of the task, each with its three steps. Tiles that are hidden from
- * a stripe are skipped. */
+/* For each tile and each stripe of the task: the three steps. A stripe skips the tiles that are hidden from all of its
+ * rows. */
 static void visit_tiles(q_lanes *c, const ql_wing *wing) {
     ir_builder *b = c->b;
     const bool leaves_out = !mha_values_at_once(c->v), wants_values = wing->values != no_values;
@@ -114,7 +114,7 @@ static const ir_expr *task_of(q_lanes *c, const ir_expr *task, const ir_expr *ta
     return ir_is_const(tasks) ? ir_let(b, "task", mirrored) : ir_let_index(b, "task", tasks, mirrored);
 }
 
-/* The stripes of a task if their number is known. If tasks cannot have equally many, the first ones get one more. */
+/* The stripes of a task if their number is known. If they do not divide evenly, the first tasks get one more. */
 static void share_stripes(q_lanes *c, const ir_expr *task) {
     ir_builder *b = c->b;
     const int64_t base = c->num_stripes / c->num_tasks, extra = c->num_stripes % c->num_tasks;
@@ -129,7 +129,8 @@ static void share_stripes(q_lanes *c, const ir_expr *task) {
     build_stripes(c);
 }
 
-/* The same if the number is known at run time only: a task has max_stripes stripes, or the remaining ones, or none. */
+/* The same if their number is known at run time only: a task gets max_stripes stripes, or the remaining ones, or none.
+ */
 static void take_stripes(q_lanes *c, const ir_expr *task) {
     ir_builder *b = c->b;
     c->first_stripe = ir_let(b, "first_stripe", ir_times(b, task, c->max_stripes));

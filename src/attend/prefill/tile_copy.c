@@ -1,9 +1,9 @@
-/* K and V of a tile in scratch, as the products read them, once for all stripes of the task:
+/* Copies K and V of a tile to scratch in the form in which the products read them, once for all stripes of the task:
  *
- *     numbers of another type   widened to the type of the arithmetic, a vector at a time
- *     pairs of bf16             V[j] and V[j + 1] interleaved:  [ V[j][0] V[j+1][0] ][ V[j][1] V[j+1][1] ] …
+ *     other types       widened to the type of the arithmetic, a vector of columns at a time
+ *     pairs of bf16     V[j] and V[j + 1] interleaved:  [ V[j][0] V[j+1][0] ][ V[j][1] V[j+1][1] ] …
  *
- * Not where they lie so already, or where the schedule reads them as they lie. */
+ * There is no copy if memory has that form already, or if the schedule reads K or V in place. */
 #include "attend/prefill/layout.h"
 #include "attend/prefill/value_pairs.h"
 

@@ -1,8 +1,8 @@
-/* Between rows in memory and rows in lanes: `lanes` rows and 4 columns at a time, in rolled loops (a transpose costs
- * milliseconds of compile time). */
+/* Transposes between rows in memory and rows in lanes, `lanes` rows and a quarter of as many columns at a time. Callers
+ * put it into rolled loops, as the code of a transpose takes milliseconds to compile. */
 #include "attend/prefill/layout.h"
 
-/* The columns of a row, or pairs of columns as i32; each times `sign`, if that is not NULL. */
+/* The columns of a row, or pairs of columns as i32, each times `sign` unless that is NULL. */
 static const ir_expr *load_part(q_lanes *c, const ir_access *access, bool is_pairs, const ir_expr *sign) {
     ir_builder *b = c->b;
     if (is_pairs && !sign && access && access->buffer->type.elem == IR_BF16)

@@ -4,9 +4,9 @@
  *     column 0  [ a a a a a a a ] [ a a a a a a a ]        a += V[j][column] * P^T[j][row], for keys j of the tile
  *     column 1  [ a a a a a a a ] [ a a a a a a a ]             in all lanes    one vector
  *
- * A register tile is value_columns columns by value_row_vectors vectors of rows. It is summed from 0 on and added to
- * O^T afterwards: one serial sum over all tiles would be wrong by one rounding for each key. Columns that are left over
- * get a smaller register tile: unlike scores, sums cannot be computed twice. */
+ * A register tile is value_columns columns by value_row_vectors vectors of rows. Its sums begin with 0 and are added to
+ * O^T afterwards: one serial sum over all tiles would have a rounding error for each key. Remaining columns get a
+ * smaller register tile: register tiles of scores may overlap, but a sum must not be added twice. */
 #include "attend/prefill/layout.h"
 
 /* A register tile: columns of V by value_row_vectors vectors of query rows. */
@@ -14,10 +14,10 @@ typedef struct value_tile {
     const ir_expr *first;  /* first column of V */
     const ir_expr *vector; /* first vector of query rows within the stripe */
     mha_product product;
-    /* A value of V that a row does not see is replaced by 0, in case it is NaN or infinite. Its probability is 0
+    /* A value of V that is hidden from a row is replaced by 0, as it may be NaN or infinite. Its probability is 0
      * already. */
     bool masked;
-    /* Where V is paged and read as it lies: the page at hand, and its first key. */
+    /* If V is paged and read in place: the current page, and its first key. */
     const ir_expr *page, *page_key;
 } value_tile;
 
@@ -25,7 +25,7 @@ static const ir_expr *row_at(const q_lanes *c, const value_tile *t, int64_t v) {
     return ir_times(c->b, ir_plus(c->b, t->vector, v), c->m->lanes);
 }
 
-/* The keys of a pair that rows see. The second key may be beyond the last one. */
+/* Bits of a pair's keys that are visible to the rows. The second key may be beyond the last one. */
 static const ir_expr *seen_of_pair(q_lanes *c, const q_lanes_tile *tile, const q_lanes_sight *sight, const ir_expr *at,
                                    const ir_expr *pair) {
     ir_builder *b = c->b;
@@ -39,7 +39,7 @@ static const ir_expr *seen_of_pair(q_lanes *c, const q_lanes_tile *tile, const q
     return mha_seen_bits(c->m, seen[0], ir_and(b, seen[1], exists));
 }
 
-/* A factor of vector `v` of the rows, where it sees j. */
+/* x in the lanes of vector `v` of the rows that attend to key, or pair, j; 0 in the others. */
 static const ir_expr *where_seen(q_lanes *c, const q_lanes_tile *tile, const value_tile *t, int64_t v, const ir_expr *j,
                                  const ir_expr *x) {
     const ir_expr *at = row_at(c, t, v);
@@ -49,7 +49,7 @@ static const ir_expr *where_seen(q_lanes *c, const q_lanes_tile *tile, const val
     return mha_where_seen(c->m, ql_kind(c), ql_sees(c, &sight, at, key, j), x);
 }
 
-/* V^T P^T of j: a key of the tile, or a pair of keys; of c->values, a row of that. */
+/* Adds V^T P^T of j: a key, or a pair of keys, of the tile. */
 static void multiply(q_lanes *c, const q_lanes_tile *tile, value_tile *t, const ir_expr *j) {
     ir_builder *b = c->b;
     mha_product *p = &t->product;
@@ -65,7 +65,7 @@ static void multiply(q_lanes *c, const q_lanes_tile *tile, value_tile *t, const 
     mha_product_hold(p, "probabilities");
     for (int v = 0; v < p->vectors; v++) {
         const ir_expr *probability = ir_load(b, ql_probability_at(c, ir_plus(b, t->vector, v), j));
-        /* Times the scale of a hidden key it may be anything. */
+        /* The probability has been multiplied by V's scale, which may be NaN for a hidden key. */
         const bool hides = t->masked && c->m->params.tensor[MHA_V_SCALE];
         mha_product_vector(p, NULL, v, hides ? where_seen(c, tile, t, v, j, probability) : probability);
     }
@@ -82,7 +82,7 @@ static void multiply(q_lanes *c, const q_lanes_tile *tile, value_tile *t, const 
 
 /* ---- A register tile ---- */
 
-/* Neighbouring keys of the tile, lo <= j < hi, value_keys of them in an iteration as long as there are so many. */
+/* Keys, or pairs, lo … hi - 1 of the tile: value_keys of them in an iteration, and the remaining ones one by one. */
 static void add_keys(q_lanes *c, const q_lanes_tile *tile, value_tile *t, const ir_expr *lo, const ir_expr *hi) {
     ir_builder *b = c->b;
     const int32_t unroll = t->masked ? 1 : c->m->s->value_keys;
@@ -93,7 +93,7 @@ static void add_keys(q_lanes *c, const q_lanes_tile *tile, value_tile *t, const 
     MHA_STEPS(c->m, j, done, hi, 1) multiply(c, tile, t, j);
 }
 
-/* Page by page, so that the block table is read once for each. */
+/* Page by page, so that the block table is read once for each page. */
 static void add_pages(q_lanes *c, const q_lanes_tile *tile, value_tile *t) {
     ir_builder *b = c->b;
     const ir_expr *size = c->m->params.size[MHA_PAGE_SIZE];
@@ -108,7 +108,7 @@ static void add_pages(q_lanes *c, const q_lanes_tile *tile, value_tile *t) {
     }
 }
 
-/* Some columns of V for all rows of the stripe; adds their sums to those of the tiles before. */
+/* Some columns of V for all rows of the stripe. Adds their sums to those of earlier tiles. */
 static void register_tiles(q_lanes *c, const q_lanes_tile *tile, const ir_expr *first, int64_t columns, bool masked) {
     ir_builder *b = c->b;
     const int lanes = c->m->lanes;
@@ -133,7 +133,7 @@ static void register_tiles(q_lanes *c, const q_lanes_tile *tile, const ir_expr *
     }
 }
 
-/* All columns of V, `columns` at a time and then those that are left over. */
+/* All columns of V, `columns` at a time, and then the remaining ones. */
 static void all_columns(q_lanes *c, const q_lanes_tile *tile, int64_t columns, bool masked) {
     ir_builder *b = c->b;
     const int64_t whole = c->m->p->head_dim_v / columns, rest = c->m->p->head_dim_v % columns;
@@ -143,8 +143,8 @@ static void all_columns(q_lanes *c, const q_lanes_tile *tile, int64_t columns, b
     if (rest) register_tiles(c, tile, ir_idx(b, whole * columns), rest, masked);
 }
 
-/* Hidden values that are NaN or infinite are rare. Their tiles are computed column by column, which is slow and little
- * code. */
+/* Tiles with hidden values that are NaN or infinite are rare. They are computed column by column, which is slow but
+ * little code. */
 void ql_values(q_lanes *c, const q_lanes_tile *tile) {
     IR_GUARD(c->b, tile->is_finite, tile->is_finite) all_columns(c, tile, c->m->s->value_columns, false);
     if (!tile->is_finite) return;

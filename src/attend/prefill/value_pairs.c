@@ -3,7 +3,7 @@
  *     V[j]    [ a0 a1 a2 … ]
  *     V[j+1]  [ b0 b1 b2 … ]      ->      [ a0 b0 a1 b1 a2 b2 … ]      a row of twice as many columns
  *
- * of a tile, or in a phase of its own of all of V (kv_copy=once). */
+ * for one tile at a time, or for all of V in an earlier phase (kv_copy=once). */
 #include "attend/prefill/value_pairs.h"
 #include "nest/pairs.h"
 
@@ -20,7 +20,8 @@ const ir_expr *mha_load_pairs(const mha_context *c, const ir_buffer *from, const
     return mha_both_rounded(c, x[0], x[1]);
 }
 
-/* Of panels, whose tokens are in pairs. There may be anything in the place of a token beyond the last. */
+/* The same from panels, which hold tokens in pairs already. A token beyond the last one may be anything there, so it is
+ * replaced by 0. */
 static void copy_pairs(const mha_context *c, const mha_sequence *e, const ir_expr *kv_head, const ir_expr *key,
                        const ir_expr *has_second, const mha_row *target) {
     ir_builder *b = c->b;

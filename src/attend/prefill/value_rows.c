@@ -1,22 +1,21 @@
-/* O = P V for one tile and stripe, lanes along the columns of V, as O and V lie: nothing is transposed, and no lane is
- * wasted on rows beyond the last.
+/* O = P V for one tile and stripe, lanes along the columns of V: O and V have that layout in memory, so nothing is
+ * transposed, and no lane is wasted on rows beyond the last one.
  *
  *                columns 0 … L-1   columns L … 2L-1
  *     row 0    [ a a a a a a a ] [ a a a a a a a ]         a += P[row][j] * V[j][column], for keys j of the tile
  *     row 1    [ a a a a a a a ] [ a a a a a a a ]              in all lanes   one vector
  *
- * The loops, from the outside in: strips of columns, register tiles of rows, keys. If the keys are one tile its sums
- * are the result: they are divided and stored at once. Else O is kept in scratch from tile to tile, and divided at the
+ * The loops, from the outside in: strips of columns, register tiles of rows, keys. If the keys are one tile, its sums
+ * are the result: they are divided and stored. Otherwise O is kept in scratch from tile to tile, and divided at the
  * end.
  *
- * The order of the arithmetic is that of value.c, and so are the bits; of pairs of bf16 as well, whose V is ql_pair_at.
- */
+ * The order of the arithmetic is that of value.c, and so are the bits. That holds for pairs of bf16, too. */
 #include "base/integers.h"
 #include "problem/problem.h"
 #include "problem/problem_sight.h"
 #include "attend/prefill/layout.h"
 
-/* Columns first … first + vectors * lanes - 1, and the same of the strips after it. */
+/* A strip of columns, first … first + vectors * lanes - 1, of `alike` such strips in a row. */
 typedef struct strip {
     const ir_expr *first;
     int vectors, lanes;
@@ -35,7 +34,7 @@ static const ir_expr *column_of(const q_lanes *c, const row_tile *t, int64_t vec
 
 static const ir_expr *row_at(const q_lanes *c, const row_tile *t, int64_t row) { return ir_plus(c->b, t->first, row); }
 
-/* The probability of a row and key, or a pair of them. */
+/* The probability of a row and a key, or a pair of keys. */
 static const ir_access *probability_at(const q_lanes *c, const row_tile *t, const ir_expr *j, int64_t row) {
     ir_builder *b = c->b;
     const ir_expr *lanes = ir_idx(b, c->m->lanes), *width = ir_idx(b, ql_width(c));
@@ -45,9 +44,10 @@ static const ir_access *probability_at(const q_lanes *c, const row_tile *t, cons
     return ir_at(b, c->probabilities, ql_width(c), 3, ir_div(b, t->first, lanes), j, ir_mul(b, in_vector, width));
 }
 
-/* Key j of the tile. Assumptions give the prover what a computed end hides. So the key stays a sum with the loop's
- * variable, and an addition finds its row in V. ir_let_in hides the expression, so codegen multiplies for the address
- * of every key; but for sequences whose tokens follow one another only that can be proved. */
+/* Key j of the tile. The prover cannot derive its bounds from a computed loop end, so two assumptions state them. The
+ * key then stays a sum with the loop's variable, and codegen advances the address by additions. ir_let_index would hide
+ * the expression, and codegen would multiply for the address of every key; in ragged batches only that can be proved.
+ */
 static const ir_expr *key_at(const q_lanes *c, const q_lanes_tile *tile, const ir_expr *j) {
     ir_builder *b = c->b;
     const ir_expr *sum = ir_add(b, tile->first_key, j);
@@ -59,8 +59,8 @@ static const ir_expr *key_at(const q_lanes *c, const q_lanes_tile *tile, const i
     return key;
 }
 
-/* acc += P V of one key, or pair, for the rows first … end - 1 of the tile. `seen`: the bits of a pair that is seen in
- * part; NULL: all are. */
+/* acc += P V of one key, or pair, for the rows first … end - 1 of the register tile. `seen`: the visible bits of a
+ * pair; NULL: all. */
 static void add_key(q_lanes *c, const q_lanes_tile *tile, row_tile *t, const ir_expr *j, int64_t first, int64_t end,
                     const ir_expr *seen) {
     ir_builder *b = c->b;
@@ -78,13 +78,14 @@ static void add_key(q_lanes *c, const q_lanes_tile *tile, row_tile *t, const ir_
     for (int64_t r = first; r < end; r++) mha_product_repeat(p, "p", r, probability_at(c, t, j, r));
 }
 
-/* Keys, or pairs, from … to - 1 for all rows of the tile: value_keys in an iteration as long as there are so many. */
+/* Keys, or pairs, from … to - 1 for all rows of the register tile: value_keys of them in an iteration, and the
+ * remaining ones one by one. */
 static void add_keys(q_lanes *c, const q_lanes_tile *tile, row_tile *t, const ir_expr *from, const ir_expr *to) {
     ir_builder *b = c->b;
     const int64_t rows = t->product.rows, keys = c->m->s->value_keys;
     if (keys > 1) {
         MHA_STEPS(c->m, j, from, ir_plus(b, to, 1 - keys), keys) add_key(c, tile, t, j, 0, rows, NULL);
-        /* `from` may be behind `to`. */
+        /* `from` may exceed `to`. */
         const ir_expr *turns = ir_div(b, ir_max(b, ir_sub(b, to, from), ir_idx(b, 0)), ir_idx(b, keys));
         from = ir_let(b, "left_from", ir_add(b, from, ir_times(b, turns, keys)));
     }
@@ -93,19 +94,18 @@ static void add_keys(q_lanes *c, const q_lanes_tile *tile, row_tile *t, const ir
 
 /* ---- rows that see different keys ---- */
 
-/* The keys of the tile that are visible to a row by window and causality: from … to - 1. */
+/* A row's visible range within the tile, by window and causality: from … to - 1; empty if to <= from. */
 typedef struct row_sight {
     const ir_expr *from, *to;
 } row_sight;
 
-/* A row's element of a table of keys, counted from the tile's first. */
+/* A row's element of a table of key numbers, counted from the tile's first key. */
 static const ir_expr *key_of(q_lanes *c, const q_lanes_tile *tile, const ir_buffer *table, const ir_expr *row) {
     ir_builder *b = c->b;
     const ir_expr *key = ir_cast(b, IR_IDX, ir_load(b, ir_at(b, table, 1, 2, tile->stripe, row)));
     return ir_sub(b, key, tile->first_key);
 }
 
-/* None if to <= from. */
 static row_sight sight_of(q_lanes *c, const q_lanes_tile *tile, const ir_expr *row) {
     ir_builder *b = c->b;
     row_sight sight = {tile->from, tile->to};
@@ -116,7 +116,7 @@ static row_sight sight_of(q_lanes *c, const q_lanes_tile *tile, const ir_expr *r
     return sight;
 }
 
-/* The bits of pair j that are visible; NULL where there are no pairs. */
+/* The visible bits of pair j; NULL if products are not of pairs. */
 static const ir_expr *seen_of(q_lanes *c, const row_sight *sight, const ir_expr *j) {
     ir_builder *b = c->b;
     const ir_expr *seen[2];
@@ -128,13 +128,13 @@ static const ir_expr *seen_of(q_lanes *c, const row_sight *sight, const ir_expr 
     return ir_let(b, "seen", mha_seen_bits(c->m, seen[0], seen[1]));
 }
 
-/* The end of a loop over keys, or pairs, in the bounds that a tile sets. */
+/* The end of a loop over keys, or pairs, clamped to the tile. */
 static const ir_expr *end_of(q_lanes *c, const ir_expr *end) {
     const int64_t most = ceil_div(c->m->s->kv_tile, ql_width(c));
     return ir_let_index(c->b, "end", ir_idx(c->b, most + 1), end);
 }
 
-/* Keys, or pairs, that are visible to one row and not to all rows of the tile. */
+/* Keys, or pairs, that are visible to row r and not to all rows of the register tile. */
 static void add_rest(q_lanes *c, const q_lanes_tile *tile, row_tile *t, int64_t r, const row_sight *sight,
                      const ir_expr *from, const ir_expr *to) {
     IR_FOR(c->b, j, from, end_of(c, to), 1) {
@@ -142,9 +142,15 @@ static void add_rest(q_lanes *c, const q_lanes_tile *tile, row_tile *t, int64_t 
     }
 }
 
-/* Rows see the later keys the later they are. So what the last row sees from its beginning on, and the first one up to
- * its end, is seen by all; each row has a few keys before and after that for itself, and no hidden key is multiplied.
- * Of pairs those two rows may have halves for themselves, too. */
+/* Both ends of the visible range grow from row to row. So the keys from the last row's first one to the first row's
+ * last one are visible to all rows:
+ *
+ *     row 0      [ = = x x x x ]
+ *     row 1        [ = x x x x = ]              x  all rows together
+ *     row 2          [ x x x x = = ]            =  one row at a time
+ *
+ * No hidden key is multiplied. With pairs of keys, half of a pair at either end may be visible, so the first and the
+ * last row have keys of their own, too. */
 static void multiply_seen(q_lanes *c, const q_lanes_tile *tile, row_tile *t) {
     ir_builder *b = c->b;
     const int64_t rows = t->product.rows, width = ql_width(c);
@@ -164,12 +170,12 @@ static void multiply_seen(q_lanes *c, const q_lanes_tile *tile, row_tile *t) {
 
 /* ---- rows that see any keys ---- */
 
-/* An element of a table of the stripe's rows; NULL without the table. */
+/* A row's element of a table of the stripe; NULL without the table. */
 static const ir_expr *of_row(const q_lanes *c, const ir_buffer *table, const q_lanes_tile *tile, const ir_expr *row) {
     return table ? ir_load(c->b, ir_at(c->b, table, 1, 2, tile->stripe, row)) : NULL;
 }
 
-/* Whether a row sees key j of the tile. */
+/* Whether a row attends to key j of the tile. */
 static const ir_expr *sees_key(q_lanes *c, const q_lanes_tile *tile, const ir_expr *row, const ir_expr *j) {
     ir_builder *b = c->b;
     mha_hiding hiding = {.sight = {of_row(c, c->first_key, tile, row), of_row(c, c->last_key, tile, row),
@@ -184,7 +190,8 @@ static const ir_expr *sees_key(q_lanes *c, const q_lanes_tile *tile, const ir_ex
     return mha_sees(c->m, &hiding, 1);
 }
 
-/* The same of key, or pair, j: as add_key takes it. The second key of a pair may be beyond the last one. */
+/* The same for a key, or the bits of a pair, as add_key's `seen`. The second key of a pair may be beyond the last one.
+ */
 static const ir_expr *sees(q_lanes *c, const q_lanes_tile *tile, const ir_expr *row, const ir_expr *j) {
     ir_builder *b = c->b;
     if (!c->v->by_pairs) return ir_let(b, "sees", sees_key(c, tile, row, j));
@@ -194,8 +201,8 @@ static const ir_expr *sees(q_lanes *c, const q_lanes_tile *tile, const ir_expr *
     return ir_let(b, "sees", mha_seen_bits(c->m, sees_key(c, tile, row, first), ir_and(b, is_seen, exists)));
 }
 
-/* acc += P V, one key, or pair, after the other. The probability of a hidden key is 0; `careful`: its value is replaced
- * by 0, too. */
+/* acc += P V over all keys of the stripe's range. The probability of a hidden key is 0. `careful`: its value is
+ * replaced by 0, too, as it may be NaN or infinite. */
 static void multiply_all(q_lanes *c, const q_lanes_tile *tile, row_tile *t, bool careful) {
     ir_builder *b = c->b;
     const ir_expr *from = ir_div(b, tile->from, ir_idx(b, ql_width(c))), *to = ir_ceil_div(b, tile->to, ql_width(c));
@@ -210,7 +217,7 @@ static void multiply_all(q_lanes *c, const q_lanes_tile *tile, row_tile *t, bool
 
 /* ---- where the sums go ---- */
 
-/* Where columns of the output come in pairs, other kernels round them by pack2; this one does the same. */
+/* value.c rounds pairs of output columns by pack2; this must give the same bits. */
 static void store_vector(const q_lanes *c, const ir_access *to, const ir_expr *value) {
     if (!c->v->by_pairs || to->buffer->type.elem != IR_BF16 || c->m->p->head_dim_v % 2)
         mha_store(c->m, to, value);
@@ -233,7 +240,7 @@ static void store(q_lanes *c, const q_lanes_tile *tile, const row_tile *t) {
     }
 }
 
-/* Adds the sums of this tile to those of the tiles before. */
+/* Adds the sums of this tile to those of earlier tiles. */
 static void keep(q_lanes *c, const q_lanes_tile *tile, const row_tile *t) {
     ir_builder *b = c->b;
     for (int r = 0; r < t->product.rows; r++) {
@@ -258,7 +265,7 @@ static void register_tile(q_lanes *c, const q_lanes_tile *tile, const strip *s, 
     (c->o ? keep : store)(c, tile, &t);
 }
 
-/* All rows of the stripe, as many at a time as there are accumulators for, and then the rest. */
+/* All rows of the stripe, as many at a time as there are accumulators for, and then the remaining ones. */
 static void all_rows(q_lanes *c, const q_lanes_tile *tile, const strip *s, bool careful) {
     ir_builder *b = c->b;
     const bool is_whole = c->v->values == MHA_VALUES_WHOLE;
@@ -266,7 +273,7 @@ static void all_rows(q_lanes *c, const q_lanes_tile *tile, const strip *s, bool 
     const int64_t rows = min_of(all, c->stripe_rows);
     const int64_t room = (int64_t)c->m->s->value_columns * c->m->s->value_row_vectors / s->vectors;
     int64_t step = is_whole ? min_of(max_of(room, 1), rows) : c->m->lanes;
-    /* Rows of a register tile are all in one vector of rows. */
+    /* The rows of a register tile must lie within one vector of rows of P. */
     while (!is_whole && step > room && step > 1) step /= 2;
     if (careful) step = 1;
     const int64_t rest = rows % step;
@@ -277,9 +284,9 @@ static void all_rows(q_lanes *c, const q_lanes_tile *tile, const strip *s, bool 
     if (rest) register_tile(c, tile, s, ir_idx(b, rows - rest), rest, careful);
 }
 
-/* The next strips: of whole vectors of the target as long as there are any, then ever narrower ones. Columns that fill
- * no vector of their own are computed by one that begins among the columns before: those are computed again, to the
- * same bits. Sums that are kept must be added once, so there they take a vector for each power of two. */
+/* The next strips: of whole vectors, and then of narrower ones for the remaining columns. A last vector that would
+ * reach beyond the columns begins earlier instead, and computes some columns again, to the same bits. Sums in scratch
+ * (c->o) must not be added twice, so there the remaining columns get a vector for each power of two. */
 static strip next_strips(const q_lanes *c, int64_t *first, int *lanes, bool careful) {
     const int64_t columns = c->m->p->head_dim_v;
     const int64_t left = columns - *first;
@@ -311,8 +318,8 @@ static void all_columns(q_lanes *c, const q_lanes_tile *tile, bool careful) {
     }
 }
 
-/* Hidden values that are NaN or infinite are rare. Their tiles are computed row by row and vector by vector, which is
- * slow and little code. */
+/* Tiles with hidden values that are NaN or infinite are rare. They are computed row by row and vector by vector, which
+ * is slow but little code. */
 void ql_values_by_rows(q_lanes *c, const q_lanes_tile *tile) {
     IR_GUARD(c->b, tile->is_finite, tile->is_finite) all_columns(c, tile, false);
     if (!tile->is_finite) return;
