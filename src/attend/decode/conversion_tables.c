@@ -1,6 +1,10 @@
-/* fp8 and int4 of K and V become bf16 or f32 by tables, as permutations of bytes look them up: fp8 by tables of bytes
- * (nest/f8.h), int4 by one of 16 numbers (nest/cached.h). Whole vectors of fp8 come at once, and their columns in
- * another order. Q is put into that order for the scores, and O is put back into its own in the end. */
+/* fp8 and int4 values of K and V are converted to bf16 or f32 by tables in registers, which byte permutations look up:
+ *
+ *     fp8     64 values at a time, by tables of bytes (nest/f8.h)         columns come out in another order
+ *     int4    a block at a time, by one table of 16 elements (nest/cached.h)
+ *
+ * For fp8, the columns of Q are permuted into that order before the scores, and those of O are permuted back at the
+ * end. */
 #include "attend/decode/layout.h"
 #include "nest/columns.h"
 
@@ -44,7 +48,7 @@ static const ir_expr *raw_columns(const d_lanes *d, const ir_buffer *k_or_v, con
     return ir_let(d->b, "codes", mha_load_raw_columns(d->c, k_or_v, index, column, TOGETHER, TOGETHER));
 }
 
-/* Columns in vectors of single keys, not of pairs of keys. */
+/* Converts columns of one key; vectors hold no pairs of keys. */
 static void convert(const d_lanes *d, const ir_buffer *k_or_v, dl_conversion by, const mha_kv_row *key,
                     const ir_expr *column, const ir_expr **out) {
     const mha_row row = mha_kv_row_of(d->c, k_or_v, key);
@@ -77,7 +81,7 @@ void dl_convert_v(const d_lanes *d, const mha_kv_row *key, const mha_kv_row *nex
 
 /* ---- The order of columns ---- */
 
-/* Lanes from[0], from[1], … of vectors in a row, which lie next to each other in x and y. */
+/* Lane l is lane from[l] - first of x and y, one after the other; any lane if from[l] is in neither. */
 static const ir_expr *lanes_of_two(const d_lanes *d, const ir_expr *x, const ir_expr *y, const int *from, int first,
                                    int lanes) {
     uint8_t pick[IR_MAX_LANES];
@@ -98,8 +102,7 @@ static const ir_expr *gathered(const d_lanes *d, const ir_expr *const *vectors, 
     return ir_shuffle(d->b, ir_let(d->b, "x", x), ir_let(d->b, "y", y), lanes, pick);
 }
 
-/* Reorders the columns of a row of scratch, in vectors of that many: column i of each 64 becomes column from[i] of
- * them. */
+/* Permutes the columns of a row of scratch, 64 at a time: column from[i] of them moves to i. */
 static void reorder(const d_lanes *d, const ir_buffer *rows, const ir_expr *row, int64_t columns, int lanes,
                     const int *from) {
     ir_builder *b = d->b;

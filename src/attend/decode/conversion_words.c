@@ -1,12 +1,12 @@
-/* K and V of bf16 where arithmetic is f32 and no pairs: a word of 32 bits holds two neighbouring columns, and each
- * becomes an f32 by one instruction and no shuffle. Widening half a vector takes a shuffle and a shift.
+/* K and V of bf16 if arithmetic is f32 without pairs. A word of 32 bits holds two neighbouring columns, and one
+ * instruction converts each of them to f32. (Widening half a vector takes two: a shuffle and a shift.)
  *
  *     word     [ column 1 | column 0 ]
  *     odd      [ column 1 |    0     ]       lower bits cleared
  *     even     [ column 0 |    0     ]       shifted
  *
- * So a vector of words becomes the even columns and then the odd ones. Q is put into that order for the scores, and O
- * is put back into its own in the end. */
+ * So a vector of words becomes a vector of even columns and one of odd columns. The columns of Q are permuted into that
+ * order before the scores, and those of O are permuted back at the end. */
 #include "attend/decode/layout.h"
 #include "nest/columns.h"
 
@@ -30,7 +30,7 @@ void dl_load_words(const d_lanes *d, const ir_buffer *k_or_v, const mha_kv_row *
     out[1] = ir_bitcast(b, IR_F32, odd);
 }
 
-/* Lane l of vector i becomes lane from(i, l) of both. */
+/* Which lane of two vectors, one after the other, moves to lane l of vector i. */
 typedef int order_fn(const d_lanes *d, int i, int l);
 
 static int of_words(const d_lanes *d, int i, int l) {

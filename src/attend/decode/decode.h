@@ -1,5 +1,5 @@
-/* Attention with few query rows (strategy=d_lanes): writes c->out, and c->lse where it is set. The first function
- * declares what the chunks of keys leave in shared memory, before the first phase is opened. */
+/* Attention with few query rows (strategy=d_lanes): mha_d_lanes writes c->out, and c->lse unless it is NULL. Before the
+ * first phase is opened, mha_d_lanes_shared declares the shared memory for the results of chunks of keys. */
 #ifndef ATTUNE_ATTEND_DECODE_DECODE_H
 #define ATTUNE_ATTEND_DECODE_DECODE_H
 

@@ -29,12 +29,13 @@ static int64_t least_multiple(int64_t x, int64_t y) {
     return multiple;
 }
 
-/* More rows than this are divided among several tasks. Up to this number all rows use each key while it is in the first
+/* More rows than this are divided among several tasks. Up to this number, all rows use a key while it is in the L1
  * cache. */
 enum { MAX_TASK_ROWS = 64 };
 
-/* With an open number of rows, the rest after whole register tiles would be computed as a whole one: 5 rows as 8. So
- * there are tiles of REST_ROWS for it, unless the heads of a group fill whole tiles anyway. */
+/* If the number of rows is known at run time only, the rows after the last whole register tile would cost a whole one:
+ * 5 rows as much as 8. So they get register tiles of REST_ROWS, unless the heads of a group fill whole register tiles
+ * anyway. */
 enum { REST_ROWS = 2 };
 static bool rests_pay(const d_lanes *d) {
     const mha_schedule *s = d->c->s;
@@ -85,7 +86,7 @@ void dl_derive_sizes(d_lanes *d, mha_context *c) {
     d->v_by_panels = mha_is_paneled(c, c->v);
     derive_rows(d);
     d->tiles_are_fixed = p->reproducible || all_quantised || d->k_by_panels || d->v_by_panels;
-    /* Quantised values that are multiplied as they lie need no table. With v_in_k, c->v is c->k. */
+    /* Quantised values in integer products need no conversion. With v_in_k, c->v is c->k. */
     if (!d->planes) d->k_by = dl_conversion_of(d, c->k, p->k_dtype, p->k_scales, p->head_dim);
     if (!all_quantised) d->v_by = dl_conversion_of(d, c->v, p->v_dtype, p->v_scales, p->head_dim_v);
     if (d->k_by) d->k_width = dl_columns_at_once(d, d->k_by);
@@ -93,8 +94,8 @@ void dl_derive_sizes(d_lanes *d, mha_context *c) {
     d->v_columns = dl_round_up(p->head_dim_v, d->width);
     d->one_chunk = p->reproducible || mha_most_scored(p) <= c->s->kv_chunk;
     d->masks_keys = p->attn_mask_dims[3] || p->attn_bias_dims[3] || p->mask_mod[0];
-    /* The keys of a single query are one interval, and only these are read. Exceptions are global keys, and tiles that
-     * begin where those of other queries do. */
+    /* A single query attends to one interval of keys, and only these are read, so nothing is masked. Exceptions are
+     * global keys, and tiles with fixed beginnings. */
     const bool one_query = p->seq_q == 1 && !c->has_global && !(d->tiles_are_fixed && c->has_first);
     d->masks_positions = (c->has_first || c->has_last) && !one_query;
     d->begins_with_page = p->is_general && c->has_first && d->page_size;
@@ -149,7 +150,7 @@ void dl_alloc_scratch(d_lanes *d) {
 
 /* ---- rows ---- */
 
-/* Tiles of `step` of an open number of rows, from `first` on. */
+/* A loop over register tiles of `step` rows from `first` on, if the number of rows is known at run time only. */
 static dl_rows open_rows(const d_lanes *d, const ir_expr *first, int64_t step) {
     ir_builder *b = d->b;
     const bool has_rest = step > d->row_step;
@@ -176,7 +177,7 @@ dl_rows dl_rows_next(const d_lanes *d, dl_rows rows, int64_t step) {
     return (dl_rows){ir_idx(d->b, d->fixed_rows - rest), rest, false};
 }
 
-/* The next vector after the loop, of those from number `done` on. */
+/* The next of the vectors after the loop. */
 static void take_rest(const d_lanes *d, dl_columns *c) {
     c->at = ir_idx(d->b, c->done);
     c->count = max_of(min_of(c->width, c->columns - c->done), 0);

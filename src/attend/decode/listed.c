@@ -1,10 +1,14 @@
-/* Keys that a list names (kv_ids): where those of a tile lie. It is looked up once for each tile, in the list and where
- * K and V are paged in the block table, and kept in scratch. Everything else counts keys by their place in the list.
- * Rows that are listed lie anywhere, so hardware prefetchers find none of them: the lookup goes some keys beyond the
- * tile, and these are what dl_prefetch_key prefetches while the tile's last keys are read. */
+/* Keys that a list names (kv_ids). The addresses of a tile's keys are looked up once for each tile, in the list and, if
+ * K and V are paged, in the block table:
+ *
+ *     list            [ 7, 2, 40, … ]        keys of the sequence; all other files number keys by their place here
+ *     slots, pages    [ … ]                  scratch: the token of each in K and V, or page and slot
+ *
+ * Listed rows are scattered, so hardware prefetchers cannot predict them. Therefore the lookup goes some keys beyond
+ * the tile, and dl_prefetch_key prefetches these while the tile's last keys are read. */
 #include "attend/decode/layout.h"
 
-/* How many keys beyond a tile are looked up: those that are prefetched while a register tile reads the tile's last
+/* How many keys beyond a tile are looked up: as many as may be prefetched while a register tile reads the tile's last
  * keys. */
 enum { KEYS_BEYOND = DL_MOST_KEYS_AHEAD + DL_MAX_STREAMS };
 
@@ -63,7 +67,7 @@ static void prefetch_row(const d_lanes *d, const ir_buffer *k_or_v, const mha_kv
         ir_prefetch(d->b, mha_kv_line(d->c, k_or_v, key, ir_idx(d->b, column)));
 }
 
-/* The first keys of a tile and their values, which no loop before it has prefetched. */
+/* Prefetches the first keys of a tile and their values, which no earlier loop has prefetched. */
 static void prefetch_first(const d_lanes *d, const dl_tile *tile) {
     ir_builder *b = d->b;
     const mha_context *c = d->c;
@@ -112,7 +116,7 @@ const ir_expr *dl_listed_run(const d_lanes *d, const ir_expr *key, const ir_expr
     return ir_let(b, "run_keys", ir_cast(b, IR_IDX, ir_load(b, run)));
 }
 
-/* In dense attention a chunk without a listed key adds 0, which changes no bit. */
+/* A chunk (MHA_CHUNKS) without a listed key adds 0 in dense attention, which changes no bit, so it is skipped here. */
 const ir_expr *dl_listed_sum(d_lanes *d, const dl_tile *tile, const ir_expr *r) {
     ir_builder *b = d->b;
     const ir_access *sum = mha_new_sum(d->c, "sum", 1), *part = mha_new_sum(d->c, "part", 1);

@@ -1,5 +1,5 @@
-/* Which keys of a tile a row attends to: by position, as an interval counted from the tile's first key; by masks in
- * memory, which are read along the keys as they lie; and by mask_mod. */
+/* Which keys of a tile a row attends to, with lanes along keys: by position, an interval counted from the tile's first
+ * key; by masks in memory, which are read along the keys; and by mask_mod. */
 #include "attend/decode/layout.h"
 #include "base/integers.h"
 
@@ -21,7 +21,7 @@ mha_place dl_place_of_keys(const d_lanes *d, const dl_row *row, const dl_tile *t
 
 /* ---- which keys a row sees ---- */
 
-/* A key as i32, counted from the tile's first. A key outside of the tile is moved next to it. */
+/* A key number as i32, counted from the tile's first key, clamped to -1 … kv_tile. */
 static const ir_expr *in_tile(const d_lanes *d, const dl_tile *tile, const char *name, const ir_expr *key) {
     ir_builder *b = d->b;
     if (!key) return NULL;
@@ -50,7 +50,7 @@ static void store_masks(const d_lanes *d, const ir_access *target, const ir_acce
         ir_store(d->b, target, mha_load(d->c, masks));
 }
 
-/* Lanes of a mask, as i32, or of a bias, as c->elem; 0 beyond its last key. */
+/* A vector of a mask, as i32, or of a bias, as c->elem; 0 beyond its last key. */
 static const ir_expr *load_masks(const d_lanes *d, const dl_sight *sight, mha_tensor_id id, mha_size size,
                                  const ir_expr *j, int lanes) {
     ir_builder *b = d->b;
@@ -96,7 +96,7 @@ const ir_expr *dl_sees(const d_lanes *d, const dl_sight *sight, const ir_expr *j
     return mha_sees(d->c, &hiding, lanes);
 }
 
-/* Lanes beyond the last key may say that it does. */
+/* Lanes beyond the last key are evaluated, too, and may only make the answer true without need. */
 const ir_expr *dl_shows_some(d_lanes *d, const dl_tile *tile) {
     ir_builder *b = d->b;
     const ir_expr *no = ir_splat(b, ir_int(b, IR_I32, 0), d->lanes), *yes = ir_splat(b, ir_int(b, IR_I32, 1), d->lanes);

@@ -1,22 +1,26 @@
-/* Scores and values in integers of caches in panels: four bytes of a panel are what a lane of dot4 takes, so nothing is
- * shuffled and no lanes are added up. The sums are those of quantised_score.c and quantised_value.c.
+/* Integer scores and values of caches in panels. Panels interleave four bytes as a lane of dot4 reads them, so there
+ * are no shuffles and no reductions over lanes:
  *
- * Scores: lanes run along keys, and four values of a row of Q are repeated in all lanes. A register tile is score_rows
- * rows by score_keys vectors of keys. Tiles begin with panels, and lanes divide a panel, so a vector is of one panel.
- * Vectors beyond the last key are the last one again.
+ *     K panel    [ d0-d3 of key 0 ][ d0-d3 of key 1 ] …                lanes run along keys
+ *     V panel    [ c0 of keys 0-3 ][ c1 of keys 0-3 ] …                lanes run along columns
  *
- * Values: lanes run along columns, and the quantised probabilities of four keys are repeated. A register tile is
- * value_rows rows by value_column_vectors vectors. There may be anything in the place of keys beyond the last, whose
- * quantised values are 0.
+ * The sums are those of quantised_score.c and quantised_value.c.
  *
- * A byte of int4 has two columns, so a load is two factors: of scores with the columns of the lower halves and
- * then with those of the upper ones, of values with one sum for each. */
+ * Scores: four values of a row of Q are broadcast to all lanes. A register tile is score_rows rows by score_keys
+ * vectors of keys. Tiles begin with panels, and the lanes divide a panel, so a vector lies within one panel. Vectors
+ * beyond the last key repeat the last vector.
+ *
+ * Values: the quantised probabilities of four keys are broadcast. A register tile is value_rows rows by
+ * value_column_vectors vectors. Keys beyond the last one may be anything in V, as their quantised probabilities are 0.
+ *
+ * A byte of int4 holds two columns, so each load gives two factors. In scores they are multiplied with the columns of
+ * the lower halves and then of the upper halves; in values each has its own sum. */
 #include "attend/decode/layout.h"
 #include "base/integers.h"
 
 enum { FOUR = 4, TOKENS = ATTUNE_PANEL_TOKENS };
 
-/* Prefetches an element some panels ahead, if the schedule has kv_prefetch. */
+/* Prefetches an element some panels ahead, if the schedule prefetches. */
 static void fetch_panel(const d_lanes *d, const mha_row *row, const ir_expr *element) {
     const int64_t ahead = d->c->s->kv_prefetch, columns = mha_panel_columns(d->c, row->buffer);
     if (ahead > 0) ir_prefetch(d->b, mha_panel_ahead(d->c, row, ceil_div(ahead, TOKENS * columns), element));
@@ -27,11 +31,11 @@ static void fetch_panel(const d_lanes *d, const mha_row *row, const ir_expr *ele
 typedef struct key_tile {
     const ir_expr *first; /* key within the tile */
     const ir_expr *first_row, *block;
-    mha_row vector[IR_MAX_LANES]; /* the token with which each begins */
+    mha_row vector[IR_MAX_LANES]; /* the first token of each */
     mha_product product;          /* rows by planes, vectors of keys */
 } key_tile;
 
-/* Four columns, which are number `unit` of the block. */
+/* Multiplies four columns of each half of the bytes: unit `unit` of the block. */
 static void multiply_unit(d_lanes *d, key_tile *t, const ir_expr *unit) {
     ir_builder *b = d->b;
     mha_product *p = &t->product;
@@ -102,9 +106,9 @@ void dl_quantised_panel_scores(d_lanes *d, const dl_tile *tile) {
 
 /* Some rows and vectors of columns, over the keys of a tile. */
 typedef struct value_tile {
-    mha_product product; /* rows by planes, vectors of columns: of i4 two for each vector of bytes */
+    mha_product product; /* rows by planes, vectors of columns: for int4 two for each vector of bytes */
     const ir_expr *first_row, *column;
-    int64_t count; /* columns that exist, or bytes */
+    int64_t count; /* columns that exist; for int4 bytes */
 } value_tile;
 
 /* Adds the products of four keys from key j of the tile on. */
@@ -153,7 +157,7 @@ static void add_stream(d_lanes *d, const dl_streams *streams, const void *user) 
     }
 }
 
-/* The sums of a row, of all planes, join O. */
+/* Adds a row's sums of all planes to O. */
 static void join_row(d_lanes *d, const value_tile *t, int64_t row) {
     const dl_joined_row joined = dl_joined_row_of(d, ir_plus(d->b, t->first_row, row));
     for (int64_t v = 0; v < t->product.vectors; v++) {

@@ -1,10 +1,10 @@
-/* Rows of Q quantised to 8 bits (q_planes=1) or 16 (2), for scores in integers.
+/* Rows of Q quantised to 8 bits (q_planes=1) or 16 bits (q_planes=2), for integer scores.
  *
  *     scale = max |q[d]| / largest       largest = 127, or 127 * 128
  *     x     = rint(q[d] / scale)         0 if scale is 0 or not finite
  *
- * 16 bits are two planes of bytes, x = high * 128 + low, low being from -64 to 63. A vector holds d->pack rows side by
- * side, so that the lanes of their sums are added up together:
+ * 16 bits are two planes of bytes: x = high * 128 + low, with low from -64 to 63. A vector holds d->pack rows side by
+ * side, so that their sums are reduced over lanes together:
  *
  *     plane    [ d0-d3 of row 0 ][ d4-d7 of row 0 ] … [ d0-d3 of row 1 ][ d4-d7 of row 1 ] …       d->pack = 2 */
 #include "attend/decode/layout.h"
@@ -21,11 +21,11 @@ enum {
     PLANE_BITS = 7
 };
 
-/* A row on its way into its place. */
+/* A row that is being quantised. */
 typedef struct quantised_row {
     mha_row query;
-    const ir_expr *vector; /* number of the vectors that it lies in */
-    int64_t part;          /* and its place there */
+    const ir_expr *vector; /* number of the vectors that hold it */
+    int64_t part;          /* its place in them */
     const ir_expr *scale, *usable;
 } quantised_row;
 
@@ -45,7 +45,7 @@ const ir_access *dl_quantised_query(const d_lanes *d, const ir_expr *vector, int
     return ir_at(d->b, d->q, lanes, 3, row, block, ir_idx(d->b, from));
 }
 
-/* d->lanes quantised values, which begin at column `from` of a block. The high plane is the nearest multiple of 128. */
+/* Stores d->lanes quantised values, from column `from` of a block on. The high plane is x / 128, rounded to nearest. */
 static void store_quantised(const d_lanes *d, const quantised_row *row, const ir_expr *block, int64_t from,
                             const ir_expr *quantised) {
     ir_builder *b = d->b;
@@ -69,8 +69,8 @@ const ir_expr *dl_column_of_byte(const d_lanes *d, const ir_expr *byte, int halv
     return ir_plus(b, ir_add(b, ir_times(b, block, COLUMNS), within), (int64_t)half * HALF);
 }
 
-/* Quantised values for k_width bytes of K from `byte` on, of which `count` exist: for those in one half of them. The
- * quantised values of columns that do not exist are 0. */
+/* Quantises the columns of Q that meet k_width bytes of K from `byte` on, or one half of those bytes. Only `count`
+ * bytes exist; columns beyond them are 0. */
 static void quantise_block(const d_lanes *d, const quantised_row *row, const ir_expr *block, const ir_expr *byte,
                            int64_t count, int half) {
     ir_builder *b = d->b;
@@ -81,21 +81,21 @@ static void quantise_block(const d_lanes *d, const quantised_row *row, const ir_
         if (d->k_halves > 1 && count > from)
             column = ir_let_in(b, "column", ir_idx(b, 0), ir_idx(b, c->p->head_dim - d->lanes + 1), column);
         const ir_expr *x = mha_load_columns(c, c->q, row->query.index, column, count - from);
-        /* A scale that is denormal may be so wrong that the quotient exceeds the largest quantised value. */
+        /* A denormal scale is so inaccurate that the quotient may exceed the largest quantised value. */
         const ir_expr *part = ir_min(b, most, ir_max(b, least, mha_over_scale(c, x, row->scale, row->usable)));
         store_quantised(d, row, block, from, ir_let(b, "code", ir_cast(b, IR_I32, ir_rint(b, part))));
     }
 }
 
-/* The blocks for a vector of bytes of K: one for each half of them. */
+/* The blocks of Q that meet a vector of bytes of K: one for each half of the bytes. */
 static void quantise_bytes(const d_lanes *d, const quantised_row *row, const ir_expr *number, int64_t count) {
     const ir_expr *byte = ir_times(d->b, number, d->k_width), *block = ir_times(d->b, number, d->k_halves);
     for (int half = 0; half < d->k_halves; half++)
         quantise_block(d, row, ir_plus(d->b, block, half), byte, count, half);
 }
 
-/* A scale of NaN makes all scores of the row NaN. It takes the sign of softmax_scale, which Q itself takes elsewhere.
- */
+/* A scale of NaN makes all scores of the row NaN. The scale gets the sign of softmax_scale (elsewhere Q itself gets
+ * it). */
 static void quantise_row(const d_lanes *d, const ir_expr *vector, int64_t part, const ir_expr *r) {
     ir_builder *b = d->b;
     const mha_context *c = d->c;
@@ -113,7 +113,8 @@ static void quantise_row(const d_lanes *d, const ir_expr *vector, int64_t part, 
     ir_store(b, ir_at(b, d->q_scales, 1, 1, r), sign ? ir_mul(b, row.scale, sign) : row.scale);
 }
 
-/* Sums of the quantised values of a vector's rows, for K's minima; `eights` are eight times them, some in each lane. */
+/* Stores the sums of the quantised values of a vector's rows, for K's minima. `eights`: partial sums in lanes, times 8.
+ */
 static void store_row_sums(const d_lanes *d, const ir_expr *vector, int64_t group, const ir_expr *eights) {
     enum { EIGHT_BITS = 3 };
     ir_builder *b = d->b;
@@ -127,10 +128,10 @@ static void store_row_sums(const d_lanes *d, const ir_expr *vector, int64_t grou
     }
 }
 
-/* dot4's first factor is unsigned. So quantised K comes with its sign bit turned, k + 128 or k + 8, and the sums of a
- * row begin with -128 or -8 times the sum of its quantised values, some of it in each lane, or all where lanes run
- * along the keys of panels. Quantised values that count from a minimum come as they are. Each group of K has sums of
- * its own. */
+/* dot4's first factor is unsigned. So the sign bit of quantised K is flipped, which gives k + 128 (int4: k + 8), and
+ * the sums of a row begin with -128 (-8) times the sum of its quantised values. Each lane begins with its own part of
+ * that sum; with panels, whose lanes are keys, each lane begins with all of it. Quantised values that count from a
+ * minimum are unsigned already: their sums begin with 0. Each group of K has its own sums. */
 static void store_start(const d_lanes *d, const ir_expr *vector, int64_t group) {
     ir_builder *b = d->b;
     const int32_t bits = d->k_halves > 1 ? EIGHTS : SIGN_BITS;
@@ -153,7 +154,7 @@ static void store_start(const d_lanes *d, const ir_expr *vector, int64_t group) 
     ir_store(b, ir_at(b, d->starts, d->lanes, 2, row, ir_idx(b, 0)), ir_sub(b, int_lanes(d, 0, d->lanes), all));
 }
 
-/* Where rows leave a vector half empty, it is filled with the last row. */
+/* If rows do not fill the last vector, it repeats the last row. */
 void dl_quantise_queries(d_lanes *d) {
     ir_builder *b = d->b;
     const ir_expr *vectors = ir_ceil_div(b, d->padded_rows, d->pack), *one = ir_idx(b, 1);

@@ -1,26 +1,26 @@
-/* Scores in integers (integer=scores or all): quantised K as it lies, times quantised rows of Q, four columns at a time
- * by dot4.
+/* Integer scores (integer=scores or all) of a quantised K, which is read as it is stored: dot4 multiplies four columns
+ * of it with four of a quantised row of Q.
  *
  *     dot   = sum_d x[d] * k[d]          exact
- *     score = dot * scale                dot rounded to f32 (f64 arithmetic: not rounded); then k_scale and the rest
+ *     score = dot * scale                dot rounded to f32 (exact in f64 arithmetic); then k_scale etc.
  *     score = (dot of group 0 * its k_scale + dot of group 1 * …) * scale        if K has scales by group
- *             each dot * k_scale + the group's minimum * sum_d x[d]              if it has minima as well
+ *             each dot * k_scale + the group's minimum * sum_d x[d]              if it also has minima
  *
- * A byte of int4 holds two columns, which are multiplied one after the other: quantised Q lies in that order.
+ * A byte of int4 holds two columns, which are multiplied one after the other; quantised Q is stored in that order.
  *
  * A register tile is score_keys keys by score_rows rows, d->pack of them in a vector:
  *
- *     key j    [ d0-d3 ][ d4-d7 ] … [ d0-d3 ][ d4-d7 ] …       K's columns are repeated for each row of a vector
- *     rows     [ row 0              ][ row 1           ]       and the lanes of one vector are the sums of several rows
+ *     key j    [ d0-d3 ][ d4-d7 ] … [ d0-d3 ][ d4-d7 ] …       K's columns, repeated for each row of a vector
+ *     rows     [ row 0              ][ row 1           ]       a vector has the partial sums of several rows
  *
- * Each plane has a sum of its own. With head_dim of at most 1024 no dot leaves an i32; what wraps on the way to it
- * wraps back. */
+ * Each plane has its own sum. With a head_dim of at most 1024, every dot product fits into i32; intermediate sums may
+ * wrap and wrap back. */
 #include "attend/decode/layout.h"
 #include "base/integers.h"
 #include "nest/columns.h"
 #include "nest/transpose.h"
 
-/* Keys i + j of a stream, j < score_keys. */
+/* A register tile: keys i + j of a stream, j < score_keys, and some rows. */
 typedef struct quantised_tile {
     const dl_streams *streams;
     const ir_expr *i, *first_row, *first_vector;
@@ -30,7 +30,7 @@ typedef struct quantised_tile {
     mha_product product; /* vectors of rows by planes, keys */
 } quantised_tile;
 
-/* Of a buffer that has rows for each group. */
+/* The row of a buffer that has a row for each row and group. */
 static const ir_expr *of_group(const d_lanes *d, const quantised_tile *t, const ir_expr *row) {
     return ir_add(d->b, ir_times(d->b, row, d->k_groups), t->group);
 }
@@ -63,7 +63,7 @@ static const ir_expr *load_key(const d_lanes *d, const mha_kv_row *key, const ir
     return quantised;
 }
 
-/* `number` counts vectors of bytes. */
+/* Multiplies vector `number` of the bytes of a row of K, of which `count` exist. */
 static void multiply_block(const d_lanes *d, quantised_tile *t, const ir_expr *number, int64_t count) {
     ir_builder *b = d->b;
     mha_product *const p = &t->product;
@@ -83,7 +83,7 @@ static void multiply_block(const d_lanes *d, quantised_tile *t, const ir_expr *n
     }
 }
 
-/* All columns of K, or those of a group, whose bytes are whole vectors. */
+/* Multiplies all columns of K, or those of the current group, which are whole vectors. */
 static void multiply(const d_lanes *d, quantised_tile *t) {
     ir_builder *b = d->b;
     const int64_t dim = d->c->p->head_dim / d->k_halves, blocks = dim / d->k_width;
@@ -105,8 +105,8 @@ static void multiply(const d_lanes *d, quantised_tile *t) {
 
 /* ---- Sums ---- */
 
-/* `count` sums from number `from` of the tile on: number n is of vector of rows n / keys, and of key n % keys. Lane
- * part * (lanes / pack) + i is that of number from + i. */
+/* Stores `count` dot products from number `from` of the register tile on. Number n is of vector of rows n / keys and
+ * key n % keys. Lane part * (lanes / pack) + i is number from + i, for row `part` of the vector. */
 static void store_dots(const d_lanes *d, const quantised_tile *t, int64_t from, int64_t count, const ir_expr *dots) {
     ir_builder *b = d->b;
     const int64_t keys = t->product.vectors, part_lanes = d->lanes / d->pack;
@@ -172,7 +172,7 @@ static void register_tile(d_lanes *d, quantised_tile *t, const dl_rows *rows) {
     }
 }
 
-/* Keys beyond the last of the stream are the last. */
+/* Keys beyond the stream's last one repeat it. */
 static void score_stream(d_lanes *d, const dl_streams *streams, const void *user) {
     ir_builder *b = d->b;
     const int64_t keys = d->c->s->score_keys;
@@ -197,7 +197,8 @@ void dl_quantised_scores(d_lanes *d, const dl_tile *tile) {
 
 /* ---- Scales by group ---- */
 
-/* Scales of `keys` keys from key i of the stream on: four groups of four keys at once, or one by one. */
+/* Scales of `keys` keys from key i of the stream on: four groups of four keys are transposed together, or one by one.
+ */
 static void load_group_scales_at(d_lanes *d, const dl_streams *streams, const ir_expr *i, int keys) {
     enum { SQUARE = 4 };
     ir_builder *b = d->b;
@@ -249,7 +250,7 @@ static const ir_expr *group_number(const d_lanes *d, int64_t number, const ir_ex
     return ir_load(d->b, ir_at(d->b, d->k_group_scales, d->lanes, 2, ir_idx(d->b, number), j));
 }
 
-/* Sums of groups times their scales, in the order of the groups. */
+/* The groups' dot products times their scales, added in the order of the groups. */
 static const ir_expr *sum_of_groups(const d_lanes *d, const ir_expr *r, const ir_expr *j) {
     ir_builder *b = d->b;
     const ir_expr *sum = NULL;

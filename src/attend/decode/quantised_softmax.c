@@ -1,19 +1,21 @@
-/* The softmax of one tile with integer=all: probabilities are quantised, and the same bits come out on every target.
+/* The softmax of one tile with integer=all: probabilities are quantised, and results have the same bits on every
+ * target. Lanes run along keys.
  *
  *     m   = the largest score of the tile
- *     p   = exp(score - m)                          of each key that the row sees
+ *     p   = exp(score - m)                          of each visible key
  *     sum = (sum_j rint(p * largest)) / largest     largest = 255 (q_planes=1) or 65535; the sum is exact
- *     x   = rint(p * largest)                       V has no scale of tokens; unit = v_scale / largest
- *         = rint(w * (largest / max w))             w = p * v_scale, 0 where p is 0; unit = max w / largest
+ *     x   = rint(p * largest)                       unless tokens of V have scales; unit = v_scale / largest
+ *         = rint(w * (largest / max w))             if they have: w = p * v_scale, 0 if p is 0;
+ *                                                   unit = max w / largest
  *
- * quantised_value.c makes value = (sum_j x * v) * unit. Then the tile joins those before it (mha_join):
+ * quantised_value.c computes value = (sum_j x * v) * unit. Then the tile joins the earlier ones (mha_join):
  *
  *     row_sum = row_sum * kept + sum * share
  *     o       = o * kept + value * share
  *
- * A tile has MHA_INTEGER_KEYS keys, counted from the first of the sequence, whatever schedule and machine are. All of
- * this is element by element in operations that every target has and rounds alike; only sums of integers and maxima
- * have an order, which does not matter to them. A tile that a row does not see at all changes nothing. */
+ * Tiles have MHA_INTEGER_KEYS keys, counted from the sequence's first key, independent of schedule and machine.
+ * Everything is computed element by element, in operations that all targets round the same way, except sums of integers
+ * and maxima, whose order does not matter. A tile that is hidden from a row changes nothing. */
 #include "nest/quantised.h"
 #include "attend/decode/layout.h"
 #include "attend/around/merge.h"
@@ -34,7 +36,7 @@ const ir_access *dl_quantised_probabilities(const d_lanes *d, const ir_expr *r, 
     return ir_at(d->b, d->p_quantised, lanes, 2, row, j);
 }
 
-/* As many at a time as are narrowed at once. */
+/* Narrows d->lanes quantised values at a time. */
 static void store_plane(const d_lanes *d, const ir_expr *r, int64_t plane, const ir_expr *j, const ir_expr *quantised) {
     ir_builder *b = d->b;
     const int all = quantised ? quantised->type.lanes : 0, lanes = d->lanes;
@@ -74,10 +76,10 @@ static const ir_expr *total_of(const d_lanes *d, const char *name, const ir_acce
     return ir_reduce(d->b, IR_ADD, ir_let(d->b, name, ir_load(d->b, sum)));
 }
 
-/* ---- Weights, where tokens of V have scales ---- */
+/* ---- Scaled probabilities, if tokens of V have scales ---- */
 
-/* w in place of p, and the largest; NaN if some w is negative, NaN or infinite. A maximum would ignore a NaN, but the
- * sum of 0 * w would not. The scale of a hidden key may be anything. */
+/* Replaces p by w = p * v_scale, and returns the largest w; NaN if some w is negative, NaN or infinite. The maximum may
+ * ignore a NaN, but the sum of 0 * w does not. A hidden key's scale may be anything, so w is 0 if p is. */
 static const ir_expr *weigh_row(const d_lanes *d, const dl_tile *tile, const ir_expr *r) {
     ir_builder *b = d->b;
     const mha_context *c = d->c;
@@ -101,7 +103,7 @@ static const ir_expr *weigh_row(const d_lanes *d, const dl_tile *tile, const ir_
     return ir_let(b, "range", ir_select(b, is_negative, mha_number(c, NAN, 1), range));
 }
 
-/* Quantises weights; returns their unit. */
+/* Quantises w; returns its unit. */
 static const ir_expr *quantise_probabilities(const d_lanes *d, const dl_tile *tile, const ir_expr *r) {
     ir_builder *b = d->b;
     const mha_context *c = d->c;
@@ -118,7 +120,7 @@ static const ir_expr *quantise_probabilities(const d_lanes *d, const dl_tile *ti
 
 /* ---- A row ---- */
 
-/* P of all keys, quantised, or as numbers if weights follow. Returns the sum; NaN if some p is NaN. */
+/* P of all keys, quantised, or not yet if w follows. Returns the sum of quantised P; NaN if some p is NaN. */
 static const ir_expr *exponentials(const d_lanes *d, const dl_tile *tile, const ir_expr *r, const ir_expr *base) {
     ir_builder *b = d->b;
     const mha_context *c = d->c;
@@ -165,13 +167,13 @@ void dl_quantised_softmax(d_lanes *d, const dl_tile *tile) {
         const ir_expr *unit = NULL;
         if (d->v_scales) {
             unit = quantise_probabilities(d, tile, r);
-        } else { /* a scale of V's head is no part of the quantised probabilities */
+        } else { /* V's scale is part of the unit */
             const ir_expr *scale = dl_v_scales(d, NULL, 1);
             unit = ir_div(b, scale ? scale : mha_number(c, 1, 1), mha_number(c, dl_largest_quantised(d), 1));
             unit = ir_select(b, empty, zero, unit);
         }
         ir_store(b, ir_at(b, d->p_units, 1, 1, r), unit);
-        /* The last key may be multiplied together with three neighbours: their probabilities are 0. */
+        /* dot4 multiplies the last key together with up to three keys beyond it, so their probabilities are 0. */
         for (int64_t plane = 0; plane < d->planes; plane++)
             ir_store(b, dl_quantised_probabilities(d, r, plane, tile->keys, FOUR),
                      ir_bitcast(b, IR_I8, ir_int(b, IR_I32, 0)));

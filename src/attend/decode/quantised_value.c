@@ -1,17 +1,17 @@
-/* Values in integers (integer=all): quantised V as it lies, times the quantised probabilities of a tile, four keys at a
- * time by dot4.
+/* Integer values (integer=all): dot4 multiplies quantised V, which is read as it is stored, with the quantised
+ * probabilities of a tile, four keys at a time. Lanes run along the columns of V.
  *
  *     value = (sum_j x[j] * v[j]) * unit            the sum is exact
- *     o     = o * kept + value * share              quantised_softmax.c says what these are
+ *     o     = o * kept + value * share              see quantised_softmax.c
  *
- * x is as many planes of unsigned bytes as those of Q: high * 256 + low. Each plane is a row of the register tile. A
- * tile has at most MHA_INTEGER_KEYS keys, so that the sum of a plane is a whole number in f32, too.
+ * x has as many planes of unsigned bytes as Q: x = high * 256 + low. Each plane is a row of the register tile. A tile
+ * has at most MHA_INTEGER_KEYS keys, so that f32 represents the sum of a plane exactly.
  *
- * int4 values are multiplied as 16 times themselves, those in one half of the bytes after those in the other, and the
- * sums shifted back.
+ * int4 values are multiplied by 16 (they stay in the upper half of a byte), first those in one half of the bytes and
+ * then those in the other, and the sums are shifted back.
  *
- * dot4 wants the bytes of four keys side by side. Rows of V are interleaved for that within segments of 16 columns, as
- * unpack instructions do, and the columns of a finished sum are put in order:
+ * dot4 reads the bytes of four keys side by side. So four rows of V are interleaved by unpack instructions, within
+ * segments of 16 columns, and the columns of a finished sum are put in order:
  *
  *     V[j] … V[j+3]    [ c0 c1 c2 … ] x 4      ->      [ c0 of j, j+1, j+2, j+3 ][ c1 of j … ] … */
 #include "attend/decode/layout.h"
@@ -24,7 +24,7 @@ enum {
     HALF_BITS = 4,
     SIGN_BITS = (int)0x80808080,
     UPPER_HALVES = (int)0xf0f0f0f0,
-    ZEROS_QUANTISED = (int)0x88888888 /* of i4 */
+    ZEROS_QUANTISED = (int)0x88888888 /* of int4 */
 };
 
 static const ir_expr *int_lanes(const d_lanes *d, int32_t value, int lanes) {
@@ -37,7 +37,7 @@ static const ir_expr *int_lanes(const d_lanes *d, int32_t value, int lanes) {
 static int width_of(const d_lanes *d) { return FOUR * d->lanes; }
 static int segment_of(const d_lanes *d) { return width_of(d) < 16 ? width_of(d) : 16; }
 
-/* Elements of `bytes` bytes from the lower or the upper halves of the segments of x and y, by turns. */
+/* Elements of `bytes` bytes from the lower or the upper halves of the segments, alternately of x and of y. */
 static const ir_expr *unpack(const d_lanes *d, const ir_expr *x, const ir_expr *y, int bytes, bool upper) {
     uint8_t pick[IR_MAX_LANES];
     const int width = width_of(d), segment = segment_of(d), half = segment / 2;
@@ -57,7 +57,7 @@ static void interleave(const d_lanes *d, const ir_expr *const row[FOUR], const i
     }
 }
 
-/* Vector number `m` of the columns in order. */
+/* Vector m of the columns in order. */
 static const ir_expr *in_order(const d_lanes *d, const ir_expr *const sum[FOUR], int m) {
     ir_builder *b = d->b;
     const int segment = segment_of(d), q = segment / FOUR;
@@ -88,9 +88,9 @@ const ir_expr *dl_value_factors(const d_lanes *d, const ir_expr *bytes, int half
 /* Some rows and one vector of columns of V, over the keys of a tile. */
 typedef struct value_block {
     mha_product product;               /* rows by planes, four vectors */
-    const ir_expr *first_row, *column; /* a byte of a row, which is a column of i8 */
+    const ir_expr *first_row, *column; /* number of a byte of a row of V; for i8 a column */
     int64_t count;                     /* bytes that exist */
-    int half;                          /* of i4: of the bytes */
+    int half;                          /* for int4: which half of the bytes */
 } value_block;
 
 /* Adds the products of `keys` keys from key i of the stream on: four, or one. */
@@ -160,7 +160,7 @@ void dl_join_values(const d_lanes *d, const dl_joined_row *row, const ir_expr *c
     ir_store(b, o, mha_joined(d->c, &join, ir_load(b, o), ir_mul(b, sum, row->unit)));
 }
 
-/* Vector number `m` of a row's columns. */
+/* Vector m of a row's columns, from the sums of all planes. */
 static const ir_expr *sum_of(const d_lanes *d, const ir_expr *const *planes, int m) {
     const ir_expr *sum = NULL;
     for (int i = 0; i < d->planes; i++) {

@@ -1,5 +1,8 @@
-/* The rows of a task, before the first tile and after the last one: Q into scratch, and O / sum to memory; or what a
- * chunk leaves of a row (maximum, sum, O), and the merging of these. */
+/* The rows of a task before the first tile and after the last one:
+ *
+ *     before    Q to scratch, lanes along head_dim; maximum, sum and O begin
+ *     after     one chunk: O / sum to memory; several: the chunk's maximum, sum and O to shared memory
+ *     merge     the parts of all chunks of a row: O / sum to memory */
 #include "attend/decode/layout.h"
 #include "attend/around/merge.h"
 #include "nest/columns.h"
@@ -13,7 +16,7 @@ static const ir_expr *sink_of(const d_lanes *d, const dl_row *row) {
     return sinks ? ir_let(d->b, "sink", mha_load(d->c, ir_at(d->b, sinks, 1, 1, row->head))) : NULL;
 }
 
-/* A vector of Q, times mha_query_sign, as d->q holds it. */
+/* A vector of Q, times mha_query_sign, in the type of d->q. */
 static const ir_expr *query_columns(const d_lanes *d, const ir_expr *const *index, const ir_expr *column,
                                     int64_t count) {
     const mha_context *c = d->c;
@@ -60,7 +63,7 @@ static void complete_row(d_lanes *d, const ir_expr *r) {
     }
 }
 
-/* O / sum and LSE of a row; 0 and -inf for one that saw no key. */
+/* O / sum and LSE of a row; 0 and -inf for a row without a visible key. */
 static void store_row(d_lanes *d, const ir_expr *r) {
     ir_builder *b = d->b;
     const mha_context *c = d->c;
@@ -76,7 +79,7 @@ static void store_row(d_lanes *d, const ir_expr *r) {
     mha_store_divided(c, c->out, index, d->o, r, c->p->head_dim_v, sum);
 }
 
-/* Stores a row's part for the merge. `seen`: o, row_max and row_sum hold something. */
+/* Stores a row's part for the merge. Unless `seen`, o, row_max and row_sum are not initialised. */
 static void share_row(d_lanes *d, const ir_expr *r, bool seen) {
     ir_builder *b = d->b;
     const mha_context *c = d->c;

@@ -1,7 +1,8 @@
-/* Scales of a tile's keys, where each token has its own: loaded side by side once, for all rows of the task. */
+/* The scales of K and V, if each token has its own: loaded once for each tile into scratch, contiguous along the keys,
+ * for all rows of the task. Scales of a head are loaded where they are used. */
 #include "attend/decode/layout.h"
 
-/* Scales of the keys from key i of the stream on, which lie side by side. */
+/* Scales of `lanes` contiguous keys from key i of the stream on. */
 static void load_scales_at(d_lanes *d, const dl_streams *streams, const ir_expr *i, int lanes) {
     ir_builder *b = d->b;
     const mha_kv_row key = dl_key_at(d, streams, 0, i);

@@ -1,26 +1,29 @@
-/* S = Q K^T for one tile, lanes along head_dim. A register tile is score_rows query rows by score_keys keys, a vector
- * of sums each:
+/* S = Q K^T for one tile, lanes along head_dim. A register tile is score_rows query rows by score_keys keys, with a
+ * vector of sums for each:
  *
  *               key 0              key 1
  *     row 0   [ a a a a a a a ] [ a a a a a a a ]        a += Q[row][d…] * K[key][d…], a vector of columns at a time
  *     row 1   [ a a a a a a a ] [ a a a a a a a ]
  *
- * Then the lanes of several sums are added up together, while the next register tile multiplies.
+ * Then several vectors of sums are reduced together, while the next register tile multiplies.
  *
- * With four streams of keys a round is as many iterations as there are lanes, each with keys of all streams. It leaves
- * their scores side by side, but those of a stream are wanted side by side: a round is transposed when it is complete.
+ * With four streams of keys, an iteration computes scores of all streams, and these are neighbours in its result. But
+ * the scores of one stream must be contiguous in memory. So as many iterations as there are lanes are a round, whose
+ * scores go to scratch, and are transposed when the round is complete:
+ *
+ *     iteration i    [ stream 0 | stream 1 | stream 2 | stream 3 ]      ->      stream s    [ i = 0, 1, …, L-1 ]
  */
 #include "attend/decode/layout.h"
 #include "base/integers.h"
 #include "nest/columns.h"
 #include "nest/transpose.h"
 
-enum { STREAMS = 4 }; /* as many as there are lanes in a quarter */
+enum { STREAMS = 4 }; /* a quarter of a vector has at most so many lanes */
 
-/* Keys of an iteration (turn): first + i of each stream, i < score_keys / streams. */
+/* The keys of one iteration: score_keys / streams neighbouring keys of each stream. */
 typedef struct score_tile {
     const dl_streams *streams;
-    const ir_expr *round, *turn; /* first key of the round within its stream, and of the turn within the round */
+    const ir_expr *round, *turn; /* first key of the round in its stream, and of the iteration in the round */
     const ir_buffer *turns;      /* scratch [max_rows, STREAMS, lanes]: scores of a round */
     const ir_expr *first_row;
     mha_kv_row key[IR_MAX_LANES];
@@ -31,7 +34,7 @@ static const ir_expr *row_at(const d_lanes *d, const score_tile *t, int64_t row)
     return ir_plus(d->b, t->first_row, row);
 }
 
-/* K * Q over one vector of columns. */
+/* Adds Q * K over one vector of columns. */
 static void multiply(d_lanes *d, score_tile *t, const ir_expr *column, int64_t count) {
     mha_product *p = &t->product;
     for (int j = 0; j < p->vectors; j++)
@@ -40,7 +43,7 @@ static void multiply(d_lanes *d, score_tile *t, const ir_expr *column, int64_t c
         mha_product_row(p, "q", r, ir_load(d->b, ir_at(d->b, d->q, d->width, 2, row_at(d, t, r), column)));
 }
 
-/* The same of columns that become several vectors at once. */
+/* The same for columns that are converted to several vectors at once. */
 static void multiply_converted(d_lanes *d, score_tile *t, const ir_expr *column, int64_t count) {
     mha_product *p = &t->product;
     const ir_expr *k[IR_MAX_LANES][4];
@@ -53,7 +56,7 @@ static void multiply_converted(d_lanes *d, score_tile *t, const ir_expr *column,
     }
 }
 
-/* Key j of an iteration: of stream j % count, and there the j / count-th. */
+/* Key j of an iteration is number j / count of stream j % count. */
 static void open_keys(d_lanes *d, score_tile *t) {
     ir_builder *b = d->b;
     const dl_streams *streams = t->streams;
@@ -67,8 +70,8 @@ static void open_keys(d_lanes *d, score_tile *t) {
     }
 }
 
-/* Where the scores of `lanes` keys from the j-th of the iteration on go. Iterations that are a quarter apart are
- * neighbours, so that transposing quarters makes vectors of a round. */
+/* The place of the scores of `lanes` keys from the j-th of the iteration on. In the scratch of a round, iterations i, i
+ * + 4, i + 8, … are neighbours, so that mha_transpose_quarters gives a vector for each stream. */
 static const ir_access *scores_at(const d_lanes *d, const score_tile *t, int64_t row, int64_t j, int lanes) {
     ir_builder *b = d->b;
     const ir_expr *r = row_at(d, t, row);
@@ -80,7 +83,7 @@ static const ir_access *scores_at(const d_lanes *d, const score_tile *t, int64_t
     return ir_at(b, t->turns, lanes, 3, r, ir_mod(b, turn, four), ir_plus(b, quarter, j % STREAMS));
 }
 
-/* Stores `count` scores, those from number `from` of the register tile on, in pieces that lie side by side. */
+/* Stores `count` scores, from number `from` of the register tile on, in contiguous pieces. */
 static void store_scores(d_lanes *d, const score_tile *t, int64_t from, int64_t count, const ir_expr *scores) {
     const int64_t keys = t->product.vectors;
     for (int64_t done = 0; done < count;) {
@@ -94,8 +97,8 @@ static void store_scores(d_lanes *d, const score_tile *t, int64_t from, int64_t 
     }
 }
 
-/* Adds up the lanes of all sums of a register tile, at most 8 sums together: half the lanes of a long vector, because
- * the first step adds its halves. */
+/* Reduces all vectors of sums of a register tile over their lanes, at most 8 together: with 16 lanes, the first step
+ * adds the halves of each vector, and 8 vectors of 8 lanes are left. */
 static void finish_sums(d_lanes *d, const score_tile *t, int64_t rows) {
     const int64_t keys = t->product.vectors, all = rows * keys, most = min_of(d->lanes, 8);
     for (int64_t from = 0; from < all; from += most) {
@@ -127,7 +130,7 @@ static void register_tiles(d_lanes *d, score_tile *t) {
     }
 }
 
-/* Writes the scores of a round to their places. */
+/* Writes the scores of a round to d->scores. */
 static void transpose_round(d_lanes *d, const score_tile *t) {
     ir_builder *b = d->b;
     IR_LOOP(b, row, ir_for_begin(b, "r", ir_idx(b, 0), d->padded_rows, 1, false)) {

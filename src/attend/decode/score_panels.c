@@ -1,19 +1,19 @@
-/* S = Q K^T for one tile of a cache in panels. Lanes run along keys, as panels hold them, and an element of Q, or a
- * pair, is repeated in all lanes. So no lanes are added up: each score is summed serially along head_dim, as in
- * prefill.
+/* S = Q K^T for one tile, K in panels. Panels store neighbouring keys side by side, so lanes run along keys, and an
+ * element of Q, or a pair, is broadcast to all lanes. There is no reduction over lanes: each score is summed serially
+ * along head_dim, as in prefill.
  *
  *               keys 0 … L-1       keys L … 2L-1
  *     row 0   [ a a a a a a a ] [ a a a a a a a ]        a += Q[row][d] * K[d][keys]
  *     row 1   [ a a a a a a a ] [ a a a a a a a ]             in all lanes  one vector of a panel
  *
- * A register tile is score_rows rows by score_keys vectors of keys. Tiles begin with panels, and lanes divide a panel,
- * so a vector is of one panel. Vectors beyond the last key are the last one again. */
+ * A register tile is score_rows rows by score_keys vectors of keys. Tiles begin with panels, and the lanes divide a
+ * panel, so a vector lies within one panel. Vectors beyond the last key repeat the last vector. */
 #include "attend/decode/layout.h"
 
 typedef struct panel_tile {
     const ir_expr *first; /* key within the tile */
     const ir_expr *first_row;
-    mha_row vector[IR_MAX_LANES]; /* the token with which each begins */
+    mha_row vector[IR_MAX_LANES]; /* the first token of each */
     mha_product product;          /* rows by vectors of keys */
 } panel_tile;
 
@@ -36,13 +36,14 @@ static const ir_access *keys_of_unit(const d_lanes *d, const panel_tile *t, int 
     return mha_panel_keys(d->c, &t->vector[v], unit, d->lanes);
 }
 
-/* K * Q of one unit of columns. Where products are of numbers, each column of a unit is a step. */
+/* Adds Q * K of one unit of columns, which a panel interleaves. Unless products are of pairs, each column of a unit is
+ * a step. */
 static void multiply(d_lanes *d, panel_tile *t, const ir_expr *column, int64_t count) {
     ir_builder *b = d->b;
     mha_product *p = &t->product;
     const int64_t columns = mha_unit_of(d->c->k);
     const ir_expr *keys[IR_MAX_LANES], *unit = ir_div(b, column, ir_idx(b, columns));
-    (void)count; /* units are whole */
+    (void)count; /* head_dim is whole units */
     for (int v = 0; v < p->vectors; v++) keys[v] = ir_let(b, "k", ir_load(b, keys_of_unit(d, t, v, unit)));
     const int steps = d->c->variant.by_pairs ? 1 : (int)columns;
     for (int i = 0; i < steps; i++) {
@@ -58,7 +59,7 @@ static void multiply(d_lanes *d, panel_tile *t, const ir_expr *column, int64_t c
     }
 }
 
-/* The same of a block of int4 values, in the order of its columns: first those in the lower halves of its bytes. */
+/* The same for a block of int4 values, in the order of its columns: first those in the lower halves of its bytes. */
 static void multiply_nibbles(d_lanes *d, panel_tile *t, const ir_expr *column, int64_t count) {
     enum { UNIT = 4, UNITS = 4, HALF = MHA_BLOCK_COLUMNS / 2 };
     ir_builder *b = d->b;

@@ -1,5 +1,5 @@
 /* S = Q K^T for one tile with the bits of prefill (reproducible): each score is summed serially along head_dim. Lanes
- * run along keys, and K is transposed on the way, a quarter of a vector of columns of `lanes` keys at a time:
+ * run along keys, so K is transposed in registers, `lanes` keys and a quarter of as many columns at a time:
  *
  *     keys 0 … L-1    [ a a a a a a a ]        a += K[keys][d] * Q[row][d] in all lanes, for d = 0, 1, … */
 #include "attend/decode/layout.h"
@@ -10,7 +10,7 @@ typedef struct serial_tile {
     mha_kv_row key[IR_MAX_LANES];
 } serial_tile;
 
-/* `width` columns, a quarter or 1: acc += K[keys, column] * Q[row, column], with the column of K in lanes. */
+/* acc += K[keys, column] * Q[row, column] for `width` columns, which is a quarter of the lanes or 1; lanes are keys. */
 static void multiply(d_lanes *d, const serial_tile *t, mha_product *p, const ir_expr *first_row, const ir_expr *column,
                      int width) {
     const ir_expr *columns[4];

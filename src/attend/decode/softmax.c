@@ -1,6 +1,10 @@
-/* The softmax of one tile, row by row, lanes along keys: products become scores, hidden ones -inf; then the
- * exponentials relative to the new maximum take their place. Maximum and sum of a row are reduced over the lanes once
- * for each tile. Lanes beyond the last key hold -inf, and then 0. */
+/* The softmax of one tile, row by row, lanes along keys:
+ *
+ *     row r    [ s s s s s s s s ] [ s s s s s s s s ] [ s s s -inf … ]      scores, padded to whole vectors
+ *              [ p p p p p p p p ] [ p p p p p p p p ] [ p p p 0 …    ]      exp(s - max), in place
+ *
+ * Products become scores (-inf for hidden keys), and then exponentials. Maximum and sum of a row are reduced over the
+ * lanes once for each tile. */
 #include "attend/decode/layout.h"
 #include "base/integers.h"
 #include "nest/pairs.h"
@@ -9,7 +13,7 @@
 
 /* ---- scores ---- */
 
-/* The lanes of the last vectors that lie beyond the last key. */
+/* Hides the lanes beyond the last key. */
 static void hide_beyond(d_lanes *d, const dl_tile *tile, const ir_expr *r) {
     for (int i = 0; i < max_of(d->width, dl_side_by_side(d)); i += d->lanes) {
         const ir_access *beyond = ir_at(d->b, d->scores, d->lanes, 2, r, ir_plus(d->b, tile->keys, i));
@@ -94,8 +98,8 @@ const ir_expr *dl_largest_score(d_lanes *d, const dl_tile *tile, const ir_expr *
     return ir_reduce(b, IR_MAX, ir_let(b, "best_lanes", ir_load(b, best)));
 }
 
-/* P = exp(S - base) for the keys from j on, in place; adds their sum. Uses the short exponential if P is rounded and no
- * LSE is an output. P is multiplied by the scales of V before it is rounded. */
+/* P = exp(S - base) for the keys from j on; adds them to the sum. P that is rounded to bf16 needs only the short
+ * exponential, unless the LSE is an output. It is multiplied by the scales of V before it is rounded. */
 static const ir_expr *exponential(d_lanes *d, const ir_expr *r, const ir_expr *j, const ir_expr *bases,
                                   const ir_access *sum) {
     const ir_access *at = ir_at(d->b, d->scores, d->lanes, 2, r, j);
@@ -109,7 +113,7 @@ static const ir_expr *exponential(d_lanes *d, const ir_expr *r, const ir_expr *j
     return scales ? ir_mul(d->b, p, scales) : p;
 }
 
-/* P of all keys of a row; returns the sum by lanes. */
+/* P of all keys of a row; returns a vector of partial sums. */
 static const ir_expr *exponentials(d_lanes *d, const dl_tile *tile, const ir_expr *r, const ir_expr *base) {
     ir_builder *b = d->b;
     const ir_access *sum = mha_new_sum(d->c, "sum", d->lanes);
@@ -147,7 +151,7 @@ void dl_softmax(d_lanes *d, const dl_tile *tile) {
         }
         mha_join_sum(d->c, ir_at(b, d->row_sum, 1, 1, r), d->row_sum_lost, shrink.factor, sum);
         if (!scales) continue;
-        /* P times the scales of V, which may make NaN of the 0 of a hidden key. */
+        /* P times the scales of V. A hidden key's scale may be NaN, and then so is its P. */
         IR_FOR(b, j, ir_idx(b, 0), tile->keys, d->lanes) {
             const ir_access *p = ir_at(b, d->scores, d->lanes, 2, r, j);
             ir_store(b, p, ir_mul(b, ir_load(b, p), dl_v_scales(d, j, d->lanes)));

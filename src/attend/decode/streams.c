@@ -1,16 +1,17 @@
-/* Keys that are read side by side. Prefetchers follow a few streams well if each is in pages of its own, and
- * neighbouring rows badly. So a tile is cut into a few equal parts, each read from its first key to its last:
+/* Streams of keys, which are read at the same time. Hardware prefetchers follow a few streams well if each has its own
+ * memory pages, and neighbouring rows badly. So a tile is cut into a few equal parts, each read from its first key to
+ * its last:
  *
  *     tile      | stream 0      | stream 1      | stream 2      | stream 3      | rest |
- *     read       0 4 8 …         1 5 9 …         2 6 10 …        3 7 11 …         then this, as one stream
+ *     order      0 4 8 …         1 5 9 …         2 6 10 …        3 7 11 …         then this, as one stream
  *
- * Where keys lie in pages, a stream is in one page. */
+ * If keys are in pages, a stream lies within one page. */
 #include "nest/columns.h"
 #include "nest/pairs.h"
 #include "attend/decode/layout.h"
 #include "base/integers.h"
 
-/* How many tokens K, V and their scales have places for. Panels may have room for more than the others. */
+/* Tokens for which all of K, V and their scales have memory. Panels may have memory for more. */
 static const ir_expr *tokens_of_caches(const d_lanes *d) {
     const mha_context *c = d->c;
     const ir_buffer *const rows = d->v_by_panels && !c->k_is_linear ? c->k : c->v;
@@ -20,10 +21,10 @@ static const ir_expr *tokens_of_caches(const d_lanes *d) {
     return v_scale && v_scale->num_dims > 2 ? v_scale->dims[2] : mha_kv_tokens(c, rows);
 }
 
-/* The place of `keys` keys from key `first` of the tile on, which lie one after the other. */
+/* The place of `keys` contiguous keys from key `first` of the tile on. */
 static mha_kv_row place(const d_lanes *d, const dl_tile *tile, const ir_expr *first, const ir_expr *keys) {
     const mha_context *c = d->c;
-    if (d->is_listed) return (mha_kv_row){0}; /* each key lies by itself */
+    if (d->is_listed) return (mha_kv_row){0}; /* each key has its own place */
     mha_kv_row at = mha_kv_row_at(c, &d->sequence, d->kv_head, ir_add(d->b, tile->first, first));
     at.index[2] = dl_first(d, "token", at.index[2], keys, tokens_of_caches(d));
     if (c->k_is_linear) at.linear[2] = dl_first(d, "token", at.linear[2], keys, mha_kv_tokens(c, c->k));
@@ -75,17 +76,17 @@ int64_t dl_keys_ahead(const d_lanes *d, const ir_buffer *k_or_v) {
     return d->is_listed ? min_of(keys, DL_MOST_KEYS_AHEAD) : keys;
 }
 
-/* Whether no page has two keys that are that far apart. */
+/* Whether the key `keys` keys ahead is always in another page. */
 static bool leaves_page(const d_lanes *d, int64_t keys) { return d->page_size && keys >= d->page_size; }
 
-/* Whether a stream that is a page prefetches the next page instead. In a short page a key so far ahead is often beyond
- * the end, where other sequences lie. */
+/* Whether a stream that is a page prefetches the next page instead. In a short page, the key so far ahead is often
+ * beyond the end, where other sequences are. */
 static bool prefetches_next_page(const d_lanes *d, int64_t keys) {
     enum { DISTANCES = 4 };
     return d->page_size && DISTANCES * keys >= d->page_size;
 }
 
-/* The same key of the page that the stream goes on with. */
+/* Key i of the page with which the stream continues. */
 static mha_kv_row key_of_next_page(const d_lanes *d, const dl_streams *streams, int64_t stream, const ir_expr *i) {
     mha_kv_row key = streams->next[stream];
     key.index[2] = d->c->p->is_general ? ir_add(d->b, key.index[2], i) : i;
@@ -93,10 +94,10 @@ static mha_kv_row key_of_next_page(const d_lanes *d, const dl_streams *streams, 
     return key;
 }
 
-/* Prefetches some keys ahead into the second cache; into the first one prefetching costs more than it gains. Quantised
- * values that are multiplied as they lie go into the first cache, because they are used up faster than they arrive.
- * Other heads and sequences lie behind a page. So if no key of the page is that far ahead, the next page is prefetched,
- * or nothing if that is not known. */
+/* Prefetches some keys ahead into the L2 cache; prefetching into L1 costs more than it gains. Integer products consume
+ * values faster than these arrive, so there, and for listed keys, it is L1. After a page come other heads and
+ * sequences. So if the key ahead may be beyond the page, the next page is prefetched, or nothing if that page is not
+ * known. */
 void dl_prefetch_key(const d_lanes *d, const ir_buffer *k_or_v, const dl_streams *streams, int64_t stream,
                      const ir_expr *i) {
     enum { LINE = 64 };
@@ -132,12 +133,12 @@ typedef struct visit {
     const void *user;
 } visit;
 
-/* Keys from `first` of the tile on, `keys` of them, which lie one after the other from `at` on. */
+/* Builds `keys` keys from `first` of the tile on, contiguous from `at` on, as one stream. */
 static void one_stream(d_lanes *d, const visit *v, const ir_expr *first, const ir_expr *keys, const mha_kv_row *at) {
     v->build(d, &(dl_streams){.count = 1, .keys = keys, .first = {first}, .at = {*at}}, v->user);
 }
 
-/* As many, cut into streams. */
+/* The same, cut into streams. */
 static void cut(d_lanes *d, const visit *v, const ir_expr *first, const ir_expr *keys, const mha_kv_row *at) {
     ir_builder *b = d->b;
     const int64_t turn = v->count * v->step;
@@ -157,7 +158,7 @@ static void cut(d_lanes *d, const visit *v, const ir_expr *first, const ir_expr 
     one_stream(d, v, dl_first(d, "in_tile", ir_add(b, first, done), rest, v->tile->keys), rest, &rest_at);
 }
 
-/* The keys of the tile in pages from page number `page` (counted from the sequence's first) on. */
+/* The tile's keys page by page, from page `first_page` of the sequence on. */
 static void each_page(d_lanes *d, const visit *v, const ir_expr *first_page) {
     ir_builder *b = d->b;
     const dl_tile *tile = v->tile;
@@ -177,7 +178,7 @@ static void each_page(d_lanes *d, const visit *v, const ir_expr *first_page) {
     }
 }
 
-/* Whether tiles begin where pages begin, and a stream can be a page. */
+/* Whether tiles begin with pages, so that a stream can be a page. */
 static bool streams_are_pages(const d_lanes *d, const visit *v) {
     const int64_t page_size = d->page_size, kv_tile = d->c->s->kv_tile;
     const bool begins_in_page = d->c->has_first && !d->begins_with_page;
@@ -185,13 +186,13 @@ static bool streams_are_pages(const d_lanes *d, const visit *v) {
            v->count * page_size <= kv_tile;
 }
 
-/* A page of a general problem consists of whole parts of page_size keys; each part counts as a page here. */
+/* In general kernels a page may be a multiple of page_size keys; each page_size of them count as a page here. */
 static const ir_expr *first_of_part(const d_lanes *d, const ir_expr *slot) {
     if (!d->c->p->is_general) return slot;
     return ir_let(d->b, "part_slot", ir_sub(d->b, slot, ir_mod(d->b, slot, ir_idx(d->b, d->page_size))));
 }
 
-/* Whole pages, one for each stream at once; then the rest, page by page. */
+/* Whole pages, one for each stream at a time; then the remaining keys, page by page. */
 static void pages_side_by_side(d_lanes *d, const visit *v) {
     ir_builder *b = d->b;
     const dl_tile *tile = v->tile;
@@ -208,7 +209,7 @@ static void pages_side_by_side(d_lanes *d, const visit *v) {
             streams.first[s] = dl_first(d, "in_tile", first, streams.keys, tile->keys);
             streams.at[s] = place(d, tile, streams.first[s], streams.keys);
             if (!have_next) continue;
-            /* The page of a key of the sequence, or of its last key if it has no such key. */
+            /* The key at this place of the next iteration, or the sequence's last key. */
             const ir_expr *key = ir_plus(b, ir_add(b, tile->first, first), turn);
             key = ir_min(b, key, ir_plus(b, d->sequence.seq_kv, -1));
             key = dl_first(d, "next", key, ir_idx(b, 1), d->sequence.seq_kv);
@@ -221,7 +222,7 @@ static void pages_side_by_side(d_lanes *d, const visit *v) {
     each_page(d, v, ir_add(b, ir_div(b, tile->first, ir_idx(b, page_size)), done));
 }
 
-/* Streams follow one another in the tile, and are equally long. */
+/* Streams are contiguous in the tile, and equally long. */
 void dl_each_unit(d_lanes *d, const dl_tile *tile, const dl_streams *streams, int64_t units, int64_t keys,
                   dl_streams_fn *build, const void *user) {
     ir_builder *b = d->b;

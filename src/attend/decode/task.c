@@ -4,7 +4,7 @@
  *       for each row                       Q into scratch; maximum, sum and O begin
  *       for each tile of keys
  *         scores, softmax, values          the wing, each for all rows
- *       for each row                       O / sum to memory, or what the chunk leaves of it
+ *       for each row                       O / sum to memory, or the chunk's maximum, sum and O
  *
  * and, with several chunks, a second phase that merges them for each row. */
 #include "attend/decode/layout.h"
@@ -42,8 +42,8 @@ void mha_d_lanes_shared(mha_context *c) {
 /* ---- which keys a task visits ---- */
 
 typedef struct key_range {
-    const ir_expr *first, *end;         /* of the keys that some row sees */
-    const ir_expr *all_first, *all_end; /* of those that every row sees, where positions matter */
+    const ir_expr *first, *end;         /* of the keys that some row attends to */
+    const ir_expr *all_first, *all_end; /* of the keys that every row attends to, if there is a window or causality */
 } key_range;
 
 static const ir_expr *position_of(const d_lanes *d, const ir_expr *row) {
@@ -66,7 +66,6 @@ static key_range keys_of_task(const d_lanes *d) {
     return keys;
 }
 
-/* Whether the tile has keys that are hidden from some row. */
 static const ir_expr *is_partial(const d_lanes *d, const key_range *task, const dl_tile *tile) {
     ir_builder *b = d->b;
     if (d->masks_keys || (d->masks_positions && d->c->has_global)) return ir_int(b, IR_BOOL, 1);
@@ -76,7 +75,7 @@ static const ir_expr *is_partial(const d_lanes *d, const key_range *task, const 
     return ir_let(b, "is_partial", ir_or(b, before, after));
 }
 
-/* Whether the keys are known to come in whole tiles. */
+/* Whether every tile is known to have kv_tile keys. */
 static bool tiles_are_whole(const d_lanes *d) {
     const attune_problem *p = d->c->p;
     return p->seq_kv >= 0 && !p->kv_ids && !p->is_ragged && !p->has_kv_lens && !d->c->has_first && !d->c->has_last &&
@@ -85,8 +84,8 @@ static bool tiles_are_whole(const d_lanes *d) {
 
 /* ---- one task ---- */
 
-/* Each step of a tile is one of a few loop nests. Which one follows from the variant. fp8 that is widened by a table is
- * an exception: its sums go through memory all the same. */
+/* Each step of a tile is one of a few loop nests. Which one follows from the variant, with one exception: V that is
+ * converted by a table keeps its sums in memory. */
 static dl_wing wing_of(const d_lanes *d) {
     static dl_step *const scores[] = {[MHA_SCORES_BY_COLUMNS] = dl_scores,
                                       [MHA_SCORES_SERIAL] = dl_serial_scores,
@@ -104,7 +103,7 @@ static dl_wing wing_of(const d_lanes *d) {
                      is_widened ? dl_values : values[v->sums_of_values]};
 }
 
-/* A tile of `keys` keys from `key` on: its three steps. */
+/* The three steps of a tile of `keys` keys from `key` on. */
 static void build_tile(d_lanes *d, const dl_wing *wing, const key_range *task, const ir_expr *key,
                        const ir_expr *keys) {
     ir_builder *b = d->b;
@@ -121,7 +120,7 @@ static void build_tile(d_lanes *d, const dl_wing *wing, const key_range *task, c
     }
 }
 
-/* With `reproducible` each listed key is in the tile in which its sequence has it. */
+/* With `reproducible`, each listed key is in the tile that has it in dense attention. */
 static void build_listed_tiles(d_lanes *d, const dl_wing *wing, const key_range *task, const ir_expr *first,
                                const ir_expr *end) {
     ir_builder *b = d->b;
@@ -131,7 +130,7 @@ static void build_listed_tiles(d_lanes *d, const dl_wing *wing, const key_range 
     }
 }
 
-/* The keys that a task visits, and among them the tiles. */
+/* One task: its range of keys, and the tiles of that range. */
 static void build_task(d_lanes *d) {
     ir_builder *b = d->b;
     const dl_wing wing = wing_of(d);
@@ -172,7 +171,7 @@ static void build_task(d_lanes *d) {
 
 /* ---- phases ---- */
 
-/* Opens the sequence and the rows of a task. There are some if the result is above 0. */
+/* Opens the sequence and the rows of a task. The task has no rows if the result is not above 0. */
 static const ir_expr *open_rows(d_lanes *d, const ir_expr *number, const ir_expr *task) {
     ir_builder *b = d->b;
     d->sequence = mha_sequence_open(d->c, number);
@@ -183,10 +182,10 @@ static const ir_expr *open_rows(d_lanes *d, const ir_expr *number, const ir_expr
     return d->by_query ? left : d->rows;
 }
 
-/* Whether a task may have no rows: it is beyond the last of its sequence. */
+/* Whether a task may be beyond the last row of its sequence. */
 static bool may_be_idle(const d_lanes *d) { return !d->fixed_rows || (d->by_query && d->c->p->is_ragged); }
 
-/* One phase for the tasks, and if there are several chunks a second one that merges those of each row, in order. */
+/* One phase for the tasks; with several chunks, a second phase merges each row's parts in order. */
 void mha_d_lanes(mha_context *c) {
     ir_builder *b = c->b;
     d_lanes d = {0};

@@ -1,21 +1,21 @@
-/* O = O * factor + P V for one tile: what both nests have in common. The nests are value_streams.c, whose sums stay in
- * memory, and value_held.c, whose sums stay in registers.
+/* O = O * factor + P V for one tile: what both loop nests have in common. The nests are value_streams.c, whose sums
+ * stay in memory, and value_held.c, whose sums stay in registers.
  *
- *     begin   O *= factor                        reproducible: the tile's O = 0
- *     add     O += P V                           … of the tile
- *     end                                        reproducible: O = O * factor + that of the tile, as prefill adds it
+ *     begin   O *= factor                        reproducible: O of the tile = 0
+ *     add     O += P V                           reproducible: O of the tile += P V
+ *     end                                        reproducible: O = O * factor + O of the tile, as in prefill
  *
- * The probability of a hidden key is 0, but 0 times a NaN or an infinity is NaN. So where a key may be hidden from a
- * row, 0 * V is summed first; if that is NaN, hidden values are replaced by 0 one by one. */
+ * The probability of a hidden key is 0, but 0 times NaN or infinity is NaN. So if a key may be hidden from a row, 0 * V
+ * is summed first. If that sum is NaN, hidden values are replaced by 0 one by one. */
 #include "attend/decode/layout.h"
 #include "nest/columns.h"
 
 /* ---- Values that are not finite ---- */
 
-/* Sums that are NaN once 0 * V is; several, so that none waits for itself. */
+/* Sums of 0 * V. Several hide the latency of an addition. */
 enum { NUM_SUMS = 4 };
 
-/* Of a panel, where there may be anything beside a token. */
+/* The same for a panel: only this token's values are read, as its neighbours may be anything. */
 static void add_panel_zeros(d_lanes *d, const mha_kv_row *key, const ir_access *sum, const ir_expr *column,
                             int64_t count) {
     const mha_row row = mha_kv_row_of(d->c, d->c->v, key);
@@ -45,7 +45,7 @@ static void add_zeros(d_lanes *d, const mha_kv_row *key, const ir_access *sum, c
     ir_store(b, sum, mha_accumulate(d->c, dl_kind(d), v, zero, old));
 }
 
-/* 0 * V of the keys of a stream, all columns. */
+/* Adds 0 * V of the keys of a stream, all columns. */
 static void add_zeros_of_keys(d_lanes *d, const dl_streams *streams, const void *user) {
     ir_builder *b = d->b;
     const ir_access *const *sums = user;
@@ -63,7 +63,7 @@ static void add_zeros_of_keys(d_lanes *d, const dl_streams *streams, const void 
     }
 }
 
-/* Whether there is a NaN or an infinity in the tile: 0 times it is not 0. */
+/* Whether V of the tile has a NaN or an infinity. */
 static const ir_expr *has_nonfinite(d_lanes *d, const dl_tile *tile) {
     ir_builder *b = d->b;
     const ir_buffer *zeros = ir_registers(b, "zeros", d->c->elem, d->lanes, 1, (int64_t[]){NUM_SUMS});
@@ -81,8 +81,8 @@ static const ir_expr *has_nonfinite(d_lanes *d, const dl_tile *tile) {
 
 /* ---- the frame ---- */
 
-/* O += P V. Where a hidden value of the tile is NaN or infinite, `add_carefully` leaves it out. That is rare, so it is
- * little code, which adds the keys in the same order. */
+/* O += P V. If a hidden value of the tile is NaN or infinite, `add_carefully` replaces it by 0. That is rare, so its
+ * code is small and slow, and adds the keys in the same order. */
 static void add_tile(d_lanes *d, const dl_tile *tile, dl_step *add, dl_step *add_carefully) {
     ir_builder *b = d->b;
     const ir_expr *partial = tile->is_partial;
@@ -98,7 +98,7 @@ static void add_tile(d_lanes *d, const dl_tile *tile, dl_step *add, dl_step *add
     IR_ELSE(b) add_carefully(d, tile);
 }
 
-/* The factor by which the sums of a row so far are rescaled. */
+/* The factor that rescales a row's earlier sums. */
 static const ir_expr *shrink_of(d_lanes *d, const ir_expr *r) {
     return ir_let(d->b, "shrink", ir_splat(d->b, ir_load(d->b, ir_at(d->b, d->factor, 1, 1, r)), d->lanes));
 }

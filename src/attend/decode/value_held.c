@@ -8,11 +8,11 @@
  *           sum[row][vector] += p[row][key] * V[key][vector]
  *         store them
  *
- * So O is loaded and stored once for a block, where value_streams.c does it for each value_keys keys, and a vector of V
- * that is converted serves all rows. Keys add up in the same order as there.
+ * So O is loaded and stored once for each block (value_streams.c: once for each value_keys keys), and one conversion of
+ * a vector of V serves all rows. Keys are added in the same order as there.
  *
- * V is read by strips of columns, which prefetchers do not follow. The first cache keeps a block from one strip to the
- * next, and each iteration of one stream prefetches the key's lines of the next block. */
+ * V is read by strips of columns, an order that hardware prefetchers do not predict. The L1 cache keeps a block from
+ * one strip to the next. With one stream, each iteration prefetches its lines of the next block. */
 #include "attend/decode/layout.h"
 #include "base/integers.h"
 #include "schedule/variant.h"
@@ -21,12 +21,12 @@ typedef struct held_tile {
     const dl_streams *streams;
     const ir_expr *from, *to; /* keys of the block */
     int64_t block;
-    mha_kv_row next; /* the first key of the page that comes next, if keys lie in pages and a page is a block */
+    mha_kv_row next; /* the first key of the next page, if keys are in pages and a page is a block */
     const ir_expr *first_row;
     int64_t rows;
 } held_tile;
 
-/* Pages of usual sizes are blocks. */
+/* About 8 KB of V; a page, if its size is near that. */
 static int64_t keys_of_block(const d_lanes *d) {
     enum { BYTES = 8192, LEAST = 8, MOST = 64 };
     const int64_t row = mha_row_elements(d->c, d->c->v, d->c->p->head_dim_v) * mha_dtype_bytes(d->c->p->v_dtype);
@@ -34,13 +34,13 @@ static int64_t keys_of_block(const d_lanes *d) {
     return page_size && page_size <= 2 * keys ? page_size : keys;
 }
 
-/* Columns of a strip: whole words, where V is converted by words. */
+/* Columns of a strip; whole words if V is converted by words. */
 static int64_t strip_columns(const d_lanes *d) {
     return dl_round_up((int64_t)d->c->s->value_column_vectors * d->lanes, dl_columns_at_once(d, d->v_by));
 }
 
-/* Rows of a register tile: those of the schedule, or a part of them where whole words make more sums than a schedule
- * may have. They divide value_rows, as numbers of rows are rounded up to multiples of that. */
+/* Rows of a register tile: value_rows, or a divisor of it if a strip of whole words makes more sums than a schedule may
+ * have. Row counts are rounded up to multiples of value_rows, so a divisor fits. */
 static int64_t strip_rows(const d_lanes *d) {
     const int64_t vectors = strip_columns(d) / d->lanes, all = d->c->s->value_rows;
     int64_t rows = all;
@@ -53,14 +53,14 @@ static const ir_access *sum_at(const d_lanes *d, const held_tile *t, int64_t r, 
     return ir_at(d->b, o, d->lanes, 2, ir_plus(d->b, t->first_row, r), column);
 }
 
-/* A key: number i of a stream. */
+/* Key number i of a stream. */
 typedef struct held_key {
     int64_t stream;
     const ir_expr *i;
 } held_key;
 
-/* Each line of V that begins in the strip. Whole rows of one stream are what prefetchers follow, and for several
- * streams prefetching was no faster. */
+/* Prefetches each line of V that begins in the strip, a block ahead. Hardware prefetchers follow one stream if strips
+ * are whole rows, and with several streams software prefetching was no faster. */
 static void prefetch_next(const d_lanes *d, const held_tile *t, const held_key *key, const ir_expr *column,
                           int64_t count) {
     enum { LINE = 64 };
@@ -75,8 +75,8 @@ static void prefetch_next(const d_lanes *d, const held_tile *t, const held_key *
         ir_prefetch(d->b, mha_kv_line(d->c, d->c->v, &ahead, ir_plus(d->b, column, done)));
 }
 
-/* Sums of a register tile. Their product keeps the factors of one side in registers, while those of the other side come
- * one by one. It keeps the side that the tile has fewer of: vectors of V, or rows of P. */
+/* Sums of a register tile. A product keeps the factors of one side in registers and loads those of the other side one
+ * by one. It keeps the side with fewer factors: vectors of V, or rows of P. */
 typedef struct held_sums {
     mha_product product;
     bool keeps_rows;
@@ -100,7 +100,7 @@ static const ir_access *probability(const d_lanes *d, const held_tile *t, int64_
     return ir_at(d->b, d->scores, 1, 2, ir_plus(d->b, t->first_row, row), j);
 }
 
-/* One key, whose probabilities stay in registers while its vectors of V come. */
+/* Adds one key; its probabilities stay in registers, and its vectors of V are loaded one by one. */
 static void add_key_by_vectors(d_lanes *d, const held_tile *t, mha_product *p, const held_key *at,
                                const ir_expr *column, int64_t count) {
     const mha_kv_row key = dl_key_at(d, t->streams, at->stream, at->i);
@@ -115,7 +115,7 @@ static void add_key_by_vectors(d_lanes *d, const held_tile *t, mha_product *p, c
     }
 }
 
-/* One key, whose vectors of V stay in registers while its probabilities come. */
+/* Adds one key; its vectors of V stay in registers, and its probabilities are loaded one by one. */
 static void add_key_by_rows(d_lanes *d, const held_tile *t, mha_product *p, const held_key *at, const ir_expr *column,
                             int64_t count) {
     ir_builder *b = d->b;
@@ -134,7 +134,7 @@ static void add_key_by_rows(d_lanes *d, const held_tile *t, mha_product *p, cons
     for (int64_t r = 0; r < p->rows; r++) mha_product_repeat(p, "p", r, probability(d, t, r, at));
 }
 
-/* `count` columns from `column` on. */
+/* Adds the keys of the block to `count` columns from `column` on. */
 static void add_strip(d_lanes *d, const held_tile *t, const ir_expr *column, int64_t count) {
     ir_builder *b = d->b;
     const int64_t vectors = ceil_div(count, d->lanes);
@@ -157,7 +157,8 @@ static void add_keys(d_lanes *d, const dl_streams *streams, const void *user) {
     ir_builder *b = d->b;
     held_tile t = {.streams = streams, .block = max_of(keys_of_block(d) / streams->count, 1)};
     if (streams->count == 1 && d->page_size == t.block) {
-        /* It may be any key of the tile: the last one, where this page is the last. */
+        /* The first key after this page; if there is none in the tile, the tile's last key, as any valid key will do.
+         */
         const dl_tile *tile = user;
         const ir_expr *end = ir_add(b, streams->first[0], streams->keys);
         const ir_expr *next = ir_add(b, tile->first, ir_min(b, end, ir_plus(b, tile->keys, -1)));

@@ -5,29 +5,30 @@
  *         for each vector of columns
  *           O[row][columns] += p[row][key] * V[key][columns], for these keys
  *
- * So V is read along its rows, which prefetchers follow. Each row is of another stream; or, serially, of neighbouring
- * keys. O stays in the first cache. */
+ * So V is read along its rows, which hardware prefetchers follow. The rows of an iteration belong to different streams;
+ * with one stream they are neighbouring keys. O stays in the L1 cache. */
 #include "nest/columns.h"
 #include "attend/decode/layout.h"
 #include "base/integers.h"
 
-/* A unit is a key, or a pair of neighbours if products are of pairs; the last key may be alone. */
+/* The keys of one iteration, in units. A unit is a key, or a pair of neighbouring keys if products are of pairs; a last
+ * key may be left alone. */
 typedef struct value_tile {
     const dl_tile *tile;
     const dl_streams *streams;
     const ir_expr *first; /* key of each stream */
-    int64_t units;        /* unit u is of stream u % count, and there the u / count-th */
+    int64_t units;        /* unit u is number u / count of stream u % count */
     bool alone;           /* the unit is one key */
-    bool careful;         /* V may hold NaN or infinity where a row does not see it */
+    bool careful;         /* hidden values may be NaN or infinite */
 } value_tile;
 
-/* A register tile on its way along the columns. */
+/* A register tile, which moves along the columns. */
 typedef struct row_tile {
     const value_tile *t;
     const ir_expr *first_row;
     int64_t rows;
     mha_kv_row key[IR_MAX_LANES][2];
-    mha_panel_unit unit[IR_MAX_LANES]; /* the same of pairs in panels */
+    mha_panel_unit unit[IR_MAX_LANES]; /* the same for pairs in panels */
     const ir_expr *p[IR_MAX_LANES];    /* [rows, units], in all lanes */
     const ir_expr *sees[IR_MAX_LANES]; /* the same, if t->careful: bool, or i32 masks of pairs */
 } row_tile;
@@ -40,7 +41,7 @@ static const ir_expr *row_at(const d_lanes *d, const row_tile *r, int64_t row) {
 
 /* ---- the sight of rows ---- */
 
-/* Whether a row sees key j of the tile. */
+/* Whether a row attends to key j of the tile. */
 static const ir_expr *sees_key(const d_lanes *d, const row_tile *tile, int64_t r, const ir_expr *j) {
     const dl_row row = dl_row_at(d, row_at(d, tile, r));
     const dl_sight sight = dl_sight_of(d, tile->t->tile, &row);
@@ -56,7 +57,8 @@ static const ir_expr *sees(const d_lanes *d, const row_tile *tile, int64_t r, co
 
 /* ---- pairs ---- */
 
-/* Columns of a row of V in the 128 bits within which unpack instructions work; half of them go into each vector. */
+/* Columns of a row of V in a segment of 128 bits, within which unpack instructions work. Each of the two vectors gets
+ * half of them. */
 static int segment_columns(const d_lanes *d) { return d->width < 8 ? d->width : 8; }
 
 void dl_restore_order(d_lanes *d, const ir_expr *row) {
@@ -82,7 +84,7 @@ void dl_restore_order(d_lanes *d, const ir_expr *row) {
 
 /* ---- a register tile ---- */
 
-/* O[row, column…] += P V, of vectors value[units]. */
+/* O[row, column…] += P V, with a vector value[u] for each unit. */
 static void add_products(d_lanes *d, const row_tile *tile, int64_t r, const ir_expr *column,
                          const ir_expr *const *value) {
     ir_builder *b = d->b;
@@ -97,7 +99,7 @@ static void add_products(d_lanes *d, const row_tile *tile, int64_t r, const ir_e
     ir_store(b, o, sum);
 }
 
-/* The same for all rows and two vectors of pairs, which panels hold; `count` of their columns exist. */
+/* The same for all rows and two vectors of pairs from panels, of which `count` columns exist. */
 static void add_pairs(d_lanes *d, const row_tile *tile, const ir_expr *column, int64_t count) {
     ir_builder *b = d->b;
     const ir_expr *first = ir_splat(b, mha_seen_bits(d->c, ir_int(b, IR_BOOL, 1), NULL), d->lanes);
@@ -112,8 +114,8 @@ static void add_pairs(d_lanes *d, const row_tile *tile, const ir_expr *column, i
     }
 }
 
-/* The same for all rows and a vector of columns of V; `count` of its columns exist. By pairs it becomes two vectors, of
- * the lower and the upper halves of segments. */
+/* The same for all rows and a vector of columns of V, of which `count` exist. With pairs, interleaving gives two
+ * vectors: of the lower and the upper halves of segments. */
 static void add_vector(d_lanes *d, const row_tile *tile, const ir_expr *column, int64_t count) {
     ir_builder *b = d->b;
     const ir_expr *value[2][IR_MAX_LANES];
@@ -136,7 +138,7 @@ static void add_vector(d_lanes *d, const row_tile *tile, const ir_expr *column, 
             add_products(d, tile, r, ir_plus(b, column, i * d->lanes), value[i]);
 }
 
-/* The same of columns that become several vectors at once. */
+/* The same for columns that are converted to several vectors at once. */
 static void add_converted(d_lanes *d, const row_tile *tile, const ir_expr *column, int64_t count) {
     const ir_expr *value[4][IR_MAX_LANES];
     for (int64_t u = 0; u < tile->t->units; u++) {
@@ -157,7 +159,8 @@ static const ir_expr *probabilities(const d_lanes *d, const ir_expr *row, const 
     return mha_repeat(d->c, dl_kind(d), p, d->lanes);
 }
 
-/* Where the pairs lie in panels: those of one stream in the same one, if iterations begin with panels. */
+/* The places of pairs in panels. With one stream, an iteration's pairs are in one panel if iterations divide a panel.
+ */
 static void open_units(d_lanes *d, row_tile *tile) {
     enum { PAIRS = ATTUNE_PANEL_TOKENS / 2 };
     const bool is_one_panel = tile->t->streams->count == 1 && PAIRS % tile->t->units == 0;
@@ -197,8 +200,8 @@ static void add_rows(d_lanes *d, const value_tile *t, const dl_rows *some) {
 
 /* ---- streams ---- */
 
-/* Adds keys from `from` on, in iterations of `units` units. Returns the number of the stream's keys that are left, or
- * NULL if there can be none. */
+/* Adds keys from `from` on, in iterations of `units` units. Returns how many keys of the stream remain, or NULL if
+ * there can be none. */
 static const ir_expr *add_turns(d_lanes *d, value_tile *t, const ir_expr *from, int64_t units) {
     ir_builder *b = d->b;
     const ir_expr *keys = t->streams->keys;
@@ -206,7 +209,7 @@ static const ir_expr *add_turns(d_lanes *d, value_tile *t, const ir_expr *from, 
     t->units = units;
     IR_FOR(b, i, from, ir_sub(b, keys, ir_idx(b, step - 1)), step) {
         t->first = i;
-        const bool is_read = d->is_listed && d->c->v == d->c->k; /* by the scores, just before */
+        const bool is_read = d->is_listed && d->c->v == d->c->k; /* the scores have just read it */
         for (int s = 0; s < t->streams->count && !is_read; s++)
             for (int64_t key = 0; key < step; key++) dl_prefetch_key(d, d->c->v, t->streams, s, ir_plus(b, i, key));
         DL_ROWS(d, rows, d->c->s->value_rows) add_rows(d, t, &rows);
@@ -215,7 +218,7 @@ static const ir_expr *add_turns(d_lanes *d, value_tile *t, const ir_expr *from, 
     return ir_is(rest, 0) ? NULL : rest;
 }
 
-/* The first of the last `rest` keys; at least `least` exist. */
+/* The first of the last `rest` keys, which are at least `least`. */
 static const ir_expr *end_of(const d_lanes *d, const value_tile *t, const ir_expr *rest, int64_t least) {
     const ir_expr *keys = t->streams->keys;
     return dl_first(d, "done", ir_sub(d->b, keys, rest), ir_idx(d->b, least), keys);
