@@ -1,5 +1,12 @@
-/* Which nodes of a user's expression are computed at which place: the outermost one where all that they need is known,
- * so that nothing is computed more often than its operands change. functions_value.c computes them. */
+/* Where the nodes of a user's expression are computed: at the outermost place (task, row, key) at which all their
+ * variables are known, so that no node is computed more often than its operands change:
+ *
+ *     score_mod    score + slope[h] * (kv - q)
+ *     task         slope[h]                        if rows have one head
+ *     row          q
+ *     row, key     kv - q, *, +                    unless functions_distance.c tabulates kv - q
+ *
+ * functions_value.c computes a node. */
 #include "attend/shared/functions.h"
 
 /* ---- Places ---- */
@@ -23,7 +30,7 @@ int mha_needed_nodes(const mha_context *c, mha_function f, bool needed[EX_MAX_NO
 /* The variables that differ from row to row. */
 static unsigned of_rows(bool has_heads) { return 1U << EX_V_Q | (has_heads ? 1U << EX_V_H : 0); }
 
-/* Whether a value that is known with `known` is used by one that is not, or is the result. */
+/* Whether a node, all of whose variables are in `known`, is an operand of one that needs others, or is the root. */
 static bool is_at_border(const ex_program *program, int root, const bool needed[EX_MAX_NODES], int number,
                          unsigned known) {
     if (number == root) return true;

@@ -1,11 +1,11 @@
-/* Values of the user's functions that depend on the query and the key by how far apart they are, and are dear. There is
- * one for each distance: in a tile of keys by a stripe of rows as many as keys and rows together.
+/* Values of users' functions that depend on query and key through their distance kv - q alone, and are expensive. They
+ * have one value for each distance: a tile of n keys by a stripe of m rows has n + m - 1 of them, and not n * m.
  *
- * They are computed for pairs of the right distance whose key may lie beyond the last one. So what is made of the key
- * alone on the way must be right there, too: an integer that is small with room to spare. */
+ * They are computed at a query and a key of the right distance, where the key may be beyond the last one. So
+ * intermediate values of the key alone must not overflow there: they must be small integers with a margin. */
 #include "attend/shared/functions.h"
 
-/* By how much an integer grows with the query and with the key, if it is a sum of multiples of them. */
+/* The coefficients of query and key in an integer node that is linear in them. */
 typedef struct slope {
     bool is_linear;
     int64_t query, key;
@@ -13,14 +13,14 @@ typedef struct slope {
 
 typedef struct distances {
     const ex_program *program;
-    int64_t beyond; /* how far beyond the last key keys may lie */
+    int64_t beyond; /* how many keys beyond the last one are evaluated */
     slope slopes[EX_MAX_NODES];
     bool is_of_distance[EX_MAX_NODES], is_dear[EX_MAX_NODES];
 } distances;
 
 static bool needs_pair(const ex_node *node) { return node->needs & (1U << EX_V_Q | 1U << EX_V_KV); }
 
-/* No product or sum of these overflows 64 bits. */
+/* Products and sums of small integers fit into 64 bits. */
 static bool is_small(int64_t x) { return x > -(1 << 20) && x < 1 << 20; }
 
 static slope sum_of(slope x, slope y, int64_t sign) {
@@ -51,7 +51,7 @@ static slope slope_of(const distances *d, const ex_node *node) {
     }
 }
 
-/* Whether a value is the same in i32 and as a number of f32 as it is, also for keys beyond the last one. */
+/* Whether i32 and f32 represent a node exactly, also for keys beyond the last one. */
 static bool has_room(const distances *d, const ex_node *node, slope s) {
     const int64_t most = INT64_C(1) << 24, margin = (s.key < 0 ? -s.key : s.key) * d->beyond;
     return node->least >= margin - most && node->most <= most - margin;
@@ -96,7 +96,8 @@ static void classify(distances *d, int root) {
     }
 }
 
-/* A product that is added to something in one step has no value of its own (product_and_sum in functions_value.c). */
+/* Whether a table of distances has the node. A product that becomes part of a multiply-add has no value of its own
+ * (product_and_sum in functions_value.c). */
 static bool is_kept(const distances *d, const bool needed[EX_MAX_NODES], int root, int number) {
     const ex_node *node = &d->program->nodes[number];
     if (!d->is_of_distance[number] || !d->is_dear[number]) return false;
@@ -109,7 +110,7 @@ static bool is_kept(const distances *d, const bool needed[EX_MAX_NODES], int roo
     return true;
 }
 
-/* Whether something that is not kept itself takes it. */
+/* Whether the node is an operand of one that no table has, or the root. */
 static bool is_taken(const distances *d, const bool kept[EX_MAX_NODES], const bool needed[EX_MAX_NODES], int root,
                      int number) {
     if (number == root) return true;

@@ -1,6 +1,10 @@
-/* A node of a user's expression as loop IR, at a place. Its operands come first, those that the place has already as
- * they are; deep expressions get names on the way. Integers are 32 bits wide where they and what comes of them fit, an
- * index is clamped to its dim unless the prover sees that it fits, and a product and a sum become one multiply-add. */
+/* Translates a node of a user's expression to loop IR, at a place: operands first, unless the place has their values
+ * already. The rules:
+ *
+ *     integers         32 bits wide if operands and result fit, else 64
+ *     x * y + z        one multiply-add
+ *     tensor[index]    the index is clamped to its dim, unless the prover can bound it
+ *     deep nesting     intermediate values get names */
 #include "attend/shared/functions.h"
 
 #include <math.h>
@@ -76,8 +80,8 @@ static const ir_expr *variable(lowering *l, ex_var var) {
     return var == EX_V_KV && l->place->lanes > 1 ? ir_ramp(l->b, x, ir_int(l->b, IR_I32, 1), l->place->lanes) : x;
 }
 
-/* Whether an index is the variable that its dim counts, so that the prover finds it inside. A single key may come from
- * a long expression. */
+/* Whether an index is the variable that counts its dim, so that the prover can bound it. A single key is excluded, as
+ * it may be a long expression. */
 static bool is_plain(const lowering *l, const ex_node *load, int d, int64_t dim) {
     const ex_node *index = node_at(l, load->args[d]);
     const bool is_single_key = index->which == EX_V_KV && l->place->lanes == 1;
@@ -85,14 +89,15 @@ static bool is_plain(const lowering *l, const ex_node *load, int d, int64_t dim)
            mha_variable_at(l->place, (ex_var)index->which) != NULL;
 }
 
-/* An index as idx. A single key is one already: by way of i32 the prover would not know a long expression again. */
+/* An index as idx. A single key stays as it is: after a cast to i32 and back, the prover could not bound a long
+ * expression. */
 static const ir_expr *plain_index(lowering *l, int node) {
     const ex_node *index = node_at(l, node);
     const bool is_key = index->op == EX_VAR && index->which == EX_V_KV && l->place->lanes == 1 && l->place->key;
     return is_key ? l->place->key : as_elem(l, IR_IDX, value_of(l, node));
 }
 
-/* The same inside the dim. That it is below the dim's size takes the prover one step, whatever x is made of. */
+/* The same, clamped to the dim. The minimum comes last, so the prover needs one step to bound it, whatever x is. */
 static const ir_expr *index_of(lowering *l, const ex_node *load, const ir_buffer *tensor, int d) {
     ir_builder *b = l->b;
     const ir_expr *x = plain_index(l, load->args[d]);
@@ -102,8 +107,8 @@ static const ir_expr *index_of(lowering *l, const ex_node *load, const ir_buffer
     return ir_let(b, "index", x);
 }
 
-/* A tensor may have no elements: where seq_kv is 0, rows still read what they need of it. Gives the mask of a load
- * that makes it 0 there; NULL: there are elements, as there is a query, or a key, that reads. */
+/* The mask of a load from a tensor that may have no elements: with seq_kv 0, values of rows are still loaded, and must
+ * be 0. NULL if a query, or a key, exists wherever the load is executed. */
 static const ir_expr *guard(lowering *l, const ex_node *load, const ir_buffer *tensor) {
     const ex_scope *scope = &l->program->scope;
     const int64_t *dims = scope->tensors[load->which].dims;
@@ -120,7 +125,7 @@ static const ir_expr *guard(lowering *l, const ex_node *load, const ir_buffer *t
     return mask;
 }
 
-/* All lanes of a gather have indices of their own, or none. */
+/* In a gather, either all indices are vectors or none. */
 static const ir_expr *load_of(lowering *l, const ex_node *node) {
     ir_builder *b = l->b;
     const ir_buffer *tensor = l->c->params.tensor[MHA_USER_TENSORS + node->which];
@@ -184,7 +189,7 @@ static const ir_expr *sigmoid_of(lowering *l, const ir_expr *x) {
     return ir_div(l->b, number(l, x, 1), ir_add(l->b, number(l, x, 1), power));
 }
 
-/* The divisor is not 0, as src/expr knows; the prover learns it from a clamp. */
+/* src/expr has proved that the divisor is not 0; a clamp tells the prover. */
 static const ir_expr *quotient(lowering *l, const ex_node *node, const ir_expr *x, const ir_expr *y) {
     const ex_node *divisor = node_at(l, node->args[1]);
     const bool is_negative = divisor->most < 0;
@@ -198,11 +203,12 @@ static const ir_expr *quotient(lowering *l, const ex_node *node, const ir_expr *
 }
 
 static bool is_exact(const ex_node *node) {
-    const int64_t most = INT64_C(1) << 24; /* integers up to it are numbers of f32 */
+    const int64_t most = INT64_C(1) << 24; /* f32 represents all integers up to here */
     return node->type == EX_T_INT && node->least >= -most && node->most <= most;
 }
 
-/* The sum of float(x + y) of integers that are numbers; NULL: the node is something else. */
+/* The node x + y (or x - y) of a node float(x + y) whose integers f32 represents exactly; NULL: it is something else.
+ */
 static const ex_node *exact_sum(const lowering *l, const ex_node *node) {
     const ex_node *sum = node_at(l, node->args[0]);
     const bool is_sum = sum->op == EX_ADD || sum->op == EX_SUB;
@@ -210,8 +216,8 @@ static const ex_node *exact_sum(const lowering *l, const ex_node *node) {
     return is_exact(node_at(l, sum->args[0])) && is_exact(node_at(l, sum->args[1])) ? sum : NULL;
 }
 
-/* float(x) + float(y): the one is often of the row, the other of the key, and each is converted less often than both
- * together. */
+/* float(x) + float(y) for float(x + y): often x depends on the row alone and y on the key alone, and each is converted
+ * less often than their sum would be. */
 static const ir_expr *sum_of_converted(lowering *l, const ex_node *sum) {
     const ir_expr *x[2];
     for (int i = 0; i < 2; i++) x[i] = as_elem(l, l->c->elem, value_of(l, sum->args[i]));
@@ -235,13 +241,14 @@ static int count_uses(const lowering *l, int number) {
     return uses;
 }
 
-/* Whether no row and no key has this value for itself: where it is computed does not depend on the strategy. */
+/* Whether a node depends on query and key together. Such a node is computed at the same place in both strategies, so a
+ * multiply-add gives the same bits. */
 static bool is_of_pairs(const ex_node *node) {
     const unsigned pair = 1U << EX_V_Q | 1U << EX_V_KV;
     return (node->needs & pair) == pair || node->needs & (1U << EX_V_SCORE | 1U << EX_V_PROB);
 }
 
-/* x, y and z of x * y + z of numbers, if the product is for nothing else. */
+/* x, y and z of x * y + z in floating point, if the product has no other use. */
 static bool product_and_sum(const lowering *l, const ex_node *node, int16_t operands[3]) {
     if (node->op != EX_ADD || node->type != EX_T_FLOAT) return false;
     for (int k = 0; k < 2; k++) {
@@ -308,8 +315,7 @@ static const ir_expr *compute(lowering *l, const ex_node *node) {
     }
 }
 
-/* The first operand that `compute` asks for and that has none of its own yet, in the order in which it asks; -1: all
- * are there, or have no operands. */
+/* The first operand that `compute` needs and that has no value yet; -1: all have values, or are leaves. */
 static int next_operand(const lowering *l, const ex_node *node) {
     int16_t operands[EX_MAX_RANK];
     int count = node->num_args;
@@ -335,8 +341,8 @@ static bool find_value(lowering *l, int number) {
     return true;
 }
 
-/* Operands come first, by a stack of its own, because a host's may be small: so `compute` finds all of them, or
- * computes one that has no operands itself. */
+/* Computes operands first, with an explicit stack, because the host's may be small. So `compute` recurses into leaves
+ * only. */
 static const ir_expr *value_of(lowering *l, int number) {
     int16_t begun[EX_MAX_DEPTH + 2];
     int count = 0;

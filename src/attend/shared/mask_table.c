@@ -1,9 +1,15 @@
+/* The phase that fills the table of mask_mod. A task evaluates mask_mod for one stripe of rows, tile by tile. Lanes run
+ * along the rows of the stripe. Keys come in units, those of a register tile of scores: the phase counts the visible
+ * pairs of a unit, and the count tells which of the tile's ranges the unit belongs to:
+ *
+ *     visible pairs of a unit     0         some         all
+ *     it joins                    none      from … to    from … to, and full_from … full_to
+ */
 #include "attend/shared/mask_table.h"
 #include "attend/shared/functions.h"
 #include "schedule/variant.h"
 
-/* Lanes run along the rows of a stripe. Keys come unit by unit: what the rows see of one is counted, and the unit joins
- * the keys that some see, or all. */
+/* State of the loop over tiles of a stripe. */
 typedef struct tile_builder {
     const mha_context *c;
     ir_builder *b;
@@ -16,7 +22,7 @@ typedef struct tile_builder {
 
 static int64_t stripe_rows(const mha_context *c) { return (int64_t)c->s->score_row_vectors * c->lanes; }
 
-/* Whether the mask depends on one of the variables. */
+/* Whether mask_mod depends on one of the variables. */
 static bool depends(const mha_context *c, unsigned vars) {
     return c->functions->nodes[c->functions->mask].needs & vars;
 }
@@ -53,25 +59,25 @@ void mha_mask_table_shared(mha_context *c) {
 
 static int64_t unit_of(const mha_context *c) { return c->variant.mask_unit; }
 
-/* ---- Blocks: what is asked once for all ---- */
+/* ---- Masks that are constant over runs of keys or queries ---- */
 
 static int64_t run_length(const mha_context *c, ex_var var) {
     return ex_run_length(c->functions, c->functions->mask, var);
 }
 
-/* The mask says the same of all keys of a unit. Units begin at multiples of their length. */
+/* Whether the mask is the same for all keys of a unit. Units begin at multiples of their length. */
 static bool has_equal_keys(const mha_context *c) {
     const int64_t unit = unit_of(c);
     return run_length(c, EX_V_KV) % unit == 0 && c->s->kv_tile % unit == 0;
 }
 
-/* And whether it says the same of all rows of a stripe, of which each query has `group`. */
+/* Whether the mask is the same for all rows of a stripe; each query has `group` rows. */
 static bool has_equal_rows(const mha_context *c) {
     const bool has_one_head = c->group == 1 || !depends(c, 1U << EX_V_H);
     return has_one_head && run_length(c, EX_V_Q) * c->group % stripe_rows(c) == 0;
 }
 
-/* ---- What the rows of a stripe see ---- */
+/* ---- Visible keys of a stripe ---- */
 
 static const ir_expr *i32(const tile_builder *t, int value) { return ir_int(t->b, IR_I32, value); }
 
@@ -82,7 +88,8 @@ static mha_place place_of_task(const tile_builder *t) {
     return (mha_place){.sequence = &t->e, .kv_head = t->kv_head, .head = has_one_head ? t->kv_head : NULL, .lanes = 1};
 }
 
-/* The values that the mask needs for each row. Rows beyond the last repeat the last one. */
+/* Saves the values of mask_mod that depend on the row, for each row of the stripe. Rows beyond the last one repeat it.
+ */
 static void keep_rows(tile_builder *t) {
     ir_builder *b = t->b;
     const ir_expr *group = ir_idx(b, t->c->group), *last = ir_plus(b, rows_of_sequence(t), -1);
@@ -113,8 +120,8 @@ static mha_values values_of_rows(const tile_builder *t, const mha_values *of_key
     return values;
 }
 
-/* How many rows the keys of a unit are visible to, added up: `rows` times the keys if all are visible. Equal keys or
- * rows are evaluated once and counted as often as they occur. */
+/* The number of visible pairs of a row of the stripe and a key of the unit. Equal keys or rows are evaluated once and
+ * counted as often as they occur. */
 static const ir_expr *count_unit(const tile_builder *t, const ir_expr *first) {
     ir_builder *b = t->b;
     const int lanes = t->c->lanes;
@@ -138,9 +145,9 @@ static const ir_expr *count_unit(const tile_builder *t, const ir_expr *first) {
     return ir_let(b, "seen", ir_reduce(b, IR_ADD, ir_let(b, "counts", ir_load(b, count))));
 }
 
-/* ---- Their ends ---- */
+/* ---- Ranges ---- */
 
-/* The ends of a tile so far, and where the units began that all see and that lead to the one at hand. */
+/* The ranges of a tile so far, and where the current run of fully visible units began. */
 typedef struct tile_ends {
     const ir_access *end[MHA_TILE_IS_MIXED], *start;
 } tile_ends;
@@ -149,7 +156,7 @@ static void put(const tile_builder *t, const ir_access *to, const ir_expr *condi
     ir_store(t->b, to, ir_select(t->b, condition, value, ir_load(t->b, to)));
 }
 
-/* Of the keys that all see the longest run is kept. */
+/* Joins a unit to the ranges. The full range is the longest run of fully visible units. */
 static void join_unit(const tile_builder *t, const tile_ends *e, const ir_expr *first, const ir_expr *seen) {
     ir_builder *b = t->b;
     const int64_t unit = unit_of(t->c);
@@ -199,7 +206,7 @@ static void build_stripe(tile_builder *t, const ir_expr *number, const ir_expr *
     }
 }
 
-/* A sequence that stands for all is as long as the longest. */
+/* If the mask does not depend on the sequence, one sequence of the greatest length stands for all. */
 static mha_sequence sequence_of(const mha_context *c, const ir_expr *number) {
     if (has_sequences(c)) return mha_sequence_open(c, number);
     return (mha_sequence){.number = number, .seq_q = c->params.size[MHA_SEQ_Q], .seq_kv = c->params.size[MHA_SEQ_KV]};

@@ -1,3 +1,6 @@
+/* From q · k to a score (see score.h). Each step folds away if the problem does not have it. softmax_scale is special:
+ * usually it is no step, but is split into a sign, which goes into Q once, and a magnitude, which the exponential of
+ * the softmax applies together with log2(e). */
 #include "attend/shared/score.h"
 
 #include <math.h>
@@ -10,8 +13,8 @@ static const ir_expr *scaled(const mha_context *c, const ir_expr *z) {
     return ir_mul(c->b, z, mha_in_lanes(c, scale, z->type.lanes));
 }
 
-/* Where products need not be pinned the inverse of a cap that has one takes the place of a division, which costs as
- * much as ten multiplications. */
+/* Whether to multiply by 1 / cap, as a division costs as much as ten multiplications. Not where bits are pinned to the
+ * division, nor if 1 / cap would be denormal. */
 static bool caps_by_inverse(const mha_context *c) {
     static const double LARGE = 1e37;
     return c->elem == IR_F32 && c->has_fma && c->p->logits_soft_cap < LARGE;
@@ -30,7 +33,8 @@ static const ir_expr *capped(const mha_context *c, const ir_expr *z) {
     return ir_mul(c->b, mha_math(c, IR_TANH, x), cap);
 }
 
-/* A general kernel is told the bits of its cap, so it has the numbers that a constant would give. */
+/* A general kernel gets the bits of its cap as a size, so it computes with the same values as a kernel with a constant
+ * cap. */
 static void open_cap(mha_context *c) {
     ir_builder *b = c->b;
     if (!c->p->is_general || c->p->logits_soft_cap == 0) return;
@@ -73,7 +77,8 @@ bool mha_has_natural_scores(const attune_problem *p) {
            p->op == ATTUNE_MERGE || p->op == ATTUNE_WEIGHTS;
 }
 
-/* The scale as c->elem, which may round it to 0: the difference of hidden keys is infinite, and 0 times that is NaN. */
+/* The scale as c->elem, which may round it to 0. (Such a scale must be treated as 0: a hidden key's difference is
+ * infinite, and 0 times it is NaN.) */
 static double softmax_scale(const mha_context *c) {
     return c->elem == IR_F32 ? (double)(float)c->p->softmax_scale : c->p->softmax_scale;
 }
@@ -106,7 +111,7 @@ const ir_expr *mha_query_sign(const mha_context *c) {
     return scale > 0 ? NULL : mha_number(c, scale < 0 ? -1 : 0, 1);
 }
 
-/* Products of f32 factors, each rounded, whether they are constants or not. */
+/* In f32, both factors are rounded before the product, as they are in a kernel whose scale is not constant. */
 const ir_expr *mha_score_log2e(const mha_context *c) {
     if (c->score_scale && !c->is_natural) return ir_mul(c->b, c->score_scale, mha_number(c, M_LOG2E, 1));
     const double scale = score_scale(c);

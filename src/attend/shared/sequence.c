@@ -1,4 +1,10 @@
-/* Sequences of the batch. Everything folds to constants where the problem is static and dense. */
+/* Sequences of the batch, and the addresses of their keys:
+ *
+ *     dense     k[b, head, j, :]                      lengths are constants, or kv_lens[b]
+ *     ragged    k[0, head, cu_seqlens_kv[b] + j, :]
+ *     paged     k[block_table[b, j / page_size], head, j % page_size, :]
+ *
+ * If the problem is static and dense, everything folds to constants. */
 #include "attend/shared/sequence.h"
 #include "nest/transpose.h"
 
@@ -7,8 +13,8 @@ static const ir_expr *table_at(const mha_context *c, mha_tensor_id id, const ir_
     return ir_cast(c->b, IR_IDX, ir_load(c->b, ir_at(c->b, c->params.tensor[id], 1, 1, index)));
 }
 
-/* A value between 0 and a size, which the runtime has checked. It is written as a clamp, which gives the prover both
- * bounds and costs next to nothing once per task. */
+/* A value that the runtime has checked to be between 0 and a size. The clamp tells the prover both bounds, and costs
+ * next to nothing once per task. */
 static const ir_expr *within(const mha_context *c, const ir_expr *value, const ir_expr *most) {
     value = ir_max(c->b, ir_idx(c->b, 0), value);
     return most ? ir_min(c->b, most, value) : value;
@@ -26,7 +32,7 @@ static void open_ragged(const mha_context *c, const ir_expr *number, mha_tensor_
     *length = ir_let(b, names[1], *length);
 }
 
-/* Where cu_seqlens_q has the sequence. General kernels also compute batches whose sequences have their own tensors. */
+/* The sequence's index in cu_seqlens_q. General kernels also compute batches that are not ragged. */
 static const ir_expr *start_of(const mha_context *c, mha_sequence *e) {
     ir_builder *b = c->b;
     if (!c->p->is_general) return e->number;

@@ -1,10 +1,15 @@
+/* The visible range of a query follows from its position p:
+ *
+ *     first = max(0, p - window)                      0 for a global query
+ *     last  = min(seq_kv - 1, p + window_right, p)    the last term if causal; a global query has no window
+ */
 #include "attend/shared/sight.h"
 
 #include <math.h>
 
 /* ---- One query ---- */
 
-/* The window does not bind a global query. */
+/* `bound`, or `otherwise` for a global query, which the window does not limit. */
 static const ir_expr *unless_global(const mha_context *c, const ir_expr *position, const ir_expr *bound,
                                     const ir_expr *otherwise) {
     if (!c->has_global) return bound;
@@ -51,7 +56,8 @@ bool mha_positions_are_keys(const mha_context *c, const mha_sequence *e) {
 
 /* ---- Several ---- */
 
-/* Both ends move on from query to query, except for those of global queries, which come first and see furthest. */
+/* Both ends of the visible range grow with the position. Exceptions are global queries: they come first, and their
+ * range may be the longest. */
 mha_sights mha_sights_of(const mha_context *c, const mha_sequence *e, const ir_expr *first, const ir_expr *last) {
     ir_builder *b = c->b;
     const ir_expr *one = ir_idx(b, 1), *of_first = last_key(c, e, first), *furthest = last_key(c, e, last);

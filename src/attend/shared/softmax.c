@@ -1,3 +1,5 @@
+/* Online softmax, the arithmetic of softmax.h. Exponentials are computed as exp2 of (score - maximum) times a factor
+ * that joins softmax_scale and log2(e), so they need no multiplication of their own. */
 #include "attend/shared/softmax.h"
 #include "attend/shared/score.h"
 
@@ -5,7 +7,7 @@
 
 /* ---- Exponentials ---- */
 
-/* The exponent of 2. The difference is computed first, so that equal scores have exactly equal weights. */
+/* The exponent for exp2. The difference is computed first, so that equal scores have exactly equal probabilities. */
 static const ir_expr *exponent(const mha_context *c, const ir_expr *score, const ir_expr *base) {
     if (!score) return NULL;
     const ir_expr *difference = ir_sub(c->b, score, base);
@@ -13,15 +15,16 @@ static const ir_expr *exponent(const mha_context *c, const ir_expr *score, const
     return ir_mul(c->b, difference, ir_splat(c->b, mha_score_log2e(c), score->type.lanes));
 }
 
-/* The exponent is never positive. neg(abs(x)) tells the lowering of exp2 so, where that saves more than it costs. */
+/* The exponent is never positive. neg(abs(x)) tells the lowering of exp2 so, which saves more than it costs without
+ * scalef. */
 const ir_expr *mha_exp(const mha_context *c, const ir_expr *score, const ir_expr *base) {
     const ir_expr *x = exponent(c, score, base);
     if (!c->has_scalef) x = ir_neg(c->b, ir_abs(c->b, x));
     return mha_math(c, IR_EXP2, x);
 }
 
-/* 2^x = 2^n (1 + f (...)) with n = rint(x), the coefficients being minimax. At -inf f is NaN, and scaling that by
- * 2^-inf is 0. */
+/* 2^x = 2^n (1 + f (...)) with n = rint(x), f = x - n and minimax coefficients. At x = -inf, f is NaN, and scaling it
+ * by 2^-inf gives 0. */
 const ir_expr *mha_short_exp(const mha_context *c, const ir_expr *score, const ir_expr *base) {
     static const double coefficients[] = {0x1.62f5fcp-1, 0x1.f00c54p-3, 0x1.c2a168p-5};
     ir_builder *b = c->b;

@@ -1,9 +1,9 @@
-/* The softmax over keys that come tile by tile, of one row or of a vector of rows. For each tile:
+/* Online softmax: over keys that come tile by tile, for one row or a vector of rows. For each tile:
  *
- *   mha_take_maximum   the largest score so far, and the base of the exponentials
+ *   mha_take_maximum   the running maximum, and the base of the exponentials
  *   mha_exp            p = exp(score - base)
- *   MHA_CHUNKS         their sum, by chunks
- *   mha_join_sum       the tile's sum and the sums before, which shrink
+ *   MHA_CHUNKS         their sum, in chunks
+ *   mha_join_sum       adds the tile's sum to the earlier sum, which is rescaled
  *
  * and at the end mha_load_sum and mha_log_sum. */
 #ifndef ATTUNE_ATTEND_SHARED_SOFTMAX_H
@@ -15,29 +15,29 @@
 
 /* exp((score - base) * mha_score_scale), the difference being at most 0. */
 const ir_expr *mha_exp(const mha_context *c, const ir_expr *score, const ir_expr *base);
-/* The same for values that are rounded to bf16 at once: wrong by 2^-13 at most. */
+/* The same for results that are then rounded to bf16; relative error at most 2^-13. */
 const ir_expr *mha_short_exp(const mha_context *c, const ir_expr *score, const ir_expr *base);
-/* exp(score - lse), of natural scores. A little above 1 at times, or far above if lse is not of these keys. */
+/* exp(score - lse), for natural scores. It may exceed 1 by rounding, or by far if lse belongs to other keys. */
 const ir_expr *mha_probability(const mha_context *c, const ir_expr *score, const ir_expr *lse);
 
 /* ---- One tile ---- */
 
-/* The base of the tile's exponentials, and the factor by which sums so far shrink (NULL: there are none). */
+/* The base of the tile's exponentials, and the factor that rescales earlier sums (NULL: there are none). */
 typedef struct mha_shrink {
     const ir_expr *base, *factor;
 } mha_shrink;
 
-/* Joins the tile's maximum to the one at `max`, which was `old` before the tile (NULL: there was none). A row that has
- * seen no key keeps the maximum -inf. Its base is 0, so that its exponentials are 0 and not NaN. */
+/* Joins the tile's maximum to the running one at `max`, which was `old` before the tile (NULL: this is the first tile).
+ * While a row has no visible key, its maximum is -inf and its base 0, so that its exponentials are 0 and not NaN. */
 mha_shrink mha_take_maximum(const mha_context *c, const ir_access *max, const ir_expr *old, const ir_expr *tile_max);
 
-/* A sum in registers that begins with 0, and one that a term is added to. */
+/* A sum in registers, beginning with 0; and adding a term to it. */
 const ir_access *mha_new_sum(const mha_context *c, const char *name, int lanes);
 void mha_add_term(const mha_context *c, const ir_access *sum, const ir_expr *term);
 
-/* Loops over the keys from … to - 1 of the tile, whose block adds a term for its key to `part`; `sum` is the sum of all
- * parts. Each part is a chunk of keys, because one long serial sum would be the largest rounding error of all. Chunks
- * are counted from the tile's first key, even if the loop begins later. */
+/* Two nested loops over the keys from … to - 1 of the tile: the C block adds the term of a key to `part`, the sum of a
+ * chunk of keys; `sum` is the sum of all parts. In one long serial sum, rounding errors would dominate all others.
+ * Chunks are counted from the tile's first key, even if the loop begins later. */
 enum { MHA_CHUNK = 16 };
 typedef struct mha_chunk {
     const ir_expr *key;
@@ -49,11 +49,11 @@ void mha_chunk_end(const mha_context *c, const mha_chunk *chunk);
     for (mha_chunk chunk = mha_chunk_begin(c, sum, from, to), *chunk##_is_open = &chunk; chunk##_is_open;              \
          mha_chunk_end(c, &chunk), chunk##_is_open = NULL)
 
-/* ---- Sums over all tiles, of exponentials as well as of values. Their lost parts lie at the same places of a buffer
- * of their own, `lost` (NULL: there is none). ---- */
+/* ---- Sums over all tiles, of exponentials and of values. With `reproducible`, the low-order parts that additions lose
+ * are kept (compensated summation) at the same indices of a buffer `lost`; NULL: they are not kept. ---- */
 
 void mha_clear_sum(const mha_context *c, const ir_access *sum, const ir_buffer *lost);
-/* The sum becomes itself * factor + term. factor NULL: there is no sum yet. */
+/* sum = sum * factor + term; factor NULL: sum = term. */
 void mha_join_sum(const mha_context *c, const ir_access *sum, const ir_buffer *lost, const ir_expr *factor,
                   const ir_expr *term);
 const ir_expr *mha_load_sum(const mha_context *c, const ir_access *sum, const ir_buffer *lost);
@@ -63,15 +63,15 @@ const ir_expr *mha_load_sum(const mha_context *c, const ir_access *sum, const ir
 /* scale * base + ln(sum): the logarithm of the sum of exponentials. -inf if sum is 0. Any lanes. */
 const ir_expr *mha_log_sum(const mha_context *c, const ir_expr *base, const ir_expr *sum);
 
-/* ---- A sink: the logit of one more key, which a row sees before all others ----
+/* ---- A sink: the logit of one more key, which comes before all others and has the value 0 ----
  *
- * One of +inf or NaN joins at the end instead: the sum of a row that sees a key becomes +inf (so its values become 0)
- * or NaN. A row that sees no key gives 0 in any case, and the sink as the logarithm. */
+ * A sink of +inf or NaN joins at the end instead: the sum of a row with a visible key becomes +inf (so its output
+ * becomes 0) or NaN. The output of a row without a visible key is 0 in any case, and its LSE is the sink. */
 
-/* The maximum that a row begins with, and its sum of exponentials relative to that. */
+/* The maximum that a row begins with, and its sum of exponentials with that base. */
 const ir_expr *mha_first_sink(const mha_context *c, const ir_expr *sink);
 const ir_expr *mha_first_sum(const mha_context *c, const ir_expr *first_sink);
-/* The maximum and the sum of all keys, with the sink; as they are if `sink` is NULL. Any lanes. */
+/* The maximum and the sum over all keys and the sink; unchanged if `sink` is NULL. Any lanes. */
 const ir_expr *mha_max_with_sink(const mha_context *c, const ir_expr *max, const ir_expr *sink);
 const ir_expr *mha_sum_with_sink(const mha_context *c, const ir_expr *sum, const ir_expr *sink);
 
