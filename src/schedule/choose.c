@@ -77,7 +77,7 @@ static void choose_strategy(const mha_calls *c, const mha_calls *compared, mha_s
     const bool may = mha_may_go_by_d_lanes(c->p), must = may && c->p->integer;
     const bool either = may && !must && !isinf(mha_correction(MHA_DECODING, &c->call, NULL, NULL));
     const double most = either ? cost_of_decoding(&compared->usual) : INFINITY;
-    const bool decodes = must || (either && !mha_choose_q_lanes(compared, most, s));
+    const bool decodes = must || (either && !mha_choose_q_lanes(compared, most, compared == c ? s : NULL));
     if (decodes)
         choose_decoding(c, s);
     else if (!either || compared != c)

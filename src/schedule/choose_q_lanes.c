@@ -415,9 +415,12 @@ bool mha_choose_q_lanes(const mha_calls *calls, double most, mha_schedule *s) {
     sum_order order = {ANY_ROWS, ANY_KEYS};
     if (most < NO_COST || decides_columns(&of_call) || decides_tiles(&of_call)) {
         const search t = search_of(&calls->usual, calls->has_gaps);
-        cheapest(t, NULL, s);
-        if (mha_cost_of_choice(&calls->usual, s) >= most) return false;
-        order = order_of(&t, s);
+        mha_schedule usual = {0};
+        cheapest(t, NULL, &usual);
+        if (mha_cost_of_choice(&calls->usual, &usual) >= most) return false;
+        if (!s) return true;
+        order = order_of(&t, &usual);
+        *s = usual;
     }
     cheapest(of_call, &order, s); /* else the usual one is left, which has that order */
     return true;
