@@ -13,12 +13,12 @@ typedef struct ir_builder ir_builder;
 /* A builder whose kernel lives in `arena`. NULL when the arena refuses. The builder lives in the arena too. */
 ir_builder *ir_builder_new(at_arena *arena, const char *kernel_name);
 
-/* Memory of the kernel's arena, for what would take too much of a caller's stack. NULL after a failure. */
+/* Memory of the kernel's arena, for objects too large for a caller's stack. NULL after a failure. */
 void *ir_build_alloc(ir_builder *b, size_t bytes);
 
-/* Calls build(user), unless the builder has failed already. The first failure ends it at once (by longjmp), so code in
- * it never sees a NULL that a failure left, and may look into every expression. It must hold nothing but memory of the
- * arena. */
+/* Calls build(user), unless the builder has failed already. The first failure leaves build at once, by longjmp, so its
+ * code never gets NULL from the builder, and may dereference every expression. build may own only memory of the arena.
+ */
 void ir_builder_run(ir_builder *b, void (*build)(void *user), void *user);
 
 /* The kernel, or NULL with *err filled (the sticky error, or an unclosed scope). Also refuses a kernel with no phase.
@@ -26,7 +26,7 @@ void ir_builder_run(ir_builder *b, void (*build)(void *user), void *user);
 ir_kernel *ir_builder_finish(ir_builder *b, at_error *err);
 
 bool ir_failed(const ir_builder *b);
-/* Reports a builder error of the caller's own; formats like printf. Sticky like all others. */
+/* Makes the builder fail with the caller's message, formatted as by printf. Sticky like all failures. */
 void ir_build_fail(ir_builder *b, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* ---- Parameters, in order; before the first phase ---- */
@@ -43,7 +43,7 @@ const ir_buffer *ir_shared(ir_builder *b, const char *name, ir_elem elem, int nu
 const ir_expr *ir_idx(ir_builder *b, int64_t value);
 const ir_expr *ir_int(ir_builder *b, ir_elem elem, int64_t value);  /* INT or BOOL elements */
 const ir_expr *ir_float(ir_builder *b, ir_elem elem, double value); /* FLOAT elements; f32 is rounded */
-/* A constant of the element of `like`, splatted to its lanes. */
+/* An integer constant of the type of `like`, in all lanes. */
 const ir_expr *ir_const_like(ir_builder *b, const ir_expr *like, double value);
 const ir_expr *ir_var_ref(ir_builder *b, const ir_var *var);
 
@@ -131,10 +131,11 @@ void ir_if_else(ir_builder *b);
 void ir_if_end(ir_builder *b);
 /* Names need not be unique here: a taken name gets a suffix ".1", ".2", … */
 const ir_expr *ir_let(ir_builder *b, const char *name, const ir_expr *value);
-/* The same of an idx of which the prover is to know nothing but lo <= value < hi, which the author guarantees: proofs
- * that would go through a long expression are short then. A constant stays one, and the interval is assumed. */
+/* The same for an idx of which the prover learns nothing but lo <= value < hi, which the author guarantees. It shortens
+ * proofs that would otherwise go through a long expression. A constant stays a constant, and the interval is assumed.
+ */
 const ir_expr *ir_let_in(ir_builder *b, const char *name, const ir_expr *lo, const ir_expr *hi, const ir_expr *value);
-/* The same of an index: 0 <= value < size. */
+/* The same for an index: 0 <= value < size. */
 static inline const ir_expr *ir_let_index(ir_builder *b, const char *name, const ir_expr *size, const ir_expr *value) {
     return ir_let_in(b, name, ir_idx(b, 0), size, value);
 }
@@ -149,13 +150,13 @@ static inline const ir_buffer *ir_scratch(ir_builder *b, const char *name, ir_el
                                           const int64_t *dims) {
     return ir_alloc(b, name, IR_SCRATCH, ir_type_of(elem, 1), num_dims, dims);
 }
-/* A register that holds `value` first, and what is stored to it later. */
+/* A mutable variable in a register, initialised with `value`. */
 const ir_access *ir_mutable(ir_builder *b, const char *name, const ir_expr *value);
 void ir_store(ir_builder *b, const ir_access *access, const ir_expr *value);
 void ir_prefetch(ir_builder *b, const ir_access *access);
 void ir_prefetch_far(ir_builder *b, const ir_access *access);
 void ir_assume(ir_builder *b, const ir_expr *condition);
-/* The operands that the operation has, in the order of ir_tile_op; the others NULL. */
+/* The operands in the order of ir_tile_op; NULL for those that the operation does not have. */
 void ir_tile(ir_builder *b, ir_tile_op op, const ir_access *x, const ir_access *y, const ir_access *z);
 
 /* As ir_if_else, for the `if` that was closed last. */
@@ -183,7 +184,7 @@ void ir_else_begin(ir_builder *b);
 /* Directly after IR_IF's block. */
 #define IR_ELSE(b)  IR_BLOCK_(ir_else_begin(b), ir_if_end(b))
 #define IR_PHASE(b) IR_BLOCK_(ir_phase_begin(b), ir_phase_end(b))
-/* As IR_IF if `is_needed`, which is known while building; otherwise the content stands alone. */
+/* IR_IF if `is_needed`, which is known while building; otherwise the content without a condition. */
 #define IR_GUARD(b, is_needed, condition)                                                                              \
     IR_BLOCK_((is_needed) ? ir_if_begin(b, condition) : (void)0, (is_needed) ? ir_if_end(b) : (void)0)
 
@@ -196,7 +197,8 @@ extern const ir_expr ir_open; /* what the macros' pointers point to while a bloc
 
 /* ---- Sequences of operators ---- */
 
-/* What lower_math makes of `op`, one of the HIGH operators, on a target with these flags (AT_TARGET_*). */
+/* The arithmetic by which lower_math replaces `op`, one of the HIGH operators, on a target with these flags
+ * (AT_TARGET_*). */
 const ir_expr *ir_math(ir_builder *b, ir_op op, const ir_expr *x, uint32_t flags);
 
 /* A tree of shuffles in a fixed order, which fixes the bits: the n = x.lanes lanes are reduced to one lane by halving,

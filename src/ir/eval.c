@@ -1,5 +1,5 @@
-/* The meaning of the arithmetic operators: first each one on one lane, then the loops over lanes, which
- * are instantiated for the usual lane counts so that the compiler turns them into vector instructions. */
+/* Defines the arithmetic operators: first each operator on one lane, then loops over lanes. Those are instantiated for
+ * the usual lane counts, so that the C compiler vectorises them. */
 #include "ir/eval.h"
 
 #include <math.h>
@@ -39,7 +39,7 @@
 FLOAT_LANES(float, uint32_t, UINT32_C(1) << 31, 0x1p23f, fabsf, copysignf, sqrtf)
 FLOAT_LANES(double, uint64_t, UINT64_C(1) << 63, 0x1p52, fabs, copysign, sqrt)
 
-/* Signed integers wrap, so they are computed as unsigned ones; division by zero, which the verifier refuses, is 0. */
+/* Signed integers wrap, so they are computed as unsigned. Division by zero, which the verifier rejects, gives 0. */
 #define INT_LANES(T, U)                                                                                                \
     LANE T neg_##T(T x) { return (T)(0 - (U)x); }                                                                      \
     LANE T abs_##T(T x) { return x < 0 ? neg_##T(x) : x; }                                                             \
@@ -188,8 +188,8 @@ SELECT(uint64_t, 8)
 LANE float flush(float x) { return fabsf(x) < 0x1p-126f ? copysignf(0, x) : x; }
 LANE float flushed_bf16(uint16_t x) { return flush(from_bits_float((uint32_t)x << 16)); }
 
-/* A result is denormal if it is less than 2^-126 after rounding to 24 bits. fmaf, which has 23 of them left there,
- * rounds more than that up to 2^-126. The sum in f64 tells them apart, products of bf16 having 16 bits. */
+/* A result counts as denormal if it is less than 2^-126 after rounding to 24 bits. fmaf rounds to 23 bits there, which
+ * rounds more results up to 2^-126. The sum in f64, where products of bf16 are exact in 16 bits, tells them apart. */
 LANE float flushed_fma(float x, float y, float sum) {
     const double exact = (double)x * (double)y + (double)sum;
     const float result = fmaf(x, y, sum);
@@ -206,8 +206,8 @@ static void dot2_lanes(void *restrict out, const void *xs, const void *ys, const
     }
 }
 
-/* An element of the sum, as the instruction computes it: the first and the second numbers of the pairs are added up
- * apart. */
+/* An element of the sum, in the order of the instruction: it sums the first and the second elements of the pairs
+ * separately. */
 static float tile_element(float sum, const uint16_t *left, const uint16_t (*right)[32], int column) {
     float part[2] = {0, 0};
     for (int k = 0; k < 32; k++) {
@@ -239,7 +239,7 @@ static void pack2_lanes(void *restrict out, const void *evens, const void *odds,
     }
 }
 
-/* Exact: no product and no sum of four leaves an i32. The sum with the accumulator wraps. */
+/* The four products and their sum fit into i32. The sum with the accumulator wraps. */
 static void dot4_lanes(void *restrict out, const void *xs, const void *ys, const void *accs, int lanes) {
     const uint8_t *x = xs;
     const int8_t *y = ys;

@@ -1,5 +1,5 @@
-/* The meaning of casts. Every element is read as a double or an int64_t, which hold all values of their kind
- * exactly, and written from one of these with one rounding. */
+/* Defines casts, in two steps: read any element as a double or an int64_t, which represent all values of their kind
+ * exactly, and write any element from one of these, with one rounding. */
 #include "ir/eval.h"
 
 #include <string.h>
@@ -10,7 +10,7 @@
 
 typedef struct narrow_format {
     int exponent_bits, mantissa_bits;
-    bool has_infinity; /* if not, the all-ones code is the only NaN and what overflows becomes it */
+    bool has_infinity; /* if false, only the all-ones bits are NaN, and overflow gives NaN */
 } narrow_format;
 
 static const narrow_format format_f16 = {5, 10, true}, format_bf16 = {8, 7, true}, format_f8 = {4, 3, false};
@@ -68,7 +68,7 @@ LANE uint32_t narrow(narrow_format f, double x) {
     const int bias = (1 << (f.exponent_bits - 1)) - 1;
     const int exponent = (int)(magnitude >> 52) - 1023 + bias; /* as the narrow format would write it */
     if (exponent >= 1 << f.exponent_bits) return sign | overflow;
-    /* The significand with its implicit one, to be shifted so that one unit is one step of the result. */
+    /* The significand with its implicit one. The shift makes one unit of it one step of the result. */
     const uint64_t significand = (magnitude & (UINT64_MAX >> 12)) | UINT64_C(1) << 52;
     const int shift = 52 - f.mantissa_bits + (exponent >= 1 ? 0 : 1 - exponent);
     if (shift > 54) return sign;
@@ -92,7 +92,7 @@ LANE double odd_double(int64_t x) {
     return negative ? -d : d;
 }
 
-/* A range test that is false for NaN comes first: outside it C's own conversion is undefined. */
+/* A range test comes first, which is false for NaN, because C's conversion is undefined out of range. */
 LANE int64_t truncate(double x, int bits) {
     const double limit = double_from_bits((uint64_t)(1023 + bits - 1) << 52);
     const bool fits = x < limit && (bits == 64 ? x >= -limit : x > -limit - 1);
@@ -167,7 +167,7 @@ EACH_ELEM(CAST_LOOP, i64, int64_t)
 EACH_ELEM(CAST_LOOP, idx, int64_t)
 EACH_ELEM(CAST_LOOP, boolean, uint8_t)
 
-/* f32 to bf16 is common enough to have the short form: the upper half, rounded by an addition. */
+/* f32 to bf16 is common, so it has a fast path: the upper half, rounded by an addition. */
 static void f32_to_bf16_fast(void *restrict out, const void *xs, const void *y, const void *z, int lanes) {
     uint16_t *restrict o = out;
     const float *x = xs;

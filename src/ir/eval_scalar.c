@@ -1,5 +1,5 @@
-/* Dims, strides and loop ends: expressions over scalar params, computed with a check for overflow, because a size
- * that wraps is never what its author meant. */
+/* Evaluates dims, strides and loop ends, which are expressions over scalar params, with a check for overflow: a size
+ * that wraps is always a mistake. */
 #include "ir/eval.h"
 #include "ir/interp.h"
 

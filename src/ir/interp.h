@@ -6,8 +6,8 @@
 
 #include "ir/ir.h"
 
-/* One task of one phase, by itself. The shared buffers, row-major and aligned as params must be, hold the results of
- * the phases before it; reads of their unwritten elements are not detected. */
+/* Runs one task of one phase. The caller's shared buffers, row-major and aligned as params must be, have the results of
+ * earlier phases; reads of unwritten elements of them are not detected. */
 typedef struct ir_interp_task {
     uint32_t phase;
     int64_t task;

@@ -19,7 +19,7 @@ const ir_tile_info *ir_tile_get(ir_tile_op op) {
     return &table[op];
 }
 
-/* The words that ops.def uses in its columns. */
+/* Values for the column names of ops.def. */
 enum {
     FLOAT = IR_CLASS_FLOAT,
     INT = IR_CLASS_INT,

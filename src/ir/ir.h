@@ -1,8 +1,8 @@
 /* The loop IR: the structs of a kernel. docs/ir.md is its manual.
  *
  * A kernel is a list of parameters and a list of phases. A phase is a nest of parallel loops round a block of
- * statements; between phases there is a barrier. Expressions have no side effects and are immutable once built;
- * they are trees (a shared node is printed, and computed, twice: use `let` for a value that is used twice).
+ * statements; between phases there is a barrier. Expressions have no side effects and are immutable once built; they
+ * are trees, so a node that is shared is printed, and computed, twice (use `let` for a value that is used twice).
  * Everything lives in the kernel's arena. Names of variables and buffers are unique in a kernel. */
 #ifndef ATTUNE_IR_IR_H
 #define ATTUNE_IR_IR_H
@@ -88,9 +88,9 @@ typedef struct ir_var {
 
 typedef enum ir_space {
     IR_PARAM,   /* the caller's memory */
-    IR_SHARED,  /* allocated once a run, seen by all phases and workers; `alloc` at kernel level */
-    IR_SCRATCH, /* one for each worker, 64-byte aligned, unspecified at entry; never the machine stack */
-    IR_REG,     /* a small array of scalars or vectors, indexed by constants once lowered; lives in registers */
+    IR_SHARED,  /* allocated once a run, common to all phases and workers; `alloc` at kernel level */
+    IR_SCRATCH, /* one for each worker, 64-byte aligned, not initialised; never on the machine stack */
+    IR_REG,     /* a small array of scalars or vectors in registers; indices are constants once lowered */
     IR_TILES    /* the same of tiles: each element is 16 rows of 64 bytes; only tile statements touch it */
 } ir_space;
 
@@ -174,9 +174,10 @@ typedef struct ir_block {
 
 typedef enum ir_stmt_kind { IR_FOR, IR_LET, IR_STORE, IR_IF, IR_ALLOC, IR_PREFETCH, IR_ASSUME, IR_TILE } ir_stmt_kind;
 
-/* Operations on tiles. Operands: `t` is an element of IR_TILES, `m` an access of one row of 64 bytes in memory, which
- * is the first of 16: the others lie one index of the dimension before the last further each, or, in a buffer of one
- * dimension, one behind the other.
+/* Operations on tiles. Operands: `t` is an element of IR_TILES, `m` an access of one row of 64 bytes in memory, the
+ * first of 16. Each further row has the next index of the dimension before the last; in a buffer of one dimension, rows
+ * are contiguous.
+ *
  *   ZERO   t            all 0
  *   LOAD   t, m         from memory of t's element
  *   STORE  m, t
@@ -205,23 +206,23 @@ struct ir_stmt {
         struct {
             const ir_var *var;
             const ir_expr *value;
-            const ir_expr *lo, *hi; /* idx: lo <= var < hi, all that the prover knows of var. NULL: none; so lowered */
+            const ir_expr *lo, *hi; /* idx: lo <= var < hi, all that the prover knows of var; NULL in lowered IR */
         } let;
         struct {
             const ir_access *access; /* STORE and PREFETCH */
             const ir_expr *value;    /* STORE; its lanes are access->lanes */
-            bool is_far;             /* PREFETCH: into the second cache */
+            bool is_far;             /* PREFETCH: into the L2 cache */
         } store;
         struct {
             const ir_expr *condition; /* scalar bool */
             ir_block then, otherwise; /* otherwise may be empty */
         } branch;
         const ir_buffer *alloc; /* IR_SCRATCH or IR_REG; visible to the end of the block; contents unwritten */
-        const ir_expr *assume;  /* scalar bool that the kernel's author guarantees; the interpreter checks it */
+        const ir_expr *assume;  /* a scalar bool that the kernel's author guarantees; the interpreter checks it */
         struct {
             ir_tile_op op;
             const ir_access *args[3];
-            const ir_access *last; /* the last of the rows in memory, made from the first; NULL: there are none */
+            const ir_access *last; /* the last row in memory, derived from the first; NULL: no memory operand */
         } tile;
     } u;
 };

@@ -1,6 +1,6 @@
-/* From scheduled to lowered IR. Each pass builds a new kernel in the same arena and opens, in its file, with a
- * contract: what it needs, what it keeps. Every pass keeps the bits that the interpreter computes, except that
- * lower_math gives the HIGH operators their meaning. */
+/* From scheduled to lowered IR. Each pass builds a new kernel in the same arena. Its file begins with its contract:
+ * what it needs, what it keeps, what holds after it. Every pass keeps the bits that the interpreter computes;
+ * lower_math is what defines the HIGH operators. */
 #ifndef ATTUNE_IR_PASSES_H
 #define ATTUNE_IR_PASSES_H
 

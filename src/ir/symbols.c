@@ -1,5 +1,5 @@
-/* Names are found by a hash table that only grows. What is defined is one list as well, newest first, so that the end
- * of a block hides all down to the mark that its begin took:
+/* A hash table, which only grows, finds names. Defined names are also on one list, newest first. A block takes the
+ * list's head as its mark when it begins, and hides all newer names when it ends:
  *
  *     newest -> symbol -> outer -> outer -> mark -> … */
 #include "ir/symbols.h"
@@ -49,7 +49,7 @@ uint32_t ir_hash_name(const char *name, size_t length) {
     return hash;
 }
 
-/* The slot that holds the name or the free one where it belongs; the table is never full. */
+/* The slot with the name, or the free slot for it; the table is never full. */
 static ir_symbol **find_slot(const ir_symbols *symbols, const char *name, size_t length, uint32_t hash) {
     uint32_t mask = symbols->num_slots - 1;
     for (uint32_t i = (hash ^ hash >> 15) & mask;; i = (i + 1) & mask) {

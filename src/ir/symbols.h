@@ -40,7 +40,7 @@ enum ir_word {
 typedef struct ir_symbol {
     const char *name;
     uint32_t length, hash;
-    uint32_t next_suffix; /* where to go on looking for a free "name.N" */
+    uint32_t next_suffix; /* the N from which to look for a free "name.N" */
     uint8_t word;         /* an ir_word; if it is none, the next three tell */
     bool defined;         /* false for a name that only exists as the stem of "name.N" */
     bool visible;         /* its block is still open */

@@ -1,8 +1,9 @@
-/* Checks that a kernel is well formed. Two levels: scheduled IR may hold unroll loops and HIGH operators, lowered IR
- * holds only operations that code generation turns into instructions of the target. At both, every access is proved in
- * bounds (interval arithmetic over linear forms of the scalar params, with the kernel's assumes, `assume` statements
- * and the conditions of enclosing ifs as facts); an access that is not proved is refused, as are a division whose
- * divisor may be zero and a gather store. */
+/* Checks that a kernel is well formed, at one of two levels: scheduled IR may have unroll loops and HIGH operators;
+ * lowered IR has only operations that are instructions of the target.
+ *
+ * At both levels, every access must be proved to be in bounds, and every divisor not to be zero (bounds.h). Facts for
+ * the proofs are the kernel's assumes, `assume` statements and the conditions of enclosing ifs. Scatters (stores by
+ * vectors of indices) do not exist. */
 #ifndef ATTUNE_IR_VERIFY_H
 #define ATTUNE_IR_VERIFY_H
 

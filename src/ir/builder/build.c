@@ -1,5 +1,8 @@
-/* The builder itself: names, parameters, phases. Expressions are in build_expr.c and build_fold.c, statements in
- * build_stmt.c. */
+/* The builder: its errors, names and scopes, and a kernel's parameters.
+ *
+ *     ir_param, ir_buffer, …        here                      the kernel's signature
+ *     ir_add, ir_load, ir_at, …     build_expr.c              check types, then fold (build_fold.c), then a node
+ *     ir_store, ir_for_begin, …     build_stmt.c              append to the innermost open block */
 #include "ir/builder/build_internal.h"
 
 #include "base/plain_text.h"
@@ -54,8 +57,8 @@ bool ir_build_append(ir_builder *b, ir_list *list, const void *item, size_t byte
 
 /* ---- names ---- */
 
-/* "name.N" with the first free N. A name that ends in such a suffix already gets another one in its place, so that
- * names do not grow when passes copy copies. */
+/* "name.N" with the first free N. A suffix that the name has already is replaced, so that names do not grow when passes
+ * copy copies. */
 static ir_symbol *free_symbol(ir_builder *b, const char *name, size_t length) {
     size_t stem = length;
     while (stem > 1 && name[stem - 1] >= '0' && name[stem - 1] <= '9') stem--;
@@ -71,7 +74,7 @@ static ir_symbol *free_symbol(ir_builder *b, const char *name, size_t length) {
     return NULL;
 }
 
-/* A symbol that may be defined under this name or, unless strict, one like it. */
+/* The symbol to define for this name; if the name is taken, one with a suffix, unless strict. */
 static ir_symbol *new_symbol(ir_builder *b, const char *name) {
     if (ir_failed(b)) return NULL;
     const size_t length = strlen(name);

@@ -1,4 +1,5 @@
-/* Expressions: every constructor checks types, then folds (build_fold.c), then makes a node. */
+/* Expressions. Every constructor checks the types of its operands, then folds (build_fold.c), and makes a node only if
+ * nothing folded. So every expression of every kernel has right types, whoever built it: parser, passes or builders. */
 #include "ir/builder/build_internal.h"
 
 #include <math.h>
@@ -18,7 +19,7 @@ ir_type_text ir_type_describe(ir_type type) {
     return out;
 }
 
-/* A missing operand is the consequence of an earlier failure, or a caller's mistake if there was none. */
+/* A missing operand follows from an earlier failure; without one, it is the caller's mistake. */
 static bool present(ir_builder *b, const ir_expr *x, const char *what) {
     if (!x) ir_build_fail(b, "%s has no value", what);
     return x && !ir_failed(b);
@@ -51,7 +52,7 @@ static bool has_class(const ir_expr *x, unsigned set) { return ir_elem_get(x->ty
 
 static uint8_t max_depth(uint8_t depth, const ir_expr *x) { return x && x->depth > depth ? x->depth : depth; }
 
-/* Bounded, because printing, parsing, verifying and running all recurse over it. */
+/* Depth is bounded, because printing, parsing, verifying and running recurse over expressions. */
 static bool check_depth(ir_builder *b, int operands) {
     if (operands < IR_MAX_DEPTH) return true;
     ir_build_fail(b, "an expression is nested more than %d deep", IR_MAX_DEPTH);
@@ -177,8 +178,8 @@ const ir_expr *ir_select(ir_builder *b, const ir_expr *c, const ir_expr *x, cons
     return ir_apply(b, IR_SELECT, c, x, y);
 }
 
-/* f32 and f64 go to and from all numbers; integers to and from each other; the storage types only to and from the
- * type they are computed in; bool only to integers. */
+/* Which casts exist: f32 and f64 to and from all numbers; integers to and from each other; storage types only to and
+ * from the type in which they are computed; bool only to integers. */
 static bool cast_exists(ir_elem from, ir_elem to) {
     const unsigned a = ir_elem_get(from)->class, c = ir_elem_get(to)->class;
     if (a == IR_CLASS_BOOL) return c == IR_CLASS_INT;
@@ -199,8 +200,8 @@ const ir_expr *ir_cast(ir_builder *b, ir_elem elem, const ir_expr *x) {
     return ir_build_node(b, IR_CAST, ir_type_of(elem, x->type.lanes), x, NULL, NULL);
 }
 
-/* Between elements and what they hold several of: an i32 two bf16 or four f8 or i8, an f16 two i8; NULL for any other
- * bitcast. */
+/* A bitcast between an element and several narrower ones: i32 and two bf16, or four f8 or i8; f16 and two i8. NULL for
+ * any other bitcast. */
 static const ir_expr *bitcast_parts(ir_builder *b, ir_elem elem, const ir_expr *x) {
     static const uint8_t parts[IR_ELEM_COUNT][IR_ELEM_COUNT] = {
         [IR_I32] = {[IR_BF16] = 2, [IR_F8] = 4, [IR_I8] = 4}, [IR_F16] = {[IR_I8] = 2}};
@@ -367,8 +368,8 @@ const ir_access *ir_access_make(ir_builder *b, const ir_buffer *buffer, int lane
     }
     if (gather && (buffer->space == IR_REG || buffer->space == IR_TILES))
         ir_build_fail(b, "'%s' is in registers and cannot be gathered from", buffer->name);
-    /* Without lanes that run along a dimension the axis has no meaning: it gets one value, so that equal accesses
-     * compare as equal. */
+    /* If no lanes run along a dimension, the axis has no meaning. It gets one fixed value, so that equal accesses
+     * compare equal. */
     const bool has_axis = axis >= 0 && lanes > 1 && !gather && buffer->space != IR_REG;
     const int last = num ? num - 1 : 0;
     access->buffer = buffer;

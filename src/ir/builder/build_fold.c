@@ -1,9 +1,13 @@
-/* Folding: constants by the interpreter's evaluator, integers by identities that hold when arithmetic wraps.
+/* Folding: constants by the interpreter's evaluator, integers by identities that hold in wrapping arithmetic.
  *
- * Every rule ends in a node that no rule matches, so that building a folded tree again gives the same tree: this is
- * what makes parse(print(k)) equal to k. Sums are kept as `terms + constant`, with the constant outermost, because
- * unrolled address arithmetic then ends in one displacement. Floats fold only if all operands are constant and the
- * result is not a NaN, whose bits are not pinned. */
+ * Every rule ends in a node that no rule matches. So building a folded tree again gives the same tree, which makes
+ * parse(print(k)) equal to k. Sums have the form `terms + constant`, with the constant outermost, so that unrolled
+ * address arithmetic ends in one displacement:
+ *
+ *     (i + 3) + 4        ->    i + 7
+ *     (i + 3) + (j + 1)  ->    (i + j) + 4
+ *
+ * Floats fold only if all operands are constant, and the result is not NaN, whose bits are not pinned. */
 #include "ir/builder/build_internal.h"
 #include "ir/eval.h"
 
@@ -134,7 +138,7 @@ static const ir_expr *fold_product(ir_builder *b, const ir_expr *x, const ir_exp
     return ir_add(b, ir_mul(b, s.base, y), int_const(b, x->type.elem, s.offset * c));
 }
 
-/* Same value for sure; looks only a few levels deep, so that it costs little. */
+/* Whether two expressions certainly have the same value. It compares only a few levels, so that it is cheap. */
 static bool same_value(const ir_expr *x, const ir_expr *y, int depth) {
     if (x == y) return true;
     if (depth == 0 || x->op != y->op || !ir_type_eq(x->type, y->type)) return false;
@@ -155,7 +159,7 @@ static const ir_expr *fold_min_max(ir_builder *b, ir_op op, const ir_expr *x, co
 }
 
 static const ir_expr *fold_integer(ir_builder *b, ir_op op, const ir_expr *x, const ir_expr *y) {
-    if (is_const(x) && is_const(y)) return NULL; /* a division by zero: not ours to judge */
+    if (is_const(x) && is_const(y)) return NULL; /* a division by zero stays; the verifier rejects it */
     switch (op) {
     case IR_ADD:
     case IR_SUB: return fold_sum(b, op, x, y);

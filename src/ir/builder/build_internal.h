@@ -1,4 +1,4 @@
-/* Shared by the files of the builder and the parser. */
+/* The builder's struct and functions that its files, and the parser, share. */
 #ifndef ATTUNE_IR_BUILD_INTERNAL_H
 #define ATTUNE_IR_BUILD_INTERNAL_H
 
@@ -31,8 +31,8 @@ struct ir_builder {
     ir_symbols symbols;
     ir_scope scopes[IR_MAX_DEPTH];
     int num_scopes;
-    bool strict;     /* a name that is taken is an error, not a reason for a suffix: the parser's way */
-    jmp_buf *escape; /* where a failure goes; NULL: to the caller */
+    bool strict;     /* a name that is taken is an error and gets no suffix; set by the parser */
+    jmp_buf *escape; /* where a failure jumps to; NULL: it returns to the caller */
 };
 
 /* Zeroed memory in the kernel's arena; NULL also when the builder has failed before. */
@@ -42,7 +42,8 @@ bool ir_build_append(ir_builder *b, ir_list *list, const void *item, size_t byte
 const ir_var *ir_build_var(ir_builder *b, const char *name, ir_type type);
 ir_buffer *ir_build_buffer(ir_builder *b, const char *name, ir_type type, ir_space space, int num_dims);
 
-/* A scalar parameter in two steps, because a buffer before it in the list may use it in its dims. */
+/* A scalar parameter is declared and added in two steps, because a buffer earlier in the list may use it in its dims.
+ */
 const ir_var *ir_build_scalar_declare(ir_builder *b, const char *name, ir_elem elem);
 void ir_build_scalar_append(ir_builder *b, const ir_var *var);
 
@@ -60,7 +61,7 @@ const ir_expr *ir_build_float(ir_builder *b, ir_elem elem, double value);
 /* Folds `op` of operands that passed the checks: the result, or NULL where a node is needed. */
 const ir_expr *ir_build_fold(ir_builder *b, ir_op op, const ir_expr *x, const ir_expr *y, const ir_expr *z);
 const ir_expr *ir_build_fold_cast(ir_builder *b, ir_elem elem, const ir_expr *x);
-/* Refuses buffers that only tile statements may touch. */
+/* Rejects buffers that only tile statements may access. */
 bool ir_build_no_tile(ir_builder *b, const ir_access *access);
 const ir_expr *ir_build_fold_bitcast(ir_builder *b, ir_elem elem, const ir_expr *x);
 

@@ -1,4 +1,9 @@
-/* Statements: each is appended to the innermost open block; phases, loops and branches open one. */
+/* Statements. Each is appended to the innermost open block, and phases, loops and branches open a block. A stack of
+ * scopes says which is innermost:
+ *
+ *     phase | for k | then      <- a store is appended here
+ *
+ * Closing a scope must match its kind, and hides the names that were defined in it. */
 #include "ir/builder/build_internal.h"
 
 /* ---- blocks ---- */
@@ -236,7 +241,7 @@ bool ir_build_no_tile(ir_builder *b, const ir_access *access) {
 
 static bool is_one(const ir_expr *stride) { return !stride || (stride->op == IR_CONST && stride->value.i == 1); }
 
-/* A row of a tile in memory: 64 bytes side by side. */
+/* A row of a tile in memory: 64 contiguous bytes. */
 static bool check_tile_row(ir_builder *b, const ir_access *row) {
     const ir_buffer *buffer = row->buffer;
     const int last = buffer->num_dims - 1;
@@ -260,7 +265,7 @@ static const ir_access *last_row(ir_builder *b, const ir_access *row) {
     return ir_access_make(b, row->buffer, row->lanes, -1, num, indices, NULL);
 }
 
-/* Elements: dot2's operands are f32, bf16, bf16; memory that is loaded or stored has the tile's element. */
+/* Checks elements: dot2's operands are f32, bf16, bf16; memory has the element of the tile that is loaded or stored. */
 static bool check_tile_args(ir_builder *b, ir_tile_op op, const ir_access *const *args) {
     const ir_tile_info *info = ir_tile_get(op);
     for (int i = 0; i < info->num_args && !ir_failed(b); i++) {

@@ -1,9 +1,9 @@
-/* Running a kernel: bind the arguments, resolve every phase, then perform the tasks of each in some order.
+/* Runs a kernel: binds the arguments, then for each phase resolves its statements and runs its tasks in some order.
  *
  *     ir_kernel + arguments -> interp_compile*.c: names become addresses, operators function pointers
  *                           -> interp_exec.c, interp_value.c, interp_access.c: performed, every access checked
  *
- * Nothing is rearranged, so what is computed here is what the kernel means. */
+ * Nothing is reordered or simplified: the result defines what the kernel means. */
 #include "ir/interp/interp_internal.h"
 
 void *interp_new(interp *run, size_t bytes) {
@@ -121,7 +121,7 @@ static void run_phases(interp *run, uint64_t seed) {
 
 /* ---- The entry ---- */
 
-/* Alone in its function, so that no local variable lives across the jump. */
+/* The setjmp has a function of its own, so that no local variable lives across the jump. */
 static void run_guarded(interp *run, void *const *buffers, const ir_interp_options *options) {
     if (setjmp(run->escape)) return;
     const ir_kernel *kernel = run->kernel;

@@ -1,4 +1,10 @@
-/* Loads and stores, with every check. */
+/* Loads and stores. Before memory is touched, every index is checked against its dim, and every unit that is read must
+ * have been written. A shadow has a byte for each unit of a buffer:
+ *
+ *     data      [ unit 0 ][ unit 1 ][ unit 2 ] …
+ *     shadow    [   g    ][   g    ][   ?    ] …        written if the byte is the buffer's current generation g
+ *
+ * So an `alloc`, whose elements are unwritten again, only needs another generation. */
 #include "ir/interp/interp_internal.h"
 
 typedef uint16_t __attribute__((may_alias)) bits2;
@@ -69,7 +75,7 @@ static inline void copy_element(void *to, const void *from, uint8_t shift) {
     }
 }
 
-/* The offset of one lane of any access, each index checked for that lane alone. */
+/* The offset of one lane of any access. Each index is checked for that lane alone. */
 static int64_t locate_lane(const interp_access *a, int lane, const int64_t *const *indices) {
     int64_t offset = 0;
     for (uint32_t d = 0; d < a->num_dims; d++) {
@@ -82,7 +88,7 @@ static int64_t locate_lane(const interp_access *a, int lane, const int64_t *cons
     return offset;
 }
 
-/* Evaluates all indices of a masked access or gather once; `plain` is room for those that are scalars. */
+/* Evaluates all indices of a masked access or gather once; `plain` is storage for the scalar ones. */
 static void eval_indices(const interp_access *a, int64_t *plain, const int64_t **indices) {
     for (uint32_t d = 0; d < a->num_dims; d++) {
         if (a->dims[d].lanes) {
@@ -115,7 +121,7 @@ static const void *load_written(const interp_value *value) {
     return a->data + ((uint64_t)offset << a->shift);
 }
 
-/* One unit at a constant place: what a reg is in lowered IR. */
+/* One unit at a constant place, as all accesses to registers are in lowered IR. */
 static const void *load_fixed_unit(const interp_value *value) {
     const interp_access *a = value->u.access;
     if (*a->shadow != a->memory->generation) unwritten(a, a->shadow);
@@ -158,7 +164,7 @@ interp_eval_fn *interp_choose_load(const interp_access *a) {
 
 /* ---- Stores ---- */
 
-/* A load in place may overlap the memory that it is stored to. */
+/* The value may be a load that returns its memory, which may overlap the memory that is stored to. */
 static inline void copy_value(void *to, const void *from, uint32_t bytes) {
     switch (bytes) {
     case 4: memmove(to, from, 4); break;

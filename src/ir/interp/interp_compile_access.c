@@ -1,4 +1,7 @@
-/* Resolving accesses: constants go into the address, the other indices become affine sums with their limits. */
+/* Resolves accesses. An index that is constant and in bounds is added to the address now; each other index becomes an
+ * affine sum with its stride, and a limit that keeps all lanes in bounds:
+ *
+ *     k[2, i + 1, 0]:x8 @ 2     ->     data + 2 * stride[0], and one index: i + 1 < dims[1], times stride[1] */
 #include "ir/interp/interp_internal.h"
 
 /* How many lanes run along a dimension: 1 for all but the axis. */
@@ -17,7 +20,7 @@ static interp_dim compile_dim(interp *run, const interp_access *a, int number) {
     return dim;
 }
 
-/* An index that is known, and known to be right, needs no check: it moves the origin. */
+/* A constant index that is in bounds needs no check at run time: it moves the origin. */
 static bool fold_dim(interp_access *a, const interp_dim *dim, int64_t *origin) {
     if (a->mask || dim->lanes || !dim->index.is_constant || (uint64_t)dim->index.constant >= dim->count) return false;
     *origin += dim->index.constant * dim->stride;

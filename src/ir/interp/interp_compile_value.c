@@ -1,4 +1,6 @@
-/* Resolving expressions. Those of constants and scalar params only are computed here, once. */
+/* Resolves expressions to trees of function pointers. Two things make them faster: an expression of constants and
+ * scalar params alone is computed here, once; and integer arithmetic becomes one affine sum, constant + k1 * variable1
+ * + k2 * variable2 + …, instead of a tree. */
 #include "ir/interp/interp_internal.h"
 
 enum { MAX_TERMS = 12 };
@@ -53,7 +55,7 @@ static bool sum_add_scaled(affine_sum *sum, const affine_sum *other, int64_t sca
     return true;
 }
 
-/* A value that is not a sum: a variable, a constant, or something to compute. */
+/* A leaf of a sum: a variable, a constant, or another value. */
 static void affine_leaf(affine_sum *sum, const ir_expr *e, const interp_value *value) {
     if (value->constant)
         sum->constant = *(const int64_t *)value->out;
@@ -95,7 +97,7 @@ static const interp_value *value_of_sum(interp *run, const ir_expr *e, const aff
     return value;
 }
 
-/* A product of variables, or more terms than there is room for, is one term, computed as it is written. */
+/* A product of variables, or a sum with too many terms, is a single term, computed as it is written. */
 static affine_sum computed_term(interp *run, const ir_expr *e, const affine_sum *x, const affine_sum *y) {
     interp_value *value = new_value(run, e);
     value->args[0] = value_of_sum(run, e->args[0], x);
@@ -180,7 +182,7 @@ static const interp_value *compile_load(interp *run, const ir_expr *e) {
     return truth;
 }
 
-/* The operand element picks the evaluator: a select's choices, a dot's sum. */
+/* Which operand's element picks the evaluator: a choice of a select, the sum of a dot. */
 static ir_eval_fn *find_evaluator(const ir_expr *e) {
     switch ((ir_op)e->op) {
     case IR_CAST: return ir_eval_cast((ir_elem)e->args[0]->type.elem, (ir_elem)e->type.elem);
@@ -228,7 +230,7 @@ static const interp_value *compile_operator(interp *run, const ir_expr *e) {
     }
     value->out = interp_new(run, interp_bytes(e->type));
     choose_eval(run, e, value);
-    if (constant && value->eval != interp_eval_divide) { /* a division may be by zero where it is never reached */
+    if (constant && value->eval != interp_eval_divide) { /* a division by zero may be in code that is never reached */
         const void *lanes = value->eval(value);
         if (lanes != value->out) memcpy(value->out, lanes, interp_bytes(e->type));
         value->eval = NULL;

@@ -1,4 +1,5 @@
-/* Performing statements other than stores. */
+/* Runs statements other than stores. Each has a function, to which its resolved form points; a block is a linked list
+ * of them. */
 #include "ir/interp/interp_internal.h"
 
 void interp_run_block(interp *run, const interp_action *first) {
@@ -38,7 +39,7 @@ void interp_run_if(const interp_action *action) {
 
 void interp_run_alloc(const interp_action *action) { interp_forget(action->u.alloc); }
 
-/* A prefetch touches no memory, so it may point outside; reads in its indices are checked as always. */
+/* A prefetch accesses no memory, so its address may be out of bounds. Loads in its indices are checked as always. */
 void interp_run_prefetch(const interp_action *action) {
     const interp_access *access = action->u.prefetch;
     for (uint32_t d = 0; d < access->num_dims; d++)
@@ -48,7 +49,7 @@ void interp_run_prefetch(const interp_action *action) {
             interp_affine_eval(&access->dims[d].index);
 }
 
-/* Row by row, after a check that the last row is inside. */
+/* Row by row, after a check that the last row is in bounds. */
 static void move_rows(const interp_action *action, bool loads) {
     const interp_access *memory = action->u.tile.args[loads], *tile = action->u.tile.args[!loads];
     char *row = interp_lanes(tile, 0, loads);

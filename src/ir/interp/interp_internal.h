@@ -1,5 +1,5 @@
-/* The interpreter's resolved form of a kernel, made anew for each run: scalar params, dims and strides are numbers,
- * variables, buffers and intermediate values are addresses, operators are function pointers. Private to this folder. */
+/* The interpreter's resolved form of a kernel, built for each run: scalar params, dims and strides are constants;
+ * variables, buffers and intermediate values are addresses; operators are function pointers. Private to this folder. */
 #ifndef ATTUNE_IR_INTERP_INTERNAL_H
 #define ATTUNE_IR_INTERP_INTERNAL_H
 
@@ -20,7 +20,7 @@ typedef struct interp_memory {
     const ir_buffer *buffer;
     char *data;
     uint8_t *shadow;    /* one byte a unit, equal to `generation` once written; NULL for params */
-    uint8_t generation; /* never 0; a new one makes all of the buffer unwritten */
+    uint8_t generation; /* never 0; changing it makes the whole buffer unwritten */
     uint8_t shift;      /* log2 of the bytes of a unit */
     bool in_scope;      /* while compiling */
     int64_t count;      /* units; of what has a shadow */
@@ -67,7 +67,7 @@ typedef struct interp_access {
     interp_dim dims[];
 } interp_access;
 
-/* An expression. Evaluating returns the address of its lanes: its own `out`, or where they lie in memory. */
+/* An expression. Evaluating it returns the address of its lanes: its own `out`, or the memory of a load. */
 struct interp_value {
     interp_eval_fn *eval; /* NULL: always in out */
     void *out;
@@ -147,10 +147,10 @@ struct interp {
     at_error *err;
     at_arena arena;
     interp_memory *memories; /* by buffer id */
-    void **vars;             /* by variable id, while compiling: where it lies, NULL out of its scope */
+    void **vars;             /* by variable id, while compiling: its address; NULL out of scope */
     bool *var_constant;      /* by variable id: scalar params */
     interp_phase *phases;
-    int64_t *order;                        /* of the tasks of the phase under way */
+    int64_t *order;                        /* of the tasks of the current phase */
     uint32_t depth;                        /* of what is being compiled */
     uint32_t phase;                        /* under way */
     const ir_expr *assumption;             /* of the kernel, being checked before the first phase */
@@ -165,7 +165,7 @@ void *interp_new(interp *run, size_t bytes);
 
 /* ---- interp_message.c ---- */
 
-/* End the run: fill run->err and jump to run->escape. A failed check is told with the statement under way. */
+/* End the run: fill run->err and jump to run->escape. The message of a failed check names the current statement. */
 _Noreturn void interp_fail(interp *run, attune_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 _Noreturn void interp_check_failed(interp *run, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -198,12 +198,13 @@ interp_eval_fn interp_eval_ternary;
 interp_eval_fn interp_eval_divide; /* of integers */
 interp_eval_fn interp_eval_affine;
 interp_eval_fn interp_eval_bitcast;
-interp_eval_fn interp_eval_parts; /* bitcast of bf16 or i8 to what holds several */
+interp_eval_fn interp_eval_parts; /* bitcast of bf16 or i8 to a wider element */
 interp_eval_fn interp_eval_ramp;
 interp_eval_fn interp_eval_shuffle;
 interp_eval_fn interp_eval_truth; /* a bool that came from the caller's memory */
 
-/* Where the lanes of a plain access lie, which are about to be read or written; `further`: units behind them. */
+/* The address of the lanes of a plain access, plus `further` units; they are checked for the read, or marked as
+ * written. */
 char *interp_lanes(const interp_access *access, int64_t further, bool writes);
 
 interp_eval_fn *interp_choose_splat(ir_type type);

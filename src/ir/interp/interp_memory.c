@@ -14,7 +14,7 @@ static uint32_t bytes_of_unit(const ir_buffer *buffer) {
     return buffer->space == IR_TILES ? IR_TILE_ROWS * IR_TILE_ROW_BYTES : interp_bytes(buffer->type);
 }
 
-/* Row-major strides, of which none can overflow once the count does not. */
+/* Row-major strides; none can overflow if the count does not. */
 static void bind_dims(interp *run, interp_memory *m) {
     const ir_buffer *buffer = m->buffer;
     m->count = 1;
@@ -35,7 +35,7 @@ static void bind_dims(interp *run, interp_memory *m) {
     if (empty) m->count = 0;
 }
 
-/* The caller's strides; an offset in bytes must be able to reach every element. */
+/* The caller's strides; the offset of every element in bytes must fit into 64 bits. */
 static void bind_strides(interp *run, interp_memory *m) {
     int64_t reach = 0;
     bool overflow = false;

@@ -1,9 +1,10 @@
-/* Evaluating expressions other than loads. */
+/* Evaluates expressions other than loads: each function evaluates its operands, applies an evaluator of ir/eval.h to
+ * their lanes, and returns the address of the result. */
 #include "ir/interp/interp_internal.h"
 
 #include <string.h>
 
-/* Bits are copied, whatever type the memory was written as. */
+/* Copies bits, whatever type the memory was written as. */
 typedef uint16_t __attribute__((may_alias)) bits2;
 typedef uint32_t __attribute__((may_alias)) bits4;
 typedef uint64_t __attribute__((may_alias)) bits8;
@@ -53,7 +54,7 @@ const void *interp_eval_affine(const interp_value *value) {
 
 const void *interp_eval_bitcast(const interp_value *value) { return interp_eval(value->args[0]); }
 
-/* Parts lie where their first element may, which is not where an i32 may. */
+/* Memory is aligned for the narrow elements, which may be too little for an i32. */
 const void *interp_eval_parts(const interp_value *value) {
     memcpy(value->out, interp_eval(value->args[0]), interp_bytes(value->type));
     return value->out;

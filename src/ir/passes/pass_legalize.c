@@ -1,9 +1,8 @@
 /* legalize: rewrites operators for which the target has no instruction, where other operators give the same bits.
  *
- * Needs: no HIGH operators.
- * Keeps: the bits.
- * After it: rint only on targets with AT_TARGET_ROUND. A fused multiply-add, ldexp, dot2 or lookup that the target
- * lacks is refused: nothing short computes the same bits, so a kernel for such a target needs other IR. */
+ * Needs: no HIGH operators. Keeps: the bits. After it: rint only on targets with AT_TARGET_ROUND. A fused multiply-add,
+ * ldexp, dot2 or lookup that the target lacks is rejected: no short sequence gives the same bits, so builders must not
+ * use it for such a target. */
 #include "ir/passes.h"
 #include "ir/passes/rewrite.h"
 
@@ -24,8 +23,9 @@ static bool is_missing(const ir_expr *e, const void *user) {
     return false;
 }
 
-/* Half-even by adding and taking away the power of two from which on a float has no fraction bits. Larger values,
- * infinities and NaNs are left unchanged. The sign is that of x, so that -0 and values that round to it keep it. */
+/* Rounds half to even by adding and subtracting the power of two from which on floats have no fraction bits. Larger
+ * values, infinities and NaNs stay as they are. The result gets the sign of x, so that -0 and values that round to it
+ * keep it. */
 static const ir_expr *rint_by_adding(ir_builder *b, const ir_expr *value) {
     const bool f64 = value->type.elem == IR_F64;
     const ir_elem bits = f64 ? IR_I64 : IR_I32;

@@ -1,8 +1,8 @@
-/* lower_lets: a `let` with an interval becomes a load from a register, about which two facts are assumed.
+/* lower_lets: a `let` with an interval becomes a load from a register and two assumptions about it.
  *
- * Needs: nothing.
- * Keeps: the order of all statements, and so the bits. To the prover a load is any value, as the `let` was.
- * After it: no `let` has an interval. The code generator sees a value that is computed at this place. */
+ * Needs: nothing. Keeps: the order of all statements, and so the bits. The prover knows nothing of a load but the
+ * assumptions, just as it knew only the interval of the `let`. After it: no `let` has an interval. The code generator
+ * emits the value at this place. */
 #include "ir/passes.h"
 #include "ir/passes/rewrite.h"
 

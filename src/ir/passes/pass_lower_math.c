@@ -1,16 +1,18 @@
-/* lower_math: exp2, log2 and tanh become arithmetic; this pass defines what they are.
+/* lower_math: exp2, log2 and tanh become arithmetic. This pass defines their results.
  *
- * Needs: HIGH operators on f32 and f64 only, none in the head of a phase or in the size of a parameter.
- * Keeps: everything else. A value that is used twice becomes a `let` before the statement.
- * After it: no HIGH operators. The target decides which sequence is used, so results may differ between targets.
+ * Needs: HIGH operators on f32 and f64 only, none in the head of a phase or in the size of a parameter. Keeps:
+ * everything else. A value that is used twice becomes a `let` before the statement. After it: no HIGH operators. The
+ * target decides which sequence is used, so results may differ between targets.
  *
- * Errors, in units of the last place (tests/ir/test_ir_passes.c holds the bounds; the coefficients are minimax
- * polynomials, those of exp2 on f32 rounded so that the error of the whole is least):
+ * Errors, in units of the last place (tests/ir/test_ir_passes.c tests the bounds). Coefficients are of minimax
+ * polynomials; those of exp2 on f32 are rounded together, so that the total error is smallest:
+ *
  *   exp2   below 1 with fused multiply-add, below 1.5 without; exact at integers, 0 at -inf, inf from 128 (f64: 1024)
  *          on. On targets without AT_TARGET_SCALEF a result below the smallest normal number is off by up to that
  *          number: it is 0 from -127 (-1023) down and imprecise in between.
  *   log2   below 2, denormals included; -inf at 0, NaN below
  *   tanh   below 2, on f32 with fused multiply-add below 2.5; keeps the sign of 0
+ *
  * NaN gives NaN. */
 #include "ir/passes.h"
 #include "ir/passes/rewrite.h"
@@ -66,7 +68,7 @@ static value *as_float(math *m, value *x) { return ir_bitcast(m->b, m->elem, x);
 static value *shift_left(math *m, value *x) { return ir_apply(m->b, IR_SHL, x, integer(m, m->fraction), NULL); }
 static value *less(math *m, value *x, value *y) { return ir_apply(m->b, IR_LT, x, y, NULL); }
 
-/* Conversions of small integers go by way of i32, for which vector instructions exist everywhere. */
+/* Small integers are converted through i32, for which all targets have vector instructions. */
 static value *to_integer(math *m, value *x) { return ir_cast(m->b, m->bits, ir_cast(m->b, IR_I32, x)); }
 static value *to_float(math *m, value *x) { return ir_cast(m->b, m->elem, ir_cast(m->b, IR_I32, x)); }
 
@@ -83,7 +85,7 @@ static value *polynomial(math *m, value *x, const double *c, int terms) {
 
 /* ---- The functions ---- */
 
-/* Half-even, for |x| far below 2^fraction where the target has no instruction. */
+/* Rounds half to even. If the target has no instruction for it, |x| must be far below 2^fraction. */
 static value *round_small(math *m, value *x) {
     if (m->flags & AT_TARGET_ROUND) return ir_apply(m->b, IR_RINT, x, NULL, NULL);
     value *magic = number(m, m->f64 ? 0x1.8p52 : 0x1.8p23);
@@ -96,7 +98,7 @@ static value *round_small(math *m, value *x) {
  * infinite power gives inf and 0. Otherwise n is added to the exponent field, and x is first clamped to a range in
  * which the sum stays inside the field: 2^128 is inf because the polynomial is exactly 1 there, and 2^-127 is 0
  * likewise. The constant is the first operand of both clamps, so that a NaN comes through; its n becomes an integer
- * whose low bits are 0. An x written as neg(abs(y)) needs no upper clamp: a softmax says so of its differences, and
+ * whose low bits are 0. An x of the form neg(abs(y)) needs no upper clamp. The softmax writes its differences so, which
  * saves an operation. */
 static value *exp2_of(math *m, value *x) {
     const bool scale = m->flags & AT_TARGET_SCALEF;
@@ -174,7 +176,8 @@ static value *tanh_at_once(math *m, value *x) {
     return with_sign_of(m, x, ir_div(b, e, ir_add(b, e, y)));
 }
 
-/* In parts where products are rounded: then n ln 2 would be, too. Of f64 they are as good. */
+/* tanh_at_once needs a fused multiply-add, as otherwise n ln 2 would be rounded. For f64, tanh_by_parts is as accurate.
+ */
 static value *tanh_of(math *m, value *x) {
     x = ir_let(m->b, "tanh.x", x);
     return !m->f64 && m->flags & AT_TARGET_FMA ? tanh_at_once(m, x) : tanh_by_parts(m, x);

@@ -1,12 +1,12 @@
 /* unroll: every loop marked `unroll` becomes copies of its body.
  *
- * Needs: ends of the marked loops that are constants once the loops round them are unrolled.
- * Keeps: the order of all statements, and so the bits. A copy has its own lets and allocations, under fresh names.
- * After it: no marked loops; indices made of their variables are folded, so those into registers are constants. */
+ * Needs: ends of the marked loops that are constants once the loops round them are unrolled. Keeps: the order of all
+ * statements, and so the bits. A copy has its own lets and allocations, under fresh names. After it: no marked loops.
+ * Their variables are constants and folded, so indices into registers are constants. */
 #include "ir/passes.h"
 #include "ir/passes/rewrite.h"
 
-/* A larger kernel is its author's mistake, and would take minutes to compile. */
+/* A larger kernel is a mistake, and would take minutes to compile. */
 enum { MAX_COPIES = 1 << 17 };
 
 static bool is_marked(const ir_stmt *s) { return s->kind == IR_FOR && s->u.loop.unroll; }

@@ -1,8 +1,8 @@
-/* The way from scheduled to lowered IR, in one place. */
+/* From scheduled to lowered IR: verify, the passes in their order, verify again at the stricter level. */
 #include "ir/passes.h"
 #include "ir/verify.h"
 
-/* The cheap order: passes insert code once, before unrolling copies it. */
+/* Unrolling is last, so that the other passes insert code once and not into each copy. */
 static const struct {
     const char *name;
     ir_kernel *(*run)(const ir_kernel *kernel, const at_target *target, at_error *err);

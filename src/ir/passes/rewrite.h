@@ -1,8 +1,8 @@
-/* A helper for passes: walks an old kernel and builds a new one through the builder, which folds on the way. A pass
- * hooks in where it changes something; everything else is copied.
+/* A helper for passes: walks an old kernel and builds a new one through the builder, which folds. A pass gives hooks
+ * for what it changes; everything else is copied.
  *
- * An expression is rewritten before the statement that it belongs to is appended, so a hook that calls ir_let puts the
- * `let` right before that statement, or before the loop or branch whose head it is. */
+ * A statement's expressions are rewritten before the statement is appended. So a hook that calls ir_let puts the `let`
+ * right before that statement, or before the loop or branch whose head has the expression. */
 #ifndef ATTUNE_IR_REWRITE_H
 #define ATTUNE_IR_REWRITE_H
 
@@ -25,7 +25,7 @@ struct ir_rewriter {
 };
 
 /* The new kernel, in the arena of the old one; parameters and shared buffers are the same objects. Heads of phases are
- * copied without hooks. `hooks` holds on_expr, on_stmt and user. */
+ * copied without hooks. Of `hooks`, on_expr, on_stmt and user are read. */
 ir_kernel *ir_rewrite_kernel(const ir_kernel *old, const ir_rewriter *hooks, at_error *err);
 
 /* The parts, for hooks. */
@@ -34,7 +34,7 @@ const ir_access *ir_rewrite_access(ir_rewriter *r, const ir_access *old);
 void ir_rewrite_block(ir_rewriter *r, const ir_block *old);
 
 /* Whether a predicate holds for any expression or statement of the kernel's blocks. A predicate may be NULL. A pass
- * asks first, and returns the kernel itself if there is nothing to do. */
+ * calls this first, and returns the kernel itself if it has nothing to do. */
 bool ir_kernel_has(const ir_kernel *kernel, bool (*expr)(const ir_expr *expr, const void *user),
                    bool (*stmt)(const ir_stmt *stmt), const void *user);
 

@@ -1,5 +1,5 @@
-/* Text to tokens, one at a time:  "x = fma(a, 2.5, b)"  ->  NAME x, '=', NAME fma, '(', NAME a, ',', FLOAT 2.5, …
- * A number is converted only once the parser knows its type, so that it is rounded once. */
+/* Text to tokens, one at a time: "x = fma(a, 2.5, b)" -> NAME x, '=', NAME fma, '(', NAME a, ',', FLOAT 2.5, … A number
+ * stays text until the parser knows its type, so that it is rounded once. */
 #include "ir/text/lex.h"
 
 #include "base/plain_text.h"
@@ -16,7 +16,7 @@ static int hex_digit(char c) {
     return lower >= 'a' && lower <= 'f' ? lower - 'a' + 10 : -1;
 }
 
-/* The character at p, or NUL at the end of the text (which need not have one). */
+/* The character at p; NUL at the end of the text, which needs no NUL. */
 static char at(const ir_lexer *lexer, const char *p) { return p < lexer->end ? *p : '\0'; }
 
 static void skip_space(ir_lexer *lexer) {
@@ -141,7 +141,7 @@ static void lex_number(const ir_lexer *lexer, ir_token *token) {
         set_bad(token, token->end + 1, "a number runs into a name");
 }
 
-/* Hexadecimal: by hand, because a lowered kernel holds thousands and each must be exact. */
+/* Hexadecimal literals have a parser of their own: a lowered kernel has thousands, and each must be exact. */
 static const char *hex_value(const ir_token *token, double *value) {
     uint64_t mantissa = 0;
     int64_t exponent = 0;

@@ -1,4 +1,4 @@
-/* Tokens of the text form. Names are looked up while they are read. */
+/* Tokens of the text form. A name is hashed while it is read, so its symbol comes with the token. */
 #ifndef ATTUNE_IR_LEX_H
 #define ATTUNE_IR_LEX_H
 
@@ -11,7 +11,7 @@ enum {
     IR_TOKEN_NAME,   /* symbol, or NULL if nothing has this name */
     IR_TOKEN_DOTTED, /* cast.f32, splat.x8: op, and suffix up to end */
     IR_TOKEN_INT,    /* integer */
-    IR_TOKEN_FLOAT,  /* not yet converted: its type may follow */
+    IR_TOKEN_FLOAT,  /* still text, as its type may follow */
     IR_TOKEN_DOTDOT,
     IR_TOKEN_OP /* an infix operator: op */
 };
@@ -20,7 +20,7 @@ typedef struct ir_token {
     int kind;
     ir_op op; /* of OP and DOTTED */
     const char *start, *end;
-    union { /* of the other kinds; NULL or 0 where there is nothing to say */
+    union { /* members of the other kinds; NULL or 0 if a token has none */
         ir_symbol *symbol;
         const char *suffix;
         const char *problem;
@@ -33,7 +33,7 @@ typedef struct ir_lexer {
     const ir_symbols *symbols;
 } ir_lexer;
 
-/* Written in place and field by field, because parsing spends its time on tokens. */
+/* Written in place, field by field, because tokens take most of the parser's time. */
 void ir_lex(ir_lexer *lexer, ir_token *token);
 
 /* Converts the text of a FLOAT token. Returns NULL, or the defect. *value is exact in `elem` (f32 or f64): decimals

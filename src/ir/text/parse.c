@@ -1,4 +1,7 @@
-/* The parser of the text form: one pass, one token ahead, straight into the builder. */
+/* The parser of the text form: recursive descent, one pass, one token of look-ahead. It has no syntax tree: every form
+ * calls the builder as soon as it is read, so the builder checks types, and folds.
+ *
+ *     parse_kernel  ->  parameters, phases  ->  statements  ->  expressions (parse_expr.c)  ->  ir_builder */
 #include "base/plain_text.h"
 #include "ir/text/parse_internal.h"
 #include "ir/text.h"
@@ -113,7 +116,7 @@ int ir_parse_lanes_text(const char *start, const char *end) {
 
 bool ir_parse_type_text(const ir_parser *p, const char *start, const char *end, ir_type *type) {
     const char *x = memchr(start, 'x', (size_t)(end - start));
-    /* The x of "idx" is not the one before the lanes. */
+    /* The x of "idx" does not begin the lanes. */
     if (x && x - start == 2 && start[0] == 'i' && start[1] == 'd') x = memchr(x + 1, 'x', (size_t)(end - x - 1));
     const char *stop_at = x ? x : end;
     const int lanes = x ? ir_parse_lanes_text(x, end) : 1;
@@ -382,8 +385,8 @@ static void parse_kernel_assume(ir_parser *p, const char *where) {
 
 /* ---- parameters ---- */
 
-/* Declares the scalar parameters before the list is parsed, because dims may use scalars that come later. The parser
- * proper complains about malformed text. */
+/* Declares the scalar parameters in a first scan of the list, because dims may use scalars that come later. It ignores
+ * malformed text, which the parser reports afterwards. */
 static void declare_scalars(ir_parser *p) {
     const ir_parser saved = *p;
     for (int depth = 0; !p->failed && p->token.kind != IR_TOKEN_END && p->token.kind != IR_TOKEN_BAD;) {
@@ -477,7 +480,7 @@ static void parse_body(ir_parser *p) {
     ir_parse_expect(p, '}');
 }
 
-/* The name is a name space of its own: words of the language are fine. */
+/* Kernel names have their own name space: words of the language are allowed. */
 static bool parse_kernel_name(ir_parser *p) {
     const ir_token name = p->token;
     const size_t n = (size_t)(name.end - name.start);
@@ -489,7 +492,7 @@ static bool parse_kernel_name(ir_parser *p) {
 }
 
 static ir_kernel *parse_kernel(ir_parser *p, at_arena *arena) {
-    p->b = ir_builder_new(arena, "unnamed"); /* until the name is read: its table of words is needed to read it */
+    p->b = ir_builder_new(arena, "unnamed"); /* until the name is read, as the lexer needs a table of words */
     if (!p->b) {
         at_fail_memory(p->err, sizeof *p->b);
         return NULL;

@@ -1,4 +1,8 @@
-/* Expressions by precedence climbing; one function for each form that can begin an operand. */
+/* Expressions by precedence climbing. An operand is one of a few forms, told apart by its first token:
+ *
+ *     2, 2.5:f64, -1     a literal                  fma(x, y, z), cast.f32(x), …     a call
+ *     i                  a variable                 k[i, j]:x8 ? m                   a load
+ *     (x + y)            an expression */
 #include "ir/text/parse_internal.h"
 
 #include <math.h>
@@ -75,7 +79,7 @@ static const ir_expr *parse_float_literal(ir_parser *p, bool negative) {
     return ir_parse_built(p, number.start) ? expr : NULL;
 }
 
-/* A minus sign directly before digits or `inf`; there is no other prefix minus. */
+/* A minus sign directly before digits or `inf`. Other negations are calls of neg. */
 static const ir_expr *parse_negative(ir_parser *p) {
     const ir_token minus = p->token;
     const char *after = minus.end;
@@ -178,7 +182,7 @@ static const ir_expr *parse_dotted(ir_parser *p) {
 
 /* ---- names ---- */
 
-/* A visible variable or buffer under the next token, or NULL with the error written. */
+/* The visible variable or buffer that the next token names, or NULL after an error message. */
 static const ir_symbol *parse_symbol(ir_parser *p) {
     const ir_token *t = &p->token;
     const int n = (int)(t->end - t->start);

@@ -11,7 +11,7 @@ typedef struct ir_parser {
     const char *text;
     ir_token token; /* the next one */
     int depth;      /* of expressions */
-    bool failed;    /* the error is written; the token is then IR_TOKEN_END, which ends every loop */
+    bool failed;    /* an error was reported; the token stays IR_TOKEN_END, which ends every loop */
     at_error *err;
 } ir_parser;
 

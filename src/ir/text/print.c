@@ -1,5 +1,6 @@
-/* The text form. Written without printf: a lowered kernel is some hundred kilobytes and is printed on the way to the
- * code generator. Parentheses stand round each infix operator that is an operand of another one. */
+/* Prints the text form, in which kernels go to the code generator. It does not use printf, because a lowered kernel has
+ * some hundred kilobytes. Every infix operator that is an operand of another one gets parentheses, so printing needs no
+ * precedences. */
 #include "ir/text.h"
 
 #include <math.h>
@@ -254,7 +255,7 @@ static void print_stmt(const ir_stmt *stmt, int indent, at_string *out) {
     }
 }
 
-/* The statements, one step further in than `indent`, and the closing brace. */
+/* The statements, indented one step more than `indent`, and the closing brace. */
 static void print_block(const ir_block *block, int indent, at_string *out) {
     for (const ir_stmt *stmt = block->first; stmt; stmt = stmt->next) {
         put_indent(out, indent + 1);

@@ -1,4 +1,9 @@
-/* The bounds prover's knowledge: how expressions become forms, which facts hold, and the questions to both. */
+/* What the bounds prover knows: how expressions become linear forms, which facts hold at a place, and the questions
+ * about both.
+ *
+ *     i = 0, 4, … while i < n     i is the form 4 c; the counter c knows c >= 0 and n - 1 - 4 c >= 0
+ *     if (x < y)                  the fact y - x - 1 >= 0, released at the end of the branch
+ *     a load                      a new atom: any value of its element */
 #include "ir/verify/bounds_internal.h"
 
 static void form_of(ir_bounds *b, const ir_expr *e, ir_form *out);
@@ -57,8 +62,9 @@ static void condition_facts(ir_bounds *b, const ir_expr *e, bool holds, sink_fn 
     }
 }
 
-/* Pushes what a fact says about older atoms once its newest atom is eliminated with what that atom knows of itself:
- * (m + 3) / 4 >= 1 says m >= 1. The search alone would not find it, as a goal about m does not mention the quotient. */
+/* Eliminates a fact's newest atom by that atom's own facts, and pushes the results, which are facts about older atoms:
+ * (m + 3) / 4 >= 1 gives m >= 1. The search alone would not find these, as a goal about m does not mention the
+ * quotient. */
 static void push_consequences(ir_bounds *b, const ir_form *fact, int levels) {
     const ir_term newest = ir_bounds_newest(b, fact);
     const ir_atom *atom = b->atoms[newest.atom];
@@ -96,7 +102,7 @@ static void case_sink(ir_bounds *b, void *user, const ir_form *fact) {
     ir_atom_add_case_fact(b, target->atom, target->which, fact);
 }
 
-/* An inequality about one atom narrows its range for good; any other becomes a fact that is never released. */
+/* An inequality about a single atom narrows its range permanently. Any other becomes a fact that is never released. */
 static void kernel_sink(ir_bounds *b, void *user, const ir_form *fact) {
     (void)user;
     const ir_term term = fact->n == 1 ? fact->terms[0] : (ir_term){0, 0};
@@ -144,7 +150,7 @@ static bool select_of(ir_bounds *b, const ir_expr *e, ir_form *out) {
     ir_atom_set_cases(b, id);
     for (int c = 0; c < 2; c++)
         condition_facts(b, e->args[0], c == 0, case_sink, &(struct case_target){b->atoms[id], c});
-    /* The facts may have made atoms of their own, which must count as older. */
+    /* Atoms that the facts have created must count as older than this one. */
     b->atoms[id]->rank = b->num_atoms;
     return true;
 }
@@ -225,20 +231,20 @@ static bool try_form(ir_bounds *b, const ir_expr *e, ir_form *out) {
     }
 }
 
-/* The form of an integer expression, of the lane that the lane atom numbers if it is a vector. */
+/* The form of an integer expression. For a vector, it is the form of one lane, whose number is the lane atom. */
 static void form_of(ir_bounds *b, const ir_expr *e, ir_form *out) {
     const ir_elem elem = e->type.elem;
     if (ir_elem_get(elem)->class != IR_CLASS_INT || !try_form(b, e, out)) {
         ir_bounds_unknown(b, elem, out);
         return;
     }
-    /* 32-bit results wrap where no one has proved that they don't. */
+    /* A 32-bit result may wrap, unless its form is proved to fit. */
     if (elem == IR_I32 && e->op != IR_VAR && e->op != IR_CONST &&
         (ir_bounds_min(b, out) < INT32_MIN || ir_bounds_max(b, out) > INT32_MAX))
         ir_bounds_unknown(b, elem, out);
 }
 
-/* ---- What there is ---- */
+/* ---- Parameters, loops and lets ---- */
 
 void ir_bounds_param(ir_bounds *b, const ir_var *var) {
     ir_form f;
@@ -265,7 +271,7 @@ void ir_bounds_loop(ir_bounds *b, const ir_var *var, const ir_expr *lo, const ir
     b->atoms[id]->is_static = unroll;
     b->var_forms[var->id] = ir_bounds_keep(b, &value);
 
-    /* The body runs only if there is a first round, and in each the variable is below the end. */
+    /* Facts of the body: it runs only if lo < hi, and the variable is below hi in every iteration. */
     ir_form_copy(&last, &end);
     if (!ir_form_add(&last, &first, -1) || !ir_form_add_const(&last, -1)) return;
     push_sink(b, NULL, &last);
@@ -282,7 +288,7 @@ void ir_bounds_let(ir_bounds *b, const ir_var *var, const ir_expr *value) {
     b->var_forms[var->id] = ir_bounds_keep(b, &f);
 }
 
-/* Any value, and two facts, which end with the block as the variable does. */
+/* An unknown value, and two facts, which are released at the end of the block. */
 void ir_bounds_let_in(ir_bounds *b, const ir_var *var, const ir_expr *lo, const ir_expr *hi) {
     ir_form value, above, below;
     form_of(b, lo, &above);
@@ -303,8 +309,8 @@ bool ir_bounds_is_static(ir_bounds *b, const ir_expr *expr) {
 
 /* ---- Questions ---- */
 
-/* Whether the facts that hold here contradict each other: then this place is never reached, and any claim about it is
- * true. Asked when a proof has failed. */
+/* Whether the facts that hold here contradict each other: then this place is unreachable, and every claim about it is
+ * true. Tried after a proof has failed. */
 static bool is_unreachable(ir_bounds *b) {
     for (uint32_t i = b->num_facts; i-- > 0;) {
         ir_form opposite;

@@ -1,4 +1,9 @@
-/* The bounds prover's atoms: storage, and the forms that sums, products, quotients, minima of forms are. */
+/* The bounds prover's atoms. A non-linear operation on forms becomes an atom with facts about itself; equal operations
+ * share one atom:
+ *
+ *     q = x / m         x - m q >= 0,  m q + m - 1 - x >= 0          x % m is x - m q
+ *     r = min(x, y)     x - r >= 0,  y - r >= 0;  r is x or y
+ *     p = a * b         a list of factors; their ranges give the range of p */
 #include "ir/verify/bounds_internal.h"
 
 #include <string.h>
@@ -91,7 +96,7 @@ void ir_bounds_unknown(ir_bounds *b, ir_elem elem, ir_form *out) {
     ir_form_atom(out, ir_atom_new(b, min, max));
 }
 
-/* The product of two atoms, itself an atom; 0 if it has too many factors. */
+/* The atom for the product of two atoms; 0 if it has too many factors. */
 static uint32_t product_atom(ir_bounds *b, uint32_t x, uint32_t y) {
     uint32_t factors[2 * IR_ATOM_FACTORS], n = 0;
     const uint32_t ids[2] = {x, y};
@@ -178,7 +183,7 @@ uint32_t ir_atom_intern(ir_bounds *b, int op, const ir_form *x, const ir_form *y
     return *slot = id;
 }
 
-/* fact = a * x + c * q + k, told to q. */
+/* Adds the fact a * x + c * q + k >= 0 to atom q. */
 static void tell(ir_bounds *b, uint32_t q, int64_t c, const ir_form *x, int64_t a, int64_t k) {
     ir_form fact, self;
     ir_form_atom(&self, q);
@@ -210,7 +215,7 @@ bool ir_bounds_divide_const(ir_bounds *b, const ir_form *x, int64_t m, ir_form *
     return ir_form_add(out, &quotient, 1);
 }
 
-/* Division and remainder by a form: only the facts that hold for every positive divisor. */
+/* Division and remainder by a form. Facts are those that hold for every positive divisor. */
 static bool divide_form(ir_bounds *b, int op, const ir_form *x, const ir_form *y, ir_form *out) {
     bool is_new;
     const bool positive = ir_bounds_prove(b, y, -1), above_zero = ir_bounds_prove(b, x, 0);

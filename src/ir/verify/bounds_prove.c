@@ -1,11 +1,19 @@
-/* The search of the bounds prover: is a form never negative? */
+/* The search of the bounds prover: is a form never negative? It eliminates the newest atom of the goal with a fact in
+ * which that atom has the same sign, until constant ranges decide:
+ *
+ *     goal             n - 1 - (i + 3) >= 0         with i = 4 c:  n - 4 - 4 c >= 0
+ *     fact of c        n - 4 - 4 c >= 0             from the loop's condition
+ *     goal - fact      0 >= 0                       proved
+ *
+ * Facts only mention older atoms, so each step makes the newest atom older, and the search ends. An atom has a few
+ * facts of its own; facts of `if` and `assume` are tried after these, and case distinctions of min, max and select. */
 #include "ir/verify/bounds_internal.h"
 
 enum { PROOF_STEPS = 512, SCOPED_FACTS_IN_A_PROOF = 3 };
 
 /* ---- Constant ranges ---- */
 
-/* a * b of two values that are not negative, where IR_NO_MAX stands for "without end". */
+/* a * b of two values that are not negative, where IR_NO_MAX means unbounded. */
 static int64_t multiply_up(int64_t a, int64_t b) {
     int64_t product;
     if (a == 0 || b == 0) return 0;
@@ -64,8 +72,8 @@ int64_t ir_bounds_max(const ir_bounds *b, const ir_form *f) {
 
 static bool same_sign(int64_t a, int64_t b) { return (a > 0) == (b > 0); }
 
-/* The product atom without one `factor`, as a form; false if something in it may be negative, in which case an
- * inequality must not be multiplied by it. */
+/* The product atom without one `factor`, as a form; false if one of the other factors may be negative, as an inequality
+ * must not be multiplied by it then. */
 static bool other_factors(ir_bounds *b, const ir_atom *product, uint32_t factor, ir_form *rest) {
     ir_form_const(rest, 1);
     bool skipped = false;
@@ -84,13 +92,13 @@ static bool other_factors(ir_bounds *b, const ir_atom *product, uint32_t factor,
     return skipped;
 }
 
-/* The newest of the atoms that make up `id`. */
+/* The newest factor of atom `id`. */
 static uint32_t newest_factor(const ir_bounds *b, uint32_t id) {
     const ir_atom *atom = b->atoms[id];
     return atom->kind == IR_ATOM_PRODUCT ? atom->factors[atom->num_factors - 1] : id;
 }
 
-/* next = goal with `term` replaced by means of fact >= 0, so that next >= 0 implies goal >= 0. */
+/* Eliminates `term` from goal by fact >= 0: next >= 0 implies goal >= 0. */
 static bool reduce(ir_bounds *b, const ir_form *goal, ir_term term, const ir_form *fact, ir_form *next) {
     int64_t h = ir_form_coefficient(fact, term.atom);
     const ir_atom *atom = b->atoms[term.atom];
@@ -110,7 +118,7 @@ static bool reduce(ir_bounds *b, const ir_form *goal, ir_term term, const ir_for
     const int64_t divisor = (int64_t)ir_gcd((uint64_t)abs_h, (uint64_t)abs_k);
     const int64_t scale = abs_h / divisor;
     ir_form_copy(next, goal);
-    /* For integers goal >= 0 follows from scale * goal > -scale already. */
+    /* For integers, scale * goal > -scale suffices for goal >= 0. */
     return ir_form_scale(next, scale) && ir_form_add(next, fact, -(abs_k / divisor)) &&
            ir_form_add_const(next, scale - 1);
 }
@@ -139,7 +147,7 @@ ir_term ir_bounds_newest(const ir_bounds *b, const ir_form *f) {
 
 static bool prove(ir_bounds *b, ir_form *goal, int facts_left);
 
-/* The atom is one of two forms: the goal must hold for either, each with what is known in its case. */
+/* The atom is one of two forms: the goal must hold for both, each with the facts of its case. */
 static bool prove_cases(ir_bounds *b, const ir_form *goal, ir_term term, uint32_t factor, int facts_left) {
     const ir_atom *atom = b->atoms[factor];
     for (int c = 0; c < 2; c++) {
@@ -154,7 +162,7 @@ static bool prove_cases(ir_bounds *b, const ir_form *goal, ir_term term, uint32_
     return true;
 }
 
-/* By the constant end of its range. */
+/* Replaces the atom by the constant end of its range. */
 static bool prove_at_end(ir_bounds *b, const ir_form *goal, ir_term term, uint32_t factor, int facts_left) {
     const int64_t end = term.k > 0 ? b->atoms[factor]->min : b->atoms[factor]->max;
     ir_form value, next;
@@ -188,7 +196,8 @@ static bool prove(ir_bounds *b, ir_form *goal, int facts_left) {
     return !b->facts_first && prove_by_facts(b, goal, term, facts_left);
 }
 
-/* Most proofs need no fact of an `if` or `assume`; those that do find it sooner when shorter ones were tried. */
+/* Iterative deepening over the number of facts of `if` and `assume`: most proofs need none, and a proof that needs few
+ * is found sooner if proofs with fewer were tried first. */
 static bool deepen(ir_bounds *b, const ir_form *goal) {
     bool proved = false;
     for (int facts = 0; facts <= SCOPED_FACTS_IN_A_PROOF && !proved; facts++) {
@@ -208,14 +217,15 @@ bool ir_bounds_prove(ir_bounds *b, const ir_form *f, int64_t c) {
     if (min >= 0) return true;
     if (goal.n == 0) return false;
 
-    /* Unrolled code asks for the same form with many constants: a proof for one holds for all larger ones. */
+    /* Unrolled code has goals that differ in the constant alone: a proof for one holds for all larger constants. */
     ir_proof *proof = &b->proofs[ir_form_hash(&goal, 0) % IR_PROOF_CACHE];
     ir_form same;
     ir_form_copy(&same, &goal);
     same.c = proof->form.c;
     if (proof->epoch == b->epoch && goal.c >= same.c && ir_form_equal(&same, &proof->form)) return true;
 
-    /* Cases of cases can use up the steps before the search reaches the fact about the goal itself. */
+    /* Nested cases can use up the budget before the search reaches the fact that decides, so a second search tries
+     * facts first. */
     b->facts_first = false;
     bool proved = deepen(b, &goal);
     if (!proved) {

@@ -1,5 +1,5 @@
 /* Linear forms with integer coefficients over numbered atoms, with which the bounds prover calculates. An atom is a
- * value that the prover cannot take apart further; here it is only a number. */
+ * value that has no linear form of its own; here it is only a number. */
 #ifndef ATTUNE_IR_FORM_H
 #define ATTUNE_IR_FORM_H
 
@@ -33,7 +33,7 @@ static inline void ir_form_atom(ir_form *f, uint32_t atom) {
 
 void ir_form_copy(ir_form *to, const ir_form *from); /* only the terms that there are */
 bool ir_form_equal(const ir_form *a, const ir_form *b);
-uint64_t ir_form_hash(const ir_form *f, uint64_t seed); /* of the terms; the constant is left out */
+uint64_t ir_form_hash(const ir_form *f, uint64_t seed); /* of the terms, without the constant */
 
 /* The following return false, and leave *f unspecified, on overflow or when there are more terms than fit. */
 
@@ -44,8 +44,8 @@ bool ir_form_scale(ir_form *f, int64_t k);
 /* The coefficient of `atom`, 0 if it does not occur. */
 int64_t ir_form_coefficient(const ir_form *f, uint32_t atom);
 
-/* Divides f >= 0 by the common divisor of its coefficients; the constant rounds down, which loses nothing as the
- * atoms are integers. */
+/* Divides f >= 0 by the greatest common divisor of its coefficients. The constant is rounded down, which loses nothing,
+ * as atoms are integers. */
 void ir_form_tighten(ir_form *f);
 
 /* Division that rounds down, m > 0. */

@@ -1,5 +1,8 @@
-/* The verifier's half about names, statements and kernels: one walk in program order, which tells the prover
- * (bounds.h) what comes into scope and which facts hold, so that the other half can ask it about every index. */
+/* The verifier's half about names, statements and kernels: one walk in program order. The walk keeps the prover
+ * (bounds.h) up to date, so that the other half (verify_expr.c) can ask about every index where it occurs:
+ *
+ *     for, let         the variable comes into scope       end of block     it leaves scope
+ *     if, assume       the condition is a fact             end of branch    the fact is released */
 #include "ir/verify.h"
 #include "ir/verify/verify_internal.h"
 
@@ -58,7 +61,8 @@ static bool check_condition(ir_verifier *v, const ir_expr *e, const char *what) 
            ir_refuse(v, "%s %s is not a scalar bool", what, ir_expr_text(v, e).text);
 }
 
-/* The sizes that the runtime computes before a run, with nothing but the scalars: no memory, no mathematics. */
+/* Checks a size that the runtime computes before a run, from the scalars alone: it has no loads and no HIGH operators.
+ */
 static bool check_plain(ir_verifier *v, const ir_expr *e, const char *what) {
     const ir_op_info *info = ir_op_get(e->op);
     if (e->op == IR_LOAD || (info->traits & IR_TRAIT_HIGH))
@@ -152,14 +156,14 @@ static bool check_let(ir_verifier *v, const ir_stmt *s) {
     return true;
 }
 
-/* A prefetch may point anywhere: an address outside touches nothing. */
+/* A prefetch may be out of bounds, as it accesses no memory. */
 static bool check_prefetch(ir_verifier *v, const ir_access *access) {
     if (!ir_verify_access(v, access, 0, 0)) return false;
     return (access->buffer->space != IR_REG && access->buffer->space != IR_TILES) ||
            ir_refuse(v, "'%.60s' is in registers and cannot be prefetched", access->buffer->name);
 }
 
-/* A tile, whose indices are constants in lowered IR. */
+/* An access of a tile, whose indices must be constants in lowered IR. */
 static bool check_tile_arg(ir_verifier *v, const ir_access *access, int use) {
     if (!ir_verify_used_access(v, access, use, 0)) return false;
     if (access->buffer->space != IR_TILES)
@@ -251,7 +255,7 @@ static bool check_shape(ir_verifier *v, const ir_buffer *buffer) {
 
 static bool check_params(ir_verifier *v) {
     const ir_kernel *kernel = v->kernel;
-    /* Scalars first: a buffer may be sized by a scalar that comes after it. */
+    /* Scalars first, as a buffer's dims may use a scalar that comes after it. */
     for (uint32_t i = 0; i < kernel->num_params; i++) {
         const ir_var *var = kernel->params[i].var;
         if (!var == !kernel->params[i].buffer) return ir_refuse(v, "parameter %u is not one thing", i);
@@ -284,7 +288,7 @@ static bool check_phase(ir_verifier *v, const ir_phase *phase) {
     if (phase->num_loops < 1 || phase->num_loops > IR_MAX_LOOPS)
         return ir_refuse(v, "a phase has %d parallel loops", phase->num_loops);
     const uint32_t mark = ir_bounds_mark(v->bounds);
-    /* All ends before the first variable comes into scope: they are of scalar params only. */
+    /* All ends are checked before the first variable comes into scope: they may use scalar params only. */
     for (int i = 0; i < phase->num_loops; i++) {
         const ir_expr *hi = phase->loops[i].hi;
         if (!check_idx(v, hi, "the end", phase->loops[i].var->name) || !check_plain(v, hi, "the end")) return false;
@@ -330,7 +334,7 @@ attune_status ir_verify(const ir_kernel *kernel, ir_level level, const at_target
     ir_verifier v = {.kernel = kernel, .level = level, .target = target, .err = &found};
     at_arena_init(&v.arena, kernel->arena->allocator);
     if (make_tables(&v)) check_kernel(&v);
-    /* Without memory no verdict counts. */
+    /* If memory has run out, no answer of the prover counts. */
     const attune_status status = v.arena.failed ? at_fail_memory(err, sizeof(ir_expr))
                                  : found.status ? at_fail(err, found.status, "%s", found.message)
                                                 : ATTUNE_OK;

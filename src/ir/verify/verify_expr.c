@@ -1,4 +1,5 @@
-/* The verifier's half about expressions and accesses: types of operands, and indices that lie inside their dims. */
+/* The verifier's half about expressions and accesses: types of operands, operators that the level allows, divisors that
+ * are not 0, and indices within their dims (by the prover of bounds.h). */
 #include "ir/verify/verify_internal.h"
 
 #include "base/plain_text.h"
@@ -31,7 +32,7 @@ ir_short_text ir_expr_text(const ir_verifier *v, const ir_expr *e) {
     return out;
 }
 
-/* An access prints as the load of it does. */
+/* For messages: an access prints as a load of it. */
 ir_short_text ir_access_text(const ir_verifier *v, const ir_access *access) {
     ir_expr load = {.op = IR_LOAD, .type = ir_type_of(access->buffer->type.elem, access->lanes)};
     load.value.access = access;
@@ -58,7 +59,7 @@ static bool check_index(ir_verifier *v, const ir_access *access, const ir_expr *
     return true;
 }
 
-/* The expressions of an access, before any message prints it. */
+/* Checks the expressions of an access first, as messages print it. */
 static bool check_access_parts(ir_verifier *v, const ir_access *access, int depth) {
     const ir_buffer *buffer = access->buffer;
     if (!buffer || buffer->id >= v->kernel->num_buffers || v->buffers[buffer->id] != buffer)
@@ -170,7 +171,7 @@ static bool are_parts(ir_type parts, ir_type words) {
     return (parts.elem == IR_BF16 || parts.elem == IR_F8 || parts.elem == IR_I8) && words.elem == IR_I32;
 }
 
-/* Types of the operators with a rule of their own. */
+/* Checks the types of the SPECIAL operators. */
 static bool check_special(ir_verifier *v, const ir_expr *e) {
     const ir_type type = e->type, x = e->args[0]->type;
     bool ok = false;
@@ -247,8 +248,8 @@ static bool check_lowered_op(ir_verifier *v, const ir_expr *e, unsigned traits) 
     return true;
 }
 
-/* After its operands. Never inlined: texts for errors would lie in each frame of the recursion, some 1 KB for each
- * level of nesting. */
+/* Checks an expression after its operands. Never inlined: error texts would take some 1 KB of stack in each level of
+ * the recursion. */
 __attribute__((noinline)) static bool check_node(ir_verifier *v, const ir_expr *e, const ir_op_info *info, int depth) {
     if (info->traits && v->level == IR_LOWERED && !check_lowered_op(v, e, info->traits)) return false;
     switch (e->op) {

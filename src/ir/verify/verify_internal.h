@@ -1,4 +1,4 @@
-/* Shared by the two halves of the verifier. */
+/* What the two halves of the verifier share: its state, and messages. */
 #ifndef ATTUNE_IR_VERIFY_INTERNAL_H
 #define ATTUNE_IR_VERIFY_INTERNAL_H
 
@@ -28,7 +28,7 @@ typedef struct ir_short_text {
 /* Fills the error with a sentence that starts with the kernel's name; false, so that checks can return it. */
 bool ir_refuse(ir_verifier *v, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* For messages: printed, and shortened if need be. */
+/* For messages: printed, and shortened if necessary. */
 ir_short_text ir_expr_text(const ir_verifier *v, const ir_expr *e);
 ir_short_text ir_access_text(const ir_verifier *v, const ir_access *access);
 
