@@ -1,4 +1,4 @@
-/* Jumps to the sanitizer's runtime, which may be farther away than a call in an image reaches:
+/* Jumps to the sanitizer's runtime, which may be out of reach of a direct call from an image:
  *
  *     image: call thunk -> thunk: jmp *[next 8 bytes] -> __asan_report_load4 of this process */
 #include "codegen/asan.h"
@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The functions that LLVM's pass may call: reports of an access that it checked itself, and checks that it leaves to
- * the runtime in functions with very many. */
+/* The functions that LLVM's pass may call: reports of accesses that inline code has checked, and the runtime's own
+ * checks, which the pass uses in functions with very many accesses. */
 #define ACCESSES(X, kind) X(kind##1) X(kind##2) X(kind##4) X(kind##8) X(kind##16)
 #define OF_FIXED_SIZE(X)                                                                                               \
     ACCESSES(X, __asan_report_load)                                                                                    \

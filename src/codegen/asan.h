@@ -1,7 +1,7 @@
-/* AddressSanitizer over generated code, by LLVM's own pass: only in the build of `make asan-jit` and `make asan-ubsan`,
- * which defines ATTUNE_JIT_ASAN, and there only where the environment has a variable of that name. The instrumented
- * code calls the sanitizer's runtime, so that an image holds addresses of the process that made it: it is for that
- * process alone, and for no cache. In every other build nothing of this exists. Knows nothing of LLVM. */
+/* AddressSanitizer for generated code, by LLVM's own pass. It exists only in the builds of `make asan-jit` and `make
+ * asan-ubsan`, which define ATTUNE_JIT_ASAN, and is active if the environment has a variable of that name. Instrumented
+ * code calls the sanitizer's runtime, so an image has addresses of the process that compiled it, and must not be
+ * cached. This file does not use LLVM. */
 #ifndef ATTUNE_CODEGEN_ASAN_H
 #define ATTUNE_CODEGEN_ASAN_H
 
@@ -13,7 +13,7 @@ enum { CG_ASAN_THUNK_BYTES = 16 };
 /* Whether generated code is instrumented. */
 bool cg_asan(void);
 
-/* Writes code that jumps to this function of the sanitizer's runtime. false: the runtime has none of that name. */
+/* Writes code that jumps to this function of the sanitizer's runtime. false: the runtime has no such function. */
 bool cg_asan_thunk(const char *name, unsigned char thunk[CG_ASAN_THUNK_BYTES]);
 
 #else

@@ -1,10 +1,10 @@
-/* One kernel to bytes, its modules side by side:
+/* Compiles one kernel to bytes, its modules in parallel:
  *
  *     ir_kernel -> cut.c: modules -> each on a thread: emit_kernel.c -> LLVM's mem2reg -> object
  *               -> object_link.c: all objects -> one image
  *
- * LLVM chooses instructions and registers. What is hoisted, unrolled or shared was decided before, in loop IR and by
- * the emitter, so that the image depends on the kernel and the target alone. */
+ * LLVM only chooses instructions and registers. Loop IR and the emitter have decided what is hoisted, unrolled or
+ * shared, so the image depends on the kernel and the target alone. */
 #define _GNU_SOURCE
 #include "codegen/compile.h"
 
@@ -20,11 +20,11 @@
 #include <signal.h>
 #include <string.h>
 
-/* The only optimisation that the emitter leaves to LLVM: arrays of registers become registers. The emitter shares
- * addresses itself, and early-cse would remove the freeze that keeps loop strength reduction off (cg_advance). A
- * default pipeline costs three times the compile time for no faster code, and may invent library calls. */
+/* The one optimisation that the emitter leaves to LLVM: arrays of registers become registers. The emitter shares
+ * addresses itself, and early-cse would remove the freeze that disables loop strength reduction (cg_advance). LLVM's
+ * default pipeline takes three times as long, gives no faster code, and may insert library calls. */
 static const char PASSES[] = "mem2reg";
-/* After it, so that registers are not checked as memory. */
+/* It runs after mem2reg, so that registers are not checked as memory. */
 static const char ASAN_PASSES[] = "function(mem2reg),asan";
 
 static pthread_once_t llvm_once = PTHREAD_ONCE_INIT;
@@ -40,7 +40,7 @@ static void initialize_llvm(void) {
     LLVMInitializeAArch64AsmPrinter();
 }
 
-/* ---- LLVM's failures as ours ---- */
+/* ---- LLVM's failures as errors ---- */
 
 static void note_diagnostic(LLVMDiagnosticInfoRef info, void *user) {
     if (LLVMGetDiagInfoSeverity(info) != LLVMDSError) return;
@@ -72,7 +72,7 @@ static LLVMTargetMachineRef create_machine(const at_target *target, at_error *er
     return machine;
 }
 
-/* The layout comes first: the alignments that the emitter leaves to LLVM depend on it. */
+/* The data layout must be set before emitting: the alignments that LLVM chooses depend on it. */
 static LLVMModuleRef create_module(LLVMContextRef context, const char *name, LLVMTargetMachineRef machine,
                                    const at_target *target) {
     LLVMModuleRef module = LLVMModuleCreateWithNameInContext(name, context);
@@ -94,8 +94,8 @@ static attune_status verify_module(LLVMModuleRef module, at_error *err) {
     return err->status;
 }
 
-/* The sanitizer's pass adds a constructor, which would start the runtime, and globals for it; the emitter makes none.
- * The runtime is started already, and an image has neither. */
+/* Removes the constructor that the sanitizer's pass adds to start its runtime, and its globals. The runtime is running
+ * already, and an image can have neither. */
 static void drop_constructor(LLVMModuleRef module) {
     static const char *const users[] = {"llvm.global_ctors", "llvm.used"};
     LLVMValueRef constructor = LLVMGetNamedFunction(module, "asan.module_ctor"), global;
@@ -160,7 +160,7 @@ typedef struct module_job {
     LLVMContextRef context;
     LLVMTargetMachineRef machine;
     LLVMModuleRef module;
-    LLVMMemoryBufferRef code; /* the result, unless the stage is LLVM's text */
+    LLVMMemoryBufferRef code; /* the result, unless the stage is LLVM text */
     at_arena arena;
     at_error err;
 } module_job;
@@ -196,14 +196,15 @@ static void free_job(module_job *job) {
     at_arena_free(&job->arena);
 }
 
-/* ---- Several, at the same time ---- */
+/* ---- Several modules in parallel ---- */
 
 static void *run_job_in_thread(void *job) {
     run_job(job);
     return NULL;
 }
 
-/* The host's signals are for its own threads. LLVM recurses: the stack is that of a process. */
+/* The thread blocks all signals, as they are for the host's threads. Its stack is as large as a process's, because LLVM
+ * recurses deeply. */
 static bool start_thread(pthread_t *thread, module_job *job) {
     enum { STACK_BYTES = 8 << 20 };
     pthread_attr_t attributes;
@@ -223,7 +224,7 @@ static bool has_processors(void) {
     return sched_getaffinity(0, sizeof set, &set) != 0 || CPU_COUNT(&set) > 1;
 }
 
-/* The first job runs here, each other job in a thread, or here if no thread can be made. */
+/* The first job runs in this thread, each other job in its own, or in this one if no thread can be created. */
 static void run_jobs(module_job *jobs, uint32_t count) {
     pthread_t threads[CG_MAX_MODULES];
     bool started[CG_MAX_MODULES] = {false};
@@ -245,7 +246,7 @@ static attune_status link_image(const module_job *jobs, void **data, size_t *byt
     return cg_link_objects(objects, cut->num_modules, &header, cut->scratch_bytes, NULL, data, bytes, err);
 }
 
-/* The results of the jobs in the stage's form; unlinked stages have one module. */
+/* Joins the jobs' results into the form of the stage. Stages before linking have one module. */
 static attune_status finish(const module_job *jobs, void **data, size_t *bytes, at_error *err) {
     switch (jobs->stage) {
     case ATTUNE_STAGE_LLVM: return print_module(jobs->module, data, bytes, err);

@@ -1,5 +1,6 @@
-/* Sharing a kernel out among modules: first its phases, the heaviest into the module that is lightest so far. Then, as
- * long as that makes the heaviest module lighter, a run of its statements becomes a function of another module:
+/* Divides a kernel among modules. Phases come first: the heaviest remaining one goes into the module that is lightest
+ * so far. Then, as long as it makes the heaviest module lighter, a run of its statements becomes a function of another
+ * module:
  *
  *     phase0 [ a b c d ]   phase1 [ e ]     ->     module 0: phase0 [ a call d ]     module 1: phase1 [ e ], [ b c ]
  *
@@ -11,17 +12,18 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Weights are numbers of operators, some counted several times: LLVM takes some 15 µs for each. */
+/* A weight estimates compile time: a number of operators, some counted several times. LLVM takes some 15 µs for each.
+ */
 enum {
-    FUNCTION_WEIGHT = 40, /* the cost of a function, however small */
+    FUNCTION_WEIGHT = 40, /* the fixed cost of a function */
     BRANCH_WEIGHT = 6,    /* blocks, values that come into them, a comparison */
     MIN_NEST = 80,
-    MIN_WORK = 6000,  /* operators that run in each call of a nest, at least: a call takes as long as some 50 */
-    MIN_MODULE = 250, /* less is not worth another thread */
+    MIN_WORK = 6000,  /* operators that each call of a nest runs, at least: a call takes as long as some 50 */
+    MIN_MODULE = 250, /* a lighter module is not worth a thread */
     MAX_CANDIDATES = 64
 };
 
-/* Positions number the statements in the order of the program; a statement's blocks follow it. */
+/* A position is a statement's number in program order; a statement's blocks come after it. */
 typedef struct cutter {
     const ir_kernel *kernel;
     at_error *err;
@@ -32,7 +34,7 @@ typedef struct cutter {
     uint32_t position;
     uint64_t scratch_used;
     uint32_t phase;
-    bool has_tiles; /* the phase: tiles are set up and given back by its function */
+    bool has_tiles; /* the phase uses tiles, which its function configures and releases */
     cg_nest *candidates;
     uint32_t num_candidates;
     uint32_t load[CG_MAX_MODULES];
@@ -84,7 +86,7 @@ static void survey_access(cutter *c, const ir_access *access) {
     if (access->mask) survey_expr(c, access->mask);
 }
 
-/* Scratch is a stack: a block frees its buffers at its end, so blocks side by side share memory. */
+/* Scratch is a stack: a block frees its buffers at its end, so consecutive blocks share memory. */
 static void place_scratch(cutter *c, const ir_buffer *buffer) {
     uint64_t count;
     if (!cg_count_elements(c->kernel, buffer, &count, c->err)) return;
@@ -171,7 +173,7 @@ static void count(extent *e, uint32_t weight, uint64_t times) {
     e->work += weight * times;
 }
 
-/* By measurements of LLVM's time. */
+/* The weight of an operator, from measurements of LLVM's compile time. */
 static uint32_t weight_of(const ir_expr *x) {
     switch (x->op) {
     case IR_CONST:
@@ -248,7 +250,7 @@ static void measure_block(cutter *c, const ir_block *block, uint64_t times, exte
 
 static uint32_t positions_of_block(const ir_block *block);
 
-/* Positions that a statement takes, its blocks included. */
+/* How many positions a statement and its blocks have. */
 static uint32_t positions_of(const ir_stmt *stmt) {
     if (stmt->kind == IR_FOR) return 1 + positions_of_block(&stmt->u.loop.body);
     if (stmt->kind == IR_IF)
@@ -270,10 +272,10 @@ static bool is_reg(const ir_stmt *stmt) { return stmt->kind == IR_ALLOC && stmt-
 static uint32_t last_use(const cutter *c, const ir_stmt *stmt, uint32_t position) {
     if (stmt->kind == IR_LET) return c->var_last[stmt->u.let.var->id];
     if (is_reg(stmt)) return c->buffer_last[stmt->u.alloc->id];
-    return position; /* a scratch buffer has one address for all functions */
+    return position; /* a scratch buffer has the same address in all functions */
 }
 
-/* The shortest run from `first` on that nothing after it takes a definition from. */
+/* The shortest run from `first` on whose definitions are not used after it. */
 static const ir_stmt *end_of_run(const cutter *c, const ir_stmt *first, uint32_t position, uint32_t *after) {
     uint32_t needed = position;
     const ir_stmt *stmt = first;
@@ -312,7 +314,7 @@ static void find_inside(cutter *c, const ir_stmt *stmt, uint32_t position) {
 
 static bool starts_run(const ir_stmt *stmt) { return stmt->kind == IR_FOR || stmt->kind == IR_IF || is_reg(stmt); }
 
-/* Everything in the block that can be a function, the outer before the inner. */
+/* Collects all runs of the block that can be functions, outer ones before inner ones. */
 static void find_candidates(cutter *c, const ir_block *block, uint32_t position) {
     for (const ir_stmt *stmt = block->first; stmt; position += positions_of(stmt), stmt = stmt->next) {
         if (!starts_run(stmt)) continue;
@@ -343,7 +345,7 @@ static uint32_t heaviest(const cutter *c) {
     return found;
 }
 
-/* The heaviest phase first, each into the module that is lightest so far. */
+/* Assigns phases, the heaviest first, each to the module that is lightest so far. */
 static void share_out_phases(cutter *c, uint32_t *weights) {
     for (uint32_t turn = 0; turn < c->kernel->num_phases; turn++) {
         const uint32_t to = lightest(c);
@@ -362,7 +364,7 @@ static bool is_free(const cutter *c, const cg_nest *nest) {
     return true;
 }
 
-/* Moves one nest from the heaviest module to the lightest; false if that would gain nothing. */
+/* Moves one nest from the heaviest module to the lightest; false if that would not help. */
 static bool move_nest(cutter *c) {
     cg_cut *cut = c->cut;
     const uint32_t from = heaviest(c), to = lightest(c);

@@ -1,9 +1,10 @@
-/* How a kernel is cut into functions, and these into modules that are compiled at the same time. Knows nothing of LLVM.
+/* How a kernel is cut into functions, and these are divided among modules, which are compiled in parallel. It does not
+ * use LLVM.
  *
- * A phase is a function, and one function is compiled by one thread. So where phases cannot be shared out evenly, loop
- * nests of the largest become functions of their own, if they do enough in each call that calling costs nothing: as few
- * as will do, since LLVM takes half a millisecond for a function however small. The cut depends on the kernel alone,
- * never on the machine: one kernel, one image. */
+ * A phase is a function, and a function is compiled by one thread. So if phases cannot be divided evenly, loop nests of
+ * the largest phase become functions of their own, provided that each call does so much work that the call is
+ * negligible. There are as few of them as possible, since LLVM takes at least half a millisecond for a function. The
+ * cut depends on the kernel alone, and not on the machine: a kernel has one image. */
 #ifndef ATTUNE_CODEGEN_CUT_H
 #define ATTUNE_CODEGEN_CUT_H
 
@@ -19,7 +20,7 @@ typedef struct cg_nest {
     uint32_t phase;
     uint32_t weight, module;
     uint32_t begin, after;               /* positions of `first` and `end` in the program */
-    const ir_var *vars[CG_MAX_CAPTURED]; /* values of outside, its parameters; without the kernel's scalars */
+    const ir_var *vars[CG_MAX_CAPTURED]; /* values from outside: its parameters besides the scalars */
     uint32_t num_vars;
     char name[CG_NAME_BYTES];
 } cg_nest;
@@ -29,10 +30,10 @@ typedef struct cg_cut {
     uint32_t num_nests, num_modules;
     uint32_t phase_module[AT_MAX_PHASES];
     uint64_t scratch_bytes[AT_MAX_PHASES]; /* the most that a phase uses */
-    uint64_t *offsets;                     /* by ir_buffer.id: where in scratch a buffer of it lies */
+    uint64_t *offsets;                     /* by ir_buffer.id: a buffer's offset in scratch */
 } cg_cut;
 
-/* "phase7": how a phase's function is called. */
+/* The name of a phase's function, such as "phase7". */
 void cg_phase_name(char name[CG_NAME_BYTES], uint32_t phase);
 
 /* Lays out scratch and cuts `kernel`, which must have passed ir_verify(IR_LOWERED). The cut lives in the arena. */

@@ -1,7 +1,10 @@
 /* Addresses, loads and stores.
  *
- * Neighbouring lanes are one vector access of element alignment. Separate lanes are scalar accesses, or, if masked,
- * LLVM's gather and scatter, which touch only the active lanes. In memory a bool is a byte. */
+ *     lanes          unmasked                           masked
+ *     contiguous     one vector access                  LLVM's masked load or store
+ *     separate       a scalar access for each lane      LLVM's gather or scatter, which access the active lanes only
+ *
+ * Vector accesses are only aligned as an element is. In memory a bool is a byte. */
 #include "codegen/emit_build.h"
 
 static const cg_storage *storage_of(cg_emit *e, const ir_access *access) { return cg_storage_of(e, access->buffer); }
@@ -14,7 +17,7 @@ static bool is_gather(const ir_access *access) {
     return false;
 }
 
-/* The bytes from the buffer's base to lane 0; vector indices are left out. */
+/* The bytes from the buffer's base to lane 0, without vector indices. */
 static cg_linear scalar_offset(cg_emit *e, const ir_access *access) {
     cg_linear sum = {.constant = storage_of(e, access)->offset, .step = elem_bytes(access)};
     for (int d = 0; d < access->buffer->num_dims; d++)
@@ -36,7 +39,7 @@ static bool is_contiguous(cg_emit *e, const ir_access *access) {
     return LLVMIsAConstantInt(stride) && LLVMConstIntGetSExtValue(stride) == 1;
 }
 
-/* Bytes of each lane of a gather from the address of its scalar indices. */
+/* The offset in bytes of each lane of a gather from the address of its scalar indices. */
 static LLVMValueRef gather_offsets(cg_emit *e, const ir_access *access) {
     LLVMValueRef sum = NULL;
     for (int d = 0; d < access->buffer->num_dims; d++) {
@@ -50,7 +53,7 @@ static LLVMValueRef gather_offsets(cg_emit *e, const ir_access *access) {
     return sum;
 }
 
-/* The address of every lane of an access whose lanes lie apart. */
+/* The address of every lane of an access that is not contiguous. */
 static void lane_addresses(cg_emit *e, const ir_access *access, LLVMValueRef *address) {
     if (is_gather(access)) {
         LLVMValueRef base = first_address(e, access), offsets = gather_offsets(e, access);
@@ -186,7 +189,7 @@ void cg_emit_store(cg_emit *e, const ir_access *access, const ir_expr *value) {
 
 void cg_emit_prefetch(cg_emit *e, const ir_access *access, bool is_far) {
     enum { FOR_READ = 0, KEEP_CLOSE = 3, DATA = 1 };
-    const int32_t keep_far = e->target->required & AT_CPU_AARCH64 ? 2 : 1; /* 1 would be the third cache there */
+    const int32_t keep_far = e->target->required & AT_CPU_AARCH64 ? 2 : 1; /* there, 1 would be the L3 cache */
     if (access->buffer->space == IR_REG) return;
     LLVMValueRef locality = cg_i32(e, is_far ? keep_far : KEEP_CLOSE);
     LLVMValueRef args[] = {first_address(e, access), cg_i32(e, FOR_READ), locality, cg_i32(e, DATA)};

@@ -1,5 +1,5 @@
-/* The words that the emitter's files speak in: LLVM's builder with the types of loop IR, vectors of one lane being
- * scalars, and failures that wait in err. */
+/* Helpers of the emitter's files over LLVM's builder: the types of loop IR, where vectors of one lane are scalars;
+ * vector shuffles; loops and branches; and failures, which are sticky in err. */
 #include "codegen/emit_build.h"
 
 #include <string.h>
@@ -78,8 +78,9 @@ LLVMValueRef cg_as_vector(cg_emit *e, LLVMValueRef x) {
     return cg_set_lane(e, LLVMGetPoison(LLVMVectorType(LLVMTypeOf(x), 1)), x, 0);
 }
 
-/* AArch64 multiplies by an element of a register at no cost. LLVM turns neighbouring broadcasts of loaded elements into
- * ld1r, which takes the issue slot of a multiplication. A freeze hides the load from LLVM and is no instruction. */
+/* AArch64 multiplies by an element of a register at no extra cost. But LLVM turns broadcasts of loaded elements into
+ * ld1r, which takes an issue slot that a multiplication needs. A freeze, which is no instruction, hides the load from
+ * LLVM. */
 static LLVMValueRef splat_element(cg_emit *e, LLVMValueRef scalar) {
     const bool loaded = (e->target->required & AT_CPU_AARCH64) && cg_is_float(scalar) && LLVMIsALoadInst(scalar);
     return loaded ? LLVMBuildFreeze(e->b, scalar, "") : scalar;
@@ -184,7 +185,7 @@ void cg_level_enter(cg_emit *e, LLVMValueRef branch) {
 
 void cg_level_leave(cg_emit *e) { e->level--; }
 
-/* A frozen value is opaque to LLVM's analysis of induction variables, and nothing in the machine code. */
+/* A freeze is opaque to LLVM's analysis of induction variables, and no instruction in machine code. */
 LLVMValueRef cg_advance(cg_emit *e, LLVMValueRef x, LLVMValueRef step) {
     return LLVMBuildFreeze(e->b, LLVMBuildAdd(e->b, x, step, ""), "");
 }

@@ -1,11 +1,16 @@
-/* Shared by the files of the emitter: its state, and thin typed helpers over LLVM's builder.
+/* What the emitter's files share: its state, and thin typed helpers over LLVM's builder.
  *
- * emit_kernel.c: module, phases and plan. emit_stmt.c: statements. emit_index.c: scalar integer arithmetic and linear
- * forms. emit_access.c: addresses, loads and stores. emit_expr.c: operators. emit_pairs.c: pairs
- * of bf16. emit_dot4.c: dot products of bytes. emit_int.c: integer division. emit_cast.c: conversions. emit_build.c:
- * the helpers below.
+ * From the outside in:
  *
- * Failure is sticky in err: helpers go on with poison values and emit_module looks at err at the end. */
+ *     emit_kernel.c    module, phases, the plan
+ *     emit_stmt.c      statements and blocks
+ *     emit_expr.c      operators; emit_cast.c conversions, emit_int.c integer division, emit_pairs.c pairs of bf16,
+ *                      emit_dot4.c dot products of bytes, emit_tiles.c matrix registers
+ *     emit_access.c    addresses, loads, stores
+ *     emit_index.c     scalar integers: where they are computed, and linear forms of addresses
+ *     emit_build.c     the helpers below
+ *
+ * Failure is sticky in err: helpers continue with poison values, and emit_module checks err at the end. */
 #ifndef ATTUNE_CODEGEN_EMIT_BUILD_H
 #define ATTUNE_CODEGEN_EMIT_BUILD_H
 
@@ -14,7 +19,7 @@
 #include "ir/ir.h"
 #include "target/target.h"
 
-/* A scalar integer and the level at which it is known. */
+/* A scalar integer, and the outermost level at which it is known. */
 typedef struct cg_index {
     LLVMValueRef value;
     uint32_t level;
@@ -27,10 +32,15 @@ typedef struct cg_derived {
     LLVMValueRef phi, step;
 } cg_derived;
 
-/* A nesting level of the code. Level 0 is the function's set-up, level 1 the body of the task loop, and each nested
- * block adds one. A value of an outer level can be emitted from an inner one, where that level branched inwards. */
+/* A nesting level of the code. Level 0 is the function's prologue, level 1 the body of the task loop, and each nested
+ * block adds one. While code of an inner level is emitted, values of an outer level can still be added to it, right
+ * before its branch inwards:
+ *
+ *     level 0   [ prologue        + stride * 4 ]---->
+ *     level 1                        [ task     + row pointer ]---->
+ *     level 2                                          [ loop body <- current ] */
 typedef struct cg_level {
-    uint32_t serial;     /* distinguishes blocks that were open at this level one after the other */
+    uint32_t serial;     /* tells apart consecutive blocks of this level */
     LLVMValueRef branch; /* the terminator that enters the next level; unset at the innermost */
     /* Of the body of an innermost loop: */
     LLVMValueRef counter; /* its phi, else NULL */
@@ -66,10 +76,9 @@ typedef struct cg_emit {
     LLVMValueRef function;
     LLVMBasicBlockRef allocas; /* its first block */
     cg_index *vars;            /* by ir_var.id; vectors and floats have a level too */
-    const ir_expr **lets;      /* by ir_var.id: the expression of a scalar integer `let` that may be evaluated anywhere,
-                                  otherwise NULL */
-    cg_storage *storage;       /* by ir_buffer.id */
-    const cg_nest *nest;       /* if the function is a nest; NULL: a phase or the plan */
+    const ir_expr **lets; /* by ir_var.id: scalar integer `let` that may be evaluated anywhere: its value; else NULL */
+    cg_storage *storage;  /* by ir_buffer.id */
+    const cg_nest *nest;  /* the nest that the function is; NULL: a phase or the plan */
     LLVMValueRef buffers, scalars, scratch; /* its parameters; scratch is the worker's scratch memory */
     uint32_t tiles_used;
     cg_level levels[CG_MAX_LEVELS];
@@ -98,9 +107,9 @@ LLVMValueRef cg_as_vector(cg_emit *e, LLVMValueRef x); /* one lane, if x is a sc
 LLVMValueRef cg_splat(cg_emit *e, LLVMValueRef scalar, unsigned lanes);
 LLVMValueRef cg_lane(cg_emit *e, LLVMValueRef x, unsigned lane); /* x itself if scalar */
 LLVMValueRef cg_set_lane(cg_emit *e, LLVMValueRef x, LLVMValueRef scalar, unsigned lane);
-/* Lane l is lane pick[l] of the concatenation of x and y; any lane counts, 1 included. */
+/* Lane l is lane pick[l] of the concatenation of x and y, for any number of lanes, 1 included. */
 LLVMValueRef cg_shuffle(cg_emit *e, LLVMValueRef x, LLVMValueRef y, const uint8_t *pick, unsigned lanes);
-/* Lanes first … first+lanes-1 of x; lanes beyond its end are 0. */
+/* Lanes first … first + lanes - 1 of x; lanes beyond its end are 0. */
 LLVMValueRef cg_slice(cg_emit *e, LLVMValueRef x, unsigned first, unsigned lanes);
 
 /* `count` (a power of two) vectors of equal length one after the other; parts[] is overwritten. */
@@ -124,11 +133,10 @@ LLVMValueRef cg_unsupported(cg_emit *e, LLVMTypeRef type, const char *what); /* 
 
 LLVMBasicBlockRef cg_block(cg_emit *e, const char *name);
 LLVMValueRef cg_stack_slot(cg_emit *e, LLVMTypeRef type);
-void cg_level_enter(cg_emit *e,
-                    LLVMValueRef branch); /* branch: the terminator that has just closed the current block */
+void cg_level_enter(cg_emit *e, LLVMValueRef branch); /* branch: the terminator that has just ended the current block */
 void cg_level_leave(cg_emit *e);
-/* x + step for the next turn of a loop, in a form that LLVM's loop strength reduction leaves alone. It would spend a
- * third of the compile time on rearranging good addresses. */
+/* x + step for the next iteration of a loop, in a form that LLVM's loop strength reduction ignores. That pass would
+ * take a third of the compile time to rearrange addresses that are good already. */
 LLVMValueRef cg_advance(cg_emit *e, LLVMValueRef x, LLVMValueRef step);
 
 /* ---- emit_index.c ---- */
@@ -198,7 +206,7 @@ void cg_emit_tile(cg_emit *e, const ir_stmt *stmt);
 /* ---- emit_stmt.c ---- */
 
 void cg_emit_block(cg_emit *e, const ir_block *block);
-/* Emits a statement, or a call of the nest that begins with it; gives what follows. */
+/* Emits a statement, or a call of the nest that begins with it. Returns the next statement. */
 const ir_stmt *cg_emit_next(cg_emit *e, const ir_stmt *stmt);
 
 /* ---- emit_kernel.c ---- */
@@ -207,8 +215,8 @@ const ir_stmt *cg_emit_next(cg_emit *e, const ir_stmt *stmt);
 const cg_storage *cg_storage_of(cg_emit *e, const ir_buffer *buffer);
 void cg_emit_call(cg_emit *e, const cg_nest *nest);
 
-/* Fills `module` with the functions that `cut` has for module `number`; the plan is in module 0. LLVM's verifier has
- * not seen them yet. `err` must be clear. */
+/* Fills `module` with the functions of module `number` of `cut`; the plan is in module 0. LLVM's verifier has not run
+ * yet. `err` must be clear. */
 attune_status cg_emit_kernel(LLVMModuleRef module, const ir_kernel *kernel, const at_target *target, const cg_cut *cut,
                              uint32_t number, at_arena *arena, at_error *err);
 #define CG_PLAN_NAME "plan"

@@ -1,22 +1,23 @@
 /* Conversions between elements, as ir/eval_cast.c defines them.
  *
- * float -> int uses the processor's truncating instructions. On x86 their answer out of range is the smallest integer;
- * on AArch64 they saturate, and a comparison makes up for it. LLVM's own fptosi would be undefined there. f16, bf16
- * and f8 are converted in integer arithmetic unless one instruction gives the same bits: fptrunc would become a
- * library call. The IR's own rule (f32 and f64 go to and from all numbers, storage types only to and from the type
- * they are computed in, bool to integers) leaves no other cases. */
+ * float -> int uses the processor's truncating instructions, as LLVM's fptosi is undefined out of range. On x86 their
+ * result is the smallest integer there, as the IR wants it; on AArch64 they saturate, and a comparison corrects that.
+ *
+ * f16, bf16 and f8 are converted in integer arithmetic, unless one instruction gives the same bits: fptrunc would
+ * become a library call. By the IR's rules (f32 and f64 to and from all numbers, storage types only to and from the
+ * type in which they are computed, bool to integers) there are no other cases. */
 #include "codegen/emit_build.h"
 
 #include <math.h>
 
 static bool has(const cg_emit *e, uint32_t feature) { return (e->target->required & feature) == feature; }
 
-/* Whether f16 is converted from and to f32 by an instruction. */
+/* Whether an instruction converts f16 from and to f32. */
 static bool has_f16(const cg_emit *e) { return has(e, AT_CPU_F16C) || has(e, AT_CPU_AARCH64); }
 
 /* ---- float -> i32, i64 ---- */
 
-/* Saturating: wrong only for values that are too large, and for NaN, which LLVM's intrinsic makes 0. */
+/* The saturating intrinsic differs from the IR only for values that are too large, and for NaN, which it makes 0. */
 static LLVMValueRef float_to_int_by_select(cg_emit *e, LLVMValueRef x, LLVMTypeRef to) {
     const bool wide = to == e->i64;
     LLVMTypeRef types[] = {cg_vector_of(to, cg_lanes(x)), LLVMTypeOf(x)};
@@ -79,7 +80,7 @@ static LLVMValueRef pd_to_i64_512(cg_emit *e, LLVMValueRef x, LLVMValueRef y) {
     return convert_512(e, "llvm.x86.avx512.mask.cvttpd2qq.512", x, e->i64, e->i8);
 }
 
-/* One lane through the scalar instructions, which take their operand in a whole register. */
+/* One lane by the scalar instructions, whose operand is a whole register. */
 static LLVMValueRef lane_to_int(cg_emit *e, LLVMValueRef lane, LLVMTypeRef to) {
     const bool wide = to == e->i64;
     if (LLVMTypeOf(lane) == e->f32)
@@ -132,7 +133,7 @@ LLVMValueRef cg_round_to_i32(cg_emit *e, LLVMValueRef x) {
 
 typedef struct narrow_format {
     int exponent_bits, mantissa_bits;
-    bool has_infinity; /* if not, the all-ones code is the only NaN, and overflow gives NaN */
+    bool has_infinity; /* if false, only the all-ones bits are NaN, and overflow gives NaN */
 } narrow_format;
 
 static narrow_format format_of(ir_elem elem) {
@@ -164,7 +165,7 @@ static LLVMValueRef widen_half(cg_emit *e, LLVMValueRef bits) {
     return LLVMBuildFPExt(e->b, LLVMBuildBitCast(e->b, bits, half, ""), cg_vector_of(e->f32, lanes), "");
 }
 
-/* The bits of an f8 code, shifted to their place in f16, are the number divided by 2^8; NaN gets the exponent of NaN.
+/* The bits of an f8 value, shifted to their place in f16, are the value divided by 2^8. NaN gets the exponent of NaN.
  */
 static LLVMValueRef widen_f8_by_half(cg_emit *e, LLVMValueRef x) {
     enum { PLACED = 0xbf80, MAGNITUDE = 0x7f, SPECIAL = 0x7c00 };
@@ -185,8 +186,9 @@ static LLVMValueRef widen(cg_emit *e, LLVMValueRef x, ir_elem from) {
     LLVMValueRef bits = LLVMBuildZExt(e->b, x, i32, "");
     if (from == IR_BF16) return LLVMBuildBitCast(e->b, shift_left(e, bits, 16), f32, "");
 
-    /* The code's exponent and mantissa where those of f32 lie, times what the biases differ by: right for denormals
-     * too. Infinity and NaN have the largest exponent of its format and get that of f32. */
+    /* Exponent and mantissa are shifted to their place in f32, and the result is multiplied by 2 to the difference of
+     * the biases, which is right for denormals, too. Infinity and NaN, which have the format's largest exponent, get
+     * that of f32. */
     const narrow_format f = format_of(from);
     const int width = f.exponent_bits + f.mantissa_bits, bias = (1 << (f.exponent_bits - 1)) - 1;
     const int64_t ones = (1 << width) - 1, infinity = ones >> f.mantissa_bits << f.mantissa_bits;
@@ -214,8 +216,8 @@ static LLVMValueRef f32_to_bf16(cg_emit *e, LLVMValueRef x) {
     return LLVMBuildTrunc(e->b, cg_select(e, is_nan, quiet, rounded), cg_vector_of(e->i16, cg_lanes(x)), "");
 }
 
-/* Normal numbers are rounded by an addition to the bits that are cut off; denormals by adding a half, whose last place
- * is theirs. */
+/* Normal results are rounded by an addition to the bits that are cut off. Denormal results are rounded by adding 0.5
+ * (times a power of two), whose last place is theirs. */
 static LLVMValueRef f32_to_f16(cg_emit *e, LLVMValueRef x) {
     const int64_t half = 0x3f000000, least_normal = 0x38800000, too_large = 0x47800000;
     LLVMValueRef bits = LLVMBuildBitCast(e->b, x, cg_vector_of(e->i32, cg_lanes(x)), "");
@@ -288,7 +290,7 @@ static LLVMValueRef from_f32(cg_emit *e, LLVMValueRef x, ir_elem to) {
 
 /* ---- i32, i64 -> float ---- */
 
-/* AArch64 has no vectors of f32 from i64, and LLVM would go through f64, which rounds twice. */
+/* AArch64 cannot convert vectors of i64 to f32, and LLVM would go through f64, which rounds twice. */
 static LLVMValueRef int_to_float(cg_emit *e, LLVMValueRef x, LLVMTypeRef to) {
     const bool twice = has(e, AT_CPU_AARCH64) && cg_int_bits(x) == 64 && to == e->f32;
     if (!twice || cg_lanes(x) == 1) return LLVMBuildSIToFP(e->b, x, cg_vector_of(to, cg_lanes(x)), "");

@@ -1,6 +1,10 @@
 /* dot4: sums of four products of bytes, the left ones unsigned and the right ones signed. Everything in it is exact, so
  * any order of additions gives the same bits. AVX512_VNNI has an instruction. Elsewhere the even and the odd bytes are
- * widened to 16 bits where they lie, which takes no permutation: a product of two has at most 16 bits. */
+ * widened to 16 bits in place, which takes no permutation:
+ *
+ *     bytes     [ b3 | b2 | b1 | b0 ]       i32 lane
+ *     even      [   b2    |   b0    ]       16-bit lanes
+ *     odd       [   b3    |   b1    ]       multiplied pairwise, and the products are added to i32 */
 #include "codegen/emit_build.h"
 
 #include <stdio.h>
@@ -16,12 +20,12 @@ static LLVMValueRef shifted(cg_emit *e, LLVMValueRef x, LLVMOpcode by, unsigned 
     return LLVMBuildBinOp(e->b, by, x, cg_int_like(x, bits), "");
 }
 
-/* The even (0) or odd (1) bytes as numbers of 16 bits. */
+/* The even (0) or odd (1) bytes as 16-bit integers. */
 static LLVMValueRef widened(cg_emit *e, LLVMValueRef words, int odd, LLVMOpcode by) {
     return shifted(e, odd ? words : shifted(e, words, LLVMShl, 8), by, 8);
 }
 
-/* For each lane of 32 bits the sum of two products of 16-bit numbers. */
+/* In each 32-bit lane, the sum of two products of 16-bit integers. */
 static LLVMValueRef pair_products(cg_emit *e, LLVMValueRef x, LLVMValueRef y, unsigned width) {
     LLVMTypeRef sums = LLVMVectorType(e->i32, width);
     if (is_x86(e)) {

@@ -1,5 +1,5 @@
-/* Operators. Each case of cg_apply is the operator's line in docs/ir.md, in LLVM's words; flags that would let LLVM
- * assume more than the IR says (fast-math, nsw, nuw) are never set. */
+/* Operators. Each case of cg_apply translates the operator's line in docs/ir.md to LLVM. Flags that let LLVM assume
+ * more than the IR says (fast-math, nsw, nuw) are never set. */
 #include "codegen/emit_build.h"
 
 #include <stdio.h>
@@ -121,7 +121,7 @@ static LLVMValueRef compare(cg_emit *e, ir_op op, LLVMValueRef x, LLVMValueRef y
                           : LLVMBuildICmp(e->b, predicates[op].integer, x, y, "");
 }
 
-/* f16, bf16 and f8 are integers in registers but compare as the numbers that they are. */
+/* f16, bf16 and f8 are integers in registers, but compare as floats. */
 static LLVMValueRef as_number(cg_emit *e, LLVMValueRef x, ir_elem elem) {
     const bool narrow_float = elem == IR_F16 || elem == IR_BF16 || elem == IR_F8;
     return narrow_float ? cg_cast(e, x, elem, IR_F32) : x;
@@ -154,7 +154,7 @@ static LLVMValueRef shuffle_expr(cg_emit *e, const ir_expr *x) {
     return cg_shuffle(e, left, right, x->value.pick, x->type.lanes);
 }
 
-/* One table of 16 words needs no copy of itself. */
+/* A single table of 16 words needs no second register. */
 static LLVMValueRef lookup(cg_emit *e, const ir_expr *x) {
     const bool is_words = x->type.elem == IR_F32;
     LLVMValueRef low = cg_emit_expr(e, x->args[0]), high = cg_emit_expr(e, x->args[1]);
@@ -178,7 +178,7 @@ static LLVMValueRef regular(cg_emit *e, const ir_expr *x) {
     return compare(e, (ir_op)x->op, as_number(e, args[0], elem), as_number(e, args[1], elem));
 }
 
-/* Scalar integer arithmetic goes the way of addresses. */
+/* Scalar integer arithmetic is emitted as that of addresses is. */
 static bool is_index(const ir_expr *x) {
     const ir_op_info *info = ir_op_get((ir_op)x->op);
     if (x->type.lanes != 1 || ir_elem_get(x->type.elem)->class != IR_CLASS_INT) return false;

@@ -1,8 +1,10 @@
 /* Scalar integer arithmetic and addresses.
  *
- * Both are emitted at the outermost level that knows their operands, and remembered. So the unrolled copies of an
- * access share their row pointers, and inner loops add only the changing part. An address is a linear form: its
- * constant part goes into the displacement of the instruction, its innermost term into the index register. */
+ * Both are emitted at the outermost level that knows their operands, and cached. So unrolled copies of an access share
+ * row pointers, and an inner loop adds only the part that changes. An address is a linear form:
+ *
+ *     base + stride * row    + 4 * j             + 64
+ *     outer level, once      index register      displacement of the instruction */
 #include "codegen/emit_build.h"
 
 #include <string.h>
@@ -39,7 +41,7 @@ static memo_entry *memo_slot(const cg_memo *memo, const memo_entry *key) {
     }
 }
 
-/* Makes room for one more entry; the values of blocks that are closed are forgotten on the way. */
+/* Makes room for one more entry, and drops the values of closed blocks. */
 static bool memo_reserve(cg_emit *e) {
     cg_memo *memo = e->memo;
     if (memo && memo->used < memo->capacity / 2) return true;
@@ -76,7 +78,7 @@ static LLVMValueRef memo_keep(cg_emit *e, memo_entry key, uint32_t level, LLVMVa
     return result;
 }
 
-/* Moves the builder to where code of `level` can still be added; gives the block to come back to. */
+/* Moves the builder to the point at which code can still be added to `level`. Returns the block to return to. */
 static LLVMBasicBlockRef enter_outer(cg_emit *e, uint32_t level) {
     LLVMBasicBlockRef here = LLVMGetInsertBlock(e->b);
     if (level < e->level) LLVMPositionBuilderBefore(e->b, e->levels[level].branch);
@@ -89,7 +91,7 @@ cg_index cg_index_const(cg_emit *e, int64_t value) { return (cg_index){cg_i64(e,
 
 static uint32_t outer_level(cg_index x, cg_index y) { return x.level > y.level ? x.level : y.level; }
 
-/* counter × y in an innermost loop, y being known outside: a second counter of the loop. */
+/* counter × y in an innermost loop, for a y that is known outside of it: a second counter of the loop. */
 static LLVMValueRef derive(cg_emit *e, cg_index counter, cg_index y) {
     cg_level *loop = &e->levels[counter.level];
     if (!counter.level || loop->counter != counter.value || y.level >= counter.level) return NULL;
@@ -107,7 +109,7 @@ static LLVMValueRef derive(cg_emit *e, cg_index counter, cg_index y) {
 
 cg_index cg_index_op(cg_emit *e, ir_op op, cg_index x, cg_index y) {
     memo_entry key = {.op = (uint32_t)op, .x = x.value, .y = y.value};
-    /* A division must not move: the proof of its divisor may be a branch around it. */
+    /* A division must not move outwards: a branch around it may be what proves its divisor not to be 0. */
     bool fixed = (op == IR_DIV || op == IR_MOD) && !LLVMIsConstant(y.value);
     uint32_t level = fixed ? e->level : outer_level(x, y);
     LLVMValueRef result = memo_find(e, &key);
@@ -163,8 +165,8 @@ void cg_linear_term(cg_emit *e, cg_linear *sum, cg_index index, int64_t factor) 
 
 static bool is_const(const ir_expr *x) { return x->op == IR_CONST; }
 
-/* Expands a `let` of the sum, so that its parts can be hoisted one by one; in moderation, because a chain of lets can
- * expand to an exponentially large sum. */
+/* Replaces a `let` in the sum by its expression, whose parts can be hoisted one by one. There is a limit, because a
+ * chain of lets can expand to an exponentially large sum. */
 static const ir_expr *unfold(cg_emit *e, cg_linear *sum, const ir_expr *x) {
     enum { MAX_UNFOLDED = 16 };
     const ir_expr *meaning = x->op == IR_VAR ? e->lets[x->value.var->id] : NULL;
@@ -204,8 +206,8 @@ static LLVMTypeRef scaled_type(const cg_emit *e, int64_t factor) {
     return factor == 1 ? e->i8 : factor == 2 ? e->i16 : factor == 4 ? e->i32 : factor == 8 ? e->i64 : NULL;
 }
 
-/* pointer + factor × index at `level`. The next multiple after a neighbour's continues from the neighbour, so that each
- * row of a tile costs one addition and only the stride is kept. */
+/* pointer + factor × index at `level`. The multiple continues from a neighbour's, so that each row of a tile costs one
+ * addition, and only the stride is kept in a register. */
 static LLVMValueRef pointer_add(cg_emit *e, LLVMValueRef pointer, cg_index index, int64_t factor, int64_t step,
                                 uint32_t level) {
     memo_entry key = {.op = MEMO_POINTER_ADD, .x = pointer, .y = index.value, .factor = factor};
@@ -235,8 +237,9 @@ static LLVMValueRef add_level(cg_emit *e, LLVMValueRef pointer, const cg_linear 
     return pointer;
 }
 
-/* The level at which multiples of scalar parameters (the strides of a tile's rows) are added: as late as is free,
- * because early sums occupy registers: just outside an innermost loop that the address runs along. */
+/* The level at which multiples of scalar parameters (the strides of a tile's rows) are added. Early sums occupy
+ * registers, so it is the innermost level at which adding is free: just outside an innermost loop that the address runs
+ * along. */
 static uint32_t level_of_rows(const cg_emit *e, const cg_linear *sum) {
     uint32_t deepest = 0, second = 0;
     for (unsigned t = 0; t < sum->count; t++) {

@@ -1,7 +1,8 @@
-/* Integer division that rounds towards minus infinity. */
+/* Integer division that rounds towards minus infinity: processors truncate, so a quotient with a remainder of the wrong
+ * sign is decremented. A power of two as divisor needs only a shift or a mask. */
 #include "codegen/emit_build.h"
 
-/* The common constant of all lanes if y is one, and positive. */
+/* Whether y is the same positive constant in all lanes; it becomes *value. */
 static bool positive_constant(LLVMValueRef y, int64_t *value) {
     if (cg_lanes(y) > 1 && LLVMIsConstant(y)) {
         LLVMValueRef first = LLVMGetAggregateElement(y, 0);
@@ -16,7 +17,7 @@ static bool positive_constant(LLVMValueRef y, int64_t *value) {
 
 static int log2_exact(int64_t value) { return (value & (value - 1)) == 0 ? __builtin_ctzll((uint64_t)value) : -1; }
 
-/* A truncated quotient with its remainder, and whether the quotient is one too high for a floor. */
+/* A truncated quotient with its remainder, and whether the quotient is one too large. */
 typedef struct division {
     LLVMValueRef quotient, remainder, too_high;
 } division;

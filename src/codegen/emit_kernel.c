@@ -1,4 +1,9 @@
-/* A kernel as modules: a function for each phase, each nest of codegen/cut.h and the plan (target/kernel_abi.h). */
+/* Emits a module: a function for each of its phases and nests (cut.h), and the plan (target/kernel_abi.h) in module 0.
+ * A phase's function runs a range of tasks:
+ *
+ *     phase0(pointers, scalars, begin, end)
+ *         level 0    scalars; loop variables of task `begin`, the digits of its number
+ *         level 1    for each task: its body; then the next task's loop variables, by adding 1 with carry */
 #include "codegen/asan.h"
 #include "codegen/emit_build.h"
 #include "target/kernel_abi.h"
@@ -21,7 +26,7 @@ static void add_attribute(cg_emit *e, LLVMValueRef function, const char *name, c
     LLVMAddAttributeAtIndex(function, (LLVMAttributeIndex)LLVMAttributeFunctionIndex, attribute);
 }
 
-/* For each instruction: profilers and debuggers look at code anywhere. */
+/* Unwind tables for each instruction, as profilers and debuggers may stop anywhere. */
 static void add_unwind_table(cg_emit *e, LLVMValueRef function) {
     enum { ASYNCHRONOUS = 2 };
     const unsigned kind = LLVMGetEnumAttributeKindForName("uwtable", strlen("uwtable"));
@@ -29,7 +34,7 @@ static void add_unwind_table(cg_emit *e, LLVMValueRef function) {
                             LLVMCreateEnumAttribute(e->context, kind, ASYNCHRONOUS));
 }
 
-/* Nothing may become a library call or throw; vectors stay as wide as the target's registers. */
+/* Nothing may become a library call, or throw; vectors are as wide as the target's registers. */
 static void add_attributes(cg_emit *e, LLVMValueRef function) {
     add_flag(e, function, "nounwind");
     add_unwind_table(e, function);
@@ -43,7 +48,7 @@ static void add_attributes(cg_emit *e, LLVMValueRef function) {
     }
 }
 
-/* Every function has these parameters first: pointers of parameters and shared buffers, and the scalars. */
+/* The first parameters of every function: pointers to parameters and shared buffers, and the scalars. */
 enum { ARG_BUFFERS, ARG_SCALARS };
 
 static bool new_tables(cg_emit *e) {
@@ -68,7 +73,7 @@ static void read_scalars(cg_emit *e) {
     }
 }
 
-/* Opens a function, and in it level 0; reads the scalars. A parameter < 0: there is none. */
+/* Opens a function and its level 0, and loads the scalars. A parameter < 0 does not exist. */
 static bool begin_function(cg_emit *e, LLVMValueRef function, int buffers, int scalars, int scratch) {
     e->function = function;
     if (!new_tables(e)) return false;
@@ -209,7 +214,7 @@ static void emit_phase(cg_emit *e, const ir_phase *phase, uint32_t number) {
 
 /* ---- Nests ---- */
 
-/* Of a nest; the values of outside follow. */
+/* Parameters of a nest; the values from outside follow them. */
 enum { ARG_NEST_SCRATCH = ARG_SCALARS + 1, ARG_CAPTURED };
 
 static LLVMValueRef nest_function(cg_emit *e, const cg_nest *nest) {
@@ -218,7 +223,7 @@ static LLVMValueRef nest_function(cg_emit *e, const cg_nest *nest) {
     LLVMTypeRef params[ARG_CAPTURED + CG_MAX_CAPTURED] = {e->pointer, e->pointer, e->pointer};
     for (uint32_t i = 0; i < nest->num_vars; i++) params[ARG_CAPTURED + i] = cg_type(e, nest->vars[i]->type);
     LLVMValueRef function = add_function(e, nest->name, params, ARG_CAPTURED + nest->num_vars);
-    LLVMSetVisibility(function, LLVMHiddenVisibility); /* called without a table of addresses */
+    LLVMSetVisibility(function, LLVMHiddenVisibility); /* calls get no table of addresses */
     return function;
 }
 

@@ -1,5 +1,5 @@
-/* dot2 and pack2: the instructions of AVX512_BF16, which round to nearest even and take denormals as zeros whatever
- * MXCSR says. They exist for 4, 8 and 16 lanes of f32; fewer lanes are filled up with zeros. */
+/* dot2 and pack2 by the instructions of AVX512_BF16, which round to nearest even and treat denormals as zeros,
+ * independent of MXCSR. They exist for 4, 8 and 16 lanes of f32; fewer lanes are padded with zeros. */
 #include "codegen/emit_build.h"
 
 #include <stdio.h>
@@ -31,7 +31,7 @@ LLVMValueRef cg_dot2(cg_emit *e, const ir_expr *x) {
     return lanes == 1 ? cg_lane(e, result, 0) : cg_slice(e, result, 0, lanes);
 }
 
-/* The instruction puts one operand after the other; a permutation interleaves them. */
+/* The instruction concatenates its operands; a permutation interleaves them. */
 LLVMValueRef cg_pack2(cg_emit *e, const ir_expr *x) {
     LLVMValueRef even = cg_as_vector(e, cg_emit_expr(e, x->args[0]));
     LLVMValueRef odd = cg_as_vector(e, cg_emit_expr(e, x->args[1])), parts[IR_MAX_LANES];

@@ -1,4 +1,7 @@
-/* Statements, and the blocks of a function that they open and close. */
+/* Statements. A loop tests at its bottom, and before it only if it may not run at all:
+ *
+ *     before: [ lo < hi ? ] -> body: [ i; statements; i + step < hi ? ] -> after
+ *                                 ^-------------------------/ */
 #include "codegen/emit_build.h"
 #include "target/kernel_abi.h"
 
@@ -22,7 +25,7 @@ static bool has_loop(const ir_block *block) {
     return false;
 }
 
-/* Computes everything that the next turn needs, the counter last; returns the counter's next value. */
+/* Advances all counters of the loop, the loop variable last; returns its next value. */
 static LLVMValueRef advance_loop(cg_emit *e, LLVMValueRef counter, int64_t step) {
     const cg_level *loop = &e->levels[e->level];
     LLVMBasicBlockRef last = LLVMGetInsertBlock(e->b);
@@ -35,7 +38,7 @@ static LLVMValueRef advance_loop(cg_emit *e, LLVMValueRef counter, int64_t step)
     return next;
 }
 
-/* Tests at the bottom; also at the top if the body may not run at all. */
+/* A loop with its test at the bottom, and another one before it if the body may not run at all. */
 static void emit_loop(cg_emit *e, const ir_stmt *stmt, cg_index lo, LLVMValueRef hi, bool runs) {
     LLVMBasicBlockRef before = LLVMGetInsertBlock(e->b), body = cg_block(e, stmt->u.loop.var->name);
     LLVMBasicBlockRef after = cg_block(e, "after");

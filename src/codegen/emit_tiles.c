@@ -1,5 +1,5 @@
-/* Tiles: the matrix registers of AMX, all eight of them 16 rows of 64 bytes. Each element of an IR_TILES buffer is one
- * of them, whose number is part of the instructions; no other code uses them. */
+/* Tiles: AMX has eight matrix registers, which are all configured as 16 rows of 64 bytes. Each element of an IR_TILES
+ * buffer is one register; its number is part of the instructions. No other code uses them. */
 #include "codegen/emit_build.h"
 
 enum { NUM_TILES = 8, CONFIG_BYTES = 64 };
@@ -14,7 +14,8 @@ bool cg_has_tiles(const ir_block *block) {
     return false;
 }
 
-/* Palette 1; for each tile the bytes of a row as 16 bits from byte 16 on, and its rows from byte 48 on. */
+/* The configuration: palette 1; for each tile, the bytes in a row (16 bits, from byte 16 on) and its rows (8 bits, from
+ * byte 48 on). */
 void cg_tiles_begin(cg_emit *e) {
     uint8_t config[CONFIG_BYTES] = {[0] = 1};
     LLVMValueRef bytes[CONFIG_BYTES];

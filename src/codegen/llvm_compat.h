@@ -1,4 +1,4 @@
-/* LLVM's C API, and the one place that knows the differences between its major versions. */
+/* LLVM's C API, and the only place that handles differences between its major versions. */
 #ifndef ATTUNE_CODEGEN_LLVM_COMPAT_H
 #define ATTUNE_CODEGEN_LLVM_COMPAT_H
 

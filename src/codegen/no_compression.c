@@ -1,8 +1,7 @@
-/* Linked into a plug-in that has an LLVM of its own: zlib's and zstd's functions as LLVM's archives name them. They
- * fail.
+/* Linked into a plug-in that contains LLVM: stubs of the zlib and zstd functions that LLVM's archives call. They fail.
  *
- * LLVM compresses sections for debuggers on request, and attune's objects have none. With these stubs the plug-in needs
- * neither library, and cannot be bound to a copy that the process has. The version script hides them from others. */
+ * LLVM only compresses debug sections, and attune's objects have none. With these stubs the plug-in needs neither
+ * library, and cannot be bound to a copy in the process. The version script hides them from other libraries. */
 #include <stddef.h>
 #include <stdint.h>
 
@@ -35,7 +34,7 @@ int uncompress(unsigned char *to, unsigned long *to_bytes, const unsigned char *
     return Z_STREAM_ERROR;
 }
 
-/* LLVM uses this one for checksums, too. */
+/* LLVM uses this function for checksums, too, so it is not a stub. */
 unsigned long crc32(unsigned long sum, const unsigned char *from, unsigned bytes) {
     uint32_t rest = ~(uint32_t)sum;
     for (unsigned i = 0; i < bytes; i++) {

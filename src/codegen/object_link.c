@@ -1,10 +1,10 @@
-/* The sections of each object become a stretch of the image's code; then each reference is resolved within the code:
+/* Concatenates the sections of all objects to the image's code, and then resolves each reference within the code:
  *
  *     object 0: .text .rodata       object 1: .text .rodata        unwind tables of all
  *     code:     [ .text | .rodata | .text | .rodata | .eh_frame ]
  *
- * A symbol lies in a section of its object, or it is a function of another one. All references are distances, so the
- * code may be loaded anywhere. */
+ * A symbol is defined in a section of its object, or is a function of another object. All references are relative, so
+ * the code may be loaded at any address. */
 #include "codegen/object_link.h"
 
 #include "codegen/asan.h"
@@ -18,9 +18,9 @@
 
 enum { MAX_CODE_BYTES = 64 << 20, NOT_PLACED = -1 };
 
-/* One object; all of them fill one stretch of code. */
+/* One object, and its state; all objects are placed in the same code. */
 typedef struct linker {
-    struct linker *all; /* the objects of the image, this one among them */
+    struct linker *all; /* all objects of the image, including this one */
     size_t count;
     const unsigned char *object;
     size_t bytes;
@@ -31,7 +31,7 @@ typedef struct linker {
     Elf64_Shdr *sections;
     int64_t *place;      /* offset of a section in the code, or NOT_PLACED */
     uint64_t code_bytes; /* up to the end of this object's */
-    uint64_t thunks;     /* offset of the thunks, one for each symbol, if there are any */
+    uint64_t thunks;     /* offset of the thunks, one for each symbol, if the object has any */
     unsigned char *code;
 } linker;
 
@@ -80,7 +80,7 @@ static attune_status read_sections(linker *l) {
     return ATTUNE_OK;
 }
 
-/* The string at `offset` of a string table, or "" if it is not wholly inside. */
+/* The string at `offset` of a string table, or "" if it does not end within the table. */
 static const char *string_at(const linker *l, uint32_t table, uint64_t offset) {
     if (table >= l->elf.e_shnum || l->sections[table].sh_type != SHT_STRTAB) return "";
     const Elf64_Shdr *section = &l->sections[table];
@@ -133,7 +133,7 @@ static void reserve_thunks(linker *l) {
     l->code_bytes = l->thunks + most * CG_ASAN_THUNK_BYTES;
 }
 
-/* How to leave functions: after all code, because an image has one such table. */
+/* Unwind tables come after all code, because an image has one such section. */
 static bool is_unwind(const linker *l, const Elf64_Shdr *section) {
     return strcmp(section_name(l, section), ".eh_frame") == 0;
 }
@@ -154,7 +154,7 @@ static attune_status place_sections(linker *l, uint64_t before) {
     return ATTUNE_OK;
 }
 
-/* The tables of all objects follow each other without gaps, as zeros would end them. */
+/* The unwind tables of all objects must be contiguous, as zeros between them would end the section. */
 static attune_status place_unwind(linker *all, size_t count, at_image_header *header) {
     enum { ALIGN = 8 };
     uint64_t end = (all[count - 1].code_bytes + ALIGN - 1) & ~(uint64_t)(ALIGN - 1);
@@ -199,8 +199,8 @@ static bool find_function(const linker *l, const char *name, int64_t *place) {
     return false;
 }
 
-/* Code may call functions of other objects of the image. Nothing outside may be called, except the sanitizer's runtime
- * in the build that has it. */
+/* Code may call functions of other objects of the image. It may call nothing outside, except the sanitizer's runtime in
+ * a build with it. */
 static attune_status resolve_outside(linker *l, uint64_t index, const char *name, int64_t *place) {
     const uint64_t thunk = l->thunks + index * CG_ASAN_THUNK_BYTES;
     for (size_t i = 0; i < l->count; i++)
@@ -299,7 +299,7 @@ static attune_status fill_code(linker *all, size_t count, unsigned char *code) {
     return status;
 }
 
-/* `l` is the last of the objects. */
+/* `l` is the last object. */
 static attune_status write_image(linker *l, const at_image_header *given, const uint64_t *scratch_bytes,
                                  unsigned char **image, size_t *bytes) {
     const size_t table_bytes = sizeof *given + given->num_phases * sizeof(at_image_phase);

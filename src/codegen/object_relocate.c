@@ -1,5 +1,5 @@
-/* A relocation is a distance, and the bits of a field that hold it. The table says both for each type, so that one
- * function applies them all and refuses a value that the field cannot hold:
+/* A relocation is a distance, and the bits of a field that encode it. The table has both for each type, so that one
+ * function applies them all, and rejects a value that does not fit:
  *
  *     value = symbol + addend - place, shifted right by `shift` -> `bits` bits from bit `first` of the field on */
 #include "codegen/object_relocate.h"
@@ -27,7 +27,7 @@ struct cg_relocation {
     uint32_t type;
     uint8_t bytes; /* of the field */
     uint8_t origin, place;
-    uint8_t shift; /* zeros at the low end that the field leaves out */
+    uint8_t shift; /* low bits that are zero and not encoded */
     uint8_t bits, first;
 };
 

@@ -12,8 +12,8 @@ const cg_relocation *cg_relocation_find(uint16_t machine, uint64_t type);
 
 uint64_t cg_relocation_bytes(const cg_relocation *relocation); /* of what it changes */
 
-/* Writes to `field`, which is at offset `at` of the code, the distance to `symbol` + addend, or the offset of that
- * place in its page. False if it does not fit. */
+/* Writes the distance to `symbol` + addend, or that address's offset in its page, to `field`, which is at offset `at`
+ * of the code. False if it does not fit. */
 bool cg_relocation_apply(const cg_relocation *relocation, unsigned char *field, int64_t at, int64_t symbol,
                          int64_t addend);
 

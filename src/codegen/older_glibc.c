@@ -1,5 +1,5 @@
-/* Linked into a plug-in that has an LLVM of its own: functions that Debian's archives of LLVM and GCC take from glibc
- * 2.35 and 2.36. With these the plug-in loads with glibc 2.34. The version script hides them from others. */
+/* Linked into a plug-in that contains LLVM: functions of glibc 2.35 and 2.36 that Debian's archives of LLVM and GCC
+ * call. With these, the plug-in loads with glibc 2.34. The version script hides them from other libraries. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <link.h>
@@ -9,7 +9,7 @@
 
 uint32_t arc4random(void);
 
-/* LLVM names temporary files by it, and attune's use of LLVM makes none. */
+/* LLVM calls it to name temporary files, of which attune's use of LLVM creates none. */
 uint32_t arc4random(void) {
     uint32_t word = 0;
     while (getrandom(&word, sizeof word, 0) != sizeof word) {
@@ -17,7 +17,7 @@ uint32_t arc4random(void) {
     return word;
 }
 
-/* A glibc without this function has no such macro, and archives that were built with it do not ask for it. */
+/* A glibc without this function has no such macro, and archives built with that glibc do not call it. */
 #ifdef DLFO_STRUCT_HAS_EH_DBASE
 
 typedef struct search {
@@ -47,7 +47,7 @@ static int look(struct dl_phdr_info *info, size_t bytes, void *user) {
     return 1;
 }
 
-/* GCC's unwinder asks it for the object that contains an address. */
+/* GCC's unwinder calls it to find the object that contains an address. */
 int _dl_find_object(void *address, struct dl_find_object *result) {
     search wanted = {(uintptr_t)address, result};
     return dl_iterate_phdr(look, &wanted) == 1 ? 0 : -1;

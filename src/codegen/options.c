@@ -1,4 +1,5 @@
-/* LLVM's options belong to the process, so compiles with the same options share a turn, and others wait for it to end:
+/* LLVM's options are global to the process. So compiles with the same options run together in a batch, and others wait
+ * for the batch to end:
  *
  *     time ->   [avx512 | avx512]  [avx2 | avx2]  [avx512]        in the order of arrival */
 #include "codegen/options.h"
@@ -17,10 +18,10 @@ static option_set current; /* the options that LLVM has now */
 static uint64_t users;     /* compiles under way */
 static uint64_t last_ticket, next_ticket = 1;
 
-/* Passes of LLVM that find next to nothing in the emitter's code: addresses are shared and hoisted already, and each
- * loop is in the order in which it should run. They take a quarter of the time. The last three are worth 1 % each to
- * code for 16 registers, so they are left out where there are 32. Both lists name the same options, so that each undoes
- * the other. They are set only if LLVM belongs to the code generator alone (the Makefile says when). */
+/* Passes of LLVM that hardly improve the emitter's code, because addresses are shared and hoisted already, and loops
+ * are in their final order. They take a quarter of the compile time. The last three make code for 16 registers 1 %
+ * faster each, so they are skipped only for targets with 32 registers. Both lists name the same options, so that each
+ * undoes the other. They are set only if no one else in the process uses this LLVM (the Makefile says when). */
 static void tell_llvm(option_set set) {
 #if defined(ATTUNE_OWN_LLVM) && LLVM_VERSION_MAJOR == 19
 #define ALWAYS                                                                                                         \
@@ -36,7 +37,7 @@ static void tell_llvm(option_set set) {
 #endif
 }
 
-/* In the order of arrival: a stream of compiles for one target must not starve another one. */
+/* In the order of arrival, so that a stream of compiles for one target cannot starve another. */
 void cg_options_enter(const at_target *target) {
     const option_set wanted = at_has_few_registers(target) ? FOR_16_REGISTERS : FOR_32_REGISTERS;
     pthread_mutex_lock(&mutex);

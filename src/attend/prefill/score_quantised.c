@@ -4,8 +4,9 @@
  *     Q^T     [ d0-d3 of row 0 ][ d0-d3 of row 1 ] …          i8, a lane holds four columns of a row
  *     K[j]    [ d0-d3 ] in all lanes
  *
- *     score = dot * scale of the key * scale of the row + q · mean        the last product and the sum by mha_madd; + 0
- * for keys whose mean was not subtracted */
+ *     score = dot * scale of the key * scale of the row + q · mean
+ *
+ * The last product and the sum are one mha_madd. q · mean is 0 for keys whose mean was not subtracted. */
 #include "attend/prefill/quantised_keys.h"
 #include "attend/prefill/score_tile.h"
 #include "base/integers.h"

@@ -5,9 +5,8 @@
  * The table has an element [sequence, head, stripe, tile] for each stripe of rows and tile of keys (prefill/layout.h).
  * If the mask does not depend on the sequence of the batch, or on the head, it has a single sequence, or head:
  *
- *     keys of a tile     0                                          kv_tile
- *                        | hidden |  some rows  | all rows | some   | hidden |
- *                                from       full_from  full_to      to */
+ *     keys of a tile     | hidden | some rows | all rows  | some rows | hidden |
+ *                        0        from        full_from   full_to     to       kv_tile */
 #ifndef ATTUNE_ATTEND_SHARED_MASK_TABLE_H
 #define ATTUNE_ATTEND_SHARED_MASK_TABLE_H
 

@@ -1,9 +1,8 @@
 /* The visible range of a query, as loop IR (problem_sight.h has it as C integers). A causal mask, a window and the
  * sequence's length give an interval of keys; global tokens add the first keys:
  *
- *     keys     0 …                                                       seq_kv - 1
- *              |= = = =|- - - - - - - - |= = = = = = = =|- - - - - - - - - - - -|
- *               last_global              first      last */
+ *     keys     | visible     | hidden    | visible | hidden     |
+ *              0 … last_global             first … last           seq_kv - 1 */
 #ifndef ATTUNE_ATTEND_SHARED_SIGHT_H
 #define ATTUNE_ATTEND_SHARED_SIGHT_H
 

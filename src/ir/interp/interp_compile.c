@@ -1,4 +1,5 @@
-/* Resolving statements. */
+/* Resolves statements: each ir_stmt becomes an interp_action, which has the function that runs it (interp_exec.c) and
+ * its resolved operands. A variable has an address from its definition to the end of its block. */
 #include "ir/interp/interp_internal.h"
 
 static void compile_for(interp *run, const ir_stmt *s, interp_action *action) {
