@@ -1,8 +1,12 @@
-/* New keys and values written into the caches, before anything is read there: sequence b's last keys are the new ones.
+/* Writes new keys and values to the caches, in a phase before anything reads them. The new keys are the sequence's last
+ * ones:
+ *
+ *     cache of sequence b    [ old keys … | new 0 | new 1 | … ]        seq_kv includes the new keys
+ *
  * append_quantised.c quantises them. */
 #include "attend/around/append.h"
 
-/* Columns of a panel lie apart, so its quantised values are made in scratch. */
+/* The columns of a token are not contiguous in a panel, so they are quantised to scratch and then copied. */
 static void append_quantised(mha_context *c, const mha_row *source, const mha_row *target, const ir_access *scale,
                              int64_t columns) {
     mha_quantising coding = {source, target, mha_format_of(c, target->buffer), scale};
@@ -26,8 +30,8 @@ static void append_row(mha_context *c, const mha_row *source, const mha_row *tar
         mha_copy_row(c, source, target, 0, columns);
 }
 
-/* Quantised rows are made of prepared rows, and columns of a panel lie apart, so the row is prepared in scratch first.
- */
+/* Prepares the row (norm, rotary embedding, Hadamard) before it is written. If it is then quantised, or goes to a
+ * panel, whose columns are not contiguous, it is prepared in scratch. */
 static void append_prepared(mha_context *c, const mha_sequence *e, const ir_expr *position, const mha_row *source,
                             const mha_row *target, const ir_access *scale) {
     const int64_t columns = c->p->head_dim;
@@ -61,14 +65,14 @@ static void append_token(mha_context *c, const mha_sequence *e, const ir_expr *k
     append_row(c, &v_new, &v, mha_scale_access(c, MHA_V_SCALE, &row), p->head_dim_v);
 }
 
-/* The runtime has checked that a sequence has at least as many keys as are new. */
+/* The runtime has checked that a sequence has at least `count` keys. */
 const ir_expr *mha_new_key(const mha_context *c, const mha_sequence *e, const ir_expr *token, const ir_expr *count) {
     ir_builder *b = c->b;
     const ir_expr *key = ir_add(b, ir_sub(b, e->seq_kv, count), token);
     return ir_let_index(b, "key", e->seq_kv, key);
 }
 
-/* As many as queries, unless it is not called for a ragged batch. */
+/* New tokens of a sequence in a general kernel: as many as queries in a ragged batch, else a size of the call. */
 static const ir_expr *tokens_of_general(const mha_context *c, const mha_sequence *e) {
     ir_builder *b = c->b;
     const ir_expr *is_ragged = ir_gt(b, c->params.size[MHA_STARTS], ir_idx(b, 0));
@@ -79,7 +83,7 @@ static const ir_expr *tokens_of_general(const mha_context *c, const mha_sequence
 
 void mha_append(mha_context *c) {
     ir_builder *b = c->b;
-    /* A general kernel is told whether it appends. */
+    /* The call tells a general kernel whether to append. */
     const bool has_number = !c->p->is_ragged || c->params.size[MHA_SEQ_NEW];
     const ir_expr *most = c->params.size[has_number ? MHA_SEQ_NEW : MHA_SEQ_Q];
     IR_PHASE(b) {

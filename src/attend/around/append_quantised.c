@@ -1,8 +1,10 @@
-/* Rows quantised into a cache. attune/expert/problem.h says which values and scales there are; docs/numerics.md has the
- * formulas.
+/* Quantises rows into a cache. attune/expert/problem.h lists the formats, docs/numerics.md has the formulas. A row is a
+ * list of runs, the columns that share a scale:
  *
- * All of it is arithmetic of c->elem. A scale is rounded to what the cache holds (f32, or f16 inline) before anything
- * is divided by it, so that the quantised values fit the scale that is stored. */
+ *     for each run      measure its range  ->  scale, minimum  ->  quantised values
+ *
+ * Arithmetic is in c->elem. A scale is rounded to the cache's type (f32, or f16 inline) before anything is divided by
+ * it, so that the quantised values match the stored scale. */
 #include "attend/around/append.h"
 #include "nest/quantised.h"
 
@@ -10,21 +12,21 @@
 
 enum { COLUMNS = MHA_BLOCK_COLUMNS, HALF = COLUMNS / 2, NIBBLE_BITS = 4, ZERO_QUANTISED = 8 };
 
-/* Columns that share a scale, of a row that is quantised. */
+/* A run of a row: columns that share a scale. */
 typedef struct run {
     const mha_quantising *row;
     mha_row source; /* from their first column on */
     const ir_expr *first;
     int64_t columns;
     const ir_expr *scale, *usable; /* scalars; NULL: there is none, or each column has one */
-    const ir_expr *least;          /* NULL: quantised values have a sign */
+    const ir_expr *least;          /* NULL: quantised values are signed */
 } run;
 
 static bool by_group(const mha_quantising *row) {
     return mha_scales_runs(row->format.scales) || mha_is_inline(row->format.scales);
 }
 
-/* Quantises differences to the minimum, which are not negative. */
+/* Whether differences to a minimum are quantised, which are not negative. */
 static bool is_from_least(const mha_quantising *row) { return mha_has_least(row->format.scales); }
 
 /* ---- Scales ---- */
@@ -34,7 +36,8 @@ static double largest_quantised(const mha_quantising *row) {
     return row->format.dtype == ATTUNE_I8 ? 127 : row->format.dtype == ATTUNE_F8 ? 448 : 7;
 }
 
-/* A group of i4 uses the smallest quantised value, -8, as well. */
+/* Whether all of -8 … 7 are used, as in groups of int4: the scale then has the sign with which the extreme x becomes
+ * -8. */
 static bool is_signed(const mha_quantising *row) {
     return row->format.dtype == ATTUNE_I4 && by_group(row) && !is_from_least(row);
 }
@@ -50,12 +53,12 @@ static const ir_expr *measured(const mha_context *c, const run *r) {
     return ir_div(c->b, mha_row_range(c, &r->source, r->columns), mha_number(c, largest_quantised(r->row), 1));
 }
 
-/* Stores a number as an f16 among the quantised values, and returns that. */
+/* Stores x as an f16 among the quantised values, and returns it as rounded. */
 static const ir_expr *store_inline(const mha_context *c, const run *r, const ir_expr *exact, int64_t from) {
     ir_builder *b = c->b;
     const mha_format *f = &r->row->format;
     const ir_expr *nan = mha_number(c, NAN, 1);
-    exact = ir_select(b, ir_eq(b, exact, exact), exact, nan); /* a NaN is bytes here, and always the same ones */
+    exact = ir_select(b, ir_eq(b, exact, exact), exact, nan); /* the bytes of a NaN must always be the same */
     const ir_expr *half = ir_let(b, "half_scale", ir_cast(b, IR_F16, mha_narrowed(c, exact)));
     const ir_expr *block =
         ir_let_index(b, "block", ir_idx(b, f->columns / COLUMNS), ir_div(b, r->first, ir_idx(b, COLUMNS)));
@@ -63,7 +66,7 @@ static const ir_expr *store_inline(const mha_context *c, const run *r, const ir_
     return mha_widened(c, ir_cast(b, IR_F32, half));
 }
 
-/* Stores a number of the run as its cache holds it, and returns that. */
+/* Stores a scale or minimum of the run in the cache's type, and returns it as rounded. */
 static const ir_expr *stored(const mha_context *c, const ir_access *at, const ir_expr *x) {
     mha_store(c, at, x);
     return mha_load(c, at);
@@ -83,7 +86,7 @@ static const ir_expr *scale_from_least(const mha_context *c, run *r) {
     return stored(c, mha_element_scale(c, &row->format, row->target, r->first, 1), scale);
 }
 
-/* The run's scale, which is measured first where the row makes it. NULL: it has none, or each column has one. */
+/* The run's scale, measured and stored if it depends on the row. NULL: the run has none, or one for each column. */
 static const ir_expr *scale_of_run(const mha_context *c, run *r) {
     const mha_quantising *row = r->row;
     const attune_scales scales = row->format.scales;
@@ -104,7 +107,7 @@ static void open_scale(const mha_context *c, run *r) {
 
 /* ---- Quantised values ---- */
 
-/* Constants come first, so that a NaN stays one. */
+/* Constants are first operands, so that NaN stays NaN. */
 static const ir_expr *clamp(const mha_context *c, const mha_quantising *row, const ir_expr *x) {
     const int lanes = x ? x->type.lanes : 1;
     x = ir_max(c->b, mha_number(c, smallest_quantised(row), lanes), x);
@@ -128,7 +131,7 @@ static const ir_expr *quotient(const mha_context *c, const run *r, const ir_expr
     return ir_let(c->b, "code", clamp(c, row, x));
 }
 
-/* A whole number, as i32; NaN becomes 0. */
+/* Rounded to an integer, as i32; NaN becomes 0. */
 static const ir_expr *whole(const mha_context *c, const ir_expr *x) {
     ir_builder *b = c->b;
     const ir_expr *zero = mha_number(c, 0, x ? x->type.lanes : 1);
@@ -143,7 +146,7 @@ static void store_one_quantised(const mha_context *c, const mha_quantising *row,
         ir_store(c->b, target, ir_cast(c->b, IR_I8, whole(c, quantised)));
 }
 
-/* The bytes of a block of i4, whose first column is number `at` of the run. */
+/* The bytes of a block of int4 whose first column is number `at` of the run. */
 static void store_nibbles(const mha_context *c, const run *r, const ir_expr *block, const ir_expr *at, int64_t before) {
     ir_builder *b = c->b;
     const int lanes = mha_column_lanes(HALF, c->lanes);

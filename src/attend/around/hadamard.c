@@ -1,10 +1,14 @@
-/* The rotation of queries and keys by the normalised Walsh-Hadamard matrix, head by head (qk_hadamard): columns that
- * stand out are spread over all columns, so that a quantised key loses less (Ashkboos et al., "QuaRot", 2024). The
- * matrix is orthogonal and symmetric, so products of queries and keys stay as they are.
+/* Multiplies queries and keys by the normalised Walsh-Hadamard matrix, head by head (qk_hadamard). It spreads outlier
+ * columns over all columns, so that quantising a key loses less (Ashkboos et al., "QuaRot", 2024). The matrix is
+ * orthogonal, so the dot products of queries and keys do not change.
  *
- * Rows are multiplied by 1 / sqrt(head_dim) first, which keeps large numbers finite. Sums and differences follow, of
- * columns 1 apart, then 2, 4 and so on. That order is fixed, and vectors only say how many are computed at once. So a
- * row has the same bits with every schedule. */
+ * Rows are multiplied by 1 / sqrt(head_dim) first, which avoids overflow. Then come butterflies of columns 1 apart, 2
+ * apart, 4 apart, …:
+ *
+ *     x[i], x[i + apart]    ->    x[i] + x[i + apart], x[i] - x[i + apart]
+ *
+ * The order is fixed, and the width of a vector only decides how many are computed at once. So a row has the same bits
+ * with every schedule. */
 #include "attend/around/around.h"
 
 #include <math.h>
@@ -14,7 +18,8 @@ mha_row mha_hadamard_row(mha_context *c) {
     return (mha_row){scratch, {ir_idx(c->b, 0)}, NULL};
 }
 
-/* Sums, and differences where `apart` is a bit of the lane, of lanes that lie so far apart. */
+/* The butterflies of lanes `apart` apart within a vector: differences in lanes whose number has the bit `apart`, else
+ * sums. */
 static const ir_expr *lanes_met(ir_builder *b, const ir_expr *x, int apart) {
     uint8_t other[IR_MAX_LANES], side[IR_MAX_LANES];
     if (!x) return NULL;

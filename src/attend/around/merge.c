@@ -1,5 +1,9 @@
-/* Merging: the largest maximum first, then sums and values of each part times exp(its maximum - the largest), in the
- * order of the parts. */
+/* Merges the parts of a row, in their order:
+ *
+ *     max      = the largest max[part]
+ *     share    = exp(max[part] - max)
+ *     sum      = sum of share * sum[part]
+ *     out      = (sum of share * values[part]) / sum */
 #include "attend/around/merge.h"
 #include "attend/around/around.h"
 #include "nest/columns.h"
@@ -23,13 +27,13 @@ static const ir_expr *largest(const mha_context *c, const mha_parts *parts) {
     return ir_let(b, "largest", ir_load(b, best));
 }
 
-/* exp(max - base). Parts as large as the largest have the share 1 even if that is infinite. */
+/* exp(max - base). A part with the largest maximum has the share 1, even if that is infinite. */
 static const ir_expr *share_of(const mha_context *c, const ir_expr *max, const ir_expr *base) {
     const ir_expr *equal = ir_eq(c->b, max, base);
     return ir_let(c->b, "share", ir_select(c->b, equal, mha_number(c, 1, 1), mha_exp(c, max, base)));
 }
 
-/* value[0, column] += share * the part's, for all columns. */
+/* value[0, column] += share * values of the part, for all columns. */
 static void add_values(const mha_context *c, const mha_parts *parts, const ir_expr *part, const ir_expr *share,
                        const ir_buffer *value) {
     ir_builder *b = c->b;
@@ -56,7 +60,7 @@ void mha_store_divided(const mha_context *c, const ir_buffer *out, const ir_expr
     }
 }
 
-/* Scratch for a row of values, which are 0. */
+/* Scratch for a row of values, initialised with 0. */
 static const ir_buffer *new_row(const mha_context *c, const mha_parts *parts) {
     ir_builder *b = c->b;
     const int64_t columns = (parts->columns + c->lanes - 1) / c->lanes * c->lanes;
@@ -67,7 +71,7 @@ static const ir_buffer *new_row(const mha_context *c, const mha_parts *parts) {
     return value;
 }
 
-/* The row of values and the logarithm, of all parts. */
+/* The row of values, and the LSE, of all parts. */
 static void store_merged(const mha_context *c, const mha_parts *parts, const ir_buffer *out, const ir_buffer *lse,
                          const ir_expr *const index[3], const ir_expr *max, const ir_access *total,
                          const ir_buffer *value) {
@@ -119,7 +123,7 @@ const ir_expr *mha_joined(const mha_context *c, const mha_join *join, const ir_e
     return ir_add(b, kept, ir_mul(b, part, mha_in_lanes(c, join->share, lanes)));
 }
 
-/* A part that saw no key has no values. */
+/* A part without a visible key has no values. */
 static void join_part(const mha_context *c, const mha_parts *parts, const ir_expr *part, const ir_access *row_max,
                       const ir_access *row_sum, const ir_buffer *value) {
     ir_builder *b = c->b;

@@ -1,4 +1,4 @@
-/* The weights output: its tasks, and a row of it, which shows scores or probabilities. */
+/* The output of scores or probabilities (op=weights): its tasks, and the steps from scores to one row of the output. */
 #include "attend/around/probabilities.h"
 #include "attend/around/around.h"
 
@@ -34,11 +34,12 @@ static bool shows_hidden_keys(const probabilities *w) {
     return mode == ATTUNE_WEIGHTS_SCALED || mode == ATTUNE_WEIGHTS_CAPPED;
 }
 
-/* Whether c->k has keys beyond those of the sequence: pages may not exist there, and this kernel rotates no such keys.
- */
+/* Whether c->k may be read beyond the sequence's keys: not with pages, which may not exist, nor if this kernel prepares
+ * keys, which it does only for the sequence's. */
 static bool has_keys_beyond(const probabilities *w) { return !w->c->p->page_size && !w->c->prepares_keys; }
 
-/* Where the last query of a band sees most keys, slices of keys beyond those are not multiplied. */
+/* The end of the keys whose products are needed. Queries of a band are in order, so the last one attends to the last
+ * key. */
 static const ir_expr *limit_of(const probabilities *w) {
     const mha_context *c = w->c;
     if (shows_hidden_keys(w)) return has_keys_beyond(w) ? w->all_keys : w->e.seq_kv;
@@ -56,19 +57,20 @@ typedef struct probabilities_row {
     const ir_expr *head, *query, *out_row;
     const ir_expr *position; /* NULL if it does not matter */
     const ir_expr *slope, *lse;
-    const ir_expr *has_keys; /* by its LSE, which may be of other keys: then any score may meet -infinity */
-    mha_sight sight;         /* i32 */
+    const ir_expr
+        *has_keys; /* whether the LSE is not -inf; it may belong to other keys, so scores may be finite all the same */
+    mha_sight sight; /* i32 */
     const ir_expr *kv_head;
-    mha_values values; /* what the user's functions need of it */
+    mha_values values; /* values of users' functions that depend on the row */
 } probabilities_row;
 
-/* A vector of keys: from `key` on, at `at` in the slice. */
+/* A vector of keys: from `key` on, which is key `at` of the slice. */
 typedef struct probabilities_keys {
     const ir_expr *at, *key, *numbers; /* numbers: i32 vector */
-    bool is_last;                      /* some may lie beyond the end of a row: accesses are masked */
+    bool is_last;                      /* some may be beyond the end of a row, so accesses are masked */
 } probabilities_keys;
 
-/* A bound of keys as i32. It is clamped first: positions may be larger than i32. */
+/* A bound of keys as i32. It is clamped first, as positions may exceed i32. */
 static const ir_expr *as_key(const probabilities *w, const ir_expr *x) {
     if (!x) return NULL;
     const ir_expr *fits = ir_min(w->b, ir_max(w->b, ir_idx(w->c->b, -1), x), w->all_keys);
@@ -80,7 +82,7 @@ static const ir_expr *lanes_below(const probabilities *w, const probabilities_ke
     return ir_lt(w->b, ramp, ir_splat(w->b, end, w->lanes));
 }
 
-/* An access of a tensor of four dimensions that is masked to the columns it has. */
+/* An access of a tensor of four dimensions, masked to its columns. */
 static const ir_access *along_keys(const probabilities *w, const ir_buffer *tensor, const ir_expr *const index[3],
                                    const probabilities_keys *k) {
     if (!tensor) return NULL;
@@ -121,7 +123,7 @@ static void open_functions(const probabilities *w, probabilities_row *row, const
     mha_fill_values(w->c, MHA_MASK_FUNCTION, &place, &row->values);
 }
 
-/* Which of the keys the row sees; NULL: all. */
+/* Which of the keys are visible to the row; NULL: all. */
 static const ir_expr *visible(const probabilities *w, const probabilities_row *row, const probabilities_keys *k,
                               const ir_expr *bias) {
     mha_hiding hiding = {.sight = row->sight, .key = k->numbers, .bias = bias};
@@ -133,7 +135,7 @@ static const ir_expr *visible(const probabilities *w, const probabilities_row *r
     return mha_sees(w->c, &hiding, w->lanes);
 }
 
-/* A vector of scores, or of probabilities. The scale of K is in w->scores already. */
+/* A vector of scores, or of probabilities. w->scores are multiplied by K's scale already. */
 static const ir_expr *shown(const probabilities *w, const probabilities_row *row, const probabilities_keys *k) {
     ir_builder *b = w->b;
     const mha_context *c = w->c;
@@ -182,7 +184,7 @@ static void put_mean(const probabilities *w, const probabilities_row *row, const
 
 typedef void put_fn(const probabilities *w, const probabilities_row *row, const probabilities_keys *k);
 
-/* Columns up to which vectors lie whole inside the output and, where they are read, the masks. */
+/* The columns that the output and all masks that are read have: vectors within them need no masks. */
 static const ir_expr *whole_columns(const probabilities *w) {
     const ir_expr *end = w->all_keys;
     for (mha_tensor_id id = MHA_ATTN_MASK; id <= MHA_ATTN_BIAS && !shows_hidden_keys(w); id++)
@@ -190,8 +192,8 @@ static const ir_expr *whole_columns(const probabilities *w) {
     return end;
 }
 
-/* Whether the vector at k->key lies whole before that column. One comparison for each tensor, not one with their
- * minimum, which the bounds prover would have to take apart for every access. */
+/* Whether the whole vector at k->key is within these columns. There is one comparison for each tensor; with one
+ * comparison to their minimum, the bounds prover would need case distinctions for every access. */
 static const ir_expr *is_whole(const probabilities *w, const probabilities_keys *k) {
     const ir_expr *next = ir_let(w->b, "next", ir_plus(w->b, k->key, w->lanes));
     const ir_expr *whole = ir_le(w->b, next, w->all_keys);
@@ -222,7 +224,7 @@ static void each_vector(const probabilities *w, const probabilities_row *row, co
     }
 }
 
-/* All heads of a query share this. */
+/* What all heads of a query share. */
 static probabilities_row open_query(const probabilities *w, const ir_expr *n) {
     ir_builder *b = w->b;
     const mha_context *c = w->c;
@@ -281,7 +283,7 @@ static void clear_sums(const probabilities *w) {
     }
 }
 
-/* The heads in their order, so that the bits of their mean are always the same. */
+/* The mean over all heads, in their order, so that its bits are always the same. */
 static void average_slice(const probabilities *w, const ir_expr *first_key) {
     ir_builder *b = w->b;
     clear_sums(w);
@@ -336,7 +338,7 @@ static void build_phase(probabilities *w) {
     }
 }
 
-/* Copies the kernel's own logarithms to the caller's memory, which is an output and cannot be read. */
+/* Copies the kernel's LSE to the caller's, which is an output and cannot be read by this kernel. */
 static void hand_over_lse(mha_context *c, const ir_buffer *lse) {
     ir_builder *b = c->b;
     IR_PHASE(b) {

@@ -1,5 +1,8 @@
-/* S = Q K^T for one slice of keys: K^T is packed with its keys along the lanes, rows of Q are read as broadcast
- * scalars. Each product is summed in the order of the columns. */
+/* S = Q K^T for one slice of keys, lanes along keys: K is transposed to scratch, and elements of Q are broadcast.
+ *
+ *               keys 0 … L-1       keys L … 2L-1
+ *     row 0   [ a a a a a a a ] [ a a a a a a a ]        a += Q[row][d] in all lanes * K^T[d][keys], for d = 0, 1, …
+ *     row 1   [ a a a a a a a ] [ a a a a a a a ] */
 #include "nest/columns.h"
 #include "nest/product.h"
 #include "nest/transpose.h"
@@ -15,7 +18,7 @@ const ir_expr *probabilities_query(const probabilities *w, const ir_expr *row) {
     return ir_let_index(b, "query", w->c->params.size[MHA_SEQ_Q], ir_cast(b, IR_IDX, id));
 }
 
-/* Rows beyond the last one are that row again. */
+/* Rows beyond the last one repeat it. */
 void probabilities_load_queries(const probabilities *w, const ir_expr *kv_head) {
     ir_builder *b = w->b;
     const ir_expr *group = ir_idx(b, w->c->group);
@@ -35,7 +38,7 @@ void probabilities_load_queries(const probabilities *w, const ir_expr *kv_head) 
 
 /* ---- K ---- */
 
-/* The places of the keys from `key` on. Keys beyond the last one that counts are that one again. */
+/* The places of the keys from `key` on. Keys beyond the last one that is needed repeat it. */
 static void refer_keys(const probabilities *w, const ir_expr *kv_head, const ir_expr *key, mha_kv_row *rows) {
     ir_builder *b = w->b;
     for (int l = 0; l < w->lanes; l++) {
@@ -81,7 +84,7 @@ static void pack_keys(const probabilities *w, const ir_expr *kv_head, const ir_e
 
 /* ---- Q K^T ---- */
 
-/* One register tile: rows first … and vectors of keys from `at`. */
+/* One register tile: rows from `first` on, and vectors of keys from `at` on. */
 static void multiply_tile(const probabilities *w, const ir_expr *first, const ir_expr *at) {
     ir_builder *b = w->b;
     mha_product p = mha_product_of(w->c, MHA_MADD, w->tile_rows, w->tile_vectors);
@@ -102,7 +105,7 @@ static void multiply_tile(const probabilities *w, const ir_expr *first, const ir
         }
 }
 
-/* The last tile of rows overlaps the one before: it computes the same bits again. */
+/* The last register tile may overlap the one before, and computes the same bits again. */
 static void multiply(const probabilities *w) {
     ir_builder *b = w->b;
     IR_FOR(b, at, ir_idx(b, 0), ir_idx(b, w->keys), w->tile_vectors * w->lanes) {

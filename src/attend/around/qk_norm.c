@@ -1,8 +1,9 @@
-/* RMS norms of queries and keys (Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019), head by head:
- * x * weights / sqrt(mean of x^2 + qk_norm_eps).
+/* RMS norms of queries and keys, head by head (Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019):
  *
- * The squares are summed in as many lanes as a row divides into, up to LANES, whatever the schedule's vectors. So a row
- * has the same bits with every schedule, as `reproducible` promises. */
+ *     x * weights / sqrt(mean of x^2 + qk_norm_eps)
+ *
+ * The squares are summed in LANES lanes, or fewer if these do not divide the row, independent of the schedule's
+ * vectors. So a row has the same bits with every schedule, as `reproducible` promises. */
 #include "attend/around/around.h"
 
 enum { LANES = 16 };

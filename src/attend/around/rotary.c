@@ -1,9 +1,13 @@
-/* Rotary position embedding (Su et al., "RoFormer", 2021): pairs of columns are rotated by an angle that the position
- * gives. A problem may have rows normalised before (qk_norm.c), spread after (hadamard.c), or one of these alone.
+/* Rotary position embedding (Su et al., "RoFormer", 2021): pairs of columns are rotated by an angle that depends on the
+ * position. Rows may also be normalised before (qk_norm.c) and multiplied by the Hadamard matrix after (hadamard.c); a
+ * problem has any of the three:
  *
- * Attention has q prepared in shared memory once, unrounded, and k as well unless keys are appended. That phase costs a
- * pass over both, but every task reads them many times. Prepared keys lie without pages, sequence by sequence, because
- * sequences may share pages and yet differ in cos, sin and positions. */
+ *     y[0] = x[0] cos - x[1] sin          x is columns (2d, 2d + 1), or (d, d + rotary_dim / 2)
+ *     y[1] = x[1] cos + x[0] sin
+ *
+ * A phase prepares q, and k unless keys are appended, once in shared memory, unrounded. It costs one pass over both,
+ * but every task reads them many times. Prepared keys have no pages: sequences may share a page and still differ in
+ * cos, sin and positions. */
 #include "attend/around/around.h"
 #include "nest/pairs.h"
 
@@ -21,7 +25,7 @@ static const ir_expr *cached(mha_context *c, mha_tensor_id id, const rotation *r
     return ir_let(c->b, id == MHA_COS ? "cos" : "sin", mha_load(c, at));
 }
 
-/* Rotates x[0] and x[1]; the products are of one kind, so that an angle of 0 changes nothing. */
+/* Rotates x[0] and x[1]. All products are rounded alike, so that an angle of 0 changes nothing. */
 static void rotate(mha_context *c, const ir_expr *cos, const ir_expr *sin, const ir_expr *x[2]) {
     ir_builder *b = c->b;
     const ir_expr *first = ir_let(b, "first", x[0]), *second = ir_let(b, "second", x[1]);
@@ -58,7 +62,7 @@ static void rotate_halves(mha_context *c, const rotation *r, int64_t half) {
     }
 }
 
-/* Pairs are (x[2d], x[2d + 1]): a vector of both, taken apart and put together again. */
+/* Pairs (x[2d], x[2d + 1]): a vector of both is split into two vectors, and joined again. */
 static void rotate_neighbours(mha_context *c, const rotation *r, int64_t half) {
     ir_builder *b = c->b;
     MHA_COLUMNS(c, d, half, c->lanes < IR_MAX_LANES ? c->lanes : IR_MAX_LANES / 2) {
