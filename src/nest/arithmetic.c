@@ -1,4 +1,5 @@
-/* Arithmetic that all builders share. */
+/* Arithmetic that all builders share: multiply-add, exp2 and log2 in the form that the problem and the target allow,
+ * loads and stores with conversion, compensated sums. */
 #include "nest/context.h"
 
 const ir_expr *mha_number(const mha_context *c, double value, int lanes) {
@@ -15,7 +16,7 @@ const ir_expr *mha_madd(const mha_context *c, const ir_expr *x, const ir_expr *y
 
 const ir_expr *mha_math(const mha_context *c, ir_op op, const ir_expr *x) {
     if (!c->is_pinned) return ir_apply(c->b, op, x, NULL, NULL);
-    /* Rounding to an integer by one instruction or by two gives the same number. */
+    /* Rounding to an integer gives the same bits by one instruction or by two, so it may depend on the target. */
     return ir_math(c->b, op, x, c->target->flags & AT_TARGET_ROUND);
 }
 
@@ -39,8 +40,8 @@ const ir_expr *mha_sum_total(const mha_context *c, mha_sum sum) {
 
 static bool is_narrow(ir_elem elem) { return elem == IR_F16 || elem == IR_BF16 || elem == IR_F8; }
 
-/* f16, bf16 and f8 convert from and to f32 only, so that f64 arithmetic is rounded twice on its way into them; i8
- * converts to i32. */
+/* f16, bf16 and f8 are converted from and to f32 only, so results of f64 arithmetic are rounded twice; i8 is converted
+ * to i32. */
 static const ir_expr *convert(const mha_context *c, ir_elem from, ir_elem to, const ir_expr *x) {
     if (from == to) return x;
     if (from == IR_I8) return ir_cast(c->b, to, ir_cast(c->b, IR_I32, x));

@@ -1,3 +1,7 @@
+/* Dequantises columns of K and V: x = value * scale + minimum, a vector of columns at a time.
+ *
+ *     int4      bytes of a block    ->    lower or upper halves    ->    value - 8, or above a minimum
+ *     scales    of a group of columns: loaded once, broadcast;  of channels: a vector */
 #include "nest/cached.h"
 #include "nest/panel_rows.h"
 #include "nest/transpose.h"
@@ -30,13 +34,13 @@ int64_t mha_row_elements(const mha_context *c, const ir_buffer *buffer, int64_t 
 
 static int64_t block_bytes(const mha_format *f) { return mha_row_bytes(f->dtype, f->scales, COLUMNS); }
 
-/* A number of a whole one, which the prover is to know no more of. */
+/* column / columns, of which the prover learns only that it is below all / columns. */
 static const ir_expr *part_of(const mha_context *c, const char *name, const ir_expr *column, int64_t columns,
                               int64_t all) {
     return ir_let_index(c->b, name, ir_idx(c->b, all / columns), ir_div(c->b, column, ir_idx(c->b, columns)));
 }
 
-/* `count` bytes of a row from byte `at` on, which exist. */
+/* `count` bytes of a row from byte `at` on. */
 static const ir_access *bytes_at(const mha_context *c, const mha_format *f, const mha_row *row, const ir_expr *at,
                                  int count) {
     const int64_t all = f->columns / COLUMNS * block_bytes(f);
@@ -49,14 +53,14 @@ const ir_access *mha_block_bytes(const mha_context *c, const mha_format *f, cons
     return bytes_at(c, f, row, ir_plus(c->b, ir_times(c->b, block, block_bytes(f)), from), bytes);
 }
 
-/* Of the scales that lie side by side, and of the numbers after them. */
+/* The access of a scale, or of the minimum `after` the scales of a row. */
 static const ir_access *scale_at(const mha_context *c, const mha_format *f, const mha_row *row, const ir_expr *column,
                                  int lanes, int64_t after) {
     ir_builder *b = c->b;
     const ir_expr *const *at = row->index;
     const int64_t scales = mha_row_scales(f->scales, f->group, f->columns);
     if (mha_is_by_channel(f->scales)) return ir_at(b, f->scaled, lanes, 2, at[1], ir_plus(b, column, after * scales));
-    /* Loads of a single one leave the loop over columns. */
+    /* A single scale is loaded outside the loop over columns. */
     const ir_expr *group = scales == 1 ? ir_idx(b, 0) : part_of(c, "group", column, f->group, f->columns);
     return ir_at(b, f->scaled, 1, 4, at[0], at[1], at[2], ir_plus(b, group, after * scales));
 }
@@ -81,7 +85,7 @@ static const ir_expr *shifted(const mha_context *c, const ir_expr *x, const ir_e
     return ir_apply(c->b, IR_SHR, x, ir_splat(c->b, bits, x ? x->type.lanes : 1), NULL);
 }
 
-/* Byte number `at` of a row's quantised values, which begin after what is inline. */
+/* Byte `at` of a row's quantised values, which come after inline scales. */
 static const ir_expr *byte_of(const mha_context *c, const mha_format *f, const ir_expr *column, int64_t columns) {
     const ir_expr *block = ir_div(c->b, column, ir_idx(c->b, COLUMNS)),
                   *within = ir_mod(c->b, column, ir_idx(c->b, columns));
@@ -89,7 +93,7 @@ static const ir_expr *byte_of(const mha_context *c, const mha_format *f, const i
     return ir_add(c->b, ir_plus(c->b, first, mha_inline_bytes(f->scales)), within);
 }
 
-/* Columns whose bytes hold those of the other half of the block, too. */
+/* Columns of one half of a block; their bytes also hold those of the other half. */
 static const ir_expr *load_nibbles(const mha_context *c, const mha_format *f, const mha_row *row, const ir_expr *column,
                                    int lanes) {
     ir_builder *b = c->b;
@@ -120,7 +124,7 @@ static const ir_expr *load_inline(const mha_context *c, const mha_format *f, con
     return mha_in_lanes(c, mha_widened(c, ir_cast(b, IR_F32, ir_bitcast(b, IR_F16, bytes))), lanes);
 }
 
-/* In all lanes; NULL: there is none. */
+/* The minimum in all lanes; NULL: there is none. */
 static const ir_expr *load_scale(const mha_context *c, const mha_format *f, const mha_row *row, const ir_expr *column,
                                  int lanes) {
     if (!mha_scales_elements(f->scales)) return NULL;
@@ -128,8 +132,8 @@ static const ir_expr *load_scale(const mha_context *c, const mha_format *f, cons
     return mha_in_lanes(c, mha_load(c, mha_element_scale(c, f, row, column, lanes)), lanes);
 }
 
-/* Dequantised values. A product with an f16 is exact, so the sum is rounded once, fused or not. One with an f32 is
- * rounded first, on every target. */
+/* Dequantises: value * scale + minimum. With an f16 scale the product is exact, so the sum is rounded once, fused or
+ * not. With an f32 scale the product is rounded first, on every target. */
 static const ir_expr *scaled(const mha_context *c, const mha_format *f, const mha_row *row, const ir_expr *column,
                              const ir_expr *codes, const ir_expr *scale) {
     const int lanes = codes ? codes->type.lanes : 1;
@@ -153,7 +157,7 @@ static const ir_expr *load_coded(const mha_context *c, const mha_format *f, cons
     return scale ? scaled(c, f, row, column, codes, scale) : codes;
 }
 
-/* ---- Blocks of i4 by tables ---- */
+/* ---- Blocks of int4 by tables ---- */
 
 bool mha_has_nibble_table(const mha_context *c) {
     return c->target->flags & AT_TARGET_LOOKUP && c->lanes == HALF && c->elem == IR_F32;

@@ -1,5 +1,7 @@
-/* Vectors of columns. The last vector of a row may be narrower: it is joined from, or taken apart into, vectors of
- * fewer lanes. So nothing beyond the row is touched, and no target needs masks for it. */
+/* Vectors of columns. If the last vector of a row is incomplete, it is loaded, or stored, as narrower vectors, so
+ * nothing beyond the row is accessed, and no target needs masks:
+ *
+ *     13 columns, 8 lanes    [ 8 ] [ 4 | 1 | 0 0 0 ] */
 #include "nest/columns.h"
 #include "nest/transpose.h"
 

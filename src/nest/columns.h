@@ -1,4 +1,4 @@
-/* Rows of columns as vectors, where the columns need not fill the last one. */
+/* Rows as vectors of columns, where the columns need not fill the last vector. */
 #ifndef ATTUNE_NEST_COLUMNS_H
 #define ATTUNE_NEST_COLUMNS_H
 
@@ -8,18 +8,18 @@
  * exceed c->lanes. `index` are the buffer's other indices. */
 const ir_expr *mha_load_columns(const mha_context *c, const ir_buffer *buffer, const ir_expr *const *index,
                                 const ir_expr *column, int64_t count);
-/* `lanes` columns as they are in the buffer, not converted. */
+/* `lanes` columns without conversion. */
 const ir_expr *mha_load_raw_columns(const mha_context *c, const ir_buffer *buffer, const ir_expr *const *index,
                                     const ir_expr *column, int lanes, int64_t count);
 /* Stores its first `count` columns. */
 void mha_store_columns(const mha_context *c, const ir_buffer *buffer, const ir_expr *const *index,
                        const ir_expr *column, int64_t count, const ir_expr *value);
 
-/* Columns 0 … columns - 1 by vectors of `width`: builds the block of C in a loop over the whole vectors, and once more
- * for the rest. */
+/* Columns 0 … columns - 1 by vectors of `width`. The C block is built once inside an IR loop over the whole vectors,
+ * and once more for the remaining columns. */
 typedef struct mha_vectors {
     const ir_expr *at; /* the vector's first column */
-    int64_t count;     /* its columns; 0 ends the loop of C */
+    int64_t count;     /* its columns; 0 ends the C loop */
     int64_t columns;   /* while the loop over whole vectors is open: all columns */
 } mha_vectors;
 mha_vectors mha_vectors_begin(const mha_context *c, int64_t columns, int64_t width);

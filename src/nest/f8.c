@@ -1,3 +1,7 @@
+/* Tables for f8 values, and vectors of values by look-up:
+ *
+ *     f8    [ sign | 7 bits of magnitude ]    ->    low[magnitude], high[magnitude] | sign    ->    the bytes of a bf16
+ */
 #include "nest/f8.h"
 
 enum { CODES = MHA_F8_CODES, MAGNITUDES = 128, SEGMENT = 16, HALF = SEGMENT / 2, SIGN_BITS = -2139062144 };
@@ -17,8 +21,8 @@ static const ir_expr *shifted(const mha_context *c, ir_op by, const ir_expr *x, 
 
 /* ---- The tables ---- */
 
-/* The bits of f8 values as bf16. Exponent and fraction lie as in f8, but for the bias; a denormal is its number of
- * steps of 2^-9; the last code is NaN. */
+/* The bits of an f8 value as bf16. Exponent and fraction are those of f8, with another bias; a denormal is a multiple
+ * of 2^-9; the last value is NaN. */
 static const ir_expr *bf16_bits(const mha_context *c, const ir_expr *code) {
     enum { BIAS = (127 - 7) << 7, NAN_BITS = 0x7fc0, LEAST_NORMAL = 8 };
     ir_builder *b = c->b;
@@ -53,7 +57,7 @@ mha_f8_table mha_f8_table_of(const mha_context *c, const ir_buffer *tables) {
 
 /* ---- Vectors of values ---- */
 
-/* Bytes of x and y by turns, from the lower or the upper halves of their segments. */
+/* Bytes of x and y alternately, from the lower or the upper halves of their segments. */
 static const ir_expr *unpack(const mha_context *c, const ir_expr *x, const ir_expr *y, int upper) {
     uint8_t pick[CODES];
     for (int l = 0; l < CODES; l++) {

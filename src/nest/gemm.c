@@ -1,28 +1,33 @@
 /* Products of matrices as tasks, scratch and register tiles.
  *
- * A register tile (gemm_tile.c) is gemm_rows rows of A by gemm_column_vectors vectors of columns of B. Tiles of the
- * same rows follow each other, so that their part of A stays in the first cache while the group of B passes by from the
- * second one.
+ * A register tile (gemm_tile.c) is gemm_rows rows of A by gemm_column_vectors vectors of columns of B:
  *
- * In one pass (gemm_depth 0) a task has no more than the rows of one register tile in scratch at a time. In several,
- * for products so deep that a group of B would not stay in the second cache, it has all its rows there: then each
- * gemm_depth rows of B serve all rows of the task before the next ones are read.
+ *                  B   | column group of the task |
+ *                      | tile 0 | tile 1 | tile 2 |
+ *     A  gemm_rows     [   C    |   C    |   C    ]        rows of A stay in L1, the group of B in L2
+ *
+ * Register tiles of the same rows follow each other, so that their rows of A stay in the L1 cache while the column
+ * group of B is read from L2.
+ *
+ * With gemm_depth 0 there is one pass over the depth, and scratch has the rows of one register tile at a time. Products
+ * so deep that a column group of B does not fit into L2 take several passes: scratch then has all rows of the task, and
+ * each gemm_depth rows of B serve all of them before the next rows of B are read.
  *
  * A register tile that is not full repeats the last row, and stores it once. If the number of rows is a constant, the
- * last rows get a smaller register tile instead, if that saves enough. */
+ * last rows may get a smaller register tile instead. */
 #include "nest/gemm.h"
 #include "base/integers.h"
 #include "nest/gemm_tile.h"
 
-/* Elements from one row of the slab to the next: an odd number of cache lines, so that the same column of neighbouring
- * rows, which a register tile reads at once, is in different sets of the first cache. */
+/* Elements from one row of the slab to the next: an odd number of cache lines, so that one column of neighbouring rows,
+ * which a register tile reads together, is in different sets of the L1 cache. */
 static int64_t slab_row(const mha_gemm_task *c) {
     const int64_t line = 64 / ir_elem_get(c->elem)->bytes;
     return (ceil_div(c->steps * c->inputs, line) | 1) * line;
 }
 
-/* Of the gemm_rows rows of A or C from `first` on those, at most MHA_MAX_NEXT, that are prefetched in column tile n of
- * `tiles`. */
+/* Which of the gemm_rows rows of A or C from `first` on are prefetched in column tile n of `tiles`; at most
+ * MHA_MAX_NEXT. */
 static int64_t find_rows(const mha_gemm_task *c, const ir_expr *first, const ir_expr *n, int64_t tiles,
                          mha_token *found) {
     ir_builder *b = c->b;
@@ -36,7 +41,7 @@ static int64_t find_rows(const mha_gemm_task *c, const ir_expr *first, const ir_
     return count;
 }
 
-/* Prefetches the rows of C that this tile is about to write: another core probably owns them. */
+/* Prefetches the rows of C that this tile will write, as another core probably owns their lines. */
 static void prefetch_results(const mha_gemm_task *c, const ir_expr *first, const ir_expr *n, int64_t tiles) {
     ir_builder *b = c->b;
     mha_token found[MHA_MAX_NEXT];
@@ -51,8 +56,8 @@ static void prefetch_results(const mha_gemm_task *c, const ir_expr *first, const
 }
 /* ---- All columns of a group ---- */
 
-/* All columns of the group for `rows` rows from `base` on. `first`: the number of the first of them, where rows are to
- * be prefetched; else NULL. */
+/* All columns of the group for `rows` rows from `base` on. `first`: the number of the first row, if rows are
+ * prefetched; else NULL. */
 static void row_of_tiles(const mha_gemm_task *c, int64_t rows, const ir_expr *base, const ir_expr *from,
                          const ir_expr *to, const ir_expr *first) {
     ir_builder *b = c->b;
@@ -60,7 +65,7 @@ static void row_of_tiles(const mha_gemm_task *c, int64_t rows, const ir_expr *ba
     mha_gemm_tile t = {.base = base, .product = mha_product_of(c->m, c->kind, rows, c->vectors)};
     IR_LOOP(b, n, ir_for_begin(b, "column_tile", ir_idx(b, 0), ir_idx(b, tiles), 1, false)) {
         t.column = ir_times(b, n, columns);
-        /* Rows that are quantised have been copied by now. */
+        /* Quantised rows have been copied already. */
         if (first && c->g->left && !c->left.codes)
             t.num_next = find_rows(c, ir_plus(b, first, c->rows), n, tiles, t.next);
         if (first && c->g->result) prefetch_results(c, first, n, tiles);
@@ -70,7 +75,7 @@ static void row_of_tiles(const mha_gemm_task *c, int64_t rows, const ir_expr *ba
 
 /* ---- Rows of a task ---- */
 
-/* Zeros after a row of the slab, as many as the last step lacks. */
+/* Pads a row of the slab with zeros to a whole step. */
 static void fill_row(const mha_gemm_task *c, const ir_expr *row) {
     ir_builder *b = c->b;
     const int64_t missing = c->steps * c->inputs - c->g->depth;
@@ -82,7 +87,7 @@ static void fill_row(const mha_gemm_task *c, const ir_expr *row) {
     }
 }
 
-/* `rows` rows of the task from `at` on into the slab from `base` on. */
+/* Copies `rows` rows of the task from `at` on to the slab from `base` on. */
 static void load_rows(const mha_gemm_task *c, const ir_expr *rows, const ir_expr *at, const ir_expr *base) {
     ir_builder *b = c->b;
     IR_LOOP(b, r, ir_for_begin(b, "load", ir_idx(b, 0), rows, 1, false)) {
@@ -98,7 +103,7 @@ static void load_rows(const mha_gemm_task *c, const ir_expr *rows, const ir_expr
     }
 }
 
-/* A phase of its own: A is quantised once, and not in each task. */
+/* A separate phase, so that A is quantised once and not in each task. */
 static void encode_rows(mha_gemm_task *c) {
     ir_builder *b = c->b;
     IR_PHASE(b) {
@@ -132,28 +137,28 @@ static void start_rows(const mha_gemm_task *c, const ir_expr *rows) {
 
 /* ---- A task ---- */
 
-/* Register tiles of gemm_rows rows that the task has; rows beyond them are those of a smaller tile. */
+/* The task's register tiles of gemm_rows rows; the remaining rows are of a smaller tile. */
 static const ir_expr *num_tiles(const mha_gemm_task *c) {
     ir_builder *b = c->b;
     const ir_expr *count = c->rest ? c->count : ir_plus(b, c->count, c->rows - 1);
     return ir_let(b, "tiles", ir_min(b, ir_idx(b, c->task_rows / c->rows), ir_div(b, count, ir_idx(b, c->rows))));
 }
 
-/* Whether the task has the smaller tile: it is not full; and the first row of that tile, after the others. */
+/* Whether the task has the smaller tile, as it is not full; and the first row of that tile. */
 static const ir_expr *has_rest(const mha_gemm_task *c) { return ir_lt(c->b, c->count, ir_idx(c->b, c->task_rows)); }
 static const ir_expr *first_of_rest(const mha_gemm_task *c, const ir_expr *tiles) {
     ir_builder *b = c->b;
     return ir_let(b, "at", ir_min(b, ir_idx(b, c->task_rows - c->rows), ir_times(b, tiles, c->rows)));
 }
 
-/* `rows` rows of the task from `at` on. Rows beyond the task's last one are not stored. */
+/* Computes `rows` rows of the task from `at` on. Rows beyond the task's last one are not stored. */
 static void whole_depth(const mha_gemm_task *c, int64_t rows, const ir_expr *at, const ir_expr *first) {
     load_rows(c, ir_idx(c->b, rows), at, ir_idx(c->b, 0));
     row_of_tiles(c, rows, ir_idx(c->b, 0), ir_idx(c->b, 0), ir_idx(c->b, c->depth), first);
     store_rows(c, ir_min(c->b, ir_idx(c->b, rows), ir_sub(c->b, c->count, at)), at, ir_idx(c->b, 0));
 }
 
-/* Whether other rows follow those of a tile: of its task, or of the next one, which is mostly the same thread's. */
+/* Whether other rows follow those of a tile: of its task, or of the next task, which the same thread usually runs. */
 static bool has_next(const mha_gemm_task *c) { return !ir_is_const(c->g->rows) || c->g->rows->value.i > c->rows; }
 
 static void one_pass(const mha_gemm_task *c, const ir_expr *tiles) {
@@ -189,7 +194,7 @@ static void several_passes(const mha_gemm_task *c, const ir_expr *tiles) {
     store_rows(c, c->count, ir_idx(b, 0), ir_idx(b, 0));
 }
 
-/* A smaller register tile costs compile time: it must save a fiftieth of the whole. */
+/* A smaller register tile takes compile time, so it must save at least 2 % of the work. */
 static int64_t rest_of(const mha_gemm_task *c) {
     if (c->m->s->gemm_rest != MHA_REST_OWN || !ir_is_const(c->g->rows)) return 0;
     const int64_t rows = c->g->rows->value.i, rest = rows % c->rows;
@@ -210,7 +215,8 @@ static mha_gemm_task task_of(mha_context *m, mha_gemm *g) {
     c.steps = ceil_div(g->depth, c.inputs);
     c.one_pass = !s->gemm_depth || s->gemm_depth >= g->depth;
     c.depth = c.one_pass ? c.steps : ceil_div(s->gemm_depth, c.inputs);
-    if (g->rows && !mha_gemm_goes_by_tiles(&c, c.rows)) c.rest = rest_of(&c); /* a smaller register tile has no tiles */
+    if (g->rows && !mha_gemm_goes_by_tiles(&c, c.rows))
+        c.rest = rest_of(&c); /* a smaller register tile does not consist of hardware tiles */
     return c;
 }
 

@@ -1,3 +1,5 @@
+/* Quantises rows of A for integer products, one group of columns after the other: range, scale, values and the start of
+ * the sums (gemm_quantised.h). Lanes run along the columns of A. */
 #include "nest/gemm_quantised.h"
 #include "nest/quantised.h"
 #include "nest/pairs.h"
@@ -51,8 +53,8 @@ void mha_copy_left(const mha_context *c, const mha_quantised_left *from, const i
     copy_elements(c, from->starts, row, to->starts, to_row, from->steps, 1);
 }
 
-/* A scale that is denormal may be so wrong that the quotient exceeds the largest value. Returns the sum of the values.
- */
+/* Quantises a group of columns, and returns the sum of the values. A denormal scale is so inaccurate that the quotient
+ * may exceed the largest value, so it is clamped. */
 static const ir_expr *encode_group(const mha_context *c, const mha_quantised_left *left, const mha_row *from,
                                    const ir_expr *row, const ir_expr *first, const ir_expr *scale) {
     ir_builder *b = c->b;

@@ -1,8 +1,14 @@
-/* A register tile of a product of matrices: it begins with what C starts with or what a pass before left, multiplies
- * its rows of A by its columns of B, and goes to scratch. B is numbers, quantised values and scales, or quantised
- * values that are multiplied as they lie.
+/* A register tile of a product of matrices. It is initialised with start, or the sums of an earlier pass; it adds its
+ * rows of A times its columns of B; and it is stored to scratch:
  *
- * On targets with tiles, a register tile may consist of tiles: 2 x 2 of 16 x 16, with two of each factor. */
+ *                 columns 0 … L-1   columns L … 2L-1
+ *     row 0     [ a a a a a a a ] [ a a a a a a a ]         a += A[row][k] in all lanes * B[k][columns],
+ *     row 1     [ a a a a a a a ] [ a a a a a a a ]         for k = 0, 1, …
+ *
+ * B is of floats (or pairs of bf16); of quantised values that are dequantised here; or of quantised values in integer
+ * products.
+ *
+ * On targets with hardware tiles, a register tile may consist of these: 2 x 2 of 16 x 16, and two for each factor. */
 #include "nest/gemm_tile.h"
 #include "base/integers.h"
 #include "schedule/variant.h"
@@ -15,7 +21,7 @@ static const ir_expr *column_of(const mha_gemm_task *c, const mha_gemm_tile *t, 
     return ir_plus(c->b, t->column, vector * c->m->lanes);
 }
 
-/* Where a row of the register tile is kept before and after the product. */
+/* The place of a row of the register tile in scratch, before and after the product. */
 static const ir_access *home_of(const mha_gemm_task *c, const mha_gemm_tile *t, int64_t row, int64_t vector) {
     return mha_gemm_at(c, ir_plus(c->b, t->base, row), column_of(c, t, vector));
 }
@@ -42,8 +48,9 @@ static const ir_expr *right_of(const mha_gemm_task *c, const mha_gemm_tile *t, c
     return c->g->right(c->m, c->g, k, column_of(c, t, vector), c->m->lanes);
 }
 
-/* Asks for the rows of B that are multiplied gemm_prefetch steps of k later, line by line. The prefetchers of a CPU
- * lose a few per cent at the ends of pages and panels, and half of the speed where B comes from memory. */
+/* Prefetches the rows of B that are multiplied gemm_prefetch steps of k later, line by line. With hardware prefetching
+ * alone, products are a few per cent slower (at the ends of pages and panels), and half as fast if B comes from memory.
+ */
 static void prefetch_right(const mha_gemm_task *c, const mha_gemm_tile *t, const ir_expr *k) {
     const int64_t line = 64 / ir_elem_get(c->m->elem)->bytes, steps = c->m->s->gemm_prefetch;
     const ir_expr *later = ir_plus(c->b, k, steps);
@@ -54,8 +61,8 @@ static void prefetch_right(const mha_gemm_task *c, const mha_gemm_tile *t, const
     }
 }
 
-/* Asks for some of the rows of A that are copied next. Several turns ask for the same line: to count columns would cost
- * more. */
+/* Prefetches some of the rows of A that are copied next. Several iterations prefetch the same line, which costs less
+ * than counting columns. */
 static void prefetch_left(const mha_gemm_task *c, const mha_gemm_tile *t, const ir_expr *column) {
     for (int64_t n = 0; n < t->num_next; n++) ir_prefetch(c->b, c->g->left(c->m, c->g, &t->next[n], column));
 }
@@ -66,7 +73,7 @@ static void multiply_rows(const mha_gemm_task *c, const mha_gemm_tile *t, const 
         mha_product_repeat(p, "left", r, ir_at(c->b, c->slab, (int)p->kind, 2, ir_plus(c->b, t->base, r), column));
 }
 
-/* A word of quantised values in each lane: that of one of its inputs, as c->elem. */
+/* One of the quantised values of the word in each lane, as c->elem. */
 static const ir_expr *code_of(const mha_gemm_task *c, const ir_expr *words, int input) {
     enum { BITS = 32, BYTE = 8, HALF = 4 };
     ir_builder *b = c->b;
@@ -93,7 +100,7 @@ static void multiply_words(const mha_gemm_task *c, mha_gemm_tile *t, const ir_ex
     }
 }
 
-/* A step has the rows of B that share scales. */
+/* A step is the rows of B that share scales. */
 static void multiply_codes(const mha_gemm_task *c, mha_gemm_tile *t, const ir_expr *from, const ir_expr *to) {
     ir_builder *b = c->b;
     const mha_quantised_weights *codes = c->g->codes;
@@ -107,7 +114,7 @@ static void multiply_codes(const mha_gemm_task *c, mha_gemm_tile *t, const ir_ex
     }
 }
 
-/* The exact sums of a step, whose sums begin with what the signs of B's values take away. */
+/* The exact sums of a step. They begin with the correction for the flipped signs of B's values. */
 static void sum_words(const mha_gemm_task *c, mha_product *sums, const mha_gemm_tile *t, const ir_expr *step) {
     ir_builder *b = c->b;
     const mha_quantised_weights *codes = c->g->codes;
@@ -133,7 +140,7 @@ static void sum_words(const mha_gemm_task *c, mha_product *sums, const mha_gemm_
     }
 }
 
-/* acc = madd(sum of code * code, scale of A * scale of B, acc), step by step. */
+/* acc = madd(integer sum, scale of A * scale of B, acc), step by step. */
 static void multiply_integers(const mha_gemm_task *c, mha_gemm_tile *t, const ir_expr *from, const ir_expr *to) {
     ir_builder *b = c->b;
     const mha_product *p = &t->product;
@@ -155,16 +162,16 @@ static void multiply_integers(const mha_gemm_task *c, mha_gemm_tile *t, const ir
 
 static bool takes_apart(const mha_gemm_task *c) { return c->inputs == 2 && c->kind == MHA_MADD; }
 
-/* Rows of B, or pairs of them, in a turn of the loop. With 16 registers a register tile is small, so that counting and
- * asking for A are a fifth of the instructions; and the other thread of a core takes from those. The ends of a pass are
- * not known to be those of a turn. */
+/* Rows of B, or pairs of rows, in an iteration. With 16 registers, a register tile is small, so the loop's overhead and
+ * prefetching A are 20 % of the instructions, and unrolling pays. Passes need not end with an iteration, so they do not
+ * unroll. */
 static int64_t rows_in_turn(const mha_gemm_task *c) {
     const int64_t rows = takes_apart(c) ? 2 : 4;
     if (!at_has_few_registers(c->m->target) || !c->one_pass || c->steps % rows) return 1;
     return rows;
 }
 
-/* acc += A B of row k of B, or pair of rows. */
+/* acc += A B for row k of B, or a pair of rows. */
 static void multiply_row(const mha_gemm_task *c, mha_gemm_tile *t, const ir_expr *k, bool asks_for_left) {
     ir_builder *b = c->b;
     for (int half = 0; half < (takes_apart(c) ? 2 : 1); half++) {
@@ -179,14 +186,14 @@ static void multiply_row(const mha_gemm_task *c, mha_gemm_tile *t, const ir_expr
     }
 }
 
-/* In the order of k, which counts pairs of rows of B where they come so. */
+/* Sums in the order of k, which counts pairs of rows if B is packed in pairs. */
 static void multiply(const mha_gemm_task *c, mha_gemm_tile *t, const ir_expr *from, const ir_expr *to) {
     const int64_t rows = rows_in_turn(c);
     IR_FOR(c->b, k, from, to, rows) {
         for (int64_t i = 0; i < rows; i++) multiply_row(c, t, ir_plus(c->b, k, i), i == 0);
     }
 }
-/* ---- A register tile of tiles ---- */
+/* ---- A register tile of hardware tiles ---- */
 
 enum { TILE = 16, TILE_DEPTH = 32, NUM_TILES = 8 }; /* rows, and columns of C; columns of A and rows of B */
 
@@ -195,7 +202,7 @@ bool mha_gemm_goes_by_tiles(const mha_gemm_task *c, int64_t rows) {
            mha_gemm_tiles(rows, c->vectors, c->g->depth);
 }
 
-/* Writes start to the place from which tiles load the product. */
+/* Writes start to the scratch from which hardware tiles load the sums. */
 static void start_product(const mha_gemm_task *c, const mha_gemm_tile *t) {
     ir_builder *b = c->b;
     for (int64_t v = 0; v < c->vectors; v++) {

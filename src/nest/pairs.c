@@ -1,6 +1,8 @@
+/* Operations on factors of one, two or four elements in a lane. Pairs and fours are handled as i32 lanes: broadcasting
+ * and masking them is broadcasting and masking words. */
 #include "nest/pairs.h"
 
-/* The bits of a pair's halves in a lane of i32. */
+/* The bits of the halves of a pair in a lane of i32. */
 enum { FIRST_HALF = 0xffff, SECOND_HALF = -65536 };
 
 ir_elem mha_factor_elem(const mha_context *c, mha_kind kind) {
@@ -72,7 +74,7 @@ const ir_expr *mha_interleave(const mha_context *c, const ir_expr *x, const ir_e
     return ir_shuffle(c->b, x, y, 2 * lanes, pick);
 }
 
-/* The lanes of x, then those of y: the first `count` of them. The instruction of pack2 gives this order by itself. */
+/* The first `count` lanes of x followed by y. The instruction for pack2 gives this order. */
 static const ir_expr *rounded(const mha_context *c, const ir_expr *x, const ir_expr *y, int count) {
     uint8_t pick[IR_MAX_LANES];
     const int lanes = count < x->type.lanes ? count : x->type.lanes;

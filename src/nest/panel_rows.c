@@ -1,3 +1,5 @@
+/* Addresses in panels, and conversion of units to vectors. For products, four bytes of a lane are loaded as they are; a
+ * single token's row is gathered from the units of all columns. */
 #include "nest/panel_rows.h"
 #include "base/integers.h"
 #include "nest/cached.h"
@@ -34,7 +36,7 @@ mha_row mha_panel_row(const mha_context *c, const ir_buffer *buffer, const ir_ex
 
 /* ---- Places ---- */
 
-/* `count` elements of the row's panel from element `at` on, which the prover need not find. */
+/* `count` elements of the row's panel from element `at` on; the bounds are assumed. */
 static const ir_access *elements_at(const mha_context *c, const mha_row *row, const ir_expr *at, int64_t count) {
     const int64_t all = TOKENS * mha_panel_columns(c, row->buffer);
     at = ir_let_in(c->b, "element", ir_idx(c->b, 0), ir_idx(c->b, all - count + 1), at);
@@ -50,7 +52,7 @@ const ir_access *mha_panel_keys(const mha_context *c, const mha_row *row, const 
     return elements_at(c, row, key_at(c, row, unit), tokens * mha_unit_of(row->buffer));
 }
 
-/* Elements of a unit of V's tokens. */
+/* Elements of a unit of tokens of V. */
 static int64_t elements_of_unit(const mha_context *c, const ir_buffer *buffer) {
     return mha_unit_of(buffer) * mha_panel_columns(c, buffer);
 }
@@ -102,8 +104,7 @@ const ir_access *mha_panel_ahead(const mha_context *c, const mha_row *row, int64
 
 /* ---- Rows ---- */
 
-/* Columns of K are units at most that lie side by side. Quantised values are joined first, and become integers at once.
- */
+/* Columns of K are contiguous within a unit only. Quantised values are joined first, and converted together. */
 static const ir_expr *gather(const mha_context *c, const mha_row *row, const ir_expr *column, int lanes) {
     const ir_expr *parts[IR_MAX_LANES];
     const bool is_code = row->buffer->type.elem == IR_I8;
@@ -127,7 +128,7 @@ const ir_expr *mha_load_panel_bytes(const mha_context *c, const mha_row *row, co
     return ir_apply(b, IR_SHR, ir_bitcast(b, IR_I32, units), bits, NULL);
 }
 
-/* Byte number `byte` of each unit, a code, as a number. */
+/* The quantised value in byte `byte` of each unit, as c->elem. */
 static const ir_expr *byte_of_units(const mha_context *c, const ir_expr *units, const ir_expr *byte, int lanes) {
     ir_builder *b = c->b;
     const ir_expr *most = ir_int(b, IR_I32, UNIT_BYTES - 1), *bits = ir_int(b, IR_I32, BYTE_BITS);
@@ -155,7 +156,7 @@ const ir_expr *mha_nibble_of_units(const mha_context *c, const ir_expr *units, i
     return ir_cast(b, c->elem, ir_sub(b, codes, ir_splat(b, ir_int(b, IR_I32, ZERO_CODE), lanes)));
 }
 
-/* Numbers of the row's half of pairs of bf16: the upper half of an f32 is one. */
+/* The row's half of pairs of bf16, as f32: a bf16 is the upper half of an f32. */
 static const ir_expr *half_of_pairs(const mha_context *c, const mha_row *row, const ir_expr *pairs, int lanes) {
     ir_builder *b = c->b;
     const ir_expr *bits = ir_splat(b, ir_int(b, IR_I32, HALF_BITS), lanes);

@@ -1,3 +1,5 @@
+/* Declares a kernel's parameters in the order of its signature: scalars for run-time sizes and strides, buffers for
+ * tensors, and what the prover may assume about the sizes. Whatever the problem fixes becomes a constant. */
 #include "nest/params.h"
 
 #include <stdio.h>
@@ -17,7 +19,7 @@ static void assume(ir_builder *b, ir_op op, const ir_expr *x, const ir_expr *y) 
     ir_kernel_assume(b, ir_apply(b, op, x, y, NULL));
 }
 
-/* Columns of a mask that is no parameter and no constant: those of all keys. */
+/* The columns of a mask whose size is neither a parameter nor a constant: as many as keys. */
 static void declare_mask_columns(ir_builder *b, const attune_problem *p, const ir_expr **of, mha_size columns) {
     if (mha_is_parameter(p, columns))
         assume(b, IR_LE, of[columns], of[mha_scored_keys(p)]);
@@ -54,16 +56,17 @@ static void declare_sizes(ir_builder *b, const attune_problem *p, const ir_expr 
     if (p->max_seq_kv && mha_is_parameter(p, MHA_SEQ_KV)) assume(b, IR_LE, of[MHA_SEQ_KV], ir_idx(b, p->max_seq_kv));
 }
 
-/* `out` is a word of the IR, and a user's name may be one, too. */
+/* A parameter's name in the IR. `out` is a word of the language, and becomes `o`; users' names may be words, and get a
+ * prefix. */
 static void write_ir_name(const mha_tensor *t, char name[IR_MAX_NAME]) {
     snprintf(name, IR_MAX_NAME, "%s%s", t->id >= MHA_USER_TENSORS ? "user." : "", t->id == MHA_OUT ? "o" : t->name);
 }
 
-/* Whether its second dimension is that of heads. */
+/* Whether the tensor's second dimension is heads. */
 static bool has_heads(const mha_tensor *t) { return t->dims[1] == MHA_HEADS || t->dims[1] == MHA_KV_HEADS; }
 
-/* The outer strides of q are q_sb, q_sh and q_ss: of batch, head and sequence; what has no heads has no q_sh. Those of
- * a user's tensor have numbers. */
+/* Names of outer strides: q_sb, q_sh and q_ss for batch, head and sequence; a tensor without heads has no q_sh. Strides
+ * of a user's tensor are numbered. */
 static void declare_strides(ir_builder *b, const mha_tensor *t, const ir_expr *strides[4]) {
     const char *letters = t->id >= MHA_USER_TENSORS ? "012" : t->rank == 3 && !has_heads(t) ? "bs" : "bhs";
     char tensor[IR_MAX_NAME], name[IR_MAX_NAME + 4];
@@ -75,7 +78,7 @@ static void declare_strides(ir_builder *b, const mha_tensor *t, const ir_expr *s
     strides[t->rank - 1] = ir_idx(b, t->inner_stride);
 }
 
-/* cos and sin share the one stride that they have. */
+/* cos and sin share their only stride. */
 static void declare_rotary_strides(ir_builder *b, const mha_params *params, const mha_tensor *t,
                                    const ir_expr *strides[4]) {
     strides[0] = t->id == MHA_COS          ? ir_param_scalar(b, "rotary_batch_stride", IR_IDX)

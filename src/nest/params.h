@@ -1,4 +1,4 @@
-/* The parameters of a kernel in the IR: the tensors and sizes of problem/signature.h. */
+/* The parameters of a kernel as IR: the tensors and sizes of problem/signature.h. */
 #ifndef ATTUNE_NEST_PARAMS_H
 #define ATTUNE_NEST_PARAMS_H
 
@@ -6,11 +6,11 @@
 #include "problem/signature.h"
 
 typedef struct mha_params {
-    const ir_expr *size[MHA_NUM_SIZES];       /* a constant or a parameter; NULL if the problem has no such size */
-    const ir_expr *softmax_scale;             /* NULL: a constant of the problem */
-    const ir_buffer *tensor[MHA_NUM_TENSORS]; /* NULL if absent; [MHA_V] is [MHA_K] if v_in_k, as are V's scales
-                                               * and new values; where keys follow queries [MHA_CU_SEQLENS_KV] is
-                                               * [MHA_CU_SEQLENS_Q] */
+    const ir_expr *size[MHA_NUM_SIZES]; /* a constant or a parameter; NULL if the problem has no such size */
+    const ir_expr *softmax_scale;       /* NULL: a constant of the problem */
+    /* NULL if absent. With v_in_k, [MHA_V] is [MHA_K], and so are V's scales and new values. If keys follow queries,
+     * [MHA_CU_SEQLENS_KV] is [MHA_CU_SEQLENS_Q]. */
+    const ir_buffer *tensor[MHA_NUM_TENSORS];
 } mha_params;
 
 /* Declares the parameters, and assumes the facts about run-time sizes: batch and kv_heads >= 1, the others

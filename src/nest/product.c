@@ -1,3 +1,4 @@
+/* The accumulators of a register tile, acc[rows][vectors], and their multiply-adds (product.h). */
 #include "nest/product.h"
 
 void mha_product_begin(mha_product *p) {

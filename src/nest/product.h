@@ -1,8 +1,8 @@
 /* A register tile of a product: acc[r][v] += x · y, step by step in the order of k.
  *
- * One factor belongs to the vectors of the tile and lies along the lanes. The other belongs to its rows. It is repeated
- * in all lanes, or lies along them too: then the lanes of the sums are added up at the end (mha_sum_lanes). The caller
- * opens the loop over k, gives the factors of all vectors, then those of row after row:
+ * The factor of a vector is a vector along the lanes. The factor of a row is broadcast to all lanes, or is a vector,
+ * too; then the sums are reduced over their lanes at the end (mha_sum_lanes). The caller opens the loop over k, and
+ * passes the factors of all vectors, and then those of one row after the other:
  *
  *     mha_product_clear(&p);
  *     IR_FOR(b, k, …) {
@@ -20,11 +20,11 @@ enum { MHA_MAX_VECTORS = 64 };
 typedef struct mha_product {
     const mha_context *c;
     mha_kind kind;
-    int lanes;                              /* of an accumulator */
-    int64_t rows, vectors;                  /* of the tile */
-    bool vectors_first;                     /* the factor of the vectors is the first one; bits do not depend on it */
-    const ir_buffer *acc;                   /* registers [rows, vectors] */
-    const ir_buffer *held;                  /* of a step: registers [vectors]; NULL: factors are names */
+    int lanes;             /* of an accumulator */
+    int64_t rows, vectors; /* of the tile */
+    bool vectors_first;    /* the vectors' factor is the first operand; results do not depend on it, bit for bit */
+    const ir_buffer *acc;  /* registers [rows, vectors] */
+    const ir_buffer *held; /* the vectors' factors of a step: registers [vectors]; NULL: they are names */
     const ir_expr *vector[MHA_MAX_VECTORS]; /* of a step */
 } mha_product;
 
@@ -32,23 +32,24 @@ static inline mha_product mha_product_of(const mha_context *c, mha_kind kind, in
     return (mha_product){.c = c, .kind = kind, .lanes = c->lanes, .rows = rows, .vectors = vectors};
 }
 
-/* Declares the accumulators. The caller starts them, or they are 0. */
+/* mha_product_begin declares the accumulators, which the caller initialises; mha_product_clear also sets them to 0. */
 void mha_product_begin(mha_product *p);
 void mha_product_clear(mha_product *p);
 const ir_access *mha_product_at(const mha_product *p, int64_t row, int64_t vector);
 const ir_expr *mha_product_sum(const mha_product *p, int64_t row, int64_t vector);
 
-/* Keeps the vectors' factors of the step that begins in an array in registers. */
+/* Keeps the vectors' factors of the next step in an array in registers. */
 void mha_product_hold(mha_product *p, const char *name);
-/* The factor of a vector, under that name unless it is NULL or factors are held. */
+/* Sets the factor of a vector, which gets a name, unless `name` is NULL or factors are in an array. */
 void mha_product_vector(mha_product *p, const char *name, int64_t vector, const ir_expr *x);
-/* Adds all products with the factor of a row. The factor is a vector, or an element that is loaded into all lanes. */
+/* Add all products with the factor of a row: a vector, or an element that is broadcast. */
 void mha_product_row(const mha_product *p, const char *name, int64_t row, const ir_expr *x);
 void mha_product_repeat(const mha_product *p, const char *name, int64_t row, const ir_access *access);
 /* Adds one of these products. */
 void mha_product_add(const mha_product *p, int64_t row, int64_t vector, const ir_expr *x);
 
-/* A loop over k = from, …, to - 1 with `unroll` steps in a turn. The last turn begins before `to`. */
+/* A loop over k = from, …, to - 1 with `unroll` steps in an iteration. The last iteration begins before `to`, and is
+ * not cut off. */
 #define MHA_STEPS(c, k, from, to, unroll)                                                                              \
     for (const ir_expr *k = mha_steps_begin(c, #k, from, to, unroll), *k##_is_open = &ir_open; k##_is_open;            \
          mha_steps_end(c), k##_is_open = NULL)

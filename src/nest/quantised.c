@@ -1,8 +1,9 @@
+/* Ranges and scales for quantising a row. Lanes run along the columns; maxima and sums are reduced at the end. */
 #include "nest/quantised.h"
 
 #include <math.h>
 
-/* A maximum would ignore a NaN, but the sum of 0 * x is NaN if some x is NaN or infinite. */
+/* Sums 0 * x, which is NaN if some x is NaN or infinite; a maximum may ignore a NaN. */
 const ir_expr *mha_row_range(const mha_context *c, const mha_row *row, int64_t columns) {
     ir_builder *b = c->b;
     const int lanes = mha_column_lanes(columns, c->lanes);
@@ -20,7 +21,7 @@ const ir_expr *mha_row_range(const mha_context *c, const mha_row *row, int64_t c
     return ir_add(b, ir_reduce(b, IR_MAX, ir_let(b, "most_lanes", ir_load(b, most))), sum);
 }
 
-/* Of the columns and of `first`, the largest and the smallest; and as above. */
+/* Finds the largest and the smallest of the columns and of `first`; returns the sum of 0 * x, as above. */
 static const ir_expr *find_extremes(const mha_context *c, const mha_row *row, int64_t columns, const ir_expr *first,
                                     const ir_expr *extremes[2]) {
     ir_builder *b = c->b;

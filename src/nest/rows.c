@@ -1,3 +1,4 @@
+/* Copies rows of tensors by vectors of columns. The last vector may overlap the one before, so copies need no masks. */
 #include "nest/pairs.h"
 #include "nest/panel_rows.h"
 
@@ -24,7 +25,7 @@ const ir_access *mha_row_access(const mha_context *c, const mha_row *row, const 
     return ir_access_make(c->b, row->buffer, lanes, -1, outer + 1, index, NULL);
 }
 
-/* Two vectors are rounded at once. */
+/* Two vectors are rounded together. */
 static void round_row(const mha_context *c, const mha_row *source, const mha_row *target, int64_t first,
                       int64_t columns) {
     ir_builder *b = c->b;

@@ -1,3 +1,11 @@
+/* Shuffles of fixed shape. Transposing quarters takes two rounds of unpacks:
+ *
+ *     a0 a1 a2 a3         a0 b0 a1 b1         a0 b0 c0 d0
+ *     b0 b1 b2 b3   ->    a2 b2 a3 b3   ->    a2 b2 c2 d2   these two are
+ *     c0 c1 c2 c3         c0 d0 c1 d1         a1 b1 c1 d1   swapped at the end
+ *     d0 d1 d2 d3         c2 d2 c3 d3         a3 b3 c3 d3
+ *
+ * A vector of several quarters does this in each of them. */
 #include "nest/transpose.h"
 
 void mha_unpack(ir_builder *b, int lanes, int width, const ir_expr **x, const ir_expr **y) {
@@ -40,8 +48,8 @@ const ir_expr *mha_lanes_of(ir_builder *b, const ir_expr *x, int first, int coun
     return ir_shuffle(b, x, x, count, pick);
 }
 
-/* x + y, each folded to half: where bit `width` of a lane's number is 0 it is lanes l and l + width of x, else l and
- * l - width of y. One shuffle: the other operand is a blend. */
+/* One step of summing x and y over lanes: lane l is x[l] + x[l + width] if bit `width` of l is 0, else y[l] + y[l -
+ * width]. It takes one shuffle; the other operand is a blend. */
 static const ir_expr *fold(ir_builder *b, const ir_expr *x, const ir_expr *y, int lanes, int width) {
     uint8_t here[IR_MAX_LANES], there[IR_MAX_LANES];
     for (int l = 0; l < lanes; l++) {
@@ -64,7 +72,7 @@ const ir_expr *mha_sum_lanes(ir_builder *b, int lanes, int count, const ir_expr 
     return x[0];
 }
 
-/* x plus its lanes at distance `width`. */
+/* x plus x with lanes at distance `width` exchanged. */
 static const ir_expr *add_across(ir_builder *b, const ir_expr *x, int lanes, int width) {
     uint8_t pick[IR_MAX_LANES];
     for (int l = 0; l < lanes; l++) pick[l] = (uint8_t)(l ^ width);
