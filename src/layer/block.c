@@ -15,7 +15,8 @@ static const ir_buffer *share(const mha_context *c, const char *name, ir_elem el
     return ir_shared(c->b, name, elem, 4, dims);
 }
 
-/* Linformer: K and V as projected, in rows of whole register tiles, and the low_rank rows made of them. */
+/* Linformer: K and V as projected, with columns padded to whole register tiles, and the low_rank rows computed from
+ * them. */
 static void share_low_rank(mha_block *block, const ir_expr *tokens) {
     mha_context *c = block->c;
     const attune_problem *p = c->p;
@@ -38,7 +39,7 @@ static void share_keys(mha_block *block, const ir_expr *tokens) {
     c->v = p->v_in_k ? block->k : block->v;
 }
 
-/* New keys and values for append.c, or for the epilogue to write into the caches. */
+/* New keys and values, for append.c, or in the caches, where the epilogue writes them. */
 static void share_new_keys(mha_block *block, const ir_expr *tokens) {
     mha_context *c = block->c;
     const attune_problem *p = c->p;
@@ -140,7 +141,8 @@ int64_t mha_whole_tiles(const mha_context *c, int64_t columns) {
     return (columns + tile - 1) / tile * tile;
 }
 
-/* Row 0 of a panel is the bias. The terms are multiplied out, so that they are added up outside of inner loops. */
+/* Row 0 of a panel is the bias. The index is expanded into a sum of terms, most of which are added outside inner loops.
+ */
 static const ir_access *packed(mha_context *c, const mha_gemm *g, const ir_expr *row, const ir_expr *column,
                                int lanes) {
     ir_builder *b = c->b;
@@ -167,8 +169,8 @@ const ir_expr *mha_packed_weight(mha_context *c, const mha_gemm *g, const ir_exp
     return g->packed->inputs == 1 ? mha_load(c, at) : ir_load(c->b, at);
 }
 
-/* f16 in the lower (1: the upper) halves of words. The sign goes to its place, and exponent and fraction to those of an
- * f32: that is the number, denormals too, but for the difference of the biases. */
+/* f16 in the lower (1: the upper) halves of words, as f32. Sign, exponent and fraction are moved to their places in
+ * f32; multiplying by a power of two then corrects the bias, for denormals, too. */
 static const ir_expr *f16_of(mha_context *c, const ir_expr *words, const ir_expr *half) {
     enum { BITS = 16, LESS_EXPONENT = 3, BIAS = 127 - 15, FIELDS = (int)0x8fffe000 };
     ir_builder *b = c->b;

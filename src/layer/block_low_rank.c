@@ -1,5 +1,5 @@
-/* Linformer's products (Wang et al., 2020, equation 7): K and V of each head, multiplied from the left by a matrix that
- * makes low_rank rows of all keys. */
+/* Linformer (Wang et al., 2020, equation 7): K and V of each head are multiplied from the left by a matrix [low_rank,
+ * seq_kv], so attention has low_rank keys. */
 #include "layer/block.h"
 
 typedef struct low_rank {

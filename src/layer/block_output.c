@@ -1,8 +1,8 @@
-/* The output projection: the heads of a token, one after the other, times Wo. */
+/* The output projection: the concatenated heads of a token, times Wo. */
 #include "layer/block.h"
 
-/* Whether a sequence of a ragged batch owns the token. Tokens between and after the sequences have not been computed.
- */
+/* Whether a token belongs to a sequence of a ragged batch. Tokens between and after the sequences have not been
+ * computed. */
 static const ir_expr *is_owned(mha_context *c, const ir_expr *token) {
     ir_builder *b = c->b;
     const ir_buffer *table = c->params.tensor[MHA_CU_SEQLENS_Q];

@@ -1,9 +1,11 @@
-/* The input projections: rows of x times packed weights. A row of the product becomes heads, rotated where
- * the problem has rotary embedding, written to where attention reads them. */
+/* The input projections: rows of x times packed weights. The epilogue splits a row of the product into heads, prepares
+ * them (norm, rotary embedding), and writes them to where attention reads them:
+ *
+ *     row of x Wq    [ head 0 | head 1 | … ]     ->     q[batch, head, token, :] */
 #include "attend/around/around.h"
 #include "layer/block.h"
 
-/* Projections of one input, which are column groups of one product. */
+/* Projections of the same input, which are column groups of one product. */
 typedef struct projections {
     const mha_block *block;
     const ir_buffer *x;
@@ -33,11 +35,11 @@ static const ir_access *input_at(mha_context *c, const mha_gemm *g, const mha_to
 
 /* ---- A row of the product ---- */
 
-/* The place of one token's heads: target[…, head, …]; they are prepared with the weights `norm` and `position`, or
+/* The destination of a token's heads, target[…, head, …]. They are prepared with the weights `norm` and `position`, or
  * copied. */
 typedef struct heads {
     mha_row target;
-    int64_t dim, padding; /* columns of the head, and columns of 0 after it */
+    int64_t dim, padding; /* columns of the head, and of the zeros after it */
     const ir_expr *sequence, *position;
     mha_tensor_id norm;
     bool is_prepared;
@@ -85,7 +87,7 @@ static heads query_heads(mha_context *c, const mha_block *block, const mha_token
     return h;
 }
 
-/* K or V of a token; with caches it is one of its sequence's last keys. */
+/* The destination of K or V of a token; with caches, one of its sequence's last keys. */
 static heads key_heads(mha_context *c, const projections *p, mha_projection which, const mha_sequence *e,
                        const mha_token *t) {
     const bool is_k = which == MHA_PROJECT_K;
@@ -113,7 +115,7 @@ static void store_queries(mha_context *c, const mha_gemm *g, const ir_expr *colu
     store_heads(c, section_of(g, MHA_PROJECT_Q), column_group, &h, from);
 }
 
-/* Keys beyond those that count may have no position: they are not rotated, and never read. */
+/* Keys beyond kv_len may have no position. They are not rotated, and never read. */
 static void store_keys(mha_context *c, const mha_gemm *g, mha_projection which, const ir_expr *column_group,
                        const mha_token *t, const mha_row *from) {
     const projections *p = g->user;
@@ -127,7 +129,7 @@ static void store_keys(mha_context *c, const mha_gemm *g, mha_projection which, 
     }
 }
 
-/* Column groups from `column_group` on belong to projection `which` and those after it. */
+/* Emits the epilogues of projection `which` and those after it, whose column groups begin at `column_group`. */
 static void store_groups(mha_context *c, const mha_gemm *g, mha_projection which, const ir_expr *column_group,
                          const mha_token *t, const mha_row *from) {
     const projections *p = g->user;

@@ -1,4 +1,4 @@
-/* Copies weights into the order in which kernels read them, and recognises a blob. */
+/* Copies weights into the order in which kernels read them (problem/weights_layout.h), and validates a blob. */
 #define XXH_INLINE_ALL
 #include "layer/packed_weights.h"
 #include "layer/weight_source.h"
@@ -8,11 +8,11 @@
 
 enum { CACHE_LINE = 64 };
 
-/* ---- Tiles: a panel's columns by as many inputs as share a cache line ---- */
+/* ---- Tiles: the columns of a panel by the inputs of a cache line ---- */
 
-/* Columns lie `stride` bytes apart in `from` and become neighbours in `to`. In the middle both lie in the first-level
- * cache, so that memory is read and written in whole lines. Constant sizes (`size`, and `columns` and `rows` of full
- * tiles) make this plain loads and stores. */
+/* Transposes a tile: columns are `stride` bytes apart in `from`, and adjacent in `to`. A tile fits into L1, so memory
+ * is read and written in whole lines. With constant sizes (`size`, and `columns` and `rows` of full tiles), the
+ * compiler makes this plain loads and stores. */
 static inline __attribute__((always_inline)) void transpose_tile(unsigned char *to, const unsigned char *from,
                                                                  size_t stride, int64_t columns, int64_t rows,
                                                                  size_t size) {
@@ -42,14 +42,14 @@ static void transpose(unsigned char *to, const unsigned char *from, size_t strid
         transpose_sized(to, from, stride, columns, rows, 8);
 }
 
-/* Columns are neighbours on both sides. */
+/* Columns are adjacent on both sides. */
 static void copy_tile(unsigned char *to, const unsigned char *from, size_t stride, int64_t columns, int64_t rows,
                       size_t size) {
     for (int64_t k = 0; k < rows; k++)
         memcpy(to + (size_t)(k * MHA_PANEL) * size, from + (size_t)k * stride, (size_t)columns * size);
 }
 
-/* One row, of columns from `from` on and their partners from `partners` on; NULL: zeros. */
+/* One row of pairs: columns from `from` on, and their partners from `partners` on; NULL: zeros. */
 static void pair_row(unsigned char *to, const unsigned char *from, const unsigned char *partners, size_t stride,
                      int64_t columns) {
     enum { HALF = 2 }; /* bytes of a bf16 */
@@ -69,7 +69,7 @@ typedef struct packing {
     const mha_packed_source *source;
     bool out_first;
     size_t size;       /* of a weight */
-    size_t unit;       /* of one column in a row of a panel: one weight or two */
+    size_t unit;       /* of a column in a row of a panel: one weight or two */
     unsigned char *to; /* of the section */
 } packing;
 
@@ -78,14 +78,14 @@ static unsigned char *panel_at(const packing *pk, int64_t group, int64_t panel) 
     return pk->to + (size_t)((group * s->panels + panel) * mha_packed_panel(s)) * pk->size;
 }
 
-/* The columns of a panel that count. */
+/* The columns of a panel that are not padding. */
 static int64_t columns_of(const mha_packed_section *s, int64_t group, int64_t panel) {
     const int64_t rest = s->columns - group * s->group_columns;
     const int64_t n = (rest < s->group_columns ? rest : s->group_columns) - panel * MHA_PANEL;
     return n < 0 ? 0 : n > MHA_PANEL ? MHA_PANEL : n;
 }
 
-/* The bias, and zeros where a panel ends with padding. */
+/* The bias, and zeros in the padding of a panel. */
 static void begin_panel(const packing *pk, int64_t group, int64_t panel) {
     const mha_packed_section *s = pk->section;
     const int64_t columns = columns_of(s, group, panel);
@@ -96,14 +96,14 @@ static void begin_panel(const packing *pk, int64_t group, int64_t panel) {
         memcpy(to + (size_t)(c + 1) * pk->unit - pk->size, pk->source->bias + (first + (size_t)c) * pk->size, pk->size);
 }
 
-/* Rows of pairs: `columns` of each, whose weights lie from `from` on. */
+/* Rows of pairs: `columns` columns of each, whose weights begin at `from`. */
 static void pack_pairs(const packing *pk, unsigned char *to, const unsigned char *from, int64_t columns, int64_t rows) {
     const size_t stride = pk->source->stride;
     for (int64_t k = 0; k < rows; k++, to += MHA_PANEL * pk->unit, from += 2 * stride)
         pair_row(to, from, from + stride, pk->size, columns);
 }
 
-/* Rows from `row` on, at most those of a cache line of inputs; a last input without a partner is no row. */
+/* Rows from `row` on, at most a cache line of inputs; a last input without a partner is not counted. */
 static void pack_tile(const packing *pk, int64_t group, int64_t panel, int64_t row) {
     const mha_packed_section *s = pk->section;
     const int64_t columns = columns_of(s, group, panel), line = CACHE_LINE / (int64_t)pk->unit;
@@ -134,7 +134,7 @@ static void pack_last(const packing *pk, int64_t group, int64_t panel) {
     pair_row(to, from, NULL, between, columns);
 }
 
-/* In the order of the side that is read: the few places where it is written stay in the cache. */
+/* In the order in which the source is read, as the few lines that are written at a time stay in the cache. */
 static void pack_group(const packing *pk, int64_t group) {
     const mha_packed_section *s = pk->section;
     const int64_t line = CACHE_LINE / (int64_t)pk->unit, rows = s->depth / s->inputs;
@@ -162,7 +162,7 @@ void mha_pack_matrix(const mha_packed_section *s, const mha_packed_source *sourc
 
 /* ---- The blob ---- */
 
-/* Of the header up to its checksum, and of everything after the header. */
+/* The checksum of the header up to the checksum, and of everything after the header. */
 static uint64_t checksum_of(const mha_packed_header *header, const unsigned char *packed) {
     const uint64_t seed = XXH3_64bits(header, offsetof(mha_packed_header, checksum));
     return XXH3_64bits_withSeed(packed + MHA_PACKED_HEADER, (size_t)header->bytes - MHA_PACKED_HEADER, seed);

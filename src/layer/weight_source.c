@@ -1,4 +1,5 @@
-/* The weights of a block as callers give them: checks which are given and their shapes. */
+/* The weights of a block as callers pass them: checks which are there, and their shapes, and finds the weights of each
+ * projection. */
 #include "layer/weight_source.h"
 
 #include "base/plain_text.h"
@@ -90,7 +91,7 @@ static const char *dtype_name(attune_dtype dtype) {
     return (unsigned)dtype < ATTUNE_DTYPE_COUNT ? dtypes[dtype] : dtypes[0];
 }
 
-/* The fields of the problem that a weight's dims come from. */
+/* The fields of the problem that determine a weight's dims. */
 static void say_reasons(words *w, const attune_problem *p, int id, bool is_matrix) {
     const bool is_qkv = id >= ATTUNE_QKV_WEIGHT;
     const int projection = is_qkv ? MHA_PROJECT_Q : id % MHA_NUM_PROJECTIONS;
@@ -115,13 +116,15 @@ static void say_reasons(words *w, const attune_problem *p, int id, bool is_matri
 
 /* ---- Checking one ---- */
 
-/* Whether `rank` dims, cut into two somewhere, multiply to rows and columns; rows = 0: all of them to columns. */
+/* Whether `rank` dims can be split into two parts with the products rows and columns; rows = 0: whether all of them
+ * multiply to columns. */
 static bool multiplies(const attune_weight *w, int64_t rows, int64_t columns) {
     int64_t product = 1, split = rows ? rows : columns;
     bool in_second = rows == 0;
     for (int d = 0; d < w->rank; d++) {
         if (w->dims[d] < 1 || __builtin_mul_overflow(product, w->dims[d], &product)) return false;
-        /* Dims of 1 may belong to either side: the cut is where the first one is full, and before the last dim. */
+        /* Dims of 1 may belong to either part: the first part ends as soon as its product is complete, and before the
+         * last dim. */
         if (!in_second && product == split && d + 1 < w->rank) {
             in_second = true;
             product = 1;
@@ -131,7 +134,7 @@ static bool multiplies(const attune_weight *w, int64_t rows, int64_t columns) {
     return in_second && product == split;
 }
 
-/* Any numbers are quantised, or copied as other weights are. */
+/* Weights in floating point: they are quantised here, or copied. */
 static bool has_dtype(const attune_problem *p, const attune_weight *w, bool is_matrix) {
     if (mha_has_quantised_weights(p) && w->dtype >= ATTUNE_F32 && w->dtype <= ATTUNE_F64) return true;
     return w->dtype == p->w_dtype && (is_matrix || !mha_has_quantised_weights(p));
@@ -143,7 +146,7 @@ static const char *dtypes_for(const attune_problem *p, bool is_matrix) {
     return p->w_dtype == ATTUNE_I8 ? "f32, f16, bf16, f64 or i8" : "f32, f16, bf16, f64 or i4";
 }
 
-/* Quantised values that the caller has, in blocks along the inputs. */
+/* Weights that the caller has quantised, in blocks along the inputs. */
 static attune_status check_blocks(const attune_problem *p, const attune_weight *w, int id, const expected *e,
                                   attune_weight_layout layout, at_error *err) {
     if (w->dtype != ATTUNE_I8 && w->dtype != ATTUNE_I4) return ATTUNE_OK;
@@ -181,7 +184,7 @@ static attune_status wrong_shape(const attune_problem *p, const attune_weight *w
                                : "ATTUNE_OUT_IN");
 }
 
-/* Why the problem has no such weight. */
+/* The message why the problem has no such weight. */
 static attune_status too_much(const attune_problem *p, const mha_packed_layout *layout, int id, at_error *err) {
     const bool is_qkv = id >= ATTUNE_QKV_WEIGHT;
     const mha_packed_section *s = layout->section;
@@ -217,7 +220,7 @@ static attune_status check_weight(const attune_problem *p, const mha_packed_layo
 
 /* ---- All of them ---- */
 
-/* One of q, k, v beside the packed form of all three, or neither. */
+/* Fails if a caller passes q, k or v together with the packed form of all three, or neither. */
 static attune_status check_choice(const attune_mha_weights *weights, const mha_packed_layout *layout, int projection,
                                   at_error *err) {
     const attune_weight *t = weights->tensor;
@@ -248,14 +251,14 @@ static attune_status check_all(const attune_problem *p, const mha_packed_layout 
     return status;
 }
 
-/* Of a scale and MHA_BLOCK quantised values; 0: these are not quantised. */
+/* Bytes of a scale and MHA_BLOCK quantised values; 0: the weights are not quantised. */
 static size_t block_bytes(attune_dtype dtype) {
     return dtype == ATTUNE_I8   ? sizeof(uint16_t) + MHA_BLOCK
            : dtype == ATTUNE_I4 ? sizeof(uint16_t) + MHA_BLOCK / 2
                                 : 0;
 }
 
-/* Where a projection's weights are, whose outputs come after `before` others in the packed form. */
+/* The address of a projection's weights, whose outputs come after `before` others in the packed form. */
 static void find_weight(const attune_mha_weights *weights, int projection, bool out_first,
                         const mha_packed_layout *layout, int64_t before, mha_packed_source *source) {
     const bool packed = !weights->tensor[projection].data;

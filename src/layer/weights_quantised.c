@@ -1,5 +1,5 @@
-/* Quantises weights to 8 or 4 bits, with scales of f16 by group of inputs. attune/expert/mha.h has the arithmetic of a
- * group, problem/weights_layout.h the place of each value. */
+/* Quantises weights to 8 or 4 bits, with an f16 scale for each group of inputs. attune/expert/mha.h has the arithmetic
+ * of a group, problem/weights_layout.h the place of each value. */
 #include "layer/weight_source.h"
 
 #include <math.h>
@@ -46,7 +46,7 @@ static float number_at(attune_dtype dtype, const unsigned char *at) {
     }
 }
 
-/* The nearest f16, which is no infinity. */
+/* The nearest finite f16. */
 static uint16_t f16_of(float x) {
     enum { DIGITS = 11, LEAST_EXPONENT = -24, FRACTION = 10 };
     int exponent;
@@ -54,7 +54,7 @@ static uint16_t f16_of(float x) {
     frexpf(x, &exponent);
     int last = exponent - DIGITS;
     if (last < LEAST_EXPONENT) last = LEAST_EXPONENT;
-    /* The leading one of the significand adds 1 to the exponent; so does a carry of the rounding. */
+    /* The leading one of the significand adds 1 to the exponent, and so does a carry of the rounding. */
     const int significand = (int)rintf(ldexpf(fabsf(x), -last)), sign = x < 0 ? 0x8000 : 0;
     return (uint16_t)(sign + ((last - LEAST_EXPONENT) << FRACTION) + significand);
 }
@@ -67,7 +67,7 @@ typedef struct group {
     uint16_t scale;
 } group;
 
-/* The scale of i8 makes the largest weight 127 or -127; that of i4 makes it -8, of which there is one code more. */
+/* With int8, the scale maps the largest weight to 127 or -127; with int4 to -8, as there is one more negative value. */
 static float scale_of(const float *weight, int64_t count, bool is_i4) {
     float largest = 0;
     for (int64_t k = 0; k < count; k++)
@@ -92,7 +92,8 @@ static const unsigned char *weight_at(const mha_packed_source *source, int64_t o
     return source->weight + (size_t)output * source->between_outputs + (size_t)input * source->between_inputs;
 }
 
-/* Column i of a block of i4 is in the lower half of byte i, column i + 16 in the upper half, as code + 8. */
+/* Column i of a block of int4 is in the lower half of byte i, column i + 16 in the upper half, as quantised value + 8.
+ */
 static void take_codes(group *g, const unsigned char *block, bool is_i4) {
     enum { HALF = MHA_BLOCK / 2, HALF_BITS = 4, LOWER = 15 };
     memcpy(&g->scale, block, sizeof g->scale);
@@ -154,7 +155,7 @@ void mha_pack_quantised(const mha_packed_section *s, const mha_packed_source *so
     }
 }
 
-/* ---- Weights that no code stands for ---- */
+/* ---- Weights that cannot be quantised ---- */
 
 static attune_status check_scales(const mha_packed_section *s, const mha_packed_source *source, at_error *err) {
     for (int64_t output = 0; output < s->columns; output++)

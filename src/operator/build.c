@@ -1,4 +1,9 @@
-/* From problem and schedule to the phases of a kernel. */
+/* Assembles the phases of a kernel from a problem and a schedule. Attention:
+ *
+ *     mask table  ->  prepare (norm, rotary, Hadamard)  ->  append  ->  quantise K, pair V
+ *         ->  prefill or decoding  ->  probabilities, if they are an output
+ *
+ * A block adds projections before these phases, and the output projection after them. */
 #include "operator/build.h"
 
 #include "attend/around/around.h"
@@ -18,12 +23,12 @@ static ir_elem elem_of(attune_dtype dtype) {
     return dtype == ATTUNE_F64 ? IR_F64 : dtype == ATTUNE_F16 ? IR_F16 : dtype == ATTUNE_BF16 ? IR_BF16 : IR_F32;
 }
 
-/* Of K or V that this kernel makes: as the cache would hold it, unless that holds codes. */
+/* The element of K or V that this kernel computes: the cache's, unless that is quantised. */
 static ir_elem kept_elem(const mha_context *c, bool as_cached, attune_dtype dtype) {
     return as_cached && !mha_is_quantised(dtype) ? elem_of(dtype) : c->elem;
 }
 
-/* Everything that follows from a canonical problem. */
+/* Fills in everything that follows from a canonical problem. */
 static void read_problem(mha_context *c) {
     const attune_problem *p = c->p;
     c->elem = p->softmax_precision == ATTUNE_F64 ? IR_F64 : IR_F32;
@@ -38,7 +43,7 @@ static void read_problem(mha_context *c) {
     c->has_last = mha_has_last_key(p);
     c->has_global = p->global_tokens > 0;
     c->has_position = c->has_first || c->has_last || p->has_alibi_slopes || p->rotary_dim;
-    /* Keys of a block must have the bits that they would have in a cache. */
+    /* A block's keys must have the bits that they would have after a round trip through a cache. */
     const bool as_cached = mha_is_block(p) && p->reproducible;
     c->variant = mha_variant_of(p, c->s, c->target);
     c->q_elem = c->variant.by_pairs ? IR_BF16 : c->elem;
@@ -54,15 +59,15 @@ static void read_problem(mha_context *c) {
     c->v_new = c->params.tensor[MHA_V_NEW];
 }
 
-/* The phase of probabilities computes them from the LSE. An output cannot be read, so the LSE is kept in shared memory;
- * that phase copies it to the caller's memory if it is wanted. */
+/* The phase of probabilities needs the LSE. As an output cannot be read, the LSE is in shared memory, and that phase
+ * copies it to the caller's memory if it is an output. */
 static void share_lse(mha_context *c) {
     if (c->p->weights_mode != ATTUNE_WEIGHTS_SOFTMAX || c->variant.writes_probabilities) return;
     const ir_expr *const dims[] = {c->params.size[MHA_BATCH], c->params.size[MHA_HEADS], c->params.size[MHA_SEQ_Q]};
     c->lse = ir_shared(c->b, "kept_lse", c->elem, 3, dims);
 }
 
-/* The epilogues of a block's projections prepare and append, except in a ragged batch. append.c makes codes. */
+/* The epilogues of a block's projections prepare and append, except in a ragged batch. append.c quantises. */
 static bool prepares_first(const mha_context *c) { return mha_is_block(c->p) && !c->p->is_ragged; }
 static bool appends_first(const mha_context *c) { return prepares_first(c) && !mha_appends_quantised(c->p); }
 

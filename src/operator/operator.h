@@ -1,8 +1,8 @@
-/* The table of operators: all questions that keys, caches and the runtime ask about a problem of any operator.
+/* The table of operators: what keys, caches and the runtime need to know of a problem of any operator.
  *
- * In: a problem that its operator has made canonical, and a schedule. Out: the bytes of its key, text for people, and
- * loop IR. Here nothing knows files, threads or LLVM. attention.c has the row of all problems of attune_problem,
- * written.c that of kernels which a user wrote in loop IR, own.c those of the user's operators. */
+ * In: a canonical problem, and a schedule. Out: the bytes of its key, text for people, and loop IR. Nothing here uses
+ * files, threads or LLVM. attention.c has the row for all problems of attune_problem, written.c that for kernels that a
+ * user wrote in loop IR, own.c those of users' operators. */
 #ifndef ATTUNE_OPERATOR_OPERATOR_H
 #define ATTUNE_OPERATOR_OPERATOR_H
 
@@ -20,14 +20,14 @@ typedef struct at_operation {
     const void *problem; /* canonical; of a type that the operator knows */
 } at_operation;
 
-/* AT_SCHEDULE_TEXT: a buffer that holds each operator's schedules as text. */
+/* AT_SCHEDULE_TEXT: a buffer large enough for the text of any operator's schedules. */
 enum { AT_OPERATION_KEY_BYTES = MHA_KEY_BYTES, AT_SCHEDULE_TEXT = 1024 };
 
-/* All functions get an at_operation of this operator. Only the operator knows the meaning of a schedule's numbers;
- * caches, kernels and the tuner only copy and compare them. */
+/* All functions get an at_operation of this operator. Only the operator interprets a schedule's numbers; caches,
+ * kernels and the tuner copy and compare them. */
 struct at_operator {
     const char *name; /* begins every key: at most 63 bytes */
-    bool keeps_ir;    /* an entry of the cache holds the loop IR, because no text of a problem leads to it */
+    bool keeps_ir;    /* a cache file has the loop IR, as it cannot be rebuilt from the text of a problem */
 
     /* Everything that the kernel is specialised for; returns the number of bytes. */
     size_t (*key)(at_operation operation, uint8_t key[AT_OPERATION_KEY_BYTES]);
@@ -46,7 +46,7 @@ struct at_operator {
     /* Scheduled IR, or NULL with *err filled. */
     ir_kernel *(*build)(at_arena *arena, at_operation operation, const mha_schedule *schedule, const at_target *target,
                         at_error *err);
-    /* The type of most multiplications. */
+    /* The element type of most multiplications. */
     attune_dtype (*arithmetic)(at_operation operation, const mha_schedule *schedule, const at_target *target);
 };
 
@@ -63,7 +63,7 @@ typedef struct at_written {
     size_t length;
 } at_written;
 
-/* The canonical text of any text. Gives it to the string, which the caller frees in any case. */
+/* Writes the canonical form of a text to the string, which the caller frees in any case. */
 attune_status at_written_read(const char *text, at_string *canonical, at_written *written, at_error *err);
 
 extern const at_operator at_written_ir;

@@ -1,4 +1,5 @@
-/* The rows of operators of the user. */
+/* Users' operators as rows of the table: a callback writes the loop IR; names and values of choices are the schedule.
+ */
 #define XXH_INLINE_ALL
 #include "operator/own.h"
 
@@ -88,7 +89,7 @@ static size_t schedule_print(at_operation o, const mha_schedule *schedule, char 
     return n;
 }
 
-/* As it was printed: all numbers in their order. */
+/* Parses a schedule as it was printed: all numbers in their order. */
 static attune_status schedule_parse(at_operation o, const char *text, mha_schedule *schedule, at_error *err) {
     const at_own *const own = own_of(o);
     const char *at = text;
@@ -243,7 +244,7 @@ static attune_status check_options(const attune_operator_options *o, at_error *e
     return ATTUNE_OK;
 }
 
-/* Of names and values: a schedule's numbers mean something only together with them. */
+/* A hash of names and values, as a schedule's numbers are indices into them. */
 static uint64_t hash_choices(const at_own *own) {
     uint64_t hash = own->num_choices;
     for (size_t i = 0; i < own->num_choices; i++) {
@@ -303,7 +304,7 @@ void at_own_free(at_own *own) { at_free(own->allocator, own->block); }
 
 const at_own *at_own_of(const at_operator *row) { return row && row->build == build ? (const at_own *)row : NULL; }
 
-/* The bytes of a character of UTF-8; 0 if it is none. The text ends with NUL, which continues no character. */
+/* The bytes of a UTF-8 character; 0 if it is not valid. The text ends with NUL, which cannot continue a character. */
 static size_t read_character(const unsigned char *text, uint32_t *code) {
     static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
     const size_t bytes = *text < 0x80   ? 1

@@ -1,4 +1,5 @@
-/* Operators of the user: a function writes loop IR for a line of text, the problem, and a few numbers, the schedule. */
+/* Users' operators: a callback writes loop IR for a problem, which is a line of text, and a schedule, which is a few
+ * numbers. */
 #ifndef ATTUNE_OPERATOR_OWN_H
 #define ATTUNE_OPERATOR_OWN_H
 
@@ -15,12 +16,12 @@ struct attune_ir_writer {
 };
 
 typedef struct at_own {
-    at_operator row; /* first: the operator of an at_operation is the at_own */
+    at_operator row; /* first member: an at_operation's operator points to the at_own */
     char name[AT_OWN_NAME_CHARS + 1];
     uint32_t version;
     attune_build_fn *build;
     void *user;
-    attune_choice choices[AT_OWN_CHOICES]; /* with names and values of its own, in one block */
+    attune_choice choices[AT_OWN_CHOICES]; /* with its own copies of names and values, in one block */
     size_t num_choices;
     uint64_t choices_hash;
     void *block;
@@ -32,7 +33,7 @@ attune_status at_own_init(at_own *own, const attune_operator_options *options, c
                           at_error *err);
 void at_own_free(at_own *own);
 
-/* The operator of the user that has this row; NULL if it is one of attune's own. */
+/* The user's operator with this row; NULL if the row is one of attune's. */
 const at_own *at_own_of(const at_operator *row);
 
 /* One line, not too long. */
@@ -42,7 +43,7 @@ static inline at_operation at_own_operation(const at_own *own, const char *probl
     return (at_operation){&own->row, problem};
 }
 
-/* The numbers of a schedule, which lie where attention has its own. */
+/* The numbers of a schedule, in the memory where attention has its fields. */
 static inline int32_t *at_own_numbers(mha_schedule *schedule) { return (int32_t *)(void *)schedule; }
 static inline const int32_t *at_own_numbers_of(const mha_schedule *schedule) {
     return at_own_numbers((mha_schedule *)schedule);

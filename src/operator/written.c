@@ -1,4 +1,4 @@
-/* The row of kernels that a user wrote in loop IR. They have no schedule: the text says all. */
+/* The row for kernels that a user wrote in loop IR. They have no schedule, as the text decides everything. */
 #define XXH_INLINE_ALL
 #include "operator/operator.h"
 
@@ -26,8 +26,8 @@ static uint8_t *put_u64(uint8_t *at, uint64_t value) {
     return at;
 }
 
-/* A text is longer than a key can be: its length and two hashes of it, 256 bits. Entries on disk have the text as well,
- * and it is compared there. */
+/* A text may be longer than a key can be, so the key has its length and two hashes of it, 256 bits. Cache files also
+ * have the text, which is compared. */
 static size_t key(at_operation o, uint8_t bytes[AT_OPERATION_KEY_BYTES]) {
     const at_written *w = written_of(o);
     uint8_t *at = put_u64(bytes, w->length);
