@@ -1,4 +1,4 @@
-/* Registers of 32 bytes. */
+/* The handlers for registers of 32 bytes: AVX2, FMA and F16C. */
 #if defined(__x86_64__)
 #include <immintrin.h>
 
@@ -20,7 +20,7 @@
 #define VM_WIDEN_BYTES(from)        _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(from)))
 #define VM_WIDEN_SIGNED_BYTES(from) _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(from)))
 
-/* Numbers from 8 on are lanes of y. */
+/* Lane numbers from 8 on mean lanes of y. */
 #define VM_PERMUTE4(x, y, picks)                                                                                       \
     _mm256_blendv_ps(_mm256_permutevar8x32_ps((__m256)(x), (__m256i)(picks)),                                          \
                      _mm256_permutevar8x32_ps((__m256)(y), (__m256i)(picks)),                                          \

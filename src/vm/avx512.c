@@ -1,4 +1,4 @@
-/* Registers of 64 bytes. */
+/* The handlers for registers of 64 bytes: AVX-512. */
 #if defined(__x86_64__)
 #include <immintrin.h>
 
@@ -23,7 +23,7 @@
 #define VM_PERMUTE4(x, y, picks)    _mm512_permutex2var_epi32((__m512i)(x), (__m512i)(picks), (__m512i)(y))
 
 #define bools_of(x) _mm_test_epi8_mask(x, x)
-/* The first `lanes` of 16 that have a true bool. */
+/* The mask of the first `lanes` of 16 lanes whose bool is true. */
 #define MASK(bools, lanes)                         (__mmask16)(bools_of((__m128i)(bools)) & ((1u << (lanes)) - 1))
 #define VM_LOAD_MASKED4(address, bools, lanes)     _mm512_maskz_loadu_epi32(MASK(bools, lanes), address)
 #define VM_STORE_MASKED4(address, bools, lanes, x) _mm512_mask_storeu_epi32(address, MASK(bools, lanes), (__m512i)(x))
@@ -32,7 +32,7 @@
 
 #include "vm/program.h"
 
-/* Of pairs, for CPUs that have the instructions; others have no kernels with these operators. */
+/* Pairs of bf16, on CPUs with the instructions; other CPUs get no kernels with these operators. */
 #define VM_DOT2(x, y, sum)    (f32s) _mm512_dpbf16_ps((__m512)(sum), (__m512bh)(x), (__m512bh)(y))
 #define VM_WITH_DOT2          __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,avx512bf16")))
 #define PAIRS(name, features) __attribute__((target(features))) static const vm_op *name(const vm_op *op, char *frame)
@@ -42,7 +42,7 @@ PAIRS(dot2, "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16") {
     VM_NEXT;
 }
 
-/* The lanes of a are the even ones. */
+/* The even lanes of the result are those of a. */
 PAIRS(pack2, "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16") {
     const __m512i even = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(VM_AT(__m512, op->a)));
     const __m512i odd = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(VM_AT(__m512, op->b)));

@@ -1,4 +1,4 @@
-/* Registers of 16 bytes: plain x86-64, which has no fused multiplication, and AArch64, which has. */
+/* Registers of 16 bytes: baseline x86-64, without fused multiply-add, and AArch64, with it. */
 #if defined(__x86_64__)
 #include <emmintrin.h>
 
@@ -15,7 +15,7 @@
 #define VM_SQRT64(x)      (f64s) vsqrtq_f64((float64x2_t)(x))
 #define VM_RINT32(x)      vrndnq_f32((float32x4_t)(x))
 #define VM_RINT64(x)      vrndnq_f64((float64x2_t)(x))
-/* Conversion saturates, and makes 0 of NaN. */
+/* The conversion saturates, and gives 0 for NaN. */
 #define VM_TRUNCATE32(x)                                                                                               \
     vbslq_s32(vcltq_f32((float32x4_t)(x), vdupq_n_f32(0x1p31f)), vcvtq_s32_f32((float32x4_t)(x)),                      \
               vdupq_n_s32(INT32_MIN))

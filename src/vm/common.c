@@ -1,4 +1,5 @@
-/* The operations that are the same for every instruction set. */
+/* The operations that need no instruction set: control flow, scalars of idx and i64, and everything else one lane at a
+ * time, by the interpreter's evaluators (ir/eval.h). */
 #include "vm/program.h"
 
 #include <string.h>
@@ -27,7 +28,7 @@ OP(vm_loop_begin) {
     VM_GO(next);
 }
 
-/* out += imm; goes e operations back if it is still less than b */
+/* out += imm; jumps e operations back while out < b */
 OP(vm_loop_next) {
     int64_t next;
     const bool ends = __builtin_add_overflow(INT(op->out), op->u.imm, &next);
@@ -43,7 +44,7 @@ OP(vm_branch) {
 }
 
 OP(vm_jump) {
-    (void)frame; /* builds without tail calls do not pass it on */
+    (void)frame; /* builds without tail calls do not pass the frame on */
     const vm_op *next = op + op->e;
     VM_GO(next);
 }
@@ -111,7 +112,7 @@ static void fill(char *out, size_t bytes, int32_t lanes) {
     for (int32_t l = 1; l < lanes; l++) memcpy(out + (size_t)l * bytes, out, bytes);
 }
 
-/* A scalar, which then fills its place. */
+/* A scalar, which is then broadcast to its whole place. */
 #define EVAL_SPLAT(bytes)                                                                                              \
     OP(vm_eval_splat##bytes) {                                                                                         \
         char *const out = frame + op->out;                                                                             \
@@ -149,7 +150,7 @@ OP(vm_ramp) {
     for (int l = 0; l < op->e; l++)                                                                                    \
     (&VM_AT(T, op->out))[l] = pick[l] < half ? (&VM_AT(T, op->a))[pick[l]] : (&VM_AT(T, op->b))[pick[l] - half]
 
-/* The numbers of the lanes lie at c; d bytes each; imm lanes in a. */
+/* Lane numbers at c, elements of d bytes, imm lanes in a. */
 OP(vm_shuffle) {
     const uint8_t *pick = (const uint8_t *)frame + op->c;
     const int half = (int)op->u.imm;
@@ -187,8 +188,8 @@ OP(vm_store) {
     VM_NEXT;
 }
 
-/* Accesses lane by lane are followed by an operation of this: c the mask's place, d bytes of a lane, e lanes, imm the
- * place of the distance between lanes in elements, or of the lanes' offsets in bytes. */
+/* An access lane by lane takes two operations. The second one has c: the place of the mask; d: bytes of a lane; e:
+ * lanes; imm: the place of the stride between lanes in elements, or of the lanes' offsets in bytes. */
 static void copy_lane(char *to, const char *from, int32_t bytes) {
     switch (bytes) {
     case 1: *to = *from; break;
@@ -227,7 +228,7 @@ OP(vm_store_lanes) {
     VM_GO(op + 2);
 }
 
-/* out[l] = a[l] + b[l] * c * imm, of e lanes */
+/* out[l] = a[l] + b[l] * c * imm, for e lanes */
 OP(vm_gather_offset) {
     const number *a = &INT(op->a), *b = &INT(op->b);
     number *out = &INT(op->out);
@@ -250,7 +251,7 @@ OP(vm_gather) {
     VM_GO(op + 2);
 }
 
-/* ---- Tiles: rows in memory are as far from each other as the number at c says, in bytes ---- */
+/* ---- Hardware tiles; c is the place of the distance between rows in memory, in bytes ---- */
 
 enum { TILE_BYTES = IR_TILE_ROWS * IR_TILE_ROW_BYTES };
 

@@ -1,16 +1,18 @@
-/* The operations on whole registers, for one instruction set. A file for each defines, and includes this once:
+/* The operations on whole registers, for one instruction set. The file of an instruction set defines these macros, and
+ * includes this header once:
  *
  *   VM_ISA             the name of the table
- *   VM_TARGET          the attribute that lets functions use the instructions, or nothing
+ *   VM_TARGET          the attribute that enables the instructions in a function, or nothing
  *   VM_BYTES           of a register
  *   VM_FMA32, VM_FMA64, VM_SQRT32, VM_SQRT64; VM_RINT32, VM_RINT64, VM_LDEXP32, VM_LDEXP64 or not
  *   VM_WIDEN_F16, VM_NARROW_F16 or not
  *   VM_WIDEN_BYTES(from), VM_WIDEN_SIGNED_BYTES(from) to i32, or not
- *   VM_TRUNCATE32      f32 to i32, INT32_MIN for all that does not fit
+ *   VM_TRUNCATE32      f32 to i32, INT32_MIN if the value does not fit
  *   VM_PERMUTE4(x, y, picks) or not
- *   VM_LEAVE           what makes the registers fit for code of other instruction sets
+ *   VM_LEAVE           run at the end, before code of other instruction sets (vzeroupper)
  *
- * All else is written in vectors of the compiler. */
+ * Everything else uses the compiler's vector extensions. Macros with "or not" may be missing: then evaluators replace
+ * them. */
 #include "vm/program.h"
 
 #include <string.h>
@@ -26,7 +28,7 @@ typedef VECTOR(int32_t, VM_BYTES) i32s;
 typedef VECTOR(uint32_t, VM_BYTES) u32s;
 typedef VECTOR(int64_t, VM_BYTES) i64s;
 typedef VECTOR(uint8_t, VM_BYTES) u8s;
-typedef VECTOR(uint8_t, VM_BYTES / 4) bool4s; /* a bool for each lane of 4 bytes */
+typedef VECTOR(uint8_t, VM_BYTES / 4) bool4s; /* a bool for each 4-byte lane */
 typedef VECTOR(uint8_t, VM_BYTES / 8) bool8s;
 typedef VECTOR(int8_t, VM_BYTES / 4) i8s;
 typedef VECTOR(uint16_t, VM_BYTES / 2) u16s;
@@ -58,7 +60,7 @@ typedef VECTOR(uint32_t, VM_BYTES / 4) quarter;
         VM_NEXT;                                                                                                       \
     }
 
-/* Which of x and y, by lanes that are all ones or zeros. */
+/* Selects lanes of x or y by masks of all ones or zeros. */
 #define PICK(T, MASK, which, x, y) (T)(((MASK)(x) & (which)) | ((MASK)(y) & ~(which)))
 
 /* clang-format off */
@@ -226,7 +228,7 @@ OP(permute4) {
     VM_NEXT;
 }
 
-/* The numbers of the second permutation are at d. */
+/* The lane numbers of the second permutation are at d. */
 OP(permute_add) {
     const i32s x = A(i32s), y = B(i32s);
     OUT(f32s) = (f32s)VM_PERMUTE4(x, y, C(i32s)) + (f32s)VM_PERMUTE4(x, y, VM_AT(i32s, op->d));
@@ -274,7 +276,7 @@ VM_TARGET static inline f32s widen_i8(const char *from) {
     return __builtin_convertvector((i32s)VM_WIDEN_SIGNED_BYTES(from), f32s);
 }
 
-/* The exponent's bias is 7. Without exponent bits the number is the mantissa times 2^-9; all ones are NaN. */
+/* The exponent's bias is 7. If the exponent bits are 0, the value is the mantissa times 2^-9; all ones are NaN. */
 VM_TARGET static inline f32s widen_f8(const char *from) {
     const i32s code = (i32s)VM_WIDEN_BYTES(from), magnitude = code & 0x7f;
     const i32s normal = (magnitude << 20) + ((127 - 7) << 23);
@@ -349,10 +351,13 @@ OP(i32_to_f32) {
 
 /* ---- Tiles of sums ----
  *
- * The operation: out the place of sum[0][0], d and e the distances of rows and columns, a to before b by steps of imm
- * the turns. The next one: e the number of parts of a turn, b and c the places of the distances in bytes of rows and of
- * columns in memory from a turn to the next. Then for each part the rows and the columns: an address, or with e a place
- * of the frame. */
+ * sum[r][c] += row[r] * column[c], in registers, for the iterations of a loop. An iteration has one or more parts, each
+ * with its own rows and columns. Operands are in several consecutive operations:
+ *
+ *     first     out: place of sum[0][0];  d, e: distances between rows, columns of it;  a, b, imm: loop from a to
+ *               before b by imm
+ *     second    e: number of parts;  b, c: places of the strides in bytes of rows, columns from iteration to iteration
+ *     then      for each part, its rows and its columns: an address each, or with e a place in the frame */
 
 static inline int64_t turns_of(const vm_op *op, const char *frame) {
     const int64_t lo = *(const int64_t *)(frame + op->a), hi = *(const int64_t *)(frame + op->b);
@@ -410,7 +415,7 @@ VM_TARGET static inline f32s load_number(const char *from) { return (f32s)((u32s
         VM_GO(op + 2 + count);                                                                                         \
     }
 
-/* As many sums as leave registers for a row and the columns. */
+/* Tile sizes whose sums leave registers for a row and the columns. */
 /* clang-format off */
 #if VM_BYTES > 32
 #define LARGE_TILES(M, ...) M(8, 2, __VA_ARGS__) M(4, 4, __VA_ARGS__) M(6, 4, __VA_ARGS__)
@@ -453,7 +458,8 @@ TILES(DEFINE, dot2_number, VM_WITH_DOT2, load_number, load_register, VM_DOT2)
 TILES(DEFINE, dot2_register, VM_WITH_DOT2, load_register, load_register, VM_DOT2)
 #endif
 
-/* e coefficients, the highest first; a the variable. The places of the coefficients fill the operations that follow. */
+/* A polynomial of the variable at a, with e coefficients, the highest first. Their places fill the following
+ * operations. */
 OP(polynomial) {
     const f32s x = A(f32s);
     int32_t places[2 * VM_PLACES] = {0};

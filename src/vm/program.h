@@ -1,10 +1,13 @@
-/* The program of a phase: operations on a frame. Private to the room.
+/* The program of a phase: operations on a frame. Private to this folder.
  *
- * A frame is memory of the worker. Places in it are byte offsets from its middle: constants lie at negative ones,
- * values at positive ones. A place of a value is aligned to 64 bytes and has at least that many, so that an operation
- * on a narrow vector may compute a whole register; lanes beyond the type's are unspecified. A scalar of f32, f64 or i32
- * fills all lanes of a register, one of bool fills 64 bytes, and so do constants of any type: a splat of it is the
- * scalar itself. Scalars of idx and i64 have 8 bytes. */
+ * A frame is a part of the worker's scratch. A place is a byte offset from its middle:
+ *
+ *     … -128: constant   -64: constant   |   0: value   64: value   128: value …
+ *
+ * A value's place is aligned to 64 bytes and has at least 64 bytes, so an operation on a narrow vector may compute a
+ * whole register; lanes beyond the type's are unspecified. A scalar of f32, f64 or i32 is broadcast to all lanes of a
+ * register, a scalar of bool, and every constant, to 64 bytes, so a splat is free. Scalars of idx and i64 have 8 bytes.
+ */
 #ifndef ATTUNE_VM_PROGRAM_H
 #define ATTUNE_VM_PROGRAM_H
 
@@ -16,10 +19,10 @@ enum { VM_SLOT_BYTES = 64 };
 
 typedef struct vm_op vm_op;
 
-/* Performs an operation and those after it, or only itself; returns the next one to perform, NULL after the last. */
+/* Runs an operation and those after it, or only the operation; returns the next one to run, NULL after the last. */
 typedef const vm_op *vm_fn(const vm_op *op, char *frame);
 
-/* What the members mean is said at each handler. */
+/* An operation. Its handler documents what the members mean. */
 struct vm_op {
     vm_fn *fn;
     int32_t out, a, b, c;
@@ -30,12 +33,13 @@ struct vm_op {
     int32_t d, e;
 };
 
-/* From `out` to `e` there is room for so many places. */
+/* The members from `out` to `e` hold so many places. */
 enum { VM_PLACES = 8 };
 _Static_assert(offsetof(struct vm_op, e) + sizeof(int32_t) == offsetof(struct vm_op, out) + 8 * sizeof(int32_t), "");
 
-/* Code goes on with the next operation by a jump, which compilers make of a call at the end when they optimise. Without
- * that, and for sanitizers, which keep the frames of functions, the loop of at_vm_run performs one after the other. */
+/* Threaded code: a handler jumps to the next one, as optimising compilers turn the call in tail position into a jump.
+ * Without optimisation, and with sanitizers, which keep stack frames, the loop of at_vm_run calls one handler after the
+ * other. */
 #if defined(__OPTIMIZE__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define VM_GO(next) return (next)->fn((next), frame)
 #else
@@ -50,7 +54,7 @@ static inline char *vm_address(const vm_op *op, const char *frame) {
     return *(char *const *)(frame + op->a) + *(const int64_t *)(frame + op->b) * op->d + op->u.imm;
 }
 
-/* ---- What every instruction set has: vm/common.c ---- */
+/* ---- Operations without instruction sets: vm/common.c ---- */
 
 vm_fn vm_exit, vm_loop_begin, vm_loop_next, vm_branch, vm_jump, vm_move;
 vm_fn vm_int_move, vm_int_add, vm_int_sub, vm_int_mul, vm_int_eval, vm_int_select, vm_int_multiply_add, vm_int_load;
@@ -58,12 +62,12 @@ vm_fn vm_eval, vm_eval_splat1, vm_eval_splat4, vm_eval_splat8, vm_splat, vm_ramp
 vm_fn vm_load, vm_load_lanes, vm_store, vm_store_lanes, vm_gather, vm_gather_offset;
 vm_fn vm_tile_zero, vm_tile_load, vm_tile_store, vm_tile_dot2;
 
-/* ---- The registers of an instruction set: vm/handlers.h ---- */
+/* ---- Operations on the registers of an instruction set: vm/handlers.h ---- */
 
 typedef enum vm_kind { VM_F32, VM_F64, VM_I32, VM_NUM_KINDS } vm_kind;
 
-/* Sums of products in registers, sum[r][c] += row[r] * column[c], over the turns of a loop: the numbers of rows and
- * columns of a tile that there are operations for, the largest last. */
+/* Tiles of sums of products, sum[r][c] += row[r] * column[c], with the sums in registers during a loop. vm_tile_rows
+ * and vm_tile_columns are the sizes with operations, the largest last. */
 typedef enum vm_products {
     VM_MULTIPLY_ADD,
     VM_MULTIPLY_ADD_BF16, /* the columns are widened */
@@ -81,19 +85,19 @@ static const uint8_t vm_tile_columns[VM_TILE_COLUMNS] = {1, 2, 4};
 /* NULL: there is none. */
 typedef struct vm_isa {
     uint32_t vector_bytes;
-    vm_fn *by_op[VM_NUM_KINDS][IR_OP_COUNT];   /* out = op(a, b, c), of whole registers */
+    vm_fn *by_op[VM_NUM_KINDS][IR_OP_COUNT];   /* out = op(a, b, c), on whole registers */
     vm_fn *cast[IR_ELEM_COUNT][IR_ELEM_COUNT]; /* [to][from]: as many lanes as the wider one has in a register */
     vm_fn *bits[IR_OP_COUNT];                  /* of bool */
     vm_fn *splat1, *splat4, *splat8;           /* all lanes of `out` from the element at a */
     vm_fn *int_to_i32;                         /* of an idx, to all lanes */
     vm_fn *load_splat4, *load_splat8;
-    vm_fn *load, *load_half, *load_quarter, *store; /* of a register, and of the lower part of it */
+    vm_fn *load, *load_half, *load_quarter, *store; /* a register, and its lower parts */
     vm_fn *load_widened[IR_ELEM_COUNT];             /* to a register of f32 */
     vm_fn *load_masked4, *store_masked4;            /* mask at c, e lanes */
     vm_fn *permute_add, *permute_max;               /* of two permutations of a and b */
-    vm_fn *permute4;                                /* of the lanes of a and b, by the numbers at c */
+    vm_fn *permute4;                                /* of the lanes of a and b, by the lane numbers at c */
     vm_fn *dot2, *pack2, *dot4;
-    /* [1]: elements of rows are numbers of 4 bytes, which fill a register */
+    /* [1]: a row is an element of 4 bytes in memory, which is broadcast */
     vm_fn *tile[VM_NUM_PRODUCTS][2][VM_TILE_ROWS][VM_TILE_COLUMNS];
     vm_fn *polynomial;
     vm_fn *leave; /* performed last */
@@ -106,8 +110,8 @@ extern const vm_isa vm_isa_avx2, vm_isa_avx512;
 
 /* ---- Programs ---- */
 
-/* The sizes of a kernel as code for a stack machine: pushes a number or scalar `imm`, or replaces operands by a result.
- * At each depth of an expression two operands may wait for the third. */
+/* The sizes of a kernel as code for a stack machine: an operation pushes a constant or scalar `imm`, or replaces
+ * operands by a result. At each depth of an expression, two operands may wait for the third. */
 enum { VM_MAX_STACK = 2 * IR_MAX_DEPTH + 4 };
 typedef enum vm_size_kind { VM_SIZE_CONST, VM_SIZE_SCALAR, VM_SIZE_APPLY } vm_size_kind;
 
@@ -134,14 +138,14 @@ typedef struct vm_pointer {
 
 struct at_vm_phase {
     const vm_isa *isa;
-    uint64_t frame_at; /* in scratch: the middle of the frame */
+    uint64_t frame_at; /* offset of the middle of the frame in scratch */
     uint64_t scratch_bytes;
     const char *constants;
     uint32_t constant_bytes;
     uint32_t num_scalars, num_pointers;
     const vm_scalar *scalars;
     const vm_pointer *pointers;
-    int32_t scratch; /* the place of the address of scratch */
+    int32_t scratch; /* the place that has the address of scratch */
     const vm_op *entry, *task;
     uint32_t num_loops;
     struct {
@@ -153,9 +157,9 @@ struct at_vm_program {
     size_t bytes;
     uint32_t num_phases, num_shared;
     const at_vm_phase *phases;
-    const vm_size *sizes;        /* num_loops ends of each phase, then the dims of each shared buffer */
-    const uint32_t *num_factors; /* of each phase, then of each shared buffer */
-    const uint64_t *units;       /* of the same: 1, or bytes of an element */
+    const vm_size *sizes;        /* the num_loops ends of each phase, then the dims of each shared buffer */
+    const uint32_t *num_factors; /* sizes of each phase, then of each shared buffer */
+    const uint64_t *units;       /* likewise: 1 for a phase, bytes of an element for a buffer */
     const vm_size_op *size_ops;
 };
 

@@ -1,4 +1,6 @@
-/* Running a program. */
+/* Runs a program: sizes by the stack machine, and the tasks of a phase:
+ *
+ *     constants, scalars and pointers  ->  frame;  for each task: its loop variables  ->  frame, then its operations */
 #include "vm/program.h"
 
 #include <string.h>
@@ -12,7 +14,7 @@ uint64_t at_vm_scratch_bytes(const at_vm_phase *phase) { return phase->scratch_b
 /* ---- Sizes ---- */
 
 static int64_t size_of(const at_vm_program *program, const vm_size *size, const int64_t *scalars) {
-    int64_t stack[VM_MAX_STACK]; /* as large as a page, so it is not cleared: each place is written before it is read */
+    int64_t stack[VM_MAX_STACK]; /* not cleared, as each place is written before it is read */
     uint32_t top = 0;
     stack[0] = 0;
     for (uint32_t i = 0; i < size->count; i++) {
@@ -47,7 +49,7 @@ static void perform(const vm_op *op, char *frame) {
     while (op) op = op->fn(op, frame);
 }
 
-/* A scalar narrower than 8 bytes is the low part of its word, and fills its place. */
+/* A scalar narrower than 8 bytes is the low part of its word; it is broadcast to its place. */
 static void put_scalar(char *place, int64_t word, ir_elem elem) {
     const size_t bytes = ir_elem_get(elem)->bytes;
     if (elem == IR_IDX || elem == IR_I64) {

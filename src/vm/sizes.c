@@ -1,4 +1,4 @@
-/* Tasks of phases and bytes of shared buffers: expressions of the scalars, as code for a stack of numbers. */
+/* Numbers of tasks of phases, and bytes of shared buffers: expressions of the scalars, as code for a stack machine. */
 #include "vm/translate.h"
 
 #include <string.h>

@@ -1,11 +1,12 @@
-/* From a kernel to its program: a block of memory that refers to nothing else. */
+/* Translates a kernel to its program: for each phase code and constants, joined into one block of memory without
+ * pointers to anything outside. */
 #include "vm/translate.h"
 
 #include "target/kernel_abi.h"
 
 #include <string.h>
 
-/* ---- Phases, while they are translated ---- */
+/* ---- Phases during translation ---- */
 
 typedef struct draft {
     at_vm_phase phase;
@@ -48,7 +49,7 @@ static bool begin_phase(vm_translator *t) {
     return true;
 }
 
-/* All scalars have places; those of idx hold the number itself. */
+/* All scalars have places; those of idx have 8 bytes. */
 static void add_scalars(vm_translator *t, at_vm_phase *phase) {
     vm_scalar *scalars = at_arena_alloc(t->arena, (t->kernel->num_params + 1) * sizeof *scalars);
     uint32_t n = 0;
@@ -99,7 +100,7 @@ static void translate_phase(vm_translator *t, const ir_phase *source, draft *d) 
     phase->scratch_bytes = phase->frame_at + (uint64_t)t->top;
     char *constants = at_arena_alloc(t->arena, phase->constant_bytes + 1);
     if (!constants) return;
-    for (uint32_t n = 0; n < t->num_constants; n++) /* number 0 lies next to the middle */
+    for (uint32_t n = 0; n < t->num_constants; n++) /* constant 0 is next to the middle of the frame */
         memcpy(constants + (t->num_constants - 1 - n) * VM_SLOT_BYTES, t->constants + n * VM_SLOT_BYTES, VM_SLOT_BYTES);
     phase->constants = constants;
     if (phase->scratch_bytes > AT_MAX_SCRATCH)
@@ -145,7 +146,7 @@ static void translate_sizes(vm_translator *t, sizes_draft *d) {
 
 /* ---- The block ---- */
 
-/* Counts the bytes of the parts, and then copies them. */
+/* Adds up the bytes of all parts, and then copies them into one block. */
 typedef struct block {
     char *memory; /* NULL: only counts */
     size_t bytes;

@@ -11,17 +11,18 @@ typedef struct vm_code {
     uint32_t count, capacity;
 } vm_code;
 
-/* What is open: 0 the phase, 1 a task, then the loops and branches round the statement that is being translated. Code
- * can be added to all of them: what an inner one computes from values of outer ones is computed there. */
+/* The open levels: 0 is the phase, 1 a task, and then the loops and branches around the statement that is being
+ * translated. Code can be added to all of them, so a computation of outer values is added to the outermost level that
+ * knows its operands. */
 typedef struct vm_level {
     vm_code code;
-    uint32_t serial; /* distinguishes the levels of one depth */
+    uint32_t serial; /* tells apart consecutive levels of the same depth */
 } vm_level;
 
 /* A scalar of idx or i64. */
 typedef struct vm_int {
     int32_t at;
-    uint32_t level; /* the outermost one that knows it */
+    uint32_t level; /* the outermost level that knows it */
     bool is_const;
     int64_t value;
 } vm_int;
@@ -33,22 +34,23 @@ typedef struct vm_place {
 } vm_place;
 
 typedef struct vm_var {
-    vm_int number;     /* of idx and i64; of others only `at` */
+    vm_int number;     /* of idx and i64; for other types only `at` is used */
     uint32_t uses;     /* that are still to come */
     uint32_t level;    /* of a let: where it ends */
     bool is_own;       /* its place is its own */
-    bool is_put_off;   /* a let that has no place yet, because products may load it themselves */
-    const ir_expr *as; /* a let of index arithmetic: what it means; it is computed when it is needed */
+    bool is_put_off;   /* a let without a place, because products may load its value themselves */
+    const ir_expr *as; /* a let of index arithmetic: its value, which is computed when it is needed */
     bool is_computed;  /* `number` is the value of `as` */
 } vm_var;
 
 typedef struct vm_storage {
-    int32_t base;   /* params, shared and scratch: the place of its address; reg and tiles: the first element */
+    int32_t base;   /* params, shared and scratch: the place with its address; reg and tiles: the place of the first
+                       element */
     int64_t offset; /* in scratch, bytes */
     bool is_known;
-    uint32_t stores;             /* statements that write a register of idx */
-    uint32_t block;              /* where such a register begins */
-    const ir_expr *forward;      /* the only value that it ever has there, index arithmetic; or NULL */
+    uint32_t stores;             /* how many statements write a register of idx */
+    uint32_t block;              /* the block that allocates such a register */
+    const ir_expr *forward;      /* the only value that it has there, if it is index arithmetic; or NULL */
     vm_int strides[IR_MAX_DIMS]; /* in elements */
 } vm_storage;
 
@@ -64,26 +66,26 @@ typedef struct vm_translator {
     vm_var *vars;
     vm_storage *storage;
     vm_level levels[VM_MAX_LEVELS];
-    uint32_t level, next_serial, block, next_block; /* block: the serial of the one that is translated */
+    uint32_t level, next_serial, block, next_block; /* block: the serial of the current block */
     vm_memo *memo;
-    int32_t borrowed;                 /* places of sums that lie in memory, or 0 */
-    int32_t loaded[VM_TILE_POINTERS]; /* places of operands that are loaded after all, or 0 */
-    struct vm_tile *tile;             /* what translate_tile.h describes */
-    struct vm_tile *single;           /* of one product, and the run: of translate_run.c */
+    int32_t borrowed;                 /* places for sums that are in memory otherwise, or 0 */
+    int32_t loaded[VM_TILE_POINTERS]; /* places for operands that must be loaded separately, or 0 */
+    struct vm_tile *tile;             /* see translate_tile.h */
+    struct vm_tile *single;           /* a tile of one product, and the run: see translate_run.c */
     struct vm_run *run;
 
     char *constants; /* the one at place -64 last */
     uint32_t num_constants, room_for_constants;
-    int32_t *constant_table; /* by hash: numbers of constants + 1 */
+    int32_t *constant_table; /* by hash: number of the constant + 1 */
     uint32_t table_size;
 
     int32_t top;            /* of the frame */
     int32_t ints, ints_end; /* room for scalars of 8 bytes */
-    int32_t *spare;         /* places of 64 bytes that are free */
+    int32_t *spare;         /* free places of 64 bytes */
     uint32_t num_spare, room_for_spare;
-    bool keeps_places; /* values are still to be read that nobody owns any more: what becomes free is not used yet */
+    bool keeps_places; /* places that become free are not reused yet, as their values are still to be read */
     uint32_t num_kept; /* the last ones of `spare` */
-    vm_var **lets;     /* whose places are to be freed at the end of their levels, the last ones first */
+    vm_var **lets;     /* lets whose places are freed at the end of their levels, the last ones first */
     uint32_t num_lets, room_for_lets;
 
     uint64_t scratch, most_scratch; /* bytes */
@@ -124,9 +126,9 @@ typedef struct vm_sum {
         vm_int index;
         int64_t factor;
     } terms[VM_MAX_TERMS];
-    const ir_var *counter; /* a loop's, whose terms are kept apart, or NULL */
+    const ir_var *counter; /* a loop's counter, whose terms are separate; or NULL */
     uint32_t num_counts;
-    bool is_wrong; /* the counter is a part of other values */
+    bool is_wrong; /* the sum is not linear in the counter */
     struct {
         vm_int stride;
         int64_t factor;
@@ -142,7 +144,7 @@ void vm_sum_address(vm_translator *t, int32_t base, const vm_sum *sum, vm_op *op
 const vm_storage *vm_storage_of(vm_translator *t, const ir_buffer *buffer);
 vm_place vm_load_of(vm_translator *t, const ir_expr *load, int32_t want);
 void vm_store_to(vm_translator *t, const ir_access *access, const ir_expr *value);
-/* Elements of memory, one after the other, all of them. */
+/* An access of contiguous elements without a mask. */
 bool vm_is_plain(vm_translator *t, const ir_access *access);
 int32_t vm_register_of(vm_translator *t, const ir_access *access); /* in IR_REG or IR_TILES */
 void vm_address_of(vm_translator *t, const ir_access *access, vm_op *op);
@@ -152,9 +154,9 @@ void vm_address_of(vm_translator *t, const ir_access *access, vm_op *op);
 static inline uint32_t vm_bytes(ir_type type) { return (uint32_t)ir_elem_get((ir_elem)type.elem)->bytes * type.lanes; }
 static inline bool vm_is_int(ir_type type) { return type.lanes == 1 && (type.elem == IR_IDX || type.elem == IR_I64); }
 
-/* The value, in `want` if that is easy (VM_NOWHERE: anywhere). */
+/* The value, in place `want` if that costs nothing (VM_NOWHERE: anywhere). */
 vm_place vm_value_of(vm_translator *t, const ir_expr *x, int32_t want);
-/* The same while other values are computed: a variable that lends its place cannot give it away before
+/* The same, for a value that must survive while others are computed: a variable's place cannot be reused before
  * vm_hold_no_more. */
 vm_place vm_hold(vm_translator *t, const ir_expr *x, vm_var **lender);
 void vm_hold_no_more(vm_translator *t, vm_place *place, vm_var *lender);
@@ -162,7 +164,7 @@ void vm_hold_no_more(vm_translator *t, vm_place *place, vm_var *lender);
 void vm_value_to(vm_translator *t, const ir_expr *x, int32_t to);
 void vm_copy(vm_translator *t, int32_t from, int32_t to, size_t bytes); /* whole places */
 void vm_copy_int(vm_translator *t, int32_t from, int32_t to);
-/* Fills the place of a scalar from its first lane. */
+/* Broadcasts the first lane of a scalar to its place. */
 void vm_spread(vm_translator *t, int32_t at, ir_elem elem);
 
 /* ---- translate_stmt.c ---- */
@@ -172,16 +174,16 @@ void vm_count_uses(vm_translator *t, const ir_block *block);
 void vm_stmt(vm_translator *t, const ir_stmt *stmt);
 void vm_alloc(vm_translator *t, const ir_buffer *buffer);
 
-/* Index arithmetic gets no code before it is needed. False: the value is none. */
+/* Index arithmetic gets no code before it is needed. False: the value is not index arithmetic. */
 bool vm_define_index(vm_translator *t, const ir_var *var, const ir_expr *value);
 bool vm_forward_index(vm_translator *t, const ir_access *access, const ir_expr *value);
 
 /* ---- translate_tile.h: sums of products ---- */
 
-/* A loop of nothing but sums of products, if it is one. */
+/* Translates a loop that only adds products to sums; false: it is no such loop. */
 bool vm_tile_loop(vm_translator *t, const ir_stmt *stmt, vm_int lo, vm_int hi);
-/* The sums of products from `stmt` on, and the lets between them. Returns the statement after them, which may be NULL;
- * false: there is none. */
+/* Translates the sums of products from `stmt` on, and the lets between them; *after is the statement after them, which
+ * may be NULL. False: there are none. */
 bool vm_tile_run(vm_translator *t, const ir_stmt *stmt, const ir_stmt **after);
 
 /* ---- sizes.c ---- */

@@ -1,4 +1,5 @@
-/* Buffers, loads and stores. */
+/* Buffers, loads and stores. Contiguous lanes of a whole register or a part of it are one operation; everything else is
+ * an access lane by lane, which takes two (common.c). */
 #include "vm/translate.h"
 
 #include <string.h>
@@ -29,7 +30,7 @@ const vm_storage *vm_storage_of(vm_translator *t, const ir_buffer *buffer) {
     if (storage->is_known) return storage;
     storage->is_known = true;
     const uint32_t level = t->level;
-    t->level = 0; /* they depend on scalar parameters only, and serve all of the phase */
+    t->level = 0; /* they depend on scalar parameters only, so they are computed once in a phase */
     if (buffer->space != IR_REG && buffer->space != IR_TILES) storage->base = pointer_to(t, buffer);
     vm_int packed = vm_int_const(t, 1);
     for (int d = buffer->num_dims - 1; d >= 0; d--) {
@@ -101,7 +102,7 @@ static bool is_strided(vm_translator *t, const ir_access *access) {
     return !stride.is_const || stride.value != 1;
 }
 
-/* The operation that follows an access lane by lane. */
+/* The second operation of an access lane by lane. */
 static vm_op lanes_of(const ir_access *access, int32_t mask, int32_t distance) {
     vm_op more = {.fn = vm_exit, .c = mask, .d = (int32_t)element_bytes(access->buffer), .e = access->lanes};
     more.u.imm = distance;

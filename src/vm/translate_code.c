@@ -1,4 +1,4 @@
-/* Code, places of the frame, and constants. */
+/* Code of the open levels, allocation of places in the frame, and constants, each of which exists once. */
 #include "vm/translate.h"
 
 #include <string.h>
@@ -29,7 +29,7 @@ static vm_op *reserve(vm_translator *t, vm_code *code, uint32_t count) {
 }
 
 vm_op *vm_emit_at(vm_translator *t, uint32_t level, vm_op op) {
-    static vm_op nowhere; /* after a failure; nobody reads it */
+    static vm_op nowhere; /* the result after a failure; never read */
     vm_op *at = reserve(t, &t->levels[level].code, 1);
     if (!at) return &nowhere;
     *at = op;
@@ -46,7 +46,7 @@ bool vm_open(vm_translator *t) {
         at_fail(t->err, ATTUNE_INVALID_IR, "kernel @%s: blocks are nested too deeply", t->kernel->name);
         return false;
     }
-    /* The memory of an earlier level of this depth serves again: its code has been copied. */
+    /* Reuses the memory of an earlier level of this depth, whose code has been copied. */
     vm_level *level = &t->levels[++t->level];
     const vm_code code = {level->code.ops, 0, level->code.capacity};
     *level = (vm_level){.code = code, .serial = t->next_serial++};
@@ -58,7 +58,7 @@ vm_code vm_close(vm_translator *t) { return t->levels[t->level--].code; }
 
 /* ---- Places ---- */
 
-/* Those that are kept lie on top. */
+/* Kept places are at the top of the list. */
 static int32_t take_spare(vm_translator *t) {
     const uint32_t last = --t->num_spare, taken = last - t->num_kept;
     const int32_t at = t->spare[taken];

@@ -1,4 +1,6 @@
-/* Expressions. */
+/* Expressions other than index arithmetic. An operator becomes one operation on whole registers if the instruction set
+ * has it and the type fits; otherwise the interpreter's evaluator computes it lane by lane. The result may overwrite an
+ * operand's place that is free from then on. */
 #include "vm/translate.h"
 
 #include <string.h>
@@ -16,7 +18,7 @@ static vm_kind kind_of(ir_type type) {
 
 static bool fits_register(const vm_translator *t, ir_type type) { return vm_bytes(type) <= t->isa->vector_bytes; }
 
-/* Whether scalars fill their places. */
+/* Whether scalars of this element are broadcast to their places. */
 static bool is_spread(ir_elem elem) { return elem == IR_F32 || elem == IR_F64 || elem == IR_I32 || elem == IR_BOOL; }
 
 void vm_copy(vm_translator *t, int32_t from, int32_t to, size_t bytes) {
@@ -68,7 +70,7 @@ static void free_operands(vm_translator *t, const operands *args) {
     for (int i = 0; i < args->count; i++) vm_free(t, args->places[i]);
 }
 
-/* in_place: the result may be where an operand is. */
+/* in_place: the result may overwrite an operand. */
 static vm_place result_in(vm_translator *t, ir_type type, int32_t want, const operands *args, bool in_place) {
     bool is_free = want != VM_NOWHERE;
     for (int i = 0; i < args->count && !in_place; i++) is_free = is_free && args->places[i].at != want;
@@ -88,7 +90,7 @@ static vm_place emit(vm_translator *t, const ir_expr *x, int32_t want, const ope
 
 /* ---- Operators ---- */
 
-/* The evaluator's element is that of the operands, except where the result decides. */
+/* The evaluator is that of the operands' element, except for operators whose result decides. */
 static ir_eval_fn *evaluator_of(const ir_expr *x) {
     switch ((ir_op)x->op) {
     case IR_CAST: return ir_eval_cast((ir_elem)x->args[0]->type.elem, (ir_elem)x->type.elem);
@@ -114,7 +116,7 @@ static vm_place by_evaluator(vm_translator *t, const ir_expr *x, int32_t want, c
     return emit(t, x, want, args, op, false);
 }
 
-/* The operation on whole registers, or NULL. */
+/* The operation on whole registers, or NULL if there is none. */
 static vm_fn *register_op(const vm_translator *t, const ir_expr *x) {
     const vm_isa *const isa = t->isa;
     const ir_type operand = x->args[x->op == IR_SELECT ? 1 : 0]->type;
@@ -136,7 +138,7 @@ static vm_fn *pairs_op(const vm_translator *t, const ir_expr *x) {
     return x->op == IR_DOT2 ? t->isa->dot2 : t->isa->pack2;
 }
 
-/* ---- Operators that are one operation together ---- */
+/* ---- Several operators in one operation ---- */
 
 static bool is_shuffle(const vm_translator *t, const ir_expr *x) {
     return x->op == IR_SHUFFLE && x->type.elem == IR_F32 && fits_register(t, x->type) &&
@@ -157,14 +159,14 @@ static bool is_same_value(const ir_expr *x, const ir_expr *y) {
 
 static int32_t picks_of(vm_translator *t, const ir_expr *x);
 
-/* shuffle(a, b) + shuffle(a, b), and max of them: folding halves. */
+/* shuffle(a, b) + shuffle(a, b), and the same with max: a step of a reduction over lanes. */
 static bool fold(vm_translator *t, const ir_expr *x, int32_t want, vm_place *result) {
     const ir_expr *left = x->args[0], *right = x->args[1];
     if (!t->isa->permute4 || (x->op != IR_ADD && x->op != IR_MAX)) return false;
     if (!is_shuffle(t, left) || !is_shuffle(t, right)) return false;
     if (!is_same_value(left->args[0], right->args[0]) || !is_same_value(left->args[1], right->args[1])) return false;
     const operands args = operands_of(t, left);
-    const operands again = operands_of(t, right); /* the same places; it counts their uses */
+    const operands again = operands_of(t, right); /* the same places, but their uses are counted */
     vm_op op = {.fn = x->op == IR_ADD ? t->isa->permute_add : t->isa->permute_max};
     op.c = picks_of(t, left);
     op.d = picks_of(t, right);
@@ -190,7 +192,7 @@ static bool is_step(const vm_translator *t, const ir_expr *x, const ir_expr **su
     return (*variable)->op == IR_VAR && is_const_splat(*constant);
 }
 
-/* A polynomial of a variable by Horner's rule. */
+/* A polynomial of a variable, by Horner's rule, as one operation. */
 static bool polynomial(vm_translator *t, const ir_expr *x, int32_t want, vm_place *result) {
     const ir_expr *coefficients[MOST_COEFFICIENTS], *variable = NULL, *other, *rest = x;
     uint32_t count = 0;
@@ -249,13 +251,13 @@ static vm_place cast_of(vm_translator *t, const ir_expr *x, int32_t want) {
     vm_fn *const fn = cast_op(t, x);
     if (!fn) return by_evaluator(t, x, want, &args);
     const vm_place result = emit(t, x, want, &args, (vm_op){.fn = fn}, true);
-    /* A narrow scalar does not fill its place. */
+    /* A narrow scalar is not broadcast to its place. */
     if (x->type.lanes == 1 && !is_spread((ir_elem)from->type.elem) && !vm_is_int(from->type))
         vm_spread(t, result.at, (ir_elem)x->type.elem);
     return result;
 }
 
-/* The same bytes. A scalar that filled less than its place does so now. */
+/* The same bytes; a scalar that was not broadcast before is now. */
 static vm_place bitcast_of(vm_translator *t, const ir_expr *x, int32_t want) {
     const vm_place value = vm_value_of(t, x->args[0], want);
     const bool was_spread = x->args[0]->type.lanes == 1 && is_spread((ir_elem)x->args[0]->type.elem);
@@ -284,8 +286,8 @@ static vm_place ramp_of(vm_translator *t, const ir_expr *x, int32_t want) {
     return emit(t, x, want, &args, op, false);
 }
 
-/* By one instruction, whose numbers of lanes count from the lanes of a register on in b. A result of one lane fills
- * its place. */
+/* By one instruction, in which lane numbers from the lanes of a register on mean lanes of b. A result of one lane is
+ * broadcast. */
 static int32_t picks_of(vm_translator *t, const ir_expr *x) {
     const int in = x->args[0]->type.lanes, of_register = (int)t->isa->vector_bytes / 4;
     int32_t picks[VM_SLOT_BYTES / 4] = {0};
@@ -321,7 +323,7 @@ static vm_place const_of(vm_translator *t, const ir_expr *x) {
     return (vm_place){.at = vm_constant_of(t, value, bytes)};
 }
 
-/* The last use of a let gives its place away, unless a loop may come back. */
+/* The last use of a let frees its place, unless a loop may repeat the use. */
 static vm_place var_of(vm_translator *t, const ir_expr *x) {
     vm_var *var = &t->vars[x->value.var->id];
     const vm_place place = {.at = var->number.at};

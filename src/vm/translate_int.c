@@ -4,11 +4,11 @@
 
 #include <string.h>
 
-/* ---- Values that are known already ---- */
+/* ---- A table of values that were computed already ---- */
 
 typedef struct memo_entry {
     uint32_t op, level, serial;
-    int32_t x, y, result; /* places; op 0: a free one, as IR_CONST is never remembered */
+    int32_t x, y, result; /* places of operands; op 0: a free entry, as IR_CONST is never in the table */
     int64_t factor;
 } memo_entry;
 
@@ -93,7 +93,7 @@ static bool is_neutral(ir_op op, vm_int x, vm_int y, vm_int *result) {
     return x.is_const && ((x.value == 0 && op == IR_ADD) || (x.value == 1 && op == IR_MUL));
 }
 
-/* Division by zero gives 0, so that all operations can be computed early. */
+/* Division by zero gives 0, so every operation may be hoisted. */
 vm_int vm_int_op2(vm_translator *t, ir_op op, vm_int x, vm_int y) {
     ir_eval_fn *eval = ir_eval_get(op, IR_I64);
     int64_t value;
@@ -130,7 +130,7 @@ static vm_int multiply_add(vm_translator *t, vm_int x, vm_int y, int64_t factor,
     return (vm_int){.at = at, .level = level};
 }
 
-/* Of a place that others may write to. */
+/* A value in a place that others may overwrite. */
 static vm_int copy_of(vm_translator *t, int32_t place) {
     const int32_t at = vm_new_int(t);
     vm_copy_int(t, place, at);
@@ -144,7 +144,7 @@ static vm_int load_int(vm_translator *t, const ir_expr *x) {
     return place.is_own ? (vm_int){.at = place.at, .level = t->level} : copy_of(t, place.at);
 }
 
-/* By the evaluator, in this place. A cast of bits is where its operand is. */
+/* Computes the value by an evaluator, in this place. A bitcast stays where its operand is. */
 static vm_int apply(vm_translator *t, const ir_expr *x) {
     const vm_place value = vm_value_of(t, x, VM_NOWHERE);
     return value.is_own ? (vm_int){.at = value.at, .level = t->level} : copy_of(t, value.at);
@@ -198,7 +198,7 @@ void vm_sum_term(vm_translator *t, vm_sum *sum, vm_int index, int64_t factor) {
 
 static bool is_const(const ir_expr *x) { return x->op == IR_CONST; }
 
-/* Expands a `let` of a sum, so that its parts are computed where each is known; in moderation. */
+/* Replaces a `let` in a sum by its value, whose parts can be computed at outer levels; at most 16 times. */
 static const ir_expr *unfold(const vm_translator *t, vm_sum *sum, const ir_expr *x) {
     enum { MOST = 16 };
     while (x->op == IR_VAR && t->vars[x->value.var->id].as && sum->unfolded < MOST) {
@@ -208,7 +208,7 @@ static const ir_expr *unfold(const vm_translator *t, vm_sum *sum, const ir_expr 
     return x;
 }
 
-/* Whether a value changes with the counter of the sum's loop. */
+/* Whether a value depends on the counter of the sum's loop. */
 static bool has_counter(const vm_translator *t, const vm_sum *sum, const ir_expr *x) {
     if (!sum->counter) return false;
     if (x->op == IR_VAR && x->value.var == sum->counter) return true;
@@ -256,7 +256,7 @@ void vm_sum_add(vm_translator *t, vm_sum *sum, const ir_expr *x, vm_int stride, 
     }
 }
 
-/* The term that the access itself adds: the last one of the innermost level, unless that level is outside. */
+/* The term that the access's own operation adds: the last one of the current level, if there is one. */
 static uint32_t own_term(const vm_translator *t, const vm_sum *sum) {
     uint32_t own = VM_MAX_TERMS;
     for (uint32_t i = 0; i < sum->count; i++) {

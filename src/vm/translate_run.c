@@ -1,5 +1,5 @@
-/* Runs of sums of products among other statements: they become one operation, and sums in memory are in registers in
- * the meantime. */
+/* Runs of sums of products among other statements become one operation. Sums in memory are loaded before it and stored
+ * after it. */
 #include "vm/translate_tile.h"
 
 #include <string.h>
@@ -21,7 +21,8 @@ static bool reads_register(const ir_expr *x, const ir_buffer *buffer) {
     return false;
 }
 
-/* A value in a place, which stays until the products are emitted; or in memory, if the run has not loaded it. */
+/* A factor of a product: a value in a place, which stays there until the products are emitted; or in memory, if the run
+ * has not loaded it. */
 static int32_t hold(vm_translator *t, struct vm_tile *tile, const ir_expr *x, vm_place *held, uint32_t *num_held) {
     for (uint32_t i = 0; x->op == IR_VAR && i < tile->num_operands; i++) {
         if (tile->operands[i].var != x->value.var) continue;
@@ -35,7 +36,7 @@ static int32_t hold(vm_translator *t, struct vm_tile *tile, const ir_expr *x, vm
     return vm_add_operand(tile, (vm_operand){.at = place.at, .reg = VM_NOWHERE, .elem = IR_F32});
 }
 
-/* A product by the operation of a tile of one row and one column. */
+/* A single product, by the operation for a tile of one row and one column. */
 static void emit_product(vm_translator *t, vm_products kind, int32_t sum, const vm_op pointers[2]) {
     if (!t->single) t->single = at_arena_alloc(t->arena, sizeof *t->single);
     if (!t->single) {
@@ -97,7 +98,7 @@ static void emit_run(vm_translator *t, struct vm_tile *tile) {
     vm_emit_tile(t, tile, pointers, &(vm_turns){vm_int_const(t, 0), vm_int_const(t, 1), 1, none, none});
 }
 
-/* ---- Sums in memory: registers in the meantime ---- */
+/* ---- Sums in memory, which are in registers during the products ---- */
 
 typedef struct vm_run {
     struct vm_tile *tile;
@@ -110,7 +111,7 @@ typedef struct vm_run {
     const ir_stmt *put_off[MOST_OPERANDS];
 } run;
 
-/* The one run of a translator, as it is too large for a caller's stack; NULL: out of memory. */
+/* The translator's only run, which is too large for the stack; NULL: out of memory. */
 static run *new_run(vm_translator *t, const ir_buffer *sums) {
     if (!t->run) t->run = at_arena_alloc(t->arena, sizeof *t->run);
     if (!t->run) at_fail_memory(t->err, sizeof *t->run);
@@ -123,7 +124,7 @@ static run *new_run(vm_translator *t, const ir_buffer *sums) {
     return r;
 }
 
-/* Surely other elements: a constant index differs. */
+/* Whether two accesses are certainly disjoint: a constant index differs. */
 static bool are_apart(const ir_access *a, const ir_access *b) {
     for (int d = 0; d < a->buffer->num_dims; d++) {
         const ir_expr *x = a->indices[d], *y = b->indices[d];
@@ -132,7 +133,7 @@ static bool are_apart(const ir_access *a, const ir_access *b) {
     return false;
 }
 
-/* Loads a sum into a register; it is stored after the products. False: it may lie where another one does. */
+/* Loads a sum, and notes that it is stored after the products. False: it may overlap another sum. */
 static bool borrow(vm_translator *t, run *r, const ir_access *access, int32_t *sum) {
     for (uint32_t i = 0; i < r->num_stores; i++)
         if (!are_apart(r->accesses[i], access)) return false;
@@ -148,14 +149,14 @@ static bool borrow(vm_translator *t, run *r, const ir_access *access, int32_t *s
     return true;
 }
 
-/* Whether `stmt` may be performed before the products so far: it neither reads nor writes their sums. */
+/* Whether `stmt` may run before the products so far, as it neither reads nor writes their sums. */
 static bool may_come_first(const vm_translator *t, const ir_stmt *stmt, const ir_buffer *sums) {
     if (stmt->kind == IR_PREFETCH || stmt->kind == IR_ASSUME) return true;
     if (stmt->kind != IR_LET) return false;
     return !t->vars[stmt->u.let.var->id].uses || !reads_register(stmt->u.let.value, sums);
 }
 
-/* A let that only loads a register for the products: they load it themselves. */
+/* Skips a let that only loads a register for the products, which then load it themselves. */
 static bool put_off(vm_translator *t, run *r, const ir_stmt *stmt) {
     struct vm_tile *tile = r->tile;
     if (stmt->kind != IR_LET || !t->vars[stmt->u.let.var->id].uses || vm_is_int(stmt->u.let.value->type)) return false;
@@ -169,7 +170,7 @@ static bool put_off(vm_translator *t, run *r, const ir_stmt *stmt) {
     return true;
 }
 
-/* Whether a value needs a let that has no place. */
+/* Whether a value uses a let that has no place. */
 static bool needs_put_off(const vm_translator *t, const ir_expr *x) {
     if (x->op == IR_VAR) return t->vars[x->value.var->id].is_put_off;
     if (x->op == IR_LOAD) {
@@ -220,13 +221,13 @@ static bool take_statement(vm_translator *t, run *r, const ir_stmt *stmt) {
     return true;
 }
 
-/* Lets between the products are translated at once, the products together. */
+/* Translates lets between the products right away, and the products together afterwards. */
 bool vm_tile_run(vm_translator *t, const ir_stmt *stmt, const ir_stmt **after) {
     vm_factors f;
     if (!vm_factors_of(t, stmt, &f) || factors_read(&f, f.sum->buffer)) return false;
     run *const r = new_run(t, f.sum->buffer);
     if (!r) return false;
-    t->keeps_places = true; /* a let may be the last one to use what a product before it reads */
+    t->keeps_places = true; /* a let may be the last use of a value that an earlier product reads */
     for (; stmt && !t->err->status; stmt = stmt->next) {
         if (may_come_first(t, stmt, r->sums)) {
             if (put_off(t, r, stmt)) continue;

@@ -1,9 +1,14 @@
-/* The shape of sums of products: parts that multiply all rows with all columns; loops that are one operation. */
+/* The shape of sums of products: parts, each of which multiplies all rows with all columns, and the operations that
+ * compute them:
+ *
+ *               column 0    column 1
+ *     row 0     sum[0][0]   sum[0][1]        sum[r][c] += row[r] * column[c], for part 0, part 1, …
+ *     row 1     sum[1][0]   sum[1][1] */
 #include "vm/translate_tile.h"
 
 #include <string.h>
 
-/* ---- The shape: parts that each multiply all rows with all columns ---- */
+/* ---- Parts ---- */
 
 static uint32_t find_or_add(uint32_t *list, uint32_t *count, uint32_t value) {
     uint32_t i = 0;
@@ -12,8 +17,8 @@ static uint32_t find_or_add(uint32_t *list, uint32_t *count, uint32_t value) {
     return i;
 }
 
-/* Orders the products by parts. Each sum keeps the order of its own. Returns how many products a part has; 0: they
- * differ. */
+/* Orders the products by parts; the order of each sum's products stays. Returns how many products a part has; 0: sums
+ * have different numbers of products. */
 static uint32_t order_by_parts(struct vm_tile *tile) {
     int32_t sums[MOST_SUMS];
     uint32_t counts[MOST_SUMS] = {0}, num_sums = 0;
@@ -37,7 +42,7 @@ static uint32_t order_by_parts(struct vm_tile *tile) {
     return num_sums;
 }
 
-/* Gives sums of memory places in the order of the rows and columns. */
+/* Reassigns the places of sums in memory in the order of rows and columns. */
 static void order_borrowed(struct vm_tile *tile, int32_t sums[MOST_SUMS]) {
     int32_t at[MOST_SUMS];
     const int32_t first = tile->borrowed[0].out;
@@ -52,7 +57,7 @@ static void order_borrowed(struct vm_tile *tile, int32_t sums[MOST_SUMS]) {
     }
 }
 
-/* The sums of the first part, which lie regularly. */
+/* Finds rows and columns of the first part. False: the places of the sums are not regular. */
 static bool find_sums(struct vm_tile *tile, uint32_t size) {
     uint32_t rows[MOST_SUMS], columns[MOST_SUMS];
     int32_t sums[MOST_SUMS] = {0};
@@ -92,7 +97,7 @@ static bool find_sum(const struct vm_tile *tile, int32_t sum, uint32_t *r, uint3
     return false;
 }
 
-/* All columns are of one type; rows are of f32. */
+/* The kind of the products: all columns have one type, and rows are f32. */
 static bool find_widening(const vm_translator *t, struct vm_tile *tile) {
     const uint32_t width = tile->rows + tile->columns;
     const ir_elem elem = tile->operands[tile->order[tile->rows]].elem;
@@ -150,7 +155,7 @@ static void emit_part(vm_translator *t, const vm_op *pointers, const struct vm_t
     }
 }
 
-/* The largest operation for at most so many rows of so many columns. */
+/* The largest operation for at most so many rows and columns. */
 static vm_fn *largest(vm_fn *const table[VM_TILE_ROWS][VM_TILE_COLUMNS], uint32_t rows, uint32_t columns,
                       uint32_t size[2]) {
     for (int r = VM_TILE_ROWS - 1; r >= 0; r--)
@@ -169,7 +174,7 @@ static uint32_t columns_at_once(uint32_t left) {
     return vm_tile_columns[c];
 }
 
-/* Sums do not depend on each other, so a large tile is several, one after the other. */
+/* Sums are independent, so a large tile becomes several operations, one after the other. */
 void vm_emit_tile(vm_translator *t, const struct vm_tile *tile, const vm_op *pointers, const vm_turns *loop) {
     uint32_t at[2], size[2] = {1, 1};
     for (at[1] = 0; at[1] < tile->columns; at[1] += size[1]) {

@@ -1,7 +1,8 @@
-/* Statements. */
+/* Statements. Each is translated when it is reached, once all uses of variables have been counted, from the end of the
+ * phase to its beginning. So a variable's place is freed at its last use, and a let without uses is skipped. */
 #include "vm/translate.h"
 
-/* ---- Uses of variables, with which places are given back and lets left out that nobody needs ---- */
+/* ---- Uses of variables: they decide when places are freed, and which lets are dead ---- */
 
 static void count_expr(vm_translator *t, const ir_expr *x);
 
@@ -45,7 +46,7 @@ static void count_stmt(vm_translator *t, const ir_stmt *stmt) {
     }
 }
 
-/* From the last statement to the first, because uses come after their let. */
+/* From the last statement to the first, because uses come after the let. */
 void vm_count_uses(vm_translator *t, const ir_block *block) {
     uint32_t count = 0, n = 0;
     for (const ir_stmt *stmt = block->first; stmt; stmt = stmt->next) count++;
@@ -87,7 +88,7 @@ static void for_of(vm_translator *t, const ir_stmt *stmt) {
     emit_loop(t, stmt, lo, hi);
 }
 
-/* The code of a branch, in memory of its own: another one is translated before it is used. */
+/* The code of a branch, copied, as another branch is translated before the copy is used. */
 static vm_code branch_of(vm_translator *t, const ir_block *block) {
     if (!block->first || !vm_open(t)) return (vm_code){0};
     vm_block(t, block);
@@ -109,7 +110,7 @@ static void if_of(vm_translator *t, const ir_stmt *stmt) {
 
 /* ---- Lets ---- */
 
-/* Index arithmetic reads nothing that can change. */
+/* Whether a value is index arithmetic, which reads nothing that can change. */
 static bool is_index_arithmetic(const ir_expr *x) {
     const ir_op_info *info = ir_op_get((ir_op)x->op);
     if (!vm_is_int(x->type)) return false;
@@ -119,7 +120,7 @@ static bool is_index_arithmetic(const ir_expr *x) {
     return is_index_arithmetic(x->args[0]) && is_index_arithmetic(x->args[1]);
 }
 
-/* What a load of a register of idx gives, if that is known. */
+/* The value of a load of a register of idx, if it is known. */
 static const ir_expr *forwarded(const vm_translator *t, const ir_expr *x) {
     const ir_buffer *buffer = x->op == IR_LOAD ? x->value.access->buffer : NULL;
     return buffer && buffer->space == IR_REG && t->storage[buffer->id].forward ? t->storage[buffer->id].forward : x;
@@ -133,7 +134,7 @@ bool vm_define_index(vm_translator *t, const ir_var *var, const ir_expr *value) 
     return true;
 }
 
-/* A register that is written once, in the block that it begins in, is a name for that value. */
+/* A register that is written once, in the block that allocates it, is a name for that value. */
 bool vm_forward_index(vm_translator *t, const ir_access *access, const ir_expr *value) {
     vm_storage *storage = &t->storage[access->buffer->id];
     if (access->buffer->space != IR_REG || access->buffer->num_dims || !vm_is_int(access->buffer->type)) return false;
@@ -162,7 +163,9 @@ static void let_of(vm_translator *t, const ir_stmt *stmt) {
         return;
     }
     vm_place place = vm_value_of(t, value, VM_NOWHERE);
-    if (!place.is_own && place.at >= 0) { /* not a constant: a register may change, another variable may end */
+    if (!place.is_own &&
+        place.at >=
+            0) { /* copied, unless it is a constant: a register may change, and another variable's place may be freed */
         const int32_t own = vm_new_place(t, vm_bytes(value->type));
         vm_copy(t, place.at, own, vm_bytes(value->type));
         place = (vm_place){.at = own, .is_own = true};
@@ -171,7 +174,7 @@ static void let_of(vm_translator *t, const ir_stmt *stmt) {
     if (place.is_own) keep_let(t, var);
 }
 
-/* A loop of one turn has no level, so a level may have several blocks. */
+/* A loop of one iteration has no level, so a level may have several blocks. */
 static void end_lets(vm_translator *t, uint32_t first) {
     while (t->num_lets > first) {
         vm_var *var = t->lets[--t->num_lets];
@@ -203,7 +206,7 @@ void vm_alloc(vm_translator *t, const ir_buffer *buffer) {
     storage->base = vm_new_place(t, count * ((bytes + VM_SLOT_BYTES - 1) / VM_SLOT_BYTES) * VM_SLOT_BYTES);
 }
 
-/* The distance of rows in memory, in bytes. */
+/* The distance between rows in memory, in bytes. */
 static int32_t distance_of_rows(vm_translator *t, const ir_access *access) {
     const ir_buffer *buffer = access->buffer;
     const int64_t bytes = ir_elem_get((ir_elem)buffer->type.elem)->bytes;

@@ -1,6 +1,8 @@
-/* Sums of products, sum[r][c] += row[r] * column[c], with all sums in registers: a loop that does nothing else is one
- * operation, and so is a run of such statements in other code. Here is which statements are products, and what they
- * read. */
+/* Finds sums of products, sum[r][c] += row[r] * column[c], which one operation computes with all sums in registers: in
+ * a loop that does nothing else, and in runs of such statements. This file finds the products of a statement and their
+ * operands:
+ *
+ *     acc[0] = fma(x, y, fma(u, v, acc[0]))     ->     sum acc[0]; products u * v, x * y */
 #include "vm/translate_tile.h"
 
 #include <string.h>
@@ -17,7 +19,7 @@ struct vm_tile *vm_tile_new(vm_translator *t) {
     return t->tile;
 }
 
-/* ---- Which statements add up products ---- */
+/* ---- Products of a statement ---- */
 
 static bool is_same(const ir_expr *a, const ir_expr *b) {
     if (a->op != b->op || !ir_type_eq(a->type, b->type)) return false;
@@ -36,7 +38,7 @@ static bool is_load_of(const ir_expr *x, const ir_access *access) {
     return x->value.access->lanes == access->lanes && x->value.access->axis == access->axis;
 }
 
-/* One product and what it is added to. */
+/* Takes one product from x; *rest is what it is added to. */
 static bool take_product(const vm_translator *t, const ir_expr *x, vm_factors *f, const ir_expr **rest) {
     const ir_expr *const *args = x->args;
     const bool fuses = t->target->flags & AT_TARGET_FMA;
@@ -56,7 +58,7 @@ static bool take_product(const vm_translator *t, const ir_expr *x, vm_factors *f
     return true;
 }
 
-/* The last product of a chain is the innermost one. */
+/* In a chain, the innermost product is added first. */
 bool vm_factors_of(vm_translator *t, const ir_stmt *stmt, vm_factors *f) {
     if (stmt->kind != IR_STORE) return false;
     const ir_expr *x = stmt->u.store.value;
@@ -84,14 +86,14 @@ int32_t vm_add_operand(struct vm_tile *tile, vm_operand o) {
     return (int32_t)tile->num_operands++;
 }
 
-/* A number of i8 becomes one of i32 first, which changes nothing. */
+/* An i8 is cast to i32 first, which does not change its value. */
 static const ir_expr *without_i32(const ir_expr *cast) {
     const ir_expr *inner = cast->args[0];
     const bool is_step = cast->type.elem == IR_F32 && inner->op == IR_CAST && inner->type.elem == IR_I32;
     return is_step && inner->args[0]->type.elem == IR_I8 ? inner : cast;
 }
 
-/* The address of an access while `loop` runs; the counter's part is kept apart. */
+/* The address of an access in `loop`, without the counter's terms. */
 static vm_sum address_with_counter(vm_translator *t, const ir_access *access, const ir_stmt *loop) {
     const ir_buffer *buffer = access->buffer;
     const vm_storage *storage = vm_storage_of(t, buffer);
@@ -101,7 +103,7 @@ static vm_sum address_with_counter(vm_translator *t, const ir_access *access, co
     return sum;
 }
 
-/* Sets the address of an operand in the first turn, and the distance from turn to turn. */
+/* Sets the address of an operand in the first iteration, and its stride from iteration to iteration. */
 static bool address_in_loop(vm_translator *t, const struct vm_tile *tile, vm_operand *o) {
     vm_sum sum = address_with_counter(t, o->access, tile->loop);
     vm_int distance = vm_int_const(t, 0);
@@ -117,7 +119,7 @@ static bool address_in_loop(vm_translator *t, const struct vm_tile *tile, vm_ope
     return true;
 }
 
-/* A new operand from memory; -1: it is none. */
+/* Adds an operand from memory; -1: it is not possible. */
 int32_t vm_read_operand(vm_translator *t, struct vm_tile *tile, const ir_expr *x) {
     const ir_type type = x->type;
     bool is_number = false;
@@ -153,7 +155,8 @@ static int32_t operand_of(vm_translator *t, struct vm_tile *tile, const ir_expr 
     return vm_read_operand(t, tile, x);
 }
 
-/* The place of a sum in memory. False: it changes from turn to turn, or it may lie where another one does. */
+/* Finds the place for a sum in memory. False: its address changes from iteration to iteration, or it may overlap
+ * another sum. */
 static bool borrow_for_loop(vm_translator *t, struct vm_tile *tile, const ir_access *access, int32_t *place) {
     if (tile->num_products && tile->sums != access->buffer) return false;
     tile->sums = access->buffer;
@@ -182,7 +185,7 @@ static bool sum_in_loop(vm_translator *t, struct vm_tile *tile, const vm_factors
     return !tile->sums;
 }
 
-/* The first operand with the address of this one: turns of inner loops load the same again. */
+/* The first operand with the same address, as iterations of inner loops load the same element. */
 static uint32_t first_like(const struct vm_tile *tile, int32_t number) {
     const vm_operand *o = &tile->operands[number];
     uint32_t i = 0;
@@ -246,7 +249,7 @@ static bool scan_store(vm_translator *t, struct vm_tile *tile, const ir_block *b
     return number >= 0;
 }
 
-/* Each turn of an inner loop adds to other sums, or later to the same, so that the order of no sum changes. */
+/* Inner loops of few iterations are unrolled into the products. The order of each sum's products stays. */
 static bool scan_inner(vm_translator *t, struct vm_tile *tile, const ir_stmt *loop) {
     const vm_int lo = vm_int_of(t, loop->u.loop.lo), hi = vm_int_of(t, loop->u.loop.hi);
     bool is_ok = lo.is_const && hi.is_const && hi.value - lo.value <= MOST_TURNS * loop->u.loop.step;

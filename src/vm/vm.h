@@ -1,5 +1,5 @@
-/* Running a kernel without a compiler: its lowered IR becomes a program of vector operations, which C executes. The
- * bits are those of machine code and of the interpreter. */
+/* Runs a kernel without a compiler: its lowered IR becomes a program of vector operations, which handlers written in C
+ * execute. Results are those of machine code and of the interpreter, bit for bit. */
 #ifndef ATTUNE_VM_VM_H
 #define ATTUNE_VM_VM_H
 
@@ -9,9 +9,9 @@
 typedef struct at_vm_program at_vm_program;
 typedef struct at_vm_phase at_vm_phase;
 
-/* kernel: has passed ir_verify(IR_LOWERED) for `target`, which this CPU can run. The program is one block of the
- * allocator (at_free ends it), refers to nothing else, and is only read by runs. ATTUNE_INVALID_IR for a kernel that
- * is beyond the program's own limits. */
+/* Translates a kernel, which must have passed ir_verify(IR_LOWERED) for a `target` that this CPU can run. The program
+ * is one block of the allocator (free it by at_free) without pointers to anything else; runs only read it.
+ * ATTUNE_INVALID_IR if the kernel exceeds the limits of programs. */
 attune_status at_vm_translate(const ir_kernel *kernel, const at_target *target, const attune_allocator *allocator,
                               at_vm_program **program, at_error *err);
 
