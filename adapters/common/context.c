@@ -21,7 +21,7 @@ static void serially(void *user, attune_range_fn *fn, void *argument, int64_t n)
 }
 
 static attune_status create(const char *pack, attune_context **made) {
-    /* With a runner of its own the context starts no threads for a call without one either. */
+    /* A context with a runner starts no threads of its own, not even for a call without a runner. */
     const attune_runner alone = {.struct_size = sizeof alone, .parallel_for = serially, .max_workers = 1};
     attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
     if (common_engine.has_threads) options.runner = &alone;

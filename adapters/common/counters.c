@@ -3,7 +3,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 
-/* Counters are listed for good. The list has no lock, so that fork() finds it whole at any time. */
+/* Counters are never removed from the list. It has no lock, so it is consistent in a child of fork() at any time. */
 static adapter_counter *counters;
 
 void adapter_count(adapter_counter *counter) {

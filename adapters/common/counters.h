@@ -1,11 +1,11 @@
-/* Counters of what happened, by name. */
+/* Counters of events, by name. */
 #ifndef ATTUNE_COMMON_COUNTERS_H
 #define ATTUNE_COMMON_COUNTERS_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-/* In static storage; counted atomically. */
+/* In static storage; incremented atomically. */
 typedef struct adapter_counter {
     const char *name;
     uint64_t count;
@@ -22,7 +22,7 @@ void adapter_count(adapter_counter *counter);
 
 uint64_t adapter_counted(const adapter_counter *counter);
 
-/* All that were ever counted, as lines "name count". Returns the length without the NUL, as snprintf does. */
+/* All counters that are not 0, as lines "name count". Returns the length without the NUL, as snprintf does. */
 size_t adapter_counters(char *text, size_t capacity);
 
 #endif

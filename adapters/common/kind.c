@@ -11,7 +11,7 @@ static void set_mask(const common_mask *mask, attune_problem *problem, int64_t d
     if (mask->is_short) problem->short_masks = 1;
 }
 
-/* Its keys are those of x, and its number of heads is compiled in. */
+/* A block's keys come from x, and its number of heads is compiled in. */
 static void describe_block(const common_kind *kind, attune_problem *problem) {
     problem->num_heads = problem->num_kv_heads = kind->num_heads;
     problem->seq_kv = 0;
@@ -33,7 +33,7 @@ static void describe_visible(const common_kind *kind, attune_problem *problem) {
     problem->bias_dtype = kind->bias.dtype;
 }
 
-/* Positions of the caller's are those of queries and new keys alike, so there are as many of both. */
+/* A caller's positions apply to queries and new keys, so there are as many of both. */
 static void describe_new_keys(const common_kind *kind, attune_problem *problem) {
     if (kind->appends) problem->seq_new = kind->appends_one ? 1 : ATTUNE_DYNAMIC;
     if (kind->appends_one && kind->has_position_ids) problem->seq_q = 1;
@@ -52,7 +52,7 @@ static void describe_results(const common_kind *kind, attune_problem *problem) {
     if (kind->is_f64) problem->softmax_precision = ATTUNE_F64;
 }
 
-/* The tensors of functions have dims of batch and heads. */
+/* The tensors of functions may have dims of batch and heads, so their sizes matter. */
 static void describe_functions(const common_kind *kind, const attune_problem *from, attune_problem *problem) {
     problem->batch = kind->batch;
     problem->num_heads = kind->num_heads;
@@ -65,7 +65,7 @@ static void describe_functions(const common_kind *kind, const attune_problem *fr
 
 static bool is_quantised(attune_dtype dtype) { return dtype == ATTUNE_I8 || dtype == ATTUNE_I4; }
 
-/* Two sequences and two heads, so that nothing is taken as broadcast. The kernel serves any number. */
+/* Two sequences and two heads, so that no dim of 1 looks like a broadcast. The kernel computes any number. */
 static void describe_tensors(const common_kind *kind, attune_problem *problem) {
     problem->batch = 2;
     problem->num_kv_heads = 2;

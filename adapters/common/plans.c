@@ -18,7 +18,7 @@ static uint64_t mix(uint64_t sum, uint64_t word) {
     return sum ^ sum >> 32;
 }
 
-/* Whole words first: a copy of a length that the compiler does not know would take most of the time. */
+/* Whole words first, as a memcpy of a length that is unknown when compiling would take most of the time. */
 static uint64_t hash_of(const void *key, size_t length) {
     const char *bytes = key;
     uint64_t sum = 0, word;
@@ -39,7 +39,7 @@ static common_plan *look(common_plan *p, const plan_key *key) {
     return p;
 }
 
-/* Adds a plan, which has this key. If another thread has added one in the meantime, that one is returned instead. */
+/* Adds a plan with this key. If another thread has added one in the meantime, returns that one. */
 static common_plan *add(plan_list *list, common_plan *p, const plan_key *key) {
     common_plan *first = atomic_load_explicit(list, memory_order_acquire);
     do {
@@ -50,7 +50,7 @@ static common_plan *add(plan_list *list, common_plan *p, const plan_key *key) {
     return p;
 }
 
-/* Without a plan it leaves attune_last_message() as it is. */
+/* Does not change attune_last_message() if there is no plan. */
 static void discard(common_plan *p) {
     if (p->plan) attune_plan_destroy(p->plan);
     free(p);
@@ -68,7 +68,7 @@ static attune_status describe(const common_plans *all, const plan_key *key, comm
     return ATTUNE_OK;
 }
 
-/* The problem and its plan; the reason of a failure is in p. */
+/* Creates the problem and its plan; p has the reason of a failure. */
 static void fill(const common_plans *all, const plan_key *key, common_plan *p) {
     attune_plan_options options = ATTUNE_PLAN_OPTIONS_INIT;
     if (common_engine.repeats) options.repeats = common_engine.repeats;
@@ -98,7 +98,7 @@ static common_plan *make(const common_plans *all, const plan_key *key, attune_st
     return p;
 }
 
-/* Two threads may make one plan at once; the later one is freed. A full table keeps no more. */
+/* Two threads may create the same plan at once; the later one is freed. A full table keeps no further plans. */
 static common_plan *keep(common_plans *all, plan_list *bucket, const plan_key *key, common_plan *p) {
     if (p->status && !is_refusal(p->status)) return p;
     if (atomic_fetch_add(&all->count, 1) >= common_engine.max_plans) {
@@ -114,7 +114,8 @@ static common_plan *keep(common_plans *all, plan_list *bucket, const plan_key *k
     return kept;
 }
 
-/* p, or NULL if it has failed. The message of a plan that is not kept is that of this thread's last call of attune. */
+/* p, or NULL if it has failed. The message of a plan that is not in the table is attune_last_message() of this thread.
+ */
 static common_plan *judge(common_plan *p, attune_status *status, const char **message) {
     *status = p->status;
     if (!p->status) return p;

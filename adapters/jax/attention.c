@@ -101,7 +101,7 @@ xla_error *attune_jax_attention(xla_call_frame *frame) {
         metadata->traits = 0;
         return NULL;
     }
-    /* Version 0.1 counts its own functions up to stream_get only, although it has all that are declared here. */
+    /* Version 0.1 reports a size up to stream_get only, although it has all functions that are declared here. */
     if (frame->api->version.major != XLA_FFI_MAJOR || frame->struct_size < XLA_SIZE_TO(xla_call_frame, attributes) ||
         frame->api->struct_size < XLA_SIZE_TO(xla_api, stream_get))
         return failure(frame, XLA_UNIMPLEMENTED, "this XLA calls foreign functions in another way than version 0.1");

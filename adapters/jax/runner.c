@@ -5,8 +5,8 @@ static void drop(const xla_api *api, xla_error *error) {
     if (error) api->error_destroy(&args);
 }
 
-/* XLA promises no more than that a task runs some time. It is all that attune needs: the thread of the call works
- * itself, and waits only for tasks that have begun. */
+/* XLA only guarantees that a task runs eventually. attune needs no more: the calling thread works itself, and waits
+ * only for tasks that are already running. */
 static int submit(void *user, attune_task_fn *task, void *argument) {
     const xla_call_frame *const frame = user;
     xla_schedule args = {

@@ -5,7 +5,7 @@
 #include "attune.h"
 #include "xla_ffi.h"
 
-/* A runner for the calls of one frame, which it refers to. Without a thread pool it has one worker, the caller. */
+/* A runner for the calls of one frame, to which it refers. Without a thread pool it has one worker, the caller. */
 attune_runner xla_runner(const xla_call_frame *frame);
 
 #endif

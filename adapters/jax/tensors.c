@@ -139,8 +139,8 @@ bool tensors_take(tensors *t, const attune_problem *problem, const xla_call_fram
 
 /* ---- Folding ---- */
 
-/* Whether `stride` can be that of the batch. Lengths have no stride, sinks are the same for all, and strides that are
- * all 0 mean contiguous. */
+/* Whether `stride` can be the stride of the batch. Lengths have no stride, sinks are the same for all sequences, and
+ * strides that are all 0 mean contiguous. */
 static bool can_be_batch_stride(const tensor *x, int64_t stride) {
     switch (x->kind) {
     case TENSOR_LENGTHS: return stride == 1;

@@ -1,4 +1,4 @@
-/* Buffers of XLA as tensors of a call, and dims of vmap as a part of its batch. */
+/* Converts buffers of XLA to tensors of a call, and dims of vmap to a part of its batch. */
 #ifndef ATTUNE_JAX_TENSORS_H
 #define ATTUNE_JAX_TENSORS_H
 
@@ -16,7 +16,7 @@ typedef struct tensor {
     const xla_buffer *buffer;
     tensor_kind kind;
     attune_dtype dtype;
-    int64_t strides[4]; /* in attune's order of dims; 0 where it is broadcast; [0] is the batch's */
+    int64_t strides[4];                       /* in attune's order of dims; 0 broadcasts; [0] is the batch's */
     int64_t outer_strides[TENSORS_MAX_OUTER]; /* of the dims of vmap */
 } tensor;
 
@@ -25,15 +25,15 @@ typedef struct tensors {
     tensor list[TENSORS_MAX];
     int count;
     int64_t batch, rows, heads, keys, kv_heads;
-    int64_t outer[TENSORS_MAX_OUTER]; /* dims of vmap that are not a part of the batch: one call for each index */
+    int64_t outer[TENSORS_MAX_OUTER]; /* dims of vmap that are not part of the batch: one call for each index */
     int num_outer;
     char message[TENSORS_MESSAGE_BYTES]; /* after a failure: which tensor, and why */
 } tensors;
 
-/* Takes the tensors of a frame, which must be those of the problem. False after a failure. */
+/* Reads the tensors of a frame, which must match the problem. False after a failure. */
 bool tensors_take(tensors *t, const attune_problem *problem, const xla_call_frame *frame);
 
-/* Makes as many dims of vmap as possible a part of the batch. */
+/* Merges as many dims of vmap as possible into the batch. */
 void tensors_fold(tensors *t);
 
 /* Sets sizes, strides and pointers of the call with this index of the outer dims. */

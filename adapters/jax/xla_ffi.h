@@ -1,6 +1,6 @@
-/* XLA's foreign function interface, version 0.1, as far as it is used here: xla/ffi/api/c_api.h in XLA's sources. The
- * layouts are those of 0.1 to 0.3; tests/python/with_jax/test_jax_abi.py compares them with the header of the installed
- * jaxlib. Structs begin with their size, and grow at their end. */
+/* The part of XLA's foreign function interface, version 0.1, that is used here: xla/ffi/api/c_api.h in XLA's sources.
+ * The layouts are those of 0.1 to 0.3; tests/python/with_jax/test_jax_abi.py compares them with the header of the
+ * installed jaxlib. Structs begin with their size, and grow at their end. */
 #ifndef ATTUNE_XLA_FFI_H
 #define ATTUNE_XLA_FFI_H
 
@@ -29,7 +29,7 @@ typedef struct xla_version {
     int major, minor;
 } xla_version;
 
-/* What a handler tells about itself, when it is registered. Later versions have more at the end. */
+/* What a handler reports when it is registered. Later versions have more members at the end. */
 typedef struct xla_metadata {
     size_t struct_size;
     xla_version version;
@@ -113,7 +113,7 @@ typedef struct xla_error_destroy {
     xla_error *error;
 } xla_error_destroy;
 
-/* Runs task(data) once, on a thread of XLA's pool, at any time. */
+/* Runs task(data) once, on a thread of XLA's pool, at some later time. */
 typedef struct xla_schedule {
     size_t struct_size;
     xla_extension *extensions;

@@ -12,8 +12,8 @@
 
 size_t attune_torch_stats(char *text, size_t capacity) { return adapter_counters(text, capacity); }
 
-/* All layers of a model are calls of one plan. Few models have as many layers as `repeats`, so a kernel for lengths
- * that come back is not compiled before the first token, when nobody knows whether they will. */
+/* All layers of a model call the same plan. Few models have more layers than `repeats`, so no kernel is compiled for a
+ * repeated length before the second token, when it is still unknown whether that length will recur. */
 const common_engine_info common_engine = {.has_threads = true, .has_stock = true, .max_plans = 4096, .repeats = 64};
 
 void *attune_torch_context(void) {
@@ -80,7 +80,7 @@ void adapter_rethrow(const char *op) {
 /* ---- Enabling ---- */
 
 const char *adapter_override(const char *name, torch_kernel_fn *kernel) {
-    torch_library library; /* kept for the life of the process */
+    torch_library library; /* never freed */
     if (torch.aoti_torch_library_init_impl("aten", "CPU", __FILE__, __LINE__, &library))
         return "PyTorch refused a library of kernels; its reason is on stderr";
     if (!torch.torch_library_impl(library, name, kernel, TORCH_ABI_2_10)) return NULL;

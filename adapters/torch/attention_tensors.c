@@ -18,7 +18,7 @@ bool attention_mask_of(const torch_view *view, const int64_t sizes[4], common_ma
     mask->dtype = (uint8_t)adapter_dtype(view->dtype);
     mask->rows = strides[2] != 0;
     mask->columns = strides[3] != 0;
-    /* Strides of 0 broadcast. One element has no others, which would mean contiguous, so its dims say so. */
+    /* Strides of 0 broadcast. If all strides are 0, which would mean contiguous, the dims of 1 broadcast instead. */
     mask->one_batch = mask->one_head = !strides[0] && !strides[1] && !strides[2] && !strides[3];
     return true;
 }

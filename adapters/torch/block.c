@@ -1,6 +1,6 @@
-/* aten::_native_multi_head_attention by attune's blocks. It is the fast path of nn.MultiheadAttention, and
- * aten::_transformer_encoder_layer_fwd, that of nn.TransformerEncoderLayer, calls it through the dispatcher. So attune
- * computes attention with its projections in both, and PyTorch everything else. */
+/* aten::_native_multi_head_attention, computed by attune's blocks. It is the fast path of nn.MultiheadAttention, and
+ * aten::_transformer_encoder_layer_fwd, the fast path of nn.TransformerEncoderLayer, calls it through the dispatcher.
+ * So attune computes attention with its projections in both, and PyTorch computes the rest. */
 #include "adapter.h"
 #include "encoder_mask.h"
 #include "block_stock.h"
@@ -17,8 +17,8 @@ REASON(tensor); /* not a strided tensor in CPU memory */
 REASON(dtype);
 REASON(shape);
 REASON(layout);     /* strides, or nothing to compute */
-REASON(mask);       /* of a type or shape that attune does not know */
-REASON(hidden_row); /* a query sees no key: PyTorch gives NaN, attune 0 */
+REASON(mask);       /* a type or shape that attune does not support */
+REASON(hidden_row); /* a query without a visible key: PyTorch gives NaN, attune 0 */
 REASON(no_gain);    /* stock is as fast or faster */
 REASON(weights_changing);
 REASON(weights_busy);
@@ -30,7 +30,7 @@ REASON(memory);
 
 static common_plans plans;
 
-/* A call that attune may compute. */
+/* A call that attune might compute. */
 typedef struct job {
     const block_call *call;
     torch_view x, weights[WEIGHTS_COUNT];
@@ -50,7 +50,7 @@ static bool is_matrix(const torch_view *v, int64_t rows, int64_t columns) {
            (v->strides[1] == 1 || columns == 1);
 }
 
-/* Each step returns the reason to run as stock, or NULL. Stock reports what is wrong with a call. */
+/* Each step returns the reason to run PyTorch's kernel, or NULL. PyTorch's kernel also reports errors of a call. */
 static adapter_counter *look_at_tensors(job *j) {
     const block_call *const c = j->call;
     const torch_tensor weights[WEIGHTS_COUNT] = {c->qkv_weight, c->qkv_bias, c->out_weight, c->out_bias};
@@ -64,7 +64,7 @@ static adapter_counter *look_at_tensors(job *j) {
     return common_is_float(adapter_dtype(j->x.dtype)) ? NULL : &dtype;
 }
 
-/* In f64 PyTorch's products are faster than attune's, which shows unless attention takes much of the time. */
+/* In f64, PyTorch's products are faster than attune's, so attune pays only if attention takes much of the time. */
 static bool pays(const job *j) {
     enum { FEW_TOKENS = 32, WIDE = 256 };
     const int64_t length = j->x.sizes[1], width = j->call->embed_dim;
@@ -111,7 +111,7 @@ static adapter_counter *look_at_mask(job *j) {
     return NULL;
 }
 
-/* attune has failed: it does not support the call after all, or something is broken. */
+/* Handles a failure of attune: it does not support the call after all, or something is broken. */
 static adapter_counter *failed(attune_status status, const char *message) {
     if (adapter_is_unsupported(status)) return &unsupported;
     if (adapter_is_not_compiled("nn.MultiheadAttention", status)) return &not_compiled;
@@ -190,7 +190,7 @@ static void end(job *j) {
 
 /* Whether attune has computed the call. */
 static bool computed(const block_call *call, torch_tensor *out, torch_tensor *probabilities) {
-    /* Freed even if an exception of PyTorch goes through here, such as a warning that Python makes an error. */
+    /* Freed even if an exception of PyTorch passes through here, such as a warning that Python turns into an error. */
     __attribute__((cleanup(end))) job j = {.call = call, .kind = COMMON_KIND_INIT};
     adapter_counter *reason = look_at_tensors(&j);
     if (!reason) reason = look_at_shapes(&j);
@@ -210,7 +210,7 @@ static bool computed(const block_call *call, torch_tensor *out, torch_tensor *pr
 
 static void kernel(torch_value *stack, uint64_t num_arguments, uint64_t num_results) {
     (void)num_arguments, (void)num_results;
-    /* Dropped even if an exception of PyTorch's kernel goes through here. */
+    /* Dropped even if an exception of PyTorch's kernel passes through here. */
     __attribute__((cleanup(block_drop))) block_call call;
     block_take(stack, &call);
     torch_tensor out, probabilities;

@@ -3,14 +3,14 @@
 
 #include <dlfcn.h>
 
-/* PyTorch has no C function for this kernel. A composition of other operators would cost 10 us a call, repeat only what
- * one version of PyTorch does, and report errors differently; going through Python costs more. So this is the C++
- * function that PyTorch offers for calls without the dispatcher, at::cpu::_native_multi_head_attention. Its name holds
- * the types of all parameters: a function with another signature is not found.
+/* PyTorch has no C function for this kernel. A composition of other operators would take 10 us a call, imitate one
+ * version of PyTorch only, and report errors differently; a call through Python takes longer. So this calls the C++
+ * function that PyTorch has for calls without the dispatcher, at::cpu::_native_multi_head_attention. Its mangled name
+ * has the types of all parameters, so a function with another signature is not found.
  *
- * The C++ ABI of both architectures passes references as pointers, and std::optional<int64_t> as a struct of the same
- * members. A Tensor is one pointer. std::tuple<Tensor, Tensor>, whose members lie in reverse order, is written to
- * memory that the caller gives, as C does with structs of more than 16 bytes. */
+ * The C++ ABI of both architectures passes references as pointers, and std::optional<int64_t> as a struct with the same
+ * members. A Tensor is a pointer. std::tuple<Tensor, Tensor>, whose members are in reverse order, is returned through
+ * memory of the caller, as C returns structs of more than 16 bytes. */
 typedef struct optional_tensor {
     void *tensor;
     bool given;
@@ -59,7 +59,7 @@ void block_drop(block_call *c) {
     if (c->has_mask) torch.aoti_torch_delete_tensor_object(c->mask);
 }
 
-/* A handle is a pointer to a Tensor, so a Tensor that is not defined can be made one that is. */
+/* A handle is a pointer to a Tensor, so an undefined Tensor can be replaced by a defined one in place. */
 static torch_tensor handle_of(void *tensor) {
     torch_tensor handle = NULL;
     if (!torch.aoti_torch_new_uninitialized_tensor(&handle)) *(void **)handle = tensor;

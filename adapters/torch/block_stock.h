@@ -1,4 +1,4 @@
-/* A call of aten::_native_multi_head_attention, and PyTorch's own kernel for it. */
+/* A call of aten::_native_multi_head_attention, and PyTorch's kernel for it. */
 #ifndef ATTUNE_TORCH_BLOCK_STOCK_H
 #define ATTUNE_TORCH_BLOCK_STOCK_H
 
@@ -10,14 +10,14 @@ typedef struct block_call {
     bool has_mask, has_mask_type, need_weights, average_weights;
 } block_call;
 
-/* Takes the arguments, which then belong to the call, and their end. */
+/* Takes ownership of the arguments; and releases them. */
 void block_take(const torch_value *stack, block_call *call);
 void block_drop(block_call *call);
 
-/* Runs PyTorch's kernel. Its exceptions go through to the caller of PyTorch. */
+/* Runs PyTorch's kernel. Its exceptions propagate to the caller. */
 void block_stock(const block_call *call, torch_tensor *out, torch_tensor *weights);
 
-/* Finds it. Returns NULL, or a sentence. */
+/* Finds the kernel. Returns NULL, or a sentence. */
 const char *block_stock_open(void);
 
 #endif

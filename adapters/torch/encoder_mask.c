@@ -3,13 +3,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Elements of a row that hide. A float hides unless it is 0 or -0: NaN hides, too. */
+/* Which elements of a row hide a key. A float hides unless it is 0 or -0; NaN hides, too. */
 #define DEFINE_HIDES(name, type, is_hidden)                                                                            \
     static inline bool hides_##name(const char *row, int64_t j) {                                                      \
         const type x = ((const type *)row)[j];                                                                         \
         return is_hidden;                                                                                              \
     }                                                                                                                  \
-    /* The number of keys before the first hidden one; -1 if others are seen after it. */                              \
+    /* The number of keys before the first hidden one; -1 if there are visible keys after it. */                       \
     static int64_t prefix_##name(const char *row, int64_t n) {                                                         \
         int64_t first = 0;                                                                                             \
         while (first < n && !hides_##name(row, first)) first++;                                                        \
@@ -17,7 +17,7 @@
         for (int64_t j = first; j < n; j++) all &= hides_##name(row, j);                                               \
         return all ? first : -1;                                                                                       \
     }                                                                                                                  \
-    /* Writes 1 for each key that is seen. Returns whether there is one. */                                            \
+    /* Writes 1 for each visible key. Returns whether there is one. */                                                 \
     static bool keep_##name(const char *row, int64_t n, uint8_t *keep) {                                               \
         bool any = false;                                                                                              \
         for (int64_t j = 0; j < n; j++) any |= keep[j] = !hides_##name(row, j);                                        \
@@ -51,7 +51,7 @@ static bool find_element(int32_t dtype, element *found) {
     return true;
 }
 
-/* A mask as [batch, heads, queries, keys]. A stride of 0 is a dim along which it does not vary. */
+/* A mask as [batch, heads, queries, keys]. A stride of 0 broadcasts. */
 typedef struct shape {
     const char *data;
     element element;
@@ -77,10 +77,10 @@ static const char *row_of(const shape *s, int64_t b, int64_t h, int64_t i) {
     return s->data + b * s->strides[0] + h * s->strides[1] + i * s->strides[2];
 }
 
-/* What is common to all rows of a mask: each fits one of the two, or both. */
+/* The pattern of a mask: which of these all its rows fit. */
 typedef struct pattern {
-    bool is_prefix; /* query i of sequence b sees the keys before lengths[b] */
-    bool is_causal; /* it sees those up to its own, too */
+    bool is_prefix; /* queries of sequence b attend to the keys before lengths[b] */
+    bool is_causal; /* and only up to the query's own position */
     bool has_empty_row;
 } pattern;
 
@@ -98,7 +98,7 @@ static int64_t read_matrix(const shape *s, int64_t b, int64_t h, pattern *p) {
     return length;
 }
 
-/* False if the mask is neither a prefix nor causal for all sequences and heads alike. */
+/* False if the mask is neither a prefix nor causal, in the same way for all sequences and heads. */
 static bool read_pattern(const shape *s, int32_t *lengths, pattern *p) {
     *p = (pattern){.is_prefix = true, .is_causal = true};
     const int64_t heads = s->strides[1] ? s->sizes[1] : 1;
@@ -116,7 +116,7 @@ static bool read_pattern(const shape *s, int32_t *lengths, pattern *p) {
     return true;
 }
 
-/* Whether all heads have the rows of the first one, as they have if PyTorch has added padding to one matrix. */
+/* Whether all heads have the same rows, as is the case if PyTorch has added padding to one matrix. */
 static bool heads_agree(const shape *s) {
     if (!s->strides[1]) return true;
     const size_t bytes = (size_t)(s->sizes[3] * s->element.size);

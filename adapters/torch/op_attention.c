@@ -66,7 +66,7 @@ static bool bind_scale(op_call *call, const char *name, bool given, const torch_
     return true;
 }
 
-/* The lengths after appending: keys beyond the longest need not be looked at. */
+/* The lengths after appending; keys beyond the longest one are not read. */
 static bool bind_lengths(op_call *call, const torch_view *kv_lens) {
     const int64_t fresh = call->arguments.seq_new;
     int64_t longest = fresh;
@@ -82,7 +82,7 @@ static bool bind_lengths(op_call *call, const torch_view *kv_lens) {
     return true;
 }
 
-/* A mask has as many columns as the longest sequence has keys, or as the cache has room for. */
+/* A mask has as many columns as the longest sequence has keys, or as the cache has slots. */
 static bool bind_mask(op_call *call, torch_view *mask, int64_t capacity) {
     const int last = mask->rank - 1;
     if (last >= 0 && mask->sizes[last] == capacity && capacity > 1) mask->sizes[last] = call->keys;

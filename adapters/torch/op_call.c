@@ -127,7 +127,7 @@ bool op_bind_mask(op_call *call, const char *name, const torch_view *mask) {
     common_mask *const described = is_mask ? &call->kind.mask : &call->kind.bias;
     int64_t *const strides = is_mask ? call->arguments.attn_mask.strides : call->arguments.attn_bias.strides;
     if (!is_mask && !check_dtype(call, name, mask, 0)) return false;
-    /* It would make all arithmetic, and lse, float64. */
+    /* A float64 tensor would make all arithmetic, and lse, float64. */
     if (adapter_dtype(mask->dtype) == ATTUNE_F64 && call->kind.dtype != ATTUNE_F64)
         return op_fail(call, "%s is float64; with a q of another dtype it must be float32 or narrower", name);
     if (!attention_mask_of(mask, sizes, described, strides))
@@ -189,7 +189,7 @@ static bool allocate(op_call *call, torch_tensor *out, torch_tensor *lse) {
     return attention_make_lse(sizes, call->kind.dtype, lse, a) || op_fail(call, "there is no memory for lse");
 }
 
-/* The plan's arguments, which hold what does not vary, with the pointers and strides of the call. */
+/* The plan's arguments, with the pointers and strides of the call. */
 static void complete(const op_call *call, const common_plan *p, attune_arguments *a) {
     const attune_arguments *const b = &call->arguments;
     *a = p->arguments;

@@ -1,5 +1,5 @@
-/* A call of one of attune's own operators: arguments in, tensors checked and bound, results out. Problems are refused
- * with one sentence, which PyTorch raises as a RuntimeError. */
+/* A call of one of attune's operators: takes the arguments, checks and binds tensors, returns results. An invalid call
+ * gets one sentence, which PyTorch raises as a RuntimeError. */
 #ifndef ATTUNE_TORCH_OP_CALL_H
 #define ATTUNE_TORCH_OP_CALL_H
 
@@ -13,17 +13,17 @@ typedef struct op_call {
     torch_tensor owned[OP_MAX_TENSORS];
     int num_owned;
     common_kind kind;
-    attune_arguments arguments; /* strides and pointers, until the plan's are known */
+    attune_arguments arguments; /* strides and pointers, until there is a plan */
     int64_t batch, heads, rows, kv_heads, keys;
     int32_t torch_dtype;                     /* of q and of out */
     char message[ATTUNE_MESSAGE_BYTES + 64]; /* "" while all is well */
 } op_call;
 
-/* Remembers the first failure; returns false. */
+/* Records the first failure; returns false. */
 __attribute__((format(printf, 2, 3))) bool op_fail(op_call *call, const char *format, ...);
 
-/* The argument at `index`: a tensor, an optional one, or a number. False after a failure, and for an absent tensor.
- * Every tensor must be taken, because the call owns it. */
+/* The argument at `index`: a tensor, an optional tensor, or a number. False after a failure, and for an absent tensor.
+ * Every tensor argument must be taken, because the call owns it. */
 bool op_tensor(op_call *call, int index, const char *name, int rank, torch_view *view);
 bool op_optional_tensor(op_call *call, int index, const char *name, torch_view *view);
 double op_optional_double(op_call *call, int index);
@@ -35,7 +35,7 @@ bool op_check_size(op_call *call, const char *name, const torch_view *view, int 
 /* Binds q, whose sizes become those of the call. */
 bool op_bind_q(op_call *call, const torch_view *q);
 
-/* Binds k and v, or the caches that hold them: their number of keys becomes the call's. */
+/* Binds k and v, or their caches; sets the call's number of keys. */
 bool op_bind_kv(op_call *call, const torch_view *k, const torch_view *v);
 
 /* Binds an additive or boolean mask over call->keys keys. */
@@ -50,7 +50,7 @@ void op_options(op_call *call, bool is_causal, bool bottom_right, int64_t left, 
 /* Allocates the results and runs. lse may be NULL. */
 bool op_run(op_call *call, torch_tensor *out, torch_tensor *lse);
 
-/* Frees the arguments; after a failure throws the sentence. */
+/* Frees the arguments, and throws the sentence after a failure. */
 void op_end(op_call *call);
 
 torch_kernel_fn op_attention, op_append;

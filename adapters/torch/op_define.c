@@ -1,4 +1,4 @@
-/* Operators of attune's own: attune::… Python adds what is not computing: fake kernels, autograd, autocast, vmap. */
+/* Defines attune's operators, attune::… Python adds fake kernels, autograd, autocast and vmap. */
 #include "op_call.h"
 
 static const struct {
@@ -17,7 +17,7 @@ static const struct {
 };
 
 const char *ops_define(void) {
-    /* Both are kept for the life of the process. */
+    /* Both are never freed. */
     torch_library definitions, kernels;
     bool failed = torch.aoti_torch_library_init_fragment("attune", __FILE__, __LINE__, &definitions) ||
                   torch.aoti_torch_library_init_impl("attune", "CPU", __FILE__, __LINE__, &kernels);

@@ -3,8 +3,8 @@
 #include "common/loop.h"
 #include "torch_abi.h"
 
-/* The index of torch_parallel_for is the worker number, even if PyTorch runs all indices on one thread: within a
- * parallel region of the host's, or after set_num_threads. */
+/* The index of torch_parallel_for is the worker number, even if PyTorch runs all indices on one thread, as it does in a
+ * parallel region or after set_num_threads. */
 static void work(int64_t begin, int64_t end, void *loop) {
     for (int64_t worker = begin; worker < end; worker++) common_loop_work(loop, (uint32_t)worker);
 }
@@ -12,7 +12,7 @@ static void work(int64_t begin, int64_t end, void *loop) {
 static void parallel_for(void *user, attune_range_fn *fn, void *argument, int64_t n) {
     const int64_t threads = (int64_t)(uintptr_t)user, workers = n < threads ? n : threads;
     common_loop l;
-    /* After a failure of PyTorch's own the tasks are missing, which attune notices and reports. */
+    /* After a failure of PyTorch, tasks have not run, which attune notices and reports. */
     if (workers <= 1) {
         fn(argument, 0, n, 0);
     } else {

@@ -1,4 +1,4 @@
-/* aten::_scaled_dot_product_flash_attention_for_cpu by attune. */
+/* aten::_scaled_dot_product_flash_attention_for_cpu, computed by attune. */
 #include "attention_tensors.h"
 #include "runner.h"
 
@@ -42,8 +42,8 @@ static torch_status stock(call *c, torch_tensor *out, torch_tensor *lse) {
         return false;                                                                                                  \
     } while (0)
 
-/* Whether attune can compute the call; counts the reason why it cannot. The operator's callers have checked what is
- * valid; anything else is for stock PyTorch to judge. */
+/* Whether attune can compute the call; counts the reason if not. The operator's callers have checked the arguments;
+ * PyTorch's kernel handles everything else. */
 static bool describe(call *c, common_kind *kind, attune_arguments *mask_strides) {
     torch_view *const q = &c->q, *const k = &c->k, *const v = &c->v;
     if (c->dropout_p != 0) STOCK("dropout");
@@ -82,7 +82,7 @@ static bool describe(call *c, common_kind *kind, attune_arguments *mask_strides)
     return true;
 }
 
-/* The layouts are those of stock PyTorch: that of q for out. */
+/* The layouts are PyTorch's: out has that of q. */
 static bool allocate(const call *c, const common_kind *kind, torch_tensor *out, torch_tensor *lse,
                      attune_arguments *a) {
     int64_t out_strides[4];
@@ -93,7 +93,7 @@ static bool allocate(const call *c, const common_kind *kind, torch_tensor *out, 
            !torch.aoti_torch_get_data_ptr(*out, &a->out.data) && attention_make_lse(c->q.sizes, kind->dtype, lse, a);
 }
 
-/* A row that sees no key has the lse -infinity here, and 0 in stock PyTorch, whose backward counts on it. */
+/* The lse of a row without a visible key is -inf in attune, and 0 in PyTorch, whose backward relies on it. */
 static void clear_empty_rows(void *lse, int64_t count, bool is_f64) {
     double *const wide = lse;
     float *const narrow = lse;

@@ -8,7 +8,7 @@ struct torch_abi torch;
 
 static char message[256];
 
-/* PyTorch's libraries are not in the global scope of the process, so they are asked for by name. */
+/* PyTorch's libraries are not in the global scope of the process, so they are opened by name. */
 static void *loaded(const char *name) { return dlopen(name, RTLD_NOW | RTLD_NOLOAD); }
 
 static const char *find_functions(void *library) {
@@ -26,7 +26,7 @@ static const char *find_functions(void *library) {
 
 static void delete_by_torch(void *cell) { torch.torch_delete_stable_ivalue(cell); }
 
-/* Before 2.13 cells are made by C++'s new and have no function of their own. */
+/* Before 2.13, cells are allocated by C++'s new, and PyTorch has no function for them. */
 static bool find_delete(void *library) {
     if (torch.torch_delete_stable_ivalue) {
         torch.delete_cell = delete_by_torch;

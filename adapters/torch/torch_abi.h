@@ -1,5 +1,5 @@
-/* PyTorch's stable C interface, declared here because PyTorch need not be installed where attune is built. Everything
- * is found in the libtorch_cpu.so that the process has loaded already (torch_abi_open); nothing of PyTorch is linked.
+/* PyTorch's stable C interface, declared here because PyTorch need not be installed where attune is built. All
+ * functions are looked up in the libtorch_cpu.so that the process has loaded (torch_abi_open); PyTorch is not linked.
  *
  * PyTorch declares these functions in torch/csrc/stable/c/shim.h and torch/csrc/inductor/aoti_torch/c/shim.h, and keeps
  * them from version to version. Those of TORCH_REQUIRED exist since 2.10. */
@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Opaque, and owned by whoever receives it: an argument of a kernel belongs to the kernel. */
+/* Opaque; the receiver owns it, so a kernel owns its arguments. */
 typedef struct torch_tensor_opaque *torch_tensor;
 typedef struct torch_library_opaque *torch_library;
 typedef struct torch_string_opaque *torch_string;
@@ -19,7 +19,7 @@ typedef struct torch_string_opaque *torch_string;
  * pointer to a heap cell with the value, or 0. */
 typedef uint64_t torch_value;
 
-/* A kernel: takes its arguments from the stack, and leaves its results in their place. */
+/* A kernel pops its arguments from the stack, and pushes its results. */
 typedef void torch_kernel_fn(torch_value *stack, uint64_t num_arguments, uint64_t num_results);
 
 /* A status of 0 is success. PyTorch prints the reason of a failure to stderr. */
@@ -78,7 +78,7 @@ typedef void torch_range_fn(int64_t begin, int64_t end, void *context);
       (torch_tensor query, torch_tensor key, torch_tensor value, double dropout_p, int32_t is_causal,                  \
        torch_tensor *mask, double *scale, torch_tensor *out, torch_tensor *lse))
 
-/* NULL where PyTorch is older than the function. */
+/* NULL if PyTorch is older than the function. */
 #define TORCH_OPTIONAL(X)                                                                                              \
     X(torch_status, torch_delete_stable_ivalue, (torch_value * cell))   /* 2.13 */                                     \
     X(const char *, torch_exception_get_what_without_backtrace, (void)) /* 2.13 */
@@ -87,7 +87,7 @@ typedef void torch_range_fn(int64_t begin, int64_t end, void *context);
 struct torch_abi {
     TORCH_REQUIRED(TORCH_POINTER)
     TORCH_OPTIONAL(TORCH_POINTER)
-    /* The numbers of types, which torch_abi_open asks for. */
+    /* The numbers of types, set by torch_abi_open. */
     int32_t f32, f64, f16, bf16, boolean, i8, i32, i64, cpu, strided;
     void (*delete_cell)(void *cell); /* frees the heap cell of an optional */
 };
@@ -96,14 +96,14 @@ struct torch_abi {
 /* Valid after torch_abi_open has succeeded. */
 extern struct torch_abi torch;
 
-/* Finds the functions in the process. Returns NULL, or a sentence: PyTorch is not loaded, or is too old. */
+/* Finds the functions in the process. Returns NULL, or a sentence if PyTorch is not loaded, or too old. */
 const char *torch_abi_open(void);
 
 /* ---- Tensors ---- */
 
 enum { TORCH_MAX_RANK = 4 };
 
-/* A strided tensor in CPU memory, as attune sees it. */
+/* A strided tensor in CPU memory. */
 typedef struct torch_view {
     void *data;
     int32_t dtype;
@@ -118,7 +118,7 @@ bool torch_view_of(torch_tensor tensor, torch_view *view);
  * at least 1. */
 void torch_strides_like(const torch_view *view, int64_t *strides);
 
-/* The value of an optional, whose cell is freed; `given` tells whether there is one. */
+/* The value of an optional, whose cell is freed; `given`: whether it has a value. */
 torch_value torch_take_optional(torch_value optional, bool *given);
 
 static inline torch_tensor torch_tensor_of(torch_value value) { return (torch_tensor)(uintptr_t)value; }

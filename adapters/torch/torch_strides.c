@@ -1,7 +1,7 @@
 #include "torch_abi.h"
 
-/* Sorts dims by stride, the smallest first, as at::infer_dense_strides does: a stride of 0 compares with nothing, and
- * of equal strides the smaller dim comes first. */
+/* Sorts dims by stride, the smallest first, as at::infer_dense_strides does: a stride of 0 is not compared, and with
+ * equal strides the smaller dim comes first. */
 static int compare(const torch_view *view, int a, int b) {
     const int64_t stride_a = view->strides[a], stride_b = view->strides[b];
     if (!stride_a || !stride_b) return 0;
@@ -25,7 +25,7 @@ static void sort(const torch_view *view, int order[TORCH_MAX_RANK]) {
     }
 }
 
-/* Whether the elements fill their memory without gaps or repetition. Dims of one element have any stride. */
+/* Whether the elements fill their memory without gaps or overlap. Dims of 1 may have any stride. */
 static bool is_dense(const torch_view *view, int64_t elements) {
     bool done[TORCH_MAX_RANK] = {0};
     for (int64_t expected = 1; expected < elements;) {

@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A record belongs to four tensors and is found by the addresses of PyTorch's objects. The blob is valid while neither
- * their memory nor their versions nor the prints of their values change. Other tensors may get the same addresses and
- * the same memory later: Python tells when the memory of one dies (watch). */
+/* A record of packed weights. Its key is the addresses of four of PyTorch's tensor objects. The blob is valid as long
+ * as their memory, their versions and the fingerprints of their values do not change. Other tensors may get the same
+ * addresses and memory later, so Python reports when a tensor's memory is freed (watch). */
 enum { BUCKETS = 256, MAX_RECORDS = 4096, LITTLE_USE = 8, MUCH_USE = 64, OLD_AGE = 4096 };
 
 struct weights_blob {
@@ -18,7 +18,7 @@ struct weights_blob {
     void *packed;
 };
 
-/* Whose the weights are. Others than parameters may be made for one call, as those of autocast are. */
+/* What the weights are. Weights that are no parameters may exist for one call only, as with autocast. */
 typedef enum owner { OWNER_UNKNOWN = 0, OWNER_MODULE, OWNER_OTHER } owner;
 
 typedef struct record {
@@ -26,12 +26,12 @@ typedef struct record {
     const void *object[WEIGHTS_COUNT];
     int64_t embed_dim, num_heads;
     attune_dtype dtype;
-    weights_state state; /* of the blob; without one, of the last call */
+    weights_state state; /* of the blob; without a blob, of the last call */
     weights_blob *blob;
-    uint32_t calls;   /* with this state; with a blob, those that it has served */
-    uint32_t changes; /* in a row after which the blob was of little use */
+    uint32_t calls;   /* calls with this state; with a blob, calls that have used it */
+    uint32_t changes; /* consecutive blobs that were hardly used */
     uint64_t last_used;
-    uint64_t generation; /* a number that no other record has had */
+    uint64_t generation; /* a number that is unique among all records */
     bool is_packing;
     owner owner;
 } record;
@@ -41,8 +41,8 @@ static record *buckets[BUCKETS];
 static uint32_t num_records;
 static uint64_t now; /* calls so far */
 static uint64_t last_generation;
-static uint32_t temporary;         /* blobs of little use in a row whose weights were no parameters */
-static atomic_size_t packed_bytes; /* of all blobs, those in use by calls included */
+static uint32_t temporary;         /* consecutive blobs that were hardly used, of weights that were no parameters */
+static atomic_size_t packed_bytes; /* of all blobs, including those in use by calls */
 static size_t most_bytes = (size_t)1 << 30;
 
 /* ---- Blobs ---- */
@@ -85,10 +85,11 @@ static record *find(const weights_request *r, const void *const object[WEIGHTS_C
     return NULL;
 }
 
-/* How many calls run as stock before weights are packed (again), after so many blobs in a row of little use. */
+/* How many calls PyTorch's kernel computes before weights are packed (again), after `blobs` consecutive blobs that
+ * were hardly used. */
 static uint32_t waiting(uint32_t blobs) { return blobs < 4 ? 0 : blobs < 10 ? 1u << (blobs - 4) : 64; }
 
-/* Takes the blob away after its weights have changed. */
+/* Drops the blob after its weights have changed. */
 static void drop_blob(record *e) {
     if (!e->blob) return;
     if (e->calls < LITTLE_USE) e->changes++;
@@ -105,7 +106,7 @@ static void unlink_record(record **link) {
     free(e);
 }
 
-/* Removes the record that has not been used for the longest time, if that is long ago. */
+/* Removes the least recently used record, if its last use is long ago. */
 static bool evict_oldest(bool with_blob) {
     record **oldest = NULL;
     for (int i = 0; i < BUCKETS; i++)
@@ -173,8 +174,8 @@ static bool ask_python(const char *name, const weights_request *r, bool *answer)
     return true;
 }
 
-/* Python calls attune_torch_forget_memory when the memory of a tensor dies. A record that cannot be watched goes at
- * once. */
+/* Makes Python call attune_torch_forget_memory when a tensor's memory is freed. A record that cannot be watched is
+ * removed immediately. */
 static void watch(const weights_request *r, const void *const object[WEIGHTS_COUNT]) {
     bool are_parameters = false;
     const bool is_watched = ask_python("attune::_watch_weights", r, &are_parameters);
@@ -185,7 +186,7 @@ static void watch(const weights_request *r, const void *const object[WEIGHTS_COU
     if (!is_watched) attune_torch_forget(object[0]);
 }
 
-/* Finds the record of a call and counts the call. NULL if there is no room. */
+/* Finds the record of a call, and counts the call. NULL if there is no room. */
 static record *enter(const weights_request *r, const void *const object[WEIGHTS_COUNT], const weights_state *state) {
     record *e = find(r, object);
     if (!e) e = add(r, object);
@@ -201,7 +202,7 @@ static record *enter(const weights_request *r, const void *const object[WEIGHTS_
     return e;
 }
 
-/* What is to be done for a call that has found its record. With STEP_PACK, is_packing is set. */
+/* What a call that has found its record must do. With STEP_PACK, is_packing is set. */
 typedef enum step { STEP_ANSWER = 0, STEP_ASK, STEP_PACK } step;
 
 static step decide(const weights_request *r, record *e, weights_blob **blob, weights_outcome *outcome) {
@@ -224,13 +225,13 @@ static step decide(const weights_request *r, record *e, weights_blob **blob, wei
     return STEP_ANSWER;
 }
 
-/* The record of a call, if it is still the one that the call has entered. */
+/* The record of a call, if it has not been replaced since the call has begun. */
 static record *find_again(const weights_request *r, const void *const object[WEIGHTS_COUNT], uint64_t generation) {
     record *const e = find(r, object);
     return e && e->generation == generation ? e : NULL;
 }
 
-/* Gives the record its blob, unless the weights have changed, died or been forgotten in the meantime. */
+/* Stores the blob in the record, unless the weights have been changed, freed or dropped in the meantime. */
 static bool store(record *e, const weights_state *state, weights_blob *blob) {
     if (!e) return false;
     e->is_packing = false;

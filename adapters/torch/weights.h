@@ -1,4 +1,4 @@
-/* Packed weights of blocks, kept as long as PyTorch's tensors live and do not change. */
+/* Packed weights of blocks, kept as long as PyTorch's tensors exist and do not change. */
 #ifndef ATTUNE_TORCH_WEIGHTS_H
 #define ATTUNE_TORCH_WEIGHTS_H
 
@@ -10,8 +10,8 @@ typedef enum weights_outcome {
     WEIGHTS_READY = 0,
     WEIGHTS_CHANGING, /* they change so often that packing them does not pay */
     WEIGHTS_BUSY,     /* another thread packs them */
-    WEIGHTS_FULL,     /* the memory for packed weights is used up */
-    WEIGHTS_FAILED    /* *status, and attune_last_message() says why */
+    WEIGHTS_FULL,     /* the memory limit for packed weights is reached */
+    WEIGHTS_FAILED    /* see *status and attune_last_message() */
 } weights_outcome;
 
 /* Finds the packed form of the weights, or packs them. Thread-safe. */
@@ -19,7 +19,7 @@ weights_outcome weights_get(const weights_request *request, weights_blob **blob,
 const void *weights_packed(const weights_blob *blob);
 void weights_release(weights_blob *blob);
 
-/* Finds the functions of PyTorch that tell versions. Returns NULL, or a sentence. */
+/* Finds PyTorch's functions for tensor versions. Returns NULL, or a sentence. */
 const char *weights_open(void);
 
 #endif

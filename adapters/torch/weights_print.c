@@ -6,10 +6,10 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-/* at::TensorBase::_version() and torch::autograd::impl::version_counter(), of which there is no C function that is fast
- * enough for every call: the dispatcher takes 1 us for each, and writes to stderr when it fails. Their names hold the
- * types of their parameters. The second returns a reference to a smart pointer, which is null in a tensor without a
- * version; _version() would throw then. Tensors of inference_mode have none, also after their .data was replaced. */
+/* at::TensorBase::_version() and torch::autograd::impl::version_counter(). No C function is fast enough for every call:
+ * the dispatcher takes 1 us for each, and writes to stderr when it fails. Their mangled names have the types of their
+ * parameters. The second returns a reference to a smart pointer, which is null in a tensor without a version, for which
+ * _version() would throw. Tensors of inference_mode have no version, even after their .data was replaced. */
 static int64_t (*version_of)(torch_tensor);
 static const void *const *(*counter_of)(torch_tensor);
 
@@ -22,12 +22,12 @@ const char *weights_print_open(void) {
     return version_of && counter_of ? NULL : "this PyTorch does not tell the versions of tensors";
 }
 
-/* A handle is a pointer to at::Tensor, which is a pointer to the object. */
+/* A handle is a pointer to an at::Tensor, which is a pointer to the object. */
 const void *torch_object_of(torch_tensor tensor) { return *(const void *const *)tensor; }
 
 enum { SAMPLES = 64 };
 
-/* Words of 8 bytes, one at a place of its own in each 64th of the tensor. */
+/* Samples 64 words of 8 bytes, one in each 64th of the tensor. */
 static uint64_t sample(const char *data, size_t bytes, uint64_t sum) {
     const size_t words = bytes / sizeof(uint64_t), stripe = words / SAMPLES;
     if (!stripe) return XXH3_64bits_withSeed(data, bytes, sum);

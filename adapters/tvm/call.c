@@ -31,7 +31,7 @@ bool call_refuse(call *c, attune_status status, const char *message) {
 
 bool call_check(call *c, attune_status status) { return !status || call_refuse(c, status, attune_last_message()); }
 
-/* Whoever calls has the library, perhaps not in the global scope. */
+/* The caller has loaded the library, perhaps not into the global scope. */
 static uintptr_t find_function(const char *name) {
     void *const library = dlopen("libtvm_ffi.so", RTLD_LAZY | RTLD_NOLOAD);
     void *const found = dlsym(library ? library : RTLD_DEFAULT, name);
@@ -39,7 +39,7 @@ static uintptr_t find_function(const char *name) {
     return (uintptr_t)found;
 }
 
-/* Without the function TVM-FFI is linked into the caller and hidden: its version cannot be known. */
+/* If the function is missing, TVM-FFI is linked into the caller and hidden, so its version is unknown. */
 bool call_check_version(call *c) {
     static atomic_bool is_checked;
     tvm_version have = {.major = 0, .minor = 1};

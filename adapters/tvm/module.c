@@ -1,4 +1,4 @@
-/* The functions that a module of TVM-FFI finds in libattune-tvm.so. */
+/* The functions of libattune-tvm.so, which TVM-FFI loads as a module. */
 #include "call.h"
 #include "common/context.h"
 #include "common/plans.h"
@@ -17,7 +17,7 @@ const common_engine_info common_engine = {.max_plans = 1024};
 static common_plans plans;
 static atomic_uint max_threads;
 
-/* set_threads(count): the most threads for each later call; 0: as many as the process may use CPUs. */
+/* set_threads(count): the maximum number of threads for later calls; 0: as many as the process may use CPUs. */
 int __tvm_ffi_set_threads(void *self, const tvm_any *arguments, int32_t count, tvm_any *result) {
     (void)self;
     call c = {.name = "set_threads", .arguments = arguments, .count = count};
@@ -37,7 +37,7 @@ static bool run(call *c, const common_plan *p, const attune_arguments *arguments
     return !status || call_refuse(c, status, message);
 }
 
-/* The plan of a problem as text, and arguments with what does not vary. */
+/* The plan of a problem as text, and its arguments. */
 static bool find(call *c, const char *text, size_t length, common_plan **p, attune_arguments *a) {
     attune_status status;
     const char *message;
@@ -60,14 +60,14 @@ static bool name_of(call *c, int32_t index, char name[NAME_BYTES]) {
     return true;
 }
 
-/* A size that changed after a tensor was compared with it would make the call read beyond that tensor. */
+/* A size must not change after a tensor was checked against it, as the call would read beyond that tensor. */
 static bool set_size(call *c, const attune_plan *plan, attune_arguments *a, const char *name, int64_t size,
                      bool has_tensor) {
     if (has_tensor) return call_fail(c, "ValueError", "the size %s comes after a tensor; sizes come first", name);
     return call_check(c, attune_plan_set_size(plan, a, name, size));
 }
 
-/* A value by its type: a size, a number, or a tensor. */
+/* Sets a size, a number, or a tensor, depending on the value's type. */
 static bool set(call *c, const attune_plan *plan, attune_arguments *a, int32_t index, bool *has_tensor) {
     char name[NAME_BYTES];
     const attune_dltensor *tensor;
@@ -85,7 +85,7 @@ static bool set(call *c, const attune_plan *plan, attune_arguments *a, int32_t i
 }
 
 /* run(problem, name, value, …): any problem of attune.h as text, with its tensors and sizes by their names. Sizes come
- * before all tensors; None leaves a name out. */
+ * before all tensors; a name whose value is None is ignored. */
 int __tvm_ffi_run(void *self, const tvm_any *arguments, int32_t count, tvm_any *result) {
     (void)self;
     call c = {.name = "run", .arguments = arguments, .count = count};

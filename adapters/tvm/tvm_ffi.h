@@ -1,5 +1,5 @@
-/* TVM's foreign function interface as far as it is used here: tvm/ffi/c_api.h of apache-tvm-ffi 0.1. Only values and
- * the heads of objects; tests/python/test_tvm.py compares them with the header of the installed package. */
+/* The part of TVM's foreign function interface that is used here: values and the heads of objects, from tvm/ffi/c_api.h
+ * of apache-tvm-ffi 0.1. tests/python/test_tvm.py compares them with the header of the installed package. */
 #ifndef ATTUNE_TVM_FFI_H
 #define ATTUNE_TVM_FFI_H
 
