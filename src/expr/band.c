@@ -1,7 +1,9 @@
-/* Conditions that compare the key with the query: those that let each query see the keys at certain distances. */
+/* Finds conditions of a mask that limit the distance kv - q, such as `kv <= q & q - kv < 128`. Together they are a
+ * band, which becomes causality and a window. */
 #include "expr/expr_parse.h"
 
-/* key * kv + query * q + plus, all far from where 64 bits end: whatever 32-bit positions are put in, nothing wraps. */
+/* key * kv + query * q + plus. The coefficients are so small that nothing overflows 64 bits for any 32-bit positions.
+ */
 typedef struct linear {
     int64_t key, query, plus;
 } linear;
@@ -53,7 +55,7 @@ static void take_most(ex_band *band, int64_t most) {
     if (most < band->most) band->most = most;
 }
 
-/* x <= 0, of x a multiple of kv - q and a number. */
+/* x <= 0, where x is a multiple of kv - q, plus a constant. */
 static bool take_at_most_0(linear x, ex_band *band) {
     if (x.key + x.query) return false;
     if (x.key == 1)
@@ -63,7 +65,7 @@ static bool take_at_most_0(linear x, ex_band *band) {
     return x.key == 1 || x.key == -1;
 }
 
-/* left - right <= 0 with `more` added */
+/* left - right + more <= 0 */
 static bool take_order(linear left, linear right, int64_t more, ex_band *band) {
     linear x;
     if (!add(left, right, -1, &x)) return false;
@@ -82,7 +84,7 @@ static ex_op opposite(ex_op op) {
     }
 }
 
-/* The same comparison with its sides exchanged. */
+/* The operator of the same comparison with its sides exchanged. */
 static ex_op mirrored(ex_op op) {
     switch (op) {
     case EX_LT: return EX_GT;
@@ -93,7 +95,7 @@ static ex_op mirrored(ex_op op) {
     }
 }
 
-/* left op right, both of them linear. */
+/* left op right, both linear. */
 static bool take_comparison(linear left, ex_op op, linear right, ex_band *band) {
     switch (op) {
     case EX_LT: return take_order(left, right, 1, band);
@@ -105,7 +107,7 @@ static bool take_comparison(linear left, ex_op op, linear right, ex_band *band) 
     }
 }
 
-/* abs(x) op right: two comparisons of x, if it is an upper bound. */
+/* abs(x) op right: two comparisons of x, if right is an upper bound. */
 static bool take_absolute(const ex_program *p, int number, ex_op op, linear right, ex_band *band) {
     const linear zero = {0};
     linear x, low;
@@ -116,7 +118,7 @@ static bool take_absolute(const ex_program *p, int number, ex_op op, linear righ
 
 static bool is_comparison(const ex_node *node) { return node->op >= EX_EQ && node->op <= EX_GE; }
 
-/* Narrows the band by a condition. If it cannot say all that the condition does, the band is as it was. */
+/* Narrows the band by a condition. False, and the band unchanged, if a band cannot express the condition. */
 static bool take_condition(const ex_program *p, int number, ex_band *band) {
     const ex_node *node = &p->nodes[number];
     const bool is_opposite = node->op == EX_NOT;
@@ -137,7 +139,7 @@ static bool take_condition(const ex_program *p, int number, ex_band *band) {
 
 /* ---- The conditions of a mask ---- */
 
-/* Those that & joins, from the first to the last. Gives their number; 0: there are too many. */
+/* The operands of a chain of &, in order. Returns how many there are; 0: too many. */
 static int list_conditions(const ex_program *p, int list[MAX_CONDITIONS]) {
     int left[EX_MAX_DEPTH + 2], num_left = 0, count = 0;
     left[num_left++] = p->mask;

@@ -1,5 +1,5 @@
-/* The value of a function at one place, for checks that need no speed. Kernels compute in the precision of the softmax;
- * this computes in f64. */
+/* Evaluates a function for one query and key, for checks that need no speed. Kernels compute in the precision of the
+ * softmax, this in f64. */
 #include "expr/evaluate.h"
 
 #include <math.h>
@@ -14,7 +14,7 @@ typedef struct value {
 static value of_int(int64_t i) { return (value){.i = i}; }
 static value of_float(double f) { return (value){.f = f}; }
 
-/* Sums and products wrap around, as those of machines do. */
+/* Sums and products wrap, as they do in kernels. */
 static int64_t wrap(ex_op op, int64_t x, int64_t y) {
     const uint64_t a = (uint64_t)x, b = (uint64_t)y;
     return (int64_t)(op == EX_ADD ? a + b : op == EX_SUB ? a - b : a * b);
@@ -78,7 +78,7 @@ static value floats(ex_op op, double x, double y) {
 
 static value evaluate(const ex_program *program, int at, const ex_place *place);
 
-/* Every index lies in its tensor, by proof or by clamp(). */
+/* Every index is in bounds, by proof or by clamp(). */
 static value load(const ex_program *program, const ex_node *node, const ex_place *place) {
     int64_t index[EX_MAX_RANK];
     for (int i = 0; i < node->num_args; i++) {

@@ -1,4 +1,4 @@
-/* The value of a function at one place. */
+/* Evaluates a function for one query and key. */
 #ifndef ATTUNE_EXPR_EVALUATE_H
 #define ATTUNE_EXPR_EVALUATE_H
 
@@ -14,7 +14,7 @@ typedef struct ex_place {
     void *user;
 } ex_place;
 
-/* Whether the mask lets the query see the key; true without one. */
+/* Whether the mask shows the key to the query; true without a mask. */
 bool ex_mask_shows(const ex_program *program, const ex_place *place);
 
 #endif

@@ -1,4 +1,4 @@
-/* Typed nodes: conversions of operands, constants that fold, and equal nodes that are one. */
+/* Builds typed nodes: converts operands, folds constants, and returns an existing node if there is an equal one. */
 #include "expr/expr_parse.h"
 
 #include <stdio.h>
@@ -23,7 +23,7 @@ static bool is_same(const ex_node *a, const ex_node *b) {
            a->num_args == b->num_args && !memcmp(a->args, b->args, sizeof a->args) && a->value.i == b->value.i;
 }
 
-/* The number of this node, or of an equal one that is there. */
+/* The number of this node, or of an equal node that exists. */
 static int put(ex_parser *p, int column, ex_node node) {
     ex_program *program = p->program;
     if (p->status) return -1;
@@ -101,7 +101,8 @@ static int put_op(ex_parser *p, int column, ex_op op, ex_type type, const int *a
 
 /* ---- Operators ---- */
 
-/* All operands from `first` on in the wider of their types, which is the result's unless it is a condition. */
+/* Converts all operands from `first` on to the widest of their types, which is also the result's type unless that is a
+ * condition. */
 static int make_alike(ex_parser *p, int column, ex_op op, const int *args, int num_args, int first, ex_type least) {
     int converted[3] = {args[0], args[1], num_args > 2 ? args[2] : -1};
     ex_type type = least;
@@ -115,7 +116,7 @@ static int make_quotient(ex_parser *p, int column, int x, int y) {
     return put_op(p, column, EX_DIV, EX_T_FLOAT, args, 2);
 }
 
-/* Of floats: floor(x / y), and x - y * floor(x / y). */
+/* For floats: floor(x / y), and x - y * floor(x / y). */
 static int make_floor_quotient(ex_parser *p, int column, ex_op op, const int *args) {
     const int x = args[0], y = args[1];
     if (wider(type_of(p, x), type_of(p, y), EX_T_INT) == EX_T_FLOAT) {
@@ -157,7 +158,7 @@ static int make_bitwise(ex_parser *p, int column, ex_op op, const int *args) {
     return ex_fail(p, column, "%s wants conditions or integers, and one side is not an integer", ex_op_get(op)->text);
 }
 
-/* Integers and conditions stay what they are. */
+/* Integers and conditions are returned unchanged. */
 static int make_rounded(ex_parser *p, int column, int x) {
     if (type_of(p, x) != EX_T_FLOAT) return convert(p, column, x, EX_T_INT);
     return put_op(p, column, EX_FLOOR, EX_T_FLOAT, &x, 1);
@@ -202,7 +203,7 @@ static void print_dim(const ex_scope *scope, int64_t dim, char *text, size_t cap
         snprintf(text, capacity, "%s", ex_var_name(var));
 }
 
-/* An index that is not clamped must lie inside the dim, whatever the values of the variables. */
+/* An index that is not clamped must be in bounds for all values of the variables. */
 static void check_index(ex_parser *p, int column, const attune_user_tensor *tensor, int index, int64_t dim) {
     const ex_node *node = &p->program->nodes[index];
     char text[80], size[64];

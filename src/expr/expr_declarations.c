@@ -56,7 +56,7 @@ static bool take(reader *r, char c) {
 static bool is_digit(char c) { return c >= '0' && c <= '9'; }
 static bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
 
-/* The length of the word that comes next. */
+/* The length of the next word. */
 static size_t word_at(const reader *r) {
     const char *at = r->at;
     while (at < r->end && (is_letter(*at) || is_digit(*at))) at++;
@@ -147,7 +147,7 @@ static size_t print_one(const attune_user_tensor *t, char *text, size_t capacity
         else
             n += (size_t)snprintf(dims + n, sizeof dims - n, "%s%lld", before, (long long)t->dims[d]);
     }
-    /* Problems are printed before they are checked, too. */
+    /* Problems may be printed before they are checked. */
     const char *const dtype = ex_dtype_name(t->dtype);
     return (size_t)snprintf(text, capacity, "%.*s:%s[%s]", (int)sizeof t->name - 1, t->name, dtype ? dtype : "?", dims);
 }
@@ -174,7 +174,7 @@ static attune_status refuse(at_error *err, const attune_user_tensor *t, const ch
                    (long long)value, wanted);
 }
 
-/* Words of the language, which a tensor's name would hide. */
+/* Words of the language, which are no names for tensors. */
 static bool is_taken(const char *name) {
     for (int i = 0; i < EX_NUM_VARS; i++)
         if (!strcmp(name, ex_var_name((ex_var)i))) return true;

@@ -29,7 +29,7 @@ bool ex_token_is(const ex_token *token, const char *text) {
            !memcmp(token->text, text, (size_t)token->length);
 }
 
-/* Not <ctype.h>, which asks the caller's locale. */
+/* <ctype.h> would depend on the caller's locale. */
 static bool is_digit(char c) { return c >= '0' && c <= '9'; }
 static bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
 

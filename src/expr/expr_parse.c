@@ -1,4 +1,7 @@
-/* The grammar of functions, by the precedence of operators. docs/functions.md has it. */
+/* Parses functions by operator precedence; docs/functions.md has the grammar. What is open (a call, an index,
+ * parentheses, an operator that waits for its right operand) is on an explicit stack of frames:
+ *
+ *     a + b * (c    ->    frames: a +  |  b *  |  (          next: the operand c */
 #include "expr/expr_parse.h"
 
 #include <math.h>
@@ -48,7 +51,7 @@ static int find_tensor(const ex_parser *p, const ex_token *name) {
 
 /* ---- What is open ---- */
 
-/* Parsing keeps a stack of its own, because a host's may be small. The last frame; NULL: none is open. */
+/* The stack is explicit, because the host's may be small. The last frame; NULL: none is open. */
 static ex_frame *last(ex_parser *p) { return p->num_frames ? &p->frames[p->num_frames - 1] : NULL; }
 
 static bool is_last(ex_parser *p, ex_frame_kind kind) { return p->num_frames && last(p)->kind == kind; }
@@ -62,7 +65,7 @@ static bool open_frame(ex_parser *p, ex_frame frame) {
     return false;
 }
 
-/* The operand of a call, or the index of a tensor. There may be more of them than the frame has room for. */
+/* Adds the operand of a call, or the index of a tensor. There may be more than the frame has room for. */
 static void take_operand(ex_frame *frame, int node, bool is_clamped) {
     if (frame->count < EX_MAX_RANK) {
         frame->nodes[frame->count] = (int16_t)node;
@@ -73,7 +76,7 @@ static void take_operand(ex_frame *frame, int node, bool is_clamped) {
 
 /* ---- Calls ---- */
 
-enum { CLAMP = EX_OP_COUNT }; /* what a frame has in place of an ex_op */
+enum { CLAMP = EX_OP_COUNT }; /* instead of an ex_op in a frame */
 
 static bool open_call(ex_parser *p, const ex_token *name) {
     const bool is_clamp = ex_token_is(name, "clamp");
@@ -88,13 +91,13 @@ static bool open_call(ex_parser *p, const ex_token *name) {
     return open_frame(p, (ex_frame){.kind = EX_IN_CALL, .which = (uint8_t)op, .column = (int16_t)name->column});
 }
 
-/* clamp(x, least, most), in an order that keeps a NaN. */
+/* clamp(x, least, most), in an order in which NaN stays NaN. */
 static int make_clamp(ex_parser *p, int column, const int *operands) {
     const int low = ex_make(p, column, EX_MAX, (int[]){operands[1], operands[0]}, 2);
     return ex_make(p, column, EX_MIN, (int[]){operands[2], low}, 2);
 }
 
-/* The call that is open last has all of its operands. */
+/* Ends the innermost call, all of whose operands have been read. */
 static int close_call(ex_parser *p) {
     const ex_frame call = p->frames[--p->num_frames];
     const bool is_clamp = call.which == CLAMP;
@@ -113,8 +116,8 @@ static int close_call(ex_parser *p) {
 
 static const char *after_blanks(const char *at) { return at + strspn(at, " \t\r\n"); }
 
-/* Whether the token is a clamp of one operand that is a whole index, and not clamp(x, least, most) or a part of a sum.
- * Parsing tells, too, but would have to be done again for each of the clamps within. */
+/* Whether the token begins clamp(x) with one operand, which is a whole index, and not clamp(x, least, most) or a part
+ * of a sum. It scans ahead: finding out by parsing would parse nested clamps again and again. */
 static bool is_index_clamp(const ex_parser *p) {
     if (!ex_token_is(&p->token, "clamp")) return false;
     const char *at = after_blanks(p->token.text + p->token.length);
@@ -129,7 +132,7 @@ static bool is_index_clamp(const ex_parser *p) {
     return *at == ',' || *at == ']';
 }
 
-/* An index: an integer, or clamp(…) of one, which is moved to the nearest that the tensor has. */
+/* Adds an index: an integer, or clamp(…) of one, which is clamped to the tensor. */
 static bool open_index(ex_parser *p) {
     ex_frame *const load = last(p);
     const int16_t column = (int16_t)p->token.column;
@@ -153,7 +156,7 @@ static bool open_load(ex_parser *p, const ex_token *name) {
     return false;
 }
 
-/* The tensor that is open last has all of its indices. */
+/* Ends the innermost tensor, all of whose indices have been read. */
 static int close_load(ex_parser *p) {
     const ex_frame load = p->frames[--p->num_frames];
     const attune_user_tensor *t = &p->program->scope.tensors[load.which];
@@ -178,8 +181,8 @@ static int name_without_meaning(ex_parser *p, const ex_token *name) {
                    shown_length(name), name->text, ex_var_name(p->operand == EX_V_PROB ? EX_V_PROB : EX_V_SCORE));
 }
 
-/* Each of the next three takes what stands where an operand is expected. *node: the operand, if that is all of it; it
- * stays -1 if something is open now. False: it failed. */
+/* The next three functions read what begins an operand. *node is the operand if it is complete; it stays -1 if a frame
+ * was opened. False: an error. */
 static bool take_name(ex_parser *p, int *node) {
     const ex_token name = p->token;
     const int var = find_var(&name);
@@ -230,7 +233,7 @@ static int make_complement(ex_parser *p, int column, int x) {
     return ex_make(p, column, EX_SUB, (int[]){ex_make_int(p, column, -1), x}, 2);
 }
 
-/* The signs that stand before the operand, from the last to the first. */
+/* Applies the signs before the operand, from the last to the first. */
 static int apply_signs(ex_parser *p, int node) {
     while (node >= 0 && p->num_frames && last(p)->kind <= EX_AFTER_TILDE) {
         const ex_frame sign = p->frames[--p->num_frames];
@@ -242,7 +245,7 @@ static int apply_signs(ex_parser *p, int node) {
     return node;
 }
 
-/* The infix operator that comes next; -1: another token. */
+/* The next token if it is an infix operator; else -1. */
 static int next_infix(const ex_parser *p) {
     if (p->token.kind != EX_SIGN) return -1;
     for (int i = 0; i < EX_OP_COUNT; i++) {
@@ -252,7 +255,8 @@ static int next_infix(const ex_parser *p) {
     return -1;
 }
 
-/* The infix operators before `node` that bind at least as tightly as the next token, from the last to the first. */
+/* Applies the infix operators before `node` that bind at least as tightly as the next token, from the last to the
+ * first. */
 static int apply_infix(ex_parser *p, int node) {
     const int next = next_infix(p), level = next < 0 ? 0 : ex_op_get((ex_op)next)->level;
     while (node >= 0 && is_last(p, EX_AFTER_INFIX) && ex_op_get((ex_op)last(p)->which)->level >= level) {
@@ -267,7 +271,8 @@ static int apply_infix(ex_parser *p, int node) {
 
 /* ---- Expressions ---- */
 
-/* What follows an operand within the frame that is open last, which is no operator. Another operand: *node is -1. */
+/* Handles what follows an operand in the innermost frame, unless it is an operator. *node is -1 if another operand is
+ * expected. */
 static bool go_on(ex_parser *p, int *node) {
     ex_frame *frame = last(p);
     const bool is_clamped = frame->kind == EX_IN_CLAMP, is_call = frame->kind == EX_IN_CALL;
@@ -275,7 +280,7 @@ static bool go_on(ex_parser *p, int *node) {
         if (!expect(p, ")", "')'")) return false;
         p->num_frames--;
         if (!is_clamped) return true;
-        frame = last(p); /* the tensor, whose index ends here */
+        frame = last(p); /* the tensor whose index ends here */
     }
     take_operand(frame, *node, is_clamped);
     *node = -1;
@@ -285,7 +290,7 @@ static bool go_on(ex_parser *p, int *node) {
     return *node >= 0;
 }
 
-/* The text up to where nothing is open and no operator follows. */
+/* Parses up to where no frame is open and no operator follows. */
 static int parse_expression(ex_parser *p) {
     int node = -1;
     for (;;) {
@@ -337,7 +342,7 @@ static int parse_function(ex_parser *p) {
                    shown_length(&p->token), p->token.text, hint_for(&p->token));
 }
 
-/* A function whose result takes the place of its operand. */
+/* A function whose result replaces its operand. */
 static attune_status parse_number(ex_parser *p, const char *what, int *root) {
     if (!*p->text) return ATTUNE_OK;
     int node = parse_function(p);

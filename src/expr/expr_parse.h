@@ -1,5 +1,5 @@
-/* Between the files of the parser. Each function that makes a node gives its number, or -1 after a failure, which is
- * kept in parser->err: the first one counts. */
+/* What the parser's files share. Each function that builds a node returns its number, or -1 after a failure.
+ * parser->err has the first failure. */
 #ifndef ATTUNE_EXPR_EXPR_PARSE_H
 #define ATTUNE_EXPR_EXPR_PARSE_H
 
@@ -17,7 +17,7 @@ typedef struct ex_token {
     } value;
 } ex_token;
 
-/* What has begun and not ended yet. The first three are signs before an operand. */
+/* Kinds of open frames. The first three are signs before an operand. */
 typedef enum ex_frame_kind {
     EX_AFTER_MINUS,
     EX_AFTER_NOT,
@@ -47,7 +47,7 @@ typedef struct ex_parser {
     ex_token token;   /* the next one */
     ex_frame *frames; /* EX_MAX_FRAMES of them */
     int num_frames;
-    ex_var operand; /* EX_V_SCORE or EX_V_PROB, which the function is given; EX_NUM_VARS: neither, as of a mask */
+    ex_var operand; /* the function's operand, EX_V_SCORE or EX_V_PROB; EX_NUM_VARS: none, for a mask */
     attune_status status;
     at_error *err;
 } ex_parser;
@@ -56,7 +56,7 @@ typedef struct ex_parser {
 void ex_next(ex_parser *p);
 bool ex_token_is(const ex_token *token, const char *text);
 
-/* Fails with the function's name and the column before the message. Gives -1. */
+/* Fails with a message that begins with the function's name and the column. Returns -1. */
 int ex_fail(ex_parser *p, int column, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 /* expr_build.c: typed nodes. Operands are converted; `column` is that of the operator. */
@@ -68,11 +68,11 @@ int ex_make(ex_parser *p, int column, ex_op op, const int *args, int num_args);
 /* clamped: bits of the indices that were written as clamp(…). columns: those of the indices. */
 int ex_make_load(ex_parser *p, int column, int tensor, const int *indices, const int *columns, unsigned clamped);
 
-/* range.c: fills in what is known of an integer's values. */
+/* range.c: computes the range of an integer node. */
 void ex_find_range(const ex_program *program, ex_node *node);
 /* Whether an integer is known not to be zero. */
 bool ex_is_nonzero(const ex_node *node);
-/* How many indices a dim is known to have at least. */
+/* A lower bound of a dim. */
 int64_t ex_dim_least(const ex_scope *scope, int64_t dim);
 bool ex_is_below(const ex_scope *scope, const ex_node *index, int64_t dim);
 

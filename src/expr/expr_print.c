@@ -1,5 +1,5 @@
-/* The canonical text of functions: one blank on either side of an infix operator, and parentheses where the order of
- * operators asks for them. */
+/* Prints the canonical text of functions: a blank on either side of an infix operator, and parentheses where precedence
+ * requires them. */
 #define _GNU_SOURCE
 #include "expr/expr.h"
 
@@ -28,7 +28,7 @@ static void put(writer *w, const char *format, ...) {
     if (length > 0) w->length += (size_t)length;
 }
 
-/* The shortest text that gives the number back. */
+/* The shortest text that parses to the same number. */
 static void put_float(writer *w, double value) {
     char digits[40] = "", longer[40];
     for (int precision = 1; precision <= 17; precision++) {
@@ -46,7 +46,7 @@ static bool is_infix(const ex_node *node) {
     return level > 0 && level < EX_CALL;
 }
 
-/* How tightly the node's text holds together. */
+/* The precedence of the node's text. */
 static int level_of(const ex_node *node) {
     const bool is_negative =
         (node->op == EX_INT && node->value.i < 0) || (node->op == EX_FLOAT && signbit(node->value.f));
@@ -65,7 +65,8 @@ static void put_leaf(writer *w, const ex_node *node) {
 
 /* ---- Operators and their operands ---- */
 
-/* How tightly the text of operand `i` must hold together. Operators group to the left, and comparisons not at all. */
+/* The precedence that operand `i` needs to stand without parentheses. Operators are left-associative, comparisons are
+ * not associative. */
 static int least_of(const ex_node *node, int i) {
     const bool is_comparison = node->op >= EX_EQ && node->op <= EX_GE;
     if (is_sign(node)) return PRIMARY;
@@ -105,7 +106,7 @@ static frame begin(const ex_program *p, writer *w, int number, int least) {
     return f;
 }
 
-/* With a stack of its own, because a host's may be small. */
+/* With an explicit stack, because the host's may be small. */
 static void put_node(const ex_program *p, writer *w, int root) {
     frame frames[EX_MAX_DEPTH + 2];
     int count = 0;
@@ -113,7 +114,8 @@ static void put_node(const ex_program *p, writer *w, int root) {
     while (count) {
         frame *const f = &frames[count - 1];
         const ex_node *const node = &p->nodes[f->number];
-        if (w->length > w->capacity + ATTUNE_FUNCTION_BYTES) return; /* far too long: shared nodes repeat */
+        if (w->length > w->capacity + ATTUNE_FUNCTION_BYTES)
+            return; /* too long, as shared nodes are printed repeatedly */
         if (f->next) put_after(w, node, f->next - 1);
         if (f->next < node->num_args) {
             put_before(p, w, node, f->next);

@@ -1,9 +1,10 @@
-/* Masks that let each query see keys without a gap. What is said of a value is how it changes from key to key; that
- * integers may wrap is left out, because a schedule depends on the answer, and no result. */
+/* Recognises masks that show each query one interval of keys, by how each value changes with the key: it is constant,
+ * rises, falls, or has one peak or valley. Wrapping of integers is ignored, because only the schedule depends on the
+ * answer, and no result. */
 #include "expr/expr.h"
 
-/* As the key grows. The values of at least any x have an interval of keys: has_peak; those of at most x: has_valley. A
- * condition that holds is more than one that does not. */
+/* How a value changes as the key grows. has_peak: for any x, the keys with values >= x are an interval; has_valley:
+ * those with values <= x. True counts as more than false. */
 typedef struct course {
     bool rises, falls, has_peak, has_valley;
 } course;
@@ -33,7 +34,7 @@ static course either(course x, course y) {
     return (course){x.rises && y.rises, x.falls && y.falls, x.has_peak && y.has_peak, x.has_valley && y.has_valley};
 }
 
-/* x times, or by, a factor that all keys share. */
+/* x times, or divided by, a factor that is the same for all keys. */
 static course scaled(course x, const ex_node *factor, course of_factor) {
     const bool is_float = factor->op == EX_FLOAT, is_int = factor->type == EX_T_INT;
     if (!is_constant(of_factor)) return unknown;

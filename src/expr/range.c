@@ -1,5 +1,5 @@
-/* What is known of the values of an integer: an interval, and that it lies below a size (or how far beyond). Arithmetic
- * is that of 64 bits: where a result may wrap, nothing is known of it. */
+/* Ranges of integer nodes: a constant interval, and an upper bound relative to a size (such as: less than the number of
+ * keys plus 3). Arithmetic has 64 bits; if a result may wrap, nothing is known of it. */
 #include "expr/expr_parse.h"
 
 typedef struct range {
@@ -95,7 +95,7 @@ static void set_end(ex_node *node, int var, wide beyond) {
     node->beyond = (int64_t)beyond;
 }
 
-/* An upper bound of either of two. */
+/* An upper bound of both. */
 static void set_end_of_both(ex_node *node, const ex_node *x, const ex_node *y) {
     if (x->end_var == y->end_var) set_end(node, x->end_var, larger(x->beyond, y->beyond));
 }
@@ -143,7 +143,7 @@ void ex_find_range(const ex_program *p, ex_node *node) {
         if (x->type == EX_T_INT && !x->is_in_i32) node->is_in_i32 = false;
         if (x->type == EX_T_FLOAT) node->is_in_i32 = false;
     }
-    /* A bound relative to a size holds where nothing wraps. */
+    /* A bound relative to a size holds only if nothing wraps. */
     if (r.least != INT64_MIN || r.most != INT64_MAX) find_end(p, node);
 }
 

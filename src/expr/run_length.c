@@ -1,5 +1,5 @@
-/* Runs of values of a variable that a function cannot tell apart, because it divides the variable by a constant
- * wherever it uses it: blocks of keys, chunks of queries. */
+/* Runs of a variable's values over which a function is constant, because it uses the variable only divided by a
+ * constant: blocks of keys, chunks of queries. */
 #include "expr/expr.h"
 
 static int64_t common_divisor(int64_t a, int64_t b) {

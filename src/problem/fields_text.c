@@ -11,7 +11,7 @@
 
 static bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
 
-/* Leaves out the blanks at both ends. */
+/* Trims blanks at both ends. */
 static void trim(const char **text, int *length) {
     while (*length && is_blank(**text)) ++*text, --*length;
     while (*length && is_blank((*text)[*length - 1])) --*length;
@@ -36,7 +36,7 @@ mha_pair mha_unquoted(const mha_pair *pair) {
     return inner;
 }
 
-/* Cuts `length` characters at the first '='. False if there is none, or no key before it. */
+/* Splits `length` characters at the first '='. False if there is none, or no key before it. */
 static bool cut(const char *text, int length, mha_pair *pair) {
     const char *const equals = memchr(text, '=', (size_t)length);
     if (!equals) return false;
@@ -46,7 +46,7 @@ static bool cut(const char *text, int length, mha_pair *pair) {
     return pair->key_length > 0;
 }
 
-/* The pairs before this one have been read, so they are well formed. */
+/* Earlier pairs have been read, so they are well formed. */
 static attune_status check_new(const char *text, const mha_pair *pair, attune_status bad, at_error *err) {
     for (const char *at = text;;) {
         const size_t length = mha_pair_length(at);
@@ -58,7 +58,7 @@ static attune_status check_new(const char *text, const mha_pair *pair, attune_st
     }
 }
 
-/* A quotation mark opens or closes the whole value. */
+/* Quotation marks may only enclose a whole value. */
 static attune_status check_quotes(const mha_pair *pair, attune_status bad, at_error *err) {
     int marks = 0;
     for (int i = 0; i < pair->value_length; i++) marks += pair->value[i] == '"';
@@ -135,7 +135,7 @@ void mha_write(mha_writer *writer, const char *format, ...) {
     if (length > 0) writer->length += (size_t)length;
 }
 
-/* The fewest digits that are read as this number again. */
+/* The fewest digits that parse to the same number. */
 void mha_write_number(mha_writer *writer, double number) {
     enum { FEWEST = 15, MOST = 17 };
     char text[64];

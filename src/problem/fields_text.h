@@ -1,4 +1,4 @@
-/* `key=value` pairs separated by commas: the text form that problems and schedules share. */
+/* `key=value` pairs separated by commas: the text form of problems and schedules. */
 #ifndef ATTUNE_PROBLEM_FIELDS_TEXT_H
 #define ATTUNE_PROBLEM_FIELDS_TEXT_H
 
@@ -10,9 +10,9 @@ typedef struct mha_pair {
     int key_length, value_length;
 } mha_pair;
 
-/* How many characters a pair has, up to the comma after it. Commas in quotation marks belong to the value. */
+/* The length of a pair, up to the comma after it. Commas in quotation marks belong to the value. */
 size_t mha_pair_length(const char *text);
-/* Whether the value stands in quotation marks, and the same without them. */
+/* Whether the value is in quotation marks; and removes them. */
 bool mha_is_quoted(const mha_pair *pair);
 mha_pair mha_unquoted(const mha_pair *pair);
 
@@ -29,14 +29,14 @@ bool mha_value_is(const mha_pair *pair, const char *value);
 attune_status mha_value_int(const mha_pair *pair, attune_status bad, int64_t *out, at_error *err);
 attune_status mha_value_double(const mha_pair *pair, attune_status bad, double *out, at_error *err);
 
-/* Writes text as snprintf does: never beyond capacity, and counts all of it. */
+/* Appends text as snprintf does: it never writes beyond capacity, and counts everything. */
 typedef struct mha_writer {
     char *text;
     size_t capacity, length;
 } mha_writer;
 void mha_write(mha_writer *writer, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void mha_write_number(mha_writer *writer, double number);
-/* "key=" with a comma before it unless it is the first. */
+/* Appends "key=", after a comma unless it is the first. */
 void mha_write_key(mha_writer *writer, const char *key);
 
 #endif

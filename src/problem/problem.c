@@ -3,9 +3,9 @@
 
 #include <math.h>
 
-/* ---- fields that mean nothing ---- */
+/* ---- fields without effect ---- */
 
-/* Weights alone are the probabilities by default. Merging has one width: head_dim_v, or else head_dim. */
+/* op=weights computes probabilities by default. op=merge has one width: head_dim_v, or else head_dim. */
 static void settle_op(attune_problem *p) {
     const bool is_default = p->weights_mode == ATTUNE_WEIGHTS_NONE;
     if (p->op == ATTUNE_WEIGHTS && is_default) p->weights_mode = ATTUNE_WEIGHTS_SOFTMAX;
@@ -13,7 +13,7 @@ static void settle_op(attune_problem *p) {
     if (p->op == ATTUNE_MERGE) p->head_dim = p->head_dim_v;
 }
 
-/* The weights alone have no sinks: their lse, which is an input, counts them already. */
+/* op=weights has no sinks: its input lse includes them. */
 static void forget_fields(attune_problem *p) {
     for (int i = 0; i < MHA_NUM_FIELDS; i++) {
         const mha_field *field = &mha_fields[i];
@@ -23,7 +23,7 @@ static void forget_fields(attune_problem *p) {
     if (p->op == ATTUNE_WEIGHTS) p->has_lse = p->weights_mode == ATTUNE_WEIGHTS_SOFTMAX;
 }
 
-/* Scores that are given out at one step do not depend on later steps. Called after all checks. */
+/* Scores that are the output of a step do not depend on later steps. Called after all checks. */
 static void forget_later_steps(attune_problem *p) {
     if (p->op != ATTUNE_WEIGHTS) return;
     for (int i = 0; i < MHA_NUM_FIELDS; i++)
@@ -41,8 +41,8 @@ static void fill_dtypes(attune_problem *p) {
     if (!p->softmax_precision) p->softmax_precision = mha_field_of_f64(p) ? ATTUNE_F64 : ATTUNE_F32;
 }
 
-/* What the types mean by themselves is the default. Arithmetic of f64 and `reproducible` never round, and quantised
- * caches only where it is asked for: those in panels are not rounded, and have the bits of rows. */
+/* The default precision follows from the types. f64 and `reproducible` never round; quantised caches round only on
+ * request, so that panels give the same bits as rows. */
 static void settle_matmul_precision(attune_problem *p) {
     const bool is_quantised = mha_is_quantised(p->k_dtype) || mha_is_quantised(p->v_dtype);
     const bool rounds =
@@ -51,7 +51,7 @@ static void settle_matmul_precision(attune_problem *p) {
     if (p->matmul_precision == usual) p->matmul_precision = ATTUNE_DTYPE_DEFAULT;
 }
 
-/* Scales of numbers that are no codes stay: mha_check_fields refuses them. */
+/* Scales of a K or V that is not quantised stay, as mha_check_fields rejects them. */
 static void fill_scales(attune_dtype dtype, attune_scales *scales) {
     if (!*scales && !mha_is_quantised(dtype))
         *scales = ATTUNE_SCALES_NONE;
@@ -80,7 +80,7 @@ static void fill_all_scales(attune_problem *p) {
     fill_group(p->v_scales, &p->v_group);
 }
 
-/* Entries of a ragged batch have lengths of their own. A given size is their bound. */
+/* The sequences of a ragged batch have their own lengths; a given size is their bound. */
 static void fill_ragged_size(int64_t *size, int64_t *most) {
     if (*size > 0 && (!*most || *size < *most)) *most = *size;
     if (*size >= 0) *size = ATTUNE_DYNAMIC;
@@ -98,7 +98,7 @@ static void fill_sizes(attune_problem *p) {
     if (p->kv_ids && !p->num_ids) p->num_ids = ATTUNE_DYNAMIC;
 }
 
-/* A scale that rounds to the default scale becomes the default. */
+/* A scale that equals the default after rounding becomes the default. */
 static void fill_scale(attune_problem *p) {
     const double usual = 1.0 / sqrt((double)p->head_dim);
     if (p->has_softmax_scale) p->softmax_scale = usual; /* for calls that set none */

@@ -45,7 +45,7 @@ attune_status mha_check_choices(const attune_problem *p, at_error *err) {
     return ATTUNE_OK;
 }
 
-/* ---- fields that mean nothing ---- */
+/* ---- fields without effect ---- */
 
 static attune_status refuse_part(const attune_problem *p, const mha_field *field, const char *why, at_error *err) {
     const int64_t value = mha_field_value(p, field);
@@ -54,14 +54,14 @@ static attune_status refuse_part(const attune_problem *p, const mha_field *field
     return at_fail(err, ATTUNE_INVALID_PROBLEM, "%s is %lld, but %s", field->member, (long long)value, why);
 }
 
-/* The type of q, too, is the default of bias_dtype. */
+/* bias_dtype may also be the type of q, which is its default. */
 static bool is_default(const attune_problem *p, const mha_field *field) {
     const int64_t dtype = p->dtype ? (int64_t)p->dtype : ATTUNE_F32;
     if (field == &mha_fields[MHA_ID_bias_dtype] && mha_field_value(p, field) == dtype) return true;
     return mha_field_is_initial(p, field);
 }
 
-/* A field of the block without embed_dim, or a part of a feature that is not there, was meant otherwise. */
+/* A field of the block without embed_dim, or an option of a feature that is not used, is a mistake. */
 attune_status mha_check_parts(const attune_problem *p, at_error *err) {
     for (int i = 0; i < MHA_NUM_FIELDS; i++) {
         const mha_field *field = &mha_fields[i];
@@ -93,7 +93,7 @@ static range range_of(const attune_problem *p, const mha_field *field) {
     return (range){is_free ? 0 : field->least, field->most};
 }
 
-/* A size that starts as 0 was most likely never set. */
+/* A size of 0 was most likely never set. */
 static attune_status check_integer(const attune_problem *p, const mha_field *field, at_error *err) {
     static const attune_problem initial = ATTUNE_PROBLEM_INIT;
     const bool may_be_dynamic = field->kind == MHA_FIELD_SIZE;
@@ -107,7 +107,7 @@ static attune_status check_integer(const attune_problem *p, const mha_field *fie
                    r.most, may_be_dynamic ? ", or dynamic" : "");
 }
 
-/* The default is legal even where the range leaves it out: 0, or the NaN that says so. */
+/* The default is legal even if it is out of range: 0, or NaN. */
 static attune_status check_number(const attune_problem *p, const mha_field *field, at_error *err) {
     static const attune_problem initial = ATTUNE_PROBLEM_INIT;
     const double number = mha_field_number(p, field), usual = mha_field_number(&initial, field);
@@ -161,7 +161,7 @@ static attune_status check_precision(const attune_problem *p, at_error *err) {
     return at_fail(err, ATTUNE_INVALID_PROBLEM, "softmax_precision is f32, but %s is f64", f64->member);
 }
 
-/* Factors that must not be rounded. */
+/* Operands of products that must not be rounded. */
 static attune_status check_matmul_precision(const attune_problem *p, at_error *err) {
     const char *const why = p->softmax_precision == ATTUNE_F64 ? "softmax_precision is f64"
                             : p->reproducible                  ? "reproducible is 1, which computes in f32 on every CPU"
@@ -245,7 +245,7 @@ static attune_status check_weights(const attune_problem *p, at_error *err) {
     return ATTUNE_OK;
 }
 
-/* How K or V is stored, and the names of its fields. */
+/* The format of K or V, and the names of its fields. */
 typedef struct stored {
     attune_dtype dtype;
     attune_scales scales;
@@ -278,7 +278,7 @@ static attune_status check_group(const stored *s, at_error *err) {
                    (long long)s->group, s->columns_name, (long long)s->columns);
 }
 
-/* Codes that are whole numbers have a scale: without one no real keys or values have them. */
+/* Integer quantised values need a scale. */
 static attune_status check_stored(const stored *s, at_error *err) {
     const char *const dtype = mha_dtype_name(s->dtype);
     const bool is_packed = mha_is_packed(s->dtype, s->scales);
@@ -328,7 +328,7 @@ static attune_status check_codes(const attune_problem *p, at_error *err) {
                    mha_dtype_name(mha_is_quantised(p->k_dtype) ? p->k_dtype : p->v_dtype));
 }
 
-/* The type and the columns of K or V in panels. A unit of K is several columns. */
+/* Checks type and columns of K or V in panels. A unit of K is several columns. */
 static attune_status check_panels_of(const stored *s, bool is_k, at_error *err) {
     const int64_t *const strides = s->strides;
     if (s->dtype != ATTUNE_F32 && s->dtype != ATTUNE_BF16 && s->dtype != ATTUNE_I8 && s->dtype != ATTUNE_I4)
@@ -375,7 +375,7 @@ static attune_status check_panels(const attune_problem *p, at_error *err) {
 
 static bool is_integer(attune_dtype dtype) { return dtype == ATTUNE_I8 || dtype == ATTUNE_I4; }
 
-/* Codes that each call makes of K: a plane of Q beyond the first would be more exact than they are. */
+/* If each call quantises K to 8 bits, a second plane of Q would add no accuracy. */
 static attune_status check_key_codes(const attune_problem *p, at_error *err) {
     if (p->q_planes != ATTUNE_Q_PLANES_1)
         return refuse(err, "q_planes is 2, but integer=scores quantises k to one byte: leave out q_planes");
@@ -387,7 +387,7 @@ static attune_status check_key_codes(const attune_problem *p, at_error *err) {
 }
 
 static attune_status check_integer_products(const attune_problem *p, at_error *err) {
-    enum { MOST_COLUMNS = 1024 }; /* a dot of codes of 16 and 8 bits is an i32 */
+    enum { MOST_COLUMNS = 1024 }; /* dot products of 16-bit and 8-bit values must fit into i32 */
     const char *const how = mha_field_word(&mha_fields[MHA_ID_integer], p->integer);
     if (!p->integer) return ATTUNE_OK;
     const mha_field *const scales = &mha_fields[MHA_ID_k_scales];
@@ -423,8 +423,8 @@ static attune_status check_integer_products(const attune_problem *p, at_error *e
     return mha_quantises_keys(p) ? check_key_codes(p, err) : ATTUNE_OK;
 }
 
-/* Who attends to which key is what the list says, so nothing else may say it. What is left needs all keys of a sequence
- * in a row. */
+/* With listed keys, the list alone decides which keys are visible, so other masks are not allowed; the remaining fields
+ * need all keys of a sequence in order. */
 static attune_status check_lists(const attune_problem *p, at_error *err) {
     const struct {
         bool is_set;
@@ -453,8 +453,8 @@ static attune_status check_lists(const attune_problem *p, at_error *err) {
     return ATTUNE_OK;
 }
 
-/* A general problem has one kernel for all groups. Where rows are told apart by more than their positions and heads, or
- * are counted when compiling, there is none yet. */
+/* A general problem has one kernel for all groups. Features that distinguish rows by more than positions and heads, or
+ * need their number when compiling, are not supported. */
 static attune_status check_general(const attune_problem *p, at_error *err) {
     const struct {
         bool is_set;

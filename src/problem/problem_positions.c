@@ -2,8 +2,8 @@
 #include "problem/problem.h"
 #include "problem/problem_sight.h"
 
-/* How far beyond a query's position its last key can lie, and how far before it the first. With bottom_right the
- * number of keys cancels out of the one, and the number of queries out of the other. */
+/* How far a query's last key can be after its position, and how far its first key before it. With bottom_right, the
+ * number of keys cancels out of the former, and the number of queries out of the latter. */
 static int64_t most_ahead(const attune_problem *p) {
     return (p->causal_align == ATTUNE_BOTTOM_RIGHT ? mha_most_queries(p) : mha_most_keys(p)) - 1 - p->causal_offset;
 }
@@ -24,7 +24,8 @@ static void drop_what_hides_nothing(attune_problem *p) {
 
 static bool is_in_range(int64_t offset) { return offset >= -(int64_t)MHA_MAX_SIZE && offset <= MHA_MAX_SIZE; }
 
-/* Known lengths can be said by either alignment. The default one is canonical, unless its offset is out of range. */
+/* If lengths are known, either alignment can express a position. The default alignment is canonical, unless its offset
+ * is out of range. */
 static attune_status fold_alignment(attune_problem *p, at_error *err) {
     if (mha_keys_follow_queries(p) && !p->has_kv_lens) p->causal_align = ATTUNE_BOTTOM_RIGHT; /* the base is 0 */
     if (p->seq_q < 0 || p->seq_kv < 0 || p->has_kv_lens) return ATTUNE_OK;
@@ -46,7 +47,7 @@ static void forget_positions(attune_problem *p) {
     p->has_causal_offsets = 0;
 }
 
-/* If only causality needs positions, all diagonals before the first key are the same. */
+/* If only causality needs positions, all diagonals before the first key are equivalent. */
 static void join_diagonals(attune_problem *p) {
     const int64_t least = -(p->causal_align == ATTUNE_BOTTOM_RIGHT ? mha_most_keys(p) : mha_most_queries(p));
     const bool only_causal = p->is_causal && p->window_left < 0 && !p->has_alibi_slopes && !p->rotary_dim;

@@ -33,7 +33,7 @@ static void write_array(mha_writer *w, const attune_problem *p, const mha_field 
     for (int i = 0; i < rank; i++) write_size(w, i ? ":" : "", values[i], field->kind == MHA_FIELD_DIMS);
 }
 
-/* As letters if each dim is 1 or full, and not all are 1. */
+/* Prints letters if each dim is 1 or full, and not all are 1. */
 static void write_dims(mha_writer *w, const attune_problem *p, const mha_field *field, const int64_t dims[4]) {
     int64_t full[4];
     char letters[5];
@@ -91,14 +91,14 @@ static bool is_absent(const attune_problem *p, const mha_field *field) {
     return field->kind == MHA_FIELD_NUMBER && !mha_field_open(p, field) && isnan(mha_field_number(p, field));
 }
 
-/* Whether the rest of a problem without this field is canonically the same. */
+/* Whether the problem without this field has the same canonical form. */
 static bool is_without(const attune_problem *rest, const mha_field *field, const attune_problem *canonical) {
     attune_problem without = *rest;
     mha_field_reset(&without, field);
     return !mha_make_canonical(&without, NULL) && !memcmp(&without, canonical, sizeof without);
 }
 
-/* A field can be left out if the rest still gives this canonical problem. Fields are tried from the last one on,
+/* Omits fields as long as the remaining ones give the same canonical problem. Fields are tried from the last one on,
  * because later fields get their defaults from earlier ones. */
 static void find_needed(const attune_problem *canonical, bool needed[MHA_NUM_FIELDS]) {
     attune_problem rest = *canonical;
@@ -111,7 +111,7 @@ static void find_needed(const attune_problem *canonical, bool needed[MHA_NUM_FIE
     }
 }
 
-/* A problem that cannot be compiled is printed with the fields that it sets. */
+/* A problem that is not valid is printed with all fields that it sets. */
 static void find_set(const attune_problem *p, bool needed[MHA_NUM_FIELDS]) {
     for (int i = 0; i < MHA_NUM_FIELDS; i++) needed[i] = mha_fields[i].always || !is_absent(p, &mha_fields[i]);
 }

@@ -6,7 +6,7 @@ bool mha_has_first_key(const attune_problem *p) { return p->window_left >= 0; }
 
 bool mha_has_last_key(const attune_problem *p) { return p->is_causal || p->window_right >= 0; }
 
-/* After the first keys, queries with a window see as many as each other. */
+/* After the first keys, all queries with a window attend to the same number of keys. */
 bool mha_sees_more_later(const attune_problem *p) {
     return p->is_causal && (p->window_left < 0 || 2 * p->window_left >= mha_usual_size(p->seq_kv, p->max_seq_kv));
 }
@@ -21,15 +21,15 @@ typedef struct span {
     int64_t begin, end;
 } span;
 
-/* The keys up to which causality lets a query see that stands at `at`. */
+/* The end of the keys that are visible by causality at position `at`. */
 static int64_t end_at(const attune_problem *p, int64_t keys, int64_t at) {
     return p->is_causal ? max_of(0, min_of(at + 1, keys)) : keys;
 }
 
-/* Whether the query is a global one: the window does not bind it. */
+/* Whether the query is global, so that the window does not limit it. */
 static bool is_global(const attune_problem *p, int64_t at) { return p->global_tokens && at < p->global_tokens; }
 
-/* The keys it sees by causality and window. */
+/* The keys that are visible by causality and window. */
 static span sight_at(const attune_problem *p, int64_t keys, int64_t at) {
     span s = {0, end_at(p, keys, at)};
     if (is_global(p, at)) return s;
@@ -38,7 +38,7 @@ static span sight_at(const attune_problem *p, int64_t keys, int64_t at) {
     return s;
 }
 
-/* The keys before this one it sees because they are global. */
+/* The end of the global keys that are visible. */
 static int64_t globals_at(const attune_problem *p, int64_t keys, int64_t at) {
     return min_of(p->global_tokens, end_at(p, keys, at));
 }
@@ -75,7 +75,7 @@ static double count_pairs(const attune_problem *p, int64_t keys, int64_t begin, 
     return sum;
 }
 
-/* Both ends of a sight move on from query to query, except for the step from the last global query to the next one. */
+/* Both ends of the visible range grow from query to query, except from the last global query to the next one. */
 static void span_queries(const attune_problem *p, int64_t keys, int64_t first, int64_t last, span *some, span *all) {
     const span a = sight_at(p, keys, first), z = sight_at(p, keys, last);
     *some = (span){min_of(a.begin, z.begin), max_of(a.end, z.end)};

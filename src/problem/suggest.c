@@ -10,8 +10,8 @@ typedef struct alias {
     const char *usual, *meant;
 } alias;
 
-/* Names of other libraries for keys that are no fields; those for fields are in fields.def. Flags need none for their
- * is_ or has_. */
+/* Names in other libraries for keys that are not fields; fields.def has those for fields. Flags need no entry for a
+ * missing is_ or has_. */
 static const alias key_aliases[] = {
     {"cache_dtype", "kv_dtype"},
     {"kv_cache_dtype", "kv_dtype"},
@@ -58,7 +58,7 @@ static const char *find_alias(const alias *list, size_t count, const char *text,
     return NULL;
 }
 
-/* Whether a list of words with blanks between them has this one. */
+/* Whether a list of words, separated by blanks, has this word. */
 static bool has_word(const char *list, const char *text, size_t length) {
     for (const char *at = list; at && *at; at += strspn(at, " ")) {
         const size_t letters = strcspn(at, " ");
@@ -82,7 +82,7 @@ static size_t prefix_length(const char *text, size_t length) {
     return length > 4 && !memcmp(text, "has_", 4) ? 4 : 0;
 }
 
-/* Whether text and name differ by an is_ or has_ at most. */
+/* Whether text and name differ at most by is_ or has_. */
 static bool is_same_flag(const char *text, size_t length, const char *name) {
     const size_t of_text = prefix_length(text, length), of_name = prefix_length(name, strlen(name));
     return at_same_word(text + of_text, length - of_text, name + of_name);

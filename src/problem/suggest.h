@@ -4,7 +4,7 @@
 
 #include "problem/fields_text.h"
 
-/* The end of a sentence, "; did you mean num_heads?", or nothing. */
+/* The end of a sentence, "; did you mean num_heads?", or "". */
 enum { MHA_SUGGESTION = 64 };
 typedef struct mha_suggestion {
     char text[MHA_SUGGESTION];
@@ -14,7 +14,7 @@ typedef struct mha_suggestion {
 mha_suggestion mha_suggest_field(const mha_pair *pair);
 mha_suggestion mha_suggest_value(const mha_pair *pair, const char *const *words, int count);
 
-/* For a key that is none of `count` names, without other libraries' names. */
+/* For a key that is none of `count` names; without other libraries' names. */
 mha_suggestion mha_suggest_name(const mha_pair *pair, const char *const *names, int count);
 
 #endif
