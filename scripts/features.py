@@ -1,17 +1,20 @@
-"""Fills in the two tables of docs/features.md: usage: features.py [--run] < docs/features.md. Needs a build.
+"""Fills in the tables of docs/features.md: usage: features.py [--run] < docs/features.md. Needs a build.
 
-Each row's problem is tried with a quantised cache, with integer products and with reproducible=1, and without a
-compiler: "tier 0" if a built-in kernel computes it, "vm" if the virtual machine does.
+Each row has a feature and a problem, of which the other columns are found. With a quantised cache, with integer
+products and with reproducible=1 the library takes the problem or says why not: such a sentence becomes a note. Without
+a compiler a built-in kernel computes it ("tier 0", or "tier 0 in steps" if only within the step of a language model),
+or the virtual machine does ("vm").
 
-The second table has the instruction sets. --run fills it in, in some minutes; without it its cells stay. "ran": machine
-code ran on this CPU and gave the interpreter's bits. "emulated": the same under qemu-user, which needs `make aarch64`.
-"compiles": it has not run.
+The column of machine code needs --run, which takes some minutes; without it its cells stay. "all" means: on the
+instruction sets of RUN the code ran on this CPU and gave the interpreter's bits, on those of EMULATED it did so under
+qemu-user (which needs `make aarch64`), and for all others it compiles. Anything else is an error.
 """
 
 import os
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 TOP = Path(__file__).resolve().parents[1]
@@ -23,7 +26,11 @@ os.environ["ATTUNE_CACHE_DIR"] = ""
 import attune  # noqa: E402
 
 SETS = ("x86-64", "avx2", "avx512", "avx512_bf16", "amx", "aarch64")
-HEADS = ["feature", "problem", "i8 cache", "integer", "reproducible", "no compiler"], ["feature", *SETS]
+RUN, EMULATED = SETS[:4], SETS[5:]
+HEAD = ["feature", "problem", "machine code", "no compiler", "i8 cache", "integer", "reproducible"]
+NOTES = "## Why not"
+STEP = {"ragged": 1, "page_size": 16, "kv_lens": 1, "seq_new": attune.DYNAMIC, "is_causal": 1, "batch": 4,
+        "num_kv_heads": 2}
 USUAL = {"num_heads": 8, "seq_q": 64, "head_dim": 64}
 # Sizes for a run of a problem that leaves them open, and smaller ones for what is long to interpret.
 SIZES = {"seq_q": 20, "seq_kv": 70, "seq_new": 20, "total_q": 50, "total_kv": 50, "num_pages": 40, "max_pages": 8,
@@ -41,35 +48,44 @@ def names_of(text):
 def problem_of(text, **more):
     """The row's problem with what it leaves out, as test_docs.sh has it."""
     names = names_of(text)
-    if "kv_dtype" in more and names & {"kv_dtype", "k_dtype", "v_dtype"}:
-        more = {name: value for name, value in more.items() if not name.startswith("kv_")}
     usual = {name: value for name, value in USUAL.items() if name not in names and name not in more}
     if "embed_dim" in names:
         usual.pop("head_dim", None)
     return attune.Problem(text, **usual, **more)
 
 
-def is_taken(text, **more):
+def taken(text, notes, **more):
+    """Whether the library takes the row's problem with `more`: a word, or the number of the note that says why not."""
+    if names_of(text) & {"kv_dtype", "k_dtype", "v_dtype"}:
+        more = {name: value for name, value in more.items() if not name.startswith("kv_")}
     try:
-        problem_of(text, **more)
-        return "yes"
+        if not more:
+            return "its own"
+        return "yes" if str(problem_of(text, **more)) != str(problem_of(text)) else "no effect"
+    except attune.Error as error:
+        return f"no ({notes.setdefault(str(error), len(notes) + 1)})"
+
+
+def computes(text, more):
+    """What computes the problem where nothing is compiled; None if it is no problem."""
+    found = []
+    context = attune.Context(cache_dir="", compile_mode="never", event=found.append)
+    try:
+        attune.compile(problem_of(text, **more), context=context)
     except attune.Error:
-        return "–"
+        return None
+    return "vm" if "virtual machine" in " ".join(event.message for event in found) else "tier 0"
 
 
 def without_compiler(text):
-    """What computes the problem where nothing is compiled, with open lengths if it has no others."""
+    """The same in words: with open lengths if the row has no others, and within a step."""
     names = names_of(text)
     opened = {name: attune.DYNAMIC for name in ("seq_q", "seq_kv") if name not in names}
-    for more in (opened, {}):
-        found = []
-        context = attune.Context(cache_dir="", compile_mode="never", event=found.append)
-        try:
-            attune.compile(problem_of(text, **more), context=context)
-        except attune.Error:
-            continue
-        return "vm" if "virtual machine" in " ".join(event.message for event in found) else "tier 0"
-    raise SystemExit(f"features: nothing computes {text}")
+    alone = computes(text, opened) or computes(text, {})
+    if alone is None:
+        raise SystemExit(f"features: nothing computes {text}")
+    step = {name: value for name, value in {**STEP, "seq_q": attune.DYNAMIC}.items() if name not in names}
+    return "tier 0 in steps" if alone == "vm" and computes(text, step) == "tier 0" else alone
 
 
 def ran(*command, **env):
@@ -90,65 +106,55 @@ def agrees(problem, lab, **env):
         sizes[missing[1]] = SIZES[missing[1]]
 
 
-def on_sets(text):
-    """What is known of the problem's machine code for each instruction set."""
+def machine_code(text):
+    """Tries the problem's machine code for each instruction set."""
     problem = str(problem_of(text))
     for long, short in SHORTER.items():
         problem = problem.replace(long, short)
-    can_run = re.search(r"^runs +(.*)$", ran(BUILD / "attune", "info")[1], re.M)[1].split()
-    emulated = BUILD / "aarch64/attune-lab"
     for target in SETS:
-        cell = "–"
-        if ran(BUILD / "attune", "compile", problem, f"--target={target}", "--emit=obj", "-o", os.devnull)[0] == 0:
-            cell = "compiles"
-        if target in can_run:
+        status, said = ran(BUILD / "attune", "compile", problem, f"--target={target}", "--emit=obj", "-o", os.devnull)
+        good = status == 0
+        if good and target in RUN:
             good, said = agrees(problem, [BUILD / "attune-lab", "check", f"--isa={target}"])
-            cell = "ran" if good else "?"
-        elif target == "aarch64" and emulated.exists():
-            good, said = agrees(problem, ["qemu-aarch64", emulated, "check"], ATTUNE_COMPILE="worker",
+        elif good and target in EMULATED:
+            good, said = agrees(problem, ["qemu-aarch64", BUILD / "aarch64/attune-lab", "check"],
+                                ATTUNE_COMPILE="worker",
                                 QEMU_LD_PREFIX=os.environ.get("QEMU_LD_PREFIX", "/usr/aarch64-linux-gnu"),
                                 ATTUNE_CODEGEN_WORKER=str(BUILD / "attune-codegen-worker"))
-            cell = "emulated" if good else "?"
-        if cell in "–?":
-            raise SystemExit(f"features: {target}: {problem}: {said if cell == '?' else 'does not compile'}")
-        yield cell
+        if not good:
+            raise SystemExit(f"features: {target}: {problem}: {said}")
+    return "all"
 
 
-def problem_row(cells):
+def row(cells, notes):
     problem = ",".join(re.findall("`(.*?)`", cells[1]))
-    i8 = is_taken(problem, kv_dtype="i8", kv_scales="token")
-    integer = is_taken(problem, kv_dtype="i8", kv_scales="token", integer="all") if "integer" not in problem else "yes"
-    columns = [i8, integer, is_taken(problem, reproducible=1) if "reproducible" not in problem else "yes",
-               without_compiler(problem)]
-    return problem, [*cells[:2], *columns]
-
-
-def write_table(rows):
-    for cells in rows:
-        print(f"| {' | '.join(cells)} |", flush=True)
+    code = machine_code(problem) if "--run" in sys.argv[1:] else cells[2] if len(cells) == len(HEAD) else "?"
+    i8 = {"kv_dtype": "i8", "kv_scales": "token"}
+    return [*cells[:2], code, without_compiler(problem), taken(problem, notes, **i8),
+            taken(problem, notes, **i8, integer="all") if "integer" not in problem else "yes",
+            taken(problem, notes, reproducible=1) if "reproducible" not in problem else "yes"]
 
 
 def main():
-    problems, known, head = {}, {}, None
-    for line in [*sys.stdin.read().splitlines(), None]:
-        cells = line.strip("| ").split(" | ") if line and line.startswith("| ") else None
-        if head is None and cells in HEADS:
-            head = cells
-            print(f"{line}\n{'|---' * len(cells)}|")
-        elif head and line and line.startswith("|---"):
+    notes, place = {}, None
+    for line in sys.stdin.read().splitlines():
+        cells = line.strip("| ").split(" | ") if line.startswith("| ") else None
+        if cells and cells[:2] == HEAD[:2]:
+            place = "table"
+            print(f"| {' | '.join(HEAD)} |\n{'|---' * len(HEAD)}|")
+        elif line == NOTES:
+            place = "notes"
+            print(f"{line}\n")
+            for sentence, number in notes.items():
+                print(textwrap.fill(f"{number}. {sentence}.", 120, subsequent_indent="   ", break_on_hyphens=False))
+            print()
+        elif place == "table" and cells:
+            print(f"| {' | '.join(row(cells, notes))} |", flush=True)
+        elif place == "table" and line.startswith("|---") or place == "notes" and not line.startswith("#"):
             continue
-        elif head and cells and "problem" in head:
-            problems[cells[0]], row = problem_row(cells)
-            write_table([row])
-        elif head and cells:
-            known[cells[0]] = cells
         else:
-            if head and "problem" not in head:  # as many rows as the first table has, in its order
-                write_table([name, *(on_sets(problem) if "--run" in sys.argv[1:] else known.get(name, ["–"])[1:])]
-                            for name, problem in problems.items())
-            head = None
-            if line is not None:
-                print(line)
+            place = None
+            print(line)
 
 
 if __name__ == "__main__":
