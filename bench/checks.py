@@ -304,6 +304,16 @@ def case_a_run_becomes_a_page():
         expect(re.search(r"`seq_q=1` +\| 8.6 ms +\| 19 µs +\| 41 ns", page), page)
 
 
+def case_a_case_counts_as_faster_by_ratio_and_by_times():
+    need_numpy()
+    import publish
+
+    by_ratio = run_of(entry("attune", [1e6, 5e6, 5e6]), entry("torch", [2e6, 2e6, 6e6]))["results"]  # medians: 5, 2 ms
+    expect_equal(report.best_ratio(by_ratio[0], "wall"), (1.2, "torch"))
+    expect_equal(publish.ahead(by_ratio, "wall"), 0)
+    expect_equal(publish.ahead(run_of(entry("attune", [1e6] * 3), entry("torch", [2e6] * 3))["results"], "wall"), 1)
+
+
 def case_a_page_tells_of_other_programs():
     need_numpy()
     import publish

@@ -8,8 +8,8 @@ import shapes
 PAGE = "performance.md"
 DEFINITION = """\
 A case is one shape, in one dtype, on one number of threads. Its ratio is the time of the fastest peer divided by the
-time of attune: the median over rounds in which all of them have a turn. The headline is the geometric mean of the
-ratios of all cases. Below 1, attune is slower."""
+time of attune: the median over rounds in which all of them have a turn. attune counts as faster if both that ratio and
+its median time say so. The headline is the geometric mean of the ratios of all cases. Below 1, attune is slower."""
 BUSY = """\
 * Other programs ran on the same core (see the load), so times are up to three times those of a quiet machine. Ratios
   and shares are of neighbouring samples, which meet the same load; yet single ratios vary by a third from run to run.
@@ -20,6 +20,9 @@ ONE_THREAD = """\
 NO_GAIN = """\
 * In {cases} neither attune nor its fastest peer was faster with {threads} than with one, so another program probably
   had a CPU then. The ratio counts all the same.
+"""
+ABSENT = """\
+* Not in this run: {peers}. A peer takes part if its library is installed ([the bench](bench.md)).
 """
 LONG_NS = 1e6  # shorter calls may not be worth a second thread
 LIMITS = """\
@@ -44,8 +47,14 @@ def mean(results, clock):
     return report.geometric_mean([report.best_ratio(found, clock)[0] for found in results])
 
 
+def median(found, peer, clock):
+    return report.figures(found, next(entry for entry in found["entries"] if entry["peer"] == peer), clock)["median"]
+
+
 def ahead(results, clock):
-    return sum(report.best_ratio(found, clock)[0] >= 1 for found in results)
+    """In how many cases attune is faster by the ratio and by the printed times: where they disagree, noise decides."""
+    best = [(found, *report.best_ratio(found, clock)) for found in results]
+    return sum(ratio > 1 and median(found, "attune", clock) < median(found, peer, clock) for found, ratio, peer in best)
 
 
 def headline(run, clock):
@@ -128,14 +137,20 @@ def without_gain(run, clock):
             yield found
 
 
+def wrapped(item):
+    return textwrap.fill(" ".join(item.split()), 120, subsequent_indent="  ", break_on_hyphens=False) + "\n"
+
+
 def limits_of(run, clock):
     # What ran before the run is others'; after it the run's own threads count, too.
     most = max(found["threads"] for found in run["results"])
     text = BUSY if max(run["machine"]["load"], run["machine"]["load_after"] - most) > 2 else ""
     lost = [f"{shapes.title(found['shape'])} ({found['dtype']})" for found in without_gain(run, clock)]
     if lost:
-        text += textwrap.fill(" ".join(NO_GAIN.format(cases="; ".join(lost), threads=threads_of(most)).split()), 120,
-                              subsequent_indent="  ", break_on_hyphens=False) + "\n"
+        text += wrapped(NO_GAIN.format(cases="; ".join(lost), threads=threads_of(most)))
+    absent = [name for peer, name in report.NAMES.items() if peer not in run["versions"]]
+    if absent:
+        text += wrapped(ABSENT.format(peers=", ".join(absent)))
     return text + (ONE_THREAD if most == 1 else "") + LIMITS
 
 
