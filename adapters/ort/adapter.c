@@ -8,14 +8,14 @@
 
 size_t attune_ort_stats(char *text, size_t capacity) { return adapter_counters(text, capacity); }
 
-/* It has stock kernels, but not when a node runs that attune has taken. Each node has a table, and a few kinds of
- * calls: prompts and single tokens, masks of several shapes. */
+/* ONNX Runtime has stock kernels, but cannot use them for a node that attune has claimed. Each node has a table of
+ * plans, for a few kinds of calls: prompts and single tokens, masks of several shapes. */
 const common_engine_info common_engine = {.has_threads = true, .max_plans = 256};
 
 /* ---- ONNX Runtime ---- */
 
 const ort_api *adapter_open(const ort_base *base, uint32_t version, ort_status **status) {
-    /* Asking for a version that there is not makes ONNX Runtime print to stderr, so its number is read first. */
+    /* The version is read first, because requesting an unknown version makes ONNX Runtime print to stderr. */
     unsigned major = 0, minor = 0;
     const char *const have = base->GetVersionString();
     *status = NULL;

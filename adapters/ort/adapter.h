@@ -1,5 +1,5 @@
-/* libattune-ort.so: attune as kernels of ONNX Runtime. This is the inside; ONNX Runtime and Python call the functions
- * of exports.map. */
+/* libattune-ort.so: attune as kernels of ONNX Runtime. This is internal; ONNX Runtime and Python call the functions of
+ * exports.map. */
 #ifndef ATTUNE_ORT_ADAPTER_H
 #define ATTUNE_ORT_ADAPTER_H
 
@@ -11,7 +11,7 @@
  * Otherwise NULL, and *status is a sentence that ONNX Runtime raises. */
 const ort_api *adapter_open(const ort_base *base, uint32_t version, ort_status **status);
 
-/* attune's number of an element type of ONNX Runtime; 0 if it has none. */
+/* attune's dtype for an element type of ONNX Runtime; 0 if there is none. */
 attune_dtype adapter_dtype(int type);
 size_t adapter_type_bytes(attune_dtype dtype);
 

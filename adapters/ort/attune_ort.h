@@ -6,8 +6,8 @@
 
 #define ATTUNE_ORT_API __attribute__((visibility("default")))
 
-/* Custom operators: in sessions made with these options attune computes all nodes of its operators. Called by
- * SessionOptions.register_custom_ops_library, and by OrtApi.RegisterCustomOpsLibrary_V2. */
+/* Custom operators: in sessions with these options, attune computes all nodes of its operators. Called by
+ * SessionOptions.register_custom_ops_library and OrtApi.RegisterCustomOpsLibrary_V2. */
 ATTUNE_ORT_API ort_status *RegisterCustomOps(ort_session_options *options, const ort_base *base);
 
 /* The execution provider: attune computes the nodes that it can, ONNX Runtime the others. Called by

@@ -1,9 +1,9 @@
-/* ONNX Runtime's C interface, declared here because its headers need not be installed where attune is built. Nothing of
- * ONNX Runtime is linked: it passes its tables of functions to the entries of this library.
+/* ONNX Runtime's C interface, declared here because its headers need not be installed where attune is built. ONNX
+ * Runtime is not linked: it passes its tables of functions to the entry points of this library.
  *
- * OrtApi and OrtEpApi are structs of function pointers that only ever grow at their end: onnxruntime_c_api.h and
- * onnxruntime_ep_c_api.h give the order. Each member below stands in its slot, which is asserted; the gaps between are
- * functions that attune does not call. Members keep ONNX Runtime's names. */
+ * OrtApi and OrtEpApi are structs of function pointers that only grow at their end, in the order of onnxruntime_c_api.h
+ * and onnxruntime_ep_c_api.h. Assertions check the slot of each member below; gaps are functions that attune does not
+ * call. Members have ONNX Runtime's names. */
 #ifndef ATTUNE_ORT_ABI_H
 #define ATTUNE_ORT_ABI_H
 
@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Opaque. A status of NULL is success; any other belongs to whoever receives it. */
+/* Opaque. A status of NULL is success; the receiver owns any other status. */
 typedef struct ort_status ort_status;
 typedef struct ort_value ort_value;
 typedef struct ort_shape ort_shape; /* OrtTensorTypeAndShapeInfo */
@@ -66,7 +66,7 @@ enum { ORT_REQUIRED = 0, ORT_OPTIONAL = 1 }; /* OrtCustomOpInputOutputCharacteri
 enum { ORT_MEMORY_DEFAULT = 0 };             /* OrtMemType */
 enum { ORT_HARDWARE_CPU = 0 };               /* OrtHardwareDeviceType */
 
-/* The oldest versions of the interface that have what is used here. Version N comes with ONNX Runtime 1.N. */
+/* The oldest versions of the interface with the functions that are used here. Version N comes with ONNX Runtime 1.N. */
 enum { ORT_VERSION_OPS = 17, ORT_VERSION_EP = 24 };
 
 #define ORT_GAP(name, count) void (*name[count])(void)
@@ -130,7 +130,7 @@ typedef struct ort_api {
     ORT_GAP(gap_273, 1);
     ort_status *(*KernelContext_ParallelFor)(const ort_kernel_context *context, void (*fn)(void *user, size_t index),
                                              size_t total, size_t num_batch, void *user);
-    /* From here on: of version 24, for the execution provider only. */
+    /* The following members are of version 24, for the execution provider only. */
     ORT_GAP(gap_275, 14);
     ort_status *(*GetValueInfoName)(const ort_value_info *value, const char **name);
     ort_status *(*GetValueInfoTypeInfo)(const ort_value_info *value, const ort_type_info **borrowed);
@@ -220,7 +220,7 @@ typedef ort_status *ort_create_kernel_fn(void *state, const ort_kernel_info *inf
 /* OrtNodeFusionOptions of version 24 */
 typedef struct ort_fusion_options {
     uint32_t version;
-    bool drop_constant_initializers; /* the fused node does not receive them */
+    bool drop_constant_initializers; /* the fused node does not get them as inputs */
 } ort_fusion_options;
 
 /* OrtModelEditorApi, since version 22 */
@@ -272,9 +272,9 @@ ORT_SLOT(ort_ep_api, KernelDefBuilder_AddTypeConstraint, 29);
 ORT_SLOT(ort_ep_api, KernelDefBuilder_Build, 32);
 ORT_SLOT(ort_ep_api, EpGraphSupportInfo_LookUpKernel, 41);
 
-/* ---- Tables that attune fills. Functions that are not set are optional ---- */
+/* ---- Tables that attune provides. Functions that are not set are optional ---- */
 
-/* OrtCustomOp of version 17: ONNX Runtime looks at no later member. */
+/* OrtCustomOp of version 17: ONNX Runtime reads no later members. */
 struct ort_custom_op {
     uint32_t version;
     void *(*CreateKernel)(const ort_custom_op *op, const ort_api *api, const ort_kernel_info *info);
@@ -313,7 +313,7 @@ struct ort_kernel {
     void (*SetSharedPrePackedWeight)(void);
 };
 
-/* OrtNodeComputeInfo of version 24: what a fused node computes. A state is of a session. */
+/* OrtNodeComputeInfo of version 24: how a fused node is computed. A state belongs to a session. */
 struct ort_compute {
     uint32_t version;
     ort_status *(*CreateState)(ort_compute *compute, ort_compute_context *context, void **state);

@@ -10,12 +10,12 @@
 /* The index of KernelContext_ParallelFor is the worker number. */
 static void work(void *user, size_t worker) { common_loop_work(user, (uint32_t)worker); }
 
-/* ONNX Runtime does not tell how many threads a session has. More workers than threads do no harm. */
+/* ONNX Runtime does not say how many threads a session has. More workers than threads are harmless. */
 static uint32_t most_workers(void) {
     static atomic_uint known;
     uint32_t count = atomic_load_explicit(&known, memory_order_relaxed);
     if (count) return count;
-    cpu_set_t set; /* of 1024 CPUs: a larger machine has another answer */
+    cpu_set_t set; /* for 1024 CPUs; on a larger machine the call fails */
     const long online = sysconf(_SC_NPROCESSORS_ONLN);
     const long usable = sched_getaffinity(0, sizeof set, &set) ? online : CPU_COUNT(&set);
     count = usable < 1 ? 1 : usable > 65536 ? 65536 : (uint32_t)usable;
@@ -32,7 +32,7 @@ static void parallel_for(void *user, attune_range_fn *fn, void *argument, int64_
     }
     common_loop l;
     common_loop_init(&l, fn, argument, n, workers);
-    /* After a failure of ONNX Runtime's own the tasks are missing, which attune notices and reports. */
+    /* After a failure of ONNX Runtime, tasks have not run, which attune notices and reports. */
     ort_status *const status = place->api->KernelContext_ParallelFor(place->context, work, (size_t)workers, 0, &l);
     if (status) place->api->ReleaseStatus(status);
 }

@@ -11,7 +11,7 @@ typedef struct ort_place {
     const ort_kernel_context *context;
 } ort_place;
 
-/* A runner on the threads of the session that the call belongs to. `place` must stay until the call is done. */
+/* A runner on the threads of the call's session. `place` must stay valid until the call is done. */
 attune_runner ort_runner(const ort_place *place);
 
 #endif

@@ -6,7 +6,7 @@
 
 enum { TENSOR_MAX_RANK = 5 };
 
-/* One that is not there is all zeros. */
+/* An absent tensor is all zeros. */
 typedef struct tensor {
     bool is_given;
     int type; /* of ONNX Runtime */

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-enum { MOST = 64 }; /* inputs or outputs of a node that is looked at */
+enum { MOST = 64 }; /* inputs or outputs of a node that is examined */
 
 static bool done(const ort_api *api, ort_status *status) {
     if (status) api->ReleaseStatus(status);

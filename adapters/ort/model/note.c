@@ -31,7 +31,7 @@ void note_put(note *n, const char *name, const int64_t *values, size_t count) {
     put(n, "\n");
 }
 
-/* By its bits, so that no locale can change it. */
+/* As bits, so that it does not depend on the locale. */
 void note_put_real(note *n, const char *name, float value) {
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);
@@ -51,7 +51,7 @@ bool note_is_right(const note *n) {
            !strncmp(n->text, first_line, strlen(first_line)) && n->text[n->length - 1] == '\n';
 }
 
-/* What follows the name; NULL: there is no such line. */
+/* The text after the name; NULL: there is no such line. */
 static const char *find(const note *n, const char *name) {
     const size_t length = strlen(name);
     for (const char *line = n->text; line; line = strchr(line, '\n')) {

@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-enum { MOST = 64 }; /* inputs, outputs or attributes of a node that is looked at */
+enum { MOST = 64 }; /* inputs, outputs or attributes of a node that is examined */
 
 static bool done(const ort_api *api, ort_status *status) {
     if (status) api->ReleaseStatus(status);
@@ -82,7 +82,7 @@ bool source_has_text(const node_source *s, const char *name) {
 typedef ort_status *count_fn(const ort_kernel_info *info, size_t *count);
 typedef ort_status *name_fn(const ort_kernel_info *info, size_t index, char *name, size_t *size);
 
-/* An input or output that is not there has an empty name. Asked without a buffer, its size is 1, the NUL. */
+/* An absent input or output has an empty name, whose size is 1, the NUL. */
 static bool is_named(const node_source *s, size_t index, count_fn *count_of, name_fn *name_of) {
     size_t count, size = 0;
     return done(s->api, count_of(s->info, &count)) && index < count &&
@@ -99,7 +99,7 @@ static bool is_given(const node_source *s, size_t index, node_count_fn *count_of
            done(s->api, values_of(s->node, all, count)) && all[index];
 }
 
-/* The place of an input or output of the operator; MOST: there is none. */
+/* The index of an input or output of the operator; MOST: there is none. */
 static size_t place_of(const node_source *s, const int8_t *places, size_t most, size_t index) {
     if (!s->note) return index;
     return index < most && places[index] >= 0 ? (size_t)places[index] : MOST;

@@ -88,8 +88,8 @@ static bool set_lengths(attention *a) {
 
 /* ---- The mask ---- */
 
-/* The first of its columns, and a second one that hides: a single column where there are more keys means "hide the
- * others" in ONNX, and "the same for all" in attune. */
+/* Its only column, and a second one that hides: with more keys, a mask of one column means "hide the other keys" in
+ * ONNX, and "the same for all keys" in attune. */
 static const void *two_columns(call *c, const tensor *mask, int64_t rows) {
     const size_t bytes = adapter_type_bytes(mask->dtype);
     static const float f32 = -__builtin_inff();
@@ -109,8 +109,8 @@ static const void *two_columns(call *c, const tensor *mask, int64_t rows) {
     return wide;
 }
 
-/* Its dims from the right must each be 1 or the full size, except the last, which may be any up to the number of keys:
- * those beyond are hidden. */
+/* Its dims, from the right, must be 1 or the full size. The last one may also be less than the number of keys; the keys
+ * beyond it are hidden. */
 static bool set_mask(attention *a) {
     call *const c = a->c;
     const tensor *const t = &a->in[ATTN_MASK];

@@ -42,7 +42,7 @@ static attune_status pack(block *b, const tensor given[ATTUNE_NUM_WEIGHTS]) {
     if (!status) status = attune_packed_weights_size(&problem, &bytes);
     if (status) return status;
     for (int i = 0; i < ATTUNE_NUM_WEIGHTS; i++) {
-        /* A transposed view of a model's constant has the count of its elements, too. */
+        /* A transposed view of a model's constant has the same number of elements. */
         if (given[i].data &&
             (given[i].dtype != weights.tensor[i].dtype || tensor_count(&given[i]) != count_of(&weights.tensor[i])))
             return ATTUNE_BAD_FILE;

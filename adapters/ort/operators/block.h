@@ -1,11 +1,11 @@
-/* A block that runs: packed weights, and where its inputs are. */
+/* A block at run time: packed weights, and the indices of its inputs. */
 #ifndef ATTUNE_ORT_BLOCK_H
 #define ATTUNE_ORT_BLOCK_H
 
 #include "common/kind.h"
 #include "ort/tensor.h"
 
-/* Sizes of a block, and which inputs of its node are what. */
+/* Sizes of a block, and the indices of its inputs. */
 typedef struct block_shape {
     attune_dtype dtype;
     attune_weight_layout layout;
@@ -20,7 +20,7 @@ typedef struct block block;
 /* Whether attune can compute a block of these sizes. */
 bool block_is_supported(const block_shape *shape);
 
-/* Packs the weights, by attune_weight_id; data NULL: there is none. NULL after a failure, with a sentence. */
+/* Packs the weights, indexed by attune_weight_id; data NULL: absent. NULL after a failure, with a sentence. */
 block *block_create(const block_shape *shape, const tensor weights[ATTUNE_NUM_WEIGHTS],
                     char message[ATTUNE_MESSAGE_BYTES]);
 void block_free(block *b);
@@ -28,7 +28,7 @@ void block_free(block *b);
 const void *block_packed(const block *b);
 const block_shape *block_shape_of(const block *b);
 
-/* Sets the fields of a kind of call that are a block's. */
+/* Sets the fields of a kind of call that belong to a block. */
 void block_kind(const block *b, common_kind *kind);
 
 #endif

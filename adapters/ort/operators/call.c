@@ -44,7 +44,7 @@ bool call_fail(call *c, const char *format, ...) {
     return false;
 }
 
-/* A failure of ONNX Runtime's own. */
+/* Reports a failure of ONNX Runtime. */
 static bool done(call *c, ort_status *status) {
     if (!status) return true;
     call_fail(c, "%s", c->n->api->GetErrorMessage(status));
@@ -54,7 +54,7 @@ static bool done(call *c, ort_status *status) {
 
 /* ---- Tensors ---- */
 
-/* ONNX Runtime sees to the types of its operators, but not to those of an EPContext node. */
+/* ONNX Runtime checks the types of its operators, but not those of an EPContext node. */
 static bool has_its_type(call *c, const char *name, const tensor *t) {
     if (!c->type) c->type = t->type;
     return t->type == c->type || call_fail(c, "%s must have the type of the first input", name);
@@ -93,7 +93,7 @@ bool call_expect(call *c, const char *name, const tensor *t, int rank, const int
                              call_print_dims(t->rank, t->dims, have), call_print_dims(rank, dims, want));
 }
 
-/* Present is as quantised as past, and a state of the type of the one before. */
+/* Present has the type of past, and a state that of the previous state. */
 static bool has_own_type(const call *c, size_t index) {
     const node_spec *const spec = &c->n->spec;
     return index && (spec->attributes.cache_bits || node_is_linear(spec->op));
@@ -288,7 +288,7 @@ bool call_gather(call *c, const tensor *past, void *present, heads *keys) {
 }
 
 bool call_set_positions(call *c, int64_t past) {
-    /* With as many new keys as queries the queries are the last ones. Lengths count for padding only. */
+    /* With as many new keys as queries, the queries are the last positions. Lengths only describe padding. */
     if (!past) return true;
     if (c->k.dims[2] == c->q.dims[2] && !c->kv_lens) {
         c->kind.bottom_right = 1;
@@ -383,7 +383,7 @@ bool call_attend(call *c) {
     if (!c->q.dims[0] || !c->q.dims[1] || (!c->q.dims[2] && !c->k_cache.data)) return true;
     if (!complete_kind(c)) return false;
     c->code = ORT_FAIL;
-    /* Released also when ONNX Runtime throws. */
+    /* Released even if ONNX Runtime throws. */
     __attribute__((cleanup(release))) common_plan *p = common_plan_of(&c->n->plans, &c->kind, &status, &message);
     return p ? run(c, p) : call_fail(c, "%s", message);
 }

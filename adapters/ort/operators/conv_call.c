@@ -20,7 +20,7 @@ static const char *const names[CONV_NUM_INPUTS] = {"input", "weight", "bias", "p
 
 static bool is_last(const step *s) { return s->c->n->spec.attributes.channels_last; }
 
-/* Dims of the input, or of the state, whose tokens are others. */
+/* Dims of the input, or of the state, which has a different number of tokens. */
 static int dims_of(const step *s, int64_t tokens, int64_t dims[TENSOR_MAX_RANK]) {
     const tensor *const input = &s->in[CONV_INPUT];
     memcpy(dims, input->dims, sizeof input->dims);
@@ -110,7 +110,7 @@ static bool run(step *s) {
     static const kept_kind kind = {sizeof s->desc, create, destroy};
     const attune_runner runner = ort_runner(&s->c->place);
     s->step.runner = &runner;
-    /* Released also when ONNX Runtime throws. */
+    /* Released even if ONNX Runtime throws. */
     __attribute__((cleanup(release))) kept *k = kept_find(s->c, &kind, &s->desc);
     return k && (!attune_conv_run(k->object, &s->step) || call_fail(s->c, "%s", attune_last_message()));
 }
@@ -118,7 +118,7 @@ static bool run(step *s) {
 bool call_conv(call *c) {
     static const attune_conv_desc initial = ATTUNE_CONV_DESC_INIT;
     step s = {.c = c, .step = ATTUNE_CONV_STEP_INIT};
-    memcpy(&s.desc, &initial, sizeof s.desc); /* with its padding, so that descriptions can be compared */
+    memcpy(&s.desc, &initial, sizeof s.desc); /* padding included, so that descriptions can be compared as bytes */
     if (!take_input(&s) || !take_weights(&s) || !make_outputs(&s)) return false;
     c->code = ORT_FAIL;
     return !s.step.batch || !s.desc.channels || run(&s);

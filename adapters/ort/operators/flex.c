@@ -10,7 +10,7 @@ enum { NUM_TEXTS = 4 };
 static const char *const texts[NUM_TEXTS] = {"tensors", "score_mod", "mask_mod", "prob_mod"};
 static const char *const fields[NUM_TEXTS] = {"tensor", "score_mod", "mask_mod", "prob_mod"};
 
-/* Writes ",field=\"text\"" after a problem's text. False after a sentence. */
+/* Appends ",field=\"text\"" to a problem's text. False after a failure, with a sentence. */
 static bool add_text(const node_source *s, int i, char *problem, size_t capacity, char *message) {
     char text[ATTUNE_FUNCTION_BYTES];
     const size_t length = strlen(problem);
@@ -43,8 +43,8 @@ static bool check_inputs(const node_source *s, const attune_problem *p, char *me
     return false;
 }
 
-/* Functions may be right for certain sizes only: [batch, heads, queries, keys], -1 for any. They come to stand in the
- * problem, whose other sizes are no matter. */
+/* Functions may be valid for certain sizes only: [batch, heads, queries, keys], -1 for any. These sizes are put into
+ * the problem, whose other sizes do not matter. */
 static bool keep_sizes(const node_source *s, attune_problem *p, char message[ATTUNE_MESSAGE_BYTES]) {
     enum { SIZES = 4, MOST = 8 };
     int64_t sizes[MOST] = {-1, -1, -1, -1};

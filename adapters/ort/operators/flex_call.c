@@ -1,4 +1,4 @@
-/* A call of a FlexAttention: its inputs, and the tensors that functions read. */
+/* A call of FlexAttention: its inputs, and the tensors that functions read. */
 #include "call.h"
 #include "flex.h"
 

@@ -51,8 +51,8 @@ typedef struct group_query {
     call *c;
     tensor in[NUM_INPUTS];
     int64_t batch, rows, num_heads, kv_heads, head_dim;
-    int64_t total, room;    /* the most keys that a sequence has, and that present has room for */
-    const int32_t *lengths; /* of the sequences, where they differ; otherwise NULL */
+    int64_t total, room;    /* the most keys of a sequence, and the capacity of present */
+    const int32_t *lengths; /* lengths of the sequences if they differ; otherwise NULL */
 } group_query;
 
 static bool take_inputs(group_query *g) {
@@ -77,7 +77,7 @@ static heads part(const tensor *packed, int64_t first, int64_t num_heads, int64_
                    .strides = {packed->dims[1] * row, head_dim, row, 1}};
 }
 
-/* q, k and v, each by itself or all in the columns of query. */
+/* q, k and v, separate or packed in the columns of query. */
 static bool view_inputs(group_query *g) {
     call *const c = g->c;
     const tensor *const query = &g->in[QUERY], *const key = &g->in[KEY], *const value = &g->in[VALUE];
@@ -104,7 +104,7 @@ static bool view_inputs(group_query *g) {
 
 static int64_t cache_bits(const group_query *g) { return g->c->n->spec.attributes.cache_bits; }
 
-/* Elements of a row of the caches: bytes where they are quantised. */
+/* Elements of a row of the caches; bytes if they are quantised. */
 static int64_t cache_columns(const group_query *g) { return cache_bits(g) == 4 ? g->head_dim / 2 : g->head_dim; }
 
 static bool has_cache_type(const group_query *g, int input) {
@@ -124,7 +124,7 @@ static bool check_past(group_query *g) {
             call_expect(g->c, "past_key", key, 4, dims) && call_expect(g->c, "past_value", value, 4, dims));
 }
 
-/* Without causality all rows of a prompt would see the padding behind it: a mask hides it. */
+/* Without causality, all rows of a prompt would attend to the padding after it, so a mask hides it. */
 static bool hide_padding(group_query *g, const int32_t *lengths) {
     call *const c = g->c;
     uint8_t *const shown = call_scratch(c, (size_t)(g->batch * g->rows));
@@ -134,8 +134,8 @@ static bool hide_padding(group_query *g, const int32_t *lengths) {
     return true;
 }
 
-/* A prompt begins its sequence, whatever its padding: rows beyond a sequence's length see the padding before them, as
- * in ONNX Runtime. Otherwise sequences end where seqlens_k says. */
+/* A prompt begins at position 0, even with padding: rows beyond a sequence's length attend to the padding before them,
+ * as in ONNX Runtime. Otherwise sequences end at seqlens_k. */
 static bool find_lengths(group_query *g) {
     call *const c = g->c;
     const tensor *const total = &g->in[TOTAL_LENGTH], *const lens = &g->in[SEQLENS_K];
@@ -168,13 +168,13 @@ static bool find_lengths(group_query *g) {
         differ |= lengths[b] != lengths[0];
     }
     if (is_prompt) return !(differ || lengths[0] != g->total) || hide_padding(g, lengths);
-    /* A bias has as many columns as total_sequence_length says. */
+    /* A bias has total_sequence_length columns. */
     if (!g->in[ATTENTION_BIAS].is_given) c->keys = longest;
     if (differ || c->keys != lengths[0]) g->lengths = c->kv_lens = lengths;
     return true;
 }
 
-/* The first prompt has one position, its first; other calls have one for each new key. */
+/* A first prompt has only the position of its first token; other calls have a position for each new key. */
 static bool find_positions(group_query *g) {
     call *const c = g->c;
     const tensor *const ids = &g->in[POSITION_IDS];
@@ -228,7 +228,8 @@ static bool set_sinks(group_query *g) {
     return zeros;
 }
 
-/* A model that does not want present has no use for what was appended; attune still needs a place for it. */
+/* If the model does not use present, the appended keys are not needed afterwards, but attune still needs memory for
+ * them. */
 static bool make_cache(group_query *g, size_t output, heads *cache) {
     const int64_t dims[4] = {g->batch, g->kv_heads, g->room, cache_columns(g)};
     const attune_dtype dtype = cache_bits(g) ? ATTUNE_I8 : g->in[QUERY].dtype;
@@ -251,7 +252,7 @@ static bool make_outputs(group_query *g) {
     return true;
 }
 
-/* Norms are part of the kernel, unless keys are quantised here. */
+/* The kernel normalises, unless keys are quantised here. */
 static bool set_norms(group_query *g) {
     call *const c = g->c;
     const int64_t dims[1] = {g->head_dim};
@@ -283,7 +284,7 @@ bool call_group_query(call *c) {
     group_query g = {.c = c, .num_heads = a->num_heads, .kv_heads = a->kv_num_heads};
     if (!take_inputs(&g) || !view_inputs(&g) || !check_past(&g) || !find_lengths(&g)) return false;
     c->kind.is_causal = a->is_causal != 0;
-    c->kind.bottom_right = 1; /* where queries are rotated to, also without causality */
+    c->kind.bottom_right = 1; /* the positions of queries for rotary embedding, also without causality */
     if (!set_rotary(&g) || !set_sinks(&g) || !set_norms(&g)) return false;
     if (g.in[ATTENTION_BIAS].is_given &&
         (!same_type(&g, ATTENTION_BIAS) || !call_bias(c, "attention_bias", &g.in[ATTENTION_BIAS])))

@@ -1,4 +1,4 @@
-/* LinearAttention, ONNX's and com.microsoft's: attune's, by the attributes and shapes of a node. */
+/* LinearAttention of ONNX and com.microsoft: describes attune's from the attributes and shapes of a node. */
 #ifndef ATTUNE_ORT_LINEAR_H
 #define ATTUNE_ORT_LINEAR_H
 
@@ -20,7 +20,7 @@ extern const char *const linear_rules[];
 /* Whether the rule has a decay. */
 bool linear_has_decay(int64_t rule);
 
-/* Whether attune can compute a node with this update_rule: message is a sentence otherwise. */
+/* Whether attune can compute a node with this update_rule; otherwise message is a sentence. */
 bool linear_check(const node_source *source, int64_t rule, char *message);
 
 #endif

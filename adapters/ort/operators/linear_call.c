@@ -22,7 +22,7 @@ typedef struct step {
 
 static const char *const names[LINEAR_NUM_INPUTS] = {"query", "key", "value", "past_state", "decay", "beta"};
 
-/* [batch, tokens, heads * columns] of which one is known: the other one is found. */
+/* [batch, tokens, heads * columns]: of heads and columns, one is known and the other follows. */
 static bool divide(step *s, int input, int64_t unit, int64_t *count) {
     const tensor *const t = &s->in[input];
     const int64_t *const dims = s->in[LINEAR_QUERY].dims;
@@ -61,7 +61,7 @@ static bool take_rows(step *s) {
     return true;
 }
 
-/* linear_check has seen to it that those of the rule are there, and no others. */
+/* linear_check has ensured that exactly the inputs of the rule are present. */
 static bool take_gates(step *s) {
     attune_linear_desc *const d = &s->desc;
     int64_t columns, betas;
@@ -134,7 +134,7 @@ static bool run(step *s) {
     static const kept_kind kind = {sizeof s->desc, create, destroy};
     const attune_runner runner = ort_runner(&s->c->place);
     s->step.runner = &runner;
-    /* Released also when ONNX Runtime throws. */
+    /* Released even if ONNX Runtime throws. */
     __attribute__((cleanup(release))) kept *k = kept_find(s->c, &kind, &s->desc);
     return k && (!attune_linear_run(k->object, &s->step) || call_fail(s->c, "%s", attune_last_message()));
 }
@@ -143,7 +143,7 @@ bool call_linear(call *c) {
     AT_DEFAULT_FPENV;
     static const attune_linear_desc initial = ATTUNE_LINEAR_DESC_INIT;
     step s = {.c = c, .step = ATTUNE_LINEAR_STEP_INIT};
-    memcpy(&s.desc, &initial, sizeof s.desc); /* with its padding, so that descriptions can be compared */
+    memcpy(&s.desc, &initial, sizeof s.desc); /* padding included, so that descriptions can be compared as bytes */
     if (!take_rows(&s) || !take_gates(&s)) return false;
     const attune_linear_desc *const d = &s.desc;
     const int64_t out_heads = d->num_heads > d->num_kv_heads ? d->num_heads : d->num_kv_heads;

@@ -82,7 +82,8 @@ static bool check_past(multi_head *m) {
     return true;
 }
 
-/* With more new keys than queries ONNX Runtime hides keys from all rows but the last, which sees every key. */
+/* With more new keys than queries, ONNX Runtime hides keys from all rows except the last one, which attends to all
+ * keys. */
 static bool check_causality(multi_head *m) {
     call *const c = m->c;
     if (!c->kind.is_causal || c->k.dims[2] <= c->q.dims[2]) return true;
@@ -123,7 +124,7 @@ static bool bias_input(multi_head *m, int64_t first, tensor *t) {
     return true;
 }
 
-/* Keys of 4 dims come from an earlier node, which has added theirs. */
+/* Keys of 4 dims come from an earlier node, which has added their bias. */
 static bool add_biases(multi_head *m) {
     call *const c = m->c;
     tensor *const in = m->in;

@@ -34,7 +34,7 @@ const node_rule *node_rule_of(node_op op) { return &rules[op]; }
 
 node_op node_op_of(const char *domain, const char *type) {
     node_op op = 0;
-    /* ONNX's own domain has two names. */
+    /* ONNX's domain has two names. */
     if (!strcmp(domain, "ai.onnx")) domain = "";
     while (op < NODE_OP_COUNT && (strcmp(rules[op].domain, domain) || strcmp(rules[op].type, type))) op++;
     return op;
@@ -80,8 +80,9 @@ static const attribute_rule attributes[NODE_KIND_COUNT][MAX_ATTRIBUTES] = {
     [NODE_FLEX] = {REAL("scale", scale), WHOLE("softmax_precision", precision)}, /* and texts: flex.c */
 };
 
-/* Attributes that must have the value that means nothing, most of later versions. ONNX Runtime fills in those that a
- * model leaves out. Some count only with an input that is refused, and qkv_hidden_sizes is read with the weights. */
+/* Attributes that must have the value without effect, most of them from later versions. ONNX Runtime fills in those
+ * that a model omits. Some only matter with an input that is rejected, and qkv_hidden_sizes is read with the weights.
+ */
 typedef struct later_rule {
     node_op op;
     const char *name, *text; /* text NULL: a whole number */
@@ -142,7 +143,7 @@ static bool check_later(const node_source *s, const later_rule *rule, char *mess
                                           (long long)whole, (long long)rule->whole);
 }
 
-/* A note has the number of a word. */
+/* In a note, a word is a number. */
 static bool read_word(const node_source *s, const attribute_rule *rule, int64_t *which, char *message) {
     char text[16];
     int64_t count = 0, found = -1;
@@ -179,7 +180,7 @@ static bool read_attributes(const node_source *s, node_op op, node_attributes *a
     return true;
 }
 
-/* The operators whose number of heads must be given, and whose scale 0 is the default one. */
+/* The operators that require a number of heads, and for which a scale of 0 means the default. */
 static bool needs_heads(node_op op) { return op != NODE_ATTENTION && op != NODE_FLEX && !node_is_conv(op); }
 
 static bool check_heads(node_op op, const node_attributes *a, char *message) {
@@ -207,7 +208,8 @@ static bool check_numbers(node_op op, node_attributes *a, char *message) {
     if (!(a->soft_cap >= 0) || isinf(a->soft_cap)) return refuse(message, "softcap is %g", (double)a->soft_cap);
     if (a->window_left < -1 || a->window_right < -1 || (op == NODE_GROUP_QUERY && a->window_left == 0))
         return refuse(message, "its window is %lld, %lld", (long long)a->window_left, (long long)a->window_right);
-    /* No sequence is as long: beyond that, a window is open. GroupQueryAttention counts the query's own key. */
+    /* No sequence is so long, so a larger window is unlimited. GroupQueryAttention's window includes the query's own
+     * key. */
     if (a->window_left >= INT32_MAX) a->window_left = -1;
     if (a->window_right >= INT32_MAX) a->window_right = -1;
     if (op == NODE_GROUP_QUERY && a->window_left > 0) a->window_left--;
@@ -219,7 +221,7 @@ static bool check_numbers(node_op op, node_attributes *a, char *message) {
 
 /* ---- Inputs and outputs ---- */
 
-/* attune hides padding entirely: that is the same where what is added to its scores leaves nothing of them. */
+/* attune hides padding completely, which is equivalent if the value added to its scores makes their probabilities 0. */
 static bool check_filter(const node_source *s, size_t mask, const node_attributes *a, char *message) {
     AT_DEFAULT_FPENV;
     return !source_has_input(s, mask) || a->mask_filter_value <= -1000 ||
@@ -237,7 +239,7 @@ static bool check_attention(const node_source *s, node_spec *spec, char *message
     return true;
 }
 
-/* Shapes that a call would refuse, where the model tells them. */
+/* Rejects shapes that a call would reject, if the model has them. */
 static bool check_mask_shape(const node_source *s, size_t index, const char *name, char *message) {
     graph_shape x, mask;
     if (!source_shape(s, index, &mask)) return true;
@@ -270,15 +272,15 @@ static bool check_multi_head(const node_source *s, node_spec *spec, char *messag
            check_mask_shape(s, 4, "key_padding_mask", message);
 }
 
-/* NONE where the node has no such text. */
+/* NONE if the node has no such string. */
 static bool read_quantisation(const node_source *s, const char *name, char text[16], char *message) {
     if (source_text(s, name, text, 16)) return true;
     strcpy(text, "NONE");
     return !source_has_text(s, name) || refuse(message, "%s is a long text, which attune does not know", name);
 }
 
-/* What is quantised has a scale for all of a cache or for each column of a head: the number of scales says which. An
- * EPContext node keeps no texts. */
+/* A quantised cache has one scale, or one for each column of a head; the number of scales tells which. An EPContext
+ * node has no strings. */
 static bool check_quantised(const node_source *s, const node_attributes *a, char *message) {
     char k[16], v[16];
     const bool has_scales = source_has_input(s, 12) || source_has_input(s, 13);
@@ -374,7 +376,7 @@ uint32_t node_carried(node_op op) {
     return op == NODE_GROUP_QUERY ? 1u << 3 | 1u << 4 : node_is_linear(op) ? 1u << LINEAR_PAST : 0;
 }
 
-/* As they stand in the model, so that they are read and checked once more as a model's. */
+/* As in the model, so that they are read and checked again like a model's. */
 void node_save(const node_source *s, node_op op, note *n) {
     int64_t sizes[3];
     for (size_t i = 0; i < MAX_ATTRIBUTES && attributes[op][i].name; i++) {

@@ -16,7 +16,7 @@ typedef enum node_op {
     NODE_MS_CONV,       /* com.microsoft CausalConvWithState */
     NODE_OP_COUNT,
     NODE_BLOCK = NODE_OP_COUNT, /* a whole block, which the provider has found in a graph */
-    NODE_FLEX,                  /* attune FlexAttention, which no provider has: a custom operator only */
+    NODE_FLEX,                  /* attune FlexAttention: a custom operator only, not in the provider */
     NODE_KIND_COUNT
 } node_op;
 
@@ -27,13 +27,13 @@ typedef struct node_attributes {
     float soft_cap;                  /* 0: none */
     int64_t is_causal;
     int64_t window_left, window_right; /* -1: open */
-    int64_t weights_mode;              /* 0 to 3; counts if that output is wanted */
+    int64_t weights_mode;              /* 0 to 3; only matters if that output is used */
     int64_t precision;                 /* of softmax, as a type of ONNX Runtime; 0: not given */
     int64_t do_rotary, rotary_interleaved;
     int64_t smooth_softmax; /* 1: a sink whose logit is 0 */
     float mask_filter_value;
-    int64_t cache_bits;                     /* of the elements of quantised caches, 8 or 4; 0: they are not quantised */
-    float norm_eps, q_norm_eps, k_norm_eps; /* of norms of queries and keys; NaN: norm_eps */
+    int64_t cache_bits;                     /* bits of quantised caches, 8 or 4; 0: not quantised */
+    float norm_eps, q_norm_eps, k_norm_eps; /* epsilon of the norms of queries and keys; NaN: norm_eps */
     int64_t update_rule;                    /* an attune_linear_rule */
     int64_t activation, dilation, channels_last;
 } node_attributes;
@@ -45,13 +45,13 @@ typedef struct node_spec {
     bool wants_weights; /* the output of scores */
 } node_spec;
 
-/* The operator with this domain and name that attune computes; NODE_OP_COUNT if it computes none. */
+/* The operator with this domain and name; NODE_OP_COUNT if attune does not compute it. */
 node_op node_op_of(const char *domain, const char *type);
 
 static inline bool node_is_linear(node_op op) { return op == NODE_LINEAR || op == NODE_MS_LINEAR; }
 static inline bool node_is_conv(node_op op) { return op == NODE_CONV || op == NODE_MS_CONV; }
 
-/* What is registered of an operator. */
+/* The registration of an operator. */
 typedef struct node_rule {
     const char *domain, *type;
     int first_version, last_version;
@@ -59,7 +59,7 @@ typedef struct node_rule {
 } node_rule;
 const node_rule *node_rule_of(node_op op);
 
-/* Reads and checks a node. False if attune cannot compute it: message is a sentence. */
+/* Reads and checks a node. False if attune cannot compute it; then message is a sentence. */
 node_attributes node_default_attributes(void);
 bool node_describe(const node_source *source, node_op op, node_spec *spec, char message[ATTUNE_MESSAGE_BYTES]);
 
@@ -74,8 +74,8 @@ typedef struct node {
     node_places *places;         /* of an EPContext node; otherwise NULL: they are in order */
 } node;
 
-/* The inputs of an operator that have types of their own: lengths, positions, masks, caches that may be quantised, and
- * states. */
+/* The inputs of an operator with their own types: lengths, positions, masks, caches that may be quantised, and states.
+ */
 uint32_t node_own_types(node_op op);
 
 /* Those of them whose type an output has, too: caches of GroupQueryAttention, the state of LinearAttention. */
@@ -85,7 +85,7 @@ uint32_t node_carried(node_op op);
 void node_save(const node_source *source, node_op op, note *n);
 void node_save_attributes(const node_attributes *a, note *n);
 
-/* The attributes of a block from a note. False if they cannot be: message is a sentence. */
+/* The attributes of a block from a note. False if they are invalid; then message is a sentence. */
 bool node_recall_attributes(const note *n, node_attributes *a, char message[ATTUNE_MESSAGE_BYTES]);
 
 #endif

@@ -1,11 +1,11 @@
-/* A row of 8 bits is the same for ONNX Runtime and attune. Of 4 bits they order the columns differently; each byte
- * holds two, as number + 8:
+/* 8-bit rows are the same for ONNX Runtime and attune. With 4 bits, a byte has two columns, as value + 8, but the order
+ * of columns differs:
  *
  *     ONNX Runtime    byte i of a row:              column 2 i      │ column 2 i + 1
  *     attune          byte i of each 16 of a row:   column i of 32  │ column i + 16 of 32
  *
- * A score is a sum over columns in any order. So the bytes stay as they are, and each column of Q goes where attune
- * looks for it (place_of); the columns of the output come back in the same way. */
+ * The order of columns does not matter for a score. So the cache stays in ONNX Runtime's order, the columns of Q are
+ * permuted into the order in which attune reads them (place_of), and the columns of the output are permuted back. */
 #include "quantised_cache.h"
 
 #include "fpenv.h"
@@ -29,7 +29,7 @@ typedef struct rows_job {
     float *queries;
 } rows_job;
 
-/* A row of queries, keys or values, and its number in its sequence. */
+/* A row of queries, keys or values, and its position in its sequence. */
 typedef struct place {
     int64_t batch, head, token;
 } place;
@@ -47,7 +47,7 @@ static void read_row(const heads *x, place at, float *row) {
     call_widen(x->dtype, from, x->dims[3], row);
 }
 
-/* The first key of those that are appended. */
+/* The first appended key. */
 static int64_t first_new(const quantised_cache *cache, int64_t batch) {
     return (cache->lengths ? cache->lengths[batch] : cache->c->keys) - cache->c->q.dims[2];
 }
@@ -80,7 +80,7 @@ static const float *scales_of(const tensor *t, int64_t head, int64_t columns, in
     return (const float *)t->data + (*step ? head * columns : 0);
 }
 
-/* To nearest even; a scale of 0 and what is no number give 0. */
+/* Rounded to nearest even; a scale of 0, and NaN, give 0. */
 static int quantised(float x, float scale, float largest) {
     const float number = scale == 0 ? 0 : rintf(x / scale);
     if (isnan(number)) return 0;
@@ -154,7 +154,7 @@ static void give_rows(void *argument, int64_t begin, int64_t end, uint32_t worke
 
 /* ---- All of it ---- */
 
-/* One scale becomes one for each head, and scales of columns follow the columns. */
+/* A single scale is repeated for each head, and scales of columns are permuted with the columns. */
 static const float *scales_for(const quantised_cache *cache, const tensor *t) {
     call *const c = cache->c;
     const int64_t columns = c->q.dims[3], count = tensor_count(t), kv_heads = c->k.dims[1];
@@ -202,7 +202,7 @@ static bool prepare(const quantised_cache *cache, rows_job *job) {
            ((job->q_norm = call_floats(c, &q_norm, columns)) && (job->k_norm = call_floats(c, &k_norm, columns)));
 }
 
-/* Queries in the order of columns and of the type that attune computes with. */
+/* Queries in attune's order of columns and type. */
 static bool replace_queries(quantised_cache *cache, rows_job *job) {
     call *const c = cache->c;
     const int64_t *const d = c->q.dims, rows = d[0] * d[1] * d[2], bytes = rows * d[3] * (int64_t)sizeof(float);

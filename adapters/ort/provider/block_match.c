@@ -21,7 +21,7 @@ static const ort_node *only_consumer(const ort_api *api, const ort_value_info *v
     return graph_consumers(api, value, all, &count) && count == 1 ? all[0] : NULL;
 }
 
-/* Rows without any key are 0 in PyTorch's operator: where(isnan(p), 0, p). They are 0 in attune, too. */
+/* PyTorch's operator gives 0 for rows without a visible key, by where(isnan(p), 0, p); so does attune. */
 static const ort_value_info *after_nan_check(trace *t, const ort_value_info *p) {
     const ort_api *const api = t->api;
     const ort_node *all[GRAPH_MAX_CONSUMERS];
@@ -48,7 +48,7 @@ static bool is_over_keys(const ort_api *api, const ort_node *softmax) {
     return axis == -1 || axis == 3;
 }
 
-/* What is added to the scores, and the scores before. */
+/* Splits scores into the bias that is added, and the scores before. */
 static bool take_bias(trace *t, const ort_node *add, core *c, const ort_value_info **scores) {
     size_t index;
     for (size_t i = 0; i < 2; i++) {
@@ -142,12 +142,12 @@ static bool match_multi_head(trace *t, const ort_node *n, block_match *m) {
     m->value[ATTUNE_QKV_BIAS] = bias;
     m->value[BLOCK_PADDING] = graph_input(api, n, 4);
     m->value[BLOCK_BIAS] = graph_input(api, n, 5);
-    /* attune scales scores, whatever scaled queries and keys before. */
+    /* attune scales scores, so scales of queries and keys are multiplied into its scale. */
     if (t->q.scale != 1 || t->k.scale != 1) return false;
     return true;
 }
 
-/* Its weights are those of queries, keys and values side by side. */
+/* Its weight matrix has those of queries, keys and values side by side. */
 static bool match_projected(trace *t, const ort_node *n, block_match *m) {
     const ort_api *const api = t->api;
     const node_source source = {.api = api, .node = n};
@@ -180,8 +180,8 @@ static bool is_about_shapes(const ort_api *api, const ort_node *n) {
     return false;
 }
 
-/* Whether nobody else reads what the nodes pass on to each other. Nodes that only ask for the shapes of such values
- * join the block: nobody needs them any more. */
+/* Whether no other node reads the values between the block's nodes. Nodes that only read the shapes of such values join
+ * the block, as they are no longer needed. */
 static bool is_closed(trace *t, const ort_value_info *result) {
     for (size_t i = 0; i < t->num_nodes; i++) {
         const ort_value_info *value;
@@ -208,7 +208,7 @@ static bool has_type(const ort_api *api, const ort_value_info *weight, int type)
     return !weight || (graph_constant(api, weight, &have) && have.type == type);
 }
 
-/* Weights and biases have one type, and biases the widths of their products. */
+/* Whether weights and biases have one type, and biases the widths of their products. */
 static bool are_weights_sound(const trace *t, const block_match *m) {
     const trace_chain *const chains[] = {&t->q, &t->k, &t->v, &t->result};
     const int64_t all = t->q.out + t->k.out + t->v.out;
@@ -224,7 +224,7 @@ static bool are_weights_sound(const trace *t, const block_match *m) {
     return has_shape(t->api, m->value[ATTUNE_QKV_BIAS], m->type, all);
 }
 
-/* A bias of another type than the scores is none that ONNX allows; of another rank, none that attune takes. */
+/* ONNX does not allow a bias of another type than the scores, and attune supports no other rank. */
 static bool is_bias_sound(const trace *t, const block_match *m) {
     graph_shape bias;
     const ort_value_info *const value = m->value[BLOCK_BIAS];
@@ -250,7 +250,7 @@ static void fill(const trace *t, block_match *m) {
     m->num_nodes = t->num_nodes;
 }
 
-/* f64 stays with ONNX Runtime, whose products are as fast. */
+/* ONNX Runtime computes f64, as its products are as fast. */
 static bool is_supported(int type) { return type == ORT_FLOAT || type == ORT_FLOAT16 || type == ORT_BFLOAT16; }
 
 static bool complete(trace *t, block_match *m) {

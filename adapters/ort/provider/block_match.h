@@ -1,13 +1,13 @@
-/* Whole blocks of attention in the graph of a model: x, products with constant weights, attention, and the product
- * after it, as exporters write them. Attention is either the nodes that PyTorch exports (MatMul, Softmax, MatMul …), or
- * one node of com.microsoft, MultiHeadAttention or Attention. */
+/* Finds whole blocks of attention in the graph of a model: x, products with constant weights, attention, and the
+ * product after it, as exporters write them. Attention is either the nodes that PyTorch exports (MatMul, Softmax,
+ * MatMul …), or a node of com.microsoft, MultiHeadAttention or Attention. */
 #ifndef ATTUNE_ORT_BLOCK_MATCH_H
 #define ATTUNE_ORT_BLOCK_MATCH_H
 
 #include "ort/operators/node.h"
 #include "trace.h"
 
-/* What a block reads and writes. Weights have the numbers of attune_weight_id. */
+/* The inputs and outputs of a block. Weights are indexed by attune_weight_id. */
 enum {
     BLOCK_X = ATTUNE_NUM_WEIGHTS,
     BLOCK_BIAS,    /* added to the scores */
@@ -27,7 +27,7 @@ typedef struct block_match {
     size_t num_nodes;
 } block_match;
 
-/* Whether the node is the middle of a block that attune can compute. pairs: of blocks that were found before. */
+/* Whether the node is the middle of a block that attune can compute. pairs: inputs and results of earlier blocks. */
 bool block_match_at(const ort_api *api, const ort_node *n, const trace_pair *pairs, size_t num_pairs, block_match *m);
 
 #endif

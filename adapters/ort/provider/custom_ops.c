@@ -1,4 +1,4 @@
-/* Custom operators: those of the domains and names of ONNX Runtime's own, which they override in sessions that register
+/* Custom operators: those with ONNX Runtime's domains and names, which override its operators in sessions that register
  * them, and attune's own. */
 #include "custom_ops.h"
 
@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* An operator for one element type. ONNX Runtime passes the table back, and the rest lies behind it. */
+/* An operator for one element type. ONNX Runtime passes back the table, which is the first member. */
 typedef struct typed_op {
     ort_custom_op table;
     node_op op;
@@ -30,9 +30,9 @@ static const char *get_provider(const ort_custom_op *op) {
 static size_t input_count(const ort_custom_op *op) { return rule_of(op)->num_inputs; }
 static size_t output_count(const ort_custom_op *op) { return rule_of(op)->num_outputs; }
 
-/* Inputs of lengths, positions and masks have types of their own, which each call checks. Caches and states have not:
- * an operator of this form cannot say that of its outputs, so quantised caches, and states of another type, are the
- * execution provider's only. */
+/* Inputs for lengths, positions and masks have their own types, which each call checks. Caches and states do not,
+ * because a custom operator cannot declare that for its outputs; so only the execution provider supports quantised
+ * caches, and states of another type. */
 static int input_type(const ort_custom_op *op, size_t index) {
     const uint32_t own = node_own_types(typed(op)->op) & ~node_carried(typed(op)->op);
     return own >> index & 1 ? ORT_UNDEFINED : typed(op)->type;
@@ -103,8 +103,8 @@ enum { NUM_TYPES = 4, NUM_DOMAINS = 3, OWN_DOMAIN = 2 };
 static const int types[NUM_TYPES] = {ORT_FLOAT, ORT_FLOAT16, ORT_BFLOAT16, ORT_DOUBLE};
 static const char *const domain_names[NUM_DOMAINS] = {"", "com.microsoft", "attune"};
 
-/* The domains of one ONNX Runtime, shared by all its sessions, and never freed: sessions hold pointers to them, and
- * nobody tells when the last one is gone. A process has one ONNX Runtime, seldom two. */
+/* The domains of an ONNX Runtime, shared by all its sessions. They are never freed, as sessions refer to them, and
+ * there is no callback after the last session. A process has one ONNX Runtime, seldom two. */
 typedef struct domains {
     const ort_api *api;
     ort_domain *made[NUM_DOMAINS];
@@ -112,7 +112,7 @@ typedef struct domains {
     struct domains *next;
 } domains;
 
-/* The contributed operators have no double. */
+/* The operators of com.microsoft do not support double. */
 static int num_types(node_op op) {
     if (op == NODE_BLOCK) return 0;
     return op == NODE_ATTENTION || op == NODE_FLEX ? NUM_TYPES : NUM_TYPES - 1;

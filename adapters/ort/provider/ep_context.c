@@ -70,7 +70,8 @@ static bool read_file(const char *path, bytes *read, char *message) {
     return refuse(message, "%s cannot be read", path);
 }
 
-/* Through a file beside it: a session that reads the pack of before keeps it, and a failure loses nothing. */
+/* Writes a temporary file and renames it: a session that reads the previous pack keeps it, and a failure loses nothing.
+ */
 static bool write_file(const char *path, const bytes *b, char *message) {
     char part[EP_CONTEXT_PATH + 8];
     snprintf(part, sizeof part, "%s.XXXXXX", path);
@@ -87,7 +88,7 @@ static bool write_file(const char *path, const bytes *b, char *message) {
     return refuse(message, "%s cannot be written: %s", path, strerror(reason));
 }
 
-/* The directory of a model's path with its slash; "" is the working directory. */
+/* The directory of a model's path, with the slash; "" is the working directory. */
 static int directory_bytes(const char *path) {
     const char *const slash = strrchr(path, '/');
     return slash ? (int)(slash + 1 - path) : 0;
@@ -100,7 +101,7 @@ static const char *model_path(const ort_api *api, const ep_context_wish *wish, c
 
 /* ---- Making ---- */
 
-/* Beside the model that ONNX Runtime is going to write: MODEL_ctx_attune.pack. */
+/* The path beside the model that ONNX Runtime will write: MODEL_ctx_attune.pack. */
 static bool name_pack(const ort_api *api, const ep_context_wish *wish, const ort_graph *graph,
                       char path[EP_CONTEXT_PATH], char *message) {
     const bool is_said = *wish->file;
@@ -114,14 +115,14 @@ static bool name_pack(const ort_api *api, const ep_context_wish *wish, const ort
     return refuse(message, "the path of the model is too long");
 }
 
-/* It stays as long as the context does, which is for good. */
+/* It lives as long as the context, which is never destroyed. */
 static const char *pack_in_use(void) {
     attune_machine_info info = {.struct_size = sizeof info};
     attune_context *const context = common_context(NULL, NULL);
     return context && !attune_get_machine_info(context, &info) ? info.cache_pack : "";
 }
 
-/* What the main node's ep_cache_context is: the pack, or the name of a file that has it. */
+/* The main node's ep_cache_context: the pack, or the name of its file. */
 static bool make_content(const ort_api *api, const ep_context_wish *wish, const ort_graph *graph, bytes *content,
                          char *message) {
     char path[EP_CONTEXT_PATH];
@@ -257,7 +258,7 @@ bool ep_context_note(const ort_api *api, const ort_node *n, note *read, char mes
     return is_right || refuse(message, "its notes are none of this version of attune");
 }
 
-/* The path of a file beside the model. A model names no other files. */
+/* The path of a file in the model's directory. A model may not name other files. */
 static bool place_beside(const ort_api *api, const ep_context_wish *wish, const ort_graph *graph, const bytes *name,
                          char path[EP_CONTEXT_PATH], char *message) {
     const char *const model = model_path(api, wish, graph);
@@ -269,7 +270,7 @@ static bool place_beside(const ort_api *api, const ep_context_wish *wish, const 
     return refuse(message, "the path of the model is too long");
 }
 
-/* A pack is a file: this one has no name. */
+/* Packs are read from files, so these bytes are put into an unnamed one. */
 static attune_context *open_embedded(const bytes *pack, char *message) {
     char path[64];
     attune_context *context = NULL;

@@ -21,7 +21,7 @@ static void free_block(fused_block *b) {
     free(b);
 }
 
-/* What messages call its masks: of attention as PyTorch exports it, and of the nodes of com.microsoft. */
+/* Names of masks in messages: for attention as PyTorch exports it, and for the nodes of com.microsoft. */
 static const struct {
     const char *bias, *padding;
 } words[3] = {{"what is added to the scores", "mask_index"},
@@ -74,7 +74,7 @@ static void free_blocks(fused_blocks *all) {
 /* ---- Compiled ---- */
 
 typedef struct fused_compute {
-    ort_compute table; /* first: ONNX Runtime passes it back */
+    ort_compute table; /* the first member, as ONNX Runtime passes it back */
     node *n;
 } fused_compute;
 
@@ -147,7 +147,7 @@ static node *make_block(const ort_api *api, const ort_graph *graph, const ort_no
 
 static void put_whole(note *n, const char *name, int64_t value) { note_put(n, name, &value, 1); }
 
-/* The weights stay constants of the model: the EPContext node has them among its inputs. */
+/* The weights stay constants of the model, which are inputs of the EPContext node. */
 static void save_block(const ort_api *api, const ort_node *fused, const fused_block *b, const block_shape *s, note *n) {
     int64_t places[BLOCK_NUM_VALUES];
     for (int i = 0; i < BLOCK_NUM_VALUES; i++) places[i] = input_named(api, fused, b->names[i]);
@@ -186,7 +186,7 @@ static bool refuse(char *message, const char *sentence) {
     return false;
 }
 
-/* Places must be those of inputs or outputs that the EPContext node has. */
+/* Indices must be those of existing inputs or outputs of the EPContext node. */
 static bool recall_places(const ort_api *api, const ort_node *n, const note *read, const char *name,
                           const ort_value_info *(*value_of)(const ort_api *, const ort_node *, size_t), int8_t *places,
                           size_t count) {
@@ -200,7 +200,7 @@ static bool recall_places(const ort_api *api, const ort_node *n, const note *rea
     return true;
 }
 
-/* Where a call finds them: among the inputs of the fused node, which has no constants that are packed. */
+/* The indices of a call's inputs among those of the fused node, which does not get packed constants. */
 static int8_t place_in(const ort_api *api, const ort_node *fused, const ort_node *n, int8_t place) {
     const ort_value_info *const value = place < 0 ? NULL : graph_input(api, n, (size_t)place);
     const int there = value ? input_named(api, fused, graph_name(api, value)) : -1;
@@ -281,7 +281,7 @@ static node *recall_block(const ort_api *api, const ort_node *fused, const ort_n
     node_places *const all = made ? new_places() : NULL;
     node *const result = all ? node_create_block(api, &spec, made) : NULL;
     if (!result) return block_free(made), free(all), NULL;
-    /* The block knows where its inputs are; a mask of padding has a type of its own. */
+    /* The block has the indices of its inputs; a padding mask has its own type. */
     for (int i = 0; i < NODE_MAX_INPUTS; i++) all->inputs[i] = (int8_t)i;
     all->outputs[0] = 0;
     all->own_types = shape.padding >= 0 ? 1U << shape.padding : 0;

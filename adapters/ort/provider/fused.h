@@ -1,4 +1,4 @@
-/* Blocks that ONNX Runtime fuses into one node each, which attune computes. */
+/* Blocks that ONNX Runtime fuses into one node each, and attune computes. */
 #ifndef ATTUNE_ORT_FUSED_H
 #define ATTUNE_ORT_FUSED_H
 
@@ -7,7 +7,7 @@
 
 typedef struct fused_block fused_block;
 
-/* The blocks that a provider has found in the graphs of its session. Zeros are an empty list. */
+/* The blocks that a provider has found in the graphs of its session. All zeros is an empty list. */
 typedef struct fused_blocks {
     fused_block *first;
 } fused_blocks;
@@ -15,10 +15,11 @@ typedef struct fused_blocks {
 /* Whether attune can compute blocks of these sizes. */
 bool fused_is_supported(const block_match *m);
 
-/* Remembers what is needed to compile a block: names, because the graph will be another one. False without memory. */
+/* Records what is needed to compile a block: names, because it will be in another graph object. False if out of memory.
+ */
 bool fused_add(fused_blocks *all, const ort_api *api, const block_match *m);
 
-/* What is asked of a session's provider, and the contexts that its EPContext nodes brought. */
+/* The options of a session's provider, and the contexts of its EPContext nodes. */
 typedef struct fused_session {
     fused_blocks blocks;
     ep_context_wish wish;
@@ -38,7 +39,7 @@ ort_status *fused_open_context(fused_session *s, const ort_api *api, const ort_g
                                attune_context **context);
 void fused_close(fused_session *s);
 
-/* Whether an EPContext node stands for one whose weights are packed, so that no call reads its constants. */
+/* Whether an EPContext node replaces a node with packed weights, so that no call reads its constants. */
 bool fused_packs_constants(const ort_api *api, const ort_node *n);
 void fused_release(ort_compute *compute);
 

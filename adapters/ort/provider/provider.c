@@ -1,4 +1,4 @@
-/* The plug-in execution provider: it takes the nodes that attune can compute, one by one. */
+/* The plug-in execution provider: it claims the nodes, and whole blocks, that attune can compute. */
 #include "ort/attune_ort.h"
 #include "common/context.h"
 #include "custom_ops.h"
@@ -12,14 +12,14 @@
 
 static const char provider_name[] = "AttuneExecutionProvider";
 
-/* What a kernel is made from: its operator, and the functions of the ONNX Runtime that makes it. */
+/* What a kernel is created from: its operator, and the function table of its ONNX Runtime. */
 typedef struct maker {
     const ort_api *api;
     node_op op;
 } maker;
 
 typedef struct factory {
-    ort_factory table; /* first: ONNX Runtime passes it back */
+    ort_factory table; /* the first member, as ONNX Runtime passes it back */
     const ort_api *api;
     const ort_ep_api *ep_api;
     ort_registry *registry; /* of all sessions */
@@ -147,7 +147,7 @@ static ort_status *get_registry(ort_ep *ep, const ort_registry **registry) {
     return NULL;
 }
 
-/* Nodes that become one. What is written into a model keeps its constants among the inputs: the weights stay in it. */
+/* Fuses nodes. In a model that is written, constants stay inputs, so the weights stay in the model. */
 static ort_status *fuse(const provider *p, ort_support *support, const ort_node *const *nodes, size_t count) {
     const ort_fusion_options options = {.version = ORT_VERSION_EP,
                                         .drop_constant_initializers = !p->session.wish.is_made};
@@ -162,7 +162,7 @@ static ort_status *add_context_node(const provider *p, ort_support *support, con
     return p->f->ep_api->EpGraphSupportInfo_AddNodesToFuse(support, &n, 1, &options);
 }
 
-/* Takes a node if there is a kernel for its types and attune knows its attributes. */
+/* Claims a node if there is a kernel for its types, and attune supports its attributes. */
 static ort_status *consider(const provider *p, ort_support *support, const ort_node *n) {
     static adapter_counter taken = {.name = "ep.taken"}, left = {.name = "ep.left"};
     const ort_api *const api = p->f->api;
@@ -205,7 +205,7 @@ static bool is_any_taken(const blocks_found *found, const block_match *m) {
     return any;
 }
 
-/* Has a block fused if the node is the middle of one. */
+/* Fuses a block if the node is the middle of one. */
 static ort_status *consider_block(provider *p, ort_support *support, const ort_node *n, blocks_found *found) {
     static adapter_counter blocks = {.name = "ep.blocks"};
     const ort_api *const api = p->f->api;
@@ -221,7 +221,7 @@ static ort_status *consider_block(provider *p, ort_support *support, const ort_n
     return fuse(p, support, m.nodes, m.num_nodes);
 }
 
-/* Blocks first: what is in none of them is looked at node by node. */
+/* Blocks first; the remaining nodes are examined one by one. */
 static ort_status *consider_all(provider *p, ort_support *support, const ort_node **nodes, size_t count) {
     ort_status *status = NULL;
     blocks_found found = {.pairs = malloc(count * sizeof *found.pairs), .taken = malloc(count * sizeof *found.taken)};
@@ -249,7 +249,7 @@ static ort_status *get_capability(ort_ep *ep, const ort_graph *graph, ort_suppor
     return status;
 }
 
-/* The first fused node of a graph has the kernels of all in a model that is written. */
+/* In a model that is written, the first fused node of a graph has the kernels of all. */
 static ort_status *write_context(const provider *p, const ort_graph *graph, const ort_node *fused, const note *n,
                                  bool is_main, ort_node **made) {
     char message[ATTUNE_MESSAGE_BYTES] = "its note is too long", text[sizeof message + 64];
@@ -311,7 +311,7 @@ static bool no_streams(const ort_factory *f) {
     return false;
 }
 
-/* attune's own operators come with the provider, where it computes anything. */
+/* The provider also registers attune's own operators, unless it is disabled. */
 static ort_status *num_domains(ort_factory *f, size_t *count) {
     (void)f;
     *count = common_context(NULL, NULL) ? 1 : 0;
@@ -334,7 +334,7 @@ static ort_status *supported_devices(ort_factory *table, const ort_hardware *con
     return status;
 }
 
-/* Whether an option of the provider is "0". ONNX Runtime keeps those of a provider under its name in small letters. */
+/* Whether an option of the provider is "0". ONNX Runtime stores a provider's options under its name in lower case. */
 static bool is_off(const ort_api *api, const ort_session_options *options, const char *key) {
     char text[8] = "";
     size_t size = sizeof text;

@@ -44,7 +44,7 @@ static bool remember(trace *t, const trace_value *value) {
 
 /* ---- Steps ---- */
 
-/* The same elements in the same order, seen with another rank. */
+/* The same elements in the same order, viewed with another rank. */
 static bool regroup(trace_view *v, int rank) {
     uint8_t atoms[4];
     int count = 0;
@@ -80,7 +80,7 @@ static bool transpose(const trace *t, const ort_node *n, const trace_view *from,
     return true;
 }
 
-/* Takes a reshape from one value to the other, in the direction of the data. */
+/* Follows a reshape from one value to the other, in the direction of the data. */
 static bool note_reshape(trace *t, const ort_node *n, const trace_value *from, const trace_value *to) {
     if (t->num_reshapes == TRACE_MAX_RESHAPES) return false;
     t->reshapes[t->num_reshapes++] = (trace_reshape){.node = n, .from = *from, .to = *to};
@@ -101,7 +101,7 @@ bool trace_scaled(const ort_api *api, const ort_node *n, const ort_value_info **
     return false;
 }
 
-/* The bias that is added to `value`, a constant vector. */
+/* The bias that is added to `value`, which is a constant vector. */
 static const ort_value_info *added(const ort_api *api, const ort_node *n, const ort_value_info **value) {
     tensor bias;
     for (size_t i = 0; i < 2; i++)
@@ -124,7 +124,7 @@ static bool is_one(const node_source *s, const char *name) {
     return value == 1;
 }
 
-/* Takes the weights of a product, and its bias if it has one. */
+/* Reads the weights of a product, and its bias if it has one. */
 static bool take_product(const ort_api *api, const ort_node *n, trace_chain *c) {
     const node_source source = {.api = api, .node = n};
     const bool is_gemm = graph_is(api, n, "Gemm");
@@ -192,7 +192,7 @@ bool trace_back(trace *t, const ort_value_info *value, trace_view view, trace_ch
 
 /* ---- On to the result ---- */
 
-/* The one node that reads a value for what it holds; others may ask for its shape. */
+/* The only node that reads the elements of a value; others may read its shape. */
 static const ort_node *reader(const trace *t, const ort_value_info *value) {
     const ort_node *all[GRAPH_MAX_CONSUMERS], *found = NULL;
     size_t count;
@@ -205,7 +205,7 @@ static const ort_node *reader(const trace *t, const ort_value_info *value) {
     return found;
 }
 
-/* One node on. A node that takes the value as its weights or its shape is not one. */
+/* Follows one node. A node that reads the value as its weights or its shape does not count. */
 static bool step_on(trace *t, const ort_node *n, trace_value *at) {
     const ort_api *const api = t->api;
     trace_chain *const c = at->chain;
@@ -235,7 +235,7 @@ static bool step_on(trace *t, const ort_node *n, trace_value *at) {
     return true;
 }
 
-/* A reshape of the result, after which the next product begins, belongs to whatever comes next. */
+/* A reshape of the result before the next product is not part of this block. */
 static bool is_result(const trace_value *at) { return at->view.rank == 3 && has_all_heads_last(&at->view); }
 
 bool trace_on(trace *t, const ort_value_info *value, trace_view view, trace_chain *chain) {

@@ -1,5 +1,5 @@
-/* That a reshape keeps sequences, rows, heads and columns apart as its views say. Its shape is a vector of numbers,
- * and of dims that other values have at run time. */
+/* Proves that a reshape splits and joins dims as its views say. Its shape is a vector of constants, and of dims of
+ * other values at run time. */
 #include "ort/model/source.h"
 #include "trace.h"
 
@@ -24,7 +24,7 @@ static bool is_elementwise(const ort_api *api, const ort_node *n) {
            graph_is_contributed(api, n, "BiasGelu") || graph_is_contributed(api, n, "SkipLayerNormalization");
 }
 
-/* Whether a constant has one dim at most: it widens nothing. */
+/* Whether a constant has at most one dim, so that it broadcasts no other dims. */
 static bool is_thin(const ort_api *api, const ort_value_info *value) {
     tensor t;
     return graph_constant(api, value, &t) && (t.rank <= 1 || tensor_count(&t) == 1);
@@ -137,7 +137,7 @@ static bool element_of_concat(const trace *t, const ort_node *n, int64_t index, 
     return false;
 }
 
-/* Gather and Slice: where an element was before. */
+/* Gather and Slice: the index of an element in the input. */
 static bool index_before(const trace *t, const ort_node *n, int64_t index, int64_t *before) {
     const bool is_slice = graph_is(t->api, n, "Slice");
     const ort_value_info *const data = graph_input(t->api, n, 0);
@@ -193,7 +193,7 @@ static bool settle_value(const trace *t, const trace_value *value) {
     return true;
 }
 
-/* The dims that reshapes are given as numbers. */
+/* Constant dims in the shapes of reshapes. */
 static bool settle_reshape(const trace *t, const trace_reshape *r) {
     const ort_value_info *const shape = graph_input(t->api, r->node, 1);
     for (int i = 0; shape && i < r->to.view.rank; i++) {
@@ -256,7 +256,7 @@ static bool fits(const trace *t, const trace_reshape *r, int i, const element *e
     return size_of(t, &r->to, axis) == e->number;
 }
 
-/* With at most one dim left open, that one follows from the others. */
+/* If at most one dim is unknown, it follows from the others. */
 static bool is_proven(const trace *t, const trace_reshape *r) {
     const node_source source = {.api = t->api, .node = r->node};
     const ort_value_info *const shape = graph_input(t->api, r->node, 1);
