@@ -1,4 +1,4 @@
-/* The tier for engines: descriptions of an estimate, and steps. */
+/* Estimates of which key blocks matter, in the tier for engines: checks descriptions, and binds and runs steps. */
 #include "attention/attention.h"
 #include "base/fpenv.h"
 #include "base/struct.h"
@@ -9,14 +9,14 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* Kernels for up to so many key blocks: each has scratch for all of them. */
+/* Kernels exist for up to so many key blocks, as each has scratch for all of them. */
 enum { SIZES = 4 };
 static const int64_t most_columns[SIZES] = {64, 512, 4096, 32768};
 
 struct attune_blocks {
     attune_context *context;
     attune_operator *op;
-    attune_blocks_desc desc; /* settled: no zeros that stand for something else */
+    attune_blocks_desc desc; /* with all defaults filled in */
     char problem[SIZES][BLK_PROBLEM_BYTES];
     _Atomic(attune_kernel *) kernels[SIZES];
 };
@@ -204,7 +204,7 @@ static attune_status describe(call *c, at_error *err) {
     return ATTUNE_OK;
 }
 
-/* The products of all squares; a causal prompt has about half of them. */
+/* The products of all squares, of which a causal prompt has about half. */
 static double flops_of(const call *c) {
     const attune_blocks_desc *d = c->d;
     const attune_blocks_step *s = c->step;

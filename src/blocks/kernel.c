@@ -6,9 +6,9 @@
  *      squares   └─────────┴─────────┘          product is the sum of the antidiagonal.
  *      of keys
  *
- * A task has some row blocks of a head, and goes through the keys in tiles of whole key blocks. The running maximum and
- * sum of each square of queries stay in lanes. A key block leaves its sum, and the maximum that the sum is based on.
- * When all keys were seen, these become probabilities. */
+ * A task computes some row blocks of a head, and reads the keys in tiles of whole key blocks. Running maximum and sum
+ * of each square of queries are in lanes. For each key block it stores the sum, and the maximum that this sum is
+ * relative to. After the last key, these become probabilities. */
 #include "blocks/kernel.h"
 
 #include <math.h>
@@ -29,7 +29,7 @@ void blk_print(const blk_kernel *k, char text[BLK_PROBLEM_BYTES]) {
              (long long)d->stride, (long long)k->most_columns, dtype_words[d->dtype], d->is_causal, d->softmax_scale);
 }
 
-/* ---- What the kernel is written with ---- */
+/* ---- State of the writer ---- */
 
 typedef struct writer {
     attune_ir_writer *w;
@@ -38,13 +38,13 @@ typedef struct writer {
     int causal;
     double scale;
     int lanes, has_fma, has_dot2;
-    int pack;                 /* numbers of a row that are one unit: a pair of bf16 */
-    long long units, padded;  /* of a row, and what scratch has of them */
+    int pack;                 /* elements of a row in a unit: 2 of bf16 */
+    long long units, padded;  /* units of a row, and of a row in scratch */
     long long squares;        /* of a block */
     int keys, vectors;        /* of a register tile */
-    long long tile, all_keys; /* squares of keys in a tile, and with those that fill the last register tile */
+    long long tile, all_keys; /* squares of keys in a tile, and padded to whole register tiles */
     long long rows;           /* squares of queries in lanes */
-    long long blocks, part;   /* row blocks of a task, and the squares of one in lanes: fewer if it has too many */
+    long long blocks, part;   /* row blocks of a task, and how many squares of one are in lanes together */
 } writer;
 
 #define PUT(...) attune_ir_print(x->w, __VA_ARGS__)
@@ -60,7 +60,7 @@ static int registers_of(const char *isa) { return strcmp(isa, "avx2") && strcmp(
 
 static bool is_f32(const writer *x) { return !strcmp(x->dtype, "f32"); }
 
-/* How much of a register tile's time is well spent, in percent: lanes that row blocks fill, and sums for each load. */
+/* The efficiency of a register tile in percent: lanes that row blocks fill, and sums for each load. */
 static long long worth_of(const writer *x, int vectors) {
     static const int of_loads[] = {0, 60, 93, 100};
     const long long rows = (long long)vectors * x->lanes, turns = (x->squares + rows - 1) / rows;
@@ -68,8 +68,8 @@ static long long worth_of(const writer *x, int vectors) {
     return of_loads[vectors] * used / (turns * rows);
 }
 
-/* As many vectors as the packed queries of a task fit in the L2 cache with. The result's bits depend on this number, so
- * it does not depend on the number of keys, which schedules vary. */
+/* As many vectors as let the packed queries of a task fit into L2. The result's bits depend on this number, so it must
+ * not depend on the number of keys in a tile, which schedules vary. */
 static void choose_vectors(writer *x) {
     enum { MOST = 3, BYTES = 512 * 1024 };
     x->vectors = 1;
@@ -132,7 +132,7 @@ static void put_memory(const writer *x) {
 
 /* ---- Rows of q and k, as units ---- */
 
-/* `to` = the units u to before u + lanes of the row that `access` begins with. Names begin with `name`. */
+/* `to` = the units u … u + lanes - 1 of the row that begins with `access`. Names begin with `name`. */
 static void put_units(const writer *x, const char *access, const char *u, const char *name, const char *to) {
     const int n = x->lanes * x->pack;
     PUT("let %s = %s, %s * %d]:x%d", name, access, u, x->pack, n);
@@ -140,7 +140,7 @@ static void put_units(const writer *x, const char *access, const char *u, const 
     PUT("\n%s = %s(%s)\n", to, x->pack > 1 ? "bitcast.i32" : cast(x), name);
 }
 
-/* Squares of queries side by side: packed[u, unit, square], the last query of a square first. */
+/* Packs squares of queries side by side: packed[u, unit, square], the last query of a square first. */
 static void put_pack(const writer *x) {
     char to[48];
     snprintf(to, sizeof to, "turned[i.p, d.p]:x%d", x->lanes);
@@ -156,7 +156,7 @@ static void put_pack(const writer *x) {
         x->units, x->lanes, x->lanes);
 }
 
-/* The keys of the register tile at g.s, in scratch; zeros where there are none. */
+/* The keys of the register tile at g.s, in scratch, padded with zeros. */
 static void put_stage(const writer *x) {
     char to[48];
     snprintf(to, sizeof to, "staged[i.k, u.k, d.k]:x%d", x->lanes);
@@ -191,7 +191,7 @@ static void put_multiplied(const writer *x, int i, int v, const char *s) {
         PUT("(key%s%d * query%s%d) + sums[%d, %d]\n", s, i, s, v, i, v);
 }
 
-/* Scores of the register tile: scaled to base 2; of keys that a square does not see -infinity. */
+/* Scores of the register tile, scaled to base 2; -inf for keys that are hidden from a square. */
 static void put_scores(const writer *x, const char *s) {
     const float scale = (float)(x->scale * 1.4426950408889634 / (double)x->stride);
     for (int i = 0; i < x->keys; i++) {
@@ -203,7 +203,7 @@ static void put_scores(const writer *x, const char *s) {
     }
 }
 
-/* Keys that products take as they are, are multiplied where they lie; the last ones, and other types, in scratch. */
+/* Keys are read in place if products need no other form; the last ones, and other types, are copied to scratch. */
 static void put_products(const writer *x, bool is_direct) {
     const char *const s = is_direct ? ".d" : ".s";
     PUT("for g%s in 0..%lld by %d {\n", s, x->all_keys, x->keys);
@@ -241,7 +241,7 @@ static void put_tile(const writer *x) {
 
 /* ---- The softmax ---- */
 
-/* The sums of the tile's key blocks, and the maximum that each of them is based on. */
+/* The sums of the tile's key blocks, and the maximum that each is relative to. */
 static void put_fold(const writer *x) {
     const int lanes = x->lanes;
     PUT("for s.f in 0..%lld by %lld {\nif (first + s.f) < end {\n", x->tile, x->squares);
@@ -263,7 +263,7 @@ static void put_fold(const writer *x) {
     PUT("}\n}\n");
 }
 
-/* The probabilities of a column, and their means over row blocks. */
+/* The probabilities of a column of key blocks, and their means over row blocks. */
 static void put_shares(const writer *x) {
     const int lanes = x->lanes;
     const bool has_turns = x->squares > x->rows;
@@ -293,7 +293,7 @@ static void put_shares(const writer *x) {
 
 /* ---- The phase ---- */
 
-/* Row blocks that are more than the lanes take some turns. */
+/* Row blocks with more squares than lanes take several iterations. */
 static void put_turn(const writer *x) {
     PUT("let begin = ((task * %lld) * %lld) + turn\n", x->blocks, x->squares);
     PUT("let end_row = min(min(((task + 1) * %lld) * %lld, begin + %lld), rows)\n", x->blocks, x->squares, x->rows);

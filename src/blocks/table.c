@@ -1,4 +1,4 @@
-/* Tables of key blocks, made of lists. */
+/* Tables of key blocks (one element for each pair of blocks), made from lists of key blocks. */
 #include "base/error.h"
 #include "base/fpenv.h"
 #include "engine/own_operator.h"

@@ -1,4 +1,4 @@
-/* A step of an index, and attention to the keys that it chooses. */
+/* A step of an index, followed by attention to the keys that it chooses. */
 #include "attention/attention.h"
 #include "base/fpenv.h"
 #include "index/index.h"
@@ -8,7 +8,7 @@
 
 enum { LISTS = 2, OF_DLPACK_SIGNED = 0, ON_CPU = 1 };
 
-/* The lists as attention takes them: [batch, seq_q], of a ragged batch [1, queries]; those of ids have one dim more. */
+/* The lists in attention's form: lengths [batch, seq_q], in a ragged batch [1, queries]; ids have one more dim. */
 typedef struct lists {
     int64_t dims[LISTS + 1];
     attune_dltensor ids, lens;
@@ -32,13 +32,13 @@ static void describe_lists(lists *l, const attune_index_step *s, int64_t queries
     l->lens = list_of(s->lens, 2, l->dims);
 }
 
-/* Who attends: an attention, or a plan of its step. */
+/* What runs attention: an attention, or a plan of its step. */
 typedef struct follower {
     attune_attention *attention; /* NULL: the plan */
     const attune_step_plan *plan;
 } follower;
 
-/* The step of the attention with the lists, which its other bindings come before. */
+/* Adds the lists to the bindings of the attention's step. */
 static attune_status attend(const follower *f, const attune_step *given, const lists *l, at_error *err) {
     attune_step step = *given;
     const size_t own = step.bindings ? step.num_bindings : 0;

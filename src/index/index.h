@@ -1,4 +1,4 @@
-/* An index, for the files of this folder. */
+/* The struct of an index, for the files of this folder. */
 #ifndef ATTUNE_INDEX_INDEX_H
 #define ATTUNE_INDEX_INDEX_H
 
@@ -9,7 +9,7 @@
 struct attune_index {
     attune_context *context;
     attune_operator *op;
-    attune_index_desc desc; /* settled: no zeros that stand for something else */
+    attune_index_desc desc; /* with all defaults filled in */
     char problem[IDX_PROBLEM_BYTES];
     _Atomic(attune_kernel *) kernel;
 };
@@ -17,11 +17,11 @@ struct attune_index {
 /* Copies a caller's step. */
 attune_status idx_take_step(const attune_index_step *given, attune_index_step *step, at_error *err);
 
-/* The queries of a step's sequences, whose starts are checked. */
+/* Checks the starts of a step's sequences, and counts their queries. */
 attune_status idx_count_queries(const attune_index *index, const attune_index_step *step, int64_t *queries,
                                 at_error *err);
 
-/* Checks and runs one that was copied. */
+/* Checks and runs a copy of a step. */
 attune_status idx_run_step(attune_index *index, const attune_index_step *step, bool is_interpreted, at_error *err);
 
 #endif

@@ -5,16 +5,16 @@
  *          ▼  │ register tile of q k    │             the lanes of sum are added up for L keys at once, which gives
  *      keys   └────────┴────────┴────────┘             a vector of L scores
  *
- * A task has some queries of a sequence and a range of its keys. It goes through the keys in tiles, which it copies to
- * scratch as its products need them, so that pages and types are dealt with once for all queries.
+ * A task computes some queries of a sequence, and a range of its keys, tile by tile. It copies a tile to scratch in the
+ * form that products read, so pages and types are handled once for all queries.
  *
- * The best keys are found exactly, without all scores in memory. A score is an integer here, its rank, which orders
- * scores as numbers are ordered. A query has a list of keys that may be among its best, and the least rank that is of
- * interest. Better keys go to the end of the list. Where it is full, the n-th best rank is found bit by bit, by
- * counting, and what is worse goes. Keys come in ascending order and stay so; of equal ranks the first are kept.
+ * The best keys are found exactly, without storing all scores. A score is converted to an integer with the same order,
+ * its rank. A query has a list of candidates, and a threshold; keys with a rank above it are appended to the list. When
+ * the list is full, the n-th best rank is found bit by bit, by counting; it becomes the threshold, and worse keys are
+ * removed. Keys come in ascending order and stay in it; of equal ranks the first ones are kept.
  *
- * Where queries are few, the keys are divided among tasks. A second phase makes one list of theirs by the same steps.
- * The choice is exact, so it is the same for every division. */
+ * With few queries, the keys are divided among tasks, and a second phase merges their lists by the same steps. As the
+ * choice is exact, it does not depend on the division. */
 #include "index/kernel.h"
 #include "index/writer.h"
 
@@ -33,7 +33,7 @@ void idx_print(const attune_index_desc *d, char text[IDX_PROBLEM_BYTES]) {
              dtype_words[d->w_dtype], d->is_causal, (long long)d->page_size, d->has_scores, idx_rows(d));
 }
 
-/* ---- What the kernel is written with ---- */
+/* ---- State of the writer ---- */
 
 static bool read_problem(writer *x, const char *problem) {
     const int read =
@@ -42,7 +42,8 @@ static bool read_problem(writer *x, const char *problem) {
     return read == 9;
 }
 
-/* Room for as many keys again, so that a list is seldom full, and for what a tile adds to a list that is not. */
+/* The capacity of a list: at least twice num_ids, so that it is seldom full, and what a tile may add to a list that is
+ * not full. */
 static long long capacity_of(long long ids) {
     enum { LEAST = 1024, MOST_LANES = 16 };
     return (ids + (ids > LEAST ? ids : LEAST) + TILE + 2 * MOST_LANES + 63) / 64 * 64;
@@ -58,7 +59,7 @@ int idx_rows(const attune_index_desc *d) {
 
 static int registers_of(const char *isa) { return strcmp(isa, "avx2") && strcmp(isa, "x86-64") ? 32 : 16; }
 
-/* A register tile has keys x vectors sums, a vector of q for each of its vectors, and a key. */
+/* Registers of a register tile: keys x vectors sums, a vector of q for each vector, and a key. */
 static void choose_sizes(writer *x, const attune_build_request *request) {
     const int room = registers_of(request->isa) == 32 ? 24 : 12, most = room == 24 ? 4 : 2;
     x->has_fma = request->has_fma;
@@ -114,7 +115,7 @@ static void put_parameters(const writer *x) {
         x->ids, x->ids);
 }
 
-/* What a task knows of its queries, and their lists. */
+/* Sets up a task's queries and their lists. */
 static void put_task(const writer *x) {
     static const char *const names[IDX_WORK_COLUMNS] = {"b",        "first_token", "count",
                                                         "sequence", "first_key",   "seen_first"};
@@ -180,14 +181,14 @@ static void put_tiles(writer *x) {
     PUT(") {\n");
     idx_put_products(x);
     idx_put_selection(x);
-    /* after the last tile all that is too much goes */
+    /* after the last tile, lists are cut to their final length */
     PUT("let room = select((first + %d) >= min(end, seen), %lld:i32, %lld:i32)\nif fill[r] > room {\n", TILE, x->ids,
         x->capacity - TILE - 2 * x->lanes);
     idx_put_compact(x, "r");
     PUT("}\n}\n}\n}\n}\n");
 }
 
-/* The lists of chunks, in the order of their keys. */
+/* Merges the lists of chunks, in the order of their keys. */
 static void put_merge(writer *x) {
     x->phase = ".m";
     PUT("parallel for merge in 0..merged {\nlet item.m in 0..items = merge\n");

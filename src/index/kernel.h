@@ -1,10 +1,10 @@
-/* What a kernel of the index is made for, and the loop IR of it. */
+/* A kernel of the index: the problem that it is specialised for, and its loop IR. */
 #ifndef ATTUNE_INDEX_KERNEL_H
 #define ATTUNE_INDEX_KERNEL_H
 
 #include <attune.h>
 
-/* The tensors of a kernel in the order of its parameters; those that a kernel lacks are left out. The work comes
+/* The tensors of a kernel in the order of its parameters, without those that it does not have. The list of work is
  * between the block table and the ids. */
 typedef enum idx_tensor {
     IDX_Q,
@@ -26,14 +26,15 @@ static inline int idx_has(const attune_index_desc *d, idx_tensor t) {
                                                 : 1;
 }
 
-/* What a task computes: a row of the work. */
+/* What a task computes: a row of the list of work. */
 enum {
     IDX_BATCH,     /* of q */
     IDX_TOKEN,     /* the first of its queries */
     IDX_ROWS,      /* queries */
-    IDX_SEQUENCE,  /* of k, or the row of the block table */
+    IDX_SEQUENCE,  /* index of the sequence in k, or its row of the block table */
     IDX_FIRST_KEY, /* of the sequence, in k */
-    IDX_SEEN,      /* keys that the first query sees; causal: may be negative, and each further query sees one more */
+    IDX_SEEN, /* keys visible to the first query. If causal, it may be negative, and each further query attends to one
+                 more key */
     IDX_WORK_COLUMNS
 };
 
@@ -42,10 +43,10 @@ int idx_rows(const attune_index_desc *d);
 
 enum { IDX_PROBLEM_BYTES = 160 };
 
-/* The problem of an operator: one line of text that says all of it. */
+/* The complete problem as one line of text, for the operator. */
 void idx_print(const attune_index_desc *d, char text[IDX_PROBLEM_BYTES]);
 
-/* An attune_build_fn, and the numbers of its schedules. */
+/* An attune_build_fn, and its choices of schedule. */
 int idx_build(void *user, const attune_build_request *request, attune_ir_writer *w);
 extern const attune_choice idx_choices[];
 enum { IDX_NUM_CHOICES = 1 };

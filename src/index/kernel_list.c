@@ -1,4 +1,4 @@
-/* The list of a query: its best keys so far, and the output that it becomes. */
+/* The list of a query: its best keys so far, and how it becomes the output. */
 #include "index/writer.h"
 
 #include <stdio.h>
@@ -10,7 +10,7 @@ static void put_pick(const writer *x, const char *a, const char *b, int lanes, i
     PUT("])");
 }
 
-/* let to = all lanes of the vector `from` in one, by sums ("+") or maxima ("max"). */
+/* let to = the lanes of the vector `from` reduced by sums ("+") or maxima ("max"). */
 static void put_reduced(writer *x, const char *from, const char *to, const char *op) {
     const int n = x->names++;
     const bool is_sum = *op == '+';
@@ -27,7 +27,7 @@ static void put_reduced(writer *x, const char *from, const char *to, const char 
 
 /* ---- The list of a query ---- */
 
-/* The lanes of each of as many rows as there are lanes, added up: row j + l in lane l. */
+/* Reduces the sums of as many rows as there are lanes; row j + l goes to lane l. */
 static void put_row_sums(writer *x) {
     const int n = x->names++;
     char a[32], b[32];
@@ -47,7 +47,7 @@ static void put_row_sums(writer *x) {
     PUT("\n");
 }
 
-/* The rank of a score: of -0 that of 0, of NaN the least. A key that the query does not see is below all. */
+/* The rank of a score: -0 has that of 0, NaN the least. Hidden keys rank below all others. */
 static void put_ranks(const writer *x) {
     const int lanes = x->lanes;
     PUT("let plain = score + splat.x%d(0.0)\nlet bits = bitcast.i32(plain)\n", lanes);
@@ -77,7 +77,7 @@ void idx_put_selection(writer *x) {
     PUT("}\n}\n}\n");
 }
 
-/* let to.n = how many ranks of list r there are for which `rank OP value`. The list ends with whole vectors. */
+/* let to.n = the number of ranks of list r with `rank OP value`. The list is padded to whole vectors. */
 static void put_count(writer *x, int list, const char *r, const char *op, const char *value, const char *to) {
     const int n = x->names++, lanes = x->lanes;
     char from[24], sum[24];
@@ -157,7 +157,7 @@ static void put_all_seen(const writer *x, const char *row, const char *seen) {
     PUT("}\n");
 }
 
-/* A chunk's list goes where the second phase finds it. */
+/* Stores a chunk's list for the second phase. */
 static void put_part(const writer *x) {
     const int lanes = x->lanes;
     PUT("let place.e in 0..merged_rows = row.e\npart_fill[place.e, chunk] = fill[r.e]\n");

@@ -1,18 +1,19 @@
-/* Rows of q and k as units of a product, and the products of a register tile. */
+/* Rows of q and k in the units of a product (f32, pairs of bf16, fours of int8), and the products of a register tile.
+ */
 #include "index/writer.h"
 
 #include <stdio.h>
 
 /* ---- Rows of q and k, as units ---- */
 
-/* Every second number of `raw`, from number `first` on. */
+/* Every second element of `raw`, from element `first` on. */
 static void put_half(const writer *x, const char *raw, int first) {
     PUT("cast.f32(shuffle(%s, %s, [", raw, raw);
     for (int i = 0; i < x->lanes; i++) PUT("%s%d", i ? ", " : "", 2 * i + first);
     PUT("]))");
 }
 
-/* `to` = the units u to before u + lanes of the row that `access` begins with. Names begin with `name`. */
+/* `to` = the units u … u + lanes - 1 of the row that begins with `access`. Names begin with `name`. */
 static void put_units(const writer *x, const char *access, const char *u, const char *name, const char *to) {
     const int n = x->lanes * x->pack;
     PUT("let %s = %s, %s * %d]:x%d", name, access, u, x->pack, n);
@@ -27,12 +28,12 @@ static void put_units(const writer *x, const char *access, const char *u, const 
     } else {
         PUT("%s(%s)", x->pack > 1 ? "bitcast.i32" : idx_cast(x->dtype), name);
     }
-    /* a signed byte of k and 128, without a sign */
+    /* a byte of k + 128, unsigned */
     if (idx_is_i8(x) && *access == 'k') PUT(" ^ splat.x%d(-2139062144:i32)", x->lanes);
     PUT("\n");
 }
 
-/* Heads side by side: packed[r, unit, head]. Heads that fill up repeat the last one. */
+/* Packs heads side by side: packed[r, unit, head]. Padding repeats the last head. */
 static void put_pack_row(const writer *x) {
     const int lanes = x->lanes;
     PUT("for h in 0..%lld by %d {\nfor i in 0..%d {\nlet head = min(h + i, %lld)\n", x->all_heads, lanes, lanes,
@@ -70,7 +71,7 @@ void idx_put_begin(const writer *x) {
     PUT("}\n}\n");
 }
 
-/* Where key `number` lies; names end with `suffix`. */
+/* The place of key `number`; names end with `suffix`. */
 static void put_place(const writer *x, const char *number, const char *suffix) {
     if (x->page) {
         PUT("let column%s in 0..columns = %s / %lld\nlet page%s in 0..sequences = cast.idx(table[sequence, "
@@ -105,7 +106,7 @@ void idx_put_stage(const writer *x) {
     PUT("}\n");
 }
 
-/* Asks for the keys of the next tile that lie where those of the register tile at g do in this one. */
+/* Prefetches the keys of the next tile that correspond to those of the register tile at g. */
 static void put_ahead(const writer *x) {
     const int line = 64 / (idx_has_scales(x) ? 1 : idx_is_f32(x->dtype) ? 4 : 2);
     PUT("if r == 0 {\nfor j.n in 0..%d {\nlet number.n = min((first + %d) + (g + j.n), end - 1)\n", x->keys, TILE);
@@ -169,7 +170,7 @@ static void put_product(const writer *x) {
     PUT("}\n");
 }
 
-/* What the heads of a register tile add to the scores. */
+/* Adds the heads of a register tile to the scores. */
 static void put_weighted(const writer *x) {
     char weight[32], positive[32], score[32];
     for (int v = 0; v < x->vectors; v++) {
@@ -180,7 +181,7 @@ static void put_weighted(const writer *x) {
             snprintf(score, sizeof score, "by_lane[%d]", i);
             if (idx_is_i8(x))
                 PUT("let %s = cast.f32(max(sums[%d, %d], splat.x%d(0:i32)))\n", positive, i, v, x->lanes);
-            else if (x->all_heads != x->heads) /* heads that fill up must not add NaN */
+            else if (x->all_heads != x->heads) /* padding must not add NaN */
                 PUT("let %s = select(ramp.x%d(h.k + %d, 1) < splat.x%d(%lld), max(splat.x%d(0.0), sums[%d, %d]), "
                     "splat.x%d(0.0))\n",
                     positive, x->lanes, v * x->lanes, x->lanes, x->heads, x->lanes, i, v, x->lanes);

@@ -1,4 +1,4 @@
-/* Steps of an index: what is checked, and how the work is divided. */
+/* Steps of an index: checks them, divides the work into tasks, and runs the kernel. */
 #include "base/fpenv.h"
 #include "base/struct.h"
 #include "index/index.h"
@@ -17,7 +17,7 @@ attune_status attune_index_step_init(attune_index_step *step, size_t struct_size
 
 /* ---- Lengths ---- */
 
-/* What a step computes for one sequence. */
+/* The work of a step for one sequence. */
 typedef struct range {
     int64_t first_query, queries, first_key, keys;
 } range;
@@ -26,12 +26,12 @@ typedef struct range {
 typedef struct call {
     const attune_index_desc *d;
     const attune_index_step *step;
-    int64_t tokens;    /* of q: of all sequences, or of each */
-    int64_t keys;      /* of k: the same; of a page, page_size */
-    int64_t sequences; /* of k: 1, the batch, or the pages */
+    int64_t tokens;    /* tokens of q: of all sequences, or of each */
+    int64_t keys;      /* tokens of k: likewise; with pages, page_size */
+    int64_t sequences; /* first dim of k: 1, the batch, or the pages */
     int64_t queries;   /* of the step */
     int64_t most_keys; /* that a query sees */
-    double pairs;      /* queries and keys that are multiplied */
+    double pairs;      /* pairs of a query and a key that are multiplied */
     int32_t (*work)[IDX_WORK_COLUMNS];
     int64_t items;
     void *buffers[IDX_NUM_TENSORS];
@@ -62,7 +62,7 @@ static attune_status check_sizes(const attune_index_desc *d, const attune_index_
     return ATTUNE_OK;
 }
 
-/* starts[b] and starts[b + 1], which rise from 0. */
+/* starts[b] and starts[b + 1], which must ascend from 0. */
 static attune_status take_start(const char *name, const int32_t *starts, int64_t b, int64_t *first, int64_t *count,
                                 at_error *err) {
     if (starts[b] < 0 || starts[b + 1] < starts[b] || (!b && starts[0]))
@@ -85,7 +85,7 @@ static attune_status take_keys(const call *c, int64_t b, range *r, at_error *err
 }
 
 static attune_status take_range(const call *c, int64_t b, range *r, at_error *err) {
-    static const int64_t MOST_KEYS = 1 << 30; /* so that no number of a tile is too large for i32 */
+    static const int64_t MOST_KEYS = 1 << 30; /* so that numbers of keys fit into i32 */
     const attune_index_step *s = c->step;
     *r = (range){.queries = s->seq_q, .keys = s->seq_kv};
     if (s->cu_seqlens_q && take_start("cu_seqlens_q", s->cu_seqlens_q, b, &r->first_query, &r->queries, err))
@@ -108,14 +108,14 @@ static attune_status check_pages(const call *c, int64_t b, int64_t keys, at_erro
     return ATTUNE_OK;
 }
 
-/* How many keys query i of a sequence sees; causal: negative where it lies so far before the first key. */
+/* How many keys are visible to query i of a sequence; if causal, it may be negative: as far before the first key. */
 static int64_t seen_by(const attune_index_desc *d, const range *r, int64_t i) {
     return d->is_causal ? r->keys - r->queries + i + 1 : r->keys;
 }
 
 static int64_t at_least_0(int64_t x) { return x > 0 ? x : 0; }
 
-/* The tasks of a sequence, and the lengths of its lists. */
+/* Adds the tasks of a sequence, and the lengths of its lists. */
 static void add_tasks(call *c, int64_t b, const range *r) {
     const attune_index_step *s = c->step;
     const bool is_one = s->cu_seqlens_q != NULL;
@@ -191,7 +191,7 @@ static attune_status add_buffer(call *c, const char *name, const void *data, at_
 
 static void add_scalar(call *c, int64_t value) { c->scalars[c->num_scalars++] = value; }
 
-/* Data and strides of an input; a view of zeros is contiguous. `rows`: of a token. */
+/* Binds data and strides of an input; a view whose strides are all 0 is contiguous. `rows`: rows of a token. */
 static attune_status add_view(call *c, const char *name, const attune_view *view, int64_t tokens, int64_t rows,
                               int64_t columns, bool has_head, at_error *err) {
     attune_view v = *view;
@@ -208,7 +208,7 @@ static attune_status add_view(call *c, const char *name, const attune_view *view
     return ATTUNE_OK;
 }
 
-/* In the order of the kernel's parameters. */
+/* Arguments in the order of the kernel's parameters. */
 static attune_status describe(call *c, at_error *err) {
     const attune_index_desc *d = c->d;
     const attune_index_step *s = c->step;
@@ -239,7 +239,7 @@ static attune_status describe(call *c, at_error *err) {
 
 /* ---- Steps ---- */
 
-/* Keys are divided where queries give threads too little to do. A part is some times as long as its list. */
+/* Keys are divided if there are too few queries for all threads. A part is at least a few times as long as its list. */
 static void divide_keys(call *c, uint32_t workers) {
     enum { TASKS = 4, LISTS = 4, LEAST = 2048 };
     int64_t chunks = 1, keys = c->most_keys > 0 ? c->most_keys : 1;

@@ -1,4 +1,4 @@
-/* What the parts of the kernel of the index are written with. */
+/* The state with which the parts of the index kernel are written. */
 #ifndef ATTUNE_INDEX_WRITER_H
 #define ATTUNE_INDEX_WRITER_H
 
@@ -15,13 +15,13 @@ typedef struct writer {
     char dtype[8], w_dtype[8];
     int causal, scores, rows;
     int lanes, has_fma, has_dot2;
-    int pack;                /* numbers of a row that are one unit: a pair of bf16 (of f8 as such), four of i8 */
-    long long units, padded; /* of a row, and what scratch has of them */
+    int pack;                /* elements of a row in a unit: 2 of bf16 (to which f8 is converted), 4 of i8 */
+    long long units, padded; /* units of a row, and of a row in scratch */
     int vectors, keys;       /* of a register tile */
-    long long all_heads;     /* with those that fill the last tile */
+    long long all_heads;     /* padded to whole register tiles */
     long long capacity;      /* of a list */
     int names;
-    const char *phase; /* what the names of a phase end with */
+    const char *phase; /* suffix of a phase's names */
 } writer;
 
 #define PUT(...) attune_ir_print(x->w, __VA_ARGS__)
@@ -38,44 +38,44 @@ static inline const char *idx_cast(const char *dtype) { return idx_is_f32(dtype)
 
 static inline const char *idx_unit_type(const writer *x) { return x->pack > 1 ? "i32" : "f32"; }
 
-/* Keys that products take as they are are multiplied where they lie: a copy of a tile of f32, beside q, would not fit
- * into the first cache. */
+/* Whether keys are read in place, as products need no other form: a copy of a tile of f32 would not fit into L1
+ * together with q. */
 static inline bool idx_is_direct(const writer *x) {
     return idx_is_f32(x->dtype) || (x->pack == 2 && !idx_is_f8(x) && x->dim % 2 == 0);
 }
 
-/* Of query r: its token, its row of the output, and the keys that it sees. */
+/* For query r: its token, its row of the output, and its number of visible keys. */
 void idx_put_row(const writer *x, const char *suffix);
 
-/* Whether the choice of a query needs its scores. */
+/* Whether a query needs scores, as it has more visible keys than its list takes. */
 void idx_put_is_long(const writer *x, const char *suffix);
 
 /* ---- Products: kernel_products.c ---- */
 
-/* The lists are empty, and the queries packed. */
+/* Empties the lists, and packs the queries. */
 void idx_put_begin(const writer *x);
 
-/* The tile's keys, in scratch. Past the end the last key is repeated. */
+/* Copies the tile's keys to scratch. Beyond the end, the last key is repeated. */
 void idx_put_stage(const writer *x);
 
-/* Scores of query r, in lanes that are still to be added up. */
+/* Scores of query r as partial sums in lanes. */
 void idx_put_products(const writer *x);
 
 /* ---- Lists: kernel_list.c ---- */
 
-/* Appends a key to list r if its rank is above the least. */
+/* Appends a key to list r if its rank is above the threshold. */
 void idx_put_append(writer *x, const char *r, const char *rank, const char *key);
 
-/* Appends those keys of the tile that may be among the best. */
+/* Appends the keys of the tile that may be among the best. */
 void idx_put_selection(writer *x);
 
-/* Leaves the best of list r, which is longer, and sets the least rank that is of interest from now on. */
+/* Cuts list r to its best keys, and sets the threshold. */
 void idx_put_compact(writer *x, const char *r);
 
-/* Row `row` of the ids (and scores), from list r; -1 fills it up. */
+/* Writes row `row` of the ids (and scores) from list r, padded with -1. */
 void idx_put_list(writer *x, const char *r, const char *row);
 
-/* What a task leaves behind: the output, or a chunk's lists for the second phase. */
+/* Writes a task's results: the output, or a chunk's lists for the second phase. */
 void idx_put_end(writer *x);
 
 #endif

@@ -1,4 +1,5 @@
-/* The tier for engines: descriptions of causal convolutions, and steps. */
+/* Causal convolutions in the tier for engines: checks descriptions, binds the tensors of a step, and runs its kernel.
+ */
 #include "attention/attention.h"
 #include "base/fpenv.h"
 #include "base/struct.h"
@@ -13,7 +14,7 @@
 struct attune_conv {
     attune_context *context;
     attune_operator *op;
-    attune_conv_desc desc; /* settled: no zeros that stand for something else */
+    attune_conv_desc desc; /* with all defaults filled in */
     char problem[CONV_NUM_FORMS][CONV_PROBLEM_BYTES];
     _Atomic(attune_kernel *) kernels[CONV_NUM_FORMS];
 };
@@ -119,7 +120,7 @@ static lin_places places_of(const char *name, const attune_conv_desc *d, const a
                         .bytes = mha_dtype_bytes(d->dtype)};
 }
 
-/* A part of the tokens is written while others still read x and the state before it. */
+/* Some tasks write their tokens while others still read x and the old state, so outputs must not overlap these. */
 static attune_status check_places(const attune_conv_desc *d, const attune_conv_step *s, const attune_mutable_view *x,
                                   const attune_mutable_view *out, const attune_mutable_view *state, at_error *err) {
     const lin_places of_x = places_of("x", d, s, s->seq, x), of_out = places_of("out", d, s, s->seq, out);

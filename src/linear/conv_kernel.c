@@ -1,10 +1,16 @@
 /* The kernel of the causal convolution, as loop IR.
  *
- * Lanes are channels. A task has some tokens and some channels of a sequence; each token is a sum over its taps, which
- * are rows of x, or of the state where they lie before the first token. A second phase writes the new state.
+ * Lanes run along channels. A task computes some tokens and some channels of a sequence. A token is a sum over its
+ * taps, which are rows of x, or of the state for taps before the first token. A second phase writes the new state:
  *
- * Where the tokens of a channel lie side by side, and there are many, lanes are tokens. A task has a channel: a line in
- * scratch begins with its state, pieces of x follow it, and each tap is a vector of the line that begins elsewhere. */
+ *                    channels ►
+ *     state    t-2   [ a a a a ]
+ *              t-1   [ b b b b ]      out[t] = w0 * (t-2) + w1 * (t-1) + w2 * t        for three taps
+ *     x        t     [ c c c c ]
+ *
+ * If the tokens of a channel are contiguous, and there are many, lanes run along tokens instead. A task computes one
+ * channel: a line in scratch begins with the channel's state, then come pieces of x, and each tap is a vector of the
+ * line with another start. */
 #include "linear/conv_kernel.h"
 
 #include <stdbool.h>
@@ -36,7 +42,7 @@ static bool read_problem(writer *x, const char *problem) {
 static bool is_f32(const writer *x) { return !strcmp(x->dtype, "f32"); }
 static const char *cast(const writer *x) { return is_f32(x) ? "" : "cast.f32"; }
 
-/* The value of a number that is stored. */
+/* The text that converts a stored element to f32. */
 static void put_store(const writer *x, const char *value) {
     if (is_f32(x))
         PUT("%s\n", value);
@@ -65,7 +71,7 @@ static void put_parameters(const writer *x) {
     PUT("  y_b: idx, y_c: idx, y_t: idx) {\nassume batches >= 1\nassume channels >= 1\nassume length >= 0\n");
 }
 
-/* let result = what the sum becomes. */
+/* let result = the activation of the sum. */
 static void put_result(const writer *x) {
     if (x->silu)
         PUT("let y_ = sum[]\nlet result = y_ / (splat.x%d(1.0) + exp2(y_ * splat.x%d(-0x1.715476p+0)))\n", x->lanes,
@@ -76,7 +82,7 @@ static void put_result(const writer *x) {
 
 /* ---- Lanes are channels ---- */
 
-/* value0[] or value1[], of a phase: the token `at` of the state and x, one after the other. */
+/* value0[] or value1[] of a phase: token `at` of the state followed by x. */
 static void put_token(const writer *x, int phase, int number, const char *at) {
     if (!x->kept) {
         PUT("value%d[] = %s(x[b%d, %s, c%d]:x%d ? (live%d))\n", phase, cast(x), phase, at, phase, x->lanes, phase);
@@ -118,7 +124,7 @@ static void put_channels_phase(const writer *x) {
     PUT("}\n}\n}\n");
 }
 
-/* The rows of the new state come from later ones, so they are written in order. */
+/* Rows of the new state are copies of later rows, so they are written in order. */
 static void put_state_phase(const writer *x) {
     PUT("parallel for b1 in 0..batches, block1 in 0..(channels + %d) / %d {\n", x->lanes - 1, x->lanes);
     PUT("let c1 = block1 * %d\nlet live1 = ramp.x%d(c1, 1) < splat.x%d(channels)\nalloc value1: f32x%d[] reg\n",

@@ -1,19 +1,19 @@
-/* What a kernel of the convolution is made for, and the loop IR of it. */
+/* A kernel of the convolution: the problem that it is specialised for, and its loop IR. */
 #ifndef ATTUNE_LINEAR_CONV_KERNEL_H
 #define ATTUNE_LINEAR_CONV_KERNEL_H
 
 #include <attune.h>
 
-/* What lies side by side in memory, and what the lanes of a vector are. */
+/* Which dim is contiguous in memory, and what a vector's lanes run along. */
 typedef enum conv_form {
     CONV_CHANNELS,    /* channels, and channels */
     CONV_STATE_APART, /* channels of x and out; channels */
-    CONV_APART,       /* nothing: there are strides; channels */
+    CONV_APART,       /* none, all have strides; channels */
     CONV_TOKENS,      /* tokens of x and out; tokens */
     CONV_NUM_FORMS
 } conv_form;
 
-/* The tensors of a kernel in the order of its parameters; those that a kernel lacks are left out. */
+/* The tensors of a kernel in the order of its parameters, without those that it does not have. */
 typedef enum conv_tensor { CONV_X, CONV_WEIGHTS, CONV_BIAS, CONV_STATE, CONV_OUT, CONV_NUM_TENSORS } conv_tensor;
 
 /* Tokens that the state holds. */
@@ -21,7 +21,7 @@ static inline int64_t conv_kept(const attune_conv_desc *d) { return (d->taps - 1
 
 enum { CONV_PROBLEM_BYTES = 128 };
 
-/* The problem of an operator: one line of text that says all of it. */
+/* The complete problem as one line of text, for the operator. */
 void conv_print(const attune_conv_desc *d, conv_form form, char text[CONV_PROBLEM_BYTES]);
 
 /* An attune_build_fn. */

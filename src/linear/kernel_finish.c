@@ -1,5 +1,5 @@
-/* The second phase of the kernel, where rows of out are normed or have gates: a task has a head of a sequence. It reads
- * rows of out as the first phase has rounded them, from a near cache. */
+/* The second phase of the kernel, if rows of out are normalised or multiplied by gates. A task computes a head of a
+ * sequence. It reads rows of out as the first phase has rounded them, which are still in cache. */
 #include "linear/writer.h"
 
 void lin_put_lane_sum(const writer *x, const char *from, const char *to) {

@@ -5,7 +5,7 @@
 
 enum { LIST_BYTES = 96 };
 
-/* Dims by ascending strides: each stride must be beyond all elements of the dims before it. */
+/* Dims by ascending strides: each stride must exceed the extent of all dims before it. */
 static bool is_nested(const lin_places *t) {
     bool is_done[LIN_MOST_DIMS] = {false};
     int64_t extent = 1, step;
@@ -39,7 +39,7 @@ attune_status lin_check_places(const lin_places *t, at_error *err) {
                    t->name, dims, strides);
 }
 
-/* Bytes from the first element to the end of the last; the largest number if there are more. */
+/* Bytes from the first element to the end of the last, saturated. */
 static uintptr_t bytes_of(const lin_places *t) {
     uintptr_t elements = 1, step;
     for (int d = 0; d < t->rank; d++)

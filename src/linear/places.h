@@ -1,4 +1,4 @@
-/* Whether the elements of a tensor that is written have a place each, and tensors share none. */
+/* Checks that the elements of a tensor that is written do not overlap, and that tensors do not. */
 #ifndef ATTUNE_LINEAR_PLACES_H
 #define ATTUNE_LINEAR_PLACES_H
 
@@ -9,7 +9,7 @@
 
 enum { LIN_MOST_DIMS = 4 };
 
-/* A tensor [dims], none of them 0, with strides of at least 0, all in elements of so many bytes. */
+/* A tensor of dims, none of which is 0, with strides >= 0 in elements of `bytes` bytes. */
 typedef struct lin_places {
     const char *name;
     const void *data;
@@ -17,11 +17,11 @@ typedef struct lin_places {
     int64_t dims[LIN_MOST_DIMS], strides[LIN_MOST_DIMS], bytes;
 } lin_places;
 
-/* Refuses strides by which two elements would coincide, or that are beyond the address space. It may also refuse
- * elements that interleave in a way that no dim is nested in another. */
+/* Rejects strides with which two elements would overlap, or that exceed the address space. It may also reject
+ * interleaved elements if no dim is nested in another. */
 attune_status lin_check_places(const lin_places *t, at_error *err);
 
-/* Refuses two tensors whose ranges of memory overlap. */
+/* Rejects two tensors whose memory ranges overlap. */
 attune_status lin_check_ranges(const lin_places *a, const lin_places *b, at_error *err);
 
 #endif

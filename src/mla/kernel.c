@@ -1,7 +1,10 @@
-/* The kernels around attention: phases of products (nest/gemm.h) whose rows are tokens.
+/* The kernels around MLA attention: phases of products (nest/gemm.h) whose rows are tokens.
  *
- * A product of heads is one product, whose column groups belong to a head each: the left factor of a group is that of
- * its head. So the batch over heads is the parallel loop over groups, which every product has. */
+ * A product for each head is a single product whose column groups belong to one head each; the left factor of a group
+ * is that of its head. So the parallel loop over groups, which every product has, is the batch over heads:
+ *
+ *     columns of C     | head 0: group 0, 1 | head 1: group 2, 3 | …         A of a group: [rows, columns of its head]
+ */
 #include "mla/kernel.h"
 
 #include "attend/around/around.h"
@@ -58,11 +61,11 @@ void mla_section_of(const attune_mla_desc *d, mla_matrix which, mha_packed_secti
     }
 }
 
-/* ---- What a kernel is built with ---- */
+/* ---- State of the builder ---- */
 
 typedef struct writer {
     mha_context c;
-    attune_problem p; /* of c: what the functions on rows read */
+    attune_problem p; /* the problem of c, which functions on rows read */
     mha_schedule s;
     const mla_kernel *k;
     const attune_mla_desc *d;
@@ -81,7 +84,7 @@ struct product {
     mha_packed_section s; /* of all, or of each head */
     const ir_buffer *weights;
     const ir_buffer *left; /* [rows, depth], [rows, heads, depth …], or the cache */
-    const ir_buffer *norm; /* NULL: rows are multiplied as they are */
+    const ir_buffer *norm; /* norm of the rows; NULL: rows are not normalised */
     const ir_buffer *target;
     int64_t heads; /* 0: no product of heads */
     store_fn *store;
@@ -114,7 +117,7 @@ static const ir_buffer *vector_param(writer *w, const char *name, int64_t column
     return ir_param_buffer(w->c.b, name, IR_F32, 1, dims, NULL, IR_IN);
 }
 
-/* [rows, columns] with a stride of its own. */
+/* A tensor [rows, columns] with its own stride. */
 static const ir_buffer *rows_param(writer *w, const char *name, int64_t columns, int access) {
     ir_builder *b = w->c.b;
     char stride[32];
@@ -124,7 +127,7 @@ static const ir_buffer *rows_param(writer *w, const char *name, int64_t columns,
     return ir_param_buffer(b, name, elem_of(w->d), 2, dims, strides, access);
 }
 
-/* [rows, heads, columns], contiguous. */
+/* A contiguous tensor [rows, heads, columns]. */
 static const ir_buffer *heads_param(writer *w, const char *name, int64_t heads, int64_t columns, int access) {
     const ir_expr *const dims[] = {w->rows, ir_idx(w->c.b, heads), ir_idx(w->c.b, columns)};
     return ir_param_buffer(w->c.b, name, elem_of(w->d), 3, dims, NULL, access);
@@ -184,7 +187,7 @@ static const ir_expr *head_of(const product *p, const mha_gemm *g) {
     return ir_let_index(b, "head", ir_idx(b, p->heads), ir_div(b, g->column_group, ir_idx(b, groups_of_head(p))));
 }
 
-/* The group among those of its head, or of all. */
+/* The number of the group among those of its head, or among all. */
 static const ir_expr *group_of(const product *p, const mha_gemm *g) {
     ir_builder *b = p->w->c.b;
     if (!p->heads) return g->column_group;
@@ -221,7 +224,7 @@ static void store_row(mha_context *c, const mha_gemm *g, const ir_expr *row, con
     p->store(p->w, p, g, row, from);
 }
 
-/* The columns of a group into a row; the last group may have fewer. */
+/* Stores the columns of a group in a row; the last group may have fewer. */
 static void store_group(const product *p, const mha_gemm *g, const mha_row *from, mha_row to) {
     mha_context *c = &p->w->c;
     ir_builder *b = c->b;
@@ -244,7 +247,7 @@ static void store_head(writer *w, const product *p, const mha_gemm *g, const ir_
     store_group(p, g, from, (mha_row){p->target, {row, head_of(p, g)}, NULL});
 }
 
-/* And behind the columns of a head its rotated part, copied from a row. */
+/* The same, and after the last columns of a head its rotated part, copied from a row. */
 static void store_beside(const product *p, const mha_gemm *g, const ir_expr *row, const mha_row *from,
                          const mha_row *rotated) {
     writer *w = p->w;
@@ -268,7 +271,7 @@ static void store_keys(writer *w, const product *p, const mha_gemm *g, const ir_
     store_beside(p, g, row, from, &rotated);
 }
 
-/* The queries of a group's heads. */
+/* Stores the queries of a group's heads. */
 static void store_queries(writer *w, const product *p, const mha_gemm *g, const ir_expr *row, const mha_row *from) {
     ir_builder *b = w->c.b;
     const int64_t nope = w->d->qk_nope_head_dim, heads = w->d->num_heads;
@@ -286,7 +289,7 @@ static void store_queries(writer *w, const product *p, const mha_gemm *g, const 
     }
 }
 
-/* The phase; `which` has the matrix. */
+/* Writes the phase of a product with matrix `which`. */
 static void multiply(product *p, mla_matrix which) {
     mha_context *c = &p->w->c;
     int64_t end = 0;
@@ -313,7 +316,7 @@ static void multiply(product *p, mla_matrix which) {
 
 /* ---- The kernels ---- */
 
-/* The rows of the cache: normalised latents, and the rotated part. */
+/* Stores rows of the cache: normalised latents, and the rotated part. */
 static void append(writer *w, const ir_buffer *kv_low, const ir_buffer *kv_norm) {
     ir_builder *b = w->c.b;
     const int64_t rank = w->d->kv_lora_rank;
@@ -407,7 +410,7 @@ static void build_phases(void *user) {
 
 /* ---- The schedule ---- */
 
-/* Register tiles are those of a block whose only product is the largest one of the kernel. */
+/* Chooses register tiles as for a block whose only product is the largest product of the kernel. */
 static attune_status choose(writer *w, const at_target *target, const at_description *machine, at_error *err) {
     static const mla_matrix largest[MLA_NUM_KINDS] = {MLA_Q, MLA_UK, MLA_UV, MLA_UV, MLA_O};
     mha_packed_section s;

@@ -6,17 +6,17 @@
 
 #include <attune.h>
 
-/* What a kernel computes, and its parameters in their order. All tensors but q_low and kv_low have the dtype. */
+/* What a kernel computes, and its parameters in order. All tensors except q_low and kv_low have the dtype. */
 typedef enum mla_kind {
     MLA_PROJECT, /* x: q of all heads, rotated, and the row of the cache */
-    MLA_ABSORB,  /* q W_UK of each head, beside the rotated part */
+    MLA_ABSORB,  /* q W_UK of each head, followed by the rotated part */
     MLA_VALUES,  /* latent outputs times W_UV of each head */
     MLA_EXPAND,  /* rows of the cache as keys and values of some heads */
     MLA_OUT,     /* heads times W_O */
     MLA_NUM_KINDS
 } mla_kind;
 
-/* The matrices of a block. Those of heads are as many sections of the same size, one after the other. */
+/* The matrices of a block. A matrix for each head has as many adjacent sections of the same size. */
 typedef enum mla_matrix {
     MLA_Q_LOW,   /* x to q_lora_rank */
     MLA_Q,       /* q_lora_rank, or x, to heads */
@@ -34,18 +34,18 @@ static inline bool mla_is_of_heads(mla_matrix m) { return m == MLA_UK || m == ML
 typedef struct mla_kernel {
     attune_mla_desc desc;
     mla_kind kind;
-    int64_t rows;  /* 1: just one; else: about so many, for the choice of the register tiles */
+    int64_t rows;  /* 1: exactly one; otherwise approximate, for choosing register tiles */
     int64_t heads; /* MLA_EXPAND: of a call */
 } mla_kernel;
 
-/* A matrix of a block; its offset is *end, which moves behind the section of the first head. */
+/* A matrix of a block. Its offset is *end, which then becomes the end of the first head's section. */
 void mla_section_of(const attune_mla_desc *d, mla_matrix which, mha_packed_section *s, int64_t *end);
 
 static inline int64_t mla_width(const attune_mla_desc *d) { return d->kv_lora_rank + d->qk_rope_head_dim; }
 
 enum { MLA_PROBLEM_BYTES = 400 };
 
-/* The problem of an operator: one line of text that says all of it. */
+/* The complete problem as one line of text, for the operator. */
 void mla_print(const mla_kernel *k, char text[MLA_PROBLEM_BYTES]);
 
 /* An attune_build_fn, whose user is the context. */

@@ -1,4 +1,4 @@
-/* Descriptions of MLA blocks, and their weights. */
+/* MLA blocks: checks descriptions, packs weights, and creates the kernels and attentions of a block. */
 #include "mla/mla.h"
 
 #include "attention/attention.h"
@@ -88,7 +88,7 @@ static attune_status settle(const attune_mla_desc *given, attune_mla_desc *d, at
 
 /* ---- Weights ---- */
 
-/* A matrix, and where its first output lies in the model's weights. */
+/* A matrix, and the offset of its first output in the model's weights. */
 typedef struct source {
     const char *name;
     const void *weight, *bias;
@@ -217,7 +217,8 @@ static attune_status make_attention(attune_mla *mla, attune_attention **made, at
     return status ? at_fail(err, status, "%s", attune_last_message()) : ATTUNE_OK;
 }
 
-/* Keys and values of all heads would be large: of 128 heads and 4096 tokens 335 MB in bf16. */
+/* The unabsorbed form computes keys and values of some heads at a time: those of all heads would be large, 335 MB in
+ * bf16 with 128 heads and 4096 tokens. */
 static int64_t heads_at_once(const attune_mla_desc *d) {
     enum { MOST = 16 };
     int64_t heads = min_of(d->num_heads, MOST);

@@ -1,4 +1,4 @@
-/* A block of MLA: what mla.c makes, and step.c runs. */
+/* An MLA block, which mla.c creates and step.c runs. */
 #ifndef ATTUNE_MLA_MLA_H
 #define ATTUNE_MLA_MLA_H
 
@@ -12,10 +12,10 @@ extern const int64_t mla_rows[MLA_NUM_SIZES];
 struct attune_mla {
     attune_context *context;
     attune_operator *op;
-    attune_mla_desc desc; /* settled: no zeros that stand for something else */
-    /* Of the cache's rows; and of keys and values of heads_at_once heads. */
+    attune_mla_desc desc; /* with all defaults filled in */
+    /* Attention to rows of the cache; and to keys and values of heads_at_once heads. */
     attune_attention *absorbed, *unabsorbed;
-    attune_attention *listed; /* of the cache's rows that lists name; NULL without has_ids */
+    attune_attention *listed; /* attention to listed rows of the cache; NULL without has_ids */
     int64_t heads_at_once;
     void *packed;                            /* all matrices, and the weights of the norms */
     unsigned char *matrix[MLA_NUM_MATRICES]; /* NULL: there is none */
@@ -25,7 +25,7 @@ struct attune_mla {
     _Atomic(attune_kernel *) kernels[MLA_NUM_KINDS][MLA_NUM_SIZES];
 };
 
-/* step.c. is_interpreted: the kernels around attention by the interpreter. */
+/* step.c. is_interpreted: the interpreter runs the kernels around attention. */
 attune_status mla_run_step(attune_mla *mla, const attune_mla_step *step, bool is_interpreted, at_error *err);
 
 #endif

@@ -1,7 +1,8 @@
-/* A step: rows of the cache and queries of all tokens, attention in the form of each sequence, the output projection.
+/* A step of an MLA block: rows of the cache and queries of all tokens, attention in the form of each sequence, the
+ * output projection.
  *
- * Neighbouring sequences in the absorbed form are one call of attention. One in the unabsorbed form is a call for each
- * heads_at_once heads, whose keys and values are computed before it. */
+ * Adjacent sequences in the absorbed form are one call of attention. A sequence in the unabsorbed form takes a call for
+ * each heads_at_once heads, whose keys and values are computed before it. */
 #include "mla/mla.h"
 
 #include "base/fpenv.h"
@@ -30,7 +31,7 @@ typedef struct call {
     bool is_interpreted;
     size_t size;              /* of an element */
     int64_t tokens;           /* of all sequences */
-    int64_t pages, page_rows; /* of the cache: pages, or sequences */
+    int64_t pages, page_rows; /* first dim of the cache: pages, or sequences */
     int64_t page_stride, row_stride, x_stride, out_stride, table_stride;
     /* In the workspace. */
     int32_t *starts;    /* [batch + 1] */
@@ -38,7 +39,7 @@ typedef struct call {
     int32_t *run;       /* [batch + 1]: starts of the sequences of a run */
     int32_t *places;    /* [tokens, PLACE] */
     int32_t *keys;      /* [longest unabsorbed sequence, PLACE] */
-    int32_t *list_lens; /* [tokens], of lists that are all whole */
+    int32_t *list_lens; /* [tokens]: lengths of lists if all are full */
     char *q, *heads;    /* [tokens, heads, dim] */
     char *part;         /* what a run needs */
 } call;
@@ -186,7 +187,7 @@ static attune_status check_list(const call *c, int64_t b, int64_t token, int32_t
     return ATTUNE_OK;
 }
 
-/* Before anything is written: attention checks them again, but after rows of the cache. */
+/* Checked before anything is written: attention checks them, too, but only after rows of the cache were written. */
 static attune_status check_lists(const call *c, at_error *err) {
     const attune_mla_step *s = c->step;
     for (int64_t b = 0; s->kv_ids && b < s->batch; b++)
@@ -234,7 +235,7 @@ static bool is_absorbed(const call *c, int64_t b) {
     return tokens * rank * dims + pairs * (2 * rank + rope) <= all * rank * dims + pairs * (dims + rope);
 }
 
-/* The sequences from b on that are one call: those in the absorbed form, or one. */
+/* How many sequences from b on are one call: all in the absorbed form, or one in the other. */
 static int64_t end_of_run(const call *c, int64_t b) {
     if (!is_absorbed(c, b)) return b + 1;
     while (b < c->step->batch && (is_absorbed(c, b) || !new_tokens(c, b))) b++;
@@ -245,7 +246,7 @@ static int64_t end_of_run(const call *c, int64_t b) {
 
 static int64_t head_dim(const attune_mla_desc *d) { return d->qk_nope_head_dim + d->qk_rope_head_dim; }
 
-/* Bytes that the runs need: of the largest one. */
+/* Bytes of memory for the runs: those of the largest. */
 static size_t part_bytes(const call *c, int64_t *longest) {
     const attune_mla_desc *d = c->d;
     size_t most = 0;
@@ -376,7 +377,7 @@ static attune_status project_out(const call *c, at_error *err) {
     return run_kernel(c, MLA_OUT, c->tokens, &a, err);
 }
 
-/* From queries to latent queries, or from latent outputs to heads. */
+/* Converts queries to latent queries, or latent outputs to heads. */
 static attune_status multiply_heads(const call *c, mla_kind kind, int64_t rows, const void *from, void *to,
                                     at_error *err) {
     arguments a = begin(rows);

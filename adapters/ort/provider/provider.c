@@ -311,7 +311,7 @@ static bool no_streams(const ort_factory *f) {
     return false;
 }
 
-/* The provider also registers attune's own operators, unless it is disabled. */
+/* The provider also registers attune's own operators, if attune has a context. */
 static ort_status *num_domains(ort_factory *f, size_t *count) {
     (void)f;
     *count = common_context(NULL, NULL) ? 1 : 0;
