@@ -15,7 +15,7 @@ $(BUILD)/bench/probe_driver: $(call obj,$(addprefix bench/drivers/,driver.c prob
 	$(call say,link $@)
 	$(Q)$(LINK) -Wl,-rpath,'$$ORIGIN/..' $(filter %.o %.a,$^) -L$(BUILD) -lattune -ljansson $(CORE_LIBS) -o $@
 
-CALL_BENCH := $(addprefix $(BUILD)/bench/,latency call_sites steps)
+CALL_BENCH := $(addprefix $(BUILD)/bench/,latency call_sites steps listed)
 $(CALL_BENCH): $(BUILD)/bench/%: $(BUILD)/obj/bench/%.o $(BUILD)/libattune.so
 	@mkdir -p $(@D)
 	$(call say,link $@)
@@ -87,6 +87,10 @@ bench-alone: all ## a table of attune alone: four shapes of attention and three 
 LATENCY ?=
 bench-latency: all $(BUILD)/bench/latency ## calls beside busy processes, now and then, and for the first time
 	@ATTUNE_CODEGEN=$(abspath $(BUILD))/libattune-codegen.so $(BUILD)/bench/latency $(LATENCY)
+
+# LISTED: options, a problem, schedules.
+bench-listed: all $(BUILD)/bench/listed ## attention over listed keys beside a loop that only reads them
+	@ATTUNE_CODEGEN=$(abspath $(BUILD))/libattune-codegen.so $(BUILD)/bench/listed $(LISTED)
 
 bench-steps: all $(BUILD)/bench/steps ## steps of a server beside their parts; STEP_ROWS: options, rows
 	@ATTUNE_CODEGEN=$(abspath $(BUILD))/libattune-codegen.so ATTUNE_TIER0=$(abspath $(BUILD))/libattune-tier0.so \

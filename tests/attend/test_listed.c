@@ -39,6 +39,12 @@ static const kind kinds[] = {
     {"num_heads=96,num_kv_heads=1,head_dim=20,head_dim_v=16,v_in_k=1,seq_q=2,seq_kv=200,kv_ids=query,num_ids=60,"
      "kv_id_lens=1,page_size=16,kv_lens=1,dtype=bf16",
      "num_pages=14,max_pages=13"},
+    /* Few enough heads that keys of the next tile are prefetched, one tile or more, and the last one not whole. */
+    {"num_heads=16,num_kv_heads=1,head_dim=72,head_dim_v=64,v_in_k=1,seq_q=2,seq_kv=1500,kv_ids=query,num_ids=1203,"
+     "kv_id_lens=1,page_size=16,kv_lens=1,dtype=bf16",
+     "num_pages=95,max_pages=94"},
+    {"num_heads=9,num_kv_heads=1,head_dim=20,head_dim_v=16,v_in_k=1,seq_q=1,seq_kv=1500,kv_ids=sequence,num_ids=1115",
+     ""},
     /* Appended keys can be listed. */
     {HEADS "seq_q=2,seq_kv=60,seq_new=2,kv_lens=1,kv_ids=query,num_ids=40,rotary_dim=8", "rotary_positions=70"},
     {"num_heads=4,num_kv_heads=2,head_dim=64,seq_q=2,seq_kv=90,kv_ids=query,num_ids=40,kv_dtype=i4,kv_scales=group",

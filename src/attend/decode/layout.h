@@ -237,6 +237,17 @@ void dl_alloc_places(d_lanes *d);
 void dl_open_list(d_lanes *d);
 void dl_locate_keys(d_lanes *d, const dl_tile *tile);
 mha_kv_row dl_listed_key(const d_lanes *d, const ir_expr *j);
+/* Keys of the next tile that a register tile prefetches, and their lines that correspond to these columns. With v_in_k
+ * values read nothing from memory, so that scores would wait for it: both prefetch half of the keys, a few lines at a
+ * time. Scores have even keys (parity 0), values have odd ones. The register tile has the keys from `first` on, `keys`
+ * of them, and some rows of the task, which are `step` at a time. */
+typedef struct dl_ahead {
+    mha_kv_row key[IR_MAX_LANES];
+    int64_t keys;
+} dl_ahead;
+dl_ahead dl_keys_of_next_tile(const d_lanes *d, const dl_tile *tile, const ir_expr *first, int64_t keys, int parity,
+                              const dl_rows *rows, int64_t step);
+void dl_prefetch_ahead(const d_lanes *d, const dl_ahead *ahead, const ir_expr *column, int64_t count);
 const ir_expr *dl_listed_run(const d_lanes *d, const ir_expr *key, const ir_expr *end);
 /* The sum of row r's exponentials, in the order of dense attention whose other keys are hidden. */
 const ir_expr *dl_listed_sum(d_lanes *d, const dl_tile *tile, const ir_expr *r);

@@ -7,13 +7,30 @@
  * Listed rows are scattered, so hardware prefetchers cannot predict them. Therefore the lookup goes some keys beyond
  * the tile, and dl_prefetch_key prefetches these while the tile's last keys are read. */
 #include "attend/decode/layout.h"
+#include "base/integers.h"
+#include "problem/problem.h"
 
-/* How many keys beyond a tile are looked up: as many as may be prefetched while a register tile reads the tile's last
- * keys. */
-enum { KEYS_BEYOND = DL_MOST_KEYS_AHEAD + DL_MAX_STREAMS };
+enum { LINE = 64 };
+
+/* Whether keys of the next tile are prefetched, too (dl_ahead). Fewer rows wait for memory in any case, and then it is
+ * best to prefetch a few keys ahead; more rows, or quantised rows, multiply for so long that reading hardly matters. */
+static bool prefetches_next_tile(const d_lanes *d) {
+    enum { LEAST_ROWS = 8, MOST_ROWS = 16 };
+    const mha_context *c = d->c;
+    if (!d->is_listed || d->is_serial || c->v != c->k || c->s->kv_prefetch <= 0) return false;
+    return d->max_rows >= LEAST_ROWS && d->max_rows <= MOST_ROWS && !mha_is_quantised(c->p->k_dtype) &&
+           mha_most_scored(c->p) > c->s->kv_tile;
+}
+
+/* How many keys beyond a tile are looked up: those that are prefetched while a register tile reads the tile's last
+ * keys, or the next tile. */
+static int64_t keys_beyond(const d_lanes *d) {
+    const int64_t ahead = DL_MOST_KEYS_AHEAD + DL_MAX_STREAMS;
+    return prefetches_next_tile(d) ? max_of(ahead, d->c->s->kv_tile) : ahead;
+}
 
 void dl_alloc_places(d_lanes *d) {
-    const int64_t keys = d->c->s->kv_tile + KEYS_BEYOND;
+    const int64_t keys = d->c->s->kv_tile + keys_beyond(d);
     if (!d->is_listed) return;
     d->slots = ir_scratch(d->b, "slots", IR_I32, 1, &keys);
     if (d->is_serial) d->sum_chunks = ir_scratch(d->b, "sum_chunks", IR_I32, 1, &keys);
@@ -61,10 +78,33 @@ mha_kv_row dl_listed_key(const d_lanes *d, const ir_expr *j) {
 }
 
 static void prefetch_row(const d_lanes *d, const ir_buffer *k_or_v, const mha_kv_row *key, int64_t columns) {
-    enum { LINE = 64 };
     const int64_t step = LINE / ir_elem_get((ir_elem)k_or_v->type.elem)->bytes;
     for (int64_t column = 0; column < mha_row_elements(d->c, k_or_v, columns); column += step)
         ir_prefetch(d->b, mha_kv_line(d->c, k_or_v, key, ir_idx(d->b, column)));
+}
+
+dl_ahead dl_keys_of_next_tile(const d_lanes *d, const dl_tile *tile, const ir_expr *first, int64_t keys, int parity,
+                              const dl_rows *rows, int64_t step) {
+    enum { USUAL_TILES = 4 };
+    ir_builder *b = d->b;
+    const int64_t tiles = d->fixed_rows ? max_of(d->fixed_rows / step, 1) : USUAL_TILES;
+    if (!prefetches_next_tile(d) || keys % 2 || (tiles > 1 && rows->count < step)) return (dl_ahead){0};
+    dl_ahead ahead = {.keys = ceil_div(keys / 2, tiles)};
+    const ir_expr *number = ir_times(b, ir_div(b, rows->first, ir_idx(b, step)), ahead.keys);
+    for (int64_t key = 0; key < ahead.keys; key++) {
+        const ir_expr *i = ir_times(b, ir_min(b, ir_plus(b, number, key), ir_idx(b, keys / 2 - 1)), 2);
+        const ir_expr *j = dl_first(d, "ahead", ir_add(b, first, ir_plus(b, i, parity)), ir_idx(b, 1), tile->keys);
+        ahead.key[key] = dl_listed_key(d, ir_plus(b, j, d->c->s->kv_tile));
+    }
+    return ahead;
+}
+
+void dl_prefetch_ahead(const d_lanes *d, const dl_ahead *ahead, const ir_expr *column, int64_t count) {
+    const ir_buffer *const k = d->c->k;
+    const int64_t step = LINE / ir_elem_get((ir_elem)k->type.elem)->bytes;
+    for (int64_t key = 0; key < ahead->keys; key++)
+        for (int64_t done = 0; done < count; done += step)
+            ir_prefetch_far(d->b, mha_kv_line(d->c, k, &ahead->key[key], ir_plus(d->b, column, done)));
 }
 
 /* Prefetches the first keys of a tile and their values, which no earlier loop has prefetched. */
@@ -80,11 +120,19 @@ static void prefetch_first(const d_lanes *d, const dl_tile *tile) {
     }
 }
 
+/* The first and the last line of a row: its other lines are prefetched one by one, and the first of a page would each
+ * time wait for the page's address. Here many wait side by side. */
+static void prefetch_ends(const d_lanes *d, const mha_kv_row *row) {
+    const int64_t columns = mha_row_elements(d->c, d->c->k, d->c->p->head_dim);
+    ir_prefetch_far(d->b, mha_kv_line(d->c, d->c->k, row, ir_idx(d->b, 0)));
+    ir_prefetch_far(d->b, mha_kv_line(d->c, d->c->k, row, ir_idx(d->b, columns - 1)));
+}
+
 void dl_locate_keys(d_lanes *d, const dl_tile *tile) {
     ir_builder *b = d->b;
     if (!d->is_listed) return;
     const ir_expr *last = ir_plus(b, d->sequence.seq_kv, -1);
-    const ir_expr *count = ir_plus(b, tile->keys, KEYS_BEYOND);
+    const ir_expr *count = ir_plus(b, tile->keys, keys_beyond(d));
     IR_FOR(b, i, ir_idx(b, 0), count, 1) {
         const ir_expr *j = ir_let_index(b, "place", d->sequence.seq_kv, ir_min(b, ir_add(b, tile->first, i), last));
         const ir_expr *key = key_at(d, j);
@@ -95,6 +143,7 @@ void dl_locate_keys(d_lanes *d, const dl_tile *tile) {
         }
         ir_store(b, ir_at(b, d->slots, 1, 1, i), ir_cast(b, IR_I32, at.index[2]));
         if (d->pages) ir_store(b, ir_at(b, d->pages, 1, 1, i), ir_cast(b, IR_I32, at.index[0]));
+        if (prefetches_next_tile(d)) prefetch_ends(d, &at);
     }
     prefetch_first(d, tile);
 }

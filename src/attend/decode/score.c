@@ -22,6 +22,7 @@ enum { STREAMS = 4 }; /* a quarter of a vector has at most so many lanes */
 
 /* The keys of one iteration: score_keys / streams neighbouring keys of each stream. */
 typedef struct score_tile {
+    const dl_tile *tile;
     const dl_streams *streams;
     const ir_expr *round, *turn; /* first key of the round in its stream, and of the iteration in the round */
     const ir_buffer *turns;      /* scratch [max_rows, STREAMS, lanes]: scores of a round */
@@ -114,6 +115,12 @@ static void finish_sums(d_lanes *d, const score_tile *t, int64_t rows) {
     }
 }
 
+/* A tile that is not whole may have fewer keys than the iteration. It is the last one, and has no next tile. */
+static dl_ahead ahead_of(const d_lanes *d, const score_tile *t, const dl_rows *rows) {
+    const ir_expr *first = ir_add(d->b, t->streams->first[0], t->turn);
+    return dl_keys_of_next_tile(d, t->tile, first, d->c->s->score_keys, 0, rows, d->c->s->score_rows);
+}
+
 /* The keys of an iteration, for all rows. */
 static void register_tiles(d_lanes *d, score_tile *t) {
     mha_product *p = &t->product;
@@ -123,7 +130,9 @@ static void register_tiles(d_lanes *d, score_tile *t) {
         p->vectors_first = true;
         mha_product_clear(p);
         open_keys(d, t);
+        const dl_ahead ahead = ahead_of(d, t, &rows);
         DL_COLUMNS(d, c, "d", d->c->p->head_dim, d->k_width, d->c->s->score_column_vectors) {
+            dl_prefetch_ahead(d, &ahead, c.at, c.count);
             (d->k_by ? multiply_converted : multiply)(d, t, c.at, c.count);
         }
         finish_sums(d, t, rows.count);
@@ -146,8 +155,7 @@ static void transpose_round(d_lanes *d, const score_tile *t) {
 static void score_streams(d_lanes *d, const dl_streams *streams, const void *user) {
     ir_builder *b = d->b;
     const int64_t keys = d->c->s->score_keys;
-    score_tile t = {.streams = streams};
-    (void)user;
+    score_tile t = {.tile = user, .streams = streams};
     dl_open_tables(d);
     if (streams->count == 1) {
         t.round = ir_idx(b, 0);
@@ -176,5 +184,5 @@ static void score_streams(d_lanes *d, const dl_streams *streams, const void *use
 void dl_scores(d_lanes *d, const dl_tile *tile) {
     const int64_t keys = d->c->s->score_keys;
     const bool by_rounds = d->c->s->score_streams == STREAMS;
-    dl_each_streams(d, tile, by_rounds ? STREAMS : 1, by_rounds ? d->lanes : keys, score_streams, NULL);
+    dl_each_streams(d, tile, by_rounds ? STREAMS : 1, by_rounds ? d->lanes : keys, score_streams, tile);
 }

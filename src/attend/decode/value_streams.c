@@ -174,6 +174,14 @@ static void open_units(d_lanes *d, row_tile *tile) {
     }
 }
 
+static dl_ahead ahead_of(const d_lanes *d, const row_tile *tile, int64_t rows) {
+    const value_tile *t = tile->t;
+    if (t->careful || t->alone) return (dl_ahead){0};
+    const ir_expr *first = ir_add(d->b, t->streams->first[0], t->first);
+    return dl_keys_of_next_tile(d, t->tile, first, t->units * keys_of_unit(d), 1,
+                                &(dl_rows){tile->first_row, rows, false}, d->c->s->value_rows);
+}
+
 static void add_rows(d_lanes *d, const value_tile *t, const dl_rows *some) {
     ir_builder *b = d->b;
     const int64_t rows = some->count;
@@ -192,8 +200,10 @@ static void add_rows(d_lanes *d, const value_tile *t, const dl_rows *some) {
         }
     }
     open_units(d, &tile);
+    const dl_ahead ahead = ahead_of(d, &tile, rows);
     const int64_t width = dl_columns_at_once(d, d->v_by);
     DL_COLUMNS(d, c, "column", d->c->p->head_dim_v, width, d->c->s->value_column_vectors) {
+        dl_prefetch_ahead(d, &ahead, c.at, c.count);
         (d->v_by ? add_converted : add_vector)(d, &tile, c.at, c.count);
     }
 }
