@@ -346,7 +346,7 @@ static uint32_t heaviest(const cutter *c) {
 }
 
 /* Assigns phases, the heaviest first, each to the module that is lightest so far. */
-static void share_out_phases(cutter *c, uint32_t *weights) {
+static void assign_phases(cutter *c, uint32_t *weights) {
     for (uint32_t turn = 0; turn < c->kernel->num_phases; turn++) {
         const uint32_t to = lightest(c);
         uint32_t phase = 0;
@@ -388,12 +388,12 @@ static bool move_nest(cutter *c) {
     return true;
 }
 
-static void share_out(cutter *c, uint32_t *weights) {
+static void balance(cutter *c, uint32_t *weights) {
     uint32_t total = 0;
     for (uint32_t p = 0; p < c->kernel->num_phases; p++) total += weights[p];
     c->cut->num_modules = total / MIN_MODULE < CG_MAX_MODULES ? total / MIN_MODULE : CG_MAX_MODULES;
     if (!c->cut->num_modules) c->cut->num_modules = 1;
-    share_out_phases(c, weights);
+    assign_phases(c, weights);
     while (c->cut->num_modules > 1 && move_nest(c)) {
     }
     while (c->cut->num_modules > 1 && !c->load[c->cut->num_modules - 1]) c->cut->num_modules--;
@@ -434,7 +434,7 @@ attune_status cg_cut_kernel(const ir_kernel *kernel, at_arena *arena, cg_cut **c
         if (kernel->params[p].var) c.is_scalar[kernel->params[p].var->id] = true;
     for (const ir_phase *phase = kernel->phases; phase && !err->status; phase = phase->next, c.phase++)
         survey_phase(&c, phase, &weights[c.phase]);
-    if (!err->status) share_out(&c, weights);
+    if (!err->status) balance(&c, weights);
     *cut = c.cut;
     return err->status;
 }

@@ -108,8 +108,8 @@ static const ir_expr *load_nibbles(const mha_context *c, const mha_format *f, co
     return ir_cast(b, c->elem, bytes);
 }
 
-static const ir_expr *load_codes(const mha_context *c, const mha_format *f, const mha_row *row, const ir_expr *column,
-                                 int lanes) {
+static const ir_expr *load_quantised(const mha_context *c, const mha_format *f, const mha_row *row,
+                                     const ir_expr *column, int lanes) {
     if (f->dtype == ATTUNE_I4) return load_nibbles(c, f, row, column, lanes);
     if (mha_is_inline(f->scales)) return mha_load(c, bytes_at(c, f, row, byte_of(c, f, column, COLUMNS), lanes));
     return mha_load(c, mha_row_access(c, row, column, lanes));
@@ -153,7 +153,7 @@ static const ir_expr *load_coded(const mha_context *c, const mha_format *f, cons
         };
         return mha_join(c->b, halves, 2, lanes / 2);
     }
-    const ir_expr *codes = load_codes(c, f, row, column, lanes), *scale = load_scale(c, f, row, column, lanes);
+    const ir_expr *codes = load_quantised(c, f, row, column, lanes), *scale = load_scale(c, f, row, column, lanes);
     return scale ? scaled(c, f, row, column, codes, scale) : codes;
 }
 

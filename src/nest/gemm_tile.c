@@ -101,7 +101,7 @@ static void multiply_words(const mha_gemm_task *c, mha_gemm_tile *t, const ir_ex
 }
 
 /* A step is the rows of B that share scales. */
-static void multiply_codes(const mha_gemm_task *c, mha_gemm_tile *t, const ir_expr *from, const ir_expr *to) {
+static void multiply_quantised(const mha_gemm_task *c, mha_gemm_tile *t, const ir_expr *from, const ir_expr *to) {
     ir_builder *b = c->b;
     const mha_quantised_weights *codes = c->g->codes;
     const ir_expr *scale[MHA_MAX_VECTORS];
@@ -160,13 +160,13 @@ static void multiply_integers(const mha_gemm_task *c, mha_gemm_tile *t, const ir
     }
 }
 
-static bool takes_apart(const mha_gemm_task *c) { return c->inputs == 2 && c->kind == MHA_MADD; }
+static bool splits_pairs(const mha_gemm_task *c) { return c->inputs == 2 && c->kind == MHA_MADD; }
 
 /* Rows of B, or pairs of rows, in an iteration. With 16 registers, a register tile is small, so the loop's overhead and
  * prefetching A are 20 % of the instructions, and unrolling pays. Passes need not end with an iteration, so they do not
  * unroll. */
-static int64_t rows_in_turn(const mha_gemm_task *c) {
-    const int64_t rows = takes_apart(c) ? 2 : 4;
+static int64_t rows_in_iteration(const mha_gemm_task *c) {
+    const int64_t rows = splits_pairs(c) ? 2 : 4;
     if (!at_has_few_registers(c->m->target) || !c->one_pass || c->steps % rows) return 1;
     return rows;
 }
@@ -174,11 +174,11 @@ static int64_t rows_in_turn(const mha_gemm_task *c) {
 /* acc += A B for row k of B, or a pair of rows. */
 static void multiply_row(const mha_gemm_task *c, mha_gemm_tile *t, const ir_expr *k, bool asks_for_left) {
     ir_builder *b = c->b;
-    for (int half = 0; half < (takes_apart(c) ? 2 : 1); half++) {
+    for (int half = 0; half < (splits_pairs(c) ? 2 : 1); half++) {
         const ir_expr *column = ir_plus(b, ir_times(b, k, c->inputs), half);
         for (int64_t v = 0; v < c->vectors; v++) {
             const ir_expr *x = right_of(c, t, k, v);
-            mha_product_vector(&t->product, "right", v, takes_apart(c) ? mha_half_of_pairs(c->m, x, half) : x);
+            mha_product_vector(&t->product, "right", v, splits_pairs(c) ? mha_half_of_pairs(c->m, x, half) : x);
         }
         if (half == 0) prefetch_right(c, t, k);
         if (half == 0 && asks_for_left) prefetch_left(c, t, column);
@@ -188,7 +188,7 @@ static void multiply_row(const mha_gemm_task *c, mha_gemm_tile *t, const ir_expr
 
 /* Sums in the order of k, which counts pairs of rows if B is packed in pairs. */
 static void multiply(const mha_gemm_task *c, mha_gemm_tile *t, const ir_expr *from, const ir_expr *to) {
-    const int64_t rows = rows_in_turn(c);
+    const int64_t rows = rows_in_iteration(c);
     IR_FOR(c->b, k, from, to, rows) {
         for (int64_t i = 0; i < rows; i++) multiply_row(c, t, ir_plus(c->b, k, i), i == 0);
     }
@@ -256,7 +256,7 @@ void mha_gemm_build_tile(const mha_gemm_task *c, mha_gemm_tile *t, const ir_expr
     if (c->left.codes)
         multiply_integers(c, t, from, to);
     else if (c->g->codes)
-        multiply_codes(c, t, from, to);
+        multiply_quantised(c, t, from, to);
     else
         multiply(c, t, from, to);
     end_tile(c, t);

@@ -339,7 +339,7 @@ static void build_phase(probabilities *w) {
 }
 
 /* Copies the kernel's LSE to the caller's, which is an output and cannot be read by this kernel. */
-static void hand_over_lse(mha_context *c, const ir_buffer *lse) {
+static void copy_lse(mha_context *c, const ir_buffer *lse) {
     ir_builder *b = c->b;
     IR_PHASE(b) {
         const ir_expr *number = ir_parallel(b, "entry", c->params.size[MHA_BATCH]);
@@ -357,6 +357,6 @@ void mha_probabilities(mha_context *c) {
     probabilities w = {.c = &natural, .b = c->b};
     const ir_buffer *lse = c->params.tensor[MHA_LSE];
     derive_sizes(&w);
-    if (lse && c->lse && c->lse != lse) hand_over_lse(c, lse);
+    if (lse && c->lse && c->lse != lse) copy_lse(c, lse);
     build_phase(&w);
 }

@@ -178,7 +178,7 @@ dl_rows dl_rows_next(const d_lanes *d, dl_rows rows, int64_t step) {
 }
 
 /* The next of the vectors after the loop. */
-static void take_rest(const d_lanes *d, dl_columns *c) {
+static void next_remaining(const d_lanes *d, dl_columns *c) {
     c->at = ir_idx(d->b, c->done);
     c->count = max_of(min_of(c->width, c->columns - c->done), 0);
     c->done += c->width;
@@ -189,7 +189,7 @@ dl_columns dl_columns_begin(const d_lanes *d, const char *name, int64_t columns,
     const int64_t step = unroll * width, whole = columns / step * step;
     dl_columns c = {.columns = columns, .width = width, .left = whole ? unroll - 1 : 0, .done = whole};
     if (!whole) {
-        take_rest(d, &c);
+        next_remaining(d, &c);
         return c;
     }
     c.is_open = whole > step;
@@ -206,7 +206,7 @@ void dl_columns_next(const d_lanes *d, dl_columns *c, int64_t unroll) {
     }
     if (c->is_open) ir_for_end(d->b);
     c->is_open = false;
-    take_rest(d, c);
+    next_remaining(d, c);
 }
 
 dl_row dl_row_at(const d_lanes *d, const ir_expr *row) {

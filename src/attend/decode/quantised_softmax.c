@@ -80,7 +80,7 @@ static const ir_expr *total_of(const d_lanes *d, const char *name, const ir_acce
 
 /* Replaces p by w = p * v_scale, and returns the largest w; NaN if some w is negative, NaN or infinite. The maximum may
  * ignore a NaN, but the sum of 0 * w does not. A hidden key's scale may be anything, so w is 0 if p is. */
-static const ir_expr *weigh_row(const d_lanes *d, const dl_tile *tile, const ir_expr *r) {
+static const ir_expr *scale_row(const d_lanes *d, const dl_tile *tile, const ir_expr *r) {
     ir_builder *b = d->b;
     const mha_context *c = d->c;
     const ir_expr *zero = mha_number(c, 0, d->lanes);
@@ -107,7 +107,7 @@ static const ir_expr *weigh_row(const d_lanes *d, const dl_tile *tile, const ir_
 static const ir_expr *quantise_probabilities(const d_lanes *d, const dl_tile *tile, const ir_expr *r) {
     ir_builder *b = d->b;
     const mha_context *c = d->c;
-    const ir_expr *range = weigh_row(d, tile, r), *largest = mha_number(c, dl_largest_quantised(d), 1);
+    const ir_expr *range = scale_row(d, tile, r), *largest = mha_number(c, dl_largest_quantised(d), 1);
     const ir_expr *steps = ir_let(b, "steps", ir_div(b, largest, range));
     const ir_expr *usable = ir_splat(b, ir_let(b, "usable", mha_is_usable_scale(c, steps)), d->lanes);
     IR_FOR(b, j, ir_idx(b, 0), tile->keys, d->lanes) {

@@ -80,7 +80,7 @@ static void store_row(d_lanes *d, const ir_expr *r) {
 }
 
 /* Stores a row's part for the merge. Unless `seen`, o, row_max and row_sum are not initialised. */
-static void share_row(d_lanes *d, const ir_expr *r, bool seen) {
+static void store_part(d_lanes *d, const ir_expr *r, bool seen) {
     ir_builder *b = d->b;
     const mha_context *c = d->c;
     const ir_expr *row = ir_let(b, "number", ir_add(b, d->first_row, r));
@@ -107,7 +107,7 @@ void dl_finish_rows(d_lanes *d, bool seen) {
         if (d->one_chunk)
             store_row(d, r);
         else
-            share_row(d, r, seen);
+            store_part(d, r, seen);
     }
 }
 

@@ -77,7 +77,7 @@ int64_t dl_keys_ahead(const d_lanes *d, const ir_buffer *k_or_v) {
 }
 
 /* Whether the key `keys` keys ahead is always in another page. */
-static bool leaves_page(const d_lanes *d, int64_t keys) { return d->page_size && keys >= d->page_size; }
+static bool is_in_other_page(const d_lanes *d, int64_t keys) { return d->page_size && keys >= d->page_size; }
 
 /* Whether a stream that is a page prefetches the next page instead. In a short page, the key so far ahead is often
  * beyond the end, where other sequences are. */
@@ -105,7 +105,7 @@ void dl_prefetch_key(const d_lanes *d, const ir_buffer *k_or_v, const dl_streams
     if (d->c->s->kv_prefetch <= 0 || (needs_streams && streams->count == 1) || !k_or_v) return;
     const int64_t columns = columns_of(d, k_or_v), keys = dl_keys_ahead(d, k_or_v);
     const int64_t step = LINE / ir_elem_get((ir_elem)k_or_v->type.elem)->bytes;
-    if (leaves_page(d, keys) && !streams->have_next) return;
+    if (is_in_other_page(d, keys) && !streams->have_next) return;
     const bool leaves = streams->have_next && prefetches_next_page(d, keys);
     const mha_kv_row key =
         leaves ? key_of_next_page(d, streams, stream, i) : dl_key_at(d, streams, stream, ir_plus(d->b, i, keys));
@@ -120,7 +120,7 @@ void dl_prefetch_key(const d_lanes *d, const ir_buffer *k_or_v, const dl_streams
 
 void dl_prefetch_columns(const d_lanes *d, const dl_streams *streams, const ir_expr *i, const ir_expr *column) {
     const int64_t ahead = d->c->s->kv_prefetch, columns = mha_row_elements(d->c, d->c->v, d->c->p->head_dim_v);
-    if (ahead <= 0 || leaves_page(d, ceil_div(ahead, columns))) return;
+    if (ahead <= 0 || is_in_other_page(d, ceil_div(ahead, columns))) return;
     const mha_kv_row key = dl_key_at(d, streams, 0, ir_plus(d->b, i, ceil_div(ahead, columns)));
     ir_prefetch(d->b, mha_kv_access(d->c, d->c->v, &key, column, 1));
 }

@@ -42,7 +42,7 @@ static const ir_expr *row_at(const d_lanes *d, const row_tile *r, int64_t row) {
 /* ---- the sight of rows ---- */
 
 /* Whether a row attends to key j of the tile. */
-static const ir_expr *sees_key(const d_lanes *d, const row_tile *tile, int64_t r, const ir_expr *j) {
+static const ir_expr *is_visible(const d_lanes *d, const row_tile *tile, int64_t r, const ir_expr *j) {
     const dl_row row = dl_row_at(d, row_at(d, tile, r));
     const dl_sight sight = dl_sight_of(d, tile->t->tile, &row);
     return dl_sees(d, &sight, j, 1, dl_bias(d, &sight, j, 1));
@@ -50,8 +50,8 @@ static const ir_expr *sees_key(const d_lanes *d, const row_tile *tile, int64_t r
 
 static const ir_expr *sees(const d_lanes *d, const row_tile *tile, int64_t r, const ir_expr *j) {
     ir_builder *b = d->b;
-    const ir_expr *seen = sees_key(d, tile, r, j), *next = NULL;
-    if (d->c->variant.by_pairs && !tile->t->alone) next = sees_key(d, tile, r, ir_plus(b, j, 1));
+    const ir_expr *seen = is_visible(d, tile, r, j), *next = NULL;
+    if (d->c->variant.by_pairs && !tile->t->alone) next = is_visible(d, tile, r, ir_plus(b, j, 1));
     return ir_let(b, "sees", ir_splat(b, d->c->variant.by_pairs ? mha_seen_bits(d->c, seen, next) : seen, d->lanes));
 }
 
@@ -212,7 +212,7 @@ static void add_rows(d_lanes *d, const value_tile *t, const dl_rows *some) {
 
 /* Adds keys from `from` on, in iterations of `units` units. Returns how many keys of the stream remain, or NULL if
  * there can be none. */
-static const ir_expr *add_turns(d_lanes *d, value_tile *t, const ir_expr *from, int64_t units) {
+static const ir_expr *add_iterations(d_lanes *d, value_tile *t, const ir_expr *from, int64_t units) {
     ir_builder *b = d->b;
     const ir_expr *keys = t->streams->keys;
     const int64_t step = units / t->streams->count * keys_of_unit(d);
@@ -257,11 +257,11 @@ static void add_streams(d_lanes *d, const dl_streams *streams, const void *user)
     const bool side_by_side = streams->count > 1 || (d->c->s->value_streams == 1 && !t.careful);
     const ir_expr *from = ir_idx(d->b, 0), *rest = NULL;
     if (side_by_side && units > 1) {
-        rest = add_turns(d, &t, from, units);
+        rest = add_iterations(d, &t, from, units);
         if (streams->count > 1 || !rest) return;
         from = end_of(d, &t, rest, 0);
     }
-    rest = add_turns(d, &t, from, 1);
+    rest = add_iterations(d, &t, from, 1);
     if (!rest) return;
     t.alone = true;
     t.units = 1;

@@ -25,14 +25,14 @@ static const ir_expr *position_of(q_lanes *c, const ir_expr *row) {
 }
 
 /* The visible ranges of rows first_row … end_row - 1. */
-static mha_sights sights_of(q_lanes *c, const ir_expr *first_row, const ir_expr *end_row) {
+static mha_sights ranges_of(q_lanes *c, const ir_expr *first_row, const ir_expr *end_row) {
     const ir_expr *first = ir_let(c->b, "first_position", position_of(c, first_row));
     const ir_expr *last = ir_let(c->b, "last_position", position_of(c, plus(c, end_row, -1)));
     return mha_sights_of(c->m, &c->e, first, last);
 }
 
 mha_sights ql_sights_of_task(q_lanes *c) {
-    return sights_of(c, ql_first_row(c, ir_idx(c->b, 0)), ql_first_row(c, c->stripes));
+    return ranges_of(c, ql_first_row(c, ir_idx(c->b, 0)), ql_first_row(c, c->stripes));
 }
 
 /* ---- tiles of a task ---- */
@@ -141,11 +141,11 @@ static void find_keys(q_lanes *c, q_lanes_tile *t, const mha_sights *s) {
 }
 
 /* The stripe's keys by window and causality, and then by the table. */
-static void find_sight(q_lanes *c, q_lanes_tile *t) {
+static void find_range(q_lanes *c, q_lanes_tile *t) {
     ir_builder *b = c->b;
     const mha_context *m = c->m;
     const ir_expr *row = ir_let(b, "row", ql_first_row(c, t->stripe));
-    const mha_sights s = sights_of(c, row, plus(c, row, c->stripe_rows));
+    const mha_sights s = ranges_of(c, row, plus(c, row, c->stripe_rows));
     if (m->has_last) t->to = ir_min(b, t->room, ir_sub(b, s.some_end, t->first_key));
     if (m->has_first) t->from = ir_let(b, "sight_from", at_least_0(c, ir_sub(b, s.some_first, t->first_key)));
     if (s.globals_end) widen(c, t, s.globals_end);
@@ -156,7 +156,7 @@ void ql_open_stripe(q_lanes *c, q_lanes_tile *t) {
     t->from = ir_idx(c->b, 0);
     t->to = t->room;
     if (ql_has_edges(c))
-        find_sight(c, t);
+        find_range(c, t);
     else if (ql_has_table(c))
         find_keys(c, t, NULL);
 }

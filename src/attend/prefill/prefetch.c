@@ -158,7 +158,7 @@ void ql_open_prefetch(q_lanes *c) {
 }
 
 /* Whether a stripe may skip so many keys that its register tiles do not prefetch all shares. */
-static bool sees_part(const q_lanes *c) {
+static bool skips_keys(const q_lanes *c) {
     return ql_has_table(c) ||
            (c->m->has_first && !c->m->p->is_general); /* general kernels are rarely called with a window */
 }
@@ -189,8 +189,8 @@ static void prefetch_next_task(q_lanes *c, const q_lanes_tile *tile, const ir_ex
 void ql_prefetch(q_lanes *c, const q_lanes_tile *tile, const ir_expr *first) {
     ir_builder *b = c->b;
     const mha_context *m = c->m;
-    if (!c->next_head || (sees_part(c) && c->v->by_pairs)) return;
-    if (sees_part(c)) {
+    if (!c->next_head || (skips_keys(c) && c->v->by_pairs)) return;
+    if (skips_keys(c)) {
         prefetch_next_task(c, tile, first);
         return;
     }

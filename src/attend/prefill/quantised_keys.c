@@ -9,7 +9,7 @@
 
 #include <math.h>
 
-enum { LARGEST = 127, TURNED = 128 };
+enum { LARGEST = 127, UNSIGNED_OFFSET = 128 };
 
 /* ---- Quantised rows ---- */
 
@@ -54,7 +54,7 @@ typedef struct loading {
     int lanes;
 } loading;
 
-static void take(const mha_context *c, const ir_access *most, const ir_expr *x) {
+static void join_maximum(const mha_context *c, const ir_access *most, const ir_expr *x) {
     ir_store(c->b, most, ir_max(c->b, size_bits(c, x), ir_load(c->b, most)));
 }
 
@@ -62,8 +62,8 @@ static void load_columns(const mha_context *c, const loading *l, const ir_expr *
     ir_builder *b = c->b;
     const ir_expr *x = ir_let(b, "x", mha_load_row(c, l->from, column, l->lanes));
     ir_store(b, ir_at(b, l->numbers, l->lanes, 1, column), x);
-    take(c, l->most, x);
-    if (l->mean) take(c, l->most_less, ir_sub(b, x, ir_load(b, mha_row_access(c, l->mean, column, l->lanes))));
+    join_maximum(c, l->most, x);
+    if (l->mean) join_maximum(c, l->most_less, ir_sub(b, x, ir_load(b, mha_row_access(c, l->mean, column, l->lanes))));
 }
 
 static const ir_expr *largest(const mha_context *c, const ir_access *most) {
@@ -196,7 +196,8 @@ static void quantise_key(mha_context *c, const ir_buffer *numbers, const mha_row
         ir_store(b, sum, ir_add(b, ir_load(b, sum), quantised));
     }
     const ir_expr *all = ir_reduce(b, IR_ADD, ir_let(b, "code_lanes", ir_load(b, sum)));
-    ir_store(b, ir_at(b, c->quantised_k.starts, 1, 3, at[0], at[1], at[2]), ir_mul(b, all, ir_int(b, IR_I32, -TURNED)));
+    ir_store(b, ir_at(b, c->quantised_k.starts, 1, 3, at[0], at[1], at[2]),
+             ir_mul(b, all, ir_int(b, IR_I32, -UNSIGNED_OFFSET)));
     ir_store(b, ir_at(b, c->quantised_k.scales, 1, 3, at[0], at[1], at[2]), scale.scale);
     ir_store(b, ir_at(b, c->quantised_k.takes, 1, 3, at[0], at[1], at[2]), scale.takes);
 }

@@ -96,7 +96,7 @@ static const ir_expr *crosses(const q_lanes *c, const q_lanes_tile *tile, const 
     return ir_or(b, ends, ir_lt(b, t->first, tile->full_from));
 }
 
-static void take_maximum(q_lanes *c, const ql_score_tile *t, int64_t v, const ir_expr *z) {
+static void update_maximum(q_lanes *c, const ql_score_tile *t, int64_t v, const ir_expr *z) {
     const ir_access *max = ir_at(c->b, t->max, c->m->lanes, 1, ir_idx(c->b, v));
     ir_store(c->b, max, ir_max(c->b, ir_load(c->b, max), z));
 }
@@ -108,7 +108,7 @@ static void finish(q_lanes *c, const ql_score_tile *t, bool stores, bool folds) 
         for (int jj = 0; jj < t->product.rows; jj++) {
             const ir_expr *z = mha_product_sum(&t->product, jj, v);
             if (stores) ir_store(b, ql_score_at(c, ir_idx(b, v), ir_plus(b, t->first, jj)), z);
-            if (folds) take_maximum(c, t, v, z);
+            if (folds) update_maximum(c, t, v, z);
         }
 }
 
@@ -127,7 +127,7 @@ static void hide_stored(q_lanes *c, const q_lanes_tile *tile, const ql_score_til
             const ir_expr *sees = ql_sees(c, &sights[v], ir_idx(b, (int64_t)v * c->m->lanes), key, j);
             const ir_expr *z = ir_let(b, "z", mha_hide(c->m, sees, ir_load(b, score), -INFINITY));
             ir_store(b, score, z);
-            take_maximum(c, t, v, z);
+            update_maximum(c, t, v, z);
         }
     }
 }

@@ -193,8 +193,8 @@ static void repeat_row(q_lanes *c, const ql_score_tile *t, int64_t vector) {
     }
 }
 
-static void multiply_few_seen(q_lanes *c, const q_lanes_tile *tile, const ql_score_tile *t, int64_t vector,
-                              int64_t count) {
+static void multiply_few_visible(q_lanes *c, const q_lanes_tile *tile, const ql_score_tile *t, int64_t vector,
+                                 int64_t count) {
     const int64_t seen = min_of(count, t->product.rows);
     multiply_few(c, tile, t, vector, count, seen);
     for (int64_t jj = seen; jj < t->product.rows; jj++)
@@ -224,7 +224,7 @@ static void multiply_columns(q_lanes *c, const q_lanes_tile *tile, ql_score_tile
         } else if (count > FEW && v->scores_by_columns) {
             multiply_many(c, tile, t, vector, count, is_diagonal);
         } else if (is_diagonal) {
-            IR_IF(b, is_diagonal) multiply_few_seen(c, tile, t, vector, count);
+            IR_IF(b, is_diagonal) multiply_few_visible(c, tile, t, vector, count);
             IR_ELSE(b) multiply_few(c, tile, t, vector, count, t->product.rows);
         } else {
             multiply_few(c, tile, t, vector, count, t->product.rows);

@@ -11,17 +11,17 @@
 #include "attend/prefill/score_tile.h"
 #include "base/integers.h"
 
-enum { TURNED = 128 };
+enum { UNSIGNED_OFFSET = 128 };
 
 /* Quantises the row in c->row_numbers. Returns its dot product with the mean key. */
 static const ir_expr *quantise(q_lanes *c, const ir_expr *factor) {
     ir_builder *b = c->b;
     const int lanes = c->m->lanes;
-    const ir_expr *turned = ir_splat(b, ir_int(b, IR_I32, TURNED), lanes);
+    const ir_expr *offset = ir_splat(b, ir_int(b, IR_I32, UNSIGNED_OFFSET), lanes);
     const ir_access *dot = ir_mutable(b, "mean_dot", mha_number(c->m, 0, lanes));
     MHA_QUANTISED_COLUMNS(c->m, d) {
         const ir_expr *x = ir_let(b, "x", ir_load(b, ir_at(b, c->row_numbers, lanes, 1, d)));
-        const ir_expr *quantised = ir_add(b, mha_quantised_at(c->m, x, factor), turned);
+        const ir_expr *quantised = ir_add(b, mha_quantised_at(c->m, x, factor), offset);
         const ir_access *mean = ir_at(b, c->m->quantised_k.mean, lanes, 3, c->e.number, c->kv_head, d);
         ir_store(b, ir_at(b, c->row_quantised, lanes, 1, d), ir_cast(b, IR_I8, quantised));
         ir_store(b, dot, mha_madd(c->m, x, ir_load(b, mean), ir_load(b, dot)));

@@ -116,7 +116,7 @@ void ql_pair_softmax(q_lanes *c, const q_lanes_tile *tile) {
  * Whole vectors one after the other would read lines that are far apart, and each page several times. The tile is the
  * only one, so sums begin with 0. */
 void ql_pair_softmax_by_turns(q_lanes *c, const q_lanes_tile *tile) {
-    enum { TURN = 8 };
+    enum { PAIRS_AT_ONCE = 8 };
     ir_builder *b = c->b;
     const ir_expr *vectors = ir_idx(b, c->m->s->score_row_vectors), *pairs = ir_ceil_div(b, tile->to, 2);
     const bool has_lse = c->lse_sum != c->row_sum;
@@ -127,12 +127,12 @@ void ql_pair_softmax_by_turns(q_lanes *c, const q_lanes_tile *tile) {
         ir_store(b, at.sum, ql_splat(c, 0));
         if (has_lse) ir_store(b, at.lse_sum, ql_splat(c, 0));
     }
-    IR_FOR(b, turn, ir_idx(b, 0), pairs, TURN) {
+    IR_FOR(b, turn, ir_idx(b, 0), pairs, PAIRS_AT_ONCE) {
         IR_LOOP(b, v, ir_for_begin(b, "v", ir_idx(b, 0), vectors, 1, false)) {
             const ql_row_vector at = ql_row_vector_at(c, tile, v);
             const ir_expr *base = ir_let(b, "base", ir_load(b, at.tile_max));
             const pair_sums sums = sums_from(c, base, at.sum, has_lse ? at.lse_sum : NULL);
-            pairs_of_exponentials(c, tile, v, turn, ir_min(b, ir_plus(b, turn, TURN), pairs), &sums);
+            pairs_of_exponentials(c, tile, v, turn, ir_min(b, ir_plus(b, turn, PAIRS_AT_ONCE), pairs), &sums);
             ir_store(b, at.sum, ir_load(b, sums.rounded));
             if (has_lse) ir_store(b, at.lse_sum, ir_load(b, sums.exact));
         }

@@ -115,7 +115,7 @@ static const ir_expr *task_of(q_lanes *c, const ir_expr *task, const ir_expr *ta
 }
 
 /* The stripes of a task if their number is known. If they do not divide evenly, the first tasks get one more. */
-static void share_stripes(q_lanes *c, const ir_expr *task) {
+static void assign_stripes(q_lanes *c, const ir_expr *task) {
     ir_builder *b = c->b;
     const int64_t base = c->num_stripes / c->num_tasks, extra = c->num_stripes % c->num_tasks;
     c->first_stripe = ir_times(b, task, base);
@@ -131,7 +131,7 @@ static void share_stripes(q_lanes *c, const ir_expr *task) {
 
 /* The same if their number is known at run time only: a task gets max_stripes stripes, or the remaining ones, or none.
  */
-static void take_stripes(q_lanes *c, const ir_expr *task) {
+static void assign_open_stripes(q_lanes *c, const ir_expr *task) {
     ir_builder *b = c->b;
     c->first_stripe = ir_let(b, "first_stripe", ir_times(b, task, c->max_stripes));
     const ir_expr *left = ir_sub(b, ir_ceil_div(b, c->rows, c->stripe_rows), c->first_stripe);
@@ -174,8 +174,8 @@ void mha_q_lanes(mha_context *m) {
         ql_open_functions(&c);
         ql_open_prefetch(&c);
         if (c.num_tasks)
-            share_stripes(&c, task_of(&c, task, tasks));
+            assign_stripes(&c, task_of(&c, task, tasks));
         else
-            take_stripes(&c, task_of(&c, task, tasks));
+            assign_open_stripes(&c, task_of(&c, task, tasks));
     }
 }

@@ -26,7 +26,7 @@ static const ir_expr *row_at(const q_lanes *c, const value_tile *t, int64_t v) {
 }
 
 /* Bits of a pair's keys that are visible to the rows. The second key may be beyond the last one. */
-static const ir_expr *seen_of_pair(q_lanes *c, const q_lanes_tile *tile, const q_lanes_sight *sight, const ir_expr *at,
+static const ir_expr *visible_bits(q_lanes *c, const q_lanes_tile *tile, const q_lanes_sight *sight, const ir_expr *at,
                                    const ir_expr *pair) {
     ir_builder *b = c->b;
     const ir_expr *first = ir_times(b, pair, 2), *seen[2];
@@ -40,11 +40,11 @@ static const ir_expr *seen_of_pair(q_lanes *c, const q_lanes_tile *tile, const q
 }
 
 /* x in the lanes of vector `v` of the rows that attend to key, or pair, j; 0 in the others. */
-static const ir_expr *where_seen(q_lanes *c, const q_lanes_tile *tile, const value_tile *t, int64_t v, const ir_expr *j,
-                                 const ir_expr *x) {
+static const ir_expr *where_visible(q_lanes *c, const q_lanes_tile *tile, const value_tile *t, int64_t v,
+                                    const ir_expr *j, const ir_expr *x) {
     const ir_expr *at = row_at(c, t, v);
     const q_lanes_sight sight = ql_sight(c, tile, at);
-    if (c->v->by_pairs) return mha_where_seen(c->m, ql_kind(c), seen_of_pair(c, tile, &sight, at, j), x);
+    if (c->v->by_pairs) return mha_where_seen(c->m, ql_kind(c), visible_bits(c, tile, &sight, at, j), x);
     const ir_expr *key = ir_let(c->b, "key", ir_add(c->b, tile->first_key, j));
     return mha_where_seen(c->m, ql_kind(c), ql_sees(c, &sight, at, key, j), x);
 }
@@ -67,7 +67,7 @@ static void multiply(q_lanes *c, const q_lanes_tile *tile, value_tile *t, const 
         const ir_expr *probability = ir_load(b, ql_probability_at(c, ir_plus(b, t->vector, v), j));
         /* The probability has been multiplied by V's scale, which may be NaN for a hidden key. */
         const bool hides = t->masked && c->m->params.tensor[MHA_V_SCALE];
-        mha_product_vector(p, NULL, v, hides ? where_seen(c, tile, t, v, j, probability) : probability);
+        mha_product_vector(p, NULL, v, hides ? where_visible(c, tile, t, v, j, probability) : probability);
     }
     for (int column = 0; column < p->rows; column++) {
         const ir_expr *d = ir_plus(b, t->first, column);
@@ -76,7 +76,7 @@ static void multiply(q_lanes *c, const q_lanes_tile *tile, value_tile *t, const 
                                           : mha_kv_access(c->m, c->m->v, &row, d, 1);
         const ir_expr *value = ir_let(b, "value", mha_load_repeated(c->m, p->kind, at, p->lanes));
         for (int v = 0; v < p->vectors; v++)
-            mha_product_add(p, column, v, t->masked ? where_seen(c, tile, t, v, j, value) : value);
+            mha_product_add(p, column, v, t->masked ? where_visible(c, tile, t, v, j, value) : value);
     }
 }
 

@@ -95,9 +95,9 @@ static void add_keys(q_lanes *c, const q_lanes_tile *tile, row_tile *t, const ir
 /* ---- rows that see different keys ---- */
 
 /* A row's visible range within the tile, by window and causality: from … to - 1; empty if to <= from. */
-typedef struct row_sight {
+typedef struct row_range {
     const ir_expr *from, *to;
-} row_sight;
+} row_range;
 
 /* A row's element of a table of key numbers, counted from the tile's first key. */
 static const ir_expr *key_of(q_lanes *c, const q_lanes_tile *tile, const ir_buffer *table, const ir_expr *row) {
@@ -106,9 +106,9 @@ static const ir_expr *key_of(q_lanes *c, const q_lanes_tile *tile, const ir_buff
     return ir_sub(b, key, tile->first_key);
 }
 
-static row_sight sight_of(q_lanes *c, const q_lanes_tile *tile, const ir_expr *row) {
+static row_range range_of(q_lanes *c, const q_lanes_tile *tile, const ir_expr *row) {
     ir_builder *b = c->b;
-    row_sight sight = {tile->from, tile->to};
+    row_range sight = {tile->from, tile->to};
     if (c->first_key) sight.from = ir_let(b, "row_from", ir_max(b, tile->from, key_of(c, tile, c->first_key, row)));
     if (!c->last_key) return sight;
     const ir_expr *end = ir_min(b, tile->to, ir_plus(b, key_of(c, tile, c->last_key, row), 1));
@@ -117,7 +117,7 @@ static row_sight sight_of(q_lanes *c, const q_lanes_tile *tile, const ir_expr *r
 }
 
 /* The visible bits of pair j; NULL if products are not of pairs. */
-static const ir_expr *seen_of(q_lanes *c, const row_sight *sight, const ir_expr *j) {
+static const ir_expr *visible_bits(q_lanes *c, const row_range *sight, const ir_expr *j) {
     ir_builder *b = c->b;
     const ir_expr *seen[2];
     if (!c->v->by_pairs) return NULL;
@@ -135,10 +135,10 @@ static const ir_expr *end_of(q_lanes *c, const ir_expr *end) {
 }
 
 /* Keys, or pairs, that are visible to row r and not to all rows of the register tile. */
-static void add_rest(q_lanes *c, const q_lanes_tile *tile, row_tile *t, int64_t r, const row_sight *sight,
+static void add_rest(q_lanes *c, const q_lanes_tile *tile, row_tile *t, int64_t r, const row_range *sight,
                      const ir_expr *from, const ir_expr *to) {
     IR_FOR(c->b, j, from, end_of(c, to), 1) {
-        add_key(c, tile, t, j, r, r + 1, seen_of(c, sight, j));
+        add_key(c, tile, t, j, r, r + 1, visible_bits(c, sight, j));
     }
 }
 
@@ -151,11 +151,11 @@ static void add_rest(q_lanes *c, const q_lanes_tile *tile, row_tile *t, int64_t 
  *
  * No hidden key is multiplied. With pairs of keys, half of a pair at either end may be visible, so the first and the
  * last row have keys of their own, too. */
-static void multiply_seen(q_lanes *c, const q_lanes_tile *tile, row_tile *t) {
+static void multiply_visible(q_lanes *c, const q_lanes_tile *tile, row_tile *t) {
     ir_builder *b = c->b;
     const int64_t rows = t->product.rows, width = ql_width(c);
-    row_sight sights[IR_MAX_LANES];
-    for (int64_t r = 0; r < rows; r++) sights[r] = sight_of(c, tile, row_at(c, t, r));
+    row_range sights[IR_MAX_LANES];
+    for (int64_t r = 0; r < rows; r++) sights[r] = range_of(c, tile, row_at(c, t, r));
     const ir_expr *from = ir_let(b, "all_from", ir_ceil_div(b, sights[rows - 1].from, width));
     const ir_expr *to = c->last_key ? ir_div(b, sights[0].to, ir_idx(b, width)) : ir_ceil_div(b, tile->to, width);
     to = end_of(c, to);
@@ -176,7 +176,7 @@ static const ir_expr *of_row(const q_lanes *c, const ir_buffer *table, const q_l
 }
 
 /* Whether a row attends to key j of the tile. */
-static const ir_expr *sees_key(q_lanes *c, const q_lanes_tile *tile, const ir_expr *row, const ir_expr *j) {
+static const ir_expr *is_visible(q_lanes *c, const q_lanes_tile *tile, const ir_expr *row, const ir_expr *j) {
     ir_builder *b = c->b;
     mha_hiding hiding = {.sight = {of_row(c, c->first_key, tile, row), of_row(c, c->last_key, tile, row),
                                    of_row(c, c->last_global, tile, row)},
@@ -192,13 +192,13 @@ static const ir_expr *sees_key(q_lanes *c, const q_lanes_tile *tile, const ir_ex
 
 /* The same for a key, or the bits of a pair, as add_key's `seen`. The second key of a pair may be beyond the last one.
  */
-static const ir_expr *sees(q_lanes *c, const q_lanes_tile *tile, const ir_expr *row, const ir_expr *j) {
+static const ir_expr *visibility(q_lanes *c, const q_lanes_tile *tile, const ir_expr *row, const ir_expr *j) {
     ir_builder *b = c->b;
-    if (!c->v->by_pairs) return ir_let(b, "sees", sees_key(c, tile, row, j));
+    if (!c->v->by_pairs) return ir_let(b, "sees", is_visible(c, tile, row, j));
     const ir_expr *first = ir_times(b, j, 2);
     const ir_expr *second = ir_let(b, "second", ir_min(b, ir_plus(b, first, 1), ir_plus(b, tile->to, -1)));
-    const ir_expr *exists = ir_gt(b, second, first), *is_seen = sees_key(c, tile, row, second);
-    return ir_let(b, "sees", mha_seen_bits(c->m, sees_key(c, tile, row, first), ir_and(b, is_seen, exists)));
+    const ir_expr *exists = ir_gt(b, second, first), *is_seen = is_visible(c, tile, row, second);
+    return ir_let(b, "sees", mha_seen_bits(c->m, is_visible(c, tile, row, first), ir_and(b, is_seen, exists)));
 }
 
 /* acc += P V over all keys of the stripe's range. The probability of a hidden key is 0. `careful`: its value is
@@ -211,7 +211,7 @@ static void multiply_all(q_lanes *c, const q_lanes_tile *tile, row_tile *t, bool
         return;
     }
     IR_FOR(b, j, from, to, 1) {
-        add_key(c, tile, t, j, 0, t->product.rows, sees(c, tile, t->first, j));
+        add_key(c, tile, t, j, 0, t->product.rows, visibility(c, tile, t->first, j));
     }
 }
 
@@ -259,7 +259,7 @@ static void register_tile(q_lanes *c, const q_lanes_tile *tile, const strip *s, 
     t.product.vectors_first = true;
     mha_product_clear(&t.product);
     if (ql_has_edges(c) && !tile->is_finite)
-        multiply_seen(c, tile, &t);
+        multiply_visible(c, tile, &t);
     else
         multiply_all(c, tile, &t, careful);
     (c->o ? keep : store)(c, tile, &t);

@@ -15,7 +15,7 @@ typedef struct distances {
     const ex_program *program;
     int64_t beyond; /* how many keys beyond the last one are evaluated */
     slope slopes[EX_MAX_NODES];
-    bool is_of_distance[EX_MAX_NODES], is_dear[EX_MAX_NODES];
+    bool is_of_distance[EX_MAX_NODES], is_expensive[EX_MAX_NODES];
 } distances;
 
 static bool needs_pair(const ex_node *node) { return node->needs & (1U << EX_V_Q | 1U << EX_V_KV); }
@@ -67,7 +67,7 @@ static bool find_of_distance(const distances *d, int number) {
     return node->num_args > 0;
 }
 
-static bool takes_long(const ex_node *node) {
+static bool is_expensive_op(const ex_node *node) {
     switch (node->op) {
     case EX_LOAD:
     case EX_EXP:
@@ -90,17 +90,17 @@ static void classify(distances *d, int root) {
         d->slopes[i] = slope_of(d, node);
         if (needs_pair(node) && !has_room(d, node, d->slopes[i])) d->slopes[i] = (slope){0};
         d->is_of_distance[i] = find_of_distance(d, i);
-        d->is_dear[i] = takes_long(node);
+        d->is_expensive[i] = is_expensive_op(node);
         for (int k = 0; k < node->num_args; k++)
-            if (d->is_of_distance[node->args[k]] && d->is_dear[node->args[k]]) d->is_dear[i] = true;
+            if (d->is_of_distance[node->args[k]] && d->is_expensive[node->args[k]]) d->is_expensive[i] = true;
     }
 }
 
 /* Whether a table of distances has the node. A product that becomes part of a multiply-add has no value of its own
  * (product_and_sum in functions_value.c). */
-static bool is_kept(const distances *d, const bool needed[EX_MAX_NODES], int root, int number) {
+static bool is_tabulated(const distances *d, const bool needed[EX_MAX_NODES], int root, int number) {
     const ex_node *node = &d->program->nodes[number];
-    if (!d->is_of_distance[number] || !d->is_dear[number]) return false;
+    if (!d->is_of_distance[number] || !d->is_expensive[number]) return false;
     if (node->op != EX_MUL || node->type != EX_T_FLOAT) return true;
     for (int i = number + 1; i <= root; i++) {
         const ex_node *user = &d->program->nodes[i];
@@ -111,8 +111,8 @@ static bool is_kept(const distances *d, const bool needed[EX_MAX_NODES], int roo
 }
 
 /* Whether the node is an operand of one that no table has, or the root. */
-static bool is_taken(const distances *d, const bool kept[EX_MAX_NODES], const bool needed[EX_MAX_NODES], int root,
-                     int number) {
+static bool is_operand(const distances *d, const bool kept[EX_MAX_NODES], const bool needed[EX_MAX_NODES], int root,
+                       int number) {
     if (number == root) return true;
     for (int i = number + 1; i <= root; i++)
         for (int k = 0; needed[i] && !kept[i] && k < d->program->nodes[i].num_args; k++)
@@ -127,8 +127,8 @@ int mha_distance_values(const mha_context *c, mha_function f, int64_t beyond, in
     const int root = mha_needed_nodes(c, f, needed);
     int count = 0;
     classify(&d, root);
-    for (int i = 0; i <= root; i++) kept[i] = is_kept(&d, needed, root, i);
+    for (int i = 0; i <= root; i++) kept[i] = is_tabulated(&d, needed, root, i);
     for (int i = 0; i <= root; i++)
-        if (needed[i] && kept[i] && is_taken(&d, kept, needed, root, i)) nodes[count++] = i;
+        if (needed[i] && kept[i] && is_operand(&d, kept, needed, root, i)) nodes[count++] = i;
     return count;
 }

@@ -33,7 +33,7 @@ static int lanes_of(const ir_expr *const *x, int count) {
     return lanes;
 }
 
-static void spread(lowering *l, const ir_expr **x, int count) {
+static void broadcast(lowering *l, const ir_expr **x, int count) {
     const int lanes = lanes_of(x, count);
     for (int i = 0; i < count; i++) x[i] = mha_in_lanes(l->c, x[i], lanes);
 }
@@ -43,7 +43,7 @@ static const ir_expr *as_elem(lowering *l, ir_elem elem, const ir_expr *x) {
 }
 
 /* The operands of integer arithmetic, in 32 bits if they and the result fit. */
-static void take_operands(lowering *l, const ex_node *node, const ir_expr *x[3]) {
+static void operands_of(lowering *l, const ex_node *node, const ir_expr *x[3]) {
     bool is_wide = node->type == EX_T_INT && !node->is_in_i32;
     for (int i = 0; i < node->num_args; i++) {
         const ex_node *arg = node_at(l, node->args[i]);
@@ -52,7 +52,7 @@ static void take_operands(lowering *l, const ex_node *node, const ir_expr *x[3])
     }
     for (int i = 0; i < node->num_args; i++)
         if (node_at(l, node->args[i])->type == EX_T_INT) x[i] = as_elem(l, is_wide ? IR_I64 : IR_I32, x[i]);
-    spread(l, x, node->num_args);
+    broadcast(l, x, node->num_args);
 }
 
 /* ---- Variables and tensors ---- */
@@ -218,18 +218,18 @@ static const ex_node *exact_sum(const lowering *l, const ex_node *node) {
 
 /* float(x) + float(y) for float(x + y): often x depends on the row alone and y on the key alone, and each is converted
  * less often than their sum would be. */
-static const ir_expr *sum_of_converted(lowering *l, const ex_node *sum) {
+static const ir_expr *sum_of_floats(lowering *l, const ex_node *sum) {
     const ir_expr *x[2];
     for (int i = 0; i < 2; i++) x[i] = as_elem(l, l->c->elem, value_of(l, sum->args[i]));
-    spread(l, x, 2);
+    broadcast(l, x, 2);
     return ir_apply(l->b, sum->op == EX_ADD ? IR_ADD : IR_SUB, x[0], x[1], NULL);
 }
 
 static const ir_expr *converted(lowering *l, const ex_node *node) {
     const ex_node *const sum = exact_sum(l, node);
     const ir_expr *x[3] = {NULL, NULL, NULL};
-    if (sum) return sum_of_converted(l, sum);
-    take_operands(l, node, x);
+    if (sum) return sum_of_floats(l, sum);
+    operands_of(l, node, x);
     if (node->type == EX_T_FLOAT) return as_elem(l, l->c->elem, x[0]);
     return as_elem(l, node->is_in_i32 ? IR_I32 : IR_I64, x[0]);
 }
@@ -266,7 +266,7 @@ static bool product_and_sum(const lowering *l, const ex_node *node, int16_t oper
 static const ir_expr *product_plus(lowering *l, const int16_t operands[3]) {
     const ir_expr *x[3];
     for (int i = 0; i < 3; i++) x[i] = value_of(l, operands[i]);
-    spread(l, x, 3);
+    broadcast(l, x, 3);
     return mha_madd(l->c, x[0], x[1], x[2]);
 }
 
@@ -300,7 +300,7 @@ static const ir_expr *compute(lowering *l, const ex_node *node) {
     }
     int16_t operands[3];
     if (product_and_sum(l, node, operands)) return product_plus(l, operands);
-    take_operands(l, node, x);
+    operands_of(l, node, x);
     switch (node->op) {
     case EX_FLOOR_DIV:
     case EX_MOD: return quotient(l, node, x[0], x[1]);

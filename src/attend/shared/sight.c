@@ -77,7 +77,7 @@ static const ir_expr *both(const mha_context *c, const ir_expr *x, const ir_expr
     return x && y ? ir_and(c->b, x, y) : x ? x : y;
 }
 
-static const ir_expr *in_sight(const mha_context *c, const mha_hiding *h, int lanes) {
+static const ir_expr *in_range(const mha_context *c, const mha_hiding *h, int lanes) {
     const mha_sight s = {mha_in_lanes(c, h->sight.first, lanes), mha_in_lanes(c, h->sight.last, lanes),
                          mha_in_lanes(c, h->sight.last_global, lanes)};
     const ir_expr *key = mha_in_lanes(c, h->key, lanes), *sees = NULL;
@@ -87,7 +87,7 @@ static const ir_expr *in_sight(const mha_context *c, const mha_hiding *h, int la
 }
 
 const ir_expr *mha_sees(const mha_context *c, const mha_hiding *h, int lanes) {
-    const ir_expr *sees = in_sight(c, h, lanes);
+    const ir_expr *sees = in_range(c, h, lanes);
     if (h->bias) sees = both(c, sees, ir_ne(c->b, mha_in_lanes(c, h->bias, lanes), mha_number(c, -INFINITY, lanes)));
     sees = both(c, sees, h->there);
     sees = both(c, sees, mha_in_lanes(c, h->by_function, lanes));

@@ -184,7 +184,7 @@ uint32_t ir_atom_intern(ir_bounds *b, int op, const ir_form *x, const ir_form *y
 }
 
 /* Adds the fact a * x + c * q + k >= 0 to atom q. */
-static void tell(ir_bounds *b, uint32_t q, int64_t c, const ir_form *x, int64_t a, int64_t k) {
+static void add_fact(ir_bounds *b, uint32_t q, int64_t c, const ir_form *x, int64_t a, int64_t k) {
     ir_form fact, self;
     ir_form_atom(&self, q);
     ir_form_const(&fact, k);
@@ -207,8 +207,8 @@ bool ir_bounds_divide_const(ir_bounds *b, const ir_form *x, int64_t m, ir_form *
     const uint32_t q = ir_atom_intern(b, IR_DIV, &rest, NULL, m, NULL, &is_new);
     if (q == 0) return false;
     if (is_new) {
-        tell(b, q, -m, &rest, 1, 0);
-        tell(b, q, m, &rest, -1, m - 1);
+        add_fact(b, q, -m, &rest, 1, 0);
+        add_fact(b, q, m, &rest, -1, m - 1);
     }
     ir_form quotient;
     ir_form_atom(&quotient, q);
@@ -225,14 +225,14 @@ static bool divide_form(ir_bounds *b, int op, const ir_form *x, const ir_form *y
     if (!is_new || !positive) return true;
     if (op == IR_MOD) {
         ir_atom_narrow(b, q, 0, IR_NO_MAX);
-        tell(b, q, -1, y, 1, -1);
-        if (above_zero) tell(b, q, -1, x, 1, 0);
+        add_fact(b, q, -1, y, 1, -1);
+        if (above_zero) add_fact(b, q, -1, x, 1, 0);
         return true;
     }
     ir_form product, fact;
     if (above_zero) {
         ir_atom_narrow(b, q, 0, IR_NO_MAX);
-        tell(b, q, -1, x, 1, 0);
+        add_fact(b, q, -1, x, 1, 0);
     }
     ir_form_copy(&fact, x);
     if (b->atoms[q]->num_facts < IR_ATOM_FACTS && ir_bounds_multiply(b, &product, out, y) &&
@@ -283,8 +283,8 @@ bool ir_bounds_min_or_max(ir_bounds *b, bool is_min, const ir_form *x, const ir_
     if (!is_new) return true;
     const int64_t sign = is_min ? 1 : -1;
     ir_atom_set_cases(b, id);
-    tell(b, id, -sign, x, sign, 0);
-    tell(b, id, -sign, y, sign, 0);
+    add_fact(b, id, -sign, x, sign, 0);
+    add_fact(b, id, -sign, y, sign, 0);
     ir_atom_add_case_fact(b, b->atoms[id], 0, &more);
     if (ir_form_scale(&more, -1)) ir_atom_add_case_fact(b, b->atoms[id], 1, &more);
     return true;

@@ -10,7 +10,7 @@
 
 /* ---- Names and scopes ---- */
 
-static bool take_name(ir_verifier *v, const char *name) {
+static bool add_name(ir_verifier *v, const char *name) {
     uint32_t hash = 0x811c9dc5u;
     if (!name || !*name) return ir_refuse(v, "something has no name");
     for (const char *c = name; *c; c++) hash = (hash ^ (uint8_t)*c) * 0x01000193u;
@@ -25,7 +25,7 @@ static bool enter_var(ir_verifier *v, const ir_var *var) {
     if (var->id >= v->kernel->num_vars || v->seen_vars[var->id])
         return ir_refuse(v, "variable '%.60s' has the id %u, which is %s", var->name, var->id,
                          var->id >= v->kernel->num_vars ? "too large" : "taken");
-    if (!take_name(v, var->name)) return false;
+    if (!add_name(v, var->name)) return false;
     v->seen_vars[var->id] = 1;
     v->vars[var->id] = var;
     return true;
@@ -42,7 +42,7 @@ static bool enter_buffer(ir_verifier *v, const ir_buffer *buffer) {
         return ir_refuse(v, "buffer '%.60s' has the id %u, which is %s", buffer->name, buffer->id,
                          buffer->id >= v->kernel->num_buffers ? "too large" : "taken");
     if (buffer->num_dims > IR_MAX_DIMS) return ir_refuse(v, "buffer '%.60s' has too many dimensions", buffer->name);
-    if (!take_name(v, buffer->name)) return false;
+    if (!add_name(v, buffer->name)) return false;
     v->seen_buffers[buffer->id] = 1;
     v->buffers[buffer->id] = buffer;
     return true;
