@@ -26,7 +26,7 @@ static attune_status parse_strategy(const mha_pair *pair, mha_strategy *out, at_
                    mha_suggest_value(pair, strategy_names, MHA_STRATEGY_COUNT).text);
 }
 
-/* The fields' names, each once, after that of the strategy. */
+/* The names of all fields, each once, after that of the strategy. */
 static int all_names(const char *names[MHA_NUM_SCHEDULE_FIELDS + 1]) {
     bool is_there[MHA_SCHEDULE_WORDS] = {false};
     int count = 0;
@@ -102,9 +102,9 @@ static attune_status parse_pair(void *user, const mha_pair *pair, at_error *err)
     return unknown_field(pair, err);
 }
 
-/* What three choices say of the numbers beside them: by rows the numbers of values are other ones than by columns.
- * Where the number that such a choice has to suit stays, it stays, too: text that names what is there changes nothing
- * else. */
+/* Three choices belong to the numbers next to them: value_by=rows has other numbers of values than value_by=columns. If
+ * those numbers are not changed, the choice is not reset either, so text that repeats current values changes nothing.
+ */
 static bool stays(const reading *r, const mha_schedule *before, int choice) {
     static const int suits[][2] = {{MHA_SCHEDULE_ID(value_by), MHA_SCHEDULE_ID(lanes)},
                                    {MHA_SCHEDULE_ID(score_streams), MHA_SCHEDULE_ID(score_keys)},
@@ -116,7 +116,7 @@ static bool stays(const reading *r, const mha_schedule *before, int choice) {
     return false;
 }
 
-/* What was not named, and is of the other strategy or a choice that does not stay, is 0. */
+/* Resets fields that the text does not name: those of the other strategy, and choices that do not stay. */
 static void forget_unnamed(reading *r, const mha_schedule *before) {
     const unsigned strategy = mha_schedule_parts(&r->s) & ~(unsigned)MHA_PART_PRODUCTS;
     bool is_kept[MHA_SCHEDULE_WORDS] = {true};

@@ -1,10 +1,10 @@
-/* The choices that a schedule leaves to attune: what is usually best for its numbers. The figures behind them:
- * notes/README.md.
+/* Fills in the choices that a schedule leaves open (auto), by rules: what is usually best for its numbers.
+ * notes/README.md lists the measurements.
  *
- * These are rules, not the cost's: samples find their data in nearer caches than a call does, so they make asking ahead
- * look dear, and fits compare only schedules that ask as is said here (docs/tuning.md). What is far depends on the last
- * cache: half of it for a call, as in cost.c, and a quarter for its K and V. Other sizes are bytes: they were the same
- * on a Zen 3 and a Zen 4, whose second caches differ. */
+ * The cost does not decide these. Samples find their data in nearer caches than a call does, so they overestimate the
+ * cost of prefetching, and fits compare only schedules that prefetch by these rules (docs/tuning.md). Data count as out
+ * of the last-level cache if a call has more than half of it, as in cost.c, or its K and V more than a quarter. Other
+ * sizes are in bytes: they were the same on a Zen 3 and a Zen 4, whose L2 caches differ. */
 #include "base/integers.h"
 #include "problem/problem.h"
 #include "problem/problem_sight.h"
@@ -14,7 +14,7 @@
 
 #include <math.h>
 
-/* Keys that a query sees by its position, in the mean. */
+/* Keys that a query attends to by its position: the mean of all queries. */
 static double keys_seen(const attune_problem *p, int64_t queries, int64_t keys) {
     if (queries < 1 || keys < 1) return (double)keys;
     const mha_queries all = {.seq_q = queries, .seq_kv = keys, .end = queries};
@@ -23,17 +23,21 @@ static double keys_seen(const attune_problem *p, int64_t queries, int64_t keys) 
 
 enum { LARGE = 1024 * 1024, NEAR = 4 * LARGE, USUAL_LAST = 32 * LARGE };
 
-/* Bytes of the last cache; without a machine, those of the CPUs that all of this was measured on. */
+/* Bytes of the last-level cache; without a machine, those of the CPUs on which all of this was measured. */
 static double last_cache(const at_description *machine) {
     return machine ? at_description_last_cache(machine) : USUAL_LAST;
 }
 
-/* The multiply-adds for each line that a head reads or writes, from which on asking for the next head's lines pays, by
- * the bytes of a call. 49 x 49 scores have PAYS in f32. Under causality and windows more is needed where there is
- * little to wait for, as a call nearly fits the second cache. Half as much pays where a call takes much of the last
- * cache, which others use, too. With few registers it was measured again: the lines of a small call are there, so
- * asking only costs, and those of some megabytes are waited for, however little is computed. The batch is an argument
- * of a kernel, so what holds is that of the first call. */
+/* How many multiply-adds a head needs for each line that it reads or writes, so that prefetching the next head pays. It
+ * depends on the bytes of a call:
+ *
+ * - Usually it is PAYS, which 49 x 49 scores have in f32.
+ * - With causality or a window it is more, if the call nearly fits into L2 and there is little latency to hide.
+ * - It is half as much if a call takes much of the last-level cache, which others use, too.
+ * - With few registers it was measured separately: for small calls prefetching only costs, and for calls of some
+ *   megabytes little work is enough.
+ *
+ * The batch is an argument of a kernel, so the rule uses that of the first call. */
 static double paying_work(const attune_problem *p, const at_target *target, bool by_pairs, double last, double bytes) {
     enum { PAYS_BEYOND = 64, PAYS_FAR = 160, PAYS = 320, PAYS_NEAR = 480 };
     const bool hides = mha_has_first_key(p) || mha_has_last_key(p);
@@ -43,9 +47,9 @@ static double paying_work(const attune_problem *p, const at_target *target, bool
     return !hides && bytes >= last / 2 ? PAYS_FAR : PAYS;
 }
 
-/* A prefetch uses a slot of a load, so a head needs enough arithmetic for each of its lines. What is larger than the
- * second cache would be evicted before the next head begins. Under causality and windows only visible scores count,
- * except for larger calls with many registers. */
+/* A prefetch takes the issue slot of a load, so a head needs enough arithmetic for each of its lines. A head larger
+ * than L2 would be evicted before it is used. With causality or a window only visible scores count, except for larger
+ * calls with many registers. */
 static void decide_task_prefetch(const attune_problem *p, const at_target *target, double last, mha_usual *u) {
     const int64_t queries = p->seq_q == ATTUNE_DYNAMIC ? MHA_USUAL_LENGTH : p->seq_q;
     const int64_t rows = queries * (p->num_heads / p->num_kv_heads), columns = p->head_dim + p->head_dim_v;
@@ -62,7 +66,7 @@ static void decide_task_prefetch(const attune_problem *p, const at_target *targe
     u->may_prefetch_task = mha_attends(p) && keys * (k + v) < LARGE;
 }
 
-/* Pairs are multiplied in half the time; so are the pairs in padded lanes. */
+/* Pairs take half the time, including pairs in padded lanes. */
 static mha_task_prefetch usual_task_prefetch(const mha_usual *u, bool by_pairs, const mha_schedule *s) {
     enum { LINE = 64 };
     const int64_t rows = u->task_rows;
@@ -80,8 +84,8 @@ static bool pairs_are_shared(const attune_problem *p) {
     return heads * (double)p->seq_kv * (double)p->head_dim_v * PAIR_BYTES <= MOST_BYTES;
 }
 
-/* If several tasks share a head's V, its pairs are made once. A single task makes them tile by tile, for a nearer
- * cache. */
+/* If several tasks share a head's V, it is interleaved to pairs once. A single task interleaves it tile by tile, which
+ * stays in a nearer cache. */
 static mha_kv_copy usual_kv_copy(const mha_usual *u, const mha_variant *v, const mha_schedule *s) {
     const bool has_tasks = u->known_rows > (int64_t)s->task_row_vectors * s->lanes;
     return has_tasks && u->shares_pairs && v->may_pair_once ? MHA_COPY_ONCE : MHA_COPY_CONVERTED;
@@ -93,11 +97,12 @@ static void settle_q_lanes(const mha_usual *u, const mha_variant *v, mha_schedul
     if (!s->task_prefetch) s->task_prefetch = usual_task_prefetch(u, v->by_pairs, s);
 }
 
-/* Further ahead what was asked for is in the prefetchers' way; with several rows there is more to do for each key, and
- * nearer is too late. Codes that are multiplied as they lie are one stream, and used up sooner, in panels soonest.
+/* The prefetch distance of decoding. A larger one disturbs the hardware prefetchers; with several rows, each key takes
+ * more time, and a smaller distance is too late. Quantised values in integer products are one stream and are consumed
+ * faster, in panels fastest.
  *
- * With few registers, which was measured on a Zen 3, nothing is asked for: whatever the distance is, it is in the way
- * there. An exception are short pages, which the prefetchers lose at once: the next one is asked for. */
+ * With few registers (measured on a Zen 3) there is no prefetching, as every distance slows decoding down. An exception
+ * are short pages, which the hardware prefetchers cannot follow: the next page is prefetched. */
 static int32_t usual_prefetch(const attune_problem *p, const at_target *target, double last) {
     enum {
         NONE = MHA_SCHEDULE_NONE,
@@ -129,8 +134,8 @@ static void settle_d_lanes(const mha_usual *u, const mha_variant *v, mha_schedul
     if (!s->kv_prefetch) s->kv_prefetch = asks ? u->kv_prefetch : MHA_SCHEDULE_NONE;
 }
 
-/* If all rows fit one register tile there are few tasks, so tasks are narrow. With more rows, each task would copy its
- * rows for fewer columns. */
+/* If all rows fit into one register tile there are few tasks, so column groups are narrow. With more rows, narrow
+ * groups would copy rows for fewer columns. */
 static void settle_products(const mha_usual *u, const mha_variant *v, mha_schedule *s) {
     enum { TURNS = 64 };
     if (!s->gemm_by) s->gemm_by = v->by_tiles ? MHA_GEMM_BY_TILES : MHA_GEMM_BY_VECTORS;
@@ -173,7 +178,7 @@ mha_usual mha_usual_of(const attune_problem *p, const at_target *target, const a
 }
 
 void mha_settle(const mha_usual *u, const attune_problem *p, const at_target *target, mha_schedule *s) {
-    const mha_variant v = mha_variant_of(p, s, target); /* what follows from numbers, not from choices that are left */
+    const mha_variant v = mha_variant_of(p, s, target); /* from the numbers, as choices are still open */
     if (s->strategy == MHA_D_LANES)
         settle_d_lanes(u, &v, s);
     else

@@ -1,5 +1,5 @@
-/* The decisions, each a function of its own; mha_variant_of calls them in the order in which they follow from each
- * other. Sizes that only the run tells are below 1 here, and decide as if they could be anything. */
+/* The decisions, one function for each; mha_variant_of calls them in the order of their dependencies. Sizes that are
+ * known at run time only are less than 1 here, and count as if they could be anything. */
 #include "schedule/variant.h"
 
 #include "base/integers.h"
@@ -10,7 +10,7 @@
 
 static bool has_dot2(const at_target *target) { return target->flags & AT_TARGET_BF16_DOT; }
 
-/* Whether elements of K or V are bf16, or become bf16 exactly. */
+/* Whether elements of K or V are bf16, or are converted to it exactly. */
 static bool is_half_of_pair(attune_dtype dtype, attune_scales scales) {
     return dtype == ATTUNE_BF16 || (dtype == ATTUNE_F8 && !mha_scales_elements(scales));
 }
@@ -20,7 +20,7 @@ static bool has_halves(const attune_problem *p) {
            is_half_of_pair(p->v_dtype, p->v_scales);
 }
 
-/* Whether Q, K and V of other types may be rounded to bf16. Integers are multiplied as they are, and probabilities that
+/* Whether Q, K and V of other types may be rounded to bf16. Integer products need no rounding, and probabilities that
  * are an output must be those of unrounded scores. */
 static bool may_round(const attune_problem *p) {
     const bool is_quantised = mha_is_quantised(p->k_dtype) || mha_is_quantised(p->v_dtype);
@@ -46,7 +46,7 @@ bool mha_projects_by_pairs(const attune_problem *p, const at_target *target) {
            p->softmax_precision == ATTUNE_F32;
 }
 
-/* ---- What several decisions ask of a problem ---- */
+/* ---- Properties that several decisions need ---- */
 
 static bool is_float(attune_dtype dtype) {
     return dtype == ATTUNE_F32 || dtype == ATTUNE_F16 || dtype == ATTUNE_BF16 || dtype == ATTUNE_F64;
@@ -55,7 +55,7 @@ static bool is_float(attune_dtype dtype) {
 /* Query rows of a KV head. */
 static int64_t rows_of(const attune_problem *p) { return p->seq_q * (p->num_heads / p->num_kv_heads); }
 
-/* Keys that attention sees: of a block of low rank, mixtures of them. */
+/* The number of keys in attention; low_rank of them in a block of low rank. */
 static int64_t keys_of(const attune_problem *p) { return p->low_rank ? p->low_rank : p->seq_kv; }
 
 static bool has_bounds(const attune_problem *p) { return mha_has_first_key(p) || mha_has_last_key(p); }
@@ -64,7 +64,7 @@ static bool has_elements(const attune_problem *p) {
     return mha_has_dims(p->attn_mask_dims) || mha_has_dims(p->attn_bias_dims);
 }
 
-/* Whether query number i sees the keys up to number i, in each head by itself. */
+/* Whether query i attends to keys 0 … i, and the heads of a group are not interleaved. */
 static bool is_causal_square(const attune_problem *p) {
     const bool is_square = p->is_causal && p->num_heads == p->num_kv_heads && p->seq_kv >= p->seq_q;
     const bool starts_at_0 =
@@ -75,10 +75,10 @@ static bool is_causal_square(const attune_problem *p) {
 
 /* ---- Prefill: scores ---- */
 
-/* Like vectors of 8 rows, this is for few rows: Q is not transposed, hidden scores on the diagonal are skipped, and
- * rows after the last vector cost no more than others. Eight sums are added up together, one for each lane. With fewer
- * columns, adding up takes longer than multiplying. Vectors of 8 lanes have 16 registers, which hold the sums of four
- * rows: there only causal squares gain. */
+/* For few rows, lanes along the columns pay: Q is not transposed, hidden scores on the diagonal are skipped, and rows
+ * after the last whole vector cost no more than others. Eight sums are reduced together; with fewer columns, the
+ * reduction would take longer than the products. Targets with vectors of 8 lanes have 16 registers, which hold the sums
+ * of four rows: there only causal squares gain. */
 static bool scores_by_columns(const attune_problem *p, const mha_schedule *s, const at_target *target) {
     enum { LANES = 8 };
     const bool has_halves = target->vector_bytes == 2 * LANES * 4 && !at_has_few_registers(target);
@@ -92,10 +92,10 @@ static bool scores_by_columns(const attune_problem *p, const mha_schedule *s, co
     return is_float(p->k_dtype) && p->head_dim % LANES == 0 && p->head_dim >= least_columns;
 }
 
-/* A score with lanes along the columns takes some multiply-adds of whole vectors, and shuffles to add up the lanes.
- * With lanes along the rows it takes one vector of the schedule for each column. The gain is at most a part of one
- * stripe. It does not work for quantised values, of which a lane has four columns, nor for panels, in which the columns
- * of a key lie apart. */
+/* With lanes along the columns, a score takes some multiply-adds of whole vectors, and shuffles for the reduction. With
+ * lanes along the rows, it takes one vector of the schedule for each column. The gain is at most a part of one stripe.
+ * It is not possible for quantised values, which have four columns in a lane, nor for panels, where the columns of a
+ * key are not contiguous. */
 static int64_t rest_rows(const attune_problem *p, const mha_schedule *s, const at_target *target) {
     enum { ADDING = 5, MOST_STRIPES = 20, LEAST_COLUMNS = 8 };
     const int64_t wide = target->vector_bytes / (p->softmax_precision == ATTUNE_F64 ? 8 : 4);
@@ -134,7 +134,7 @@ static bool hides_keys(const attune_problem *p) {
     return has_bounds(p) || p->has_kv_lens || has_elements(p) || p->mask_mod[0];
 }
 
-/* Whether causality and window leave each query a key, in a sequence without lengths of its own. */
+/* Whether each query has a visible key, by causality and window, in sequences of equal length. */
 static bool sees_some_key(const attune_problem *p) {
     const bool is_known = p->seq_q >= 1 && p->seq_kv >= 1;
     const int64_t first = mha_first_position(p, p->seq_q, p->seq_kv);
@@ -142,7 +142,7 @@ static bool sees_some_key(const attune_problem *p) {
     return is_known && !p->has_causal_offsets && first >= 0 && (!mha_has_first_key(p) || first + p->seq_q <= p->seq_kv);
 }
 
-/* Whether values by rows can read K and V: as they lie, or where they have been rounded to pairs in scratch. */
+/* Whether values by rows can read V: in place, or as pairs in scratch. */
 static bool reads_rows(const attune_problem *p, const at_target *target) {
     const bool rounds = mha_attends_by_pairs(p, target) && !mha_decodes_by_pairs(p, target);
     return rounds || (is_float(p->v_dtype) && is_float(p->k_dtype));
@@ -152,14 +152,14 @@ static bool may_keep_rows(const attune_problem *p, const mha_schedule *s, const 
     return p->head_dim_v >= s->lanes && s->lanes >= 4 && reads_rows(p, target) && !p->short_masks;
 }
 
-/* Keys are one tile, all are seen, and rows come out even. */
+/* Keys are one tile, all of them are visible to all rows, and rows fill their stripes. */
 static bool may_be_whole(const attune_problem *p, const mha_schedule *s, const at_target *target) {
     const int64_t rows = rows_of(p), keys = keys_of(p), stripe = (int64_t)s->score_row_vectors * s->lanes;
     return p->seq_q >= 1 && keys >= 1 && keys <= s->kv_tile && (rows <= stripe || rows % stripe == 0) &&
            !p->is_ragged && !p->page_size && !p->has_sinks && !hides_keys(p) && reads_rows(p, target);
 }
 
-/* Keys are one tile, of which each row sees some. */
+/* Keys are one tile, of which each row attends to a part. */
 static bool may_be_one_tile(const attune_problem *p, const mha_schedule *s, const at_target *target) {
     return keys_of(p) <= s->kv_tile && sees_some_key(p) && may_keep_rows(p, s, target) && !p->is_ragged &&
            !p->page_size && !p->has_kv_lens && !p->has_sinks && !p->low_rank;
@@ -199,7 +199,7 @@ mha_strips mha_next_strips(const attune_problem *p, const mha_schedule *s, const
     const bool has_few = at_has_few_registers(target) && (target->flags & AT_TARGET_FMA);
     const bool is_narrow = has_few && has_bounds(p) && s->value_columns * (int64_t)s->value_row_vectors >= MANY_SUMS;
     const int64_t vectors = ceil_div(left, ceil_div(left, is_narrow ? NARROW : WIDE)), alike = left / vectors;
-    /* A single vector has as many loads of P as products, so the last four vectors are split into two and two. */
+    /* A strip of one vector has as many loads of P as products, so the last four vectors are split into two and two. */
     const bool leaves_one = is_narrow && alike > 1 && left - alike * vectors == 1;
     return (mha_strips){.vectors = (int)vectors, .alike = alike - leaves_one};
 }
@@ -256,7 +256,7 @@ bool mha_gemm_tiles(int64_t rows, int64_t vectors, int64_t depth) {
     return rows % TILE == 0 && depth % TILE_DEPTH == 0 && high * vectors + high + vectors <= NUM_TILES;
 }
 
-/* Not with `reproducible`: sums by hardware tiles have another order, and schedules for few rows have no tiles. */
+/* Not with `reproducible`: hardware tiles sum in another order, and schedules for few rows do not use them. */
 static void decide_products(const attune_problem *p, const mha_schedule *s, const at_target *target, mha_variant *v) {
     enum { TILE_LANES = 16, TILE_DEPTH = 32 };
     v->may_use_tiles = target->flags & AT_TARGET_TILES && v->projects_by_pairs && !p->reproducible;
