@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Keeps the text of a problem from ending the comment that it stands in. */
+/* Prevents the text of a problem from ending the comment that contains it. */
 static void put_comment(at_string *out, const char *text) {
     for (; *text; text++)
         if (text[0] == '*' && text[1] == '/')

@@ -138,7 +138,7 @@ static attune_status open_file(at_pack *pack, const char *path, at_error *err) {
     return ATTUNE_OK;
 }
 
-/* The index is looked into only after the signature, if that is asked for. */
+/* The index is read only after the signature was verified, if that is required. */
 static attune_status open_pack(at_pack *pack, const char *path, const char *keys, const at_io *io,
                                const attune_allocator *allocator, at_error *err) {
     *pack = (at_pack){.allocator = allocator, .io = io, .fd = -1};

@@ -104,7 +104,7 @@ static void fold_group(const at_signature *s, mha_sizes *sizes, int64_t strides[
     }
 }
 
-/* An lse that nobody wants is contiguous. */
+/* An lse that is no output counts as contiguous. */
 static void place_lse(const at_signature *s, const mha_sizes *sizes, int64_t strides[4]) {
     strides[2] = 1;
     strides[1] = sizes->of[s->problem.is_ragged ? MHA_TOTAL_Q : MHA_SEQ_Q];

@@ -61,13 +61,13 @@ typedef struct at_signature {
     at_layout initial;       /* of the arguments from attune_arguments_init */
 } at_signature;
 
-/* The same problem, computed by the code of another problem that leaves open what this one fixes. */
+/* The same problem, computed by the code of a more general problem. */
 void at_signature_take(at_signature *signature, const attune_problem *code, bool folds_group);
 
 /* Bytes of an added tensor, which exists if adds[which]. -1: too many. */
 int64_t at_call_added_bytes(const at_signature *signature, at_added which, const int64_t *scalars);
 
-/* The buffers that such code takes. added: memory for each added tensor, which is filled. Returns their number. */
+/* The buffers for such code. added: memory for each added tensor, which is filled. Returns their number. */
 size_t at_call_taken_buffers(const at_signature *signature, void *const *buffers, const int64_t *scalars,
                              void *const added[AT_NUM_ADDED], void **taken);
 

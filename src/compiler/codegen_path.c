@@ -19,7 +19,7 @@
 #define ATTUNE_PLUGIN_DIR ""
 #endif
 
-/* ---- Where this code lies ---- */
+/* ---- The path of this library or executable ---- */
 
 typedef struct own_place {
     bool is_known;

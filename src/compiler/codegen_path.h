@@ -27,7 +27,7 @@ typedef struct at_codegen_file {
  * and at least 1000: then it is that user's private group. */
 void at_codegen_find(const char *env, const char *name, at_codegen_file *file);
 
-/* The file that somebody has named. */
+/* The file that an option or environment variable names. */
 void at_codegen_name(const char *path, at_codegen_file *file);
 
 /* For the moment before the file is used, long after the search perhaps: ATTUNE_CODEGEN_MISSING if it must be trusted

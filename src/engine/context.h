@@ -46,7 +46,7 @@ struct attune_context {
     at_disk_cache disk;
     at_memory_cache memory;
     at_tuning tuning;
-    at_find_tuned_fn *find_tuned; /* NULL: nobody */
+    at_find_tuned_fn *find_tuned; /* NULL: none */
     at_bundles bundles;
     at_record record;
     _Atomic(attune_operator *) operators; /* registered by the user, the newest first */

@@ -32,10 +32,10 @@ bool mha_choose_q_lanes(const mha_calls *calls, double most, mha_schedule *sched
 bool mha_may_go_by_d_lanes(const attune_problem *canonical);
 void mha_choose_d_lanes(const mha_cost_context *call, const mha_cost_context *usual, mha_schedule *schedule);
 /* Changes such a schedule so that it has fewer instructions, if heads are narrow and registers few. Instructions cost
- * more beside a busy thread on the same core, because each of the two threads then issues half as many per cycle. The
- * loop over the columns of scores is unrolled, and sums of values stay in registers. The streams of keys do not change,
- * so no sum does. Strategies are compared without this step: with it, d-lanes was chosen for 8 and 13 rows, and took up
- * to 1.2 times as long. */
+ * more if the core's other thread is busy, because each of the two threads then issues half as many per cycle. The loop
+ * over the columns of scores is unrolled, and sums of values stay in registers. The streams of keys do not change, so
+ * no sum does. Strategies are compared without this step: with it, d-lanes was chosen for 8 and 13 rows, and took up to
+ * 1.2 times as long. */
 void mha_hold_narrow_heads(const mha_cost_context *call, mha_schedule *schedule);
 
 #endif

@@ -15,9 +15,9 @@
 
 #define ID(member) MHA_SCHEDULE_ID(member)
 
-/* Four keys at once, each a stream of its own to memory. With four streams there are few rows in a tile: more would
- * need more registers, and the next rows find K and V in the first cache anyway. Tiles of scores for more than two rows
- * are no faster, and take longer to compile. An iteration over several keys is long enough without unrolling. */
+/* Four keys at a time, each from its own stream. With four streams, a tile has few rows: more rows would need more
+ * registers, and the next rows find K and V in L1 anyway. Tiles of scores for more than two rows are no faster, and
+ * take longer to compile. An iteration over several keys is long enough without unrolling. */
 static void choose_tiles(const mha_cost_context *c, int64_t rows, mha_schedule *s) {
     const bool many = !c->few_registers;
     const int64_t probabilities = many ? 16 : 10;

@@ -32,7 +32,7 @@ typedef struct search {
     const mha_cost_context *c;
     const attune_problem *p;
     int64_t rows, keys;
-    int64_t room;           /* sums of a register tile, beside what they are multiplied by */
+    int64_t room;           /* sums of a register tile, without its operands */
     int64_t most_task_rows; /* beyond the first stripe */
     double heads, threads;  /* KV heads of a call, and threads that could share it */
     bool has_gaps;          /* a query may see keys on both sides of some that mask_mod hides from it */

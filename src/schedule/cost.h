@@ -15,8 +15,7 @@ typedef struct mha_costs {
 
 typedef enum mha_cost_level { MHA_COST_L2, MHA_COST_L3, MHA_COST_MEMORY } mha_cost_level;
 
-/* settle.c. What settling asks of a problem, a target and a machine, so that the schedules of a search do not ask it
- * again. */
+/* settle.c. What settling needs of a problem, a target and a machine, computed once for all schedules of a search. */
 typedef struct mha_usual {
     int64_t known_rows;   /* of a head of K and V, where they are known */
     bool shares_pairs;    /* V is put in pairs once for all tasks for any call: lengths are known, so no call has many
@@ -26,7 +25,7 @@ typedef struct mha_usual {
     bool values_in_order;
     bool asks_of_one_stream; /* kv_prefetch is for one stream as well */
     int32_t kv_prefetch;     /* bytes, or MHA_SCHEDULE_NONE */
-    bool may_prefetch_task;  /* asking for the next head is possible, and pays if it computes … */
+    bool may_prefetch_task;  /* prefetching the next head is possible, and pays from this many … */
     int64_t task_rows;
     double seen, columns, paying; /* … so much for each line */
     int64_t product_rows;         /* of a block; else 0 */

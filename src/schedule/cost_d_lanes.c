@@ -75,8 +75,8 @@ static double score_turn(const d_head *h, double rows) {
     return h->k_vectors * columns * unrolled(rows, times) + COST_OF(d_start) + lane_sums(h, rows * keys);
 }
 
-/* The same of V, one vector of columns after the other: O is read and written, and pairs are interleaved. Probabilities
- * stay in registers, as far as there are some beside V. */
+/* The same for V, one vector of columns after the other: O is loaded and stored, and pairs are interleaved.
+ * Probabilities stay in the registers that V does not need. */
 static double value_turn(const d_head *h, double rows) {
     const double keys = h->s->value_keys, vectors = h->s->value_column_vectors, halves = h->c->decodes_by_pairs ? 2 : 1;
     const at_description *d = h->c->machine.description;
@@ -122,8 +122,8 @@ static double disorder(double streams, double keys) {
     return lacking * COST_OF(d_streams) + crowded * COST_OF(d_crowded);
 }
 
-/* The time of reading K and V once, in addition to arithmetic. Caches and prefetchers deliver during arithmetic, except
- * for a share. The call waits for whatever takes longer than arithmetic, and for what prefetchers do not bring. */
+/* The time of reading K and V once that arithmetic does not hide. Caches and prefetchers deliver most lines during
+ * arithmetic. The call waits for reads that take longer than arithmetic, and for lines that are not prefetched. */
 static double reading(const d_head *h, double arithmetic) {
     const mha_cost_context *c = h->c;
     const at_description *d = c->machine.description;

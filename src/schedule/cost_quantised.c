@@ -11,8 +11,8 @@
 /* An iteration of an innermost loop: some rows by some vectors of quantised values. */
 typedef struct code_turn {
     double rows, vectors;    /* of the register tile; a plane is a row */
-    double factors;          /* instructions for a vector until it can be a factor, beside the widening of halves */
-    double shuffles, others; /* instructions beside products */
+    double factors;          /* instructions that turn a loaded vector into a factor, without the widening of halves */
+    double shuffles, others; /* instructions that are not products */
 } code_turn;
 
 static bool has_dot(const mha_cost_context *c) { return c->machine.target->flags & AT_TARGET_BYTE_DOT; }

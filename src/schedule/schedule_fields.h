@@ -117,7 +117,7 @@ typedef struct mha_schedule_field {
     const char *name;
     int word;                 /* its place: MHA_SCHEDULE_ID */
     unsigned part;            /* MHA_PART bits */
-    int32_t least;            /* of a number; AUTO and NONE are legal beside it */
+    int32_t least;            /* range of a number; AUTO and NONE are legal, too */
     const char *const *words; /* of a named choice, by value; NULL ends them */
     bool is_minor;      /* of a number: the tuner tries it in steps, as choices, not in the product of all values */
     int32_t values[16]; /* that the tuner tries, ascending; 0 ends them */

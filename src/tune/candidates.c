@@ -18,7 +18,7 @@ static const double LONG_CALL = 0.05;
 static const double SAMPLES_LONGEST = 4e-3;
 /* Measurements that need the CPU for longer are not repeated when they were interrupted: most of them are. */
 static const double LONGEST_TO_REPEAT = 4e-3;
-/* How many times as long as machine code the interpreter takes, where that is fastest. */
+/* How many times slower than machine code the interpreter is at its fastest. */
 static const double SLOWNESS = 120;
 
 enum { ALIGN = 64 };

@@ -30,15 +30,15 @@ typedef struct tune_runner {
     const int64_t *scalars;
     tune_operand operands[TUNE_MAX_OPERANDS];
     size_t num_operands;
-    at_string params;          /* of an operator of the user: as the kernel of the usual numbers has them */
-    unsigned char *contents;   /* of its operands that are read and written, one after the other, before any run */
-    double work;               /* as at_work_of gives it */
-    bool are_alike, are_level; /* the units of a phase, and the tasks of a unit (sample.h) */
-    double share;              /* of the call that a sample is; 1: all of it, */
-    int64_t repeats;           /* as often as makes it long enough */
-    int64_t turn;              /* samples so far */
-    double whole;              /* seconds of the whole call, about */
-    int samples;               /* of which a pair takes the shortest; fewer where they take milliseconds all the same */
+    at_string params;           /* of an operator of the user: as the kernel of the usual numbers has them */
+    unsigned char *contents;    /* of its operands that are read and written, one after the other, before any run */
+    double work;                /* as at_work_of gives it */
+    bool are_alike, are_level;  /* the units of a phase, and the tasks of a unit (sample.h) */
+    double share;               /* of the call that a sample is; 1: all of it, */
+    int64_t repeats;            /* as often as makes it long enough */
+    int64_t turn;               /* samples so far */
+    double whole;               /* seconds of the whole call, about */
+    int samples;                /* runs, of which a pair uses the shortest; fewer if a run takes milliseconds */
     int64_t timed, interrupted; /* measurements, and those during which another program took a CPU away */
     void *workspace;
     size_t workspace_bytes;
@@ -72,7 +72,7 @@ attune_status tune_runner_time(tune_runner *runner, const attune_kernel *kernel,
 /* Seconds of the call, or of the repeats of a short one, as these samples tell them. */
 double tune_times_sum(const tune_times *times);
 
-/* Seconds that tune_runner_check may take, from those that machine code takes for a task of each phase. */
+/* An estimate of the seconds of tune_runner_check, from the seconds of machine code for a task of each phase. */
 attune_status tune_runner_check_cost(tune_runner *runner, const attune_kernel *kernel, double *seconds, at_error *err);
 
 /* Runs a random task of each phase by the kernel and by the interpreter, on what the kernel's phases before it have

@@ -148,9 +148,8 @@ static attune_status make_tables(tune_database *d, at_error *err) {
 }
 _Static_assert(VERSION == 3 && APPLICATION_ID == 1635021941, "what the statement above says");
 
-/* `is_fixed`: SQLite reads the file and nothing beside it. Without that it makes two other files beside one in WAL
- * mode, even to read it, and plays back a journal that lies there, which may name any file of this user for it to
- * delete. */
+/* `is_fixed`: SQLite reads this file only. Otherwise it creates two more files for a database in WAL mode, even to read
+ * it, and replays a journal that is in the directory, which may name any file of this user for deletion. */
 static void print_uri(const char *path, bool is_fixed, char uri[URI_BYTES]) {
     char *to = uri + sprintf(uri, "file:");
     for (; *path; path++)
@@ -203,7 +202,8 @@ static attune_status make_file(const char *path, const tune_sqlite *lib, const a
     const int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOFOLLOW | SQLITE_OPEN_PRIVATECACHE | SQLITE_OPEN_URI;
     const int code = lib->open(uri, &d.handle, flags, NULL);
     attune_status status = code == SQLITE_OK ? ATTUNE_OK : fail(&d, code, "made", err);
-    /* No journal beside it, which would stay if the process ended here: if this fails, the file goes. */
+    /* Without a journal file, which would stay if the process ended here. If this fails, the database file is removed.
+     */
     if (!status) status = execute(&d, "PRAGMA journal_mode = OFF", "made", err);
     if (!status) status = make_tables(&d, err);
     lib->close(d.handle);
@@ -296,8 +296,8 @@ static int insert_timings(tune_database *d, int64_t search, const tune_timing *t
     return code;
 }
 
-/* A result from the future, by a clock that was wrong, would be the latest for good. It gets the present time, and the
- * new result comes after it. */
+/* A result whose time is in the future, because a clock was wrong, would stay the latest forever. It gets the present
+ * time, and the new result a later one. */
 static int end_future(tune_database *d, const tune_place *place, int64_t now) {
     static const char sql[] =
         "UPDATE search SET at = ?1 WHERE key = ?2 AND isa = ?3 AND machine = ?4 AND threads = ?5 AND at > ?1";

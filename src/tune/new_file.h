@@ -5,15 +5,15 @@
 #include <limits.h>
 #include <stdbool.h>
 
-/* Whether this user may make files beside this one; false with errno. */
+/* Whether this user may create files in the directory of this file; false with errno. */
 bool tune_is_in_writable_directory(const char *path);
 
 /* The path without links on the way, which SQLite refuses to follow. The file itself need not be there. False with
  * errno. */
 bool tune_resolve_new(const char *path, char resolved[PATH_MAX]);
 
-/* Makes an empty file beside the one that it is going to be: its descriptor, or -1 with errno. In a cache directory it
- * is named like any temporary file there, so that a sweep removes it if a crash leaves it. */
+/* Creates an empty temporary file in the directory of the final file. Returns its descriptor, or -1 with errno. In a
+ * cache directory it has the name of a temporary file, so that a sweep removes it after a crash. */
 int tune_make_beside(const char *path, bool is_in_cache, char beside[PATH_MAX]);
 
 /* Gives the file its name, unless that is taken: then false, and errno is EEXIST. */

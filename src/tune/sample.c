@@ -60,8 +60,8 @@ static units take_units(const tune_phase *p, double share, int64_t turn, int64_t
     return (units){(p->units - 1 - (count - 1) * places) / 2, places, count};
 }
 
-/* Adds these tasks of each of the units; together they stand for `weight` tasks of every unit. Threads that have none
- * left wait, here as well as in the whole. */
+/* Adds these tasks of each unit; together they represent `weight` tasks of every unit. Threads without tasks wait, as
+ * they do in a full run. */
 static void add(tune_sample *s, const tune_phase *p, const units *u, const stretch *t, int64_t weight,
                 int64_t threads) {
     const int64_t count = u->count * t->run;

@@ -1,4 +1,4 @@
-/* Which tasks of a phase stand for all of them while a kernel is timed.
+/* Chooses the tasks that represent a phase when a kernel is timed.
  *
  * The tasks of a phase's innermost loop belong together, a unit: the rows of a head, the rows that one group of weights
  * is multiplied by. They read the same keys or weights, which the first task brings into a cache; the last may have

@@ -8,8 +8,8 @@
 
 enum { BATCH = 12, SPACE = 3000, MAX_TRIALS = 4096, MAX_COMPILERS = 16 };
 
-/* Seconds of a check that every candidate goes through before it is timed: less than compiling it takes. Where a check
- * takes longer, winners go through it. */
+/* Every candidate is checked before it is timed if a check takes less than this, which is less than compiling.
+ * Otherwise only winners are checked. */
 static const double CHEAP = 3e-3;
 
 /* The part of the measurements that were interrupted, beyond which the machine is busy. */
@@ -65,7 +65,7 @@ static bool was_seen(const tune_search *s, const mha_schedule *schedule) {
     return false;
 }
 
-/* false: seen already, or there is no more room. */
+/* false: tried already, or there is no more room. */
 static bool mark(tune_search *s, const mha_schedule *schedule) {
     if (s->num_seen == MAX_TRIALS || was_seen(s, schedule)) return false;
     s->seen[s->num_seen++] = *schedule;
@@ -173,7 +173,7 @@ typedef struct comparison {
     double candidate_seconds[TUNE_MAX_PAIRS], incumbent_seconds[TUNE_MAX_PAIRS];
 } comparison;
 
-/* One pair more, of samples taken in turns. Which side goes first takes turns, too. */
+/* Times one more pair of samples. Which side goes first alternates. */
 static attune_status time_pair(tune_search *s, comparison *c, at_error *err) {
     tune_pairs *const pairs = &c->pairs;
     const bool swap = pairs->count % 2;

@@ -29,7 +29,7 @@ typedef struct tune_sqlite {
     __typeof__(sqlite3_last_insert_rowid) *last_insert_rowid;
 } tune_sqlite;
 
-/* The same for all threads and for good. NULL with a sentence where there is no such library. */
+/* The same for all threads, and never unloaded. NULL with a sentence if there is no such library. */
 const tune_sqlite *tune_sqlite_load(at_error *err);
 
 #endif

@@ -68,7 +68,7 @@ static void place_attention(const attune_problem *p, char *text, size_t capacity
     place->heads_per_kv_head = p->num_heads / p->num_kv_heads;
 }
 
-/* Each problem of an operator of the user is a kind of its own: attune cannot tell which ones are near. */
+/* Each problem of a user's operator is a separate kind, as attune cannot tell which problems are similar. */
 static void place_own(at_operation o, char *text, size_t capacity, tune_place *place) {
     uint8_t bytes[AT_KEY_TEXT + AT_OPERATION_KEY_BYTES] = {0};
     strncpy((char *)bytes, o.op->name, AT_KEY_TEXT);
