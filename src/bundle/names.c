@@ -1,3 +1,5 @@
+/* Names in a bundle. A kernel's name becomes that of C functions and macros, so it must be an identifier and must not
+ * clash. The names of targets choose the codes that the bundle has. */
 #include "bundle/bundle.h"
 
 #include "base/plain_text.h"

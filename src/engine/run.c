@@ -1,3 +1,9 @@
+/* One call of a kernel. Its phases run one after the other; the tasks of a phase are divided among the threads of the
+ * team (or of the caller's runner), each with scratch of its own. After each phase it is checked that all tasks ran: a
+ * runner may be wrong, and a call may be cancelled.
+ *
+ *     workspace | shared buffers | scratch of worker 0 | of worker 1 | ... |
+ */
 #include "engine/kernel.h"
 
 #include "ir/interp.h"

@@ -1,3 +1,5 @@
+/* How many rows the products of a block have: the choice of their schedule needs a number even if lengths are known at
+ * run time only. */
 #include "base/integers.h"
 #include "problem/mha.h"
 

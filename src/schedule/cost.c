@@ -1,3 +1,8 @@
+/* The model of a register tile, and what a problem looks like to the models of both strategies.
+ *
+ * An iteration of an innermost loop is limited by several resources at once: the multipliers, the load units, the
+ * instructions that begin in a cycle, and the latency of its sums. It takes as long as the tightest of them, and a
+ * little longer where two are close; loop overhead, broadcasts and spilled accumulators come on top. */
 #include "schedule/cost.h"
 #include "problem/problem.h"
 #include "problem/problem_sight.h"

@@ -1,3 +1,5 @@
+/* Which code of a bundle a CPU runs, among those of one target: the code of its tuning class, else that of the class
+ * that is nearest to it, else the first. The run time of a bundle links this file. */
 #include "target/bundle_abi.h"
 
 #include "target/tuning_class.h"

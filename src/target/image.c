@@ -1,3 +1,7 @@
+/* Checks an image before it is mapped as code: an image may come from a file.
+ *
+ *     header | phases | zeros up to code_offset | code and constants, and last the unwind table
+ */
 #include "target/kernel_abi.h"
 
 #include <string.h>
