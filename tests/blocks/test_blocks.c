@@ -3,6 +3,8 @@
 #include <attune/blocks.h>
 #include <attune/status.h>
 
+#include "ref_attention.h"
+
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -25,23 +27,6 @@ static float next_number(void) {
 
 static size_t bytes_of(attune_dtype dtype) { return dtype == ATTUNE_F32 ? 4 : 2; }
 
-static void write_number(void *data, attune_dtype dtype, int64_t i, float value) {
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    if (dtype == ATTUNE_F32) ((float *)data)[i] = value;
-    if (dtype == ATTUNE_F16) ((_Float16 *)data)[i] = (_Float16)value;
-    if (dtype == ATTUNE_BF16) ((uint16_t *)data)[i] = (uint16_t)(bits >> 16); /* of the numbers here exact */
-}
-
-static double read_number(const void *data, attune_dtype dtype, int64_t i) {
-    float value;
-    if (dtype == ATTUNE_F32) return (double)((const float *)data)[i];
-    if (dtype == ATTUNE_F16) return (double)((const _Float16 *)data)[i];
-    const uint32_t bits = (uint32_t)((const uint16_t *)data)[i] << 16;
-    memcpy(&value, &bits, sizeof value);
-    return (double)value;
-}
-
 /* ---- A case: contiguous tensors ---- */
 
 typedef struct estimate_case {
@@ -59,7 +44,7 @@ static size_t shares_of(const estimate_case *c) {
 
 static void *random_numbers(attune_dtype dtype, int64_t count) {
     void *const data = malloc((size_t)count * bytes_of(dtype));
-    for (int64_t i = 0; i < count; i++) write_number(data, dtype, i, next_number());
+    for (int64_t i = 0; i < count; i++) ref_store(dtype, data, i, next_number());
     return data;
 }
 
@@ -99,8 +84,8 @@ static double sum_of(const estimate_case *c, int64_t head, int64_t kv_head, int6
         const int64_t query = i * d->stride + d->stride - 1 - u, key = j * d->stride + u;
         if (query >= c->queries || key >= c->keys) continue;
         for (int64_t x = 0; x < d->head_dim; x++)
-            sum += read_number(c->q, d->dtype, (head * c->queries + query) * d->head_dim + x) *
-                   read_number(c->k, d->dtype, (kv_head * c->keys + key) * d->head_dim + x);
+            sum += (double)ref_load(d->dtype, c->q, (head * c->queries + query) * d->head_dim + x) *
+                   (double)ref_load(d->dtype, c->k, (kv_head * c->keys + key) * d->head_dim + x);
     }
     const double scale = isnan(d->softmax_scale) ? 1 / sqrt((double)d->head_dim) : d->softmax_scale;
     return sum * scale / (double)d->stride;

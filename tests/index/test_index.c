@@ -1,6 +1,7 @@
 /* The index: which keys are chosen, exactly, in every layout and type, by machine code and by the interpreter, however
  * the work is divided; and a sentence for what is wrong. Numbers are small integers, so that scores are exact and many
  * of them equal. */
+#include "ref_attention.h"
 #include "engine/own_operator.h"
 #include "index/kernel.h"
 #include "support/guarded.h"
@@ -32,34 +33,6 @@ static bool is_of_bytes(attune_dtype dtype) { return dtype == ATTUNE_I8 || dtype
 
 static size_t bytes_of(attune_dtype dtype) { return dtype == ATTUNE_F32 ? 4 : is_of_bytes(dtype) ? 1 : 2; }
 
-/* E4M3 of small integers. */
-static const uint8_t f8_codes[] = {0x00, 0x38, 0x40, 0x44, 0x48};
-
-static void write_number(void *data, attune_dtype dtype, int64_t i, float value) {
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    if (dtype == ATTUNE_F32) ((float *)data)[i] = value;
-    if (dtype == ATTUNE_F16) ((_Float16 *)data)[i] = (_Float16)value;
-    if (dtype == ATTUNE_BF16) ((uint16_t *)data)[i] = (uint16_t)(bits >> 16); /* of the numbers here exact */
-    if (dtype == ATTUNE_I8) ((int8_t *)data)[i] = (int8_t)value;
-    if (dtype == ATTUNE_F8) ((uint8_t *)data)[i] = (uint8_t)(f8_codes[abs((int)value)] | (value < 0 ? 0x80 : 0));
-}
-
-static float read_number(const void *data, attune_dtype dtype, int64_t i) {
-    float value = 0;
-    if (dtype == ATTUNE_F16) return (float)((const _Float16 *)data)[i];
-    if (dtype == ATTUNE_I8) return ((const int8_t *)data)[i];
-    if (dtype == ATTUNE_F8) {
-        const uint8_t code = ((const uint8_t *)data)[i];
-        while (f8_codes[(int)value] != (code & 0x7f)) value++;
-        return code & 0x80 ? -value : value;
-    }
-    if (dtype == ATTUNE_F32) return ((const float *)data)[i];
-    const uint32_t bits = (uint32_t)((const uint16_t *)data)[i] << 16;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
 /* ---- A call: dense tensors of one sequence, or of all one after the other ---- */
 
 typedef struct index_case {
@@ -71,7 +44,7 @@ typedef struct index_case {
 } index_case;
 
 static void fill(void *data, attune_dtype dtype, int64_t count, int most) {
-    for (int64_t i = 0; i < count; i++) write_number(data, dtype, i, (float)next_integer(most));
+    for (int64_t i = 0; i < count; i++) ref_store(dtype, data, i, (float)next_integer(most));
 }
 
 static void open_case(index_case *c, attune_index_desc desc, int64_t queries, int64_t keys) {
@@ -116,10 +89,10 @@ static float score_of(const index_case *c, int64_t query, int64_t key) {
     for (int64_t h = 0; h < d->num_heads; h++) {
         double product = 0;
         for (int64_t i = 0; i < d->head_dim; i++)
-            product += (double)read_number(c->q, d->dtype, (query * d->num_heads + h) * d->head_dim + i) *
-                       (double)read_number(c->k, d->dtype, key * d->head_dim + i);
+            product += (double)ref_load(d->dtype, c->q, (query * d->num_heads + h) * d->head_dim + i) *
+                       (double)ref_load(d->dtype, c->k, key * d->head_dim + i);
         const float scale = is_of_bytes(d->dtype) ? c->q_scale[query * d->num_heads + h] : 1;
-        score += (double)(read_number(c->w, d->w_dtype, query * d->num_heads + h) * scale) * fmax(product, 0);
+        score += (double)((float)ref_load(d->w_dtype, c->w, query * d->num_heads + h) * scale) * fmax(product, 0);
     }
     return (float)(score * (double)(is_of_bytes(d->dtype) ? c->k_scale[key] : 1));
 }

@@ -3,6 +3,8 @@
 #include <attune/linear.h>
 #include <attune/status.h>
 
+#include "ref_attention.h"
+
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -24,25 +26,6 @@ static double next_number(void) {
 }
 
 static size_t bytes_of(attune_dtype dtype) { return dtype == ATTUNE_F32 ? 4 : 2; }
-
-static double read_number(const void *data, attune_dtype dtype, int64_t i) {
-    uint32_t bits = 0;
-    float value;
-    if (dtype == ATTUNE_F32) return (double)((const float *)data)[i];
-    if (dtype == ATTUNE_F16) return (double)((const _Float16 *)data)[i];
-    bits = (uint32_t)((const uint16_t *)data)[i] << 16;
-    memcpy(&value, &bits, sizeof value);
-    return (double)value;
-}
-
-static void write_number(void *data, attune_dtype dtype, int64_t i, double x) {
-    const float value = (float)x;
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    if (dtype == ATTUNE_F32) ((float *)data)[i] = value;
-    if (dtype == ATTUNE_F16) ((_Float16 *)data)[i] = (_Float16)value;
-    if (dtype == ATTUNE_BF16) ((uint16_t *)data)[i] = (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
 
 /* ---- A call: dense tensors of [tokens, heads, columns] ---- */
 
@@ -82,13 +65,13 @@ static void open_case(linear_case *c, attune_linear_desc desc, int64_t tokens, i
         for (int64_t i = 0; i < count && t != OUT; i++) {
             const double x = next_number(), share = (x + 1) / 2;
             const double value = t == DECAY ? least_decay * share : t == BETA ? share : t == K ? x / 3 : x;
-            write_number(c->data[t], c->dtypes[t], i, value);
+            ref_store(c->dtypes[t], c->data[t], i, value);
         }
     }
     c->state = calloc((size_t)state_numbers(c), bytes_of(desc.state_dtype));
-    for (int64_t i = 0; i < state_numbers(c); i++) write_number(c->state, desc.state_dtype, i, next_number());
+    for (int64_t i = 0; i < state_numbers(c); i++) ref_store(desc.state_dtype, c->state, i, next_number());
     c->norm = calloc((size_t)desc.head_dim_v, bytes_of(desc.dtype));
-    for (int64_t i = 0; i < desc.head_dim_v; i++) write_number(c->norm, desc.dtype, i, 1 + next_number() / 2);
+    for (int64_t i = 0; i < desc.head_dim_v; i++) ref_store(desc.dtype, c->norm, i, 1 + next_number() / 2);
 }
 
 static void close_case(linear_case *c) {
@@ -122,8 +105,8 @@ typedef struct reference {
 } reference;
 
 static double number_at(const linear_case *c, int tensor, int64_t token, int64_t head, int64_t column) {
-    return read_number(c->data[tensor], c->dtypes[tensor],
-                       (token * c->heads[tensor] + head) * c->columns[tensor] + column);
+    return (double)ref_load(c->dtypes[tensor], c->data[tensor],
+                            (token * c->heads[tensor] + head) * c->columns[tensor] + column);
 }
 
 static double norm_of(const linear_case *c, int tensor, int64_t token, int64_t head) {
@@ -172,7 +155,7 @@ static void reference_finish(const linear_case *c, int64_t token, int64_t head, 
     for (int64_t j = 0; j < d->head_dim_v; j++) {
         const double g = number_at(c, GATE, token, head, j);
         if (d->out_norm_eps > 0)
-            row[j] *= read_number(c->norm, d->dtype, j) / sqrt(squares / (double)d->head_dim_v + d->out_norm_eps);
+            row[j] *= (double)ref_load(d->dtype, c->norm, j) / sqrt(squares / (double)d->head_dim_v + d->out_norm_eps);
         if (d->gate) row[j] *= (d->gate == ATTUNE_GATE_SILU ? g : 1) / (1 + exp(-g));
     }
 }
@@ -180,7 +163,7 @@ static void reference_finish(const linear_case *c, int64_t token, int64_t head, 
 static double *reference_of(const linear_case *c, double **state) {
     double *const out = calloc((size_t)(c->tokens * c->heads[OUT] * c->columns[OUT]) + 1, sizeof *out);
     reference r = {c, calloc((size_t)state_numbers(c), sizeof(double))};
-    for (int64_t i = 0; i < state_numbers(c); i++) r.state[i] = read_number(c->state, c->desc.state_dtype, i);
+    for (int64_t i = 0; i < state_numbers(c); i++) r.state[i] = (double)ref_load(c->desc.state_dtype, c->state, i);
     for (int64_t t = 0; t < c->tokens; t++)
         for (int64_t h = 0; h < c->desc.num_kv_heads; h++) reference_token(&r, t, 0, h, out);
     for (int64_t row = 0; row < c->tokens * c->heads[OUT]; row++)
@@ -194,8 +177,8 @@ static void assert_near(const char *what, const void *have, attune_dtype dtype, 
     double largest = 1;
     for (int64_t i = 0; i < count; i++) largest = fmax(largest, fabs(want[i]));
     for (int64_t i = 0; i < count; i++)
-        if (!(fabs(read_number(have, dtype, i) - want[i]) <= tolerance * largest))
-            fail_msg("%s[%lld] is %g, not %g", what, (long long)i, read_number(have, dtype, i), want[i]);
+        if (!(fabs((double)ref_load(dtype, have, i) - want[i]) <= tolerance * largest))
+            fail_msg("%s[%lld] is %g, not %g", what, (long long)i, (double)ref_load(dtype, have, i), want[i]);
 }
 
 /* ---- What is computed ---- */

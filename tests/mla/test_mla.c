@@ -1,6 +1,7 @@
 /* A block of MLA beside f64, in both forms, all types and shapes; the same bits by the interpreter and any number of
  * threads; prompts in chunks and token by token through pages; ragged batches; the choice of the form; and a sentence
  * for what is wrong. */
+#include "ref_attention.h"
 #include "mla/mla.h"
 
 #include <attune/mla.h>
@@ -28,24 +29,6 @@ static double next_number(void) {
 
 static size_t bytes_of(attune_dtype dtype) { return dtype == ATTUNE_F32 ? 4 : 2; }
 
-static double read_number(const void *data, attune_dtype dtype, int64_t i) {
-    float value;
-    if (dtype == ATTUNE_F32) return (double)((const float *)data)[i];
-    if (dtype == ATTUNE_F16) return (double)((const _Float16 *)data)[i];
-    const uint32_t bits = (uint32_t)((const uint16_t *)data)[i] << 16;
-    memcpy(&value, &bits, sizeof value);
-    return (double)value;
-}
-
-static void write_number(void *data, attune_dtype dtype, int64_t i, double x) {
-    const float value = (float)x;
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    if (dtype == ATTUNE_F32) ((float *)data)[i] = value;
-    if (dtype == ATTUNE_F16) ((_Float16 *)data)[i] = (_Float16)value;
-    if (dtype == ATTUNE_BF16) ((uint16_t *)data)[i] = (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-
 /* ---- A model: weights of a layer, and the tokens of some sequences, each of LENGTH ---- */
 
 enum { LENGTH = 37, SEQUENCES = 3, POSITIONS = 64, PAGE = 16, MAX_PAGES = 3, NUM_PAGES = 11 };
@@ -61,10 +44,10 @@ typedef struct model {
 
 static void fill(model *m, matrix which, int64_t count, double middle, double size) {
     m->array[which] = calloc((size_t)count + 1, bytes_of(m->d.dtype));
-    for (int64_t i = 0; i < count; i++) write_number(m->array[which], m->d.dtype, i, middle + size * next_number());
+    for (int64_t i = 0; i < count; i++) ref_store(m->d.dtype, m->array[which], i, middle + size * next_number());
 }
 
-static double at(const model *m, matrix which, int64_t i) { return read_number(m->array[which], m->d.dtype, i); }
+static double at(const model *m, matrix which, int64_t i) { return (double)ref_load(m->d.dtype, m->array[which], i); }
 
 /* y[out] = W[out, in] x + bias */
 static void multiply(const model *m, matrix w, matrix bias, int64_t first, int64_t outputs, int64_t inputs,
@@ -279,7 +262,7 @@ static void run_chunks(run *r) {
 static double error_of(const run *r) {
     double worst = 0, most = 0;
     for (int64_t i = 0; i < SEQUENCES * LENGTH * r->m->d.out_dim; i++) {
-        const double is = read_number(r->out, r->m->d.dtype, i), wanted = r->m->wanted[i];
+        const double is = (double)ref_load(r->m->d.dtype, r->out, i), wanted = r->m->wanted[i];
         worst = isnan(is) ? INFINITY : fmax(worst, fabs(is - wanted));
         most = fmax(most, fabs(wanted));
     }
