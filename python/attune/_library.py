@@ -101,6 +101,8 @@ _BLOCKS: List[Tuple[str, object, list]] = [
     ("attune_blocks_create", c_int, [c_void_p, c_void_p, POINTER(c_void_p)]),
     ("attune_blocks_destroy", None, [c_void_p]),
     ("attune_blocks_run", c_int, [c_void_p, c_void_p]),
+    ("attune_blocks_from_lists", c_int, [c_void_p, c_int64, c_int64, c_int64, c_void_p]),
+    ("attune_blocks_from_csr", c_int, [c_void_p, c_void_p, c_int64, c_int64, c_void_p]),
 ]
 _QUICK_PLANS: List[Tuple[str, object, list]] = [
     ("attune_plan_arguments_init_sized", c_int, [c_void_p, POINTER(Arguments), c_size_t]),

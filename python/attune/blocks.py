@@ -67,14 +67,18 @@ def _is_torch(value: Any) -> bool:
 # ---- Which blocks ----
 
 
-def _scatter(rows: np.ndarray, ids: np.ndarray, shape: Tuple[int, ...]) -> np.ndarray:
-    """The blocks `ids` of the flattened rows `rows`."""
-    if ids.size and (ids.min() < 0 or ids.max() >= shape[-1]):
-        worst = ids[(ids < 0) | (ids >= shape[-1])][0]
-        raise InvalidArgumentError(f"blocks has the key block {worst}; it must be at least 0 and below {shape[-1]}")
-    shown = np.zeros((int(np.prod(shape[:-1])), shape[-1]), bool)
-    shown[rows, ids] = True
-    return shown.reshape(shape)
+def _need_blocks() -> None:
+    if not has_blocks:
+        raise UnsupportedError(f"the loaded library, attune {version}, has no attune/blocks.h", 5)
+
+
+def _numbers(values: np.ndarray, name: str) -> np.ndarray:
+    """As int32, which the library reads."""
+    _need_blocks()
+    if values.dtype.kind not in "iu":
+        raise InvalidTypeError(f"{name} has the dtype {values.dtype}; it must be integers")
+    limits = np.iinfo(np.int32)
+    return np.ascontiguousarray(values.clip(limits.min, limits.max), np.int32)
 
 
 def _from_csr(indptr: np.ndarray, indices: np.ndarray, heads: int, rows: int, columns: int) -> np.ndarray:
@@ -83,21 +87,25 @@ def _from_csr(indptr: np.ndarray, indices: np.ndarray, heads: int, rows: int, co
             f"indptr has the shape {list(indptr.shape)}; for {rows} row blocks it must have {rows + 1} elements, or"
             f" {heads * rows + 1} for each of {heads} heads"
         )
-    counts = np.diff(indptr)
-    if indptr[0] or (counts < 0).any() or indptr[-1] != indices.size:
+    if indptr[-1] != indices.size:
         raise InvalidArgumentError(
             f"indptr must rise from 0 to the number of indices, which is {indices.size}; its last element is"
             f" {indptr[-1]}"
         )
-    shape = ((indptr.size - 1) // rows, rows, columns)
-    return _scatter(np.repeat(np.arange(counts.size), counts), indices.reshape(-1), shape)
+    indptr, indices = _numbers(indptr, "indptr"), _numbers(indices, "indices")
+    shown = np.empty((max(indptr.size - 1, 1) // max(rows, 1), rows, columns), bool)
+    tables = (array.ctypes.data for array in (indptr, indices))
+    check(lib.attune_blocks_from_csr(*tables, indptr.size - 1, columns, shown.ctypes.data))
+    return shown
 
 
 def _from_lists(lists: np.ndarray, columns: int) -> np.ndarray:
     """Numbers of key blocks; -1 fills a list up."""
-    flat = lists.reshape(-1, lists.shape[-1])
-    rows, places = np.nonzero(flat != -1)
-    return _scatter(rows, flat[rows, places], (*lists.shape[:-1], columns))
+    lists = _numbers(lists, "blocks")
+    shown = np.empty((*lists.shape[:-1], columns), bool)
+    rows = int(np.prod(lists.shape[:-1]))
+    check(lib.attune_blocks_from_lists(lists.ctypes.data, rows, lists.shape[-1], columns, shown.ctypes.data))
+    return shown
 
 
 def _shown(blocks: Any, batch: int, heads: int, rows: int, columns: int, block_size: int) -> np.ndarray:
@@ -279,6 +287,7 @@ def scores(
     is_causal: bool = False,
     softmax_scale: float | None = None,
     threads: int = 0,
+    runner: Any = None,
 ) -> Any:
     """How much each key block matters to each row block: an estimate for f32 [batch, heads, row blocks, key blocks].
 
@@ -289,9 +298,9 @@ def scores(
 
     stride divides block_size. With is_causal the last query is at the last key, and the difference of both lengths must
     be a multiple of stride. softmax_scale: of the attention that is estimated, by default 1 / sqrt(dim).
+    threads, runner: as in attune.Attention.run.
     """
-    if not has_blocks:
-        raise UnsupportedError(f"the loaded library, attune {version}, has no attune/blocks.h", 5)
+    _need_blocks()
     queries, keys = _sizes(q, k, None, block_size)
     shares = empty((q,), "f32", (*q.shape[:2], _ceil(queries, block_size), _ceil(keys, block_size)))
     if not shares.shape[2] or not shares.shape[3]:
@@ -314,6 +323,8 @@ def scores(
     _set_view(step.k, of_k)
     into = _lend(shares, "shares", True)
     step.shares, step.max_threads = into.data, integer(threads, "threads")
+    if runner is not None:
+        step.runner = runner.pointer
     handle = _estimator(as_context(None), tuple(fields.items()))
     check(lib.attune_blocks_run(handle.pointer, ctypes.byref(step)))
     return shares

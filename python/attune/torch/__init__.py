@@ -157,4 +157,4 @@ def refresh(module: Optional["_torch.nn.Module"] = None) -> None:
 
 
 _native.library()  # defines the operators
-from . import _index_op, _linear_op, _ops, _step_ops  # noqa: E402
+from . import _blocks_op, _index_op, _linear_op, _ops, _step_ops  # noqa: E402

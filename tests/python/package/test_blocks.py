@@ -154,8 +154,12 @@ def test_a_needle_is_found():
 
 @pytest.mark.parametrize("change, sentence", [
     (dict(blocks=np.ones((H, 7, 6), bool)), r"blocks has the shape \[4, 7, 6\]; there are 2 sequences, 4 heads, 7 row"),
-    (dict(blocks=np.full((H, 7, 2), 7)), "blocks has the key block 7; it must be at least 0 and below 7"),
-    (dict(blocks=np.full((H, 7, 2), -2)), "blocks has the key block -2"),
+    (dict(blocks=np.full((H, 7, 2), 7)), r"lists\[0\] is the key block 7; it must be at least 0 and below 7"),
+    (dict(blocks=np.full((H, 7, 2), -2)), r"lists\[0\] is the key block -2"),
+    (dict(blocks=np.full((H, 7, 2), 2**40)), r"lists\[0\] is the key block 2147483647"),
+    (dict(blocks=(np.array([0, 1, 0, 1, 1, 1, 1, 1]), np.arange(1))), r"indptr\[1\] is 1 and indptr\[2\] 0"),
+    (dict(blocks=(np.arange(8), np.full(7, 9))), r"indices\[0\] is the key block 9"),
+    (dict(blocks=(np.arange(8), np.zeros(7))), "indices has the dtype float64; it must be integers"),
     (dict(blocks=np.ones((H, 7, 7))), "blocks has the dtype float64; it must be bool"),
     (dict(blocks=(np.arange(5), np.arange(4))), r"indptr has the shape \[5\]; for 7 row blocks"),
     (dict(blocks=(np.arange(8), np.arange(4))), "indptr must rise from 0 to the number of indices, which is 4"),
