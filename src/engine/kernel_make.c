@@ -330,7 +330,23 @@ typedef struct miss {
     at_key key;
     at_signature signature;
     at_request request;
+    int cancellation; /* of the thread, before */
 } miss;
+
+static miss *open_miss(attune_context *context, at_error *err) {
+    miss *const m = at_alloc(&context->allocator, sizeof *m);
+    if (m)
+        pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &m->cancellation);
+    else
+        at_fail_memory(err, sizeof *m);
+    return m;
+}
+
+static void close_miss(attune_context *context, miss *m) {
+    const int cancellation = m->cancellation;
+    at_free(&context->allocator, m);
+    pthread_setcancelstate(cancellation, NULL);
+}
 
 static attune_status get(attune_context *context, at_operation operation, const mha_schedule *schedule, miss *m,
                          at_cache_node **node, at_error *err) {
@@ -362,45 +378,36 @@ static attune_status get_at_once(attune_context *context, bool may_prepare, miss
 attune_status at_kernel_at_once(attune_context *context, const attune_problem *problem, bool may_prepare,
                                 attune_kernel **kernel, at_error *err) {
     at_cache_node *node = NULL;
-    int cancellation;
-    miss *m = at_alloc(&context->allocator, sizeof *m);
-    if (!m) return at_fail_memory(err, sizeof *m);
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancellation);
+    miss *const m = open_miss(context, err);
+    if (!m) return ATTUNE_OUT_OF_MEMORY;
     attune_status status = mha_canonicalize(problem, &m->canonical, err);
     if (!status) status = get_at_once(context, may_prepare, m, &node, err);
     *kernel = (attune_kernel *)node;
-    at_free(&context->allocator, m);
-    pthread_setcancelstate(cancellation, NULL);
+    close_miss(context, m);
     return status;
 }
 
 attune_status at_kernel_find_or_make(attune_context *context, const attune_problem *problem, const char *schedule,
                                      const uint64_t *hash, attune_kernel **kernel, at_error *err) {
     at_cache_node *node = NULL;
-    int cancellation;
-    miss *m = at_alloc(&context->allocator, sizeof *m);
-    if (!m) return at_fail_memory(err, sizeof *m);
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancellation);
+    miss *const m = open_miss(context, err);
+    if (!m) return ATTUNE_OUT_OF_MEMORY;
     const attune_status status = find_or_make(context, problem, schedule, m, &node, err);
     if (!status) {
         if (hash) at_memory_cache_alias(&context->memory, node, problem, *hash);
         *kernel = (attune_kernel *)node;
     }
-    at_free(&context->allocator, m);
-    pthread_setcancelstate(cancellation, NULL);
+    close_miss(context, m);
     return status;
 }
 
 attune_status at_kernel_get(attune_context *context, at_operation operation, const mha_schedule *schedule,
                             attune_kernel **kernel, at_error *err) {
     at_cache_node *node = NULL;
-    int cancellation;
-    miss *m = at_alloc(&context->allocator, sizeof *m);
-    if (!m) return at_fail_memory(err, sizeof *m);
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancellation);
+    miss *const m = open_miss(context, err);
+    if (!m) return ATTUNE_OUT_OF_MEMORY;
     const attune_status status = get(context, operation, schedule, m, &node, err);
     *kernel = (attune_kernel *)node;
-    at_free(&context->allocator, m);
-    pthread_setcancelstate(cancellation, NULL);
+    close_miss(context, m);
     return status;
 }
