@@ -12,6 +12,7 @@
  *     plan     attune_step_plan_run of a plan that is there
  *     parts    the step's prompts alone and its decoding alone, each by a plan, added up; `x`: plan / parts
  *     tier0    with --tier0: that plan where nothing is compiled; `x`: plan / tier0, the share of the speed
+ *     KiB      the workspace of that plan
  *     exact    where all sequences are alike: a kernel compiled for these lengths, without pages; `x`: plan / exact */
 #include <attune.h>
 
@@ -306,8 +307,11 @@ static void measure(const row *r, attune_dtype dtype) {
             t->samples[w][count] = now() - begun;
         }
     double m[NUM_WHATS];
+    size_t workspace;
+    if (attune_step_plan_workspace_size(t->plans[PLAN], &t->steps[PLAN], &workspace)) die("workspace");
     for (what w = 0; w < NUM_WHATS; w++) m[w] = t->is_there[w] ? median(t, w, count) : 0;
-    printf("%-34s %-4s run %9.1f plan %9.1f", r->name, dtype == ATTUNE_BF16 ? "bf16" : "f32", m[RUN], m[PLAN]);
+    printf("%-34s %-4s run %9.1f plan %9.1f KiB %6.0f", r->name, dtype == ATTUNE_BF16 ? "bf16" : "f32", m[RUN], m[PLAN],
+           (double)workspace / 1024);
     if (opt.tier0) printf(" tier0 %9.1f x %.2f", m[TIER0], m[PLAN] / m[TIER0]);
     if (r->is_mixed)
         printf(" parts %9.1f x %.2f (%.1f + %.1f)", m[PROMPTS] + m[DECODING], m[PLAN] / (m[PROMPTS] + m[DECODING]),

@@ -83,6 +83,7 @@ typedef struct cg_emit {
     uint32_t tiles_used;
     cg_level levels[CG_MAX_LEVELS];
     uint32_t level, next_serial;
+    bool is_size; /* what is emitted is a size or a stride, of scalar parameters alone */
     cg_memo *memo;
 } cg_emit;
 

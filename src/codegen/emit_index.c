@@ -60,10 +60,11 @@ static bool memo_reserve(cg_emit *e) {
     return true;
 }
 
-static LLVMValueRef memo_find(const cg_emit *e, const memo_entry *key) {
+/* One that code of `level` can use. */
+static LLVMValueRef memo_find(const cg_emit *e, const memo_entry *key, uint32_t level) {
     if (!e->memo) return NULL;
     const memo_entry *slot = memo_slot(e->memo, key);
-    bool open = slot->result && slot->level <= e->level && e->levels[slot->level].serial == slot->serial;
+    bool open = slot->result && slot->level <= level && e->levels[slot->level].serial == slot->serial;
     return open ? slot->result : NULL;
 }
 
@@ -109,10 +110,11 @@ static LLVMValueRef derive(cg_emit *e, cg_index counter, cg_index y) {
 
 cg_index cg_index_op(cg_emit *e, ir_op op, cg_index x, cg_index y) {
     memo_entry key = {.op = (uint32_t)op, .x = x.value, .y = y.value};
-    /* A division must not move outwards: a branch around it may be what proves its divisor not to be 0. */
-    bool fixed = (op == IR_DIV || op == IR_MOD) && !LLVMIsConstant(y.value);
+    /* A division must not move outwards: a branch around it may be what proves its divisor not to be 0. That of a size
+     * may: the plan has divided before. */
+    bool fixed = (op == IR_DIV || op == IR_MOD) && !LLVMIsConstant(y.value) && !e->is_size;
     uint32_t level = fixed ? e->level : outer_level(x, y);
-    LLVMValueRef result = memo_find(e, &key);
+    LLVMValueRef result = memo_find(e, &key, level);
     if (result) return (cg_index){result, level};
     if (op == IR_MUL && ((result = derive(e, x, y)) || (result = derive(e, y, x))))
         return (cg_index){memo_keep(e, key, level, result), level};
@@ -211,11 +213,11 @@ static LLVMTypeRef scaled_type(const cg_emit *e, int64_t factor) {
 static LLVMValueRef pointer_add(cg_emit *e, LLVMValueRef pointer, cg_index index, int64_t factor, int64_t step,
                                 uint32_t level) {
     memo_entry key = {.op = MEMO_POINTER_ADD, .x = pointer, .y = index.value, .factor = factor};
-    LLVMValueRef result = memo_find(e, &key);
+    LLVMValueRef result = memo_find(e, &key, e->level);
     if (result) return result;
     memo_entry neighbour = key;
     neighbour.factor = wrap_add(factor, -step);
-    LLVMValueRef from = memo_find(e, &neighbour);
+    LLVMValueRef from = memo_find(e, &neighbour, e->level);
     if (from) {
         pointer = from;
         factor = step;

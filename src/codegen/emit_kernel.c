@@ -103,12 +103,15 @@ static LLVMValueRef add_function(cg_emit *e, const char *name, LLVMTypeRef *para
 
 /* ---- Buffers ---- */
 
+/* The access that asks first may be in a branch, and others follow behind it. */
 static void find_strides(cg_emit *e, const ir_buffer *buffer) {
+    e->is_size = true;
     cg_index *strides = e->storage[buffer->id].strides, packed = cg_index_const(e, 1);
     for (int d = buffer->num_dims - 1; d >= 0; d--) {
         strides[d] = buffer->strides[0] ? cg_emit_index(e, buffer->strides[d]) : packed;
         if (d > 0 && !buffer->strides[0]) packed = cg_index_op(e, IR_MUL, packed, cg_emit_index(e, buffer->dims[d]));
     }
+    e->is_size = false;
 }
 
 /* The number of the buffer among a function's pointers. */

@@ -4,6 +4,7 @@
 #include "base/integers.h"
 #include "problem/problem.h"
 #include "problem/problem_sight.h"
+#include "schedule/variant.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -176,16 +177,22 @@ static void add(pl_work *work, bool for_many, pl_segment s) {
     work->segments[work->num_segments++] = s;
 }
 
+/* Chunks into which this many keys are cut. */
+static int64_t chunks_of(const sequence *q, int64_t keys) {
+    const attune_kernel *const kernel = q->part->of.kernel;
+    return mha_most_chunks(&kernel->signature.problem, &kernel->schedule, keys, q->heads);
+}
+
 /* Chunks of keys: chunks beyond a sequence's end are skipped. All others cost the same; a single row costs as much as
  * reading them. */
 static bool add_chunks(pl_work *work, const sequence *q, bool for_many, pl_segment s) {
     enum { ROWS_OF_READING = 8 };
     const attune_kernel *const kernel = q->part->of.kernel;
-    const int64_t chunk = kernel->schedule.kv_chunk, longest = q->part->settled.sizes.of[MHA_SEQ_KV];
+    const int64_t longest = q->part->settled.sizes.of[MHA_SEQ_KV];
     const bool is_whole = attention_phase(kernel) == (int)kernel->num_phases - 1;
-    const int64_t all = is_whole ? 1 : ceil_div(longest, chunk);
+    const int64_t all = is_whole ? 1 : chunks_of(q, longest);
     if (all < 1 || q->tasks % (q->heads * all)) return false;
-    const int64_t of_chunk = q->tasks / (q->heads * all), chunks = is_whole ? 1 : ceil_div(q->keys, chunk);
+    const int64_t of_chunk = q->tasks / (q->heads * all), chunks = is_whole ? 1 : chunks_of(q, q->keys);
     if (chunks > all) return false;
     s.run = chunks * of_chunk;
     s.leap = all * of_chunk;
@@ -240,7 +247,7 @@ static void add_sequence(pl_work *work, const sequence *q, uint32_t stage, bool 
     s.run = s.leap = s.count = q->tasks;
     /* What comes after attention merges the chunks of each row. */
     const bool merges = attention_phase(kernel) >= 0 && (int)stage > attention_phase(kernel);
-    const double of_row = merges ? (double)ceil_div(q->keys, kernel->schedule.kv_chunk) : COST_OF_ROW;
+    const double of_row = merges ? (double)chunks_of(q, q->keys) : COST_OF_ROW;
     s.cost = of_row * (double)(q->queries * q->heads * q->group) / (double)q->tasks + 1;
     add(work, for_many, s);
 }

@@ -85,6 +85,10 @@ typedef struct mha_schedule {
     mha_gemm_rest gemm_rest;
 } mha_schedule;
 
+/* d_lanes: a sequence has no more chunks than as many as make so many tasks for all its KV heads, unless integer=all:
+ * where kv_chunk keys each would be more chunks, they are longer (mha_most_chunks). */
+enum { MHA_CHUNK_TASKS = 256 };
+
 /* By the members' names: their places, counted from `strategy`. */
 #define MHA_SCHEDULE_ID(member) ((int)offsetof(mha_schedule, member) / 4)
 enum { MHA_SCHEDULE_WORDS = sizeof(mha_schedule) / 4 };

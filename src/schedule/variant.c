@@ -270,6 +270,13 @@ bool mha_merges_chunks(const attune_problem *p, const mha_schedule *s) {
     return s->strategy == MHA_D_LANES && !p->reproducible && mha_most_scored(p) > s->kv_chunk;
 }
 
+bool mha_bounds_chunks(const attune_problem *p) { return p->integer != ATTUNE_INTEGER_ALL; }
+
+int64_t mha_most_chunks(const attune_problem *p, const mha_schedule *s, int64_t keys, int64_t kv_heads) {
+    const int64_t units = ceil_div(keys, s->kv_chunk);
+    return mha_bounds_chunks(p) ? min_of(units, ceil_div(MHA_CHUNK_TASKS, kv_heads)) : units;
+}
+
 mha_variant mha_variant_of(const attune_problem *p, const mha_schedule *s, const at_target *target) {
     const bool decodes = s->strategy == MHA_D_LANES;
     mha_variant v = {.by_pairs = decodes ? mha_decodes_by_pairs(p, target) : mha_attends_by_pairs(p, target),

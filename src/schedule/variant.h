@@ -92,6 +92,13 @@ typedef struct mha_variant {
 /* Whether chunks of keys are tasks of their own, whose results the last phase of attention merges. */
 bool mha_merges_chunks(const attune_problem *canonical, const mha_schedule *schedule);
 
+/* The most chunks of a sequence of `keys` keys, if chunks are merged: one for each kv_chunk keys. Where that gives more
+ * tasks than MHA_CHUNK_TASKS for all KV heads, chunks are longer, so that what they leave for merging takes the same
+ * memory however long the sequence is. Neither threads nor other sequences matter, so these change no bit. Not bounded
+ * with integer=all, whose tiles are merged in their order whether they are chunks or not. */
+bool mha_bounds_chunks(const attune_problem *canonical);
+int64_t mha_most_chunks(const attune_problem *canonical, const mha_schedule *schedule, int64_t keys, int64_t kv_heads);
+
 mha_variant mha_variant_of(const attune_problem *canonical, const mha_schedule *schedule, const at_target *target);
 
 /* Whether the sums of the only tile are the result, so that no sums are kept from tile to tile. */

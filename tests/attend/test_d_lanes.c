@@ -365,6 +365,34 @@ static void test_sinks_count_once(void **state) {
     attune_context_destroy(context);
 }
 
+/* 130 KV heads have at most two chunks each, so chunks of 16 keys become longer: in sight of a window as well, and of
+ * sequences that are longer and shorter. */
+static void test_long_sequences_have_longer_chunks(void **state) {
+    static const sample samples[] = {
+        {"batch=3,num_heads=130,seq_q=1,seq_kv=dynamic,head_dim=3,lse=1,kv_lens=1", "seq_kv=150"},
+        {"num_heads=130,seq_q=3,seq_kv=170,head_dim=3,window_left=60,is_causal=1,causal_align=bottom_right,lse=1"},
+        {"num_heads=130,seq_q=2,seq_kv=150,head_dim=3,window_left=9,window_right=70,sinks=1"},
+        {"num_heads=130,seq_q=2,seq_kv=150,head_dim=3,window_left=40,global_tokens=5,is_causal=1,lse=1"},
+        {"num_heads=130,seq_q=40,seq_kv=20,head_dim=3,window_left=4,window_right=0"}, /* rows that see no key */
+        {"batch=2,num_heads=130,seq_q=dynamic,seq_kv=dynamic,head_dim=8,ragged=1,is_causal=1,"
+         "causal_align=bottom_right,page_size=16,kv_lens=1",
+         "total_q=5,seq_q=4,seq_kv=120,num_pages=16,max_pages=8"},
+        {"num_heads=130,seq_q=1,seq_kv=150,head_dim=8,kv_dtype=i8,kv_scales=token,integer=scores"},
+    };
+    (void)state;
+    attune_context *context = tensors_context(NULL, 2);
+    for (size_t i = 0; i < sizeof samples / sizeof *samples; i++) {
+        const attune_problem p = problem_canonical(samples[i].problem);
+        mha_schedule schedule = {0};
+        mha_choose_by(MHA_D_LANES, mha_read(&p), context->target, usual_machine(context->target), &schedule);
+        schedule.kv_tile = schedule.kv_chunk = 16;
+        assert_int_equal(mha_most_chunks(&p, &schedule, 20, 130), 2);
+        assert_int_equal(mha_most_chunks(&p, &schedule, 1000, 130), 2);
+        for (uint64_t n = 0; n < NUM_KINDS; n++) check_one(context, &samples[i], &schedule, n);
+    }
+    attune_context_destroy(context);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_sort_of_problem),
@@ -378,6 +406,7 @@ int main(void) {
         cmocka_unit_test(test_merge),
         cmocka_unit_test(test_merge_of_empty_parts),
         cmocka_unit_test(test_sinks_count_once),
+        cmocka_unit_test(test_long_sequences_have_longer_chunks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

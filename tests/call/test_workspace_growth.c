@@ -1,4 +1,5 @@
-/* Memory stays linear in the length: four times as long needs at most four times as much workspace. */
+/* Memory stays linear in the length: four times as long needs at most four times as much workspace. That of decoding
+ * does not grow at all beyond some length. */
 #define _GNU_SOURCE
 #include <attune.h>
 #include "support/problems.h"
@@ -36,6 +37,31 @@ static size_t workspace(attune_context *context, const char *pattern, int64_t le
     return bytes;
 }
 
+static attune_context *new_context(void) {
+    attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
+    attune_context *context;
+    options.cache_dir = "";
+    options.max_workers = 2;
+    assert_ok_for(attune_context_create(&options, &context), "context");
+    return context;
+}
+
+static void workspace_of_long_sequences_is_constant(void **state) {
+    static const char *const problems[] = {
+        "num_heads=32,num_kv_heads=8,seq_q=1,seq_kv=dynamic,head_dim=128,dtype=bf16",
+        "num_heads=32,num_kv_heads=8,seq_q=1,seq_kv=#,head_dim=128",
+        "num_heads=8,seq_q=5,seq_kv=dynamic,head_dim=64,is_causal=1,causal_align=bottom_right",
+        "num_heads=64,num_kv_heads=8,seq_q=1,seq_kv=dynamic,head_dim=64,window_left=4096,is_causal=1",
+    };
+    attune_context *const context = new_context();
+    (void)state;
+    for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) {
+        const size_t some = workspace(context, problems[i], 32768), many = workspace(context, problems[i], 131072);
+        if (some != many) fail_msg("%s: %zu bytes for 32768 keys, %zu for 131072", problems[i], some, many);
+    }
+    attune_context_destroy(context);
+}
+
 static void workspace_grows_at_most_linearly(void **state) {
     static const char *const problems[] = {
         "num_heads=2,seq_q=#,head_dim=64",
@@ -48,12 +74,8 @@ static void workspace_grows_at_most_linearly(void **state) {
         "embed_dim=128,num_heads=2,seq_q=#",
         "embed_dim=128,num_heads=2,seq_q=#,dtype=bf16,is_causal=1",
     };
-    attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
-    attune_context *context;
+    attune_context *const context = new_context();
     (void)state;
-    options.cache_dir = "";
-    options.max_workers = 2;
-    assert_ok_for(attune_context_create(&options, &context), "context");
     for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) {
         const size_t few = workspace(context, problems[i], SHORT), many = workspace(context, problems[i], LONG);
         if (many > few * (LONG / SHORT))
@@ -63,6 +85,7 @@ static void workspace_grows_at_most_linearly(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(workspace_grows_at_most_linearly)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(workspace_grows_at_most_linearly),
+                                       cmocka_unit_test(workspace_of_long_sequences_is_constant)};
     return cmocka_run_group_tests_name("workspace growth", tests, NULL, NULL);
 }

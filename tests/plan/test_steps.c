@@ -313,6 +313,41 @@ static void random_step(world *w) {
     free(s.table);
 }
 
+/* 130 KV heads have at most two chunks of keys each: those of the long sequences have more than 1024 keys. */
+static void long_sequences_of_many_heads(void **state) {
+    enum { HEADS = 130, DIM = 8, SIZE = 16 };
+    static const int queries[] = {1, 2, 1, 1}, keys[] = {2590, 2100, 700, 1030};
+    (void)state;
+    attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
+    attune_context *context;
+    options.max_workers = 3;
+    assert_ok(attune_context_create(&options, &context));
+    for (int way = 0; way < 2; way++) {
+        shape s = {.desc = ATTUNE_ATTENTION_DESC_INIT, .group = 1, .batch = 4, .most_keys = MOST_KEYS};
+        attune_attention *attention;
+        s.desc.num_heads = s.desc.num_kv_heads = HEADS;
+        s.desc.head_dim = DIM;
+        s.desc.is_causal = s.desc.has_lse = 1;
+        s.desc.window_left = way ? 1400 : -1;
+        s.desc.kv = ATTUNE_KV_PAGED;
+        s.desc.page_size = SIZE;
+        for (int b = 0; b < s.batch; b++) {
+            s.starts_q[b + 1] = s.starts_q[b] + queries[b];
+            s.lens[b] = keys[b];
+        }
+        draw_table(&s);
+        assert_ok(attune_attention_create(context, &s.desc, &attention));
+        tensors t = make_tensors(&s);
+        run_in_all_ways(&s, attention, &t);
+        for (int b = 0; b < s.batch; b++)
+            for (int h = 0; h < HEADS; h += 43) check_row(&s, &t, b, queries[b] - 1, h);
+        attune_attention_destroy(attention);
+        free_tensors(&t);
+        free(s.table);
+    }
+    attune_context_destroy(context);
+}
+
 static void random_steps(void **state) {
     (void)state;
     const char *const wanted = getenv("ATTUNE_STEPS");
@@ -441,7 +476,8 @@ static void runners_that_are_wrong(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(random_steps), cmocka_unit_test(threads_share_a_plan),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(random_steps), cmocka_unit_test(long_sequences_of_many_heads),
+                                       cmocka_unit_test(threads_share_a_plan),
                                        cmocka_unit_test(runners_that_are_wrong)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,6 +8,12 @@ static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+/* Of the longest chunk. */
+static int64_t tiles_of_chunk(const attune_problem *p, const mha_schedule *s, int64_t keys) {
+    const int64_t most = p->integer == ATTUNE_INTEGER_ALL ? keys : ceil_div(MHA_CHUNK_TASKS, p->num_kv_heads);
+    return ceil_div(ceil_div(keys, s->kv_chunk), most) * ceil_div(s->kv_chunk, s->kv_tile);
+}
+
 bool tile_cut_of(const attune_problem *p, const mha_schedule *s, tile_cut *cut) {
     const bool q = s->strategy == MHA_Q_LANES;
     const int64_t keys = p->low_rank ? p->low_rank : p->seq_kv;
@@ -19,7 +25,7 @@ bool tile_cut_of(const attune_problem *p, const mha_schedule *s, tile_cut *cut) 
     cut->stripes = ceil_div(cut->rows, cut->stripe);
     cut->tiles = ceil_div(cut->keys, cut->tile);
     cut->stripes_in_task = q ? smaller(s->task_row_vectors / s->score_row_vectors, cut->stripes) : cut->stripes;
-    cut->tiles_in_task = q ? cut->tiles : smaller(ceil_div(s->kv_chunk, s->kv_tile), cut->tiles);
+    cut->tiles_in_task = q ? cut->tiles : smaller(tiles_of_chunk(p, s, cut->keys), cut->tiles);
     return true;
 }
 

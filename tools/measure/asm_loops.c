@@ -205,7 +205,7 @@ static const struct {
 
 /* "%d.1" is a d: the IR numbers those of one name. */
 static bool is_named(const asm_line *label, const char *name) {
-    const char *const block = label->comment ? strchr(label->comment, '%') : NULL;
+    const char *const block = label->comment ? strrchr(label->comment, '%') : NULL;
     const size_t length = strlen(name);
     return block && !strncmp(block + 1, name, length) && strchr(".", block[1 + length]);
 }
@@ -220,13 +220,25 @@ static const asm_line *find_label(const asm_line *lines, long num_lines, const c
     return NULL;
 }
 
+/* Whether the loop that begins with this block, as "BB1_3 Depth=1", has the name: that of its first block, or where
+ * LLVM has moved a test to the front, of the next one. */
+static bool is_loop_named(const asm_line *lines, long num_lines, const char *block, const char *name) {
+    static const char header[] = "in Loop: Header=";
+    const asm_line *const label = find_label(lines, num_lines, block);
+    if (label && is_named(label, name)) return true;
+    for (long i = label ? label - lines + 1 : num_lines; i < num_lines; i++) {
+        const char *const at = lines[i].comment ? strstr(lines[i].comment, header) : NULL;
+        if (at && !strncmp(at + strlen(header), block, strcspn(block, " ") + 1)) return is_named(&lines[i - 1], name);
+    }
+    return false;
+}
+
 /* Whether a loop of this name is around the one that begins here: LLVM says so in the lines after its label. */
 static bool is_within(const asm_line *lines, long num_lines, long begin, const char *name) {
     static const char parent[] = "Parent Loop ";
     for (long i = begin + 1; i < num_lines && !*lines[i].text && lines[i].comment; i++) {
         const char *const at = strstr(lines[i].comment, parent);
-        const asm_line *const label = at ? find_label(lines, num_lines, at + strlen(parent)) : NULL;
-        if (label && is_named(label, name)) return true;
+        if (at && is_loop_named(lines, num_lines, at + strlen(parent), name)) return true;
     }
     return false;
 }

@@ -7,9 +7,10 @@
  *
  *   row     one query row of one KV head; row r is query r / group of head r % group of the group, as in prefill
  *   task    up to max_rows rows of one KV head and one chunk of keys: each load of K and V serves all its rows
- *   chunk   kv_chunk keys, counted from key 0, independent of the number of threads. Each chunk stores maximum, sum
- *           and output of its rows in shared memory. A second phase merges them in order (around/merge.h). A single
- *           chunk writes the output itself
+ *   chunk   kv_chunk keys, or a multiple of that where a sequence would have more chunks than mha_most_chunks, counted
+ *           from key 0, and with a window from a multiple of kv_chunk, independent of the number of threads. Each chunk
+ *           stores maximum, sum and output of its rows in shared memory. A second phase merges them in order
+ *           (around/merge.h). A single chunk writes the output itself
  *   tile    kv_tile keys of a chunk, between two rescalings
  *   stream  a part of a tile, whose keys are read in order; several streams are read at the same time
  *
@@ -163,7 +164,7 @@ dl_row dl_row_at(const d_lanes *d, const ir_expr *row);
  * visited keys); merges the parts of a row that its chunks have stored. */
 void dl_init_row(d_lanes *d, const ir_expr *r);
 void dl_finish_rows(d_lanes *d, bool seen);
-void dl_merge_row(d_lanes *d, const ir_expr *r);
+void dl_merge_row(d_lanes *d, const ir_expr *r, const ir_expr *chunks);
 
 /* The rows of a task, `step` at a time. The C block is built once inside an IR loop, and once more for the remaining
  * rows if there may be any. */

@@ -111,7 +111,7 @@ void dl_finish_rows(d_lanes *d, bool seen) {
     }
 }
 
-void dl_merge_row(d_lanes *d, const ir_expr *r) {
+void dl_merge_row(d_lanes *d, const ir_expr *r, const ir_expr *chunks) {
     ir_builder *b = d->b;
     const mha_context *c = d->c;
     const dl_row row = dl_row_at(d, r);
@@ -122,7 +122,7 @@ void dl_merge_row(d_lanes *d, const ir_expr *r) {
         .rank = 4,
         .part_dim = 2,
         .index = {d->sequence.number, d->kv_head, NULL, ir_let(b, "number", ir_add(b, d->first_row, r))},
-        .count = ir_ceil_div(b, d->sequence.seq_kv, c->s->kv_chunk),
+        .count = chunks,
         .columns = d->v_columns,
         .sink = sink_of(d, &row),
     };

@@ -18,9 +18,14 @@ static const ir_expr *all_rows(const d_lanes *d) {
     return ir_mul(d->b, d->c->params.size[MHA_SEQ_Q], d->c->params.size[MHA_GROUP]);
 }
 
+/* Of the longest sequence: as many as mha_most_chunks says. */
 static const ir_expr *all_chunks(const d_lanes *d) {
-    const ir_expr *keys = d->c->params.size[mha_scored_keys(d->c->p)];
-    return d->one_chunk ? ir_idx(d->b, 1) : ir_ceil_div(d->b, keys, d->c->s->kv_chunk);
+    ir_builder *b = d->b;
+    if (d->one_chunk) return ir_idx(b, 1);
+    const ir_expr *units = ir_ceil_div(b, d->c->params.size[mha_scored_keys(d->c->p)], d->c->s->kv_chunk);
+    if (!mha_bounds_chunks(d->c->p)) return units;
+    const ir_expr *heads = d->c->params.size[MHA_KV_HEADS];
+    return ir_min(b, units, ir_plus(b, ir_div(b, ir_idx(b, MHA_CHUNK_TASKS - 1), heads), 1));
 }
 
 static const ir_expr *row_tasks(const d_lanes *d) {
@@ -64,6 +69,40 @@ static key_range keys_of_task(const d_lanes *d) {
     keys.first = sights.globals_end ? ir_idx(b, 0) : sights.some_first;
     keys.end = sights.globals_end ? ir_max(b, sights.some_end, sights.globals_end) : sights.some_end;
     return keys;
+}
+
+/* How the keys of a task's rows are cut into chunks. */
+typedef struct chunk_cut {
+    const ir_expr *first, *units; /* in units of kv_chunk keys: before the first one in sight, and from there on */
+    const ir_expr *count;         /* of chunks; the first ones may have a unit less than the others */
+} chunk_cut;
+
+static chunk_cut chunks_of(const d_lanes *d, const key_range *keys) {
+    ir_builder *b = d->b;
+    const int64_t unit = d->c->s->kv_chunk;
+    chunk_cut cut = {.first = ir_idx(b, 0), .units = ir_ceil_div(b, d->sequence.seq_kv, unit)};
+    if (!mha_bounds_chunks(d->c->p)) {
+        cut.count = cut.units;
+        return cut;
+    }
+    if (d->c->has_first) {
+        cut.first = ir_let(b, "first_unit", ir_div(b, keys->first, ir_idx(b, unit)));
+        cut.units = ir_max(b, ir_idx(b, 0), ir_sub(b, cut.units, cut.first));
+    }
+    cut.units = ir_let(b, "units", cut.units);
+    const ir_expr *all = all_chunks(d);
+    cut.count = ir_let_in(b, "chunks", ir_idx(b, 0), ir_plus(b, all, 1), ir_min(b, cut.units, all));
+    return cut;
+}
+
+/* The key that chunk `chunk` begins with. One beyond the last begins beyond the last key. */
+static const ir_expr *first_of_chunk(const d_lanes *d, const chunk_cut *cut, const ir_expr *chunk) {
+    ir_builder *b = d->b;
+    if (mha_bounds_chunks(d->c->p)) {
+        const ir_expr *divisor = ir_max(b, cut->count, ir_idx(b, 1));
+        chunk = ir_add(b, cut->first, ir_div(b, ir_mul(b, chunk, cut->units), divisor));
+    }
+    return ir_times(b, chunk, d->c->s->kv_chunk);
 }
 
 static const ir_expr *is_partial(const d_lanes *d, const key_range *task, const dl_tile *tile) {
@@ -134,13 +173,13 @@ static void build_listed_tiles(d_lanes *d, const dl_wing *wing, const key_range 
 static void build_task(d_lanes *d) {
     ir_builder *b = d->b;
     const dl_wing wing = wing_of(d);
-    const int64_t chunk = d->c->s->kv_chunk, most = d->c->s->kv_tile;
+    const int64_t most = d->c->s->kv_tile;
     const key_range task = keys_of_task(d);
     const ir_expr *first = task.first, *end = task.end;
     if (!d->one_chunk) {
-        const ir_expr *begin = ir_times(b, d->chunk, chunk);
-        first = ir_max(b, first, begin);
-        end = ir_min(b, end, ir_plus(b, begin, chunk));
+        const chunk_cut cut = chunks_of(d, &task);
+        first = ir_max(b, first, first_of_chunk(d, &cut, d->chunk));
+        end = ir_min(b, end, first_of_chunk(d, &cut, ir_plus(b, d->chunk, 1)));
     }
     if (d->tiles_are_fixed) { /* they are counted from the first key */
         const ir_expr *step = ir_idx(b, most);
@@ -209,7 +248,9 @@ void mha_d_lanes(mha_context *c) {
         const ir_expr *rows = open_rows(&d, number, ir_parallel(b, "merge_t", row_tasks(&d)));
         IR_GUARD(b, may_be_idle(&d), ir_gt(b, rows, ir_idx(b, 0))) {
             dl_open_list(&d);
-            IR_FOR(b, r, ir_idx(b, 0), d.rows, 1) dl_merge_row(&d, r);
+            const key_range keys = d.c->has_first ? keys_of_task(&d) : (key_range){0};
+            const ir_expr *chunks = chunks_of(&d, &keys).count;
+            IR_FOR(b, r, ir_idx(b, 0), d.rows, 1) dl_merge_row(&d, r, chunks);
         }
     }
 }
