@@ -51,7 +51,7 @@ static const char *longest_of(const tables *t, mha_size size, char text[BOUND_TE
     const int64_t given = is_keys ? t->arguments->seq_kv : t->arguments->seq_q;
     const int64_t bound = is_keys ? p->max_seq_kv : p->max_seq_q, pages = t->sizes->of[MHA_MAX_PAGES];
     if (given != ATTUNE_NOT_SET || t->s->compiled.of[size] >= 0) return is_keys ? "seq_kv" : "seq_q";
-    if (t->sizes->of[size] == bound) return is_keys ? "max_seq_kv" : "max_seq_q";
+    if (bound && t->sizes->of[size] == bound) return is_keys ? "max_seq_kv" : "max_seq_q";
     if (!is_keys) return "total_q";
     if (!p->page_size) return "total_kv";
     snprintf(text, BOUND_TEXT, "max_pages * page_size = %lld * %lld", (long long)pages, (long long)p->page_size);

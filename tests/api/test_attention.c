@@ -691,6 +691,11 @@ static void steps_that_are_wrong(void **state) {
     step = step_of(&t);
     assert_fails(attune_attention_run(attention, &step), ATTUNE_INVALID_ARGUMENT, "block_table");
     t.table[1][0] = 0;
+    step = step_of(&t);
+    step.max_pages = 0; /* as in a step whose caller forgot it */
+    assert_fails(attune_attention_run(attention, &step), ATTUNE_INVALID_ARGUMENT,
+                 "it must be from 0 to 0 (max_pages * page_size = 0 * ");
+    step = step_of(&t);
     t.lens[2] = 3; /* nine of them are new */
     assert_fails(attune_attention_run(attention, &step), ATTUNE_INVALID_ARGUMENT,
                  "sequence 2 has 3 keys, fewer than the 9");
