@@ -62,7 +62,7 @@ def index(
     cu_seqlens_kv: Any = None,
     kv_lens: Any = None,
     block_table: Any = None,
-    with_scores: bool = False,
+    has_scores: bool = False,
     ids: Any = None,
     lens: Any = None,
     scores: Any = None,
@@ -82,7 +82,7 @@ def index(
     is_causal: a query sees no key after it; the last query of a sequence is at its last key.
     cu_seqlens_q, cu_seqlens_kv: [batch + 1], where each sequence begins.
     kv_lens: [batch], the keys of each sequence. block_table: [batch, pages of a sequence].
-    with_scores: the scores of the chosen keys are wanted, too.
+    has_scores: the scores of the chosen keys are wanted, too.
     ids, lens, scores: int32, int32, f32; allocated if they are not given, torch's if q is a torch tensor.
     threads, runner: as in attune.Attention.run.
 
@@ -99,15 +99,15 @@ def index(
     for name, values in numbers.items():
         _check_list(values, name)
     fields = _fields(lent, numbers, integer(num_ids, "num_ids", 1, _MOST_IDS))
-    fields.update(is_causal=flag(is_causal, "is_causal"), has_scores=flag(with_scores, "with_scores"))
+    fields.update(is_causal=flag(is_causal, "is_causal"), has_scores=flag(has_scores, "has_scores"))
     step = _step_of(lent, numbers, fields)
     shape = lent["q"].shape[:-2]
     result = IndexResult(empty((q,), "i32", (*shape, num_ids)) if ids is None else ids,
                          empty((q,), "i32", shape) if lens is None else lens,
-                         (empty((q,), "f32", (*shape, num_ids)) if scores is None else scores) if with_scores else None)
+                         (empty((q,), "f32", (*shape, num_ids)) if scores is None else scores) if has_scores else None)
     kept = [_put_output(step, "ids", result.ids, [*shape, num_ids], "i32"),
             _put_output(step, "lens", result.lens, shape, "i32")]
-    if with_scores:
+    if has_scores:
         kept.append(_put_output(step, "scores", result.scores, [*shape, num_ids], "f32"))
     step.max_threads = integer(threads, "threads")
     if runner is not None:

@@ -39,7 +39,7 @@ def draw(batch=2, queries=3, keys=90, heads=5, dim=12, dtype="f4"):
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_dense(dtype, is_causal):
     q, k, w = draw(dtype=dtype)
-    chosen = attune.index(q, k, w, 9, is_causal=is_causal, with_scores=True)
+    chosen = attune.index(q, k, w, 9, is_causal=is_causal, has_scores=True)
     for b in range(2):
         scores = scores_of(q[b], k[b], w[b])
         ids, lens = best(scores, 9, 88 if is_causal else None)
@@ -53,7 +53,7 @@ def test_real_numbers_and_types():
     k *= np.linspace(0.1, 3, 500)[None, :, None]
     for dtype, tolerance in (("f4", 1e-5), ("f2", 1e-5)):
         call = q.astype(dtype), k.astype(dtype), w.astype("f4")
-        chosen = attune.index(*call, 64, with_scores=True)
+        chosen = attune.index(*call, 64, has_scores=True)
         assert not np.any(chosen.ids == -1)
         for i in range(2):
             scores = scores_of(*(x[0] for x in call))[i]

@@ -26,7 +26,7 @@ def one_call(q: Any, k: Any, v: Any) -> None:
     block = attune.MLA({"o_proj.weight": q}, num_heads=4, qk_nope_head_dim=32, qk_rope_head_dim=16, form="absorbed")
     block.prepare()
     out = block.run(q, k, v, v, kv_lens=[3], block_table=out, cu_seqlens=[0, 3], threads=block.width)
-    chosen: attune.IndexResult = attune.index(q, k, v, 2048, is_causal=True, kv_lens=[3], with_scores=True)
+    chosen: attune.IndexResult = attune.index(q, k, v, 2048, is_causal=True, kv_lens=[3], has_scores=True)
     attune.attention(q, k, v, kv_ids=chosen.ids, kv_id_lens=chosen.lens)
     attune.flex_attention(q, k, v, score_mod=lambda score, b, h, i, j: score + i - j)
 
