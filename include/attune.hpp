@@ -520,6 +520,139 @@ private:
     detail::owner<attune_attention, detail::close_attention> owner_;
 };
 
+/* ---- What else is described once and runs steps: attune/linear.h, mla.h, index.h, blocks.h ---- */
+
+struct linear_desc : attune_linear_desc {
+    linear_desc() noexcept : attune_linear_desc(ATTUNE_LINEAR_DESC_INIT) {}
+};
+struct linear_step : attune_linear_step {
+    linear_step() noexcept : attune_linear_step(ATTUNE_LINEAR_STEP_INIT) {}
+};
+struct conv_desc : attune_conv_desc {
+    conv_desc() noexcept : attune_conv_desc(ATTUNE_CONV_DESC_INIT) {}
+};
+struct conv_step : attune_conv_step {
+    conv_step() noexcept : attune_conv_step(ATTUNE_CONV_STEP_INIT) {}
+};
+struct mla_desc : attune_mla_desc {
+    mla_desc() noexcept : attune_mla_desc(ATTUNE_MLA_DESC_INIT) {}
+};
+struct mla_weights : attune_mla_weights {
+    mla_weights() noexcept : attune_mla_weights(ATTUNE_MLA_WEIGHTS_INIT) {}
+};
+struct mla_step : attune_mla_step {
+    mla_step() noexcept : attune_mla_step(ATTUNE_MLA_STEP_INIT) {}
+};
+struct index_desc : attune_index_desc {
+    index_desc() noexcept : attune_index_desc(ATTUNE_INDEX_DESC_INIT) {}
+};
+struct index_step : attune_index_step {
+    index_step() noexcept : attune_index_step(ATTUNE_INDEX_STEP_INIT) {}
+};
+struct blocks_desc : attune_blocks_desc {
+    blocks_desc() noexcept : attune_blocks_desc(ATTUNE_BLOCKS_DESC_INIT) {}
+};
+struct blocks_step : attune_blocks_step {
+    blocks_step() noexcept : attune_blocks_step(ATTUNE_BLOCKS_STEP_INIT) {}
+};
+
+namespace detail {
+template <typename T, void (*end)(T *)> void close_by(attune_context *, T *handle) { end(handle); }
+
+/* `self` is the class that is derived from this one. */
+template <typename self, typename T, typename S, attune_status (*go)(T *, const S *), void (*end)(T *)> class stepped {
+public:
+    attune::status run(const S &step) const {
+        return owner_ ? detail::of(go(owner_.get(), &step)) : owner_.why();
+    }
+    T *get() const noexcept { return owner_.get(); }
+    explicit operator bool() const noexcept { return static_cast<bool>(owner_); }
+
+protected:
+    stepped() = default;
+    explicit stepped(const attune::status &failure) : owner_(failure) {}
+    /* What a C function that makes one has returned. */
+    static result<self> made(attune_status code, T *handle) {
+        const attune::status outcome = detail::of(code);
+        if (!outcome) return result<self>(outcome);
+        self value;
+        value.owner_ = owner<T, close_by<T, end>>(nullptr, handle);
+        return result<self>(std::move(value));
+    }
+    /* The outcome of a C function on this object. */
+    template <typename F> attune::status call(F function) const {
+        return owner_ ? detail::of(function(owner_.get())) : owner_.why();
+    }
+
+private:
+    owner<T, close_by<T, end>> owner_;
+};
+} // namespace detail
+
+class linear : public detail::stepped<linear, attune_linear, attune_linear_step, attune_linear_run,
+                                      attune_linear_destroy> {
+public:
+    linear() = default;
+    explicit linear(const attune::status &failure) : stepped(failure) {} /* empty, and says why */
+    static result<linear> create(const attune_linear_desc &desc, attune_context *context = nullptr) {
+        attune_linear *handle = nullptr;
+        const attune_status code = attune_linear_create(context, &desc, &handle);
+        return made(code, handle);
+    }
+    attune::status prepare() const { return call(attune_linear_prepare); }
+};
+
+class conv : public detail::stepped<conv, attune_conv, attune_conv_step, attune_conv_run, attune_conv_destroy> {
+public:
+    conv() = default;
+    explicit conv(const attune::status &failure) : stepped(failure) {}
+    static result<conv> create(const attune_conv_desc &desc, attune_context *context = nullptr) {
+        attune_conv *handle = nullptr;
+        const attune_status code = attune_conv_create(context, &desc, &handle);
+        return made(code, handle);
+    }
+};
+
+class mla : public detail::stepped<mla, attune_mla, attune_mla_step, attune_mla_run, attune_mla_destroy> {
+public:
+    mla() = default;
+    explicit mla(const attune::status &failure) : stepped(failure) {}
+    static result<mla> create(const attune_mla_desc &desc, const attune_mla_weights &weights,
+                              attune_context *context = nullptr) {
+        attune_mla *handle = nullptr;
+        const attune_status code = attune_mla_create(context, &desc, &weights, &handle);
+        return made(code, handle);
+    }
+    attune::status prepare() const { return call(attune_mla_prepare); }
+};
+
+class index : public detail::stepped<index, attune_index, attune_index_step, attune_index_run, attune_index_destroy> {
+public:
+    index() = default;
+    explicit index(const attune::status &failure) : stepped(failure) {}
+    static result<index> create(const attune_index_desc &desc, attune_context *context = nullptr) {
+        attune_index *handle = nullptr;
+        const attune_status code = attune_index_create(context, &desc, &handle);
+        return made(code, handle);
+    }
+    attune::status prepare() const { return call(attune_index_prepare); }
+};
+
+class blocks : public detail::stepped<blocks, attune_blocks, attune_blocks_step, attune_blocks_run,
+                                      attune_blocks_destroy> {
+public:
+    blocks() = default;
+    explicit blocks(const attune::status &failure) : stepped(failure) {}
+    static result<blocks> create(const attune_blocks_desc &desc, attune_context *context = nullptr) {
+        attune_blocks *handle = nullptr;
+        const attune_status code = attune_blocks_create(context, &desc, &handle);
+        return made(code, handle);
+    }
+    attune::status prepare(int64_t seq_kv) const {
+        return call([seq_kv](attune_blocks *handle) { return attune_blocks_prepare(handle, seq_kv); });
+    }
+};
+
 /* ---- Kernels, plans and blocks: attune/expert ---- */
 
 /* What mask_mod hides, kept for calls that have it as arguments.block_mask: see attune_block_mask_create. */

@@ -207,6 +207,63 @@ static void chains(attune::context &context) {
 }
 
 // One query after five, by a step and by a plan of it.
+// Linear attention, a convolution, latent attention, the index and blocks of keys: one step of each.
+static void steps() {
+    const std::vector<float> ones(64, 1);
+    std::vector<float> out(64), state(64);
+    attune::linear_desc linear_desc;
+    linear_desc.num_heads = 1, linear_desc.head_dim = 8;
+    const attune::result<attune::linear> linear = attune::linear::create(linear_desc);
+    attune::linear_step l;
+    l.batch = 1, l.seq = 3;
+    l.q.data = l.k.data = l.v.data = ones.data(), l.out.data = out.data(), l.state.data = state.data();
+    CHECK(linear && linear->prepare() && linear->run(l) && state[0] == 3 && linear->get());
+
+    attune::conv_desc conv_desc;
+    conv_desc.channels = 4, conv_desc.taps = 2;
+    attune::conv_step c;
+    c.batch = 1, c.seq = 3;
+    std::vector<float> before(4);
+    c.x.data = c.weights = ones.data(), c.out.data = out.data(), c.state.data = before.data();
+    CHECK(attune::conv::create(conv_desc)->run(c) && out[0] == 1 && out[4] == 2 && before[0] == 1);
+
+    attune::mla_desc mla_desc;
+    mla_desc.embed_dim = 8, mla_desc.num_heads = 1, mla_desc.kv_lora_rank = 16;
+    mla_desc.qk_nope_head_dim = 8, mla_desc.qk_rope_head_dim = 2;
+    const std::vector<float> weight(1024, 1);
+    attune::mla_weights weights;
+    weights.q_proj = weights.kv_a_proj = weights.kv_a_layernorm = weights.kv_b_proj = weights.o_proj = weight.data();
+    attune::result<attune::mla> made = attune::mla::create(mla_desc, weights);
+    const attune::mla mla = std::move(made).value();
+    attune::mla_step m;
+    m.batch = m.seq = m.cache_rows = m.num_positions = 1;
+    std::vector<float> cache(18), zero(1);
+    m.x.data = ones.data(), m.out.data = out.data(), m.cache.data = cache.data();
+    m.cos = ones.data(), m.sin = zero.data();
+    CHECK(mla.run(m) && out[0] > 100 && out[0] == out[7]); // all columns are the same sum
+
+    attune::index_desc index_desc;
+    index_desc.num_heads = 1, index_desc.head_dim = 8, index_desc.num_ids = 2;
+    attune::index_step i;
+    i.batch = i.seq_q = 1, i.seq_kv = 3;
+    std::vector<int32_t> ids(2, -7);
+    i.q.data = i.k.data = i.w.data = ones.data(), i.ids = ids.data();
+    const attune::result<attune::index> index = attune::index::create(index_desc);
+    CHECK(index->prepare() && index->run(i) && ids[0] == 0 && ids[1] == 1); // of equal keys the first ones
+
+    attune::blocks_desc blocks_desc;
+    blocks_desc.num_heads = 1, blocks_desc.head_dim = 4, blocks_desc.block_size = 4, blocks_desc.stride = 2;
+    attune::blocks_step b;
+    b.batch = 1, b.seq_q = b.seq_kv = 8;
+    b.q.data = b.k.data = ones.data(), b.shares = out.data();
+    const attune::result<attune::blocks> blocks = attune::blocks::create(blocks_desc);
+    CHECK(blocks->prepare(8) && blocks->run(b) && out[0] == 0.5f && out[3] == 0.5f);
+
+    conv_desc.taps = -3;
+    FAILS(attune::conv::create(conv_desc), ATTUNE_INVALID_ARGUMENT, "-3");
+    FAILS(attune::conv::create(conv_desc)->run(c), ATTUNE_INVALID_ARGUMENT, "-3");
+}
+
 static void attentions() {
     std::vector<float> ones(COUNT, 1), out(COUNT), again(COUNT);
     attune::attention_desc desc;
@@ -243,6 +300,7 @@ int main() {
     context = std::move(made).value();
     CHECK(context && context.get() && !*made);
     attentions();
+    steps();
     kernels(context);
     block_masks(context);
     other_arguments(context);

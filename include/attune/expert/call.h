@@ -75,7 +75,8 @@ ATTUNE_CHECKED attune_status attune_call_execute(attune_call *call, uint32_t pha
                                                  uint32_t worker);
 
 /* Frees the call; no thread may be executing it. ATTUNE_INVALID_ARGUMENT means that the tasks of some phase were not
- * executed as often as there are tasks: the outputs are then wrong. NULL is fine. */
+ * executed as often as there are tasks: the outputs are then wrong. NULL is fine. Compilers do not warn where the
+ * status is ignored, because a program that gives a call up ends it, too. */
 ATTUNE_API attune_status attune_call_end(attune_call *call);
 
 #ifdef __cplusplus

@@ -126,7 +126,7 @@ typedef struct attune_plan_info {
     uint32_t few_kernels;        /* compiled (or found in a cache) so far: 0 to 2 */
     uint32_t many_kernels;       /* 0 to 3: for any number, and with lower tiles for up to 16 queries */
     uint32_t specialised_kernels;/* 0 to max_specialised */
-    uint32_t is_ready;           /* 1: no call waits for a compile before it computes: each has a kernel or fallback */
+    int is_ready;                /* 1: no call waits for a compile before it computes: each has a kernel or fallback */
     uint64_t few_calls, many_calls, specialised_calls; /* by the kind of kernel; each kernel of a cut batch counts */
     uint64_t cut_calls;          /* ragged batches that were cut */
     uint64_t stopgap_calls;      /* among few and many: with a deadline, those by a fallback */
