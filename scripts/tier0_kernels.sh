@@ -62,6 +62,7 @@ ggml() {
 		page=16
 		caches ""
 		case $dim in 128 | 256) caches _cap ,logits_soft_cap=$CAP ;; esac
+		case $dim in 64 | 128) caches _alibi ,alibi_slopes=1 ;; esac
 		page=1
 		caches _listed
 	done

@@ -120,7 +120,7 @@ static void add_slopes(const ggml_call *c, int64_t listed, const uint16_t *bias,
 
 static bool make_lists(attend_state *s, ggml_call *c) {
     if (c->rows.class != MASK_LISTS && c->rows.class != MASK_GROUPS) return true;
-    const int64_t rows = c->node->rows, listed = rows * c->rows.longest;
+    const int64_t rows = c->node->rows, listed = rows * mask_columns(&c->rows);
     const int64_t heads_bytes = c->slopes ? c->node->heads * listed * (int64_t)sizeof(float) : 0;
     int32_t *const table = reserve(&s->table, listed * (int64_t)sizeof *table);
     char *const biases = c->rows.has_bias ? reserve(&s->list_bias, heads_bytes + 2 * listed) : NULL;
@@ -169,23 +169,82 @@ static bool convert(attend_state *s, struct attend_buffer *buffer, const ggml_ca
 
 /* ---- The node ---- */
 
-static void clear(const ggml_node *n, int64_t stream) {
-    for (int64_t row = 0; row < n->rows; row++)
+static void clear(const ggml_node *n, int64_t stream, int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; row++)
         for (int64_t head = 0; head < n->heads; head++)
             memset((char *)n->out->data + (size_t)stream * n->out->nb[3] + (size_t)row * n->out->nb[2] +
                        (size_t)head * n->out->nb[1],
                    0, (size_t)n->dim_v * sizeof(float));
 }
 
-static bool run(attend_state *s, const ggml_call *c, const char **reason) {
-    ggml_kind kind;
-    call_kind(c, &kind);
-    const common_plan *plan = kernel_of(&kind, reason);
-    if (!plan && kind.class == KERNEL_LISTS) {
-        kind.class = KERNEL_PAGES;
-        plan = kernel_of(&kind, reason);
+/* The kernels of the plug-in know no ranges, holes and lists, but groups of rows. Lists that are being compiled are
+ * computed so, too. */
+static bool regroup(attend_state *s, ggml_call *c, kernel_state state) {
+    const bool is_read = c->mask && c->node->mask->ne[2] == 1;
+    if (!is_read || c->rows.has_bias || is_simple(c) || c->rows.class == MASK_GROUPS) return false;
+    if (state == KERNEL_COMPILES && c->rows.class != MASK_LISTS) return false;
+    return mask_group(c->mask, c->node->rows, c->mask_stride, &c->rows) && make_lists(s, c);
+}
+
+/* Rows from `begin` on of one stream of a call. */
+static call_rows same_rows(const ggml_call *c, int64_t stream, int64_t begin) {
+    const mask_rows *const m = &c->rows;
+    if (m->class == MASK_NONE) return (call_rows){stream, begin, c->node->rows, 0, c->lens ? c->lens[stream] : m->keys};
+    call_rows r = {stream, begin, begin + 1, m->lo[begin], m->hi[begin]};
+    while (r.end < c->node->rows && m->lo[r.end] == r.lo && m->hi[r.end] == r.hi) r.end++;
+    return r;
+}
+
+/* Rows by pieces of few sizes, since a kernel is looked for by their number. */
+static bool run_same_rows(attend_state *s, const ggml_call *c, call_rows r) {
+    enum { LARGEST_PIECE = 64 };
+    int64_t piece = LARGEST_PIECE;
+    for (const int64_t end = r.end; r.begin < end; r.begin = r.end) {
+        ggml_kind kind;
+        const common_plan *plan;
+        const char *reason;
+        while (r.begin + piece > end) piece /= 2;
+        r.end = r.begin + piece;
+        call_rows_kind(c, &r, &kind);
+        if (kernel_of(&kind, &plan) != KERNEL_READY) return false;
+        for (int64_t head = 0; head < c->node->heads / c->node->kv_heads; head++) {
+            attune_arguments a = plan->arguments;
+            call_rows_bind(c, &r, head, &kind, &a);
+            if (runner_run(&s->threads, plan, &a, &reason)) return false;
+        }
     }
-    if (!plan) return false;
+    return true;
+}
+
+/* Without a compiler: rows that see keys behind them, as of encoders, where many neighbours see the same keys. There
+ * are no kernels of such rows, but of heads. Sinks differ by head. */
+static bool run_as_heads(attend_state *s, const ggml_call *c) {
+    enum { LEAST_ROWS = 8 };
+    int64_t count = 0;
+    if (c->node->sinks || (c->rows.class != MASK_NONE && c->rows.class != MASK_RANGES)) return false;
+    for (int64_t row = 0; row < c->node->rows; row = same_rows(c, 0, row).end) count++;
+    if (count > 1 && c->node->rows < LEAST_ROWS * count) return false;
+    for (int64_t stream = 0; stream < c->count; stream++)
+        for (call_rows r = {0}; r.end < c->node->rows;) {
+            r = same_rows(c, stream, r.end);
+            if (r.lo == r.hi) clear(c->node, c->first + stream, r.begin, r.end);
+            if (r.lo < r.hi && !run_same_rows(s, c, r)) return false;
+        }
+    return true;
+}
+
+static bool run(attend_state *s, ggml_call *c, const char **reason) {
+    ggml_kind kind;
+    const common_plan *plan;
+    call_kind(c, &kind);
+    kernel_state state = kernel_of(&kind, &plan);
+    if (state != KERNEL_READY && regroup(s, c, state)) {
+        call_kind(c, &kind);
+        state = kernel_of(&kind, &plan);
+    }
+    if (state == KERNEL_REFUSED && run_as_heads(s, c)) return true;
+    *reason = state == KERNEL_COMPILES ? "its kernel is being compiled" : "attune has no kernel for it";
+    if (state != KERNEL_READY) return false;
     attune_arguments a = plan->arguments;
     call_bind(c, &kind, &a);
     return !runner_run(&s->threads, plan, &a, reason);
@@ -197,7 +256,7 @@ static bool attend_streams(attend_state *s, ggml_call *c, const char **reason) {
     if (!read_stream(s, c)) return false;
     if (c->rows.class == MASK_EMPTY) {
         c->count = 1;
-        clear(c->node, c->first);
+        clear(c->node, c->first, 0, c->node->rows);
         return true;
     }
     const ggml_node *const n = c->node;

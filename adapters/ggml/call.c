@@ -15,7 +15,7 @@ static kernel_class class_of(const ggml_call *c) {
     case MASK_RANGES: return KERNEL_RANGES;
     case MASK_HOLES: return KERNEL_HOLES;
     case MASK_LISTS: return c->rows.has_bias ? KERNEL_LISTS_BIAS : KERNEL_LISTS;
-    case MASK_GROUPS: return KERNEL_GROUPS;
+    case MASK_GROUPS: return c->rows.groups == n->rows ? KERNEL_PAGES : KERNEL_GROUPS;
     case MASK_DENSE: break;
     }
     return n->mask->ne[2] == 1 ? KERNEL_BIAS : KERNEL_HEADS_BIAS;
@@ -36,7 +36,9 @@ void call_kind(const ggml_call *c, ggml_kind *kind) {
         .dim_v = (int32_t)n->dim_v,
         .group = (int32_t)(n->heads / n->kv_heads),
         .heads = class == KERNEL_SLOPES ? (int32_t)n->heads : 0,
-        .window = class == KERNEL_WINDOW ? (int32_t)c->rows.longest : 0,
+        .window = (int32_t)(class == KERNEL_WINDOW   ? c->rows.longest
+                            : class == KERNEL_GROUPS ? c->rows.window
+                                                     : 0),
         .soft_cap = n->soft_cap,
         .class = (uint8_t)class,
         .k_cache = (uint8_t)cache_formats[n->k_cache].becomes,
@@ -83,16 +85,16 @@ static void bind_lists(const ggml_call *c, attune_arguments *a) {
     set_strides(a->attn_bias.strides, 0, c->slopes ? c->node->rows * list : 0, list);
 }
 
-/* Each key is a page. Each row is a sequence of its own, or each group of rows. */
-static void bind_pages(const ggml_call *c, bool has_groups, attune_arguments *a) {
-    a->batch = has_groups ? c->rows.groups : c->node->rows;
-    a->seq_kv = c->rows.longest;
-    a->num_pages = c->rows.keys, a->max_pages = c->rows.longest;
-    a->kv_lens = has_groups ? c->rows.lens : c->rows.count;
+/* Each key is a page, and each group of rows a sequence; without `is_ragged` each group is a row. */
+static void bind_groups(const ggml_call *c, bool is_ragged, attune_arguments *a) {
+    a->batch = c->rows.groups;
+    a->seq_kv = a->max_pages = c->rows.listed;
+    a->num_pages = c->rows.keys;
+    a->kv_lens = c->rows.lens;
     a->block_table = c->table;
     set_strides(a->k.strides, a->k.strides[2], a->k.strides[1], a->k.strides[2]);
     set_strides(a->v.strides, a->v.strides[2], a->v.strides[1], a->v.strides[2]);
-    if (has_groups) {
+    if (is_ragged) {
         a->seq_q = ATTUNE_NOT_SET;
         a->total_q = c->node->rows;
         a->cu_seqlens_q = c->rows.starts;
@@ -125,8 +127,8 @@ static void bind_mask(const ggml_call *c, const ggml_kind *kind, attune_argument
     case KERNEL_LISTS:
     case KERNEL_LISTS_BIAS:
     case KERNEL_LISTS_HEADS_BIAS: bind_lists(c, a); break;
-    case KERNEL_PAGES: bind_pages(c, false, a); break;
-    case KERNEL_GROUPS: bind_pages(c, true, a); break;
+    case KERNEL_PAGES: bind_groups(c, false, a); break;
+    case KERNEL_GROUPS: bind_groups(c, true, a); break;
     case KERNEL_BIAS:
     case KERNEL_HEADS_BIAS:
         a->attn_bias.data = mask;
@@ -163,4 +165,29 @@ void call_bind(const ggml_call *c, const ggml_kind *kind, attune_arguments *a) {
     a->sinks = n->sinks ? n->sinks->data : NULL;
     if (kind->has_lens) a->kv_lens = c->lens;
     bind_mask(c, kind, a);
+}
+
+/* ---- Rows as heads ---- */
+
+void call_rows_kind(const ggml_call *c, const call_rows *r, ggml_kind *kind) {
+    call_kind(c, kind);
+    kind->class = KERNEL_ONE;
+    kind->group = (int32_t)(r->end - r->begin);
+    kind->has_lens = 0;
+}
+
+void call_rows_bind(const ggml_call *c, const call_rows *r, int64_t head, const ggml_kind *kind, attune_arguments *a) {
+    const int64_t group = c->node->heads / c->node->kv_heads;
+    ggml_call one = *c;
+    one.first += r->stream;
+    one.rows.begin += r->lo;
+    call_bind(&one, kind, a);
+    a->batch = c->node->kv_heads, a->num_heads = kind->group, a->num_kv_heads = 1;
+    a->seq_q = 1, a->seq_kv = r->hi - r->lo;
+    a->q.data = (const float *)a->q.data + r->begin * a->q.strides[2] + head * a->q.strides[1];
+    a->out.data = (float *)a->out.data + r->begin * a->out.strides[2] + head * a->out.strides[1];
+    set_strides(a->q.strides, group * a->q.strides[1], a->q.strides[2], a->q.strides[2]);
+    set_strides(a->out.strides, group * a->out.strides[1], a->out.strides[2], a->out.strides[2]);
+    set_strides(a->k.strides, a->k.strides[1], a->k.strides[1], a->k.strides[2]);
+    set_strides(a->v.strides, a->v.strides[1], a->v.strides[1], a->v.strides[2]);
 }

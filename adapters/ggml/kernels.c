@@ -73,8 +73,6 @@ static void describe(const ggml_kind *k, char text[TEXT_BYTES]) {
 
 /* ---- The table ---- */
 
-typedef enum kernel_state { KERNEL_COMPILES, KERNEL_READY, KERNEL_REFUSED } kernel_state;
-
 typedef struct kernel {
     struct kernel *next;
     ggml_kind kind;
@@ -109,8 +107,7 @@ static kernel_state compile(kernel *k) {
         host_log(GGML_ABI_LOG_DEBUG, "kernels are ready: %s", text);
         return KERNEL_READY;
     }
-    host_log(GGML_ABI_LOG_WARN, "no kernel, so the CPU backend computes %s: %s", text,
-             k->plan ? attune_last_message() : message);
+    host_log(GGML_ABI_LOG_INFO, "there is no kernel for %s: %s", text, k->plan ? attune_last_message() : message);
     return KERNEL_REFUSED;
 }
 
@@ -180,10 +177,10 @@ static kernel *add(const ggml_kind *kind) {
     return k;
 }
 
-const common_plan *kernel_of(const ggml_kind *kind, const char **reason) {
+kernel_state kernel_of(const ggml_kind *kind, const common_plan **plan) {
     kernel *k = look(atomic_load_explicit(&kernels, memory_order_acquire), kind);
     if (!k) k = add(kind);
-    const int state = k ? atomic_load_explicit(&k->state, memory_order_acquire) : KERNEL_REFUSED;
-    *reason = state == KERNEL_COMPILES ? "its kernel is being compiled" : "attune has no kernel for it";
-    return state == KERNEL_READY ? k->plan : NULL;
+    const kernel_state state = k ? (kernel_state)atomic_load_explicit(&k->state, memory_order_acquire) : KERNEL_REFUSED;
+    if (state == KERNEL_READY) *plan = k->plan;
+    return state;
 }

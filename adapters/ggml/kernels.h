@@ -16,7 +16,7 @@ typedef enum kernel_class {
     KERNEL_LISTS_BIAS,       /* the same, and their biases */
     KERNEL_LISTS_HEADS_BIAS, /* the same, for each head */
     KERNEL_PAGES,       /* such lists as pages of one key, where rows are sequences: slower, and needs no compiler */
-    KERNEL_GROUPS,      /* such pages; groups of rows are sequences of a ragged batch, each causal */
+    KERNEL_GROUPS,      /* such pages; groups of rows are sequences of a ragged batch, causal, with a window if any */
     KERNEL_BIAS,        /* the mask as attn_bias */
     KERNEL_HEADS_BIAS,  /* the same, one for each head */
     KERNEL_ALIBI,       /* causal; alibi_slopes */
@@ -29,15 +29,17 @@ typedef enum kernel_class {
 typedef struct ggml_kind {
     int32_t dim, dim_v, group;
     int32_t heads;  /* with KERNEL_SLOPES, else 0 */
-    int32_t window; /* with KERNEL_WINDOW, else 0 */
+    int32_t window; /* of KERNEL_WINDOW and KERNEL_GROUPS; 0: none */
     float soft_cap;
     uint8_t class, k_cache, v_cache; /* ggml_cache of types that attune computes with */
     uint8_t has_sinks, v_in_k, has_lens, reserved[2];
 } ggml_kind;
 _Static_assert(sizeof(ggml_kind) == 32, "a ggml_kind has no padding");
 
-/* The plan of a kind, which needs no compiler to run. NULL: not yet, or never; *reason says so. Thread-safe, without a
+typedef enum kernel_state { KERNEL_COMPILES, KERNEL_READY, KERNEL_REFUSED } kernel_state;
+
+/* Whether there is a plan for a kind, which needs no compiler to run: KERNEL_READY sets *plan. Thread-safe, without a
  * lock. The first call for a kind begins to compile, and waits a few milliseconds for kernels that are there. */
-const common_plan *kernel_of(const ggml_kind *kind, const char **reason);
+kernel_state kernel_of(const ggml_kind *kind, const common_plan **plan);
 
 #endif

@@ -132,32 +132,74 @@ static summary summarise(int64_t rows, const mask_rows *m) {
     return s;
 }
 
-/* Whether a row sees what the one before does, and one key after those. */
-static bool continues(const uint16_t *mask, int64_t stride, const mask_rows *m, int64_t r) {
+/* The first key from `j` on that one of two rows sees and the other does not. */
+static int64_t first_difference(const uint16_t *a, const uint16_t *b, int64_t j, int64_t keys) {
+    for (; j + LANES <= keys; j += LANES) {
+        const signed_lanes differs =
+            (signed_lanes)(*(const lanes *)(a + j) == HIDDEN) ^ (signed_lanes)(*(const lanes *)(b + j) == HIDDEN);
+        if (is_any(&differs)) break;
+    }
+    while (j < keys && (a[j] == HIDDEN) == (b[j] == HIDDEN)) j++;
+    return j;
+}
+
+/* Whether row r sees what the one before does and one key after those, and perhaps no longer one of those. */
+static bool continues(const uint16_t *mask, int64_t stride, mask_rows *m, int64_t r) {
     const uint16_t *const after = mask + r * stride + m->begin, *const before = after - stride;
-    const int32_t lo = m->lo[r - 1], hi = m->hi[r - 1];
-    return m->count[r - 1] && m->count[r] == m->count[r - 1] + 1 && m->lo[r] == lo && m->hi[r] > hi &&
-           !memcmp(after + lo, before + lo, (size_t)(hi - lo) * sizeof *after);
+    const int64_t more = m->count[r] - m->count[r - 1];
+    if (!m->count[r - 1] || more < 0 || more > 1) return false;
+    for (int64_t j = 0; (j = first_difference(after, before, j, m->keys)) < m->keys; j++) {
+        int32_t *const key = after[j] == HIDDEN ? &m->dropped[r] : &m->added[r];
+        if (*key >= 0) return false;
+        *key = (int32_t)j;
+    }
+    return m->added[r] >= 0;
+}
+
+/* Whether row r belongs to the group that begins with row `start`. A window drops keys in the order in which they are
+ * listed, and not before it is full. Keys of the first row may be listed in any order. */
+static bool joins(const uint16_t *mask, int64_t stride, mask_rows *m, int64_t start, int64_t r) {
+    m->added[r] = m->dropped[r] = -1;
+    if (r == start || !continues(mask, stride, m, r)) return false;
+    const uint16_t *const first = mask + start * stride + m->begin;
+    const int64_t dropped_before = r - start - 1 - (m->longest - m->count[start]);
+    if (first[m->added[r]] != HIDDEN) return false;
+    if (m->dropped[r] < 0) return true;
+    if (m->count[r] != m->longest) return false;
+    return dropped_before < m->count[start] ? first[m->dropped[r]] != HIDDEN
+                                            : m->dropped[r] == m->added[start + 1 + dropped_before - m->count[start]];
 }
 
 /* Divides the rows into groups; returns the keys that are read in all, those of each group once for each of its rows.
  */
 static int64_t find_groups(const uint16_t *mask, int64_t rows, int64_t stride, mask_rows *m) {
     int64_t read = 0;
-    m->groups = 0;
+    m->groups = m->listed = m->window = 0;
     for (int64_t r = 0; r < rows; r++) {
-        if (!r || !continues(mask, stride, m, r)) m->starts[m->groups++] = (int32_t)r;
-        m->lens[m->groups - 1] = m->count[r];
+        if (!joins(mask, stride, m, m->groups ? m->starts[m->groups - 1] : 0, r)) {
+            m->added[r] = m->dropped[r] = -1;
+            m->starts[m->groups] = (int32_t)r;
+            m->lens[m->groups++] = m->count[r];
+        } else {
+            m->lens[m->groups - 1]++;
+            if (m->dropped[r] >= 0) m->window = m->longest;
+        }
     }
     m->starts[m->groups] = (int32_t)rows;
-    for (int64_t g = 0; g < m->groups; g++) read += (int64_t)(m->starts[g + 1] - m->starts[g]) * m->lens[g];
+    for (int64_t g = 0; g < m->groups; g++) {
+        const int64_t seen = m->lens[g] < m->longest ? m->lens[g] : m->longest;
+        read += (int64_t)(m->starts[g + 1] - m->starts[g]) * seen;
+        if (m->lens[g] > m->listed) m->listed = m->lens[g];
+    }
     return read;
 }
+
+enum { FEW = 16, ROWS_OF_GROUP = 8 }; /* few rows; the least rows of a group that gain by it */
 
 /* Rows that are listed one by one share no keys, and so gain where they see at most half of them; many rows would gain
  * more by tiles. Lists of groups gather keys once for all rows of a group, which costs little. */
 static mask_class classify(const uint16_t *mask, int64_t rows, int64_t stride, mask_rows *m) {
-    enum { FEW = 16, ROWS_OF_GROUP = 8, TILES_GAIN = 8 };
+    enum { TILES_GAIN = 8 };
     const summary s = summarise(rows, m);
     const int64_t all = rows * m->keys;
     if (!s.seen) return MASK_EMPTY;
@@ -177,7 +219,8 @@ static mask_class classify(const uint16_t *mask, int64_t rows, int64_t stride, m
 }
 
 void mask_place(mask_rows *m, int32_t *room, int64_t rows) {
-    int32_t **const arrays[] = {&m->lo, &m->mid, &m->next, &m->hi, &m->count, &m->lens, &m->starts}; /* one more */
+    int32_t **const arrays[] = {&m->lo,    &m->mid,     &m->next, &m->hi,    &m->count,
+                                &m->added, &m->dropped, &m->lens, &m->starts}; /* the last one has one more */
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) *arrays[i] = room + (int64_t)i * rows;
 }
 
@@ -206,22 +249,50 @@ void mask_read(const uint16_t *mask, int64_t rows, int64_t keys, int64_t stride,
     m->class = classify(mask, rows, stride, m);
 }
 
+bool mask_group(const uint16_t *mask, int64_t rows, int64_t stride, mask_rows *m) {
+    find_groups(mask, rows, stride, m);
+    if (m->class != MASK_LISTS && rows >= FEW && rows < ROWS_OF_GROUP * m->groups) return false;
+    m->class = MASK_GROUPS;
+    return true;
+}
+
+/* ---- Lists ---- */
+
+int64_t mask_columns(const mask_rows *m) { return m->class == MASK_GROUPS ? m->listed : m->longest; }
+
+/* What its rows cease to see first comes first, and what they come to see last. Returns how many. */
+static int64_t list_group(const uint16_t *mask, int64_t stride, const mask_rows *m, int64_t g, int32_t *table) {
+    const int64_t start = m->starts[g], end = m->starts[g + 1];
+    const uint16_t *const first = mask + start * stride + m->begin, *const last = mask + (end - 1) * stride + m->begin;
+    int64_t n = 0;
+    for (int64_t r = start + 1; r < end && n < m->count[start]; r++)
+        if (m->dropped[r] >= 0) table[n++] = m->dropped[r];
+    for (int32_t j = m->lo[start]; j < m->hi[start] && n < m->count[start]; j++)
+        if (first[j] != HIDDEN && last[j] != HIDDEN) table[n++] = j;
+    for (int64_t r = start + 1; r < end; r++) table[n++] = m->added[r];
+    return n;
+}
+
+static int64_t list_row(const uint16_t *numbers, int32_t lo, int32_t hi, int32_t *table, uint16_t *bias) {
+    int64_t n = 0;
+    for (int32_t j = lo; j < hi; j++) {
+        if (numbers[j] == HIDDEN) continue;
+        if (bias) bias[n] = numbers[j];
+        table[n++] = j;
+    }
+    return n;
+}
+
 void mask_list(const uint16_t *mask, int64_t rows, int64_t stride, const mask_rows *m, int32_t *table, uint16_t *bias) {
     const bool has_groups = m->class == MASK_GROUPS;
-    const int64_t lists = has_groups ? m->groups : rows;
-    for (int64_t i = 0; i < lists; i++, table += m->longest) {
-        const int64_t last = has_groups ? m->starts[i + 1] - 1 : i;
-        const uint16_t *const numbers = mask + last * stride + m->begin;
-        int64_t n = 0;
-        for (int32_t j = m->lo[last]; j < m->hi[last]; j++) {
-            if (numbers[j] == HIDDEN) continue;
-            if (bias) bias[n] = numbers[j];
-            table[n++] = j;
-        }
-        memset(table + n, 0, (size_t)(m->longest - n) * sizeof *table);
+    const int64_t lists = has_groups ? m->groups : rows, columns = mask_columns(m);
+    for (int64_t i = 0; i < lists; i++, table += columns) {
+        const int64_t n = has_groups ? list_group(mask, stride, m, i, table)
+                                     : list_row(mask + i * stride + m->begin, m->lo[i], m->hi[i], table, bias);
+        memset(table + n, 0, (size_t)(columns - n) * sizeof *table);
         if (!bias) continue;
-        memset(bias + n, 0, (size_t)(m->longest - n) * sizeof *bias);
-        bias += m->longest;
+        memset(bias + n, 0, (size_t)(columns - n) * sizeof *bias);
+        bias += columns;
     }
 }
 

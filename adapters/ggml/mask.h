@@ -28,22 +28,32 @@ typedef struct mask_rows {
     /* By row; all but count count from `begin`, and are 0 where a row sees nothing. A row without a hole has mid = next
      * = hi, one with several holes mid = -1. */
     int32_t *lo, *mid, *next, *hi, *count;
-    /* MASK_GROUPS: group g has the rows starts[g] to starts[g + 1] - 1. The last one sees lens[g] keys, each row before
-     * it all of these but the last, and so on. */
+    /* MASK_GROUPS: group g has the rows starts[g] to starts[g + 1] - 1, and a list of lens[g] keys, of which its last
+     * row sees all, the row before it all but the last, and so on. With a window no row sees more than the last
+     * `window` of these. */
     int64_t groups;
+    int64_t listed; /* the most keys of a list */
+    int64_t window; /* 0: none; else longest */
     int32_t *starts, *lens;
+    int32_t *added,
+        *dropped; /* by row: what it sees and the row before it does not, and the other way round; -1: none */
 } mask_rows;
 
 /* Numbers for each row that the arrays of a mask_rows need in all, and mask_place makes them of. */
-enum { MASK_ROOM = 8 };
+enum { MASK_ROOM = 10 };
 void mask_place(mask_rows *m, int32_t *room, int64_t rows);
 
 /* Reads `rows` rows of `keys` f16 numbers, `stride` numbers apart, into `m`, whose arrays are placed. */
 void mask_read(const uint16_t *mask, int64_t rows, int64_t keys, int64_t stride, mask_rows *m);
 
-/* MASK_LISTS: the keys that each row sees; MASK_GROUPS: those that the last row of each group sees. They count from
- * `begin`, in a table of `longest` columns, in which 0 follows the keys of a row. `bias`, if not NULL, has the same
- * columns: the biases of these keys. */
+/* Divides the rows of a mask that was read, which has no biases, into groups, whatever its class was. false: they are
+ * too many for it to pay. */
+bool mask_group(const uint16_t *mask, int64_t rows, int64_t stride, mask_rows *m);
+
+/* MASK_LISTS: the keys that each row sees; MASK_GROUPS: the list of each group. They count from `begin`, in a table of
+ * mask_columns(m) columns, in which 0 follows the keys of a list. `bias`, if not NULL, has the same columns: the biases
+ * of these keys. */
+int64_t mask_columns(const mask_rows *m);
 void mask_list(const uint16_t *mask, int64_t rows, int64_t stride, const mask_rows *m, int32_t *table, uint16_t *bias);
 
 /* Whether each key that a row sees has the bias -|position of the row - key|, rounded to f16, the last row being at

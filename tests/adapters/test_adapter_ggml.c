@@ -146,10 +146,10 @@ static void rows_of_a_sequence_are_a_group(void **state) {
     check(&c, "such a step in two streams", "ragged=1");
 }
 
-static void rings_are_ranges_with_a_hole(void **state) {
+static void rings_are_windows_of_a_list(void **state) {
     (void)state;
     fake_case c = {.heads = 4, .kv_heads = 2, .rows = 30, .keys = 96, .dim = 40, .sees = sees_ring, .at = 30};
-    check(&c, "a ring", "kv >= next[q] & kv < hi[q]");
+    check(&c, "a ring", "page_size=1,kv_lens=1,is_causal=1,window_left=75");
     c.rows = 1, c.dim = 48, c.streams = 2;
     check(&c, "a ring of one row", "kv >= next[q] & kv < hi[q]");
 }
@@ -417,7 +417,7 @@ int main(void) {
         cmocka_unit_test(few_keys_are_lists),
         cmocka_unit_test(few_keys_with_biases_are_lists_too),
         cmocka_unit_test(rows_of_a_sequence_are_a_group),
-        cmocka_unit_test(rings_are_ranges_with_a_hole),
+        cmocka_unit_test(rings_are_windows_of_a_list),
         cmocka_unit_test(other_masks_are_a_bias),
         cmocka_unit_test(rows_that_see_nothing_are_0),
         cmocka_unit_test(alibi_is_recognised),

@@ -42,6 +42,30 @@ static bool sees_mixed_step(const fake_case *c, int64_t stream, int64_t row, int
     return key < 120 ? key % 4 == 0 : key - 120 <= row;
 }
 
+/* A cache of a window's keys, the oldest of which were overwritten. */
+static bool sees_ring(const fake_case *c, int64_t stream, int64_t row, int64_t key) {
+    const int64_t age = ((row + c->at + stream - key) % c->keys + c->keys) % c->keys;
+    return age < 50;
+}
+/* Two texts of an encoder, and a row of none. */
+static bool sees_own_text(const fake_case *c, int64_t stream, int64_t row, int64_t key) {
+    (void)stream;
+    const int64_t middle = c->rows / 2;
+    return row < middle ? key < middle : row < c->rows - 1 && key >= middle;
+}
+static bool sees_up_to_itself(const fake_case *c, int64_t stream, int64_t row, int64_t key) {
+    (void)stream;
+    return key <= row + c->at;
+}
+static uint16_t distance(const fake_case *c, int64_t head, int64_t row, int64_t key) {
+    (void)head;
+    return f16_of(-fabs((double)(row + c->at - key)));
+}
+static bool sees_first(const fake_case *c, int64_t stream, int64_t row, int64_t key) {
+    (void)row;
+    return key < c->at + 9 * stream;
+}
+
 static void usual_models_need_no_compiler(void **state) {
     (void)state;
     skip_without_kernels();
@@ -63,8 +87,22 @@ static void usual_models_need_no_compiler(void **state) {
             check_case(backend, &c, "a window");
             c.rows = 5, c.keys = 200, c.at = 180, c.sees = sees_own_sequence;
             check_case(backend, &c, "tokens of sequences in one cache");
+            c.rows = 19;
+            check_case(backend, &c, "tokens of as many sequences as a prompt has rows");
             c.rows = 43, c.sees = sees_mixed_step;
             check_case(backend, &c, "a step of a prompt and three tokens");
+            c.rows = 26, c.keys = 80, c.at = 41, c.sees = sees_ring;
+            check_case(backend, &c, "a prompt in a ring");
+            c.rows = 1, c.at = 10, c.streams = 2;
+            check_case(backend, &c, "a token of each of two streams in rings");
+            c.has_sinks = false, c.rows = c.keys = 70, c.sees = sees_own_text;
+            check_case(backend, &c, "two texts of an encoder");
+            c.max_bias = dims[d] % 64 || dims[d] > 128 ? 0 : 8;
+            c.rows = 30, c.at = c.keys - c.rows, c.sees = sees_up_to_itself, c.bias = distance;
+            if (c.max_bias > 0) check_case(backend, &c, "ALiBi of a prompt");
+            c.max_bias = 0, c.bias = NULL;
+            c.rows = 5, c.at = 33, c.sees = sees_first;
+            check_case(backend, &c, "a few rows that attend to another text");
         }
     backend->free(backend);
 }
