@@ -61,10 +61,11 @@ ggml() {
 	for dim in 64 80 96 112 128 256; do
 		page=16
 		caches ""
-		case $dim in 128 | 256) caches _cap ,logits_soft_cap=$CAP ;; esac
 		case $dim in 64 | 128) caches _alibi ,alibi_slopes=1 ;; esac
+		case $dim in 128 | 256) caches _cap ,logits_soft_cap=$CAP ;; esac
 		page=1
 		caches _listed
+		case $dim in 128 | 256) caches _listed_cap ,logits_soft_cap=$CAP ;; esac
 	done
 }
 if [ "${1-}" = ggml ]; then

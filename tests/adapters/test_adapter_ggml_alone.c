@@ -91,9 +91,9 @@ static void usual_models_need_no_compiler(void **state) {
             check_case(backend, &c, "tokens of as many sequences as a prompt has rows");
             c.rows = 43, c.sees = sees_mixed_step;
             check_case(backend, &c, "a step of a prompt and three tokens");
-            c.rows = 26, c.keys = 80, c.at = 41, c.sees = sees_ring;
-            check_case(backend, &c, "a prompt in a ring");
-            c.rows = 1, c.at = 10, c.streams = 2;
+            c.rows = 26, c.keys = 80, c.at = 41, c.sees = sees_ring, c.soft_cap = dims[d] >= 128 ? 30 : 0;
+            check_case(backend, &c, "a prompt in a ring, with a cap for wide heads");
+            c.soft_cap = 0, c.rows = 1, c.at = 10, c.streams = 2;
             check_case(backend, &c, "a token of each of two streams in rings");
             c.has_sinks = false, c.rows = c.keys = 70, c.sees = sees_own_text;
             check_case(backend, &c, "two texts of an encoder");
