@@ -70,6 +70,8 @@ static bool is_view(const ggml_tensor *op) {
 static bool supports_op(ggml_device *device, const ggml_tensor *op) {
     (void)device;
     ggml_node node;
+    if (op->op == host.soft_max && op->src[1]) /* with a mask: attention in parts */
+        log_refusal("it is no flash attention, which -fa on or flash_attn=True switches on", op);
     if (op->op != host.flash_attn_ext) return is_view(op);
     const char *const reason = node_read(op, &node);
     if (reason) log_refusal(reason, op);

@@ -111,14 +111,14 @@ static bool find_numbers(const char *(*name_of)(int), const char *what, int most
 }
 
 static bool find_all_numbers(void) {
-    static const char *const ops[] = {"NONE", "RESHAPE", "VIEW", "PERMUTE", "TRANSPOSE", "FLASH_ATTN_EXT"};
+    static const char *const ops[] = {"NONE", "RESHAPE", "VIEW", "PERMUTE", "TRANSPOSE", "FLASH_ATTN_EXT", "SOFT_MAX"};
     static const char *const types[GGML_NUM_CACHES] = {"f32",  "f16",  "bf16", "q8_0",  "q4_0",
                                                        "q4_1", "q5_0", "q5_1", "iq4_nl"};
     enum { MOST_OPS = 90, MOST_TYPES = 31 };
-    int numbers[6];
-    if (!find_numbers(host.ggml_op_name, "operator", MOST_OPS, ops, 6, numbers)) return false;
+    int numbers[7];
+    if (!find_numbers(host.ggml_op_name, "operator", MOST_OPS, ops, 7, numbers)) return false;
     memcpy(host.views, numbers, sizeof host.views);
-    host.flash_attn_ext = numbers[5];
+    host.flash_attn_ext = numbers[5], host.soft_max = numbers[6];
     return find_numbers(host.ggml_type_name, "type", MOST_TYPES, types, GGML_NUM_CACHES, host.caches);
 }
 

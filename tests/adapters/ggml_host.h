@@ -5,7 +5,7 @@
 
 #include "ggml/ggml_abi.h"
 
-enum { OP_NONE, OP_PERMUTE, OP_OTHER, OP_VIEW, OP_RESHAPE, OP_TRANSPOSE, OP_FLASH_ATTN_EXT };
+enum { OP_NONE, OP_PERMUTE, OP_OTHER, OP_VIEW, OP_RESHAPE, OP_TRANSPOSE, OP_SOFT_MAX, OP_FLASH_ATTN_EXT };
 enum { F16, IQ4_NL, Q4_1, F32, BF16, Q5_1, Q4_0, Q5_0, OTHER_TYPE, Q8_0 };
 
 /* What the host is, and what the plug-in did to it. */

@@ -287,6 +287,12 @@ static void other_operators_are_the_hosts(void **state) {
     ggml_device *const device = open_device();
     ggml_tensor node = {.op = OP_OTHER};
     assert_false(device->supports_op(device, &node));
+    node.op = OP_SOFT_MAX;
+    assert_false(device->supports_op(device, &node));
+    assert_false(has_logged("-fa on"));
+    node.src[1] = &node; /* a mask */
+    assert_false(device->supports_op(device, &node));
+    assert_true(has_logged("-fa on"));
     node.op = OP_VIEW;
     assert_true(device->supports_op(device, &node));
     assert_true(device->supports_buft(device, device->get_buffer_type(device)));
