@@ -32,10 +32,10 @@ typedef struct ggml_host {
     ggml_device *(*ggml_backend_get_device)(ggml_backend *backend);
     ggml_reg *(*ggml_backend_dev_backend_reg)(ggml_device *device);
     void *(*ggml_backend_reg_get_proc_address)(ggml_reg *reg, const char *name);
-    bool is_0_9;                 /* a backend is a ggml_backend_0_9 */
+    bool is_0_9;                  /* a backend is a ggml_backend_0_9 */
     int flash_attn_ext, soft_max; /* numbers of operators */
-    int views[5];                /* that compute nothing */
-    int caches[GGML_NUM_CACHES]; /* numbers of types */
+    int views[5];                 /* that compute nothing */
+    int caches[GGML_NUM_CACHES];  /* numbers of types */
 } ggml_host;
 extern ggml_host host;
 

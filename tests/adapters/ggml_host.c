@@ -28,8 +28,8 @@ void *ggml_backend_reg_get_proc_address(ggml_reg *reg, const char *name);
 const char *ggml_version(void) { return fake.version; }
 
 const char *ggml_op_name(int op) {
-    static const char *const names[] = {"NONE", "PERMUTE", "ADD", "VIEW", "RESHAPE", "TRANSPOSE",
-                                        "SOFT_MAX", "FLASH_ATTN_EXT"};
+    static const char *const names[] = {"NONE",    "PERMUTE",   "ADD",      "VIEW",
+                                        "RESHAPE", "TRANSPOSE", "SOFT_MAX", "FLASH_ATTN_EXT"};
     return names[op]; /* as ggml: whoever asks for more reads beyond the end */
 }
 
