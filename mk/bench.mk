@@ -1,8 +1,8 @@
 # What `make bench` and its kin drive; peers' programs are built by bench/setup.sh.
 
 .PHONY: bench bench-full bench-growth bench-setup bench-drivers performance bench-alone bench-latency \
-	bench-call-sites bench-steps bench-step-peers bench-bundle cost-sample cost-judge cost-fit cost-gate ranking \
-	cliffs roofline
+	bench-call-sites bench-linear bench-steps bench-step-peers bench-bundle cost-sample cost-judge cost-fit cost-gate \
+	ranking cliffs roofline
 
 $(call obj,$(call c_in,bench)): INCLUDES = -Itools
 $(BUILD)/bench/attune_driver: $(call obj,$(addprefix bench/drivers/,driver.c attune_driver.c)) $(BUILD)/libattune.so
@@ -22,7 +22,7 @@ $(CALL_BENCH): $(BUILD)/bench/%: $(BUILD)/obj/bench/%.o $(BUILD)/libattune.so
 	$(Q)$(LINK) -Wl,-rpath,'$$ORIGIN/..' $(filter %.o,$^) -L$(BUILD) -lattune $(CORE_LIBS) -o $@
 
 $(call obj,bench/survey.c): INCLUDES = -Itools -Ilab -Ireference
-$(BUILD)/bench/survey: $(call obj,bench/survey.c) \
+$(BUILD)/bench/survey $(BUILD)/bench/linear: $(BUILD)/bench/%: $(call obj,bench/%.c) \
 		$(addprefix $(BUILD)/libattune,-lab.a -tool.a -support.a -reference.a .so)
 	@mkdir -p $(@D)
 	$(call say,link $@)
@@ -102,6 +102,9 @@ bench-step-peers: all $(if $(wildcard $(ZENTORCH_VENV)),,bench-setup) ## steps b
 	@BUILD='$(BUILD)' DEPS='$(DEPS)' VENV='$(VENV)' bash scripts/engines/vllm.sh steps $(STEP_PEERS)
 	@ATTUNE_LIBRARY=$(abspath $(BUILD))/libattune.so PYTHONPATH=python \
 		$(ZENTORCH_VENV)/bin/python bench/engines/step_peers.py $(STEP_PEERS)
+# LINEAR: options and numbers of tokens, as --key-decay 2048.
+bench-linear: all $(BUILD)/bench/linear ## linear attention as a share of bandwidth and peak
+	@ATTUNE_CODEGEN=$(abspath $(BUILD))/libattune-codegen.so $(BUILD)/bench/linear $(LINEAR)
 bench-call-sites: all $(BUILD)/bench/call_sites ## random lengths by a plan that never waits; memory over 100,000 shapes
 	@ATTUNE_CODEGEN=$(abspath $(BUILD))/libattune-codegen.so $(BUILD)/bench/call_sites
 	@ATTUNE_CODEGEN=$(abspath $(BUILD))/libattune-codegen.so $(BUILD)/bench/call_sites --shapes

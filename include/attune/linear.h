@@ -22,8 +22,10 @@
  *     out = scale S^T q, then, if the description says so, RMS norm and gate
  *
  * (Yang et al., "Gated Delta Networks", 2024; ONNX LinearAttention, opset 27.) A row of out, and the state, have the
- * same bits however the tokens are cut into steps and whatever else is in the batch. Arithmetic is f32. A state in bf16
- * is rounded at the end of each step, so there cuts change the result.
+ * same bits whatever else is in the batch. With reproducible=1 they also have the same bits however the tokens are cut
+ * into steps. Without, a sequence's tokens of a step are computed in chunks of 8, which is faster, and the rest one by
+ * one: cuts at multiples of 8 tokens change nothing, others change the order of sums. Arithmetic is f32. A state in
+ * bf16 is rounded at the end of each step, so there all cuts change the result.
  *
  * Errors: a status, and attune_last_message() has one sentence. Nothing was written then, unless the status is
  * ATTUNE_CANCELLED. Sizes and strides are in elements. */
@@ -79,7 +81,7 @@ typedef struct attune_linear_desc {
     double out_norm_eps;     /* 0: none. Rows of out are divided by sqrt(mean of x^2 + out_norm_eps) and multiplied by
                               * norm_weights at the end: an RMS norm */
     attune_linear_gate gate; /* after it */
-    uint32_t reserved;       /* 0 */
+    int reproducible;        /* 1: the same bits for every cut into steps, as above; slower prompts */
 } attune_linear_desc;
 
 #ifdef __cplusplus

@@ -15,7 +15,7 @@ from ._problem import _NAMES
 from ._steps import _check_list, _lend, _Lent, _refuse_repeats
 from ._structs import LinearDesc, LinearStep, sized
 from ._tensor import _DTYPES, address, code_name, empty, layout
-from ._values import choice, integer, number
+from ._values import choice, flag, integer, number
 
 RULES = ("linear", "gated", "delta", "gated_delta")
 GATES = ("none", "silu", "sigmoid")
@@ -93,6 +93,7 @@ def linear_attention(
     cu_seqlens: Any = None,
     state_ids: Any = None,
     out: Any = None,
+    reproducible: bool = False,
     threads: int = 0,
     runner: Any = None,
     context: Context | None = None,
@@ -123,15 +124,17 @@ def linear_attention(
         Qwen3-Next, or "sigmoid", 1 / (1 + exp(-g)), as in Kimi Linear.
     state_ids: [batch], which state each sequence has; no two the same.
     out: [batch, length, max(heads, v_heads), dim_v]; allocated if it is not given, torch's if q is a torch tensor.
+    reproducible: True: a prompt has the same bits however it is cut into calls. Otherwise it is computed in chunks of 8
+        tokens, which is faster, and has the same bits for cuts at multiples of 8 tokens.
     threads, runner: as in attune.Attention.run.
 
-    A prompt has the same bits however it is cut into calls, and whatever else is in the batch.
+    A sequence has the same bits whatever else is in the batch.
     """
     if not has_linear:
         raise UnsupportedError(f"the loaded library, attune {version}, has no attune/linear.h", 5)
     tensors = dict(q=q, k=k, v=v, decay=decay, beta=beta, state=state, state_ids=state_ids, out=out, gate=gate,
                    norm_weights=norm_weights)  # fmt: skip
-    numbers = (scale, qk_norm_eps, norm_eps, gate_function)
+    numbers = (scale, qk_norm_eps, norm_eps, gate_function, reproducible)
     given = {name: value for name, value in tensors.items() if value is not None}
     parts = [(name, layout(value)) for name, value in given.items()]
     is_plain = state is not None and cu_seqlens is None and all([known is not None for _, known in parts])
@@ -217,11 +220,12 @@ def _heads(lent: Dict[str, _Lent], rank: int) -> Dict[str, int]:
 
 
 def _describe(
-    given: Dict[str, Any], rule: str, numbers: Tuple[Any, Any, Any, str], cu_seqlens: Any, context: Context
+    given: Dict[str, Any], rule: str, numbers: Tuple[Any, Any, Any, str, bool], cu_seqlens: Any, context: Context
 ) -> Tuple[_Call, Any, Any]:
     """The call, its state and its output."""
-    scale, qk_norm_eps, norm_eps, gate_function = numbers
-    fields: Dict[str, Any] = dict(rule=choice(rule, RULES, "rule"), qk_norm_eps=number(qk_norm_eps, "qk_norm_eps"))
+    scale, qk_norm_eps, norm_eps, gate_function, reproducible = numbers
+    fields: Dict[str, Any] = dict(rule=choice(rule, RULES, "rule"), qk_norm_eps=number(qk_norm_eps, "qk_norm_eps"),
+                                  reproducible=flag(reproducible, "reproducible"))  # fmt: skip
     if scale is not None:
         fields["scale"] = number(scale, "scale")
     inputs = ["q", "k", "v", "decay", "beta", "gate", "norm_weights"]

@@ -303,7 +303,7 @@ class LinearDesc(Structure):
         + [(name, c_int64) for name in "num_heads num_kv_heads num_k_heads head_dim head_dim_v".split()]
         + [(name, c_int) for name in "dtype decay_dtype beta_dtype state_dtype rule decay has_beta".split()]
         + [("scale", c_double), ("qk_norm_eps", c_double), ("out_norm_eps", c_double)]
-        + [("gate", c_int), ("reserved", c_uint32)]
+        + [("gate", c_int), ("reproducible", c_int)]
     )
 
 

@@ -29,10 +29,10 @@ void lin_print(const lin_kernel *k, char text[LIN_PROBLEM_BYTES]) {
     const attune_linear_desc *d = &k->desc;
     snprintf(text, LIN_PROBLEM_BYTES,
              "heads=%lld,kv=%lld,k=%lld,dim=%lld,dim_v=%lld,dtype=%s,decay_dtype=%s,beta_dtype=%s,state=%s,rule=%d,"
-             "decay=%d,beta=%d,norm=%a,long=%d,out_norm=%a,gate=%d",
+             "decay=%d,beta=%d,norm=%a,form=%d,out_norm=%a,gate=%d",
              (long long)d->num_heads, (long long)d->num_kv_heads, (long long)d->num_k_heads, (long long)d->head_dim,
              (long long)d->head_dim_v, dtype_words[d->dtype], dtype_words[d->decay_dtype], dtype_words[d->beta_dtype],
-             dtype_words[d->state_dtype], (int)d->rule, (int)d->decay, d->has_beta, d->qk_norm_eps, k->is_long,
+             dtype_words[d->state_dtype], (int)d->rule, (int)d->decay, d->has_beta, d->qk_norm_eps, (int)k->form,
              d->out_norm_eps, (int)d->gate);
 }
 
@@ -41,46 +41,40 @@ void lin_print(const lin_kernel *k, char text[LIN_PROBLEM_BYTES]) {
 static bool read_problem(writer *x, const char *problem) {
     const int read = sscanf(problem,
                             "heads=%lld,kv=%lld,k=%lld,dim=%lld,dim_v=%lld,dtype=%7[^,],decay_dtype=%7[^,],beta_dtype="
-                            "%7[^,],state=%7[^,],rule=%d,decay=%d,beta=%d,norm=%la,long=%d,out_norm=%la,gate=%d",
+                            "%7[^,],state=%7[^,],rule=%d,decay=%d,beta=%d,norm=%la,form=%d,out_norm=%la,gate=%d",
                             &x->heads, &x->kv, &x->k_heads, &x->dim, &x->dim_v, x->dtype, x->decay_dtype, x->beta_dtype,
-                            x->state, &x->rule, &x->decay, &x->beta, &x->norm, &x->is_long, &x->out_norm, &x->gate);
+                            x->state, &x->rule, &x->decay, &x->beta, &x->norm, &x->form, &x->out_norm, &x->gate);
     return read == 16;
 }
 
 static int registers_of(const char *isa) { return strcmp(isa, "avx2") && strcmp(isa, "x86-64") ? 32 : 16; }
 
+/* Whether the pass that updates the state also makes the u of the next token. Of a few tokens it would be wasted on the
+ * last one. */
+static bool has_next(const writer *x) { return x->has_delta && x->form != LIN_FEW; }
+
 /* Sums of a pass: two of each vector of o and u, and r; beside them a vector of the state and what it is multiplied by.
  * So many vectors that they fit. */
 static void choose_sizes(writer *x, const attune_build_request *request) {
-    enum { BESIDE = 3, MOST_HEADS = 4 };
+    enum { BESIDE = 3, MOST_HEADS = 4, MOST_BLOCKS = 8, ENOUGH_TASKS = 16 };
     const int registers = registers_of(request->isa);
-    x->has_fma = request->has_fma;
+    x->has_fma = request->has_fma, x->has_many_registers = registers > 16;
     x->lanes = request->vector_bytes / 4;
     x->vectors = request->schedule[0];
     x->group = x->heads > x->kv ? x->heads / x->kv : 1;
     x->at_once = x->group < MOST_HEADS ? (int)x->group : MOST_HEADS;
     x->has_delta = x->rule >= ATTUNE_DELTA;
+        if (x->form == LIN_FEW && x->kv * x->dim_v / (2 * x->vectors * x->lanes) >= ENOUGH_TASKS) x->vectors *= 2;
     while (x->vectors > 1 && (x->vectors - 1) * x->lanes >= x->dim_v) x->vectors /= 2;
-    while (x->at_once > 1 && 2 * (x->at_once + x->has_delta) + 1 + BESIDE > registers) x->at_once--;
-    while (x->vectors > 1 && x->vectors * (2 * (x->at_once + x->has_delta) + 2) + BESIDE > registers) x->vectors /= 2;
-}
-
-static bool has_whole_vectors(const writer *x) { return x->dim_v % (x->vectors * x->lanes) == 0; }
-
-/* Expressions. */
-static void put_madd(const writer *x, const char *a, const char *b, const char *c) {
-    if (x->has_fma)
-        PUT("fma(%s, %s, %s)", a, b, c);
-    else
-        PUT("(%s * %s) + %s", a, b, c);
-}
-
-/* A mask of the columns that there are, where a vector may have others. */
-static const char *live(const writer *x, int v) {
-    static _Thread_local char text[32];
-    if (has_whole_vectors(x)) return "";
-    snprintf(text, sizeof text, " ? (live%d)", v);
-    return text;
+    const int sums = has_next(x);
+    while (x->at_once > 1 && 2 * (x->at_once + sums) + 1 + BESIDE > registers) x->at_once--;
+    while (x->vectors > 1 && x->vectors * (2 * (x->at_once + sums) + 1) + BESIDE > registers) x->vectors /= 2;
+    x->blocks = 1;
+    if (x->form != LIN_CHUNKS) return;
+    if (x->vectors > 2) x->vectors = 2;
+    const long long columns = x->vectors * x->lanes, most = (x->dim_v + columns - 1) / columns;
+    while (x->blocks * 2 <= most && x->blocks < MOST_BLOCKS && x->kv * most / (2 * x->blocks) >= ENOUGH_TASKS)
+        x->blocks *= 2;
 }
 
 /* ---- The parameters ---- */
@@ -120,52 +114,6 @@ static void put_parameters(const writer *x) {
 
 /* ---- Rows of Q and K, in scratch as f32 ---- */
 
-/* Of row `row`, an access without its last index: `to` gets it times `factor`, a scalar (NULL: 1), and times exp of the
- * decays of a key's columns at `decay` (NULL: not). Zeros fill the last vector. `ahead`: what is to be read soon. */
-static void put_row(writer *x, const char *row, const char *to, const char *factor, const char *decay,
-                    const char *ahead) {
-    const int n = x->names++, lanes = x->lanes;
-    const char *const scaled = factor ? factor : "1.0";
-    if (x->norm > 0) {
-        PUT("alloc squares%d: f32x%d[] reg\nsquares%d[] = splat.x%d(0.0)\n", n, lanes, n, lanes);
-        PUT("for n%d in 0..%lld by %d {\nlet m%d = ramp.x%d(n%d, 1) < splat.x%d(%lld)\n", n, x->dim, lanes, n, lanes, n,
-            lanes, x->dim);
-        PUT("let e%d = %s(%s, n%d]:x%d ? (m%d))\n", n, lin_cast(x->dtype), row, n, lanes, n);
-        PUT("squares%d[] = (e%d * e%d) + squares%d[]\n}\n", n, n, n, n);
-        char from[32], sum[32];
-        snprintf(from, sizeof from, "squares%d[]", n);
-        snprintf(sum, sizeof sum, "sum%d", n);
-        lin_put_lane_sum(x, from, sum);
-        PUT("let norm%d = %s / sqrt(%s + %.9g)\n", n, scaled, sum, x->norm);
-    }
-    PUT("for d%d in 0..%lld by %d {\nlet l%d = ramp.x%d(d%d, 1) < splat.x%d(%lld)\n", n, x->dim, lanes, n, lanes, n,
-        lanes, x->dim);
-    if (ahead) PUT("prefetch %s, d%d]\n", ahead, n);
-    PUT("let f_%d = %s(%s, d%d]:x%d ? (l%d))\n", n, lin_cast(x->dtype), row, n, lanes, n);
-    if (x->norm > 0)
-        PUT("let g%d = f_%d * splat.x%d(norm%d)\n", n, n, lanes, n);
-    else if (factor)
-        PUT("let g%d = f_%d * splat.x%d(%s)\n", n, n, lanes, factor);
-    else
-        PUT("let g%d = f_%d\n", n, n);
-    if (decay) {
-        PUT("let h%d = exp2(%s(%s, d%d]:x%d ? (l%d)) * splat.x%d(0x1.715476p+0))\n", n, lin_cast(x->decay_dtype), decay,
-            n, lanes, n, lanes);
-        PUT("%s, d%d]:x%d = g%d * h%d\n}\n", to, n, lanes, n, n);
-    } else {
-        PUT("%s, d%d]:x%d = g%d\n}\n", to, n, lanes, n);
-    }
-}
-
-/* The decays of a key's columns. */
-static void put_decays(writer *x, const char *decay, const char *to) {
-    const int n = x->names++, lanes = x->lanes;
-    PUT("for d%d in 0..%lld by %d {\nlet l%d = ramp.x%d(d%d, 1) < splat.x%d(%lld)\n", n, x->dim, lanes, n, lanes, n,
-        lanes, x->dim);
-    PUT("%s, d%d]:x%d = exp2(%s(%s, d%d]:x%d ? (l%d)) * splat.x%d(0x1.715476p+0))\n}\n", to, n, lanes,
-        lin_cast(x->decay_dtype), decay, n, lanes, n, lanes);
-}
-
 /* The row of (a k) that belongs to token `t`. */
 static void put_next_key(writer *x, const char *t, const char *ahead) {
     char row[64], decay[64], factor[32] = "";
@@ -176,63 +124,64 @@ static void put_next_key(writer *x, const char *t, const char *ahead) {
         PUT("let of_next%d = exp2(%s(decay[b, %s, head]) * 0x1.715476p+0)\n", n, lin_cast(x->decay_dtype), t);
         snprintf(factor, sizeof factor, "of_next%d", n);
     }
-    put_row(x, row, "next[0", *factor ? factor : NULL, x->decay == ATTUNE_DECAY_KEY ? decay : NULL, ahead);
+    lin_put_row(x, row, "next[0", *factor ? factor : NULL, x->decay == ATTUNE_DECAY_KEY ? decay : NULL, ahead);
 }
 
 /* All that token `t` needs: beta k, q of the heads that share the state, and its decays. */
 static void put_token(writer *x) {
     char row[64], to[32], ahead[64];
     if (x->beta && x->has_delta) PUT("let strength = %s(beta[b, t, head])\n", lin_cast(x->beta_dtype));
-    put_row(x, "k[b, t, k_head", "key[0", x->beta && x->has_delta ? "strength" : NULL, NULL,
+    lin_put_row(x, "k[b, t, k_head", "key[0", x->beta && x->has_delta ? "strength" : NULL, NULL,
             x->has_delta ? NULL : "k[b, t_ahead, k_head");
     for (long long g = 0; g < x->group; g++) {
         snprintf(row, sizeof row, "q[b, t, q_head + %lld", g);
         snprintf(to, sizeof to, "query[%lld", g);
         snprintf(ahead, sizeof ahead, "q[b, t_ahead, q_head + %lld", g);
-        put_row(x, row, to, "scale", NULL, ahead);
+        lin_put_row(x, row, to, "scale", NULL, ahead);
     }
     if (x->decay == ATTUNE_DECAY_HEAD)
         PUT("let kept = splat.x%d(exp2(%s(decay[b, t, head]) * 0x1.715476p+0))\n", x->lanes, lin_cast(x->decay_dtype));
-    if (x->decay == ATTUNE_DECAY_KEY) put_decays(x, "decay[b, t, head", "decays[0");
+    if (x->decay == ATTUNE_DECAY_KEY) lin_put_decays(x, "decay[b, t, head", "decays[0");
 }
 
 /* ---- The state ---- */
 
-static void put_columns(const writer *x) {
-    PUT("let column = part * %d\n", x->vectors * x->lanes);
-    for (int v = 0; v < x->vectors; v++) {
-        PUT("let c%d = column + %d\n", v, v * x->lanes);
-        if (!has_whole_vectors(x))
-            PUT("let live%d = ramp.x%d(c%d, 1) < splat.x%d(%lld)\n", v, x->lanes, v, x->lanes, x->dim_v);
-    }
+static bool has_scratch(const writer *x) { return x->form != LIN_FEW || !lin_is_f32(x->state); }
+
+/* The row of the copy in scratch: one block of columns lies behind the other. */
+static const char *copied_row(const writer *x, const char *row) {
+    static _Thread_local char text[64];
+    if (x->form != LIN_CHUNKS) return row;
+    snprintf(text, sizeof text, "base%d + %s", x->place, row);
+    return text;
 }
 
-static bool has_scratch(const writer *x) { return x->is_long || !lin_is_f32(x->state); }
-
 /* Between the state and its copy in scratch. */
-static void put_copy(const writer *x, bool is_back) {
+static void put_copy(writer *x, bool is_back) {
+    const bool is_f32 = lin_is_f32(x->state);
+    lin_open_columns(x);
     PUT("for row%d in 0..%lld {\n", is_back, x->dim);
     for (int v = 0; v < x->vectors; v++) {
-        if (is_back && lin_is_f32(x->state))
-            PUT("state[slot, head, row1, c%d]:x%d%s = s[row1, %d]:x%d\n", v, x->lanes, live(x, v), v * x->lanes,
-                x->lanes);
-        else if (is_back)
-            PUT("state[slot, head, row1, c%d]:x%d%s = cast.%s(s[row1, %d]:x%d)\n", v, x->lanes, live(x, v), x->state,
-                v * x->lanes, x->lanes);
+        char state[96], copy[96];
+        snprintf(state, sizeof state, "state[slot, head, row%d, %s]:x%d%s", is_back, lin_column(x, v), x->lanes,
+                 lin_live(x, v));
+        snprintf(copy, sizeof copy, "s[%s, %d]:x%d", copied_row(x, is_back ? "row1" : "row0"), v * x->lanes, x->lanes);
+        if (is_back)
+            PUT("%s = %s%s(%s)\n", state, is_f32 ? "" : "cast.", is_f32 ? "" : x->state, copy);
         else
-            PUT("s[row0, %d]:x%d = %s(state[slot, head, row0, c%d]:x%d%s)\n", v * x->lanes, x->lanes,
-                lin_cast(x->state), v, x->lanes, live(x, v));
+            PUT("%s = %s(%s)\n", copy, lin_cast(x->state), state);
     }
     PUT("}\n");
+    lin_close_columns(x);
 }
 
 /* An access to a vector of the state of row `row`. */
 static const char *state_at(const writer *x, const char *row, int v) {
     static _Thread_local char text[128];
     if (has_scratch(x))
-        snprintf(text, sizeof text, "s[%s, %d]:x%d", row, v * x->lanes, x->lanes);
+        snprintf(text, sizeof text, "s[%s, %d]:x%d", copied_row(x, row), v * x->lanes, x->lanes);
     else
-        snprintf(text, sizeof text, "state[slot, head, %s, c%d]:x%d%s", row, v, x->lanes, live(x, v));
+        snprintf(text, sizeof text, "state[slot, head, %s, %s]:x%d%s", row, lin_column(x, v), x->lanes, lin_live(x, v));
     return text;
 }
 
@@ -264,7 +213,7 @@ static void put_zeros(const writer *x, const char *name, int first, int count) {
             for (int half = 0; half < 2; half++) PUT("%s[%d, %d, %d] = splat.x%d(0.0)\n", name, i, v, half, x->lanes);
 }
 
-/* u = S^T (a k) of the first token. */
+/* u = S^T (a k) of a token. */
 static void row_of_first(writer *x, const char *row, int half) {
     const int n = x->names++;
     char key[32], sum[48];
@@ -273,7 +222,7 @@ static void row_of_first(writer *x, const char *row, int half) {
     for (int v = 0; v < x->vectors; v++) {
         snprintf(sum, sizeof sum, "u[0, %d, %d]", v, half);
         PUT("%s = ", sum);
-        put_madd(x, state_at(x, row, v), key, sum);
+        lin_put_madd(x, state_at(x, row, v), key, sum);
         PUT("\n");
     }
 }
@@ -285,7 +234,7 @@ static void add_outputs(const writer *x, const char *made, int n, int v, int hal
         snprintf(query, sizeof query, "q%d.%d", n, g);
         snprintf(sum, sizeof sum, "o[%d, %d, %d]", g, v, half);
         PUT("%s = ", sum);
-        put_madd(x, made, query, sum);
+        lin_put_madd(x, made, query, sum);
         PUT("\n");
     }
 }
@@ -300,7 +249,7 @@ static void row_of_update(writer *x, const char *row, int half) {
     snprintf(key, sizeof key, "k%d", n);
     snprintf(next, sizeof next, "w%d", n);
     PUT("let %s = splat.x%d(key[0, %s])\n", key, x->lanes, row);
-    if (x->has_delta) PUT("let %s = splat.x%d(next[0, %s])\n", next, x->lanes, row);
+    if (has_next(x)) PUT("let %s = splat.x%d(next[0, %s])\n", next, x->lanes, row);
     if (x->decay == ATTUNE_DECAY_KEY) PUT("let a%d = splat.x%d(decays[0, %s])\n", n, x->lanes, row);
     put_queries(x, row, n);
     for (int v = 0; v < x->vectors; v++) {
@@ -310,13 +259,13 @@ static void row_of_update(writer *x, const char *row, int half) {
         snprintf(right, sizeof right, "r[%d]", v);
         snprintf(made, sizeof made, "s%d.%d", n, v);
         PUT("let %s = ", made);
-        put_madd(x, key, right, old);
+        lin_put_madd(x, key, right, old);
         PUT("\n%s = %s\n", state_at(x, row, v), made);
         add_outputs(x, made, n, v, half);
-        if (!x->has_delta) continue;
+        if (!has_next(x)) continue;
         snprintf(sum, sizeof sum, "u[0, %d, %d]", v, half);
         PUT("%s = ", sum);
-        put_madd(x, made, next, sum);
+        lin_put_madd(x, made, next, sum);
         PUT("\n");
     }
 }
@@ -338,16 +287,16 @@ static void row_of_more_heads(writer *x, const char *row, int half) {
 static void put_outputs(const writer *x) {
     for (int g = 0; g < x->now; g++)
         for (int v = 0; v < x->vectors; v++) {
-            PUT("y[b, t, out_head + %d, c%d]:x%d%s = %s%s(o[%d, %d, 0] + o[%d, %d, 1])\n", x->first + g, v, x->lanes,
-                live(x, v), lin_is_f32(x->dtype) ? "" : "cast.", lin_is_f32(x->dtype) ? "" : x->dtype, g, v, g, v);
+            PUT("y[b, t, out_head + %d, %s]:x%d%s = %s%s(o[%d, %d, 0] + o[%d, %d, 1])\n", x->first + g, lin_column(x, v), x->lanes,
+                lin_live(x, v), lin_is_f32(x->dtype) ? "" : "cast.", lin_is_f32(x->dtype) ? "" : x->dtype, g, v, g, v);
         }
 }
 
 /* r: what the state is to hold for the key of this token beyond what it holds. */
 static void put_right_side(const writer *x) {
     for (int v = 0; v < x->vectors; v++) {
-        PUT("prefetch v[b, t_ahead, head, c%d]\n", v);
-        PUT("let value%d = %s(v[b, t, head, c%d]:x%d%s)\n", v, lin_cast(x->dtype), v, x->lanes, live(x, v));
+        PUT("prefetch v[b, t_ahead, head, %s]\n", lin_column(x, v));
+        PUT("let value%d = %s(v[b, t, head, %s]:x%d%s)\n", v, lin_cast(x->dtype), lin_column(x, v), x->lanes, lin_live(x, v));
         if (x->has_delta)
             PUT("r[%d] = value%d - (u[0, %d, 0] + u[0, %d, 1])\n", v, v, v, v);
         else
@@ -355,12 +304,21 @@ static void put_right_side(const writer *x) {
     }
 }
 
+static void put_first_pass(writer *x, const char *t) {
+    PUT("let t_ahead.first = %s + 1\n", t);
+    put_next_key(x, t, "k[b, t_ahead.first, k_head");
+    put_zeros(x, "u", 0, 1);
+    put_rows(x, row_of_first);
+}
+
 static void put_tokens(writer *x) {
     enum { AHEAD = 4 }; /* tokens: rows of them lie far apart, where caches do not look by themselves */
-    PUT("for t in first..end {\nlet t_ahead = t + %d\n", AHEAD);
+    if (has_next(x)) put_first_pass(x, x->begin);
+    PUT("for t in %s..end {\nlet t_ahead = t + %d\n", x->begin, AHEAD);
+    if (x->has_delta && !has_next(x)) put_first_pass(x, "t");
     put_token(x);
     put_right_side(x);
-    if (x->has_delta) {
+    if (has_next(x)) {
         PUT("let t_next in 0..tokens = min(t + 1, end - 1)\n");
         put_next_key(x, "t_next", "k[b, t_ahead, k_head");
         put_zeros(x, "u", 0, 1);
@@ -385,7 +343,8 @@ static void put_memory(const writer *x) {
         x->vectors);
     if (x->has_delta)
         PUT("alloc next: f32[1, %lld] scratch\nalloc u: f32x%d[1, %d, 2] reg\n", padded, x->lanes, x->vectors);
-    if (has_scratch(x)) PUT("alloc s: f32[%lld, %d] scratch\n", x->dim, x->vectors * x->lanes);
+    if (x->form == LIN_CHUNKS) lin_put_chunk_memory(x);
+    if (has_scratch(x)) PUT("alloc s: f32[%lld, %d] scratch\n", x->blocks * x->dim, x->vectors * x->lanes);
 }
 
 static void put_heads(const writer *x) {
@@ -405,7 +364,7 @@ int lin_build(void *user, const attune_build_request *request, attune_ir_writer 
     }
     x->out_heads = x->heads > x->kv ? x->heads : x->kv;
     choose_sizes(x, request);
-    const long long parts = (x->dim_v + x->vectors * x->lanes - 1) / (x->vectors * x->lanes);
+    const long long width = x->blocks * x->vectors * x->lanes, parts = (x->dim_v + width - 1) / width;
     put_parameters(x);
     PUT("assume batches >= 1\nassume tokens >= 1\nassume states >= 1\n");
     PUT("parallel for number in 0..batch, head in 0..%lld, part in 0..%lld {\n", x->kv, parts);
@@ -413,16 +372,16 @@ int lin_build(void *user, const attune_build_request *request, attune_ir_writer 
         "\nlet slot in 0..states = cast.idx(parts[number, 2])\nif first < end {\n");
     PUT("let b in 0..batches = min(number, batches - 1)\n");
     put_heads(x);
-    put_columns(x);
     put_memory(x);
     if (has_scratch(x)) put_copy(x, false);
-    if (x->has_delta) {
-        PUT("let t_ahead.first = first + 1\n");
-        put_next_key(x, "first", "k[b, t_ahead.first, k_head");
-        put_zeros(x, "u", 0, 1);
-        put_rows(x, row_of_first);
-    }
+    if (x->form == LIN_CHUNKS) lin_put_chunks(x);
+    x->begin = x->form == LIN_CHUNKS ? "rest" : "first";
+    if (x->form == LIN_CHUNKS)
+        PUT("let rest in 0..tokens + 1 = end - (end - first) %% %d\nif rest < end {\n", LIN_CHUNK);
+    lin_open_columns(x);
     put_tokens(x);
+    lin_close_columns(x);
+    if (x->form == LIN_CHUNKS) PUT("}\n");
     if (has_scratch(x)) put_copy(x, true);
     PUT("}\n}\n");
     if (lin_has_finish(x)) lin_put_finish(x);

@@ -18,10 +18,18 @@ typedef enum lin_tensor {
     LIN_NUM_TENSORS
 } lin_tensor;
 
+/* How tokens are computed. */
+typedef enum lin_form {
+    LIN_FEW,    /* one after the other, in the state itself: for a few */
+    LIN_TOKENS, /* one after the other, in a copy of the task's part of the state */
+    LIN_CHUNKS, /* the same, but in chunks first, as many as there are */
+    LIN_NUM_FORMS
+} lin_form;
+
 /* Everything that a kernel is specialised for. */
 typedef struct lin_kernel {
     attune_linear_desc desc;
-    int is_long; /* a task keeps its part of the state in scratch: for more than a few tokens */
+    lin_form form;
 } lin_kernel;
 
 static inline int lin_has(const attune_linear_desc *d, lin_tensor t) {
@@ -31,6 +39,9 @@ static inline int lin_has(const attune_linear_desc *d, lin_tensor t) {
            : t == LIN_NORM ? d->out_norm_eps > 0
                            : 1;
 }
+
+/* Tokens of a chunk. */
+enum { LIN_CHUNK = 8 };
 
 enum { LIN_PROBLEM_BYTES = 384 };
 

@@ -16,7 +16,7 @@ struct attune_linear {
     attune_operator *op;
     attune_linear_desc desc; /* settled: no zeros that stand for something else */
     float scale;
-    char problem[2][LIN_PROBLEM_BYTES]; /* of a few tokens, and of many */
+    char problem[2][LIN_PROBLEM_BYTES]; /* of few tokens, and of many */
     _Atomic(attune_kernel *) kernels[2];
 };
 
@@ -104,6 +104,7 @@ static attune_status settle(const attune_linear_desc *given, attune_linear_desc 
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "scale is %g; it must be within +-1e38", d->scale);
     if ((unsigned)d->gate >= ATTUNE_GATE_COUNT)
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "gate is %d, which is no attune_linear_gate", (int)d->gate);
+    if (at_check_size("reproducible", d->reproducible, 0, 1, err)) return err->status;
     if (check_eps("qk_norm_eps", d->qk_norm_eps, err)) return err->status;
     return check_eps("out_norm_eps", d->out_norm_eps, err);
 }
@@ -115,7 +116,7 @@ attune_status attune_linear_create(attune_context *context, const attune_linear_
                                                     .build = lin_build,
                                                     .choices = lin_choices,
                                                     .num_choices = LIN_NUM_CHOICES,
-                                                    .version = 1};
+                                                    .version = 2};
     at_error err = {0};
     attune_linear_desc given, d;
     attune_operator *op;
@@ -138,7 +139,8 @@ attune_status attune_linear_create(attune_context *context, const attune_linear_
     }
     *made = (attune_linear){.context = context, .op = op, .desc = d};
     made->scale = (float)(isnan(d.scale) ? 1 / sqrt((double)d.head_dim) : d.scale);
-    for (int i = 0; i < 2; i++) lin_print(&(lin_kernel){.desc = d, .is_long = i}, made->problem[i]);
+    lin_print(&(lin_kernel){.desc = d, .form = LIN_FEW}, made->problem[0]);
+    lin_print(&(lin_kernel){.desc = d, .form = d.reproducible ? LIN_TOKENS : LIN_CHUNKS}, made->problem[1]);
     *linear = made;
     return ATTUNE_OK;
 }
@@ -315,7 +317,7 @@ static attune_status run_kernel(attune_linear *l, const attune_kernel *kernel, c
 }
 
 static attune_status run_step(attune_linear *l, const attune_linear_step *s, bool is_interpreted, at_error *err) {
-    enum { FEW_TOKENS = 8, FEW_SEQUENCES = 64 };
+    enum { FEW_SEQUENCES = 64 };
     int32_t few[FEW_SEQUENCES][3];
     call c = {.d = &l->desc, .step = s, .parts = few};
     const int64_t states = s->num_states ? s->num_states : s->batch;
@@ -324,7 +326,7 @@ static attune_status run_step(attune_linear *l, const attune_linear_step *s, boo
         return at_fail_memory(err, (size_t)s->batch * sizeof *c.parts);
     attune_kernel *kernel;
     if (!find_lengths(&c, err) && !find_states(&c, states, err) && c.all && !describe(&c, states, l->scale, err)) {
-        if (!find_kernel(l, c.longest > FEW_TOKENS, &kernel, err)) run_kernel(l, kernel, &c, is_interpreted, err);
+        if (!find_kernel(l, c.longest >= LIN_CHUNK, &kernel, err)) run_kernel(l, kernel, &c, is_interpreted, err);
     }
     if (c.parts != few) free(c.parts);
     return err->status;

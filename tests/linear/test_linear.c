@@ -193,7 +193,7 @@ static void run(attune_linear *linear, const attune_linear_step *step) {
     if (attune_linear_run(linear, step)) fail_msg("%s", attune_last_message());
 }
 
-static void compare(const char *name, attune_linear_desc desc, int64_t tokens, double least_decay) {
+static void compare_one(const char *name, attune_linear_desc desc, int64_t tokens, double least_decay) {
     linear_case c, again;
     double *state, *out;
     open_case(&c, desc, tokens, 1, least_decay);
@@ -216,6 +216,14 @@ static void compare(const char *name, attune_linear_desc desc, int64_t tokens, d
     close_case(&again);
     free(out);
     free(state);
+}
+
+/* In chunks, where there are enough tokens for one, and token after token. */
+static void compare(const char *name, attune_linear_desc desc, int64_t tokens, double least_decay) {
+    enum { CHUNK = 8 };
+    compare_one(name, desc, tokens, least_decay);
+    desc.reproducible = 1;
+    if (tokens >= CHUNK) compare_one(name, desc, tokens, least_decay);
 }
 
 static attune_linear_desc desc_of(attune_linear_rule rule, attune_linear_decay decay, int has_beta) {
@@ -315,17 +323,16 @@ static void strong_decay(void **state) {
 
 /* ---- The same bits ---- */
 
-static void bits_of_cuts(void **state) {
-    (void)state;
-    enum { TOKENS = 33 };
-    static const int cuts[][8] = {{33}, {1, 1, 31}, {16, 17}, {20, 9, 1, 1, 1, 1}, {7, 8, 9, 9}};
-    attune_linear_desc d = desc_of(ATTUNE_GATED_DELTA, ATTUNE_DECAY_HEAD, 1);
+enum { TOKENS = 33, MOST_PARTS = 8 };
+
+static void compare_cuts(const attune_linear_desc *desc, const int cuts[][MOST_PARTS], int count) {
+    attune_linear_desc d = *desc;
     attune_linear *const linear = make(&d);
     linear_case first;
     open_case(&first, d, TOKENS, 1, -1);
     const attune_linear_step whole = step_of(&first);
     run(linear, &whole);
-    for (size_t i = 1; i < sizeof cuts / sizeof *cuts; i++) {
+    for (int i = 0; i < count; i++) {
         linear_case c;
         open_case(&c, d, TOKENS, 1, -1);
         for (int64_t part = 0, token = 0; token < TOKENS; token += cuts[i][part++]) {
@@ -340,6 +347,19 @@ static void bits_of_cuts(void **state) {
     }
     close_case(&first);
     attune_linear_destroy(linear);
+}
+
+static void bits_of_cuts(void **state) {
+    (void)state;
+    static const int anywhere[][MOST_PARTS] = {{1, 1, 31}, {16, 17}, {20, 9, 1, 1, 1, 1}, {7, 8, 9, 9}};
+    static const int between_chunks[][MOST_PARTS] = {{8, 25}, {16, 8, 8, 1}, {32, 1}};
+    for (int decay = ATTUNE_DECAY_HEAD; decay <= ATTUNE_DECAY_KEY; decay++) {
+        attune_linear_desc d = desc_of(ATTUNE_GATED_DELTA, (attune_linear_decay)decay, 1);
+        compare_cuts(&d, between_chunks, 3);
+        d.reproducible = 1;
+        compare_cuts(&d, between_chunks, 3);
+        compare_cuts(&d, anywhere, 4);
+    }
 }
 
 /* Sequences of several lengths, one empty, with states out of order: each as if it were alone. */

@@ -28,6 +28,7 @@ def linear_attention(
     norm_eps: float = 1e-6,
     gate: Any = None,
     gate_function: str = "silu",
+    reproducible: bool = False,
 ) -> Tuple[jax.Array, jax.Array]:
     """Linear attention: (out, state), with the arguments of attune.linear_attention.
 
@@ -51,7 +52,7 @@ def linear_attention(
     def compute(*values: Any) -> Tuple[Any, Any]:
         call: Dict[str, Any] = dict(zip(given, (np.ascontiguousarray(value) for value in values)))
         call["state"] = call["state"].copy()
-        return _linear_attention(**call, **numbers, gate_function=gate_function)
+        return _linear_attention(**call, **numbers, gate_function=gate_function, reproducible=reproducible)
 
     results = (
         jax.ShapeDtypeStruct((batch, length, max(heads, v_heads), dim_v), given["q"].dtype),

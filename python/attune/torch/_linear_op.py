@@ -14,7 +14,8 @@ from . import _native
 _SCHEMA = (
     "(Tensor q, Tensor k, Tensor v, Tensor? decay, Tensor? beta, Tensor(a!) state, str rule='gated_delta', "
     "float? scale=None, float qk_norm_eps=0.0, Tensor? cu_seqlens=None, Tensor? state_ids=None, "
-    "Tensor? norm_weights=None, float norm_eps=1e-6, Tensor? gate=None, str gate_function='silu') -> Tensor"
+    "Tensor? norm_weights=None, float norm_eps=1e-6, Tensor? gate=None, str gate_function='silu', "
+    "bool reproducible=False) -> Tensor"
 )
 
 
@@ -24,11 +25,12 @@ def linear_attention(
     rule: str = "gated_delta", scale: Optional[float] = None, qk_norm_eps: float = 0.0,
     cu_seqlens: Optional[Tensor] = None, state_ids: Optional[Tensor] = None, norm_weights: Optional[Tensor] = None,
     norm_eps: float = 1e-6, gate: Optional[Tensor] = None, gate_function: str = "silu",
+    reproducible: bool = False,
 ) -> Tensor:  # fmt: skip
     out, _ = _linear_attention(
         q, k, v, decay=decay, beta=beta, state=state, rule=rule, scale=scale, qk_norm_eps=qk_norm_eps,
         cu_seqlens=cu_seqlens, state_ids=state_ids, norm_weights=norm_weights, norm_eps=norm_eps, gate=gate,
-        gate_function=gate_function, runner=_native.Runner(),
+        gate_function=gate_function, reproducible=reproducible, runner=_native.Runner(),
     )  # fmt: skip
     return out
 
