@@ -1,5 +1,8 @@
 /* attune run: attention, or a whole block, on .npy files. */
 #include "run/run_command.h"
+#include "run/run_linear.h"
+
+#include "common/problem_text.h"
 
 static const struct argp_option options[] = {
     {"q", TOOL_KEY_Q, "F.npy", 0, "Queries [batch,] num_heads, seq_q, head_dim", 0},
@@ -39,11 +42,12 @@ int cmd_run(int argc, char **argv) {
                                      "PROBLEM does not name come from the files; with layout=bshd in PROBLEM those of "
                                      "q, k, v and the result hold [batch,] seq, heads, dim. A block has its inputs "
                                      "x, x_kv ... by --tensor, and so its weights: q_weight, q_bias, qkv_weight ... "
+                                     "With op=linear it is linear attention, of files [batch,] tokens, heads, dim. "
                                      "`attune compile --emit=ir PROBLEM` shows which tensors a problem has.",
                                      run_command_children,
                                      NULL,
                                      NULL};
     run_options o = {.engine = ATTUNE_ENGINE_JIT};
     argp_parse(&argp, argc, argv, 0, NULL, &o);
-    return run_command(&o);
+    return problem_text_has(o.problem, "op=linear") ? run_linear(&o) : run_command(&o);
 }

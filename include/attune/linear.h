@@ -186,17 +186,20 @@ ATTUNE_API void attune_conv_destroy(attune_conv *conv);
 typedef struct attune_conv_step {
     size_t struct_size;
     int64_t batch;               /* sequences */
-    int64_t seq;                 /* tokens of each */
-    attune_view x;               /* [batch, seq, channels]; `head` is the stride of a channel. All three strides 0:
-                                  * contiguous in this order */
+    int64_t seq;                 /* tokens of each, without cu_seqlens */
+    attune_view x;               /* [batch, seq, channels], with cu_seqlens [tokens, channels]; `head` is the stride of a
+                                  * channel. All three strides 0: contiguous in this order */
     const void *weights;         /* [channels, taps], contiguous */
     const void *bias;            /* [channels]; NULL without has_bias */
     attune_mutable_view out;     /* [batch, seq, channels], as x */
-    attune_mutable_view state;   /* [batch, (taps - 1) dilation, channels], as x, read and written: the tokens before.
-                                  * 0 before the first one */
+    attune_mutable_view state;   /* [num_states, (taps - 1) dilation, channels], as x, read and written: the tokens
+                                  * before. 0 before the first one */
     uint32_t max_threads;        /* 0: all of the context's */
     const attune_runner *runner; /* NULL: the context's threads */
     const int *cancel;           /* NULL, or a flag that another thread sets to end the step */
+    const int32_t *cu_seqlens;   /* these three as in attune_linear_step */
+    int64_t num_states;
+    const int32_t *state_ids;
 } attune_conv_step;
 
 #ifdef __cplusplus

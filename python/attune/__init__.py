@@ -21,6 +21,7 @@ of its subclasses, with one sentence.
     PagedCache, CacheSize      pages for the sequences of an Attention; how large a cache is
     flex_attention             the same with functions on scores and masks, as PyTorch's
     linear_attention           a state in place of keys and values, as Qwen3-Next has it
+    causal_conv                the convolution before it
     MLA                        a block of multi-head latent attention, as DeepSeek-V3 has it
     index, IndexResult         which keys a query attends to, as DeepSeek V3.2 chooses them
     Problem, DYNAMIC           what is computed; a size that is known only at run time
@@ -51,6 +52,7 @@ from typing import Any
 
 from ._attention import attention
 from ._context import Context, Event, default_context
+from ._conv import causal_conv
 from ._errors import (
     CancelledError,
     CheckFailedError,
@@ -87,6 +89,7 @@ __all__ = [
     "CacheSize",
     "flex_attention",
     "linear_attention",
+    "causal_conv",
     "MLA",
     "index",
     "IndexResult",

@@ -82,6 +82,9 @@ _LINEAR: List[Tuple[str, object, list]] = [
     ("attune_linear_create", c_int, [c_void_p, c_void_p, POINTER(c_void_p)]),
     ("attune_linear_destroy", None, [c_void_p]),
     ("attune_linear_run", c_int, [c_void_p, c_void_p]),
+    ("attune_conv_create", c_int, [c_void_p, c_void_p, POINTER(c_void_p)]),
+    ("attune_conv_destroy", None, [c_void_p]),
+    ("attune_conv_run", c_int, [c_void_p, c_void_p]),
 ]
 # Of versions that have attune/mla.h.
 _MLA: List[Tuple[str, object, list]] = [

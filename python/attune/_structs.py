@@ -318,6 +318,27 @@ class LinearStep(Structure):
     )
 
 
+class ConvDesc(Structure):
+    """attune_conv_desc."""
+
+    _fields_: ClassVar[Any] = (
+        [("struct_size", c_size_t)]
+        + [(name, c_int64) for name in "channels taps dilation".split()]
+        + [(name, c_int) for name in "dtype has_bias has_silu".split()]
+    )
+
+
+class ConvStep(Structure):
+    """attune_conv_step."""
+
+    _fields_: ClassVar[Any] = (
+        [("struct_size", c_size_t), ("batch", c_int64), ("seq", c_int64), ("x", View)]
+        + [("weights", c_void_p), ("bias", c_void_p), ("out", View), ("state", View), ("max_threads", c_uint32)]
+        + [(name, c_void_p) for name in "runner cancel cu_seqlens".split()]
+        + [("num_states", c_int64), ("state_ids", c_void_p)]
+    )
+
+
 class BlocksDesc(Structure):
     """attune_blocks_desc."""
 

@@ -5,6 +5,7 @@
 #include "base/struct.h"
 #include "engine/own_operator.h"
 #include "linear/conv_kernel.h"
+#include "linear/parts.h"
 #include "linear/places.h"
 #include "problem/problem_fields.h"
 
@@ -53,7 +54,7 @@ static attune_status settle(const attune_conv_desc *given, attune_conv_desc *d, 
 
 static attune_status make(attune_context *context, const attune_conv_desc *desc, attune_conv **conv, at_error *err) {
     static const attune_operator_options options = {
-        .struct_size = sizeof options, .name = "causal_conv", .build = conv_build, .version = 1};
+        .struct_size = sizeof options, .name = "causal_conv", .build = conv_build, .version = 2};
     attune_conv_desc given, d;
     attune_operator *op;
     if (at_copy_in(&desc_struct, desc, &given, err) || settle(&given, &d, err) ||
@@ -91,8 +92,10 @@ void attune_conv_destroy(attune_conv *conv) {
 
 /* A call, as the kernel has it. */
 typedef struct call {
-    void *buffers[CONV_NUM_TENSORS];
-    int64_t scalars[3 + 3 * CONV_NUM_TENSORS];
+    lin_parts parts;
+    int64_t batches; /* of a tensor */
+    void *buffers[CONV_NUM_TENSORS + 1];
+    int64_t scalars[CONV_NUM_SIZES + 3 * CONV_NUM_TENSORS];
     size_t num_buffers, num_scalars;
 } call;
 
@@ -110,22 +113,24 @@ static attune_status settle_view(const char *name, const attune_mutable_view *gi
     return ATTUNE_OK;
 }
 
-static lin_places places_of(const char *name, const attune_conv_desc *d, const attune_conv_step *s, int64_t tokens,
+static lin_places places_of(const char *name, const attune_conv_desc *d, int64_t batches, int64_t tokens,
                             const attune_mutable_view *v) {
     return (lin_places){.name = name,
                         .data = v->data,
                         .rank = 3,
-                        .dims = {s->batch, tokens, d->channels},
+                        .dims = {batches, tokens, d->channels},
                         .strides = {v->batch, v->token, v->head},
                         .bytes = mha_dtype_bytes(d->dtype)};
 }
 
 /* Some tasks write their tokens while others still read x and the old state, so outputs must not overlap these. */
-static attune_status check_places(const attune_conv_desc *d, const attune_conv_step *s, const attune_mutable_view *x,
+static attune_status check_places(const attune_conv_desc *d, const call *c, const attune_mutable_view *x,
                                   const attune_mutable_view *out, const attune_mutable_view *state, at_error *err) {
-    const lin_places of_x = places_of("x", d, s, s->seq, x), of_out = places_of("out", d, s, s->seq, out);
+    const int64_t tokens = c->parts.tokens;
+    const lin_places of_x = places_of("x", d, c->batches, tokens, x),
+                     of_out = places_of("out", d, c->batches, tokens, out);
     if (lin_check_places(&of_out, err) || lin_check_ranges(&of_out, &of_x, err) || !conv_kept(d)) return err->status;
-    const lin_places of_state = places_of("state", d, s, conv_kept(d), state);
+    const lin_places of_state = places_of("state", d, c->parts.states, conv_kept(d), state);
     if (lin_check_places(&of_state, err) || lin_check_ranges(&of_state, &of_x, err)) return err->status;
     return lin_check_ranges(&of_out, &of_state, err);
 }
@@ -150,43 +155,58 @@ static attune_status describe(const attune_conv_desc *d, const attune_conv_step 
     attune_mutable_view given = {.data = (void *)(uintptr_t)s->x.data};
     memcpy(given.strides, s->x.strides, sizeof given.strides);
     attune_mutable_view x, out, state = {0};
-    if (settle_view("x", &given, s->seq, d->channels, &x, err) ||
-        settle_view("out", &s->out, s->seq, d->channels, &out, err) ||
+    c->batches = s->cu_seqlens ? 1 : s->batch;
+    if (settle_view("x", &given, c->parts.tokens, d->channels, &x, err) ||
+        settle_view("out", &s->out, c->parts.tokens, d->channels, &out, err) ||
         (kept && settle_view("state", &s->state, kept, d->channels, &state, err)) ||
-        check_places(d, s, &x, &out, &state, err))
+        check_places(d, c, &x, &out, &state, err))
         return err->status;
     if (!s->weights || (d->has_bias && !s->bias))
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s is NULL", s->weights ? "bias" : "weights");
-    memcpy(c->scalars, (int64_t[]){s->batch, s->seq, d->channels}, 3 * sizeof *c->scalars);
-    c->num_scalars = 3;
+    const lin_parts *const p = &c->parts;
+    const int64_t sizes[CONV_NUM_SIZES] = {s->batch, c->batches, p->tokens, p->longest, p->states, d->channels};
+    memcpy(c->scalars, sizes, sizeof sizes);
+    c->num_scalars = CONV_NUM_SIZES;
     add_tensor(c, &x);
     c->buffers[c->num_buffers++] = (void *)(uintptr_t)s->weights;
     if (d->has_bias) c->buffers[c->num_buffers++] = (void *)(uintptr_t)s->bias;
     if (kept) add_tensor(c, &state);
     add_tensor(c, &out);
-    *form = form_of(&x, &out, &state, s->seq);
+    c->buffers[c->num_buffers++] = c->parts.of;
+    *form = form_of(&x, &out, &state, c->parts.longest);
     return ATTUNE_OK;
 }
 
-static attune_status run_step(attune_conv *conv, const attune_conv_step *s, bool is_interpreted, at_error *err) {
+static attune_status run_kernel(attune_conv *conv, const attune_conv_step *s, conv_form form, const call *c,
+                                bool is_interpreted, at_error *err) {
     const attune_conv_desc *const d = &conv->desc;
-    call c = {0};
     at_team team;
-    conv_form form = CONV_CHANNELS;
     attune_kernel *kernel;
-    if (at_check_size("batch", s->batch, 0, INT32_MAX, err) || at_check_size("seq", s->seq, 0, INT32_MAX, err) ||
-        !s->batch || !s->seq || describe(d, s, &c, &form, err) ||
-        at_operator_kernel(conv->op, conv->problem[form], &conv->kernels[form], &kernel, err) ||
+    if (at_operator_kernel(conv->op, conv->problem[form], &conv->kernels[form], &kernel, err) ||
         at_operator_team(conv->context, s->runner, s->max_threads, &team, err))
         return err->status;
     const double flops = (double)(2 * d->taps + (d->has_silu ? 16 : 0)) * (double)d->channels;
-    const at_run run = {.buffers = c.buffers,
-                        .num_buffers = c.num_buffers,
-                        .scalars = c.scalars,
-                        .work = at_work_of(flops * (double)s->batch * (double)s->seq, kernel->target),
+    const at_run run = {.buffers = c->buffers,
+                        .num_buffers = c->num_buffers,
+                        .scalars = c->scalars,
+                        .work = at_work_of(flops * (double)c->parts.all, kernel->target),
                         .team = &team,
                         .cancel = s->cancel};
     return at_operator_run(kernel, &run, is_interpreted, err);
+}
+
+static attune_status run_step(attune_conv *conv, const attune_conv_step *s, bool is_interpreted, at_error *err) {
+    const lin_sequences sequences = {.batch = s->batch,
+                                     .seq = s->seq,
+                                     .cu_seqlens = s->cu_seqlens,
+                                     .num_states = s->num_states,
+                                     .state_ids = s->state_ids};
+    call c = {0};
+    conv_form form = CONV_CHANNELS;
+    if (!lin_find_parts(&sequences, &c.parts, err) && c.parts.all && !describe(&conv->desc, s, &c, &form, err))
+        run_kernel(conv, s, form, &c, is_interpreted, err);
+    lin_free_parts(&c.parts);
+    return err->status;
 }
 
 static attune_status run_checked(attune_conv *conv, const attune_conv_step *step, bool is_interpreted) {

@@ -58,17 +58,28 @@ static void put_parameters(const writer *x) {
     const char *const inner = x->form == CONV_TOKENS ? "1" : "x_t", *const y_inner =
                                                                         x->form == CONV_TOKENS ? "1" : "y_t";
     const bool is_unit = x->form < CONV_APART;
-    PUT("kernel @causal_conv (\n  x: %s[batches, length, channels] strides [x_b, %s, %s] in,\n", x->dtype, inner,
+    PUT("kernel @causal_conv (\n  x: %s[batches, tokens, channels] strides [x_b, %s, %s] in,\n", x->dtype, inner,
         is_unit ? "1" : "x_c");
     PUT("  weights: %s[channels, %lld] in,\n", x->dtype, x->taps);
     if (x->bias) PUT("  bias: %s[channels] in,\n", x->dtype);
     if (x->kept)
-        PUT("  state: %s[batches, %lld, channels] strides [s_b, s_t, %s] inout,\n", x->dtype, x->kept,
+        PUT("  state: %s[states, %lld, channels] strides [s_b, s_t, %s] inout,\n", x->dtype, x->kept,
             x->form == CONV_CHANNELS ? "1" : "s_c");
-    PUT("  y: %s[batches, length, channels] strides [y_b, %s, %s] out,\n", x->dtype, y_inner, is_unit ? "1" : "y_c");
-    PUT("  batches: idx, length: idx, channels: idx, x_b: idx, x_c: idx, x_t: idx,\n");
+    PUT("  y: %s[batches, tokens, channels] strides [y_b, %s, %s] out,\n", x->dtype, y_inner, is_unit ? "1" : "y_c");
+    PUT("  parts: i32[batch, 3] in,\n  batch: idx, batches: idx, tokens: idx, longest: idx, states: idx, channels: idx,\n"
+        "  x_b: idx, x_c: idx, x_t: idx,\n");
     if (x->kept) PUT("  s_b: idx, s_c: idx, s_t: idx,\n");
-    PUT("  y_b: idx, y_c: idx, y_t: idx) {\nassume batches >= 1\nassume channels >= 1\nassume length >= 0\n");
+    PUT("  y_b: idx, y_c: idx, y_t: idx) {\nassume batches >= 1\nassume channels >= 1\nassume states >= 1\nassume longest >= 0\nassume tokens >= 0\n");
+}
+
+/* Names of a sequence, with the number of the phase: the first of its tokens and the one after the last, the state, the
+ * batch of the tensor. Begins a block for those that have tokens. */
+static void open_sequence(const writer *x, int phase) {
+    PUT("let first%d in 0..tokens + 1 = cast.idx(parts[number%d, 0])\n"
+        "let end%d in 0..tokens + 1 = cast.idx(parts[number%d, 1])\n"
+        "let slot%d in 0..states = cast.idx(parts[number%d, 2])\n"
+        "let b%d in 0..batches = min(number%d, batches - 1)\nif first%d < end%d {\n",
+        phase, phase, phase, phase, phase, phase, phase, phase, phase, phase);
 }
 
 /* let result = the activation of the sum. */
@@ -85,29 +96,31 @@ static void put_result(const writer *x) {
 /* value0[] or value1[] of a phase: token `at` of the state followed by x. */
 static void put_token(const writer *x, int phase, int number, const char *at) {
     if (!x->kept) {
-        PUT("value%d[] = %s(x[b%d, %s, c%d]:x%d ? (live%d))\n", phase, cast(x), phase, at, phase, x->lanes, phase);
+        PUT("value%d[] = %s(x[b%d, first%d + %s, c%d]:x%d ? (live%d))\n", phase, cast(x), phase, phase, at, phase,
+            x->lanes, phase);
         return;
     }
     PUT("let at%d = %s\nif at%d < %lld {\n", number, at, number, x->kept);
-    PUT("value%d[] = %s(state[b%d, at%d, c%d]:x%d ? (live%d))\n} else {\n", phase, cast(x), phase, number, phase,
+    PUT("value%d[] = %s(state[slot%d, at%d, c%d]:x%d ? (live%d))\n} else {\n", phase, cast(x), phase, number, phase,
         x->lanes, phase);
-    PUT("value%d[] = %s(x[b%d, at%d - %lld, c%d]:x%d ? (live%d))\n}\n", phase, cast(x), phase, number, x->kept, phase,
-        x->lanes, phase);
+    PUT("value%d[] = %s(x[b%d, first%d + at%d - %lld, c%d]:x%d ? (live%d))\n}\n", phase, cast(x), phase, phase, number,
+        x->kept, phase, x->lanes, phase);
 }
 
 static void put_channels_phase(const writer *x) {
     enum { TOKENS = 16, VECTORS = 8 };
     const int width = VECTORS * x->lanes;
     char at[48], weight[16];
-    PUT("parallel for b0 in 0..batches, part in 0..(length + %d) / %d, block in 0..(channels + %d) / %d {\n",
+    PUT("parallel for number0 in 0..batch, part in 0..(longest + %d) / %d, block in 0..(channels + %d) / %d {\n",
         TOKENS - 1, TOKENS, width - 1, width);
+    open_sequence(x, 0);
     PUT("for c0 in block * %d..min(block * %d + %d, channels) by %d {\n", width, width, width, x->lanes);
     PUT("let live0 = ramp.x%d(c0, 1) < splat.x%d(channels)\nalloc sum: f32x%d[] reg\nalloc value0: f32x%d[] reg\n",
         x->lanes, x->lanes, x->lanes, x->lanes);
     for (long long i = 0; i < x->taps; i++)
         PUT("let w%lld = %s(weights[c0, %lld]:x%d @0 ? (live0))\n", i, cast(x), i, x->lanes);
     if (x->bias) PUT("let begin = %s(bias[c0]:x%d ? (live0))\n", cast(x), x->lanes);
-    PUT("for t in part * %d..min(part * %d + %d, length) {\n", TOKENS, TOKENS, TOKENS);
+    PUT("for t in part * %d..min(part * %d + %d, end0 - first0) {\n", TOKENS, TOKENS, TOKENS);
     if (x->bias)
         PUT("sum[] = begin\n");
     else
@@ -119,21 +132,22 @@ static void put_channels_phase(const writer *x) {
         put_madd(x, weight, "value0[]", "sum[]");
     }
     put_result(x);
-    PUT("y[b0, t, c0]:x%d ? (live0) = ", x->lanes);
+    PUT("y[b0, first0 + t, c0]:x%d ? (live0) = ", x->lanes);
     put_store(x, "result");
-    PUT("}\n}\n}\n");
+    PUT("}\n}\n}\n}\n");
 }
 
 /* Rows of the new state are copies of later rows, so they are written in order. */
 static void put_state_phase(const writer *x) {
-    PUT("parallel for b1 in 0..batches, block1 in 0..(channels + %d) / %d {\n", x->lanes - 1, x->lanes);
+    PUT("parallel for number1 in 0..batch, block1 in 0..(channels + %d) / %d {\n", x->lanes - 1, x->lanes);
     PUT("let c1 = block1 * %d\nlet live1 = ramp.x%d(c1, 1) < splat.x%d(channels)\nalloc value1: f32x%d[] reg\n",
         x->lanes, x->lanes, x->lanes, x->lanes);
+    open_sequence(x, 1);
     PUT("for row in 0..%lld {\n", x->kept);
-    put_token(x, 1, (int)x->taps, "length + row");
-    PUT("state[b1, row, c1]:x%d ? (live1) = ", x->lanes);
+    put_token(x, 1, (int)x->taps, "end1 - first1 + row");
+    PUT("state[slot1, row, c1]:x%d ? (live1) = ", x->lanes);
     put_store(x, "value1[]");
-    PUT("}\n}\n");
+    PUT("}\n}\n}\n");
 }
 
 /* ---- Lanes are tokens ---- */
@@ -141,14 +155,16 @@ static void put_state_phase(const writer *x) {
 static void put_line(const writer *x) {
     enum { PIECE = 512 };
     char tap[64], weight[16];
-    PUT("parallel for b in 0..batches, c in 0..channels {\nalloc line: f32[%lld] scratch\nalloc sum: f32x%d[] reg\n",
+    PUT("parallel for number0 in 0..batch, c in 0..channels {\n");
+    open_sequence(x, 0);
+    PUT("alloc line: f32[%lld] scratch\nalloc sum: f32x%d[] reg\n",
         x->kept + PIECE + x->lanes, x->lanes);
     for (long long i = 0; i < x->taps; i++)
         PUT("let w%lld = splat.x%d(%s(weights[c, %lld]))\n", i, x->lanes, cast(x), i);
-    if (x->kept) PUT("for k0 in 0..%lld {\nline[k0] = %s(state[b, k0, c])\n}\n", x->kept, cast(x));
-    PUT("for first in 0..length by %d {\nlet count = min(length - first, %d)\n", PIECE, PIECE);
+    if (x->kept) PUT("for k0 in 0..%lld {\nline[k0] = %s(state[slot0, k0, c])\n}\n", x->kept, cast(x));
+    PUT("for first in first0..end0 by %d {\nlet count = min(end0 - first, %d)\n", PIECE, PIECE);
     PUT("for i in 0..count by %d {\nlet t0 = first + i\n", x->lanes);
-    PUT("line[%lld + i]:x%d = %s(x[b, t0, c]:x%d @1 ? (ramp.x%d(t0, 1) < splat.x%d(length)))\n}\n", x->kept, x->lanes,
+    PUT("line[%lld + i]:x%d = %s(x[b0, t0, c]:x%d @1 ? (ramp.x%d(t0, 1) < splat.x%d(end0)))\n}\n", x->kept, x->lanes,
         cast(x), x->lanes, x->lanes, x->lanes);
     PUT("for j in 0..count by %d {\nlet t = first + j\n", x->lanes);
     if (x->bias)
@@ -161,17 +177,17 @@ static void put_line(const writer *x) {
         put_madd(x, weight, tap, "sum[]");
     }
     put_result(x);
-    PUT("y[b, t, c]:x%d @1 ? (ramp.x%d(t, 1) < splat.x%d(length)) = ", x->lanes, x->lanes, x->lanes);
+    PUT("y[b0, t, c]:x%d @1 ? (ramp.x%d(t, 1) < splat.x%d(end0)) = ", x->lanes, x->lanes, x->lanes);
     put_store(x, "result");
     PUT("}\n");
     if (x->kept) PUT("for k1 in 0..%lld {\nline[k1] = line[count + k1]\n}\n", x->kept);
     PUT("}\n");
     if (x->kept) {
-        PUT("for k2 in 0..%lld {\nstate[b, k2, c] = ", x->kept);
+        PUT("for k2 in 0..%lld {\nstate[slot0, k2, c] = ", x->kept);
         put_store(x, "line[k2]");
         PUT("}\n");
     }
-    PUT("}\n");
+    PUT("}\n}\n");
 }
 
 int conv_build(void *user, const attune_build_request *request, attune_ir_writer *w) {

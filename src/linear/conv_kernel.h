@@ -16,6 +16,9 @@ typedef enum conv_form {
 /* The tensors of a kernel in the order of its parameters, without those that it does not have. */
 typedef enum conv_tensor { CONV_X, CONV_WEIGHTS, CONV_BIAS, CONV_STATE, CONV_OUT, CONV_NUM_TENSORS } conv_tensor;
 
+/* Its first scalars: sequences, batches and tokens of a tensor, the longest sequence, states, channels. */
+enum { CONV_NUM_SIZES = 6 };
+
 /* Tokens that the state holds. */
 static inline int64_t conv_kept(const attune_conv_desc *d) { return (d->taps - 1) * d->dilation; }
 

@@ -4,6 +4,7 @@
 #include "base/struct.h"
 #include "engine/own_operator.h"
 #include "linear/kernel.h"
+#include "linear/parts.h"
 #include "linear/places.h"
 #include "problem/problem_fields.h"
 
@@ -174,55 +175,11 @@ attune_status attune_linear_prepare(attune_linear *linear) {
 typedef struct call {
     const attune_linear_desc *d;
     const attune_linear_step *step;
-    int64_t tokens; /* of a tensor: of all sequences, or of each */
-    int64_t longest, all;
-    int32_t (*parts)[3]; /* of each sequence: the first token, the one after its last, the state */
+    lin_parts parts;
     void *buffers[LIN_NUM_TENSORS + 1];
     int64_t scalars[4 + 3 * LIN_NUM_TENSORS + 1];
     size_t num_buffers, num_scalars;
 } call;
-
-static attune_status find_lengths(call *c, at_error *err) {
-    const attune_linear_step *s = c->step;
-    c->tokens = s->cu_seqlens ? 0 : s->seq;
-    for (int64_t b = 0; b < s->batch; b++) {
-        const int32_t first = s->cu_seqlens ? s->cu_seqlens[b] : 0;
-        const int32_t end = s->cu_seqlens ? s->cu_seqlens[b + 1] : (int32_t)s->seq;
-        if (first < 0 || end < first || (b == 0 && first && s->cu_seqlens))
-            return at_fail(err, ATTUNE_INVALID_ARGUMENT,
-                           "cu_seqlens[%lld] is %d and cu_seqlens[%lld] %d; it must rise "
-                           "from 0",
-                           (long long)b, first, (long long)b + 1, end);
-        c->parts[b][0] = first, c->parts[b][1] = end, c->parts[b][2] = (int32_t)b;
-        if (end - first > c->longest) c->longest = end - first;
-        c->all += end - first;
-        if (s->cu_seqlens) c->tokens = end;
-    }
-    return ATTUNE_OK;
-}
-
-/* No two sequences have one state. */
-static attune_status find_states(call *c, int64_t states, at_error *err) {
-    const attune_linear_step *s = c->step;
-    if (!s->state_ids) return ATTUNE_OK;
-    uint8_t *const taken = calloc((size_t)(states + 7) / 8, 1);
-    if (!taken) return at_fail_memory(err, (size_t)(states + 7) / 8);
-    for (int64_t b = 0; b < s->batch && !err->status; b++) {
-        const int32_t id = s->state_ids[b];
-        if (id < 0 || id >= states) {
-            at_fail(err, ATTUNE_INVALID_ARGUMENT, "state_ids[%lld] is %d; there are states from 0 to %lld",
-                    (long long)b, id, (long long)states - 1);
-        } else if (taken[id / 8] >> id % 8 & 1) {
-            at_fail(err, ATTUNE_INVALID_ARGUMENT, "state_ids[%lld] is %d, which another sequence has, too",
-                    (long long)b, id);
-        } else {
-            taken[id / 8] |= (uint8_t)(1 << id % 8);
-            c->parts[b][2] = id;
-        }
-    }
-    free(taken);
-    return err->status;
-}
 
 static attune_mutable_view written(const attune_view *view) {
     attune_mutable_view same = {.data = (void *)(uintptr_t)view->data};
@@ -251,14 +208,14 @@ static attune_status add_tensor(call *c, lin_tensor t, at_error *err) {
     if (t == LIN_STATE && is_plain) {
         v.token = columns[t], v.head = d->head_dim * v.token, v.batch = heads[t] * v.head;
     } else if (is_plain) {
-        v.head = columns[t], v.token = heads[t] * v.head, v.batch = c->tokens * v.token;
+        v.head = columns[t], v.token = heads[t] * v.head, v.batch = c->parts.tokens * v.token;
     }
     const bool is_state = t == LIN_STATE;
     const lin_places places = {
         .name = names[t],
         .data = v.data,
         .rank = 4,
-        .dims = {c->scalars[is_state ? 3 : 1], heads[t], is_state ? d->head_dim : c->tokens, columns[t]},
+        .dims = {c->scalars[is_state ? 3 : 1], heads[t], is_state ? d->head_dim : c->parts.tokens, columns[t]},
         .strides = {v.batch, v.head, v.token, 1},
         .bytes = 1};
     if ((t == LIN_OUT || is_state) && lin_check_places(&places, err)) return err->status;
@@ -269,12 +226,12 @@ static attune_status add_tensor(call *c, lin_tensor t, at_error *err) {
     return ATTUNE_OK;
 }
 
-static attune_status describe(call *c, int64_t states, float scale, at_error *err) {
+static attune_status describe(call *c, float scale, at_error *err) {
     const attune_linear_step *s = c->step;
     c->scalars[0] = s->batch;
     c->scalars[1] = s->cu_seqlens ? 1 : s->batch;
-    c->scalars[2] = c->tokens;
-    c->scalars[3] = states;
+    c->scalars[2] = c->parts.tokens;
+    c->scalars[3] = c->parts.states;
     c->num_scalars = 4;
     for (int t = 0; t < LIN_NORM; t++)
         if (lin_has(c->d, (lin_tensor)t) && add_tensor(c, (lin_tensor)t, err)) return err->status;
@@ -282,23 +239,10 @@ static attune_status describe(call *c, int64_t states, float scale, at_error *er
         if (!s->norm_weights) return at_fail(err, ATTUNE_INVALID_ARGUMENT, "norm_weights is NULL");
         c->buffers[c->num_buffers++] = (void *)(uintptr_t)s->norm_weights;
     }
-    c->buffers[c->num_buffers++] = c->parts;
+    c->buffers[c->num_buffers++] = c->parts.of;
     int32_t bits;
     memcpy(&bits, &scale, sizeof bits);
     c->scalars[c->num_scalars++] = bits;
-    return ATTUNE_OK;
-}
-
-static attune_status check_step(const attune_linear_step *s, at_error *err) {
-    static const int64_t MOST = INT32_MAX;
-    if (s->batch < 0 || s->batch > MOST || s->seq < 0 || s->seq > MOST || s->num_states < 0 || s->num_states > MOST)
-        return at_fail(err, ATTUNE_INVALID_ARGUMENT,
-                       "batch is %lld, seq %lld and num_states %lld; each must be from 0 "
-                       "to 2147483647",
-                       (long long)s->batch, (long long)s->seq, (long long)s->num_states);
-    if (!s->state_ids && s->num_states && s->num_states < s->batch)
-        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "num_states is %lld for a batch of %lld without state_ids",
-                       (long long)s->num_states, (long long)s->batch);
     return ATTUNE_OK;
 }
 
@@ -310,25 +254,24 @@ static attune_status run_kernel(attune_linear *l, const attune_kernel *kernel, c
     const at_run run = {.buffers = c->buffers,
                         .num_buffers = c->num_buffers,
                         .scalars = c->scalars,
-                        .work = at_work_of(2 * products * (double)c->all, kernel->target),
+                        .work = at_work_of(2 * products * (double)c->parts.all, kernel->target),
                         .team = &team,
                         .cancel = c->step->cancel};
     return at_operator_run(kernel, &run, is_interpreted, err);
 }
 
 static attune_status run_step(attune_linear *l, const attune_linear_step *s, bool is_interpreted, at_error *err) {
-    enum { FEW_SEQUENCES = 64 };
-    int32_t few[FEW_SEQUENCES][3];
-    call c = {.d = &l->desc, .step = s, .parts = few};
-    const int64_t states = s->num_states ? s->num_states : s->batch;
-    if (check_step(s, err) || !s->batch) return err->status;
-    if (s->batch > FEW_SEQUENCES && !(c.parts = malloc((size_t)s->batch * sizeof *c.parts)))
-        return at_fail_memory(err, (size_t)s->batch * sizeof *c.parts);
+    const lin_sequences sequences = {.batch = s->batch,
+                                     .seq = s->seq,
+                                     .cu_seqlens = s->cu_seqlens,
+                                     .num_states = s->num_states,
+                                     .state_ids = s->state_ids};
+    call c = {.d = &l->desc, .step = s};
     attune_kernel *kernel;
-    if (!find_lengths(&c, err) && !find_states(&c, states, err) && c.all && !describe(&c, states, l->scale, err)) {
-        if (!find_kernel(l, c.longest >= LIN_CHUNK, &kernel, err)) run_kernel(l, kernel, &c, is_interpreted, err);
-    }
-    if (c.parts != few) free(c.parts);
+    if (!lin_find_parts(&sequences, &c.parts, err) && c.parts.all && !describe(&c, l->scale, err) &&
+        !find_kernel(l, c.parts.longest >= LIN_CHUNK, &kernel, err))
+        run_kernel(l, kernel, &c, is_interpreted, err);
+    lin_free_parts(&c.parts);
     return err->status;
 }
 

@@ -239,6 +239,50 @@ static void bits_of_cuts(void **state) {
     attune_conv_destroy(conv);
 }
 
+/* Sequences of several lengths, one empty, with states out of order: each as if it were alone, in both layouts, and by
+ * the interpreter. */
+static void ragged_batches(void **state) {
+    (void)state;
+    enum { TOKENS = 29, STATES = 6 };
+    static const int32_t starts[] = {0, 5, 5, 6, TOKENS}, ids[] = {3, 0, 5, 1};
+    const attune_conv_desc d = desc_of(4, 2, 1, 1);
+    const int64_t kept = 6, rows = kept * CHANNELS;
+    attune_conv *const conv = make(&d);
+    conv_case c;
+    open_case(&c, d, TOKENS);
+    float *const states = numbers(ATTUNE_F32, STATES * rows), *const again = malloc((size_t)(STATES * rows) * 4);
+    memcpy(again, states, (size_t)(STATES * rows) * 4);
+    float *const alone = malloc(TOKENS * CHANNELS * 4);
+    for (int by_channels = 0; by_channels < 2; by_channels++) {
+        attune_conv_step s = step_of(&c);
+        s.batch = 4, s.cu_seqlens = starts, s.num_states = STATES, s.state_ids = ids, s.state.data = again;
+        if (by_channels) s.x.token = s.out.token = 1, s.x.head = s.out.head = TOKENS, s.x.batch = TOKENS * CHANNELS;
+        memcpy(again, states, (size_t)(STATES * rows) * 4);
+        run(conv, &s);
+        float *const left = malloc((size_t)(STATES * rows) * 4);
+        memcpy(left, states, (size_t)(STATES * rows) * 4);
+        for (int b = 0; b < 4; b++) {
+            attune_conv_step one = s;
+            one.batch = 1, one.seq = starts[b + 1] - starts[b], one.cu_seqlens = NULL, one.state_ids = &ids[b];
+            one.x.data = (float *)c.x + starts[b] * (by_channels ? 1 : CHANNELS);
+            one.out.data = alone + starts[b] * (by_channels ? 1 : CHANNELS), one.state.data = left;
+            run(conv, &one);
+        }
+        assert_memory_equal(c.out, alone, TOKENS * CHANNELS * 4);
+        assert_memory_equal(again, left, (size_t)(STATES * rows) * 4);
+        memcpy(again, states, (size_t)(STATES * rows) * 4);
+        if (attune_conv_run_interpreted(conv, &s)) fail_msg("%s", attune_last_message());
+        assert_memory_equal(c.out, alone, TOKENS * CHANNELS * 4);
+        assert_memory_equal(again, left, (size_t)(STATES * rows) * 4);
+        free(left);
+    }
+    free(states);
+    free(again);
+    free(alone);
+    close_case(&c);
+    attune_conv_destroy(conv);
+}
+
 /* The state by channels, x and out by tokens, and the other way round. */
 static void state_of_another_layout(void **state) {
     (void)state;
@@ -370,6 +414,7 @@ int main(void) {
         cmocka_unit_test(taps_and_tokens),
         cmocka_unit_test(types),
         cmocka_unit_test(bits_of_cuts),
+        cmocka_unit_test(ragged_batches),
         cmocka_unit_test(nothing_to_do),
         cmocka_unit_test(wrong_descriptions),
         cmocka_unit_test(wrong_steps),

@@ -10,11 +10,13 @@
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
+
+#include "ref_attention.h"
+#include "ref_linear.h"
 
 /* ---- Numbers ---- */
 
@@ -99,76 +101,14 @@ static void shift(attune_linear_step *s, const linear_case *c, int64_t token) {
 
 /* ---- The reference, in f64 ---- */
 
-typedef struct reference {
-    const linear_case *c;
-    double *state; /* of all, as the case has them */
-} reference;
-
-static double number_at(const linear_case *c, int tensor, int64_t token, int64_t head, int64_t column) {
-    return (double)ref_load(c->dtypes[tensor], c->data[tensor],
-                            (token * c->heads[tensor] + head) * c->columns[tensor] + column);
-}
-
-static double norm_of(const linear_case *c, int tensor, int64_t token, int64_t head) {
-    double squares = 0;
-    if (c->desc.qk_norm_eps == 0) return 1;
-    for (int64_t i = 0; i < c->desc.head_dim; i++) squares += pow(number_at(c, tensor, token, head, i), 2);
-    return 1 / sqrt(squares + c->desc.qk_norm_eps);
-}
-
-static void reference_token(const reference *r, int64_t token, int64_t slot, int64_t head, double *out) {
-    const linear_case *c = r->c;
-    const attune_linear_desc *d = &c->desc;
-    const int64_t rows = d->head_dim, columns = d->head_dim_v, k_head = head / (d->num_kv_heads / d->num_k_heads);
-    double *const s = r->state + (slot * d->num_kv_heads + head) * rows * columns;
-    const double beta = d->has_beta ? number_at(c, BETA, token, head, 0) : 1, k_norm = norm_of(c, K, token, k_head);
-    for (int64_t j = 0; j < columns; j++) {
-        double u = 0;
-        for (int64_t i = 0; i < rows; i++) {
-            if (d->decay)
-                s[i * columns + j] *= exp(number_at(c, DECAY, token, head, d->decay == ATTUNE_DECAY_KEY ? i : 0));
-            u += s[i * columns + j] * number_at(c, K, token, k_head, i) * k_norm;
-        }
-        const double r_j = number_at(c, V, token, head, j) - (d->rule >= ATTUNE_DELTA ? u : 0);
-        for (int64_t i = 0; i < rows; i++)
-            s[i * columns + j] += beta * number_at(c, K, token, k_head, i) * k_norm * r_j;
-    }
-    const int64_t group = d->num_heads > d->num_kv_heads ? d->num_heads / d->num_kv_heads : 1;
-    const double scale = isnan(d->scale) ? 1 / sqrt((double)rows) : d->scale;
-    for (int64_t g = 0; g < group; g++) {
-        const int64_t q_head =
-            d->num_heads > d->num_kv_heads ? head * group + g : head / (d->num_kv_heads / d->num_heads);
-        const double q_norm = norm_of(c, Q, token, q_head);
-        for (int64_t j = 0; j < columns; j++) {
-            double o = 0;
-            for (int64_t i = 0; i < rows; i++) o += s[i * columns + j] * number_at(c, Q, token, q_head, i) * q_norm;
-            out[(token * c->heads[OUT] + head * group + g) * columns + j] = scale * o;
-        }
-    }
-}
-
-/* RMS norm and gate of a row of out. */
-static void reference_finish(const linear_case *c, int64_t token, int64_t head, double *row) {
-    const attune_linear_desc *d = &c->desc;
-    double squares = 0;
-    for (int64_t j = 0; j < d->head_dim_v; j++) squares += row[j] * row[j];
-    for (int64_t j = 0; j < d->head_dim_v; j++) {
-        const double g = number_at(c, GATE, token, head, j);
-        if (d->out_norm_eps > 0)
-            row[j] *= (double)ref_load(d->dtype, c->norm, j) / sqrt(squares / (double)d->head_dim_v + d->out_norm_eps);
-        if (d->gate) row[j] *= (d->gate == ATTUNE_GATE_SILU ? g : 1) / (1 + exp(-g));
-    }
-}
-
 static double *reference_of(const linear_case *c, double **state) {
     double *const out = calloc((size_t)(c->tokens * c->heads[OUT] * c->columns[OUT]) + 1, sizeof *out);
-    reference r = {c, calloc((size_t)state_numbers(c), sizeof(double))};
-    for (int64_t i = 0; i < state_numbers(c); i++) r.state[i] = (double)ref_load(c->desc.state_dtype, c->state, i);
-    for (int64_t t = 0; t < c->tokens; t++)
-        for (int64_t h = 0; h < c->desc.num_kv_heads; h++) reference_token(&r, t, 0, h, out);
-    for (int64_t row = 0; row < c->tokens * c->heads[OUT]; row++)
-        reference_finish(c, row / c->heads[OUT], row % c->heads[OUT], out + row * c->columns[OUT]);
-    *state = r.state;
+    double *const s = calloc((size_t)state_numbers(c), sizeof *s);
+    for (int64_t i = 0; i < state_numbers(c); i++) s[i] = (double)ref_load(c->desc.state_dtype, c->state, i);
+    const ref_linear r = {&c->desc,   c->tokens, c->data[Q], c->data[K], c->data[V], c->data[DECAY], c->data[BETA],
+                          c->data[GATE], c->norm};
+    ref_linear_compute(&r, s, out);
+    *state = s;
     return out;
 }
 
@@ -524,7 +464,7 @@ static void wrong_steps(void **state) {
     refuse_step(finished, &s, "norm_weights is NULL");
     attune_linear_destroy(finished);
     s = good, s.seq = -1;
-    refuse_step(linear, &s, "batch is 1, seq -1 and num_states 2; each must be from 0 to 2147483647");
+    refuse_step(linear, &s, "seq is -1; it must be from 0 to 2147483647");
     close_case(&c);
     attune_linear_destroy(linear);
 }

@@ -1,5 +1,5 @@
-"""attune::linear_attention: attune.linear_attention as an operator, which torch.compile and torch.export keep in the
-graph. It runs on PyTorch's threads and computes no gradients."""
+"""attune::linear_attention and attune::causal_conv: attune's functions as operators, which torch.compile and torch.export
+keep in the graph. They run on PyTorch's threads and compute no gradients."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Optional
 import torch
 from torch import Tensor
 
+from .._conv import causal_conv as _causal_conv
 from .._linear import linear_attention as _linear_attention
 from . import _native
 
@@ -38,3 +39,26 @@ def linear_attention(
 @linear_attention.register_fake
 def _fake(q: Tensor, k: Tensor, v: Tensor, *args: object, **kwargs: object) -> Tensor:
     return q.new_empty((*q.shape[:-2], max(q.shape[-2], v.shape[-2]), v.shape[-1]))
+
+
+_CONV_SCHEMA = (
+    "(Tensor x, Tensor weights, Tensor? bias, Tensor(a!) state, bool silu=False, int dilation=1, "
+    "Tensor? cu_seqlens=None, Tensor? state_ids=None) -> Tensor"
+)
+
+
+@torch.library.custom_op("attune::causal_conv", mutates_args=("state",), device_types="cpu", schema=_CONV_SCHEMA)
+def causal_conv(
+    x: Tensor, weights: Tensor, bias: Optional[Tensor], state: Tensor, silu: bool = False, dilation: int = 1,
+    cu_seqlens: Optional[Tensor] = None, state_ids: Optional[Tensor] = None,
+) -> Tensor:  # fmt: skip
+    out, _ = _causal_conv(
+        x, weights, bias=bias, state=state, silu=silu, dilation=dilation, cu_seqlens=cu_seqlens, state_ids=state_ids,
+        runner=_native.Runner(),
+    )  # fmt: skip
+    return out
+
+
+@causal_conv.register_fake
+def _conv_fake(x: Tensor, *args: object, **kwargs: object) -> Tensor:
+    return x.new_empty(x.shape)

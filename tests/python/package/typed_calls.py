@@ -23,6 +23,7 @@ def one_call(q: Any, k: Any, v: Any) -> None:
     attune.attention(q, k, v, attn_mask=q, attn_bias=k, softmax_scale=0.5, window_left=3, logits_soft_cap=30.0)
     out: Any = attune.linear_attention(q, k, v, decay=q, beta=k, rule="gated_delta", cu_seqlens=[0, 3])[0]
     attune.linear_attention(q, k, v, state=v, out=out, rule="linear", scale=0.5, qk_norm_eps=1e-6, threads=2)
+    out, state = attune.causal_conv(q, k, bias=v, silu=True, cu_seqlens=[0, 3], state_ids=[1], threads=2)
     block = attune.MLA({"o_proj.weight": q}, num_heads=4, qk_nope_head_dim=32, qk_rope_head_dim=16, form="absorbed")
     block.prepare()
     out = block.run(q, k, v, v, kv_lens=[3], block_table=out, cu_seqlens=[0, 3], threads=block.width)

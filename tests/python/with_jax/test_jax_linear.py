@@ -51,12 +51,13 @@ def test_vmap():
 
 
 def test_scan_over_tokens():
-    """Token after token gives the bits of the whole."""
+    """Token after token gives the bits of the whole, if it is to be reproducible."""
     *tensors, state = draw()
-    wanted = attune.linear_attention(*tensors[:3], decay=tensors[3], beta=tensors[4], state=state.copy())
+    wanted = attune.linear_attention(*tensors[:3], decay=tensors[3], beta=tensors[4], state=state.copy(),
+                                     reproducible=True)  # fmt: skip
 
     def token(state, now):
-        out, state = compute(*(one[:, None] for one in now), state)
+        out, state = compute(*(one[:, None] for one in now), state, reproducible=True)
         return state, out[:, 0]
 
     end, outs = jax.lax.scan(token, state, [jnp.moveaxis(one, 1, 0) for one in tensors])

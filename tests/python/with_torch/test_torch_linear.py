@@ -1,4 +1,4 @@
-"""attune::linear_attention: values, torch.compile and torch.export."""
+"""attune::linear_attention and attune::causal_conv: values, torch.compile and torch.export."""
 
 import pytest
 
@@ -92,3 +92,37 @@ def test_wrong_calls():
         linear(q, k, v, decay, beta, state[..., :3])
     with pytest.raises(attune.Error, match="the rule delta has no decay, but decay is head"):
         linear(q, k, v, decay, beta, state, rule="delta")
+
+
+def conv_reference(x, weights, bias, state):
+    """[batch, length, channels] by PyTorch's convolution, with SiLU: out and the new state."""
+    line = torch.cat([state, x], 1)
+    out = torch.nn.functional.conv1d(line.transpose(1, 2), weights[:, None], bias, groups=x.shape[2])
+    return torch.nn.functional.silu(out).transpose(1, 2), line[:, x.shape[1]:]
+
+
+def test_causal_conv():
+    torch.manual_seed(3)
+    x, weights, bias, state = torch.randn(2, 9, 20), torch.randn(20, 4), torch.randn(20), torch.randn(2, 3, 20)
+    want, end = conv_reference(x, weights, bias, state)
+    out = torch.ops.attune.causal_conv(x, weights, bias, state, True)
+    torch.testing.assert_close(out, want, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(state, end, rtol=0, atol=0)
+
+
+def test_causal_conv_compiled_with_states_by_index():
+    torch.manual_seed(4)
+    x, weights, pool = torch.randn(8, 20), torch.randn(20, 4), torch.randn(5, 3, 20)
+    starts, ids = torch.tensor([0, 7, 8], dtype=torch.int32), torch.tensor([3, 1], dtype=torch.int32)
+    before = pool.clone()
+
+    @torch.compile(fullgraph=True, backend="aot_eager")
+    def step(x, pool):
+        return torch.ops.attune.causal_conv(x, weights, None, pool, True, cu_seqlens=starts, state_ids=ids) * 2
+
+    out = step(x, pool)
+    for first, end, slot in ((0, 7, 3), (7, 8, 1)):
+        want, last = conv_reference(x[None, first:end], weights, None, before[slot:slot + 1])
+        torch.testing.assert_close(out[first:end], 2 * want[0], rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(pool[slot], last[0], rtol=0, atol=0)
+    torch.testing.assert_close(pool[[0, 2, 4]], before[[0, 2, 4]], rtol=0, atol=0)
