@@ -111,8 +111,8 @@ static void free_tensors(tensors *t) {
 }
 
 /* The loop that one token is measured by: each number is read, changed and written. */
-__attribute__((noinline, optimize("O3"), target_clones("default", "avx2", "avx512f"))) static void
-read_and_write(float *numbers, size_t count) {
+__attribute__((noinline, optimize("O3"), target_clones("default", "avx2", "avx512f"))) static void read_and_write(
+    float *numbers, size_t count) {
     for (size_t i = 0; i < count; i++) numbers[i] *= 0.999f;
 }
 

@@ -66,10 +66,12 @@ static void put_parameters(const writer *x) {
         PUT("  state: %s[states, %lld, channels] strides [s_b, s_t, %s] inout,\n", x->dtype, x->kept,
             x->form == CONV_CHANNELS ? "1" : "s_c");
     PUT("  y: %s[batches, tokens, channels] strides [y_b, %s, %s] out,\n", x->dtype, y_inner, is_unit ? "1" : "y_c");
-    PUT("  parts: i32[batch, 3] in,\n  batch: idx, batches: idx, tokens: idx, longest: idx, states: idx, channels: idx,\n"
+    PUT("  parts: i32[batch, 3] in,\n  batch: idx, batches: idx, tokens: idx, longest: idx, states: idx, channels: "
+        "idx,\n"
         "  x_b: idx, x_c: idx, x_t: idx,\n");
     if (x->kept) PUT("  s_b: idx, s_c: idx, s_t: idx,\n");
-    PUT("  y_b: idx, y_c: idx, y_t: idx) {\nassume batches >= 1\nassume channels >= 1\nassume states >= 1\nassume longest >= 0\nassume tokens >= 0\n");
+    PUT("  y_b: idx, y_c: idx, y_t: idx) {\nassume batches >= 1\nassume channels >= 1\nassume states >= 1\nassume "
+        "longest >= 0\nassume tokens >= 0\n");
 }
 
 /* Names of a sequence, with the number of the phase: the first of its tokens and the one after the last, the state, the
@@ -157,8 +159,7 @@ static void put_line(const writer *x) {
     char tap[64], weight[16];
     PUT("parallel for number0 in 0..batch, c in 0..channels {\n");
     open_sequence(x, 0);
-    PUT("alloc line: f32[%lld] scratch\nalloc sum: f32x%d[] reg\n",
-        x->kept + PIECE + x->lanes, x->lanes);
+    PUT("alloc line: f32[%lld] scratch\nalloc sum: f32x%d[] reg\n", x->kept + PIECE + x->lanes, x->lanes);
     for (long long i = 0; i < x->taps; i++)
         PUT("let w%lld = splat.x%d(%s(weights[c, %lld]))\n", i, x->lanes, cast(x), i);
     if (x->kept) PUT("for k0 in 0..%lld {\nline[k0] = %s(state[slot0, k0, c])\n}\n", x->kept, cast(x));

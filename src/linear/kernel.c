@@ -64,7 +64,7 @@ static void choose_sizes(writer *x, const attune_build_request *request) {
     x->group = x->heads > x->kv ? x->heads / x->kv : 1;
     x->at_once = x->group < MOST_HEADS ? (int)x->group : MOST_HEADS;
     x->has_delta = x->rule >= ATTUNE_DELTA;
-        if (x->form == LIN_FEW && x->kv * x->dim_v / (2 * x->vectors * x->lanes) >= ENOUGH_TASKS) x->vectors *= 2;
+    if (x->form == LIN_FEW && x->kv * x->dim_v / (2 * x->vectors * x->lanes) >= ENOUGH_TASKS) x->vectors *= 2;
     while (x->vectors > 1 && (x->vectors - 1) * x->lanes >= x->dim_v) x->vectors /= 2;
     const int sums = has_next(x);
     while (x->at_once > 1 && 2 * (x->at_once + sums) + 1 + BESIDE > registers) x->at_once--;
@@ -132,7 +132,7 @@ static void put_token(writer *x) {
     char row[64], to[32], ahead[64];
     if (x->beta && x->has_delta) PUT("let strength = %s(beta[b, t, head])\n", lin_cast(x->beta_dtype));
     lin_put_row(x, "k[b, t, k_head", "key[0", x->beta && x->has_delta ? "strength" : NULL, NULL,
-            x->has_delta ? NULL : "k[b, t_ahead, k_head");
+                x->has_delta ? NULL : "k[b, t_ahead, k_head");
     for (long long g = 0; g < x->group; g++) {
         snprintf(row, sizeof row, "q[b, t, q_head + %lld", g);
         snprintf(to, sizeof to, "query[%lld", g);
@@ -287,8 +287,9 @@ static void row_of_more_heads(writer *x, const char *row, int half) {
 static void put_outputs(const writer *x) {
     for (int g = 0; g < x->now; g++)
         for (int v = 0; v < x->vectors; v++) {
-            PUT("y[b, t, out_head + %d, %s]:x%d%s = %s%s(o[%d, %d, 0] + o[%d, %d, 1])\n", x->first + g, lin_column(x, v), x->lanes,
-                lin_live(x, v), lin_is_f32(x->dtype) ? "" : "cast.", lin_is_f32(x->dtype) ? "" : x->dtype, g, v, g, v);
+            PUT("y[b, t, out_head + %d, %s]:x%d%s = %s%s(o[%d, %d, 0] + o[%d, %d, 1])\n", x->first + g,
+                lin_column(x, v), x->lanes, lin_live(x, v), lin_is_f32(x->dtype) ? "" : "cast.",
+                lin_is_f32(x->dtype) ? "" : x->dtype, g, v, g, v);
         }
 }
 
@@ -296,7 +297,8 @@ static void put_outputs(const writer *x) {
 static void put_right_side(const writer *x) {
     for (int v = 0; v < x->vectors; v++) {
         PUT("prefetch v[b, t_ahead, head, %s]\n", lin_column(x, v));
-        PUT("let value%d = %s(v[b, t, head, %s]:x%d%s)\n", v, lin_cast(x->dtype), lin_column(x, v), x->lanes, lin_live(x, v));
+        PUT("let value%d = %s(v[b, t, head, %s]:x%d%s)\n", v, lin_cast(x->dtype), lin_column(x, v), x->lanes,
+            lin_live(x, v));
         if (x->has_delta)
             PUT("r[%d] = value%d - (u[0, %d, 0] + u[0, %d, 1])\n", v, v, v, v);
         else

@@ -97,7 +97,8 @@ static void put_pair(writer *x, const char *j, bool is_itself) {
     }
 }
 
-/* Copies rows of K, Q and V. Nothing waits for another row: the pages of rows that lie far apart are looked up together. */
+/* Copies rows of K, Q and V. Nothing waits for another row: the pages of rows that lie far apart are looked up
+ * together. */
 static void put_chunk_rows(writer *x) {
     char row[64], to[48];
     PUT("for i.r in 0..%d {\nlet t.r = t0 + i.r\n", LIN_CHUNK);
@@ -154,7 +155,8 @@ static void put_product(writer *x, const char *rows, int first, int count) {
     for (int i = 0; i < count; i++)
         for (int v = 0; v < x->vectors; v++) PUT("tile[%d, %d] = splat.x%d(0.0)\n", i, v, x->lanes);
     PUT("for d%d in 0..%lld {\n", n, x->dim);
-    for (int v = 0; v < x->vectors; v++) PUT("let s%d.%d = s[base%d + d%d, %d]:x%d\n", n, v, x->place, n, v * x->lanes, x->lanes);
+    for (int v = 0; v < x->vectors; v++)
+        PUT("let s%d.%d = s[base%d + d%d, %d]:x%d\n", n, v, x->place, n, v * x->lanes, x->lanes);
     for (int i = 0; i < count; i++) {
         PUT("let w%d.%d = splat.x%d(%s + %d, d%d])\n", n, i, x->lanes, rows, first + i, n);
         for (int v = 0; v < x->vectors; v++) {

@@ -59,8 +59,7 @@ static const char *row_mask(const writer *x, const char *mask, int n) {
     return text;
 }
 
-void lin_put_row(writer *x, const char *row, const char *to, const char *factor, const char *decay,
-                    const char *ahead) {
+void lin_put_row(writer *x, const char *row, const char *to, const char *factor, const char *decay, const char *ahead) {
     const int n = x->names++, lanes = x->lanes;
     const char *const scaled = factor ? factor : "1.0";
     if (x->norm > 0) {

@@ -28,7 +28,9 @@ static inline const char *lin_cast(const char *dtype) { return lin_is_f32(dtype)
 
 static inline bool lin_has_finish(const writer *x) { return x->out_norm > 0 || x->gate; }
 
-static inline bool lin_has_whole_vectors(const writer *x) { return x->dim_v % (x->blocks * x->vectors * x->lanes) == 0; }
+static inline bool lin_has_whole_vectors(const writer *x) {
+    return x->dim_v % (x->blocks * x->vectors * x->lanes) == 0;
+}
 
 /* The expression a b + c. */
 void lin_put_madd(const writer *x, const char *a, const char *b, const char *c);

@@ -411,14 +411,10 @@ static void wrong_steps(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(taps_and_tokens),
-        cmocka_unit_test(types),
-        cmocka_unit_test(bits_of_cuts),
-        cmocka_unit_test(ragged_batches),
-        cmocka_unit_test(nothing_to_do),
-        cmocka_unit_test(wrong_descriptions),
-        cmocka_unit_test(wrong_steps),
-        cmocka_unit_test(state_of_another_layout),
+        cmocka_unit_test(taps_and_tokens), cmocka_unit_test(types),
+        cmocka_unit_test(bits_of_cuts),    cmocka_unit_test(ragged_batches),
+        cmocka_unit_test(nothing_to_do),   cmocka_unit_test(wrong_descriptions),
+        cmocka_unit_test(wrong_steps),     cmocka_unit_test(state_of_another_layout),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

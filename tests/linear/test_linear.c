@@ -4,6 +4,7 @@
 #include <attune/status.h>
 
 #include "ref_attention.h"
+#include "ref_linear.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -14,9 +15,6 @@
 #include <string.h>
 
 #include <cmocka.h>
-
-#include "ref_attention.h"
-#include "ref_linear.h"
 
 /* ---- Numbers ---- */
 
@@ -105,8 +103,8 @@ static double *reference_of(const linear_case *c, double **state) {
     double *const out = calloc((size_t)(c->tokens * c->heads[OUT] * c->columns[OUT]) + 1, sizeof *out);
     double *const s = calloc((size_t)state_numbers(c), sizeof *s);
     for (int64_t i = 0; i < state_numbers(c); i++) s[i] = (double)ref_load(c->desc.state_dtype, c->state, i);
-    const ref_linear r = {&c->desc,   c->tokens, c->data[Q], c->data[K], c->data[V], c->data[DECAY], c->data[BETA],
-                          c->data[GATE], c->norm};
+    const ref_linear r = {&c->desc,       c->tokens,     c->data[Q],    c->data[K], c->data[V],
+                          c->data[DECAY], c->data[BETA], c->data[GATE], c->norm};
     ref_linear_compute(&r, s, out);
     *state = s;
     return out;

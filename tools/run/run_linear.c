@@ -12,8 +12,8 @@
 
 /* The inputs, with their dims in batches: [batch,] tokens, heads, columns. */
 enum { Q, K, V, DECAY, BETA, GATE, NORM_WEIGHTS, STATE, CU_SEQLENS, STATE_IDS, NUM_INPUTS };
-static const char *const names[NUM_INPUTS] = {"q",    "k",            "v",     "decay",      "beta",
-                                              "gate", "norm_weights", "state", "cu_seqlens", "state_ids"};
+static const char *const names[NUM_INPUTS] = {
+    "q", "k", "v", "decay", "beta", "gate", "norm_weights", "state", "cu_seqlens", "state_ids"};
 
 typedef struct linear_call {
     const run_options *o;
@@ -40,7 +40,8 @@ static bool take_word(const char *name, const char *value, const char *const *wo
         }
     char all[64] = "";
     for (int i = 0; words[i]; i++)
-        snprintf(all + strlen(all), sizeof all - strlen(all), "%s%s", i ? (words[i + 1] ? ", " : " or ") : "", words[i]);
+        snprintf(all + strlen(all), sizeof all - strlen(all), "%s%s", i ? (words[i + 1] ? ", " : " or ") : "",
+                 words[i]);
     tool_error("%s is %s; it must be %s", name, value, all);
     return false;
 }
@@ -146,7 +147,8 @@ static bool check_shape(const linear_call *c, int input, int64_t heads, int64_t 
     char wanted[96], of_heads[24], of_columns[24];
     snprintf(of_heads, sizeof of_heads, heads < 0 ? "any" : "%lld", (long long)heads);
     snprintf(of_columns, sizeof of_columns, columns < 0 ? ", any" : columns ? ", %lld" : "", (long long)columns);
-    snprintf(wanted, sizeof wanted, "(%sthe tokens of q, %s%s)", lead == 2 ? "the batch and " : "", of_heads, of_columns);
+    snprintf(wanted, sizeof wanted, "(%sthe tokens of q, %s%s)", lead == 2 ? "the batch and " : "", of_heads,
+             of_columns);
     return good || refuse_shape(c, input, wanted);
 }
 
@@ -170,7 +172,8 @@ static bool describe_rows(linear_call *c) {
     attune_linear_desc *const d = &c->desc;
     const npy_header *const q = &c->inputs[Q]->header;
     const size_t rank = c->inputs[CU_SEQLENS] ? 3 : 4;
-    if (q->rank != rank) return refuse_shape(c, Q, rank == 4 ? "(batch, tokens, heads, columns)" : "(tokens, heads, columns)");
+    if (q->rank != rank)
+        return refuse_shape(c, Q, rank == 4 ? "(batch, tokens, heads, columns)" : "(tokens, heads, columns)");
     d->num_heads = q->shape[rank - 2], d->head_dim = q->shape[rank - 1];
     if (!check_shape(c, K, -1, d->head_dim) || !check_shape(c, V, -1, -1)) return false;
     d->num_k_heads = c->inputs[K]->header.shape[rank - 2];
@@ -178,7 +181,8 @@ static bool describe_rows(linear_call *c) {
     attune_dtype other;
     if (!take_dtype(c, Q, &d->dtype)) return false;
     for (int input = K; input <= V; input++)
-        if (!take_dtype(c, input, &other)) return false;
+        if (!take_dtype(c, input, &other))
+            return false;
         else if (other != d->dtype) {
             tool_error("%s is %s, but q is %s", names[input], tool_dtype_name(other), tool_dtype_name(d->dtype));
             return false;
@@ -381,8 +385,8 @@ static bool check(linear_call *c, attune_linear *linear) {
     } else {
         tool_error("out of memory for the check");
     }
-    c->same_bits = good && !memcmp(out, c->out.data, bytes_of(&c->out)) &&
-                   !memcmp(state, c->state.data, bytes_of(&c->state));
+    c->same_bits =
+        good && !memcmp(out, c->out.data, bytes_of(&c->out)) && !memcmp(state, c->state.data, bytes_of(&c->state));
     free(out);
     free(state);
     return good;
@@ -432,9 +436,9 @@ static void print_text(const linear_call *c, FILE *stream) {
 }
 
 static int print_json(const linear_call *c, const attune_context *context) {
-    json_t *const j = json_pack("{s:s, s:s, s:s, s:f, s:f}", "problem", c->o->problem, "rule", rules[c->desc.rule],
-                                "engine", tool_engine_option(c->o->engine), "first_us", c->first_us, "median_us",
-                                c->median_us);
+    json_t *const j =
+        json_pack("{s:s, s:s, s:s, s:f, s:f}", "problem", c->o->problem, "rule", rules[c->desc.rule], "engine",
+                  tool_engine_option(c->o->engine), "first_us", c->first_us, "median_us", c->median_us);
     if (j && c->o->check) {
         json_object_set_new(j, "same_bits", json_boolean(c->same_bits));
         json_object_set_new(j, "max_error", json_number(c->max_error));

@@ -1,5 +1,5 @@
-"""attune::linear_attention and attune::causal_conv: attune's functions as operators, which torch.compile and torch.export
-keep in the graph. They run on PyTorch's threads and compute no gradients."""
+"""attune::linear_attention and attune::causal_conv: attune's functions as operators, which torch.compile and
+torch.export keep in the graph. They run on PyTorch's threads and compute no gradients."""
 
 from __future__ import annotations
 

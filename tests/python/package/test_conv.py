@@ -23,7 +23,8 @@ def reference(x, weights, bias=None, state=None, silu=False, dilation=1):
 
 
 def draw(batch=2, length=21, channels=35, taps=4, dtype="f4"):
-    return RNG.standard_normal((batch, length, channels)).astype(dtype), RNG.standard_normal((channels, taps)).astype(dtype)
+    x, weights = RNG.standard_normal((batch, length, channels)), RNG.standard_normal((channels, taps))
+    return x.astype(dtype), weights.astype(dtype)
 
 
 @pytest.mark.parametrize("silu, dilation, taps", [(False, 1, 4), (True, 2, 3), (True, 1, 1)])
@@ -31,7 +32,8 @@ def draw(batch=2, length=21, channels=35, taps=4, dtype="f4"):
 @pytest.mark.parametrize("by_channels", [False, True])
 def test_values(silu, dilation, taps, dtype, tolerance, by_channels):
     x, weights = draw(taps=taps, dtype=dtype)
-    bias, state = RNG.standard_normal(35).astype(dtype), RNG.standard_normal((2, (taps - 1) * dilation, 35)).astype(dtype)
+    bias = RNG.standard_normal(35).astype(dtype)
+    state = RNG.standard_normal((2, (taps - 1) * dilation, 35)).astype(dtype)
     wanted, after = reference(x, weights, bias, state, silu, dilation)
     if by_channels:
         x = x.transpose(0, 2, 1).copy().transpose(0, 2, 1)
