@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# `attune run op=linear` from outside: a step on files, cut in two, checked, and a sentence for what is wrong. Needs
+# ATTUNE, the command, and an ATTUNE_CACHE_DIR of its own.
+set -u
+cd "$(dirname "$0")/../.." || exit 1
+. tests/support/cli.sh
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+attune=$ATTUNE
+
+# rows NAME SHAPE NUMBERS: an array of f32.
+rows() { make_npy "$work/$1.npy" '<f4' False "$2" $((4 * $3)); }
+rows q '(2, 9, 2, 8)' 288
+rows k '(2, 9, 2, 8)' 288
+rows v '(2, 9, 4, 8)' 576
+rows beta '(2, 9, 4)' 72
+rows decay '(2, 9, 4, 8)' 576
+rows norm '(8,)' 8
+call=(--q "$work/q.npy" --k "$work/k.npy" --v "$work/v.npy")
+delta=("${call[@]}" --tensor "beta=$work/beta.npy")
+
+expect "the delta rule, beside interpreter and f64" 0 'interpreter +the same bits' "$attune" run \
+    op=linear,rule=delta,qk_norm_eps=1e-6 "${delta[@]}" -o "$work/out.npy" --write "state=$work/state.npy" --check
+expect "out has the shape of v" 0 "'shape': \(2, 9, 4, 8\)" head -c 128 "$work/out.npy"
+expect "the state is an output" 0 "'shape': \(2, 4, 8, 8\)" head -c 128 "$work/state.npy"
+expect "JSON" 0 '"same_bits": true' "$attune" run op=linear,rule=delta,qk_norm_eps=1e-6 "${delta[@]}" --check --json
+expect "the interpreter gives the same" 0 'max error 0\.00e\+00 against' "$attune" run \
+    op=linear,rule=delta,qk_norm_eps=1e-6 "${delta[@]}" --engine=interp --expect "$work/out.npy"
+expect "with decays of keys, a norm and a state" 0 'the same bits' "$attune" run op=linear,rule=gated_delta,scale=0.5 \
+    "${delta[@]}" --tensor "decay=$work/decay.npy" --tensor "norm_weights=$work/norm.npy" \
+    --tensor "state=$work/state.npy" --check
+
+expect "a rule that there is not" 1 'rule is nope; it must be linear, gated, delta or gated_delta' "$attune" run \
+    op=linear,rule=nope "${call[@]}"
+expect "a field that it has not" 1 'op=linear has no field num_heads' "$attune" run op=linear,num_heads=2 "${call[@]}"
+expect "a word for a number" 1 'scale is x, which is no number' "$attune" run op=linear,scale=x "${call[@]}"
+expect "a decay that is missing" 1 'the rule gated_delta has a decay, but decay is none' "$attune" run op=linear \
+    "${call[@]}"
+expect "a gate without a file" 1 'a gate needs --tensor gate=F.npy' "$attune" run op=linear,gate=silu "${call[@]}"
+expect "no v" 1 'op=linear needs --v' "$attune" run op=linear --q "$work/q.npy" --k "$work/k.npy"
+expect "an input that it has not" 1 'op=linear has no input bias' "$attune" run op=linear "${call[@]}" \
+    --tensor "bias=$work/beta.npy"
+expect "an output that it has not" 1 'op=linear has no output lse' "$attune" run op=linear "${call[@]}" \
+    --lse "$work/lse.npy"
+expect "beta of another shape" 1 'beta has the shape \(8\)|beta has the shape \(8,\)' "$attune" run \
+    op=linear,rule=delta "${call[@]}" --tensor "beta=$work/norm.npy"
+expect "a state of another shape" 1 'state has the shape \(2, 9, 4\); it must be \(2, 4, 8, 8\)' "$attune" run \
+    op=linear,rule=delta "${call[@]}" --tensor "state=$work/beta.npy"
+expect "no virtual machine" 1 'takes no --schedule, --sizes or --engine=vm' "$attune" run op=linear "${call[@]}" \
+    --engine=vm
+echo "1..$number"
