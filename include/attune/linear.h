@@ -187,8 +187,8 @@ typedef struct attune_conv_step {
     size_t struct_size;
     int64_t batch;               /* sequences */
     int64_t seq;                 /* tokens of each, without cu_seqlens */
-    attune_view x;               /* [batch, seq, channels], with cu_seqlens [tokens, channels]; `head` is the stride of a
-                                  * channel. All three strides 0: contiguous in this order */
+    attune_view x;               /* [batch, seq, channels], with cu_seqlens [tokens, channels]; `head` is the stride of
+                                  * a channel. All three strides 0: contiguous in this order */
     const void *weights;         /* [channels, taps], contiguous */
     const void *bias;            /* [channels]; NULL without has_bias */
     attune_mutable_view out;     /* [batch, seq, channels], as x */
