@@ -409,6 +409,9 @@ static void test_weights_op(void **state) {
         /* Keys that the last rows of a block do not see, but others do. */
         {.problem = "op=weights,weights=softmax,lse=1,num_heads=2,seq_q=40,seq_kv=200,head_dim=4,window_left=3,"
                     "window_right=2,global_tokens=3"},
+        /* global queries that see keys behind those of the last one */
+        {.problem = "op=weights,weights=softmax,lse=1,num_heads=2,seq_q=5,seq_kv=200,head_dim=4,window_right=2,"
+                    "causal_align=top_left,global_tokens=2"},
         {.problem = "op=weights,weights=masked,num_heads=2,seq_q=200,head_dim=4,is_causal=1,row_ids=1,num_rows=5",
          .rows = 5},
         {.problem = "op=weights,weights=masked,num_heads=4,seq_q=50,seq_kv=30,head_dim=8,weights_average=1,"
