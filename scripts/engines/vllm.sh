@@ -4,7 +4,7 @@
 # neither can be had it says so and does nothing.
 #   test   tests/vllm, some minutes; ARGUMENTS for pytest, as -k server
 #   bench  bench/engines/vllm_turns.py: seconds of loads, and of their attention, with and without attune, in turns
-#   leak   tests/vllm/leak.py: an engine that computes for ten minutes must not grow
+#   leak   tests/vllm/leak.py: an engine that computes for ten minutes must not grow, compared with one without attune
 #   steps  bench/engines/step_peers.py: vLLM's kernel of attention beside attune's
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -59,7 +59,10 @@ test)
     "$python" -m pytest -q -p no:cacheprovider --color=no -rs tests/python/with_torch/test_vllm_backend.py
     ;;
 bench) "$python" bench/engines/vllm_turns.py "$@" ;;
-leak) "$python" tests/vllm/leak.py "$@" ;;
+leak)
+    "${CC:-cc}" -O2 -shared -fPIC -o "$work/blocks.so" tests/vllm/blocks.c
+    BLOCKS=$work/blocks.so "$python" tests/vllm/leak.py "$@"
+    ;;
 steps) env -u OMP_WAIT_POLICY -u KMP_BLOCKTIME "$python" bench/engines/step_peers.py "$@" ;;
 *) echo "vllm.sh: there is no '$job'; there are: test, bench, leak, steps" >&2; exit 2 ;;
 esac

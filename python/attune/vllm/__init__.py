@@ -1,6 +1,8 @@
 """attune's attention in vLLM on CPUs.
 
-    ATTUNE_VLLM=1 vllm serve MODEL          # or, before an engine is made:
+    ATTUNE_VLLM=1 python -m vllm.entrypoints.openai.api_server --model MODEL
+
+    # or, before an engine is made:
     import attune.vllm
     attune.vllm.enable()
     attune.vllm.stats()                     # what this process has computed
@@ -8,6 +10,8 @@
 vLLM finds it by the entry point `attune` of vllm.general_plugins, which does nothing until one of the two is said.
 ATTUNE_VLLM_REPRODUCIBLE=1: attention has the same bits in every batch, chunk and number of threads. docs/vllm.md is the
 manual.
+
+_backend.py and _mla.py derive from vLLM's classes; _attend.py computes, and knows nothing of vLLM.
 """
 
 from __future__ import annotations
@@ -23,23 +27,32 @@ __all__ = ["disable", "enable", "register", "stats", "TESTED"]
 TESTED = ("0.32.0",)
 _BACKEND = "attune.vllm._backend.AttuneBackend"
 _MLA_BACKEND, _MLA_PREFILL = "attune.vllm._mla.AttuneMLABackend", "attune.vllm._mla.AttuneMLAPrefill"
-_OPTIONS = "num_heads head_size scale num_kv_heads alibi_slopes sliding_window kv_cache_dtype logits_soft_cap"
-_OPTIONS += " attn_type kv_sharing_target_layer_name sinks"
-_TENSORS = "layer query key value kv_cache attn_metadata output output_scale output_block_scale"
 _state: Dict[str, Any] = {"registered": False, "mla": False}
 
 
+def is_set(variable: str) -> bool:
+    """Whether a variable of the environment is neither missing, empty nor 0."""
+    return os.environ.get(variable, "0") not in ("", "0")
+
+
 def _logger() -> Any:
+    """The one of all of attune's lines in vLLM's log."""
     from vllm.logger import init_logger
 
     return init_logger("vllm.attune")
 
 
+# What _backend.py and _mla.py use of vLLM: by module, names in it and members of these.
 _NEEDED = {
+    "vllm.logger": ("init_logger",),
+    "vllm.config": ("get_layers_from_vllm_config",),
+    "vllm.model_executor.layers.attention": ("Attention",),
+    "vllm.v1.kv_cache_interface": ("CrossAttentionSpec", "EncoderOnlyAttentionSpec"),
     "vllm.v1.attention.backends.registry": ("register_backend", "AttentionBackendEnum.CPU_ATTN"),
-    "vllm.v1.attention.backend": ("AttentionType", "CommonAttentionMetadata"),
-    "vllm.v1.attention.backends.cpu_attn": ("CPUAttentionBackend", "CPUAttentionBackendImpl", "CPUAttentionMetadata",
-                                            "CPUAttentionMetadataBuilder"),
+    "vllm.v1.attention.backend": ("AttentionType.ENCODER", "AttentionType.ENCODER_ONLY",
+                                  "AttentionType.ENCODER_DECODER", "CommonAttentionMetadata", "MultipleOf"),
+    "vllm.v1.attention.backends.cpu_attn": ("CPUAttentionBackend", "CPUAttentionBackendImpl.do_kv_cache_update",
+                                            "CPUAttentionMetadata", "CPUAttentionMetadataBuilder.build"),
 }  # fmt: skip
 _NEEDED_BY_MLA = {
     "vllm.v1.attention.backends.registry": ("AttentionBackendEnum.CPU_MLA",),
@@ -48,6 +61,21 @@ _NEEDED_BY_MLA = {
     "vllm.v1.attention.backends.mla.prefill.registry": ("MLAPrefillBackendEnum.CPU", "register_mla_prefill_backend"),
     "vllm.model_executor.layers.attention.mla_attention": ("MLACommonMetadataBuilder._build_decode",
                                                            "QueryLenSupport.VARLEN"),
+}  # fmt: skip
+# Parameters of two functions of vLLM's own implementation, in order.
+_PARAMETERS = {
+    "__init__": "num_heads head_size scale num_kv_heads alibi_slopes sliding_window kv_cache_dtype logits_soft_cap"
+                " attn_type kv_sharing_target_layer_name sinks",
+    "forward": "layer query key value kv_cache attn_metadata output output_scale output_block_scale",
+}  # fmt: skip
+# Fields of metadata that attune reads or gives, among others.
+_FIELDS = {
+    ("vllm.v1.attention.backend", "CommonAttentionMetadata"): (
+        "query_start_loc seq_lens num_reqs num_actual_tokens max_query_len max_seq_len block_table_tensor slot_mapping"
+        " causal"),
+    ("vllm.v1.attention.backends.cpu_attn", "CPUAttentionMetadata"): (
+        "num_actual_tokens max_query_len query_start_loc max_seq_len seq_lens block_table slot_mapping"
+        " scheduler_metadata causal"),
 }  # fmt: skip
 
 
@@ -71,11 +99,16 @@ def _missing() -> str:
     lacking = _lacking(_NEEDED)
     if lacking:
         return lacking
-    stock = importlib.import_module("vllm.v1.attention.backends.cpu_attn").CPUAttentionBackendImpl
-    for name, expected in (("__init__", _OPTIONS), ("forward", _TENSORS)):
-        own = list(inspect.signature(getattr(stock, name)).parameters)[1:]
+    stock = importlib.import_module("vllm.v1.attention.backends.cpu_attn")
+    for name, expected in _PARAMETERS.items():
+        own = list(inspect.signature(getattr(stock.CPUAttentionBackendImpl, name)).parameters)[1:]
         if own != expected.split():
             return f"CPUAttentionBackendImpl as it was: {name} takes {', '.join(own)}"
+    for (module, name), fields in _FIELDS.items():
+        own = list(inspect.signature(getattr(importlib.import_module(module), name)).parameters)
+        for field in fields.split():
+            if field not in own:
+                return f"{module}.{name}.{field}"
     return ""
 
 
@@ -159,13 +192,14 @@ def disable() -> None:
 
 def register() -> None:
     """The entry point of vllm.general_plugins: enables attune if ATTUNE_VLLM is 1."""
-    if os.environ.get("ATTUNE_VLLM", "0") not in ("", "0"):
+    if is_set("ATTUNE_VLLM"):
         enable()
 
 
 def stats() -> Dict[str, int]:
     """Counts of this process: steps, calls (one for each layer of a step), tokens, and kernels compiled.
 
+    A model whose layers have caches of several kinds, as windows beside full attention, has a step for each kind.
     "steps.stored": those whose keys went to slots one by one. "layers.stock.REASON": layers that vLLM's own kernels
     compute. An engine with several processes has them in its workers.
     """

@@ -9,7 +9,6 @@ hold lies there as attune reads it:
 from __future__ import annotations
 
 import functools
-import os
 import threading
 from typing import Any, Dict, NamedTuple, Optional, Tuple
 
@@ -19,6 +18,7 @@ import torch
 import attune
 
 from ..torch import runner
+from . import is_set
 
 DTYPES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
 _lock = threading.Lock()
@@ -26,6 +26,7 @@ _counts: Dict[str, int] = {"steps": 0, "calls": 0, "tokens": 0}
 
 
 def stats() -> Dict[str, int]:
+    """What attune.vllm.stats() gives."""
     with _lock:
         counts = dict(_counts)
     counts["compiles"] = attune.info()["statistics"]["compiles"]
@@ -33,17 +34,26 @@ def stats() -> Dict[str, int]:
 
 
 def count(name: str, by: int = 1) -> None:
+    """Adds to one of the counts."""
     with _lock:
         _counts[name] = _counts.get(name, 0) + by
 
 
 def count_step(tokens: int) -> None:
+    """A step of a group of layers, which computes so many tokens."""
     count("steps")
     count("tokens", tokens)
 
 
+def leave(reason: str, logger: Any) -> None:
+    """Notes that vLLM's own kernels compute a layer, and says so once in its log."""
+    count(f"layers.stock.{reason}")
+    logger.info_once("attune leaves %s to vLLM's own backend", reason)
+
+
 def is_reproducible() -> bool:
-    return os.environ.get("ATTUNE_VLLM_REPRODUCIBLE", "0") not in ("", "0")
+    """Whether the bits of a request must not depend on its batch."""
+    return is_set("ATTUNE_VLLM_REPRODUCIBLE")
 
 
 class Layer(NamedTuple):
@@ -82,6 +92,7 @@ def _functions(layer: Layer) -> Dict[str, str]:
 
 @functools.lru_cache(maxsize=None)
 def attention_of(layer: Layer) -> attune.Attention:
+    """The attention of all such layers of this process."""
     extra: Dict[str, Any] = _functions(layer)
     if layer.soft_cap:
         extra["logits_soft_cap"] = layer.soft_cap
@@ -133,6 +144,7 @@ class Step:
             count("steps.stored")
 
     def plan(self, attention: attune.Attention, num_blocks: int) -> Any:
+        """This step's plan for such layers and a cache of so many blocks; made for the first of them."""
         key = (id(attention), num_blocks)
         plan = self._plans.get(key)
         if plan is None:
@@ -166,13 +178,16 @@ def _are_last(lists: Dict[str, Any], slots: numpy.ndarray, block_size: int) -> b
 
 
 def _int32(value: torch.Tensor) -> torch.Tensor:
-    return value if value.dtype == torch.int32 else value.to(torch.int32)
+    """Lists of a plan are i32, which vLLM's are, too."""
+    return value.to(torch.int32)
 
 
 # ---- Caches ----
 
 
 class Cache(NamedTuple):
+    """The tensors of a layer's cache: views of vLLM's."""
+
     k: torch.Tensor  # [blocks, block_size, kv_heads, head_size]
     v: Optional[torch.Tensor]  # None: in k
     k_scale: Optional[torch.Tensor]  # i8: f32 [blocks, kv_heads, block_size]
@@ -247,6 +262,7 @@ def _runs(slots: numpy.ndarray, block_size: int) -> Dict[str, Any]:
 
 
 def _tensors_of(cache: Cache) -> Dict[str, Any]:
+    """As keywords of a plan's run()."""
     given = dict(k_cache=cache.k, v_cache=cache.v, k_scale=cache.k_scale, v_scale=cache.v_scale)
     return {name: one for name, one in given.items() if one is not None}
 
@@ -261,7 +277,7 @@ def attend(
     out: torch.Tensor,
     bindings: Dict[str, Any],
 ) -> None:
-    """One layer of a step, into `out`."""
+    """One layer of a step, into `out`. bindings: tensors that all steps have, as sinks, and scales of fp8."""
     attention = attention_of(layer)
     tokens = step.num_tokens
     given: Dict[str, Any] = {}

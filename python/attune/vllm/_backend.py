@@ -9,7 +9,7 @@ import torch
 from vllm.config import get_layers_from_vllm_config
 from vllm.logger import init_logger
 from vllm.model_executor.layers.attention import Attention
-from vllm.v1.attention.backend import AttentionType, CommonAttentionMetadata
+from vllm.v1.attention.backend import AttentionType, CommonAttentionMetadata, MultipleOf
 from vllm.v1.attention.backends.cpu_attn import (
     CPUAttentionBackend,
     CPUAttentionBackendImpl,
@@ -36,8 +36,6 @@ class AttuneBackend(CPUAttentionBackend):
 
     @staticmethod
     def get_supported_kernel_block_sizes(kv_cache_spec: Any = None) -> list:
-        from vllm.v1.attention.backend import MultipleOf
-
         return [MultipleOf(16)]
 
     @classmethod
@@ -73,7 +71,6 @@ class AttuneMetadata(CPUAttentionMetadata):
     """What vLLM's own kernels read, and a step for attune's layers of a group."""
 
     step: _attend.Step
-    is_causal: bool
     is_causal_by_request: bool
 
 
@@ -86,16 +83,15 @@ class AttuneBuilder(CPUAttentionMetadataBuilder):
             super().__init__(kv_cache_spec, layer_names, vllm_config, device)
         except NotImplementedError:  # vLLM has no kernel for such a cache on this CPU; all else is settled before
             pass
-        self.is_cross = isinstance(kv_cache_spec, CrossAttentionSpec)
-        self.is_encoder = isinstance(kv_cache_spec, EncoderOnlyAttentionSpec)
-        self.is_cross_attention, self.is_encoder_only_attention = self.is_cross, self.is_encoder
+        self.is_cross_attention = isinstance(kv_cache_spec, CrossAttentionSpec)
+        self.is_encoder_only_attention = isinstance(kv_cache_spec, EncoderOnlyAttentionSpec)
         found = get_layers_from_vllm_config(vllm_config, Attention, layer_names).values()
         impls = [layer.impl for layer in found if isinstance(layer.impl, AttuneImpl)]
         for impl in impls:
             impl.prepare(vllm_config.model_config.dtype, kv_cache_spec.block_size)
         self.has_stock = any(impl.stock_reason for impl in impls)
         ours = sum(not impl.stock_reason for impl in impls)
-        logger.info_once("attune computes attention of %d of %d layers", ours, len(found))
+        logger.info("attune computes attention of %d of %d layers", ours, len(found))
 
     def build(
         self,
@@ -103,6 +99,7 @@ class AttuneBuilder(CPUAttentionMetadataBuilder):
         common_attn_metadata: CommonAttentionMetadata,
         fast_build: bool = False,
     ) -> AttuneMetadata:
+        """The same as vLLM's, and a step. Called once for all layers of a group."""
         common = common_attn_metadata
         requests, causal = common.num_reqs, common.causal
         by_request = isinstance(causal, torch.Tensor)
@@ -114,20 +111,20 @@ class AttuneBuilder(CPUAttentionMetadataBuilder):
                 num_actual_tokens=common.num_actual_tokens, max_query_len=common.max_query_len,
                 query_start_loc=common.query_start_loc, max_seq_len=common.max_seq_len, seq_lens=common.seq_lens,
                 block_table=common.block_table_tensor, slot_mapping=common.slot_mapping, scheduler_metadata=None,
-                causal=not by_request and not self.is_cross and bool(causal),
+                causal=not by_request and not self.is_cross_attention and bool(causal),
             )  # fmt: skip
         _attend.count_step(common.num_actual_tokens)
+        has_cache = not self.is_encoder_only_attention
         metadata.step = _attend.Step(
             common.query_start_loc[: requests + 1],
             common.seq_lens[:requests],
-            None if self.is_encoder else common.block_table_tensor[:requests],
+            common.block_table_tensor[:requests] if has_cache else None,
             common.num_actual_tokens,
             ~causal[:requests].bool() if by_request else None,
-            None if self.is_encoder or self.is_cross else common.slot_mapping,
+            common.slot_mapping if has_cache and not self.is_cross_attention else None,
             self.kv_cache_spec.block_size,
         )
-        metadata.is_causal = not by_request and not self.is_cross and bool(causal)
-        metadata.is_causal_by_request = by_request and not self.is_cross
+        metadata.is_causal_by_request = by_request and not self.is_cross_attention
         return metadata
 
 
@@ -159,12 +156,8 @@ class AttuneImpl(CPUAttentionBackendImpl):
         self._cache: Optional[tuple] = None
         self._bindings: Optional[Dict[str, Any]] = None
         self.stock_reason = "" if kv_cache_dtype in _CACHES else f"a cache of {kv_cache_dtype}"
-        self._say()
-
-    def _say(self) -> None:
         if self.stock_reason:
-            _attend.count(f"layers.stock.{self.stock_reason}")
-            logger.info_once("attune leaves %s to vLLM's own backend", self.stock_reason)
+            _attend.leave(self.stock_reason, logger)
 
     def prepare(self, dtype: torch.dtype, block_size: int) -> None:
         """Compiles the layer's kernels, or takes them from the cache, before the first request. What attune cannot do
@@ -181,11 +174,13 @@ class AttuneImpl(CPUAttentionBackendImpl):
                 _attend.attention_of(kind).prepare()
             except Error as error:
                 self.stock_reason = f"a layer ({error})"
-        self._say()
+        if self.stock_reason:
+            _attend.leave(self.stock_reason, logger)
 
     def _kind(
         self, is_causal: bool, is_by_request: bool, dtype: torch.dtype, block_size: int, appends: bool
     ) -> _attend.Layer:
+        """What this layer is in such a step. block_size: 0 without a cache."""
         key = (is_causal, is_by_request, dtype, block_size, appends)
         layer = self._layers.get(key)
         if layer is None:
@@ -202,6 +197,7 @@ class AttuneImpl(CPUAttentionBackendImpl):
         return layer
 
     def _views(self, kv_cache: torch.Tensor) -> _attend.Cache:
+        """attune's tensors in this layer's cache, made anew if it lies elsewhere."""
         key = (kv_cache.data_ptr(), kv_cache.shape)
         if self._cache is None or self._cache[0] != key:
             dtype = _CACHES[self.kv_cache_dtype]
@@ -252,7 +248,7 @@ class AttuneImpl(CPUAttentionBackendImpl):
         appends, tensors = has_new and step.appends, self._tensors(layer)
         block_size = 0 if cache is None else cache.k.shape[1]
         by_request = attn_metadata.is_causal_by_request
-        kind = self._kind(attn_metadata.is_causal, by_request, query.dtype, block_size, appends)
+        kind = self._kind(attn_metadata.causal, by_request, query.dtype, block_size, appends)
         if has_new and not appends and cache is not None:  # keys that are no queries, or whose slots are others
             assert key is not None and value is not None
             _attend.store(step, kind, cache, key, value, attn_metadata.slot_mapping, tensors)

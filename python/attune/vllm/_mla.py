@@ -46,7 +46,7 @@ class AttuneMLABuilder(MLACommonMetadataBuilder):
         layers = vllm_config.compilation_config.static_forward_context
         impls = [layers[name].impl for name in layer_names]
         ours = sum(impl.prepare(vllm_config.model_config.dtype, kv_cache_spec.block_size) for impl in impls)
-        logger.info_once("attune computes attention of %d of %d layers", ours, len(impls))
+        logger.info("attune computes attention of %d of %d layers", ours, len(impls))
 
     def build(self, common_prefix_len: int, common_attn_metadata: Any, fast_build: bool = False) -> Any:
         _attend.count_step(common_attn_metadata.num_actual_tokens)
@@ -68,7 +68,8 @@ class AttuneMLAImpl(CPUMLAImpl):
         """Compiles the kernels for decoding. False, and a line of log: vLLM's own compute."""
         name = _attend.DTYPES.get(dtype)
         if name is None:
-            return self._leave(f"a model of {dtype}")
+            _attend.leave(f"a model of {dtype}", logger)
+            return False
         kind = _attend.Layer(
             num_heads=self.num_heads, num_kv_heads=1, head_size=self.head_size, head_size_v=self.kv_lora_rank,
             dtype=name, scale=self.scale, block_size=block_size, is_latent=True,
@@ -77,15 +78,10 @@ class AttuneMLAImpl(CPUMLAImpl):
         try:
             _attend.attention_of(kind).prepare()
         except Error as error:
-            return self._leave(f"a layer ({error})")
+            _attend.leave(f"a layer ({error})", logger)
+            return False
         self._kind = kind
         return True
-
-    @staticmethod
-    def _leave(reason: str) -> bool:
-        _attend.count(f"layers.stock.{reason}")
-        logger.info_once("attune leaves %s to vLLM's own backend", reason)
-        return False
 
     def forward_mqa(
         self, q: Any, kv_c_and_k_pe_cache: torch.Tensor, attn_metadata: Any, layer: Any

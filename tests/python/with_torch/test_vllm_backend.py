@@ -1,10 +1,12 @@
 """attune's backend for vLLM with vLLM's classes faked: steps of many requests beside f64, request by request."""
 
+import gc
 import itertools
 import os
 import random
 import sys
 import types
+import weakref
 
 import pytest
 import torch
@@ -46,6 +48,24 @@ def test_layers_share_a_plan(backend):
     for layer, requests in zip(layers, r):
         layer.forward(LAYER, query, key, value, requests.cache, metadata, out)
     assert len(metadata.step._plans) == 2
+
+
+def test_nothing_is_kept(backend):
+    """The plans of a step are freed with its metadata, without Python's collector."""
+    r = Requests(4, 2, 32, torch.float32)
+    impl, builder = make(backend, r)
+    _, common, key, value = r.common({"a": 9, "b": 3})
+    metadata = builder.build(0, common)
+    query = r.draw(12, 4)
+    impl.forward(LAYER, query, key, value, r.cache, metadata, torch.empty_like(query))
+    plans = [weakref.ref(plan) for plan in metadata.step._plans.values()]
+    assert plans and all(plan() for plan in plans)
+    gc.disable()
+    try:
+        del metadata
+        assert not any(plan() for plan in plans)
+    finally:
+        gc.enable()
 
 
 def test_keys_of_an_earlier_layer(backend):

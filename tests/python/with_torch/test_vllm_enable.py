@@ -1,7 +1,9 @@
 """attune in vLLM, whose classes are faked: how it is switched on, and what it leaves to vLLM's own kernels."""
 
+import ast
 import os
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -47,6 +49,50 @@ def test_another_version(monkeypatch):
     assert not attune.vllm.enable() and not vllm.registered
     missing = "vllm.v1.attention.backends.cpu_attn.CPUAttentionBackendImpl"
     assert f"stays off: vLLM 0.40.1 has no {missing}" in vllm.logged[-1]
+
+
+def refusal(monkeypatch):
+    """What enable() says, which registers nothing."""
+    import attune.vllm
+
+    monkeypatch.setitem(attune.vllm._state, "registered", False)
+    monkeypatch.setenv("ATTUNE_VLLM", "0")
+    vllm.registered.clear()
+    assert not attune.vllm.enable() and not vllm.registered
+    return vllm.logged[-1]
+
+
+@pytest.mark.parametrize("module, name", [
+    ("vllm.v1.kv_cache_interface", "EncoderOnlyAttentionSpec"), ("vllm.config", "get_layers_from_vllm_config"),
+    ("vllm.v1.attention.backend", "MultipleOf"), ("vllm.model_executor.layers.attention", "Attention"),
+])  # fmt: skip
+def test_a_missing_name(monkeypatch, module, name):
+    """attune stays off, instead of failing when an engine is made."""
+    monkeypatch.delattr(sys.modules[module], name)
+    assert refusal(monkeypatch) == f"attune stays off: vLLM 0.32.0 has no {module}.{name}"
+
+
+def test_a_missing_field(monkeypatch):
+    class Metadata:
+        def __init__(self, query_start_loc, seq_lens, num_reqs):
+            pass
+
+    module = "vllm.v1.attention.backend"
+    monkeypatch.setattr(sys.modules[module], "CommonAttentionMetadata", Metadata)
+    assert refusal(monkeypatch).endswith(f"has no {module}.CommonAttentionMetadata.num_actual_tokens")
+
+
+@pytest.mark.parametrize("module", ["_backend", "_mla"])
+def test_all_names_are_asked_for(backend, module):
+    """What a module imports of vLLM is in the lists by which enable() decides."""
+    import attune.vllm
+
+    lists = attune.vllm._NEEDED, attune.vllm._NEEDED_BY_MLA if module == "_mla" else {}
+    known = {(where, name.split(".")[0]) for needed in lists for where, names in needed.items() for name in names}
+    source = Path(backend.__file__).with_name(f"{module}.py").read_text()
+    used = {(node.module, name.name) for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ImportFrom)
+            and (node.module or "").startswith("vllm") for name in node.names}  # fmt: skip
+    assert used and used <= known, used - known
 
 
 def stock_step(impl, builder, r, key=True, **more):

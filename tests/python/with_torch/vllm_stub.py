@@ -93,8 +93,9 @@ class StockBuilder:
             raise NotImplementedError("as for fp8 on CPUs without AVX-512")
 
     def build(self, common_prefix_len, common, fast_build=False):
+        causal = common.causal is True and not self.is_cross_attention
         return StockMetadata(common.num_actual_tokens, 0, common.query_start_loc, 0, common.seq_lens,
-                             common.block_table_tensor, common.slot_mapping, "scheduled")
+                             common.block_table_tensor, common.slot_mapping, "scheduled", causal)
 
 
 class Attention:
