@@ -3,8 +3,9 @@
     make bench-vllm VLLM="--dtype bfloat16 --threads 1 --only decode --rounds 5"
 
 A process for each dtype and number of threads has two engines at once, vLLM's own and one with attune, and runs every
-load on both before the rounds begin. In each round stock, attune and stock again take their turn. Figures are medians
-of rounds; the last column, stock compared with itself, says how much of a difference is noise.
+load on both before the rounds begin. In each round stock, attune and stock again take their turn, each time another
+one first, so that a machine that becomes slower is no one's loss. Figures are medians of rounds; the last column, stock
+compared with itself, says how much of a difference is noise.
 
 prompts: 4 of 1500 tokens. decode: 16 requests at 2000 tokens, whose prompts are in the prefix cache. mixed: 12 requests
 of 20 to 1500 tokens, of which 6 fit in a step, so prompts come while others decode.
@@ -51,9 +52,10 @@ def row(model, dtype, loads, rounds):
             llm.reset_prefix_cache()
             once(llm, load)
         times = {"stock": [], "attune": [], "again": []}
-        for _ in range(rounds):
-            for name, those in times.items():
-                those.append(once(llms["attune" if name == "attune" else "stock"], load))
+        for number in range(rounds):
+            for turn in range(3):
+                name = list(times)[(number + turn) % 3]
+                times[name].append(once(llms["attune" if name == "attune" else "stock"], load))
         print(json.dumps({load: times}), flush=True)
 
 
@@ -79,7 +81,7 @@ def main():
     parser.add_argument("--dtype", choices=("bfloat16", "float32"), nargs="*", default=["bfloat16", "float32"])
     parser.add_argument("--threads", type=int, nargs="*", default=[1, 2])
     parser.add_argument("--rounds", type=int, default=3, help="how often all take their turn")
-    parser.add_argument("--model", default=os.environ.get("MODEL"), help="a folder; SmolLM2 by default")
+    parser.add_argument("--model", default=os.environ.get("WHOLE_MODEL"), help="a folder; SmolLM2 by default")
     parser.add_argument("--row", help=argparse.SUPPRESS)
     o = parser.parse_args()
     if o.row:

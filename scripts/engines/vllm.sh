@@ -43,11 +43,19 @@ printf 'Metadata-Version: 2.1\nName: attune\nVersion: 0\n' >"$site/METADATA"
 sed -n '/^\[project.entry-points."vllm.general_plugins"\]/,/^$/p' python/pyproject.toml |
     sed -e 's/^\[.*\]/[vllm.general_plugins]/' -e 's/"//g' >"$site/entry_points.txt"
 
-[ "$job" = steps ] || for model in short:6 whole:0 latent:latent even:even; do
-    [ -e "$work/${model%:*}/model.safetensors" ] || "$python" tests/vllm/model.py "$work/${model%:*}" "${model#*:}" \
+case $job in
+test) models="short:6 whole:0 latent even soft_cap alibi sinks shared encoder" ;;
+bench) models=whole:0 ;;
+leak) models=short:6 ;;
+*) models= ;;
+esac
+for model in $models; do
+    folder=$work/${model%:*}
+    [ -e "$folder/model.safetensors" ] || "$python" tests/vllm/model.py "$folder" "${model#*:}" \
         >"$work/model.log" 2>&1 || skip "no model: $(tail -n 1 "$work/model.log")"
+    name=${model%:*}
+    export "${name^^}_MODEL=$folder"
 done
-export SHORT_MODEL=$work/short MODEL=$work/whole LATENT_MODEL=$work/latent EVEN_MODEL=$work/even
 export ATTUNE_LIBRARY=$build/libattune.so ATTUNE_CACHE_DIR=$work/cache
 export PYTHONPATH=$PWD/python:$work/site PYTHONPYCACHEPREFIX=$work/bytecode VLLM_NO_USAGE_STATS=1 DO_NOT_TRACK=1
 # Threads that wait must not keep the processors of others busy.

