@@ -16,7 +16,7 @@ $(BUILD)/bench/probe_driver: $(call obj,$(addprefix bench/drivers/,driver.c prob
 	$(Q)$(LINK) -Wl,-rpath,'$$ORIGIN/..' $(filter %.o %.a,$^) -L$(BUILD) -lattune -ljansson $(CORE_LIBS) -o $@
 
 CALL_BENCH := $(addprefix $(BUILD)/bench/,latency call_sites steps listed)
-$(CALL_BENCH): $(BUILD)/bench/%: $(BUILD)/obj/bench/%.o $(BUILD)/libattune.so
+$(CALL_BENCH): $(BUILD)/bench/%: $(BUILD)/obj/bench/calls/%.o $(BUILD)/libattune.so
 	@mkdir -p $(@D)
 	$(call say,link $@)
 	$(Q)$(LINK) -Wl,-rpath,'$$ORIGIN/..' $(filter %.o,$^) -L$(BUILD) -lattune $(CORE_LIBS) -o $@
