@@ -1,5 +1,5 @@
-/* One context for all attentions that were created without one. It stays until the process ends: so nothing has a lock
- * that a child of fork() could find taken. */
+/* One context for all attentions that were created without one. It is published by one compare-and-swap and never
+ * freed, so it needs no lock that fork() could leave taken. */
 #include "attention/attention.h"
 
 #include <stdatomic.h>

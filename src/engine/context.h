@@ -87,7 +87,7 @@ struct attune_kernel {
     double compile_ms;
     const char *tuning_class; /* for which the schedule was chosen or tuned */
 
-    bool stands_in;                /* a fallback for another tuning class, because nothing could be compiled */
+    bool stands_in; /* of another tuning class: nothing could be compiled, or its own is not compiled yet */
     const at_bundle_kernel *tier0; /* the tier-0 kernel whose code it runs, or NULL */
     bool merges, falls;            /* tier 0: the last phase merges chunks of keys; later rows are computed first */
 

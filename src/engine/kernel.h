@@ -22,8 +22,8 @@ attune_status at_kernel_find_or_make(attune_context *context, const attune_probl
                                      const uint64_t *hash, attune_kernel **kernel, at_error *err);
 
 /* A kernel of attention that needs no compile and waits for none: from memory, a bundle, the disk, another tuning class
- * or tier 0. may_prepare: also one of the virtual machine, whose program takes 2 ms to make. ATTUNE_NOT_CACHED: strict
- * mode refuses the last two. */
+ * or tier 0. may_prepare: also one of the virtual machine, whose program takes 2 ms to make. Strict mode
+ * refuses tier 0 and the virtual machine: ATTUNE_NOT_CACHED. */
 attune_status at_kernel_at_once(attune_context *context, const attune_problem *problem, bool may_prepare,
                                 attune_kernel **kernel, at_error *err);
 
@@ -34,8 +34,8 @@ void at_kernel_evicted(const at_cache_node *node);
 /* Whether a kernel is what attune_compile would give, and no fallback. */
 bool at_kernel_is_own(const attune_kernel *kernel);
 
-/* Builds, schedules and lowers the loop IR of a problem. *schedule becomes the schedule used: `wish`, or the chosen one
- * if that is NULL. */
+/* Builds, schedules and lowers the loop IR of a problem. built->schedule becomes the schedule used: `wish`, or the
+ * chosen one if that is NULL. */
 typedef struct at_built {
     mha_schedule schedule;
     ir_kernel *scheduled, *lowered;

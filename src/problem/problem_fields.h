@@ -71,7 +71,7 @@ typedef struct mha_field {
     mha_field_id part_of;     /* without that field this one means nothing; 0: none */
     size_t open;              /* offset of the flag that leaves a number to each call, "dynamic" in text; 0: none */
     attune_weights_mode step; /* the first content of the weights output that depends on it; 0: all */
-    bool is_order;            /* tells one key from another: low-rank keys have no such thing */
+    bool is_order;            /* depends on which key it is; refused with low_rank */
     const char *both;         /* the name in text that stands for this field and another one */
     const char *also;         /* names of other libraries and slips, for "did you mean" */
     mha_draw draw;

@@ -24,7 +24,7 @@ typedef struct mha_calls {
 } mha_calls;
 
 /* choose_q_lanes.c: the schedule of prefill that costs least. If that is `most` or more for the usual call: false, and
- * the schedule is no choice. NULL: nothing but whether it costs less is asked. */
+ * *schedule is not set. schedule NULL: only says whether it costs less. */
 bool mha_choose_q_lanes(const mha_calls *calls, double most, mha_schedule *schedule);
 
 /* choose_d_lanes.c. Returns whether decoding's strategy can compute this problem. *schedule is the cheapest schedule of

@@ -33,7 +33,7 @@ typedef struct search {
     const attune_problem *p;
     int64_t rows, keys;
     int64_t room;           /* sums of a register tile, without its operands */
-    int64_t most_task_rows; /* beyond the first stripe */
+    int64_t most_task_rows; /* of a task that has several stripes */
     double heads, threads;  /* KV heads of a call, and threads that could share it */
     bool has_gaps;          /* a query may see keys on both sides of some that mask_mod hides from it */
     bool pairs_fit;         /* V in pairs, of all heads, fits the last cache */

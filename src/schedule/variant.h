@@ -1,5 +1,5 @@
 /* How a kernel computes. It follows from a problem, a schedule and a target: mha_variant_of decides all of it, once.
- * Legality, settling, costs, choosers, builders and tests read the struct and decide nothing themselves. */
+ * Legality, settling, costs, choosers, builders and tests read the struct; its comments name the exceptions. */
 #ifndef ATTUNE_SCHEDULE_VARIANT_H
 #define ATTUNE_SCHEDULE_VARIANT_H
 

@@ -6,6 +6,7 @@
  *   z = cap * tanh(z / cap)            the soft cap
  *   z = z - slope * |position - key|   ALiBi
  *   z = z + bias                       attn_bias
+ *   z = score_mod(z)                   by the callers
  *   z = -inf                           of a hidden key (mha_sees in sight.h, mha_hide)
  *
  * Values have any number of lanes, which run along rows or along keys. Each operand is a scalar, or a vector along the
@@ -38,8 +39,8 @@ const ir_expr *mha_hide(const mha_context *c, const ir_expr *sees, const ir_expr
  * later step needs them so. */
 bool mha_has_natural_scores(const attune_problem *p);
 
-/* The factor from scores to base-e exponents; 1 for natural scores. Otherwise it is |softmax_scale|: Q was multiplied
- * by its sign (mha_query_sign), so that the largest score has the largest probability. */
+/* The factor from scores to base-e exponents; 1 for natural scores, ln 2 with in_log2. Otherwise it is |softmax_scale|:
+ * Q was multiplied by its sign (mha_query_sign), so that the largest score has the largest probability. */
 const ir_expr *mha_score_scale(const mha_context *c);
 /* mha_score_scale times log2(e), for exp2. */
 const ir_expr *mha_score_log2e(const mha_context *c);

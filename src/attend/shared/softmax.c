@@ -15,7 +15,10 @@ static const ir_expr *exponent(const mha_context *c, const ir_expr *score, const
     return ir_mul(c->b, difference, ir_splat(c->b, mha_score_log2e(c), score->type.lanes));
 }
 
-/* The exponent is never positive. neg(abs(x)) tells the lowering of exp2 so, which saves more than it costs without
+/* exp is exp2 of a scaled score, which ir/passes/pass_lower_math.c approximates; mha_short_exp and, for pairs of bf16,
+ * attend/prefill/exp_pairs.c have polynomials or tables of their own.
+ *
+ * The exponent is never positive. neg(abs(x)) tells the lowering of exp2 so, which saves more than it costs without
  * scalef. */
 const ir_expr *mha_exp(const mha_context *c, const ir_expr *score, const ir_expr *base) {
     const ir_expr *x = exponent(c, score, base);
