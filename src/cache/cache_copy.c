@@ -20,8 +20,8 @@ typedef struct copier {
     int failure; /* errno */
 } copier;
 
-static bool is_usable(const at_cache_file *entry, const at_key_parts *parts) {
-    return at_key_is_of_here(parts) && !(entry->required & ~at_cpu_features());
+static bool is_usable(const at_cache_file *cached, const at_key_parts *parts) {
+    return at_key_is_of_here(parts) && !(cached->required & ~at_cpu_features());
 }
 
 /* A cache file that is there already stays. So does one that cannot be read now, perhaps for lack of memory. */
@@ -32,17 +32,18 @@ static bool is_there(const copier *c, const char *file) {
     return found == AT_FOUND || found == AT_NOT_NOW;
 }
 
-static void copy_entry(copier *c, const char *file, const at_cache_file *entry, const uint8_t *data, size_t bytes) {
+static void copy_cache_file(copier *c, const char *file, const at_cache_file *cached, const uint8_t *data,
+                            size_t bytes) {
     at_key_parts parts;
-    at_key_split(entry->key, entry->key_bytes, &parts);
-    const bool is_foreign = !is_usable(entry, &parts);
+    at_key_split(cached->key, cached->key_bytes, &parts);
+    const bool is_foreign = !is_usable(cached, &parts);
     c->copied->foreign += is_foreign;
     if (is_foreign && c->is_import) return;
     const bool is_other_class = !is_foreign && strcmp(parts.tuning_class, c->machine) != 0;
     if (is_there(c, file)) {
         c->copied->known++;
     } else {
-        c->failure = at_cache_file_write(c->cache->io, c->to, file, c->is_import ? 0600 : 0644, entry,
+        c->failure = at_cache_file_write(c->cache->io, c->to, file, c->is_import ? 0600 : 0644, cached,
                                          c->cache->allocator, data, bytes);
         if (c->failure) return;
         c->copied->added++;
@@ -57,7 +58,7 @@ static int copy_file(void *user, int dir, const char *file, const struct stat *s
     (void)status;
     if (!at_file_is_entry(file)) return 0;
     const at_found found = at_cache_file_read(c->cache->io, dir, file, c->trust, c->cache->allocator, &got);
-    if (found == AT_FOUND) copy_entry(c, file, &got.entry, got.file.data, got.file.bytes);
+    if (found == AT_FOUND) copy_cache_file(c, file, &got.cached, got.file.data, got.file.bytes);
     /* A file that is missing now was evicted by another process. */
     c->copied->damaged += found != AT_FOUND && found != AT_MISSING;
     at_cache_file_close(&got, c->cache->allocator);
@@ -129,12 +130,12 @@ attune_status at_disk_cache_import(at_disk_cache *cache, const char *directory, 
 static attune_status copy_pack(copier *c, const at_pack *pack, at_error *err) {
     for (uint32_t i = 0; i < pack->sizes.count && !c->failure; i++) {
         at_pack_record record;
-        at_cache_file entry;
+        at_cache_file cached;
         uint8_t *data;
         const char *why;
         at_pack_record_get(pack->signed_part, i, &record);
-        if (at_pack_read(pack, &record, &data, &entry, &why) == AT_FOUND)
-            copy_entry(c, record.name, &entry, data, record.bytes);
+        if (at_pack_read(pack, &record, &data, &cached, &why) == AT_FOUND)
+            copy_cache_file(c, record.name, &cached, data, record.bytes);
         else
             c->copied->damaged++;
         at_free(pack->allocator, data);

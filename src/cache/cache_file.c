@@ -29,34 +29,34 @@ static size_t image_offset(size_t key_bytes, size_t text_bytes) {
     return (AT_CACHE_FILE_HEADER_BYTES + key_bytes + text_bytes + IMAGE_ALIGN - 1) & ~(size_t)(IMAGE_ALIGN - 1);
 }
 
-attune_status at_cache_file_encode(const at_cache_file *entry, const attune_allocator *allocator, uint8_t **data,
+attune_status at_cache_file_encode(const at_cache_file *cached, const attune_allocator *allocator, uint8_t **data,
                                    size_t *bytes, at_error *err) {
-    const size_t problem = strlen(entry->problem) + 1, schedule = strlen(entry->schedule) + 1;
-    const size_t isa = strlen(entry->isa) + 1, ir = entry->ir ? strlen(entry->ir) + 1 : 0;
+    const size_t problem = strlen(cached->problem) + 1, schedule = strlen(cached->schedule) + 1;
+    const size_t isa = strlen(cached->isa) + 1, ir = cached->ir ? strlen(cached->ir) + 1 : 0;
     const size_t text = problem + schedule + isa + ir;
     if (text > AT_CACHE_FILE_MAX_TEXT)
         return at_fail(err, ATTUNE_UNSUPPORTED, "a text of %zu bytes is too long for the disk cache", text);
-    if (entry->key_bytes > AT_KEY_BYTES || entry->image_bytes > AT_CACHE_FILE_MAX_IMAGE)
+    if (cached->key_bytes > AT_KEY_BYTES || cached->image_bytes > AT_CACHE_FILE_MAX_IMAGE)
         return at_fail(err, ATTUNE_UNSUPPORTED, "an image of %zu bytes is too big for the disk cache",
-                       entry->image_bytes);
-    const size_t offset = image_offset(entry->key_bytes, text);
-    const size_t body = offset + entry->image_bytes, total = body + AT_CACHE_FILE_CHECKSUM_BYTES;
+                       cached->image_bytes);
+    const size_t offset = image_offset(cached->key_bytes, text);
+    const size_t body = offset + cached->image_bytes, total = body + AT_CACHE_FILE_CHECKSUM_BYTES;
     uint8_t *out = at_alloc(allocator, total);
     if (!out) return at_fail_memory(err, total);
     memcpy(out, magic, sizeof magic);
-    put_u32(out + 8, entry->ir ? AT_CACHE_FILE_IR_VERSION : AT_CACHE_FILE_VERSION);
-    put_u32(out + 12, entry->required);
-    put_u32(out + 16, (uint32_t)entry->key_bytes);
+    put_u32(out + 8, cached->ir ? AT_CACHE_FILE_IR_VERSION : AT_CACHE_FILE_VERSION);
+    put_u32(out + 12, cached->required);
+    put_u32(out + 16, (uint32_t)cached->key_bytes);
     put_u32(out + 20, (uint32_t)text);
-    put_u64(out + 24, entry->image_bytes);
+    put_u64(out + 24, cached->image_bytes);
     uint8_t *at = out + AT_CACHE_FILE_HEADER_BYTES;
-    memcpy(at, entry->key, entry->key_bytes);
-    at += entry->key_bytes;
-    memcpy(at, entry->problem, problem);
-    memcpy(at + problem, entry->schedule, schedule);
-    memcpy(at + problem + schedule, entry->isa, isa);
-    if (ir) memcpy(at + problem + schedule + isa, entry->ir, ir);
-    memcpy(out + offset, entry->image, entry->image_bytes);
+    memcpy(at, cached->key, cached->key_bytes);
+    at += cached->key_bytes;
+    memcpy(at, cached->problem, problem);
+    memcpy(at + problem, cached->schedule, schedule);
+    memcpy(at + problem + schedule, cached->isa, isa);
+    if (ir) memcpy(at + problem + schedule + isa, cached->ir, ir);
+    memcpy(out + offset, cached->image, cached->image_bytes);
     const XXH128_hash_t hash = XXH3_128bits(out, body);
     put_u64(out + body, hash.low64);
     put_u64(out + body + 8, hash.high64);
@@ -66,8 +66,8 @@ attune_status at_cache_file_encode(const at_cache_file *entry, const attune_allo
 }
 
 /* Splits the text into its three or four strings; the last byte must end the last. */
-static bool split_text(const char *text, size_t bytes, at_cache_file *entry) {
-    const char **const strings[] = {&entry->problem, &entry->schedule, &entry->isa, &entry->ir};
+static bool split_text(const char *text, size_t bytes, at_cache_file *cached) {
+    const char **const strings[] = {&cached->problem, &cached->schedule, &cached->isa, &cached->ir};
     for (int i = 0; i < 3 || (bytes && i < 4); i++) {
         const char *end = memchr(text, '\0', bytes);
         if (!end) return false;
@@ -78,8 +78,8 @@ static bool split_text(const char *text, size_t bytes, at_cache_file *entry) {
     return bytes == 0;
 }
 
-const char *at_cache_file_decode(const uint8_t *data, size_t bytes, at_cache_file *entry) {
-    memset(entry, 0, sizeof *entry);
+const char *at_cache_file_decode(const uint8_t *data, size_t bytes, at_cache_file *cached) {
+    memset(cached, 0, sizeof *cached);
     if (bytes < AT_CACHE_FILE_HEADER_BYTES + AT_CACHE_FILE_CHECKSUM_BYTES)
         return "the file is too short for a cache file";
     if (bytes > AT_CACHE_FILE_MAX_BYTES) return "the file is too long for a cache file";
@@ -96,22 +96,22 @@ const char *at_cache_file_decode(const uint8_t *data, size_t bytes, at_cache_fil
     const XXH128_hash_t hash = XXH3_128bits(data, body);
     if (get_u64(data + body) != hash.low64 || get_u64(data + body + 8) != hash.high64)
         return "the cache file's checksum does not match its content";
-    entry->required = get_u32(data + 12);
-    entry->key = data + AT_CACHE_FILE_HEADER_BYTES;
-    entry->key_bytes = key_bytes;
-    entry->image = data + offset;
-    entry->image_bytes = (size_t)image_bytes;
-    if (!split_text((const char *)data + AT_CACHE_FILE_HEADER_BYTES + key_bytes, text_bytes, entry))
+    cached->required = get_u32(data + 12);
+    cached->key = data + AT_CACHE_FILE_HEADER_BYTES;
+    cached->key_bytes = key_bytes;
+    cached->image = data + offset;
+    cached->image_bytes = (size_t)image_bytes;
+    if (!split_text((const char *)data + AT_CACHE_FILE_HEADER_BYTES + key_bytes, text_bytes, cached))
         return "the cache file's text is not three or four strings";
-    if (!entry->ir != (version == AT_CACHE_FILE_VERSION))
+    if (!cached->ir != (version == AT_CACHE_FILE_VERSION))
         return "the cache file's format version does not fit its text";
-    for (const uint8_t *pad = entry->key + key_bytes + text_bytes; pad < entry->image; pad++)
+    for (const uint8_t *pad = cached->key + key_bytes + text_bytes; pad < cached->image; pad++)
         if (*pad) return "the padding before the cache file's image is not 0";
-    const char *why = at_image_check(entry->image, entry->image_bytes);
+    const char *why = at_image_check(cached->image, cached->image_bytes);
     if (why) return why;
     at_image_header header;
-    memcpy(&header, entry->image, sizeof header);
+    memcpy(&header, cached->image, sizeof header);
     /* Otherwise the cache file would be found and its kernel refused at every start. */
-    if (header.required == entry->required) return NULL;
+    if (header.required == cached->required) return NULL;
     return "the cache file and its image need different features of the CPU";
 }

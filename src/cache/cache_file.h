@@ -38,10 +38,10 @@ typedef struct at_cache_file {
 } at_cache_file;
 
 /* Encodes into a block of the allocator. ATTUNE_OUT_OF_MEMORY, or ATTUNE_UNSUPPORTED if the cache file is too big. */
-attune_status at_cache_file_encode(const at_cache_file *entry, const attune_allocator *allocator, uint8_t **data,
+attune_status at_cache_file_encode(const at_cache_file *cached, const attune_allocator *allocator, uint8_t **data,
                                    size_t *bytes, at_error *err);
 
-/* NULL and *entry filled, or a sentence about the error. Reads nothing beyond `bytes`. `data` is 8-byte aligned. */
-const char *at_cache_file_decode(const uint8_t *data, size_t bytes, at_cache_file *entry);
+/* NULL and *cached filled, or a sentence about the error. Reads nothing beyond `bytes`. `data` is 8-byte aligned. */
+const char *at_cache_file_decode(const uint8_t *data, size_t bytes, at_cache_file *cached);
 
 #endif

@@ -7,7 +7,7 @@
 
 typedef struct at_opened_cache_file {
     at_file file;
-    at_cache_file entry; /* with AT_FOUND; it points into the file's data */
+    at_cache_file cached; /* with AT_FOUND; it points into the file's data */
 } at_opened_cache_file;
 
 /* AT_FOUND: a whole cache file with the name that its key has. Cache files of other versions, whose keys have another
@@ -18,7 +18,7 @@ void at_cache_file_close(at_opened_cache_file *got, const attune_allocator *allo
 
 /* Writes a cache file: 0, or the errno. A whole cache file of the same key stays, the first writer's. Anything else
  * with that name is replaced. */
-int at_cache_file_write(const at_io *io, int dir, const char *name, mode_t mode, const at_cache_file *entry,
+int at_cache_file_write(const at_io *io, int dir, const char *name, mode_t mode, const at_cache_file *cached,
                         const attune_allocator *allocator, const void *data, size_t bytes);
 
 /* The same, but replaces a cache file of the same key, too. */

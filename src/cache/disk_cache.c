@@ -181,10 +181,10 @@ static void touch(const at_disk_cache *cache, int fd, const struct stat *status)
 
 /* The file's name, with the tuning class in it, is known to be that of the cache file's key. Another key with the same
  * hash, or code for another CPU in a shared home, is not what we look for, and is not damaged either. */
-static bool is_wanted(const at_key *key, const char *near_class, const at_cache_file *entry) {
-    if (entry->required & ~at_cpu_features()) return false;
-    if (near_class) return at_key_is_near(key, entry->key, entry->key_bytes);
-    return entry->key_bytes == key->size && !memcmp(entry->key, key->bytes, key->size);
+static bool is_wanted(const at_key *key, const char *near_class, const at_cache_file *cached) {
+    if (cached->required & ~at_cpu_features()) return false;
+    if (near_class) return at_key_is_near(key, cached->key, cached->key_bytes);
+    return cached->key_bytes == key->size && !memcmp(cached->key, key->bytes, key->size);
 }
 
 /* near_class NULL: the key itself; else the same kernel for that class. */
@@ -196,7 +196,7 @@ static void name_file(const at_key *key, const char *near_class, char file[AT_FI
 }
 
 static bool read_in(at_disk_cache *cache, bool is_base, const at_key *key, const char *near_class, uint8_t **data,
-                    at_cache_file *entry) {
+                    at_cache_file *cached) {
     const int dir = at_disk_cache_dir(cache, is_base);
     *data = NULL;
     if (dir < 0) return false;
@@ -208,9 +208,9 @@ static bool read_in(at_disk_cache *cache, bool is_base, const at_key *key, const
     if (found == AT_DAMAGED || found == AT_UNREADABLE)
         drop_damaged(cache, is_base ? AT_IN_BASE : AT_IN_DIR, found == AT_UNREADABLE, file, got.file.why);
     if (found == AT_FOUND && !is_base) touch(cache, got.file.fd, &got.file.status);
-    if (found == AT_FOUND && is_wanted(key, near_class, &got.entry)) {
-        *entry = got.entry;
-        entry->place = is_base ? AT_IN_BASE : AT_IN_DIR;
+    if (found == AT_FOUND && is_wanted(key, near_class, &got.cached)) {
+        *cached = got.cached;
+        cached->place = is_base ? AT_IN_BASE : AT_IN_DIR;
         *data = got.file.data;
         got.file.data = NULL;
     }
@@ -219,7 +219,7 @@ static bool read_in(at_disk_cache *cache, bool is_base, const at_key *key, const
 }
 
 static bool read_in_pack(at_disk_cache *cache, const at_key *key, const char *near_class, uint8_t **data,
-                         at_cache_file *entry) {
+                         at_cache_file *cached) {
     char file[AT_FILE_CHARS];
     at_pack_record record;
     const char *why;
@@ -230,29 +230,29 @@ static bool read_in_pack(at_disk_cache *cache, const at_key *key, const char *ne
     const uint32_t number = at_pack_find(pack->signed_part, pack->sizes.count, file);
     if (number == AT_PACK_NONE) return false;
     at_pack_record_get(pack->signed_part, number, &record);
-    const at_found found = at_pack_read(pack, &record, data, entry, &why);
+    const at_found found = at_pack_read(pack, &record, data, cached, &why);
     if (found == AT_DAMAGED || found == AT_UNREADABLE)
         drop_damaged(cache, AT_IN_PACK, found == AT_UNREADABLE, file, why);
-    if (found == AT_FOUND && !is_wanted(key, near_class, entry)) {
+    if (found == AT_FOUND && !is_wanted(key, near_class, cached)) {
         at_free(cache->allocator, *data);
         *data = NULL;
     }
-    entry->place = AT_IN_PACK;
+    cached->place = AT_IN_PACK;
     return *data;
 }
 
 /* A directory that was removed or replaced looks like an empty one, so a miss looks at the path again. */
-bool at_disk_cache_read(at_disk_cache *cache, const at_key *key, uint8_t **data, at_cache_file *entry) {
+bool at_disk_cache_read(at_disk_cache *cache, const at_key *key, uint8_t **data, at_cache_file *cached) {
     for (int is_base = 0; is_base < 2; is_base++)
-        if (read_in(cache, is_base, key, NULL, data, entry)) return true;
+        if (read_in(cache, is_base, key, NULL, data, cached)) return true;
     for (int is_base = 0; is_base < 2; is_base++)
-        if (refresh(cache, is_base, false, NULL) && read_in(cache, is_base, key, NULL, data, entry)) return true;
-    return read_in_pack(cache, key, NULL, data, entry);
+        if (refresh(cache, is_base, false, NULL) && read_in(cache, is_base, key, NULL, data, cached)) return true;
+    return read_in_pack(cache, key, NULL, data, cached);
 }
 
 /* Each class has all places. */
 bool at_disk_cache_read_near(at_disk_cache *cache, const at_key *key, size_t *next, uint8_t **data,
-                             at_cache_file *entry, const char **found) {
+                             at_cache_file *cached, const char **found) {
     const char *order[AT_MAX_CLASSES];
     at_key_parts parts;
     *data = NULL;
@@ -262,16 +262,16 @@ bool at_disk_cache_read_near(at_disk_cache *cache, const at_key *key, size_t *ne
         const size_t place = (*next)++;
         *found = order[place / AT_NUM_PLACES];
         const at_place in = (at_place)(place % AT_NUM_PLACES);
-        if (in == AT_IN_PACK ? read_in_pack(cache, key, *found, data, entry)
-                             : read_in(cache, in == AT_IN_BASE, key, *found, data, entry))
+        if (in == AT_IN_PACK ? read_in_pack(cache, key, *found, data, cached)
+                             : read_in(cache, in == AT_IN_BASE, key, *found, data, cached))
             return true;
     }
     return false;
 }
 
-void at_disk_cache_reject(at_disk_cache *cache, const at_cache_file *entry, const char *why) {
+void at_disk_cache_reject(at_disk_cache *cache, const at_cache_file *cached, const char *why) {
     char file[AT_FILE_CHARS];
-    if (at_file_name_of(entry->key, entry->key_bytes, file)) drop_damaged(cache, entry->place, false, file, why);
+    if (at_file_name_of(cached->key, cached->key_bytes, file)) drop_damaged(cache, cached->place, false, file, why);
 }
 
 /* ---- Writing ---- */
@@ -309,11 +309,11 @@ static void note_write(at_disk_cache *cache, const char *why, size_t bytes, bool
                       cache->path, why);
 }
 
-static int write_once(at_disk_cache *cache, const char *file, const at_cache_file *entry, const uint8_t *data,
+static int write_once(at_disk_cache *cache, const char *file, const at_cache_file *cached, const uint8_t *data,
                       size_t bytes, bool replaces) {
     const int dir = at_disk_cache_dir(cache, false);
     if (dir < 0) return EBADF;
-    if (!replaces) return at_cache_file_write(cache->io, dir, file, 0600, entry, cache->allocator, data, bytes);
+    if (!replaces) return at_cache_file_write(cache->io, dir, file, 0600, cached, cache->allocator, data, bytes);
     return at_cache_file_replace(cache->io, dir, file, 0600, data, bytes);
 }
 
@@ -323,12 +323,12 @@ void at_disk_cache_sweep(at_disk_cache *cache) {
     atomic_fetch_add(&cache->evictions, at_files_sweep(cache->io, dir, cache->allocator, cache->capacity));
 }
 
-static void write_entry(at_disk_cache *cache, const at_key *key, const at_cache_file *entry, bool replaces) {
+static void write_cache_file(at_disk_cache *cache, const at_key *key, const at_cache_file *cached, bool replaces) {
     if (at_disk_cache_dir(cache, false) < 0 || writes_paused(cache)) return;
     uint8_t *data = NULL;
     size_t bytes = 0;
     at_error err = {0};
-    if (at_cache_file_encode(entry, cache->allocator, &data, &bytes, &err)) {
+    if (at_cache_file_encode(cached, cache->allocator, &data, &bytes, &err)) {
         atomic_fetch_add(&cache->write_failures, 1);
         return;
     }
@@ -337,7 +337,7 @@ static void write_entry(at_disk_cache *cache, const at_key *key, const at_cache_
     int failure = 0;
     for (int tries = 0; tries < 2 && !err.status; tries++) {
         at_disk_cache_refresh(cache, true, &err);
-        if (!err.status) failure = write_once(cache, file, entry, data, bytes, replaces);
+        if (!err.status) failure = write_once(cache, file, cached, data, bytes, replaces);
         if (failure != ENOENT) break; /* else the directory or the temporary file was removed in between */
     }
     at_free(cache->allocator, data);
@@ -347,10 +347,10 @@ static void write_entry(at_disk_cache *cache, const at_key *key, const at_cache_
     if (sweep && !why) at_disk_cache_sweep(cache);
 }
 
-void at_disk_cache_write(at_disk_cache *cache, const at_key *key, const at_cache_file *entry) {
-    write_entry(cache, key, entry, false);
+void at_disk_cache_write(at_disk_cache *cache, const at_key *key, const at_cache_file *cached) {
+    write_cache_file(cache, key, cached, false);
 }
 
-void at_disk_cache_replace(at_disk_cache *cache, const at_key *key, const at_cache_file *entry) {
-    write_entry(cache, key, entry, true);
+void at_disk_cache_replace(at_disk_cache *cache, const at_key *key, const at_cache_file *cached) {
+    write_cache_file(cache, key, cached, true);
 }

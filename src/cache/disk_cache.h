@@ -58,22 +58,22 @@ bool at_disk_cache_refresh(at_disk_cache *cache, bool makes, at_error *err);
 
 /* The verified cache file of a key, in a block of the allocator that *data owns; false: there is none. The base comes
  * second, the pack third. A damaged file is removed (except from these) and counted. */
-bool at_disk_cache_read(at_disk_cache *cache, const at_key *key, uint8_t **data, at_cache_file *entry);
+bool at_disk_cache_read(at_disk_cache *cache, const at_key *key, uint8_t **data, at_cache_file *cached);
 
 /* The same for the nearest other tuning class that has a cache file; *found is its name, in static storage. Opens at
  * most one file for each class and directory, and lists none. *next is 0 for the first call. If the cache file cannot
  * be used, another call goes on from there. */
 bool at_disk_cache_read_near(at_disk_cache *cache, const at_key *key, size_t *next, uint8_t **data,
-                             at_cache_file *entry, const char **found);
+                             at_cache_file *cached, const char **found);
 
 /* Counts a cache file whose content turned out to be unusable, and removes it, except from the base and the pack. */
-void at_disk_cache_reject(at_disk_cache *cache, const at_cache_file *entry, const char *why);
+void at_disk_cache_reject(at_disk_cache *cache, const at_cache_file *cached, const char *why);
 
 /* Writes a cache file. The first valid one of several writers wins; what is damaged or cannot be read is replaced. */
-void at_disk_cache_write(at_disk_cache *cache, const at_key *key, const at_cache_file *entry);
+void at_disk_cache_write(at_disk_cache *cache, const at_key *key, const at_cache_file *cached);
 
 /* Writes a cache file in the place of an older one, which stays if that fails. */
-void at_disk_cache_replace(at_disk_cache *cache, const at_key *key, const at_cache_file *entry);
+void at_disk_cache_replace(at_disk_cache *cache, const at_key *key, const at_cache_file *cached);
 
 /* Evicts down to the capacity, as writers do from time to time. */
 void at_disk_cache_sweep(at_disk_cache *cache);

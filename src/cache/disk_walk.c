@@ -18,17 +18,17 @@ typedef struct visitor {
     void *user;
 } visitor;
 
-static void show_content(attune_cache_entry *shown, const at_cache_file *entry, at_key_parts *parts) {
-    at_key_split(entry->key, entry->key_bytes, parts);
-    shown->problem = entry->problem;
-    shown->schedule = entry->schedule;
-    shown->isa = entry->isa;
-    shown->ir = entry->ir ? entry->ir : "";
-    shown->is_usable = at_key_is_of_here(parts) && !(entry->required & ~at_cpu_features());
-    shown->image = entry->image;
-    shown->image_bytes = entry->image_bytes;
-    shown->key = entry->key;
-    shown->key_bytes = entry->key_bytes;
+static void show_content(attune_cache_entry *shown, const at_cache_file *cached, at_key_parts *parts) {
+    at_key_split(cached->key, cached->key_bytes, parts);
+    shown->problem = cached->problem;
+    shown->schedule = cached->schedule;
+    shown->isa = cached->isa;
+    shown->ir = cached->ir ? cached->ir : "";
+    shown->is_usable = at_key_is_of_here(parts) && !(cached->required & ~at_cpu_features());
+    shown->image = cached->image;
+    shown->image_bytes = cached->image_bytes;
+    shown->key = cached->key;
+    shown->key_bytes = cached->key_bytes;
 }
 
 static int visit_file(void *user, int dir, const char *file, const struct stat *status) {
@@ -63,7 +63,7 @@ static int visit_file(void *user, int dir, const char *file, const struct stat *
         .llvm = parts.llvm,
         .generator = parts.generator,
     };
-    if (is_whole) show_content(&shown, &got.entry, &parts);
+    if (is_whole) show_content(&shown, &got.cached, &parts);
     v->has_stopped = v->visit(v->user, &shown) != 0;
     at_cache_file_close(&got, cache->allocator);
     return v->has_stopped;
@@ -71,11 +71,11 @@ static int visit_file(void *user, int dir, const char *file, const struct stat *
 
 static void visit_record(visitor *v, const at_pack_record *record) {
     const at_pack *const pack = &v->cache->pack;
-    at_cache_file entry;
+    at_cache_file cached;
     at_key_parts parts = {0};
     uint8_t *data;
     const char *why;
-    const at_found found = at_pack_read(pack, record, &data, &entry, &why);
+    const at_found found = at_pack_read(pack, record, &data, &cached, &why);
     attune_cache_entry shown = {
         .struct_size = sizeof shown,
         .file = record->name,
@@ -95,7 +95,7 @@ static void visit_record(visitor *v, const at_pack_record *record) {
         .llvm = parts.llvm,
         .generator = parts.generator,
     };
-    if (found == AT_FOUND) show_content(&shown, &entry, &parts);
+    if (found == AT_FOUND) show_content(&shown, &cached, &parts);
     v->has_stopped = v->visit(v->user, &shown) != 0;
     at_free(pack->allocator, data);
 }

@@ -170,18 +170,18 @@ void at_pack_close(at_pack *pack) {
 
 /* ---- Cache files ---- */
 
-static at_found check_copy(const at_pack_record *record, const uint8_t *copy, at_cache_file *entry, const char **why) {
+static at_found check_copy(const at_pack_record *record, const uint8_t *copy, at_cache_file *cached, const char **why) {
     uint8_t hash[AT_HASH_BYTES];
     char own[AT_FILE_CHARS];
     at_hash(copy, record->bytes, hash);
     *why = memcmp(hash, record->hash, sizeof hash) ? "its bytes do not have the hash in the index"
-                                                   : at_cache_file_decode(copy, record->bytes, entry);
-    if (!*why && at_file_name_of(entry->key, entry->key_bytes, own) && strcmp(own, record->name))
+                                                   : at_cache_file_decode(copy, record->bytes, cached);
+    if (!*why && at_file_name_of(cached->key, cached->key_bytes, own) && strcmp(own, record->name))
         *why = "it is the cache file of another kernel";
     return *why ? AT_DAMAGED : AT_FOUND;
 }
 
-at_found at_pack_read(const at_pack *pack, const at_pack_record *record, uint8_t **data, at_cache_file *entry,
+at_found at_pack_read(const at_pack *pack, const at_pack_record *record, uint8_t **data, at_cache_file *cached,
                       const char **why) {
     *data = NULL;
     *why = "somebody else in this process has closed its descriptor";
@@ -197,7 +197,7 @@ at_found at_pack_read(const at_pack *pack, const at_pack_record *record, uint8_t
     } else if ((uint64_t)got < record->bytes) {
         *why = "the pack has become shorter";
     } else {
-        found = check_copy(record, copy, entry, why);
+        found = check_copy(record, copy, cached, why);
     }
     if (found == AT_FOUND)
         *data = copy;

@@ -37,8 +37,8 @@ void at_pack_close(at_pack *pack);
 static inline bool at_pack_is_open(const at_pack *pack) { return pack->signed_part != NULL; }
 
 /* Copies the cache file of a record into a block of the allocator, which *data owns. AT_FOUND: the copy is what the
- * index says, and *entry points into it. AT_DAMAGED, AT_UNREADABLE, AT_NOT_NOW: *why is a sentence. */
-at_found at_pack_read(const at_pack *pack, const at_pack_record *record, uint8_t **data, at_cache_file *entry,
+ * index says, and *cached points into it. AT_DAMAGED, AT_UNREADABLE, AT_NOT_NOW: *why is a sentence. */
+at_found at_pack_read(const at_pack *pack, const at_pack_record *record, uint8_t **data, at_cache_file *cached,
                       const char **why);
 
 /* Where the keys are: `keys` if not NULL, else ATTUNE_CACHE_KEYS, else AT_KEYS_DIR. */

@@ -50,7 +50,7 @@ static pack_item *new_item(packer *p) {
     return &p->items[p->count++];
 }
 
-static at_found read_entry(const packer *p, int dir, at_place place, const char *file, at_opened_cache_file *got) {
+static at_found read_cache_file(const packer *p, int dir, at_place place, const char *file, at_opened_cache_file *got) {
     return at_cache_file_read(p->cache->io, dir, file, place == AT_IN_BASE ? AT_TRUST_ROOT : AT_TRUST_OWN,
                               p->cache->allocator, got);
 }
@@ -61,9 +61,9 @@ static int collect(void *user, int dir, const char *file, const struct stat *sta
     at_key_parts parts;
     (void)status;
     if (!at_file_is_entry(file) || !is_asked_for(p, file)) return 0;
-    const at_found found = read_entry(p, dir, p->place, file, &got);
+    const at_found found = read_cache_file(p, dir, p->place, file, &got);
     p->copied->damaged += found != AT_FOUND && found != AT_MISSING;
-    if (found == AT_FOUND && at_key_split(got.entry.key, got.entry.key_bytes, &parts) && at_key_is_of_here(&parts)) {
+    if (found == AT_FOUND && at_key_split(got.cached.key, got.cached.key_bytes, &parts) && at_key_is_of_here(&parts)) {
         pack_item *const item = new_item(p);
         p->is_out_of_memory = !item;
         if (item) {
@@ -143,11 +143,11 @@ static uint8_t *make_head(const packer *p, at_pack_sizes *sizes) {
 }
 
 /* A cache file that another process evicted or replaced since the first walk fails the whole. */
-static attune_status write_entry(const packer *p, const pack_item *item, int fd, at_error *err) {
+static attune_status write_cache_file(const packer *p, const pack_item *item, int fd, at_error *err) {
     at_opened_cache_file got;
     uint8_t hash[AT_HASH_BYTES];
     const int dir = at_disk_cache_dir(p->cache, item->place == AT_IN_BASE);
-    const at_found found = dir < 0 ? AT_MISSING : read_entry(p, dir, item->place, item->record.name, &got);
+    const at_found found = dir < 0 ? AT_MISSING : read_cache_file(p, dir, item->place, item->record.name, &got);
     attune_status status = ATTUNE_OK;
     if (found == AT_FOUND) at_hash(got.file.data, got.file.bytes, hash);
     if (found != AT_FOUND || memcmp(hash, item->record.hash, sizeof hash))
@@ -166,7 +166,7 @@ static attune_status write_all(const packer *p, int fd, at_error *err) {
     if (at_io_write_all(p->cache->io, fd, head, sizes.signed_bytes + AT_SIGNATURE_TEXT))
         status = at_fail(err, ATTUNE_IO_ERROR, "the pack cannot be written: %s", strerror(errno));
     at_free(p->cache->allocator, head);
-    for (size_t i = 0; i < p->count && !status; i++) status = write_entry(p, &p->items[i], fd, err);
+    for (size_t i = 0; i < p->count && !status; i++) status = write_cache_file(p, &p->items[i], fd, err);
     p->copied->added = p->count;
     p->copied->added_bytes = sizes.file_bytes;
     return status;

@@ -185,9 +185,9 @@ void at_signature_init(at_signature *s, const attune_problem *canonical) {
         s->packed_id = mha_packed_id_of(canonical, &layout);
     }
     s->has_position = mha_positions_matter(canonical);
-    s->has_entry_tables = s->place[MHA_CU_SEQLENS_Q] >= 0 || s->place[MHA_CU_SEQLENS_KV] >= 0 ||
-                          s->place[MHA_KV_LENS] >= 0 || s->place[MHA_CAUSAL_OFFSETS] >= 0 ||
-                          s->place[MHA_BLOCK_TABLE] >= 0 || s->place[MHA_KV_IDS] >= 0;
+    s->has_sequence_tables = s->place[MHA_CU_SEQLENS_Q] >= 0 || s->place[MHA_CU_SEQLENS_KV] >= 0 ||
+                             s->place[MHA_KV_LENS] >= 0 || s->place[MHA_CAUSAL_OFFSETS] >= 0 ||
+                             s->place[MHA_BLOCK_TABLE] >= 0 || s->place[MHA_KV_IDS] >= 0;
     fill_defaults(s, &s->initial.arguments);
     s->taken = s->parameters;
     settle_initial(s);
@@ -296,7 +296,7 @@ void at_layout_settle(const at_signature *s, at_layout *layout) {
     layout->is_settled = false;
     /* Sizes that index tensors may change are settled for each call. */
     if (at_sizes_begin(s, a, &settled->sizes, &open, NULL) || open.q || open.kv) return;
-    if (!s->has_entry_tables && at_tables_check_entries(s, a, &settled->sizes, &longest, NULL)) return;
+    if (!s->has_sequence_tables && at_tables_check_sequences(s, a, &settled->sizes, &longest, NULL)) return;
     layout->is_settled = finish(s, a, settled, NULL) == ATTUNE_OK;
 }
 
@@ -304,7 +304,7 @@ void at_layout_settle(const at_signature *s, at_layout *layout) {
 static attune_status settle(const at_signature *s, const attune_arguments *a, at_settled *out, at_error *err) {
     at_open open;
     at_longest longest;
-    if (at_sizes_begin(s, a, &out->sizes, &open, err) || at_tables_check_entries(s, a, &out->sizes, &longest, err))
+    if (at_sizes_begin(s, a, &out->sizes, &open, err) || at_tables_check_sequences(s, a, &out->sizes, &longest, err))
         return ATTUNE_INVALID_ARGUMENT;
     if (open.q) out->sizes.of[MHA_SEQ_Q] = longest.q;
     if (open.kv) out->sizes.of[MHA_SEQ_KV] = longest.kv;
@@ -376,8 +376,8 @@ static attune_status settle_call(const at_signature *s, const at_layout *likely,
         return settle(s, a, &call->own, err);
     }
     call->settled = &layout->settled;
-    if (!s->has_entry_tables || layout->has_tables) return ATTUNE_OK;
-    return at_tables_check_entries(s, a, &layout->settled.sizes, &longest, err);
+    if (!s->has_sequence_tables || layout->has_tables) return ATTUNE_OK;
+    return at_tables_check_sequences(s, a, &layout->settled.sizes, &longest, err);
 }
 
 static __attribute__((noinline)) attune_status make_from_other(const at_signature *s, const at_layout *likely,

@@ -55,10 +55,10 @@ typedef struct at_signature {
     bool adds[AT_NUM_ADDED];
     uint8_t num_taken, lse_scalar; /* the number of the scalar that is the outermost stride of an added lse */
     uint8_t order[MHA_NUM_TENSORS];
-    mha_packed_id packed_id; /* for a block: the header that its weights must have */
-    bool has_position;       /* the positions of queries matter */
-    bool has_entry_tables;   /* index tensors make batch entries differ */
-    at_layout initial;       /* of the arguments from attune_arguments_init */
+    mha_packed_id packed_id;  /* for a block: the header that its weights must have */
+    bool has_position;        /* the positions of queries matter */
+    bool has_sequence_tables; /* index tensors make sequences differ */
+    at_layout initial;        /* of the arguments from attune_arguments_init */
 } at_signature;
 
 /* The same problem, computed by the code of a more general problem. */
@@ -114,7 +114,7 @@ attune_status at_call_make(const at_signature *signature, const at_layout *likel
 
 /* ---- The parts ---- */
 
-/* Sizes of the longest entry. They are at their upper bounds until they are found in index tensors. */
+/* Sizes of the longest sequence. They are at their upper bounds until they are found in index tensors. */
 typedef struct at_open {
     bool q, kv;
 } at_open;
@@ -126,14 +126,14 @@ attune_status at_sizes_begin(const at_signature *signature, const attune_argumen
 attune_status at_sizes_finish(const at_signature *signature, const attune_arguments *arguments, mha_sizes *sizes,
                               at_error *err);
 
-/* The numbers of queries and keys of the longest entry. */
+/* The numbers of queries and keys of the longest sequence. */
 typedef struct at_longest {
     int64_t q, kv;
 } at_longest;
 
-/* Checks lengths, pages and positions of all batch entries against the sizes. Open sizes are upper bounds. */
-attune_status at_tables_check_entries(const at_signature *signature, const attune_arguments *arguments,
-                                      const mha_sizes *sizes, at_longest *longest, at_error *err);
+/* Checks lengths, pages and positions of all sequences of the batch against the sizes. Open sizes are upper bounds. */
+attune_status at_tables_check_sequences(const at_signature *signature, const attune_arguments *arguments,
+                                        const mha_sizes *sizes, at_longest *longest, at_error *err);
 /* Elements between two rows of block_table. */
 attune_status at_tables_row(const attune_arguments *arguments, const mha_sizes *sizes, int64_t *row, at_error *err);
 /* Checks position_ids and row_ids. */

@@ -106,7 +106,7 @@ static int64_t room_for_keys(const at_signature *s, const mha_sizes *sizes) {
 }
 
 /* Keys, or new keys, that are projected from x. A call need not set their number, and must not set another one. New
- * keys of ragged entries have no number of their own. */
+ * keys of ragged sequences have no number of their own. */
 static attune_status follow(const char *name, const char *keys, int64_t given, const char *of, int64_t queries,
                             at_error *err) {
     if (given == ATTUNE_NOT_SET || given == queries) return ATTUNE_OK;

@@ -4,7 +4,7 @@
 
 #include <stdio.h>
 
-/* The tables of a problem, NULL where it has none, and the limits of their entries. */
+/* The tables of a problem, NULL where it has none, and the limits of their elements. */
 typedef struct tables {
     const at_signature *s;
     const attune_arguments *arguments;
@@ -14,10 +14,10 @@ typedef struct tables {
     bool rotates; /* by the positions of queries and keys */
 } tables;
 
-typedef struct entry {
+typedef struct sequence {
     long long number;
     int64_t queries, keys, new_keys;
-} entry;
+} sequence;
 
 attune_status at_call_pointer(const mha_tensor *t, const attune_arguments *a, const void **pointer, at_error *err) {
     const size_t align = at_element_bytes(t);
@@ -89,7 +89,7 @@ static attune_status check_cumulative(const tables *t, mha_size size, long long 
                    (long long)*length, (long long)most, longest_of(t, size, text));
 }
 
-static attune_status measure(const tables *t, entry *e, at_error *err) {
+static attune_status measure(const tables *t, sequence *e, at_error *err) {
     const int64_t *size = t->sizes->of;
     const long long b = e->number;
     char text[BOUND_TEXT];
@@ -111,7 +111,7 @@ static attune_status measure(const tables *t, entry *e, at_error *err) {
                    b, (long long)e->keys, (long long)e->new_keys);
 }
 
-static attune_status check_pages(const tables *t, const entry *e, at_error *err) {
+static attune_status check_pages(const tables *t, const sequence *e, at_error *err) {
     const int64_t columns = t->sizes->of[MHA_MAX_PAGES], pages = t->sizes->of[MHA_NUM_PAGES];
     const int64_t size = t->s->problem.page_size, used = e->keys / size + (e->keys % size != 0);
     if (used > columns)
@@ -130,7 +130,7 @@ static attune_status check_pages(const tables *t, const entry *e, at_error *err)
 
 /* ---- Lists of keys ---- */
 
-static attune_status check_list(const tables *t, const entry *e, int64_t row, int64_t count, at_error *err) {
+static attune_status check_list(const tables *t, const sequence *e, int64_t row, int64_t count, at_error *err) {
     const int32_t *const ids = t->ids + row * t->sizes->of[MHA_NUM_IDS];
     const bool is_by_query = t->s->problem.kv_ids == ATTUNE_KV_IDS_QUERY;
     for (int64_t i = 0; i < count; i++) {
@@ -149,7 +149,7 @@ static attune_status check_list(const tables *t, const entry *e, int64_t row, in
 }
 
 /* The lists of a sequence. Ids beyond the length of a list are not read. */
-static attune_status check_lists(const tables *t, const entry *e, at_error *err) {
+static attune_status check_lists(const tables *t, const sequence *e, at_error *err) {
     const bool is_by_query = t->s->problem.kv_ids == ATTUNE_KV_IDS_QUERY;
     const int64_t rows = is_by_query ? e->queries : 1, most = t->sizes->of[MHA_NUM_IDS];
     const int64_t first = !is_by_query ? e->number : t->cu_q ? t->cu_q[e->number] : e->number * e->queries;
@@ -167,7 +167,7 @@ static attune_status check_lists(const tables *t, const entry *e, at_error *err)
 
 /* ---- Positions ---- */
 
-static attune_status check_positions(const tables *t, const entry *e, at_error *err) {
+static attune_status check_positions(const tables *t, const sequence *e, at_error *err) {
     const attune_problem *p = &t->s->problem;
     int64_t first = mha_first_position(p, e->queries, e->keys);
     if (t->offsets) first += t->offsets[e->number];
@@ -194,7 +194,7 @@ static attune_status check_positions(const tables *t, const entry *e, at_error *
 }
 
 /* Without appended keys the queries' ids are also those of the keys. */
-static attune_status check_id_count(const tables *t, const entry *e, at_error *err) {
+static attune_status check_id_count(const tables *t, const sequence *e, at_error *err) {
     const at_signature *s = t->s;
     if (!s->problem.is_ragged || s->problem.seq_new || s->place[MHA_POSITION_IDS] < 0 ||
         !mha_rotates_keys(&s->problem) || e->keys == e->queries)
@@ -213,8 +213,8 @@ attune_status at_tables_row(const attune_arguments *a, const mha_sizes *sizes, i
                    (long long)columns, (long long)MHA_MAX_STRIDE);
 }
 
-attune_status at_tables_check_entries(const at_signature *s, const attune_arguments *a, const mha_sizes *sizes,
-                                      at_longest *longest, at_error *err) {
+attune_status at_tables_check_sequences(const at_signature *s, const attune_arguments *a, const mha_sizes *sizes,
+                                        at_longest *longest, at_error *err) {
     tables t = {
         .s = s, .arguments = a, .sizes = sizes, .rotates = s->problem.rotary_dim && s->place[MHA_POSITION_IDS] < 0};
     *longest = (at_longest){0, 0};
@@ -225,9 +225,9 @@ attune_status at_tables_check_entries(const at_signature *s, const attune_argume
         (sizes->of[MHA_MAX_PAGES] > 0 &&
          (find(s, a, MHA_BLOCK_TABLE, &t.pages, err) || at_tables_row(a, sizes, &t.row, err))))
         return ATTUNE_INVALID_ARGUMENT;
-    const int64_t entries = s->has_entry_tables ? sizes->of[MHA_BATCH] : 1; /* else all are alike */
-    for (int64_t b = 0; b < entries; b++) {
-        entry e = {.number = b};
+    const int64_t sequences = s->has_sequence_tables ? sizes->of[MHA_BATCH] : 1; /* else all are alike */
+    for (int64_t b = 0; b < sequences; b++) {
+        sequence e = {.number = b};
         if (measure(&t, &e, err) || (s->problem.page_size && check_pages(&t, &e, err)) ||
             (s->problem.kv_ids && check_lists(&t, &e, err)) || (s->has_position && check_positions(&t, &e, err)) ||
             check_id_count(&t, &e, err))
@@ -252,7 +252,7 @@ static attune_status check_ids(const at_signature *s, const attune_arguments *a,
     for (int d = 0; d < t->rank; d++) end *= sizes->of[t->dims[d]];
     if (end == 0) return ATTUNE_OK;
     if (find(s, a, id, &ids, err)) return ATTUNE_INVALID_ARGUMENT;
-    if (id == MHA_POSITION_IDS && s->problem.is_ragged) { /* tokens that belong to no entry may have any id */
+    if (id == MHA_POSITION_IDS && s->problem.is_ragged) { /* tokens that belong to no sequence may have any id */
         begin = a->cu_seqlens_q[0];
         end = a->cu_seqlens_q[sizes->of[MHA_BATCH]];
     }

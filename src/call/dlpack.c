@@ -271,7 +271,7 @@ static attune_status check_contiguous(const binding *b, at_error *err) {
     return ATTUNE_OK;
 }
 
-/* cos and sin share one stride between batch entries. */
+/* cos and sin share one stride between sequences. */
 static attune_status take_angles(binding *b, at_error *err) {
     attune_arguments *a = &b->arguments;
     const bool is_second = b->t->id == MHA_COS ? a->sin != NULL : a->cos != NULL;

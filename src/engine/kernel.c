@@ -217,10 +217,10 @@ attune_status at_build(attune_context *context, at_arena *arena, at_operation op
 static bool schedule_on_disk(attune_context *context, at_operation operation, const at_key *key,
                              mha_schedule *schedule) {
     uint8_t *data = NULL;
-    at_cache_file entry;
-    if (!at_disk_cache_read(&context->disk, key, &data, &entry)) return false;
+    at_cache_file cached_file;
+    if (!at_disk_cache_read(&context->disk, key, &data, &cached_file)) return false;
     *schedule = (mha_schedule){0};
-    const bool good = !operation.op->schedule_parse(operation, entry.schedule, schedule, NULL);
+    const bool good = !operation.op->schedule_parse(operation, cached_file.schedule, schedule, NULL);
     at_free(&context->allocator, data);
     return good;
 }

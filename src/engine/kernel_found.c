@@ -89,61 +89,61 @@ static void tell_disk_hit(const at_request *request, const at_key *key, const ch
 
 /* Whether a cache file of an operator of the user has the problem of its key. Attention's text also has what its key
  * leaves out, and a written kernel is its IR. */
-static bool has_problem(const at_request *request, const at_cache_file *entry) {
+static bool has_problem(const at_request *request, const at_cache_file *cached) {
     char problem[MHA_PROBLEM_TEXT];
     if (!at_own_of(request->operation.op)) return true;
-    return at_make_print(request, problem, sizeof problem) < sizeof problem && !strcmp(problem, entry->problem);
+    return at_make_print(request, problem, sizeof problem) < sizeof problem && !strcmp(problem, cached->problem);
 }
 
-static bool has_schedule(const at_request *request, const at_cache_file *entry) {
+static bool has_schedule(const at_request *request, const at_cache_file *cached) {
     char schedule[AT_SCHEDULE_TEXT];
     const at_operator *const op = request->operation.op;
     if (!request->schedule) return true;
     op->schedule_print(request->operation, request->schedule, schedule, sizeof schedule);
-    return !strcmp(schedule, entry->schedule);
+    return !strcmp(schedule, cached->schedule);
 }
 
 /* Reads the parts of a cache file. NULL, or a sentence about the part that cannot be used. */
-static const char *read_entry(const at_request *request, const at_cache_file *entry, at_arena *arena,
-                              mha_schedule *schedule, ir_kernel **lowered) {
+static const char *read_cache_file(const at_request *request, const at_cache_file *cached, at_arena *arena,
+                                   mha_schedule *schedule, ir_kernel **lowered) {
     const at_operator *const op = request->operation.op;
     const char *const source = op->source(request->operation);
-    if (op->schedule_parse(request->operation, entry->schedule, schedule, NULL)) return "its schedule cannot be read";
-    if (!has_schedule(request, entry)) return "it has not the schedule of its key";
-    if (!has_problem(request, entry)) return "it has not the problem of its key";
+    if (op->schedule_parse(request->operation, cached->schedule, schedule, NULL)) return "its schedule cannot be read";
+    if (!has_schedule(request, cached)) return "it has not the schedule of its key";
+    if (!has_problem(request, cached)) return "it has not the problem of its key";
     if (op->keeps_ir) {
-        if (!entry->ir || (source && strcmp(source, entry->ir))) return "it has not the loop IR of its key";
-        *lowered = ir_parse(arena, entry->ir, strlen(entry->ir), NULL);
+        if (!cached->ir || (source && strcmp(source, cached->ir))) return "it has not the loop IR of its key";
+        *lowered = ir_parse(arena, cached->ir, strlen(cached->ir), NULL);
         if (*lowered) *lowered = ir_lower(*lowered, request->context->target, NULL, NULL, NULL);
         if (!*lowered) return "its loop IR cannot be read";
     }
-    return at_make_fits(entry->image, request, *lowered) ? NULL : "its code takes other arguments";
+    return at_make_fits(cached->image, request, *lowered) ? NULL : "its code takes other arguments";
 }
 
-/* Loads a verified cache file. ATTUNE_OK with a kernel or without one. Otherwise the file cannot be loaded, or memory
- * is short. */
-static attune_status make_from_entry(const at_request *request, const at_key *key, const at_cache_file *entry,
-                                     attune_kernel **kernel, at_error *err) {
+/* Loads a verified cache file. No kernel and ATTUNE_OK: the file was rejected. A failure: its code cannot be loaded,
+ * or memory is short. */
+static attune_status make_from_cache_file(const at_request *request, const at_key *key, const at_cache_file *cached,
+                                          attune_kernel **kernel, at_error *err) {
     attune_context *context = request->context;
     mha_schedule schedule = {0};
     ir_kernel *lowered = NULL;
     attune_status status = ATTUNE_OK;
     at_arena arena;
     at_arena_init(&arena, &context->allocator);
-    const char *const why = read_entry(request, entry, &arena, &schedule, &lowered);
+    const char *const why = read_cache_file(request, cached, &arena, &schedule, &lowered);
     if (arena.failed) {
-        status = at_fail_memory(err, entry->image_bytes);
+        status = at_fail_memory(err, cached->image_bytes);
     } else if (why) {
-        at_disk_cache_reject(&context->disk, entry, why);
+        at_disk_cache_reject(&context->disk, cached, why);
     } else {
         char name[128];
         at_make_name(request, name, sizeof name);
-        status = at_kernel_new(context, entry->image, entry->image_bytes, name, kernel, err);
+        status = at_kernel_new(context, cached->image, cached->image_bytes, name, kernel, err);
         if (!status) status = at_make_keep_ir(request, &arena, lowered, kernel, err);
     }
     at_arena_free(&arena);
     if (*kernel) {
-        const bool is_of_pack = entry->place == AT_IN_PACK;
+        const bool is_of_pack = cached->place == AT_IN_PACK;
         atomic_fetch_add(&context->disk_hits, 1);
         if (is_of_pack) atomic_fetch_add(&context->pack_hits, 1);
         at_make_complete(*kernel, request, key, &schedule, is_of_pack ? ATTUNE_FROM_PACK : ATTUNE_FROM_DISK, 0);
@@ -157,11 +157,11 @@ static const char *const where_it_was[AT_NUM_PLACES] = {"", "it is in the base",
 attune_status at_make_from_disk(const at_request *request, const at_key *key, attune_kernel **kernel, at_error *err) {
     const double started = at_log_wants_event(&request->context->log, ATTUNE_EVENT_DISK_HIT) ? at_make_clock() : 0;
     uint8_t *data = NULL;
-    at_cache_file entry;
+    at_cache_file cached;
     *kernel = NULL;
-    if (!at_disk_cache_read(&request->context->disk, key, &data, &entry)) return ATTUNE_OK;
-    const attune_status status = make_from_entry(request, key, &entry, kernel, err);
-    if (*kernel) tell_disk_hit(request, key, where_it_was[entry.place], started);
+    if (!at_disk_cache_read(&request->context->disk, key, &data, &cached)) return ATTUNE_OK;
+    const attune_status status = make_from_cache_file(request, key, &cached, kernel, err);
+    if (*kernel) tell_disk_hit(request, key, where_it_was[cached.place], started);
     at_free(&request->context->allocator, data);
     return status;
 }
@@ -191,13 +191,13 @@ bool at_make_from_stand_in(const at_request *request, const at_key *key, const c
     attune_context *context = request->context;
     const double started = at_log_wants_event(&context->log, ATTUNE_EVENT_DISK_HIT) ? at_make_clock() : 0;
     uint8_t *data = NULL;
-    at_cache_file entry;
+    at_cache_file cached;
     const char *found;
     size_t next = 0;
     char name[AT_NAME_CHARS + 1], text[ATTUNE_MESSAGE_BYTES + 128];
     *kernel = NULL;
-    while (!*kernel && at_disk_cache_read_near(&context->disk, key, &next, &data, &entry, &found)) {
-        make_from_entry(request, key, &entry, kernel, NULL);
+    while (!*kernel && at_disk_cache_read_near(&context->disk, key, &next, &data, &cached, &found)) {
+        make_from_cache_file(request, key, &cached, kernel, NULL);
         at_free(&context->allocator, data);
     }
     if (!*kernel) return false;

@@ -25,7 +25,7 @@ static __attribute__((noinline)) void log_compile(const at_request *request, con
                   problem);
 }
 
-typedef void save_fn(at_disk_cache *cache, const at_key *key, const at_cache_file *entry);
+typedef void save_fn(at_disk_cache *cache, const at_key *key, const at_cache_file *cached);
 
 static void save(attune_context *context, const at_key *key, at_operation operation, const at_built *built,
                  const void *image, size_t image_bytes, save_fn *to_disk) {
@@ -36,16 +36,16 @@ static void save(attune_context *context, const at_key *key, at_operation operat
     if (op->schedule_print(operation, &built->schedule, schedule, sizeof schedule) >= sizeof schedule) return;
     at_string_init(&ir, &context->allocator);
     if (op->keeps_ir) ir_print(built->scheduled, &ir);
-    const at_cache_file entry = {.required = ((const at_image_header *)image)->required,
-                                 .key = key->bytes,
-                                 .key_bytes = key->size,
-                                 .problem = problem,
-                                 .schedule = schedule,
-                                 .isa = context->target->name,
-                                 .ir = ir.data,
-                                 .image = image,
-                                 .image_bytes = image_bytes};
-    if (!ir.failed) to_disk(&context->disk, key, &entry);
+    const at_cache_file cached = {.required = ((const at_image_header *)image)->required,
+                                  .key = key->bytes,
+                                  .key_bytes = key->size,
+                                  .problem = problem,
+                                  .schedule = schedule,
+                                  .isa = context->target->name,
+                                  .ir = ir.data,
+                                  .image = image,
+                                  .image_bytes = image_bytes};
+    if (!ir.failed) to_disk(&context->disk, key, &cached);
     at_string_free(&ir);
 }
 

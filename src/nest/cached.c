@@ -1,4 +1,5 @@
-/* Dequantises columns of K and V: x = value * scale + minimum, a vector of columns at a time.
+/* Dequantises columns of K and V: x = value * scale + minimum, a vector of columns at a time. Only formats that
+ * mha_load cannot convert by itself.
  *
  *     int4      bytes of a block    ->    lower or upper halves    ->    value - 8, or above a minimum
  *     scales    of a group of columns: loaded once, broadcast;  of channels: a vector */
@@ -10,7 +11,7 @@ enum { COLUMNS = MHA_BLOCK_COLUMNS, HALF = COLUMNS / 2, NIBBLE_BITS = 4, NIBBLE 
 
 /* ---- Formats ---- */
 
-bool mha_has_quantised_rows(const mha_context *c, const ir_buffer *buffer) {
+bool mha_needs_row_reader(const mha_context *c, const ir_buffer *buffer) {
     const attune_problem *p = c->p;
     const bool is_k = buffer && buffer == c->params.tensor[MHA_K], is_v = buffer && buffer == c->params.tensor[MHA_V];
     return (is_k && (mha_is_packed(p->k_dtype, p->k_scales) || mha_scales_elements(p->k_scales))) ||
@@ -25,7 +26,7 @@ mha_format mha_format_of(const mha_context *c, const ir_buffer *buffer) {
 }
 
 int64_t mha_row_elements(const mha_context *c, const ir_buffer *buffer, int64_t columns) {
-    if (!mha_has_quantised_rows(c, buffer)) return columns;
+    if (!mha_needs_row_reader(c, buffer)) return columns;
     const mha_format format = mha_format_of(c, buffer);
     return mha_row_bytes(format.dtype, format.scales, columns); /* a code is a byte, or less */
 }
@@ -151,7 +152,7 @@ static const ir_expr *load_coded(const mha_context *c, const mha_format *f, cons
             load_coded(c, f, row, column, lanes / 2),
             load_coded(c, f, row, ir_plus(c->b, column, lanes / 2), lanes / 2),
         };
-        return mha_join(c->b, halves, 2, lanes / 2);
+        return mha_concat(c->b, halves, 2, lanes / 2);
     }
     const ir_expr *codes = load_quantised(c, f, row, column, lanes), *scale = load_scale(c, f, row, column, lanes);
     return scale ? scaled(c, f, row, column, codes, scale) : codes;
@@ -188,7 +189,7 @@ void mha_load_nibbles(const mha_context *c, const mha_row *row, const ir_expr *c
 }
 
 const ir_expr *mha_load_row(const mha_context *c, const mha_row *row, const ir_expr *column, int lanes) {
-    if (!mha_has_quantised_rows(c, row->buffer))
+    if (!mha_needs_row_reader(c, row->buffer))
         return mha_is_paneled(c, row->buffer) ? mha_load_panel_row(c, row, column, lanes, lanes)
                                               : mha_load(c, mha_row_access(c, row, column, lanes));
     const mha_format format = mha_format_of(c, row->buffer);
@@ -196,7 +197,7 @@ const ir_expr *mha_load_row(const mha_context *c, const mha_row *row, const ir_e
 }
 
 mha_row mha_dequantised_row(const mha_context *c, const mha_row *row) {
-    if (!mha_has_quantised_rows(c, row->buffer)) return *row;
+    if (!mha_needs_row_reader(c, row->buffer)) return *row;
     const int64_t columns = mha_format_of(c, row->buffer).columns;
     const mha_row copy = {ir_scratch(c->b, "decoded", c->elem, 2, (int64_t[]){1, columns}), {ir_idx(c->b, 0)}, NULL};
     MHA_COLUMNS(c, at, columns, c->lanes) {

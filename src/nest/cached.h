@@ -1,5 +1,6 @@
 /* Reads rows of quantised caches, dequantised: K and V with scales for parts of a row, or with packed int4 values. Rows
- * of all other tensors are loaded and converted.
+ * of all other tensors are loaded and converted, as mha_load does (arithmetic.c): also int8 with a scale for a head or
+ * a token, which score and probability are multiplied by.
  *
  *     i4       16 bytes for each block of 32 columns: byte i has column i in its lower half and column i + 16 in
  *              its upper half, as value + 8
@@ -22,7 +23,7 @@ typedef struct mha_format {
 
 /* Whether rows of the buffer must be read by these functions: it is the caller's K or V, in a format that mha_load
  * cannot read. */
-bool mha_has_quantised_rows(const mha_context *c, const ir_buffer *buffer);
+bool mha_needs_row_reader(const mha_context *c, const ir_buffer *buffer);
 mha_format mha_format_of(const mha_context *c, const ir_buffer *buffer);
 
 /* IR elements in a row of `columns` columns. */

@@ -39,7 +39,7 @@ static const ir_expr *load(const row_ref *row, const ir_expr *column, int lanes,
         load(row, column, half, count),
         load(row, ir_plus(row->c->b, column, half), half, count - half),
     };
-    return mha_join(row->c->b, halves, 2, half);
+    return mha_concat(row->c->b, halves, 2, half);
 }
 
 static void store(const row_ref *row, const ir_expr *column, int lanes, int64_t count, const ir_expr *value,

@@ -113,7 +113,7 @@ static const ir_expr *gather(const mha_context *c, const mha_row *row, const ir_
         const ir_access *at = mha_panel_access(c, row, ir_plus(c->b, column, i * unit), unit);
         parts[i] = ir_let(c->b, "k", is_code ? ir_load(c->b, at) : mha_load(c, at));
     }
-    const ir_expr *all = mha_join(c->b, parts, lanes / unit, unit);
+    const ir_expr *all = mha_concat(c->b, parts, lanes / unit, unit);
     return is_code ? ir_cast(c->b, IR_I32, all) : all;
 }
 

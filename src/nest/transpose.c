@@ -33,12 +33,12 @@ void mha_transpose_quarters(ir_builder *b, int lanes, const ir_expr **rows) {
     }
 }
 
-const ir_expr *mha_join(ir_builder *b, const ir_expr *const *parts, int num, int part_lanes) {
+const ir_expr *mha_concat(ir_builder *b, const ir_expr *const *parts, int num, int part_lanes) {
     if (num == 1) return parts[0];
     uint8_t pick[IR_MAX_LANES];
     for (int l = 0; l < num * part_lanes; l++) pick[l] = (uint8_t)l;
-    const ir_expr *low = mha_join(b, parts, num / 2, part_lanes);
-    const ir_expr *high = mha_join(b, parts + num / 2, num / 2, part_lanes);
+    const ir_expr *low = mha_concat(b, parts, num / 2, part_lanes);
+    const ir_expr *high = mha_concat(b, parts + num / 2, num / 2, part_lanes);
     return ir_shuffle(b, low, high, num * part_lanes, pick);
 }
 

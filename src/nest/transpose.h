@@ -17,7 +17,7 @@ void mha_unpack(ir_builder *b, int lanes, int width, const ir_expr **x, const ir
 void mha_transpose_quarters(ir_builder *b, int lanes, const ir_expr **rows);
 
 /* Concatenates parts[0], parts[1], …: `num` (a power of two) vectors of part_lanes lanes, in a balanced tree. */
-const ir_expr *mha_join(ir_builder *b, const ir_expr *const *parts, int num, int part_lanes);
+const ir_expr *mha_concat(ir_builder *b, const ir_expr *const *parts, int num, int part_lanes);
 
 /* `count` lanes of x from `first` on. */
 const ir_expr *mha_lanes_of(ir_builder *b, const ir_expr *x, int first, int count);

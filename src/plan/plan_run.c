@@ -28,7 +28,7 @@ attune_status pl_check_lengths(const attune_plan *plan, const attune_arguments *
         known.rotary_positions = INT32_MAX;
     if (at_sizes_begin(s, &known, &sizes, &open, err)) return err->status;
     if (s->place[MHA_CAUSAL_OFFSETS] < 0 && s->place[MHA_KV_IDS] < 0)
-        return at_tables_check_entries(s, arguments, &sizes, &longest, err);
+        return at_tables_check_sequences(s, arguments, &sizes, &longest, err);
     static const mha_tensor_id lists[] = {MHA_CU_SEQLENS_Q, MHA_CU_SEQLENS_KV, MHA_KV_LENS, MHA_BLOCK_TABLE};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
         const mha_tensor *const tensor = at_signature_tensor(s, lists[i]);

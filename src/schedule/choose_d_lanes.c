@@ -288,9 +288,9 @@ void mha_choose_d_lanes(const mha_cost_context *call, const mha_cost_context *c,
     s->strategy = MHA_D_LANES;
     s->lanes = c->widest;
     choose_tiles(c, rows, s);
-    take_if_chosen(MHA_FAR_ROWS, take_rows, c, rows, s);
-    take_if_chosen(MHA_FAR_KEYS, take_streams_of_keys, c, rows, s);
-    take_if_chosen(MHA_FAR_HELD, hold_converted_values, c, rows, s);
+    take_if_chosen(MHA_MEMORY_ROWS, take_rows, c, rows, s);
+    take_if_chosen(MHA_MEMORY_KEYS, take_streams_of_keys, c, rows, s);
+    take_if_chosen(MHA_MEMORY_HELD, hold_converted_values, c, rows, s);
     s->kv_tile = choose_tile(c);
     s->kv_chunk = choose_chunk(call->p, s->kv_tile);
     choose_panel_tiles(c, rows, s);

@@ -17,10 +17,10 @@ typedef enum mha_priced {
     MHA_SCORE_TILE,
     MHA_VALUE_TILE,
     MHA_HELD_TILE,
-    MHA_FAR_ROWS, /* the same from memory: K for four rows at once, and whole rows of V */
-    MHA_FAR_KEYS, /* four keys of two rows, and the third row by itself */
-    MHA_FAR_HELD, /* sums stay in registers */
-    MHA_NARROW,   /* heads of a few vectors: no loop over their columns */
+    MHA_MEMORY_ROWS, /* the same from memory: K for four rows at once, and whole rows of V */
+    MHA_MEMORY_KEYS, /* four keys of two rows, and the third row by itself */
+    MHA_MEMORY_HELD, /* sums stay in registers */
+    MHA_NARROW,      /* heads of a few vectors: no loop over their columns */
     MHA_QUANTISED_SCORES,
     MHA_QUANTISED_VALUES,
     MHA_USUAL_PRODUCT, /* register tiles of a block's products */

@@ -163,8 +163,8 @@ static void better_machines_cost_no_more(void **state) {
 
 /* What a row may take whatever it costs. */
 static bool may_be_chosen(mha_priced of) {
-    static const mha_priced ruled[] = {MHA_LONG_TILE, MHA_SHORT_TASK, MHA_HELD_TILE, MHA_FAR_ROWS,
-                                       MHA_FAR_KEYS,  MHA_FAR_HELD,   MHA_NARROW,    MHA_TILES};
+    static const mha_priced ruled[] = {MHA_LONG_TILE,   MHA_SHORT_TASK,  MHA_HELD_TILE, MHA_MEMORY_ROWS,
+                                       MHA_MEMORY_KEYS, MHA_MEMORY_HELD, MHA_NARROW,    MHA_TILES};
     for (size_t i = 0; i < sizeof ruled / sizeof *ruled; i++)
         if (ruled[i] == of) return true;
     return false;

@@ -108,15 +108,15 @@ void mha_merge_parts(const mha_context *c, const mha_parts *parts, const ir_buff
 
 /* ---- Part by part ---- */
 
-mha_join mha_join_of(const mha_context *c, const ir_expr *old, const ir_expr *max) {
+mha_joining mha_join_of(const mha_context *c, const ir_expr *old, const ir_expr *max) {
     ir_builder *b = c->b;
     const ir_expr *new = ir_let(b, "new_max", ir_max(b, old, max));
     const ir_expr *empty = ir_eq(b, new, mha_number(c, -INFINITY, 1));
     const ir_expr *base = ir_let(b, "new_base", ir_select(b, empty, mha_number(c, 0, 1), new));
-    return (mha_join){new, ir_let(b, "kept", mha_exp(c, old, base)), ir_let(b, "share", mha_exp(c, max, base))};
+    return (mha_joining){new, ir_let(b, "kept", mha_exp(c, old, base)), ir_let(b, "share", mha_exp(c, max, base))};
 }
 
-const ir_expr *mha_joined(const mha_context *c, const mha_join *join, const ir_expr *old, const ir_expr *part) {
+const ir_expr *mha_joined(const mha_context *c, const mha_joining *join, const ir_expr *old, const ir_expr *part) {
     ir_builder *b = c->b;
     const int lanes = old ? old->type.lanes : 1;
     const ir_expr *kept = ir_mul(b, old, mha_in_lanes(c, join->kept, lanes));
@@ -131,7 +131,7 @@ static void join_part(const mha_context *c, const mha_parts *parts, const ir_exp
     for (int i = 0; i < parts->rank; i++) index[i] = i == parts->part_dim ? part : parts->index[i];
     IR_IF(b, ir_ne(b, sum, mha_number(c, 0, 1))) {
         const ir_expr *max = ir_load(b, part_at(c, parts, parts->max, part));
-        const mha_join join = mha_join_of(c, ir_let(b, "old_max", ir_load(b, row_max)), ir_let(b, "max", max));
+        const mha_joining join = mha_join_of(c, ir_let(b, "old_max", ir_load(b, row_max)), ir_let(b, "max", max));
         ir_store(b, row_max, join.max);
         ir_store(b, row_sum, mha_joined(c, &join, ir_load(b, row_sum), sum));
         MHA_VECTORS(c, v, parts->columns, c->lanes) {

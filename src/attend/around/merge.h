@@ -29,12 +29,12 @@ void mha_store_divided(const mha_context *c, const ir_buffer *out, const ir_expr
 
 /* How a part with the maximum `max` joins a result with the maximum `old`: the maximum of both, and the factors of the
  * sums and values of the result (kept) and the part (share). */
-typedef struct mha_join {
+typedef struct mha_joining {
     const ir_expr *max, *kept, *share;
-} mha_join;
-mha_join mha_join_of(const mha_context *c, const ir_expr *old, const ir_expr *max);
+} mha_joining;
+mha_joining mha_join_of(const mha_context *c, const ir_expr *old, const ir_expr *max);
 /* old * kept + part * share, each rounded. */
-const ir_expr *mha_joined(const mha_context *c, const mha_join *join, const ir_expr *old, const ir_expr *part);
+const ir_expr *mha_joined(const mha_context *c, const mha_joining *join, const ir_expr *old, const ir_expr *part);
 /* As mha_merge_parts; parts have sums. */
 void mha_join_parts(const mha_context *c, const mha_parts *parts, const ir_buffer *out, const ir_buffer *lse,
                     const ir_expr *const index[3]);

@@ -15,7 +15,7 @@ static mha_f8_form v_form(const d_lanes *d) { return d->c->variant.by_pairs ? MH
 
 static bool has_table(const d_lanes *d, const ir_buffer *k_or_v, attune_dtype dtype, attune_scales scales,
                       int64_t columns) {
-    if (dtype == ATTUNE_I4) return mha_has_quantised_rows(d->c, k_or_v) && mha_has_nibble_table(d->c);
+    if (dtype == ATTUNE_I4) return mha_needs_row_reader(d->c, k_or_v) && mha_has_nibble_table(d->c);
     const bool is_f8 = !d->planes && dtype == ATTUNE_F8 && !mha_scales_elements(scales) && columns % TOGETHER == 0;
     return is_f8 && mha_has_f8_tables(d->c);
 }

@@ -14,7 +14,7 @@
  *   tile    kv_tile keys of a chunk, between two rescalings
  *   stream  a part of a tile, whose keys are read in order; several streams are read at the same time
  *
- * Each step has a few loop nests. task.c picks one of them (dl_wing):
+ * Each step has a few loop nests. task.c picks one of them (dl_steps):
  *
  *   scores   score.c               as above
  *            score_serial.c        reproducible: lanes run along keys, sums along head_dim as in prefill
@@ -130,9 +130,9 @@ typedef struct dl_tile {
 
 /* The three steps of a tile: S = Q K^T, P = exp(S - max), O = O * factor + P V. */
 typedef void dl_step(d_lanes *d, const dl_tile *tile);
-typedef struct dl_wing {
+typedef struct dl_steps {
     dl_step *scores, *softmax, *values;
-} dl_wing;
+} dl_steps;
 
 /* How many exponentials are quantised together: several vectors hide each other's latency. With only one or two vectors
  * of keys, four would cost more. */

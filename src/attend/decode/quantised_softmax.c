@@ -8,7 +8,7 @@
  *         = rint(w * (largest / max w))             if they have: w = p * v_scale, 0 if p is 0;
  *                                                   unit = max w / largest
  *
- * quantised_value.c computes value = (sum_j x * v) * unit. Then the tile joins the earlier ones (mha_join):
+ * quantised_value.c computes value = (sum_j x * v) * unit. Then the tile joins the earlier ones (mha_joining):
  *
  *     row_sum = row_sum * kept + sum * share
  *     o       = o * kept + value * share
@@ -147,7 +147,7 @@ static const ir_expr *exponentials(const d_lanes *d, const dl_tile *tile, const 
 static void join_sum(const d_lanes *d, const ir_expr *r, const ir_expr *max, const ir_expr *sum) {
     ir_builder *b = d->b;
     const ir_access *row_max = ir_at(b, d->row_max, 1, 1, r), *row_sum = ir_at(b, d->row_sum, 1, 1, r);
-    const mha_join join = mha_join_of(d->c, ir_let(b, "old_max", ir_load(b, row_max)), max);
+    const mha_joining join = mha_join_of(d->c, ir_let(b, "old_max", ir_load(b, row_max)), max);
     ir_store(b, row_max, join.max);
     ir_store(b, row_sum, mha_joined(d->c, &join, ir_load(b, row_sum), sum));
     ir_store(b, ir_at(b, d->factor, 1, 1, r), join.kept);

@@ -155,7 +155,7 @@ dl_joined_row dl_joined_row_of(const d_lanes *d, const ir_expr *r) {
 
 void dl_join_values(const d_lanes *d, const dl_joined_row *row, const ir_expr *column, const ir_expr *sum) {
     ir_builder *b = d->b;
-    const mha_join join = {.kept = row->kept, .share = row->share};
+    const mha_joining join = {.kept = row->kept, .share = row->share};
     const ir_access *o = ir_at(b, d->o, d->lanes, 2, row->r, column);
     ir_store(b, o, mha_joined(d->c, &join, ir_load(b, o), ir_mul(b, sum, row->unit)));
 }

@@ -48,7 +48,7 @@ const ir_expr *dl_load_key(const d_lanes *d, const ir_buffer *k_or_v, const mha_
                            int64_t count) {
     const mha_context *c = d->c;
     const ir_expr *const *index = mha_kv_index(c, k_or_v, key);
-    if (mha_has_quantised_rows(c, k_or_v)) {
+    if (mha_needs_row_reader(c, k_or_v)) {
         const mha_row row = mha_kv_row_of(c, k_or_v, key);
         return mha_load_row(c, &row, column, d->width);
     }

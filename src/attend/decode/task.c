@@ -3,7 +3,7 @@
  *     for each sequence, KV head, chunk of keys, task of rows      in parallel
  *       for each row                       Q into scratch; maximum, sum and O begin
  *       for each tile of keys
- *         scores, softmax, values          the wing, each for all rows
+ *         scores, softmax, values          the steps, each for all rows
  *       for each row                       O / sum to memory, or the chunk's maximum, sum and O
  *
  * and, with several chunks, a second phase that merges them for each row. */
@@ -125,7 +125,7 @@ static bool tiles_are_whole(const d_lanes *d) {
 
 /* Each step of a tile is one of a few loop nests. Which one follows from the variant, with one exception: V that is
  * converted by a table keeps its sums in memory. */
-static dl_wing wing_of(const d_lanes *d) {
+static dl_steps steps_of(const d_lanes *d) {
     static dl_step *const scores[] = {[MHA_SCORES_BY_COLUMNS] = dl_scores,
                                       [MHA_SCORES_SERIAL] = dl_serial_scores,
                                       [MHA_SCORES_PANELS] = dl_panel_scores,
@@ -138,12 +138,12 @@ static dl_wing wing_of(const d_lanes *d) {
     const mha_variant *const v = &d->c->variant;
     const bool is_widened = v->sums_of_values == MHA_SUMS_HELD && d->v_by != DL_SINGLE && d->v_by != DL_WORDS;
     const bool quantises = v->sums_of_values >= MHA_SUMS_QUANTISED;
-    return (dl_wing){scores[v->scores_of_keys], quantises ? dl_quantised_softmax : dl_softmax,
-                     is_widened ? dl_values : values[v->sums_of_values]};
+    return (dl_steps){scores[v->scores_of_keys], quantises ? dl_quantised_softmax : dl_softmax,
+                      is_widened ? dl_values : values[v->sums_of_values]};
 }
 
 /* The three steps of a tile of `keys` keys from `key` on. */
-static void build_tile(d_lanes *d, const dl_wing *wing, const key_range *task, const ir_expr *key,
+static void build_tile(d_lanes *d, const dl_steps *steps, const key_range *task, const ir_expr *key,
                        const ir_expr *keys) {
     ir_builder *b = d->b;
     dl_tile tile = {.keys = ir_let_in(b, "keys", ir_idx(b, 1), ir_idx(b, d->c->s->kv_tile + 1), keys)};
@@ -153,26 +153,26 @@ static void build_tile(d_lanes *d, const dl_wing *wing, const key_range *task, c
     IR_GUARD(b, has_mask_mod, dl_shows_some(d, &tile)) {
         dl_locate_keys(d, &tile);
         dl_load_scales(d, &tile);
-        wing->scores(d, &tile);
-        wing->softmax(d, &tile);
-        wing->values(d, &tile);
+        steps->scores(d, &tile);
+        steps->softmax(d, &tile);
+        steps->values(d, &tile);
     }
 }
 
 /* With `reproducible`, each listed key is in the tile that has it in dense attention. */
-static void build_listed_tiles(d_lanes *d, const dl_wing *wing, const key_range *task, const ir_expr *first,
+static void build_listed_tiles(d_lanes *d, const dl_steps *steps, const key_range *task, const ir_expr *first,
                                const ir_expr *end) {
     ir_builder *b = d->b;
     IR_FOR(b, key, first, end, 1) {
         const ir_expr *run = dl_listed_run(d, key, end);
-        IR_IF(b, ir_gt(b, run, ir_idx(b, 0))) build_tile(d, wing, task, key, run);
+        IR_IF(b, ir_gt(b, run, ir_idx(b, 0))) build_tile(d, steps, task, key, run);
     }
 }
 
 /* One task: its range of keys, and the tiles of that range. */
 static void build_task(d_lanes *d) {
     ir_builder *b = d->b;
-    const dl_wing wing = wing_of(d);
+    const dl_steps steps = steps_of(d);
     const int64_t most = d->c->s->kv_tile;
     const key_range task = keys_of_task(d);
     const ir_expr *first = task.first, *end = task.end;
@@ -195,11 +195,11 @@ static void build_task(d_lanes *d) {
         IR_FOR(b, r, ir_idx(b, 0), d->padded_rows, 1) dl_init_row(d, r);
         if (d->planes) dl_quantise_queries(d);
         if (d->is_listed && d->is_serial) {
-            build_listed_tiles(d, &wing, &task, first, end);
+            build_listed_tiles(d, &steps, &task, first, end);
         } else {
             IR_FOR(b, key, first, end, most) {
                 const ir_expr *left = ir_min(b, ir_sub(b, end, key), ir_idx(b, most));
-                build_tile(d, &wing, &task, key, tiles_are_whole(d) ? ir_idx(b, most) : left);
+                build_tile(d, &steps, &task, key, tiles_are_whole(d) ? ir_idx(b, most) : left);
             }
         }
         dl_finish_rows(d, true);

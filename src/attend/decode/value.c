@@ -23,7 +23,7 @@ static void add_panel_zeros(d_lanes *d, const mha_kv_row *key, const ir_access *
     zero = ir_splat(d->b, scale ? ir_mul(d->b, zero, scale) : zero, d->lanes);
     for (int64_t i = 0; i < count; i += d->lanes) {
         const ir_expr *at = ir_plus(d->b, column, i);
-        const ir_expr *v = mha_has_quantised_rows(d->c, d->c->v)
+        const ir_expr *v = mha_needs_row_reader(d->c, d->c->v)
                                ? mha_load_row(d->c, &row, at, d->lanes)
                                : mha_load_panel_row(d->c, &row, at, d->lanes, count - i);
         ir_store(d->b, sum, mha_madd(d->c, v, zero, ir_load(d->b, sum)));

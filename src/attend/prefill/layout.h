@@ -21,7 +21,7 @@
  *           without a stripe does nothing
  *   tile    the keys from t * kv_tile on, kv_tile of them or as many as there are
  *
- * Each step has a few loop nests. task.c picks one of them (ql_wing):
+ * Each step has a few loop nests. task.c picks one of them (ql_steps):
  *
  *   scores   score.c              as above
  *            score_columns.c      lanes run along the columns of Q and K, and Q is not transposed: for the rows after
@@ -74,15 +74,15 @@ typedef struct q_lanes_tile q_lanes_tile;
 
 /* The three steps of a tile and stripe: S^T = K Q^T, P = exp(S - max), O = O * factor + P V. */
 typedef void ql_step(q_lanes *c, const q_lanes_tile *tile);
-typedef struct ql_wing {
+typedef struct ql_steps {
     ql_step *scores, *softmax, *values;
-} ql_wing;
+} ql_steps;
 
 struct q_lanes {
     const mha_context *m;
     const mha_variant *v; /* of m */
     ir_builder *b;
-    ql_wing wing;
+    ql_steps steps;
     int64_t stripe_rows, max_stripes; /* rows of a stripe, stripes of a task at most */
     int64_t num_stripes, num_tasks;   /* of a KV head; 0: known at run time only */
     bool rows_fill_tasks;             /* no row number exceeds the last row's */
@@ -190,11 +190,11 @@ static inline int64_t ql_whole_vectors(const q_lanes *c, bool is_last) {
     if (!c->v->rest_rows || !is_last) return c->m->s->score_row_vectors;
     return c->num_stripes > 1 ? 0 : c->m->p->seq_q * c->m->group / c->m->lanes;
 }
-/* Whether a stripe of the task is the last one of the head. */
 /* Fours of columns of a quantised row. */
 int64_t ql_quantised_units(const q_lanes *c);
 /* prob_mod, see prob_mod.c. */
 static inline bool ql_has_prob(const q_lanes *c) { return mha_has_function(c->m, MHA_PROB_FUNCTION); }
+/* Whether a stripe of the task is the last one of the head. */
 const ir_expr *ql_is_last(q_lanes *c, const ir_expr *stripe);
 
 /* Row number of the first row of the task's stripe `stripe`. */

@@ -64,7 +64,7 @@ static const ir_expr *load_rows(q_lanes *c, const elements *e, const q_lanes_row
         parts[l] = e->tensor->type.elem == IR_I8 ? ir_load(b, at) : mha_load(c->m, at);
     }
     if (e->lanes == 1) return parts[0];
-    return ir_let(b, "elements", count == 1 ? ir_splat(b, parts[0], e->lanes) : mha_join(b, parts, count, 1));
+    return ir_let(b, "elements", count == 1 ? ir_splat(b, parts[0], e->lanes) : mha_concat(b, parts, count, 1));
 }
 
 /* Prefetches the same rows of the next tile: the hardware prefetcher does not predict accesses of a few bytes to many

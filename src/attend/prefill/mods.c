@@ -96,7 +96,7 @@ static void load_quarter(q_lanes *c, int node, const q_lanes_row *rows, const ir
             place.lanes = quarter;
             parts[part] = mha_load_keys(c->m, node, &place);
         }
-        columns[i] = ir_let(c->b, "elements", mha_join(c->b, parts, lanes / quarter, quarter));
+        columns[i] = ir_let(c->b, "elements", mha_concat(c->b, parts, lanes / quarter, quarter));
     }
     mha_transpose_quarters(c->b, lanes, columns);
 }

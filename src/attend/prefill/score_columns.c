@@ -68,7 +68,7 @@ static void store_dots(q_lanes *c, const ql_score_tile *t, int64_t jj, int64_t v
     const int lanes = c->m->lanes;
     const ir_expr *parts[IR_MAX_LANES];
     for (int l = 0; l < lanes; l++) parts[l] = l < rows ? dots[l] : parts[rows - 1];
-    const ir_expr *x = rows > 1 ? mha_join(b, parts, lanes, 1) : ir_splat(b, parts[0], lanes);
+    const ir_expr *x = rows > 1 ? mha_concat(b, parts, lanes, 1) : ir_splat(b, parts[0], lanes);
     ir_store(b, mha_product_at(&t->product, jj, vector), x);
 }
 
@@ -141,7 +141,7 @@ static void multiply_pair(q_lanes *c, const key_pair *pair, const column_rows *r
     }
     for (int64_t jj = 0; jj < pair->count; jj++) {
         for (int64_t i = 0; i < c->m->lanes / together; i++) parts[i] = dots[jj][min_of(max_of(i, first), last)];
-        const ir_expr *all = mha_join(c->b, parts, (int)(c->m->lanes / together), (int)together);
+        const ir_expr *all = mha_concat(c->b, parts, (int)(c->m->lanes / together), (int)together);
         ir_store(c->b, ql_score_at(c, ir_idx(c->b, vector), pair->number[jj]), all);
     }
 }

@@ -4,7 +4,7 @@
  *       for each stripe                       Q^T into scratch; maximum, sum and O begin
  *       for each tile of keys                 K and V of the tile into scratch, where that pays
  *         for each stripe
- *           scores, softmax, values           the wing
+ *           scores, softmax, values           the steps
  *       for each stripe                       O / sum to memory
  *
  * So K and V of a tile serve all stripes of a task while they are in the cache. */
@@ -16,22 +16,22 @@
 /* ---- one task ---- */
 
 /* Each step of a tile is one of a few loop nests. Which one follows from the variant. */
-static ql_wing wing_of(const q_lanes *c) {
+static ql_steps steps_of(const q_lanes *c) {
     const mha_variant *v = c->v;
-    ql_wing wing = {ql_scores, ql_softmax, ql_values};
-    if (v->scores_by_columns || v->rest_rows) wing.scores = ql_column_scores;
-    if (ql_is_quantised(c)) wing.scores = ql_quantised_scores;
-    if (v->by_pairs) wing.softmax = ql_pair_softmax;
+    ql_steps steps = {ql_scores, ql_softmax, ql_values};
+    if (v->scores_by_columns || v->rest_rows) steps.scores = ql_column_scores;
+    if (ql_is_quantised(c)) steps.scores = ql_quantised_scores;
+    if (v->by_pairs) steps.softmax = ql_pair_softmax;
     if (v->by_pairs && v->values == MHA_VALUES_WHOLE && c->m->s->score_row_vectors > 1)
-        wing.softmax = ql_pair_softmax_by_turns;
-    if (v->values != MHA_VALUES_TRANSPOSED) wing.values = ql_values_by_rows;
-    return wing;
+        steps.softmax = ql_pair_softmax_by_turns;
+    if (v->values != MHA_VALUES_TRANSPOSED) steps.values = ql_values_by_rows;
+    return steps;
 }
 
 /* If the keys are one tile, its sums are the rows' sums: so the rows are closed, and P is normalised for its users,
  * before the values. */
 static void softmax_at_once(q_lanes *c, const q_lanes_tile *tile) {
-    c->wing.softmax(c, tile);
+    c->steps.softmax(c, tile);
     ql_close_rows(c, tile->stripe);
     if (c->v->writes_probabilities) ql_store_probabilities(c, tile->stripe);
     if (!ql_has_prob(c)) return;
@@ -47,9 +47,9 @@ static void no_values(q_lanes *c, const q_lanes_tile *tile) {
 
 /* For each tile and each stripe of the task: the three steps. A stripe skips the tiles that are hidden from all of its
  * rows. */
-static void visit_tiles(q_lanes *c, const ql_wing *wing) {
+static void visit_tiles(q_lanes *c, const ql_steps *steps) {
     ir_builder *b = c->b;
-    const bool leaves_out = !mha_values_at_once(c->v), wants_values = wing->values != no_values;
+    const bool leaves_out = !mha_values_at_once(c->v), wants_values = steps->values != no_values;
     q_lanes_tile tile = {0};
     IR_LOOP(b, number, ql_begin_tiles(c)) {
         tile.number = number;
@@ -64,9 +64,9 @@ static void visit_tiles(q_lanes *c, const ql_wing *wing) {
                 ql_open_stripe(c, &tile);
                 IR_GUARD(b, (ql_has_edges(c) || ql_has_table(c)) && leaves_out, ir_gt(b, tile.to, tile.from)) {
                     ql_fill_distances(c, &tile);
-                    wing->scores(c, &tile);
-                    wing->softmax(c, &tile);
-                    wing->values(c, &tile);
+                    steps->scores(c, &tile);
+                    steps->softmax(c, &tile);
+                    steps->values(c, &tile);
                 }
             }
         }
@@ -76,8 +76,8 @@ static void visit_tiles(q_lanes *c, const ql_wing *wing) {
 /* The stripes of a task, from Q to O. */
 static void build_stripes(q_lanes *c) {
     ir_builder *b = c->b;
-    const ql_wing *wing = &c->wing;
-    c->wing = wing_of(c);
+    const ql_steps *steps = &c->steps;
+    c->steps = steps_of(c);
     ql_alloc_scratch(c);
     if (ql_has_pair_exp(c)) ql_fill_corrections(c);
     ql_alloc_functions(c);
@@ -87,18 +87,18 @@ static void build_stripes(q_lanes *c) {
         ql_load_queries(c, stripe);
     }
     if (mha_values_at_once(c->v)) {
-        visit_tiles(c, &(ql_wing){wing->scores, softmax_at_once, wing->values});
+        visit_tiles(c, &(ql_steps){steps->scores, softmax_at_once, steps->values});
         return;
     }
     if (ql_has_prob(c)) { /* it needs the sums before the first value */
-        visit_tiles(c, &(ql_wing){wing->scores, wing->softmax, no_values});
+        visit_tiles(c, &(ql_steps){steps->scores, steps->softmax, no_values});
         IR_FOR(b, stripe, ir_idx(b, 0), c->stripes, 1) {
             ql_keep_base(c, stripe);
             ql_close_rows(c, stripe);
         }
-        visit_tiles(c, &(ql_wing){wing->scores, ql_modify_probabilities, wing->values});
+        visit_tiles(c, &(ql_steps){steps->scores, ql_modify_probabilities, steps->values});
     } else {
-        visit_tiles(c, wing);
+        visit_tiles(c, steps);
     }
     IR_FOR(b, stripe, ir_idx(b, 0), c->stripes, 1) {
         (ql_has_prob(c) ? ql_end_division : ql_close_rows)(c, stripe);

@@ -25,7 +25,7 @@ void ql_load_transposed(q_lanes *c, const q_lanes_tensor *tensor, const q_lanes_
             const ir_access *at = ir_at(b, tensor->buffer, quarter * width, 4, tensor->batch, row->head, token, first);
             parts[part] = load_part(c, at, tensor->is_pairs, tensor->sign);
         }
-        columns[i] = ir_let(b, "part", mha_join(b, parts, lanes / quarter, quarter));
+        columns[i] = ir_let(b, "part", mha_concat(b, parts, lanes / quarter, quarter));
     }
     mha_transpose_quarters(b, lanes, columns);
 }
@@ -56,7 +56,7 @@ void ql_load_bytes_transposed(q_lanes *c, const ir_buffer *tensor, const ir_expr
     for (int l = 0; l < lanes; l++)
         parts[l] = ir_load(b, ir_at(b, tensor, quarter, 4, batch, rows[l].head, rows[l].query, column));
     for (int l = 0; l < lanes * quarter; l++) pick[l] = (uint8_t)(l % lanes * quarter + l / lanes);
-    const ir_expr *joined = ir_let(b, "joined", mha_join(b, parts, lanes, quarter));
+    const ir_expr *joined = ir_let(b, "joined", mha_concat(b, parts, lanes, quarter));
     const ir_expr *transposed = ir_let(b, "transposed", ir_shuffle(b, joined, joined, lanes * quarter, pick));
     for (int i = 0; i < quarter; i++) columns[i] = mha_lanes_of(b, transposed, i * lanes, lanes);
 }

@@ -173,7 +173,7 @@ void mha_transposed_keys(const mha_context *c, const mha_kv_row *rows, const ir_
     for (int i = 0; i < width; i++) {
         for (int part = 0; part < c->lanes / width; part++)
             parts[part] = mha_load_kv(c, c->k, &rows[part * width + i], column, width);
-        columns[i] = ir_let(c->b, "k", mha_join(c->b, parts, c->lanes / width, width));
+        columns[i] = ir_let(c->b, "k", mha_concat(c->b, parts, c->lanes / width, width));
     }
     if (width > 1) mha_transpose_quarters(c->b, c->lanes, columns);
 }
