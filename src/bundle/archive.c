@@ -1,3 +1,5 @@
+/* Offsets in the index depend on the index's own length, so names and symbols are collected before anything is
+ * written. */
 #include "bundle/archive.h"
 
 #include <ar.h>

@@ -1,3 +1,5 @@
+/* Looks in the directory, the base and the pack, in this order, and writes into the directory only. A miss looks at
+ * the paths again, since a directory may have been replaced; failed writes pause all writes for a while. */
 #define _GNU_SOURCE
 #include "cache/disk_cache.h"
 

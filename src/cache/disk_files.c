@@ -1,3 +1,5 @@
+/* A file appears under its name only when it is complete: an unnamed file is linked, or a temporary one is linked or
+ * renamed where that is not possible. Eviction removes the files that were used longest ago. */
 #define _GNU_SOURCE
 #include "cache/disk_files.h"
 

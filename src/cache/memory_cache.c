@@ -1,3 +1,6 @@
+/* A hit by the raw problem takes only the lock of a shard. All else is under the mutex, except for making a kernel:
+ * that is a flight, which threads with the same key wait for. Nodes that were taken out are chained and released
+ * after the mutex. */
 #include "cache/memory_cache.h"
 
 #include "host/clock.h"

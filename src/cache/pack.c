@@ -1,3 +1,5 @@
+/* A cache file of a pack is used only if it has the hash that the index says. The signature, where one is required,
+ * covers header and index. */
 #define _GNU_SOURCE
 #include "cache/pack.h"
 

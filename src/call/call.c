@@ -1,3 +1,5 @@
+/* A call that repeats the sizes and strides of a layout takes over all that was settled for it. Otherwise sizes,
+ * index tensors and strides are settled anew. Pointers, overlap and ids are checked in every call. */
 #include "call/call.h"
 #include "problem/problem_sight.h"
 

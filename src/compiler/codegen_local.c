@@ -1,3 +1,5 @@
+/* A compile of a background job is an errand that the job and a thread of its own share, and the last one frees.
+ * Other compiles call the plug-in directly. */
 #define _GNU_SOURCE
 #include "compiler/codegen_local.h"
 

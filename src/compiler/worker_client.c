@@ -1,3 +1,5 @@
+/* A compile takes a place with a worker process, sends the request, and waits for the reply until a deadline. A
+ * worker that died or was lost is replaced, and the compile is tried once more; then it fails. */
 #define _GNU_SOURCE
 #include "compiler/worker_client.h"
 

@@ -1,3 +1,6 @@
+/* A worker is spawned with a socket as stdin and stdout. It inherits little of the host: no open descriptors where
+ * the system can tell them, no blocked or handled signals, another directory, and no environment if the program has
+ * raised privileges. */
 #define _GNU_SOURCE
 #include "compiler/worker_process.h"
 

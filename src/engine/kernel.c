@@ -1,3 +1,6 @@
+/* A kernel as an object (from an image, a bundle or the virtual machine), and the ways from a problem to loop IR and
+ * image. A tuned schedule that a builder refuses is passed over for the chosen one. Which level a kernel comes from
+ * is decided in kernel_make.c. */
 #include "engine/kernel.h"
 
 #include "base/fpenv.h"

@@ -1,3 +1,5 @@
+/* Code is written before it is executable: private pages first, and a memfd that is mapped twice where the system
+ * refuses to change those. */
 #define _GNU_SOURCE
 #include "engine/loader.h"
 

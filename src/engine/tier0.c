@@ -1,3 +1,5 @@
+/* A problem is generalised step by step (what is an argument is opened, unused outputs are added), and each general
+ * problem is looked up by its hash in the kernels of the file. */
 #define XXH_INLINE_ALL
 #include "engine/tier0.h"
 

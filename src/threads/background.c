@@ -1,3 +1,5 @@
+/* Jobs are a queue under one mutex. Waits end when the job is done, at a deadline, or when the waiting job itself is
+ * abandoned. */
 #define _GNU_SOURCE
 #include "threads/background.h"
 

@@ -1,3 +1,5 @@
+/* A claim is one atomic addition to the counter of a part. Ranges are a share of what is left, so all threads end at
+ * about the same time; falling tasks are renumbered by quarters, and claims stay as they are. */
 #define _GNU_SOURCE
 #include "threads/job.h"
 

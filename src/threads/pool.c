@@ -1,3 +1,5 @@
+/* Jobs are in a list, and a count of posted jobs is the word that threads spin and sleep on. A caller only wakes
+ * helpers and starts the first thread, which starts the next, and then works itself. */
 #define _GNU_SOURCE
 #include "threads/pool.h"
 

@@ -1,3 +1,5 @@
+/* One of three ways to run tasks: the context's pool, a host's pool that takes helpers (submit), or a host's own
+ * parallel_for. Little work stays on the caller's thread. */
 #include "threads/team.h"
 
 #include "base/fpenv.h"

@@ -1,3 +1,5 @@
+/* A kernel is timed by samples of its phases, each long enough for the clock and repeated when it was interrupted, or
+ * by whole calls where those are short and the machine is not busy. */
 #include "tune/candidates.h"
 
 #include "call/ir_call.h"

@@ -1,3 +1,5 @@
+/* Batches are filled, compiled in parallel and then timed, one kernel after the other, against the best so far. A
+ * chain of lucky winners is kept out by comparing each with the first schedule too, and the last one once more. */
 #include "tune/search.h"
 #include "schedule/schedule.h"
 
