@@ -3,6 +3,7 @@
 #define ATTUNE_TOOLS_CHECK_CASE_H
 
 #include "common/tensors.h"
+#include "run/check_reference.h"
 #include "schedule_fields.h"
 
 enum { CHECK_MAX_ISAS = 8, CHECK_MAX_THREADS = 3 };
@@ -27,14 +28,6 @@ typedef struct check_machine {
 
 attune_context *check_context(check_machine *machine, uint32_t isa, uint32_t threads); /* NULL after a message */
 void check_close(check_machine *machine);
-
-/* Errors of `out` against the reference, of attune and of a plain implementation on the same data. */
-typedef struct check_errors {
-    double max, squares, max_ulp; /* ULP: of the largest output of a row, in the arithmetic's type */
-    double plain_max, plain_squares, plain_max_ulp;
-    uint64_t count;
-    int64_t worst; /* the number of the random problem that has `max` */
-} check_errors;
 
 /* What is drawn: every kind of problem, or only those with functions on scores, masks or probabilities. */
 typedef enum check_kind { CHECK_ALL_KINDS, CHECK_FUNCTIONS } check_kind;
@@ -81,15 +74,6 @@ check_outcome check_measure(check_machine *machine, const check_case *c, check_e
  * Problems of more operations are left out. */
 struct json_t;
 bool check_accuracy(check_machine *machine, uint64_t seed, double max_flops, struct json_t *rows);
-
-void check_add_errors(check_errors *sum, const check_errors *errors);
-
-/* Tells the reference what a call has put into its caches; `after` has the same inputs, and its outputs. */
-void check_take_caches(ref_call *call, const tensors *after);
-
-/* Compares with the reference, within the rounding errors that the data allows. */
-bool check_reference(const tensors *after, const ref_result *wanted, const ref_result *plain, input_kind inputs,
-                     check_errors *errors, char reason[ATTUNE_MESSAGE_BYTES]);
 
 /* Makes a failing case as small as possible while it fails in the same way; `reason` is that of the smallest. */
 void check_shrink(check_machine *machine, check_case *c, check_outcome outcome, char reason[ATTUNE_MESSAGE_BYTES]);

@@ -2,6 +2,7 @@
 
 #include "common/json_output.h"
 #include "measure/peak.h"
+#include "run/check_reference.h"
 #include "run/run_types.h"
 #include "common/table.h"
 #include "measure/seen.h"
@@ -18,6 +19,10 @@ typedef struct run_report {
     bool same_bits;              /* as the interpreter; with check */
     bool has_reference;          /* whose weights are known; with check */
     double max_error, rms_error; /* against the f64 reference; with that */
+    const char *no_limits;       /* why nobody can say whether they are too large; NULL: they were judged */
+    bool is_wrong;
+    char reason[ATTUNE_MESSAGE_BYTES]; /* which number is wrong */
+    char difference[DIFFERENCE_TEXT];  /* where the bits are not the same */
     double expect_max, expect_rms;
 } run_report;
 
@@ -31,7 +36,8 @@ static const struct argp_option options[] = {
      0},
     {"engine", TOOL_KEY_ENGINE, "jit|vm|interp", 0, "Machine code (default), virtual machine or interpreter", 0},
     {"schedule", TOOL_KEY_SCHEDULE, "K=V,...", 0, "Change the chosen schedule", 0},
-    {"check", TOOL_KEY_CHECK, NULL, 0, "Compare with the interpreter's bits and with an f64 reference", 0},
+    {"check", TOOL_KEY_CHECK, NULL, 0,
+     "Compare with the interpreter's bits and with an f64 reference; exit status 1 if the result is wrong", 0},
     {"expect", TOOL_KEY_EXPECT, "F.npy", 0, "Show the error against this result", 0},
     {"threads", TOOL_KEY_THREADS, "N", 0, "Threads (default: all)", 0},
     {"json", TOOL_KEY_JSON, NULL, 0, "Print JSON", 0},
@@ -173,12 +179,26 @@ static long double element(const tensor *one, int64_t i) {
     return ref_load(one->info.dtype, one->data, at);
 }
 
+/* Whether the errors are those of rounding. */
+static bool judge(const tensors *t, const ref_call *call, const ref_result *wanted, run_report *r) {
+    ref_result plain;
+    r->no_limits = check_has_no_limits(t, wanted);
+    if (r->no_limits) return true;
+    if (!ref_compute_plain(call, &plain)) return false;
+    r->is_wrong = !check_reference(t, wanted, &plain, check_kind_of(t), NULL, r->reason);
+    ref_result_free(&plain);
+    return true;
+}
+
 static bool compare_reference(const tensors *t, run_report *r) {
     attune_tensor list[REF_MAX_TENSORS];
-    const ref_call call = tensors_call(t, list);
+    ref_call call = tensors_call(t, list);
     const tensor *const one = tensors_find(t, main_output(&t->problem));
     ref_result wanted;
-    if (!ref_compute(&call, &wanted)) {
+    check_take_caches(&call, t);
+    const bool has_result = ref_compute(&call, &wanted);
+    if (!has_result || !judge(t, &call, &wanted, r)) {
+        if (has_result) ref_result_free(&wanted);
         tool_error("out of memory for the check");
         return false;
     }
@@ -200,13 +220,12 @@ static bool has_reference(const tensors *t) {
 }
 
 static bool check(const tensors *t, attune_context *context, const char *schedule, run_report *r) {
-    char difference[DIFFERENCE_TEXT];
     tensors other;
     /* The copies include the gaps between rows, which must not change either. Appending twice equals appending once. */
     if (!tensors_share(&other, t)) return false;
     const bool ran = tensors_run(&other, context, NULL, schedule, ATTUNE_ENGINE_INTERPRETER) == ATTUNE_OK;
     if (!ran) tool_library_error("the interpreter failed");
-    r->same_bits = ran && tensors_same_outputs(t, &other, difference);
+    r->same_bits = ran && tensors_same_outputs(t, &other, r->difference);
     tensors_free(&other);
     r->has_reference = ran && has_reference(t);
     return ran && (!r->has_reference || compare_reference(t, r));
@@ -278,7 +297,8 @@ static void print_text(const run_options *o, FILE *stream, const char *problem, 
         table_cell(t, "%s", r->same_bits ? "the same bits" : "DIFFERENT BITS");
         table_cell(t, "f64 reference");
         if (r->has_reference)
-            table_cell(t, "max error %.2e, RMS %.2e", r->max_error, r->rms_error);
+            table_cell(t, "max error %.2e, RMS %.2e%s%s", r->max_error, r->rms_error,
+                       r->no_limits ? "; not judged: " : "", r->no_limits ? r->no_limits : "");
         else
             table_cell(t, "none: it needs the weights before they were packed");
     }
@@ -306,6 +326,7 @@ static int print_json(const run_options *o, const char *problem, const char *sch
     if (j && r->has_reference) {
         json_object_set_new(j, "max_error", isfinite(r->max_error) ? json_real(r->max_error) : json_null());
         json_object_set_new(j, "rms_error", isfinite(r->rms_error) ? json_real(r->rms_error) : json_null());
+        json_object_set_new(j, "is_right", r->no_limits ? json_null() : json_boolean(!r->is_wrong));
     }
     if (j && o->expect) {
         json_object_set_new(j, "expect_max_error", isfinite(r->expect_max) ? json_real(r->expect_max) : json_null());
@@ -315,6 +336,13 @@ static int print_json(const run_options *o, const char *problem, const char *sch
 }
 
 /* ---- The command ---- */
+
+/* What a check has found, in one sentence for each of the two comparisons. */
+static bool passes(const run_report *r) {
+    if (!r->same_bits) tool_error("machine code and interpreter differ: %s", r->difference);
+    if (r->is_wrong) tool_error("wrong beside the f64 reference: %s", r->reason);
+    return r->same_bits && !r->is_wrong;
+}
 
 static int run_on(const run_options *o, tensors *t) {
     attune_machine_info machine = {.struct_size = sizeof machine};
@@ -364,7 +392,7 @@ static int run_on(const run_options *o, tensors *t) {
         code = print_json(o, problem, schedule, &r, &machine);
     else
         print_text(o, takes_stdout(o) ? stderr : stdout, problem, schedule, &r, machine.max_workers);
-    if (o->check && !r.same_bits) code = TOOL_FAILED;
+    if (o->check && !passes(&r)) code = TOOL_FAILED;
 out:
     free(problem);
     attune_kernel_release(kernel);

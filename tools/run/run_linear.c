@@ -479,7 +479,10 @@ static int run_on(linear_call *c) {
             code = print_json(c, context);
         else
             print_text(c, takes_stdout ? stderr : stdout);
-        if (o->check && !c->same_bits) code = TOOL_FAILED;
+        if (o->check && !c->same_bits) {
+            tool_error("kernels and interpreter differ in out or state");
+            code = TOOL_FAILED;
+        }
     }
     attune_linear_destroy(linear);
     attune_context_destroy(context);

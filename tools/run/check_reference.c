@@ -1,5 +1,6 @@
 /* Outputs against the reference: the limits that rounding sets, and whether they are kept. */
-#include "check/check_case.h"
+#include "run/check_reference.h"
+
 #include "ref_codes.h"
 
 #include <float.h>
@@ -422,4 +423,36 @@ bool check_reference(const tensors *t, const ref_result *wanted, const ref_resul
     if (errors && !by_class && !unseen && b.score * epsilon_of(p->softmax_precision) < 1e-3)
         check_add_errors(errors, &own);
     return true;
+}
+
+/* ---- Inputs from files ---- */
+
+static bool is_odd(const tensor *one, double value) {
+    /* Minus infinity in a bias hides a key, exactly. */
+    return isnan(value) || (isinf(value) && (value > 0 || strcmp(one->info.name, "attn_bias")));
+}
+
+input_kind check_kind_of(const tensors *t) {
+    input_kind kind = INPUT_ORDINARY;
+    for (size_t n = 0; n < t->count; n++) {
+        const tensor *const one = &t->list[n];
+        const double least = one->info.dtype == ATTUNE_F16 ? 0x1p-14 : 0x1p-118;
+        for (size_t i = 0; one->info.is_input && i < one->count; i++) {
+            const double value = (double)ref_load(one->info.dtype, one->data, (int64_t)i);
+            if (is_odd(one, value)) return INPUT_NONFINITE;
+            if (value != 0 && fabs(value) < least) kind = INPUT_DENORMAL;
+        }
+    }
+    return kind;
+}
+
+const char *check_has_no_limits(const tensors *t, const ref_result *wanted) {
+    const attune_problem *const p = &t->problem;
+    const ref_block_scale *const block = &wanted->scale;
+    if (p->score_mod[0] || p->mask_mod[0] || p->prob_mod[0]) return "a function of the problem may enlarge any error";
+    /* Sums of many numbers, and scores in base 2, overflow earlier than what they are made of. */
+    const double room = p->softmax_precision == ATTUNE_F16 ? 8 : 0x1p20;
+    const double largest = (double)largest_of(p, p->softmax_precision) / room;
+    const double most = fmax(fmax(largest_score(t, wanted), largest_value(t, block)), fmax(block->q_row, block->k_row));
+    return most < largest ? NULL : "numbers may be beyond the range of its arithmetic";
 }
