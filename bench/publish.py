@@ -10,6 +10,9 @@ DEFINITION = """\
 A case is one shape, in one dtype, on one number of threads. Its ratio is the time of the fastest peer divided by the
 time of attune: the median over rounds in which all of them have a turn. attune counts as faster if both that ratio and
 its median time say so. The headline is the geometric mean of the ratios of all cases. Below 1, attune is slower."""
+FASTER = """
+A case can have a ratio above 1 and not count as faster, if its median time is not lower.
+"""
 BUSY = """\
 * Other programs ran on the same core (see the load), so times are up to three times those of a quiet machine. Ratios
   and shares are of neighbouring samples, which meet the same load; yet single ratios vary by a third from run to run.
@@ -18,8 +21,8 @@ ONE_THREAD = """\
 * One thread only. Two share a machine with other programs too unevenly to compare.
 """
 NO_GAIN = """\
-* In {cases} neither attune nor its fastest peer was faster with {threads} than with one, so another program probably
-  had a CPU then. The ratio counts all the same.
+* In {cases} both attune and its fastest peer gained less than a tenth with {threads}: either the row does not scale, or
+  another program had a CPU. The ratio counts all the same.
 """
 ABSENT = """\
 * Not in this run: {peers}. A peer takes part if its library is installed ([the bench](bench.md)).
@@ -29,6 +32,7 @@ LIMITS = """\
 * One machine. Ratios differ on others; `make performance` measures yours.
 * Two virtual CPUs without hardware counters. A difference of a few per cent between two runs is noise.
 * Attention, blocks and products on their own. What an engine gains as a whole is less: see the pages of the engines.
+* Batches of one sequence, on contiguous keys. [vLLM's page](vllm.md) has figures of serving.
 * f32 and bf16. f16 and f64 are not tuned and not measured here.
 * A peer has the method, the layout and the packed weights that are fastest for it ([the bench](bench.md)). One that has
   no operator for a case is left out of it."""
@@ -70,7 +74,7 @@ def headline(run, clock):
         name = shapes.title(lowest["shape"])
         rows.append([dtype, str(threads), f"{ahead(part, clock)} of {len(part)}", f"{mean(part, clock):.2f}",
                      f"{ratio:.2f}, by {report.NAMES.get(peer, peer)}: {name}"])
-    return text + report.table(["dtype", "threads", "faster in", "mean ratio", "lowest ratio"], rows)
+    return text + report.table(["dtype", "threads", "faster in", "mean ratio", "lowest ratio"], rows) + FASTER
 
 
 def circumstances(run):
@@ -81,7 +85,7 @@ def circumstances(run):
         ["attune", versions.pop("attune")],
         ["peers", "; ".join(versions.values()) or "none"],
         ["date", run["date"][:10]],
-        ["load", f"{machine['load']:.1f} before the run, {machine['load_after']:.1f} after"],
+        ["load", f"{machine['load']:.1f} before the run, {machine['load_after']:.1f} after, its own threads included"],
         ["samples", f"at most {settings['repeats']} preparations of {settings['rounds']} rounds; a sample lasts "
                     f"{settings['sample_ms']:g} ms or longer"],
     ]
@@ -123,7 +127,7 @@ def around(costs):
 
 
 def without_gain(run, clock):
-    """Cases of several threads that gained nothing over one thread, for attune and for its fastest peer alike."""
+    """Cases where several threads gained less than a tenth over one, for attune and for its fastest peer alike."""
     alone = {(found["shape"]["name"], found["dtype"]): found for found in measured(run, clock, threads=1)}
     for found in measured(run, clock):
         one = alone.get((found["shape"]["name"], found["dtype"]))

@@ -19,8 +19,9 @@
  * such step comes, or finds it in the cache. Whatever members cannot say, `extra` says in the text of problems
  * (attune/expert/problem.h). docs/plans.md says how kernels are chosen.
  *
- * Errors: a status, and attune_last_message() has one sentence. Nothing was written then, unless the status is
- * ATTUNE_CANCELLED. Sizes and strides are in elements (of i4 and inline scales in bytes: see cache sizes below). */
+ * Errors: a status, and attune_last_message() has one sentence. If a call fails, it has written nothing, except with
+ * ATTUNE_CANCELLED. Sizes and strides are in elements. Caches of i4 and caches with inline scales have strides in
+ * bytes; attune_cache_size has them. */
 #ifndef ATTUNE_ATTENTION_H
 #define ATTUNE_ATTENTION_H
 
@@ -63,7 +64,8 @@ typedef struct attune_attention_desc {
     double softmax_scale;   /* ATTUNE_DEFAULT_SCALE: 1 / sqrt(head_dim) */
     attune_kv kv;
     int64_t page_size;      /* keys of a page, with ATTUNE_KV_PAGED */
-    attune_dtype kv_dtype;  /* of the caches, without a cache of k and v; default: dtype. Caches also i8, f8, i4 */
+    attune_dtype kv_dtype;  /* type of the caches; with ATTUNE_KV_TENSORS, of k and v. Default: dtype. Caches may also
+                             * be i8, f8 or i4 */
     attune_scales kv_scales;/* of quantised caches; see attune/types.h */
     int appends;            /* 1: k and v of a step are written behind each sequence's cached keys, and then attended
                              * to with them. kv_lens count them */
@@ -90,8 +92,8 @@ ATTUNE_API attune_status attune_attention_desc_init(attune_attention_desc *desc,
 typedef struct attune_attention attune_attention;
 
 /* Makes an attention, which copies what it needs of `desc`. `context` owns threads and caches and must outlive
- * it. NULL: one that all attentions without a context share, and which stays until the process ends. Compiles nothing;
- * with a deadline it looks for a kernel that is there already. A failure sets *attention to NULL. */
+ * it. NULL: a context that all such attentions share. It lives until the process ends. Compiles nothing; with a
+ * deadline it looks for a kernel that is there already. A failure sets *attention to NULL. */
 ATTUNE_CHECKED attune_status attune_attention_create(attune_context *context, const attune_attention_desc *desc,
                                                      attune_attention **attention);
 

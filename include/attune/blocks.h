@@ -11,13 +11,12 @@
  *     step.q.data = q, step.k.data = k, step.shares = shares;
  *     attune_blocks_run(blocks, &step);
  *
- * The scores of stride x stride queries and keys are a square. Of each square only those on the antidiagonal are
- * summed:
+ * Take squares of stride x stride scores. Only the scores on the antidiagonal of a square are summed:
  *
  *     sum(i, j) = sum of q[i stride + stride - 1 - u] . k[j stride + u] over u from 0 to before stride
  *
  * softmax(softmax_scale / stride * sum) over j stands for the probabilities of keys. The share of a key block is the
- * sum of those in it, and the mean of that over the squares of the row block. So the shares of a row block add up to 1
+ * sum of its probabilities, averaged over the squares of the row block. So the shares of a row block add up to 1
  * if each of its squares has a visible key: one that has none counts as 0 in the mean. It takes 1 / stride of the
  * products of all scores (Xu et al., "XAttention: Block Sparse Attention with Antidiagonal Scoring", 2025). Tokens that
  * fill the last square up count as zeros. Sums are f32; of bf16 they are of pairs, where the CPU has the instruction.
@@ -32,7 +31,7 @@
  * with 64 for the most blocks of 128 that a sequence may have. q counts from the first query of the step: its position
  * is that sum.
  *
- * Errors: a status, and attune_last_message() has one sentence. Nothing was written then, unless the status is
+ * Errors: a status, and attune_last_message() has one sentence. If a call fails, it has written nothing, except with
  * ATTUNE_CANCELLED. Sizes and strides are in elements. */
 #ifndef ATTUNE_BLOCKS_H
 #define ATTUNE_BLOCKS_H

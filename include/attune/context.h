@@ -99,7 +99,7 @@ typedef enum attune_compile_mode {
     ATTUNE_COMPILE_DEFAULT = 0, /* as ATTUNE_COMPILE says, otherwise in process */
     ATTUNE_COMPILE_IN_PROCESS,  /* LLVM is loaded into this process on the first miss */
     ATTUNE_COMPILE_WORKER,      /* a worker process compiles; a crash of LLVM cannot reach this process */
-    ATTUNE_COMPILE_NEVER        /* nothing is compiled: the virtual machine runs what no cache has */
+    ATTUNE_COMPILE_NEVER        /* nothing is compiled: tier 0 or the virtual machine runs what no cache has */
 } attune_compile_mode;
 
 /* Which lines attune writes to stderr. Each level has those of the levels before it, too. */

@@ -26,7 +26,7 @@
  * the instruction; of i8 products and their sums are exact. Scores and ids have the same bits in every batch, for every
  * number of threads, and however keys lie; other instruction sets may add up in another order.
  *
- * Errors: a status, and attune_last_message() has one sentence. Nothing was written then, unless the status is
+ * Errors: a status, and attune_last_message() has one sentence. If a call fails, it has written nothing, except with
  * ATTUNE_CANCELLED. Sizes and strides are in elements. */
 #ifndef ATTUNE_INDEX_H
 #define ATTUNE_INDEX_H
@@ -81,7 +81,7 @@ typedef struct attune_index_step {
     const int32_t *cu_seqlens_q;    /* NULL, or [batch + 1]: sequence b has the queries cu_seqlens_q[b] to before
                                      * cu_seqlens_q[b + 1] of q, w, q_scale, ids, lens and scores */
     const int32_t *cu_seqlens_kv;   /* NULL, or [batch + 1]: the same of k and k_scale. Not with pages or kv_lens */
-    const int32_t *kv_lens;         /* NULL, or [batch], the keys of each sequence, which pages need */
+    const int32_t *kv_lens;         /* NULL, or [batch], the keys of each sequence; required with pages */
     const int32_t *block_table;     /* with pages: [batch, max_pages], the pages of each sequence */
     int64_t block_table_stride;     /* elements from one row to the next; 0: max_pages */
     int64_t max_pages, num_pages;   /* columns of block_table; pages of k */
@@ -92,7 +92,8 @@ typedef struct attune_index_step {
     attune_view w;                  /* [batch, seq_q, num_heads], or [queries, num_heads]: batch, token */
     attune_view q_scale;            /* of i8 and f8: f32, as w; 0 or above */
     attune_view k_scale;            /* of i8 and f8: f32, as k without head_dim; 0 or above */
-    int32_t *ids;                   /* [batch, seq_q, num_ids], or [queries, num_ids]; contiguous. -1 fills it up */
+    int32_t *ids;                   /* [batch, seq_q, num_ids], or [queries, num_ids]; contiguous. Unused
+                                     * places are -1 */
     int32_t *lens;                  /* NULL, or [batch, seq_q], or [queries]: how many ids there are */
     float *scores;                  /* has_scores: as ids. -infinity fills it up */
     uint32_t max_threads;           /* 0: all of the context's */

@@ -34,8 +34,8 @@
  *     absorbed     T r (n + v) + P (2 r + e)
  *     unabsorbed   S r (n + v) + P (n + e + v)
  *
- * Errors: a status, and attune_last_message() has one sentence. Nothing was written then, unless the status is
- * ATTUNE_CANCELLED, or a kernel could not be compiled. Sizes and strides are in elements. */
+ * Errors: a status, and attune_last_message() has one sentence. If a call fails, it has written nothing, except with
+ * ATTUNE_CANCELLED, or if a kernel could not be compiled. Sizes and strides are in elements. */
 #ifndef ATTUNE_MLA_H
 #define ATTUNE_MLA_H
 
@@ -122,7 +122,7 @@ typedef struct attune_mla_step {
     int64_t batch;               /* sequences */
     int64_t seq;                 /* new tokens of each sequence, without cu_seqlens */
     const int32_t *cu_seqlens;   /* NULL, or [batch + 1], with pages only: sequence b has the tokens cu_seqlens[b] to
-                                  * before cu_seqlens[b + 1]. May be empty */
+                                  * before cu_seqlens[b + 1]. A sequence may have no tokens */
     const int32_t *kv_lens;      /* [batch], the tokens of each sequence, new ones included. NULL without pages:
                                   * cache_rows */
     attune_view x;               /* [tokens, embed_dim], all sequences one after the other; `token` is the stride, 0:
@@ -147,7 +147,7 @@ typedef struct attune_mla_step {
                                   * contiguous. With reproducible they ascend. Computed in the absorbed form */
     int64_t num_ids;             /* from 1 on */
     const int32_t *kv_id_lens;   /* NULL, or [tokens]: how many keys each list has; otherwise num_ids. A token without
-                                  * keys has a zero for each head */
+                                  * keys gets attention 0 in every head (out is then o_bias) */
 } attune_mla_step;
 
 #ifdef __cplusplus

@@ -123,7 +123,8 @@ typedef enum attune_weights_mode {
 
 /* A tensor: its first element, and for each dim the elements (of some tensors bytes) from one index to the next. All
  * strides 0: contiguous. The order is always [batch or page, head, token, column], whatever the order in memory;
- * tensors with fewer dims, or with others, use the first of `strides` in the order of their dims. */
+ * tensors with fewer dims, or with others, use the first of `strides` in the order of their dims. Memory need only be
+ * aligned to the tensor's elements. */
 typedef struct attune_view {
     const void *data;
     __extension__ union {

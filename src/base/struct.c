@@ -24,8 +24,8 @@ static attune_status check_size(const at_struct *kind, size_t bytes, at_error *e
     if (possible)
         return at_fail(
             err, ATTUNE_INVALID_ARGUMENT,
-            "%s.struct_size is %zu, and version 0.2 has %zu bytes: the program was made with an older header; "
-            "compile it again",
+            "%s.struct_size is %zu, and the oldest header that runs has %zu bytes: the program was made with an older "
+            "one; compile it again",
             kind->name, bytes, kind->least);
     return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s.struct_size is %zu, expected %zu: %s", kind->name, bytes,
                    kind->bytes, kind->advice);

@@ -388,7 +388,7 @@ static void tuning_of_other_sizes(void **state) {
 /* The sizes of 0.2, which no later version changes: smaller structs were laid out otherwise. */
 static void what_is_older_is_refused(void **state) {
     (void)state;
-    static const char older[] = "the program was made with an older header; compile it again";
+    static const char older[] = "the program was made with an older one; compile it again";
     const attune_problem p = problem_parsed("num_heads=2,seq_q=3,head_dim=4"),
                          block = problem_parsed("num_heads=2,seq_q=3,embed_dim=8");
     const attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
@@ -463,8 +463,8 @@ static void a_struct_that_grew(void **state) {
     assert_int_equal(at_copy_in(&kind, g.data, &whole, &err), ATTUNE_INVALID_ARGUMENT);
     assert_memory_equal(&whole, &given, sizeof whole);
     assert_string_equal(err.message,
-                        "grown.struct_size is 16, and version 0.2 has 24 bytes: the program was made with an "
-                        "older header; compile it again");
+                        "grown.struct_size is 16, and the oldest header that runs has 24 bytes: the program was made "
+                        "with an older one; compile it again");
     unguard(&g);
 }
 
