@@ -21,7 +21,7 @@ typedef struct mha_product {
     const mha_context *c;
     mha_kind kind;
     int lanes;             /* of an accumulator */
-    int64_t rows, vectors; /* of the tile */
+    int64_t rows, vectors; /* of the tile. Rows are keys in scores of prefill, query rows in decoding */
     bool vectors_first;    /* the vectors' factor is the first operand; results do not depend on it, bit for bit */
     const ir_buffer *acc;  /* registers [rows, vectors] */
     const ir_buffer *held; /* the vectors' factors of a step: registers [vectors]; NULL: they are names */

@@ -193,7 +193,7 @@ void pl_find_stopgaps(attune_plan *plan) {
 
 /* The best kernel that exists; *kind becomes its kind. Machine code comes before the virtual machine, and then the
  * kernel for this kind before the one for many queries. NULL: there is none. */
-static attune_kernel *stand_in(const attune_plan *plan, pl_kind *kind) {
+static attune_kernel *best_kernel(const attune_plan *plan, pl_kind *kind) {
     attune_kernel *const own = atomic_load_explicit(&plan->stopgaps[*kind], memory_order_acquire);
     if ((own && own->engine == ATTUNE_ENGINE_JIT) || !plan->is_open[PL_SEQ_Q]) return own;
     attune_kernel *many = atomic_load_explicit(&plan->kernels[PL_MANY], memory_order_acquire);
@@ -205,12 +205,12 @@ static attune_kernel *stand_in(const attune_plan *plan, pl_kind *kind) {
 
 static attune_status kernel_by_deadline(attune_plan *plan, pl_kind *kind, attune_kernel **kernel, at_error *err) {
     const pl_kind wanted = *kind;
-    if (!stand_in(plan, kind)) return pl_kernel(plan, wanted, kernel, err); /* strict mode: it fails */
+    if (!best_kernel(plan, kind)) return pl_kernel(plan, wanted, kernel, err); /* strict mode: it fails */
     ask_for(plan, wanted);
     wait_for(plan, wanted);
     *kind = wanted;
     *kernel = atomic_load_explicit(&plan->kernels[wanted], memory_order_acquire);
-    if (!*kernel) *kernel = stand_in(plan, kind);
+    if (!*kernel) *kernel = best_kernel(plan, kind);
     return ATTUNE_OK;
 }
 

@@ -198,7 +198,7 @@ static void try_held_values(mha_search *t) {
         mha_search_try(t, &s);
 }
 
-enum { CODE_ROWS = 4, CODE_KEYS = 4 }; /* usual ones */
+enum { QUANTISED_ROWS = 4, QUANTISED_KEYS = 4 }; /* usual ones */
 
 /* An open number of rows is rounded up to a multiple of both kinds of tiles; three and four would make it twelve. */
 static bool rounds_rows_far(const mha_cost_context *c, const mha_schedule *s) {
@@ -218,13 +218,13 @@ static bool quantised_scores_fit(const mha_cost_context *c, const mha_schedule *
 /* The search begins, with many registers, at tiles of eight keys. They were 3 % faster on a Zen 4 in cases in which the
  * cost is equal. */
 static void choose_usual_codes(const mha_cost_context *c, int64_t rows, mha_schedule *s) {
-    s->score_rows = (int32_t)(rows <= 2 ? rows : CODE_ROWS);
+    s->score_rows = (int32_t)(rows <= 2 ? rows : QUANTISED_ROWS);
     if (rounds_rows_far(c, s)) s->score_rows = 1;
     s->score_rows = (int32_t)max_of(s->score_rows, rows_in_vector(c, s));
     s->score_column_vectors = 1;
-    s->score_keys = 2 * CODE_KEYS;
+    s->score_keys = 2 * QUANTISED_KEYS;
     const bool may = quantised_scores_fit(c, s) && !isinf(mha_correction(MHA_QUANTISED_SCORES, c, s, NULL));
-    if (c->few_registers || !may) s->score_keys = CODE_KEYS;
+    if (c->few_registers || !may) s->score_keys = QUANTISED_KEYS;
 }
 
 static bool score_codes_fit(const mha_search *t, const mha_schedule *s) {
@@ -241,7 +241,7 @@ static bool may_have_values(const mha_cost_context *c, const mha_schedule *s) {
 
 /* Begins with a usual tile of scores, and with the legal tile of values that has most rows. Another tile has to be
  * cheaper by a margin. Panels have their tiles already. Sums of integers are exact, so these tiles change no bit. */
-static void choose_code_tiles(const mha_cost_context *c, int64_t rows, mha_schedule *s) {
+static void choose_quantised_tiles(const mha_cost_context *c, int64_t rows, mha_schedule *s) {
     const bool all = c->p->integer == ATTUNE_INTEGER_ALL;
     const bool has_values = all && c->p->v_layout != ATTUNE_LAYOUT_PANELS;
     if (all) s->value_keys = 1;
@@ -255,7 +255,7 @@ static void choose_code_tiles(const mha_cost_context *c, int64_t rows, mha_sched
         *s = t.at;
     }
     if (!has_values) return;
-    s->value_rows = (int32_t)min_of(rows, CODE_ROWS);
+    s->value_rows = (int32_t)min_of(rows, QUANTISED_ROWS);
     while (!may_have_values(c, s)) s->value_rows--;
     mha_search_begin(&t, MHA_USUAL_TILE, s);
     t.fits = value_codes_fit;
@@ -295,7 +295,7 @@ void mha_choose_d_lanes(const mha_cost_context *call, const mha_cost_context *c,
     s->kv_chunk = choose_chunk(call->p, s->kv_tile);
     choose_panel_tiles(c, rows, s);
     if (c->p->integer)
-        choose_code_tiles(c, max_of(rows, 1), s);
+        choose_quantised_tiles(c, max_of(rows, 1), s);
     else
         choose_cheaper(c, max_of(rows, 1), s);
 }

@@ -50,15 +50,15 @@ static void score(q_lanes *c, const q_lanes_tile *tile, const ql_score_tile *t) 
         mha_values values = ql_values_of_rows(c, MHA_SCORE_FUNCTION, tile->stripe, at, lanes);
         q_lanes_pair_values pairs;
         ql_open_pairs(c, MHA_SCORE_FUNCTION, tile->stripe, at, &pairs);
-        mha_score_operands rows = {0};
+        mha_score_operands of_rows = {0};
         if (c->position) {
-            rows.position = ir_let(b, "position", ir_load(b, ir_at(b, c->position, lanes, 2, tile->stripe, at)));
-            rows.slope = ir_let(b, "slope", ir_load(b, ir_at(b, c->slope, lanes, 2, tile->stripe, at)));
+            of_rows.position = ir_let(b, "position", ir_load(b, ir_at(b, c->position, lanes, 2, tile->stripe, at)));
+            of_rows.slope = ir_let(b, "slope", ir_load(b, ir_at(b, c->slope, lanes, 2, tile->stripe, at)));
         }
         for (int jj = 0; jj < t->product.rows; jj++) {
-            mha_score_operands operands = rows;
+            mha_score_operands operands = of_rows;
             operands.k_scale = mha_k_scale(c->m, &t->row[jj]);
-            if (rows.slope) operands.key = ir_cast(b, c->m->elem, t->key[jj]);
+            if (of_rows.slope) operands.key = ir_cast(b, c->m->elem, t->key[jj]);
             if (c->bias) operands.bias = ir_load(b, ir_at(b, c->bias, lanes, 2, ir_plus(b, t->first, jj), at));
             const ir_expr *dot = mha_product_sum(&t->product, jj, v);
             const ir_expr *z = mha_score(c->m, &operands, dot, ATTUNE_WEIGHTS_MASKED);
@@ -153,8 +153,8 @@ static void close_tile(q_lanes *c, const q_lanes_tile *tile, const ql_score_tile
 /* The number after the last register tile with a key that is visible to the stripe. */
 static const ir_expr *end_of_tiles(q_lanes *c, const q_lanes_tile *tile) {
     ir_builder *b = c->b;
-    const int64_t rows = c->m->s->score_keys;
-    const ir_expr *count = ir_ceil_div(b, tile->to, rows), *whole = ir_div(b, tile->room, ir_idx(b, rows));
+    const int64_t keys = c->m->s->score_keys;
+    const ir_expr *count = ir_ceil_div(b, tile->to, keys), *whole = ir_div(b, tile->room, ir_idx(b, keys));
     if (!c->keys_fill_tiles || c->v->score_tiles_overlap) return count;
     return ql_has_edges(c) || ql_has_table(c) ? ir_min(b, count, whole) : whole;
 }
