@@ -54,6 +54,10 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
 
 /* ---- Finding out ---- */
 
+static bool lacks_compiler(attune_status status) {
+    return status == ATTUNE_NOT_CACHED || status == ATTUNE_CODEGEN_MISSING;
+}
+
 /* Sets the lengths that the problem leaves open to those of the call; model and tiles need them. */
 static void settle(attune_problem *p, const call_sizes *sizes) {
     if (p->seq_q == ATTUNE_DYNAMIC && sizes->seq_q > 0) p->seq_q = sizes->seq_q;
@@ -67,9 +71,11 @@ static bool find_schedule(const explain_options *o, attune_context *context, con
     if (o->common.target) return true;
     attune_kernel *kernel = NULL;
     attune_kernel_info info = {.struct_size = sizeof info};
-    const bool good = attune_compile(context, problem, NULL, &kernel) == ATTUNE_OK &&
-                      attune_kernel_get_info(kernel, &info) == ATTUNE_OK;
+    const attune_status status = attune_compile(context, problem, NULL, &kernel);
+    const bool good = status == ATTUNE_OK && attune_kernel_get_info(kernel, &info) == ATTUNE_OK;
     attune_kernel_release(kernel);
+    e->lacks_code = lacks_compiler(status) || (good && info.origin == ATTUNE_FROM_TIER0);
+    if (e->lacks_code) return true;
     if (!good) return false;
     e->is_kept = strcmp(e->prediction.schedule, info.schedule) != 0;
     return !e->is_kept || attune_schedule_predict(context, problem, info.schedule, &e->prediction) == ATTUNE_OK;
@@ -102,7 +108,10 @@ static bool choose(const explain_options *o, attune_context *context, const attu
 static bool look_at_code(attune_context *context, const attune_problem *problem, explanation *e) {
     void *text = NULL;
     size_t bytes;
-    if (attune_emit(context, problem, e->schedule_text, ATTUNE_STAGE_ASM, &text, &bytes) != ATTUNE_OK) {
+    const attune_status status = attune_emit(context, problem, e->schedule_text, ATTUNE_STAGE_ASM, &text, &bytes);
+    e->lacks_code = e->lacks_code || lacks_compiler(status);
+    if (e->lacks_code) return true;
+    if (status != ATTUNE_OK) {
         tool_library_error("compiling");
         return false;
     }
@@ -185,19 +194,20 @@ static json_t *tasks_json(const task_report *r) {
 }
 
 static int print_json(const explanation *e) {
-    json_t *const root = json_pack(
-        "{s:s, s:s, s:s, s:b, s:o, s:o, s:o}", "problem", e->text, "schedule", e->schedule_text, "chosen_by",
-        e->has_schedule          ? "caller"
-        : e->is_kept             ? "cache"
-        : e->prediction.is_tuned ? "tuning"
-                                 : "rules",
-        "is_measured", (int)e->is_measured, "tiles", e->has_tiles ? tile_json(&e->problem, &e->tiles) : json_null(),
-        "model_cycles", model_json(e), "loops", loops_json(e));
+    json_t *const root = json_pack("{s:s, s:s, s:s, s:b, s:b, s:o, s:o, s:o}", "problem", e->text, "schedule",
+                                   e->schedule_text, "chosen_by",
+                                   e->has_schedule          ? "caller"
+                                   : e->is_kept             ? "cache"
+                                   : e->prediction.is_tuned ? "tuning"
+                                                            : "rules",
+                                   "is_measured", (int)e->is_measured, "lacks_code", (int)e->lacks_code, "tiles",
+                                   e->has_tiles ? tile_json(&e->problem, &e->tiles) : json_null(), "model_cycles",
+                                   model_json(e), "loops", loops_json(e));
     if (root && e->is_measured && json_object_set_new(root, "measured", measured_json(e)) != 0) {
         json_decref(root);
         return tool_print_json(NULL);
     }
-    if (root && e->threads > 1 && json_object_set_new(root, "tasks", tasks_json(&e->tasks)) != 0) {
+    if (root && e->threads > 1 && !e->lacks_code && json_object_set_new(root, "tasks", tasks_json(&e->tasks)) != 0) {
         json_decref(root);
         return tool_print_json(NULL);
     }
@@ -220,12 +230,14 @@ static int explain(const explain_options *o, attune_context *context, const attu
     e->measured_threads = measured_threads(o->threads);
     if (attune_get_machine_info(context, &e->machine) != ATTUNE_OK) return tool_library_error(NULL);
     if (!choose(o, context, given, e) || !look_at_code(context, given, e)) return TOOL_FAILED;
-    if (!o->is_dry && (!bench_pin(e->measured_threads) || !measure(o, context, given, e))) return TOOL_FAILED;
-    if (o->threads > 1 && !tasks_find(context, given, e->has_schedule ? e->schedule_text : NULL, &o->sizes, o->threads,
-                                      !o->is_dry, &e->tasks))
+    const bool measures = !o->is_dry && !e->lacks_code;
+    if (measures && (!bench_pin(e->measured_threads) || !measure(o, context, given, e))) return TOOL_FAILED;
+    if (o->threads > 1 && !e->lacks_code &&
+        !tasks_find(context, given, e->has_schedule ? e->schedule_text : NULL, &o->sizes, o->threads, measures,
+                    &e->tasks))
         return TOOL_FAILED;
-    e->is_measured = !o->is_dry;
-    e->predicted_us = o->is_dry ? 0 : predicted_us(e, e->measured_threads);
+    e->is_measured = measures;
+    e->predicted_us = measures ? predicted_us(e, e->measured_threads) : 0;
     e->text = problem_text(given);
     if (!e->text) {
         tool_error("out of memory");

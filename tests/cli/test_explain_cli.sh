@@ -201,6 +201,12 @@ expect "a block has products, too" 0 '^ +products +phase0' choice avx2 \
     embed_dim=768,num_heads=12,seq_q=128
 expect "chunks are merged" 0 '^ +merging +phase1' choice avx2 \
     num_heads=8,seq_q=1,seq_kv=4096,head_dim=64
+without_compiler() { env ATTUNE_COMPILE=never ATTUNE_CACHE_DIR= "$attune" explain "$@"; }
+expect "schedule and model without a compiler" 0 '^model +[0-9].* cycles' without_compiler \
+    num_heads=4,seq_q=301,head_dim=64
+expect "what is missing" 0 '^missing +work, tasks, loops and times' without_compiler num_heads=4,seq_q=301,head_dim=64 \
+    --threads=2
+expect "as JSON" 0 '"lacks_code": true' without_compiler num_heads=4,seq_q=301,head_dim=64 --json
 refuse "a schedule that is not legal" 'lanes must be' "$attune" explain --schedule=lanes=3 $small
 refuse "a bad problem" 'head_dim' "$attune" explain num_heads=2,seq_q=4,head_dim=-1
 refuse "keys whose number is open" 'seq_kv is not set' "$attune" explain num_heads=2,seq_q=1,seq_kv=dynamic,head_dim=16

@@ -19,6 +19,7 @@ typedef struct explanation {
     bool is_kept;      /* the cached kernel's, and another one than would be chosen today */
     bool has_model;    /* it is attention, which is what the model and the tiles are of */
     bool is_measured;
+    bool lacks_code; /* there is no compiler, and no cache has the kernel */
     attune_machine_info machine;
     uint32_t threads, measured_threads; /* those that were asked for, and those that there are */
     task_report tasks;                  /* of a call on more than one thread */

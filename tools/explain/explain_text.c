@@ -178,7 +178,10 @@ void explain_print(const explanation *e) {
     print_why(e);
     if (e->has_tiles) tile_print(&e->problem, &e->tiles, e->schedule.strategy == MHA_Q_LANES);
     if (e->has_model) print_model(e);
-    if (e->threads > 1) print_tasks(&e->tasks);
+    if (e->threads > 1 && !e->lacks_code) print_tasks(&e->tasks);
     if (e->is_measured) print_measured(e);
     print_loops(e);
+    if (e->lacks_code)
+        printf("\n%-*swork, tasks, loops and times: there is no compiler, and no cache has the kernel\n", INDENT,
+               "missing");
 }
