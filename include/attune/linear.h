@@ -109,23 +109,25 @@ ATTUNE_CHECKED attune_status attune_linear_prepare(attune_linear *linear);
 
 typedef struct attune_linear_step {
     size_t struct_size;
-    int64_t batch;             /* sequences */
-    int64_t seq;               /* tokens of each sequence, without cu_seqlens */
-    const int32_t *cu_seqlens; /* NULL, or [batch + 1]: sequence b has the tokens cu_seqlens[b] to before
-                                * cu_seqlens[b + 1] of q, k, v, decay, beta and out. A sequence may have no tokens */
-    attune_view q, k, v;       /* [batch, seq, heads, dim], with cu_seqlens [tokens, heads, dim]; all three strides 0:
-                                * contiguous in this order. Elements of a row lie side by side */
-    attune_view decay;           /* logarithms; above 0 the state grows. [batch, seq, num_kv_heads], or for
+    int64_t batch;               /* sequences */
+    int64_t seq;                 /* tokens of each sequence, without cu_seqlens */
+    const int32_t *cu_seqlens;   /* NULL, or [batch + 1]: sequence b has the tokens cu_seqlens[b] to before
+                                  * cu_seqlens[b + 1] of q, k, v, decay, beta and out. A sequence may have no tokens */
+    attune_view q, k, v;         /* [batch, seq, heads, dim], with cu_seqlens [tokens, heads, dim]; all three strides 0:
+                                  * contiguous in this order. Elements of a row lie side by side */
+    attune_view decay;           /* logarithms. Above 0 the state grows; without `reproducible`, 8 of
+                                  * them in a row must then sum up to less than 88. [batch, seq, num_kv_heads], or for
                                   * ATTUNE_DECAY_KEY [.., head_dim] */
     attune_view beta;            /* [batch, seq, num_kv_heads]. To use one beta for all heads, set batch and token
                                   * strides, and head stride 0 */
-    attune_mutable_view out;   /* [batch, seq, heads, head_dim_v] */
-    attune_mutable_view state; /* read and written: [num_states, num_kv_heads, head_dim, head_dim_v]; `token` is the
-                                * stride of a row. A new sequence's state must be 0 */
-    int64_t num_states;        /* 0: batch */
-    const int32_t *state_ids;  /* NULL, or [batch]: the state of each sequence, no two the same; otherwise sequence b
-                                * has state b */
-    uint32_t max_threads;      /* 0: all of the context's */
+    attune_mutable_view out;     /* [batch, seq, heads, head_dim_v]; out and state share no memory with each other or
+                                  * with an input */
+    attune_mutable_view state;   /* read and written: [num_states, num_kv_heads, head_dim, head_dim_v]; `token` is the
+                                  * stride of a row. A new sequence's state must be 0 */
+    int64_t num_states;          /* 0: batch; with state_ids it must be set */
+    const int32_t *state_ids;    /* NULL, or [batch]: the state of each sequence, no two the same; otherwise sequence b
+                                  * has state b */
+    uint32_t max_threads;        /* 0: all of the context's */
     const attune_runner *runner; /* NULL: the context's threads */
     const int *cancel;           /* NULL, or a flag that another thread sets to end the step */
     attune_view gate;            /* with a gate: [batch, seq, heads, head_dim_v], as out */

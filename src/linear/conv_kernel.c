@@ -40,9 +40,9 @@ static bool read_problem(writer *x, const char *problem) {
 }
 
 static bool is_f32(const writer *x) { return !strcmp(x->dtype, "f32"); }
+/* The operation that converts a stored element to f32, or nothing. */
 static const char *cast(const writer *x) { return is_f32(x) ? "" : "cast.f32"; }
 
-/* The text that converts a stored element to f32. */
 static void put_store(const writer *x, const char *value) {
     if (is_f32(x))
         PUT("%s\n", value);

@@ -10,8 +10,8 @@
  *    of K   └───────┴───────┘
  *
  * One pass over the state serves the update, the output and the next token's u: one load and one store of the state for
- * three multiply-adds. Prompts have no form of their own in which chunks of tokens are matrix products: that has more
- * multiply-adds, and other bits for each way to cut a prompt.
+ * three multiply-adds. Prompts that need not be reproducible have a form of their own, in which chunks of tokens are
+ * matrix products (kernel_chunk.c).
  *
  * o and u are sums over even and odd rows, added up at the end: the order is the same for each number of vectors. A
  * task of a prompt keeps its columns in scratch, where they lie side by side. */

@@ -316,7 +316,7 @@ static void put_prefetch(writer *x, const char *tensor, const char *head, long l
     enum { LINE = 64 };
     const int n = x->names++, line = LINE / (lin_is_f32(x->dtype) ? 4 : 2);
     const long long lines = (columns + line - 1) / line, share = (lines + x->blocks - 1) / x->blocks;
-    PUT("for i%d in 0..%d {\nfor l%d in 0..%lld {\nprefetch.far %s[b, t0 + i%d + %d, %s, (block%d * %lld + l%d) * %d]"
+    PUT("for i_%d in 0..%d {\nfor l%d in 0..%lld {\nprefetch.far %s[b, t0 + i_%d + %d, %s, (block%d * %lld + l%d) * %d]"
         "\n}\n}\n",
         n, LIN_CHUNK, n, share, tensor, n, LIN_CHUNK, head, x->place, share, n, line);
 }

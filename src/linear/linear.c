@@ -176,6 +176,7 @@ typedef struct call {
     const attune_linear_desc *d;
     const attune_linear_step *step;
     lin_parts parts;
+    lin_places places[LIN_NORM]; /* of each tensor that it has */
     void *buffers[LIN_NUM_TENSORS + 1];
     int64_t scalars[4 + 3 * LIN_NUM_TENSORS + 1];
     size_t num_buffers, num_scalars;
@@ -200,29 +201,45 @@ static attune_status add_tensor(call *c, lin_tensor t, at_error *err) {
         1,           d->head_dim_v, d->head_dim_v, d->head_dim_v};
     const int64_t heads[] = {d->num_heads,    d->num_k_heads,  d->num_kv_heads, d->num_kv_heads,
                              d->num_kv_heads, d->num_kv_heads, out_heads,       out_heads};
+    const attune_dtype dtypes[] = {d->dtype,      d->dtype,       d->dtype, d->decay_dtype,
+                                   d->beta_dtype, d->state_dtype, d->dtype, d->dtype};
     attune_mutable_view v = views[t];
     if (!v.data) return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s is NULL", names[t]);
     const bool is_plain = !v.batch && !v.head && !v.token;
     if (v.batch < 0 || v.head < 0 || v.token < 0)
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s has a negative stride", names[t]);
+    if (v.column != 0 && v.column != 1)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s has the column stride %lld; it must be 0 or 1", names[t],
+                       (long long)v.column);
     if (t == LIN_STATE && is_plain) {
         v.token = columns[t], v.head = d->head_dim * v.token, v.batch = heads[t] * v.head;
     } else if (is_plain) {
         v.head = columns[t], v.token = heads[t] * v.head, v.batch = c->parts.tokens * v.token;
     }
     const bool is_state = t == LIN_STATE;
-    const lin_places places = {
+    c->places[t] = (lin_places){
         .name = names[t],
         .data = v.data,
         .rank = 4,
         .dims = {c->scalars[is_state ? 3 : 1], heads[t], is_state ? d->head_dim : c->parts.tokens, columns[t]},
         .strides = {v.batch, v.head, v.token, 1},
-        .bytes = 1};
-    if ((t == LIN_OUT || is_state) && lin_check_places(&places, err)) return err->status;
+        .bytes = mha_dtype_bytes(dtypes[t])};
+    if ((t == LIN_OUT || is_state) && lin_check_places(&c->places[t], err)) return err->status;
     c->buffers[c->num_buffers++] = v.data;
     c->scalars[c->num_scalars++] = v.batch;
     c->scalars[c->num_scalars++] = v.head;
     c->scalars[c->num_scalars++] = v.token;
+    return ATTUNE_OK;
+}
+
+/* Columns of out and of states are written while other columns still read the inputs. */
+static attune_status check_overlaps(const call *c, at_error *err) {
+    for (int t = 0; t < LIN_NORM; t++) {
+        if (!lin_has(c->d, (lin_tensor)t)) continue;
+        if (t != LIN_OUT && lin_check_ranges(&c->places[LIN_OUT], &c->places[t], err)) return err->status;
+        if (t != LIN_OUT && t != LIN_STATE && lin_check_ranges(&c->places[LIN_STATE], &c->places[t], err))
+            return err->status;
+    }
     return ATTUNE_OK;
 }
 
@@ -235,6 +252,7 @@ static attune_status describe(call *c, float scale, at_error *err) {
     c->num_scalars = 4;
     for (int t = 0; t < LIN_NORM; t++)
         if (lin_has(c->d, (lin_tensor)t) && add_tensor(c, (lin_tensor)t, err)) return err->status;
+    if (check_overlaps(c, err)) return err->status;
     if (lin_has(c->d, LIN_NORM)) {
         if (!s->norm_weights) return at_fail(err, ATTUNE_INVALID_ARGUMENT, "norm_weights is NULL");
         c->buffers[c->num_buffers++] = (void *)(uintptr_t)s->norm_weights;

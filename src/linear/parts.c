@@ -33,7 +33,9 @@ static attune_status find_lengths(const lin_sequences *s, lin_parts *p, at_error
 /* No two sequences have one state. */
 static attune_status find_states(const lin_sequences *s, lin_parts *p, at_error *err) {
     p->states = s->num_states ? s->num_states : s->batch;
-    if (!s->state_ids) return ATTUNE_OK;
+    if (!s->state_ids || !s->batch) return ATTUNE_OK;
+    if (!s->num_states)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "num_states is 0; with state_ids it must be the number of states");
     uint8_t *const taken = calloc((size_t)(p->states + 7) / 8, 1);
     if (!taken) return at_fail_memory(err, (size_t)(p->states + 7) / 8);
     for (int64_t b = 0; b < s->batch && !err->status; b++) {

@@ -452,6 +452,14 @@ static void wrong_steps(void **state) {
     s = good, s.state.token = 40, s.state.head = 40 * 80, s.state.batch = 40;
     refuse_step(linear, &s,
                 "state has the dims [2, 2, 24, 40] and the strides [40, 3200, 40, 1]; its elements would overlap");
+    s = good, s.batch = 2, s.seq = 3, s.state_ids = far, s.num_states = 0;
+    refuse_step(linear, &s, "num_states is 0; with state_ids it must be the number of states");
+    s = good, s.k.column = 2;
+    refuse_step(linear, &s, "k has the column stride 2; it must be 0 or 1");
+    s = good, s.out.data = (char *)(uintptr_t)s.q.data + 4;
+    refuse_step(linear, &s, "out overlaps q; they must not share memory");
+    s = good, s.state.data = (void *)(uintptr_t)s.v.data;
+    refuse_step(linear, &s, "state overlaps v; they must not share memory");
     s = good, s.v.head = -1;
     refuse_step(linear, &s, "v has a negative stride");
     d.gate = ATTUNE_GATE_SILU, d.out_norm_eps = 1e-6;
@@ -467,21 +475,36 @@ static void wrong_steps(void **state) {
     attune_linear_destroy(linear);
 }
 
+/* The names of a kernel's variables are counted, and depend on the heads of q that share a state. */
+static void any_group(void **state) {
+    (void)state;
+    attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
+    options.compile_mode = ATTUNE_COMPILE_NEVER;
+    attune_context *context;
+    assert_int_equal(attune_context_create(&options, &context), ATTUNE_OK);
+    for (int rule = ATTUNE_LINEAR; rule <= ATTUNE_GATED_DELTA; rule++)
+        for (int64_t group = 1; group <= 64; group++) {
+            attune_linear_desc d = ATTUNE_LINEAR_DESC_INIT;
+            d.rule = (attune_linear_rule)rule, d.num_heads = group, d.num_kv_heads = 1, d.head_dim = 8;
+            if (rule == ATTUNE_GATED || rule == ATTUNE_GATED_DELTA)
+                d.decay = group % 2 ? ATTUNE_DECAY_HEAD : ATTUNE_DECAY_KEY;
+            attune_linear *linear;
+            assert_int_equal(attune_linear_create(context, &d, &linear), ATTUNE_OK);
+            if (attune_linear_prepare(linear)) fail_msg("%s", attune_last_message());
+            attune_linear_destroy(linear);
+        }
+    attune_context_destroy(context);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rules),
-        cmocka_unit_test(heads),
-        cmocka_unit_test(sizes),
-        cmocka_unit_test(types),
-        cmocka_unit_test(norms_and_scale),
-        cmocka_unit_test(norm_and_gate_of_out),
-        cmocka_unit_test(growing_decay),
-        cmocka_unit_test(strong_decay),
-        cmocka_unit_test(bits_of_cuts),
-        cmocka_unit_test(ragged_batches),
-        cmocka_unit_test(strides),
-        cmocka_unit_test(nothing_to_do),
-        cmocka_unit_test(wrong_descriptions),
+        cmocka_unit_test(rules),           cmocka_unit_test(heads),
+        cmocka_unit_test(sizes),           cmocka_unit_test(types),
+        cmocka_unit_test(norms_and_scale), cmocka_unit_test(norm_and_gate_of_out),
+        cmocka_unit_test(growing_decay),   cmocka_unit_test(strong_decay),
+        cmocka_unit_test(bits_of_cuts),    cmocka_unit_test(ragged_batches),
+        cmocka_unit_test(strides),         cmocka_unit_test(any_group),
+        cmocka_unit_test(nothing_to_do),   cmocka_unit_test(wrong_descriptions),
         cmocka_unit_test(wrong_steps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
