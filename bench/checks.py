@@ -293,6 +293,10 @@ def case_a_run_becomes_a_page():
         for number, factor in (1, 3), (2, 1):
             again = costs | {"cold_compile_ms": factor * costs["cold_compile_ms"]}
             (folder / f"costs-{number}.json").write_text(json.dumps({"results": [again]}))
+        for peer, ratio in ("vllm", 1.5), ("zentorch", 0.9):
+            step = {"step": "decode", "dtype": "f32", "threads": 1, "us": {"attune": 20, peer: 30}}
+            found = {"versions": ["attune 1", f"{peer} 7"], "steps": [step | {"ratio": {peer: ratio}}]}
+            (folder / f"steps-{peer}-1.json").write_text(json.dumps(found))
         text, code = bench("--output", folder, "--publish", folder)
         expect_equal(code, 0)
         page = (folder / publish.PAGE).read_text()
@@ -301,6 +305,8 @@ def case_a_run_becomes_a_page():
         expect("faster than the fastest peer in 1 of 2 cases, and 0.71 times as fast" in page.replace("\n", " "), page)
         expect("commit abc, attune" in page and "0.25, by oneDNN: 12 heads × 64, 128 tokens" in page, page)
         expect(re.search(r"128 tokens +\| 1 +\| 1.ms +\| 50 % of f32 peak +\| 2.ms \(PyTorch\) +\| 2.00", page), page)
+        expect("all peers in 0 of 1 steps" in page and "vllm 7, zentorch 7" in page, page)
+        expect(re.search(r"decode +\| f32 +\| 1 +\| 20.µs +\| 1.50 +\| 0.90", page), page)
         expect(re.search(r"`seq_q=1` +\| 8.6 ms +\| 19 µs +\| 41 ns", page), page)
 
 

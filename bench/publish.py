@@ -27,12 +27,22 @@ NO_GAIN = """\
 ABSENT = """\
 * Not in this run: {peers}. A peer takes part if its library is installed ([the bench](bench.md)).
 """
+STEP_PEERS = {"vllm": "vLLM"}
 LONG_NS = 1e6  # shorter calls may not be worth a second thread
+STEPS = """\
+Ragged batches on pages of 128 keys in random order, 32 query heads on 8 KV heads of 128, causal: what a server computes
+in each layer. attune uses a step plan, as an engine does for all layers of a model. vLLM's kernel has pages of its own;
+zentorch has none, so its keys are contiguous. A ratio is the peer's time divided by attune's, from neighbouring samples
+of one process; below 1, attune is slower. attune's time is from the run beside the first peer.
+
+"Decode 8 x 512" are 8 sequences with one query each and 512 keys. "Chunk 256 at 2048" are 256 new tokens of a prompt of
+which 2048 are in the cache. "Verify 8 x 5" are 5 drafted tokens of each of 8 sequences."""
 LIMITS = """\
 * One machine. Ratios differ on others; `make performance` measures yours.
 * Two virtual CPUs without hardware counters. A difference of a few per cent between two runs is noise.
 * Attention, blocks and products on their own. What an engine gains as a whole is less: see the pages of the engines.
-* Batches of one sequence, on contiguous keys. [vLLM's page](vllm.md) has figures of serving.
+* Batches of one sequence, on contiguous keys, except in steps of a server. [vLLM's page](vllm.md) has figures of a
+  server as a whole.
 * f32 and bf16. f16 and f64 are not tuned and not measured here.
 * A peer has the method, the layout and the packed weights that are fastest for it ([the bench](bench.md)). One that has
   no operator for a case is left out of it."""
@@ -126,6 +136,25 @@ def around(costs):
     return text + "\n\n" + report.table(["problem", "compile", "load from the disk cache", "find in memory"], rows)
 
 
+def steps(found):
+    """Steps of a server, from the runs of bench/engines/step_peers.py: one for each peer and number of threads."""
+    rows = {}
+    for one in found:
+        for step in one["steps"]:
+            row = rows.setdefault((step["threads"], step["dtype"], step["step"]), step)
+            row["us"], row["ratio"] = step["us"] | row["us"], step["ratio"] | row["ratio"]
+    peers = sorted({peer for row in rows.values() for peer in row["ratio"]})
+    lines = [[name, dtype, str(threads), unbroken(report.duration(1000 * row["us"]["attune"]))]
+             + [f"{row['ratio'][peer]:.2f}" if peer in row["ratio"] else "–" for peer in peers]
+             for (threads, dtype, name), row in rows.items()]
+    ahead_in = sum(min(row["ratio"].values(), default=1) > 1 for row in rows.values())
+    versions = ", ".join(sorted({version for one in found for version in one["versions"] if "attune" not in version}))
+    names = [STEP_PEERS.get(peer, peer) for peer in peers]
+    text = f"**attune is faster than all peers in {ahead_in} of {len(rows)} steps.** `make bench-step-peers` measures "
+    text += f"these alone. {versions}.\n\n{STEPS}\n\n"
+    return text + report.table(["step", "dtype", "threads", "attune", *names], lines)
+
+
 def without_gain(run, clock):
     """Cases where several threads gained less than a tenth over one, for attune and for its fastest peer alike."""
     alone = {(found["shape"]["name"], found["dtype"]): found for found in measured(run, clock, threads=1)}
@@ -158,7 +187,7 @@ def limits_of(run, clock):
     return text + (ONE_THREAD if most == 1 else "") + LIMITS
 
 
-def page(run, costs, pictures, clock):
+def page(run, costs, found_steps, pictures, clock):
     text = "# Performance\n\n`make performance` measured all of this in one run and wrote this page. "
     text += "[The bench](bench.md) says how it measures.\n\n"
     text += "Times are medians on the clock. Ratios are medians of pairs of neighbouring samples, so a ratio is not "
@@ -170,6 +199,8 @@ def page(run, costs, pictures, clock):
             name = f"performance-{dtype}.svg"
             picture = f"![Share of the peak in {dtype}, attune and its peers]({name})\n\n" if name in pictures else ""
             text += f"\n## {dtype}\n\n{picture}{by_dtype(run, dtype, clock)}"
+    if found_steps:
+        text += f"\n## Steps of a server\n\n{steps(found_steps)}"
     if costs:
         text += f"\n## Before the first call\n\n{around(costs)}"
     return text + f"\n## Limits\n\n{limits_of(run, clock)}\n"
@@ -184,7 +215,8 @@ def folded(text):
 def publish(results, docs, load, clock):
     """What was written, in words."""
     run = load(results / "bench.json")
-    costs = [json.loads(path.read_text()) for path in sorted(results.glob("costs-*.json"))]
+    costs, found_steps = ([json.loads(path.read_text()) for path in sorted(results.glob(f"{name}-*.json"))]
+                          for name in ("costs", "steps"))
     pictures = []
     try:
         import plots
@@ -192,6 +224,6 @@ def publish(results, docs, load, clock):
         pass
     else:
         pictures = plots.draw(run, docs, clock, "performance-")
-    text = page(run, costs, pictures, clock)
+    text = page(run, costs, found_steps, pictures, clock)
     (docs / PAGE).write_text(folded(text))
     return f"written to {docs}: {', '.join([PAGE, *pictures])}"

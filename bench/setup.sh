@@ -2,19 +2,20 @@
 # Installs what is missing of the peers into a virtual environment under $BUILD/bench, and builds their drivers.
 # What cannot be had is left out, with a word; only NumPy is needed. DEPS=no installs nothing.
 #
-#   PEERS       which ("torch zentorch onnxruntime openvino openblas onednn_omp"); each alone is fine, and so is
-#               none. There is onednn for 2 GB: it comes with the runtimes of SYCL and OpenCL, which it needs to find
+#   PEERS       which ("torch zentorch onnxruntime openvino openblas onednn_omp ggml"); each alone is fine, and so
+#               is none. There is onednn for 2 GB: it comes with the runtimes of SYCL and OpenCL, which it needs to find
 #               the CPU, and whose calls begin slowly; onednn_omp is the last one on OpenMP's threads, which is older:
 #               it is for small shapes
 #   TORCH       what pip installs for PyTorch (torch==2.13.0). Without an index of builds for the CPU alone
 #               (PIP_INDEX_URL, PIP_EXTRA_INDEX_URL) that may be the build with CUDA: some gigabytes, no faster here
 #   OPENBLAS    prefix of an installed OpenBLAS; else that of the environment, else pkg-config's
 #   ONEDNN      prefix of an installed oneDNN, version 3 or later; Debian's is too old
-#   GGML        prefix of an installed ggml
+#   GGML        prefix of an installed ggml; else it is built for this CPU from llama.cpp's sources
+#               (scripts/engines/ggml.sh), in some minutes
 set -euo pipefail
 cd "$(dirname "$0")/.."
 BUILD=${BUILD:-build}
-PEERS=${PEERS-torch zentorch onnxruntime openvino openblas onednn_omp}
+PEERS=${PEERS-torch zentorch onnxruntime openvino openblas onednn_omp ggml}
 out=$BUILD/bench
 venv=$out/venv
 python=$venv/bin/python
@@ -96,6 +97,22 @@ install_onednn_omp() {
     build_onednn "$prefix" onednn_omp
 }
 
+install_ggml() {
+    local prefix=${GGML:-$(realpath "$out")/ggml} sources
+    if [ ! -e "$prefix/lib/libggml.so" ]; then
+        [ "${DEPS:-}" != no ] || { say "no ggml (DEPS=no)"; return; }
+        say "building ggml"
+        sources=$(BUILD=$BUILD bash scripts/engines/ggml.sh sources) &&
+            cmake -S "$sources/ggml" -B "$out/ggml-build" -DCMAKE_BUILD_TYPE=Release -DCMAKE_INSTALL_LIBDIR=lib \
+                -DGGML_NATIVE=ON -DBUILD_SHARED_LIBS=ON >"$out/ggml.log" 2>&1 &&
+            cmake --build "$out/ggml-build" -j "$(nproc)" >>"$out/ggml.log" 2>&1 &&
+            cmake --install "$out/ggml-build" --prefix "$prefix" >>"$out/ggml.log" 2>&1 ||
+            { say "no ggml ($out/ggml.log)"; return; }
+    fi
+    build ggml $drivers/ggml_driver.c "$cc" -std=gnu11 "-I$prefix/include" "-L$prefix/lib" -lggml -lggml-cpu -lggml-base \
+        "-Wl,-rpath,$prefix/lib" -lm
+}
+
 if [ ! -x "$python" ]; then
     "${PYTHON:-python3}" -c 'import ensurepip, venv' 2>/dev/null || DEPS=${DEPS:-} bash scripts/deps.sh bench
     "${PYTHON:-python3}" -m venv "$venv" || { say "needs Python 3.10 or later with venv"; exit 1; }
@@ -111,11 +128,8 @@ for peer in $PEERS; do
     openblas) build_openblas ;;
     onednn) install_onednn ;;
     onednn_omp) install_onednn_omp ;;
+    ggml) install_ggml ;;
     *) say "there is no peer '$peer'"; exit 1 ;;
     esac
 done
 if [ -n "${ONEDNN:-}" ]; then build_onednn "$(realpath "$ONEDNN")" onednn; fi
-if [ -n "${GGML:-}" ]; then
-    build ggml $drivers/ggml_driver.c "$cc" -std=gnu11 "-I$GGML/include" "-L$GGML/lib" -lggml -lggml-cpu -lggml-base \
-        "-Wl,-rpath,$GGML/lib" -lm
-fi

@@ -75,8 +75,8 @@ bench-full: bench-setup ## attune beside its peers: all shapes, then how cost gr
 	$(BENCH_PY) --growth $(BENCH)
 bench-growth: bench-setup ## time by length, heads, batch and threads, and memory by length
 	$(BENCH_PY) --growth $(BENCH)
-performance: bench-setup ## the run of docs/performance.md, and that page anew; a quarter of an hour
-	@BUILD='$(BUILD)' bash bench/performance.sh $(BENCH)
+performance: bench-setup ## the run of docs/performance.md, and that page anew, 20 minutes; PIECE=S: S seconds of it
+	@BUILD='$(BUILD)' PIECE='$(PIECE)' VENV='$(VENV)' bash bench/performance.sh $(BENCH)
 bench-setup: all bench-drivers
 	@BUILD='$(BUILD)' DEPS='$(DEPS)' CC='$(CC)' CXX='$(CXX)' bash bench/setup.sh
 bench-drivers: $(BUILD)/bench/attune_driver $(BUILD)/bench/probe_driver

@@ -16,6 +16,7 @@ samples (`--fastest`: the fastest), ratios are medians over the rounds.
 
 import argparse
 import importlib.metadata
+import json
 import statistics
 import time
 
@@ -190,6 +191,7 @@ def sample(call, seconds=0.03):
 
 
 def measure(name, row, dtype, peers, o):
+    """Prints a row; what it says, for --json."""
     torch_dtype, limit = DTYPES[dtype]
     step = Step(row, torch_dtype)
     expected = step.expected()
@@ -208,14 +210,17 @@ def measure(name, row, dtype, peers, o):
             samples[peer].append(sample(call))
     pick = min if o.fastest else statistics.median
     cells = [f"| {name} | {dtype} | {pick(samples['attune']):.0f} |"]
+    found = {"step": name, "dtype": dtype, "threads": o.threads, "us": {"attune": pick(samples["attune"])}, "ratio": {}}
     for peer in peers:
         if peer not in ways:
             cells.append(" – | – |")
             continue
         ratios = [theirs / ours for theirs, ours in zip(samples[peer], samples["attune"])]
         ratio = pick(samples[peer]) / pick(samples["attune"]) if o.fastest else statistics.median(ratios)
+        found["us"][peer], found["ratio"][peer] = pick(samples[peer]), ratio
         cells.append(f" {pick(samples[peer]):.0f} ({ways[peer][0]}) | {ratio:.2f} |")
     print("".join(cells) + "".join(f" {note};" for note in notes), flush=True)
+    return found
 
 
 def main():
@@ -226,6 +231,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=2, help="of a row")
     parser.add_argument("--run", action="store_true", help="attune without a plan of the step")
     parser.add_argument("--fastest", action="store_true", help="the fastest samples, for a busy machine")
+    parser.add_argument("--json", metavar="FILE", help="also as {versions, steps}, once all are measured")
     o = parser.parse_args()
     torch.set_num_threads(o.threads)
     torch.set_grad_enabled(False)
@@ -239,10 +245,12 @@ def main():
     print(f"{', '.join(versions)}; {o.threads} threads\n")
     print("| step | type | attune, µs |" + "".join(f" {peer}, µs | {peer} / attune |" for peer in peers))
     print("|---|---|---|" + "---|---|" * len(peers))
-    for name, row in ROWS.items():
-        for dtype in o.dtype:
-            if o.only in name:
-                measure(name, row, dtype, peers, o)
+    found = [
+        measure(name, row, dtype, peers, o) for name, row in ROWS.items() for dtype in o.dtype if o.only in name
+    ]
+    if o.json:
+        with open(o.json, "w") as file:
+            json.dump({"versions": versions, "steps": found}, file)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# ggml.sh test|server|short|setup|bench [ARGUMENTS]: libggml-attune.so in ggml and llama.cpp, built in $BUILD/ggml from
+# ggml.sh test|server|short|setup|bench|sources [ARGUMENTS]: libggml-attune.so in ggml and llama.cpp, built in $BUILD/ggml from
 # the source package of llama-cpp-python, which pip fetches (77 MB; some 6 minutes of CPU in all). SOURCES=DIR:
 # llama.cpp's sources that are there already. Where neither can be had, or cmake is missing, it says so and does
 # nothing.
@@ -10,19 +10,21 @@
 #          skipped test; "N passed, N failed" is its last line
 #   setup  builds what these need
 #   bench  llama-bench with and without attune in turns
+#   sources  fetches the sources, and prints their directory
 # What they need of Python is installed in $BUILD/ggml/env. PYTHON=FILE: one that has it already. DEPS=no: nothing is
 # fetched or installed.
 # ARGUMENTS of test: for test-backend-ops, as -p REGEX; of bench: for llama-bench.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 build=$(realpath -m "${BUILD:-build}")
-work=$build/ggml version=0.3.36 job=${1:?test, server, short, setup or bench}
+work=$build/ggml version=0.3.36 job=${1:?test, server, short, setup, bench or sources}
 shift
 plugin=$build/libggml-attune.so
 unset GGML_BACKEND_PATH
 export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive} ATTUNE_CACHE_DIR=$work/cache
 
 skip() {
+    [ "$job" != sources ] || { echo "ggml: $1" >&2; exit 1; }
     echo "SKIP: $1"
     [ "$job" != short ] || echo "0 passed, 0 failed, 1 skipped"
     exit 0
@@ -57,6 +59,7 @@ if [ ! -e "$sources/ggml/CMakeLists.txt" ]; then
     fetch llama-cpp-python $version --no-binary :all: || skip "pip has no sources of llama-cpp-python $version"
     tar xzf "$work/llama_cpp_python-$version.tar.gz" -C "$work"
 fi
+[ "$job" != sources ] || { echo "$sources"; exit; }
 
 # The instruction sets that this CPU has, by name: ggml refuses to look for itself in builds that load plug-ins.
 flags=()
