@@ -109,8 +109,8 @@ install_ggml() {
             cmake --install "$out/ggml-build" --prefix "$prefix" >>"$out/ggml.log" 2>&1 ||
             { say "no ggml ($out/ggml.log)"; return; }
     fi
-    build ggml $drivers/ggml_driver.c "$cc" -std=gnu11 "-I$prefix/include" "-L$prefix/lib" -lggml -lggml-cpu -lggml-base \
-        "-Wl,-rpath,$prefix/lib" -lm
+    build ggml $drivers/ggml_driver.c "$cc" -std=gnu11 "-I$prefix/include" "-L$prefix/lib" -lggml -lggml-cpu \
+        -lggml-base "-Wl,-rpath,$prefix/lib" -lm
 }
 
 if [ ! -x "$python" ]; then

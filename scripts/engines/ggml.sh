@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# ggml.sh test|server|short|setup|bench|sources [ARGUMENTS]: libggml-attune.so in ggml and llama.cpp, built in $BUILD/ggml from
-# the source package of llama-cpp-python, which pip fetches (77 MB; some 6 minutes of CPU in all). SOURCES=DIR:
-# llama.cpp's sources that are there already. Where neither can be had, or cmake is missing, it says so and does
-# nothing.
+# ggml.sh test|server|short|setup|bench|sources [ARGUMENTS]: libggml-attune.so in ggml and llama.cpp, built in
+# $BUILD/ggml from the source package of llama-cpp-python, which pip fetches (77 MB; some 6 minutes of CPU in all).
+# SOURCES=DIR: llama.cpp's sources that are there already. Where neither can be had, or cmake is missing, it says so and
+# does nothing.
 #   test   layouts against ggml's headers; test-backend-ops, all cases of FLASH_ATTN_EXT; a model, against f64;
 #          llama-cpp-python
 #   server llama-server with four slots answers OpenAI's client, with attune and without

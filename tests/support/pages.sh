@@ -133,15 +133,16 @@ take_blocks() {
         out { print > out }' "$1"
 }
 
-# run_blocks DIR: what take_blocks left, in order and in this directory: sh runs, c and python are written to their
-# files, and of text each line must be in what ran last, in this order ("…": anything). Stops at the first that fails.
+# run_blocks DIR: what take_blocks left, in order and in this directory: sh runs, c and python that have a name are
+# written to their files, and of text each line must be in what ran last, in this order ("…": anything). Stops at the
+# first that fails.
 run_blocks() {
     local block line pattern said=/dev/null from
     for block in "$1"/*.{sh,c,python,text}; do echo "$block"; done | LC_ALL=C sort >"$1/list"
     while IFS= read -r block; do
         [ -e "$block" ] || continue
         case $block in
-        *.c | *.python) cp "$block" "$(cat "$block.name")" || return 1 ;;
+        *.c | *.python) [ ! -e "$block.name" ] || cp "$block" "$(cat "$block.name")" || return 1 ;;
         *.sh)
             said=$block.said
             bash -euo pipefail "$block" >"$said" 2>&1 </dev/null || { cat "$block" "$said"; return 1; } ;;
