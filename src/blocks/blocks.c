@@ -1,43 +1,17 @@
 /* Estimates of which key blocks matter, in the tier for engines: checks descriptions, and binds and runs steps. */
-#include "attention/attention.h"
 #include "base/fpenv.h"
-#include "base/struct.h"
 #include "blocks/kernel.h"
-#include "engine/own_operator.h"
+#include "described/described.h"
 #include "problem/problem_fields.h"
 
 #include <math.h>
-#include <stdlib.h>
-
-/* Kernels exist for up to so many key blocks, as each has scratch for all of them. */
-enum { SIZES = 4 };
-static const int64_t most_columns[SIZES] = {64, 512, 4096, 32768};
 
 struct attune_blocks {
-    attune_context *context;
-    attune_operator *op;
+    at_described described;
     attune_blocks_desc desc; /* with all defaults filled in */
-    char problem[SIZES][BLK_PROBLEM_BYTES];
-    _Atomic(attune_kernel *) kernels[SIZES];
 };
 
 static const attune_blocks_desc initial = ATTUNE_BLOCKS_DESC_INIT;
-static const at_struct desc_struct = {"attune_blocks_desc", "start from ATTUNE_BLOCKS_DESC_INIT",
-                                      sizeof(attune_blocks_desc), &initial, sizeof(attune_blocks_desc)};
-static const at_struct step_struct = {"attune_blocks_step", "start from ATTUNE_BLOCKS_STEP_INIT",
-                                      sizeof(attune_blocks_step), NULL, sizeof(attune_blocks_step)};
-
-attune_status attune_blocks_desc_init(attune_blocks_desc *desc, size_t struct_size) {
-    at_error err = {0};
-    at_struct_init(&desc_struct, desc, struct_size, &err);
-    return at_report(&err);
-}
-
-attune_status attune_blocks_step_init(attune_blocks_step *step, size_t struct_size) {
-    at_error err = {0};
-    at_struct_init(&step_struct, step, struct_size, &err);
-    return at_report(&err);
-}
 
 /* ---- Descriptions ---- */
 
@@ -63,7 +37,8 @@ static attune_status check_sizes(const attune_blocks_desc *d, at_error *err) {
     return ATTUNE_OK;
 }
 
-static attune_status settle(attune_blocks_desc *d, at_error *err) {
+static attune_status settle(void *desc, at_error *err) {
+    attune_blocks_desc *const d = desc;
     if (!d->num_kv_heads) d->num_kv_heads = d->num_heads;
     if (d->dtype == ATTUNE_DTYPE_DEFAULT) d->dtype = ATTUNE_F32;
     if (check_sizes(d, err)) return err->status;
@@ -76,71 +51,52 @@ static attune_status settle(attune_blocks_desc *d, at_error *err) {
     return ATTUNE_OK;
 }
 
-attune_status attune_blocks_create(attune_context *context, const attune_blocks_desc *desc, attune_blocks **blocks) {
-    AT_DEFAULT_FPENV;
-    static const attune_operator_options options = {.struct_size = sizeof options,
-                                                    .name = "blocks",
-                                                    .build = blk_build,
-                                                    .choices = blk_choices,
-                                                    .num_choices = BLK_NUM_CHOICES,
-                                                    .version = 1};
-    at_error err = {0};
-    blk_kernel k = {.most_columns = 0};
-    attune_operator *op;
-    if (blocks) *blocks = NULL;
-    if (!desc || !blocks) {
-        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_blocks_create was given no %s",
-                desc ? "pointer to the estimator" : "description");
-        return at_report(&err);
-    }
-    if (at_copy_in(&desc_struct, desc, &k.desc, &err) || settle(&k.desc, &err)) return at_report(&err);
-    if (!context) {
-        const attune_status status = an_shared_context(&context);
-        if (status) return status;
-    }
-    if (at_operator_of(context, &options, &op, &err)) return at_report(&err);
-    attune_blocks *const made = calloc(1, sizeof *made);
-    if (!made) {
-        at_fail_memory(&err, sizeof *made);
-        return at_report(&err);
-    }
-    *made = (attune_blocks){.context = context, .op = op, .desc = k.desc};
-    for (int i = 0; i < SIZES; i++) {
-        k.most_columns = most_columns[i];
-        blk_print(&k, made->problem[i]);
-    }
-    *blocks = made;
-    return ATTUNE_OK;
-}
+/* ---- The operator ---- */
 
-void attune_blocks_destroy(attune_blocks *blocks) {
-    if (!blocks) return;
-    for (int i = 0; i < SIZES; i++) attune_kernel_release(atomic_load(&blocks->kernels[i]));
-    free(blocks);
-}
+#define DESC attune_blocks_desc
+static const at_described_field fields[] = {SIZE(num_heads), SIZE(num_kv_heads),   SIZE(head_dim),
+                                            DTYPE(dtype),    SIZE(block_size),     SIZE(stride),
+                                            FLAG(is_causal), NUMBER(softmax_scale)};
+static const char *const forms[BLK_NUM_FORMS] = {"64", "512", "4096", "32768"};
+
+static attune_status run(at_described *object, const void *given, bool is_interpreted, at_error *err);
+
+const at_described_op blk_described = {
+    AT_DESCRIBED_OP(blocks, BLOCKS, &initial, sizeof(attune_blocks_desc), sizeof(attune_blocks_step)),
+    .what = "estimator",
+    .options = {.struct_size = sizeof(attune_operator_options),
+                .name = "blocks",
+                .build = blk_build,
+                .choices = blk_choices,
+                .num_choices = BLK_NUM_CHOICES,
+                .version = 1},
+    .forms = forms,
+    .num_forms = BLK_NUM_FORMS,
+    .settle = settle,
+    .run = run};
 
 /* ---- Kernels ---- */
 
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-static attune_status find_kernel(attune_blocks *x, int64_t seq_kv, attune_kernel **kernel, at_error *err) {
-    const int64_t columns = ceil_div(seq_kv, x->desc.block_size);
-    int size = 0;
-    while (size < SIZES - 1 && columns > most_columns[size]) size++;
-    if (columns > most_columns[size])
-        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%lld keys are %lld key blocks; there may be %lld",
-                       (long long)seq_kv, (long long)columns, (long long)most_columns[size]);
-    return at_operator_kernel(x->op, x->problem[size], &x->kernels[size], kernel, err);
+static attune_status find_form(const attune_blocks_desc *d, int64_t seq_kv, uint32_t *form, at_error *err) {
+    const int64_t columns = ceil_div(seq_kv, d->block_size);
+    *form = 0;
+    while (*form < BLK_NUM_FORMS - 1 && columns > blk_columns[*form]) ++*form;
+    if (columns <= blk_columns[*form]) return ATTUNE_OK;
+    return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%lld keys are %lld key blocks; there may be %lld", (long long)seq_kv,
+                   (long long)columns, (long long)blk_columns[*form]);
 }
 
 attune_status attune_blocks_prepare(attune_blocks *blocks, int64_t seq_kv) {
     AT_DEFAULT_FPENV;
     at_error err = {0};
     attune_kernel *kernel;
+    uint32_t form;
     if (!blocks)
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_blocks_prepare was given NULL");
-    else if (!at_check_size("seq_kv", seq_kv, 1, INT32_MAX, &err))
-        find_kernel(blocks, seq_kv, &kernel, &err);
+    else if (!at_check_size("seq_kv", seq_kv, 1, INT32_MAX, &err) && !find_form(&blocks->desc, seq_kv, &form, &err))
+        at_described_kernel(&blocks->described, form, &kernel, &err);
     return at_report(&err);
 }
 
@@ -212,37 +168,16 @@ static double flops_of(const call *c) {
     return all * (double)d->head_dim / (double)d->stride;
 }
 
-static attune_status run_step(attune_blocks *x, const attune_blocks_step *s, bool is_interpreted, at_error *err) {
-    call c = {.d = &x->desc, .step = s};
-    attune_kernel *kernel;
-    at_team team;
-    if (check_step(c.d, s, err) || !s->batch || !s->seq_q || !s->seq_kv || describe(&c, err) ||
-        find_kernel(x, s->seq_kv, &kernel, err) || at_operator_team(x->context, s->runner, s->max_threads, &team, err))
-        return err->status;
-    const at_run run = {.buffers = c.buffers,
-                        .num_buffers = c.num_buffers,
-                        .scalars = c.scalars,
-                        .work = at_work_of(flops_of(&c), kernel->target),
-                        .team = &team,
-                        .cancel = s->cancel};
-    return at_operator_run(kernel, &run, is_interpreted, err);
-}
-
-static attune_status run_checked(attune_blocks *blocks, const attune_blocks_step *step, bool is_interpreted) {
-    AT_DEFAULT_FPENV;
-    at_error err = {0};
+static attune_status run(at_described *object, const void *given, bool is_interpreted, at_error *err) {
     attune_blocks_step s;
-    if (!blocks || !step)
-        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_blocks_run was given no %s", blocks ? "step" : "estimator");
-    else if (!at_copy_in(&step_struct, step, &s, &err))
-        run_step(blocks, &s, is_interpreted, &err);
-    return at_report(&err);
+    call c = {.d = &((attune_blocks *)object)->desc, .step = &s};
+    uint32_t form;
+    if (at_copy_in(&blk_described.step, given, &s, err) || check_step(c.d, &s, err) || !s.batch || !s.seq_q ||
+        !s.seq_kv || describe(&c, err) || find_form(c.d, s.seq_kv, &form, err))
+        return err->status;
+    const at_described_call called = {c.buffers, c.num_buffers, c.scalars, flops_of(&c)};
+    const at_described_step how = {s.runner, s.max_threads, s.cancel, is_interpreted};
+    return at_described_execute(object, form, &called, &how, err);
 }
 
-attune_status attune_blocks_run(attune_blocks *blocks, const attune_blocks_step *step) {
-    return run_checked(blocks, step, false);
-}
-
-attune_status attune_blocks_run_interpreted(attune_blocks *blocks, const attune_blocks_step *step) {
-    return run_checked(blocks, step, true);
-}
+AT_DESCRIBED_FUNCTIONS(blocks, blk_described)

@@ -11,30 +11,24 @@
  * relative to. After the last key, these become probabilities. */
 #include "blocks/kernel.h"
 
+#include "described/described.h"
+#include "problem/problem_fields.h"
+
 #include <math.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
 const attune_choice blk_choices[BLK_NUM_CHOICES] = {
     {.name = "keys", .values = (const int32_t[]){4, 8}, .num_values = 2, .usual = 8}};
 
-static const char *const dtype_words[] = {[ATTUNE_F32] = "f32", [ATTUNE_BF16] = "bf16", [ATTUNE_F16] = "f16"};
-
-void blk_print(const blk_kernel *k, char text[BLK_PROBLEM_BYTES]) {
-    const attune_blocks_desc *d = &k->desc;
-    snprintf(text, BLK_PROBLEM_BYTES,
-             "heads=%lld,kv=%lld,dim=%lld,block=%lld,stride=%lld,columns=%lld,dtype=%s,causal=%d,scale=%a",
-             (long long)d->num_heads, (long long)d->num_kv_heads, (long long)d->head_dim, (long long)d->block_size,
-             (long long)d->stride, (long long)k->most_columns, dtype_words[d->dtype], d->is_causal, d->softmax_scale);
-}
+const int64_t blk_columns[BLK_NUM_FORMS] = {64, 512, 4096, 32768};
 
 /* ---- State of the writer ---- */
 
 typedef struct writer {
     attune_ir_writer *w;
     long long heads, kv, dim, block, stride, columns;
-    char dtype[8];
+    const char *dtype;
     int causal;
     double scale;
     int lanes, has_fma, has_dot2;
@@ -50,10 +44,13 @@ typedef struct writer {
 #define PUT(...) attune_ir_print(x->w, __VA_ARGS__)
 
 static bool read_problem(writer *x, const char *problem) {
-    const int read = sscanf(
-        problem, "heads=%lld,kv=%lld,dim=%lld,block=%lld,stride=%lld,columns=%lld,dtype=%7[^,],causal=%d,scale=%la",
-        &x->heads, &x->kv, &x->dim, &x->block, &x->stride, &x->columns, x->dtype, &x->causal, &x->scale);
-    return read == 9;
+    attune_blocks_desc d;
+    uint32_t form;
+    if (!at_described_read(&blk_described, problem, &d, &form)) return false;
+    x->heads = d.num_heads, x->kv = d.num_kv_heads, x->dim = d.head_dim, x->block = d.block_size, x->stride = d.stride;
+    x->columns = blk_columns[form], x->dtype = mha_dtype_name(d.dtype), x->causal = d.is_causal;
+    x->scale = d.softmax_scale;
+    return true;
 }
 
 static int registers_of(const char *isa) { return strcmp(isa, "avx2") && strcmp(isa, "x86-64") ? 32 : 16; }

@@ -32,15 +32,21 @@ void at_operators_free(attune_context *context) {
     }
 }
 
-attune_status at_operator_add(attune_context *context, const attune_operator_options *options, attune_operator **out,
-                              at_error *err) {
+static attune_status add(attune_context *context, const attune_operator_options *options, bool is_described,
+                         attune_operator **out, at_error *err) {
     attune_operator *op = at_alloc(&context->allocator, sizeof *op);
     if (!op) return at_fail_memory(err, sizeof *op);
-    if (at_own_init(&op->own, options, &context->allocator, err) || insert(context, op, err))
+    if (!at_own_init(&op->own, options, &context->allocator, err)) op->own.is_described = is_described;
+    if (err->status || insert(context, op, err))
         free_operator(&context->allocator, op);
     else
         *out = op;
     return err->status;
+}
+
+attune_status at_operator_add(attune_context *context, const attune_operator_options *options, attune_operator **out,
+                              at_error *err) {
+    return add(context, options, false, out, err);
 }
 
 static attune_operator *find_build(attune_context *context, const attune_operator_options *options) {
@@ -52,7 +58,7 @@ static attune_operator *find_build(attune_context *context, const attune_operato
 attune_status at_operator_of(attune_context *context, const attune_operator_options *options, attune_operator **op,
                              at_error *err) {
     *op = find_build(context, options);
-    if (*op || !at_operator_add(context, options, op, err)) return ATTUNE_OK;
+    if (*op || !add(context, options, true, op, err)) return ATTUNE_OK;
     if (!(*op = find_build(context, options))) return err->status; /* or another thread was faster */
     *err = (at_error){0};
     return ATTUNE_OK;

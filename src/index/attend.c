@@ -82,7 +82,7 @@ static attune_status run(const char *function, attune_index *index, const attune
     const void *const second = f->attention ? (const void *)f->attention : f->plan;
     if (!index || !index_step)
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "%s was given no %s", function, index ? "step of it" : "index");
-    else if (!idx_take_step(index_step, &own, &err) &&
+    else if (!at_copy_in(&idx_described.step, index_step, &own, &err) &&
              !an_take_step(function, "attention or plan", second, step, &its, &err))
         choose_and_attend(index, &own, f, &its, &err);
     return at_report(&err);

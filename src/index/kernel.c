@@ -16,31 +16,17 @@
  * With few queries, the keys are divided among tasks, and a second phase merges their lists by the same steps. As the
  * choice is exact, it does not depend on the division. */
 #include "index/kernel.h"
+
+#include "described/described.h"
 #include "index/writer.h"
+#include "problem/problem_fields.h"
 
 #include <stdio.h>
 
 const attune_choice idx_choices[IDX_NUM_CHOICES] = {
     {.name = "keys", .values = (const int32_t[]){4, 6, 12}, .num_values = 3, .usual = 6}};
 
-static const char *const dtype_words[] = {
-    [ATTUNE_F32] = "f32", [ATTUNE_BF16] = "bf16", [ATTUNE_F16] = "f16", [ATTUNE_I8] = "i8", [ATTUNE_F8] = "f8"};
-
-void idx_print(const attune_index_desc *d, char text[IDX_PROBLEM_BYTES]) {
-    snprintf(text, IDX_PROBLEM_BYTES,
-             "heads=%lld,dim=%lld,ids=%lld,dtype=%s,w=%s,causal=%d,page=%lld,scores=%d,rows=%d",
-             (long long)d->num_heads, (long long)d->head_dim, (long long)d->num_ids, dtype_words[d->dtype],
-             dtype_words[d->w_dtype], d->is_causal, (long long)d->page_size, d->has_scores, idx_rows(d));
-}
-
 /* ---- State of the writer ---- */
-
-static bool read_problem(writer *x, const char *problem) {
-    const int read =
-        sscanf(problem, "heads=%lld,dim=%lld,ids=%lld,dtype=%7[^,],w=%7[^,],causal=%d,page=%lld,scores=%d,rows=%d",
-               &x->heads, &x->dim, &x->ids, x->dtype, x->w_dtype, &x->causal, &x->page, &x->scores, &x->rows);
-    return read == 9;
-}
 
 /* The capacity of a list: at least twice num_ids, so that it is seldom full, and what a tile may add to a list that is
  * not full. */
@@ -55,6 +41,16 @@ int idx_rows(const attune_index_desc *d) {
     int rows = MOST;
     while (rows > 1 && rows * bytes > BYTES) rows /= 2;
     return rows;
+}
+
+static bool read_problem(writer *x, const char *problem) {
+    attune_index_desc d;
+    uint32_t form;
+    if (!at_described_read(&idx_described, problem, &d, &form)) return false;
+    x->heads = d.num_heads, x->dim = d.head_dim, x->ids = d.num_ids, x->page = d.page_size;
+    x->dtype = mha_dtype_name(d.dtype), x->w_dtype = mha_dtype_name(d.w_dtype);
+    x->causal = d.is_causal, x->scores = d.has_scores, x->rows = idx_rows(&d);
+    return true;
 }
 
 static int registers_of(const char *isa) { return strcmp(isa, "avx2") && strcmp(isa, "x86-64") ? 32 : 16; }

@@ -41,11 +41,6 @@ enum {
 /* The most queries of a task. */
 int idx_rows(const attune_index_desc *d);
 
-enum { IDX_PROBLEM_BYTES = 160 };
-
-/* The complete problem as one line of text, for the operator. */
-void idx_print(const attune_index_desc *d, char text[IDX_PROBLEM_BYTES]);
-
 /* An attune_build_fn, and its choices of schedule. */
 int idx_build(void *user, const attune_build_request *request, attune_ir_writer *w);
 extern const attune_choice idx_choices[];

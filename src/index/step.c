@@ -1,19 +1,8 @@
 /* Steps of an index: checks them, divides the work into tasks, and runs the kernel. */
-#include "base/fpenv.h"
-#include "base/struct.h"
 #include "index/index.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-static const at_struct step_struct = {"attune_index_step", "start from ATTUNE_INDEX_STEP_INIT",
-                                      sizeof(attune_index_step), NULL, sizeof(attune_index_step)};
-
-attune_status attune_index_step_init(attune_index_step *step, size_t struct_size) {
-    at_error err = {0};
-    at_struct_init(&step_struct, step, struct_size, &err);
-    return at_report(&err);
-}
 
 /* ---- Lengths ---- */
 
@@ -257,20 +246,14 @@ static void divide_keys(call *c, uint32_t workers) {
 }
 
 static attune_status run_kernel(attune_index *x, call *c, bool is_interpreted, at_error *err) {
-    attune_kernel *kernel;
+    const attune_index_step *const s = c->step;
+    const double flops = 2 * (double)c->d->num_heads * (double)c->d->head_dim * c->pairs;
     at_team team;
-    if (at_operator_kernel(x->op, x->problem, &x->kernel, &kernel, err) ||
-        at_operator_team(x->context, c->step->runner, c->step->max_threads, &team, err))
-        return err->status;
-    const double work = at_work_of(2 * (double)c->d->num_heads * (double)c->d->head_dim * c->pairs, kernel->target);
-    divide_keys(c, at_workers_of(&team, work));
-    const at_run run = {.buffers = c->buffers,
-                        .num_buffers = c->num_buffers,
-                        .scalars = c->scalars,
-                        .work = work,
-                        .team = &team,
-                        .cancel = c->step->cancel};
-    return at_operator_run(kernel, &run, is_interpreted, err);
+    if (at_operator_team(x->described.context, s->runner, s->max_threads, &team, err)) return err->status;
+    divide_keys(c, at_workers_of(&team, at_work_of(flops, x->described.context->target)));
+    const at_described_call called = {c->buffers, c->num_buffers, c->scalars, flops};
+    const at_described_step how = {s->runner, s->max_threads, s->cancel, is_interpreted};
+    return at_described_execute(&x->described, 0, &called, &how, err);
 }
 
 attune_status idx_run_step(attune_index *x, const attune_index_step *s, bool is_interpreted, at_error *err) {
@@ -282,25 +265,8 @@ attune_status idx_run_step(attune_index *x, const attune_index_step *s, bool is_
     return err->status;
 }
 
-attune_status idx_take_step(const attune_index_step *given, attune_index_step *step, at_error *err) {
-    return at_copy_in(&step_struct, given, step, err);
-}
-
-static attune_status run_checked(attune_index *index, const attune_index_step *step, bool is_interpreted) {
-    AT_DEFAULT_FPENV;
-    at_error err = {0};
+attune_status idx_run(at_described *index, const void *given, bool is_interpreted, at_error *err) {
     attune_index_step s;
-    if (!index || !step)
-        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_index_run was given no %s", index ? "step" : "index");
-    else if (!idx_take_step(step, &s, &err))
-        idx_run_step(index, &s, is_interpreted, &err);
-    return at_report(&err);
-}
-
-attune_status attune_index_run(attune_index *index, const attune_index_step *step) {
-    return run_checked(index, step, false);
-}
-
-attune_status attune_index_run_interpreted(attune_index *index, const attune_index_step *step) {
-    return run_checked(index, step, true);
+    if (at_copy_in(&idx_described.step, given, &s, err)) return err->status;
+    return idx_run_step((attune_index *)index, &s, is_interpreted, err);
 }

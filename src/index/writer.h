@@ -12,7 +12,7 @@ enum { TILE = 48 }; /* keys: a multiple of each choice of `keys`, and of the lan
 typedef struct writer {
     attune_ir_writer *w;
     long long heads, dim, ids, page;
-    char dtype[8], w_dtype[8];
+    const char *dtype, *w_dtype;
     int causal, scores, rows;
     int lanes, has_fma, has_dot2;
     int pack;                /* elements of a row in a unit: 2 of bf16 (to which f8 is converted), 4 of i8 */

@@ -1,46 +1,22 @@
 /* Causal convolutions in the tier for engines: checks descriptions, binds the tensors of a step, and runs its kernel.
  */
-#include "attention/attention.h"
-#include "base/fpenv.h"
-#include "base/struct.h"
-#include "engine/own_operator.h"
+#include "described/described.h"
 #include "linear/conv_kernel.h"
 #include "linear/parts.h"
 #include "linear/places.h"
 #include "problem/problem_fields.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 struct attune_conv {
-    attune_context *context;
-    attune_operator *op;
+    at_described described;
     attune_conv_desc desc; /* with all defaults filled in */
-    char problem[CONV_NUM_FORMS][CONV_PROBLEM_BYTES];
-    _Atomic(attune_kernel *) kernels[CONV_NUM_FORMS];
 };
-
-static const at_struct desc_struct = {"attune_conv_desc", "start from ATTUNE_CONV_DESC_INIT", sizeof(attune_conv_desc),
-                                      NULL, sizeof(attune_conv_desc)};
-static const at_struct step_struct = {"attune_conv_step", "start from ATTUNE_CONV_STEP_INIT", sizeof(attune_conv_step),
-                                      NULL, sizeof(attune_conv_step)};
-
-attune_status attune_conv_desc_init(attune_conv_desc *desc, size_t struct_size) {
-    at_error err = {0};
-    at_struct_init(&desc_struct, desc, struct_size, &err);
-    return at_report(&err);
-}
-
-attune_status attune_conv_step_init(attune_conv_step *step, size_t struct_size) {
-    at_error err = {0};
-    at_struct_init(&step_struct, step, struct_size, &err);
-    return at_report(&err);
-}
 
 /* ---- Descriptions ---- */
 
-static attune_status settle(const attune_conv_desc *given, attune_conv_desc *d, at_error *err) {
-    *d = *given;
+static attune_status settle(void *desc, at_error *err) {
+    attune_conv_desc *const d = desc;
     if (!d->dilation) d->dilation = 1;
     if (d->dtype == ATTUNE_DTYPE_DEFAULT) d->dtype = ATTUNE_F32;
     if (d->dtype != ATTUNE_F32 && d->dtype != ATTUNE_BF16 && d->dtype != ATTUNE_F16)
@@ -52,41 +28,32 @@ static attune_status settle(const attune_conv_desc *given, attune_conv_desc *d, 
     return at_check_size("has_silu", d->has_silu, 0, 1, err);
 }
 
-static attune_status make(attune_context *context, const attune_conv_desc *desc, attune_conv **conv, at_error *err) {
-    static const attune_operator_options options = {
-        .struct_size = sizeof options, .name = "causal_conv", .build = conv_build, .version = 2};
-    attune_conv_desc given, d;
-    attune_operator *op;
-    if (at_copy_in(&desc_struct, desc, &given, err) || settle(&given, &d, err) ||
-        at_operator_of(context, &options, &op, err))
-        return err->status;
-    attune_conv *const made = calloc(1, sizeof *made);
-    if (!made) return at_fail_memory(err, sizeof *made);
-    *made = (attune_conv){.context = context, .op = op, .desc = d};
-    for (int i = 0; i < CONV_NUM_FORMS; i++) conv_print(&d, (conv_form)i, made->problem[i]);
-    *conv = made;
-    return ATTUNE_OK;
+/* Channels are an argument. */
+static void narrow(void *desc, uint32_t form) {
+    (void)form;
+    ((attune_conv_desc *)desc)->channels = 1;
 }
 
-attune_status attune_conv_create(attune_context *context, const attune_conv_desc *desc, attune_conv **conv) {
-    AT_DEFAULT_FPENV;
-    at_error err = {0};
-    if (conv) *conv = NULL;
-    const attune_status status = context || !desc || !conv ? ATTUNE_OK : an_shared_context(&context);
-    if (status) return status;
-    if (desc && conv)
-        make(context, desc, conv, &err);
-    else
-        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_conv_create was given no %s",
-                desc ? "pointer to the convolution" : "description");
-    return at_report(&err);
-}
+#define DESC attune_conv_desc
+static const at_described_field fields[] = {SIZE(channels), SIZE(taps),     SIZE(dilation),
+                                            DTYPE(dtype),   FLAG(has_bias), FLAG(has_silu)};
+static const char *const forms[] = {
+    [CONV_CHANNELS] = "channels", [CONV_STATE_APART] = "state_apart", [CONV_APART] = "apart", [CONV_TOKENS] = "tokens"};
 
-void attune_conv_destroy(attune_conv *conv) {
-    if (!conv) return;
-    for (int i = 0; i < CONV_NUM_FORMS; i++) attune_kernel_release(atomic_load(&conv->kernels[i]));
-    free(conv);
-}
+static attune_status run(at_described *object, const void *given, bool is_interpreted, at_error *err);
+
+const at_described_op conv_described = {
+    AT_DESCRIBED_OP(conv, CONV, NULL, sizeof(attune_conv_desc), sizeof(attune_conv_step)),
+    .what = "convolution",
+    .options = {.struct_size = sizeof(attune_operator_options),
+                .name = "causal_conv",
+                .build = conv_build,
+                .version = 2},
+    .forms = forms,
+    .num_forms = CONV_NUM_FORMS,
+    .settle = settle,
+    .narrow = narrow,
+    .run = run};
 
 /* ---- Steps ---- */
 
@@ -177,53 +144,29 @@ static attune_status describe(const attune_conv_desc *d, const attune_conv_step 
     return ATTUNE_OK;
 }
 
-static attune_status run_kernel(attune_conv *conv, const attune_conv_step *s, conv_form form, const call *c,
-                                bool is_interpreted, at_error *err) {
-    const attune_conv_desc *const d = &conv->desc;
-    at_team team;
-    attune_kernel *kernel;
-    if (at_operator_kernel(conv->op, conv->problem[form], &conv->kernels[form], &kernel, err) ||
-        at_operator_team(conv->context, s->runner, s->max_threads, &team, err))
-        return err->status;
-    const double flops = (double)(2 * d->taps + (d->has_silu ? 16 : 0)) * (double)d->channels;
-    const at_run run = {.buffers = c->buffers,
-                        .num_buffers = c->num_buffers,
-                        .scalars = c->scalars,
-                        .work = at_work_of(flops * (double)c->parts.all, kernel->target),
-                        .team = &team,
-                        .cancel = s->cancel};
-    return at_operator_run(kernel, &run, is_interpreted, err);
-}
-
 static attune_status run_step(attune_conv *conv, const attune_conv_step *s, bool is_interpreted, at_error *err) {
     const lin_sequences sequences = {.batch = s->batch,
                                      .seq = s->seq,
                                      .cu_seqlens = s->cu_seqlens,
                                      .num_states = s->num_states,
                                      .state_ids = s->state_ids};
+    const attune_conv_desc *const d = &conv->desc;
     call c = {0};
     conv_form form = CONV_CHANNELS;
-    if (!lin_find_parts(&sequences, &c.parts, err) && c.parts.all && !describe(&conv->desc, s, &c, &form, err))
-        run_kernel(conv, s, form, &c, is_interpreted, err);
+    if (!lin_find_parts(&sequences, &c.parts, err) && c.parts.all && !describe(d, s, &c, &form, err)) {
+        const double flops = (double)(2 * d->taps + (d->has_silu ? 16 : 0)) * (double)d->channels;
+        const at_described_call called = {c.buffers, c.num_buffers, c.scalars, flops * (double)c.parts.all};
+        const at_described_step how = {s->runner, s->max_threads, s->cancel, is_interpreted};
+        at_described_execute(&conv->described, form, &called, &how, err);
+    }
     lin_free_parts(&c.parts);
     return err->status;
 }
 
-static attune_status run_checked(attune_conv *conv, const attune_conv_step *step, bool is_interpreted) {
-    AT_DEFAULT_FPENV;
-    at_error err = {0};
+static attune_status run(at_described *object, const void *given, bool is_interpreted, at_error *err) {
     attune_conv_step s;
-    if (!conv || !step)
-        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_conv_run was given no %s", conv ? "step" : "convolution");
-    else if (!at_copy_in(&step_struct, step, &s, &err))
-        run_step(conv, &s, is_interpreted, &err);
-    return at_report(&err);
+    if (at_copy_in(&conv_described.step, given, &s, err)) return err->status;
+    return run_step((attune_conv *)object, &s, is_interpreted, err);
 }
 
-attune_status attune_conv_run(attune_conv *conv, const attune_conv_step *step) {
-    return run_checked(conv, step, false);
-}
-
-attune_status attune_conv_run_interpreted(attune_conv *conv, const attune_conv_step *step) {
-    return run_checked(conv, step, true);
-}
+AT_DESCRIBED_FUNCTIONS(conv, conv_described)

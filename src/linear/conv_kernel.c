@@ -13,30 +13,27 @@
  * line with another start. */
 #include "linear/conv_kernel.h"
 
-#include <stdbool.h>
-#include <stdio.h>
+#include "described/described.h"
+#include "problem/problem_fields.h"
+
 #include <string.h>
-
-static const char *const dtype_words[] = {[ATTUNE_F32] = "f32", [ATTUNE_BF16] = "bf16", [ATTUNE_F16] = "f16"};
-
-void conv_print(const attune_conv_desc *d, conv_form form, char text[CONV_PROBLEM_BYTES]) {
-    snprintf(text, CONV_PROBLEM_BYTES, "taps=%lld,dilation=%lld,dtype=%s,bias=%d,silu=%d,form=%d", (long long)d->taps,
-             (long long)d->dilation, dtype_words[d->dtype], d->has_bias, d->has_silu, (int)form);
-}
 
 typedef struct writer {
     attune_ir_writer *w;
     long long taps, dilation, kept;
-    char dtype[8];
-    int bias, silu, form, lanes, has_fma;
+    const char *dtype;
+    int bias, silu, lanes, has_fma;
+    uint32_t form;
 } writer;
 
 #define PUT(...) attune_ir_print(x->w, __VA_ARGS__)
 
 static bool read_problem(writer *x, const char *problem) {
-    const int read = sscanf(problem, "taps=%lld,dilation=%lld,dtype=%7[^,],bias=%d,silu=%d,form=%d", &x->taps,
-                            &x->dilation, x->dtype, &x->bias, &x->silu, &x->form);
-    return read == 6;
+    attune_conv_desc d;
+    if (!at_described_read(&conv_described, problem, &d, &x->form)) return false;
+    x->taps = d.taps, x->dilation = d.dilation, x->kept = conv_kept(&d);
+    x->bias = d.has_bias, x->silu = d.has_silu, x->dtype = mha_dtype_name(d.dtype);
+    return true;
 }
 
 static bool is_f32(const writer *x) { return !strcmp(x->dtype, "f32"); }

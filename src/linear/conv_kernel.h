@@ -22,11 +22,6 @@ enum { CONV_NUM_SIZES = 6 };
 /* Tokens that the state holds. */
 static inline int64_t conv_kept(const attune_conv_desc *d) { return (d->taps - 1) * d->dilation; }
 
-enum { CONV_PROBLEM_BYTES = 128 };
-
-/* The complete problem as one line of text, for the operator. */
-void conv_print(const attune_conv_desc *d, conv_form form, char text[CONV_PROBLEM_BYTES]);
-
 /* An attune_build_fn. */
 int conv_build(void *user, const attune_build_request *request, attune_ir_writer *w);
 

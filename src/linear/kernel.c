@@ -16,35 +16,28 @@
  * o and u are sums over even and odd rows, added up at the end: the order is the same for each number of vectors. A
  * task of a prompt keeps its columns in scratch, where they lie side by side. */
 #include "linear/kernel.h"
+#include "described/described.h"
 #include "linear/writer.h"
+#include "problem/problem_fields.h"
 
 #include <stdio.h>
 
 const attune_choice lin_choices[LIN_NUM_CHOICES] = {
     {.name = "vectors", .values = (const int32_t[]){1, 2, 4, 8}, .num_values = 4, .usual = 4}};
 
-static const char *const dtype_words[] = {[ATTUNE_F32] = "f32", [ATTUNE_BF16] = "bf16", [ATTUNE_F16] = "f16"};
-
-void lin_print(const lin_kernel *k, char text[LIN_PROBLEM_BYTES]) {
-    const attune_linear_desc *d = &k->desc;
-    snprintf(text, LIN_PROBLEM_BYTES,
-             "heads=%lld,kv=%lld,k=%lld,dim=%lld,dim_v=%lld,dtype=%s,decay_dtype=%s,beta_dtype=%s,state=%s,rule=%d,"
-             "decay=%d,beta=%d,norm=%a,form=%d,out_norm=%a,gate=%d",
-             (long long)d->num_heads, (long long)d->num_kv_heads, (long long)d->num_k_heads, (long long)d->head_dim,
-             (long long)d->head_dim_v, dtype_words[d->dtype], dtype_words[d->decay_dtype], dtype_words[d->beta_dtype],
-             dtype_words[d->state_dtype], (int)d->rule, (int)d->decay, d->has_beta, d->qk_norm_eps, (int)k->form,
-             d->out_norm_eps, (int)d->gate);
-}
-
 /* ---- What the kernel is written with ---- */
 
 static bool read_problem(writer *x, const char *problem) {
-    const int read = sscanf(problem,
-                            "heads=%lld,kv=%lld,k=%lld,dim=%lld,dim_v=%lld,dtype=%7[^,],decay_dtype=%7[^,],beta_dtype="
-                            "%7[^,],state=%7[^,],rule=%d,decay=%d,beta=%d,norm=%la,form=%d,out_norm=%la,gate=%d",
-                            &x->heads, &x->kv, &x->k_heads, &x->dim, &x->dim_v, x->dtype, x->decay_dtype, x->beta_dtype,
-                            x->state, &x->rule, &x->decay, &x->beta, &x->norm, &x->form, &x->out_norm, &x->gate);
-    return read == 16;
+    attune_linear_desc d;
+    uint32_t form;
+    if (!at_described_read(&lin_described, problem, &d, &form)) return false;
+    x->heads = d.num_heads, x->kv = d.num_kv_heads, x->k_heads = d.num_k_heads;
+    x->dim = d.head_dim, x->dim_v = d.head_dim_v;
+    x->dtype = mha_dtype_name(d.dtype), x->decay_dtype = mha_dtype_name(d.decay_dtype);
+    x->beta_dtype = mha_dtype_name(d.beta_dtype), x->state = mha_dtype_name(d.state_dtype);
+    x->rule = (int)d.rule, x->decay = (int)d.decay, x->beta = d.has_beta, x->gate = (int)d.gate, x->form = (int)form;
+    x->norm = d.qk_norm_eps, x->out_norm = d.out_norm_eps;
+    return true;
 }
 
 static int registers_of(const char *isa) { return strcmp(isa, "avx2") && strcmp(isa, "x86-64") ? 32 : 16; }

@@ -26,12 +26,6 @@ typedef enum lin_form {
     LIN_NUM_FORMS
 } lin_form;
 
-/* Everything that a kernel is specialised for. */
-typedef struct lin_kernel {
-    attune_linear_desc desc;
-    lin_form form;
-} lin_kernel;
-
 static inline int lin_has(const attune_linear_desc *d, lin_tensor t) {
     return t == LIN_DECAY  ? d->decay != ATTUNE_DECAY_NONE
            : t == LIN_BETA ? d->has_beta
@@ -42,11 +36,6 @@ static inline int lin_has(const attune_linear_desc *d, lin_tensor t) {
 
 /* Tokens of a chunk. */
 enum { LIN_CHUNK = 8 };
-
-enum { LIN_PROBLEM_BYTES = 384 };
-
-/* The problem of an operator: one line of text that says all of it. */
-void lin_print(const lin_kernel *k, char text[LIN_PROBLEM_BYTES]);
 
 /* An attune_build_fn, and the numbers of its schedules. */
 int lin_build(void *user, const attune_build_request *request, attune_ir_writer *w);

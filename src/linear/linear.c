@@ -1,43 +1,19 @@
 /* The tier for engines: descriptions of linear attention, and steps. */
-#include "attention/attention.h"
-#include "base/fpenv.h"
-#include "base/struct.h"
-#include "engine/own_operator.h"
+#include "described/described.h"
 #include "linear/kernel.h"
 #include "linear/parts.h"
 #include "linear/places.h"
 #include "problem/problem_fields.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 struct attune_linear {
-    attune_context *context;
-    attune_operator *op;
+    at_described described;
     attune_linear_desc desc; /* settled: no zeros that stand for something else */
-    float scale;
-    char problem[2][LIN_PROBLEM_BYTES]; /* of few tokens, and of many */
-    _Atomic(attune_kernel *) kernels[2];
 };
 
 static const attune_linear_desc initial = ATTUNE_LINEAR_DESC_INIT;
-static const at_struct desc_struct = {"attune_linear_desc", "start from ATTUNE_LINEAR_DESC_INIT",
-                                      sizeof(attune_linear_desc), &initial, sizeof(attune_linear_desc)};
-static const at_struct step_struct = {"attune_linear_step", "start from ATTUNE_LINEAR_STEP_INIT",
-                                      sizeof(attune_linear_step), NULL, sizeof(attune_linear_step)};
-
-attune_status attune_linear_desc_init(attune_linear_desc *desc, size_t struct_size) {
-    at_error err = {0};
-    at_struct_init(&desc_struct, desc, struct_size, &err);
-    return at_report(&err);
-}
-
-attune_status attune_linear_step_init(attune_linear_step *step, size_t struct_size) {
-    at_error err = {0};
-    at_struct_init(&step_struct, step, struct_size, &err);
-    return at_report(&err);
-}
 
 /* ---- Descriptions ---- */
 
@@ -66,9 +42,11 @@ static attune_status check_heads(const attune_linear_desc *d, at_error *err) {
     return ATTUNE_OK;
 }
 
+static const char *const rules[] = {"linear", "gated", "delta", "gated_delta", NULL};
+static const char *const decays[] = {"none", "head", "key", NULL};
+static const char *const gates[] = {"none", "silu", "sigmoid", NULL};
+
 static attune_status check_rule(const attune_linear_desc *d, at_error *err) {
-    static const char *const rules[] = {"linear", "gated", "delta", "gated_delta"};
-    static const char *const decays[] = {"none", "head", "key"};
     if ((unsigned)d->rule >= ATTUNE_LINEAR_RULE_COUNT)
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "rule is %d, which is no attune_linear_rule", (int)d->rule);
     if ((unsigned)d->decay >= ATTUNE_DECAY_COUNT)
@@ -89,8 +67,8 @@ static attune_status check_eps(const char *name, double eps, at_error *err) {
     return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s is %g; it must be 0, or from 1e-12 to 1", name, eps);
 }
 
-static attune_status settle(const attune_linear_desc *given, attune_linear_desc *d, at_error *err) {
-    *d = *given;
+static attune_status settle(void *desc, at_error *err) {
+    attune_linear_desc *const d = desc;
     if (!d->num_kv_heads) d->num_kv_heads = d->num_heads;
     if (!d->num_k_heads) d->num_k_heads = d->num_kv_heads;
     if (!d->head_dim_v) d->head_dim_v = d->head_dim;
@@ -101,7 +79,8 @@ static attune_status settle(const attune_linear_desc *given, attune_linear_desc 
         check_dtype("decay_dtype", d->decay_dtype, true, err) || check_dtype("beta_dtype", d->beta_dtype, true, err) ||
         check_dtype("state_dtype", d->state_dtype, false, err) || check_rule(d, err))
         return err->status;
-    if (!isnan(d->scale) && !(fabs(d->scale) <= 1e38))
+    if (isnan(d->scale)) d->scale = 1 / sqrt((double)d->head_dim);
+    if (!(fabs(d->scale) <= 1e38))
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "scale is %g; it must be within +-1e38", d->scale);
     if ((unsigned)d->gate >= ATTUNE_GATE_COUNT)
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "gate is %d, which is no attune_linear_gate", (int)d->gate);
@@ -110,64 +89,45 @@ static attune_status settle(const attune_linear_desc *given, attune_linear_desc 
     return check_eps("out_norm_eps", d->out_norm_eps, err);
 }
 
-attune_status attune_linear_create(attune_context *context, const attune_linear_desc *desc, attune_linear **linear) {
-    AT_DEFAULT_FPENV;
-    static const attune_operator_options options = {.struct_size = sizeof options,
-                                                    .name = "linear_attention",
-                                                    .build = lin_build,
-                                                    .choices = lin_choices,
-                                                    .num_choices = LIN_NUM_CHOICES,
-                                                    .version = 2};
-    at_error err = {0};
-    attune_linear_desc given, d;
-    attune_operator *op;
-    if (linear) *linear = NULL;
-    if (!desc || !linear) {
-        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_linear_create was given no %s",
-                desc ? "pointer to the linear attention" : "description");
-        return at_report(&err);
-    }
-    if (at_copy_in(&desc_struct, desc, &given, &err) || settle(&given, &d, &err)) return at_report(&err);
-    if (!context) {
-        const attune_status status = an_shared_context(&context);
-        if (status) return status;
-    }
-    if (at_operator_of(context, &options, &op, &err)) return at_report(&err);
-    attune_linear *const made = calloc(1, sizeof *made);
-    if (!made) {
-        at_fail_memory(&err, sizeof *made);
-        return at_report(&err);
-    }
-    *made = (attune_linear){.context = context, .op = op, .desc = d};
-    made->scale = (float)(isnan(d.scale) ? 1 / sqrt((double)d.head_dim) : d.scale);
-    lin_print(&(lin_kernel){.desc = d, .form = LIN_FEW}, made->problem[0]);
-    lin_print(&(lin_kernel){.desc = d, .form = d.reproducible ? LIN_TOKENS : LIN_CHUNKS}, made->problem[1]);
-    *linear = made;
-    return ATTUNE_OK;
+/* ---- The operator ---- */
+
+static bool has_form(const void *desc, uint32_t form) {
+    const attune_linear_desc *const d = desc;
+    return form == LIN_FEW || form == (d->reproducible ? LIN_TOKENS : LIN_CHUNKS);
 }
 
-void attune_linear_destroy(attune_linear *linear) {
-    if (!linear) return;
-    for (int i = 0; i < 2; i++) attune_kernel_release(atomic_load(&linear->kernels[i]));
-    free(linear);
+/* The scale is an argument. */
+static void narrow(void *desc, uint32_t form) {
+    attune_linear_desc *const d = desc;
+    (void)form;
+    d->scale = ATTUNE_DEFAULT_SCALE, d->reproducible = 0;
 }
 
-/* ---- Kernels ---- */
+#define DESC attune_linear_desc
+static const at_described_field fields[] = {
+    SIZE(num_heads),     SIZE(num_kv_heads), SIZE(num_k_heads), SIZE(head_dim),      SIZE(head_dim_v),
+    DTYPE(dtype),        DTYPE(decay_dtype), DTYPE(beta_dtype), DTYPE(state_dtype),  WORD(rule, rules),
+    WORD(decay, decays), FLAG(has_beta),     NUMBER(scale),     NUMBER(qk_norm_eps), NUMBER(out_norm_eps),
+    WORD(gate, gates),   FLAG(reproducible)};
+static const char *const forms[] = {[LIN_FEW] = "few", [LIN_TOKENS] = "tokens", [LIN_CHUNKS] = "chunks"};
 
-static attune_status find_kernel(attune_linear *l, int is_long, attune_kernel **kernel, at_error *err) {
-    return at_operator_kernel(l->op, l->problem[is_long], &l->kernels[is_long], kernel, err);
-}
+static attune_status run(at_described *object, const void *given, bool is_interpreted, at_error *err);
 
-attune_status attune_linear_prepare(attune_linear *linear) {
-    AT_DEFAULT_FPENV;
-    at_error err = {0};
-    attune_kernel *kernel;
-    if (!linear)
-        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_linear_prepare was given NULL");
-    else if (!find_kernel(linear, 0, &kernel, &err))
-        find_kernel(linear, 1, &kernel, &err);
-    return at_report(&err);
-}
+const at_described_op lin_described = {
+    AT_DESCRIBED_OP(linear, LINEAR, &initial, sizeof(attune_linear_desc), sizeof(attune_linear_step)),
+    .what = "linear attention",
+    .options = {.struct_size = sizeof(attune_operator_options),
+                .name = "linear_attention",
+                .build = lin_build,
+                .choices = lin_choices,
+                .num_choices = LIN_NUM_CHOICES,
+                .version = 2},
+    .forms = forms,
+    .num_forms = LIN_NUM_FORMS,
+    .settle = settle,
+    .has_form = has_form,
+    .narrow = narrow,
+    .run = run};
 
 /* ---- Steps ---- */
 
@@ -264,51 +224,30 @@ static attune_status describe(call *c, float scale, at_error *err) {
     return ATTUNE_OK;
 }
 
-static attune_status run_kernel(attune_linear *l, const attune_kernel *kernel, const call *c, bool is_interpreted,
-                                at_error *err) {
-    at_team team;
-    if (at_operator_team(l->context, c->step->runner, c->step->max_threads, &team, err)) return err->status;
-    const double products = 3 * (double)c->d->head_dim * (double)c->d->head_dim_v * (double)c->d->num_kv_heads;
-    const at_run run = {.buffers = c->buffers,
-                        .num_buffers = c->num_buffers,
-                        .scalars = c->scalars,
-                        .work = at_work_of(2 * products * (double)c->parts.all, kernel->target),
-                        .team = &team,
-                        .cancel = c->step->cancel};
-    return at_operator_run(kernel, &run, is_interpreted, err);
-}
-
 static attune_status run_step(attune_linear *l, const attune_linear_step *s, bool is_interpreted, at_error *err) {
     const lin_sequences sequences = {.batch = s->batch,
                                      .seq = s->seq,
                                      .cu_seqlens = s->cu_seqlens,
                                      .num_states = s->num_states,
                                      .state_ids = s->state_ids};
-    call c = {.d = &l->desc, .step = s};
-    attune_kernel *kernel;
-    if (!lin_find_parts(&sequences, &c.parts, err) && c.parts.all && !describe(&c, l->scale, err) &&
-        !find_kernel(l, c.parts.longest >= LIN_CHUNK, &kernel, err))
-        run_kernel(l, kernel, &c, is_interpreted, err);
+    const attune_linear_desc *const d = &l->desc;
+    call c = {.d = d, .step = s};
+    if (!lin_find_parts(&sequences, &c.parts, err) && c.parts.all && !describe(&c, (float)d->scale, err)) {
+        const uint32_t form = c.parts.longest < LIN_CHUNK ? LIN_FEW : d->reproducible ? LIN_TOKENS : LIN_CHUNKS;
+        const double flops = 6 * (double)d->head_dim * (double)d->head_dim_v * (double)d->num_kv_heads;
+        const at_described_call called = {c.buffers, c.num_buffers, c.scalars, flops * (double)c.parts.all};
+        const at_described_step how = {s->runner, s->max_threads, s->cancel, is_interpreted};
+        at_described_execute(&l->described, form, &called, &how, err);
+    }
     lin_free_parts(&c.parts);
     return err->status;
 }
 
-static attune_status run_checked(attune_linear *linear, const attune_linear_step *step, bool is_interpreted) {
-    AT_DEFAULT_FPENV;
-    at_error err = {0};
+static attune_status run(at_described *object, const void *given, bool is_interpreted, at_error *err) {
     attune_linear_step s;
-    if (!linear || !step)
-        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_linear_run was given no %s",
-                linear ? "step" : "linear attention");
-    else if (!at_copy_in(&step_struct, step, &s, &err))
-        run_step(linear, &s, is_interpreted, &err);
-    return at_report(&err);
+    if (at_copy_in(&lin_described.step, given, &s, err)) return err->status;
+    return run_step((attune_linear *)object, &s, is_interpreted, err);
 }
 
-attune_status attune_linear_run(attune_linear *linear, const attune_linear_step *step) {
-    return run_checked(linear, step, false);
-}
-
-attune_status attune_linear_run_interpreted(attune_linear *linear, const attune_linear_step *step) {
-    return run_checked(linear, step, true);
-}
+AT_DESCRIBED_FUNCTIONS(linear, lin_described)
+AT_DESCRIBED_PREPARE(linear, lin_described)

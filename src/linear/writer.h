@@ -10,7 +10,7 @@
 typedef struct writer {
     attune_ir_writer *w;
     long long heads, kv, k_heads, dim, dim_v, out_heads;
-    char dtype[8], decay_dtype[8], beta_dtype[8], state[8];
+    const char *dtype, *decay_dtype, *beta_dtype, *state;
     int rule, decay, beta, form, gate;
     double norm, out_norm;
     int lanes, vectors, blocks, place, has_fma, has_many_registers;

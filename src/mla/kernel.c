@@ -8,10 +8,10 @@
 #include "mla/kernel.h"
 
 #include "attend/around/around.h"
-#include "engine/context.h"
+#include "base/integers.h"
+#include "described/described.h"
 #include "ir/text.h"
 #include "layer/block.h"
-#include "operator/own.h"
 #include "schedule/choose.h"
 #include "schedule/schedule.h"
 
@@ -20,31 +20,20 @@
 
 /* ---- The problem ---- */
 
-void mla_print(const mla_kernel *k, char text[MLA_PROBLEM_BYTES]) {
-    const attune_mla_desc *d = &k->desc;
-    snprintf(text, MLA_PROBLEM_BYTES,
-             "kind=%d,rows=%lld,of=%lld,dtype=%d,embed=%lld,out=%lld,heads=%lld,q_rank=%lld,rank=%lld,nope=%lld,"
-             "rope=%lld,v=%lld,interleaved=%d,reproducible=%d,eps=%a",
-             (int)k->kind, (long long)k->rows, (long long)k->heads, (int)d->dtype, (long long)d->embed_dim,
-             (long long)d->out_dim, (long long)d->num_heads, (long long)d->q_lora_rank, (long long)d->kv_lora_rank,
-             (long long)d->qk_nope_head_dim, (long long)d->qk_rope_head_dim, (long long)d->v_head_dim,
-             d->rope_interleaved, d->reproducible, d->norm_eps);
+const int64_t mla_rows[MLA_NUM_SIZES] = {1, 4, 16, 512};
+
+int64_t mla_heads_at_once(const attune_mla_desc *d) {
+    enum { MOST = 16 };
+    int64_t heads = min_of(d->num_heads, MOST);
+    while (d->num_heads % heads) heads--;
+    return heads;
 }
 
 static bool read_problem(const char *text, mla_kernel *k) {
-    attune_mla_desc *d = &k->desc;
-    long long n[10];
-    int kind, dtype;
-    const int read = sscanf(text,
-                            "kind=%d,rows=%lld,of=%lld,dtype=%d,embed=%lld,out=%lld,heads=%lld,q_rank=%lld,rank=%lld,"
-                            "nope=%lld,rope=%lld,v=%lld,interleaved=%d,reproducible=%d,eps=%la",
-                            &kind, &n[0], &n[1], &dtype, &n[2], &n[3], &n[4], &n[5], &n[6], &n[7], &n[8], &n[9],
-                            &d->rope_interleaved, &d->reproducible, &d->norm_eps);
-    k->kind = (mla_kind)kind, k->rows = n[0], k->heads = n[1];
-    d->dtype = (attune_dtype)dtype, d->embed_dim = n[2], d->out_dim = n[3], d->num_heads = n[4];
-    d->q_lora_rank = n[5], d->kv_lora_rank = n[6], d->qk_nope_head_dim = n[7], d->qk_rope_head_dim = n[8];
-    d->v_head_dim = n[9];
-    return read == 15;
+    uint32_t form;
+    if (!at_described_read(&mla_described, text, &k->desc, &form)) return false;
+    k->kind = mla_kind_of(form), k->rows = mla_rows[form % MLA_NUM_SIZES], k->heads = mla_heads_at_once(&k->desc);
+    return true;
 }
 
 void mla_section_of(const attune_mla_desc *d, mla_matrix which, mha_packed_section *s, int64_t *end) {

@@ -30,23 +30,28 @@ typedef enum mla_matrix {
 
 static inline bool mla_is_of_heads(mla_matrix m) { return m == MLA_UK || m == MLA_UK_BACK || m == MLA_UV; }
 
+/* Each kind is for 1 row, or for about 4, 16 or 512, by which register tiles are chosen. */
+enum { MLA_NUM_SIZES = 4, MLA_NUM_FORMS = MLA_NUM_KINDS * MLA_NUM_SIZES };
+extern const int64_t mla_rows[MLA_NUM_SIZES];
+
+static inline mla_kind mla_kind_of(uint32_t form) { return (mla_kind)(form / MLA_NUM_SIZES); }
+
 /* Everything that a kernel is specialised for. */
 typedef struct mla_kernel {
     attune_mla_desc desc;
     mla_kind kind;
-    int64_t rows;  /* 1: exactly one; otherwise approximate, for choosing register tiles */
+    int64_t rows;
     int64_t heads; /* MLA_EXPAND: of a call */
 } mla_kernel;
+
+/* The unabsorbed form computes keys and values of some heads at a time: those of all heads would be large, 335 MB in
+ * bf16 with 128 heads and 4096 tokens. */
+int64_t mla_heads_at_once(const attune_mla_desc *d);
 
 /* A matrix of a block. Its offset is *end, which then becomes the end of the first head's section. */
 void mla_section_of(const attune_mla_desc *d, mla_matrix which, mha_packed_section *s, int64_t *end);
 
 static inline int64_t mla_width(const attune_mla_desc *d) { return d->kv_lora_rank + d->qk_rope_head_dim; }
-
-enum { MLA_PROBLEM_BYTES = 400 };
-
-/* The complete problem as one line of text, for the operator. */
-void mla_print(const mla_kernel *k, char text[MLA_PROBLEM_BYTES]);
 
 /* An attune_build_fn, whose user is the context. */
 int mla_build(void *user, const attune_build_request *request, attune_ir_writer *w);

@@ -3,29 +3,16 @@
 
 #include "attention/attention.h"
 #include "base/fpenv.h"
-#include "base/integers.h"
-#include "base/struct.h"
 #include "layer/weight_source.h"
 #include "problem/problem_fields.h"
 
 #include <math.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-const int64_t mla_rows[MLA_NUM_SIZES] = {1, 4, 16, 512};
-
 static const attune_mla_desc initial = ATTUNE_MLA_DESC_INIT;
-static const at_struct desc_struct = {"attune_mla_desc", "start from ATTUNE_MLA_DESC_INIT", sizeof(attune_mla_desc),
-                                      &initial, offsetof(attune_mla_desc, has_ids)};
 static const at_struct weights_struct = {"attune_mla_weights", "start from ATTUNE_MLA_WEIGHTS_INIT",
                                          sizeof(attune_mla_weights), NULL, sizeof(attune_mla_weights)};
-
-attune_status attune_mla_desc_init(attune_mla_desc *desc, size_t struct_size) {
-    at_error err = {0};
-    at_struct_init(&desc_struct, desc, struct_size, &err);
-    return at_report(&err);
-}
 
 /* ---- Descriptions ---- */
 
@@ -75,8 +62,8 @@ static attune_status check_choices(const attune_mla_desc *d, at_error *err) {
     return ATTUNE_OK;
 }
 
-static attune_status settle(const attune_mla_desc *given, attune_mla_desc *d, at_error *err) {
-    *d = *given;
+static attune_status settle(void *desc, at_error *err) {
+    attune_mla_desc *const d = desc;
     if (!d->out_dim) d->out_dim = d->embed_dim;
     if (!d->v_head_dim) d->v_head_dim = d->qk_nope_head_dim;
     if (d->dtype == ATTUNE_DTYPE_DEFAULT) d->dtype = ATTUNE_F32;
@@ -85,6 +72,47 @@ static attune_status settle(const attune_mla_desc *given, attune_mla_desc *d, at
     if (isnan(d->softmax_scale)) d->softmax_scale = 1 / sqrt((double)(d->qk_nope_head_dim + d->qk_rope_head_dim));
     return ATTUNE_OK;
 }
+
+/* ---- The operator ---- */
+
+static bool has_form(const void *desc, uint32_t form) {
+    const attune_mla_desc *const d = desc;
+    const mla_kind kind = mla_kind_of(form);
+    if (kind == MLA_ABSORB || kind == MLA_VALUES) return d->form != ATTUNE_MLA_UNABSORBED;
+    return kind != MLA_EXPAND || d->form != ATTUNE_MLA_ABSORBED;
+}
+
+/* Members that only attention depends on. */
+static void narrow(void *desc, uint32_t form) {
+    attune_mla_desc *const d = desc;
+    d->page_size = 0, d->has_ids = 0, d->softmax_scale = ATTUNE_DEFAULT_SCALE;
+    d->form = mla_kind_of(form) == MLA_EXPAND ? ATTUNE_MLA_UNABSORBED : ATTUNE_MLA_ABSORBED;
+}
+
+static const char *const ways[] = {"by_cost", "absorbed", "unabsorbed", NULL};
+
+#define DESC attune_mla_desc
+static const at_described_field fields[] = {
+    SIZE(embed_dim),    SIZE(out_dim),          SIZE(num_heads),        SIZE(q_lora_rank),
+    SIZE(kv_lora_rank), SIZE(qk_nope_head_dim), SIZE(qk_rope_head_dim), SIZE(v_head_dim),
+    DTYPE(dtype),       SIZE(page_size),        FLAG(rope_interleaved), NUMBER(softmax_scale),
+    NUMBER(norm_eps),   WORD(form, ways),       FLAG(reproducible),     FLAG(has_ids)};
+static const char *const forms[MLA_NUM_FORMS] = {"project_1",  "project_4",  "project_16", "project_512", "absorb_1",
+                                                 "absorb_4",   "absorb_16",  "absorb_512", "values_1",    "values_4",
+                                                 "values_16",  "values_512", "expand_1",   "expand_4",    "expand_16",
+                                                 "expand_512", "out_1",      "out_4",      "out_16",      "out_512"};
+_Static_assert((int)MLA_NUM_FORMS <= (int)AT_MOST_FORMS, "an object holds all kernels");
+
+const at_described_op mla_described = {
+    AT_DESCRIBED_OP(mla, MLA, &initial, offsetof(attune_mla_desc, has_ids), offsetof(attune_mla_step, kv_ids)),
+    .what = "block",
+    .options = {.struct_size = sizeof(attune_operator_options), .name = "mla", .build = mla_build, .version = 1},
+    .forms = forms,
+    .num_forms = MLA_NUM_FORMS,
+    .settle = settle,
+    .has_form = has_form,
+    .narrow = narrow,
+    .run = mla_run};
 
 /* ---- Weights ---- */
 
@@ -178,7 +206,7 @@ static attune_status pack(attune_mla *mla, const attune_mla_weights *weights, at
     }
     const size_t norms = bytes;
     bytes += (size_t)(d->q_lora_rank + d->kv_lora_rank) * sizeof(float);
-    mla->packed = at_alloc_aligned(&mla->context->allocator, bytes, LINE);
+    mla->packed = at_alloc_aligned(&mla->described.context->allocator, bytes, LINE);
     if (!mla->packed) return at_fail_memory(err, bytes);
     mla->kv_norm = (float *)(void *)((char *)mla->packed + norms);
     mla->q_norm = mla->kv_norm + d->kv_lora_rank;
@@ -210,36 +238,18 @@ static attune_status make_attention(attune_mla *mla, attune_attention **made, at
         a.page_size = d->page_size;
         a.extra = is_listed ? "v_in_k=1,kv_ids=query,kv_id_lens=1" : "v_in_k=1";
     } else {
-        a.num_heads = mla->heads_at_once;
+        a.num_heads = mla_heads_at_once(d);
         a.head_dim = d->qk_nope_head_dim + d->qk_rope_head_dim, a.head_dim_v = d->v_head_dim;
     }
-    const attune_status status = attune_attention_create(mla->context, &a, made);
+    const attune_status status = attune_attention_create(mla->described.context, &a, made);
     return status ? at_fail(err, status, "%s", attune_last_message()) : ATTUNE_OK;
-}
-
-/* The unabsorbed form computes keys and values of some heads at a time: those of all heads would be large, 335 MB in
- * bf16 with 128 heads and 4096 tokens. */
-static int64_t heads_at_once(const attune_mla_desc *d) {
-    enum { MOST = 16 };
-    int64_t heads = min_of(d->num_heads, MOST);
-    while (d->num_heads % heads) heads--;
-    return heads;
 }
 
 /* ---- Life ---- */
 
 static attune_status fill(attune_mla *mla, const attune_mla_weights *weights, at_error *err) {
-    static const attune_operator_options options = {
-        .struct_size = sizeof options, .name = "mla", .build = mla_build, .version = 1};
-    attune_operator_options own = options;
-    own.user = mla->context;
     const attune_mla_desc *d = &mla->desc;
-    mla->heads_at_once = heads_at_once(d);
-    for (mla_kind k = 0; k < MLA_NUM_KINDS; k++)
-        for (int size = 0; size < MLA_NUM_SIZES; size++)
-            mla_print(&(mla_kernel){*d, k, mla_rows[size], k == MLA_EXPAND ? mla->heads_at_once : 0},
-                      mla->problem[k][size]);
-    if (at_operator_of(mla->context, &own, &mla->op, err) || pack(mla, weights, err)) return err->status;
+    if (pack(mla, weights, err)) return err->status;
     if (d->form != ATTUNE_MLA_UNABSORBED && make_attention(mla, &mla->absorbed, err)) return err->status;
     if (d->has_ids && make_attention(mla, &mla->listed, err)) return err->status;
     return d->form == ATTUNE_MLA_ABSORBED ? ATTUNE_OK : make_attention(mla, &mla->unabsorbed, err);
@@ -249,7 +259,6 @@ attune_status attune_mla_create(attune_context *context, const attune_mla_desc *
                                 attune_mla **mla) {
     AT_DEFAULT_FPENV;
     at_error err = {0};
-    attune_mla_desc given, d;
     attune_mla_weights w;
     if (mla) *mla = NULL;
     if (!desc || !weights || !mla) {
@@ -259,47 +268,41 @@ attune_status attune_mla_create(attune_context *context, const attune_mla_desc *
                            : "pointer to the block");
         return at_report(&err);
     }
-    if (at_copy_in(&desc_struct, desc, &given, &err) || at_copy_in(&weights_struct, weights, &w, &err) ||
-        settle(&given, &d, &err) || check_weights(&d, &w, &err))
-        return at_report(&err);
-    if (!context) {
-        const attune_status status = an_shared_context(&context);
-        if (status) return status;
-    }
     attune_mla *const made = calloc(1, sizeof *made);
     if (!made) {
         at_fail_memory(&err, sizeof *made);
         return at_report(&err);
     }
-    made->context = context, made->desc = d;
-    if (fill(made, &w, &err))
+    if (at_copy_in(&mla_described.desc, desc, &made->desc, &err) || at_copy_in(&weights_struct, weights, &w, &err) ||
+        settle(&made->desc, &err) || check_weights(&made->desc, &w, &err) ||
+        at_described_open(&made->described, &mla_described, context, &err)) {
+        free(made);
+    } else if (fill(made, &w, &err)) {
         attune_mla_destroy(made);
-    else
+    } else {
         *mla = made;
+    }
     return at_report(&err);
 }
 
 void attune_mla_destroy(attune_mla *mla) {
     if (!mla) return;
-    for (int k = 0; k < MLA_NUM_KINDS; k++)
-        for (int size = 0; size < MLA_NUM_SIZES; size++) attune_kernel_release(atomic_load(&mla->kernels[k][size]));
     attune_attention_destroy(mla->absorbed);
     attune_attention_destroy(mla->unabsorbed);
     attune_attention_destroy(mla->listed);
-    at_free(&mla->context->allocator, mla->packed);
-    free(mla);
+    at_free(&mla->described.context->allocator, mla->packed);
+    at_described_destroy(&mla->described);
 }
 
+/* Those for one token, and for many. */
 static attune_status prepare_kernels(attune_mla *mla, at_error *err) {
     attune_kernel *kernel;
-    for (mla_kind k = 0; k < MLA_NUM_KINDS; k++) {
-        const bool is_absorbed = k == MLA_ABSORB || k == MLA_VALUES;
-        if (is_absorbed ? !mla->absorbed : k == MLA_EXPAND && !mla->unabsorbed) continue;
-        for (int size = 0; size < MLA_NUM_SIZES; size += MLA_NUM_SIZES - 1)
-            if (at_operator_kernel(mla->op, mla->problem[k][size], &mla->kernels[k][size], &kernel, err))
-                return err->status;
+    for (uint32_t form = 0; form < MLA_NUM_FORMS && !err->status; form++) {
+        const int size = form % MLA_NUM_SIZES;
+        if (has_form(&mla->desc, form) && (size == 0 || size == MLA_NUM_SIZES - 1))
+            at_described_kernel(&mla->described, form, &kernel, err);
     }
-    return ATTUNE_OK;
+    return err->status;
 }
 
 attune_status attune_mla_prepare(attune_mla *mla) {
@@ -313,4 +316,16 @@ attune_status attune_mla_prepare(attune_mla *mla) {
         if (status) return status;
     }
     return ATTUNE_OK;
+}
+
+attune_status attune_mla_desc_init(attune_mla_desc *desc, size_t struct_size) {
+    return at_described_init(&mla_described.desc, desc, struct_size);
+}
+
+attune_status attune_mla_step_init(attune_mla_step *step, size_t struct_size) {
+    return at_described_init(&mla_described.step, step, struct_size);
+}
+
+attune_status attune_mla_run(attune_mla *mla, const attune_mla_step *step) {
+    return at_described_run(&mla_described, (at_described *)mla, step, false);
 }

@@ -5,21 +5,9 @@
  * each heads_at_once heads, whose keys and values are computed before it. */
 #include "mla/mla.h"
 
-#include "base/fpenv.h"
 #include "base/integers.h"
-#include "base/struct.h"
 
-#include <stddef.h>
 #include <string.h>
-
-static const at_struct step_struct = {"attune_mla_step", "start from ATTUNE_MLA_STEP_INIT", sizeof(attune_mla_step),
-                                      NULL, offsetof(attune_mla_step, kv_ids)};
-
-attune_status attune_mla_step_init(attune_mla_step *step, size_t struct_size) {
-    at_error err = {0};
-    at_struct_init(&step_struct, step, struct_size, &err);
-    return at_report(&err);
-}
 
 enum { PLACE = 3 }; /* page, row of the page, position */
 
@@ -255,7 +243,7 @@ static size_t part_bytes(const call *c, int64_t *longest) {
         end = end_of_run(c, b);
         int64_t elements = (c->starts[end] - c->starts[b]) * d->num_heads * (mla_width(d) + d->kv_lora_rank);
         if (!is_absorbed(c, b)) {
-            elements = c->lens[b] * c->mla->heads_at_once * (head_dim(d) + d->v_head_dim);
+            elements = c->lens[b] * mla_heads_at_once(c->d) * (head_dim(d) + d->v_head_dim);
             *longest = max_of(*longest, c->lens[b]);
         }
         const size_t bytes = (size_t)elements * c->size;
@@ -281,7 +269,7 @@ static void *take_memory(call *c, at_error *err) {
     const bool has_whole_lists = c->step->kv_ids && !c->step->kv_id_lens;
     const size_t list_lens = has_whole_lists ? sizeof(int32_t) * (size_t)c->tokens : 0;
     const size_t bytes = part + q + heads + list_lens + places * (size_t)(c->tokens + longest) + PARTS * LINE;
-    void *const memory = at_spares_take(&c->mla->context->spares, bytes);
+    void *const memory = at_spares_take(&c->mla->described.context->spares, bytes);
     if (!memory) {
         at_fail_memory(err, bytes);
         return NULL;
@@ -326,27 +314,18 @@ static double flops_of(const call *c, mla_kind kind, int64_t rows) {
     const int64_t of_token[MLA_NUM_KINDS] = {
         d->embed_dim * (d->q_lora_rank + mla_width(d)) + q_depth * d->num_heads * head_dim(d),
         d->num_heads * d->qk_nope_head_dim * d->kv_lora_rank, d->num_heads * d->v_head_dim * d->kv_lora_rank,
-        c->mla->heads_at_once * (d->qk_nope_head_dim + d->v_head_dim) * d->kv_lora_rank,
+        mla_heads_at_once(c->d) * (d->qk_nope_head_dim + d->v_head_dim) * d->kv_lora_rank,
         d->num_heads * d->v_head_dim * d->out_dim};
     return 2 * (double)rows * (double)of_token[kind];
 }
 
 static attune_status run_kernel(const call *c, mla_kind kind, int64_t rows, const arguments *a, at_error *err) {
-    attune_mla *mla = c->mla;
-    attune_kernel *kernel;
-    int size = 0;
+    const attune_mla_step *const s = c->step;
+    const at_described_call called = {a->buffers, a->num_buffers, a->scalars, flops_of(c, kind, rows)};
+    const at_described_step how = {s->runner, s->max_threads, s->cancel, c->is_interpreted};
+    uint32_t size = 0;
     while (size < MLA_NUM_SIZES - 1 && rows > mla_rows[size]) size++;
-    if (at_operator_kernel(mla->op, mla->problem[kind][size], &mla->kernels[kind][size], &kernel, err))
-        return err->status;
-    at_team team;
-    if (at_operator_team(mla->context, c->step->runner, c->step->max_threads, &team, err)) return err->status;
-    const at_run run = {.buffers = a->buffers,
-                        .num_buffers = a->num_buffers,
-                        .scalars = a->scalars,
-                        .work = at_work_of(flops_of(c, kind, rows), kernel->target),
-                        .team = &team,
-                        .cancel = c->step->cancel};
-    return at_operator_run(kernel, &run, c->is_interpreted, err);
+    return at_described_execute(&c->mla->described, (uint32_t)kind * MLA_NUM_SIZES + size, &called, &how, err);
 }
 
 static attune_status project(const call *c, at_error *err) {
@@ -467,7 +446,7 @@ static attune_status attend_absorbed(const call *c, int64_t first, int64_t end, 
 
 static attune_status attend_unabsorbed(const call *c, int64_t b, at_error *err) {
     const attune_mla_desc *d = c->d;
-    const int64_t token = c->starts[b], rows = new_tokens(c, b), keys = c->lens[b], heads = c->mla->heads_at_once;
+    const int64_t token = c->starts[b], rows = new_tokens(c, b), keys = c->lens[b], heads = mla_heads_at_once(c->d);
     char *const k = c->part, *const v = k + (size_t)(keys * heads * head_dim(d)) * c->size;
     const int32_t starts_q[] = {0, (int32_t)rows}, starts_kv[] = {0, (int32_t)keys};
     for (int64_t key = 0; key < keys; key++) place_key(c, b, key, c->keys + PLACE * key);
@@ -501,33 +480,28 @@ static attune_status compute(call *c, at_error *err) {
         }
         if (!err->status) project_out(c, err);
     }
-    at_spares_give(&c->mla->context->spares, memory);
+    at_spares_give(&c->mla->described.context->spares, memory);
     return err->status;
 }
 
-attune_status mla_run_step(attune_mla *mla, const attune_mla_step *step, bool is_interpreted, at_error *err) {
+static attune_status run_step(attune_mla *mla, const attune_mla_step *step, bool is_interpreted, at_error *err) {
     call c = {.mla = mla, .d = &mla->desc, .step = step, .is_interpreted = is_interpreted};
     c.size = mha_weight_bytes(c.d->dtype);
     if (check_sizes(&c, err) || !step->batch) return err->status;
     settle_views(&c);
     const size_t bytes = (size_t)(3 * step->batch + 2) * sizeof(int32_t);
-    int32_t *const lists = at_spares_take(&mla->context->spares, bytes);
+    int32_t *const lists = at_spares_take(&mla->described.context->spares, bytes);
     if (!lists) return at_fail_memory(err, bytes);
     c.starts = lists, c.run = lists + step->batch + 1, c.lens = c.run + step->batch + 1;
     if (!check_pointers(&c, err) && !check_views(&c, err) && !find_lengths(&c, err) && !check_table(&c, err) &&
         !check_lists(&c, err))
         if (c.tokens) compute(&c, err);
-    at_spares_give(&mla->context->spares, lists);
+    at_spares_give(&mla->described.context->spares, lists);
     return err->status;
 }
 
-attune_status attune_mla_run(attune_mla *mla, const attune_mla_step *step) {
-    AT_DEFAULT_FPENV;
-    at_error err = {0};
+attune_status mla_run(at_described *mla, const void *given, bool is_interpreted, at_error *err) {
     attune_mla_step s;
-    if (!mla || !step)
-        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_mla_run was given no %s", mla ? "step" : "block");
-    else if (!at_copy_in(&step_struct, step, &s, &err))
-        mla_run_step(mla, &s, false, &err);
-    return at_report(&err);
+    if (at_copy_in(&mla_described.step, given, &s, err)) return err->status;
+    return run_step((attune_mla *)mla, &s, is_interpreted, err);
 }

@@ -19,6 +19,7 @@ typedef struct at_own {
     at_operator row; /* first member: an at_operation's operator points to the at_own */
     char name[AT_OWN_NAME_CHARS + 1];
     uint32_t version;
+    bool is_described; /* one of attune's own, whose problems are texts that begin with op= */
     attune_build_fn *build;
     void *user;
     attune_choice choices[AT_OWN_CHOICES]; /* with its own copies of names and values, in one block */

@@ -2,7 +2,7 @@
  * the work is divided; and a sentence for what is wrong. Numbers are small integers, so that scores are exact and many
  * of them equal. */
 #include "ref_attention.h"
-#include "engine/own_operator.h"
+#include "described/described.h"
 #include "index/kernel.h"
 #include "support/guarded.h"
 #include "support/ir/jit_run.h"
@@ -494,20 +494,14 @@ static void divided_keys(void **state) {
 
 /* The loop IR of a description for a target, which is verified. */
 static void build_for(attune_context *context, const attune_index_desc *desc) {
-    static const attune_operator_options options = {.struct_size = sizeof options,
-                                                    .name = "index_of_test",
-                                                    .build = idx_build,
-                                                    .choices = idx_choices,
-                                                    .num_choices = IDX_NUM_CHOICES,
-                                                    .version = 1};
-    char problem[IDX_PROBLEM_BYTES];
+    char problem[AT_DESCRIBED_TEXT];
     attune_operator *op;
     at_built built;
     at_arena arena;
     at_error err = {0};
     at_arena_init(&arena, NULL);
-    idx_print(desc, problem);
-    assert_int_equal(at_operator_of(context, &options, &op, &err), ATTUNE_OK);
+    at_described_print(&idx_described, desc, 0, problem);
+    assert_int_equal(at_operator_of(context, &idx_described.options, &op, &err), ATTUNE_OK);
     if (at_build(context, &arena, at_own_operation(&op->own, problem), NULL, &built, &err)) fail_msg("%s", err.message);
     at_arena_free(&arena);
 }

@@ -239,7 +239,7 @@ static void run_ragged(run *r, const int32_t *from, const int32_t *to) {
     int32_t *const lists = calloc(SEQUENCES * LENGTH * (LENGTH + 1), sizeof *lists);
     if (r->lists) list_keys(&s, r, from, lists);
     if (r->is_interpreted)
-        assert_int_equal(mla_run_step(r->mla, &s, true, &err), ATTUNE_OK);
+        assert_int_equal(mla_run(&r->mla->described, &s, true, &err), ATTUNE_OK);
     else
         check_ran(attune_mla_run(r->mla, &s));
     for (int b = 0; b < SEQUENCES; b++)

@@ -1,0 +1,110 @@
+#include "described/described.h"
+
+#include "attention/attention.h"
+#include "base/fpenv.h"
+
+#include <stdlib.h>
+
+attune_status at_described_init(const at_struct *type, void *object, size_t struct_size) {
+    at_error err = {0};
+    at_struct_init(type, object, struct_size, &err);
+    return at_report(&err);
+}
+
+/* ---- Life ---- */
+
+static void *desc_of(at_described *object) { return (char *)object + object->of->desc_at; }
+
+attune_status at_described_open(at_described *object, const at_described_op *of, attune_context *context,
+                                at_error *err) {
+    attune_operator_options options = of->options;
+    object->of = of;
+    if (!context) {
+        const attune_status status = an_shared_context(&context);
+        if (status) return at_fail(err, status, "%s", attune_last_message());
+    }
+    options.user = object->context = context;
+    return at_operator_of(context, &options, &object->op, err);
+}
+
+attune_status at_described_create(const at_described_op *of, attune_context *context, const void *desc, void *place,
+                                  at_described **object) {
+    AT_DEFAULT_FPENV;
+    at_error err = {0};
+    *object = NULL;
+    if (!desc || !place) {
+        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_%s_create was given no %s%s", of->op,
+                desc ? "pointer to the " : "description", desc ? of->what : "");
+        return at_report(&err);
+    }
+    at_described *const made = calloc(1, of->bytes);
+    if (!made) {
+        at_fail_memory(&err, of->bytes);
+        return at_report(&err);
+    }
+    void *const settled = (char *)made + of->desc_at;
+    if (at_copy_in(&of->desc, desc, settled, &err) || of->settle(settled, &err) ||
+        at_described_open(made, of, context, &err))
+        free(made);
+    else
+        *object = made;
+    return at_report(&err);
+}
+
+void at_described_release(at_described *object) {
+    for (int i = 0; i < AT_MOST_FORMS; i++) attune_kernel_release(atomic_load(&object->kernels[i]));
+}
+
+void at_described_destroy(at_described *object) {
+    if (!object) return;
+    at_described_release(object);
+    free(object);
+}
+
+/* ---- Kernels ---- */
+
+attune_status at_described_kernel(at_described *object, uint32_t form, attune_kernel **kernel, at_error *err) {
+    char text[AT_DESCRIBED_TEXT];
+    *kernel = atomic_load(&object->kernels[form]);
+    if (*kernel) return ATTUNE_OK;
+    at_described_print(object->of, desc_of(object), form, text);
+    return at_operator_kernel(object->op, text, &object->kernels[form], kernel, err);
+}
+
+attune_status at_described_prepare(const at_described_op *of, at_described *object) {
+    AT_DEFAULT_FPENV;
+    at_error err = {0};
+    attune_kernel *kernel;
+    if (!object) at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_%s_prepare was given NULL", of->op);
+    for (uint32_t form = 0; form < of->num_forms && !err.status; form++)
+        if (!of->has_form || of->has_form(desc_of(object), form)) at_described_kernel(object, form, &kernel, &err);
+    return at_report(&err);
+}
+
+/* ---- Steps ---- */
+
+attune_status at_described_execute(at_described *object, uint32_t form, const at_described_call *call,
+                                   const at_described_step *step, at_error *err) {
+    at_team team;
+    attune_kernel *kernel;
+    if (at_described_kernel(object, form, &kernel, err) ||
+        at_operator_team(object->context, step->runner, step->max_threads, &team, err))
+        return err->status;
+    const at_run run = {.buffers = call->buffers,
+                        .num_buffers = call->num_buffers,
+                        .scalars = call->scalars,
+                        .work = at_work_of(call->flops, kernel->target),
+                        .team = &team,
+                        .cancel = step->cancel};
+    return at_operator_run(kernel, &run, step->is_interpreted, err);
+}
+
+attune_status at_described_run(const at_described_op *of, at_described *object, const void *step, bool is_interpreted) {
+    AT_DEFAULT_FPENV;
+    at_error err = {0};
+    if (!object || !step)
+        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_%s_run was given no %s", of->op, object ? "step" : of->what);
+    else
+        of->run(object, step, is_interpreted, &err);
+    return at_report(&err);
+}
