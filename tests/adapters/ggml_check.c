@@ -1,11 +1,29 @@
 #include "ggml_check.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
+
+bool sees_past(const fake_case *c, int64_t stream, int64_t row, int64_t key) {
+    (void)stream;
+    return key <= row + c->at;
+}
+
+bool sees_mixed_step(const fake_case *c, int64_t stream, int64_t row, int64_t key) {
+    (void)stream;
+    const int64_t prompt = c->rows - 3;
+    if (row >= prompt) return key < 120 && key % 4 == row - prompt + 1;
+    return key < 120 ? key % 4 == 0 : key - 120 <= row;
+}
+
+uint16_t distance(const fake_case *c, int64_t head, int64_t row, int64_t key) {
+    (void)head;
+    return f16_of(-fabs((double)(row + c->at - key)));
+}
 
 ggml_device *open_device(void) {
     fake_reset();
@@ -40,7 +58,6 @@ int compute(ggml_backend *backend, ggml_tensor *node) {
 
 bool has_logged(const char *text) { return strstr(fake.log, text) != NULL; }
 
-/* attune computes the case, as f64 does. */
 void check_case(ggml_backend *backend, const fake_case *c, const char *name) {
     ggml_tensor *const node = make_node(c);
     float *const expected = malloc((size_t)(node->ne[0] * node->ne[1] * node->ne[2] * node->ne[3]) * sizeof *expected);

@@ -6,6 +6,12 @@
 
 ggml_reg *ggml_backend_init(void); /* the plug-in's */
 
+/* Masks of fake_case.sees and .bias. Row r is at key r + c->at. */
+bool sees_past(const fake_case *c, int64_t stream, int64_t row, int64_t key);
+/* A prompt of one sequence, and a token of each of three others. Their first 120 keys alternate. */
+bool sees_mixed_step(const fake_case *c, int64_t stream, int64_t row, int64_t key);
+uint16_t distance(const fake_case *c, int64_t head, int64_t row, int64_t key); /* of ALiBi */
+
 /* Loads the plug-in anew. */
 ggml_device *open_device(void);
 ggml_backend *open_backend(void);

@@ -16,10 +16,6 @@ static bool sees_first(const fake_case *c, int64_t stream, int64_t row, int64_t 
     (void)stream, (void)row;
     return key < c->at;
 }
-static bool sees_past(const fake_case *c, int64_t stream, int64_t row, int64_t key) {
-    (void)stream;
-    return key <= row + c->at;
-}
 static bool sees_past_of_stream(const fake_case *c, int64_t stream, int64_t row, int64_t key) {
     return key <= row + c->at + 9 * stream;
 }
@@ -46,30 +42,19 @@ static bool sees_own_sequence(const fake_case *c, int64_t stream, int64_t row, i
     (void)c, (void)stream;
     return key % 4 == row % 4 && key < 90 + row;
 }
-/* Each row sees a part of its own. */
 /* As a mask with n_kv_max has them: few keys, anywhere. */
 static bool sees_chosen(const fake_case *c, int64_t stream, int64_t row, int64_t key) {
     (void)c, (void)stream;
     return (7 * key + 3 * row) % 11 < 2;
 }
+/* Each row has a part of its own. */
 static bool sees_own_part(const fake_case *c, int64_t stream, int64_t row, int64_t key) {
     (void)c, (void)stream;
     return key >= 30 * row && key < 30 * row + 20;
 }
-/* A prompt of one sequence, and a token of each of three others, whose keys alternate. */
-static bool sees_mixed_step(const fake_case *c, int64_t stream, int64_t row, int64_t key) {
-    (void)stream;
-    const int64_t prompt = c->rows - 3;
-    if (row >= prompt) return key < 120 && key % 4 == row - prompt + 1;
-    return key < 120 ? key % 4 == 0 : key - 120 <= row;
-}
 static bool sees_nothing_in_some_rows(const fake_case *c, int64_t stream, int64_t row, int64_t key) {
     (void)c;
     return row % 3 != 1 && key <= row + 5 && stream != 1;
-}
-static uint16_t distance(const fake_case *c, int64_t head, int64_t row, int64_t key) {
-    (void)head;
-    return f16_of(-fabs((double)(row + c->at - key)));
 }
 static uint16_t wave(const fake_case *c, int64_t head, int64_t row, int64_t key) {
     (void)c;
@@ -264,6 +249,15 @@ static void what_attune_does_not_read_is_refused_with_a_reason(void **state) {
     node = make_node(&c);
     node->src[2]->nb[0] = 4;
     expect_refusal(node, "rows of K or V are not contiguous");
+    node = make_node(&c);
+    node->src[3]->nb[0] = 4;
+    expect_refusal(node, "rows of the mask are not contiguous");
+    node = make_node(&c);
+    node->src[0]->nb[0] = 8;
+    expect_refusal(node, "rows of q or of the result are not contiguous");
+    node = make_node(&c);
+    node->src[3]->ne[2] = 2;
+    expect_refusal(node, "the mask differs by heads");
     node = make_node(&c);
     node->src[0]->type = F16;
     expect_refusal(node, "q or the result is not f32");

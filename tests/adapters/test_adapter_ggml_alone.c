@@ -23,23 +23,16 @@ static void skip_without_kernels(void) {
     if (is_bare) skip();
 }
 
-static bool sees_past(const fake_case *c, int64_t stream, int64_t row, int64_t key) {
+static bool sees_past_of_stream(const fake_case *c, int64_t stream, int64_t row, int64_t key) {
     return key <= row + c->at + 3 * stream;
 }
 static bool sees_window(const fake_case *c, int64_t stream, int64_t row, int64_t key) {
-    return sees_past(c, stream, row, key) && key > row + c->at + 3 * stream - 24;
+    return sees_past_of_stream(c, stream, row, key) && key > row + c->at + 3 * stream - 24;
 }
 /* The keys of four sequences alternate, and each row is of one. */
 static bool sees_own_sequence(const fake_case *c, int64_t stream, int64_t row, int64_t key) {
     (void)stream;
     return key % 4 == row % 4 && key < c->at;
-}
-/* A prompt of one sequence, and a token of each of three others. */
-static bool sees_mixed_step(const fake_case *c, int64_t stream, int64_t row, int64_t key) {
-    (void)stream;
-    const int64_t prompt = c->rows - 3;
-    if (row >= prompt) return key < 120 && key % 4 == row - prompt + 1;
-    return key < 120 ? key % 4 == 0 : key - 120 <= row;
 }
 
 /* A cache of a window's keys, the oldest of which were overwritten. */
@@ -52,14 +45,6 @@ static bool sees_own_text(const fake_case *c, int64_t stream, int64_t row, int64
     (void)stream;
     const int64_t middle = c->rows / 2;
     return row < middle ? key < middle : row < c->rows - 1 && key >= middle;
-}
-static bool sees_up_to_itself(const fake_case *c, int64_t stream, int64_t row, int64_t key) {
-    (void)stream;
-    return key <= row + c->at;
-}
-static uint16_t distance(const fake_case *c, int64_t head, int64_t row, int64_t key) {
-    (void)head;
-    return f16_of(-fabs((double)(row + c->at - key)));
 }
 static bool sees_first(const fake_case *c, int64_t stream, int64_t row, int64_t key) {
     (void)row;
@@ -74,7 +59,7 @@ static void usual_models_need_no_compiler(void **state) {
     for (int t = 0; t < 4; t++)
         for (int d = 0; d < 4; d++) {
             fake_case c = {.kv_heads = 2, .heads = 2 * groups[(t + d) % 4], .dim = dims[d], .k_type = types[t]};
-            c.v_type = c.k_type, c.has_sinks = d % 2, c.sees = sees_past;
+            c.v_type = c.k_type, c.has_sinks = d % 2, c.sees = sees_past_of_stream;
             c.keys = 96, c.rows = 1, c.at = 70;
             check_case(backend, &c, "a token");
             c.rows = 37, c.at = 40;
@@ -98,7 +83,7 @@ static void usual_models_need_no_compiler(void **state) {
             c.has_sinks = false, c.rows = c.keys = 70, c.sees = sees_own_text;
             check_case(backend, &c, "two texts of an encoder");
             c.max_bias = dims[d] % 64 || dims[d] > 128 ? 0 : 8;
-            c.rows = 30, c.at = c.keys - c.rows, c.sees = sees_up_to_itself, c.bias = distance;
+            c.rows = 30, c.at = c.keys - c.rows, c.sees = sees_past, c.bias = distance;
             if (c.max_bias > 0) check_case(backend, &c, "ALiBi of a prompt");
             c.max_bias = 0, c.bias = NULL;
             c.rows = 5, c.at = 33, c.sees = sees_first;
@@ -129,6 +114,7 @@ static void other_nodes_are_the_hosts(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(usual_models_need_no_compiler),
+                                       cmocka_unit_test(so_do_models_with_other_widths),
                                        cmocka_unit_test(other_nodes_are_the_hosts)};
     setenv("ATTUNE_COMPILE", "never", 1);
     setenv("ATTUNE_DEADLINE_US", "60000000", 1); /* for a thread that looks for kernels */
