@@ -1,5 +1,6 @@
-/* attune as a device of ggml that computes FLASH_ATTN_EXT, beside the CPU and in its memory. Whatever attune does not
- * compute goes to a CPU backend that each backend has, so no graph fails. */
+/* attune as a device of ggml that computes FLASH_ATTN_EXT in the memory of the CPU. Each backend owns a backend of
+ * ggml's CPU device, which computes what attune cannot, so no graph fails. The functions below fill ggml's tables from
+ * the bottom up: nodes, backends, the device, the plug-in. */
 #include "attend.h"
 #include "common/counters.h"
 #include "host.h"
@@ -19,7 +20,7 @@ typedef struct state {
     ggml_abort_callback *abort; /* NULL: none */
     void *abort_data;
     attend_state attend;
-    const char *last_reason; /* of the last node that the CPU computed */
+    const char *last_reason; /* why the CPU computed the last node that attune left */
 } state;
 
 static state *state_of(const ggml_backend *backend) {
@@ -30,14 +31,13 @@ static const char *name_of_reg(ggml_reg *reg) { return (void)reg, "attune"; }
 static const char *name_of_device(ggml_device *device) { return (void)device, "attune"; }
 static const char *name_of_backend(ggml_backend *backend) { return (void)backend, "attune"; }
 
-/* ---- Which nodes ---- */
+/* ---- Which nodes attune computes ---- */
 
-/* llama.cpp turns flash attention off by itself (-fa auto) if a graph for one token of each sequence, which it makes
- * right after the backends, has these nodes on another device than the CPU. It does not ask again. So the first graph
- * of a backend is left to the CPU: until a node with another number of tokens is asked about, or the backend computes.
- */
+/* With -fa auto llama.cpp makes a graph for one token of each sequence right after the backends, and turns flash
+ * attention off if these nodes are on another device than their layer's. It checks this once. So supports_op says no to
+ * the first graph of a backend: until it is called for another number of tokens, or set_n_threads is called. */
 static atomic_bool is_first_graph;
-static atomic_llong first_tokens; /* of the first node; 0: none so far */
+static atomic_llong first_tokens; /* tokens of the first node; 0: there was none */
 
 static bool is_of_first_graph(const ggml_tensor *op) {
     if (!atomic_load(&is_first_graph) || !op->src[0]) return false;
@@ -48,7 +48,7 @@ static bool is_of_first_graph(const ggml_tensor *op) {
     return false;
 }
 
-/* Each reason once. */
+/* Logs each reason once. */
 static void log_refusal(const char *reason, const ggml_tensor *op) {
     enum { MOST = 32 };
     static _Atomic(const char *) told[MOST];
@@ -66,11 +66,11 @@ static bool is_view(const ggml_tensor *op) {
     return false;
 }
 
-/* Called while graphs are measured: there is no data, and nothing is compiled. */
+/* Called before tensors have data. It allocates nothing and compiles nothing. */
 static bool supports_op(ggml_device *device, const ggml_tensor *op) {
     (void)device;
     ggml_node node;
-    if (op->op == host.soft_max && op->src[1]) /* with a mask: attention in parts */
+    if (op->op == host.soft_max && op->src[1]) /* a softmax with a mask: attention without the fused operator */
         log_refusal("it is no flash attention, which -fa on or flash_attn=True switches on", op);
     if (op->op != host.flash_attn_ext) return is_view(op);
     const char *const reason = node_read(op, &node);
@@ -80,7 +80,7 @@ static bool supports_op(ggml_device *device, const ggml_tensor *op) {
 
 /* ---- Computing ---- */
 
-/* One node of a graph by the CPU, as ggml_graph_view makes a graph of it. */
+/* Has the CPU backend compute one node of a graph, which is passed as a graph of its own (as by ggml_graph_view). */
 static int compute_on_cpu(state *s, const ggml_graph *graph, int index) {
     ggml_graph one = {.n_nodes = 1,
                       .nodes = graph->nodes + index,
@@ -254,7 +254,7 @@ static ggml_reg reg = {.api_version = GGML_ABI_API_VERSION,
                        .get_device = get_device,
                        .get_proc_address = get_proc_address};
 
-/* Called when ggml loads the plug-in. */
+/* Called whenever ggml loads the plug-in, perhaps again while a backend computes. */
 ggml_reg *ggml_backend_init(void) {
     is_open = host_open(__builtin_return_address(0));
     return &reg;

@@ -1,3 +1,5 @@
+/* What a mask says chooses the class of the kernel (class_of), and becomes arguments (bind_mask). Everything else of
+ * the node is translated one to one: ggml's strides in bytes become strides in elements or blocks. */
 #include "call.h"
 
 #include "rows.h"
@@ -21,7 +23,7 @@ static kernel_class class_of(const ggml_call *c) {
     return n->mask->ne[2] == 1 ? KERNEL_BIAS : KERNEL_HEADS_BIAS;
 }
 
-/* Whether V is the first columns of K, as of multi-head latent attention. */
+/* Whether V is the first columns of K, as in multi-head latent attention. */
 static bool is_v_in_k(const ggml_node *n) {
     const ggml_tensor *const k = n->k, *const v = n->v;
     return k->data == v->data && n->k_cache == n->v_cache && n->dim_v <= n->dim && k->nb[1] == v->nb[1] &&
@@ -56,7 +58,7 @@ typedef struct place {
     int64_t strides[4]; /* [streams, KV heads, keys, columns] */
 } place;
 
-/* K or V from the first stream and key that count. */
+/* K or V of the call's first stream, from its first visible key on. */
 static place place_of(const ggml_call *c, const ggml_tensor *t, ggml_cache cache, const void *converted) {
     const int64_t unit = cache_formats[cache_formats[cache].becomes].unit;
     int64_t row = (int64_t)t->nb[1], head = (int64_t)t->nb[2], stream = (int64_t)t->nb[3];
@@ -74,7 +76,7 @@ static void set_strides(int64_t *strides, int64_t batch, int64_t head, int64_t t
     strides[0] = batch, strides[1] = head, strides[2] = token, strides[3] = 1;
 }
 
-/* A list of keys for each row, and perhaps their biases. */
+/* The lists of keys, and their biases if they have some. */
 static void bind_lists(const ggml_call *c, attune_arguments *a) {
     const int64_t list = c->rows.longest;
     a->num_ids = list;
@@ -85,7 +87,7 @@ static void bind_lists(const ggml_call *c, attune_arguments *a) {
     set_strides(a->attn_bias.strides, 0, c->slopes ? c->node->rows * list : 0, list);
 }
 
-/* Each key is a page, and each group of rows a sequence; without `is_ragged` each group is a row. */
+/* Each key is a page. With `is_ragged` each group of rows is a sequence, otherwise each row is one. */
 static void bind_groups(const ggml_call *c, bool is_ragged, attune_arguments *a) {
     a->batch = c->rows.groups;
     a->seq_kv = a->max_pages = c->rows.listed;

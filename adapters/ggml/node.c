@@ -1,3 +1,5 @@
+/* Each check of node_read returns NULL or a sentence, which becomes a line of the log. A node that passes all of them
+ * is safe to compute: what a call of attune reads and writes lies within the node's tensors. */
 #include "node.h"
 
 #include <math.h>
@@ -19,7 +21,7 @@ static bool has_stride(const ggml_tensor *t, size_t innermost, size_t unit) {
     return t->nb[0] == innermost && t->nb[1] % unit == 0 && t->nb[2] % unit == 0 && t->nb[3] % unit == 0;
 }
 
-/* K or V: its type, and rows without gaps. */
+/* Finds the type of K or V, and checks that its rows are contiguous. */
 static const char *read_cache(const ggml_tensor *t, ggml_cache *cache) {
     int c = 0;
     while (c < GGML_NUM_CACHES && host.caches[c] != t->type) c++;

@@ -1,4 +1,4 @@
-/* A node FLASH_ATTN_EXT: its tensors, and whether attune can compute it. */
+/* A node FLASH_ATTN_EXT: its tensors and numbers, and whether attune can compute it. */
 #ifndef ATTUNE_GGML_NODE_H
 #define ATTUNE_GGML_NODE_H
 
@@ -6,12 +6,12 @@
 
 #include "attune.h"
 
-/* How K or V of a type is stored. Strides are in `unit` bytes. */
+/* How a type of K or V is stored. */
 typedef struct cache_format {
-    const char *name;       /* as in text of problems, its scales included */
+    const char *name;       /* dtype and scales in the text of a problem; NULL: rows are converted first */
     int32_t columns, bytes; /* of a block */
-    int32_t unit;
-    ggml_cache becomes; /* itself, or the type that its rows are converted to first */
+    int32_t unit;           /* bytes that attune's strides count in */
+    ggml_cache becomes;     /* the type that rows are converted to; itself if they are not */
 } cache_format;
 extern const cache_format cache_formats[GGML_NUM_CACHES];
 
@@ -22,7 +22,7 @@ typedef struct ggml_node {
     float scale, max_bias, soft_cap;
 } ggml_node;
 
-/* Reads shapes and types of a node, no data. NULL: attune can compute it; else the reason why it cannot. */
+/* Reads shapes, types and parameters of a node, but no data. NULL: attune can compute it; else the reason why not. */
 const char *node_read(const ggml_tensor *op, ggml_node *node);
 
 #endif

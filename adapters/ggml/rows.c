@@ -1,4 +1,5 @@
-/* Blocks of 32 columns, as ggml-common.h has them. */
+/* A row is an array of blocks of 32 columns, whose layouts are those of ggml-common.h. Values of 4 bits are packed in
+ * halves of bytes. */
 #include "rows.h"
 
 #include <string.h>
@@ -24,7 +25,8 @@ size_t rows_bytes(ggml_cache cache, int64_t columns) {
     return (size_t)(columns / f->columns) * (size_t)f->bytes;
 }
 
-/* The lower halves of bytes are columns 0 to 15, the upper ones 16 to 31; bit i is column i's fifth. */
+/* The lower halves of the bytes are columns 0 to 15, the upper halves columns 16 to 31. Bit i of fifth_bits is the
+ * highest bit of column i. */
 static inline __attribute__((always_inline)) void unpack_five(const uint8_t *halves, const uint8_t *fifth_bits,
                                                               uint8_t *values) {
     uint32_t bits;
@@ -59,7 +61,7 @@ static inline __attribute__((always_inline)) void convert_iq4_nl(const block_iq4
 static inline __attribute__((always_inline)) float f32_of_f16(uint32_t x) {
     const uint32_t magnitude = x & 0x7fff, sign = (x & 0x8000) << 16;
     float number;
-    if (magnitude < 0x400) { /* a multiple of 2^-24 */
+    if (magnitude < 0x400) { /* subnormal: a multiple of 2^-24 */
         number = (float)magnitude * 0x1p-24F;
         return sign ? -number : number;
     }
@@ -89,7 +91,7 @@ static inline __attribute__((always_inline)) void convert(ggml_cache cache, cons
     case GGML_Q5_0: convert_q5_0(from, to, columns / BLOCK); break;
     case GGML_IQ4_NL: convert_iq4_nl(from, to, columns / BLOCK); break;
     case GGML_Q5_1: convert_q5_1(from, to, columns / BLOCK); break;
-    default: break; /* rows that attune reads as they lie */
+    default: break; /* not converted */
     }
 }
 

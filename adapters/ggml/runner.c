@@ -1,3 +1,6 @@
+/* libgomp is found in the process and called by GOMP_parallel, the function that gcc compiles a parallel region to. A
+ * parallel region is a loop of attune's, whose ranges its threads take one after the other. How long the caller waits
+ * at the end shows whether a thread had lost its CPU. */
 #define _GNU_SOURCE
 #include "runner.h"
 
@@ -33,14 +36,14 @@ static int64_t now(void) {
 
 typedef struct team {
     int64_t threads;
-    bool is_late; /* a phase ended long after the caller found no more tasks */
+    bool is_late; /* the caller waited long at the end of a region */
 } team;
 
 typedef struct region {
     common_loop loop;
-    atomic_uint workers; /* that have begun, each of which has a number of its own */
+    atomic_uint workers; /* threads that have begun; the next one gets this number */
     pthread_t caller;
-    int64_t ended; /* when the caller found no more tasks */
+    int64_t ended; /* when no ranges were left for the caller */
 } region;
 
 static void work(void *user) {
@@ -49,7 +52,7 @@ static void work(void *user) {
     if (pthread_equal(pthread_self(), r->caller)) r->ended = now();
 }
 
-/* Without a thread of the team's the loop is done all the same: no range belongs to a worker. */
+/* Any number of threads completes the loop, because no range is reserved for a thread. */
 static void parallel_for(void *user, attune_range_fn *fn, void *argument, int64_t n) {
     enum { LEAST_WAIT_NS = 300000 };
     team *const t = user;
