@@ -1,10 +1,10 @@
-/* The process's ggml: its functions, found at run time, and what its version calls operators and types. */
+/* The process's ggml: its functions, and the numbers that its version gives operators and types. */
 #ifndef ATTUNE_GGML_HOST_H
 #define ATTUNE_GGML_HOST_H
 
 #include "ggml_abi.h"
 
-/* Types of K and V by their names in ggml. */
+/* Types of K and V, named as in ggml. */
 typedef enum ggml_cache {
     GGML_F32,
     GGML_F16,
@@ -18,7 +18,7 @@ typedef enum ggml_cache {
     GGML_NUM_CACHES
 } ggml_cache;
 
-/* Written once, by host_open. */
+/* Written by host_open, and constant as long as the process has one ggml. */
 typedef struct ggml_host {
     const char *(*ggml_version)(void);
     const char *(*ggml_op_name)(int op);
@@ -34,16 +34,17 @@ typedef struct ggml_host {
     void *(*ggml_backend_reg_get_proc_address)(ggml_reg *reg, const char *name);
     bool is_0_9;                  /* a backend is a ggml_backend_0_9 */
     int flash_attn_ext, soft_max; /* numbers of operators */
-    int views[5];                 /* that compute nothing */
+    int views[5];                 /* operators that compute nothing */
     int caches[GGML_NUM_CACHES];  /* numbers of types */
 } ggml_host;
 extern ggml_host host;
 
-/* Finds the functions, in the library or program that has `caller`, and what it depends on, and the numbers. false:
- * there is no ggml that attune knows; the reason is logged. */
+/* Finds functions and numbers of the ggml that called: of the library or program that `caller` lies in, and of those
+ * that it depends on. false: it is no ggml that attune knows, and the log has the reason. Backends may compute
+ * meanwhile. */
 bool host_open(const void *caller);
 
-/* One line of ggml's log. */
+/* Writes a line to ggml's log. */
 void host_log(int level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 #endif
