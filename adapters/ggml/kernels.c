@@ -1,3 +1,6 @@
+/* The table of kernels. A kind of node that is new gets an entry and a detached thread, which makes a plan for it and
+ * has what is missing compiled. A lookup takes no lock, and the thread that computes waits for a compiler only as long
+ * as ATTUNE_DEADLINE_US says. Entries are never removed, and there are at most max_plans. */
 #include "kernels.h"
 
 #include "common/context.h"
@@ -12,11 +15,12 @@
 #include <string.h>
 #include <time.h>
 
-/* Lengths that come back get a kernel of their own, but not before all layers of a model have run twice. */
+/* A length that is called 100 times gets its own kernel. Models have fewer layers than half of that, so it takes more
+ * than two steps of a model. */
 const common_engine_info common_engine = {
     .has_stock = true, .max_plans = 1024, .repeats = 100, .compiles_in_background = true, .never_waits = true};
 
-extern const struct at_bundle attune_ggml_bundle; /* by scripts/tier0_bundle.sh */
+extern const struct at_bundle attune_ggml_bundle; /* built by scripts/tier0_bundle.sh */
 
 /* ---- The problem of a kind ---- */
 
@@ -43,7 +47,7 @@ static const char *const class_text[KERNEL_NUM_CLASSES] = {
 
 enum { TEXT_BYTES = 640 };
 
-/* Appends ",k_dtype=…"; where the format has a '#' it says whose scales they are. */
+/* Appends ",k_dtype=…" or ",v_dtype=…". The format's '#' becomes the tensor's letter: "k_scales", "v_scales". */
 static void add_cache(char *text, char which, ggml_cache cache) {
     size_t length = strlen(text);
     length += (size_t)snprintf(text + length, TEXT_BYTES - length, ",%c_dtype=%s", which, cache_formats[cache].name);
@@ -51,7 +55,8 @@ static void add_cache(char *text, char which, ggml_cache cache) {
     if (mark) *mark = which;
 }
 
-/* Two KV heads, so that nothing is taken as broadcast: the kernel serves any number, unless functions ask for it. */
+/* The problem has two KV heads, because one would look like a broadcast dim. The kernel computes any number of heads,
+ * unless a function indexes a tensor by head. */
 static void describe(const ggml_kind *k, char text[TEXT_BYTES]) {
     const int heads = k->heads ? k->heads : 2 * k->group;
     snprintf(text, TEXT_BYTES,
@@ -77,11 +82,14 @@ typedef struct kernel {
     struct kernel *next;
     ggml_kind kind;
     common_plan *plan;
-    atomic_int state; /* kernel_state; after KERNEL_COMPILES nothing else changes */
+    atomic_int state; /* kernel_state, or ABANDONED. `plan` is constant once it is KERNEL_READY */
 } kernel;
 
-static _Atomic(kernel *) kernels; /* a list that only grows, at the front */
-static atomic_uint num_kernels;
+/* The process was forked while the entry's thread was at work, so nobody compiles it in the child. */
+enum { ABANDONED = KERNEL_REFUSED + 1 };
+
+static _Atomic(kernel *) kernels; /* a list that grows at the front */
+static atomic_int num_kernels;
 static common_plans plans;
 
 static kernel *look(kernel *k, const ggml_kind *kind) {
@@ -96,7 +104,7 @@ static bool is_ready(const common_plan *p) {
     return !attune_plan_get_info(p->plan, &info) && info.is_ready;
 }
 
-/* A plan that is ready compiles what it lacks by itself. */
+/* Makes the plan. If it is ready, it runs now, and compiles its own kernels on the library's threads. */
 static kernel_state compile(kernel *k) {
     char text[TEXT_BYTES];
     attune_status status;
@@ -111,31 +119,46 @@ static kernel_state compile(kernel *k) {
     return KERNEL_REFUSED;
 }
 
-/* Kernels of the plug-in. One that is of another build than the library is refused, and its log says so. */
+/* Gives the plug-in's own kernels to the context. The library refuses those of another build of attune. */
 static void add_bundle(void) {
     attune_context *const context = common_context(NULL, NULL);
     if (context && attune_context_add_bundle(context, &attune_ggml_bundle))
         host_log(GGML_ABI_LOG_WARN, "its kernels are not used: %s", attune_last_message());
 }
 
-/* One after the other. Only these threads take the lock. */
+/* Held by a thread that compiles, so that kernels are compiled one after the other. No other thread takes it. */
+static pthread_mutex_t compiling = PTHREAD_MUTEX_INITIALIZER;
+
+/* The child of a fork has none of those threads, one of which may have held the lock. */
+static void after_fork_in_child(void) {
+    const pthread_mutex_t unlocked = PTHREAD_MUTEX_INITIALIZER;
+    compiling = unlocked;
+    for (kernel *k = atomic_load(&kernels); k; k = k->next) {
+        int state = KERNEL_COMPILES;
+        atomic_compare_exchange_strong(&k->state, &state, ABANDONED);
+    }
+}
+
+static void watch_fork(void) { pthread_atfork(NULL, NULL, after_fork_in_child); }
+
 static void *compile_later(void *argument) {
-    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     static bool has_bundle;
     kernel *const k = argument;
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&compiling);
     if (!has_bundle) add_bundle();
     has_bundle = true;
     atomic_store(&k->state, compile(k));
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&compiling);
     return NULL;
 }
 
-/* Without signals, which are the host's. */
-static bool start(kernel *k) {
+/* Starts a thread that compiles. All signals are blocked in it, because their handlers are the host's. */
+static bool start_thread(kernel *k) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
     sigset_t all, before;
     pthread_attr_t attr;
     pthread_t thread;
+    pthread_once(&once, watch_fork);
     sigfillset(&all);
     if (pthread_attr_init(&attr)) return false;
     pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
@@ -146,7 +169,7 @@ static bool start(kernel *k) {
     return is_started;
 }
 
-/* How long the first call of a kind waits: ATTUNE_DEADLINE_US, as for plans, else as long as a cache needs. */
+/* Waits until the kernel is ready, but at most ATTUNE_DEADLINE_US, or the 3 ms in which a cache finds a kernel. */
 static void wait_for(const kernel *k) {
     enum { SLEEP_US = 100 };
     const char *const named = getenv("ATTUNE_DEADLINE_US");
@@ -155,32 +178,48 @@ static void wait_for(const kernel *k) {
         nanosleep(&(struct timespec){.tv_nsec = SLEEP_US * 1000}, NULL);
 }
 
-/* A kind that is new. Of two threads one adds it, and compiles. */
-static kernel *add(const ggml_kind *kind) {
-    if (atomic_fetch_add(&num_kernels, 1) >= common_engine.max_plans) return NULL;
-    kernel *const k = calloc(1, sizeof *k);
-    if (!k) return NULL;
-    k->kind = *kind;
-    kernel *first = atomic_load(&kernels);
-    do {
-        kernel *const other = look(first, kind);
-        if (other) {
-            free(k);
-            return other;
-        }
-        k->next = first;
-    } while (!atomic_compare_exchange_weak(&kernels, &first, k));
-    if (start(k))
+static void start(kernel *k) {
+    if (start_thread(k))
         wait_for(k);
     else
         atomic_store(&k->state, KERNEL_REFUSED);
+}
+
+/* Adds `k` to the list, unless another thread has just added one of its kind. Returns the one that is in the list. */
+static kernel *insert(kernel *k) {
+    kernel *first = atomic_load(&kernels);
+    do {
+        kernel *const other = look(first, &k->kind);
+        if (other) return other;
+        k->next = first;
+    } while (!atomic_compare_exchange_weak(&kernels, &first, k));
+    return k;
+}
+
+/* Adds a new kind and begins to compile. NULL: there is no memory, or there are too many kinds. */
+static kernel *add(const ggml_kind *kind) {
+    kernel *const k = atomic_load(&num_kernels) < (int)common_engine.max_plans ? calloc(1, sizeof *k) : NULL;
+    if (!k) return NULL;
+    k->kind = *kind;
+    kernel *const listed = insert(k);
+    if (listed != k) {
+        free(k);
+        return listed;
+    }
+    atomic_fetch_add(&num_kernels, 1);
+    start(k);
     return k;
 }
 
 kernel_state kernel_of(const ggml_kind *kind, const common_plan **plan) {
     kernel *k = look(atomic_load_explicit(&kernels, memory_order_acquire), kind);
     if (!k) k = add(kind);
-    const kernel_state state = k ? (kernel_state)atomic_load_explicit(&k->state, memory_order_acquire) : KERNEL_REFUSED;
+    if (!k) return KERNEL_REFUSED;
+    int state = atomic_load_explicit(&k->state, memory_order_acquire);
+    if (state == ABANDONED && atomic_compare_exchange_strong(&k->state, &state, KERNEL_COMPILES)) {
+        start(k);
+        state = atomic_load(&k->state);
+    }
     if (state == KERNEL_READY) *plan = k->plan;
-    return state;
+    return (kernel_state)state;
 }

@@ -7,6 +7,8 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -337,6 +339,31 @@ static void the_host_computes_while_a_kernel_compiles(void **state) {
     free_node(node);
 }
 
+/* The child has no thread that compiles, and one of the parent's may have been at work. */
+static void a_child_of_fork_compiles_for_itself(void **state) {
+    (void)state;
+    const fake_case begun = {.heads = 4, .kv_heads = 2, .rows = 3, .keys = 33, .dim = 104};
+    ggml_tensor *const node = make_node(&begun);
+    setenv("ATTUNE_DEADLINE_US", "0", 1);
+    ggml_backend *const backend = open_backend();
+    assert_int_equal(compute(backend, node), GGML_ABI_SUCCESS);
+    const pid_t child = fork();
+    if (!child) {
+        alarm(60);
+        do {
+            fake.cpu_nodes = 0;
+            compute(backend, node);
+        } while (fake.cpu_nodes);
+        _exit(0);
+    }
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    setenv("ATTUNE_DEADLINE_US", "60000000", 1);
+    backend->free(backend);
+    free_node(node);
+}
+
 static bool stops(void *data) { return ++*(int *)data > 1; }
 
 static void a_host_may_abort_between_nodes(void **state) {
@@ -427,6 +454,7 @@ int main(void) {
         cmocka_unit_test(other_operators_are_the_hosts),
         cmocka_unit_test(the_first_graph_of_a_backend_is_the_hosts),
         cmocka_unit_test(the_host_computes_while_a_kernel_compiles),
+        cmocka_unit_test(a_child_of_fork_compiles_for_itself),
         cmocka_unit_test(a_host_may_abort_between_nodes),
         cmocka_unit_test(a_backend_has_the_layout_of_its_host),
         cmocka_unit_test(a_version_that_was_not_tested_has_no_device),
